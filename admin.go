@@ -1,0 +1,178 @@
+package etcdlock
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// A Contender is one place in the line for a lock: its holder, or one that waits.
+// Contenders of other programs (etcd's own concurrency.Mutex, etcdctl lock) have
+// an empty Owner and a zero Since.
+type Contender struct {
+	Name  string           // of the lock
+	Key   string           // in etcd
+	Owner string           // label, see WithOwner
+	Token int64            // create revision of Key: the place in line, and the fencing token of a holder
+	Lease clientv3.LeaseID // the key goes when the lease does
+	Since time.Time        // when it queued, by its own clock
+}
+
+// label names c to people.
+func (c Contender) label() string {
+	if c.Owner != "" {
+		return c.Owner
+	}
+	return fmt.Sprintf("%q", c.Key)
+}
+
+// Contenders returns all that hold or wait for the lock name, in the order of the
+// line: the first one holds. It is one linearizable read, writes nothing, and may
+// be called with any KV that sees the same keys as the lock's client.
+func Contenders(ctx context.Context, kv clientv3.KV, name string) ([]Contender, error) {
+	if err := checkAdmin(ctx, kv, "contenders of", name); err != nil {
+		return nil, err
+	}
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	resp, err := kv.Get(ctx, name+"/", clientv3.WithPrefix())
+	if err != nil {
+		return nil, failed("contenders of", name, err)
+	}
+	return contenders(name, resp.Kvs), nil
+}
+
+// Holders returns the holder of every lock whose name begins with prefix, which is
+// a plain string and may be empty for all, sorted by name. It is one linearizable
+// read of all keys that begin with prefix, and writes nothing.
+func Holders(ctx context.Context, kv clientv3.KV, prefix string) ([]Contender, error) {
+	if err := checkAdmin(ctx, kv, "holders below", prefix); err != nil {
+		return nil, err
+	}
+	resp, err := kv.Get(ctx, prefix, clientv3.WithPrefix())
+	if err != nil {
+		return nil, failed("holders below", prefix, err)
+	}
+	first := make(map[string]Contender)
+	for _, kv := range resp.Kvs {
+		slash := strings.LastIndexByte(string(kv.Key), '/')
+		if slash <= 0 || slash < len(prefix)-1 {
+			continue
+		}
+		c, ok := parseContender(string(kv.Key[:slash]), kv)
+		if ok && strings.HasPrefix(c.Name, prefix) {
+			if held, taken := first[c.Name]; !taken || c.Token < held.Token {
+				first[c.Name] = c
+			}
+		}
+	}
+	byName := func(a, b Contender) int { return cmp.Compare(a.Name, b.Name) }
+	return slices.SortedFunc(maps.Values(first), byName), nil
+}
+
+// Break deletes exactly the key of c, whoever made it, so that the next in line
+// gets in. It returns nil if the key is gone, now or already, and never touches a
+// newer key: not even one of the same name, since it compares the create revision.
+//
+// The holder that is broken learns it within about a second, and its Unlock then
+// returns ErrLost. Until it learns, two may believe that they hold the lock; what
+// protects then is the fencing token. After an error the key may be there or not:
+// call Break again.
+func Break(ctx context.Context, kv clientv3.KV, c Contender) error {
+	if err := checkAdmin(ctx, kv, "break", c.Name); err != nil {
+		return err
+	}
+	if c.Key == "" || c.Token <= 0 {
+		return fmt.Errorf("etcdlock: break: not a contender: key %q, token %d", c.Key, c.Token)
+	}
+	_, err := kv.Txn(ctx).
+		If(clientv3.Compare(clientv3.CreateRevision(c.Key), "=", c.Token)).
+		Then(clientv3.OpDelete(c.Key)).
+		Commit()
+	if err != nil {
+		return failed("break", c.Name, err)
+	}
+	return nil
+}
+
+func checkAdmin(ctx context.Context, kv clientv3.KV, op, name string) error {
+	if kv == nil {
+		return failed(op, name, errors.New("nil KV"))
+	}
+	return checkContext(ctx, op, name)
+}
+
+// keyValue is what this package reads of an mvccpb.KeyValue, whose package it
+// would otherwise have to depend on directly.
+type keyValue interface {
+	GetKey() []byte
+	GetValue() []byte
+	GetLease() int64
+	GetCreateRevision() int64
+}
+
+// contenders are those among kvs that stand in line for the lock name, in order.
+func contenders[KV keyValue](name string, kvs []KV) []Contender {
+	line := make([]Contender, 0, len(kvs))
+	for _, kv := range kvs {
+		if c, ok := parseContender(name, kv); ok {
+			line = append(line, c)
+		}
+	}
+	slices.SortFunc(line, func(a, b Contender) int { return cmp.Compare(a.Token, b.Token) })
+	return line
+}
+
+// parseContender reports whether kv stands in line for the lock name. What does
+// not blocks nobody: keys without a lease, keys of nested names, and whatever
+// else people keep below the prefix.
+func parseContender(name string, kv keyValue) (Contender, bool) {
+	key := string(kv.GetKey())
+	tail, below := strings.CutPrefix(key, name+"/")
+	if !below || kv.GetLease() == 0 || !isTail(tail, kv.GetLease()) {
+		return Contender{}, false
+	}
+	owner, since := parseValue(kv.GetValue())
+	return Contender{
+		Name:  name,
+		Key:   key,
+		Owner: owner,
+		Token: kv.GetCreateRevision(),
+		Lease: clientv3.LeaseID(kv.GetLease()),
+		Since: since,
+	}, true
+}
+
+// isTail reports whether tail is how a contender's key ends: a canonical UUID in
+// lower case, as this package puts it, or the key's own lease in hexadecimal, as
+// concurrency.Mutex, etcdctl lock and the server's lock service put it.
+func isTail(tail string, lease int64) bool {
+	if tail == strconv.FormatInt(lease, 16) {
+		return true
+	}
+	if len(tail) != 36 {
+		return false
+	}
+	id, err := uuid.Parse(tail)
+	return err == nil && id.String() == tail
+}
+
+// parseValue reads a key's value. Values that are not ours tell nothing.
+func parseValue(value []byte) (owner string, since time.Time) {
+	var v stored
+	if len(value) > 8*maxNameLen || json.Unmarshal(value, &v) != nil || v.Owner == "" {
+		return "", time.Time{}
+	}
+	return v.Owner, v.Since
+}

@@ -1,0 +1,212 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// The sentinels of this package, for use with [errors.Is].
+var (
+	// ErrLocked says that another contender holds the lock, or stands before
+	// the caller. It comes as a [*LockedError]. Come back later, or use Lock.
+	ErrLocked = errors.New("etcdlock: locked by another")
+
+	// ErrNotHeld says that the Mutex holds nothing: Unlock without a Lock, or
+	// the cause of the context of a Mutex that is not held. It is a mistake of
+	// the program, and nothing else has happened.
+	ErrNotHeld = errors.New("etcdlock: not held")
+
+	// ErrLost says that the hold ended before its release, so another may have
+	// held the lock meanwhile. It comes as a [*LostError]. Treat the work done
+	// in the critical section as unprotected from the moment of the loss.
+	ErrLost = errors.New("etcdlock: lost")
+
+	// ErrUnconfirmed says that etcd did not confirm a release in time. The
+	// release goes on in the background; if etcd stays away, the lock is free
+	// once its lease has expired. Nothing is left for the caller to do.
+	ErrUnconfirmed = errors.New("etcdlock: release not confirmed")
+
+	// ErrUnlocked is the cause of a hold's context after Unlock.
+	ErrUnlocked = errors.New("etcdlock: unlocked")
+
+	// ErrMaxHold is the cause of a hold's context after the time of
+	// [WithMaxHold], and the reason of the [*LostError] that Unlock returns then.
+	ErrMaxHold = errors.New("etcdlock: held for the longest time allowed")
+
+	// ErrDeadlock says that Lock was called with the context of a hold of the
+	// same name in the same Session, and would wait for itself. Pass another
+	// context, or allow nesting with [WithReentrancy].
+	ErrDeadlock = errors.New("etcdlock: the context already comes from a hold of this lock")
+
+	// ErrClosed says that the Mutex or its Session was closed. Make a new one.
+	ErrClosed = errors.New("etcdlock: closed")
+)
+
+// A LockedError tells who holds a lock that could not be had.
+// errors.Is(err, ErrLocked) is true of it.
+type LockedError struct {
+	Name   string    // of the lock
+	Holder Contender // first in line when it was last looked at
+	Ahead  int       // contenders before the caller, the holder included
+}
+
+func (e *LockedError) Error() string {
+	text := fmt.Sprintf("etcdlock: lock %q: held by %s", e.Name, e.Holder.label())
+	if e.Ahead > 1 {
+		text += fmt.Sprintf(", %d waiting", e.Ahead-1)
+	}
+	return text
+}
+
+// Unwrap makes errors.Is(e, ErrLocked) true.
+func (e *LockedError) Unwrap() error { return ErrLocked }
+
+// A LostError tells which hold was lost and why. errors.Is is true of it for
+// ErrLost and for whatever Reason wraps.
+type LostError struct {
+	Name   string // of the lock
+	Token  int64  // of the lost hold
+	Reason error  // why; ErrMaxHold among others
+}
+
+func (e *LostError) Error() string {
+	return fmt.Sprintf("etcdlock: lock %q lost (token %d): %s", e.Name, e.Token, bare(e.Reason))
+}
+
+// Unwrap makes errors.Is(e, ErrLost) and errors.Is(e, e.Reason) true.
+func (e *LostError) Unwrap() []error { return []error{ErrLost, e.Reason} }
+
+// opError is the error of one call: its text names the call and the lock, and
+// it wraps all that the caller may want to tell apart.
+type opError struct {
+	text  string
+	wraps []error
+}
+
+func (e *opError) Error() string   { return e.text }
+func (e *opError) Unwrap() []error { return e.wraps }
+
+// failed is the error of call op on the lock name for the reasons given, the
+// last of which is nearest to the caller.
+func failed(op, name string, reasons ...error) error {
+	e := &opError{text: fmt.Sprintf("etcdlock: %s %q", op, name)}
+	for _, reason := range reasons {
+		if reason != nil {
+			e.text += ": " + bare(reason)
+			e.wraps = append(e.wraps, reason)
+		}
+	}
+	return e
+}
+
+// waitFailed is the error of a wait for the lock name that ended with ctx.
+// It says what was waited for: the line, if locked is known, otherwise etcd.
+func waitFailed(ctx context.Context, name string, locked *LockedError, lastRPC error) error {
+	e := &opError{text: fmt.Sprintf("etcdlock: lock %q", name)}
+	if locked != nil {
+		e.text += fmt.Sprintf(": %s in line, held by %s", ordinal(locked.Ahead+1), locked.Holder.label())
+		e.wraps = append(e.wraps, locked)
+	}
+	if lastRPC != nil {
+		e.text += ": " + bare(lastRPC)
+		e.wraps = append(e.wraps, lastRPC)
+	}
+	cause := context.Cause(ctx)
+	e.text += ": " + bare(cause)
+	e.wraps = append(e.wraps, cause)
+	if !errors.Is(cause, ctx.Err()) && !errors.Is(cause, ErrClosed) {
+		e.wraps = append(e.wraps, ctx.Err())
+	}
+	return e
+}
+
+// bare is the text of err without this package's prefix, for use inside another.
+func bare(err error) string { return strings.TrimPrefix(err.Error(), "etcdlock: ") }
+
+// ordinal is n as an English ordinal: 1st, 2nd, 3rd, 4th, 11th, 21st.
+func ordinal(n int) string {
+	suffix := "th"
+	if n%100 < 11 || n%100 > 13 {
+		switch n % 10 {
+		case 1:
+			suffix = "st"
+		case 2:
+			suffix = "nd"
+		case 3:
+			suffix = "rd"
+		}
+	}
+	return fmt.Sprintf("%d%s", n, suffix)
+}
+
+// The texts of etcd's errors that this package acts on. They are etcd's wire
+// format: its own client maps them back to errors by text. Comparing texts
+// keeps the library at two direct dependencies; TestRefusalsAreEtcdsOwn
+// compares them with the errors of rpctypes.
+const (
+	textLeaseNotFound   = "etcdserver: requested lease not found"
+	textTooManyRequests = "etcdserver: too many requests"
+	textNoSpace         = "etcdserver: mvcc: database space exceeded"
+)
+
+// refusals are the answers that no retry mends.
+var refusals = []string{
+	"etcdserver: permission denied",
+	"etcdserver: invalid auth token",
+	"etcdserver: user name is empty",
+	"etcdserver: authentication failed, invalid user ID or password",
+	"etcdserver: authentication is not enabled",
+	"etcdserver: request is too large",
+	"etcdserver: too many operations in txn request",
+	"etcdserver: duplicate key given in txn request",
+	"etcdserver: key is not provided",
+	"etcdserver: invalid client api version",
+	"etcdserver: too large lease TTL",
+}
+
+// refusedCodes are the gRPC codes that no retry mends, for answers that are not
+// etcd's own (a proxy's, for instance), as grpc's status prints them.
+var refusedCodes = []string{
+	"rpc error: code = PermissionDenied ",
+	"rpc error: code = Unauthenticated ",
+	"rpc error: code = InvalidArgument ",
+	"rpc error: code = Unimplemented ",
+}
+
+// refused reports whether err is an answer that no retry mends. Such a request
+// was not carried out.
+func refused(err error) bool {
+	for ; err != nil; err = errors.Unwrap(err) {
+		text := err.Error()
+		for _, refusal := range refusals {
+			if text == refusal {
+				return true
+			}
+		}
+		for _, code := range refusedCodes {
+			if strings.HasPrefix(text, code) && !strings.HasSuffix(text, "revision of auth store is old") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// answered reports whether err is etcd's answer with the given text.
+func answered(err error, text string) bool {
+	return err != nil && strings.HasSuffix(err.Error(), text)
+}
+
+// notApplied reports whether a write that failed with err is known to have
+// changed nothing. Every other error leaves its outcome unknown; ErrNoSpace
+// too, since the first one comes after the transaction was applied.
+func notApplied(err error) bool {
+	return refused(err) || answered(err, textLeaseNotFound) || answered(err, textTooManyRequests)
+}
+
+// unconfirmed is the error of an Unlock that etcd did not confirm in time.
+func unconfirmed(name string, reasons ...error) error {
+	return failed("unlock", name, append([]error{ErrUnconfirmed}, reasons...)...)
+}

@@ -1,0 +1,176 @@
+// Demo is the flash sale that distributed locks are explained with.
+//
+//	go run ./internal/demo            300 items, 500 requests, one lock
+//	go run ./internal/demo -no-lock   the same without the lock
+//	go run ./internal/demo -crash     a worker is killed while it holds the lock
+//
+// The stock is a number in a plain file. Worker processes read it, take the
+// payment, and write it back, and nothing but the lock keeps them apart. The
+// parent hands out the requests and judges the sale by two witnesses that the
+// lock has no part in: the journal of sales and the stock file.
+//
+// It starts an etcd of its own unless -endpoints names a cluster.
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Exit statuses, as a shell expects them.
+const (
+	exitGood        = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitInterrupted = 130
+)
+
+var errTimeLimit = errors.New("the time limit was reached")
+
+func main() {
+	if os.Getenv(workerEnv) != "" {
+		os.Exit(workerMain())
+	}
+
+	// A reader that goes away (demo | head) must not end the program on the
+	// spot: it has worker processes and a directory to clear away.
+	signal.Ignore(syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	status := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(status)
+}
+
+// run is the whole program of the parent and returns its exit status.
+// It ends early, but in good order, when ctx does.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	cfg, err := parseFlags(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		printUsage(stdout)
+		return exitGood
+	case err != nil:
+		fmt.Fprintf(stderr, "demo: %v\nRun it with -h for the flags.\n", err)
+		return exitUsage
+	}
+
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.timeLimit(), errTimeLimit)
+	defer cancel()
+	faults, err := holdSale(ctx, cfg, stdout)
+	switch {
+	case err != nil && ctx.Err() != nil && !errors.Is(context.Cause(ctx), errTimeLimit):
+		fmt.Fprintf(stderr, "demo: interrupted: %v\n", err)
+		return exitInterrupted
+	case err != nil:
+		fmt.Fprintf(stderr, "demo: %v\n", err)
+		return exitFailed
+	case len(faults) > 0:
+		return exitFailed
+	}
+	return exitGood
+}
+
+// holdSale sets the scene, holds the sale, prints the report and clears
+// everything away, in the reverse order of setting it up. It returns what the
+// report found wrong; an error means that there was nothing to report on.
+func holdSale(ctx context.Context, cfg config, stdout io.Writer) (faults []string, err error) {
+	dir, err := os.MkdirTemp("", "etcdlock-demo-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+
+	s := &sale{
+		cfg:      cfg,
+		dir:      dir,
+		shop:     shopIn(dir),
+		answers:  make(map[int]record),
+		events:   make(chan event),
+		progress: newProgress(stdout),
+	}
+	if err := s.shop.open(cfg.stock); err != nil {
+		return nil, err
+	}
+
+	where := "Nothing keeps the processes apart: there is no lock."
+	if !cfg.noLock {
+		if cfg.cluster.Endpoints == nil {
+			etcd, err := startEtcd(ctx, filepath.Join(dir, "etcd"))
+			if err != nil {
+				return nil, fmt.Errorf("starting etcd: %w", err)
+			}
+			defer etcd.Close()
+			s.cfg.cluster.Endpoints = []string{etcd.Clients[0].Addr().String()}
+		}
+		// Unique to the run, so that two of them on one cluster are two sales.
+		s.lock = "etcdlock-demo/" + strings.ToLower(rand.Text()[:12])
+		where = fmt.Sprintf("Lock %q, TTL %v,\nin etcd at %s.",
+			s.lock, cfg.ttl, strings.Join(s.cfg.cluster.Endpoints, ", "))
+
+		s.client, err = connect(ctx, s.cfg.cluster)
+		if err != nil {
+			return nil, err
+		}
+		defer s.client.Close()
+		// After the workers have ended, and on every way out.
+		defer s.sweep()
+	}
+
+	fmt.Fprintf(stdout, "Flash sale: %d items, %d requests, %d worker processes.\n",
+		cfg.stock, cfg.requests, cfg.workers)
+	fmt.Fprintln(stdout, where)
+	fmt.Fprintf(stdout, "Each sale reads the stock from a plain file, takes %v for the payment\n"+
+		"and writes the stock back.\n\n", payment)
+
+	if err := s.run(ctx); err != nil {
+		return nil, err
+	}
+	return s.report(stdout)
+}
+
+// connect makes a client and proves within a bounded time that etcd answers,
+// so that a wrong address is an error here and not a sale that stands still.
+func connect(ctx context.Context, c cluster) (*clientv3.Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	client, err := c.connect()
+	if err == nil {
+		if _, err = client.Get(ctx, lockPrefix, clientv3.WithPrefix(), clientv3.WithCountOnly()); err == nil {
+			return client, nil
+		}
+		client.Close()
+	}
+	return nil, fmt.Errorf("cannot use etcd at %s: %w", strings.Join(c.Endpoints, ", "), err)
+}
+
+// sweep removes what may still be queued for the lock. Workers that ended by
+// themselves leave nothing; one that had to be killed leaves its key for up
+// to a TTL. No worker is alive here and the name is this run's own, so that
+// the keys are nobody else's. If it fails, they end with their leases.
+func (s *sale) sweep() (removed int64, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
+	defer cancel()
+	resp, err := s.client.Delete(ctx, s.lock+"/", clientv3.WithPrefix())
+	if err != nil {
+		return 0, err
+	}
+	return resp.Deleted, nil
+}
+
+// timeLimit bounds the whole run. The slowest disks that etcd is run on need
+// some 50 ms for a sale; beyond twice that something stands still.
+func (c config) timeLimit() time.Duration {
+	return time.Minute + c.ttl + time.Duration(c.requests)*100*time.Millisecond
+}

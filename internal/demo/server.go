@@ -1,0 +1,45 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"time"
+
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+)
+
+// startEtcd starts an etcd of one member that only this machine can reach and
+// waits until it serves. It keeps its data in dir. The caller closes it.
+func startEtcd(ctx context.Context, dir string) (*embed.Etcd, error) {
+	// Port 0 lets the kernel choose a free one. A port that was tried out and
+	// closed beforehand could be somebody else's by now.
+	loopback := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
+
+	cfg := embed.NewConfig()
+	cfg.Dir = dir
+	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = loopback, loopback
+	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = loopback, loopback
+	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	// The data is thrown away at the end and a crash of the machine ends the
+	// sale anyway: no need to wait for the disk.
+	cfg.UnsafeNoFsync = true
+
+	etcd, err := embed.StartEtcd(cfg)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-etcd.Server.ReadyNotify():
+		return etcd, nil
+	case err = <-etcd.Err():
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-time.After(20 * time.Second):
+		err = errors.New("not ready after 20s")
+	}
+	etcd.Close()
+	return nil, err
+}

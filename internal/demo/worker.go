@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/etcdlock/etcdlock"
+)
+
+const (
+	// workerEnv in the environment makes this program a worker.
+	workerEnv = "ETCDLOCK_DEMO_WORKER"
+
+	// payment is the time between reading the stock and writing it back, the
+	// same with the lock and without.
+	payment = 5 * time.Millisecond
+
+	// closeTimeout bounds how long a worker takes leave of etcd.
+	closeTimeout = 3 * time.Second
+)
+
+// The parent writes one setup and then requests to a worker's standard input,
+// and the worker writes messages to its standard output, all as JSON lines.
+// The end of its input tells the worker to end.
+
+type setup struct {
+	Worker  int
+	Dir     string // of the shop
+	Lock    string // its name, "" for none
+	TTL     time.Duration
+	Cluster cluster
+}
+
+type request struct {
+	ID    int
+	Stall bool // say Holding inside the lock, before writing, and stay there
+}
+
+// A message has one field set, or Answer and ReleaseError.
+type message struct {
+	Ready        bool
+	Holding      int64 // the token
+	Answer       *record
+	ReleaseError string // what the lock had to say after Answer was recorded
+	Error        string // the worker cannot go on
+}
+
+// worker is the child process. One goroutine for each request that the parent
+// lets be in flight: they compete among themselves as the processes do.
+type worker struct {
+	number  int
+	shop    shop
+	journal *os.File
+
+	// guard runs the critical section: mu.Do, or without the lock nothing but
+	// the call. The context it hands on is that of the hold.
+	guard func(ctx context.Context, fn func(hold context.Context) error) error
+
+	mu  sync.Mutex // guards out: messages are whole lines
+	out *json.Encoder
+}
+
+func workerMain() int {
+	// A terminal sends Ctrl-C to all its processes. The parent decides what it
+	// means and ends this process by closing its input; dying here would leave
+	// a held lock to its TTL. (Ignore does not work on Windows, this does.)
+	signal.Notify(make(chan os.Signal, 1), os.Interrupt, syscall.SIGTERM)
+
+	w := &worker{out: json.NewEncoder(os.Stdout)}
+	if err := w.run(os.Stdin); err != nil {
+		w.say(message{Error: err.Error()})
+		return exitFailed
+	}
+	return exitGood
+}
+
+// run serves requests until in ends, and returns when everything that it
+// started has ended and nothing of it is left in etcd.
+func (w *worker) run(in io.Reader) (err error) {
+	requests := json.NewDecoder(in)
+	var conf setup
+	if err := requests.Decode(&conf); err != nil {
+		return fmt.Errorf("setup: %w", err)
+	}
+	w.number, w.shop = conf.Worker, shopIn(conf.Dir)
+	if w.journal, err = w.shop.openJournal(); err != nil {
+		return err
+	}
+	defer w.journal.Close()
+
+	w.guard = func(ctx context.Context, fn func(context.Context) error) error { return fn(ctx) }
+	if conf.Lock != "" {
+		client, err := conf.Cluster.connect()
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		mu, err := etcdlock.New(client, conf.Lock, etcdlock.WithTTL(conf.TTL),
+			etcdlock.WithOwner(fmt.Sprintf("demo worker %d, pid %d", w.number, os.Getpid())))
+		if err != nil {
+			return err
+		}
+		defer func() {
+			ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+			defer cancel()
+			if closeErr := mu.Close(ctx); err == nil {
+				err = closeErr
+			}
+		}()
+		w.guard = mu.Do
+	}
+
+	// Ends the waits and the stalled sale when the input has ended.
+	ctx, cancel := context.WithCancel(context.Background())
+	var serving sync.WaitGroup
+	defer serving.Wait() // before the lock and the journal are closed
+	defer cancel()
+
+	w.say(message{Ready: true})
+	for {
+		var req request
+		if err := requests.Decode(&req); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("request: %w", err)
+		}
+		// Ends by itself, at the latest with ctx; waited for by serving.
+		serving.Go(func() { w.serve(ctx, req) })
+	}
+}
+
+// serve answers one request. It says nothing if ctx ended first: the parent
+// knows, and knows that the request is unanswered.
+func (w *worker) serve(ctx context.Context, req request) {
+	r := record{Request: req.ID, Worker: w.number}
+	for {
+		asked := time.Now()
+		recorded := false
+		err := w.guard(ctx, func(hold context.Context) error {
+			r.Waited = time.Since(asked)
+			r.Token, _ = etcdlock.TokenFrom(hold)
+			err := w.sell(hold, &r, req.Stall)
+			recorded = err == nil
+			return err
+		})
+		switch {
+		case recorded:
+			m := message{Answer: &r}
+			if err != nil {
+				m.ReleaseError = err.Error()
+			}
+			w.say(m)
+			return
+		case ctx.Err() != nil:
+			return
+		case !errors.Is(err, etcdlock.ErrLost):
+			w.say(message{Error: err.Error()})
+			return
+		}
+		r.Retries++ // nothing was written: the request is as good as new
+	}
+}
+
+// sell is the critical section. After an error neither file has changed,
+// unless the error is that of a file.
+func (w *worker) sell(hold context.Context, r *record, stall bool) error {
+	r.Entered = time.Now()
+	left, err := w.shop.readStock()
+	if err != nil {
+		return err
+	}
+	r.Item = left // the last item on the shelf, 0 if it is empty
+	if stall {
+		w.say(message{Holding: r.Token})
+		<-hold.Done()
+	}
+	if left > 0 {
+		time.Sleep(payment)
+		// The last look before writing. A process that was stopped for longer
+		// than the TTL wakes up here, and somebody else has the lock.
+		if hold.Err() != nil {
+			return context.Cause(hold)
+		}
+		if err := w.shop.writeStock(left - 1); err != nil {
+			return err
+		}
+	}
+	r.Left = time.Now()
+	return r.appendTo(w.journal)
+}
+
+// say sends m to the parent. A parent that is gone is noticed on the input.
+func (w *worker) say(m message) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_ = w.out.Encode(m)
+}

@@ -1,0 +1,117 @@
+package etcdtest
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A Belief records who believes to hold one lock, and fails the test when two do
+// at once, or when the tokens of the beliefs do not strictly grow. It is safe for
+// concurrent use.
+//
+// A belief begins when Lock has returned and ends when Unlock is about to be
+// called: Enter after the one, Leave before the other.
+type Belief struct {
+	t testing.TB
+
+	mu        sync.Mutex
+	believers map[string]belief
+	last      int64 // the greatest token seen
+	entries   int
+	lost      time.Time // when the last belief ended by its context
+	margin    time.Duration
+}
+
+type belief struct {
+	token int64
+	hold  context.Context
+	stop  func() bool // of the hold's AfterFunc
+}
+
+// NewBelief returns a Belief in which nobody holds the lock.
+func NewBelief(t testing.TB) *Belief {
+	return &Belief{t: t, believers: map[string]belief{}, margin: -1}
+}
+
+// Enter records that who believes to hold the lock until Leave.
+func (b *Belief) Enter(who string, token int64) {
+	b.t.Helper()
+	b.EnterUntil(context.Background(), who, token)
+}
+
+// EnterUntil records that who believes to hold the lock until Leave or the end of hold,
+// whichever comes first. What counts is what hold.Err says when somebody else
+// enters.
+func (b *Belief) EnterUntil(hold context.Context, who string, token int64) {
+	b.t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+
+	for other, held := range b.believers {
+		if held.hold.Err() == nil {
+			b.t.Errorf("etcdtest: two believe to hold the lock: %s with token %d, and %s with token %d",
+				other, held.token, who, token)
+			continue
+		}
+		// It ended by its context, but Leave comes later, or the AfterFunc
+		// is about to run.
+		b.endedLocked(other, held, now)
+	}
+	if token <= b.last {
+		b.t.Errorf("etcdtest: %s holds the lock with token %d, after token %d", who, token, b.last)
+	}
+	if !b.lost.IsZero() {
+		if margin := now.Sub(b.lost); b.margin < 0 || margin < b.margin {
+			b.margin = margin
+		}
+		b.lost = time.Time{}
+	}
+	b.last = max(b.last, token)
+	b.entries++
+	b.believers[who] = belief{token, hold, context.AfterFunc(hold, func() { b.ended(who, token) })}
+}
+
+// Leave records that who no longer believes to hold the lock. Where the belief has
+// ended before, nothing happens.
+func (b *Belief) Leave(who string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if held, ok := b.believers[who]; ok {
+		held.stop()
+		delete(b.believers, who)
+	}
+}
+
+// ended is called when the context of a belief ends.
+func (b *Belief) ended(who string, token int64) {
+	now := time.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if held, ok := b.believers[who]; ok && held.token == token {
+		b.endedLocked(who, held, now)
+	}
+}
+
+func (b *Belief) endedLocked(who string, held belief, now time.Time) {
+	held.stop()
+	delete(b.believers, who)
+	b.lost = now
+}
+
+// Entries returns how many beliefs there were.
+func (b *Belief) Entries() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.entries
+}
+
+// LeastMargin returns the shortest time from the end of a hold's context to the
+// next belief, and false if no hold ended so.
+func (b *Belief) LeastMargin() (time.Duration, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.margin, b.margin >= 0
+}

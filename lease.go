@@ -1,0 +1,866 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+const (
+	// lookEvery is how often a lease's keys are looked at while a hold is older
+	// than that, so that a deleted key is noticed within about a second.
+	lookEvery = 700 * time.Millisecond
+
+	// manyPlaces is the number of keys above which they are looked at once per
+	// renewal period only.
+	manyPlaces = 100
+
+	// closeGrace is how long Close goes on if its context had ended before.
+	closeGrace = 50 * time.Millisecond
+)
+
+var (
+	errLeaseUnused   = errors.New("lease given back: nobody used it")
+	errLeaseDoubtful = errors.New("a request with this lease may still be under way")
+	errExpired       = errors.New("not renewed in time")
+	errSuspended     = errors.New("the wall clock ran ahead: machine suspended, or clock set")
+	errKeyGone       = errors.New("its key was deleted")
+	errClientClosed  = errors.New("the etcd client is closed")
+	errUnknownLease  = errors.New("etcd seems not to know the lease")
+	errUnreachable   = errors.New("no endpoint of etcd can be reached")
+)
+
+// A Session is one lease, kept alive, that any number of Mutexes share. It is
+// safe for concurrent use. Use one Session for many names: they then cost one
+// lease, one renewal per third of the TTL and no goroutine each. They also share
+// one fate: if the lease is lost, all of them are.
+//
+// A Session stays usable through any outage: a lease that was lost is replaced
+// for the next acquisition. When nothing was held or waited for during two TTLs
+// it gives the lease back by itself and has no goroutine until it is used again.
+//
+// Its goroutines, each bounded by the Session's end:
+//
+//	goroutine        started by            ends
+//	keeper           a grant, per lease    with the lease, once it is revoked
+//	renewal, look    the keeper            with their answer or their time
+//	grant            Lock without a lease  with its answer or its time
+//	removal          a place given up      once etcd confirms, or with the lease
+//	hooks            an event for a Trace  when all events are delivered
+//
+// All but the hooks are waited for by Close.
+type Session struct {
+	// Set once, then only read.
+	client *clientv3.Client
+	cfg    *config
+	ctx    context.Context // of all goroutines
+	cancel context.CancelFunc
+	hooks  hooks
+
+	// mu guards what follows and the mutable state of every lease, line, place
+	// and hold of the Session. It is never held across a call to etcd, to the
+	// user's code, or to the cancel function of a context; see unlock.
+	mu       sync.Mutex
+	current  *lease // for new places, nil if there is none
+	granting *grant // under way, or nil
+	leases   map[*lease]struct{}
+	lines    map[string]*line
+	sweepAt  int             // size of lines at which unused ones are dropped
+	after    []func()        // for unlock to call
+	tasks    int             // goroutines running
+	quiet    []chan struct{} // closed when tasks reaches 0
+	closed   bool
+	left     error // why a lease could not be revoked by Close
+}
+
+// A lease is one etcd lease and what is known of it.
+//
+// Invariant: trustedUntil = attemptStarted + grantedTTL - margin, for the latest
+// acknowledged attempt to grant or renew. etcd counts the TTL from when it
+// handled that attempt, which is no earlier than attemptStarted, so it cannot
+// give a key of this lease to anybody before attemptStarted + grantedTTL; the
+// margin pays for clocks that run at different rates. Once trustedUntil has
+// passed the lease has ended for good.
+//
+// Do not count from the answer: a slow one would add its delay to the trust
+// (TestTrustCountsFromTheSend). Do not take an answer that comes after
+// trustedUntil as a revival (TestALateAnswerRevivesNothing).
+type lease struct {
+	// Set once, then only read.
+	s    *Session
+	id   clientv3.LeaseID
+	ttl  time.Duration      // as granted
+	wake chan struct{}      // tells the keeper to look at the state again
+	dead chan struct{}      // closed when ended is set
+	live context.Context    // ended by the keeper, once no put can apply any more
+	bury context.CancelFunc // ends live
+
+	// Guarded by Session.mu.
+	trustedUntil time.Time
+	expiry       *time.Timer
+	places       map[string]*place // by key: all that the Session accounts for
+	users        int               // places that hold, wait or are being released
+	idleSince    time.Time         // when users became 0
+	retired      error             // why there are no new places; nil while there may be
+	ended        error             // why it is trusted no more; nil while it is
+	revoked      bool              // etcd has confirmed that it is gone
+}
+
+// NewSession returns a Session. It validates the options and does no I/O; the
+// lease is granted when it is first needed. Options for a Mutex are defaults for
+// the Mutexes of the Session.
+func NewSession(client *clientv3.Client, opts ...Option) (*Session, error) {
+	if err := checkClient(client); err != nil {
+		return nil, err
+	}
+	cfg, err := defaultConfig().apply(opts)
+	if err != nil {
+		return nil, err
+	}
+	s := &Session{
+		client:  client,
+		cfg:     &cfg,
+		leases:  make(map[*lease]struct{}),
+		lines:   make(map[string]*line),
+		sweepAt: minSweep,
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// Mutex returns a Mutex for name on the Session's lease. It does no I/O. Mutexes
+// of the same name exclude each other, whichever Session they are of. WithTTL and
+// WithSafetyMargin are errors here: they belong to the Session.
+func (s *Session) Mutex(name string, opts ...Option) (*Mutex, error) {
+	if s == nil || s.client == nil {
+		return nil, errors.New("etcdlock: Session not made with NewSession")
+	}
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	cfg := s.cfg
+	if len(opts) > 0 {
+		changed, err := s.cfg.apply(opts)
+		if err != nil {
+			return nil, err
+		}
+		if changed.leaseOption != "" {
+			return nil, fmt.Errorf("etcdlock: %s is for New and NewSession, not for Session.Mutex", changed.leaseOption)
+		}
+		cfg = &changed
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	if s.closed {
+		return nil, failed("mutex", name, ErrClosed)
+	}
+	return &Mutex{s: s, name: name, cfg: cfg}, nil
+}
+
+// Lease returns the lease that the next hold will be bound to, clientv3.NoLease
+// before the first use, after Close and while a lost lease is not replaced yet.
+func (s *Session) Lease() clientv3.LeaseID {
+	if s == nil {
+		return clientv3.NoLease
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	if s.current == nil {
+		return clientv3.NoLease
+	}
+	return s.current.id
+}
+
+// Close ends every hold of the Session (their contexts end with the cause
+// [ErrClosed]) and every wait (which returns ErrClosed), releases all keys by
+// revoking the lease, and stops every goroutine. It waits for that until ctx ends.
+//
+// It returns nil if nothing is left behind, and when the Session was closed
+// before. An error that is [ErrUnconfirmed] says that etcd did not confirm in
+// time: the Session is closed all the same, its lease is renewed no more, and its
+// keys go within the TTL. After a nil ctx nothing has happened.
+func (s *Session) Close(ctx context.Context) error {
+	if s == nil || s.client == nil {
+		return errors.New("etcdlock: Session not made with NewSession")
+	}
+	if ctx == nil {
+		return errors.New("etcdlock: close: nil context")
+	}
+	s.mu.Lock()
+	if s.closed {
+		s.unlock()
+		return nil
+	}
+	s.closed = true
+	for _, l := range s.lines {
+		l.cancelLocked(nil)
+		if l.owner != nil && l.owner.hold != nil {
+			l.owner.hold.closeLocked()
+		}
+	}
+	for l := range s.leases {
+		l.wakeKeeper()
+	}
+	quiet := s.quietLocked()
+	s.unlock()
+
+	if ctx.Err() != nil {
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
+		defer cancel()
+		ctx = grace
+	}
+	select {
+	case <-quiet:
+	case <-ctx.Done():
+		s.cancel() // makes every goroutine return
+		<-quiet
+	}
+	s.cancel()
+
+	s.mu.Lock()
+	defer s.unlock()
+	if s.left != nil {
+		return &opError{
+			text:  fmt.Sprintf("etcdlock: close: release not confirmed: %s", bare(s.left)),
+			wraps: []error{ErrUnconfirmed, s.left},
+		}
+	}
+	return nil
+}
+
+// afterLocked has f called once mu is unlocked: what cancels contexts or calls the
+// user's logger may come back here.
+func (s *Session) afterLocked(f func()) { s.after = append(s.after, f) }
+
+// unlock unlocks mu, and then does what had to wait for that. Every mu.Lock is
+// followed by it.
+func (s *Session) unlock() {
+	after := s.after
+	s.after = nil
+	s.mu.Unlock()
+	for _, f := range after {
+		f()
+	}
+}
+
+// goLocked runs f in a goroutine that Close waits for. The caller makes sure that
+// f ends soon after s.ctx does. Once the Session is closed only its own goroutines
+// may call it.
+func (s *Session) goLocked(f func()) {
+	s.tasks++
+	go func() {
+		f()
+		s.mu.Lock()
+		defer s.unlock()
+		s.tasks--
+		if s.tasks == 0 {
+			for _, quiet := range s.quiet {
+				close(quiet)
+			}
+			s.quiet = nil
+		}
+	}()
+}
+
+// quietLocked returns a channel that is closed when no goroutine of the Session runs.
+func (s *Session) quietLocked() <-chan struct{} {
+	quiet := make(chan struct{})
+	if s.tasks == 0 {
+		close(quiet)
+	} else {
+		s.quiet = append(s.quiet, quiet)
+	}
+	return quiet
+}
+
+// A grant is one attempt to get a lease, which all that need one wait for.
+type grant struct {
+	done chan struct{}
+	err  error // written before done is closed
+}
+
+// newPlace returns a place for c on the current lease, which is granted first if
+// there is none. The place is accounted for from here on. It returns an error
+// when ctx ends or etcd refuses.
+//
+// Invariant: taking a lease for a place and deciding to revoke it exclude each
+// other, both being done under mu.
+func (s *Session) newPlace(ctx context.Context, c *claim) (*place, error) {
+	var retry backoff
+	for {
+		s.mu.Lock()
+		if s.usableLocked() {
+			p := s.newPlaceLocked(c)
+			s.unlock()
+			return p, nil
+		}
+		if s.closed {
+			s.unlock()
+			return nil, ErrClosed
+		}
+		g := s.granting
+		if g == nil {
+			g = &grant{done: make(chan struct{})}
+			s.granting = g
+			s.goLocked(func() { s.grantLease(g) })
+		}
+		s.unlock()
+
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-g.done:
+		}
+		switch {
+		case g.err == nil:
+			continue
+		case s.clientClosed():
+			return nil, errClientClosed
+		case refused(g.err):
+			return nil, g.err
+		}
+		c.lastErr = g.err
+		if err := retry.wait(ctx, s); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// usableLocked reports whether the current lease may get new places.
+func (s *Session) usableLocked() bool {
+	if s.current == nil || s.closed {
+		return false
+	}
+	s.current.checkLocked(time.Now())
+	return s.current != nil
+}
+
+// grantLease is one attempt to get a lease.
+func (s *Session) grantLease(g *grant) {
+	ctx, cancel := context.WithTimeout(s.ctx, s.rpcTimeout())
+	defer cancel()
+	attemptStarted := time.Now()
+	resp, err := s.client.Grant(ctx, s.cfg.ttlSeconds())
+
+	s.mu.Lock()
+	defer s.unlock()
+	defer close(g.done)
+	s.granting = nil
+	if err != nil {
+		g.err = err
+		return
+	}
+	ttl := time.Duration(resp.TTL) * time.Second
+	l := &lease{
+		s:         s,
+		id:        resp.ID,
+		ttl:       ttl,
+		wake:      make(chan struct{}, 1),
+		dead:      make(chan struct{}),
+		places:    make(map[string]*place),
+		idleSince: time.Now(),
+	}
+	l.live, l.bury = context.WithCancel(s.ctx)
+	margin := s.cfg.marginOf(ttl)
+	l.trustedUntil = attemptStarted.Add(ttl - margin)
+	l.expiry = time.AfterFunc(time.Until(l.trustedUntil), l.check)
+	s.current = l
+	s.leases[l] = struct{}{}
+	if margin >= ttl {
+		g.err = fmt.Errorf("etcdlock: etcd granted a TTL of %v, not above the safety margin %v", ttl, margin)
+		l.endLocked(g.err)
+	}
+	s.afterLocked(func() { s.cfg.log.Debug("etcdlock: lease granted", "lease", l.hex(), "ttl", ttl) })
+	if t := s.cfg.trace; t != nil && t.LeaseGranted != nil {
+		s.hooks.run(func() { t.LeaseGranted(l.id, ttl) })
+	}
+	s.goLocked(func() { l.keep(attemptStarted) })
+}
+
+// check ends the lease if its time has passed. It may run at any time, any
+// number of times.
+func (l *lease) check() {
+	l.s.mu.Lock()
+	defer l.s.unlock()
+	l.checkLocked(time.Now())
+}
+
+// checkLocked is check, for a given now. The wall clock is looked at too, since
+// the monotonic one may stand still while a machine is suspended.
+func (l *lease) checkLocked(now time.Time) {
+	switch {
+	case l.ended != nil:
+	case !now.Before(l.trustedUntil):
+		l.endLocked(errExpired)
+	case !now.Round(0).Before(l.trustedUntil.Round(0)):
+		l.endLocked(errSuspended)
+	}
+}
+
+// renewed extends the trust by an acknowledged attempt, unless it has ended.
+func (l *lease) renewed(attemptStarted time.Time, ttl time.Duration) {
+	l.s.mu.Lock()
+	defer l.s.unlock()
+	l.checkLocked(time.Now())
+	if l.ended != nil {
+		return // a late answer revives nothing
+	}
+	until := attemptStarted.Add(ttl - l.s.cfg.marginOf(ttl))
+	if until.After(l.trustedUntil) {
+		l.trustedUntil = until
+		l.expiry.Reset(time.Until(until))
+	}
+}
+
+// retireLocked keeps new places off the lease. It is renewed while places need
+// it, and then revoked.
+func (l *lease) retireLocked(why error) {
+	if l.retired != nil {
+		return
+	}
+	l.retired = why
+	if l.s.current == l {
+		l.s.current = nil
+		if t := l.s.cfg.trace; t != nil && t.LeaseReplaced != nil {
+			l.s.hooks.run(func() { t.LeaseReplaced(l.id, why) })
+		}
+	}
+	l.wakeKeeper()
+}
+
+// endLocked ends the trust in the lease, and so every hold on it.
+func (l *lease) endLocked(why error) {
+	if l.ended != nil {
+		return
+	}
+	l.ended = why
+	close(l.dead)
+	l.expiry.Stop()
+	l.retireLocked(why)
+	for _, p := range l.places {
+		if p.hold != nil {
+			p.hold.endLocked(p.hold.lost(why))
+		}
+	}
+	l.wakeKeeper()
+}
+
+func (l *lease) wakeKeeper() {
+	select {
+	case l.wake <- struct{}{}:
+	default: // it is told already
+	}
+}
+
+func (l *lease) hex() string { return fmt.Sprintf("%x", int64(l.id)) }
+
+// A renewal is the outcome of one attempt to renew.
+type renewal struct {
+	started time.Time
+	err     error
+}
+
+// keep is the keeper: it renews the lease, looks at its keys and revokes it in
+// the end. It runs from the grant until no put can apply under the lease any more.
+//
+// Renewals are separate attempts. One is sent each third of the TTL. If its
+// answer takes longer than a sixth, or does not come at all, more are sent, two
+// at a time, so that one dead endpoint of several cannot meet them all. Each
+// lives for at most three quarters of the TTL: later its answer would be useless.
+func (l *lease) keep(granted time.Time) {
+	ctx, stopAttempts := context.WithCancel(l.s.ctx)
+	defer stopAttempts()
+	results := make(chan renewal)
+	lastStarted := granted
+	next := time.NewTimer(time.Until(granted.Add(l.ttl / 3)))
+	defer next.Stop()
+	tick := time.NewTicker(lookEvery / 2)
+	defer tick.Stop()
+	lastLook := granted
+	looked := make(chan struct{}, 1)
+	looking := false
+	troubled := false // the last attempt failed, or is late
+
+	for {
+		verdict := l.verdict()
+		if verdict == leaseOver {
+			break
+		}
+		select {
+		case <-l.s.ctx.Done():
+		case <-l.wake:
+		case <-next.C:
+			if verdict != leaseRenew {
+				continue
+			}
+			attempts := 1
+			if troubled {
+				attempts = 2
+				l.traceRisk()
+			}
+			started := time.Now()
+			lastStarted = started
+			for range attempts {
+				l.spawn(func() { l.renew(ctx, started, results) })
+			}
+			troubled = true // until its answer comes
+			next.Reset(l.ttl / 6)
+		case r := <-results:
+			if r.err != nil {
+				l.renewalFailed(r.err)
+				next.Reset(jitter(min(max(l.ttl/16, 50*time.Millisecond), time.Second)))
+			} else if r.started.Equal(lastStarted) {
+				// The slower the answers, the sooner the next attempt.
+				troubled = false
+				rtt := time.Since(r.started)
+				next.Reset(time.Until(r.started.Add(max(l.ttl/3-rtt, l.ttl/8))))
+			}
+		case <-tick.C:
+			if !looking && l.lookDue(lastLook) {
+				sent := time.Now()
+				lastLook, looking = sent, true
+				l.spawn(func() {
+					if !l.look(ctx, sent) { // the lease seems gone: let a renewal tell
+						select {
+						case results <- renewal{started: sent, err: errUnknownLease}:
+						case <-ctx.Done():
+						}
+					}
+					looked <- struct{}{}
+				})
+			}
+		case <-looked:
+			looking = false
+		}
+	}
+	stopAttempts()
+	l.revoke()
+}
+
+// A verdict is what the keeper is to do with its lease.
+type verdict int
+
+const (
+	leaseRenew verdict = iota // it is needed, or may be soon
+	leaseWait                 // it has ended, but keys may be left on it
+	leaseOver                 // revoke it
+)
+
+// verdict decides what becomes of the lease. Once it has said leaseOver nothing
+// uses the lease again.
+func (l *lease) verdict() verdict {
+	s := l.s
+	s.mu.Lock()
+	defer s.unlock()
+	now := time.Now()
+	l.checkLocked(now)
+	unused := l.users == 0
+	switch {
+	case s.closed:
+		l.endLocked(ErrClosed)
+	case l.ended != nil:
+		// The loser may not have stopped yet: its key goes when it unlocks, or
+		// when the lease expires in etcd.
+		if !unused && now.Before(l.trustedUntil.Add(l.ttl).Add(l.ttl)) {
+			return leaseWait
+		}
+	case unused && l.retired != nil:
+		l.endLocked(l.retired)
+	case unused && !now.Before(l.idleSince.Add(l.ttl).Add(l.ttl)):
+		l.endLocked(errLeaseUnused)
+	default:
+		return leaseRenew
+	}
+	return leaseOver
+}
+
+// spawn runs f in a goroutine of the Session.
+func (l *lease) spawn(f func()) {
+	l.s.mu.Lock()
+	defer l.s.unlock()
+	l.s.goLocked(f)
+}
+
+// renew is one attempt to renew the lease. It reports to the keeper, unless that
+// has stopped.
+func (l *lease) renew(ctx context.Context, started time.Time, results chan<- renewal) {
+	s := l.s
+	// Bounded, since KeepAliveOnce tries again for ever while etcd is unavailable.
+	attempt, cancel := context.WithTimeout(ctx, l.ttl/4*3)
+	defer cancel()
+	unreachable := s.cancelWhenUnreachable(attempt, cancel)
+	resp, err := s.client.KeepAliveOnce(attempt, l.id)
+	cancel()
+	if cut := <-unreachable; err != nil && cut {
+		err = errUnreachable
+	}
+	if err == nil {
+		l.renewed(started, time.Duration(resp.TTL)*time.Second)
+		if t := s.cfg.trace; t != nil && t.LeaseRenewed != nil {
+			roundTrip := time.Since(started)
+			s.hooks.run(func() { t.LeaseRenewed(l.id, roundTrip) })
+		}
+	}
+	select {
+	case results <- renewal{started: started, err: err}:
+	case <-ctx.Done():
+	}
+}
+
+// cancelWhenUnreachable cancels a renewal once no endpoint is connected, and asks
+// for a new connection: KeepAliveOnce would try in a tight loop, and gRPC would
+// wait for up to two minutes. It returns a channel that tells whether it did, once
+// ctx has ended.
+func (s *Session) cancelWhenUnreachable(ctx context.Context, cancel func()) <-chan bool {
+	result := make(chan bool, 1)
+	conn := s.client.ActiveConnection()
+	if conn == nil { // not made with clientv3.New
+		result <- false
+		return result
+	}
+	go func() { // ends with ctx; renew waits for it
+		for {
+			state := conn.GetState()
+			if state.String() == "TRANSIENT_FAILURE" {
+				conn.ResetConnectBackoff()
+				cancel()
+				result <- true
+				return
+			}
+			if !conn.WaitForStateChange(ctx, state) {
+				result <- false
+				return
+			}
+		}
+	}()
+	return result
+}
+
+// renewalFailed notes that an attempt failed. Only etcd's word that the lease does
+// not exist ends it; any other failure leaves it to its time.
+func (l *lease) renewalFailed(err error) {
+	s := l.s
+	s.mu.Lock()
+	defer s.unlock()
+	if answered(err, textLeaseNotFound) {
+		l.endLocked(err)
+	}
+	remaining := time.Until(l.trustedUntil)
+	s.afterLocked(func() {
+		s.cfg.log.Warn("etcdlock: lease not renewed", "lease", l.hex(), "error", err, "remaining", remaining)
+	})
+	if t := s.cfg.trace; t != nil && t.RenewalFailed != nil {
+		s.hooks.run(func() { t.RenewalFailed(l.id, err) })
+	}
+}
+
+// traceRisk tells the Trace if less than half of the trust remains.
+func (l *lease) traceRisk() {
+	s := l.s
+	if s.cfg.trace == nil || s.cfg.trace.LeaseAtRisk == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	if remaining := time.Until(l.trustedUntil); remaining < l.ttl/2 && l.ended == nil {
+		s.hooks.run(func() { s.cfg.trace.LeaseAtRisk(l.id, remaining) })
+	}
+}
+
+// lookDue reports whether it is time to look at the lease's keys: when a place is
+// older than lookEvery, unless there are many; and once per renewal period anyway,
+// for keys that should not be there.
+func (l *lease) lookDue(last time.Time) bool {
+	l.s.mu.Lock()
+	defer l.s.unlock()
+	now := time.Now()
+	switch {
+	case l.ended != nil:
+		return false
+	case now.Sub(last) >= l.ttl/3:
+		return true
+	case len(l.places) > manyPlaces || now.Sub(last) < lookEvery:
+		return false
+	}
+	for _, p := range l.places {
+		if p.rev != 0 && now.Sub(p.since) >= lookEvery {
+			return true
+		}
+	}
+	return false
+}
+
+// look compares the lease's keys in etcd with those that the Session accounts for.
+// It reports false if etcd does not know the lease.
+//
+// The answer is neither linearizable nor versioned, so nothing is done on its word
+// alone. A key that is missing is read before its place is given up; only places
+// that were taken before the look was sent are judged. A key that nobody accounts
+// for, the late copy of a request, is read and then deleted by its create revision.
+func (l *lease) look(ctx context.Context, sent time.Time) bool {
+	s := l.s
+	ctx, cancel := context.WithTimeout(ctx, s.rpcTimeout())
+	defer cancel()
+	resp, err := s.client.TimeToLive(ctx, l.id, clientv3.WithAttachedKeys())
+	if err != nil {
+		return true // the renewals will tell
+	}
+	if resp.TTL <= 0 {
+		return false
+	}
+	var missing []*place
+	var strays []string
+	s.mu.Lock()
+	present := make(map[string]bool, len(resp.Keys))
+	for _, key := range resp.Keys {
+		present[string(key)] = true
+		if l.places[string(key)] == nil {
+			strays = append(strays, string(key))
+		}
+	}
+	for key, p := range l.places {
+		if p.rev != 0 && p.since.Before(sent) && !present[key] {
+			missing = append(missing, p)
+		}
+	}
+	s.unlock()
+
+	const maxOps = 100 // etcd allows 128 a transaction by default
+	for len(missing) > 0 {
+		n := min(len(missing), maxOps)
+		if l.confirmMissing(ctx, missing[:n]) != nil {
+			return true
+		}
+		missing = missing[n:]
+	}
+	for _, key := range strays {
+		l.sweep(ctx, key)
+	}
+	return true
+}
+
+// confirmMissing reads the keys of places and gives up those that are gone.
+func (l *lease) confirmMissing(ctx context.Context, places []*place) error {
+	ops := make([]clientv3.Op, len(places))
+	for i, p := range places {
+		ops[i] = clientv3.OpGet(p.key)
+	}
+	resp, err := l.s.client.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return err
+	}
+	l.s.mu.Lock()
+	defer l.s.unlock()
+	for i, p := range places {
+		kvs := resp.Responses[i].GetResponseRange().GetKvs()
+		if len(kvs) == 0 || kvs[0].GetCreateRevision() != p.rev {
+			p.lostLocked()
+		}
+	}
+	return nil
+}
+
+// sweep deletes a key of the lease that no place of the Session accounts for.
+func (l *lease) sweep(ctx context.Context, key string) {
+	s := l.s
+	resp, err := s.client.Get(ctx, key)
+	if err != nil || len(resp.Kvs) == 0 || resp.Kvs[0].GetLease() != int64(l.id) {
+		return
+	}
+	s.mu.Lock()
+	accounted := l.places[key] != nil
+	if !accounted {
+		l.retireLocked(errLeaseDoubtful)
+	}
+	s.unlock()
+	if accounted { // its name was taken again since the look
+		return
+	}
+	rev := resp.Kvs[0].GetCreateRevision()
+	_, err = s.client.Txn(ctx).
+		If(clientv3.Compare(clientv3.CreateRevision(key), "=", rev)).
+		Then(clientv3.OpDelete(key)).
+		Commit()
+	s.cfg.log.Warn("etcdlock: removed a key that a late request had put", "key", key, "revision", rev, "error", err)
+}
+
+// revoke gives the lease back, and with it every key that is left. It tries until
+// etcd confirms, the lease must have expired, or the Session ends.
+func (l *lease) revoke() {
+	s := l.s
+	expired := time.Now().Add(l.ttl).Add(l.ttl)
+	var retry backoff
+	var err error
+	for {
+		var attempt context.Context
+		attempt, cancel := context.WithTimeout(s.ctx, s.rpcTimeout())
+		_, err = s.client.Revoke(attempt, l.id)
+		cancel()
+		if answered(err, textLeaseNotFound) {
+			err = nil
+		}
+		if err == nil || refused(err) || s.clientClosed() || time.Now().After(expired) {
+			break
+		}
+		if retry.wait(s.ctx, s) != nil {
+			break
+		}
+	}
+	if err != nil {
+		s.cfg.log.Warn("etcdlock: lease not revoked; it expires by itself", "lease", l.hex(), "error", err)
+	} else {
+		s.cfg.log.Debug("etcdlock: lease given back", "lease", l.hex())
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	delete(s.leases, l)
+	l.revoked = err == nil
+	l.bury()
+	if err != nil && s.closed {
+		s.left = err
+	}
+}
+
+// rpcTimeout bounds one attempt of a call, so that the next one may meet another
+// endpoint. It is a fraction of the TTL, within reason.
+func (s *Session) rpcTimeout() time.Duration {
+	return min(max(s.cfg.ttl/3, 500*time.Millisecond), 2*time.Second)
+}
+
+// clientClosed reports whether the client was closed, after which nothing works.
+func (s *Session) clientClosed() bool {
+	ctx := s.client.Ctx()
+	return ctx != nil && ctx.Err() != nil
+}
+
+// A backoff spaces attempts: 20 ms, doubling up to half a second, with jitter. The
+// cap keeps the time short in which etcd is back and nobody has noticed.
+type backoff struct{ delay time.Duration }
+
+// wait waits for the next attempt, or returns the cause of ctx when that ends. It
+// asks gRPC to connect again if there is no connection, since gRPC's own pause
+// grows up to two minutes.
+func (b *backoff) wait(ctx context.Context, s *Session) error {
+	b.delay = min(max(2*b.delay, 20*time.Millisecond), 500*time.Millisecond)
+	pause := time.NewTimer(jitter(b.delay))
+	defer pause.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-pause.C:
+	}
+	if conn := s.client.ActiveConnection(); conn != nil && conn.GetState().String() == "TRANSIENT_FAILURE" {
+		conn.ResetConnectBackoff()
+	}
+	return nil
+}
+
+// jitter is d give or take a quarter, so that crowds do not act in step.
+func jitter(d time.Duration) time.Duration {
+	return d*3/4 + rand.N(d/2+1)
+}

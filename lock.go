@@ -1,0 +1,982 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// minSweep is the number of lines a Session keeps before it drops unused ones.
+const minSweep = 1024
+
+// releaseBound is the longest time that Unlock takes if its context had ended
+// before the call. A shorter TTL takes its place.
+const releaseBound = 5 * time.Second
+
+// A Mutex is a lock that at most one holds at a time, among all Mutexes of its name
+// in all processes that use the same etcd. Make it with [New] or [Session.Mutex];
+// the zero Mutex returns errors.
+//
+// All methods are safe for concurrent use. As with sync.Mutex, a hold is not bound
+// to a goroutine: any may call Unlock. Unlock synchronizes before the Lock that
+// follows it in the same process.
+type Mutex struct {
+	// Set once, then only read.
+	s    *Session
+	own  bool // Close closes s
+	name string
+	cfg  *config
+
+	// Guarded by s.mu.
+	hold   *hold // the current one, until Unlock or Close, lost or not
+	depth  int   // Locks of this Mutex that nest in hold
+	closed bool
+}
+
+// A hold is the time from a Lock to its Unlock.
+//
+// Invariant: once cause is set the hold has ended, and it is set before etcd can
+// give the lock to another by expiry: with the lease, at trustedUntil.
+type hold struct {
+	// Set once, then only read.
+	m     *Mutex
+	place *place
+	line  *line
+	began time.Time
+	most  time.Time   // end by WithMaxHold, zero if there is none
+	timer *time.Timer // for most
+
+	// Guarded by Session.mu.
+	depth    int   // Locks that nest, of all Mutexes
+	cause    error // why it ended, nil while it is whole
+	contexts map[*holdContext]struct{}
+}
+
+// A line is the local line for one name: the goroutines of a Session wait here,
+// first come first served, so that the Session has one key in etcd's line.
+//
+// Invariant: at most one claim is the owner. It alone has a place in etcd's line,
+// and it stays the owner until its Unlock or Close, even if its hold is lost.
+type line struct {
+	name    string
+	owner   *claim   // its turn: it queues in etcd, or holds
+	waiting []*claim // behind owner
+	lease   *lease   // that slots are used with
+	slots   [2]*keySlot
+}
+
+// A claim is one call of Lock or TryLock.
+type claim struct {
+	// Set once, then only read.
+	m      *Mutex
+	line   *line
+	turn   chan *place // its turn has come, with the place put for it, or nil
+	cancel context.CancelCauseFunc
+
+	// Owned by the goroutine of the call.
+	lastErr error // of etcd, while it is tried again
+	ahead   int   // contenders before it when it queued
+
+	// Guarded by Session.mu.
+	place *place // in etcd's line, nil while it has none
+	hold  *hold  // once it holds
+	left  bool   // it went away when its turn was coming
+}
+
+// New returns a Mutex for name with a lease of its own, as [NewSession] and
+// [Session.Mutex] would make it. It validates name and options and does no I/O.
+func New(client *clientv3.Client, name string, opts ...Option) (*Mutex, error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	s, err := NewSession(client, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return &Mutex{s: s, own: true, name: name, cfg: s.cfg}, nil
+}
+
+// Lock waits in line until it holds the lock. ctx bounds the wait only: a hold
+// outlives it. Uncontended it is one request to etcd.
+//
+// After nil the caller holds the lock; [Mutex.Context] gives a context that ends
+// with the hold. After an error the caller does not, and nothing is left behind
+// that could block others: a key that may exist is removed in the background. The
+// error is, by errors.Is,
+//   - the cause of ctx (and ctx.Err()) if that ended, or context.DeadlineExceeded
+//     if the time of [WithAcquireTimeout] did; if another held the lock then, the
+//     error wraps a [*LockedError], and if etcd could not be reached, its last error;
+//   - [ErrDeadlock] at once if ctx comes from a hold of this name in this Session;
+//   - [ErrClosed] if the Mutex or the Session is, or becomes, closed;
+//   - etcd's, if it refuses what no retry mends (permission, say).
+//
+// While etcd is down Lock waits and tries again.
+func (m *Mutex) Lock(ctx context.Context) error {
+	_, err := m.lock(ctx, false)
+	return err
+}
+
+// TryLock takes the lock if nobody holds it or waits for it. It waits for etcd, but
+// for no other contender: until ctx ends or, if that has no deadline, for at most
+// the TTL. If the lock is taken it returns a [*LockedError] at once, for which
+// errors.Is(err, ErrLocked) is true, and has written nothing to etcd. Other errors,
+// and what is true after them, are as of [Mutex.Lock].
+func (m *Mutex) TryLock(ctx context.Context) error {
+	_, err := m.lock(ctx, true)
+	return err
+}
+
+// lock is Lock and TryLock. It returns the hold, so that Do releases that very one.
+func (m *Mutex) lock(ctx context.Context, try bool) (*hold, error) {
+	if err := m.check(); err != nil {
+		return nil, err
+	}
+	if err := checkContext(ctx, "lock", m.name); err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, waitFailed(ctx, m.name, nil, nil)
+	}
+	started := time.Now()
+	nested := m.nestsIn(ctx)
+	if nested != nil {
+		return m.nest(nested)
+	}
+	if _, bounded := ctx.Deadline(); try && !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, m.s.cfg.ttl)
+		defer cancel()
+	}
+	if m.cfg.acquireTimeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, m.cfg.acquireTimeout)
+		defer cancel()
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+
+	c, locked, err := m.enter(cancel, try)
+	if err != nil {
+		return nil, err
+	}
+	if locked != nil && !try {
+		m.traceQueued(locked.Ahead, locked.Holder)
+		c.ahead = locked.Ahead
+	}
+	var put *place // by the one before, in the transaction of its release
+	select {
+	case put = <-c.turn:
+	case <-ctx.Done():
+		// Whatever comes through turn after this is passed on by pass.
+		return nil, waitFailed(ctx, m.name, m.s.leave(c), nil)
+	}
+	h, err := c.acquire(ctx, put, try)
+	if err != nil {
+		return nil, err
+	}
+	if t := m.cfg.trace; t != nil && t.Acquired != nil {
+		waited := h.began.Sub(started)
+		m.s.hooks.run(func() { t.Acquired(m.name, h.place.rev, waited, c.ahead) })
+	}
+	return h, nil
+}
+
+// enter puts a new claim into the local line. Its turn comes at once if nobody is
+// there. Otherwise locked tells who is, and TryLock gets that as its error.
+func (m *Mutex) enter(cancel context.CancelCauseFunc, try bool) (c *claim, locked *LockedError, err error) {
+	s := m.s
+	s.mu.Lock()
+	defer s.unlock()
+	if s.closed || m.closed {
+		return nil, nil, failed("lock", m.name, ErrClosed)
+	}
+	l := s.lineLocked(m.name)
+	c = &claim{m: m, line: l, turn: make(chan *place, 1), cancel: cancel}
+	if l.owner == nil {
+		l.owner = c
+		c.turn <- nil
+		return c, nil, nil
+	}
+	locked = l.lockedLocked(len(l.waiting))
+	if try {
+		return nil, nil, locked
+	}
+	l.waiting = append(l.waiting, c)
+	return c, locked, nil
+}
+
+// acquire takes c, whose turn has come, to the head of etcd's line. put is a place
+// that stands there for it already, or nil. On an error it passes the turn on.
+func (c *claim) acquire(ctx context.Context, put *place, try bool) (*hold, error) {
+	m, s := c.m, c.m.s
+	p := put
+	for {
+		var err error
+		var taken []Contender
+		queued := p != nil
+		if !queued {
+			p, err = s.newPlace(ctx, c)
+		}
+		s.setPlace(c, p)
+		switch {
+		case err != nil || queued:
+		case try:
+			taken, err = p.tryQueue(ctx, c)
+		default:
+			err = p.queue(ctx, c)
+		}
+		if ahead := p.position(); err == nil && len(ahead) > 0 && c.ahead == 0 {
+			c.ahead = len(ahead)
+			m.traceQueued(len(ahead), ahead[0])
+		}
+		if err == nil {
+			err = p.wait(ctx, c)
+		}
+		if err == nil {
+			if h := s.begin(c, p); h != nil {
+				return h, nil
+			}
+			err = errQueueAnew // the lease ended meanwhile, or the Session
+		}
+
+		var removed <-chan struct{}
+		if p != nil {
+			removed = p.abandon(false)
+		}
+		if err == errQueueAnew && ctx.Err() == nil {
+			p = nil
+			continue
+		}
+		s.setPlace(c, nil)
+		s.pass(c.line, nil, nil)
+		switch {
+		case err == errTaken:
+			return nil, &LockedError{Name: m.name, Holder: taken[0], Ahead: len(taken)}
+		case ctx.Err() != nil:
+			if removed != nil { // usually at once, and its answer brings the line up to date
+				grace := time.NewTimer(removalGrace)
+				defer grace.Stop()
+				select {
+				case <-removed:
+				case <-grace.C:
+				}
+			}
+			return nil, waitFailed(ctx, m.name, p.locked(), c.lastErr)
+		default:
+			return nil, failed("lock", m.name, err)
+		}
+	}
+}
+
+// position is the line before p, nil for a nil p.
+func (p *place) position() []Contender {
+	if p == nil {
+		return nil
+	}
+	return p.line()
+}
+
+// locked is the LockedError of one that waited at p, nil if nobody was before it.
+func (p *place) locked() *LockedError {
+	ahead := p.position()
+	if len(ahead) == 0 {
+		return nil
+	}
+	return &LockedError{Name: p.m.name, Holder: ahead[0], Ahead: len(ahead)}
+}
+
+func (s *Session) setPlace(c *claim, p *place) {
+	s.mu.Lock()
+	defer s.unlock()
+	c.place = p
+}
+
+// begin makes a hold of c's place at the head of the line. It returns nil if the
+// place is worth nothing: a hold never begins after its end.
+func (s *Session) begin(c *claim, p *place) *hold {
+	s.mu.Lock()
+	defer s.unlock()
+	p.lease.checkLocked(time.Now())
+	select {
+	case <-p.gone:
+		return nil
+	default:
+	}
+	if p.lease.ended != nil || s.closed || c.m.closed {
+		return nil
+	}
+	h := &hold{m: c.m, place: p, line: c.line, began: time.Now(), depth: 1}
+	if most := c.m.cfg.maxHold; most > 0 {
+		h.most = h.began.Add(most)
+		h.timer = time.AfterFunc(most, func() { h.check() })
+	}
+	p.hold, c.hold, c.m.hold, c.m.depth = h, h, h, 1
+	return h
+}
+
+// Unlock ends the hold and releases the lock. Uncontended it is one request.
+//
+// It returns nil only if the lock was held without a break until this release.
+// Otherwise, by errors.Is,
+//   - [ErrLost] (a [*LostError] that says why): the hold had ended before. Its key,
+//     if there still is one, is being removed; a newer holder's is not touched;
+//   - [ErrUnconfirmed]: etcd did not confirm in time. The release goes on in the
+//     background until it is confirmed or the lease has ended;
+//   - [ErrNotHeld]: there is no hold, and nothing has happened.
+//
+// After each of these the Mutex holds nothing and may be locked again. With a nil
+// ctx Unlock returns an error and the hold goes on.
+//
+// A ctx that ends bounds the call. One that had ended before the call, as is usual
+// in a defer, is ignored: the release then takes at most the TTL or 5 s, whichever
+// is less. A nested Unlock (see [WithReentrancy]) says whether the hold is whole.
+func (m *Mutex) Unlock(ctx context.Context) error {
+	if m == nil || m.s == nil {
+		return ErrNotHeld
+	}
+	if err := checkContext(ctx, "unlock", m.name); err != nil {
+		return err
+	}
+	return m.unlock(ctx, nil)
+}
+
+// unlock releases m's hold, if it is the one given or that is nil.
+func (m *Mutex) unlock(ctx context.Context, only *hold) error {
+	s := m.s
+	s.mu.Lock()
+	h := m.hold
+	if h == nil || h.depth == 0 || only != nil && h != only {
+		s.unlock()
+		return failed("unlock", m.name, ErrNotHeld)
+	}
+	m.depth--
+	h.depth--
+	if m.depth == 0 {
+		m.hold = nil
+	}
+	h.checkLocked(time.Now())
+	if h.depth > 0 {
+		err := h.lossLocked()
+		s.unlock()
+		return err
+	}
+	until := h.deadlineLocked()
+	if endedBefore := h.endLocked(ErrUnlocked); endedBefore {
+		err := h.lossLocked()
+		h.place.abandonLocked(false)
+		s.passLocked(h.line, nil, nil)
+		s.unlock()
+		return err
+	}
+	s.unlock()
+
+	if ctx.Err() != nil {
+		bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(h.place.lease.ttl, releaseBound))
+		defer cancel()
+		ctx = bound
+	}
+	return h.release(ctx, until)
+}
+
+// release gives the key of a hold that has ended whole back to etcd, and its turn to
+// the next in the local line, whose key is put by the same transaction.
+func (h *hold) release(ctx context.Context, until time.Time) error {
+	s := h.m.s
+	s.mu.Lock()
+	next, put := s.nextLocked(h.line)
+	s.unlock()
+	queued, err := h.place.release(ctx, until, put)
+	if put != nil && !queued {
+		put.abandon(errors.Is(err, ErrUnconfirmed))
+		put = nil
+	}
+	s.pass(h.line, next, put)
+	switch t := h.m.cfg.trace; {
+	case err == nil:
+		if t != nil && t.Released != nil {
+			held := time.Since(h.began)
+			s.hooks.run(func() { t.Released(h.m.name, h.place.rev, held) })
+		}
+	case errors.Is(err, ErrLost):
+		s.mu.Lock()
+		h.reportLocked(err)
+		s.unlock()
+	default:
+		h.m.cfg.log.Warn("etcdlock: release not confirmed", "name", h.m.name, "error", err)
+	}
+	return err
+}
+
+// Do locks, calls fn, and unlocks, also if fn panics or calls runtime.Goexit. fn
+// gets a context that comes from ctx and also ends with the hold; its cause says
+// why. See [Mutex.Context].
+//
+// It returns the error of Lock, and then fn was not called; otherwise that of fn,
+// joined with that of Unlock if there is one: [ErrLost] says that the work was not
+// protected throughout, [ErrUnconfirmed] that the release was not confirmed.
+func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context) error) error {
+	return m.do(ctx, fn, false)
+}
+
+// TryDo is Do with TryLock in place of Lock.
+func (m *Mutex) TryDo(ctx context.Context, fn func(ctx context.Context) error) error {
+	return m.do(ctx, fn, true)
+}
+
+func (m *Mutex) do(ctx context.Context, fn func(ctx context.Context) error, try bool) (err error) {
+	if fn == nil {
+		return errors.New("etcdlock: Do: nil function")
+	}
+	h, err := m.lock(ctx, try)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if unlockErr := m.unlock(ctx, h); unlockErr != nil {
+			if err == nil {
+				err = unlockErr
+			} else {
+				err = errors.Join(err, unlockErr)
+			}
+		}
+	}()
+	return fn(h.context(ctx))
+}
+
+// Token returns the fencing token of the current hold: the create revision of its
+// key, which grows with every new hold of a name. A resource that remembers the
+// highest token it has seen, and refuses lower ones, is safe from a holder that was
+// paused between its check and its write. It is 0 when the lock is not held, also
+// after a loss.
+func (m *Mutex) Token() int64 {
+	var token int64
+	m.whole(func(h *hold) { token = h.place.rev })
+	return token
+}
+
+// Key returns the etcd key of the current hold, "" when the lock is not held.
+func (m *Mutex) Key() string {
+	var key string
+	m.whole(func(h *hold) { key = h.place.key })
+	return key
+}
+
+// Deadline returns until when the hold is certain unless it is renewed. As long as
+// etcd answers it moves on. It is the zero time when the lock is not held.
+func (m *Mutex) Deadline() time.Time {
+	var deadline time.Time
+	m.whole(func(h *hold) { deadline = h.deadlineLocked() })
+	return deadline
+}
+
+// IsOwner returns a comparison for the If of an etcd transaction: it is true only
+// while this very hold's key exists, whatever clocks say. When the lock is not held
+// it returns one that is never true, and that asks for no key outside the lock's.
+func (m *Mutex) IsOwner() clientv3.Cmp {
+	if m == nil || m.s == nil {
+		return clientv3.Compare(clientv3.CreateRevision("/"), "=", -1)
+	}
+	cmp := clientv3.Compare(clientv3.CreateRevision(m.name+"/"), "=", -1)
+	m.whole(func(h *hold) { cmp = h.place.exists() })
+	return cmp
+}
+
+// Name returns the name of the lock.
+func (m *Mutex) Name() string {
+	if m == nil {
+		return ""
+	}
+	return m.name
+}
+
+// whole calls f, with mu held, if there is a hold that has not ended.
+func (m *Mutex) whole(f func(*hold)) {
+	if m == nil || m.s == nil {
+		return
+	}
+	m.s.mu.Lock()
+	defer m.s.unlock()
+	if m.hold != nil && m.hold.checkLocked(time.Now()) == nil {
+		f(m.hold)
+	}
+}
+
+// Close ends the hold, if there is one (its context ends with the cause
+// [ErrClosed]), and releases it; makes waiting calls of Lock return [ErrClosed]; and
+// leaves the Mutex closed: Lock and TryLock return ErrClosed from then on, Unlock
+// ErrNotHeld. A Mutex from [New] gives its lease back and has no goroutine left; a
+// Session's Mutex leaves the Session as it is.
+//
+// It returns nil if nothing is left behind, and when the Mutex was closed before.
+// An error that is [ErrUnconfirmed] says that etcd did not confirm before ctx ended;
+// what is left goes within the TTL. After a nil ctx nothing has happened.
+func (m *Mutex) Close(ctx context.Context) error {
+	if err := m.check(); err != nil {
+		return err
+	}
+	if err := checkContext(ctx, "close", m.name); err != nil {
+		return err
+	}
+	s := m.s
+	s.mu.Lock()
+	if m.closed {
+		s.unlock()
+		return nil
+	}
+	m.closed = true
+	if m.own {
+		s.unlock()
+		return s.Close(ctx)
+	}
+	if l := s.lines[m.name]; l != nil {
+		l.cancelLocked(m)
+	}
+	h := m.hold
+	if h == nil || h.depth == 0 {
+		s.unlock()
+		return nil
+	}
+	until := h.deadlineLocked()
+	if endedBefore := h.closeLocked(); endedBefore {
+		h.place.abandonLocked(false)
+		s.passLocked(h.line, nil, nil)
+		s.unlock()
+		return nil
+	}
+	s.unlock()
+	if ctx.Err() != nil {
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
+		defer cancel()
+		ctx = grace
+	}
+	if err := h.release(ctx, until); errors.Is(err, ErrUnconfirmed) {
+		return err
+	}
+	return nil
+}
+
+// Locker returns a sync.Locker for code that wants one. Its Lock waits without
+// bound, until it holds the lock. sync.Locker has no errors, so these become panics,
+// rather than critical sections that are not protected: Lock panics with an error
+// that no waiting mends ([ErrClosed], a refusal by etcd), Unlock with [ErrLost] and
+// [ErrNotHeld]. [ErrUnconfirmed] is reported to the logger only.
+func (m *Mutex) Locker() sync.Locker { return locker{m} }
+
+type locker struct{ m *Mutex }
+
+func (l locker) Lock() {
+	if err := l.m.Lock(context.Background()); err != nil {
+		panic(err)
+	}
+}
+
+func (l locker) Unlock() {
+	if err := l.m.Unlock(context.Background()); err != nil && !errors.Is(err, ErrUnconfirmed) {
+		panic(err)
+	}
+}
+
+// check is the error of a Mutex that was not made here.
+func (m *Mutex) check() error {
+	if m == nil || m.s == nil {
+		return errors.New("etcdlock: Mutex not made with New or Session.Mutex")
+	}
+	return nil
+}
+
+func (m *Mutex) traceQueued(ahead int, holder Contender) {
+	if t := m.cfg.trace; t != nil && t.Queued != nil {
+		m.s.hooks.run(func() { t.Queued(m.name, ahead, holder) })
+	}
+}
+
+// ---- the local line
+
+// lineLocked returns the line for a name. Lines that nobody uses are kept for their
+// key names, up to a number.
+func (s *Session) lineLocked(name string) *line {
+	if l := s.lines[name]; l != nil {
+		return l
+	}
+	if len(s.lines) >= s.sweepAt {
+		for name, l := range s.lines {
+			if l.owner == nil {
+				delete(s.lines, name)
+			}
+		}
+		s.sweepAt = max(minSweep, 2*len(s.lines))
+	}
+	l := &line{name: name}
+	s.lines[name] = l
+	return l
+}
+
+// slotLocked returns a slot that is not busy, for a key on the given lease. There
+// are two, since a transaction may not delete and put the same key; beyond those a
+// slot is used once.
+func (l *line) slotLocked(on *lease) *keySlot {
+	if l.lease != on {
+		l.lease, l.slots = on, [2]*keySlot{{}, {}}
+	}
+	for _, slot := range l.slots {
+		if !slot.busy {
+			return slot
+		}
+	}
+	return &keySlot{}
+}
+
+// lockedLocked is the LockedError of one with the given number of local waiters
+// before it, behind the owner.
+func (l *line) lockedLocked(waiters int) *LockedError {
+	e := &LockedError{Name: l.name, Ahead: 1 + waiters}
+	owner := l.owner
+	switch {
+	case owner.place == nil || owner.place.rev == 0: // on its way
+		e.Holder = Contender{Name: l.name, Owner: owner.m.cfg.owner}
+	case owner.hold == nil && len(owner.place.ahead) > 0:
+		e.Holder = owner.place.ahead[0]
+		e.Ahead += len(owner.place.ahead)
+	default:
+		e.Holder = owner.place.contender()
+	}
+	return e
+}
+
+// leave takes c out of the line after its wait has ended, and tells who was there.
+func (s *Session) leave(c *claim) *LockedError {
+	s.mu.Lock()
+	defer s.unlock()
+	if i := slices.Index(c.line.waiting, c); i >= 0 {
+		locked := c.line.lockedLocked(i)
+		c.line.waiting = slices.Delete(c.line.waiting, i, i+1)
+		return locked
+	}
+	select {
+	case put := <-c.turn: // its turn came at the same moment
+		if put != nil {
+			put.abandonLocked(false)
+		}
+		s.passLocked(c.line, nil, nil)
+	default: // it is about to come
+		c.left = true
+	}
+	return nil
+}
+
+// nextLocked takes the next claim off the line, and a place for it if there is a
+// lease. The owner's release is to put the place, and then to call pass.
+func (s *Session) nextLocked(l *line) (*claim, *place) {
+	if len(l.waiting) == 0 {
+		return nil, nil
+	}
+	next := l.waiting[0]
+	l.waiting = slices.Delete(l.waiting, 0, 1)
+	if !s.usableLocked() {
+		return next, nil
+	}
+	return next, s.newPlaceLocked(next)
+}
+
+// pass gives the turn to next, with the place that was put for it or nil. If next is
+// nil or went away, the turn goes to the first that waits, or the line is free.
+func (s *Session) pass(l *line, next *claim, put *place) {
+	s.mu.Lock()
+	defer s.unlock()
+	s.passLocked(l, next, put)
+}
+
+func (s *Session) passLocked(l *line, next *claim, put *place) {
+	for next == nil || next.left {
+		if put != nil {
+			put.abandonLocked(false)
+			put = nil
+		}
+		if len(l.waiting) == 0 {
+			l.owner = nil
+			return
+		}
+		next = l.waiting[0]
+		l.waiting = slices.Delete(l.waiting, 0, 1)
+	}
+	l.owner = next
+	next.turn <- put
+}
+
+// cancelLocked ends the waits of m's claims, of all if m is nil.
+func (l *line) cancelLocked(m *Mutex) {
+	for _, c := range append(l.waiting[:len(l.waiting):len(l.waiting)], l.owner) {
+		if c != nil && (m == nil || c.m == m) {
+			c.m.s.afterLocked(func() { c.cancel(ErrClosed) })
+		}
+	}
+}
+
+// ---- the hold
+
+// deadlineLocked is until when h is certain.
+func (h *hold) deadlineLocked() time.Time {
+	until := h.place.lease.trustedUntil
+	if !h.most.IsZero() && h.most.Before(until) {
+		return h.most
+	}
+	return until
+}
+
+// check ends h if its time has passed, and returns why it ended, nil while it is
+// whole. It looks at the clocks itself, so that it tells the truth after a pause of
+// the process, before any timer has run.
+func (h *hold) check() error {
+	h.m.s.mu.Lock()
+	defer h.m.s.unlock()
+	return h.checkLocked(time.Now())
+}
+
+func (h *hold) checkLocked(now time.Time) error {
+	h.place.lease.checkLocked(now)
+	if h.cause == nil && !h.most.IsZero() && !before(now, h.most) {
+		h.endLocked(ErrMaxHold)
+		h.place.abandonLocked(false)
+	}
+	return h.cause
+}
+
+// before reports whether now is before t by the monotonic and by the wall clock.
+func before(now, t time.Time) bool {
+	return now.Before(t) && now.Round(0).Before(t.Round(0))
+}
+
+// endLocked ends h and its contexts with cause, unless it has ended before.
+func (h *hold) endLocked(cause error) (endedBefore bool) {
+	if h.cause != nil {
+		return true
+	}
+	h.cause = cause
+	if h.timer != nil {
+		h.timer.Stop()
+	}
+	for c := range h.contexts {
+		h.m.s.afterLocked(func() { c.end(cause) })
+	}
+	h.contexts = nil
+	if cause != ErrUnlocked && cause != ErrClosed {
+		h.reportLocked(cause)
+	}
+	return false
+}
+
+// closeLocked ends h for all Mutexes that nest in it.
+func (h *hold) closeLocked() (endedBefore bool) {
+	h.checkLocked(time.Now())
+	h.depth = 0 // whoever unlocks it is told ErrNotHeld
+	return h.endLocked(ErrClosed)
+}
+
+// reportLocked tells Trace and Logger of a loss.
+func (h *hold) reportLocked(cause error) {
+	m, held := h.m, time.Since(h.began)
+	reason := cause
+	if lost, ok := errors.AsType[*LostError](cause); ok {
+		reason = lost.Reason
+	}
+	if t := m.cfg.trace; t != nil && t.Lost != nil {
+		m.s.hooks.run(func() { t.Lost(m.name, h.place.rev, held, reason) })
+	}
+	m.s.afterLocked(func() {
+		m.cfg.log.Warn("etcdlock: lock lost", "name", m.name, "token", h.place.rev, "held", held, "reason", bare(reason))
+	})
+}
+
+// lost is the LostError of h.
+func (h *hold) lost(reason error) *LostError {
+	return &LostError{Name: h.m.name, Token: h.place.rev, Reason: reason}
+}
+
+// lossLocked is what Unlock says of h, which has ended: a LostError, whose reason
+// may be ErrMaxHold; nil if it is whole or was ended by its owner.
+func (h *hold) lossLocked() error {
+	if lost, ok := errors.AsType[*LostError](h.cause); ok {
+		return lost
+	}
+	if errors.Is(h.cause, ErrMaxHold) {
+		return h.lost(ErrMaxHold)
+	}
+	return nil
+}
+
+// ---- contexts
+
+// Context returns a context that comes from parent and also ends the moment the hold
+// does, or can no longer be trusted. Its Err is then context.Canceled, and
+// context.Cause tells why: [ErrUnlocked], a [*LostError], [ErrMaxHold] or [ErrClosed].
+// If the lock is not held it has ended already, with the cause [ErrNotHeld].
+//
+// After a pause of the process (a stopped container, a suspended machine) its Err,
+// Done and Cause tell the truth at the first look. A context derived from it keeps
+// its own state until a goroutine has run: before each write ask this one.
+//
+// Lock with this context, or one derived from it, is [ErrDeadlock] for the same name
+// and Session, or nests with [WithReentrancy].
+func (m *Mutex) Context(parent context.Context) context.Context {
+	if parent == nil {
+		return endedContext(context.Background(), errors.New("etcdlock: nil context"))
+	}
+	if m == nil || m.s == nil {
+		return endedContext(parent, ErrNotHeld)
+	}
+	m.s.mu.Lock()
+	h := m.hold
+	m.s.unlock()
+	if h == nil {
+		return endedContext(parent, ErrNotHeld)
+	}
+	return h.context(parent)
+}
+
+func (h *hold) context(parent context.Context) context.Context {
+	c := &holdContext{hold: h}
+	c.Context, c.cancel = context.WithCancelCause(parent)
+	// When parent ends first, the hold need not know this context any more.
+	c.stopForget = context.AfterFunc(c.Context, func() { h.forget(c) })
+	if cause := h.add(c); cause != nil {
+		c.end(cause)
+	}
+	return c
+}
+
+func endedContext(parent context.Context, cause error) context.Context {
+	ctx, cancel := context.WithCancelCause(parent)
+	cancel(cause)
+	return ctx
+}
+
+// TokenFrom returns the fencing token of the innermost hold that ctx came from, by
+// [Mutex.Context], Do or TryDo. It stays the same after the hold has ended.
+func TokenFrom(ctx context.Context) (token int64, ok bool) {
+	if ctx == nil {
+		return 0, false
+	}
+	if c, ok := ctx.Value(holdKey{}).(*holdContext); ok {
+		return c.hold.place.rev, true
+	}
+	return 0, false
+}
+
+// holdKey is the key of a context's innermost holdContext.
+type holdKey struct{}
+
+// A holdContext is a context that ends with a hold. Whoever looks at it makes it
+// look at the clocks first.
+type holdContext struct {
+	context.Context // comes from the parent
+	hold            *hold
+	cancel          context.CancelCauseFunc
+	stopForget      func() bool
+}
+
+// end ends c with the cause for which its hold did.
+func (c *holdContext) end(cause error) {
+	c.stopForget()
+	c.cancel(cause)
+}
+
+func (c *holdContext) look() {
+	if cause := c.hold.check(); cause != nil {
+		c.end(cause)
+	}
+}
+
+// Err is as in context.Context.
+func (c *holdContext) Err() error {
+	if c.Context.Err() == nil {
+		c.look()
+	}
+	return c.Context.Err()
+}
+
+// Done is as in context.Context.
+func (c *holdContext) Done() <-chan struct{} {
+	if c.Context.Err() == nil {
+		c.look()
+	}
+	return c.Context.Done()
+}
+
+// Value is as in context.Context. context.Cause comes through here.
+func (c *holdContext) Value(key any) any {
+	if key == (holdKey{}) {
+		return c
+	}
+	if c.Context.Err() == nil {
+		c.look()
+	}
+	return c.Context.Value(key)
+}
+
+// outer is the context of the hold around c's, nil if there is none.
+func (c *holdContext) outer() *holdContext {
+	outer, _ := c.Context.Value(holdKey{}).(*holdContext)
+	return outer
+}
+
+// add makes c end with h. It returns the cause if h has ended already.
+func (h *hold) add(c *holdContext) error {
+	h.m.s.mu.Lock()
+	defer h.m.s.unlock()
+	if cause := h.checkLocked(time.Now()); cause != nil {
+		return cause
+	}
+	if h.contexts == nil {
+		h.contexts = make(map[*holdContext]struct{})
+	}
+	h.contexts[c] = struct{}{}
+	return nil
+}
+
+func (h *hold) forget(c *holdContext) {
+	h.m.s.mu.Lock()
+	defer h.m.s.unlock()
+	delete(h.contexts, c)
+}
+
+// nestsIn returns the hold of m's name and Session that ctx comes from, if that has
+// not been unlocked.
+func (m *Mutex) nestsIn(ctx context.Context) *hold {
+	c, _ := ctx.Value(holdKey{}).(*holdContext)
+	for ; c != nil; c = c.outer() {
+		h := c.hold
+		if h.m.s != m.s || h.m.name != m.name {
+			continue
+		}
+		m.s.mu.Lock()
+		current := h.line.owner != nil && h.line.owner.hold == h && h.depth > 0
+		m.s.unlock()
+		if current {
+			return h
+		}
+	}
+	return nil
+}
+
+// nest makes a Lock whose context comes from h a part of h.
+func (m *Mutex) nest(h *hold) (*hold, error) {
+	if !m.cfg.reentrant {
+		return nil, failed("lock", m.name, ErrDeadlock)
+	}
+	m.s.mu.Lock()
+	defer m.s.unlock()
+	switch {
+	case m.closed || m.s.closed:
+		return nil, failed("lock", m.name, ErrClosed)
+	case h.checkLocked(time.Now()) != nil:
+		return nil, failed("lock", m.name, h.lossLocked())
+	}
+	h.depth++
+	m.hold = h
+	m.depth++
+	return h, nil
+}

@@ -1,0 +1,727 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+const (
+	// recheckEvery is how often a waiter looks whether it missed an event.
+	recheckEvery = 1500 * time.Millisecond
+
+	// readTimeout bounds one attempt to read, so that the next one may soon meet
+	// another endpoint.
+	readTimeout = 700 * time.Millisecond
+
+	// removalGrace is how long a wait that failed waits for its key to be removed.
+	removalGrace = 50 * time.Millisecond
+)
+
+var (
+	// errQueueAnew says that a place is worth nothing any more, through no fault
+	// of its owner, who takes a new one.
+	errQueueAnew = errors.New("place in line lost")
+
+	// errTaken says that TryLock found another contender.
+	errTaken = errors.New("taken")
+)
+
+// A place is one place in etcd's line: a key below the lock's prefix, which may
+// exist or not.
+//
+// Its life: taken from a lease by newPlaceLocked, put by queue, waited in by wait,
+// and then either held and released, or abandoned. Until etcd has confirmed that
+// its key is gone, the lease accounts for it.
+//
+// Invariant: rev, once it is known, is the create revision of the key that this
+// very place put. Every check and every removal compares it. The names of keys are
+// used again, create revisions never are, so that a late event, answer or request
+// cannot mean another place. (Do not delete a key without the revision: it may be
+// the next owner's. TestUnlockAfterLossLeavesTheNewHolderAlone.)
+type place struct {
+	// Set once, then only read.
+	s     *Session
+	m     *Mutex
+	lease *lease
+	slot  *keySlot // where key is from
+	key   string
+	floor int64         // create revisions up to here are of earlier uses of key
+	gone  chan struct{} // closed when the key was deleted by somebody else
+
+	// Guarded by Session.mu.
+	rev   int64       // create revision of the key, 0 until it is known
+	since time.Time   // when rev became known
+	ahead []Contender // before this place, when last looked at
+	hold  *hold       // nil while waiting
+	sent  bool        // a put may have been carried out
+	doubt bool        // a copy of the put may still be under way
+	using bool        // counted among the lease's users
+
+	removed chan struct{} // closed when etcd confirmed the removal; nil before abandon
+}
+
+// A keySlot holds one of the key names that a line uses in turn: a name whose key
+// was deleted costs etcd less to put again than a new one, until it compacts.
+type keySlot struct {
+	key   string // "" to be drawn anew
+	floor int64  // the revision at which the key was last known to be gone
+	busy  bool
+}
+
+// newPlaceLocked takes a place on the current lease, which the caller has found
+// usable.
+func (s *Session) newPlaceLocked(c *claim) *place {
+	l := s.current
+	slot := c.line.slotLocked(l)
+	if slot.key == "" {
+		*slot = keySlot{key: c.m.name + "/" + uuid.NewString()}
+	}
+	slot.busy = true
+	p := &place{
+		s:     s,
+		m:     c.m,
+		lease: l,
+		slot:  slot,
+		key:   slot.key,
+		floor: slot.floor,
+		gone:  make(chan struct{}),
+		using: true,
+	}
+	l.places[p.key] = p
+	l.users++
+	return p
+}
+
+// contender is p as others see it.
+func (p *place) contender() Contender {
+	return Contender{Name: p.m.name, Key: p.key, Owner: p.m.cfg.owner, Token: p.rev, Lease: p.lease.id, Since: p.since}
+}
+
+// exists compares the key with the one that p put.
+func (p *place) exists() clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(p.key), "=", p.rev)
+}
+
+// prefix is what the keys of the line begin with.
+func (p *place) prefix() string { return p.m.name + "/" }
+
+// A callContext is the context of one write. It notices when clientv3 repeats the
+// request by itself: after an answer of DeadlineExceeded or Canceled the client
+// asks whether the context has ended, and if not sends the request again. Nothing
+// else asks the context itself; gRPC asks its own child of it.
+type callContext struct {
+	context.Context
+	asked atomic.Bool
+}
+
+// Err is as in context.Context.
+func (c *callContext) Err() error {
+	err := c.Context.Err()
+	if err == nil {
+		c.asked.Store(true)
+	}
+	return err
+}
+
+// commit is one attempt at a transaction that writes. repeated reports whether the
+// client may have sent it more than once.
+func (s *Session) commit(ctx context.Context, ifs []clientv3.Cmp, then, otherwise []clientv3.Op) (resp *clientv3.TxnResponse, repeated bool, err error) {
+	attempt, cancel := context.WithTimeout(ctx, s.rpcTimeout())
+	defer cancel()
+	call := &callContext{Context: attempt}
+	resp, err = s.client.Txn(call).If(ifs...).Then(then...).Else(otherwise...).Commit()
+	return resp, call.asked.Load(), err
+}
+
+// queue puts the key, unless it is there already, and reads the line. It may be
+// called again after an error: the same put may be carried out many times, and
+// makes one key.
+//
+// A nil error says that p stands in line, with p.ahead before it. errQueueAnew says
+// that p cannot be used. After any other error the key may be there or not.
+func (p *place) queue(ctx context.Context, c *claim) error {
+	absent := clientv3.Compare(clientv3.CreateRevision(p.key), "=", 0)
+	var retry backoff
+	for {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		resp, err := p.put(ctx, []clientv3.Cmp{absent})
+		if err == nil {
+			queued, err := p.adopt(contenders(p.m.name, lastRange(resp)))
+			if err == nil && !queued {
+				err = errQueueAnew // what is there under p's name is no contender
+			}
+			return err
+		}
+		if err := p.again(ctx, c, err, &retry); err != nil {
+			return err
+		}
+	}
+}
+
+// tryQueue puts the key only if nobody else stands in line, and otherwise writes
+// nothing and returns errTaken with the line. Errors are as of queue.
+//
+// It first asks that nothing be below the prefix. If something is, but it is no
+// contender, it asks that nothing below the prefix be newer than what it has seen.
+func (p *place) tryQueue(ctx context.Context, c *claim) ([]Contender, error) {
+	absent := clientv3.Compare(clientv3.CreateRevision(p.key), "=", 0)
+	alone := clientv3.Compare(clientv3.CreateRevision(p.prefix()), "=", 0).WithPrefix()
+	var retry backoff
+	for {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		resp, err := p.put(ctx, []clientv3.Cmp{absent, alone})
+		if err != nil {
+			if err := p.again(ctx, c, err, &retry); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		line := contenders(p.m.name, lastRange(resp))
+		queued, err := p.adopt(line) // by this request, or by one whose answer was lost
+		switch {
+		case err != nil:
+			return nil, err
+		case queued && len(p.ahead) == 0:
+			return nil, nil
+		case len(line) > 0:
+			return line, errTaken
+		}
+		seen := resp.Header.GetRevision()
+		alone = clientv3.Compare(clientv3.ModRevision(p.prefix()), "<", seen+1).WithPrefix()
+	}
+}
+
+// put is one attempt to put the key if all of ifs hold, and to read the line.
+func (p *place) put(ctx context.Context, ifs []clientv3.Cmp) (*clientv3.TxnResponse, error) {
+	read := clientv3.OpGet(p.prefix(), clientv3.WithPrefix())
+	put := clientv3.OpPut(p.key, p.m.cfg.value(), clientv3.WithLease(p.lease.id))
+	resp, repeated, err := p.s.commit(ctx, ifs, []clientv3.Op{put, read}, []clientv3.Op{read})
+	p.s.mu.Lock()
+	defer p.s.unlock()
+	if err == nil && resp.Succeeded {
+		p.sent = true
+	}
+	if repeated || err != nil && !notApplied(err) {
+		// A copy may come late, and apply as long as the lease lives.
+		p.sent, p.doubt = true, true
+		p.lease.retireLocked(errLeaseDoubtful)
+	}
+	return resp, err
+}
+
+// again decides what follows on an error of put: it returns nil after a pause if
+// the put is to be repeated.
+func (p *place) again(ctx context.Context, c *claim, err error, retry *backoff) error {
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case answered(err, textLeaseNotFound):
+		p.s.mu.Lock()
+		p.lease.endLocked(err)
+		p.s.unlock()
+		return errQueueAnew
+	case refused(err):
+		return err
+	case p.s.clientClosed():
+		return errClientClosed
+	}
+	c.lastErr = err
+	if err := retry.wait(ctx, p.s); err != nil {
+		return err
+	}
+	select {
+	case <-p.lease.dead:
+		return errQueueAnew
+	default:
+		return nil
+	}
+}
+
+// lastRange is the answer to the range with which each transaction here ends.
+func lastRange(resp *clientv3.TxnResponse) []keyValue {
+	kvs := resp.Responses[len(resp.Responses)-1].GetResponseRange().GetKvs()
+	line := make([]keyValue, len(kvs))
+	for i, kv := range kvs {
+		line[i] = kv
+	}
+	return line
+}
+
+// adopt finds p in the line that was read, and notes its revision and those before
+// it. It reports whether p was there, and returns errQueueAnew if what was there
+// under its name is a leftover of an earlier use.
+func (p *place) adopt(line []Contender) (queued bool, err error) {
+	for i, c := range line {
+		if c.Key != p.key {
+			continue
+		}
+		p.s.mu.Lock()
+		defer p.s.unlock()
+		p.sent = true
+		if c.Lease != p.lease.id || c.Token <= p.floor {
+			p.doubt = true
+			return false, errQueueAnew
+		}
+		p.rev, p.since, p.ahead = c.Token, time.Now(), line[:i]
+		return true, nil
+	}
+	return false, nil
+}
+
+// wait waits until everybody before p is gone. It returns nil if p is first and its
+// key is there; errQueueAnew if its key or its lease is gone; the cause of ctx when
+// that ends; or what no retry mends.
+//
+// It watches the DELETE of the one key before its own, from now: a watch from a
+// past revision is served by a loop of 100 ms. Once the watch is there it looks
+// whether that very key, by its create revision, still stands. So no deletion is
+// missed: those before the watch are seen by the look, those after it come as
+// events.
+//
+// If only one is before p, the watch covers the own key too. Then the two
+// deletions come in order, and the event alone tells that p is first. Otherwise
+// somebody else may have left before the predecessor did, and one read at the
+// event's revision tells who is before p then. (Do not enter without it: if W
+// between H and p is deleted while H holds, p would enter beside H.)
+//
+// An event that never comes, from a member that is frozen for instance, is made up
+// for by a slow re-check.
+func (p *place) wait(ctx context.Context, c *claim) error {
+	var broken backoff
+	for {
+		ahead := p.line()
+		if len(ahead) == 0 {
+			return nil
+		}
+		before := ahead[len(ahead)-1]
+		alone := len(ahead) == 1
+		from, to := before.Key, before.Key
+		if alone {
+			from, to = min(from, p.key), max(to, p.key)
+		}
+		watching, stop := context.WithCancel(clientv3.WithRequireLeader(ctx))
+		tooLong := time.AfterFunc(readTimeout, stop)
+		events := p.s.client.Watch(watching, from, clientv3.WithRange(to+"\x00"),
+			clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
+		tooLong.Stop()
+
+		recheck := time.NewTimer(jitter(recheckEvery))
+		looked := false // since the watch was created
+		moved := false  // the line before p may have changed
+		var err error
+		for err == nil && !moved {
+			select {
+			case resp, open := <-events:
+				switch {
+				case !open || resp.Err() != nil:
+					// No leader, compacted, cut off: read the line, watch anew.
+					if err = broken.wait(ctx, p.s); err == nil {
+						moved, err = true, p.look(ctx, c, 0)
+					}
+				case resp.Created:
+					broken = backoff{}
+					looked, err = p.stands(ctx, c, before)
+					if err == nil && !looked {
+						moved, err = true, p.look(ctx, c, 0)
+					}
+				default:
+					at, own := deletionOf(before.Key, p.key, resp.Events)
+					switch {
+					case own:
+						err = errQueueAnew
+					case at == 0:
+					case alone && looked:
+						p.setLine(nil)
+						moved = true
+					default:
+						moved, err = true, p.look(ctx, c, at)
+					}
+				}
+			case <-recheck.C:
+				var still bool
+				if still, err = p.stands(ctx, c, before); err == nil && !still {
+					moved, err = true, p.look(ctx, c, 0)
+				}
+				recheck.Reset(jitter(recheckEvery))
+			case <-p.gone:
+				err = errQueueAnew
+			case <-p.lease.dead:
+				err = errQueueAnew
+			case <-ctx.Done():
+				err = context.Cause(ctx)
+			}
+		}
+		recheck.Stop()
+		stop()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// deletionOf finds the deletions of two keys among events: the revision at which
+// the first was deleted, 0 if it was not, and whether the second was.
+func deletionOf(before, own string, events []*clientv3.Event) (at int64, ownGone bool) {
+	for _, event := range events {
+		if event.Type != clientv3.EventTypeDelete {
+			continue
+		}
+		switch string(event.Kv.GetKey()) {
+		case before:
+			at = event.Kv.GetModRevision()
+		case own:
+			ownGone = true
+		}
+	}
+	return at, ownGone
+}
+
+func (p *place) line() []Contender {
+	p.s.mu.Lock()
+	defer p.s.unlock()
+	return p.ahead
+}
+
+func (p *place) setLine(ahead []Contender) {
+	p.s.mu.Lock()
+	defer p.s.unlock()
+	p.ahead = ahead
+}
+
+// stands reports whether the very key before and p's own are both there now. It is
+// a linearizable read of two compares, and tries until it is answered.
+func (p *place) stands(ctx context.Context, c *claim, before Contender) (bool, error) {
+	resp, err := read(ctx, p, c, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		// The range is what makes a transaction without writes linearizable.
+		count := clientv3.OpGet(p.key, clientv3.WithCountOnly())
+		return p.s.client.Txn(ctx).
+			If(clientv3.Compare(clientv3.CreateRevision(before.Key), "=", before.Token), p.exists()).
+			Then(count).Else(count).Commit()
+	})
+	if err != nil {
+		return false, err
+	}
+	return resp.Succeeded, nil
+}
+
+// look reads those before p, at the revision at if that is not 0 and the member
+// that answers knows it, otherwise as of now. It returns errQueueAnew if p's own
+// key is not there.
+func (p *place) look(ctx context.Context, c *claim, at int64) error {
+	upToOwn := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithMaxCreateRev(p.rev)}
+	get := func(ctx context.Context, more ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+		return p.s.client.Get(ctx, p.prefix(), append(upToOwn, more...)...)
+	}
+	var resp *clientv3.GetResponse
+	err := errors.New("no revision")
+	if at != 0 {
+		// What was at a revision does not change, so no quorum is needed. The
+		// member may not be there yet, or have compacted it away.
+		attempt, cancel := context.WithTimeout(ctx, readTimeout)
+		resp, err = get(attempt, clientv3.WithRev(at), clientv3.WithSerializable())
+		cancel()
+	}
+	if err != nil {
+		resp, err = read(ctx, p, c, func(ctx context.Context) (*clientv3.GetResponse, error) { return get(ctx) })
+		if err != nil {
+			return err
+		}
+	}
+	line := contenders(p.m.name, resp.Kvs)
+	own := len(line) - 1
+	if own < 0 || line[own].Key != p.key || line[own].Token != p.rev {
+		return errQueueAnew
+	}
+	p.setLine(line[:own])
+	return nil
+}
+
+// read calls get until it is answered. After a first failure it tries two at once,
+// so that one dead endpoint of several cannot meet them all. It gives up when ctx
+// ends, the lease or the own key is gone, or etcd refuses.
+func read[R any](ctx context.Context, p *place, c *claim, get func(context.Context) (*R, error)) (*R, error) {
+	type result struct {
+		resp *R
+		err  error
+	}
+	var retry backoff
+	for attempts := 1; ; attempts = 2 {
+		attempt, cancel := context.WithTimeout(ctx, readTimeout)
+		results := make(chan result, attempts)
+		ask := func() {
+			resp, err := get(attempt)
+			results <- result{resp, err}
+		}
+		if attempts == 1 {
+			ask()
+		} else { // each ends with attempt; the slower answer is dropped
+			p.lease.spawn(ask)
+			p.lease.spawn(ask)
+		}
+		var r result
+		for range attempts {
+			if r = <-results; r.err == nil {
+				break
+			}
+		}
+		cancel()
+		switch {
+		case r.err == nil:
+			return r.resp, nil
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case refused(r.err):
+			return nil, r.err
+		case p.s.clientClosed():
+			return nil, errClientClosed
+		}
+		c.lastErr = r.err
+		select {
+		case <-p.lease.dead:
+			return nil, errQueueAnew
+		case <-p.gone:
+			return nil, errQueueAnew
+		default:
+		}
+		if err := retry.wait(ctx, p.s); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// lostLocked notes that somebody else deleted p's key.
+func (p *place) lostLocked() {
+	select {
+	case <-p.gone:
+		return
+	default:
+		close(p.gone)
+	}
+	if p.hold != nil {
+		p.hold.endLocked(p.hold.lost(errKeyGone))
+	}
+}
+
+// release deletes p's key, and in the same transaction puts that of next, if that
+// is not nil. It returns nil when etcd confirmed that the key was there until now;
+// a *LostError if it was not; and an error that is ErrUnconfirmed if etcd did not
+// tell in time, after which the key is being removed in the background. next is
+// queued after it if nextQueued.
+//
+// The answer to a copy says nothing of what the first request did: when the key is
+// gone and a copy may have been sent, the release itself is taken to have removed
+// it, as long as the hold was certain.
+func (p *place) release(ctx context.Context, until time.Time, next *place) (nextQueued bool, err error) {
+	s := p.s
+	del := clientv3.OpDelete(p.key)
+	copies := false
+	var retry backoff
+	for {
+		ifs, then, otherwise := []clientv3.Cmp{p.exists()}, []clientv3.Op{del}, []clientv3.Op(nil)
+		together := next != nil
+		if together {
+			read := clientv3.OpGet(p.prefix(), clientv3.WithPrefix())
+			put := clientv3.OpPut(next.key, next.m.cfg.value(), clientv3.WithLease(next.lease.id))
+			ifs = append(ifs, clientv3.Compare(clientv3.CreateRevision(next.key), "=", 0))
+			then, otherwise = append(then, put, read), []clientv3.Op{read}
+		}
+		resp, repeated, err := s.commit(ctx, ifs, then, otherwise)
+		copies = copies || repeated
+		if together {
+			// Once p's key is gone no copy can put next's any more.
+			nextQueued = s.settle(next, resp, err)
+			next = nil
+		}
+		switch {
+		case err == nil && resp.Succeeded:
+			p.removedAt(resp.Header.GetRevision())
+			return nextQueued, nil
+		case err == nil && nextQueued:
+			// Only this very transaction puts next's key: a first copy ran.
+			p.removedAt(resp.Header.GetRevision())
+			return true, nil
+		case err == nil && together && stillThere(p, resp):
+			continue // next's name was in use; release alone
+		case err == nil:
+			p.removedAt(resp.Header.GetRevision())
+			if !copies && !p.givenBack() {
+				return false, &LostError{Name: p.m.name, Token: p.rev, Reason: errKeyGone}
+			}
+			if !before(time.Now(), until) {
+				return false, unconfirmed(p.m.name, errExpired)
+			}
+			return false, nil
+		}
+		copies = copies || !notApplied(err)
+		if !refused(err) && ctx.Err() == nil && !s.clientClosed() && before(time.Now(), until) {
+			if together || retry.wait(ctx, s) == nil {
+				continue
+			}
+		}
+		reasons := []error{err}
+		if ctx.Err() != nil {
+			reasons = append(reasons, context.Cause(ctx))
+		}
+		p.abandon(true)
+		return false, unconfirmed(p.m.name, reasons...)
+	}
+}
+
+// settle finds next in the answer to the transaction that was to put it, and
+// reports whether it stands in line.
+func (s *Session) settle(next *place, resp *clientv3.TxnResponse, err error) bool {
+	if err != nil {
+		s.mu.Lock()
+		defer s.unlock()
+		next.sent = next.sent || !notApplied(err)
+		if answered(err, textLeaseNotFound) {
+			next.lease.endLocked(err)
+		}
+		return false
+	}
+	queued, err := next.adopt(contenders(next.m.name, lastRange(resp)))
+	return queued && err == nil
+}
+
+// stillThere reports whether p's very key is in the line that was read.
+func stillThere(p *place, resp *clientv3.TxnResponse) bool {
+	for _, c := range contenders(p.m.name, lastRange(resp)) {
+		if c.Key == p.key && c.Token == p.rev {
+			return true
+		}
+	}
+	return false
+}
+
+// givenBack reports whether the Session itself may have revoked p's lease.
+func (p *place) givenBack() bool {
+	p.s.mu.Lock()
+	defer p.s.unlock()
+	return p.s.closed
+}
+
+// removedAt notes that etcd confirmed p's key to be gone at a revision.
+func (p *place) removedAt(revision int64) {
+	p.s.mu.Lock()
+	defer p.s.unlock()
+	p.removedLocked(revision)
+}
+
+func (p *place) removedLocked(revision int64) {
+	p.stopUsingLocked()
+	if p.lease.places[p.key] == p {
+		delete(p.lease.places, p.key)
+	}
+	if p.doubt {
+		*p.slot = keySlot{} // a copy may put the key again: never use its name
+	} else {
+		p.slot.floor, p.slot.busy = max(p.slot.floor, revision), false
+	}
+}
+
+// stopUsingLocked takes p off its lease's users.
+func (p *place) stopUsingLocked() {
+	if !p.using {
+		return
+	}
+	p.using = false
+	p.lease.users--
+	if p.lease.users == 0 {
+		p.lease.idleSince = time.Now()
+		if p.lease.retired != nil {
+			p.lease.wakeKeeper()
+		}
+	}
+}
+
+// abandon gives p up: its key, if it may exist, is removed in the background until
+// etcd confirms or the lease is gone. It returns a channel that is closed then. The
+// lease is retired if unsure is set, or as soon as an attempt fails: what cannot be
+// removed is not kept alive.
+func (p *place) abandon(unsure bool) <-chan struct{} {
+	p.s.mu.Lock()
+	defer p.s.unlock()
+	return p.abandonLocked(unsure)
+}
+
+func (p *place) abandonLocked(unsure bool) <-chan struct{} {
+	if p.removed != nil {
+		return p.removed
+	}
+	p.removed = make(chan struct{})
+	p.stopUsingLocked()
+	if !p.sent || p.s.closed { // Close revokes the lease, and the key with it
+		p.removedLocked(0)
+		close(p.removed)
+		return p.removed
+	}
+	if unsure {
+		p.lease.retireLocked(errLeaseDoubtful)
+	}
+	if t := p.m.cfg.trace; t != nil && t.CleanupPending != nil {
+		p.s.hooks.run(func() { t.CleanupPending(p.key) })
+	}
+	p.s.goLocked(p.remove)
+	return p.removed
+}
+
+// remove removes p's key for certain. Without a known revision it removes whatever
+// is there under p's name, which is nobody else's and will not be used again.
+func (p *place) remove() {
+	s := p.s
+	defer close(p.removed)
+	read := clientv3.OpGet(p.prefix(), clientv3.WithPrefix())
+	del := clientv3.OpDelete(p.key)
+	ctx := p.lease.live // when it ends, so does the key
+	var retry backoff
+	for {
+		ifs, then, otherwise := []clientv3.Cmp{p.exists()}, []clientv3.Op{del, read}, []clientv3.Op{read}
+		if p.rev == 0 {
+			then, otherwise = otherwise, then // exists compares with 0
+		}
+		resp, _, err := s.commit(ctx, ifs, then, otherwise)
+		if err == nil {
+			s.mu.Lock()
+			p.ahead = nil
+			for _, c := range contenders(p.m.name, lastRange(resp)) {
+				if p.rev != 0 && c.Token < p.rev {
+					p.ahead = append(p.ahead, c)
+				}
+			}
+			if p.rev == 0 {
+				p.doubt = true
+			}
+			p.removedLocked(resp.Header.GetRevision())
+			s.unlock()
+			break
+		}
+		if ctx.Err() == nil {
+			s.mu.Lock()
+			p.lease.retireLocked(errLeaseDoubtful)
+			s.unlock()
+			s.cfg.log.Warn("etcdlock: key not removed yet", "key", p.key, "error", err)
+		}
+		if refused(err) || s.clientClosed() || retry.wait(ctx, s) != nil {
+			s.mu.Lock()
+			p.removedLocked(0) // its lease is renewed for it no more, or has ended
+			certain := p.lease.revoked
+			s.unlock()
+			if certain {
+				break
+			}
+			return
+		}
+	}
+	if t := p.m.cfg.trace; t != nil && t.CleanupDone != nil {
+		s.hooks.run(func() { t.CleanupDone(p.key) })
+	}
+}
