@@ -40,15 +40,15 @@ type cluster struct {
 func newFlagSet(c *config, endpoints *string) *flag.FlagSet {
 	fs := flag.NewFlagSet("demo", flag.ContinueOnError)
 	fs.SetOutput(io.Discard) // run prints the error, once
-	fs.IntVar(&c.workers, "workers", 4, "worker `processes`")
+	fs.IntVar(&c.workers, "workers", 4, "worker processes")
 	fs.IntVar(&c.requests, "requests", 500, "purchase requests")
 	fs.IntVar(&c.stock, "stock", 300, "items to sell")
 	fs.DurationVar(&c.ttl, "ttl", 0, "how long a crashed holder blocks the others\n(default 5s, with -crash 2s)")
 	fs.BoolVar(&c.noLock, "no-lock", false, "leave the lock out and see what happens")
 	fs.BoolVar(&c.crash, "crash", false, "kill a worker while it holds the lock")
-	fs.StringVar(endpoints, "endpoints", "", "`host:port,...` of a real cluster to use instead of an\netcd of its own")
+	fs.StringVar(endpoints, "endpoints", "", "comma separated `addresses` of a real cluster to use\ninstead of an etcd of its own")
 	fs.StringVar(&c.cluster.User, "user", "", "`name` of an etcd user who may write below "+lockPrefix)
-	fs.StringVar(&c.cluster.Password, "password", "", "the user's `password`")
+	fs.StringVar(&c.cluster.Password, "password", "", "`secret` of that user")
 	fs.StringVar(&c.cluster.CACert, "cacert", "", "`file` of the authority that signed the cluster's certificates")
 	fs.StringVar(&c.cluster.Cert, "cert", "", "`file` of the client certificate")
 	fs.StringVar(&c.cluster.Key, "key", "", "`file` of the client certificate's key")
@@ -56,8 +56,8 @@ func newFlagSet(c *config, endpoints *string) *flag.FlagSet {
 }
 
 func printUsage(w io.Writer) {
-	fmt.Fprint(w, `A flash sale: worker processes sell items whose number stands in a plain file,
-and only a lock in etcd keeps them apart.
+	fmt.Fprint(w, `A flash sale: worker processes sell items whose number stands in a plain
+file, and only a lock in etcd keeps them apart.
 
 Usage: go run ./internal/demo [flags]
 
@@ -105,19 +105,24 @@ func parseFlags(args []string) (config, error) {
 		return config{}, fmt.Errorf("-crash with -workers %d: somebody has to be left", c.workers)
 	}
 	if c.noLock {
-		for _, name := range []string{"crash", "ttl", "endpoints"} {
-			if given[name] {
-				return config{}, fmt.Errorf("-no-lock with -%s %s: there is no lock that this could be about",
-					name, fs.Lookup(name).Value)
-			}
+		switch {
+		case c.crash:
+			return config{}, errors.New("-no-lock with -crash: there is no lock to hold")
+		case given["ttl"]:
+			return config{}, fmt.Errorf("-no-lock with -ttl %v: there is no lock to end", c.ttl)
+		case given["endpoints"]:
+			return config{}, fmt.Errorf("-no-lock with -endpoints %q: no etcd is used", endpoints)
 		}
 	}
 	for _, name := range []string{"user", "password", "cacert", "cert", "key"} {
-		if given[name] && !given["endpoints"] {
-			return config{}, fmt.Errorf("-%s without -endpoints: the demo's own etcd needs none", name)
-		}
-		if given[name] && fs.Lookup(name).Value.String() == "" {
-			return config{}, fmt.Errorf(`-%s "": must not be empty`, name)
+		value := strconv.Quote(fs.Lookup(name).Value.String())
+		switch {
+		case given[name] && value == `""`:
+			return config{}, fmt.Errorf("-%s %s: must not be empty", name, value)
+		case given[name] && !given["endpoints"] && name == "password":
+			return config{}, errors.New("-password without -endpoints")
+		case given[name] && !given["endpoints"]:
+			return config{}, fmt.Errorf("-%s %s without -endpoints", name, value)
 		}
 	}
 	if given["endpoints"] {
@@ -168,12 +173,12 @@ func (c *cluster) check() error {
 	case c.Cert == "" && c.Key != "":
 		return fmt.Errorf("-key %q without -cert", c.Key)
 	}
-	_, err := c.tls()
+	_, err := c.tlsConfig()
 	return err
 }
 
 // tls is nil where the connection is to be in the clear.
-func (c cluster) tls() (*tls.Config, error) {
+func (c cluster) tlsConfig() (*tls.Config, error) {
 	if c.CACert+c.Cert == "" && !strings.HasPrefix(c.Endpoints[0], "https://") {
 		return nil, nil
 	}
@@ -198,10 +203,10 @@ func (c cluster) tls() (*tls.Config, error) {
 	return conf, nil
 }
 
-// connect returns a client. It waits for etcd, up to dialTimeout, only if
+// client returns a client. It waits for etcd, up to dialTimeout, only if
 // there is a password to check.
-func (c cluster) connect() (*clientv3.Client, error) {
-	conf, err := c.tls()
+func (c cluster) client() (*clientv3.Client, error) {
+	conf, err := c.tlsConfig()
 	if err != nil {
 		return nil, err
 	}

@@ -15,10 +15,12 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -71,7 +73,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	faults, err := holdSale(ctx, cfg, stdout)
 	switch {
 	case err != nil && ctx.Err() != nil && !errors.Is(context.Cause(ctx), errTimeLimit):
-		fmt.Fprintf(stderr, "demo: interrupted: %v\n", err)
+		fmt.Fprintf(stderr, "demo: %v\n", err)
 		return exitInterrupted
 	case err != nil:
 		fmt.Fprintf(stderr, "demo: %v\n", err)
@@ -145,14 +147,42 @@ func holdSale(ctx context.Context, cfg config, stdout io.Writer) (faults []strin
 func connect(ctx context.Context, c cluster) (*clientv3.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	client, err := c.connect()
+	client, err := dial(ctx, c)
 	if err == nil {
-		if _, err = client.Get(ctx, lockPrefix, clientv3.WithPrefix(), clientv3.WithCountOnly()); err == nil {
+		if _, err = client.Get(ctx, lockPrefix); err == nil {
 			return client, nil
 		}
 		client.Close()
 	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("no answer within %v", dialTimeout)
+	}
 	return nil, fmt.Errorf("cannot use etcd at %s: %w", strings.Join(c.Endpoints, ", "), err)
+}
+
+// dial returns a client of which at least one endpoint accepts connections.
+// The client itself would try until the time is up and then not say why.
+func dial(ctx context.Context, c cluster) (*clientv3.Client, error) {
+	conf, err := c.tlsConfig()
+	if err != nil {
+		return nil, err
+	}
+	dialer := &net.Dialer{Timeout: dialTimeout / time.Duration(len(c.Endpoints))}
+	dialOne := dialer.DialContext
+	if conf != nil {
+		dialOne = (&tls.Dialer{NetDialer: dialer, Config: conf}).DialContext
+	}
+	var failures []error
+	for _, endpoint := range c.Endpoints {
+		address := endpoint[strings.LastIndex(endpoint, "/")+1:]
+		conn, err := dialOne(ctx, "tcp", address)
+		if err == nil {
+			conn.Close()
+			return c.client()
+		}
+		failures = append(failures, err)
+	}
+	return nil, errors.Join(failures...)
 }
 
 // sweep removes what may still be queued for the lock. Workers that ended by

@@ -14,8 +14,9 @@ type progress struct {
 	out   io.Writer
 	live  bool // a terminal
 	every time.Duration
-	width int // of the line that the cursor stands in
 	began time.Time
+	width int  // of the line that the cursor stands in
+	stays bool // something was printed that stays
 }
 
 func newProgress(out io.Writer) *progress {
@@ -38,7 +39,7 @@ func (p *progress) show(answers map[int]record, requests int) {
 	text := fmt.Sprintf("%5.1fs  %d of %d requests answered: %d sold, %d refused",
 		time.Since(p.began).Seconds(), len(answers), requests, sold, len(answers)-sold)
 	if !p.live {
-		fmt.Fprintln(p.out, text)
+		p.line("%s", text)
 		return
 	}
 	// Blanks instead of an escape sequence: every console understands them.
@@ -58,4 +59,13 @@ func (p *progress) clear() {
 func (p *progress) line(format string, args ...any) {
 	p.clear()
 	fmt.Fprintf(p.out, format+"\n", args...)
+	p.stays = true
+}
+
+// end leaves room for what comes after.
+func (p *progress) end() {
+	p.clear()
+	if p.stays {
+		fmt.Fprintln(p.out)
+	}
 }

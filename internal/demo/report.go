@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -125,7 +126,8 @@ func (s *sale) report(w io.Writer) (faults []string, err error) {
 	s.printShares(w, journal)
 	fmt.Fprintln(w)
 	row := func(name string, value any, format string, args ...any) {
-		fmt.Fprintf(w, "%-20s %9v  %s\n", name, value, fmt.Sprintf(format, args...))
+		remark := fmt.Sprintf(format, args...)
+		fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("%-20s %10v  %s", name, value, remark), " "))
 	}
 	row("sold", v.sold, "of %d in stock, %d left in the file", s.cfg.stock, left)
 	row("refused", v.refused, "")
@@ -151,7 +153,7 @@ func (s *sale) report(w io.Writer) (faults []string, err error) {
 		row("releases in doubt", len(s.releaseErrors), "such as: %s", s.releaseErrors[0])
 	}
 	took := s.ended.Sub(s.began)
-	row("time", round(took), "%.0f requests/s", float64(len(s.answers))/took.Seconds())
+	row("time", short(took), "%.0f requests/s", float64(len(s.answers))/took.Seconds())
 
 	if s.crash != nil {
 		blocked, found := s.crash.blockedFor(journal)
@@ -161,8 +163,12 @@ func (s *sale) report(w io.Writer) (faults []string, err error) {
 		case blocked <= 0:
 			faults = append(faults, "somebody got in before the holder was killed")
 		default:
-			fmt.Fprintf(w, "\ncrashed holder blocked the others for %v (TTL %v)\n",
-				round(blocked), s.crash.ttl)
+			asked := ""
+			if s.crash.ttl > s.cfg.ttl {
+				asked = fmt.Sprintf(", etcd gave more than the %v asked for", s.cfg.ttl)
+			}
+			fmt.Fprintf(w, "\ncrashed holder blocked the others for %s (TTL %v%s)\n",
+				short(blocked), s.crash.ttl, asked)
 		}
 	}
 	for _, note := range s.notes {
@@ -175,7 +181,9 @@ func (s *sale) report(w io.Writer) (faults []string, err error) {
 
 // printShares prints what each process did.
 func (s *sale) printShares(w io.Writer, journal []record) {
-	const format = "%-24s %6v %9v %12v %12v  %s\n"
+	row := func(columns ...any) {
+		fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("%-24s %6v %9v %11v %11v  %s", columns...), " "))
+	}
 	line := func(name string, of []record, remark string) {
 		var waits []time.Duration
 		sold := 0
@@ -188,12 +196,12 @@ func (s *sale) printShares(w io.Writer, journal []record) {
 		p50, p99 := "-", "-"
 		if s.lock != "" && len(waits) > 0 {
 			slices.Sort(waits)
-			p50, p99 = round(percentile(waits, 50)).String(), round(percentile(waits, 99)).String()
+			p50, p99 = short(percentile(waits, 50)), short(percentile(waits, 99))
 		}
-		fmt.Fprintf(w, format, name, sold, len(of)-sold, p50, p99, remark)
+		row(name, sold, len(of)-sold, p50, p99, remark)
 	}
 
-	fmt.Fprintf(w, format, "process", "sold", "refused", "wait p50", "wait p99", "")
+	row("process", "sold", "refused", "wait p50", "wait p99", "")
 	for _, p := range s.workers {
 		var own []record
 		for _, r := range journal {
@@ -221,7 +229,7 @@ func printSentence(w io.Writer, faults []string, locked bool) {
 			fmt.Fprintf(w, "FAILED: %s.\n", fault)
 		}
 		if !locked {
-			fmt.Fprintln(w, "This was the sale without the lock. With it, leave out -no-lock.")
+			fmt.Fprintln(w, "That is a sale without a lock. Leave out -no-lock to see one with it.")
 		}
 	}
 }
@@ -238,13 +246,10 @@ func percentile(sorted []time.Duration, p int) time.Duration {
 	return sorted[(len(sorted)*p+99)/100-1]
 }
 
-// round leaves three or four digits, as much as there is to say.
-func round(d time.Duration) time.Duration {
-	switch {
-	case d < time.Millisecond:
-		return d.Round(time.Microsecond)
-	case d < time.Second:
-		return d.Round(100 * time.Microsecond)
+// short leaves of a duration what there is to say.
+func short(d time.Duration) string {
+	if d < time.Second {
+		return fmt.Sprintf("%.1fms", d.Seconds()*1000)
 	}
-	return d.Round(10 * time.Millisecond)
+	return fmt.Sprintf("%.2fs", d.Seconds())
 }

@@ -31,7 +31,7 @@ const (
 type sale struct {
 	cfg      config
 	dir      string
-	shop     shop // in dir
+	shop     shop             // in dir
 	lock     string           // its name, "" for none
 	client   *clientv3.Client // nil without a lock
 	progress *progress
@@ -81,10 +81,8 @@ type crash struct {
 // run starts the workers, hands out the requests until each is answered, and
 // ends the workers, whatever happens.
 func (s *sale) run(ctx context.Context) (err error) {
-	defer func() {
-		s.progress.clear()
-		s.end()
-	}()
+	defer s.end()
+	defer s.progress.end()
 	for id := range s.cfg.requests {
 		s.pending = append(s.pending, id+1)
 	}
@@ -281,7 +279,7 @@ func (s *sale) kill(ctx context.Context, p *process, token int64) error {
 	if err := p.cmd.Process.Kill(); err != nil {
 		return fmt.Errorf("killing %v: %w", p, err)
 	}
-	s.progress.line("%v holds the lock, has read the stock\nand has not written it: killed, with %d processes waiting behind it.\n",
+	s.progress.line("%v holds the lock, has read the stock\nand has not written it: killed, with %d processes waiting behind it.",
 		p, len(line)-1)
 	return nil
 }

@@ -98,7 +98,7 @@ func (w *worker) run(in io.Reader) (err error) {
 
 	w.guard = func(ctx context.Context, fn func(context.Context) error) error { return fn(ctx) }
 	if conf.Lock != "" {
-		client, err := conf.Cluster.connect()
+		client, err := conf.Cluster.client()
 		if err != nil {
 			return err
 		}

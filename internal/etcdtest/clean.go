@@ -23,11 +23,9 @@ func VerifyClean(t testing.TB, client *clientv3.Client, prefix string) {
 	}
 	t.Cleanup(func() {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
 		var left string
 		if !poll(func() bool {
-			left = leftInEtcd(ctx, client, prefix) + leftRunning(before)
+			left = leftInEtcd(client, prefix) + leftRunning(before)
 			return left == ""
 		}) {
 			t.Errorf("etcdtest: left behind after %v:%s", patience, left)
@@ -36,7 +34,9 @@ func VerifyClean(t testing.TB, client *clientv3.Client, prefix string) {
 }
 
 // leftInEtcd lists the keys and leases, or the reason why they are not known.
-func leftInEtcd(ctx context.Context, client *clientv3.Client, prefix string) string {
+func leftInEtcd(client *clientv3.Client, prefix string) string {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
 	var left strings.Builder
 	keys, err := client.Get(ctx, prefix, clientv3.WithPrefix())
 	if err != nil {

@@ -3,7 +3,6 @@ package etcdtest
 import (
 	"context"
 	"fmt"
-	"io"
 	"path"
 	"slices"
 	"strings"
@@ -412,12 +411,12 @@ func (s *faultyStream) SendMsg(msg any) error {
 		switch i.fault.kind {
 		case dropRequest:
 			s.end(i.error(i.fault.code))
-			return io.EOF
+			return nil // as gRPC does; RecvMsg tells
 		case swallowRequest:
 			return nil
 		case holdRequest, delayRequest:
 			if i.wait(s.Context(), i.fault.delay) != nil {
-				return io.EOF
+				return nil // the stream has ended; RecvMsg tells
 			}
 		}
 	}

@@ -2,6 +2,9 @@ package etcdtest_test
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -9,8 +12,13 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// within bounds what must come: far above what it takes.
-const within = 10 * time.Second
+const (
+	// within bounds what must come: far above what it takes.
+	within = 10 * time.Second
+
+	// moment is how long a test looks at what must not come.
+	moment = 100 * time.Millisecond
+)
 
 func bounded(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -18,12 +26,73 @@ func bounded(t *testing.T) context.Context {
 	return ctx
 }
 
-func put(t *testing.T, client *clientv3.Client, key, value string) {
+func brief(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), moment)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func put(ctx context.Context, client *clientv3.Client, key string) error {
+	_, err := client.Txn(ctx).Then(clientv3.OpPut(key, "v")).Commit()
+	return err
+}
+
+func exists(t *testing.T, client *clientv3.Client, key string) bool {
 	t.Helper()
-	require.Eventually(t, func() bool {
-		ctx, cancel := context.WithTimeout(bounded(t), time.Second)
-		defer cancel()
-		_, err := client.Put(ctx, key, value)
-		return err == nil
-	}, within, 10*time.Millisecond)
+	resp, err := client.Get(bounded(t), key)
+	require.NoError(t, err)
+	return resp.Count == 1
+}
+
+// begin runs f beside the test. The channel takes its result.
+func begin(f func() error) <-chan error {
+	result := make(chan error, 1)
+	go func() { result <- f() }()
+	return result
+}
+
+func result(t *testing.T, pending <-chan error) error {
+	t.Helper()
+	select {
+	case err := <-pending:
+		return err
+	case <-time.After(within):
+		require.FailNow(t, "no result")
+		return nil
+	}
+}
+
+func requirePending(t *testing.T, pending <-chan error) {
+	t.Helper()
+	select {
+	case err := <-pending:
+		require.FailNow(t, "not held back", "%v", err)
+	case <-time.After(moment):
+	}
+}
+
+// fakeTB is a test within a test: it records its failures, and finish runs its
+// cleanups.
+type fakeTB struct {
+	testing.TB
+	mu       sync.Mutex
+	failures []string
+	cleanups []func()
+}
+
+func (f *fakeTB) Helper() {}
+
+func (f *fakeTB) Errorf(format string, args ...any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.failures = append(f.failures, fmt.Sprintf(format, args...))
+}
+
+func (f *fakeTB) Cleanup(c func()) { f.cleanups = append(f.cleanups, c) }
+
+func (f *fakeTB) finish() []string {
+	for _, c := range slices.Backward(f.cleanups) {
+		c()
+	}
+	return f.failures
 }

@@ -1,0 +1,78 @@
+// Package etcdlock is a mutex that excludes across processes and machines, kept in
+// etcd.
+//
+//	mu, err := etcdlock.New(client, "orders/42")
+//	...
+//	if err := mu.Lock(ctx); err != nil {
+//		return err
+//	}
+//	defer mu.Unlock(ctx)
+//	ctx = mu.Context(ctx) // ends if the lock is lost
+//
+// See the example of the package for a whole program.
+//
+// # What is guaranteed
+//
+// At most one Mutex holds a name at a time, in the sense that matters: the hold's
+// context has ended before etcd can give the lock to anybody else because the lease
+// expired. Unlock tells the truth: nil means held without a break until this release.
+// No call leaves a key behind that blocks others for longer than a TTL, whatever
+// answers were lost. Every call returns when its context ends. A Mutex stays usable
+// through any outage.
+//
+// # What is not
+//
+// A process may be paused between looking at the context and writing, for longer than
+// the TTL. No lock can prevent that write; a fencing token can. [Mutex.Token] grows with
+// every new hold of a name: send it along, and have the resource refuse a token lower
+// than the highest it has seen. For writes to etcd itself, [Mutex.IsOwner] in the If of
+// the transaction does the same. And when an operator takes the key away ([Break], a
+// revoked lease), the holder learns it about a second later; until then, too, it is the
+// token that protects.
+//
+// # Time
+//
+// etcd alone decides who holds the lock. The local clock only decides until when a
+// holder may believe it:
+//
+//		trustedUntil = attemptStarted + grantedTTL - margin
+//
+//	  - attemptStarted is when the last acknowledged grant or renewal was sent, not when
+//	    its answer came: etcd starts to count when it handles the request, which may be
+//	    any time in between. It is read from the monotonic clock; the wall clock is looked
+//	    at too, in case the machine was suspended.
+//	  - grantedTTL is what etcd granted, which may be more than was asked for.
+//	  - margin pays for clocks that run at different rates while the TTL runs, and gives the
+//	    critical section time to stop. Its default, an eighth of the TTL and at least 100 ms,
+//	    is far above the drift of any working clock.
+//
+// At trustedUntil a timer ends the hold; whoever looks earlier, after a pause, finds it
+// ended by comparing the clock. A late answer revives nothing.
+//
+// # The life of a lock
+//
+//	New ──Lock──▶ local line ──▶ etcd's line ──▶ held ──Unlock──▶ free
+//	              goroutines     put name/uuid     │
+//	              of a Session   wait for the      ├─ lease expired, key deleted: ErrLost
+//	                             DELETE of the     ├─ WithMaxHold: ErrMaxHold
+//	                             key before        └─ Close: ErrClosed
+//
+// The goroutines of a [Session] wait in a local line, so that a Session has at most one
+// key per name in etcd. Keys stand in line by their create revision: first come, first
+// served. A waiter watches the one key before its own, so that a release wakes one.
+//
+// A contender is a key name/<UUID> with a lease, or name/<lease in hexadecimal>, which is
+// what etcd's concurrency.Mutex, etcdctl lock and the server's lock service put. They and
+// this package exclude each other. Other keys below name/ block nobody here, though they
+// do block concurrency.Mutex: do not nest names while both are in use.
+//
+// # Cost
+//
+// Uncontended, Lock is one request and one Raft entry, and so is Unlock; the lease is
+// granted once and used again. TryLock of a taken name is one read, or nothing if the
+// same Session holds it. A hand-over is the release, one event, and at most one read;
+// between goroutines of one Session the release and the next place in line are one
+// transaction. A Session costs one renewal per third of the TTL, for any number of names.
+// Beside that it looks at its keys: once per renewal, and every 0.7 s while a hold is
+// older than that and there are at most 100 of them.
+package etcdlock

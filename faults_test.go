@@ -1,0 +1,1040 @@
+package etcdlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/etcdtest"
+)
+
+// The faults of this file are about truth: who holds, who knows it, and what is
+// left behind. Those of liveness_test.go are about getting in at all.
+
+// ---- the holder's trust ends in time
+
+// A holder that is cut off knows it before etcd gives the lock to the next one.
+//
+//	a holds, b waits | a's connection breaks | a knows | the lease expires | b gets in
+func TestAHolderBehindABlackHoleKnowsBeforeTheNextOwnerGetsIn(t *testing.T) {
+	const ttl = time.Second
+	w := newWorld(t, 1)
+	cuts := []struct {
+		name string
+		runs int
+		cut  func(*etcdtest.Proxy)
+	}{
+		{"black hole", 20, func(p *etcdtest.Proxy) { p.BlackHole() }},
+		{"bytes arrive later", 5, func(p *etcdtest.Proxy) { p.Hold() }},
+		{"reset and refused", 5, func(p *etcdtest.Proxy) { p.Refuse(); p.Reset() }},
+		{"requests lost", 5, func(p *etcdtest.Proxy) { p.BlackHole(etcdtest.Requests) }},
+		{"answers lost", 5, func(p *etcdtest.Proxy) { p.BlackHole(etcdtest.Replies) }},
+	}
+	type run struct{ cut, n int }
+	var runs []run
+	for i, cut := range cuts {
+		for n := range cut.runs {
+			runs = append(runs, run{i, n})
+		}
+	}
+	least := make([]least, len(cuts))
+	atOnce(t, len(runs), func(i int) string { return fmt.Sprintf("%s %d", cuts[runs[i].cut].name, runs[i].n) },
+		func(t *testing.T, i int) {
+			c := w.contest(t, fmt.Sprintf("cut/%d", i))
+			proxy := w.cluster.Proxy(t, 0)
+			a := c.party("a", ttl, etcdtest.Via(proxy))
+			b := c.party("b", 10*ttl)
+			a.heals(proxy.Heal)
+
+			a.locks()
+			next := b.waits()
+			cuts[runs[i].cut].cut(proxy)
+			knew := a.loses(ttl + slack)
+			next.getsIn(ttl + slack)
+			margin := next.at.Sub(knew)
+			require.Positive(t, margin, "a knew after b was in")
+			least[runs[i].cut].note(margin)
+
+			a.unlockSaysLost()
+			a.heal()
+			a.closes() // whatever a still has to remove, it has removed
+			b.stillHolds()
+			b.unlocks()
+		})
+	for i, cut := range cuts {
+		t.Logf("%s: %d of %d, least margin %v", cut.name, least[i].n, cut.runs, least[i].d)
+	}
+}
+
+// A renewal counts from when it was sent, so slow answers cost nothing and never
+// make a holder trust its lease for too long.
+//
+//	a holds, b waits | answers are slow | for some TTLs | requests are lost, the
+//	answers under way still arrive | a knows | b gets in
+func TestTrustCountsFromTheSend(t *testing.T) {
+	const ttl = 3 * time.Second
+	w := newWorld(t, 1)
+	delays := []struct {
+		delay   time.Duration
+		harmful bool // the hold may be lost by the delay alone
+	}{
+		{ttl / 4, false}, {ttl / 2, false}, {ttl * 6 / 10, true}, {ttl * 7 / 10, true}, {ttl * 9 / 10, true},
+	}
+	var margins least
+	atOnce(t, len(delays), func(i int) string { return delays[i].delay.String() }, func(t *testing.T, i int) {
+		c := w.contest(t, fmt.Sprintf("slow/%d", i))
+		a := c.party("a", ttl)
+		b := c.party("b", 10*ttl)
+		a.locks()
+		next := b.waits()
+		a.faults.Inject(etcdtest.DelayReply("LeaseKeepAlive", delays[i].delay))
+		select {
+		case <-a.hold.Done():
+			require.True(t, delays[i].harmful, "lost by slow answers alone: %v", context.Cause(a.hold))
+		case <-time.After(3 * ttl):
+		}
+		a.faults.Inject(etcdtest.SwallowRequest("LeaseKeepAlive"))
+		knew := a.loses(2*ttl + slack)
+		next.getsIn(2*ttl + slack)
+		margin := next.at.Sub(knew)
+		require.Positive(t, margin, "a knew after b was in")
+		margins.note(margin)
+		a.unlockSaysLost()
+		a.heal()
+		a.closes()
+		b.stillHolds()
+		b.unlocks()
+	})
+	t.Logf("%d of %d, least margin %v", margins.n, len(delays), margins.d)
+}
+
+// The answer to a renewal that comes after the hold has ended revives nothing.
+//
+//	a holds | answers are held | a's deadline | the answers arrive
+func TestALateAnswerRevivesNothing(t *testing.T) {
+	const ttl = 2 * time.Second
+	w := newWorld(t, 1)
+	c := w.contest(t, "late")
+	renewed := make(chan struct{}, 1000)
+	a := c.partyWith("a", ttl, []etcdlock.Option{etcdlock.WithTrace(&etcdlock.Trace{
+		LeaseRenewed: func(clientv3.LeaseID, time.Duration) { renewed <- struct{}{} },
+	})})
+	a.locks()
+	held := a.faults.Inject(etcdtest.HoldReply("LeaseKeepAlive"))
+	held.Await(1)
+	a.loses(ttl + slack)
+	for len(renewed) > 0 {
+		<-renewed
+	}
+	held.Heal()
+	within(t, slack, "an answer after the deadline", renewed)
+	require.Zero(t, a.mu.Token())
+	require.Zero(t, a.mu.Deadline())
+	require.Empty(t, a.mu.Key())
+	require.Error(t, a.hold.Err())
+	require.Error(t, a.mu.Context(context.Background()).Err())
+	require.ErrorIs(t, context.Cause(a.hold), etcdlock.ErrLost)
+	a.unlockSaysLost()
+
+	b := c.party("b", 10*ttl)
+	b.locks()
+	b.unlocks()
+}
+
+// What an operator takes away is noticed within about a second, Unlock says so, and
+// whoever is next is left alone.
+//
+//	a holds, b waits | an operator takes a's key | b gets in | a knows | a unlocks
+func TestUnlockAfterLossLeavesTheNewHolderAlone(t *testing.T) {
+	const bound = 2500 * time.Millisecond
+	w := newWorld(t, 1)
+	for _, wait := range []bool{true, false} { // until a knows
+		atOnce(t, len(takings), func(i int) string { return fmt.Sprintf("%s, a knows: %t", takings[i].name, wait) },
+			func(t *testing.T, i int) {
+				c := w.contest(t, fmt.Sprintf("taken/%d/%t", i, wait))
+				a, b := c.party("a", longTTL), c.party("b", longTTL)
+				a.locks()
+				if wait { // so that the loss has to be noticed, not met by chance
+					time.Sleep(time.Second)
+				}
+				next := b.waits()
+				a.believesUntilTold()
+				taken := time.Now()
+				takings[i].take(t, w.admin, c.line()[0])
+				next.getsIn(bound)
+				if wait {
+					knew := a.loses(bound)
+					t.Logf("told after %v", knew.Sub(taken))
+				}
+				a.unlockSaysLost()
+				b.stillHolds()
+				a.locksAfter(b) // and a can go on
+			})
+	}
+}
+
+var takings = []struct {
+	name string
+	take func(t *testing.T, admin *clientv3.Client, c etcdlock.Contender)
+}{
+	{"Break", func(t *testing.T, admin *clientv3.Client, c etcdlock.Contender) {
+		require.NoError(t, etcdlock.Break(bounded(t), admin, c))
+	}},
+	{"revoke", func(t *testing.T, admin *clientv3.Client, c etcdlock.Contender) {
+		_, err := admin.Revoke(bounded(t), c.Lease)
+		require.NoError(t, err)
+	}},
+	{"delete", func(t *testing.T, admin *clientv3.Client, c etcdlock.Contender) {
+		_, err := admin.Delete(bounded(t), c.Key)
+		require.NoError(t, err)
+	}},
+}
+
+// ---- answers and requests that are lost
+
+// lossy is each way in which one write can go wrong, once.
+var lossy = []struct {
+	name    string
+	fault   func(method string) etcdtest.Fault
+	patient bool          // the client is told, and can try again
+	bound   time.Duration // of the call
+	runs    int
+}{
+	{"answer Unavailable", dropReply(codes.Unavailable), true, 0, 20},
+	{"answer DeadlineExceeded", dropReply(codes.DeadlineExceeded), true, 0, 20},
+	{"answer Canceled", dropReply(codes.Canceled), true, 0, 20},
+	{"answer swallowed", etcdtest.SwallowReply, false, 200 * time.Millisecond, 20},
+	{"answer swallowed, time enough", etcdtest.SwallowReply, true, 0, 2},
+	{"request Unavailable", dropRequest(codes.Unavailable), true, 0, 20},
+	{"request DeadlineExceeded", dropRequest(codes.DeadlineExceeded), true, 0, 20},
+	{"request Canceled", dropRequest(codes.Canceled), true, 0, 20},
+	{"request swallowed", etcdtest.SwallowRequest, false, 200 * time.Millisecond, 20},
+	{"request swallowed, time enough", etcdtest.SwallowRequest, true, 0, 2},
+}
+
+func dropReply(code codes.Code) func(string) etcdtest.Fault {
+	return func(method string) etcdtest.Fault { return etcdtest.DropReply(method, code) }
+}
+
+func dropRequest(code codes.Code) func(string) etcdtest.Fault {
+	return func(method string) etcdtest.Fault { return etcdtest.DropRequest(method, code) }
+}
+
+// bound is the context for a call that meets row i of lossy.
+func lossyContext(t *testing.T, i int) context.Context {
+	if lossy[i].bound == 0 {
+		return bounded(t)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lossy[i].bound)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Whatever becomes of the answer to the acquiring transaction, or of its request:
+// either the lock is held, or it is free for the next one at once, not only when a
+// lease expires.
+//
+//	a locks, one message is lost | a holds and unlocks, or has an error | b locks
+func TestAnAnswerLostAfterTheCommitBlocksNobody(t *testing.T) {
+	w := newWorld(t, 1)
+	verbs := []string{"Lock", "TryLock"}
+	waits := make([]most, len(lossy)*len(verbs))
+	atOnce(t, len(waits), func(i int) string { return verbs[i%2] + ", " + lossy[i/2].name }, func(t *testing.T, i int) {
+		c := w.contest(t, fmt.Sprintf("lost/%d", i))
+		a, b := c.party("a", longTTL), c.party("b", longTTL)
+		for range lossy[i/2].runs {
+			a.locks() // so that the fault does not meet a first lease each time
+			a.unlocks()
+			lost := a.faults.Inject(lossy[i/2].fault("Txn").When(etcdtest.Puts).Times(1))
+			err := a.try(lossyContext(t, i/2), verbs[i%2])
+			require.Equal(t, 1, lost.Strikes())
+			if lossy[i/2].patient {
+				require.NoError(t, err)
+			}
+			if err == nil {
+				a.stillHolds()
+				a.unlocks()
+			} else {
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				require.Zero(t, a.mu.Token())
+			}
+			lost.Heal()
+			waits[i].note(b.locksWithin(longTTL / 5))
+			b.unlocks()
+		}
+		c.isEmptyWithin(longTTL / 5)
+	})
+	for i := range waits {
+		t.Logf("%s, %s: %d of %d, the next one in after %v at most", verbs[i%2], lossy[i/2].name, waits[i].n, lossy[i/2].runs, waits[i].d)
+	}
+}
+
+// The same while another holds: the lost wait has its place removed, and its
+// neighbours get in.
+//
+//	a holds | b queues, one message is lost | b waits or gives up | c queues | a unlocks | all who wait get in
+func TestAnAnswerLostWhileQueuingBlocksNobody(t *testing.T) {
+	w := newWorld(t, 1)
+	atOnce(t, len(lossy), func(i int) string { return lossy[i].name }, func(t *testing.T, i int) {
+		c := w.contest(t, fmt.Sprintf("queuing/%d", i))
+		a, b, d := c.party("a", longTTL), c.party("b", longTTL), c.party("d", longTTL)
+		b.locks()
+		b.unlocks()
+		a.locks()
+		lost := b.faults.Inject(lossy[i].fault("Txn").When(etcdtest.Puts).Times(1))
+		second := b.starts(lossyContext(t, i))
+		lost.Await(1)
+		if !lossy[i].patient {
+			require.ErrorIs(t, second.fails(slack), context.DeadlineExceeded)
+			lost.Heal()
+			c.hasWithin(longTTL/5, "a")
+		} else {
+			c.hasWithin(longTTL/5, "a", "b")
+		}
+		third := d.waits()
+		a.unlocks()
+		if lossy[i].patient {
+			second.getsIn(longTTL / 5)
+			b.unlocks()
+		}
+		third.getsIn(longTTL / 5)
+		d.unlocks()
+	})
+}
+
+// A grant whose answer is lost leaves a lease that nobody knows: it blocks nobody
+// and expires.
+func TestALostGrantBlocksNobody(t *testing.T) {
+	const ttl = 2 * time.Second
+	w := newWorld(t, 1)
+	atOnce(t, len(lossy), func(i int) string { return lossy[i].name }, func(t *testing.T, i int) {
+		c := w.contest(t, fmt.Sprintf("grant/%d", i))
+		a, b := c.party("a", ttl), c.party("b", ttl)
+		lost := a.faults.Inject(lossy[i].fault("LeaseGrant").Times(1))
+		err := a.try(lossyContext(t, i), "Lock")
+		require.Equal(t, 1, lost.Strikes())
+		if lossy[i].patient {
+			require.NoError(t, err)
+			a.unlocks()
+		} else {
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+		}
+		lost.Heal()
+		b.locksWithin(slack)
+		b.unlocks()
+	})
+}
+
+// Unlock says nil if the release was confirmed in the end, ErrUnconfirmed if it was
+// not in time, and never ErrLost. The next one gets in at once, once etcd answers.
+//
+//	a holds | a unlocks, one message is lost | b locks
+func TestALostReleaseIsNeverCalledALoss(t *testing.T) {
+	w := newWorld(t, 1)
+	waits := make([]most, len(lossy))
+	atOnce(t, len(lossy), func(i int) string { return lossy[i].name }, func(t *testing.T, i int) {
+		c := w.contest(t, fmt.Sprintf("release/%d", i))
+		a, b := c.party("a", longTTL), c.party("b", longTTL)
+		for range lossy[i].runs {
+			a.locks()
+			lost := a.faults.Inject(lossy[i].fault("Txn").When(etcdtest.Deletes).Times(1))
+			a.belief.Leave("a")
+			err := a.mu.Unlock(lossyContext(t, i))
+			require.Equal(t, 1, lost.Strikes())
+			if lossy[i].patient {
+				require.NoError(t, err)
+				require.NotContains(t, c.owners(), "a", "Unlock was nil and the key is still there")
+			} else {
+				require.ErrorIs(t, err, etcdlock.ErrUnconfirmed)
+				require.NotErrorIs(t, err, etcdlock.ErrLost)
+			}
+			require.Zero(t, a.mu.Token())
+			require.ErrorIs(t, a.mu.Unlock(bounded(t)), etcdlock.ErrNotHeld)
+			lost.Heal()
+			waits[i].note(b.locksWithin(longTTL / 5))
+			b.unlocks()
+		}
+	})
+	for i := range waits {
+		t.Logf("%s: %d of %d, the next one in after %v at most", lossy[i].name, waits[i].n, lossy[i].runs, waits[i].d)
+	}
+}
+
+// Close gives the lease back also when the answer to the revocation is lost.
+func TestALostRevocationLeavesNothing(t *testing.T) {
+	w := newWorld(t, 1)
+	atOnce(t, len(lossy), func(i int) string { return lossy[i].name }, func(t *testing.T, i int) {
+		c := w.contest(t, fmt.Sprintf("revoke/%d", i))
+		a, b := c.party("a", longTTL), c.party("b", longTTL)
+		a.locks()
+		a.belief.Leave("a")
+		lost := a.faults.Inject(lossy[i].fault("LeaseRevoke").Times(1))
+		err := a.mu.Close(lossyContext(t, i))
+		require.Equal(t, 1, lost.Strikes())
+		if lossy[i].patient {
+			require.NoError(t, err)
+			b.locksWithin(longTTL / 5)
+			b.unlocks()
+		} else {
+			require.ErrorIs(t, err, etcdlock.ErrUnconfirmed)
+			b.try(bounded(t), "Lock") // once the lease has expired
+			b.unlocks()
+		}
+	})
+}
+
+// A copy of the acquiring transaction that applies after Unlock, under a lease that
+// other holds keep alive, puts a key that nobody waits for. It is found and removed.
+//
+//	a holds another lock | a locks, the first request is late, the second works |
+//	a unlocks | the first request applies | its key goes | b locks
+func TestALateRequestLeavesNoGhost(t *testing.T) {
+	w := newWorld(t, 1)
+	type row struct {
+		code    codes.Code
+		give    bool // up, with every request late
+		another bool // lock on the lease
+	}
+	rows := []row{
+		{codes.Unavailable, false, true}, {codes.DeadlineExceeded, false, true}, {codes.Canceled, false, true},
+		{codes.Unavailable, true, true}, {codes.DeadlineExceeded, true, true},
+		{codes.Unavailable, false, false}, {codes.DeadlineExceeded, false, false}, {codes.Unavailable, true, false},
+	}
+	atOnce(t, len(rows), func(i int) string { return fmt.Sprintf("%+v", rows[i]) }, func(t *testing.T, i int) {
+		c := w.contest(t, fmt.Sprintf("ghost/%d", i))
+		faults := etcdtest.NewFaults(t)
+		s, err := etcdlock.NewSession(w.cluster.Client(t, etcdtest.With(faults)), etcdlock.WithTTL(longTTL), etcdlock.WithOwner("a"))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, s.Close(bounded(t))) })
+		other, err := s.Mutex(c.name + "-other")
+		require.NoError(t, err)
+		require.NoError(t, other.Lock(bounded(t)))
+		if !rows[i].another {
+			require.NoError(t, other.Unlock(bounded(t)))
+		}
+		mu, err := s.Mutex(c.name)
+		require.NoError(t, err)
+
+		fault := etcdtest.LateRequest("Txn", rows[i].code).When(etcdtest.Puts)
+		ctx := bounded(t)
+		if rows[i].give {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, 200*time.Millisecond)
+			defer cancel()
+		} else {
+			fault = fault.Times(1)
+		}
+		late := faults.Inject(fault)
+		err = mu.Lock(ctx)
+		if rows[i].give {
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+		} else {
+			require.NoError(t, err)
+			require.NoError(t, mu.Unlock(bounded(t)))
+		}
+		require.Positive(t, late.Strikes())
+		puts := w.admin.Watch(bounded(t), c.name+"/", clientv3.WithPrefix(), clientv3.WithFilterDelete(), clientv3.WithCreatedNotify())
+		<-puts
+		late.Heal()
+		if rows[i].another { // the lease lives, so the request applies
+			within(t, slack, "the ghost", puts)
+		}
+		b := c.party("b", longTTL)
+		t.Logf("the next one in after %v", b.locksWithin(longTTL/2))
+		b.unlocks()
+		if rows[i].another {
+			require.NoError(t, other.Unlock(bounded(t)))
+		}
+	})
+}
+
+// A copy of a release that applies later is no release of a later hold, though the
+// names of keys are used again.
+//
+//	a unlocks, the first request is late, the second works | a locks some times more | the first request arrives
+func TestALateReleaseTouchesNoLaterHold(t *testing.T) {
+	w := newWorld(t, 1)
+	for _, code := range []codes.Code{codes.Unavailable, codes.DeadlineExceeded} {
+		t.Run(code.String(), func(t *testing.T) {
+			c := w.contest(t, "late-release/"+code.String())
+			a, b := c.party("a", longTTL), c.party("b", longTTL)
+			for cycles := range 4 {
+				a.locks()
+				late := a.faults.Inject(etcdtest.LateRequest("Txn", code).When(etcdtest.Deletes).Times(1))
+				a.unlocks()
+				for range cycles {
+					a.locks()
+					a.unlocks()
+				}
+				a.locks()
+				next := b.waits()
+				late.Heal()
+				a.stillHolds()
+				require.Equal(t, []string{"a", "b"}, c.owners())
+				a.unlocks()
+				next.getsIn(slack)
+				b.unlocks()
+			}
+		})
+	}
+}
+
+// ---- the release that puts the next place
+
+// One transaction releases for one goroutine of a Session and queues for the next
+// one. Whatever becomes of it, both come out right.
+//
+//	a1 holds, a2 waits behind it in the same Session | a1 unlocks, one message is
+//	lost or late | a2 gets in | b gets in
+func TestAReleaseThatQueuesTheNextOneMayGetLost(t *testing.T) {
+	type row struct {
+		name    string
+		fault   etcdtest.Fault
+		bound   time.Duration // of Unlock, 0 for enough
+		certain bool          // that Unlock is nil
+	}
+	rows := []row{
+		{"late, Unavailable", etcdtest.LateRequest("Txn", codes.Unavailable), 0, true},
+		{"late, DeadlineExceeded", etcdtest.LateRequest("Txn", codes.DeadlineExceeded), 0, true},
+		{"late, Canceled", etcdtest.LateRequest("Txn", codes.Canceled), 0, true},
+	}
+	for _, l := range lossy {
+		rows = append(rows, row{l.name, l.fault("Txn"), l.bound, l.patient})
+	}
+	w := newWorld(t, 1)
+	atOnce(t, 2*len(rows), func(i int) string { return fmt.Sprintf("%s, b waits too: %t", rows[i/2].name, i%2 == 1) },
+		func(t *testing.T, i int) {
+			row := rows[i/2]
+			c := w.contest(t, fmt.Sprintf("handover/%d", i))
+			faults := etcdtest.NewFaults(t)
+			s, err := etcdlock.NewSession(w.cluster.Client(t, etcdtest.With(faults)), etcdlock.WithTTL(longTTL), etcdlock.WithOwner("a"))
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, s.Close(bounded(t))) })
+			mutex := func() *etcdlock.Mutex {
+				mu, err := s.Mutex(c.name)
+				require.NoError(t, err)
+				return mu
+			}
+			first, second, third := mutex(), mutex(), mutex()
+			b := c.party("b", longTTL)
+
+			require.NoError(t, first.Lock(bounded(t)))
+			token := first.Token()
+			c.belief.EnterUntil(first.Context(context.Background()), "a1", token)
+			in := make(chan error, 1)
+			go func() {
+				err := second.Lock(bounded(t))
+				if err == nil {
+					c.belief.EnterUntil(second.Context(context.Background()), "a2", second.Token())
+				}
+				in <- err
+			}()
+			require.True(t, eventually(slack, func() bool {
+				locked, ok := errors.AsType[*etcdlock.LockedError](third.TryLock(bounded(t)))
+				return ok && locked.Ahead == 2
+			}), "a2 waits in the local line")
+			var next *wait
+			if i%2 == 1 {
+				next = b.waits()
+			}
+
+			lost := faults.Inject(row.fault.When(etcdtest.Puts).When(etcdtest.Deletes).Times(1))
+			ctx := bounded(t)
+			if row.bound > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, row.bound)
+				defer cancel()
+			}
+			c.belief.Leave("a1")
+			err = first.Unlock(ctx)
+			require.Equal(t, 1, lost.Strikes(), "no transaction did both")
+			if row.certain {
+				require.NoError(t, err)
+			} else {
+				require.ErrorIs(t, err, etcdlock.ErrUnconfirmed)
+			}
+			require.NotErrorIs(t, err, etcdlock.ErrLost)
+			if next != nil { // it stood in line before a2's place was put
+				next.getsIn(slack)
+				b.unlocks()
+			}
+			require.NoError(t, within(t, slack, "a2 to get in", in))
+			require.Greater(t, second.Token(), token)
+			lost.Heal() // what is late arrives now
+			require.Equal(t, second.Token(), c.line()[0].Token)
+			require.NoError(t, second.Context(context.Background()).Err())
+			c.belief.Leave("a2")
+			require.NoError(t, second.Unlock(bounded(t)))
+			c.isEmptyWithin(longTTL / 5)
+		})
+}
+
+// ---- contexts
+
+// Every call returns when its context ends, whatever the network does, and what it
+// could not do is done later.
+//
+//	nothing answers any more | a call | its context ends | it returns
+func TestEveryCallReturnsWhenItsContextEnds(t *testing.T) {
+	const ttl = 3 * time.Second
+	const wait = 300 * time.Millisecond
+	w := newWorld(t, 1)
+	calls := []struct {
+		name    string
+		prepare func(a, b *party)
+		call    func(a *party, ctx context.Context) error
+		want    error
+	}{
+		{"first Lock", func(_, _ *party) {}, (*party).lock, context.DeadlineExceeded},
+		{"first TryLock", func(_, _ *party) {}, (*party).tryLock, context.DeadlineExceeded},
+		{"Lock", func(a, _ *party) { a.locks(); a.unlocks() }, (*party).lock, context.DeadlineExceeded},
+		{"TryLock", func(a, _ *party) { a.locks(); a.unlocks() }, (*party).tryLock, context.DeadlineExceeded},
+		{"Lock behind another", func(_, b *party) { b.locks() }, (*party).lock, context.DeadlineExceeded},
+		{"Unlock", func(a, _ *party) { a.locks() }, (*party).unlock, etcdlock.ErrUnconfirmed},
+		{"Close while held", func(a, _ *party) { a.locks() }, (*party).close, etcdlock.ErrUnconfirmed},
+		{"Close", func(a, _ *party) { a.locks(); a.unlocks() }, (*party).close, etcdlock.ErrUnconfirmed},
+		{"Do", func(_, _ *party) {}, (*party).do, context.DeadlineExceeded},
+	}
+	var latest most
+	atOnce(t, 2*len(calls), func(i int) string { return fmt.Sprintf("%s, cancelled: %t", calls[i/2].name, i%2 == 1) },
+		func(t *testing.T, i int) {
+			call := calls[i/2]
+			c := w.contest(t, fmt.Sprintf("ctx/%d", i))
+			a, b := c.party("a", ttl), c.party("b", ttl)
+			call.prepare(a, b)
+			mute := a.faults.Inject(etcdtest.SwallowRequest("*"))
+
+			want := call.want
+			ctx, cancel := context.WithTimeout(context.Background(), wait)
+			if i%2 == 1 {
+				ctx, cancel = context.WithCancel(context.Background())
+				time.AfterFunc(wait, cancel)
+				if want == context.DeadlineExceeded {
+					want = context.Canceled
+				}
+			}
+			defer cancel()
+			started := time.Now()
+			err := call.call(a, ctx)
+			over := time.Since(started) - wait
+			require.ErrorIs(t, err, want)
+			require.Less(t, over, time.Second)
+			latest.note(over)
+
+			mute.Heal()
+			if b.mu.Token() != 0 {
+				b.unlocks()
+			}
+			b.locksWithin(ttl + slack)
+			b.unlocks()
+		})
+	t.Logf("%d of %d, at most %v after the end of the context", latest.n, 2*len(calls), latest.d)
+}
+
+// Unlock with a context that had ended before is a release like any other.
+func TestUnlockIgnoresAContextThatIsAlreadyDone(t *testing.T) {
+	w := newWorld(t, 1)
+	done, cancel := context.WithCancel(context.Background())
+	cancel()
+
+	t.Run("etcd answers", func(t *testing.T) {
+		c := w.contest(t, "done")
+		a, b := c.party("a", longTTL), c.party("b", longTTL)
+		a.locks()
+		a.belief.Leave("a")
+		require.NoError(t, a.mu.Unlock(done))
+		require.Empty(t, c.line())
+		b.locks()
+		b.unlocks()
+	})
+
+	ttls := []time.Duration{2 * time.Second, longTTL}
+	atOnce(t, len(ttls), func(i int) string { return fmt.Sprintf("etcd is silent, TTL %v", ttls[i]) },
+		func(t *testing.T, i int) {
+			c := w.contest(t, fmt.Sprintf("done/%d", i))
+			a, b := c.party("a", ttls[i]), c.party("b", longTTL)
+			a.locks()
+			mute := a.faults.Inject(etcdtest.SwallowRequest("*"))
+			a.belief.Leave("a")
+			started := time.Now()
+			err := a.mu.Unlock(done)
+			took := time.Since(started)
+			require.ErrorIs(t, err, etcdlock.ErrUnconfirmed)
+			require.NotErrorIs(t, err, etcdlock.ErrLost)
+			require.Less(t, took, min(ttls[i], 5*time.Second)+time.Second)
+			require.Greater(t, took, min(ttls[i], 5*time.Second)/2, "gave up too soon")
+			t.Logf("returned after %v", took)
+			mute.Heal()
+			b.locksWithin(min(ttls[i], longTTL/5) + slack/4)
+			b.unlocks()
+		})
+}
+
+// ---- the world
+
+const (
+	// longTTL is far above what any test takes, so that what is gone within it has
+	// been removed, and has not just expired.
+	longTTL = 15 * time.Second
+
+	// slack is what a loaded machine may take for something that is due now.
+	slack = 10 * time.Second
+
+	// lanes is how many subtests run at once.
+	lanes = 16
+)
+
+// bounded is a context for what must come. It outlives t.Context, and so serves in
+// Cleanup.
+func bounded(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*longTTL)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// within waits for a message, and fails the test if it does not come.
+func within[T any](t *testing.T, d time.Duration, what string, ch <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-ch:
+	case <-time.After(d):
+		require.Fail(t, "too late", "waited %v for %s", d, what)
+	}
+	return v
+}
+
+// eventually waits for what no channel announces.
+func eventually(d time.Duration, ok func() bool) bool {
+	for deadline := time.Now().Add(d); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return ok()
+		}
+	}
+	return true
+}
+
+// atOnce runs n subtests at the same time, so that their waits overlap: t.Parallel
+// would run as many as there are cores, and the leak checks forbid it.
+func atOnce(t *testing.T, n int, name func(i int) string, run func(t *testing.T, i int)) {
+	t.Helper()
+	var all sync.WaitGroup
+	free := make(chan struct{}, lanes)
+	for i := range n {
+		free <- struct{}{}
+		all.Go(func() {
+			defer func() { <-free }()
+			t.Run(name(i), func(t *testing.T) { run(t, i) })
+		})
+	}
+	all.Wait()
+}
+
+// A least is the least of some durations, a most the greatest.
+type (
+	least struct {
+		mu sync.Mutex
+		n  int
+		d  time.Duration
+	}
+	most struct {
+		mu sync.Mutex
+		n  int
+		d  time.Duration
+	}
+)
+
+func (l *least) note(d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.n++; l.n == 1 || d < l.d {
+		l.d = d
+	}
+}
+
+func (m *most) note(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.n++
+	m.d = max(m.d, d)
+}
+
+// A world is a cluster that is clean in the end: no key, no lease, no goroutine.
+type world struct {
+	cluster *etcdtest.Cluster
+	admin   *clientv3.Client
+}
+
+func newWorld(t *testing.T, members int, opts ...etcdtest.Option) *world {
+	t.Helper()
+	etcdtest.VerifyNoLeaks(t)
+	w := &world{cluster: etcdtest.Start(t, members, opts...)}
+	w.admin = w.cluster.Client(t)
+	etcdtest.VerifyClean(t, w.admin, "")
+	return w
+}
+
+// A contest is about one name. Nobody else's belief to hold it may meet another's.
+type contest struct {
+	t      *testing.T
+	w      *world
+	name   string
+	belief *etcdtest.Belief
+}
+
+func (w *world) contest(t *testing.T, name string) *contest {
+	return &contest{t: t, w: w, name: name, belief: etcdtest.NewBelief(t)}
+}
+
+// line is who stands in line, the holder first.
+func (c *contest) line() []etcdlock.Contender {
+	c.t.Helper()
+	line, err := etcdlock.Contenders(bounded(c.t), c.w.admin, c.name)
+	require.NoError(c.t, err)
+	return line
+}
+
+func (c *contest) owners() []string {
+	c.t.Helper()
+	var owners []string
+	for _, contender := range c.line() {
+		owners = append(owners, contender.Owner)
+	}
+	return owners
+}
+
+// hasWithin waits until exactly these stand in line.
+func (c *contest) hasWithin(d time.Duration, owners ...string) {
+	c.t.Helper()
+	var now []string
+	if !eventually(d, func() bool { now = c.owners(); return slices.Equal(now, owners) }) {
+		require.Equal(c.t, owners, now, "after %v", d)
+	}
+}
+
+func (c *contest) isEmptyWithin(d time.Duration) {
+	c.t.Helper()
+	c.hasWithin(d)
+}
+
+// A party is one client: its own connections and faults, and one Mutex.
+type party struct {
+	*contest
+	t      *testing.T
+	who    string
+	faults *etcdtest.Faults
+	client *clientv3.Client
+	mu     *etcdlock.Mutex
+	hold   context.Context // of the last hold
+	mend   func()          // what heal does beside healing faults
+}
+
+func (c *contest) party(who string, ttl time.Duration, opts ...etcdtest.ClientOption) *party {
+	c.t.Helper()
+	return c.partyWith(who, ttl, nil, opts...)
+}
+
+func (c *contest) partyWith(who string, ttl time.Duration, options []etcdlock.Option, opts ...etcdtest.ClientOption) *party {
+	c.t.Helper()
+	p := &party{contest: c, t: c.t, who: who, faults: etcdtest.NewFaults(c.t), mend: func() {}}
+	p.client = c.w.cluster.Client(c.t, append(opts, etcdtest.With(p.faults))...)
+	var err error
+	p.mu, err = etcdlock.New(p.client, c.name, append(options, etcdlock.WithTTL(ttl), etcdlock.WithOwner(who))...)
+	require.NoError(c.t, err)
+	c.t.Cleanup(func() {
+		p.heal()
+		p.closes()
+	})
+	return p
+}
+
+func (p *party) heals(mend func()) { p.mend = mend }
+
+func (p *party) heal() {
+	p.faults.Heal()
+	p.mend()
+}
+
+func (p *party) lock(ctx context.Context) error    { return p.mu.Lock(ctx) }
+func (p *party) tryLock(ctx context.Context) error { return p.mu.TryLock(ctx) }
+func (p *party) unlock(ctx context.Context) error  { p.belief.Leave(p.who); return p.mu.Unlock(ctx) }
+func (p *party) close(ctx context.Context) error   { p.belief.Leave(p.who); return p.mu.Close(ctx) }
+func (p *party) do(ctx context.Context) error {
+	return p.mu.Do(ctx, func(context.Context) error { return errors.New("never called") })
+}
+
+// try locks by Lock or TryLock, and notes the belief if that says nil.
+func (p *party) try(ctx context.Context, verb string) error {
+	var err error
+	if verb == "TryLock" {
+		err = p.mu.TryLock(ctx)
+	} else {
+		err = p.mu.Lock(ctx)
+	}
+	if err == nil {
+		p.believes()
+	}
+	return err
+}
+
+// believes notes the hold that has begun.
+func (p *party) believes() {
+	p.hold = p.mu.Context(context.Background())
+	if token := p.mu.Token(); token > 0 { // else it has been lost already
+		p.belief.EnterUntil(p.hold, p.who, token)
+	}
+}
+
+// believesUntilTold takes the belief back: an operator takes the lock away, which is
+// the one case in which two may believe for some time.
+func (p *party) believesUntilTold() { p.belief.Leave(p.who) }
+
+func (p *party) locks() {
+	p.t.Helper()
+	require.NoError(p.t, p.try(bounded(p.t), "Lock"))
+}
+
+// locksWithin locks in a time that does not suffice for a lease to expire, and
+// returns the time it took.
+func (p *party) locksWithin(d time.Duration) time.Duration {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(bounded(p.t), d)
+	defer cancel()
+	started := time.Now()
+	require.NoError(p.t, p.try(ctx, "Lock"))
+	return time.Since(started)
+}
+
+func (p *party) unlocks() {
+	p.t.Helper()
+	p.belief.Leave(p.who)
+	require.NoError(p.t, p.mu.Unlock(bounded(p.t)))
+	require.ErrorIs(p.t, context.Cause(p.hold), etcdlock.ErrUnlocked)
+}
+
+func (p *party) closes() {
+	p.t.Helper()
+	p.belief.Leave(p.who)
+	require.NoError(p.t, p.mu.Close(bounded(p.t)))
+}
+
+// loses waits until the hold's context ends by a loss, and returns when it did.
+func (p *party) loses(bound time.Duration) (knew time.Time) {
+	p.t.Helper()
+	within(p.t, bound, p.who+" to know of its loss", p.hold.Done())
+	knew = time.Now()
+	require.ErrorIs(p.t, context.Cause(p.hold), etcdlock.ErrLost)
+	require.Zero(p.t, p.mu.Token())
+	return knew
+}
+
+// unlockSaysLost unlocks after a loss: that is said once, at once, and for good.
+func (p *party) unlockSaysLost() {
+	p.t.Helper()
+	p.belief.Leave(p.who)
+	require.ErrorIs(p.t, p.mu.Unlock(bounded(p.t)), etcdlock.ErrLost)
+	require.ErrorIs(p.t, p.mu.Unlock(bounded(p.t)), etcdlock.ErrNotHeld)
+	require.Zero(p.t, p.mu.Token())
+}
+
+// stillHolds asks the Mutex and etcd.
+func (p *party) stillHolds() {
+	p.t.Helper()
+	require.NoError(p.t, p.hold.Err(), "%v", context.Cause(p.hold))
+	line := p.line()
+	require.NotEmpty(p.t, line)
+	require.Equal(p.t, p.mu.Token(), line[0].Token)
+	require.Equal(p.t, p.mu.Key(), line[0].Key)
+	require.Equal(p.t, p.who, line[0].Owner)
+	resp, err := p.w.admin.Txn(bounded(p.t)).If(p.mu.IsOwner()).Commit()
+	require.NoError(p.t, err)
+	require.True(p.t, resp.Succeeded)
+}
+
+// locksAfter queues behind a holder and gets in when that unlocks.
+func (p *party) locksAfter(holder *party) {
+	p.t.Helper()
+	next := p.waits()
+	holder.unlocks()
+	next.getsIn(slack)
+	p.unlocks()
+}
+
+// A wait is a Lock under way.
+type wait struct {
+	p    *party
+	done chan struct{}
+	err  error     // once done
+	at   time.Time // when it returned
+}
+
+// starts begins a Lock in a goroutine, which ends with it.
+func (p *party) starts(ctx context.Context) *wait {
+	w := &wait{p: p, done: make(chan struct{})}
+	go func() {
+		defer close(w.done)
+		w.err = p.mu.Lock(ctx)
+		w.at = time.Now()
+		if w.err == nil {
+			p.believes()
+		}
+	}()
+	p.t.Cleanup(func() { within(p.t, 3*longTTL, p.who+" to return", w.done) })
+	return w
+}
+
+// waits begins a Lock and returns when it stands in line behind somebody.
+func (p *party) waits() *wait {
+	p.t.Helper()
+	w := p.starts(bounded(p.t))
+	p.queues(slack)
+	return w
+}
+
+// queues waits until p stands in line, whoever is before it, and returns its place.
+func (p *party) queues(d time.Duration) (place etcdlock.Contender) {
+	p.t.Helper()
+	require.True(p.t, eventually(d, func() bool {
+		for _, c := range p.line() {
+			if c.Owner == p.who {
+				place = c
+				return true
+			}
+		}
+		return false
+	}), "%s does not stand in line", p.who)
+	return place
+}
+
+// getsIn waits until the Lock says nil.
+func (w *wait) getsIn(d time.Duration) {
+	w.p.t.Helper()
+	within(w.p.t, d, w.p.who+" to get in", w.done)
+	require.NoError(w.p.t, w.err)
+}
+
+// fails waits until the Lock says something else, which it returns.
+func (w *wait) fails(d time.Duration) error {
+	w.p.t.Helper()
+	within(w.p.t, d, w.p.who+" to fail", w.done)
+	require.Error(w.p.t, w.err)
+	return w.err
+}
+
+// goesOnWaiting checks that the Lock has not returned, and does not for a while.
+func (w *wait) goesOnWaiting(d time.Duration) {
+	w.p.t.Helper()
+	select {
+	case <-w.done:
+		require.Fail(w.p.t, w.p.who+" stopped waiting", "error: %v", w.err)
+	case <-time.After(d):
+	}
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// demoEnv in the environment makes the test binary the demo, so that the tests
+// see what a shell would: processes and exit statuses.
+const demoEnv = "ETCDLOCK_DEMO_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(demoEnv) != "" || os.Getenv(workerEnv) != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// demo runs the demo as a process and requires that it clears up.
+func demo(t *testing.T, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	tmp := t.TempDir()
+	var out, errs strings.Builder
+	cmd := exec.CommandContext(t.Context(), self, args...)
+	cmd.Env = append(os.Environ(), demoEnv+"=1", "TMPDIR="+tmp, "TMP="+tmp)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		_, exited := errors.AsType[*exec.ExitError](err)
+		require.True(t, exited, "%v", err)
+	}
+	left, err := os.ReadDir(tmp)
+	require.NoError(t, err)
+	require.Empty(t, left)
+	requireNarrow(t, out.String())
+	t.Logf("%v: %v\n%s%s", args, cmd.ProcessState, out.String(), errs.String())
+	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
+}
+
+func TestSaleWithTheLock(t *testing.T) {
+	t.Parallel()
+	status, stdout, stderr := demo(t, "-workers", "3", "-requests", "60", "-stock", "40")
+	require.Equal(t, exitGood, status)
+	require.Empty(t, stderr)
+	requireRow(t, stdout, "sold", "40")
+	requireRow(t, stdout, "refused", "20")
+	requireRow(t, stdout, "oversold", "0")
+	requireRow(t, stdout, "lost updates", "0")
+	requireRow(t, stdout, "fencing tokens", "60  strictly growing")
+	requireRow(t, stdout, "keys left in etcd", "0")
+	require.Contains(t, stdout, "\nOK: ")
+}
+
+func TestSaleWithoutTheLockOversells(t *testing.T) {
+	t.Parallel()
+	status, stdout, stderr := demo(t, "-no-lock", "-requests", "60", "-stock", "40")
+	require.Equal(t, exitFailed, status)
+	require.Empty(t, stderr)
+	require.Contains(t, stdout, "there is no lock")
+	require.Contains(t, stdout, "\nFAILED: ")
+	require.NotContains(t, stdout, "fencing")
+}
+
+func TestCrashedHolderBlocksTheOthersForAboutTheTTL(t *testing.T) {
+	t.Parallel()
+	status, stdout, stderr := demo(t, "-crash", "-workers", "2", "-requests", "30", "-stock", "20")
+	require.Equal(t, exitGood, status)
+	require.Empty(t, stderr)
+	require.Regexp(t, `\ncrashed holder blocked the others for \d\.\d\ds \(TTL 2s\)\n`, stdout)
+	require.Regexp(t, `\nworker \d \(pid \d+\) .* killed\n`, stdout)
+	requireRow(t, stdout, "sold", "20")
+	requireRow(t, stdout, "refused", "10")
+}
+
+func TestUnreachableEtcdIsAnErrorAndNotAHang(t *testing.T) {
+	t.Parallel()
+	status, stdout, stderr := demo(t, "-endpoints", "127.0.0.1:1")
+	require.Equal(t, exitFailed, status)
+	require.Empty(t, stdout)
+	require.Contains(t, stderr, "cannot use etcd at 127.0.0.1:1: ")
+}
+
+// Something listens, and says nothing.
+func TestSilentEtcdIsAnErrorAndNotAHang(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	status, _, stderr := demo(t, "-endpoints", l.Addr().String())
+	require.Equal(t, exitFailed, status)
+	require.Contains(t, stderr, "no answer within 5s")
+}
+
+// A cluster that is not the demo's own, with users: it works for one who may
+// write below the prefix and no more, and leaves nothing behind.
+func TestClusterIsLeftAsItWasFound(t *testing.T) {
+	etcd, err := startEtcd(t.Context(), t.TempDir())
+	require.NoError(t, err)
+	t.Cleanup(etcd.Close)
+	endpoint := etcd.Clients[0].Addr().String()
+	root := enableAuth(t, endpoint)
+	args := []string{"-endpoints", endpoint, "-user", "shop", "-password", "shop-secret"}
+
+	t.Run("after a sale", func(t *testing.T) {
+		status, stdout, stderr := demo(t, append(args, "-requests", "40", "-stock", "30")...)
+		require.Equal(t, exitGood, status)
+		require.Empty(t, stderr)
+		require.Contains(t, stdout, endpoint)
+		requireNothingIn(t, root)
+	})
+	t.Run("after a crash", func(t *testing.T) {
+		status, _, _ := demo(t, append(args, "-crash", "-requests", "10", "-stock", "10")...)
+		require.Equal(t, exitGood, status)
+		requireNothingIn(t, root)
+	})
+	t.Run("after an interrupt", func(t *testing.T) {
+		ctx, interrupt := context.WithCancelCause(t.Context())
+		stdout := onText{text: "requests answered", do: func() { interrupt(errors.New("enough")) }}
+		var stderr strings.Builder
+		status := run(ctx, append(args, "-requests", "10000", "-stock", "10000"), &stdout, &stderr)
+		require.Equal(t, exitInterrupted, status)
+		require.Contains(t, stderr.String(), "enough, ")
+		requireNothingIn(t, root)
+	})
+	t.Run("with a wrong password", func(t *testing.T) {
+		status, _, stderr := demo(t, append(args, "-password", "wrong")...)
+		require.Equal(t, exitFailed, status)
+		require.Contains(t, stderr, "authentication failed")
+		require.NotContains(t, stderr, "wrong")
+	})
+}
+
+// enableAuth creates the user shop, who may use etcdlock-demo/ only, and
+// returns a client that may do anything.
+func enableAuth(t *testing.T, endpoint string) *clientv3.Client {
+	t.Helper()
+	ctx := t.Context()
+	open, err := cluster{Endpoints: []string{endpoint}}.client()
+	require.NoError(t, err)
+	defer open.Close()
+	do := func(_ any, err error) { t.Helper(); require.NoError(t, err) }
+	do(open.UserAdd(ctx, "root", "root-secret"))
+	do(open.UserGrantRole(ctx, "root", "root"))
+	do(open.RoleAdd(ctx, "seller"))
+	do(open.RoleGrantPermission(ctx, "seller", lockPrefix, clientv3.GetPrefixRangeEnd(lockPrefix),
+		clientv3.PermissionType(clientv3.PermReadWrite)))
+	do(open.UserAdd(ctx, "shop", "shop-secret"))
+	do(open.UserGrantRole(ctx, "shop", "seller"))
+	do(open.AuthEnable(ctx))
+
+	root, err := cluster{Endpoints: []string{endpoint}, User: "root", Password: "root-secret"}.client()
+	require.NoError(t, err)
+	t.Cleanup(func() { root.Close() })
+	return root
+}
+
+func requireNothingIn(t *testing.T, client *clientv3.Client) {
+	t.Helper()
+	keys, err := client.Get(t.Context(), "", clientv3.WithPrefix())
+	require.NoError(t, err)
+	require.Empty(t, keys.Kvs)
+	leases, err := client.Leases(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, leases.Leases)
+}
+
+// requireRow requires the line of the report that begins with name to go on
+// with value.
+func requireRow(t *testing.T, report, name, value string) {
+	t.Helper()
+	require.Regexp(t, `(?m)^`+regexp.QuoteMeta(name)+` +`+regexp.QuoteMeta(value)+`( |$)`, report)
+}
+
+// onText is a writer that calls do when text first passes through it.
+type onText struct {
+	text string
+	do   func()
+	once sync.Once
+}
+
+var _ io.Writer = (*onText)(nil)
+
+func (w *onText) Write(p []byte) (int, error) {
+	if strings.Contains(string(p), w.text) {
+		w.once.Do(w.do)
+	}
+	return len(p), nil
+}

@@ -1,0 +1,923 @@
+// Package fake is a small etcd in memory for tests in virtual time: it waits by
+// package time and channels only, and so runs in a bubble of testing/synctest.
+//
+// It keeps what the library builds on: revisions, transactions that are refused
+// whole, reads of the past, leases that expire to the instant (etcd takes up to a
+// second longer), and watches from now. A request that is delayed is carried out
+// even if its caller has gone away meanwhile, as a network may do. There are no
+// members, no auth and no sort orders.
+package fake
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// The methods, as a Call names them.
+const (
+	Txn        = "Txn"
+	Range      = "Range"
+	Put        = "Put"
+	Delete     = "DeleteRange"
+	Grant      = "LeaseGrant"
+	Revoke     = "LeaseRevoke"
+	KeepAlive  = "LeaseKeepAlive"
+	TimeToLive = "LeaseTimeToLive"
+	Watch      = "Watch"      // the request for a watch; its reply is the created notice
+	Event      = "WatchEvent" // what a watch delivers; Delay and Drop apply
+)
+
+// A Call is one request to the server.
+type Call struct {
+	Process string // that sent it
+	Method  string
+	N       int // 1 for the first one of its process and method
+	At      time.Time
+	Lease   clientv3.LeaseID // of the methods of leases, 0 for Grant
+	Puts    []string         // keys, in the Then of a Txn
+	Deletes []string         // keys, in the Then of a Txn
+}
+
+// An Effect is what becomes of a Call. The zero Effect lets it pass.
+type Effect struct {
+	Delay      time.Duration // before the request is carried out, caller or not
+	Drop       bool          // it is never carried out, nor answered
+	Before     error         // the answer instead of carrying it out
+	Again      time.Duration // if not 0, a copy is carried out that much later
+	DelayReply time.Duration
+	DropReply  bool
+	After      error     // the answer after it was carried out
+	Edit       func(any) // changes the reply
+}
+
+// Unavailable is how gRPC says that it does not know what became of a request.
+var Unavailable = status.Error(codes.Unavailable, "fake: connection lost")
+
+// Server is the one etcd that all processes of a test share.
+type Server struct {
+	mu        sync.Mutex // never held across a wait
+	rev       int64
+	compacted int64
+	versions  map[string][]*mvccpb.KeyValue // oldest first; Version 0 is a deletion
+	leases    map[int64]*lease
+	lastLease int64
+	minTTL    int64
+	watches   map[*watch]struct{}
+	intercept func(Call) Effect
+	calls     []Call
+	numbers   map[[2]string]int // of calls, by process and method
+	cut       map[string]chan struct{}
+	frozen    bool
+	parked    []func() // requests that wait for Thaw
+}
+
+type lease struct {
+	id      int64
+	ttl     time.Duration
+	expires time.Time
+	expiry  *time.Timer
+	keys    map[string]struct{}
+}
+
+// NewServer returns an empty etcd. Make it inside the bubble.
+func NewServer() *Server {
+	return &Server{
+		rev:       1,
+		versions:  make(map[string][]*mvccpb.KeyValue),
+		leases:    make(map[int64]*lease),
+		lastLease: 0x1000,
+		watches:   make(map[*watch]struct{}),
+		numbers:   make(map[[2]string]int),
+		cut:       make(map[string]chan struct{}),
+	}
+}
+
+// Client returns the client of a process.
+func (s *Server) Client(process string) *clientv3.Client {
+	return &clientv3.Client{
+		KV:      clientv3.NewKVFromKVClient(&kvClient{s: s, process: process}, nil),
+		Lease:   &leaseClient{s: s, process: process},
+		Watcher: &watcher{s: s, process: process},
+	}
+}
+
+// ---- hooks
+
+// Intercept has f decide what becomes of each request from now on. f must not call
+// the Server. A nil f lets everything pass.
+func (s *Server) Intercept(f func(Call) Effect) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.intercept = f
+}
+
+// MinTTL is the least TTL that is granted, in seconds.
+func (s *Server) MinTTL(seconds int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.minTTL = seconds
+}
+
+// Cut loses what process sends and what is on its way to it, until Heal. Events of
+// its watches come in order after Heal, as by TCP.
+func (s *Server) Cut(process string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cut[process] == nil {
+		s.cut[process] = make(chan struct{})
+	}
+}
+
+// Heal ends Cut.
+func (s *Server) Heal(process string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if healed := s.cut[process]; healed != nil {
+		close(healed)
+		delete(s.cut, process)
+	}
+}
+
+// Freeze stops the server. Requests are carried out after Thaw; leases expire.
+func (s *Server) Freeze() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.frozen = true
+}
+
+// Thaw ends Freeze.
+func (s *Server) Thaw() {
+	s.mu.Lock()
+	s.frozen = false
+	parked := s.parked
+	s.parked = nil
+	s.mu.Unlock()
+	for _, carryOut := range parked {
+		carryOut()
+	}
+}
+
+// Calls returns the requests so far, of one method, or of all if that is "".
+func (s *Server) Calls(method string) []Call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var calls []Call
+	for _, c := range s.calls {
+		if method == "" || c.Method == method {
+			calls = append(calls, c)
+		}
+	}
+	return calls
+}
+
+// Rev returns the current revision.
+func (s *Server) Rev() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rev
+}
+
+// Keys returns the keys that begin with prefix, sorted by create revision.
+func (s *Server) Keys(prefix string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kvs := s.rangeLocked([]byte(prefix), []byte(clientv3.GetPrefixRangeEnd(prefix)), 0)
+	slices.SortFunc(kvs, func(a, b *mvccpb.KeyValue) int { return int(a.CreateRevision - b.CreateRevision) })
+	keys := make([]string, len(kvs))
+	for i, kv := range kvs {
+		keys[i] = string(kv.Key)
+	}
+	return keys
+}
+
+// Leases returns the leases that live, oldest first.
+func (s *Server) Leases() []clientv3.LeaseID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ids := make([]clientv3.LeaseID, 0, len(s.leases))
+	for id := range s.leases {
+		ids = append(ids, clientv3.LeaseID(id))
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// PutKey puts a key from outside, on a lease or 0.
+func (s *Server) PutKey(key string, on clientv3.LeaseID) error {
+	op := &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: []byte(key), Lease: int64(on)}}}
+	_, err := s.txn(&pb.TxnRequest{Success: []*pb.RequestOp{op}})
+	return err
+}
+
+// DeleteKey deletes a key from outside.
+func (s *Server) DeleteKey(key string) {
+	op := &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(key)}}}
+	_, _ = s.txn(&pb.TxnRequest{Success: []*pb.RequestOp{op}})
+}
+
+// RevokeLease revokes a lease from outside.
+func (s *Server) RevokeLease(id clientv3.LeaseID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.revokeLocked(int64(id))
+}
+
+// Compact forgets what was before the current revision.
+func (s *Server) Compact() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.compacted = s.rev
+}
+
+// CancelWatches ends all watches with an error, as a member does that restarts.
+func (s *Server) CancelWatches() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for w := range s.watches {
+		w.addLocked(clientv3.WatchResponse{Canceled: true})
+		delete(s.watches, w)
+	}
+}
+
+// ---- the network
+
+// send takes a request through the network: apply carries it out.
+//
+// It never asks ctx for its Err while ctx lives, except to repeat a request that
+// was answered with DeadlineExceeded or Canceled, as clientv3 does.
+func send[R any](ctx context.Context, s *Server, c Call, apply func() (R, error)) (R, error) {
+	for {
+		r, err := sendOnce(ctx, s, c, apply)
+		if code := status.Code(err); code != codes.DeadlineExceeded && code != codes.Canceled || ctx.Err() != nil {
+			return r, err
+		}
+	}
+}
+
+func sendOnce[R any](ctx context.Context, s *Server, c Call, apply func() (R, error)) (none R, _ error) {
+	type result struct {
+		reply R
+		err   error
+	}
+	select {
+	case <-ctx.Done():
+		return none, errEnded
+	default:
+	}
+	effect := s.arrive(c)
+	if effect.Drop || s.cutOff(c.Process) {
+		<-ctx.Done()
+		return none, errEnded
+	}
+	if effect.Before != nil && effect.Delay == 0 {
+		return none, effect.Before
+	}
+	done := make(chan result, 1)
+	carryOut := func() {
+		if effect.Before != nil {
+			done <- result{none, effect.Before}
+			return
+		}
+		reply, err := apply()
+		if effect.Again > 0 {
+			time.AfterFunc(effect.Again, func() { _, _ = apply() })
+		}
+		done <- result{reply, err}
+	}
+	if effect.Delay > 0 {
+		time.AfterFunc(effect.Delay, func() { s.unlessFrozen(carryOut) })
+	} else {
+		s.unlessFrozen(carryOut)
+	}
+	var r result
+	select {
+	case r = <-done:
+	case <-ctx.Done():
+		return none, errEnded
+	}
+	if effect.DelayReply > 0 {
+		select {
+		case <-time.After(effect.DelayReply):
+		case <-ctx.Done():
+			return none, errEnded
+		}
+	}
+	if effect.DropReply || s.cutOff(c.Process) {
+		<-ctx.Done()
+		return none, errEnded
+	}
+	if effect.After != nil {
+		return none, effect.After
+	}
+	if effect.Edit != nil && r.err == nil {
+		effect.Edit(r.reply)
+	}
+	return r.reply, r.err
+}
+
+// errEnded is what gRPC says when the caller's context ends; clientv3 replaces it
+// by that context's own error.
+var errEnded = status.Error(codes.Canceled, "context canceled")
+
+// arrive counts a call and returns what is to become of it.
+func (s *Server) arrive(c Call) Effect {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := [2]string{c.Process, c.Method}
+	s.numbers[id]++
+	c.N, c.At = s.numbers[id], time.Now()
+	s.calls = append(s.calls, c)
+	if s.intercept == nil {
+		return Effect{}
+	}
+	return s.intercept(c)
+}
+
+func (s *Server) cutOff(process string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cut[process] != nil
+}
+
+func (s *Server) unlessFrozen(carryOut func()) {
+	s.mu.Lock()
+	frozen := s.frozen
+	if frozen {
+		s.parked = append(s.parked, carryOut)
+	}
+	s.mu.Unlock()
+	if !frozen {
+		carryOut()
+	}
+}
+
+// ---- the store
+
+func (s *Server) header() *pb.ResponseHeader { return &pb.ResponseHeader{Revision: s.rev} }
+
+// latestLocked is the key as it is at a revision, or now if that is 0; nil if it
+// is not there.
+func (s *Server) latestLocked(key string, at int64) *mvccpb.KeyValue {
+	versions := s.versions[key]
+	for i := len(versions) - 1; i >= 0; i-- {
+		if at != 0 && versions[i].ModRevision > at {
+			continue
+		}
+		if versions[i].Version == 0 {
+			return nil
+		}
+		return versions[i]
+	}
+	return nil
+}
+
+// rangeLocked returns the keys in [key, end), sorted by key.
+func (s *Server) rangeLocked(key, end []byte, at int64) []*mvccpb.KeyValue {
+	var kvs []*mvccpb.KeyValue
+	if len(end) == 0 {
+		if kv := s.latestLocked(string(key), at); kv != nil {
+			kvs = append(kvs, kv)
+		}
+		return kvs
+	}
+	for k := range s.versions {
+		if within([]byte(k), key, end) {
+			if kv := s.latestLocked(k, at); kv != nil {
+				kvs = append(kvs, kv)
+			}
+		}
+	}
+	slices.SortFunc(kvs, func(a, b *mvccpb.KeyValue) int { return bytes.Compare(a.Key, b.Key) })
+	return kvs
+}
+
+// within reports whether k is in [key, end); an end of one zero byte has no bound,
+// and no end means key alone.
+func within(k, key, end []byte) bool {
+	if len(end) == 0 {
+		return bytes.Equal(k, key)
+	}
+	return bytes.Compare(k, key) >= 0 && (string(end) == "\x00" || bytes.Compare(k, end) < 0)
+}
+
+func (s *Server) answerRangeLocked(in *pb.RangeRequest) (*pb.RangeResponse, error) {
+	switch {
+	case in.Revision > s.rev:
+		return nil, rpctypes.ErrGRPCFutureRev
+	case in.Revision > 0 && in.Revision < s.compacted:
+		return nil, rpctypes.ErrGRPCCompacted
+	case in.SortOrder != pb.RangeRequest_NONE:
+		return nil, errUnsupported
+	}
+	kvs := s.rangeLocked(in.Key, in.RangeEnd, in.Revision)
+	reply := &pb.RangeResponse{Header: s.header(), Count: int64(len(kvs))}
+	if in.CountOnly {
+		return reply, nil
+	}
+	for _, kv := range kvs {
+		if in.MaxCreateRevision > 0 && kv.CreateRevision > in.MaxCreateRevision ||
+			in.MinCreateRevision > 0 && kv.CreateRevision < in.MinCreateRevision ||
+			in.MaxModRevision > 0 && kv.ModRevision > in.MaxModRevision ||
+			in.MinModRevision > 0 && kv.ModRevision < in.MinModRevision {
+			continue
+		}
+		if in.Limit > 0 && int64(len(reply.Kvs)) == in.Limit {
+			reply.More = true
+			break
+		}
+		reply.Kvs = append(reply.Kvs, kv)
+	}
+	return reply, nil
+}
+
+// txn carries out a transaction, or refuses it whole.
+func (s *Server) txn(in *pb.TxnRequest) (*pb.TxnResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := errors.Join(duplicates(in.Success), duplicates(in.Failure)); err != nil {
+		return nil, rpctypes.ErrGRPCDuplicateKey
+	}
+	succeeded := true
+	for _, c := range in.Compare {
+		succeeded = succeeded && s.holdsLocked(c)
+	}
+	ops := in.Success
+	if !succeeded {
+		ops = in.Failure
+	}
+	for _, op := range ops {
+		if put := op.GetRequestPut(); put.GetLease() != 0 && s.leases[put.Lease] == nil {
+			return nil, rpctypes.ErrGRPCLeaseNotFound
+		}
+		if r := op.GetRequestRange(); r != nil {
+			if _, err := s.answerRangeLocked(r); err != nil {
+				return nil, err
+			}
+		}
+	}
+	reply := &pb.TxnResponse{Succeeded: succeeded}
+	var deleted []*clientv3.Event
+	wrote := false
+	for _, op := range ops {
+		answer := &pb.ResponseOp{}
+		switch {
+		case op.GetRequestPut() != nil:
+			s.putLocked(op.GetRequestPut())
+			wrote = true
+			answer.Response = &pb.ResponseOp_ResponsePut{ResponsePut: &pb.PutResponse{}}
+		case op.GetRequestDeleteRange() != nil:
+			r := op.GetRequestDeleteRange()
+			events := s.deleteLocked(r.Key, r.RangeEnd)
+			deleted = append(deleted, events...)
+			answer.Response = &pb.ResponseOp_ResponseDeleteRange{ResponseDeleteRange: &pb.DeleteRangeResponse{Deleted: int64(len(events))}}
+		case op.GetRequestRange() != nil:
+			r, _ := s.answerRangeLocked(op.GetRequestRange())
+			answer.Response = &pb.ResponseOp_ResponseRange{ResponseRange: r}
+		default:
+			return nil, errUnsupported
+		}
+		reply.Responses = append(reply.Responses, answer)
+	}
+	if wrote || len(deleted) > 0 {
+		s.rev++
+		s.notifyLocked(deleted)
+	}
+	reply.Header = s.header()
+	return reply, nil
+}
+
+// duplicates refuses a branch that writes a key twice.
+func duplicates(ops []*pb.RequestOp) error {
+	put := make(map[string]bool)
+	for _, op := range ops {
+		if p := op.GetRequestPut(); p != nil {
+			if put[string(p.Key)] {
+				return rpctypes.ErrGRPCDuplicateKey
+			}
+			put[string(p.Key)] = true
+		}
+	}
+	for _, op := range ops {
+		if d := op.GetRequestDeleteRange(); d != nil {
+			for key := range put {
+				if within([]byte(key), d.Key, d.RangeEnd) {
+					return rpctypes.ErrGRPCDuplicateKey
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// holdsLocked reports whether a comparison is true of every key in its range. A
+// range without a key is compared as one key that is all zeros.
+func (s *Server) holdsLocked(c *pb.Compare) bool {
+	kvs := s.rangeLocked(c.Key, c.RangeEnd, 0)
+	if len(kvs) == 0 {
+		if c.Target == pb.Compare_VALUE {
+			return false
+		}
+		kvs = []*mvccpb.KeyValue{{}}
+	}
+	for _, kv := range kvs {
+		var order int
+		switch c.Target {
+		case pb.Compare_VERSION:
+			order = compare(kv.Version, c.GetVersion())
+		case pb.Compare_CREATE:
+			order = compare(kv.CreateRevision, c.GetCreateRevision())
+		case pb.Compare_MOD:
+			order = compare(kv.ModRevision, c.GetModRevision())
+		case pb.Compare_LEASE:
+			order = compare(kv.Lease, c.GetLease())
+		case pb.Compare_VALUE:
+			order = bytes.Compare(kv.Value, c.GetValue())
+		}
+		if !map[pb.Compare_CompareResult]bool{
+			pb.Compare_EQUAL:     order == 0,
+			pb.Compare_NOT_EQUAL: order != 0,
+			pb.Compare_GREATER:   order > 0,
+			pb.Compare_LESS:      order < 0,
+		}[c.Result] {
+			return false
+		}
+	}
+	return true
+}
+
+func compare(a, b int64) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// putLocked puts a key at the next revision.
+func (s *Server) putLocked(in *pb.PutRequest) {
+	key := string(in.Key)
+	kv := &mvccpb.KeyValue{
+		Key: in.Key, Value: in.Value, Lease: in.Lease,
+		CreateRevision: s.rev + 1, ModRevision: s.rev + 1, Version: 1,
+	}
+	if old := s.latestLocked(key, 0); old != nil {
+		kv.CreateRevision, kv.Version = old.CreateRevision, old.Version+1
+		s.detachLocked(old)
+	}
+	s.versions[key] = append(s.versions[key], kv)
+	if l := s.leases[in.Lease]; l != nil {
+		l.keys[key] = struct{}{}
+	}
+}
+
+// deleteLocked deletes keys at the next revision.
+func (s *Server) deleteLocked(key, end []byte) []*clientv3.Event {
+	var events []*clientv3.Event
+	for _, kv := range s.rangeLocked(key, end, 0) {
+		s.detachLocked(kv)
+		gone := &mvccpb.KeyValue{Key: kv.Key, ModRevision: s.rev + 1}
+		s.versions[string(kv.Key)] = append(s.versions[string(kv.Key)], gone)
+		events = append(events, &clientv3.Event{Type: clientv3.EventTypeDelete, Kv: gone})
+	}
+	return events
+}
+
+func (s *Server) detachLocked(kv *mvccpb.KeyValue) {
+	if l := s.leases[kv.Lease]; l != nil {
+		delete(l.keys, string(kv.Key))
+	}
+}
+
+// ---- KV
+
+type kvClient struct {
+	s       *Server
+	process string
+}
+
+var errUnsupported = status.Error(codes.Unimplemented, "fake: not supported")
+
+func (k *kvClient) Txn(ctx context.Context, in *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
+	c := Call{Process: k.process, Method: Txn}
+	for _, op := range in.Success {
+		if put := op.GetRequestPut(); put != nil {
+			c.Puts = append(c.Puts, string(put.Key))
+		}
+		if del := op.GetRequestDeleteRange(); del != nil {
+			c.Deletes = append(c.Deletes, string(del.Key))
+		}
+	}
+	return send(ctx, k.s, c, func() (*pb.TxnResponse, error) { return k.s.txn(in) })
+}
+
+func (k *kvClient) Range(ctx context.Context, in *pb.RangeRequest, _ ...grpc.CallOption) (*pb.RangeResponse, error) {
+	return send(ctx, k.s, Call{Process: k.process, Method: Range}, func() (*pb.RangeResponse, error) {
+		k.s.mu.Lock()
+		defer k.s.mu.Unlock()
+		return k.s.answerRangeLocked(in)
+	})
+}
+
+func (k *kvClient) Put(ctx context.Context, in *pb.PutRequest, _ ...grpc.CallOption) (*pb.PutResponse, error) {
+	op := &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: in}}
+	c := Call{Process: k.process, Method: Put, Puts: []string{string(in.Key)}}
+	return send(ctx, k.s, c, func() (*pb.PutResponse, error) {
+		reply, err := k.s.txn(&pb.TxnRequest{Success: []*pb.RequestOp{op}})
+		return &pb.PutResponse{Header: reply.GetHeader()}, err
+	})
+}
+
+func (k *kvClient) DeleteRange(ctx context.Context, in *pb.DeleteRangeRequest, _ ...grpc.CallOption) (*pb.DeleteRangeResponse, error) {
+	op := &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: in}}
+	c := Call{Process: k.process, Method: Delete, Deletes: []string{string(in.Key)}}
+	return send(ctx, k.s, c, func() (*pb.DeleteRangeResponse, error) {
+		reply, err := k.s.txn(&pb.TxnRequest{Success: []*pb.RequestOp{op}})
+		return &pb.DeleteRangeResponse{Header: reply.GetHeader()}, err
+	})
+}
+
+func (k *kvClient) Compact(context.Context, *pb.CompactionRequest, ...grpc.CallOption) (*pb.CompactionResponse, error) {
+	return nil, errUnsupported
+}
+
+func (k *kvClient) RangeStream(context.Context, *pb.RangeRequest, ...grpc.CallOption) (grpc.ServerStreamingClient[pb.RangeStreamResponse], error) {
+	return nil, errUnsupported
+}
+
+// ---- Lease
+
+type leaseClient struct {
+	s       *Server
+	process string
+}
+
+// sendLease is send for the methods of leases, with errors as clientv3 gives them.
+func sendLease[R any](ctx context.Context, l *leaseClient, method string, id clientv3.LeaseID, apply func() (R, error)) (R, error) {
+	r, err := send(ctx, l.s, Call{Process: l.process, Method: method, Lease: id}, func() (R, error) {
+		l.s.mu.Lock()
+		defer l.s.mu.Unlock()
+		return apply()
+	})
+	return r, clientv3.ContextError(ctx, err)
+}
+
+func (l *leaseClient) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
+	return sendLease(ctx, l, Grant, 0, func() (*clientv3.LeaseGrantResponse, error) {
+		s := l.s
+		s.lastLease++
+		id, ttl := s.lastLease, max(ttl, s.minTTL)
+		granted := &lease{id: id, ttl: time.Duration(ttl) * time.Second, keys: make(map[string]struct{})}
+		granted.expires = time.Now().Add(granted.ttl)
+		granted.expiry = time.AfterFunc(granted.ttl, func() { s.expire(granted) })
+		s.leases[id] = granted
+		return &clientv3.LeaseGrantResponse{ResponseHeader: s.header(), ID: clientv3.LeaseID(id), TTL: ttl}, nil
+	})
+}
+
+// expire revokes a lease whose time has come.
+func (s *Server) expire(l *lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leases[l.id] == l && !time.Now().Before(l.expires) {
+		s.revokeLocked(l.id)
+	}
+}
+
+// revokeLocked ends a lease and deletes its keys, all at one revision.
+func (s *Server) revokeLocked(id int64) (known bool) {
+	l := s.leases[id]
+	if l == nil {
+		return false
+	}
+	l.expiry.Stop()
+	keys := make([]string, 0, len(l.keys))
+	for key := range l.keys {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	delete(s.leases, id)
+	var deleted []*clientv3.Event
+	for _, key := range keys {
+		deleted = append(deleted, s.deleteLocked([]byte(key), nil)...)
+	}
+	if len(deleted) > 0 {
+		s.rev++
+		s.notifyLocked(deleted)
+	}
+	return true
+}
+
+func (l *leaseClient) Revoke(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseRevokeResponse, error) {
+	return sendLease(ctx, l, Revoke, id, func() (*clientv3.LeaseRevokeResponse, error) {
+		if !l.s.revokeLocked(int64(id)) {
+			return nil, rpctypes.ErrGRPCLeaseNotFound
+		}
+		return &clientv3.LeaseRevokeResponse{Header: l.s.header()}, nil
+	})
+}
+
+func (l *leaseClient) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
+	return sendLease(ctx, l, KeepAlive, id, func() (*clientv3.LeaseKeepAliveResponse, error) {
+		kept := l.s.leases[int64(id)]
+		if kept == nil {
+			return nil, rpctypes.ErrGRPCLeaseNotFound
+		}
+		kept.expires = time.Now().Add(kept.ttl)
+		kept.expiry.Reset(kept.ttl)
+		return &clientv3.LeaseKeepAliveResponse{ResponseHeader: l.s.header(), ID: id, TTL: int64(kept.ttl / time.Second)}, nil
+	})
+}
+
+// TimeToLive always tells the keys: options cannot be read back.
+func (l *leaseClient) TimeToLive(ctx context.Context, id clientv3.LeaseID, _ ...clientv3.LeaseOption) (*clientv3.LeaseTimeToLiveResponse, error) {
+	return sendLease(ctx, l, TimeToLive, id, func() (*clientv3.LeaseTimeToLiveResponse, error) {
+		reply := &clientv3.LeaseTimeToLiveResponse{ResponseHeader: l.s.header(), ID: id, TTL: -1}
+		if known := l.s.leases[int64(id)]; known != nil {
+			reply.TTL = int64(time.Until(known.expires) / time.Second)
+			reply.GrantedTTL = int64(known.ttl / time.Second)
+			for key := range known.keys {
+				reply.Keys = append(reply.Keys, []byte(key))
+			}
+		}
+		return reply, nil
+	})
+}
+
+func (l *leaseClient) Leases(context.Context) (*clientv3.LeaseLeasesResponse, error) {
+	return nil, errUnsupported
+}
+
+func (l *leaseClient) KeepAlive(context.Context, clientv3.LeaseID) (<-chan *clientv3.LeaseKeepAliveResponse, error) {
+	return nil, errUnsupported
+}
+
+func (l *leaseClient) Close() error { return nil }
+
+// ---- Watcher
+
+type watcher struct {
+	s       *Server
+	process string
+}
+
+// A watch delivers deletions, in order, and nothing twice.
+type watch struct {
+	s        *Server
+	process  string
+	key, end []byte
+	more     chan struct{}            // tells pump that queue is not empty
+	queue    []clientv3.WatchResponse // guarded by Server.mu
+}
+
+// Watch watches the deletions in a range from now, beginning with the created
+// notice. (What the library asks for; WithFilterPut and WithCreatedNotify cannot be
+// read back from a clientv3.Op.) Like clientv3's it returns once etcd has answered,
+// or ctx has ended.
+func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	op := clientv3.OpGet(key, opts...)
+	made := &watch{s: w.s, process: w.process, key: op.KeyBytes(), end: op.RangeBytes(), more: make(chan struct{}, 1)}
+	ch := make(chan clientv3.WatchResponse)
+	_, err := send(ctx, w.s, Call{Process: w.process, Method: Watch}, func() (*watch, error) {
+		w.s.mu.Lock()
+		defer w.s.mu.Unlock()
+		w.s.watches[made] = struct{}{}
+		made.addLocked(clientv3.WatchResponse{Header: w.s.header(), Created: true})
+		return made, nil
+	})
+	if op.Rev() != 0 {
+		err = errUnsupported
+	}
+	if err != nil && ctx.Err() == nil {
+		made.queue = []clientv3.WatchResponse{{Canceled: true}}
+		made.more <- struct{}{}
+	} else if err != nil {
+		made.stop()
+		close(ch)
+		return ch
+	}
+	go made.pump(ctx, ch) // ends with ctx, or with the watch
+	return ch
+}
+
+// notifyLocked tells the watches of deletions, which were all at one revision.
+func (s *Server) notifyLocked(deleted []*clientv3.Event) {
+	for w := range s.watches {
+		var events []*clientv3.Event
+		for _, event := range deleted {
+			if within(event.Kv.Key, w.key, w.end) {
+				events = append(events, event)
+			}
+		}
+		if len(events) > 0 {
+			w.addLocked(clientv3.WatchResponse{Header: s.header(), Events: events})
+		}
+	}
+}
+
+func (w *watch) addLocked(resp clientv3.WatchResponse) {
+	w.queue = append(w.queue, resp)
+	select {
+	case w.more <- struct{}{}:
+	default: // it is told already
+	}
+}
+
+func (w *watch) next() (resp clientv3.WatchResponse, found bool) {
+	w.s.mu.Lock()
+	defer w.s.mu.Unlock()
+	if len(w.queue) == 0 {
+		return resp, false
+	}
+	resp = w.queue[0]
+	w.queue = w.queue[1:]
+	return resp, true
+}
+
+func (w *watch) stop() {
+	w.s.mu.Lock()
+	defer w.s.mu.Unlock()
+	delete(w.s.watches, w)
+}
+
+// pump delivers what is in the queue.
+func (w *watch) pump(ctx context.Context, ch chan<- clientv3.WatchResponse) {
+	defer close(ch)
+	defer w.stop()
+	for {
+		select {
+		case <-w.more:
+		case <-ctx.Done():
+			return
+		}
+		for {
+			resp, found := w.next()
+			if !found {
+				break
+			}
+			if !w.travel(ctx, resp) {
+				return
+			}
+			select {
+			case ch <- resp:
+			case <-ctx.Done():
+				return
+			}
+			if resp.Canceled {
+				return
+			}
+		}
+	}
+}
+
+// travel takes a response through the network. A watch whose event is dropped
+// delivers nothing any more, until ctx ends: TCP loses nothing in between.
+func (w *watch) travel(ctx context.Context, resp clientv3.WatchResponse) (arrived bool) {
+	if len(resp.Events) > 0 {
+		c := Call{Process: w.process, Method: Event}
+		for _, event := range resp.Events {
+			c.Deletes = append(c.Deletes, string(event.Kv.Key))
+		}
+		effect := w.s.arrive(c)
+		if effect.Drop {
+			<-ctx.Done()
+			return false
+		}
+		if effect.Delay > 0 {
+			select {
+			case <-time.After(effect.Delay):
+			case <-ctx.Done():
+				return false
+			}
+		}
+	}
+	w.s.mu.Lock()
+	healed := w.s.cut[w.process]
+	w.s.mu.Unlock()
+	if healed == nil {
+		return true
+	}
+	select {
+	case <-healed:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (w *watcher) RequestProgress(context.Context) error { return errUnsupported }
+
+func (w *watcher) Close() error { return nil }

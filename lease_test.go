@@ -1,0 +1,828 @@
+package etcdlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/fake"
+)
+
+// The tests here and in line_test.go run in virtual time, in a bubble of
+// testing/synctest, against a simulated etcd that answers at once unless it is told
+// otherwise. So durations are exact, and a goroutine that is left behind makes the
+// bubble panic.
+
+// virtualTTL makes round numbers: the margin is 3 s, a renewal is sent each 8 s.
+const virtualTTL = 24 * time.Second
+
+// inVirtualTime runs test in a bubble with an etcd of its own. In the end, when all
+// Sessions are closed and every TTL is over, no key and no lease may be left.
+func inVirtualTime(t *testing.T, test func(t *testing.T, etcd *fake.Server)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		etcd := fake.NewServer()
+		t.Cleanup(func() {
+			time.Sleep(time.Hour)
+			require.Empty(t, etcd.Keys(""), "keys left behind")
+			require.Empty(t, etcd.Leases(), "leases left behind")
+		})
+		test(t, etcd)
+	})
+}
+
+// process returns a Session of a process of its own, with virtualTTL unless opts say
+// otherwise. It is closed in the end, when the faults are over.
+func process(t *testing.T, etcd *fake.Server, name string, opts ...etcdlock.Option) *etcdlock.Session {
+	t.Helper()
+	opts = append([]etcdlock.Option{etcdlock.WithTTL(virtualTTL), etcdlock.WithOwner(name)}, opts...)
+	s, err := etcdlock.NewSession(etcd.Client(name), opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		etcd.Intercept(nil)
+		etcd.Heal(name)
+		etcd.Thaw()
+		require.NoError(t, s.Close(context.Background()))
+	})
+	return s
+}
+
+func mutexOf(t *testing.T, s *etcdlock.Session, name string, opts ...etcdlock.Option) *etcdlock.Mutex {
+	t.Helper()
+	mu, err := s.Mutex(name, opts...)
+	require.NoError(t, err)
+	return mu
+}
+
+// lockWithin locks mu, which must not take longer than most, and returns the context
+// of the hold.
+func lockWithin(t *testing.T, mu *etcdlock.Mutex, most time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), most)
+	defer cancel()
+	require.NoError(t, mu.Lock(ctx))
+	requireHeld(t, mu)
+	return mu.Context(context.Background())
+}
+
+// requireHeld asks of a hold all that it says of itself.
+func requireHeld(t *testing.T, mu *etcdlock.Mutex) {
+	t.Helper()
+	require.NoError(t, mu.Context(context.Background()).Err())
+	require.NotZero(t, mu.Token())
+	require.NotEmpty(t, mu.Key())
+	require.True(t, mu.Deadline().After(time.Now()), "deadline %v is over", mu.Deadline())
+}
+
+// requireEnded is the contrary of requireHeld, for the context of a hold that was lost.
+func requireLost(t *testing.T, mu *etcdlock.Mutex, hold context.Context) {
+	t.Helper()
+	require.ErrorIs(t, hold.Err(), context.Canceled)
+	require.ErrorIs(t, context.Cause(hold), etcdlock.ErrLost)
+	require.Zero(t, mu.Token())
+	require.Empty(t, mu.Key())
+	require.Zero(t, mu.Deadline())
+}
+
+// endsAfter waits for the end of a hold and returns how long after start it came.
+func endsAfter(t *testing.T, hold context.Context, start time.Time) time.Duration {
+	t.Helper()
+	select {
+	case <-hold.Done():
+		return time.Since(start)
+	case <-time.After(24 * time.Hour):
+		require.FailNow(t, "the hold does not end")
+		return 0
+	}
+}
+
+// sentAfter returns when calls were sent, counted from start.
+func sentAfter(calls []fake.Call, start time.Time) []time.Duration {
+	var sent []time.Duration
+	for _, c := range calls {
+		sent = append(sent, c.At.Sub(start))
+	}
+	return sent
+}
+
+// from makes an effect for the nth and all later calls of a method.
+func from(n int, method string, effect fake.Effect) func(fake.Call) fake.Effect {
+	return func(c fake.Call) fake.Effect {
+		if c.Method == method && c.N >= n {
+			return effect
+		}
+		return fake.Effect{}
+	}
+}
+
+// only makes an effect for the nth call of a method alone.
+func only(n int, method string, effect fake.Effect) func(fake.Call) fake.Effect {
+	return func(c fake.Call) fake.Effect {
+		if c.Method == method && c.N == n {
+			return effect
+		}
+		return fake.Effect{}
+	}
+}
+
+func TestTheLeaseIsRenewedEachThirdOfTheTTL(t *testing.T) {
+	for _, ttl := range []time.Duration{time.Second, 3 * time.Second, 15 * time.Second, time.Hour} {
+		t.Run(ttl.String(), func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				s := process(t, etcd, "a", etcdlock.WithTTL(ttl))
+				start := time.Now()
+				hold := lockWithin(t, mutexOf(t, s, "n"), time.Second)
+				time.Sleep(10*ttl + ttl/6)
+				require.NoError(t, hold.Err())
+				sent := sentAfter(etcd.Calls(fake.KeepAlive), start)
+				require.Len(t, sent, 30)
+				for i, at := range sent {
+					require.Equal(t, time.Duration(i+1)*(ttl/3), at)
+				}
+				require.Len(t, etcd.Leases(), 1)
+			})
+		})
+	}
+}
+
+// When the answers stop, the hold ends at attemptStarted + granted TTL - margin of
+// the last attempt that was answered, to the nanosecond, and while the key is still
+// in etcd: nobody else can have the lock before.
+func TestTheHolderHearsOfALossBeforeEtcdCanGiveTheLockAway(t *testing.T) {
+	const s = time.Second
+	hang := fake.Effect{Drop: true}
+	rows := []struct {
+		promise string
+		options []etcdlock.Option
+		minTTL  int64
+		faults  func(fake.Call) fake.Effect
+		after   time.Duration
+	}{
+		{"no renewal is answered -> 24 s less 3 s", nil, 0,
+			from(1, fake.KeepAlive, hang), 21 * s},
+		{"the third and later renewals hang -> 21 s after the second was sent", nil, 0,
+			from(3, fake.KeepAlive, hang), 16*s + 21*s},
+		{"the third and later renewals fail -> the same", nil, 0,
+			from(3, fake.KeepAlive, fake.Effect{Before: fake.Unavailable}), 16*s + 21*s},
+		{"the third and later answers are lost -> the same", nil, 0,
+			from(3, fake.KeepAlive, fake.Effect{DropReply: true}), 16*s + 21*s},
+		{"the third and later answers are errors after the renewal -> the same", nil, 0,
+			from(3, fake.KeepAlive, fake.Effect{After: fake.Unavailable}), 16*s + 21*s},
+		{"the third renewals come too late -> the same", nil, 0,
+			from(3, fake.KeepAlive, fake.Effect{Delay: 22 * s}), 16*s + 21*s},
+		{"a margin of 5 s", []etcdlock.Option{etcdlock.WithSafetyMargin(5 * s)}, 0,
+			from(3, fake.KeepAlive, hang), 16*s + 19*s},
+		{"a margin of 1 ms", []etcdlock.Option{etcdlock.WithSafetyMargin(time.Millisecond)}, 0,
+			from(1, fake.KeepAlive, hang), 24*s - time.Millisecond},
+		{"etcd grants 48 s for 24 s -> that counts, with a margin of 6 s", nil, 48,
+			from(3, fake.KeepAlive, hang), 32*s + 42*s},
+		{"etcd grants 48 s for 24 s -> an explicit margin stays", []etcdlock.Option{etcdlock.WithSafetyMargin(5 * s)}, 48,
+			from(1, fake.KeepAlive, hang), 43 * s},
+		{"10.001 s are rounded up to 11 s", []etcdlock.Option{etcdlock.WithTTL(10_001 * time.Millisecond)}, 0,
+			from(1, fake.KeepAlive, hang), 11 * s * 7 / 8},
+		{"a millisecond is rounded up to 1 s", []etcdlock.Option{etcdlock.WithTTL(time.Millisecond)}, 0,
+			from(1, fake.KeepAlive, hang), s * 7 / 8},
+	}
+	for _, row := range rows {
+		t.Run(row.promise, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				etcd.MinTTL(row.minTTL)
+				etcd.Intercept(row.faults)
+				mu := mutexOf(t, process(t, etcd, "a", row.options...), "n")
+				start := time.Now()
+				hold := lockWithin(t, mu, time.Second)
+				require.Equal(t, row.after, endsAfter(t, hold, start))
+				require.Len(t, etcd.Keys("n/"), 1, "etcd gave the lock away before")
+				requireLost(t, mu, hold)
+				require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrLost)
+				require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrNotHeld)
+			})
+		})
+	}
+}
+
+// Counted from the answer, the trust would outlive the key by the answer's delay.
+func TestTrustCountsFromTheSendInVirtualTime(t *testing.T) {
+	const s = time.Second
+	slow := fake.Effect{DelayReply: 3900 * time.Millisecond}
+	rows := []struct {
+		promise string
+		faults  func(fake.Call) fake.Effect
+		sent    time.Duration // the last attempt that is answered
+	}{
+		{"a slow grant", func(c fake.Call) fake.Effect {
+			switch c.Method {
+			case fake.Grant:
+				return fake.Effect{DelayReply: 1900 * time.Millisecond}
+			case fake.KeepAlive:
+				return fake.Effect{Drop: true}
+			}
+			return fake.Effect{}
+		}, 0},
+		{"a slow renewal", func(c fake.Call) fake.Effect {
+			if c.Method == fake.KeepAlive && c.N == 1 {
+				return slow
+			}
+			return from(2, fake.KeepAlive, fake.Effect{Drop: true})(c)
+		}, 8 * s},
+	}
+	for _, row := range rows {
+		t.Run(row.promise, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				etcd.Intercept(row.faults)
+				mu := mutexOf(t, process(t, etcd, "a"), "n")
+				start := time.Now()
+				hold := lockWithin(t, mu, 5*s)
+				if row.sent == 0 {
+					require.Equal(t, start.Add(21*s), mu.Deadline())
+				}
+				require.Equal(t, row.sent+21*s, endsAfter(t, hold, start))
+				require.NotEmpty(t, etcd.Keys("n/"))
+				time.Sleep(3*s - 1)
+				require.NotEmpty(t, etcd.Keys("n/"), "the key goes no earlier than at sent + TTL")
+			})
+		})
+	}
+}
+
+// 0 s lock, 8 s and 12 s renewals that etcd carries out and answers 15 s later,
+// 21 s the trust is over, 23 s and 27 s the answers come.
+func TestALateAnswerRevivesNothingInVirtualTime(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		etcd.Intercept(from(1, fake.KeepAlive, fake.Effect{DelayReply: 15 * time.Second}))
+		mu := mutexOf(t, process(t, etcd, "a"), "n")
+		start := time.Now()
+		hold := lockWithin(t, mu, time.Second)
+		require.Equal(t, 21*time.Second, endsAfter(t, hold, start))
+		for range 100 {
+			requireLost(t, mu, hold)
+			time.Sleep(100 * time.Millisecond)
+		}
+		require.NotEmpty(t, etcd.Keys("n/"), "etcd has renewed the lease")
+		require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrLost)
+		synctest.Wait()
+		require.Empty(t, etcd.Keys("n/"), "the lost key is removed with Unlock")
+	})
+}
+
+func TestAnswersThatTakeHalfTheTTLLoseNothing(t *testing.T) {
+	for name, effect := range map[string]fake.Effect{
+		"slow requests": {Delay: virtualTTL / 2},
+		"slow answers":  {DelayReply: virtualTTL / 2},
+		"slow both":     {Delay: virtualTTL / 4, DelayReply: virtualTTL / 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				etcd.Intercept(from(1, fake.KeepAlive, effect))
+				mu := mutexOf(t, process(t, etcd, "a"), "n")
+				hold := lockWithin(t, mu, time.Second)
+				for range 100 {
+					time.Sleep(virtualTTL)
+					require.NoError(t, hold.Err(), context.Cause(hold))
+				}
+				require.NoError(t, mu.Unlock(context.Background()))
+			})
+		})
+	}
+}
+
+// The looks at the lease's keys do not answer here, so that it is the renewal at 8 s
+// that tells.
+func TestARenewalOfALeaseThatIsGoneEndsTheHoldAtOnce(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		etcd.Intercept(from(1, fake.TimeToLive, fake.Effect{Drop: true}))
+		s := process(t, etcd, "a")
+		mu := mutexOf(t, s, "n")
+		start := time.Now()
+		hold := lockWithin(t, mu, time.Second)
+		time.Sleep(time.Second)
+		etcd.RevokeLease(s.Lease())
+		require.Equal(t, virtualTTL/3, endsAfter(t, hold, start))
+		requireLost(t, mu, hold)
+		require.ErrorContains(t, context.Cause(hold), "lease not found")
+		require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrLost)
+		lockWithin(t, mu, time.Second)
+		require.NoError(t, mu.Unlock(context.Background()))
+	})
+}
+
+func TestAFailedRenewalIsFollowedByTwoAtOnce(t *testing.T) {
+	rows := []struct {
+		promise     string
+		effect      fake.Effect
+		least, most time.Duration // from the first to the next two
+	}{
+		{"after an error within about a second", fake.Effect{Before: fake.Unavailable}, 750 * time.Millisecond, 1250 * time.Millisecond},
+		{"without an answer after a sixth of the TTL", fake.Effect{Drop: true}, virtualTTL / 6, virtualTTL / 6},
+	}
+	for _, row := range rows {
+		t.Run(row.promise, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				// Of the two the first one meets the dead endpoint again.
+				etcd.Intercept(func(c fake.Call) fake.Effect {
+					if c.Method == fake.KeepAlive && c.N <= 2 {
+						return row.effect
+					}
+					return fake.Effect{}
+				})
+				start := time.Now()
+				hold := lockWithin(t, mutexOf(t, process(t, etcd, "a"), "n"), time.Second)
+				time.Sleep(20 * time.Second)
+				sent := sentAfter(etcd.Calls(fake.KeepAlive), start)
+				require.GreaterOrEqual(t, len(sent), 3)
+				require.Equal(t, sent[1], sent[2])
+				require.GreaterOrEqual(t, sent[1]-sent[0], row.least)
+				require.LessOrEqual(t, sent[1]-sent[0], row.most)
+				time.Sleep(10 * virtualTTL)
+				require.NoError(t, hold.Err())
+			})
+		})
+	}
+}
+
+// A dead endpoint that every other attempt meets, and one that a whole period's
+// attempts meet except one, lose nothing.
+func TestOneAnswerPerPeriodKeepsTheHold(t *testing.T) {
+	for _, every := range []int{2, 3, 4} {
+		t.Run(fmt.Sprintf("one of %d", every), func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				etcd.Intercept(func(c fake.Call) fake.Effect {
+					return fake.Effect{Drop: c.Method == fake.KeepAlive && c.N%every != 0}
+				})
+				hold := lockWithin(t, mutexOf(t, process(t, etcd, "a"), "n"), time.Second)
+				time.Sleep(100 * virtualTTL)
+				require.NoError(t, hold.Err(), context.Cause(hold))
+			})
+		})
+	}
+}
+
+func TestMaxHoldEndsTheHoldToTheInstantAndReleasesTheKey(t *testing.T) {
+	for _, most := range []time.Duration{time.Millisecond, 5 * time.Second, 10 * virtualTTL} {
+		t.Run(most.String(), func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				mu := mutexOf(t, process(t, etcd, "a", etcdlock.WithMaxHold(most)), "n")
+				start := time.Now()
+				hold := lockWithin(t, mu, time.Second)
+				require.False(t, mu.Deadline().After(start.Add(most)))
+				next := mutexOf(t, process(t, etcd, "b"), "n")
+				entered := make(chan time.Duration, 1)
+				go func() {
+					if next.Lock(context.Background()) == nil {
+						entered <- time.Since(start)
+					}
+				}()
+				require.Equal(t, most, endsAfter(t, hold, start))
+				require.Equal(t, etcdlock.ErrMaxHold, context.Cause(hold))
+				require.Zero(t, mu.Token())
+				require.Equal(t, most, <-entered)
+				require.Len(t, etcd.Keys("n/"), 1)
+				err := mu.Unlock(context.Background())
+				require.ErrorIs(t, err, etcdlock.ErrLost)
+				require.ErrorIs(t, err, etcdlock.ErrMaxHold)
+				require.NoError(t, next.Unlock(context.Background()))
+			})
+		})
+	}
+}
+
+func TestAcquireTimeoutBoundsTheWaitToTheInstant(t *testing.T) {
+	const bound = 7 * time.Second
+	rows := []struct {
+		promise string
+		faults  func(fake.Call) fake.Effect
+		same    bool          // the holder is in the same Session
+		slack   time.Duration // for a removal that etcd does not answer
+	}{
+		{"behind another process", nil, false, 0},
+		{"behind a goroutine of the Session", nil, true, 0},
+		{"no grant is answered", from(1, fake.Grant, fake.Effect{Drop: true}), false, 0},
+		{"each grant fails", from(1, fake.Grant, fake.Effect{Before: fake.Unavailable}), false, 0},
+		{"no transaction is answered", from(1, fake.Txn, fake.Effect{Drop: true}), false, 50 * time.Millisecond},
+		{"each answer to a transaction is lost", from(1, fake.Txn, fake.Effect{DropReply: true}), false, 50 * time.Millisecond},
+		{"no watch is answered", from(1, fake.Watch, fake.Effect{Drop: true}), false, 0},
+		{"no read and no watch is answered", func(c fake.Call) fake.Effect {
+			return fake.Effect{Drop: c.Method == fake.Watch || c.Method == fake.Range || c.Method == fake.Txn && len(c.Puts) == 0}
+		}, false, 50 * time.Millisecond},
+	}
+	for _, row := range rows {
+		t.Run(row.promise, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				holding := process(t, etcd, "a")
+				holder := mutexOf(t, holding, "n")
+				hold := lockWithin(t, holder, time.Second)
+				waiting := holding
+				if !row.same {
+					waiting = process(t, etcd, "b")
+				}
+				mu := mutexOf(t, waiting, "n", etcdlock.WithAcquireTimeout(bound))
+				if row.faults != nil {
+					etcd.Intercept(func(c fake.Call) fake.Effect {
+						if c.Process == "b" {
+							return row.faults(c)
+						}
+						return fake.Effect{}
+					})
+				}
+				start := time.Now()
+				err := mu.Lock(context.Background())
+				took := time.Since(start)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				require.GreaterOrEqual(t, took, bound)
+				require.LessOrEqual(t, took, bound+row.slack)
+				etcd.Intercept(nil)
+				time.Sleep(2 * virtualTTL)
+				require.Equal(t, []string{holder.Key()}, etcd.Keys("n/"), "the wait left something behind")
+				require.NoError(t, hold.Err())
+				require.NoError(t, holder.Unlock(context.Background()))
+			})
+		})
+	}
+}
+
+func TestAnIdleLeaseIsGivenBackAfterTwoTTLsAndReplacedOnUse(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := process(t, etcd, "a")
+		mu := mutexOf(t, s, "n")
+		require.Equal(t, clientv3.LeaseID(clientv3.NoLease), s.Lease())
+		var used []clientv3.LeaseID
+		for range 3 {
+			lockWithin(t, mu, time.Second)
+			used = append(used, s.Lease())
+			time.Sleep(3 * time.Second)
+			require.NoError(t, mu.Unlock(context.Background()))
+			time.Sleep(2*virtualTTL - 1)
+			require.Equal(t, used[len(used)-1:], etcd.Leases(), "given back before two TTLs")
+			require.Equal(t, used[len(used)-1], s.Lease())
+			time.Sleep(time.Second)
+			require.Empty(t, etcd.Leases(), "not given back after two TTLs")
+			require.Equal(t, clientv3.LeaseID(clientv3.NoLease), s.Lease())
+			calls := len(etcd.Calls(""))
+			time.Sleep(100 * virtualTTL)
+			require.Len(t, etcd.Calls(""), calls, "a Session that is not used says nothing")
+		}
+		require.Len(t, etcd.Calls(fake.Grant), 3)
+		require.NotEqual(t, used[0], used[1])
+		require.NotEqual(t, used[1], used[2])
+	})
+}
+
+// The Revoke is under way, or was carried out and its answer was lost, when the next
+// Lock comes: it gets another lease and is not lost with this one.
+func TestALeaseThatIsBeingGivenBackIsNotUsed(t *testing.T) {
+	for name, effect := range map[string]fake.Effect{
+		"slow request": {Delay: time.Second},
+		"lost answer":  {DropReply: true},
+		"lost request": {Drop: true},
+		"a late copy":  {Again: time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				etcd.Intercept(only(1, fake.Revoke, effect))
+				s := process(t, etcd, "a")
+				mu := mutexOf(t, s, "n")
+				lockWithin(t, mu, time.Second)
+				old := s.Lease()
+				require.NoError(t, mu.Unlock(context.Background()))
+				for len(etcd.Calls(fake.Revoke)) == 0 {
+					time.Sleep(10 * time.Millisecond)
+				}
+				hold := lockWithin(t, mu, time.Second)
+				require.NotEqual(t, old, s.Lease())
+				time.Sleep(10 * virtualTTL)
+				require.NoError(t, hold.Err(), context.Cause(hold))
+				require.NoError(t, mu.Unlock(context.Background()))
+			})
+		})
+	}
+}
+
+// The grant's answer takes 300 ms, the trust is 100 ms: a lease so granted has ended
+// before anything can be held with it.
+func TestALeaseWhoseGrantComesTooLateIsNotHeldWith(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		etcd.Intercept(from(1, fake.Grant, fake.Effect{DelayReply: 300 * time.Millisecond}))
+		s := process(t, etcd, "a", etcdlock.WithTTL(2*time.Second), etcdlock.WithSafetyMargin(1900*time.Millisecond))
+		mu := mutexOf(t, s, "n")
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		require.ErrorIs(t, mu.Lock(ctx), context.DeadlineExceeded)
+		etcd.Intercept(nil)
+		lockWithin(t, mu, 3*time.Second)
+		require.NoError(t, mu.Unlock(context.Background()))
+	})
+}
+
+// The waiter's renewals hang, and its turn comes about when its trust ends, at
+// 21 s: it holds with time left, or it queues anew, with another lease.
+func TestLockNeverReturnsNilAfterItsDeadline(t *testing.T) {
+	const step = 5 * time.Millisecond
+	outcomes := map[bool]int{}
+	for delay := -10 * step; delay <= 10*step; delay += step {
+		for _, event := range []time.Duration{0, 1, 3 * step} {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				etcd.Intercept(func(c fake.Call) fake.Effect {
+					switch {
+					case c.Method == fake.Event:
+						return fake.Effect{Delay: event}
+					case c.Process == "b" && c.Method == fake.KeepAlive && c.Lease == 0x1002:
+						return fake.Effect{DropReply: true}
+					}
+					return fake.Effect{}
+				})
+				holder := mutexOf(t, process(t, etcd, "a"), "n")
+				lockWithin(t, holder, time.Second)
+				s := process(t, etcd, "b")
+				mu := mutexOf(t, s, "n")
+				start := time.Now()
+				first := make(chan bool, 1)
+				go func() {
+					err := mu.Lock(context.Background())
+					held, until := mu.Token(), mu.Deadline()
+					if err != nil || held == 0 || !until.After(time.Now()) {
+						t.Errorf("release after %v: Lock returned %v, token %d, deadline %v from now",
+							time.Since(start), err, held, time.Until(until))
+					}
+					first <- s.Lease() == 0x1002
+				}()
+				time.Sleep(21*time.Second + delay)
+				require.NoError(t, holder.Unlock(context.Background()))
+				outcomes[<-first]++
+				require.NoError(t, mu.Unlock(context.Background()))
+			})
+		}
+	}
+	require.Positive(t, outcomes[true], "the first lease never served")
+	require.Positive(t, outcomes[false], "the first lease always served")
+}
+
+// etcd has carried out the renewals whose answers were lost, so the key is still
+// there when the deadline has passed.
+func TestUnlockAfterTheDeadlineIsErrLostEvenIfTheKeyIsThere(t *testing.T) {
+	for _, late := range []time.Duration{0, 1, time.Second, 10 * time.Second} {
+		t.Run(late.String(), func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				etcd.Intercept(from(1, fake.KeepAlive, fake.Effect{DropReply: true}))
+				mu := mutexOf(t, process(t, etcd, "a"), "n")
+				lockWithin(t, mu, time.Second)
+				time.Sleep(21*time.Second + late)
+				require.NotEmpty(t, etcd.Keys("n/"))
+				err := mu.Unlock(context.Background())
+				lost, ok := errors.AsType[*etcdlock.LostError](err)
+				require.True(t, ok, "%v", err)
+				require.NotZero(t, lost.Token)
+				synctest.Wait()
+				require.Empty(t, etcd.Keys("n/"))
+				requireNotHeldButUsable(t, mu)
+			})
+		})
+	}
+}
+
+func requireNotHeldButUsable(t *testing.T, mu *etcdlock.Mutex) {
+	t.Helper()
+	require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrNotHeld)
+	lockWithin(t, mu, time.Second)
+	require.NoError(t, mu.Unlock(context.Background()))
+}
+
+func TestAThousandNamesCostOneLeaseAndOneRenewalPerThirdOfTheTTL(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := process(t, etcd, "a")
+		start := time.Now()
+		for i := range 1000 {
+			lockWithin(t, mutexOf(t, s, fmt.Sprintf("n%d", i)), time.Second)
+		}
+		require.Len(t, etcd.Calls(""), 1001, "one grant, and one transaction per Lock")
+		time.Sleep(10*virtualTTL + time.Second)
+		require.Len(t, etcd.Leases(), 1)
+		require.Len(t, etcd.Keys(""), 1000)
+		require.Len(t, etcd.Calls(fake.KeepAlive), 30)
+		require.LessOrEqual(t, len(etcd.Calls(fake.TimeToLive)), 30, "%v", sentAfter(etcd.Calls(fake.TimeToLive), start))
+		require.NotEmpty(t, etcd.Calls(fake.TimeToLive))
+	})
+}
+
+func TestOnlyHoldsOlderThanALookAreLookedAt(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		mu := mutexOf(t, process(t, etcd, "a"), "n")
+		for range 60 {
+			lockWithin(t, mu, time.Second)
+			time.Sleep(600 * time.Millisecond)
+			require.NoError(t, mu.Unlock(context.Background()))
+			time.Sleep(400 * time.Millisecond)
+		}
+		// One per renewal period serves the keys that should not be there.
+		require.LessOrEqual(t, len(etcd.Calls(fake.TimeToLive)), 7)
+
+		before := len(etcd.Calls(fake.TimeToLive))
+		start := time.Now()
+		lockWithin(t, mu, time.Second)
+		time.Sleep(10 * time.Second)
+		looks := sentAfter(etcd.Calls(fake.TimeToLive)[before:], start)
+		require.GreaterOrEqual(t, len(looks), 10, "%v", looks)
+		require.LessOrEqual(t, len(looks), 15, "%v", looks)
+		require.NoError(t, mu.Unlock(context.Background()))
+	})
+}
+
+// At most 0.7 s until the next look, which starts with a tick of 0.35 s.
+func TestALossFromOutsideIsNoticedWithinAboutASecond(t *testing.T) {
+	const noticed = 1100 * time.Millisecond
+	ways := map[string]func(*fake.Server, *etcdlock.Session, *etcdlock.Mutex){
+		"the key is deleted":   func(etcd *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) { etcd.DeleteKey(mu.Key()) },
+		"the lease is revoked": func(etcd *fake.Server, s *etcdlock.Session, _ *etcdlock.Mutex) { etcd.RevokeLease(s.Lease()) },
+		"the key is deleted and put again by another": func(etcd *fake.Server, s *etcdlock.Session, mu *etcdlock.Mutex) {
+			key := mu.Key()
+			etcd.DeleteKey(key)
+			_ = etcd.PutKey(key, s.Lease())
+		},
+	}
+	for name, takeAway := range ways {
+		t.Run(name, func(t *testing.T) {
+			for after := time.Duration(0); after < 10*time.Second; after += 130 * time.Millisecond {
+				inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+					s := process(t, etcd, "a")
+					mu := mutexOf(t, s, "n")
+					hold := lockWithin(t, mu, time.Second)
+					time.Sleep(after)
+					taken := time.Now()
+					takeAway(etcd, s, mu)
+					require.LessOrEqual(t, endsAfter(t, hold, taken), noticed, "taken away after %v", after)
+					requireLost(t, mu, hold)
+					require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrLost)
+					requireNotHeldButUsable(t, mu)
+				})
+			}
+		})
+	}
+}
+
+// A late copy of an acquiring transaction puts a key that nobody waits for any more.
+// It blocks the others only until the next look.
+func TestAKeyThatNobodyAccountsForIsSwept(t *testing.T) {
+	rows := []struct {
+		promise string
+		held    bool
+		within  time.Duration
+	}{
+		{"within about a second while something is held", true, 1100 * time.Millisecond},
+		{"within a renewal period while nothing is", false, virtualTTL/3 + 400*time.Millisecond},
+	}
+	for _, row := range rows {
+		t.Run(row.promise, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				s := process(t, etcd, "a")
+				mu := mutexOf(t, s, "held")
+				hold := lockWithin(t, mu, time.Second)
+				lease := s.Lease()
+				if !row.held {
+					require.NoError(t, mu.Unlock(context.Background()))
+				}
+				time.Sleep(time.Second)
+				require.NoError(t, etcd.PutKey("n/"+uuid.NewString(), lease))
+				other := mutexOf(t, process(t, etcd, "b"), "n")
+				start := time.Now()
+				lockWithin(t, other, time.Minute)
+				require.LessOrEqual(t, time.Since(start), row.within)
+				require.NoError(t, other.Unlock(context.Background()))
+
+				// Another copy may come: what follows uses another lease.
+				next := mutexOf(t, s, "next")
+				lockWithin(t, next, time.Second)
+				require.NotEqual(t, lease, s.Lease())
+				require.NoError(t, next.Unlock(context.Background()))
+				if row.held {
+					require.NoError(t, hold.Err(), "the hold is not touched")
+					require.NoError(t, mu.Unlock(context.Background()))
+				}
+				synctest.Wait()
+				require.NotContains(t, etcd.Leases(), lease)
+			})
+		})
+	}
+}
+
+// a is held on the first lease. The answer to b's transaction is lost, so a copy of
+// it may still come: b holds on that lease, c does not.
+func TestAfterADoubtfulLockTheNextOneUsesAnotherLease(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := process(t, etcd, "p")
+		a, b, c := mutexOf(t, s, "a"), mutexOf(t, s, "b"), mutexOf(t, s, "c")
+		holdA := lockWithin(t, a, time.Second)
+		first := s.Lease()
+		etcd.Intercept(only(2, fake.Txn, fake.Effect{After: fake.Unavailable}))
+		holdB := lockWithin(t, b, time.Second)
+		require.Len(t, etcd.Keys("b/"), 1)
+		lockWithin(t, c, time.Second)
+		second := s.Lease()
+		require.NotEqual(t, first, second)
+		require.Equal(t, []clientv3.LeaseID{first, second}, etcd.Leases())
+
+		time.Sleep(10 * virtualTTL)
+		require.NoError(t, holdA.Err(), "the doubtful lease is renewed while it is held with")
+		require.NoError(t, holdB.Err())
+		require.NoError(t, a.Unlock(context.Background()))
+		time.Sleep(10 * virtualTTL)
+		require.Contains(t, etcd.Leases(), first)
+		require.NoError(t, holdB.Err())
+		require.NoError(t, b.Unlock(context.Background()))
+		synctest.Wait()
+		require.Equal(t, []clientv3.LeaseID{second}, etcd.Leases(), "the doubtful lease is revoked with its last hold")
+		require.NoError(t, c.Unlock(context.Background()))
+	})
+}
+
+// The request is under way for 5 s when the caller gives up, and is carried out then.
+func TestARequestThatIsCarriedOutAfterItsCallerGaveUpLeavesNoKey(t *testing.T) {
+	for _, held := range []bool{false, true} {
+		t.Run(fmt.Sprintf("lease held with otherwise %v", held), func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				s := process(t, etcd, "a")
+				if held {
+					lockWithin(t, mutexOf(t, s, "held"), time.Second)
+				}
+				etcd.Intercept(func(c fake.Call) fake.Effect {
+					if c.Method == fake.Txn && len(c.Puts) > 0 {
+						return fake.Effect{Delay: 5 * time.Second}
+					}
+					return fake.Effect{}
+				})
+				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				require.ErrorIs(t, mutexOf(t, s, "n").Lock(ctx), context.DeadlineExceeded)
+				time.Sleep(5*time.Second + 1100*time.Millisecond)
+				require.Empty(t, etcd.Keys("n/"))
+			})
+		})
+	}
+}
+
+// An old leader answers with the keys as they were before: the linearizable read
+// that follows tells that the hold is whole.
+func TestALookThatOmitsALiveKeyEndsNothing(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		etcd.Intercept(from(1, fake.TimeToLive, fake.Effect{Edit: func(reply any) {
+			reply.(*clientv3.LeaseTimeToLiveResponse).Keys = nil
+		}}))
+		mu := mutexOf(t, process(t, etcd, "a"), "n")
+		hold := lockWithin(t, mu, time.Second)
+		time.Sleep(10 * time.Second)
+		require.NoError(t, hold.Err(), context.Cause(hold))
+		require.NotEmpty(t, etcd.Calls(fake.TimeToLive))
+		require.NoError(t, mu.Unlock(context.Background()))
+	})
+}
+
+// The look is sent before b is locked and answered after: what it says of b means
+// nothing, so nothing is asked because of it.
+func TestALookJudgesNoHoldThatBeganAfterItWasSent(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		etcd.Intercept(only(1, fake.TimeToLive, fake.Effect{DelayReply: 500 * time.Millisecond}))
+		s := process(t, etcd, "p")
+		lockWithin(t, mutexOf(t, s, "a"), time.Second)
+		for len(etcd.Calls(fake.TimeToLive)) == 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(100 * time.Millisecond)
+		hold := lockWithin(t, mutexOf(t, s, "b"), time.Second)
+		asked := len(etcd.Calls(fake.Txn)) + len(etcd.Calls(fake.Range))
+		time.Sleep(500 * time.Millisecond)
+		require.Equal(t, asked, len(etcd.Calls(fake.Txn))+len(etcd.Calls(fake.Range)))
+		time.Sleep(5 * time.Second)
+		require.NoError(t, hold.Err(), context.Cause(hold))
+	})
+}
+
+// An outage that outlives the lease ends the hold; Session and Mutex go on with a new
+// lease by themselves as soon as etcd is back.
+func TestAnExpiredLeaseIsReplacedAfterAnOutage(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := process(t, etcd, "a")
+		mu := mutexOf(t, s, "n")
+		for range 3 {
+			hold := lockWithin(t, mu, time.Second)
+			old := s.Lease()
+			etcd.Cut("a")
+			endsAfter(t, hold, time.Now())
+			require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrLost)
+			entered := make(chan error, 1)
+			go func() { entered <- mu.Lock(context.Background()) }()
+			time.Sleep(time.Hour)
+			etcd.Heal("a")
+			healed := time.Now()
+			require.NoError(t, <-entered)
+			require.LessOrEqual(t, time.Since(healed), 3*time.Second)
+			require.NotEqual(t, old, s.Lease())
+			require.NoError(t, mu.Unlock(context.Background()))
+		}
+	})
+}
