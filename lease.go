@@ -170,7 +170,7 @@ func (s *Session) Lease() clientv3.LeaseID {
 	}
 	s.mu.Lock()
 	defer s.unlock()
-	if s.current == nil {
+	if !s.usableLocked() {
 		return clientv3.NoLease
 	}
 	return s.current.id

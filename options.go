@@ -227,14 +227,15 @@ func (c *config) marginOf(granted time.Duration) time.Duration {
 	return max(granted/8, minMargin)
 }
 
-// identity is what tells this process from others.
-func identity() (host string, pid int) {
+// identity is what tells this process from others. It is read once, since every
+// key's value needs it.
+var identity = sync.OnceValues(func() (host string, pid int) {
 	host, err := os.Hostname()
 	if err != nil || host == "" {
 		host = "unknown"
 	}
 	return strings.ToValidUTF8(host, "?"), os.Getpid()
-}
+})
 
 // stored is the value of a contender's key, for people and operators.
 type stored struct {

@@ -682,6 +682,7 @@ func (p *place) remove() {
 	read := clientv3.OpGet(p.prefix(), clientv3.WithPrefix())
 	del := clientv3.OpDelete(p.key)
 	ctx := p.lease.live // when it ends, so does the key
+	warned := false
 	var retry backoff
 	for {
 		ifs, then, otherwise := []clientv3.Cmp{p.exists()}, []clientv3.Op{del, read}, []clientv3.Op{read}
@@ -704,7 +705,8 @@ func (p *place) remove() {
 			s.unlock()
 			break
 		}
-		if ctx.Err() == nil {
+		if !warned && ctx.Err() == nil {
+			warned = true
 			s.mu.Lock()
 			p.lease.retireLocked(errLeaseDoubtful)
 			s.unlock()
