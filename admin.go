@@ -66,12 +66,9 @@ func Holders(ctx context.Context, kv clientv3.KV, prefix string) ([]Contender, e
 	}
 	first := make(map[string]Contender)
 	for _, kv := range resp.Kvs {
-		slash := strings.LastIndexByte(string(kv.Key), '/')
-		if slash <= 0 || slash < len(prefix)-1 {
-			continue
-		}
-		c, ok := parseContender(string(kv.Key[:slash]), kv)
-		if ok && strings.HasPrefix(c.Name, prefix) {
+		name, _, _ := cutLast(string(kv.Key))
+		c, ok := parseContender(name, kv)
+		if ok && name != "" && strings.HasPrefix(c.Name, prefix) {
 			if held, taken := first[c.Name]; !taken || c.Token < held.Token {
 				first[c.Name] = c
 			}
@@ -152,6 +149,15 @@ func parseContender(name string, kv keyValue) (Contender, bool) {
 		Lease: clientv3.LeaseID(kv.GetLease()),
 		Since: since,
 	}, true
+}
+
+// cutLast cuts a key at its last "/".
+func cutLast(key string) (name, tail string, found bool) {
+	slash := strings.LastIndexByte(key, '/')
+	if slash < 0 {
+		return "", key, false
+	}
+	return key[:slash], key[slash+1:], true
 }
 
 // isTail reports whether tail is how a contender's key ends: a canonical UUID in

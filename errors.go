@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -72,11 +73,20 @@ type LostError struct {
 }
 
 func (e *LostError) Error() string {
-	return fmt.Sprintf("etcdlock: lock %q lost (token %d): %s", e.Name, e.Token, bare(e.Reason))
+	text := fmt.Sprintf("etcdlock: lock %q lost (token %d)", e.Name, e.Token)
+	if e.Reason != nil {
+		text += ": " + bare(e.Reason)
+	}
+	return text
 }
 
 // Unwrap makes errors.Is(e, ErrLost) and errors.Is(e, e.Reason) true.
-func (e *LostError) Unwrap() []error { return []error{ErrLost, e.Reason} }
+func (e *LostError) Unwrap() []error {
+	if e.Reason == nil {
+		return []error{ErrLost}
+	}
+	return []error{ErrLost, e.Reason}
+}
 
 // opError is the error of one call: its text names the call and the lock, and
 // it wraps all that the caller may want to tell apart.
@@ -180,10 +190,8 @@ var refusedCodes = []string{
 func refused(err error) bool {
 	for ; err != nil; err = errors.Unwrap(err) {
 		text := err.Error()
-		for _, refusal := range refusals {
-			if text == refusal {
-				return true
-			}
+		if slices.Contains(refusals, text) {
+			return true
 		}
 		for _, code := range refusedCodes {
 			if strings.HasPrefix(text, code) && !strings.HasSuffix(text, "revision of auth store is old") {

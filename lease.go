@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,7 +33,6 @@ var (
 	errSuspended     = errors.New("the wall clock ran ahead: machine suspended, or clock set")
 	errKeyGone       = errors.New("its key was deleted")
 	errClientClosed  = errors.New("the etcd client is closed")
-	errUnknownLease  = errors.New("etcd seems not to know the lease")
 	errUnreachable   = errors.New("no endpoint of etcd can be reached")
 )
 
@@ -49,7 +50,8 @@ var (
 //	goroutine        started by            ends
 //	keeper           a grant, per lease    with the lease, once it is revoked
 //	renewal, look    the keeper            with their answer or their time
-//	grant            Lock without a lease  with its answer or its time
+//	grant            Lock without a lease  with its answer or its time, and a pause
+//	second reads     a waiter cut off      with the answer to either or their time
 //	removal          a place given up      once etcd confirms, or with the lease
 //	hooks            an event for a Trace  when all events are delivered
 //
@@ -65,17 +67,18 @@ type Session struct {
 	// mu guards what follows and the mutable state of every lease, line, place
 	// and hold of the Session. It is never held across a call to etcd, to the
 	// user's code, or to the cancel function of a context; see unlock.
-	mu       sync.Mutex
-	current  *lease // for new places, nil if there is none
-	granting *grant // under way, or nil
-	leases   map[*lease]struct{}
-	lines    map[string]*line
-	sweepAt  int             // size of lines at which unused ones are dropped
-	after    []func()        // for unlock to call
-	tasks    int             // goroutines running
-	quiet    []chan struct{} // closed when tasks reaches 0
-	closed   bool
-	left     error // why a lease could not be revoked by Close
+	mu         sync.Mutex
+	current    *lease // for new places, nil if there is none
+	granting   *grant // under way, or nil; it owns grantRetry
+	grantRetry backoff
+	leases     map[*lease]struct{}
+	lines      map[string]*line
+	sweepAt    int             // size of lines at which unused ones are dropped
+	after      []func()        // for unlock to call
+	tasks      int             // goroutines running
+	quiet      []chan struct{} // closed when tasks reaches 0
+	closed     bool
+	left       error // why a lease could not be revoked by Close
 }
 
 // A lease is one etcd lease and what is known of it.
@@ -146,11 +149,11 @@ func (s *Session) Mutex(name string, opts ...Option) (*Mutex, error) {
 	cfg := s.cfg
 	if len(opts) > 0 {
 		changed, err := s.cfg.apply(opts)
-		if err != nil {
-			return nil, err
-		}
 		if changed.leaseOption != "" {
 			return nil, fmt.Errorf("etcdlock: %s is for New and NewSession, not for Session.Mutex", changed.leaseOption)
+		}
+		if err != nil {
+			return nil, err
 		}
 		cfg = &changed
 	}
@@ -163,7 +166,9 @@ func (s *Session) Mutex(name string, opts ...Option) (*Mutex, error) {
 }
 
 // Lease returns the lease that the next hold will be bound to, clientv3.NoLease
-// before the first use, after Close and while a lost lease is not replaced yet.
+// before the first use, after Close and while a lost lease is not replaced yet. A
+// lease is replaced after a loss, after a request whose outcome is unknown, and when
+// it was not used for two TTLs; what else is attached to it goes with it.
 func (s *Session) Lease() clientv3.LeaseID {
 	if s == nil {
 		return clientv3.NoLease
@@ -191,6 +196,9 @@ func (s *Session) Close(ctx context.Context) error {
 	if ctx == nil {
 		return errors.New("etcdlock: close: nil context")
 	}
+	ctx, cancel := outlive(ctx, func(h *hold) bool { return h.m.s == s }, closeGrace)
+	defer cancel()
+
 	s.mu.Lock()
 	if s.closed {
 		s.unlock()
@@ -209,11 +217,6 @@ func (s *Session) Close(ctx context.Context) error {
 	quiet := s.quietLocked()
 	s.unlock()
 
-	if ctx.Err() != nil {
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
-		defer cancel()
-		ctx = grace
-	}
 	select {
 	case <-quiet:
 	case <-ctx.Done():
@@ -233,8 +236,8 @@ func (s *Session) Close(ctx context.Context) error {
 	return nil
 }
 
-// afterLocked has f called once mu is unlocked: what cancels contexts or calls the
-// user's logger may come back here.
+// afterLocked has f called once mu is unlocked: cancelling a context runs code that
+// may come back here.
 func (s *Session) afterLocked(f func()) { s.after = append(s.after, f) }
 
 // unlock unlocks mu, and then does what had to wait for that. Every mu.Lock is
@@ -280,8 +283,8 @@ func (s *Session) quietLocked() <-chan struct{} {
 
 // A grant is one attempt to get a lease, which all that need one wait for.
 type grant struct {
-	done chan struct{}
-	err  error // written before done is closed
+	done chan struct{} // closed once it is decided, after a pause if it failed
+	err  error         // guarded by mu
 }
 
 // newPlace returns a place for c on the current lease, which is granted first if
@@ -291,7 +294,6 @@ type grant struct {
 // Invariant: taking a lease for a place and deciding to revoke it exclude each
 // other, both being done under mu.
 func (s *Session) newPlace(ctx context.Context, c *claim) (*place, error) {
-	var retry backoff
 	for {
 		s.mu.Lock()
 		if s.usableLocked() {
@@ -311,22 +313,26 @@ func (s *Session) newPlace(ctx context.Context, c *claim) (*place, error) {
 		}
 		s.unlock()
 
+		var err error
 		select {
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			err = context.Cause(ctx)
 		case <-g.done:
 		}
+		s.mu.Lock()
+		failure := g.err
+		s.unlock()
+		if failure != nil {
+			c.lastErr = failure
+		}
 		switch {
-		case g.err == nil:
-			continue
+		case err != nil:
+			return nil, err
+		case failure == nil:
 		case s.clientClosed():
 			return nil, errClientClosed
-		case refused(g.err):
-			return nil, g.err
-		}
-		c.lastErr = g.err
-		if err := retry.wait(ctx, s); err != nil {
-			return nil, err
+		case refused(failure):
+			return nil, failure
 		}
 	}
 }
@@ -340,21 +346,30 @@ func (s *Session) usableLocked() bool {
 	return s.current != nil
 }
 
-// grantLease is one attempt to get a lease.
+// grantLease is one attempt to get a lease. All that need one share the pause after
+// a failure, too.
 func (s *Session) grantLease(g *grant) {
+	defer close(g.done)
 	ctx, cancel := context.WithTimeout(s.ctx, s.rpcTimeout())
 	defer cancel()
 	attemptStarted := time.Now()
-	resp, err := s.client.Grant(ctx, s.cfg.ttlSeconds())
+	resp, err := s.client.Grant(ctx, int64(s.cfg.ttl/time.Second))
+	if err != nil {
+		s.mu.Lock()
+		g.err = err
+		s.unlock()
+		if !refused(err) && !s.clientClosed() {
+			_ = s.grantRetry.wait(s.ctx, s) // the callers see s.ctx's end themselves
+		}
+		s.mu.Lock()
+		defer s.unlock()
+		s.granting = nil
+		return
+	}
 
 	s.mu.Lock()
 	defer s.unlock()
-	defer close(g.done)
-	s.granting = nil
-	if err != nil {
-		g.err = err
-		return
-	}
+	s.granting, s.grantRetry = nil, backoff{}
 	ttl := time.Duration(resp.TTL) * time.Second
 	l := &lease{
 		s:         s,
@@ -375,7 +390,7 @@ func (s *Session) grantLease(g *grant) {
 		g.err = fmt.Errorf("etcdlock: etcd granted a TTL of %v, not above the safety margin %v", ttl, margin)
 		l.endLocked(g.err)
 	}
-	s.afterLocked(func() { s.cfg.log.Debug("etcdlock: lease granted", "lease", l.hex(), "ttl", ttl) })
+	s.log(slog.LevelDebug, "lease granted", "lease", l.hex(), "ttl", ttl)
 	if t := s.cfg.trace; t != nil && t.LeaseGranted != nil {
 		s.hooks.run(func() { t.LeaseGranted(l.id, ttl) })
 	}
@@ -482,7 +497,7 @@ func (l *lease) keep(granted time.Time) {
 	tick := time.NewTicker(lookEvery / 2)
 	defer tick.Stop()
 	lastLook := granted
-	looked := make(chan struct{}, 1)
+	looked := make(chan bool, 1) // whether etcd knew the lease
 	looking := false
 	troubled := false // the last attempt failed, or is late
 
@@ -525,17 +540,14 @@ func (l *lease) keep(granted time.Time) {
 				sent := time.Now()
 				lastLook, looking = sent, true
 				l.spawn(func() {
-					if !l.look(ctx, sent) { // the lease seems gone: let a renewal tell
-						select {
-						case results <- renewal{started: sent, err: errUnknownLease}:
-						case <-ctx.Done():
-						}
-					}
-					looked <- struct{}{}
+					looked <- l.look(ctx, sent)
 				})
 			}
-		case <-looked:
+		case known := <-looked:
 			looking = false
+			if !known && !troubled {
+				next.Reset(0) // a renewal tells for certain
+			}
 		}
 	}
 	stopAttempts()
@@ -650,10 +662,8 @@ func (l *lease) renewalFailed(err error) {
 	if answered(err, textLeaseNotFound) {
 		l.endLocked(err)
 	}
-	remaining := time.Until(l.trustedUntil)
-	s.afterLocked(func() {
-		s.cfg.log.Warn("etcdlock: lease not renewed", "lease", l.hex(), "error", err, "remaining", remaining)
-	})
+	s.log(slog.LevelWarn, "lease not renewed", "lease", l.hex(), "error", err,
+		"remaining", time.Until(l.trustedUntil))
 	if t := s.cfg.trace; t != nil && t.RenewalFailed != nil {
 		s.hooks.run(func() { t.RenewalFailed(l.id, err) })
 	}
@@ -696,30 +706,30 @@ func (l *lease) lookDue(last time.Time) bool {
 }
 
 // look compares the lease's keys in etcd with those that the Session accounts for.
-// It reports false if etcd does not know the lease.
+// It reports false if etcd seems not to know the lease.
 //
 // The answer is neither linearizable nor versioned, so nothing is done on its word
 // alone. A key that is missing is read before its place is given up; only places
 // that were taken before the look was sent are judged. A key that nobody accounts
 // for, the late copy of a request, is read and then deleted by its create revision.
-func (l *lease) look(ctx context.Context, sent time.Time) bool {
+func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 	s := l.s
 	ctx, cancel := context.WithTimeout(ctx, s.rpcTimeout())
 	defer cancel()
 	resp, err := s.client.TimeToLive(ctx, l.id, clientv3.WithAttachedKeys())
 	if err != nil {
-		return true // the renewals will tell
+		return true // the renewals tell
 	}
-	if resp.TTL <= 0 {
-		return false
-	}
+	known = resp.TTL >= 0 // -1 is the answer for a lease that does not exist
 	var missing []*place
 	var strays []string
 	s.mu.Lock()
 	present := make(map[string]bool, len(resp.Keys))
 	for _, key := range resp.Keys {
 		present[string(key)] = true
-		if l.places[string(key)] == nil {
+		// What users attach to the lease is theirs.
+		_, tail, _ := cutLast(string(key))
+		if l.places[string(key)] == nil && isTail(tail, 0) {
 			strays = append(strays, string(key))
 		}
 	}
@@ -731,17 +741,17 @@ func (l *lease) look(ctx context.Context, sent time.Time) bool {
 	s.unlock()
 
 	const maxOps = 100 // etcd allows 128 a transaction by default
-	for len(missing) > 0 {
-		n := min(len(missing), maxOps)
-		if l.confirmMissing(ctx, missing[:n]) != nil {
-			return true
+	for chunk := range slices.Chunk(missing, maxOps) {
+		if l.confirmMissing(ctx, chunk) != nil {
+			return known
 		}
-		missing = missing[n:]
 	}
-	for _, key := range strays {
-		l.sweep(ctx, key)
+	for chunk := range slices.Chunk(strays, maxOps) {
+		if l.sweep(ctx, chunk) != nil {
+			return known
+		}
 	}
-	return true
+	return known
 }
 
 // confirmMissing reads the keys of places and gives up those that are gone.
@@ -758,35 +768,50 @@ func (l *lease) confirmMissing(ctx context.Context, places []*place) error {
 	defer l.s.unlock()
 	for i, p := range places {
 		kvs := resp.Responses[i].GetResponseRange().GetKvs()
-		if len(kvs) == 0 || kvs[0].GetCreateRevision() != p.rev {
+		if len(kvs) == 0 || kvs[0].GetCreateRevision() != p.rev || kvs[0].GetLease() != int64(l.id) {
 			p.lostLocked()
 		}
 	}
 	return nil
 }
 
-// sweep deletes a key of the lease that no place of the Session accounts for.
-func (l *lease) sweep(ctx context.Context, key string) {
+// sweep deletes keys of the lease that no place of the Session accounts for, if they
+// are of its making.
+func (l *lease) sweep(ctx context.Context, keys []string) error {
 	s := l.s
-	resp, err := s.client.Get(ctx, key)
-	if err != nil || len(resp.Kvs) == 0 || resp.Kvs[0].GetLease() != int64(l.id) {
-		return
+	ops := make([]clientv3.Op, len(keys))
+	for i, key := range keys {
+		ops[i] = clientv3.OpGet(key)
 	}
-	s.mu.Lock()
-	accounted := l.places[key] != nil
-	if !accounted {
-		l.retireLocked(errLeaseDoubtful)
+	resp, err := s.client.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return err
 	}
-	s.unlock()
-	if accounted { // its name was taken again since the look
-		return
+	for i, key := range keys {
+		kvs := resp.Responses[i].GetResponseRange().GetKvs()
+		if len(kvs) == 0 || kvs[0].GetLease() != int64(l.id) {
+			continue
+		}
+		if owner, _ := parseValue(kvs[0].GetValue()); owner == "" {
+			continue
+		}
+		s.mu.Lock()
+		accounted := l.places[key] != nil // its name was taken again since the look
+		if !accounted {
+			l.retireLocked(errLeaseDoubtful)
+		}
+		s.unlock()
+		if accounted {
+			continue
+		}
+		rev := kvs[0].GetCreateRevision()
+		_, err := s.client.Txn(ctx).
+			If(clientv3.Compare(clientv3.CreateRevision(key), "=", rev)).
+			Then(clientv3.OpDelete(key)).
+			Commit()
+		s.log(slog.LevelWarn, "removed a key that a late request had put", "key", key, "revision", rev, "error", err)
 	}
-	rev := resp.Kvs[0].GetCreateRevision()
-	_, err = s.client.Txn(ctx).
-		If(clientv3.Compare(clientv3.CreateRevision(key), "=", rev)).
-		Then(clientv3.OpDelete(key)).
-		Commit()
-	s.cfg.log.Warn("etcdlock: removed a key that a late request had put", "key", key, "revision", rev, "error", err)
+	return nil
 }
 
 // revoke gives the lease back, and with it every key that is left. It tries until
@@ -812,15 +837,15 @@ func (l *lease) revoke() {
 		}
 	}
 	if err != nil {
-		s.cfg.log.Warn("etcdlock: lease not revoked; it expires by itself", "lease", l.hex(), "error", err)
+		s.log(slog.LevelWarn, "lease not revoked; it expires by itself", "lease", l.hex(), "error", err)
 	} else {
-		s.cfg.log.Debug("etcdlock: lease given back", "lease", l.hex())
+		s.log(slog.LevelDebug, "lease given back", "lease", l.hex())
 	}
 	s.mu.Lock()
 	defer s.unlock()
 	delete(s.leases, l)
 	l.revoked = err == nil
-	l.bury()
+	s.afterLocked(l.bury)
 	if err != nil && s.closed {
 		s.left = err
 	}
@@ -863,4 +888,10 @@ func (b *backoff) wait(ctx context.Context, s *Session) error {
 // jitter is d give or take a quarter, so that crowds do not act in step.
 func jitter(d time.Duration) time.Duration {
 	return d*3/4 + rand.N(d/2+1)
+}
+
+// log tells l, if there is one, in its turn: like a hook, a handler that blocks holds
+// up no lock.
+func (s *Session) log(level slog.Level, message string, args ...any) {
+	s.cfg.tell(&s.hooks, level, message, args)
 }

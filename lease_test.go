@@ -39,9 +39,9 @@ func inVirtualTime(t *testing.T, test func(t *testing.T, etcd *fake.Server)) {
 	})
 }
 
-// process returns a Session of a process of its own, with virtualTTL unless opts say
+// processIn returns a Session of a process of its own, with virtualTTL unless opts say
 // otherwise. It is closed in the end, when the faults are over.
-func process(t *testing.T, etcd *fake.Server, name string, opts ...etcdlock.Option) *etcdlock.Session {
+func processIn(t *testing.T, etcd *fake.Server, name string, opts ...etcdlock.Option) *etcdlock.Session {
 	t.Helper()
 	opts = append([]etcdlock.Option{etcdlock.WithTTL(virtualTTL), etcdlock.WithOwner(name)}, opts...)
 	s, err := etcdlock.NewSession(etcd.Client(name), opts...)
@@ -55,7 +55,7 @@ func process(t *testing.T, etcd *fake.Server, name string, opts ...etcdlock.Opti
 	return s
 }
 
-func mutexOf(t *testing.T, s *etcdlock.Session, name string, opts ...etcdlock.Option) *etcdlock.Mutex {
+func mutexIn(t *testing.T, s *etcdlock.Session, name string, opts ...etcdlock.Option) *etcdlock.Mutex {
 	t.Helper()
 	mu, err := s.Mutex(name, opts...)
 	require.NoError(t, err)
@@ -69,12 +69,12 @@ func lockWithin(t *testing.T, mu *etcdlock.Mutex, most time.Duration) context.Co
 	ctx, cancel := context.WithTimeout(context.Background(), most)
 	defer cancel()
 	require.NoError(t, mu.Lock(ctx))
-	requireHeld(t, mu)
+	requireWhole(t, mu)
 	return mu.Context(context.Background())
 }
 
-// requireHeld asks of a hold all that it says of itself.
-func requireHeld(t *testing.T, mu *etcdlock.Mutex) {
+// requireWhole asks of a hold all that it says of itself.
+func requireWhole(t *testing.T, mu *etcdlock.Mutex) {
 	t.Helper()
 	require.NoError(t, mu.Context(context.Background()).Err())
 	require.NotZero(t, mu.Token())
@@ -82,7 +82,7 @@ func requireHeld(t *testing.T, mu *etcdlock.Mutex) {
 	require.True(t, mu.Deadline().After(time.Now()), "deadline %v is over", mu.Deadline())
 }
 
-// requireEnded is the contrary of requireHeld, for the context of a hold that was lost.
+// requireLost is the contrary of requireWhole, for the context of a hold that was lost.
 func requireLost(t *testing.T, mu *etcdlock.Mutex, hold context.Context) {
 	t.Helper()
 	require.ErrorIs(t, hold.Err(), context.Canceled)
@@ -113,8 +113,8 @@ func sentAfter(calls []fake.Call, start time.Time) []time.Duration {
 	return sent
 }
 
-// from makes an effect for the nth and all later calls of a method.
-func from(n int, method string, effect fake.Effect) func(fake.Call) fake.Effect {
+// fromNth makes an effect for the nth and all later calls of a method.
+func fromNth(n int, method string, effect fake.Effect) func(fake.Call) fake.Effect {
 	return func(c fake.Call) fake.Effect {
 		if c.Method == method && c.N >= n {
 			return effect
@@ -123,8 +123,8 @@ func from(n int, method string, effect fake.Effect) func(fake.Call) fake.Effect 
 	}
 }
 
-// only makes an effect for the nth call of a method alone.
-func only(n int, method string, effect fake.Effect) func(fake.Call) fake.Effect {
+// onlyNth makes an effect for the nth call of a method alone.
+func onlyNth(n int, method string, effect fake.Effect) func(fake.Call) fake.Effect {
 	return func(c fake.Call) fake.Effect {
 		if c.Method == method && c.N == n {
 			return effect
@@ -137,9 +137,9 @@ func TestTheLeaseIsRenewedEachThirdOfTheTTL(t *testing.T) {
 	for _, ttl := range []time.Duration{time.Second, 3 * time.Second, 15 * time.Second, time.Hour} {
 		t.Run(ttl.String(), func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-				s := process(t, etcd, "a", etcdlock.WithTTL(ttl))
+				s := processIn(t, etcd, "a", etcdlock.WithTTL(ttl))
 				start := time.Now()
-				hold := lockWithin(t, mutexOf(t, s, "n"), time.Second)
+				hold := lockWithin(t, mutexIn(t, s, "n"), time.Second)
 				time.Sleep(10*ttl + ttl/6)
 				require.NoError(t, hold.Err())
 				sent := sentAfter(etcd.Calls(fake.KeepAlive), start)
@@ -167,36 +167,36 @@ func TestTheHolderHearsOfALossBeforeEtcdCanGiveTheLockAway(t *testing.T) {
 		after   time.Duration
 	}{
 		{"no renewal is answered -> 24 s less 3 s", nil, 0,
-			from(1, fake.KeepAlive, hang), 21 * s},
+			fromNth(1, fake.KeepAlive, hang), 21 * s},
 		{"the third and later renewals hang -> 21 s after the second was sent", nil, 0,
-			from(3, fake.KeepAlive, hang), 16*s + 21*s},
+			fromNth(3, fake.KeepAlive, hang), 16*s + 21*s},
 		{"the third and later renewals fail -> the same", nil, 0,
-			from(3, fake.KeepAlive, fake.Effect{Before: fake.Unavailable}), 16*s + 21*s},
+			fromNth(3, fake.KeepAlive, fake.Effect{Before: fake.Unavailable}), 16*s + 21*s},
 		{"the third and later answers are lost -> the same", nil, 0,
-			from(3, fake.KeepAlive, fake.Effect{DropReply: true}), 16*s + 21*s},
+			fromNth(3, fake.KeepAlive, fake.Effect{DropReply: true}), 16*s + 21*s},
 		{"the third and later answers are errors after the renewal -> the same", nil, 0,
-			from(3, fake.KeepAlive, fake.Effect{After: fake.Unavailable}), 16*s + 21*s},
+			fromNth(3, fake.KeepAlive, fake.Effect{After: fake.Unavailable}), 16*s + 21*s},
 		{"the third renewals come too late -> the same", nil, 0,
-			from(3, fake.KeepAlive, fake.Effect{Delay: 22 * s}), 16*s + 21*s},
+			fromNth(3, fake.KeepAlive, fake.Effect{Delay: 22 * s}), 16*s + 21*s},
 		{"a margin of 5 s", []etcdlock.Option{etcdlock.WithSafetyMargin(5 * s)}, 0,
-			from(3, fake.KeepAlive, hang), 16*s + 19*s},
+			fromNth(3, fake.KeepAlive, hang), 16*s + 19*s},
 		{"a margin of 1 ms", []etcdlock.Option{etcdlock.WithSafetyMargin(time.Millisecond)}, 0,
-			from(1, fake.KeepAlive, hang), 24*s - time.Millisecond},
+			fromNth(1, fake.KeepAlive, hang), 24*s - time.Millisecond},
 		{"etcd grants 48 s for 24 s -> that counts, with a margin of 6 s", nil, 48,
-			from(3, fake.KeepAlive, hang), 32*s + 42*s},
+			fromNth(3, fake.KeepAlive, hang), 32*s + 42*s},
 		{"etcd grants 48 s for 24 s -> an explicit margin stays", []etcdlock.Option{etcdlock.WithSafetyMargin(5 * s)}, 48,
-			from(1, fake.KeepAlive, hang), 43 * s},
+			fromNth(1, fake.KeepAlive, hang), 43 * s},
 		{"10.001 s are rounded up to 11 s", []etcdlock.Option{etcdlock.WithTTL(10_001 * time.Millisecond)}, 0,
-			from(1, fake.KeepAlive, hang), 11 * s * 7 / 8},
+			fromNth(1, fake.KeepAlive, hang), 11 * s * 7 / 8},
 		{"a millisecond is rounded up to 1 s", []etcdlock.Option{etcdlock.WithTTL(time.Millisecond)}, 0,
-			from(1, fake.KeepAlive, hang), s * 7 / 8},
+			fromNth(1, fake.KeepAlive, hang), s * 7 / 8},
 	}
 	for _, row := range rows {
 		t.Run(row.promise, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				etcd.MinTTL(row.minTTL)
 				etcd.Intercept(row.faults)
-				mu := mutexOf(t, process(t, etcd, "a", row.options...), "n")
+				mu := mutexIn(t, processIn(t, etcd, "a", row.options...), "n")
 				start := time.Now()
 				hold := lockWithin(t, mu, time.Second)
 				require.Equal(t, row.after, endsAfter(t, hold, start))
@@ -231,14 +231,14 @@ func TestTrustCountsFromTheSendInVirtualTime(t *testing.T) {
 			if c.Method == fake.KeepAlive && c.N == 1 {
 				return slow
 			}
-			return from(2, fake.KeepAlive, fake.Effect{Drop: true})(c)
+			return fromNth(2, fake.KeepAlive, fake.Effect{Drop: true})(c)
 		}, 8 * s},
 	}
 	for _, row := range rows {
 		t.Run(row.promise, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				etcd.Intercept(row.faults)
-				mu := mutexOf(t, process(t, etcd, "a"), "n")
+				mu := mutexIn(t, processIn(t, etcd, "a"), "n")
 				start := time.Now()
 				hold := lockWithin(t, mu, 5*s)
 				if row.sent == 0 {
@@ -257,8 +257,8 @@ func TestTrustCountsFromTheSendInVirtualTime(t *testing.T) {
 // 21 s the trust is over, 23 s and 27 s the answers come.
 func TestALateAnswerRevivesNothingInVirtualTime(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		etcd.Intercept(from(1, fake.KeepAlive, fake.Effect{DelayReply: 15 * time.Second}))
-		mu := mutexOf(t, process(t, etcd, "a"), "n")
+		etcd.Intercept(fromNth(1, fake.KeepAlive, fake.Effect{DelayReply: 15 * time.Second}))
+		mu := mutexIn(t, processIn(t, etcd, "a"), "n")
 		start := time.Now()
 		hold := lockWithin(t, mu, time.Second)
 		require.Equal(t, 21*time.Second, endsAfter(t, hold, start))
@@ -281,8 +281,8 @@ func TestAnswersThatTakeHalfTheTTLLoseNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-				etcd.Intercept(from(1, fake.KeepAlive, effect))
-				mu := mutexOf(t, process(t, etcd, "a"), "n")
+				etcd.Intercept(fromNth(1, fake.KeepAlive, effect))
+				mu := mutexIn(t, processIn(t, etcd, "a"), "n")
 				hold := lockWithin(t, mu, time.Second)
 				for range 100 {
 					time.Sleep(virtualTTL)
@@ -298,9 +298,9 @@ func TestAnswersThatTakeHalfTheTTLLoseNothing(t *testing.T) {
 // that tells.
 func TestARenewalOfALeaseThatIsGoneEndsTheHoldAtOnce(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		etcd.Intercept(from(1, fake.TimeToLive, fake.Effect{Drop: true}))
-		s := process(t, etcd, "a")
-		mu := mutexOf(t, s, "n")
+		etcd.Intercept(fromNth(1, fake.TimeToLive, fake.Effect{Drop: true}))
+		s := processIn(t, etcd, "a")
+		mu := mutexIn(t, s, "n")
 		start := time.Now()
 		hold := lockWithin(t, mu, time.Second)
 		time.Sleep(time.Second)
@@ -334,7 +334,7 @@ func TestAFailedRenewalIsFollowedByTwoAtOnce(t *testing.T) {
 					return fake.Effect{}
 				})
 				start := time.Now()
-				hold := lockWithin(t, mutexOf(t, process(t, etcd, "a"), "n"), time.Second)
+				hold := lockWithin(t, mutexIn(t, processIn(t, etcd, "a"), "n"), time.Second)
 				time.Sleep(20 * time.Second)
 				sent := sentAfter(etcd.Calls(fake.KeepAlive), start)
 				require.GreaterOrEqual(t, len(sent), 3)
@@ -357,7 +357,7 @@ func TestOneAnswerPerPeriodKeepsTheHold(t *testing.T) {
 				etcd.Intercept(func(c fake.Call) fake.Effect {
 					return fake.Effect{Drop: c.Method == fake.KeepAlive && c.N%every != 0}
 				})
-				hold := lockWithin(t, mutexOf(t, process(t, etcd, "a"), "n"), time.Second)
+				hold := lockWithin(t, mutexIn(t, processIn(t, etcd, "a"), "n"), time.Second)
 				time.Sleep(100 * virtualTTL)
 				require.NoError(t, hold.Err(), context.Cause(hold))
 			})
@@ -369,11 +369,11 @@ func TestMaxHoldEndsTheHoldToTheInstantAndReleasesTheKey(t *testing.T) {
 	for _, most := range []time.Duration{time.Millisecond, 5 * time.Second, 10 * virtualTTL} {
 		t.Run(most.String(), func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-				mu := mutexOf(t, process(t, etcd, "a", etcdlock.WithMaxHold(most)), "n")
+				mu := mutexIn(t, processIn(t, etcd, "a", etcdlock.WithMaxHold(most)), "n")
 				start := time.Now()
 				hold := lockWithin(t, mu, time.Second)
 				require.False(t, mu.Deadline().After(start.Add(most)))
-				next := mutexOf(t, process(t, etcd, "b"), "n")
+				next := mutexIn(t, processIn(t, etcd, "b"), "n")
 				entered := make(chan time.Duration, 1)
 				go func() {
 					if next.Lock(context.Background()) == nil {
@@ -404,11 +404,11 @@ func TestAcquireTimeoutBoundsTheWaitToTheInstant(t *testing.T) {
 	}{
 		{"behind another process", nil, false, 0},
 		{"behind a goroutine of the Session", nil, true, 0},
-		{"no grant is answered", from(1, fake.Grant, fake.Effect{Drop: true}), false, 0},
-		{"each grant fails", from(1, fake.Grant, fake.Effect{Before: fake.Unavailable}), false, 0},
-		{"no transaction is answered", from(1, fake.Txn, fake.Effect{Drop: true}), false, 50 * time.Millisecond},
-		{"each answer to a transaction is lost", from(1, fake.Txn, fake.Effect{DropReply: true}), false, 50 * time.Millisecond},
-		{"no watch is answered", from(1, fake.Watch, fake.Effect{Drop: true}), false, 0},
+		{"no grant is answered", fromNth(1, fake.Grant, fake.Effect{Drop: true}), false, 0},
+		{"each grant fails", fromNth(1, fake.Grant, fake.Effect{Before: fake.Unavailable}), false, 0},
+		{"no transaction is answered", fromNth(1, fake.Txn, fake.Effect{Drop: true}), false, 50 * time.Millisecond},
+		{"each answer to a transaction is lost", fromNth(1, fake.Txn, fake.Effect{DropReply: true}), false, 50 * time.Millisecond},
+		{"no watch is answered", fromNth(1, fake.Watch, fake.Effect{Drop: true}), false, 0},
 		{"no read and no watch is answered", func(c fake.Call) fake.Effect {
 			return fake.Effect{Drop: c.Method == fake.Watch || c.Method == fake.Range || c.Method == fake.Txn && len(c.Puts) == 0}
 		}, false, 50 * time.Millisecond},
@@ -416,14 +416,14 @@ func TestAcquireTimeoutBoundsTheWaitToTheInstant(t *testing.T) {
 	for _, row := range rows {
 		t.Run(row.promise, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-				holding := process(t, etcd, "a")
-				holder := mutexOf(t, holding, "n")
+				holding := processIn(t, etcd, "a")
+				holder := mutexIn(t, holding, "n")
 				hold := lockWithin(t, holder, time.Second)
 				waiting := holding
 				if !row.same {
-					waiting = process(t, etcd, "b")
+					waiting = processIn(t, etcd, "b")
 				}
-				mu := mutexOf(t, waiting, "n", etcdlock.WithAcquireTimeout(bound))
+				mu := mutexIn(t, waiting, "n", etcdlock.WithAcquireTimeout(bound))
 				if row.faults != nil {
 					etcd.Intercept(func(c fake.Call) fake.Effect {
 						if c.Process == "b" {
@@ -450,8 +450,8 @@ func TestAcquireTimeoutBoundsTheWaitToTheInstant(t *testing.T) {
 
 func TestAnIdleLeaseIsGivenBackAfterTwoTTLsAndReplacedOnUse(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		s := process(t, etcd, "a")
-		mu := mutexOf(t, s, "n")
+		s := processIn(t, etcd, "a")
+		mu := mutexIn(t, s, "n")
 		require.Equal(t, clientv3.LeaseID(clientv3.NoLease), s.Lease())
 		var used []clientv3.LeaseID
 		for range 3 {
@@ -486,9 +486,9 @@ func TestALeaseThatIsBeingGivenBackIsNotUsed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-				etcd.Intercept(only(1, fake.Revoke, effect))
-				s := process(t, etcd, "a")
-				mu := mutexOf(t, s, "n")
+				etcd.Intercept(onlyNth(1, fake.Revoke, effect))
+				s := processIn(t, etcd, "a")
+				mu := mutexIn(t, s, "n")
 				lockWithin(t, mu, time.Second)
 				old := s.Lease()
 				require.NoError(t, mu.Unlock(context.Background()))
@@ -509,9 +509,9 @@ func TestALeaseThatIsBeingGivenBackIsNotUsed(t *testing.T) {
 // before anything can be held with it.
 func TestALeaseWhoseGrantComesTooLateIsNotHeldWith(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		etcd.Intercept(from(1, fake.Grant, fake.Effect{DelayReply: 300 * time.Millisecond}))
-		s := process(t, etcd, "a", etcdlock.WithTTL(2*time.Second), etcdlock.WithSafetyMargin(1900*time.Millisecond))
-		mu := mutexOf(t, s, "n")
+		etcd.Intercept(fromNth(1, fake.Grant, fake.Effect{DelayReply: 300 * time.Millisecond}))
+		s := processIn(t, etcd, "a", etcdlock.WithTTL(2*time.Second), etcdlock.WithSafetyMargin(1900*time.Millisecond))
+		mu := mutexIn(t, s, "n")
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		require.ErrorIs(t, mu.Lock(ctx), context.DeadlineExceeded)
@@ -538,10 +538,10 @@ func TestLockNeverReturnsNilAfterItsDeadline(t *testing.T) {
 					}
 					return fake.Effect{}
 				})
-				holder := mutexOf(t, process(t, etcd, "a"), "n")
+				holder := mutexIn(t, processIn(t, etcd, "a"), "n")
 				lockWithin(t, holder, time.Second)
-				s := process(t, etcd, "b")
-				mu := mutexOf(t, s, "n")
+				s := processIn(t, etcd, "b")
+				mu := mutexIn(t, s, "n")
 				start := time.Now()
 				first := make(chan bool, 1)
 				go func() {
@@ -570,8 +570,8 @@ func TestUnlockAfterTheDeadlineIsErrLostEvenIfTheKeyIsThere(t *testing.T) {
 	for _, late := range []time.Duration{0, 1, time.Second, 10 * time.Second} {
 		t.Run(late.String(), func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-				etcd.Intercept(from(1, fake.KeepAlive, fake.Effect{DropReply: true}))
-				mu := mutexOf(t, process(t, etcd, "a"), "n")
+				etcd.Intercept(fromNth(1, fake.KeepAlive, fake.Effect{DropReply: true}))
+				mu := mutexIn(t, processIn(t, etcd, "a"), "n")
 				lockWithin(t, mu, time.Second)
 				time.Sleep(21*time.Second + late)
 				require.NotEmpty(t, etcd.Keys("n/"))
@@ -581,13 +581,14 @@ func TestUnlockAfterTheDeadlineIsErrLostEvenIfTheKeyIsThere(t *testing.T) {
 				require.NotZero(t, lost.Token)
 				synctest.Wait()
 				require.Empty(t, etcd.Keys("n/"))
-				requireNotHeldButUsable(t, mu)
+				requireUsable(t, mu)
 			})
 		})
 	}
 }
 
-func requireNotHeldButUsable(t *testing.T, mu *etcdlock.Mutex) {
+// requireUsable asks that a Mutex holds nothing and can be locked.
+func requireUsable(t *testing.T, mu *etcdlock.Mutex) {
 	t.Helper()
 	require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrNotHeld)
 	lockWithin(t, mu, time.Second)
@@ -596,10 +597,10 @@ func requireNotHeldButUsable(t *testing.T, mu *etcdlock.Mutex) {
 
 func TestAThousandNamesCostOneLeaseAndOneRenewalPerThirdOfTheTTL(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		s := process(t, etcd, "a")
+		s := processIn(t, etcd, "a")
 		start := time.Now()
 		for i := range 1000 {
-			lockWithin(t, mutexOf(t, s, fmt.Sprintf("n%d", i)), time.Second)
+			lockWithin(t, mutexIn(t, s, fmt.Sprintf("n%d", i)), time.Second)
 		}
 		require.Len(t, etcd.Calls(""), 1001, "one grant, and one transaction per Lock")
 		time.Sleep(10*virtualTTL + time.Second)
@@ -613,7 +614,7 @@ func TestAThousandNamesCostOneLeaseAndOneRenewalPerThirdOfTheTTL(t *testing.T) {
 
 func TestOnlyHoldsOlderThanALookAreLookedAt(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		mu := mutexOf(t, process(t, etcd, "a"), "n")
+		mu := mutexIn(t, processIn(t, etcd, "a"), "n")
 		for range 60 {
 			lockWithin(t, mu, time.Second)
 			time.Sleep(600 * time.Millisecond)
@@ -640,18 +641,13 @@ func TestALossFromOutsideIsNoticedWithinAboutASecond(t *testing.T) {
 	ways := map[string]func(*fake.Server, *etcdlock.Session, *etcdlock.Mutex){
 		"the key is deleted":   func(etcd *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) { etcd.DeleteKey(mu.Key()) },
 		"the lease is revoked": func(etcd *fake.Server, s *etcdlock.Session, _ *etcdlock.Mutex) { etcd.RevokeLease(s.Lease()) },
-		"the key is deleted and put again by another": func(etcd *fake.Server, s *etcdlock.Session, mu *etcdlock.Mutex) {
-			key := mu.Key()
-			etcd.DeleteKey(key)
-			_ = etcd.PutKey(key, s.Lease())
-		},
 	}
 	for name, takeAway := range ways {
 		t.Run(name, func(t *testing.T) {
 			for after := time.Duration(0); after < 10*time.Second; after += 130 * time.Millisecond {
 				inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-					s := process(t, etcd, "a")
-					mu := mutexOf(t, s, "n")
+					s := processIn(t, etcd, "a")
+					mu := mutexIn(t, s, "n")
 					hold := lockWithin(t, mu, time.Second)
 					time.Sleep(after)
 					taken := time.Now()
@@ -659,7 +655,7 @@ func TestALossFromOutsideIsNoticedWithinAboutASecond(t *testing.T) {
 					require.LessOrEqual(t, endsAfter(t, hold, taken), noticed, "taken away after %v", after)
 					requireLost(t, mu, hold)
 					require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrLost)
-					requireNotHeldButUsable(t, mu)
+					requireUsable(t, mu)
 				})
 			}
 		})
@@ -680,8 +676,8 @@ func TestAKeyThatNobodyAccountsForIsSwept(t *testing.T) {
 	for _, row := range rows {
 		t.Run(row.promise, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-				s := process(t, etcd, "a")
-				mu := mutexOf(t, s, "held")
+				s := processIn(t, etcd, "a")
+				mu := mutexIn(t, s, "held")
 				hold := lockWithin(t, mu, time.Second)
 				lease := s.Lease()
 				if !row.held {
@@ -689,14 +685,14 @@ func TestAKeyThatNobodyAccountsForIsSwept(t *testing.T) {
 				}
 				time.Sleep(time.Second)
 				require.NoError(t, etcd.PutKey("n/"+uuid.NewString(), lease))
-				other := mutexOf(t, process(t, etcd, "b"), "n")
+				other := mutexIn(t, processIn(t, etcd, "b"), "n")
 				start := time.Now()
 				lockWithin(t, other, time.Minute)
 				require.LessOrEqual(t, time.Since(start), row.within)
 				require.NoError(t, other.Unlock(context.Background()))
 
 				// Another copy may come: what follows uses another lease.
-				next := mutexOf(t, s, "next")
+				next := mutexIn(t, s, "next")
 				lockWithin(t, next, time.Second)
 				require.NotEqual(t, lease, s.Lease())
 				require.NoError(t, next.Unlock(context.Background()))
@@ -715,11 +711,11 @@ func TestAKeyThatNobodyAccountsForIsSwept(t *testing.T) {
 // it may still come: b holds on that lease, c does not.
 func TestAfterADoubtfulLockTheNextOneUsesAnotherLease(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		s := process(t, etcd, "p")
-		a, b, c := mutexOf(t, s, "a"), mutexOf(t, s, "b"), mutexOf(t, s, "c")
+		s := processIn(t, etcd, "p")
+		a, b, c := mutexIn(t, s, "a"), mutexIn(t, s, "b"), mutexIn(t, s, "c")
 		holdA := lockWithin(t, a, time.Second)
 		first := s.Lease()
-		etcd.Intercept(only(2, fake.Txn, fake.Effect{After: fake.Unavailable}))
+		etcd.Intercept(onlyNth(2, fake.Txn, fake.Effect{After: fake.Unavailable}))
 		holdB := lockWithin(t, b, time.Second)
 		require.Len(t, etcd.Keys("b/"), 1)
 		lockWithin(t, c, time.Second)
@@ -746,9 +742,9 @@ func TestARequestThatIsCarriedOutAfterItsCallerGaveUpLeavesNoKey(t *testing.T) {
 	for _, held := range []bool{false, true} {
 		t.Run(fmt.Sprintf("lease held with otherwise %v", held), func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-				s := process(t, etcd, "a")
+				s := processIn(t, etcd, "a")
 				if held {
-					lockWithin(t, mutexOf(t, s, "held"), time.Second)
+					lockWithin(t, mutexIn(t, s, "held"), time.Second)
 				}
 				etcd.Intercept(func(c fake.Call) fake.Effect {
 					if c.Method == fake.Txn && len(c.Puts) > 0 {
@@ -758,7 +754,7 @@ func TestARequestThatIsCarriedOutAfterItsCallerGaveUpLeavesNoKey(t *testing.T) {
 				})
 				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 				defer cancel()
-				require.ErrorIs(t, mutexOf(t, s, "n").Lock(ctx), context.DeadlineExceeded)
+				require.ErrorIs(t, mutexIn(t, s, "n").Lock(ctx), context.DeadlineExceeded)
 				time.Sleep(5*time.Second + 1100*time.Millisecond)
 				require.Empty(t, etcd.Keys("n/"))
 			})
@@ -770,10 +766,10 @@ func TestARequestThatIsCarriedOutAfterItsCallerGaveUpLeavesNoKey(t *testing.T) {
 // that follows tells that the hold is whole.
 func TestALookThatOmitsALiveKeyEndsNothing(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		etcd.Intercept(from(1, fake.TimeToLive, fake.Effect{Edit: func(reply any) {
+		etcd.Intercept(fromNth(1, fake.TimeToLive, fake.Effect{Edit: func(reply any) {
 			reply.(*clientv3.LeaseTimeToLiveResponse).Keys = nil
 		}}))
-		mu := mutexOf(t, process(t, etcd, "a"), "n")
+		mu := mutexIn(t, processIn(t, etcd, "a"), "n")
 		hold := lockWithin(t, mu, time.Second)
 		time.Sleep(10 * time.Second)
 		require.NoError(t, hold.Err(), context.Cause(hold))
@@ -786,14 +782,14 @@ func TestALookThatOmitsALiveKeyEndsNothing(t *testing.T) {
 // nothing, so nothing is asked because of it.
 func TestALookJudgesNoHoldThatBeganAfterItWasSent(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		etcd.Intercept(only(1, fake.TimeToLive, fake.Effect{DelayReply: 500 * time.Millisecond}))
-		s := process(t, etcd, "p")
-		lockWithin(t, mutexOf(t, s, "a"), time.Second)
+		etcd.Intercept(onlyNth(1, fake.TimeToLive, fake.Effect{DelayReply: 500 * time.Millisecond}))
+		s := processIn(t, etcd, "p")
+		lockWithin(t, mutexIn(t, s, "a"), time.Second)
 		for len(etcd.Calls(fake.TimeToLive)) == 0 {
 			time.Sleep(10 * time.Millisecond)
 		}
 		time.Sleep(100 * time.Millisecond)
-		hold := lockWithin(t, mutexOf(t, s, "b"), time.Second)
+		hold := lockWithin(t, mutexIn(t, s, "b"), time.Second)
 		asked := len(etcd.Calls(fake.Txn)) + len(etcd.Calls(fake.Range))
 		time.Sleep(500 * time.Millisecond)
 		require.Equal(t, asked, len(etcd.Calls(fake.Txn))+len(etcd.Calls(fake.Range)))
@@ -806,8 +802,8 @@ func TestALookJudgesNoHoldThatBeganAfterItWasSent(t *testing.T) {
 // lease by themselves as soon as etcd is back.
 func TestAnExpiredLeaseIsReplacedAfterAnOutage(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		s := process(t, etcd, "a")
-		mu := mutexOf(t, s, "n")
+		s := processIn(t, etcd, "a")
+		mu := mutexIn(t, s, "n")
 		for range 3 {
 			hold := lockWithin(t, mu, time.Second)
 			old := s.Lease()

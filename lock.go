@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -64,6 +65,7 @@ type hold struct {
 type line struct {
 	name    string
 	owner   *claim   // its turn: it queues in etcd, or holds
+	next    *claim   // gets the turn once the owner's release is confirmed
 	waiting []*claim // behind owner
 	lease   *lease   // that slots are used with
 	slots   [2]*keySlot
@@ -214,6 +216,7 @@ func (m *Mutex) enter(cancel context.CancelCauseFunc, try bool) (c *claim, locke
 func (c *claim) acquire(ctx context.Context, put *place, try bool) (*hold, error) {
 	m, s := c.m, c.m.s
 	p := put
+	var anew backoff
 	for {
 		var err error
 		var taken []Contender
@@ -237,17 +240,17 @@ func (c *claim) acquire(ctx context.Context, put *place, try bool) (*hold, error
 			err = p.wait(ctx, c)
 		}
 		if err == nil {
-			if h := s.begin(c, p); h != nil {
+			var h *hold
+			if h, err = s.begin(c, p); err == nil {
 				return h, nil
 			}
-			err = errQueueAnew // the lease ended meanwhile, or the Session
 		}
 
 		var removed <-chan struct{}
 		if p != nil {
 			removed = p.abandon(false)
 		}
-		if err == errQueueAnew && ctx.Err() == nil {
+		if err == errQueueAnew && anew.wait(ctx, s) == nil {
 			p = nil
 			continue
 		}
@@ -295,19 +298,17 @@ func (s *Session) setPlace(c *claim, p *place) {
 	c.place = p
 }
 
-// begin makes a hold of c's place at the head of the line. It returns nil if the
-// place is worth nothing: a hold never begins after its end.
-func (s *Session) begin(c *claim, p *place) *hold {
+// begin makes a hold of c's place at the head of the line. It returns errQueueAnew if
+// the place is worth nothing: a hold never begins after its end.
+func (s *Session) begin(c *claim, p *place) (*hold, error) {
 	s.mu.Lock()
 	defer s.unlock()
-	p.lease.checkLocked(time.Now())
-	select {
-	case <-p.gone:
-		return nil
-	default:
+	if s.closed || c.m.closed {
+		return nil, ErrClosed
 	}
-	if p.lease.ended != nil || s.closed || c.m.closed {
-		return nil
+	p.lease.checkLocked(time.Now())
+	if p.lease.ended != nil || p.isGone() {
+		return nil, errQueueAnew
 	}
 	h := &hold{m: c.m, place: p, line: c.line, began: time.Now(), depth: 1}
 	if most := c.m.cfg.maxHold; most > 0 {
@@ -315,7 +316,7 @@ func (s *Session) begin(c *claim, p *place) *hold {
 		h.timer = time.AfterFunc(most, func() { h.check() })
 	}
 	p.hold, c.hold, c.m.hold, c.m.depth = h, h, h, 1
-	return h
+	return h, nil
 }
 
 // Unlock ends the hold and releases the lock. Uncontended it is one request.
@@ -347,6 +348,9 @@ func (m *Mutex) Unlock(ctx context.Context) error {
 // unlock releases m's hold, if it is the one given or that is nil.
 func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 	s := m.s
+	ctx, cancel := outlive(ctx, m.covers, min(s.cfg.ttl, releaseBound))
+	defer cancel()
+
 	s.mu.Lock()
 	h := m.hold
 	if h == nil || h.depth == 0 || only != nil && h != only {
@@ -373,13 +377,37 @@ func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 		return err
 	}
 	s.unlock()
-
-	if ctx.Err() != nil {
-		bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(h.place.lease.ttl, releaseBound))
-		defer cancel()
-		ctx = bound
-	}
 	return h.release(ctx, until)
+}
+
+// covers reports whether h is a hold of m's name in m's Session.
+func (m *Mutex) covers(h *hold) bool { return h.m.s == m.s && h.m.name == m.name }
+
+// outlive returns the context that bounds a release which is called with ctx. If ctx
+// has ended already it is ignored, and bound takes its place. If ctx comes from a hold
+// that the release ends, it goes on until its deadline or the end of what the hold's
+// context came from.
+func outlive(ctx context.Context, ends func(*hold) bool, bound time.Duration) (context.Context, context.CancelFunc) {
+	if ctx.Err() != nil {
+		return context.WithTimeout(context.WithoutCancel(ctx), bound)
+	}
+	var outermost *holdContext
+	for c := holdContextOf(ctx); c != nil; c = c.outer() {
+		if ends(c.hold) {
+			outermost = c
+		}
+	}
+	if outermost == nil {
+		return ctx, func() {}
+	}
+	var cancel context.CancelFunc
+	if deadline, ok := ctx.Deadline(); ok {
+		ctx, cancel = context.WithDeadline(context.WithoutCancel(ctx), deadline)
+	} else {
+		ctx, cancel = context.WithCancel(context.WithoutCancel(ctx))
+	}
+	stop := context.AfterFunc(outermost.parent, cancel)
+	return ctx, func() { stop(); cancel() }
 }
 
 // release gives the key of a hold that has ended whole back to etcd, and its turn to
@@ -406,7 +434,7 @@ func (h *hold) release(ctx context.Context, until time.Time) error {
 		h.reportLocked(err)
 		s.unlock()
 	default:
-		h.m.cfg.log.Warn("etcdlock: release not confirmed", "name", h.m.name, "error", err)
+		h.m.log(slog.LevelWarn, "release not confirmed", "name", h.m.name, "error", err)
 	}
 	return err
 }
@@ -511,9 +539,10 @@ func (m *Mutex) whole(f func(*hold)) {
 // ErrNotHeld. A Mutex from [New] gives its lease back and has no goroutine left; a
 // Session's Mutex leaves the Session as it is.
 //
-// It returns nil if nothing is left behind, and when the Mutex was closed before.
-// An error that is [ErrUnconfirmed] says that etcd did not confirm before ctx ended;
-// what is left goes within the TTL. After a nil ctx nothing has happened.
+// It returns nil if its hold left nothing behind, and when the Mutex was closed before.
+// (Keys of waits that it ended are removed in the background.) An error that is
+// [ErrUnconfirmed] says that etcd did not confirm before ctx ended; what is left goes
+// within the TTL. After a nil ctx nothing has happened.
 func (m *Mutex) Close(ctx context.Context) error {
 	if err := m.check(); err != nil {
 		return err
@@ -522,16 +551,18 @@ func (m *Mutex) Close(ctx context.Context) error {
 		return err
 	}
 	s := m.s
+	if m.own {
+		return s.Close(ctx)
+	}
+	ctx, cancel := outlive(ctx, m.covers, closeGrace)
+	defer cancel()
+
 	s.mu.Lock()
 	if m.closed {
 		s.unlock()
 		return nil
 	}
 	m.closed = true
-	if m.own {
-		s.unlock()
-		return s.Close(ctx)
-	}
 	if l := s.lines[m.name]; l != nil {
 		l.cancelLocked(m)
 	}
@@ -548,11 +579,6 @@ func (m *Mutex) Close(ctx context.Context) error {
 		return nil
 	}
 	s.unlock()
-	if ctx.Err() != nil {
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
-		defer cancel()
-		ctx = grace
-	}
 	if err := h.release(ctx, until); errors.Is(err, ErrUnconfirmed) {
 		return err
 	}
@@ -586,6 +612,10 @@ func (m *Mutex) check() error {
 		return errors.New("etcdlock: Mutex not made with New or Session.Mutex")
 	}
 	return nil
+}
+
+func (m *Mutex) log(level slog.Level, message string, args ...any) {
+	m.cfg.tell(&m.s.hooks, level, message, args)
 }
 
 func (m *Mutex) traceQueued(ahead int, holder Contender) {
@@ -634,6 +664,9 @@ func (l *line) slotLocked(on *lease) *keySlot {
 // before it, behind the owner.
 func (l *line) lockedLocked(waiters int) *LockedError {
 	e := &LockedError{Name: l.name, Ahead: 1 + waiters}
+	if l.next != nil {
+		e.Ahead++
+	}
 	owner := l.owner
 	switch {
 	case owner.place == nil || owner.place.rev == 0: // on its way
@@ -674,12 +707,12 @@ func (s *Session) nextLocked(l *line) (*claim, *place) {
 	if len(l.waiting) == 0 {
 		return nil, nil
 	}
-	next := l.waiting[0]
+	l.next = l.waiting[0]
 	l.waiting = slices.Delete(l.waiting, 0, 1)
 	if !s.usableLocked() {
-		return next, nil
+		return l.next, nil
 	}
-	return next, s.newPlaceLocked(next)
+	return l.next, s.newPlaceLocked(l.next)
 }
 
 // pass gives the turn to next, with the place that was put for it or nil. If next is
@@ -691,6 +724,7 @@ func (s *Session) pass(l *line, next *claim, put *place) {
 }
 
 func (s *Session) passLocked(l *line, next *claim, put *place) {
+	l.next = nil
 	for next == nil || next.left {
 		if put != nil {
 			put.abandonLocked(false)
@@ -709,7 +743,7 @@ func (s *Session) passLocked(l *line, next *claim, put *place) {
 
 // cancelLocked ends the waits of m's claims, of all if m is nil.
 func (l *line) cancelLocked(m *Mutex) {
-	for _, c := range append(l.waiting[:len(l.waiting):len(l.waiting)], l.owner) {
+	for _, c := range slices.Concat(l.waiting, []*claim{l.owner, l.next}) {
 		if c != nil && (m == nil || c.m == m) {
 			c.m.s.afterLocked(func() { c.cancel(ErrClosed) })
 		}
@@ -786,9 +820,7 @@ func (h *hold) reportLocked(cause error) {
 	if t := m.cfg.trace; t != nil && t.Lost != nil {
 		m.s.hooks.run(func() { t.Lost(m.name, h.place.rev, held, reason) })
 	}
-	m.s.afterLocked(func() {
-		m.cfg.log.Warn("etcdlock: lock lost", "name", m.name, "token", h.place.rev, "held", held, "reason", bare(reason))
-	})
+	m.log(slog.LevelWarn, "lock lost", "name", m.name, "token", h.place.rev, "held", held, "reason", bare(reason))
 }
 
 // lost is the LostError of h.
@@ -838,7 +870,7 @@ func (m *Mutex) Context(parent context.Context) context.Context {
 }
 
 func (h *hold) context(parent context.Context) context.Context {
-	c := &holdContext{hold: h}
+	c := &holdContext{hold: h, parent: parent}
 	c.Context, c.cancel = context.WithCancelCause(parent)
 	// When parent ends first, the hold need not know this context any more.
 	c.stopForget = context.AfterFunc(c.Context, func() { h.forget(c) })
@@ -860,7 +892,7 @@ func TokenFrom(ctx context.Context) (token int64, ok bool) {
 	if ctx == nil {
 		return 0, false
 	}
-	if c, ok := ctx.Value(holdKey{}).(*holdContext); ok {
+	if c := holdContextOf(ctx); c != nil {
 		return c.hold.place.rev, true
 	}
 	return 0, false
@@ -872,7 +904,8 @@ type holdKey struct{}
 // A holdContext is a context that ends with a hold. Whoever looks at it makes it
 // look at the clocks first.
 type holdContext struct {
-	context.Context // comes from the parent
+	context.Context // comes from parent
+	parent          context.Context
 	hold            *hold
 	cancel          context.CancelCauseFunc
 	stopForget      func() bool
@@ -918,9 +951,12 @@ func (c *holdContext) Value(key any) any {
 }
 
 // outer is the context of the hold around c's, nil if there is none.
-func (c *holdContext) outer() *holdContext {
-	outer, _ := c.Context.Value(holdKey{}).(*holdContext)
-	return outer
+func (c *holdContext) outer() *holdContext { return holdContextOf(c.parent) }
+
+// holdContextOf is the innermost holdContext that ctx comes from, nil if there is none.
+func holdContextOf(ctx context.Context) *holdContext {
+	c, _ := ctx.Value(holdKey{}).(*holdContext)
+	return c
 }
 
 // add makes c end with h. It returns the cause if h has ended already.
@@ -929,6 +965,9 @@ func (h *hold) add(c *holdContext) error {
 	defer h.m.s.unlock()
 	if cause := h.checkLocked(time.Now()); cause != nil {
 		return cause
+	}
+	if c.Context.Err() != nil { // its parent has ended, and forget may have run
+		return nil
 	}
 	if h.contexts == nil {
 		h.contexts = make(map[*holdContext]struct{})
@@ -946,10 +985,9 @@ func (h *hold) forget(c *holdContext) {
 // nestsIn returns the hold of m's name and Session that ctx comes from, if that has
 // not been unlocked.
 func (m *Mutex) nestsIn(ctx context.Context) *hold {
-	c, _ := ctx.Value(holdKey{}).(*holdContext)
-	for ; c != nil; c = c.outer() {
+	for c := holdContextOf(ctx); c != nil; c = c.outer() {
 		h := c.hold
-		if h.m.s != m.s || h.m.name != m.name {
+		if !m.covers(h) {
 			continue
 		}
 		m.s.mu.Lock()
@@ -975,8 +1013,10 @@ func (m *Mutex) nest(h *hold) (*hold, error) {
 	case h.checkLocked(time.Now()) != nil:
 		return nil, failed("lock", m.name, h.lossLocked())
 	}
-	h.depth++
-	m.hold = h
+	if m.hold != h { // what it nested in before was closed
+		m.hold, m.depth = h, 0
+	}
 	m.depth++
+	h.depth++
 	return h, nil
 }

@@ -20,7 +20,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	etcd, err := embedded.Start(context.Background(), dir)
+	etcd, err := embedded.Start(context.Background(), embedded.Config(dir))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "start etcd for the examples:", err)
 		return 1

@@ -53,21 +53,21 @@ func checkRefusals(t *testing.T, counter *etcdtest.Counter, refusals []refusal) 
 			if r.isErr != nil {
 				require.ErrorIs(t, err, r.isErr)
 			}
-			requireNoRequests(t, counter, before)
+			sentNothing(t, counter, before)
 		})
 	}
 }
 
-// requireNoRequests fails the test if anything was sent since, beside what keeps a
+// sentNothing fails the test if anything was sent since, beside what keeps a
 // lease alive.
-func requireNoRequests(t *testing.T, counter *etcdtest.Counter, before etcdtest.Counts) {
+func sentNothing(t *testing.T, counter *etcdtest.Counter, before etcdtest.Counts) {
 	t.Helper()
 	sent := counter.Since(before)
 	require.Zero(t, sent.Total()-sent.Of("LeaseKeepAlive")-sent.Of("LeaseTimeToLive"), "requests: %v", sent)
 }
 
-// requireHeld fails the test unless mu holds its lock, in etcd's eyes too.
-func requireHeld(t *testing.T, client *clientv3.Client, mu *etcdlock.Mutex) {
+// stillHolds fails the test unless mu holds its lock, in etcd's eyes too.
+func stillHolds(t *testing.T, client *clientv3.Client, mu *etcdlock.Mutex) {
 	t.Helper()
 	require.NotZero(t, mu.Token())
 	require.NoError(t, mu.Context(t.Context()).Err())
@@ -185,7 +185,7 @@ func TestABadOptionIsAnErrorOfTheConstructor(t *testing.T) {
 		name string
 		opts opts
 		says []string
-		not  string // a constructor that takes it
+		not  string // set if only Session.Mutex refuses it
 	}{
 		{"a TTL of 0", opts{etcdlock.WithTTL(0)}, []string{"WithTTL(0s)"}, ""},
 		{"a negative TTL", opts{etcdlock.WithTTL(-3 * second)}, []string{"WithTTL(-3s)"}, ""},
@@ -223,7 +223,11 @@ func TestABadOptionIsAnErrorOfTheConstructor(t *testing.T) {
 	}
 	var refusals []refusal
 	for _, c := range cases {
-		mutex := refusal{c.name + " for Session.Mutex", func() error { _, err := s.Mutex("a", c.opts...); return err }, c.says, nil}
+		says := c.says
+		if c.not == "" && (strings.Contains(c.name, "TTL") || strings.Contains(c.name, "margin")) {
+			says = []string{"With", "Session.Mutex"} // where it is a mistake whatever its value
+		}
+		mutex := refusal{c.name + " for Session.Mutex", func() error { _, err := s.Mutex("a", c.opts...); return err }, says, nil}
 		refusals = append(refusals, mutex)
 		if c.not == "" {
 			refusals = append(refusals,
@@ -263,7 +267,7 @@ func TestAnOptionAtItsLimitWorks(t *testing.T) {
 			mu := newMutex(t, client, "a", opts...)
 			for op, lock := range map[string]func(context.Context) error{"TryLock": mu.TryLock, "Lock": mu.Lock} {
 				require.NoError(t, lock(ctx), op)
-				requireHeld(t, client, mu)
+				stillHolds(t, client, mu)
 				require.NoError(t, mu.Unlock(ctx), op)
 			}
 		})
@@ -363,8 +367,8 @@ func TestANilContextOrFunctionIsAnErrorAndNothingElse(t *testing.T) {
 	require.Zero(t, token)
 
 	// After all of this everything is as it was.
-	requireHeld(t, client, held)
-	requireHeld(t, client, own)
+	stillHolds(t, client, held)
+	stillHolds(t, client, own)
 	require.NoError(t, free.Lock(t.Context()))
 	require.NoError(t, free.Unlock(t.Context()))
 	require.NoError(t, held.Unlock(t.Context()))
@@ -405,8 +409,8 @@ func TestAZeroMutexReturnsErrors(t *testing.T) {
 			require.Empty(t, mu.Key())
 			require.Empty(t, mu.Name())
 			require.True(t, mu.Deadline().IsZero())
-			requireNotHeld(t, mu)
-			requireFalseInEtcd(t, client, mu.IsOwner())
+			neverHeld(t, mu)
+			falseInEtcd(t, client, mu.IsOwner())
 		})
 	}
 }
@@ -441,8 +445,8 @@ func panicOf(f func()) (err error) {
 	return nil
 }
 
-// requireNotHeld fails the test unless mu's Context is that of a Mutex that is not held.
-func requireNotHeld(t *testing.T, mu *etcdlock.Mutex) {
+// neverHeld fails the test unless mu's Context is that of a Mutex that is not held.
+func neverHeld(t *testing.T, mu *etcdlock.Mutex) {
 	t.Helper()
 	ctx := mu.Context(t.Context())
 	select {
@@ -454,9 +458,9 @@ func requireNotHeld(t *testing.T, mu *etcdlock.Mutex) {
 	require.ErrorIs(t, context.Cause(ctx), etcdlock.ErrNotHeld)
 }
 
-// requireFalseInEtcd fails the test unless a transaction that is guarded by cmp is
+// falseInEtcd fails the test unless a transaction that is guarded by cmp is
 // carried out and does nothing.
-func requireFalseInEtcd(t *testing.T, client *clientv3.Client, cmp clientv3.Cmp) {
+func falseInEtcd(t *testing.T, client *clientv3.Client, cmp clientv3.Cmp) {
 	t.Helper()
 	resp, err := client.Txn(t.Context()).If(cmp).Then(clientv3.OpPut("unguarded", "")).Commit()
 	require.NoError(t, err)
@@ -469,24 +473,24 @@ func TestIsOwnerWithoutAHoldIsFalse(t *testing.T) {
 	client, _ := countedWorld(t)
 	ctx := t.Context()
 	mu := newMutex(t, client, "a")
-	requireFalseInEtcd(t, client, mu.IsOwner())
+	falseInEtcd(t, client, mu.IsOwner())
 
 	require.NoError(t, mu.Lock(ctx))
 	of := mu.IsOwner()
 	require.NoError(t, mu.Unlock(ctx))
-	requireFalseInEtcd(t, client, mu.IsOwner())
-	requireFalseInEtcd(t, client, of)
+	falseInEtcd(t, client, mu.IsOwner())
+	falseInEtcd(t, client, of)
 
 	other := newMutex(t, client, "a")
 	require.NoError(t, other.Lock(ctx))
-	requireFalseInEtcd(t, client, mu.IsOwner())
-	requireFalseInEtcd(t, client, of)
-	requireHeld(t, client, other)
+	falseInEtcd(t, client, mu.IsOwner())
+	falseInEtcd(t, client, of)
+	stillHolds(t, client, other)
 	require.NoError(t, other.Unlock(ctx))
 
 	_, err := client.Put(ctx, "a/", "a key that is the bare prefix")
 	require.NoError(t, err)
-	requireFalseInEtcd(t, client, mu.IsOwner())
+	falseInEtcd(t, client, mu.IsOwner())
 	_, err = client.Delete(ctx, "a/")
 	require.NoError(t, err)
 }
@@ -515,7 +519,7 @@ func TestUnlockOfWhatIsNotHeldDoesNothing(t *testing.T) {
 		{"by another Session", func() error { return stranger.Unlock(ctx) }, []string{`"a"`}, etcdlock.ErrNotHeld},
 		{"by a Locker of another Mutex", func() error { return panicOf(twin.Locker().Unlock) }, []string{`"a"`}, etcdlock.ErrNotHeld},
 	})
-	requireHeld(t, client, mu)
+	stillHolds(t, client, mu)
 	require.Equal(t, token, mu.Token(), "it is the same hold")
 	require.NoError(t, mu.Unlock(ctx))
 	checkRefusals(t, counter, []refusal{
@@ -526,7 +530,7 @@ func TestUnlockOfWhatIsNotHeldDoesNothing(t *testing.T) {
 	checkRefusals(t, counter, []refusal{
 		{"after another has got it", func() error { return mu.Unlock(ctx) }, []string{`"a"`}, etcdlock.ErrNotHeld},
 	})
-	requireHeld(t, client, stranger)
+	stillHolds(t, client, stranger)
 	require.NoError(t, stranger.Unlock(ctx))
 }
 
@@ -585,13 +589,13 @@ func TestAClosedMutexSaysSo(t *testing.T) {
 				checkRefusals(t, counter, refusals)
 				require.NoError(t, c.closeIt(ctx), "closed again")
 				require.NoError(t, mu.Close(ctx), "closed again")
-				requireNoRequests(t, counter, beforeClose)
+				sentNothing(t, counter, beforeClose)
 				require.Zero(t, mu.Token())
 				require.Empty(t, mu.Key())
 				require.True(t, mu.Deadline().IsZero())
 				require.Equal(t, "a", mu.Name())
 				require.Error(t, mu.Context(ctx).Err())
-				requireFalseInEtcd(t, client, mu.IsOwner())
+				falseInEtcd(t, client, mu.IsOwner())
 			})
 		}
 	}
@@ -606,7 +610,7 @@ func TestAClosedMutexLeavesItsSessionAlone(t *testing.T) {
 	require.NoError(t, b.Lock(ctx))
 	lease := s.Lease()
 	require.NoError(t, a.Close(ctx))
-	requireHeld(t, client, b)
+	stillHolds(t, client, b)
 	again := mutexOf(t, s, "a")
 	require.NoError(t, again.TryLock(ctx))
 	require.Equal(t, lease, s.Lease())
@@ -649,7 +653,7 @@ func TestLockWithAContextOfItsOwnHoldIsADeadlock(t *testing.T) {
 			refusal{"another Mutex of the name with " + about, func() error { return twin.Lock(from) }, says, etcdlock.ErrDeadlock})
 	}
 	checkRefusals(t, counter, refusals)
-	requireHeld(t, client, mu)
+	stillHolds(t, client, mu)
 	require.Equal(t, token, mu.Token())
 
 	// The hold of another name in between hides nothing.
@@ -688,19 +692,19 @@ func TestReentrantLocksAreCountedAndTheLastUnlockReleases(t *testing.T) {
 		}), about)
 		nested += 2
 	}
-	requireNoRequests(t, counter, before)
+	sentNothing(t, counter, before)
 	for range nested {
 		require.NoError(t, mu.Unlock(ctx))
 		require.Equal(t, token, mu.Token(), "the same hold goes on")
 	}
-	requireHeld(t, client, mu)
+	stillHolds(t, client, mu)
 	require.ErrorIs(t, rival.TryLock(ctx), etcdlock.ErrLocked)
 	hold := mu.Context(ctx)
 	require.NoError(t, mu.Unlock(ctx), "the last one")
 	require.Equal(t, etcdlock.ErrUnlocked, context.Cause(hold))
 	require.NoError(t, rival.TryLock(ctx), "the last Unlock released")
 	require.ErrorIs(t, mu.Unlock(ctx), etcdlock.ErrNotHeld)
-	requireHeld(t, client, rival)
+	stillHolds(t, client, rival)
 	require.NoError(t, rival.Unlock(ctx))
 }
 
@@ -731,7 +735,7 @@ func TestAHoldMayBeNestedInByAnotherMutexOfTheSession(t *testing.T) {
 			require.NoError(t, first.Unlock(ctx))
 			require.ErrorIs(t, first.Unlock(ctx), etcdlock.ErrNotHeld, "each unlocks its own only")
 			require.Zero(t, first.Token())
-			requireHeld(t, client, last)
+			stillHolds(t, client, last)
 			require.ErrorIs(t, rival.TryLock(ctx), etcdlock.ErrLocked)
 			require.NoError(t, last.Unlock(ctx))
 			require.NoError(t, rival.TryLock(ctx))
@@ -836,7 +840,7 @@ func TestBreakOfNoContenderIsAnError(t *testing.T) {
 		{"a Contender without a token", breakIt(etcdlock.Contender{Name: "a", Key: mu.Key()}), []string{mu.Key(), "token 0"}, nil},
 		{"a Contender with a negative token", breakIt(etcdlock.Contender{Name: "a", Key: mu.Key(), Token: -1}), []string{mu.Key(), "token -1"}, nil},
 	})
-	requireHeld(t, client, mu)
+	stillHolds(t, client, mu)
 
 	// What etcd refuses comes back as an error of a bearable length.
 	huge := strings.Repeat("k", 3<<20)
@@ -868,7 +872,7 @@ func TestDoTellsWhatItsFunctionDidToTheHold(t *testing.T) {
 			return mu.Lock(ctx)
 		})
 		require.ErrorIs(t, err, etcdlock.ErrNotHeld)
-		requireHeld(t, client, mu)
+		stillHolds(t, client, mu)
 		require.NoError(t, mu.Unlock(ctx))
 	})
 	t.Run("it closed the Mutex", func(t *testing.T) {

@@ -38,7 +38,7 @@ type Option func(*config) error
 // config is what options change. It is set once and then only read.
 type config struct {
 	// of the Session
-	ttl    time.Duration
+	ttl    time.Duration // whole seconds, as on the wire
 	margin time.Duration // 0: the default, which depends on the granted TTL
 
 	// of the Mutex; a Session hands its own down as defaults
@@ -46,7 +46,7 @@ type config struct {
 	reentrant      bool
 	maxHold        time.Duration // 0: none
 	acquireTimeout time.Duration // 0: none
-	log            *slog.Logger
+	logger         *slog.Logger // nil: silence
 	trace          *Trace
 
 	// leaseOption names an option that only New and NewSession take, if one
@@ -119,10 +119,12 @@ func WithAcquireTimeout(d time.Duration) Option {
 
 // WithLogger sets where the library reports what somebody may have to look at:
 // losses (Warn), renewals that fail (Warn), releases that etcd does not confirm
-// (Warn), leases that begin and end (Debug). The default is silence.
+// (Warn), leases that begin and end (Debug). The default is silence. Like the hooks
+// of a [Trace] it is called from a goroutine of its own, and a handler that blocks
+// holds up no lock.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) error {
-		c.log = l
+		c.logger = l
 		if l == nil {
 			return errors.New("etcdlock: WithLogger(nil)")
 		}
@@ -145,7 +147,7 @@ func WithTrace(t *Trace) Option {
 // net/http/httptrace. Each is called from a goroutine of the Session, one at a
 // time and in the order of the events, some time after the event: a hook that
 // blocks or panics holds up or skips other hooks, never a lock. While hooks are
-// blocked, at most 1,024 events are kept; later ones are dropped.
+// blocked, at most 16,384 events are kept; later ones are dropped.
 //
 // The lease hooks are those of the Session's Trace (of New's, for a Mutex with a
 // lease of its own); the others are those of the Mutex.
@@ -198,6 +200,9 @@ func (c config) apply(opts []Option) (config, error) {
 	if c.margin >= c.ttl {
 		return c, fmt.Errorf("etcdlock: safety margin %v is not below the TTL %v", c.margin, c.ttl)
 	}
+	if part := c.ttl % time.Second; part > 0 {
+		c.ttl += time.Second - part
+	}
 	return c, nil
 }
 
@@ -206,17 +211,7 @@ func defaultConfig() config {
 	return config{
 		ttl:   defaultTTL,
 		owner: fmt.Sprintf("%s:%d", host, pid),
-		log:   slog.New(slog.DiscardHandler),
 	}
-}
-
-// ttlSeconds is the TTL on the wire.
-func (c *config) ttlSeconds() int64 {
-	seconds := int64(c.ttl / time.Second)
-	if c.ttl%time.Second > 0 {
-		seconds++
-	}
-	return seconds
 }
 
 // marginOf is the safety margin for a lease of the granted TTL.
@@ -310,7 +305,7 @@ type hooks struct {
 }
 
 // maxPending bounds the events that wait for blocked hooks.
-const maxPending = 1024
+const maxPending = 16_384
 
 func (h *hooks) run(hook func()) {
 	h.mu.Lock()
@@ -340,5 +335,12 @@ func (h *hooks) drain() {
 			defer func() { _ = recover() }() // a hook's panic is the hook's alone
 			hook()
 		}()
+	}
+}
+
+// tell has a record logged, in the order of the hooks.
+func (c *config) tell(h *hooks, level slog.Level, message string, args []any) {
+	if logger := c.logger; logger != nil {
+		h.run(func() { logger.Log(context.Background(), level, "etcdlock: "+message, args...) })
 	}
 }

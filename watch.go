@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -113,7 +114,9 @@ func (p *place) prefix() string { return p.m.name + "/" }
 // A callContext is the context of one write. It notices when clientv3 repeats the
 // request by itself: after an answer of DeadlineExceeded or Canceled the client
 // asks whether the context has ended, and if not sends the request again. Nothing
-// else asks the context itself; gRPC asks its own child of it.
+// else in clientv3 or gRPC asks the context itself; gRPC asks its own child of it. An
+// interceptor of the user's that asks makes a request look repeated: that costs a new
+// lease, and lets Unlock return nil where a key was deleted just before.
 type callContext struct {
 	context.Context
 	asked atomic.Bool
@@ -334,7 +337,7 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 						moved, err = true, p.look(ctx, c, 0)
 					}
 				default:
-					at, own := deletionOf(before.Key, p.key, resp.Events)
+					at, own := p.deletions(before.Key, resp.Events)
 					switch {
 					case own:
 						err = errQueueAnew
@@ -368,21 +371,25 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 	}
 }
 
-// deletionOf finds the deletions of two keys among events: the revision at which
-// the first was deleted, 0 if it was not, and whether the second was.
-func deletionOf(before, own string, events []*clientv3.Event) (at int64, ownGone bool) {
+// deletions finds among events the revision at which the key before was deleted, 0
+// if it was not, and whether p's own key was.
+//
+// Only what is newer than p counts, since both keys stood when p was there. A member
+// that lags behind serves its own "now", and may report an earlier use of the same
+// key name. (TestADeletionOlderThanThePlaceLetsNobodyIn.)
+func (p *place) deletions(before string, events []*clientv3.Event) (at int64, own bool) {
 	for _, event := range events {
-		if event.Type != clientv3.EventTypeDelete {
+		if event.Type != clientv3.EventTypeDelete || event.Kv.GetModRevision() <= p.rev {
 			continue
 		}
 		switch string(event.Kv.GetKey()) {
 		case before:
 			at = event.Kv.GetModRevision()
-		case own:
-			ownGone = true
+		case p.key:
+			own = true
 		}
 	}
-	return at, ownGone
+	return at, own
 }
 
 func (p *place) line() []Contender {
@@ -498,14 +505,22 @@ func read[R any](ctx context.Context, p *place, c *claim, get func(context.Conte
 	}
 }
 
-// lostLocked notes that somebody else deleted p's key.
-func (p *place) lostLocked() {
+// isGone reports whether somebody else was seen to have deleted p's key.
+func (p *place) isGone() bool {
 	select {
 	case <-p.gone:
-		return
+		return true
 	default:
-		close(p.gone)
+		return false
 	}
+}
+
+// lostLocked notes that somebody else deleted p's key.
+func (p *place) lostLocked() {
+	if p.isGone() {
+		return
+	}
+	close(p.gone)
 	if p.hold != nil {
 		p.hold.endLocked(p.hold.lost(errKeyGone))
 	}
@@ -523,10 +538,12 @@ func (p *place) lostLocked() {
 func (p *place) release(ctx context.Context, until time.Time, next *place) (nextQueued bool, err error) {
 	s := p.s
 	del := clientv3.OpDelete(p.key)
+	// A key that was put over, without the lease, stands in line no more.
+	bound := clientv3.Compare(clientv3.LeaseValue(p.key), "=", p.lease.id)
 	copies := false
 	var retry backoff
 	for {
-		ifs, then, otherwise := []clientv3.Cmp{p.exists()}, []clientv3.Op{del}, []clientv3.Op(nil)
+		ifs, then, otherwise := []clientv3.Cmp{p.exists(), bound}, []clientv3.Op{del}, []clientv3.Op(nil)
 		together := next != nil
 		if together {
 			read := clientv3.OpGet(p.prefix(), clientv3.WithPrefix())
@@ -538,7 +555,7 @@ func (p *place) release(ctx context.Context, until time.Time, next *place) (next
 		copies = copies || repeated
 		if together {
 			// Once p's key is gone no copy can put next's any more.
-			nextQueued = s.settle(next, resp, err)
+			nextQueued = s.settle(next, resp, repeated, err)
 			next = nil
 		}
 		switch {
@@ -551,11 +568,11 @@ func (p *place) release(ctx context.Context, until time.Time, next *place) (next
 			return true, nil
 		case err == nil && together && stillThere(p, resp):
 			continue // next's name was in use; release alone
+		case err == nil && !copies && !p.givenBack():
+			p.abandon(false)
+			return false, &LostError{Name: p.m.name, Token: p.rev, Reason: errKeyGone}
 		case err == nil:
 			p.removedAt(resp.Header.GetRevision())
-			if !copies && !p.givenBack() {
-				return false, &LostError{Name: p.m.name, Token: p.rev, Reason: errKeyGone}
-			}
 			if !before(time.Now(), until) {
 				return false, unconfirmed(p.m.name, errExpired)
 			}
@@ -578,11 +595,11 @@ func (p *place) release(ctx context.Context, until time.Time, next *place) (next
 
 // settle finds next in the answer to the transaction that was to put it, and
 // reports whether it stands in line.
-func (s *Session) settle(next *place, resp *clientv3.TxnResponse, err error) bool {
+func (s *Session) settle(next *place, resp *clientv3.TxnResponse, repeated bool, err error) bool {
 	if err != nil {
 		s.mu.Lock()
 		defer s.unlock()
-		next.sent = next.sent || !notApplied(err)
+		next.sent = next.sent || repeated || !notApplied(err)
 		if answered(err, textLeaseNotFound) {
 			next.lease.endLocked(err)
 		}
@@ -710,7 +727,7 @@ func (p *place) remove() {
 			s.mu.Lock()
 			p.lease.retireLocked(errLeaseDoubtful)
 			s.unlock()
-			s.cfg.log.Warn("etcdlock: key not removed yet", "key", p.key, "error", err)
+			p.m.log(slog.LevelWarn, "key not removed yet", "key", p.key, "error", err)
 		}
 		if refused(err) || s.clientClosed() || retry.wait(ctx, s) != nil {
 			s.mu.Lock()

@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/embedded"
 )
 
 // demoEnv in the environment makes the test binary the demo, so that the tests
@@ -106,7 +108,10 @@ func TestSilentEtcdIsAnErrorAndNotAHang(t *testing.T) {
 // A cluster that is not the demo's own, with users: it works for one who may
 // write below the prefix and no more, and leaves nothing behind.
 func TestClusterIsLeftAsItWasFound(t *testing.T) {
-	etcd, err := startEtcd(t.Context(), t.TempDir())
+	t.Parallel()
+	cfg := embedded.Config(t.TempDir())
+	cfg.BcryptCost = 4 // the least: passwords are not what is tested here
+	etcd, err := embedded.Start(t.Context(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(etcd.Close)
 	endpoint := etcd.Clients[0].Addr().String()

@@ -29,6 +29,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/embedded"
 )
 
 // Exit statuses, as a shell expects them.
@@ -108,8 +110,10 @@ func holdSale(ctx context.Context, cfg config, stdout io.Writer) (faults []strin
 
 	where := "Nothing keeps the processes apart: there is no lock."
 	if !cfg.noLock {
+		whose := "etcd"
 		if cfg.cluster.Endpoints == nil {
-			etcd, err := startEtcd(ctx, filepath.Join(dir, "etcd"))
+			whose = "an etcd of this run's own"
+			etcd, err := embedded.Start(ctx, embedded.Config(filepath.Join(dir, "etcd")))
 			if err != nil {
 				return nil, fmt.Errorf("starting etcd: %w", err)
 			}
@@ -118,8 +122,8 @@ func holdSale(ctx context.Context, cfg config, stdout io.Writer) (faults []strin
 		}
 		// Unique to the run, so that two of them on one cluster are two sales.
 		s.lock = "etcdlock-demo/" + strings.ToLower(rand.Text()[:12])
-		where = fmt.Sprintf("Lock %q, TTL %v,\nin etcd at %s.",
-			s.lock, cfg.ttl, strings.Join(s.cfg.cluster.Endpoints, ", "))
+		where = fmt.Sprintf("Lock %q, TTL %v,\nin %s at %s.",
+			s.lock, cfg.ttl, whose, strings.Join(s.cfg.cluster.Endpoints, ",\n  "))
 
 		s.client, err = connect(ctx, s.cfg.cluster)
 		if err != nil {

@@ -140,11 +140,11 @@ func (s *sale) report(w io.Writer) (faults []string, err error) {
 		}
 		row("fencing tokens", len(journal), "%s", how)
 
-		keys, err := s.sweep()
-		if err != nil {
-			return nil, err
+		if keys, err := s.sweep(); err != nil {
+			row("keys left in etcd", "?", "%v", err)
+		} else {
+			row("keys left in etcd", keys, "")
 		}
-		row("keys left in etcd", keys, "")
 	}
 	if retries := countRetries(journal); retries > 0 {
 		row("holds lost", retries, "before writing; the request was tried again")
@@ -153,7 +153,7 @@ func (s *sale) report(w io.Writer) (faults []string, err error) {
 		row("releases in doubt", len(s.releaseErrors), "such as: %s", s.releaseErrors[0])
 	}
 	took := s.ended.Sub(s.began)
-	row("time", short(took), "%.0f requests/s", float64(len(s.answers))/took.Seconds())
+	row("time", short(took), "%.1f requests/s", float64(len(s.answers))/took.Seconds())
 
 	if s.crash != nil {
 		blocked, found := s.crash.blockedFor(journal)
@@ -165,7 +165,7 @@ func (s *sale) report(w io.Writer) (faults []string, err error) {
 		default:
 			asked := ""
 			if s.crash.ttl > s.cfg.ttl {
-				asked = fmt.Sprintf(", etcd gave more than the %v asked for", s.cfg.ttl)
+				asked = fmt.Sprintf(", %v was asked for", s.cfg.ttl)
 			}
 			fmt.Fprintf(w, "\ncrashed holder blocked the others for %s (TTL %v%s)\n",
 				short(blocked), s.crash.ttl, asked)

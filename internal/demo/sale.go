@@ -37,7 +37,7 @@ type sale struct {
 	progress *progress
 
 	workers []*process
-	events  chan event // closed never: run receives until all workers have ended
+	events  chan event // received from until all workers have ended
 	pending []int      // requests that no worker has, in order
 	answers map[int]record
 
@@ -169,12 +169,12 @@ func (s *sale) handle(ctx context.Context, ev event) error {
 	case ev.ended:
 		p.ended = true
 		if s.crash == nil || s.crash.victim != p {
-			s.notes = append(s.notes, fmt.Sprintf("%v ended early (%v), the others took over", p, p.cmd.ProcessState))
+			s.notes = append(s.notes, fmt.Sprintf("%v ended early (%v); others took over", p, p.cmd.ProcessState))
 		}
 		if err := s.resolve(p); err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(s.workers, func(p *process) bool { return !p.ended }) {
+		if len(s.answers) < s.cfg.requests && !s.anyAlive() {
 			return fmt.Errorf("no worker is left, the last was %v: %v", p, p.cmd.ProcessState)
 		}
 	case m.Error != "":
@@ -279,9 +279,13 @@ func (s *sale) kill(ctx context.Context, p *process, token int64) error {
 	if err := p.cmd.Process.Kill(); err != nil {
 		return fmt.Errorf("killing %v: %w", p, err)
 	}
-	s.progress.line("%v holds the lock, has read the stock\nand has not written it: killed, with %d processes waiting behind it.",
+	s.progress.line("%v holds the lock, has read the stock\nand has not written it: killed. Processes in line behind it: %d.",
 		p, len(line)-1)
 	return nil
+}
+
+func (s *sale) anyAlive() bool {
+	return slices.ContainsFunc(s.workers, func(p *process) bool { return !p.ended })
 }
 
 // end ends every worker that is still there, and returns when none is: by
@@ -291,7 +295,7 @@ func (s *sale) end() {
 		p.stdin.Close()
 	}
 	grace := time.After(endGrace)
-	for slices.ContainsFunc(s.workers, func(p *process) bool { return !p.ended }) {
+	for s.anyAlive() {
 		select {
 		case ev := <-s.events:
 			switch {

@@ -26,7 +26,6 @@ type record struct {
 	Token   int64
 	Waited  time.Duration // for the lock, in the try that succeeded
 	Entered time.Time     // when the lock was had
-	Left    time.Time     // when the stock was written
 	Retries int           // holds that were lost before the stock was written
 }
 

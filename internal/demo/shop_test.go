@@ -56,9 +56,9 @@ func TestJournalKeepsRecordsInTheOrderOfWriting(t *testing.T) {
 
 	now := time.Now().UTC().Round(0)
 	want := []record{
-		{Request: 2, Worker: 1, Item: 300, Token: 7, Waited: time.Millisecond, Entered: now, Left: now},
-		{Request: 1, Worker: 2, Item: 299, Token: 9, Retries: 1, Entered: now, Left: now},
-		{Request: 3, Worker: 1, Token: 11, Entered: now, Left: now},
+		{Request: 2, Worker: 1, Item: 300, Token: 7, Waited: time.Millisecond, Entered: now},
+		{Request: 1, Worker: 2, Item: 299, Token: 9, Retries: 1, Entered: now},
+		{Request: 3, Worker: 1, Token: 11, Entered: now},
 	}
 	require.NoError(t, want[0].appendTo(a))
 	require.NoError(t, want[1].appendTo(b))

@@ -184,16 +184,17 @@ func (w *worker) sell(hold context.Context, r *record, stall bool) error {
 	}
 	if left > 0 {
 		time.Sleep(payment)
-		// The last look before writing. A process that was stopped for longer
-		// than the TTL wakes up here, and somebody else has the lock.
-		if hold.Err() != nil {
-			return context.Cause(hold)
-		}
+	}
+	// The last look before writing. A process that was stopped for longer than
+	// the TTL wakes up here, and somebody else has the lock.
+	if hold.Err() != nil {
+		return context.Cause(hold)
+	}
+	if left > 0 {
 		if err := w.shop.writeStock(left - 1); err != nil {
 			return err
 		}
 	}
-	r.Left = time.Now()
 	return r.appendTo(w.journal)
 }
 

@@ -12,9 +12,9 @@ import (
 	"go.uber.org/zap"
 )
 
-// Start starts an etcd of one member that only this machine can reach, and waits
-// until it serves. It keeps its data in dir. The caller closes it.
-func Start(ctx context.Context, dir string) (*embed.Etcd, error) {
+// Config is an etcd of one member that only this machine can reach. It keeps its
+// data in dir.
+func Config(dir string) *embed.Config {
 	// Port 0 lets the kernel choose a free one. A port that was tried out and
 	// closed beforehand could be somebody else's by now.
 	loopback := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
@@ -27,7 +27,11 @@ func Start(ctx context.Context, dir string) (*embed.Etcd, error) {
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	// The data is thrown away at the end: no need to wait for the disk.
 	cfg.UnsafeNoFsync = true
+	return cfg
+}
 
+// Start returns when the etcd serves. The caller closes it.
+func Start(ctx context.Context, cfg *embed.Config) (*embed.Etcd, error) {
 	etcd, err := embed.StartEtcd(cfg)
 	if err != nil {
 		return nil, err

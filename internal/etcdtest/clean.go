@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
@@ -35,7 +36,7 @@ func VerifyClean(t testing.TB, client *clientv3.Client, prefix string) {
 
 // leftInEtcd lists the keys and leases, or the reason why they are not known.
 func leftInEtcd(client *clientv3.Client, prefix string) string {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	var left strings.Builder
 	keys, err := client.Get(ctx, prefix, clientv3.WithPrefix())

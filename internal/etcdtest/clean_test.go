@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/etcdtest"
 )
 
@@ -29,6 +30,25 @@ func TestVerifyCleanReportsKeysAndLeases(t *testing.T) {
 	failures = fake.finish()
 	require.Len(t, failures, 2)
 	require.Contains(t, failures[1], `key "lock/key"`)
+}
+
+func TestVerifyCleanReportsWhatALockLeaves(t *testing.T) {
+	client := etcdtest.Start(t, 1).Client(t)
+	fake := &fakeTB{TB: t}
+	etcdtest.VerifyClean(fake, client, "lock/")
+	mu, err := etcdlock.New(client, "lock")
+	require.NoError(t, err)
+	require.NoError(t, mu.Lock(bounded(t)))
+	t.Run("held", func(t *testing.T) {
+		etcdtest.LosePatience(t)
+		failures := fake.finish()
+		require.Len(t, failures, 1)
+		for _, left := range []string{"\nkey ", "\nlease ", "\ngoroutine "} {
+			require.Contains(t, failures[0], left)
+		}
+	})
+	require.NoError(t, mu.Close(bounded(t)))
+	require.Len(t, fake.finish(), 1, "nothing new")
 }
 
 func TestVerifyNoLeaksReportsGoroutines(t *testing.T) {

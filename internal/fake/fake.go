@@ -801,13 +801,13 @@ func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 	if op.Rev() != 0 {
 		err = errUnsupported
 	}
-	if err != nil && ctx.Err() == nil {
-		made.queue = []clientv3.WatchResponse{{Canceled: true}}
-		made.more <- struct{}{}
-	} else if err != nil {
+	if err != nil {
 		made.stop()
-		close(ch)
-		return ch
+		if ctx.Err() != nil {
+			close(ch)
+			return ch
+		}
+		made.fail()
 	}
 	go made.pump(ctx, ch) // ends with ctx, or with the watch
 	return ch
@@ -851,6 +851,14 @@ func (w *watch) stop() {
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()
 	delete(w.s.watches, w)
+}
+
+// fail makes the watch end with an error.
+func (w *watch) fail() {
+	w.s.mu.Lock()
+	defer w.s.mu.Unlock()
+	w.queue = nil
+	w.addLocked(clientv3.WatchResponse{Canceled: true})
 }
 
 // pump delivers what is in the queue.

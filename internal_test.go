@@ -1,0 +1,331 @@
+package etcdlock
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// formsOf are the ways in which an answer of etcd comes to this package: as the client
+// hands it on, as it was on the wire, and inside another error.
+func formsOf(answer error) map[string]error {
+	return map[string]error{
+		"from the client":          rpctypes.Error(answer),
+		"from the client, wrapped": fmt.Errorf("somewhere: %w", rpctypes.Error(answer)),
+		"from the wire":            answer,
+		"from the wire, wrapped":   fmt.Errorf("somewhere: %w", answer),
+	}
+}
+
+// The texts in errors.go are etcd's: what no retry mends is refused, and nothing else,
+// since a lock that gives up on what passes is as bad as one that never gives up.
+func TestRefusalsAreEtcdsOwn(t *testing.T) {
+	for _, answer := range []error{
+		rpctypes.ErrGRPCPermissionDenied,
+		rpctypes.ErrGRPCInvalidAuthToken,
+		rpctypes.ErrGRPCUserEmpty,
+		rpctypes.ErrGRPCAuthFailed,
+		rpctypes.ErrGRPCEmptyKey,
+		rpctypes.ErrGRPCTooManyOps,
+		rpctypes.ErrGRPCDuplicateKey,
+		rpctypes.ErrGRPCRequestTooLarge,
+		rpctypes.ErrGRPCInvalidClientAPIVersion,
+		// Not etcd's, but a proxy's, a gateway's or gRPC's own.
+		status.Error(codes.PermissionDenied, "not on my watch"),
+		status.Error(codes.Unauthenticated, "who are you"),
+		status.Error(codes.InvalidArgument, "what is this"),
+		status.Error(codes.Unimplemented, "unknown service etcdserverpb.KV"),
+	} {
+		for form, err := range formsOf(answer) {
+			require.True(t, refused(err), "%v, %s", answer, form)
+			require.True(t, notApplied(err), "%v, %s: what is refused is not carried out", answer, form)
+		}
+	}
+	// Of other codes, as the client hands them on.
+	for _, err := range []error{rpctypes.ErrLeaseTTLTooLarge, rpctypes.ErrAuthNotEnabled} {
+		require.True(t, refused(err), "%v", err)
+		require.True(t, refused(fmt.Errorf("somewhere: %w", err)), "%v, wrapped", err)
+	}
+
+	for _, answer := range []error{
+		rpctypes.ErrGRPCAuthOldRevision,
+		rpctypes.ErrGRPCNoLeader,
+		rpctypes.ErrGRPCNotLeader,
+		rpctypes.ErrGRPCLeaderChanged,
+		rpctypes.ErrGRPCStopped,
+		rpctypes.ErrGRPCTimeout,
+		rpctypes.ErrGRPCTimeoutDueToLeaderFail,
+		rpctypes.ErrGRPCTimeoutDueToConnectionLost,
+		rpctypes.ErrGRPCTimeoutWaitAppliedIndex,
+		rpctypes.ErrGRPCUnhealthy,
+		rpctypes.ErrGRPCNoSpace,
+		rpctypes.ErrGRPCRequestTooManyRequests,
+		rpctypes.ErrGRPCCompacted,
+		rpctypes.ErrGRPCFutureRev,
+		rpctypes.ErrGRPCLeaseNotFound,
+		rpctypes.ErrGRPCCanceled,
+		rpctypes.ErrGRPCDeadlineExceeded,
+		status.Error(codes.Unavailable, "connection refused"),
+		status.Error(codes.Unknown, "etcdserver: permission denied by nobody"),
+		status.Error(codes.Internal, "stream terminated"),
+		status.Error(codes.ResourceExhausted, "message larger than max"),
+		context.Canceled,
+		context.DeadlineExceeded,
+		errors.New("permission"),
+	} {
+		for form, err := range formsOf(answer) {
+			require.False(t, refused(err), "%v, %s", answer, form)
+		}
+	}
+	require.False(t, refused(nil))
+}
+
+// Whatever list there is in errors.go, each text of it is one that etcd has.
+func TestEachRefusalIsATextOfEtcd(t *testing.T) {
+	known := map[string]bool{}
+	for _, answer := range []error{
+		rpctypes.ErrGRPCPermissionDenied, rpctypes.ErrGRPCInvalidAuthToken, rpctypes.ErrGRPCUserEmpty,
+		rpctypes.ErrGRPCAuthFailed, rpctypes.ErrGRPCAuthNotEnabled, rpctypes.ErrGRPCRequestTooLarge,
+		rpctypes.ErrGRPCTooManyOps, rpctypes.ErrGRPCDuplicateKey, rpctypes.ErrGRPCEmptyKey,
+		rpctypes.ErrGRPCInvalidClientAPIVersion, rpctypes.ErrGRPCLeaseTTLTooLarge,
+	} {
+		known[rpctypes.ErrorDesc(answer)] = true
+	}
+	for _, text := range refusals {
+		require.True(t, known[text], "%q", text)
+	}
+	for _, c := range refusedCodes {
+		code := strings.TrimSuffix(strings.TrimPrefix(c, "rpc error: code = "), " ")
+		var found bool
+		for _, known := range []codes.Code{codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.Unimplemented} {
+			found = found || known.String() == code && strings.HasPrefix(status.Error(known, "x").Error(), c)
+		}
+		require.True(t, found, "%q", c)
+	}
+}
+
+func TestTheAnswersThatAreActedOnAreEtcdsOwn(t *testing.T) {
+	for text, answer := range map[string]error{
+		textLeaseNotFound:   rpctypes.ErrGRPCLeaseNotFound,
+		textTooManyRequests: rpctypes.ErrGRPCRequestTooManyRequests,
+		textNoSpace:         rpctypes.ErrGRPCNoSpace,
+	} {
+		require.Equal(t, rpctypes.ErrorDesc(answer), text)
+		for form, err := range formsOf(answer) {
+			require.True(t, answered(err, text), "%v, %s", answer, form)
+			require.False(t, answered(err, "etcdserver: something else"), "%v, %s", answer, form)
+		}
+		require.False(t, answered(nil, text))
+	}
+}
+
+// After these a write has certainly not been carried out; after any other error nobody
+// knows, the first ErrNoSpace included.
+func TestOnlyAnAnswerSaysThatAWriteWasNotApplied(t *testing.T) {
+	for _, answer := range []error{
+		rpctypes.ErrGRPCLeaseNotFound, rpctypes.ErrGRPCRequestTooManyRequests, rpctypes.ErrGRPCPermissionDenied,
+	} {
+		for form, err := range formsOf(answer) {
+			require.True(t, notApplied(err), "%v, %s", answer, form)
+		}
+	}
+	for _, answer := range []error{
+		rpctypes.ErrGRPCNoSpace, rpctypes.ErrGRPCTimeout, rpctypes.ErrGRPCLeaderChanged, rpctypes.ErrGRPCNoLeader,
+		rpctypes.ErrGRPCStopped, rpctypes.ErrGRPCTimeoutDueToConnectionLost, rpctypes.ErrGRPCTimeoutWaitAppliedIndex,
+		status.Error(codes.Unavailable, "transport is closing"), context.DeadlineExceeded, context.Canceled,
+	} {
+		for form, err := range formsOf(answer) {
+			require.False(t, notApplied(err), "%v, %s", answer, form)
+		}
+	}
+}
+
+func TestOrdinalsAreEnglish(t *testing.T) {
+	for n, want := range map[int]string{
+		1: "1st", 2: "2nd", 3: "3rd", 4: "4th", 5: "5th", 9: "9th",
+		10: "10th", 11: "11th", 12: "12th", 13: "13th", 14: "14th", 19: "19th",
+		20: "20th", 21: "21st", 22: "22nd", 23: "23rd", 24: "24th",
+		100: "100th", 101: "101st", 102: "102nd", 103: "103rd", 111: "111th", 112: "112th", 113: "113th",
+		121: "121st", 1000: "1000th", 1001: "1001st", 1011: "1011th", 1012: "1012th", 1013: "1013th", 1022: "1022nd",
+	} {
+		require.Equal(t, want, ordinal(n))
+	}
+}
+
+func TestJitterStaysWithinAQuarterAndUsesIt(t *testing.T) {
+	for _, d := range []time.Duration{0, 1, 2, 3, 4, 5, time.Millisecond, 20 * time.Millisecond, time.Second, recheckEvery, time.Hour} {
+		least, most := time.Duration(math.MaxInt64), time.Duration(0)
+		for range 1000 {
+			j := jitter(d)
+			least, most = min(least, j), max(most, j)
+		}
+		// Whole nanoseconds: the quarters are rounded.
+		require.GreaterOrEqual(t, least, d*3/4, "%v", d)
+		require.LessOrEqual(t, most, d*5/4+1, "%v", d)
+		if d >= time.Millisecond {
+			require.Less(t, least, d*85/100, "%v: it spreads", d)
+			require.Greater(t, most, d*115/100, "%v: it spreads", d)
+		}
+	}
+}
+
+func TestTheDefaultMarginIsAnEighthOfTheGrantedTTLButNotTooLittle(t *testing.T) {
+	for granted, want := range map[time.Duration]time.Duration{
+		16 * time.Second: 2 * time.Second, 2 * time.Second: 250 * time.Millisecond,
+		time.Second: 125 * time.Millisecond, 800 * time.Millisecond: 100 * time.Millisecond, 0: 100 * time.Millisecond,
+	} {
+		require.Equal(t, want, (&config{}).marginOf(granted), "%v", granted)
+		require.Equal(t, time.Minute, (&config{margin: time.Minute}).marginOf(granted))
+	}
+}
+
+// oneKey is a KV with one key in it, whatever is asked.
+type oneKey struct {
+	clientv3.KV
+	kv *mvccpb.KeyValue
+}
+
+func (k oneKey) Get(context.Context, string, ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	return &clientv3.GetResponse{Kvs: []*mvccpb.KeyValue{k.kv}}, nil
+}
+
+// unusedClient is a client that New takes. Whoever uses it panics.
+func unusedClient() *clientv3.Client {
+	client := clientv3.NewCtxClient(context.Background())
+	client.KV = struct{ clientv3.KV }{}
+	client.Lease = struct{ clientv3.Lease }{}
+	client.Watcher = struct{ clientv3.Watcher }{}
+	return client
+}
+
+// A name is refused with a short text, or is that of a lock whose keys are read back as
+// exactly its own.
+func FuzzName(f *testing.F) {
+	for _, name := range []string{
+		"", "/", "a", "a/", "a//b", "/a", "\x00", "a\x00b", "\xff", "a\xed\xa0\x80", " \n", "日本語/🔒",
+		strings.Repeat("n", 1024), strings.Repeat("n", 1025), "a/6ba7b810-9dad-41d1-80b4-00c04fd430c8",
+		"6ba7b810-9dad-41d1-80b4-00c04fd430c8",
+	} {
+		f.Add(name)
+	}
+	client := unusedClient()
+	f.Fuzz(func(t *testing.T, name string) {
+		err := checkName(name)
+		mu, newErr := New(client, name)
+		require.Equal(t, err, newErr)
+		if err != nil {
+			require.True(t, strings.HasPrefix(err.Error(), "etcdlock: name "), "%v", err)
+			require.Less(t, len(err.Error()), 8*maxNameLen)
+			return
+		}
+		require.Equal(t, name, mu.Name())
+		for _, tail := range []string{uuid.NewString(), "694d8a6e5bd0a31f"} {
+			kv := &mvccpb.KeyValue{Key: []byte(name + "/" + tail), Lease: 0x694d8a6e5bd0a31f, CreateRevision: 7}
+			c, ok := parseContender(name, kv)
+			require.True(t, ok)
+			want := Contender{Name: name, Key: name + "/" + tail, Token: 7, Lease: 0x694d8a6e5bd0a31f}
+			require.Equal(t, want, c)
+			for _, prefix := range []string{"", name[:len(name)/2], name} {
+				holders, err := Holders(t.Context(), oneKey{kv: kv}, prefix)
+				require.NoError(t, err)
+				require.Equal(t, []Contender{want}, holders, "below %q", prefix)
+			}
+			_, ok = parseContender(name+"/"+tail, kv)
+			require.False(t, ok, "a key is no contender of a nested name")
+			if outer, _, nested := strings.Cut(name, "/"); nested {
+				_, ok = parseContender(outer, kv)
+				require.False(t, ok, "a key is no contender of the name around it")
+			}
+		}
+	})
+}
+
+// canonical is what a UUID in a key looks like, by its grammar.
+var canonical = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\z`)
+
+// A contender's key ends in a canonical UUID in lower case or in the hexadecimal of its
+// own lease, and has a lease. Everything else blocks nobody.
+func FuzzContenderKey(f *testing.F) {
+	const lease = 0x694d8a6e5bd0a31f
+	for _, tail := range []string{
+		"", "config", "694d8a6e5bd0a31f", "694D8A6E5BD0A31F", "0694d8a6e5bd0a31f", "0x694d8a6e5bd0a31f",
+		"6ba7b810-9dad-41d1-80b4-00c04fd430c8", "6BA7B810-9DAD-41D1-80B4-00C04FD430C8",
+		"6ba7b8109dad41d180b400c04fd430c8", "{6ba7b810-9dad-41d1-80b4-00c04fd430c8}",
+		"urn:uuid:6ba7b810-9dad-41d1-80b4-00c04fd430c8", "6ba7b810-9dad-41d1-80b4-00c04fd430c8\n",
+		"6ba7b810-9dad-41d1-80b4-00c04fd430cg", "6ba7b810_9dad_41d1_80b4_00c04fd430c8",
+		"sub/6ba7b810-9dad-41d1-80b4-00c04fd430c8", "/6ba7b810-9dad-41d1-80b4-00c04fd430c8",
+	} {
+		f.Add(tail, int64(lease))
+		f.Add(tail, int64(0))
+	}
+	f.Add("1", int64(1))
+	f.Add("-1", int64(-1))
+	f.Add("0", int64(0))
+	f.Fuzz(func(t *testing.T, tail string, lease int64) {
+		want := lease != 0 && (canonical.MatchString(tail) || tail == fmt.Sprintf("%x", lease))
+		kv := &mvccpb.KeyValue{Key: []byte("orders/42/" + tail), Lease: lease, CreateRevision: 7, Value: []byte(tail)}
+		c, ok := parseContender("orders/42", kv)
+		require.Equal(t, want, ok, "tail %q, lease %x", tail, lease)
+		require.Equal(t, want, lease != 0 && isTail(tail, lease))
+		if ok {
+			require.Equal(t, Contender{Name: "orders/42", Key: "orders/42/" + tail, Token: 7, Lease: clientv3.LeaseID(lease)}, c)
+		} else {
+			require.Zero(t, c)
+		}
+		for _, other := range []string{"orders", "orders/4", "orders/42/", "other"} {
+			if _, ok := parseContender(other, kv); ok {
+				require.True(t, strings.HasPrefix(string(kv.Key), other+"/"), "contender of %q", other)
+				require.True(t, isTail(strings.TrimPrefix(string(kv.Key), other+"/"), lease))
+			}
+		}
+	})
+}
+
+// What others keep in their keys does no harm, and what this package writes it reads.
+func FuzzStoredValue(f *testing.F) {
+	for _, value := range []string{
+		"", "{}", "null", "[]", `{"owner":"api-7:1234","host":"h","pid":1,"since":"2024-01-02T03:04:05.6Z"}`,
+		`{"owner":1}`, `{"owner":"a","since":"yesterday"}`, `{"owner":"a"`, `{"OWNER":"a"}`, "\xff\xfe",
+		`{"owner":"\ud800"}`, strings.Repeat("[", 10000), `{"owner":"` + strings.Repeat("o", 9000) + `"}`,
+	} {
+		f.Add([]byte(value), "api-7:1234")
+	}
+	f.Add([]byte(nil), "\x00\"\\\n<&>\u2028\uFFFD🔒")
+	f.Add([]byte(nil), strings.Repeat("\x01", 1024))
+	f.Add([]byte(nil), strings.Repeat("<", 1024))
+	f.Add([]byte(nil), "\xff")
+	f.Fuzz(func(t *testing.T, value []byte, label string) {
+		owner, since := parseValue(value)
+		if owner == "" {
+			require.Zero(t, since, "of a foreign key nothing is known")
+		}
+		_ = Contender{Key: "k", Owner: owner}.label()
+
+		cfg := defaultConfig()
+		if WithOwner(label)(&cfg) != nil {
+			return
+		}
+		before := time.Now()
+		text := cfg.value()
+		owner, since = parseValue([]byte(text))
+		require.Equal(t, label, owner)
+		require.False(t, since.Before(before.Round(0)), "%v is before %v", since, before)
+		require.WithinDuration(t, before, since, time.Minute)
+		require.Equal(t, time.UTC, since.Location())
+		require.True(t, json.Valid([]byte(text)))
+	})
+}
