@@ -91,7 +91,7 @@ func Break(ctx context.Context, kv clientv3.KV, c Contender) error {
 		return err
 	}
 	if c.Key == "" || c.Token <= 0 {
-		return fmt.Errorf("etcdlock: break: not a contender: key %q, token %d", c.Key, c.Token)
+		return fmt.Errorf("etcdlock: break: not a contender: key %s, token %d", excerpt(c.Key, 2*maxNameLen), c.Token)
 	}
 	_, err := kv.Txn(ctx).
 		If(clientv3.Compare(clientv3.CreateRevision(c.Key), "=", c.Token)).
@@ -104,7 +104,8 @@ func Break(ctx context.Context, kv clientv3.KV, c Contender) error {
 }
 
 func checkAdmin(ctx context.Context, kv clientv3.KV, op, name string) error {
-	if kv == nil {
+	client, isClient := kv.(*clientv3.Client)
+	if kv == nil || isClient && (client == nil || client.KV == nil) {
 		return failed(op, name, errors.New("nil KV"))
 	}
 	return checkContext(ctx, op, name)

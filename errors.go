@@ -101,7 +101,7 @@ func (e *opError) Unwrap() []error { return e.wraps }
 // failed is the error of call op on the lock name for the reasons given, the
 // last of which is nearest to the caller.
 func failed(op, name string, reasons ...error) error {
-	e := &opError{text: fmt.Sprintf("etcdlock: %s %q", op, name)}
+	e := &opError{text: fmt.Sprintf("etcdlock: %s %s", op, excerpt(name, maxNameLen))}
 	for _, reason := range reasons {
 		if reason != nil {
 			e.text += ": " + bare(reason)

@@ -163,10 +163,10 @@ func TestUnlockAfterLossLeavesTheNewHolderAlone(t *testing.T) {
 				c := w.contest(t, fmt.Sprintf("taken/%d/%t", i, wait))
 				a, b := c.party("a", longTTL), c.party("b", longTTL)
 				a.locks()
-				if wait { // so that the loss has to be noticed, not met by chance
-					time.Sleep(time.Second)
-				}
 				next := b.waits()
+				if wait { // for the worst moment: etcd has just been looked at
+					a.looks.Await(a.looks.Strikes() + 1)
+				}
 				a.believesUntilTold()
 				taken := time.Now()
 				takings[i].take(t, w.admin, c.line()[0])
@@ -251,18 +251,29 @@ func untilStruck(t *testing.T, lost *etcdtest.Injection, ends bool) context.Cont
 //	a locks, one message is lost | a holds and unlocks, or has an error | b locks
 func TestAnAnswerLostAfterTheCommitBlocksNobody(t *testing.T) {
 	w := newWorld(t, 1)
-	verbs := []string{"Lock", "TryLock"}
-	waits := make([]most, len(lossy)*len(verbs))
-	atOnce(t, len(waits), func(i int) string { return verbs[i%2] + ", " + lossy[i/2].name }, func(t *testing.T, i int) {
+	ways := []struct {
+		verb string
+		kept bool // the lease, by another hold, so that its end cannot remove a key
+	}{{"Lock", false}, {"TryLock", false}, {"Lock", true}, {"TryLock", true}}
+	name := func(i int) string {
+		way := ways[i%len(ways)]
+		return fmt.Sprintf("%s, %s, lease kept: %t", way.verb, lossy[i/len(ways)].name, way.kept)
+	}
+	waits := make([]most, len(lossy)*len(ways))
+	atOnce(t, len(waits), name, func(t *testing.T, i int) {
+		way, lossy := ways[i%len(ways)], lossy[i/len(ways)]
 		c := w.contest(t, fmt.Sprintf("lost/%d", i))
 		a, b := c.party("a", longTTL), c.party("b", longTTL)
-		for range lossy[i/2].runs {
+		for range lossy.runs {
 			a.locks() // so that the fault does not meet a first lease each time
 			a.unlocks()
-			lost := a.faults.Inject(lossy[i/2].fault("Txn").When(etcdtest.Puts).Times(1))
-			err := a.try(untilStruck(t, lost, lossy[i/2].ends), verbs[i%2])
+			if way.kept {
+				a.locksAnother()
+			}
+			lost := a.faults.Inject(lossy.fault("Txn").When(etcdtest.Puts).Times(1))
+			err := a.try(untilStruck(t, lost, lossy.ends), way.verb)
 			require.Equal(t, 1, lost.Strikes())
-			if !lossy[i/2].ends {
+			if !lossy.ends {
 				require.NoError(t, err)
 				a.stillHolds()
 				a.unlocks()
@@ -273,11 +284,14 @@ func TestAnAnswerLostAfterTheCommitBlocksNobody(t *testing.T) {
 			lost.Heal()
 			waits[i].note(b.locksWithin(prompt))
 			b.unlocks()
+			if way.kept {
+				require.NoError(t, a.other.Unlock(bounded(t)))
+			}
 		}
 		c.isEmptyWithin(prompt)
 	})
 	for i := range waits {
-		t.Logf("%s, %s: %d of %d, the next one in after %v at most", verbs[i%2], lossy[i/2].name, waits[i].n, lossy[i/2].runs, waits[i].d)
+		t.Logf("%s: %d of %d, the next one in after %v at most", name(i), waits[i].n, lossy[i/len(ways)].runs, waits[i].d)
 	}
 }
 
@@ -385,7 +399,7 @@ func TestALostRevocationLeavesNothing(t *testing.T) {
 		a.locks()
 		a.belief.Leave("a")
 		lost := a.faults.Inject(lossy[i].fault("LeaseRevoke").Times(1))
-		err := a.mu.Close(untilStruck(t, lost, lossy[i].ends))
+		err := a.s.Close(untilStruck(t, lost, lossy[i].ends))
 		require.Equal(t, 1, lost.Strikes())
 		if !lossy[i].ends {
 			require.NoError(t, err)
@@ -418,30 +432,22 @@ func TestALateRequestLeavesNoGhost(t *testing.T) {
 	}
 	atOnce(t, len(rows), func(i int) string { return fmt.Sprintf("%+v", rows[i]) }, func(t *testing.T, i int) {
 		c := w.contest(t, fmt.Sprintf("ghost/%d", i))
-		faults := etcdtest.NewFaults(t)
-		s, err := etcdlock.NewSession(w.cluster.Client(t, etcdtest.With(faults)), etcdlock.WithTTL(longTTL), etcdlock.WithOwner("a"))
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, s.Close(bounded(t))) })
-		other, err := s.Mutex(c.name + "-other")
-		require.NoError(t, err)
-		require.NoError(t, other.Lock(bounded(t)))
+		a, b := c.party("a", longTTL), c.party("b", longTTL)
+		a.locksAnother()
 		if !rows[i].another {
-			require.NoError(t, other.Unlock(bounded(t)))
+			require.NoError(t, a.other.Unlock(bounded(t)))
 		}
-		mu, err := s.Mutex(c.name)
-		require.NoError(t, err)
-
 		fault := etcdtest.LateRequest("Txn", rows[i].code).When(etcdtest.Puts)
 		if !rows[i].give {
 			fault = fault.Times(1)
 		}
-		late := faults.Inject(fault)
-		err = mu.Lock(untilStruck(t, late, rows[i].give))
+		late := a.faults.Inject(fault)
+		err := a.try(untilStruck(t, late, rows[i].give), "Lock")
 		if rows[i].give {
 			require.ErrorIs(t, err, context.Canceled)
 		} else {
 			require.NoError(t, err)
-			require.NoError(t, mu.Unlock(bounded(t)))
+			a.unlocks()
 		}
 		require.Positive(t, late.Strikes())
 		puts := w.admin.Watch(bounded(t), c.name+"/", clientv3.WithPrefix(), clientv3.WithFilterDelete(), clientv3.WithCreatedNotify())
@@ -450,11 +456,10 @@ func TestALateRequestLeavesNoGhost(t *testing.T) {
 		if rows[i].another { // the lease lives, so the request applies
 			within(t, slack, "the ghost", puts)
 		}
-		b := c.party("b", longTTL)
 		t.Logf("the next one in after %v", b.locksWithin(prompt))
 		b.unlocks()
 		if rows[i].another {
-			require.NoError(t, other.Unlock(bounded(t)))
+			require.NoError(t, a.other.Unlock(bounded(t)))
 		}
 	})
 }
@@ -516,18 +521,13 @@ func TestAReleaseThatQueuesTheNextOneMayGetLost(t *testing.T) {
 		func(t *testing.T, i int) {
 			row := rows[i/2]
 			c := w.contest(t, fmt.Sprintf("handover/%d", i))
-			faults := etcdtest.NewFaults(t)
-			s, err := etcdlock.NewSession(w.cluster.Client(t, etcdtest.With(faults)), etcdlock.WithTTL(longTTL), etcdlock.WithOwner("a"))
-			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, s.Close(bounded(t))) })
+			a, b := c.party("a", longTTL), c.party("b", longTTL)
 			mutex := func() *etcdlock.Mutex {
-				mu, err := s.Mutex(c.name)
+				mu, err := a.s.Mutex(c.name)
 				require.NoError(t, err)
 				return mu
 			}
 			first, second, third := mutex(), mutex(), mutex()
-			b := c.party("b", longTTL)
-
 			require.NoError(t, first.Lock(bounded(t)))
 			token := first.Token()
 			c.belief.EnterUntil(first.Context(context.Background()), "a1", token)
@@ -548,9 +548,9 @@ func TestAReleaseThatQueuesTheNextOneMayGetLost(t *testing.T) {
 				next = b.waits()
 			}
 
-			lost := faults.Inject(row.fault.When(etcdtest.Puts).When(etcdtest.Deletes).Times(1))
+			lost := a.faults.Inject(row.fault.When(etcdtest.Puts).When(etcdtest.Deletes).Times(1))
 			c.belief.Leave("a1")
-			err = first.Unlock(untilStruck(t, lost, row.ends))
+			err := first.Unlock(untilStruck(t, lost, row.ends))
 			require.Equal(t, 1, lost.Strikes(), "no transaction did both")
 			if !row.ends {
 				require.NoError(t, err)
@@ -672,6 +672,31 @@ func TestUnlockIgnoresAContextThatIsAlreadyDone(t *testing.T) {
 			b.locksWithin(prompt)
 			b.unlocks()
 		})
+}
+
+// A live context bounds Unlock, and nothing else does as long as the lease is renewed:
+// while that is so the hold stays certain, and the release can be confirmed.
+//
+//	a holds | transactions are not answered, renewals are | a unlocks | more than the
+//	TTL | etcd answers | Unlock says nil
+func TestUnlockGoesOnWhileTheLeaseIsRenewed(t *testing.T) {
+	const ttl = 2 * time.Second
+	w := newWorld(t, 1)
+	c := w.contest(t, "patient")
+	a, b := c.party("a", ttl), c.party("b", longTTL)
+	a.locks()
+	mute := a.faults.Inject(etcdtest.SwallowRequest("Txn"))
+	unlocked := make(chan error, 1)
+	go func() { unlocked <- a.unlock(bounded(t)) }()
+	select {
+	case err := <-unlocked:
+		require.Fail(t, "Unlock gave up before its context ended", "error: %v", err)
+	case <-time.After(2 * ttl):
+	}
+	mute.Heal()
+	require.NoError(t, within(t, slack, "Unlock", unlocked))
+	b.locksWithin(prompt)
+	b.unlocks()
 }
 
 // ---- the world
@@ -824,15 +849,18 @@ func (c *contest) isEmptyWithin(d time.Duration) {
 	c.hasWithin(d)
 }
 
-// A party is one client: its own connections and faults, and one Mutex.
+// A party is one client: its own connections, faults and Session.
 type party struct {
 	*contest
 	t      *testing.T
 	who    string
 	faults *etcdtest.Faults
 	txns   *etcdtest.Injection // strikes when etcd answers a Txn, and does no harm
+	looks  *etcdtest.Injection // the same for the look at the lease's keys
 	client *clientv3.Client
+	s      *etcdlock.Session
 	mu     *etcdlock.Mutex
+	other  *etcdlock.Mutex // of another name in the same Session
 	hold   context.Context // of the last hold
 	mend   func()          // what heal does beside healing faults
 }
@@ -847,9 +875,14 @@ func (c *contest) partyWith(who string, ttl time.Duration, options []etcdlock.Op
 	p := &party{contest: c, t: c.t, who: who, faults: etcdtest.NewFaults(c.t), mend: func() {}}
 	network := etcdtest.NewFaults(c.t)
 	p.txns = network.Inject(etcdtest.DelayReply("Txn", time.Nanosecond))
+	p.looks = network.Inject(etcdtest.DelayReply("LeaseTimeToLive", time.Nanosecond))
 	p.client = c.w.cluster.Client(c.t, append(opts, etcdtest.With(p.faults, network))...)
 	var err error
-	p.mu, err = etcdlock.New(p.client, c.name, append(options, etcdlock.WithTTL(ttl), etcdlock.WithOwner(who))...)
+	p.s, err = etcdlock.NewSession(p.client, append(options, etcdlock.WithTTL(ttl), etcdlock.WithOwner(who))...)
+	require.NoError(c.t, err)
+	p.mu, err = p.s.Mutex(c.name)
+	require.NoError(c.t, err)
+	p.other, err = p.s.Mutex(c.name + "-another-of-" + who)
 	require.NoError(c.t, err)
 	c.t.Cleanup(func() {
 		p.heal()
@@ -868,7 +901,7 @@ func (p *party) heal() {
 func (p *party) lock(ctx context.Context) error    { return p.mu.Lock(ctx) }
 func (p *party) tryLock(ctx context.Context) error { return p.mu.TryLock(ctx) }
 func (p *party) unlock(ctx context.Context) error  { p.belief.Leave(p.who); return p.mu.Unlock(ctx) }
-func (p *party) close(ctx context.Context) error   { p.belief.Leave(p.who); return p.mu.Close(ctx) }
+func (p *party) close(ctx context.Context) error   { p.belief.Leave(p.who); return p.s.Close(ctx) }
 func (p *party) do(ctx context.Context) error {
 	return p.mu.Do(ctx, func(context.Context) error { return errors.New("never called") })
 }
@@ -904,6 +937,12 @@ func (p *party) locks() {
 	require.NoError(p.t, p.try(bounded(p.t), "Lock"))
 }
 
+// locksAnother holds another name on the same lease.
+func (p *party) locksAnother() {
+	p.t.Helper()
+	require.NoError(p.t, p.other.Lock(bounded(p.t)))
+}
+
 // locksWithin locks in a time that does not suffice for a lease to expire, and
 // returns the time it took.
 func (p *party) locksWithin(d time.Duration) time.Duration {
@@ -925,7 +964,7 @@ func (p *party) unlocks() {
 func (p *party) closes() {
 	p.t.Helper()
 	p.belief.Leave(p.who)
-	require.NoError(p.t, p.mu.Close(bounded(p.t)))
+	require.NoError(p.t, p.s.Close(bounded(p.t)))
 }
 
 // loses waits until the hold's context ends by a loss, and returns when it did.

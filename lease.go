@@ -33,6 +33,7 @@ var (
 	errSuspended     = errors.New("the wall clock ran ahead: machine suspended, or clock set")
 	errKeyGone       = errors.New("its key was deleted")
 	errClientClosed  = errors.New("the etcd client is closed")
+	errNoAnswer      = errors.New("no answer from etcd")
 	errUnreachable   = errors.New("no endpoint of etcd can be reached")
 )
 
@@ -51,7 +52,7 @@ var (
 //	keeper           a grant, per lease    with the lease, once it is revoked
 //	renewal, look    the keeper            with their answer or their time
 //	grant            Lock without a lease  with its answer or its time, and a pause
-//	second reads     a waiter cut off      with the answer to either or their time
+//	second attempts  a call unanswered     with the answer to either or their time
 //	removal          a place given up      once etcd confirms, or with the lease
 //	hooks            an event for a Trace  when all events are delivered
 //
@@ -252,8 +253,7 @@ func (s *Session) unlock() {
 }
 
 // goLocked runs f in a goroutine that Close waits for. The caller makes sure that
-// f ends soon after s.ctx does. Once the Session is closed only its own goroutines
-// may call it.
+// f ends soon after s.ctx does, or after the context of a call that Close ends.
 func (s *Session) goLocked(f func()) {
 	s.tasks++
 	go func() {
@@ -268,6 +268,13 @@ func (s *Session) goLocked(f func()) {
 			s.quiet = nil
 		}
 	}()
+}
+
+// spawn is goLocked for callers that do not hold mu.
+func (s *Session) spawn(f func()) {
+	s.mu.Lock()
+	defer s.unlock()
+	s.goLocked(f)
 }
 
 // quietLocked returns a channel that is closed when no goroutine of the Session runs.
@@ -350,10 +357,10 @@ func (s *Session) usableLocked() bool {
 // a failure, too.
 func (s *Session) grantLease(g *grant) {
 	defer close(g.done)
-	ctx, cancel := context.WithTimeout(s.ctx, s.rpcTimeout())
-	defer cancel()
 	attemptStarted := time.Now()
-	resp, err := s.client.Grant(ctx, int64(s.cfg.ttl/time.Second))
+	resp, err := attempt(s.ctx, s.rpcTimeout(), func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) {
+		return s.client.Grant(ctx, int64(s.cfg.ttl/time.Second))
+	})
 	if err != nil {
 		s.mu.Lock()
 		g.err = err
@@ -521,7 +528,7 @@ func (l *lease) keep(granted time.Time) {
 			started := time.Now()
 			lastStarted = started
 			for range attempts {
-				l.spawn(func() { l.renew(ctx, started, results) })
+				l.s.spawn(func() { l.renew(ctx, started, results) })
 			}
 			troubled = true // until its answer comes
 			next.Reset(l.ttl / 6)
@@ -539,7 +546,7 @@ func (l *lease) keep(granted time.Time) {
 			if !looking && l.lookDue(lastLook) {
 				sent := time.Now()
 				lastLook, looking = sent, true
-				l.spawn(func() {
+				l.s.spawn(func() {
 					looked <- l.look(ctx, sent)
 				})
 			}
@@ -589,13 +596,6 @@ func (l *lease) verdict() verdict {
 		return leaseRenew
 	}
 	return leaseOver
-}
-
-// spawn runs f in a goroutine of the Session.
-func (l *lease) spawn(f func()) {
-	l.s.mu.Lock()
-	defer l.s.unlock()
-	l.s.goLocked(f)
 }
 
 // renew is one attempt to renew the lease. It reports to the keeper, unless that
@@ -822,10 +822,9 @@ func (l *lease) revoke() {
 	var retry backoff
 	var err error
 	for {
-		var attempt context.Context
-		attempt, cancel := context.WithTimeout(s.ctx, s.rpcTimeout())
-		_, err = s.client.Revoke(attempt, l.id)
-		cancel()
+		_, err = attempt(s.ctx, s.rpcTimeout(), func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) {
+			return s.client.Revoke(ctx, l.id)
+		})
 		if answered(err, textLeaseNotFound) {
 			err = nil
 		}

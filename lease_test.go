@@ -662,9 +662,9 @@ func TestALossFromOutsideIsNoticedWithinAboutASecond(t *testing.T) {
 	}
 }
 
-// A late copy of an acquiring transaction puts a key that nobody waits for any more.
-// It blocks the others only until the next look.
-func TestAKeyThatNobodyAccountsForIsSwept(t *testing.T) {
+// 0 s n is locked, 1 s unlocked, 3 s a late copy of the transaction that locked it puts
+// its key again. It blocks the others only until the next look.
+func TestAKeyThatALateRequestPutsIsSwept(t *testing.T) {
 	rows := []struct {
 		promise string
 		held    bool
@@ -676,15 +676,22 @@ func TestAKeyThatNobodyAccountsForIsSwept(t *testing.T) {
 	for _, row := range rows {
 		t.Run(row.promise, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				etcd.Intercept(onlyNth(2, fake.Txn, fake.Effect{Again: 3 * time.Second}))
 				s := processIn(t, etcd, "a")
-				mu := mutexIn(t, s, "held")
-				hold := lockWithin(t, mu, time.Second)
+				mu, held := mutexIn(t, s, "n"), mutexIn(t, s, "held")
+				hold := lockWithin(t, held, time.Second)
 				lease := s.Lease()
-				if !row.held {
-					require.NoError(t, mu.Unlock(context.Background()))
-				}
+				lockWithin(t, mu, time.Second)
 				time.Sleep(time.Second)
-				require.NoError(t, etcd.PutKey("n/"+uuid.NewString(), lease))
+				require.NoError(t, mu.Unlock(context.Background()))
+				if !row.held {
+					require.NoError(t, held.Unlock(context.Background()))
+				}
+				require.Empty(t, etcd.Keys("n/"))
+				time.Sleep(2 * time.Second)
+				synctest.Wait()
+				require.Len(t, etcd.Keys("n/"), 1, "no late copy")
+
 				other := mutexIn(t, processIn(t, etcd, "b"), "n")
 				start := time.Now()
 				lockWithin(t, other, time.Minute)
@@ -698,13 +705,29 @@ func TestAKeyThatNobodyAccountsForIsSwept(t *testing.T) {
 				require.NoError(t, next.Unlock(context.Background()))
 				if row.held {
 					require.NoError(t, hold.Err(), "the hold is not touched")
-					require.NoError(t, mu.Unlock(context.Background()))
+					require.NoError(t, held.Unlock(context.Background()))
 				}
 				synctest.Wait()
 				require.NotContains(t, etcd.Leases(), lease)
 			})
 		})
 	}
+}
+
+// What users attach to the Session's lease is theirs.
+func TestKeysOfTheUserOnTheLeaseAreNotSwept(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := processIn(t, etcd, "a")
+		mu := mutexIn(t, s, "n")
+		lockWithin(t, mu, time.Second)
+		keys := []string{"members/api-7", "members/" + uuid.NewString()}
+		for _, key := range keys {
+			require.NoError(t, etcd.PutKey(key, s.Lease()))
+		}
+		time.Sleep(10 * virtualTTL)
+		require.Equal(t, keys, etcd.Keys("members/"))
+		require.NoError(t, mu.Unlock(context.Background()))
+	})
 }
 
 // a is held on the first lease. The answer to b's transaction is lost, so a copy of

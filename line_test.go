@@ -692,7 +692,7 @@ type belief struct {
 
 const (
 	chaosTTL   = 3 * time.Second
-	chaosLasts = 40 * time.Second
+	chaosLasts = 12 * time.Second
 )
 
 func newChaos(t *testing.T, etcd *fake.Server, seed uint64) *chaos {
@@ -715,10 +715,11 @@ func (c *chaos) run() {
 		s := processIn(c.t, c.etcd, process, etcdlock.WithTTL(chaosTTL))
 		locks := c.mutexes(s)
 		for g := range 3 {
+			own := locks
 			if !c.shared {
-				locks = c.mutexes(s)
+				own = c.mutexes(s)
 			}
-			workers.Go(func() { c.work(fmt.Sprint(process, "/", g), locks) })
+			workers.Go(func() { c.work(fmt.Sprint(process, "/", g), own) })
 		}
 	}
 	for time.Now().Before(c.ends) {

@@ -474,7 +474,7 @@ func TestALongLifeLeavesNothingBehind(t *testing.T) {
 
 // A Mutex that is forgotten gives its lease back by itself, and has no goroutine.
 func TestAForgottenMutexGivesItsLeaseBack(t *testing.T) {
-	const ttl = 2 * time.Second
+	const ttl = time.Second
 	w := newWorld(t, 1)
 	client := w.cluster.Client(t)
 	mu, err := etcdlock.New(client, "forgotten", etcdlock.WithTTL(ttl))

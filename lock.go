@@ -64,10 +64,11 @@ type hold struct {
 // and it stays the owner until its Unlock or Close, even if its hold is lost.
 type line struct {
 	name    string
-	owner   *claim   // its turn: it queues in etcd, or holds
-	next    *claim   // gets the turn once the owner's release is confirmed
-	waiting []*claim // behind owner
-	lease   *lease   // that slots are used with
+	owner   *claim      // its turn: it queues in etcd, or holds
+	next    *claim      // gets the turn once the owner's release is confirmed
+	ahead   []Contender // before the last place, if it was given up without a hold
+	waiting []*claim    // behind owner
+	lease   *lease      // that slots are used with
 	slots   [2]*keySlot
 }
 
@@ -254,21 +255,21 @@ func (c *claim) acquire(ctx context.Context, put *place, try bool) (*hold, error
 			p = nil
 			continue
 		}
-		s.setPlace(c, nil)
-		s.pass(c.line, nil, nil)
+		if removed != nil && ctx.Err() != nil {
+			// Usually at once, and the answer brings the line up to date.
+			grace := time.NewTimer(removalGrace)
+			defer grace.Stop()
+			select {
+			case <-removed:
+			case <-grace.C:
+			}
+		}
+		locked := c.giveUp(p)
 		switch {
 		case err == errTaken:
 			return nil, &LockedError{Name: m.name, Holder: taken[0], Ahead: len(taken)}
 		case ctx.Err() != nil:
-			if removed != nil { // usually at once, and its answer brings the line up to date
-				grace := time.NewTimer(removalGrace)
-				defer grace.Stop()
-				select {
-				case <-removed:
-				case <-grace.C:
-				}
-			}
-			return nil, waitFailed(ctx, m.name, p.locked(), c.lastErr)
+			return nil, waitFailed(ctx, m.name, locked, c.lastErr)
 		default:
 			return nil, failed("lock", m.name, err)
 		}
@@ -283,13 +284,28 @@ func (p *place) position() []Contender {
 	return p.line()
 }
 
-// locked is the LockedError of one that waited at p, nil if nobody was before it.
-func (p *place) locked() *LockedError {
-	ahead := p.position()
-	if len(ahead) == 0 {
+// giveUp passes on the turn of c, which did not come to hold at its last place p, and
+// tells who was before it, nil if nobody was.
+func (c *claim) giveUp(p *place) *LockedError {
+	s, l := c.m.s, c.line
+	s.mu.Lock()
+	defer s.unlock()
+	if p != nil && p.rev != 0 {
+		l.ahead = p.ahead
+	}
+	c.place = nil
+	locked := l.aheadLocked()
+	s.passLocked(l, nil, nil)
+	return locked
+}
+
+// aheadLocked is the LockedError of the owner of l, who has no place in etcd's line.
+// What the owner before it has seen there is what it knows.
+func (l *line) aheadLocked() *LockedError {
+	if len(l.ahead) == 0 {
 		return nil
 	}
-	return &LockedError{Name: p.m.name, Holder: ahead[0], Ahead: len(ahead)}
+	return &LockedError{Name: l.name, Holder: l.ahead[0], Ahead: len(l.ahead)}
 }
 
 func (s *Session) setPlace(c *claim, p *place) {
@@ -316,6 +332,7 @@ func (s *Session) begin(c *claim, p *place) (*hold, error) {
 		h.timer = time.AfterFunc(most, func() { h.check() })
 	}
 	p.hold, c.hold, c.m.hold, c.m.depth = h, h, h, 1
+	c.line.ahead = nil
 	return h, nil
 }
 
@@ -669,7 +686,10 @@ func (l *line) lockedLocked(waiters int) *LockedError {
 	}
 	owner := l.owner
 	switch {
-	case owner.place == nil || owner.place.rev == 0: // on its way
+	case (owner.place == nil || owner.place.rev == 0) && len(l.ahead) > 0: // on its way
+		e.Holder = l.ahead[0]
+		e.Ahead += len(l.ahead)
+	case owner.place == nil || owner.place.rev == 0: // the first to go
 		e.Holder = Contender{Name: l.name, Owner: owner.m.cfg.owner}
 	case owner.hold == nil && len(owner.place.ahead) > 0:
 		e.Holder = owner.place.ahead[0]
@@ -689,6 +709,7 @@ func (s *Session) leave(c *claim) *LockedError {
 		c.line.waiting = slices.Delete(c.line.waiting, i, i+1)
 		return locked
 	}
+	locked := c.line.aheadLocked()
 	select {
 	case put := <-c.turn: // its turn came at the same moment
 		if put != nil {
@@ -698,7 +719,7 @@ func (s *Session) leave(c *claim) *LockedError {
 	default: // it is about to come
 		c.left = true
 	}
-	return nil
+	return locked
 }
 
 // nextLocked takes the next claim off the line, and a place for it if there is a

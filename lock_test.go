@@ -250,11 +250,7 @@ func TestReleaseAndNextPlaceInASessionAreOneTransaction(t *testing.T) {
 		keys[holder.Key()] = true
 		next := mutexOf(t, s, "x")
 		in := async(func() error { return next.Lock(context.Background()) })
-		// It stands in the local line once a third one would be behind it.
-		require.Eventually(t, func() bool {
-			locked, _ := errors.AsType[*etcdlock.LockedError](mutexOf(t, s, "x").TryLock(t.Context()))
-			return locked != nil && locked.Ahead == 2
-		}, 20*time.Second, time.Millisecond)
+		localLine(t, s, "x", 2)
 		revision, before := cluster.Revision(t), counter.Counts()
 		require.NoError(t, holder.Unlock(t.Context()))
 		require.NoError(t, <-in)
@@ -473,10 +469,7 @@ func TestCloseOfAHeldMutexLetsTheNextOneIn(t *testing.T) {
 	require.NoError(t, held.Lock(t.Context()))
 	in := async(func() error { return waiting.Lock(context.Background()) })
 	out := async(func() error { return closed.Lock(context.Background()) })
-	require.Eventually(t, func() bool {
-		locked, _ := errors.AsType[*etcdlock.LockedError](mutexOf(t, s, "x").TryLock(t.Context()))
-		return locked != nil && locked.Ahead == 3
-	}, 20*time.Second, time.Millisecond)
+	localLine(t, s, "x", 3)
 	require.NoError(t, closed.Close(t.Context()))
 	require.ErrorIs(t, <-out, etcdlock.ErrClosed)
 	require.NoError(t, held.Close(t.Context()))

@@ -46,7 +46,7 @@ type config struct {
 	reentrant      bool
 	maxHold        time.Duration // 0: none
 	acquireTimeout time.Duration // 0: none
-	logger         *slog.Logger // nil: silence
+	logger         *slog.Logger  // nil: silence
 	trace          *Trace
 
 	// leaseOption names an option that only New and NewSession take, if one
@@ -89,9 +89,9 @@ func WithOwner(label string) Option {
 		case label == "":
 			return errors.New(`etcdlock: WithOwner(""): empty label`)
 		case len(label) > maxNameLen:
-			return fmt.Errorf("etcdlock: WithOwner(%s): %d bytes, more than %d", excerpt(label), len(label), maxNameLen)
+			return fmt.Errorf("etcdlock: WithOwner(%s): %d bytes, more than %d", excerpt(label, 32), len(label), maxNameLen)
 		case !utf8.ValidString(label):
-			return fmt.Errorf("etcdlock: WithOwner(%s): not valid UTF-8", excerpt(label))
+			return fmt.Errorf("etcdlock: WithOwner(%s): not valid UTF-8", excerpt(label, 32))
 		}
 		return nil
 	}
@@ -256,7 +256,7 @@ func checkName(name string) error {
 	case name == "":
 		return errors.New(`etcdlock: name "" is empty`)
 	case len(name) > maxNameLen:
-		return fmt.Errorf("etcdlock: name %s has %d bytes, more than %d", excerpt(name), len(name), maxNameLen)
+		return fmt.Errorf("etcdlock: name %s has %d bytes, more than %d", excerpt(name, 32), len(name), maxNameLen)
 	case !utf8.ValidString(name):
 		return fmt.Errorf("etcdlock: name %q is not valid UTF-8", name)
 	case strings.ContainsRune(name, 0):
@@ -286,11 +286,10 @@ func checkContext(ctx context.Context, op, name string) error {
 	return nil
 }
 
-// excerpt is the beginning of a text that may be too long to print, quoted.
-func excerpt(text string) string {
-	const most = 32
+// excerpt is text, quoted, or the beginning of one that is longer than most bytes.
+func excerpt(text string, most int) string {
 	if len(text) > most {
-		return fmt.Sprintf("%q...", text[:most])
+		return fmt.Sprintf("%q...", text[:32])
 	}
 	return fmt.Sprintf("%q", text)
 }

@@ -131,14 +131,63 @@ func (c *callContext) Err() error {
 	return err
 }
 
-// commit is one attempt at a transaction that writes. repeated reports whether the
-// client may have sent it more than once.
-func (s *Session) commit(ctx context.Context, ifs []clientv3.Cmp, then, otherwise []clientv3.Op) (resp *clientv3.TxnResponse, repeated bool, err error) {
-	attempt, cancel := context.WithTimeout(ctx, s.rpcTimeout())
+// A commit is the outcome of one attempt at a transaction that writes.
+type commit struct {
+	resp     *clientv3.TxnResponse
+	repeated bool // it may have been sent more than once
+	err      error
+}
+
+// commit is one attempt at a transaction that writes. If the attempt before it had no
+// answer it sends two at once, so that one dead endpoint of several cannot meet them
+// all; each transaction here may be carried out any number of times.
+func (s *Session) commit(ctx context.Context, before error, ifs []clientv3.Cmp, then, otherwise []clientv3.Op) commit {
+	txn := func(ctx context.Context) (commit, error) {
+		call := &callContext{Context: ctx}
+		resp, err := s.client.Txn(call).If(ifs...).Then(then...).Else(otherwise...).Commit()
+		return commit{resp: resp, repeated: call.asked.Load()}, err
+	}
+	if before != errNoAnswer {
+		c, err := attempt(ctx, s.rpcTimeout(), txn)
+		c.err = err
+		return c
+	}
+	c, err := attemptTwice(ctx, s, s.rpcTimeout(), txn)
+	c.repeated, c.err = true, err
+	return c
+}
+
+// attempt calls f once, for a bounded time. errNoAnswer says that the time has passed.
+func attempt[R any](ctx context.Context, bound time.Duration, f func(context.Context) (R, error)) (R, error) {
+	bounded, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	call := &callContext{Context: attempt}
-	resp, err = s.client.Txn(call).If(ifs...).Then(then...).Else(otherwise...).Commit()
-	return resp, call.asked.Load(), err
+	r, err := f(bounded)
+	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
+		err = errNoAnswer
+	}
+	return r, err
+}
+
+// attemptTwice calls f twice at once, and returns the first good answer.
+func attemptTwice[R any](ctx context.Context, s *Session, bound time.Duration, f func(context.Context) (R, error)) (R, error) {
+	type result struct {
+		r   R
+		err error
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends the slower one, whose answer is dropped
+	results := make(chan result, 2)
+	for range 2 {
+		s.spawn(func() {
+			r, err := attempt(ctx, bound, f)
+			results <- result{r, err}
+		})
+	}
+	first := <-results
+	if first.err != nil {
+		first = <-results
+	}
+	return first.r, first.err
 }
 
 // queue puts the key, unless it is there already, and reads the line. It may be
@@ -149,12 +198,13 @@ func (s *Session) commit(ctx context.Context, ifs []clientv3.Cmp, then, otherwis
 // that p cannot be used. After any other error the key may be there or not.
 func (p *place) queue(ctx context.Context, c *claim) error {
 	absent := clientv3.Compare(clientv3.CreateRevision(p.key), "=", 0)
+	var lastErr error
 	var retry backoff
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		resp, err := p.put(ctx, []clientv3.Cmp{absent})
+		resp, err := p.put(ctx, lastErr, []clientv3.Cmp{absent})
 		if err == nil {
 			queued, err := p.adopt(contenders(p.m.name, lastRange(resp)))
 			if err == nil && !queued {
@@ -162,6 +212,7 @@ func (p *place) queue(ctx context.Context, c *claim) error {
 			}
 			return err
 		}
+		lastErr = err
 		if err := p.again(ctx, c, err, &retry); err != nil {
 			return err
 		}
@@ -176,12 +227,14 @@ func (p *place) queue(ctx context.Context, c *claim) error {
 func (p *place) tryQueue(ctx context.Context, c *claim) ([]Contender, error) {
 	absent := clientv3.Compare(clientv3.CreateRevision(p.key), "=", 0)
 	alone := clientv3.Compare(clientv3.CreateRevision(p.prefix()), "=", 0).WithPrefix()
+	var lastErr error
 	var retry backoff
 	for {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		resp, err := p.put(ctx, []clientv3.Cmp{absent, alone})
+		resp, err := p.put(ctx, lastErr, []clientv3.Cmp{absent, alone})
+		lastErr = err
 		if err != nil {
 			if err := p.again(ctx, c, err, &retry); err != nil {
 				return nil, err
@@ -203,22 +256,23 @@ func (p *place) tryQueue(ctx context.Context, c *claim) ([]Contender, error) {
 	}
 }
 
-// put is one attempt to put the key if all of ifs hold, and to read the line.
-func (p *place) put(ctx context.Context, ifs []clientv3.Cmp) (*clientv3.TxnResponse, error) {
+// put is one attempt, after one that failed with lastErr, to put the key if all of ifs
+// hold, and to read the line.
+func (p *place) put(ctx context.Context, lastErr error, ifs []clientv3.Cmp) (*clientv3.TxnResponse, error) {
 	read := clientv3.OpGet(p.prefix(), clientv3.WithPrefix())
 	put := clientv3.OpPut(p.key, p.m.cfg.value(), clientv3.WithLease(p.lease.id))
-	resp, repeated, err := p.s.commit(ctx, ifs, []clientv3.Op{put, read}, []clientv3.Op{read})
+	done := p.s.commit(ctx, lastErr, ifs, []clientv3.Op{put, read}, []clientv3.Op{read})
 	p.s.mu.Lock()
 	defer p.s.unlock()
-	if err == nil && resp.Succeeded {
+	if done.err == nil && done.resp.Succeeded {
 		p.sent = true
 	}
-	if repeated || err != nil && !notApplied(err) {
+	if done.repeated || done.err != nil && !notApplied(done.err) {
 		// A copy may come late, and apply as long as the lease lives.
 		p.sent, p.doubt = true, true
 		p.lease.retireLocked(errLeaseDoubtful)
 	}
-	return resp, err
+	return done.resp, done.err
 }
 
 // again decides what follows on an error of put: it returns nil after a pause if
@@ -433,9 +487,9 @@ func (p *place) look(ctx context.Context, c *claim, at int64) error {
 	if at != 0 {
 		// What was at a revision does not change, so no quorum is needed. The
 		// member may not be there yet, or have compacted it away.
-		attempt, cancel := context.WithTimeout(ctx, readTimeout)
-		resp, err = get(attempt, clientv3.WithRev(at), clientv3.WithSerializable())
-		cancel()
+		resp, err = attempt(ctx, readTimeout, func(ctx context.Context) (*clientv3.GetResponse, error) {
+			return get(ctx, clientv3.WithRev(at), clientv3.WithSerializable())
+		})
 	}
 	if err != nil {
 		resp, err = read(ctx, p, c, func(ctx context.Context) (*clientv3.GetResponse, error) { return get(ctx) })
@@ -452,56 +506,35 @@ func (p *place) look(ctx context.Context, c *claim, at int64) error {
 	return nil
 }
 
-// read calls get until it is answered. After a first failure it tries two at once,
-// so that one dead endpoint of several cannot meet them all. It gives up when ctx
-// ends, the lease or the own key is gone, or etcd refuses.
-func read[R any](ctx context.Context, p *place, c *claim, get func(context.Context) (*R, error)) (*R, error) {
-	type result struct {
-		resp *R
-		err  error
-	}
+// read calls get until it is answered; after a failure two at once, so that one dead
+// endpoint of several cannot meet them all. It gives up when ctx ends, the lease or the
+// own key is gone, or etcd refuses.
+func read[R any](ctx context.Context, p *place, c *claim, get func(context.Context) (R, error)) (R, error) {
 	var retry backoff
-	for attempts := 1; ; attempts = 2 {
-		attempt, cancel := context.WithTimeout(ctx, readTimeout)
-		results := make(chan result, attempts)
-		ask := func() {
-			resp, err := get(attempt)
-			results <- result{resp, err}
-		}
-		if attempts == 1 {
-			ask()
-		} else { // each ends with attempt; the slower answer is dropped
-			p.lease.spawn(ask)
-			p.lease.spawn(ask)
-		}
-		var r result
-		for range attempts {
-			if r = <-results; r.err == nil {
-				break
-			}
-		}
-		cancel()
+	resp, err := attempt(ctx, readTimeout, get)
+	for {
 		switch {
-		case r.err == nil:
-			return r.resp, nil
+		case err == nil:
+			return resp, nil
 		case ctx.Err() != nil:
-			return nil, context.Cause(ctx)
-		case refused(r.err):
-			return nil, r.err
+			return resp, context.Cause(ctx)
+		case refused(err):
+			return resp, err
 		case p.s.clientClosed():
-			return nil, errClientClosed
+			return resp, errClientClosed
 		}
-		c.lastErr = r.err
+		c.lastErr = err
 		select {
 		case <-p.lease.dead:
-			return nil, errQueueAnew
+			return resp, errQueueAnew
 		case <-p.gone:
-			return nil, errQueueAnew
+			return resp, errQueueAnew
 		default:
 		}
 		if err := retry.wait(ctx, p.s); err != nil {
-			return nil, err
+			return resp, err
 		}
+		resp, err = attemptTwice(ctx, p.s, readTimeout, get)
 	}
 }
 
@@ -541,6 +574,7 @@ func (p *place) release(ctx context.Context, until time.Time, next *place) (next
 	// A key that was put over, without the lease, stands in line no more.
 	bound := clientv3.Compare(clientv3.LeaseValue(p.key), "=", p.lease.id)
 	copies := false
+	var lastErr error
 	var retry backoff
 	for {
 		ifs, then, otherwise := []clientv3.Cmp{p.exists(), bound}, []clientv3.Op{del}, []clientv3.Op(nil)
@@ -551,11 +585,13 @@ func (p *place) release(ctx context.Context, until time.Time, next *place) (next
 			ifs = append(ifs, clientv3.Compare(clientv3.CreateRevision(next.key), "=", 0))
 			then, otherwise = append(then, put, read), []clientv3.Op{read}
 		}
-		resp, repeated, err := s.commit(ctx, ifs, then, otherwise)
-		copies = copies || repeated
+		done := s.commit(ctx, lastErr, ifs, then, otherwise)
+		resp, err := done.resp, done.err
+		lastErr = err
+		copies = copies || done.repeated
 		if together {
 			// Once p's key is gone no copy can put next's any more.
-			nextQueued = s.settle(next, resp, repeated, err)
+			nextQueued = s.settle(next, done)
 			next = nil
 		}
 		switch {
@@ -595,17 +631,17 @@ func (p *place) release(ctx context.Context, until time.Time, next *place) (next
 
 // settle finds next in the answer to the transaction that was to put it, and
 // reports whether it stands in line.
-func (s *Session) settle(next *place, resp *clientv3.TxnResponse, repeated bool, err error) bool {
-	if err != nil {
+func (s *Session) settle(next *place, done commit) bool {
+	if done.err != nil {
 		s.mu.Lock()
 		defer s.unlock()
-		next.sent = next.sent || repeated || !notApplied(err)
-		if answered(err, textLeaseNotFound) {
-			next.lease.endLocked(err)
+		next.sent = next.sent || done.repeated || !notApplied(done.err)
+		if answered(done.err, textLeaseNotFound) {
+			next.lease.endLocked(done.err)
 		}
 		return false
 	}
-	queued, err := next.adopt(contenders(next.m.name, lastRange(resp)))
+	queued, err := next.adopt(contenders(next.m.name, lastRange(done.resp)))
 	return queued && err == nil
 }
 
@@ -700,17 +736,20 @@ func (p *place) remove() {
 	del := clientv3.OpDelete(p.key)
 	ctx := p.lease.live // when it ends, so does the key
 	warned := false
+	var lastErr error
 	var retry backoff
 	for {
 		ifs, then, otherwise := []clientv3.Cmp{p.exists()}, []clientv3.Op{del, read}, []clientv3.Op{read}
 		if p.rev == 0 {
 			then, otherwise = otherwise, then // exists compares with 0
 		}
-		resp, _, err := s.commit(ctx, ifs, then, otherwise)
+		done := s.commit(ctx, lastErr, ifs, then, otherwise)
+		err := done.err
+		lastErr = err
 		if err == nil {
 			s.mu.Lock()
 			p.ahead = nil
-			for _, c := range contenders(p.m.name, lastRange(resp)) {
+			for _, c := range contenders(p.m.name, lastRange(done.resp)) {
 				if p.rev != 0 && c.Token < p.rev {
 					p.ahead = append(p.ahead, c)
 				}
@@ -718,7 +757,7 @@ func (p *place) remove() {
 			if p.rev == 0 {
 				p.doubt = true
 			}
-			p.removedLocked(resp.Header.GetRevision())
+			p.removedLocked(done.resp.Header.GetRevision())
 			s.unlock()
 			break
 		}

@@ -1,0 +1,275 @@
+package etcdlock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/etcdtest"
+)
+
+// Each test here is one schedule, told by its timeline, in which a lock that looks
+// right goes wrong.
+
+// laggingWatcher watches through a member that is behind: its "now" is an earlier
+// revision.
+type laggingWatcher struct {
+	clientv3.Watcher
+	now   int64
+	heard chan struct{} // gets a value when an event was taken
+}
+
+func (w laggingWatcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	events := w.Watcher.Watch(ctx, key, append(opts, clientv3.WithRev(w.now))...)
+	passedOn := make(chan clientv3.WatchResponse)
+	go func() {
+		defer close(passedOn)
+		for resp := range events {
+			select {
+			case passedOn <- resp:
+			case <-ctx.Done():
+				return
+			}
+			if len(resp.Events) > 0 {
+				w.heard <- struct{}{}
+			}
+		}
+	}()
+	return passedOn
+}
+
+// Key names are used again. A holds, releases and holds again with the same key; B
+// watches on a member that has not heard of the release, and hears of it late.
+func TestADeletionOlderThanThePlaceLetsNobodyIn(t *testing.T) {
+	etcdtest.VerifyNoLeaks(t)
+	cluster := etcdtest.Start(t, 1)
+	client, behind := cluster.Client(t), cluster.Client(t)
+	a := newMutex(t, client, "x")
+	require.NoError(t, a.Lock(t.Context()))
+	first := a.Key()
+	heard := make(chan struct{}, 10)
+	behind.Watcher = laggingWatcher{behind.Watcher, cluster.Revision(t) + 1, heard}
+	require.NoError(t, a.Unlock(t.Context()))
+	require.NoError(t, a.Lock(t.Context()))
+	require.Equal(t, first, a.Key(), "the schedule needs the same name")
+
+	b := newMutex(t, behind, "x")
+	in := async(func() error { return b.Lock(context.Background()) })
+	<-heard
+	// Another client's key comes after what B did on the late news.
+	c := newMutex(t, client, "x")
+	last := async(func() error { return c.Lock(context.Background()) })
+	waitForLine(t, client, "x", 3)
+	select {
+	case err := <-in:
+		t.Fatalf("B is in beside A: %v", err)
+	default:
+		require.NotZero(t, a.Token())
+	}
+	require.NoError(t, a.Unlock(t.Context()))
+	require.NoError(t, <-in)
+	require.NoError(t, b.Unlock(t.Context()))
+	require.NoError(t, <-last)
+	require.NoError(t, c.Unlock(t.Context()))
+}
+
+// Somebody puts over the holder's key, without its lease: for all others it is no
+// contender any more.
+func TestAHoldWhoseKeyWasPutOverIsLost(t *testing.T) {
+	etcdtest.VerifyNoLeaks(t)
+	cluster := etcdtest.Start(t, 1)
+	client := cluster.Client(t)
+	etcdtest.VerifyClean(t, client, "x/")
+	a, b := newMutex(t, client, "x"), newMutex(t, client, "x")
+	for _, learnsFirst := range []bool{true, false} {
+		require.NoError(t, a.Lock(t.Context()))
+		ctx := a.Context(t.Context())
+		_, err := client.Put(t.Context(), a.Key(), "edited")
+		require.NoError(t, err)
+		require.NoError(t, b.Lock(t.Context()))
+		if learnsFirst {
+			<-ctx.Done()
+			require.ErrorIs(t, context.Cause(ctx), etcdlock.ErrLost)
+		}
+		require.ErrorIs(t, a.Unlock(t.Context()), etcdlock.ErrLost)
+		require.NoError(t, b.Unlock(t.Context()))
+	}
+}
+
+// A releases, and its transaction is to put B's key too; meanwhile B is closed.
+func TestAMutexClosedWhileItsTurnIsComingLetsOthersIn(t *testing.T) {
+	etcdtest.VerifyNoLeaks(t)
+	cluster := etcdtest.Start(t, 1)
+	faults := etcdtest.NewFaults(t)
+	client := cluster.Client(t, etcdtest.With(faults))
+	etcdtest.VerifyClean(t, client, "x/")
+	s := newSession(t, client)
+	a, b := mutexOf(t, s, "x"), mutexOf(t, s, "x")
+	require.NoError(t, a.Lock(t.Context()))
+	in := async(func() error { return b.Lock(context.Background()) })
+	localLine(t, s, "x", 2)
+	release := faults.Inject(etcdtest.HoldRequest("Txn").Times(1))
+	out := async(func() error { return a.Unlock(context.Background()) })
+	release.Await(1)
+	require.NoError(t, b.Close(t.Context()))
+	require.ErrorIs(t, <-in, etcdlock.ErrClosed, "while the release is under way")
+	release.Heal()
+	require.NoError(t, <-out)
+	require.NoError(t, a.Lock(t.Context()))
+	require.NoError(t, a.Unlock(t.Context()))
+}
+
+// localLine waits until n of the Session stand in line for the name.
+func localLine(t *testing.T, s *etcdlock.Session, name string, n int) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		locked, ok := errors.AsType[*etcdlock.LockedError](mutexOf(t, s, name).TryLock(t.Context()))
+		return ok && locked.Ahead == n
+	}, 20*time.Second, time.Millisecond, "%d in line", n)
+}
+
+// The answers to renewals and looks are told apart from the lease's end at the
+// shortest TTL, too: etcd rounds the remaining time down to 0 s.
+func TestALostKeyIsNoticedWhateverTheTTL(t *testing.T) {
+	etcdtest.VerifyNoLeaks(t)
+	cluster := etcdtest.Start(t, 1)
+	client := cluster.Client(t)
+	for _, ttl := range []time.Duration{time.Second, 15 * time.Second} {
+		mu := newMutex(t, client, "x", etcdlock.WithTTL(ttl))
+		for what, takeAway := range map[string]func() error{
+			"key deleted": func() error { _, err := client.Delete(t.Context(), mu.Key()); return err },
+			"lease revoked": func() error {
+				line, err := etcdlock.Contenders(t.Context(), client, "x")
+				if err == nil {
+					_, err = client.Revoke(t.Context(), line[0].Lease)
+				}
+				return err
+			},
+		} {
+			require.NoError(t, mu.Lock(t.Context()))
+			ctx := mu.Context(t.Context())
+			require.NoError(t, takeAway())
+			started := time.Now()
+			<-ctx.Done()
+			told := time.Since(started)
+			t.Logf("TTL %v, %s: told after %v", ttl, what, told)
+			require.Less(t, told, 5*time.Second)
+			require.ErrorIs(t, mu.Unlock(t.Context()), etcdlock.ErrLost)
+		}
+	}
+}
+
+// Unlock with the context of the very hold: the hold's end does not count as the
+// context's, its deadline does.
+func TestTheHoldsOwnContextBoundsItsUnlock(t *testing.T) {
+	etcdtest.VerifyNoLeaks(t)
+	cluster := etcdtest.Start(t, 1)
+	faults := etcdtest.NewFaults(t)
+	client := cluster.Client(t, etcdtest.With(faults))
+	etcdtest.VerifyClean(t, client, "x/")
+	const bound = 200 * time.Millisecond
+	for name, end := range map[string]func(*etcdlock.Mutex) context.Context{
+		"deadline below the hold": func(mu *etcdlock.Mutex) context.Context {
+			ctx, cancel := context.WithTimeout(mu.Context(context.Background()), bound)
+			t.Cleanup(cancel)
+			return ctx
+		},
+		"deadline above the hold": func(mu *etcdlock.Mutex) context.Context {
+			ctx, cancel := context.WithTimeout(context.Background(), bound)
+			t.Cleanup(cancel)
+			return mu.Context(ctx)
+		},
+		"cancelled above the hold": func(mu *etcdlock.Mutex) context.Context {
+			ctx, cancel := context.WithCancel(context.Background())
+			time.AfterFunc(bound, cancel)
+			return mu.Context(ctx)
+		},
+	} {
+		mu := newMutex(t, client, "x", etcdlock.WithTTL(15*time.Second))
+		require.NoError(t, mu.Lock(t.Context()))
+		ctx := end(mu)
+		silence := faults.Inject(etcdtest.SwallowRequest("Txn"))
+		started := time.Now()
+		require.ErrorIs(t, mu.Unlock(ctx), etcdlock.ErrUnconfirmed, name)
+		require.Less(t, time.Since(started), 2*time.Second, "%s: releaseBound is 5 s", name)
+		silence.Heal()
+		waitForLine(t, client, "x", 0)
+
+		require.NoError(t, mu.Lock(t.Context()))
+		require.NoError(t, mu.Unlock(mu.Context(t.Context())), "%s: as usual", name)
+	}
+}
+
+// A closed hold, and what nested in it, is nobody's any more.
+func TestWhatNestedInAClosedHoldHoldsNothing(t *testing.T) {
+	etcdtest.VerifyNoLeaks(t)
+	client := etcdtest.Start(t, 1).Client(t)
+	s := newSession(t, client, etcdlock.WithReentrancy())
+	a, b, c := mutexOf(t, s, "x"), mutexOf(t, s, "x"), mutexOf(t, s, "x")
+	require.NoError(t, a.Lock(t.Context()))
+	require.NoError(t, c.Lock(a.Context(t.Context())))
+	require.NoError(t, a.Close(t.Context()))
+	require.Zero(t, c.Token())
+
+	require.NoError(t, b.Lock(t.Context()))
+	require.NoError(t, c.Lock(b.Context(t.Context())))
+	require.NoError(t, c.Unlock(t.Context()))
+	require.Zero(t, c.Token())
+	require.ErrorIs(t, c.Unlock(t.Context()), etcdlock.ErrNotHeld)
+	require.NotZero(t, b.Token())
+	require.NoError(t, b.Unlock(t.Context()))
+}
+
+// What users attach to a Session's lease is theirs.
+func TestKeysThatUsersAttachToTheLeaseStay(t *testing.T) {
+	etcdtest.VerifyNoLeaks(t)
+	cluster := etcdtest.Start(t, 1)
+	counter := etcdtest.NewCounter()
+	client := cluster.Client(t, etcdtest.With(counter))
+	s := newSession(t, client, etcdlock.WithTTL(time.Second))
+	mu := mutexOf(t, s, "x")
+	require.NoError(t, mu.Lock(t.Context()))
+	lease := s.Lease()
+	for _, key := range []string{"services/a", "services/0194fdc2-fa2f-4cc0-81d3-ff12045b73c8"} {
+		_, err := client.Put(t.Context(), key, "10.0.0.1", clientv3.WithLease(lease))
+		require.NoError(t, err)
+	}
+	looks := counter.Counts().Of("LeaseTimeToLive")
+	require.Eventually(t, func() bool { return counter.Counts().Of("LeaseTimeToLive") > looks+2 },
+		20*time.Second, 10*time.Millisecond)
+	resp, err := client.Get(t.Context(), "services/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+	require.NoError(t, err)
+	require.EqualValues(t, 2, resp.Count)
+	require.Equal(t, lease, s.Lease())
+	require.NoError(t, mu.Unlock(t.Context()))
+}
+
+// A thousand names that wait for a lease share one attempt at a time.
+func TestManyWaitersShareTheAttemptsToGetALease(t *testing.T) {
+	etcdtest.VerifyNoLeaks(t)
+	cluster := etcdtest.Start(t, 1)
+	counter, faults := etcdtest.NewCounter(), etcdtest.NewFaults(t)
+	client := cluster.Client(t, etcdtest.With(counter, faults))
+	refusing := faults.Inject(etcdtest.DropRequest("LeaseGrant", codes.Unavailable))
+	s := newSession(t, client)
+	const names = 200
+	results := make(chan error, names)
+	for i := range names {
+		mu := mutexOf(t, s, string(rune('a'+i%26))+string(rune('a'+i/26)))
+		go func() { results <- mu.Lock(context.Background()) }()
+	}
+	started := time.Now()
+	refusing.Await(6)
+	require.Less(t, refusing.Strikes(), names, "after %v", time.Since(started))
+	refusing.Heal()
+	for range names {
+		require.NoError(t, <-results)
+	}
+	require.LessOrEqual(t, counter.Counts().Of("LeaseGrant"), names/2)
+}
