@@ -383,7 +383,7 @@ func TestMaxHoldEndsTheHoldToTheInstantAndReleasesTheKey(t *testing.T) {
 				require.Equal(t, most, endsAfter(t, hold, start))
 				require.Equal(t, etcdlock.ErrMaxHold, context.Cause(hold))
 				require.Zero(t, mu.Token())
-				require.Equal(t, most, <-entered)
+				require.Equal(t, most, soonOr(t, entered, "the key is not released"))
 				require.Len(t, etcd.Keys("n/"), 1)
 				err := mu.Unlock(context.Background())
 				require.ErrorIs(t, err, etcdlock.ErrLost)
@@ -783,6 +783,34 @@ func TestARequestThatIsCarriedOutAfterItsCallerGaveUpLeavesNoKey(t *testing.T) {
 			})
 		})
 	}
+}
+
+// etcd has put the key, the answer is lost, and the caller gives up: the key's name is
+// known, so it is gone at once, although the lease is kept for another hold.
+func TestAKeyWhosePutWasNotAnsweredIsRemovedAtOnce(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := processIn(t, etcd, "a")
+		hold := lockWithin(t, mutexIn(t, s, "held"), time.Second)
+		etcd.Intercept(onlyNth(2, fake.Txn, fake.Effect{DropReply: true}))
+		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+		defer cancel()
+		require.ErrorIs(t, mutexIn(t, s, "n").Lock(ctx), context.DeadlineExceeded)
+		synctest.Wait()
+		require.Empty(t, etcd.Keys("n/"))
+		require.NoError(t, hold.Err())
+	})
+}
+
+// The key is deleted, and Unlock called before any look could tell.
+func TestUnlockTellsOfALossThatNobodyHasNoticed(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		mu := mutexIn(t, processIn(t, etcd, "a"), "n")
+		hold := lockWithin(t, mu, time.Second)
+		etcd.DeleteKey(mu.Key())
+		require.NoError(t, hold.Err())
+		require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrLost)
+		requireUsable(t, mu)
+	})
 }
 
 // An old leader answers with the keys as they were before: the linearizable read

@@ -77,12 +77,29 @@ func (q *queue) leave() {
 
 // order is who held, in order. It waits for all.
 func (q *queue) order() []string {
-	q.wg.Wait()
+	done := make(chan struct{})
+	go func() {
+		q.wg.Wait()
+		close(done)
+	}()
+	soonOr(q.t, done, "somebody does not get in")
 	var order []string
 	for _, e := range q.entries {
 		order = append(order, e.who)
 	}
 	return order
+}
+
+// soonOr returns what comes within an hour, and otherwise fails: in virtual time a
+// test that waits for ever would spin.
+func soonOr[T any](t *testing.T, ch <-chan T, failure string) (v T) {
+	t.Helper()
+	select {
+	case v = <-ch:
+	case <-time.After(time.Hour):
+		require.FailNow(t, failure)
+	}
+	return v
 }
 
 // requireOneKeyEach asks that no owner has two keys in the line for name.
@@ -519,7 +536,7 @@ func TestCloseWakesAllThatWait(t *testing.T) {
 					start := time.Now()
 					require.NoError(t, closeIt(s, mu))
 					for range 5 {
-						require.ErrorIs(t, <-errs, etcdlock.ErrClosed)
+						require.ErrorIs(t, soonOr(t, errs, "a wait goes on after Close"), etcdlock.ErrClosed)
 					}
 					require.Less(t, time.Since(start), 2*time.Second)
 					require.ErrorIs(t, mu.Lock(context.Background()), etcdlock.ErrClosed)
@@ -592,12 +609,53 @@ func TestAWaiterGetsInWhateverBecomesOfItsWatch(t *testing.T) {
 				if row.meddle != nil {
 					row.meddle(etcd)
 				}
-				require.Equal(t, 2, <-entered)
+				require.Equal(t, 2, soonOr(t, entered, "the waiter does not get in"))
 				require.LessOrEqual(t, time.Since(start), row.within)
 				require.NoError(t, line[2].Unlock(context.Background()))
 			})
 		})
 	}
+}
+
+// The predecessor goes while the request for the watch is under way, so no event will
+// tell: the look after the created notice does.
+func TestAReleaseBeforeTheWatchIsThereIsNotMissed(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		etcd.Intercept(fromNth(1, fake.Watch, fake.Effect{Delay: 200 * time.Millisecond}))
+		start := time.Now()
+		holder := mutexIn(t, processIn(t, etcd, "a"), "n")
+		lockWithin(t, holder, time.Second)
+		q := &queue{t: t, etcd: etcd}
+		q.joins("b", mutexIn(t, processIn(t, etcd, "b"), "n"), 0)
+		time.Sleep(100 * time.Millisecond)
+		require.NoError(t, holder.Unlock(context.Background()))
+		require.Equal(t, []string{"b"}, q.order())
+		require.Equal(t, 200*time.Millisecond, time.Since(start))
+	})
+}
+
+// The waiter's renewals are carried out but not answered: at 21 s it gives up its old
+// place, removing the key, and queues with another lease.
+func TestAWaiterWhoseTrustEndsQueuesAnewAtOnce(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		holder := mutexIn(t, processIn(t, etcd, "a"), "n")
+		lockWithin(t, holder, time.Second)
+		s := processIn(t, etcd, "b")
+		q := &queue{t: t, etcd: etcd}
+		q.joins("b", mutexIn(t, s, "n"), time.Second)
+		first, old := s.Lease(), etcd.Keys("n/")[1]
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			return fake.Effect{DropReply: c.Method == fake.KeepAlive && c.Lease == first}
+		})
+		time.Sleep(20 * time.Second)
+		require.Equal(t, first, s.Lease())
+		time.Sleep(time.Second + 100*time.Millisecond)
+		require.NotEqual(t, first, s.Lease())
+		require.Len(t, etcd.Keys("n/"), 2)
+		require.NotContains(t, etcd.Keys("n/"), old)
+		require.NoError(t, holder.Unlock(context.Background()))
+		require.Equal(t, []string{"b"}, q.order())
+	})
 }
 
 func TestAWaiterWhoseLeaseIsLostQueuesAnew(t *testing.T) {

@@ -416,16 +416,16 @@ func TestWithoutSpaceALockIsReleasedAndNotTaken(t *testing.T) {
 	d.unlocks()
 }
 
-// The first refusal for want of space comes after the transaction was applied.
+// The first refusal for want of space comes after the transaction was applied. (Here by
+// a fault with the same code: which transaction meets the end of the space is chance.)
 //
-//	the space ends with a's acquiring transaction | a has no lock, and no key is left
+//	a's acquiring transaction is carried out and refused | a holds, or has an error and no key | b locks
 func TestTheFirstRefusalForWantOfSpaceLeavesNoKey(t *testing.T) {
 	w := newWorld(t, 1, func(m *integration.Member) { m.QuotaBackendBytes = 1 << 20 })
 	c := w.contest(t, "first-refusal")
 	a, b := c.party("a", longTTL), c.party("b", longTTL)
 	a.locks()
 	a.unlocks()
-	// The answer of a refused Txn, as the first one is: carried out and refused.
 	lost := a.faults.Inject(etcdtest.DropReply("Txn", codes.ResourceExhausted).When(etcdtest.Puts).Times(1))
 	err := a.try(bounded(t), "Lock")
 	lost.Await(1)

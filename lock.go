@@ -385,7 +385,6 @@ func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 		s.unlock()
 		return err
 	}
-	until := h.deadlineLocked()
 	if endedBefore := h.endLocked(ErrUnlocked); endedBefore {
 		err := h.lossLocked()
 		h.place.abandonLocked(false)
@@ -394,7 +393,7 @@ func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 		return err
 	}
 	s.unlock()
-	return h.release(ctx, until)
+	return h.release(ctx)
 }
 
 // covers reports whether h is a hold of m's name in m's Session.
@@ -429,12 +428,12 @@ func outlive(ctx context.Context, ends func(*hold) bool, bound time.Duration) (c
 
 // release gives the key of a hold that has ended whole back to etcd, and its turn to
 // the next in the local line, whose key is put by the same transaction.
-func (h *hold) release(ctx context.Context, until time.Time) error {
+func (h *hold) release(ctx context.Context) error {
 	s := h.m.s
 	s.mu.Lock()
 	next, put := s.nextLocked(h.line)
 	s.unlock()
-	queued, err := h.place.release(ctx, until, put)
+	queued, err := h.place.release(ctx, h.most, put)
 	if put != nil && !queued {
 		put.abandon(errors.Is(err, ErrUnconfirmed))
 		put = nil
@@ -588,7 +587,6 @@ func (m *Mutex) Close(ctx context.Context) error {
 		s.unlock()
 		return nil
 	}
-	until := h.deadlineLocked()
 	if endedBefore := h.closeLocked(); endedBefore {
 		h.place.abandonLocked(false)
 		s.passLocked(h.line, nil, nil)
@@ -596,7 +594,7 @@ func (m *Mutex) Close(ctx context.Context) error {
 		return nil
 	}
 	s.unlock()
-	if err := h.release(ctx, until); errors.Is(err, ErrUnconfirmed) {
+	if err := h.release(ctx); errors.Is(err, ErrUnconfirmed) {
 		return err
 	}
 	return nil

@@ -567,8 +567,9 @@ func (p *place) lostLocked() {
 //
 // The answer to a copy says nothing of what the first request did: when the key is
 // gone and a copy may have been sent, the release itself is taken to have removed
-// it, as long as the hold was certain.
-func (p *place) release(ctx context.Context, until time.Time, next *place) (nextQueued bool, err error) {
+// it, as long as the hold was certain: its lease is renewed meanwhile, and most, the end
+// of the longest hold, may be zero for none.
+func (p *place) release(ctx context.Context, most time.Time, next *place) (nextQueued bool, err error) {
 	s := p.s
 	del := clientv3.OpDelete(p.key)
 	// A key that was put over, without the lease, stands in line no more.
@@ -604,18 +605,22 @@ func (p *place) release(ctx context.Context, until time.Time, next *place) (next
 			return true, nil
 		case err == nil && together && stillThere(p, resp):
 			continue // next's name was in use; release alone
-		case err == nil && !copies && !p.givenBack():
+		case err == nil && p.givenBack():
+			p.removedAt(resp.Header.GetRevision())
+			return false, nil
+		case err == nil && !copies:
 			p.abandon(false)
 			return false, &LostError{Name: p.m.name, Token: p.rev, Reason: errKeyGone}
 		case err == nil:
+			certain := p.certain(most)
 			p.removedAt(resp.Header.GetRevision())
-			if !before(time.Now(), until) {
+			if !certain {
 				return false, unconfirmed(p.m.name, errExpired)
 			}
 			return false, nil
 		}
 		copies = copies || !notApplied(err)
-		if !refused(err) && ctx.Err() == nil && !s.clientClosed() && before(time.Now(), until) {
+		if !refused(err) && ctx.Err() == nil && !s.clientClosed() && p.certain(most) {
 			if together || retry.wait(ctx, s) == nil {
 				continue
 			}
@@ -627,6 +632,16 @@ func (p *place) release(ctx context.Context, until time.Time, next *place) (next
 		p.abandon(true)
 		return false, unconfirmed(p.m.name, reasons...)
 	}
+}
+
+// certain reports whether a hold at p would be: its lease is trusted, and most, if there
+// is one, has not passed.
+func (p *place) certain(most time.Time) bool {
+	p.s.mu.Lock()
+	defer p.s.unlock()
+	now := time.Now()
+	p.lease.checkLocked(now)
+	return p.lease.ended == nil && (most.IsZero() || before(now, most))
 }
 
 // settle finds next in the answer to the transaction that was to put it, and
