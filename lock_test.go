@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -554,4 +556,23 @@ func libraryGoroutines() int {
 	stacks := make([]byte, 16<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
 	return bytes.Count(stacks, []byte("created by github.com/etcdlock/etcdlock.("))
+}
+
+// Each test that the README names exists.
+func TestReadmeNamesTestsThatExist(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	files, err := filepath.Glob("*_test.go")
+	require.NoError(t, err)
+	var sources []byte
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		sources = append(sources, source...)
+	}
+	names := regexp.MustCompile(`\b(Test|Example)[A-Z]\w+`).FindAll(readme, -1)
+	require.NotEmpty(t, names)
+	for _, name := range names {
+		require.Contains(t, string(sources), "func "+string(name)+"(")
+	}
 }
