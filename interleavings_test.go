@@ -226,28 +226,30 @@ func TestWhatNestedInAClosedHoldHoldsNothing(t *testing.T) {
 	require.NoError(t, b.Unlock(t.Context()))
 }
 
-// What users attach to a Session's lease is theirs.
-func TestKeysThatUsersAttachToTheLeaseStay(t *testing.T) {
+// A's put was sent twice. While A holds, an operator breaks the lock, and then the
+// second copy comes and puts the key again: the same name, on the same lease.
+func TestAHoldWhoseKeyWasPutAgainByALateRequestIsLost(t *testing.T) {
 	etcdtest.VerifyNoLeaks(t)
 	cluster := etcdtest.Start(t, 1)
-	counter := etcdtest.NewCounter()
-	client := cluster.Client(t, etcdtest.With(counter))
-	s := newSession(t, client, etcdlock.WithTTL(time.Second))
-	mu := mutexOf(t, s, "x")
-	require.NoError(t, mu.Lock(t.Context()))
-	lease := s.Lease()
-	for _, key := range []string{"services/a", "services/0194fdc2-fa2f-4cc0-81d3-ff12045b73c8"} {
-		_, err := client.Put(t.Context(), key, "10.0.0.1", clientv3.WithLease(lease))
-		require.NoError(t, err)
-	}
-	looks := counter.Counts().Of("LeaseTimeToLive")
-	require.Eventually(t, func() bool { return counter.Counts().Of("LeaseTimeToLive") > looks+2 },
-		20*time.Second, 10*time.Millisecond)
-	resp, err := client.Get(t.Context(), "services/", clientv3.WithPrefix(), clientv3.WithCountOnly())
-	require.NoError(t, err)
-	require.EqualValues(t, 2, resp.Count)
-	require.Equal(t, lease, s.Lease())
+	faults := etcdtest.NewFaults(t)
+	client := cluster.Client(t, etcdtest.With(faults))
+	etcdtest.VerifyClean(t, client, "x/")
+	mu := newMutex(t, client, "x")
+	require.NoError(t, mu.Lock(t.Context())) // grants the lease
 	require.NoError(t, mu.Unlock(t.Context()))
+	faults.Inject(etcdtest.DropReply("Txn", codes.DeadlineExceeded).Times(1))
+	require.NoError(t, mu.Lock(t.Context()))
+	ctx := mu.Context(t.Context())
+
+	line := waitForLine(t, client, "x", 1)
+	stored, err := client.Get(t.Context(), mu.Key())
+	require.NoError(t, err)
+	require.NoError(t, etcdlock.Break(t.Context(), client, line[0]))
+	_, err = client.Put(t.Context(), line[0].Key, string(stored.Kvs[0].Value), clientv3.WithLease(line[0].Lease))
+	require.NoError(t, err)
+	<-ctx.Done()
+	require.ErrorIs(t, context.Cause(ctx), etcdlock.ErrLost)
+	require.ErrorIs(t, mu.Unlock(t.Context()), etcdlock.ErrLost)
 }
 
 // A thousand names that wait for a lease share one attempt at a time.

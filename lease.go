@@ -734,7 +734,8 @@ func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 		}
 	}
 	for key, p := range l.places {
-		if p.rev != 0 && p.since.Before(sent) && !present[key] {
+		// Under a doubtful name the key may be there again, put by a late request.
+		if p.rev != 0 && p.since.Before(sent) && (!present[key] || p.doubt) {
 			missing = append(missing, p)
 		}
 	}
