@@ -15,6 +15,10 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcdtest"
 )
 
+// The world of the fault tests: parties that contend for a lock, each a Session with a
+// client of its own, and verbs for what they do and what must follow. When a test ends
+// it has seen no two holders at once, and leaves no key, lease or goroutine.
+
 const (
 	// longTTL is far above what any test takes, so that what is gone within it has
 	// been removed, and has not just expired.
