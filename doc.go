@@ -16,9 +16,9 @@
 // At most one Mutex holds a name at a time, in the sense that matters: the hold's
 // context has ended before etcd can give the lock to anybody else because the lease
 // expired. Unlock tells the truth: nil means held without a break until this release.
-// No call leaves a key behind that blocks others for longer than a TTL, whatever
-// answers were lost. Every call returns when its context ends. A Mutex stays usable
-// through any outage.
+// Whatever answers were lost, no call leaves a key behind that blocks others: it is
+// removed, or goes with its lease, which is renewed for it no more. Every call returns
+// when its context ends. A Mutex stays usable through any outage.
 //
 // # What is not
 //
@@ -35,16 +35,18 @@
 // etcd alone decides who holds the lock. The local clock only decides until when a
 // holder may believe it:
 //
-//		trustedUntil = attemptStarted + grantedTTL - margin
+//	trustedUntil = attemptStarted + grantedTTL - margin
 //
-//	  - attemptStarted is when the last acknowledged grant or renewal was sent, not when
-//	    its answer came: etcd starts to count when it handles the request, which may be
-//	    any time in between. It is read from the monotonic clock; the wall clock is looked
-//	    at too, in case the machine was suspended.
-//	  - grantedTTL is what etcd granted, which may be more than was asked for.
-//	  - margin pays for clocks that run at different rates while the TTL runs, and gives the
-//	    critical section time to stop. Its default, an eighth of the TTL and at least 100 ms,
-//	    is far above the drift of any working clock.
+// Term by term:
+//
+//   - attemptStarted is when the last acknowledged grant or renewal was sent, not when
+//     its answer came: etcd starts to count when it handles the request, which may be
+//     any time in between. It is read from the monotonic clock; the wall clock is looked
+//     at too, in case the machine was suspended.
+//   - grantedTTL is what etcd granted, which may be more than was asked for.
+//   - margin pays for clocks that run at different rates while the TTL runs, and gives the
+//     critical section time to stop. Its default, an eighth of the TTL and at least 100 ms,
+//     is far above the drift of any working clock.
 //
 // At trustedUntil a timer ends the hold; whoever looks earlier, after a pause, finds it
 // ended by comparing the clock. A late answer revives nothing.
