@@ -45,18 +45,6 @@ var (
 // A Session stays usable through any outage: a lease that was lost is replaced
 // for the next acquisition. When nothing was held or waited for during two TTLs
 // it gives the lease back by itself and has no goroutine until it is used again.
-//
-// Its goroutines, each bounded by the Session's end:
-//
-//	goroutine        started by            ends
-//	keeper           a grant, per lease    with the lease, once it is revoked
-//	renewal, look    the keeper            with their answer or their time
-//	grant            Lock without a lease  with its answer or its time, and a pause
-//	second attempts  a call unanswered     with the answer to either or their time
-//	removal          a place given up      once etcd confirms, or with the lease
-//	hooks            an event for a Trace  when all events are delivered
-//
-// All but the hooks are waited for by Close.
 type Session struct {
 	// Set once, then only read.
 	client *clientv3.Client
@@ -254,6 +242,17 @@ func (s *Session) unlock() {
 
 // goLocked runs f in a goroutine that Close waits for. The caller makes sure that
 // f ends soon after s.ctx does, or after the context of a call that Close ends.
+//
+// These are all goroutines of a Session; Close waits for all but the hooks, which may
+// be blocked in the user's code:
+//
+//	goroutine        started by            ends
+//	keeper           a grant, per lease    with the lease, once it is revoked
+//	renewal, look    the keeper            with their answer or their time
+//	grant            Lock without a lease  with its answer or its time, and a pause
+//	second attempts  a call unanswered     with the answer to either or their time
+//	removal          a place given up      once etcd confirms, or with the lease
+//	hooks            an event to tell      when all events are told
 func (s *Session) goLocked(f func()) {
 	s.tasks++
 	go func() {

@@ -118,10 +118,10 @@ func WithAcquireTimeout(d time.Duration) Option {
 }
 
 // WithLogger sets where the library reports what somebody may have to look at:
-// losses (Warn), renewals that fail (Warn), releases that etcd does not confirm
-// (Warn), leases that begin and end (Debug). The default is silence. Like the hooks
-// of a [Trace] it is called from a goroutine of its own, and a handler that blocks
-// holds up no lock.
+// losses, renewals that fail, releases and removals that etcd does not confirm, and
+// late requests that had to be undone (Warn); leases that begin and end (Debug). The
+// default is silence. Like the hooks of a [Trace] it is called from a goroutine of its
+// own, and a handler that blocks holds up no lock.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) error {
 		c.logger = l

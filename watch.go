@@ -20,7 +20,7 @@ const (
 	readTimeout = 700 * time.Millisecond
 
 	// removalGrace is how long a wait that failed waits for its key to be removed.
-	removalGrace = 50 * time.Millisecond
+	removalGrace = 25 * time.Millisecond
 )
 
 var (
