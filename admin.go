@@ -165,9 +165,11 @@ func cutLast(key string) (name, tail string, found bool) {
 // lower case, as this package puts it, or the key's own lease in hexadecimal, as
 // concurrency.Mutex, etcdctl lock and the server's lock service put it.
 func isTail(tail string, lease int64) bool {
-	if tail == strconv.FormatInt(lease, 16) {
-		return true
-	}
+	return isUUID(tail) || tail == strconv.FormatInt(lease, 16)
+}
+
+// isUUID reports whether tail is a UUID as this package puts it.
+func isUUID(tail string) bool {
 	if len(tail) != 36 {
 		return false
 	}

@@ -280,8 +280,8 @@ func TestAMixedLineIsServedFirstComeFirstServed(t *testing.T) {
 				var giveUp context.CancelFunc
 				gaveUp := make(chan error, 1)
 				ended := make(chan error, len(fleet))
-				for i, make := range fleet {
-					mu := make("a")
+				for i, join := range fleet {
+					mu := join("a")
 					waitCtx := ctx
 					if i == cancelled {
 						waitCtx, giveUp = context.WithCancel(ctx)

@@ -422,7 +422,7 @@ func TestAWaitForEtcdTellsTheCauseAndEtcdsLastError(t *testing.T) {
 	}
 }
 
-func TestALockOfAClosedClientReturnsAtOnce(t *testing.T) {
+func TestALockOfAClosedClientSaysSo(t *testing.T) {
 	client := etcdtest.Start(t, 1).Client(t)
 	mu := newMutex(t, client, "a")
 	require.NoError(t, client.Close())

@@ -299,7 +299,8 @@ func FuzzContenderKey(f *testing.F) {
 func FuzzStoredValue(f *testing.F) {
 	for _, value := range []string{
 		"", "{}", "null", "[]", `{"owner":"api-7:1234","host":"h","pid":1,"since":"2024-01-02T03:04:05.6Z"}`,
-		`{"owner":1}`, `{"owner":"a","since":"yesterday"}`, `{"owner":"a"`, `{"OWNER":"a"}`, "\xff\xfe",
+		`{"owner":1}`,
+		`{"owner":"","since":"2024-01-02T03:04:05.6Z"}`, `{"since":"2024-01-02T03:04:05.6Z"}`, `{"owner":"a","since":"yesterday"}`, `{"owner":"a"`, `{"OWNER":"a"}`, "\xff\xfe",
 		`{"owner":"\ud800"}`, strings.Repeat("[", 10000), `{"owner":"` + strings.Repeat("o", 9000) + `"}`,
 	} {
 		f.Add([]byte(value), "api-7:1234")

@@ -728,7 +728,7 @@ func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 		present[string(key)] = true
 		// What users attach to the lease is theirs.
 		_, tail, _ := cutLast(string(key))
-		if l.places[string(key)] == nil && isTail(tail, 0) {
+		if l.places[string(key)] == nil && isUUID(tail) {
 			strays = append(strays, string(key))
 		}
 	}

@@ -144,11 +144,13 @@ func (m *Mutex) lock(ctx context.Context, try bool) (*hold, error) {
 	if ctx.Err() != nil {
 		return nil, waitFailed(ctx, m.name, nil, nil)
 	}
-	started := time.Now()
-	nested := m.nestsIn(ctx)
-	if nested != nil {
+	if nested := m.nestsIn(ctx); nested != nil {
 		return m.nest(nested)
 	}
+	if m.s.clientClosed() {
+		return nil, failed("lock", m.name, errClientClosed)
+	}
+	started := time.Now()
 	if _, bounded := ctx.Deadline(); try && !bounded {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, m.s.cfg.ttl)

@@ -117,12 +117,12 @@ func TestABadNameIsAnErrorOfTheConstructor(t *testing.T) {
 	}
 	var refusals []refusal
 	for _, n := range names {
-		for by, make := range map[string]func() error{
+		for by, build := range map[string]func() error{
 			"New":           func() error { _, err := etcdlock.New(client, n.name); return err },
 			"Session.Mutex": func() error { _, err := s.Mutex(n.name); return err },
 			"Contenders":    func() error { _, err := etcdlock.Contenders(t.Context(), client, n.name); return err },
 		} {
-			refusals = append(refusals, refusal{name: n.about + " for " + by, try: make, says: n.says})
+			refusals = append(refusals, refusal{name: n.about + " for " + by, try: build, says: n.says})
 		}
 	}
 	checkRefusals(t, counter, refusals)
@@ -149,7 +149,7 @@ func TestAnOddNameIsANameLikeAnyOther(t *testing.T) {
 		"exactly 1024 bytes of unicode": strings.Repeat("日本語", 113) + "1234567",
 	} {
 		t.Run(about, func(t *testing.T) {
-			ctx := t.Context()
+			ctx := patient(t)
 			mu := mutexOf(t, s, name)
 			require.NoError(t, mu.Lock(ctx))
 			require.Equal(t, name, mu.Name())
@@ -263,7 +263,7 @@ func TestAnOptionAtItsLimitWorks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			client, _ := countedWorld(t)
-			ctx := t.Context()
+			ctx := patient(t)
 			mu := newMutex(t, client, "a", opts...)
 			for op, lock := range map[string]func(context.Context) error{"TryLock": mu.TryLock, "Lock": mu.Lock} {
 				require.NoError(t, lock(ctx), op)
@@ -297,7 +297,7 @@ func TestATTLIsRoundedUpToWholeSeconds(t *testing.T) {
 }
 
 func TestABadClientIsAnErrorOfTheConstructor(t *testing.T) {
-	ctx := t.Context()
+	ctx := patient(t)
 	noClient := (*clientv3.Client)(nil)
 	zero := &clientv3.Client{}
 	whole := etcdtest.Start(t, 1).Client(t)
@@ -390,7 +390,7 @@ func TestAZeroMutexReturnsErrors(t *testing.T) {
 	for which, mu := range map[string]*etcdlock.Mutex{"nil": never, "zero": {}} {
 		t.Run(which, func(t *testing.T) {
 			made := []string{"not made with New"}
-			ctx := t.Context()
+			ctx := patient(t)
 			checkRefusals(t, counter, []refusal{
 				{"Lock", func() error { return mu.Lock(ctx) }, made, nil},
 				{"Lock without a context", func() error { return mu.Lock(noContext) }, made, nil},
@@ -471,7 +471,7 @@ func falseInEtcd(t *testing.T, client *clientv3.Client, cmp clientv3.Cmp) {
 // prefix, and without an error of the transaction.
 func TestIsOwnerWithoutAHoldIsFalse(t *testing.T) {
 	client, _ := countedWorld(t)
-	ctx := t.Context()
+	ctx := patient(t)
 	mu := newMutex(t, client, "a")
 	falseInEtcd(t, client, mu.IsOwner())
 
@@ -497,7 +497,7 @@ func TestIsOwnerWithoutAHoldIsFalse(t *testing.T) {
 
 func TestUnlockOfWhatIsNotHeldDoesNothing(t *testing.T) {
 	client, counter := countedWorld(t)
-	ctx := t.Context()
+	ctx := patient(t)
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
 	s := newSession(t, client)
@@ -540,7 +540,7 @@ func TestAClosedMutexSaysSo(t *testing.T) {
 		closeIt    func(context.Context) error
 		mutexAgain func() error
 	}
-	for how, make := range map[string]func(*testing.T, *clientv3.Client) closer{
+	for how, setUp := range map[string]func(*testing.T, *clientv3.Client) closer{
 		"a Mutex with a lease of its own": func(t *testing.T, client *clientv3.Client) closer {
 			mu := newMutex(t, client, "a")
 			return closer{mu: mu, closeIt: mu.Close}
@@ -564,8 +564,8 @@ func TestAClosedMutexSaysSo(t *testing.T) {
 		} {
 			t.Run(how+" "+when, func(t *testing.T) {
 				client, counter := countedWorld(t)
-				ctx := t.Context()
-				c := make(t, client)
+				ctx := patient(t)
+				c := setUp(t, client)
 				mu := c.mu
 				before(t, mu)
 				hold := mu.Context(ctx)
@@ -603,7 +603,7 @@ func TestAClosedMutexSaysSo(t *testing.T) {
 
 func TestAClosedMutexLeavesItsSessionAlone(t *testing.T) {
 	client, _ := countedWorld(t)
-	ctx := t.Context()
+	ctx := patient(t)
 	s := newSession(t, client)
 	a, b := mutexOf(t, s, "a"), mutexOf(t, s, "b")
 	require.NoError(t, a.Lock(ctx))
@@ -618,6 +618,13 @@ func TestAClosedMutexLeavesItsSessionAlone(t *testing.T) {
 	require.NoError(t, b.Unlock(ctx))
 }
 
+// detached is a context that comes from ctx and does not end with it, nor last for ever.
+func detached(t *testing.T, ctx context.Context) context.Context {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), mustCome)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 // contextsFrom are the ways in which contexts come from one another.
 func contextsFrom(t *testing.T, hold context.Context) map[string]context.Context {
 	cancelled, cancel := context.WithCancel(hold)
@@ -630,14 +637,14 @@ func contextsFrom(t *testing.T, hold context.Context) map[string]context.Context
 		"one that can be cancelled":  cancelled,
 		"one with a deadline":        bounded,
 		"one with a value":           context.WithValue(hold, key{}, 1),
-		"one without cancellation":   context.WithoutCancel(hold),
-		"one from all of the former": context.WithoutCancel(context.WithValue(bounded, key{}, 1)),
+		"one without cancellation":   detached(t, hold),
+		"one from all of the former": detached(t, context.WithValue(bounded, key{}, 1)),
 	}
 }
 
 func TestLockWithAContextOfItsOwnHoldIsADeadlock(t *testing.T) {
 	client, counter := countedWorld(t)
-	ctx := t.Context()
+	ctx := patient(t)
 	s := newSession(t, client)
 	mu, twin, other := mutexOf(t, s, "a"), mutexOf(t, s, "a"), mutexOf(t, s, "b")
 	require.NoError(t, mu.Lock(ctx))
@@ -666,7 +673,7 @@ func TestLockWithAContextOfItsOwnHoldIsADeadlock(t *testing.T) {
 	require.NoError(t, other.Unlock(ctx))
 
 	// Once the hold is over, its contexts are contexts like any other.
-	old := context.WithoutCancel(mu.Context(ctx))
+	old := detached(t, mu.Context(ctx))
 	require.NoError(t, mu.Unlock(ctx))
 	require.NoError(t, mu.Lock(old))
 	require.NoError(t, mu.Unlock(ctx))
@@ -674,7 +681,7 @@ func TestLockWithAContextOfItsOwnHoldIsADeadlock(t *testing.T) {
 
 func TestReentrantLocksAreCountedAndTheLastUnlockReleases(t *testing.T) {
 	client, counter := countedWorld(t)
-	ctx := t.Context()
+	ctx := patient(t)
 	s := newSession(t, client, etcdlock.WithReentrancy())
 	mu := mutexOf(t, s, "a")
 	rival := newMutex(t, client, "a")
@@ -710,7 +717,7 @@ func TestReentrantLocksAreCountedAndTheLastUnlockReleases(t *testing.T) {
 
 func TestReentrancyGoesByTheContextAlone(t *testing.T) {
 	client, _ := countedWorld(t)
-	ctx := t.Context()
+	ctx := patient(t)
 	mu := newMutex(t, client, "a", etcdlock.WithReentrancy())
 	require.NoError(t, mu.Lock(ctx))
 	require.ErrorIs(t, mu.TryLock(ctx), etcdlock.ErrLocked, "another context is another caller")
@@ -723,7 +730,7 @@ func TestAHoldMayBeNestedInByAnotherMutexOfTheSession(t *testing.T) {
 	for order, unlockFirst := range map[string]int{"the inner one unlocks first": 1, "the outer one unlocks first": 0} {
 		t.Run(order, func(t *testing.T) {
 			client, _ := countedWorld(t)
-			ctx := t.Context()
+			ctx := patient(t)
 			s := newSession(t, client, etcdlock.WithReentrancy())
 			both := []*etcdlock.Mutex{mutexOf(t, s, "a"), mutexOf(t, s, "a")}
 			rival := newMutex(t, client, "a")
@@ -747,7 +754,7 @@ func TestAHoldMayBeNestedInByAnotherMutexOfTheSession(t *testing.T) {
 // A Mutex of the Session without the option keeps its own rule.
 func TestReentrancyIsTheOptionOfTheOneThatNests(t *testing.T) {
 	client, _ := countedWorld(t)
-	ctx := t.Context()
+	ctx := patient(t)
 	s := newSession(t, client)
 	plain, reentrant := mutexOf(t, s, "a"), mutexOf(t, s, "a", etcdlock.WithReentrancy())
 	require.NoError(t, reentrant.Lock(ctx))
@@ -762,7 +769,7 @@ func TestReentrancyIsTheOptionOfTheOneThatNests(t *testing.T) {
 // Nesting in a hold that is lost would be a critical section without a lock.
 func TestNobodyNestsInALostHold(t *testing.T) {
 	client, counter := countedWorld(t)
-	ctx := t.Context()
+	ctx := patient(t)
 	s := newSession(t, client, etcdlock.WithReentrancy())
 	mu := mutexOf(t, s, "a")
 	require.NoError(t, mu.Lock(ctx))
@@ -771,8 +778,8 @@ func TestNobodyNestsInALostHold(t *testing.T) {
 	require.NoError(t, err)
 	<-hold.Done()
 	checkRefusals(t, counter, []refusal{
-		{"Lock", func() error { return mu.Lock(context.WithoutCancel(hold)) }, []string{`"a"`}, etcdlock.ErrLost},
-		{"TryLock", func() error { return mu.TryLock(context.WithoutCancel(hold)) }, []string{`"a"`}, etcdlock.ErrLost},
+		{"Lock", func() error { return mu.Lock(detached(t, hold)) }, []string{`"a"`}, etcdlock.ErrLost},
+		{"TryLock", func() error { return mu.TryLock(detached(t, hold)) }, []string{`"a"`}, etcdlock.ErrLost},
 		{"Lock with the hold's context", func() error { return mu.Lock(hold) }, []string{`"a"`}, etcdlock.ErrLost},
 	})
 	require.ErrorIs(t, mu.Unlock(ctx), etcdlock.ErrLost)
@@ -828,7 +835,7 @@ func TestAnEndedContextIsReportedWithoutARequest(t *testing.T) {
 
 func TestBreakOfNoContenderIsAnError(t *testing.T) {
 	client, counter := countedWorld(t)
-	ctx := t.Context()
+	ctx := patient(t)
 	mu := newMutex(t, client, "a")
 	require.NoError(t, mu.Lock(ctx))
 	breakIt := func(c etcdlock.Contender) func() error {
@@ -859,7 +866,7 @@ func TestBreakOfNoContenderIsAnError(t *testing.T) {
 // is not its own.
 func TestDoTellsWhatItsFunctionDidToTheHold(t *testing.T) {
 	client, _ := countedWorld(t)
-	ctx := t.Context()
+	ctx := patient(t)
 	t.Run("it unlocked", func(t *testing.T) {
 		mu := newMutex(t, client, "a")
 		err := mu.Do(ctx, func(ctx context.Context) error { return mu.Unlock(ctx) })
