@@ -42,7 +42,8 @@
 //   - attemptStarted is when the last acknowledged grant or renewal was sent, not when
 //     its answer came: etcd starts to count when it handles the request, which may be
 //     any time in between. It is read from the monotonic clock; the wall clock is looked
-//     at too, in case the machine was suspended.
+//     at too, in case the machine was suspended. (A clock that is set forward by more than
+//     what remains looks the same, and ends the holds.)
 //   - grantedTTL is what etcd granted, which may be more than was asked for.
 //   - margin pays for clocks that run at different rates while the TTL runs, and gives the
 //     critical section time to stop. Its default, an eighth of the TTL and at least 100 ms,

@@ -32,6 +32,8 @@ var (
 	errExpired       = errors.New("not renewed in time")
 	errSuspended     = errors.New("the wall clock ran ahead: machine suspended, or clock set")
 	errKeyGone       = errors.New("its key was deleted")
+	errKeyOver       = errors.New("its key was put over")
+	errGrantTooLate  = errors.New("the granted lease was over before it could be used: safety margin too large, or etcd too slow")
 	errClientClosed  = errors.New("the etcd client is closed")
 	errNoAnswer      = errors.New("no answer from etcd")
 	errUnreachable   = errors.New("no endpoint of etcd can be reached")
@@ -100,7 +102,7 @@ type lease struct {
 	idleSince    time.Time         // when users became 0
 	retired      error             // why there are no new places; nil while there may be
 	ended        error             // why it is trusted no more; nil while it is
-	revoked      bool              // etcd has confirmed that it is gone
+	revokedAt    int64             // revision by which etcd has confirmed that it is gone
 }
 
 // NewSession returns a Session. It validates the options and does no I/O; the
@@ -177,7 +179,8 @@ func (s *Session) Lease() clientv3.LeaseID {
 // It returns nil if nothing is left behind, and when the Session was closed
 // before. An error that is [ErrUnconfirmed] says that etcd did not confirm in
 // time: the Session is closed all the same, its lease is renewed no more, and its
-// keys go within the TTL. After a nil ctx nothing has happened.
+// keys go within the TTL. A ctx that had ended before the call leaves 50 ms for it.
+// After a nil ctx nothing has happened.
 func (s *Session) Close(ctx context.Context) error {
 	if s == nil || s.client == nil {
 		return errors.New("etcdlock: Session not made with NewSession")
@@ -185,7 +188,7 @@ func (s *Session) Close(ctx context.Context) error {
 	if ctx == nil {
 		return errors.New("etcdlock: close: nil context")
 	}
-	ctx, cancel := outlive(ctx, func(h *hold) bool { return h.m.s == s }, closeGrace)
+	ctx, cancel := s.outlive(ctx, func(h *hold) bool { return h.m.s == s }, closeGrace)
 	defer cancel()
 
 	s.mu.Lock()
@@ -305,6 +308,7 @@ func (s *Session) newPlace(ctx context.Context, c *claim) (*place, error) {
 		if s.usableLocked() {
 			p := s.newPlaceLocked(c)
 			s.unlock()
+			c.lastErr = nil
 			return p, nil
 		}
 		if s.closed {
@@ -356,10 +360,7 @@ func (s *Session) usableLocked() bool {
 // a failure, too.
 func (s *Session) grantLease(g *grant) {
 	defer close(g.done)
-	attemptStarted := time.Now()
-	resp, err := attempt(s.ctx, s.rpcTimeout(), func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) {
-		return s.client.Grant(ctx, int64(s.cfg.ttl/time.Second))
-	})
+	err := s.newLease()
 	if err != nil {
 		s.mu.Lock()
 		g.err = err
@@ -367,40 +368,51 @@ func (s *Session) grantLease(g *grant) {
 		if !refused(err) && !s.clientClosed() {
 			_ = s.grantRetry.wait(s.ctx, s) // the callers see s.ctx's end themselves
 		}
-		s.mu.Lock()
-		defer s.unlock()
-		s.granting = nil
-		return
+	} else {
+		s.grantRetry = backoff{}
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	s.granting = nil
+}
+
+// newLease asks for a lease, and makes it the current one if it can be used.
+func (s *Session) newLease() error {
+	attemptStarted := time.Now()
+	resp, err := attempt(s.ctx, s.rpcTimeout(), func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) {
+		return s.client.Grant(ctx, int64(s.cfg.ttl/time.Second))
+	})
+	if err != nil {
+		return err
 	}
 
 	s.mu.Lock()
 	defer s.unlock()
-	s.granting, s.grantRetry = nil, backoff{}
 	ttl := time.Duration(resp.TTL) * time.Second
 	l := &lease{
-		s:         s,
-		id:        resp.ID,
-		ttl:       ttl,
-		wake:      make(chan struct{}, 1),
-		dead:      make(chan struct{}),
-		places:    make(map[string]*place),
-		idleSince: time.Now(),
+		s:            s,
+		id:           resp.ID,
+		ttl:          ttl,
+		wake:         make(chan struct{}, 1),
+		dead:         make(chan struct{}),
+		trustedUntil: attemptStarted.Add(ttl - s.cfg.marginOf(ttl)),
+		places:       make(map[string]*place),
+		idleSince:    time.Now(),
 	}
 	l.live, l.bury = context.WithCancel(s.ctx)
-	margin := s.cfg.marginOf(ttl)
-	l.trustedUntil = attemptStarted.Add(ttl - margin)
 	l.expiry = time.AfterFunc(time.Until(l.trustedUntil), l.check)
-	s.current = l
 	s.leases[l] = struct{}{}
-	if margin >= ttl {
-		g.err = fmt.Errorf("etcdlock: etcd granted a TTL of %v, not above the safety margin %v", ttl, margin)
-		l.endLocked(g.err)
-	}
+	s.goLocked(func() { l.keep(attemptStarted) })
 	s.log(slog.LevelDebug, "lease granted", "lease", l.hex(), "ttl", ttl)
 	if t := s.cfg.trace; t != nil && t.LeaseGranted != nil {
 		s.hooks.run(func() { t.LeaseGranted(l.id, ttl) })
 	}
-	s.goLocked(func() { l.keep(attemptStarted) })
+	if !before(time.Now(), l.trustedUntil) {
+		l.endLocked(errGrantTooLate)
+		return errGrantTooLate
+	}
+	s.current = l
+	return nil
 }
 
 // check ends the lease if its time has passed. It may run at any time, any
@@ -820,20 +832,25 @@ func (l *lease) revoke() {
 	s := l.s
 	expired := time.Now().Add(l.ttl).Add(l.ttl)
 	var retry backoff
+	var resp *clientv3.LeaseRevokeResponse
 	var err error
 	for {
-		_, err = attempt(s.ctx, s.rpcTimeout(), func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) {
+		resp, err = attempt(s.ctx, s.rpcTimeout(), func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) {
 			return s.client.Revoke(ctx, l.id)
 		})
-		if answered(err, textLeaseNotFound) {
-			err = nil
-		}
-		if err == nil || refused(err) || s.clientClosed() || time.Now().After(expired) {
+		if err == nil || answered(err, textLeaseNotFound) || refused(err) || s.clientClosed() || time.Now().After(expired) {
 			break
 		}
 		if retry.wait(s.ctx, s) != nil {
 			break
 		}
+	}
+	revokedAt := int64(1) // not before this, if somebody else did
+	if resp != nil {
+		revokedAt = max(revokedAt, resp.Header.GetRevision())
+	}
+	if answered(err, textLeaseNotFound) {
+		err = nil
 	}
 	if err != nil {
 		s.log(slog.LevelWarn, "lease not revoked; it expires by itself", "lease", l.hex(), "error", err)
@@ -843,7 +860,9 @@ func (l *lease) revoke() {
 	s.mu.Lock()
 	defer s.unlock()
 	delete(s.leases, l)
-	l.revoked = err == nil
+	if err == nil {
+		l.revokedAt = revokedAt
+	}
 	s.afterLocked(l.bury)
 	if err != nil && s.closed {
 		s.left = err

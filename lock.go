@@ -115,7 +115,8 @@ func New(client *clientv3.Client, name string, opts ...Option) (*Mutex, error) {
 //     error wraps a [*LockedError], and if etcd could not be reached, its last error;
 //   - [ErrDeadlock] at once if ctx comes from a hold of this name in this Session;
 //   - [ErrClosed] if the Mutex or the Session is, or becomes, closed;
-//   - etcd's, if it refuses what no retry mends (permission, say).
+//   - etcd's, if it refuses what no retry mends (permission, say), or that the client
+//     is closed.
 //
 // While etcd is down Lock waits and tries again.
 func (m *Mutex) Lock(ctx context.Context) error {
@@ -146,9 +147,6 @@ func (m *Mutex) lock(ctx context.Context, try bool) (*hold, error) {
 	}
 	if nested := m.nestsIn(ctx); nested != nil {
 		return m.nest(nested)
-	}
-	if m.s.clientClosed() {
-		return nil, failed("lock", m.name, errClientClosed)
 	}
 	started := time.Now()
 	if _, bounded := ctx.Deadline(); try && !bounded {
@@ -194,6 +192,7 @@ func (m *Mutex) lock(ctx context.Context, try bool) (*hold, error) {
 // there. Otherwise locked tells who is, and TryLock gets that as its error.
 func (m *Mutex) enter(cancel context.CancelCauseFunc, try bool) (c *claim, locked *LockedError, err error) {
 	s := m.s
+	clientClosed := s.clientClosed()
 	s.mu.Lock()
 	defer s.unlock()
 	if s.closed || m.closed {
@@ -201,15 +200,18 @@ func (m *Mutex) enter(cancel context.CancelCauseFunc, try bool) (c *claim, locke
 	}
 	l := s.lineLocked(m.name)
 	c = &claim{m: m, line: l, turn: make(chan *place, 1), cancel: cancel}
+	if l.owner != nil && try {
+		return nil, nil, l.lockedLocked(len(l.waiting))
+	}
+	if clientClosed {
+		return nil, nil, failed("lock", m.name, errClientClosed)
+	}
 	if l.owner == nil {
 		l.owner = c
 		c.turn <- nil
 		return c, nil, nil
 	}
 	locked = l.lockedLocked(len(l.waiting))
-	if try {
-		return nil, nil, locked
-	}
 	l.waiting = append(l.waiting, c)
 	return c, locked, nil
 }
@@ -351,9 +353,10 @@ func (s *Session) begin(c *claim, p *place) (*hold, error) {
 // After each of these the Mutex holds nothing and may be locked again. With a nil
 // ctx Unlock returns an error and the hold goes on.
 //
-// A ctx that ends bounds the call. One that had ended before the call, as is usual
-// in a defer, is ignored: the release then takes at most the TTL or 5 s, whichever
-// is less. A nested Unlock (see [WithReentrancy]) says whether the hold is whole.
+// A ctx that ends bounds the call. One that had ended before the call, as is usual in a
+// defer, is ignored: the release then takes at most the TTL or 5 s, whichever is less. So
+// does one whose ctx comes from the hold, and so ends with it, unless its deadline is
+// sooner. A nested Unlock (see [WithReentrancy]) says whether the hold is whole.
 func (m *Mutex) Unlock(ctx context.Context) error {
 	if m == nil || m.s == nil {
 		return ErrNotHeld
@@ -367,7 +370,7 @@ func (m *Mutex) Unlock(ctx context.Context) error {
 // unlock releases m's hold, if it is the one given or that is nil.
 func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 	s := m.s
-	ctx, cancel := outlive(ctx, m.covers, min(s.cfg.ttl, releaseBound))
+	ctx, cancel := s.outlive(ctx, m.covers, s.releaseTime())
 	defer cancel()
 
 	s.mu.Lock()
@@ -401,13 +404,17 @@ func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 // covers reports whether h is a hold of m's name in m's Session.
 func (m *Mutex) covers(h *hold) bool { return h.m.s == m.s && h.m.name == m.name }
 
-// outlive returns the context that bounds a release which is called with ctx. If ctx
-// has ended already it is ignored, and bound takes its place. If ctx comes from a hold
-// that the release ends, it goes on until its deadline or the end of what the hold's
-// context came from.
-func outlive(ctx context.Context, ends func(*hold) bool, bound time.Duration) (context.Context, context.CancelFunc) {
+// releaseTime is how long a release may take whose context has no say.
+func (s *Session) releaseTime() time.Duration { return min(s.cfg.ttl, releaseBound) }
+
+// outlive returns the context that bounds a release which is called with ctx. If ctx has
+// ended already it is ignored, and ifEnded is the bound. If it comes from a hold that the
+// release ends, it would end with that: its deadline, the end of what the hold's context
+// came from, and releaseTime are the bounds. (A cancel below the hold's context cannot be
+// told from the hold's end.)
+func (s *Session) outlive(ctx context.Context, ends func(*hold) bool, ifEnded time.Duration) (context.Context, context.CancelFunc) {
 	if ctx.Err() != nil {
-		return context.WithTimeout(context.WithoutCancel(ctx), bound)
+		return context.WithTimeout(context.WithoutCancel(ctx), ifEnded)
 	}
 	var outermost *holdContext
 	for c := holdContextOf(ctx); c != nil; c = c.outer() {
@@ -418,12 +425,11 @@ func outlive(ctx context.Context, ends func(*hold) bool, bound time.Duration) (c
 	if outermost == nil {
 		return ctx, func() {}
 	}
-	var cancel context.CancelFunc
-	if deadline, ok := ctx.Deadline(); ok {
-		ctx, cancel = context.WithDeadline(context.WithoutCancel(ctx), deadline)
-	} else {
-		ctx, cancel = context.WithCancel(context.WithoutCancel(ctx))
+	bound := time.Now().Add(s.releaseTime())
+	if deadline, ok := ctx.Deadline(); ok && deadline.Before(bound) {
+		bound = deadline
 	}
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), bound)
 	stop := context.AfterFunc(outermost.parent, cancel)
 	return ctx, func() { stop(); cancel() }
 }
@@ -437,6 +443,9 @@ func (h *hold) release(ctx context.Context) error {
 	s.unlock()
 	queued, err := h.place.release(ctx, h.most, put)
 	if put != nil && !queued {
+		// Its key may yet be put by the transaction that removes this one: only when
+		// that cannot be any more is its removal for good.
+		put.after = h.place.removed
 		put.abandon(errors.Is(err, ErrUnconfirmed))
 		put = nil
 	}
@@ -551,8 +560,8 @@ func (m *Mutex) whole(f func(*hold)) {
 	}
 }
 
-// Close ends the hold, if there is one (its context ends with the cause
-// [ErrClosed]), and releases it; makes waiting calls of Lock return [ErrClosed]; and
+// Close ends the hold, if there is one, for all that nest in it (its context ends with
+// the cause [ErrClosed]), and releases it; makes waiting calls of Lock return [ErrClosed]; and
 // leaves the Mutex closed: Lock and TryLock return ErrClosed from then on, Unlock
 // ErrNotHeld. A Mutex from [New] gives its lease back and has no goroutine left; a
 // Session's Mutex leaves the Session as it is.
@@ -560,7 +569,8 @@ func (m *Mutex) whole(f func(*hold)) {
 // It returns nil if its hold left nothing behind, and when the Mutex was closed before.
 // (Keys of waits that it ended are removed in the background.) An error that is
 // [ErrUnconfirmed] says that etcd did not confirm before ctx ended; what is left goes
-// within the TTL. After a nil ctx nothing has happened.
+// within the TTL. A ctx that had ended before the call leaves 50 ms for it. After a nil
+// ctx nothing has happened.
 func (m *Mutex) Close(ctx context.Context) error {
 	if err := m.check(); err != nil {
 		return err
@@ -572,7 +582,7 @@ func (m *Mutex) Close(ctx context.Context) error {
 	if m.own {
 		return s.Close(ctx)
 	}
-	ctx, cancel := outlive(ctx, m.covers, closeGrace)
+	ctx, cancel := s.outlive(ctx, m.covers, closeGrace)
 	defer cancel()
 
 	s.mu.Lock()
@@ -585,15 +595,21 @@ func (m *Mutex) Close(ctx context.Context) error {
 		l.cancelLocked(m)
 	}
 	h := m.hold
+	m.hold, m.depth = nil, 0
 	if h == nil || h.depth == 0 {
 		s.unlock()
 		return nil
 	}
 	if endedBefore := h.closeLocked(); endedBefore {
-		h.place.abandonLocked(false)
+		removed := h.place.abandonLocked(false)
 		s.passLocked(h.line, nil, nil)
 		s.unlock()
-		return nil
+		select {
+		case <-removed:
+			return nil
+		case <-ctx.Done():
+			return unconfirmed(m.name, context.Cause(ctx))
+		}
 	}
 	s.unlock()
 	if err := h.release(ctx); errors.Is(err, ErrUnconfirmed) {
@@ -752,7 +768,7 @@ func (s *Session) passLocked(l *line, next *claim, put *place) {
 			put = nil
 		}
 		if len(l.waiting) == 0 {
-			l.owner = nil
+			l.owner, l.ahead = nil, nil
 			return
 		}
 		next = l.waiting[0]
@@ -883,8 +899,9 @@ func (m *Mutex) Context(parent context.Context) context.Context {
 	}
 	m.s.mu.Lock()
 	h := m.hold
+	held := h != nil && h.depth > 0
 	m.s.unlock()
-	if h == nil {
+	if !held {
 		return endedContext(parent, ErrNotHeld)
 	}
 	return h.context(parent)
@@ -1032,7 +1049,11 @@ func (m *Mutex) nest(h *hold) (*hold, error) {
 	case m.closed || m.s.closed:
 		return nil, failed("lock", m.name, ErrClosed)
 	case h.checkLocked(time.Now()) != nil:
-		return nil, failed("lock", m.name, h.lossLocked())
+		reason := h.lossLocked()
+		if reason == nil {
+			reason = h.cause // it was unlocked, or closed, in between
+		}
+		return nil, failed("lock", m.name, reason)
 	}
 	if m.hold != h { // what it nested in before was closed
 		m.hold, m.depth = h, 0

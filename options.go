@@ -111,8 +111,8 @@ func WithMaxHold(d time.Duration) Option {
 	return func(c *config) error { c.maxHold = d; return positive("WithMaxHold", d) }
 }
 
-// WithAcquireTimeout bounds each wait of Lock and Do, without bounding the
-// context of the hold. When it runs out the error is context.DeadlineExceeded.
+// WithAcquireTimeout bounds each wait of Lock, TryLock, Do and TryDo, without bounding
+// the context of the hold. When it runs out the error is context.DeadlineExceeded.
 func WithAcquireTimeout(d time.Duration) Option {
 	return func(c *config) error { c.acquireTimeout = d; return positive("WithAcquireTimeout", d) }
 }
@@ -169,7 +169,8 @@ type Trace struct {
 	RenewalFailed func(lease clientv3.LeaseID, err error)
 	// LeaseAtRisk: less than half of the time of certainty remains.
 	LeaseAtRisk func(lease clientv3.LeaseID, remaining time.Duration)
-	// LeaseReplaced: the next holds will use another lease than old.
+	// LeaseReplaced: no new hold will use the lease old any more, because it was lost,
+	// is in doubt, or is given back.
 	LeaseReplaced func(old clientv3.LeaseID, reason error)
 
 	// CleanupPending: a key must go, and is being removed in the background.
@@ -320,11 +321,18 @@ func (h *hooks) run(hook func()) {
 }
 
 func (h *hooks) drain() {
+	drained := false
+	defer func() {
+		if !drained { // a hook has called runtime.Goexit
+			go h.drain()
+		}
+	}()
 	for {
 		h.mu.Lock()
 		if len(h.pending) == 0 {
 			h.running = false
 			h.mu.Unlock()
+			drained = true
 			return
 		}
 		hook := h.pending[0]

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -63,7 +64,8 @@ type place struct {
 	doubt bool        // a copy of the put may still be under way
 	using bool        // counted among the lease's users
 
-	removed chan struct{} // closed when etcd confirmed the removal; nil before abandon
+	removed chan struct{}   // closed when etcd confirmed the removal; nil before abandon
+	after   <-chan struct{} // if not nil, the removal waits for that of another place
 }
 
 // A keySlot holds one of the key names that a line uses in turn: a name whose key
@@ -176,6 +178,7 @@ func attemptTwice[R any](ctx context.Context, s *Session, bound time.Duration, f
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the slower one, whose answer is dropped
+	defer context.AfterFunc(s.ctx, cancel)()
 	results := make(chan result, 2)
 	for range 2 {
 		s.spawn(func() {
@@ -206,10 +209,11 @@ func (p *place) queue(ctx context.Context, c *claim) error {
 		}
 		resp, err := p.put(ctx, lastErr, []clientv3.Cmp{absent})
 		if err == nil {
-			queued, err := p.adopt(contenders(p.m.name, lastRange(resp)))
+			_, queued, err := p.adopt(lastRange(resp))
 			if err == nil && !queued {
-				err = errQueueAnew // what is there under p's name is no contender
+				err = errQueueAnew // it was there, and was deleted before it was read
 			}
+			c.lastErr = nil
 			return err
 		}
 		lastErr = err
@@ -241,8 +245,9 @@ func (p *place) tryQueue(ctx context.Context, c *claim) ([]Contender, error) {
 			}
 			continue
 		}
-		line := contenders(p.m.name, lastRange(resp))
-		queued, err := p.adopt(line) // by this request, or by one whose answer was lost
+		c.lastErr = nil
+		// Queued by this request, or by an earlier one whose answer was lost.
+		line, queued, err := p.adopt(lastRange(resp))
 		switch {
 		case err != nil:
 			return nil, err
@@ -313,25 +318,26 @@ func lastRange(resp *clientv3.TxnResponse) []keyValue {
 	return line
 }
 
-// adopt finds p in the line that was read, and notes its revision and those before
-// it. It reports whether p was there, and returns errQueueAnew if what was there
-// under its name is a leftover of an earlier use.
-func (p *place) adopt(line []Contender) (queued bool, err error) {
-	for i, c := range line {
-		if c.Key != p.key {
-			continue
-		}
-		p.s.mu.Lock()
-		defer p.s.unlock()
-		p.sent = true
-		if c.Lease != p.lease.id || c.Token <= p.floor {
-			p.doubt = true
-			return false, errQueueAnew
-		}
-		p.rev, p.since, p.ahead = c.Token, time.Now(), line[:i]
-		return true, nil
+// adopt finds p among the keys that were read, and notes its revision and those before
+// it. It returns the line, and whether p stands in it; errQueueAnew says that what is
+// there under p's name is not what p has put: a leftover of an earlier use, or a key that
+// somebody put over.
+func (p *place) adopt(kvs []keyValue) (line []Contender, queued bool, err error) {
+	line = contenders(p.m.name, kvs)
+	own := slices.IndexFunc(line, func(c Contender) bool { return c.Key == p.key })
+	there := slices.ContainsFunc(kvs, func(kv keyValue) bool { return string(kv.GetKey()) == p.key })
+	if !there {
+		return line, false, nil
 	}
-	return false, nil
+	p.s.mu.Lock()
+	defer p.s.unlock()
+	p.sent = true
+	if own < 0 || line[own].Lease != p.lease.id || line[own].Token <= p.floor {
+		p.doubt = true
+		return line, false, errQueueAnew
+	}
+	p.rev, p.since, p.ahead = line[own].Token, time.Now(), line[:own]
+	return line, true, nil
 }
 
 // wait waits until everybody before p is gone. It returns nil if p is first and its
@@ -515,6 +521,7 @@ func read[R any](ctx context.Context, p *place, c *claim, get func(context.Conte
 	for {
 		switch {
 		case err == nil:
+			c.lastErr = nil
 			return resp, nil
 		case ctx.Err() != nil:
 			return resp, context.Cause(ctx)
@@ -578,7 +585,7 @@ func (p *place) release(ctx context.Context, most time.Time, next *place) (nextQ
 	var lastErr error
 	var retry backoff
 	for {
-		ifs, then, otherwise := []clientv3.Cmp{p.exists(), bound}, []clientv3.Op{del}, []clientv3.Op(nil)
+		ifs, then, otherwise := []clientv3.Cmp{p.exists(), bound}, []clientv3.Op{del}, []clientv3.Op{clientv3.OpGet(p.key)}
 		together := next != nil
 		if together {
 			read := clientv3.OpGet(p.prefix(), clientv3.WithPrefix())
@@ -603,14 +610,18 @@ func (p *place) release(ctx context.Context, most time.Time, next *place) (nextQ
 			// Only this very transaction puts next's key: a first copy ran.
 			p.removedAt(resp.Header.GetRevision())
 			return true, nil
-		case err == nil && together && stillThere(p, resp):
-			continue // next's name was in use; release alone
-		case err == nil && p.givenBack():
-			p.removedAt(resp.Header.GetRevision())
-			return false, nil
-		case err == nil && !copies:
+		case err == nil && p.in(lastRange(resp)):
+			if together {
+				continue // next's name may have been in use: release alone
+			}
+			p.abandon(false)
+			return false, &LostError{Name: p.m.name, Token: p.rev, Reason: errKeyOver}
+		case err == nil && !copies && !p.givenBack(ctx, resp.Header.GetRevision()):
 			p.abandon(false)
 			return false, &LostError{Name: p.m.name, Token: p.rev, Reason: errKeyGone}
+		case err == nil && !copies:
+			p.removedAt(resp.Header.GetRevision())
+			return false, nil
 		case err == nil:
 			certain := p.certain(most)
 			p.removedAt(resp.Header.GetRevision())
@@ -656,25 +667,34 @@ func (s *Session) settle(next *place, done commit) bool {
 		}
 		return false
 	}
-	queued, err := next.adopt(contenders(next.m.name, lastRange(done.resp)))
+	_, queued, err := next.adopt(lastRange(done.resp))
 	return queued && err == nil
 }
 
-// stillThere reports whether p's very key is in the line that was read.
-func stillThere(p *place, resp *clientv3.TxnResponse) bool {
-	for _, c := range contenders(p.m.name, lastRange(resp)) {
-		if c.Key == p.key && c.Token == p.rev {
-			return true
-		}
-	}
-	return false
+// in reports whether p's very key is among those that were read.
+func (p *place) in(kvs []keyValue) bool {
+	return slices.ContainsFunc(kvs, func(kv keyValue) bool {
+		return string(kv.GetKey()) == p.key && kv.GetCreateRevision() == p.rev
+	})
 }
 
-// givenBack reports whether the Session itself may have revoked p's lease.
-func (p *place) givenBack() bool {
+// givenBack reports whether Close has revoked p's lease, and with it removed the key that
+// was found to be gone at a revision. It waits for the revocation, if Close is about it.
+func (p *place) givenBack(ctx context.Context, revision int64) bool {
+	l := p.lease
+	p.s.mu.Lock()
+	closing := l.ended == ErrClosed
+	p.s.unlock()
+	if !closing {
+		return false
+	}
+	select {
+	case <-l.live.Done():
+	case <-ctx.Done():
+	}
 	p.s.mu.Lock()
 	defer p.s.unlock()
-	return p.s.closed
+	return l.revokedAt != 0 && revision >= l.revokedAt
 }
 
 // removedAt notes that etcd confirmed p's key to be gone at a revision.
@@ -750,6 +770,12 @@ func (p *place) remove() {
 	read := clientv3.OpGet(p.prefix(), clientv3.WithPrefix())
 	del := clientv3.OpDelete(p.key)
 	ctx := p.lease.live // when it ends, so does the key
+	if p.after != nil {
+		select {
+		case <-p.after:
+		case <-ctx.Done():
+		}
+	}
 	warned := false
 	var lastErr error
 	var retry backoff
@@ -786,7 +812,7 @@ func (p *place) remove() {
 		if refused(err) || s.clientClosed() || retry.wait(ctx, s) != nil {
 			s.mu.Lock()
 			p.removedLocked(0) // its lease is renewed for it no more, or has ended
-			certain := p.lease.revoked
+			certain := p.lease.revokedAt != 0
 			s.unlock()
 			if certain {
 				break
