@@ -1,0 +1,219 @@
+package etcdlock_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/fake"
+)
+
+// What calls say, and how long they take to say it, in the corners: in virtual time, one
+// timeline each.
+
+// in returns a context that ends after d of virtual time.
+func in(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// b waits behind a and gives up; a unlocks; two minutes later b is cut off: its Lock
+// fails, and not because anybody held the lock.
+func TestALockThatIsFreeIsNotSaidToBeHeld(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		a := mutexIn(t, processIn(t, etcd, "a"), "x")
+		b := mutexIn(t, processIn(t, etcd, "b"), "x")
+		require.NoError(t, a.Lock(in(t, time.Second)))
+		require.ErrorIs(t, b.Lock(in(t, time.Second)), etcdlock.ErrLocked)
+		require.NoError(t, a.Unlock(in(t, time.Second)))
+		time.Sleep(2 * time.Minute)
+		etcd.Cut("b")
+		err := b.Lock(in(t, time.Second))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NotErrorIs(t, err, etcdlock.ErrLocked)
+		etcd.Heal("b")
+	})
+}
+
+// An Unlock without a bound is under way, with its requests in pairs; Close has 100 ms.
+func TestCloseDoesNotWaitForAnUnlockBeyondItsContext(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := processIn(t, etcd, "a")
+		mu := mutexIn(t, s, "x")
+		require.NoError(t, mu.Lock(in(t, time.Second)))
+		etcd.Cut("a")
+		unlocked := async(func() error { return mu.Unlock(context.Background()) })
+		time.Sleep(2100 * time.Millisecond) // the first attempt has failed
+		began := time.Now()
+		require.ErrorIs(t, s.Close(in(t, 100*time.Millisecond)), etcdlock.ErrUnconfirmed)
+		require.Equal(t, 100*time.Millisecond, time.Since(began))
+		require.ErrorIs(t, <-unlocked, etcdlock.ErrUnconfirmed)
+		etcd.Heal("a")
+		time.Sleep(time.Minute) // the lease expires in etcd
+	})
+}
+
+// A context below the hold's own is cancelled while Unlock waits: that cannot be told from
+// the hold's end, so the release takes its own time at most.
+func TestUnlockWithTheHoldsContextIsBounded(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		mu := mutexIn(t, processIn(t, etcd, "a"), "x")
+		require.NoError(t, mu.Lock(in(t, time.Second)))
+		etcd.Cut("a")
+		began := time.Now()
+		require.ErrorIs(t, mu.Unlock(mu.Context(context.Background())), etcdlock.ErrUnconfirmed)
+		require.Equal(t, 5*time.Second, time.Since(began))
+		etcd.Heal("a")
+	})
+}
+
+// Somebody puts over the held key, without its lease; the first request of the release is
+// lost. Unlock says so, and the name is not used again.
+func TestUnlockOfAKeyThatWasPutOverIsALossWhateverGotLost(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		mu := mutexIn(t, processIn(t, etcd, "a"), "x")
+		require.NoError(t, mu.Lock(in(t, time.Second)))
+		require.NoError(t, etcd.PutKey(mu.Key(), 0))
+		etcd.Intercept(onlyNth(1, fake.Txn, fake.Effect{Before: fake.Unavailable}))
+		require.ErrorIs(t, mu.Unlock(in(t, 10*time.Second)), etcdlock.ErrLost)
+		require.NoError(t, mu.Lock(in(t, 10*time.Second)))
+		require.NoError(t, mu.Unlock(in(t, 10*time.Second)))
+		require.NoError(t, mu.TryLock(in(t, 10*time.Second)))
+		require.NoError(t, mu.Unlock(in(t, 10*time.Second)))
+		require.Empty(t, etcd.Keys("x/"))
+	})
+}
+
+// A key that is no contender stands where the Session's next key is to go.
+func TestANameThatIsTakenByAStrayKeyIsNotUsed(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		mu := mutexIn(t, processIn(t, etcd, "a"), "x")
+		for _, lock := range []func(context.Context) error{mu.Lock, mu.TryLock} {
+			require.NoError(t, mu.Lock(in(t, time.Second)))
+			key := mu.Key()
+			require.NoError(t, mu.Unlock(in(t, time.Second)))
+			require.NoError(t, etcd.PutKey(key, 0))
+			before := len(etcd.Calls(fake.Txn))
+			require.NoError(t, lock(in(t, 10*time.Second)))
+			require.NotEqual(t, key, mu.Key())
+			require.LessOrEqual(t, len(etcd.Calls(fake.Txn))-before, 6)
+			require.NoError(t, mu.Unlock(in(t, time.Second)))
+		}
+	})
+}
+
+// One answer is lost when b queues, then an hour of good ones: the error tells of the line.
+func TestAnErrorThatWasMadeUpForIsForgotten(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		a := mutexIn(t, processIn(t, etcd, "a"), "x")
+		b := mutexIn(t, processIn(t, etcd, "b"), "x")
+		require.NoError(t, a.Lock(in(t, time.Second)))
+		etcd.Intercept(onlyNth(2, fake.Txn, fake.Effect{Before: fake.Unavailable}))
+		err := b.Lock(in(t, time.Hour))
+		require.ErrorIs(t, err, etcdlock.ErrLocked)
+		require.NotErrorIs(t, err, fake.Unavailable)
+		require.NoError(t, a.Unlock(in(t, time.Second)))
+	})
+}
+
+// The margin leaves less time than a grant takes: no lease is any good, and the attempts
+// are spaced.
+func TestGrantsThatComeTooLateAreSpacedAndExplained(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := processIn(t, etcd, "a", etcdlock.WithTTL(2*time.Second), etcdlock.WithSafetyMargin(1950*time.Millisecond))
+		etcd.Intercept(func(fake.Call) fake.Effect { return fake.Effect{DelayReply: 60 * time.Millisecond} })
+		err := mutexIn(t, s, "x").Lock(in(t, 10*time.Second))
+		require.ErrorContains(t, err, "safety margin too large")
+		require.LessOrEqual(t, len(etcd.Calls(fake.Grant)), 40)
+	})
+}
+
+// The longest hold is over while etcd is away: its key is still there when Close returns.
+func TestCloseOfALostHoldTellsWhetherItsKeyIsGone(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		mu := mutexIn(t, processIn(t, etcd, "a"), "x", etcdlock.WithMaxHold(time.Second))
+		require.NoError(t, mu.Lock(in(t, time.Second)))
+		etcd.Cut("a")
+		time.Sleep(2 * time.Second)
+		require.ErrorIs(t, mu.Close(in(t, time.Second)), etcdlock.ErrUnconfirmed)
+		require.ErrorIs(t, context.Cause(mu.Context(context.Background())), etcdlock.ErrNotHeld)
+		etcd.Heal("a")
+	})
+}
+
+// The key is deleted; Unlock's request finds that, and Close revokes the lease before the
+// answer has come.
+func TestCloseDoesNotMakeUnlockSayNilForADeletedKey(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		for _, deleted := range []bool{true, false} {
+			s := processIn(t, etcd, "a")
+			mu := mutexIn(t, s, "x")
+			require.NoError(t, mu.Lock(in(t, time.Second)))
+			if deleted {
+				etcd.DeleteKey(mu.Key())
+			}
+			etcd.Intercept(onlyNth(1, fake.Txn, fake.Effect{DelayReply: 200 * time.Millisecond}))
+			unlocked := async(func() error { return mu.Unlock(context.Background()) })
+			time.Sleep(100 * time.Millisecond)
+			require.NoError(t, s.Close(context.Background()))
+			if deleted {
+				require.ErrorIs(t, <-unlocked, etcdlock.ErrLost)
+			} else {
+				require.NoError(t, <-unlocked)
+			}
+		}
+	})
+}
+
+// The revocation by Close comes before the release, which finds nothing: nothing was lost.
+func TestUnlockThatCloseOvertakesIsNoLoss(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := processIn(t, etcd, "a")
+		mu := mutexIn(t, s, "x")
+		require.NoError(t, mu.Lock(in(t, time.Second)))
+		etcd.Intercept(onlyNth(1, fake.Txn, fake.Effect{Delay: 200 * time.Millisecond}))
+		unlocked := async(func() error { return mu.Unlock(context.Background()) })
+		time.Sleep(100 * time.Millisecond)
+		closed := async(func() error { return s.Close(context.Background()) })
+		require.NoError(t, <-unlocked)
+		require.NoError(t, <-closed)
+	})
+}
+
+// The usual order of defers: the Mutex, then the client.
+func TestAClosedMutexOfAClosedClientSaysClosed(t *testing.T) {
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}})
+	require.NoError(t, err)
+	closed := newMutex(t, client, "x")
+	open := newMutex(t, client, "x")
+	require.NoError(t, closed.Close(context.Background()))
+	require.NoError(t, client.Close())
+	require.ErrorIs(t, closed.Lock(t.Context()), etcdlock.ErrClosed)
+	require.ErrorIs(t, closed.TryLock(t.Context()), etcdlock.ErrClosed)
+	require.ErrorContains(t, open.Lock(t.Context()), "the etcd client is closed")
+	require.False(t, errors.Is(open.Lock(t.Context()), etcdlock.ErrClosed))
+}
+
+// A hook that ends its goroutine ends no other hook.
+func TestAHookThatExitsHarmsNoOther(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		acquired := make(chan struct{}, 3)
+		s := processIn(t, etcd, "a", etcdlock.WithTrace(&etcdlock.Trace{
+			LeaseGranted: func(clientv3.LeaseID, time.Duration) { runtime.Goexit() },
+			Acquired:     func(string, int64, time.Duration, int) { acquired <- struct{}{} },
+		}))
+		mu := mutexIn(t, s, "x")
+		for range 3 {
+			require.NoError(t, mu.Lock(in(t, time.Second)))
+			require.NoError(t, mu.Unlock(in(t, time.Second)))
+			<-acquired
+		}
+	})
+}
