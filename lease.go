@@ -99,10 +99,11 @@ type lease struct {
 	expiry       *time.Timer
 	places       map[string]*place // by key: all that the Session accounts for
 	users        int               // places that hold, wait or are being released
+	releases     int               // calls of place.release under way
 	idleSince    time.Time         // when users became 0
 	retired      error             // why there are no new places; nil while there may be
 	ended        error             // why it is trusted no more; nil while it is
-	revokedAt    int64             // revision by which etcd has confirmed that it is gone
+	revoked      bool              // etcd has confirmed that it is gone
 }
 
 // NewSession returns a Session. It validates the options and does no I/O; the
@@ -450,6 +451,16 @@ func (l *lease) renewed(attemptStarted time.Time, ttl time.Duration) {
 	}
 }
 
+// releasing counts the releases under way.
+func (l *lease) releasing(n int) {
+	l.s.mu.Lock()
+	defer l.s.unlock()
+	l.releases += n
+	if l.s.closed {
+		l.wakeKeeper()
+	}
+}
+
 // retireLocked keeps new places off the lease. It is renewed while places need
 // it, and then revoked.
 func (l *lease) retireLocked(why error) {
@@ -591,6 +602,8 @@ func (l *lease) verdict() verdict {
 	l.checkLocked(now)
 	unused := l.users == 0
 	switch {
+	case s.closed && l.releases > 0 && l.ended == nil && s.ctx.Err() == nil:
+		return leaseRenew // a key that a revocation took away would look lost
 	case s.closed:
 		l.endLocked(ErrClosed)
 	case l.ended != nil:
@@ -832,10 +845,9 @@ func (l *lease) revoke() {
 	s := l.s
 	expired := time.Now().Add(l.ttl).Add(l.ttl)
 	var retry backoff
-	var resp *clientv3.LeaseRevokeResponse
 	var err error
 	for {
-		resp, err = attempt(s.ctx, s.rpcTimeout(), func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) {
+		_, err = attempt(s.ctx, s.rpcTimeout(), func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) {
 			return s.client.Revoke(ctx, l.id)
 		})
 		if err == nil || answered(err, textLeaseNotFound) || refused(err) || s.clientClosed() || time.Now().After(expired) {
@@ -844,10 +856,6 @@ func (l *lease) revoke() {
 		if retry.wait(s.ctx, s) != nil {
 			break
 		}
-	}
-	revokedAt := int64(1) // not before this, if somebody else did
-	if resp != nil {
-		revokedAt = max(revokedAt, resp.Header.GetRevision())
 	}
 	if answered(err, textLeaseNotFound) {
 		err = nil
@@ -860,9 +868,7 @@ func (l *lease) revoke() {
 	s.mu.Lock()
 	defer s.unlock()
 	delete(s.leases, l)
-	if err == nil {
-		l.revokedAt = revokedAt
-	}
+	l.revoked = err == nil
 	s.afterLocked(l.bury)
 	if err != nil && s.closed {
 		s.left = err

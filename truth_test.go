@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -22,6 +23,11 @@ func in(t *testing.T, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// onlyNext makes an effect for the next call of a method alone.
+func onlyNext(etcd *fake.Server, method string, effect fake.Effect) func(fake.Call) fake.Effect {
+	return onlyNth(len(etcd.Calls(method))+1, method, effect)
 }
 
 // b waits behind a and gives up; a unlocks; two minutes later b is cut off: its Lock
@@ -81,12 +87,13 @@ func TestUnlockOfAKeyThatWasPutOverIsALossWhateverGotLost(t *testing.T) {
 		mu := mutexIn(t, processIn(t, etcd, "a"), "x")
 		require.NoError(t, mu.Lock(in(t, time.Second)))
 		require.NoError(t, etcd.PutKey(mu.Key(), 0))
-		etcd.Intercept(onlyNth(1, fake.Txn, fake.Effect{Before: fake.Unavailable}))
+		etcd.Intercept(onlyNext(etcd, fake.Txn, fake.Effect{Before: fake.Unavailable}))
 		require.ErrorIs(t, mu.Unlock(in(t, 10*time.Second)), etcdlock.ErrLost)
 		require.NoError(t, mu.Lock(in(t, 10*time.Second)))
 		require.NoError(t, mu.Unlock(in(t, 10*time.Second)))
 		require.NoError(t, mu.TryLock(in(t, 10*time.Second)))
 		require.NoError(t, mu.Unlock(in(t, 10*time.Second)))
+		synctest.Wait() // for the removal
 		require.Empty(t, etcd.Keys("x/"))
 	})
 }
@@ -115,7 +122,7 @@ func TestAnErrorThatWasMadeUpForIsForgotten(t *testing.T) {
 		a := mutexIn(t, processIn(t, etcd, "a"), "x")
 		b := mutexIn(t, processIn(t, etcd, "b"), "x")
 		require.NoError(t, a.Lock(in(t, time.Second)))
-		etcd.Intercept(onlyNth(2, fake.Txn, fake.Effect{Before: fake.Unavailable}))
+		etcd.Intercept(onlyNext(etcd, fake.Txn, fake.Effect{Before: fake.Unavailable}))
 		err := b.Lock(in(t, time.Hour))
 		require.ErrorIs(t, err, etcdlock.ErrLocked)
 		require.NotErrorIs(t, err, fake.Unavailable)
@@ -159,7 +166,7 @@ func TestCloseDoesNotMakeUnlockSayNilForADeletedKey(t *testing.T) {
 			if deleted {
 				etcd.DeleteKey(mu.Key())
 			}
-			etcd.Intercept(onlyNth(1, fake.Txn, fake.Effect{DelayReply: 200 * time.Millisecond}))
+			etcd.Intercept(onlyNext(etcd, fake.Txn, fake.Effect{DelayReply: 200 * time.Millisecond}))
 			unlocked := async(func() error { return mu.Unlock(context.Background()) })
 			time.Sleep(100 * time.Millisecond)
 			require.NoError(t, s.Close(context.Background()))
@@ -178,7 +185,7 @@ func TestUnlockThatCloseOvertakesIsNoLoss(t *testing.T) {
 		s := processIn(t, etcd, "a")
 		mu := mutexIn(t, s, "x")
 		require.NoError(t, mu.Lock(in(t, time.Second)))
-		etcd.Intercept(onlyNth(1, fake.Txn, fake.Effect{Delay: 200 * time.Millisecond}))
+		etcd.Intercept(onlyNext(etcd, fake.Txn, fake.Effect{Delay: 200 * time.Millisecond}))
 		unlocked := async(func() error { return mu.Unlock(context.Background()) })
 		time.Sleep(100 * time.Millisecond)
 		closed := async(func() error { return s.Close(context.Background()) })

@@ -578,6 +578,8 @@ func (p *place) lostLocked() {
 // of the longest hold, may be zero for none.
 func (p *place) release(ctx context.Context, most time.Time, next *place) (nextQueued bool, err error) {
 	s := p.s
+	p.lease.releasing(+1) // Close does not revoke the lease under it
+	defer p.lease.releasing(-1)
 	del := clientv3.OpDelete(p.key)
 	// A key that was put over, without the lease, stands in line no more.
 	bound := clientv3.Compare(clientv3.LeaseValue(p.key), "=", p.lease.id)
@@ -616,12 +618,9 @@ func (p *place) release(ctx context.Context, most time.Time, next *place) (nextQ
 			}
 			p.abandon(false)
 			return false, &LostError{Name: p.m.name, Token: p.rev, Reason: errKeyOver}
-		case err == nil && !copies && !p.givenBack(ctx, resp.Header.GetRevision()):
-			p.abandon(false)
-			return false, &LostError{Name: p.m.name, Token: p.rev, Reason: errKeyGone}
 		case err == nil && !copies:
 			p.removedAt(resp.Header.GetRevision())
-			return false, nil
+			return false, &LostError{Name: p.m.name, Token: p.rev, Reason: errKeyGone}
 		case err == nil:
 			certain := p.certain(most)
 			p.removedAt(resp.Header.GetRevision())
@@ -676,25 +675,6 @@ func (p *place) in(kvs []keyValue) bool {
 	return slices.ContainsFunc(kvs, func(kv keyValue) bool {
 		return string(kv.GetKey()) == p.key && kv.GetCreateRevision() == p.rev
 	})
-}
-
-// givenBack reports whether Close has revoked p's lease, and with it removed the key that
-// was found to be gone at a revision. It waits for the revocation, if Close is about it.
-func (p *place) givenBack(ctx context.Context, revision int64) bool {
-	l := p.lease
-	p.s.mu.Lock()
-	closing := l.ended == ErrClosed
-	p.s.unlock()
-	if !closing {
-		return false
-	}
-	select {
-	case <-l.live.Done():
-	case <-ctx.Done():
-	}
-	p.s.mu.Lock()
-	defer p.s.unlock()
-	return l.revokedAt != 0 && revision >= l.revokedAt
 }
 
 // removedAt notes that etcd confirmed p's key to be gone at a revision.
@@ -812,7 +792,7 @@ func (p *place) remove() {
 		if refused(err) || s.clientClosed() || retry.wait(ctx, s) != nil {
 			s.mu.Lock()
 			p.removedLocked(0) // its lease is renewed for it no more, or has ended
-			certain := p.lease.revokedAt != 0
+			certain := p.lease.revoked
 			s.unlock()
 			if certain {
 				break
