@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,6 +19,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
 // formsOf are the ways in which an answer of etcd comes to this package: as the client
@@ -329,4 +332,42 @@ func FuzzStoredValue(f *testing.F) {
 		require.Equal(t, time.UTC, since.Location())
 		require.True(t, json.Valid([]byte(text)))
 	})
+}
+
+// Rule 2: whoever looks after a pause sees that the trust is over, although no timer and
+// no goroutine of the library has run since.
+func TestTheFirstLookNeedsNoTimer(t *testing.T) {
+	looks := map[string]func(m *Mutex, ctx context.Context) bool{
+		"Err":      func(_ *Mutex, ctx context.Context) bool { return ctx.Err() == context.Canceled },
+		"Cause":    func(_ *Mutex, ctx context.Context) bool { return errors.Is(context.Cause(ctx), ErrLost) },
+		"Token":    func(m *Mutex, _ context.Context) bool { return m.Token() == 0 },
+		"Key":      func(m *Mutex, _ context.Context) bool { return m.Key() == "" },
+		"Deadline": func(m *Mutex, _ context.Context) bool { return m.Deadline().IsZero() },
+		"Unlock":   func(m *Mutex, ctx context.Context) bool { return errors.Is(m.Unlock(ctx), ErrLost) },
+		"Done": func(_ *Mutex, ctx context.Context) bool {
+			select {
+			case <-ctx.Done():
+				return true
+			default:
+				return false
+			}
+		},
+	}
+	for name, truth := range looks {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m, err := New(fake.NewServer().Client("a"), "x")
+				require.NoError(t, err)
+				require.NoError(t, m.Lock(t.Context()))
+				ctx := m.Context(t.Context())
+				m.s.mu.Lock()
+				l := m.hold.place.lease
+				l.expiry.Stop()
+				l.trustedUntil = time.Now()
+				m.s.unlock()
+				require.True(t, truth(m, ctx))
+				require.NoError(t, m.Close(t.Context()))
+			})
+		})
+	}
 }
