@@ -66,7 +66,7 @@ func Holders(ctx context.Context, kv clientv3.KV, prefix string) ([]Contender, e
 	}
 	first := make(map[string]Contender)
 	for _, kv := range resp.Kvs {
-		name, _, _ := cutLast(string(kv.Key))
+		name, _ := cutLast(string(kv.Key))
 		c, ok := parseContender(name, kv)
 		if ok && name != "" && strings.HasPrefix(c.Name, prefix) {
 			if held, taken := first[c.Name]; !taken || c.Token < held.Token {
@@ -153,12 +153,9 @@ func parseContender(name string, kv keyValue) (Contender, bool) {
 }
 
 // cutLast cuts a key at its last "/".
-func cutLast(key string) (name, tail string, found bool) {
+func cutLast(key string) (name, tail string) {
 	slash := strings.LastIndexByte(key, '/')
-	if slash < 0 {
-		return "", key, false
-	}
-	return key[:slash], key[slash+1:], true
+	return key[:max(slash, 0)], key[slash+1:]
 }
 
 // isTail reports whether tail is how a contender's key ends: a canonical UUID in

@@ -158,7 +158,6 @@ func ordinal(n int) string {
 const (
 	textLeaseNotFound   = "etcdserver: requested lease not found"
 	textTooManyRequests = "etcdserver: too many requests"
-	textNoSpace         = "etcdserver: mvcc: database space exceeded"
 )
 
 // refusals are the answers that no retry mends.
@@ -208,7 +207,7 @@ func answered(err error, text string) bool {
 }
 
 // notApplied reports whether a write that failed with err is known to have
-// changed nothing. Every other error leaves its outcome unknown; ErrNoSpace
+// changed nothing. Every other error leaves its outcome unknown; etcd's ErrNoSpace
 // too, since the first one comes after the transaction was applied.
 func notApplied(err error) bool {
 	return refused(err) || answered(err, textLeaseNotFound) || answered(err, textTooManyRequests)

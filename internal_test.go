@@ -125,7 +125,6 @@ func TestTheAnswersThatAreActedOnAreEtcdsOwn(t *testing.T) {
 	for text, answer := range map[string]error{
 		textLeaseNotFound:   rpctypes.ErrGRPCLeaseNotFound,
 		textTooManyRequests: rpctypes.ErrGRPCRequestTooManyRequests,
-		textNoSpace:         rpctypes.ErrGRPCNoSpace,
 	} {
 		require.Equal(t, rpctypes.ErrorDesc(answer), text)
 		for form, err := range formsOf(answer) {

@@ -752,7 +752,7 @@ func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 	for _, key := range resp.Keys {
 		present[string(key)] = true
 		// What users attach to the lease is theirs.
-		_, tail, _ := cutLast(string(key))
+		_, tail := cutLast(string(key))
 		if l.places[string(key)] == nil && isUUID(tail) {
 			strays = append(strays, string(key))
 		}
