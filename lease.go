@@ -22,6 +22,10 @@ const (
 	// renewal period only.
 	manyPlaces = 100
 
+	// reconnectEvery is how often a request that waits for a connection asks for one:
+	// gRPC's own pause between attempts to connect grows from 1 s to 2 minutes.
+	reconnectEvery = 300 * time.Millisecond
+
 	// closeGrace is how long Close goes on if its context had ended before.
 	closeGrace = 50 * time.Millisecond
 )
@@ -380,9 +384,11 @@ func (s *Session) grantLease(g *grant) {
 // newLease asks for a lease, and makes it the current one if it can be used.
 func (s *Session) newLease() error {
 	attemptStarted := time.Now()
-	resp, err := attempt(s.ctx, s.rpcTimeout(), func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) {
+	bound := s.grantRetry.bound(s.rpcTimeout())
+	resp, err := attempt(s.ctx, s, bound, func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) {
 		return s.client.Grant(ctx, int64(s.cfg.ttl/time.Second))
 	})
+	s.grantRetry.note(err)
 	if err != nil {
 		return err
 	}
@@ -840,16 +846,25 @@ func (l *lease) sweep(ctx context.Context, keys []string) error {
 }
 
 // revoke gives the lease back, and with it every key that is left. It tries until
-// etcd confirms, the lease must have expired, or the Session ends.
+// etcd confirms, the lease must have expired, or the Session ends. After an attempt that
+// had no answer it sends two at once: several leases that Close revokes would otherwise
+// take turns on the endpoints, and one of them could meet the dead one every time.
 func (l *lease) revoke() {
 	s := l.s
+	revoke := func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) {
+		return s.client.Revoke(ctx, l.id)
+	}
 	expired := time.Now().Add(l.ttl).Add(l.ttl)
 	var retry backoff
 	var err error
 	for {
-		_, err = attempt(s.ctx, s.rpcTimeout(), func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) {
-			return s.client.Revoke(ctx, l.id)
-		})
+		bound := retry.bound(s.rpcTimeout())
+		if retry.unanswered == 0 {
+			_, err = attempt(s.ctx, s, bound, revoke)
+		} else {
+			_, err = attemptTwice(s.ctx, s, bound, revoke)
+		}
+		retry.note(err)
 		if err == nil || answered(err, textLeaseNotFound) || refused(err) || s.clientClosed() || time.Now().After(expired) {
 			break
 		}
@@ -875,7 +890,7 @@ func (l *lease) revoke() {
 	}
 }
 
-// rpcTimeout bounds one attempt of a call, so that the next one may meet another
+// rpcTimeout bounds the first attempt of a call, so that the next one may meet another
 // endpoint. It is a fraction of the TTL, within reason.
 func (s *Session) rpcTimeout() time.Duration {
 	return min(max(s.cfg.ttl/3, 500*time.Millisecond), 2*time.Second)
@@ -887,13 +902,31 @@ func (s *Session) clientClosed() bool {
 	return ctx != nil && ctx.Err() != nil
 }
 
-// A backoff spaces attempts: 20 ms, doubling up to half a second, with jitter. The
-// cap keeps the time short in which etcd is back and nobody has noticed.
-type backoff struct{ delay time.Duration }
+// A backoff spaces the attempts of a call: 20 ms, doubling up to half a second, with
+// jitter. The cap keeps the time short in which etcd is back and nobody has noticed.
+type backoff struct {
+	delay      time.Duration
+	unanswered int // attempts in a row that had no answer in time
+}
+
+// note tells b what became of an attempt.
+func (b *backoff) note(err error) {
+	if err == errNoAnswer {
+		b.unanswered++
+	} else {
+		b.unanswered = 0
+	}
+}
+
+// bound is how long the next attempt may take, if the first one may take first. It
+// doubles with each one that had no answer, up to eight times that: an etcd that is slow
+// would otherwise never be heard. (TestASlowEtcdKeepsNobodyOut.)
+func (b *backoff) bound(first time.Duration) time.Duration {
+	return first << min(b.unanswered, 3)
+}
 
 // wait waits for the next attempt, or returns the cause of ctx when that ends. It
-// asks gRPC to connect again if there is no connection, since gRPC's own pause
-// grows up to two minutes.
+// asks gRPC to connect again if there is no connection.
 func (b *backoff) wait(ctx context.Context, s *Session) error {
 	b.delay = min(max(2*b.delay, 20*time.Millisecond), 500*time.Millisecond)
 	pause := time.NewTimer(jitter(b.delay))
@@ -903,10 +936,26 @@ func (b *backoff) wait(ctx context.Context, s *Session) error {
 		return context.Cause(ctx)
 	case <-pause.C:
 	}
+	s.reconnect()
+	return nil
+}
+
+// reconnect asks gRPC to connect again at once if there is no connection.
+func (s *Session) reconnect() {
 	if conn := s.client.ActiveConnection(); conn != nil && conn.GetState().String() == "TRANSIENT_FAILURE" {
 		conn.ResetConnectBackoff()
 	}
-	return nil
+}
+
+// reconnectUntil reconnects now and then until ctx ends, for a request that waits in gRPC
+// for a connection. The first time comes by the timer that it returns.
+func (s *Session) reconnectUntil(ctx context.Context) *time.Timer {
+	return time.AfterFunc(reconnectEvery, func() {
+		if ctx.Err() == nil {
+			s.reconnect()
+			s.reconnectUntil(ctx)
+		}
+	})
 }
 
 // jitter is d give or take a quarter, so that crowds do not act in step.

@@ -273,6 +273,28 @@ func TestALateAnswerRevivesNothingInVirtualTime(t *testing.T) {
 	})
 }
 
+// The answers to all renewals are lost, so at 21 s the hold is. The loser does not stop, nor
+// unlock: its key goes with the lease all the same, a TTL after the last attempt.
+func TestALostLeaseIsRenewedNoMore(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			return fake.Effect{DropReply: c.Process == "a" && c.Method == fake.KeepAlive}
+		})
+		mu := mutexIn(t, processIn(t, etcd, "a"), "n")
+		start := time.Now()
+		hold := lockWithin(t, mu, time.Second)
+		require.Equal(t, 21*time.Second, endsAfter(t, hold, start))
+		attempts := len(etcd.Calls(fake.KeepAlive))
+		other := mutexIn(t, processIn(t, etcd, "b"), "n", etcdlock.WithAcquireTimeout(virtualTTL))
+		require.NoError(t, other.Lock(context.Background()))
+		for _, c := range etcd.Calls(fake.KeepAlive)[attempts:] {
+			require.Equal(t, "b", c.Process, "the lost lease was renewed after %v", c.At.Sub(start))
+		}
+		require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrLost)
+		require.NoError(t, other.Unlock(context.Background()))
+	})
+}
+
 func TestAnswersThatTakeHalfTheTTLLoseNothing(t *testing.T) {
 	for name, effect := range map[string]fake.Effect{
 		"slow requests": {Delay: virtualTTL / 2},
@@ -801,6 +823,18 @@ func TestAKeyWhosePutWasNotAnsweredIsRemovedAtOnce(t *testing.T) {
 	})
 }
 
+// etcd has put the key, the answer is lost, and Lock asks again: it is the same key, which
+// does not wait for itself.
+func TestALockWhoseAnswerWasLostStandsInLineOnce(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		etcd.Intercept(onlyNth(1, fake.Txn, fake.Effect{After: fake.Unavailable}))
+		mu := mutexIn(t, processIn(t, etcd, "a"), "n")
+		lockWithin(t, mu, 100*time.Millisecond)
+		require.Equal(t, []string{mu.Key()}, etcd.Keys("n/"))
+		require.NoError(t, mu.Unlock(context.Background()))
+	})
+}
+
 // The key is deleted, and Unlock called before any look could tell.
 func TestUnlockTellsOfALossThatNobodyHasNoticed(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -871,5 +905,52 @@ func TestAnExpiredLeaseIsReplacedAfterAnOutage(t *testing.T) {
 			require.NotEqual(t, old, s.Lease())
 			require.NoError(t, mu.Unlock(context.Background()))
 		}
+	})
+}
+
+// Leases that Close revokes side by side take turns on the endpoints: each attempt of
+// one of them may meet the same, dead one. Of two at once only the first does.
+func TestCloseIsConfirmedThoughADeadEndpointMeetsEveryRevocation(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := processIn(t, etcd, "a")
+		mu := mutexIn(t, s, "n")
+		lockWithin(t, mu, time.Second)
+		require.NoError(t, mu.Unlock(context.Background()))
+
+		met := make(map[time.Time]bool)
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			first := c.Method == fake.Revoke && !met[c.At]
+			met[c.At] = true
+			return fake.Effect{Drop: first}
+		})
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		require.NoError(t, s.Close(ctx))
+		require.Empty(t, etcd.Leases())
+	})
+}
+
+// The answer to a revocation is lost. Of the two at once that follow, again and again one
+// meets a dead endpoint, and the other hears that there is no such lease: that is an
+// answer.
+func TestCloseIsConfirmedByAnAnswerThatTheLeaseIsGone(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := processIn(t, etcd, "a")
+		mu := mutexIn(t, s, "n")
+		lockWithin(t, mu, time.Second)
+		require.NoError(t, mu.Unlock(context.Background()))
+
+		met := make(map[time.Time]bool)
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			if c.Method != fake.Revoke || c.N == 1 {
+				return fake.Effect{DropReply: c.Method == fake.Revoke}
+			}
+			first := !met[c.At]
+			met[c.At] = true
+			return fake.Effect{Drop: first}
+		})
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		require.NoError(t, s.Close(ctx))
 	})
 }

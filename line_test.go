@@ -505,6 +505,41 @@ func TestANameWithADoubtfulPutIsNotUsedAgain(t *testing.T) {
 	})
 }
 
+// 0 s the release that puts the next place is sent, 1 s Unlock gives up, 5 s the release
+// arrives, and until 6 s the removal of its own key does not get through. Looks tell
+// nothing, and another hold keeps the lease. A removal of the next place before that of
+// its own key would find nothing, and leave what the release then puts.
+func TestTheNextPlaceIsRemovedAfterTheReleaseThatMayPutIt(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := processIn(t, etcd, "a")
+		lockWithin(t, mutexIn(t, s, "keeps the lease"), time.Second)
+		mu, next := mutexIn(t, s, "n"), mutexIn(t, s, "n")
+		lockWithin(t, mu, time.Second)
+		in := async(func() error { return next.Lock(context.Background()) })
+		synctest.Wait()
+		start := time.Now()
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			switch {
+			case c.Method == fake.TimeToLive:
+				return fake.Effect{Drop: true}
+			case len(c.Deletes) > 0 && len(c.Puts) > 0:
+				return fake.Effect{Delay: 5 * time.Second}
+			case len(c.Deletes) > 0 && time.Since(start) < 6*time.Second:
+				return fake.Effect{Before: fake.Unavailable}
+			}
+			return fake.Effect{}
+		})
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, mu.Unlock(ctx), etcdlock.ErrUnconfirmed)
+		require.NoError(t, <-in)
+		require.Equal(t, 5*time.Second, time.Since(start), "when the release arrives")
+		time.Sleep(3 * time.Second)
+		require.Equal(t, []string{next.Key()}, etcd.Keys("n/"), "others wait behind a key of nobody's")
+		require.NoError(t, next.Unlock(context.Background()))
+	})
+}
+
 // Waiters stand at home, in etcd, and before a grant that does not come.
 func TestCloseWakesAllThatWait(t *testing.T) {
 	closes := map[string]func(*etcdlock.Session, *etcdlock.Mutex) error{
@@ -603,7 +638,7 @@ func TestAWaiterGetsInWhateverBecomesOfItsWatch(t *testing.T) {
 				}
 				require.Equal(t, 0, <-entered)
 				require.NoError(t, line[0].Unlock(context.Background()))
-				require.Equal(t, 1, <-entered)
+				require.Equal(t, 1, soonOr(t, entered, "the waiter directly behind the holder does not get in"))
 				start := time.Now()
 				require.NoError(t, line[1].Unlock(context.Background()))
 				if row.meddle != nil {
@@ -996,4 +1031,30 @@ func (c *chaos) leave(b *belief) (whole bool) {
 	defer c.mu.Unlock()
 	b.left = true
 	return b.hold.Err() == nil
+}
+
+// An etcd that takes longer for each answer than an attempt waits at first is slow, and not
+// dead: the attempts wait longer, and every call gets its answer.
+func TestASlowEtcdKeepsNobodyOut(t *testing.T) {
+	for name, slow := range map[string]fake.Effect{
+		"slow requests": {Delay: 4 * time.Second},
+		"slow answers":  {DelayReply: 4 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				a := mutexIn(t, processIn(t, etcd, "a"), "n")
+				b := mutexIn(t, processIn(t, etcd, "b"), "n")
+				etcd.Intercept(func(fake.Call) fake.Effect { return slow })
+				lockWithin(t, a, time.Minute)
+				waiting := make(chan error, 1)
+				go func() { waiting <- b.Lock(context.Background()) }()
+				time.Sleep(time.Minute)
+				require.NoError(t, a.Unlock(context.Background()))
+				start := time.Now()
+				require.NoError(t, <-waiting)
+				require.Less(t, time.Since(start), 30*time.Second)
+				require.NoError(t, b.Unlock(context.Background()))
+			})
+		})
+	}
 }

@@ -531,6 +531,9 @@ func (m *Mutex) Deadline() time.Time {
 // IsOwner returns a comparison for the If of an etcd transaction: it is true only
 // while this very hold's key exists, whatever clocks say. When the lock is not held
 // it returns one that is never true, and that asks for no key outside the lock's.
+//
+// It does not order the writes of one hold: after a write whose outcome is unknown, unlock
+// before the next one, since the late write would still be let through.
 func (m *Mutex) IsOwner() clientv3.Cmp {
 	if m == nil || m.s == nil {
 		return clientv3.Compare(clientv3.CreateRevision("/"), "=", -1)

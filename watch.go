@@ -140,29 +140,32 @@ type commit struct {
 	err      error
 }
 
-// commit is one attempt at a transaction that writes. If the attempt before it had no
-// answer it sends two at once, so that one dead endpoint of several cannot meet them
-// all; each transaction here may be carried out any number of times.
-func (s *Session) commit(ctx context.Context, before error, ifs []clientv3.Cmp, then, otherwise []clientv3.Op) commit {
+// commit is one of a call's attempts at a transaction that writes. If the one before it
+// had no answer it sends two at once, so that one dead endpoint of several cannot meet
+// them all; each transaction here may be carried out any number of times.
+func (s *Session) commit(ctx context.Context, retry *backoff, ifs []clientv3.Cmp, then, otherwise []clientv3.Op) commit {
 	txn := func(ctx context.Context) (commit, error) {
 		call := &callContext{Context: ctx}
 		resp, err := s.client.Txn(call).If(ifs...).Then(then...).Else(otherwise...).Commit()
 		return commit{resp: resp, repeated: call.asked.Load()}, err
 	}
-	if before != errNoAnswer {
-		c, err := attempt(ctx, s.rpcTimeout(), txn)
-		c.err = err
-		return c
+	var c commit
+	bound := retry.bound(s.rpcTimeout())
+	if retry.unanswered == 0 {
+		c, c.err = attempt(ctx, s, bound, txn)
+	} else {
+		c, c.err = attemptTwice(ctx, s, bound, txn)
+		c.repeated = true
 	}
-	c, err := attemptTwice(ctx, s, s.rpcTimeout(), txn)
-	c.repeated, c.err = true, err
+	retry.note(c.err)
 	return c
 }
 
 // attempt calls f once, for a bounded time. errNoAnswer says that the time has passed.
-func attempt[R any](ctx context.Context, bound time.Duration, f func(context.Context) (R, error)) (R, error) {
+func attempt[R any](ctx context.Context, s *Session, bound time.Duration, f func(context.Context) (R, error)) (R, error) {
 	bounded, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
+	defer s.reconnectUntil(bounded).Stop()
 	r, err := f(bounded)
 	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
 		err = errNoAnswer
@@ -170,7 +173,7 @@ func attempt[R any](ctx context.Context, bound time.Duration, f func(context.Con
 	return r, err
 }
 
-// attemptTwice calls f twice at once, and returns the first good answer.
+// attemptTwice calls f twice at once, and returns the first good answer, or else any.
 func attemptTwice[R any](ctx context.Context, s *Session, bound time.Duration, f func(context.Context) (R, error)) (R, error) {
 	type result struct {
 		r   R
@@ -182,15 +185,18 @@ func attemptTwice[R any](ctx context.Context, s *Session, bound time.Duration, f
 	results := make(chan result, 2)
 	for range 2 {
 		s.spawn(func() {
-			r, err := attempt(ctx, bound, f)
+			r, err := attempt(ctx, s, bound, f)
 			results <- result{r, err}
 		})
 	}
-	first := <-results
-	if first.err != nil {
-		first = <-results
+	answer := <-results
+	if answer.err != nil {
+		// A refusal is an answer, too: no answer to the other one takes nothing from it.
+		if other := <-results; other.err != errNoAnswer {
+			answer = other
+		}
 	}
-	return first.r, first.err
+	return answer.r, answer.err
 }
 
 // queue puts the key, unless it is there already, and reads the line. It may be
@@ -201,13 +207,12 @@ func attemptTwice[R any](ctx context.Context, s *Session, bound time.Duration, f
 // that p cannot be used. After any other error the key may be there or not.
 func (p *place) queue(ctx context.Context, c *claim) error {
 	absent := clientv3.Compare(clientv3.CreateRevision(p.key), "=", 0)
-	var lastErr error
 	var retry backoff
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		resp, err := p.put(ctx, lastErr, []clientv3.Cmp{absent})
+		resp, err := p.put(ctx, &retry, []clientv3.Cmp{absent})
 		if err == nil {
 			_, queued, err := p.adopt(lastRange(resp))
 			if err == nil && !queued {
@@ -216,7 +221,6 @@ func (p *place) queue(ctx context.Context, c *claim) error {
 			c.lastErr = nil
 			return err
 		}
-		lastErr = err
 		if err := p.again(ctx, c, err, &retry); err != nil {
 			return err
 		}
@@ -231,14 +235,12 @@ func (p *place) queue(ctx context.Context, c *claim) error {
 func (p *place) tryQueue(ctx context.Context, c *claim) ([]Contender, error) {
 	absent := clientv3.Compare(clientv3.CreateRevision(p.key), "=", 0)
 	alone := clientv3.Compare(clientv3.CreateRevision(p.prefix()), "=", 0).WithPrefix()
-	var lastErr error
 	var retry backoff
 	for {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		resp, err := p.put(ctx, lastErr, []clientv3.Cmp{absent, alone})
-		lastErr = err
+		resp, err := p.put(ctx, &retry, []clientv3.Cmp{absent, alone})
 		if err != nil {
 			if err := p.again(ctx, c, err, &retry); err != nil {
 				return nil, err
@@ -261,12 +263,11 @@ func (p *place) tryQueue(ctx context.Context, c *claim) ([]Contender, error) {
 	}
 }
 
-// put is one attempt, after one that failed with lastErr, to put the key if all of ifs
-// hold, and to read the line.
-func (p *place) put(ctx context.Context, lastErr error, ifs []clientv3.Cmp) (*clientv3.TxnResponse, error) {
+// put is one attempt to put the key if all of ifs hold, and to read the line.
+func (p *place) put(ctx context.Context, retry *backoff, ifs []clientv3.Cmp) (*clientv3.TxnResponse, error) {
 	read := clientv3.OpGet(p.prefix(), clientv3.WithPrefix())
 	put := clientv3.OpPut(p.key, p.m.cfg.value(), clientv3.WithLease(p.lease.id))
-	done := p.s.commit(ctx, lastErr, ifs, []clientv3.Op{put, read}, []clientv3.Op{read})
+	done := p.s.commit(ctx, retry, ifs, []clientv3.Op{put, read}, []clientv3.Op{read})
 	p.s.mu.Lock()
 	defer p.s.unlock()
 	if done.err == nil && done.resp.Succeeded {
@@ -372,10 +373,12 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 			from, to = min(from, p.key), max(to, p.key)
 		}
 		watching, stop := context.WithCancel(clientv3.WithRequireLeader(ctx))
-		tooLong := time.AfterFunc(readTimeout, stop)
+		tooLong := time.AfterFunc(broken.bound(readTimeout), stop)
 		events := p.s.client.Watch(watching, from, clientv3.WithRange(to+"\x00"),
 			clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
-		tooLong.Stop()
+		if !tooLong.Stop() {
+			broken.note(errNoAnswer)
+		}
 
 		recheck := time.NewTimer(jitter(recheckEvery))
 		looked := false // since the watch was created
@@ -493,7 +496,7 @@ func (p *place) look(ctx context.Context, c *claim, at int64) error {
 	if at != 0 {
 		// What was at a revision does not change, so no quorum is needed. The
 		// member may not be there yet, or have compacted it away.
-		resp, err = attempt(ctx, readTimeout, func(ctx context.Context) (*clientv3.GetResponse, error) {
+		resp, err = attempt(ctx, p.s, readTimeout, func(ctx context.Context) (*clientv3.GetResponse, error) {
 			return get(ctx, clientv3.WithRev(at), clientv3.WithSerializable())
 		})
 	}
@@ -517,8 +520,9 @@ func (p *place) look(ctx context.Context, c *claim, at int64) error {
 // own key is gone, or etcd refuses.
 func read[R any](ctx context.Context, p *place, c *claim, get func(context.Context) (R, error)) (R, error) {
 	var retry backoff
-	resp, err := attempt(ctx, readTimeout, get)
+	resp, err := attempt(ctx, p.s, readTimeout, get)
 	for {
+		retry.note(err)
 		switch {
 		case err == nil:
 			c.lastErr = nil
@@ -541,7 +545,7 @@ func read[R any](ctx context.Context, p *place, c *claim, get func(context.Conte
 		if err := retry.wait(ctx, p.s); err != nil {
 			return resp, err
 		}
-		resp, err = attemptTwice(ctx, p.s, readTimeout, get)
+		resp, err = attemptTwice(ctx, p.s, retry.bound(readTimeout), get)
 	}
 }
 
@@ -584,7 +588,6 @@ func (p *place) release(ctx context.Context, most time.Time, next *place) (nextQ
 	// A key that was put over, without the lease, stands in line no more.
 	bound := clientv3.Compare(clientv3.LeaseValue(p.key), "=", p.lease.id)
 	copies := false
-	var lastErr error
 	var retry backoff
 	for {
 		ifs, then, otherwise := []clientv3.Cmp{p.exists(), bound}, []clientv3.Op{del}, []clientv3.Op{clientv3.OpGet(p.key)}
@@ -595,9 +598,8 @@ func (p *place) release(ctx context.Context, most time.Time, next *place) (nextQ
 			ifs = append(ifs, clientv3.Compare(clientv3.CreateRevision(next.key), "=", 0))
 			then, otherwise = append(then, put, read), []clientv3.Op{read}
 		}
-		done := s.commit(ctx, lastErr, ifs, then, otherwise)
+		done := s.commit(ctx, &retry, ifs, then, otherwise)
 		resp, err := done.resp, done.err
-		lastErr = err
 		copies = copies || done.repeated
 		if together {
 			// Once p's key is gone no copy can put next's any more.
@@ -757,16 +759,14 @@ func (p *place) remove() {
 		}
 	}
 	warned := false
-	var lastErr error
 	var retry backoff
 	for {
 		ifs, then, otherwise := []clientv3.Cmp{p.exists()}, []clientv3.Op{del, read}, []clientv3.Op{read}
 		if p.rev == 0 {
 			then, otherwise = otherwise, then // exists compares with 0
 		}
-		done := s.commit(ctx, lastErr, ifs, then, otherwise)
+		done := s.commit(ctx, &retry, ifs, then, otherwise)
 		err := done.err
-		lastErr = err
 		if err == nil {
 			s.mu.Lock()
 			p.ahead = nil
