@@ -11,6 +11,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -297,6 +298,43 @@ func FuzzContenderKey(f *testing.F) {
 	})
 }
 
+// Of the keys below a prefix, whoever put them, Holders tells those of contenders, each
+// with the name that its key has before the last "/". It may be a name that this package
+// refuses: etcd's own Mutex queues under it all the same, and Break must reach it.
+func FuzzHolderKey(f *testing.F) {
+	const lease = 0x694d8a6e5bd0a31f
+	const id = "6ba7b810-9dad-41d1-80b4-00c04fd430c8"
+	for _, key := range []string{
+		"", "/", id, "/" + id, "a/" + id, "a//" + id, "a/b/" + id, "a/" + id + "/" + id, "a/" + id + "/", "a\x00/" + id,
+		"\xff/" + id, "\n/" + id, "a/694d8a6e5bd0a31f", "694d8a6e5bd0a31f", "a/" + strings.ToUpper(id),
+	} {
+		for _, prefix := range []string{"", "a", "a/", "a/b", "a/" + id, "b"} {
+			f.Add(key, prefix, int64(lease))
+		}
+		f.Add(key, "", int64(0))
+	}
+	f.Fuzz(func(t *testing.T, key, prefix string, lease int64) {
+		kv := &mvccpb.KeyValue{Key: []byte(key), Lease: lease, CreateRevision: 7}
+		holders, err := Holders(t.Context(), oneKey{kv: kv}, prefix)
+		require.NoError(t, err)
+		parts := strings.Split(key, "/")
+		name, tail := strings.Join(parts[:len(parts)-1], "/"), parts[len(parts)-1]
+		stands := lease != 0 && (canonical.MatchString(tail) || tail == fmt.Sprintf("%x", lease))
+		if !stands || name == "" || !strings.HasPrefix(name, prefix) {
+			require.Empty(t, holders)
+			return
+		}
+		require.Equal(t, []Contender{{Name: name, Key: key, Token: 7, Lease: clientv3.LeaseID(lease)}}, holders)
+		line, err := Contenders(t.Context(), oneKey{kv: kv}, name)
+		if checkName(name) != nil {
+			require.Error(t, err)
+			return
+		}
+		require.NoError(t, err)
+		require.Equal(t, holders, line, "Contenders sees what Holders sees")
+	})
+}
+
 // What others keep in their keys does no harm, and what this package writes it reads.
 func FuzzStoredValue(f *testing.F) {
 	for _, value := range []string{
@@ -369,4 +407,82 @@ func TestTheFirstLookNeedsNoTimer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Rule 1: the trust ends as the answer comes that puts the key first in line, and no timer
+// has run yet. Lock holds with another lease.
+func TestNoHoldBeginsWhenTheTrustIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := fake.NewServer()
+		m, err := New(etcd.Client("a"), "x")
+		require.NoError(t, err)
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			if c.Method != fake.Txn || c.N > 1 {
+				return fake.Effect{}
+			}
+			return fake.Effect{Edit: func(any) {
+				m.s.mu.Lock()
+				defer m.s.unlock()
+				m.s.current.expiry.Stop()
+				m.s.current.trustedUntil = time.Now()
+			}}
+		})
+		require.NoError(t, m.Lock(t.Context()))
+		require.True(t, m.Deadline().After(time.Now()), "deadline %v", m.Deadline())
+		require.Len(t, etcd.Calls(fake.Grant), 2)
+		require.NoError(t, m.Unlock(t.Context()))
+		require.NoError(t, m.Close(t.Context()))
+	})
+}
+
+// Rule 2: while a machine is suspended the monotonic clock may stand still, so the wall
+// clock may end a hold, too. It never lengthens one. (A bubble has no monotonic clock, so
+// this is in real time.)
+func TestTheWallClockMayEndAHoldAndNeverLengthensOne(t *testing.T) {
+	rows := []struct {
+		promise         string
+		wall, monotonic time.Duration // that remain
+		reason          error
+	}{
+		{"the machine was suspended", -time.Second, time.Hour, errSuspended},
+		{"the wall clock was set back", time.Hour, -time.Second, errExpired},
+		{"both clocks say that it is over", -time.Second, -time.Second, errExpired},
+		{"both clocks say that time is left", time.Hour, time.Hour, nil},
+	}
+	for _, row := range rows {
+		t.Run(row.promise, func(t *testing.T) {
+			m, err := New(fake.NewServer().Client("a"), "x")
+			require.NoError(t, err)
+			require.NoError(t, m.Lock(t.Context()))
+			ctx := m.Context(t.Context())
+			until := moveMonotonic(time.Now().Add(row.wall), row.monotonic-row.wall)
+			m.s.mu.Lock()
+			m.hold.place.lease.trustedUntil = until
+			m.s.unlock()
+			if row.reason == nil {
+				require.NoError(t, ctx.Err())
+			} else {
+				require.ErrorIs(t, ctx.Err(), context.Canceled)
+				require.ErrorIs(t, context.Cause(ctx), row.reason)
+			}
+			require.Equal(t, row.reason == nil, before(time.Now(), until), "as the longest hold sees it")
+			require.NoError(t, m.Close(t.Context()))
+		})
+	}
+}
+
+// moveMonotonic moves t's reading of the monotonic clock and leaves that of the wall clock,
+// which package time does for nobody.
+func moveMonotonic(t time.Time, by time.Duration) time.Time {
+	type layout struct {
+		wall      uint64
+		monotonic int64
+		location  *time.Location
+	}
+	moved := t
+	(*layout)(unsafe.Pointer(&moved)).monotonic += int64(by)
+	if moved.Sub(t) != by || !moved.Round(0).Equal(t.Round(0)) {
+		panic("package time has another layout than this, or t has no monotonic reading")
+	}
+	return moved
 }
