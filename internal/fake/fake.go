@@ -5,13 +5,12 @@
 // whole, reads of the past, leases that expire to the instant (etcd takes up to a
 // second longer), and watches from now. A request that is delayed is carried out
 // even if its caller has gone away meanwhile, as a network may do. There are no
-// members, no auth and no sort orders.
+// members and no auth. Package sim has members, and a network below gRPC; both keep
+// their keys and leases in a Store.
 package fake
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -68,11 +67,8 @@ var Unavailable = status.Error(codes.Unavailable, "fake: connection lost")
 // Server is the one etcd that all processes of a test share.
 type Server struct {
 	mu        sync.Mutex // never held across a wait
-	rev       int64
-	compacted int64
-	versions  map[string][]*mvccpb.KeyValue // oldest first; Version 0 is a deletion
-	leases    map[int64]*lease
-	lastLease int64
+	store     *Store
+	leases    map[int64]*lease // that live
 	minTTL    int64
 	watches   map[*watch]struct{}
 	intercept func(Call) Effect
@@ -88,19 +84,16 @@ type lease struct {
 	ttl     time.Duration
 	expires time.Time
 	expiry  *time.Timer
-	keys    map[string]struct{}
 }
 
 // NewServer returns an empty etcd. Make it inside the bubble.
 func NewServer() *Server {
 	return &Server{
-		rev:       1,
-		versions:  make(map[string][]*mvccpb.KeyValue),
-		leases:    make(map[int64]*lease),
-		lastLease: 0x1000,
-		watches:   make(map[*watch]struct{}),
-		numbers:   make(map[[2]string]int),
-		cut:       make(map[string]chan struct{}),
+		store:   NewStore(),
+		leases:  make(map[int64]*lease),
+		watches: make(map[*watch]struct{}),
+		numbers: make(map[[2]string]int),
+		cut:     make(map[string]chan struct{}),
 	}
 }
 
@@ -186,14 +179,14 @@ func (s *Server) Calls(method string) []Call {
 func (s *Server) Rev() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.rev
+	return s.store.Rev()
 }
 
 // Keys returns the keys that begin with prefix, sorted by create revision.
 func (s *Server) Keys(prefix string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	kvs := s.rangeLocked([]byte(prefix), []byte(clientv3.GetPrefixRangeEnd(prefix)), 0)
+	kvs := s.store.within([]byte(prefix), []byte(clientv3.GetPrefixRangeEnd(prefix)), s.store.Rev())
 	slices.SortFunc(kvs, func(a, b *mvccpb.KeyValue) int { return int(a.CreateRevision - b.CreateRevision) })
 	keys := make([]string, len(kvs))
 	for i, kv := range kvs {
@@ -206,11 +199,10 @@ func (s *Server) Keys(prefix string) []string {
 func (s *Server) Leases() []clientv3.LeaseID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ids := make([]clientv3.LeaseID, 0, len(s.leases))
-	for id := range s.leases {
+	var ids []clientv3.LeaseID
+	for _, id := range s.store.Now().Leases() {
 		ids = append(ids, clientv3.LeaseID(id))
 	}
-	slices.Sort(ids)
 	return ids
 }
 
@@ -238,7 +230,7 @@ func (s *Server) RevokeLease(id clientv3.LeaseID) {
 func (s *Server) Compact() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.compacted = s.rev
+	_ = s.store.Compact(s.store.Rev()) // it may have been compacted already
 }
 
 // CancelWatches ends all watches with an error, as a member does that restarts.
@@ -365,241 +357,16 @@ func (s *Server) unlessFrozen(carryOut func()) {
 
 // ---- the store
 
-func (s *Server) header() *pb.ResponseHeader { return &pb.ResponseHeader{Revision: s.rev} }
-
-// latestLocked is the key as it is at a revision, or now if that is 0; nil if it
-// is not there.
-func (s *Server) latestLocked(key string, at int64) *mvccpb.KeyValue {
-	versions := s.versions[key]
-	for i := len(versions) - 1; i >= 0; i-- {
-		if at != 0 && versions[i].ModRevision > at {
-			continue
-		}
-		if versions[i].Version == 0 {
-			return nil
-		}
-		return versions[i]
-	}
-	return nil
-}
-
-// rangeLocked returns the keys in [key, end), sorted by key.
-func (s *Server) rangeLocked(key, end []byte, at int64) []*mvccpb.KeyValue {
-	var kvs []*mvccpb.KeyValue
-	if len(end) == 0 {
-		if kv := s.latestLocked(string(key), at); kv != nil {
-			kvs = append(kvs, kv)
-		}
-		return kvs
-	}
-	for k := range s.versions {
-		if within([]byte(k), key, end) {
-			if kv := s.latestLocked(k, at); kv != nil {
-				kvs = append(kvs, kv)
-			}
-		}
-	}
-	slices.SortFunc(kvs, func(a, b *mvccpb.KeyValue) int { return bytes.Compare(a.Key, b.Key) })
-	return kvs
-}
-
-// within reports whether k is in [key, end); an end of one zero byte has no bound,
-// and no end means key alone.
-func within(k, key, end []byte) bool {
-	if len(end) == 0 {
-		return bytes.Equal(k, key)
-	}
-	return bytes.Compare(k, key) >= 0 && (string(end) == "\x00" || bytes.Compare(k, end) < 0)
-}
-
-func (s *Server) answerRangeLocked(in *pb.RangeRequest) (*pb.RangeResponse, error) {
-	switch {
-	case in.Revision > s.rev:
-		return nil, rpctypes.ErrGRPCFutureRev
-	case in.Revision > 0 && in.Revision < s.compacted:
-		return nil, rpctypes.ErrGRPCCompacted
-	case in.SortOrder != pb.RangeRequest_NONE:
-		return nil, errUnsupported
-	}
-	kvs := s.rangeLocked(in.Key, in.RangeEnd, in.Revision)
-	reply := &pb.RangeResponse{Header: s.header(), Count: int64(len(kvs))}
-	if in.CountOnly {
-		return reply, nil
-	}
-	for _, kv := range kvs {
-		if in.MaxCreateRevision > 0 && kv.CreateRevision > in.MaxCreateRevision ||
-			in.MinCreateRevision > 0 && kv.CreateRevision < in.MinCreateRevision ||
-			in.MaxModRevision > 0 && kv.ModRevision > in.MaxModRevision ||
-			in.MinModRevision > 0 && kv.ModRevision < in.MinModRevision {
-			continue
-		}
-		if in.Limit > 0 && int64(len(reply.Kvs)) == in.Limit {
-			reply.More = true
-			break
-		}
-		reply.Kvs = append(reply.Kvs, kv)
-	}
-	return reply, nil
-}
+func (s *Server) header() *pb.ResponseHeader { return &pb.ResponseHeader{Revision: s.store.Rev()} }
 
 // txn carries out a transaction, or refuses it whole.
 func (s *Server) txn(in *pb.TxnRequest) (*pb.TxnResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := errors.Join(duplicates(in.Success), duplicates(in.Failure)); err != nil {
-		return nil, rpctypes.ErrGRPCDuplicateKey
-	}
-	succeeded := true
-	for _, c := range in.Compare {
-		succeeded = succeeded && s.holdsLocked(c)
-	}
-	ops := in.Success
-	if !succeeded {
-		ops = in.Failure
-	}
-	for _, op := range ops {
-		if put := op.GetRequestPut(); put.GetLease() != 0 && s.leases[put.Lease] == nil {
-			return nil, rpctypes.ErrGRPCLeaseNotFound
-		}
-		if r := op.GetRequestRange(); r != nil {
-			if _, err := s.answerRangeLocked(r); err != nil {
-				return nil, err
-			}
-		}
-	}
-	reply := &pb.TxnResponse{Succeeded: succeeded}
-	var deleted []*clientv3.Event
-	wrote := false
-	for _, op := range ops {
-		answer := &pb.ResponseOp{}
-		switch {
-		case op.GetRequestPut() != nil:
-			s.putLocked(op.GetRequestPut())
-			wrote = true
-			answer.Response = &pb.ResponseOp_ResponsePut{ResponsePut: &pb.PutResponse{}}
-		case op.GetRequestDeleteRange() != nil:
-			r := op.GetRequestDeleteRange()
-			events := s.deleteLocked(r.Key, r.RangeEnd)
-			deleted = append(deleted, events...)
-			answer.Response = &pb.ResponseOp_ResponseDeleteRange{ResponseDeleteRange: &pb.DeleteRangeResponse{Deleted: int64(len(events))}}
-		case op.GetRequestRange() != nil:
-			r, _ := s.answerRangeLocked(op.GetRequestRange())
-			answer.Response = &pb.ResponseOp_ResponseRange{ResponseRange: r}
-		default:
-			return nil, errUnsupported
-		}
-		reply.Responses = append(reply.Responses, answer)
-	}
-	if wrote || len(deleted) > 0 {
-		s.rev++
-		s.notifyLocked(deleted)
-	}
-	reply.Header = s.header()
-	return reply, nil
-}
-
-// duplicates refuses a branch that writes a key twice.
-func duplicates(ops []*pb.RequestOp) error {
-	put := make(map[string]bool)
-	for _, op := range ops {
-		if p := op.GetRequestPut(); p != nil {
-			if put[string(p.Key)] {
-				return rpctypes.ErrGRPCDuplicateKey
-			}
-			put[string(p.Key)] = true
-		}
-	}
-	for _, op := range ops {
-		if d := op.GetRequestDeleteRange(); d != nil {
-			for key := range put {
-				if within([]byte(key), d.Key, d.RangeEnd) {
-					return rpctypes.ErrGRPCDuplicateKey
-				}
-			}
-		}
-	}
-	return nil
-}
-
-// holdsLocked reports whether a comparison is true of every key in its range. A
-// range without a key is compared as one key that is all zeros.
-func (s *Server) holdsLocked(c *pb.Compare) bool {
-	kvs := s.rangeLocked(c.Key, c.RangeEnd, 0)
-	if len(kvs) == 0 {
-		if c.Target == pb.Compare_VALUE {
-			return false
-		}
-		kvs = []*mvccpb.KeyValue{{}}
-	}
-	for _, kv := range kvs {
-		var order int
-		switch c.Target {
-		case pb.Compare_VERSION:
-			order = compare(kv.Version, c.GetVersion())
-		case pb.Compare_CREATE:
-			order = compare(kv.CreateRevision, c.GetCreateRevision())
-		case pb.Compare_MOD:
-			order = compare(kv.ModRevision, c.GetModRevision())
-		case pb.Compare_LEASE:
-			order = compare(kv.Lease, c.GetLease())
-		case pb.Compare_VALUE:
-			order = bytes.Compare(kv.Value, c.GetValue())
-		}
-		if !map[pb.Compare_CompareResult]bool{
-			pb.Compare_EQUAL:     order == 0,
-			pb.Compare_NOT_EQUAL: order != 0,
-			pb.Compare_GREATER:   order > 0,
-			pb.Compare_LESS:      order < 0,
-		}[c.Result] {
-			return false
-		}
-	}
-	return true
-}
-
-func compare(a, b int64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
-}
-
-// putLocked puts a key at the next revision.
-func (s *Server) putLocked(in *pb.PutRequest) {
-	key := string(in.Key)
-	kv := &mvccpb.KeyValue{
-		Key: in.Key, Value: in.Value, Lease: in.Lease,
-		CreateRevision: s.rev + 1, ModRevision: s.rev + 1, Version: 1,
-	}
-	if old := s.latestLocked(key, 0); old != nil {
-		kv.CreateRevision, kv.Version = old.CreateRevision, old.Version+1
-		s.detachLocked(old)
-	}
-	s.versions[key] = append(s.versions[key], kv)
-	if l := s.leases[in.Lease]; l != nil {
-		l.keys[key] = struct{}{}
-	}
-}
-
-// deleteLocked deletes keys at the next revision.
-func (s *Server) deleteLocked(key, end []byte) []*clientv3.Event {
-	var events []*clientv3.Event
-	for _, kv := range s.rangeLocked(key, end, 0) {
-		s.detachLocked(kv)
-		gone := &mvccpb.KeyValue{Key: kv.Key, ModRevision: s.rev + 1}
-		s.versions[string(kv.Key)] = append(s.versions[string(kv.Key)], gone)
-		events = append(events, &clientv3.Event{Type: clientv3.EventTypeDelete, Kv: gone})
-	}
-	return events
-}
-
-func (s *Server) detachLocked(kv *mvccpb.KeyValue) {
-	if l := s.leases[kv.Lease]; l != nil {
-		delete(l.keys, string(kv.Key))
-	}
+	before := s.store.Rev()
+	reply, err := s.store.Txn(in)
+	s.notifyLocked(before)
+	return reply, err
 }
 
 // ---- KV
@@ -628,7 +395,7 @@ func (k *kvClient) Range(ctx context.Context, in *pb.RangeRequest, _ ...grpc.Cal
 	return send(ctx, k.s, Call{Process: k.process, Method: Range}, func() (*pb.RangeResponse, error) {
 		k.s.mu.Lock()
 		defer k.s.mu.Unlock()
-		return k.s.answerRangeLocked(in)
+		return k.s.store.Now().Range(in)
 	})
 }
 
@@ -678,9 +445,12 @@ func sendLease[R any](ctx context.Context, l *leaseClient, method string, id cli
 func (l *leaseClient) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
 	return sendLease(ctx, l, Grant, 0, func() (*clientv3.LeaseGrantResponse, error) {
 		s := l.s
-		s.lastLease++
-		id, ttl := s.lastLease, max(ttl, s.minTTL)
-		granted := &lease{id: id, ttl: time.Duration(ttl) * time.Second, keys: make(map[string]struct{})}
+		ttl := max(ttl, s.minTTL)
+		id, err := s.store.Grant(0, ttl)
+		if err != nil {
+			return nil, err
+		}
+		granted := &lease{id: id, ttl: time.Duration(ttl) * time.Second}
 		granted.expires = time.Now().Add(granted.ttl)
 		granted.expiry = time.AfterFunc(granted.ttl, func() { s.expire(granted) })
 		s.leases[id] = granted
@@ -699,26 +469,14 @@ func (s *Server) expire(l *lease) {
 
 // revokeLocked ends a lease and deletes its keys, all at one revision.
 func (s *Server) revokeLocked(id int64) (known bool) {
-	l := s.leases[id]
-	if l == nil {
-		return false
+	if l := s.leases[id]; l != nil {
+		l.expiry.Stop()
+		delete(s.leases, id)
 	}
-	l.expiry.Stop()
-	keys := make([]string, 0, len(l.keys))
-	for key := range l.keys {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	delete(s.leases, id)
-	var deleted []*clientv3.Event
-	for _, key := range keys {
-		deleted = append(deleted, s.deleteLocked([]byte(key), nil)...)
-	}
-	if len(deleted) > 0 {
-		s.rev++
-		s.notifyLocked(deleted)
-	}
-	return true
+	before := s.store.Rev()
+	known = s.store.Revoke(id)
+	s.notifyLocked(before)
+	return known
 }
 
 func (l *leaseClient) Revoke(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseRevokeResponse, error) {
@@ -749,7 +507,8 @@ func (l *leaseClient) TimeToLive(ctx context.Context, id clientv3.LeaseID, _ ...
 		if known := l.s.leases[int64(id)]; known != nil {
 			reply.TTL = int64(time.Until(known.expires) / time.Second)
 			reply.GrantedTTL = int64(known.ttl / time.Second)
-			for key := range known.keys {
+			_, keys, _ := l.s.store.Now().Lease(known.id)
+			for _, key := range keys {
 				reply.Keys = append(reply.Keys, []byte(key))
 			}
 		}
@@ -813,13 +572,14 @@ func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 	return ch
 }
 
-// notifyLocked tells the watches of deletions, which were all at one revision.
-func (s *Server) notifyLocked(deleted []*clientv3.Event) {
+// notifyLocked tells the watches of what was deleted since a revision, by one entry.
+func (s *Server) notifyLocked(before int64) {
+	changes := s.store.Events(before+1, s.store.Rev())
 	for w := range s.watches {
 		var events []*clientv3.Event
-		for _, event := range deleted {
-			if within(event.Kv.Key, w.key, w.end) {
-				events = append(events, event)
+		for _, event := range changes {
+			if event.Type == mvccpb.Event_DELETE && Within(event.Kv.Key, w.key, w.end) {
+				events = append(events, (*clientv3.Event)(event))
 			}
 		}
 		if len(events) > 0 {

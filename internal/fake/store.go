@@ -1,0 +1,456 @@
+package fake
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+)
+
+// A Store is what the members of etcd agree on: a sequence of entries, each of which
+// is a transaction, a grant or a revocation of a lease, or a compaction. It forgets
+// nothing, so that a View of it is to be had as it was after any entry. When leases
+// expire is not its business. It is not safe for concurrent use.
+//
+// Invariant: what was at a revision, or after an entry, never changes.
+type Store struct {
+	entries  []state
+	versions map[string][]*mvccpb.KeyValue // oldest first; Version 0 is a deletion
+	events   map[int64][]*mvccpb.Event     // by revision
+	leases   map[int64]*leaseRecord        // those that have ended, too
+	lastID   int64
+}
+
+// A state is what is known after an entry, beside the keys.
+type state struct{ rev, compacted int64 }
+
+// A leaseRecord is the life of a lease, in numbers of entries.
+type leaseRecord struct {
+	ttl            int64
+	granted, ended int // ended is 0 while it lives
+}
+
+// NewStore returns an empty Store, at revision 1 as etcd's.
+func NewStore() *Store {
+	return &Store{
+		entries:  []state{{rev: 1}},
+		versions: make(map[string][]*mvccpb.KeyValue),
+		events:   make(map[int64][]*mvccpb.Event),
+		leases:   make(map[int64]*leaseRecord),
+		lastID:   0x1000,
+	}
+}
+
+// Index is the number of entries so far.
+func (s *Store) Index() int { return len(s.entries) - 1 }
+
+// Rev is the current revision.
+func (s *Store) Rev() int64 { return s.last().rev }
+
+func (s *Store) last() state { return s.entries[s.Index()] }
+
+// Now is the Store as it is.
+func (s *Store) Now() View { return s.At(s.Index()) }
+
+// At is the Store as it was after an entry.
+func (s *Store) At(index int) View { return View{s: s, index: index, state: s.entries[index]} }
+
+// Events are the changes from one revision to another, both included, in order.
+func (s *Store) Events(from, to int64) []*mvccpb.Event {
+	var events []*mvccpb.Event
+	for rev := from; rev <= to; rev++ {
+		events = append(events, s.events[rev]...)
+	}
+	return events
+}
+
+// Txn carries out a transaction, or refuses it whole.
+func (s *Store) Txn(in *pb.TxnRequest) (*pb.TxnResponse, error) {
+	reply, events, err := s.Now().carryOut(in, func(put *pb.PutRequest) *mvccpb.Event {
+		return s.put(put)
+	}, s.delete)
+	if err != nil {
+		s.append(state{}, nil) // a refusal is an entry, too
+		return nil, err
+	}
+	s.append(state{}, events)
+	return reply, nil
+}
+
+// Grant grants a lease. An id of 0 has one chosen.
+func (s *Store) Grant(id, ttl int64) (int64, error) {
+	s.append(state{}, nil)
+	if id == 0 {
+		s.lastID++
+		id = s.lastID
+	}
+	if l := s.leases[id]; l != nil && l.ended == 0 {
+		return 0, rpctypes.ErrGRPCLeaseExist
+	}
+	s.leases[id] = &leaseRecord{ttl: ttl, granted: s.Index()}
+	return id, nil
+}
+
+// Revoke ends a lease and deletes its keys, all at one revision. It reports whether
+// the lease was there.
+func (s *Store) Revoke(id int64) (known bool) {
+	_, keys, known := s.Now().Lease(id)
+	var events []*mvccpb.Event
+	for _, key := range keys {
+		events = append(events, s.delete([]byte(key), nil)...)
+	}
+	s.append(state{}, events)
+	if known {
+		s.leases[id].ended = s.Index()
+	}
+	return known
+}
+
+// Compact forgets what was before a revision.
+func (s *Store) Compact(rev int64) error {
+	switch now := s.last(); {
+	case rev <= now.compacted:
+		return rpctypes.ErrGRPCCompacted
+	case rev > now.rev:
+		return rpctypes.ErrGRPCFutureRev
+	}
+	s.append(state{compacted: rev}, nil)
+	return nil
+}
+
+// append ends an entry. Events make a revision of it.
+func (s *Store) append(change state, events []*mvccpb.Event) {
+	next := s.last()
+	next.compacted = max(next.compacted, change.compacted)
+	if len(events) > 0 {
+		next.rev++
+		s.events[next.rev] = events
+	}
+	s.entries = append(s.entries, next)
+}
+
+// put puts a key at the next revision.
+func (s *Store) put(in *pb.PutRequest) *mvccpb.Event {
+	next := s.Rev() + 1
+	kv := &mvccpb.KeyValue{
+		Key: in.Key, Value: in.Value, Lease: in.Lease,
+		CreateRevision: next, ModRevision: next, Version: 1,
+	}
+	if old := s.latest(string(in.Key), next); old != nil {
+		kv.CreateRevision, kv.Version = old.CreateRevision, old.Version+1
+	}
+	s.versions[string(in.Key)] = append(s.versions[string(in.Key)], kv)
+	return &mvccpb.Event{Type: mvccpb.Event_PUT, Kv: kv}
+}
+
+// delete deletes keys at the next revision.
+func (s *Store) delete(key, end []byte) []*mvccpb.Event {
+	next := s.Rev() + 1
+	var events []*mvccpb.Event
+	for _, kv := range s.within(key, end, next) {
+		gone := &mvccpb.KeyValue{Key: kv.Key, ModRevision: next}
+		s.versions[string(kv.Key)] = append(s.versions[string(kv.Key)], gone)
+		events = append(events, &mvccpb.Event{Type: mvccpb.Event_DELETE, Kv: gone})
+	}
+	return events
+}
+
+// latest is a key as it was at a revision, nil if it was not there.
+func (s *Store) latest(key string, at int64) *mvccpb.KeyValue {
+	for _, kv := range slices.Backward(s.versions[key]) {
+		switch {
+		case kv.ModRevision > at:
+		case kv.Version == 0:
+			return nil
+		default:
+			return kv
+		}
+	}
+	return nil
+}
+
+// within returns the keys in [key, end) as they were at a revision, sorted by key.
+func (s *Store) within(key, end []byte, at int64) []*mvccpb.KeyValue {
+	var kvs []*mvccpb.KeyValue
+	if len(end) == 0 {
+		if kv := s.latest(string(key), at); kv != nil {
+			kvs = append(kvs, kv)
+		}
+		return kvs
+	}
+	for k := range s.versions {
+		if Within([]byte(k), key, end) {
+			if kv := s.latest(k, at); kv != nil {
+				kvs = append(kvs, kv)
+			}
+		}
+	}
+	slices.SortFunc(kvs, func(a, b *mvccpb.KeyValue) int { return bytes.Compare(a.Key, b.Key) })
+	return kvs
+}
+
+// Within reports whether k is in [key, end); an end of one zero byte has no bound,
+// and no end means key alone.
+func Within(k, key, end []byte) bool {
+	if len(end) == 0 {
+		return bytes.Equal(k, key)
+	}
+	return bytes.Compare(k, key) >= 0 && (string(end) == "\x00" || bytes.Compare(k, end) < 0)
+}
+
+// A View is the Store as it was after an entry: what a member has that has carried out
+// so many.
+type View struct {
+	s     *Store
+	index int
+	state
+}
+
+// Rev is the revision of the View.
+func (v View) Rev() int64 { return v.rev }
+
+// Compacted is the revision below which the View knows nothing.
+func (v View) Compacted() int64 { return v.compacted }
+
+// Leases are the leases that live, sorted.
+func (v View) Leases() []int64 {
+	var ids []int64
+	for id, l := range v.s.leases {
+		if l.granted <= v.index && (l.ended == 0 || l.ended > v.index) {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// Lease tells the TTL of a lease in seconds, and its keys, sorted.
+func (v View) Lease(id int64) (ttl int64, keys []string, known bool) {
+	l := v.s.leases[id]
+	if l == nil || l.granted > v.index || l.ended != 0 && l.ended <= v.index {
+		return 0, nil, false
+	}
+	for key := range v.s.versions {
+		if kv := v.s.latest(key, v.rev); kv != nil && kv.Lease == id {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return l.ttl, keys, true
+}
+
+// Range carries out a read.
+func (v View) Range(in *pb.RangeRequest) (*pb.RangeResponse, error) {
+	if err := v.checkRange(in); err != nil {
+		return nil, err
+	}
+	return v.read(in), nil
+}
+
+func (v View) checkRange(in *pb.RangeRequest) error {
+	switch {
+	case len(in.Key) == 0:
+		return rpctypes.ErrGRPCEmptyKey
+	case in.Revision > v.rev:
+		return rpctypes.ErrGRPCFutureRev
+	case in.Revision > 0 && in.Revision < v.compacted:
+		return rpctypes.ErrGRPCCompacted
+	}
+	return nil
+}
+
+func (v View) read(in *pb.RangeRequest) *pb.RangeResponse {
+	at := v.rev
+	if in.Revision > 0 {
+		at = in.Revision
+	}
+	kvs := v.s.within(in.Key, in.RangeEnd, at)
+	reply := &pb.RangeResponse{Header: &pb.ResponseHeader{Revision: v.rev}, Count: int64(len(kvs))}
+	if in.CountOnly {
+		return reply
+	}
+	kvs = slices.DeleteFunc(kvs, func(kv *mvccpb.KeyValue) bool {
+		return in.MaxCreateRevision > 0 && kv.CreateRevision > in.MaxCreateRevision ||
+			kv.CreateRevision < in.MinCreateRevision ||
+			in.MaxModRevision > 0 && kv.ModRevision > in.MaxModRevision ||
+			kv.ModRevision < in.MinModRevision
+	})
+	sortRange(kvs, in)
+	if in.Limit > 0 && int64(len(kvs)) > in.Limit {
+		kvs, reply.More = kvs[:in.Limit], true
+	}
+	if in.KeysOnly {
+		for i, kv := range kvs {
+			// Since 3.7 these come from the index, which knows no leases.
+			kvs[i] = &mvccpb.KeyValue{
+				Key: kv.Key, CreateRevision: kv.CreateRevision, ModRevision: kv.ModRevision, Version: kv.Version,
+			}
+		}
+	}
+	reply.Kvs = kvs
+	return reply
+}
+
+func sortRange(kvs []*mvccpb.KeyValue, in *pb.RangeRequest) {
+	if in.SortTarget == pb.RangeRequest_KEY && in.SortOrder != pb.RangeRequest_DESCEND {
+		return
+	}
+	slices.SortStableFunc(kvs, func(a, b *mvccpb.KeyValue) int {
+		var order int
+		switch in.SortTarget {
+		case pb.RangeRequest_KEY:
+			order = bytes.Compare(a.Key, b.Key)
+		case pb.RangeRequest_VERSION:
+			order = cmp.Compare(a.Version, b.Version)
+		case pb.RangeRequest_CREATE:
+			order = cmp.Compare(a.CreateRevision, b.CreateRevision)
+		case pb.RangeRequest_MOD:
+			order = cmp.Compare(a.ModRevision, b.ModRevision)
+		case pb.RangeRequest_VALUE:
+			order = bytes.Compare(a.Value, b.Value)
+		}
+		if in.SortOrder == pb.RangeRequest_DESCEND {
+			return -order
+		}
+		return order
+	})
+}
+
+// ReadOnly reports whether a transaction has nothing to write, whichever way it goes.
+func ReadOnly(in *pb.TxnRequest) bool {
+	return !slices.ContainsFunc(slices.Concat(in.Success, in.Failure), func(op *pb.RequestOp) bool {
+		return op.GetRequestRange() == nil
+	})
+}
+
+// Txn carries out a transaction that is ReadOnly.
+func (v View) Txn(in *pb.TxnRequest) (*pb.TxnResponse, error) {
+	reply, _, err := v.carryOut(in, nil, nil)
+	return reply, err
+}
+
+// carryOut is a transaction on v, which puts and deletes by the functions given. It is
+// refused whole.
+func (v View) carryOut(in *pb.TxnRequest, put func(*pb.PutRequest) *mvccpb.Event, del func(key, end []byte) []*mvccpb.Event) (*pb.TxnResponse, []*mvccpb.Event, error) {
+	if err := cmp.Or(checkTxn(in.Success), checkTxn(in.Failure)); err != nil {
+		return nil, nil, err
+	}
+	succeeded := !slices.ContainsFunc(in.Compare, func(c *pb.Compare) bool { return !v.holds(c) })
+	ops := in.Success
+	if !succeeded {
+		ops = in.Failure
+	}
+	for _, op := range ops {
+		if put := op.GetRequestPut(); put.GetLease() != 0 {
+			if _, _, known := v.Lease(put.Lease); !known {
+				return nil, nil, rpctypes.ErrGRPCLeaseNotFound
+			}
+		}
+		if r := op.GetRequestRange(); r != nil {
+			if err := v.checkRange(r); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	reply := &pb.TxnResponse{Succeeded: succeeded, Header: &pb.ResponseHeader{}}
+	var events []*mvccpb.Event
+	as := v // what the next operation sees
+	for _, op := range ops {
+		answer := &pb.ResponseOp{}
+		switch r := op.Request.(type) {
+		case *pb.RequestOp_RequestPut:
+			events = append(events, put(r.RequestPut))
+			as.rev = v.rev + 1
+			answer.Response = &pb.ResponseOp_ResponsePut{ResponsePut: &pb.PutResponse{
+				Header: &pb.ResponseHeader{Revision: as.rev},
+			}}
+		case *pb.RequestOp_RequestDeleteRange:
+			deleted := del(r.RequestDeleteRange.Key, r.RequestDeleteRange.RangeEnd)
+			if events = append(events, deleted...); len(events) > 0 {
+				as.rev = v.rev + 1
+			}
+			answer.Response = &pb.ResponseOp_ResponseDeleteRange{ResponseDeleteRange: &pb.DeleteRangeResponse{
+				Header: &pb.ResponseHeader{Revision: as.rev}, Deleted: int64(len(deleted)),
+			}}
+		case *pb.RequestOp_RequestRange:
+			answer.Response = &pb.ResponseOp_ResponseRange{ResponseRange: as.read(r.RequestRange)}
+		}
+		reply.Responses = append(reply.Responses, answer)
+	}
+	reply.Header.Revision = as.rev
+	return reply, events, nil
+}
+
+// checkTxn refuses a branch that writes a key twice, or has what this etcd lacks.
+func checkTxn(ops []*pb.RequestOp) error {
+	put := make(map[string]bool)
+	for _, op := range ops {
+		switch r := op.Request.(type) {
+		case *pb.RequestOp_RequestPut:
+			key := string(r.RequestPut.Key)
+			switch {
+			case key == "":
+				return rpctypes.ErrGRPCEmptyKey
+			case r.RequestPut.IgnoreLease, r.RequestPut.IgnoreValue, r.RequestPut.PrevKv:
+				return errUnsupported
+			case put[key]:
+				return rpctypes.ErrGRPCDuplicateKey
+			}
+			put[key] = true
+		case *pb.RequestOp_RequestTxn:
+			return errUnsupported
+		}
+	}
+	for _, op := range ops {
+		if d := op.GetRequestDeleteRange(); d != nil {
+			for key := range put {
+				if Within([]byte(key), d.Key, d.RangeEnd) {
+					return rpctypes.ErrGRPCDuplicateKey
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// holds reports whether a comparison is true of every key in its range. A range
+// without a key is compared as one key that is all zeros.
+func (v View) holds(c *pb.Compare) bool {
+	kvs := v.s.within(c.Key, c.RangeEnd, v.rev)
+	if len(kvs) == 0 {
+		if c.Target == pb.Compare_VALUE {
+			return false
+		}
+		kvs = []*mvccpb.KeyValue{{}}
+	}
+	return !slices.ContainsFunc(kvs, func(kv *mvccpb.KeyValue) bool { return !compares(c, kv) })
+}
+
+func compares(c *pb.Compare, kv *mvccpb.KeyValue) bool {
+	var order int
+	switch c.Target {
+	case pb.Compare_VERSION:
+		order = cmp.Compare(kv.Version, c.GetVersion())
+	case pb.Compare_CREATE:
+		order = cmp.Compare(kv.CreateRevision, c.GetCreateRevision())
+	case pb.Compare_MOD:
+		order = cmp.Compare(kv.ModRevision, c.GetModRevision())
+	case pb.Compare_LEASE:
+		order = cmp.Compare(kv.Lease, c.GetLease())
+	case pb.Compare_VALUE:
+		order = bytes.Compare(kv.Value, c.GetValue())
+	}
+	switch c.Result {
+	case pb.Compare_EQUAL:
+		return order == 0
+	case pb.Compare_NOT_EQUAL:
+		return order != 0
+	case pb.Compare_GREATER:
+		return order > 0
+	default:
+		return order < 0
+	}
+}

@@ -1,0 +1,21 @@
+// Package sim runs the lock, with the unmodified clientv3 and gRPC, in virtual time: in a
+// bubble of testing/synctest, over a network in memory, against a cluster that behaves as
+// etcd does. A run takes some ten milliseconds and goes through half a minute in which
+// networks, members, processes and operators do what a seed makes of them. A judge sees
+// every entry of the store and every belief, and compares them with what the lock
+// promises.
+//
+//	go test ./internal/sim                                         # what CI runs
+//	go test ./internal/sim -run 'TestSimulation$' -first 1000 -seeds 100000 -procs 8 -timeout 0
+//	go test ./internal/sim -run 'TestSimulation$' -side concurrency  # the peer, counted
+//
+// The files: net.go is the network; etcd.go the members, leaders and leases, on the store
+// of package fake; server.go and watch.go their gRPC; schedule.go the faults; world.go
+// processes and what they do; judge.go the invariants; side.go the two libraries.
+//
+// What is not the real thing: Raft is not acted out (see Cluster); a frozen process's
+// timers run on, though its bytes and its work wait (see freezeProcess); a process has no
+// clock of its own, so its leases live longer or shorter instead (see Cluster.Rate); there
+// is no auth and no full disk. TestTheSimulatedEtcdIsLikeTheRealOne asks both etcds the
+// same. How far a seed repeats a run, TestASeedRepeatsItsFaultsAndWork says.
+package sim

@@ -1,0 +1,719 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+
+	"github.com/etcdlock/etcdlock/internal/fake"
+)
+
+// Times of etcd.
+const (
+	electionTimeout = time.Second                       // etcd's default
+	requestTimeout  = 5*time.Second + 2*electionTimeout // EtcdServer.Cfg.ReqTimeout
+	minTTL          = 2                                 // seconds: 1.5 election timeouts, rounded up
+	expiryStep      = 500 * time.Millisecond            // lessor.runLoop
+	syncStep        = 100 * time.Millisecond            // watchableStore.syncWatchersLoop
+	maxNoLeader     = 3 * electionTimeout               // v3rpc.maxNoLeaderCnt
+)
+
+// A Cluster is etcd as clients see it: members that answer gRPC over a Net, agree on a
+// fake.Store, elect leaders, and can be cut off from each other, frozen and restarted.
+//
+// Raft is not acted out. A proposal goes to the member that its member takes for the
+// leader; it is carried out once that one can reach a majority, and lost if that one
+// learns of another leader first, or cannot be reached. So what etcd has not confirmed
+// may have been carried out, or be carried out later, or never.
+type Cluster struct {
+	net     *Net
+	members []*member
+
+	mu       sync.Mutex // never held across a wait
+	rand     *rand.Rand
+	store    *fake.Store
+	leader   *member // of the newest term, nil while there is none
+	term     uint64
+	election *time.Timer   // running while the leader has no majority
+	changed  chan struct{} // closed, and replaced, whenever something changes
+	step     time.Duration // of the check for expired leases, 0 for none: to the instant
+	rates    map[string]float64
+	grants   map[int64]string // the process that was granted a lease
+	audit    func(Change)
+	renewed  func(lease int64)
+	stopped  bool
+}
+
+// A Change is one entry of the store that changed keys or ended a lease, and who did it.
+type Change struct {
+	By     string // a process, or one of the names below
+	Rev    int64
+	Events []*mvccpb.Event
+	Ended  int64  // the lease that was revoked, or 0
+	Owner  string // the process that Ended was granted
+}
+
+// Who else may change something.
+const (
+	byExpiry   = "expiry"
+	byOperator = "operator"
+)
+
+// A member is one etcd server. Its fields are guarded by Cluster.mu.
+type member struct {
+	c      *Cluster
+	name   string
+	id     uint64
+	server *grpc.Server
+	rand   *rand.Rand
+
+	frozen, cut, down bool
+	stale             bool    // it has just thawed, and has not heard from anybody yet
+	lead              *member // whom it takes for the leader
+	losing            *time.Timer
+	applied           int           // entries that it has carried out
+	lag               time.Duration // beside the usual delay until it carries them out
+	applying          bool          // a timer for that runs
+	inbox             []*proposal   // that it has as a leader, and not carried out
+	expiry            map[int64]time.Time
+	checking          *time.Timer
+	streams           []*watchStream
+}
+
+// A proposal is an entry on its way into the store.
+type proposal struct {
+	carryOut func() // with Cluster.mu held
+	index    int    // of the entry, 0 before
+}
+
+// NewCluster starts members that all are well. Make it inside the bubble.
+func NewCluster(seed uint64, n *Net, members int) *Cluster {
+	c := &Cluster{
+		net:     n,
+		rand:    generator(seed, "cluster"),
+		store:   fake.NewStore(),
+		changed: make(chan struct{}),
+		step:    expiryStep,
+		rates:   make(map[string]float64),
+		grants:  make(map[int64]string),
+		audit:   func(Change) {},
+		renewed: func(int64) {},
+	}
+	for i := range members {
+		name := fmt.Sprint("m", i)
+		c.members = append(c.members, &member{
+			c: c, name: name, id: uint64(i + 1), rand: generator(seed, "member", name),
+			expiry: make(map[int64]time.Time),
+		})
+	}
+	c.mu.Lock()
+	c.leadLocked(c.members[c.rand.IntN(members)])
+	c.mu.Unlock()
+	for _, m := range c.members {
+		m.serve(n.Listen(m.name))
+	}
+	return c
+}
+
+// Stop ends all members. The Net is to be closed before.
+func (c *Cluster) Stop() {
+	c.mu.Lock()
+	c.stopped = true
+	c.changedLocked()
+	c.mu.Unlock()
+	for _, m := range c.members {
+		m.server.Stop()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, m := range c.members {
+		m.demoteLocked()
+		m.stopLosingLocked()
+	}
+	if c.election != nil {
+		c.election.Stop()
+	}
+}
+
+// ---- what is done to it
+
+// Cut cuts a member off from the others, but not from clients.
+func (c *Cluster) Cut(i int) { c.set(i, func(m *member) { m.cut = true }) }
+
+// Heal ends Cut.
+func (c *Cluster) Heal(i int) { c.set(i, func(m *member) { m.cut, m.stale = false, false }) }
+
+// Freeze stops a member: what reaches it waits. Whoever freezes it holds its bytes, too.
+func (c *Cluster) Freeze(i int) {
+	c.set(i, func(m *member) {
+		m.frozen = true
+		m.stopLosingLocked()
+	})
+}
+
+// Thaw ends Freeze. For a moment the member believes what it believed before, and longer
+// if it is cut off.
+//
+// A leader that thaws then renews no lease, since it makes sure first that it still leads.
+// etcd's does so for three ticks only (EtcdServer.ensureLeadership). After that it renews,
+// for as long as it takes to step down, leases that the new leader may let expire: the word
+// of a leader that was frozen and is cut off is worth nothing, and no client can tell.
+func (c *Cluster) Thaw(i int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.members[i]
+	m.frozen, m.stale = false, true
+	c.changedLocked()
+	time.AfterFunc(time.Duration(m.rand.Int64N(int64(20*time.Millisecond))), func() {
+		c.set(i, func(m *member) { m.stale = m.cut })
+	})
+}
+
+// Kill ends a member's process; Boot starts it again. Whoever kills it resets its
+// connections, and has new ones refused.
+func (c *Cluster) Kill(i int) {
+	c.set(i, func(m *member) {
+		m.down = true
+		m.followLocked(nil)
+		m.stopLosingLocked()
+	})
+}
+
+// Boot ends Kill.
+func (c *Cluster) Boot(i int) { c.set(i, func(m *member) { m.down = false }) }
+
+// Lag has a member carry out entries that much later.
+func (c *Cluster) Lag(i int, d time.Duration) { c.set(i, func(m *member) { m.lag = d }) }
+
+// MoveLeader makes the next member that can be reached the leader.
+func (c *Cluster) MoveLeader() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.leader == nil || !c.leader.commitsLocked() {
+		return
+	}
+	for i := range c.members {
+		next := c.members[(int(c.leader.id)+i)%len(c.members)]
+		if next != c.leader && next.reachableLocked() {
+			c.leadLocked(next)
+			return
+		}
+	}
+}
+
+// Compact forgets what was before the current revision.
+func (c *Cluster) Compact() {
+	c.operate(func() { _ = c.store.Compact(c.store.Rev()) })
+}
+
+// DeleteKey deletes a key by an operator's hand.
+func (c *Cluster) DeleteKey(key string) {
+	c.operate(func() { _, _ = c.deleteLocked(byOperator, []byte(key)) })
+}
+
+// RevokeLease revokes a lease by an operator's hand.
+func (c *Cluster) RevokeLease(id int64) {
+	c.operate(func() { c.revokeLocked(byOperator, id) })
+}
+
+// operate carries something out if there is a leader that can.
+func (c *Cluster) operate(do func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.leader != nil && c.leader.commitsLocked() {
+		do()
+		c.committedLocked()
+	}
+}
+
+// Now is the store as it is.
+func (c *Cluster) Now(look func(fake.View)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	look(c.store.Now())
+}
+
+// Rate has the leases of a process live that much longer than etcd says, which is how a
+// clock of the process's that is so much faster looks to etcd's.
+func (c *Cluster) Rate(process string, rate float64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rates[process] = rate
+}
+
+// ExpireInTime has leases expire to the instant, and not at the next step.
+func (c *Cluster) ExpireInTime() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.step = 0
+	c.leader.checkInTimeLocked()
+}
+
+func (c *Cluster) set(i int, change func(*member)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stopped {
+		return
+	}
+	change(c.members[i])
+	c.reviewLocked()
+}
+
+// ---- leaders
+
+// reachableLocked reports whether the other members can reach m.
+func (m *member) reachableLocked() bool { return !m.cut && !m.frozen && !m.down && !m.stale }
+
+// commitsLocked reports whether m leads and can reach a majority.
+func (m *member) commitsLocked() bool {
+	if m.c.leader != m || !m.reachableLocked() {
+		return false
+	}
+	reachable := 0
+	for _, other := range m.c.members {
+		if other.reachableLocked() {
+			reachable++
+		}
+	}
+	return reachable > len(m.c.members)/2
+}
+
+// followsLocked reports whether m hears from a leader that has a majority.
+func (m *member) followsLocked() bool {
+	return m.reachableLocked() && m.c.leader != nil && m.c.leader.commitsLocked()
+}
+
+// reviewLocked decides what follows from a change of who can reach whom.
+func (c *Cluster) reviewLocked() {
+	c.changedLocked()
+	for _, m := range c.members {
+		switch {
+		case m.followsLocked():
+			m.stopLosingLocked()
+			m.followLocked(c.leader)
+		case m.lead != nil && m.losing == nil && !m.frozen && !m.down:
+			// A leader steps down, and a follower forgets its leader, when it has not
+			// heard from the others for one to two election timeouts.
+			m.losing = time.AfterFunc(m.oneToTwoTimeouts(), func() {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				m.losing = nil
+				if !m.followsLocked() && !m.frozen && !m.down && !c.stopped {
+					m.stale = false
+					m.followLocked(nil)
+					c.changedLocked()
+				}
+			})
+		}
+	}
+	if c.leader != nil && c.leader.commitsLocked() {
+		if c.election != nil {
+			c.election.Stop()
+			c.election = nil
+		}
+		c.processLocked(c.leader)
+		c.catchUpLocked()
+	} else if c.election == nil {
+		c.election = time.AfterFunc(c.members[0].oneToTwoTimeouts(), c.elect)
+	}
+}
+
+func (m *member) oneToTwoTimeouts() time.Duration {
+	return electionTimeout + time.Duration(m.rand.Int64N(int64(electionTimeout)))
+}
+
+func (m *member) stopLosingLocked() {
+	if m.losing != nil {
+		m.losing.Stop()
+		m.losing = nil
+	}
+}
+
+// elect makes one of those that can reach each other the leader, if they are a majority.
+func (c *Cluster) elect() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.election = nil
+	if c.stopped || c.leader != nil && c.leader.commitsLocked() {
+		return
+	}
+	var candidates []*member
+	for _, m := range c.members {
+		if m.reachableLocked() {
+			candidates = append(candidates, m)
+		}
+	}
+	if len(candidates) <= len(c.members)/2 {
+		c.election = time.AfterFunc(electionTimeout, c.elect)
+		return
+	}
+	c.leadLocked(candidates[c.rand.IntN(len(candidates))])
+}
+
+// leadLocked makes m the leader. It has every entry, and restarts all TTLs.
+func (c *Cluster) leadLocked(m *member) {
+	c.term++
+	c.leader = m
+	m.demoteLocked() // if it led before, and was re-elected
+	m.lead = m
+	m.applyLocked()
+	for _, id := range c.store.Now().Leases() {
+		m.expiry[id] = time.Now().Add(electionTimeout + c.ttlLocked(id))
+	}
+	if c.step > 0 {
+		m.checking = time.AfterFunc(time.Duration(1+m.rand.Int64N(int64(c.step))), m.check)
+	} else {
+		m.checkInTimeLocked()
+	}
+	c.reviewLocked()
+}
+
+// followLocked has m take another member, or nobody, for the leader.
+func (m *member) followLocked(lead *member) {
+	if m.lead == lead {
+		return
+	}
+	if m.lead == m {
+		m.demoteLocked()
+		if m.c.leader == m {
+			m.c.leader = nil
+		}
+	}
+	m.lead = lead
+	if lead == nil {
+		time.AfterFunc(maxNoLeader, func() {
+			m.c.mu.Lock()
+			defer m.c.mu.Unlock()
+			if m.lead == nil && !m.frozen && !m.down {
+				m.cancelLeaderlessLocked()
+			}
+		})
+	}
+}
+
+// demoteLocked ends what m does as a leader. What it has not carried out is lost.
+func (m *member) demoteLocked() {
+	m.inbox = nil
+	clear(m.expiry)
+	if m.checking != nil {
+		m.checking.Stop()
+		m.checking = nil
+	}
+}
+
+// ---- entries
+
+// propose has an entry carried out, and waits until m has it. After an error it may
+// be, or yet be carried out, or never.
+func (c *Cluster) propose(ctx context.Context, m *member, carryOut func()) error {
+	deadline := time.Now().Add(requestTimeout)
+	p := &proposal{carryOut: carryOut}
+	sent := false
+	return c.await(ctx, deadline, func() bool {
+		if m.frozen || m.down {
+			return false
+		}
+		if !sent && m.lead != nil {
+			sent = true
+			lead := m.lead
+			// Whoever cannot be reached never gets it; the frozen one gets it late.
+			if lead == m || m.reachableLocked() && !lead.cut && !lead.down {
+				lead.inbox = append(lead.inbox, p)
+				time.AfterFunc(m.delayLocked(), func() {
+					c.mu.Lock()
+					defer c.mu.Unlock()
+					c.processLocked(lead)
+				})
+			}
+		}
+		return p.index > 0 && m.applied >= p.index
+	})
+}
+
+// delayLocked is how long an entry takes to another member.
+func (m *member) delayLocked() time.Duration {
+	return 100*time.Microsecond + time.Duration(m.rand.Int64N(int64(time.Millisecond)))
+}
+
+// processLocked carries out what waits for a leader.
+func (c *Cluster) processLocked(m *member) {
+	if !m.commitsLocked() || len(m.inbox) == 0 {
+		return
+	}
+	inbox := m.inbox
+	m.inbox = nil
+	for _, p := range inbox {
+		p.carryOut()
+		p.index = c.store.Index()
+	}
+	c.committedLocked()
+}
+
+// committedLocked tells the members of what the leader has carried out.
+func (c *Cluster) committedLocked() {
+	c.leader.applyLocked()
+	c.catchUpLocked()
+	c.changedLocked()
+}
+
+func (c *Cluster) catchUpLocked() {
+	for _, m := range c.members {
+		if m.applying || m.applied == c.store.Index() || !m.followsLocked() {
+			continue
+		}
+		m.applying = true
+		time.AfterFunc(m.delayLocked()+m.lag, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			m.applying = false
+			if m.followsLocked() {
+				m.applyLocked()
+				c.changedLocked()
+			}
+		})
+	}
+}
+
+// applyLocked has m carry out all entries that there are.
+func (m *member) applyLocked() {
+	from := m.viewLocked().Rev()
+	m.applied = m.c.store.Index()
+	if to := m.viewLocked().Rev(); to > from {
+		m.notifyLocked(m.c.store.Events(from+1, to))
+	}
+}
+
+// viewLocked is the store as m has it.
+func (m *member) viewLocked() fake.View { return m.c.store.At(m.applied) }
+
+// changedLocked has every await look again.
+func (c *Cluster) changedLocked() {
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// await waits until ok, which is called with mu held. The error is etcd's after the
+// deadline, or that of ctx.
+func (c *Cluster) await(ctx context.Context, deadline time.Time, ok func() bool) error {
+	timeout := time.NewTimer(time.Until(deadline))
+	defer timeout.Stop()
+	for {
+		c.mu.Lock()
+		done, stopped, changed := ok(), c.stopped, c.changed
+		c.mu.Unlock()
+		switch {
+		case done:
+			return nil
+		case stopped:
+			return rpctypes.ErrGRPCStopped
+		}
+		select {
+		case <-changed:
+		case <-timeout.C:
+			return rpctypes.ErrGRPCTimeout
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// awake waits while m is frozen.
+func (c *Cluster) awake(ctx context.Context, m *member) error {
+	return c.await(ctx, time.Now().Add(time.Hour), func() bool { return !m.frozen })
+}
+
+// linearizable waits until m has all that was carried out when it was called.
+func (c *Cluster) linearizable(ctx context.Context, m *member) error {
+	deadline := time.Now().Add(requestTimeout)
+	index := -1
+	term := uint64(0)
+	changed := false
+	err := c.await(ctx, deadline, func() bool {
+		if index < 0 {
+			if term == 0 {
+				term = c.term
+			}
+			if changed = c.term != term && !m.frozen; changed {
+				return true
+			}
+			if m.frozen || m.down || m.lead != c.leader || !m.followsLocked() {
+				return false
+			}
+			index = c.store.Index()
+		}
+		return m.applied >= index && !m.frozen
+	})
+	if changed {
+		return rpctypes.ErrGRPCLeaderChanged
+	}
+	return err
+}
+
+// ---- leases
+
+// ttlLocked is how long a lease lives without being renewed.
+func (c *Cluster) ttlLocked(id int64) time.Duration {
+	ttl, _, _ := c.store.Now().Lease(id)
+	rate := c.rates[c.grants[id]]
+	if rate == 0 {
+		rate = 1
+	}
+	return time.Duration(float64(ttl) * rate * float64(time.Second))
+}
+
+// grantLocked grants a lease to a process.
+func (c *Cluster) grantLocked(process string, id, ttl int64) (granted, grantedTTL int64, err error) {
+	ttl = max(ttl, minTTL)
+	if id, err = c.store.Grant(id, ttl); err != nil {
+		return 0, 0, err
+	}
+	c.grants[id] = process
+	c.leader.expiry[id] = time.Now().Add(c.ttlLocked(id))
+	c.leader.checkInTimeLocked()
+	return id, ttl, nil
+}
+
+// revokeLocked ends a lease, and tells whether it was there.
+func (c *Cluster) revokeLocked(by string, id int64) bool {
+	before := c.store.Rev()
+	known := c.store.Revoke(id)
+	delete(c.leader.expiry, id)
+	if known {
+		c.auditLocked(by, before, id)
+	}
+	return known
+}
+
+// renew renews a lease at m. The TTL is 0 if there is no such lease.
+func (c *Cluster) renew(ctx context.Context, m *member, id int64) (ttl int64, err error) {
+	deadline := time.Now().Add(requestTimeout)
+	err = c.await(ctx, deadline, func() bool {
+		if m.frozen || m.down || m.lead == nil {
+			return false
+		}
+		at := m
+		if m.lead != m {
+			at = m.lead // it forwards the request
+			if !m.reachableLocked() || !at.reachableLocked() || at.lead != at {
+				return false
+			}
+		}
+		if at.stale {
+			return false // it makes sure first that it still leads
+		}
+		granted, _, known := at.viewLocked().Lease(id)
+		if !known {
+			ttl = 0
+			return true
+		}
+		if !time.Now().Before(at.expiry[id]) {
+			return false // it is being revoked
+		}
+		at.expiry[id] = time.Now().Add(c.ttlLocked(id))
+		at.checkInTimeLocked()
+		ttl = granted
+		c.renewed(id)
+		return true
+	})
+	return ttl, err
+}
+
+// timeToLive tells what m's leader knows of a lease.
+func (c *Cluster) timeToLive(ctx context.Context, m *member, id int64) (granted int64, remaining time.Duration, keys []string, known bool, err error) {
+	err = c.await(ctx, time.Now().Add(requestTimeout), func() bool {
+		if m.frozen || m.down || m.lead == nil {
+			return false
+		}
+		at := m
+		if m.lead != m {
+			at = m.lead
+			if !m.reachableLocked() || !at.reachableLocked() || at.lead != at {
+				return false
+			}
+		}
+		granted, keys, known = at.viewLocked().Lease(id)
+		remaining = time.Until(at.expiry[id])
+		return true
+	})
+	return granted, remaining, keys, known, err
+}
+
+// check revokes the leases that have expired, if m still leads.
+func (m *member) check() {
+	c := m.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m.lead != m || c.stopped {
+		return
+	}
+	if !m.frozen && !m.down {
+		m.expireLocked()
+	}
+	if c.step > 0 {
+		m.checking.Reset(c.step)
+	} else {
+		m.checkInTimeLocked()
+	}
+}
+
+func (m *member) expireLocked() {
+	c := m.c
+	if !m.commitsLocked() {
+		return // what it would propose is lost, or comes when it can
+	}
+	ids := make([]int64, 0, len(m.expiry))
+	for id, expires := range m.expiry {
+		if !time.Now().Before(expires) {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	for _, id := range ids {
+		c.revokeLocked(byExpiry, id)
+	}
+	if len(ids) > 0 {
+		c.committedLocked()
+	}
+}
+
+// checkInTimeLocked has m check at the instant at which the next lease expires, if there
+// is no step.
+func (m *member) checkInTimeLocked() {
+	if m.c.step > 0 || m.c.leader != m {
+		return
+	}
+	if m.checking != nil {
+		m.checking.Stop()
+	}
+	var next time.Time
+	for _, expires := range m.expiry {
+		if next.IsZero() || expires.Before(next) {
+			next = expires
+		}
+	}
+	if next.IsZero() {
+		return
+	}
+	wait := time.Until(next)
+	if wait <= 0 {
+		wait = expiryStep // it could not be revoked for want of a majority
+	}
+	m.checking = time.AfterFunc(wait, m.check)
+}
+
+// ---- the books
+
+// auditLocked tells the judge what has changed since a revision.
+func (c *Cluster) auditLocked(by string, before, ended int64) {
+	events := c.store.Events(before+1, c.store.Rev())
+	if len(events) > 0 || ended != 0 {
+		c.audit(Change{By: by, Rev: c.store.Rev(), Events: events, Ended: ended, Owner: c.grants[ended]})
+	}
+}

@@ -1,0 +1,522 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/etcdlock/etcdlock/internal/fake"
+)
+
+// A Scenario is the kind of a schedule.
+type Scenario string
+
+// The scenarios.
+const (
+	BlackHole Scenario = "black hole" // what processes send and are sent vanishes
+	Mixed     Scenario = "mixed"      // everything but an operator
+	operator  Scenario = "operator"   // keys and leases are taken away, in every other seed beside Mixed
+	silent    Scenario = "silent"     // one member answers nobody, for ever: no hold may be lost
+	calm      Scenario = "calm"       // nothing: no hold may be lost
+)
+
+// scenarios are all of them, in the order of the tables.
+var scenarios = []Scenario{BlackHole, Mixed, operator, silent, calm}
+
+// scenarioOf is the scenario of a seed.
+func scenarioOf(seed uint64) Scenario {
+	switch seed % 16 {
+	case 5:
+		return calm
+	case 13:
+		return silent
+	}
+	return []Scenario{BlackHole, Mixed, Mixed, operator}[seed%4]
+}
+
+// A fault is something that goes wrong for a while.
+type fault struct {
+	at, lasts time.Duration
+	what      string
+	start     func(*world) (stop func())
+}
+
+func (f fault) String() string {
+	if f.lasts == 0 {
+		return fmt.Sprintf("%9.4fs  %s", f.at.Seconds(), f.what)
+	}
+	return fmt.Sprintf("%9.4fs  %s, until %.4fs", f.at.Seconds(), f.what, (f.at + f.lasts).Seconds())
+}
+
+// schedule draws the faults of a seed.
+func schedule(seed uint64, scenario Scenario, ttl time.Duration) []fault {
+	r := generator(seed, "schedule")
+	switch scenario {
+	case calm:
+		return nil
+	case silent:
+		return silence(r)
+	}
+	alone := seed/4%2 == 0
+	most := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second}[r.IntN(3)]
+	var faults []fault
+	for at := upTo(r, time.Second); at < faultsLast; at += upTo(r, most) + 100*time.Millisecond {
+		var f fault
+		switch {
+		case scenario == BlackHole:
+			f = swallow(r, ttl)
+		case scenario == operator && (alone || r.IntN(2) == 0):
+			f = takeAway(r)
+		default:
+			f = anyFault(r, ttl)
+		}
+		f.at = at
+		f.lasts = min(f.lasts, faultsLast-at)
+		faults = append(faults, f)
+	}
+	return faults
+}
+
+// upTo is a time between 0 and most, more often short than long.
+func upTo(r *rand.Rand, most time.Duration) time.Duration {
+	x := r.Float64()
+	return time.Duration(x * x * float64(most))
+}
+
+func anyFault(r *rand.Rand, ttl time.Duration) fault {
+	switch r.IntN(16) {
+	case 0, 1:
+		return swallow(r, ttl)
+	case 14, 15:
+		return slowThenCut(r, ttl)
+	case 2, 3:
+		return holdUp(r, ttl)
+	case 4:
+		return slow(r, ttl)
+	case 5:
+		return reset(r)
+	case 6:
+		return refuse(r, ttl)
+	case 7:
+		return freezeProcess(r, ttl)
+	case 8:
+		return kill(r, ttl)
+	case 9:
+		return freezeMember(r, ttl)
+	case 10:
+		return cut(r, ttl)
+	case 11:
+		return restart(r, ttl)
+	case 12:
+		return lag(r, ttl)
+	default:
+		return atOnce(r)
+	}
+}
+
+// ---- the network
+
+// A path is the lanes that a fault is on: between a process and one member or all of
+// them, one way or both.
+type path struct {
+	slot     int
+	members  []int
+	up, down bool
+}
+
+func somePath(r *rand.Rand) path {
+	p := path{slot: r.IntN(processes), up: true, down: true}
+	p.members = everyMember()
+	if r.IntN(2) == 0 {
+		p.members = []int{r.IntN(members)}
+	}
+	switch r.IntN(3) {
+	case 0:
+		p.up = false
+	case 1:
+		p.down = false
+	}
+	return p
+}
+
+func everyMember() []int {
+	var all []int
+	for i := range members {
+		all = append(all, i)
+	}
+	return all
+}
+
+func (p path) String() string {
+	to, way := "all members", "and back"
+	if len(p.members) == 1 {
+		to = fmt.Sprint("m", p.members[0])
+	}
+	switch {
+	case !p.up:
+		way = "back only"
+	case !p.down:
+		way = "one way"
+	}
+	return fmt.Sprintf("p%d to %s %s", p.slot, to, way)
+}
+
+// each calls f for every lane.
+func (p path) each(process string, f func(from, to string)) {
+	for _, i := range p.members {
+		member := fmt.Sprint("m", i)
+		if p.up {
+			f(process, member)
+		}
+		if p.down {
+			f(member, process)
+		}
+	}
+}
+
+// onPath is a fault that begins and ends on every lane of a path.
+func onPath(p path, what string, lasts time.Duration, begin, end func(n *Net, from, to string)) fault {
+	return fault{lasts: lasts, what: fmt.Sprintf("%s: %s", what, p), start: func(w *world) func() {
+		process := w.at(p.slot).name
+		p.each(process, func(from, to string) { begin(w.net, from, to) })
+		return func() { p.each(process, func(from, to string) { end(w.net, from, to) }) }
+	}}
+}
+
+func swallow(r *rand.Rand, ttl time.Duration) fault {
+	p := somePath(r)
+	if r.IntN(2) == 0 {
+		p.members, p.up, p.down = everyMember(), true, true
+	}
+	f := onPath(p, "black hole", ttl/4+upTo(r, 3*ttl), (*Net).Lose, (*Net).Find)
+	start := f.start
+	f.start = func(w *world) func() {
+		w.holes()
+		return start(w)
+	}
+	return f
+}
+
+func holdUp(r *rand.Rand, ttl time.Duration) fault {
+	return onPath(somePath(r), "held", upTo(r, 3*ttl), (*Net).Hold, (*Net).Release)
+}
+
+func slow(r *rand.Rand, ttl time.Duration) fault {
+	d := upTo(r, ttl)
+	return onPath(somePath(r), fmt.Sprint("slow by ", d), upTo(r, 3*ttl),
+		func(n *Net, from, to string) { n.Slow(from, to, d) },
+		func(n *Net, from, to string) { n.Slow(from, to, -d) })
+}
+
+// slowThenCut has answers come later, but in time, and then none: whoever counts his
+// trust from an answer believes too long.
+func slowThenCut(r *rand.Rand, ttl time.Duration) fault {
+	p := path{slot: r.IntN(processes), members: everyMember(), up: true, down: true}
+	d, cut := ttl/6+upTo(r, ttl/2), ttl/2+upTo(r, ttl)
+	what := fmt.Sprintf("answers slow by %v for %v, then black hole: %v", d, cut, p)
+	return fault{lasts: cut + 2*ttl, what: what, start: func(w *world) func() {
+		w.holes()
+		process := w.at(p.slot).name
+		answers := path{members: p.members, down: true}
+		answers.each(process, func(from, to string) { w.net.Slow(from, to, d) })
+		lost := false
+		timer := time.AfterFunc(cut, func() {
+			lost = true
+			p.each(process, w.net.Lose)
+		})
+		return func() {
+			answers.each(process, func(from, to string) { w.net.Slow(from, to, -d) })
+			if !timer.Stop() && lost {
+				p.each(process, w.net.Find)
+			}
+		}
+	}}
+}
+
+// silence is that one member is not heard any more, by one process or by all.
+func silence(r *rand.Rand) []fault {
+	member, way := r.IntN(members), r.IntN(3)
+	slots := []int{0, 1, 2}
+	if r.IntN(2) == 0 {
+		slots = slots[r.IntN(processes):][:1]
+	}
+	at := upTo(r, 4*time.Second)
+	var faults []fault
+	for _, slot := range slots {
+		p := path{slot: slot, members: []int{member}, up: way != 0, down: way != 1}
+		f := onPath(p, "black hole", faultsLast-at, (*Net).Lose, func(*Net, string, string) {})
+		f.at = at
+		faults = append(faults, f)
+	}
+	return faults
+}
+
+func reset(r *rand.Rand) fault {
+	p := somePath(r)
+	p.up, p.down = true, false // each connection once
+	return onPath(p, "reset", 0, (*Net).Reset, func(*Net, string, string) {})
+}
+
+func refuse(r *rand.Rand, ttl time.Duration) fault {
+	p := somePath(r)
+	p.up, p.down = true, false
+	return onPath(p, "reset and refused", upTo(r, 2*ttl), func(n *Net, process, member string) {
+		n.Refuse(process, member, true)
+		n.Reset(process, member)
+	}, func(n *Net, process, member string) { n.Refuse(process, member, false) })
+}
+
+// ---- processes
+
+// freezeProcess stops a process: its bytes wait, both ways, and so do its workers. Its
+// timers go on, which those of a stopped process do not.
+func freezeProcess(r *rand.Rand, ttl time.Duration) fault {
+	p := path{slot: r.IntN(processes), members: everyMember(), up: true, down: true}
+	return fault{lasts: upTo(r, 3*ttl), what: fmt.Sprintf("frozen: p%d", p.slot), start: func(w *world) func() {
+		process := w.at(p.slot)
+		process.freeze()
+		p.each(process.name, w.net.Hold)
+		return func() {
+			p.each(process.name, w.net.Release)
+			process.thaw()
+		}
+	}}
+}
+
+// kill ends a process, which nobody is told, and starts another one in its place.
+func kill(r *rand.Rand, ttl time.Duration) fault {
+	p := path{slot: r.IntN(processes), members: everyMember(), up: true, down: true}
+	return fault{lasts: upTo(r, ttl), what: fmt.Sprintf("killed: p%d", p.slot), start: func(w *world) func() {
+		process := w.at(p.slot)
+		if process.isDead() {
+			return func() {}
+		}
+		process.die()
+		p.each(process.name, w.net.Lose)
+		return func() { w.start(p.slot, process.name+"'") }
+	}}
+}
+
+// ---- members
+
+// onMember is a fault of one member.
+func onMember(i int, what string, lasts time.Duration, begin, end func(c *Cluster, i int)) fault {
+	return fault{lasts: lasts, what: fmt.Sprintf("%s: m%d", what, i), start: func(w *world) func() {
+		begin(w.cluster, i)
+		return func() { end(w.cluster, i) }
+	}}
+}
+
+func freezeMember(r *rand.Rand, ttl time.Duration) fault {
+	i := r.IntN(members)
+	return fault{lasts: upTo(r, 3*ttl), what: fmt.Sprintf("frozen: m%d", i), start: func(w *world) func() {
+		held := w.processNames()
+		p := path{members: []int{i}, up: true, down: true}
+		for _, name := range held {
+			p.each(name, w.net.Hold)
+		}
+		w.cluster.Freeze(i)
+		return func() {
+			w.cluster.Thaw(i)
+			for _, name := range held {
+				p.each(name, w.net.Release)
+			}
+		}
+	}}
+}
+
+func cut(r *rand.Rand, ttl time.Duration) fault {
+	return onMember(r.IntN(members), "cut off from the others", upTo(r, 3*ttl), (*Cluster).Cut, (*Cluster).Heal)
+}
+
+func lag(r *rand.Rand, ttl time.Duration) fault {
+	d := upTo(r, ttl)
+	return onMember(r.IntN(members), fmt.Sprintf("behind by %v", d), upTo(r, 3*ttl),
+		func(c *Cluster, i int) { c.Lag(i, d) }, func(c *Cluster, i int) { c.Lag(i, 0) })
+}
+
+func restart(r *rand.Rand, ttl time.Duration) fault {
+	i := r.IntN(members)
+	member := fmt.Sprint("m", i)
+	return fault{lasts: 100*time.Millisecond + upTo(r, ttl), what: "down: " + member, start: func(w *world) func() {
+		refused := w.processNames()
+		w.cluster.Kill(i)
+		for _, name := range refused {
+			w.net.Refuse(name, member, true)
+			w.net.Reset(name, member)
+		}
+		return func() {
+			w.cluster.Boot(i)
+			for _, name := range refused {
+				w.net.Refuse(name, member, false)
+			}
+		}
+	}}
+}
+
+// atOnce is what the whole cluster does in an instant.
+func atOnce(r *rand.Rand) fault {
+	if r.IntN(2) == 0 {
+		return fault{what: "compacted", start: func(w *world) func() { w.cluster.Compact(); return func() {} }}
+	}
+	return fault{what: "leader moved", start: func(w *world) func() { w.cluster.MoveLeader(); return func() {} }}
+}
+
+// ---- the operator
+
+// takeAway deletes a key, more often one that holds than one that waits, or revokes its
+// lease.
+func takeAway(r *rand.Rand) fault {
+	lock, nth, lease := r.IntN(2), r.IntN(2)*r.IntN(3), r.IntN(3) == 0
+	what := fmt.Sprintf("deleted: the key of number %d in line %d", nth+1, lock+1)
+	if lease {
+		what = fmt.Sprintf("revoked: the lease of number %d in line %d", nth+1, lock+1)
+	}
+	return fault{what: what, start: func(w *world) func() {
+		var kv *mvccpb.KeyValue
+		w.cluster.Now(func(v fake.View) {
+			if kvs := contenders(v, w.side.names[lock]); nth < len(kvs) {
+				kv = kvs[nth]
+			}
+		})
+		switch {
+		case kv == nil:
+		case lease:
+			w.cluster.RevokeLease(kv.Lease)
+		default:
+			w.cluster.DeleteKey(string(kv.Key))
+		}
+		return func() {}
+	}}
+}
+
+// ---- the course of a run
+
+// at is the process in a slot.
+func (w *world) at(slot int) *process {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.alive[slot]
+}
+
+// processNames are all that there were. One that is started later is not met by a fault
+// of a member that lasts, but by the member itself.
+func (w *world) processNames() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var all []string
+	for _, p := range w.processes {
+		all = append(all, p.name)
+	}
+	return all
+}
+
+// strike has a fault happen.
+func (w *world) strike(f fault) {
+	time.Sleep(f.at)
+	w.judge.note("fault: %s, for %v", f.what, f.lasts)
+	w.mu.Lock()
+	w.faults++
+	w.mu.Unlock()
+	stop := f.start(w)
+	time.Sleep(f.lasts)
+	stop()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.faults--
+	w.calmSince = time.Now()
+}
+
+// aftermath is how long after a fault what it did may be felt.
+const aftermath = 5 * time.Second
+
+// faulty reports whether there are faults, or were a moment ago.
+func (w *world) faulty() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !w.judge.strict && (w.faults > 0 || time.Since(w.calmSince) < aftermath)
+}
+
+// holes notes that connections lose bytes, which is felt until they are reset.
+func (w *world) holes() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.faults++
+}
+
+// heal ends what faults have left. Connections with holes are reset, as TCP does in the
+// end; in some runs those of one process to one member stay as they are for ever.
+func (w *world) heal() {
+	r := generator(w.seed, "heal")
+	forever := r.IntN(4) == 0
+	process, member := w.at(r.IntN(processes)).name, fmt.Sprint("m", r.IntN(members))
+	w.net.ResetHoles(func(p, m string) bool {
+		return w.scenario == silent || forever && p == process && m == member
+	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.faults, w.calmSince = 0, time.Now()
+	w.judge.note("faults are over")
+}
+
+const (
+	// patience is how long workers may take for all that they have to do.
+	patience = 3 * time.Minute
+
+	closing = 5 * time.Second
+)
+
+// settle waits for the workers, and judges what they leave behind.
+func (w *world) settle() {
+	back := make(chan struct{})
+	go func() { // ends with the workers
+		w.workers.Wait()
+		close(back)
+	}()
+	select {
+	case <-back:
+	case <-time.After(patience):
+		w.judge.violated(stuck, "workers are not back %v after the faults", patience)
+	}
+	// What was given up at the last moment is being removed.
+	for wait := time.Duration(0); wait < closing && w.judge.keysLeft() > 0; wait += closing / 20 {
+		time.Sleep(closing / 20)
+	}
+	w.judge.noKeys("before Close")
+	for _, p := range w.processes {
+		if p.isDead() {
+			continue
+		}
+		for _, s := range p.sessions {
+			ctx, cancel := context.WithTimeout(context.Background(), closing)
+			w.judge.note("%s closes a Session", p.name)
+			if err := s.close(ctx); err != nil && w.side.judged {
+				w.judge.violated(left, "%s: %v", p.name, err)
+			}
+			cancel()
+		}
+	}
+	// By then the leases have expired of processes that died, and those whose grant was
+	// never heard of.
+	time.Sleep(w.bound())
+	w.judge.noKeys("in the end")
+	w.judge.noLeases("in the end")
+	w.judge.rest()
+
+	for _, p := range w.processes {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		if p.isDead() && w.side.judged {
+			for _, s := range p.sessions {
+				_ = s.close(ctx) // nobody hears it
+			}
+		}
+		_ = p.client.Close()
+	}
+	<-back
+	w.net.Close()
+	w.cluster.Stop()
+}

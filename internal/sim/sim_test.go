@@ -1,0 +1,258 @@
+package sim
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+	_ "unsafe" // for go:linkname
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	_ "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/record"
+)
+
+var (
+	seeds     = flag.Uint64("seeds", defaultSeeds, "how many schedules TestSimulation runs")
+	firstSeed = flag.Uint64("first", 0, "the first seed of TestSimulation")
+	sideName  = flag.String("side", Ours.Name, "whose locks TestSimulation runs: "+Ours.Name+", or "+Theirs.Name+", which is counted and never fails")
+	procs     = flag.Int("procs", min(runtime.NumCPU(), 4), "processes that TestSimulation divides the seeds among")
+	stride    = flag.Uint64("stride", 0, "run one of so many seeds, in this very process: how TestSimulation starts others")
+	whole     = flag.Bool("log", false, "print what happened, too")
+)
+
+// clientv3's watches wait on this channel, which nobody closes. A goroutine that waits
+// on a channel from outside its bubble stops the bubble's time, so each has its own.
+//
+//go:linkname valCtxCh go.etcd.io/etcd/client/v3.valCtxCh
+var valCtxCh chan struct{}
+
+// inBubble runs f in virtual time. The names that the library gives its keys are drawn from
+// the seed. A goroutine that is left behind is the error.
+func inBubble(t *testing.T, seed uint64, f func(t *testing.T)) (err error) {
+	outside := valCtxCh
+	defer func() {
+		valCtxCh = outside
+		uuid.SetRand(nil)
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%v", r)
+		}
+	}()
+	synctest.Test(t, func(t *testing.T) {
+		valCtxCh = make(chan struct{})
+		uuid.SetRand(&bytesOf{r: generator(seed, "uuid")})
+		f(t)
+	})
+	return nil
+}
+
+// A tally is what became of seeds, by scenario.
+type tally map[Scenario]*score
+
+type score struct {
+	Seeds, Holds int
+	Broken       int            // seeds in which anything was
+	By           map[string]int // seeds by invariant
+}
+
+func (all tally) of(s Scenario) *score {
+	if all[s] == nil {
+		all[s] = &score{By: make(map[string]int)}
+	}
+	return all[s]
+}
+
+func (all tally) add(other tally) {
+	for scenario, s := range other {
+		sum := all.of(scenario)
+		sum.Seeds, sum.Holds, sum.Broken = sum.Seeds+s.Seeds, sum.Holds+s.Holds, sum.Broken+s.Broken
+		for invariant, n := range s.By {
+			sum.By[invariant] += n
+		}
+	}
+}
+
+// String tells everything in one line.
+func (all tally) String() string {
+	var parts []string
+	for _, scenario := range scenarios {
+		s := all.of(scenario)
+		part := fmt.Sprintf("%s: %d seeds, %d holds", scenario, s.Seeds, s.Holds)
+		for _, invariant := range slices.Sorted(maps.Keys(s.By)) {
+			part += fmt.Sprintf(", %q in %d", invariant, s.By[invariant])
+		}
+		parts = append(parts, part)
+	}
+	return strings.Join(parts, "; ")
+}
+
+// What a process that TestSimulation starts prints on lines of its own.
+const (
+	atLine    = "sim: at "
+	tallyLine = "sim: tally "
+)
+
+// TestSimulation runs random schedules in virtual time, and judges them. A seed that
+// fails is reported in a line "sim: seed 17 failed: ..." with what broke.
+func TestSimulation(t *testing.T) {
+	side := map[string]Side{Ours.Name: Ours, Theirs.Name: Theirs}[*sideName]
+	require.NotEmpty(t, side.Name, "-side is %s or %s", Ours.Name, Theirs.Name)
+	if *stride > 0 {
+		runShare(t, side)
+		return
+	}
+	began := time.Now()
+	sum := divide(t)
+	t.Logf("%s: %v; %v", side.Name, sum, time.Since(began).Round(time.Millisecond))
+	if !t.Failed() {
+		save(t, side, sum)
+	}
+}
+
+// runShare is what one process does: its share of the seeds, until one fails.
+func runShare(t *testing.T, side Side) {
+	runtime.GOMAXPROCS(1) // goroutines then run in nearly the same order every time
+	debug.SetGCPercent(400)
+	sum := make(tally)
+	for seed := *firstSeed; seed < *firstSeed+*seeds; seed += *stride {
+		fmt.Println(atLine, seed)
+		broken := runSeed(t, side, seed, sum)
+		if broken && side.judged {
+			t.Fail()
+			return
+		}
+	}
+	text, err := json.Marshal(sum)
+	require.NoError(t, err)
+	fmt.Printf("%s%s\n", tallyLine, text)
+}
+
+// runSeed runs a schedule, and reports it if something broke.
+func runSeed(t *testing.T, side Side, seed uint64, sum tally) (broken bool) {
+	var w *world
+	err := inBubble(t, seed, func(*testing.T) { w = newWorld(seed, side); w.run() })
+	if err != nil {
+		w.judge.violated(left, "goroutines: %v", err)
+	}
+	s := sum.of(w.scenario)
+	s.Seeds++
+	s.Holds += w.judge.holds
+	if len(w.judge.violations) > 0 {
+		s.Broken++
+	}
+	seen := make(map[string]bool)
+	for _, v := range w.judge.violations {
+		if !seen[v.invariant] {
+			s.By[v.invariant]++
+		}
+		seen[v.invariant] = true
+	}
+	if len(seen) > 0 && side.judged {
+		fmt.Print(w.report())
+	}
+	if *whole {
+		fmt.Println(strings.Join(w.judge.log, "\n"))
+	}
+	return len(seen) > 0
+}
+
+// divide runs the seeds in several processes, and adds up what became of them. When one
+// fails all end.
+func divide(t *testing.T) tally {
+	var mu sync.Mutex
+	sum := make(tally)
+	var all sync.WaitGroup
+	ctx, endAll := context.WithCancel(t.Context())
+	defer endAll()
+	n := uint64(max(1, *procs))
+	for i := range min(n, *seeds) {
+		args := []string{
+			"-test.run=^TestSimulation$", "-stride", fmt.Sprint(n), "-side", *sideName,
+			"-first", fmt.Sprint(*firstSeed + i), "-seeds", fmt.Sprint(*seeds - i),
+		}
+		if *whole {
+			args = append(args, "-log")
+		}
+		cmd := exec.CommandContext(ctx, os.Args[0], args...)
+		cmd.Stderr = os.Stderr
+		out, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		all.Go(func() {
+			at, told, failed := uint64(0), false, false
+			lines := bufio.NewScanner(out)
+			lines.Buffer(nil, 1<<20)
+			for lines.Scan() {
+				line := lines.Text()
+				if text, found := strings.CutPrefix(line, atLine); found {
+					at, _ = strconv.ParseUint(strings.TrimSpace(text), 10, 64)
+				} else if text, found := strings.CutPrefix(line, tallyLine); found {
+					share := make(tally)
+					told = json.Unmarshal([]byte(text), &share) == nil
+					mu.Lock()
+					sum.add(share)
+					mu.Unlock()
+				} else if line != "PASS" && line != "FAIL" && !strings.HasPrefix(line, "--- FAIL") {
+					failed = failed || strings.HasPrefix(line, failedLine)
+					fmt.Println(line)
+				}
+			}
+			err := cmd.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			if t.Failed() || told && err == nil {
+				return // all is well, or another share has failed and this one was ended
+			}
+			if !failed {
+				fmt.Printf(failedLine+"%d failed: its process died: %v\n", at, err)
+			}
+			t.Fail()
+			endAll()
+		})
+	}
+	all.Wait()
+	return sum
+}
+
+// save puts the figures into the published table.
+func save(t *testing.T, side Side, sum tally) {
+	command := "go test ./internal/sim -run 'TestSimulation$'"
+	if side.Name != Ours.Name {
+		command += " -side " + side.Name
+	}
+	command += fmt.Sprintf(" -first %d -seeds %d", *firstSeed, *seeds)
+	sides := map[string]string{Ours.Name: record.Ours, Theirs.Name: record.Theirs}
+	for scenario, s := range sum {
+		if s.Seeds == 0 {
+			continue
+		}
+		record.Save(t, record.Result{
+			Row: "S12", Case: string(scenario), Fault: "simulation in virtual time, 3 members, 3 processes: " + string(scenario),
+			Must: "no overlap, hang or ghost; tokens grow", Side: sides[side.Name], N: s.Seeds, Broken: s.Broken,
+			Figures: figures(s), Command: command, Etcd: "3.7.3 client, simulated server",
+		})
+	}
+}
+
+func figures(s *score) string {
+	parts := []string{fmt.Sprintf("%d holds", s.Holds)}
+	for _, invariant := range slices.Sorted(maps.Keys(s.By)) {
+		parts = append(parts, fmt.Sprintf("%s: %d", invariant, s.By[invariant]))
+	}
+	return strings.Join(parts, "; ")
+}

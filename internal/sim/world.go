@@ -1,0 +1,413 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+const (
+	members   = 3
+	processes = 3
+	workers   = 2 // goroutines of each Session
+
+	// faultsLast is how long there are faults. After that all is well, and everybody
+	// must get in everywhere.
+	faultsLast = 8 * time.Second
+)
+
+// A world is one run: a cluster, a network, and processes that contend for locks.
+type world struct {
+	seed     uint64
+	side     Side
+	scenario Scenario
+	ttl      time.Duration
+	net      *Net
+	cluster  *Cluster
+	judge    *judge
+	ends     time.Time // of the faults
+	schedule []fault
+	workers  sync.WaitGroup
+
+	mu        sync.Mutex // never held across a wait
+	processes []*process // those that died, too
+	alive     []*process // by slot
+	faults    int        // that last
+	calmSince time.Time  // no faults since
+}
+
+// A process is a client with one or two Sessions, and the goroutines that use them.
+type process struct {
+	w        *world
+	name     string
+	client   *clientv3.Client
+	sessions []session
+
+	mu     sync.Mutex // never held across a wait
+	frozen int
+	thawed chan struct{} // closed, and replaced, when frozen becomes 0
+	dead   bool
+}
+
+// A worker is one goroutine of a process.
+type worker struct {
+	p       *process
+	session int
+	number  int
+	rand    *rand.Rand
+	locks   map[string]mutex
+}
+
+func (w *worker) String() string { return fmt.Sprintf("%s.%d.%d", w.p.name, w.session, w.number) }
+
+// line names the local line that the worker waits in for a lock.
+func (w *worker) line(name string) string { return fmt.Sprintf("%s.%d %s", w.p.name, w.session, name) }
+
+// newWorld draws the world of a seed. Make it inside the bubble that it runs in.
+func newWorld(seed uint64, side Side) *world {
+	r := generator(seed, "world")
+	w := &world{
+		seed: seed, side: side, scenario: scenarioOf(seed),
+		ttl:  time.Duration(2+r.IntN(2)) * time.Second,
+		net:  NewNet(seed),
+		ends: time.Now().Add(faultsLast),
+	}
+	w.cluster = NewCluster(seed, w.net, members)
+	w.judge = newJudge(side, w.cluster)
+	w.judge.peaceful = w.scenario == calm || w.scenario == silent
+	w.judge.strict = w.scenario == operator && seed/4%2 == 0
+	w.judge.faulty = w.faulty
+	if w.scenario == BlackHole {
+		w.judge.stale = w.ttl*3/4 + soon // as long as one attempt
+	}
+	w.alive = make([]*process, processes)
+	w.schedule = schedule(seed, w.scenario, w.ttl)
+	return w
+}
+
+// run runs the schedule, and has everything judged.
+func (w *world) run() {
+	switch {
+	case w.scenario == calm:
+		w.judge.watchTurns(200 * time.Millisecond)
+	case w.scenario == silent:
+		w.judge.watchTurns(5 * time.Second)
+	default:
+		time.AfterFunc(faultsLast, func() { w.judge.watchTurns(w.bound()) })
+	}
+	for slot := range processes {
+		w.start(slot, fmt.Sprint("p", slot))
+	}
+	var faults sync.WaitGroup
+	for _, f := range w.schedule {
+		faults.Go(func() { w.strike(f) })
+	}
+	faults.Wait()
+	time.Sleep(time.Until(w.ends))
+	w.heal()
+	w.settle()
+}
+
+// failedLine begins the report of a seed that failed.
+const failedLine = "sim: seed "
+
+// report tells what broke, and how.
+func (w *world) report() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, failedLine+"%d failed: %s\n", w.seed, w.judge.violations[0].invariant)
+	for _, v := range w.judge.violations {
+		fmt.Fprintf(&b, "\t%s: %s\n", v.invariant, v.text)
+	}
+	fmt.Fprintf(&b, "scenario: %s, TTL %v, faults:\n", w.scenario, w.ttl)
+	for _, f := range w.schedule {
+		fmt.Fprintf(&b, "\t%v\n", f)
+	}
+	b.WriteString("what happened until then:\n")
+	until := slices.IndexFunc(w.judge.log, func(line string) bool { return strings.Contains(line, violationMark) })
+	for _, line := range w.judge.log[max(0, until-60) : until+1] {
+		fmt.Fprintf(&b, "\t%s\n", line)
+	}
+	fmt.Fprintf(&b, "repeat: go test ./internal/sim -run 'TestSimulation$' -first %d -seeds 1 -count 20 -log\n", w.seed)
+	return b.String()
+}
+
+// start starts a process.
+func (w *world) start(slot int, name string) {
+	p := &process{w: w, name: name, thawed: make(chan struct{})}
+	r := generator(w.seed, "process", name)
+	w.cluster.Rate(name, 0.9+0.2*r.Float64())
+	var err error
+	p.client, err = w.net.Client(name, w.endpoints(r))
+	if err != nil {
+		panic(err) // no I/O is done
+	}
+	shared := r.IntN(2) == 0
+	for i := range 1 + r.IntN(2) {
+		s, err := w.side.open(p.client, w.ttl)
+		if err != nil {
+			panic(err)
+		}
+		p.sessions = append(p.sessions, s)
+		locks := w.mutexes(s)
+		for n := range workers {
+			if !shared && n > 0 {
+				locks = w.mutexes(s)
+			}
+			worker := &worker{p: p, session: i, number: n, rand: generator(w.seed, "worker", name, fmt.Sprint(i, n)), locks: locks}
+			w.workers.Go(worker.work)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.alive[slot] = p
+	w.processes = append(w.processes, p)
+}
+
+// endpoints are all members, in an order of the process's own.
+func (w *world) endpoints(r *rand.Rand) []string {
+	var all []string
+	for _, i := range r.Perm(members) {
+		all = append(all, fmt.Sprint("http://m", i))
+	}
+	return all
+}
+
+func (w *world) mutexes(s session) map[string]mutex {
+	locks := make(map[string]mutex)
+	for _, name := range w.side.names {
+		mu, err := s.mutex(name)
+		if err != nil {
+			panic(err)
+		}
+		locks[name] = mu
+	}
+	return locks
+}
+
+// ---- the life of a process
+
+func (p *process) isDead() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dead
+}
+
+func (p *process) die() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dead = true
+}
+
+func (p *process) freeze() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.frozen++
+}
+
+func (p *process) thaw() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.frozen--; p.frozen == 0 {
+		close(p.thawed)
+		p.thawed = make(chan struct{})
+	}
+}
+
+// goesOn waits while the process is frozen, and reports whether it lives.
+func (p *process) goesOn() bool {
+	for {
+		p.mu.Lock()
+		frozen, dead, thawed := p.frozen > 0, p.dead, p.thawed
+		p.mu.Unlock()
+		if dead || !frozen {
+			return !dead
+		}
+		<-thawed
+	}
+}
+
+// ---- the life of a worker
+
+// upTo is a time between 0 and most, more often short than long.
+func (w *worker) upTo(most time.Duration) time.Duration {
+	x := w.rand.Float64()
+	return time.Duration(x * x * float64(most))
+}
+
+// work locks what it can while there are faults, and afterwards must get in everywhere.
+func (w *worker) work() {
+	world := w.p.w
+	time.Sleep(w.upTo(500 * time.Millisecond))
+	for w.p.goesOn() && time.Now().Before(world.ends) {
+		wait := w.upTo(4 * world.ttl)
+		if world.scenario == silent {
+			wait += 10 * time.Second // long enough for a missed event to be seen
+		}
+		w.once(world.side.names[w.rand.IntN(len(world.side.names))], wait)
+		time.Sleep(w.upTo(time.Second))
+	}
+	time.Sleep(time.Until(world.allGetIn()))
+	for _, name := range world.side.names {
+		if !w.p.goesOn() {
+			return
+		}
+		w.getsIn(name)
+	}
+}
+
+// once takes a lock, in one of the ways that there are, and works in it.
+func (w *worker) once(name string, wait time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
+	judge, began := w.p.w.judge, time.Now()
+	mu := w.locks[name]
+	var h *hold
+	var err error
+	way := w.rand.IntN(10)
+	c := judge.asks(w, name, ctx, way < 2)
+	switch {
+	case way < 2:
+		h, err = mu.tryLock(ctx)
+	case way < 4:
+		w.does(ctx, name, c, wait)
+		return
+	default:
+		h, err = mu.lock(ctx)
+	}
+	judge.took(w, "lock "+name, began, wait)
+	if err != nil {
+		judge.failed(w, name, c, err)
+		return
+	}
+	b := judge.enters(w, name, h, c)
+	w.holds(b)
+
+	ctx, cancel, bound := w.unlockContext()
+	defer cancel()
+	began = time.Now()
+	certain := w.leaves(b)
+	err = h.unlock(ctx)
+	judge.took(w, "unlock "+name, began, bound)
+	certain.judge(err)
+}
+
+// does is once by Do.
+func (w *worker) does(ctx context.Context, name string, c *call, wait time.Duration) {
+	judge, began := w.p.w.judge, time.Now()
+	var b *belief
+	var certain leaving
+	var left time.Time
+	called, err := w.locks[name].do(ctx, func(h *hold) {
+		judge.took(w, "lock "+name, began, wait)
+		b = judge.enters(w, name, h, c)
+		w.holds(b)
+		left = time.Now()
+		certain = w.leaves(b)
+	})
+	if !called {
+		judge.took(w, "lock "+name, began, wait)
+		judge.failed(w, name, c, err)
+		return
+	}
+	bound := w.p.w.ttl
+	if deadline, _ := ctx.Deadline(); deadline.After(left) {
+		bound = deadline.Sub(left)
+	}
+	judge.took(w, "unlock "+name, left, bound)
+	certain.judge(err)
+}
+
+// holds is the critical section: it lasts for a while, or until the hold is lost, which
+// the worker is slow to see.
+func (w *worker) holds(b *belief) {
+	judge := w.p.w.judge
+	stop := context.AfterFunc(b.hold.ctx, func() { judge.ends(b) })
+	defer stop()
+	done := time.NewTimer(w.whileFaulty(2 * w.p.w.ttl))
+	defer done.Stop()
+	select {
+	case <-done.C:
+	case <-b.hold.ctx.Done():
+		time.Sleep(w.whileFaulty(3 * w.p.w.ttl)) // slow to see it
+	}
+	w.p.goesOn()
+}
+
+// whileFaulty is upTo, but no longer than until everybody must get in.
+func (w *worker) whileFaulty(most time.Duration) time.Duration {
+	return min(w.upTo(most), max(0, time.Until(w.p.w.allGetIn())))
+}
+
+// allGetIn is when what was on its way under faults has arrived or been given up.
+func (w *world) allGetIn() time.Time { return w.ends.Add(w.ttl) }
+
+// A leaving is what was known when a belief was given up.
+type leaving struct {
+	w        *worker
+	b        *belief
+	whole    bool
+	deadline time.Time // until when the hold was certain
+}
+
+func (w *worker) leaves(b *belief) leaving {
+	l := leaving{w: w, b: b}
+	if b.hold.deadline != nil {
+		l.deadline = b.hold.deadline()
+	}
+	l.whole = w.p.w.judge.leaves(b)
+	return l
+}
+
+func (l leaving) judge(err error) {
+	l.w.p.w.judge.unlocked(l.b, l.whole, time.Now().Before(l.deadline), err)
+}
+
+// unlockContext is a context for an Unlock, and what bounds the call.
+func (w *worker) unlockContext() (ctx context.Context, cancel context.CancelFunc, bound time.Duration) {
+	bound = 10 * time.Second
+	switch w.rand.IntN(3) {
+	case 0: // it has ended, as in a defer
+		if w.p.w.side.judged { // which does not mind
+			ctx, cancel = context.WithCancel(context.Background())
+			cancel()
+			return ctx, cancel, w.p.w.ttl
+		}
+	case 1:
+		bound = time.Millisecond + w.upTo(w.p.w.ttl)
+	}
+	ctx, cancel = context.WithTimeout(context.Background(), bound)
+	return ctx, cancel, bound
+}
+
+// getsIn takes a lock after the faults, when nothing is in the way but the others.
+func (w *worker) getsIn(name string) {
+	world := w.p.w
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c := world.judge.asks(w, name, ctx, false)
+	h, err := w.locks[name].lock(ctx)
+	if err != nil {
+		world.judge.failed(w, name, c, err)
+		world.judge.violated(stuck, "%s does not get %s after the faults: %v", w, name, err)
+		return
+	}
+	b := world.judge.enters(w, name, h, c)
+	time.Sleep(time.Millisecond)
+	certain := w.leaves(b)
+	unlocking, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	certain.judge(h.unlock(unlocking))
+}
+
+// bound is how long a lock may be held by nobody who lives after the faults: leases of
+// the dead expire, whose TTLs a new leader may just have restarted, and what meets a member
+// that is silent is tried again.
+func (w *world) bound() time.Duration {
+	return w.ttl*11/10 + electionTimeout + expiryStep + 5*time.Second
+}
