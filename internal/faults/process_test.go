@@ -1,0 +1,407 @@
+package faults
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+)
+
+// ---- the parent's side
+
+// A process is a party of its own process, which can be frozen and killed.
+type process struct {
+	tr     *trial
+	who    string
+	cmd    *exec.Cmd
+	orders io.WriteCloser
+	over   chan struct{} // closed when it has ended
+
+	mu     sync.Mutex
+	events []event
+	more   chan struct{} // closed and made anew with each event
+}
+
+// An order is a line to a process.
+type order struct {
+	Do     string        // lock, unlock, write, run, visit, add
+	Bound  time.Duration // of a call, or of a run
+	Store  string        // to write to: a URL
+	Seed   uint64        // of a run
+	Set    string        // to add to, in an add or a run: a key
+	Guards bool          // the writes to the set
+	Stops  bool          // to be frozen between the read and the write of the set
+}
+
+// An event is a line from a process.
+type event struct {
+	What  string        // locked, looked, ended, unlocked, failed, renewing, done, closed, stopped, added, refused
+	At    time.Duration // on the monotonic clock
+	Since time.Duration // when the call began, of those that are about a call or a question
+	Token int64         `json:",omitempty"`
+	Err   string        `json:",omitempty"`
+	Lost  bool          `json:",omitempty"` // the error says that the lock was lost
+	Value string        `json:",omitempty"`
+}
+
+// process starts a party that reaches etcd at these endpoints.
+func (tr *trial) process(who string, ttl time.Duration, endpoints ...string) *process {
+	tr.Helper()
+	self, err := os.Executable()
+	require.NoError(tr, err)
+	p := &process{tr: tr, who: who, over: make(chan struct{}), more: make(chan struct{})}
+	p.cmd = exec.Command(self, tr.side.name, tr.name, who, ttl.String(), strings.Join(endpoints, ","))
+	halt := 1 // so that a race in the library ends the story
+	if tr.side.name == theirs.name {
+		halt = 0
+	}
+	p.cmd.Env = append(os.Environ(), roleEnv+"=party", fmt.Sprintf("GORACE=halt_on_error=%d", halt))
+	p.cmd.Stderr = tr.Output()
+	p.orders, err = p.cmd.StdinPipe()
+	require.NoError(tr, err)
+	events, err := p.cmd.StdoutPipe()
+	require.NoError(tr, err)
+	require.NoError(tr, start(p.cmd))
+	go func() { // ends with the process
+		defer close(p.over)
+		lines := bufio.NewScanner(events)
+		for lines.Scan() {
+			var e event
+			if json.Unmarshal(lines.Bytes(), &e) == nil {
+				p.note(e)
+			}
+		}
+	}()
+	tr.Cleanup(p.kill)
+	return p
+}
+
+func (p *process) note(e event) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.events = append(p.events, e)
+	close(p.more)
+	p.more = make(chan struct{})
+}
+
+func (p *process) order(o order) {
+	p.tr.Helper()
+	line, err := json.Marshal(o)
+	require.NoError(p.tr, err)
+	_, err = p.orders.Write(append(line, '\n'))
+	require.NoError(p.tr, err)
+}
+
+// said returns the events so far.
+func (p *process) said() []event {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.events[:len(p.events):len(p.events)]
+}
+
+// says waits for an event that was said at or after a time, and returns it.
+func (p *process) says(what string, since time.Duration, d time.Duration) (event, bool) {
+	deadline := time.After(d)
+	next := 0
+	for {
+		p.mu.Lock()
+		events, more := p.events, p.more
+		p.mu.Unlock()
+		for ; next < len(events); next++ {
+			if e := events[next]; e.What == what && e.At >= since {
+				return e, true
+			}
+		}
+		select {
+		case <-more:
+		case <-deadline:
+			return event{}, false
+		}
+	}
+}
+
+// locks has the process lock, and work on it: to look whether it holds, each millisecond.
+func (p *process) locks() event {
+	p.tr.Helper()
+	asked := now()
+	p.starts()
+	e, ok := p.says("locked", asked, patience)
+	p.tr.must(ok, "%s has not got in after %v", p.who, patience)
+	return e
+}
+
+// starts has the process begin to lock. What it then believes is judged when the trial
+// ends.
+func (p *process) starts() {
+	p.tr.Helper()
+	asked := now()
+	p.order(order{Do: "lock", Bound: patience})
+	p.tr.Cleanup(func() { p.believed(asked) })
+}
+
+// believed notes the belief of the hold that the process was asked for. It lasts until
+// Unlock is called or, if the lock was lost, until the last question that was answered
+// by yes: nobody can know of a loss while it is frozen.
+func (p *process) believed(asked time.Duration) {
+	var belief *span
+	var lastYes time.Duration
+	for _, e := range p.said() {
+		switch {
+		case e.At < asked:
+		case belief == nil && e.What == "locked":
+			belief, lastYes = p.tr.begins(p.who, e.Token, e.At), e.At
+		case belief == nil:
+		case e.What == "looked":
+			lastYes = e.Since
+		case e.What == "ended":
+			p.tr.ends(belief, lastYes, true)
+		case e.What == "unlocked":
+			p.tr.ends(belief, e.Since, false)
+			return
+		}
+	}
+	if belief != nil {
+		p.tr.ends(belief, lastYes, false)
+	}
+}
+
+// releases has the process unlock, and returns what that said.
+func (p *process) releases() event {
+	p.tr.Helper()
+	asked := now()
+	p.order(order{Do: "unlock", Bound: patience})
+	e, ok := p.says("unlocked", asked, patience+slack)
+	p.tr.must(ok, "%s: Unlock has not returned after %v", p.who, patience+slack)
+	return e
+}
+
+// writes has the process write to a store, with the token of its hold, and not ask any
+// more whether it still holds.
+func (p *process) writes(s *store) {
+	p.tr.Helper()
+	p.order(order{Do: "write", Store: s.url})
+}
+
+func (p *process) freeze() { freeze(p.cmd.Process) }
+func (p *process) thaw()   { _ = p.cmd.Process.Signal(syscall.SIGCONT) }
+
+// freeze stops a process of ours, and returns once it stands still.
+func freeze(p *os.Process) {
+	_ = p.Signal(syscall.SIGSTOP) // fails if it has ended
+	_ = unix.Waitid(unix.P_PID, p.Pid, nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil)
+}
+
+// kill ends the process at once, if it runs, and waits for what it has said.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.over
+	_ = p.cmd.Wait() // says only that it was killed
+}
+
+// looks are the times at which the process asked and was told that it holds, from a
+// time on. Each is a unit of work that may begin.
+func (p *process) looks(from time.Duration) (asked []time.Duration) {
+	for _, e := range p.said() {
+		if e.What == "looked" && e.Since >= from {
+			asked = append(asked, e.Since)
+		}
+	}
+	return asked
+}
+
+// firstLook is when the process asked for the first time after it was thawed, or went
+// on with a question that it was frozen in.
+func (p *process) firstLook(thawed time.Duration) time.Duration {
+	for _, e := range p.said() {
+		if (e.What == "looked" || e.What == "ended") && e.At >= thawed {
+			return max(e.Since, thawed)
+		}
+	}
+	return thawed
+}
+
+// ---- the child's side
+
+// beParty carries out orders until there are no more.
+func beParty(orders io.Reader, events io.Writer) error {
+	if len(os.Args) != 6 {
+		return fmt.Errorf("%d arguments instead of 5: side, name, who, ttl, endpoints", len(os.Args)-1)
+	}
+	s, name, who := sideNamed(os.Args[1]), os.Args[2], os.Args[3]
+	ttl, err := time.ParseDuration(os.Args[4])
+	if err != nil {
+		return err
+	}
+	w := &worker{side: s, who: who, out: json.NewEncoder(events)}
+	w.client, err = clientv3.New(clientv3.Config{
+		Endpoints:   strings.Split(os.Args[5], ","),
+		Logger:      zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithChainStreamInterceptor(w.tellsRenewals)},
+	})
+	if err != nil {
+		return err
+	}
+	if w.lock, err = s.open(w.client, name, who, ttl); err != nil {
+		return err
+	}
+	for in := json.NewDecoder(orders); ; {
+		var o order
+		if err := in.Decode(&o); err != nil {
+			return nil // the parent has gone
+		}
+		switch o.Do {
+		case "lock":
+			if w.enters(w.lock.Lock, o.Bound) {
+				w.leave, w.left = make(chan struct{}), make(chan struct{})
+				go w.works() // ends with rests, or with the process
+			}
+		case "unlock":
+			w.unlocks(o.Bound)
+		case "write":
+			w.rests()
+			go w.writes(o.Store, w.lock.Token()) // ends with the process
+		case "run":
+			w.runs(o)
+		case "visit":
+			w.visits(o.Bound)
+		case "add":
+			w.adds(o, o.Stops)
+		}
+	}
+}
+
+type worker struct {
+	side   side
+	lock   lock
+	client *clientv3.Client
+	who    string
+
+	leave, left chan struct{} // of works, nil while it does not run
+	ended       bool          // the hold has; owned by whoever asks
+
+	mu  sync.Mutex
+	out *json.Encoder
+}
+
+func (w *worker) tell(e event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if e.At == 0 {
+		e.At = now()
+	}
+	_ = w.out.Encode(e) // fails only if the parent has gone
+}
+
+// enters calls Lock or TryLock, and reports whether that said nil.
+func (w *worker) enters(call func(context.Context) error, bound time.Duration) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	defer cancel()
+	since := now()
+	err := call(ctx)
+	if err != nil {
+		w.tell(event{What: "failed", Since: since, Err: err.Error()})
+		return false
+	}
+	w.ended = false
+	w.tell(event{What: "locked", Since: since, Token: w.lock.Token()})
+	return true
+}
+
+// works asks whether the lock is held, each millisecond.
+func (w *worker) works() {
+	defer close(w.left)
+	for {
+		w.asks()
+		select {
+		case <-w.leave:
+			return
+		default:
+		}
+		// In the kernel, so that it may look before any timer of this process has run.
+		_ = unix.Nanosleep(&unix.Timespec{Nsec: int64(time.Millisecond)}, nil)
+	}
+}
+
+// asks asks whether the lock is held, and tells of a yes: a unit of work begins. It
+// tells of the first no, too.
+func (w *worker) asks() (holds bool) {
+	e := event{What: "looked", Since: now()}
+	holds = w.lock.Holds()
+	e.At = now()
+	switch {
+	case holds:
+		w.tell(e)
+	case !w.ended:
+		w.ended, e.What = true, "ended"
+		w.tell(e)
+	}
+	return holds
+}
+
+// rests ends works, if it runs.
+func (w *worker) rests() {
+	if w.leave != nil {
+		close(w.leave)
+		<-w.left
+		w.leave = nil
+	}
+}
+
+// writes writes to a store without asking whether the lock is held any more.
+func (w *worker) writes(store string, token int64) {
+	for {
+		if resp, err := http.PostForm(store, url.Values{"who": {w.who}, "token": {fmt.Sprint(token)}}); err == nil {
+			resp.Body.Close() // what the store says is for the parent to judge
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// tellsRenewals tells of each request to renew a lease.
+func (w *worker) tellsRenewals(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	s, err := streamer(ctx, desc, cc, method, opts...)
+	if err != nil || !strings.HasSuffix(method, "/LeaseKeepAlive") {
+		return s, err
+	}
+	return renewals{s, w}, nil
+}
+
+type renewals struct {
+	grpc.ClientStream
+	w *worker
+}
+
+func (r renewals) SendMsg(m any) error {
+	err := r.ClientStream.SendMsg(m)
+	r.w.tell(event{What: "renewing"})
+	return err
+}
+
+func (w *worker) unlocks(bound time.Duration) error {
+	w.rests()
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	defer cancel()
+	since := now()
+	err := w.lock.Unlock(ctx)
+	e := event{What: "unlocked", Since: since}
+	if err != nil {
+		e.Err, e.Lost = err.Error(), w.side.lost(err)
+	}
+	w.tell(e)
+	return err
+}

@@ -1,0 +1,284 @@
+package faults
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/version"
+
+	"github.com/etcdlock/etcdlock/internal/record"
+)
+
+// A row is one line of the published table.
+type row struct {
+	id    string // S1 to S29
+	name  string // of several with that id, else ""
+	fault string
+	must  string // what must hold, with its figure
+
+	leastMargin time.Duration // from the end of a hold by a loss to the next hold
+
+	quick   int // trials of a quick run, at least 1
+	full    int // trials of a full run, if that is not -trials
+	lanes   int // trials at once, 8 unless said otherwise: most of them wait most of the time
+	noPeer  bool
+	command string // that measures the row again, unless it is this test with -trials and -peer
+}
+
+// slack is what a loaded machine may take for something that is due now.
+const slack = 10 * time.Second
+
+// prove runs a row's story for each side, judges the beliefs in it, and records the
+// figures.
+func prove(t *testing.T, r row, story func(tr *trial)) {
+	t.Helper()
+	sides := []side{ours}
+	if *peer && !r.noPeer {
+		sides = append(sides, theirs)
+	}
+	for _, s := range sides {
+		t.Run(s.name, func(t *testing.T) {
+			f := r.run(t, s, story)
+			t.Logf("%s %s: %d of %d broken; %s", r.id, r.name, f.broken, f.n, f)
+			if t.Failed() && f.broken == 0 {
+				return // the machinery failed, not the lock: that is no figure
+			}
+			record.Save(t, record.Result{
+				Row: r.id, Case: r.name, Fault: r.fault, Must: r.must, Side: s.name,
+				N: f.n, Broken: f.broken, Figures: f.String(), Etcd: version.Version,
+				Command: cmp.Or(r.command, fmt.Sprintf("go test . -run '^%s$' -trials %d -peer", strings.Split(t.Name(), "/")[0], f.n)),
+			})
+		})
+	}
+}
+
+func (r row) run(t *testing.T, s side, story func(tr *trial)) *figures {
+	n := cmp.Or(r.quick, 1)
+	if *trials > 0 {
+		n = cmp.Or(r.full, *trials)
+	}
+	f := newFigures(n)
+	free := make(chan struct{}, cmp.Or(r.lanes, 8))
+	var all sync.WaitGroup
+	for i := range n {
+		free <- struct{}{}
+		all.Go(func() {
+			defer func() { <-free }()
+			t.Run(fmt.Sprint("trial ", i+1), func(t *testing.T) {
+				tr := &trial{T: t, row: r, side: s, i: i, n: n, figures: f, name: fmt.Sprintf("lock/%s/%d", r.id, i)}
+				// First, so that it runs when all else that the trial made has ended.
+				t.Cleanup(tr.judge)
+				tr.tell(story)
+			})
+		})
+	}
+	all.Wait()
+	return f
+}
+
+// A trial is one run of a story, by one side, about one lock.
+type trial struct {
+	*testing.T
+	row     row
+	side    side
+	i, n    int    // which trial of how many, from 0
+	name    string // of the lock
+	figures *figures
+
+	mu     sync.Mutex
+	broken []string
+	spans  []*span
+}
+
+// endOfTrial is what a trial panics with when it is broken and cannot go on.
+type endOfTrial struct{}
+
+// tell runs a story, to its end or to where it is broken.
+func (tr *trial) tell(story func(*trial)) {
+	defer func() {
+		if r := recover(); r != nil && r != (endOfTrial{}) {
+			panic(r)
+		}
+	}()
+	story(tr)
+}
+
+// broke notes that a promise does not hold. The trial goes on.
+func (tr *trial) broke(format string, args ...any) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.broken = append(tr.broken, fmt.Sprintf(format, args...))
+}
+
+// must ends the trial unless a promise holds. To be called by the story's goroutine.
+func (tr *trial) must(holds bool, format string, args ...any) {
+	if !holds {
+		tr.broke(format, args...)
+		panic(endOfTrial{})
+	}
+}
+
+// A span is the time for which a party believed to hold the lock.
+type span struct {
+	who         string
+	token       int64
+	from, until time.Duration // on the monotonic clock; until is 0 while it lasts
+	lost        bool          // ended by a loss
+}
+
+// begins notes a belief.
+func (tr *trial) begins(who string, token int64, from time.Duration) *span {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	s := &span{who: who, token: token, from: from}
+	tr.spans = append(tr.spans, s)
+	return s
+}
+
+// ends notes the end of a belief, unless it has ended before.
+func (tr *trial) ends(s *span, at time.Duration, lost bool) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	if s.until == 0 {
+		s.until, s.lost = at, lost
+	}
+}
+
+// Invariant: no two beliefs overlap, and tokens grow with them. judge checks that, and
+// counts the trial.
+func (tr *trial) judge() {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	slices.SortFunc(tr.spans, func(a, b *span) int { return cmp.Compare(a.from, b.from) })
+	var last *span // that which lasts longest of those before
+	for _, s := range tr.spans {
+		if s.until == 0 {
+			s.until = now()
+		}
+		if last != nil {
+			switch gap := s.from - last.until; {
+			case gap < 0:
+				overlap := min(s.until, last.until) - s.from
+				tr.broken = append(tr.broken, fmt.Sprintf("%s and %s both believed to hold the lock, for %v", last.who, s.who, overlap))
+				tr.figures.longest("overlap", overlap)
+				tr.figures.add("overlaps", 1)
+			case last.lost:
+				tr.figures.shortest("margin", gap)
+				if gap < tr.row.leastMargin {
+					tr.broken = append(tr.broken, fmt.Sprintf("%s knew only %v before %s got in", last.who, gap, s.who))
+				}
+			}
+			if s.token <= last.token {
+				tr.broken = append(tr.broken, fmt.Sprintf("token %d of %s after %d of %s", s.token, s.who, last.token, last.who))
+			}
+		}
+		if last == nil || s.until > last.until {
+			last = s
+		}
+	}
+	if say := tr.Log; len(tr.broken) > 0 {
+		if tr.side.name == ours.name {
+			say = tr.Error
+		}
+		const enough = 5
+		say(fmt.Sprintf("broken %d times:\n%s", len(tr.broken), strings.Join(tr.broken[:min(enough, len(tr.broken))], "\n")))
+	}
+	tr.figures.count(len(tr.broken) > 0)
+}
+
+// figures are what the trials of a row and side have measured.
+type figures struct {
+	mu          sync.Mutex
+	n, broken   int
+	least, most map[string]time.Duration
+	sums        map[string]int
+}
+
+func newFigures(n int) *figures {
+	return &figures{n: n, least: map[string]time.Duration{}, most: map[string]time.Duration{}, sums: map[string]int{}}
+}
+
+func (f *figures) count(broken bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if broken {
+		f.broken++
+	}
+}
+
+// shortest notes a time of which the table tells the least.
+func (f *figures) shortest(what string, d time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if least, known := f.least[what]; !known || d < least {
+		f.least[what] = d
+	}
+}
+
+// longest notes a time of which the table tells the greatest.
+func (f *figures) longest(what string, d time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.most[what] = max(f.most[what], d)
+}
+
+// add counts something.
+func (f *figures) add(what string, n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sums[what] += n
+}
+
+func (f *figures) String() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var parts []string
+	for what, d := range f.least {
+		parts = append(parts, fmt.Sprintf("least %s %v", what, rounded(d)))
+	}
+	for what, d := range f.most {
+		parts = append(parts, fmt.Sprintf("longest %s %v", what, rounded(d)))
+	}
+	for what, n := range f.sums {
+		parts = append(parts, fmt.Sprintf("%s %d", what, n))
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, ", ")
+}
+
+func rounded(d time.Duration) time.Duration {
+	if d < 10*time.Millisecond {
+		return d.Round(100 * time.Microsecond)
+	}
+	return d.Round(time.Millisecond)
+}
+
+// phase lets a part of d pass that differs from trial to trial, so that a fault does not
+// always strike at the same moment of a period.
+func (tr *trial) phase(d time.Duration) {
+	time.Sleep(d * time.Duration(tr.i%tr.n) / time.Duration(tr.n))
+}
+
+// bounded is a context for what must come, which outlives t.Context and so serves in
+// Cleanup.
+func (tr *trial) bounded(d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	tr.Cleanup(cancel)
+	return ctx
+}
+
+// eventually waits for what no channel announces.
+func eventually(d time.Duration, ok func() bool) bool {
+	for deadline := time.Now().Add(d); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return ok()
+		}
+	}
+	return true
+}
