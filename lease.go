@@ -258,7 +258,7 @@ func (s *Session) unlock() {
 //	keeper           a grant, per lease    with the lease, once it is revoked
 //	renewal, look    the keeper            with their answer or their time
 //	grant            Lock without a lease  with its answer or its time, and a pause
-//	second attempts  a call unanswered     with the answer to either or their time
+//	more attempts    a call unanswered     with the first answer or their time
 //	removal          a place given up      once etcd confirms, or with the lease
 //	hooks            an event to tell      when all events are told
 func (s *Session) goLocked(f func()) {
@@ -383,15 +383,20 @@ func (s *Session) grantLease(g *grant) {
 
 // newLease asks for a lease, and makes it the current one if it can be used.
 func (s *Session) newLease() error {
-	attemptStarted := time.Now()
-	bound := s.grantRetry.bound(s.rpcTimeout())
-	resp, err := attempt(s.ctx, s, bound, func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) {
-		return s.client.Grant(ctx, int64(s.cfg.ttl/time.Second))
+	type granted struct {
+		resp    *clientv3.LeaseGrantResponse
+		started time.Time
+	}
+	// Of several answers the first counts. The other leases have no keys, and expire.
+	g, err := attemptNext(s.ctx, s, &s.grantRetry, s.rpcTimeout(), func(ctx context.Context) (granted, error) {
+		started := time.Now()
+		resp, err := s.client.Grant(ctx, int64(s.cfg.ttl/time.Second))
+		return granted{resp, started}, err
 	})
-	s.grantRetry.note(err)
 	if err != nil {
 		return err
 	}
+	resp, attemptStarted := g.resp, g.started
 
 	s.mu.Lock()
 	defer s.unlock()
@@ -846,9 +851,7 @@ func (l *lease) sweep(ctx context.Context, keys []string) error {
 }
 
 // revoke gives the lease back, and with it every key that is left. It tries until
-// etcd confirms, the lease must have expired, or the Session ends. After an attempt that
-// had no answer it sends two at once: several leases that Close revokes would otherwise
-// take turns on the endpoints, and one of them could meet the dead one every time.
+// etcd confirms, the lease must have expired, or the Session ends.
 func (l *lease) revoke() {
 	s := l.s
 	revoke := func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) {
@@ -858,13 +861,7 @@ func (l *lease) revoke() {
 	var retry backoff
 	var err error
 	for {
-		bound := retry.bound(s.rpcTimeout())
-		if retry.unanswered == 0 {
-			_, err = attempt(s.ctx, s, bound, revoke)
-		} else {
-			_, err = attemptTwice(s.ctx, s, bound, revoke)
-		}
-		retry.note(err)
+		_, err = attemptNext(s.ctx, s, &retry, s.rpcTimeout(), revoke)
 		if err == nil || answered(err, textLeaseNotFound) || refused(err) || s.clientClosed() || time.Now().After(expired) {
 			break
 		}

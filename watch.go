@@ -141,24 +141,30 @@ type commit struct {
 }
 
 // commit is one of a call's attempts at a transaction that writes. If the one before it
-// had no answer it sends two at once, so that one dead endpoint of several cannot meet
-// them all; each transaction here may be carried out any number of times.
+// had no answer it is sent several times: each transaction here may be carried out any
+// number of times.
 func (s *Session) commit(ctx context.Context, retry *backoff, ifs []clientv3.Cmp, then, otherwise []clientv3.Op) commit {
 	txn := func(ctx context.Context) (commit, error) {
 		call := &callContext{Context: ctx}
 		resp, err := s.client.Txn(call).If(ifs...).Then(then...).Else(otherwise...).Commit()
 		return commit{resp: resp, repeated: call.asked.Load()}, err
 	}
-	var c commit
-	bound := retry.bound(s.rpcTimeout())
-	if retry.unanswered == 0 {
-		c, c.err = attempt(ctx, s, bound, txn)
-	} else {
-		c, c.err = attemptTwice(ctx, s, bound, txn)
-		c.repeated = true
-	}
-	retry.note(c.err)
+	several := retry.unanswered > 0
+	c, err := attemptNext(ctx, s, retry, s.rpcTimeout(), txn)
+	c.err = err
+	c.repeated = c.repeated || several
 	return c
+}
+
+// attemptNext is the next of a call's attempts, of which the first may take a time.
+func attemptNext[R any](ctx context.Context, s *Session, retry *backoff, first time.Duration, f func(context.Context) (R, error)) (r R, err error) {
+	if retry.unanswered == 0 {
+		r, err = attempt(ctx, s, first, f)
+	} else {
+		r, err = attemptOften(ctx, s, first, retry.bound(first), f)
+	}
+	retry.note(err)
+	return r, err
 }
 
 // attempt calls f once, for a bounded time. errNoAnswer says that the time has passed.
@@ -173,30 +179,46 @@ func attempt[R any](ctx context.Context, s *Session, bound time.Duration, f func
 	return r, err
 }
 
-// attemptTwice calls f twice at once, and returns the first good answer, or else any.
-func attemptTwice[R any](ctx context.Context, s *Session, bound time.Duration, f func(context.Context) (R, error)) (R, error) {
+// attemptOften is an attempt after one that had no answer. It calls f twice at once, so
+// that one dead endpoint of several cannot meet both, and once more each time that every
+// has passed, while the earlier calls may still be answered: so an etcd that is slow is
+// heard, and one that is back is heard soon. It returns the first good answer or refusal.
+func attemptOften[R any](ctx context.Context, s *Session, every, bound time.Duration, f func(context.Context) (R, error)) (R, error) {
 	type result struct {
 		r   R
 		err error
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // ends the slower one, whose answer is dropped
-	defer context.AfterFunc(s.ctx, cancel)()
-	results := make(chan result, 2)
-	for range 2 {
-		s.spawn(func() {
-			r, err := attempt(ctx, s, bound, f)
-			results <- result{r, err}
-		})
-	}
-	answer := <-results
-	if answer.err != nil {
-		// A refusal is an answer, too: no answer to the other one takes nothing from it.
-		if other := <-results; other.err != errNoAnswer {
-			answer = other
+	return attempt(ctx, s, bound, func(ctx context.Context) (R, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel() // ends the slower calls, whose answers are dropped
+		defer context.AfterFunc(s.ctx, cancel)()
+		results := make(chan result, 2+bound/every)
+		calls := 0
+		call := func() {
+			calls++
+			s.spawn(func() {
+				r, err := f(ctx)
+				results <- result{r, err}
+			})
 		}
-	}
-	return answer.r, answer.err
+		call()
+		call()
+		again := time.NewTicker(every)
+		defer again.Stop()
+		for {
+			select {
+			case answer := <-results:
+				calls--
+				if calls == 0 || answer.err == nil || refused(answer.err) || answered(answer.err, textLeaseNotFound) {
+					return answer.r, answer.err
+				}
+			case <-again.C:
+				if ctx.Err() == nil {
+					call()
+				}
+			}
+		}
+	})
 }
 
 // queue puts the key, unless it is there already, and reads the line. It may be
@@ -513,14 +535,12 @@ func (p *place) look(ctx context.Context, c *claim, at int64) error {
 	return nil
 }
 
-// read calls get until it is answered; after a failure two at once, so that one dead
-// endpoint of several cannot meet them all. It gives up when ctx ends, the lease or the
+// read calls get until it is answered. It gives up when ctx ends, the lease or the
 // own key is gone, or etcd refuses.
 func read[R any](ctx context.Context, p *place, c *claim, get func(context.Context) (R, error)) (R, error) {
 	var retry backoff
-	resp, err := attempt(ctx, p.s, readTimeout, get)
 	for {
-		retry.note(err)
+		resp, err := attemptNext(ctx, p.s, &retry, readTimeout, get)
 		switch {
 		case err == nil:
 			c.lastErr = nil
@@ -533,6 +553,7 @@ func read[R any](ctx context.Context, p *place, c *claim, get func(context.Conte
 			return resp, errClientClosed
 		}
 		c.lastErr = err
+		retry.unanswered = max(retry.unanswered, 1) // another member may know more
 		select {
 		case <-p.lease.dead:
 			return resp, errQueueAnew
@@ -543,7 +564,6 @@ func read[R any](ctx context.Context, p *place, c *claim, get func(context.Conte
 		if err := retry.wait(ctx, p.s); err != nil {
 			return resp, err
 		}
-		resp, err = attemptTwice(ctx, p.s, retry.bound(readTimeout), get)
 	}
 }
 
