@@ -154,7 +154,7 @@ func TestS03AHolderOnAMemberThatIsCutOffKnowsBeforeTheNextOneGetsIn(t *testing.T
 //	compacted, or all members are stopped and started again | the next one holds
 func TestS06TokensGrowThroughEverything(t *testing.T) {
 	prove(t, row{
-		id: "S6", quick: 2, lanes: 4,
+		id: "S6", quick: 2, full: 4, lanes: 4,
 		fault: "a holder cut off, the leader moved, the history compacted, all members restarted, between one hold and the next",
 		must:  "tokens strictly growing",
 	}, func(tr *trial) {

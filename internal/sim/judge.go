@@ -68,6 +68,7 @@ type judge struct {
 	violations []violation
 	log        []string
 	keys       map[string]*keyLife // by key: the last one
+	lives      map[int64]*keyLife  // all of them, by create revision: a transaction puts one key
 	beliefs    map[string][]*belief
 	newest     map[string]int64 // the greatest token, by name
 	waiting    map[string][]*call
@@ -117,6 +118,7 @@ func newJudge(side Side, cluster *Cluster) *judge {
 		side:    side,
 		cluster: cluster,
 		keys:    make(map[string]*keyLife),
+		lives:   make(map[int64]*keyLife),
 		beliefs: make(map[string][]*belief),
 		newest:  make(map[string]int64),
 		waiting: make(map[string][]*call),
@@ -174,7 +176,8 @@ func (j *judge) changed(change Change) {
 				continue
 			}
 			j.put[change.By+" "+nameOf(key)] = time.Now()
-			j.keys[key] = &keyLife{owner: change.By, rev: rev, lease: event.Kv.Lease}
+			life = &keyLife{owner: change.By, rev: rev, lease: event.Kv.Lease}
+			j.keys[key], j.lives[rev] = life, life
 			continue
 		}
 		j.noteLocked("etcd: %s of %d removed by %s at %d", key, life.rev, change.By, rev)
@@ -341,11 +344,7 @@ func (j *judge) enters(w *worker, name string, h *hold, c *call) *belief {
 			return
 		}
 		j.holds++
-		for _, life := range j.keys {
-			if life.rev == h.token {
-				b.life = life
-			}
-		}
+		b.life = j.lives[h.token]
 		j.aloneLocked(b)
 		if j.side.judged {
 			j.firstLocked(b, v)

@@ -127,7 +127,7 @@ func TestSimulation(t *testing.T) {
 // runShare is what one process does: its share of the seeds, until one fails.
 func runShare(t *testing.T, side Side) {
 	runtime.GOMAXPROCS(1) // goroutines then run in nearly the same order every time
-	debug.SetGCPercent(400)
+	debug.SetGCPercent(1000)
 	sum := make(tally)
 	for seed := *firstSeed; seed < *firstSeed+*seeds; seed += *stride {
 		fmt.Println(atLine, seed)
