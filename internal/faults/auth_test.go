@@ -41,6 +41,7 @@ const lasting = 5 * time.Second
 //	a holds, b waits, d locks and unlocks another lock | five lives of a token pass |
 //	a unlocks, b gets in
 func TestS23TokensThatEndEndNothingElse(t *testing.T) {
+	t.Parallel()
 	const lives, life = 5, 2 * time.Second
 	kinds := []struct {
 		name  string
@@ -173,6 +174,7 @@ func (r *refusals) counted(cfg *clientv3.Config) {
 //	a locks, b waits, d does not get it by TryLock | a is renewed, and its key looked after,
 //	for longer than the TTL | a unlocks, b gets in | all close: nothing is left
 func TestS24ARoleOnThePrefixIsEnough(t *testing.T) {
+	t.Parallel()
 	prove(t, row{
 		id: "S24", name: "a role on the prefix only", quick: 4,
 		fault: "a user who may read and write below the lock's prefix, and nothing else",
@@ -225,6 +227,7 @@ func (tr *trial) leases(admin *clientv3.Client) int {
 //	a holds what it may | it tries what it may not, or only half | an error | nothing more
 //	is sent, and nothing is there | a still holds
 func TestS24OutsideOfTheRoleEveryCallIsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
 	const calls = 8
 	prove(t, row{
 		id: "S24", name: "outside the role", quick: 4,
@@ -281,6 +284,7 @@ func TestS24OutsideOfTheRoleEveryCallIsRefusedAtOnce(t *testing.T) {
 //	a, which etcd does not let in, calls for 3 s | an error | a second later nothing more is
 //	called | b, who has what it takes, locks
 func TestS25AClientThatTLSKeepsOutHasAnErrorWithinItsContext(t *testing.T) {
+	t.Parallel()
 	const (
 		bound = 3 * time.Second
 		rate  = 5 // a second: each attempt at a lease makes gRPC connect

@@ -38,6 +38,7 @@ func (tr *trial) seed() uint64 { return firstSeed() + uint64(tr.i) }
 //	and killed, members are frozen and killed, the leader moves, the history is compacted,
 //	all at random | the faults end | each client gets in once and closes
 func TestS10NoTwoWorkAtOnceThroughChaos(t *testing.T) {
+	t.Parallel()
 	const clients, members = 6, 3
 	length := 20 * time.Second
 	if *trials > 0 {

@@ -23,6 +23,7 @@ const isDue = 5 * time.Second
 //
 //	d holds a/b, or e does a | a locks a, b waits for it | d and e come and go | a unlocks, b gets in
 func TestS28NestedNamesAreIndependent(t *testing.T) {
+	t.Parallel()
 	for _, first := range []string{"the inner one", "the outer one"} {
 		t.Run(first, func(t *testing.T) {
 			prove(t, row{
@@ -73,6 +74,7 @@ func TestS28NestedNamesAreIndependent(t *testing.T) {
 //	a key stands below the name | a locks and unlocks | a locks, the key comes again, b
 //	waits | a unlocks, b gets in | the key is still there
 func TestS28AForeignKeyBlocksNobody(t *testing.T) {
+	t.Parallel()
 	keys := strayKeys()
 	prove(t, row{
 		id: "S28", name: "foreign keys", quick: len(keys), full: len(keys),
@@ -241,6 +243,7 @@ func (tr *trial) tokenOf(ctx context.Context, admin *clientv3.Client, key string
 //	a guest holds | a does not get it by TryLock, and waits, another guest waits behind a |
 //	the guest unlocks, a gets in | a unlocks, the other guest gets in
 func TestS28OtherClientsStandInTheSameLine(t *testing.T) {
+	t.Parallel()
 	for _, kind := range guests {
 		t.Run(kind.name, func(t *testing.T) {
 			prove(t, row{
@@ -300,6 +303,7 @@ func comes[T any](tr *trial, from <-chan T, what string) (v T) {
 
 // S28. The same in a crowd: one of each library, all at once, again and again.
 func TestS28AMixedFleetExcludesEachOther(t *testing.T) {
+	t.Parallel()
 	const cycles = 10
 	prove(t, row{
 		id: "S28", name: "a mixed fleet", quick: 2, lanes: 2,

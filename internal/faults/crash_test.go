@@ -14,6 +14,7 @@ const freed = ttl + time.Second + 500*time.Millisecond
 //
 //	a holds, b waits | a is killed | its lease expires, b gets in
 func TestS16AHolderThatIsKilledBlocksNobodyForLong(t *testing.T) {
+	t.Parallel()
 	prove(t, row{
 		id: "S16", name: "holder", quick: 4,
 		fault: "holder killed (SIGKILL)",
@@ -40,6 +41,7 @@ func TestS16AHolderThatIsKilledBlocksNobodyForLong(t *testing.T) {
 //	a holds, w waits, and b behind it | w is killed | a unlocks, at once or when w's
 //	lease has expired | b gets in
 func TestS16AWaiterThatIsKilledBlocksNobodyForLong(t *testing.T) {
+	t.Parallel()
 	deaths := []struct {
 		name    string
 		expires bool // before its turn comes

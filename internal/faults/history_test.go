@@ -187,6 +187,7 @@ func judged(t testing.TB, all []*hold) (verdict porcupine.CheckResult, file stri
 // The judge of histories judges known ones rightly. Times are in nanoseconds; client 1
 // is the first list, and so on.
 func TestTheJudgeOfHistories(t *testing.T) {
+	t.Parallel()
 	locks := func(from, until time.Duration, token int64) event {
 		return event{What: "locked", Since: from, At: until, Token: token}
 	}

@@ -25,6 +25,7 @@ import (
 //
 //	for each input: a call with it | an error
 func TestS27ABadInputIsAnErrorThatNamesIt(t *testing.T) {
+	t.Parallel()
 	inputs := badInputs()
 	require.GreaterOrEqual(t, len(inputs), 60)
 	c := etcdtest.Start(t, 1)
@@ -70,6 +71,7 @@ func TestS27ABadInputIsAnErrorThatNamesIt(t *testing.T) {
 //
 //	a locks with a TTL of 1 ns | its lease has a second | a unlocks
 func TestS27ATTLOfANanosecondIsTheShortestThereIs(t *testing.T) {
+	t.Parallel()
 	prove(t, row{
 		id: "S27", name: "a TTL of 1 ns", quick: 2,
 		fault: "a TTL of 1 ns",

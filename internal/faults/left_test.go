@@ -64,6 +64,7 @@ var hows = []struct {
 //	a calls | its write is committed, the answer is lost | etcd answers again, at once or
 //	only after a's context has ended | b gets in
 func TestS13AnAnswerLostAfterTheCommitLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
 	for _, w := range []write{grant, acquire, release, revoke} {
 		for _, how := range hows {
 			name := w.name + ", " + how.name
@@ -83,6 +84,7 @@ func TestS13AnAnswerLostAfterTheCommitLeavesNothingBehind(t *testing.T) {
 //	a calls | its write is lost | etcd answers again, at once or only after a's context
 //	has ended | b gets in
 func TestS14ARequestLostBeforeTheCommitIsNoSuccess(t *testing.T) {
+	t.Parallel()
 	for _, w := range []write{grant, acquire, release, revoke} {
 		for _, how := range hows {
 			name := w.name + ", " + how.name
@@ -250,6 +252,8 @@ func (p *party) does(ctx context.Context, verb string) error {
 // S15. A call returns when its context ends, whatever the network does.
 //
 //	nothing answers a | a calls | its context ends | the call returns
+//
+// It is not run beside other tests, which would delay its calls.
 func TestS15ACallReturnsWhenItsContextEnds(t *testing.T) {
 	const bound = 100 * time.Millisecond
 	situations := []struct {
@@ -330,6 +334,8 @@ func TestS15ACallReturnsWhenItsContextEnds(t *testing.T) {
 //
 //	10 locks, each: 50 cycles, 10 cancelled waits, 5 losses | all are closed | nothing is
 //	left in this process or in etcd
+//
+// It is not run beside other tests, whose goroutines it would count.
 func TestS17CloseLeavesNothing(t *testing.T) {
 	const names, cycles, cancelled, losses = 10, 50, 10, 5
 	prove(t, row{

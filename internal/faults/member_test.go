@@ -21,6 +21,7 @@ import (
 //	a holds, b waits by one of three members | that is frozen, or black-holed | a unlocks |
 //	b gets in
 func TestS19AWaiterWhoseMemberFallsSilentGetsIn(t *testing.T) {
+	t.Parallel()
 	// A silence makes two clients, and a way to silence the member at an address, from
 	// which the first of them stays away.
 	type silence func(tr *trial, opt etcdtest.ClientOption) (away, client *clientv3.Client, silences func(addr string))
@@ -136,6 +137,7 @@ func (s routed) RecvMsg(m any) error {
 //	a holds, b and c wait | it happens | a still holds, longer than its lease would last
 //	without a renewal after that | a unlocks | b gets in, then c
 func TestS22WhatHappensToTheMembersCostsNoHold(t *testing.T) {
+	t.Parallel()
 	type world func(tr *trial) (client func() *clientv3.Client, happens func())
 	processes := func(happens func(s *servers)) world {
 		return func(tr *trial) (func() *clientv3.Client, func()) {

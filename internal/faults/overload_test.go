@@ -29,6 +29,7 @@ const (
 //	a holds, b waits | no space | a is renewed, a unlocks, b gets in | d cannot, and
 //	leaves nothing | e waits or is told, b unlocks | space | e gets in
 func TestS26WithoutSpaceALockIsReleasedAndNotTaken(t *testing.T) {
+	t.Parallel()
 	prove(t, row{
 		id: "S26", name: "NOSPACE alarm", quick: 4,
 		fault: "the database outgrows its quota: an alarm, under which etcd refuses what puts or grants",
@@ -130,6 +131,7 @@ func makeSpace(tr *trial, admin *clientv3.Client) {
 //	a calls Lock | its key is put, and etcd answers "no space" | a gives up, or waits |
 //	space | b gets in, or a does
 func TestS26TheFirstRefusalForWantOfSpaceLeavesNoKey(t *testing.T) {
+	t.Parallel()
 	for _, then := range []string{"given up", "waited through"} {
 		t.Run(then, func(t *testing.T) {
 			prove(t, row{
@@ -178,6 +180,7 @@ func TestS26TheFirstRefusalForWantOfSpaceLeavesNoKey(t *testing.T) {
 //	a holds, its twin waits in the same process | a unlocks: its key is deleted, its twin's
 //	is put, and etcd answers "no space" | Unlock says nil | space | the twin gets in
 func TestS26AReleaseThatIsRefusedAfterItWasCarriedOutIsARelease(t *testing.T) {
+	t.Parallel()
 	prove(t, row{
 		id: "S26", name: "the first refusal, of a release", quick: 4,
 		fault:  "NOSPACE: the first Txn that is refused, after it was applied, hands over inside a Session",
@@ -280,6 +283,7 @@ func (tr *trial) keysAt(admin *clientv3.Client, revision int64) int64 {
 //	a holds, b waits | too many requests | a unlocks, d gives up, e waits or is told |
 //	etcd has caught up | a has unlocked, b gets in, then e
 func TestS26AnEtcdThatCannotKeepUpIsWaitedFor(t *testing.T) {
+	t.Parallel()
 	prove(t, row{
 		id: "S26", name: "too many requests", quick: 2, lanes: 2,
 		fault: "a member that is more than 5,000 entries behind with applying: it refuses what writes, and answers no read",

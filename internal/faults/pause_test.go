@@ -66,6 +66,7 @@ func unread(tr *trial, addr string) (sum uint64) {
 //
 //	a works, and asks before each unit | a is frozen | its lease expires, b gets in | a wakes
 func TestS04AProcessThatWasFrozenBeginsNoWorkAfterTheNextOwnerGotIn(t *testing.T) {
+	t.Parallel()
 	for _, pause := range pauses {
 		t.Run(pause.name, func(t *testing.T) {
 			prove(t, row{
@@ -107,6 +108,7 @@ func TestS04AProcessThatWasFrozenBeginsNoWorkAfterTheNextOwnerGotIn(t *testing.T
 //	a writes, and asks no more | a is frozen | its lease expires, b gets in and writes |
 //	a wakes and goes on writing, and so does b
 func TestS05AResourceThatChecksTheTokenRefusesEveryStaleWrite(t *testing.T) {
+	t.Parallel()
 	for _, pause := range pauses {
 		t.Run(pause.name, func(t *testing.T) {
 			prove(t, row{

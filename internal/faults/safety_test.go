@@ -30,6 +30,7 @@ const (
 //
 //	a holds, b waits | a's connection breaks | a knows | a's lease expires | b gets in
 func TestS01AHolderWhoseConnectionBreaksKnowsBeforeTheNextOneGetsIn(t *testing.T) {
+	t.Parallel()
 	breaks := []struct {
 		name string
 		cut  func(*etcdtest.Proxy)
@@ -72,6 +73,7 @@ func TestS01AHolderWhoseConnectionBreaksKnowsBeforeTheNextOneGetsIn(t *testing.T
 //	a holds, b waits | answers come ever later | requests are lost, and the answers
 //	under way still arrive | a knows | b gets in
 func TestS02SlowAnswersLengthenNoHold(t *testing.T) {
+	t.Parallel()
 	slows := []struct {
 		name     string
 		eighths  int // of the TTL, reached step by step
@@ -117,6 +119,7 @@ func TestS02SlowAnswersLengthenNoHold(t *testing.T) {
 //	a holds by one member, b waits by the others | that member is cut off from them |
 //	a knows | b gets in
 func TestS03AHolderOnAMemberThatIsCutOffKnowsBeforeTheNextOneGetsIn(t *testing.T) {
+	t.Parallel()
 	for _, role := range []string{"leader", "follower"} {
 		t.Run(role, func(t *testing.T) {
 			prove(t, row{
@@ -153,6 +156,7 @@ func TestS03AHolderOnAMemberThatIsCutOffKnowsBeforeTheNextOneGetsIn(t *testing.T
 //	for each: a party holds | it is cut off, or the leader moves, or the history is
 //	compacted, or all members are stopped and started again | the next one holds
 func TestS06TokensGrowThroughEverything(t *testing.T) {
+	t.Parallel()
 	prove(t, row{
 		id: "S6", quick: 2, full: 4, lanes: 4,
 		fault: "a holder cut off, the leader moved, the history compacted, all members restarted, between one hold and the next",
@@ -206,6 +210,7 @@ func TestS06TokensGrowThroughEverything(t *testing.T) {
 // Mutex. What they do in the critical section is not synchronized by anything else, so
 // that the race detector judges, too.
 func TestS07GoroutinesExcludeEachOtherAsProcessesDo(t *testing.T) {
+	t.Parallel()
 	const goroutines = 16
 	cycles := 125 // of each, 2,000 in all
 	if *trials > 0 {
@@ -281,6 +286,7 @@ func (tr *trial) adds(l lock, sum *int) bool {
 //
 //	a holds | an operator deletes its key, or revokes its lease | a is told
 func TestS08AHolderIsToldThatItsKeyWasTakenAway(t *testing.T) {
+	t.Parallel()
 	takes := []struct {
 		name string
 		take func(tr *trial, admin *clientv3.Client, held *mvccpb.KeyValue) error
@@ -326,6 +332,7 @@ func TestS08AHolderIsToldThatItsKeyWasTakenAway(t *testing.T) {
 //
 //	a holds | a is cut off, its lease expires, b gets in | a is heard again | a unlocks
 func TestS09UnlockAfterExpiryLeavesTheNextOwnerAlone(t *testing.T) {
+	t.Parallel()
 	prove(t, row{
 		id: "S9", quick: 4,
 		fault: "Unlock after expiry, with the next owner present",

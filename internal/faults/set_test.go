@@ -26,6 +26,7 @@ import (
 //	4 clients add | their connections break, they are frozen, most of all between the
 //	read and the write, a member is cut off with a client | the faults end | the set is read
 func TestS11NoAcknowledgedAddIsLost(t *testing.T) {
+	t.Parallel()
 	const clients, members, length = 4, 3, 8 * time.Second
 	adds := 1000
 	if raceDetector {
@@ -80,6 +81,7 @@ func TestS11NoAcknowledgedAddIsLost(t *testing.T) {
 //	a holds, and reads the set | a is frozen, its lease expires | b gets in, adds, unlocks |
 //	a wakes and writes
 func TestS11AWriteThatComesTooLateIsRefusedByTheGuardOnly(t *testing.T) {
+	t.Parallel()
 	for _, guarded := range []bool{true, false} {
 		name, must := "a late write, guarded", "it is refused, and the add of the next owner stays"
 		if !guarded {
@@ -123,6 +125,7 @@ func TestS11AWriteThatComesTooLateIsRefusedByTheGuardOnly(t *testing.T) {
 //	a writes, no answer, the request is still on its way | a unlocks, and locks again, or
 //	not | a writes anew | the request arrives
 func TestS11AWriteOfUnknownOutcomeIsRefusedOnceItsHoldHasEnded(t *testing.T) {
+	t.Parallel()
 	for _, ends := range []bool{true, false} {
 		name, must := "a write of unknown outcome, then a new hold", "it is refused when it comes, and the next write stays"
 		if !ends {

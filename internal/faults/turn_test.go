@@ -12,6 +12,7 @@ import (
 //	a holds, b waits by a member | that is cut off from the others, which b can reach |
 //	a unlocks | b gets in
 func TestS18AWaiterOnAMemberThatIsCutOffGetsIn(t *testing.T) {
+	t.Parallel()
 	for _, role := range []string{"leader", "follower"} {
 		t.Run(role, func(t *testing.T) {
 			prove(t, row{

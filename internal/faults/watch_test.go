@@ -19,6 +19,7 @@ import (
 //
 //	a holds, b waits | a unlocks, and the event is lost with or without b's watch | b gets in
 func TestS20AWaiterGetsInThoughItsWatchTellsNothing(t *testing.T) {
+	t.Parallel()
 	const bound = 3 * time.Second
 	type network struct {
 		proxy *etcdtest.Proxy
@@ -112,6 +113,7 @@ func (s *cancelledStream) RecvMsg(msg any) error {
 //	a holds, then b waits, then d | everything is compacted, in some cases while b and d
 //	are cut off | a unlocks, before that or after it | b gets in, then d
 func TestS21ACompactionDoesNotEndAWait(t *testing.T) {
+	t.Parallel()
 	type network struct {
 		b, d  *party
 		proxy *etcdtest.Proxy

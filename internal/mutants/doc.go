@@ -1,0 +1,14 @@
+// Package mutants plants wrong versions of the library, one at a time, and asks that the
+// project's tests see each of them. What a test has never seen fail, it may not test.
+//
+// A mutant is a design that somebody would be tempted by, as textual replacements in the
+// library's source. The sources stay as they are: the test binaries that are to kill the
+// mutant are built with the replaced text laid over them (go build -overlay).
+//
+//	go test ./internal/mutants                           two of them
+//	go test ./internal/mutants -mutants                  all, which takes minutes
+//	go test ./internal/mutants -mutant 'safety margin'   those with that in their name
+//
+// In each of these it is asked of all that every replacement finds its place, and that
+// what comes of it compiles.
+package mutants

@@ -1,0 +1,297 @@
+package mutants
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcdlock/etcdlock/internal/record"
+)
+
+var (
+	all  = flag.Bool("mutants", false, "have all mutants killed, which takes minutes, instead of two")
+	only = flag.String("mutant", "", "have the mutants killed whose names contain this")
+)
+
+// module is the root of the module, seen from here.
+const module = "../.."
+
+// timeLimit is what one run of a killer may take, which is seconds on an idle machine.
+// Whoever needs longer has seen nothing.
+const timeLimit = 5 * time.Minute
+
+// A mutant is one wrong version of the library.
+type mutant struct {
+	name    string   // the design
+	why     string   // it tempts, and what is wrong with it
+	edits   []edit   // that make it of the library as it is
+	killers []killer // the tests that must see it
+}
+
+// An edit replaces a text that occurs once.
+type edit struct{ file, old, new string }
+
+// A killer is a test that must fail for a mutant, and for nothing else.
+type killer struct {
+	dir   string // of its package, in the module
+	test  string
+	seeds int // that it tries at most; 0 if it does not try seeds
+}
+
+// simulation is the random simulation, with at most that many seeds.
+func simulation(seeds int) killer { return killer{"./internal/sim", "TestSimulation", seeds} }
+
+// named is a test of the library's own package.
+func named(test string) killer { return killer{".", test, 0} }
+
+// A replacement that does not find its place says which mutant must be brought up to date.
+// A mutant that does not compile would be killed by every test.
+func TestEveryMutantFitsTheLibrary(t *testing.T) {
+	lib := newChecker(t)
+	for _, m := range mutants {
+		t.Run(m.name, func(t *testing.T) {
+			require.NotEmpty(t, m.why)
+			require.NotEmpty(t, m.edits)
+			require.NotEmpty(t, m.killers)
+			require.NoError(t, lib.check(m.texts(t)))
+		})
+	}
+}
+
+func TestMutantsAreKilled(t *testing.T) {
+	chosen := chosen()
+	require.NotEmpty(t, chosen, "no mutant is called %q", *only)
+	survives := t.Run("the library as it is survives", func(t *testing.T) {
+		for _, k := range together(chosen) {
+			t.Run(k.dir, func(t *testing.T) {
+				t.Parallel()
+				killed, _, output := k.faces(t, library.build(t, k.dir))
+				require.False(t, killed, "fails for the library as it is:\n%s", output)
+			})
+		}
+	})
+	if !survives {
+		return // whatever kills everything tells nothing
+	}
+	for _, m := range chosen {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			m.isKilled(t)
+		})
+	}
+}
+
+// isKilled asks that each of its killers sees m.
+func (m mutant) isKilled(t *testing.T) {
+	result := record.Mutant{Name: m.name, Command: fmt.Sprintf("go test ./internal/mutants -mutant '%s'", m.name)}
+	for _, k := range m.killers {
+		killed, after, _ := k.faces(t, m.build(t, k.dir))
+		if !killed {
+			t.Errorf("%s does not see this:\n%s", k.test, m.why)
+			continue
+		}
+		t.Logf("killed by %s after %s", k.test, after)
+		if result.KilledBy != "" {
+			result.KilledBy, result.After = result.KilledBy+", ", result.After+", "
+		}
+		result.KilledBy, result.After = result.KilledBy+k.test, result.After+after
+	}
+	record.SaveMutant(t, result)
+}
+
+// few are run without a flag: one kill takes no more than a few seeds, the other one test.
+var few = []string{"the line is in the order of the keys", "trust counts from the answer"}
+
+// chosen are the mutants that the flags ask for.
+func chosen() []mutant {
+	switch {
+	case *only != "":
+		return slices.DeleteFunc(slices.Clone(mutants), func(m mutant) bool { return !strings.Contains(m.name, *only) })
+	case *all:
+		return mutants
+	default:
+		return slices.DeleteFunc(slices.Clone(mutants), func(m mutant) bool { return !slices.Contains(few, m.name) })
+	}
+}
+
+// together are the killers of all ms, as one of each package.
+func together(ms []mutant) []killer {
+	var packages []killer
+	for _, m := range ms {
+		for _, k := range m.killers {
+			i := slices.IndexFunc(packages, func(p killer) bool { return p.dir == k.dir })
+			if i < 0 {
+				packages = append(packages, k)
+				continue
+			}
+			packages[i].test += "|" + k.test
+			packages[i].seeds = max(packages[i].seeds, k.seeds)
+		}
+	}
+	return packages
+}
+
+// ---- building
+
+// library is the mutant that is none.
+var library mutant
+
+// texts are the library's files that m changes, by their paths.
+func (m mutant) texts(t *testing.T) map[string][]byte {
+	t.Helper()
+	changed := make(map[string][]byte)
+	for _, e := range m.edits {
+		path, err := filepath.Abs(filepath.Join(module, e.file))
+		require.NoError(t, err)
+		if changed[path] == nil {
+			changed[path], err = os.ReadFile(path)
+			require.NoError(t, err)
+		}
+		require.Equal(t, 1, bytes.Count(changed[path], []byte(e.old)),
+			"%s has changed: bring the mutant %q up to date, which replaces\n%s", e.file, m.name, e.old)
+		changed[path] = bytes.Replace(changed[path], []byte(e.old), []byte(e.new), 1)
+	}
+	return changed
+}
+
+// plant writes m's files, and returns the path of the overlay that puts them in the place
+// of the library's.
+func (m mutant) plant(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	replace := make(map[string]string)
+	for path, text := range m.texts(t) {
+		replace[path] = filepath.Join(dir, filepath.Base(path))
+		require.NoError(t, os.WriteFile(replace[path], text, 0o600))
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": replace})
+	require.NoError(t, err)
+	path := filepath.Join(dir, "overlay.json")
+	require.NoError(t, os.WriteFile(path, overlay, 0o600))
+	return path
+}
+
+// build returns the test binary of a package with m planted. The linker leaves out what a
+// debugger needs, which saves most of its time.
+func (m mutant) build(t *testing.T, dir string) (binary string) {
+	t.Helper()
+	binary = filepath.Join(t.TempDir(), "killer.test")
+	output, err := goCommand(t, "test", "-c", "-overlay", m.plant(t), "-ldflags", "-s -w", "-o", binary, dir).CombinedOutput()
+	require.NoError(t, err, "the mutant does not compile:\n%s", output)
+	return binary
+}
+
+// goCommand is a command of go in the module.
+func goCommand(t *testing.T, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(t.Context(), "go", args...)
+	cmd.Dir = module
+	return cmd
+}
+
+// A checker checks the types of the library, as the compiler does, in a fraction of its
+// time.
+type checker struct {
+	files   []string // of the library
+	fset    *token.FileSet
+	imports types.Importer
+}
+
+func newChecker(t *testing.T) checker {
+	t.Helper()
+	list := func(args ...string) []string {
+		output, err := goCommand(t, append([]string{"list"}, args...)...).Output()
+		require.NoError(t, err)
+		return strings.Split(strings.TrimSpace(string(output)), "\n")
+	}
+	exports := make(map[string]string) // by import path
+	for _, line := range list("-export", "-deps", "-f", "{{.ImportPath}}={{.Export}}", ".") {
+		path, export, _ := strings.Cut(line, "=")
+		exports[path] = export
+	}
+	fset := token.NewFileSet()
+	return checker{
+		files: list("-f", `{{range .GoFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}`, "."),
+		fset:  fset,
+		imports: importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
+			return os.Open(exports[path])
+		}),
+	}
+}
+
+// check checks the library with some of its files changed.
+func (c checker) check(changed map[string][]byte) error {
+	var files []*ast.File
+	for _, path := range c.files {
+		var text any // nil has the file read
+		if changed[path] != nil {
+			text = changed[path]
+		}
+		file, err := parser.ParseFile(c.fset, path, text, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		files = append(files, file)
+	}
+	config := types.Config{Importer: c.imports}
+	_, err := config.Check("etcdlock", c.fset, files, nil)
+	return err
+}
+
+// ---- killing
+
+// faces runs k, built with a mutant planted. It reports whether k failed as a test does,
+// after how much, and what it said.
+func (k killer) faces(t *testing.T, binary string) (killed bool, after, output string) {
+	t.Helper()
+	args := []string{"-test.run", "^(" + k.test + ")$", "-test.timeout", timeLimit.String(), "-test.failfast"}
+	if k.seeds > 0 { // one after the other, and in this process, which the time limit ends
+		args = append(args, "-stride", "1", "-seeds", strconv.Itoa(k.seeds))
+	}
+	test := exec.CommandContext(t.Context(), binary, args...)
+	test.Dir = filepath.Join(module, k.dir)
+	said, err := test.CombinedOutput()
+	if err == nil {
+		require.Contains(t, string(said), "PASS")
+		require.NotContains(t, string(said), "no tests to run")
+		return false, "", string(said)
+	}
+	require.Contains(t, string(said), "--- FAIL: ", "%s did not fail as a test does: %v", k.test, err)
+	return true, k.seedsTried(said), string(said)
+}
+
+// failedSeed is how the simulation tells the first seed that failed.
+var failedSeed = regexp.MustCompile(`(?m)^sim: seed (\d+) failed`)
+
+// seedsTried is what a killer that failed had tried.
+func (k killer) seedsTried(said []byte) string {
+	if k.seeds == 0 {
+		return "one run"
+	}
+	match := failedSeed.FindSubmatch(said)
+	if match == nil {
+		return "some seeds"
+	}
+	seed, _ := strconv.Atoi(string(match[1]))
+	if seed == 0 {
+		return "1 seed"
+	}
+	return fmt.Sprintf("%d seeds", seed+1)
+}

@@ -1,0 +1,396 @@
+package mutants
+
+// The mutants, in the order of the contract: trust, truth, the line, ghosts, lifetimes.
+// Where a second mechanism of the library makes up for what a mutant gives up, the
+// mutant gives up both: otherwise it would be another right version.
+var mutants = []mutant{
+	// ---- trust: rules 1 to 3
+
+	{
+		name: "trust counts from the answer",
+		why:  "It is what clientv3.KeepAlive does, and the answer is when one knows. A slow one adds its delay to the trust (rule 1).",
+		edits: []edit{
+			{"lease.go", `	until := attemptStarted.Add(ttl - l.s.cfg.marginOf(ttl))`, `	until := time.Now().Add(ttl - l.s.cfg.marginOf(ttl))`},
+			{"lease.go", `trustedUntil: attemptStarted.Add(ttl - s.cfg.marginOf(ttl)),`, `trustedUntil: time.Now().Add(ttl - s.cfg.marginOf(ttl)),`},
+		},
+		killers: []killer{named("TestTrustCountsFromTheSendInVirtualTime")},
+	},
+	{
+		name: "no safety margin",
+		why:  "sent + TTL is the exact bound, if all clocks run at one rate. They do not (rule 1).",
+		edits: []edit{
+			{"lease.go", `	until := attemptStarted.Add(ttl - l.s.cfg.marginOf(ttl))`, `	until := attemptStarted.Add(ttl)`},
+			{"lease.go", `trustedUntil: attemptStarted.Add(ttl - s.cfg.marginOf(ttl)),`, `trustedUntil: attemptStarted.Add(ttl),`},
+		},
+		killers: []killer{simulation(250), named("TestTheHolderHearsOfALossBeforeEtcdCanGiveTheLockAway")},
+	},
+	{
+		name: "a late answer revives the hold",
+		why:  "etcd says that the lease lives, so nobody else had the lock. But the hold was declared lost, and its work given up (rule 1).",
+		edits: []edit{{"lease.go", `	if l.ended != nil {
+		return // a late answer revives nothing
+	}
+`, `	if l.ended == errExpired {
+		l.ended, l.retired, l.dead, l.s.current = nil, nil, make(chan struct{}), l
+		for _, p := range l.places {
+			if p.hold != nil {
+				p.hold.cause = nil
+			}
+		}
+	}
+`}},
+		killers: []killer{simulation(250), named("TestALateAnswerRevivesNothingInVirtualTime")},
+	},
+	{
+		name: "a hold begins without a look at the clock",
+		why:  "The place is first in line and the key is there: what else could be asked for? That the trust is not over (rule 1).",
+		edits: []edit{{"lock.go", `	p.lease.checkLocked(time.Now())
+	if p.lease.ended != nil || p.isGone() {
+		return nil, errQueueAnew
+	}
+`, ``}},
+		killers: []killer{named("TestNoHoldBeginsWhenTheTrustIsOver")},
+	},
+	{
+		name: "contexts end by their timer only",
+		why:  "A context is asked often, the clock costs time, and there is a timer. After a pause of the process it has not run yet (rule 2).",
+		edits: []edit{{"lock.go", `func (c *holdContext) look() {
+	if cause := c.hold.check(); cause != nil {
+		c.end(cause)
+	}
+}`, `func (c *holdContext) look() {}`}},
+		killers: []killer{named("TestTheFirstLookNeedsNoTimer")},
+	},
+	{
+		name: "the wall clock is not looked at",
+		why:  "Go's monotonic clock cannot be set, so it is the better one. It stands still while a machine is suspended (rule 2).",
+		edits: []edit{
+			{"lease.go", `	case !now.Round(0).Before(l.trustedUntil.Round(0)):
+		l.endLocked(errSuspended)
+`, ``},
+		},
+		killers: []killer{named("TestTheWallClockMayEndAHoldAndNeverLengthensOne")},
+	},
+	{
+		name: "one renewal at a time",
+		why:  "The attempt under way has not failed yet. It may have met the one dead endpoint of three, and take the whole TTL (rule 13).",
+		edits: []edit{{"lease.go", `			next.Reset(l.ttl / 6)
+`, ``}},
+		killers: []killer{simulation(250), named("TestAFailedRenewalIsFollowedByTwoAtOnce")},
+	},
+	{
+		name: "a lost lease is renewed",
+		why:  "The loser may still be at work, so give it time. The key then stands in everybody's way for longer than the TTL (rule 11).",
+		edits: []edit{{"lease.go", `			return leaseWait
+`, `			return leaseRenew
+`}},
+		killers: []killer{named("TestALostLeaseIsRenewedNoMore")},
+	},
+	{
+		name: "nobody looks at the keys of the lease",
+		why:  "Renewals tell when the lease is gone. That the key is gone they do not (rule 5).",
+		edits: []edit{{"lease.go", `		if p.rev != 0 && now.Sub(p.since) >= lookEvery {
+			return true
+		}
+`, `		_ = p
+`}},
+		killers: []killer{named("TestALossFromOutsideIsNoticedWithinAboutASecond")},
+	},
+	{
+		name: "a look at the keys is believed",
+		why:  "etcd lists the keys of the lease, and the key is not among them. An old leader's list is an old one (rule 5).",
+		edits: []edit{{"lease.go", `		if l.confirmMissing(ctx, chunk) != nil {
+			return known
+		}
+`, `		s.mu.Lock()
+		for _, p := range chunk {
+			p.lostLocked()
+		}
+		s.unlock()
+`}},
+		killers: []killer{named("TestALookThatOmitsALiveKeyEndsNothing")},
+	},
+
+	// ---- truth: rules 6 to 8
+
+	{
+		name:    "a release does not compare the create revision",
+		why:     "The key has a UUID and the lease is compared. Names are used again, so a late copy of a release deletes the next hold's key (rule 6).",
+		edits:   []edit{{"watch.go", `[]clientv3.Cmp{p.exists(), bound}, []clientv3.Op{del}`, `[]clientv3.Cmp{bound}, []clientv3.Op{del}`}},
+		killers: []killer{named("TestALateReleaseTouchesNoLaterHold")},
+	},
+	{
+		name: "Unlock of a key that is gone is nil",
+		why:  "The lock is free, as was asked; the request may have been sent twice. But it may have been lost long ago (rule 6).",
+		edits: []edit{{"watch.go", `	copies := false
+`, `	copies := true
+`}},
+		killers: []killer{simulation(250), named("TestUnlockTellsOfALossThatNobodyHasNoticed")},
+	},
+	{
+		name: "a release whose answer was lost is called a loss",
+		why:  "The key is gone, and it was not this request that deleted it. It was the one before (rule 6).",
+		edits: []edit{
+			{"watch.go", `		copies = copies || done.repeated
+`, ``},
+			{"watch.go", `		copies = copies || !notApplied(err)
+`, ``},
+		},
+		killers: []killer{simulation(250), named("TestRandomSchedules")},
+	},
+	{
+		name: "Unlock is bound to the context that has ended",
+		why:  "A function does not outlive its context. But defer mu.Unlock(ctx) after a cancelled request is the common case (rule 7).",
+		edits: []edit{{"lock.go", `		return context.WithTimeout(context.WithoutCancel(ctx), ifEnded)
+`, `		return ctx, func() {}
+`}},
+		killers: []killer{named("TestUnlockWorksWithAnEndedContext")},
+	},
+
+	{
+		name:    "Do unlocks whatever the Mutex holds",
+		why:     "It is Lock, fn, Unlock. If fn has unlocked, it is the hold of another goroutine that is released (rule 6).",
+		edits:   []edit{{"lock.go", `m.unlock(ctx, h)`, `m.unlock(ctx, nil)`}},
+		killers: []killer{named("TestDoLeavesTheNextHoldOfItsMutexAlone")},
+	},
+
+	// ---- the line: rules 4, 12, 14, 19 and 20
+
+	{
+		name:    "the line is in the order of the keys",
+		why:     "It is the order that a range comes in. Whose UUID is less gets in beside the holder (rule 1).",
+		edits:   []edit{{"admin.go", `return cmp.Compare(a.Token, b.Token)`, `return cmp.Compare(a.Key, b.Key)`}},
+		killers: []killer{simulation(20), named("TestSessionsGetInByCreateRevision")},
+	},
+	{
+		name: "the next goroutine gets in after a loss",
+		why:  "The lock is lost, so the place at home is free. The loser has not stopped yet (rule 4).",
+		edits: []edit{
+			{"lock.go", `	if cause != ErrUnlocked && cause != ErrClosed {
+		h.reportLocked(cause)
+`, `	if cause != ErrUnlocked && cause != ErrClosed {
+		h.m.s.passLocked(h.line, nil, nil)
+		h.reportLocked(cause)
+`},
+			{"lock.go", `		h.place.abandonLocked(false)
+		s.passLocked(h.line, nil, nil)
+		s.unlock()
+		return err
+`, `		h.place.abandonLocked(false)
+		s.unlock()
+		return err
+`},
+			{"lock.go", `		removed := h.place.abandonLocked(false)
+		s.passLocked(h.line, nil, nil)
+`, `		removed := h.place.abandonLocked(false)
+`},
+		},
+		killers: []killer{simulation(250), named("TestALostHoldExcludesItsSessionUntilUnlock")},
+	},
+	{
+		name: "a wait at home does not ask the context",
+		why:  "The owner will unlock, it is the same process. When, nobody knows (rule 10).",
+		edits: []edit{{"lock.go", `	case <-ctx.Done():
+		// Whatever comes through turn after this is passed on by pass.
+		return nil, waitFailed(ctx, m.name, m.s.leave(c), nil)
+	}
+`, `	}
+`}},
+		killers: []killer{simulation(250), named("TestAClaimThatLeavesOnItsWayLeavesNothingBehind")},
+	},
+	{
+		name: "a watch without the slow re-check",
+		why:  "A watch delivers every event or ends with an error. On a member that is frozen it does neither (rule 12).",
+		edits: []edit{{"watch.go", `		recheck := time.NewTimer(jitter(recheckEvery))
+`, `		recheck := time.NewTimer(jitter(recheckEvery))
+		recheck.Stop()
+`}},
+		killers: []killer{named("TestAWaiterGetsInWhateverBecomesOfItsWatch")},
+	},
+	{
+		name: "no look once the watch is there",
+		why:  "The line was read when the key was put. What was deleted before the watch began, no event tells (rule 20).",
+		edits: []edit{{"watch.go", `					looked, err = p.stands(ctx, c, before)
+`, `					looked = true
+`}},
+		killers: []killer{simulation(250), named("TestAReleaseBeforeTheWatchIsThereIsNotMissed")},
+	},
+	{
+		name: "the event of the predecessor is enough",
+		why:  "Whoever was before has gone, so it is one's turn. Not if that one was a waiter, too (rule 20).",
+		edits: []edit{{"watch.go", `					case alone && looked:
+`, `					case looked:
+`}},
+		killers: []killer{simulation(250), named("TestWhoMovesUpBehindTheHolderDoesNotEnterBesideIt")},
+	},
+	{
+		name: "a waiter does not miss its own key",
+		why:  "Only those before it can be in its way. Without a key it is in nobody's (rule 12).",
+		edits: []edit{
+			{"watch.go", `	return at, own
+`, `	return at, false
+`},
+			{"watch.go", `"=", before.Token), p.exists()).
+`, `"=", before.Token)).
+`},
+			{"watch.go", `	own := len(line) - 1
+	if own < 0 || line[own].Key != p.key || line[own].Token != p.rev {
+		return errQueueAnew
+	}
+	p.setLine(line[:own])
+`, `	p.setLine(slices.DeleteFunc(line, func(c Contender) bool { return c.Key == p.key }))
+`},
+		},
+		killers: []killer{named("TestAWaiterWhoseKeyWasDeletedQueuesAnew")},
+	},
+	{
+		name:    "a deletion of an earlier key of that name counts",
+		why:     "A watch from now tells of what happens from now on. The now of a member that lags is in the past (rule 20).",
+		edits:   []edit{{"watch.go", ` || event.Kv.GetModRevision() <= p.rev {`, ` {`}},
+		killers: []killer{simulation(250), named("TestADeletionOlderThanThePlaceLetsNobodyIn")},
+	},
+	{
+		name: "a revision that the member does not have yet ends the wait",
+		why:  "An error of a read is an error. This one passes by itself (rule 20).",
+		edits: []edit{{"watch.go", `			return get(ctx, clientv3.WithRev(at), clientv3.WithSerializable())
+		})
+	}
+`, `			return get(ctx, clientv3.WithRev(at), clientv3.WithSerializable())
+		})
+		if err != nil {
+			return err
+		}
+	}
+`}},
+		killers: []killer{simulation(250), named("TestAWaiterGetsInWhateverBecomesOfItsWatch")},
+	},
+	{
+		name: "a watch that ends is the end of the wait",
+		why:  "What Lock builds on is gone, and the caller may call it again. The watch ends whenever a member restarts (rule 12).",
+		edits: []edit{{"watch.go", `					if err = broken.wait(ctx, p.s); err == nil {
+						moved, err = true, p.look(ctx, c, 0)
+					}
+`, `					if err = broken.wait(ctx, p.s); err == nil {
+						err = errNoAnswer
+					}
+`}},
+		killers: []killer{simulation(250), named("TestAWaiterGetsInWhateverBecomesOfItsWatch")},
+	},
+	{
+		name: "TryLock puts its key and removes it",
+		why:  "It is what concurrency.Mutex does, and Lock's own code. The others see a contender that does not contend (rule 19).",
+		edits: []edit{{"watch.go", `	alone := clientv3.Compare(clientv3.CreateRevision(p.prefix()), "=", 0).WithPrefix()
+`, `	alone := absent
+`}},
+		killers: []killer{named("TestTryLockOfATakenNameWritesNothing")},
+	},
+	{
+		name: "every key below the prefix counts",
+		why:  "It is what concurrency.Mutex does. A stray key blocks everybody for ever (rule 14).",
+		edits: []edit{{"admin.go", `	return isUUID(tail) || tail == strconv.FormatInt(lease, 16)
+`, `	return isUUID(tail) || strconv.FormatInt(lease, 16) != ""
+`}},
+		killers: []killer{named("TestAStrayKeyBlocksNobody")},
+	},
+
+	// ---- ghosts: rules 9 and 18
+
+	{
+		name: "a failed wait leaves its key to the lease",
+		why:  "The lease removes it. The lease is renewed for as long as the Session lives (rule 9).",
+		edits: []edit{{"lock.go", `		if p != nil {
+			removed = p.abandon(false)
+`, `		if p != nil && err == errQueueAnew {
+			removed = p.abandon(false)
+`}},
+		killers: []killer{simulation(250), named("TestAClaimThatLeavesOnItsWayLeavesNothingBehind")},
+	},
+	{
+		name:    "only a key that was seen is removed",
+		why:     "The put failed, so there is nothing to remove. It was the answer that failed (rule 9).",
+		edits:   []edit{{"watch.go", `	if !p.sent || p.s.closed {`, `	if p.rev == 0 || p.s.closed {`}},
+		killers: []killer{simulation(250), named("TestAKeyWhosePutWasNotAnsweredIsRemovedAtOnce")},
+	},
+	{
+		name: "a retry puts another key",
+		why:  "A fresh name is safe to put. The first one may have been put, too (rules 4 and 9).",
+		edits: []edit{{"watch.go", `			c.lastErr = nil
+			return err
+		}
+		if err := p.again(ctx, c, err, &retry); err != nil {
+			return err
+		}
+`, `			c.lastErr = nil
+			return err
+		}
+		if err := p.again(ctx, c, err, &retry); err != nil {
+			return err
+		}
+		p.s.mu.Lock()
+		delete(p.lease.places, p.key)
+		p.key = p.prefix() + uuid.NewString()
+		p.lease.places[p.key] = p
+		p.s.unlock()
+		absent = clientv3.Compare(clientv3.CreateRevision(p.key), "=", 0)
+`}},
+		killers: []killer{simulation(250), named("TestALockWhoseAnswerWasLostStandsInLineOnce")},
+	},
+	{
+		name: "a lease in doubt is used for more",
+		why:  "The lease is fine, only one request was not. That one may come later, and then nobody knows its key: the look does not remove it here (rule 9).",
+		edits: []edit{
+			{"watch.go", `		p.sent, p.doubt = true, true
+		p.lease.retireLocked(errLeaseDoubtful)
+`, `		p.sent, p.doubt = true, true
+`},
+			{"lease.go", `			strays = append(strays, string(key))
+`, `			continue
+`},
+		},
+		killers: []killer{simulation(250), named("TestAfterADoubtfulLockTheNextOneUsesAnotherLease")},
+	},
+	{
+		name: "a key name is used again before etcd has deleted the key",
+		why:  "The delete is on its way. If it gets lost, the next hold takes the old key for its own (rule 18).",
+		edits: []edit{{"watch.go", `	p.using = false
+	p.lease.users--
+`, `	p.using = false
+	p.slot.busy = false
+	p.lease.users--
+`}},
+		killers: []killer{named("TestRandomSchedules")},
+	},
+	{
+		name: "the next place is removed beside the release that puts it",
+		why:  "Two requests at once are faster. If the removal comes first, the release puts the key after it (rule 9).",
+		edits: []edit{{"lock.go", `		put.after = h.place.removed
+`, ``}},
+		killers: []killer{named("TestTheNextPlaceIsRemovedAfterTheReleaseThatMayPutIt")},
+	},
+
+	// ---- lifetimes: rule 22, and what operators use
+
+	{
+		name: "a lease that is being given back is used",
+		why:  "Nobody has used it for two TTLs, so nobody will just now. Somebody does (rule 22).",
+		edits: []edit{{"lease.go", `	case unused && !now.Before(l.idleSince.Add(l.ttl).Add(l.ttl)):
+		l.endLocked(errLeaseUnused)
+`, `	case unused && !now.Before(l.idleSince.Add(l.ttl).Add(l.ttl)):
+`}},
+		killers: []killer{named("TestALeaseThatIsBeingGivenBackIsNotUsed")},
+	},
+	{
+		name: "Close revokes before the release under way",
+		why:  "The revocation removes all keys at once. The release then finds its key gone, and Unlock calls it lost (rules 6 and 22).",
+		edits: []edit{{"lease.go", `	case s.closed && l.releases > 0 && l.ended == nil && s.ctx.Err() == nil:
+		return leaseRenew // a key that a revocation took away would look lost
+`, ``}},
+		killers: []killer{named("TestUnlockThatCloseOvertakesIsNoLoss")},
+	},
+	{
+		name:    "Break takes a contender without a token",
+		why:     "The key is what is deleted. A zero token compares with a key that is not there: nothing is broken, and nobody is told.",
+		edits:   []edit{{"admin.go", `	if c.Key == "" || c.Token <= 0 {`, `	if c.Key == "" {`}},
+		killers: []killer{named("TestBreakOfNoContenderIsAnError")},
+	},
+}
