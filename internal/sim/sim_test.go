@@ -32,6 +32,7 @@ var (
 	firstSeed = flag.Uint64("first", 0, "the first seed of TestSimulation")
 	sideName  = flag.String("side", Ours.Name, "whose locks TestSimulation runs: "+Ours.Name+", or "+Theirs.Name+", which is counted and never fails")
 	procs     = flag.Int("procs", min(runtime.NumCPU(), 4), "processes that TestSimulation divides the seeds among")
+	atMost    = flag.Duration("for", 0, "begin no more seeds after this time, if it is not 0")
 	stride    = flag.Uint64("stride", 0, "run one of so many seeds, in this very process: how TestSimulation starts others")
 	whole     = flag.Bool("log", false, "print what happened, too")
 )
@@ -129,7 +130,11 @@ func runShare(t *testing.T, side Side) {
 	runtime.GOMAXPROCS(1) // goroutines then run in nearly the same order every time
 	debug.SetGCPercent(1000)
 	sum := make(tally)
+	began := time.Now()
 	for seed := *firstSeed; seed < *firstSeed+*seeds; seed += *stride {
+		if *atMost > 0 && time.Since(began) > *atMost {
+			break
+		}
 		fmt.Println(atLine, seed)
 		broken := runSeed(t, side, seed, sum)
 		if broken && side.judged {
@@ -183,7 +188,7 @@ func divide(t *testing.T) tally {
 	for i := range min(n, *seeds) {
 		args := []string{
 			"-test.run=^TestSimulation$", "-stride", fmt.Sprint(n), "-side", *sideName,
-			"-first", fmt.Sprint(*firstSeed + i), "-seeds", fmt.Sprint(*seeds - i),
+			"-first", fmt.Sprint(*firstSeed + i), "-seeds", fmt.Sprint(*seeds - i), "-for", atMost.String(),
 		}
 		if *whole {
 			args = append(args, "-log")
@@ -235,7 +240,11 @@ func save(t *testing.T, side Side, sum tally) {
 	if side.Name != Ours.Name {
 		command += " -side " + side.Name
 	}
-	command += fmt.Sprintf(" -first %d -seeds %d", *firstSeed, *seeds)
+	ran := 0
+	for _, s := range sum {
+		ran += s.Seeds
+	}
+	command += fmt.Sprintf(" -first %d -seeds %d", *firstSeed, ran)
 	sides := map[string]string{Ours.Name: record.Ours, Theirs.Name: record.Theirs}
 	for scenario, s := range sum {
 		if s.Seeds == 0 {
