@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/record"
 )
 
 // formsOf are the ways in which an answer of etcd comes to this package: as the client
@@ -469,6 +470,13 @@ func TestTheWallClockMayEndAHoldAndNeverLengthensOne(t *testing.T) {
 			require.NoError(t, m.Close(t.Context()))
 		})
 	}
+	record.Save(t, record.Result{
+		Row: "S29", Case: "wall clock", Side: record.Ours, N: len(rows),
+		Fault:   "the wall clock is set forward beyond the TTL, or back by an hour (in the times that the library keeps: no process can be given a wall clock of its own)",
+		Must:    "forward ends a hold early, back lengthens none, and clocks that agree lose nothing",
+		Command: "go test . -run TheWallClock",
+		Etcd:    "3.7.3 client, etcd in memory",
+	})
 }
 
 // moveMonotonic moves t's reading of the monotonic clock and leaves that of the wall clock,
