@@ -297,8 +297,13 @@ func (s *Session) quietLocked() <-chan struct{} {
 
 // A grant is one attempt to get a lease, which all that need one wait for.
 type grant struct {
-	done chan struct{} // closed once it is decided, after a pause if it failed
-	err  error         // guarded by mu
+	ctx    context.Context // of the attempt, which ends when nobody has waited for a while
+	cancel context.CancelFunc
+	done   chan struct{} // closed once it is decided, after a pause if it failed
+
+	// Guarded by Session.mu.
+	err     error
+	waiting int
 }
 
 // newPlace returns a place for c on the current lease, which is granted first if
@@ -323,9 +328,11 @@ func (s *Session) newPlace(ctx context.Context, c *claim) (*place, error) {
 		g := s.granting
 		if g == nil {
 			g = &grant{done: make(chan struct{})}
+			g.ctx, g.cancel = context.WithCancel(s.ctx)
 			s.granting = g
 			s.goLocked(func() { s.grantLease(g) })
 		}
+		g.waiting++
 		s.unlock()
 
 		var err error
@@ -336,6 +343,10 @@ func (s *Session) newPlace(ctx context.Context, c *claim) (*place, error) {
 		}
 		s.mu.Lock()
 		failure := g.err
+		if g.waiting--; g.waiting == 0 {
+			// Not at once: the next one may come soon, and etcd be slow.
+			time.AfterFunc(s.rpcTimeout(), func() { s.forgo(g) })
+		}
 		s.unlock()
 		if failure != nil {
 			c.lastErr = failure
@@ -365,7 +376,11 @@ func (s *Session) usableLocked() bool {
 // a failure, too.
 func (s *Session) grantLease(g *grant) {
 	defer close(g.done)
-	err := s.newLease()
+	defer g.cancel()
+	err := s.newLease(g.ctx)
+	if err != nil && g.ctx.Err() != nil {
+		err = errNoAnswer // for one who comes just now
+	}
 	if err != nil {
 		s.mu.Lock()
 		g.err = err
@@ -381,14 +396,23 @@ func (s *Session) grantLease(g *grant) {
 	s.granting = nil
 }
 
+// forgo ends a grant that nobody waits for.
+func (s *Session) forgo(g *grant) {
+	s.mu.Lock()
+	defer s.unlock()
+	if g.waiting == 0 {
+		s.afterLocked(g.cancel)
+	}
+}
+
 // newLease asks for a lease, and makes it the current one if it can be used.
-func (s *Session) newLease() error {
+func (s *Session) newLease(ctx context.Context) error {
 	type granted struct {
 		resp    *clientv3.LeaseGrantResponse
 		started time.Time
 	}
 	// Of several answers the first counts. The other leases have no keys, and expire.
-	g, err := attemptNext(s.ctx, s, &s.grantRetry, s.rpcTimeout(), func(ctx context.Context) (granted, error) {
+	g, err := attemptNext(ctx, s, &s.grantRetry, s.rpcTimeout(), func(ctx context.Context) (granted, error) {
 		started := time.Now()
 		resp, err := s.client.Grant(ctx, int64(s.cfg.ttl/time.Second))
 		return granted{resp, started}, err

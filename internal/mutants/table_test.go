@@ -13,7 +13,7 @@ var mutants = []mutant{
 			{"lease.go", `	until := attemptStarted.Add(ttl - l.s.cfg.marginOf(ttl))`, `	until := time.Now().Add(ttl - l.s.cfg.marginOf(ttl))`},
 			{"lease.go", `trustedUntil: attemptStarted.Add(ttl - s.cfg.marginOf(ttl)),`, `trustedUntil: time.Now().Add(ttl - s.cfg.marginOf(ttl)),`},
 		},
-		killers: []killer{named("TestTrustCountsFromTheSendInVirtualTime")},
+		killers: []killer{simulation(1000), named("TestTrustCountsFromTheSendInVirtualTime")},
 	},
 	{
 		name: "no safety margin",
@@ -22,7 +22,7 @@ var mutants = []mutant{
 			{"lease.go", `	until := attemptStarted.Add(ttl - l.s.cfg.marginOf(ttl))`, `	until := attemptStarted.Add(ttl)`},
 			{"lease.go", `trustedUntil: attemptStarted.Add(ttl - s.cfg.marginOf(ttl)),`, `trustedUntil: attemptStarted.Add(ttl),`},
 		},
-		killers: []killer{simulation(250), named("TestTheHolderHearsOfALossBeforeEtcdCanGiveTheLockAway")},
+		killers: []killer{simulation(1000), named("TestTheHolderHearsOfALossBeforeEtcdCanGiveTheLockAway")},
 	},
 	{
 		name: "a late answer revives the hold",
@@ -247,7 +247,7 @@ var mutants = []mutant{
 		name:    "a deletion of an earlier key of that name counts",
 		why:     "A watch from now tells of what happens from now on. The now of a member that lags is in the past (rule 20).",
 		edits:   []edit{{"watch.go", ` || event.Kv.GetModRevision() <= p.rev {`, ` {`}},
-		killers: []killer{simulation(250), named("TestADeletionOlderThanThePlaceLetsNobodyIn")},
+		killers: []killer{simulation(1000), named("TestADeletionOlderThanThePlaceLetsNobodyIn")},
 	},
 	{
 		name: "a revision that the member does not have yet ends the wait",

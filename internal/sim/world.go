@@ -95,7 +95,9 @@ func newWorld(seed uint64, side Side) *world {
 func (w *world) run() {
 	switch {
 	case w.scenario == calm:
-		w.judge.watchTurns(200 * time.Millisecond)
+		// A request that comes after the removal of what it puts, when its caller's
+		// context has ended, leaves a key until the next look at the lease's keys.
+		w.judge.watchTurns(1300 * time.Millisecond)
 	case w.scenario == silent:
 		w.judge.watchTurns(5 * time.Second)
 	default:
