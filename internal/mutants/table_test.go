@@ -309,7 +309,7 @@ var mutants = []mutant{
 		name:    "only a key that was seen is removed",
 		why:     "The put failed, so there is nothing to remove. It was the answer that failed (rule 9).",
 		edits:   []edit{{"watch.go", `	if !p.sent || p.s.closed {`, `	if p.rev == 0 || p.s.closed {`}},
-		killers: []killer{simulation(250), named("TestAKeyWhosePutWasNotAnsweredIsRemovedAtOnce")},
+		killers: []killer{named("TestAKeyWhosePutWasNotAnsweredIsRemovedAtOnce")},
 	},
 	{
 		name: "a retry puts another key",
