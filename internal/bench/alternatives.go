@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/etcdlock/etcdlock"
+)
+
+// errTaken is what TryLock returns of a taken lock.
+var errTaken = errors.New("taken")
+
+// A lock is for one goroutine at a time.
+type lock interface {
+	Lock(ctx context.Context) error
+	TryLock(ctx context.Context) error
+	Unlock(ctx context.Context) error
+}
+
+// A party is what one process keeps of an alternative: its connection, and whatever
+// its locks share.
+type party interface {
+	// lock returns a lock for one more goroutine. Those of the same name exclude
+	// each other, in one party as between parties.
+	lock(ctx context.Context, name string) (lock, error)
+
+	// close ends everything. No goroutine is left in a Lock.
+	close()
+}
+
+// An opener makes a party. The ttl is how long a crashed holder may block others.
+type opener func(ctx context.Context, address string, ttl time.Duration, w *wire) (party, error)
+
+// An alternative is a way to lock.
+type alternative struct {
+	name   string
+	system string
+	open   opener
+	kinds  []kind // of cases that it takes part in
+	most   int    // contenders, if there is a limit
+}
+
+// Names that the report and the targets speak of.
+const (
+	library  = "etcdlock"
+	baseline = "concurrency.Mutex"
+	floor    = "raw etcd requests"
+)
+
+// alternatives is the table. Whatever an option of the library changes is one line
+// more, with the kinds of cases that it matters in.
+var alternatives = []alternative{
+	{name: library, system: onEtcd, open: openLibrary(), kinds: all},
+	{name: baseline, system: onEtcd, open: openConcurrency, kinds: all},
+	{name: "concurrency.Mutex, session per lock", system: onEtcd, open: openPerLock, kinds: except(names), most: 64},
+	{name: "concurrency.Mutex behind a local lock", system: onEtcd, open: openLocalFirst, kinds: []kind{crowd, relock}},
+	{name: floor, system: onEtcd, open: openRaw, kinds: []kind{uncontended, handover, crowd}, most: 64},
+
+	// Nothing renews a lock of redsync, or a lease row, so neither holds names for long.
+	{name: "redsync", system: onRedis, open: openRedsync, kinds: except(names)},
+	{name: "redsync", system: onRedisAOF, open: openRedsync, kinds: except(names, crash)},
+	{name: "rueidislock", system: onRedis, open: openRueidislock, kinds: all},
+	{name: "rueidislock", system: onRedisAOF, open: openRueidislock, kinds: except(names, crash)},
+	{name: "go-zookeeper Lock", system: onZooKeeper, open: openZooKeeper, kinds: except(trylock)},
+	// Each waiter has a connection, and so a process in the server.
+	{name: "pg_advisory_lock", system: onPostgres, open: openAdvisory, kinds: except(names), most: 512},
+	{name: "lease row", system: onPostgres, open: openLeaseRow, kinds: except(names)},
+}
+
+// title is the alternative's name in full.
+func (a alternative) title() string {
+	if a.system == onRedisAOF {
+		return a.name + " (appendfsync always)"
+	}
+	return a.name
+}
+
+// fits reports whether the alternative takes part in a case.
+func (a alternative) fits(c benchCase) bool {
+	return slices.Contains(a.kinds, c.kind) && (a.most == 0 || c.n <= a.most) && (!c.etcd || a.system == onEtcd)
+}
+
+var all = []kind{uncontended, handover, crowd, trylock, names, relock, turns, crash}
+
+func except(without ...kind) (kinds []kind) {
+	for _, k := range all {
+		if !slices.Contains(without, k) {
+			kinds = append(kinds, k)
+		}
+	}
+	return kinds
+}
+
+// openLibrary is this library with options: one Session for each party.
+func openLibrary(opts ...etcdlock.Option) opener {
+	return func(_ context.Context, address string, ttl time.Duration, w *wire) (party, error) {
+		client, err := dialEtcd(address, w)
+		if err != nil {
+			return nil, err
+		}
+		session, err := etcdlock.NewSession(client, append([]etcdlock.Option{etcdlock.WithTTL(ttl)}, opts...)...)
+		if err != nil {
+			client.Close()
+			return nil, err
+		}
+		return &libraryParty{client: client, session: session}, nil
+	}
+}

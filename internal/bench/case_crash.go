@@ -1,0 +1,136 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// roleHolder makes this program a process that holds a lock until it is killed.
+const roleHolder = "holder"
+
+const heldLine = "held"
+
+// beHolder locks, says so, and holds until in ends. The arguments are the alternative,
+// its system's address and the name of the lock.
+func beHolder(args []string, in io.Reader, out io.Writer) error {
+	if len(args) != 3 {
+		return errors.New("want the alternative, the address and the name")
+	}
+	for _, a := range alternatives {
+		if a.title() != args[0] {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), readyWithin)
+		defer cancel()
+		p, err := a.open(ctx, args[1], crashTTL, &wire{})
+		if err != nil {
+			return err
+		}
+		l, err := p.lock(ctx, args[2])
+		if err != nil {
+			return err
+		}
+		if err := l.Lock(ctx); err != nil {
+			return err
+		}
+		fmt.Fprintln(out, heldLine)
+		_, err = io.Copy(io.Discard, in)
+		return errors.Join(errors.New("nobody killed it"), err)
+	}
+	return fmt.Errorf("no alternative %q", args[0])
+}
+
+// startCrash measures how long a holder blocks a waiter once its process is killed. It
+// is killed when it has just got the lock, and so has all of its TTL before it: the
+// worst case.
+func startCrash(_ context.Context, a *arena) (*event, error) {
+	piece := func(ctx context.Context) (m measure, err error) {
+		parties, end, err := a.parties(ctx, 1, crashTTL)
+		if err != nil {
+			return m, err
+		}
+		defer end()
+		name := a.name()
+		waiter, err := parties[0].lock(ctx, name)
+		if err != nil {
+			return m, err
+		}
+		kill, err := startHolder(ctx, a, name)
+		if err != nil {
+			return m, err
+		}
+		defer kill()
+
+		ctx, cancel := context.WithTimeout(ctx, 10*crashTTL)
+		defer cancel()
+		type result struct {
+			at  time.Time
+			err error
+		}
+		locked := make(chan result, 1)
+		go func() { // ends with ctx
+			err := waiter.Lock(ctx)
+			locked <- result{time.Now(), err}
+		}()
+		const queued = 200 * time.Millisecond
+		select {
+		case r := <-locked:
+			if r.err == nil {
+				m.broken = "the waiter was in while the holder lived"
+			}
+			return m, r.err
+		case <-time.After(queued):
+		}
+		killed := time.Now()
+		kill()
+		r := <-locked
+		if r.err != nil {
+			return m, r.err
+		}
+		m.ops, m.value = 1, r.at.Sub(killed)
+		m.samples = []time.Duration{m.value}
+		m.ttls = m.value.Seconds() / crashTTL.Seconds()
+		return m, waiter.Unlock(ctx)
+	}
+	return &event{piece, func() {}}, nil
+}
+
+// startHolder starts a process that holds the lock when this returns.
+func startHolder(ctx context.Context, a *arena, name string) (kill func(), err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, self, a.alternative.title(), a.system.address(), name)
+	cmd.Env = append(os.Environ(), roleEnv+"="+roleHolder)
+	said := &tail{}
+	cmd.Stderr = said
+	if _, err := cmd.StdinPipe(); err != nil { // closed by Wait
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := spawn(cmd, syscall.SIGKILL); err != nil {
+		return nil, err
+	}
+	kill = func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // the second time this returns at once
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if strings.TrimSpace(line) != heldLine {
+		kill()
+		return nil, fmt.Errorf("the holder said %q %q (%w)", line, said, err)
+	}
+	return kill, nil
+}

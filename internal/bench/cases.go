@@ -1,0 +1,262 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+)
+
+// A kind says what a case is about, for the alternatives to choose.
+type kind string
+
+const (
+	uncontended kind = "uncontended"
+	handover    kind = "handover"
+	crowd       kind = "crowd"
+	trylock     kind = "trylock"
+	names       kind = "names"
+	relock      kind = "relock"
+	turns       kind = "turns"
+	crash       kind = "crash"
+)
+
+// A benchCase is one thing to measure.
+type benchCase struct {
+	name  string
+	kind  kind
+	title string
+	n     int  // how many of whatever it is about, for the alternatives with a limit
+	rate  bool // reported as so many a second, not as the time of one
+	most  int  // rounds, if there is a limit
+	whole bool // a round cannot be cut into pieces
+	etcd  bool // for what is in etcd only
+	start func(ctx context.Context, a *arena) (*event, error)
+}
+
+// pieces is how many a round is cut into, where it can be. The alternatives take
+// turns piece by piece, so that each has its share of whatever the machine does
+// beside this.
+const pieces = 10
+
+func (c benchCase) pieces() int {
+	if c.whole {
+		return 1
+	}
+	return pieces
+}
+
+// An event is a case, set up for one alternative.
+type event struct {
+	piece func(ctx context.Context) (measure, error) // measures a round, or a piece of one
+	end   func()
+}
+
+// A measure is what came out of a round.
+type measure struct {
+	value      time.Duration   // of one operation, which is compared; of pieces, the median of all samples
+	samples    []time.Duration // of single operations
+	ops        int             // that spent is to be divided by
+	spent      counts
+	goroutines int     // beyond those of the contenders
+	busiest    float64 // holds of the party with the most, by the mean; 0 if there is one
+	heap       float64 // bytes per name
+	renewals   float64 // per TTL/3
+	ttls       float64 // value in TTLs
+	broken     string  // how exclusion was, "" if it held
+}
+
+// add adds a piece of the same round.
+func (m *measure) add(piece measure) {
+	if m.ops == 0 {
+		*m = piece
+		return
+	}
+	m.samples = append(m.samples, piece.samples...)
+	m.ops += piece.ops
+	m.spent = m.spent.plus(piece.spent)
+	m.broken = cmp.Or(piece.broken, m.broken)
+}
+
+// cases is the table.
+var cases = []benchCase{
+	{
+		name: "uncontended", kind: uncontended,
+		title: "Lock and Unlock, nobody else there",
+		start: startUncontended(0),
+	},
+	{
+		name: "uncontended-worn", kind: uncontended,
+		title: "Lock and Unlock, after 10,000 holds of the same name without a compaction",
+		start: startUncontended(10_000),
+	},
+	handoverCase("handover-5ms", 5*time.Millisecond, 0),
+	handoverCase("handover-30ms", 30*time.Millisecond, 0),
+	handoverCase("handover-150ms", 150*time.Millisecond, 0),
+	handoverCase("handover-5ms-busy", 5*time.Millisecond, 200),
+	crowdCase(2),
+	crowdCase(8),
+	crowdCase(64),
+	crowdCase(512),
+	crowdCase(2000),
+	{
+		name: "trylock", kind: trylock,
+		title: "TryLock of a taken name",
+		start: startTryLock,
+	},
+	namesCase(1),
+	namesCase(1_000),
+	namesCase(10_000),
+	{
+		name: "relock", kind: relock,
+		title: "one goroutine of one process locks again and again",
+		start: startUncontended(0),
+	},
+	{
+		name: "relock-8", kind: relock, n: 8, rate: true, whole: true,
+		title: "8 goroutines of one process lock again and again, nobody else there",
+		start: startCrowd(8, 1),
+	},
+	{
+		name: "turns", kind: turns,
+		title: "two processes lock in turn, the lock being free each time",
+		start: startTurns,
+	},
+	{
+		name: "crash", kind: crash, most: 3, whole: true,
+		title: fmt.Sprintf("the holder's process is killed; how long until the waiter is in (TTL %v)", crashTTL),
+		start: startCrash,
+	},
+}
+
+func handoverCase(name string, hold time.Duration, puts int) benchCase {
+	title := fmt.Sprintf("one hand-over, after a hold of %v: from the call of Unlock to the return of the other's Lock", hold)
+	if puts > 0 {
+		title += fmt.Sprintf(", under %d unrelated puts a second (the proposals and revisions have these in them)", puts)
+	}
+	return benchCase{name: name, kind: handover, n: 2, etcd: puts > 0, title: title, start: startHandover(hold, puts)}
+}
+
+func crowdCase(n int) benchCase {
+	c := benchCase{
+		name: fmt.Sprintf("crowd-%d", n), kind: crowd, n: n, rate: true, whole: true,
+		title: fmt.Sprintf("%d contenders over %d clients, empty critical section", n, crowdParties(n)),
+		start: startCrowd(n, crowdParties(n)),
+	}
+	if n >= 2000 {
+		c.most = 3 // they take a minute for each alternative
+	}
+	return c
+}
+
+func namesCase(n int) benchCase {
+	title := fmt.Sprintf("%d names held by one process, time to lock one", n)
+	if n == 1 {
+		title = "1 name held by one process, time to lock it"
+	}
+	return benchCase{name: fmt.Sprintf("names-%d", n), kind: names, n: n, most: 3, whole: true, title: title, start: startNames(n)}
+}
+
+func caseNames() (names []string) {
+	for _, c := range cases {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+const (
+	// ttl is that of all leases but where crashes are measured: the default of
+	// concurrency.Session. With a shorter one its many sessions would have more to
+	// renew than the library's few.
+	ttl = 60 * time.Second
+
+	// crashTTL is for where the end of a lease is waited for.
+	crashTTL = 4 * time.Second
+)
+
+// An arena is what a case has to measure an alternative in.
+type arena struct {
+	alternative alternative
+	system      system
+	wire        *wire
+	slice       time.Duration
+	serial      *int // of lock names
+}
+
+// name returns a name of a lock that was not used before.
+func (a *arena) name() string {
+	*a.serial++
+	return fmt.Sprintf("bench/%d", *a.serial)
+}
+
+// parties opens n of them. The function that it returns closes them.
+func (a *arena) parties(ctx context.Context, n int, ttl time.Duration) ([]party, func(), error) {
+	opened := make([]party, n)
+	end := func() {
+		_ = inParallel(n, func(i int) error {
+			if opened[i] != nil {
+				opened[i].close()
+			}
+			return nil
+		})
+	}
+	for i := range opened {
+		p, err := a.alternative.open(ctx, a.system.address(), ttl, a.wire)
+		if err != nil {
+			end()
+			return nil, nil, err
+		}
+		opened[i] = p
+	}
+	return opened, end, nil
+}
+
+// A section is a lock with what it protects, as one contender uses it.
+type section struct {
+	lock    lock
+	witness *witness
+	who     int64
+	holds   int // so far
+}
+
+func (s *section) enter(ctx context.Context) error {
+	if err := s.lock.Lock(ctx); err != nil {
+		return err
+	}
+	s.witness.enter(s.who)
+	s.holds++
+	return nil
+}
+
+func (s *section) leave(ctx context.Context) error {
+	s.witness.leave(s.who)
+	return s.lock.Unlock(ctx)
+}
+
+// through goes through the critical section once.
+func (s *section) through(ctx context.Context) error {
+	if err := s.enter(ctx); err != nil {
+		return err
+	}
+	return s.leave(ctx)
+}
+
+// sections makes n of them for one new name, dealt to parties in turn.
+func (a *arena) sections(ctx context.Context, parties []party, n int) ([]*section, error) {
+	name, w := a.name(), &witness{}
+	made := make([]*section, n)
+	return made, inParallel(n, func(i int) error {
+		l, err := parties[i%len(parties)].lock(ctx, name)
+		made[i] = &section{lock: l, witness: w, who: int64(i + 1)}
+		return err
+	})
+}
+
+// verdict is what the witness of sections says of all that they did.
+func verdict(sections ...*section) string {
+	holds := 0
+	for _, s := range sections {
+		holds += s.holds
+	}
+	return sections[0].witness.verdict(holds)
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/version"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// roleEtcd makes this program an etcd server: the release whose client the library
+// is built with, with nothing to install.
+const roleEtcd = "etcd"
+
+// An etcd is a cluster with etcd's own defaults.
+type etcd struct {
+	members []*process
+	clients []string // addresses, by member
+	admin   *clientv3.Client
+}
+
+func startEtcd(ctx context.Context, dir string, members int) (system, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	ports, err := freePorts(2 * members)
+	if err != nil {
+		return nil, err
+	}
+	var cluster []string
+	for i := range members {
+		cluster = append(cluster, fmt.Sprintf("m%d=http://%s", i, ports[2*i]))
+	}
+	e := &etcd{}
+	for i := range members {
+		name, peer, client := fmt.Sprintf("m%d", i), "http://"+ports[2*i], "http://"+ports[2*i+1]
+		cmd := exec.Command(self,
+			"--name", name, "--data-dir", filepath.Join(dir, name),
+			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+			"--listen-client-urls", client, "--advertise-client-urls", client,
+			"--initial-cluster", strings.Join(cluster, ","), "--initial-cluster-state", "new",
+			"--log-level", "error")
+		cmd.Env = append(os.Environ(), roleEnv+"="+roleEtcd)
+		p, err := startProcess("etcd "+name, cmd, syscall.SIGKILL)
+		if err != nil {
+			e.stop()
+			return nil, err
+		}
+		e.members = append(e.members, p)
+		e.clients = append(e.clients, ports[2*i+1])
+	}
+	if e.admin, err = dialEtcd(e.address(), &wire{}); err != nil {
+		e.stop()
+		return nil, err
+	}
+	for _, p := range e.members {
+		if err := p.ready(ctx, e.serves); err != nil {
+			e.stop()
+			return nil, err
+		}
+	}
+	return e, nil
+}
+
+func (e *etcd) serves(ctx context.Context) error {
+	for range e.clients { // the client asks them in turn
+		if _, err := e.admin.Get(ctx, "x"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *etcd) address() string { return strings.Join(e.clients, ",") }
+func (e *etcd) version() string { return "etcd " + version.Version }
+
+func (e *etcd) pids() (pids []int) {
+	for _, p := range e.members {
+		pids = append(pids, p.cmd.Process.Pid)
+	}
+	return pids
+}
+
+func (e *etcd) stop() {
+	if e.admin != nil {
+		e.admin.Close()
+	}
+	for _, p := range e.members {
+		// Nothing here is worth an orderly end, which takes three members seconds.
+		p.stop(syscall.SIGKILL)
+	}
+}
+
+// revision is the cluster's current one.
+func (e *etcd) revision(ctx context.Context) (int64, error) {
+	resp, err := e.admin.Get(ctx, "x")
+	if err != nil {
+		return 0, err
+	}
+	return resp.Header.Revision, nil
+}
+
+// proposals is how many Raft proposals the cluster has committed, by the member that
+// knows of the most.
+func (e *etcd) proposals(ctx context.Context) (most int64, err error) {
+	for _, member := range e.clients {
+		n, err := committed(ctx, "http://"+member+"/metrics")
+		if err != nil {
+			return 0, err
+		}
+		most = max(most, n)
+	}
+	return most, nil
+}
+
+func committed(ctx context.Context, url string) (int64, error) {
+	const metric = "etcd_server_proposals_committed_total "
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		if value, found := strings.CutPrefix(lines.Text(), metric); found {
+			n, err := strconv.ParseFloat(value, 64)
+			return int64(n), err
+		}
+	}
+	return 0, fmt.Errorf("no %s in etcd's metrics (%w)", metric, lines.Err())
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+)
+
+// A machine is where and when a run was made.
+type machine struct {
+	processor string
+	cores     int
+	memory    int // GiB
+	kernel    string
+	golang    string
+	date      time.Time
+	load      string // by others, when the run began
+}
+
+func thisMachine() machine {
+	return machine{
+		processor: processor(),
+		cores:     runtime.NumCPU(),
+		memory:    memory(),
+		kernel:    kernel(),
+		golang:    runtime.Version(),
+		date:      time.Now(),
+		load:      load(),
+	}
+}
+
+func (m machine) String() string {
+	s := fmt.Sprintf("%s, %d cores, %d GiB, %s, %s, %s",
+		m.processor, m.cores, m.memory, m.kernel, m.golang, m.date.Format(time.DateOnly))
+	if m.load != "" {
+		s += ", load average before the run " + m.load
+	}
+	return s
+}
+
+// syncTime is the median time of writing a little and having it on the disk, which is
+// what a commit waits for.
+func syncTime(dir string) (time.Duration, error) {
+	f, err := os.Create(filepath.Join(dir, "sync"))
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	took := make([]time.Duration, 50)
+	for i := range took {
+		began := time.Now()
+		if _, err := f.Write(make([]byte, 512)); err != nil {
+			return 0, err
+		}
+		if err := f.Sync(); err != nil {
+			return 0, err
+		}
+		took[i] = time.Since(began)
+	}
+	return median(took), nil
+}

@@ -1,0 +1,338 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.uber.org/zap"
+
+	"github.com/etcdlock/etcdlock"
+)
+
+// closeWithin bounds what a party may take to give back what it has.
+const closeWithin = 10 * time.Second
+
+func dialEtcd(address string, w *wire) (*clientv3.Client, error) {
+	return clientv3.New(clientv3.Config{
+		Endpoints:   strings.Split(address, ","),
+		Logger:      zap.NewNop(),
+		DialOptions: w.dialOptions(),
+	})
+}
+
+// ---- this library
+
+type libraryParty struct {
+	client  *clientv3.Client
+	session *etcdlock.Session
+}
+
+func (p *libraryParty) lock(_ context.Context, name string) (lock, error) {
+	m, err := p.session.Mutex(name)
+	return libraryLock{m}, err
+}
+
+func (p *libraryParty) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeWithin)
+	defer cancel()
+	_ = p.session.Close(ctx) // what it could not give back expires
+	p.client.Close()
+}
+
+type libraryLock struct{ *etcdlock.Mutex }
+
+func (l libraryLock) TryLock(ctx context.Context) error {
+	err := l.Mutex.TryLock(ctx)
+	if errors.Is(err, etcdlock.ErrLocked) {
+		return errTaken
+	}
+	return err
+}
+
+// ---- etcd's own
+
+// A concurrencyParty shares a session between locks of different names. Two locks of
+// one name need two sessions: a concurrency.Session has one key for a name, and lets
+// in whoever finds that it is there.
+type concurrencyParty struct {
+	client *clientv3.Client
+	ttl    time.Duration
+
+	mu       sync.Mutex
+	sessions []*concurrency.Session
+	uses     map[string]int // locks made, by name
+}
+
+func openConcurrency(_ context.Context, address string, ttl time.Duration, w *wire) (party, error) {
+	client, err := dialEtcd(address, w)
+	return &concurrencyParty{client: client, ttl: ttl, uses: make(map[string]int)}, err
+}
+
+func (p *concurrencyParty) lock(ctx context.Context, name string) (lock, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.uses[name] == len(p.sessions) {
+		s, err := p.newSession(ctx)
+		if err != nil {
+			return nil, err
+		}
+		p.sessions = append(p.sessions, s)
+	}
+	s := p.sessions[p.uses[name]]
+	p.uses[name]++
+	return concurrencyLock{concurrency.NewMutex(s, name)}, nil
+}
+
+func (p *concurrencyParty) newSession(ctx context.Context) (*concurrency.Session, error) {
+	lease, err := p.client.Grant(ctx, int64(p.ttl/time.Second))
+	if err != nil {
+		return nil, err
+	}
+	return concurrency.NewSession(p.client, concurrency.WithLease(lease.ID))
+}
+
+func (p *concurrencyParty) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeWithin)
+	defer cancel()
+	_ = inParallel(len(p.sessions), func(i int) error {
+		p.sessions[i].Orphan()
+		_, err := p.client.Revoke(ctx, p.sessions[i].Lease())
+		return err
+	}) // what it could not give back expires
+	p.client.Close()
+}
+
+type concurrencyLock struct{ *concurrency.Mutex }
+
+func (l concurrencyLock) TryLock(ctx context.Context) error {
+	err := l.Mutex.TryLock(ctx)
+	if errors.Is(err, concurrency.ErrLocked) {
+		return errTaken
+	}
+	return err
+}
+
+// A perLock is the way that etcd's documentation shows first: a session for each
+// critical section.
+type perLock struct {
+	party   *concurrencyParty
+	name    string
+	session *concurrency.Session
+	mutex   *concurrency.Mutex
+}
+
+type perLockParty struct{ *concurrencyParty }
+
+func openPerLock(ctx context.Context, address string, ttl time.Duration, w *wire) (party, error) {
+	p, err := openConcurrency(ctx, address, ttl, w)
+	if err != nil {
+		return nil, err
+	}
+	return perLockParty{p.(*concurrencyParty)}, nil
+}
+
+func (p perLockParty) lock(_ context.Context, name string) (lock, error) {
+	return &perLock{party: p.concurrencyParty, name: name}, nil
+}
+
+func (l *perLock) Lock(ctx context.Context) error {
+	return l.do(ctx, (*concurrency.Mutex).Lock)
+}
+
+func (l *perLock) TryLock(ctx context.Context) error {
+	return l.do(ctx, func(m *concurrency.Mutex, ctx context.Context) error {
+		return concurrencyLock{m}.TryLock(ctx)
+	})
+}
+
+func (l *perLock) do(ctx context.Context, acquire func(*concurrency.Mutex, context.Context) error) error {
+	var err error
+	if l.session, err = l.party.newSession(ctx); err != nil {
+		return err
+	}
+	l.mutex = concurrency.NewMutex(l.session, l.name)
+	if err := acquire(l.mutex, ctx); err != nil {
+		return errors.Join(err, l.session.Close())
+	}
+	return nil
+}
+
+func (l *perLock) Unlock(ctx context.Context) error {
+	return errors.Join(l.mutex.Unlock(ctx), l.session.Close())
+}
+
+// A localFirst is what careful users make of it: the goroutines of a process wait for
+// each other at home, and one at a time goes to etcd.
+type localFirst struct {
+	turn chan struct{} // full while a goroutine of the process has its turn
+	lock
+}
+
+type localFirstParty struct {
+	*concurrencyParty
+	turns map[string]localFirst
+}
+
+func openLocalFirst(ctx context.Context, address string, ttl time.Duration, w *wire) (party, error) {
+	p, err := openConcurrency(ctx, address, ttl, w)
+	if err != nil {
+		return nil, err
+	}
+	return &localFirstParty{p.(*concurrencyParty), make(map[string]localFirst)}, nil
+}
+
+func (p *localFirstParty) lock(ctx context.Context, name string) (lock, error) {
+	if l, ok := p.turns[name]; ok {
+		return l, nil
+	}
+	inner, err := p.concurrencyParty.lock(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	l := localFirst{make(chan struct{}, 1), inner}
+	p.turns[name] = l
+	return l, nil
+}
+
+func (l localFirst) Lock(ctx context.Context) error {
+	select {
+	case l.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	err := l.lock.Lock(ctx)
+	if err != nil {
+		<-l.turn
+	}
+	return err
+}
+
+func (l localFirst) Unlock(ctx context.Context) error {
+	defer func() { <-l.turn }()
+	return l.lock.Unlock(ctx)
+}
+
+// ---- by hand
+
+// A rawParty is what etcd can do at best, and no lock to use: it checks nothing, cleans
+// up nothing and never renews its lease. Uncontended it is one Txn and one delete; a
+// hand-over is the delete and its event.
+type rawParty struct {
+	client *clientv3.Client
+	lease  clientv3.LeaseID
+	locks  int
+}
+
+func openRaw(ctx context.Context, address string, _ time.Duration, w *wire) (party, error) {
+	client, err := dialEtcd(address, w)
+	if err != nil {
+		return nil, err
+	}
+	const longerThanAnyRun = 24 * time.Hour
+	lease, err := client.Grant(ctx, int64(longerThanAnyRun/time.Second))
+	if err != nil {
+		client.Close()
+		return nil, err
+	}
+	return &rawParty{client: client, lease: lease.ID}, nil
+}
+
+func (p *rawParty) lock(_ context.Context, name string) (lock, error) {
+	p.locks++
+	return &rawLock{p, name + "/", fmt.Sprintf("%s/%x-%d", name, p.lease, p.locks)}, nil
+}
+
+func (p *rawParty) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeWithin)
+	defer cancel()
+	_, _ = p.client.Revoke(ctx, p.lease)
+	p.client.Close()
+}
+
+type rawLock struct {
+	party  *rawParty
+	prefix string
+	key    string
+}
+
+func (l *rawLock) Lock(ctx context.Context) error {
+	client := l.party.client
+	put := clientv3.OpPut(l.key, "", clientv3.WithLease(l.party.lease))
+	resp, err := client.Txn(ctx).
+		If(clientv3.Compare(clientv3.CreateRevision(l.key), "=", 0)).
+		Then(put, clientv3.OpGet(l.prefix, clientv3.WithPrefix())).
+		Commit()
+	switch {
+	case err != nil:
+		return err
+	case !resp.Succeeded:
+		return errors.New("the key is there already")
+	}
+	// The one before is the last of those that are older than this key.
+	before, newest := "", int64(math.MinInt64)
+	for _, kv := range resp.Responses[1].GetResponseRange().GetKvs() {
+		if key := string(kv.GetKey()); key != l.key && kv.GetCreateRevision() > newest {
+			before, newest = key, kv.GetCreateRevision()
+		}
+	}
+	if before == "" {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for event := range client.Watch(ctx, before, clientv3.WithFilterPut(), clientv3.WithCreatedNotify()) {
+		switch {
+		case event.Err() != nil:
+			return event.Err()
+		case !event.Created:
+			return nil
+		}
+		// It may have gone before the watch was there.
+		resp, err := client.Get(ctx, before, clientv3.WithMaxCreateRev(newest))
+		if err != nil {
+			return err
+		}
+		if len(resp.Kvs) == 0 {
+			return nil
+		}
+	}
+	return context.Cause(ctx)
+}
+
+func (l *rawLock) TryLock(context.Context) error { return errors.ErrUnsupported }
+
+func (l *rawLock) Unlock(ctx context.Context) error {
+	_, err := l.party.client.Delete(ctx, l.key)
+	return err
+}
+
+// inParallel calls f for 0 to n-1, some at a time, and returns the first error. It is
+// for setting up and clearing away, which thousands at once would only slow down.
+func inParallel(n int, f func(i int) error) error {
+	var wg sync.WaitGroup
+	var once sync.Once
+	var first error
+	next := make(chan int)
+	for range min(n, 16) {
+		wg.Go(func() {
+			for i := range next {
+				if err := f(i); err != nil {
+					once.Do(func() { first = err })
+				}
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+	return first
+}

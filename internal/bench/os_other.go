@@ -1,0 +1,25 @@
+//go:build !linux
+
+package main
+
+import (
+	"errors"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+// The benchmark compiles everywhere, so that a change that breaks it is seen
+// everywhere, and says on the first of these that it does not run.
+
+var errLinuxOnly = errors.New("the benchmark runs on Linux only: it ties its servers' lives to its own and reads /proc")
+
+func spawn(*exec.Cmd, syscall.Signal) error { return errLinuxOnly }
+func runAs(*exec.Cmd, uint32, uint32)       {}
+func cpuTime([]int) (time.Duration, error)  { return 0, errLinuxOnly }
+func onTmpfs(string) (bool, error)          { return false, errLinuxOnly }
+func processor() string                     { return runtime.GOARCH }
+func kernel() string                        { return runtime.GOOS }
+func memory() int                           { return 0 }
+func load() string                          { return "" }

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+)
+
+// percentile is by nearest rank, 0 of nothing.
+func percentile[T cmp.Ordered](values []T, p int) (v T) {
+	if len(values) == 0 {
+		return v
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[max(1, (len(sorted)*p+99)/100)-1]
+}
+
+// median is the middle one, 0 of nothing; of two in the middle it is the mean.
+func median[T ~int64 | ~float64](values []T) (v T) {
+	if len(values) == 0 {
+		return v
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	middle := len(sorted) / 2
+	if len(sorted)%2 == 1 {
+		return sorted[middle]
+	}
+	return (sorted[middle-1] + sorted[middle]) / 2
+}
+
+func maxOf[T cmp.Ordered](values []T) (most T) {
+	if len(values) > 0 {
+		most = slices.Max(values)
+	}
+	return most
+}
+
+// A spread is a median with the least and the greatest.
+type spread struct{ Least, Median, Most float64 }
+
+func (s spread) known() bool { return s.Median != 0 }
+
+func spreadOf(values []float64) spread {
+	if len(values) == 0 {
+		return spread{}
+	}
+	return spread{slices.Min(values), median(values), slices.Max(values)}
+}
+
+// inverse is the spread of 1/x.
+func (s spread) inverse() spread {
+	if !s.known() {
+		return s
+	}
+	return spread{1 / s.Most, 1 / s.Median, 1 / s.Least}
+}
+
+// ratios compares the times of an operation, a by b, in each round that both were
+// measured in. The rounds are pairs: what slowed down one has slowed down the other.
+func ratios(a, b map[int]measure) (by []float64) {
+	for round, m := range a {
+		if other, ok := b[round]; ok && other.value > 0 {
+			by = append(by, float64(m.value)/float64(other.value))
+		}
+	}
+	slices.Sort(by)
+	return by
+}
+
+// A summary is what the rounds of an alternative come to.
+type summary struct {
+	value      time.Duration // median of the rounds
+	values     spread        // in seconds
+	p50, p99   time.Duration // of all samples
+	samples    int
+	ops        int
+	spent      counts // of all rounds
+	goroutines int    // the rest are medians, too
+	busiest    float64
+	heap       float64
+	renewals   float64
+	ttls       float64
+	broken     string
+}
+
+func summarize(rounds map[int]measure) (s summary) {
+	if len(rounds) == 0 {
+		return s
+	}
+	var all []time.Duration
+	var values, busiest, heap, renewals, ttls, goroutines []float64
+	for _, m := range rounds {
+		all = append(all, m.samples...)
+		values = append(values, m.value.Seconds())
+		busiest = append(busiest, m.busiest)
+		heap = append(heap, m.heap)
+		renewals = append(renewals, m.renewals)
+		ttls = append(ttls, m.ttls)
+		goroutines = append(goroutines, float64(m.goroutines))
+		s.ops += m.ops
+		s.spent = s.spent.plus(m.spent)
+		if m.broken != "" {
+			s.broken = m.broken
+		}
+	}
+	s.values = spreadOf(values)
+	s.value = time.Duration(math.Round(s.values.Median * float64(time.Second)))
+	s.p50, s.p99, s.samples = percentile(all, 50), percentile(all, 99), len(all)
+	s.goroutines = int(math.Round(median(goroutines)))
+	s.busiest, s.heap, s.renewals, s.ttls = median(busiest), median(heap), median(renewals), median(ttls)
+	return s
+}
+
+// per is a count by operation.
+func (s summary) per(count int64) float64 {
+	if s.ops == 0 {
+		return 0
+	}
+	return float64(count) / float64(s.ops)
+}

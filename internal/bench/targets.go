@@ -1,0 +1,138 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"strings"
+)
+
+// A target is what the library is to reach, as the issue on speed has it.
+type target struct {
+	what    string
+	members int // of etcd, 0 for any
+	got     func(c *chapter) (float64, bool)
+	atLeast bool // else at most
+	limit   float64
+}
+
+// targets is the table. A target of something that was not measured is left out.
+var targets = []target{
+	{"uncontended: RPCs", 0, per("uncontended", library, rpcs), atMost, 2},
+	{"uncontended: proposals", 0, per("uncontended", library, proposals), atMost, 2},
+	{"uncontended: time, by " + baseline, 0, byBaseline("uncontended"), atMost, 1.05},
+	{"uncontended: time, by " + floor, 0, byFloor("uncontended"), atMost, 1.10},
+	{"hand-over after 5 ms: time, by " + baseline, 0, byBaseline("handover-5ms"), atMost, 1. / 20},
+	{"hand-over after 5 ms: time, by " + floor, 0, byFloor("handover-5ms"), atMost, 1.3},
+	{"hand-over after 5 ms under 200 puts a second: time, by that without", 0, byCase("handover-5ms-busy", "handover-5ms"), atMost, 1.5},
+	{"hand-overs/s, N = 2, by " + baseline, 1, speed("crowd-2"), atLeast, 20},
+	{"hand-overs/s, N = 8", 1, speed("crowd-8"), atLeast, 8},
+	{"hand-overs/s, N = 64", 1, speed("crowd-64"), atLeast, 2},
+	{"hand-overs/s, N = 512", 1, speed("crowd-512"), atLeast, 2.5},
+	{"hand-overs/s, N = 2,000", 1, speed("crowd-2000"), atLeast, 8},
+	{"hand-overs/s, N = 2, by " + baseline, 3, speed("crowd-2"), atLeast, 10},
+	{"hand-overs/s, N = 8", 3, speed("crowd-8"), atLeast, 3},
+	{"hand-overs/s, N = 64", 3, speed("crowd-64"), atLeast, 1.7},
+	{"hand-overs/s, N = 512", 3, speed("crowd-512"), atLeast, 2},
+	{"proposals per hand-over, N = 64", 0, per("crowd-64", library, proposals), atMost, 1.02},
+	{"time of a hand-over, N = 2,000 by N = 8", 0, byCase("crowd-2000", "crowd-8"), atMost, 1.3},
+	{"hand-overs/s, N = 8, by ZooKeeper's lock", 1, speedBy("crowd-8", "go-zookeeper Lock"), atLeast, 1},
+	{"hand-overs/s, N = 64, by ZooKeeper's lock", 1, speedBy("crowd-64", "go-zookeeper Lock"), atLeast, 1},
+	{"TryLock of a taken name: RPCs", 0, per("trylock", library, rpcs), atMost, 1},
+	{"TryLock of a taken name: revisions", 0, per("trylock", library, revisions), atMost, 0},
+	{"10,000 names: renewals per TTL/3", 0, of("names-10000", func(r row) float64 { return r.renewals }), atMost, 1},
+	{"10,000 names: goroutines more than with 1", 0, moreGoroutines, atMost, 0},
+	{"10,000 names: heap per name, bytes", 0, of("names-10000", func(r row) float64 { return r.heap }), atMost, 1024},
+}
+
+const (
+	atLeast = true
+	atMost  = false
+)
+
+func rpcs(c counts) int64      { return c.RPCs }
+func proposals(c counts) int64 { return c.Proposals }
+func revisions(c counts) int64 { return c.Revisions }
+
+// of is a figure of the library's in a case.
+func of(caseName string, figure func(row) float64) func(*chapter) (float64, bool) {
+	return func(c *chapter) (float64, bool) {
+		r, ok := c.find(caseName, library)
+		return figure(r), ok
+	}
+}
+
+// per is a count per operation, without what the seconds cost: a renewal now and then.
+func per(caseName, name string, count func(counts) int64) func(*chapter) (float64, bool) {
+	return func(c *chapter) (float64, bool) {
+		r, ok := c.find(caseName, name)
+		return math.Floor(r.per(count(r.spent))*100) / 100, ok
+	}
+}
+
+func byBaseline(caseName string) func(*chapter) (float64, bool) {
+	return func(c *chapter) (float64, bool) {
+		r, ok := c.find(caseName, library)
+		return r.byBaseline.Median, ok && r.byBaseline.known()
+	}
+}
+
+func byFloor(caseName string) func(*chapter) (float64, bool) {
+	return func(c *chapter) (float64, bool) {
+		r, ok := c.find(caseName, library)
+		return r.byFloor.Median, ok && r.byFloor.known()
+	}
+}
+
+func speed(caseName string) func(*chapter) (float64, bool) {
+	return func(c *chapter) (float64, bool) {
+		t, ok := byBaseline(caseName)(c)
+		return 1 / t, ok
+	}
+}
+
+// byCase compares the library with itself in another case.
+func byCase(caseName, other string) func(*chapter) (float64, bool) {
+	return func(c *chapter) (float64, bool) {
+		a, okA := c.find(caseName, library)
+		b, okB := c.find(other, library)
+		return a.value.Seconds() / b.value.Seconds(), okA && okB
+	}
+}
+
+func speedBy(caseName, name string) func(*chapter) (float64, bool) {
+	return func(c *chapter) (float64, bool) {
+		a, okA := c.find(caseName, library)
+		b, okB := c.find(caseName, name)
+		return b.value.Seconds() / a.value.Seconds(), okA && okB
+	}
+}
+
+func moreGoroutines(c *chapter) (float64, bool) {
+	a, okA := c.find("names-10000", library)
+	b, okB := c.find("names-1", library)
+	return float64(a.goroutines - b.goroutines), okA && okB
+}
+
+// targets is the table of targets that the chapter has figures for, "" if it has none.
+func (c *chapter) targets() string {
+	var b strings.Builder
+	for _, t := range targets {
+		got, ok := t.got(c)
+		if !ok || t.members != 0 && t.members != c.setup.members {
+			continue
+		}
+		sign, reached := "<=", got <= t.limit
+		if t.atLeast {
+			sign, reached = ">=", got >= t.limit
+		}
+		verdict := "**no**"
+		if reached {
+			verdict = "yes"
+		}
+		fmt.Fprintf(&b, "| %s | %s %s | %s | %s |\n", t.what, sign, digits(t.limit), digits(got), verdict)
+	}
+	if b.Len() == 0 {
+		return ""
+	}
+	return "| | to reach | measured | reached |\n| --- | --: | --: | --- |\n" + b.String()
+}

@@ -1,0 +1,39 @@
+package main
+
+import (
+	"fmt"
+	"sync/atomic"
+)
+
+// A witness is what a lock protects here. It sees whether two were in at once, in two
+// ways that the lock has no part in.
+type witness struct {
+	count    int // plain on purpose: two at once lose an increment
+	inside   atomic.Int64
+	overlaps atomic.Int64
+}
+
+// enter is called by contender who (not 0) once it holds the lock, leave before it
+// releases it.
+func (w *witness) enter(who int64) {
+	if !w.inside.CompareAndSwap(0, who) {
+		w.overlaps.Add(1)
+	}
+	w.count++
+}
+
+func (w *witness) leave(who int64) {
+	if !w.inside.CompareAndSwap(who, 0) {
+		w.overlaps.Add(1)
+		w.inside.Store(0)
+	}
+}
+
+// verdict says what is wrong after holds critical sections, "" if nothing is.
+func (w *witness) verdict(holds int) string {
+	overlaps, lost := w.overlaps.Load(), holds-w.count
+	if overlaps == 0 && lost == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d overlaps, %d lost increments in %d holds", overlaps, lost, holds)
+}
