@@ -63,11 +63,12 @@ func (tr *transcript) kv(kv *mvccpb.KeyValue) string {
 }
 
 func (tr *transcript) kvs(r *pb.RangeResponse) string {
-	text := fmt.Sprintf("count %d more %v", r.Count, r.More)
+	var text strings.Builder
+	fmt.Fprintf(&text, "count %d more %v", r.Count, r.More)
 	for _, kv := range r.Kvs {
-		text += " | " + tr.kv(kv)
+		text.WriteString(" | " + tr.kv(kv))
 	}
-	return text
+	return text.String()
 }
 
 // say writes down an answer.

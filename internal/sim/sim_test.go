@@ -93,11 +93,12 @@ func (all tally) String() string {
 	var parts []string
 	for _, scenario := range scenarios {
 		s := all.of(scenario)
-		part := fmt.Sprintf("%s: %d seeds, %d holds", scenario, s.Seeds, s.Holds)
+		var part strings.Builder
+		fmt.Fprintf(&part, "%s: %d seeds, %d holds", scenario, s.Seeds, s.Holds)
 		for _, invariant := range slices.Sorted(maps.Keys(s.By)) {
-			part += fmt.Sprintf(", %q in %d", invariant, s.By[invariant])
+			fmt.Fprintf(&part, ", %q in %d", invariant, s.By[invariant])
 		}
-		parts = append(parts, part)
+		parts = append(parts, part.String())
 	}
 	return strings.Join(parts, "; ")
 }
