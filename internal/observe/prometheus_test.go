@@ -1,0 +1,320 @@
+package observe_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/observe"
+)
+
+func client(t *testing.T) *clientv3.Client {
+	t.Helper()
+	client := exampleClient()
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+// await waits for n signals.
+func await(t *testing.T, signal <-chan struct{}, n int) {
+	t.Helper()
+	patience := time.After(30 * time.Second)
+	for i := range n {
+		select {
+		case <-signal:
+		case <-patience:
+			t.Fatalf("%d signals came, want %d", i, n)
+		}
+	}
+}
+
+func TestWaitsAndHoldsGoToTheirBuckets(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	hooks := observe.NewMetrics(registry, func(string) string { return "orders" }).Trace()
+
+	hooks.Acquired("orders/1", 11, 2*time.Millisecond, 0)
+	hooks.Queued("orders/2", 3, etcdlock.Contender{})
+	hooks.Acquired("orders/2", 12, 250*time.Millisecond, 3)
+	hooks.Queued("orders/3", 1, etcdlock.Contender{}) // gives up
+	hooks.Acquired("orders/4", 13, time.Millisecond, 0)
+	hooks.Released("orders/2", 12, 10*time.Minute)
+	hooks.Lost("orders/4", 13, 4*time.Second, etcdlock.ErrMaxHold)
+
+	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
+# HELP etcdlock_contended_total Waits that began behind others, whether or not they came to hold.
+# TYPE etcdlock_contended_total counter
+etcdlock_contended_total{lock="orders"} 2
+# HELP etcdlock_hold_seconds Time from the hold's beginning to its release or loss.
+# TYPE etcdlock_hold_seconds histogram
+etcdlock_hold_seconds_bucket{lock="orders",le="0.001"} 0
+etcdlock_hold_seconds_bucket{lock="orders",le="0.004"} 0
+etcdlock_hold_seconds_bucket{lock="orders",le="0.016"} 0
+etcdlock_hold_seconds_bucket{lock="orders",le="0.064"} 0
+etcdlock_hold_seconds_bucket{lock="orders",le="0.256"} 0
+etcdlock_hold_seconds_bucket{lock="orders",le="1.024"} 0
+etcdlock_hold_seconds_bucket{lock="orders",le="4.096"} 1
+etcdlock_hold_seconds_bucket{lock="orders",le="16.384"} 1
+etcdlock_hold_seconds_bucket{lock="orders",le="65.536"} 1
+etcdlock_hold_seconds_bucket{lock="orders",le="262.144"} 1
+etcdlock_hold_seconds_bucket{lock="orders",le="+Inf"} 2
+etcdlock_hold_seconds_sum{lock="orders"} 604
+etcdlock_hold_seconds_count{lock="orders"} 2
+# HELP etcdlock_holders Holds of this process that have begun and were neither released nor lost.
+# TYPE etcdlock_holders gauge
+etcdlock_holders{lock="orders"} 1
+# HELP etcdlock_lost_total Holds that ended without their release, by reason.
+# TYPE etcdlock_lost_total counter
+etcdlock_lost_total{lock="orders",reason="expired"} 0
+etcdlock_lost_total{lock="orders",reason="max_hold"} 1
+etcdlock_lost_total{lock="orders",reason="other"} 0
+etcdlock_lost_total{lock="orders",reason="taken"} 0
+# HELP etcdlock_wait_seconds Time from Lock to the hold. contended: whether others were before it.
+# TYPE etcdlock_wait_seconds histogram
+etcdlock_wait_seconds_bucket{contended="false",lock="orders",le="0.001"} 1
+etcdlock_wait_seconds_bucket{contended="false",lock="orders",le="0.004"} 2
+etcdlock_wait_seconds_bucket{contended="false",lock="orders",le="0.016"} 2
+etcdlock_wait_seconds_bucket{contended="false",lock="orders",le="0.064"} 2
+etcdlock_wait_seconds_bucket{contended="false",lock="orders",le="0.256"} 2
+etcdlock_wait_seconds_bucket{contended="false",lock="orders",le="1.024"} 2
+etcdlock_wait_seconds_bucket{contended="false",lock="orders",le="4.096"} 2
+etcdlock_wait_seconds_bucket{contended="false",lock="orders",le="16.384"} 2
+etcdlock_wait_seconds_bucket{contended="false",lock="orders",le="65.536"} 2
+etcdlock_wait_seconds_bucket{contended="false",lock="orders",le="262.144"} 2
+etcdlock_wait_seconds_bucket{contended="false",lock="orders",le="+Inf"} 2
+etcdlock_wait_seconds_sum{contended="false",lock="orders"} 0.003
+etcdlock_wait_seconds_count{contended="false",lock="orders"} 2
+etcdlock_wait_seconds_bucket{contended="true",lock="orders",le="0.001"} 0
+etcdlock_wait_seconds_bucket{contended="true",lock="orders",le="0.004"} 0
+etcdlock_wait_seconds_bucket{contended="true",lock="orders",le="0.016"} 0
+etcdlock_wait_seconds_bucket{contended="true",lock="orders",le="0.064"} 0
+etcdlock_wait_seconds_bucket{contended="true",lock="orders",le="0.256"} 1
+etcdlock_wait_seconds_bucket{contended="true",lock="orders",le="1.024"} 1
+etcdlock_wait_seconds_bucket{contended="true",lock="orders",le="4.096"} 1
+etcdlock_wait_seconds_bucket{contended="true",lock="orders",le="16.384"} 1
+etcdlock_wait_seconds_bucket{contended="true",lock="orders",le="65.536"} 1
+etcdlock_wait_seconds_bucket{contended="true",lock="orders",le="262.144"} 1
+etcdlock_wait_seconds_bucket{contended="true",lock="orders",le="+Inf"} 1
+etcdlock_wait_seconds_sum{contended="true",lock="orders"} 0.25
+etcdlock_wait_seconds_count{contended="true",lock="orders"} 1
+`), "etcdlock_contended_total", "etcdlock_hold_seconds", "etcdlock_holders", "etcdlock_lost_total", "etcdlock_wait_seconds"))
+}
+
+func TestNamesFollowTheConventions(t *testing.T) {
+	problems, err := testutil.GatherAndLint(everyMetric(t))
+	require.NoError(t, err)
+	require.Empty(t, problems)
+}
+
+// everyMetric is a registry in which each metric has a value, and none is a loss.
+func everyMetric(t *testing.T) *prometheus.Registry {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	hooks := observe.NewMetrics(registry, nil).Trace()
+	hooks.Acquired("a", 1, time.Second, 0)
+	hooks.Released("a", 1, time.Second)
+	return registry
+}
+
+// The first loss must be an increase from 0 to Prometheus: of each lock once it was held or
+// waited for, of all if locks are not told apart.
+func TestLossesAreThereBeforeTheFirstOne(t *testing.T) {
+	const zeros = `
+# HELP etcdlock_lost_total Holds that ended without their release, by reason.
+# TYPE etcdlock_lost_total counter
+etcdlock_lost_total{lock="%[1]s",reason="expired"} 0
+etcdlock_lost_total{lock="%[1]s",reason="max_hold"} 0
+etcdlock_lost_total{lock="%[1]s",reason="other"} 0
+etcdlock_lost_total{lock="%[1]s",reason="taken"} 0
+`
+	ungrouped := prometheus.NewRegistry()
+	observe.NewMetrics(ungrouped, nil)
+	require.NoError(t, testutil.GatherAndCompare(ungrouped,
+		strings.NewReader(fmt.Sprintf(zeros, "")), "etcdlock_lost_total"))
+
+	grouped := prometheus.NewRegistry()
+	hooks := observe.NewMetrics(grouped, func(name string) string { return name }).Trace()
+	hooks.Acquired("orders", 1, time.Millisecond, 0)
+	require.NoError(t, testutil.GatherAndCompare(grouped,
+		strings.NewReader(fmt.Sprintf(zeros, "orders")), "etcdlock_lost_total"))
+	require.Contains(t, values(t, grouped), "etcdlock_contended_total")
+	require.Contains(t, values(t, grouped), "etcdlock_wait_seconds true")
+}
+
+func TestWhatBecomesOfTheLeaseIsCounted(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	hooks := observe.NewMetrics(registry, nil).Trace()
+	hooks.LeaseRenewed(1, 20*time.Millisecond)
+	hooks.RenewalFailed(1, errors.New("no answer"))
+	hooks.RenewalFailed(1, errors.New("no answer"))
+	hooks.LeaseAtRisk(1, time.Second)
+	got := values(t, registry)
+	require.Equal(t, 1.0, got["etcdlock_lease_renewal_seconds"])
+	require.Equal(t, 2.0, got["etcdlock_lease_renewal_failures_total"])
+	require.Equal(t, 1.0, got["etcdlock_lease_at_risk_total"])
+}
+
+// Each row makes a real loss, since the reasons are told by the library's texts.
+func TestEachLossHasItsReason(t *testing.T) {
+	first := func(t *testing.T, client *clientv3.Client, name string) etcdlock.Contender {
+		t.Helper()
+		line, err := etcdlock.Contenders(t.Context(), client, name)
+		require.NoError(t, err)
+		require.NotEmpty(t, line)
+		return line[0]
+	}
+	nothing := func(*testing.T, *clientv3.Client, string) {}
+	for _, row := range []struct {
+		what   string
+		reason string
+		opts   []etcdlock.Option
+		do     func(t *testing.T, client *clientv3.Client, name string)
+	}{
+		{"key deleted", "taken", nil, func(t *testing.T, client *clientv3.Client, name string) {
+			require.NoError(t, etcdlock.Break(t.Context(), client, first(t, client, name)))
+		}},
+		{"key put over", "taken", nil, func(t *testing.T, client *clientv3.Client, name string) {
+			_, err := client.Put(t.Context(), first(t, client, name).Key, "mine")
+			require.NoError(t, err)
+		}},
+		{"lease revoked", "taken", nil, func(t *testing.T, client *clientv3.Client, name string) {
+			_, err := client.Revoke(t.Context(), first(t, client, name).Lease)
+			require.NoError(t, err)
+		}},
+		{"held too long", "max_hold", []etcdlock.Option{etcdlock.WithMaxHold(50 * time.Millisecond)}, nothing},
+		{"no renewal gets through", "expired", []etcdlock.Option{etcdlock.WithTTL(2 * time.Second)},
+			func(_ *testing.T, client *clientv3.Client, _ string) { client.Lease.(*deafLease).deafen() }},
+	} {
+		t.Run(row.what, func(t *testing.T) {
+			t.Parallel()
+			client := client(t)
+			client.Lease = &deafLease{Lease: client.Lease}
+			registry := prometheus.NewRegistry()
+			metrics := observe.NewMetrics(registry, nil)
+			told, signals := observer()
+			name := "reasons/" + strings.ReplaceAll(row.what, " ", "-")
+			mu, err := etcdlock.New(client, name,
+				append(row.opts, etcdlock.WithTrace(observe.Join(metrics.Trace(), signals)))...)
+			require.NoError(t, err)
+			defer mu.Close(context.Background())
+
+			require.NoError(t, mu.Lock(t.Context()))
+			row.do(t, client, name)
+			await(t, told.lost, 1)
+			require.ErrorIs(t, mu.Unlock(t.Context()), etcdlock.ErrLost)
+
+			values := values(t, registry)
+			for _, reason := range []string{"expired", "taken", "max_hold", "other"} {
+				want := 0.0
+				if reason == row.reason {
+					want = 1
+				}
+				require.Equal(t, want, values["etcdlock_lost_total "+reason], reason)
+			}
+			require.Equal(t, 0.0, values["etcdlock_holders"])
+			if row.reason == "expired" {
+				require.Positive(t, values["etcdlock_lease_renewal_failures_total"])
+				require.Positive(t, values["etcdlock_lease_at_risk_total"])
+			}
+		})
+	}
+}
+
+// A deafLease gets no renewal through once it is deaf.
+type deafLease struct {
+	clientv3.Lease
+	mu   sync.Mutex
+	deaf bool
+}
+
+func (l *deafLease) deafen() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.deaf = true
+}
+
+func (l *deafLease) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
+	l.mu.Lock()
+	deaf := l.deaf
+	l.mu.Unlock()
+	if deaf {
+		return nil, errors.New("deaf")
+	}
+	return l.Lease.KeepAliveOnce(ctx, id)
+}
+
+// values are the counters and gauges of a registry, summed over locks, by name and reason;
+// of histograms the count, by name and contended.
+func values(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	values := make(map[string]float64)
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			key := []string{family.GetName()}
+			for _, label := range metric.GetLabel() {
+				if label.GetName() != "lock" {
+					key = append(key, label.GetValue())
+				}
+			}
+			values[strings.Join(key, " ")] += metric.GetCounter().GetValue() + metric.GetGauge().GetValue() +
+				float64(metric.GetHistogram().GetSampleCount())
+		}
+	}
+	return values
+}
+
+// Two Sessions, whose hooks run side by side, share one Metrics and use many names.
+func TestCountsAreExactAndSeriesFewWhateverRunsAtOnce(t *testing.T) {
+	const workers, rounds = 8, 25
+	registry := prometheus.NewRegistry()
+	metrics := observe.NewMetrics(registry, func(name string) string {
+		kind, _, _ := strings.Cut(name, "/")
+		return kind
+	})
+	told, signals := observer()
+	trace := observe.Join(metrics.Trace(), signals)
+
+	var running sync.WaitGroup
+	for range 2 {
+		session, err := etcdlock.NewSession(client(t), etcdlock.WithTrace(trace))
+		require.NoError(t, err)
+		t.Cleanup(func() { session.Close(context.Background()) })
+		for worker := range workers {
+			running.Go(func() {
+				for round := range rounds {
+					name := fmt.Sprintf("crowd/%d", (worker+round)%10)
+					if mu, err := session.Mutex(name); err != nil {
+						t.Error(err)
+					} else if err := mu.Do(t.Context(), func(context.Context) error { return nil }); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	running.Wait()
+	const all = 2 * workers * rounds
+	await(t, told.released, all)
+
+	values := values(t, registry)
+	contended := values["etcdlock_wait_seconds true"]
+	require.EqualValues(t, all, contended+values["etcdlock_wait_seconds false"])
+	require.Equal(t, contended, values["etcdlock_contended_total"])
+	require.EqualValues(t, all, values["etcdlock_hold_seconds"])
+	require.Zero(t, values["etcdlock_holders"])
+
+	series, err := testutil.GatherAndCount(registry)
+	require.NoError(t, err)
+	require.LessOrEqual(t, series, 12) // for 10 names of one kind
+}
