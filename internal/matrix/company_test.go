@@ -1,0 +1,382 @@
+package matrix
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
+)
+
+const (
+	briefly = 3 * time.Second // TTL of those that crash
+	// An expired lease is revoked half a second later at the latest; an election, or a
+	// machine that is busy, takes longer.
+	expiry = briefly + soon
+)
+
+// guests are the others that may stand in the same line, by names as they are in etcd.
+var guests = []struct {
+	name  string
+	comes func(*stage, *visit, time.Duration) error
+}{
+	{"etcdctl lock", etcdctl},
+	{"v3lock", service},
+	{"concurrency.Mutex", library},
+}
+
+// A visit is one hold of a guest, from its queuing on.
+type visit struct {
+	s   *stage
+	who string
+	in  chan struct{} // closed once it holds
+	out chan error    // what it says in the end
+
+	leave  func() // asks it to release
+	cancel func() // asks it to wait no longer
+	crash  func() // ends it, and whatever renews its lease
+}
+
+// visits has a guest queue, and returns when it stands in line.
+func (s *stage) visits(who string, comes func(*stage, *visit, time.Duration) error, ttl time.Duration) *visit {
+	line := s.line()
+	v := &visit{s: s, who: who, in: make(chan struct{}), out: make(chan error, 1)}
+	err := comes(s, v, ttl)
+	s.must(err == nil, "%s: %v", who, err)
+	queues := s.until(soon, func() bool {
+		if len(v.out) > 0 {
+			return true
+		}
+		return len(s.line()) == len(line)+1
+	})
+	s.must(queues, "%s does not stand in line after %v", who, soon)
+	if len(v.out) > 0 {
+		s.must(false, "%s: %v", who, <-v.out)
+	}
+	return v
+}
+
+// entered notes that the guest holds.
+func (v *visit) entered() {
+	v.s.enters(v.who, context.Background(), 0)
+	close(v.in)
+}
+
+func (v *visit) stillWaits() {
+	select {
+	case <-v.in:
+		v.s.must(false, "%s does not wait", v.who)
+	default:
+	}
+}
+
+func (v *visit) getsIn(d time.Duration) {
+	select {
+	case <-v.in:
+	case err := <-v.out:
+		v.s.must(false, "%s has ended: %v", v.who, err)
+	case <-time.After(d):
+		v.s.must(false, "%s does not get in after %v", v.who, d)
+	}
+}
+
+// leaves has the guest release, which must go well.
+func (v *visit) leaves() {
+	v.s.leaves(v.who)
+	v.leave()
+	err := v.ends()
+	v.s.must(err == nil, "%s left: %v", v.who, err)
+}
+
+// givesUp has the guest wait no longer.
+func (v *visit) givesUp() {
+	v.cancel()
+	_ = v.ends() // each has its own words for it
+	v.stillWaits()
+}
+
+// ends waits for the guest's last word.
+func (v *visit) ends() error {
+	select {
+	case err := <-v.out:
+		return err
+	case <-time.After(soon):
+		v.s.must(false, "%s does not end after %v", v.who, soon)
+		return nil
+	}
+}
+
+// crashes ends the guest. Its key stays until its lease has run out.
+func (v *visit) crashes() {
+	v.s.leaves(v.who)
+	v.crash()
+}
+
+// outside is the door without its namespace, for guests. Where tokens are simple they
+// stay with one member: another may not know their token yet, and some of their requests
+// are not tried again then.
+func (s *stage) outside() door {
+	d := s.door
+	d.Namespace = ""
+	if s.setup.token == "simple" {
+		d.Endpoints = d.Endpoints[:1]
+	}
+	return d
+}
+
+// etcdctl runs etcdctl lock, which prints its key when it holds, and holds until it is
+// interrupted.
+func etcdctl(s *stage, v *visit, ttl time.Duration) error {
+	seconds := strconv.Itoa(int(ttl / time.Second))
+	cmd := exec.Command(s.version.program(s.t, "etcdctl"), append(s.outside().args(), "lock", "--ttl", seconds, s.full())...)
+	return v.runs(cmd)
+}
+
+// process runs the library as a process of its own.
+func process(s *stage, v *visit, ttl time.Duration) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	how, err := json.Marshal(holder{s.door, s.name, ttl})
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), holderEnv+"="+string(how))
+	return v.runs(cmd)
+}
+
+// runs starts a program that prints a line when it holds.
+func (v *visit) runs(cmd *exec.Cmd) error {
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	lines, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := start(cmd); err != nil {
+		return err
+	}
+	over := make(chan struct{})
+	go func() { // ends with the program
+		defer close(over)
+		for first, lines := true, bufio.NewScanner(lines); lines.Scan(); first = false {
+			if first {
+				v.entered()
+			}
+		}
+		err := cmd.Wait()
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, bytes.TrimSpace(said.Bytes()))
+		}
+		v.out <- err
+	}()
+	v.leave = func() { _ = cmd.Process.Signal(os.Interrupt) }
+	v.cancel = v.leave
+	v.crash = func() { _ = cmd.Process.Kill() }
+	v.s.cleanup(func() {
+		v.crash()
+		<-over
+	})
+	return nil
+}
+
+// service has the server take the lock for its caller, on a lease that nobody renews.
+func service(s *stage, v *visit, ttl time.Duration) error {
+	client, err := s.outside().dial()
+	if err != nil {
+		return err
+	}
+	s.cleanup(func() { client.Close() })
+	lease, err := client.Grant(s.bounded(soon), int64(ttl/time.Second))
+	if err != nil {
+		return err
+	}
+	service := v3lockpb.NewLockClient(client.ActiveConnection())
+	var key []byte
+	v.holds(client, func(ctx context.Context) error {
+		resp, err := service.Lock(ctx, &v3lockpb.LockRequest{Name: []byte(s.full()), Lease: int64(lease.ID)})
+		key = resp.GetKey()
+		return err
+	}, func(ctx context.Context) error {
+		_, err := service.Unlock(ctx, &v3lockpb.UnlockRequest{Key: key})
+		return err
+	})
+	return nil
+}
+
+// library is etcd's own concurrency.Mutex.
+func library(s *stage, v *visit, ttl time.Duration) error {
+	client, err := s.outside().dial()
+	if err != nil {
+		return err
+	}
+	s.cleanup(func() { client.Close() })
+	session, err := concurrency.NewSession(client, concurrency.WithTTL(int(ttl/time.Second)))
+	if err != nil {
+		return err
+	}
+	mu := concurrency.NewMutex(session, s.full())
+	v.holds(client, mu.Lock, mu.Unlock)
+	return nil
+}
+
+// holds locks, and unlocks when it is asked to leave.
+func (v *visit) holds(client *clientv3.Client, lock, unlock func(context.Context) error) {
+	ctx := v.s.bounded(patience)
+	waiting, cancel := context.WithCancel(ctx)
+	left := make(chan struct{})
+	go func() { // ends with ctx at the latest
+		if err := lock(waiting); err != nil {
+			v.out <- err
+			return
+		}
+		v.entered()
+		select {
+		case <-left:
+			v.out <- unlock(ctx)
+		case <-ctx.Done():
+			v.out <- ctx.Err()
+		}
+	}()
+	v.leave, v.cancel = sync.OnceFunc(func() { close(left) }), cancel
+	v.crash = func() { client.Close() }
+}
+
+// A holder says what a process has to hold, and how.
+type holder struct {
+	Door door
+	Name string
+	TTL  time.Duration
+}
+
+// holderEnv makes this binary a holder: its JSON.
+const holderEnv = "ETCDLOCK_MATRIX_HOLDER"
+
+// hold locks, prints a line, and waits to be killed.
+func hold(how string, out io.Writer) error {
+	var h holder
+	if err := json.Unmarshal([]byte(how), &h); err != nil {
+		return err
+	}
+	client, err := h.Door.dial()
+	if err != nil {
+		return err
+	}
+	mu, err := ours(client, h.Name, h.TTL)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := mu.Lock(ctx); err != nil {
+		return err
+	}
+	fmt.Fprintln(out, mu.Token())
+	<-ctx.Done()
+	return errors.New("nobody has killed the holder")
+}
+
+// companyStories are of one lock that the library and a guest contend for.
+func companyStories() (all []story) {
+	for _, guest := range guests {
+		come := func(s *stage, who string, ttl time.Duration) *visit {
+			return s.visits(guest.name+" "+who, guest.comes, ttl)
+		}
+		all = append(all,
+			// a locks, a guest waits, b waits, another guest waits | each gets in when its
+			// turn comes, and c's TryLock does not while the first guest is in.
+			story{name: guest.name + ": first come, first served", tell: func(s *stage) {
+				a, b, c := s.party("a", lasting), s.party("b", lasting), s.party("c", lasting)
+				a.locks()
+				second := come(s, "2", lasting)
+				third := b.waits()
+				fourth := come(s, "4", lasting)
+				second.stillWaits()
+				a.unlocks()
+				second.getsIn(soon)
+				err := c.TryLock(s.bounded(soon))
+				s.must(err != nil, "c's TryLock got what %s holds", second.who)
+				third.stillWaits()
+				second.leaves()
+				third.getsIn()
+				fourth.stillWaits()
+				b.unlocks()
+				fourth.getsIn(soon)
+				fourth.leaves()
+			}},
+			// a locks, a guest waits for longer than a token lives | a unlocks, the guest gets in.
+			story{name: guest.name + ": a wait longer than the token", tell: func(s *stage) {
+				a := s.party("a", lasting)
+				a.locks()
+				next := come(s, "2", lasting)
+				time.Sleep(tokenLife + slack)
+				next.stillWaits()
+				a.unlocks()
+				next.getsIn(soon)
+				next.leaves()
+			}},
+			// Those who gave up waiting let those behind them in, either way.
+			story{name: guest.name + ": waits that are cancelled", tell: func(s *stage) {
+				a, b := s.party("a", lasting), s.party("b", lasting)
+				a.locks()
+				second := come(s, "2", lasting)
+				third := b.waits()
+				second.givesUp()
+				s.lineIs(2)
+				third.stillWaits()
+				a.unlocks()
+				third.getsIn()
+
+				second = come(s, "5", lasting)
+				cancelled := a.waits()
+				fourth := come(s, "6", lasting)
+				b.unlocks()
+				second.getsIn(soon)
+				cancelled.givesUp()
+				s.lineIs(2)
+				fourth.stillWaits()
+				second.leaves()
+				fourth.getsIn(soon)
+				fourth.leaves()
+			}},
+			// Those who crash, holding or waiting, let those behind them in once their lease
+			// has run out, either way.
+			story{name: guest.name + ": crashes", tell: func(s *stage) {
+				a, b := s.party("a", lasting), s.party("b", lasting)
+				first := come(s, "1", briefly)
+				first.getsIn(soon)
+				next := a.waits()
+				first.crashes()
+				next.getsIn()
+
+				second := come(s, "2", briefly)
+				next = b.waits()
+				second.crashes()
+				a.unlocks()
+				next.getsIn()
+				b.unlocks()
+
+				of := s.visits("a process of the library", process, briefly)
+				of.getsIn(soon)
+				last := come(s, "3", lasting)
+				of.crashes()
+				last.getsIn(expiry)
+				last.leaves()
+			}},
+		)
+	}
+	return all
+}

@@ -1,0 +1,110 @@
+package matrix
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) {
+	if how := os.Getenv(holderEnv); how != "" {
+		fmt.Fprintln(os.Stderr, hold(how, os.Stdout))
+		os.Exit(1)
+	}
+	flag.Parse()
+	lanes := false
+	flag.Visit(func(f *flag.Flag) { lanes = lanes || f.Name == "test.parallel" })
+	if !lanes { // what takes long is waiting
+		_ = flag.Set("test.parallel", "4")
+	}
+	var err error
+	if scratch, err = os.MkdirTemp("", "etcdlock-matrix"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	os.RemoveAll(scratch)
+	os.Exit(code)
+}
+
+// lockName is that of a story's lock.
+func lockName(st story) string {
+	return fmt.Sprintf("matrix/%d", slices.IndexFunc(stories, func(other story) bool { return other.name == st.name }))
+}
+
+func lockNames() (names []string) {
+	for _, st := range stories {
+		names = append(names, lockName(st))
+	}
+	return names
+}
+
+// Every version with every setup tells every story the same way.
+func TestMatrix(t *testing.T) {
+	for _, v := range columns(t) {
+		v.program(t, "etcd")
+		t.Run(v.name, func(t *testing.T) {
+			t.Parallel()
+			for _, s := range setups {
+				t.Run(s.name, func(t *testing.T) {
+					t.Parallel()
+					w := s.open(t, v, lockNames())
+					c := w.tells(t)
+					c.Version, c.Setup, c.Etcd, c.Date = v.name, s.name, w.cluster.version(), time.Now().Format(time.DateOnly)
+					save(t, c)
+				})
+			}
+		})
+	}
+}
+
+// tells tells all stories that the setup has: side by side, then those that harm it.
+func (w *world) tells(t *testing.T) (c cell) {
+	if w.door.LoneAuth {
+		c.Notes = append(c.Notes, "with [2]")
+	}
+	var mu sync.Mutex
+	tell := func(st story) {
+		t.Run(st.name, func(t *testing.T) {
+			why := w.plays(t, lockName(st), st, ours)
+			for again := 1; again < 5 && w.tooSlow(st, why); again++ {
+				why = w.plays(t, fmt.Sprintf("%s/%d", lockName(st), again), st, ours)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			c.Stories++
+			switch f := w.known(st); {
+			case f != nil && f.isMet(why):
+				c.Stories--
+				c.Notes = append(c.Notes, f.String())
+			case f != nil:
+				t.Errorf("etcd's flaw %s has become another: %s", f.number, strings.Join(why, "\n"))
+				c.Not = append(c.Not, st.name+": not as in "+f.number)
+			case len(why) > 0:
+				t.Errorf("%s", strings.Join(why, "\n"))
+				c.Not = append(c.Not, st.name+": "+why[0])
+			}
+		})
+	}
+	var all sync.WaitGroup
+	for _, st := range stories {
+		if !st.alone && (st.where == nil || st.where(w.setup)) {
+			all.Go(func() { tell(st) })
+		}
+	}
+	all.Wait()
+	for _, st := range stories {
+		if st.alone {
+			tell(st)
+		}
+	}
+	slices.Sort(c.Not)
+	slices.Sort(c.Notes)
+	c.Notes = slices.Compact(c.Notes)
+	return c
+}

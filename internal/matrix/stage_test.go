@@ -1,0 +1,271 @@
+package matrix
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+
+	"github.com/etcdlock/etcdlock"
+)
+
+const (
+	patience = 60 * time.Second // bounds what must come, far above what it takes
+	soon     = 15 * time.Second // bounds what must come soon, on a busy machine
+	slack    = 2 * time.Second  // for what has a bound of its own
+	lasting  = 60 * time.Second // TTL of those that must not lose their lease
+)
+
+// A world is a running setup of a version.
+type world struct {
+	setup   setup
+	version *version
+	cluster *cluster
+	door    door             // of the library and of its company
+	admin   *clientv3.Client // of root, who sees the names as they are in etcd
+}
+
+// A lock is a Mutex of the library, or what stands in for it.
+type lock interface {
+	Lock(context.Context) error
+	TryLock(context.Context) error
+	Unlock(context.Context) error
+	Close(context.Context) error
+	Context(context.Context) context.Context
+	Token() int64
+}
+
+type opener func(*clientv3.Client, string, time.Duration) (lock, error)
+
+func ours(client *clientv3.Client, name string, ttl time.Duration) (lock, error) {
+	return etcdlock.New(client, name, etcdlock.WithTTL(ttl))
+}
+
+// A stage is where a story is played, about one lock.
+type stage struct {
+	*world
+	t    testing.TB // of the setup; a story that fails need not fail it
+	name string     // of the lock, as the library's clients see it
+	open opener
+
+	cleanups []func() // owned by the story
+
+	mu     sync.Mutex
+	inside string          // who believes to hold the lock
+	hold   context.Context // that ends the belief, if any
+	token  int64           // the highest so far
+	why    []string        // what is wrong with the lock
+}
+
+// plays tells a story, and returns what was wrong, nothing if all was well.
+func (w *world) plays(t testing.TB, name string, st story, open opener) []string {
+	s := &stage{world: w, t: t, name: name, open: open}
+	over := make(chan struct{})
+	go func() { // of its own, so that must can end it
+		defer close(over)
+		defer func() {
+			for i := len(s.cleanups) - 1; i >= 0; i-- {
+				s.cleanups[i]()
+			}
+		}()
+		st.tell(s)
+		s.lineIs(0)
+	}()
+	<-over
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.why
+}
+
+func (s *stage) cleanup(f func()) { s.cleanups = append(s.cleanups, f) }
+
+// bounded is a context that ends with the story at the latest.
+func (s *stage) bounded(d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	s.cleanup(cancel)
+	return ctx
+}
+
+// broke notes that something is wrong.
+func (s *stage) broke(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.why = append(s.why, fmt.Sprintf(format, args...))
+}
+
+// must ends the story, whose goroutine calls it, unless all is well.
+func (s *stage) must(ok bool, format string, args ...any) {
+	if !ok {
+		s.broke(format, args...)
+		runtime.Goexit()
+	}
+}
+
+// until waits until something is so.
+func (s *stage) until(d time.Duration, is func() bool) bool {
+	for deadline := time.Now().Add(d); ; time.Sleep(10 * time.Millisecond) {
+		if is() {
+			return true
+		}
+		if time.Now().After(deadline) {
+			return false
+		}
+	}
+}
+
+// full is the name as it is in etcd.
+func (s *stage) full() string { return s.setup.namespace + s.name }
+
+// line is who holds and waits, as root sees it.
+func (s *stage) line() (line []etcdlock.Contender) {
+	var err error
+	answers := s.until(soon, func() bool { // an election, or a token that a member does not know yet
+		ctx, cancel := context.WithTimeout(context.Background(), soon)
+		defer cancel()
+		line, err = etcdlock.Contenders(ctx, s.admin, s.full())
+		return err == nil
+	})
+	s.must(answers, "etcd does not answer root: %v", err)
+	return line
+}
+
+// lineIs waits until so many hold and wait, and returns them.
+func (s *stage) lineIs(n int) (line []etcdlock.Contender) {
+	is := s.until(soon, func() bool {
+		line = s.line()
+		return len(line) == n
+	})
+	s.must(is, "the line is %d and not %d long", len(line), n)
+	return line
+}
+
+// enters notes that somebody believes to hold the lock, until it leaves or hold ends.
+func (s *stage) enters(who string, hold context.Context, token int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inside != "" && s.hold.Err() == nil {
+		s.why = append(s.why, fmt.Sprintf("%s got in while %s was in", who, s.inside))
+	}
+	if token != 0 && token <= s.token {
+		s.why = append(s.why, fmt.Sprintf("%s has token %d after %d", who, token, s.token))
+	}
+	s.inside, s.hold, s.token = who, hold, max(s.token, token)
+}
+
+func (s *stage) leaves(who string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inside == who {
+		s.inside = ""
+	}
+}
+
+// A party contends by the library, with a client of its own.
+type party struct {
+	lock
+	s       *stage
+	who     string
+	refused atomic.Int32 // requests, for a token that is good no more
+}
+
+func (s *stage) party(who string, ttl time.Duration) *party {
+	p := &party{s: s, who: who}
+	client, err := s.door.dial(grpc.WithChainUnaryInterceptor(p.counts))
+	s.must(err == nil, "%s: dial: %v", who, err)
+	s.cleanup(func() { client.Close() })
+	p.lock, err = s.open(client, s.name, ttl)
+	s.must(err == nil, "%s: open the lock: %v", who, err)
+	s.cleanup(func() { p.lock.Close(s.bounded(soon)) })
+	return p
+}
+
+// counts is below the client's own interceptor, which asks for a new token and tries again.
+func (p *party) counts(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	err := invoke(ctx, method, req, reply, cc, opts...)
+	if errors.Is(rpctypes.Error(err), rpctypes.ErrInvalidAuthToken) {
+		p.refused.Add(1)
+	}
+	return err
+}
+
+// locks gets the lock at once: nobody has it.
+func (p *party) locks() {
+	err := p.Lock(p.s.bounded(soon))
+	p.s.must(err == nil, "%s: Lock: %v", p.who, err)
+	p.s.enters(p.who, p.Context(context.Background()), p.Token())
+}
+
+// unlocks releases what was held without a break.
+func (p *party) unlocks() {
+	p.s.leaves(p.who)
+	err := p.Unlock(p.s.bounded(soon))
+	p.s.must(err == nil, "%s: Unlock: %v", p.who, err)
+}
+
+// isLost unlocks what was lost.
+func (p *party) isLost() {
+	p.s.leaves(p.who)
+	err := p.Unlock(p.s.bounded(soon))
+	p.s.must(errors.Is(err, etcdlock.ErrLost), "%s: Unlock of what was lost: %v", p.who, err)
+}
+
+// A wait is a call of Lock under way.
+type wait struct {
+	p      *party
+	cancel context.CancelFunc
+	done   chan error
+}
+
+// waits has the party queue, and returns when it stands in line.
+func (p *party) waits() *wait {
+	line := p.s.line()
+	ctx, cancel := context.WithCancel(p.s.bounded(patience))
+	w := &wait{p, cancel, make(chan error, 1)}
+	go func() { // ends with ctx at the latest
+		err := p.Lock(ctx)
+		if err == nil {
+			p.s.enters(p.who, p.Context(context.Background()), p.Token())
+		}
+		w.done <- err
+	}()
+	queues := p.s.until(soon, func() bool { return len(w.done) > 0 || len(p.s.line()) == len(line)+1 })
+	w.stillWaits()
+	p.s.must(queues, "%s does not stand in line after %v", p.who, soon)
+	return w
+}
+
+func (w *wait) stillWaits() {
+	select {
+	case err := <-w.done:
+		w.p.s.must(false, "%s does not wait: Lock: %v", w.p.who, err)
+	default:
+	}
+}
+
+func (w *wait) getsIn() {
+	select {
+	case err := <-w.done:
+		w.p.s.must(err == nil, "%s waited: Lock: %v", w.p.who, err)
+	case <-time.After(soon):
+		w.p.s.must(false, "%s does not get in after %v", w.p.who, soon)
+	}
+}
+
+// givesUp ends the wait.
+func (w *wait) givesUp() {
+	w.cancel()
+	select {
+	case err := <-w.done:
+		w.p.s.must(errors.Is(err, context.Canceled), "%s gave up: Lock: %v", w.p.who, err)
+	case <-time.After(soon):
+		w.p.s.must(false, "%s gave up: Lock has not returned after %v", w.p.who, soon)
+	}
+}

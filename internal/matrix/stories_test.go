@@ -1,0 +1,197 @@
+package matrix
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/etcdlock/etcdlock"
+)
+
+// A story is what every setup of every version must tell the same way.
+type story struct {
+	name  string
+	where func(setup) bool // it can be told; nil: everywhere
+	alone bool             // it harms the cluster, so none else is told meanwhile
+	tell  func(*stage)
+}
+
+// stories are about the library; those of its company follow.
+var stories = slices.Concat([]story{
+	{name: "lock and unlock", tell: locksAndUnlocks},
+	{name: "hand-over in order", tell: handsOver},
+	{name: "TryLock of what is taken", tell: tries},
+	{name: "a revoked lease is learnt", tell: losesItsLease},
+	{name: "Unlock after Break", tell: isBroken},
+	{name: "a wait ends with its context", tell: waitsInVain},
+	{name: "longer than TTL and token", tell: lasts},
+	{name: "outside of the role", where: func(s setup) bool { return s.role }, tell: isRefused},
+	{name: "members die under a waiter", alone: true, tell: survivesMembers},
+}, companyStories())
+
+// a locks and unlocks, three times, which nobody else sees a trace of afterwards.
+func locksAndUnlocks(s *stage) {
+	a := s.party("a", lasting)
+	for range 3 {
+		a.locks()
+		line := s.lineIs(1)
+		s.must(line[0].Token == a.Token(), "the token is %d, the key's create revision %d", a.Token(), line[0].Token)
+		a.unlocks()
+		s.lineIs(0)
+	}
+}
+
+// a locks, b waits, c waits behind b | a unlocks, b gets in | b unlocks, c gets in.
+func handsOver(s *stage) {
+	a, b, c := s.party("a", lasting), s.party("b", lasting), s.party("c", lasting)
+	a.locks()
+	second := b.waits()
+	third := c.waits()
+	a.unlocks()
+	second.getsIn()
+	third.stillWaits()
+	b.unlocks()
+	third.getsIn()
+	c.unlocks()
+}
+
+// a locks | b's TryLock says who holds, and leaves nothing | a unlocks, b's TryLock gets it.
+func tries(s *stage) {
+	a, b := s.party("a", lasting), s.party("b", lasting)
+	a.locks()
+	err := b.TryLock(s.bounded(soon))
+	taken, is := errors.AsType[*etcdlock.LockedError](err)
+	s.must(errors.Is(err, etcdlock.ErrLocked) && is, "b: TryLock of what is taken: %v", err)
+	s.must(taken.Ahead == 1 && taken.Holder.Token == a.Token(), "b: TryLock says %d ahead, held with token %d", taken.Ahead, taken.Holder.Token)
+	s.lineIs(1)
+	a.unlocks()
+	err = b.TryLock(s.bounded(soon))
+	s.must(err == nil, "b: TryLock of what is free: %v", err)
+	s.enters("b", b.Context(context.Background()), b.Token())
+	b.unlocks()
+}
+
+// a locks | its lease is revoked | a learns it long before the TTL has passed, and locks anew.
+func losesItsLease(s *stage) {
+	a := s.party("a", lasting)
+	a.locks()
+	hold := a.Context(context.Background())
+	_, err := s.admin.Revoke(s.bounded(soon), s.lineIs(1)[0].Lease)
+	s.must(err == nil, "revoke: %v", err)
+	a.learns(hold)
+	a.isLost()
+	a.locks()
+	a.unlocks()
+}
+
+// learns waits until the party knows that it holds no more.
+func (p *party) learns(hold context.Context) {
+	select {
+	case <-hold.Done():
+		cause := context.Cause(hold)
+		p.s.must(errors.Is(cause, etcdlock.ErrLost), "%s: the hold's context ended by %v", p.who, cause)
+	case <-time.After(soon):
+		p.s.must(false, "%s has not learnt the loss after %v", p.who, soon)
+	}
+}
+
+// a locks, b waits | an operator breaks a, b gets in | a's Unlock says lost, b's that all was well.
+func isBroken(s *stage) {
+	a, b := s.party("a", lasting), s.party("b", lasting)
+	a.locks()
+	hold := a.Context(context.Background())
+	next := b.waits()
+	s.leaves("a") // from here on it believes wrongly, for about a second
+	err := etcdlock.Break(s.bounded(soon), s.admin, s.lineIs(2)[0])
+	s.must(err == nil, "Break: %v", err)
+	next.getsIn()
+	a.learns(hold)
+	a.isLost()
+	line := s.lineIs(1)
+	s.must(line[0].Token == b.Token(), "after a's Unlock not b holds")
+	b.unlocks()
+}
+
+// a locks | b waits with a context of half a second: it has the context's error in time,
+// which says that a holds, and leaves the line.
+func waitsInVain(s *stage) {
+	const bound = time.Second / 2
+	a, b := s.party("a", lasting), s.party("b", lasting)
+	b.locks() // so that it has a lease and a token
+	b.unlocks()
+	a.locks()
+	began := time.Now()
+	err := b.Lock(s.bounded(bound))
+	took := time.Since(began)
+	s.must(errors.Is(err, context.DeadlineExceeded) && errors.Is(err, etcdlock.ErrLocked), "b waited for %v: Lock: %v", took, err)
+	s.must(took >= bound && took < bound+slack, "a wait of %v took %v", bound, took)
+	s.lineIs(1)
+	a.unlocks()
+}
+
+// a locks, b waits | time passes, more than the TTL and than the life of a token, and d's
+// token dies unused | a still holds and unlocks, b gets in.
+func lasts(s *stage) {
+	const ttl = 5 * time.Second
+	a, b, d := s.party("a", ttl), s.party("b", ttl), s.party("d", lasting)
+	d.locks()
+	d.unlocks()
+	refused := d.refused.Load()
+	a.locks()
+	hold := a.Context(context.Background())
+	next := b.waits()
+	time.Sleep(ttl + tokenLife)
+	s.must(hold.Err() == nil, "a lost the lock: %v", context.Cause(hold))
+	next.stillWaits()
+	err := d.TryLock(s.bounded(soon))
+	s.must(errors.Is(err, etcdlock.ErrLocked), "d, whose token has died: TryLock: %v", err)
+	s.must(s.setup.token == "" || d.refused.Load() > refused, "d's token has not died")
+	a.unlocks()
+	next.getsIn()
+	b.unlocks()
+}
+
+// a has no right to a name | its calls are refused at once, and nothing is there.
+func isRefused(s *stage) {
+	name := s.name
+	s.name += "-of-others"
+	a := s.party("a", lasting)
+	for verb, call := range map[string]func(context.Context) error{"Lock": a.Lock, "TryLock": a.TryLock} {
+		began := time.Now()
+		err := call(s.bounded(soon))
+		took := time.Since(began)
+		s.must(errors.Is(err, rpctypes.ErrPermissionDenied), "%s without the right to: %v", verb, err)
+		s.must(took < 2*slack, "%s was refused after %v", verb, took)
+	}
+	s.lineIs(0)
+	s.name = name
+	b := s.party("b", lasting)
+	b.locks()
+	b.unlocks()
+}
+
+// For each member in turn: a locks, b waits | the member is killed; if it is the only one,
+// it comes back | a unlocks, b gets in | the member comes back.
+//
+// Whichever member had the watch, or led, was killed once.
+func survivesMembers(s *stage) {
+	a, b := s.party("a", lasting), s.party("b", lasting)
+	for i, member := range s.cluster.members {
+		a.locks()
+		next := b.waits()
+		member.stop()
+		if s.setup.members == 1 {
+			member.start()
+		}
+		a.unlocks()
+		next.getsIn()
+		b.unlocks()
+		if s.setup.members > 1 {
+			member.start()
+		}
+		s.cluster.serves(i)
+	}
+}
