@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -50,7 +49,12 @@ func Contenders(ctx context.Context, kv clientv3.KV, name string) ([]Contender, 
 	if err != nil {
 		return nil, failed("contenders of", name, err)
 	}
-	return contenders(name, resp.Kvs), nil
+	line := lineOf(name, entriesOf(resp.Kvs))
+	contenders := make([]Contender, len(line))
+	for i, e := range line {
+		contenders[i] = e.contender(name)
+	}
+	return contenders, nil
 }
 
 // Holders returns the holder of every lock whose name begins with prefix, which is
@@ -65,13 +69,13 @@ func Holders(ctx context.Context, kv clientv3.KV, prefix string) ([]Contender, e
 		return nil, failed("holders below", prefix, err)
 	}
 	first := make(map[string]Contender)
-	for _, kv := range resp.Kvs {
-		name, _ := cutLast(string(kv.Key))
-		c, ok := parseContender(name, kv)
-		if ok && name != "" && strings.HasPrefix(c.Name, prefix) {
-			if held, taken := first[c.Name]; !taken || c.Token < held.Token {
-				first[c.Name] = c
-			}
+	for _, e := range entriesOf(resp.Kvs) {
+		name, _ := cutLast(e.key)
+		if name == "" || !e.isIn(name) || !strings.HasPrefix(name, prefix) {
+			continue
+		}
+		if held, taken := first[name]; !taken || e.rev < held.Token {
+			first[name] = e.contender(name)
 		}
 	}
 	byName := func(a, b Contender) int { return cmp.Compare(a.Name, b.Name) }
@@ -120,36 +124,50 @@ type keyValue interface {
 	GetCreateRevision() int64
 }
 
-// contenders are those among kvs that stand in line for the lock name, in order.
-func contenders[KV keyValue](name string, kvs []KV) []Contender {
-	line := make([]Contender, 0, len(kvs))
-	for _, kv := range kvs {
-		if c, ok := parseContender(name, kv); ok {
-			line = append(line, c)
+// An entry is a key as it was read. Its value is parsed when somebody asks for it.
+type entry struct {
+	key   string
+	rev   int64 // create revision
+	lease int64
+	value []byte
+}
+
+func entryOf(kv keyValue) entry {
+	return entry{string(kv.GetKey()), kv.GetCreateRevision(), kv.GetLease(), kv.GetValue()}
+}
+
+func entriesOf[KV keyValue](kvs []KV) []entry {
+	entries := make([]entry, len(kvs))
+	for i, kv := range kvs {
+		entries[i] = entryOf(kv)
+	}
+	return entries
+}
+
+// lineOf is those of entries that stand in line for the lock name, in order.
+func lineOf(name string, entries []entry) []entry {
+	line := make([]entry, 0, len(entries))
+	for _, e := range entries {
+		if e.isIn(name) {
+			line = append(line, e)
 		}
 	}
-	slices.SortFunc(line, func(a, b Contender) int { return cmp.Compare(a.Token, b.Token) })
+	slices.SortFunc(line, func(a, b entry) int { return cmp.Compare(a.rev, b.rev) })
 	return line
 }
 
-// parseContender reports whether kv stands in line for the lock name. What does
-// not blocks nobody: keys without a lease, keys of nested names, and whatever
-// else people keep below the prefix.
-func parseContender(name string, kv keyValue) (Contender, bool) {
-	key := string(kv.GetKey())
-	tail, below := strings.CutPrefix(key, name+"/")
-	if !below || kv.GetLease() == 0 || !isTail(tail, kv.GetLease()) {
-		return Contender{}, false
-	}
-	owner, since := parseValue(kv.GetValue())
-	return Contender{
-		Name:  name,
-		Key:   key,
-		Owner: owner,
-		Token: kv.GetCreateRevision(),
-		Lease: clientv3.LeaseID(kv.GetLease()),
-		Since: since,
-	}, true
+// isIn reports whether e stands in line for the lock name. What does not blocks
+// nobody: keys without a lease, keys of nested names, and whatever else people keep
+// below the prefix.
+func (e entry) isIn(name string) bool {
+	tail, below := strings.CutPrefix(e.key, name)
+	return below && e.lease != 0 && tail != "" && tail[0] == '/' && isTail(tail[1:], e.lease)
+}
+
+// contender is e, which stands in line for the lock name, for others to see.
+func (e entry) contender(name string) Contender {
+	owner, since := parseValue(e.value)
+	return Contender{Name: name, Key: e.key, Owner: owner, Token: e.rev, Lease: clientv3.LeaseID(e.lease), Since: since}
 }
 
 // cutLast cuts a key at its last "/".
@@ -165,13 +183,22 @@ func isTail(tail string, lease int64) bool {
 	return isUUID(tail) || tail == strconv.FormatInt(lease, 16)
 }
 
-// isUUID reports whether tail is a UUID as this package puts it.
+// isUUID reports whether tail is a UUID as this package puts it: canonical, in lower case.
 func isUUID(tail string) bool {
 	if len(tail) != 36 {
 		return false
 	}
-	id, err := uuid.Parse(tail)
-	return err == nil && id.String() == tail
+	for i := range len(tail) {
+		switch c := tail[i]; {
+		case i == 8 || i == 13 || i == 18 || i == 23:
+			if c != '-' {
+				return false
+			}
+		case c < '0' || c > 'f' || c > '9' && c < 'a':
+			return false
+		}
+	}
+	return true
 }
 
 // parseValue reads a key's value. Values that are not ours tell nothing.

@@ -258,6 +258,15 @@ func FuzzName(f *testing.F) {
 	})
 }
 
+// parseContender reports whether kv stands in line for the lock name.
+func parseContender(name string, kv *mvccpb.KeyValue) (Contender, bool) {
+	e := entryOf(kv)
+	if !e.isIn(name) {
+		return Contender{}, false
+	}
+	return e.contender(name), true
+}
+
 // canonical is what a UUID in a key looks like, by its grammar.
 var canonical = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\z`)
 
@@ -357,8 +366,8 @@ func FuzzStoredValue(f *testing.F) {
 		}
 		_ = Contender{Key: "k", Owner: owner}.label()
 
-		cfg := defaultConfig()
-		if WithOwner(label)(&cfg) != nil {
+		cfg, err := defaultConfig().apply([]Option{WithOwner(label)})
+		if err != nil {
 			return
 		}
 		before := time.Now()

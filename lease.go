@@ -204,8 +204,12 @@ func (s *Session) Close(ctx context.Context) error {
 	s.closed = true
 	for _, l := range s.lines {
 		l.cancelLocked(nil)
-		if l.owner != nil && l.owner.hold != nil {
-			l.owner.hold.closeLocked()
+		l.giveWayLocked()
+		if l.view != nil {
+			l.view.endLocked()
+		}
+		if l.owner != nil && l.owner.hold != nil && !l.owner.hold.closeLocked() {
+			l.owner.hold.traceReleased()
 		}
 	}
 	for l := range s.leases {
@@ -260,6 +264,8 @@ func (s *Session) unlock() {
 //	grant            Lock without a lease  with its answer or its time, and a pause
 //	more attempts    a call unanswered     with the first answer or their time
 //	removal          a place given up      once etcd confirms, or with the lease
+//	view             a wait in a short     when nobody has needed it for 5 s
+//	                 line; WithLinger
 //	hooks            an event to tell      when all events are told
 func (s *Session) goLocked(f func()) {
 	s.tasks++
@@ -509,7 +515,17 @@ func (l *lease) retireLocked(why error) {
 			l.s.hooks.run(func() { t.LeaseReplaced(l.id, why) })
 		}
 	}
+	l.giveWayLocked()
 	l.wakeKeeper()
+}
+
+// giveWayLocked gives up the keys that linger on the lease.
+func (l *lease) giveWayLocked() {
+	for _, p := range l.places {
+		if p.line.kept == p {
+			p.line.giveWayLocked()
+		}
+	}
 }
 
 // endLocked ends the trust in the lease, and so every hold on it.
@@ -533,6 +549,16 @@ func (l *lease) wakeKeeper() {
 	select {
 	case l.wake <- struct{}{}:
 	default: // it is told already
+	}
+}
+
+// isDead reports whether the trust in the lease has ended.
+func (l *lease) isDead() bool {
+	select {
+	case <-l.dead:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -580,7 +606,7 @@ func (l *lease) keep(granted time.Time) {
 			attempts := 1
 			if troubled {
 				attempts = 2
-				l.traceRisk()
+				l.risk()
 			}
 			started := time.Now()
 			lastStarted = started
@@ -728,16 +754,16 @@ func (l *lease) renewalFailed(err error) {
 	}
 }
 
-// traceRisk tells the Trace if less than half of the trust remains.
-func (l *lease) traceRisk() {
+// risk gives up what lingers on the lease, whose renewal is late, and tells the Trace if
+// less than half of the trust remains.
+func (l *lease) risk() {
 	s := l.s
-	if s.cfg.trace == nil || s.cfg.trace.LeaseAtRisk == nil {
-		return
-	}
 	s.mu.Lock()
 	defer s.unlock()
-	if remaining := time.Until(l.trustedUntil); remaining < l.ttl/2 && l.ended == nil {
-		s.hooks.run(func() { s.cfg.trace.LeaseAtRisk(l.id, remaining) })
+	l.giveWayLocked()
+	remaining := time.Until(l.trustedUntil)
+	if t := s.cfg.trace; t != nil && t.LeaseAtRisk != nil && remaining < l.ttl/2 && l.ended == nil {
+		s.hooks.run(func() { t.LeaseAtRisk(l.id, remaining) })
 	}
 }
 

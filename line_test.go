@@ -383,11 +383,11 @@ func TestAHandOverAtHomeIsOneTransaction(t *testing.T) {
 	})
 }
 
-// The line is 0, 1, 2, ...: when 0 unlocks, 1, who queued directly behind the holder,
-// reads nothing; the others, who did not, read once.
+// The line is 0, 1, 2, ...: whoever queued behind at most eight sees the whole line, and
+// reads nothing when its turn comes; the others read once.
 func TestAHandOverInEtcdCostsAtMostOneRead(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		const n = 6
+		const n = 14
 		var line []*etcdlock.Mutex
 		entered := make(chan int, n)
 		for i := range n {
@@ -403,13 +403,13 @@ func TestAHandOverInEtcdCostsAtMostOneRead(t *testing.T) {
 		}
 		require.Equal(t, 0, <-entered)
 		for i := range n - 1 {
-			time.Sleep(100 * time.Millisecond)
+			time.Sleep(10 * time.Millisecond)
 			before := len(etcd.Calls(""))
 			require.NoError(t, line[i].Unlock(context.Background()))
 			require.Equal(t, i+1, <-entered)
 			synctest.Wait()
 			want := map[string]int{fmt.Sprint(i, " Txn"): 1}
-			if i > 0 {
+			if i+1 > 8 {
 				want[fmt.Sprint(i+1, " Range")] = 1
 			}
 			require.Equal(t, want, callsBy(etcd.Calls("")[before:]))
@@ -607,7 +607,7 @@ func TestAWaiterGetsInWhateverBecomesOfItsWatch(t *testing.T) {
 			etcd.Compact()
 			etcd.DeleteKey("other")
 		}, event},
-		{"the member that answers is behind", fromNth(1, fake.Range, fake.Effect{Before: status.Error(codes.OutOfRange,
+		{"the member that answers is behind", fromNth(3, fake.Range, fake.Effect{Before: status.Error(codes.OutOfRange,
 			"etcdserver: mvcc: required revision is a future revision")}), func(etcd *fake.Server) { etcd.Intercept(nil) }, time.Second},
 		{"the server stops for a second", nil, func(etcd *fake.Server) {
 			etcd.Freeze()

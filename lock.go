@@ -64,30 +64,36 @@ type hold struct {
 // and it stays the owner until its Unlock or Close, even if its hold is lost.
 type line struct {
 	name    string
-	owner   *claim      // its turn: it queues in etcd, or holds
-	next    *claim      // gets the turn once the owner's release is confirmed
-	ahead   []Contender // before the last place, if it was given up without a hold
-	waiting []*claim    // behind owner
-	lease   *lease      // that slots are used with
+	owner   *claim   // its turn: it queues in etcd, or holds
+	next    *claim   // gets the turn once the owner's release is confirmed
+	ahead   []entry  // before the last place, if it was given up without a hold
+	waiting []*claim // behind owner
+	lease   *lease   // that slots are used with
 	slots   [2]*keySlot
+	view    *view // nil while nobody needs one
+
+	kept      *place      // that lingers after the last hold, or nil
+	keptUntil time.Time   // when it is given up
+	keeping   *time.Timer // looks whether it is to be; nil if it is not set
 }
 
 // A claim is one call of Lock or TryLock.
 type claim struct {
 	// Set once, then only read.
-	m      *Mutex
-	line   *line
-	turn   chan *place // its turn has come, with the place put for it, or nil
-	cancel context.CancelCauseFunc
+	m       *Mutex
+	line    *line
+	started time.Time
+	turn    chan *place // its turn has come, with the place put for it, or nil
 
 	// Owned by the goroutine of the call.
 	lastErr error // of etcd, while it is tried again
 	ahead   int   // contenders before it when it queued
 
 	// Guarded by Session.mu.
-	place *place // in etcd's line, nil while it has none
-	hold  *hold  // once it holds
-	left  bool   // it went away when its turn was coming
+	cancel context.CancelCauseFunc // of its wait, nil once that is over
+	place  *place                  // in etcd's line, nil while it has none
+	hold   *hold                   // once it holds
+	left   bool                    // it went away when its turn was coming
 }
 
 // New returns a Mutex for name with a lease of its own, as [NewSession] and
@@ -149,6 +155,19 @@ func (m *Mutex) lock(ctx context.Context, try bool) (*hold, error) {
 		return m.nest(nested)
 	}
 	started := time.Now()
+	if h := m.relock(started); h != nil {
+		return h, nil
+	}
+	h, ahead, err := m.queue(ctx, started, try)
+	if t := m.cfg.trace; err != nil && t != nil && t.GaveUp != nil {
+		waited := time.Since(started)
+		m.s.hooks.run(func() { t.GaveUp(m.name, waited, ahead, err) })
+	}
+	return h, err
+}
+
+// queue waits in line. It also tells how many were before it when it queued.
+func (m *Mutex) queue(ctx context.Context, started time.Time, try bool) (h *hold, ahead int, err error) {
 	if _, bounded := ctx.Deadline(); try && !bounded {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, m.s.cfg.ttl)
@@ -162,35 +181,33 @@ func (m *Mutex) lock(ctx context.Context, try bool) (*hold, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
-	c, locked, err := m.enter(cancel, try)
+	c, locked, err := m.enter(cancel, started, try)
 	if err != nil {
-		return nil, err
+		if locked, ok := errors.AsType[*LockedError](err); ok {
+			ahead = locked.Ahead
+		}
+		return nil, ahead, err
 	}
 	if locked != nil && !try {
 		m.traceQueued(locked.Ahead, locked.Holder)
 		c.ahead = locked.Ahead
 	}
-	var put *place // by the one before, in the transaction of its release
-	select {
-	case put = <-c.turn:
-	case <-ctx.Done():
-		// Whatever comes through turn after this is passed on by pass.
-		return nil, waitFailed(ctx, m.name, m.s.leave(c), nil)
+	var put *place // by the one before, who released it in the same transaction, or held at it
+	if locked != nil {
+		select {
+		case put = <-c.turn:
+		case <-ctx.Done():
+			// Whatever comes through turn after this is passed on by passLocked.
+			return nil, c.ahead, waitFailed(ctx, m.name, m.s.leave(c), nil)
+		}
 	}
-	h, err := c.acquire(ctx, put, try)
-	if err != nil {
-		return nil, err
-	}
-	if t := m.cfg.trace; t != nil && t.Acquired != nil {
-		waited := h.began.Sub(started)
-		m.s.hooks.run(func() { t.Acquired(m.name, h.place.rev, waited, c.ahead) })
-	}
-	return h, nil
+	h, err = c.acquire(ctx, put, try)
+	return h, c.ahead, err
 }
 
 // enter puts a new claim into the local line. Its turn comes at once if nobody is
 // there. Otherwise locked tells who is, and TryLock gets that as its error.
-func (m *Mutex) enter(cancel context.CancelCauseFunc, try bool) (c *claim, locked *LockedError, err error) {
+func (m *Mutex) enter(cancel context.CancelCauseFunc, started time.Time, try bool) (c *claim, locked *LockedError, err error) {
 	s := m.s
 	clientClosed := s.clientClosed()
 	s.mu.Lock()
@@ -199,7 +216,7 @@ func (m *Mutex) enter(cancel context.CancelCauseFunc, try bool) (c *claim, locke
 		return nil, nil, failed("lock", m.name, ErrClosed)
 	}
 	l := s.lineLocked(m.name)
-	c = &claim{m: m, line: l, turn: make(chan *place, 1), cancel: cancel}
+	c = &claim{m: m, line: l, started: started, cancel: cancel}
 	if l.owner != nil && try {
 		return nil, nil, l.lockedLocked(len(l.waiting))
 	}
@@ -207,11 +224,12 @@ func (m *Mutex) enter(cancel context.CancelCauseFunc, try bool) (c *claim, locke
 		return nil, nil, failed("lock", m.name, errClientClosed)
 	}
 	if l.owner == nil {
+		l.giveWayLocked() // what lingers is not to be relied on, or relock had taken it
 		l.owner = c
-		c.turn <- nil
 		return c, nil, nil
 	}
 	locked = l.lockedLocked(len(l.waiting))
+	c.turn = make(chan *place, 1)
 	l.waiting = append(l.waiting, c)
 	return c, locked, nil
 }
@@ -224,7 +242,7 @@ func (c *claim) acquire(ctx context.Context, put *place, try bool) (*hold, error
 	var anew backoff
 	for {
 		var err error
-		var taken []Contender
+		var taken []entry
 		queued := p != nil
 		if !queued {
 			p, err = s.newPlace(ctx, c)
@@ -239,7 +257,9 @@ func (c *claim) acquire(ctx context.Context, put *place, try bool) (*hold, error
 		}
 		if ahead := p.position(); err == nil && len(ahead) > 0 && c.ahead == 0 {
 			c.ahead = len(ahead)
-			m.traceQueued(len(ahead), ahead[0])
+			if m.cfg.trace != nil { // it takes parsing
+				m.traceQueued(len(ahead), ahead[0].contender(m.name))
+			}
 		}
 		if err == nil {
 			err = p.wait(ctx, c)
@@ -271,7 +291,7 @@ func (c *claim) acquire(ctx context.Context, put *place, try bool) (*hold, error
 		locked := c.giveUp(p)
 		switch {
 		case err == errTaken:
-			return nil, &LockedError{Name: m.name, Holder: taken[0], Ahead: len(taken)}
+			return nil, &LockedError{Name: m.name, Holder: taken[0].contender(m.name), Ahead: len(taken)}
 		case ctx.Err() != nil:
 			return nil, waitFailed(ctx, m.name, locked, c.lastErr)
 		default:
@@ -281,11 +301,11 @@ func (c *claim) acquire(ctx context.Context, put *place, try bool) (*hold, error
 }
 
 // position is the line before p, nil for a nil p.
-func (p *place) position() []Contender {
+func (p *place) position() []entry {
 	if p == nil {
 		return nil
 	}
-	return p.line()
+	return p.rivals()
 }
 
 // giveUp passes on the turn of c, which did not come to hold at its last place p, and
@@ -309,7 +329,7 @@ func (l *line) aheadLocked() *LockedError {
 	if len(l.ahead) == 0 {
 		return nil
 	}
-	return &LockedError{Name: l.name, Holder: l.ahead[0], Ahead: len(l.ahead)}
+	return &LockedError{Name: l.name, Holder: l.ahead[0].contender(l.name), Ahead: len(l.ahead)}
 }
 
 func (s *Session) setPlace(c *claim, p *place) {
@@ -323,20 +343,33 @@ func (s *Session) setPlace(c *claim, p *place) {
 func (s *Session) begin(c *claim, p *place) (*hold, error) {
 	s.mu.Lock()
 	defer s.unlock()
+	return s.beginLocked(c, p)
+}
+
+func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
 	if s.closed || c.m.closed {
 		return nil, ErrClosed
 	}
-	p.lease.checkLocked(time.Now())
-	if p.lease.ended != nil || p.isGone() {
+	now := time.Now()
+	p.lease.checkLocked(now)
+	if p.lease.ended != nil || p.gone {
 		return nil, errQueueAnew
 	}
-	h := &hold{m: c.m, place: p, line: c.line, began: time.Now(), depth: 1}
+	h := &hold{m: c.m, place: p, line: c.line, began: now, depth: 1}
 	if most := c.m.cfg.maxHold; most > 0 {
 		h.most = h.began.Add(most)
 		h.timer = time.AfterFunc(most, func() { h.check() })
 	}
 	p.hold, c.hold, c.m.hold, c.m.depth = h, h, h, 1
-	c.line.ahead = nil
+	p.ahead, c.line.ahead = nil, nil
+	c.cancel = nil // nothing waits any more
+	if t := c.m.cfg.trace; t != nil && t.Acquired != nil {
+		m, waited := c.m, now.Sub(c.started)
+		s.hooks.run(func() { t.Acquired(m.name, p.rev, waited, c.ahead) })
+	}
+	if c.m.cfg.linger > 0 {
+		s.viewLocked(c.line)
+	}
 	return h, nil
 }
 
@@ -397,6 +430,10 @@ func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 		s.unlock()
 		return err
 	}
+	if s.passOnLocked(h) || s.lingerLocked(h) {
+		s.unlock()
+		return nil
+	}
 	s.unlock()
 	return h.release(ctx)
 }
@@ -449,20 +486,17 @@ func (h *hold) release(ctx context.Context) error {
 		put.abandon(errors.Is(err, ErrUnconfirmed))
 		put = nil
 	}
-	s.pass(h.line, next, put)
-	switch t := h.m.cfg.trace; {
-	case err == nil:
-		if t != nil && t.Released != nil {
-			held := time.Since(h.began)
-			s.hooks.run(func() { t.Released(h.m.name, h.place.rev, held) })
-		}
-	case errors.Is(err, ErrLost):
-		s.mu.Lock()
+	s.mu.Lock()
+	defer s.unlock()
+	if errors.Is(err, ErrLost) {
 		h.reportLocked(err)
-		s.unlock()
-	default:
+	} else {
+		h.traceReleased()
+	}
+	if errors.Is(err, ErrUnconfirmed) {
 		h.m.log(slog.LevelWarn, "release not confirmed", "name", h.m.name, "error", err)
 	}
+	s.passLocked(h.line, next, put)
 	return err
 }
 
@@ -594,31 +628,35 @@ func (m *Mutex) Close(ctx context.Context) error {
 		return nil
 	}
 	m.closed = true
+	var removed <-chan struct{}
 	if l := s.lines[m.name]; l != nil {
 		l.cancelLocked(m)
+		removed = l.giveWayLocked()
 	}
 	h := m.hold
 	m.hold, m.depth = nil, 0
-	if h == nil || h.depth == 0 {
+	switch {
+	case h == nil || h.depth == 0:
+	case h.closeLocked(): // it had ended before
+		removed = h.place.abandonLocked(false)
+		s.passLocked(h.line, nil, nil)
+	default:
 		s.unlock()
+		if err := h.release(ctx); errors.Is(err, ErrUnconfirmed) {
+			return err
+		}
 		return nil
 	}
-	if endedBefore := h.closeLocked(); endedBefore {
-		removed := h.place.abandonLocked(false)
-		s.passLocked(h.line, nil, nil)
-		s.unlock()
-		select {
-		case <-removed:
-			return nil
-		case <-ctx.Done():
-			return unconfirmed(m.name, context.Cause(ctx))
-		}
-	}
 	s.unlock()
-	if err := h.release(ctx); errors.Is(err, ErrUnconfirmed) {
-		return err
+	if removed == nil {
+		return nil
 	}
-	return nil
+	select {
+	case <-removed:
+		return nil
+	case <-ctx.Done():
+		return unconfirmed(m.name, context.Cause(ctx))
+	}
 }
 
 // Locker returns a sync.Locker for code that wants one. Its Lock waits without
@@ -670,7 +708,7 @@ func (s *Session) lineLocked(name string) *line {
 	}
 	if len(s.lines) >= s.sweepAt {
 		for name, l := range s.lines {
-			if l.owner == nil {
+			if l.owner == nil && l.kept == nil && l.view == nil {
 				delete(s.lines, name)
 			}
 		}
@@ -706,12 +744,12 @@ func (l *line) lockedLocked(waiters int) *LockedError {
 	owner := l.owner
 	switch {
 	case (owner.place == nil || owner.place.rev == 0) && len(l.ahead) > 0: // on its way
-		e.Holder = l.ahead[0]
+		e.Holder = l.ahead[0].contender(l.name)
 		e.Ahead += len(l.ahead)
 	case owner.place == nil || owner.place.rev == 0: // the first to go
 		e.Holder = Contender{Name: l.name, Owner: owner.m.cfg.owner}
 	case owner.hold == nil && len(owner.place.ahead) > 0:
-		e.Holder = owner.place.ahead[0]
+		e.Holder = owner.place.ahead[0].contender(l.name)
 		e.Ahead += len(owner.place.ahead)
 	default:
 		e.Holder = owner.place.contender()
@@ -731,10 +769,7 @@ func (s *Session) leave(c *claim) *LockedError {
 	locked := c.line.aheadLocked()
 	select {
 	case put := <-c.turn: // its turn came at the same moment
-		if put != nil {
-			put.abandonLocked(false)
-		}
-		s.passLocked(c.line, nil, nil)
+		s.passLocked(c.line, nil, put)
 	default: // it is about to come
 		c.left = true
 	}
@@ -742,7 +777,7 @@ func (s *Session) leave(c *claim) *LockedError {
 }
 
 // nextLocked takes the next claim off the line, and a place for it if there is a
-// lease. The owner's release is to put the place, and then to call pass.
+// lease. The owner's release is to put the place, and then to call passLocked.
 func (s *Session) nextLocked(l *line) (*claim, *place) {
 	if len(l.waiting) == 0 {
 		return nil, nil
@@ -755,37 +790,128 @@ func (s *Session) nextLocked(l *line) (*claim, *place) {
 	return l.next, s.newPlaceLocked(l.next)
 }
 
-// pass gives the turn to next, with the place that was put for it or nil. If next is
+// passLocked gives the turn to next, with the place that stands for it or nil. If next is
 // nil or went away, the turn goes to the first that waits, or the line is free.
-func (s *Session) pass(l *line, next *claim, put *place) {
-	s.mu.Lock()
-	defer s.unlock()
-	s.passLocked(l, next, put)
-}
-
 func (s *Session) passLocked(l *line, next *claim, put *place) {
 	l.next = nil
 	for next == nil || next.left {
-		if put != nil {
-			put.abandonLocked(false)
-			put = nil
-		}
 		if len(l.waiting) == 0 {
+			if put != nil {
+				put.abandonLocked(false)
+			}
 			l.owner, l.ahead = nil, nil
 			return
 		}
 		next = l.waiting[0]
 		l.waiting = slices.Delete(l.waiting, 0, 1)
 	}
+	next.place = put
 	l.owner = next
 	next.turn <- put
+}
+
+// passOnLocked gives the key of h, which has ended whole, to the next in the local line,
+// unless others have waited for long enough; see WithHandoff.
+func (s *Session) passOnLocked(h *hold) bool {
+	p := h.place
+	if len(h.line.waiting) == 0 || p.turns >= h.m.cfg.handoff || !p.lastsLocked() {
+		return false
+	}
+	p.turns++
+	h.traceReleased()
+	s.passLocked(h.line, nil, p)
+	return true
+}
+
+// lingerLocked keeps the key of h, which has ended whole, if nobody waits for it; see
+// WithLinger.
+//
+// Invariant: while a key lingers nobody owns the line. Whoever comes takes it over, or
+// finds it given up; and it is given up once a view tells of others, or there is none.
+func (s *Session) lingerLocked(h *hold) bool {
+	l, p, linger := h.line, h.place, h.m.cfg.linger
+	if linger == 0 || len(l.waiting) > 0 || !p.lastsLocked() {
+		return false
+	}
+	// Without a view yet the first watch is under way. Its end takes the key back.
+	if v := s.viewLocked(l); v.revision != 0 && (!v.live || v.othersLocked()) {
+		return false
+	}
+	h.traceReleased()
+	p.turns = 0
+	l.owner, l.kept, l.keptUntil = nil, p, time.Now().Add(linger)
+	if l.keeping == nil {
+		l.keeping = time.AfterFunc(linger, func() { s.lingered(l) })
+	}
+	return true
+}
+
+// lingered gives up the key that lingers if its time is over.
+func (s *Session) lingered(l *line) {
+	s.mu.Lock()
+	defer s.unlock()
+	l.keeping = nil
+	if l.kept == nil {
+		return
+	}
+	if left := time.Until(l.keptUntil); left > 0 {
+		l.keeping = time.AfterFunc(left, func() { s.lingered(l) })
+		return
+	}
+	l.giveWayLocked()
+}
+
+// relock makes a hold of the key that lingers, nil if there is none that can be used.
+func (m *Mutex) relock(now time.Time) *hold {
+	s := m.s
+	if s.clientClosed() {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	l := s.lines[m.name]
+	if l == nil || l.kept == nil || !l.kept.lastsLocked() {
+		return nil
+	}
+	c := &claim{m: m, line: l, started: now, place: l.kept}
+	h, err := s.beginLocked(c, l.kept)
+	if err != nil {
+		return nil
+	}
+	l.owner, l.kept = c, nil
+	return h
+}
+
+// giveWayLocked gives up the key that lingers, if one does. It returns what abandon does.
+func (l *line) giveWayLocked() <-chan struct{} {
+	p := l.kept
+	if p == nil {
+		return nil
+	}
+	l.kept = nil
+	p.spare = true
+	return p.abandonLocked(false)
+}
+
+// lingersLocked reports whether the line's key lingers, or will once it is unlocked.
+func (l *line) lingersLocked() bool {
+	return l.kept != nil || l.owner != nil && l.owner.hold != nil && l.owner.hold.m.cfg.linger > 0
+}
+
+// lastsLocked reports whether another hold may begin at p, where one has ended.
+func (p *place) lastsLocked() bool {
+	l := p.lease
+	now := time.Now()
+	l.checkLocked(now)
+	return l.retired == nil && !p.gone && l.trustedUntil.Sub(now) > l.ttl/3
 }
 
 // cancelLocked ends the waits of m's claims, of all if m is nil.
 func (l *line) cancelLocked(m *Mutex) {
 	for _, c := range slices.Concat(l.waiting, []*claim{l.owner, l.next}) {
-		if c != nil && (m == nil || c.m == m) {
-			c.m.s.afterLocked(func() { c.cancel(ErrClosed) })
+		if c != nil && c.cancel != nil && (m == nil || c.m == m) {
+			cancel := c.cancel
+			c.m.s.afterLocked(func() { cancel(ErrClosed) })
 		}
 	}
 }
@@ -861,6 +987,13 @@ func (h *hold) reportLocked(cause error) {
 		m.s.hooks.run(func() { t.Lost(m.name, h.place.rev, held, reason) })
 	}
 	m.log(slog.LevelWarn, "lock lost", "name", m.name, "token", h.place.rev, "held", held, "reason", bare(reason))
+}
+
+func (h *hold) traceReleased() {
+	if t := h.m.cfg.trace; t != nil && t.Released != nil {
+		held := time.Since(h.began)
+		h.m.s.hooks.run(func() { t.Released(h.m.name, h.place.rev, held) })
+	}
 }
 
 // lost is the LostError of h.

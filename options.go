@@ -46,8 +46,13 @@ type config struct {
 	reentrant      bool
 	maxHold        time.Duration // 0: none
 	acquireTimeout time.Duration // 0: none
+	handoff        int           // 0: strict order
+	linger         time.Duration // 0: none
 	logger         *slog.Logger  // nil: silence
 	trace          *Trace
+
+	// stored is the value of a key up to the time: what does not change.
+	stored string
 
 	// leaseOption names an option that only New and NewSession take, if one
 	// was given.
@@ -117,6 +122,41 @@ func WithAcquireTimeout(d time.Duration) Option {
 	return func(c *config) error { c.acquireTimeout = d; return positive("WithAcquireTimeout", d) }
 }
 
+// WithHandoff lets up to n Unlocks in a row pass the hold on to the next goroutine of the
+// Session that waits for the name, without a request to etcd. Then the key is released,
+// and others get their turn. The default is 0: the order in which all have come.
+//
+// It trades order and waiting for speed: another Session waits for up to n+1 critical
+// sections at a time. Holds that are passed on have the same key and Token, which still
+// grows from one Session to the next: a resource that refuses older tokens does not tell
+// two goroutines of one Session apart. An Unlock that passes the hold on returns nil as
+// long as the hold is certain; a key that an operator has deleted in the last second or
+// so is told to those who hold next.
+func WithHandoff(n int) Option {
+	return func(c *config) error {
+		c.handoff = n
+		if n < 0 {
+			return fmt.Errorf("etcdlock: WithHandoff(%d): negative", n)
+		}
+		return nil
+	}
+}
+
+// WithLinger keeps the key for up to d after an Unlock when nobody waits for it. Until
+// then the Session may lock again without a request to etcd. It gives way as soon as
+// another contender queues, and when the lease is at risk or retired, at Close, and when
+// d is over. The default is to release at once.
+//
+// It trades the others' first wait, which then needs an event and one more commit, and
+// their TryLock, which returns [ErrLocked] while the key lingers (so it suits locks that
+// one process takes again and again). What lingers costs a watch of the name, a goroutine,
+// and one read each 1.5 s. The holds of one key have the same Token. An Unlock after
+// which the key lingers returns nil as long as the hold is certain; a key that an operator
+// has deleted in the last second or so is noticed later.
+func WithLinger(d time.Duration) Option {
+	return func(c *config) error { c.linger = d; return positive("WithLinger", d) }
+}
+
 // WithLogger sets where the library reports what somebody may have to look at:
 // losses, renewals that fail, releases and removals that etcd does not confirm, and
 // late requests that had to be undone (Warn); leases that begin and end (Debug). The
@@ -154,9 +194,14 @@ func WithTrace(t *Trace) Option {
 type Trace struct {
 	// Queued: a wait began, with ahead contenders before it, behind holder.
 	Queued func(name string, ahead int, holder Contender)
-	// Acquired: a hold began, after a wait behind ahead contenders when queued.
+	// GaveUp: Lock, TryLock, Do or TryDo returned err without a hold, after a wait behind
+	// ahead contenders when queued.
+	GaveUp func(name string, waited time.Duration, ahead int, err error)
+	// Acquired: a hold began, after a wait behind ahead contenders when queued. Either
+	// Released or Lost follows, once.
 	Acquired func(name string, token int64, waited time.Duration, ahead int)
-	// Released: a hold was given up, and etcd confirmed it.
+	// Released: a hold was given up whole, by Unlock or Close. If etcd did not confirm
+	// the release, CleanupPending tells.
 	Released func(name string, token int64, held time.Duration)
 	// Lost: a hold ended without its release, for the reason given.
 	Lost func(name string, token int64, held time.Duration, reason error)
@@ -204,6 +249,12 @@ func (c config) apply(opts []Option) (config, error) {
 	if part := c.ttl % time.Second; part > 0 {
 		c.ttl += time.Second - part
 	}
+	host, pid := identity()
+	text, err := json.Marshal(stored{Owner: c.owner, Host: host, PID: pid})
+	if err != nil {
+		return c, fmt.Errorf("etcdlock: owner %s: %w", excerpt(c.owner, 32), err)
+	}
+	c.stored = strings.TrimSuffix(string(text), `"0001-01-01T00:00:00Z"}`)
 	return c, nil
 }
 
@@ -243,12 +294,9 @@ type stored struct {
 
 // value is the value of a key that is put now.
 func (c *config) value() string {
-	host, pid := identity()
-	text, err := json.Marshal(stored{Owner: c.owner, Host: host, PID: pid, Since: time.Now().UTC()})
-	if err != nil { // only a year above 9999 can make it fail
-		return "{}"
-	}
-	return string(text)
+	now := make([]byte, 0, len(time.RFC3339Nano)+2)
+	now = time.Now().UTC().AppendFormat(append(now, '"'), time.RFC3339Nano)
+	return c.stored + string(append(now, `"}`...))
 }
 
 // checkName is the error of a name that cannot be a lock's.

@@ -1,6 +1,7 @@
 package etcdlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -49,20 +50,25 @@ type place struct {
 	// Set once, then only read.
 	s     *Session
 	m     *Mutex
+	line  *line
 	lease *lease
 	slot  *keySlot // where key is from
 	key   string
-	floor int64         // create revisions up to here are of earlier uses of key
-	gone  chan struct{} // closed when the key was deleted by somebody else
+	floor int64 // create revisions up to here are of earlier uses of key
 
 	// Guarded by Session.mu.
-	rev   int64       // create revision of the key, 0 until it is known
-	since time.Time   // when rev became known
-	ahead []Contender // before this place, when last looked at
-	hold  *hold       // nil while waiting
-	sent  bool        // a put may have been carried out
-	doubt bool        // a copy of the put may still be under way
-	using bool        // counted among the lease's users
+	rev   int64     // create revision of the key, 0 until it is known
+	since time.Time // when rev became known
+	ahead []entry   // before this place, when last looked at
+	hold  *hold     // nil while waiting
+	sent  bool      // a put may have been carried out
+	doubt bool      // a copy of the put may still be under way
+	gone  bool      // somebody else has deleted the key
+	using bool      // counted among the lease's users
+	spare bool      // what lingered at it, and is of no use to anybody, is removed
+	turns int       // holds that were passed on here, in a row
+
+	news chan struct{} // to whoever waits: gone, or nobody is before it
 
 	removed chan struct{}   // closed when etcd confirmed the removal; nil before abandon
 	after   <-chan struct{} // if not nil, the removal waits for that of another place
@@ -88,11 +94,11 @@ func (s *Session) newPlaceLocked(c *claim) *place {
 	p := &place{
 		s:     s,
 		m:     c.m,
+		line:  c.line,
 		lease: l,
 		slot:  slot,
 		key:   slot.key,
 		floor: slot.floor,
-		gone:  make(chan struct{}),
 		using: true,
 	}
 	l.places[p.key] = p
@@ -254,7 +260,7 @@ func (p *place) queue(ctx context.Context, c *claim) error {
 //
 // It first asks that nothing be below the prefix. If something is, but it is no
 // contender, it asks that nothing below the prefix be newer than what it has seen.
-func (p *place) tryQueue(ctx context.Context, c *claim) ([]Contender, error) {
+func (p *place) tryQueue(ctx context.Context, c *claim) ([]entry, error) {
 	absent := clientv3.Compare(clientv3.CreateRevision(p.key), "=", 0)
 	alone := clientv3.Compare(clientv3.CreateRevision(p.prefix()), "=", 0).WithPrefix()
 	var retry backoff
@@ -323,43 +329,36 @@ func (p *place) again(ctx context.Context, c *claim, err error, retry *backoff) 
 	if err := retry.wait(ctx, p.s); err != nil {
 		return err
 	}
-	select {
-	case <-p.lease.dead:
+	if p.lease.isDead() {
 		return errQueueAnew
-	default:
-		return nil
 	}
+	return nil
 }
 
 // lastRange is the answer to the range with which each transaction here ends.
-func lastRange(resp *clientv3.TxnResponse) []keyValue {
-	kvs := resp.Responses[len(resp.Responses)-1].GetResponseRange().GetKvs()
-	line := make([]keyValue, len(kvs))
-	for i, kv := range kvs {
-		line[i] = kv
-	}
-	return line
+func lastRange(resp *clientv3.TxnResponse) []entry {
+	return entriesOf(resp.Responses[len(resp.Responses)-1].GetResponseRange().GetKvs())
 }
 
-// adopt finds p among the keys that were read, and notes its revision and those before
+// adopt finds p among the entries that were read, and notes its revision and those before
 // it. It returns the line, and whether p stands in it; errQueueAnew says that what is
 // there under p's name is not what p has put: a leftover of an earlier use, or a key that
 // somebody put over.
-func (p *place) adopt(kvs []keyValue) (line []Contender, queued bool, err error) {
-	line = contenders(p.m.name, kvs)
-	own := slices.IndexFunc(line, func(c Contender) bool { return c.Key == p.key })
-	there := slices.ContainsFunc(kvs, func(kv keyValue) bool { return string(kv.GetKey()) == p.key })
-	if !there {
+func (p *place) adopt(entries []entry) (line []entry, queued bool, err error) {
+	line = lineOf(p.m.name, entries)
+	isOwn := func(e entry) bool { return e.key == p.key }
+	own := slices.IndexFunc(line, isOwn)
+	if own < 0 && !slices.ContainsFunc(entries, isOwn) {
 		return line, false, nil
 	}
 	p.s.mu.Lock()
 	defer p.s.unlock()
 	p.sent = true
-	if own < 0 || line[own].Lease != p.lease.id || line[own].Token <= p.floor {
+	if own < 0 || line[own].lease != int64(p.lease.id) || line[own].rev <= p.floor {
 		p.doubt = true
 		return line, false, errQueueAnew
 	}
-	p.rev, p.since, p.ahead = line[own].Token, time.Now(), line[:own]
+	p.rev, p.since, p.ahead = line[own].rev, time.Now(), line[:own]
 	return line, true, nil
 }
 
@@ -367,121 +366,113 @@ func (p *place) adopt(kvs []keyValue) (line []Contender, queued bool, err error)
 // key is there; errQueueAnew if its key or its lease is gone; the cause of ctx when
 // that ends; or what no retry mends.
 //
-// It watches the DELETE of the one key before its own, from now: a watch from a
-// past revision is served by a loop of 100 ms. Once the watch is there it looks
-// whether that very key, by its create revision, still stands. So no deletion is
-// missed: those before the watch are seen by the look, those after it come as
-// events.
-//
-// If only one is before p, the watch covers the own key too. Then the two
-// deletions come in order, and the event alone tells that p is first. Otherwise
-// somebody else may have left before the predecessor did, and one read at the
-// event's revision tells who is before p then. (Do not enter without it: if W
-// between H and p is deleted while H holds, p would enter beside H.)
-//
-// An event that never comes, from a member that is frozen for instance, is made up
-// for by a slow re-check.
+// Behind a few it waits by the Session's view of the line, which needs no request of its
+// own; behind many by a watch of one key.
 func (p *place) wait(ctx context.Context, c *claim) error {
+	p.listen()
 	var broken backoff
 	for {
-		ahead := p.line()
-		if len(ahead) == 0 {
-			return nil
-		}
-		before := ahead[len(ahead)-1]
-		alone := len(ahead) == 1
-		from, to := before.Key, before.Key
-		if alone {
-			from, to = min(from, p.key), max(to, p.key)
-		}
-		watching, stop := context.WithCancel(clientv3.WithRequireLeader(ctx))
-		tooLong := time.AfterFunc(readTimeout, stop) // while it is not there, nobody looks
-		events := p.s.client.Watch(watching, from, clientv3.WithRange(to+"\x00"),
-			clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
-		tooLong.Stop()
-
-		recheck := time.NewTimer(jitter(recheckEvery))
-		looked := false // since the watch was created
-		moved := false  // the line before p may have changed
 		var err error
-		for err == nil && !moved {
-			select {
-			case resp, open := <-events:
-				switch {
-				case !open || resp.Err() != nil:
-					// No leader, compacted, cut off: read the line, watch anew.
-					if err = broken.wait(ctx, p.s); err == nil {
-						moved, err = true, p.look(ctx, c, 0)
-					}
-				case resp.Created:
-					broken = backoff{}
-					looked, err = p.stands(ctx, c, before)
-					if err == nil && !looked {
-						moved, err = true, p.look(ctx, c, 0)
-					}
-				default:
-					at, own := p.deletions(before.Key, resp.Events)
-					switch {
-					case own:
-						err = errQueueAnew
-					case at == 0:
-					case alone && looked:
-						p.setLine(nil)
-						moved = true
-					default:
-						moved, err = true, p.look(ctx, c, at)
-					}
-				}
-			case <-recheck.C:
-				var still bool
-				if still, err = p.stands(ctx, c, before); err == nil && !still {
-					moved, err = true, p.look(ctx, c, 0)
-				}
-				recheck.Reset(jitter(recheckEvery))
-			case <-p.gone:
-				err = errQueueAnew
-			case <-p.lease.dead:
-				err = errQueueAnew
-			case <-ctx.Done():
-				err = context.Cause(ctx)
-			}
+		switch ahead := p.rivals(); {
+		case len(ahead) == 0:
+			return nil
+		case len(ahead) <= fewAhead:
+			err = p.waitInView(ctx, c)
+		default:
+			err = p.waitBehind(ctx, c, ahead[len(ahead)-1], &broken)
 		}
-		recheck.Stop()
-		stop()
 		if err != nil {
 			return err
 		}
 	}
 }
 
-// deletions finds among events the revision at which the key before was deleted, 0
-// if it was not, and whether p's own key was.
+// waitBehind waits until the line before p may have changed, and then reads it anew.
 //
-// Only what is newer than p counts, since both keys stood when p was there. A member
-// that lags behind serves its own "now", and may report an earlier use of the same
-// key name. (TestADeletionOlderThanThePlaceLetsNobodyIn.)
-func (p *place) deletions(before string, events []*clientv3.Event) (at int64, own bool) {
-	for _, event := range events {
-		if event.Type != clientv3.EventTypeDelete || event.Kv.GetModRevision() <= p.rev {
-			continue
+// It watches the DELETE of the one key before its own, from now: a watch from a
+// past revision is served by a loop of 100 ms. Once the watch is there it looks
+// whether that very key, by its create revision, still stands. So no deletion is
+// missed: those before the watch are seen by the look, those after it come as
+// events.
+//
+// Somebody else may have left before the predecessor did, so one read at the event's
+// revision tells who is before p then. (Do not enter without it: if W between H and p
+// is deleted while H holds, p would enter beside H.)
+//
+// An event that never comes, from a member that is frozen for instance, is made up
+// for by a slow re-check.
+func (p *place) waitBehind(ctx context.Context, c *claim, before entry, broken *backoff) error {
+	watching, stop := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer stop()
+	tooLong := time.AfterFunc(readTimeout, stop) // while it is not there, nobody looks
+	events := p.s.client.Watch(watching, before.key, clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
+	tooLong.Stop()
+
+	recheck := time.NewTimer(jitter(recheckEvery))
+	defer recheck.Stop()
+	for {
+		check := false
+		select {
+		case resp, open := <-events:
+			switch {
+			case !open || resp.Err() != nil:
+				// No leader, compacted, cut off: read the line, watch anew.
+				if err := broken.wait(ctx, p.s); err != nil {
+					return err
+				}
+				return p.look(ctx, c, 0)
+			case resp.Created:
+				*broken = backoff{}
+				check = true
+			default:
+				if at := p.deletion(before.key, resp.Events); at != 0 {
+					return p.look(ctx, c, at)
+				}
+			}
+		case <-recheck.C:
+			recheck.Reset(jitter(recheckEvery))
+			check = true
+		case <-p.news:
+			if p.isGone() {
+				return errQueueAnew
+			}
+		case <-p.lease.dead:
+			return errQueueAnew
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
-		switch string(event.Kv.GetKey()) {
-		case before:
-			at = event.Kv.GetModRevision()
-		case p.key:
-			own = true
+		if check {
+			if still, err := p.stands(ctx, c, before); err != nil || !still {
+				return cmp.Or(err, p.look(ctx, c, 0))
+			}
 		}
 	}
-	return at, own
 }
 
-func (p *place) line() []Contender {
+// deletion finds among events the revision at which the key before was deleted, 0 if
+// it was not.
+//
+// Only what is newer than p counts, since the key stood when p was there. A member
+// that lags behind serves its own "now", and may report an earlier use of the same
+// key name. (TestADeletionOlderThanThePlaceLetsNobodyIn.)
+func (p *place) deletion(before string, events []*clientv3.Event) (at int64) {
+	for _, event := range events {
+		newer := event.Kv.GetModRevision() > p.rev
+		if event.Type == clientv3.EventTypeDelete && newer && string(event.Kv.GetKey()) == before {
+			at = event.Kv.GetModRevision()
+		}
+	}
+	return at
+}
+
+// rivals are those before p, when last looked at.
+func (p *place) rivals() []entry {
 	p.s.mu.Lock()
 	defer p.s.unlock()
 	return p.ahead
 }
 
-func (p *place) setLine(ahead []Contender) {
+func (p *place) setLine(ahead []entry) {
 	p.s.mu.Lock()
 	defer p.s.unlock()
 	p.ahead = ahead
@@ -489,12 +480,12 @@ func (p *place) setLine(ahead []Contender) {
 
 // stands reports whether the very key before and p's own are both there now. It is
 // a linearizable read of two compares, and tries until it is answered.
-func (p *place) stands(ctx context.Context, c *claim, before Contender) (bool, error) {
-	resp, err := read(ctx, p, c, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+func (p *place) stands(ctx context.Context, c *claim, before entry) (bool, error) {
+	resp, err := readFor(ctx, p, c, func(ctx context.Context) (*clientv3.TxnResponse, error) {
 		// The range is what makes a transaction without writes linearizable.
 		count := clientv3.OpGet(p.key, clientv3.WithCountOnly())
 		return p.s.client.Txn(ctx).
-			If(clientv3.Compare(clientv3.CreateRevision(before.Key), "=", before.Token), p.exists()).
+			If(clientv3.Compare(clientv3.CreateRevision(before.key), "=", before.rev), p.exists()).
 			Then(count).Else(count).Commit()
 	})
 	if err != nil {
@@ -521,70 +512,97 @@ func (p *place) look(ctx context.Context, c *claim, at int64) error {
 		})
 	}
 	if err != nil {
-		resp, err = read(ctx, p, c, func(ctx context.Context) (*clientv3.GetResponse, error) { return get(ctx) })
+		resp, err = readFor(ctx, p, c, func(ctx context.Context) (*clientv3.GetResponse, error) { return get(ctx) })
 		if err != nil {
 			return err
 		}
 	}
-	line := contenders(p.m.name, resp.Kvs)
+	line := lineOf(p.m.name, entriesOf(resp.Kvs))
 	own := len(line) - 1
-	if own < 0 || line[own].Key != p.key || line[own].Token != p.rev {
+	if own < 0 || line[own].key != p.key || line[own].rev != p.rev {
 		return errQueueAnew
 	}
 	p.setLine(line[:own])
 	return nil
 }
 
-// read calls get until it is answered. It gives up when ctx ends, the lease or the
-// own key is gone, or etcd refuses.
-func read[R any](ctx context.Context, p *place, c *claim, get func(context.Context) (R, error)) (R, error) {
+// read calls get until it is answered, etcd refuses, or ctx ends. After each other
+// error it asks failed whether to go on.
+func read[R any](ctx context.Context, s *Session, get func(context.Context) (R, error), failed func(error) error) (R, error) {
 	var retry backoff
 	for {
-		resp, err := attemptNext(ctx, p.s, &retry, readTimeout, get)
+		resp, err := attemptNext(ctx, s, &retry, readTimeout, get)
 		switch {
 		case err == nil:
-			c.lastErr = nil
 			return resp, nil
 		case ctx.Err() != nil:
 			return resp, context.Cause(ctx)
 		case refused(err):
 			return resp, err
-		case p.s.clientClosed():
+		case s.clientClosed():
 			return resp, errClientClosed
 		}
-		c.lastErr = err
-		retry.unanswered = max(retry.unanswered, 1) // another member may know more
-		select {
-		case <-p.lease.dead:
-			return resp, errQueueAnew
-		case <-p.gone:
-			return resp, errQueueAnew
-		default:
+		if err := failed(err); err != nil {
+			return resp, err
 		}
-		if err := retry.wait(ctx, p.s); err != nil {
+		retry.unanswered = max(retry.unanswered, 1) // another member may know more
+		if err := retry.wait(ctx, s); err != nil {
 			return resp, err
 		}
 	}
 }
 
+// readFor is read for c, which waits at p, and gives up when the lease or the key is gone.
+func readFor[R any](ctx context.Context, p *place, c *claim, get func(context.Context) (R, error)) (R, error) {
+	resp, err := read(ctx, p.s, get, func(err error) error {
+		c.lastErr = err
+		if p.isGone() || p.lease.isDead() {
+			return errQueueAnew
+		}
+		return nil
+	})
+	if err == nil {
+		c.lastErr = nil
+	}
+	return resp, err
+}
+
 // isGone reports whether somebody else was seen to have deleted p's key.
 func (p *place) isGone() bool {
-	select {
-	case <-p.gone:
-		return true
-	default:
-		return false
-	}
+	p.s.mu.Lock()
+	defer p.s.unlock()
+	return p.gone
 }
 
 // lostLocked notes that somebody else deleted p's key.
 func (p *place) lostLocked() {
-	if p.isGone() {
+	if p.gone {
 		return
 	}
-	close(p.gone)
+	p.gone = true
+	p.tellLocked()
 	if p.hold != nil {
 		p.hold.endLocked(p.hold.lost(errKeyGone))
+	}
+	if p.line.kept == p {
+		p.line.giveWayLocked()
+	}
+}
+
+// listen lets tellLocked wake the caller, unless nobody is before p.
+func (p *place) listen() {
+	p.s.mu.Lock()
+	defer p.s.unlock()
+	if p.news == nil && len(p.ahead) > 0 {
+		p.news = make(chan struct{}, 1)
+	}
+}
+
+// tellLocked wakes whoever waits at p.
+func (p *place) tellLocked() {
+	select {
+	case p.news <- struct{}{}:
+	default: // told already, or nobody waits
 	}
 }
 
@@ -691,10 +709,8 @@ func (s *Session) settle(next *place, done commit) bool {
 }
 
 // in reports whether p's very key is among those that were read.
-func (p *place) in(kvs []keyValue) bool {
-	return slices.ContainsFunc(kvs, func(kv keyValue) bool {
-		return string(kv.GetKey()) == p.key && kv.GetCreateRevision() == p.rev
-	})
+func (p *place) in(entries []entry) bool {
+	return slices.ContainsFunc(entries, func(e entry) bool { return e.key == p.key && e.rev == p.rev })
 }
 
 // removedAt notes that etcd confirmed p's key to be gone at a revision.
@@ -755,7 +771,7 @@ func (p *place) abandonLocked(unsure bool) <-chan struct{} {
 	if unsure {
 		p.lease.retireLocked(errLeaseDoubtful)
 	}
-	if t := p.m.cfg.trace; t != nil && t.CleanupPending != nil {
+	if t := p.m.cfg.trace; t != nil && t.CleanupPending != nil && !p.spare {
 		p.s.hooks.run(func() { t.CleanupPending(p.key) })
 	}
 	p.s.goLocked(p.remove)
@@ -788,9 +804,9 @@ func (p *place) remove() {
 		if err == nil {
 			s.mu.Lock()
 			p.ahead = nil
-			for _, c := range contenders(p.m.name, lastRange(done.resp)) {
-				if p.rev != 0 && c.Token < p.rev {
-					p.ahead = append(p.ahead, c)
+			for _, e := range lineOf(p.m.name, lastRange(done.resp)) {
+				if p.rev != 0 && e.rev < p.rev {
+					p.ahead = append(p.ahead, e)
 				}
 			}
 			if p.rev == 0 {
@@ -818,7 +834,7 @@ func (p *place) remove() {
 			return
 		}
 	}
-	if t := p.m.cfg.trace; t != nil && t.CleanupDone != nil {
+	if t := p.m.cfg.trace; t != nil && t.CleanupDone != nil && !p.spare {
 		s.hooks.run(func() { t.CleanupDone(p.key) })
 	}
 }

@@ -174,6 +174,7 @@ type party struct {
 	who    string
 	faults *etcdtest.Faults
 	txns   *etcdtest.Injection // strikes when etcd answers a Txn, and does no harm
+	reads  *etcdtest.Injection // the same for a read
 	looks  *etcdtest.Injection // the same for the look at the lease's keys
 	client *clientv3.Client
 	s      *etcdlock.Session
@@ -193,6 +194,7 @@ func (c *contest) partyWith(who string, ttl time.Duration, options []etcdlock.Op
 	p := &party{contest: c, t: c.t, who: who, faults: etcdtest.NewFaults(c.t), mend: func() {}}
 	network := etcdtest.NewFaults(c.t)
 	p.txns = network.Inject(etcdtest.DelayReply("Txn", time.Nanosecond))
+	p.reads = network.Inject(etcdtest.DelayReply("Range", time.Nanosecond))
 	p.looks = network.Inject(etcdtest.DelayReply("LeaseTimeToLive", time.Nanosecond))
 	p.client = c.w.cluster.Client(c.t, append(opts, etcdtest.With(p.faults, network))...)
 	var err error
@@ -357,7 +359,8 @@ func (p *party) waits() *wait {
 	answered := p.txns.Strikes()
 	w := p.starts(bounded(p.t))
 	p.queues(slack)
-	p.txns.Await(answered + 2)
+	p.txns.Await(answered + 1)
+	p.reads.Await(1) // later waits may find the view that the first one needed
 	return w
 }
 

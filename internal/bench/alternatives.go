@@ -45,6 +45,8 @@ type alternative struct {
 // Names that the report and the targets speak of.
 const (
 	library  = "etcdlock"
+	handsOff = "etcdlock, WithHandoff(16)"
+	lingers  = "etcdlock, WithLinger(1m)"
 	baseline = "concurrency.Mutex"
 	floor    = "raw etcd requests"
 )
@@ -53,6 +55,8 @@ const (
 // more, with the kinds of cases that it matters in.
 var alternatives = []alternative{
 	{name: library, system: onEtcd, open: openLibrary(), kinds: all},
+	{name: handsOff, system: onEtcd, open: openLibrary(etcdlock.WithHandoff(16)), kinds: []kind{crowd}},
+	{name: lingers, system: onEtcd, open: openLibrary(etcdlock.WithLinger(time.Minute)), kinds: []kind{relock, turns}},
 	{name: baseline, system: onEtcd, open: openConcurrency, kinds: all},
 	{name: "concurrency.Mutex, session per lock", system: onEtcd, open: openPerLock, kinds: except(names), most: 64},
 	{name: "concurrency.Mutex behind a local lock", system: onEtcd, open: openLocalFirst, kinds: []kind{crowd, relock}},

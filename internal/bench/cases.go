@@ -99,6 +99,9 @@ var cases = []benchCase{
 	crowdCase(64),
 	crowdCase(512),
 	crowdCase(2000),
+	processesCase(8),
+	processesCase(16),
+	processesCase(64),
 	{
 		name: "trylock", kind: trylock,
 		title: "TryLock of a taken name",
@@ -147,6 +150,16 @@ func crowdCase(n int) benchCase {
 		c.most = 3 // they take a minute for each alternative
 	}
 	return c
+}
+
+// processesCase is a crowd in which each contender has a client of its own, so that each
+// has a place in etcd's line.
+func processesCase(n int) benchCase {
+	return benchCase{
+		name: fmt.Sprintf("processes-%d", n), kind: crowd, n: n, rate: true, whole: true, etcd: true,
+		title: fmt.Sprintf("%d contenders with a client each, empty critical section", n),
+		start: startCrowd(n, n),
+	}
 }
 
 func namesCase(n int) benchCase {

@@ -533,7 +533,8 @@ type watcher struct {
 	process string
 }
 
-// A watch delivers deletions, in order, and nothing twice.
+// A watch delivers what happens, in order, and nothing twice: to a single key, deletions
+// only.
 type watch struct {
 	s        *Server
 	process  string
@@ -542,7 +543,7 @@ type watch struct {
 	queue    []clientv3.WatchResponse // guarded by Server.mu
 }
 
-// Watch watches the deletions in a range from now, beginning with the created
+// Watch watches a range, or the deletion of a key, from now, beginning with the created
 // notice. (What the library asks for; WithFilterPut and WithCreatedNotify cannot be
 // read back from a clientv3.Op.) Like clientv3's it returns once etcd has answered,
 // or ctx has ended.
@@ -572,13 +573,13 @@ func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 	return ch
 }
 
-// notifyLocked tells the watches of what was deleted since a revision, by one entry.
+// notifyLocked tells the watches of what has happened since a revision, by one entry.
 func (s *Server) notifyLocked(before int64) {
 	changes := s.store.Events(before+1, s.store.Rev())
 	for w := range s.watches {
 		var events []*clientv3.Event
 		for _, event := range changes {
-			if event.Type == mvccpb.Event_DELETE && Within(event.Kv.Key, w.key, w.end) {
+			if (event.Type == mvccpb.Event_DELETE || len(w.end) > 0) && Within(event.Kv.Key, w.key, w.end) {
 				events = append(events, (*clientv3.Event)(event))
 			}
 		}
@@ -657,6 +658,9 @@ func (w *watch) travel(ctx context.Context, resp clientv3.WatchResponse) (arrive
 	if len(resp.Events) > 0 {
 		c := Call{Process: w.process, Method: Event}
 		for _, event := range resp.Events {
+			if event.Type != mvccpb.Event_DELETE {
+				continue
+			}
 			c.Deletes = append(c.Deletes, string(event.Kv.Key))
 		}
 		effect := w.s.arrive(c)

@@ -62,6 +62,7 @@ type judge struct {
 
 	peaceful bool          // no hold may be lost
 	strict   bool          // an operator is all that there is to fear
+	sharing  bool          // the holds of a Session may share a key
 	stale    time.Duration // after a loss no renewal is sent any more; 0 if it may be late
 
 	mu         sync.Mutex
@@ -70,9 +71,10 @@ type judge struct {
 	keys       map[string]*keyLife // by key: the last one
 	lives      map[int64]*keyLife  // all of them, by create revision: a transaction puts one key
 	beliefs    map[string][]*belief
-	newest     map[string]int64 // the greatest token, by name
+	newest     map[string]int64  // the greatest token, by name
+	newestOf   map[string]string // the local line that it was given to
 	waiting    map[string][]*call
-	asked      map[string]*call     // the last one, by process and lock, until it is over
+	asked      map[string][]*call   // under way, by process and lock
 	put        map[string]time.Time // the last key, likewise
 	holds      int
 	over       bool // nobody is judged any more
@@ -109,21 +111,22 @@ type call struct {
 	ctx   context.Context
 	try   bool
 	began time.Time
-	alone bool // nobody else of its process has asked for that lock since
+	alone bool // nobody else of its process asks for that lock, or holds it, meanwhile
 }
 
 func newJudge(side Side, cluster *Cluster) *judge {
 	j := &judge{
-		began:   time.Now(),
-		side:    side,
-		cluster: cluster,
-		keys:    make(map[string]*keyLife),
-		lives:   make(map[int64]*keyLife),
-		beliefs: make(map[string][]*belief),
-		newest:  make(map[string]int64),
-		waiting: make(map[string][]*call),
-		asked:   make(map[string]*call),
-		put:     make(map[string]time.Time),
+		began:    time.Now(),
+		side:     side,
+		cluster:  cluster,
+		keys:     make(map[string]*keyLife),
+		lives:    make(map[int64]*keyLife),
+		beliefs:  make(map[string][]*belief),
+		newest:   make(map[string]int64),
+		newestOf: make(map[string]string),
+		waiting:  make(map[string][]*call),
+		asked:    make(map[string][]*call),
+		put:      make(map[string]time.Time),
 	}
 	cluster.mu.Lock()
 	defer cluster.mu.Unlock()
@@ -271,7 +274,7 @@ func (j *judge) watchTurns(most time.Duration) {
 
 func (j *judge) turnLocked(v fake.View, name string, turns map[string]turn, most time.Duration) {
 	line := contenders(v, name)
-	if len(line) == 0 {
+	if len(line) == 0 || j.sharing && len(line) == 1 { // it may linger
 		delete(turns, name)
 		return
 	}
@@ -298,12 +301,12 @@ func (j *judge) asks(w *worker, name string, ctx context.Context, try bool) *cal
 	defer j.mu.Unlock()
 	c := &call{ctx: ctx, try: try, began: time.Now()}
 	of := w.p.name + " " + name
-	if before := j.asked[of]; before == nil {
-		c.alone = !slices.ContainsFunc(j.beliefs[name], func(b *belief) bool { return b.who.p == w.p && !b.over })
-	} else {
-		before.alone = false
+	c.alone = len(j.asked[of]) == 0 &&
+		!slices.ContainsFunc(j.beliefs[name], func(b *belief) bool { return b.who.p == w.p && !b.over })
+	for _, other := range j.asked[of] {
+		other.alone = false
 	}
-	j.asked[of] = c
+	j.asked[of] = append(j.asked[of], c)
 	line := w.line(name)
 	j.waiting[line] = append(j.waiting[line], c)
 	return c
@@ -326,10 +329,9 @@ func (j *judge) failed(w *worker, name string, c *call, err error) {
 
 func (j *judge) goneLocked(w *worker, name string, c *call) {
 	of, line := w.p.name+" "+name, w.line(name)
-	if j.asked[of] == c {
-		delete(j.asked, of)
-	}
-	j.waiting[line] = slices.DeleteFunc(j.waiting[line], func(other *call) bool { return other == c })
+	same := func(other *call) bool { return other == c }
+	j.asked[of] = slices.DeleteFunc(j.asked[of], same)
+	j.waiting[line] = slices.DeleteFunc(j.waiting[line], same)
 }
 
 // enters judges that a worker was given a lock.
@@ -350,7 +352,9 @@ func (j *judge) enters(w *worker, name string, h *hold, c *call) *belief {
 			j.firstLocked(b, v)
 			j.inTurnLocked(w, name, c)
 		}
-		j.newest[name] = max(j.newest[name], h.token)
+		if h.token > j.newest[name] {
+			j.newest[name], j.newestOf[name] = h.token, w.line(name)
+		}
 		j.beliefs[name] = append(j.beliefs[name], b)
 	})
 	return b
@@ -386,7 +390,8 @@ func (j *judge) firstLocked(b *belief, v fake.View) {
 	case kvs[0].CreateRevision != b.hold.token:
 		j.violatedLocked(notFirst, "%s with token %d of %s, behind %s of %d", b.who, b.hold.token, b.name, kvs[0].Key, kvs[0].CreateRevision)
 	}
-	if b.hold.token <= j.newest[b.name] {
+	shared := j.sharing && b.hold.token == j.newest[b.name] && b.who.line(b.name) == j.newestOf[b.name]
+	if b.hold.token <= j.newest[b.name] && !shared {
 		j.violatedLocked(tokens, "%s with %d of %s, after %d", b.who, b.hold.token, b.name, j.newest[b.name])
 	}
 }
@@ -443,9 +448,10 @@ func (j *judge) unlocked(b *belief, whole, certain bool, err error) {
 		j.violatedLocked(untruth, "%s: nil for token %d of %s, but the hold had ended: %v", b.who, b.hold.token, b.name, context.Cause(b.hold.ctx))
 	}
 	switch life := b.life; {
+	case said == done && j.sharing && life.removedBy == "": // its Session keeps it
 	case said == done && life.removedBy == "":
 		j.violatedLocked(untruth, "%s: nil for token %d of %s, but its key is there", b.who, life.rev, b.name)
-	case said == done && life.removedBy != life.owner && j.strict:
+	case said == done && life.removedBy != life.owner && j.strict && !j.sharing:
 		// Elsewhere an answer may have been lost, and what it would have said with it.
 		j.violatedLocked(untruth, "%s: nil for token %d of %s, but its key was removed by %s", b.who, life.rev, b.name, life.removedBy)
 	case said == done && (life.removedBy != life.owner || life.revoked) && !j.taken(b):

@@ -17,10 +17,16 @@ type Side struct {
 	Name  string
 	names []string // of two locks, which must not block each other
 	// open makes the Session of a process. It does no I/O.
-	open func(client *clientv3.Client, ttl time.Duration) (session, error)
+	open func(client *clientv3.Client, ttl time.Duration, share sharing) (session, error)
 	// judged says that it promises what the judge looks for. Otherwise the judge
 	// counts, and looks only for what every lock must do.
 	judged bool
+}
+
+// A sharing is how the holds of a Session share a key, for the side that can.
+type sharing struct {
+	handoff int
+	linger  time.Duration
 }
 
 // The sides.
@@ -84,8 +90,12 @@ func outcomeOf(err error) outcome {
 
 type ourSession struct{ *etcdlock.Session }
 
-func openOurs(client *clientv3.Client, ttl time.Duration) (session, error) {
-	s, err := etcdlock.NewSession(client, etcdlock.WithTTL(ttl))
+func openOurs(client *clientv3.Client, ttl time.Duration, share sharing) (session, error) {
+	options := []etcdlock.Option{etcdlock.WithTTL(ttl), etcdlock.WithHandoff(share.handoff)}
+	if share.linger > 0 {
+		options = append(options, etcdlock.WithLinger(share.linger))
+	}
+	s, err := etcdlock.NewSession(client, options...)
 	return ourSession{s}, err
 }
 
@@ -139,7 +149,7 @@ type theirSession struct {
 	busy    chan struct{} // holds a token while one is being made
 }
 
-func openTheirs(client *clientv3.Client, ttl time.Duration) (session, error) {
+func openTheirs(client *clientv3.Client, ttl time.Duration, _ sharing) (session, error) {
 	return &theirSession{
 		client: client, ttl: ttl,
 		mutexes: make(map[string]*theirMutex), busy: make(chan struct{}, 1),

@@ -16,6 +16,7 @@ const (
 	members   = 3
 	processes = 3
 	workers   = 2 // goroutines of each Session
+	crowd     = 5 // Sessions of a process in a crowded world, of one goroutine each
 
 	// faultsLast is how long there are faults. After that all is well, and everybody
 	// must get in everywhere.
@@ -28,6 +29,7 @@ type world struct {
 	side     Side
 	scenario Scenario
 	ttl      time.Duration
+	crowded  bool // more stand in a line than a view is for
 	net      *Net
 	cluster  *Cluster
 	judge    *judge
@@ -83,6 +85,8 @@ func newWorld(seed uint64, side Side) *world {
 	w.judge.peaceful = w.scenario == calm || w.scenario == silent
 	w.judge.strict = w.scenario == operator && seed/4%2 == 0
 	w.judge.faulty = w.faulty
+	w.judge.sharing = r.IntN(2) == 0
+	w.crowded = r.IntN(8) == 0
 	if w.scenario == BlackHole {
 		w.judge.stale = w.ttl*3/4 + soon // as long as one attempt
 	}
@@ -150,8 +154,12 @@ func (w *world) start(slot int, name string) {
 		panic(err) // no I/O is done
 	}
 	shared := r.IntN(2) == 0
-	for i := range 1 + r.IntN(2) {
-		s, err := w.side.open(p.client, w.ttl)
+	sessions, workers := 1+r.IntN(2), workers
+	if w.crowded {
+		sessions, workers = crowd, 1
+	}
+	for i := range sessions {
+		s, err := w.side.open(p.client, w.ttl, w.sharing(r))
 		if err != nil {
 			panic(err)
 		}
@@ -178,6 +186,15 @@ func (w *world) endpoints(r *rand.Rand) []string {
 		all = append(all, fmt.Sprint("http://m", i))
 	}
 	return all
+}
+
+// sharing draws how the holds of a Session share a key.
+func (w *world) sharing(r *rand.Rand) sharing {
+	handoff, linger := r.IntN(4), []time.Duration{0, 100 * time.Millisecond, 3 * time.Second}[r.IntN(3)]
+	if !w.judge.sharing {
+		return sharing{}
+	}
+	return sharing{handoff, linger}
 }
 
 func (w *world) mutexes(s session) map[string]mutex {

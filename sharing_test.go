@@ -1,0 +1,416 @@
+package etcdlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/fake"
+)
+
+// WithHandoff and WithLinger: holds of one Session that share a key.
+
+// A shift is a hold, as those who wait for it see it.
+type shift struct {
+	who   string
+	token int64
+	calls int // to etcd, by all, since the one before was told to leave
+}
+
+// shifts has mutexes queue in order, and then each leave when it is let go. It returns
+// who held in which order.
+func shifts(t *testing.T, etcd *fake.Server, holder *etcdlock.Mutex, names []string, mutexes []*etcdlock.Mutex) (order []shift) {
+	t.Helper()
+	type entered struct {
+		i   int
+		err error
+	}
+	in := make(chan entered, len(mutexes))
+	for i, mu := range mutexes {
+		go func() { in <- entered{i, mu.Lock(context.Background())} }()
+		synctest.Wait()
+	}
+	leaving := holder
+	for range mutexes {
+		before := len(etcd.Calls(""))
+		require.NoError(t, leaving.Unlock(context.Background()))
+		next := soonOr(t, in, "nobody gets in")
+		require.NoError(t, next.err)
+		synctest.Wait()
+		leaving = mutexes[next.i]
+		requireWhole(t, leaving)
+		order = append(order, shift{names[next.i], leaving.Token(), len(etcd.Calls("")[before:])})
+	}
+	require.NoError(t, leaving.Unlock(context.Background()))
+	return order
+}
+
+// Of five goroutines of a, and one of b that queued after the first, three hold in a row.
+// Then b gets in, and then the others, in their order.
+func TestAHandOffIsWithoutEtcdUpToItsNumber(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		a, b := processIn(t, etcd, "a", etcdlock.WithHandoff(2)), processIn(t, etcd, "b")
+		holder := mutexIn(t, a, "n")
+		lockWithin(t, holder, time.Second)
+		names := []string{"a1", "b", "a2", "a3", "a4"}
+		var mutexes []*etcdlock.Mutex
+		for _, name := range names {
+			mutexes = append(mutexes, mutexIn(t, map[byte]*etcdlock.Session{'a': a, 'b': b}[name[0]], "n"))
+		}
+		order := shifts(t, etcd, holder, names, mutexes)
+		var who []string
+		for _, s := range order {
+			who = append(who, s.who)
+		}
+		require.Equal(t, []string{"a1", "a2", "b", "a3", "a4"}, who)
+		require.Zero(t, order[0].calls)
+		require.Zero(t, order[1].calls)
+		require.Equal(t, order[0].token, order[1].token)
+		require.Greater(t, order[2].token, order[1].token)
+		require.Greater(t, order[3].token, order[2].token)
+		require.Equal(t, order[3].token, order[4].token)
+		require.Zero(t, order[4].calls)
+	})
+}
+
+// Without the option each hold has a token of its own.
+func TestWithoutHandOffAllGetInAsTheyCame(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		a, b := processIn(t, etcd, "a"), processIn(t, etcd, "b")
+		holder := mutexIn(t, a, "n")
+		lockWithin(t, holder, time.Second)
+		order := shifts(t, etcd, holder, []string{"a1", "b", "a2"},
+			[]*etcdlock.Mutex{mutexIn(t, a, "n"), mutexIn(t, b, "n"), mutexIn(t, a, "n")})
+		require.Equal(t, "b", order[0].who) // a1 has queued in etcd when a left
+		require.Greater(t, order[1].token, order[0].token)
+		require.Greater(t, order[2].token, order[1].token)
+	})
+}
+
+// What was passed on is lost like any hold, to whoever holds then; and after that the
+// next one gets a key of its own.
+func TestAHoldThatWasPassedOnIsLostLikeAny(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := processIn(t, etcd, "a", etcdlock.WithHandoff(9))
+		first, second, third := mutexIn(t, s, "n"), mutexIn(t, s, "n"), mutexIn(t, s, "n")
+		lockWithin(t, first, time.Second)
+		token := first.Token()
+		in := make(chan error, 2)
+		go func() { in <- second.Lock(context.Background()) }()
+		synctest.Wait()
+		go func() { in <- third.Lock(context.Background()) }()
+		synctest.Wait()
+		require.NoError(t, first.Unlock(context.Background()))
+		require.NoError(t, <-in)
+		require.Equal(t, token, second.Token())
+		hold := second.Context(context.Background())
+		etcd.DeleteKey(second.Key())
+		soonOr(t, hold.Done(), "the holder does not hear of its loss")
+		requireLost(t, second, hold)
+		require.NoError(t, <-in)
+		require.Greater(t, third.Token(), token)
+		require.NoError(t, third.Unlock(context.Background()))
+	})
+}
+
+// A goroutine that goes away just as the hold is passed on to it passes it on.
+func TestAHandOffToOneWhoLeavesGoesOnToTheNext(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		for range 100 {
+			s := processIn(t, etcd, "a", etcdlock.WithHandoff(100))
+			mu := mutexIn(t, s, "n")
+			lockWithin(t, mu, time.Second)
+			token := mu.Token()
+			ctx, leave := context.WithCancel(context.Background())
+			left, in := make(chan error, 1), make(chan error, 1)
+			go func() { left <- mutexIn(t, s, "n").Lock(ctx) }()
+			synctest.Wait()
+			next := mutexIn(t, s, "n")
+			go func() { in <- next.Lock(context.Background()) }()
+			synctest.Wait()
+			go leave()
+			require.NoError(t, mu.Unlock(context.Background()))
+			if err := <-left; err != nil {
+				require.ErrorIs(t, err, context.Canceled)
+				require.NoError(t, soonOr(t, in, "the next one does not get in"))
+				require.Equal(t, token, next.Token())
+			}
+			require.NoError(t, s.Close(context.Background()))
+		}
+	})
+}
+
+// Once there is a view of the line, locking again costs nothing. The key goes when its
+// time is over, or another queues, which costs two commits in all.
+func TestAKeyThatLingersIsLockedAgainWithoutEtcd(t *testing.T) {
+	const linger = 10 * time.Second
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		mu := mutexIn(t, processIn(t, etcd, "a"), "n", etcdlock.WithLinger(linger))
+		lockWithin(t, mu, time.Second)
+		token, key := mu.Token(), mu.Key()
+		synctest.Wait()
+		before := len(etcd.Calls(""))
+		for range 1000 {
+			require.NoError(t, mu.Unlock(context.Background()))
+			require.NoError(t, mu.TryLock(context.Background()))
+			require.Equal(t, token, mu.Token())
+			require.NoError(t, mu.Unlock(context.Background()))
+			require.NoError(t, mu.Lock(context.Background()))
+		}
+		require.Empty(t, etcd.Calls("")[before:])
+		require.NoError(t, mu.Unlock(context.Background()))
+		require.Zero(t, mu.Token())
+		require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrNotHeld)
+
+		time.Sleep(linger - time.Millisecond)
+		require.Equal(t, []string{key}, etcd.Keys("n/"))
+		time.Sleep(2 * time.Millisecond)
+		require.Empty(t, etcd.Keys("n/"))
+		lockWithin(t, mu, time.Second)
+		require.Greater(t, mu.Token(), token)
+		require.NoError(t, mu.Unlock(context.Background()))
+	})
+}
+
+func TestAKeyThatLingersGivesWayAsSoonAsAnotherQueues(t *testing.T) {
+	const answer = 10 * time.Millisecond
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		a := mutexIn(t, processIn(t, etcd, "a"), "n", etcdlock.WithLinger(time.Hour))
+		b := mutexIn(t, processIn(t, etcd, "b"), "n", etcdlock.WithLinger(time.Hour))
+		lockWithin(t, a, time.Second)
+		require.NoError(t, a.Unlock(context.Background()))
+		lockWithin(t, b, time.Second) // so that its session has a lease
+		require.NoError(t, b.Unlock(context.Background()))
+		etcd.Intercept(func(fake.Call) fake.Effect { return fake.Effect{DelayReply: answer} })
+		mu, other := a, b
+		for range 6 {
+			before, start := etcd.Rev(), time.Now()
+			lockWithin(t, mu, time.Second)
+			require.Less(t, time.Since(start), 4*answer)
+			require.Equal(t, before+2, etcd.Rev(), "its key, and the removal of the other's")
+			require.NoError(t, mu.Unlock(context.Background()))
+			require.Len(t, etcd.Keys("n/"), 1)
+			mu, other = other, mu
+		}
+	})
+}
+
+// The others' TryLock finds the lock taken, and writes nothing.
+func TestAKeyThatLingersIsTakenForATryLock(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		a := mutexIn(t, processIn(t, etcd, "a"), "n", etcdlock.WithLinger(time.Minute))
+		b := mutexIn(t, processIn(t, etcd, "b"), "n")
+		lockWithin(t, a, time.Second)
+		require.NoError(t, a.Unlock(context.Background()))
+		rev := etcd.Rev()
+		err := b.TryLock(context.Background())
+		locked, ok := errors.AsType[*etcdlock.LockedError](err)
+		require.True(t, ok, "%v", err)
+		require.Equal(t, 1, locked.Ahead)
+		require.Equal(t, "a", locked.Holder.Owner)
+		require.Equal(t, rev, etcd.Rev())
+		time.Sleep(time.Minute + time.Second)
+		require.NoError(t, b.TryLock(context.Background()))
+		require.NoError(t, b.Unlock(context.Background()))
+	})
+}
+
+// What lingers is given up when nobody could tell that others queue, when the lease is in
+// doubt or at risk, and at the end.
+func TestAKeyThatLingersIsGivenUp(t *testing.T) {
+	const soon = 4 * time.Second
+	rows := map[string]func(t *testing.T, etcd *fake.Server, s *etcdlock.Session, mu *etcdlock.Mutex){
+		"when the watch ends and none can be made": func(t *testing.T, etcd *fake.Server, _ *etcdlock.Session, _ *etcdlock.Mutex) {
+			etcd.Intercept(fromNth(1, fake.Watch, fake.Effect{Before: fake.Unavailable}))
+			etcd.CancelWatches()
+		},
+		"when the watch is silent": func(t *testing.T, etcd *fake.Server, _ *etcdlock.Session, _ *etcdlock.Mutex) {
+			etcd.Intercept(fromNth(1, fake.Event, fake.Effect{Drop: true}))
+			go func() {
+				if other := mutexIn(t, processIn(t, etcd, "other"), "n"); other.Lock(t.Context()) == nil {
+					_ = other.Unlock(context.Background())
+				}
+			}()
+		},
+		"when a renewal is late": func(t *testing.T, etcd *fake.Server, _ *etcdlock.Session, _ *etcdlock.Mutex) {
+			etcd.Intercept(fromNth(1, fake.KeepAlive, fake.Effect{Drop: true}))
+			time.Sleep(virtualTTL/3 + virtualTTL/6)
+		},
+		"when the lease is revoked": func(t *testing.T, etcd *fake.Server, s *etcdlock.Session, _ *etcdlock.Mutex) {
+			etcd.RevokeLease(s.Lease())
+		},
+		"when it is deleted": func(t *testing.T, etcd *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
+			etcd.DeleteKey(etcd.Keys("n/")[0])
+		},
+		"when its Mutex is closed": func(t *testing.T, _ *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
+			require.NoError(t, mu.Close(context.Background()))
+		},
+		"when its Session is closed": func(t *testing.T, _ *fake.Server, s *etcdlock.Session, _ *etcdlock.Mutex) {
+			require.NoError(t, s.Close(context.Background()))
+		},
+	}
+	for when, happen := range rows {
+		t.Run(when, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				s := processIn(t, etcd, "a")
+				mu := mutexIn(t, s, "n", etcdlock.WithLinger(time.Hour))
+				lockWithin(t, mu, time.Second)
+				token := mu.Token()
+				require.NoError(t, mu.Unlock(context.Background()))
+				time.Sleep(2 * time.Second)
+				require.Len(t, etcd.Keys("n/"), 1)
+				happen(t, etcd, s, mu)
+				time.Sleep(soon)
+				require.Empty(t, etcd.Keys("n/"))
+				etcd.Intercept(nil)
+				if err := mu.Lock(context.Background()); err != nil {
+					require.ErrorIs(t, err, etcdlock.ErrClosed)
+					return
+				}
+				require.Greater(t, mu.Token(), token)
+				require.NoError(t, mu.Unlock(context.Background()))
+			})
+		})
+	}
+}
+
+// A key that lingers is no hold: when the lease is over, so is it, at the first look.
+func TestALingeringKeyOfALeaseThatIsOverIsNotHeld(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		mu := mutexIn(t, processIn(t, etcd, "a"), "n", etcdlock.WithLinger(time.Hour))
+		lockWithin(t, mu, time.Second)
+		require.NoError(t, mu.Unlock(context.Background()))
+		time.Sleep(time.Second)
+		etcd.Cut("a")
+		time.Sleep(virtualTTL - 4*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		require.ErrorIs(t, mu.Lock(ctx), context.DeadlineExceeded)
+		etcd.Heal("a")
+		lockWithin(t, mu, virtualTTL)
+		require.NoError(t, mu.Unlock(context.Background()))
+	})
+}
+
+// A waiter that leaves while a view is being made leaves it to the next. What happens
+// between the watch and its first read is not missed, nor is what the read has told
+// already told twice.
+func TestAViewMissesNothingBeforeItsWatch(t *testing.T) {
+	const ms = time.Millisecond
+	for watched := range 6 {
+		for read := range 6 {
+			for event := range 6 {
+				t.Run(fmt.Sprint(watched, read, event), func(t *testing.T) {
+					inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+						holder := mutexIn(t, processIn(t, etcd, "holder"), "n")
+						second := mutexIn(t, processIn(t, etcd, "second"), "n")
+						third := mutexIn(t, processIn(t, etcd, "third"), "n")
+						lockWithin(t, holder, time.Second)
+						in := make(chan error, 1)
+						go func() { in <- second.Lock(context.Background()) }()
+						synctest.Wait()
+						etcd.Intercept(func(c fake.Call) fake.Effect {
+							if c.Process != "third" {
+								return fake.Effect{}
+							}
+							switch c.Method {
+							case fake.Watch:
+								return fake.Effect{Delay: time.Duration(watched) * 10 * ms, DelayReply: 10 * ms}
+							case fake.Range:
+								return fake.Effect{Delay: time.Duration(read) * 10 * ms, DelayReply: 10 * ms}
+							case fake.Event:
+								return fake.Effect{Delay: time.Duration(event) * 10 * ms}
+							}
+							return fake.Effect{}
+						})
+						last := make(chan error, 1)
+						go func() { last <- third.Lock(context.Background()) }()
+						time.Sleep(25 * ms)
+						require.NoError(t, holder.Unlock(context.Background()))
+						require.NoError(t, <-in)
+						time.Sleep(30 * ms)
+						require.Zero(t, third.Token())
+						released := time.Now()
+						require.NoError(t, second.Unlock(context.Background()))
+						require.NoError(t, <-last)
+						require.Less(t, time.Since(released), 500*ms, "before any re-check")
+						requireWhole(t, third)
+						require.NoError(t, third.Unlock(context.Background()))
+					})
+				})
+			}
+		}
+	}
+}
+
+// Many goroutines of many Sessions with both options: one at a time, and whoever waits
+// gets in.
+func TestSharedKeysExclude(t *testing.T) {
+	w := newWorld(t, 1)
+	var mu sync.Mutex
+	inside, newest := 0, int64(0)
+	var wg sync.WaitGroup
+	const sessions, goroutines, holds = 4, 4, 40
+	for i := range sessions {
+		s := newSession(t, w.cluster.Client(t), etcdlock.WithHandoff(i), etcdlock.WithLinger(time.Duration(1+i*50)*time.Millisecond))
+		for range goroutines {
+			m := mutexOf(t, s, "shared")
+			wg.Go(func() {
+				for range holds {
+					if err := m.Lock(bounded(t)); err != nil {
+						t.Error(err)
+						return
+					}
+					mu.Lock()
+					if inside++; inside != 1 {
+						t.Errorf("%d hold at once", inside)
+					}
+					if token := m.Token(); token < newest {
+						t.Errorf("token %d after %d", token, newest)
+					} else {
+						newest = token
+					}
+					mu.Unlock()
+					mu.Lock()
+					inside--
+					mu.Unlock()
+					if err := m.Unlock(bounded(t)); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+}
+
+// The same with etcd's own client beside: a key that lingers gives way to whatever
+// queues below the name.
+func TestAKeyThatLingersGivesWayToOtherLocks(t *testing.T) {
+	w := newWorld(t, 1)
+	client := w.cluster.Client(t)
+	m := mutexOf(t, newSession(t, client), "lingers", etcdlock.WithLinger(longTTL))
+	require.NoError(t, m.Lock(bounded(t)))
+	require.NoError(t, m.Unlock(bounded(t)))
+	line, err := etcdlock.Contenders(bounded(t), client, "lingers")
+	require.NoError(t, err)
+	require.Len(t, line, 1)
+	lease, err := client.Grant(bounded(t), 60)
+	require.NoError(t, err)
+	_, err = client.Put(bounded(t), fmt.Sprintf("lingers/%x", lease.ID), "", clientv3.WithLease(lease.ID))
+	require.NoError(t, err)
+	require.True(t, eventually(slack, func() bool {
+		now, err := etcdlock.Contenders(bounded(t), client, "lingers")
+		return err == nil && len(now) == 1 && now[0].Lease == lease.ID
+	}))
+	_, err = client.Revoke(bounded(t), lease.ID)
+	require.NoError(t, err)
+}

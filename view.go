@@ -1,0 +1,344 @@
+package etcdlock
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+const (
+	// fewAhead is the longest line that is waited in with a view of all of it. Behind
+	// more, each waiter watches one key: a view is told of every change, so that a crowd
+	// of views costs etcd the square of its number (internal/bench, the cases processes-8 to 64).
+	fewAhead = 8
+
+	// viewIdle is how long a view stays that nobody needs, unless half of the TTL is less.
+	viewIdle = 5 * time.Second
+)
+
+// A view is what stands in etcd's line for one name, kept up to date by one watch of
+// all keys below the prefix. While a few processes contend for a name, whoever waits
+// needs no request for its turn, and a key that lingers is given up when others come.
+//
+// Invariant: keys is exactly what stood in line at revision, or revision is 0. A read
+// that is sent after the watch was created brings both up to date; from then on every
+// event that is newer is applied, whole revisions at a time and in order. So a place
+// that is in keys, with nobody before it, is the first in etcd, and stays it.
+// (Do not apply events before that read: those between an older read and the watch
+// would be missing. TestAViewMissesNothingBeforeItsWatch.)
+//
+// A watch may go silent without an end. So the line is read now and then, and a watch
+// that did not tell what the read has told is made anew.
+type view struct {
+	// Set once, then only read.
+	s      *Session
+	line   *line
+	ctx    context.Context // of its goroutine
+	cancel context.CancelFunc
+	again  chan struct{} // tells the goroutine to watch anew
+
+	// Guarded by Session.mu.
+	revision int64
+	keys     map[string]int64 // create revisions of the contenders
+	live     bool             // there is a watch, as far as is known
+	behind   bool             // a read told what the watch did not, or not yet
+	reading  bool             // a re-check is under way
+	waiting  bool             // the line's owner waits by this view
+	needed   time.Time        // when it last was
+	err      error            // of the last read, nil once one was answered
+	over     error            // why there is no view, and no waiting: etcd refuses
+}
+
+// viewLocked returns the view for l, which is begun if there is none.
+func (s *Session) viewLocked(l *line) *view {
+	if l.view == nil {
+		v := &view{s: s, line: l, again: make(chan struct{}, 1), needed: time.Now()}
+		v.ctx, v.cancel = context.WithCancel(s.ctx)
+		l.view = v
+		s.goLocked(v.run)
+	}
+	return l.view
+}
+
+// run is the view's goroutine. It ends when nobody has needed the view for a while,
+// when etcd refuses, and with the Session.
+func (v *view) run() {
+	defer v.cancel()
+	var broken backoff
+	for {
+		v.follow(&broken)
+		if !v.goOn() || broken.wait(v.ctx, v.s) != nil {
+			break
+		}
+		v.read() // whoever waits need not wait for the watch
+	}
+	v.s.mu.Lock()
+	defer v.s.unlock()
+	v.endLocked()
+}
+
+// follow watches the line until the watch ends, or is to be made anew.
+func (v *view) follow(broken *backoff) {
+	watching, stop := context.WithCancel(clientv3.WithRequireLeader(v.ctx))
+	defer stop()
+	defer v.unwatched()
+	tooLong := time.AfterFunc(readTimeout, stop)
+	events := v.s.client.Watch(watching, v.line.name+"/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
+	if !tooLong.Stop() {
+		// Other views of the client share its stream, which seems to be dead: only
+		// when nobody uses it any more is there a new one.
+		v.s.watchAnew()
+	}
+	tick := time.NewTimer(jitter(recheckEvery))
+	defer tick.Stop()
+	for {
+		select {
+		case resp, open := <-events:
+			switch {
+			case !open || resp.Err() != nil:
+				return // no leader, compacted, cut off
+			case resp.Created:
+				if !v.read() {
+					return
+				}
+				*broken = backoff{}
+				v.watched()
+			default:
+				v.apply(resp.Events)
+			}
+		case <-tick.C:
+			if !v.recheck() {
+				return
+			}
+			tick.Reset(jitter(recheckEvery))
+		case <-v.again:
+			return
+		}
+	}
+}
+
+// watched notes that there is a watch, and that everything before it was read.
+func (v *view) watched() {
+	v.s.mu.Lock()
+	defer v.s.unlock()
+	v.live, v.behind = true, false
+}
+
+// unwatched notes that there is no watch. A key that lingers goes: nobody could tell
+// that others wait for it.
+func (v *view) unwatched() {
+	v.s.mu.Lock()
+	defer v.s.unlock()
+	v.live = false
+	v.line.giveWayLocked()
+}
+
+// goOn reports whether the view is to be kept.
+func (v *view) goOn() bool {
+	v.s.mu.Lock()
+	defer v.s.unlock()
+	return v.line.view == v && v.over == nil && !v.s.closed
+}
+
+// endLocked takes the view off its line, and ends its goroutine.
+func (v *view) endLocked() {
+	if v.line.view == v {
+		v.line.view = nil
+		v.line.giveWayLocked()
+		v.tellLocked()
+	}
+	v.s.afterLocked(v.cancel)
+}
+
+// apply brings the view up to date with events.
+func (v *view) apply(events []*clientv3.Event) {
+	v.s.mu.Lock()
+	defer v.s.unlock()
+	v.behind = false
+	revision := v.revision
+	for _, event := range events {
+		at := event.Kv.GetModRevision()
+		if at <= v.revision {
+			continue // known by the read
+		}
+		revision = max(revision, at)
+		if e := entryOf(event.Kv); event.Type != clientv3.EventTypeDelete && e.isIn(v.line.name) {
+			v.keys[e.key] = e.rev
+		} else {
+			delete(v.keys, e.key)
+		}
+	}
+	v.revision = revision
+	v.judgeLocked()
+}
+
+// read brings the view up to date by a linearizable read, which it tries until it is
+// answered. It reports false if the view is over.
+func (v *view) read() bool {
+	resp, err := read(v.ctx, v.s, func(ctx context.Context) (*clientv3.GetResponse, error) {
+		return v.s.client.Get(ctx, v.line.name+"/", clientv3.WithPrefix())
+	}, v.failed)
+	v.s.mu.Lock()
+	defer v.s.unlock()
+	if err != nil {
+		if refused(err) || err == errClientClosed {
+			v.over = err
+			v.tellLocked()
+		}
+		return false
+	}
+	v.err = nil
+	if at := resp.Header.GetRevision(); at > v.revision {
+		keys := make(map[string]int64, len(resp.Kvs))
+		for _, e := range entriesOf(resp.Kvs) {
+			if e.isIn(v.line.name) {
+				keys[e.key] = e.rev
+			}
+		}
+		v.behind = v.behind || !maps.Equal(v.keys, keys)
+		v.revision, v.keys = at, keys
+		v.judgeLocked()
+	}
+	return true
+}
+
+// failed notes why a read was not answered.
+func (v *view) failed(err error) error {
+	v.s.mu.Lock()
+	defer v.s.unlock()
+	v.err = err
+	return nil
+}
+
+// recheck reads the line if somebody depends on it. It reports false if the watch is
+// to be made anew, or nobody has needed the view for a while.
+func (v *view) recheck() bool {
+	v.s.mu.Lock()
+	defer v.s.unlock()
+	now := time.Now()
+	if v.waiting || v.line.lingersLocked() {
+		v.needed = now
+	}
+	switch {
+	case v.over != nil || v.s.closed:
+		return false
+	case now.Sub(v.needed) >= min(viewIdle, v.s.cfg.ttl/2):
+		v.endLocked()
+		return false
+	case v.behind:
+		v.s.watchAnewLocked()
+		return false
+	case v.needed.Equal(now) && !v.reading:
+		v.reading = true
+		v.s.goLocked(func() {
+			v.read()
+			v.s.mu.Lock()
+			defer v.s.unlock()
+			v.reading = false
+		})
+	}
+	return true
+}
+
+// watchAnew makes all views of the Session watch anew.
+func (s *Session) watchAnew() {
+	s.mu.Lock()
+	defer s.unlock()
+	s.watchAnewLocked()
+}
+
+func (s *Session) watchAnewLocked() {
+	for _, l := range s.lines {
+		if l.view != nil && l.view.live {
+			select {
+			case l.view.again <- struct{}{}:
+			default: // it is told already
+			}
+		}
+	}
+}
+
+// judgeLocked draws the conclusions for the place that the Session has in the line.
+func (v *view) judgeLocked() {
+	l := v.line
+	p := l.kept
+	if l.owner != nil {
+		p = l.owner.place
+	}
+	if p == nil || p.rev == 0 || v.revision < p.rev {
+		return
+	}
+	gone := func(e entry) bool { return v.keys[e.key] != e.rev }
+	switch {
+	case v.keys[p.key] != p.rev:
+		p.lostLocked()
+	case p == l.kept:
+		if v.othersLocked() {
+			l.giveWayLocked()
+		}
+	case len(p.ahead) > 0:
+		for len(p.ahead) > 0 && gone(p.ahead[0]) {
+			p.ahead = p.ahead[1:]
+		}
+		if slices.ContainsFunc(p.ahead, gone) {
+			p.ahead = slices.DeleteFunc(slices.Clone(p.ahead), gone) // others may read it
+		}
+		if len(p.ahead) == 0 {
+			v.tellLocked()
+		}
+	}
+}
+
+// othersLocked reports whether more than the Session's own key stands in line.
+func (v *view) othersLocked() bool { return len(v.keys) > 1 }
+
+// tellLocked wakes the one that waits by this view.
+func (v *view) tellLocked() {
+	if v.waiting {
+		v.line.owner.place.tellLocked()
+	}
+}
+
+// waitInView waits until nobody is before p, which c owns, as wait does.
+func (p *place) waitInView(ctx context.Context, c *claim) error {
+	s, l := p.s, c.line
+	for {
+		s.mu.Lock()
+		if s.closed {
+			s.unlock()
+			return ErrClosed
+		}
+		v := s.viewLocked(l)
+		v.waiting, v.needed = true, time.Now()
+		v.judgeLocked()
+		first, gone := len(p.ahead) == 0, p.gone
+		s.unlock()
+
+		var err error
+		if !first && !gone {
+			select {
+			case <-p.news:
+			case <-p.lease.dead:
+				gone = true
+			case <-ctx.Done():
+				err = context.Cause(ctx)
+			}
+		}
+		s.mu.Lock()
+		v.waiting = false
+		if gone || p.gone {
+			err = errQueueAnew
+		}
+		if c.lastErr = v.err; v.over != nil {
+			err = v.over
+		}
+		first = len(p.ahead) == 0
+		s.unlock()
+		if err != nil || first {
+			return err
+		}
+	}
+}
