@@ -193,7 +193,7 @@ func (v *visit) runs(cmd *exec.Cmd) error {
 	return nil
 }
 
-// service has the server take the lock for its caller, on a lease that nobody renews.
+// service has the server take the lock for its caller, who renews the lease.
 func service(s *stage, v *visit, ttl time.Duration) error {
 	client, err := s.outside().dial()
 	if err != nil {
@@ -204,6 +204,14 @@ func service(s *stage, v *visit, ttl time.Duration) error {
 	if err != nil {
 		return err
 	}
+	renewals, err := client.KeepAlive(s.bounded(patience), lease.ID)
+	if err != nil {
+		return err
+	}
+	go func() { // ends with the client
+		for range renewals {
+		}
+	}()
 	service := v3lockpb.NewLockClient(client.ActiveConnection())
 	var key []byte
 	v.holds(client, func(ctx context.Context) error {

@@ -16,23 +16,28 @@ import (
 type flaw struct {
 	number string
 	story  string
-	where  func(setup) bool
+	where  func(setup, *version) bool
 	maybe  bool     // the story may go well all the same
 	says   []string // the story, one of these
 }
 
 var flaws = []flaw{
-	{"[1]", "v3lock: waits that are cancelled", setup.users, false, []string{"the line is 3 and not 2 long"}},
-	{"[3]", "v3lock: a wait longer than the token", setup.tokens, true, deadToken},
-	{"[3]", "v3lock: crashes", setup.tokens, true, deadToken}, // they wait for longer, too
+	{"[1]", "v3lock: waits that are cancelled", users, false, []string{"the line is 3 and not 2 long"}},
+	{"[3]", "v3lock: a wait longer than the token", tokens, true, deadToken},
+	{"[3]", "v3lock: crashes", tokens, true, deadToken}, // they wait for longer, too
+	{"[3]", "v3lock: first come, first served", tokensOf34, true, deadToken},
 }
+
+func users(s setup, _ *version) bool      { return s.token != "" || s.names }
+func tokens(s setup, _ *version) bool     { return s.token != "" }
+func tokensOf34(s setup, v *version) bool { return s.token != "" && v.keepsDeadTokensOut }
 
 // deadToken is what is said of a lock service whose caller's token lives no more.
 var deadToken = []string{"etcdserver: invalid auth token", "does not get in"}
 
 // known is the flaw of etcd's that a story meets here, nil if there is none.
 func (w *world) known(st story) *flaw {
-	i := slices.IndexFunc(flaws, func(f flaw) bool { return f.story == st.name && f.where(w.setup) })
+	i := slices.IndexFunc(flaws, func(f flaw) bool { return f.story == st.name && f.where(w.setup, w.version) })
 	if i < 0 {
 		return nil
 	}
@@ -56,7 +61,7 @@ func (f *flaw) String() string {
 
 // tooSlow reports whether a story that should be shorter than a token lives has met [3].
 func (w *world) tooSlow(st story, why []string) bool {
-	return w.setup.tokens() && strings.HasPrefix(st.name, "v3lock: ") && w.known(st) == nil &&
+	return w.setup.token != "" && strings.HasPrefix(st.name, "v3lock: ") && w.known(st) == nil &&
 		len(why) == 1 && containsOne(why[0], deadToken)
 }
 

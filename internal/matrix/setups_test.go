@@ -85,7 +85,7 @@ func (s setup) open(t testing.TB, v *version, names []string) *world {
 	if s.proxy {
 		w.door.Endpoints = []string{w.cluster.proxy(v)}
 	}
-	if s.users() {
+	if users(s, v) {
 		s.enableUsers(t, w.cluster.root, names)
 	}
 	if s.token != "" {
@@ -101,9 +101,6 @@ func (s setup) open(t testing.TB, v *version, names []string) *world {
 	t.Cleanup(func() { w.admin.Close() })
 	return w
 }
-
-func (s setup) tokens() bool { return s.token != "" }
-func (s setup) users() bool  { return s.tokens() || s.names }
 
 // enableUsers makes two users: root, who may do everything, and tenant, who may read and
 // write all keys, or those below the names of the locks.

@@ -19,7 +19,7 @@ import (
 
 const (
 	patience = 60 * time.Second // bounds what must come, far above what it takes
-	soon     = 15 * time.Second // bounds what must come soon, on a busy machine
+	soon     = 10 * time.Second // bounds what must come soon, on a busy machine
 	slack    = 2 * time.Second  // for what has a bound of its own
 	lasting  = 60 * time.Second // TTL of those that must not lose their lease
 )

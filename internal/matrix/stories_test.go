@@ -115,10 +115,10 @@ func isBroken(s *stage) {
 	b.unlocks()
 }
 
-// a locks | b waits with a context of half a second: it has the context's error in time,
+// a locks | b waits with a context of 5 seconds: it has the context's error in time,
 // which says that a holds, and leaves the line.
 func waitsInVain(s *stage) {
-	const bound = time.Second / 2
+	const bound = 5 * time.Second
 	a, b := s.party("a", lasting), s.party("b", lasting)
 	b.locks() // so that it has a lease and a token
 	b.unlocks()
