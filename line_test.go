@@ -669,6 +669,89 @@ func TestAReleaseBeforeTheWatchIsThereIsNotMissed(t *testing.T) {
 	})
 }
 
+// A waiter in a long line watches one key, and gets in whatever becomes of that watch.
+func TestALongLineGetsInWhateverBecomesOfItsWatches(t *testing.T) {
+	const late = 300 * time.Millisecond
+	future := status.Error(codes.OutOfRange, "etcdserver: mvcc: required revision is a future revision")
+	rows := []struct {
+		promise string
+		faults  func(fake.Call) fake.Effect
+		meddle  func(*fake.Server) // as the one before it goes
+		within  time.Duration
+	}{
+		{"nothing", nil, nil, 0},
+		{"the one before it goes before the watch is there", fromNth(1, fake.Watch, fake.Effect{Delay: late}), nil, late},
+		{"the event is lost", fromNth(1, fake.Event, fake.Effect{Drop: true}), nil, 2 * time.Second},
+		{"each watch is silent", fromNth(1, fake.Watch, fake.Effect{DropReply: true}), nil, 3 * time.Second},
+		{"each watch fails", fromNth(1, fake.Watch, fake.Effect{Before: fake.Unavailable}), nil, 2 * time.Second},
+		{"its member restarts", nil, (*fake.Server).CancelWatches, time.Second},
+		{"the history is compacted", fromNth(1, fake.Event, fake.Effect{Delay: late}), (*fake.Server).Compact, late},
+		{"the member that answers is behind", onlyNth(1, fake.Range, fake.Effect{Before: future}), nil, time.Second},
+	}
+	for _, row := range rows {
+		t.Run(row.promise, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				others := etcd.Client("others")
+				lease, err := others.Grant(context.Background(), 3600)
+				require.NoError(t, err)
+				for range 12 {
+					require.NoError(t, etcd.PutKey("n/"+uuid.NewString(), lease.ID))
+				}
+				line, err := etcdlock.Contenders(context.Background(), others, "n")
+				require.NoError(t, err)
+				mu := mutexIn(t, processIn(t, etcd, "a"), "n")
+				etcd.Intercept(row.faults)
+				in := make(chan error, 1)
+				go func() { in <- mu.Lock(context.Background()) }()
+				time.Sleep(50 * time.Millisecond)
+				for _, c := range line {
+					require.Empty(t, in)
+					etcd.DeleteKey(c.Key)
+				}
+				start := time.Now()
+				if row.meddle != nil {
+					row.meddle(etcd)
+				}
+				require.NoError(t, soonOr(t, in, "the waiter does not get in"))
+				require.LessOrEqual(t, time.Since(start), row.within)
+				require.NoError(t, mu.Unlock(context.Background()))
+			})
+		})
+	}
+}
+
+// A view that is still there from an earlier wait, and whose events are late, learns of
+// the line by its re-check. The deletion of the holder's key at its earlier use, which
+// comes after that, lets nobody in.
+func TestAViewTakesNoEventTwice(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		holder := mutexIn(t, processIn(t, etcd, "holder"), "n")
+		waiter := mutexIn(t, processIn(t, etcd, "waiter"), "n")
+		lockWithin(t, holder, time.Second)
+		in := make(chan error, 1)
+		go func() { in <- waiter.Lock(context.Background()) }()
+		synctest.Wait()
+		require.NoError(t, holder.Unlock(context.Background()))
+		require.NoError(t, <-in)
+		require.NoError(t, waiter.Unlock(context.Background()))
+		synctest.Wait()
+
+		etcd.Intercept(fromNth(1, fake.Event, fake.Effect{Delay: 2 * time.Second}))
+		lockWithin(t, holder, time.Second)
+		key := holder.Key()
+		require.NoError(t, holder.Unlock(context.Background()))
+		hold := lockWithin(t, holder, time.Second)
+		require.Equal(t, key, holder.Key())
+		go func() { in <- waiter.Lock(context.Background()) }()
+		time.Sleep(20 * time.Second)
+		require.NoError(t, hold.Err())
+		require.Empty(t, in, "both are in")
+		require.NoError(t, holder.Unlock(context.Background()))
+		require.NoError(t, soonOr(t, in, "the waiter does not get in"))
+		require.NoError(t, waiter.Unlock(context.Background()))
+	})
+}
+
 // The waiter's renewals are carried out but not answered: at 21 s it gives up its old
 // place, removing the key, and queues with another lease.
 func TestAWaiterWhoseTrustEndsQueuesAnewAtOnce(t *testing.T) {

@@ -128,8 +128,8 @@ func WithAcquireTimeout(d time.Duration) Option {
 //
 // It trades order and waiting for speed: another Session waits for up to n+1 critical
 // sections at a time. Holds that are passed on have the same key and Token, which still
-// grows from one Session to the next: a resource that refuses older tokens does not tell
-// two goroutines of one Session apart. An Unlock that passes the hold on returns nil as
+// grows from one Session to the next: a resource that refuses older tokens, or that asks
+// for IsOwner, does not tell two goroutines of one Session apart. An Unlock that passes the hold on returns nil as
 // long as the hold is certain; a key that an operator has deleted in the last second or
 // so is told to those who hold next.
 func WithHandoff(n int) Option {
@@ -150,7 +150,8 @@ func WithHandoff(n int) Option {
 // It trades the others' first wait, which then needs an event and one more commit, and
 // their TryLock, which returns [ErrLocked] while the key lingers (so it suits locks that
 // one process takes again and again). What lingers costs a watch of the name, a goroutine,
-// and one read each 1.5 s. The holds of one key have the same Token. An Unlock after
+// and one read each 1.5 s. The holds of one key have the same Token and the same IsOwner.
+// An Unlock after
 // which the key lingers returns nil as long as the hold is certain; a key that an operator
 // has deleted in the last second or so is noticed later.
 func WithLinger(d time.Duration) Option {

@@ -142,7 +142,7 @@ var theLock = porcupine.Model{
 		k, s := state.(keeping), input.(step)
 		switch mine := k == (keeping{true, s.client, s.token}); s.verb {
 		case take:
-			return !k.held && s.token > k.token, keeping{true, s.client, s.token}
+			return !k.held && grows(k.token, s.token), keeping{true, s.client, s.token}
 		case work:
 			return mine, k
 		default:

@@ -14,14 +14,22 @@ import (
 var (
 	trials = flag.Int("trials", 0, "trials of each row, instead of the few of a quick run")
 	peer   = flag.Bool("peer", false, "run concurrency.Mutex beside the library")
+	share  = flag.Bool("share", false, "run the library with WithHandoff and WithLinger")
 )
 
 // roleEnv makes this binary something else than a test.
 const roleEnv = "ETCDLOCK_FAULTS_ROLE"
 
+// shareEnv hands -share down to processes that this one starts.
+const shareEnv = "ETCDLOCK_FAULTS_SHARE"
+
 func TestMain(m *testing.M) {
 	switch role := os.Getenv(roleEnv); role {
 	case "":
+		flag.Parse()
+		if *share {
+			os.Setenv(shareEnv, "true")
+		}
 		os.Exit(m.Run())
 	case "etcd":
 		os.Unsetenv(roleEnv) // etcd warns of variables that it does not know

@@ -174,7 +174,7 @@ func (tr *trial) judge() {
 					tr.broken = append(tr.broken, fmt.Sprintf("%s knew only %v before %s got in", last.who, gap, s.who))
 				}
 			}
-			if s.token <= last.token {
+			if !grows(last.token, s.token) {
 				tr.broken = append(tr.broken, fmt.Sprintf("token %d of %s after %d of %s", s.token, s.who, last.token, last.who))
 			}
 		}

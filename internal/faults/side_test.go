@@ -3,6 +3,7 @@ package faults
 import (
 	"context"
 	"errors"
+	"os"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -55,6 +56,12 @@ func sideNamed(name string) side {
 	return ours
 }
 
+// sharing reports whether holds of a Session may have one key, and so one token.
+func sharing() bool { return os.Getenv(shareEnv) != "" }
+
+// grows reports whether a hold may have the token next after one that had last.
+func grows(last, next int64) bool { return next > last || sharing() && next == last }
+
 type etcdlockLock struct {
 	*etcdlock.Mutex
 	session *etcdlock.Session
@@ -62,7 +69,11 @@ type etcdlockLock struct {
 }
 
 func openOurs(c *clientv3.Client, name, who string, ttl time.Duration) (lock, error) {
-	s, err := etcdlock.NewSession(c, etcdlock.WithTTL(ttl), etcdlock.WithOwner(who))
+	opts := []etcdlock.Option{etcdlock.WithTTL(ttl), etcdlock.WithOwner(who)}
+	if sharing() {
+		opts = append(opts, etcdlock.WithHandoff(3), etcdlock.WithLinger(200*time.Millisecond))
+	}
+	s, err := etcdlock.NewSession(c, opts...)
 	if err != nil {
 		return nil, err
 	}

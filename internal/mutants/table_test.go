@@ -44,8 +44,8 @@ var mutants = []mutant{
 	{
 		name: "a hold begins without a look at the clock",
 		why:  "The place is first in line and the key is there: what else could be asked for? That the trust is not over (rule 1).",
-		edits: []edit{{"lock.go", `	p.lease.checkLocked(time.Now())
-	if p.lease.ended != nil || p.isGone() {
+		edits: []edit{{"lock.go", `	p.lease.checkLocked(now)
+	if p.lease.ended != nil || p.gone {
 		return nil, errQueueAnew
 	}
 `, ``}},
@@ -159,7 +159,7 @@ var mutants = []mutant{
 	{
 		name:    "the line is in the order of the keys",
 		why:     "It is the order that a range comes in. Whose UUID is less gets in beside the holder (rule 1).",
-		edits:   []edit{{"admin.go", `return cmp.Compare(a.Token, b.Token)`, `return cmp.Compare(a.Key, b.Key)`}},
+		edits:   []edit{{"admin.go", `return cmp.Compare(a.rev, b.rev)`, `return cmp.Compare(a.key, b.key)`}},
 		killers: []killer{simulation(20), named("TestSessionsGetInByCreateRevision")},
 	},
 	{
@@ -180,9 +180,9 @@ var mutants = []mutant{
 		s.unlock()
 		return err
 `},
-			{"lock.go", `		removed := h.place.abandonLocked(false)
+			{"lock.go", `		removed = h.place.abandonLocked(false)
 		s.passLocked(h.line, nil, nil)
-`, `		removed := h.place.abandonLocked(false)
+`, `		removed = h.place.abandonLocked(false)
 `},
 		},
 		killers: []killer{simulation(250), named("TestALostHoldExcludesItsSessionUntilUnlock")},
@@ -190,64 +190,109 @@ var mutants = []mutant{
 	{
 		name: "a wait at home does not ask the context",
 		why:  "The owner will unlock, it is the same process. When, nobody knows (rule 10).",
-		edits: []edit{{"lock.go", `	case <-ctx.Done():
-		// Whatever comes through turn after this is passed on by pass.
-		return nil, waitFailed(ctx, m.name, m.s.leave(c), nil)
-	}
-`, `	}
+		edits: []edit{{"lock.go", `		case <-ctx.Done():
+			// Whatever comes through turn after this is passed on by passLocked.
+			return nil, c.ahead, waitFailed(ctx, m.name, m.s.leave(c), nil)
+		}
+`, `		}
 `}},
 		killers: []killer{simulation(250), named("TestAClaimThatLeavesOnItsWayLeavesNothingBehind")},
 	},
 	{
 		name: "a watch without the slow re-check",
 		why:  "A watch delivers every event or ends with an error. On a member that is frozen it does neither (rule 12).",
-		edits: []edit{{"watch.go", `		recheck := time.NewTimer(jitter(recheckEvery))
-`, `		recheck := time.NewTimer(jitter(recheckEvery))
-		recheck.Stop()
-`}},
+		edits: []edit{
+			{"view.go", `	tick := time.NewTimer(jitter(recheckEvery))
+`, `	tick := time.NewTimer(jitter(recheckEvery))
+	tick.Stop()
+`},
+			{"watch.go", `	recheck := time.NewTimer(jitter(recheckEvery))
+`, `	recheck := time.NewTimer(jitter(recheckEvery))
+	recheck.Stop()
+`},
+		},
 		killers: []killer{named("TestAWaiterGetsInWhateverBecomesOfItsWatch")},
 	},
 	{
 		name: "no look once the watch is there",
 		why:  "The line was read when the key was put. What was deleted before the watch began, no event tells (rule 20).",
-		edits: []edit{{"watch.go", `					looked, err = p.stands(ctx, c, before)
-`, `					looked = true
+		edits: []edit{
+			{"watch.go", `				check = true
+			default:
+`, `			default:
+`},
+		},
+		killers: []killer{named("TestALongLineGetsInWhateverBecomesOfItsWatches")},
+	},
+	{
+		name: "a view without a read",
+		why:  "The line is in the answer to the put, and the watch tells what changes. Not what has changed in between (rule 20).",
+		edits: []edit{{"view.go", `				if !v.read() {
+					return
+				}
+`, `				v.s.mu.Lock()
+				v.keys, v.revision = map[string]int64{}, 1
+				if p := v.line.owner; p != nil && p.place != nil {
+					v.keys[p.place.key] = p.place.rev
+					for _, e := range p.place.ahead {
+						v.keys[e.key] = e.rev
+					}
+				}
+				v.s.unlock()
 `}},
-		killers: []killer{simulation(250), named("TestAReleaseBeforeTheWatchIsThereIsNotMissed")},
+		killers: []killer{simulation(250), named("TestAViewMissesNothingBeforeItsWatch")},
+	},
+	{
+		name: "a view takes events that its read knows",
+		why:  "Events are the truth, in order. Those of before the read are older than it: a key name that is used again is deleted by the deletion of its earlier use (rule 20).",
+		edits: []edit{{"view.go", `		if at <= v.revision {
+			continue // known by the read
+		}
+`, ``}},
+		killers: []killer{named("TestAViewTakesNoEventTwice")},
 	},
 	{
 		name: "the event of the predecessor is enough",
 		why:  "Whoever was before has gone, so it is one's turn. Not if that one was a waiter, too (rule 20).",
-		edits: []edit{{"watch.go", `					case alone && looked:
-`, `					case looked:
-`}},
+		edits: []edit{
+			{"watch.go", `					return p.look(ctx, c, at)
+`, `					p.setLine(nil)
+					return nil
+`},
+			{"view.go", `		if slices.ContainsFunc(p.ahead, gone) {
+			p.ahead = slices.DeleteFunc(slices.Clone(p.ahead), gone) // others may read it
+		}
+`, `		if slices.ContainsFunc(p.ahead, gone) {
+			p.ahead = nil
+		}
+`},
+		},
 		killers: []killer{simulation(250), named("TestWhoMovesUpBehindTheHolderDoesNotEnterBesideIt")},
 	},
 	{
 		name: "a waiter does not miss its own key",
 		why:  "Only those before it can be in its way. Without a key it is in nobody's (rule 12).",
-		edits: []edit{
-			{"watch.go", `	return at, own
-`, `	return at, false
-`},
-			{"watch.go", `"=", before.Token), p.exists()).
-`, `"=", before.Token)).
-`},
-			{"watch.go", `	own := len(line) - 1
-	if own < 0 || line[own].Key != p.key || line[own].Token != p.rev {
-		return errQueueAnew
-	}
-	p.setLine(line[:own])
-`, `	p.setLine(slices.DeleteFunc(line, func(c Contender) bool { return c.Key == p.key }))
-`},
-		},
+		edits: []edit{{"view.go", `	case v.keys[p.key] != p.rev:
+		p.lostLocked()
+`, ``}, {"lease.go", `			p.lostLocked()
+`, `			if p.hold != nil {
+				p.lostLocked()
+			}
+`}},
 		killers: []killer{named("TestAWaiterWhoseKeyWasDeletedQueuesAnew")},
 	},
 	{
-		name:    "a deletion of an earlier key of that name counts",
-		why:     "A watch from now tells of what happens from now on. The now of a member that lags is in the past (rule 20).",
-		edits:   []edit{{"watch.go", ` || event.Kv.GetModRevision() <= p.rev {`, ` {`}},
-		killers: []killer{simulation(1000), named("TestADeletionOlderThanThePlaceLetsNobodyIn")},
+		name: "a deletion of an earlier key of that name counts",
+		why:  "A watch from now tells of what happens from now on. The now of a member that lags is in the past (rule 20).",
+		edits: []edit{{"watch.go", `newer := event.Kv.GetModRevision() > p.rev`, `newer := true`}, {"watch.go", `	line := lineOf(p.m.name, entriesOf(resp.Kvs))
+	own := len(line) - 1
+`, `	line := lineOf(p.m.name, entriesOf(resp.Kvs))
+	if at != 0 {
+		line = line[len(line)-1:]
+	}
+	own := len(line) - 1
+`}},
+		killers: []killer{named("TestADeletionOlderThanThePlaceLetsNobodyIn")},
 	},
 	{
 		name: "a revision that the member does not have yet ends the wait",
@@ -262,19 +307,68 @@ var mutants = []mutant{
 		}
 	}
 `}},
-		killers: []killer{simulation(250), named("TestAWaiterGetsInWhateverBecomesOfItsWatch")},
+		killers: []killer{named("TestALongLineGetsInWhateverBecomesOfItsWatches")},
 	},
 	{
 		name: "a watch that ends is the end of the wait",
 		why:  "What Lock builds on is gone, and the caller may call it again. The watch ends whenever a member restarts (rule 12).",
-		edits: []edit{{"watch.go", `					if err = broken.wait(ctx, p.s); err == nil {
-						moved, err = true, p.look(ctx, c, 0)
-					}
-`, `					if err = broken.wait(ctx, p.s); err == nil {
-						err = errNoAnswer
-					}
-`}},
+		edits: []edit{
+			{"watch.go", `				if err := broken.wait(ctx, p.s); err != nil {
+					return err
+				}
+`, `				if err := broken.wait(ctx, p.s); err == nil {
+					return errNoAnswer
+				}
+`},
+			{"view.go", `		case resp, open := <-events:
+			switch {
+			case !open || resp.Err() != nil:
+`, `		case resp, open := <-events:
+			switch {
+			case !open || resp.Err() != nil:
+				v.s.mu.Lock()
+				v.over = errNoAnswer
+				v.s.unlock()
+`},
+		},
 		killers: []killer{simulation(250), named("TestAWaiterGetsInWhateverBecomesOfItsWatch")},
+	},
+	{
+		name: "a key lingers whoever waits",
+		why:  "It is given up when its time is over. Until then others wait for nobody (WithLinger).",
+		edits: []edit{{"view.go", `		if v.othersLocked() {
+			l.giveWayLocked()
+		}
+`, ``}},
+		killers: []killer{simulation(250), named("TestAKeyThatLingersGivesWayAsSoonAsAnotherQueues")},
+	},
+	{
+		name: "a key lingers without a watch",
+		why:  "The watch will be back. Meanwhile nobody tells who waits (WithLinger).",
+		edits: []edit{{"view.go", `	v.live = false
+	v.line.giveWayLocked()
+`, `	v.live = false
+`}, {"view.go", `		v.line.view = nil
+		v.line.giveWayLocked()
+`, `		v.line.view = nil
+`}},
+		killers: []killer{named("TestAKeyThatLingersIsGivenUp")},
+	},
+	{
+		name:    "a hold is passed on without end",
+		why:     "It is fastest, and somebody of the Session waits. So do others (WithHandoff).",
+		edits:   []edit{{"lock.go", `p.turns >= h.m.cfg.handoff`, `h.m.cfg.handoff == 0`}},
+		killers: []killer{named("TestAHandOffIsWithoutEtcdUpToItsNumber")},
+	},
+	{
+		name: "what lingers is held without a look at the clock",
+		why:  "The key was there a moment ago. The process may have been paused since (rule 2, WithLinger).",
+		edits: []edit{{"lock.go", `	if l == nil || l.kept == nil || !l.kept.lastsLocked() {`, `	if l == nil || l.kept == nil {`}, {"lock.go", `	p.lease.checkLocked(now)
+	if p.lease.ended != nil || p.gone {
+		return nil, errQueueAnew
+	}
+`, ``}},
+		killers: []killer{named("TestALingeringKeyOfALeaseThatIsOverIsNotHeld")},
 	},
 	{
 		name: "TryLock puts its key and removes it",
