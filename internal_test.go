@@ -419,6 +419,26 @@ func TestTheFirstLookNeedsNoTimer(t *testing.T) {
 	}
 }
 
+// The same of a key that lingers: the next hold has another lease, and another key.
+func TestWhatLingersIsNotHeldWhenTheTrustIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, err := New(fake.NewServer().Client("a"), "x", WithLinger(time.Minute))
+		require.NoError(t, err)
+		require.NoError(t, m.Lock(t.Context()))
+		key := m.Key()
+		l := m.hold.place.lease
+		require.NoError(t, m.Unlock(t.Context()))
+		m.s.mu.Lock()
+		l.expiry.Stop()
+		l.trustedUntil = time.Now()
+		m.s.unlock()
+		require.NoError(t, m.Lock(t.Context()))
+		require.NotEqual(t, key, m.Key())
+		require.True(t, m.Deadline().After(time.Now()), "deadline %v", m.Deadline())
+		require.NoError(t, m.Close(t.Context()))
+	})
+}
+
 // Rule 1: the trust ends as the answer comes that puts the key first in line, and no timer
 // has run yet. Lock holds with another lease.
 func TestNoHoldBeginsWhenTheTrustIsOver(t *testing.T) {

@@ -231,7 +231,7 @@ var mutants = []mutant{
 					return
 				}
 `, `				v.s.mu.Lock()
-				v.keys, v.revision = map[string]int64{}, 1
+				v.keys, v.revision = map[string]int64{}, resp.Header.GetRevision()
 				if p := v.line.owner; p != nil && p.place != nil {
 					v.keys[p.place.key] = p.place.rev
 					for _, e := range p.place.ahead {
@@ -280,19 +280,6 @@ var mutants = []mutant{
 			}
 `}},
 		killers: []killer{named("TestAWaiterWhoseKeyWasDeletedQueuesAnew")},
-	},
-	{
-		name: "a deletion of an earlier key of that name counts",
-		why:  "A watch from now tells of what happens from now on. The now of a member that lags is in the past (rule 20).",
-		edits: []edit{{"watch.go", `newer := event.Kv.GetModRevision() > p.rev`, `newer := true`}, {"watch.go", `	line := lineOf(p.m.name, entriesOf(resp.Kvs))
-	own := len(line) - 1
-`, `	line := lineOf(p.m.name, entriesOf(resp.Kvs))
-	if at != 0 {
-		line = line[len(line)-1:]
-	}
-	own := len(line) - 1
-`}},
-		killers: []killer{named("TestADeletionOlderThanThePlaceLetsNobodyIn")},
 	},
 	{
 		name: "a revision that the member does not have yet ends the wait",
@@ -368,7 +355,7 @@ var mutants = []mutant{
 		return nil, errQueueAnew
 	}
 `, ``}},
-		killers: []killer{named("TestALingeringKeyOfALeaseThatIsOverIsNotHeld")},
+		killers: []killer{named("TestWhatLingersIsNotHeldWhenTheTrustIsOver")},
 	},
 	{
 		name: "TryLock puts its key and removes it",
