@@ -1,12 +1,12 @@
 // Package sim runs the lock, with the unmodified clientv3 and gRPC, in virtual time: in a
 // bubble of testing/synctest, over a network in memory, against a cluster that behaves as
-// etcd does. A run takes some ten milliseconds and goes through half a minute in which
+// etcd does. A run takes about 50 ms of a processor and goes through half a minute in which
 // networks, members, processes and operators do what a seed makes of them. A judge sees
 // every entry of the store and every belief, and compares them with what the lock
 // promises.
 //
 //	go test ./internal/sim                                         # what CI runs
-//	go test ./internal/sim -run 'TestSimulation$' -first 1000 -seeds 100000 -procs 8 -timeout 0
+//	go test ./internal/sim -run 'TestSimulation$' -first 1000 -seeds 100000 -timeout 0
 //	go test ./internal/sim -run 'TestSimulation$' -side concurrency  # the peer, counted
 //
 // The files: net.go is the network; etcd.go the members, leaders and leases, on the store

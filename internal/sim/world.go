@@ -86,7 +86,7 @@ func newWorld(seed uint64, side Side) *world {
 	w.judge.strict = w.scenario == operator && seed/4%2 == 0
 	w.judge.faulty = w.faulty
 	w.judge.sharing = r.IntN(2) == 0
-	w.crowded = r.IntN(8) == 0
+	w.crowded = r.IntN(16) == 0
 	if w.scenario == BlackHole {
 		w.judge.stale = w.ttl*3/4 + soon // as long as one attempt
 	}
