@@ -159,9 +159,8 @@ func (m *Mutex) lock(ctx context.Context, try bool) (*hold, error) {
 		return h, nil
 	}
 	h, ahead, err := m.queue(ctx, started, try)
-	if t := m.cfg.trace; err != nil && t != nil && t.GaveUp != nil {
-		waited := time.Since(started)
-		m.s.hooks.run(func() { t.GaveUp(m.name, waited, ahead, err) })
+	if err != nil && m.cfg.trace != nil {
+		m.traceGaveUp(started, ahead, err)
 	}
 	return h, err
 }
@@ -183,10 +182,7 @@ func (m *Mutex) queue(ctx context.Context, started time.Time, try bool) (h *hold
 
 	c, locked, err := m.enter(cancel, started, try)
 	if err != nil {
-		if locked, ok := errors.AsType[*LockedError](err); ok {
-			ahead = locked.Ahead
-		}
-		return nil, ahead, err
+		return nil, 0, err
 	}
 	if locked != nil && !try {
 		m.traceQueued(locked.Ahead, locked.Holder)
@@ -690,6 +686,16 @@ func (m *Mutex) check() error {
 
 func (m *Mutex) log(level slog.Level, message string, args ...any) {
 	m.cfg.tell(&m.s.hooks, level, message, args)
+}
+
+func (m *Mutex) traceGaveUp(started time.Time, ahead int, err error) {
+	t, waited := m.cfg.trace, time.Since(started)
+	if locked, ok := errors.AsType[*LockedError](err); ok && ahead == 0 {
+		ahead = locked.Ahead // of a TryLock
+	}
+	if t.GaveUp != nil {
+		m.s.hooks.run(func() { t.GaveUp(m.name, waited, ahead, err) })
+	}
 }
 
 func (m *Mutex) traceQueued(ahead int, holder Contender) {

@@ -351,6 +351,23 @@ func TestAViewMissesNothingBeforeItsWatch(t *testing.T) {
 	}
 }
 
+// The claim and the hold are all that is allocated. A Trace that is absent costs nothing.
+func TestLockingAKeyThatLingersAllocatesTwice(t *testing.T) {
+	w := newWorld(t, 1)
+	mu := mutexOf(t, newSession(t, w.cluster.Client(t)), "allocations", etcdlock.WithLinger(longTTL))
+	ctx := context.Background()
+	require.NoError(t, mu.Lock(ctx))
+	require.NoError(t, mu.Unlock(ctx))
+	failed := 0
+	allocations := testing.AllocsPerRun(1000, func() {
+		if mu.Lock(ctx) != nil || mu.Unlock(ctx) != nil {
+			failed++
+		}
+	})
+	require.Zero(t, failed)
+	require.LessOrEqual(t, allocations, 2.0)
+}
+
 // Many goroutines of many Sessions with both options: one at a time, and whoever waits
 // gets in.
 func TestSharedKeysExclude(t *testing.T) {

@@ -67,6 +67,7 @@ func ExampleMetrics() {
 	// Output:
 	// lost: true
 	// etcdlock_contended_total{lock="orders"} 1
+	// etcdlock_gave_up_total{lock="orders"} 0
 	// etcdlock_hold_seconds_count{lock="orders"} 2
 	// etcdlock_holders{lock="orders"} 0
 	// etcdlock_lease_at_risk_total 0

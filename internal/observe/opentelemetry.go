@@ -12,8 +12,9 @@ import (
 )
 
 // NewTrace returns hooks for [etcdlock.WithTrace] that make a span etcdlock.wait of every
-// wait that came to hold, and a span etcdlock.hold of every hold that was released or
-// lost. A loss is an event of that span, with the reason, and its status is then an error.
+// wait, and a span etcdlock.hold of every hold that was released or lost. A wait that ended
+// without a hold has the status error, with its text. A loss is an event of the hold's span,
+// with the reason, and its status is then an error.
 //
 // The spans are children of the span in ctx, which also gets an event when a wait begins
 // behind others: so the trace of a request that gave up tells who held the lock. Hooks do
@@ -26,8 +27,7 @@ import (
 // then roots, found by their attributes.
 //
 // Each span is made when it is over and dated back. So there is nothing to keep between
-// the hooks, nothing to leak when a hold's end is never told, and the order in which the
-// hooks come does not matter. Its length is exact; its place on the time line is late by
+// the hooks, and nothing to leak. Its length is exact; its place on the time line is late by
 // the time that the hook waited for others.
 func NewTrace(ctx context.Context, tracer trace.Tracer) *etcdlock.Trace {
 	// over makes a span that has just ended, but for its End.
@@ -46,6 +46,12 @@ func NewTrace(ctx context.Context, tracer trace.Tracer) *etcdlock.Trace {
 				attribute.String("etcdlock.name", name),
 				attribute.Int("etcdlock.ahead", ahead),
 				attribute.String("etcdlock.holder", holder.Owner)))
+		},
+		GaveUp: func(name string, waited time.Duration, ahead int, err error) {
+			s, now := over("etcdlock.wait", waited, name, 0)
+			s.SetAttributes(attribute.Int("etcdlock.ahead", ahead))
+			s.SetStatus(codes.Error, err.Error())
+			s.End(now)
 		},
 		Acquired: func(name string, token int64, waited time.Duration, ahead int) {
 			s, now := over("etcdlock.wait", waited, name, token)

@@ -3,6 +3,8 @@ package observe_test
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"fmt"
 	"sync"
 	"testing"
@@ -44,7 +46,7 @@ func TestSpansAreAsLongAsWhatTheyTell(t *testing.T) {
 	require.Equal(t, spans[2].EndTime, spans[2].Events[0].Time)
 }
 
-// A wait that gives up has no span of its own, but its request tells whom it waited for.
+// A wait that gives up is a span that failed, and its request tells whom it waited for.
 func TestARequestThatGaveUpTellsWhoHeldTheLock(t *testing.T) {
 	exporter, provider := tracing(t)
 	client := client(t)
@@ -67,11 +69,16 @@ func TestARequestThatGaveUpTellsWhoHeldTheLock(t *testing.T) {
 	require.ErrorIs(t, <-failed, context.Canceled)
 	request.End()
 
+	require.Eventually(t, func() bool { return len(exporter.GetSpans()) == 2 }, 20*time.Second, time.Millisecond)
 	spans := exporter.GetSpans()
-	require.Len(t, spans, 1)
-	require.Len(t, spans[0].Events, 1)
-	require.Equal(t, "etcdlock.queued", spans[0].Events[0].Name)
-	attributes := spans[0].Events[0].Attributes
+	slices.SortFunc(spans, func(a, b tracetest.SpanStub) int { return strings.Compare(a.Name, b.Name) })
+	require.Equal(t, "etcdlock.wait", spans[0].Name)
+	require.Equal(t, codes.Error, spans[0].Status.Code)
+	require.Contains(t, spans[0].Status.Description, "2nd in line, held by worker-3: context canceled")
+	require.Equal(t, "request", spans[1].Name)
+	require.Len(t, spans[1].Events, 1)
+	require.Equal(t, "etcdlock.queued", spans[1].Events[0].Name)
+	attributes := spans[1].Events[0].Attributes
 	require.Equal(t, "worker-3", attributes[len(attributes)-1].Value.AsString())
 }
 

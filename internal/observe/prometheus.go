@@ -22,14 +22,14 @@ var reasons = []string{"expired", "taken", "max_hold", "other"}
 
 // Metrics are counted from a [etcdlock.Trace]. One value serves any number of Mutexes
 // and Sessions of a process. All of it is safe for concurrent use, and it keeps no state
-// per hold: the hooks of two Sessions run side by side, and those of one hold may come in
-// either order when it ends as it begins.
+// per hold: the hooks of two Sessions run side by side.
 type Metrics struct {
 	group func(name string) string
 
 	wait      *prometheus.HistogramVec
 	hold      *prometheus.HistogramVec
 	contended *prometheus.CounterVec
+	gaveUp    *prometheus.CounterVec
 	lost      *prometheus.CounterVec
 	holders   *prometheus.GaugeVec
 
@@ -60,6 +60,8 @@ func NewMetrics(reg prometheus.Registerer, group func(name string) string) *Metr
 			"Time from the hold's beginning to its release or loss.", "lock"),
 		contended: counter("etcdlock_contended_total",
 			"Waits that began behind others, whether or not they came to hold.", "lock"),
+		gaveUp: counter("etcdlock_gave_up_total",
+			"Calls of Lock and TryLock that ended without a hold.", "lock"),
 		lost: counter("etcdlock_lost_total",
 			"Holds that ended without their release, by reason.", "lock", "reason"),
 		holders: auto.NewGaugeVec(prometheus.GaugeOpts{Name: "etcdlock_holders",
@@ -87,6 +89,11 @@ func (m *Metrics) Trace() *etcdlock.Trace {
 			m.begin(lock)
 			m.contended.WithLabelValues(lock).Inc()
 		},
+		GaveUp: func(name string, _ time.Duration, _ int, _ error) {
+			lock := m.group(name)
+			m.begin(lock)
+			m.gaveUp.WithLabelValues(lock).Inc()
+		},
 		Acquired: func(name string, _ int64, waited time.Duration, ahead int) {
 			lock := m.group(name)
 			m.begin(lock)
@@ -112,6 +119,7 @@ func (m *Metrics) Trace() *etcdlock.Trace {
 func (m *Metrics) begin(lock string) {
 	m.wait.WithLabelValues(lock, "true")
 	m.contended.WithLabelValues(lock)
+	m.gaveUp.WithLabelValues(lock)
 	for _, reason := range reasons {
 		m.lost.WithLabelValues(lock, reason)
 	}
