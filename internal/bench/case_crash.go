@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/etcdlock/etcdlock/internal/child"
 )
 
 // roleHolder makes this program a process that holds a lock until it is killed.
@@ -120,7 +122,8 @@ func startHolder(ctx context.Context, a *arena, name string) (kill func(), err e
 	if err != nil {
 		return nil, err
 	}
-	if err := spawn(cmd, syscall.SIGKILL); err != nil {
+	inOwnGroup(cmd)
+	if err := child.Start(cmd, syscall.SIGKILL); err != nil {
 		return nil, err
 	}
 	kill = func() {

@@ -8,46 +8,22 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 )
 
-type spawning struct {
-	cmd    *exec.Cmd
-	result chan error
-}
-
-// spawner goes to the one thread that starts processes.
-var spawner = sync.OnceValue(func() chan<- spawning {
-	ch := make(chan spawning)
-	go func() { // lives as long as this program
-		runtime.LockOSThread()
-		for s := range ch {
-			s.result <- s.cmd.Start()
-		}
-	}()
-	return ch
-})
-
-// spawn starts a process that gets the signal death when this program ends, however
-// it ends. The kernel ties that to the thread that started the process, not to the
-// program.
-func spawn(cmd *exec.Cmd, death syscall.Signal) error {
-	if cmd.SysProcAttr == nil {
-		cmd.SysProcAttr = &syscall.SysProcAttr{}
-	}
-	cmd.SysProcAttr.Pdeathsig = death
-	// A group of its own: Ctrl-C is for this program, which then stops its servers.
-	cmd.SysProcAttr.Setpgid = true
-	s := spawning{cmd, make(chan error, 1)}
-	spawner() <- s
-	return <-s.result
-}
-
 // runAs makes cmd run as another user.
 func runAs(cmd *exec.Cmd, uid, gid uint32) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: gid}}
+}
+
+// inOwnGroup makes cmd a group of its own: Ctrl-C is for this program, which then stops
+// its servers.
+func inOwnGroup(cmd *exec.Cmd) {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid = true
 }
 
 // userHz is in what parts of a second /proc counts. It is the same on all machines

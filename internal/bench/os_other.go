@@ -6,7 +6,6 @@ import (
 	"errors"
 	"os/exec"
 	"runtime"
-	"syscall"
 	"time"
 )
 
@@ -15,11 +14,11 @@ import (
 
 var errLinuxOnly = errors.New("the benchmark runs on Linux only: it ties its servers' lives to its own and reads /proc")
 
-func spawn(*exec.Cmd, syscall.Signal) error { return errLinuxOnly }
-func runAs(*exec.Cmd, uint32, uint32)       {}
-func cpuTime([]int) (time.Duration, error)  { return 0, errLinuxOnly }
-func onTmpfs(string) (bool, error)          { return false, errLinuxOnly }
-func processor() string                     { return runtime.GOARCH }
-func kernel() string                        { return runtime.GOOS }
-func memory() int                           { return 0 }
-func load() string                          { return "" }
+func inOwnGroup(*exec.Cmd)                 {}
+func runAs(*exec.Cmd, uint32, uint32)      {}
+func cpuTime([]int) (time.Duration, error) { return 0, errLinuxOnly }
+func onTmpfs(string) (bool, error)         { return false, errLinuxOnly }
+func processor() string                    { return runtime.GOARCH }
+func kernel() string                       { return runtime.GOOS }
+func memory() int                          { return 0 }
+func load() string                         { return "" }

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/etcdlock/etcdlock/internal/child"
 )
 
 const (
@@ -35,7 +37,8 @@ func startProcess(name string, cmd *exec.Cmd, death syscall.Signal) (*process, e
 	p := &process{name: name, cmd: cmd, output: &tail{}, exited: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = p.output, p.output
 	cmd.WaitDelay = time.Second // for children of its own that keep these open
-	if err := spawn(cmd, death); err != nil {
+	inOwnGroup(cmd)
+	if err := child.Start(cmd, death); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	go func() { // ends with the process

@@ -21,6 +21,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/etcdlock/etcdlock/internal/child"
 	"github.com/etcdlock/etcdlock/internal/etcdtest"
 )
 
@@ -109,7 +110,7 @@ func (m *server) start() {
 	m.cmd = exec.Command(self, m.args...)
 	m.cmd.Env = append(os.Environ(), roleEnv+"=etcd")
 	m.cmd.Stderr = log
-	require.NoError(m.t, start(m.cmd))
+	require.NoError(m.t, child.Start(m.cmd, syscall.SIGKILL))
 }
 
 // stop ends the process at once, if it runs.

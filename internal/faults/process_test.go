@@ -20,6 +20,8 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+
+	"github.com/etcdlock/etcdlock/internal/child"
 )
 
 // ---- the parent's side
@@ -76,7 +78,7 @@ func (tr *trial) process(who string, ttl time.Duration, endpoints ...string) *pr
 	require.NoError(tr, err)
 	events, err := p.cmd.StdoutPipe()
 	require.NoError(tr, err)
-	require.NoError(tr, start(p.cmd))
+	require.NoError(tr, child.Start(p.cmd, syscall.SIGKILL))
 	go func() { // ends with the process
 		defer close(p.over)
 		lines := bufio.NewScanner(events)

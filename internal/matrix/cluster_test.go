@@ -13,10 +13,13 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/etcdlock/etcdlock/internal/child"
 )
 
 // A cluster is members, and perhaps a proxy, of one version. They end with their test,
@@ -132,7 +135,7 @@ func (s *server) start() {
 	defer log.Close()
 	s.cmd = exec.Command(s.program, s.args...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
-	require.NoError(s.t, start(s.cmd))
+	require.NoError(s.t, child.Start(s.cmd, syscall.SIGKILL))
 }
 
 // stop kills the process, if it runs.

@@ -12,11 +12,14 @@ import (
 	"os/exec"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
+
+	"github.com/etcdlock/etcdlock/internal/child"
 )
 
 const (
@@ -166,7 +169,7 @@ func (v *visit) runs(cmd *exec.Cmd) error {
 	if err != nil {
 		return err
 	}
-	if err := start(cmd); err != nil {
+	if err := child.Start(cmd, syscall.SIGKILL); err != nil {
 		return err
 	}
 	over := make(chan struct{})

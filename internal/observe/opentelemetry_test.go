@@ -3,9 +3,9 @@ package observe_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
-	"fmt"
 	"sync"
 	"testing"
 	"time"

@@ -1,4 +1,4 @@
-package faults
+package child
 
 import (
 	"os/exec"
@@ -24,10 +24,13 @@ var spawns = sync.OnceValue(func() chan<- spawn {
 	return ch
 })
 
-// start starts a process that is killed when this one ends, however it ends. The
-// kernel ties that to the thread that started the process, not to the process.
-func start(cmd *exec.Cmd) error {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+// Start starts a process that gets the signal death when this one ends. The kernel ties
+// that to the thread that started the process, not to the process.
+func Start(cmd *exec.Cmd, death syscall.Signal) error {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = death
 	s := spawn{cmd, make(chan error, 1)}
 	spawns() <- s
 	return <-s.result

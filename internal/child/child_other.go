@@ -1,0 +1,14 @@
+//go:build !linux
+
+package child
+
+import (
+	"errors"
+	"os/exec"
+	"syscall"
+)
+
+// Start returns an error: only Linux ties a process to the end of another.
+func Start(*exec.Cmd, syscall.Signal) error {
+	return errors.New("processes can be started on Linux only, which ends them with this one")
+}

@@ -1,0 +1,3 @@
+// Package child starts processes that do not outlive the one that started them, however
+// that ends.
+package child
