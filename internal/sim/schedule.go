@@ -11,30 +11,30 @@ import (
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
-// A Scenario is the kind of a schedule.
-type Scenario string
+// A scenario is the kind of a schedule.
+type scenario string
 
 // The scenarios.
 const (
-	BlackHole Scenario = "black hole" // what processes send and are sent vanishes
-	Mixed     Scenario = "mixed"      // everything but an operator
-	operator  Scenario = "operator"   // keys and leases are taken away, in every other seed beside Mixed
-	silent    Scenario = "silent"     // one member answers nobody, for ever: no hold may be lost
-	calm      Scenario = "calm"       // nothing: no hold may be lost
+	blackHole scenario = "black hole" // what processes send and are sent vanishes
+	mixed     scenario = "mixed"      // everything but an operator
+	operator  scenario = "operator"   // keys and leases are taken away, in every other seed beside mixed
+	silent    scenario = "silent"     // one member answers nobody, for ever: no hold may be lost
+	calm      scenario = "calm"       // nothing: no hold may be lost
 )
 
 // scenarios are all of them, in the order of the tables.
-var scenarios = []Scenario{BlackHole, Mixed, operator, silent, calm}
+var scenarios = []scenario{blackHole, mixed, operator, silent, calm}
 
 // scenarioOf is the scenario of a seed.
-func scenarioOf(seed uint64) Scenario {
+func scenarioOf(seed uint64) scenario {
 	switch seed % 16 {
 	case 5:
 		return calm
 	case 13:
 		return silent
 	}
-	return []Scenario{BlackHole, Mixed, Mixed, operator}[seed%4]
+	return []scenario{blackHole, mixed, mixed, operator}[seed%4]
 }
 
 // A fault is something that goes wrong for a while.
@@ -52,7 +52,7 @@ func (f fault) String() string {
 }
 
 // schedule draws the faults of a seed.
-func schedule(seed uint64, scenario Scenario, ttl time.Duration) []fault {
+func schedule(seed uint64, scenario scenario, ttl time.Duration) []fault {
 	r := generator(seed, "schedule")
 	switch scenario {
 	case calm:
@@ -66,7 +66,7 @@ func schedule(seed uint64, scenario Scenario, ttl time.Duration) []fault {
 	for at := upTo(r, time.Second); at < faultsLast; at += upTo(r, most) + 100*time.Millisecond {
 		var f fault
 		switch {
-		case scenario == BlackHole:
+		case scenario == blackHole:
 			f = swallow(r, ttl)
 		case scenario == operator && (alone || r.IntN(2) == 0):
 			f = takeAway(r)
@@ -90,8 +90,6 @@ func anyFault(r *rand.Rand, ttl time.Duration) fault {
 	switch r.IntN(16) {
 	case 0, 1:
 		return swallow(r, ttl)
-	case 14, 15:
-		return slowThenCut(r, ttl)
 	case 2, 3:
 		return holdUp(r, ttl)
 	case 4:
@@ -112,8 +110,10 @@ func anyFault(r *rand.Rand, ttl time.Duration) fault {
 		return restart(r, ttl)
 	case 12:
 		return lag(r, ttl)
-	default:
+	case 13:
 		return atOnce(r)
+	default:
+		return slowThenCut(r, ttl)
 	}
 }
 

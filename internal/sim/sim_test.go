@@ -63,7 +63,7 @@ func inBubble(t *testing.T, seed uint64, f func(t *testing.T)) (err error) {
 }
 
 // A tally is what became of seeds, by scenario.
-type tally map[Scenario]*score
+type tally map[scenario]*score
 
 type score struct {
 	Seeds, Holds int
@@ -71,7 +71,7 @@ type score struct {
 	By           map[string]int // seeds by invariant
 }
 
-func (all tally) of(s Scenario) *score {
+func (all tally) of(s scenario) *score {
 	if all[s] == nil {
 		all[s] = &score{By: make(map[string]int)}
 	}

@@ -27,7 +27,7 @@ const (
 type world struct {
 	seed     uint64
 	side     Side
-	scenario Scenario
+	scenario scenario
 	ttl      time.Duration
 	crowded  bool // more stand in a line than a view is for
 	net      *Net
@@ -87,7 +87,7 @@ func newWorld(seed uint64, side Side) *world {
 	w.judge.faulty = w.faulty
 	w.judge.sharing = r.IntN(2) == 0
 	w.crowded = r.IntN(16) == 0
-	if w.scenario == BlackHole {
+	if w.scenario == blackHole {
 		w.judge.stale = w.ttl*3/4 + soon // as long as one attempt
 	}
 	w.alive = make([]*process, processes)
