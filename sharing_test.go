@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -366,6 +367,40 @@ func TestLockingAKeyThatLingersAllocatesTwice(t *testing.T) {
 	})
 	require.Zero(t, failed)
 	require.LessOrEqual(t, allocations, 2.0)
+}
+
+// A view costs etcd an event for each change, so there is none for a line that has become
+// long. A waiter then watches one key.
+func TestALineThatGetsLongHasNoView(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		others := etcd.Client("others")
+		lease, err := others.Grant(context.Background(), 3600)
+		require.NoError(t, err)
+		mu := mutexIn(t, processIn(t, etcd, "a"), "n")
+		for _, length := range []int{8, 9, 12, 3} {
+			var keys []string
+			for range length {
+				keys = append(keys, "n/"+uuid.NewString())
+				require.NoError(t, etcd.PutKey(keys[len(keys)-1], lease.ID))
+			}
+			in := make(chan error, 1)
+			go func() { in <- mu.Lock(context.Background()) }()
+			synctest.Wait()
+			before := len(etcd.Calls(fake.Event))
+			for _, key := range keys {
+				etcd.DeleteKey(key)
+				synctest.Wait()
+			}
+			require.NoError(t, soonOr(t, in, "the waiter does not get in"))
+			events := len(etcd.Calls(fake.Event)[before:])
+			if length <= 8 {
+				require.Equal(t, length, events)
+			} else {
+				require.Equal(t, 1, events)
+			}
+			require.NoError(t, mu.Unlock(context.Background()))
+		}
+	})
 }
 
 // Many goroutines of many Sessions with both options: one at a time, and whoever waits

@@ -63,7 +63,17 @@ func (s *Session) viewLocked(l *line) *view {
 	return l.view
 }
 
-// run is the view's goroutine. It ends when nobody has needed the view for a while,
+// dropView ends the view for l, unless a key is to linger by it: the line has become too
+// long for views.
+func (s *Session) dropView(l *line) {
+	s.mu.Lock()
+	defer s.unlock()
+	if l.view != nil && !l.lingersLocked() {
+		l.view.endLocked()
+	}
+}
+
+// run is the view's goroutine. It ends when the line gets long, when nobody has needed the view for a while,
 // when etcd refuses, and with the Session.
 func (v *view) run() {
 	defer v.cancel()

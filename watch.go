@@ -379,6 +379,7 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 		case len(ahead) <= fewAhead:
 			err = p.waitInView(ctx, c)
 		default:
+			p.s.dropView(c.line)
 			err = p.waitBehind(ctx, c, ahead[len(ahead)-1], &broken)
 		}
 		if err != nil {

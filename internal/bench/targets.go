@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A target is what the library is to reach, as the issue on speed has it.
+// A target is what the library is to reach.
 type target struct {
 	what    string
 	members int // of etcd, 0 for any
