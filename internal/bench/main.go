@@ -9,7 +9,7 @@
 //	go run . -rounds 3 -slice 300ms        shorter
 //
 // It starts every server itself, on the loopback interface, and ends them all. It
-// prints how it gets on, and writes report.md and chart.svg.
+// prints how it gets on, and writes benchmarks.md and benchmarks.svg.
 //
 // In each round every alternative is measured in turn, and what is compared is
 // its figure with that of concurrency.Mutex in the same round: a machine that
@@ -105,7 +105,7 @@ func newFlagSet(c *config, patterns *[3]string) *flag.FlagSet {
 	fs.DurationVar(&c.slice, "slice", time.Second, "how long an alternative is measured in a round")
 	fs.StringVar(&c.disk, "disk", "/var/tmp", "`directory` on a disk, for the servers' data")
 	fs.StringVar(&c.tmpfs, "tmpfs", "/dev/shm", "`directory` on a tmpfs, for the servers' data")
-	fs.StringVar(&c.out, "out", ".", "`directory` to write report.md and chart.svg to")
+	fs.StringVar(&c.out, "out", ".", "`directory` to write benchmarks.md and benchmarks.svg to")
 	return fs
 }
 
@@ -196,9 +196,9 @@ func (r *runner) write() error {
 	if err := os.MkdirAll(r.cfg.out, 0o777); err != nil {
 		return err
 	}
-	err := os.WriteFile(filepath.Join(r.cfg.out, "report.md"), []byte(r.report.markdown()), 0o666)
+	err := os.WriteFile(filepath.Join(r.cfg.out, "benchmarks.md"), []byte(r.report.markdown()), 0o666)
 	if chart := r.report.chart(); err == nil && chart != "" {
-		err = os.WriteFile(filepath.Join(r.cfg.out, "chart.svg"), []byte(chart), 0o666)
+		err = os.WriteFile(filepath.Join(r.cfg.out, "benchmarks.svg"), []byte(chart), 0o666)
 	}
 	return err
 }

@@ -108,6 +108,9 @@ operations. Counts are per operation: RPCs are calls to etcd and messages sent o
 streams, messages are those in both directions, proposals are what its Raft has
 committed; allocations are those of the clients' process; CPU is the servers'.
 `, baseline)
+	if r.chart() != "" {
+		b.WriteString("\n![Hand-overs per second, by the number of contenders](benchmarks.svg)\n")
+	}
 	for _, c := range r.chapters {
 		fmt.Fprintf(&b, "\n## %s\n\n%s. A synced write takes %s.\n",
 			upperFirst(c.setup.title), strings.Join(c.versions, ", "), short(c.sync))
