@@ -56,13 +56,16 @@
 //
 //	New ──Lock──▶ local line ──▶ etcd's line ──▶ held ──Unlock──▶ free
 //	              goroutines     put name/uuid     │
-//	              of a Session   wait for the      ├─ lease expired, key deleted: ErrLost
-//	                             DELETE of the     ├─ WithMaxHold: ErrMaxHold
-//	                             key before        └─ Close: ErrClosed
+//	              of a Session   wait until no     ├─ lease expired, key deleted: ErrLost
+//	                             key is before     ├─ WithMaxHold: ErrMaxHold
+//	                             it                └─ Close: ErrClosed
 //
 // The goroutines of a [Session] wait in a local line, so that a Session has at most one
 // key per name in etcd. Keys stand in line by their create revision: first come, first
-// served. A waiter watches the one key before its own, so that a release wakes one.
+// served. Behind at most eight others a waiter follows the whole line, by one watch for each
+// Session and name that stays for some seconds after; behind more it watches the one key
+// before its own, so that a release wakes one. [WithHandoff] and [WithLinger] let the holds
+// of a Session share a key, and its Token.
 //
 // A contender is a key name/<UUID> with a lease, or name/<lease in hexadecimal>, which is
 // what etcd's concurrency.Mutex, etcdctl lock and the server's lock service put. They and
@@ -73,9 +76,10 @@
 //
 // Uncontended, Lock is one request and one Raft entry, and so is Unlock; the lease is
 // granted once and used again. TryLock of a taken name is one read, or nothing if the
-// same Session holds it. A hand-over is the release, one event, and at most one read;
-// between goroutines of one Session the release and the next place in line are one
+// same Session holds it. A hand-over is the release and one event, and in a line of more
+// than nine at most one read; between goroutines of one Session the release and the next place in line are one
 // transaction. A Session costs one renewal per third of the TTL, for any number of names.
 // Beside that it looks at its keys: once per renewal, and every 0.7 s while a hold is
-// older than that and there are at most 100 of them.
+// older than that and there are at most 100 of them. Whoever waits reads the line each 1.5 s,
+// in case an event was lost.
 package etcdlock
