@@ -80,6 +80,6 @@
 // than nine at most one read; between goroutines of one Session the release and the next place in line are one
 // transaction. A Session costs one renewal per third of the TTL, for any number of names.
 // Beside that it looks at its keys: once per renewal, and every 0.7 s while a hold is
-// older than that and there are at most 100 of them. Whoever waits reads the line each 1.5 s,
+// older than that and there are at most 100 of them. Whoever waits looks at the line each 1.5 s,
 // in case an event was lost.
 package etcdlock
