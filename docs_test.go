@@ -1,0 +1,171 @@
+package etcdlock_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/etcdlock/etcdlock/internal/etcdtest"
+)
+
+// docs are the pages of docs/, by file name.
+func docs(t *testing.T) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob("docs/*.md")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	pages := make(map[string]string)
+	for _, file := range append(files, "CHANGELOG.md", "SECURITY.md") {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		pages[file] = string(text)
+	}
+	return pages
+}
+
+// sources is the text of all files that a pattern matches.
+func sources(t *testing.T, pattern string) string {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	var all strings.Builder
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		all.Write(text)
+	}
+	return all.String()
+}
+
+// library is the source of the library.
+func library(t *testing.T) string {
+	t.Helper()
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	var all strings.Builder
+	for _, file := range files {
+		if !strings.HasSuffix(file, "_test.go") {
+			all.WriteString(sources(t, file))
+		}
+	}
+	return all.String()
+}
+
+// Whatever Go code the pages show is part of a file that is compiled and run here.
+func TestTheCodeOfThePagesIsTested(t *testing.T) {
+	tested := sources(t, "*example_test.go")
+	fence := regexp.MustCompile("(?s)\n```go\n(.*?)\n```\n")
+	shown := 0
+	for page, text := range docs(t) {
+		for _, block := range fence.FindAllStringSubmatch(text, -1) {
+			shown++
+			require.Contains(t, tested, block[1], page)
+		}
+	}
+	require.Positive(t, shown)
+}
+
+// What a page names is there: files that it links to, headings in them, and tests.
+func TestThePagesNameWhatExists(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)#:]*)(#[^)]*)?\)`)
+	name := regexp.MustCompile(`\b(Test|Example)[A-Z_]\w+`)
+	tests := sources(t, "*_test.go") + sources(t, "internal/*/*_test.go")
+	for page, text := range docs(t) {
+		for _, to := range link.FindAllStringSubmatch(text, -1) {
+			target := page
+			if to[1] != "" {
+				target = filepath.Join(filepath.Dir(page), to[1])
+				require.FileExists(t, target, page)
+			}
+			if to[2] != "" {
+				require.Contains(t, anchors(t, target), to[2], page)
+			}
+		}
+		for _, test := range name.FindAllString(text, -1) {
+			require.Contains(t, tests, "func "+test, page)
+		}
+	}
+}
+
+// anchors are the headings of a page, as links name them.
+func anchors(t *testing.T, page string) (anchors []string) {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	require.NoError(t, err)
+	dropped := regexp.MustCompile(`[^a-z0-9 _-]`)
+	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(string(text), -1) {
+		plain := dropped.ReplaceAllString(strings.ToLower(heading[1]), "")
+		anchors = append(anchors, "#"+strings.ReplaceAll(plain, " ", "-"))
+	}
+	return anchors
+}
+
+// The runbook's table has each line that the library logs, with its level and fields.
+func TestTheRunbookHasEveryLineOfTheLog(t *testing.T) {
+	source := library(t)
+	call := regexp.MustCompile(`(?s)\.log\(slog\.Level(\w+), "([^"]+)"(.*?)\)\n`)
+	field := regexp.MustCompile(`, *\s*"(\w+)"`)
+	logged := make(map[string]bool)
+	for _, found := range call.FindAllStringSubmatch(source, -1) {
+		var fields []string
+		for _, name := range field.FindAllStringSubmatch(found[3], -1) {
+			fields = append(fields, name[1])
+		}
+		logged[fmt.Sprintf("| %s | `etcdlock: %s` | %s |", strings.ToUpper(found[1]), found[2], strings.Join(fields, ", "))] = true
+	}
+	calls := strings.Count(source, ".log(slog.") + strings.Count(source, ".log(level")
+	require.Equal(t, calls, len(logged), "a call that this test cannot read, or two of one text")
+
+	page := docs(t)["docs/runbook.md"]
+	row := regexp.MustCompile("(?m)^\\| (DEBUG|INFO|WARN|ERROR) \\| `etcdlock: [^`]+` \\| [a-z, ]* \\|")
+	require.ElementsMatch(t, slices.Collect(maps.Keys(logged)), row.FindAllString(page, -1))
+}
+
+// The reasons for a loss that the runbook explains are texts of the library's, each of them.
+func TestTheRunbookExplainsReasonsThatThereAre(t *testing.T) {
+	_, section, found := strings.Cut(docs(t)["docs/runbook.md"], "\n## Holders lose their lock\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n## ")
+	reasons := regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(section, -1)
+	require.Len(t, reasons, 6)
+	source := strings.ReplaceAll(library(t), `"etcdlock: `, `"`)
+	for _, reason := range reasons {
+		require.Contains(t, source, `"`+reason[1]+`"`)
+	}
+}
+
+// Why the guide says to send the create revision, while a fleet is mixed.
+func TestHeaderRevisionDoesNotCompareWithTokens(t *testing.T) {
+	ctx := patient(t)
+	client := etcdtest.Start(t, 1).Client(t)
+	first, theirs, ours := newMutex(t, client, "a"), etcdsMutex(t, client, "a"), newMutex(t, client, "a")
+	require.NoError(t, first.Lock(ctx))
+	theirsIn := async(func() error { return theirs.Lock(ctx) })
+	waitForLine(t, client, "a", 2)
+	oursIn := async(func() error { return ours.Lock(ctx) })
+	waitForLine(t, client, "a", 3)
+
+	require.NoError(t, first.Unlock(ctx))
+	require.NoError(t, receive(t, theirsIn, "etcd's turn"))
+	header := theirs.Header().Revision
+	token, err := createRevision(ctx, client, theirs)
+	require.NoError(t, err)
+	require.NoError(t, theirs.Unlock(ctx))
+	require.NoError(t, receive(t, oursIn, "our turn"))
+	require.Less(t, ours.Token(), header, "a later hold, and a lower number")
+	require.Less(t, token, ours.Token())
+	require.NoError(t, ours.Unlock(ctx))
+
+	_, err = createRevision(context.WithoutCancel(ctx), client, theirs)
+	require.ErrorIs(t, err, concurrency.ErrSessionExpired)
+}
