@@ -27,7 +27,7 @@ func docs(t *testing.T) map[string]string {
 	for _, file := range append(files, "CHANGELOG.md", "SECURITY.md") {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
-		pages[file] = string(text)
+		pages[filepath.ToSlash(file)] = string(text)
 	}
 	return pages
 }
