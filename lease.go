@@ -68,6 +68,7 @@ type Session struct {
 	grantRetry backoff
 	leases     map[*lease]struct{}
 	lines      map[string]*line
+	heard      time.Time       // when a watch last told something
 	sweepAt    int             // size of lines at which unused ones are dropped
 	after      []func()        // for unlock to call
 	tasks      int             // goroutines running
@@ -205,6 +206,9 @@ func (s *Session) Close(ctx context.Context) error {
 	for _, l := range s.lines {
 		l.cancelLocked(nil)
 		l.giveWayLocked()
+		if l.keeping != nil {
+			l.keeping.Stop()
+		}
 		if l.view != nil {
 			l.view.endLocked()
 		}

@@ -692,7 +692,7 @@ func TestALongLineGetsInWhateverBecomesOfItsWatches(t *testing.T) {
 		t.Run(row.promise, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				others := etcd.Client("others")
-				lease, err := others.Grant(context.Background(), 3600)
+				lease, err := others.Grant(context.Background(), 3000)
 				require.NoError(t, err)
 				for range 12 {
 					require.NoError(t, etcd.PutKey("n/"+uuid.NewString(), lease.ID))

@@ -44,12 +44,13 @@ type Mutex struct {
 // give the lock to another by expiry: with the lease, at trustedUntil.
 type hold struct {
 	// Set once, then only read.
-	m     *Mutex
-	place *place
-	line  *line
-	began time.Time
-	most  time.Time   // end by WithMaxHold, zero if there is none
-	timer *time.Timer // for most
+	m      *Mutex
+	place  *place
+	line   *line
+	began  time.Time
+	waited bool        // others were before it
+	most   time.Time   // end by WithMaxHold, zero if there is none
+	timer  *time.Timer // for most
 
 	// Guarded by Session.mu.
 	depth    int   // Locks that nest, of all Mutexes
@@ -75,6 +76,7 @@ type line struct {
 	kept      *place      // that lingers after the last hold, or nil
 	keptUntil time.Time   // when it is given up
 	keeping   *time.Timer // looks whether it is to be; nil if it is not set
+	keepingAt time.Time   // when it does
 }
 
 // A claim is one call of Lock or TryLock.
@@ -184,6 +186,9 @@ func (m *Mutex) queue(ctx context.Context, started time.Time, try bool) (h *hold
 	if err != nil {
 		return nil, 0, err
 	}
+	if c.hold != nil {
+		return c.hold, 0, nil
+	}
 	if locked != nil && !try {
 		m.traceQueued(locked.Ahead, locked.Holder)
 		c.ahead = locked.Ahead
@@ -220,8 +225,10 @@ func (m *Mutex) enter(cancel context.CancelCauseFunc, started time.Time, try boo
 		return nil, nil, failed("lock", m.name, errClientClosed)
 	}
 	if l.owner == nil {
-		l.giveWayLocked() // what lingers is not to be relied on, or relock had taken it
-		l.owner = c
+		if c.relockLocked() == nil { // it may linger since relock has looked
+			l.giveWayLocked()
+			l.owner = c
+		}
 		return c, nil, nil
 	}
 	locked = l.lockedLocked(len(l.waiting))
@@ -351,7 +358,7 @@ func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
 	if p.lease.ended != nil || p.gone {
 		return nil, errQueueAnew
 	}
-	h := &hold{m: c.m, place: p, line: c.line, began: now, depth: 1}
+	h := &hold{m: c.m, place: p, line: c.line, began: now, depth: 1, waited: c.ahead > 0}
 	if most := c.m.cfg.maxHold; most > 0 {
 		h.most = h.began.Add(most)
 		h.timer = time.AfterFunc(most, func() { h.check() })
@@ -627,7 +634,9 @@ func (m *Mutex) Close(ctx context.Context) error {
 	var removed <-chan struct{}
 	if l := s.lines[m.name]; l != nil {
 		l.cancelLocked(m)
-		removed = l.giveWayLocked()
+		if l.kept != nil && l.kept.hold.m == m {
+			removed = l.giveWayLocked()
+		}
 	}
 	h := m.hold
 	m.hold, m.depth = nil, 0
@@ -839,14 +848,28 @@ func (s *Session) lingerLocked(h *hold) bool {
 	if linger == 0 || len(l.waiting) > 0 || !p.lastsLocked() {
 		return false
 	}
-	// Without a view yet the first watch is under way. Its end takes the key back.
-	if v := s.viewLocked(l); v.revision != 0 && (!v.live || v.othersLocked()) {
+	v := s.viewLocked(l)
+	switch {
+	case v.err != nil:
+		return false
+	case v.revision == 0:
+		// The first watch is under way. Its end, or a read that fails, takes the key
+		// back; but in a crowd there are others for certain.
+		if h.waited {
+			return false
+		}
+	case !v.live || v.othersLocked():
 		return false
 	}
 	h.traceReleased()
 	p.turns = 0
 	l.owner, l.kept, l.keptUntil = nil, p, time.Now().Add(linger)
+	if l.keeping != nil && l.keptUntil.Before(l.keepingAt) {
+		l.keeping.Stop()
+		l.keeping = nil
+	}
 	if l.keeping == nil {
+		l.keepingAt = l.keptUntil
 		l.keeping = time.AfterFunc(linger, func() { s.lingered(l) })
 	}
 	return true
@@ -861,6 +884,7 @@ func (s *Session) lingered(l *line) {
 		return
 	}
 	if left := time.Until(l.keptUntil); left > 0 {
+		l.keepingAt = l.keptUntil
 		l.keeping = time.AfterFunc(left, func() { s.lingered(l) })
 		return
 	}
@@ -876,15 +900,24 @@ func (m *Mutex) relock(now time.Time) *hold {
 	s.mu.Lock()
 	defer s.unlock()
 	l := s.lines[m.name]
-	if l == nil || l.kept == nil || !l.kept.lastsLocked() {
+	if l == nil || l.kept == nil {
 		return nil
 	}
-	c := &claim{m: m, line: l, started: now, place: l.kept}
-	h, err := s.beginLocked(c, l.kept)
+	return (&claim{m: m, line: l, started: now}).relockLocked()
+}
+
+// relockLocked makes c the owner, by a hold of the key that lingers, if there is one that
+// can be used.
+func (c *claim) relockLocked() *hold {
+	l, p := c.line, c.line.kept
+	if p == nil || !p.lastsLocked() {
+		return nil
+	}
+	h, err := c.m.s.beginLocked(c, p)
 	if err != nil {
 		return nil
 	}
-	l.owner, l.kept = c, nil
+	c.place, l.owner, l.kept = p, c, nil
 	return h
 }
 
@@ -901,7 +934,7 @@ func (l *line) giveWayLocked() <-chan struct{} {
 
 // lingersLocked reports whether the line's key lingers, or will once it is unlocked.
 func (l *line) lingersLocked() bool {
-	return l.kept != nil || l.owner != nil && l.owner.hold != nil && l.owner.hold.m.cfg.linger > 0
+	return l.kept != nil || l.owner != nil && l.owner.hold != nil && l.owner.hold.cause == nil && l.owner.hold.m.cfg.linger > 0
 }
 
 // lastsLocked reports whether another hold may begin at p, where one has ended.

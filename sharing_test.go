@@ -376,7 +376,7 @@ func TestLockingAKeyThatLingersAllocatesTwice(t *testing.T) {
 func TestALineThatGetsLongHasNoView(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		others := etcd.Client("others")
-		lease, err := others.Grant(context.Background(), 3600)
+		lease, err := others.Grant(context.Background(), 3000)
 		require.NoError(t, err)
 		mu := mutexIn(t, processIn(t, etcd, "a"), "n")
 		for _, length := range []int{8, 9, 12, 3} {

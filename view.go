@@ -95,12 +95,14 @@ func (v *view) follow(broken *backoff) {
 	watching, stop := context.WithCancel(clientv3.WithRequireLeader(v.ctx))
 	defer stop()
 	defer v.unwatched()
+	started := time.Now()
 	tooLong := time.AfterFunc(readTimeout, stop)
 	events := v.s.client.Watch(watching, v.line.name+"/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
 	if !tooLong.Stop() {
-		// Other views of the client share its stream, which seems to be dead: only
-		// when nobody uses it any more is there a new one.
-		v.s.watchAnew()
+		// Other views share the client's stream, which is dead if it has told none of
+		// them anything: only when nobody uses it any more is there a new one. (It
+		// makes one watch at a time, so many that are begun at once take long.)
+		v.s.watchAnew(started)
 	}
 	tick := time.NewTimer(jitter(recheckEvery))
 	defer tick.Stop()
@@ -111,6 +113,7 @@ func (v *view) follow(broken *backoff) {
 			case !open || resp.Err() != nil:
 				return // no leader, compacted, cut off
 			case resp.Created:
+				v.heard()
 				if !v.read() {
 					return
 				}
@@ -128,6 +131,13 @@ func (v *view) follow(broken *backoff) {
 			return
 		}
 	}
+}
+
+// heard notes that the client's stream of watches lives.
+func (v *view) heard() {
+	v.s.mu.Lock()
+	defer v.s.unlock()
+	v.s.heard = time.Now()
 }
 
 // watched notes that there is a watch, and that everything before it was read.
@@ -150,7 +160,15 @@ func (v *view) unwatched() {
 func (v *view) goOn() bool {
 	v.s.mu.Lock()
 	defer v.s.unlock()
-	return v.line.view == v && v.over == nil && !v.s.closed
+	return v.line.view == v && v.over == nil && !v.s.closed && !v.idleLocked(time.Now())
+}
+
+// idleLocked reports whether nobody has needed the view for a while.
+func (v *view) idleLocked(now time.Time) bool {
+	if v.waiting || v.line.lingersLocked() {
+		v.needed = now
+	}
+	return now.Sub(v.needed) >= min(viewIdle, v.s.cfg.ttl/2)
 }
 
 // endLocked takes the view off its line, and ends its goroutine.
@@ -167,7 +185,7 @@ func (v *view) endLocked() {
 func (v *view) apply(events []*clientv3.Event) {
 	v.s.mu.Lock()
 	defer v.s.unlock()
-	v.behind = false
+	v.behind, v.s.heard = false, time.Now()
 	revision := v.revision
 	for _, event := range events {
 		at := event.Kv.GetModRevision()
@@ -182,7 +200,7 @@ func (v *view) apply(events []*clientv3.Event) {
 		}
 	}
 	v.revision = revision
-	v.judgeLocked()
+	v.judgeLocked(false)
 }
 
 // read brings the view up to date by a linearizable read, which it tries until it is
@@ -210,16 +228,20 @@ func (v *view) read() bool {
 		}
 		v.behind = v.behind || !maps.Equal(v.keys, keys)
 		v.revision, v.keys = at, keys
-		v.judgeLocked()
+		v.judgeLocked(true)
 	}
 	return true
 }
 
-// failed notes why a read was not answered.
+// failed notes why a read was not answered. It returns an error if nobody needs one.
 func (v *view) failed(err error) error {
 	v.s.mu.Lock()
 	defer v.s.unlock()
 	v.err = err
+	v.line.giveWayLocked() // nobody could tell that others wait for it
+	if v.idleLocked(time.Now()) {
+		return err
+	}
 	return nil
 }
 
@@ -229,16 +251,15 @@ func (v *view) recheck() bool {
 	v.s.mu.Lock()
 	defer v.s.unlock()
 	now := time.Now()
-	if v.waiting || v.line.lingersLocked() {
-		v.needed = now
-	}
+	idle := v.idleLocked(now)
 	switch {
 	case v.over != nil || v.s.closed:
 		return false
-	case now.Sub(v.needed) >= min(viewIdle, v.s.cfg.ttl/2):
+	case idle:
 		v.endLocked()
 		return false
 	case v.behind:
+		v.live = false // this one ends by itself
 		v.s.watchAnewLocked()
 		return false
 	case v.needed.Equal(now) && !v.reading:
@@ -253,11 +274,14 @@ func (v *view) recheck() bool {
 	return true
 }
 
-// watchAnew makes all views of the Session watch anew.
-func (s *Session) watchAnew() {
+// watchAnew makes all views of the Session watch anew, unless a watch has told something
+// since a time.
+func (s *Session) watchAnew(since time.Time) {
 	s.mu.Lock()
 	defer s.unlock()
-	s.watchAnewLocked()
+	if s.heard.Before(since) {
+		s.watchAnewLocked()
+	}
 }
 
 func (s *Session) watchAnewLocked() {
@@ -271,8 +295,12 @@ func (s *Session) watchAnewLocked() {
 	}
 }
 
-// judgeLocked draws the conclusions for the place that the Session has in the line.
-func (v *view) judgeLocked() {
+// judgeLocked draws the conclusions for the place that the Session has in the line, after
+// a read or after events.
+//
+// Events alone tell nothing before the own key was seen: if the client's Watcher sees other
+// keys than its KV, as with a namespace of only one of them, the reads tell.
+func (v *view) judgeLocked(afterRead bool) {
 	l := v.line
 	p := l.kept
 	if l.owner != nil {
@@ -281,9 +309,14 @@ func (v *view) judgeLocked() {
 	if p == nil || p.rev == 0 || v.revision < p.rev {
 		return
 	}
+	there := v.keys[p.key] == p.rev
+	if !there && !p.seen && !afterRead {
+		return
+	}
+	p.seen = true
 	gone := func(e entry) bool { return v.keys[e.key] != e.rev }
 	switch {
-	case v.keys[p.key] != p.rev:
+	case !there:
 		p.lostLocked()
 	case p == l.kept:
 		if v.othersLocked() {
@@ -323,7 +356,7 @@ func (p *place) waitInView(ctx context.Context, c *claim) error {
 		}
 		v := s.viewLocked(l)
 		v.waiting, v.needed = true, time.Now()
-		v.judgeLocked()
+		v.judgeLocked(false)
 		first, gone := len(p.ahead) == 0, p.gone
 		s.unlock()
 

@@ -65,6 +65,7 @@ type place struct {
 	doubt bool      // a copy of the put may still be under way
 	gone  bool      // somebody else has deleted the key
 	using bool      // counted among the lease's users
+	seen  bool      // the view has had it
 	spare bool      // what lingered at it, and is of no use to anybody, is removed
 	turns int       // holds that were passed on here, in a row
 

@@ -272,7 +272,7 @@ var mutants = []mutant{
 	{
 		name: "a waiter does not miss its own key",
 		why:  "Only those before it can be in its way. Without a key it is in nobody's (rule 12).",
-		edits: []edit{{"view.go", `	case v.keys[p.key] != p.rev:
+		edits: []edit{{"view.go", `	case !there:
 		p.lostLocked()
 `, ``}, {"lease.go", `			p.lostLocked()
 `, `			if p.hold != nil {
@@ -350,7 +350,7 @@ var mutants = []mutant{
 	{
 		name: "what lingers is held without a look at the clock",
 		why:  "The key was there a moment ago. The process may have been paused since (rule 2, WithLinger).",
-		edits: []edit{{"lock.go", `	if l == nil || l.kept == nil || !l.kept.lastsLocked() {`, `	if l == nil || l.kept == nil {`}, {"lock.go", `	p.lease.checkLocked(now)
+		edits: []edit{{"lock.go", `	if p == nil || !p.lastsLocked() {`, `	if p == nil {`}, {"lock.go", `	p.lease.checkLocked(now)
 	if p.lease.ended != nil || p.gone {
 		return nil, errQueueAnew
 	}

@@ -274,7 +274,8 @@ func (j *judge) watchTurns(most time.Duration) {
 
 func (j *judge) turnLocked(v fake.View, name string, turns map[string]turn, most time.Duration) {
 	line := contenders(v, name)
-	if len(line) == 0 || j.sharing && len(line) == 1 { // it may linger
+	mayLinger := j.sharing && len(line) == 1 && line[0].CreateRevision <= j.newest[name]
+	if len(line) == 0 || mayLinger {
 		delete(turns, name)
 		return
 	}

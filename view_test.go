@@ -1,0 +1,189 @@
+package etcdlock_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/namespace"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/fake"
+)
+
+// oneByOne creates watches as clientv3 does on a stream: one at a time, each a round trip.
+type oneByOne struct {
+	clientv3.Watcher
+	turn chan struct{}
+	rtt  time.Duration
+	made int
+}
+
+func (w *oneByOne) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	select {
+	case w.turn <- struct{}{}:
+		time.Sleep(w.rtt)
+		w.made++
+		<-w.turn
+	case <-ctx.Done():
+	}
+	return w.Watcher.Watch(ctx, key, opts...)
+}
+
+// Many views that are begun at once take longer than a watch may take by itself. They do
+// not end each other for that.
+func TestManyViewsOfASlowEtcdComeToRest(t *testing.T) {
+	const views = 30
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		client := etcd.Client("a")
+		w := &oneByOne{Watcher: client.Watcher, turn: make(chan struct{}, 1), rtt: 50 * time.Millisecond}
+		client.Watcher = w
+		s, err := etcdlock.NewSession(client, etcdlock.WithTTL(virtualTTL))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
+		other := processIn(t, etcd, "b")
+		for i := range views {
+			name := fmt.Sprint("n", i)
+			lockWithin(t, mutexIn(t, other, name), time.Second)
+			mu := mutexIn(t, s, name)
+			go func() { _ = mu.Lock(context.Background()) }()
+		}
+		time.Sleep(5 * time.Second)
+		etcd.CancelWatches()
+		time.Sleep(time.Minute)
+		made := w.made
+		time.Sleep(time.Minute)
+		require.Equal(t, made, w.made, "watches are made anew though nothing happens")
+	})
+}
+
+// A view that nobody needs ends, even if its watch cannot be made, or etcd is silent.
+func TestAViewThatNobodyNeedsEnds(t *testing.T) {
+	rows := map[string]func(fake.Call) fake.Effect{
+		"no watch can be made": func(c fake.Call) fake.Effect {
+			return fake.Effect{Drop: c.Method == fake.Watch}
+		},
+		"etcd is silent": func(c fake.Call) fake.Effect {
+			return fake.Effect{Drop: c.Method != fake.Txn}
+		},
+	}
+	for name, faults := range rows {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				holder := mutexIn(t, processIn(t, etcd, "holder"), "n")
+				mu := mutexIn(t, processIn(t, etcd, "a"), "n")
+				lockWithin(t, mu, time.Second) // so that it has a lease
+				require.NoError(t, mu.Unlock(context.Background()))
+				lockWithin(t, holder, time.Second)
+				etcd.Intercept(func(c fake.Call) fake.Effect {
+					if c.Process != "a" {
+						return fake.Effect{}
+					}
+					return faults(c)
+				})
+				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				require.ErrorIs(t, mu.Lock(ctx), context.DeadlineExceeded)
+				require.NoError(t, holder.Unlock(context.Background()))
+				time.Sleep(8 * virtualTTL)
+				before := len(etcd.Calls(""))
+				time.Sleep(8 * virtualTTL)
+				require.Empty(t, etcd.Calls("")[before:])
+			})
+		})
+	}
+}
+
+// So does that of a hold that was lost and is never unlocked.
+func TestAViewOfALostHoldEnds(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		mu := mutexIn(t, processIn(t, etcd, "a"), "n", etcdlock.WithMaxHold(time.Second), etcdlock.WithLinger(time.Second))
+		lockWithin(t, mu, time.Second)
+		time.Sleep(4 * virtualTTL)
+		require.Empty(t, etcd.Leases())
+		before := len(etcd.Calls(""))
+		time.Sleep(10 * virtualTTL)
+		require.Empty(t, etcd.Calls("")[before:])
+	})
+}
+
+// Of two Mutexes of a name each keeps the key for its own time.
+func TestAShorterLingerIsNotHeldUpByALongerOne(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := processIn(t, etcd, "a")
+		for _, linger := range []time.Duration{time.Hour, time.Second} {
+			mu := mutexIn(t, s, "n", etcdlock.WithLinger(linger))
+			lockWithin(t, mu, time.Second)
+			require.NoError(t, mu.Unlock(context.Background()))
+		}
+		time.Sleep(2 * time.Second)
+		require.Empty(t, etcd.Keys("n/"))
+	})
+}
+
+// While the line cannot be read, and no event comes, nobody could tell that others wait:
+// then no key lingers.
+func TestAKeyDoesNotLingerUnseen(t *testing.T) {
+	for _, from := range []string{"from the beginning", "later"} {
+		t.Run(from, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				a := mutexIn(t, processIn(t, etcd, "a"), "n", etcdlock.WithLinger(time.Hour))
+				b := mutexIn(t, processIn(t, etcd, "b"), "n")
+				blind := func(c fake.Call) fake.Effect {
+					switch {
+					case c.Process == "a" && c.Method == fake.Range:
+						return fake.Effect{Before: fake.Unavailable}
+					case c.Process == "a" && c.Method == fake.Event:
+						return fake.Effect{Drop: true}
+					}
+					return fake.Effect{}
+				}
+				if from != "later" {
+					etcd.Intercept(blind)
+				}
+				lockWithin(t, a, time.Second)
+				require.NoError(t, a.Unlock(context.Background()))
+				time.Sleep(time.Second)
+				etcd.Intercept(blind)
+				lockWithin(t, b, 10*time.Second)
+				etcd.Intercept(nil)
+				require.NoError(t, b.Unlock(context.Background()))
+			})
+		})
+	}
+}
+
+// A client whose KV is namespaced and whose Watcher is not sees other keys come and go.
+// They end no hold.
+func TestEventsOfOtherKeysEndNoHold(t *testing.T) {
+	w := newWorld(t, 1)
+	client := w.cluster.Client(t)
+	client.KV = namespace.NewKV(client.KV, "tenant/")
+	mu := mutexOf(t, newSession(t, client), "events", etcdlock.WithLinger(longTTL))
+	require.NoError(t, mu.Lock(bounded(t)))
+	require.NoError(t, mu.Unlock(bounded(t)))
+	lease, err := w.admin.Grant(bounded(t), 60)
+	require.NoError(t, err)
+	put := func() {
+		_, err = w.admin.Put(bounded(t), "events/"+uuid.NewString(), "", clientv3.WithLease(lease.ID))
+		require.NoError(t, err)
+	}
+	put()
+	require.True(t, eventually(slack, func() bool { // until the view has seen it, and gives way
+		resp, err := w.admin.Get(bounded(t), "tenant/events/", clientv3.WithPrefix())
+		return err == nil && len(resp.Kvs) == 0
+	}))
+	require.NoError(t, mu.Lock(bounded(t)))
+	hold := mu.Context(context.Background())
+	for range 20 {
+		put()
+	}
+	require.NoError(t, hold.Err(), "%v", context.Cause(hold))
+	require.NoError(t, mu.Unlock(bounded(t)))
+	_, err = w.admin.Revoke(bounded(t), lease.ID)
+	require.NoError(t, err)
+}
