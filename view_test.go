@@ -3,6 +3,7 @@ package etcdlock_test
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,14 +21,14 @@ type oneByOne struct {
 	clientv3.Watcher
 	turn chan struct{}
 	rtt  time.Duration
-	made int
+	made atomic.Int64
 }
 
 func (w *oneByOne) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
 	select {
 	case w.turn <- struct{}{}:
 		time.Sleep(w.rtt)
-		w.made++
+		w.made.Add(1)
 		<-w.turn
 	case <-ctx.Done():
 	}
@@ -55,9 +56,9 @@ func TestManyViewsOfASlowEtcdComeToRest(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		etcd.CancelWatches()
 		time.Sleep(time.Minute)
-		made := w.made
+		made := w.made.Load()
 		time.Sleep(time.Minute)
-		require.Equal(t, made, w.made, "watches are made anew though nothing happens")
+		require.Equal(t, made, w.made.Load(), "watches are made anew though nothing happens")
 	})
 }
 
@@ -172,8 +173,8 @@ func TestEventsOfOtherKeysEndNoHold(t *testing.T) {
 		_, err = w.admin.Put(bounded(t), "events/"+uuid.NewString(), "", clientv3.WithLease(lease.ID))
 		require.NoError(t, err)
 	}
-	put()
-	require.True(t, eventually(slack, func() bool { // until the view has seen it, and gives way
+	require.True(t, eventually(slack, func() bool { // until the view is there, sees it, and gives way
+		put()
 		resp, err := w.admin.Get(bounded(t), "tenant/events/", clientv3.WithPrefix())
 		return err == nil && len(resp.Kvs) == 0
 	}))
