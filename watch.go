@@ -1,7 +1,6 @@
 package etcdlock
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -444,8 +443,12 @@ func (p *place) waitBehind(ctx context.Context, c *claim, before entry, broken *
 			return context.Cause(ctx)
 		}
 		if check {
-			if still, err := p.stands(ctx, c, before); err != nil || !still {
-				return cmp.Or(err, p.look(ctx, c, 0))
+			still, err := p.stands(ctx, c, before)
+			if err != nil {
+				return err
+			}
+			if !still {
+				return p.look(ctx, c, 0)
 			}
 		}
 	}
@@ -597,6 +600,9 @@ func (p *place) listen() {
 	defer p.s.unlock()
 	if p.news == nil && len(p.ahead) > 0 {
 		p.news = make(chan struct{}, 1)
+	}
+	if p.gone {
+		p.tellLocked() // it went before anybody listened
 	}
 }
 
