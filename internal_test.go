@@ -439,6 +439,22 @@ func TestWhatLingersIsNotHeldWhenTheTrustIsOver(t *testing.T) {
 	})
 }
 
+// A key that goes before its owner has begun to wait ends the wait at once.
+func TestAPlaceThatIsLostBeforeTheWaitWakesIt(t *testing.T) {
+	s, err := NewSession(fake.NewServer().Client("a"))
+	require.NoError(t, err)
+	p := &place{s: s, line: &line{name: "x"}, ahead: []entry{{key: "x/1"}}}
+	s.mu.Lock()
+	p.lostLocked()
+	s.unlock()
+	p.listen()
+	select {
+	case <-p.news:
+	default:
+		require.Fail(t, "the waiter is not told")
+	}
+}
+
 // Rule 1: the trust ends as the answer comes that puts the key first in line, and no timer
 // has run yet. Lock holds with another lease.
 func TestNoHoldBeginsWhenTheTrustIsOver(t *testing.T) {

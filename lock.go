@@ -44,13 +44,12 @@ type Mutex struct {
 // give the lock to another by expiry: with the lease, at trustedUntil.
 type hold struct {
 	// Set once, then only read.
-	m      *Mutex
-	place  *place
-	line   *line
-	began  time.Time
-	waited bool        // others were before it
-	most   time.Time   // end by WithMaxHold, zero if there is none
-	timer  *time.Timer // for most
+	m     *Mutex
+	place *place
+	line  *line
+	began time.Time
+	most  time.Time   // end by WithMaxHold, zero if there is none
+	timer *time.Timer // for most
 
 	// Guarded by Session.mu.
 	depth    int   // Locks that nest, of all Mutexes
@@ -87,7 +86,7 @@ type claim struct {
 	started time.Time
 	turn    chan *place // its turn has come, with the place put for it, or nil
 
-	// Owned by the goroutine of the call.
+	// Owned by the goroutine of the call, until it holds.
 	lastErr error // of etcd, while it is tried again
 	ahead   int   // contenders before it when it queued
 
@@ -157,8 +156,10 @@ func (m *Mutex) lock(ctx context.Context, try bool) (*hold, error) {
 		return m.nest(nested)
 	}
 	started := time.Now()
-	if h := m.relock(started); h != nil {
-		return h, nil
+	if m.cfg.linger > 0 { // otherwise it is rare, and enter sees to it
+		if h := m.relock(started); h != nil {
+			return h, nil
+		}
 	}
 	h, ahead, err := m.queue(ctx, started, try)
 	if err != nil && m.cfg.trace != nil {
@@ -189,12 +190,10 @@ func (m *Mutex) queue(ctx context.Context, started time.Time, try bool) (h *hold
 	if c.hold != nil {
 		return c.hold, 0, nil
 	}
-	if locked != nil && !try {
-		m.traceQueued(locked.Ahead, locked.Holder)
-		c.ahead = locked.Ahead
-	}
 	var put *place // by the one before, who released it in the same transaction, or held at it
 	if locked != nil {
+		m.traceQueued(locked.Ahead, locked.Holder)
+		c.ahead = locked.Ahead
 		select {
 		case put = <-c.turn:
 		case <-ctx.Done():
@@ -258,7 +257,7 @@ func (c *claim) acquire(ctx context.Context, put *place, try bool) (*hold, error
 		default:
 			err = p.queue(ctx, c)
 		}
-		if ahead := p.position(); err == nil && len(ahead) > 0 && c.ahead == 0 {
+		if ahead := p.rivals(); err == nil && len(ahead) > 0 && c.ahead == 0 {
 			c.ahead = len(ahead)
 			if m.cfg.trace != nil { // it takes parsing
 				m.traceQueued(len(ahead), ahead[0].contender(m.name))
@@ -301,14 +300,6 @@ func (c *claim) acquire(ctx context.Context, put *place, try bool) (*hold, error
 			return nil, failed("lock", m.name, err)
 		}
 	}
-}
-
-// position is the line before p, nil for a nil p.
-func (p *place) position() []entry {
-	if p == nil {
-		return nil
-	}
-	return p.rivals()
 }
 
 // giveUp passes on the turn of c, which did not come to hold at its last place p, and
@@ -358,7 +349,7 @@ func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
 	if p.lease.ended != nil || p.gone {
 		return nil, errQueueAnew
 	}
-	h := &hold{m: c.m, place: p, line: c.line, began: now, depth: 1, waited: c.ahead > 0}
+	h := &hold{m: c.m, place: p, line: c.line, began: now, depth: 1}
 	if most := c.m.cfg.maxHold; most > 0 {
 		h.most = h.began.Add(most)
 		h.timer = time.AfterFunc(most, func() { h.check() })
@@ -370,7 +361,7 @@ func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
 		m, waited := c.m, now.Sub(c.started)
 		s.hooks.run(func() { t.Acquired(m.name, p.rev, waited, c.ahead) })
 	}
-	if c.m.cfg.linger > 0 {
+	if c.m.cfg.linger > 0 && c.ahead <= fewAhead {
 		s.viewLocked(c.line)
 	}
 	return h, nil
@@ -848,18 +839,13 @@ func (s *Session) lingerLocked(h *hold) bool {
 	if linger == 0 || len(l.waiting) > 0 || !p.lastsLocked() {
 		return false
 	}
-	v := s.viewLocked(l)
-	switch {
-	case v.err != nil:
+	switch v := l.view; {
+	case v == nil || v.err != nil:
 		return false
-	case v.revision == 0:
-		// The first watch is under way. Its end, or a read that fails, takes the key
-		// back; but in a crowd there are others for certain.
-		if h.waited {
-			return false
-		}
+	case v.revision == 0 && l.owner.ahead == 0:
+		// The first watch is under way. Its end, or a read that fails, takes the key back.
 	case !v.live || v.othersLocked():
-		return false
+		return false // if the first watch is under way, those who came before may be there
 	}
 	h.traceReleased()
 	p.turns = 0

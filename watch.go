@@ -470,8 +470,11 @@ func (p *place) deletion(before string, events []*clientv3.Event) (at int64) {
 	return at
 }
 
-// rivals are those before p, when last looked at.
+// rivals are those before p, when last looked at, nobody for a nil p.
 func (p *place) rivals() []entry {
+	if p == nil {
+		return nil
+	}
 	p.s.mu.Lock()
 	defer p.s.unlock()
 	return p.ahead
