@@ -69,8 +69,9 @@
 //
 // A contender is a key name/<UUID> with a lease, or name/<lease in hexadecimal>, which is
 // what etcd's concurrency.Mutex, etcdctl lock and the server's lock service put. They and
-// this package exclude each other. Other keys below name/ block nobody here, though they
-// do block concurrency.Mutex: do not nest names while both are in use.
+// this package exclude each other. So a candidate of a concurrency.Election under the name
+// of a lock stands in its line. Other keys below name/ block nobody here, though they do
+// block concurrency.Mutex: do not nest names while both are in use.
 //
 // # Cost
 //

@@ -758,15 +758,20 @@ func (l *lease) renewalFailed(err error) {
 	}
 }
 
-// risk gives up what lingers on the lease, whose renewal is late, and tells the Trace if
-// less than half of the trust remains.
+// risk gives up what lingers on the lease, whose renewal is late, and tells of it if less
+// than half of the trust remains: where etcd is silent nothing fails, and the loss would
+// be the first that anybody hears.
 func (l *lease) risk() {
 	s := l.s
 	s.mu.Lock()
 	defer s.unlock()
 	l.giveWayLocked()
 	remaining := time.Until(l.trustedUntil)
-	if t := s.cfg.trace; t != nil && t.LeaseAtRisk != nil && remaining < l.ttl/2 && l.ended == nil {
+	if remaining >= l.ttl/2 || l.ended != nil {
+		return
+	}
+	s.log(slog.LevelWarn, "lease at risk", "lease", l.hex(), "remaining", remaining)
+	if t := s.cfg.trace; t != nil && t.LeaseAtRisk != nil {
 		s.hooks.run(func() { t.LeaseAtRisk(l.id, remaining) })
 	}
 }

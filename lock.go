@@ -369,7 +369,8 @@ func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
 
 // Unlock ends the hold and releases the lock. Uncontended it is one request.
 //
-// It returns nil only if the lock was held without a break until this release.
+// It returns nil only if the lock was held without a break until this release, which
+// [WithHandoff] and [WithLinger] put off: then, as far as the lease tells.
 // Otherwise, by errors.Is,
 //   - [ErrLost] (a [*LostError] that says why): the hold had ended before. Its key,
 //     if there still is one, is being removed; a newer holder's is not touched;
@@ -531,7 +532,8 @@ func (m *Mutex) do(ctx context.Context, fn func(ctx context.Context) error, try 
 }
 
 // Token returns the fencing token of the current hold: the create revision of its
-// key, which grows with every new hold of a name. A resource that remembers the
+// key, which grows with every new hold of a name, except that the holds of a Session
+// share one by [WithHandoff] and [WithLinger]. A resource that remembers the
 // highest token it has seen, and refuses lower ones, is safe from a holder that was
 // paused between its check and its write. It is 0 when the lock is not held, also
 // after a loss.
@@ -592,7 +594,7 @@ func (m *Mutex) whole(f func(*hold)) {
 }
 
 // Close ends the hold, if there is one, for all that nest in it (its context ends with
-// the cause [ErrClosed]), and releases it; makes waiting calls of Lock return [ErrClosed]; and
+// the cause [ErrClosed]), and releases it, or what lingers after it; makes waiting calls of Lock return [ErrClosed]; and
 // leaves the Mutex closed: Lock and TryLock return ErrClosed from then on, Unlock
 // ErrNotHeld. A Mutex from [New] gives its lease back and has no goroutine left; a
 // Session's Mutex leaves the Session as it is.

@@ -112,6 +112,10 @@ func WithReentrancy() Option {
 // WithMaxHold ends a hold, and releases it, at the latest d after it began, even
 // if it is renewed. The hold's context then ends with the cause [ErrMaxHold], and
 // Unlock returns an error that is ErrLost and ErrMaxHold.
+//
+// Unlike the end of a lease it has no safety margin: the next contender may be in a
+// round trip after d, so the critical section has to stop by itself, or be guarded by
+// the token.
 func WithMaxHold(d time.Duration) Option {
 	return func(c *config) error { c.maxHold = d; return positive("WithMaxHold", d) }
 }
@@ -144,8 +148,8 @@ func WithHandoff(n int) Option {
 
 // WithLinger keeps the key for up to d after an Unlock when nobody waits for it. Until
 // then the Session may lock again without a request to etcd. It gives way as soon as
-// another contender queues, and when the lease is at risk or retired, at Close, and when
-// d is over. The default is to release at once.
+// another contender queues, and when the lease is at risk or retired, when the line
+// cannot be watched, at Close, and when d is over. The default is to release at once.
 //
 // It trades the others' first wait, which then needs an event and one more commit, and
 // their TryLock, which returns [ErrLocked] while the key lingers (so it suits locks that
@@ -159,7 +163,7 @@ func WithLinger(d time.Duration) Option {
 }
 
 // WithLogger sets where the library reports what somebody may have to look at:
-// losses, renewals that fail, releases and removals that etcd does not confirm, and
+// losses, renewals that fail or are late, releases and removals that etcd does not confirm, and
 // late requests that had to be undone (Warn); leases that begin and end (Debug). The
 // default is silence. Like the hooks of a [Trace] it is called from a goroutine of its
 // own, and a handler that blocks holds up no lock.
@@ -213,7 +217,8 @@ type Trace struct {
 	LeaseRenewed func(lease clientv3.LeaseID, roundTrip time.Duration)
 	// RenewalFailed: an attempt to renew failed; further ones follow.
 	RenewalFailed func(lease clientv3.LeaseID, err error)
-	// LeaseAtRisk: less than half of the time of certainty remains.
+	// LeaseAtRisk: less than half of the TTL remains until its holds are lost, and no
+	// renewal is acknowledged. It is told again with each further attempt to renew.
 	LeaseAtRisk func(lease clientv3.LeaseID, remaining time.Duration)
 	// LeaseReplaced: no new hold will use the lease old any more, because it was lost,
 	// is in doubt, or is given back.

@@ -3,6 +3,8 @@ package etcdlock_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -135,6 +137,38 @@ func TestAWaitWithoutAHoldIsToldToHaveGivenUp(t *testing.T) {
 			`gave up after 3s behind 1: etcdlock: lock "n": 2nd in line, held by holder: context deadline exceeded`,
 		}, o.take())
 		require.NoError(t, holder.Unlock(context.Background()))
+	})
+}
+
+// While etcd is silent no renewal fails. The loss is not the first that is heard, by the
+// Trace or in the log.
+func TestASilentEtcdIsToldOfBeforeTheLoss(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		var o told
+		trace := o.trace()
+		trace.LeaseAtRisk = func(_ clientv3.LeaseID, remaining time.Duration) {
+			o.add("at risk, %t", 0 < remaining && remaining < virtualTTL/2)
+		}
+		logger := slog.New(slog.NewTextHandler(writerFunc(func(record []byte) (int, error) {
+			_, message, _ := strings.Cut(string(record), `msg="`)
+			message, _, _ = strings.Cut(message, `"`)
+			o.add("%s", message)
+			return len(record), nil
+		}), nil))
+		mu := mutexIn(t, processIn(t, etcd, "a", etcdlock.WithTrace(trace), etcdlock.WithLogger(logger)), "n")
+		lockWithin(t, mu, time.Second)
+		etcd.Freeze()
+		time.Sleep(2 * virtualTTL)
+		got := o.take()
+		require.Equal(t, []string{
+			"acquired after 0s behind 0", "etcdlock: lease at risk", "at risk, true",
+		}, got[:3])
+		lost := slices.Index(got, "etcdlock: lock lost")
+		require.Positive(t, lost, "%v", got)
+		require.LessOrEqual(t, lost, 2+2*3+2, "few records: %v", got)
+		require.NotContains(t, got[:lost], "etcdlock: lease not renewed", "it would tell by itself")
+		require.NotContains(t, got[lost:], "etcdlock: lease at risk", "after the loss")
+		require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrLost)
 	})
 }
 

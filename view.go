@@ -73,8 +73,8 @@ func (s *Session) dropView(l *line) {
 	}
 }
 
-// run is the view's goroutine. It ends when the line gets long, when nobody has needed the view for a while,
-// when etcd refuses, and with the Session.
+// run is the view's goroutine. It ends when the line gets long, when nobody has needed the
+// view for a while, when etcd refuses, and with the Session.
 func (v *view) run() {
 	defer v.cancel()
 	var broken backoff
@@ -147,35 +147,45 @@ func (v *view) watched() {
 	v.live, v.behind = true, false
 }
 
-// unwatched notes that there is no watch. A key that lingers goes: nobody could tell
-// that others wait for it.
+// unwatched notes that there is no watch.
 func (v *view) unwatched() {
 	v.s.mu.Lock()
 	defer v.s.unlock()
 	v.live = false
-	v.line.giveWayLocked()
+	v.blindLocked()
+}
+
+// blindLocked gives up the key that lingers by this view: nobody could tell that others
+// wait for it.
+func (v *view) blindLocked() {
+	if v.line.view == v {
+		v.line.giveWayLocked()
+	}
 }
 
 // goOn reports whether the view is to be kept.
 func (v *view) goOn() bool {
 	v.s.mu.Lock()
 	defer v.s.unlock()
-	return v.line.view == v && v.over == nil && !v.s.closed && !v.idleLocked(time.Now())
+	return v.line.view == v && v.over == nil && !v.s.closed && !v.idleLocked()
 }
 
+// neededLocked reports whether somebody depends on the view.
+func (v *view) neededLocked() bool { return v.waiting || v.line.lingersLocked() }
+
 // idleLocked reports whether nobody has needed the view for a while.
-func (v *view) idleLocked(now time.Time) bool {
-	if v.waiting || v.line.lingersLocked() {
-		v.needed = now
+func (v *view) idleLocked() bool {
+	if v.neededLocked() {
+		v.needed = time.Now()
 	}
-	return now.Sub(v.needed) >= min(viewIdle, v.s.cfg.ttl/2)
+	return time.Since(v.needed) >= min(viewIdle, v.s.cfg.ttl/2)
 }
 
 // endLocked takes the view off its line, and ends its goroutine.
 func (v *view) endLocked() {
 	if v.line.view == v {
+		v.blindLocked()
 		v.line.view = nil
-		v.line.giveWayLocked()
 		v.tellLocked()
 	}
 	v.s.afterLocked(v.cancel)
@@ -238,8 +248,8 @@ func (v *view) failed(err error) error {
 	v.s.mu.Lock()
 	defer v.s.unlock()
 	v.err = err
-	v.line.giveWayLocked() // nobody could tell that others wait for it
-	if v.idleLocked(time.Now()) {
+	v.blindLocked()
+	if v.idleLocked() {
 		return err
 	}
 	return nil
@@ -250,19 +260,17 @@ func (v *view) failed(err error) error {
 func (v *view) recheck() bool {
 	v.s.mu.Lock()
 	defer v.s.unlock()
-	now := time.Now()
-	idle := v.idleLocked(now)
 	switch {
 	case v.over != nil || v.s.closed:
 		return false
-	case idle:
+	case v.idleLocked():
 		v.endLocked()
 		return false
 	case v.behind:
 		v.live = false // this one ends by itself
 		v.s.watchAnewLocked()
 		return false
-	case v.needed.Equal(now) && !v.reading:
+	case v.neededLocked() && !v.reading:
 		v.reading = true
 		v.s.goLocked(func() {
 			v.read()

@@ -333,10 +333,10 @@ var mutants = []mutant{
 		name: "a key lingers without a watch",
 		why:  "The watch will be back. Meanwhile nobody tells who waits (WithLinger).",
 		edits: []edit{{"view.go", `	v.live = false
-	v.line.giveWayLocked()
+	v.blindLocked()
 `, `	v.live = false
-`}, {"view.go", `		v.line.view = nil
-		v.line.giveWayLocked()
+`}, {"view.go", `		v.blindLocked()
+		v.line.view = nil
 `, `		v.line.view = nil
 `}},
 		killers: []killer{named("TestAKeyThatLingersIsGivenUp")},
