@@ -98,6 +98,26 @@ func TestUnlockOfAKeyThatWasPutOverIsALossWhateverGotLost(t *testing.T) {
 	})
 }
 
+// The release finds no key, and asks who took it. Whatever becomes of that question, no
+// later answer makes it a release of its own.
+func TestAReleaseThatFoundNoKeyStaysALossWhateverGetsLost(t *testing.T) {
+	for name, effect := range map[string]fake.Effect{
+		"lost before it was carried out": {Before: fake.Unavailable},
+		"lost after it was carried out":  {After: fake.Unavailable},
+		"never answered":                 {Drop: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				mu := mutexIn(t, processIn(t, etcd, "a"), "x")
+				require.NoError(t, mu.Lock(in(t, time.Second)))
+				etcd.DeleteKey(mu.Key())
+				etcd.Intercept(onlyNth(len(etcd.Calls(fake.Txn))+2, fake.Txn, effect))
+				require.ErrorIs(t, mu.Unlock(in(t, 10*time.Second)), etcdlock.ErrLost)
+			})
+		})
+	}
+}
+
 // A key that is no contender stands where the Session's next key is to go.
 func TestANameThatIsTakenByAStrayKeyIsNotUsed(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {

@@ -235,13 +235,14 @@ func attemptOften[R any](ctx context.Context, s *Session, every, bound time.Dura
 // that p cannot be used. After any other error the key may be there or not.
 func (p *place) queue(ctx context.Context, c *claim) error {
 	absent := clientv3.Compare(clientv3.CreateRevision(p.key), "=", 0)
+	var otherwise []clientv3.Op // it costs time, and the key is hardly ever there at first
 	var retry backoff
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		resp, err := p.put(ctx, &retry, []clientv3.Cmp{absent})
-		if err == nil {
+		resp, err := p.put(ctx, &retry, []clientv3.Cmp{absent}, otherwise)
+		if err == nil && len(resp.Responses) > 0 {
 			_, queued, err := p.adopt(lastRange(resp))
 			if err == nil && !queued {
 				err = errQueueAnew // it was there, and was deleted before it was read
@@ -249,9 +250,12 @@ func (p *place) queue(ctx context.Context, c *claim) error {
 			c.lastErr = nil
 			return err
 		}
-		if err := p.again(ctx, c, err, &retry); err != nil {
-			return err
+		if err != nil {
+			if err := p.again(ctx, c, err, &retry); err != nil {
+				return err
+			}
 		}
+		otherwise = []clientv3.Op{p.readLine()} // tells whose it is
 	}
 }
 
@@ -268,7 +272,7 @@ func (p *place) tryQueue(ctx context.Context, c *claim) ([]entry, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		resp, err := p.put(ctx, &retry, []clientv3.Cmp{absent, alone})
+		resp, err := p.put(ctx, &retry, []clientv3.Cmp{absent, alone}, []clientv3.Op{p.readLine()})
 		if err != nil {
 			if err := p.again(ctx, c, err, &retry); err != nil {
 				return nil, err
@@ -291,11 +295,17 @@ func (p *place) tryQueue(ctx context.Context, c *claim) ([]entry, error) {
 	}
 }
 
-// put is one attempt to put the key if all of ifs hold, and to read the line.
-func (p *place) put(ctx context.Context, retry *backoff, ifs []clientv3.Cmp) (*clientv3.TxnResponse, error) {
-	read := clientv3.OpGet(p.prefix(), clientv3.WithPrefix())
-	put := clientv3.OpPut(p.key, p.m.cfg.value(), clientv3.WithLease(p.lease.id))
-	done := p.s.commit(ctx, retry, ifs, []clientv3.Op{put, read}, []clientv3.Op{read})
+// readLine reads all that is below the name.
+func (p *place) readLine() clientv3.Op { return clientv3.OpGet(p.prefix(), clientv3.WithPrefix()) }
+
+// putKey puts the key.
+func (p *place) putKey() clientv3.Op {
+	return clientv3.OpPut(p.key, p.m.cfg.value(), clientv3.WithLease(p.lease.id))
+}
+
+// put is one attempt to put the key if all of ifs hold, and to read the line then.
+func (p *place) put(ctx context.Context, retry *backoff, ifs []clientv3.Cmp, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
+	done := p.s.commit(ctx, retry, ifs, []clientv3.Op{p.putKey(), p.readLine()}, otherwise)
 	p.s.mu.Lock()
 	defer p.s.unlock()
 	if done.err == nil && done.resp.Succeeded {
@@ -634,16 +644,15 @@ func (p *place) release(ctx context.Context, most time.Time, next *place) (nextQ
 	del := clientv3.OpDelete(p.key)
 	// A key that was put over, without the lease, stands in line no more.
 	bound := clientv3.Compare(clientv3.LeaseValue(p.key), "=", p.lease.id)
-	copies := false
+	var otherwise []clientv3.Op // it costs time, and the key hardly ever fails to be there
+	copies, missed := false, false
 	var retry backoff
 	for {
-		ifs, then, otherwise := []clientv3.Cmp{p.exists(), bound}, []clientv3.Op{del}, []clientv3.Op{clientv3.OpGet(p.key)}
+		ifs, then := []clientv3.Cmp{p.exists(), bound}, []clientv3.Op{del}
 		together := next != nil
 		if together {
-			read := clientv3.OpGet(p.prefix(), clientv3.WithPrefix())
-			put := clientv3.OpPut(next.key, next.m.cfg.value(), clientv3.WithLease(next.lease.id))
 			ifs = append(ifs, clientv3.Compare(clientv3.CreateRevision(next.key), "=", 0))
-			then, otherwise = append(then, put, read), []clientv3.Op{read}
+			then, otherwise = append(then, next.putKey(), p.readLine()), []clientv3.Op{p.readLine()}
 		}
 		done := s.commit(ctx, &retry, ifs, then, otherwise)
 		resp, err := done.resp, done.err
@@ -661,13 +670,17 @@ func (p *place) release(ctx context.Context, most time.Time, next *place) (nextQ
 			// Only this very transaction puts next's key: a first copy ran.
 			p.removedAt(resp.Header.GetRevision())
 			return true, nil
+		case err == nil && len(resp.Responses) == 0:
+			missed = missed || !copies // for certain, whatever the next answer says
+			otherwise = []clientv3.Op{clientv3.OpGet(p.key)}
+			continue
 		case err == nil && p.in(lastRange(resp)):
 			if together {
 				continue // next's name may have been in use: release alone
 			}
 			p.abandon(false)
 			return false, &LostError{Name: p.m.name, Token: p.rev, Reason: errKeyOver}
-		case err == nil && !copies:
+		case err == nil && (missed || !copies):
 			p.removedAt(resp.Header.GetRevision())
 			return false, &LostError{Name: p.m.name, Token: p.rev, Reason: errKeyGone}
 		case err == nil:
@@ -794,8 +807,7 @@ func (p *place) abandonLocked(unsure bool) <-chan struct{} {
 func (p *place) remove() {
 	s := p.s
 	defer close(p.removed)
-	read := clientv3.OpGet(p.prefix(), clientv3.WithPrefix())
-	del := clientv3.OpDelete(p.key)
+	read, del := p.readLine(), clientv3.OpDelete(p.key)
 	ctx := p.lease.live // when it ends, so does the key
 	if p.after != nil {
 		select {

@@ -122,10 +122,16 @@ var mutants = []mutant{
 	{
 		name: "Unlock of a key that is gone is nil",
 		why:  "The lock is free, as was asked; the request may have been sent twice. But it may have been lost long ago (rule 6).",
-		edits: []edit{{"watch.go", `	copies := false
-`, `	copies := true
+		edits: []edit{{"watch.go", `	copies, missed := false, false
+`, `	copies, missed := true, false
 `}},
 		killers: []killer{simulation(250), named("TestUnlockTellsOfALossThatNobodyHasNoticed")},
+	},
+	{
+		name:    "a lost answer unsays that the key was gone",
+		why:     "What a copy finds says nothing, and there may have been copies. But the answer before them did tell (rule 6).",
+		edits:   []edit{{"watch.go", `case err == nil && (missed || !copies):`, `case err == nil && !copies:`}},
+		killers: []killer{named("TestAReleaseThatFoundNoKeyStaysALossWhateverGetsLost")},
 	},
 	{
 		name: "a release whose answer was lost is called a loss",
@@ -395,18 +401,8 @@ var mutants = []mutant{
 	{
 		name: "a retry puts another key",
 		why:  "A fresh name is safe to put. The first one may have been put, too (rules 4 and 9).",
-		edits: []edit{{"watch.go", `			c.lastErr = nil
-			return err
-		}
-		if err := p.again(ctx, c, err, &retry); err != nil {
-			return err
-		}
-`, `			c.lastErr = nil
-			return err
-		}
-		if err := p.again(ctx, c, err, &retry); err != nil {
-			return err
-		}
+		edits: []edit{{"watch.go", `		otherwise = []clientv3.Op{p.readLine()} // tells whose it is
+`, `		otherwise = []clientv3.Op{p.readLine()} // tells whose it is
 		p.s.mu.Lock()
 		delete(p.lease.places, p.key)
 		p.key = p.prefix() + uuid.NewString()
