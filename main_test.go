@@ -1,9 +1,7 @@
 package etcdlock_test
 
 import (
-	"context"
 	"fmt"
-	"net/http"
 	"os"
 	"testing"
 
@@ -27,30 +25,8 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(run(m))
-}
-
-func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "etcdlock-examples-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	etcd, err := embedded.Start(context.Background(), embedded.Config(dir))
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "start etcd for the examples:", err)
-		return 1
-	}
-	defer etcd.Close()
-	endpoints = []string{etcd.Clients[0].Addr().String()}
-	// Once it answers HTTP all its goroutines run, and tests can tell their own.
-	resp, err := http.Get("http://" + endpoints[0] + "/health")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "etcd for the examples:", err)
-		return 1
-	}
-	resp.Body.Close()
-	http.DefaultClient.CloseIdleConnections()
-	return m.Run()
+	os.Exit(embedded.Run(func(endpoint string) int {
+		endpoints = []string{endpoint}
+		return m.Run()
+	}))
 }

@@ -15,6 +15,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/version"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/child"
 )
 
 // roleEtcd makes this program an etcd server: the release whose client the library
@@ -33,7 +35,7 @@ func startEtcd(ctx context.Context, dir string, members int) (system, error) {
 	if err != nil {
 		return nil, err
 	}
-	ports, err := freePorts(2 * members)
+	ports, err := child.FreePorts(2 * members)
 	if err != nil {
 		return nil, err
 	}

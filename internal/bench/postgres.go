@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"os/user"
@@ -40,11 +39,7 @@ func startPostgres(ctx context.Context, dir string, _ int) (system, error) {
 	if server, err = filepath.EvalSymlinks(server); err != nil {
 		return nil, err
 	}
-	addrs, err := freePorts(1)
-	if err != nil {
-		return nil, err
-	}
-	host, port, err := net.SplitHostPort(addrs[0])
+	addr, host, port, err := freePort()
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +57,7 @@ func startPostgres(ctx context.Context, dir string, _ int) (system, error) {
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("initdb: %w\n%s", err, out)
 	}
-	p := &postgres{dsn: fmt.Sprintf("postgres://bench@%s/postgres?sslmode=disable", addrs[0])}
+	p := &postgres{dsn: fmt.Sprintf("postgres://bench@%s/postgres?sslmode=disable", addr)}
 	// Killed on the spot it would leave its shared memory behind.
 	if p.process, err = startProcess("postgres", serve, syscall.SIGQUIT); err != nil {
 		return nil, err

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -103,22 +102,15 @@ func (t *tail) String() string {
 	return string(t.end)
 }
 
-// freePorts returns addresses on the loopback interface that nobody listens on. They
-// are below the range that the kernel gives out from, so that nobody is given one
-// before the server that it is for has it.
-func freePorts(n int) (addrs []string, err error) {
-	const from, to, tries = 20_000, 32_000, 100
-	for range tries {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", from+rand.N(to-from)))
-		if err != nil {
-			continue // it is taken
-		}
-		defer l.Close() // not yet: it would be free again
-		if addrs = append(addrs, l.Addr().String()); len(addrs) == n {
-			return addrs, nil
-		}
+// freePort returns an address on the loopback interface that nobody listens on, whole and
+// in parts.
+func freePort() (addr, host, port string, err error) {
+	addrs, err := child.FreePorts(1)
+	if err != nil {
+		return "", "", "", err
 	}
-	return nil, fmt.Errorf("no free port on the loopback interface in %d tries", tries)
+	host, port, err = net.SplitHostPort(addrs[0])
+	return addrs[0], host, port, err
 }
 
 // find returns the first of the programs that is there, or says what to install.

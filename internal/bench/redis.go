@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"net"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -25,16 +24,12 @@ func startRedis(persistence ...string) func(context.Context, string, int) (syste
 		if err != nil {
 			return nil, err
 		}
-		addrs, err := freePorts(1)
-		if err != nil {
-			return nil, err
-		}
-		host, port, err := net.SplitHostPort(addrs[0])
+		addr, host, port, err := freePort()
 		if err != nil {
 			return nil, err
 		}
 		args := append([]string{"--bind", host, "--port", port, "--dir", dir, "--save", "", "--maxclients", "5000"}, persistence...)
-		r := &redis{addr: addrs[0]}
+		r := &redis{addr: addr}
 		if r.process, err = startProcess("redis-server", exec.Command(program, args...), syscall.SIGKILL); err != nil {
 			return nil, err
 		}

@@ -36,11 +36,7 @@ func startZooKeeper(ctx context.Context, dir string, _ int) (system, error) {
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := freePorts(1)
-	if err != nil {
-		return nil, err
-	}
-	host, port, err := net.SplitHostPort(addrs[0])
+	addr, host, port, err := freePort()
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +56,7 @@ admin.enableServer=false
 	}
 	// The heap is the one that ZooKeeper's own start script gives.
 	cmd := exec.Command(java, "-Xmx1000m", "-cp", zkJar, "org.apache.zookeeper.server.ZooKeeperServerMain", file)
-	z := &zooKeeper{addr: addrs[0]}
+	z := &zooKeeper{addr: addr}
 	if z.process, err = startProcess("ZooKeeper", cmd, syscall.SIGKILL); err != nil {
 		return nil, err
 	}

@@ -5,7 +5,10 @@ package embedded
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
 	"net/url"
+	"os"
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
@@ -47,4 +50,37 @@ func Start(ctx context.Context, cfg *embed.Config) (*embed.Etcd, error) {
 	}
 	etcd.Close()
 	return nil, err
+}
+
+// Run runs f beside an etcd that ends with it, and returns what f does, or 1 if there is
+// no etcd.
+func Run(f func(endpoint string) (status int)) (status int) {
+	status, err := beside(f)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "start etcd:", err)
+		return 1
+	}
+	return status
+}
+
+func beside(f func(endpoint string) int) (int, error) {
+	dir, err := os.MkdirTemp("", "etcdlock-")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+	etcd, err := Start(context.Background(), Config(dir))
+	if err != nil {
+		return 0, err
+	}
+	defer etcd.Close()
+	endpoint := etcd.Clients[0].Addr().String()
+	// Once it answers HTTP all its goroutines run, and tests can tell their own.
+	resp, err := http.Get("http://" + endpoint + "/health")
+	if err != nil {
+		return 0, err
+	}
+	resp.Body.Close()
+	http.DefaultClient.CloseIdleConnections()
+	return f(endpoint), nil
 }

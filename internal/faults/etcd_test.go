@@ -4,15 +4,12 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -49,7 +46,8 @@ func startServers(t testing.TB, n int, args ...string) *servers {
 	t.Helper()
 	dir := t.TempDir()
 	s := &servers{t: t}
-	ports := freePorts(t, 2*n)
+	ports, err := child.FreePorts(2 * n)
+	require.NoError(t, err)
 	var cluster []string
 	for i := range n {
 		cluster = append(cluster, fmt.Sprintf("m%d=http://%s", i, ports[2*i]))
@@ -71,31 +69,6 @@ func startServers(t testing.TB, n int, args ...string) *servers {
 		s.serves(i)
 	}
 	return s
-}
-
-// The ports of members are below those that connections are made from, which could be
-// taken again before a member listens. This process hands out none twice, since that of
-// a member that is down must stay free.
-const firstPort, ports = 10_000, 20_000
-
-var nextPort = func() *atomic.Uint32 {
-	next := new(atomic.Uint32)
-	next.Store(rand.Uint32N(ports)) // beside other runs on the same machine
-	return next
-}()
-
-// freePorts returns addresses on the loopback interface that nobody listens on.
-func freePorts(t testing.TB, n int) (addrs []string) {
-	t.Helper()
-	for len(addrs) < n {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", firstPort+nextPort.Add(1)%ports))
-		if err != nil {
-			continue // somebody listens on it
-		}
-		defer l.Close()
-		addrs = append(addrs, l.Addr().String())
-	}
-	return addrs
 }
 
 func (m *server) start() {

@@ -4,18 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -53,7 +49,8 @@ func startCluster(t testing.TB, v *version, members int, certs *certificates, ar
 		args = append(args, "--client-cert-auth", "--trusted-ca-file", certs.CA, "--cert-file", certs.Cert, "--key-file", certs.Key)
 	}
 	dir := t.TempDir()
-	ports := freePorts(t, 2*members)
+	ports, err := child.FreePorts(2 * members)
+	require.NoError(t, err)
 	var all []string
 	for i := range members {
 		all = append(all, fmt.Sprintf("m%d=http://%s", i, ports[2*i]))
@@ -115,7 +112,10 @@ func (c *cluster) version() string {
 // proxy starts an etcd grpc-proxy before the members, and returns its URL.
 func (c *cluster) proxy(v *version) string {
 	c.t.Helper()
-	dir, addr := c.t.TempDir(), freePorts(c.t, 1)[0]
+	dir := c.t.TempDir()
+	addrs, err := child.FreePorts(1)
+	require.NoError(c.t, err)
+	addr := addrs[0]
 	p := &server{t: c.t, program: v.program(c.t, "etcd"), url: "http://" + addr, log: filepath.Join(dir, "proxy.log")}
 	p.args = []string{
 		"grpc-proxy", "start", "--data-dir", dir, "--listen-addr", addr, "--advertise-client-url", addr,
@@ -164,29 +164,4 @@ func (s *server) end() {
 		}
 		s.t.Logf("the end of %s:\n%s", filepath.Base(s.log), strings.Join(lines, "\n"))
 	}
-}
-
-// Ports are taken from below those that connections are made from, which could be taken
-// again before a server listens. This process hands out none twice.
-const firstPort, ports = 10_000, 20_000
-
-var nextPort = func() *atomic.Uint32 {
-	next := new(atomic.Uint32)
-	next.Store(rand.Uint32N(ports)) // beside other runs on the same machine
-	return next
-}()
-
-// freePorts returns addresses on the loopback interface that nobody listens on.
-func freePorts(t testing.TB, n int) (addrs []string) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); len(addrs) < n; {
-		require.True(t, time.Now().Before(deadline), "no free port")
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", firstPort+nextPort.Add(1)%ports))
-		if err != nil {
-			continue // somebody listens on it
-		}
-		defer l.Close()
-		addrs = append(addrs, l.Addr().String())
-	}
-	return addrs
 }

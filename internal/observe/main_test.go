@@ -1,8 +1,6 @@
 package observe_test
 
 import (
-	"context"
-	"fmt"
 	"log"
 	"os"
 	"testing"
@@ -15,23 +13,11 @@ import (
 // endpoints are those of an embedded etcd that TestMain starts.
 var endpoints []string
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "etcdlock-observe-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	etcd, err := embedded.Start(context.Background(), embedded.Config(dir))
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "start etcd:", err)
-		return 1
-	}
-	defer etcd.Close()
-	endpoints = []string{etcd.Clients[0].Addr().String()}
-	return m.Run()
+func TestMain(m *testing.M) {
+	os.Exit(embedded.Run(func(endpoint string) int {
+		endpoints = []string{endpoint}
+		return m.Run()
+	}))
 }
 
 func exampleClient() *clientv3.Client {
