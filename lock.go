@@ -162,7 +162,7 @@ func (m *Mutex) lock(ctx context.Context, try bool) (*hold, error) {
 		}
 	}
 	h, ahead, err := m.queue(ctx, started, try)
-	if err != nil && m.cfg.trace != nil {
+	if err != nil {
 		m.traceGaveUp(started, ahead, err)
 	}
 	return h, err
@@ -500,8 +500,9 @@ func (h *hold) release(ctx context.Context) error {
 // why. See [Mutex.Context].
 //
 // It returns the error of Lock, and then fn was not called; otherwise that of fn,
-// joined with that of Unlock if there is one: [ErrLost] says that the work was not
-// protected throughout, [ErrUnconfirmed] that the release was not confirmed.
+// joined with that of Unlock if there is one that it does not wrap already: [ErrLost] says
+// that the work was not protected throughout, [ErrUnconfirmed] that the release was not
+// confirmed. ctx bounds the wait and fn; [WithAcquireTimeout] bounds the wait alone.
 func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	return m.do(ctx, fn, false)
 }
@@ -521,9 +522,10 @@ func (m *Mutex) do(ctx context.Context, fn func(ctx context.Context) error, try 
 	}
 	defer func() {
 		if unlockErr := m.unlock(ctx, h); unlockErr != nil {
-			if err == nil {
+			switch {
+			case err == nil:
 				err = unlockErr
-			} else {
+			case !errors.Is(err, unlockErr): // fn has not said so itself
 				err = errors.Join(err, unlockErr)
 			}
 		}
@@ -686,16 +688,19 @@ func (m *Mutex) check() error {
 	return nil
 }
 
+// contender is what is known of the contenders of m before they queue.
+func (m *Mutex) contender() Contender {
+	host, pid := identity()
+	return Contender{Name: m.name, Owner: m.cfg.owner, Host: host, PID: pid}
+}
+
 func (m *Mutex) log(level slog.Level, message string, args ...any) {
 	m.cfg.tell(&m.s.hooks, level, message, args)
 }
 
 func (m *Mutex) traceGaveUp(started time.Time, ahead int, err error) {
-	t, waited := m.cfg.trace, time.Since(started)
-	if locked, ok := errors.AsType[*LockedError](err); ok && ahead == 0 {
-		ahead = locked.Ahead // of a TryLock
-	}
-	if t.GaveUp != nil {
+	if t := m.cfg.trace; t != nil && t.GaveUp != nil {
+		waited := time.Since(started)
 		m.s.hooks.run(func() { t.GaveUp(m.name, waited, ahead, err) })
 	}
 }
@@ -755,7 +760,7 @@ func (l *line) lockedLocked(waiters int) *LockedError {
 		e.Holder = l.ahead[0].contender(l.name)
 		e.Ahead += len(l.ahead)
 	case owner.place == nil || owner.place.rev == 0: // the first to go
-		e.Holder = Contender{Name: l.name, Owner: owner.m.cfg.owner}
+		e.Holder = owner.m.contender()
 	case owner.hold == nil && len(owner.place.ahead) > 0:
 		e.Holder = owner.place.ahead[0].contender(l.name)
 		e.Ahead += len(owner.place.ahead)

@@ -197,10 +197,11 @@ func WithTrace(t *Trace) Option {
 // The lease hooks are those of the Session's Trace (of New's, for a Mutex with a
 // lease of its own); the others are those of the Mutex.
 type Trace struct {
-	// Queued: a wait began, with ahead contenders before it, behind holder.
+	// Queued: a wait began, with ahead contenders before it, behind holder. Either Acquired
+	// or GaveUp follows, once, with the same ahead.
 	Queued func(name string, ahead int, holder Contender)
-	// GaveUp: Lock, TryLock, Do or TryDo returned err without a hold, after a wait behind
-	// ahead contenders when queued.
+	// GaveUp: Lock, TryLock, Do or TryDo returned err without a hold. If it had queued, it
+	// was behind ahead contenders; otherwise, as always with TryLock, ahead is 0.
 	GaveUp func(name string, waited time.Duration, ahead int, err error)
 	// Acquired: a hold began, after a wait behind ahead contenders when queued. Either
 	// Released or Lost follows, once.

@@ -127,7 +127,7 @@ func TestAWaitWithoutAHoldIsToldToHaveGivenUp(t *testing.T) {
 		mu := mutexIn(t, processIn(t, etcd, "a", etcdlock.WithTrace(o.trace())), "n")
 
 		require.ErrorIs(t, mu.TryLock(context.Background()), etcdlock.ErrLocked)
-		require.Equal(t, []string{`gave up after 0s behind 1: etcdlock: lock "n": held by holder`}, o.take())
+		require.Equal(t, []string{`gave up after 0s behind 0: etcdlock: lock "n": held by holder`}, o.take())
 
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 		defer cancel()

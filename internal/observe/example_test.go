@@ -79,6 +79,7 @@ func ExampleMetrics() {
 	// etcdlock_lost_total{lock="orders",reason="taken"} 1
 	// etcdlock_wait_seconds_count{contended="false",lock="orders"} 1
 	// etcdlock_wait_seconds_count{contended="true",lock="orders"} 1
+	// etcdlock_waiting{lock="orders"} 0
 }
 
 // A request waits for a lock, gets it, and loses it to an operator: the spans of that

@@ -14,7 +14,7 @@ import (
 )
 
 // seconds are the buckets of waits and holds: from one request to etcd (1 ms) to about
-// four minutes. Whoever holds for hours wants two more.
+// four minutes. Whoever holds for hours wants three more.
 var seconds = prometheus.ExponentialBuckets(0.001, 4, 10)
 
 // reasons are the values of the label reason, see reasonOf.
@@ -32,6 +32,7 @@ type Metrics struct {
 	gaveUp    *prometheus.CounterVec
 	lost      *prometheus.CounterVec
 	holders   *prometheus.GaugeVec
+	waiting   *prometheus.GaugeVec
 
 	renewal         prometheus.Observer
 	renewalFailures prometheus.Counter
@@ -49,6 +50,9 @@ func NewMetrics(reg prometheus.Registerer, group func(name string) string) *Metr
 	histogram := func(name, help string, labels ...string) *prometheus.HistogramVec {
 		return auto.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: seconds}, labels)
 	}
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return auto.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+	}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return auto.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
@@ -64,8 +68,10 @@ func NewMetrics(reg prometheus.Registerer, group func(name string) string) *Metr
 			"Calls of Lock and TryLock that ended without a hold.", "lock"),
 		lost: counter("etcdlock_lost_total",
 			"Holds that ended without their release, by reason.", "lock", "reason"),
-		holders: auto.NewGaugeVec(prometheus.GaugeOpts{Name: "etcdlock_holders",
-			Help: "Holds of this process that have begun and were neither released nor lost."}, []string{"lock"}),
+		holders: gauge("etcdlock_holders",
+			"Holds of this process that have begun and were neither released nor lost.", "lock"),
+		waiting: gauge("etcdlock_waiting",
+			"Calls of Lock of this process that wait behind others.", "lock"),
 		renewal: histogram("etcdlock_lease_renewal_seconds",
 			"Round trip of a renewal that etcd acknowledged.").WithLabelValues(),
 		renewalFailures: counter("etcdlock_lease_renewal_failures_total",
@@ -88,15 +94,18 @@ func (m *Metrics) Trace() *etcdlock.Trace {
 			lock := m.group(name)
 			m.begin(lock)
 			m.contended.WithLabelValues(lock).Inc()
+			m.waiting.WithLabelValues(lock).Inc()
 		},
-		GaveUp: func(name string, _ time.Duration, _ int, _ error) {
+		GaveUp: func(name string, _ time.Duration, ahead int, _ error) {
 			lock := m.group(name)
 			m.begin(lock)
+			m.waited(lock, ahead)
 			m.gaveUp.WithLabelValues(lock).Inc()
 		},
 		Acquired: func(name string, _ int64, waited time.Duration, ahead int) {
 			lock := m.group(name)
 			m.begin(lock)
+			m.waited(lock, ahead)
 			m.wait.WithLabelValues(lock, strconv.FormatBool(ahead > 0)).Observe(waited.Seconds())
 			m.holders.WithLabelValues(lock).Inc()
 		},
@@ -118,10 +127,21 @@ func (m *Metrics) Trace() *etcdlock.Trace {
 // increased, to Prometheus, and the first loss would raise no alarm.
 func (m *Metrics) begin(lock string) {
 	m.wait.WithLabelValues(lock, "true")
+	m.wait.WithLabelValues(lock, "false")
+	m.hold.WithLabelValues(lock)
+	m.waiting.WithLabelValues(lock)
+	m.holders.WithLabelValues(lock)
 	m.contended.WithLabelValues(lock)
 	m.gaveUp.WithLabelValues(lock)
 	for _, reason := range reasons {
 		m.lost.WithLabelValues(lock, reason)
+	}
+}
+
+// waited counts the end of a wait, if there was one: behind ahead others.
+func (m *Metrics) waited(lock string, ahead int) {
+	if ahead > 0 {
+		m.waiting.WithLabelValues(lock).Dec()
 	}
 }
 

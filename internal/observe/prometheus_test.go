@@ -129,6 +129,43 @@ func everyMetric(t *testing.T) *prometheus.Registry {
 	return registry
 }
 
+// Who waits counts until the hold, or until giving up. TryLock does not wait.
+func TestWhoWaitsIsCountedWhileWaiting(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	trace := observe.NewMetrics(registry, nil).Trace()
+	is := func(metric string, want float64) {
+		t.Helper()
+		require.Eventually(t, func() bool { return values(t, registry)[metric] == want },
+			time.Minute, time.Millisecond, "%s is not %v", metric, want)
+	}
+	mutex := func() *etcdlock.Mutex {
+		mu, err := etcdlock.New(client(t), "waiting", etcdlock.WithTrace(trace))
+		require.NoError(t, err)
+		t.Cleanup(func() { mu.Close(context.Background()) })
+		return mu
+	}
+	holder, waiter := mutex(), mutex()
+	require.NoError(t, holder.Lock(t.Context()))
+	ctx, giveUp := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- waiter.Lock(ctx) }()
+	is("etcdlock_waiting", 1)
+	require.ErrorIs(t, mutex().TryLock(t.Context()), etcdlock.ErrLocked)
+	is("etcdlock_gave_up_total", 1)
+	is("etcdlock_waiting", 1)
+	giveUp()
+	require.ErrorIs(t, <-done, context.Canceled)
+	is("etcdlock_gave_up_total", 2)
+	is("etcdlock_waiting", 0)
+
+	go func() { done <- waiter.Lock(context.Background()) }()
+	is("etcdlock_waiting", 1)
+	require.NoError(t, holder.Unlock(t.Context()))
+	require.NoError(t, <-done)
+	is("etcdlock_wait_seconds true", 1)
+	is("etcdlock_waiting", 0)
+}
+
 // The first loss must be an increase from 0 to Prometheus: of each lock once it was held or
 // waited for, of all if locks are not told apart.
 func TestLossesAreThereBeforeTheFirstOne(t *testing.T) {
@@ -317,8 +354,9 @@ func TestCountsAreExactAndSeriesFewWhateverRunsAtOnce(t *testing.T) {
 	require.Equal(t, contended, values["etcdlock_contended_total"])
 	require.EqualValues(t, all, values["etcdlock_hold_seconds"])
 	require.Zero(t, values["etcdlock_holders"])
+	require.Zero(t, values["etcdlock_waiting"])
 
 	series, err := testutil.GatherAndCount(registry)
 	require.NoError(t, err)
-	require.LessOrEqual(t, series, 13) // for 10 names of one kind
+	require.LessOrEqual(t, series, 14) // for 10 names of one kind
 }

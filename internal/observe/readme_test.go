@@ -1,6 +1,7 @@
 package observe_test
 
 import (
+	"fmt"
 	"os"
 	"regexp"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/promql/promqltest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -18,7 +20,7 @@ func TestTheQueriesOfTheReadmeAskForMetricsThatExist(t *testing.T) {
 	text, err := os.ReadFile("README.md")
 	require.NoError(t, err)
 	queries := blocks(string(text), "promql")
-	require.Len(t, queries, 6)
+	require.Len(t, queries, 7)
 	rules := blocks(string(text), "yaml")
 	require.Len(t, rules, 1)
 	groups, errs := rulefmt.Parse([]byte(rules[0]), false, model.UTF8Validation)
@@ -27,7 +29,7 @@ func TestTheQueriesOfTheReadmeAskForMetricsThatExist(t *testing.T) {
 	for _, rule := range groups.Groups[0].Rules {
 		queries = append(queries, rule.Expr)
 	}
-	require.Len(t, queries, 11)
+	require.Len(t, queries, 12)
 
 	series := exposed(t)
 	for _, query := range queries {
@@ -55,6 +57,33 @@ func TestTheQueriesOfTheReadmeAskForMetricsThatExist(t *testing.T) {
 			return nil
 		})
 	}
+}
+
+// Three wait from minute 5 on; in "stuck" nobody gets in any more, in "moving" somebody
+// does each minute.
+func TestTheAlertTellsALineThatStandsStillFromOneThatMoves(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	groups, errs := rulefmt.Parse([]byte(blocks(string(text), "yaml")[0]), false, model.UTF8Validation)
+	require.Empty(t, errs)
+	rules := groups.Groups[0].Rules
+	at := slices.IndexFunc(rules, func(r rulefmt.Rule) bool { return r.Alert == "EtcdlockNobodyGetsIn" })
+	require.GreaterOrEqual(t, at, 0)
+	expr := strings.Join(strings.Fields(rules[at].Expr), " ")
+	const labels = `{job="shop",instance="a",lock=%q}`
+	var script strings.Builder
+	fmt.Fprintln(&script, "load 1m")
+	for lock, gotIn := range map[string]string{"stuck": "7x60", "moving": "7+1x60"} {
+		fmt.Fprintf(&script, "  etcdlock_waiting"+labels+" 0x4 3x60\n", lock)
+		fmt.Fprintf(&script, "  etcdlock_wait_seconds_count"+strings.TrimSuffix(labels, "}")+`,contended="true"} %s`+"\n", lock, gotIn)
+	}
+	for minute, stuck := range map[int]bool{4: false, 10: false, 20: true, 30: true, 60: true} {
+		fmt.Fprintf(&script, "\neval instant at %dm %s\n", minute, expr)
+		if stuck {
+			fmt.Fprintln(&script, `  {job="shop",lock="stuck"} 3`)
+		}
+	}
+	promqltest.RunTest(t, script.String(), promqltest.NewTestEngine(t, false, 0, promqltest.DefaultMaxSamplesPerQuery))
 }
 
 // blocks are the code blocks of a language.
