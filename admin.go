@@ -16,14 +16,16 @@ import (
 )
 
 // A Contender is one place in the line for a lock: its holder, or one that waits.
-// Contenders of other programs (etcd's own concurrency.Mutex, etcdctl lock) have
-// an empty Owner and a zero Since.
+// Of contenders of other programs (etcd's own concurrency.Mutex, etcdctl lock) Owner,
+// Host, PID and Since are not known, and zero.
 type Contender struct {
 	Name  string           // of the lock
 	Key   string           // in etcd
 	Owner string           // label, see WithOwner
+	Host  string           // its name, of the machine or container of the process
+	PID   int              // of the process, on its host
 	Token int64            // create revision of Key: the place in line, and the fencing token of a holder
-	Lease clientv3.LeaseID // the key goes when the lease does
+	Lease clientv3.LeaseID // the key goes when the lease does, in client.TimeToLive(ctx, Lease) seconds if nobody renews it
 	Since time.Time        // when it queued, by its own clock
 }
 
@@ -166,8 +168,11 @@ func (e entry) isIn(name string) bool {
 
 // contender is e, which stands in line for the lock name, for others to see.
 func (e entry) contender(name string) Contender {
-	owner, since := parseValue(e.value)
-	return Contender{Name: name, Key: e.key, Owner: owner, Token: e.rev, Lease: clientv3.LeaseID(e.lease), Since: since}
+	v := parseValue(e.value)
+	return Contender{
+		Name: name, Key: e.key, Owner: v.Owner, Host: v.Host, PID: v.PID,
+		Token: e.rev, Lease: clientv3.LeaseID(e.lease), Since: v.Since,
+	}
 }
 
 // cutLast cuts a key at its last "/".
@@ -202,10 +207,10 @@ func isUUID(tail string) bool {
 }
 
 // parseValue reads a key's value. Values that are not ours tell nothing.
-func parseValue(value []byte) (owner string, since time.Time) {
+func parseValue(value []byte) stored {
 	var v stored
 	if len(value) > 8*maxNameLen || json.Unmarshal(value, &v) != nil || v.Owner == "" {
-		return "", time.Time{}
+		return stored{}
 	}
-	return v.Owner, v.Since
+	return v
 }

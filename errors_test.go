@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -487,6 +488,14 @@ func TestTheErrorsOfALoss(t *testing.T) {
 			})
 			requireIs(t, err, full, etcdlock.ErrLost)
 			requireLoss(t, err, token)
+			err = mu.Do(ctx, func(ctx context.Context) error {
+				token = mu.Token()
+				lose(t, client, mu)
+				<-ctx.Done()
+				return fmt.Errorf("work: %w", context.Cause(ctx))
+			})
+			requireLoss(t, err, token)
+			require.Equal(t, 1, strings.Count(err.Error(), "lost"), "told once: %v", err)
 			err = mu.Do(ctx, func(ctx context.Context) error {
 				token = mu.Token()
 				lose(t, client, mu)

@@ -17,6 +17,7 @@ import (
 var endpoints []string
 
 func Example() {
+	ctx := context.Background()
 	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints})
 	if err != nil {
 		log.Fatal(err)
@@ -27,16 +28,16 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer mu.Close(context.Background())
+	defer mu.Close(ctx)
 
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	wait, cancel := context.WithTimeout(ctx, 10*time.Second) // for the lock, not for the work
 	defer cancel()
-	if err := mu.Lock(ctx); err != nil {
+	if err := mu.Lock(wait); err != nil {
 		log.Fatal(err)
 	}
-	ctx = mu.Context(ctx) // ends if the lock is lost
+	hold := mu.Context(ctx) // ends if the lock is lost
 
-	fmt.Println("critical section, context:", ctx.Err())
+	fmt.Println("critical section, context:", hold.Err())
 
 	if err := mu.Unlock(ctx); err != nil { // nil: held without a break
 		log.Fatal(err)

@@ -360,11 +360,11 @@ func FuzzStoredValue(f *testing.F) {
 	f.Add([]byte(nil), strings.Repeat("<", 1024))
 	f.Add([]byte(nil), "\xff")
 	f.Fuzz(func(t *testing.T, value []byte, label string) {
-		owner, since := parseValue(value)
-		if owner == "" {
-			require.Zero(t, since, "of a foreign key nothing is known")
+		v := parseValue(value)
+		if v.Owner == "" {
+			require.Zero(t, v, "of a foreign key nothing is known")
 		}
-		_ = Contender{Key: "k", Owner: owner}.label()
+		_ = Contender{Key: "k", Owner: v.Owner}.label()
 
 		cfg, err := defaultConfig().apply([]Option{WithOwner(label)})
 		if err != nil {
@@ -372,11 +372,14 @@ func FuzzStoredValue(f *testing.F) {
 		}
 		before := time.Now()
 		text := cfg.value()
-		owner, since = parseValue([]byte(text))
-		require.Equal(t, label, owner)
-		require.False(t, since.Before(before.Round(0)), "%v is before %v", since, before)
-		require.WithinDuration(t, before, since, time.Minute)
-		require.Equal(t, time.UTC, since.Location())
+		v = parseValue([]byte(text))
+		require.Equal(t, label, v.Owner)
+		host, pid := identity()
+		require.Equal(t, host, v.Host)
+		require.Equal(t, pid, v.PID)
+		require.False(t, v.Since.Before(before.Round(0)), "%v is before %v", v.Since, before)
+		require.WithinDuration(t, before, v.Since, time.Minute)
+		require.Equal(t, time.UTC, v.Since.Location())
 		require.True(t, json.Valid([]byte(text)))
 	})
 }

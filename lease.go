@@ -185,7 +185,8 @@ func (s *Session) Lease() clientv3.LeaseID {
 // It returns nil if nothing is left behind, and when the Session was closed
 // before. An error that is [ErrUnconfirmed] says that etcd did not confirm in
 // time: the Session is closed all the same, its lease is renewed no more, and its
-// keys go within the TTL. A ctx that had ended before the call leaves 50 ms for it.
+// keys go within the TTL. A ctx that had ended before the call leaves 50 ms for it, one
+// that never ends two TTLs.
 // After a nil ctx nothing has happened.
 func (s *Session) Close(ctx context.Context) error {
 	if s == nil || s.client == nil {
@@ -887,7 +888,7 @@ func (l *lease) sweep(ctx context.Context, keys []string) error {
 		if len(kvs) == 0 || kvs[0].GetLease() != int64(l.id) {
 			continue
 		}
-		if owner, _ := parseValue(kvs[0].GetValue()); owner == "" {
+		if parseValue(kvs[0].GetValue()).Owner == "" {
 			continue
 		}
 		s.mu.Lock()

@@ -108,7 +108,9 @@ func (s *Session) newPlaceLocked(c *claim) *place {
 
 // contender is p as others see it.
 func (p *place) contender() Contender {
-	return Contender{Name: p.m.name, Key: p.key, Owner: p.m.cfg.owner, Token: p.rev, Lease: p.lease.id, Since: p.since}
+	c := p.m.contender()
+	c.Key, c.Token, c.Lease, c.Since = p.key, p.rev, p.lease.id, p.since
+	return c
 }
 
 // exists compares the key with the one that p put.

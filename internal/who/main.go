@@ -227,7 +227,10 @@ func (c *config) print(ctx context.Context, client *clientv3.Client, stdout io.W
 		if left[contender.Lease] == "" {
 			left[contender.Lease] = ttlLeft(ctx, client, contender.Lease)
 		}
-		place, owner, queued := "holds", cmp.Or(contender.Owner, "(another program)"), "-"
+		place, owner, queued := "holds", cmp.Or(plain(contender.Owner), "(another program)"), "-"
+		if process := fmt.Sprintf("%s:%d", contender.Host, contender.PID); contender.Owner != "" && contender.Owner != process {
+			owner += " (" + plain(process) + ")"
+		}
 		if c.name != "" && i > 0 {
 			place = fmt.Sprintf("waits %d", i)
 		}
@@ -235,7 +238,7 @@ func (c *config) print(ctx context.Context, client *clientv3.Client, stdout io.W
 			queued = now.Sub(contender.Since).Round(time.Second).String() + " ago"
 		}
 		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%x\t%s\n",
-			plain(contender.Name), place, contender.Token, plain(owner), queued, int64(contender.Lease), left[contender.Lease])
+			plain(contender.Name), place, contender.Token, owner, queued, int64(contender.Lease), left[contender.Lease])
 	}
 }
 

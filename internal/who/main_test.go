@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -28,9 +29,9 @@ func etcd(t *testing.T) (endpoint string, client *clientv3.Client) {
 }
 
 // holds takes the lock name for the rest of the test.
-func holds(t *testing.T, client *clientv3.Client, name, owner string) *etcdlock.Mutex {
+func holds(t *testing.T, client *clientv3.Client, name string, opts ...etcdlock.Option) *etcdlock.Mutex {
 	t.Helper()
-	mu, err := etcdlock.New(client, name, etcdlock.WithOwner(owner))
+	mu, err := etcdlock.New(client, name, opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() { mu.Close(context.Background()) })
 	require.NoError(t, mu.Lock(t.Context()))
@@ -62,19 +63,23 @@ func TestHoldersOfAllAndBelowAPrefix(t *testing.T) {
 	require.Equal(t, exitGood, status)
 	require.Equal(t, "nobody holds a lock whose name begins with \"\"\n", stdout)
 
-	order := holds(t, client, "orders/42", "api-7:1234")
-	holds(t, client, "stock", "api-8:1")
+	order := holds(t, client, "orders/42")
+	holds(t, client, "stock", etcdlock.WithOwner("batch"))
+	host, err := os.Hostname()
+	require.NoError(t, err)
+	process := fmt.Sprintf("%s:%d", host, os.Getpid())
 	status, stdout, _ = who(t, "", "-endpoints", endpoint)
 	require.Equal(t, exitGood, status)
 	require.Len(t, rows(stdout), 2)
 	require.Equal(t, "orders/42", rows(stdout)[0][0])
 	require.Equal(t, "stock", rows(stdout)[1][0])
+	require.Equal(t, []string{"batch", "(" + process + ")"}, rows(stdout)[1][3:5])
 
 	lease := keyLease(t, client, order.Key())
 	_, stdout, _ = who(t, "", "-endpoints", endpoint, "-prefix", "ord")
 	require.Len(t, rows(stdout), 1)
 	row := rows(stdout)[0]
-	require.Equal(t, []string{"orders/42", "holds", fmt.Sprint(order.Token()), "api-7:1234"}, row[:4])
+	require.Equal(t, []string{"orders/42", "holds", fmt.Sprint(order.Token()), process}, row[:4])
 	require.Equal(t, "ago", row[5])
 	require.Equal(t, lease, row[6])
 	require.Equal(t, []string{"of", "15s"}, row[8:])
@@ -82,7 +87,7 @@ func TestHoldersOfAllAndBelowAPrefix(t *testing.T) {
 
 func TestTheLineOfOneLockWithAnotherProgramInIt(t *testing.T) {
 	endpoint, client := etcd(t)
-	holds(t, client, "orders/42", "api-7:1234")
+	holds(t, client, "orders/42", etcdlock.WithOwner("api-7:1234"))
 	session, err := concurrency.NewSession(client)
 	require.NoError(t, err)
 	defer session.Close()
@@ -97,12 +102,12 @@ func TestTheLineOfOneLockWithAnotherProgramInIt(t *testing.T) {
 	require.Len(t, rows(stdout), 2)
 	require.Equal(t, "holds", rows(stdout)[0][1])
 	require.Contains(t, stdout, "waits 1")
-	require.Contains(t, stdout, "(another program)  -")
+	require.Regexp(t, `\(another program\) +-`, stdout)
 }
 
 func TestOnlyTheExactTokenBreaks(t *testing.T) {
 	endpoint, client := etcd(t)
-	mu := holds(t, client, "orders/42", "api-7:1234")
+	mu := holds(t, client, "orders/42", etcdlock.WithOwner("api-7:1234"))
 	token := mu.Token()
 	for _, answer := range []string{"", "\n", "y\n", "0\n", fmt.Sprintln(token + 1), fmt.Sprintf("%dx\n", token)} {
 		status, _, stderr := who(t, answer, "-endpoints", endpoint, "-break", "orders/42")
@@ -123,7 +128,7 @@ func TestOnlyTheExactTokenBreaks(t *testing.T) {
 
 func TestAnOwnerCannotWriteToTheTerminal(t *testing.T) {
 	endpoint, client := etcd(t)
-	holds(t, client, "orders/42", "api\x1b[2J\n7")
+	holds(t, client, "orders/42", etcdlock.WithOwner("api\x1b[2J\n7"))
 	_, stdout, _ := who(t, "", "-endpoints", endpoint)
 	require.Contains(t, stdout, `"api\x1b[2J\n7"`)
 }
