@@ -277,7 +277,7 @@ func (c *claim) acquire(ctx context.Context, put *place, try bool) (*hold, error
 		if p != nil {
 			removed = p.abandon(false)
 		}
-		if err == errQueueAnew && anew.wait(ctx, s) == nil {
+		if err == errQueueAnew && anew.wait(ctx, s) == nil || err == errTaken && s.awaitRemoval(ctx, taken[0]) {
 			p = nil
 			continue
 		}
@@ -299,6 +299,29 @@ func (c *claim) acquire(ctx context.Context, put *place, try bool) (*hold, error
 		default:
 			return nil, failed("lock", m.name, err)
 		}
+	}
+}
+
+// awaitRemoval waits until the key of e is gone, if that is the Session's own, of a hold or
+// wait that has ended: it is etcd that TryLock waits for then, and nobody else. It reports
+// whether that is done.
+func (s *Session) awaitRemoval(ctx context.Context, e entry) bool {
+	var removed <-chan struct{}
+	s.mu.Lock()
+	for l := range s.leases {
+		if p := l.places[e.key]; p != nil && p.rev == e.rev {
+			removed = p.removed // nil while it is in use
+		}
+	}
+	s.unlock()
+	if removed == nil {
+		return false
+	}
+	select {
+	case <-removed:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 

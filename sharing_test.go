@@ -354,6 +354,51 @@ func TestAViewMissesNothingBeforeItsWatch(t *testing.T) {
 	}
 }
 
+// A key that lingered is on its way out when TryLock comes. Nobody holds the lock then, and
+// least of all the one who asks.
+func TestTryLockWaitsForTheRemovalOfWhatLingered(t *testing.T) {
+	for name, row := range map[string]struct {
+		rival  bool
+		leaves time.Duration // after the Unlock
+		want   error
+	}{
+		"nobody waits":  {false, time.Second, nil},
+		"another waits": {true, 0, etcdlock.ErrLocked},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				mu := mutexIn(t, processIn(t, etcd, "a"), "n", etcdlock.WithLinger(time.Second))
+				lockWithin(t, mu, time.Second)
+				require.NoError(t, mu.Unlock(in(t, time.Second)))
+				removal := len(etcd.Calls(fake.Txn)) + 1
+				etcd.Intercept(func(c fake.Call) fake.Effect {
+					if c.Process == "a" && c.Method == fake.Txn && c.N == removal {
+						return fake.Effect{Delay: 300 * time.Millisecond}
+					}
+					return fake.Effect{}
+				})
+				if row.rival {
+					rival := mutexIn(t, processIn(t, etcd, "rival"), "n")
+					in := async(func() error { return rival.Lock(context.Background()) })
+					defer func() { require.NoError(t, <-in); require.NoError(t, rival.Unlock(context.Background())) }()
+				}
+				time.Sleep(row.leaves + 100*time.Millisecond)
+				began := time.Now()
+				err := mu.TryLock(in(t, 10*time.Second))
+				require.ErrorIs(t, err, row.want)
+				require.Equal(t, 200*time.Millisecond, time.Since(began))
+				if row.want == nil {
+					require.NoError(t, mu.Unlock(in(t, time.Second)))
+					return
+				}
+				locked, ok := errors.AsType[*etcdlock.LockedError](err)
+				require.True(t, ok)
+				require.Equal(t, "rival", locked.Holder.Owner)
+			})
+		})
+	}
+}
+
 // The claim and the hold are all that is allocated. A Trace that is absent costs nothing.
 func TestLockingAKeyThatLingersAllocatesTwice(t *testing.T) {
 	w := newWorld(t, 1)
