@@ -137,7 +137,7 @@ func TestTheRunbookExplainsReasonsThatThereAre(t *testing.T) {
 	require.True(t, found)
 	section, _, _ = strings.Cut(section, "\n## ")
 	reasons := regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(section, -1)
-	require.Len(t, reasons, 6)
+	require.Len(t, reasons, 7)
 	source := strings.ReplaceAll(library(t), `"etcdlock: `, `"`)
 	for _, reason := range reasons {
 		require.Contains(t, source, `"`+reason[1]+`"`)

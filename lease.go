@@ -37,6 +37,7 @@ var (
 	errSuspended     = errors.New("the wall clock ran ahead: machine suspended, or clock set")
 	errKeyGone       = errors.New("its key was deleted")
 	errKeyOver       = errors.New("its key was put over")
+	errKeyTaken      = errors.New("its key was deleted, or put over")
 	errGrantTooLate  = errors.New("the granted lease was over before it could be used: safety margin too large, or etcd too slow")
 	errClientClosed  = errors.New("the etcd client is closed")
 	errNoAnswer      = errors.New("no answer from etcd")

@@ -98,24 +98,60 @@ func TestUnlockOfAKeyThatWasPutOverIsALossWhateverGotLost(t *testing.T) {
 	})
 }
 
-// The release finds no key, and asks who took it. Whatever becomes of that question, no
-// later answer makes it a release of its own.
+// The release finds no key, and asks what became of it. Whatever becomes of that question,
+// and of all that come after it, it is a loss: neither a release of its own nor a doubt.
 func TestAReleaseThatFoundNoKeyStaysALossWhateverGetsLost(t *testing.T) {
-	for name, effect := range map[string]fake.Effect{
-		"lost before it was carried out": {Before: fake.Unavailable},
-		"lost after it was carried out":  {After: fake.Unavailable},
-		"never answered":                 {Drop: true},
+	const unsure = "its key was deleted, or put over"
+	for name, row := range map[string]struct {
+		effect fake.Effect
+		copied bool // clientv3 may have sent the question twice
+		reason string
+	}{
+		"answered":                       {reason: "its key was deleted"},
+		"answered to a copy":             {copied: true, reason: "its key was deleted"},
+		"lost before it was carried out": {effect: fake.Effect{Before: fake.Unavailable}, reason: unsure},
+		"lost after it was carried out":  {effect: fake.Effect{After: fake.Unavailable}, reason: unsure},
+		"never answered":                 {effect: fake.Effect{Drop: true}, reason: unsure},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-				mu := mutexIn(t, processIn(t, etcd, "a"), "x")
+				client := etcd.Client("a")
+				kv := &copying{KV: client.KV}
+				client.KV = kv
+				s, err := etcdlock.NewSession(client)
+				require.NoError(t, err)
+				defer s.Close(context.Background())
+				mu := mutexIn(t, s, "x")
 				require.NoError(t, mu.Lock(in(t, time.Second)))
 				etcd.DeleteKey(mu.Key())
-				etcd.Intercept(onlyNth(len(etcd.Calls(fake.Txn))+2, fake.Txn, effect))
-				require.ErrorIs(t, mu.Unlock(in(t, 10*time.Second)), etcdlock.ErrLost)
+				question := len(etcd.Calls(fake.Txn)) + 2
+				etcd.Intercept(fromNth(question, fake.Txn, row.effect))
+				if row.copied {
+					kv.from = question
+				}
+				err = mu.Unlock(in(t, 10*time.Second))
+				etcd.Intercept(nil)
+				require.ErrorIs(t, err, etcdlock.ErrLost)
+				lost, ok := errors.AsType[*etcdlock.LostError](err)
+				require.True(t, ok)
+				require.EqualError(t, lost.Reason, row.reason)
 			})
 		})
 	}
+}
+
+// copying asks the context, as clientv3 does before it sends a request again, from a
+// transaction on.
+type copying struct {
+	clientv3.KV
+	txns, from int
+}
+
+func (k *copying) Txn(ctx context.Context) clientv3.Txn {
+	if k.txns++; k.from > 0 && k.txns >= k.from {
+		_ = ctx.Err()
+	}
+	return k.KV.Txn(ctx)
 }
 
 // A key that is no contender stands where the Session's next key is to go.

@@ -693,6 +693,10 @@ func (p *place) release(ctx context.Context, most time.Time, next *place) (nextQ
 			}
 			return false, nil
 		}
+		if missed { // it is lost, whatever became of it
+			p.abandon(false)
+			return false, &LostError{Name: p.m.name, Token: p.rev, Reason: errKeyTaken}
+		}
 		copies = copies || !notApplied(err)
 		if !refused(err) && ctx.Err() == nil && !s.clientClosed() && p.certain(most) {
 			if together || retry.wait(ctx, s) == nil {

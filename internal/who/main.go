@@ -228,7 +228,7 @@ func (c *config) print(ctx context.Context, client *clientv3.Client, stdout io.W
 			left[contender.Lease] = ttlLeft(ctx, client, contender.Lease)
 		}
 		place, owner, queued := "holds", cmp.Or(plain(contender.Owner), "(another program)"), "-"
-		if process := fmt.Sprintf("%s:%d", contender.Host, contender.PID); contender.Owner != "" && contender.Owner != process {
+		if process := fmt.Sprintf("%s:%d", contender.Host, contender.PID); contender.Host != "" && contender.Owner != process {
 			owner += " (" + plain(process) + ")"
 		}
 		if c.name != "" && i > 0 {
