@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -127,7 +128,7 @@ func TestAReleaseThatFoundNoKeyStaysALossWhateverGetsLost(t *testing.T) {
 				question := len(etcd.Calls(fake.Txn)) + 2
 				etcd.Intercept(fromNth(question, fake.Txn, row.effect))
 				if row.copied {
-					kv.from = question
+					kv.from.Store(int64(question))
 				}
 				err = mu.Unlock(in(t, 10*time.Second))
 				etcd.Intercept(nil)
@@ -141,14 +142,15 @@ func TestAReleaseThatFoundNoKeyStaysALossWhateverGetsLost(t *testing.T) {
 }
 
 // copying asks the context, as clientv3 does before it sends a request again, from a
-// transaction on.
+// transaction on. The Session sends from several goroutines.
 type copying struct {
 	clientv3.KV
-	txns, from int
+	txns, from atomic.Int64
 }
 
 func (k *copying) Txn(ctx context.Context) clientv3.Txn {
-	if k.txns++; k.from > 0 && k.txns >= k.from {
+	n, from := k.txns.Add(1), k.from.Load()
+	if from > 0 && n >= from {
 		_ = ctx.Err()
 	}
 	return k.KV.Txn(ctx)
