@@ -128,9 +128,9 @@ var mutants = []mutant{
 		killers: []killer{simulation(250), named("TestUnlockTellsOfALossThatNobodyHasNoticed")},
 	},
 	{
-		name:    "a lost answer unsays that the key was gone",
-		why:     "What a copy finds says nothing, and there may have been copies. But the answer before them did tell (rule 6).",
-		edits:   []edit{{"watch.go", `			missed = missed || !copies // for certain, whatever the next answer says
+		name: "a lost answer unsays that the key was gone",
+		why:  "What a copy finds says nothing, and there may have been copies. But the answer before them did tell (rule 6).",
+		edits: []edit{{"watch.go", `			missed = missed || !copies // for certain, whatever the next answer says
 `, ``}},
 		killers: []killer{named("TestAReleaseThatFoundNoKeyStaysALossWhateverGetsLost")},
 	},
