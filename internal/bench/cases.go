@@ -31,6 +31,7 @@ type benchCase struct {
 	most  int  // rounds, if there is a limit
 	whole bool // a round cannot be cut into pieces
 	etcd  bool // for what is in etcd only
+	drawn bool // a point of the chart
 	start func(ctx context.Context, a *arena) (*event, error)
 }
 
@@ -142,7 +143,7 @@ func handoverCase(name string, hold time.Duration, puts int) benchCase {
 
 func crowdCase(n int) benchCase {
 	c := benchCase{
-		name: fmt.Sprintf("crowd-%d", n), kind: crowd, n: n, rate: true, whole: true,
+		name: fmt.Sprintf("crowd-%d", n), kind: crowd, n: n, rate: true, whole: true, drawn: true,
 		title: fmt.Sprintf("%d contenders over %d clients, empty critical section", n, crowdParties(n)),
 		start: startCrowd(n, crowdParties(n)),
 	}

@@ -36,10 +36,10 @@ func (r *report) chart() string {
 	return ""
 }
 
-// crowds are the figures of the cases with crowds, and the sizes of these.
+// crowds are the figures of the cases that are drawn, and the sizes of their crowds.
 func (c *chapter) crowds() (lines []line, sizes []int) {
 	for _, t := range c.tables {
-		if t.kind != crowd {
+		if !t.drawn {
 			continue
 		}
 		sizes = append(sizes, t.n)
@@ -81,7 +81,7 @@ func (s scale) at(v float64) float64 {
 // hues are for light and for dark pages alike. The library's comes first.
 var hues = []string{
 	"#2f81f7", "#e5534b", "#d4792a", "#b08800", "#8957e5", "#c9569b",
-	"#3fa34d", "#2a9d8f", "#7d8590", "#a0785a", "#6e7bd9", "#6f9a2f",
+	"#3fa34d", "#2a9d8f", "#7d8590", "#a0785a", "#6e7bd9", "#6f9a2f", "#57c4e5",
 }
 
 // draw draws lines over x = ticks. Both axes are logarithmic; each line has its name

@@ -7,6 +7,7 @@ import (
 	"math"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -227,7 +228,7 @@ func (l localFirst) Unlock(ctx context.Context) error {
 type rawParty struct {
 	client *clientv3.Client
 	lease  clientv3.LeaseID
-	locks  int
+	locks  atomic.Int64 // made
 }
 
 func openRaw(ctx context.Context, address string, _ time.Duration, w *wire) (party, error) {
@@ -245,8 +246,7 @@ func openRaw(ctx context.Context, address string, _ time.Duration, w *wire) (par
 }
 
 func (p *rawParty) lock(_ context.Context, name string) (lock, error) {
-	p.locks++
-	return &rawLock{p, name + "/", fmt.Sprintf("%s/%x-%d", name, p.lease, p.locks)}, nil
+	return &rawLock{p, name + "/", fmt.Sprintf("%s/%x-%d", name, p.lease, p.locks.Add(1))}, nil
 }
 
 func (p *rawParty) close() {

@@ -40,7 +40,7 @@ func aReport() *report {
 				made(baseline, onEtcd, 2*ms, 2*ms, 2*ms),
 				made(floor, onEtcd, 1*ms, 1*ms, 1*ms), slow,
 			})
-		case "crowd-2", "crowd-8":
+		case "crowd-2", "crowd-8", "processes-8": // the last is no point of the chart
 			r.add(c, []*entrant{
 				made(library, onEtcd, 1*ms, 1*ms, 1*ms), made(baseline, onEtcd, 40*ms, 30*ms, 35*ms),
 				made("pg <&> lock", onPostgres, 2*ms),
@@ -117,6 +117,19 @@ func TestChartIsWellFormedAndNamesEachLine(t *testing.T) {
 	require.NotContains(t, svg, "NaN")
 	require.NotContains(t, svg, "%!", "a format that does not fit")
 	require.Equal(t, 3, strings.Count(svg, "<polyline"))
+	require.Equal(t, 3*2, strings.Count(svg, "<circle"))
+}
+
+func TestEveryLineOfTheChartHasAHueOfItsOwn(t *testing.T) {
+	for _, c := range cases {
+		lines := 0
+		for _, a := range alternatives {
+			if c.drawn && a.fits(c) {
+				lines++
+			}
+		}
+		require.LessOrEqual(t, lines, len(hues), c.name)
+	}
 }
 
 func TestNoChartWithoutCrowds(t *testing.T) {
