@@ -169,3 +169,41 @@ func TestHeaderRevisionDoesNotCompareWithTokens(t *testing.T) {
 	_, err = createRevision(context.WithoutCancel(ctx), client, theirs)
 	require.ErrorIs(t, err, concurrency.ErrSessionExpired)
 }
+
+// Each figure of the README's performance table is one of docs/benchmarks.md: of a case, or
+// of a case with an option, by concurrency.Mutex, in the order of the page's setups.
+func TestTheFiguresOfTheReadmeAreThoseOfThePage(t *testing.T) {
+	setups := strings.Split(docs(t)["docs/benchmarks.md"], "\n## ")[1:]
+	rows := regexp.MustCompile("(?m)^\\| `([a-z0-9-]+)`(?:, `(With.*?)`)? \\|.*? \\| (.*) \\|$").FindAllStringSubmatch(sources(t, "README.md"), -1)
+	require.Greater(t, len(rows), 5)
+	for _, row := range rows {
+		title := "etcdlock"
+		if row[2] != "" {
+			title += ", " + row[2]
+		}
+		figures := strings.Split(row[3], " | ")
+		require.Len(t, figures, len(setups), row[0])
+		for i, setup := range setups {
+			require.Equal(t, byThePeer(t, setup, row[1], title), figures[i], "%s: %s", row[0], setup[:40])
+		}
+	}
+}
+
+// byThePeer is a figure of a setup's chapter: the median of a row, by concurrency.Mutex.
+func byThePeer(t *testing.T, chapter, benchCase, title string) string {
+	t.Helper()
+	_, table, found := strings.Cut(chapter, "\n### "+benchCase+"\n")
+	require.True(t, found, benchCase)
+	table, _, _ = strings.Cut(table, "\n### ")
+	column := -1
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, " | ")
+		if column < 0 {
+			column = slices.IndexFunc(cells, func(c string) bool { return strings.HasSuffix(c, "by concurrency.Mutex") })
+		} else if cells[0] == "| "+title {
+			return strings.Fields(cells[column])[0]
+		}
+	}
+	require.Fail(t, "no such row", "%s: %s", benchCase, title)
+	return ""
+}
