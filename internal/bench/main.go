@@ -193,9 +193,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 // write writes the report as it stands.
 func (r *runner) write() error {
-	if err := os.MkdirAll(r.cfg.out, 0o777); err != nil {
-		return err
-	}
 	err := os.WriteFile(filepath.Join(r.cfg.out, "benchmarks.md"), []byte(r.report.markdown()), 0o666)
 	if chart := r.report.chart(); err == nil && chart != "" {
 		err = os.WriteFile(filepath.Join(r.cfg.out, "benchmarks.svg"), []byte(chart), 0o666)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -24,6 +25,16 @@ func TestFlagsThatMakeNoSenseAreRefused(t *testing.T) {
 		require.Contains(t, stderr.String(), "Run it with -h", "%q", args)
 		require.Empty(t, stdout.String())
 	}
+}
+
+func TestAnOutputThatIsNoDirectoryIsToldBeforeTheMeasuring(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o666))
+	var stdout, stderr bytes.Buffer
+	status := run(context.Background(), []string{"-setup", "1-tmpfs", "-case", "^relock$", "-rounds", "1", "-slice", "50ms", "-out", file}, &stdout, &stderr)
+	require.Equal(t, exitFailed, status)
+	require.Contains(t, stderr.String(), file)
+	require.Empty(t, stdout.String())
 }
 
 func TestHelpNamesAllCasesAndSetups(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 )
 
@@ -25,6 +26,9 @@ func (r *runner) all(ctx context.Context) error {
 		if err := checkInstalled(); err != nil {
 			return err
 		}
+	}
+	if err := os.MkdirAll(r.cfg.out, 0o777); err != nil { // before anything is measured
+		return err
 	}
 	r.report.machine = thisMachine()
 	for _, s := range setups {
