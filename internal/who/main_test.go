@@ -105,6 +105,16 @@ func TestTheLineOfOneLockWithAnotherProgramInIt(t *testing.T) {
 	require.Regexp(t, `\(another program\) +-`, stdout)
 }
 
+func TestAnOwnerWithoutAProcessStandsAlone(t *testing.T) {
+	endpoint, client := etcd(t)
+	lease, err := client.Grant(t.Context(), 60)
+	require.NoError(t, err)
+	_, err = client.Put(t.Context(), fmt.Sprintf("orders/42/%x", lease.ID), `{"owner":"batch"}`, clientv3.WithLease(lease.ID))
+	require.NoError(t, err)
+	_, stdout, _ := who(t, "", "-endpoints", endpoint, "orders/42")
+	require.Regexp(t, ` batch +-`, stdout)
+}
+
 func TestOnlyTheExactTokenBreaks(t *testing.T) {
 	endpoint, client := etcd(t)
 	mu := holds(t, client, "orders/42", etcdlock.WithOwner("api-7:1234"))
