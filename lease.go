@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -59,23 +60,26 @@ type Session struct {
 	ctx    context.Context // of all goroutines
 	cancel context.CancelFunc
 	hooks  hooks
+	era    atomic.Pointer[era] // the present one, changed under mu
 
 	// mu guards what follows and the mutable state of every lease, line, place
 	// and hold of the Session. It is never held across a call to etcd, to the
 	// user's code, or to the cancel function of a context; see unlock.
-	mu         sync.Mutex
-	current    *lease // for new places, nil if there is none
-	granting   *grant // under way, or nil; it owns grantRetry
-	grantRetry backoff
-	leases     map[*lease]struct{}
-	lines      map[string]*line
-	heard      time.Time       // when a watch last told something
-	sweepAt    int             // size of lines at which unused ones are dropped
-	after      []func()        // for unlock to call
-	tasks      int             // goroutines running
-	quiet      []chan struct{} // closed when tasks reaches 0
-	closed     bool
-	left       error // why a lease could not be revoked by Close
+	mu            sync.Mutex
+	current       *lease // for new places, nil if there is none
+	granting      *grant // under way, or nil; it owns grantRetry
+	grantRetry    backoff
+	leases        map[*lease]struct{}
+	lines         map[string]*line
+	lastHeard     time.Time       // when a watch last told something
+	verifying     bool            // holds of an era before are being read
+	setBackLogged time.Time       // when it was last logged that etcd was set back
+	sweepAt       int             // size of lines at which unused ones are dropped
+	after         []func()        // for unlock to call
+	tasks         int             // goroutines running
+	quiet         []chan struct{} // closed when tasks reaches 0
+	closed        bool
+	left          error // why a lease could not be revoked by Close
 }
 
 // A lease is one etcd lease and what is known of it.
@@ -110,6 +114,7 @@ type lease struct {
 	retired      error             // why there are no new places; nil while there may be
 	ended        error             // why it is trusted no more; nil while it is
 	revoked      bool              // etcd has confirmed that it is gone
+	suspect      bool              // its keys are to be looked at soon
 }
 
 // NewSession returns a Session. It validates the options and does no I/O; the
@@ -131,6 +136,7 @@ func NewSession(client *clientv3.Client, opts ...Option) (*Session, error) {
 		sweepAt: minSweep,
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.era.Store(&era{})
 	return s, nil
 }
 
@@ -268,6 +274,8 @@ func (s *Session) unlock() {
 //	keeper           a grant, per lease    with the lease, once it is revoked
 //	renewal, look    the keeper            with their answer or their time
 //	grant            Lock without a lease  with its answer or its time, and a pause
+//	connection       a grant, per lease    with the lease, once it is revoked
+//	verify           etcd was set back     when every hold from before was read
 //	more attempts    a call unanswered     with the first answer or their time
 //	removal          a place given up      once etcd confirms, or with the lease
 //	view             a wait in a short     when nobody has needed it for 5 s
@@ -425,8 +433,11 @@ func (s *Session) newLease(ctx context.Context) error {
 	}
 	// Of several answers the first counts. The other leases have no keys, and expire.
 	g, err := attemptNext(ctx, s, &s.grantRetry, s.rpcTimeout(), func(ctx context.Context) (granted, error) {
-		started := time.Now()
+		started, sent := time.Now(), s.era.Load()
 		resp, err := s.client.Grant(ctx, int64(s.cfg.ttl/time.Second))
+		if err == nil {
+			s.heard(resp.ResponseHeader, sent, 0)
+		}
 		return granted{resp, started}, err
 	})
 	if err != nil {
@@ -451,6 +462,7 @@ func (s *Session) newLease(ctx context.Context) error {
 	l.expiry = time.AfterFunc(time.Until(l.trustedUntil), l.check)
 	s.leases[l] = struct{}{}
 	s.goLocked(func() { l.keep(attemptStarted) })
+	s.goLocked(l.followConnection)
 	s.log(slog.LevelDebug, "lease granted", "lease", l.hex(), "ttl", ttl)
 	if t := s.cfg.trace; t != nil && t.LeaseGranted != nil {
 		s.hooks.run(func() { t.LeaseGranted(l.id, ttl) })
@@ -697,12 +709,14 @@ func (l *lease) renew(ctx context.Context, started time.Time, results chan<- ren
 	attempt, cancel := context.WithTimeout(ctx, l.ttl/4*3)
 	defer cancel()
 	unreachable := s.cancelWhenUnreachable(attempt, cancel)
+	sent := s.era.Load()
 	resp, err := s.client.KeepAliveOnce(attempt, l.id)
 	cancel()
 	if cut := <-unreachable; err != nil && cut {
 		err = errUnreachable
 	}
 	if err == nil {
+		s.heard(resp.ResponseHeader, sent, 0) // it may be of a member that is behind
 		l.renewed(started, time.Duration(resp.TTL)*time.Second)
 		if t := s.cfg.trace; t != nil && t.LeaseRenewed != nil {
 			roundTrip := time.Since(started)
@@ -788,7 +802,8 @@ func (l *lease) lookDue(last time.Time) bool {
 	switch {
 	case l.ended != nil:
 		return false
-	case now.Sub(last) >= l.ttl/3:
+	case l.suspect || now.Sub(last) >= l.ttl/3:
+		l.suspect = false
 		return true
 	case len(l.places) > manyPlaces || now.Sub(last) < lookEvery:
 		return false
@@ -812,10 +827,12 @@ func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 	s := l.s
 	ctx, cancel := context.WithTimeout(ctx, s.rpcTimeout())
 	defer cancel()
+	era := s.era.Load()
 	resp, err := s.client.TimeToLive(ctx, l.id, clientv3.WithAttachedKeys())
 	if err != nil {
 		return true // the renewals tell
 	}
+	s.heard(resp.ResponseHeader, era, 0)
 	known = resp.TTL >= 0 // -1 is the answer for a lease that does not exist
 	var missing []*place
 	var strays []string
@@ -857,7 +874,8 @@ func (l *lease) confirmMissing(ctx context.Context, places []*place) error {
 	for i, p := range places {
 		ops[i] = clientv3.OpGet(p.key)
 	}
-	resp, err := l.s.client.Txn(ctx).Then(ops...).Commit()
+	sent := l.s.era.Load()
+	resp, err := l.s.txn(ctx, nil, ops, nil)
 	if err != nil {
 		return err
 	}
@@ -867,6 +885,8 @@ func (l *lease) confirmMissing(ctx context.Context, places []*place) error {
 		kvs := resp.Responses[i].GetResponseRange().GetKvs()
 		if len(kvs) == 0 || kvs[0].GetCreateRevision() != p.rev || kvs[0].GetLease() != int64(l.id) {
 			p.lostLocked()
+		} else if p.hold != nil {
+			p.era = sent // who waits has to read the line, too
 		}
 	}
 	return nil
@@ -880,7 +900,7 @@ func (l *lease) sweep(ctx context.Context, keys []string) error {
 	for i, key := range keys {
 		ops[i] = clientv3.OpGet(key)
 	}
-	resp, err := s.client.Txn(ctx).Then(ops...).Commit()
+	resp, err := s.txn(ctx, nil, ops, nil)
 	if err != nil {
 		return err
 	}

@@ -257,19 +257,22 @@ func (c *claim) acquire(ctx context.Context, put *place, try bool) (*hold, error
 		default:
 			err = p.queue(ctx, c)
 		}
-		if ahead := p.rivals(); err == nil && len(ahead) > 0 && c.ahead == 0 {
+		if ahead, _ := p.rivals(); err == nil && len(ahead) > 0 && c.ahead == 0 {
 			c.ahead = len(ahead)
 			if m.cfg.trace != nil { // it takes parsing
 				m.traceQueued(len(ahead), ahead[0].contender(m.name))
 			}
 		}
-		if err == nil {
-			err = p.wait(ctx, c)
-		}
-		if err == nil {
+		for err == nil {
+			if err = p.wait(ctx, c); err != nil {
+				break
+			}
 			var h *hold
 			if h, err = s.begin(c, p); err == nil {
 				return h, nil
+			}
+			if err == errSetBack {
+				err = nil // who was before p then tells nothing now
 			}
 		}
 
@@ -356,7 +359,8 @@ func (s *Session) setPlace(c *claim, p *place) {
 }
 
 // begin makes a hold of c's place at the head of the line. It returns errQueueAnew if
-// the place is worth nothing: a hold never begins after its end.
+// the place is worth nothing: a hold never begins after its end; and errSetBack if its
+// line is to be read first.
 func (s *Session) begin(c *claim, p *place) (*hold, error) {
 	s.mu.Lock()
 	defer s.unlock()
@@ -371,6 +375,9 @@ func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
 	p.lease.checkLocked(now)
 	if p.lease.ended != nil || p.gone {
 		return nil, errQueueAnew
+	}
+	if p.staleLocked() {
+		return nil, errSetBack
 	}
 	h := &hold{m: c.m, place: p, line: c.line, began: now, depth: 1}
 	if most := c.m.cfg.maxHold; most > 0 {
@@ -958,7 +965,7 @@ func (p *place) lastsLocked() bool {
 	l := p.lease
 	now := time.Now()
 	l.checkLocked(now)
-	return l.retired == nil && !p.gone && l.trustedUntil.Sub(now) > l.ttl/3
+	return l.retired == nil && !p.gone && !p.staleLocked() && l.trustedUntil.Sub(now) > l.ttl/3
 }
 
 // cancelLocked ends the waits of m's claims, of all if m is nil.

@@ -225,6 +225,11 @@ type Trace struct {
 	// is in doubt, or is given back.
 	LeaseReplaced func(old clientv3.LeaseID, reason error)
 
+	// SetBack: etcd's revision went back from known to revision, or it is another cluster:
+	// it was restored or wiped, or the client was moved. What was known of its keys is read
+	// anew. It is told by the Session's Trace.
+	SetBack func(known, revision int64)
+
 	// CleanupPending: a key must go, and is being removed in the background.
 	CleanupPending func(key string)
 	// CleanupDone: that key is gone for certain.

@@ -30,6 +30,10 @@ const (
 // (Do not apply events before that read: those between an older read and the watch
 // would be missing. TestAViewMissesNothingBeforeItsWatch.)
 //
+// That a key is not in keys proves nothing: etcd may have been set back without a word,
+// and keys be of another era. Proof that a key is gone is its DELETE, newer than itself, or
+// a read that shows the place for which it is asked. (TestAViewFromBeforeASetBackLetsNobodyIn.)
+//
 // A watch may go silent without an end. So the line is read now and then, and a watch
 // that did not tell what the read has told is made anew.
 type view struct {
@@ -43,6 +47,8 @@ type view struct {
 	// Guarded by Session.mu.
 	revision int64
 	keys     map[string]int64 // create revisions of the contenders
+	read     map[string]int64 // keys as the last read told them
+	deleted  map[string]int64 // the last DELETE of each key since then
 	live     bool             // there is a watch, as far as is known
 	behind   bool             // a read told what the watch did not, or not yet
 	reading  bool             // a re-check is under way
@@ -83,7 +89,7 @@ func (v *view) run() {
 		if !v.goOn() || broken.wait(v.ctx, v.s) != nil {
 			break
 		}
-		v.read() // whoever waits need not wait for the watch
+		v.readLine() // whoever waits need not wait for the watch
 	}
 	v.s.mu.Lock()
 	defer v.s.unlock()
@@ -114,11 +120,13 @@ func (v *view) follow(broken *backoff) {
 				return // no leader, compacted, cut off
 			case resp.Created:
 				v.heard()
-				if !v.read() {
+				if !v.readLine() || v.s.elsewhere(resp.Header) {
 					return
 				}
 				*broken = backoff{}
 				v.watched()
+			case v.s.elsewhere(resp.Header):
+				return // run reads which cluster counts
 			default:
 				v.apply(resp.Events)
 			}
@@ -137,7 +145,7 @@ func (v *view) follow(broken *backoff) {
 func (v *view) heard() {
 	v.s.mu.Lock()
 	defer v.s.unlock()
-	v.s.heard = time.Now()
+	v.s.lastHeard = time.Now()
 }
 
 // watched notes that there is a watch, and that everything before it was read.
@@ -195,7 +203,10 @@ func (v *view) endLocked() {
 func (v *view) apply(events []*clientv3.Event) {
 	v.s.mu.Lock()
 	defer v.s.unlock()
-	v.behind, v.s.heard = false, time.Now()
+	if v.line.view != v {
+		return // it has ended meanwhile
+	}
+	v.behind, v.s.lastHeard = false, time.Now()
 	revision := v.revision
 	for _, event := range events {
 		at := event.Kv.GetModRevision()
@@ -207,17 +218,19 @@ func (v *view) apply(events []*clientv3.Event) {
 			v.keys[e.key] = e.rev
 		} else {
 			delete(v.keys, e.key)
+			v.deleted[e.key] = at
 		}
 	}
 	v.revision = revision
+	v.s.era.Load().raise(revision)
 	v.judgeLocked(false)
 }
 
-// read brings the view up to date by a linearizable read, which it tries until it is
+// readLine brings the view up to date by a linearizable read, which it tries until it is
 // answered. It reports false if the view is over.
-func (v *view) read() bool {
+func (v *view) readLine() bool {
 	resp, err := read(v.ctx, v.s, func(ctx context.Context) (*clientv3.GetResponse, error) {
-		return v.s.client.Get(ctx, v.line.name+"/", clientv3.WithPrefix())
+		return v.s.get(ctx, v.line.name+"/", clientv3.WithPrefix())
 	}, v.failed)
 	v.s.mu.Lock()
 	defer v.s.unlock()
@@ -229,7 +242,10 @@ func (v *view) read() bool {
 		return false
 	}
 	v.err = nil
-	if at := resp.Header.GetRevision(); at > v.revision {
+	if v.line.view != v {
+		return false // it has ended meanwhile
+	}
+	if at := resp.Header.GetRevision(); at >= v.revision {
 		keys := make(map[string]int64, len(resp.Kvs))
 		for _, e := range entriesOf(resp.Kvs) {
 			if e.isIn(v.line.name) {
@@ -238,6 +254,7 @@ func (v *view) read() bool {
 		}
 		v.behind = v.behind || !maps.Equal(v.keys, keys)
 		v.revision, v.keys = at, keys
+		v.read, v.deleted = maps.Clone(keys), make(map[string]int64)
 		v.judgeLocked(true)
 	}
 	return true
@@ -273,7 +290,7 @@ func (v *view) recheck() bool {
 	case v.neededLocked() && !v.reading:
 		v.reading = true
 		v.s.goLocked(func() {
-			v.read()
+			v.readLine()
 			v.s.mu.Lock()
 			defer v.s.unlock()
 			v.reading = false
@@ -287,7 +304,7 @@ func (v *view) recheck() bool {
 func (s *Session) watchAnew(since time.Time) {
 	s.mu.Lock()
 	defer s.unlock()
-	if s.heard.Before(since) {
+	if s.lastHeard.Before(since) {
 		s.watchAnewLocked()
 	}
 }
@@ -318,11 +335,12 @@ func (v *view) judgeLocked(afterRead bool) {
 		return
 	}
 	there := v.keys[p.key] == p.rev
-	if !there && !p.seen && !afterRead {
+	if !there && p.seen != v && !afterRead {
 		return
 	}
-	p.seen = true
-	gone := func(e entry) bool { return v.keys[e.key] != e.rev }
+	p.seen = v
+	shown := v.read[p.key] == p.rev
+	gone := func(e entry) bool { return v.deleted[e.key] > e.rev || shown && v.read[e.key] != e.rev }
 	switch {
 	case !there:
 		p.lostLocked()
@@ -363,6 +381,10 @@ func (p *place) waitInView(ctx context.Context, c *claim) error {
 			return ErrClosed
 		}
 		v := s.viewLocked(l)
+		if p.staleLocked() {
+			s.unlock()
+			return nil
+		}
 		v.waiting, v.needed = true, time.Now()
 		v.judgeLocked(false)
 		first, gone := len(p.ahead) == 0, p.gone

@@ -64,7 +64,8 @@ type place struct {
 	doubt bool      // a copy of the put may still be under way
 	gone  bool      // somebody else has deleted the key
 	using bool      // counted among the lease's users
-	seen  bool      // the view has had it
+	era   *era      // of the answer that told rev, or the line, last
+	seen  *view     // that has had it
 	spare bool      // what lingered at it, and is of no use to anybody, is removed
 	turns int       // holds that were passed on here, in a row
 
@@ -144,6 +145,7 @@ func (c *callContext) Err() error {
 // A commit is the outcome of one attempt at a transaction that writes.
 type commit struct {
 	resp     *clientv3.TxnResponse
+	era      *era // in which it was sent
 	repeated bool // it may have been sent more than once
 	err      error
 }
@@ -154,12 +156,13 @@ type commit struct {
 func (s *Session) commit(ctx context.Context, retry *backoff, ifs []clientv3.Cmp, then, otherwise []clientv3.Op) commit {
 	txn := func(ctx context.Context) (commit, error) {
 		call := &callContext{Context: ctx}
-		resp, err := s.client.Txn(call).If(ifs...).Then(then...).Else(otherwise...).Commit()
+		resp, err := s.txn(call, ifs, then, otherwise)
 		return commit{resp: resp, repeated: call.asked.Load()}, err
 	}
+	sent := s.era.Load()
 	several := retry.unanswered > 0
 	c, err := attemptNext(ctx, s, retry, s.rpcTimeout(), txn)
-	c.err = err
+	c.era, c.err = sent, err
 	c.repeated = c.repeated || several
 	return c
 }
@@ -243,17 +246,17 @@ func (p *place) queue(ctx context.Context, c *claim) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		resp, err := p.put(ctx, &retry, []clientv3.Cmp{absent}, otherwise)
-		if err == nil && len(resp.Responses) > 0 {
-			_, queued, err := p.adopt(lastRange(resp))
+		done := p.put(ctx, &retry, []clientv3.Cmp{absent}, otherwise)
+		if done.err == nil && len(done.resp.Responses) > 0 {
+			_, queued, err := p.adopt(done)
 			if err == nil && !queued {
 				err = errQueueAnew // it was there, and was deleted before it was read
 			}
 			c.lastErr = nil
 			return err
 		}
-		if err != nil {
-			if err := p.again(ctx, c, err, &retry); err != nil {
+		if done.err != nil {
+			if err := p.again(ctx, c, done.err, &retry); err != nil {
 				return err
 			}
 		}
@@ -274,16 +277,16 @@ func (p *place) tryQueue(ctx context.Context, c *claim) ([]entry, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		resp, err := p.put(ctx, &retry, []clientv3.Cmp{absent, alone}, []clientv3.Op{p.readLine()})
-		if err != nil {
-			if err := p.again(ctx, c, err, &retry); err != nil {
+		done := p.put(ctx, &retry, []clientv3.Cmp{absent, alone}, []clientv3.Op{p.readLine()})
+		if done.err != nil {
+			if err := p.again(ctx, c, done.err, &retry); err != nil {
 				return nil, err
 			}
 			continue
 		}
 		c.lastErr = nil
 		// Queued by this request, or by an earlier one whose answer was lost.
-		line, queued, err := p.adopt(lastRange(resp))
+		line, queued, err := p.adopt(done)
 		switch {
 		case err != nil:
 			return nil, err
@@ -292,7 +295,7 @@ func (p *place) tryQueue(ctx context.Context, c *claim) ([]entry, error) {
 		case len(line) > 0:
 			return line, errTaken
 		}
-		seen := resp.Header.GetRevision()
+		seen := done.resp.Header.GetRevision()
 		alone = clientv3.Compare(clientv3.ModRevision(p.prefix()), "<", seen+1).WithPrefix()
 	}
 }
@@ -306,7 +309,7 @@ func (p *place) putKey() clientv3.Op {
 }
 
 // put is one attempt to put the key if all of ifs hold, and to read the line then.
-func (p *place) put(ctx context.Context, retry *backoff, ifs []clientv3.Cmp, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
+func (p *place) put(ctx context.Context, retry *backoff, ifs []clientv3.Cmp, otherwise []clientv3.Op) commit {
 	done := p.s.commit(ctx, retry, ifs, []clientv3.Op{p.putKey(), p.readLine()}, otherwise)
 	p.s.mu.Lock()
 	defer p.s.unlock()
@@ -318,7 +321,7 @@ func (p *place) put(ctx context.Context, retry *backoff, ifs []clientv3.Cmp, oth
 		p.sent, p.doubt = true, true
 		p.lease.retireLocked(errLeaseDoubtful)
 	}
-	return done.resp, done.err
+	return done
 }
 
 // again decides what follows on an error of put: it returns nil after a pause if
@@ -352,11 +355,12 @@ func lastRange(resp *clientv3.TxnResponse) []entry {
 	return entriesOf(resp.Responses[len(resp.Responses)-1].GetResponseRange().GetKvs())
 }
 
-// adopt finds p among the entries that were read, and notes its revision and those before
-// it. It returns the line, and whether p stands in it; errQueueAnew says that what is
+// adopt finds p in the line that a transaction has read, and notes its revision and those
+// before it. It returns the line, and whether p stands in it; errQueueAnew says that what is
 // there under p's name is not what p has put: a leftover of an earlier use, or a key that
 // somebody put over.
-func (p *place) adopt(entries []entry) (line []entry, queued bool, err error) {
+func (p *place) adopt(done commit) (line []entry, queued bool, err error) {
+	entries := lastRange(done.resp)
 	line = lineOf(p.m.name, entries)
 	isOwn := func(e entry) bool { return e.key == p.key }
 	own := slices.IndexFunc(line, isOwn)
@@ -370,7 +374,7 @@ func (p *place) adopt(entries []entry) (line []entry, queued bool, err error) {
 		p.doubt = true
 		return line, false, errQueueAnew
 	}
-	p.rev, p.since, p.ahead = line[own].rev, time.Now(), line[:own]
+	p.rev, p.since, p.ahead, p.era = line[own].rev, time.Now(), line[:own], done.era
 	return line, true, nil
 }
 
@@ -382,10 +386,14 @@ func (p *place) adopt(entries []entry) (line []entry, queued bool, err error) {
 // own; behind many by a watch of one key.
 func (p *place) wait(ctx context.Context, c *claim) error {
 	p.listen()
-	var broken backoff
+	var broken, anew backoff
 	for {
 		var err error
-		switch ahead := p.rivals(); {
+		switch ahead, stale := p.rivals(); {
+		case stale:
+			if err = anew.wait(ctx, p.s); err == nil {
+				err = p.look(ctx, c, 0)
+			}
 		case len(ahead) == 0:
 			return nil
 		case len(ahead) <= fewAhead:
@@ -428,7 +436,7 @@ func (p *place) waitBehind(ctx context.Context, c *claim, before entry, broken *
 		select {
 		case resp, open := <-events:
 			switch {
-			case !open || resp.Err() != nil:
+			case !open || resp.Err() != nil || p.s.elsewhere(resp.Header):
 				// No leader, compacted, cut off: read the line, watch anew.
 				if err := broken.wait(ctx, p.s); err != nil {
 					return err
@@ -448,6 +456,9 @@ func (p *place) waitBehind(ctx context.Context, c *claim, before entry, broken *
 		case <-p.news:
 			if p.isGone() {
 				return errQueueAnew
+			}
+			if _, stale := p.rivals(); stale {
+				return nil
 			}
 		case <-p.lease.dead:
 			return errQueueAnew
@@ -482,20 +493,21 @@ func (p *place) deletion(before string, events []*clientv3.Event) (at int64) {
 	return at
 }
 
-// rivals are those before p, when last looked at, nobody for a nil p.
-func (p *place) rivals() []entry {
+// rivals are those before p, when last looked at, nobody for a nil p. They are stale if
+// that was in an era before.
+func (p *place) rivals() (ahead []entry, stale bool) {
 	if p == nil {
-		return nil
+		return nil, false
 	}
 	p.s.mu.Lock()
 	defer p.s.unlock()
-	return p.ahead
+	return p.ahead, p.staleLocked()
 }
 
-func (p *place) setLine(ahead []entry) {
+func (p *place) setLine(ahead []entry, at *era) {
 	p.s.mu.Lock()
 	defer p.s.unlock()
-	p.ahead = ahead
+	p.ahead, p.era = ahead, at
 }
 
 // stands reports whether the very key before and p's own are both there now. It is
@@ -503,10 +515,9 @@ func (p *place) setLine(ahead []entry) {
 func (p *place) stands(ctx context.Context, c *claim, before entry) (bool, error) {
 	resp, err := readFor(ctx, p, c, func(ctx context.Context) (*clientv3.TxnResponse, error) {
 		// The range is what makes a transaction without writes linearizable.
-		count := clientv3.OpGet(p.key, clientv3.WithCountOnly())
-		return p.s.client.Txn(ctx).
-			If(clientv3.Compare(clientv3.CreateRevision(before.key), "=", before.rev), p.exists()).
-			Then(count).Else(count).Commit()
+		count := []clientv3.Op{clientv3.OpGet(p.key, clientv3.WithCountOnly())}
+		same := clientv3.Compare(clientv3.CreateRevision(before.key), "=", before.rev)
+		return p.s.txn(ctx, []clientv3.Cmp{same, p.exists()}, count, count)
 	})
 	if err != nil {
 		return false, err
@@ -519,20 +530,23 @@ func (p *place) stands(ctx context.Context, c *claim, before entry) (bool, error
 // key is not there.
 func (p *place) look(ctx context.Context, c *claim, at int64) error {
 	upToOwn := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithMaxCreateRev(p.rev)}
-	get := func(ctx context.Context, more ...clientv3.OpOption) (*clientv3.GetResponse, error) {
-		return p.s.client.Get(ctx, p.prefix(), append(upToOwn, more...)...)
-	}
+	sent := p.s.era.Load()
 	var resp *clientv3.GetResponse
 	err := errors.New("no revision")
 	if at != 0 {
 		// What was at a revision does not change, so no quorum is needed. The
 		// member may not be there yet, or have compacted it away.
 		resp, err = attempt(ctx, p.s, readTimeout, func(ctx context.Context) (*clientv3.GetResponse, error) {
-			return get(ctx, clientv3.WithRev(at), clientv3.WithSerializable())
+			return p.s.client.Get(ctx, p.prefix(), append(upToOwn, clientv3.WithRev(at), clientv3.WithSerializable())...)
 		})
+		if err == nil {
+			p.s.heard(resp.Header, sent, 0) // of the past, by a member that may be behind
+		}
 	}
 	if err != nil {
-		resp, err = readFor(ctx, p, c, func(ctx context.Context) (*clientv3.GetResponse, error) { return get(ctx) })
+		resp, err = readFor(ctx, p, c, func(ctx context.Context) (*clientv3.GetResponse, error) {
+			return p.s.get(ctx, p.prefix(), upToOwn...)
+		})
 		if err != nil {
 			return err
 		}
@@ -542,7 +556,7 @@ func (p *place) look(ctx context.Context, c *claim, at int64) error {
 	if own < 0 || line[own].key != p.key || line[own].rev != p.rev {
 		return errQueueAnew
 	}
-	p.setLine(line[:own])
+	p.setLine(line[:own], sent)
 	return nil
 }
 
@@ -734,7 +748,7 @@ func (s *Session) settle(next *place, done commit) bool {
 		}
 		return false
 	}
-	_, queued, err := next.adopt(lastRange(done.resp))
+	_, queued, err := next.adopt(done)
 	return queued && err == nil
 }
 

@@ -68,6 +68,7 @@ var Unavailable = status.Error(codes.Unavailable, "fake: connection lost")
 type Server struct {
 	mu        sync.Mutex // never held across a wait
 	store     *Store
+	cluster   uint64
 	leases    map[int64]*lease // that live
 	minTTL    int64
 	watches   map[*watch]struct{}
@@ -90,6 +91,7 @@ type lease struct {
 func NewServer() *Server {
 	return &Server{
 		store:   NewStore(),
+		cluster: 1,
 		leases:  make(map[int64]*lease),
 		watches: make(map[*watch]struct{}),
 		numbers: make(map[[2]string]int),
@@ -243,6 +245,33 @@ func (s *Server) CancelWatches() {
 	}
 }
 
+// Snapshot takes a snapshot, which Restore goes back to.
+func (s *Server) Snapshot() (index int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.store.Index()
+}
+
+// Restore is etcd restored from a snapshot, in no time; 0 is an empty one. Leases begin
+// their TTL anew. The watches that there are go on as clientv3's do: silent until etcd has
+// passed the revision that they had reached. A cluster of 1 is that of the beginning.
+func (s *Server) Restore(index int, cluster uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for w := range s.watches {
+		w.from = max(w.from, s.store.Rev()+1)
+	}
+	for _, l := range s.leases {
+		l.expiry.Stop()
+	}
+	clear(s.leases)
+	s.store, s.cluster = s.store.Restored(index), cluster
+	for _, id := range s.store.Now().Leases() {
+		ttl, _, _ := s.store.Now().Lease(id)
+		s.runLocked(id, ttl)
+	}
+}
+
 // ---- the network
 
 // send takes a request through the network: apply carries it out.
@@ -357,7 +386,16 @@ func (s *Server) unlessFrozen(carryOut func()) {
 
 // ---- the store
 
-func (s *Server) header() *pb.ResponseHeader { return &pb.ResponseHeader{Revision: s.store.Rev()} }
+func (s *Server) header() *pb.ResponseHeader { return s.fill(&pb.ResponseHeader{}) }
+
+// fill completes a header.
+func (s *Server) fill(h *pb.ResponseHeader) *pb.ResponseHeader {
+	h.ClusterId = s.cluster
+	if h.Revision == 0 {
+		h.Revision = s.store.Rev()
+	}
+	return h
+}
 
 // txn carries out a transaction, or refuses it whole.
 func (s *Server) txn(in *pb.TxnRequest) (*pb.TxnResponse, error) {
@@ -366,6 +404,9 @@ func (s *Server) txn(in *pb.TxnRequest) (*pb.TxnResponse, error) {
 	before := s.store.Rev()
 	reply, err := s.store.Txn(in)
 	s.notifyLocked(before)
+	if err == nil {
+		s.fill(reply.Header)
+	}
 	return reply, err
 }
 
@@ -395,7 +436,11 @@ func (k *kvClient) Range(ctx context.Context, in *pb.RangeRequest, _ ...grpc.Cal
 	return send(ctx, k.s, Call{Process: k.process, Method: Range}, func() (*pb.RangeResponse, error) {
 		k.s.mu.Lock()
 		defer k.s.mu.Unlock()
-		return k.s.store.Now().Range(in)
+		reply, err := k.s.store.Now().Range(in)
+		if err == nil {
+			k.s.fill(reply.Header)
+		}
+		return reply, err
 	})
 }
 
@@ -450,12 +495,17 @@ func (l *leaseClient) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGran
 		if err != nil {
 			return nil, err
 		}
-		granted := &lease{id: id, ttl: time.Duration(ttl) * time.Second}
-		granted.expires = time.Now().Add(granted.ttl)
-		granted.expiry = time.AfterFunc(granted.ttl, func() { s.expire(granted) })
-		s.leases[id] = granted
+		s.runLocked(id, ttl)
 		return &clientv3.LeaseGrantResponse{ResponseHeader: s.header(), ID: clientv3.LeaseID(id), TTL: ttl}, nil
 	})
+}
+
+// runLocked begins the TTL of a lease, in seconds.
+func (s *Server) runLocked(id, ttl int64) {
+	l := &lease{id: id, ttl: time.Duration(ttl) * time.Second}
+	l.expires = time.Now().Add(l.ttl)
+	l.expiry = time.AfterFunc(l.ttl, func() { s.expire(l) })
+	s.leases[id] = l
 }
 
 // expire revokes a lease whose time has come.
@@ -539,6 +589,7 @@ type watch struct {
 	s        *Server
 	process  string
 	key, end []byte
+	from     int64                    // what is older is not delivered; guarded by Server.mu
 	more     chan struct{}            // tells pump that queue is not empty
 	queue    []clientv3.WatchResponse // guarded by Server.mu
 }
@@ -579,7 +630,7 @@ func (s *Server) notifyLocked(before int64) {
 	for w := range s.watches {
 		var events []*clientv3.Event
 		for _, event := range changes {
-			if (event.Type == mvccpb.Event_DELETE || len(w.end) > 0) && Within(event.Kv.Key, w.key, w.end) {
+			if event.Kv.ModRevision >= w.from && (event.Type == mvccpb.Event_DELETE || len(w.end) > 0) && Within(event.Kv.Key, w.key, w.end) {
 				events = append(events, (*clientv3.Event)(event))
 			}
 		}

@@ -58,6 +58,42 @@ func (s *Store) Now() View { return s.At(s.Index()) }
 // At is the Store as it was after an entry.
 func (s *Store) At(index int) View { return View{s: s, index: index, state: s.entries[index]} }
 
+// Restored is another Store that goes on from what s was after an entry. It gives none of
+// the leases' ids again that s has given.
+func (s *Store) Restored(index int) *Store {
+	at := s.entries[index]
+	restored := &Store{
+		entries:  slices.Clone(s.entries[:index+1]),
+		versions: make(map[string][]*mvccpb.KeyValue),
+		events:   make(map[int64][]*mvccpb.Event),
+		leases:   make(map[int64]*leaseRecord),
+		lastID:   s.lastID,
+	}
+	for key, versions := range s.versions {
+		for _, kv := range versions {
+			if kv.ModRevision <= at.rev {
+				restored.versions[key] = append(restored.versions[key], kv)
+			}
+		}
+	}
+	for rev, events := range s.events {
+		if rev <= at.rev {
+			restored.events[rev] = events
+		}
+	}
+	for id, l := range s.leases {
+		if l.granted > index {
+			continue
+		}
+		kept := *l
+		if kept.ended > index {
+			kept.ended = 0
+		}
+		restored.leases[id] = &kept
+	}
+	return restored
+}
+
 // Events are the changes from one revision to another, both included, in order.
 func (s *Store) Events(from, to int64) []*mvccpb.Event {
 	var events []*mvccpb.Event

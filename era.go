@@ -1,0 +1,215 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// etcd's revisions grow, and what was committed stays. Everything here builds on that:
+// create revisions tell holds apart, and a view of a line is brought up to date by what
+// is newer. Both stop being true when etcd is restored from a snapshot or wiped, and when
+// the client is moved to another cluster; clientv3 hides the reconnect.
+
+// setBackLogEvery is how often a Session logs that etcd was set back. A client whose
+// endpoints belong to two clusters meets it with every other answer.
+const setBackLogEvery = 10 * time.Second
+
+// errSetBack says that etcd was set back since something was learned from it.
+var errSetBack = errors.New("etcd was set back: restored, wiped, or another cluster")
+
+// An era is a stretch of etcd's history, as a Session has seen it: one cluster whose
+// revision does not go back.
+//
+// Invariant: nothing that was learned in one era counts in another. What is learned from
+// an answer is of the era in which its request was sent, and a place of an era before is
+// read before anything is concluded from it. (Do not compare revisions of two eras: after
+// a restore the same number is another write. TestNoTwoHoldAfterEtcdWasSetBack.)
+type era struct {
+	cluster  atomic.Uint64 // 0 until a header tells it
+	revision atomic.Int64  // the highest one known
+}
+
+// A header is what etcd says of itself in each answer.
+type header interface {
+	GetClusterId() uint64
+	GetRevision() int64
+}
+
+// heard judges the header of an answer to a request that was sent in an era when the
+// revision sentAt was known, 0 if the answer may be of an older one. An answer from
+// another cluster, or from before sentAt, begins a new era.
+func (s *Session) heard(h header, sent *era, sentAt int64) {
+	cluster, revision := h.GetClusterId(), h.GetRevision()
+	switch {
+	case s.era.Load() != sent: // it tells nothing of the present one
+	case !sent.isOf(cluster) || revision < sentAt:
+		s.setBack(h, sent)
+	default:
+		sent.raise(revision)
+	}
+}
+
+// txn is one transaction. It is linearizable, as it writes, or has a range in each branch.
+func (s *Session) txn(ctx context.Context, ifs []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
+	sent := s.era.Load()
+	known := sent.revision.Load()
+	resp, err := s.client.Txn(ctx).If(ifs...).Then(then...).Else(otherwise...).Commit()
+	if err == nil {
+		s.heard(resp.Header, sent, known)
+	}
+	return resp, err
+}
+
+// get is one linearizable read.
+func (s *Session) get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	sent := s.era.Load()
+	known := sent.revision.Load()
+	resp, err := s.client.Get(ctx, key, opts...)
+	if err == nil {
+		s.heard(resp.Header, sent, known)
+	}
+	return resp, err
+}
+
+// elsewhere reports whether the header of a watch's answer is of another cluster than that
+// of the present era. It begins no new one: after the client was moved, a stream that was
+// open goes on to where it was. A read that follows tells which of the two counts.
+func (s *Session) elsewhere(h header) bool {
+	cluster, present := h.GetClusterId(), s.era.Load().cluster.Load()
+	return cluster != 0 && present != 0 && cluster != present
+}
+
+// isOf reports whether a cluster is that of e. The first one to be heard of is.
+func (e *era) isOf(cluster uint64) bool {
+	return cluster == 0 || e.cluster.CompareAndSwap(0, cluster) || e.cluster.Load() == cluster
+}
+
+// raise notes that a revision is known.
+func (e *era) raise(revision int64) {
+	for known := e.revision.Load(); revision > known; known = e.revision.Load() {
+		if e.revision.CompareAndSwap(known, revision) {
+			return
+		}
+	}
+}
+
+// setBack ends an era: the names of keys are drawn anew, views begin anew, keys that
+// linger are given up, and every place is read before it counts again.
+func (s *Session) setBack(h header, ended *era) {
+	s.mu.Lock()
+	defer s.unlock()
+	if s.era.Load() != ended {
+		return
+	}
+	known, revision := ended.revision.Load(), h.GetRevision()
+	next := &era{}
+	next.cluster.Store(h.GetClusterId())
+	next.revision.Store(revision)
+	s.era.Store(next)
+	for _, l := range s.lines {
+		l.lease, l.ahead = nil, nil
+		l.giveWayLocked()
+	}
+	for l := range s.leases {
+		for _, p := range l.places {
+			p.tellLocked()
+		}
+	}
+	s.endViewsLocked()
+	s.suspectLocked()
+	if !s.verifying && !s.closed {
+		s.verifying = true
+		s.goLocked(s.verify)
+	}
+	if now := time.Now(); now.Sub(s.setBackLogged) >= setBackLogEvery {
+		s.setBackLogged = now
+		s.log(slog.LevelWarn, "etcd was set back", "revision", revision, "known", known,
+			"cluster", h.GetClusterId(), "before", ended.cluster.Load())
+	}
+	if t := s.cfg.trace; t != nil && t.SetBack != nil {
+		s.hooks.run(func() { t.SetBack(known, revision) })
+	}
+}
+
+// endViewsLocked ends all views. Whoever needs one begins another.
+func (s *Session) endViewsLocked() {
+	for _, l := range s.lines {
+		if l.view != nil {
+			l.view.endLocked()
+		}
+	}
+}
+
+// suspectLocked has the keys of all leases looked at soon.
+func (s *Session) suspectLocked() {
+	for l := range s.leases {
+		l.suspect = true
+	}
+}
+
+// followConnection begins all views anew when the client has lost its connection, and has
+// the keys of l looked at when it has another. Whoever restores etcd stops it first; if it
+// passes the revision that it had before anybody reads, no answer tells that it was set
+// back, and a watch goes on as if it had missed nothing. It ends with l.
+func (l *lease) followConnection() {
+	s := l.s
+	conn := s.client.ActiveConnection()
+	if conn == nil {
+		return // not made with clientv3.New
+	}
+	for state := conn.GetState(); conn.WaitForStateChange(l.live, state); {
+		was := state
+		state = conn.GetState()
+		s.mu.Lock()
+		switch {
+		case was.String() == "READY":
+			s.endViewsLocked()
+		case state.String() == "READY":
+			s.suspectLocked()
+		}
+		s.unlock()
+	}
+}
+
+// verify reads the keys of the holds that began in an era before, until etcd has told of
+// each. Who waits reads the line by himself.
+func (s *Session) verify() {
+	var pause backoff
+	for {
+		stale := s.staleHolds()
+		if len(stale) == 0 {
+			return
+		}
+		for l, places := range stale {
+			_ = l.confirmMissing(s.ctx, places) // those that it did not read are stale still
+		}
+		if pause.wait(s.ctx, s) != nil {
+			return
+		}
+	}
+}
+
+// staleHolds are the places of holds of an era before, by lease. If there are none, verify
+// is over.
+func (s *Session) staleHolds() map[*lease][]*place {
+	s.mu.Lock()
+	defer s.unlock()
+	stale := make(map[*lease][]*place)
+	for l := range s.leases {
+		for _, p := range l.places {
+			if p.hold != nil && p.hold.cause == nil && !p.gone && !s.closed && p.staleLocked() {
+				stale[l] = append(stale[l], p)
+			}
+		}
+	}
+	s.verifying = len(stale) > 0
+	return stale
+}
+
+// staleLocked reports whether p was last seen in an era before.
+func (p *place) staleLocked() bool { return p.era != p.s.era.Load() }

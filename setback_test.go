@@ -1,0 +1,301 @@
+package etcdlock_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/fake"
+)
+
+// The world of these tests: etcd is set back under contenders, by a restore from a
+// snapshot, a wipe, or a move to another cluster. Whoever holds by a key that is not there
+// any more is told, nobody gets in beside another, and the line goes on.
+
+// setBackTold is when a hold has ended whose key went with a set-back.
+const setBackTold = 2 * time.Second
+
+// goesOn is when a line must have gone on after a set-back, if no lease of the dead is in
+// the way.
+const goesOn = 5 * time.Second
+
+// A believer counts how many hold, those aside whom a set-back has taken the key and who
+// have not been told yet.
+type believer struct {
+	t    *testing.T
+	mu   sync.Mutex
+	held map[string]context.Context
+	n    int
+}
+
+func (b *believer) enters(who string, hold context.Context) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for other, ctx := range b.held {
+		if ctx.Err() == nil {
+			b.t.Errorf("%s holds beside %s", who, other)
+		}
+	}
+	b.held[who] = hold
+	b.n++
+}
+
+func (b *believer) leaves(who string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.held, who)
+}
+
+// forgiven are those whose key went.
+func (b *believer) forgive() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	clear(b.held)
+}
+
+func (b *believer) holds() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.n
+}
+
+// contend locks and unlocks until ctx ends.
+func contend(ctx context.Context, b *believer, who string, mu *etcdlock.Mutex, work time.Duration) {
+	for ctx.Err() == nil {
+		if mu.Lock(ctx) != nil {
+			continue
+		}
+		hold := mu.Context(context.Background())
+		b.enters(who, hold)
+		select {
+		case <-hold.Done():
+		case <-time.After(work):
+		}
+		b.leaves(who)
+		_ = mu.Unlock(context.Background())
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestNoTwoHoldAfterEtcdWasSetBack(t *testing.T) {
+	both := []etcdlock.Option{etcdlock.WithHandoff(3), etcdlock.WithLinger(time.Second)}
+	lines := []struct {
+		name     string
+		sessions int
+		options  []etcdlock.Option
+	}{
+		{"2 Sessions", 2, nil},
+		{"4 Sessions", 4, nil},
+		{"4 Sessions with hand-off and linger", 4, both},
+		{"20 Sessions", 20, nil},
+		{"20 Sessions with hand-off and linger", 20, both},
+	}
+	backs := []struct {
+		name    string
+		wiped   bool
+		cluster uint64
+	}{
+		{"restored", false, 1},
+		{"restored as another cluster", false, 2},
+		{"wiped", true, 1},
+		{"wiped as another cluster", true, 2},
+	}
+	// Once etcd has passed the revision that it had, answers are no lower than what is
+	// known, and watches go on that were silent.
+	passes := []struct {
+		name  string
+		after time.Duration
+	}{
+		{"at once", 0},
+		{"soon", 400 * time.Millisecond},
+		{"late", time.Hour},
+	}
+	for _, line := range lines {
+		for _, back := range backs {
+			for _, pass := range passes {
+				if pass.after == 0 && back == backs[0] {
+					// Nothing in any answer tells of it. There is a connection that tells,
+					// but here.
+					continue
+				}
+				t.Run(fmt.Sprintf("%s, %s, passed %s", line.name, back.name, pass.name), func(t *testing.T) {
+					inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+						b := &believer{t: t, held: make(map[string]context.Context)}
+						ctx, cancel := context.WithCancel(context.Background())
+						var all sync.WaitGroup
+						defer all.Wait()
+						defer cancel()
+						for i := range line.sessions {
+							s := processIn(t, etcd, fmt.Sprint("p", i), line.options...)
+							for n := range 2 {
+								mu := mutexIn(t, s, "n")
+								all.Go(func() { contend(ctx, b, fmt.Sprintf("p%d.%d", i, n), mu, 20*time.Millisecond) })
+							}
+						}
+						time.Sleep(time.Second)
+						snapshot := etcd.Snapshot()
+						if back.wiped {
+							snapshot = 0
+						}
+						time.Sleep(time.Second)
+						require.Greater(t, b.holds(), 20)
+
+						reached := etcd.Rev()
+						etcd.Restore(snapshot, back.cluster)
+						b.forgive()
+						time.Sleep(pass.after % time.Hour)
+						for pass.after < time.Hour && etcd.Rev() <= reached {
+							require.NoError(t, etcd.PutKey("something else", 0))
+						}
+						etcd.DeleteKey("something else")
+						time.Sleep(goesOn)
+						before := b.holds()
+						time.Sleep(goesOn)
+						require.Greater(t, b.holds(), before+20, "the line does not go on")
+					})
+				})
+			}
+		}
+	}
+}
+
+// A hold whose key went with a set-back is told so, at whatever age, and its Unlock says
+// it. One whose key is there still goes on.
+func TestAHoldWhoseKeyWentWithASetBackIsLost(t *testing.T) {
+	for _, cluster := range []uint64{1, 2} {
+		t.Run(fmt.Sprint("cluster ", cluster), func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				s := processIn(t, etcd, "a")
+				kept, lost := mutexIn(t, s, "kept"), mutexIn(t, s, "lost")
+				keptHold := lockWithin(t, kept, time.Second)
+				snapshot := etcd.Snapshot()
+				lostHold := lockWithin(t, lost, time.Second)
+				time.Sleep(virtualTTL)
+
+				etcd.Restore(snapshot, cluster)
+				began := time.Now()
+				other := mutexIn(t, processIn(t, etcd, "b"), "lost")
+				lockWithin(t, other, time.Second)
+				<-lostHold.Done()
+				require.Less(t, time.Since(began), setBackTold)
+				require.ErrorIs(t, context.Cause(lostHold), etcdlock.ErrLost)
+				require.ErrorIs(t, lost.Unlock(context.Background()), etcdlock.ErrLost)
+				time.Sleep(virtualTTL)
+				require.NoError(t, keptHold.Err(), "%v", context.Cause(keptHold))
+				require.NoError(t, kept.Unlock(context.Background()))
+				require.NoError(t, other.Unlock(context.Background()))
+			})
+		})
+	}
+}
+
+// In a line that is too long for views, too, everybody gets in.
+func TestALongLineGoesOnAfterASetBack(t *testing.T) {
+	for _, cluster := range []uint64{1, 2} {
+		t.Run(fmt.Sprint("cluster ", cluster), func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				holder := mutexIn(t, processIn(t, etcd, "holder"), "n")
+				lockWithin(t, holder, time.Second)
+				snapshot := etcd.Snapshot()
+				b := &believer{t: t, held: make(map[string]context.Context)}
+				var all sync.WaitGroup
+				for i := range 20 {
+					who := fmt.Sprint("p", i)
+					mu := mutexIn(t, processIn(t, etcd, who), "n")
+					all.Go(func() {
+						if err := mu.Lock(context.Background()); err != nil {
+							t.Errorf("%s: %v", who, err)
+							return
+						}
+						b.enters(who, mu.Context(context.Background()))
+						time.Sleep(time.Millisecond)
+						b.leaves(who)
+						if err := mu.Unlock(context.Background()); err != nil {
+							t.Errorf("%s: %v", who, err)
+						}
+					})
+				}
+				time.Sleep(time.Second)
+				etcd.Restore(snapshot, cluster)
+				time.Sleep(time.Second)
+				require.NoError(t, holder.Unlock(context.Background()))
+				began := time.Now()
+				all.Wait()
+				require.Less(t, time.Since(began), goesOn)
+				require.Equal(t, 20, b.holds())
+			})
+		})
+	}
+}
+
+// That etcd was set back is told once, however many find it out.
+func TestASetBackIsTold(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		var mu sync.Mutex
+		var told [][2]int64
+		var log strings.Builder
+		s := processIn(t, etcd, "a",
+			etcdlock.WithLogger(slog.New(slog.NewTextHandler(&log, nil))),
+			etcdlock.WithTrace(&etcdlock.Trace{SetBack: func(known, revision int64) {
+				mu.Lock()
+				defer mu.Unlock()
+				told = append(told, [2]int64{known, revision})
+			}}))
+		for i := range 5 {
+			lockWithin(t, mutexIn(t, s, fmt.Sprint("n", i)), time.Second)
+		}
+		time.Sleep(virtualTTL)
+		known := etcd.Rev()
+		etcd.Restore(0, 1)
+		time.Sleep(2 * virtualTTL)
+		for i := range 5 {
+			lockWithin(t, mutexIn(t, s, fmt.Sprint("m", i)), time.Second)
+		}
+		time.Sleep(virtualTTL)
+		mu.Lock()
+		defer mu.Unlock()
+
+		require.Len(t, told, 1)
+		require.Equal(t, known, told[0][0])
+		require.Less(t, told[0][1], known)
+		require.Equal(t, 1, strings.Count(log.String(), "etcdlock: etcd was set back"), log.String())
+		require.Contains(t, log.String(), fmt.Sprint("known=", known))
+	})
+}
+
+// A client whose endpoints are of two clusters meets a set-back with every other answer.
+// No lock can be right then, but it costs each of them little.
+func TestEndpointsOfTwoClustersCostLittle(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		holder := mutexIn(t, processIn(t, etcd, "holder"), "n")
+		lockWithin(t, holder, time.Second)
+		mu := mutexIn(t, processIn(t, etcd, "a"), "n")
+		var cluster atomic.Uint64
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			if c.Process != "a" {
+				return fake.Effect{}
+			}
+			return fake.Effect{Edit: func(reply any) {
+				if of, ok := reply.(interface{ GetHeader() *pb.ResponseHeader }); ok {
+					of.GetHeader().ClusterId = 1 + cluster.Add(1)%2
+				}
+			}}
+		})
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		before := len(etcd.Calls(""))
+		require.ErrorIs(t, mu.Lock(ctx), context.DeadlineExceeded)
+		sent := len(etcd.Calls("")) - before
+		t.Logf("%d requests in a minute", sent)
+		require.Less(t, sent, 15*60)
+	})
+}
