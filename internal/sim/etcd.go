@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
@@ -39,6 +40,8 @@ type Cluster struct {
 	mu       sync.Mutex // never held across a wait
 	rand     *rand.Rand
 	store    *fake.Store
+	id       uint64  // of the cluster
+	lives    int     // how often it was set back
 	leader   *member // of the newest term, nil while there is none
 	term     uint64
 	election *time.Timer   // running while the leader has no majority
@@ -47,6 +50,7 @@ type Cluster struct {
 	rates    map[string]float64
 	grants   map[int64]string // the process that was granted a lease
 	audit    func(Change)
+	wentBack func()
 	renewed  func(lease int64)
 	stopped  bool
 }
@@ -96,15 +100,17 @@ type proposal struct {
 // NewCluster starts members that all are well. Make it inside the bubble.
 func NewCluster(seed uint64, n *Net, members int) *Cluster {
 	c := &Cluster{
-		net:     n,
-		rand:    generator(seed, "cluster"),
-		store:   fake.NewStore(),
-		changed: make(chan struct{}),
-		step:    expiryStep,
-		rates:   make(map[string]float64),
-		grants:  make(map[int64]string),
-		audit:   func(Change) {},
-		renewed: func(int64) {},
+		net:      n,
+		rand:     generator(seed, "cluster"),
+		store:    fake.NewStore(),
+		id:       1,
+		changed:  make(chan struct{}),
+		step:     expiryStep,
+		rates:    make(map[string]float64),
+		grants:   make(map[int64]string),
+		audit:    func(Change) {},
+		wentBack: func() {},
+		renewed:  func(int64) {},
 	}
 	for i := range members {
 		name := fmt.Sprint("m", i)
@@ -211,6 +217,53 @@ func (c *Cluster) MoveLeader() {
 // Compact forgets what was before the current revision.
 func (c *Cluster) Compact() {
 	c.operate(func() { _ = c.store.Compact(c.store.Rev()) })
+}
+
+// A Snapshot is what SetBack goes back to.
+type Snapshot struct{ life, index int }
+
+// Snapshot takes one of the store as it is, or of the empty one that it began as.
+func (c *Cluster) Snapshot(empty bool) Snapshot {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if empty {
+		return Snapshot{life: c.lives}
+	}
+	return Snapshot{c.lives, c.store.Index()}
+}
+
+// SetBack restores all members from a snapshot, under another cluster id if so asked,
+// unless they were set back since it was taken. What was under way is lost. If passed is set somebody writes other keys
+// before all others, until etcd is past the revision that it had. Whoever does it has
+// killed all members.
+func (c *Cluster) SetBack(to Snapshot, another, passed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if to.life != c.lives {
+		return
+	}
+	reached := c.store.Rev()
+	c.store = c.store.Restored(to.index)
+	for passed && c.store.Rev() <= reached {
+		key := []byte("something else")
+		_, _ = c.store.Txn(&pb.TxnRequest{Success: []*pb.RequestOp{
+			{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: key}}},
+		}})
+		_, _ = c.store.Txn(&pb.TxnRequest{Success: []*pb.RequestOp{
+			{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: key}}},
+		}})
+	}
+	c.lives++
+	if another {
+		c.id++
+	}
+	for _, m := range c.members {
+		m.demoteLocked()
+		m.lead, m.applied, m.streams = nil, c.store.Index(), nil
+	}
+	c.leader = nil
+	c.wentBack()
+	c.changedLocked()
 }
 
 // DeleteKey deletes a key by an operator's hand.
@@ -504,15 +557,20 @@ func (c *Cluster) changedLocked() {
 func (c *Cluster) await(ctx context.Context, deadline time.Time, ok func() bool) error {
 	timeout := time.NewTimer(time.Until(deadline))
 	defer timeout.Stop()
+	life := -1
 	for {
 		c.mu.Lock()
-		done, stopped, changed := ok(), c.stopped, c.changed
+		if life < 0 {
+			life = c.lives
+		}
+		stopped, changed := c.stopped || c.lives != life, c.changed
+		done := !stopped && ok()
 		c.mu.Unlock()
 		switch {
-		case done:
-			return nil
 		case stopped:
 			return rpctypes.ErrGRPCStopped
+		case done:
+			return nil
 		}
 		select {
 		case <-changed:

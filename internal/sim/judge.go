@@ -70,6 +70,7 @@ type judge struct {
 	log        []string
 	keys       map[string]*keyLife // by key: the last one
 	lives      map[int64]*keyLife  // all of them, by create revision: a transaction puts one key
+	past       []*keyLife          // those that a set-back has undone
 	beliefs    map[string][]*belief
 	newest     map[string]int64  // the greatest token, by name
 	newestOf   map[string]string // the local line that it was given to
@@ -82,11 +83,13 @@ type judge struct {
 
 // A keyLife is what became of one key, from its put to its deletion.
 type keyLife struct {
+	key       string
 	owner     string // process
 	rev       int64  // create revision
 	lease     int64
 	removedBy string // "" while it is there
 	revoked   bool   // with its lease
+	revived   bool   // it was removed, and a set-back has undone that
 }
 
 // A belief is a hold, as its holder sees it.
@@ -130,7 +133,7 @@ func newJudge(side Side, cluster *Cluster) *judge {
 	}
 	cluster.mu.Lock()
 	defer cluster.mu.Unlock()
-	cluster.audit, cluster.renewed = j.changed, j.leaseRenewed
+	cluster.audit, cluster.renewed, cluster.wentBack = j.changed, j.leaseRenewed, j.wentBack
 	return j
 }
 
@@ -179,7 +182,7 @@ func (j *judge) changed(change Change) {
 				continue
 			}
 			j.put[change.By+" "+nameOf(key)] = time.Now()
-			life = &keyLife{owner: change.By, rev: rev, lease: event.Kv.Lease}
+			life = &keyLife{key: key, owner: change.By, rev: rev, lease: event.Kv.Lease}
 			j.keys[key], j.lives[rev] = life, life
 			continue
 		}
@@ -204,6 +207,56 @@ func (j *judge) removedLocked(key string, life *keyLife, change Change) {
 		}
 		j.violatedLocked(expired, "%s, token %d of %s, by %s", key, life.rev, b.who, change.By)
 	}
+}
+
+// wentBack judges that etcd was set back, whose members are all down. Cluster.mu is held.
+// Keys are gone that were there, as by an operator's hand, and keys are there that were
+// gone; tokens begin anew.
+func (j *judge) wentBack() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.noteLocked("etcd was set back to %d", j.cluster.store.Rev())
+	before := j.lives
+	j.keys, j.lives = make(map[string]*keyLife), make(map[int64]*keyLife)
+	for _, kv := range readAll(j.cluster.store.Now(), "") {
+		life := before[kv.CreateRevision]
+		if life.removedBy != "" {
+			life.removedBy, life.revoked, life.revived = "", false, true
+		}
+		j.keys[life.key], j.lives[life.rev] = life, life
+	}
+	for rev, life := range before {
+		if j.lives[rev] != nil {
+			continue
+		}
+		if life.removedBy == "" {
+			life.removedBy = byOperator
+		}
+		j.past = append(j.past, life)
+	}
+	for _, beliefs := range j.beliefs {
+		for _, b := range beliefs {
+			if j.taken(b) {
+				j.mustNotice(b)
+			}
+		}
+	}
+	clear(j.newest)
+	clear(j.newestOf)
+}
+
+// lifeLocked is that of the key by which a worker holds.
+func (j *judge) lifeLocked(w *worker, name string, token int64) *keyLife {
+	isIt := func(life *keyLife) bool {
+		return life != nil && life.rev == token && life.owner == w.p.name && nameOf(life.key) == name
+	}
+	if life := j.lives[token]; isIt(life) {
+		return life
+	}
+	if i := slices.IndexFunc(j.past, isIt); i >= 0 {
+		return j.past[i]
+	}
+	return nil
 }
 
 // mustNotice makes sure that a hold whose key was taken away ends soon.
@@ -347,13 +400,13 @@ func (j *judge) enters(w *worker, name string, h *hold, c *call) *belief {
 			return
 		}
 		j.holds++
-		b.life = j.lives[h.token]
+		b.life = j.lifeLocked(w, name, h.token)
 		j.aloneLocked(b)
 		if j.side.judged {
 			j.firstLocked(b, v)
 			j.inTurnLocked(w, name, c)
 		}
-		if h.token > j.newest[name] {
+		if h.token > j.newest[name] && !j.taken(b) {
 			j.newest[name], j.newestOf[name] = h.token, w.line(name)
 		}
 		j.beliefs[name] = append(j.beliefs[name], b)
@@ -383,6 +436,9 @@ func (j *judge) firstLocked(b *belief, v fake.View) {
 		return
 	}
 	kvs := contenders(v, b.name)
+	for len(kvs) > 1 && j.lives[kvs[0].CreateRevision].revived {
+		kvs = kvs[1:] // b saw it go, before etcd was set back
+	}
 	switch {
 	case b.life == nil:
 		j.violatedLocked(notFirst, "%s: no key of %s was ever put at %d", b.who, b.name, b.hold.token)
@@ -449,6 +505,7 @@ func (j *judge) unlocked(b *belief, whole, certain bool, err error) {
 		j.violatedLocked(untruth, "%s: nil for token %d of %s, but the hold had ended: %v", b.who, b.hold.token, b.name, context.Cause(b.hold.ctx))
 	}
 	switch life := b.life; {
+	case life.revived: // it was released before
 	case said == done && j.sharing && life.removedBy == "": // its Session keeps it
 	case said == done && life.removedBy == "":
 		j.violatedLocked(untruth, "%s: nil for token %d of %s, but its key is there", b.who, life.rev, b.name)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -19,12 +20,13 @@ const (
 	blackHole scenario = "black hole" // what processes send and are sent vanishes
 	mixed     scenario = "mixed"      // everything but an operator
 	operator  scenario = "operator"   // keys and leases are taken away, in every other seed beside mixed
+	setBack   scenario = "set back"   // etcd is restored from a snapshot or wiped, in every other seed beside mixed
 	silent    scenario = "silent"     // one member answers nobody, for ever: no hold may be lost
 	calm      scenario = "calm"       // nothing: no hold may be lost
 )
 
 // scenarios are all of them, in the order of the tables.
-var scenarios = []scenario{blackHole, mixed, operator, silent, calm}
+var scenarios = []scenario{blackHole, mixed, operator, setBack, silent, calm}
 
 // scenarioOf is the scenario of a seed.
 func scenarioOf(seed uint64) scenario {
@@ -33,6 +35,8 @@ func scenarioOf(seed uint64) scenario {
 		return calm
 	case 13:
 		return silent
+	case 6, 11:
+		return setBack
 	}
 	return []scenario{blackHole, mixed, mixed, operator}[seed%4]
 }
@@ -61,6 +65,9 @@ func schedule(seed uint64, scenario scenario, ttl time.Duration) []fault {
 		return silence(r)
 	}
 	alone := seed/4%2 == 0
+	if scenario == setBack {
+		alone = seed/16%2 == 0
+	}
 	most := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second}[r.IntN(3)]
 	var faults []fault
 	for at := upTo(r, time.Second); at < faultsLast; at += upTo(r, most) + 100*time.Millisecond {
@@ -70,6 +77,8 @@ func schedule(seed uint64, scenario scenario, ttl time.Duration) []fault {
 			f = swallow(r, ttl)
 		case scenario == operator && (alone || r.IntN(2) == 0):
 			f = takeAway(r)
+		case scenario == setBack && (alone || r.IntN(4) == 0):
+			f = goBack(r, ttl)
 		default:
 			f = anyFault(r, ttl)
 		}
@@ -340,21 +349,26 @@ func lag(r *rand.Rand, ttl time.Duration) fault {
 
 func restart(r *rand.Rand, ttl time.Duration) fault {
 	i := r.IntN(members)
-	member := fmt.Sprint("m", i)
-	return fault{lasts: 100*time.Millisecond + upTo(r, ttl), what: "down: " + member, start: func(w *world) func() {
-		refused := w.processNames()
-		w.cluster.Kill(i)
-		for _, name := range refused {
-			w.net.Refuse(name, member, true)
-			w.net.Reset(name, member)
-		}
-		return func() {
-			w.cluster.Boot(i)
-			for _, name := range refused {
-				w.net.Refuse(name, member, false)
-			}
-		}
+	return fault{lasts: 100*time.Millisecond + upTo(r, ttl), what: fmt.Sprint("down: m", i), start: func(w *world) func() {
+		return w.kill(i)
 	}}
+}
+
+// kill ends a member's process until boot.
+func (w *world) kill(i int) (boot func()) {
+	member := fmt.Sprint("m", i)
+	refused := w.processNames()
+	w.cluster.Kill(i)
+	for _, name := range refused {
+		w.net.Refuse(name, member, true)
+		w.net.Reset(name, member)
+	}
+	return func() {
+		w.cluster.Boot(i)
+		for _, name := range refused {
+			w.net.Refuse(name, member, false)
+		}
+	}
 }
 
 // atOnce is what the whole cluster does in an instant.
@@ -390,6 +404,39 @@ func takeAway(r *rand.Rand) fault {
 			w.cluster.DeleteKey(string(kv.Key))
 		}
 		return func() {}
+	}}
+}
+
+// goBack takes a snapshot, and has all members stopped and restored from it later.
+func goBack(r *rand.Rand, ttl time.Duration) fault {
+	age, down := upTo(r, 3*time.Second), 10*time.Millisecond+upTo(r, ttl)
+	wiped, another, passed := r.IntN(4) == 0, r.IntN(2) == 0, r.IntN(3) == 0
+	what := fmt.Sprintf("set back by %v, wiped %v, another cluster %v, passed %v", age, wiped, another, passed)
+	return fault{lasts: age + down, what: what, start: func(w *world) func() {
+		snapshot := w.cluster.Snapshot(wiped)
+		var mu sync.Mutex
+		var boots []func()
+		over := false
+		back := time.AfterFunc(age, func() {
+			mu.Lock()
+			defer mu.Unlock()
+			if over {
+				return
+			}
+			for i := range members {
+				boots = append(boots, w.kill(i))
+			}
+			w.cluster.SetBack(snapshot, another, passed)
+		})
+		return func() {
+			back.Stop()
+			mu.Lock()
+			defer mu.Unlock()
+			over = true
+			for _, boot := range boots {
+				boot()
+			}
+		}
 	}}
 }
 
