@@ -145,10 +145,11 @@ func (s *Session) endViewsLocked() {
 	}
 }
 
-// suspectLocked has the keys of all leases looked at soon.
+// suspectLocked has the keys of all leases looked at now.
 func (s *Session) suspectLocked() {
 	for l := range s.leases {
 		l.suspect = true
+		l.wakeKeeper()
 	}
 }
 

@@ -114,7 +114,7 @@ type lease struct {
 	retired      error             // why there are no new places; nil while there may be
 	ended        error             // why it is trusted no more; nil while it is
 	revoked      bool              // etcd has confirmed that it is gone
-	suspect      bool              // its keys are to be looked at soon
+	suspect      bool              // its keys are to be looked at now
 }
 
 // NewSession returns a Session. It validates the options and does no I/O; the
@@ -644,18 +644,18 @@ func (l *lease) keep(granted time.Time) {
 				next.Reset(time.Until(r.started.Add(max(l.ttl/3-rtt, l.ttl/8))))
 			}
 		case <-tick.C:
-			if !looking && l.lookDue(lastLook) {
-				sent := time.Now()
-				lastLook, looking = sent, true
-				l.s.spawn(func() {
-					looked <- l.look(ctx, sent)
-				})
-			}
 		case known := <-looked:
 			looking = false
 			if !known && !troubled {
 				next.Reset(0) // a renewal tells for certain
 			}
+		}
+		if !looking && l.lookDue(lastLook) {
+			sent := time.Now()
+			lastLook, looking = sent, true
+			l.s.spawn(func() {
+				looked <- l.look(ctx, sent)
+			})
 		}
 	}
 	stopAttempts()

@@ -184,6 +184,7 @@ type wait struct {
 	err     error         // once done
 	at      time.Duration // when it returned
 	cancel  context.CancelFunc
+	left    bool // it was seen to be in
 }
 
 // starts begins a Lock, which ends with the trial if not before.

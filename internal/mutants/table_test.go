@@ -161,6 +161,30 @@ var mutants = []mutant{
 		killers: []killer{named("TestDoLeavesTheNextHoldOfItsMutexAlone")},
 	},
 
+	// ---- etcd set back: rule 26
+
+	{
+		name: "etcd is never set back",
+		why:  "A cluster does not lose what was committed. A restore, a wipe and a move to another cluster do (rule 26).",
+		edits: []edit{{"era.go", `	case !sent.isOf(cluster) || revision < sentAt:
+		s.setBack(h, sent)
+`, `	case !sent.isOf(cluster) || revision < sentAt:
+`}},
+		killers: []killer{named("TestNoTwoHoldAfterEtcdWasSetBack")},
+	},
+	{
+		name:    "what a view does not know is gone",
+		why:     "The view has every event. It has not those between the snapshot that etcd was restored from and the revision that it had (rule 26).",
+		edits:   []edit{{"view.go", `v.deleted[e.key] > e.rev || shown && v.read[e.key] != e.rev`, `v.keys[e.key] != e.rev || shown && v.deleted[e.key] > e.rev`}},
+		killers: []killer{named("TestAViewFromBeforeASetBackLetsNobodyIn")},
+	},
+	{
+		name:    "a place from before a set-back counts",
+		why:     "It was first in line, as etcd had said. That was another line (rule 26).",
+		edits:   []edit{{"era.go", `func (p *place) staleLocked() bool { return p.era != p.s.era.Load() }`, `func (p *place) staleLocked() bool { return false }`}},
+		killers: []killer{named("TestNoTwoHoldAfterEtcdWasSetBack")},
+	},
+
 	// ---- the line: rules 4, 12, 14, 19 and 20
 
 	{
@@ -234,7 +258,7 @@ var mutants = []mutant{
 	{
 		name: "a view without a read",
 		why:  "The line is in the answer to the put, and the watch tells what changes. Not what has changed in between (rule 20).",
-		edits: []edit{{"view.go", `				if !v.read() {
+		edits: []edit{{"view.go", `				if !v.readLine() || v.s.elsewhere(resp.Header) {
 					return
 				}
 `, `				v.s.mu.Lock()
@@ -245,6 +269,7 @@ var mutants = []mutant{
 						v.keys[e.key] = e.rev
 					}
 				}
+				v.read, v.deleted = maps.Clone(v.keys), make(map[string]int64)
 				v.s.unlock()
 `}},
 		killers: []killer{simulation(250), named("TestAViewMissesNothingBeforeItsWatch")},
@@ -263,7 +288,7 @@ var mutants = []mutant{
 		why:  "Whoever was before has gone, so it is one's turn. Not if that one was a waiter, too (rule 20).",
 		edits: []edit{
 			{"watch.go", `					return p.look(ctx, c, at)
-`, `					p.setLine(nil)
+`, `					p.setLine(nil, p.s.era.Load())
 					return nil
 `},
 			{"view.go", `		if slices.ContainsFunc(p.ahead, gone) {
@@ -291,12 +316,11 @@ var mutants = []mutant{
 	{
 		name: "a revision that the member does not have yet ends the wait",
 		why:  "An error of a read is an error. This one passes by itself (rule 20).",
-		edits: []edit{{"watch.go", `			return get(ctx, clientv3.WithRev(at), clientv3.WithSerializable())
-		})
+		edits: []edit{{"watch.go", `			p.s.heard(resp.Header, sent, 0) // of the past, by a member that may be behind
+		}
 	}
-`, `			return get(ctx, clientv3.WithRev(at), clientv3.WithSerializable())
-		})
-		if err != nil {
+`, `			p.s.heard(resp.Header, sent, 0) // of the past, by a member that may be behind
+		} else {
 			return err
 		}
 	}

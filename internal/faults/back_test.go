@@ -1,0 +1,222 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/etcdutl/v3/snapshot"
+	"go.uber.org/zap"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// save writes a snapshot of etcd into a file.
+func (s *servers) save(tr *trial) (path string) {
+	tr.Helper()
+	client := s.client(tr, s.at(0))
+	defer client.Close()
+	from, err := client.Snapshot(tr.bounded(patience))
+	require.NoError(tr, err)
+	defer from.Close()
+	path = filepath.Join(tr.TempDir(), "snapshot.db")
+	to, err := os.Create(path)
+	require.NoError(tr, err)
+	defer to.Close()
+	_, err = io.Copy(to, from)
+	require.NoError(tr, err)
+	return path
+}
+
+// goBack stops all members and starts them again from a snapshot, as etcdutl restores it,
+// or from nothing if path is "". They keep their names and addresses, and so the cluster
+// keeps its id.
+func (s *servers) goBack(tr *trial, path string) {
+	tr.Helper()
+	for i := range s.members {
+		s.kill(i)
+	}
+	for i, m := range s.members {
+		dir := m.flag("--data-dir")
+		require.NoError(tr, os.RemoveAll(dir))
+		if path != "" {
+			require.NoError(tr, snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
+				SnapshotPath: path, Name: m.flag("--name"), OutputDataDir: dir,
+				PeerURLs:            []string{m.flag("--initial-advertise-peer-urls")},
+				InitialCluster:      m.flag("--initial-cluster"),
+				InitialClusterToken: "etcd-cluster", // etcd's default
+			}))
+		}
+		s.restart(i)
+	}
+	s.serves()
+}
+
+// flag is the value of one of the member's flags.
+func (m *server) flag(name string) string {
+	for i, arg := range m.args {
+		if arg == name {
+			return m.args[i+1]
+		}
+	}
+	return ""
+}
+
+// S30. Where etcd is set back, nobody gets in beside another, everybody is told whose key
+// went, and the line goes on.
+//
+//	a holds, n wait | other keys are written | etcd is set back, to before or after a and
+//	they queued | a unlocks: nil if its key came back, else a loss | all n get in, one
+//	at a time | other keys are written until etcd is past its old revision, all n lock and
+//	unlock meanwhile
+func TestS30WhereEtcdIsSetBackNoTwoHoldAndTheLineGoesOn(t *testing.T) {
+	t.Parallel()
+	type world struct {
+		name    string
+		members int
+		kept    bool // a's key and those of who waits come back
+		back    func(tr *trial, s, other *servers, clients []*clientv3.Client, saved string)
+	}
+	worlds := []world{
+		{"restored from a snapshot with the line", 1, true, func(tr *trial, s, _ *servers, _ []*clientv3.Client, saved string) {
+			s.goBack(tr, saved)
+		}},
+		{"restored from a snapshot before the line, 3 members", 3, false, func(tr *trial, s, _ *servers, _ []*clientv3.Client, saved string) {
+			s.goBack(tr, saved)
+		}},
+		{"wiped", 1, false, func(tr *trial, s, _ *servers, _ []*clientv3.Client, _ string) {
+			s.goBack(tr, "")
+		}},
+		{"the clients moved to another cluster", 1, false, func(_ *trial, _, other *servers, clients []*clientv3.Client, _ string) {
+			for _, c := range clients {
+				c.SetEndpoints(other.endpoints()...)
+			}
+		}},
+	}
+	for _, w := range worlds {
+		for _, n := range []int{1, 4, 20} {
+			name := fmt.Sprintf("%s, waiters %d", w.name, n)
+			t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
+				prove(t, row{
+					id: "S30", name: name, quick: 1, lanes: 2, noPeer: true,
+					fault: "etcd set back: " + name,
+					must:  "0 overlaps; a key that went is told in <= 2 s; all get in <= 5 s after the release",
+				}, func(tr *trial) {
+					s := startServers(tr, w.members)
+					admin := s.client(tr)
+					clients := []*clientv3.Client{admin}
+					open := func(who string) *party {
+						client := s.client(tr)
+						clients = append(clients, client)
+						return tr.partyOf(who, client, 10*ttl)
+					}
+					other := startServers(tr, 1, "--initial-cluster-token", "another")
+					saved := s.save(tr)
+					a := open("a")
+					a.locks()
+					var waiting []*wait
+					for i := range n {
+						waiting = append(waiting, open(fmt.Sprint("b", i)).starts(context.Background()))
+					}
+					tr.queue(admin, 1+n)
+					if w.kept {
+						saved = s.save(tr)
+					}
+					writeOthers(tr, admin, 200)
+					reached := revisionOf(tr, admin)
+
+					if !w.kept {
+						a.leaves() // another may get in before a is told, as with any key that is taken
+						tr.forgets()
+					}
+					w.back(tr, s, other, clients, saved)
+					if w.kept {
+						a.unlocks()
+					} else {
+						served := now()
+						a.loses(patience)
+						told := now() - served
+						tr.figures.longest("time until the holder was told", told)
+						tr.must(told <= 2*time.Second, "a was told %v after etcd was back", told)
+						tr.must(ours.lost(a.releases(patience)), "a is not told of its loss")
+					}
+					released := now()
+					for range waiting {
+						next := first(tr, waiting, 5*time.Second+slack)
+						tr.figures.longest("time until one more got in", next.at-released)
+						tr.must(next.at-released <= 5*time.Second, "%s got in %v after the release", next.p.who, next.at-released)
+						released = now()
+						next.p.unlocks()
+					}
+
+					var all sync.WaitGroup
+					past := make(chan struct{})
+					for _, w := range waiting {
+						all.Go(func() {
+							for {
+								select {
+								case <-past:
+									return
+								default:
+								}
+								if w.p.tries(tr.bounded(patience), "Lock") == nil {
+									time.Sleep(time.Millisecond)
+									_ = w.p.releases(patience)
+								}
+							}
+						})
+					}
+					for revisionOf(tr, admin) < reached+200 {
+						writeOthers(tr, admin, 10)
+					}
+					close(past)
+					all.Wait()
+				})
+			})
+		}
+	}
+}
+
+// first waits until one more of those that wait has got in, and takes it off.
+func first(tr *trial, waiting []*wait, d time.Duration) (in *wait) {
+	tr.Helper()
+	tr.must(eventually(d, func() bool {
+		for _, w := range waiting {
+			select {
+			case <-w.done:
+				if !w.left {
+					in = w
+					return true
+				}
+			default:
+			}
+		}
+		return false
+	}), "nobody has got in after %v", d)
+	in.left = true
+	tr.must(in.err == nil, "%s: Lock: %v", in.p.who, in.err)
+	return in
+}
+
+func revisionOf(tr *trial, client *clientv3.Client) int64 {
+	tr.Helper()
+	resp, err := client.Get(tr.bounded(patience), "x")
+	require.NoError(tr, err)
+	return resp.Header.Revision
+}
+
+// writeOthers writes keys that have nothing to do with the lock.
+func writeOthers(tr *trial, client *clientv3.Client, n int) {
+	tr.Helper()
+	for range n {
+		_, err := client.Put(tr.bounded(patience), "something else", "")
+		require.NoError(tr, err)
+	}
+}
