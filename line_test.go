@@ -724,8 +724,8 @@ func TestALongLineGetsInWhateverBecomesOfItsWatches(t *testing.T) {
 }
 
 // A view that is still there from an earlier wait, and whose events are late, learns of
-// the line by its re-check. The deletion of the holder's key at its earlier use, which
-// comes after that, lets nobody in.
+// the line by its re-check. The deletions of the holder's key and of the own one at their
+// earlier uses, which come after that, let nobody in and cost no place.
 func TestAViewTakesNoEventTwice(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		holder := mutexIn(t, processIn(t, etcd, "holder"), "n")
@@ -740,13 +740,22 @@ func TestAViewTakesNoEventTwice(t *testing.T) {
 		synctest.Wait()
 
 		etcd.Intercept(fromNth(1, fake.Event, fake.Effect{Delay: 2 * time.Second}))
+		lockWithin(t, waiter, time.Second)
+		own := waiter.Key()
+		require.NoError(t, waiter.Unlock(context.Background()))
 		lockWithin(t, holder, time.Second)
 		key := holder.Key()
 		require.NoError(t, holder.Unlock(context.Background()))
 		hold := lockWithin(t, holder, time.Second)
 		require.Equal(t, key, holder.Key())
 		go func() { in <- waiter.Lock(context.Background()) }()
+		synctest.Wait()
+		line := etcd.Keys("n/")
+		require.Equal(t, []string{key, own}, line)
+		puts := len(etcd.Calls(fake.Txn))
 		time.Sleep(20 * time.Second)
+		require.Equal(t, line, etcd.Keys("n/"))
+		require.Len(t, etcd.Calls(fake.Txn), puts, "the waiter queued anew")
 		require.NoError(t, hold.Err())
 		require.Empty(t, in, "both are in")
 		require.NoError(t, holder.Unlock(context.Background()))
