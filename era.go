@@ -126,8 +126,8 @@ func (s *Session) setBack(h header, ended *era) {
 		s.verifying = true
 		s.goLocked(s.verify)
 	}
-	if now := time.Now(); now.Sub(s.setBackLogged) >= setBackLogEvery {
-		s.setBackLogged = now
+	if now := time.Now(); now.Sub(s.backLogged) >= setBackLogEvery {
+		s.backLogged = now
 		s.log(slog.LevelWarn, "etcd was set back", "revision", revision, "known", known,
 			"cluster", h.GetClusterId(), "before", ended.cluster.Load())
 	}

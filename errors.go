@@ -213,6 +213,14 @@ func notApplied(err error) bool {
 	return refused(err) || answered(err, textLeaseNotFound) || answered(err, textTooManyRequests)
 }
 
+// closeUnconfirmed is the error of a Session's Close that etcd did not confirm in time.
+func closeUnconfirmed(why error) error {
+	return &opError{
+		text:  fmt.Sprintf("etcdlock: close: release not confirmed: %s", bare(why)),
+		wraps: []error{ErrUnconfirmed, why},
+	}
+}
+
 // unconfirmed is the error of an Unlock that etcd did not confirm in time.
 func unconfirmed(name string, reasons ...error) error {
 	return failed("unlock", name, append([]error{ErrUnconfirmed}, reasons...)...)

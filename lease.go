@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -65,21 +66,22 @@ type Session struct {
 	// mu guards what follows and the mutable state of every lease, line, place
 	// and hold of the Session. It is never held across a call to etcd, to the
 	// user's code, or to the cancel function of a context; see unlock.
-	mu            sync.Mutex
-	current       *lease // for new places, nil if there is none
-	granting      *grant // under way, or nil; it owns grantRetry
-	grantRetry    backoff
-	leases        map[*lease]struct{}
-	lines         map[string]*line
-	lastHeard     time.Time       // when a watch last told something
-	verifying     bool            // holds of an era before are being read
-	setBackLogged time.Time       // when it was last logged that etcd was set back
-	sweepAt       int             // size of lines at which unused ones are dropped
-	after         []func()        // for unlock to call
-	tasks         int             // goroutines running
-	quiet         []chan struct{} // closed when tasks reaches 0
-	closed        bool
-	left          error // why a lease could not be revoked by Close
+	mu         sync.Mutex
+	current    *lease // for new places, nil if there is none
+	granting   *grant // under way, or nil; it owns grantRetry
+	grantRetry backoff
+	leases     map[*lease]struct{}
+	lines      map[string]*line
+	lastHeard  time.Time       // when a watch last told something
+	verifying  bool            // holds of an era before are being read
+	backLogged time.Time       // when it was last logged that etcd was set back
+	sweepAt    int             // size of lines at which unused ones are dropped
+	after      []func()        // for unlock to call
+	tasks      int             // goroutines running
+	quiet      []chan struct{} // closed when tasks reaches 0
+	closed     bool
+	closing    int   // calls that wait until it is
+	left       error // why a lease could not be revoked by Close
 }
 
 // A lease is one etcd lease and what is known of it.
@@ -107,14 +109,15 @@ type lease struct {
 	// Guarded by Session.mu.
 	trustedUntil time.Time
 	expiry       *time.Timer
-	places       map[string]*place // by key: all that the Session accounts for
-	users        int               // places that hold, wait or are being released
-	releases     int               // calls of place.release under way
-	idleSince    time.Time         // when users became 0
-	retired      error             // why there are no new places; nil while there may be
-	ended        error             // why it is trusted no more; nil while it is
-	revoked      bool              // etcd has confirmed that it is gone
-	suspect      bool              // its keys are to be looked at now
+	places       map[string]*place  // by key: all that the Session accounts for
+	users        int                // places that hold, wait or are being released
+	releases     int                // holds that have ended whole, and whose release is under way
+	ending       map[*hold]struct{} // holds that have ended, and whose contexts may not have
+	idleSince    time.Time          // when users became 0
+	retired      error              // why there are no new places; nil while there may be
+	ended        error              // why it is trusted no more; nil while it is
+	revoked      bool               // etcd has confirmed that it is gone
+	suspect      bool               // its keys are to be looked at now
 }
 
 // NewSession returns a Session. It validates the options and does no I/O; the
@@ -190,9 +193,9 @@ func (s *Session) Lease() clientv3.LeaseID {
 // revoking the lease, and stops every goroutine. It waits for that until ctx ends.
 //
 // It returns nil if nothing is left behind, and when the Session was closed
-// before. An error that is [ErrUnconfirmed] says that etcd did not confirm in
-// time: the Session is closed all the same, its lease is renewed no more, and its
-// keys go within the TTL. A ctx that had ended before the call leaves 50 ms for it, one
+// before. Of several calls at once each waits, within its own ctx. An error that is
+// [ErrUnconfirmed] says that etcd did not confirm in time: the Session is closed all
+// the same, its lease is renewed no more, and its keys go within the TTL. A ctx that had ended before the call leaves 50 ms for it, one
 // that never ends two TTLs.
 // After a nil ctx nothing has happened.
 func (s *Session) Close(ctx context.Context) error {
@@ -206,10 +209,19 @@ func (s *Session) Close(ctx context.Context) error {
 	defer cancel()
 
 	s.mu.Lock()
-	if s.closed {
+	switch {
+	case s.closing > 0:
+	case s.closed:
 		s.unlock()
 		return nil
+	default:
+		s.closeLocked()
 	}
+	return s.closesLocked(ctx)
+}
+
+// closeLocked ends whatever there is. The keepers revoke the leases.
+func (s *Session) closeLocked() {
 	s.closed = true
 	for _, l := range s.lines {
 		l.cancelLocked(nil)
@@ -227,12 +239,21 @@ func (s *Session) Close(ctx context.Context) error {
 	for l := range s.leases {
 		l.wakeKeeper()
 	}
+}
+
+// closesLocked unlocks mu and waits until the Session is closed. The work goes on until the
+// last one that waits for it has no time left.
+func (s *Session) closesLocked(ctx context.Context) error {
+	s.closing++
 	quiet := s.quietLocked()
 	s.unlock()
 
 	select {
 	case <-quiet:
 	case <-ctx.Done():
+		if !s.isLastClosing() {
+			return closeUnconfirmed(context.Cause(ctx))
+		}
 		s.cancel() // makes every goroutine return
 		<-quiet
 	}
@@ -240,13 +261,23 @@ func (s *Session) Close(ctx context.Context) error {
 
 	s.mu.Lock()
 	defer s.unlock()
+	s.closing--
 	if s.left != nil {
-		return &opError{
-			text:  fmt.Sprintf("etcdlock: close: release not confirmed: %s", bare(s.left)),
-			wraps: []error{ErrUnconfirmed, s.left},
-		}
+		return closeUnconfirmed(s.left)
 	}
 	return nil
+}
+
+// isLastClosing reports whether nobody else waits until the Session is closed. Otherwise the
+// caller does not, either, from here on.
+func (s *Session) isLastClosing() bool {
+	s.mu.Lock()
+	defer s.unlock()
+	if s.closing == 1 {
+		return true
+	}
+	s.closing--
+	return false
 }
 
 // afterLocked has f called once mu is unlocked: cancelling a context runs code that
@@ -510,13 +541,30 @@ func (l *lease) renewed(attemptStarted time.Time, ttl time.Duration) {
 	}
 }
 
-// releasing counts the releases under way.
-func (l *lease) releasing(n int) {
-	l.s.mu.Lock()
-	defer l.s.unlock()
-	l.releases += n
+// releasedLocked counts a release that is over. Where a hold ends whole its release counts in
+// the same critical section: Close does not revoke the lease under it.
+func (l *lease) releasedLocked() {
+	l.releases--
 	if l.s.closed {
 		l.wakeKeeper()
+	}
+}
+
+// endingLocked notes that h has ended, and that its contexts are about to.
+func (l *lease) endingLocked(h *hold) {
+	if l.ending == nil {
+		l.ending = make(map[*hold]struct{})
+	}
+	l.ending[h] = struct{}{}
+}
+
+// endContexts ends the contexts of all holds on the lease that have ended.
+func (l *lease) endContexts() {
+	l.s.mu.Lock()
+	holds := slices.Collect(maps.Keys(l.ending))
+	l.s.unlock()
+	for _, h := range holds {
+		h.endContexts()
 	}
 }
 
@@ -934,6 +982,7 @@ func (l *lease) sweep(ctx context.Context, keys []string) error {
 // revoke gives the lease back, and with it every key that is left. It tries until
 // etcd confirms, the lease must have expired, or the Session ends.
 func (l *lease) revoke() {
+	l.endContexts()
 	s := l.s
 	revoke := func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) {
 		return s.client.Revoke(ctx, l.id)

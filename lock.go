@@ -33,15 +33,23 @@ type Mutex struct {
 	cfg  *config
 
 	// Guarded by s.mu.
-	hold   *hold // the current one, until Unlock or Close, lost or not
-	depth  int   // Locks of this Mutex that nest in hold
-	closed bool
+	hold    *hold // the current one, until Unlock or Close, lost or not
+	depth   int   // Locks of this Mutex that nest in hold
+	closed  bool
+	closing *closing // nil unless a call of Close is under way
 }
 
 // A hold is the time from a Lock to its Unlock.
 //
 // Invariant: once cause is set the hold has ended, and it is set before etcd can
 // give the lock to another by expiry: with the lease, at trustedUntil.
+//
+// Invariant: what frees a name (a release, a removal, the revocation of the lease, the next
+// turn in the local line) begins only after every context of the hold has been cancelled, and
+// with it every context that comes from one of these. The contexts are cancelled without mu,
+// so others may be at work meanwhile: whoever frees a name calls endContexts first, and does
+// not count on the one who ended the hold. (Do not free a name in the critical section that
+// ends the hold. TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn.)
 type hold struct {
 	// Set once, then only read.
 	m     *Mutex
@@ -52,9 +60,9 @@ type hold struct {
 	timer *time.Timer // for most
 
 	// Guarded by Session.mu.
-	depth    int   // Locks that nest, of all Mutexes
-	cause    error // why it ended, nil while it is whole
-	contexts map[*holdContext]struct{}
+	depth    int                       // Locks that nest, of all Mutexes
+	cause    error                     // why it ended, nil while it is whole
+	contexts map[*holdContext]struct{} // fixed once cause is set, nil once all have ended
 }
 
 // A line is the local line for one name: the goroutines of a Session wait here,
@@ -448,19 +456,46 @@ func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 		s.unlock()
 		return err
 	}
-	if endedBefore := h.endLocked(ErrUnlocked); endedBefore {
-		err := h.lossLocked()
-		h.place.abandonLocked(false)
-		s.passLocked(h.line, nil, nil)
-		s.unlock()
-		return err
+	endedBefore := h.endLocked(ErrUnlocked)
+	if !endedBefore {
+		h.place.lease.releases++ // from here on Close waits
 	}
-	if s.passOnLocked(h) || s.lingerLocked(h) {
-		s.unlock()
-		return nil
-	}
+	err := h.lossLocked()
 	s.unlock()
-	return h.release(ctx)
+	h.endContexts()
+	switch {
+	case endedBefore:
+		h.clear()
+		return err
+	case h.keep():
+		return nil
+	default:
+		return h.release(ctx)
+	}
+}
+
+// clear has the key of a hold removed that was lost, and gives its turn to the next in the
+// local line. It returns what abandon does.
+func (h *hold) clear() (removed <-chan struct{}) {
+	s := h.m.s
+	s.mu.Lock()
+	defer s.unlock()
+	removed = h.place.abandonLocked(false)
+	s.passLocked(h.line, nil, nil)
+	return removed
+}
+
+// keep keeps the key of a hold that has ended whole for the next one of the Session, if
+// WithHandoff or WithLinger want that. Otherwise it is to be released.
+func (h *hold) keep() bool {
+	s := h.m.s
+	s.mu.Lock()
+	defer s.unlock()
+	if s.closed || !s.passOnLocked(h) && !s.lingerLocked(h) {
+		return false
+	}
+	h.place.lease.releasedLocked()
+	return true
 }
 
 // covers reports whether h is a hold of m's name in m's Session.
@@ -497,7 +532,8 @@ func (s *Session) outlive(ctx context.Context, ends func(*hold) bool, ifEnded ti
 }
 
 // release gives the key of a hold that has ended whole back to etcd, and its turn to
-// the next in the local line, whose key is put by the same transaction.
+// the next in the local line, whose key is put by the same transaction. Whoever ended the
+// hold has counted the release among those of the lease.
 func (h *hold) release(ctx context.Context) error {
 	s := h.m.s
 	s.mu.Lock()
@@ -513,6 +549,7 @@ func (h *hold) release(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.unlock()
+	h.place.lease.releasedLocked()
 	if errors.Is(err, ErrLost) {
 		h.reportLocked(err)
 	} else {
@@ -631,8 +668,9 @@ func (m *Mutex) whole(f func(*hold)) {
 // ErrNotHeld. A Mutex from [New] gives its lease back and has no goroutine left; a
 // Session's Mutex leaves the Session as it is.
 //
-// It returns nil if its hold left nothing behind, and when the Mutex was closed before.
-// (Keys of waits that it ended are removed in the background.) An error that is
+// It returns nil if its hold left nothing behind, and when the Mutex was closed before. If
+// another call is closing it, or its Session, it waits for that within ctx, and says what came
+// of it. (Keys of waits that it ended are removed in the background.) An error that is
 // [ErrUnconfirmed] says that etcd did not confirm before ctx ended; what is left goes
 // within the TTL. A ctx that had ended before the call leaves 50 ms for it. After a nil
 // ctx nothing has happened.
@@ -651,33 +689,71 @@ func (m *Mutex) Close(ctx context.Context) error {
 	defer cancel()
 
 	s.mu.Lock()
-	if m.closed {
+	underWay := m.closing
+	switch {
+	case s.closing > 0: // which frees all that m may have held
+		m.closed = true
+		return s.closesLocked(ctx)
+	case underWay != nil:
+		s.unlock()
+		select {
+		case <-underWay.done:
+			return underWay.err
+		case <-ctx.Done():
+			return unconfirmed(m.name, context.Cause(ctx))
+		}
+	case m.closed:
 		s.unlock()
 		return nil
 	}
 	m.closed = true
-	var removed <-chan struct{}
+	m.closing = &closing{done: make(chan struct{})}
+	var kept <-chan struct{}
 	if l := s.lines[m.name]; l != nil {
 		l.cancelLocked(m)
 		if l.kept != nil && l.kept.hold.m == m {
-			removed = l.giveWayLocked()
+			kept = l.giveWayLocked()
 		}
 	}
 	h := m.hold
 	m.hold, m.depth = nil, 0
-	switch {
-	case h == nil || h.depth == 0:
-	case h.closeLocked(): // it had ended before
-		removed = h.place.abandonLocked(false)
-		s.passLocked(h.line, nil, nil)
-	default:
-		s.unlock()
-		if err := h.release(ctx); errors.Is(err, ErrUnconfirmed) {
-			return err
-		}
-		return nil
+	if h != nil && h.depth == 0 {
+		h = nil // it nested in a hold that was closed
+	}
+	endedBefore := h != nil && h.closeLocked()
+	if h != nil && !endedBefore {
+		h.place.lease.releases++ // as in unlock
 	}
 	s.unlock()
+
+	err := m.free(ctx, h, endedBefore, kept)
+	s.mu.Lock()
+	defer s.unlock()
+	m.closing.err = err
+	close(m.closing.done)
+	m.closing = nil
+	return err
+}
+
+// A closing is a call of Mutex.Close that is under way. Others wait for it.
+type closing struct {
+	done chan struct{}
+	err  error // written before done is closed
+}
+
+// free frees the name for Close: of the hold h that it has ended, nil if there is none, or
+// of a key that lingered.
+func (m *Mutex) free(ctx context.Context, h *hold, endedBefore bool, removed <-chan struct{}) error {
+	if h != nil {
+		h.endContexts()
+		if !endedBefore {
+			if err := h.release(ctx); errors.Is(err, ErrUnconfirmed) {
+				return err
+			}
+			return nil
+		}
+		removed = h.clear()
+	}
 	if removed == nil {
 		return nil
 	}
@@ -873,7 +949,7 @@ func (s *Session) passOnLocked(h *hold) bool {
 // finds it given up; and it is given up once a view tells of others, or there is none.
 func (s *Session) lingerLocked(h *hold) bool {
 	l, p, linger := h.line, h.place, h.m.cfg.linger
-	if linger == 0 || len(l.waiting) > 0 || !p.lastsLocked() {
+	if linger == 0 || h.m.closed || len(l.waiting) > 0 || !p.lastsLocked() {
 		return false
 	}
 	switch v := l.view; {
@@ -1021,14 +1097,34 @@ func (h *hold) endLocked(cause error) (endedBefore bool) {
 	if h.timer != nil {
 		h.timer.Stop()
 	}
-	for c := range h.contexts {
-		h.m.s.afterLocked(func() { c.end(cause) })
+	if len(h.contexts) > 0 {
+		h.place.lease.endingLocked(h)
+		h.m.s.afterLocked(h.endContexts)
 	}
-	h.contexts = nil
 	if cause != ErrUnlocked && cause != ErrClosed {
 		h.reportLocked(cause)
 	}
 	return false
+}
+
+// endContexts ends the contexts of h, which has ended itself. When it returns they all have,
+// and all that come from them, whoever else is at it: to cancel a context is to wait for one
+// who is just cancelling it.
+func (h *hold) endContexts() {
+	s := h.m.s
+	s.mu.Lock()
+	cause, contexts := h.cause, h.contexts
+	s.unlock()
+	if contexts == nil {
+		return
+	}
+	for c := range contexts {
+		c.end(cause)
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	h.contexts = nil
+	delete(h.place.lease.ending, h)
 }
 
 // closeLocked ends h for all Mutexes that nest in it.
@@ -1212,10 +1308,14 @@ func (h *hold) add(c *holdContext) error {
 	return nil
 }
 
+// forget takes c, which has ended with its parent, off h.
 func (h *hold) forget(c *holdContext) {
+	c.cancel(nil) // waits until those that come from it have ended, too
 	h.m.s.mu.Lock()
 	defer h.m.s.unlock()
-	delete(h.contexts, c)
+	if h.cause == nil {
+		delete(h.contexts, c)
+	}
 }
 
 // nestsIn returns the hold of m's name and Session that ctx comes from, if that has

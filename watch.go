@@ -655,8 +655,6 @@ func (p *place) tellLocked() {
 // of the longest hold, may be zero for none.
 func (p *place) release(ctx context.Context, most time.Time, next *place) (nextQueued bool, err error) {
 	s := p.s
-	p.lease.releasing(+1) // Close does not revoke the lease under it
-	defer p.lease.releasing(-1)
 	del := clientv3.OpDelete(p.key)
 	// A key that was put over, without the lease, stands in line no more.
 	bound := clientv3.Compare(clientv3.LeaseValue(p.key), "=", p.lease.id)
@@ -808,7 +806,9 @@ func (p *place) abandonLocked(unsure bool) <-chan struct{} {
 	p.removed = make(chan struct{})
 	p.stopUsingLocked()
 	if !p.sent || p.s.closed { // Close revokes the lease, and the key with it
-		p.removedLocked(0)
+		if !p.s.closed { // until then it is accounted for: no look takes it for a stray key
+			p.removedLocked(0)
+		}
 		close(p.removed)
 		return p.removed
 	}
@@ -822,11 +822,22 @@ func (p *place) abandonLocked(unsure bool) <-chan struct{} {
 	return p.removed
 }
 
+// endContexts ends the contexts of the hold that has ended at p.
+func (p *place) endContexts() {
+	p.s.mu.Lock()
+	h := p.hold
+	p.s.unlock()
+	if h != nil {
+		h.endContexts()
+	}
+}
+
 // remove removes p's key for certain. Without a known revision it removes whatever
 // is there under p's name, which is nobody else's and will not be used again.
 func (p *place) remove() {
 	s := p.s
 	defer close(p.removed)
+	p.endContexts()
 	read, del := p.readLine(), clientv3.OpDelete(p.key)
 	ctx := p.lease.live // when it ends, so does the key
 	if p.after != nil {

@@ -62,6 +62,43 @@ var mutants = []mutant{
 		killers: []killer{named("TestTheFirstLookNeedsNoTimer")},
 	},
 	{
+		name: "Close revokes while the contexts end",
+		why:  "Close has told every hold of its end, and wakes the keeper in the same breath. The contexts are cancelled one by one, and etcd is faster (rule 1).",
+		edits: []edit{{"lease.go", `	l.endContexts()
+	s := l.s
+`, `	s := l.s
+`}},
+		killers: []killer{named("TestCloseEndsTheContextsOfAHundredNamesBeforeItFreesOne"), named("TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},
+	},
+	{
+		name: "a removal begins while the contexts end",
+		why:  "Whoever ends a hold cancels its contexts next, and the removal takes a request. The contexts of a hold may be many, and theirs may take time (rule 1, WithMaxHold).",
+		edits: []edit{{"watch.go", `	defer close(p.removed)
+	p.endContexts()
+`, `	defer close(p.removed)
+`}},
+		killers: []killer{named("TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},
+	},
+	{
+		name: "the turn is passed on at home while the contexts end",
+		why:  "The hold has ended, and nobody asks etcd. A goroutine of the hold may not have stopped, since its context has not ended yet (rule 4).",
+		edits: []edit{{"lock.go", `	s.unlock()
+	h.endContexts()
+	switch {
+	case endedBefore:
+`, `	if !endedBefore && !s.closed && s.passOnLocked(h) {
+		h.place.lease.releasedLocked()
+		s.unlock()
+		return nil
+	}
+	s.unlock()
+	h.endContexts()
+	switch {
+	case endedBefore:
+`}},
+		killers: []killer{named("TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},
+	},
+	{
 		name: "the wall clock is not looked at",
 		why:  "Go's monotonic clock cannot be set, so it is the better one. It stands still while a machine is suspended (rule 2).",
 		edits: []edit{
@@ -203,17 +240,9 @@ var mutants = []mutant{
 		h.m.s.passLocked(h.line, nil, nil)
 		h.reportLocked(cause)
 `},
-			{"lock.go", `		h.place.abandonLocked(false)
-		s.passLocked(h.line, nil, nil)
-		s.unlock()
-		return err
-`, `		h.place.abandonLocked(false)
-		s.unlock()
-		return err
-`},
-			{"lock.go", `		removed = h.place.abandonLocked(false)
-		s.passLocked(h.line, nil, nil)
-`, `		removed = h.place.abandonLocked(false)
+			{"lock.go", `	removed = h.place.abandonLocked(false)
+	s.passLocked(h.line, nil, nil)
+`, `	removed = h.place.abandonLocked(false)
 `},
 		},
 		killers: []killer{simulation(250), named("TestALostHoldExcludesItsSessionUntilUnlock")},
@@ -488,6 +517,34 @@ var mutants = []mutant{
 		return leaseRenew // a key that a revocation took away would look lost
 `, ``}},
 		killers: []killer{named("TestUnlockThatCloseOvertakesIsNoLoss")},
+	},
+	{
+		name: "a release counts from when it is sent",
+		why:  "Before that there is nothing for Close to wait for. The contexts are cancelled in between, Close revokes the lease, and Unlock calls that a loss (rules 6 and 22).",
+		edits: []edit{
+			{"lock.go", `		h.place.lease.releases++ // from here on Close waits
+`, ``},
+			{"lock.go", `		h.place.lease.releases++ // as in unlock
+`, ``},
+			{"lock.go", `	h.place.lease.releasedLocked()
+	return true
+`, `	return true
+`},
+			{"lock.go", `	next, put := s.nextLocked(h.line)
+`, `	h.place.lease.releases++
+	next, put := s.nextLocked(h.line)
+`},
+		},
+		killers: []killer{named("TestAnUnlockThatIsFollowedByCloseIsNoLoss")},
+	},
+	{
+		name: "a second Close does not wait",
+		why:  "The Session is closed already, as was asked. The program closes its client next, and the first Close cannot revoke the lease (rule 22).",
+		edits: []edit{{"lease.go", `	case s.closing > 0:
+	case s.closed:
+`, `	case s.closed:
+`}},
+		killers: []killer{named("TestACloseBesideAnotherWaitsAsWell")},
 	},
 	{
 		name:    "Break takes a contender without a token",
