@@ -15,7 +15,8 @@
 //
 // At most one Mutex holds a name at a time, in the sense that matters: the hold's
 // context has ended before etcd can give the lock to anybody else because the lease
-// expired. Unlock tells the truth: nil means held without a break until this release.
+// expired, and before this package gives it away itself. Unlock tells the truth: nil means
+// held without a break until this release, and a loss is a [*LostError] that says why.
 // Whatever answers were lost, no call leaves a key behind that blocks others: it is
 // removed, or goes with its lease, which is renewed for it no more. Every call returns
 // when its context ends. A Mutex stays usable through any outage.

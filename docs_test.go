@@ -138,6 +138,9 @@ func TestTheRunbookExplainsReasonsThatThereAre(t *testing.T) {
 	section, _, _ = strings.Cut(section, "\n## ")
 	reasons := regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(section, -1)
 	require.Len(t, reasons, 7)
+	for _, sentinel := range []string{"ErrExpired", "ErrSuspended", "ErrKeyDeleted", "ErrKeyOverwritten", "ErrLeaseRevoked", "ErrMaxHold"} {
+		require.Contains(t, section, "| `"+sentinel+"` |")
+	}
 	source := strings.ReplaceAll(library(t), `"etcdlock: `, `"`)
 	for _, reason := range reasons {
 		require.Contains(t, source, `"`+reason[1]+`"`)

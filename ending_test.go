@@ -2,17 +2,25 @@ package etcdlock_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/etcdtest"
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
@@ -420,3 +428,277 @@ func TestACloseBesideAnotherWaitsAsWell(t *testing.T) {
 
 // permissionDenied is how etcd refuses.
 var permissionDenied = status.Error(codes.PermissionDenied, "etcdserver: permission denied")
+
+// reasons are those of a loss, by name.
+var reasons = map[string]error{
+	"ErrExpired":        etcdlock.ErrExpired,
+	"ErrSuspended":      etcdlock.ErrSuspended,
+	"ErrKeyDeleted":     etcdlock.ErrKeyDeleted,
+	"ErrKeyOverwritten": etcdlock.ErrKeyOverwritten,
+	"ErrLeaseRevoked":   etcdlock.ErrLeaseRevoked,
+	"ErrMaxHold":        etcdlock.ErrMaxHold,
+}
+
+// requireReasons asks that err has exactly these of the reasons, and whatever else is wanted.
+func requireReasons(t *testing.T, err error, want ...error) {
+	t.Helper()
+	for name, reason := range reasons {
+		require.Equal(t, slices.Contains(want, reason), errors.Is(err, reason), "%s of: %v", name, err)
+	}
+	for _, target := range want {
+		require.ErrorIs(t, err, target)
+	}
+}
+
+// Whoever takes a lock away, the context of the hold, Unlock and Trace say the same of it, by
+// errors.Is. (ErrSuspended has a test of its own: a bubble has no wall clock.)
+func TestALossHasAReasonThatErrorsIsTells(t *testing.T) {
+	refused := fake.Effect{Before: permissionDenied}
+	silent := fake.Effect{Drop: true}
+	renewals := func(effects ...fake.Effect) func(fake.Call) fake.Effect {
+		return func(c fake.Call) fake.Effect {
+			if c.Method != fake.KeepAlive {
+				return fake.Effect{}
+			}
+			return effects[min(c.N, len(effects))-1]
+		}
+	}
+	for name, row := range map[string]struct {
+		opts    []etcdlock.Option
+		network func(fake.Call) fake.Effect
+		lose    func(etcd *fake.Server, s *etcdlock.Session, mu *etcdlock.Mutex)
+		unseen  bool // Unlock is the first to notice
+		want    []error
+		text    string // instead of theirs
+	}{
+		"no renewal is answered": {
+			network: renewals(silent), want: []error{etcdlock.ErrExpired},
+		},
+		"renewals fail": {
+			network: renewals(fake.Effect{Before: fake.Unavailable}), want: []error{etcdlock.ErrExpired},
+		},
+		"renewals are refused": {
+			network: renewals(refused),
+			want:    []error{etcdlock.ErrExpired, rpctypes.ErrPermissionDenied},
+		},
+		"renewals are refused, then not answered": {
+			network: renewals(refused, silent),
+			want:    []error{etcdlock.ErrExpired, rpctypes.ErrPermissionDenied},
+		},
+		"a renewal is refused and the next one is not; then none is answered": {
+			network: renewals(refused, fake.Effect{}, silent), want: []error{etcdlock.ErrExpired},
+		},
+		"its key is deleted": {
+			lose: func(etcd *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) { etcd.DeleteKey(mu.Key()) },
+			want: []error{etcdlock.ErrKeyDeleted},
+		},
+		"its key is deleted, and a watch tells": {
+			opts: []etcdlock.Option{etcdlock.WithLinger(time.Second)},
+			lose: func(etcd *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) { etcd.DeleteKey(mu.Key()) },
+			want: []error{etcdlock.ErrKeyDeleted},
+		},
+		"its key is deleted, and Unlock is the first to notice": {
+			lose:   func(etcd *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) { etcd.DeleteKey(mu.Key()) },
+			unseen: true,
+			want:   []error{etcdlock.ErrKeyDeleted},
+		},
+		"its key is put over": {
+			lose: func(etcd *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) { _ = etcd.PutKey(mu.Key(), 0) },
+			want: []error{etcdlock.ErrKeyOverwritten},
+		},
+		"its key is put over, and a watch tells": {
+			opts: []etcdlock.Option{etcdlock.WithLinger(time.Second)},
+			lose: func(etcd *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) { _ = etcd.PutKey(mu.Key(), 0) },
+			want: []error{etcdlock.ErrKeyOverwritten},
+		},
+		"its key is put over, and Unlock is the first to notice": {
+			lose:   func(etcd *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) { _ = etcd.PutKey(mu.Key(), 0) },
+			unseen: true,
+			want:   []error{etcdlock.ErrKeyOverwritten},
+		},
+		"its key is taken, and etcd does not answer how": {
+			lose: func(etcd *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
+				etcd.DeleteKey(mu.Key())
+				etcd.Intercept(fromNth(len(etcd.Calls(fake.Txn))+2, fake.Txn, silent))
+			},
+			unseen: true,
+			want:   []error{etcdlock.ErrKeyDeleted, etcdlock.ErrKeyOverwritten},
+			text:   "its key was deleted, or put over",
+		},
+		"its lease is revoked, and a look at the keys tells": {
+			lose: func(etcd *fake.Server, s *etcdlock.Session, _ *etcdlock.Mutex) { etcd.RevokeLease(s.Lease()) },
+			want: []error{etcdlock.ErrLeaseRevoked},
+		},
+		"its lease is revoked, and a renewal tells": {
+			network: fromNth(1, fake.TimeToLive, silent),
+			lose:    func(etcd *fake.Server, s *etcdlock.Session, _ *etcdlock.Mutex) { etcd.RevokeLease(s.Lease()) },
+			want:    []error{etcdlock.ErrLeaseRevoked, rpctypes.ErrLeaseNotFound},
+		},
+		"its lease is revoked, and the next Lock tells": {
+			lose: func(etcd *fake.Server, s *etcdlock.Session, _ *etcdlock.Mutex) {
+				etcd.RevokeLease(s.Lease())
+				other, _ := s.Mutex("y")
+				_ = other.Lock(context.Background())
+			},
+			want: []error{etcdlock.ErrLeaseRevoked, rpctypes.ErrLeaseNotFound},
+		},
+		"it is held for too long": {
+			opts: []etcdlock.Option{etcdlock.WithMaxHold(time.Second)},
+			want: []error{etcdlock.ErrMaxHold},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				told := make(chan error, 1)
+				s := processIn(t, etcd, "a", etcdlock.WithTrace(&etcdlock.Trace{
+					Lost: func(_ string, _ int64, _ time.Duration, reason error) { told <- reason },
+				}))
+				mu := mutexIn(t, s, "x", row.opts...)
+				etcd.Intercept(row.network)
+				hold := lockWithin(t, mu, time.Second)
+				synctest.Wait() // for the watch
+				if row.lose != nil {
+					row.lose(etcd, s, mu)
+				}
+				if !row.unseen {
+					endsAfter(t, hold, time.Now())
+					requireReasons(t, context.Cause(hold), row.want...)
+				}
+				err := mu.Unlock(in(t, 3*time.Second))
+				require.ErrorIs(t, err, etcdlock.ErrLost)
+				requireReasons(t, err, row.want...)
+				requireReasons(t, soonOr(t, told, "no loss is told"), row.want...)
+				for _, reason := range row.want {
+					text := strings.TrimPrefix(reason.Error(), "etcdlock: ")
+					if row.text != "" {
+						text = row.text
+					}
+					require.ErrorContains(t, err, text)
+				}
+				etcd.Intercept(nil)
+				synctest.Wait() // for the removal
+			})
+		})
+	}
+}
+
+// An operator who takes a right away may give it back: as long as the lease lives, so does
+// the hold.
+func TestRenewalsThatAreRefusedForAWhileLoseNothing(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		mu := mutexIn(t, processIn(t, etcd, "a"), "x")
+		etcd.Intercept(fromNth(1, fake.KeepAlive, fake.Effect{Before: permissionDenied}))
+		hold := lockWithin(t, mu, time.Second)
+		time.Sleep(virtualTTL * 3 / 4)
+		require.Greater(t, len(etcd.Calls(fake.KeepAlive)), 1)
+		etcd.Intercept(nil)
+		time.Sleep(10 * virtualTTL)
+		require.NoError(t, hold.Err(), context.Cause(hold))
+		require.NoError(t, mu.Unlock(context.Background()))
+	})
+}
+
+// Auth is enabled while a lock is held by a client without a user: etcd refuses what it asks
+// for from then on, and the loss says so.
+func TestALossByARefusalSaysWhatEtcdRefused(t *testing.T) {
+	etcdtest.VerifyNoLeaks(t)
+	cluster := etcdtest.Start(t, 1)
+	client := cluster.Client(t)
+	ctx := patient(t)
+	mu, err := etcdlock.New(client, "x", etcdlock.WithTTL(3*time.Second))
+	require.NoError(t, err)
+	require.NoError(t, mu.Lock(ctx))
+	hold := mu.Context(context.Background())
+
+	_, err = client.RoleAdd(ctx, "root")
+	require.NoError(t, err)
+	_, err = client.UserAdd(ctx, "root", "secret")
+	require.NoError(t, err)
+	_, err = client.UserGrantRole(ctx, "root", "root")
+	require.NoError(t, err)
+	_, err = client.AuthEnable(ctx)
+	require.NoError(t, err)
+	within(t, slack, "the loss", hold.Done())
+	t.Log(context.Cause(hold))
+	requireReasons(t, context.Cause(hold), etcdlock.ErrExpired, rpctypes.ErrUserEmpty)
+	require.ErrorIs(t, mu.Unlock(ctx), etcdlock.ErrLost)
+	require.ErrorIs(t, mu.Close(ctx), etcdlock.ErrUnconfirmed)
+}
+
+// Readiness checks ask Held: it says what Token says, whatever ends the hold.
+func TestHeldIsWhetherThereIsAToken(t *testing.T) {
+	require.False(t, (*etcdlock.Mutex)(nil).Held())
+	require.False(t, new(etcdlock.Mutex).Held())
+	forever := context.Background()
+	for name, row := range map[string]struct {
+		opts []etcdlock.Option
+		end  func(t *testing.T, etcd *fake.Server, s *etcdlock.Session, mu *etcdlock.Mutex)
+	}{
+		"Unlock": {end: func(t *testing.T, _ *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
+			require.NoError(t, mu.Unlock(forever))
+		}},
+		"Unlock of a key that lingers": {
+			opts: []etcdlock.Option{etcdlock.WithLinger(time.Minute)},
+			end: func(t *testing.T, _ *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
+				require.NoError(t, mu.Unlock(forever))
+			},
+		},
+		"the longest hold": {
+			opts: []etcdlock.Option{etcdlock.WithMaxHold(time.Second)},
+			end: func(*testing.T, *fake.Server, *etcdlock.Session, *etcdlock.Mutex) {
+				time.Sleep(time.Second)
+			},
+		},
+		"the end of the trust": {end: func(_ *testing.T, etcd *fake.Server, _ *etcdlock.Session, _ *etcdlock.Mutex) {
+			etcd.Cut("a")
+			time.Sleep(virtualTTL)
+		}},
+		"an operator": {end: func(_ *testing.T, etcd *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
+			etcd.DeleteKey(mu.Key())
+			time.Sleep(2 * time.Second)
+		}},
+		"Close of the Mutex": {end: func(t *testing.T, _ *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
+			require.NoError(t, mu.Close(forever))
+		}},
+		"Close of the Session": {end: func(t *testing.T, _ *fake.Server, s *etcdlock.Session, _ *etcdlock.Mutex) {
+			require.NoError(t, s.Close(forever))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				s := processIn(t, etcd, "a")
+				mu := mutexIn(t, s, "x", row.opts...)
+				require.False(t, mu.Held(), "before")
+				require.NoError(t, mu.Lock(in(t, time.Second)))
+				require.True(t, mu.Held())
+				require.False(t, mutexIn(t, s, "x").Held(), "another Mutex of the name")
+				row.end(t, etcd, s, mu)
+				require.False(t, mu.Held(), "after")
+				require.Zero(t, mu.Token())
+			})
+		})
+	}
+}
+
+// A copy of a Mutex would hold what its original holds, and release it twice.
+func TestGoVetReportsACopyOfAMutexOrASession(t *testing.T) {
+	const program = `package copies
+
+import "github.com/etcdlock/etcdlock"
+
+type server struct{ etcdlock.Mutex }
+
+func ofAMutex(mu *etcdlock.Mutex) { other := *mu; _ = &other }
+func ofAStruct(s *server) { other := *s; _ = &other }
+func ofASession(s *etcdlock.Session) { other := *s; _ = &other }
+func ofAPointer(mu *etcdlock.Mutex) { other := mu; _ = other }
+`
+	file := filepath.Join(t.TempDir(), "copies.go")
+	require.NoError(t, os.WriteFile(file, []byte(program), 0o600))
+	report, err := exec.CommandContext(patient(t), "go", "vet", "-copylocks", file).CombinedOutput()
+	require.Error(t, err, "go vet finds nothing:\n%s", report)
+	for line, what := range map[int]string{7: "Mutex", 8: "Mutex", 9: "Session"} {
+		require.Regexp(t, fmt.Sprintf(`copies\.go:%d:\d+: assignment copies lock value .*etcdlock\.%s contains`, line, what), string(report))
+	}
+	require.NotContains(t, string(report), "copies.go:10:")
+}

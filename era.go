@@ -187,7 +187,7 @@ func (s *Session) verify() {
 			return
 		}
 		for l, places := range stale {
-			_ = l.confirmMissing(s.ctx, places) // those that it did not read are stale still
+			_ = l.confirmMissing(s.ctx, places, true) // those that it did not read are stale still
 		}
 		if pause.wait(s.ctx, s) != nil {
 			return

@@ -45,6 +45,34 @@ var (
 	ErrClosed = errors.New("etcdlock: closed")
 )
 
+// The reasons of a [*LostError], for use with [errors.Is], beside [ErrMaxHold]. Each loss has
+// one of them. Where etcd did not answer whether the key was deleted or put over, the loss is
+// both. docs/runbook.md says where to look.
+var (
+	// ErrExpired says that etcd acknowledged no renewal of the lease for the TTL less the
+	// safety margin. If etcd refused the renewals, its answer is wrapped. Nothing is to be
+	// done to lock again; where it comes often, etcd is too slow for the TTL.
+	ErrExpired = errors.New("etcdlock: not renewed in time")
+
+	// ErrSuspended says that the wall clock ran ahead of the monotonic one by more than was
+	// left: the machine was suspended, or its clock was set forward. Lock again.
+	ErrSuspended = errors.New("etcdlock: the wall clock ran ahead: machine suspended, or clock set")
+
+	// ErrKeyDeleted says that the key of the hold was gone: an operator deleted it ([Break],
+	// etcdctl), or revoked the lease, and the key was missed first. Another may have held
+	// the lock from that moment on, which is some time before the loss was noticed.
+	ErrKeyDeleted = errors.New("etcdlock: its key was deleted")
+
+	// ErrKeyOverwritten says that another program put a value of its own over the key of the
+	// hold, and so took it off the lease. Find out who writes below the name.
+	ErrKeyOverwritten = errors.New("etcdlock: its key was put over")
+
+	// ErrLeaseRevoked says that etcd does not know the lease any more: an operator revoked
+	// it, or etcd let it expire, or etcd was restored from a backup. All holds of the Session
+	// are lost with it. It wraps etcd's answer, if a request had one.
+	ErrLeaseRevoked = errors.New("etcdlock: its lease was revoked, or has expired in etcd")
+)
+
 // A LockedError tells who holds a lock that could not be had.
 // errors.Is(err, ErrLocked) is true of it.
 type LockedError struct {
@@ -65,11 +93,12 @@ func (e *LockedError) Error() string {
 func (e *LockedError) Unwrap() error { return ErrLocked }
 
 // A LostError tells which hold was lost and why. errors.Is is true of it for
-// ErrLost and for whatever Reason wraps.
+// ErrLost and for whatever Reason wraps: [ErrExpired], [ErrSuspended], [ErrKeyDeleted],
+// [ErrKeyOverwritten], [ErrLeaseRevoked] or [ErrMaxHold].
 type LostError struct {
 	Name   string // of the lock
 	Token  int64  // of the lost hold
-	Reason error  // why; ErrMaxHold among others
+	Reason error  // why
 }
 
 func (e *LostError) Error() string {
@@ -130,6 +159,23 @@ func waitFailed(ctx context.Context, name string, locked *LockedError, lastRPC e
 		e.wraps = append(e.wraps, ctx.Err())
 	}
 	return e
+}
+
+// because is the reason of a loss that an answer of etcd tells more about; that may be nil.
+func because(reason, answer error) error {
+	if answer == nil {
+		return reason
+	}
+	return &opError{
+		text:  fmt.Sprintf("%v: %s", reason, bare(answer)),
+		wraps: []error{reason, answer},
+	}
+}
+
+// errKeyTaken is the reason of a loss if etcd did not answer which one of two it is.
+var errKeyTaken = &opError{
+	text:  "etcdlock: its key was deleted, or put over",
+	wraps: []error{ErrKeyDeleted, ErrKeyOverwritten},
 }
 
 // bare is the text of err without this package's prefix, for use inside another.

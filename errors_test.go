@@ -28,6 +28,12 @@ var sentinels = map[string]error{
 	"ErrMaxHold":     etcdlock.ErrMaxHold,
 	"ErrDeadlock":    etcdlock.ErrDeadlock,
 	"ErrClosed":      etcdlock.ErrClosed,
+
+	"ErrExpired":        etcdlock.ErrExpired,
+	"ErrSuspended":      etcdlock.ErrSuspended,
+	"ErrKeyDeleted":     etcdlock.ErrKeyDeleted,
+	"ErrKeyOverwritten": etcdlock.ErrKeyOverwritten,
+	"ErrLeaseRevoked":   etcdlock.ErrLeaseRevoked,
 }
 
 // requireIs fails the test unless err is exactly these, of the sentinels of this package
@@ -102,6 +108,11 @@ func TestALostErrorIsErrLostAndItsReason(t *testing.T) {
 		as, ok := errors.AsType[*etcdlock.LostError](wrapped)
 		require.True(t, ok)
 		require.Same(t, c.e, as)
+	}
+	for name, reason := range reasons {
+		e := &etcdlock.LostError{Name: "a", Token: 7, Reason: reason}
+		requireIs(t, e, etcdlock.ErrLost, reason)
+		require.NotContains(t, strings.TrimPrefix(e.Error(), "etcdlock: "), "etcdlock", name)
 	}
 }
 
@@ -448,18 +459,22 @@ func TestALockOfAClosedClientSaysSo(t *testing.T) {
 
 func TestTheErrorsOfALoss(t *testing.T) {
 	full := errors.New("disk full")
-	for about, lose := range map[string]func(*testing.T, *clientv3.Client, *etcdlock.Mutex){
-		"the key was deleted": func(t *testing.T, client *clientv3.Client, mu *etcdlock.Mutex) {
+	for about, row := range map[string]struct {
+		lose   func(*testing.T, *clientv3.Client, *etcdlock.Mutex)
+		reason error // once it is noticed; Unlock alone sees that the key is gone
+	}{
+		"the key was deleted": {func(t *testing.T, client *clientv3.Client, mu *etcdlock.Mutex) {
 			_, err := client.Delete(t.Context(), mu.Key())
 			require.NoError(t, err)
-		},
-		"the lease was revoked": func(t *testing.T, client *clientv3.Client, mu *etcdlock.Mutex) {
+		}, etcdlock.ErrKeyDeleted},
+		"the lease was revoked": {func(t *testing.T, client *clientv3.Client, mu *etcdlock.Mutex) {
 			line, err := etcdlock.Contenders(t.Context(), client, mu.Name())
 			require.NoError(t, err)
 			_, err = client.Revoke(t.Context(), line[0].Lease)
 			require.NoError(t, err)
-		},
+		}, etcdlock.ErrLeaseRevoked},
 	} {
+		lose := row.lose
 		t.Run(about, func(t *testing.T) {
 			client, _ := countedWorld(t)
 			ctx := t.Context()
@@ -468,13 +483,18 @@ func TestTheErrorsOfALoss(t *testing.T) {
 				require.NoError(t, mu.Lock(ctx))
 				token, hold := mu.Token(), mu.Context(ctx)
 				lose(t, client, mu)
+				reason := etcdlock.ErrKeyDeleted
 				if noticed {
+					reason = row.reason
 					<-hold.Done()
 					requireIs(t, hold.Err(), context.Canceled)
 					requireLoss(t, context.Cause(hold), token)
 				}
 				err := mu.Unlock(ctx)
-				requireIs(t, err, etcdlock.ErrLost)
+				if errors.Is(err, row.reason) {
+					reason = row.reason // it was noticed in time
+				}
+				requireIs(t, err, etcdlock.ErrLost, reason)
 				requireLoss(t, err, token)
 				requireIs(t, mu.Unlock(ctx), etcdlock.ErrNotHeld)
 			}
@@ -486,7 +506,7 @@ func TestTheErrorsOfALoss(t *testing.T) {
 				<-ctx.Done()
 				return full
 			})
-			requireIs(t, err, full, etcdlock.ErrLost)
+			requireIs(t, err, full, etcdlock.ErrLost, row.reason)
 			requireLoss(t, err, token)
 			err = mu.Do(ctx, func(ctx context.Context) error {
 				token = mu.Token()
@@ -501,7 +521,11 @@ func TestTheErrorsOfALoss(t *testing.T) {
 				lose(t, client, mu)
 				return nil
 			})
-			requireIs(t, err, etcdlock.ErrLost)
+			reason := etcdlock.ErrKeyDeleted
+			if errors.Is(err, row.reason) {
+				reason = row.reason
+			}
+			requireIs(t, err, etcdlock.ErrLost, reason)
 			requireLoss(t, err, token)
 			require.NoError(t, mu.Do(ctx, func(context.Context) error { return nil }))
 			require.Equal(t, full, mu.Do(ctx, func(context.Context) error { return full }), "fn's error as it is")

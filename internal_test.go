@@ -493,9 +493,9 @@ func TestTheWallClockMayEndAHoldAndNeverLengthensOne(t *testing.T) {
 		wall, monotonic time.Duration // that remain
 		reason          error
 	}{
-		{"the machine was suspended", -time.Second, time.Hour, errSuspended},
-		{"the wall clock was set back", time.Hour, -time.Second, errExpired},
-		{"both clocks say that it is over", -time.Second, -time.Second, errExpired},
+		{"the machine was suspended", -time.Second, time.Hour, ErrSuspended},
+		{"the wall clock was set back", time.Hour, -time.Second, ErrExpired},
+		{"both clocks say that it is over", -time.Second, -time.Second, ErrExpired},
 		{"both clocks say that time is left", time.Hour, time.Hour, nil},
 	}
 	for _, row := range rows {

@@ -35,11 +35,6 @@ const (
 var (
 	errLeaseUnused   = errors.New("lease given back: nobody used it")
 	errLeaseDoubtful = errors.New("a request with this lease may still be under way")
-	errExpired       = errors.New("not renewed in time")
-	errSuspended     = errors.New("the wall clock ran ahead: machine suspended, or clock set")
-	errKeyGone       = errors.New("its key was deleted")
-	errKeyOver       = errors.New("its key was put over")
-	errKeyTaken      = errors.New("its key was deleted, or put over")
 	errGrantTooLate  = errors.New("the granted lease was over before it could be used: safety margin too large, or etcd too slow")
 	errClientClosed  = errors.New("the etcd client is closed")
 	errNoAnswer      = errors.New("no answer from etcd")
@@ -109,6 +104,7 @@ type lease struct {
 	// Guarded by Session.mu.
 	trustedUntil time.Time
 	expiry       *time.Timer
+	refusal      error              // etcd's answer to renewals since the last good one, if it refused
 	places       map[string]*place  // by key: all that the Session accounts for
 	users        int                // places that hold, wait or are being released
 	releases     int                // holds that have ended whole, and whose release is under way
@@ -520,9 +516,9 @@ func (l *lease) checkLocked(now time.Time) {
 	switch {
 	case l.ended != nil:
 	case !now.Before(l.trustedUntil):
-		l.endLocked(errExpired)
+		l.endLocked(because(ErrExpired, l.refusal))
 	case !now.Round(0).Before(l.trustedUntil.Round(0)):
-		l.endLocked(errSuspended)
+		l.endLocked(ErrSuspended)
 	}
 }
 
@@ -534,6 +530,7 @@ func (l *lease) renewed(attemptStarted time.Time, ttl time.Duration) {
 	if l.ended != nil {
 		return // a late answer revives nothing
 	}
+	l.refusal = nil
 	until := attemptStarted.Add(ttl - l.s.cfg.marginOf(ttl))
 	if until.After(l.trustedUntil) {
 		l.trustedUntil = until
@@ -807,13 +804,17 @@ func (s *Session) cancelWhenUnreachable(ctx context.Context, cancel func()) <-ch
 }
 
 // renewalFailed notes that an attempt failed. Only etcd's word that the lease does
-// not exist ends it; any other failure leaves it to its time.
+// not exist ends it; any other failure leaves it to its time, a refusal too, which an
+// operator may take back.
 func (l *lease) renewalFailed(err error) {
 	s := l.s
 	s.mu.Lock()
 	defer s.unlock()
-	if answered(err, textLeaseNotFound) {
-		l.endLocked(err)
+	switch {
+	case answered(err, textLeaseNotFound):
+		l.endLocked(because(ErrLeaseRevoked, err))
+	case refused(err):
+		l.refusal = err
 	}
 	s.log(slog.LevelWarn, "lease not renewed", "lease", l.hex(), "error", err,
 		"remaining", time.Until(l.trustedUntil))
@@ -904,7 +905,7 @@ func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 
 	const maxOps = 100 // etcd allows 128 a transaction by default
 	for chunk := range slices.Chunk(missing, maxOps) {
-		if l.confirmMissing(ctx, chunk) != nil {
+		if l.confirmMissing(ctx, chunk, known) != nil {
 			return known
 		}
 	}
@@ -916,8 +917,9 @@ func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 	return known
 }
 
-// confirmMissing reads the keys of places and gives up those that are gone.
-func (l *lease) confirmMissing(ctx context.Context, places []*place) error {
+// confirmMissing reads the keys of places and gives up those that are gone. known says
+// whether etcd seems to know the lease: if not, the keys went with it.
+func (l *lease) confirmMissing(ctx context.Context, places []*place, known bool) error {
 	ops := make([]clientv3.Op, len(places))
 	for i, p := range places {
 		ops[i] = clientv3.OpGet(p.key)
@@ -931,11 +933,20 @@ func (l *lease) confirmMissing(ctx context.Context, places []*place) error {
 	defer l.s.unlock()
 	for i, p := range places {
 		kvs := resp.Responses[i].GetResponseRange().GetKvs()
-		if len(kvs) == 0 || kvs[0].GetCreateRevision() != p.rev || kvs[0].GetLease() != int64(l.id) {
-			p.lostLocked()
-		} else if p.hold != nil {
-			p.era = sent // who waits has to read the line, too
+		gone := len(kvs) == 0 || kvs[0].GetCreateRevision() != p.rev
+		switch {
+		case gone && !known:
+			p.taken = ErrLeaseRevoked
+		case gone:
+		case kvs[0].GetLease() != int64(l.id):
+			p.taken = ErrKeyOverwritten
+		default:
+			if p.hold != nil {
+				p.era = sent // who waits has to read the line, too
+			}
+			continue
 		}
+		p.lostLocked()
 	}
 	return nil
 }

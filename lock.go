@@ -20,12 +20,14 @@ const releaseBound = 5 * time.Second
 
 // A Mutex is a lock that at most one holds at a time, among all Mutexes of its name
 // in all processes that use the same etcd. Make it with [New] or [Session.Mutex];
-// the zero Mutex returns errors.
+// the zero Mutex returns errors. Do not copy one: go vet reports it.
 //
 // All methods are safe for concurrent use. As with sync.Mutex, a hold is not bound
 // to a goroutine: any may call Unlock. Unlock synchronizes before the Lock that
 // follows it in the same process.
 type Mutex struct {
+	_ noCopy
+
 	// Set once, then only read.
 	s    *Session
 	own  bool // Close closes s
@@ -38,6 +40,15 @@ type Mutex struct {
 	closed  bool
 	closing *closing // nil unless a call of Close is under way
 }
+
+// noCopy makes go vet report a struct that is copied, by what it asks of a sync.Locker.
+type noCopy struct{}
+
+// Lock does nothing.
+func (*noCopy) Lock() {}
+
+// Unlock does nothing.
+func (*noCopy) Unlock() {}
 
 // A hold is the time from a Lock to its Unlock.
 //
@@ -611,6 +622,13 @@ func (m *Mutex) Token() int64 {
 	m.whole(func(h *hold) { token = h.place.rev })
 	return token
 }
+
+// Held reports whether the lock is held, that is, whether [Mutex.Token] is not 0: false
+// before Lock and after Unlock, and from the moment at which the hold is lost, or at its end
+// by [WithMaxHold] or Close. It is for readiness checks and dashboards, and costs no request. What
+// must not happen without the lock asks for the [Mutex.Context] or sends the Token along, since
+// the answer may be old when it is used.
+func (m *Mutex) Held() bool { return m.Token() != 0 }
 
 // Key returns the etcd key of the current hold, "" when the lock is not held.
 func (m *Mutex) Key() string {

@@ -541,7 +541,7 @@ func TestTraceTellsTheLifeOfALockAndHarmsNone(t *testing.T) {
 	close(release)
 	for _, want := range []string{
 		"granted", "queued x behind 1, holder", "acquired x behind 1", "released x",
-		"acquired x behind 0", "lost x: its key was deleted",
+		"acquired x behind 0", "lost x: etcdlock: its key was deleted",
 	} {
 		require.Equal(t, want, <-events)
 	}

@@ -209,7 +209,7 @@ type Trace struct {
 	// Released: a hold was given up whole, by Unlock or Close. If etcd did not confirm
 	// the release, CleanupPending tells.
 	Released func(name string, token int64, held time.Duration)
-	// Lost: a hold ended without its release, for the reason given.
+	// Lost: a hold ended without its release, for the reason that a LostError has.
 	Lost func(name string, token int64, held time.Duration, reason error)
 
 	// LeaseGranted: the Session has a lease.

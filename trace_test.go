@@ -90,7 +90,7 @@ func TestEachHoldIsToldToBeginAndToEndOnce(t *testing.T) {
 		"loss": {nil, func(etcd *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
 			etcd.DeleteKey(mu.Key())
 			_ = mu.Unlock(context.Background())
-		}, []string{"lost after 1s: its key was deleted"}},
+		}, []string{"lost after 1s: etcdlock: its key was deleted"}},
 		"MaxHold": {[]etcdlock.Option{etcdlock.WithMaxHold(2 * second)}, func(_ *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
 			time.Sleep(3 * second)
 			_ = mu.Unlock(context.Background())

@@ -135,7 +135,7 @@ func TestAReleaseThatFoundNoKeyStaysALossWhateverGetsLost(t *testing.T) {
 				require.ErrorIs(t, err, etcdlock.ErrLost)
 				lost, ok := errors.AsType[*etcdlock.LostError](err)
 				require.True(t, ok)
-				require.EqualError(t, lost.Reason, row.reason)
+				require.EqualError(t, lost.Reason, "etcdlock: "+row.reason)
 			})
 		})
 	}

@@ -219,6 +219,7 @@ func (v *view) apply(events []*clientv3.Event) {
 		} else {
 			delete(v.keys, e.key)
 			v.deleted[e.key] = at
+			v.strayLocked(e)
 		}
 	}
 	v.revision = revision
@@ -250,6 +251,8 @@ func (v *view) readLine() bool {
 		for _, e := range entriesOf(resp.Kvs) {
 			if e.isIn(v.line.name) {
 				keys[e.key] = e.rev
+			} else {
+				v.strayLocked(e)
 			}
 		}
 		v.behind = v.behind || !maps.Equal(v.keys, keys)
@@ -326,11 +329,7 @@ func (s *Session) watchAnewLocked() {
 // Events alone tell nothing before the own key was seen: if the client's Watcher sees other
 // keys than its KV, as with a namespace of only one of them, the reads tell.
 func (v *view) judgeLocked(afterRead bool) {
-	l := v.line
-	p := l.kept
-	if l.owner != nil {
-		p = l.owner.place
-	}
+	l, p := v.line, v.ownLocked()
 	if p == nil || p.rev == 0 || v.revision < p.rev {
 		return
 	}
@@ -358,6 +357,22 @@ func (v *view) judgeLocked(afterRead bool) {
 		if len(p.ahead) == 0 {
 			v.tellLocked()
 		}
+	}
+}
+
+// ownLocked is the place that the Session has in the line, or nil.
+func (v *view) ownLocked() *place {
+	if v.line.owner != nil {
+		return v.line.owner.place
+	}
+	return v.line.kept
+}
+
+// strayLocked notes what became of the own key, if it is e, which stands in line no more: it
+// is still there, and was put over without its lease.
+func (v *view) strayLocked(e entry) {
+	if p := v.ownLocked(); p != nil && p.rev != 0 && p.rev == e.rev && p.key == e.key {
+		p.taken = ErrKeyOverwritten
 	}
 }
 

@@ -63,6 +63,7 @@ type place struct {
 	sent  bool      // a put may have been carried out
 	doubt bool      // a copy of the put may still be under way
 	gone  bool      // somebody else has deleted the key
+	taken error     // what is known of how it went, nil if it was deleted
 	using bool      // counted among the lease's users
 	era   *era      // of the answer that told rev, or the line, last
 	seen  *view     // that has had it
@@ -332,7 +333,7 @@ func (p *place) again(ctx context.Context, c *claim, err error, retry *backoff) 
 		return context.Cause(ctx)
 	case answered(err, textLeaseNotFound):
 		p.s.mu.Lock()
-		p.lease.endLocked(err)
+		p.lease.endLocked(because(ErrLeaseRevoked, err))
 		p.s.unlock()
 		return errQueueAnew
 	case refused(err):
@@ -615,8 +616,11 @@ func (p *place) lostLocked() {
 	}
 	p.gone = true
 	p.tellLocked()
+	if p.taken == nil {
+		p.taken = ErrKeyDeleted
+	}
 	if p.hold != nil {
-		p.hold.endLocked(p.hold.lost(errKeyGone))
+		p.hold.endLocked(p.hold.lost(p.taken))
 	}
 	if p.line.kept == p {
 		p.line.giveWayLocked()
@@ -693,15 +697,15 @@ func (p *place) release(ctx context.Context, most time.Time, next *place) (nextQ
 				continue // next's name may have been in use: release alone
 			}
 			p.abandon(false)
-			return false, &LostError{Name: p.m.name, Token: p.rev, Reason: errKeyOver}
+			return false, &LostError{Name: p.m.name, Token: p.rev, Reason: ErrKeyOverwritten}
 		case err == nil && (missed || !copies):
 			p.removedAt(resp.Header.GetRevision())
-			return false, &LostError{Name: p.m.name, Token: p.rev, Reason: errKeyGone}
+			return false, &LostError{Name: p.m.name, Token: p.rev, Reason: ErrKeyDeleted}
 		case err == nil:
 			certain := p.certain(most)
 			p.removedAt(resp.Header.GetRevision())
 			if !certain {
-				return false, unconfirmed(p.m.name, errExpired)
+				return false, unconfirmed(p.m.name, ErrExpired)
 			}
 			return false, nil
 		}
@@ -742,7 +746,7 @@ func (s *Session) settle(next *place, done commit) bool {
 		defer s.unlock()
 		next.sent = next.sent || done.repeated || !notApplied(done.err)
 		if answered(done.err, textLeaseNotFound) {
-			next.lease.endLocked(done.err)
+			next.lease.endLocked(because(ErrLeaseRevoked, done.err))
 		}
 		return false
 	}

@@ -30,7 +30,7 @@ var mutants = []mutant{
 		edits: []edit{{"lease.go", `	if l.ended != nil {
 		return // a late answer revives nothing
 	}
-`, `	if l.ended == errExpired {
+`, `	if errors.Is(l.ended, ErrExpired) {
 		l.ended, l.retired, l.dead, l.s.current = nil, nil, make(chan struct{}), l
 		for _, p := range l.places {
 			if p.hold != nil {
@@ -103,7 +103,7 @@ var mutants = []mutant{
 		why:  "Go's monotonic clock cannot be set, so it is the better one. It stands still while a machine is suspended (rule 2).",
 		edits: []edit{
 			{"lease.go", `	case !now.Round(0).Before(l.trustedUntil.Round(0)):
-		l.endLocked(errSuspended)
+		l.endLocked(ErrSuspended)
 `, ``},
 		},
 		killers: []killer{named("TestTheWallClockMayEndAHoldAndNeverLengthensOne")},
@@ -136,7 +136,7 @@ var mutants = []mutant{
 	{
 		name: "a look at the keys is believed",
 		why:  "etcd lists the keys of the lease, and the key is not among them. An old leader's list is an old one (rule 5).",
-		edits: []edit{{"lease.go", `		if l.confirmMissing(ctx, chunk) != nil {
+		edits: []edit{{"lease.go", `		if l.confirmMissing(ctx, chunk, known) != nil {
 			return known
 		}
 `, `		s.mu.Lock()
@@ -181,6 +181,22 @@ var mutants = []mutant{
 `, ``},
 		},
 		killers: []killer{simulation(250), named("TestRandomSchedules")},
+	},
+	{
+		name: "a renewal that is refused ends the hold at once",
+		why:  "No retry mends a refusal. But an operator does, who has just enabled auth or changed a role, and the lease lives meanwhile (rule 1, ErrExpired).",
+		edits: []edit{{"lease.go", `		l.refusal = err
+`, `		l.endLocked(because(ErrExpired, err))
+`}},
+		killers: []killer{named("TestRenewalsThatAreRefusedForAWhileLoseNothing")},
+	},
+	{
+		name: "a loss does not say what etcd refused",
+		why:  "The hold ended since its time was over. That etcd answered all the time, and what, only the log knows (ErrExpired).",
+		edits: []edit{{"lease.go", `		l.endLocked(because(ErrExpired, l.refusal))
+`, `		l.endLocked(ErrExpired)
+`}},
+		killers: []killer{named("TestALossHasAReasonThatErrorsIsTells")},
 	},
 	{
 		name: "Unlock is bound to the context that has ended",
@@ -335,10 +351,10 @@ var mutants = []mutant{
 		why:  "Only those before it can be in its way. Without a key it is in nobody's (rule 12).",
 		edits: []edit{{"view.go", `	case !there:
 		p.lostLocked()
-`, ``}, {"lease.go", `			p.lostLocked()
-`, `			if p.hold != nil {
-				p.lostLocked()
-			}
+`, ``}, {"lease.go", `		p.lostLocked()
+`, `		if p.hold != nil {
+			p.lostLocked()
+		}
 `}},
 		killers: []killer{named("TestAWaiterWhoseKeyWasDeletedQueuesAnew")},
 	},

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -64,9 +65,10 @@ func NewTrace(ctx context.Context, tracer trace.Tracer) *etcdlock.Trace {
 		},
 		Lost: func(name string, token int64, held time.Duration, reason error) {
 			s, now := over("etcdlock.hold", held, name, token)
+			why := strings.TrimPrefix(reason.Error(), "etcdlock: ")
 			s.AddEvent("etcdlock.lost", now, trace.WithAttributes(
-				attribute.String("etcdlock.reason", reason.Error())))
-			s.SetStatus(codes.Error, "lock lost: "+reason.Error())
+				attribute.String("etcdlock.reason", why)))
+			s.SetStatus(codes.Error, "lock lost: "+why)
 			s.End(now)
 		},
 	}

@@ -2,8 +2,8 @@ package observe
 
 import (
 	"errors"
+	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -152,17 +152,18 @@ func (m *Metrics) end(lock string, held time.Duration) {
 }
 
 // reasonOf puts the reason of a loss into one of a few classes, since an error's text is
-// no label. Only ErrMaxHold can be told by errors.Is; the texts are the library's, and
-// TestEachLossHasItsReason makes them happen.
+// no label.
 func reasonOf(reason error) string {
-	text := reason.Error()
+	is := func(reasons ...error) bool {
+		return slices.ContainsFunc(reasons, func(r error) bool { return errors.Is(reason, r) })
+	}
 	switch {
-	case errors.Is(reason, etcdlock.ErrMaxHold):
+	case is(etcdlock.ErrMaxHold):
 		return "max_hold"
-	case strings.Contains(text, "not renewed in time"), strings.Contains(text, "wall clock ran ahead"):
+	case is(etcdlock.ErrExpired, etcdlock.ErrSuspended):
 		return "expired"
-	case strings.Contains(text, "its key was"), strings.Contains(text, "lease not found"):
-		return "taken" // by an operator: key deleted or put over, lease revoked
+	case is(etcdlock.ErrKeyDeleted, etcdlock.ErrKeyOverwritten, etcdlock.ErrLeaseRevoked):
+		return "taken" // by an operator
 	default:
 		return "other"
 	}

@@ -204,7 +204,7 @@ func TestWhatBecomesOfTheLeaseIsCounted(t *testing.T) {
 	require.Equal(t, 1.0, got["etcdlock_lease_at_risk_total"])
 }
 
-// Each row makes a real loss, since the reasons are told by the library's texts.
+// Each row makes a real loss.
 func TestEachLossHasItsReason(t *testing.T) {
 	first := func(t *testing.T, client *clientv3.Client, name string) etcdlock.Contender {
 		t.Helper()
