@@ -138,7 +138,9 @@ func TestTheRunbookExplainsReasonsThatThereAre(t *testing.T) {
 	section, _, _ = strings.Cut(section, "\n## ")
 	reasons := regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(section, -1)
 	require.Len(t, reasons, 7)
-	for _, sentinel := range []string{"ErrExpired", "ErrSuspended", "ErrKeyDeleted", "ErrKeyOverwritten", "ErrLeaseRevoked", "ErrMaxHold"} {
+	for _, sentinel := range []string{
+		"ErrExpired", "ErrSuspended", "ErrKeyDeleted", "ErrKeyOverwritten", "ErrLeaseRevoked", "ErrMaxHold",
+	} {
 		require.Contains(t, section, "| `"+sentinel+"` |")
 	}
 	source := strings.ReplaceAll(library(t), `"etcdlock: `, `"`)

@@ -104,7 +104,7 @@ type lease struct {
 	// Guarded by Session.mu.
 	trustedUntil time.Time
 	expiry       *time.Timer
-	refusal      error              // etcd's answer to renewals since the last good one, if it refused
+	refusal      error              // of renewals since the last good one, nil if there was none
 	places       map[string]*place  // by key: all that the Session accounts for
 	users        int                // places that hold, wait or are being released
 	releases     int                // holds that have ended whole, and whose release is under way
@@ -191,8 +191,8 @@ func (s *Session) Lease() clientv3.LeaseID {
 // It returns nil if nothing is left behind, and when the Session was closed
 // before. Of several calls at once each waits, within its own ctx. An error that is
 // [ErrUnconfirmed] says that etcd did not confirm in time: the Session is closed all
-// the same, its lease is renewed no more, and its keys go within the TTL. A ctx that had ended before the call leaves 50 ms for it, one
-// that never ends two TTLs.
+// the same, its lease is renewed no more, and its keys go within the TTL. A ctx that had ended
+// before the call leaves 50 ms for it, one that never ends two TTLs.
 // After a nil ctx nothing has happened.
 func (s *Session) Close(ctx context.Context) error {
 	if s == nil || s.client == nil {
