@@ -511,14 +511,21 @@ func (p *place) setLine(ahead []entry, at *era) {
 	p.ahead, p.era = ahead, at
 }
 
-// stands reports whether the very key before and p's own are both there now. It is
-// a linearizable read of two compares, and tries until it is answered.
+// stands reports whether the very key before and p's own both stand in line now. It is a
+// linearizable read of four compares, and tries until it is answered.
+//
+// A key that was put over has the create revision that it had, but perhaps no lease: it
+// stands in line no more, and no lease removes it.
 func (p *place) stands(ctx context.Context, c *claim, before entry) (bool, error) {
 	resp, err := readFor(ctx, p, c, func(ctx context.Context) (*clientv3.TxnResponse, error) {
 		// The range is what makes a transaction without writes linearizable.
 		count := []clientv3.Op{clientv3.OpGet(p.key, clientv3.WithCountOnly())}
-		same := clientv3.Compare(clientv3.CreateRevision(before.key), "=", before.rev)
-		return p.s.txn(ctx, []clientv3.Cmp{same, p.exists()}, count, count)
+		return p.s.txn(ctx, []clientv3.Cmp{
+			clientv3.Compare(clientv3.CreateRevision(before.key), "=", before.rev),
+			clientv3.Compare(clientv3.LeaseValue(before.key), "=", before.lease),
+			p.exists(),
+			clientv3.Compare(clientv3.LeaseValue(p.key), "=", p.lease.id),
+		}, count, count)
 	})
 	if err != nil {
 		return false, err
@@ -528,7 +535,7 @@ func (p *place) stands(ctx context.Context, c *claim, before entry) (bool, error
 
 // look reads those before p, at the revision at if that is not 0 and the member
 // that answers knows it, otherwise as of now. It returns errQueueAnew if p's own
-// key is not there.
+// key is not there, or not with its lease.
 func (p *place) look(ctx context.Context, c *claim, at int64) error {
 	upToOwn := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithMaxCreateRev(p.rev)}
 	sent := p.s.era.Load()
@@ -554,7 +561,7 @@ func (p *place) look(ctx context.Context, c *claim, at int64) error {
 	}
 	line := lineOf(p.m.name, entriesOf(resp.Kvs))
 	own := len(line) - 1
-	if own < 0 || line[own].key != p.key || line[own].rev != p.rev {
+	if own < 0 || line[own].key != p.key || line[own].rev != p.rev || line[own].lease != int64(p.lease.id) {
 		return errQueueAnew
 	}
 	p.setLine(line[:own], sent)

@@ -359,6 +359,23 @@ var mutants = []mutant{
 		killers: []killer{named("TestAWaiterWhoseKeyWasDeletedQueuesAnew")},
 	},
 	{
+		name: "a predecessor is told by its create revision alone",
+		why:  "The create revision is what tells one key from another. A key that was put over keeps it, and may have lost its lease: nothing removes it then (rule 14).",
+		edits: []edit{{"watch.go", `				clientv3.Compare(clientv3.LeaseValue(before.key), "=", before.lease),
+`, ``}},
+		killers: []killer{named("TestAPredecessorWhoseKeyHasLostItsLeaseBlocksNobody")},
+	},
+	{
+		name: "a waiter's own key is told by its create revision alone",
+		why:  "It is the key that the waiter put. Somebody has put it over: it goes with another lease, or with none (rule 12).",
+		edits: []edit{
+			{"watch.go", `				clientv3.Compare(clientv3.LeaseValue(p.key), "=", p.lease.id),
+`, ``},
+			{"watch.go", `line[own].rev != p.rev || line[own].lease != int64(p.lease.id) {`, `line[own].rev != p.rev {`},
+		},
+		killers: []killer{named("TestAWaiterWhoseOwnKeyIsPutOverQueuesAnew")},
+	},
+	{
 		name: "a revision that the member does not have yet ends the wait",
 		why:  "An error of a read is an error. This one passes by itself (rule 20).",
 		edits: []edit{{"watch.go", `			p.s.heard(resp.Header, sent, 0) // of the past, by a member that may be behind
