@@ -112,13 +112,15 @@ func (v *view) follow(broken *backoff) {
 	}
 	tick := time.NewTimer(jitter(recheckEvery))
 	defer tick.Stop()
+	known := false // what was before the watch
 	for {
 		select {
 		case resp, open := <-events:
 			switch {
 			case !open || resp.Err() != nil:
 				return // no leader, compacted, cut off
-			case resp.Created:
+			case !known: // created; a Watcher of the user's may tell of events only
+				known = true
 				v.heard()
 				if !v.readLine() || v.s.elsewhere(resp.Header) {
 					return
@@ -238,7 +240,7 @@ func (v *view) readLine() bool {
 	if err != nil {
 		if refused(err) || err == errClientClosed {
 			v.over = err
-			v.tellLocked()
+			v.endLocked() // it tells whoever waits by it now, and nobody who comes later
 		}
 		return false
 	}

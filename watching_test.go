@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
@@ -126,4 +127,85 @@ func TestAWaiterWhoseOwnKeyIsPutOverQueuesAnew(t *testing.T) {
 			})
 		})
 	}
+}
+
+// swallowing is a Watcher of the user's that hands on what has events, and nothing else.
+type swallowing struct{ clientv3.Watcher }
+
+func (w swallowing) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	out := make(chan clientv3.WatchResponse)
+	in := w.Watcher.Watch(ctx, key, opts...)
+	go func() { // ends with ctx
+		defer close(out)
+		for resp := range in {
+			if len(resp.Events) == 0 && !resp.Canceled {
+				continue
+			}
+			select {
+			case out <- resp:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return out
+}
+
+// The first that the view hears is an event, and not that there is a watch. The line before
+// that is unknown, so the view reads it then.
+func TestAWatcherThatSwallowsTheCreatedNoticeDoesNoHarm(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		keys, lease := strangers(t, etcd, "n", 3)
+		client := etcd.Client("a")
+		client.Watcher = swallowing{client.Watcher}
+		s, err := etcdlock.NewSession(client, etcdlock.WithTTL(virtualTTL))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
+		mu := mutexIn(t, s, "n", etcdlock.WithLinger(time.Hour))
+		in := make(chan error, 1)
+		go func() { in <- mu.Lock(context.Background()) }()
+		synctest.Wait()
+		require.NoError(t, etcd.PutKey("n/config", clientv3.NoLease))
+		etcd.DeleteKey("n/config")
+		require.NoError(t, etcd.PutKey("n/"+uuid.NewString(), lease))
+		for _, key := range keys {
+			synctest.Wait()
+			require.Empty(t, in)
+			etcd.DeleteKey(key)
+		}
+		start := time.Now()
+		require.NoError(t, soonOr(t, in, "the waiter does not get in"))
+		require.Zero(t, time.Since(start), "the events have told")
+		require.NoError(t, mu.Unlock(context.Background()))
+		require.Len(t, etcd.Keys("n/"), 1, "the view knows of one who came later")
+		etcd.DeleteKey(etcd.Keys("n/")[0])
+		require.NoError(t, mu.Lock(context.Background()))
+		synctest.Wait()
+		require.NoError(t, mu.Unlock(context.Background()))
+		time.Sleep(time.Minute)
+		require.Len(t, etcd.Keys("n/"), 1, "the key does not linger")
+	})
+}
+
+// The re-check of a view is refused, as by an administrator who takes the right away and
+// gives it back. That is told to the one who waits then. Whoever waits after that has a view
+// of its own time.
+func TestARefusalIsToldToNoLaterWaiter(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		keys, _ := strangers(t, etcd, "n", 1)
+		s := processIn(t, etcd, "a")
+		mu := mutexIn(t, s, "n")
+		first, second := make(chan error, 1), make(chan error, 1)
+		go func() { first <- mu.Lock(context.Background()) }()
+		synctest.Wait()
+		go func() { second <- mu.Lock(context.Background()) }()
+		synctest.Wait()
+		read := len(etcd.Calls(fake.Range))
+		etcd.Intercept(onlyNth(read+1, fake.Range, fake.Effect{Before: rpctypes.ErrGRPCPermissionDenied}))
+		require.ErrorIs(t, soonOr(t, first, "nobody is told"), rpctypes.ErrPermissionDenied)
+		time.Sleep(time.Minute)
+		require.Empty(t, second, "the second one is told of what is over")
+		etcd.DeleteKey(keys[0])
+		require.NoError(t, soonOr(t, second, "the second one does not get in"))
+		require.NoError(t, mu.Unlock(context.Background()))
+	})
 }
