@@ -28,6 +28,10 @@ const (
 	// gRPC's own pause between attempts to connect grows from 1 s to 2 minutes.
 	reconnectEvery = 300 * time.Millisecond
 
+	// leastPeriod is the least time from one renewal to the next. Who has a margin that
+	// leaves less to trust loses holds, but besieges nobody.
+	leastPeriod = 10 * time.Millisecond
+
 	// closeGrace is how long Close goes on if its context had ended before.
 	closeGrace = 50 * time.Millisecond
 )
@@ -96,6 +100,7 @@ type lease struct {
 	s    *Session
 	id   clientv3.LeaseID
 	ttl  time.Duration      // as granted
+	plan schedule           // of its renewals
 	wake chan struct{}      // tells the keeper to look at the state again
 	dead chan struct{}      // closed when ended is set
 	live context.Context    // ended by the keeper, once no put can apply any more
@@ -479,6 +484,7 @@ func (s *Session) newLease(ctx context.Context) error {
 		s:            s,
 		id:           resp.ID,
 		ttl:          ttl,
+		plan:         scheduleOf(ttl, s.cfg.marginOf(ttl)),
 		wake:         make(chan struct{}, 1),
 		dead:         make(chan struct{}),
 		trustedUntil: attemptStarted.Add(ttl - s.cfg.marginOf(ttl)),
@@ -627,6 +633,42 @@ func (l *lease) isDead() bool {
 
 func (l *lease) hex() string { return fmt.Sprintf("%x", int64(l.id)) }
 
+// A schedule says when a lease is renewed, and when that is late. All of it follows from
+// span, the time for which an acknowledged attempt is trusted: whatever the safety margin,
+// more than half of the trust is left when a renewal is sent, and several may fail. The
+// period is a third of the TTL with the default margin, and up to a quarter of the TTL.
+// (Do not count in TTLs: with a margin of two thirds of the TTL the first renewal would come
+// when the trust is over. TestNoMarginLosesTheHoldsOfAHealthyEtcd.)
+type schedule struct {
+	span   time.Duration // granted TTL less margin
+	period time.Duration // from one renewal to the next, while etcd answers at once
+}
+
+func scheduleOf(granted, margin time.Duration) schedule {
+	span := granted - margin
+	return schedule{span: span, period: max(min(granted/3, span/9*4), leastPeriod)}
+}
+
+// late is how long an attempt may take before others are sent beside it.
+func (s schedule) late() time.Duration { return s.period / 2 }
+
+// again is how long after a failure the next attempt is sent, give or take some.
+func (s schedule) again() time.Duration {
+	least := min(50*time.Millisecond, s.late())
+	return min(max(s.period/16*3, least), time.Second)
+}
+
+// next is how long after an attempt that was answered within rtt the next one is sent: the
+// slower the answers, the sooner.
+func (s schedule) next(rtt time.Duration) time.Duration { return max(s.period-rtt, s.period/8*3) }
+
+// lasts reports whether the trust lasts for another hold, if so much of it remains: whether
+// the renewals are not late.
+func (s schedule) lasts(remaining time.Duration) bool { return remaining > s.period }
+
+// atRisk reports whether less than half of the trust remains.
+func (s schedule) atRisk(remaining time.Duration) bool { return remaining < s.span/2 }
+
 // A renewal is the outcome of one attempt to renew.
 type renewal struct {
 	started time.Time
@@ -636,16 +678,16 @@ type renewal struct {
 // keep is the keeper: it renews the lease, looks at its keys and revokes it in
 // the end. It runs from the grant until no put can apply under the lease any more.
 //
-// Renewals are separate attempts. One is sent each third of the TTL. If its
-// answer takes longer than a sixth, or does not come at all, more are sent, two
-// at a time, so that one dead endpoint of several cannot meet them all. Each
-// lives for at most three quarters of the TTL: later its answer would be useless.
+// Renewals are separate attempts. One is sent each period of the schedule. If its
+// answer takes longer than half of that, or does not come at all, more are sent, two
+// at a time, so that one dead endpoint of several cannot meet them all. None lives for
+// longer than it would be trusted: later its answer would be useless.
 func (l *lease) keep(granted time.Time) {
 	ctx, stopAttempts := context.WithCancel(l.s.ctx)
 	defer stopAttempts()
 	results := make(chan renewal)
 	lastStarted := granted
-	next := time.NewTimer(time.Until(granted.Add(l.ttl / 3)))
+	next := time.NewTimer(time.Until(granted.Add(l.plan.period)))
 	defer next.Stop()
 	tick := time.NewTicker(lookEvery / 2)
 	defer tick.Stop()
@@ -677,16 +719,15 @@ func (l *lease) keep(granted time.Time) {
 				l.s.spawn(func() { l.renew(ctx, started, results) })
 			}
 			troubled = true // until its answer comes
-			next.Reset(l.ttl / 6)
+			next.Reset(l.plan.late())
 		case r := <-results:
 			if r.err != nil {
 				l.renewalFailed(r.err)
-				next.Reset(jitter(min(max(l.ttl/16, 50*time.Millisecond), time.Second)))
+				next.Reset(jitter(l.plan.again()))
 			} else if r.started.Equal(lastStarted) {
-				// The slower the answers, the sooner the next attempt.
 				troubled = false
 				rtt := time.Since(r.started)
-				next.Reset(time.Until(r.started.Add(max(l.ttl/3-rtt, l.ttl/8))))
+				next.Reset(time.Until(r.started.Add(l.plan.next(rtt))))
 			}
 		case <-tick.C:
 		case known := <-looked:
@@ -751,7 +792,7 @@ func (l *lease) verdict() verdict {
 func (l *lease) renew(ctx context.Context, started time.Time, results chan<- renewal) {
 	s := l.s
 	// Bounded, since KeepAliveOnce tries again for ever while etcd is unavailable.
-	attempt, cancel := context.WithTimeout(ctx, l.ttl/4*3)
+	attempt, cancel := context.WithTimeout(ctx, min(l.ttl/4*3, l.plan.span))
 	defer cancel()
 	unreachable := s.cancelWhenUnreachable(attempt, cancel)
 	sent := s.era.Load()
@@ -832,7 +873,7 @@ func (l *lease) risk() {
 	defer s.unlock()
 	l.giveWayLocked()
 	remaining := time.Until(l.trustedUntil)
-	if remaining >= l.ttl/2 || l.ended != nil {
+	if !l.plan.atRisk(remaining) || l.ended != nil {
 		return
 	}
 	s.log(slog.LevelWarn, "lease at risk", "lease", l.hex(), "remaining", remaining)
@@ -843,7 +884,7 @@ func (l *lease) risk() {
 
 // lookDue reports whether it is time to look at the lease's keys: when a place is
 // older than lookEvery, unless there are many; and once per renewal period anyway,
-// for keys that should not be there.
+// for keys that should not be there, unless that is shorter than lookEvery.
 func (l *lease) lookDue(last time.Time) bool {
 	l.s.mu.Lock()
 	defer l.s.unlock()
@@ -851,7 +892,7 @@ func (l *lease) lookDue(last time.Time) bool {
 	switch {
 	case l.ended != nil:
 		return false
-	case l.suspect || now.Sub(last) >= l.ttl/3:
+	case l.suspect || now.Sub(last) >= max(l.plan.period, min(l.ttl/3, lookEvery)):
 		l.suspect = false
 		return true
 	case len(l.places) > manyPlaces || now.Sub(last) < lookEvery:

@@ -1059,7 +1059,7 @@ func (p *place) lastsLocked() bool {
 	l := p.lease
 	now := time.Now()
 	l.checkLocked(now)
-	return l.retired == nil && !p.gone && !p.staleLocked() && l.trustedUntil.Sub(now) > l.ttl/3
+	return l.retired == nil && !p.gone && !p.staleLocked() && l.plan.lasts(l.trustedUntil.Sub(now))
 }
 
 // cancelLocked ends the waits of m's claims, of all if m is nil.

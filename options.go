@@ -77,7 +77,8 @@ func WithTTL(d time.Duration) Option {
 // WithSafetyMargin sets how long before the lease may expire a hold ends. It pays
 // for clocks that run at different rates, and is the time that the critical
 // section has to stop in. It must be less than the TTL. The default is an eighth
-// of the granted TTL, but at least 100 ms. For New and NewSession.
+// of the granted TTL, but at least 100 ms. With a margin above a quarter of the TTL the
+// lease is renewed more often than each third of the TTL. For New and NewSession.
 func WithSafetyMargin(d time.Duration) Option {
 	return func(c *config) error {
 		c.margin, c.leaseOption = d, "WithSafetyMargin"
@@ -218,8 +219,8 @@ type Trace struct {
 	LeaseRenewed func(lease clientv3.LeaseID, roundTrip time.Duration)
 	// RenewalFailed: an attempt to renew failed; further ones follow.
 	RenewalFailed func(lease clientv3.LeaseID, err error)
-	// LeaseAtRisk: less than half of the TTL remains until its holds are lost, and no
-	// renewal is acknowledged. It is told again with each further attempt to renew.
+	// LeaseAtRisk: less than half of the TTL less the margin remains until its holds are
+	// lost, and no renewal is acknowledged. It is told again with each further attempt.
 	LeaseAtRisk func(lease clientv3.LeaseID, remaining time.Duration)
 	// LeaseReplaced: no new hold will use the lease old any more, because it was lost,
 	// is in doubt, or is given back.

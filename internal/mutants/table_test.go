@@ -111,9 +111,21 @@ var mutants = []mutant{
 	{
 		name: "one renewal at a time",
 		why:  "The attempt under way has not failed yet. It may have met the one dead endpoint of three, and take the whole TTL (rule 13).",
-		edits: []edit{{"lease.go", `			next.Reset(l.ttl / 6)
+		edits: []edit{{"lease.go", `			next.Reset(l.plan.late())
 `, ``}},
 		killers: []killer{simulation(250), named("TestAFailedRenewalIsFollowedByTwoAtOnce")},
+	},
+	{
+		name:    "renewals go by the TTL, whatever the margin",
+		why:     "A third of the TTL is what everybody renews at. With a margin of two thirds the trust is over by then (rule 1).",
+		edits:   []edit{{"lease.go", `max(min(granted/3, span/9*4), leastPeriod)`, `max(granted/3, leastPeriod)`}},
+		killers: []killer{named("TestNoMarginLosesTheHoldsOfAHealthyEtcd")},
+	},
+	{
+		name:    "what lasts goes by the TTL, whatever the margin",
+		why:     "A third of the TTL is left when two renewals have failed. With a margin of two thirds it never is: nothing lingers, nothing is passed on (WithHandoff, WithLinger).",
+		edits:   []edit{{"lock.go", `l.plan.lasts(l.trustedUntil.Sub(now))`, `l.trustedUntil.Sub(now) > l.ttl/3`}},
+		killers: []killer{named("TestWithAnyMarginKeysLingerAndHoldsArePassedOn")},
 	},
 	{
 		name: "a lost lease is renewed",
