@@ -78,10 +78,15 @@ func (s *Session) get(ctx context.Context, key string, opts ...clientv3.OpOption
 
 // elsewhere reports whether the header of a watch's answer is of another cluster than that
 // of the present era. It begins no new one: after the client was moved, a stream that was
-// open goes on to where it was. A read that follows tells which of the two counts.
+// open goes on to where it was. A read that follows tells which of the two counts, and the
+// next watch is on another stream.
 func (s *Session) elsewhere(h header) bool {
 	cluster, present := h.GetClusterId(), s.era.Load().cluster.Load()
-	return cluster != 0 && present != 0 && cluster != present
+	if cluster == 0 || present == 0 || cluster == present {
+		return false
+	}
+	s.stream.moved()
+	return true
 }
 
 // isOf reports whether a cluster is that of e. The first one to be heard of is.
@@ -120,6 +125,7 @@ func (s *Session) setBack(h header, ended *era) {
 			p.tellLocked()
 		}
 	}
+	s.stream.moved()
 	s.endViewsLocked()
 	s.suspectLocked()
 	if !s.verifying && !s.closed {

@@ -199,7 +199,7 @@ func ordinal(n int) string {
 
 // The texts of etcd's errors that this package acts on. They are etcd's wire
 // format: its own client maps them back to errors by text. Comparing texts
-// keeps the library at two direct dependencies; TestRefusalsAreEtcdsOwn
+// keeps the library's direct dependencies few; TestRefusalsAreEtcdsOwn
 // compares them with the errors of rpctypes.
 const (
 	textLeaseNotFound   = "etcdserver: requested lease not found"
@@ -228,6 +228,16 @@ var refusedCodes = []string{
 	"rpc error: code = Unauthenticated ",
 	"rpc error: code = InvalidArgument ",
 	"rpc error: code = Unimplemented ",
+}
+
+// streamRefusals are the answers to a watch that may be those to the token of its stream:
+// that it has expired, is older than a change of users, or was not there yet. (Before 3.4.22
+// and 3.5.6 etcd said in each case that permission is denied.)
+var streamRefusals = []string{
+	"etcdserver: invalid auth token",
+	"etcdserver: revision of auth store is old",
+	"etcdserver: user name is empty",
+	"etcdserver: permission denied",
 }
 
 // refused reports whether err is an answer that no retry mends. Such a request

@@ -6,6 +6,7 @@ go 1.26.0
 require (
 	github.com/google/uuid v1.6.0
 	go.etcd.io/etcd/client/v3 v3.7.3
+	google.golang.org/grpc v1.83.2
 )
 
 // What the tests and the demonstration need beside that.
@@ -18,7 +19,6 @@ require (
 	go.etcd.io/etcd/tests/v3 v3.7.3
 	go.uber.org/goleak v1.3.0
 	go.uber.org/zap v1.27.1
-	google.golang.org/grpc v1.83.2
 	google.golang.org/protobuf v1.36.11
 )
 

@@ -123,6 +123,19 @@ func TestEachRefusalIsATextOfEtcd(t *testing.T) {
 	}
 }
 
+func TestEachRefusalOfAWatchIsATextOfEtcd(t *testing.T) {
+	answers := []error{
+		rpctypes.ErrGRPCInvalidAuthToken, rpctypes.ErrGRPCAuthOldRevision,
+		rpctypes.ErrGRPCUserEmpty, rpctypes.ErrGRPCPermissionDenied,
+	}
+	for i, answer := range answers {
+		require.Equal(t, rpctypes.ErrorDesc(answer), streamRefusals[i])
+		// clientv3 makes an error of the text in a watch's answer.
+		require.True(t, answered(rpctypes.Error(errors.New(answer.Error())), streamRefusals[i]))
+	}
+	require.Len(t, streamRefusals, len(answers))
+}
+
 func TestTheAnswersThatAreActedOnAreEtcdsOwn(t *testing.T) {
 	for text, answer := range map[string]error{
 		textLeaseNotFound:   rpctypes.ErrGRPCLeaseNotFound,

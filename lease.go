@@ -57,6 +57,7 @@ type Session struct {
 	// Set once, then only read.
 	client *clientv3.Client
 	cfg    *config
+	stream *stream         // of watches
 	ctx    context.Context // of all goroutines
 	cancel context.CancelFunc
 	hooks  hooks
@@ -71,7 +72,6 @@ type Session struct {
 	grantRetry backoff
 	leases     map[*lease]struct{}
 	lines      map[string]*line
-	lastHeard  time.Time       // when a watch last told something
 	verifying  bool            // holds of an era before are being read
 	backLogged time.Time       // when it was last logged that etcd was set back
 	sweepAt    int             // size of lines at which unused ones are dropped
@@ -135,6 +135,7 @@ func NewSession(client *clientv3.Client, opts ...Option) (*Session, error) {
 	s := &Session{
 		client:  client,
 		cfg:     &cfg,
+		stream:  streamOf(client),
 		leases:  make(map[*lease]struct{}),
 		lines:   make(map[string]*line),
 		sweepAt: minSweep,

@@ -98,18 +98,9 @@ func (v *view) run() {
 
 // follow watches the line until the watch ends, or is to be made anew.
 func (v *view) follow(broken *backoff) {
-	watching, stop := context.WithCancel(clientv3.WithRequireLeader(v.ctx))
+	events, on, stop := v.s.watch(v.ctx, v.line.name+"/", clientv3.WithPrefix())
 	defer stop()
 	defer v.unwatched()
-	started := time.Now()
-	tooLong := time.AfterFunc(readTimeout, stop)
-	events := v.s.client.Watch(watching, v.line.name+"/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
-	if !tooLong.Stop() {
-		// Other views share the client's stream, which is dead if it has told none of
-		// them anything: only when nobody uses it any more is there a new one. (It
-		// makes one watch at a time, so many that are begun at once take long.)
-		v.s.watchAnew(started)
-	}
 	tick := time.NewTimer(jitter(recheckEvery))
 	defer tick.Stop()
 	known := false // what was before the watch
@@ -118,10 +109,11 @@ func (v *view) follow(broken *backoff) {
 		case resp, open := <-events:
 			switch {
 			case !open || resp.Err() != nil:
-				return // no leader, compacted, cut off
+				v.s.stream.fails(on, resp.Err())
+				return // no leader, compacted, cut off, refused
 			case !known: // created; a Watcher of the user's may tell of events only
 				known = true
-				v.heard()
+				v.s.stream.tells(on)
 				if !v.readLine() || v.s.elsewhere(resp.Header) {
 					return
 				}
@@ -130,6 +122,7 @@ func (v *view) follow(broken *backoff) {
 			case v.s.elsewhere(resp.Header):
 				return // run reads which cluster counts
 			default:
+				v.s.stream.tells(on)
 				v.apply(resp.Events)
 			}
 		case <-tick.C:
@@ -141,13 +134,6 @@ func (v *view) follow(broken *backoff) {
 			return
 		}
 	}
-}
-
-// heard notes that the client's stream of watches lives.
-func (v *view) heard() {
-	v.s.mu.Lock()
-	defer v.s.unlock()
-	v.s.lastHeard = time.Now()
 }
 
 // watched notes that there is a watch, and that everything before it was read.
@@ -208,7 +194,7 @@ func (v *view) apply(events []*clientv3.Event) {
 	if v.line.view != v {
 		return // it has ended meanwhile
 	}
-	v.behind, v.s.lastHeard = false, time.Now()
+	v.behind = false
 	revision := v.revision
 	for _, event := range events {
 		at := event.Kv.GetModRevision()
@@ -289,9 +275,7 @@ func (v *view) recheck() bool {
 		v.endLocked()
 		return false
 	case v.behind:
-		v.live = false // this one ends by itself
-		v.s.watchAnewLocked()
-		return false
+		return false // it watches anew alone: others may tell all that there is
 	case v.neededLocked() && !v.reading:
 		v.reading = true
 		v.s.goLocked(func() {
@@ -304,14 +288,11 @@ func (v *view) recheck() bool {
 	return true
 }
 
-// watchAnew makes all views of the Session watch anew, unless a watch has told something
-// since a time.
-func (s *Session) watchAnew(since time.Time) {
+// watchAnew makes all views of the Session watch anew.
+func (s *Session) watchAnew() {
 	s.mu.Lock()
 	defer s.unlock()
-	if s.lastHeard.Before(since) {
-		s.watchAnewLocked()
-	}
+	s.watchAnewLocked()
 }
 
 func (s *Session) watchAnewLocked() {

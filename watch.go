@@ -424,12 +424,8 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 // An event that never comes, from a member that is frozen for instance, is made up
 // for by a slow re-check.
 func (p *place) waitBehind(ctx context.Context, c *claim, before entry, broken *backoff) error {
-	watching, stop := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	events, on, stop := p.s.watch(ctx, before.key, clientv3.WithFilterPut())
 	defer stop()
-	tooLong := time.AfterFunc(readTimeout, stop) // while it is not there, nobody looks
-	events := p.s.client.Watch(watching, before.key, clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
-	tooLong.Stop()
-
 	recheck := time.NewTimer(jitter(recheckEvery))
 	defer recheck.Stop()
 	for {
@@ -438,15 +434,18 @@ func (p *place) waitBehind(ctx context.Context, c *claim, before entry, broken *
 		case resp, open := <-events:
 			switch {
 			case !open || resp.Err() != nil || p.s.elsewhere(resp.Header):
-				// No leader, compacted, cut off: read the line, watch anew.
+				// No leader, compacted, cut off, refused: read the line, watch anew.
+				p.s.stream.fails(on, resp.Err())
 				if err := broken.wait(ctx, p.s); err != nil {
 					return err
 				}
 				return p.look(ctx, c, 0)
 			case resp.Created:
+				p.s.stream.tells(on)
 				*broken = backoff{}
 				check = true
 			default:
+				p.s.stream.tells(on)
 				if at := p.deletion(before.key, resp.Events); at != 0 {
 					return p.look(ctx, c, at)
 				}

@@ -2,6 +2,12 @@ package etcdlock_test
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,8 +16,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/tests/v3/framework/integration"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/etcdtest"
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
@@ -208,4 +217,447 @@ func TestARefusalIsToldToNoLaterWaiter(t *testing.T) {
 		require.NoError(t, soonOr(t, second, "the second one does not get in"))
 		require.NoError(t, mu.Unlock(context.Background()))
 	})
+}
+
+// A streamed Watcher tells the streams of its watches apart as clientv3 does, by the outgoing
+// metadata of their contexts, and opens and closes them as that does. A watch is refused if
+// its stream was opened too long ago: its token has expired. One on a stream that is dead
+// hangs, and what is there hears nothing.
+type streamed struct {
+	clientv3.Watcher
+	life  time.Duration // of a token
+	never error         // why each watch is refused, if not nil
+	deaf  func(key string) bool
+
+	stillborn bool // each stream is dead from the beginning
+
+	mu      sync.Mutex
+	streams map[string]*grpcStream // that are open
+	opened  int
+	named   map[string]bool // of all so far
+	begun   map[string]int  // watches that were asked for, by key
+	refused int
+}
+
+type grpcStream struct {
+	opened  time.Time
+	watches int
+	dead    bool
+}
+
+// streamsOf has a client's watches go through streams.
+func streamsOf(client *clientv3.Client, life time.Duration) *streamed {
+	w := &streamed{Watcher: client.Watcher, life: life, streams: make(map[string]*grpcStream), begun: make(map[string]int), named: make(map[string]bool)}
+	client.Watcher = w
+	return w
+}
+
+// on is the stream of a context's watches, opened if need be, with one more watch.
+func (w *streamed) on(ctx context.Context, key string) (stream *grpcStream, leave func(), refused error) {
+	md, _ := metadata.FromOutgoingContext(ctx)
+	id := fmt.Sprint(md)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.begun[key]++
+	w.named[id] = true
+	stream = w.streams[id]
+	if stream == nil {
+		stream = &grpcStream{opened: time.Now(), dead: w.stillborn}
+		w.streams[id] = stream
+		w.opened++
+	}
+	stream.watches++
+	leave = sync.OnceFunc(func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if stream.watches--; stream.watches == 0 {
+			delete(w.streams, id)
+		}
+	})
+	switch {
+	case w.never != nil:
+		refused = w.never
+	case time.Since(stream.opened) >= w.life:
+		refused = rpctypes.ErrGRPCInvalidAuthToken
+	}
+	if refused != nil {
+		w.refused++
+	}
+	return stream, leave, refused
+}
+
+func (w *streamed) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	stream, leave, refused := w.on(ctx, key)
+	context.AfterFunc(ctx, leave)
+	out := make(chan clientv3.WatchResponse, 1)
+	if refused != nil {
+		leave()
+		out <- clientv3.WatchResponse{Canceled: true, CancelReason: refused.Error()}
+		close(out)
+		return out
+	}
+	if w.isDead(stream) {
+		<-ctx.Done()
+		close(out)
+		return out
+	}
+	in := w.Watcher.Watch(ctx, key, opts...)
+	go func() { // ends with ctx, or the watch
+		defer close(out)
+		defer leave()
+		for resp := range in {
+			if w.isDead(stream) || !resp.Created && w.deaf != nil && w.deaf(key) {
+				<-ctx.Done()
+				return
+			}
+			select {
+			case out <- resp:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}
+
+func (w *streamed) isDead(stream *grpcStream) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return stream.dead
+}
+
+// becomes changes what w does.
+func (w *streamed) becomes(change func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change()
+}
+
+// die makes all streams that are open dead.
+func (w *streamed) die() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, stream := range w.streams {
+		stream.dead = true
+	}
+}
+
+// counts are the streams that are open, those opened so far, the watches so far, and how many
+// of them were refused.
+func (w *streamed) counts() (open, opened, begun, refused int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, n := range w.begun {
+		begun += n
+	}
+	return len(w.streams), w.opened, begun, w.refused
+}
+
+// sessionsOf makes Sessions of one client, closed in the end.
+func sessionsOf(t *testing.T, client *clientv3.Client, n int) (sessions []*etcdlock.Session) {
+	t.Helper()
+	for range n {
+		s, err := etcdlock.NewSession(client, etcdlock.WithTTL(virtualTTL))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
+		sessions = append(sessions, s)
+	}
+	return sessions
+}
+
+// waitsFor begins to wait for a name that somebody else holds, and returns a channel for what
+// Lock says, with the holder's keys.
+func waitsFor(t *testing.T, etcd *fake.Server, s *etcdlock.Session, name string, behind int, opts ...etcdlock.Option) (mu *etcdlock.Mutex, in chan error, keys []string) {
+	t.Helper()
+	keys, _ = strangers(t, etcd, name, behind)
+	mu, in = mutexIn(t, s, name, opts...), make(chan error, 1)
+	go func() { in <- mu.Lock(context.Background()) }()
+	synctest.Wait()
+	return mu, in, keys
+}
+
+// A watch that lives keeps its stream open, and etcd refuses each new one once the token of
+// the stream has expired. Hand-overs go on by events all the same, and keys linger, whether
+// that watch is the user's or one of the library's, for a view or for one key.
+func TestAStreamWhoseTokenHasExpiredHoldsUpNoWatch(t *testing.T) {
+	const life = time.Minute
+	for _, behind := range []int{1, 12} {
+		for _, whose := range []string{"the user's", "a view's", "a long line's"} {
+			t.Run(fmt.Sprint("behind ", behind, ", beside ", whose), func(t *testing.T) {
+				inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+					client := etcd.Client("a")
+					w := streamsOf(client, life)
+					s := sessionsOf(t, client, 1)[0]
+					switch whose {
+					case "the user's":
+						ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(context.Background()))
+						t.Cleanup(cancel)
+						client.Watch(ctx, "config")
+					case "a view's":
+						waitsFor(t, etcd, s, "another", 1)
+					default:
+						waitsFor(t, etcd, s, "another", 12)
+					}
+					for range 3 {
+						time.Sleep(2 * life)
+						mu, in, keys := waitsFor(t, etcd, s, "n", behind, etcdlock.WithLinger(time.Hour))
+						time.Sleep(time.Second) // for a refusal, and what follows
+						synctest.Wait()
+						start := time.Now()
+						for _, key := range keys {
+							require.Empty(t, in)
+							etcd.DeleteKey(key)
+						}
+						require.NoError(t, soonOr(t, in, "the waiter does not get in"))
+						require.Zero(t, time.Since(start), "no event has told")
+						if behind == 1 {
+							synctest.Wait()
+							require.NoError(t, mu.Unlock(context.Background()))
+							time.Sleep(30 * time.Second)
+							require.Len(t, etcd.Keys("n/"), 1, "the key does not linger")
+							require.NoError(t, mu.Lock(context.Background()))
+						}
+						require.NoError(t, mu.Close(context.Background()))
+						require.Empty(t, etcd.Keys("n/"))
+					}
+					open, opened, _, refused := w.counts()
+					require.LessOrEqual(t, open, 2)
+					require.LessOrEqual(t, opened, 5)
+					require.LessOrEqual(t, refused, 3, "more than one a life")
+				})
+			})
+		}
+	}
+}
+
+// A fleet of Sessions on one client: one stream for all, and one more when its token has
+// expired and somebody comes.
+func TestTheSessionsOfAClientShareAStream(t *testing.T) {
+	const life, fleet = time.Minute, 50
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		client := etcd.Client("a")
+		w := streamsOf(client, life)
+		sessions := sessionsOf(t, client, fleet)
+		for round := 1; round <= 3; round++ {
+			for i, s := range sessions {
+				waitsFor(t, etcd, s, fmt.Sprint(round, "-", i), 1)
+			}
+			open, opened, begun, _ := w.counts()
+			require.Equal(t, round, open)
+			require.Equal(t, round, opened)
+			require.LessOrEqual(t, begun, round*fleet+(round-1)*fleet)
+			time.Sleep(2 * life)
+		}
+
+		other := etcd.Client("a")
+		w2 := streamsOf(other, life)
+		waitsFor(t, etcd, sessionsOf(t, other, 1)[0], "x", 1)
+		open, _, _, _ := w2.counts()
+		require.Equal(t, 1, open, "of another client")
+	})
+}
+
+// Where the user may read and write, but not watch, no other stream helps: few are tried.
+func TestWhoMayNotWatchOpensFewStreams(t *testing.T) {
+	for _, behind := range []int{1, 12} {
+		t.Run(fmt.Sprint("behind ", behind), func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				client := etcd.Client("a")
+				w := streamsOf(client, time.Hour)
+				s := sessionsOf(t, client, 1)[0]
+				waitsFor(t, etcd, s, "seen", 1)
+				w.becomes(func() { w.never = rpctypes.ErrGRPCPermissionDenied })
+				mu, in, keys := waitsFor(t, etcd, s, "n", behind)
+				time.Sleep(time.Minute)
+				require.Empty(t, in)
+				_, opened, _, _ := w.counts()
+				require.LessOrEqual(t, opened, 150, "more than a watch is tried again if nobody else has one")
+				for _, key := range keys {
+					etcd.DeleteKey(key)
+				}
+				start := time.Now()
+				require.NoError(t, soonOr(t, in, "the waiter does not get in"))
+				require.LessOrEqual(t, time.Since(start), twoRechecks)
+				require.NoError(t, mu.Unlock(context.Background()))
+			})
+		})
+	}
+}
+
+// The events of one name never come: each look at its line tells what its watch does not. It
+// watches anew each time. The other 199 names, about which there is nothing to tell, do not.
+func TestOneLateWatchIsMadeAnewAlone(t *testing.T) {
+	const names, time2 = 200, 2 * time.Minute
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		client := etcd.Client("a")
+		w := streamsOf(client, time.Hour)
+		w.deaf = func(key string) bool { return key == "n0/" }
+		s := sessionsOf(t, client, 1)[0]
+		for i := range names {
+			waitsFor(t, etcd, s, fmt.Sprint("n", i), 1)
+		}
+		_, _, begun, _ := w.counts()
+		require.Equal(t, names, begun)
+		for start := time.Now(); time.Since(start) < time2; time.Sleep(time.Second) {
+			strangers(t, etcd, "n0", 1)
+		}
+		_, opened, begun, _ := w.counts()
+		var late int
+		w.becomes(func() { late = w.begun["n0/"] })
+		t.Logf("%d watches in %v, %d of them of the name whose events are late", begun, time2, late)
+		require.Equal(t, names-1, begun-late)
+		require.Greater(t, late, 10)
+		require.Equal(t, 1, opened, "the stream lives")
+	})
+}
+
+// The stream itself is dead, as when a member hangs. The first that notices has all watch
+// anew, on another stream, each once. While each stream is dead few are opened.
+func TestAllWatchAnewWhenTheirStreamIsDead(t *testing.T) {
+	const names = 50
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		client := etcd.Client("a")
+		w := streamsOf(client, time.Hour)
+		s := sessionsOf(t, client, 1)[0]
+		ins := make([]chan error, names)
+		keys := make([][]string, names)
+		for i := range names {
+			_, ins[i], keys[i] = waitsFor(t, etcd, s, fmt.Sprint("n", i), 2)
+		}
+		w.die()
+		etcd.DeleteKey(keys[0][0])
+		time.Sleep(4 * twoRechecks)
+		open, opened, begun, _ := w.counts()
+		t.Logf("%d watches, %d streams, %d open", begun, opened, open)
+		require.Equal(t, 1, open)
+		require.Equal(t, 2, opened)
+		require.LessOrEqual(t, begun, 2*names+5, "each once, but the first one, which tries for some seconds")
+		start := time.Now()
+		for i := range names {
+			for _, key := range keys[i] {
+				etcd.DeleteKey(key)
+			}
+			require.NoError(t, soonOr(t, ins[i], "the waiter does not get in"))
+		}
+		require.Zero(t, time.Since(start), "no event has told")
+
+		_, in, line := waitsFor(t, etcd, s, "x", 1)
+		w.becomes(func() { w.stillborn = true })
+		w.die()
+		strangers(t, etcd, "x", 1)
+		var streams int
+		w.becomes(func() { streams -= len(w.named) })
+		time.Sleep(10 * time.Minute)
+		w.becomes(func() { streams += len(w.named) })
+		t.Logf("%d streams in 10 minutes in which each is dead", streams)
+		require.LessOrEqual(t, streams, 14, "one a minute, and some at first")
+		etcd.DeleteKey(line[0])
+		require.Empty(t, in, "somebody else is first")
+	})
+}
+
+// counted counts what etcd says to the watches of a client.
+type counted struct {
+	clientv3.Watcher
+	begun, refused atomic.Int64
+}
+
+func (w *counted) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	out := make(chan clientv3.WatchResponse)
+	in := w.Watcher.Watch(ctx, key, opts...)
+	go func() { // ends with ctx, or the watch
+		defer close(out)
+		for resp := range in {
+			switch {
+			case resp.Err() != nil:
+				w.refused.Add(1)
+			case resp.Created:
+				w.begun.Add(1)
+			}
+			select {
+			case out <- resp:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return out
+}
+
+// The same with etcd and clientv3 as they are: a JWT expires while watches live, one of the
+// user's and one of the library's. etcd refuses what comes after on their streams.
+func TestATokenThatExpiresHoldsUpNoWatch(t *testing.T) {
+	etcdtest.VerifyNoLeaks(t)
+	secret := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(secret, []byte("a secret of sixteen bytes and more"), 0o600))
+	cluster := etcdtest.Start(t, 1, func(m *integration.Member) {
+		m.AuthToken = "jwt,sign-method=HS256,ttl=1s,priv-key=" + secret
+	})
+	admin := cluster.Client(t)
+	_, err := admin.RoleAdd(bounded(t), "root")
+	require.NoError(t, err)
+	_, err = admin.UserAdd(bounded(t), "root", "password")
+	require.NoError(t, err)
+	_, err = admin.UserGrantRole(bounded(t), "root", "root")
+	require.NoError(t, err)
+	_, err = admin.AuthEnable(bounded(t))
+	require.NoError(t, err)
+	as := func(cfg *clientv3.Config) { cfg.Username, cfg.Password = "root", "password" }
+
+	client := cluster.Client(t, as)
+	w := &counted{Watcher: client.Watcher}
+	client.Watcher = w
+	other := newSession(t, cluster.Client(t, as))
+	holds, holder := mutexOf(t, other, "held"), mutexOf(t, other, "n")
+	s := newSession(t, client)
+	long, mu := mutexOf(t, s, "held"), mutexOf(t, s, "n")
+	lingers := mutexOf(t, s, "lingers", etcdlock.WithLinger(longTTL))
+
+	users, stop := context.WithCancel(clientv3.WithRequireLeader(context.Background()))
+	defer stop()
+	client.Watch(users, "config", clientv3.WithCreatedNotify())
+	require.NoError(t, holds.Lock(bounded(t)))
+	longIn := async(func() error { return long.Lock(bounded(t)) })
+	require.True(t, eventually(slack, func() bool { return w.begun.Load() == 2 }))
+
+	require.True(t, eventually(slack, func() bool {
+		ctx, cancel := context.WithCancel(users)
+		defer cancel()
+		for resp := range client.Watch(ctx, "config", clientv3.WithCreatedNotify()) {
+			if err = resp.Err(); err != nil {
+				return true
+			}
+			break
+		}
+		return false
+	}), "the token does not expire")
+	require.ErrorContains(t, err, "etcdserver: invalid auth token", "what etcd says to a watch")
+	time.Sleep(2 * time.Second) // nothing announces that the library's has, too
+
+	var took []time.Duration
+	for range 11 {
+		require.NoError(t, holder.Lock(bounded(t)))
+		begun := w.begun.Load()
+		in := async(func() error { return mu.Lock(bounded(t)) })
+		waitForLine(t, client, "n", 2)
+		if len(took) == 0 {
+			require.True(t, eventually(slack, func() bool { return w.begun.Load() > begun }),
+				"no watch can be made: %d were refused", w.refused.Load())
+		}
+		start := time.Now()
+		require.NoError(t, holder.Unlock(bounded(t)))
+		require.NoError(t, receive(t, in, "the turn"))
+		took = append(took, time.Since(start))
+		require.NoError(t, mu.Unlock(bounded(t)))
+	}
+	slices.Sort(took)
+	t.Logf("hand-overs took %v (median), %v at most; %d watches were refused", took[5], took[10], w.refused.Load())
+	require.True(t, eventually(slack, func() bool {
+		require.NoError(t, lingers.Lock(bounded(t)))
+		require.NoError(t, lingers.Unlock(bounded(t)))
+		resp, err := client.Get(bounded(t), "lingers/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		return err == nil && resp.Count == 1
+	}), "no key lingers")
+	require.NoError(t, holds.Unlock(bounded(t)))
+	require.NoError(t, receive(t, longIn, "the turn"))
+	require.NoError(t, long.Unlock(bounded(t)))
 }

@@ -388,6 +388,40 @@ var mutants = []mutant{
 		killers: []killer{named("TestAWaiterWhoseOwnKeyIsPutOverQueuesAnew")},
 	},
 	{
+		name: "the library's watches are on the user's stream",
+		why:  "It is one stream less. Once its token has expired the user's watch keeps it open, and etcd refuses all that come after (rules 12 and 16).",
+		edits: []edit{{"stream.go", `	return metadata.AppendToOutgoingContext(ctx, streamKey, strconv.FormatInt(s.name, 10)), s.name
+`, `	_, _ = metadata.AppendToOutgoingContext, strconv.FormatInt
+	return ctx, s.name
+`}},
+		killers: []killer{named("TestAStreamWhoseTokenHasExpiredHoldsUpNoWatch")},
+	},
+	{
+		name: "a refused watch is begun on the same stream again",
+		why:  "clientv3 gets a token for each stream that it opens, and would open one. Not while an older watch keeps the one open whose token has expired (rules 12 and 16).",
+		edits: []edit{{"stream.go", `	if mayHelp && name == s.name && time.Since(s.since) >= streamRest {
+		s.renewLocked()
+	}
+`, `	_ = mayHelp
+`}},
+		killers: []killer{named("TestAStreamWhoseTokenHasExpiredHoldsUpNoWatch"), named("TestATokenThatExpiresHoldsUpNoWatch")},
+	},
+	{
+		name:    "each Session has a stream of its own",
+		why:     "It is the simplest owner for one. A fleet of Sessions on a client opens as many, each of which may be a login (rule 25).",
+		edits:   []edit{{"lease.go", `streamOf(client)`, `&stream{name: streamNames.Add(1), patience: leastSilence}`}},
+		killers: []killer{named("TestTheSessionsOfAClientShareAStream")},
+	},
+	{
+		name: "one late watch makes all watch anew",
+		why:  "They share a stream, which may be dead, and it ends when nobody uses it. Mostly it is one watch that is late, and the others are a storm (rule 25).",
+		edits: []edit{{"view.go", `		return false // it watches anew alone: others may tell all that there is
+`, `		v.s.watchAnewLocked()
+		return false
+`}},
+		killers: []killer{named("TestOneLateWatchIsMadeAnewAlone")},
+	},
+	{
 		name: "a revision that the member does not have yet ends the wait",
 		why:  "An error of a read is an error. This one passes by itself (rule 20).",
 		edits: []edit{{"watch.go", `			p.s.heard(resp.Header, sent, 0) // of the past, by a member that may be behind
