@@ -204,11 +204,13 @@ func ordinal(n int) string {
 const (
 	textLeaseNotFound   = "etcdserver: requested lease not found"
 	textTooManyRequests = "etcdserver: too many requests"
+
+	textPermissionDenied = "etcdserver: permission denied"
 )
 
 // refusals are the answers that no retry mends.
 var refusals = []string{
-	"etcdserver: permission denied",
+	textPermissionDenied,
 	"etcdserver: invalid auth token",
 	"etcdserver: user name is empty",
 	"etcdserver: authentication failed, invalid user ID or password",
@@ -230,14 +232,13 @@ var refusedCodes = []string{
 	"rpc error: code = Unimplemented ",
 }
 
-// streamRefusals are the answers to a watch that may be those to the token of its stream:
-// that it has expired, is older than a change of users, or was not there yet. (Before 3.4.22
-// and 3.5.6 etcd said in each case that permission is denied.)
-var streamRefusals = []string{
+// tokenRefusals are the answers to a watch when the token of its stream has expired, is older
+// than a change of users, or was not there yet. Before 3.4.22 and 3.5.6 etcd said in each case
+// that permission is denied.
+var tokenRefusals = []string{
 	"etcdserver: invalid auth token",
 	"etcdserver: revision of auth store is old",
 	"etcdserver: user name is empty",
-	"etcdserver: permission denied",
 }
 
 // refused reports whether err is an answer that no retry mends. Such a request

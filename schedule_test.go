@@ -17,7 +17,10 @@ import (
 // atEachMargin runs test with safety margins of all sizes. span is for how long an attempt is
 // trusted then, and period what is to pass between renewals: a third of the TTL while the
 // margin is up to a quarter of it, and above that four ninths of what is trusted.
-func atEachMargin(t *testing.T, test func(t *testing.T, etcd *fake.Server, span, period time.Duration, opts []etcdlock.Option)) {
+func atEachMargin(
+	t *testing.T,
+	test func(t *testing.T, etcd *fake.Server, span, period time.Duration, opts []etcdlock.Option),
+) {
 	t.Helper()
 	run := func(name string, margin, period time.Duration, opts ...etcdlock.Option) {
 		t.Run(name, func(t *testing.T) {

@@ -20,9 +20,11 @@ const (
 	// it.
 	streamKey = "etcdlock-stream"
 
-	// streamRest is the least age of a stream that is given up for a refusal. Each new one may
-	// cost a login, and where the user may not watch at all none helps.
+	// streamRest is the least age of a stream that is given up for its token, since each new
+	// one may cost a login; deniedRest that of one on which permission was denied: only an
+	// old etcd says so of a token, and where the user may not watch no other stream helps.
 	streamRest = time.Second
+	deniedRest = time.Minute
 
 	// leastSilence is for how long watches that are begun on a stream have no answer until it
 	// is given up. It doubles with each stream that is given up so, up to mostSilence: an etcd
@@ -106,8 +108,14 @@ func (s *stream) tells(name int64) {
 func (s *stream) fails(name int64, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	mayHelp := slices.ContainsFunc(streamRefusals, func(text string) bool { return answered(why, text) })
-	if mayHelp && name == s.name && time.Since(s.since) >= streamRest {
+	rest := streamRest
+	switch {
+	case answered(why, textPermissionDenied):
+		rest = deniedRest
+	case !slices.ContainsFunc(tokenRefusals, func(text string) bool { return answered(why, text) }):
+		return
+	}
+	if name == s.name && time.Since(s.since) >= rest {
 		s.renewLocked()
 	}
 }
@@ -150,7 +158,9 @@ func (s *stream) renewLocked() {
 
 // watch begins a watch of what will happen. It returns when etcd has answered; if that takes
 // too long, with a channel that is closed. stop ends the watch, on is the name of its stream.
-func (s *Session) watch(ctx context.Context, key string, opts ...clientv3.OpOption) (events clientv3.WatchChan, on int64, stop context.CancelFunc) {
+func (s *Session) watch(ctx context.Context, key string, opts ...clientv3.OpOption) (
+	events clientv3.WatchChan, on int64, stop context.CancelFunc,
+) {
 	watching, on := s.stream.context(clientv3.WithRequireLeader(ctx))
 	watching, stop = context.WithCancel(watching)
 	started := time.Now()

@@ -560,7 +560,8 @@ func (p *place) look(ctx context.Context, c *claim, at int64) error {
 	}
 	line := lineOf(p.m.name, entriesOf(resp.Kvs))
 	own := len(line) - 1
-	if own < 0 || line[own].key != p.key || line[own].rev != p.rev || line[own].lease != int64(p.lease.id) {
+	if own < 0 || line[own].key != p.key || line[own].rev != p.rev ||
+		line[own].lease != int64(p.lease.id) {
 		return errQueueAnew
 	}
 	p.setLine(line[:own], sent)

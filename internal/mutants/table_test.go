@@ -383,7 +383,8 @@ var mutants = []mutant{
 		edits: []edit{
 			{"watch.go", `				clientv3.Compare(clientv3.LeaseValue(p.key), "=", p.lease.id),
 `, ``},
-			{"watch.go", `line[own].rev != p.rev || line[own].lease != int64(p.lease.id) {`, `line[own].rev != p.rev {`},
+			{"watch.go", ` ||
+		line[own].lease != int64(p.lease.id) {`, ` {`},
 		},
 		killers: []killer{named("TestAWaiterWhoseOwnKeyIsPutOverQueuesAnew")},
 	},
@@ -399,10 +400,10 @@ var mutants = []mutant{
 	{
 		name: "a refused watch is begun on the same stream again",
 		why:  "clientv3 gets a token for each stream that it opens, and would open one. Not while an older watch keeps the one open whose token has expired (rules 12 and 16).",
-		edits: []edit{{"stream.go", `	if mayHelp && name == s.name && time.Since(s.since) >= streamRest {
+		edits: []edit{{"stream.go", `	if name == s.name && time.Since(s.since) >= rest {
 		s.renewLocked()
 	}
-`, `	_ = mayHelp
+`, `	_ = rest
 `}},
 		killers: []killer{named("TestAStreamWhoseTokenHasExpiredHoldsUpNoWatch"), named("TestATokenThatExpiresHoldsUpNoWatch")},
 	},
