@@ -373,7 +373,7 @@ var mutants = []mutant{
 	{
 		name: "a predecessor is told by its create revision alone",
 		why:  "The create revision is what tells one key from another. A key that was put over keeps it, and may have lost its lease: nothing removes it then (rule 14).",
-		edits: []edit{{"watch.go", `				clientv3.Compare(clientv3.LeaseValue(before.key), "=", before.lease),
+		edits: []edit{{"watch.go", `			clientv3.Compare(clientv3.LeaseValue(before.key), "=", before.lease),
 `, ``}},
 		killers: []killer{named("TestAPredecessorWhoseKeyHasLostItsLeaseBlocksNobody")},
 	},
@@ -381,7 +381,7 @@ var mutants = []mutant{
 		name: "a waiter's own key is told by its create revision alone",
 		why:  "It is the key that the waiter put. Somebody has put it over: it goes with another lease, or with none (rule 12).",
 		edits: []edit{
-			{"watch.go", `				clientv3.Compare(clientv3.LeaseValue(p.key), "=", p.lease.id),
+			{"watch.go", `			clientv3.Compare(clientv3.LeaseValue(p.key), "=", p.lease.id),
 `, ``},
 			{"watch.go", ` ||
 		line[own].lease != int64(p.lease.id) {`, ` {`},
