@@ -453,6 +453,29 @@ func TestWhatLingersIsNotHeldWhenTheTrustIsOver(t *testing.T) {
 	})
 }
 
+// What lingers on a lease that has too little of its trust left for another hold gives way to
+// whoever comes, who would wait for it otherwise.
+func TestWhatLingersAndCannotBeHeldGivesWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, err := New(fake.NewServer().Client("a"), "x", WithLinger(time.Minute), WithTTL(24*time.Second))
+		require.NoError(t, err)
+		defer m.Close(context.Background())
+		require.NoError(t, m.Lock(t.Context()))
+		key := m.Key()
+		l := m.hold.place.lease
+		require.NoError(t, m.Unlock(t.Context()))
+		m.s.mu.Lock()
+		lingers := m.s.lines["x"].kept != nil
+		l.trustedUntil = time.Now().Add(2 * time.Second) // the renewals are late
+		m.s.unlock()
+		require.True(t, lingers)
+		started := time.Now()
+		require.NoError(t, m.Lock(t.Context()))
+		require.Less(t, time.Since(started), time.Second)
+		require.NotEqual(t, key, m.Key())
+	})
+}
+
 // A key that goes before its owner has begun to wait ends the wait at once.
 func TestAPlaceThatIsLostBeforeTheWaitWakesIt(t *testing.T) {
 	s, err := NewSession(fake.NewServer().Client("a"))

@@ -52,6 +52,14 @@ var mutants = []mutant{
 		killers: []killer{named("TestNoHoldBeginsWhenTheTrustIsOver")},
 	},
 	{
+		name: "a hold begins at a key that is gone",
+		why:  "The line has just been read, and nobody is before the place. A look has told meanwhile that its own key is gone, and tells it once: the hold is never told of its loss (rules 5 and 12).",
+		edits: []edit{{"lock.go", `	if p.lease.ended != nil || p.gone {
+`, `	if p.lease.ended != nil {
+`}},
+		killers: []killer{named("TestNoHoldBeginsAtAKeyThatIsGone")},
+	},
+	{
 		name: "contexts end by their timer only",
 		why:  "A context is asked often, the clock costs time, and there is a timer. After a pause of the process it has not run yet (rule 2).",
 		edits: []edit{{"lock.go", `func (c *holdContext) look() {
@@ -498,6 +506,15 @@ var mutants = []mutant{
 		killers: []killer{named("TestWhatLingersIsNotHeldWhenTheTrustIsOver")},
 	},
 	{
+		name: "what lingers and cannot be held stays",
+		why:  "It is given up when its time is over. Until then the Session waits behind a key of its own (WithLinger).",
+		edits: []edit{{"lock.go", `			l.giveWayLocked()
+			l.owner = c
+`, `			l.owner = c
+`}},
+		killers: []killer{named("TestWhatLingersAndCannotBeHeldGivesWay")},
+	},
+	{
 		name: "TryLock puts its key and removes it",
 		why:  "It is what concurrency.Mutex does, and Lock's own code. The others see a contender that does not contend (rule 19).",
 		edits: []edit{{"watch.go", `	alone := clientv3.Compare(clientv3.CreateRevision(p.prefix()), "=", 0).WithPrefix()
@@ -559,6 +576,14 @@ var mutants = []mutant{
 `},
 		},
 		killers: []killer{simulation(250), named("TestAfterADoubtfulLockTheNextOneUsesAnotherLease")},
+	},
+	{
+		name: "a stray key is swept whoever has it by now",
+		why:  "Nobody accounted for it when the lease's keys came. Names are used again, so it is the next hold's key (rule 9).",
+		edits: []edit{{"lease.go", `		accounted := l.places[key] != nil // its name was taken again since the look
+`, `		accounted := l.places == nil
+`}},
+		killers: []killer{named("TestAKeyThatIsTakenAgainWhileItIsReadIsNotSwept")},
 	},
 	{
 		name: "a key name is used again before etcd has deleted the key",
