@@ -183,38 +183,44 @@ func (l *lease) followConnection() {
 	}
 }
 
-// verify reads the keys of the holds that began in an era before, until etcd has told of
-// each. Who waits reads the line by himself.
+// verify reads the keys of the holds that began in an era before. Who waits reads the line by
+// himself. What may not be read is left to the looks at the leases' keys.
 func (s *Session) verify() {
 	var pause backoff
 	for {
-		stale := s.staleHolds()
-		if len(stale) == 0 {
-			return
+		sent := s.era.Load()
+		for l, places := range s.staleHolds() {
+			_ = s.readKeys(s.ctx, keysOf(places), s.readUntilAnswered, func(from int, read []entry) {
+				l.confirmMissing(places[from:], read, true, sent)
+			})
 		}
-		for l, places := range stale {
-			_ = l.confirmMissing(s.ctx, places, true) // those that it did not read are stale still
-		}
-		if pause.wait(s.ctx, s) != nil {
+		if s.verified(sent) || pause.wait(s.ctx, s) != nil {
 			return
 		}
 	}
 }
 
-// staleHolds are the places of holds of an era before, by lease. If there are none, verify
-// is over.
+// verified reports whether verify is over: everything was read in the present era, or the
+// Session is closed.
+func (s *Session) verified(read *era) bool {
+	s.mu.Lock()
+	defer s.unlock()
+	s.verifying = s.era.Load() != read && !s.closed
+	return !s.verifying
+}
+
+// staleHolds are the places of holds of an era before, by lease.
 func (s *Session) staleHolds() map[*lease][]*place {
 	s.mu.Lock()
 	defer s.unlock()
 	stale := make(map[*lease][]*place)
 	for l := range s.leases {
 		for _, p := range l.places {
-			if p.hold != nil && p.hold.cause == nil && !p.gone && !s.closed && p.staleLocked() {
+			if p.hold != nil && p.hold.cause == nil && !p.gone && p.staleLocked() {
 				stale[l] = append(stale[l], p)
 			}
 		}
 	}
-	s.verifying = len(stale) > 0
 	return stale
 }
 

@@ -205,6 +205,7 @@ const (
 	textLeaseNotFound   = "etcdserver: requested lease not found"
 	textTooManyRequests = "etcdserver: too many requests"
 
+	textTooManyOps       = "etcdserver: too many operations in txn request"
 	textPermissionDenied = "etcdserver: permission denied"
 )
 
@@ -216,7 +217,7 @@ var refusals = []string{
 	"etcdserver: authentication failed, invalid user ID or password",
 	"etcdserver: authentication is not enabled",
 	"etcdserver: request is too large",
-	"etcdserver: too many operations in txn request",
+	textTooManyOps,
 	"etcdserver: duplicate key given in txn request",
 	"etcdserver: key is not provided",
 	"etcdserver: invalid client api version",

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/fake"
@@ -93,5 +94,190 @@ func TestNoHoldBeginsAtAKeyThatIsGone(t *testing.T) {
 		etcd.DeleteKey(mu.Key())
 		require.Less(t, endsAfter(t, hold, time.Now()), 2*time.Second)
 		require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrLost)
+	})
+}
+
+// A key that somebody put over without its lease, or with another one, does not go with the
+// lease. It is removed all the same, by its create revision, before Close says nil.
+func TestCloseLeavesNoKeyThatWasPutOver(t *testing.T) {
+	rows := map[string]func(t *testing.T, etcd *fake.Server, s *etcdlock.Session, mu *etcdlock.Mutex, key string){
+		"while it was held, which nobody has noticed": func(*testing.T, *fake.Server, *etcdlock.Session, *etcdlock.Mutex, string) {},
+		"while it was held": func(*testing.T, *fake.Server, *etcdlock.Session, *etcdlock.Mutex, string) {
+			time.Sleep(2 * time.Second)
+		},
+		"Unlock was told": func(t *testing.T, etcd *fake.Server, s *etcdlock.Session, mu *etcdlock.Mutex, _ string) {
+			require.ErrorIs(t, mu.Unlock(in(t, time.Second)), etcdlock.ErrLost)
+		},
+		"a look has told, and it was unlocked": func(t *testing.T, etcd *fake.Server, s *etcdlock.Session, mu *etcdlock.Mutex, _ string) {
+			time.Sleep(2 * time.Second)
+			require.ErrorIs(t, mu.Unlock(in(t, time.Second)), etcdlock.ErrLost)
+		},
+		"its Mutex was closed": func(t *testing.T, etcd *fake.Server, s *etcdlock.Session, mu *etcdlock.Mutex, key string) {
+			require.NoError(t, mu.Close(in(t, time.Second)))
+			require.Empty(t, etcd.Keys("x/"))
+		},
+	}
+	for name, then := range rows {
+		for _, with := range []string{"no lease", "another lease"} {
+			t.Run(name+", with "+with, func(t *testing.T) {
+				inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+					s := processIn(t, etcd, "a")
+					mu := mutexIn(t, s, "x")
+					lockWithin(t, mu, time.Second)
+					var over clientv3.LeaseID
+					if with == "another lease" {
+						lease, err := etcd.Client("b").Grant(context.Background(), 1000)
+						require.NoError(t, err)
+						over = lease.ID
+					}
+					require.NoError(t, etcd.PutKey(mu.Key(), over))
+					revoked := false
+					etcd.Intercept(func(c fake.Call) fake.Effect {
+						revoked = revoked || c.Method == fake.Revoke
+						if !revoked && len(c.Deletes) > 0 && c.N > 2 {
+							return fake.Effect{Before: fake.Unavailable} // the removal
+						}
+						return fake.Effect{}
+					})
+					then(t, etcd, s, mu, mu.Key())
+					require.NoError(t, s.Close(in(t, time.Minute)))
+					require.Empty(t, etcd.Keys("x/"))
+				})
+			})
+		}
+	}
+}
+
+// What keeps a key from being removed is told, whatever became of its lease.
+func TestCloseDoesNotSayNilForAKeyThatStays(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := processIn(t, etcd, "a")
+		mu := mutexIn(t, s, "x")
+		lockWithin(t, mu, time.Second)
+		key := mu.Key()
+		require.NoError(t, etcd.PutKey(key, 0))
+		require.ErrorIs(t, mu.Unlock(in(t, 0)), etcdlock.ErrLost)
+		etcd.Intercept(func(c fake.Call) fake.Effect { return fake.Effect{Drop: c.Method == fake.Txn} })
+		require.ErrorIs(t, s.Close(in(t, time.Second)), etcdlock.ErrUnconfirmed)
+		require.Empty(t, etcd.Leases(), "the lease was revoked")
+		require.Equal(t, []string{key}, etcd.Keys("x/"))
+		etcd.DeleteKey(key)
+	})
+}
+
+// The removal of a key that may have been put over goes on for as long as etcd is away: the
+// TTL is no bound for it.
+func TestAKeyThatWasPutOverIsRemovedAfterAnOutage(t *testing.T) {
+	// silentFrom makes etcd silent from a's nth transaction on.
+	silentFrom := func(n int) func(fake.Call) fake.Effect {
+		silent := false
+		return func(c fake.Call) fake.Effect {
+			silent = silent || c.Process == "a" && c.Method == fake.Txn && c.N >= n
+			return fake.Effect{Drop: silent && c.Process == "a"}
+		}
+	}
+	// silentFromRemoval does so from the first removal on, and keeps looks from telling.
+	silentFromRemoval := func() func(fake.Call) fake.Effect {
+		silent := false
+		return func(c fake.Call) fake.Effect {
+			silent = silent || c.Process == "a" && len(c.Deletes) > 0 && c.Method == fake.Txn
+			return fake.Effect{Drop: c.Process == "a" && (silent || c.Method == fake.TimeToLive)}
+		}
+	}
+	putOver := func(t *testing.T, etcd *fake.Server, key string) { require.NoError(t, etcd.PutKey(key, 0)) }
+	queueBehind := func(t *testing.T, etcd *fake.Server, others int, mu *etcdlock.Mutex) (key string) {
+		lease, err := etcd.Client("others").Grant(context.Background(), 100)
+		require.NoError(t, err)
+		for range others {
+			require.NoError(t, etcd.PutKey("x/"+uuid.NewString(), lease.ID))
+		}
+		go func() { _ = mu.Lock(in(t, 10*time.Second)) }()
+		time.Sleep(time.Second)
+		keys := etcd.Keys("x/")
+		require.Len(t, keys, others+1)
+		return keys[others]
+	}
+	rows := map[string]func(t *testing.T, etcd *fake.Server, mu *etcdlock.Mutex) (key string){
+		"a look tells of it": func(t *testing.T, etcd *fake.Server, mu *etcdlock.Mutex) string {
+			hold := lockWithin(t, mu, time.Second)
+			key := etcd.Keys("x/")[0]
+			putOver(t, etcd, key)
+			endsAfter(t, hold, time.Now())
+			etcd.Cut("a")
+			require.ErrorIs(t, mu.Unlock(in(t, time.Second)), etcdlock.ErrLost)
+			return key
+		},
+		"Unlock finds it": func(t *testing.T, etcd *fake.Server, mu *etcdlock.Mutex) string {
+			lockWithin(t, mu, time.Second)
+			key := mu.Key()
+			putOver(t, etcd, key)
+			etcd.Intercept(silentFrom(4))
+			require.ErrorIs(t, mu.Unlock(in(t, time.Second)), etcdlock.ErrLost)
+			return key
+		},
+		"Unlock does not find it, and no answer tells why": func(t *testing.T, etcd *fake.Server, mu *etcdlock.Mutex) string {
+			lockWithin(t, mu, time.Second)
+			key := mu.Key()
+			putOver(t, etcd, key)
+			etcd.Intercept(silentFrom(3))
+			require.ErrorIs(t, mu.Unlock(in(t, time.Second)), etcdlock.ErrLost)
+			return key
+		},
+		"a Lock finds it, whose answer was lost": func(t *testing.T, etcd *fake.Server, mu *etcdlock.Mutex) string {
+			silent := silentFrom(3)
+			etcd.Intercept(func(c fake.Call) fake.Effect {
+				if c.Method == fake.Txn && c.N == 1 {
+					return fake.Effect{After: fake.Unavailable}
+				}
+				return silent(c)
+			})
+			go func() { _ = mu.Lock(in(t, 10*time.Second)) }()
+			time.Sleep(time.Millisecond)
+			key := etcd.Keys("x/")[0]
+			putOver(t, etcd, key)
+			return key
+		},
+		"it was that of a wait": func(t *testing.T, etcd *fake.Server, mu *etcdlock.Mutex) string {
+			key := queueBehind(t, etcd, 1, mu)
+			etcd.Intercept(silentFromRemoval())
+			putOver(t, etcd, key)
+			return key
+		},
+		"a wait behind many reads the line": func(t *testing.T, etcd *fake.Server, mu *etcdlock.Mutex) string {
+			key := queueBehind(t, etcd, 9, mu)
+			etcd.Intercept(silentFromRemoval())
+			putOver(t, etcd, key)
+			etcd.DeleteKey(etcd.Keys("x/")[8])
+			return key
+		},
+	}
+	for name, row := range rows {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				key := row(t, etcd, mutexIn(t, processIn(t, etcd, "a"), "x"))
+				time.Sleep(10 * virtualTTL)
+				require.Equal(t, []string{key}, etcd.Keys("x/"))
+				etcd.Intercept(nil)
+				etcd.Heal("a")
+				time.Sleep(5 * time.Second)
+				require.Empty(t, etcd.Keys("x/"))
+				time.Sleep(4 * virtualTTL)
+				before := len(etcd.Calls(""))
+				time.Sleep(10 * virtualTTL)
+				require.Empty(t, etcd.Calls("")[before:])
+			})
+		})
+	}
+}
+
+// Close of one of a Session's Mutexes waits for the key of its hold as well.
+func TestCloseOfAMutexRemovesAKeyThatWasPutOver(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		mu := mutexIn(t, processIn(t, etcd, "a"), "x")
+		lockWithin(t, mu, time.Second)
+		require.NoError(t, etcd.PutKey(mu.Key(), 0))
+		etcd.Intercept(func(c fake.Call) fake.Effect { return fake.Effect{Delay: 100 * time.Millisecond} })
+		require.NoError(t, mu.Close(in(t, time.Minute)))
+		require.Empty(t, etcd.Keys("x/"))
 	})
 }

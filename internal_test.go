@@ -137,6 +137,7 @@ func TestTheAnswersThatAreActedOnAreEtcdsOwn(t *testing.T) {
 	for text, answer := range map[string]error{
 		textLeaseNotFound:    rpctypes.ErrGRPCLeaseNotFound,
 		textTooManyRequests:  rpctypes.ErrGRPCRequestTooManyRequests,
+		textTooManyOps:       rpctypes.ErrGRPCTooManyOps,
 		textPermissionDenied: rpctypes.ErrGRPCPermissionDenied,
 	} {
 		require.Equal(t, rpctypes.ErrorDesc(answer), text)

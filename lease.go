@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -31,6 +32,13 @@ const (
 	// leastPeriod is the least time from one renewal to the next. Who has a margin that
 	// leaves less to trust loses holds, but besieges nobody.
 	leastPeriod = 10 * time.Millisecond
+
+	// manyOps is how many keys are read in one transaction: etcd allows 128 operations by
+	// default.
+	manyOps = 100
+
+	// maxUnreadable is how many keys that the user may not read one look bears with.
+	maxUnreadable = 10
 
 	// closeGrace is how long Close goes on if its context had ended before.
 	closeGrace = 50 * time.Millisecond
@@ -60,6 +68,7 @@ type Session struct {
 	stream *stream         // of watches
 	ctx    context.Context // of all goroutines
 	cancel context.CancelFunc
+	secret uuid.UUID // by which it knows the keys that it has put
 	hooks  hooks
 	era    atomic.Pointer[era] // the present one, changed under mu
 
@@ -80,7 +89,9 @@ type Session struct {
 	quiet      []chan struct{} // closed when tasks reaches 0
 	closed     bool
 	closing    int   // calls that wait until it is
-	left       error // why a lease could not be revoked by Close
+	left       error // why Close could not revoke a lease, or remove a key
+	mostOps    int   // how many keys etcd lets one transaction read, as far as is known
+	unreadable bool  // the log has told of a key that the user may not read
 }
 
 // A lease is one etcd lease and what is known of it.
@@ -117,7 +128,7 @@ type lease struct {
 	idleSince    time.Time          // when users became 0
 	retired      error              // why there are no new places; nil while there may be
 	ended        error              // why it is trusted no more; nil while it is
-	revoked      bool               // etcd has confirmed that it is gone
+	revoked      bool               // etcd has confirmed that it is gone, and so are its keys
 	suspect      bool               // its keys are to be looked at now
 }
 
@@ -139,6 +150,8 @@ func NewSession(client *clientv3.Client, opts ...Option) (*Session, error) {
 		leases:  make(map[*lease]struct{}),
 		lines:   make(map[string]*line),
 		sweepAt: minSweep,
+		secret:  uuid.New(),
+		mostOps: manyOps,
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.era.Store(&era{})
@@ -310,7 +323,8 @@ func (s *Session) unlock() {
 //	connection       a grant, per lease    with the lease, once it is revoked
 //	verify           etcd was set back     when every hold from before was read
 //	more attempts    a call unanswered     with the first answer or their time
-//	removal          a place given up      once etcd confirms, or with the lease
+//	removal          a place given up      once etcd confirms, or with the lease if the
+//	                                       key goes with that
 //	view             a wait in a short     when nobody has needed it for 5 s
 //	                 line; WithLinger
 //	hooks            an event to tell      when all events are told
@@ -932,8 +946,7 @@ func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 	for _, key := range resp.Keys {
 		present[string(key)] = true
 		// What users attach to the lease is theirs.
-		_, tail := cutLast(string(key))
-		if l.places[string(key)] == nil && isUUID(tail) {
+		if l.places[string(key)] == nil && l.hasDrawn(string(key)) {
 			strays = append(strays, string(key))
 		}
 	}
@@ -945,42 +958,36 @@ func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 	}
 	s.unlock()
 
-	const maxOps = 100 // etcd allows 128 a transaction by default
-	for chunk := range slices.Chunk(missing, maxOps) {
-		if l.confirmMissing(ctx, chunk, known) != nil {
-			return known
-		}
-	}
-	for chunk := range slices.Chunk(strays, maxOps) {
-		if l.sweep(ctx, chunk) != nil {
-			return known
-		}
-	}
+	// After an error the next look tries again.
+	_ = s.readKeys(ctx, keysOf(missing), s.readOnce, func(from int, read []entry) {
+		l.confirmMissing(missing[from:], read, known, era)
+	})
+	_ = s.readKeys(ctx, strays, s.readOnce, func(_ int, read []entry) { l.sweep(ctx, read) })
 	return known
 }
 
-// confirmMissing reads the keys of places and gives up those that are gone. known says
-// whether etcd seems to know the lease: if not, the keys went with it.
-func (l *lease) confirmMissing(ctx context.Context, places []*place, known bool) error {
-	ops := make([]clientv3.Op, len(places))
+// keysOf are the keys of places.
+func keysOf(places []*place) []string {
+	keys := make([]string, len(places))
 	for i, p := range places {
-		ops[i] = clientv3.OpGet(p.key)
+		keys[i] = p.key
 	}
-	sent := l.s.era.Load()
-	resp, err := l.s.txn(ctx, nil, ops, nil)
-	if err != nil {
-		return err
-	}
+	return keys
+}
+
+// confirmMissing gives up those places whose keys are not what was read of them in an era.
+// known says whether etcd seems to know the lease: if not, the keys went with it.
+func (l *lease) confirmMissing(places []*place, read []entry, known bool, sent *era) {
 	l.s.mu.Lock()
 	defer l.s.unlock()
-	for i, p := range places {
-		kvs := resp.Responses[i].GetResponseRange().GetKvs()
-		gone := len(kvs) == 0 || kvs[0].GetCreateRevision() != p.rev
+	for i, e := range read {
+		p := places[i]
+		gone := e.rev != p.rev
 		switch {
 		case gone && !known:
 			p.taken = ErrLeaseRevoked
 		case gone:
-		case kvs[0].GetLease() != int64(l.id):
+		case e.lease != int64(l.id):
 			p.taken = ErrKeyOverwritten
 		default:
 			if p.hold != nil {
@@ -990,31 +997,17 @@ func (l *lease) confirmMissing(ctx context.Context, places []*place, known bool)
 		}
 		p.lostLocked()
 	}
-	return nil
 }
 
-// sweep deletes keys of the lease that no place of the Session accounts for, if they
-// are of its making.
-func (l *lease) sweep(ctx context.Context, keys []string) error {
+// sweep deletes those keys of the lease that no place of the Session accounts for.
+func (l *lease) sweep(ctx context.Context, read []entry) {
 	s := l.s
-	ops := make([]clientv3.Op, len(keys))
-	for i, key := range keys {
-		ops[i] = clientv3.OpGet(key)
-	}
-	resp, err := s.txn(ctx, nil, ops, nil)
-	if err != nil {
-		return err
-	}
-	for i, key := range keys {
-		kvs := resp.Responses[i].GetResponseRange().GetKvs()
-		if len(kvs) == 0 || kvs[0].GetLease() != int64(l.id) {
-			continue
-		}
-		if parseValue(kvs[0].GetValue()).Owner == "" {
+	for _, e := range read {
+		if e.lease != int64(l.id) {
 			continue
 		}
 		s.mu.Lock()
-		accounted := l.places[key] != nil // its name was taken again since the look
+		accounted := l.places[e.key] != nil // its name was taken again since the look
 		if !accounted {
 			l.retireLocked(errLeaseDoubtful)
 		}
@@ -1022,18 +1015,135 @@ func (l *lease) sweep(ctx context.Context, keys []string) error {
 		if accounted {
 			continue
 		}
-		rev := kvs[0].GetCreateRevision()
-		_, err := s.client.Txn(ctx).
-			If(clientv3.Compare(clientv3.CreateRevision(key), "=", rev)).
-			Then(clientv3.OpDelete(key)).
-			Commit()
-		s.log(slog.LevelWarn, "removed a key that a late request had put", "key", key, "revision", rev, "error", err)
+		err := s.deleteEntry(ctx, e)
+		s.log(slog.LevelWarn, "removed a key that a late request had put", "key", e.key, "revision", e.rev, "error", err)
 	}
-	return nil
+}
+
+// deleteEntry deletes the very key that was read.
+func (s *Session) deleteEntry(ctx context.Context, e entry) error {
+	_, err := s.client.Txn(ctx).
+		If(clientv3.Compare(clientv3.CreateRevision(e.key), "=", e.rev)).
+		Then(clientv3.OpDelete(e.key)).
+		Commit()
+	return err
+}
+
+// A reader reads by a transaction.
+type reader func(context.Context, []clientv3.Op) (*clientv3.TxnResponse, error)
+
+// readOnce is one attempt.
+func (s *Session) readOnce(ctx context.Context, ops []clientv3.Op) (*clientv3.TxnResponse, error) {
+	return s.txn(ctx, nil, ops, nil)
+}
+
+// readUntilAnswered tries until etcd answers or refuses, or ctx ends.
+func (s *Session) readUntilAnswered(ctx context.Context, ops []clientv3.Op) (*clientv3.TxnResponse, error) {
+	return read(ctx, s, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		return s.readOnce(ctx, ops)
+	}, func(error) error { return nil })
+}
+
+// readKeys reads keys, linearizably, and calls got with what it read of keys[from:], part by
+// part. The entry of a key that is not there has no revision.
+//
+// A part is as large as etcd takes, which it remembers for the Session. Keys that the user
+// may not read it finds by halving the part that has them, and leaves them out: the error
+// then says so, and tells nothing of the others.
+func (s *Session) readKeys(ctx context.Context, keys []string, by reader, got func(from int, read []entry)) error {
+	most := s.opsAllowed(manyOps)
+	size := most
+	var refusal error
+	unreadable := 0
+	for from := 0; from < len(keys); {
+		part := keys[from:min(from+size, len(keys))]
+		ops := make([]clientv3.Op, len(part))
+		for i, key := range part {
+			ops[i] = clientv3.OpGet(key)
+		}
+		resp, err := by(ctx, ops)
+		switch {
+		case err == nil:
+			read := make([]entry, len(part))
+			for i, key := range part {
+				read[i].key = key
+				for _, kv := range resp.Responses[i].GetResponseRange().GetKvs() {
+					read[i] = entryOf(kv)
+				}
+			}
+			got(from, read)
+			from += len(part)
+			size = min(2*size, most)
+		case len(part) > 1 && answered(err, textTooManyOps):
+			most = s.opsAllowed(len(part) / 2)
+			size = most
+		case len(part) > 1 && answered(err, textPermissionDenied):
+			size = len(part) / 2
+		case answered(err, textPermissionDenied) && unreadable < maxUnreadable:
+			unreadable++
+			refusal = err
+			s.tellUnreadable(part[0], err)
+			from++
+		default:
+			return err
+		}
+	}
+	return refusal
+}
+
+// opsAllowed is how many keys may be read in one transaction, which are at most so many.
+func (s *Session) opsAllowed(most int) int {
+	s.mu.Lock()
+	defer s.unlock()
+	if most < s.mostOps {
+		if s.mostOps == manyOps { // it is told once
+			s.log(slog.LevelWarn, "etcd takes few operations in one transaction", "most", most)
+		}
+		s.mostOps = most
+	}
+	return s.mostOps
+}
+
+// tellUnreadable tells once that the user may not read a key of the Session's.
+func (s *Session) tellUnreadable(key string, err error) {
+	s.mu.Lock()
+	defer s.unlock()
+	if !s.unreadable {
+		s.unreadable = true
+		s.log(slog.LevelWarn, "a key cannot be looked at", "key", key, "error", err)
+	}
+}
+
+// draw returns a new name for a key of the lock name, on l. Only this Session can have drawn
+// it: the second half of the UUID follows from the first one and from a secret. So the keys
+// that late requests of the Session put are known from those of its user for certain, and
+// nobody has to remember them.
+func (l *lease) draw(name string) (key string) {
+	return name + "/" + l.sign(uuid.New(), name).String()
+}
+
+// hasDrawn reports whether key comes from draw.
+func (l *lease) hasDrawn(key string) bool {
+	name, tail := cutLast(key)
+	if !isUUID(tail) {
+		return false
+	}
+	id, err := uuid.Parse(tail)
+	return err == nil && l.sign(id, name) == id
+}
+
+// sign returns id with the second half that the lease's Session makes of the first one.
+func (l *lease) sign(id uuid.UUID, name string) uuid.UUID {
+	signature := uuid.NewSHA1(l.s.secret, fmt.Appendf(id[:8:8], "%x/%s", int64(l.id), name))
+	copy(id[8:], signature[8:]) // with the bits that tell the variant
+	return id
 }
 
 // revoke gives the lease back, and with it every key that is left. It tries until
 // etcd confirms, the lease must have expired, or the Session ends.
+//
+// A key that somebody has put over, with another lease or none, does not go with the lease.
+// (Do not take the end of the lease for the end of its keys. TestCloseLeavesNoKeyThatWasPutOver.)
 func (l *lease) revoke() {
 	l.endContexts()
 	s := l.s
@@ -1052,22 +1162,66 @@ func (l *lease) revoke() {
 			break
 		}
 	}
-	if answered(err, textLeaseNotFound) {
-		err = nil
-	}
-	if err != nil {
-		s.log(slog.LevelWarn, "lease not revoked; it expires by itself", "lease", l.hex(), "error", err)
-	} else {
+	if err == nil || answered(err, textLeaseNotFound) {
 		s.log(slog.LevelDebug, "lease given back", "lease", l.hex())
+		err = l.removeRest(expired)
+	} else {
+		s.log(slog.LevelWarn, "lease not revoked; it expires by itself", "lease", l.hex(), "error", err)
 	}
 	s.mu.Lock()
 	defer s.unlock()
 	delete(s.leases, l)
 	l.revoked = err == nil
 	s.afterLocked(l.bury)
-	if err != nil && s.closed {
+	if err != nil && (s.closed || l.leavesLocked()) {
 		s.left = err
 	}
+}
+
+// leavesLocked reports whether a key that nobody tries to remove any more may outlive the
+// lease.
+func (l *lease) leavesLocked() bool {
+	for _, p := range l.places {
+		if p.gone && p.left != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// removeRest removes those of the Session's keys on the lease that its end has not removed. It
+// asks for all that the Session accounts for, which are none if nothing was held.
+func (l *lease) removeRest(until time.Time) error {
+	s := l.s
+	ctx, cancel := context.WithDeadline(s.ctx, until)
+	defer cancel()
+	s.mu.Lock()
+	places := slices.Collect(maps.Values(l.places))
+	revs := make([]int64, len(places))
+	for i, p := range places {
+		revs[i] = p.rev
+	}
+	s.unlock()
+	var rest []entry
+	err := s.readKeys(ctx, keysOf(places), s.readUntilAnswered, func(from int, read []entry) {
+		for i, e := range read {
+			if rev := revs[from+i]; e.rev != 0 && (rev == 0 || rev == e.rev) {
+				rest = append(rest, e)
+			}
+		}
+	})
+	for _, e := range rest {
+		_, failure := read(ctx, s, func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, s.deleteEntry(ctx, e)
+		}, func(error) error { return nil })
+		if failure != nil {
+			err = failure
+		}
+	}
+	if err != nil {
+		s.log(slog.LevelWarn, "keys may have outlived their lease", "lease", l.hex(), "error", err)
+	}
+	return err
 }
 
 // rpcTimeout bounds the first attempt of a call, so that the next one may meet another

@@ -726,11 +726,12 @@ func (m *Mutex) Close(ctx context.Context) error {
 	}
 	m.closed = true
 	m.closing = &closing{done: make(chan struct{})}
-	var kept <-chan struct{}
+	var given *place // whose removal is waited for
 	if l := s.lines[m.name]; l != nil {
 		l.cancelLocked(m)
 		if l.kept != nil && l.kept.hold.m == m {
-			kept = l.giveWayLocked()
+			given = l.kept
+			l.giveWayLocked()
 		}
 	}
 	h := m.hold
@@ -744,7 +745,7 @@ func (m *Mutex) Close(ctx context.Context) error {
 	}
 	s.unlock()
 
-	err := m.free(ctx, h, endedBefore, kept)
+	err := m.free(ctx, h, endedBefore, given)
 	s.mu.Lock()
 	defer s.unlock()
 	m.closing.err = err
@@ -760,27 +761,42 @@ type closing struct {
 }
 
 // free frees the name for Close: of the hold h that it has ended, nil if there is none, or
-// of a key that lingered.
-func (m *Mutex) free(ctx context.Context, h *hold, endedBefore bool, removed <-chan struct{}) error {
+// of a key that lingered, which was given up.
+func (m *Mutex) free(ctx context.Context, h *hold, endedBefore bool, given *place) error {
 	if h != nil {
 		h.endContexts()
-		if !endedBefore {
-			if err := h.release(ctx); errors.Is(err, ErrUnconfirmed) {
-				return err
-			}
-			return nil
+		given = h.place
+		if endedBefore {
+			h.clear()
+		} else if err := h.release(ctx); errors.Is(err, ErrUnconfirmed) {
+			return err
 		}
-		removed = h.clear()
 	}
-	if removed == nil {
+	return given.awaitRemoved(ctx)
+}
+
+// awaitRemoved waits until p's key is removed, if it was given up. A nil p has none.
+func (p *place) awaitRemoved(ctx context.Context) error {
+	if p == nil {
+		return nil
+	}
+	p.s.mu.Lock()
+	removed := p.removed
+	p.s.unlock()
+	if removed == nil { // it was released
 		return nil
 	}
 	select {
 	case <-removed:
-		return nil
 	case <-ctx.Done():
-		return unconfirmed(m.name, context.Cause(ctx))
+		return unconfirmed(p.m.name, context.Cause(ctx))
 	}
+	p.s.mu.Lock()
+	defer p.s.unlock()
+	if p.left != nil {
+		return unconfirmed(p.m.name, p.left)
+	}
+	return nil
 }
 
 // Locker returns a sync.Locker for code that wants one. Its Lock waits without

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -62,7 +61,7 @@ type place struct {
 	hold  *hold     // nil while waiting
 	sent  bool      // a put may have been carried out
 	doubt bool      // a copy of the put may still be under way
-	gone  bool      // somebody else has deleted the key
+	gone  bool      // somebody else has deleted the key, or put it over
 	taken error     // what is known of how it went, nil if it was deleted
 	using bool      // counted among the lease's users
 	era   *era      // of the answer that told rev, or the line, last
@@ -72,7 +71,9 @@ type place struct {
 
 	news chan struct{} // to whoever waits: gone, or nobody is before it
 
-	removed chan struct{}   // closed when etcd confirmed the removal; nil before abandon
+	left error // why its removal was given up
+
+	removed chan struct{}   // closed when the removal is over; nil before abandon
 	after   <-chan struct{} // if not nil, the removal waits for that of another place
 }
 
@@ -90,7 +91,7 @@ func (s *Session) newPlaceLocked(c *claim) *place {
 	l := s.current
 	slot := c.line.slotLocked(l)
 	if slot.key == "" {
-		*slot = keySlot{key: c.m.name + "/" + uuid.NewString()}
+		*slot = keySlot{key: l.draw(c.m.name)}
 	}
 	slot.busy = true
 	p := &place{
@@ -372,7 +373,7 @@ func (p *place) adopt(done commit) (line []entry, queued bool, err error) {
 	defer p.s.unlock()
 	p.sent = true
 	if own < 0 || line[own].lease != int64(p.lease.id) || line[own].rev <= p.floor {
-		p.doubt = true
+		p.doubt, p.gone = true, true
 		return line, false, errQueueAnew
 	}
 	p.rev, p.since, p.ahead, p.era = line[own].rev, time.Now(), line[:own], done.era
@@ -562,6 +563,7 @@ func (p *place) look(ctx context.Context, c *claim, at int64) error {
 	own := len(line) - 1
 	if own < 0 || line[own].key != p.key || line[own].rev != p.rev ||
 		line[own].lease != int64(p.lease.id) {
+		p.disowned()
 		return errQueueAnew
 	}
 	p.setLine(line[:own], sent)
@@ -616,7 +618,14 @@ func (p *place) isGone() bool {
 	return p.gone
 }
 
-// lostLocked notes that somebody else deleted p's key.
+// disowned notes that p's key is not what p had put.
+func (p *place) disowned() {
+	p.s.mu.Lock()
+	defer p.s.unlock()
+	p.gone = true
+}
+
+// lostLocked notes that somebody else deleted p's key, or put it over.
 func (p *place) lostLocked() {
 	if p.gone {
 		return
@@ -703,6 +712,7 @@ func (p *place) release(ctx context.Context, most time.Time, next *place) (nextQ
 			if together {
 				continue // next's name may have been in use: release alone
 			}
+			p.disowned()
 			p.abandon(false)
 			return false, &LostError{Name: p.m.name, Token: p.rev, Reason: ErrKeyOverwritten}
 		case err == nil && (missed || !copies):
@@ -717,6 +727,7 @@ func (p *place) release(ctx context.Context, most time.Time, next *place) (nextQ
 			return false, nil
 		}
 		if missed { // it is lost, whatever became of it
+			p.disowned()
 			p.abandon(false)
 			return false, &LostError{Name: p.m.name, Token: p.rev, Reason: errKeyTaken}
 		}
@@ -801,7 +812,7 @@ func (p *place) stopUsingLocked() {
 }
 
 // abandon gives p up: its key, if it may exist, is removed in the background until
-// etcd confirms or the lease is gone. It returns a channel that is closed then. The
+// etcd confirms or it is gone with the lease. It returns a channel that is closed then. The
 // lease is retired if unsure is set, or as soon as an attempt fails: what cannot be
 // removed is not kept alive.
 func (p *place) abandon(unsure bool) <-chan struct{} {
@@ -816,10 +827,10 @@ func (p *place) abandonLocked(unsure bool) <-chan struct{} {
 	}
 	p.removed = make(chan struct{})
 	p.stopUsingLocked()
-	if !p.sent || p.s.closed { // Close revokes the lease, and the key with it
-		if !p.s.closed { // until then it is accounted for: no look takes it for a stray key
-			p.removedLocked(0)
-		}
+	if !p.sent {
+		p.removedLocked(0)
+	}
+	if !p.sent || p.s.closed { // Close revokes the lease, and removes what is left then
 		close(p.removed)
 		return p.removed
 	}
@@ -850,7 +861,7 @@ func (p *place) remove() {
 	defer close(p.removed)
 	p.endContexts()
 	read, del := p.readLine(), clientv3.OpDelete(p.key)
-	ctx := p.lease.live // when it ends, so does the key
+	ctx := p.lease.live // when it ends, so does the key, unless somebody has put it over
 	if p.after != nil {
 		select {
 		case <-p.after:
@@ -888,18 +899,49 @@ func (p *place) remove() {
 			s.unlock()
 			p.m.log(slog.LevelWarn, "key not removed yet", "key", p.key, "error", err)
 		}
-		if refused(err) || s.clientClosed() || retry.wait(ctx, s) != nil {
-			s.mu.Lock()
-			p.removedLocked(0) // its lease is renewed for it no more, or has ended
-			certain := p.lease.revoked
-			s.unlock()
-			if certain {
-				break
+		if !refused(err) && !s.clientClosed() {
+			if retry.wait(ctx, s) == nil {
+				continue
 			}
+			if ctx != s.ctx && p.outlivesLease() {
+				ctx = s.ctx
+				continue
+			}
+		}
+		if !p.giveUpRemoval(err) {
 			return
 		}
+		break
 	}
 	if t := p.m.cfg.trace; t != nil && t.CleanupDone != nil && !p.spare {
 		s.hooks.run(func() { t.CleanupDone(p.key) })
 	}
+}
+
+// outlivesLease reports whether p's key may be there when its lease has ended.
+func (p *place) outlivesLease() bool {
+	p.s.mu.Lock()
+	defer p.s.unlock()
+	return p.gone && !p.lease.revoked && p.s.ctx.Err() == nil
+}
+
+// giveUpRemoval notes that the attempts to remove p's key are over, of which the last one
+// failed. It reports whether the key has gone with its lease.
+func (p *place) giveUpRemoval(err error) (certain bool) {
+	s, l := p.s, p.lease
+	s.mu.Lock()
+	defer s.unlock()
+	_, kept := s.leases[l]
+	switch {
+	case l.revoked:
+	case p.gone && kept:
+		p.left = err // the keeper tries again when the lease has ended
+		return false
+	case p.gone:
+		p.left, s.left = err, err
+	default:
+		p.left = err // the lease is renewed for it no more
+	}
+	p.removedLocked(0)
+	return l.revoked
 }

@@ -156,14 +156,12 @@ var mutants = []mutant{
 	{
 		name: "a look at the keys is believed",
 		why:  "etcd lists the keys of the lease, and the key is not among them. An old leader's list is an old one (rule 5).",
-		edits: []edit{{"lease.go", `		if l.confirmMissing(ctx, chunk, known) != nil {
-			return known
-		}
-`, `		s.mu.Lock()
-		for _, p := range chunk {
-			p.lostLocked()
-		}
-		s.unlock()
+		edits: []edit{{"lease.go", `		gone := e.rev != p.rev
+		switch {
+		case gone && !known:
+`, `		gone := true
+		switch {
+		case gone && !known:
 `}},
 		killers: []killer{named("TestALookThatOmitsALiveKeyEndsNothing")},
 	},
@@ -544,6 +542,22 @@ var mutants = []mutant{
 		killers: []killer{simulation(250), named("TestAClaimThatLeavesOnItsWayLeavesNothingBehind")},
 	},
 	{
+		name: "all keys go with their lease",
+		why:  "etcd deletes the keys of a lease that it revokes. Not one that somebody has put over, with another lease or none: it stands for ever, and Close says nil (rule 9).",
+		edits: []edit{
+			{"lease.go", `		err = l.removeRest(expired)
+`, `		err = nil
+`},
+			{"watch.go", `	return p.gone && !p.lease.revoked && p.s.ctx.Err() == nil
+`, `	return false
+`},
+		},
+		killers: []killer{
+			named("TestCloseLeavesNoKeyThatWasPutOver"), named("TestCloseDoesNotSayNilForAKeyThatStays"),
+			named("TestAKeyThatWasPutOverIsRemovedAfterAnOutage"),
+		},
+	},
+	{
 		name:    "only a key that was seen is removed",
 		why:     "The put failed, so there is nothing to remove. It was the answer that failed (rule 9).",
 		edits:   []edit{{"watch.go", `	if !p.sent || p.s.closed {`, `	if p.rev == 0 || p.s.closed {`}},
@@ -556,7 +570,7 @@ var mutants = []mutant{
 `, `		otherwise = []clientv3.Op{p.readLine()} // tells whose it is
 		p.s.mu.Lock()
 		delete(p.lease.places, p.key)
-		p.key = p.prefix() + uuid.NewString()
+		p.key = p.lease.draw(p.m.name)
 		p.lease.places[p.key] = p
 		p.s.unlock()
 		absent = clientv3.Compare(clientv3.CreateRevision(p.key), "=", 0)
@@ -580,7 +594,7 @@ var mutants = []mutant{
 	{
 		name: "a stray key is swept whoever has it by now",
 		why:  "Nobody accounted for it when the lease's keys came. Names are used again, so it is the next hold's key (rule 9).",
-		edits: []edit{{"lease.go", `		accounted := l.places[key] != nil // its name was taken again since the look
+		edits: []edit{{"lease.go", `		accounted := l.places[e.key] != nil // its name was taken again since the look
 `, `		accounted := l.places == nil
 `}},
 		killers: []killer{named("TestAKeyThatIsTakenAgainWhileItIsReadIsNotSwept")},
