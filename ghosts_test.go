@@ -2,12 +2,19 @@ package etcdlock_test
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/tests/v3/framework/integration"
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/fake"
@@ -279,5 +286,140 @@ func TestCloseOfAMutexRemovesAKeyThatWasPutOver(t *testing.T) {
 		etcd.Intercept(func(c fake.Call) fake.Effect { return fake.Effect{Delay: 100 * time.Millisecond} })
 		require.NoError(t, mu.Close(in(t, time.Minute)))
 		require.Empty(t, etcd.Keys("x/"))
+	})
+}
+
+// What users attach to the Session's lease is theirs, whatever it looks like: in a place of
+// its own, or below the name of a lock that the Session has.
+func TestAKeyOfTheUserThatLooksLikeALocksIsNotSwept(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := processIn(t, etcd, "a")
+		mu := mutexIn(t, s, "x")
+		hold := lockWithin(t, mu, time.Second)
+		own, err := etcd.Client("a").Get(context.Background(), mu.Key())
+		require.NoError(t, err)
+		_, id, _ := strings.Cut(mu.Key(), "/")
+		keys := []string{"members/" + uuid.NewString(), "members/" + id, "x/members/" + id}
+		for _, key := range keys {
+			_, err := etcd.Client("user").Put(context.Background(), key, string(own.Kvs[0].Value), clientv3.WithLease(s.Lease()))
+			require.NoError(t, err)
+		}
+		lease := s.Lease()
+		time.Sleep(10 * virtualTTL)
+		require.ElementsMatch(t, append(keys, mu.Key()), etcd.Keys(""))
+		require.Equal(t, lease, s.Lease(), "nothing is in doubt")
+		require.NoError(t, hold.Err())
+		require.NoError(t, mu.Unlock(context.Background()))
+	})
+}
+
+// A line that nobody uses is forgotten when there are many. A late copy of a request that it
+// has made is found all the same.
+func TestALateKeyOfAForgottenNameIsSwept(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := processIn(t, etcd, "a")
+		hold := lockWithin(t, mutexIn(t, s, "held"), time.Second)
+		etcd.Intercept(onlyNext(etcd, fake.Txn, fake.Effect{Again: time.Minute}))
+		for i := range 3000 {
+			mu := mutexIn(t, s, fmt.Sprint("x", i))
+			lockWithin(t, mu, time.Second)
+			require.NoError(t, mu.Unlock(context.Background()))
+		}
+		time.Sleep(time.Minute)
+		require.Len(t, etcd.Keys("x0/"), 1, "no late copy")
+		time.Sleep(1100 * time.Millisecond)
+		require.Empty(t, etcd.Keys("x0/"))
+		require.NoError(t, hold.Err())
+	})
+}
+
+// holdMany holds n names by one Session.
+func holdMany(t *testing.T, s *etcdlock.Session, prefix string, n int) (holds []context.Context) {
+	t.Helper()
+	for i := range n {
+		mu := mutexIn(t, s, fmt.Sprintf("%s%d", prefix, i))
+		require.NoError(t, mu.Lock(bounded(t)))
+		holds = append(holds, mu.Context(context.Background()))
+	}
+	return holds
+}
+
+// An etcd that takes few operations in one transaction is asked for few keys at a time, once
+// it has said so. Losses are noticed as ever.
+func TestLossesAreNoticedWhereTransactionsMayHaveFewOperations(t *testing.T) {
+	for _, most := range []int{3, 10, 16, 40} {
+		t.Run(fmt.Sprint(most), func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				etcd.MaxTxnOps(most)
+				var logged strings.Builder
+				s := processIn(t, etcd, "a", etcdlock.WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))
+				kept := holdMany(t, s, "kept", 5)
+				for round := range 2 {
+					lost := holdMany(t, s, fmt.Sprint("lost", round, "-"), 45)
+					time.Sleep(10 * time.Second)
+					for _, key := range etcd.Keys("lost") {
+						etcd.DeleteKey(key)
+					}
+					asked, start := len(etcd.Calls(fake.Txn)), time.Now()
+					for _, hold := range lost {
+						require.LessOrEqual(t, endsAfter(t, hold, start), 1100*time.Millisecond)
+					}
+					// Some are refused at first, when it halves what it asks for.
+					refused := 6 * (1 - round)
+					require.LessOrEqual(t, len(etcd.Calls(fake.Txn))-asked, refused+2*45/most+1)
+				}
+				synctest.Wait()
+				require.Equal(t, 1, strings.Count(logged.String(), "few operations"), "%s", logged.String())
+				for _, hold := range kept {
+					require.NoError(t, hold.Err())
+				}
+			})
+		})
+	}
+}
+
+// The same with etcd itself.
+func TestLossesAreNoticedWhereEtcdTakesFewOperations(t *testing.T) {
+	w := newWorld(t, 1, func(m *integration.Member) { m.MaxTxnOps = 16 })
+	s := newSession(t, w.cluster.Client(t))
+	kept, lost := holdMany(t, s, "kept", 5), holdMany(t, s, "lost", 60)
+	_, err := w.admin.Delete(bounded(t), "lost", clientv3.WithPrefix())
+	require.NoError(t, err)
+	for _, hold := range lost {
+		within(t, slack, "the loss to be noticed", hold.Done())
+		require.ErrorIs(t, context.Cause(hold), etcdlock.ErrLost)
+	}
+	for _, hold := range kept {
+		require.NoError(t, hold.Err())
+	}
+}
+
+// A key that the user may not read any more keeps the others from nothing.
+func TestLossesAreNoticedBesideKeysThatMayNotBeRead(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		var logged strings.Builder
+		s := processIn(t, etcd, "a", etcdlock.WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))
+		secret, lost := holdMany(t, s, "secret", 2), holdMany(t, s, "lost", 60)
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			denied := slices.ContainsFunc(c.Gets, func(key string) bool { return strings.HasPrefix(key, "secret") })
+			if !denied {
+				return fake.Effect{}
+			}
+			return fake.Effect{Before: rpctypes.ErrGRPCPermissionDenied}
+		})
+		time.Sleep(10 * time.Second)
+		for _, key := range etcd.Keys("") {
+			etcd.DeleteKey(key)
+		}
+		asked, start := len(etcd.Calls(fake.Txn)), time.Now()
+		for _, hold := range lost {
+			require.LessOrEqual(t, endsAfter(t, hold, start), 1100*time.Millisecond)
+		}
+		require.LessOrEqual(t, len(etcd.Calls(fake.Txn))-asked, 40)
+		for _, hold := range secret {
+			require.NoError(t, hold.Err(), "nobody knows")
+		}
+		synctest.Wait()
+		require.Equal(t, 1, strings.Count(logged.String(), "cannot be looked at"), "%s", logged.String())
 	})
 }

@@ -206,12 +206,15 @@ func (s *Session) Lease() clientv3.LeaseID {
 // Close ends every hold of the Session (their contexts end with the cause
 // [ErrClosed]) and every wait (which returns ErrClosed), releases all keys by
 // revoking the lease, and stops every goroutine. It waits for that until ctx ends.
+// A read for each hundred holds then tells whether somebody has put over a key, which
+// does not go with the lease: such a key is removed, too.
 //
 // It returns nil if nothing is left behind, and when the Session was closed
 // before. Of several calls at once each waits, within its own ctx. An error that is
 // [ErrUnconfirmed] says that etcd did not confirm in time: the Session is closed all
-// the same, its lease is renewed no more, and its keys go within the TTL. A ctx that had ended
-// before the call leaves 50 ms for it, one that never ends two TTLs.
+// the same, its lease is renewed no more, and its keys go within the TTL, except one that
+// somebody has put over. A ctx that had ended before the call leaves 50 ms for it, one that
+// never ends two TTLs.
 // After a nil ctx nothing has happened.
 func (s *Session) Close(ctx context.Context) error {
 	if s == nil || s.client == nil {
@@ -952,7 +955,7 @@ func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 	}
 	for key, p := range l.places {
 		// Under a doubtful name the key may be there again, put by a late request.
-		if p.rev != 0 && p.since.Before(sent) && (!present[key] || p.doubt) {
+		if p.rev != 0 && !p.gone && p.since.Before(sent) && (!present[key] || p.doubt) {
 			missing = append(missing, p)
 		}
 	}

@@ -47,6 +47,7 @@ type Call struct {
 	Lease   clientv3.LeaseID // of the methods of leases, 0 for Grant
 	Puts    []string         // keys, in the Then of a Txn
 	Deletes []string         // keys, in the Then of a Txn
+	Gets    []string         // keys, in the Then of a Txn
 }
 
 // An Effect is what becomes of a Call. The zero Effect lets it pass.
@@ -71,6 +72,7 @@ type Server struct {
 	cluster   uint64
 	leases    map[int64]*lease // that live
 	minTTL    int64
+	maxOps    int // of a transaction; 0 for any number
 	watches   map[*watch]struct{}
 	intercept func(Call) Effect
 	calls     []Call
@@ -123,6 +125,13 @@ func (s *Server) MinTTL(seconds int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.minTTL = seconds
+}
+
+// MaxTxnOps is how many operations a transaction may have, as etcd's --max-txn-ops.
+func (s *Server) MaxTxnOps(most int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.maxOps = most
 }
 
 // Cut loses what process sends and what is on its way to it, until Heal. Events of
@@ -401,6 +410,9 @@ func (s *Server) fill(h *pb.ResponseHeader) *pb.ResponseHeader {
 func (s *Server) txn(in *pb.TxnRequest) (*pb.TxnResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.maxOps > 0 && max(len(in.Compare), len(in.Success), len(in.Failure)) > s.maxOps {
+		return nil, rpctypes.ErrGRPCTooManyOps
+	}
 	before := s.store.Rev()
 	reply, err := s.store.Txn(in)
 	s.notifyLocked(before)
@@ -427,6 +439,9 @@ func (k *kvClient) Txn(ctx context.Context, in *pb.TxnRequest, _ ...grpc.CallOpt
 		}
 		if del := op.GetRequestDeleteRange(); del != nil {
 			c.Deletes = append(c.Deletes, string(del.Key))
+		}
+		if get := op.GetRequestRange(); get != nil {
+			c.Gets = append(c.Gets, string(get.Key))
 		}
 	}
 	return send(ctx, k.s, c, func() (*pb.TxnResponse, error) { return k.s.txn(in) })
