@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -83,11 +82,11 @@ type hold struct {
 // and it stays the owner until its Unlock or Close, even if its hold is lost.
 type line struct {
 	name    string
-	owner   *claim   // its turn: it queues in etcd, or holds
-	next    *claim   // gets the turn once the owner's release is confirmed
-	ahead   []entry  // before the last place, if it was given up without a hold
-	waiting []*claim // behind owner
-	lease   *lease   // that slots are used with
+	owner   *claim  // its turn: it queues in etcd, or holds
+	next    *claim  // gets the turn once the owner's release is confirmed
+	ahead   []entry // before the last place, if it was given up without a hold
+	waiting waiters // behind owner
+	lease   *lease  // that slots are used with
 	slots   [2]*keySlot
 	view    *view // nil while nobody needs one
 
@@ -114,6 +113,74 @@ type claim struct {
 	place  *place                  // in etcd's line, nil while it has none
 	hold   *hold                   // once it holds
 	left   bool                    // it went away when its turn was coming
+	stands standing                // among the waiters
+}
+
+// The waiters are claims in the order in which they came. Whoever comes or goes takes a time
+// that does not depend on their number: a hundred thousand may go at once, and a renewal
+// that waits for Session.mu meanwhile must not wait for the square of that.
+type waiters struct {
+	first, last *claim
+	n           int
+	came        int // since the line began
+}
+
+// A standing is where a claim stands among the waiters.
+type standing struct {
+	waits         bool
+	number        int // of those that came
+	before, after *claim
+}
+
+// add has c wait as the last.
+func (w *waiters) add(c *claim) {
+	w.came++
+	c.stands = standing{waits: true, number: w.came, before: w.last}
+	if w.last != nil {
+		w.last.stands.after = c
+	} else {
+		w.first = c
+	}
+	w.last = c
+	w.n++
+}
+
+// take takes the first out, nil if nobody waits.
+func (w *waiters) take() *claim {
+	c := w.first
+	if c != nil {
+		w.remove(c)
+	}
+	return c
+}
+
+// remove takes c out, which waits.
+func (w *waiters) remove(c *claim) {
+	before, after := c.stands.before, c.stands.after
+	if before != nil {
+		before.stands.after = after
+	} else {
+		w.first = after
+	}
+	if after != nil {
+		after.stands.before = before
+	} else {
+		w.last = before
+	}
+	c.stands = standing{}
+	w.n--
+}
+
+// ahead is how many wait before c, which waits. Behind more than a few it is no less than
+// that, and more only by those that have left from among them.
+func (w *waiters) ahead(c *claim) int {
+	n := 0
+	for b := c.stands.before; b != nil; b = b.stands.before {
+		if n++; n > fewAhead {
+			return min(c.stands.number-w.first.stands.number, w.n-1)
+		}
+	}
+	return n
 }
 
 // New returns a Mutex for name with a lease of its own, as [NewSession] and
@@ -237,7 +304,7 @@ func (m *Mutex) enter(cancel context.CancelCauseFunc, started time.Time, try boo
 	l := s.lineLocked(m.name)
 	c = &claim{m: m, line: l, started: started, cancel: cancel}
 	if l.owner != nil && try {
-		return nil, nil, l.lockedLocked(len(l.waiting))
+		return nil, nil, l.lockedLocked(l.waiting.n)
 	}
 	if clientClosed {
 		return nil, nil, failed("lock", m.name, errClientClosed)
@@ -249,9 +316,9 @@ func (m *Mutex) enter(cancel context.CancelCauseFunc, started time.Time, try boo
 		}
 		return c, nil, nil
 	}
-	locked = l.lockedLocked(len(l.waiting))
+	locked = l.lockedLocked(l.waiting.n)
 	c.turn = make(chan *place, 1)
-	l.waiting = append(l.waiting, c)
+	l.waiting.add(c)
 	return c, locked, nil
 }
 
@@ -914,9 +981,9 @@ func (l *line) lockedLocked(waiters int) *LockedError {
 func (s *Session) leave(c *claim) *LockedError {
 	s.mu.Lock()
 	defer s.unlock()
-	if i := slices.Index(c.line.waiting, c); i >= 0 {
-		locked := c.line.lockedLocked(i)
-		c.line.waiting = slices.Delete(c.line.waiting, i, i+1)
+	if w := &c.line.waiting; c.stands.waits {
+		locked := c.line.lockedLocked(w.ahead(c))
+		w.remove(c)
 		return locked
 	}
 	locked := c.line.aheadLocked()
@@ -932,11 +999,10 @@ func (s *Session) leave(c *claim) *LockedError {
 // nextLocked takes the next claim off the line, and a place for it if there is a
 // lease. The owner's release is to put the place, and then to call passLocked.
 func (s *Session) nextLocked(l *line) (*claim, *place) {
-	if len(l.waiting) == 0 {
+	l.next = l.waiting.take()
+	if l.next == nil {
 		return nil, nil
 	}
-	l.next = l.waiting[0]
-	l.waiting = slices.Delete(l.waiting, 0, 1)
 	if !s.usableLocked() {
 		return l.next, nil
 	}
@@ -948,15 +1014,14 @@ func (s *Session) nextLocked(l *line) (*claim, *place) {
 func (s *Session) passLocked(l *line, next *claim, put *place) {
 	l.next = nil
 	for next == nil || next.left {
-		if len(l.waiting) == 0 {
+		next = l.waiting.take()
+		if next == nil {
 			if put != nil {
 				put.abandonLocked(false)
 			}
 			l.owner, l.ahead = nil, nil
 			return
 		}
-		next = l.waiting[0]
-		l.waiting = slices.Delete(l.waiting, 0, 1)
 	}
 	next.place = put
 	l.owner = next
@@ -967,7 +1032,7 @@ func (s *Session) passLocked(l *line, next *claim, put *place) {
 // unless others have waited for long enough; see WithHandoff.
 func (s *Session) passOnLocked(h *hold) bool {
 	p := h.place
-	if len(h.line.waiting) == 0 || p.turns >= h.m.cfg.handoff || !p.lastsLocked() {
+	if h.line.waiting.n == 0 || p.turns >= h.m.cfg.handoff || !p.lastsLocked() {
 		return false
 	}
 	p.turns++
@@ -983,7 +1048,7 @@ func (s *Session) passOnLocked(h *hold) bool {
 // finds it given up; and it is given up once a view tells of others, or there is none.
 func (s *Session) lingerLocked(h *hold) bool {
 	l, p, linger := h.line, h.place, h.m.cfg.linger
-	if linger == 0 || h.m.closed || len(l.waiting) > 0 || !p.lastsLocked() {
+	if linger == 0 || h.m.closed || l.waiting.n > 0 || !p.lastsLocked() {
 		return false
 	}
 	switch v := l.view; {
@@ -1080,12 +1145,17 @@ func (p *place) lastsLocked() bool {
 
 // cancelLocked ends the waits of m's claims, of all if m is nil.
 func (l *line) cancelLocked(m *Mutex) {
-	for _, c := range slices.Concat(l.waiting, []*claim{l.owner, l.next}) {
+	cancel := func(c *claim) {
 		if c != nil && c.cancel != nil && (m == nil || c.m == m) {
 			cancel := c.cancel
 			c.m.s.afterLocked(func() { cancel(ErrClosed) })
 		}
 	}
+	for c := l.waiting.first; c != nil; c = c.stands.after {
+		cancel(c)
+	}
+	cancel(l.owner)
+	cancel(l.next)
 }
 
 // ---- the hold
