@@ -130,6 +130,7 @@ type lease struct {
 	ended        error              // why it is trusted no more; nil while it is
 	revoked      bool               // etcd has confirmed that it is gone, and so are its keys
 	suspect      bool               // its keys are to be looked at now
+	left         error              // why the last removal that was given up was
 }
 
 // NewSession returns a Session. It validates the options and does no I/O; the
@@ -948,8 +949,7 @@ func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 	present := make(map[string]bool, len(resp.Keys))
 	for _, key := range resp.Keys {
 		present[string(key)] = true
-		// What users attach to the lease is theirs.
-		if l.places[string(key)] == nil && l.hasDrawn(string(key)) {
+		if l.places[string(key)] == nil {
 			strays = append(strays, string(key))
 		}
 	}
@@ -961,6 +961,8 @@ func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 	}
 	s.unlock()
 
+	// What users attach to the lease is theirs.
+	strays = slices.DeleteFunc(strays, func(key string) bool { return !l.hasDrawn(key) })
 	// After an error the next look tries again.
 	_ = s.readKeys(ctx, keysOf(missing), s.readOnce, func(from int, read []entry) {
 		l.confirmMissing(missing[from:], read, known, era)
@@ -1185,7 +1187,7 @@ func (l *lease) revoke() {
 // lease.
 func (l *lease) leavesLocked() bool {
 	for _, p := range l.places {
-		if p.gone && p.left != nil {
+		if p.gone && p.stuck {
 			return true
 		}
 	}

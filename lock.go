@@ -122,21 +122,19 @@ type claim struct {
 type waiters struct {
 	first, last *claim
 	n           int
-	came        int // since the line began
 }
 
 // A standing is where a claim stands among the waiters.
 type standing struct {
-	waits         bool
-	number        int // of those that came
+	number        int // one more than that of the one before when it came; 0 for one that does not wait
 	before, after *claim
 }
 
 // add has c wait as the last.
 func (w *waiters) add(c *claim) {
-	w.came++
-	c.stands = standing{waits: true, number: w.came, before: w.last}
+	c.stands = standing{number: 1, before: w.last}
 	if w.last != nil {
+		c.stands.number += w.last.stands.number
 		w.last.stands.after = c
 	} else {
 		w.first = c
@@ -398,7 +396,7 @@ func (s *Session) awaitRemoval(ctx context.Context, e entry) bool {
 	var removed <-chan struct{}
 	s.mu.Lock()
 	for l := range s.leases {
-		if p := l.places[e.key]; p != nil && p.rev == e.rev {
+		if p := l.places[e.key]; p != nil && p.rev == e.rev && !p.stuck {
 			removed = p.removed // nil while it is in use
 		}
 	}
@@ -860,8 +858,8 @@ func (p *place) awaitRemoved(ctx context.Context) error {
 	}
 	p.s.mu.Lock()
 	defer p.s.unlock()
-	if p.left != nil {
-		return unconfirmed(p.m.name, p.left)
+	if p.stuck {
+		return unconfirmed(p.m.name, p.lease.left)
 	}
 	return nil
 }
@@ -981,7 +979,7 @@ func (l *line) lockedLocked(waiters int) *LockedError {
 func (s *Session) leave(c *claim) *LockedError {
 	s.mu.Lock()
 	defer s.unlock()
-	if w := &c.line.waiting; c.stands.waits {
+	if w := &c.line.waiting; c.stands.number > 0 {
 		locked := c.line.lockedLocked(w.ahead(c))
 		w.remove(c)
 		return locked

@@ -67,11 +67,10 @@ type place struct {
 	era   *era      // of the answer that told rev, or the line, last
 	seen  *view     // that has had it
 	spare bool      // what lingered at it, and is of no use to anybody, is removed
+	stuck bool      // its removal was given up; lease.left says why
 	turns int       // holds that were passed on here, in a row
 
 	news chan struct{} // to whoever waits: gone, or nobody is before it
-
-	left error // why its removal was given up
 
 	removed chan struct{}   // closed when the removal is over; nil before abandon
 	after   <-chan struct{} // if not nil, the removal waits for that of another place
@@ -931,17 +930,17 @@ func (p *place) giveUpRemoval(err error) (certain bool) {
 	s, l := p.s, p.lease
 	s.mu.Lock()
 	defer s.unlock()
-	_, kept := s.leases[l]
-	switch {
-	case l.revoked:
-	case p.gone && kept:
-		p.left = err // the keeper tries again when the lease has ended
-		return false
-	case p.gone:
-		p.left, s.left = err, err
-	default:
-		p.left = err // the lease is renewed for it no more
+	if l.revoked {
+		p.removedLocked(0)
+		return true
 	}
-	p.removedLocked(0)
-	return l.revoked
+	p.stuck, l.left = true, err
+	if _, kept := s.leases[l]; p.gone && kept {
+		return false // the keeper tries again when the lease has ended
+	}
+	if p.gone {
+		s.left = err
+	}
+	p.removedLocked(0) // the lease is renewed for it no more, or has ended
+	return false
 }
