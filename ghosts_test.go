@@ -423,3 +423,42 @@ func TestLossesAreNoticedBesideKeysThatMayNotBeRead(t *testing.T) {
 		require.Equal(t, 1, strings.Count(logged.String(), "cannot be looked at"), "%s", logged.String())
 	})
 }
+
+// A user that may not remove the key any more cannot be helped, but is told; and what has
+// become possible in the end is done.
+func TestCloseTellsOfAKeyThatMayNotBeRemoved(t *testing.T) {
+	for _, inTheEnd := range []bool{true, false} {
+		t.Run(fmt.Sprintf("it may in the end: %t", inTheEnd), func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				s := processIn(t, etcd, "a")
+				mu, other := mutexIn(t, s, "x"), mutexIn(t, s, "x")
+				lockWithin(t, mutexIn(t, s, "held"), time.Second) // so that the lease lives until Close
+				lockWithin(t, mu, time.Second)
+				lease, err := etcd.Client("b").Grant(context.Background(), 1000)
+				require.NoError(t, err)
+				key := mu.Key()
+				require.NoError(t, etcd.PutKey(key, lease.ID))
+				time.Sleep(2 * time.Second)
+				refuse := func(c fake.Call) fake.Effect {
+					if slices.Contains(c.Deletes, key) || slices.Contains(c.Gets, key) {
+						return fake.Effect{Before: rpctypes.ErrGRPCPermissionDenied}
+					}
+					return fake.Effect{}
+				}
+				etcd.Intercept(refuse)
+				require.ErrorIs(t, mu.Close(in(t, time.Minute)), etcdlock.ErrUnconfirmed)
+				before := len(etcd.Calls(""))
+				require.ErrorIs(t, other.TryLock(in(t, time.Minute)), etcdlock.ErrLocked)
+				require.Less(t, len(etcd.Calls(""))-before, 10)
+				if inTheEnd {
+					etcd.Intercept(nil)
+					require.NoError(t, s.Close(in(t, time.Minute)))
+					require.Empty(t, etcd.Keys("x/"))
+					return
+				}
+				require.ErrorIs(t, s.Close(in(t, time.Minute)), etcdlock.ErrUnconfirmed)
+				require.Equal(t, []string{key}, etcd.Keys("x/"))
+			})
+		})
+	}
+}
