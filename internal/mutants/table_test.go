@@ -600,6 +600,14 @@ var mutants = []mutant{
 		killers: []killer{named("TestAKeyThatIsTakenAgainWhileItIsReadIsNotSwept")},
 	},
 	{
+		name: "what looks like a lock's key is swept",
+		why:  "Its last part is a UUID, and nobody accounts for it: who else would put that on the lease? The user, whose lease it is, too (rule 9).",
+		edits: []edit{{"lease.go", `	return err == nil && l.sign(id, name) == id
+`, `	return err == nil && name != "" && id != uuid.Nil
+`}},
+		killers: []killer{named("TestAKeyOfTheUserThatLooksLikeALocksIsNotSwept")},
+	},
+	{
 		name: "a key name is used again before etcd has deleted the key",
 		why:  "The delete is on its way. If it gets lost, the next hold takes the old key for its own (rule 18).",
 		edits: []edit{{"watch.go", `	p.using = false
