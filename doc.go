@@ -27,9 +27,10 @@
 // the TTL. No lock can prevent that write; a fencing token can. [Mutex.Token] grows with
 // every new hold of a name: send it along, and have the resource refuse a token lower
 // than the highest it has seen. For writes to etcd itself, [Mutex.IsOwner] in the If of
-// the transaction does the same. And when an operator takes the key away ([Break], a
-// revoked lease), the holder learns it about a second later; until then, too, it is the
-// token that protects.
+// the transaction does the same. When etcd is restored from a snapshot, or wiped, tokens
+// start again: docs/runbook.md tells how to keep them growing. And when an operator takes the
+// key away ([Break], a revoked lease), the holder learns it about a second later; until then,
+// too, it is the token that protects.
 //
 // # Time
 //
