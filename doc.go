@@ -19,7 +19,8 @@
 // held without a break until this release, and a loss is a [*LostError] that says why.
 // Whatever answers were lost, no call leaves a key behind that blocks others: it is
 // removed, or goes with its lease, which is renewed for it no more. Every call returns
-// when its context ends. A Mutex stays usable through any outage.
+// when its context ends. A Mutex stays usable through any outage, and a wait for an etcd that
+// does not answer says so ([ErrUnavailable], [WithLogger], [Trace]).
 //
 // # What is not
 //
@@ -85,5 +86,9 @@
 // (and more if its safety margin is above a quarter of the TTL).
 // Beside that it looks at its keys: once per renewal, and every 0.7 s while a hold is
 // older than that and there are at most 100 of them. Whoever waits looks at the line each 1.5 s,
-// in case an event was lost.
+// in case an event was lost, and less often while etcd is slow.
+//
+// An attempt that has no answer is repeated after 0.5 to 2 s, or what answers take of late if
+// that is more, and given up after 2.5 to 10 s. Repeats have a credit that all Sessions of a
+// client share, and to which its answers add: one for ten.
 package etcdlock

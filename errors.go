@@ -43,6 +43,12 @@ var (
 
 	// ErrClosed says that the Mutex or its Session was closed. Make a new one.
 	ErrClosed = errors.New("etcdlock: closed")
+
+	// ErrUnavailable says that etcd did not answer when a wait ended, whatever
+	// else the wait was for. Beside it the error wraps the reason, if one is
+	// known: gRPC's own for having no connection, or etcd's last error. Look at
+	// the endpoints, the network and the certificates; a later call may succeed.
+	ErrUnavailable = errors.New("etcdlock: no answer from etcd")
 )
 
 // The reasons of a [*LostError], for use with [errors.Is], beside [ErrMaxHold]. Each loss has
@@ -141,14 +147,20 @@ func failed(op, name string, reasons ...error) error {
 }
 
 // waitFailed is the error of a wait for the lock name that ended with ctx.
-// It says what was waited for: the line, if locked is known, otherwise etcd.
-func waitFailed(ctx context.Context, name string, locked *LockedError, lastRPC error) error {
+// It says what was waited for: the line, if locked is known, and etcd, if that did not
+// answer then, for the reason away, or has failed before with lastRPC.
+func waitFailed(ctx context.Context, name string, locked *LockedError, away, lastRPC error) error {
 	e := &opError{text: fmt.Sprintf("etcdlock: lock %q", name)}
 	if locked != nil {
 		e.text += fmt.Sprintf(": %s in line, held by %s", ordinal(locked.Ahead+1), locked.Holder.label())
 		e.wraps = append(e.wraps, locked)
 	}
-	if lastRPC != nil {
+	if away != nil {
+		e.text += ": " + bare(ErrUnavailable)
+		e.wraps = append(e.wraps, ErrUnavailable)
+		lastRPC = away
+	}
+	if lastRPC != nil && (away == nil || lastRPC != errNoAnswer) {
 		e.text += ": " + bare(lastRPC)
 		e.wraps = append(e.wraps, lastRPC)
 	}
@@ -242,6 +254,34 @@ var tokenRefusals = []string{
 	"etcdserver: user name is empty",
 }
 
+// absences are the answers of a member that cannot serve: it has no leader, or no majority.
+var absences = []string{
+	"etcdserver: no leader",
+	"etcdserver: not leader",
+	"etcdserver: leader changed",
+	"etcdserver: server stopped",
+	"etcdserver: request timed out",
+	"etcdserver: request timed out, possibly due to previous leader failure",
+	"etcdserver: request timed out, possibly due to connection lost",
+	"etcdserver: request timed out, waiting for the applied index took too long",
+	"etcdserver: unhealthy cluster",
+}
+
+// absent reports whether err says that no etcd has answered that can serve.
+func absent(err error) bool {
+	if err == errNoAnswer || errors.Is(err, errUnreachable) {
+		return true
+	}
+	for ; err != nil; err = errors.Unwrap(err) {
+		text := err.Error()
+		endsWith := func(absence string) bool { return strings.HasSuffix(text, absence) }
+		if slices.ContainsFunc(absences, endsWith) || strings.HasPrefix(text, "rpc error: code = Unavailable ") {
+			return true
+		}
+	}
+	return false
+}
+
 // refused reports whether err is an answer that no retry mends. Such a request
 // was not carried out.
 func refused(err error) bool {
@@ -268,7 +308,8 @@ func answered(err error, text string) bool {
 // changed nothing. Every other error leaves its outcome unknown; etcd's ErrNoSpace
 // too, since the first one comes after the transaction was applied.
 func notApplied(err error) bool {
-	return refused(err) || answered(err, textLeaseNotFound) || answered(err, textTooManyRequests)
+	return refused(err) || answered(err, textLeaseNotFound) || answered(err, textTooManyRequests) ||
+		errors.Is(err, errUnreachable)
 }
 
 // closeUnconfirmed is the error of a Session's Close that etcd did not confirm in time.

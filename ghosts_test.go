@@ -86,12 +86,12 @@ func TestNoHoldBeginsAtAKeyThatIsGone(t *testing.T) {
 		own := line[9]
 		etcd.Intercept(func(c fake.Call) fake.Effect {
 			if c.Method == fake.Range {
-				return fake.Effect{DelayReply: 600 * time.Millisecond}
+				return fake.Effect{DelayReply: virtualTTL/3 + time.Second}
 			}
 			return fake.Effect{}
 		})
 		nextCall(t, etcd, fake.TimeToLive)
-		time.Sleep(400 * time.Millisecond)
+		time.Sleep(virtualTTL/3 - 500*time.Millisecond) // the next look comes soon
 		etcd.RevokeLease(crowd.ID)
 		time.Sleep(50 * time.Millisecond)
 		etcd.DeleteKey(own)

@@ -149,6 +149,31 @@ func TestTheAnswersThatAreActedOnAreEtcdsOwn(t *testing.T) {
 	}
 }
 
+// What a member answers that cannot serve is no answer to whoever waits, nor is what gRPC says
+// without one.
+func TestAMemberThatCannotServeHasNotAnswered(t *testing.T) {
+	for _, answer := range []error{
+		rpctypes.ErrGRPCNoLeader, rpctypes.ErrGRPCNotLeader, rpctypes.ErrGRPCLeaderChanged, rpctypes.ErrGRPCStopped,
+		rpctypes.ErrGRPCTimeout, rpctypes.ErrGRPCTimeoutDueToLeaderFail, rpctypes.ErrGRPCTimeoutDueToConnectionLost,
+		rpctypes.ErrGRPCTimeoutWaitAppliedIndex, rpctypes.ErrGRPCUnhealthy, status.Error(codes.Unavailable, "refused"),
+	} {
+		for form, err := range formsOf(answer) {
+			require.True(t, absent(err), "%v, %s", answer, form)
+		}
+	}
+	require.True(t, absent(errNoAnswer))
+	require.True(t, absent(&unreachableError{errors.New("refused")}))
+	for _, answer := range []error{
+		rpctypes.ErrGRPCNoSpace, rpctypes.ErrGRPCRequestTooManyRequests, rpctypes.ErrGRPCPermissionDenied,
+		rpctypes.ErrGRPCLeaseNotFound, rpctypes.ErrGRPCCompacted, context.Canceled,
+	} {
+		for form, err := range formsOf(answer) {
+			require.False(t, absent(err), "%v, %s", answer, form)
+		}
+	}
+	require.False(t, absent(nil))
+}
+
 // After these a write has certainly not been carried out; after any other error nobody
 // knows, the first ErrNoSpace included.
 func TestOnlyAnAnswerSaysThatAWriteWasNotApplied(t *testing.T) {

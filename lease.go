@@ -25,10 +25,6 @@ const (
 	// renewal period only.
 	manyPlaces = 100
 
-	// reconnectEvery is how often a request that waits for a connection asks for one:
-	// gRPC's own pause between attempts to connect grows from 1 s to 2 minutes.
-	reconnectEvery = 300 * time.Millisecond
-
 	// leastPeriod is the least time from one renewal to the next. Who has a margin that
 	// leaves less to trust loses holds, but besieges nobody.
 	leastPeriod = 10 * time.Millisecond
@@ -50,7 +46,6 @@ var (
 	errGrantTooLate  = errors.New("the granted lease was over before it could be used: safety margin too large, or etcd too slow")
 	errClientClosed  = errors.New("the etcd client is closed")
 	errNoAnswer      = errors.New("no answer from etcd")
-	errUnreachable   = errors.New("no endpoint of etcd can be reached")
 )
 
 // A Session is one lease, kept alive, that any number of Mutexes share. It is
@@ -63,14 +58,18 @@ var (
 // it gives the lease back by itself and has no goroutine until it is used again.
 type Session struct {
 	// Set once, then only read.
-	client *clientv3.Client
-	cfg    *config
-	stream *stream         // of watches
-	ctx    context.Context // of all goroutines
-	cancel context.CancelFunc
-	secret uuid.UUID // by which it knows the keys that it has put
-	hooks  hooks
-	era    atomic.Pointer[era] // the present one, changed under mu
+	client  *clientv3.Client
+	cfg     *config
+	stream  *stream         // of watches
+	ctx     context.Context // of all goroutines
+	cancel  context.CancelFunc
+	secret  uuid.UUID // by which it knows the keys that it has put
+	hooks   hooks
+	link    *link               // what it shares with other Sessions of its client
+	several func() bool         // whether the client has several endpoints
+	era     atomic.Pointer[era] // the present one, changed under mu
+
+	silence silence // of etcd; it guards itself
 
 	// mu guards what follows and the mutable state of every lease, line, place
 	// and hold of the Session. It is never held across a call to etcd, to the
@@ -153,6 +152,8 @@ func NewSession(client *clientv3.Client, opts ...Option) (*Session, error) {
 		sweepAt: minSweep,
 		secret:  uuid.New(),
 		mostOps: manyOps,
+		link:    linkOf(client),
+		several: func() bool { return several(client) },
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.era.Store(&era{})
@@ -326,7 +327,8 @@ func (s *Session) unlock() {
 //	grant            Lock without a lease  with its answer or its time, and a pause
 //	connection       a grant, per lease    with the lease, once it is revoked
 //	verify           etcd was set back     when every hold from before was read
-//	more attempts    a call unanswered     with the first answer or their time
+//	repeat           a call unanswered     with the first answer or its time
+//	report           a wait for etcd       when it has asked gRPC for the reason
 //	removal          a place given up      once etcd confirms, or with the lease if the
 //	                                       key goes with that
 //	view             a wait in a short     when nobody has needed it for 5 s
@@ -483,7 +485,7 @@ func (s *Session) newLease(ctx context.Context) error {
 		started time.Time
 	}
 	// Of several answers the first counts. The other leases have no keys, and expire.
-	g, err := attemptNext(ctx, s, &s.grantRetry, s.rpcTimeout(), func(ctx context.Context) (granted, error) {
+	g, _, err := attempt(ctx, s, &s.grantRetry, s.rpcTimeout(), func(ctx context.Context) (granted, error) {
 		started, sent := time.Now(), s.era.Load()
 		resp, err := s.client.Grant(ctx, int64(s.cfg.ttl/time.Second))
 		if err == nil {
@@ -699,8 +701,8 @@ type renewal struct {
 //
 // Renewals are separate attempts. One is sent each period of the schedule. If its
 // answer takes longer than half of that, or does not come at all, more are sent, two
-// at a time, so that one dead endpoint of several cannot meet them all. None lives for
-// longer than it would be trusted: later its answer would be useless.
+// at a time if there are several endpoints, so that a dead one cannot meet them all. None
+// lives for longer than it would be trusted: later its answer would be useless.
 func (l *lease) keep(granted time.Time) {
 	ctx, stopAttempts := context.WithCancel(l.s.ctx)
 	defer stopAttempts()
@@ -729,7 +731,9 @@ func (l *lease) keep(granted time.Time) {
 			}
 			attempts := 1
 			if troubled {
-				attempts = 2
+				if l.s.several() {
+					attempts = 2
+				}
 				l.risk()
 			}
 			started := time.Now()
@@ -810,18 +814,19 @@ func (l *lease) verdict() verdict {
 // has stopped.
 func (l *lease) renew(ctx context.Context, started time.Time, results chan<- renewal) {
 	s := l.s
-	// Bounded, since KeepAliveOnce tries again for ever while etcd is unavailable.
+	// Bounded, since clientv3 tries again for ever while etcd is unavailable.
 	attempt, cancel := context.WithTimeout(ctx, min(l.ttl/4*3, l.plan.span))
 	defer cancel()
 	unreachable := s.cancelWhenUnreachable(attempt, cancel)
 	sent := s.era.Load()
-	resp, err := s.client.KeepAliveOnce(attempt, l.id)
+	resp, err := s.keepAlive(attempt, l.id)
 	cancel()
 	if cut := <-unreachable; err != nil && cut {
 		err = errUnreachable
 	}
 	if err == nil {
 		s.heard(resp.ResponseHeader, sent, 0) // it may be of a member that is behind
+		s.link.alive()
 		l.renewed(started, time.Duration(resp.TTL)*time.Second)
 		if t := s.cfg.trace; t != nil && t.LeaseRenewed != nil {
 			roundTrip := time.Since(started)
@@ -832,35 +837,6 @@ func (l *lease) renew(ctx context.Context, started time.Time, results chan<- ren
 	case results <- renewal{started: started, err: err}:
 	case <-ctx.Done():
 	}
-}
-
-// cancelWhenUnreachable cancels a renewal once no endpoint is connected, and asks
-// for a new connection: KeepAliveOnce would try in a tight loop, and gRPC would
-// wait for up to two minutes. It returns a channel that tells whether it did, once
-// ctx has ended.
-func (s *Session) cancelWhenUnreachable(ctx context.Context, cancel func()) <-chan bool {
-	result := make(chan bool, 1)
-	conn := s.client.ActiveConnection()
-	if conn == nil { // not made with clientv3.New
-		result <- false
-		return result
-	}
-	go func() { // ends with ctx; renew waits for it
-		for {
-			state := conn.GetState()
-			if state.String() == "TRANSIENT_FAILURE" {
-				conn.ResetConnectBackoff()
-				cancel()
-				result <- true
-				return
-			}
-			if !conn.WaitForStateChange(ctx, state) {
-				result <- false
-				return
-			}
-		}
-	}()
-	return result
 }
 
 // renewalFailed notes that an attempt failed. Only etcd's word that the lease does
@@ -902,7 +878,7 @@ func (l *lease) risk() {
 }
 
 // lookDue reports whether it is time to look at the lease's keys: when a place is
-// older than lookEvery, unless there are many; and once per renewal period anyway,
+// older than lookEvery and held, unless there are many; and once per renewal period anyway,
 // for keys that should not be there, unless that is shorter than lookEvery.
 func (l *lease) lookDue(last time.Time) bool {
 	l.s.mu.Lock()
@@ -918,6 +894,9 @@ func (l *lease) lookDue(last time.Time) bool {
 		return false
 	}
 	for _, p := range l.places {
+		if p.hold == nil && p.line.kept != p {
+			continue // whoever waits re-checks its own key
+		}
 		if p.rev != 0 && now.Sub(p.since) >= lookEvery {
 			return true
 		}
@@ -934,6 +913,9 @@ func (l *lease) lookDue(last time.Time) bool {
 // for, the late copy of a request, is read and then deleted by its create revision.
 func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 	s := l.s
+	if s.disconnected() {
+		return true // clientv3 would try many times a second
+	}
 	ctx, cancel := context.WithTimeout(ctx, s.rpcTimeout())
 	defer cancel()
 	era := s.era.Load()
@@ -1156,10 +1138,10 @@ func (l *lease) revoke() {
 		return s.client.Revoke(ctx, l.id)
 	}
 	expired := time.Now().Add(l.ttl).Add(l.ttl)
-	var retry backoff
+	retry := backoff{eager: true}
 	var err error
 	for {
-		_, err = attemptNext(s.ctx, s, &retry, s.rpcTimeout(), revoke)
+		_, _, err = attempt(s.ctx, s, &retry, s.rpcTimeout(), revoke)
 		if err == nil || answered(err, textLeaseNotFound) || refused(err) || s.clientClosed() || time.Now().After(expired) {
 			break
 		}
@@ -1229,72 +1211,10 @@ func (l *lease) removeRest(until time.Time) error {
 	return err
 }
 
-// rpcTimeout bounds the first attempt of a call, so that the next one may meet another
-// endpoint. It is a fraction of the TTL, within reason.
-func (s *Session) rpcTimeout() time.Duration {
-	return min(max(s.cfg.ttl/3, 500*time.Millisecond), 2*time.Second)
-}
-
 // clientClosed reports whether the client was closed, after which nothing works.
 func (s *Session) clientClosed() bool {
 	ctx := s.client.Ctx()
 	return ctx != nil && ctx.Err() != nil
-}
-
-// A backoff spaces the attempts of a call: 20 ms, doubling up to half a second, with
-// jitter. The cap keeps the time short in which etcd is back and nobody has noticed.
-type backoff struct {
-	delay      time.Duration
-	unanswered int // attempts in a row that had no answer in time
-}
-
-// note tells b what became of an attempt.
-func (b *backoff) note(err error) {
-	if err == errNoAnswer {
-		b.unanswered++
-	} else {
-		b.unanswered = 0
-	}
-}
-
-// bound is how long the next attempt may take, if the first one may take first. It
-// doubles with each one that had no answer, up to eight times that: an etcd that is slow
-// would otherwise never be heard. (TestASlowEtcdKeepsNobodyOut.)
-func (b *backoff) bound(first time.Duration) time.Duration {
-	return first << min(b.unanswered, 3)
-}
-
-// wait waits for the next attempt, or returns the cause of ctx when that ends. It
-// asks gRPC to connect again if there is no connection.
-func (b *backoff) wait(ctx context.Context, s *Session) error {
-	b.delay = min(max(2*b.delay, 20*time.Millisecond), 500*time.Millisecond)
-	pause := time.NewTimer(jitter(b.delay))
-	defer pause.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-pause.C:
-	}
-	s.reconnect()
-	return nil
-}
-
-// reconnect asks gRPC to connect again at once if there is no connection.
-func (s *Session) reconnect() {
-	if conn := s.client.ActiveConnection(); conn != nil && conn.GetState().String() == "TRANSIENT_FAILURE" {
-		conn.ResetConnectBackoff()
-	}
-}
-
-// reconnectUntil reconnects now and then until ctx ends, for a request that waits in gRPC
-// for a connection. The first time comes by the timer that it returns.
-func (s *Session) reconnectUntil(ctx context.Context) *time.Timer {
-	return time.AfterFunc(reconnectEvery, func() {
-		if ctx.Err() == nil {
-			s.reconnect()
-			s.reconnectUntil(ctx)
-		}
-	})
 }
 
 // jitter is d give or take a quarter, so that crowds do not act in step.

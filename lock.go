@@ -203,13 +203,15 @@ func New(client *clientv3.Client, name string, opts ...Option) (*Mutex, error) {
 // error is, by errors.Is,
 //   - the cause of ctx (and ctx.Err()) if that ended, or context.DeadlineExceeded
 //     if the time of [WithAcquireTimeout] did; if another held the lock then, the
-//     error wraps a [*LockedError], and if etcd could not be reached, its last error;
+//     error wraps a [*LockedError], and if etcd did not answer then, [ErrUnavailable]
+//     and the reason;
 //   - [ErrDeadlock] at once if ctx comes from a hold of this name in this Session;
 //   - [ErrClosed] if the Mutex or the Session is, or becomes, closed;
 //   - etcd's, if it refuses what no retry mends (permission, say), or that the client
 //     is closed.
 //
-// While etcd is down Lock waits and tries again.
+// While etcd is down Lock waits and tries again. A Session with a logger, or with the hook
+// Trace.Unavailable, tells so after the first attempt without an answer, and each 10 s.
 func (m *Mutex) Lock(ctx context.Context) error {
 	_, err := m.lock(ctx, false)
 	return err
@@ -234,7 +236,7 @@ func (m *Mutex) lock(ctx context.Context, try bool) (*hold, error) {
 		return nil, err
 	}
 	if ctx.Err() != nil {
-		return nil, waitFailed(ctx, m.name, nil, nil)
+		return nil, waitFailed(ctx, m.name, nil, nil, nil)
 	}
 	if nested := m.nestsIn(ctx); nested != nil {
 		return m.nest(nested)
@@ -266,6 +268,7 @@ func (m *Mutex) queue(ctx context.Context, started time.Time, try bool) (h *hold
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	defer m.s.silence.wait(m.s)()
 
 	c, locked, err := m.enter(cancel, started, try)
 	if err != nil {
@@ -282,7 +285,7 @@ func (m *Mutex) queue(ctx context.Context, started time.Time, try bool) (h *hold
 		case put = <-c.turn:
 		case <-ctx.Done():
 			// Whatever comes through turn after this is passed on by passLocked.
-			return nil, c.ahead, waitFailed(ctx, m.name, m.s.leave(c), nil)
+			return nil, c.ahead, waitFailed(ctx, m.name, m.s.leave(c), m.s.unavailable(), nil)
 		}
 	}
 	h, err = c.acquire(ctx, put, try)
@@ -360,6 +363,7 @@ func (c *claim) acquire(ctx context.Context, put *place, try bool) (*hold, error
 			}
 		}
 
+		away := s.unavailable()
 		var removed <-chan struct{}
 		if p != nil {
 			removed = p.abandon(false)
@@ -382,7 +386,7 @@ func (c *claim) acquire(ctx context.Context, put *place, try bool) (*hold, error
 		case err == errTaken:
 			return nil, &LockedError{Name: m.name, Holder: taken[0].contender(m.name), Ahead: len(taken)}
 		case ctx.Err() != nil:
-			return nil, waitFailed(ctx, m.name, locked, c.lastErr)
+			return nil, waitFailed(ctx, m.name, locked, away, c.lastErr)
 		default:
 			return nil, failed("lock", m.name, err)
 		}

@@ -164,8 +164,8 @@ func WithLinger(d time.Duration) Option {
 }
 
 // WithLogger sets where the library reports what somebody may have to look at:
-// losses, renewals that fail or are late, releases and removals that etcd does not confirm, and
-// late requests that had to be undone (Warn); leases that begin and end (Debug). The
+// an etcd that does not answer, losses, renewals that fail or are late, releases and removals
+// that etcd does not confirm, and late requests that had to be undone (Warn); leases that begin and end (Debug). The
 // default is silence. Like the hooks of a [Trace] it is called from a goroutine of its
 // own, and a handler that blocks holds up no lock.
 func WithLogger(l *slog.Logger) Option {
@@ -195,8 +195,8 @@ func WithTrace(t *Trace) Option {
 // blocks or panics holds up or skips other hooks, never a lock. While hooks are
 // blocked, at most 16,384 events are kept; later ones are dropped.
 //
-// The lease hooks are those of the Session's Trace (of New's, for a Mutex with a
-// lease of its own); the others are those of the Mutex.
+// The lease hooks and Unavailable are those of the Session's Trace (of New's, for a Mutex
+// with a lease of its own); the others are those of the Mutex.
 type Trace struct {
 	// Queued: a wait began, with ahead contenders before it, behind holder. Either Acquired
 	// or GaveUp follows, once, with the same ahead.
@@ -226,6 +226,11 @@ type Trace struct {
 	// is in doubt, or is given back.
 	LeaseReplaced func(old clientv3.LeaseID, reason error)
 
+	// Unavailable: a call waits for etcd, which has not answered for the time since. The reason
+	// err is gRPC's own if there is no connection; it is [ErrUnavailable], too. This is told
+	// after the first attempt without an answer and then each 10 s, once for all calls of
+	// the Session.
+	Unavailable func(err error, since time.Duration)
 	// SetBack: etcd's revision went back from known to revision, or it is another cluster:
 	// it was restored or wiped, or the client was moved. What was known of its keys is read
 	// anew. It is told by the Session's Trace.

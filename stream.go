@@ -157,19 +157,23 @@ func (s *stream) renewLocked() {
 }
 
 // watch begins a watch of what will happen. It returns when etcd has answered; if that takes
-// too long, with a channel that is closed. stop ends the watch, on is the name of its stream.
-func (s *Session) watch(ctx context.Context, key string, opts ...clientv3.OpOption) (
+// too long, with a channel that is closed, and the next one may take longer, by broken. stop
+// ends the watch, on is the name of its stream.
+func (s *Session) watch(ctx context.Context, broken *backoff, key string, opts ...clientv3.OpOption) (
 	events clientv3.WatchChan, on int64, stop context.CancelFunc,
 ) {
 	watching, on := s.stream.context(clientv3.WithRequireLeader(ctx))
 	watching, stop = context.WithCancel(watching)
 	started := time.Now()
-	tooLong := time.AfterFunc(readTimeout, stop) // while it is not there, nobody looks
+	tooLong := time.AfterFunc(s.watchTimeout(broken), stop) // while it is not there, nobody looks
 	events = s.client.Watch(watching, key, append(opts, clientv3.WithCreatedNotify())...)
-	if !tooLong.Stop() && s.stream.isSilent(on, started) {
-		// The others on it hear nothing either. (It makes one watch at a time, so many
-		// that are begun at once take long. Then it is not silent.)
-		s.watchAnew()
+	if !tooLong.Stop() {
+		broken.unanswered++
+		if s.stream.isSilent(on, started) {
+			// The others on it hear nothing either. (It makes one watch at a time, so many
+			// that are begun at once take long. Then it is not silent.)
+			s.watchAnew()
+		}
 	}
 	return events, on, stop
 }

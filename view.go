@@ -98,7 +98,7 @@ func (v *view) run() {
 
 // follow watches the line until the watch ends, or is to be made anew.
 func (v *view) follow(broken *backoff) {
-	events, on, stop := v.s.watch(v.ctx, v.line.name+"/", clientv3.WithPrefix())
+	events, on, stop := v.s.watch(v.ctx, broken, v.line.name+"/", clientv3.WithPrefix())
 	defer stop()
 	defer v.unwatched()
 	tick := time.NewTimer(jitter(recheckEvery))

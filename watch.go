@@ -15,10 +15,6 @@ const (
 	// recheckEvery is how often a waiter looks whether it missed an event.
 	recheckEvery = 1500 * time.Millisecond
 
-	// readTimeout bounds one attempt to read, so that the next one may soon meet
-	// another endpoint.
-	readTimeout = 700 * time.Millisecond
-
 	// removalGrace is how long a wait that failed waits for its key to be removed.
 	removalGrace = 25 * time.Millisecond
 )
@@ -151,86 +147,25 @@ type commit struct {
 	err      error
 }
 
-// commit is one of a call's attempts at a transaction that writes. If the one before it
-// had no answer it is sent several times: each transaction here may be carried out any
-// number of times.
-func (s *Session) commit(ctx context.Context, retry *backoff, ifs []clientv3.Cmp, then, otherwise []clientv3.Op) commit {
+// commit is one of a call's attempts at a transaction that writes. It may be sent several
+// times: each transaction here may be carried out any number of times. If there is no Else, a
+// repeat has again in its place, which tells whether the first one was carried out.
+func (s *Session) commit(ctx context.Context, retry *backoff, ifs []clientv3.Cmp, then, otherwise []clientv3.Op, again clientv3.Op) commit {
+	var calls atomic.Int32
 	txn := func(ctx context.Context) (commit, error) {
 		call := &callContext{Context: ctx}
+		otherwise := otherwise
+		if calls.Add(1) > 1 && otherwise == nil {
+			otherwise = []clientv3.Op{again}
+		}
 		resp, err := s.txn(call, ifs, then, otherwise)
 		return commit{resp: resp, repeated: call.asked.Load()}, err
 	}
 	sent := s.era.Load()
-	several := retry.unanswered > 0
-	c, err := attemptNext(ctx, s, retry, s.rpcTimeout(), txn)
+	c, several, err := attempt(ctx, s, retry, s.rpcTimeout(), txn)
 	c.era, c.err = sent, err
 	c.repeated = c.repeated || several
 	return c
-}
-
-// attemptNext is the next of a call's attempts, of which the first may take a time.
-func attemptNext[R any](ctx context.Context, s *Session, retry *backoff, first time.Duration, f func(context.Context) (R, error)) (r R, err error) {
-	if retry.unanswered == 0 {
-		r, err = attempt(ctx, s, first, f)
-	} else {
-		r, err = attemptOften(ctx, s, first, retry.bound(first), f)
-	}
-	retry.note(err)
-	return r, err
-}
-
-// attempt calls f once, for a bounded time. errNoAnswer says that the time has passed.
-func attempt[R any](ctx context.Context, s *Session, bound time.Duration, f func(context.Context) (R, error)) (R, error) {
-	bounded, cancel := context.WithTimeout(ctx, bound)
-	defer cancel()
-	defer s.reconnectUntil(bounded).Stop()
-	r, err := f(bounded)
-	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
-		err = errNoAnswer
-	}
-	return r, err
-}
-
-// attemptOften is an attempt after one that had no answer. It calls f twice at once, so
-// that one dead endpoint of several cannot meet both, and once more each time that every
-// has passed, while the earlier calls may still be answered: so an etcd that is slow is
-// heard, and one that is back is heard soon. It returns the first good answer or refusal.
-func attemptOften[R any](ctx context.Context, s *Session, every, bound time.Duration, f func(context.Context) (R, error)) (R, error) {
-	type result struct {
-		r   R
-		err error
-	}
-	return attempt(ctx, s, bound, func(ctx context.Context) (R, error) {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel() // ends the slower calls, whose answers are dropped
-		defer context.AfterFunc(s.ctx, cancel)()
-		results := make(chan result, 2+bound/every)
-		calls := 0
-		call := func() {
-			calls++
-			s.spawn(func() {
-				r, err := f(ctx)
-				results <- result{r, err}
-			})
-		}
-		call()
-		call()
-		again := time.NewTicker(every)
-		defer again.Stop()
-		for {
-			select {
-			case answer := <-results:
-				calls--
-				if calls == 0 || answer.err == nil || refused(answer.err) || answered(answer.err, textLeaseNotFound) {
-					return answer.r, answer.err
-				}
-			case <-again.C:
-				if ctx.Err() == nil {
-					call()
-				}
-			}
-		}
-	})
 }
 
 // queue puts the key, unless it is there already, and reads the line. It may be
@@ -311,7 +246,7 @@ func (p *place) putKey() clientv3.Op {
 
 // put is one attempt to put the key if all of ifs hold, and to read the line then.
 func (p *place) put(ctx context.Context, retry *backoff, ifs []clientv3.Cmp, otherwise []clientv3.Op) commit {
-	done := p.s.commit(ctx, retry, ifs, []clientv3.Op{p.putKey(), p.readLine()}, otherwise)
+	done := p.s.commit(ctx, retry, ifs, []clientv3.Op{p.putKey(), p.readLine()}, otherwise, p.readLine())
 	p.s.mu.Lock()
 	defer p.s.unlock()
 	if done.err == nil && done.resp.Succeeded {
@@ -424,7 +359,7 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 // An event that never comes, from a member that is frozen for instance, is made up
 // for by a slow re-check.
 func (p *place) waitBehind(ctx context.Context, c *claim, before entry, broken *backoff) error {
-	events, on, stop := p.s.watch(ctx, before.key, clientv3.WithFilterPut())
+	events, on, stop := p.s.watch(ctx, broken, before.key, clientv3.WithFilterPut())
 	defer stop()
 	recheck := time.NewTimer(jitter(recheckEvery))
 	defer recheck.Stop()
@@ -451,7 +386,7 @@ func (p *place) waitBehind(ctx context.Context, c *claim, before entry, broken *
 				}
 			}
 		case <-recheck.C:
-			recheck.Reset(jitter(recheckEvery))
+			recheck.Reset(jitter(p.s.link.seldom(recheckEvery)))
 			check = true
 		case <-p.news:
 			if p.isGone() {
@@ -543,7 +478,7 @@ func (p *place) look(ctx context.Context, c *claim, at int64) error {
 	if at != 0 {
 		// What was at a revision does not change, so no quorum is needed. The
 		// member may not be there yet, or have compacted it away.
-		resp, err = attempt(ctx, p.s, readTimeout, func(ctx context.Context) (*clientv3.GetResponse, error) {
+		resp, _, err = attempt(ctx, p.s, &backoff{}, readTimeout, func(ctx context.Context) (*clientv3.GetResponse, error) {
 			return p.s.client.Get(ctx, p.prefix(), append(upToOwn, clientv3.WithRev(at), clientv3.WithSerializable())...)
 		})
 		if err == nil {
@@ -574,7 +509,7 @@ func (p *place) look(ctx context.Context, c *claim, at int64) error {
 func read[R any](ctx context.Context, s *Session, get func(context.Context) (R, error), failed func(error) error) (R, error) {
 	var retry backoff
 	for {
-		resp, err := attemptNext(ctx, s, &retry, readTimeout, get)
+		resp, _, err := attempt(ctx, s, &retry, readTimeout, get)
 		switch {
 		case err == nil:
 			return resp, nil
@@ -687,7 +622,7 @@ func (p *place) release(ctx context.Context, most time.Time, next *place) (nextQ
 			ifs = append(ifs, clientv3.Compare(clientv3.CreateRevision(next.key), "=", 0))
 			then, otherwise = append(then, next.putKey(), p.readLine()), []clientv3.Op{p.readLine()}
 		}
-		done := s.commit(ctx, &retry, ifs, then, otherwise)
+		done := s.commit(ctx, &retry, ifs, then, otherwise, clientv3.OpGet(p.key))
 		resp, err := done.resp, done.err
 		copies = copies || done.repeated
 		if together {
@@ -874,7 +809,7 @@ func (p *place) remove() {
 		if p.rev == 0 {
 			then, otherwise = otherwise, then // exists compares with 0
 		}
-		done := s.commit(ctx, &retry, ifs, then, otherwise)
+		done := s.commit(ctx, &retry, ifs, then, otherwise, read)
 		err := done.err
 		if err == nil {
 			s.mu.Lock()

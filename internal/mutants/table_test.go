@@ -286,7 +286,7 @@ var mutants = []mutant{
 		why:  "The owner will unlock, it is the same process. When, nobody knows (rule 10).",
 		edits: []edit{{"lock.go", `		case <-ctx.Done():
 			// Whatever comes through turn after this is passed on by passLocked.
-			return nil, c.ahead, waitFailed(ctx, m.name, m.s.leave(c), nil)
+			return nil, c.ahead, waitFailed(ctx, m.name, m.s.leave(c), m.s.unavailable(), nil)
 		}
 `, `		}
 `}},
@@ -527,6 +527,27 @@ var mutants = []mutant{
 `, `	return isUUID(tail) || strconv.FormatInt(lease, 16) != ""
 `}},
 		killers: []killer{named("TestAStrayKeyBlocksNobody")},
+	},
+
+	{
+		name: "an attempt gives up as soon as it repeats",
+		why:  "Two seconds without an answer are long. But etcd works through the request all the same, and then through the next one, which is given up as well (rule 25).",
+		edits: []edit{{"attempt.go", `	patience = 5
+`, `	patience = 1
+`}},
+		killers: []killer{named("TestACrowdOfSessionsGetsThroughASlowEtcd")},
+	},
+	{
+		name:    "repeats have no credit",
+		why:     "The answer may have got lost, and a repeat brings it. Where nothing is lost it is one more request for an etcd that is slow (rule 25).",
+		edits:   []edit{{"attempt.go", `granted < n && l.spent+1 <= float64(credit+l.worth)`, `granted < n`}},
+		killers: []killer{named("TestACrowdOfSessionsGetsThroughASlowEtcd")},
+	},
+	{
+		name:    "each wait asks for a connection",
+		why:     "The sooner the better, and it asks twice a second only. So do the others (rule 25).",
+		edits:   []edit{{"attempt.go", `	due := time.Since(l.asked) >= reconnectEvery`, `	due := l != nil`}},
+		killers: []killer{named("TestACrowdThatWaitsForEtcdConnectsAFewTimesASecond")},
 	},
 
 	// ---- ghosts: rules 9 and 18

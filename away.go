@@ -1,0 +1,166 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+const (
+	// tellEvery is how often a Session tells that etcd does not answer.
+	tellEvery = 10 * time.Second
+
+	// lateAnswer is how long an attempt must have gone without an answer for a wait that ends
+	// then to be ErrUnavailable.
+	lateAnswer = 250 * time.Millisecond
+
+	// forgetSilence is how long after the last attempt nobody knows whether etcd would answer.
+	// It is above the longest pause between two attempts of a call.
+	forgetSilence = time.Second
+)
+
+// A silence is what a Session knows of an etcd that does not answer. It is told once for all
+// that wait: by a timer that runs while somebody does.
+//
+// Renewals do not count. A member may answer them, and nothing else.
+type silence struct {
+	mu      sync.Mutex
+	waits   int       // calls of the user that wait
+	asking  int       // attempts under way
+	since   time.Time // when the first of those began that had no answer; zero if there was one
+	last    time.Time // when the last attempt without an answer ended
+	reason  error     // of that one, nil if it just had no answer
+	told    time.Time // when that was told, zero if it was not
+	ticking bool      // the timer runs
+}
+
+// ask notes that an attempt begins.
+func (q *silence) ask(s *Session) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := time.Now()
+	if !q.currentLocked(now) {
+		q.since, q.reason, q.told = now, nil, time.Time{}
+	}
+	q.asking++
+	q.tickLocked(s)
+}
+
+// heard notes what became of an attempt.
+func (q *silence) heard(err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.asking--
+	q.last = time.Now()
+	switch {
+	case absent(err):
+		if err != errNoAnswer {
+			q.reason = err
+		}
+	case !endedByContext(err): // an answer, whatever it says
+		q.since, q.reason, q.told = time.Time{}, nil, time.Time{}
+		if q.asking > 0 {
+			q.since = q.last
+		}
+	}
+}
+
+// endedByContext reports whether err says that a context has ended, from which nothing follows
+// for etcd.
+func endedByContext(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// currentLocked reports whether since tells of now: an attempt is under way, or there was one
+// just now.
+func (q *silence) currentLocked(now time.Time) bool {
+	return !q.since.IsZero() && (q.asking > 0 || now.Sub(q.last) < forgetSilence)
+}
+
+// wait counts a call that waits, until the function that it returns is called.
+func (q *silence) wait(s *Session) (done func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.waits++
+	q.tickLocked(s)
+	return func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.waits--
+	}
+}
+
+// tickLocked has the timer run while somebody waits and an attempt is under way.
+func (q *silence) tickLocked(s *Session) {
+	if q.ticking || q.waits == 0 || q.asking == 0 {
+		return
+	}
+	q.ticking = true
+	time.AfterFunc(s.rpcTimeout(), func() { q.tick(s) })
+}
+
+// tick tells of the silence when it is time to.
+func (q *silence) tick(s *Session) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := time.Now()
+	q.ticking = false
+	if q.waits == 0 || !q.currentLocked(now) || s.ctx.Err() != nil {
+		return // the next attempt begins it again
+	}
+	due := q.since.Add(s.rpcTimeout())
+	if !q.told.IsZero() {
+		due = q.told.Add(tellEvery)
+	}
+	if !now.Before(due) {
+		q.told, due = now, now.Add(tellEvery)
+		since := q.since
+		s.spawn(func() { s.tellUnavailable(since) })
+	}
+	q.ticking = true
+	time.AfterFunc(due.Sub(now), func() { q.tick(s) })
+}
+
+// unavailable returns why etcd does not answer, nil if it does as far as is known.
+func (s *Session) unavailable() error {
+	q := &s.silence
+	q.mu.Lock()
+	now := time.Now()
+	silent, reason := q.currentLocked(now), q.reason
+	late := now.Sub(q.since) >= lateAnswer
+	q.mu.Unlock()
+	switch {
+	case !silent:
+		return nil
+	case s.disconnected():
+		return s.whyDisconnected(s.ctx)
+	case reason != nil:
+		return reason
+	case late && s.unconnected():
+		return errUnreachable
+	case late:
+		return errNoAnswer
+	}
+	return nil
+}
+
+// tellUnavailable tells Trace and Logger that etcd has not answered since a time, for as long
+// as it does not.
+func (s *Session) tellUnavailable(since time.Time) {
+	reason := s.unavailable()
+	if reason == nil {
+		return // it has answered just now
+	}
+	silent := time.Since(since)
+	var endpoints []string
+	if s.client.ActiveConnection() != nil {
+		endpoints = s.client.Endpoints()
+	}
+	s.log(slog.LevelWarn, "etcd does not answer", "endpoints", endpoints, "error", reason, "silent", silent)
+	if t := s.cfg.trace; t != nil && t.Unavailable != nil {
+		err := &opError{text: reason.Error(), wraps: []error{ErrUnavailable, reason}}
+		s.hooks.run(func() { t.Unavailable(err, silent) })
+	}
+}

@@ -1,0 +1,162 @@
+package etcdlock
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcdlock/etcdlock/internal/fake"
+)
+
+// A busyEtcd works through its requests one after another, those that their callers have
+// given up included, as an etcd with one core does.
+type busyEtcd struct {
+	mu       sync.Mutex
+	busy     time.Time // until when it is
+	requests atomic.Int64
+	most     time.Duration // that a request has waited
+}
+
+// service is what a request takes. A put reads the whole line.
+func service(c fake.Call) time.Duration {
+	switch {
+	case c.Method == fake.Txn && len(c.Puts) > 0:
+		return 18 * time.Millisecond
+	case c.Method == fake.Range:
+		return 3 * time.Millisecond
+	case c.Method == fake.Event:
+		return 0
+	case c.Method == fake.KeepAlive || c.Method == fake.TimeToLive:
+		return 200 * time.Microsecond
+	}
+	return time.Millisecond
+}
+
+func (b *busyEtcd) handle(c fake.Call) fake.Effect {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c.Method == fake.Event {
+		return fake.Effect{}
+	}
+	b.requests.Add(1)
+	now := time.Now()
+	if b.busy.Before(now) {
+		b.busy = now
+	}
+	b.busy = b.busy.Add(service(c))
+	b.most = max(b.most, b.busy.Sub(now))
+	return fake.Effect{Delay: b.busy.Sub(now)}
+}
+
+// Many Sessions begin to contend for one name at once, beside an etcd that takes seconds for
+// that many requests. All get in, for some times the requests that each needs anyway, which are
+// eight: a grant, a put, a watch and the look behind it, a read when it is its turn, a release,
+// and a renewal or two. Asking again for what etcd is working on makes it slower, and then
+// nobody gets in.
+func TestACrowdOfSessionsGetsThroughASlowEtcd(t *testing.T) {
+	const sessions = 400
+	for _, world := range []struct {
+		name    string
+		clients int
+		several bool
+		most    float64 // requests for each Session
+	}{
+		{"a client each, one endpoint", sessions, false, 40},
+		{"a client each, several endpoints", sessions, true, 100},
+		{"four clients, one endpoint", 4, false, 20},
+		{"four clients, several endpoints", 4, true, 20},
+	} {
+		t.Run(world.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				etcd, busy := fake.NewServer(), &busyEtcd{}
+				etcd.Intercept(busy.handle)
+				started := time.Now()
+				var held atomic.Int64
+				var all sync.WaitGroup
+				ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+				defer cancel()
+				var ss []*Session
+				clients := make(map[int]*Session)
+				for i := range sessions {
+					client := etcd.Client(fmt.Sprint(i % world.clients))
+					if first := clients[i%world.clients]; first != nil {
+						client = first.client
+					}
+					s, err := NewSession(client, WithOwner(fmt.Sprint(i)))
+					require.NoError(t, err)
+					s.several = func() bool { return world.several }
+					clients[i%world.clients] = s
+					ss = append(ss, s)
+					mu, err := s.Mutex("n")
+					require.NoError(t, err)
+					all.Go(func() {
+						if mu.Lock(ctx) == nil {
+							held.Add(1)
+							_ = mu.Unlock(ctx) // it may come late: then it is lost, and counts all the same
+						}
+					})
+				}
+				all.Wait()
+				took, requests := time.Since(started), busy.requests.Load()
+				t.Logf("%d of %d held in %v, by %d requests (%.1f each), the latest answered after %v",
+					held.Load(), sessions, took.Round(time.Millisecond), requests, float64(requests)/sessions, busy.most.Round(time.Millisecond))
+				etcd.Intercept(nil)
+				for _, s := range ss {
+					all.Go(func() { _ = s.Close(context.Background()) })
+				}
+				all.Wait()
+				require.EqualValues(t, sessions, held.Load())
+				require.LessOrEqual(t, float64(requests)/sessions, world.most)
+				time.Sleep(time.Hour)
+				require.Empty(t, etcd.Keys(""))
+				require.Empty(t, etcd.Leases())
+			})
+		})
+	}
+}
+
+// One endpoint of three is frozen, and a third of all requests meet it, for good. Many ask at
+// once, and each is heard by another endpoint after 2 s, or as often again as its repeats meet the
+// frozen one, within a single attempt: a repeat that is answered, when what it repeats is not,
+// costs no credit.
+func TestAFrozenEndpointOfThreeIsOvercomeHoweverManyAsk(t *testing.T) {
+	const names, rounds = 50, 20
+	synctest.Test(t, func(t *testing.T) {
+		etcd := fake.NewServer()
+		s, err := NewSession(etcd.Client("a"))
+		require.NoError(t, err)
+		var n, most atomic.Int64
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			return fake.Effect{Drop: c.Method != fake.Event && n.Add(1)%3 == 0}
+		})
+		timed := func(call func(context.Context) error) {
+			started := time.Now()
+			require.NoError(t, call(context.Background()))
+			most.Store(max(most.Load(), int64(time.Since(started))))
+		}
+		var all sync.WaitGroup
+		for i := range names {
+			mu, err := s.Mutex(fmt.Sprint(i))
+			require.NoError(t, err)
+			all.Go(func() {
+				for range rounds {
+					timed(mu.Lock)
+					timed(mu.Unlock)
+				}
+			})
+		}
+		all.Wait()
+		t.Logf("%d calls, the slowest took %v", 2*names*rounds, time.Duration(most.Load()))
+		require.Less(t, time.Duration(most.Load()), patience*s.rpcTimeout())
+		etcd.Intercept(nil)
+		require.NoError(t, s.Close(context.Background()))
+		time.Sleep(time.Hour)
+		require.Empty(t, etcd.Keys(""))
+	})
+}
