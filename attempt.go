@@ -340,13 +340,13 @@ func (s *Session) rpcTimeout() time.Duration {
 }
 
 // watchTimeout is how long the next watch may take to be there. Where there is one endpoint,
-// another watch would be no faster.
+// another watch would be no faster. Where there are several it may be one of the dead that is
+// asked, time and again: the line is read between one watch and the next, and not too seldom.
 func (s *Session) watchTimeout(broken *backoff) time.Duration {
-	first := readTimeout
-	if !s.several() {
-		first *= 4
+	if s.several() {
+		return s.link.usual(readTimeout) << min(broken.unanswered, 1)
 	}
-	return s.link.usual(first) << min(broken.unanswered, 3)
+	return s.link.usual(4*readTimeout) << min(broken.unanswered, 3)
 }
 
 // attempt is one of a call's attempts. It calls f, and if no answer has come after first (or
@@ -368,7 +368,7 @@ func attempt[R any](ctx context.Context, s *Session, retry *backoff, first time.
 	defer cancel()
 	if err = s.connected(bounded); err == nil {
 		var repeats int
-		c := &copies[R]{s: s, f: f, every: s.link.usual(first), eager: retry.eager}
+		c := &copies[R]{s: s, f: f, first: first, eager: retry.eager}
 		r, repeats, err = c.race(bounded, retry.unanswered > 0)
 		several = repeats > 0
 	}
@@ -388,17 +388,18 @@ type copies[R any] struct {
 	s       *Session
 	f       func(context.Context) (R, error)
 	ctx     context.Context    // of all calls
-	first   context.Context    // of the first one
+	one     context.Context    // of the first one
 	won     context.CancelFunc // ends the first one: a repeat was answered
-	every   time.Duration      // at least, between repeats
-	eager   bool               // they need no credit, but come ever more seldom
+	first   time.Duration      // the least that an answer may take
+	eager   bool               // repeats need no credit, but come ever more seldom
 	results chan result[R]     // of the repeats
 
 	// Guarded by mu.
 	mu    sync.Mutex
 	timer *time.Timer
-	sent  int  // repeats
-	over  bool // no more are sent
+	last  time.Time // when the last call was sent
+	sent  int       // repeats
+	over  bool      // no more are sent
 }
 
 type result[R any] struct {
@@ -418,19 +419,20 @@ func (c *copies[R]) race(ctx context.Context, twice bool) (r R, repeats int, err
 	var stop, cancel context.CancelFunc
 	c.ctx, cancel = context.WithCancel(ctx)
 	defer cancel()
-	c.first, stop = context.WithCancel(c.ctx)
+	c.one, stop = context.WithCancel(c.ctx)
 	defer stop()
 	c.won = stop
 	c.results = make(chan result[R], maxCopies)
 	c.mu.Lock()
-	c.timer = time.AfterFunc(c.every, c.repeat)
+	c.last = time.Now()
+	c.timer = time.AfterFunc(c.first, c.repeat)
 	if twice && c.s.several() {
 		c.sendLocked(1)
 	}
 	c.mu.Unlock()
 	defer c.end()
 
-	r, err = c.call(c.first)
+	r, err = c.call(c.one)
 	for heard := 0; !settles(err); heard++ {
 		repeats = c.repeats()
 		if heard == repeats {
@@ -442,7 +444,7 @@ func (c *copies[R]) race(ctx context.Context, twice bool) (r R, repeats int, err
 			c.s.link.repeated(repeats, true)
 			return answer.r, repeats, answer.err
 		}
-		if ctx.Err() == nil && c.first.Err() == nil {
+		if ctx.Err() == nil && c.one.Err() == nil {
 			r, err = answer.r, answer.err
 		}
 	}
@@ -464,26 +466,36 @@ func (c *copies[R]) call(ctx context.Context) (R, error) {
 // repeat is what the timer does: it sends a repeat, or two if there are several endpoints: one
 // alone may meet the dead one each time, in step with other requests. Where there is one
 // endpoint, one repeat is worth little, and more are worth less. Without credit it comes again
-// soon.
+// soon. It asks anew each time what answers take: they may have become slow since the attempt
+// began, or fast again.
 func (c *copies[R]) repeat() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over || c.ctx.Err() != nil {
 		return
 	}
-	n, next := 1, c.every
-	if !c.s.several() {
-		next <<= c.sent + 1
-	} else {
-		n, next = 2, c.every/2
+	n, several := 1, c.s.several()
+	if several {
+		n = 2
 	}
-	if c.eager {
-		next = c.every << (c.sent/n + 1)
+	usual := c.s.link.usual(c.first)
+	pause := usual
+	switch {
+	case c.eager:
+		pause <<= c.sent / n
+	case !several:
+		pause <<= c.sent
+	case c.sent > 0:
+		pause /= 2
 	}
-	if c.sendLocked(n) == 0 {
-		next = c.every / 8
+	next := time.Until(c.last.Add(pause))
+	if next <= 0 {
+		next = jitter(usual / 8)
+		if c.sendLocked(n) > 0 {
+			next = jitter(c.first / 2)
+		}
 	}
-	c.timer.Reset(jitter(next))
+	c.timer.Reset(min(next, c.first))
 }
 
 // sendLocked sends as many repeats as the link's credit allows, up to n.
@@ -499,7 +511,9 @@ func (c *copies[R]) sendLocked(n int) (granted int) {
 	if !c.eager {
 		granted = c.s.link.spend(granted, credit)
 	}
-	c.sent += granted
+	if granted > 0 {
+		c.sent, c.last = c.sent+granted, time.Now()
+	}
 	for range granted {
 		c.s.spawn(func() {
 			ctx, cancel := context.WithCancel(c.ctx)

@@ -253,8 +253,10 @@ func (j *judge) lifeLocked(w *worker, name string, token int64) *keyLife {
 	if life := j.lives[token]; isIt(life) {
 		return life
 	}
-	if i := slices.IndexFunc(j.past, isIt); i >= 0 {
-		return j.past[i]
+	for _, life := range slices.Backward(j.past) {
+		if isIt(life) {
+			return life
+		}
 	}
 	return nil
 }
