@@ -368,11 +368,12 @@ func attempt[R any](ctx context.Context, s *Session, retry *backoff, first time.
 	defer cancel()
 	if err = s.connected(bounded); err == nil {
 		var repeats int
-		c := &copies[R]{s: s, f: f, first: first, eager: retry.eager}
-		r, repeats, err = c.race(bounded, retry.unanswered > 0)
+		c := &copies[R]{s: s, f: f, ctx: bounded, won: cancel, first: first, eager: retry.eager}
+		r, repeats, err = c.race(retry.unanswered > 0)
 		several = repeats > 0
 	}
-	if err != nil && !errors.Is(err, errUnreachable) && bounded.Err() != nil && ctx.Err() == nil {
+	late := bounded.Err() == context.DeadlineExceeded // it is cancelled when a repeat was answered
+	if err != nil && !errors.Is(err, errUnreachable) && late && ctx.Err() == nil {
 		err = errNoAnswer
 	}
 	retry.note(err)
@@ -385,21 +386,20 @@ const maxCopies = 16
 // copies are one attempt's calls of f: the first one, and its repeats, which a timer sends.
 type copies[R any] struct {
 	// Set once, then only read.
-	s       *Session
-	f       func(context.Context) (R, error)
-	ctx     context.Context    // of all calls
-	one     context.Context    // of the first one
-	won     context.CancelFunc // ends the first one: a repeat was answered
-	first   time.Duration      // the least that an answer may take
-	eager   bool               // repeats need no credit, but come ever more seldom
-	results chan result[R]     // of the repeats
+	s     *Session
+	f     func(context.Context) (R, error)
+	ctx   context.Context    // of all calls
+	won   context.CancelFunc // ends them: a repeat was answered
+	first time.Duration      // the least that an answer may take
+	eager bool               // repeats need no credit, but come ever more seldom
 
 	// Guarded by mu.
-	mu    sync.Mutex
-	timer *time.Timer
-	last  time.Time // when the last call was sent
-	sent  int       // repeats
-	over  bool      // no more are sent
+	mu      sync.Mutex
+	timer   *time.Timer
+	last    time.Time      // when the last call was sent
+	sent    int            // repeats
+	results chan result[R] // of them, nil before the first
+	over    bool           // no more are sent
 }
 
 type result[R any] struct {
@@ -415,14 +415,7 @@ func settles(err error) bool {
 // race calls f, and has it repeated: at once if twice is set and there are several endpoints,
 // and then by the timer. In the end the calls that are under way are dropped, with their
 // answers. It also tells how many repeats were sent.
-func (c *copies[R]) race(ctx context.Context, twice bool) (r R, repeats int, err error) {
-	var stop, cancel context.CancelFunc
-	c.ctx, cancel = context.WithCancel(ctx)
-	defer cancel()
-	c.one, stop = context.WithCancel(c.ctx)
-	defer stop()
-	c.won = stop
-	c.results = make(chan result[R], maxCopies)
+func (c *copies[R]) race(twice bool) (r R, repeats int, err error) {
 	c.mu.Lock()
 	c.last = time.Now()
 	c.timer = time.AfterFunc(c.first, c.repeat)
@@ -432,19 +425,19 @@ func (c *copies[R]) race(ctx context.Context, twice bool) (r R, repeats int, err
 	c.mu.Unlock()
 	defer c.end()
 
-	r, err = c.call(c.one)
+	r, err = c.call(c.ctx)
 	for heard := 0; !settles(err); heard++ {
 		repeats = c.repeats()
 		if heard == repeats {
 			return r, repeats, err
 		}
-		answer := <-c.results // each ends with ctx at the latest
+		answer := <-c.results // each ends with the context at the latest
 		if settles(answer.err) {
 			repeats = c.repeats()
 			c.s.link.repeated(repeats, true)
 			return answer.r, repeats, answer.err
 		}
-		if ctx.Err() == nil && c.one.Err() == nil {
+		if c.ctx.Err() == nil {
 			r, err = answer.r, answer.err
 		}
 	}
@@ -513,6 +506,9 @@ func (c *copies[R]) sendLocked(n int) (granted int) {
 	}
 	if granted > 0 {
 		c.sent, c.last = c.sent+granted, time.Now()
+		if c.results == nil {
+			c.results = make(chan result[R], maxCopies)
+		}
 	}
 	for range granted {
 		c.s.spawn(func() {
