@@ -249,6 +249,33 @@ func TestAHoldWhoseKeyWentWithASetBackIsLost(t *testing.T) {
 	}
 }
 
+// The answer to a release is lost, and before it is sent again etcd is restored without the
+// key: nobody knows whether the hold was whole until a release of its own. Unlock does not say
+// so.
+func TestAReleaseThatASetBackOvertakesIsNotConfirmed(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := processIn(t, etcd, "a")
+		first, mu := mutexIn(t, s, "first"), mutexIn(t, s, "n")
+		lockWithin(t, first, time.Second)
+		snapshot := etcd.Snapshot()
+		lockWithin(t, mu, time.Second)
+		var once sync.Once
+		etcd.Intercept(func(c fake.Call) (e fake.Effect) {
+			if len(c.Deletes) > 0 {
+				once.Do(func() {
+					e.Before = fake.Unavailable // of which the caller does not know whether it was carried out
+					time.AfterFunc(time.Millisecond, func() { etcd.Restore(snapshot, 1) })
+				})
+			}
+			return e
+		})
+		err := mu.Unlock(context.Background())
+		require.ErrorIs(t, err, etcdlock.ErrUnconfirmed)
+		require.ErrorContains(t, err, "etcd was set back")
+		require.NoError(t, first.Unlock(context.Background()))
+	})
+}
+
 // In a line that is too long for views, too, everybody gets in.
 func TestALongLineGoesOnAfterASetBack(t *testing.T) {
 	for _, cluster := range []uint64{1, 2} {

@@ -121,6 +121,36 @@ func TestACrowdOfSessionsGetsThroughASlowEtcd(t *testing.T) {
 	}
 }
 
+// An etcd that is frozen has as many requests to work through when it thaws as there are calls
+// that wait, and a few more for each client: repeats draw on a credit that all calls of a client
+// share, however many wait.
+func TestAFrozenEtcdIsAskedOnceByEachCall(t *testing.T) {
+	const names = 200
+	synctest.Test(t, func(t *testing.T) {
+		etcd := fake.NewServer()
+		s, err := NewSession(etcd.Client("a"))
+		require.NoError(t, err)
+		first, err := s.Mutex("first")
+		require.NoError(t, err)
+		require.NoError(t, first.Lock(context.Background()))
+		before := len(etcd.Calls(fake.Txn))
+		etcd.Freeze()
+		var all sync.WaitGroup
+		for i := range names {
+			mu, err := s.Mutex(fmt.Sprint(i))
+			require.NoError(t, err)
+			all.Go(func() { require.NoError(t, mu.Lock(context.Background())) })
+		}
+		time.Sleep(patience*s.rpcTimeout() - time.Second) // within the first attempt of each
+		sent := len(etcd.Calls(fake.Txn)) - before
+		t.Logf("%d requests for %d calls", sent, names)
+		require.LessOrEqual(t, sent, names+2*manyRepeats)
+		etcd.Thaw()
+		all.Wait()
+		require.NoError(t, s.Close(context.Background()))
+	})
+}
+
 // One endpoint of three is frozen, and a third of all requests meet it, for good. Many ask at
 // once, and each is heard by another endpoint after 2 s, or as often again as its repeats meet the
 // frozen one, within a single attempt: a repeat that is answered, when what it repeats is not,

@@ -654,8 +654,12 @@ func (p *place) release(ctx context.Context, most time.Time, next *place) (nextQ
 			return false, &LostError{Name: p.m.name, Token: p.rev, Reason: ErrKeyDeleted}
 		case err == nil:
 			certain := p.certain(most)
+			_, stale := p.rivals()
 			p.removedAt(resp.Header.GetRevision())
-			if !certain {
+			switch {
+			case stale: // a copy may have removed it, or etcd was restored without it
+				return false, unconfirmed(p.m.name, errSetBack)
+			case !certain:
 				return false, unconfirmed(p.m.name, ErrExpired)
 			}
 			return false, nil
