@@ -149,6 +149,8 @@ func (l *link) spend(n, credit int) (granted int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
+	// What was spent when there was more credit is no debt: some comes back soon in any case.
+	l.spent = min(l.spent, float64(credit+l.worth))
 	l.spent = max(l.spent-float64(credit)*float64(now.Sub(l.counted))/float64(creditTime), 0)
 	l.counted = now
 	for granted < n && l.spent+1 <= float64(credit+l.worth) {
