@@ -36,9 +36,9 @@ func (s *servers) save(tr *trial) (path string) {
 }
 
 // goBack stops all members and starts them again from a snapshot, as etcdutl restores it,
-// or from nothing if path is "". They keep their names and addresses, and so the cluster
-// keeps its id.
-func (s *servers) goBack(tr *trial, path string) {
+// or from nothing if path is "", with the revision raised by bump. They keep their names and
+// addresses, and so the cluster keeps its id.
+func (s *servers) goBack(tr *trial, path string, bump uint64) {
 	tr.Helper()
 	for i := range s.members {
 		s.kill(i)
@@ -52,6 +52,8 @@ func (s *servers) goBack(tr *trial, path string) {
 				PeerURLs:            []string{m.flag("--initial-advertise-peer-urls")},
 				InitialCluster:      m.flag("--initial-cluster"),
 				InitialClusterToken: "etcd-cluster", // etcd's default
+				RevisionBump:        bump,
+				MarkCompacted:       bump > 0,
 			}))
 		}
 		s.restart(i)
@@ -82,19 +84,23 @@ func TestS30WhereEtcdIsSetBackNoTwoHoldAndTheLineGoesOn(t *testing.T) {
 		name    string
 		members int
 		kept    bool // a's key and those of who waits come back
+		raised  bool // revisions, and so tokens, go on above those that were seen
 		back    func(tr *trial, s, other *servers, clients []*clientv3.Client, saved string)
 	}
 	worlds := []world{
-		{"restored from a snapshot with the line", 1, true, func(tr *trial, s, _ *servers, _ []*clientv3.Client, saved string) {
-			s.goBack(tr, saved)
+		{"restored from a snapshot with the line", 1, true, false, func(tr *trial, s, _ *servers, _ []*clientv3.Client, saved string) {
+			s.goBack(tr, saved, 0)
 		}},
-		{"restored from a snapshot before the line, 3 members", 3, false, func(tr *trial, s, _ *servers, _ []*clientv3.Client, saved string) {
-			s.goBack(tr, saved)
+		{"restored from a snapshot before the line, 3 members", 3, false, false, func(tr *trial, s, _ *servers, _ []*clientv3.Client, saved string) {
+			s.goBack(tr, saved, 0)
 		}},
-		{"wiped", 1, false, func(tr *trial, s, _ *servers, _ []*clientv3.Client, _ string) {
-			s.goBack(tr, "")
+		{"restored from a snapshot before the line, revision raised", 1, false, true, func(tr *trial, s, _ *servers, _ []*clientv3.Client, saved string) {
+			s.goBack(tr, saved, 1_000_000_000)
 		}},
-		{"the clients moved to another cluster", 1, false, func(_ *trial, _, other *servers, clients []*clientv3.Client, _ string) {
+		{"wiped", 1, false, false, func(tr *trial, s, _ *servers, _ []*clientv3.Client, _ string) {
+			s.goBack(tr, "", 0)
+		}},
+		{"the clients moved to another cluster", 1, false, false, func(_ *trial, _, other *servers, clients []*clientv3.Client, _ string) {
 			for _, c := range clients {
 				c.SetEndpoints(other.endpoints()...)
 			}
@@ -134,6 +140,8 @@ func TestS30WhereEtcdIsSetBackNoTwoHoldAndTheLineGoesOn(t *testing.T) {
 
 					if !w.kept {
 						a.leaves() // another may get in before a is told, as with any key that is taken
+					}
+					if !w.kept && !w.raised {
 						tr.forgets()
 					}
 					w.back(tr, s, other, clients, saved)
@@ -173,6 +181,7 @@ func TestS30WhereEtcdIsSetBackNoTwoHoldAndTheLineGoesOn(t *testing.T) {
 							}
 						})
 					}
+					writeOthers(tr, admin, 200)
 					for revisionOf(tr, admin) < reached+200 {
 						writeOthers(tr, admin, 10)
 					}
