@@ -154,9 +154,14 @@ func (s *Session) endViewsLocked() {
 // suspectLocked has the keys of all leases looked at now.
 func (s *Session) suspectLocked() {
 	for l := range s.leases {
-		l.suspect = true
-		l.wakeKeeper()
+		l.suspectLocked()
 	}
+}
+
+// suspectLocked has the keys of l looked at now.
+func (l *lease) suspectLocked() {
+	l.suspect = true
+	l.wakeKeeper()
 }
 
 // followConnection begins all views anew when the client has lost its connection, and has
@@ -173,10 +178,10 @@ func (l *lease) followConnection() {
 		was := state
 		state = conn.GetState()
 		s.mu.Lock()
-		switch {
-		case was.String() == "READY":
+		if was.String() == "READY" {
 			s.endViewsLocked()
-		case state.String() == "READY":
+		}
+		if state.String() == "READY" {
 			s.suspectLocked()
 		}
 		s.unlock()

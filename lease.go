@@ -227,6 +227,10 @@ func (s *Session) Close(ctx context.Context) error {
 	}
 	ctx, cancel := s.outlive(ctx, func(h *hold) bool { return h.m.s == s }, closeGrace)
 	defer cancel()
+	if ctx.Done() == nil {
+		ctx, cancel = context.WithTimeout(ctx, 2*s.longestTTL())
+		defer cancel()
+	}
 
 	s.mu.Lock()
 	switch {
@@ -259,6 +263,17 @@ func (s *Session) closeLocked() {
 	for l := range s.leases {
 		l.wakeKeeper()
 	}
+}
+
+// longestTTL is the longest of the Session's leases, as granted, or what it asks for.
+func (s *Session) longestTTL() time.Duration {
+	s.mu.Lock()
+	defer s.unlock()
+	longest := s.cfg.ttl
+	for l := range s.leases {
+		longest = max(longest, l.ttl)
+	}
+	return longest
 }
 
 // closesLocked unlocks mu and waits until the Session is closed. The work goes on until the
@@ -887,8 +902,9 @@ func (l *lease) lookDue(last time.Time) bool {
 	switch {
 	case l.ended != nil:
 		return false
-	case l.suspect || now.Sub(last) >= max(l.plan.period, min(l.ttl/3, lookEvery)):
-		l.suspect = false
+	case l.suspect && now.Sub(last) >= lookEvery/2: // else the tick comes soon
+		return true
+	case now.Sub(last) >= max(l.plan.period, min(l.ttl/3, lookEvery)):
 		return true
 	case len(l.places) > manyPlaces || now.Sub(last) < lookEvery:
 		return false
@@ -918,12 +934,19 @@ func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.rpcTimeout())
 	defer cancel()
+	s.mu.Lock()
+	suspicious := l.suspect
+	l.suspect = false
+	s.unlock()
 	era := s.era.Load()
+	revision := era.revision.Load()
 	resp, err := s.client.TimeToLive(ctx, l.id, clientv3.WithAttachedKeys())
 	if err != nil {
 		return true // the renewals tell
 	}
 	s.heard(resp.ResponseHeader, era, 0)
+	// A member that is behind says less, too. A read tells.
+	suspicious = suspicious || resp.GetRevision() < revision
 	known = resp.TTL >= 0 // -1 is the answer for a lease that does not exist
 	var missing []*place
 	var strays []string
@@ -931,13 +954,15 @@ func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 	present := make(map[string]bool, len(resp.Keys))
 	for _, key := range resp.Keys {
 		present[string(key)] = true
-		if l.places[string(key)] == nil {
+		if p := l.places[string(key)]; p == nil || p.gone {
 			strays = append(strays, string(key))
 		}
 	}
 	for key, p := range l.places {
-		// Under a doubtful name the key may be there again, put by a late request.
-		if p.rev != 0 && !p.gone && p.since.Before(sent) && (!present[key] || p.doubt) {
+		// Under a doubtful name the key may be there again, put by a late request; after a
+		// set-back, that of an earlier hold.
+		doubtful := !present[key] || p.doubt || suspicious && p.hold != nil && len(missing) < manyPlaces
+		if p.rev != 0 && !p.gone && p.since.Before(sent) && doubtful {
 			missing = append(missing, p)
 		}
 	}
@@ -970,6 +995,9 @@ func (l *lease) confirmMissing(places []*place, read []entry, known bool, sent *
 	for i, e := range read {
 		p := places[i]
 		gone := e.rev != p.rev
+		if gone && e.rev != 0 { // another key of that name is in the way
+			l.suspectLocked()
+		}
 		switch {
 		case gone && !known:
 			p.taken = ErrLeaseRevoked
@@ -977,13 +1005,20 @@ func (l *lease) confirmMissing(places []*place, read []entry, known bool, sent *
 		case e.lease != int64(l.id):
 			p.taken = ErrKeyOverwritten
 		default:
-			if p.hold != nil {
+			if p.hold != nil && p.hold.cause == nil && sent == l.s.era.Load() {
 				p.era = sent // who waits has to read the line, too
 			}
 			continue
 		}
 		p.lostLocked()
 	}
+}
+
+// accountsForLocked reports whether e may be the key of a place. That of a place whose own key
+// is gone is an earlier one of that name, which a set-back of etcd has brought back.
+func (l *lease) accountsForLocked(e entry) bool {
+	p := l.places[e.key]
+	return p != nil && (!p.gone || p.rev == e.rev)
 }
 
 // sweep deletes those keys of the lease that no place of the Session accounts for.
@@ -994,7 +1029,7 @@ func (l *lease) sweep(ctx context.Context, read []entry) {
 			continue
 		}
 		s.mu.Lock()
-		accounted := l.places[e.key] != nil // its name was taken again since the look
+		accounted := l.accountsForLocked(e) // its name was taken again since the look
 		if !accounted {
 			l.retireLocked(errLeaseDoubtful)
 		}

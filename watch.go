@@ -727,6 +727,9 @@ func (p *place) removedLocked(revision int64) {
 	if p.lease.places[p.key] == p {
 		delete(p.lease.places, p.key)
 	}
+	if p.staleLocked() && p.era != nil { // an earlier key of that name may be back
+		p.lease.suspectLocked()
+	}
 	if p.doubt {
 		*p.slot = keySlot{} // a copy may put the key again: never use its name
 	} else {

@@ -625,7 +625,7 @@ var mutants = []mutant{
 	{
 		name: "a stray key is swept whoever has it by now",
 		why:  "Nobody accounted for it when the lease's keys came. Names are used again, so it is the next hold's key (rule 9).",
-		edits: []edit{{"lease.go", `		accounted := l.places[e.key] != nil // its name was taken again since the look
+		edits: []edit{{"lease.go", `		accounted := l.accountsForLocked(e) // its name was taken again since the look
 `, `		accounted := l.places == nil
 `}},
 		killers: []killer{named("TestAKeyThatIsTakenAgainWhileItIsReadIsNotSwept")},
