@@ -36,6 +36,9 @@ const (
 	// etcd that was away.
 	creditTime = 15 * time.Second
 
+	// lively is how long after an answer etcd counts as one that answers.
+	lively = 2 * time.Second
+
 	// mostWorth is how much that credit grows while repeats are answered, and what they repeat
 	// is not.
 	mostWorth = 100
@@ -151,7 +154,11 @@ func (l *link) spend(n, credit int) (granted int) {
 	now := time.Now()
 	// What was spent when there was more credit is no debt: some comes back soon in any case.
 	l.spent = min(l.spent, float64(credit+l.worth))
-	l.spent = max(l.spent-float64(credit)*float64(now.Sub(l.counted))/float64(creditTime), 0)
+	back := creditTime
+	if credit == manyRepeats && now.Sub(l.heard) < lively {
+		back /= 4 // etcd answers, by another endpoint perhaps: a repeat is worth it
+	}
+	l.spent = max(l.spent-float64(credit)*float64(now.Sub(l.counted))/float64(back), 0)
 	l.counted = now
 	for granted < n && l.spent+1 <= float64(credit+l.worth) {
 		l.spent++
