@@ -228,7 +228,8 @@ func (s *Session) Close(ctx context.Context) error {
 	ctx, cancel := s.outlive(ctx, func(h *hold) bool { return h.m.s == s }, closeGrace)
 	defer cancel()
 	if ctx.Done() == nil {
-		ctx, cancel = context.WithTimeout(ctx, 2*s.longestTTL())
+		ttl := s.longestTTL() // twice of which may be more than a Duration can say
+		ctx, cancel = context.WithDeadline(ctx, time.Now().Add(ttl).Add(ttl))
 		defer cancel()
 	}
 
