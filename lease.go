@@ -1187,7 +1187,7 @@ func (l *lease) revoke() {
 	}
 	if err == nil || answered(err, textLeaseNotFound) {
 		s.log(slog.LevelDebug, "lease given back", "lease", l.hex())
-		err = l.removeRest(expired)
+		err = l.removeRest(time.Now().Add(l.ttl))
 	} else {
 		s.log(slog.LevelWarn, "lease not revoked; it expires by itself", "lease", l.hex(), "error", err)
 	}

@@ -572,7 +572,7 @@ var mutants = []mutant{
 		name: "all keys go with their lease",
 		why:  "etcd deletes the keys of a lease that it revokes. Not one that somebody has put over, with another lease or none: it stands for ever, and Close says nil (rule 9).",
 		edits: []edit{
-			{"lease.go", `		err = l.removeRest(expired)
+			{"lease.go", `		err = l.removeRest(time.Now().Add(l.ttl))
 `, `		err = nil
 `},
 			{"watch.go", `	return p.gone && !p.lease.revoked && p.s.ctx.Err() == nil
