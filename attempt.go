@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 	"weak"
@@ -31,6 +32,9 @@ const (
 	// throttling of retries has it: 10, and 0.1.)
 	fewRepeats, manyRepeats = 1, 10
 	repeatShare             = 0.1
+
+	// fewAnswers is the number of answers by which it is judged how fast etcd is.
+	fewAnswers = 4
 
 	// creditTime is the time in which the credit comes back by itself, of what was spent on an
 	// etcd that was away.
@@ -64,18 +68,18 @@ func (e *unreachableError) Unwrap() error { return errUnreachable }
 // of them wait: how often it connects, and how often requests are repeated.
 type link struct {
 	mu      sync.Mutex
-	asked   time.Time     // when connections were last asked for
-	flights int           // attempts under way
-	ticking bool          // a timer asks for connections
-	took    time.Duration // what answers take, of late
-	spent   float64       // repeats that were sent, less what answers have paid back
-	counted time.Time     // when spent was last brought up to date
-	worth   int           // credit beside the usual one: repeats have been worth it of late
-	heard   time.Time     // when etcd last answered, or somebody first asked
-	landed  time.Time     // when the last attempt ended
-	listens time.Time     // when a repeat was last sent without credit
-	reason  error         // gRPC's, for why nothing is connected
-	told    time.Time     // when it said so
+	asked   time.Time       // when connections were last asked for
+	flights int             // attempts under way
+	ticking bool            // a timer asks for connections
+	latest  []time.Duration // what the last few answers took, the newest last
+	spent   float64         // repeats that were sent, less what answers have paid back
+	counted time.Time       // when spent was last brought up to date
+	worth   int             // credit beside the usual one: repeats have been worth it of late
+	heard   time.Time       // when etcd last answered, or somebody first asked
+	landed  time.Time       // when the last attempt ended
+	listens time.Time       // when a repeat was last sent without credit
+	reason  error           // gRPC's, for why nothing is connected
+	told    time.Time       // when it said so
 }
 
 var links = struct {
@@ -108,16 +112,14 @@ func linkTo[T any](p *T) *link {
 	return l
 }
 
-// answered notes that etcd has answered a request after a time. A slow answer counts at once,
-// and is forgotten by some fast ones.
+// answered notes that etcd has answered a request after a time.
 func (l *link) answered(after time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if after > l.took {
-		l.took = after
-	} else {
-		l.took -= (l.took - after) / 4
+	if len(l.latest) == fewAnswers {
+		l.latest = append(l.latest[:0], l.latest[1:]...)
 	}
+	l.latest = append(l.latest, after)
 	l.spent = max(l.spent-repeatShare, 0)
 	l.heard = time.Now()
 }
@@ -129,11 +131,26 @@ func (l *link) alive() {
 	l.heard = time.Now()
 }
 
+// tookLocked is what answers take of late: the second longest of the last few. One answer that
+// was held up says nothing of the others, and would keep a request that meets a dead endpoint
+// from being repeated; two are an etcd that is slow. The first ones each count.
+func (l *link) tookLocked() time.Duration {
+	sorted := slices.Sorted(slices.Values(l.latest))
+	switch n := len(sorted); {
+	case n == 0:
+		return 0
+	case n < fewAnswers:
+		return sorted[n-1]
+	default:
+		return sorted[n-2]
+	}
+}
+
 // usual is how long an answer may take without being late, but at least first.
 func (l *link) usual(first time.Duration) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return max(first, 3*l.took)
+	return max(first, 3*l.tookLocked())
 }
 
 // seldom is how often to do something that is to be done each period, if answers take long:
@@ -141,7 +158,7 @@ func (l *link) usual(first time.Duration) time.Duration {
 func (l *link) seldom(period time.Duration) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return max(period, 4*l.took)
+	return max(period, 4*l.tookLocked())
 }
 
 // spend takes n repeats off a credit, or as many as are left.
