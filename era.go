@@ -32,12 +32,27 @@ var errSetBack = errors.New("etcd was set back: restored, wiped, or another clus
 type era struct {
 	cluster  atomic.Uint64 // 0 until a header tells it
 	revision atomic.Int64  // the highest one known
+	term     atomic.Uint64 // of Raft, the newest one known
 }
 
 // A header is what etcd says of itself in each answer.
 type header interface {
 	GetClusterId() uint64
 	GetRevision() int64
+	GetRaftTerm() uint64
+}
+
+// An asking is the sending of a request, and what was known then.
+type asking struct {
+	at       time.Time
+	era      *era
+	revision int64
+	term     uint64
+}
+
+func (s *Session) asks() asking {
+	e := s.era.Load()
+	return asking{time.Now(), e, e.revision.Load(), e.term.Load()}
 }
 
 // heard judges the header of an answer to a request that was sent in an era when the
@@ -50,28 +65,37 @@ func (s *Session) heard(h header, sent *era, sentAt int64) {
 	case !sent.isOf(cluster) || revision < sentAt:
 		s.setBack(h, sent)
 	default:
-		sent.raise(revision)
+		raise(&sent.revision, revision)
+		raise(&sent.term, h.GetRaftTerm())
 	}
+}
+
+// proved judges the header of a linearizable answer. There was no newer term when its request was
+// sent: a higher one was that of a leader whom nobody elected, or of before a restore.
+func (s *Session) proved(h header, sent asking) {
+	s.heard(h, sent.era, sent.revision)
+	if term := h.GetRaftTerm(); term < sent.term {
+		sent.era.term.CompareAndSwap(sent.term, term)
+	}
+	s.weigh(sent, h.GetRaftTerm())
 }
 
 // txn is one transaction. It is linearizable, as it writes, or has a range in each branch.
 func (s *Session) txn(ctx context.Context, ifs []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
-	sent := s.era.Load()
-	known := sent.revision.Load()
+	sent := s.asks()
 	resp, err := s.client.Txn(ctx).If(ifs...).Then(then...).Else(otherwise...).Commit()
 	if err == nil {
-		s.heard(resp.Header, sent, known)
+		s.proved(resp.Header, sent)
 	}
 	return resp, err
 }
 
 // get is one linearizable read.
 func (s *Session) get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
-	sent := s.era.Load()
-	known := sent.revision.Load()
+	sent := s.asks()
 	resp, err := s.client.Get(ctx, key, opts...)
 	if err == nil {
-		s.heard(resp.Header, sent, known)
+		s.proved(resp.Header, sent)
 	}
 	return resp, err
 }
@@ -94,10 +118,16 @@ func (e *era) isOf(cluster uint64) bool {
 	return cluster == 0 || e.cluster.CompareAndSwap(0, cluster) || e.cluster.Load() == cluster
 }
 
-// raise notes that a revision is known.
-func (e *era) raise(revision int64) {
-	for known := e.revision.Load(); revision > known; known = e.revision.Load() {
-		if e.revision.CompareAndSwap(known, revision) {
+// A number is one of atomic's that can be raised.
+type number[T int64 | uint64] interface {
+	Load() T
+	CompareAndSwap(old, new T) bool
+}
+
+// raise makes n at least v.
+func raise[T int64 | uint64](n number[T], v T) {
+	for known := n.Load(); v > known; known = n.Load() {
+		if n.CompareAndSwap(known, v) {
 			return
 		}
 	}

@@ -319,15 +319,15 @@ func TestALateKeyOfAForgottenNameIsSwept(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
 		hold := lockWithin(t, mutexIn(t, s, "held"), time.Second)
-		etcd.Intercept(onlyNext(etcd, fake.Txn, fake.Effect{Again: time.Minute}))
+		etcd.Intercept(onlyNext(etcd, fake.Txn, fake.Effect{Again: time.Minute + 100*time.Millisecond}))
 		for i := range 3000 {
 			mu := mutexIn(t, s, fmt.Sprint("x", i))
 			lockWithin(t, mu, time.Second)
 			require.NoError(t, mu.Unlock(context.Background()))
 		}
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute + 200*time.Millisecond) // between two looks at the keys
 		require.Len(t, etcd.Keys("x0/"), 1, "no late copy")
-		time.Sleep(1100 * time.Millisecond)
+		time.Sleep(1500 * time.Millisecond)
 		require.Empty(t, etcd.Keys("x0/"))
 		require.NoError(t, hold.Err())
 	})

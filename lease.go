@@ -63,7 +63,8 @@ type Session struct {
 	stream  *stream         // of watches
 	ctx     context.Context // of all goroutines
 	cancel  context.CancelFunc
-	secret  uuid.UUID // by which it knows the keys that it has put
+	doubts  atomic.Int64 // tries of all leases
+	secret  uuid.UUID    // by which it knows the keys that it has put
 	hooks   hooks
 	link    *link               // what it shares with other Sessions of its client
 	several func() bool         // whether the client has several endpoints
@@ -96,7 +97,7 @@ type Session struct {
 // A lease is one etcd lease and what is known of it.
 //
 // Invariant: trustedUntil = attemptStarted + grantedTTL - margin, for the latest
-// acknowledged attempt to grant or renew. etcd counts the TTL from when it
+// attempt to grant or renew that etcd has acknowledged, as far as its word goes (see try). etcd counts the TTL from when it
 // handled that attempt, which is no earlier than attemptStarted, so it cannot
 // give a key of this lease to anybody before attemptStarted + grantedTTL; the
 // margin pays for clocks that run at different rates. Once trustedUntil has
@@ -129,6 +130,7 @@ type lease struct {
 	ended        error              // why it is trusted no more; nil while it is
 	revoked      bool               // etcd has confirmed that it is gone, and so are its keys
 	suspect      bool               // its keys are to be looked at now
+	tries        []*try             // renewals that matter for what others are worth
 	left         error              // why the last removal that was given up was
 }
 
@@ -565,10 +567,8 @@ func (l *lease) checkLocked(now time.Time) {
 	}
 }
 
-// renewed extends the trust by an acknowledged attempt, unless it has ended.
-func (l *lease) renewed(attemptStarted time.Time, ttl time.Duration) {
-	l.s.mu.Lock()
-	defer l.s.unlock()
+// renewedLocked extends the trust by an acknowledged attempt, unless it has ended.
+func (l *lease) renewedLocked(attemptStarted time.Time, ttl time.Duration) {
 	l.checkLocked(time.Now())
 	if l.ended != nil {
 		return // a late answer revives nothing
@@ -834,16 +834,26 @@ func (l *lease) renew(ctx context.Context, started time.Time, results chan<- ren
 	attempt, cancel := context.WithTimeout(ctx, min(l.ttl/4*3, l.plan.span))
 	defer cancel()
 	unreachable := s.cancelWhenUnreachable(attempt, cancel)
-	sent := s.era.Load()
+	s.mu.Lock()
+	sent := l.sendsLocked(started)
+	s.unlock()
 	resp, err := s.keepAlive(attempt, l.id)
+	if err != nil && (refused(err) || errors.Is(err, errUnreachable)) {
+		s.mu.Lock()
+		l.forgetLocked(func(t *try) bool { return t == sent }) // it was not carried out, or not even sent
+		s.unlock()
+	}
 	cancel()
 	if cut := <-unreachable; err != nil && cut {
 		err = errUnreachable
 	}
 	if err == nil {
-		s.heard(resp.ResponseHeader, sent, 0) // it may be of a member that is behind
 		s.link.alive()
-		l.renewed(started, time.Duration(resp.TTL)*time.Second)
+		if l.answered(sent, resp) {
+			err = l.confirm(ctx, sent)
+		}
+	}
+	if err == nil {
 		if t := s.cfg.trace; t != nil && t.LeaseRenewed != nil {
 			roundTrip := time.Since(started)
 			s.hooks.run(func() { t.LeaseRenewed(l.id, roundTrip) })
@@ -1194,6 +1204,7 @@ func (l *lease) revoke() {
 	s.mu.Lock()
 	defer s.unlock()
 	delete(s.leases, l)
+	l.forgetLocked(func(*try) bool { return true })
 	l.revoked = err == nil
 	s.afterLocked(l.bury)
 	if err != nil && (s.closed || l.leavesLocked()) {

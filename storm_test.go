@@ -104,8 +104,11 @@ func TestACrowdOfSessionsGetsThroughASlowEtcd(t *testing.T) {
 				}
 				all.Wait()
 				took, requests := time.Since(started), busy.requests.Load()
+				busy.mu.Lock()
+				latest := busy.most
+				busy.mu.Unlock()
 				t.Logf("%d of %d held in %v, by %d requests (%.1f each), the latest answered after %v",
-					held.Load(), sessions, took.Round(time.Millisecond), requests, float64(requests)/sessions, busy.most.Round(time.Millisecond))
+					held.Load(), sessions, took.Round(time.Millisecond), requests, float64(requests)/sessions, latest.Round(time.Millisecond))
 				etcd.Intercept(nil)
 				for _, s := range ss {
 					all.Go(func() { _ = s.Close(context.Background()) })

@@ -211,7 +211,7 @@ func (v *view) apply(events []*clientv3.Event) {
 		}
 	}
 	v.revision = revision
-	v.s.era.Load().raise(revision)
+	raise(&v.s.era.Load().revision, revision)
 	v.judgeLocked(false)
 }
 

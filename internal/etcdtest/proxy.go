@@ -24,13 +24,14 @@ type Proxy struct {
 	target   string
 	running  sync.WaitGroup // accept, and four goroutines for each link
 
-	mu       sync.Mutex
-	changed  chan struct{} // closed and replaced when a rule or a link changes
-	closed   bool
-	refusing bool
-	rules    [2]rule // by Direction
-	links    []*link
-	accepted int
+	mu        sync.Mutex
+	changed   chan struct{} // closed and replaced when a rule or a link changes
+	closed    bool
+	refusing  bool
+	rules     [2]rule // by Direction
+	links     []*link
+	accepted  int
+	swallowed int // bytes
 }
 
 // A Direction is one of the two ways through a proxy.
@@ -96,6 +97,13 @@ func (p *Proxy) Accepted() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.accepted
+}
+
+// Swallowed returns how many bytes fell into a black hole.
+func (p *Proxy) Swallowed() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.swallowed
 }
 
 // BlackHole takes all bytes and delivers none, in the directions given or in
@@ -284,6 +292,7 @@ func (p *Proxy) passes(l *link, d Direction, c chunk) bool {
 		rule, changed, dead := p.rules[d], p.changed, l.dead
 		if rule.swallow {
 			l.poisoned = true
+			p.swallowed += len(c.bytes)
 		}
 		p.mu.Unlock()
 		if dead || rule.swallow {

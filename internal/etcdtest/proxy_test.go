@@ -224,6 +224,8 @@ func TestAClientSurvivesABlackHoleByANewConnection(t *testing.T) {
 	p.BlackHole(etcdtest.Replies)
 	pending := begin(func() error { return put(bounded(t), client, "b") })
 	require.Eventually(t, func() bool { return exists(t, witness, "b") }, within, time.Millisecond)
+	// The witness may see the key before the answer has come as far as the proxy.
+	require.Eventually(t, func() bool { return p.Swallowed() > 0 }, within, time.Millisecond)
 	p.Heal()
 	require.Error(t, result(t, pending), "the answer was lost after the commit")
 	require.Eventually(t, func() bool { return put(bounded(t), client, "c") == nil }, within, time.Millisecond)

@@ -25,6 +25,28 @@ var mutants = []mutant{
 		killers: []killer{simulation(1000), named("TestTheHolderHearsOfALossBeforeEtcdCanGiveTheLockAway")},
 	},
 	{
+		name: "each renewal counts from its own sending",
+		why:  "etcd has confirmed it, so the lease lives for a TTL from then. One that was sent before may have reached a newer leader, whose clock counts (rule 1).",
+		edits: []edit{{"firm.go", `		if o.sent.Before(from) && !harmless {
+`, `		if o.sent.Before(from) && !harmless && false {
+`}},
+		killers: []killer{named("TestWhatARenewalIsWorth")},
+	},
+	{
+		name:    "the word of a leader of an older term is taken",
+		why:     "A member that is behind is not wrong. One that led, and is cut off, is (rule 1).",
+		edits:   []edit{{"firm.go", `t.era == l.s.era.Load() && t.term < known`, `t.era == l.s.era.Load() && t.term < known && false`}},
+		killers: []killer{named("TestWhatARenewalIsWorth")},
+	},
+	{
+		name: "a read confirms every renewal",
+		why:  "etcd answers, so its leader leads. It may be another one than the one that has renewed the lease (rule 1).",
+		edits: []edit{{"firm.go", `			if t.open && t.era == sent.era && t.era == s.era.Load() && t.term >= term {
+`, `			if t.open && t.era == sent.era && t.era == s.era.Load() {
+`}},
+		killers: []killer{named("TestWhatARenewalIsWorth")},
+	},
+	{
 		name: "a late answer revives the hold",
 		why:  "etcd says that the lease lives, so nobody else had the lock. But the hold was declared lost, and its work given up (rule 1).",
 		edits: []edit{{"lease.go", `	if l.ended != nil {

@@ -49,7 +49,7 @@ func TestClocksThatDifferByEightPercentLetNobodyOverlap(t *testing.T) {
 
 // handedOverByExpiry returns how long after the one holder knew the next one held.
 func handedOverByExpiry(t *testing.T, seed uint64, rate float64) time.Duration {
-	w := newClocks(t, seed, rate)
+	w := newClocks(seed, clockTTL, rate)
 	defer w.stop(t)
 	one, two := w.mutex(t, "one"), w.mutex(t, "two")
 	require.NoError(t, one.Lock(t.Context()))
@@ -82,7 +82,7 @@ func TestClocksThatDifferByEightPercentLoseNothing(t *testing.T) {
 		t.Run(fmt.Sprintf("leases live %v of their time", rate), func(t *testing.T) {
 			for run := range uint64(clockRuns) {
 				require.NoError(t, inBubble(t, run, func(t *testing.T) {
-					w := newClocks(t, run, rate)
+					w := newClocks(run, clockTTL, rate)
 					defer w.stop(t)
 					mu := w.mutex(t, "one")
 					require.NoError(t, mu.Lock(t.Context()))
@@ -103,14 +103,15 @@ func TestClocksThatDifferByEightPercentLoseNothing(t *testing.T) {
 
 // clocks is a cluster whose leases expire to the instant, with clients.
 type clocks struct {
+	ttl      time.Duration
 	net      *Net
 	cluster  *Cluster
 	clients  []*clientv3.Client
 	sessions []*etcdlock.Session
 }
 
-func newClocks(t *testing.T, seed uint64, rate float64) *clocks {
-	w := &clocks{net: NewNet(seed)}
+func newClocks(seed uint64, ttl time.Duration, rate float64) *clocks {
+	w := &clocks{ttl: ttl, net: NewNet(seed)}
 	w.cluster = NewCluster(seed, w.net, members)
 	w.cluster.ExpireInTime()
 	w.cluster.Rate("one", rate)
@@ -120,7 +121,7 @@ func newClocks(t *testing.T, seed uint64, rate float64) *clocks {
 // mutex returns a Mutex of a process of its own.
 func (w *clocks) mutex(t *testing.T, process string) *etcdlock.Mutex {
 	client := dial(t, w.net, process, members)
-	s, err := etcdlock.NewSession(client, etcdlock.WithTTL(clockTTL))
+	s, err := etcdlock.NewSession(client, etcdlock.WithTTL(w.ttl))
 	require.NoError(t, err)
 	mu, err := s.Mutex("n")
 	require.NoError(t, err)

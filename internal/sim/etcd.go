@@ -19,6 +19,7 @@ import (
 // Times of etcd.
 const (
 	electionTimeout = time.Second                       // etcd's default
+	forwardAgain    = 50 * time.Millisecond             // how soon a member tries again to pass on a renewal
 	requestTimeout  = 5*time.Second + 2*electionTimeout // EtcdServer.Cfg.ReqTimeout
 	minTTL          = 2                                 // seconds: 1.5 election timeouts, rounded up
 	expiryStep      = 500 * time.Millisecond            // lessor.runLoop
@@ -81,6 +82,7 @@ type member struct {
 	frozen, cut, down bool
 	stale             bool    // it has just thawed, and has not heard from anybody yet
 	lead              *member // whom it takes for the leader
+	term              uint64  // of that one, or of the last one
 	losing            *time.Timer
 	applied           int           // entries that it has carried out
 	lag               time.Duration // beside the usual delay until it carries them out
@@ -146,6 +148,13 @@ func (c *Cluster) Stop() {
 	if c.election != nil {
 		c.election.Stop()
 	}
+}
+
+// Leader is the index of the member that leads, or led last.
+func (c *Cluster) Leader() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Index(c.members, c.leader)
 }
 
 // ---- what is done to it
@@ -415,7 +424,7 @@ func (c *Cluster) leadLocked(m *member) {
 	c.term++
 	c.leader = m
 	m.demoteLocked() // if it led before, and was re-elected
-	m.lead = m
+	m.lead, m.term = m, c.term
 	m.applyLocked()
 	for _, id := range c.store.Now().Leases() {
 		m.expiry[id] = time.Now().Add(electionTimeout + c.ttlLocked(id))
@@ -440,6 +449,9 @@ func (m *member) followLocked(lead *member) {
 		}
 	}
 	m.lead = lead
+	if lead != nil {
+		m.term = m.c.term
+	}
 	if lead == nil {
 		time.AfterFunc(maxNoLeader, func() {
 			m.c.mu.Lock()
@@ -652,14 +664,21 @@ func (c *Cluster) revokeLocked(by string, id int64) bool {
 // renew renews a lease at m. The TTL is 0 if there is no such lease.
 func (c *Cluster) renew(ctx context.Context, m *member, id int64) (ttl int64, err error) {
 	deadline := time.Now().Add(requestTimeout)
+	var again time.Time
 	err = c.await(ctx, deadline, func() bool {
-		if m.frozen || m.down || m.lead == nil {
+		if m.frozen || m.down || time.Now().Before(again) {
 			return false
 		}
 		at := m
 		if m.lead != m {
 			at = m.lead // it forwards the request
-			if !m.reachableLocked() || !at.reachableLocked() || at.lead != at {
+			if at == nil || !m.reachableLocked() || !at.reachableLocked() || at.lead != at {
+				again = time.Now().Add(forwardAgain)
+				time.AfterFunc(forwardAgain, func() {
+					c.mu.Lock()
+					defer c.mu.Unlock()
+					c.changedLocked()
+				})
 				return false
 			}
 		}

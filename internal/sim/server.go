@@ -56,7 +56,7 @@ func requiresLeader(ctx context.Context) bool {
 
 // fillLocked completes a header as etcd does: with m's own revision if there is none.
 func (m *member) fillLocked(h *pb.ResponseHeader) *pb.ResponseHeader {
-	h.ClusterId, h.MemberId, h.RaftTerm = m.c.id, m.id, m.c.term
+	h.ClusterId, h.MemberId, h.RaftTerm = m.c.id, m.id, m.term
 	if h.Revision == 0 {
 		h.Revision = m.viewLocked().Rev()
 	}

@@ -1,0 +1,57 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcdlock/etcdlock"
+)
+
+// A leader that is cut off from the others goes on renewing leases until it steps down, while
+// its successor counts a TTL from what reached it before. A holder who can reach both is cut
+// off from all of them in between, or a little later; it must have stopped before the next
+// one gets in.
+func TestTheWordOfADeposedLeaderIsNotTrusted(t *testing.T) {
+	const (
+		runs = 1000
+		ttl  = 2 * time.Second
+	)
+	broken := 0
+	for run := range uint64(runs) {
+		require.NoError(t, inBubble(t, run, func(t *testing.T) {
+			r := generator(run, "deposed")
+			w := newClocks(run, ttl, 1)
+			defer w.stop(t)
+			one, two := w.mutex(t, "one"), w.mutex(t, "two")
+			require.NoError(t, one.Lock(t.Context()))
+			hold := one.Context(context.Background())
+			got := make(chan error, 1)
+			go func() { got <- two.Lock(context.Background()) }()
+
+			time.Sleep(time.Duration(r.Int64N(int64(ttl))))
+			leader := w.cluster.Leader()
+			for m := range members {
+				if m != leader && r.IntN(2) == 0 {
+					w.net.Lose(fmt.Sprint("m", m), "one") // its renewals arrive there, and nobody tells
+				}
+			}
+			w.cluster.Cut(leader)
+			time.Sleep(electionTimeout + time.Duration(r.Int64N(int64(electionTimeout))))
+			for m := range members {
+				w.net.Lose("one", fmt.Sprint("m", m))
+				w.net.Lose(fmt.Sprint("m", m), "one")
+			}
+			require.NoError(t, <-got)
+			if hold.Err() == nil {
+				broken++
+				return
+			}
+			require.ErrorIs(t, context.Cause(hold), etcdlock.ErrLost)
+		}))
+	}
+	require.Zero(t, broken, "holders of %d who believed when the next one got in", runs)
+}
