@@ -365,14 +365,14 @@ func (s *Session) rpcTimeout() time.Duration {
 	return min(max(s.cfg.ttl/3, 500*time.Millisecond), 2*time.Second)
 }
 
-// watchTimeout is how long the next watch may take to be there. Where there is one endpoint,
+// watchTimeout is how long the next watch may take to be there, after some that were not. Where there is one endpoint,
 // another watch would be no faster. Where there are several it may be one of the dead that is
 // asked, time and again: the line is read between one watch and the next, and not too seldom.
-func (s *Session) watchTimeout(broken *backoff) time.Duration {
+func (s *Session) watchTimeout(unanswered int) time.Duration {
 	if s.several() {
-		return s.link.usual(readTimeout) << min(broken.unanswered, 1)
+		return s.link.usual(readTimeout) << min(unanswered, 1)
 	}
-	return s.link.usual(4*readTimeout) << min(broken.unanswered, 3)
+	return s.link.usual(4*readTimeout) << min(unanswered, 3)
 }
 
 // attempt is one of a call's attempts. It calls f, and if no answer has come after first (or

@@ -164,10 +164,23 @@ func (s *Session) watch(ctx context.Context, broken *backoff, key string, opts .
 ) {
 	watching, on := s.stream.context(clientv3.WithRequireLeader(ctx))
 	watching, stop = context.WithCancel(watching)
-	started := time.Now()
-	tooLong := time.AfterFunc(s.watchTimeout(broken), stop) // while it is not there, nobody looks
+	started, unanswered := time.Now(), broken.unanswered
+	const opening, open, given = 0, 1, 2
+	var state atomic.Int32
+	var look func()
+	look = func() { // what answers take may have become less since
+		left := s.watchTimeout(unanswered) - time.Since(started)
+		switch {
+		case state.Load() != opening:
+		case left > 0:
+			time.AfterFunc(min(left, readTimeout), look)
+		case state.CompareAndSwap(opening, given):
+			stop() // while it is not there, nobody looks
+		}
+	}
+	look()
 	events = s.client.Watch(watching, key, append(opts, clientv3.WithCreatedNotify())...)
-	if !tooLong.Stop() {
+	if !state.CompareAndSwap(opening, open) {
 		broken.unanswered++
 		if s.stream.isSilent(on, started) {
 			// The others on it hear nothing either. (It makes one watch at a time, so many

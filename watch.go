@@ -361,7 +361,7 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 func (p *place) waitBehind(ctx context.Context, c *claim, before entry, broken *backoff) error {
 	events, on, stop := p.s.watch(ctx, broken, before.key, clientv3.WithFilterPut())
 	defer stop()
-	recheck := time.NewTimer(jitter(recheckEvery))
+	recheck, checked := time.NewTimer(jitter(recheckEvery)), time.Now()
 	defer recheck.Stop()
 	for {
 		check := false
@@ -386,8 +386,9 @@ func (p *place) waitBehind(ctx context.Context, c *claim, before entry, broken *
 				}
 			}
 		case <-recheck.C:
-			recheck.Reset(jitter(p.s.link.seldom(recheckEvery)))
-			check = true
+			recheck.Reset(jitter(recheckEvery))
+			pause := p.s.link.seldom(recheckEvery)
+			check = pause == recheckEvery || time.Since(checked) >= pause
 		case <-p.news:
 			if p.isGone() {
 				return errQueueAnew
@@ -401,6 +402,7 @@ func (p *place) waitBehind(ctx context.Context, c *claim, before entry, broken *
 			return context.Cause(ctx)
 		}
 		if check {
+			checked = time.Now()
 			still, err := p.stands(ctx, c, before)
 			if err != nil {
 				return err

@@ -672,3 +672,41 @@ func TestATokenThatExpiresHoldsUpNoWatch(t *testing.T) {
 	require.NoError(t, receive(t, longIn, "the turn"))
 	require.NoError(t, long.Unlock(bounded(t)))
 }
+
+// A watch was begun while etcd was slow, and is never there: its member is dead. It is given up
+// by what answers take now, not by what they took then.
+func TestAWatchThatWasBegunWhileEtcdWasSlowIsGivenUpSoon(t *testing.T) {
+	const slow = 4 * time.Second
+	for _, company := range []int{1, 20} { // who wait by a view, and by a watch of one key
+		t.Run(fmt.Sprintf("%d before it", company), func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				keys, _ := strangers(t, etcd, "x", company)
+				b := processIn(t, etcd, "b")
+				dead := make(chan struct{})
+				once := sync.OnceFunc(func() { close(dead) })
+				etcd.Intercept(func(c fake.Call) fake.Effect {
+					if c.Method == fake.Watch {
+						once()
+						return fake.Effect{Drop: true}
+					}
+					return fake.Effect{DelayReply: slow}
+				})
+				in := make(chan error, 1)
+				mu := mutexIn(t, b, "x")
+				go func() { in <- mu.Lock(context.Background()) }()
+				<-dead
+				etcd.Intercept(nil)
+				for range 3 {
+					require.NoError(t, mutexIn(t, b, "y").Do(context.Background(), func(context.Context) error { return nil }))
+				}
+				for _, key := range keys {
+					etcd.DeleteKey(key)
+				}
+				start := time.Now()
+				require.NoError(t, <-in)
+				t.Logf("held after %v", time.Since(start))
+				require.LessOrEqual(t, time.Since(start), 3*time.Second)
+			})
+		})
+	}
+}

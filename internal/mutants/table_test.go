@@ -457,6 +457,14 @@ var mutants = []mutant{
 		killers: []killer{named("TestOneLateWatchIsMadeAnewAlone")},
 	},
 	{
+		name: "a watch may take as long as answers took when it was begun",
+		why:  "The time is known then. If its member is dead, and etcd has become fast meanwhile, nobody looks for that long.",
+		edits: []edit{{"stream.go", `			time.AfterFunc(min(left, readTimeout), look)
+`, `			time.AfterFunc(left, look)
+`}},
+		killers: []killer{named("TestAWatchThatWasBegunWhileEtcdWasSlowIsGivenUpSoon")},
+	},
+	{
 		name: "a revision that the member does not have yet ends the wait",
 		why:  "An error of a read is an error. This one passes by itself (rule 20).",
 		edits: []edit{{"watch.go", `			p.s.heard(resp.Header, sent, 0) // of the past, by a member that may be behind
