@@ -328,8 +328,8 @@ var mutants = []mutant{
 `, `	tick := time.NewTimer(jitter(recheckEvery))
 	tick.Stop()
 `},
-			{"watch.go", `	recheck := time.NewTimer(jitter(recheckEvery))
-`, `	recheck := time.NewTimer(jitter(recheckEvery))
+			{"watch.go", `	recheck, checked := time.NewTimer(jitter(recheckEvery)), time.Now()
+`, `	recheck, checked := time.NewTimer(jitter(recheckEvery)), time.Now()
 	recheck.Stop()
 `},
 		},
