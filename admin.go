@@ -1,18 +1,17 @@
 package etcdlock
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/line"
 )
 
 // A Contender is one place in the line for a lock: its holder, or one that waits.
@@ -47,14 +46,14 @@ func Contenders(ctx context.Context, kv clientv3.KV, name string) ([]Contender, 
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	resp, err := kv.Get(ctx, name+"/", clientv3.WithPrefix())
+	resp, err := kv.Get(ctx, line.Prefix(name), clientv3.WithPrefix())
 	if err != nil {
 		return nil, failed("contenders of", name, err)
 	}
-	line := lineOf(name, entriesOf(resp.Kvs))
-	contenders := make([]Contender, len(line))
-	for i, e := range line {
-		contenders[i] = e.contender(name)
+	l := line.Of(name, resp.Kvs)
+	contenders := make([]Contender, len(l))
+	for i, e := range l {
+		contenders[i] = contenderOf(name, e)
 	}
 	return contenders, nil
 }
@@ -70,18 +69,17 @@ func Holders(ctx context.Context, kv clientv3.KV, prefix string) ([]Contender, e
 	if err != nil {
 		return nil, failed("holders below", prefix, err)
 	}
-	first := make(map[string]Contender)
-	for _, e := range entriesOf(resp.Kvs) {
-		name, _ := cutLast(e.key)
-		if name == "" || !e.isIn(name) || !strings.HasPrefix(name, prefix) {
-			continue
+	var holders []Contender
+	lines := line.ByName(resp.Kvs)
+	for _, name := range slices.Sorted(maps.Keys(lines)) {
+		if !strings.HasPrefix(name, prefix) {
+			continue // prefix ends in the last part of a key
 		}
-		if held, taken := first[name]; !taken || e.rev < held.Token {
-			first[name] = e.contender(name)
+		for _, e := range lines[name].Holding() {
+			holders = append(holders, contenderOf(name, e))
 		}
 	}
-	byName := func(a, b Contender) int { return cmp.Compare(a.Name, b.Name) }
-	return slices.SortedFunc(maps.Values(first), byName), nil
+	return holders, nil
 }
 
 // Break deletes exactly the key of c, whoever made it, so that the next in line
@@ -117,100 +115,11 @@ func checkAdmin(ctx context.Context, kv clientv3.KV, op, name string) error {
 	return checkContext(ctx, op, name)
 }
 
-// keyValue is what this package reads of an mvccpb.KeyValue, whose package it
-// would otherwise have to depend on directly.
-type keyValue interface {
-	GetKey() []byte
-	GetValue() []byte
-	GetLease() int64
-	GetCreateRevision() int64
-}
-
-// An entry is a key as it was read. Its value is parsed when somebody asks for it.
-type entry struct {
-	key   string
-	rev   int64 // create revision
-	lease int64
-	value []byte
-}
-
-func entryOf(kv keyValue) entry {
-	return entry{string(kv.GetKey()), kv.GetCreateRevision(), kv.GetLease(), kv.GetValue()}
-}
-
-func entriesOf[KV keyValue](kvs []KV) []entry {
-	entries := make([]entry, len(kvs))
-	for i, kv := range kvs {
-		entries[i] = entryOf(kv)
-	}
-	return entries
-}
-
-// lineOf is those of entries that stand in line for the lock name, in order.
-func lineOf(name string, entries []entry) []entry {
-	line := make([]entry, 0, len(entries))
-	for _, e := range entries {
-		if e.isIn(name) {
-			line = append(line, e)
-		}
-	}
-	slices.SortFunc(line, func(a, b entry) int { return cmp.Compare(a.rev, b.rev) })
-	return line
-}
-
-// isIn reports whether e stands in line for the lock name. What does not blocks
-// nobody: keys without a lease, keys of nested names, and whatever else people keep
-// below the prefix.
-func (e entry) isIn(name string) bool {
-	tail, below := strings.CutPrefix(e.key, name)
-	return below && e.lease != 0 && tail != "" && tail[0] == '/' && isTail(tail[1:], e.lease)
-}
-
-// contender is e, which stands in line for the lock name, for others to see.
-func (e entry) contender(name string) Contender {
-	v := parseValue(e.value)
+// contenderOf is e, which stands in line for the lock name, for others to see.
+func contenderOf(name string, e line.Entry) Contender {
+	v := e.Value()
 	return Contender{
-		Name: name, Key: e.key, Owner: v.Owner, Host: v.Host, PID: v.PID,
-		Token: e.rev, Lease: clientv3.LeaseID(e.lease), Since: v.Since,
+		Name: name, Key: e.Key, Owner: v.Owner, Host: v.Host, PID: v.PID,
+		Token: e.Rev, Lease: clientv3.LeaseID(e.Lease), Since: v.Since,
 	}
-}
-
-// cutLast cuts a key at its last "/".
-func cutLast(key string) (name, tail string) {
-	slash := strings.LastIndexByte(key, '/')
-	return key[:max(slash, 0)], key[slash+1:]
-}
-
-// isTail reports whether tail is how a contender's key ends: a canonical UUID in
-// lower case, as this package puts it, or the key's own lease in hexadecimal, as
-// concurrency.Mutex, etcdctl lock and the server's lock service put it.
-func isTail(tail string, lease int64) bool {
-	return isUUID(tail) || tail == strconv.FormatInt(lease, 16)
-}
-
-// isUUID reports whether tail is a UUID as this package puts it: canonical, in lower case.
-func isUUID(tail string) bool {
-	if len(tail) != 36 {
-		return false
-	}
-	for i := range len(tail) {
-		switch c := tail[i]; {
-		case i == 8 || i == 13 || i == 18 || i == 23:
-			if c != '-' {
-				return false
-			}
-		case c < '0' || c > 'f' || c > '9' && c < 'a':
-			return false
-		}
-	}
-	return true
-}
-
-// parseValue reads a key's value. Values that are not ours tell nothing.
-func parseValue(value []byte) stored {
-	var v stored
-	if len(value) > 8*maxNameLen || json.Unmarshal(value, &v) != nil || v.Owner == "" {
-		return stored{}
-	}
-	return v
 }

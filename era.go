@@ -8,6 +8,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/line"
 )
 
 // etcd's revisions grow, and what was committed stays. Everything here builds on that:
@@ -225,7 +227,7 @@ func (s *Session) verify() {
 	for {
 		sent := s.era.Load()
 		for l, places := range s.staleHolds() {
-			_ = s.readKeys(s.ctx, keysOf(places), s.readUntilAnswered, func(from int, read []entry) {
+			_ = s.readKeys(s.ctx, keysOf(places), s.readUntilAnswered, func(from int, read []line.Entry) {
 				l.confirmMissing(places[from:], read, true, sent)
 			})
 		}

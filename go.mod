@@ -5,6 +5,7 @@ go 1.26.0
 // What users of the library compile.
 require (
 	github.com/google/uuid v1.6.0
+	go.etcd.io/etcd/api/v3 v3.7.3
 	go.etcd.io/etcd/client/v3 v3.7.3
 	google.golang.org/grpc v1.83.2
 )
@@ -12,7 +13,6 @@ require (
 // What the tests and the demonstration need beside that.
 require (
 	github.com/stretchr/testify v1.12.1
-	go.etcd.io/etcd/api/v3 v3.7.3
 	go.etcd.io/etcd/client/pkg/v3 v3.7.3
 	go.etcd.io/etcd/pkg/v3 v3.7.3
 	go.etcd.io/etcd/server/v3 v3.7.3

@@ -2,7 +2,6 @@ package etcdlock
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -22,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/record"
 )
 
@@ -297,53 +297,15 @@ func FuzzName(f *testing.F) {
 
 // parseContender reports whether kv stands in line for the lock name.
 func parseContender(name string, kv *mvccpb.KeyValue) (Contender, bool) {
-	e := entryOf(kv)
-	if !e.isIn(name) {
+	e := line.EntryOf(kv)
+	if !e.StandsIn(name) {
 		return Contender{}, false
 	}
-	return e.contender(name), true
+	return contenderOf(name, e), true
 }
 
 // canonical is what a UUID in a key looks like, by its grammar.
 var canonical = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\z`)
-
-// A contender's key ends in a canonical UUID in lower case or in the hexadecimal of its
-// own lease, and has a lease. Everything else blocks nobody.
-func FuzzContenderKey(f *testing.F) {
-	const lease = 0x694d8a6e5bd0a31f
-	for _, tail := range []string{
-		"", "config", "694d8a6e5bd0a31f", "694D8A6E5BD0A31F", "0694d8a6e5bd0a31f", "0x694d8a6e5bd0a31f",
-		"6ba7b810-9dad-41d1-80b4-00c04fd430c8", "6BA7B810-9DAD-41D1-80B4-00C04FD430C8",
-		"6ba7b8109dad41d180b400c04fd430c8", "{6ba7b810-9dad-41d1-80b4-00c04fd430c8}",
-		"urn:uuid:6ba7b810-9dad-41d1-80b4-00c04fd430c8", "6ba7b810-9dad-41d1-80b4-00c04fd430c8\n",
-		"6ba7b810-9dad-41d1-80b4-00c04fd430cg", "6ba7b810_9dad_41d1_80b4_00c04fd430c8",
-		"sub/6ba7b810-9dad-41d1-80b4-00c04fd430c8", "/6ba7b810-9dad-41d1-80b4-00c04fd430c8",
-	} {
-		f.Add(tail, int64(lease))
-		f.Add(tail, int64(0))
-	}
-	f.Add("1", int64(1))
-	f.Add("-1", int64(-1))
-	f.Add("0", int64(0))
-	f.Fuzz(func(t *testing.T, tail string, lease int64) {
-		want := lease != 0 && (canonical.MatchString(tail) || tail == fmt.Sprintf("%x", lease))
-		kv := &mvccpb.KeyValue{Key: []byte("orders/42/" + tail), Lease: lease, CreateRevision: 7, Value: []byte(tail)}
-		c, ok := parseContender("orders/42", kv)
-		require.Equal(t, want, ok, "tail %q, lease %x", tail, lease)
-		require.Equal(t, want, lease != 0 && isTail(tail, lease))
-		if ok {
-			require.Equal(t, Contender{Name: "orders/42", Key: "orders/42/" + tail, Token: 7, Lease: clientv3.LeaseID(lease)}, c)
-		} else {
-			require.Zero(t, c)
-		}
-		for _, other := range []string{"orders", "orders/4", "orders/42/", "other"} {
-			if _, ok := parseContender(other, kv); ok {
-				require.True(t, strings.HasPrefix(string(kv.Key), other+"/"), "contender of %q", other)
-				require.True(t, isTail(strings.TrimPrefix(string(kv.Key), other+"/"), lease))
-			}
-		}
-	})
-}
 
 // Of the keys below a prefix, whoever put them, Holders tells those of contenders, each
 // with the name that its key has before the last "/". It may be a name that this package
@@ -379,45 +341,6 @@ func FuzzHolderKey(f *testing.F) {
 		}
 		require.NoError(t, err)
 		require.Equal(t, holders, line, "Contenders sees what Holders sees")
-	})
-}
-
-// What others keep in their keys does no harm, and what this package writes it reads.
-func FuzzStoredValue(f *testing.F) {
-	for _, value := range []string{
-		"", "{}", "null", "[]", `{"owner":"api-7:1234","host":"h","pid":1,"since":"2024-01-02T03:04:05.6Z"}`,
-		`{"owner":1}`,
-		`{"owner":"","since":"2024-01-02T03:04:05.6Z"}`, `{"since":"2024-01-02T03:04:05.6Z"}`, `{"owner":"a","since":"yesterday"}`, `{"owner":"a"`, `{"OWNER":"a"}`, "\xff\xfe",
-		`{"owner":"\ud800"}`, strings.Repeat("[", 10000), `{"owner":"` + strings.Repeat("o", 9000) + `"}`,
-	} {
-		f.Add([]byte(value), "api-7:1234")
-	}
-	f.Add([]byte(nil), "\x00\"\\\n<&>\u2028\uFFFD🔒")
-	f.Add([]byte(nil), strings.Repeat("\x01", 1024))
-	f.Add([]byte(nil), strings.Repeat("<", 1024))
-	f.Add([]byte(nil), "\xff")
-	f.Fuzz(func(t *testing.T, value []byte, label string) {
-		v := parseValue(value)
-		if v.Owner == "" {
-			require.Zero(t, v, "of a foreign key nothing is known")
-		}
-		_ = Contender{Key: "k", Owner: v.Owner}.label()
-
-		cfg, err := defaultConfig().apply([]Option{WithOwner(label)})
-		if err != nil {
-			return
-		}
-		before := time.Now()
-		text := cfg.value()
-		v = parseValue([]byte(text))
-		require.Equal(t, label, v.Owner)
-		host, pid := identity()
-		require.Equal(t, host, v.Host)
-		require.Equal(t, pid, v.PID)
-		require.False(t, v.Since.Before(before.Round(0)), "%v is before %v", v.Since, before)
-		require.WithinDuration(t, before, v.Since, time.Minute)
-		require.Equal(t, time.UTC, v.Since.Location())
-		require.True(t, json.Valid([]byte(text)))
 	})
 }
 
@@ -506,7 +429,7 @@ func TestWhatLingersAndCannotBeHeldGivesWay(t *testing.T) {
 func TestAPlaceThatIsLostBeforeTheWaitWakesIt(t *testing.T) {
 	s, err := NewSession(fake.NewServer().Client("a"))
 	require.NoError(t, err)
-	p := &place{s: s, line: &line{name: "x"}, ahead: []entry{{key: "x/1"}}}
+	p := &place{s: s, line: &localLine{name: "x"}, ahead: []line.Entry{{Key: "x/1"}}}
 	s.mu.Lock()
 	p.lostLocked()
 	s.unlock()

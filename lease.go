@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/line"
 )
 
 const (
@@ -80,7 +82,7 @@ type Session struct {
 	granting   *grant // under way, or nil; it owns grantRetry
 	grantRetry backoff
 	leases     map[*lease]struct{}
-	lines      map[string]*line
+	lines      map[string]*localLine
 	verifying  bool            // holds of an era before are being read
 	backLogged time.Time       // when it was last logged that etcd was set back
 	sweepAt    int             // size of lines at which unused ones are dropped
@@ -150,7 +152,7 @@ func NewSession(client *clientv3.Client, opts ...Option) (*Session, error) {
 		cfg:     &cfg,
 		stream:  streamOf(client),
 		leases:  make(map[*lease]struct{}),
-		lines:   make(map[string]*line),
+		lines:   make(map[string]*localLine),
 		sweepAt: minSweep,
 		secret:  uuid.New(),
 		mostOps: manyOps,
@@ -982,10 +984,10 @@ func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 	// What users attach to the lease is theirs.
 	strays = slices.DeleteFunc(strays, func(key string) bool { return !l.hasDrawn(key) })
 	// After an error the next look tries again.
-	_ = s.readKeys(ctx, keysOf(missing), s.readOnce, func(from int, read []entry) {
+	_ = s.readKeys(ctx, keysOf(missing), s.readOnce, func(from int, read []line.Entry) {
 		l.confirmMissing(missing[from:], read, known, era)
 	})
-	_ = s.readKeys(ctx, strays, s.readOnce, func(_ int, read []entry) { l.sweep(ctx, read) })
+	_ = s.readKeys(ctx, strays, s.readOnce, func(_ int, read []line.Entry) { l.sweep(ctx, read) })
 	return known
 }
 
@@ -1000,20 +1002,20 @@ func keysOf(places []*place) []string {
 
 // confirmMissing gives up those places whose keys are not what was read of them in an era.
 // known says whether etcd seems to know the lease: if not, the keys went with it.
-func (l *lease) confirmMissing(places []*place, read []entry, known bool, sent *era) {
+func (l *lease) confirmMissing(places []*place, read []line.Entry, known bool, sent *era) {
 	l.s.mu.Lock()
 	defer l.s.unlock()
 	for i, e := range read {
 		p := places[i]
-		gone := e.rev != p.rev
-		if gone && e.rev != 0 { // another key of that name is in the way
+		gone := e.Rev != p.rev
+		if gone && e.Rev != 0 { // another key of that name is in the way
 			l.suspectLocked()
 		}
 		switch {
 		case gone && !known:
 			p.taken = ErrLeaseRevoked
 		case gone:
-		case e.lease != int64(l.id):
+		case e.Lease != int64(l.id):
 			p.taken = ErrKeyOverwritten
 		default:
 			if p.hold != nil && p.hold.cause == nil && sent == l.s.era.Load() {
@@ -1027,16 +1029,16 @@ func (l *lease) confirmMissing(places []*place, read []entry, known bool, sent *
 
 // accountsForLocked reports whether e may be the key of a place. That of a place whose own key
 // is gone is an earlier one of that name, which a set-back of etcd has brought back.
-func (l *lease) accountsForLocked(e entry) bool {
-	p := l.places[e.key]
-	return p != nil && (!p.gone || p.rev == e.rev)
+func (l *lease) accountsForLocked(e line.Entry) bool {
+	p := l.places[e.Key]
+	return p != nil && (!p.gone || p.rev == e.Rev)
 }
 
 // sweep deletes those keys of the lease that no place of the Session accounts for.
-func (l *lease) sweep(ctx context.Context, read []entry) {
+func (l *lease) sweep(ctx context.Context, read []line.Entry) {
 	s := l.s
 	for _, e := range read {
-		if e.lease != int64(l.id) {
+		if e.Lease != int64(l.id) {
 			continue
 		}
 		s.mu.Lock()
@@ -1049,15 +1051,15 @@ func (l *lease) sweep(ctx context.Context, read []entry) {
 			continue
 		}
 		err := s.deleteEntry(ctx, e)
-		s.log(slog.LevelWarn, "removed a key that a late request had put", "key", e.key, "revision", e.rev, "error", err)
+		s.log(slog.LevelWarn, "removed a key that a late request had put", "key", e.Key, "revision", e.Rev, "error", err)
 	}
 }
 
 // deleteEntry deletes the very key that was read.
-func (s *Session) deleteEntry(ctx context.Context, e entry) error {
+func (s *Session) deleteEntry(ctx context.Context, e line.Entry) error {
 	_, err := s.client.Txn(ctx).
-		If(clientv3.Compare(clientv3.CreateRevision(e.key), "=", e.rev)).
-		Then(clientv3.OpDelete(e.key)).
+		If(clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev)).
+		Then(clientv3.OpDelete(e.Key)).
 		Commit()
 	return err
 }
@@ -1083,7 +1085,7 @@ func (s *Session) readUntilAnswered(ctx context.Context, ops []clientv3.Op) (*cl
 // A part is as large as etcd takes, which it remembers for the Session. Keys that the user
 // may not read it finds by halving the part that has them, and leaves them out: the error
 // then says so, and tells nothing of the others.
-func (s *Session) readKeys(ctx context.Context, keys []string, by reader, got func(from int, read []entry)) error {
+func (s *Session) readKeys(ctx context.Context, keys []string, by reader, got func(from int, read []line.Entry)) error {
 	most := s.opsAllowed(manyOps)
 	size := most
 	var refusal error
@@ -1097,11 +1099,11 @@ func (s *Session) readKeys(ctx context.Context, keys []string, by reader, got fu
 		resp, err := by(ctx, ops)
 		switch {
 		case err == nil:
-			read := make([]entry, len(part))
+			read := make([]line.Entry, len(part))
 			for i, key := range part {
-				read[i].key = key
+				read[i] = line.Entry{Key: key}
 				for _, kv := range resp.Responses[i].GetResponseRange().GetKvs() {
-					read[i] = entryOf(kv)
+					read[i] = line.EntryOf(kv)
 				}
 			}
 			got(from, read)
@@ -1152,17 +1154,13 @@ func (s *Session) tellUnreadable(key string, err error) {
 // that late requests of the Session put are known from those of its user for certain, and
 // nobody has to remember them.
 func (l *lease) draw(name string) (key string) {
-	return name + "/" + l.sign(uuid.New(), name).String()
+	return line.Key(name, l.sign(uuid.New(), name))
 }
 
 // hasDrawn reports whether key comes from draw.
 func (l *lease) hasDrawn(key string) bool {
-	name, tail := cutLast(key)
-	if !isUUID(tail) {
-		return false
-	}
-	id, err := uuid.Parse(tail)
-	return err == nil && l.sign(id, name) == id
+	name, id, ok := line.ParseKey(key)
+	return ok && l.sign(id, name) == id
 }
 
 // sign returns id with the second half that the lease's Session makes of the first one.
@@ -1236,10 +1234,10 @@ func (l *lease) removeRest(until time.Time) error {
 		revs[i] = p.rev
 	}
 	s.unlock()
-	var rest []entry
-	err := s.readKeys(ctx, keysOf(places), s.readUntilAnswered, func(from int, read []entry) {
+	var rest []line.Entry
+	err := s.readKeys(ctx, keysOf(places), s.readUntilAnswered, func(from int, read []line.Entry) {
 		for i, e := range read {
-			if rev := revs[from+i]; e.rev != 0 && (rev == 0 || rev == e.rev) {
+			if rev := revs[from+i]; e.Rev != 0 && (rev == 0 || rev == e.Rev) {
 				rest = append(rest, e)
 			}
 		}

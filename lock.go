@@ -8,6 +8,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/line"
 )
 
 // minSweep is the number of lines a Session keeps before it drops unused ones.
@@ -64,7 +66,7 @@ type hold struct {
 	// Set once, then only read.
 	m     *Mutex
 	place *place
-	line  *line
+	line  *localLine
 	began time.Time
 	most  time.Time   // end by WithMaxHold, zero if there is none
 	timer *time.Timer // for most
@@ -75,18 +77,18 @@ type hold struct {
 	contexts map[*holdContext]struct{} // fixed once cause is set, nil once all have ended
 }
 
-// A line is the local line for one name: the goroutines of a Session wait here,
+// A localLine is the local line for one name: the goroutines of a Session wait here,
 // first come first served, so that the Session has one key in etcd's line.
 //
 // Invariant: at most one claim is the owner. It alone has a place in etcd's line,
 // and it stays the owner until its Unlock or Close, even if its hold is lost.
-type line struct {
+type localLine struct {
 	name    string
-	owner   *claim  // its turn: it queues in etcd, or holds
-	next    *claim  // gets the turn once the owner's release is confirmed
-	ahead   []entry // before the last place, if it was given up without a hold
-	waiting waiters // behind owner
-	lease   *lease  // that slots are used with
+	owner   *claim       // its turn: it queues in etcd, or holds
+	next    *claim       // gets the turn once the owner's release is confirmed
+	ahead   []line.Entry // before the last place, if it was given up without a hold
+	waiting waiters      // behind owner
+	lease   *lease       // that slots are used with
 	slots   [2]*keySlot
 	view    *view // nil while nobody needs one
 
@@ -100,7 +102,7 @@ type line struct {
 type claim struct {
 	// Set once, then only read.
 	m       *Mutex
-	line    *line
+	line    *localLine
 	started time.Time
 	turn    chan *place // its turn has come, with the place put for it, or nil
 
@@ -331,7 +333,7 @@ func (c *claim) acquire(ctx context.Context, put *place, try bool) (*hold, error
 	var anew backoff
 	for {
 		var err error
-		var taken []entry
+		var taken []line.Entry
 		queued := p != nil
 		if !queued {
 			p, err = s.newPlace(ctx, c)
@@ -347,7 +349,7 @@ func (c *claim) acquire(ctx context.Context, put *place, try bool) (*hold, error
 		if ahead, _ := p.rivals(); err == nil && len(ahead) > 0 && c.ahead == 0 {
 			c.ahead = len(ahead)
 			if m.cfg.trace != nil { // it takes parsing
-				m.traceQueued(len(ahead), ahead[0].contender(m.name))
+				m.traceQueued(len(ahead), contenderOf(m.name, ahead[0]))
 			}
 		}
 		for err == nil {
@@ -384,7 +386,7 @@ func (c *claim) acquire(ctx context.Context, put *place, try bool) (*hold, error
 		locked := c.giveUp(p)
 		switch {
 		case err == errTaken:
-			return nil, &LockedError{Name: m.name, Holder: taken[0].contender(m.name), Ahead: len(taken)}
+			return nil, &LockedError{Name: m.name, Holder: contenderOf(m.name, taken[0]), Ahead: len(taken)}
 		case ctx.Err() != nil:
 			return nil, waitFailed(ctx, m.name, locked, away, c.lastErr)
 		default:
@@ -396,11 +398,11 @@ func (c *claim) acquire(ctx context.Context, put *place, try bool) (*hold, error
 // awaitRemoval waits until the key of e is gone, if that is the Session's own, of a hold or
 // wait that has ended: it is etcd that TryLock waits for then, and nobody else. It reports
 // whether that is done.
-func (s *Session) awaitRemoval(ctx context.Context, e entry) bool {
+func (s *Session) awaitRemoval(ctx context.Context, e line.Entry) bool {
 	var removed <-chan struct{}
 	s.mu.Lock()
 	for l := range s.leases {
-		if p := l.places[e.key]; p != nil && p.rev == e.rev && !p.stuck {
+		if p := l.places[e.Key]; p != nil && p.rev == e.Rev && !p.stuck {
 			removed = p.removed // nil while it is in use
 		}
 	}
@@ -433,11 +435,11 @@ func (c *claim) giveUp(p *place) *LockedError {
 
 // aheadLocked is the LockedError of the owner of l, who has no place in etcd's line.
 // What the owner before it has seen there is what it knows.
-func (l *line) aheadLocked() *LockedError {
+func (l *localLine) aheadLocked() *LockedError {
 	if len(l.ahead) == 0 {
 		return nil
 	}
-	return &LockedError{Name: l.name, Holder: l.ahead[0].contender(l.name), Ahead: len(l.ahead)}
+	return &LockedError{Name: l.name, Holder: contenderOf(l.name, l.ahead[0]), Ahead: len(l.ahead)}
 }
 
 func (s *Session) setPlace(c *claim, p *place) {
@@ -724,7 +726,7 @@ func (m *Mutex) IsOwner() clientv3.Cmp {
 	if m == nil || m.s == nil {
 		return clientv3.Compare(clientv3.CreateRevision("/"), "=", -1)
 	}
-	cmp := clientv3.Compare(clientv3.CreateRevision(m.name+"/"), "=", -1)
+	cmp := clientv3.Compare(clientv3.CreateRevision(line.Prefix(m.name)), "=", -1)
 	m.whole(func(h *hold) { cmp = h.place.exists() })
 	return cmp
 }
@@ -924,7 +926,7 @@ func (m *Mutex) traceQueued(ahead int, holder Contender) {
 
 // lineLocked returns the line for a name. Lines that nobody uses are kept for their
 // key names, up to a number.
-func (s *Session) lineLocked(name string) *line {
+func (s *Session) lineLocked(name string) *localLine {
 	if l := s.lines[name]; l != nil {
 		return l
 	}
@@ -936,7 +938,7 @@ func (s *Session) lineLocked(name string) *line {
 		}
 		s.sweepAt = max(minSweep, 2*len(s.lines))
 	}
-	l := &line{name: name}
+	l := &localLine{name: name}
 	s.lines[name] = l
 	return l
 }
@@ -944,7 +946,7 @@ func (s *Session) lineLocked(name string) *line {
 // slotLocked returns a slot that is not busy, for a key on the given lease. There
 // are two, since a transaction may not delete and put the same key; beyond those a
 // slot is used once.
-func (l *line) slotLocked(on *lease) *keySlot {
+func (l *localLine) slotLocked(on *lease) *keySlot {
 	if l.lease != on {
 		l.lease, l.slots = on, [2]*keySlot{{}, {}}
 	}
@@ -958,7 +960,7 @@ func (l *line) slotLocked(on *lease) *keySlot {
 
 // lockedLocked is the LockedError of one with the given number of local waiters
 // before it, behind the owner.
-func (l *line) lockedLocked(waiters int) *LockedError {
+func (l *localLine) lockedLocked(waiters int) *LockedError {
 	e := &LockedError{Name: l.name, Ahead: 1 + waiters}
 	if l.next != nil {
 		e.Ahead++
@@ -966,12 +968,12 @@ func (l *line) lockedLocked(waiters int) *LockedError {
 	owner := l.owner
 	switch {
 	case (owner.place == nil || owner.place.rev == 0) && len(l.ahead) > 0: // on its way
-		e.Holder = l.ahead[0].contender(l.name)
+		e.Holder = contenderOf(l.name, l.ahead[0])
 		e.Ahead += len(l.ahead)
 	case owner.place == nil || owner.place.rev == 0: // the first to go
 		e.Holder = owner.m.contender()
 	case owner.hold == nil && len(owner.place.ahead) > 0:
-		e.Holder = owner.place.ahead[0].contender(l.name)
+		e.Holder = contenderOf(l.name, owner.place.ahead[0])
 		e.Ahead += len(owner.place.ahead)
 	default:
 		e.Holder = owner.place.contender()
@@ -1000,7 +1002,7 @@ func (s *Session) leave(c *claim) *LockedError {
 
 // nextLocked takes the next claim off the line, and a place for it if there is a
 // lease. The owner's release is to put the place, and then to call passLocked.
-func (s *Session) nextLocked(l *line) (*claim, *place) {
+func (s *Session) nextLocked(l *localLine) (*claim, *place) {
 	l.next = l.waiting.take()
 	if l.next == nil {
 		return nil, nil
@@ -1013,7 +1015,7 @@ func (s *Session) nextLocked(l *line) (*claim, *place) {
 
 // passLocked gives the turn to next, with the place that stands for it or nil. If next is
 // nil or went away, the turn goes to the first that waits, or the line is free.
-func (s *Session) passLocked(l *line, next *claim, put *place) {
+func (s *Session) passLocked(l *localLine, next *claim, put *place) {
 	l.next = nil
 	for next == nil || next.left {
 		next = l.waiting.take()
@@ -1076,7 +1078,7 @@ func (s *Session) lingerLocked(h *hold) bool {
 }
 
 // lingered gives up the key that lingers if its time is over.
-func (s *Session) lingered(l *line) {
+func (s *Session) lingered(l *localLine) {
 	s.mu.Lock()
 	defer s.unlock()
 	l.keeping = nil
@@ -1122,7 +1124,7 @@ func (c *claim) relockLocked() *hold {
 }
 
 // giveWayLocked gives up the key that lingers, if one does. It returns what abandon does.
-func (l *line) giveWayLocked() <-chan struct{} {
+func (l *localLine) giveWayLocked() <-chan struct{} {
 	p := l.kept
 	if p == nil {
 		return nil
@@ -1133,7 +1135,7 @@ func (l *line) giveWayLocked() <-chan struct{} {
 }
 
 // lingersLocked reports whether the line's key lingers, or will once it is unlocked.
-func (l *line) lingersLocked() bool {
+func (l *localLine) lingersLocked() bool {
 	return l.kept != nil || l.owner != nil && l.owner.hold != nil && l.owner.hold.cause == nil && l.owner.hold.m.cfg.linger > 0
 }
 
@@ -1146,7 +1148,7 @@ func (p *place) lastsLocked() bool {
 }
 
 // cancelLocked ends the waits of m's claims, of all if m is nil.
-func (l *line) cancelLocked(m *Mutex) {
+func (l *localLine) cancelLocked(m *Mutex) {
 	cancel := func(c *claim) {
 		if c != nil && c.cancel != nil && (m == nil || c.m == m) {
 			cancel := c.cancel

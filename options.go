@@ -2,7 +2,6 @@ package etcdlock
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/line"
 )
 
 const (
@@ -51,8 +52,7 @@ type config struct {
 	logger         *slog.Logger  // nil: silence
 	trace          *Trace
 
-	// stored is the value of a key up to the time: what does not change.
-	stored string
+	text line.Text // of the values of keys
 
 	// leaseOption names an option that only New and NewSession take, if one
 	// was given.
@@ -268,11 +268,11 @@ func (c config) apply(opts []Option) (config, error) {
 		c.ttl += time.Second - part
 	}
 	host, pid := identity()
-	text, err := json.Marshal(stored{Owner: c.owner, Host: host, PID: pid})
+	text, err := line.NewText(c.owner, host, pid)
 	if err != nil {
 		return c, fmt.Errorf("etcdlock: owner %s: %w", excerpt(c.owner, 32), err)
 	}
-	c.stored = strings.TrimSuffix(string(text), `"0001-01-01T00:00:00Z"}`)
+	c.text = text
 	return c, nil
 }
 
@@ -302,20 +302,8 @@ var identity = sync.OnceValues(func() (host string, pid int) {
 	return strings.ToValidUTF8(host, "?"), os.Getpid()
 })
 
-// stored is the value of a contender's key, for people and operators.
-type stored struct {
-	Owner string    `json:"owner"`
-	Host  string    `json:"host"`
-	PID   int       `json:"pid"`
-	Since time.Time `json:"since"`
-}
-
 // value is the value of a key that is put now.
-func (c *config) value() string {
-	now := make([]byte, 0, len(time.RFC3339Nano)+2)
-	now = time.Now().UTC().AppendFormat(append(now, '"'), time.RFC3339Nano)
-	return c.stored + string(append(now, `"}`...))
-}
+func (c *config) value() string { return c.text.Since(time.Now()) }
 
 // checkName is the error of a name that cannot be a lock's.
 func checkName(name string) error {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/line"
 )
 
 const (
@@ -39,7 +41,7 @@ const (
 type view struct {
 	// Set once, then only read.
 	s      *Session
-	line   *line
+	line   *localLine
 	ctx    context.Context // of its goroutine
 	cancel context.CancelFunc
 	again  chan struct{} // tells the goroutine to watch anew
@@ -59,7 +61,7 @@ type view struct {
 }
 
 // viewLocked returns the view for l, which is begun if there is none.
-func (s *Session) viewLocked(l *line) *view {
+func (s *Session) viewLocked(l *localLine) *view {
 	if l.view == nil {
 		v := &view{s: s, line: l, again: make(chan struct{}, 1), needed: time.Now()}
 		v.ctx, v.cancel = context.WithCancel(s.ctx)
@@ -71,7 +73,7 @@ func (s *Session) viewLocked(l *line) *view {
 
 // dropView ends the view for l, unless a key is to linger by it: the line has become too
 // long for views.
-func (s *Session) dropView(l *line) {
+func (s *Session) dropView(l *localLine) {
 	s.mu.Lock()
 	defer s.unlock()
 	if l.view != nil && !l.lingersLocked() {
@@ -98,7 +100,7 @@ func (v *view) run() {
 
 // follow watches the line until the watch ends, or is to be made anew.
 func (v *view) follow(broken *backoff) {
-	events, on, stop := v.s.watch(v.ctx, broken, v.line.name+"/", clientv3.WithPrefix())
+	events, on, stop := v.s.watch(v.ctx, broken, line.Prefix(v.line.name), clientv3.WithPrefix())
 	defer stop()
 	defer v.unwatched()
 	tick := time.NewTimer(jitter(recheckEvery))
@@ -202,11 +204,11 @@ func (v *view) apply(events []*clientv3.Event) {
 			continue // known by the read
 		}
 		revision = max(revision, at)
-		if e := entryOf(event.Kv); event.Type != clientv3.EventTypeDelete && e.isIn(v.line.name) {
-			v.keys[e.key] = e.rev
+		if e := line.EntryOf(event.Kv); event.Type != clientv3.EventTypeDelete && e.StandsIn(v.line.name) {
+			v.keys[e.Key] = e.Rev
 		} else {
-			delete(v.keys, e.key)
-			v.deleted[e.key] = at
+			delete(v.keys, e.Key)
+			v.deleted[e.Key] = at
 			v.strayLocked(e)
 		}
 	}
@@ -219,7 +221,7 @@ func (v *view) apply(events []*clientv3.Event) {
 // answered. It reports false if the view is over.
 func (v *view) readLine() bool {
 	resp, err := read(v.ctx, v.s, func(ctx context.Context) (*clientv3.GetResponse, error) {
-		return v.s.get(ctx, v.line.name+"/", clientv3.WithPrefix())
+		return v.s.get(ctx, line.Prefix(v.line.name), clientv3.WithPrefix())
 	}, v.failed)
 	v.s.mu.Lock()
 	defer v.s.unlock()
@@ -236,9 +238,9 @@ func (v *view) readLine() bool {
 	}
 	if at := resp.Header.GetRevision(); at >= v.revision {
 		keys := make(map[string]int64, len(resp.Kvs))
-		for _, e := range entriesOf(resp.Kvs) {
-			if e.isIn(v.line.name) {
-				keys[e.key] = e.rev
+		for _, kv := range resp.Kvs {
+			if e := line.EntryOf(kv); e.StandsIn(v.line.name) {
+				keys[e.Key] = e.Rev
 			} else {
 				v.strayLocked(e)
 			}
@@ -322,7 +324,7 @@ func (v *view) judgeLocked(afterRead bool) {
 	}
 	p.seen = v
 	shown := v.read[p.key] == p.rev
-	gone := func(e entry) bool { return v.deleted[e.key] > e.rev || shown && v.read[e.key] != e.rev }
+	gone := func(e line.Entry) bool { return v.deleted[e.Key] > e.Rev || shown && v.read[e.Key] != e.Rev }
 	switch {
 	case !there:
 		p.lostLocked()
@@ -353,8 +355,8 @@ func (v *view) ownLocked() *place {
 
 // strayLocked notes what became of the own key, if it is e, which stands in line no more: it
 // is still there, and was put over without its lease.
-func (v *view) strayLocked(e entry) {
-	if p := v.ownLocked(); p != nil && p.rev != 0 && p.rev == e.rev && p.key == e.key {
+func (v *view) strayLocked(e line.Entry) {
+	if p := v.ownLocked(); p != nil && p.rev != 0 && p.rev == e.Rev && p.key == e.Key {
 		p.taken = ErrKeyOverwritten
 	}
 }

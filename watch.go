@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"sync/atomic"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/line"
 )
 
 const (
@@ -44,27 +46,27 @@ type place struct {
 	// Set once, then only read.
 	s     *Session
 	m     *Mutex
-	line  *line
+	line  *localLine
 	lease *lease
 	slot  *keySlot // where key is from
 	key   string
 	floor int64 // create revisions up to here are of earlier uses of key
 
 	// Guarded by Session.mu.
-	rev   int64     // create revision of the key, 0 until it is known
-	since time.Time // when rev became known
-	ahead []entry   // before this place, when last looked at
-	hold  *hold     // nil while waiting
-	sent  bool      // a put may have been carried out
-	doubt bool      // a copy of the put may still be under way
-	gone  bool      // somebody else has deleted the key, or put it over
-	taken error     // what is known of how it went, nil if it was deleted
-	using bool      // counted among the lease's users
-	era   *era      // of the answer that told rev, or the line, last
-	seen  *view     // that has had it
-	spare bool      // what lingered at it, and is of no use to anybody, is removed
-	stuck bool      // its removal was given up; lease.left says why
-	turns int       // holds that were passed on here, in a row
+	rev   int64        // create revision of the key, 0 until it is known
+	since time.Time    // when rev became known
+	ahead []line.Entry // before this place, when last looked at
+	hold  *hold        // nil while waiting
+	sent  bool         // a put may have been carried out
+	doubt bool         // a copy of the put may still be under way
+	gone  bool         // somebody else has deleted the key, or put it over
+	taken error        // what is known of how it went, nil if it was deleted
+	using bool         // counted among the lease's users
+	era   *era         // of the answer that told rev, or the line, last
+	seen  *view        // that has had it
+	spare bool         // what lingered at it, and is of no use to anybody, is removed
+	stuck bool         // its removal was given up; lease.left says why
+	turns int          // holds that were passed on here, in a row
 
 	news chan struct{} // to whoever waits: gone, or nobody is before it
 
@@ -117,7 +119,12 @@ func (p *place) exists() clientv3.Cmp {
 }
 
 // prefix is what the keys of the line begin with.
-func (p *place) prefix() string { return p.m.name + "/" }
+func (p *place) prefix() string { return line.Prefix(p.m.name) }
+
+// entry is p's own key, as it is in etcd: without a revision while that is not known.
+func (p *place) entry() line.Entry {
+	return line.Entry{Key: p.key, Rev: p.rev, Lease: int64(p.lease.id)}
+}
 
 // A callContext is the context of one write. It notices when clientv3 repeats the
 // request by itself: after an answer of DeadlineExceeded or Canceled the client
@@ -205,7 +212,7 @@ func (p *place) queue(ctx context.Context, c *claim) error {
 //
 // It first asks that nothing be below the prefix. If something is, but it is no
 // contender, it asks that nothing below the prefix be newer than what it has seen.
-func (p *place) tryQueue(ctx context.Context, c *claim) ([]entry, error) {
+func (p *place) tryQueue(ctx context.Context, c *claim) ([]line.Entry, error) {
 	absent := clientv3.Compare(clientv3.CreateRevision(p.key), "=", 0)
 	alone := clientv3.Compare(clientv3.CreateRevision(p.prefix()), "=", 0).WithPrefix()
 	var retry backoff
@@ -222,14 +229,15 @@ func (p *place) tryQueue(ctx context.Context, c *claim) ([]entry, error) {
 		}
 		c.lastErr = nil
 		// Queued by this request, or by an earlier one whose answer was lost.
-		line, queued, err := p.adopt(done)
+		contenders, queued, err := p.adopt(done)
+		ahead := contenders.Blocking(p.entry())
 		switch {
 		case err != nil:
 			return nil, err
-		case queued && len(p.ahead) == 0:
+		case queued && len(ahead) == 0:
 			return nil, nil
-		case len(line) > 0:
-			return line, errTaken
+		case len(ahead) > 0:
+			return ahead, errTaken
 		}
 		seen := done.resp.Header.GetRevision()
 		alone = clientv3.Compare(clientv3.ModRevision(p.prefix()), "<", seen+1).WithPrefix()
@@ -287,31 +295,30 @@ func (p *place) again(ctx context.Context, c *claim, err error, retry *backoff) 
 }
 
 // lastRange is the answer to the range with which each transaction here ends.
-func lastRange(resp *clientv3.TxnResponse) []entry {
-	return entriesOf(resp.Responses[len(resp.Responses)-1].GetResponseRange().GetKvs())
+func lastRange(resp *clientv3.TxnResponse) []*mvccpb.KeyValue {
+	return resp.Responses[len(resp.Responses)-1].GetResponseRange().GetKvs()
 }
 
 // adopt finds p in the line that a transaction has read, and notes its revision and those
 // before it. It returns the line, and whether p stands in it; errQueueAnew says that what is
 // there under p's name is not what p has put: a leftover of an earlier use, or a key that
 // somebody put over.
-func (p *place) adopt(done commit) (line []entry, queued bool, err error) {
-	entries := lastRange(done.resp)
-	line = lineOf(p.m.name, entries)
-	isOwn := func(e entry) bool { return e.key == p.key }
-	own := slices.IndexFunc(line, isOwn)
-	if own < 0 && !slices.ContainsFunc(entries, isOwn) {
-		return line, false, nil
+func (p *place) adopt(done commit) (contenders line.Line, queued bool, err error) {
+	read := lastRange(done.resp)
+	contenders = line.Of(p.m.name, read)
+	own, there := line.Find(read, p.key)
+	if !there {
+		return contenders, false, nil
 	}
 	p.s.mu.Lock()
 	defer p.s.unlock()
 	p.sent = true
-	if own < 0 || line[own].lease != int64(p.lease.id) || line[own].rev <= p.floor {
+	if own.Lease != int64(p.lease.id) || own.Rev <= p.floor {
 		p.doubt, p.gone = true, true
-		return line, false, errQueueAnew
+		return contenders, false, errQueueAnew
 	}
-	p.rev, p.since, p.ahead, p.era = line[own].rev, time.Now(), line[:own], done.era
-	return line, true, nil
+	p.rev, p.since, p.ahead, p.era = own.Rev, time.Now(), contenders.Blocking(own), done.era
+	return contenders, true, nil
 }
 
 // wait waits until everybody before p is gone. It returns nil if p is first and its
@@ -358,8 +365,8 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 //
 // An event that never comes, from a member that is frozen for instance, is made up
 // for by a slow re-check.
-func (p *place) waitBehind(ctx context.Context, c *claim, before entry, broken *backoff) error {
-	events, on, stop := p.s.watch(ctx, broken, before.key, clientv3.WithFilterPut())
+func (p *place) waitBehind(ctx context.Context, c *claim, before line.Entry, broken *backoff) error {
+	events, on, stop := p.s.watch(ctx, broken, before.Key, clientv3.WithFilterPut())
 	defer stop()
 	recheck, checked := time.NewTimer(jitter(recheckEvery)), time.Now()
 	defer recheck.Stop()
@@ -381,7 +388,7 @@ func (p *place) waitBehind(ctx context.Context, c *claim, before entry, broken *
 				check = true
 			default:
 				p.s.stream.tells(on)
-				if at := p.deletion(before.key, resp.Events); at != 0 {
+				if at := p.deletion(before.Key, resp.Events); at != 0 {
 					return p.look(ctx, c, at)
 				}
 			}
@@ -432,7 +439,7 @@ func (p *place) deletion(before string, events []*clientv3.Event) (at int64) {
 
 // rivals are those before p, when last looked at, nobody for a nil p. They are stale if
 // that was in an era before.
-func (p *place) rivals() (ahead []entry, stale bool) {
+func (p *place) rivals() (ahead []line.Entry, stale bool) {
 	if p == nil {
 		return nil, false
 	}
@@ -441,7 +448,7 @@ func (p *place) rivals() (ahead []entry, stale bool) {
 	return p.ahead, p.staleLocked()
 }
 
-func (p *place) setLine(ahead []entry, at *era) {
+func (p *place) setLine(ahead []line.Entry, at *era) {
 	p.s.mu.Lock()
 	defer p.s.unlock()
 	p.ahead, p.era = ahead, at
@@ -452,13 +459,13 @@ func (p *place) setLine(ahead []entry, at *era) {
 //
 // A key that was put over has the create revision that it had, but perhaps no lease: it
 // stands in line no more, and no lease removes it.
-func (p *place) stands(ctx context.Context, c *claim, before entry) (bool, error) {
+func (p *place) stands(ctx context.Context, c *claim, before line.Entry) (bool, error) {
 	resp, err := readFor(ctx, p, c, func(ctx context.Context) (*clientv3.TxnResponse, error) {
 		// The range is what makes a transaction without writes linearizable.
 		count := []clientv3.Op{clientv3.OpGet(p.key, clientv3.WithCountOnly())}
 		return p.s.txn(ctx, []clientv3.Cmp{
-			clientv3.Compare(clientv3.CreateRevision(before.key), "=", before.rev),
-			clientv3.Compare(clientv3.LeaseValue(before.key), "=", before.lease),
+			clientv3.Compare(clientv3.CreateRevision(before.Key), "=", before.Rev),
+			clientv3.Compare(clientv3.LeaseValue(before.Key), "=", before.Lease),
 			p.exists(),
 			clientv3.Compare(clientv3.LeaseValue(p.key), "=", p.lease.id),
 		}, count, count)
@@ -495,14 +502,12 @@ func (p *place) look(ctx context.Context, c *claim, at int64) error {
 			return err
 		}
 	}
-	line := lineOf(p.m.name, entriesOf(resp.Kvs))
-	own := len(line) - 1
-	if own < 0 || line[own].key != p.key || line[own].rev != p.rev ||
-		line[own].lease != int64(p.lease.id) {
+	own, there := line.Find(resp.Kvs, p.key)
+	if !there || own.Rev != p.rev || own.Lease != int64(p.lease.id) {
 		p.disowned()
 		return errQueueAnew
 	}
-	p.setLine(line[:own], sent)
+	p.setLine(line.Of(p.m.name, resp.Kvs).Blocking(own), sent)
 	return nil
 }
 
@@ -713,8 +718,9 @@ func (s *Session) settle(next *place, done commit) bool {
 }
 
 // in reports whether p's very key is among those that were read.
-func (p *place) in(entries []entry) bool {
-	return slices.ContainsFunc(entries, func(e entry) bool { return e.key == p.key && e.rev == p.rev })
+func (p *place) in(read []*mvccpb.KeyValue) bool {
+	own, there := line.Find(read, p.key)
+	return there && own.Rev == p.rev
 }
 
 // removedAt notes that etcd confirmed p's key to be gone at a revision.
@@ -823,12 +829,9 @@ func (p *place) remove() {
 		if err == nil {
 			s.mu.Lock()
 			p.ahead = nil
-			for _, e := range lineOf(p.m.name, lastRange(done.resp)) {
-				if p.rev != 0 && e.rev < p.rev {
-					p.ahead = append(p.ahead, e)
-				}
-			}
-			if p.rev == 0 {
+			if p.rev != 0 {
+				p.ahead = line.Of(p.m.name, lastRange(done.resp)).Blocking(p.entry())
+			} else {
 				p.doubt = true
 			}
 			p.removedLocked(done.resp.Header.GetRevision())

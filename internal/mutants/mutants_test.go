@@ -3,6 +3,7 @@ package mutants
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"go/ast"
@@ -61,6 +62,9 @@ func simulation(seeds int) killer { return killer{"./internal/sim", "TestSimulat
 
 // named is a test of the library's own package.
 func named(test string) killer { return killer{".", test, 0} }
+
+// core is a test of one of the pure packages that the library is made of.
+func core(pkg, test string) killer { return killer{"./internal/" + pkg, test, 0} }
 
 // A replacement that does not find its place says which mutant must be brought up to date.
 // A mutant that does not compile would be killed by every test.
@@ -179,7 +183,7 @@ func (m mutant) plant(t *testing.T) string {
 	dir := t.TempDir()
 	replace := make(map[string]string)
 	for path, text := range m.texts(t) {
-		replace[path] = filepath.Join(dir, filepath.Base(path))
+		replace[path] = filepath.Join(dir, strconv.Itoa(len(replace))+filepath.Base(path))
 		require.NoError(t, os.WriteFile(replace[path], text, 0o600))
 	}
 	overlay, err := json.Marshal(map[string]any{"Replace": replace})
@@ -209,9 +213,29 @@ func goCommand(t *testing.T, args ...string) *exec.Cmd {
 // A checker checks the types of the library, as the compiler does, in a fraction of its
 // time.
 type checker struct {
-	files   []string // of the library
-	fset    *token.FileSet
-	imports types.Importer
+	packages []sources // the library's own, each after those that it imports
+	fset     *token.FileSet
+	imports  types.Importer // of all others
+}
+
+// sources are the files of a package.
+type sources struct {
+	path  string
+	files []string
+}
+
+// An own importer has packages that were checked, and gets the others elsewhere.
+type own struct {
+	types.Importer
+	checked map[string]*types.Package
+}
+
+// Import is as in types.Importer.
+func (o own) Import(path string) (*types.Package, error) {
+	if checked := o.checked[path]; checked != nil {
+		return checked, nil
+	}
+	return o.Importer.Import(path)
 }
 
 func newChecker(t *testing.T) checker {
@@ -226,10 +250,18 @@ func newChecker(t *testing.T) checker {
 		path, export, _ := strings.Cut(line, "=")
 		exports[path] = export
 	}
+	var packages []sources
+	const files = `{{with .Module}}{{if .Main}}{{$.ImportPath}}{{range $.GoFiles}}={{$.Dir}}/{{.}}{{end}}{{end}}{{end}}`
+	for _, line := range list("-deps", "-f", files, ".") {
+		if parts := strings.Split(line, "="); len(parts) > 1 {
+			packages = append(packages, sources{parts[0], parts[1:]})
+		}
+	}
+	require.NotEmpty(t, packages)
 	fset := token.NewFileSet()
 	return checker{
-		files: list("-f", `{{range .GoFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}`, "."),
-		fset:  fset,
+		packages: packages,
+		fset:     fset,
 		imports: importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
 			return os.Open(exports[path])
 		}),
@@ -238,21 +270,33 @@ func newChecker(t *testing.T) checker {
 
 // check checks the library with some of its files changed.
 func (c checker) check(changed map[string][]byte) error {
-	var files []*ast.File
-	for _, path := range c.files {
-		var text any // nil has the file read
-		if changed[path] != nil {
-			text = changed[path]
+	imports := own{c.imports, make(map[string]*types.Package)}
+	left := len(changed)
+	for _, p := range c.packages {
+		var files []*ast.File
+		for _, path := range p.files {
+			var text any // nil has the file read
+			if changed[path] != nil {
+				text = changed[path]
+				left--
+			}
+			file, err := parser.ParseFile(c.fset, path, text, parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+			files = append(files, file)
 		}
-		file, err := parser.ParseFile(c.fset, path, text, parser.SkipObjectResolution)
+		config := types.Config{Importer: imports}
+		checked, err := config.Check(p.path, c.fset, files, nil)
 		if err != nil {
 			return err
 		}
-		files = append(files, file)
+		imports.checked[p.path] = checked
 	}
-	config := types.Config{Importer: c.imports}
-	_, err := config.Check("etcdlock", c.fset, files, nil)
-	return err
+	if left > 0 {
+		return errors.New("it changes files that are not the library's")
+	}
+	return nil
 }
 
 // ---- killing

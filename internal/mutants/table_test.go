@@ -178,8 +178,8 @@ var mutants = []mutant{
 	{
 		name: "a look at the keys is believed",
 		why:  "etcd lists the keys of the lease, and the key is not among them. An old leader's list is an old one (rule 5).",
-		edits: []edit{{"lease.go", `		gone := e.rev != p.rev
-`, `		gone := e.key == p.key
+		edits: []edit{{"lease.go", `		gone := e.Rev != p.rev
+`, `		gone := e.Key == p.key
 `}},
 		killers: []killer{named("TestALookThatOmitsALiveKeyEndsNothing")},
 	},
@@ -264,7 +264,7 @@ var mutants = []mutant{
 	{
 		name:    "what a view does not know is gone",
 		why:     "The view has every event. It has not those between the snapshot that etcd was restored from and the revision that it had (rule 26).",
-		edits:   []edit{{"view.go", `v.deleted[e.key] > e.rev || shown && v.read[e.key] != e.rev`, `v.keys[e.key] != e.rev || shown && v.deleted[e.key] > e.rev`}},
+		edits:   []edit{{"view.go", `v.deleted[e.Key] > e.Rev || shown && v.read[e.Key] != e.Rev`, `v.keys[e.Key] != e.Rev || shown && v.deleted[e.Key] > e.Rev`}},
 		killers: []killer{named("TestAViewFromBeforeASetBackLetsNobodyIn")},
 	},
 	{
@@ -289,8 +289,14 @@ var mutants = []mutant{
 	{
 		name:    "the line is in the order of the keys",
 		why:     "It is the order that a range comes in. Whose UUID is less gets in beside the holder (rule 1).",
-		edits:   []edit{{"admin.go", `return cmp.Compare(a.rev, b.rev)`, `return cmp.Compare(a.key, b.key)`}},
-		killers: []killer{simulation(20), named("TestSessionsGetInByCreateRevision")},
+		edits:   []edit{{"internal/line/line.go", `return cmp.Compare(a.Rev, b.Rev)`, `return cmp.Compare(a.Key, b.Key)`}},
+		killers: []killer{core("line", "TestTheOrderIsThatOfTheCreateRevisions"), simulation(20), named("TestSessionsGetInByCreateRevision")},
+	},
+	{
+		name:    "a place waits for the one before it only",
+		why:     "That one waits for those before it in its turn. Unless it leaves: then the place enters beside the holder (rule 1).",
+		edits:   []edit{{"internal/line/line.go", `	return l[:after]`, `	return l[max(after-1, 0):after]`}},
+		killers: []killer{core("line", "TestTheRuleOfEntry")},
 	},
 	{
 		name: "the next goroutine gets in after a loss",
@@ -357,7 +363,7 @@ var mutants = []mutant{
 				if p := v.line.owner; p != nil && p.place != nil {
 					v.keys[p.place.key] = p.place.rev
 					for _, e := range p.place.ahead {
-						v.keys[e.key] = e.rev
+						v.keys[e.Key] = e.Rev
 					}
 				}
 				v.read, v.deleted = maps.Clone(v.keys), make(map[string]int64)
@@ -407,7 +413,7 @@ var mutants = []mutant{
 	{
 		name: "a predecessor is told by its create revision alone",
 		why:  "The create revision is what tells one key from another. A key that was put over keeps it, and may have lost its lease: nothing removes it then (rule 14).",
-		edits: []edit{{"watch.go", `			clientv3.Compare(clientv3.LeaseValue(before.key), "=", before.lease),
+		edits: []edit{{"watch.go", `			clientv3.Compare(clientv3.LeaseValue(before.Key), "=", before.Lease),
 `, ``}},
 		killers: []killer{named("TestAPredecessorWhoseKeyHasLostItsLeaseBlocksNobody")},
 	},
@@ -417,8 +423,7 @@ var mutants = []mutant{
 		edits: []edit{
 			{"watch.go", `			clientv3.Compare(clientv3.LeaseValue(p.key), "=", p.lease.id),
 `, ``},
-			{"watch.go", ` ||
-		line[own].lease != int64(p.lease.id) {`, ` {`},
+			{"watch.go", ` || own.Lease != int64(p.lease.id) {`, ` {`},
 		},
 		killers: []killer{named("TestAWaiterWhoseOwnKeyIsPutOverQueuesAnew")},
 	},
@@ -559,10 +564,10 @@ var mutants = []mutant{
 	{
 		name: "every key below the prefix counts",
 		why:  "It is what concurrency.Mutex does. A stray key blocks everybody for ever (rule 14).",
-		edits: []edit{{"admin.go", `	return isUUID(tail) || tail == strconv.FormatInt(lease, 16)
+		edits: []edit{{"internal/line/key.go", `	return isUUID(tail) || tail == strconv.FormatInt(lease, 16)
 `, `	return isUUID(tail) || strconv.FormatInt(lease, 16) != ""
 `}},
-		killers: []killer{named("TestAStrayKeyBlocksNobody")},
+		killers: []killer{core("line", "TestWhoStandsInLine"), named("TestAStrayKeyBlocksNobody")},
 	},
 
 	{
@@ -659,8 +664,8 @@ var mutants = []mutant{
 	{
 		name: "what looks like a lock's key is swept",
 		why:  "Its last part is a UUID, and nobody accounts for it: who else would put that on the lease? The user, whose lease it is, too (rule 9).",
-		edits: []edit{{"lease.go", `	return err == nil && l.sign(id, name) == id
-`, `	return err == nil && name != "" && id != uuid.Nil
+		edits: []edit{{"lease.go", `	return ok && l.sign(id, name) == id
+`, `	return ok && name != "" && id != uuid.Nil
 `}},
 		killers: []killer{named("TestAKeyOfTheUserThatLooksLikeALocksIsNotSwept")},
 	},

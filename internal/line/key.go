@@ -1,0 +1,72 @@
+package line
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+)
+
+// Prefix is what the keys of the line for the lock name begin with. Not all that begin with
+// it are contenders; see Entry.StandsIn.
+func Prefix(name string) string { return name + "/" }
+
+// Key is the key of a contender for the lock name, as this library puts it.
+func Key(name string, id uuid.UUID) string { return Prefix(name) + id.String() }
+
+// ParseKey takes apart what Key has put together. ok is false for any other key.
+func ParseKey(key string) (name string, id uuid.UUID, ok bool) {
+	name, tail := cut(key)
+	if !isUUID(tail) {
+		return "", uuid.UUID{}, false
+	}
+	id, err := uuid.Parse(tail)
+	return name, id, err == nil
+}
+
+// StandsIn reports whether e stands in line for the lock name. What does not blocks nobody:
+// keys without a lease, keys of nested names, and whatever else people keep below the prefix.
+func (e Entry) StandsIn(name string) bool {
+	tail, below := strings.CutPrefix(e.Key, name)
+	return below && e.Lease != 0 && tail != "" && tail[0] == '/' && isTail(tail[1:], e.Lease)
+}
+
+// Name is the lock in whose line e stands. ok is false if it stands in none.
+func (e Entry) Name() (name string, ok bool) {
+	name, _ = cut(e.Key)
+	if name == "" || !e.StandsIn(name) {
+		return "", false
+	}
+	return name, true
+}
+
+// cut cuts a key at its last "/".
+func cut(key string) (name, tail string) {
+	slash := strings.LastIndexByte(key, '/')
+	return key[:max(slash, 0)], key[slash+1:]
+}
+
+// isTail reports whether tail is how a contender's key ends: a canonical UUID in lower case,
+// of whatever version, as this library puts it, or the key's own lease in hexadecimal, as
+// concurrency.Mutex, etcdctl lock and the server's lock service put it.
+func isTail(tail string, lease int64) bool {
+	return isUUID(tail) || tail == strconv.FormatInt(lease, 16)
+}
+
+// isUUID reports whether tail is a UUID as this library puts it: canonical, in lower case.
+func isUUID(tail string) bool {
+	if len(tail) != 36 {
+		return false
+	}
+	for i := range len(tail) {
+		switch c := tail[i]; {
+		case i == 8 || i == 13 || i == 18 || i == 23:
+			if c != '-' {
+				return false
+			}
+		case c < '0' || c > 'f' || c > '9' && c < 'a':
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,45 @@
+package line
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+)
+
+// maxValue is the longest value that is parsed, in bytes. Ours are shorter: the label has at
+// most 1,024 bytes, each of which takes at most six in JSON, and a host's name at most 253.
+const maxValue = 8 * 1024
+
+// A Value is what a contender's key holds, for people and operators.
+type Value struct {
+	Owner string    `json:"owner"`
+	Host  string    `json:"host"`
+	PID   int       `json:"pid"`
+	Since time.Time `json:"since"`
+}
+
+// Value is what e's value tells. One that is not ours tells nothing.
+func (e Entry) Value() Value {
+	var v Value
+	if len(e.value) > maxValue || json.Unmarshal(e.value, &v) != nil || v.Owner == "" {
+		return Value{}
+	}
+	return v
+}
+
+// A Text is the value of a key up to the time: what does not change from one key of a
+// contender to the next.
+type Text string
+
+// NewText is the Text for a contender.
+func NewText(owner, host string, pid int) (Text, error) {
+	text, err := json.Marshal(Value{Owner: owner, Host: host, PID: pid})
+	return Text(strings.TrimSuffix(string(text), `"0001-01-01T00:00:00Z"}`)), err
+}
+
+// Since is the value of a key that is put at a time.
+func (t Text) Since(at time.Time) string {
+	quoted := make([]byte, 0, len(time.RFC3339Nano)+2)
+	quoted = at.UTC().AppendFormat(append(quoted, '"'), time.RFC3339Nano)
+	return string(t) + string(append(quoted, `"}`...))
+}

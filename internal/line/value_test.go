@@ -1,0 +1,69 @@
+package line_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/etcdlock/etcdlock/internal/line"
+)
+
+// valueOf is what a key with a value tells.
+func valueOf(value []byte) line.Value {
+	return line.EntryOf(&mvccpb.KeyValue{Key: []byte(name + "/" + idA), Value: value}).Value()
+}
+
+// Rule 17: what people read with etcdctl get --prefix, to the byte.
+func TestTheValueIsSmallJSON(t *testing.T) {
+	text, err := line.NewText("api-7:1234", "h", 1)
+	require.NoError(t, err)
+	at := time.Date(2024, 1, 2, 4, 4, 5, 600_000_000, time.FixedZone("CET", 3600))
+	value := text.Since(at)
+	require.Equal(t, `{"owner":"api-7:1234","host":"h","pid":1,"since":"2024-01-02T03:04:05.6Z"}`, value)
+	v := valueOf([]byte(value))
+	require.True(t, at.Equal(v.Since))
+	v.Since = time.Time{}
+	require.Equal(t, line.Value{Owner: "api-7:1234", Host: "h", PID: 1}, v)
+}
+
+// What others keep in their keys does no harm, and what this package writes it reads.
+func FuzzStoredValue(f *testing.F) {
+	for _, value := range []string{
+		"", "{}", "null", "[]", `{"owner":"api-7:1234","host":"h","pid":1,"since":"2024-01-02T03:04:05.6Z"}`,
+		`{"owner":1}`,
+		`{"owner":"","since":"2024-01-02T03:04:05.6Z"}`, `{"since":"2024-01-02T03:04:05.6Z"}`, `{"owner":"a","since":"yesterday"}`, `{"owner":"a"`, `{"OWNER":"a"}`, "\xff\xfe",
+		`{"owner":"\ud800"}`, strings.Repeat("[", 10000), `{"owner":"` + strings.Repeat("o", 9000) + `"}`,
+	} {
+		f.Add([]byte(value), "api-7:1234")
+	}
+	f.Add([]byte(nil), "\x00\"\\\n<&>\u2028\uFFFD🔒")
+	f.Add([]byte(nil), strings.Repeat("\x01", 1024))
+	f.Add([]byte(nil), strings.Repeat("<", 1024))
+	f.Add([]byte(nil), "\xff")
+	f.Fuzz(func(t *testing.T, value []byte, label string) {
+		v := valueOf(value)
+		if v.Owner == "" {
+			require.Zero(t, v, "of a foreign key nothing is known")
+		}
+
+		if label == "" || len(label) > 1024 || !utf8.ValidString(label) {
+			return // WithOwner refuses it
+		}
+		text, err := line.NewText(label, "host", 42)
+		require.NoError(t, err)
+		now := time.Now()
+		stored := []byte(text.Since(now))
+		v = valueOf(stored)
+		require.Equal(t, label, v.Owner)
+		require.Equal(t, "host", v.Host)
+		require.Equal(t, 42, v.PID)
+		require.True(t, now.Equal(v.Since), "%v is not %v", v.Since, now)
+		require.Equal(t, time.UTC, v.Since.Location())
+		require.True(t, json.Valid(stored))
+	})
+}
