@@ -414,7 +414,7 @@ func TestWhatLingersAndCannotBeHeldGivesWay(t *testing.T) {
 		l := m.hold.place.lease
 		require.NoError(t, m.Unlock(t.Context()))
 		m.s.mu.Lock()
-		lingers := m.s.lines["x"].kept != nil
+		lingers := m.s.lines["x"].queue.Kept() != nil
 		l.trustedUntil = time.Now().Add(2 * time.Second) // the renewals are late
 		m.s.unlock()
 		require.True(t, lingers)
@@ -429,7 +429,7 @@ func TestWhatLingersAndCannotBeHeldGivesWay(t *testing.T) {
 func TestAPlaceThatIsLostBeforeTheWaitWakesIt(t *testing.T) {
 	s, err := NewSession(fake.NewServer().Client("a"))
 	require.NoError(t, err)
-	p := &place{s: s, line: &localLine{name: "x"}, ahead: []line.Entry{{Key: "x/1"}}}
+	p := &place{s: s, local: &localLine{name: "x"}, ahead: []line.Entry{{Key: "x/1"}}}
 	s.mu.Lock()
 	p.lostLocked()
 	s.unlock()

@@ -255,14 +255,14 @@ func (s *Session) closeLocked() {
 	for _, l := range s.lines {
 		l.cancelLocked(nil)
 		l.giveWayLocked()
-		if l.keeping != nil {
-			l.keeping.Stop()
+		if l.due != nil {
+			l.due.Stop()
 		}
 		if l.view != nil {
 			l.view.endLocked()
 		}
-		if l.owner != nil && l.owner.hold != nil && !l.owner.hold.closeLocked() {
-			l.owner.hold.traceReleased()
+		if h := l.holdLocked(); h != nil && !h.closeLocked() {
+			h.traceReleased()
 		}
 	}
 	for l := range s.leases {
@@ -630,8 +630,8 @@ func (l *lease) retireLocked(why error) {
 // giveWayLocked gives up the keys that linger on the lease.
 func (l *lease) giveWayLocked() {
 	for _, p := range l.places {
-		if p.line.kept == p {
-			p.line.giveWayLocked()
+		if p.lingersLocked() {
+			p.local.giveWayLocked()
 		}
 	}
 }
@@ -923,7 +923,7 @@ func (l *lease) lookDue(last time.Time) bool {
 		return false
 	}
 	for _, p := range l.places {
-		if p.hold == nil && p.line.kept != p {
+		if p.hold == nil && !p.lingersLocked() {
 			continue // whoever waits re-checks its own key
 		}
 		if p.rev != 0 && now.Sub(p.since) >= lookEvery {

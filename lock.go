@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/turn"
 )
 
 // minSweep is the number of lines a Session keeps before it drops unused ones.
@@ -66,7 +67,7 @@ type hold struct {
 	// Set once, then only read.
 	m     *Mutex
 	place *place
-	line  *localLine
+	local *localLine
 	began time.Time
 	most  time.Time   // end by WithMaxHold, zero if there is none
 	timer *time.Timer // for most
@@ -77,32 +78,23 @@ type hold struct {
 	contexts map[*holdContext]struct{} // fixed once cause is set, nil once all have ended
 }
 
-// A localLine is the local line for one name: the goroutines of a Session wait here,
-// first come first served, so that the Session has one key in etcd's line.
-//
-// Invariant: at most one claim is the owner. It alone has a place in etcd's line,
-// and it stays the owner until its Unlock or Close, even if its hold is lost.
+// A localLine is what a Session has of one name: the queue of its goroutines, of which the
+// owner alone has a place in etcd's line, and what it knows of that line.
 type localLine struct {
-	name    string
-	owner   *claim       // its turn: it queues in etcd, or holds
-	next    *claim       // gets the turn once the owner's release is confirmed
-	ahead   []line.Entry // before the last place, if it was given up without a hold
-	waiting waiters      // behind owner
-	lease   *lease       // that slots are used with
-	slots   [2]*keySlot
-	view    *view // nil while nobody needs one
-
-	kept      *place      // that lingers after the last hold, or nil
-	keptUntil time.Time   // when it is given up
-	keeping   *time.Timer // looks whether it is to be; nil if it is not set
-	keepingAt time.Time   // when it does
+	name  string
+	queue turn.Queue[*claim, *place]
+	ahead []line.Entry // before the last place, if it was given up without a hold
+	lease *lease       // that slots are used with
+	slots [2]*keySlot
+	view  *view       // nil while nobody needs one
+	due   *time.Timer // calls lingered; nil before a key lingers
 }
 
 // A claim is one call of Lock or TryLock.
 type claim struct {
 	// Set once, then only read.
 	m       *Mutex
-	line    *localLine
+	local   *localLine
 	started time.Time
 	turn    chan *place // its turn has come, with the place put for it, or nil
 
@@ -114,73 +106,14 @@ type claim struct {
 	cancel context.CancelCauseFunc // of its wait, nil once that is over
 	place  *place                  // in etcd's line, nil while it has none
 	hold   *hold                   // once it holds
-	left   bool                    // it went away when its turn was coming
-	stands standing                // among the waiters
+	waiter turn.Waiter[*claim]     // in the line's queue
 }
 
-// The waiters are claims in the order in which they came. Whoever comes or goes takes a time
-// that does not depend on their number: a hundred thousand may go at once, and a renewal
-// that waits for Session.mu meanwhile must not wait for the square of that.
-type waiters struct {
-	first, last *claim
-	n           int
-}
-
-// A standing is where a claim stands among the waiters.
-type standing struct {
-	number        int // one more than that of the one before when it came; 0 for one that does not wait
-	before, after *claim
-}
-
-// add has c wait as the last.
-func (w *waiters) add(c *claim) {
-	c.stands = standing{number: 1, before: w.last}
-	if w.last != nil {
-		c.stands.number += w.last.stands.number
-		w.last.stands.after = c
-	} else {
-		w.first = c
-	}
-	w.last = c
-	w.n++
-}
-
-// take takes the first out, nil if nobody waits.
-func (w *waiters) take() *claim {
-	c := w.first
-	if c != nil {
-		w.remove(c)
-	}
+// newClaim is a call that has started, and is in no queue yet.
+func (m *Mutex) newClaim(l *localLine, started time.Time, cancel context.CancelCauseFunc) *claim {
+	c := &claim{m: m, local: l, started: started, cancel: cancel}
+	c.waiter.Who = c
 	return c
-}
-
-// remove takes c out, which waits.
-func (w *waiters) remove(c *claim) {
-	before, after := c.stands.before, c.stands.after
-	if before != nil {
-		before.stands.after = after
-	} else {
-		w.first = after
-	}
-	if after != nil {
-		after.stands.before = before
-	} else {
-		w.last = before
-	}
-	c.stands = standing{}
-	w.n--
-}
-
-// ahead is how many wait before c, which waits. Behind more than a few it is no less than
-// that, and more only by those that have left from among them.
-func (w *waiters) ahead(c *claim) int {
-	n := 0
-	for b := c.stands.before; b != nil; b = b.stands.before {
-		if n++; n > fewAhead {
-			return min(c.stands.number-w.first.stands.number, w.n-1)
-		}
-	}
-	return n
 }
 
 // New returns a Mutex for name with a lease of its own, as [NewSession] and
@@ -305,23 +238,24 @@ func (m *Mutex) enter(cancel context.CancelCauseFunc, started time.Time, try boo
 		return nil, nil, failed("lock", m.name, ErrClosed)
 	}
 	l := s.lineLocked(m.name)
-	c = &claim{m: m, line: l, started: started, cancel: cancel}
-	if l.owner != nil && try {
-		return nil, nil, l.lockedLocked(l.waiting.n)
+	c = m.newClaim(l, started, cancel)
+	taken := l.queue.Owner() != nil
+	if taken && try {
+		return nil, nil, l.lockedLocked(nil)
 	}
 	if clientClosed {
 		return nil, nil, failed("lock", m.name, errClientClosed)
 	}
-	if l.owner == nil {
+	if !taken {
 		if c.relockLocked() == nil { // it may linger since relock has looked
 			l.giveWayLocked()
-			l.owner = c
+			l.queue.Enter(&c.waiter)
 		}
 		return c, nil, nil
 	}
-	locked = l.lockedLocked(l.waiting.n)
+	locked = l.lockedLocked(nil)
 	c.turn = make(chan *place, 1)
-	l.waiting.add(c)
+	l.queue.Enter(&c.waiter)
 	return c, locked, nil
 }
 
@@ -421,7 +355,7 @@ func (s *Session) awaitRemoval(ctx context.Context, e line.Entry) bool {
 // giveUp passes on the turn of c, which did not come to hold at its last place p, and
 // tells who was before it, nil if nobody was.
 func (c *claim) giveUp(p *place) *LockedError {
-	s, l := c.m.s, c.line
+	s, l := c.m.s, c.local
 	s.mu.Lock()
 	defer s.unlock()
 	if p != nil && p.rev != 0 {
@@ -429,7 +363,7 @@ func (c *claim) giveUp(p *place) *LockedError {
 	}
 	c.place = nil
 	locked := l.aheadLocked()
-	s.passLocked(l, nil, nil)
+	s.passLocked(l, nil)
 	return locked
 }
 
@@ -469,20 +403,20 @@ func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
 	if p.staleLocked() {
 		return nil, errSetBack
 	}
-	h := &hold{m: c.m, place: p, line: c.line, began: now, depth: 1}
+	h := &hold{m: c.m, place: p, local: c.local, began: now, depth: 1}
 	if most := c.m.cfg.maxHold; most > 0 {
 		h.most = h.began.Add(most)
 		h.timer = time.AfterFunc(most, func() { h.check() })
 	}
 	p.hold, c.hold, c.m.hold, c.m.depth = h, h, h, 1
-	p.ahead, c.line.ahead = nil, nil
+	p.ahead, c.local.ahead = nil, nil
 	c.cancel = nil // nothing waits any more
 	if t := c.m.cfg.trace; t != nil && t.Acquired != nil {
 		m, waited := c.m, now.Sub(c.started)
 		s.hooks.run(func() { t.Acquired(m.name, p.rev, waited, c.ahead) })
 	}
 	if c.m.cfg.linger > 0 && c.ahead <= fewAhead {
-		s.viewLocked(c.line)
+		s.viewLocked(c.local)
 	}
 	return h, nil
 }
@@ -563,7 +497,7 @@ func (h *hold) clear() (removed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.unlock()
 	removed = h.place.abandonLocked(false)
-	s.passLocked(h.line, nil, nil)
+	s.passLocked(h.local, nil)
 	return removed
 }
 
@@ -619,7 +553,7 @@ func (s *Session) outlive(ctx context.Context, ends func(*hold) bool, ifEnded ti
 func (h *hold) release(ctx context.Context) error {
 	s := h.m.s
 	s.mu.Lock()
-	next, put := s.nextLocked(h.line)
+	put := s.nextLocked(h.local)
 	s.unlock()
 	queued, err := h.place.release(ctx, h.most, put)
 	if put != nil && !queued {
@@ -640,7 +574,7 @@ func (h *hold) release(ctx context.Context) error {
 	if errors.Is(err, ErrUnconfirmed) {
 		h.m.log(slog.LevelWarn, "release not confirmed", "name", h.m.name, "error", err)
 	}
-	s.passLocked(h.line, next, put)
+	s.passLocked(h.local, put)
 	return err
 }
 
@@ -800,8 +734,8 @@ func (m *Mutex) Close(ctx context.Context) error {
 	var given *place // whose removal is waited for
 	if l := s.lines[m.name]; l != nil {
 		l.cancelLocked(m)
-		if l.kept != nil && l.kept.hold.m == m {
-			given = l.kept
+		if kept := l.queue.Kept(); kept != nil && kept.hold.m == m {
+			given = kept
 			l.giveWayLocked()
 		}
 	}
@@ -932,7 +866,7 @@ func (s *Session) lineLocked(name string) *localLine {
 	}
 	if len(s.lines) >= s.sweepAt {
 		for name, l := range s.lines {
-			if l.owner == nil && l.kept == nil && l.view == nil {
+			if l.queue.State() == turn.Free && l.view == nil {
 				delete(s.lines, name)
 			}
 		}
@@ -958,14 +892,11 @@ func (l *localLine) slotLocked(on *lease) *keySlot {
 	return &keySlot{}
 }
 
-// lockedLocked is the LockedError of one with the given number of local waiters
-// before it, behind the owner.
-func (l *localLine) lockedLocked(waiters int) *LockedError {
-	e := &LockedError{Name: l.name, Ahead: 1 + waiters}
-	if l.next != nil {
-		e.Ahead++
-	}
-	owner := l.owner
+// lockedLocked is the LockedError of one that waits in the queue, or of one that comes now if
+// w is nil. The queue has an owner.
+func (l *localLine) lockedLocked(w *turn.Waiter[*claim]) *LockedError {
+	e := &LockedError{Name: l.name, Ahead: l.queue.Ahead(w)}
+	owner := l.queue.Owner()
 	switch {
 	case (owner.place == nil || owner.place.rev == 0) && len(l.ahead) > 0: // on its way
 		e.Holder = contenderOf(l.name, l.ahead[0])
@@ -985,112 +916,107 @@ func (l *localLine) lockedLocked(waiters int) *LockedError {
 func (s *Session) leave(c *claim) *LockedError {
 	s.mu.Lock()
 	defer s.unlock()
-	if w := &c.line.waiting; c.stands.number > 0 {
-		locked := c.line.lockedLocked(w.ahead(c))
-		w.remove(c)
-		return locked
+	l := c.local
+	var locked *LockedError
+	if c.waiter.Standing() == turn.Waiting {
+		locked = l.lockedLocked(&c.waiter)
+	} else { // its turn is coming, or has come at the same moment
+		locked = l.aheadLocked()
 	}
-	locked := c.line.aheadLocked()
-	select {
-	case put := <-c.turn: // its turn came at the same moment
-		s.passLocked(c.line, nil, put)
-	default: // it is about to come
-		c.left = true
+	if l.queue.Leave(&c.waiter) == turn.Owner {
+		s.passLocked(l, <-c.turn)
 	}
 	return locked
 }
 
-// nextLocked takes the next claim off the line, and a place for it if there is a
-// lease. The owner's release is to put the place, and then to call passLocked.
-func (s *Session) nextLocked(l *localLine) (*claim, *place) {
-	l.next = l.waiting.take()
-	if l.next == nil {
-		return nil, nil
+// nextLocked chooses who is next in line, and takes a place for it if there is a lease. The
+// owner's release is to put the place, and then to call passLocked.
+func (s *Session) nextLocked(l *localLine) *place {
+	next, waits := l.queue.Choose()
+	if !waits || !s.usableLocked() {
+		return nil
 	}
-	if !s.usableLocked() {
-		return l.next, nil
-	}
-	return l.next, s.newPlaceLocked(l.next)
+	return s.newPlaceLocked(next)
 }
 
-// passLocked gives the turn to next, with the place that stands for it or nil. If next is
-// nil or went away, the turn goes to the first that waits, or the line is free.
-func (s *Session) passLocked(l *localLine, next *claim, put *place) {
-	l.next = nil
-	for next == nil || next.left {
-		next = l.waiting.take()
-		if next == nil {
-			if put != nil {
-				put.abandonLocked(false)
-			}
-			l.owner, l.ahead = nil, nil
-			return
-		}
+// passLocked takes the turn from its owner. Whoever gets it gets put, the place that stands for
+// it, or nil; if nobody does the line is free.
+func (s *Session) passLocked(l *localLine, put *place) {
+	if next, ok := l.queue.Pass(); ok {
+		next.hasTurnLocked(put)
+		return
 	}
-	next.place = put
-	l.owner = next
-	next.turn <- put
+	if put != nil {
+		put.abandonLocked(false)
+	}
+	l.ahead = nil
+}
+
+// hasTurnLocked tells c that its turn has come, with the place that stands for it or nil.
+func (c *claim) hasTurnLocked(put *place) {
+	c.place = put
+	c.turn <- put
 }
 
 // passOnLocked gives the key of h, which has ended whole, to the next in the local line,
 // unless others have waited for long enough; see WithHandoff.
 func (s *Session) passOnLocked(h *hold) bool {
-	p := h.place
-	if h.line.waiting.n == 0 || p.turns >= h.m.cfg.handoff || !p.lastsLocked() {
+	p, most := h.place, h.m.cfg.handoff
+	if most == 0 || h.local.queue.Waiting() == 0 || !p.lastsLocked() {
 		return false
 	}
-	p.turns++
+	next, ok := h.local.queue.HandOff(p, most)
+	if !ok {
+		return false
+	}
 	h.traceReleased()
-	s.passLocked(h.line, nil, p)
+	next.hasTurnLocked(p)
 	return true
 }
 
 // lingerLocked keeps the key of h, which has ended whole, if nobody waits for it; see
 // WithLinger.
 //
-// Invariant: while a key lingers nobody owns the line. Whoever comes takes it over, or
-// finds it given up; and it is given up once a view tells of others, or there is none.
+// Invariant: whoever comes takes over the key that lingers, or finds it given up; and it is
+// given up once a view tells of others, or there is none.
 func (s *Session) lingerLocked(h *hold) bool {
-	l, p, linger := h.line, h.place, h.m.cfg.linger
-	if linger == 0 || h.m.closed || l.waiting.n > 0 || !p.lastsLocked() {
+	l, p, linger := h.local, h.place, h.m.cfg.linger
+	if linger == 0 || h.m.closed || l.queue.Waiting() > 0 || !p.lastsLocked() {
 		return false
 	}
 	switch v := l.view; {
 	case v == nil || v.err != nil:
 		return false
-	case v.revision == 0 && l.owner.ahead == 0:
+	case v.revision == 0 && l.queue.Owner().ahead == 0:
 		// The first watch is under way. Its end, or a read that fails, takes the key back.
 	case !v.live || v.othersLocked():
 		return false // if the first watch is under way, those who came before may be there
 	}
 	h.traceReleased()
-	p.turns = 0
-	l.owner, l.kept, l.keptUntil = nil, p, time.Now().Add(linger)
-	if l.keeping != nil && l.keptUntil.Before(l.keepingAt) {
-		l.keeping.Stop()
-		l.keeping = nil
-	}
-	if l.keeping == nil {
-		l.keepingAt = l.keptUntil
-		l.keeping = time.AfterFunc(linger, func() { s.lingered(l) })
+	if l.queue.Linger(p, time.Now().Add(linger)) {
+		s.setDueLocked(l, linger)
 	}
 	return true
+}
+
+// setDueLocked has lingered called after a while, and not when it was to be called before.
+func (s *Session) setDueLocked(l *localLine, after time.Duration) {
+	if l.due != nil {
+		l.due.Stop()
+	}
+	l.due = time.AfterFunc(after, func() { s.lingered(l) })
 }
 
 // lingered gives up the key that lingers if its time is over.
 func (s *Session) lingered(l *localLine) {
 	s.mu.Lock()
 	defer s.unlock()
-	l.keeping = nil
-	if l.kept == nil {
-		return
+	switch over, again := l.queue.Due(time.Now()); {
+	case over:
+		l.giveWayLocked()
+	case again > 0:
+		s.setDueLocked(l, again)
 	}
-	if left := time.Until(l.keptUntil); left > 0 {
-		l.keepingAt = l.keptUntil
-		l.keeping = time.AfterFunc(left, func() { s.lingered(l) })
-		return
-	}
-	l.giveWayLocked()
 }
 
 // relock makes a hold of the key that lingers, nil if there is none that can be used.
@@ -1102,16 +1028,16 @@ func (m *Mutex) relock(now time.Time) *hold {
 	s.mu.Lock()
 	defer s.unlock()
 	l := s.lines[m.name]
-	if l == nil || l.kept == nil {
+	if l == nil || l.queue.Kept() == nil {
 		return nil
 	}
-	return (&claim{m: m, line: l, started: now}).relockLocked()
+	return m.newClaim(l, now, nil).relockLocked()
 }
 
 // relockLocked makes c the owner, by a hold of the key that lingers, if there is one that
 // can be used.
 func (c *claim) relockLocked() *hold {
-	l, p := c.line, c.line.kept
+	l, p := c.local, c.local.queue.Kept()
 	if p == nil || !p.lastsLocked() {
 		return nil
 	}
@@ -1119,25 +1045,37 @@ func (c *claim) relockLocked() *hold {
 	if err != nil {
 		return nil
 	}
-	c.place, l.owner, l.kept = p, c, nil
+	c.place = p
+	l.queue.Take(&c.waiter)
 	return h
 }
 
 // giveWayLocked gives up the key that lingers, if one does. It returns what abandon does.
 func (l *localLine) giveWayLocked() <-chan struct{} {
-	p := l.kept
-	if p == nil {
+	if l.queue.Kept() == nil {
 		return nil
 	}
-	l.kept = nil
+	p := l.queue.Yield()
 	p.spare = true
 	return p.abandonLocked(false)
 }
 
 // lingersLocked reports whether the line's key lingers, or will once it is unlocked.
 func (l *localLine) lingersLocked() bool {
-	return l.kept != nil || l.owner != nil && l.owner.hold != nil && l.owner.hold.cause == nil && l.owner.hold.m.cfg.linger > 0
+	h := l.holdLocked()
+	return l.queue.Kept() != nil || h != nil && h.cause == nil && h.m.cfg.linger > 0
 }
+
+// holdLocked is the hold of the owner, nil if there is none.
+func (l *localLine) holdLocked() *hold {
+	if owner := l.queue.Owner(); owner != nil {
+		return owner.hold
+	}
+	return nil
+}
+
+// lingersLocked reports whether p's key lingers.
+func (p *place) lingersLocked() bool { return p.local.queue.Kept() == p }
 
 // lastsLocked reports whether another hold may begin at p, where one has ended.
 func (p *place) lastsLocked() bool {
@@ -1149,17 +1087,11 @@ func (p *place) lastsLocked() bool {
 
 // cancelLocked ends the waits of m's claims, of all if m is nil.
 func (l *localLine) cancelLocked(m *Mutex) {
-	cancel := func(c *claim) {
-		if c != nil && c.cancel != nil && (m == nil || c.m == m) {
-			cancel := c.cancel
+	for c := range l.queue.All() {
+		if cancel := c.cancel; cancel != nil && (m == nil || c.m == m) {
 			c.m.s.afterLocked(func() { cancel(ErrClosed) })
 		}
 	}
-	for c := l.waiting.first; c != nil; c = c.stands.after {
-		cancel(c)
-	}
-	cancel(l.owner)
-	cancel(l.next)
 }
 
 // ---- the hold
@@ -1435,7 +1367,7 @@ func (m *Mutex) nestsIn(ctx context.Context) *hold {
 			continue
 		}
 		m.s.mu.Lock()
-		current := h.line.owner != nil && h.line.owner.hold == h && h.depth > 0
+		current := h.local.holdLocked() == h && h.depth > 0
 		m.s.unlock()
 		if current {
 			return h

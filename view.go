@@ -41,7 +41,7 @@ const (
 type view struct {
 	// Set once, then only read.
 	s      *Session
-	line   *localLine
+	local  *localLine
 	ctx    context.Context // of its goroutine
 	cancel context.CancelFunc
 	again  chan struct{} // tells the goroutine to watch anew
@@ -63,7 +63,7 @@ type view struct {
 // viewLocked returns the view for l, which is begun if there is none.
 func (s *Session) viewLocked(l *localLine) *view {
 	if l.view == nil {
-		v := &view{s: s, line: l, again: make(chan struct{}, 1), needed: time.Now()}
+		v := &view{s: s, local: l, again: make(chan struct{}, 1), needed: time.Now()}
 		v.ctx, v.cancel = context.WithCancel(s.ctx)
 		l.view = v
 		s.goLocked(v.run)
@@ -100,7 +100,7 @@ func (v *view) run() {
 
 // follow watches the line until the watch ends, or is to be made anew.
 func (v *view) follow(broken *backoff) {
-	events, on, stop := v.s.watch(v.ctx, broken, line.Prefix(v.line.name), clientv3.WithPrefix())
+	events, on, stop := v.s.watch(v.ctx, broken, line.Prefix(v.local.name), clientv3.WithPrefix())
 	defer stop()
 	defer v.unwatched()
 	tick := time.NewTimer(jitter(recheckEvery))
@@ -156,8 +156,8 @@ func (v *view) unwatched() {
 // blindLocked gives up the key that lingers by this view: nobody could tell that others
 // wait for it.
 func (v *view) blindLocked() {
-	if v.line.view == v {
-		v.line.giveWayLocked()
+	if v.local.view == v {
+		v.local.giveWayLocked()
 	}
 }
 
@@ -165,11 +165,11 @@ func (v *view) blindLocked() {
 func (v *view) goOn() bool {
 	v.s.mu.Lock()
 	defer v.s.unlock()
-	return v.line.view == v && v.over == nil && !v.s.closed && !v.idleLocked()
+	return v.local.view == v && v.over == nil && !v.s.closed && !v.idleLocked()
 }
 
 // neededLocked reports whether somebody depends on the view.
-func (v *view) neededLocked() bool { return v.waiting || v.line.lingersLocked() }
+func (v *view) neededLocked() bool { return v.waiting || v.local.lingersLocked() }
 
 // idleLocked reports whether nobody has needed the view for a while.
 func (v *view) idleLocked() bool {
@@ -181,9 +181,9 @@ func (v *view) idleLocked() bool {
 
 // endLocked takes the view off its line, and ends its goroutine.
 func (v *view) endLocked() {
-	if v.line.view == v {
+	if v.local.view == v {
 		v.blindLocked()
-		v.line.view = nil
+		v.local.view = nil
 		v.tellLocked()
 	}
 	v.s.afterLocked(v.cancel)
@@ -193,7 +193,7 @@ func (v *view) endLocked() {
 func (v *view) apply(events []*clientv3.Event) {
 	v.s.mu.Lock()
 	defer v.s.unlock()
-	if v.line.view != v {
+	if v.local.view != v {
 		return // it has ended meanwhile
 	}
 	v.behind = false
@@ -204,7 +204,7 @@ func (v *view) apply(events []*clientv3.Event) {
 			continue // known by the read
 		}
 		revision = max(revision, at)
-		if e := line.EntryOf(event.Kv); event.Type != clientv3.EventTypeDelete && e.StandsIn(v.line.name) {
+		if e := line.EntryOf(event.Kv); event.Type != clientv3.EventTypeDelete && e.StandsIn(v.local.name) {
 			v.keys[e.Key] = e.Rev
 		} else {
 			delete(v.keys, e.Key)
@@ -221,7 +221,7 @@ func (v *view) apply(events []*clientv3.Event) {
 // answered. It reports false if the view is over.
 func (v *view) readLine() bool {
 	resp, err := read(v.ctx, v.s, func(ctx context.Context) (*clientv3.GetResponse, error) {
-		return v.s.get(ctx, line.Prefix(v.line.name), clientv3.WithPrefix())
+		return v.s.get(ctx, line.Prefix(v.local.name), clientv3.WithPrefix())
 	}, v.failed)
 	v.s.mu.Lock()
 	defer v.s.unlock()
@@ -233,13 +233,13 @@ func (v *view) readLine() bool {
 		return false
 	}
 	v.err = nil
-	if v.line.view != v {
+	if v.local.view != v {
 		return false // it has ended meanwhile
 	}
 	if at := resp.Header.GetRevision(); at >= v.revision {
 		keys := make(map[string]int64, len(resp.Kvs))
 		for _, kv := range resp.Kvs {
-			if e := line.EntryOf(kv); e.StandsIn(v.line.name) {
+			if e := line.EntryOf(kv); e.StandsIn(v.local.name) {
 				keys[e.Key] = e.Rev
 			} else {
 				v.strayLocked(e)
@@ -314,7 +314,7 @@ func (s *Session) watchAnewLocked() {
 // Events alone tell nothing before the own key was seen: if the client's Watcher sees other
 // keys than its KV, as with a namespace of only one of them, the reads tell.
 func (v *view) judgeLocked(afterRead bool) {
-	l, p := v.line, v.ownLocked()
+	p := v.ownLocked()
 	if p == nil || p.rev == 0 || v.revision < p.rev {
 		return
 	}
@@ -328,9 +328,9 @@ func (v *view) judgeLocked(afterRead bool) {
 	switch {
 	case !there:
 		p.lostLocked()
-	case p == l.kept:
+	case p.lingersLocked():
 		if v.othersLocked() {
-			l.giveWayLocked()
+			v.local.giveWayLocked()
 		}
 	case len(p.ahead) > 0:
 		for len(p.ahead) > 0 && gone(p.ahead[0]) {
@@ -347,10 +347,10 @@ func (v *view) judgeLocked(afterRead bool) {
 
 // ownLocked is the place that the Session has in the line, or nil.
 func (v *view) ownLocked() *place {
-	if v.line.owner != nil {
-		return v.line.owner.place
+	if owner := v.local.queue.Owner(); owner != nil {
+		return owner.place
 	}
-	return v.line.kept
+	return v.local.queue.Kept()
 }
 
 // strayLocked notes what became of the own key, if it is e, which stands in line no more: it
@@ -367,13 +367,13 @@ func (v *view) othersLocked() bool { return len(v.keys) > 1 }
 // tellLocked wakes the one that waits by this view.
 func (v *view) tellLocked() {
 	if v.waiting {
-		v.line.owner.place.tellLocked()
+		v.local.queue.Owner().place.tellLocked()
 	}
 }
 
 // waitInView waits until nobody is before p, which c owns, as wait does.
 func (p *place) waitInView(ctx context.Context, c *claim) error {
-	s, l := p.s, c.line
+	s, l := p.s, c.local
 	for {
 		s.mu.Lock()
 		if s.closed {

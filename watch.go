@@ -46,7 +46,7 @@ type place struct {
 	// Set once, then only read.
 	s     *Session
 	m     *Mutex
-	line  *localLine
+	local *localLine
 	lease *lease
 	slot  *keySlot // where key is from
 	key   string
@@ -66,7 +66,6 @@ type place struct {
 	seen  *view        // that has had it
 	spare bool         // what lingered at it, and is of no use to anybody, is removed
 	stuck bool         // its removal was given up; lease.left says why
-	turns int          // holds that were passed on here, in a row
 
 	news chan struct{} // to whoever waits: gone, or nobody is before it
 
@@ -86,7 +85,7 @@ type keySlot struct {
 // usable.
 func (s *Session) newPlaceLocked(c *claim) *place {
 	l := s.current
-	slot := c.line.slotLocked(l)
+	slot := c.local.slotLocked(l)
 	if slot.key == "" {
 		*slot = keySlot{key: l.draw(c.m.name)}
 	}
@@ -94,7 +93,7 @@ func (s *Session) newPlaceLocked(c *claim) *place {
 	p := &place{
 		s:     s,
 		m:     c.m,
-		line:  c.line,
+		local: c.local,
 		lease: l,
 		slot:  slot,
 		key:   slot.key,
@@ -342,7 +341,7 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 		case len(ahead) <= fewAhead:
 			err = p.waitInView(ctx, c)
 		default:
-			p.s.dropView(c.line)
+			p.s.dropView(c.local)
 			err = p.waitBehind(ctx, c, ahead[len(ahead)-1], &broken)
 		}
 		if err != nil {
@@ -579,8 +578,8 @@ func (p *place) lostLocked() {
 	if p.hold != nil {
 		p.hold.endLocked(p.hold.lost(p.taken))
 	}
-	if p.line.kept == p {
-		p.line.giveWayLocked()
+	if p.lingersLocked() {
+		p.local.giveWayLocked()
 	}
 }
 

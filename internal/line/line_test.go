@@ -70,6 +70,7 @@ func TestTheRuleOfEntry(t *testing.T) {
 	}{
 		{"alone", []*mvccpb.KeyValue{kv(idA, 7, 1)}, line.Entry{Rev: 7}, nil, []string{idA}},
 		{"behind one", []*mvccpb.KeyValue{kv(idA, 7, 1), kv(idB, 8, 1)}, line.Entry{Rev: 8}, []string{idA}, []string{idA}},
+		{"behind two", []*mvccpb.KeyValue{kv(idA, 7, 1), kv(idB, 8, 1), kv(idC, 9, 1)}, line.Entry{Rev: 9}, []string{idA, idB}, []string{idA}},
 		{"before one", []*mvccpb.KeyValue{kv(idA, 7, 1), kv(idB, 8, 1)}, line.Entry{Rev: 7}, nil, []string{idA}},
 		{"in the middle", []*mvccpb.KeyValue{kv(idA, 9, 1), kv(idB, 8, 1), kv(idC, 7, 1)}, line.Entry{Rev: 8}, []string{idC}, []string{idC}},
 		{"not there yet", []*mvccpb.KeyValue{kv(idA, 9, 1), kv(idB, 8, 1)}, line.Entry{}, []string{idB, idA}, []string{idB}},

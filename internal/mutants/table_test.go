@@ -305,11 +305,11 @@ var mutants = []mutant{
 			{"lock.go", `	if cause != ErrUnlocked && cause != ErrClosed {
 		h.reportLocked(cause)
 `, `	if cause != ErrUnlocked && cause != ErrClosed {
-		h.m.s.passLocked(h.line, nil, nil)
+		h.m.s.passLocked(h.local, nil)
 		h.reportLocked(cause)
 `},
 			{"lock.go", `	removed = h.place.abandonLocked(false)
-	s.passLocked(h.line, nil, nil)
+	s.passLocked(h.local, nil)
 `, `	removed = h.place.abandonLocked(false)
 `},
 		},
@@ -360,7 +360,7 @@ var mutants = []mutant{
 				}
 `, `				v.s.mu.Lock()
 				v.keys, v.revision = map[string]int64{}, resp.Header.GetRevision()
-				if p := v.line.owner; p != nil && p.place != nil {
+				if p := v.local.queue.Owner(); p != nil && p.place != nil {
 					v.keys[p.place.key] = p.place.rev
 					for _, e := range p.place.ahead {
 						v.keys[e.Key] = e.Rev
@@ -511,7 +511,7 @@ var mutants = []mutant{
 		name: "a key lingers whoever waits",
 		why:  "It is given up when its time is over. Until then others wait for nobody (WithLinger).",
 		edits: []edit{{"view.go", `		if v.othersLocked() {
-			l.giveWayLocked()
+			v.local.giveWayLocked()
 		}
 `, ``}},
 		killers: []killer{simulation(250), named("TestAKeyThatLingersGivesWayAsSoonAsAnotherQueues")},
@@ -523,16 +523,32 @@ var mutants = []mutant{
 	v.blindLocked()
 `, `	v.live = false
 `}, {"view.go", `		v.blindLocked()
-		v.line.view = nil
-`, `		v.line.view = nil
+		v.local.view = nil
+`, `		v.local.view = nil
 `}},
 		killers: []killer{named("TestAKeyThatLingersIsGivenUp")},
 	},
 	{
 		name:    "a hold is passed on without end",
 		why:     "It is fastest, and somebody of the Session waits. So do others (WithHandoff).",
-		edits:   []edit{{"lock.go", `p.turns >= h.m.cfg.handoff`, `h.m.cfg.handoff == 0`}},
-		killers: []killer{named("TestAHandOffIsWithoutEtcdUpToItsNumber")},
+		edits:   []edit{{"internal/turn/turn.go", `q.handOffs >= most`, `most == 0`}},
+		killers: []killer{core("turn", "TestTurns"), named("TestAHandOffIsWithoutEtcdUpToItsNumber")},
+	},
+	{
+		name: "the turn goes to one that has left",
+		why:  "It was chosen, and the release puts its key. It has gone away meanwhile: nobody passes the turn on, and all behind it wait for ever (rule 12).",
+		edits: []edit{{"internal/turn/turn.go", `	if w == nil || w.standing == Left {
+`, `	if w == nil {
+`}},
+		killers: []killer{core("turn", "TestTurns"), core("turn", "TestTheQueueDoesWhatASimpleOneDoes")},
+	},
+	{
+		name: "who leaves from the middle takes the others along",
+		why:  "Its neighbours are told of each other, or one of the two is: those behind it are never reached (rule 12).",
+		edits: []edit{{"internal/turn/turn.go", `		w.before.after = w.after
+`, `		w.before.after = nil
+`}},
+		killers: []killer{core("turn", "TestTurns"), core("turn", "TestTheQueueDoesWhatASimpleOneDoes")},
 	},
 	{
 		name: "what lingers is held without a look at the clock",
@@ -548,8 +564,11 @@ var mutants = []mutant{
 		name: "what lingers and cannot be held stays",
 		why:  "It is given up when its time is over. Until then the Session waits behind a key of its own (WithLinger).",
 		edits: []edit{{"lock.go", `			l.giveWayLocked()
-			l.owner = c
-`, `			l.owner = c
+			l.queue.Enter(&c.waiter)
+`, `			if l.queue.Kept() != nil {
+				l.queue.Yield()
+			}
+			l.queue.Enter(&c.waiter)
 `}},
 		killers: []killer{named("TestWhatLingersAndCannotBeHeldGivesWay")},
 	},
@@ -719,9 +738,9 @@ var mutants = []mutant{
 	return true
 `, `	return true
 `},
-			{"lock.go", `	next, put := s.nextLocked(h.line)
+			{"lock.go", `	put := s.nextLocked(h.local)
 `, `	h.place.lease.releases++
-	next, put := s.nextLocked(h.line)
+	put := s.nextLocked(h.local)
 `},
 		},
 		killers: []killer{named("TestAnUnlockThatIsFollowedByCloseIsNoLoss")},

@@ -1,0 +1,349 @@
+// Package turn is the local queue for one name: the goroutines of a Session wait here, first
+// come, first served, so that the Session has one key in etcd's line. It says whose turn it
+// is, and whom the turn goes to next. It tells nobody and asks nobody: no lock, no goroutine,
+// no clock. Whoever has it guards it, by the Session's mutex, and tells the waiters.
+//
+//	          Enter                Choose
+//	 Free ─────────────▶ Taken ─────────────▶ Passing
+//	  ▲ ▲                │ ▲ ▲  Pass, to next  │
+//	  │ └──── Pass ──────┘ │ └─────────────────┘ Pass, if nobody waits any more: Free
+//	  │    (nobody waits)  │
+//	Yield        Linger ▼  │ Take
+//	  └────────────────  Lingering
+//
+// In each state but Lingering others may Enter, who wait if the turn is taken, and those that
+// wait may Leave. HandOff is a Pass that keeps the key.
+package turn
+
+import (
+	"fmt"
+	"iter"
+	"time"
+)
+
+// A State is that of a Queue.
+type State uint8
+
+// The states of a Queue.
+const (
+	Free      State = iota // nobody has the turn, and nobody waits
+	Taken                  // the owner queues in etcd, or holds, or has lost and not unlocked
+	Passing                // as Taken; the next is chosen, who gets the turn after the release
+	Lingering              // nobody has the turn; a key is kept for whoever comes
+)
+
+// String is for messages.
+func (s State) String() string {
+	return [...]string{"free", "taken", "passing", "lingering"}[s]
+}
+
+// A Standing is where a Waiter stands.
+type Standing uint8
+
+// The standings of a Waiter.
+const (
+	Out     Standing = iota // not in the queue yet, or any more
+	Waiting                 // for its turn
+	Next                    // chosen: gets the turn after the owner's release
+	Owner                   // has the turn
+	Left                    // chosen, and went away: the turn goes past it
+)
+
+// String is for messages.
+func (s Standing) String() string {
+	return [...]string{"out", "waiting", "next", "owner", "left"}[s]
+}
+
+// A Waiter is one that wants the turn once. It is in one Queue at most.
+type Waiter[W any] struct {
+	Who W // set once, before it enters
+
+	standing      Standing
+	number        uint32 // one more than that of the one before when it came; it wraps
+	before, after *Waiter[W]
+}
+
+// Standing is where w stands.
+func (w *Waiter[W]) Standing() Standing { return w.standing }
+
+// A Queue is the local queue for one name, of waiters W, who hold at keys K. The zero Queue is
+// free.
+//
+// Invariant: at most one has the turn. It alone has a key in etcd's line, and the turn stays
+// with it until it passes it on: also if its hold is lost. (Do not pass a turn on when a hold is
+// lost: the loser may still be at work. TestALostHoldExcludesItsSessionUntilUnlock.)
+//
+// Invariant: while a key lingers nobody has the turn or waits.
+//
+// Whoever comes or goes takes a time that does not depend on the number of waiters: a hundred
+// thousand may go at once, and a renewal that waits for the Session's mutex meanwhile must not
+// wait for the square of that.
+type Queue[W any, K comparable] struct {
+	state       State
+	owner, next *Waiter[W]
+
+	first, last *Waiter[W] // of those that wait
+	waiting     int        // how many
+
+	handed   K   // the key that was handed off last
+	handOffs int // of that key
+
+	kept  K         // the key that lingers
+	until time.Time // when it is given up
+	due   time.Time // when Due is called, zero if it is not
+}
+
+// State is what there is.
+func (q *Queue[W, K]) State() State { return q.state }
+
+// Owner is who has the turn, the zero W if nobody does.
+func (q *Queue[W, K]) Owner() (w W) {
+	if q.owner != nil {
+		w = q.owner.Who
+	}
+	return w
+}
+
+// Kept is the key that lingers, the zero K if none does.
+func (q *Queue[W, K]) Kept() K { return q.kept }
+
+// Waiting is how many wait, beside the owner and the one that is chosen.
+func (q *Queue[W, K]) Waiting() int { return q.waiting }
+
+// All are those in the queue: who wait, in order, the owner, and the one that is chosen.
+func (q *Queue[W, K]) All() iter.Seq[W] {
+	return func(yield func(W) bool) {
+		for w := q.first; w != nil; w = w.after {
+			if !yield(w.Who) {
+				return
+			}
+		}
+		if q.owner != nil && !yield(q.owner.Who) {
+			return
+		}
+		if q.next != nil {
+			yield(q.next.Who)
+		}
+	}
+}
+
+// few is the number of waiters up to which Ahead counts.
+const few = 8
+
+// Ahead is how many are before w, with the owner, or before one that came now if w is nil.
+// Behind more than a few waiters it is no less than that, and more only by those that have
+// left from among them.
+func (q *Queue[W, K]) Ahead(w *Waiter[W]) int {
+	ahead := q.waiting
+	if w != nil {
+		w.must("Ahead", Waiting)
+		ahead = q.waitingBefore(w)
+	}
+	if q.owner != nil {
+		ahead++
+	}
+	if q.next != nil {
+		ahead++
+	}
+	return ahead
+}
+
+func (q *Queue[W, K]) waitingBefore(w *Waiter[W]) int {
+	n := 0
+	for b := w.before; b != nil; b = b.before {
+		if n++; n > few {
+			return min(int(w.number-q.first.number), q.waiting-1)
+		}
+	}
+	return n
+}
+
+// ---- transitions
+
+// Enter has w come. If nobody is there it has the turn at once, otherwise it waits. A key that
+// lingers has to be taken, or given up, before.
+func (q *Queue[W, K]) Enter(w *Waiter[W]) (has bool) {
+	q.must("Enter", Free, Taken, Passing)
+	w.must("Enter", Out)
+	if q.state == Free {
+		q.give(w)
+		return true
+	}
+	w.standing, w.number, w.before = Waiting, 1, q.last
+	if q.last != nil {
+		w.number += q.last.number
+		q.last.after = w
+	} else {
+		q.first = w
+	}
+	q.last = w
+	q.waiting++
+	return false
+}
+
+// Take gives w, who comes, the turn, and the key that lingers.
+func (q *Queue[W, K]) Take(w *Waiter[W]) {
+	q.must("Take", Lingering)
+	w.must("Take", Out)
+	q.stopLingering()
+	q.give(w)
+}
+
+// Leave has w go away that waited, or was chosen. It tells where w stood. An Owner has got the
+// turn before it went away, keeps it, and has to pass it on.
+func (q *Queue[W, K]) Leave(w *Waiter[W]) Standing {
+	w.must("Leave", Waiting, Next, Owner)
+	stood := w.standing
+	switch stood {
+	case Waiting:
+		q.remove(w)
+	case Next:
+		w.standing = Left
+	}
+	return stood
+}
+
+// Choose chooses the first that waits to have the turn next, when the owner's release, which
+// puts its key, is over. ok is false if nobody waits.
+func (q *Queue[W, K]) Choose() (next W, ok bool) {
+	q.must("Choose", Taken)
+	w := q.first
+	if w == nil {
+		return next, false
+	}
+	q.remove(w)
+	w.standing, q.next, q.state = Next, w, Passing
+	return w.Who, true
+}
+
+// Pass takes the turn from its owner. It goes to the one that is chosen, if there is one that
+// has not left, otherwise to the first that waits. ok is false if there is nobody: it is free.
+func (q *Queue[W, K]) Pass() (owner W, ok bool) {
+	q.must("Pass", Taken, Passing)
+	w := q.next
+	if w == nil || w.standing == Left {
+		if w != nil {
+			w.standing = Out
+		}
+		if w = q.first; w != nil {
+			q.remove(w)
+		}
+	}
+	q.owner.standing = Out
+	if w == nil {
+		q.release(Free)
+		return owner, false
+	}
+	q.give(w)
+	return w.Who, true
+}
+
+// HandOff is Pass to the first that waits, of the turn and the key at which its owner held. It
+// is done up to most times with one key, in a row; a key that has lingered begins anew. ok is
+// false, and nothing has happened, if it is not to be done any more or nobody waits.
+func (q *Queue[W, K]) HandOff(key K, most int) (owner W, ok bool) {
+	q.must("HandOff", Taken)
+	if q.handed != key {
+		q.handed, q.handOffs = key, 0
+	}
+	if q.waiting == 0 || q.handOffs >= most {
+		return owner, false
+	}
+	q.handOffs++
+	return q.Pass()
+}
+
+// Linger keeps the key at which the owner held until then, unless somebody comes, and ends its
+// turn. Nobody may wait. call says that Due is to be called then, and not when it was to be
+// called before, if it was: that would be too late.
+func (q *Queue[W, K]) Linger(key K, until time.Time) (call bool) {
+	q.must("Linger", Taken)
+	if q.waiting > 0 {
+		panic("turn: Linger: somebody waits")
+	}
+	q.owner.standing = Out
+	q.release(Lingering)
+	q.kept, q.until = key, until
+	if call = q.due.IsZero() || until.Before(q.due); call {
+		q.due = until
+	}
+	return call
+}
+
+// Due says whether the time of the key that lingers is over; it is to be given up then. If
+// it is not, Due is to be called again after a while, unless that is 0.
+func (q *Queue[W, K]) Due(now time.Time) (over bool, again time.Duration) {
+	q.due = time.Time{}
+	if q.state != Lingering {
+		return false, 0
+	}
+	if again = q.until.Sub(now); again > 0 {
+		q.due = q.until
+		return false, again
+	}
+	return true, 0
+}
+
+// Yield gives up the key that lingers.
+func (q *Queue[W, K]) Yield() K {
+	q.must("Yield", Lingering)
+	key := q.kept
+	q.stopLingering()
+	q.state = Free
+	return key
+}
+
+// give gives w the turn.
+func (q *Queue[W, K]) give(w *Waiter[W]) {
+	w.standing = Owner
+	q.state, q.owner, q.next = Taken, w, nil
+}
+
+// release leaves nobody with the turn.
+func (q *Queue[W, K]) release(state State) {
+	var none K
+	q.state, q.owner, q.next = state, nil, nil
+	q.handed, q.handOffs = none, 0
+}
+
+func (q *Queue[W, K]) stopLingering() {
+	var none K
+	q.kept, q.until = none, time.Time{}
+}
+
+// remove takes w out, which waits.
+func (q *Queue[W, K]) remove(w *Waiter[W]) {
+	if w.before != nil {
+		w.before.after = w.after
+	} else {
+		q.first = w.after
+	}
+	if w.after != nil {
+		w.after.before = w.before
+	} else {
+		q.last = w.before
+	}
+	*w = Waiter[W]{Who: w.Who}
+	q.waiting--
+}
+
+// must panics if q is in none of the states from which there is a transition. That is a
+// mistake of the Session's, which could have two hold.
+func (q *Queue[W, K]) must(transition string, from ...State) {
+	for _, s := range from {
+		if q.state == s {
+			return
+		}
+	}
+	panic(fmt.Sprintf("turn: %s: the turn is %v", transition, q.state))
+}
+
+// must panics if w stands in none of the standings from which there is a transition.
+func (w *Waiter[W]) must(transition string, from ...Standing) {
+	for _, s := range from {
+		if w.standing == s {
+			return
+		}
+	}
+	panic(fmt.Sprintf("turn: %s: the waiter is %v", transition, w.standing))
+}

@@ -1,0 +1,436 @@
+package turn_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcdlock/etcdlock/internal/turn"
+)
+
+type (
+	queue  = turn.Queue[string, int]
+	waiter = turn.Waiter[string]
+)
+
+// A desk is a queue and those that have come to it, by their names.
+type desk struct {
+	queue
+	waiters map[string]*waiter
+}
+
+func (d *desk) of(name string) *waiter {
+	if d.waiters == nil {
+		d.waiters = make(map[string]*waiter)
+	}
+	if d.waiters[name] == nil {
+		d.waiters[name] = &waiter{Who: name}
+	}
+	return d.waiters[name]
+}
+
+// noon is when it is in these tests.
+var noon = time.Date(2024, 1, 2, 12, 0, 0, 0, time.UTC)
+
+// do is one step, as the tables have it, and what comes of it.
+func (d *desk) do(step string) string {
+	verb, arg, _ := strings.Cut(step, " ")
+	switch verb {
+	case "enter":
+		if d.Enter(d.of(arg)) {
+			return "has"
+		}
+		return "waits"
+	case "take":
+		d.Take(d.of(arg))
+		return ""
+	case "leave":
+		return d.Leave(d.of(arg)).String()
+	case "choose":
+		return said(d.Choose())
+	case "pass":
+		return said(d.Pass())
+	case "handoff": // of a key, at most twice
+		return said(d.HandOff(key(arg), 2))
+	case "linger":
+		return fmt.Sprint(d.Linger(key(arg), noon.Add(time.Minute)))
+	case "yield":
+		return fmt.Sprint(d.Yield())
+	case "ahead":
+		if arg == "" {
+			return fmt.Sprint(d.Ahead(nil))
+		}
+		return fmt.Sprint(d.Ahead(d.of(arg)))
+	}
+	panic("no step: " + step)
+}
+
+func key(arg string) int {
+	key, err := strconv.Atoi(arg)
+	if err != nil {
+		panic(err)
+	}
+	return key
+}
+
+func said(who string, ok bool) string {
+	if !ok {
+		return "nobody"
+	}
+	return who
+}
+
+// look is how d is: its state, the owner or what lingers, and who waits, as All tells.
+func (d *desk) look() string {
+	all := strings.Join(slices.Collect(d.All()), " ")
+	if d.State() == turn.Lingering {
+		return fmt.Sprintf("lingering %d", d.Kept())
+	}
+	return strings.TrimSpace(fmt.Sprintf("%v %s", d.State(), all))
+}
+
+// Who has the turn, and who gets it next: first come, first served.
+func TestTurns(t *testing.T) {
+	rows := []struct {
+		promise string
+		steps   []string // each with what comes of it, after "="
+		then    string
+	}{
+		{"nobody came", nil, "free"},
+		{"the first has the turn", []string{"enter a=has"}, "taken a"},
+		{"the second waits", []string{"enter a=has", "enter b=waits"}, "taken b a"},
+		{"a turn goes to the first that waits", []string{"enter a=has", "enter b=waits", "enter c=waits", "pass=b"}, "taken c b"},
+		{"and back to nobody", []string{"enter a=has", "pass=nobody"}, "free"},
+		{"who had it comes again behind the others", []string{"enter a=has", "enter b=waits", "pass=b", "enter a=waits"}, "taken a b"},
+		{"whoever comes then has it", []string{"enter a=has", "pass=nobody", "enter b=has"}, "taken b"},
+
+		{"the first leaves", []string{"enter a=has", "enter b=waits", "enter c=waits", "leave b=waiting", "pass=c"}, "taken c"},
+		{"one leaves from the middle", []string{"enter a=has", "enter b=waits", "enter c=waits", "enter d=waits", "leave c=waiting"}, "taken b d a"},
+		{"the last leaves", []string{"enter a=has", "enter b=waits", "enter c=waits", "leave c=waiting", "enter d=waits"}, "taken b d a"},
+		{"all leave", []string{"enter a=has", "enter b=waits", "leave b=waiting", "pass=nobody"}, "free"},
+		{"the owner goes away as its turn comes", []string{"enter a=has", "enter b=waits", "pass=b", "leave b=owner"}, "taken b"},
+		{"and passes it on", []string{"enter a=has", "enter b=waits", "enter c=waits", "pass=b", "leave b=owner", "pass=c"}, "taken c"},
+
+		{"a release chooses the next", []string{"enter a=has", "enter b=waits", "enter c=waits", "choose=b"}, "passing c a b"},
+		{"who has the turn after it", []string{"enter a=has", "enter b=waits", "enter c=waits", "choose=b", "pass=b"}, "taken c b"},
+		{"nobody is there to be chosen", []string{"enter a=has", "choose=nobody"}, "taken a"},
+		{"whoever comes during the release gets the turn then", []string{"enter a=has", "choose=nobody", "enter b=waits", "pass=b"}, "taken b"},
+		{"the chosen one leaves, another waits", []string{"enter a=has", "enter b=waits", "enter c=waits", "choose=b", "leave b=next", "pass=c"}, "taken c"},
+		{"the chosen one leaves, nobody waits", []string{"enter a=has", "enter b=waits", "choose=b", "leave b=next", "pass=nobody"}, "free"},
+		{"the chosen one leaves, and comes again behind the others", []string{"enter a=has", "enter b=waits", "enter c=waits", "choose=b", "leave b=next", "pass=c", "enter b=waits"}, "taken b c"},
+
+		{"two hand-offs of a key", []string{"enter a=has", "enter b=waits", "enter c=waits", "enter d=waits", "handoff 1=b", "handoff 1=c", "handoff 1=nobody"}, "taken d c"},
+		{"each key has its own", []string{"enter a=has", "enter b=waits", "enter c=waits", "enter d=waits", "handoff 1=b", "handoff 1=c", "handoff 2=d"}, "taken d"},
+		{"nobody to hand off to", []string{"enter a=has", "handoff 1=nobody"}, "taken a"},
+		{"who leaves with the key hands it on, and that does not count anew", []string{"enter a=has", "enter b=waits", "enter c=waits", "enter d=waits", "handoff 1=b", "handoff 1=c", "leave c=owner", "pass=d", "enter e=waits", "handoff 1=nobody"}, "taken e d"},
+
+		{"a key lingers", []string{"enter a=has", "linger 1=true"}, "lingering 1"},
+		{"and is taken", []string{"enter a=has", "linger 1=true", "take b"}, "taken b"},
+		{"and lingers again, by the call that is due", []string{"enter a=has", "linger 1=true", "take b", "linger 1=false"}, "lingering 1"},
+		{"and is given up", []string{"enter a=has", "linger 1=true", "yield=1"}, "free"},
+		{"after which one may come", []string{"enter a=has", "linger 1=true", "yield=1", "enter b=has"}, "taken b"},
+		{"a key that has lingered is handed off anew", []string{"enter a=has", "enter b=waits", "enter c=waits", "handoff 1=b", "handoff 1=c", "linger 1=true", "take d", "enter e=waits", "handoff 1=e"}, "taken e"},
+
+		{"nobody is before the first", []string{"ahead=0"}, "free"},
+		{"the owner is before all", []string{"enter a=has", "enter b=waits", "enter c=waits", "ahead b=1", "ahead c=2", "ahead=3"}, "taken b c a"},
+		{"and so is the chosen one", []string{"enter a=has", "enter b=waits", "enter c=waits", "choose=b", "ahead c=2", "ahead=3"}, "passing c a b"},
+		{"who has left is before nobody", []string{"enter a=has", "enter b=waits", "enter c=waits", "leave b=waiting", "ahead c=1"}, "taken c a"},
+		{"a key that lingers is nobody", []string{"enter a=has", "linger 1=true", "ahead=0"}, "lingering 1"},
+	}
+	for _, row := range rows {
+		t.Run(row.promise, func(t *testing.T) {
+			var d desk
+			for i, step := range row.steps {
+				step, want, _ := strings.Cut(step, "=")
+				require.Equal(t, want, d.do(step), "step %d, %s", i+1, step)
+			}
+			require.Equal(t, row.then, d.look())
+		})
+	}
+}
+
+// What would have two hold, or lose a turn, is not done.
+func TestIllegalTransitionsPanic(t *testing.T) {
+	rows := []struct {
+		state string
+		steps []string
+		bad   []string
+	}{
+		{"free", nil, []string{"take a", "leave a", "choose", "pass", "handoff 1", "linger 1", "yield", "ahead a"}},
+		{"taken", []string{"enter a"}, []string{"enter a", "take b", "leave b", "take a", "yield", "ahead a"}},
+		{"taken, and one waits", []string{"enter a", "enter b"}, []string{"enter b", "take b", "linger 1", "yield"}},
+		{"passing", []string{"enter a", "enter b", "choose"}, []string{"enter b", "take c", "choose", "handoff 1", "linger 1", "yield", "ahead b"}},
+		{"passing, and the chosen one has left", []string{"enter a", "enter b", "choose", "leave b"}, []string{"leave b", "enter b", "linger 1", "choose"}},
+		{"lingering", []string{"enter a", "linger 1"}, []string{"enter b", "choose", "pass", "handoff 1", "linger 2", "leave a"}},
+	}
+	for _, row := range rows {
+		for _, bad := range row.bad {
+			t.Run(row.state+", "+bad, func(t *testing.T) {
+				var d desk
+				for _, step := range row.steps {
+					d.do(step)
+				}
+				require.Panics(t, func() { d.do(bad) })
+			})
+		}
+	}
+}
+
+// Whoever waits for one name's turn takes none of another's.
+func TestAWaiterIsInOneQueue(t *testing.T) {
+	var d, other desk
+	other.waiters = map[string]*waiter{"b": d.of("b")}
+	d.do("enter a")
+	d.do("enter b")
+	require.Panics(t, func() { other.do("enter b") })
+	other.do("enter c")
+	other.do("linger 1")
+	require.Panics(t, func() { other.do("take b") })
+}
+
+// WithLinger: one timer does for all the keys that linger at a name, one after the other. It is
+// called when the first one's time would have been over, and told when to come again.
+func TestDue(t *testing.T) {
+	at := func(seconds int) time.Time { return noon.Add(time.Duration(seconds) * time.Second) }
+	lingering := func(until int) *desk {
+		d := &desk{}
+		d.do("enter a")
+		require.True(t, d.Linger(1, at(until)))
+		return d
+	}
+	again := func(d *desk, by string, until int) (call bool) {
+		d.do("take " + by)
+		return d.Linger(1, at(until))
+	}
+	told := func(over bool, again time.Duration) string { return fmt.Sprint(over, " ", again) }
+
+	d := lingering(10)
+	require.Equal(t, "false 4s", told(d.Due(at(6))), "the timer is early")
+	require.Equal(t, "true 0s", told(d.Due(at(10))))
+	require.Equal(t, turn.Lingering, d.State(), "the root gives it up")
+
+	d = lingering(10)
+	require.False(t, again(d, "b", 20), "a call is due before that")
+	require.Equal(t, "false 10s", told(d.Due(at(10))))
+	require.False(t, again(d, "c", 30), "and now another one is")
+	require.Equal(t, "false 10s", told(d.Due(at(20))))
+	require.Equal(t, "true 0s", told(d.Due(at(31))))
+
+	d = lingering(10)
+	require.True(t, again(d, "b", 5), "a Mutex with a shorter time")
+	require.Equal(t, "true 0s", told(d.Due(at(5))))
+
+	d = lingering(10)
+	d.do("take b")
+	require.Equal(t, "false 0s", told(d.Due(at(10))), "nothing lingers, nothing is due")
+	require.True(t, d.Linger(1, at(20)), "until something does")
+
+	d = lingering(10)
+	d.do("yield")
+	require.Equal(t, "false 0s", told(d.Due(at(10))))
+}
+
+// Behind a few waiters one's place is counted, behind more it may be too high by those that
+// have left from among them, and by no others.
+func TestAheadIsExactBehindAFew(t *testing.T) {
+	const n = 40
+	var d desk
+	d.do("enter owner")
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprint("w", i)
+		d.do("enter " + names[i])
+	}
+	for i := range 20 { // every other one of the first ones leaves
+		if i%2 == 1 {
+			d.do("leave " + names[i])
+		}
+	}
+	ahead := 1
+	for i, name := range names {
+		if d.of(name).Standing() != turn.Waiting {
+			continue
+		}
+		switch told := d.Ahead(d.of(name)); {
+		case ahead <= 8+1:
+			require.Equal(t, ahead, told, "%s", name)
+		default:
+			require.GreaterOrEqual(t, told, ahead, "%s", name)
+			require.LessOrEqual(t, told, min(i+1, d.Waiting()), "%s", name)
+		}
+		ahead++
+	}
+	require.Equal(t, ahead, d.Ahead(nil))
+}
+
+// A model of the queue, by lists that are searched.
+type model struct {
+	waiting       []string
+	owner, next   string
+	gone          bool // next has left
+	kept          int  // 0 if nothing lingers
+	key, handOffs int
+	came          int // to be named
+}
+
+// legal are the steps that may come next: none of them panics.
+func (m *model) legal() []string {
+	var steps []string
+	for _, w := range m.waiting {
+		steps = append(steps, "leave "+w, "ahead "+w)
+	}
+	switch {
+	case m.kept != 0:
+		return append(steps, "take", "yield", "ahead")
+	case m.owner == "":
+		return append(steps, "enter", "ahead")
+	}
+	steps = append(steps, "enter", "enter", "pass", "ahead")
+	if m.next != "" {
+		if !m.gone {
+			steps = append(steps, "leave "+m.next)
+		}
+		return steps
+	}
+	steps = append(steps, "choose", fmt.Sprint("handoff ", m.key), fmt.Sprint("handoff ", m.key))
+	if len(m.waiting) == 0 {
+		steps = append(steps, fmt.Sprint("linger ", m.key))
+	}
+	return steps
+}
+
+// do is what desk.do is to do, and say.
+func (m *model) do(step string) string {
+	verb, arg, _ := strings.Cut(step, " ")
+	first := func() string {
+		if len(m.waiting) == 0 {
+			return ""
+		}
+		w := m.waiting[0]
+		m.waiting = slices.Clone(m.waiting[1:])
+		return w
+	}
+	newKey := func() { m.key, m.handOffs = m.key+1, 0 }
+	named := func(who string) string {
+		if who == "" {
+			return "nobody"
+		}
+		return who
+	}
+	switch verb {
+	case "enter":
+		if m.owner == "" {
+			newKey()
+			m.owner = arg
+			return "has"
+		}
+		m.waiting = append(m.waiting, arg)
+		return "waits"
+	case "take":
+		m.owner, m.kept = arg, 0
+		return ""
+	case "leave":
+		if arg == m.next {
+			m.gone = true
+			return "next"
+		}
+		m.waiting = slices.DeleteFunc(slices.Clone(m.waiting), func(w string) bool { return w == arg })
+		return "waiting"
+	case "choose":
+		m.next, m.gone = first(), false
+		return named(m.next)
+	case "pass":
+		m.owner = m.next
+		if m.next == "" || m.gone {
+			m.owner = first()
+		}
+		m.next, m.gone = "", false
+		newKey()
+		return named(m.owner)
+	case "handoff":
+		if m.handOffs == 2 || len(m.waiting) == 0 {
+			return "nobody"
+		}
+		m.handOffs++
+		m.owner = first()
+		return m.owner
+	case "linger":
+		m.owner, m.kept, m.handOffs = "", m.key, 0
+		return "" // whether a call is due is TestDue's
+	case "yield":
+		kept := m.kept
+		m.kept = 0
+		return fmt.Sprint(kept)
+	default: // ahead
+		n := slices.Index(m.waiting, arg)
+		if arg == "" {
+			n = len(m.waiting)
+		}
+		for _, who := range []string{m.owner, m.next} {
+			if who != "" {
+				n++
+			}
+		}
+		return fmt.Sprint(n)
+	}
+}
+
+func (m *model) look() string {
+	switch {
+	case m.kept != 0:
+		return fmt.Sprintf("lingering %d", m.kept)
+	case m.owner == "":
+		return "free"
+	case m.next == "":
+		return "taken " + strings.Join(append(slices.Clone(m.waiting), m.owner), " ")
+	default:
+		return "passing " + strings.Join(append(slices.Clone(m.waiting), m.owner, m.next), " ")
+	}
+}
+
+// Any legal steps, in any order: the queue does what a simple one does.
+func TestTheQueueDoesWhatASimpleOneDoes(t *testing.T) {
+	for seed := range uint64(300) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		var d desk
+		var m model
+		var history []string
+		same := func(want, got any) {
+			if want != got {
+				require.Equal(t, want, got, "seed %d: %s", seed, strings.Join(history, ", "))
+			}
+		}
+		for range 100 {
+			legal := m.legal()
+			step := legal[random.IntN(len(legal))]
+			if len(m.waiting) > 7 && strings.HasPrefix(step, "enter") {
+				continue // Ahead is exact behind a few
+			}
+			if step == "enter" || step == "take" {
+				m.came++
+				step += fmt.Sprint(" w", m.came)
+			}
+			history = append(history, step)
+			want, got := m.do(step), d.do(step)
+			if !strings.HasPrefix(step, "linger") {
+				same(want, got)
+			}
+			same(m.look(), d.look())
+			same(m.owner, d.Owner())
+			same(m.kept, d.Kept())
+			same(len(m.waiting), d.Waiting())
+		}
+	}
+}
+
+// States and standings are told by name.
+func TestStatesHaveNames(t *testing.T) {
+	require.Equal(t, "free taken passing lingering", fmt.Sprintf("%v %v %v %v", turn.Free, turn.Taken, turn.Passing, turn.Lingering))
+	require.Equal(t, "out waiting next owner left", fmt.Sprintf("%v %v %v %v %v", turn.Out, turn.Waiting, turn.Next, turn.Owner, turn.Left))
+}
