@@ -79,7 +79,7 @@ type hold struct {
 }
 
 // A localLine is what a Session has of one name: the queue of its goroutines, of which the
-// owner alone has a place in etcd's line, and what it knows of that line.
+// owner alone has a place in etcd's line, and what it knows of that line. Session.mu guards it.
 type localLine struct {
 	name  string
 	queue turn.Queue[*claim, *place]

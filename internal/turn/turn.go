@@ -1,18 +1,18 @@
 // Package turn is the local queue for one name: the goroutines of a Session wait here, first
 // come, first served, so that the Session has one key in etcd's line. It says whose turn it
 // is, and whom the turn goes to next. It tells nobody and asks nobody: no lock, no goroutine,
-// no clock. Whoever has it guards it, by the Session's mutex, and tells the waiters.
+// no clock. The Session's mutex guards it, and the Session tells the waiters.
 //
-//	          Enter                Choose
-//	 Free ─────────────▶ Taken ─────────────▶ Passing
-//	  ▲ ▲                │ ▲ ▲  Pass, to next  │
-//	  │ └──── Pass ──────┘ │ └─────────────────┘ Pass, if nobody waits any more: Free
-//	  │    (nobody waits)  │
-//	Yield        Linger ▼  │ Take
-//	  └────────────────  Lingering
-//
-// In each state but Lingering others may Enter, who wait if the turn is taken, and those that
-// wait may Leave. HandOff is a Pass that keeps the key.
+//	transition  from            to
+//	Enter       Free            Taken
+//	            Taken, Passing  as it is: whoever comes waits
+//	Leave       Taken, Passing  as it is: whoever has waited, or was chosen, goes away
+//	Choose      Taken           Passing, if somebody waits
+//	Pass        Taken, Passing  Taken, by the next one, or Free if there is none
+//	HandOff     Taken           Taken, by the next one, with the key of the one before
+//	Linger      Taken           Lingering, if nobody waits
+//	Take        Lingering       Taken, with the key that lingers
+//	Yield       Lingering       Free
 package turn
 
 import (

@@ -40,7 +40,7 @@ var noon = time.Date(2024, 1, 2, 12, 0, 0, 0, time.UTC)
 
 // do is one step, as the tables have it, and what comes of it.
 func (d *desk) do(step string) string {
-	verb, arg, _ := strings.Cut(step, " ")
+	verb, arg, _ := strings.Cut(strings.TrimSpace(step), " ")
 	switch verb {
 	case "enter":
 		if d.Enter(d.of(arg)) {
@@ -95,58 +95,97 @@ func (d *desk) look() string {
 	return strings.TrimSpace(fmt.Sprintf("%v %s", d.State(), all))
 }
 
+// split is the steps of a row.
+func split(steps string) []string {
+	return strings.FieldsFunc(steps, func(r rune) bool { return r == ',' })
+}
+
 // Who has the turn, and who gets it next: first come, first served.
 func TestTurns(t *testing.T) {
 	rows := []struct {
 		promise string
-		steps   []string // each with what comes of it, after "="
+		steps   string // each with what comes of it, after "="
 		then    string
 	}{
-		{"nobody came", nil, "free"},
-		{"the first has the turn", []string{"enter a=has"}, "taken a"},
-		{"the second waits", []string{"enter a=has", "enter b=waits"}, "taken b a"},
-		{"a turn goes to the first that waits", []string{"enter a=has", "enter b=waits", "enter c=waits", "pass=b"}, "taken c b"},
-		{"and back to nobody", []string{"enter a=has", "pass=nobody"}, "free"},
-		{"who had it comes again behind the others", []string{"enter a=has", "enter b=waits", "pass=b", "enter a=waits"}, "taken a b"},
-		{"whoever comes then has it", []string{"enter a=has", "pass=nobody", "enter b=has"}, "taken b"},
+		{"nobody came", "", "free"},
+		{"the first has the turn", "enter a=has", "taken a"},
+		{"the second waits", "enter a=has, enter b=waits", "taken b a"},
+		{"a turn goes to the first that waits",
+			"enter a=has, enter b=waits, enter c=waits, pass=b", "taken c b"},
+		{"and back to nobody", "enter a=has, pass=nobody", "free"},
+		{"who had it comes again behind the others",
+			"enter a=has, enter b=waits, pass=b, enter a=waits", "taken a b"},
+		{"whoever comes then has it", "enter a=has, pass=nobody, enter b=has", "taken b"},
 
-		{"the first leaves", []string{"enter a=has", "enter b=waits", "enter c=waits", "leave b=waiting", "pass=c"}, "taken c"},
-		{"one leaves from the middle", []string{"enter a=has", "enter b=waits", "enter c=waits", "enter d=waits", "leave c=waiting"}, "taken b d a"},
-		{"the last leaves", []string{"enter a=has", "enter b=waits", "enter c=waits", "leave c=waiting", "enter d=waits"}, "taken b d a"},
-		{"all leave", []string{"enter a=has", "enter b=waits", "leave b=waiting", "pass=nobody"}, "free"},
-		{"the owner goes away as its turn comes", []string{"enter a=has", "enter b=waits", "pass=b", "leave b=owner"}, "taken b"},
-		{"and passes it on", []string{"enter a=has", "enter b=waits", "enter c=waits", "pass=b", "leave b=owner", "pass=c"}, "taken c"},
+		{"the first leaves",
+			"enter a=has, enter b=waits, enter c=waits, leave b=waiting, pass=c", "taken c"},
+		{"one leaves from the middle",
+			"enter a=has, enter b=waits, enter c=waits, enter d=waits, " +
+				"leave c=waiting", "taken b d a"},
+		{"the last leaves",
+			"enter a=has, enter b=waits, enter c=waits, leave c=waiting, " +
+				"enter d=waits", "taken b d a"},
+		{"all leave", "enter a=has, enter b=waits, leave b=waiting, pass=nobody", "free"},
+		{"the owner goes away as its turn comes",
+			"enter a=has, enter b=waits, pass=b, leave b=owner", "taken b"},
+		{"and passes it on",
+			"enter a=has, enter b=waits, enter c=waits, pass=b, leave b=owner, " +
+				"pass=c", "taken c"},
 
-		{"a release chooses the next", []string{"enter a=has", "enter b=waits", "enter c=waits", "choose=b"}, "passing c a b"},
-		{"who has the turn after it", []string{"enter a=has", "enter b=waits", "enter c=waits", "choose=b", "pass=b"}, "taken c b"},
-		{"nobody is there to be chosen", []string{"enter a=has", "choose=nobody"}, "taken a"},
-		{"whoever comes during the release gets the turn then", []string{"enter a=has", "choose=nobody", "enter b=waits", "pass=b"}, "taken b"},
-		{"the chosen one leaves, another waits", []string{"enter a=has", "enter b=waits", "enter c=waits", "choose=b", "leave b=next", "pass=c"}, "taken c"},
-		{"the chosen one leaves, nobody waits", []string{"enter a=has", "enter b=waits", "choose=b", "leave b=next", "pass=nobody"}, "free"},
-		{"the chosen one leaves, and comes again behind the others", []string{"enter a=has", "enter b=waits", "enter c=waits", "choose=b", "leave b=next", "pass=c", "enter b=waits"}, "taken b c"},
+		{"a release chooses the next",
+			"enter a=has, enter b=waits, enter c=waits, choose=b", "passing c a b"},
+		{"who has the turn after it",
+			"enter a=has, enter b=waits, enter c=waits, choose=b, pass=b", "taken c b"},
+		{"nobody is there to be chosen", "enter a=has, choose=nobody", "taken a"},
+		{"whoever comes during the release gets the turn then",
+			"enter a=has, choose=nobody, enter b=waits, pass=b", "taken b"},
+		{"the chosen one leaves, another waits",
+			"enter a=has, enter b=waits, enter c=waits, choose=b, leave b=next, " +
+				"pass=c", "taken c"},
+		{"the chosen one leaves, nobody waits",
+			"enter a=has, enter b=waits, choose=b, leave b=next, pass=nobody", "free"},
+		{"the chosen one leaves, and comes again behind the others",
+			"enter a=has, enter b=waits, enter c=waits, choose=b, leave b=next, " +
+				"pass=c, enter b=waits", "taken b c"},
 
-		{"two hand-offs of a key", []string{"enter a=has", "enter b=waits", "enter c=waits", "enter d=waits", "handoff 1=b", "handoff 1=c", "handoff 1=nobody"}, "taken d c"},
-		{"each key has its own", []string{"enter a=has", "enter b=waits", "enter c=waits", "enter d=waits", "handoff 1=b", "handoff 1=c", "handoff 2=d"}, "taken d"},
-		{"nobody to hand off to", []string{"enter a=has", "handoff 1=nobody"}, "taken a"},
-		{"who leaves with the key hands it on, and that does not count anew", []string{"enter a=has", "enter b=waits", "enter c=waits", "enter d=waits", "handoff 1=b", "handoff 1=c", "leave c=owner", "pass=d", "enter e=waits", "handoff 1=nobody"}, "taken e d"},
+		{"two hand-offs of a key",
+			"enter a=has, enter b=waits, enter c=waits, enter d=waits, " +
+				"handoff 1=b, handoff 1=c, handoff 1=nobody", "taken d c"},
+		{"each key has its own",
+			"enter a=has, enter b=waits, enter c=waits, enter d=waits, " +
+				"handoff 1=b, handoff 1=c, handoff 2=d", "taken d"},
+		{"nobody to hand off to", "enter a=has, handoff 1=nobody", "taken a"},
+		{"who leaves with the key hands it on, and that does not count anew",
+			"enter a=has, enter b=waits, enter c=waits, enter d=waits, " +
+				"handoff 1=b, handoff 1=c, leave c=owner, pass=d, enter e=waits, " +
+				"handoff 1=nobody", "taken e d"},
 
-		{"a key lingers", []string{"enter a=has", "linger 1=true"}, "lingering 1"},
-		{"and is taken", []string{"enter a=has", "linger 1=true", "take b"}, "taken b"},
-		{"and lingers again, by the call that is due", []string{"enter a=has", "linger 1=true", "take b", "linger 1=false"}, "lingering 1"},
-		{"and is given up", []string{"enter a=has", "linger 1=true", "yield=1"}, "free"},
-		{"after which one may come", []string{"enter a=has", "linger 1=true", "yield=1", "enter b=has"}, "taken b"},
-		{"a key that has lingered is handed off anew", []string{"enter a=has", "enter b=waits", "enter c=waits", "handoff 1=b", "handoff 1=c", "linger 1=true", "take d", "enter e=waits", "handoff 1=e"}, "taken e"},
+		{"a key lingers", "enter a=has, linger 1=true", "lingering 1"},
+		{"and is taken", "enter a=has, linger 1=true, take b", "taken b"},
+		{"and lingers again, by the call that is due",
+			"enter a=has, linger 1=true, take b, linger 1=false", "lingering 1"},
+		{"and is given up", "enter a=has, linger 1=true, yield=1", "free"},
+		{"after which one may come", "enter a=has, linger 1=true, yield=1, enter b=has", "taken b"},
+		{"a key that has lingered is handed off anew",
+			"enter a=has, enter b=waits, enter c=waits, handoff 1=b, handoff 1=c, " +
+				"linger 1=true, take d, enter e=waits, handoff 1=e", "taken e"},
 
-		{"nobody is before the first", []string{"ahead=0"}, "free"},
-		{"the owner is before all", []string{"enter a=has", "enter b=waits", "enter c=waits", "ahead b=1", "ahead c=2", "ahead=3"}, "taken b c a"},
-		{"and so is the chosen one", []string{"enter a=has", "enter b=waits", "enter c=waits", "choose=b", "ahead c=2", "ahead=3"}, "passing c a b"},
-		{"who has left is before nobody", []string{"enter a=has", "enter b=waits", "enter c=waits", "leave b=waiting", "ahead c=1"}, "taken c a"},
-		{"a key that lingers is nobody", []string{"enter a=has", "linger 1=true", "ahead=0"}, "lingering 1"},
+		{"nobody is before the first", "ahead=0", "free"},
+		{"the owner is before all",
+			"enter a=has, enter b=waits, enter c=waits, ahead b=1, ahead c=2, " +
+				"ahead=3", "taken b c a"},
+		{"and so is the chosen one",
+			"enter a=has, enter b=waits, enter c=waits, choose=b, " +
+				"ahead c=2, ahead=3", "passing c a b"},
+		{"who has left is before nobody",
+			"enter a=has, enter b=waits, enter c=waits, leave b=waiting, " +
+				"ahead c=1", "taken c a"},
+		{"a key that lingers is nobody", "enter a=has, linger 1=true, ahead=0", "lingering 1"},
 	}
 	for _, row := range rows {
 		t.Run(row.promise, func(t *testing.T) {
 			var d desk
-			for i, step := range row.steps {
+			for i, step := range split(row.steps) {
 				step, want, _ := strings.Cut(step, "=")
 				require.Equal(t, want, d.do(step), "step %d, %s", i+1, step)
 			}
@@ -159,21 +198,23 @@ func TestTurns(t *testing.T) {
 func TestIllegalTransitionsPanic(t *testing.T) {
 	rows := []struct {
 		state string
-		steps []string
-		bad   []string
+		steps string
+		bad   string
 	}{
-		{"free", nil, []string{"take a", "leave a", "choose", "pass", "handoff 1", "linger 1", "yield", "ahead a"}},
-		{"taken", []string{"enter a"}, []string{"enter a", "take b", "leave b", "take a", "yield", "ahead a"}},
-		{"taken, and one waits", []string{"enter a", "enter b"}, []string{"enter b", "take b", "linger 1", "yield"}},
-		{"passing", []string{"enter a", "enter b", "choose"}, []string{"enter b", "take c", "choose", "handoff 1", "linger 1", "yield", "ahead b"}},
-		{"passing, and the chosen one has left", []string{"enter a", "enter b", "choose", "leave b"}, []string{"leave b", "enter b", "linger 1", "choose"}},
-		{"lingering", []string{"enter a", "linger 1"}, []string{"enter b", "choose", "pass", "handoff 1", "linger 2", "leave a"}},
+		{"free", "", "take a, leave a, choose, pass, handoff 1, linger 1, yield, ahead a"},
+		{"taken", "enter a", "enter a, take b, leave b, take a, yield, ahead a"},
+		{"taken, and one waits", "enter a, enter b", "enter b, take b, linger 1, yield"},
+		{"passing", "enter a, enter b, choose",
+			"enter b, take c, choose, handoff 1, linger 1, yield, ahead b"},
+		{"passing, and the chosen one has left", "enter a, enter b, choose, leave b",
+			"leave b, enter b, linger 1, choose"},
+		{"lingering", "enter a, linger 1", "enter b, choose, pass, handoff 1, linger 2, leave a"},
 	}
 	for _, row := range rows {
-		for _, bad := range row.bad {
+		for _, bad := range split(row.bad) {
 			t.Run(row.state+", "+bad, func(t *testing.T) {
 				var d desk
-				for _, step := range row.steps {
+				for _, step := range split(row.steps) {
 					d.do(step)
 				}
 				require.Panics(t, func() { d.do(bad) })
@@ -340,7 +381,8 @@ func (m *model) do(step string) string {
 			m.gone = true
 			return "next"
 		}
-		m.waiting = slices.DeleteFunc(slices.Clone(m.waiting), func(w string) bool { return w == arg })
+		i := slices.Index(m.waiting, arg)
+		m.waiting = slices.Delete(slices.Clone(m.waiting), i, i+1)
 		return "waiting"
 	case "choose":
 		m.next, m.gone = first(), false
@@ -431,6 +473,8 @@ func TestTheQueueDoesWhatASimpleOneDoes(t *testing.T) {
 
 // States and standings are told by name.
 func TestStatesHaveNames(t *testing.T) {
-	require.Equal(t, "free taken passing lingering", fmt.Sprintf("%v %v %v %v", turn.Free, turn.Taken, turn.Passing, turn.Lingering))
-	require.Equal(t, "out waiting next owner left", fmt.Sprintf("%v %v %v %v %v", turn.Out, turn.Waiting, turn.Next, turn.Owner, turn.Left))
+	states := []turn.State{turn.Free, turn.Taken, turn.Passing, turn.Lingering}
+	require.Equal(t, "[free taken passing lingering]", fmt.Sprint(states))
+	standings := []turn.Standing{turn.Out, turn.Waiting, turn.Next, turn.Owner, turn.Left}
+	require.Equal(t, "[out waiting next owner left]", fmt.Sprint(standings))
 }
