@@ -1101,10 +1101,7 @@ func (s *Session) readKeys(ctx context.Context, keys []string, by reader, got fu
 		case err == nil:
 			read := make([]line.Entry, len(part))
 			for i, key := range part {
-				read[i] = line.Entry{Key: key}
-				for _, kv := range resp.Responses[i].GetResponseRange().GetKvs() {
-					read[i] = line.EntryOf(kv)
-				}
+				read[i], _ = line.Find(resp.Responses[i].GetResponseRange().GetKvs(), key)
 			}
 			got(from, read)
 			from += len(part)
