@@ -8,7 +8,9 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/connectivity"
 
+	"github.com/etcdlock/etcdlock/internal/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
@@ -210,10 +212,10 @@ func (l *lease) followConnection() {
 		was := state
 		state = conn.GetState()
 		s.mu.Lock()
-		if was.String() == "READY" {
+		if was == connectivity.Ready {
 			s.endViewsLocked()
 		}
-		if state.String() == "READY" {
+		if state == connectivity.Ready {
 			s.suspectLocked()
 		}
 		s.unlock()
@@ -223,7 +225,7 @@ func (l *lease) followConnection() {
 // verify reads the keys of the holds that began in an era before. Who waits reads the line by
 // himself. What may not be read is left to the looks at the leases' keys.
 func (s *Session) verify() {
-	var pause backoff
+	var pause attempt.Backoff
 	for {
 		sent := s.era.Load()
 		for l, places := range s.staleHolds() {
@@ -231,7 +233,7 @@ func (s *Session) verify() {
 				l.confirmMissing(places[from:], read, true, sent)
 			})
 		}
-		if s.verified(sent) || pause.wait(s.ctx, s) != nil {
+		if s.verified(sent) || pause.Wait(s.ctx, s.calls) != nil {
 			return
 		}
 	}

@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
+
+	"github.com/etcdlock/etcdlock/internal/attempt"
 )
 
 // The sentinels of this package, for use with [errors.Is].
@@ -160,7 +161,7 @@ func waitFailed(ctx context.Context, name string, locked *LockedError, away, las
 		e.wraps = append(e.wraps, ErrUnavailable)
 		lastRPC = away
 	}
-	if lastRPC != nil && (away == nil || lastRPC != errNoAnswer) {
+	if lastRPC != nil && (away == nil || lastRPC != attempt.ErrNoAnswer) {
 		e.text += ": " + bare(lastRPC)
 		e.wraps = append(e.wraps, lastRPC)
 	}
@@ -207,109 +208,6 @@ func ordinal(n int) string {
 		}
 	}
 	return fmt.Sprintf("%d%s", n, suffix)
-}
-
-// The texts of etcd's errors that this package acts on. They are etcd's wire
-// format: its own client maps them back to errors by text. Comparing texts
-// keeps the library's direct dependencies few; TestRefusalsAreEtcdsOwn
-// compares them with the errors of rpctypes.
-const (
-	textLeaseNotFound   = "etcdserver: requested lease not found"
-	textTooManyRequests = "etcdserver: too many requests"
-
-	textTooManyOps       = "etcdserver: too many operations in txn request"
-	textPermissionDenied = "etcdserver: permission denied"
-)
-
-// refusals are the answers that no retry mends.
-var refusals = []string{
-	textPermissionDenied,
-	"etcdserver: invalid auth token",
-	"etcdserver: user name is empty",
-	"etcdserver: authentication failed, invalid user ID or password",
-	"etcdserver: authentication is not enabled",
-	"etcdserver: request is too large",
-	textTooManyOps,
-	"etcdserver: duplicate key given in txn request",
-	"etcdserver: key is not provided",
-	"etcdserver: invalid client api version",
-	"etcdserver: too large lease TTL",
-}
-
-// refusedCodes are the gRPC codes that no retry mends, for answers that are not
-// etcd's own (a proxy's, for instance), as grpc's status prints them.
-var refusedCodes = []string{
-	"rpc error: code = PermissionDenied ",
-	"rpc error: code = Unauthenticated ",
-	"rpc error: code = InvalidArgument ",
-	"rpc error: code = Unimplemented ",
-}
-
-// tokenRefusals are the answers to a watch when the token of its stream has expired, is older
-// than a change of users, or was not there yet. Before 3.4.22 and 3.5.6 etcd said in each case
-// that permission is denied.
-var tokenRefusals = []string{
-	"etcdserver: invalid auth token",
-	"etcdserver: revision of auth store is old",
-	"etcdserver: user name is empty",
-}
-
-// absences are the answers of a member that cannot serve: it has no leader, or no majority.
-var absences = []string{
-	"etcdserver: no leader",
-	"etcdserver: not leader",
-	"etcdserver: leader changed",
-	"etcdserver: server stopped",
-	"etcdserver: request timed out",
-	"etcdserver: request timed out, possibly due to previous leader failure",
-	"etcdserver: request timed out, possibly due to connection lost",
-	"etcdserver: request timed out, waiting for the applied index took too long",
-	"etcdserver: unhealthy cluster",
-}
-
-// absent reports whether err says that no etcd has answered that can serve.
-func absent(err error) bool {
-	if err == errNoAnswer || errors.Is(err, errUnreachable) {
-		return true
-	}
-	for ; err != nil; err = errors.Unwrap(err) {
-		text := err.Error()
-		endsWith := func(absence string) bool { return strings.HasSuffix(text, absence) }
-		if slices.ContainsFunc(absences, endsWith) || strings.HasPrefix(text, "rpc error: code = Unavailable ") {
-			return true
-		}
-	}
-	return false
-}
-
-// refused reports whether err is an answer that no retry mends. Such a request
-// was not carried out.
-func refused(err error) bool {
-	for ; err != nil; err = errors.Unwrap(err) {
-		text := err.Error()
-		if slices.Contains(refusals, text) {
-			return true
-		}
-		for _, code := range refusedCodes {
-			if strings.HasPrefix(text, code) && !strings.HasSuffix(text, "revision of auth store is old") {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// answered reports whether err is etcd's answer with the given text.
-func answered(err error, text string) bool {
-	return err != nil && strings.HasSuffix(err.Error(), text)
-}
-
-// notApplied reports whether a write that failed with err is known to have
-// changed nothing. Every other error leaves its outcome unknown; etcd's ErrNoSpace
-// too, since the first one comes after the transaction was applied.
-func notApplied(err error) bool {
-	return refused(err) || answered(err, textLeaseNotFound) || answered(err, textTooManyRequests) ||
-		errors.Is(err, errUnreachable)
 }
 
 // closeUnconfirmed is the error of a Session's Close that etcd did not confirm in time.

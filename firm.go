@@ -99,7 +99,7 @@ func (l *lease) answered(t *try, resp *clientv3.LeaseKeepAliveResponse) (ask boo
 // nobody relies on a lease that has no key. Where no answer comes the next renewal may do better.
 func (l *lease) confirm(ctx context.Context, t *try) error {
 	s := l.s
-	ctx, cancel := context.WithTimeout(ctx, s.rpcTimeout())
+	ctx, cancel := context.WithTimeout(ctx, s.calls.Timeout())
 	defer cancel()
 	s.mu.Lock()
 	key := ""

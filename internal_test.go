@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"regexp"
 	"strings"
 	"testing"
@@ -15,185 +14,12 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/etcdlock/etcdlock/internal/fake"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/record"
 )
-
-// formsOf are the ways in which an answer of etcd comes to this package: as the client
-// hands it on, as it was on the wire, and inside another error.
-func formsOf(answer error) map[string]error {
-	return map[string]error{
-		"from the client":          rpctypes.Error(answer),
-		"from the client, wrapped": fmt.Errorf("somewhere: %w", rpctypes.Error(answer)),
-		"from the wire":            answer,
-		"from the wire, wrapped":   fmt.Errorf("somewhere: %w", answer),
-	}
-}
-
-// The texts in errors.go are etcd's: what no retry mends is refused, and nothing else,
-// since a lock that gives up on what passes is as bad as one that never gives up.
-func TestRefusalsAreEtcdsOwn(t *testing.T) {
-	for _, answer := range []error{
-		rpctypes.ErrGRPCPermissionDenied,
-		rpctypes.ErrGRPCInvalidAuthToken,
-		rpctypes.ErrGRPCUserEmpty,
-		rpctypes.ErrGRPCAuthFailed,
-		rpctypes.ErrGRPCEmptyKey,
-		rpctypes.ErrGRPCTooManyOps,
-		rpctypes.ErrGRPCDuplicateKey,
-		rpctypes.ErrGRPCRequestTooLarge,
-		rpctypes.ErrGRPCInvalidClientAPIVersion,
-		// Not etcd's, but a proxy's, a gateway's or gRPC's own.
-		status.Error(codes.PermissionDenied, "not on my watch"),
-		status.Error(codes.Unauthenticated, "who are you"),
-		status.Error(codes.InvalidArgument, "what is this"),
-		status.Error(codes.Unimplemented, "unknown service etcdserverpb.KV"),
-	} {
-		for form, err := range formsOf(answer) {
-			require.True(t, refused(err), "%v, %s", answer, form)
-			require.True(t, notApplied(err), "%v, %s: what is refused is not carried out", answer, form)
-		}
-	}
-	// Of other codes, as the client hands them on.
-	for _, err := range []error{rpctypes.ErrLeaseTTLTooLarge, rpctypes.ErrAuthNotEnabled} {
-		require.True(t, refused(err), "%v", err)
-		require.True(t, refused(fmt.Errorf("somewhere: %w", err)), "%v, wrapped", err)
-	}
-
-	for _, answer := range []error{
-		rpctypes.ErrGRPCAuthOldRevision,
-		rpctypes.ErrGRPCNoLeader,
-		rpctypes.ErrGRPCNotLeader,
-		rpctypes.ErrGRPCLeaderChanged,
-		rpctypes.ErrGRPCStopped,
-		rpctypes.ErrGRPCTimeout,
-		rpctypes.ErrGRPCTimeoutDueToLeaderFail,
-		rpctypes.ErrGRPCTimeoutDueToConnectionLost,
-		rpctypes.ErrGRPCTimeoutWaitAppliedIndex,
-		rpctypes.ErrGRPCUnhealthy,
-		rpctypes.ErrGRPCNoSpace,
-		rpctypes.ErrGRPCRequestTooManyRequests,
-		rpctypes.ErrGRPCCompacted,
-		rpctypes.ErrGRPCFutureRev,
-		rpctypes.ErrGRPCLeaseNotFound,
-		rpctypes.ErrGRPCCanceled,
-		rpctypes.ErrGRPCDeadlineExceeded,
-		status.Error(codes.Unavailable, "connection refused"),
-		status.Error(codes.Unknown, "etcdserver: permission denied by nobody"),
-		status.Error(codes.Internal, "stream terminated"),
-		status.Error(codes.ResourceExhausted, "message larger than max"),
-		context.Canceled,
-		context.DeadlineExceeded,
-		errors.New("permission"),
-	} {
-		for form, err := range formsOf(answer) {
-			require.False(t, refused(err), "%v, %s", answer, form)
-		}
-	}
-	require.False(t, refused(nil))
-}
-
-// Whatever list there is in errors.go, each text of it is one that etcd has.
-func TestEachRefusalIsATextOfEtcd(t *testing.T) {
-	known := map[string]bool{}
-	for _, answer := range []error{
-		rpctypes.ErrGRPCPermissionDenied, rpctypes.ErrGRPCInvalidAuthToken, rpctypes.ErrGRPCUserEmpty,
-		rpctypes.ErrGRPCAuthFailed, rpctypes.ErrGRPCAuthNotEnabled, rpctypes.ErrGRPCRequestTooLarge,
-		rpctypes.ErrGRPCTooManyOps, rpctypes.ErrGRPCDuplicateKey, rpctypes.ErrGRPCEmptyKey,
-		rpctypes.ErrGRPCInvalidClientAPIVersion, rpctypes.ErrGRPCLeaseTTLTooLarge,
-	} {
-		known[rpctypes.ErrorDesc(answer)] = true
-	}
-	for _, text := range refusals {
-		require.True(t, known[text], "%q", text)
-	}
-	for _, c := range refusedCodes {
-		code := strings.TrimSuffix(strings.TrimPrefix(c, "rpc error: code = "), " ")
-		var found bool
-		for _, known := range []codes.Code{codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.Unimplemented} {
-			found = found || known.String() == code && strings.HasPrefix(status.Error(known, "x").Error(), c)
-		}
-		require.True(t, found, "%q", c)
-	}
-}
-
-func TestEachRefusalOfAWatchIsATextOfEtcd(t *testing.T) {
-	answers := []error{rpctypes.ErrGRPCInvalidAuthToken, rpctypes.ErrGRPCAuthOldRevision, rpctypes.ErrGRPCUserEmpty}
-	for i, answer := range answers {
-		require.Equal(t, rpctypes.ErrorDesc(answer), tokenRefusals[i])
-		// clientv3 makes an error of the text in a watch's answer.
-		require.True(t, answered(rpctypes.Error(errors.New(answer.Error())), tokenRefusals[i]))
-	}
-	require.Len(t, tokenRefusals, len(answers))
-}
-
-func TestTheAnswersThatAreActedOnAreEtcdsOwn(t *testing.T) {
-	for text, answer := range map[string]error{
-		textLeaseNotFound:    rpctypes.ErrGRPCLeaseNotFound,
-		textTooManyRequests:  rpctypes.ErrGRPCRequestTooManyRequests,
-		textTooManyOps:       rpctypes.ErrGRPCTooManyOps,
-		textPermissionDenied: rpctypes.ErrGRPCPermissionDenied,
-	} {
-		require.Equal(t, rpctypes.ErrorDesc(answer), text)
-		for form, err := range formsOf(answer) {
-			require.True(t, answered(err, text), "%v, %s", answer, form)
-			require.False(t, answered(err, "etcdserver: something else"), "%v, %s", answer, form)
-		}
-		require.False(t, answered(nil, text))
-	}
-}
-
-// What a member answers that cannot serve is no answer to whoever waits, nor is what gRPC says
-// without one.
-func TestAMemberThatCannotServeHasNotAnswered(t *testing.T) {
-	for _, answer := range []error{
-		rpctypes.ErrGRPCNoLeader, rpctypes.ErrGRPCNotLeader, rpctypes.ErrGRPCLeaderChanged, rpctypes.ErrGRPCStopped,
-		rpctypes.ErrGRPCTimeout, rpctypes.ErrGRPCTimeoutDueToLeaderFail, rpctypes.ErrGRPCTimeoutDueToConnectionLost,
-		rpctypes.ErrGRPCTimeoutWaitAppliedIndex, rpctypes.ErrGRPCUnhealthy, status.Error(codes.Unavailable, "refused"),
-	} {
-		for form, err := range formsOf(answer) {
-			require.True(t, absent(err), "%v, %s", answer, form)
-		}
-	}
-	require.True(t, absent(errNoAnswer))
-	require.True(t, absent(&unreachableError{errors.New("refused")}))
-	for _, answer := range []error{
-		rpctypes.ErrGRPCNoSpace, rpctypes.ErrGRPCRequestTooManyRequests, rpctypes.ErrGRPCPermissionDenied,
-		rpctypes.ErrGRPCLeaseNotFound, rpctypes.ErrGRPCCompacted, context.Canceled,
-	} {
-		for form, err := range formsOf(answer) {
-			require.False(t, absent(err), "%v, %s", answer, form)
-		}
-	}
-	require.False(t, absent(nil))
-}
-
-// After these a write has certainly not been carried out; after any other error nobody
-// knows, the first ErrNoSpace included.
-func TestOnlyAnAnswerSaysThatAWriteWasNotApplied(t *testing.T) {
-	for _, answer := range []error{
-		rpctypes.ErrGRPCLeaseNotFound, rpctypes.ErrGRPCRequestTooManyRequests, rpctypes.ErrGRPCPermissionDenied,
-	} {
-		for form, err := range formsOf(answer) {
-			require.True(t, notApplied(err), "%v, %s", answer, form)
-		}
-	}
-	for _, answer := range []error{
-		rpctypes.ErrGRPCNoSpace, rpctypes.ErrGRPCTimeout, rpctypes.ErrGRPCLeaderChanged, rpctypes.ErrGRPCNoLeader,
-		rpctypes.ErrGRPCStopped, rpctypes.ErrGRPCTimeoutDueToConnectionLost, rpctypes.ErrGRPCTimeoutWaitAppliedIndex,
-		status.Error(codes.Unavailable, "transport is closing"), context.DeadlineExceeded, context.Canceled,
-	} {
-		for form, err := range formsOf(answer) {
-			require.False(t, notApplied(err), "%v, %s", answer, form)
-		}
-	}
-}
 
 func TestOrdinalsAreEnglish(t *testing.T) {
 	for n, want := range map[int]string{
@@ -204,23 +30,6 @@ func TestOrdinalsAreEnglish(t *testing.T) {
 		121: "121st", 1000: "1000th", 1001: "1001st", 1011: "1011th", 1012: "1012th", 1013: "1013th", 1022: "1022nd",
 	} {
 		require.Equal(t, want, ordinal(n))
-	}
-}
-
-func TestJitterStaysWithinAQuarterAndUsesIt(t *testing.T) {
-	for _, d := range []time.Duration{0, 1, 2, 3, 4, 5, time.Millisecond, 20 * time.Millisecond, time.Second, recheckEvery, time.Hour} {
-		least, most := time.Duration(math.MaxInt64), time.Duration(0)
-		for range 1000 {
-			j := jitter(d)
-			least, most = min(least, j), max(most, j)
-		}
-		// Whole nanoseconds: the quarters are rounded.
-		require.GreaterOrEqual(t, least, d*3/4, "%v", d)
-		require.LessOrEqual(t, most, d*5/4+1, "%v", d)
-		if d >= time.Millisecond {
-			require.Less(t, least, d*85/100, "%v: it spreads", d)
-			require.Greater(t, most, d*115/100, "%v: it spreads", d)
-		}
 	}
 }
 

@@ -6,15 +6,16 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcdlock/etcdlock/internal/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
@@ -47,7 +48,6 @@ var (
 	errLeaseDoubtful = errors.New("a request with this lease may still be under way")
 	errGrantTooLate  = errors.New("the granted lease was over before it could be used: safety margin too large, or etcd too slow")
 	errClientClosed  = errors.New("the etcd client is closed")
-	errNoAnswer      = errors.New("no answer from etcd")
 )
 
 // A Session is one lease, kept alive, that any number of Mutexes share. It is
@@ -60,19 +60,16 @@ var (
 // it gives the lease back by itself and has no goroutine until it is used again.
 type Session struct {
 	// Set once, then only read.
-	client  *clientv3.Client
-	cfg     *config
-	stream  *stream         // of watches
-	ctx     context.Context // of all goroutines
-	cancel  context.CancelFunc
-	doubts  atomic.Int64 // tries of all leases
-	secret  uuid.UUID    // by which it knows the keys that it has put
-	hooks   hooks
-	link    *link               // what it shares with other Sessions of its client
-	several func() bool         // whether the client has several endpoints
-	era     atomic.Pointer[era] // the present one, changed under mu
-
-	silence silence // of etcd; it guards itself
+	client *clientv3.Client
+	cfg    *config
+	stream *stream         // of watches
+	ctx    context.Context // of all goroutines
+	cancel context.CancelFunc
+	doubts atomic.Int64 // tries of all leases
+	secret uuid.UUID    // by which it knows the keys that it has put
+	hooks  hooks
+	calls  *attempt.Caller     // of etcd
+	era    atomic.Pointer[era] // the present one, changed under mu
 
 	// mu guards what follows and the mutable state of every lease, line, place
 	// and hold of the Session. It is never held across a call to etcd, to the
@@ -80,7 +77,7 @@ type Session struct {
 	mu         sync.Mutex
 	current    *lease // for new places, nil if there is none
 	granting   *grant // under way, or nil; it owns grantRetry
-	grantRetry backoff
+	grantRetry attempt.Backoff
 	leases     map[*lease]struct{}
 	lines      map[string]*localLine
 	verifying  bool            // holds of an era before are being read
@@ -156,10 +153,9 @@ func NewSession(client *clientv3.Client, opts ...Option) (*Session, error) {
 		sweepAt: minSweep,
 		secret:  uuid.New(),
 		mostOps: manyOps,
-		link:    linkOf(client),
-		several: func() bool { return several(client) },
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.calls = attempt.NewCaller(s.ctx, client, cfg.ttl, s.spawn, s.tellUnavailable)
 	s.era.Store(&era{})
 	return s, nil
 }
@@ -438,7 +434,7 @@ func (s *Session) newPlace(ctx context.Context, c *claim) (*place, error) {
 		failure := g.err
 		if g.waiting--; g.waiting == 0 {
 			// Not at once: the next one may come soon, and etcd be slow.
-			time.AfterFunc(s.rpcTimeout(), func() { s.forgo(g) })
+			time.AfterFunc(s.calls.Timeout(), func() { s.forgo(g) })
 		}
 		s.unlock()
 		if failure != nil {
@@ -450,7 +446,7 @@ func (s *Session) newPlace(ctx context.Context, c *claim) (*place, error) {
 		case failure == nil:
 		case s.clientClosed():
 			return nil, errClientClosed
-		case refused(failure):
+		case attempt.Refused(failure):
 			return nil, failure
 		}
 	}
@@ -472,17 +468,17 @@ func (s *Session) grantLease(g *grant) {
 	defer g.cancel()
 	err := s.newLease(g.ctx)
 	if err != nil && g.ctx.Err() != nil {
-		err = errNoAnswer // for one who comes just now
+		err = attempt.ErrNoAnswer // for one who comes just now
 	}
 	if err != nil {
 		s.mu.Lock()
 		g.err = err
 		s.unlock()
-		if !refused(err) && !s.clientClosed() {
-			_ = s.grantRetry.wait(s.ctx, s) // the callers see s.ctx's end themselves
+		if !attempt.Refused(err) && !s.clientClosed() {
+			_ = s.grantRetry.Wait(s.ctx, s.calls) // the callers see s.ctx's end themselves
 		}
 	} else {
-		s.grantRetry = backoff{}
+		s.grantRetry.Reset()
 	}
 	s.mu.Lock()
 	defer s.unlock()
@@ -505,7 +501,7 @@ func (s *Session) newLease(ctx context.Context) error {
 		started time.Time
 	}
 	// Of several answers the first counts. The other leases have no keys, and expire.
-	g, _, err := attempt(ctx, s, &s.grantRetry, s.rpcTimeout(), func(ctx context.Context) (granted, error) {
+	g, _, err := attempt.Do(ctx, s.calls, &s.grantRetry, s.calls.Timeout(), func(ctx context.Context) (granted, error) {
 		started, sent := time.Now(), s.era.Load()
 		resp, err := s.client.Grant(ctx, int64(s.cfg.ttl/time.Second))
 		if err == nil {
@@ -749,7 +745,7 @@ func (l *lease) keep(granted time.Time) {
 			}
 			attempts := 1
 			if troubled {
-				if l.s.several() {
+				if l.s.calls.Several() {
 					attempts = 2
 				}
 				l.risk()
@@ -764,7 +760,7 @@ func (l *lease) keep(granted time.Time) {
 		case r := <-results:
 			if r.err != nil {
 				l.renewalFailed(r.err)
-				next.Reset(jitter(l.plan.again()))
+				next.Reset(attempt.Jitter(l.plan.again()))
 			} else if r.started.Equal(lastStarted) {
 				troubled = false
 				rtt := time.Since(r.started)
@@ -833,24 +829,24 @@ func (l *lease) verdict() verdict {
 func (l *lease) renew(ctx context.Context, started time.Time, results chan<- renewal) {
 	s := l.s
 	// Bounded, since clientv3 tries again for ever while etcd is unavailable.
-	attempt, cancel := context.WithTimeout(ctx, min(l.ttl/4*3, l.plan.span))
+	bounded, cancel := context.WithTimeout(ctx, min(l.ttl/4*3, l.plan.span))
 	defer cancel()
-	unreachable := s.cancelWhenUnreachable(attempt, cancel)
+	unreachable := s.calls.CancelWhenUnreachable(bounded, cancel)
 	s.mu.Lock()
 	sent := l.sendsLocked(started)
 	s.unlock()
-	resp, err := s.keepAlive(attempt, l.id)
-	if err != nil && (refused(err) || errors.Is(err, errUnreachable)) {
+	resp, err := s.keepAlive(bounded, l.id)
+	if err != nil && (attempt.Refused(err) || errors.Is(err, attempt.ErrUnreachable)) {
 		s.mu.Lock()
 		l.forgetLocked(func(t *try) bool { return t == sent }) // it was not carried out, or not even sent
 		s.unlock()
 	}
 	cancel()
 	if cut := <-unreachable; err != nil && cut {
-		err = errUnreachable
+		err = attempt.ErrUnreachable
 	}
 	if err == nil {
-		s.link.alive()
+		s.calls.Alive()
 		if l.answered(sent, resp) {
 			err = l.confirm(ctx, sent)
 		}
@@ -875,9 +871,9 @@ func (l *lease) renewalFailed(err error) {
 	s.mu.Lock()
 	defer s.unlock()
 	switch {
-	case answered(err, textLeaseNotFound):
+	case attempt.Is(err, rpctypes.ErrLeaseNotFound):
 		l.endLocked(because(ErrLeaseRevoked, err))
-	case refused(err):
+	case attempt.Refused(err):
 		l.refusal = err
 	}
 	s.log(slog.LevelWarn, "lease not renewed", "lease", l.hex(), "error", err,
@@ -942,10 +938,10 @@ func (l *lease) lookDue(last time.Time) bool {
 // for, the late copy of a request, is read and then deleted by its create revision.
 func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 	s := l.s
-	if s.disconnected() {
+	if s.calls.Disconnected() {
 		return true // clientv3 would try many times a second
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.rpcTimeout())
+	ctx, cancel := context.WithTimeout(ctx, s.calls.Timeout())
 	defer cancel()
 	s.mu.Lock()
 	suspicious := l.suspect
@@ -1106,12 +1102,12 @@ func (s *Session) readKeys(ctx context.Context, keys []string, by reader, got fu
 			got(from, read)
 			from += len(part)
 			size = min(2*size, most)
-		case len(part) > 1 && answered(err, textTooManyOps):
+		case len(part) > 1 && attempt.Is(err, rpctypes.ErrTooManyOps):
 			most = s.opsAllowed(len(part) / 2)
 			size = most
-		case len(part) > 1 && answered(err, textPermissionDenied):
+		case len(part) > 1 && attempt.Is(err, rpctypes.ErrPermissionDenied):
 			size = len(part) / 2
-		case answered(err, textPermissionDenied) && unreadable < maxUnreadable:
+		case attempt.Is(err, rpctypes.ErrPermissionDenied) && unreadable < maxUnreadable:
 			unreadable++
 			refusal = err
 			s.tellUnreadable(part[0], err)
@@ -1179,18 +1175,18 @@ func (l *lease) revoke() {
 		return s.client.Revoke(ctx, l.id)
 	}
 	expired := time.Now().Add(l.ttl).Add(l.ttl)
-	retry := backoff{eager: true}
+	retry := attempt.Backoff{Eager: true}
 	var err error
 	for {
-		_, _, err = attempt(s.ctx, s, &retry, s.rpcTimeout(), revoke)
-		if err == nil || answered(err, textLeaseNotFound) || refused(err) || s.clientClosed() || time.Now().After(expired) {
+		_, _, err = attempt.Do(s.ctx, s.calls, &retry, s.calls.Timeout(), revoke)
+		if err == nil || attempt.Is(err, rpctypes.ErrLeaseNotFound) || attempt.Refused(err) || s.clientClosed() || time.Now().After(expired) {
 			break
 		}
-		if retry.wait(s.ctx, s) != nil {
+		if retry.Wait(s.ctx, s.calls) != nil {
 			break
 		}
 	}
-	if err == nil || answered(err, textLeaseNotFound) {
+	if err == nil || attempt.Is(err, rpctypes.ErrLeaseNotFound) {
 		s.log(slog.LevelDebug, "lease given back", "lease", l.hex())
 		err = l.removeRest(time.Now().Add(l.ttl))
 	} else {
@@ -1253,15 +1249,31 @@ func (l *lease) removeRest(until time.Time) error {
 	return err
 }
 
+// keepAlive renews a lease once. It sends nothing while there is no connection.
+func (s *Session) keepAlive(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
+	if s.calls.Disconnected() {
+		return nil, attempt.ErrUnreachable
+	}
+	return s.client.KeepAliveOnce(ctx, id)
+}
+
+// tellUnavailable tells Trace and Logger that etcd does not answer, and for how long.
+func (s *Session) tellUnavailable(reason error, silent time.Duration) {
+	var endpoints []string
+	if s.client.ActiveConnection() != nil {
+		endpoints = s.client.Endpoints()
+	}
+	s.log(slog.LevelWarn, "etcd does not answer", "endpoints", endpoints, "error", reason, "silent", silent)
+	if t := s.cfg.trace; t != nil && t.Unavailable != nil {
+		err := &opError{text: reason.Error(), wraps: []error{ErrUnavailable, reason}}
+		s.hooks.run(func() { t.Unavailable(err, silent) })
+	}
+}
+
 // clientClosed reports whether the client was closed, after which nothing works.
 func (s *Session) clientClosed() bool {
 	ctx := s.client.Ctx()
 	return ctx != nil && ctx.Err() != nil
-}
-
-// jitter is d give or take a quarter, so that crowds do not act in step.
-func jitter(d time.Duration) time.Duration {
-	return d*3/4 + rand.N(d/2+1)
 }
 
 // log tells l, if there is one, in its turn: like a hook, a handler that blocks holds

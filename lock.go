@@ -9,6 +9,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcdlock/etcdlock/internal/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/turn"
 )
@@ -203,7 +204,7 @@ func (m *Mutex) queue(ctx context.Context, started time.Time, try bool) (h *hold
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer m.s.silence.wait(m.s)()
+	defer m.s.calls.Waits()()
 
 	c, locked, err := m.enter(cancel, started, try)
 	if err != nil {
@@ -220,7 +221,7 @@ func (m *Mutex) queue(ctx context.Context, started time.Time, try bool) (h *hold
 		case put = <-c.turn:
 		case <-ctx.Done():
 			// Whatever comes through turn after this is passed on by passLocked.
-			return nil, c.ahead, waitFailed(ctx, m.name, m.s.leave(c), m.s.unavailable(), nil)
+			return nil, c.ahead, waitFailed(ctx, m.name, m.s.leave(c), m.s.calls.Unavailable(), nil)
 		}
 	}
 	h, err = c.acquire(ctx, put, try)
@@ -264,7 +265,7 @@ func (m *Mutex) enter(cancel context.CancelCauseFunc, started time.Time, try boo
 func (c *claim) acquire(ctx context.Context, put *place, try bool) (*hold, error) {
 	m, s := c.m, c.m.s
 	p := put
-	var anew backoff
+	var anew attempt.Backoff
 	for {
 		var err error
 		var taken []line.Entry
@@ -299,12 +300,12 @@ func (c *claim) acquire(ctx context.Context, put *place, try bool) (*hold, error
 			}
 		}
 
-		away := s.unavailable()
+		away := s.calls.Unavailable()
 		var removed <-chan struct{}
 		if p != nil {
 			removed = p.abandon(false)
 		}
-		if err == errQueueAnew && anew.wait(ctx, s) == nil || err == errTaken && s.awaitRemoval(ctx, taken[0]) {
+		if err == errQueueAnew && anew.Wait(ctx, s.calls) == nil || err == errTaken && s.awaitRemoval(ctx, taken[0]) {
 			p = nil
 			continue
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcdlock/etcdlock/internal/attempt"
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
@@ -90,7 +91,7 @@ func TestACrowdOfSessionsGetsThroughASlowEtcd(t *testing.T) {
 					}
 					s, err := NewSession(client, WithOwner(fmt.Sprint(i)))
 					require.NoError(t, err)
-					s.several = func() bool { return world.several }
+					s.calls.Several = func() bool { return world.several }
 					clients[i%world.clients] = s
 					ss = append(ss, s)
 					mu, err := s.Mutex("n")
@@ -144,10 +145,10 @@ func TestAFrozenEtcdIsAskedOnceByEachCall(t *testing.T) {
 			require.NoError(t, err)
 			all.Go(func() { require.NoError(t, mu.Lock(context.Background())) })
 		}
-		time.Sleep(patience*s.rpcTimeout() - time.Second) // within the first attempt of each
+		time.Sleep(attempt.Patience*s.calls.Timeout() - time.Second) // within the first attempt of each
 		sent := len(etcd.Calls(fake.Txn)) - before
 		t.Logf("%d requests for %d calls", sent, names)
-		require.LessOrEqual(t, sent, names+2*manyRepeats)
+		require.LessOrEqual(t, sent, names+2*attempt.ManyRepeats)
 		etcd.Thaw()
 		all.Wait()
 		require.NoError(t, s.Close(context.Background()))
@@ -186,7 +187,7 @@ func TestAFrozenEndpointOfThreeIsOvercomeHoweverManyAsk(t *testing.T) {
 		}
 		all.Wait()
 		t.Logf("%d calls, the slowest took %v", 2*names*rounds, time.Duration(most.Load()))
-		require.Less(t, time.Duration(most.Load()), patience*s.rpcTimeout())
+		require.Less(t, time.Duration(most.Load()), attempt.Patience*s.calls.Timeout())
 		etcd.Intercept(nil)
 		require.NoError(t, s.Close(context.Background()))
 		time.Sleep(time.Hour)

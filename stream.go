@@ -10,8 +10,11 @@ import (
 	"time"
 	"weak"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
+
+	"github.com/etcdlock/etcdlock/internal/attempt"
 )
 
 const (
@@ -87,6 +90,15 @@ func forgetStream(of weak.Pointer[clientv3.Client]) {
 	delete(streams.of, of)
 }
 
+// tokenRefusals are the answers to a watch when the token of its stream has expired, is older
+// than a change of users, or was not there yet. Before 3.4.22 and 3.5.6 etcd said in each case
+// that permission is denied.
+var tokenRefusals = []error{
+	rpctypes.ErrInvalidAuthToken,
+	rpctypes.ErrAuthOldRevision,
+	rpctypes.ErrUserEmpty,
+}
+
 // context returns ctx for a watch on the stream, and the name of that.
 func (s *stream) context(ctx context.Context) (context.Context, int64) {
 	s.mu.Lock()
@@ -110,9 +122,9 @@ func (s *stream) fails(name int64, why error) {
 	defer s.mu.Unlock()
 	rest := streamRest
 	switch {
-	case answered(why, textPermissionDenied):
+	case attempt.Is(why, rpctypes.ErrPermissionDenied):
 		rest = deniedRest
-	case !slices.ContainsFunc(tokenRefusals, func(text string) bool { return answered(why, text) }):
+	case !slices.ContainsFunc(tokenRefusals, func(e error) bool { return attempt.Is(why, e) }):
 		return
 	}
 	if name == s.name && time.Since(s.since) >= rest {
@@ -159,21 +171,21 @@ func (s *stream) renewLocked() {
 // watch begins a watch of what will happen. It returns when etcd has answered; if that takes
 // too long, with a channel that is closed, and the next one may take longer, by broken. stop
 // ends the watch, on is the name of its stream.
-func (s *Session) watch(ctx context.Context, broken *backoff, key string, opts ...clientv3.OpOption) (
+func (s *Session) watch(ctx context.Context, broken *attempt.Backoff, key string, opts ...clientv3.OpOption) (
 	events clientv3.WatchChan, on int64, stop context.CancelFunc,
 ) {
 	watching, on := s.stream.context(clientv3.WithRequireLeader(ctx))
 	watching, stop = context.WithCancel(watching)
-	started, unanswered := time.Now(), broken.unanswered
+	started, before := time.Now(), *broken
 	const opening, open, given = 0, 1, 2
 	var state atomic.Int32
 	var look func()
 	look = func() { // what answers take may have become less since
-		left := s.watchTimeout(unanswered) - time.Since(started)
+		left := s.calls.WatchTimeout(before) - time.Since(started)
 		switch {
 		case state.Load() != opening:
 		case left > 0:
-			time.AfterFunc(min(left, readTimeout), look)
+			time.AfterFunc(min(left, attempt.ReadTimeout), look)
 		case state.CompareAndSwap(opening, given):
 			stop() // while it is not there, nobody looks
 		}
@@ -181,7 +193,7 @@ func (s *Session) watch(ctx context.Context, broken *backoff, key string, opts .
 	look()
 	events = s.client.Watch(watching, key, append(opts, clientv3.WithCreatedNotify())...)
 	if !state.CompareAndSwap(opening, open) {
-		broken.unanswered++
+		broken.Unanswered()
 		if s.stream.isSilent(on, started) {
 			// The others on it hear nothing either. (It makes one watch at a time, so many
 			// that are begun at once take long. Then it is not silent.)

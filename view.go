@@ -8,6 +8,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcdlock/etcdlock/internal/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
@@ -85,10 +86,10 @@ func (s *Session) dropView(l *localLine) {
 // view for a while, when etcd refuses, and with the Session.
 func (v *view) run() {
 	defer v.cancel()
-	var broken backoff
+	var broken attempt.Backoff
 	for {
 		v.follow(&broken)
-		if !v.goOn() || broken.wait(v.ctx, v.s) != nil {
+		if !v.goOn() || broken.Wait(v.ctx, v.s.calls) != nil {
 			break
 		}
 		v.readLine() // whoever waits need not wait for the watch
@@ -99,11 +100,11 @@ func (v *view) run() {
 }
 
 // follow watches the line until the watch ends, or is to be made anew.
-func (v *view) follow(broken *backoff) {
+func (v *view) follow(broken *attempt.Backoff) {
 	events, on, stop := v.s.watch(v.ctx, broken, line.Prefix(v.local.name), clientv3.WithPrefix())
 	defer stop()
 	defer v.unwatched()
-	tick := time.NewTimer(jitter(recheckEvery))
+	tick := time.NewTimer(attempt.Jitter(recheckEvery))
 	defer tick.Stop()
 	known := false // what was before the watch
 	for {
@@ -119,7 +120,7 @@ func (v *view) follow(broken *backoff) {
 				if !v.readLine() || v.s.elsewhere(resp.Header) {
 					return
 				}
-				*broken = backoff{}
+				broken.Reset()
 				v.watched()
 			case v.s.elsewhere(resp.Header):
 				return // run reads which cluster counts
@@ -131,7 +132,7 @@ func (v *view) follow(broken *backoff) {
 			if !v.recheck() {
 				return
 			}
-			tick.Reset(jitter(recheckEvery))
+			tick.Reset(attempt.Jitter(recheckEvery))
 		case <-v.again:
 			return
 		}
@@ -226,7 +227,7 @@ func (v *view) readLine() bool {
 	v.s.mu.Lock()
 	defer v.s.unlock()
 	if err != nil {
-		if refused(err) || err == errClientClosed {
+		if attempt.Refused(err) || err == errClientClosed {
 			v.over = err
 			v.endLocked() // it tells whoever waits by it now, and nobody who comes later
 		}

@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcdlock/etcdlock/internal/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
@@ -156,7 +158,7 @@ type commit struct {
 // commit is one of a call's attempts at a transaction that writes. It may be sent several
 // times: each transaction here may be carried out any number of times. If there is no Else, a
 // repeat has again in its place, which tells whether the first one was carried out.
-func (s *Session) commit(ctx context.Context, retry *backoff, ifs []clientv3.Cmp, then, otherwise []clientv3.Op, again clientv3.Op) commit {
+func (s *Session) commit(ctx context.Context, retry *attempt.Backoff, ifs []clientv3.Cmp, then, otherwise []clientv3.Op, again clientv3.Op) commit {
 	var calls atomic.Int32
 	txn := func(ctx context.Context) (commit, error) {
 		call := &callContext{Context: ctx}
@@ -168,7 +170,7 @@ func (s *Session) commit(ctx context.Context, retry *backoff, ifs []clientv3.Cmp
 		return commit{resp: resp, repeated: call.asked.Load()}, err
 	}
 	sent := s.era.Load()
-	c, several, err := attempt(ctx, s, retry, s.rpcTimeout(), txn)
+	c, several, err := attempt.Do(ctx, s.calls, retry, s.calls.Timeout(), txn)
 	c.era, c.err = sent, err
 	c.repeated = c.repeated || several
 	return c
@@ -183,7 +185,7 @@ func (s *Session) commit(ctx context.Context, retry *backoff, ifs []clientv3.Cmp
 func (p *place) queue(ctx context.Context, c *claim) error {
 	absent := clientv3.Compare(clientv3.CreateRevision(p.key), "=", 0)
 	var otherwise []clientv3.Op // it costs time, and the key is hardly ever there at first
-	var retry backoff
+	var retry attempt.Backoff
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -214,7 +216,7 @@ func (p *place) queue(ctx context.Context, c *claim) error {
 func (p *place) tryQueue(ctx context.Context, c *claim) ([]line.Entry, error) {
 	absent := clientv3.Compare(clientv3.CreateRevision(p.key), "=", 0)
 	alone := clientv3.Compare(clientv3.CreateRevision(p.prefix()), "=", 0).WithPrefix()
-	var retry backoff
+	var retry attempt.Backoff
 	for {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -252,14 +254,14 @@ func (p *place) putKey() clientv3.Op {
 }
 
 // put is one attempt to put the key if all of ifs hold, and to read the line then.
-func (p *place) put(ctx context.Context, retry *backoff, ifs []clientv3.Cmp, otherwise []clientv3.Op) commit {
+func (p *place) put(ctx context.Context, retry *attempt.Backoff, ifs []clientv3.Cmp, otherwise []clientv3.Op) commit {
 	done := p.s.commit(ctx, retry, ifs, []clientv3.Op{p.putKey(), p.readLine()}, otherwise, p.readLine())
 	p.s.mu.Lock()
 	defer p.s.unlock()
 	if done.err == nil && done.resp.Succeeded {
 		p.sent = true
 	}
-	if done.repeated || done.err != nil && !notApplied(done.err) {
+	if done.repeated || done.err != nil && !attempt.NotApplied(done.err) {
 		// A copy may come late, and apply as long as the lease lives.
 		p.sent, p.doubt = true, true
 		p.lease.retireLocked(errLeaseDoubtful)
@@ -269,22 +271,22 @@ func (p *place) put(ctx context.Context, retry *backoff, ifs []clientv3.Cmp, oth
 
 // again decides what follows on an error of put: it returns nil after a pause if
 // the put is to be repeated.
-func (p *place) again(ctx context.Context, c *claim, err error, retry *backoff) error {
+func (p *place) again(ctx context.Context, c *claim, err error, retry *attempt.Backoff) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case answered(err, textLeaseNotFound):
+	case attempt.Is(err, rpctypes.ErrLeaseNotFound):
 		p.s.mu.Lock()
 		p.lease.endLocked(because(ErrLeaseRevoked, err))
 		p.s.unlock()
 		return errQueueAnew
-	case refused(err):
+	case attempt.Refused(err):
 		return err
 	case p.s.clientClosed():
 		return errClientClosed
 	}
 	c.lastErr = err
-	if err := retry.wait(ctx, p.s); err != nil {
+	if err := retry.Wait(ctx, p.s.calls); err != nil {
 		return err
 	}
 	if p.lease.isDead() {
@@ -328,12 +330,12 @@ func (p *place) adopt(done commit) (contenders line.Line, queued bool, err error
 // own; behind many by a watch of one key.
 func (p *place) wait(ctx context.Context, c *claim) error {
 	p.listen()
-	var broken, anew backoff
+	var broken, anew attempt.Backoff
 	for {
 		var err error
 		switch ahead, stale := p.rivals(); {
 		case stale:
-			if err = anew.wait(ctx, p.s); err == nil {
+			if err = anew.Wait(ctx, p.s.calls); err == nil {
 				err = p.look(ctx, c, 0)
 			}
 		case len(ahead) == 0:
@@ -364,10 +366,10 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 //
 // An event that never comes, from a member that is frozen for instance, is made up
 // for by a slow re-check.
-func (p *place) waitBehind(ctx context.Context, c *claim, before line.Entry, broken *backoff) error {
+func (p *place) waitBehind(ctx context.Context, c *claim, before line.Entry, broken *attempt.Backoff) error {
 	events, on, stop := p.s.watch(ctx, broken, before.Key, clientv3.WithFilterPut())
 	defer stop()
-	recheck, checked := time.NewTimer(jitter(recheckEvery)), time.Now()
+	recheck, checked := time.NewTimer(attempt.Jitter(recheckEvery)), time.Now()
 	defer recheck.Stop()
 	for {
 		check := false
@@ -377,13 +379,13 @@ func (p *place) waitBehind(ctx context.Context, c *claim, before line.Entry, bro
 			case !open || resp.Err() != nil || p.s.elsewhere(resp.Header):
 				// No leader, compacted, cut off, refused: read the line, watch anew.
 				p.s.stream.fails(on, resp.Err())
-				if err := broken.wait(ctx, p.s); err != nil {
+				if err := broken.Wait(ctx, p.s.calls); err != nil {
 					return err
 				}
 				return p.look(ctx, c, 0)
 			case resp.Created:
 				p.s.stream.tells(on)
-				*broken = backoff{}
+				broken.Reset()
 				check = true
 			default:
 				p.s.stream.tells(on)
@@ -392,8 +394,8 @@ func (p *place) waitBehind(ctx context.Context, c *claim, before line.Entry, bro
 				}
 			}
 		case <-recheck.C:
-			recheck.Reset(jitter(recheckEvery))
-			pause := p.s.link.seldom(recheckEvery)
+			recheck.Reset(attempt.Jitter(recheckEvery))
+			pause := p.s.calls.Seldom(recheckEvery)
 			check = pause == recheckEvery || time.Since(checked) >= pause
 		case <-p.news:
 			if p.isGone() {
@@ -486,7 +488,7 @@ func (p *place) look(ctx context.Context, c *claim, at int64) error {
 	if at != 0 {
 		// What was at a revision does not change, so no quorum is needed. The
 		// member may not be there yet, or have compacted it away.
-		resp, _, err = attempt(ctx, p.s, &backoff{}, readTimeout, func(ctx context.Context) (*clientv3.GetResponse, error) {
+		resp, _, err = attempt.Do(ctx, p.s.calls, &attempt.Backoff{}, attempt.ReadTimeout, func(ctx context.Context) (*clientv3.GetResponse, error) {
 			return p.s.client.Get(ctx, p.prefix(), append(upToOwn, clientv3.WithRev(at), clientv3.WithSerializable())...)
 		})
 		if err == nil {
@@ -513,15 +515,15 @@ func (p *place) look(ctx context.Context, c *claim, at int64) error {
 // read calls get until it is answered, etcd refuses, or ctx ends. After each other
 // error it asks failed whether to go on.
 func read[R any](ctx context.Context, s *Session, get func(context.Context) (R, error), failed func(error) error) (R, error) {
-	var retry backoff
+	var retry attempt.Backoff
 	for {
-		resp, _, err := attempt(ctx, s, &retry, readTimeout, get)
+		resp, _, err := attempt.Do(ctx, s.calls, &retry, attempt.ReadTimeout, get)
 		switch {
 		case err == nil:
 			return resp, nil
 		case ctx.Err() != nil:
 			return resp, context.Cause(ctx)
-		case refused(err):
+		case attempt.Refused(err):
 			return resp, err
 		case s.clientClosed():
 			return resp, errClientClosed
@@ -529,8 +531,8 @@ func read[R any](ctx context.Context, s *Session, get func(context.Context) (R, 
 		if err := failed(err); err != nil {
 			return resp, err
 		}
-		retry.unanswered = max(retry.unanswered, 1) // another member may know more
-		if err := retry.wait(ctx, s); err != nil {
+		retry.Double() // another member may know more
+		if err := retry.Wait(ctx, s.calls); err != nil {
 			return resp, err
 		}
 	}
@@ -620,7 +622,7 @@ func (p *place) release(ctx context.Context, most time.Time, next *place) (nextQ
 	bound := clientv3.Compare(clientv3.LeaseValue(p.key), "=", p.lease.id)
 	var otherwise []clientv3.Op // it costs time, and the key hardly ever fails to be there
 	copies, missed := false, false
-	var retry backoff
+	var retry attempt.Backoff
 	for {
 		ifs, then := []clientv3.Cmp{p.exists(), bound}, []clientv3.Op{del}
 		together := next != nil
@@ -675,9 +677,9 @@ func (p *place) release(ctx context.Context, most time.Time, next *place) (nextQ
 			p.abandon(false)
 			return false, &LostError{Name: p.m.name, Token: p.rev, Reason: errKeyTaken}
 		}
-		copies = copies || !notApplied(err)
-		if !refused(err) && ctx.Err() == nil && !s.clientClosed() && p.certain(most) {
-			if together || retry.wait(ctx, s) == nil {
+		copies = copies || !attempt.NotApplied(err)
+		if !attempt.Refused(err) && ctx.Err() == nil && !s.clientClosed() && p.certain(most) {
+			if together || retry.Wait(ctx, s.calls) == nil {
 				continue
 			}
 		}
@@ -706,8 +708,8 @@ func (s *Session) settle(next *place, done commit) bool {
 	if done.err != nil {
 		s.mu.Lock()
 		defer s.unlock()
-		next.sent = next.sent || done.repeated || !notApplied(done.err)
-		if answered(done.err, textLeaseNotFound) {
+		next.sent = next.sent || done.repeated || !attempt.NotApplied(done.err)
+		if attempt.Is(done.err, rpctypes.ErrLeaseNotFound) {
 			next.lease.endLocked(because(ErrLeaseRevoked, done.err))
 		}
 		return false
@@ -817,7 +819,7 @@ func (p *place) remove() {
 		}
 	}
 	warned := false
-	var retry backoff
+	var retry attempt.Backoff
 	for {
 		ifs, then, otherwise := []clientv3.Cmp{p.exists()}, []clientv3.Op{del, read}, []clientv3.Op{read}
 		if p.rev == 0 {
@@ -844,8 +846,8 @@ func (p *place) remove() {
 			s.unlock()
 			p.m.log(slog.LevelWarn, "key not removed yet", "key", p.key, "error", err)
 		}
-		if !refused(err) && !s.clientClosed() {
-			if retry.wait(ctx, s) == nil {
+		if !attempt.Refused(err) && !s.clientClosed() {
+			if retry.Wait(ctx, s.calls) == nil {
 				continue
 			}
 			if ctx != s.ctx && p.outlivesLease() {

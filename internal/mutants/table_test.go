@@ -213,7 +213,7 @@ var mutants = []mutant{
 		edits: []edit{
 			{"watch.go", `		copies = copies || done.repeated
 `, ``},
-			{"watch.go", `		copies = copies || !notApplied(err)
+			{"watch.go", `		copies = copies || !attempt.NotApplied(err)
 `, ``},
 		},
 		killers: []killer{simulation(250), named("TestRandomSchedules")},
@@ -320,7 +320,7 @@ var mutants = []mutant{
 		why:  "The owner will unlock, it is the same process. When, nobody knows (rule 10).",
 		edits: []edit{{"lock.go", `		case <-ctx.Done():
 			// Whatever comes through turn after this is passed on by passLocked.
-			return nil, c.ahead, waitFailed(ctx, m.name, m.s.leave(c), m.s.unavailable(), nil)
+			return nil, c.ahead, waitFailed(ctx, m.name, m.s.leave(c), m.s.calls.Unavailable(), nil)
 		}
 `, `		}
 `}},
@@ -330,12 +330,12 @@ var mutants = []mutant{
 		name: "a watch without the slow re-check",
 		why:  "A watch delivers every event or ends with an error. On a member that is frozen it does neither (rule 12).",
 		edits: []edit{
-			{"view.go", `	tick := time.NewTimer(jitter(recheckEvery))
-`, `	tick := time.NewTimer(jitter(recheckEvery))
+			{"view.go", `	tick := time.NewTimer(attempt.Jitter(recheckEvery))
+`, `	tick := time.NewTimer(attempt.Jitter(recheckEvery))
 	tick.Stop()
 `},
-			{"watch.go", `	recheck, checked := time.NewTimer(jitter(recheckEvery)), time.Now()
-`, `	recheck, checked := time.NewTimer(jitter(recheckEvery)), time.Now()
+			{"watch.go", `	recheck, checked := time.NewTimer(attempt.Jitter(recheckEvery)), time.Now()
+`, `	recheck, checked := time.NewTimer(attempt.Jitter(recheckEvery)), time.Now()
 	recheck.Stop()
 `},
 		},
@@ -464,7 +464,7 @@ var mutants = []mutant{
 	{
 		name: "a watch may take as long as answers took when it was begun",
 		why:  "The time is known then. If its member is dead, and etcd has become fast meanwhile, nobody looks for that long.",
-		edits: []edit{{"stream.go", `			time.AfterFunc(min(left, readTimeout), look)
+		edits: []edit{{"stream.go", `			time.AfterFunc(min(left, attempt.ReadTimeout), look)
 `, `			time.AfterFunc(left, look)
 `}},
 		killers: []killer{named("TestAWatchThatWasBegunWhileEtcdWasSlowIsGivenUpSoon")},
@@ -487,11 +487,11 @@ var mutants = []mutant{
 		name: "a watch that ends is the end of the wait",
 		why:  "What Lock builds on is gone, and the caller may call it again. The watch ends whenever a member restarts (rule 12).",
 		edits: []edit{
-			{"watch.go", `				if err := broken.wait(ctx, p.s); err != nil {
+			{"watch.go", `				if err := broken.Wait(ctx, p.s.calls); err != nil {
 					return err
 				}
-`, `				if err := broken.wait(ctx, p.s); err == nil {
-					return errNoAnswer
+`, `				if err := broken.Wait(ctx, p.s.calls); err == nil {
+					return attempt.ErrNoAnswer
 				}
 `},
 			{"view.go", `		case resp, open := <-events:
@@ -501,7 +501,7 @@ var mutants = []mutant{
 			switch {
 			case !open || resp.Err() != nil:
 				v.s.mu.Lock()
-				v.over = errNoAnswer
+				v.over = attempt.ErrNoAnswer
 				v.s.unlock()
 `},
 		},
@@ -592,21 +592,21 @@ var mutants = []mutant{
 	{
 		name: "an attempt gives up as soon as it repeats",
 		why:  "Two seconds without an answer are long. But etcd works through the request all the same, and then through the next one, which is given up as well (rule 25).",
-		edits: []edit{{"attempt.go", `	patience = 5
-`, `	patience = 1
+		edits: []edit{{"internal/attempt/attempt.go", `const Patience = 5
+`, `const Patience = 1
 `}},
 		killers: []killer{named("TestACrowdOfSessionsGetsThroughASlowEtcd")},
 	},
 	{
 		name:    "repeats have no credit",
 		why:     "The answer may have got lost, and a repeat brings it. Where nothing is lost it is one more request for an etcd that is slow (rule 25).",
-		edits:   []edit{{"attempt.go", `granted < n && l.spent+1 <= float64(credit+l.worth)`, `granted < n`}},
+		edits:   []edit{{"internal/attempt/budget.go", `granted < n && b.spent+1 <= float64(credit+b.worth)`, `granted < n`}},
 		killers: []killer{named("TestAFrozenEtcdIsAskedOnceByEachCall")},
 	},
 	{
 		name:    "each wait asks for a connection",
 		why:     "The sooner the better, and it asks twice a second only. So do the others (rule 25).",
-		edits:   []edit{{"attempt.go", `	due := time.Since(l.asked) >= reconnectEvery`, `	due := l != nil`}},
+		edits:   []edit{{"internal/attempt/link.go", `	due := time.Since(l.asked) >= reconnectEvery`, `	due := l != nil`}},
 		killers: []killer{named("TestACrowdThatWaitsForEtcdConnectsAFewTimesASecond")},
 	},
 

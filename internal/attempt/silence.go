@@ -1,15 +1,14 @@
-package etcdlock
+package attempt
 
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync"
 	"time"
 )
 
 const (
-	// tellEvery is how often a Session tells that etcd does not answer.
+	// tellEvery is how often a Caller tells that etcd does not answer.
 	tellEvery = 10 * time.Second
 
 	// lateAnswer is how long an attempt must have gone without an answer for a wait that ends
@@ -21,7 +20,7 @@ const (
 	forgetSilence = time.Second
 )
 
-// A silence is what a Session knows of an etcd that does not answer. It is told once for all
+// A silence is what a Caller knows of an etcd that does not answer. It is told once for all
 // that wait: by a timer that runs while somebody does.
 //
 // Renewals do not count. A member may answer them, and nothing else.
@@ -37,7 +36,7 @@ type silence struct {
 }
 
 // ask notes that an attempt begins.
-func (q *silence) ask(s *Session) {
+func (q *silence) ask(c *Caller) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
@@ -45,7 +44,7 @@ func (q *silence) ask(s *Session) {
 		q.since, q.reason, q.told = now, nil, time.Time{}
 	}
 	q.asking++
-	q.tickLocked(s)
+	q.tickLocked(c)
 }
 
 // heard notes what became of an attempt.
@@ -55,8 +54,8 @@ func (q *silence) heard(err error) {
 	q.asking--
 	q.last = time.Now()
 	switch {
-	case absent(err):
-		if err != errNoAnswer {
+	case Absent(err):
+		if err != ErrNoAnswer {
 			q.reason = err
 		}
 	case !endedByContext(err): // an answer, whatever it says
@@ -79,12 +78,13 @@ func (q *silence) currentLocked(now time.Time) bool {
 	return !q.since.IsZero() && (q.asking > 0 || now.Sub(q.last) < forgetSilence)
 }
 
-// wait counts a call that waits, until the function that it returns is called.
-func (q *silence) wait(s *Session) (done func()) {
+// Waits counts a call of the user's that waits, until the function that it returns is called.
+func (c *Caller) Waits() (done func()) {
+	q := &c.silence
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.waits++
-	q.tickLocked(s)
+	q.tickLocked(c)
 	return func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
@@ -93,39 +93,39 @@ func (q *silence) wait(s *Session) (done func()) {
 }
 
 // tickLocked has the timer run while somebody waits and an attempt is under way.
-func (q *silence) tickLocked(s *Session) {
+func (q *silence) tickLocked(c *Caller) {
 	if q.ticking || q.waits == 0 || q.asking == 0 {
 		return
 	}
 	q.ticking = true
-	time.AfterFunc(s.rpcTimeout(), func() { q.tick(s) })
+	time.AfterFunc(c.timeout, func() { q.tick(c) })
 }
 
 // tick tells of the silence when it is time to.
-func (q *silence) tick(s *Session) {
+func (q *silence) tick(c *Caller) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
 	q.ticking = false
-	if q.waits == 0 || !q.currentLocked(now) || s.ctx.Err() != nil {
+	if q.waits == 0 || !q.currentLocked(now) || c.ctx.Err() != nil {
 		return // the next attempt begins it again
 	}
-	due := q.since.Add(s.rpcTimeout())
+	due := q.since.Add(c.timeout)
 	if !q.told.IsZero() {
 		due = q.told.Add(tellEvery)
 	}
 	if !now.Before(due) {
 		q.told, due = now, now.Add(tellEvery)
 		since := q.since
-		s.spawn(func() { s.tellUnavailable(since) })
+		c.spawn(func() { c.tellSilence(since) })
 	}
 	q.ticking = true
-	time.AfterFunc(due.Sub(now), func() { q.tick(s) })
+	time.AfterFunc(due.Sub(now), func() { q.tick(c) })
 }
 
-// unavailable returns why etcd does not answer, nil if it does as far as is known.
-func (s *Session) unavailable() error {
-	q := &s.silence
+// Unavailable returns why etcd does not answer, nil if it does as far as is known.
+func (c *Caller) Unavailable() error {
+	q := &c.silence
 	q.mu.Lock()
 	now := time.Now()
 	silent, reason := q.currentLocked(now), q.reason
@@ -134,33 +134,21 @@ func (s *Session) unavailable() error {
 	switch {
 	case !silent:
 		return nil
-	case s.disconnected():
-		return s.whyDisconnected(s.ctx)
+	case c.Disconnected():
+		return c.whyDisconnected(c.ctx)
 	case reason != nil:
 		return reason
-	case late && s.unconnected():
-		return errUnreachable
+	case late && c.unconnected():
+		return ErrUnreachable
 	case late:
-		return errNoAnswer
+		return ErrNoAnswer
 	}
 	return nil
 }
 
-// tellUnavailable tells Trace and Logger that etcd has not answered since a time, for as long
-// as it does not.
-func (s *Session) tellUnavailable(since time.Time) {
-	reason := s.unavailable()
-	if reason == nil {
-		return // it has answered just now
-	}
-	silent := time.Since(since)
-	var endpoints []string
-	if s.client.ActiveConnection() != nil {
-		endpoints = s.client.Endpoints()
-	}
-	s.log(slog.LevelWarn, "etcd does not answer", "endpoints", endpoints, "error", reason, "silent", silent)
-	if t := s.cfg.trace; t != nil && t.Unavailable != nil {
-		err := &opError{text: reason.Error(), wraps: []error{ErrUnavailable, reason}}
-		s.hooks.run(func() { t.Unavailable(err, silent) })
+// tellSilence tells that etcd has not answered since a time, for as long as it does not.
+func (c *Caller) tellSilence(since time.Time) {
+	if reason := c.Unavailable(); reason != nil { // else it has answered just now
+		c.tell(reason, time.Since(since))
 	}
 }

@@ -1,0 +1,276 @@
+// Package attempt asks etcd, so that whoever asks gets an answer if there is one, and etcd is not
+// asked more the slower it is. An attempt is bounded, and repeated within a budget that all
+// callers of a client share; a backoff spaces the attempts of a call; errors fall into a few
+// classes. A silence of etcd's is told once for all that wait.
+package attempt
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Patience is how many times its timeout an attempt waits in all: 10 s for a TTL of 6 s and more.
+// etcd works through a request that nobody waits for any more all the same, so that giving up
+// and asking again makes a slow etcd slower.
+const Patience = 5
+
+// A Caller makes the attempts of one Session.
+type Caller struct {
+	// Several reports whether the client has more than one endpoint, as far as is known.
+	Several func() bool
+
+	client  *clientv3.Client
+	ctx     context.Context
+	timeout time.Duration
+	link    *link
+	spawn   func(func())
+	tell    func(reason error, silent time.Duration)
+	silence silence
+}
+
+// NewCaller returns a Caller. Attempts end with ctx. A lease's ttl says how long one may wait.
+// It starts goroutines by spawn, and tells by tell that etcd does not answer, and for how long.
+func NewCaller(
+	ctx context.Context, client *clientv3.Client, ttl time.Duration,
+	spawn func(func()), tell func(reason error, silent time.Duration),
+) *Caller {
+	return &Caller{
+		Several: func() bool { return client.ActiveConnection() == nil || len(client.Endpoints()) > 1 },
+		client:  client,
+		ctx:     ctx,
+		timeout: min(max(ttl/3, 500*time.Millisecond), 2*time.Second),
+		link:    linkOf(client),
+		spawn:   spawn,
+		tell:    tell,
+	}
+}
+
+// Timeout is how long one attempt of a call waits before it is repeated, so that the repeat may
+// meet another endpoint. It is a fraction of the TTL, within reason.
+func (c *Caller) Timeout() time.Duration { return c.timeout }
+
+// WatchTimeout is how long the next watch may take to be there, by those before it that were
+// not. Where there is one endpoint, another watch would be no faster. Where there are several
+// it may be one of the dead that is asked, time and again: the line is read between one watch
+// and the next, and not too seldom. It may change while the watch is awaited.
+func (c *Caller) WatchTimeout(b Backoff) time.Duration {
+	if c.Several() {
+		return c.link.usual(ReadTimeout) << min(b.unanswered, 1)
+	}
+	return c.link.usual(4*ReadTimeout) << min(b.unanswered, 3)
+}
+
+// Alive notes that etcd has answered what is no attempt.
+func (c *Caller) Alive() { c.link.with(func(b *Budget, now time.Time) { b.Alive(now) }) }
+
+// Seldom is Budget.Seldom.
+func (c *Caller) Seldom(period time.Duration) (d time.Duration) {
+	c.link.with(func(b *Budget, _ time.Time) { d = b.Seldom(period) })
+	return d
+}
+
+// Do is one of a call's attempts. It calls f, and if no answer has come after first (or
+// what answers take of late, if that is more) once more, as far as the link's credit goes,
+// while the earlier call may still be answered: so an etcd that is slow is heard, and one
+// that is back is heard soon. Where there are several endpoints it then calls f twice at
+// once, so that one dead endpoint cannot meet both.
+//
+// It returns the first good answer or refusal. ErrNoAnswer says that none has come in all the
+// time that an attempt may take; ErrUnreachable that nothing was sent. several tells whether
+// f may have been carried out more than once, by this attempt.
+func Do[R any](
+	ctx context.Context, c *Caller, retry *Backoff, first time.Duration,
+	f func(context.Context) (R, error),
+) (r R, several bool, err error) {
+	c.takeOff()
+	defer c.land()
+	c.silence.ask(c)
+	defer func() { c.silence.heard(err) }()
+
+	bounded, cancel := context.WithTimeout(ctx, retry.bound(Patience*c.timeout))
+	defer cancel()
+	if err = c.connected(bounded); err == nil {
+		var repeats int
+		race := &copies[R]{
+			c: c, f: f, ctx: bounded, won: cancel, first: first, eager: retry.Eager,
+		}
+		r, repeats, err = race.run(retry.unanswered > 0)
+		several = repeats > 0
+	}
+	late := bounded.Err() == context.DeadlineExceeded // it is cancelled when a repeat was answered
+	if err != nil && !errors.Is(err, ErrUnreachable) && late && ctx.Err() == nil {
+		err = ErrNoAnswer
+	}
+	retry.note(err)
+	return r, several, err
+}
+
+// maxCopies bounds the repeats of one attempt.
+const maxCopies = 16
+
+// copies are one attempt's calls of f: the first one, and its repeats, which a timer sends.
+type copies[R any] struct {
+	// Set once, then only read.
+	c     *Caller
+	f     func(context.Context) (R, error)
+	ctx   context.Context    // of all calls
+	won   context.CancelFunc // ends them: a repeat was answered
+	first time.Duration      // the least that an answer may take
+	eager bool               // repeats need no credit, but come ever more seldom
+
+	// Guarded by mu.
+	mu      sync.Mutex
+	timer   *time.Timer
+	last    time.Time      // when the last call was sent
+	sent    int            // repeats
+	results chan result[R] // of them, nil before the first
+	over    bool           // no more are sent
+}
+
+type result[R any] struct {
+	r   R
+	err error
+}
+
+// settles reports whether an answer with err ends an attempt.
+func settles(err error) bool {
+	return err == nil || Refused(err) || Is(err, rpctypes.ErrLeaseNotFound)
+}
+
+// run calls f, and has it repeated: at once if twice is set and there are several endpoints,
+// and then by the timer. In the end the calls that are under way are dropped, with their
+// answers. It also tells how many repeats were sent.
+func (a *copies[R]) run(twice bool) (r R, repeats int, err error) {
+	a.mu.Lock()
+	a.last = time.Now()
+	a.timer = time.AfterFunc(a.first, a.repeat)
+	if twice && a.c.Several() {
+		a.sendLocked(1)
+	}
+	a.mu.Unlock()
+	defer a.end()
+
+	r, err = a.call(a.ctx)
+	for heard := 0; !settles(err); heard++ {
+		repeats = a.repeats()
+		if heard == repeats {
+			return r, repeats, err
+		}
+		answer := <-a.results // each ends with the context at the latest
+		if settles(answer.err) {
+			repeats = a.repeats()
+			a.repeated(repeats, true)
+			return answer.r, repeats, answer.err
+		}
+		if a.ctx.Err() == nil {
+			r, err = answer.r, answer.err
+		}
+	}
+	repeats = a.repeats()
+	a.repeated(repeats, false)
+	return r, repeats, err
+}
+
+// call calls f once.
+func (a *copies[R]) call(ctx context.Context) (R, error) {
+	started := time.Now()
+	r, err := a.f(ctx)
+	if settles(err) {
+		a.c.link.with(func(b *Budget, now time.Time) { b.Answered(now, now.Sub(started)) })
+	}
+	return r, err
+}
+
+// repeat is what the timer does: it sends a repeat, or two if there are several endpoints: one
+// alone may meet the dead one each time, in step with other requests. Where there is one
+// endpoint, one repeat is worth little, and more are worth less. Without credit it comes again
+// soon. It asks anew each time what answers take: they may have become slow since the attempt
+// began, or fast again.
+func (a *copies[R]) repeat() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.over || a.ctx.Err() != nil {
+		return
+	}
+	n, several := 1, a.c.Several()
+	if several {
+		n = 2
+	}
+	usual := a.c.link.usual(a.first)
+	pause := usual
+	switch {
+	case a.eager:
+		pause <<= a.sent / n
+	case !several:
+		pause <<= a.sent
+	case a.sent > 0:
+		pause /= 2
+	}
+	next := time.Until(a.last.Add(pause))
+	if next <= 0 {
+		next = Jitter(usual / 8)
+		if a.sendLocked(n) > 0 {
+			next = Jitter(a.first / 2)
+		}
+	}
+	a.timer.Reset(min(next, a.first))
+}
+
+// sendLocked sends as many repeats as the link's credit allows, up to n.
+func (a *copies[R]) sendLocked(n int) (granted int) {
+	credit := FewRepeats
+	if a.c.Several() {
+		credit = ManyRepeats
+	}
+	granted = min(n, maxCopies-a.sent) // results has room for no more
+	if granted <= 0 {
+		return 0
+	}
+	if !a.eager {
+		a.c.link.with(func(b *Budget, now time.Time) { granted = b.Spend(now, granted, credit) })
+	}
+	if granted > 0 {
+		a.sent, a.last = a.sent+granted, time.Now()
+		if a.results == nil {
+			a.results = make(chan result[R], maxCopies)
+		}
+	}
+	for range granted {
+		a.c.spawn(func() {
+			ctx, cancel := context.WithCancel(a.ctx)
+			defer cancel()
+			defer context.AfterFunc(a.c.ctx, cancel)()
+			r, err := a.call(ctx)
+			a.results <- result[R]{r, err}
+			if settles(err) {
+				a.won()
+			}
+		})
+	}
+	return granted
+}
+
+// repeated notes what became of the repeats.
+func (a *copies[R]) repeated(n int, won bool) {
+	a.c.link.with(func(b *Budget, _ time.Time) { b.Repeated(n, won) })
+}
+
+// repeats is how many were sent so far.
+func (a *copies[R]) repeats() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.sent
+}
+
+// end ends the repeating.
+func (a *copies[R]) end() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.over = true
+	a.timer.Stop()
+}

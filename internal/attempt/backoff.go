@@ -1,0 +1,69 @@
+package attempt
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// A Backoff spaces the attempts of a call: 20 ms, doubling up to half a second, with jitter. The
+// cap keeps the time short in which etcd is back and nobody has noticed.
+type Backoff struct {
+	// Eager is set where the call is the last of its kind, and cheap: its repeats need no
+	// credit.
+	Eager bool
+
+	delay      time.Duration
+	unanswered int // attempts in a row that had no answer in time
+}
+
+// Reset forgets what was not answered.
+func (b *Backoff) Reset() { b.delay, b.unanswered = 0, 0 }
+
+// Unanswered notes that an attempt had no answer in time.
+func (b *Backoff) Unanswered() { b.unanswered++ }
+
+// Double has the next attempt sent as if the one before had had no answer: to two endpoints at
+// once, if there are several.
+func (b *Backoff) Double() { b.unanswered = max(b.unanswered, 1) }
+
+// note tells b what became of an attempt.
+func (b *Backoff) note(err error) {
+	if err == ErrNoAnswer {
+		b.unanswered++
+	} else {
+		b.unanswered = 0
+	}
+}
+
+// bound is how long the next attempt may take, if the first one may take first: twice that
+// after one that had no answer. An etcd that is slow would otherwise never be heard.
+// (TestASlowEtcdKeepsNobodyOut.)
+func (b *Backoff) bound(first time.Duration) time.Duration {
+	return first << min(b.unanswered, 1)
+}
+
+// next is the pause before the next attempt, without jitter.
+func (b *Backoff) next() time.Duration {
+	b.delay = min(max(2*b.delay, 20*time.Millisecond), 500*time.Millisecond)
+	return b.delay
+}
+
+// Wait waits for the next attempt, or returns the cause of ctx when that ends. It asks gRPC to
+// connect again if there is no connection.
+func (b *Backoff) Wait(ctx context.Context, c *Caller) error {
+	pause := time.NewTimer(Jitter(b.next()))
+	defer pause.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-pause.C:
+	}
+	c.reconnect()
+	return nil
+}
+
+// Jitter is d give or take a quarter, so that crowds do not act in step.
+func Jitter(d time.Duration) time.Duration {
+	return d*3/4 + rand.N(d/2+1)
+}

@@ -1,0 +1,130 @@
+package attempt
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const second = time.Second
+
+func TestHowFastEtcdIsGoesByTheSecondLongestOfTheLastFourAnswers(t *testing.T) {
+	for _, tt := range []struct {
+		answers []time.Duration // in seconds
+		took    time.Duration
+	}{
+		{nil, 0},
+		{[]time.Duration{3}, 3},
+		{[]time.Duration{3, 1}, 3},
+		{[]time.Duration{1, 3, 2}, 3},
+		{[]time.Duration{1, 9, 2, 3}, 3},       // one that was held up says nothing
+		{[]time.Duration{9, 9, 2, 3}, 9},       // two are an etcd that is slow
+		{[]time.Duration{9, 9, 1, 1, 1}, 1},    // it has become fast
+		{[]time.Duration{1, 1, 1, 1, 9}, 1},    // or one is late
+		{[]time.Duration{1, 1, 1, 1, 9, 8}, 8}, // or it has become slow
+	} {
+		var b Budget
+		for _, after := range tt.answers {
+			b.Answered(time.Time{}, after*second)
+		}
+		require.Equal(t, max(second, 3*tt.took*second), b.Usual(second), "%v", tt.answers)
+		require.Equal(t, max(second, 4*tt.took*second), b.Seldom(second), "%v", tt.answers)
+	}
+}
+
+// Each step asks for repeats, or tells of answers, at a time.
+func TestRepeatsAreGrantedByCredit(t *testing.T) {
+	type step struct {
+		at      float64 // seconds
+		asked   int
+		credit  int
+		granted int
+		answers int  // after that
+		won     int  // repeats that were answered, and what they repeated was not
+		lost    int  // repeats that were of no use
+		began   bool // somebody asks again
+	}
+	const few, many = FewRepeats, ManyRepeats
+	for name, steps := range map[string][]step{
+		"one endpoint": {
+			{asked: 2, credit: few, granted: 1}, {asked: 1, credit: few},
+			{at: 14, asked: 1, credit: few}, {at: 15.1, asked: 1, credit: few, granted: 1},
+		},
+		"several endpoints": {
+			{asked: 12, credit: many, granted: 10}, {asked: 1, credit: many},
+			{at: 1.6, asked: 2, credit: many, granted: 1},
+			{at: 16.6, asked: 20, credit: many, granted: 10},
+		},
+		"several endpoints, and etcd answers": {
+			{asked: 12, credit: many, granted: 10, answers: 1},
+			{at: 1, asked: 9, credit: many, granted: 2}, // 10 in 3.75 s, and a tenth
+		},
+		"ten answers pay for a repeat": {
+			{asked: 1, credit: few, granted: 1, answers: 8}, {asked: 1, credit: few, answers: 3},
+			{asked: 2, credit: few, granted: 1},
+		},
+		"repeats that win are paid back, and give credit": {
+			{asked: 2, credit: many, granted: 2, won: 2}, {asked: 20, credit: many, granted: 12},
+		},
+		"those that do not take it away again": {
+			{won: 4}, {lost: 1}, {asked: 20, credit: many, granted: 12},
+		},
+		"what was spent with more credit is no debt": {
+			{won: 50}, {asked: 60, credit: many, granted: 60, lost: 60},
+			{asked: 1, credit: many}, {at: 1.6, asked: 2, credit: many, granted: 1},
+		},
+		"an etcd that is away is listened to": {
+			{asked: 1, credit: few, granted: 1, began: true}, {asked: 1, credit: few},
+			{at: 21, asked: 9, credit: few, granted: 1}, // by time
+			{at: 21, asked: 9, credit: few, granted: 1}, {at: 22, asked: 9, credit: few},
+			{at: 22.6, asked: 9, credit: few, granted: 1}, {at: 22.7, asked: 9, credit: few},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			start := time.Unix(1e9, 0)
+			b := Budget{counted: start}
+			for i, s := range steps {
+				now := start.Add(time.Duration(s.at * float64(second)))
+				if s.began {
+					b.Began(now)
+				}
+				if s.asked > 0 {
+					if b.heard.IsZero() {
+						b.heard = now.Add(-2 * lively) // it answers no more, and is not away
+					}
+					require.Equal(t, s.granted, b.Spend(now, s.asked, s.credit), "step %d", i)
+				}
+				for range s.answers {
+					b.Answered(now, 0)
+				}
+				if s.won > 0 {
+					b.Repeated(s.won, true)
+				}
+				b.Repeated(s.lost, false)
+			}
+		})
+	}
+}
+
+func TestABackoffDoublesUpToHalfASecond(t *testing.T) {
+	var b Backoff
+	for _, want := range []time.Duration{20, 40, 80, 160, 320, 500, 500} {
+		require.Equal(t, want*time.Millisecond, b.next())
+	}
+	b.Reset()
+	require.Equal(t, 20*time.Millisecond, b.next())
+}
+
+func TestAnAttemptAfterOneWithoutAnAnswerMayTakeTwiceAsLong(t *testing.T) {
+	var b Backoff
+	for _, tt := range []struct {
+		err  error
+		want time.Duration
+	}{
+		{nil, 1}, {ErrNoAnswer, 2}, {ErrNoAnswer, 2}, {ErrUnreachable, 1}, {ErrNoAnswer, 2}, {nil, 1},
+	} {
+		b.note(tt.err)
+		require.Equal(t, tt.want, b.bound(1), "%v", tt.err)
+	}
+}

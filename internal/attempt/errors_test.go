@@ -1,0 +1,175 @@
+package attempt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// formsOf are the ways in which an answer of etcd comes to this package: as the client
+// hands it on, as it was on the wire, and inside another error.
+func formsOf(answer error) map[string]error {
+	return map[string]error{
+		"from the client":           rpctypes.Error(answer),
+		"from the client, wrapped":  fmt.Errorf("somewhere: %w", rpctypes.Error(answer)),
+		"from the wire":             answer,
+		"from the wire, wrapped":    fmt.Errorf("somewhere: %w", answer),
+		"why a watch was cancelled": errors.New(answer.Error()), // clientv3 makes one of the text
+	}
+}
+
+// What no retry mends is refused, and nothing else,
+// since a lock that gives up on what passes is as bad as one that never gives up.
+func TestRefusalsAreEtcdsOwn(t *testing.T) {
+	for _, answer := range []error{
+		rpctypes.ErrGRPCPermissionDenied,
+		rpctypes.ErrGRPCInvalidAuthToken,
+		rpctypes.ErrGRPCUserEmpty,
+		rpctypes.ErrGRPCAuthFailed,
+		rpctypes.ErrGRPCEmptyKey,
+		rpctypes.ErrGRPCTooManyOps,
+		rpctypes.ErrGRPCDuplicateKey,
+		rpctypes.ErrGRPCRequestTooLarge,
+		rpctypes.ErrGRPCInvalidClientAPIVersion,
+		// Not etcd's, but a proxy's, a gateway's or gRPC's own.
+		status.Error(codes.PermissionDenied, "not on my watch"),
+		status.Error(codes.Unauthenticated, "who are you"),
+		status.Error(codes.InvalidArgument, "what is this"),
+		status.Error(codes.Unimplemented, "unknown service etcdserverpb.KV"),
+	} {
+		for form, err := range formsOf(answer) {
+			require.True(t, Refused(err), "%v, %s", answer, form)
+			require.True(t, NotApplied(err), "%v, %s: what is refused is not carried out", answer, form)
+		}
+	}
+	// Of other codes, as the client hands them on.
+	for _, err := range []error{rpctypes.ErrLeaseTTLTooLarge, rpctypes.ErrAuthNotEnabled} {
+		require.True(t, Refused(err), "%v", err)
+		require.True(t, Refused(fmt.Errorf("somewhere: %w", err)), "%v, wrapped", err)
+	}
+
+	for _, answer := range []error{
+		rpctypes.ErrGRPCAuthOldRevision,
+		rpctypes.ErrGRPCNoLeader,
+		rpctypes.ErrGRPCNotLeader,
+		rpctypes.ErrGRPCLeaderChanged,
+		rpctypes.ErrGRPCStopped,
+		rpctypes.ErrGRPCTimeout,
+		rpctypes.ErrGRPCTimeoutDueToLeaderFail,
+		rpctypes.ErrGRPCTimeoutDueToConnectionLost,
+		rpctypes.ErrGRPCTimeoutWaitAppliedIndex,
+		rpctypes.ErrGRPCUnhealthy,
+		rpctypes.ErrGRPCNoSpace,
+		rpctypes.ErrGRPCRequestTooManyRequests,
+		rpctypes.ErrGRPCCompacted,
+		rpctypes.ErrGRPCFutureRev,
+		rpctypes.ErrGRPCLeaseNotFound,
+		rpctypes.ErrGRPCCanceled,
+		rpctypes.ErrGRPCDeadlineExceeded,
+		status.Error(codes.Unavailable, "connection refused"),
+		status.Error(codes.Unknown, "etcdserver: permission denied by nobody"),
+		status.Error(codes.Internal, "stream terminated"),
+		status.Error(codes.ResourceExhausted, "message larger than max"),
+		context.Canceled,
+		context.DeadlineExceeded,
+		errors.New("permission"),
+	} {
+		for form, err := range formsOf(answer) {
+			require.False(t, Refused(err), "%v, %s", answer, form)
+		}
+	}
+	require.False(t, Refused(nil))
+}
+
+// What a member answers that cannot serve is no answer to whoever waits, nor is what gRPC says
+// without one.
+func TestAMemberThatCannotServeHasNotAnswered(t *testing.T) {
+	for _, answer := range []error{
+		rpctypes.ErrGRPCNoLeader, rpctypes.ErrGRPCNotLeader, rpctypes.ErrGRPCLeaderChanged, rpctypes.ErrGRPCStopped,
+		rpctypes.ErrGRPCTimeout, rpctypes.ErrGRPCTimeoutDueToLeaderFail, rpctypes.ErrGRPCTimeoutDueToConnectionLost,
+		rpctypes.ErrGRPCTimeoutWaitAppliedIndex, rpctypes.ErrGRPCUnhealthy, status.Error(codes.Unavailable, "refused"),
+	} {
+		for form, err := range formsOf(answer) {
+			require.True(t, Absent(err), "%v, %s", answer, form)
+		}
+	}
+	require.True(t, Absent(ErrNoAnswer))
+	require.True(t, Absent(&unreachableError{errors.New("refused")}))
+	for _, answer := range []error{
+		rpctypes.ErrGRPCNoSpace, rpctypes.ErrGRPCRequestTooManyRequests, rpctypes.ErrGRPCPermissionDenied,
+		rpctypes.ErrGRPCLeaseNotFound, rpctypes.ErrGRPCCompacted, context.Canceled,
+	} {
+		for form, err := range formsOf(answer) {
+			require.False(t, Absent(err), "%v, %s", answer, form)
+		}
+	}
+	require.False(t, Absent(nil))
+}
+
+// After these a write has certainly not been carried out; after any other error nobody
+// knows, the first ErrNoSpace included.
+func TestOnlyAnAnswerSaysThatAWriteWasNotApplied(t *testing.T) {
+	for _, answer := range []error{
+		rpctypes.ErrGRPCLeaseNotFound, rpctypes.ErrGRPCRequestTooManyRequests, rpctypes.ErrGRPCPermissionDenied,
+	} {
+		for form, err := range formsOf(answer) {
+			require.True(t, NotApplied(err), "%v, %s", answer, form)
+		}
+	}
+	for _, answer := range []error{
+		rpctypes.ErrGRPCNoSpace, rpctypes.ErrGRPCTimeout, rpctypes.ErrGRPCLeaderChanged, rpctypes.ErrGRPCNoLeader,
+		rpctypes.ErrGRPCStopped, rpctypes.ErrGRPCTimeoutDueToConnectionLost, rpctypes.ErrGRPCTimeoutWaitAppliedIndex,
+		status.Error(codes.Unavailable, "transport is closing"), context.DeadlineExceeded, context.Canceled,
+	} {
+		for form, err := range formsOf(answer) {
+			require.False(t, NotApplied(err), "%v, %s", answer, form)
+		}
+	}
+}
+
+func TestJitterStaysWithinAQuarterAndUsesIt(t *testing.T) {
+	for _, d := range []time.Duration{0, 1, 2, 3, 4, 5, time.Millisecond, 20 * time.Millisecond, time.Second, 1500 * time.Millisecond, time.Hour} {
+		least, most := time.Duration(math.MaxInt64), time.Duration(0)
+		for range 1000 {
+			j := Jitter(d)
+			least, most = min(least, j), max(most, j)
+		}
+		// Whole nanoseconds: the quarters are rounded.
+		require.GreaterOrEqual(t, least, d*3/4, "%v", d)
+		require.LessOrEqual(t, most, d*5/4+1, "%v", d)
+		if d >= time.Millisecond {
+			require.Less(t, least, d*85/100, "%v: it spreads", d)
+			require.Greater(t, most, d*115/100, "%v: it spreads", d)
+		}
+	}
+}
+
+// The answers that are acted on are told apart in each form.
+func TestAnAnswerIsToldInEachForm(t *testing.T) {
+	known := map[error]error{
+		rpctypes.ErrLeaseNotFound:    rpctypes.ErrGRPCLeaseNotFound,
+		rpctypes.ErrTooManyRequests:  rpctypes.ErrGRPCRequestTooManyRequests,
+		rpctypes.ErrTooManyOps:       rpctypes.ErrGRPCTooManyOps,
+		rpctypes.ErrPermissionDenied: rpctypes.ErrGRPCPermissionDenied,
+		rpctypes.ErrInvalidAuthToken: rpctypes.ErrGRPCInvalidAuthToken,
+		rpctypes.ErrAuthOldRevision:  rpctypes.ErrGRPCAuthOldRevision,
+		rpctypes.ErrUserEmpty:        rpctypes.ErrGRPCUserEmpty,
+	}
+	for want, answer := range known {
+		for form, err := range formsOf(answer) {
+			for other := range known {
+				require.Equal(t, other == want, Is(err, other), "%v, %s: is it %v?", answer, form, other)
+			}
+		}
+		require.False(t, Is(nil, want))
+		require.False(t, Is(errors.New("lease not found"), want))
+	}
+}

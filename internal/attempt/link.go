@@ -1,0 +1,213 @@
+package attempt
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"time"
+	"weak"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/connectivity"
+)
+
+// reconnectEvery is how often a client's connections are asked for at once, at most, while
+// somebody waits for them: gRPC's own pause between attempts to connect grows from 1 s to
+// 2 minutes.
+const reconnectEvery = 500 * time.Millisecond
+
+// A link is what all callers of one client share, so that it stays bounded however many of them
+// wait: how often it connects, and how often requests are repeated.
+type link struct {
+	mu      sync.Mutex
+	budget  Budget
+	asked   time.Time // when connections were last asked for
+	flights int       // attempts under way
+	ticking bool      // a timer asks for connections
+	landed  time.Time // when the last attempt ended
+	reason  error     // gRPC's, for why nothing is connected
+	told    time.Time // when it said so
+}
+
+var links = struct {
+	mu sync.Mutex
+	of map[any]*link // by a weak pointer to the connection, or to the client that has none
+}{of: make(map[any]*link)}
+
+// linkOf returns the link of a client. It lives as long as the client's connection.
+func linkOf(client *clientv3.Client) *link {
+	if conn := client.ActiveConnection(); conn != nil {
+		return linkTo(conn)
+	}
+	return linkTo(client) // not made with clientv3.New
+}
+
+func linkTo[T any](p *T) *link {
+	links.mu.Lock()
+	defer links.mu.Unlock()
+	key := any(weak.Make(p))
+	l := links.of[key]
+	if l == nil {
+		l = &link{}
+		links.of[key] = l
+		runtime.AddCleanup(p, func(key any) {
+			links.mu.Lock()
+			defer links.mu.Unlock()
+			delete(links.of, key)
+		}, key)
+	}
+	return l
+}
+
+// with calls f with the budget.
+func (l *link) with(f func(b *Budget, now time.Time)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f(&l.budget, time.Now())
+}
+
+// usual is Budget.Usual.
+func (l *link) usual(first time.Duration) (d time.Duration) {
+	l.with(func(b *Budget, _ time.Time) { d = b.Usual(first) })
+	return d
+}
+
+// is reports whether the client's connection is in a state. A client that was not made with
+// clientv3.New has none, and is in no state.
+func (c *Caller) is(state connectivity.State) bool {
+	conn := c.client.ActiveConnection()
+	return conn != nil && conn.GetState() == state
+}
+
+// unconnected reports whether gRPC has no connection, or is making the first one.
+func (c *Caller) unconnected() bool {
+	return c.client.ActiveConnection() != nil && !c.is(connectivity.Ready)
+}
+
+// Disconnected reports whether gRPC has no connection, and has failed to make one. clientv3
+// then sends nothing, but tries many times a second.
+func (c *Caller) Disconnected() bool { return c.is(connectivity.TransientFailure) }
+
+// reconnect asks gRPC to connect again at once if there is no connection, unless that was
+// asked for just now. Each time costs a connection to each endpoint.
+func (c *Caller) reconnect() {
+	if !c.Disconnected() {
+		return
+	}
+	l := c.link
+	l.mu.Lock()
+	due := time.Since(l.asked) >= reconnectEvery
+	if due {
+		l.asked = time.Now()
+	}
+	l.mu.Unlock()
+	if due {
+		c.client.ActiveConnection().ResetConnectBackoff()
+	}
+}
+
+// takeOff counts an attempt that begins, and land one that is over. While there are any, a
+// timer asks for connections.
+func (c *Caller) takeOff() {
+	l := c.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now := time.Now(); l.flights == 0 && now.Sub(l.landed) >= forgetSilence {
+		l.budget.Began(now)
+	}
+	l.flights++
+	if !l.ticking && c.client.ActiveConnection() != nil {
+		l.ticking = true
+		time.AfterFunc(reconnectEvery, c.tick)
+	}
+}
+
+func (c *Caller) land() {
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
+	c.link.flights--
+	c.link.landed = time.Now()
+}
+
+func (c *Caller) tick() {
+	l := c.link
+	l.mu.Lock()
+	l.ticking = l.flights > 0
+	again := l.ticking
+	l.mu.Unlock()
+	if again {
+		c.reconnect()
+		time.AfterFunc(reconnectEvery, c.tick)
+	}
+}
+
+// connected waits until there is a connection, or one is being made. Without one clientv3
+// would send nothing either, but try again by itself, many times a second.
+func (c *Caller) connected(ctx context.Context) error {
+	conn := c.client.ActiveConnection()
+	for c.Disconnected() {
+		c.reconnect()
+		reason := c.whyDisconnected(ctx)
+		if !conn.WaitForStateChange(ctx, connectivity.TransientFailure) {
+			return reason
+		}
+	}
+	return nil
+}
+
+// whyDisconnected is gRPC's reason for having no connection, as it tells a request that does
+// not wait for one. clientv3's requests all do, so this one goes by the connection itself. It is
+// not sent, there being no connection; if there is one just then, it asks for the member's
+// health.
+func (c *Caller) whyDisconnected(ctx context.Context) error {
+	const method = "/grpc.health.v1.Health/Check"
+	l := c.link
+	l.mu.Lock()
+	fresh := l.reason != nil && time.Since(l.told) < tellEvery/2
+	reason := l.reason
+	l.mu.Unlock()
+	if fresh {
+		return reason
+	}
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	message := &pb.ResponseHeader{} // an empty one, of whatever kind
+	err := c.client.ActiveConnection().Invoke(ctx, method, message, message)
+	if err == nil || ctx.Err() != nil {
+		return ErrUnreachable // it is connected just now, or was cut short
+	}
+	reason = &unreachableError{err}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.reason, l.told = reason, time.Now()
+	return reason
+}
+
+// CancelWhenUnreachable cancels a request once no endpoint is connected, and asks for a new
+// connection: clientv3's own loops would try in a tight loop, and gRPC would wait for up to two
+// minutes. It returns a channel that tells whether it did, once ctx has ended.
+func (c *Caller) CancelWhenUnreachable(ctx context.Context, cancel func()) <-chan bool {
+	result := make(chan bool, 1)
+	conn := c.client.ActiveConnection()
+	if conn == nil { // not made with clientv3.New
+		result <- false
+		return result
+	}
+	go func() { // ends with ctx; whoever asked waits for it
+		for {
+			state := conn.GetState()
+			if state == connectivity.TransientFailure {
+				c.reconnect()
+				cancel()
+				result <- true
+				return
+			}
+			if !conn.WaitForStateChange(ctx, state) {
+				result <- false
+				return
+			}
+		}
+	}()
+	return result
+}
