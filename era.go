@@ -74,14 +74,14 @@ func (s *Session) heard(h header, sent *era, sentAt int64) {
 	}
 }
 
-// proved judges the header of a linearizable answer. There was no newer term when its request was
+// heardNow judges the header of a linearizable answer. There was no newer term when its request was
 // sent: a higher one was that of a leader whom nobody elected, or of before a restore.
-func (s *Session) proved(h header, sent asking) {
+func (s *Session) heardNow(h header, sent asking) {
 	s.heard(h, sent.era, sent.revision)
 	if term := h.GetRaftTerm(); term < sent.term {
 		sent.era.term.CompareAndSwap(sent.term, term)
 	}
-	s.weigh(sent, h.GetRaftTerm())
+	s.proved(sent, h.GetRaftTerm())
 }
 
 // txn is one transaction. It is linearizable, as it writes, or has a range in each branch.
@@ -89,7 +89,7 @@ func (s *Session) txn(ctx context.Context, ifs []clientv3.Cmp, then, otherwise [
 	sent := s.asks()
 	resp, err := s.client.Txn(ctx).If(ifs...).Then(then...).Else(otherwise...).Commit()
 	if err == nil {
-		s.proved(resp.Header, sent)
+		s.heardNow(resp.Header, sent)
 	}
 	return resp, err
 }
@@ -99,7 +99,7 @@ func (s *Session) get(ctx context.Context, key string, opts ...clientv3.OpOption
 	sent := s.asks()
 	resp, err := s.client.Get(ctx, key, opts...)
 	if err == nil {
-		s.proved(resp.Header, sent)
+		s.heardNow(resp.Header, sent)
 	}
 	return resp, err
 }

@@ -13,12 +13,14 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/fake"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/record"
+	"github.com/etcdlock/etcdlock/internal/trust"
 )
 
 func TestOrdinalsAreEnglish(t *testing.T) {
@@ -182,7 +184,7 @@ func TestTheFirstLookNeedsNoTimer(t *testing.T) {
 				m.s.mu.Lock()
 				l := m.hold.place.lease
 				l.expiry.Stop()
-				l.trustedUntil = time.Now()
+				trustUntil(l, time.Now())
 				m.s.unlock()
 				require.True(t, truth(m, ctx))
 				require.NoError(t, m.Close(t.Context()))
@@ -202,7 +204,7 @@ func TestWhatLingersIsNotHeldWhenTheTrustIsOver(t *testing.T) {
 		require.NoError(t, m.Unlock(t.Context()))
 		m.s.mu.Lock()
 		l.expiry.Stop()
-		l.trustedUntil = time.Now()
+		trustUntil(l, time.Now())
 		m.s.unlock()
 		require.NoError(t, m.Lock(t.Context()))
 		require.NotEqual(t, key, m.Key())
@@ -224,7 +226,7 @@ func TestWhatLingersAndCannotBeHeldGivesWay(t *testing.T) {
 		require.NoError(t, m.Unlock(t.Context()))
 		m.s.mu.Lock()
 		lingers := m.s.lines["x"].queue.Kept() != nil
-		l.trustedUntil = time.Now().Add(2 * time.Second) // the renewals are late
+		trustUntil(l, time.Now().Add(2*time.Second)) // the renewals are late
 		m.s.unlock()
 		require.True(t, lingers)
 		started := time.Now()
@@ -265,7 +267,7 @@ func TestNoHoldBeginsWhenTheTrustIsOver(t *testing.T) {
 				m.s.mu.Lock()
 				defer m.s.unlock()
 				m.s.current.expiry.Stop()
-				m.s.current.trustedUntil = time.Now()
+				trustUntil(m.s.current, time.Now())
 			}}
 		})
 		require.NoError(t, m.Lock(t.Context()))
@@ -298,7 +300,7 @@ func TestTheWallClockMayEndAHoldAndNeverLengthensOne(t *testing.T) {
 			ctx := m.Context(t.Context())
 			until := moveMonotonic(time.Now().Add(row.wall), row.monotonic-row.wall)
 			m.s.mu.Lock()
-			m.hold.place.lease.trustedUntil = until
+			trustUntil(m.hold.place.lease, until)
 			m.s.unlock()
 			if row.reason == nil {
 				require.NoError(t, ctx.Err())
@@ -333,4 +335,28 @@ func moveMonotonic(t time.Time, by time.Duration) time.Time {
 		panic("package time has another layout than this, or t has no monotonic reading")
 	}
 	return moved
+}
+
+// trustUntil has the trust in l last until a time.
+func trustUntil(l *lease, until time.Time) {
+	l.trust = trust.New(until.Add(-l.plan.Span), l.ttl, l.s.cfg.marginOf)
+}
+
+// A term that was heard of, and that no linearizable answer knows later, was that of a leader whom
+// nobody elected, or of before a restore.
+func TestATermThatEtcdDoesNotKnowAnyMoreIsForgotten(t *testing.T) {
+	s, err := NewSession(fake.NewServer().Client("a"))
+	require.NoError(t, err)
+	term := func(term uint64) header { return &pb.ResponseHeader{RaftTerm: term} }
+	era := s.era.Load()
+	before := s.asks()
+	s.heard(term(3), era, 0)
+	s.heardNow(term(2), before)
+	require.EqualValues(t, 3, era.term.Load(), "asked before")
+	s.heard(term(2), era, 0)
+	require.EqualValues(t, 3, era.term.Load(), "a member that is behind")
+	s.heardNow(term(2), s.asks())
+	require.EqualValues(t, 2, era.term.Load())
+	s.heardNow(term(4), s.asks())
+	require.EqualValues(t, 4, era.term.Load())
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/trust"
 )
 
 const (
@@ -27,10 +28,6 @@ const (
 	// manyPlaces is the number of keys above which they are looked at once per
 	// renewal period only.
 	manyPlaces = 100
-
-	// leastPeriod is the least time from one renewal to the next. Who has a margin that
-	// leaves less to trust loses holds, but besieges nobody.
-	leastPeriod = 10 * time.Millisecond
 
 	// manyOps is how many keys are read in one transaction: etcd allows 128 operations by
 	// default.
@@ -48,6 +45,7 @@ var (
 	errLeaseDoubtful = errors.New("a request with this lease may still be under way")
 	errGrantTooLate  = errors.New("the granted lease was over before it could be used: safety margin too large, or etcd too slow")
 	errClientClosed  = errors.New("the etcd client is closed")
+	errDeposed       = errors.New("renewed by a member that does not lead any more, it seems")
 )
 
 // A Session is one lease, kept alive, that any number of Mutexes share. It is
@@ -93,44 +91,34 @@ type Session struct {
 	unreadable bool  // the log has told of a key that the user may not read
 }
 
-// A lease is one etcd lease and what is known of it.
-//
-// Invariant: trustedUntil = attemptStarted + grantedTTL - margin, for the latest
-// attempt to grant or renew that etcd has acknowledged, as far as its word goes (see try). etcd counts the TTL from when it
-// handled that attempt, which is no earlier than attemptStarted, so it cannot
-// give a key of this lease to anybody before attemptStarted + grantedTTL; the
-// margin pays for clocks that run at different rates. Once trustedUntil has
-// passed the lease has ended for good.
-//
-// Do not count from the answer: a slow one would add its delay to the trust
-// (TestTrustCountsFromTheSend). Do not take an answer that comes after
-// trustedUntil as a revival (TestALateAnswerRevivesNothing).
+// A lease is one etcd lease and what is known of it. It may be used for as long as its trust
+// lasts; once it has ended it has ended for good.
 type lease struct {
 	// Set once, then only read.
 	s    *Session
 	id   clientv3.LeaseID
 	ttl  time.Duration      // as granted
-	plan schedule           // of its renewals
+	plan trust.Schedule     // of its renewals
 	wake chan struct{}      // tells the keeper to look at the state again
 	dead chan struct{}      // closed when ended is set
 	live context.Context    // ended by the keeper, once no put can apply any more
 	bury context.CancelFunc // ends live
 
 	// Guarded by Session.mu.
-	trustedUntil time.Time
-	expiry       *time.Timer
-	refusal      error              // of renewals since the last good one, nil if there was none
-	places       map[string]*place  // by key: all that the Session accounts for
-	users        int                // places that hold, wait or are being released
-	releases     int                // holds that have ended whole, and whose release is under way
-	ending       map[*hold]struct{} // holds that have ended, and whose contexts may not have
-	idleSince    time.Time          // when users became 0
-	retired      error              // why there are no new places; nil while there may be
-	ended        error              // why it is trusted no more; nil while it is
-	revoked      bool               // etcd has confirmed that it is gone, and so are its keys
-	suspect      bool               // its keys are to be looked at now
-	tries        []*try             // renewals that matter for what others are worth
-	left         error              // why the last removal that was given up was
+	trust     *trust.Trust
+	expiry    *time.Timer        // of the trust
+	doubts    int                // of the trust, as counted in Session.doubts
+	refusal   error              // of renewals since the last good one, nil if there was none
+	places    map[string]*place  // by key: all that the Session accounts for
+	users     int                // places that hold, wait or are being released
+	releases  int                // holds that have ended whole, and whose release is under way
+	ending    map[*hold]struct{} // holds that have ended, and whose contexts may not have
+	idleSince time.Time          // when users became 0
+	retired   error              // why there are no new places; nil while there may be
+	ended     error              // why it is trusted no more; nil while it is
+	revoked   bool               // etcd has confirmed that it is gone, and so are its keys
+	suspect   bool               // its keys are to be looked at now
+	left      error              // why the last removal that was given up was
 }
 
 // NewSession returns a Session. It validates the options and does no I/O; the
@@ -518,18 +506,18 @@ func (s *Session) newLease(ctx context.Context) error {
 	defer s.unlock()
 	ttl := time.Duration(resp.TTL) * time.Second
 	l := &lease{
-		s:            s,
-		id:           resp.ID,
-		ttl:          ttl,
-		plan:         scheduleOf(ttl, s.cfg.marginOf(ttl)),
-		wake:         make(chan struct{}, 1),
-		dead:         make(chan struct{}),
-		trustedUntil: attemptStarted.Add(ttl - s.cfg.marginOf(ttl)),
-		places:       make(map[string]*place),
-		idleSince:    time.Now(),
+		s:         s,
+		id:        resp.ID,
+		ttl:       ttl,
+		trust:     trust.New(attemptStarted, ttl, s.cfg.marginOf),
+		wake:      make(chan struct{}, 1),
+		dead:      make(chan struct{}),
+		places:    make(map[string]*place),
+		idleSince: time.Now(),
 	}
 	l.live, l.bury = context.WithCancel(s.ctx)
-	l.expiry = time.AfterFunc(time.Until(l.trustedUntil), l.check)
+	l.plan = l.trust.Schedule()
+	l.expiry = time.AfterFunc(time.Until(l.trust.Until()), l.check)
 	s.leases[l] = struct{}{}
 	s.goLocked(func() { l.keep(attemptStarted) })
 	s.goLocked(l.followConnection)
@@ -537,7 +525,7 @@ func (s *Session) newLease(ctx context.Context) error {
 	if t := s.cfg.trace; t != nil && t.LeaseGranted != nil {
 		s.hooks.run(func() { t.LeaseGranted(l.id, ttl) })
 	}
-	if !before(time.Now(), l.trustedUntil) {
+	if l.trust.At(time.Now()) != trust.Whole {
 		l.endLocked(errGrantTooLate)
 		return errGrantTooLate
 	}
@@ -553,30 +541,34 @@ func (l *lease) check() {
 	l.checkLocked(time.Now())
 }
 
-// checkLocked is check, for a given now. The wall clock is looked at too, since
-// the monotonic one may stand still while a machine is suspended.
+// checkLocked is check, for a given now.
 func (l *lease) checkLocked(now time.Time) {
-	switch {
-	case l.ended != nil:
-	case !now.Before(l.trustedUntil):
+	if l.ended != nil {
+		return
+	}
+	switch l.trust.At(now) {
+	case trust.Expired:
 		l.endLocked(because(ErrExpired, l.refusal))
-	case !now.Round(0).Before(l.trustedUntil.Round(0)):
+	case trust.Suspended:
 		l.endLocked(ErrSuspended)
 	}
 }
 
-// renewedLocked extends the trust by an acknowledged attempt, unless it has ended.
-func (l *lease) renewedLocked(attemptStarted time.Time, ttl time.Duration) {
+// trustLocked has the lease's trust changed, unless the lease has ended: a late answer revives
+// nothing.
+func (l *lease) trustLocked(change func(t *trust.Trust)) {
 	l.checkLocked(time.Now())
 	if l.ended != nil {
-		return // a late answer revives nothing
+		return
 	}
-	l.refusal = nil
-	until := attemptStarted.Add(ttl - l.s.cfg.marginOf(ttl))
-	if until.After(l.trustedUntil) {
-		l.trustedUntil = until
-		l.expiry.Reset(time.Until(until))
+	until := l.trust.Until()
+	change(l.trust)
+	if l.trust.Until() != until {
+		l.refusal = nil
+		l.expiry.Reset(time.Until(l.trust.Until()))
 	}
+	l.s.doubts.Add(int64(l.trust.Doubts() - l.doubts))
+	l.doubts = l.trust.Doubts()
 }
 
 // releasedLocked counts a release that is over. Where a hold ends whole its release counts in
@@ -668,42 +660,6 @@ func (l *lease) isDead() bool {
 
 func (l *lease) hex() string { return fmt.Sprintf("%x", int64(l.id)) }
 
-// A schedule says when a lease is renewed, and when that is late. All of it follows from
-// span, the time for which an acknowledged attempt is trusted: whatever the safety margin,
-// more than half of the trust is left when a renewal is sent, and several may fail. The
-// period is a third of the TTL with the default margin, and up to a quarter of the TTL.
-// (Do not count in TTLs: with a margin of two thirds of the TTL the first renewal would come
-// when the trust is over. TestNoMarginLosesTheHoldsOfAHealthyEtcd.)
-type schedule struct {
-	span   time.Duration // granted TTL less margin
-	period time.Duration // from one renewal to the next, while etcd answers at once
-}
-
-func scheduleOf(granted, margin time.Duration) schedule {
-	span := granted - margin
-	return schedule{span: span, period: max(min(granted/3, span/9*4), leastPeriod)}
-}
-
-// late is how long an attempt may take before others are sent beside it.
-func (s schedule) late() time.Duration { return s.period / 2 }
-
-// again is how long after a failure the next attempt is sent, give or take some.
-func (s schedule) again() time.Duration {
-	least := min(50*time.Millisecond, s.late())
-	return min(max(s.period/16*3, least), time.Second)
-}
-
-// next is how long after an attempt that was answered within rtt the next one is sent: the
-// slower the answers, the sooner.
-func (s schedule) next(rtt time.Duration) time.Duration { return max(s.period-rtt, s.period/8*3) }
-
-// lasts reports whether the trust lasts for another hold, if so much of it remains: whether
-// the renewals are not late.
-func (s schedule) lasts(remaining time.Duration) bool { return remaining > s.period }
-
-// atRisk reports whether less than half of the trust remains.
-func (s schedule) atRisk(remaining time.Duration) bool { return remaining < s.span/2 }
-
 // A renewal is the outcome of one attempt to renew.
 type renewal struct {
 	started time.Time
@@ -722,7 +678,7 @@ func (l *lease) keep(granted time.Time) {
 	defer stopAttempts()
 	results := make(chan renewal)
 	lastStarted := granted
-	next := time.NewTimer(time.Until(granted.Add(l.plan.period)))
+	next := time.NewTimer(time.Until(granted.Add(l.plan.Period)))
 	defer next.Stop()
 	tick := time.NewTicker(lookEvery / 2)
 	defer tick.Stop()
@@ -756,15 +712,15 @@ func (l *lease) keep(granted time.Time) {
 				l.s.spawn(func() { l.renew(ctx, started, results) })
 			}
 			troubled = true // until its answer comes
-			next.Reset(l.plan.late())
+			next.Reset(l.plan.Late())
 		case r := <-results:
 			if r.err != nil {
 				l.renewalFailed(r.err)
-				next.Reset(attempt.Jitter(l.plan.again()))
+				next.Reset(attempt.Jitter(l.plan.Again()))
 			} else if r.started.Equal(lastStarted) {
 				troubled = false
 				rtt := time.Since(r.started)
-				next.Reset(time.Until(r.started.Add(l.plan.next(rtt))))
+				next.Reset(time.Until(r.started.Add(l.plan.Next(rtt))))
 			}
 		case <-tick.C:
 		case known := <-looked:
@@ -811,7 +767,7 @@ func (l *lease) verdict() verdict {
 	case l.ended != nil:
 		// The loser may not have stopped yet: its key goes when it unlocks, or
 		// when the lease expires in etcd.
-		if !unused && now.Before(l.trustedUntil.Add(l.ttl).Add(l.ttl)) {
+		if !unused && now.Before(l.trust.Until().Add(l.ttl).Add(l.ttl)) {
 			return leaseWait
 		}
 	case unused && l.retired != nil:
@@ -829,17 +785,15 @@ func (l *lease) verdict() verdict {
 func (l *lease) renew(ctx context.Context, started time.Time, results chan<- renewal) {
 	s := l.s
 	// Bounded, since clientv3 tries again for ever while etcd is unavailable.
-	bounded, cancel := context.WithTimeout(ctx, min(l.ttl/4*3, l.plan.span))
+	bounded, cancel := context.WithTimeout(ctx, min(l.ttl/4*3, l.plan.Span))
 	defer cancel()
 	unreachable := s.calls.CancelWhenUnreachable(bounded, cancel)
-	s.mu.Lock()
-	sent := l.sendsLocked(started)
-	s.unlock()
+	era := s.era.Load()
+	var sent *trust.Attempt
+	l.renewals(func(t *trust.Trust) { sent = t.Sends(started, era) })
 	resp, err := s.keepAlive(bounded, l.id)
 	if err != nil && (attempt.Refused(err) || errors.Is(err, attempt.ErrUnreachable)) {
-		s.mu.Lock()
-		l.forgetLocked(func(t *try) bool { return t == sent }) // it was not carried out, or not even sent
-		s.unlock()
+		l.renewals(func(t *trust.Trust) { t.Fails(sent) }) // or was not even sent
 	}
 	cancel()
 	if cut := <-unreachable; err != nil && cut {
@@ -847,8 +801,8 @@ func (l *lease) renew(ctx context.Context, started time.Time, results chan<- ren
 	}
 	if err == nil {
 		s.calls.Alive()
-		if l.answered(sent, resp) {
-			err = l.confirm(ctx, sent)
+		if l.confirmed(sent, era, resp) {
+			err = l.ask(ctx, sent)
 		}
 	}
 	if err == nil {
@@ -860,6 +814,77 @@ func (l *lease) renew(ctx context.Context, started time.Time, results chan<- ren
 	select {
 	case results <- renewal{started: started, err: err}:
 	case <-ctx.Done():
+	}
+}
+
+// renewals is trustLocked for callers that do not hold mu.
+func (l *lease) renewals(change func(t *trust.Trust)) {
+	l.s.mu.Lock()
+	defer l.s.unlock()
+	l.trustLocked(change)
+}
+
+// confirmed extends the trust by a renewal that etcd has confirmed, as far as its word goes. It
+// reports whether to ask for more.
+func (l *lease) confirmed(sent *trust.Attempt, era *era, resp *clientv3.LeaseKeepAliveResponse) (ask bool) {
+	s := l.s
+	known := era.term.Load()
+	s.heard(resp.ResponseHeader, era, 0) // it may be of a member that is behind
+	if s.era.Load() != era {
+		known = 0
+	}
+	l.renewals(func(t *trust.Trust) {
+		ask = t.Answered(time.Now(), sent, trust.Confirmation{
+			Member: resp.GetMemberId(), Term: resp.GetRaftTerm(), TTL: time.Duration(resp.TTL) * time.Second,
+		}, known)
+	})
+	return ask
+}
+
+// ask finds out what a confirmed renewal is worth, by a linearizable read, if that matters: nobody
+// relies on a lease that has no key. Where no answer comes the next renewal may do better.
+func (l *lease) ask(ctx context.Context, sent *trust.Attempt) error {
+	s := l.s
+	ctx, cancel := context.WithTimeout(ctx, s.calls.Timeout())
+	defer cancel()
+	s.mu.Lock()
+	key := ""
+	for _, p := range l.places {
+		if p.rev != 0 && !p.gone {
+			key = p.key
+			break
+		}
+	}
+	s.unlock()
+	if key == "" {
+		return nil
+	}
+	_, err := s.get(ctx, key, clientv3.WithCountOnly())
+	s.mu.Lock()
+	defer s.unlock()
+	switch {
+	case err == nil && sent.Open():
+		return errDeposed
+	case l.plan.AtRisk(l.trust.Remaining(time.Now())):
+		return err
+	default:
+		return nil
+	}
+}
+
+// proved has all leases count a linearizable answer, to a request that was sent as said.
+func (s *Session) proved(sent asking, term uint64) {
+	if s.doubts.Load() == 0 {
+		return // the usual case needs no lock
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	var present any // in no era, if the present one began since
+	if sent.era == s.era.Load() {
+		present = sent.era
+	}
+	for l := range s.leases {
+		l.trustLocked(func(t *trust.Trust) { t.Proved(sent.at, present, term) })
 	}
 }
 
@@ -877,7 +902,7 @@ func (l *lease) renewalFailed(err error) {
 		l.refusal = err
 	}
 	s.log(slog.LevelWarn, "lease not renewed", "lease", l.hex(), "error", err,
-		"remaining", time.Until(l.trustedUntil))
+		"remaining", time.Until(l.trust.Until()))
 	if t := s.cfg.trace; t != nil && t.RenewalFailed != nil {
 		s.hooks.run(func() { t.RenewalFailed(l.id, err) })
 	}
@@ -891,8 +916,8 @@ func (l *lease) risk() {
 	s.mu.Lock()
 	defer s.unlock()
 	l.giveWayLocked()
-	remaining := time.Until(l.trustedUntil)
-	if !l.plan.atRisk(remaining) || l.ended != nil {
+	remaining := time.Until(l.trust.Until())
+	if !l.plan.AtRisk(remaining) || l.ended != nil {
 		return
 	}
 	s.log(slog.LevelWarn, "lease at risk", "lease", l.hex(), "remaining", remaining)
@@ -913,7 +938,7 @@ func (l *lease) lookDue(last time.Time) bool {
 		return false
 	case l.suspect && now.Sub(last) >= lookEvery/2: // else the tick comes soon
 		return true
-	case now.Sub(last) >= max(l.plan.period, min(l.ttl/3, lookEvery)):
+	case now.Sub(last) >= max(l.plan.Period, min(l.ttl/3, lookEvery)):
 		return true
 	case len(l.places) > manyPlaces || now.Sub(last) < lookEvery:
 		return false
@@ -1195,7 +1220,7 @@ func (l *lease) revoke() {
 	s.mu.Lock()
 	defer s.unlock()
 	delete(s.leases, l)
-	l.forgetLocked(func(*try) bool { return true })
+	s.doubts.Add(int64(-l.doubts))
 	l.revoked = err == nil
 	s.afterLocked(l.bury)
 	if err != nil && (s.closed || l.leavesLocked()) {

@@ -1083,7 +1083,7 @@ func (p *place) lastsLocked() bool {
 	l := p.lease
 	now := time.Now()
 	l.checkLocked(now)
-	return l.retired == nil && !p.gone && !p.staleLocked() && l.plan.lasts(l.trustedUntil.Sub(now))
+	return l.retired == nil && !p.gone && !p.staleLocked() && l.plan.Lasts(l.trust.Remaining(now))
 }
 
 // cancelLocked ends the waits of m's claims, of all if m is nil.
@@ -1099,7 +1099,7 @@ func (l *localLine) cancelLocked(m *Mutex) {
 
 // deadlineLocked is until when h is certain.
 func (h *hold) deadlineLocked() time.Time {
-	until := h.place.lease.trustedUntil
+	until := h.place.lease.trust.Until()
 	if !h.most.IsZero() && h.most.Before(until) {
 		return h.most
 	}

@@ -73,11 +73,12 @@ func answer(err error) error {
 	return nil
 }
 
-// cutStatus reads the text of a status of gRPC.
+// cutStatus reads the text of a status of gRPC, of the innermost if one holds another.
 func cutStatus(err error) (code, desc string, ok bool) {
-	text, ok := strings.CutPrefix(err.Error(), "rpc error: code = ")
-	if ok {
-		code, desc, ok = strings.Cut(text, " desc = ")
+	const prefix = "rpc error: code = "
+	text := err.Error()
+	if i := strings.LastIndex(text, prefix); i >= 0 {
+		code, desc, ok = strings.Cut(text[i+len(prefix):], " desc = ")
 	}
 	return code, desc, ok
 }
@@ -123,9 +124,12 @@ func NotApplied(err error) bool {
 
 // hasCode reports whether err is a status of gRPC with one of the codes.
 func hasCode(err error, of ...codes.Code) bool {
-	if s, ok := status.FromError(err); ok {
-		return err != nil && slices.Contains(of, s.Code())
+	if err == nil {
+		return false
 	}
-	code, _, ok := cutStatus(err)
-	return ok && slices.ContainsFunc(of, func(c codes.Code) bool { return c.String() == code })
+	if code, _, ok := cutStatus(err); ok {
+		return slices.ContainsFunc(of, func(c codes.Code) bool { return c.String() == code })
+	}
+	s, ok := status.FromError(err)
+	return ok && slices.Contains(of, s.Code())
 }

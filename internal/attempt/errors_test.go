@@ -22,7 +22,7 @@ func formsOf(answer error) map[string]error {
 		"from the client, wrapped":  fmt.Errorf("somewhere: %w", rpctypes.Error(answer)),
 		"from the wire":             answer,
 		"from the wire, wrapped":    fmt.Errorf("somewhere: %w", answer),
-		"why a watch was cancelled": errors.New(answer.Error()), // clientv3 makes one of the text
+		"why a watch was cancelled": status.Error(codes.FailedPrecondition, answer.Error()), // by clientv3
 	}
 }
 

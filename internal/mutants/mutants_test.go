@@ -60,6 +60,9 @@ type killer struct {
 // simulation is the random simulation, with at most that many seeds.
 func simulation(seeds int) killer { return killer{"./internal/sim", "TestSimulation", seeds} }
 
+// of is a test of one of the packages that the library is made of.
+func of(core, test string) killer { return killer{"./internal/" + core, test, 0} }
+
 // named is a test of the library's own package.
 func named(test string) killer { return killer{".", test, 0} }
 

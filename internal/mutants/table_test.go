@@ -9,50 +9,54 @@ var mutants = []mutant{
 	{
 		name: "trust counts from the answer",
 		why:  "It is what clientv3.KeepAlive does, and the answer is when one knows. A slow one adds its delay to the trust (rule 1).",
-		edits: []edit{
-			{"lease.go", `	until := attemptStarted.Add(ttl - l.s.cfg.marginOf(ttl))`, `	until := time.Now().Add(ttl - l.s.cfg.marginOf(ttl))`},
-			{"lease.go", `trustedUntil: attemptStarted.Add(ttl - s.cfg.marginOf(ttl)),`, `trustedUntil: time.Now().Add(ttl - s.cfg.marginOf(ttl)),`},
+		edits: []edit{{"internal/trust/trust.go", `		t.extend(from, a.ttl)
+`, `		t.extend(now, a.ttl)
+`}},
+		killers: []killer{
+			simulation(1000), named("TestTrustCountsFromTheSendInVirtualTime"),
+			of("trust", "TestTheTrustIsSentPlusTTLLessMargin"),
 		},
-		killers: []killer{simulation(1000), named("TestTrustCountsFromTheSendInVirtualTime")},
 	},
 	{
-		name: "no safety margin",
-		why:  "sent + TTL is the exact bound, if all clocks run at one rate. They do not (rule 1).",
-		edits: []edit{
-			{"lease.go", `	until := attemptStarted.Add(ttl - l.s.cfg.marginOf(ttl))`, `	until := attemptStarted.Add(ttl)`},
-			{"lease.go", `trustedUntil: attemptStarted.Add(ttl - s.cfg.marginOf(ttl)),`, `trustedUntil: attemptStarted.Add(ttl),`},
+		name:  "no safety margin",
+		why:   "sent + TTL is the exact bound, if all clocks run at one rate. They do not (rule 1).",
+		edits: []edit{{"internal/trust/trust.go", `sent.Add(ttl - t.margin(ttl))`, `sent.Add(ttl)`}},
+		killers: []killer{
+			simulation(1000), named("TestTheHolderHearsOfALossBeforeEtcdCanGiveTheLockAway"),
+			of("trust", "TestTheTrustIsSentPlusTTLLessMargin"),
 		},
-		killers: []killer{simulation(1000), named("TestTheHolderHearsOfALossBeforeEtcdCanGiveTheLockAway")},
 	},
 	{
 		name: "each renewal counts from its own sending",
 		why:  "etcd has confirmed it, so the lease lives for a TTL from then. One that was sent before may have reached a newer leader, whose clock counts (rule 1).",
-		edits: []edit{{"firm.go", `		if o.sent.Before(from) && !harmless {
+		edits: []edit{{"internal/trust/trust.go", `		if o.sent.Before(from) && !harmless {
 `, `		if o.sent.Before(from) && !harmless && false {
 `}},
-		killers: []killer{named("TestWhatARenewalIsWorth")},
+		killers: []killer{of("trust", "TestWhatARenewalIsWorth")},
 	},
 	{
 		name:    "the word of a leader of an older term is taken",
 		why:     "A member that is behind is not wrong. One that led, and is cut off, is (rule 1).",
-		edits:   []edit{{"firm.go", `t.era == l.s.era.Load() && t.term < known`, `t.era == l.s.era.Load() && t.term < known && false`}},
-		killers: []killer{named("TestWhatARenewalIsWorth")},
+		edits:   []edit{{"internal/trust/trust.go", `	if a.term < known {`, `	if a.term < known && false {`}},
+		killers: []killer{of("trust", "TestWhatARenewalIsWorth")},
 	},
 	{
 		name: "a read confirms every renewal",
 		why:  "etcd answers, so its leader leads. It may be another one than the one that has renewed the lease (rule 1).",
-		edits: []edit{{"firm.go", `			if t.open && t.era == sent.era && t.era == s.era.Load() && t.term >= term {
-`, `			if t.open && t.era == sent.era && t.era == s.era.Load() {
+		edits: []edit{{"internal/trust/trust.go", `		if a.open && a.era == era && a.term >= term {
+`, `		if a.open && a.era == era {
 `}},
-		killers: []killer{named("TestWhatARenewalIsWorth")},
+		killers: []killer{of("trust", "TestWhatARenewalIsWorth")},
 	},
 	{
 		name: "a late answer revives the hold",
 		why:  "etcd says that the lease lives, so nobody else had the lock. But the hold was declared lost, and its work given up (rule 1).",
 		edits: []edit{{"lease.go", `	if l.ended != nil {
-		return // a late answer revives nothing
+		return
 	}
-`, `	if errors.Is(l.ended, ErrExpired) {
+	until := l.trust.Until()
+`, `	until := l.trust.Until()
+	if errors.Is(l.ended, ErrExpired) {
 		l.ended, l.retired, l.dead, l.s.current = nil, nil, make(chan struct{}), l
 		for _, p := range l.places {
 			if p.hold != nil {
@@ -132,8 +136,8 @@ var mutants = []mutant{
 		name: "the wall clock is not looked at",
 		why:  "Go's monotonic clock cannot be set, so it is the better one. It stands still while a machine is suspended (rule 2).",
 		edits: []edit{
-			{"lease.go", `	case !now.Round(0).Before(l.trustedUntil.Round(0)):
-		l.endLocked(ErrSuspended)
+			{"internal/trust/trust.go", `	case !now.Round(0).Before(t.until.Round(0)):
+		return Suspended
 `, ``},
 		},
 		killers: []killer{named("TestTheWallClockMayEndAHoldAndNeverLengthensOne")},
@@ -141,20 +145,20 @@ var mutants = []mutant{
 	{
 		name: "one renewal at a time",
 		why:  "The attempt under way has not failed yet. It may have met the one dead endpoint of three, and take the whole TTL (rule 13).",
-		edits: []edit{{"lease.go", `			next.Reset(l.plan.late())
+		edits: []edit{{"lease.go", `			next.Reset(l.plan.Late())
 `, ``}},
 		killers: []killer{simulation(250), named("TestAFailedRenewalIsFollowedByTwoAtOnce")},
 	},
 	{
 		name:    "renewals go by the TTL, whatever the margin",
 		why:     "A third of the TTL is what everybody renews at. With a margin of two thirds the trust is over by then (rule 1).",
-		edits:   []edit{{"lease.go", `max(min(granted/3, span/9*4), leastPeriod)`, `max(granted/3, leastPeriod)`}},
+		edits:   []edit{{"internal/trust/schedule.go", `max(min(granted/3, span/9*4), leastPeriod)`, `max(granted/3, leastPeriod)`}},
 		killers: []killer{named("TestNoMarginLosesTheHoldsOfAHealthyEtcd")},
 	},
 	{
 		name:    "what lasts goes by the TTL, whatever the margin",
 		why:     "A third of the TTL is left when two renewals have failed. With a margin of two thirds it never is: nothing lingers, nothing is passed on (WithHandoff, WithLinger).",
-		edits:   []edit{{"lock.go", `l.plan.lasts(l.trustedUntil.Sub(now))`, `l.trustedUntil.Sub(now) > l.ttl/3`}},
+		edits:   []edit{{"lock.go", `l.plan.Lasts(l.trust.Remaining(now))`, `l.trust.Until().Sub(now) > l.ttl/3`}},
 		killers: []killer{named("TestWithAnyMarginKeysLingerAndHoldsArePassedOn")},
 	},
 	{

@@ -1,0 +1,44 @@
+package trust
+
+import "time"
+
+// leastPeriod is the least time from one renewal to the next. Who has a margin that leaves less to
+// trust loses holds, but besieges nobody.
+const leastPeriod = 10 * time.Millisecond
+
+// A Schedule says when a lease is renewed, and when that is late. All of it follows from Span, the
+// time for which a confirmed attempt is trusted: whatever the safety margin, more than half of the
+// trust is left when a renewal is sent, and several may fail. The period is a third of the TTL
+// with the default margin, and up to a quarter of the TTL. (Do not count in TTLs: with a margin of
+// two thirds of the TTL the first renewal would come when the trust is over.
+// TestNoMarginLosesTheHoldsOfAHealthyEtcd.)
+type Schedule struct {
+	Span   time.Duration // granted TTL less margin
+	Period time.Duration // from one renewal to the next, while etcd answers at once
+}
+
+// ScheduleOf returns the schedule for a granted TTL and a safety margin.
+func ScheduleOf(granted, margin time.Duration) Schedule {
+	span := granted - margin
+	return Schedule{Span: span, Period: max(min(granted/3, span/9*4), leastPeriod)}
+}
+
+// Late is how long an attempt may take before others are sent beside it.
+func (s Schedule) Late() time.Duration { return s.Period / 2 }
+
+// Again is how long after a failure the next attempt is sent, give or take some.
+func (s Schedule) Again() time.Duration {
+	least := min(50*time.Millisecond, s.Late())
+	return min(max(s.Period/16*3, least), time.Second)
+}
+
+// Next is how long after an attempt that was answered within rtt the next one is sent: the slower
+// the answers, the sooner.
+func (s Schedule) Next(rtt time.Duration) time.Duration { return max(s.Period-rtt, s.Period/8*3) }
+
+// Lasts reports whether the trust lasts for another hold, if so much of it remains: whether the
+// renewals are not late.
+func (s Schedule) Lasts(remaining time.Duration) bool { return remaining > s.Period }
+
+// AtRisk reports whether less than half of the trust remains.
+func (s Schedule) AtRisk(remaining time.Duration) bool { return remaining < s.Span/2 }

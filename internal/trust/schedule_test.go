@@ -1,0 +1,42 @@
+package trust
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Whatever the margin, more than half of the trust is left when a renewal is sent, and enough for
+// others if that is not answered.
+func TestTheScheduleFollowsFromWhatIsTrusted(t *testing.T) {
+	for _, ttl := range []time.Duration{time.Second, 2 * time.Second, 15 * time.Second, 24 * time.Hour} {
+		for percent := 1; percent < 100; percent++ {
+			t.Run(fmt.Sprintf("%v, %d percent", ttl, percent), func(t *testing.T) {
+				s := ScheduleOf(ttl, ttl/100*time.Duration(percent))
+				if s.Span < 10*leastPeriod {
+					require.GreaterOrEqual(t, s.Period, leastPeriod)
+					return
+				}
+				left := s.Span - s.Period
+				require.False(t, s.AtRisk(left), "when a renewal is sent")
+				require.True(t, s.Lasts(left))
+				require.GreaterOrEqual(t, left, 2*s.Late(), "one is late, another is sent")
+				require.LessOrEqual(t, s.Again(), s.Late())
+				require.LessOrEqual(t, s.Next(0), s.Period)
+				require.Greater(t, s.Next(s.Span), time.Duration(0), "never at once")
+			})
+		}
+	}
+}
+
+func TestTheScheduleOfTheDefaults(t *testing.T) {
+	s := ScheduleOf(15*time.Second, 15*time.Second/8)
+	require.Equal(t, 5*time.Second, s.Period)
+	require.Equal(t, 2500*time.Millisecond, s.Late())
+	require.Equal(t, 937500*time.Microsecond, s.Again())
+	require.Equal(t, 4*time.Second, s.Next(time.Second))
+	require.True(t, s.AtRisk(6*time.Second))
+	require.False(t, s.Lasts(5*time.Second))
+}

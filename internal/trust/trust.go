@@ -1,0 +1,187 @@
+// Package trust says until when a lease may be trusted, by what etcd has confirmed of it, and
+// when it is to be renewed. It is pure: it has no clock, no lock and no goroutine. Whoever has a
+// Trust guards it; in etcdlock that is the Session's mutex.
+package trust
+
+import (
+	"slices"
+	"time"
+)
+
+// A Trust is until when a lease certainly lives.
+//
+// Invariant: it lasts until sent + granted TTL - margin, for the latest attempt to grant or
+// renew that etcd has confirmed, as far as its word goes (see Attempt). etcd counts the TTL
+// from when it handled that attempt, which is no earlier than sent, so it cannot give a key of
+// the lease to anybody before sent + granted TTL; the margin pays for clocks that run at
+// different rates. What is over is over for good.
+//
+// Do not count from the answer: a slow one would add its delay to the trust
+// (TestTrustCountsFromTheSend). Do not take an answer that comes after Until as a revival
+// (TestALateAnswerRevivesNothing).
+type Trust struct {
+	margin   func(granted time.Duration) time.Duration
+	ttl      time.Duration // as granted
+	until    time.Time
+	attempts []*Attempt
+}
+
+// New returns the trust in a lease that was granted with a TTL upon a request sent at a time. The
+// margin is asked for each TTL that etcd grants.
+func New(sent time.Time, ttl time.Duration, margin func(granted time.Duration) time.Duration) *Trust {
+	t := &Trust{margin: margin, ttl: ttl}
+	t.extend(sent, ttl)
+	return t
+}
+
+// extend is the formula.
+func (t *Trust) extend(sent time.Time, ttl time.Duration) {
+	if until := sent.Add(ttl - t.margin(ttl)); until.After(t.until) {
+		t.until = until
+	}
+}
+
+// TTL is the TTL that was granted.
+func (t *Trust) TTL() time.Duration { return t.ttl }
+
+// Until is when the trust is over, unless it is extended before.
+func (t *Trust) Until() time.Time { return t.until }
+
+// Remaining is how long it lasts.
+func (t *Trust) Remaining(now time.Time) time.Duration { return t.until.Sub(now) }
+
+// Schedule is when to renew the lease.
+func (t *Trust) Schedule() Schedule { return ScheduleOf(t.ttl, t.margin(t.ttl)) }
+
+// A State is whether a lease may be trusted.
+type State int
+
+// The states.
+const (
+	Whole     State = iota
+	Expired         // etcd may have given the keys away
+	Suspended       // it may, by the wall clock: the machine has slept
+)
+
+func (s State) String() string {
+	return [...]string{"whole", "expired", "suspended"}[s]
+}
+
+// At is the state at a time. The wall clock is looked at too, since the monotonic one may stand
+// still while a machine is suspended. A forward step of the wall clock may end the trust early; a
+// backward one never lengthens it.
+func (t *Trust) At(now time.Time) State {
+	switch {
+	case !now.Before(t.until):
+		return Expired
+	case !now.Round(0).Before(t.until.Round(0)):
+		return Suspended
+	default:
+		return Whole
+	}
+}
+
+// That a lease was renewed is the word of a member that leads, or believes that it leads. A
+// leader that is cut off from the others goes on renewing until it steps down, which may be an
+// election timeout after the others have elected another one. That one grants each lease its
+// whole TTL anew, and an election timeout more, so that the word of the old one still holds,
+// except if a renewal that was sent before has reached the new one meanwhile: the lease then
+// expires a TTL after that. A client with several endpoints has such renewals, which wait at a
+// follower for the end of the election. (Seen on etcd 3.7: a lease with a TTL of 2 s was gone
+// 1.96 s after a renewal was sent that etcd confirmed.)
+//
+// Invariant: a confirmed renewal counts from when the oldest was sent that a newer leader may
+// have carried out, and from its own sending once a linearizable answer to a request that was
+// sent later shows that there was no newer leader. (TestTheWordOfADeposedLeaderIsNotTrusted.)
+
+const (
+	// prompt is within which time an answer tells all: its header was written when the request
+	// came, and what waits for an election, or for another member, waits for no less.
+	prompt = 50 * time.Millisecond
+
+	// requestTimeout is how long etcd works on a renewal, beside two election timeouts.
+	requestTimeout = 5 * time.Second
+)
+
+// An Attempt is one renewal that was sent, and may matter for what others are worth.
+type Attempt struct {
+	era    any // in which it was sent: answers of two eras are not comparable
+	sent   time.Time
+	ended  time.Time // when its answer came; zero if there is none yet, or none came
+	member uint64    // that has answered
+	term   uint64    // of Raft, the newest that member knew of when the request came
+	ttl    time.Duration
+	open   bool // it was answered, and does not count from sent yet
+}
+
+// Open reports whether the attempt was answered, and may be worth more than it counts for.
+func (a *Attempt) Open() bool { return a.open }
+
+// Sends notes that a renewal is sent. What etcd has given up by now is forgotten: its least TTL is
+// one and a half election timeouts.
+func (t *Trust) Sends(now time.Time, era any) *Attempt {
+	longest := requestTimeout + t.ttl/3*4
+	t.forget(func(a *Attempt) bool { return now.Sub(a.sent) > longest })
+	a := &Attempt{era: era, sent: now}
+	t.attempts = append(t.attempts, a)
+	return a
+}
+
+// Fails notes that etcd has certainly not carried out a, and never will.
+func (t *Trust) Fails(a *Attempt) { t.forget(func(other *Attempt) bool { return other == a }) }
+
+// forget forgets attempts.
+func (t *Trust) forget(which func(*Attempt) bool) {
+	t.attempts = slices.DeleteFunc(t.attempts, which)
+}
+
+// Doubts is the number of attempts that may matter for others.
+func (t *Trust) Doubts() int { return len(t.attempts) }
+
+// A Confirmation is what etcd's answer to a renewal says.
+type Confirmation struct {
+	Member, Term uint64
+	TTL          time.Duration
+}
+
+// Answered notes that etcd has confirmed a, and extends the trust by what that is worth. known is
+// the newest term that was known before, of the era in which a was sent; 0 if that is over. It
+// reports whether to ask whether it is worth more, by a linearizable read.
+func (t *Trust) Answered(now time.Time, a *Attempt, c Confirmation, known uint64) (ask bool) {
+	a.ended, a.member, a.term, a.ttl = now, c.Member, c.Term, c.TTL
+	from := a.sent
+	for _, o := range t.attempts {
+		// A member that has passed on a renewal to a leader passes on none to an older one.
+		harmless := !o.ended.IsZero() && o.member == a.member
+		if o.sent.Before(from) && !harmless {
+			from = o.sent
+		}
+	}
+	if a.term < known {
+		a.open, ask = true, true
+	} else {
+		missing := a.sent.Sub(from)
+		a.open, ask = missing > 0, missing > t.Schedule().Late()
+		t.extend(from, a.ttl)
+	}
+	if !a.open && a.ended.Sub(a.sent) <= prompt {
+		t.Fails(a) // it is worth what it says, and matters for no other
+	}
+	return ask
+}
+
+// Proved applies a linearizable answer, by a member that knew of no newer term, to a request that
+// was sent in an era at a time: of all that was answered before, nothing was carried out by a
+// leader of a newer term, and the word of a leader of an older one is worth nothing.
+func (t *Trust) Proved(sent time.Time, era any, term uint64) {
+	t.forget(func(a *Attempt) bool {
+		if a.ended.IsZero() || a.ended.After(sent) {
+			return false
+		}
+		if a.open && a.era == era && a.term >= term {
+			a.open = false
+			t.extend(a.sent, a.ttl)
+		}
+		return true
+	})
+}
