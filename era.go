@@ -172,7 +172,7 @@ func (s *Session) setBack(h header, ended *era) {
 			"cluster", h.GetClusterId(), "before", ended.cluster.Load())
 	}
 	if t := s.cfg.trace; t != nil && t.SetBack != nil {
-		s.hooks.run(func() { t.SetBack(known, revision) })
+		s.hooks.Run(func() { t.SetBack(known, revision) })
 	}
 }
 

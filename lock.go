@@ -414,7 +414,7 @@ func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
 	c.cancel = nil // nothing waits any more
 	if t := c.m.cfg.trace; t != nil && t.Acquired != nil {
 		m, waited := c.m, now.Sub(c.started)
-		s.hooks.run(func() { t.Acquired(m.name, p.rev, waited, c.ahead) })
+		s.hooks.Run(func() { t.Acquired(m.name, p.rev, waited, c.ahead) })
 	}
 	if c.m.cfg.linger > 0 && c.ahead <= fewAhead {
 		s.viewLocked(c.local)
@@ -847,13 +847,13 @@ func (m *Mutex) log(level slog.Level, message string, args ...any) {
 func (m *Mutex) traceGaveUp(started time.Time, ahead int, err error) {
 	if t := m.cfg.trace; t != nil && t.GaveUp != nil {
 		waited := time.Since(started)
-		m.s.hooks.run(func() { t.GaveUp(m.name, waited, ahead, err) })
+		m.s.hooks.Run(func() { t.GaveUp(m.name, waited, ahead, err) })
 	}
 }
 
 func (m *Mutex) traceQueued(ahead int, holder Contender) {
 	if t := m.cfg.trace; t != nil && t.Queued != nil {
-		m.s.hooks.run(func() { t.Queued(m.name, ahead, holder) })
+		m.s.hooks.Run(func() { t.Queued(m.name, ahead, holder) })
 	}
 }
 
@@ -1183,7 +1183,7 @@ func (h *hold) reportLocked(cause error) {
 		reason = lost.Reason
 	}
 	if t := m.cfg.trace; t != nil && t.Lost != nil {
-		m.s.hooks.run(func() { t.Lost(m.name, h.place.rev, held, reason) })
+		m.s.hooks.Run(func() { t.Lost(m.name, h.place.rev, held, reason) })
 	}
 	m.log(slog.LevelWarn, "lock lost", "name", m.name, "token", h.place.rev, "held", held, "reason", bare(reason))
 }
@@ -1191,7 +1191,7 @@ func (h *hold) reportLocked(cause error) {
 func (h *hold) traceReleased() {
 	if t := h.m.cfg.trace; t != nil && t.Released != nil {
 		held := time.Since(h.began)
-		h.m.s.hooks.run(func() { t.Released(h.m.name, h.place.rev, held) })
+		h.m.s.hooks.Run(func() { t.Released(h.m.name, h.place.rev, held) })
 	}
 }
 

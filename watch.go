@@ -788,7 +788,7 @@ func (p *place) abandonLocked(unsure bool) <-chan struct{} {
 		p.lease.retireLocked(errLeaseDoubtful)
 	}
 	if t := p.m.cfg.trace; t != nil && t.CleanupPending != nil && !p.spare {
-		p.s.hooks.run(func() { t.CleanupPending(p.key) })
+		p.s.hooks.Run(func() { t.CleanupPending(p.key) })
 	}
 	p.s.goLocked(p.remove)
 	return p.removed
@@ -861,7 +861,7 @@ func (p *place) remove() {
 		break
 	}
 	if t := p.m.cfg.trace; t != nil && t.CleanupDone != nil && !p.spare {
-		s.hooks.run(func() { t.CleanupDone(p.key) })
+		s.hooks.Run(func() { t.CleanupDone(p.key) })
 	}
 }
 

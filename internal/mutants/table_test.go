@@ -172,7 +172,7 @@ var mutants = []mutant{
 	{
 		name: "nobody looks at the keys of the lease",
 		why:  "Renewals tell when the lease is gone. That the key is gone they do not (rule 5).",
-		edits: []edit{{"lease.go", `		if p.rev != 0 && now.Sub(p.since) >= lookEvery {
+		edits: []edit{{"audit.go", `		if p.rev != 0 && now.Sub(p.since) >= lookEvery {
 			return true
 		}
 `, `		_ = p
@@ -182,7 +182,7 @@ var mutants = []mutant{
 	{
 		name: "a look at the keys is believed",
 		why:  "etcd lists the keys of the lease, and the key is not among them. An old leader's list is an old one (rule 5).",
-		edits: []edit{{"lease.go", `		gone := e.Rev != p.rev
+		edits: []edit{{"audit.go", `		gone := e.Rev != p.rev
 `, `		gone := e.Key == p.key
 `}},
 		killers: []killer{named("TestALookThatOmitsALiveKeyEndsNothing")},
@@ -407,7 +407,7 @@ var mutants = []mutant{
 		why:  "Only those before it can be in its way. Without a key it is in nobody's (rule 12).",
 		edits: []edit{{"view.go", `	case !there:
 		p.lostLocked()
-`, ``}, {"lease.go", `		p.lostLocked()
+`, ``}, {"audit.go", `		p.lostLocked()
 `, `		if p.hold != nil {
 			p.lostLocked()
 		}
@@ -453,7 +453,7 @@ var mutants = []mutant{
 	{
 		name:    "each Session has a stream of its own",
 		why:     "It is the simplest owner for one. A fleet of Sessions on a client opens as many, each of which may be a login (rule 25).",
-		edits:   []edit{{"lease.go", `streamOf(client)`, `&stream{name: streamNames.Add(1), patience: leastSilence}`}},
+		edits:   []edit{{"session.go", `streamOf(client)`, `&stream{name: streamNames.Add(1), patience: leastSilence}`}},
 		killers: []killer{named("TestTheSessionsOfAClientShareAStream")},
 	},
 	{
@@ -670,7 +670,7 @@ var mutants = []mutant{
 		p.lease.retireLocked(errLeaseDoubtful)
 `, `		p.sent, p.doubt = true, true
 `},
-			{"lease.go", `			strays = append(strays, string(key))
+			{"audit.go", `			strays = append(strays, string(key))
 `, `			continue
 `},
 		},
@@ -679,7 +679,7 @@ var mutants = []mutant{
 	{
 		name: "a stray key is swept whoever has it by now",
 		why:  "Nobody accounted for it when the lease's keys came. Names are used again, so it is the next hold's key (rule 9).",
-		edits: []edit{{"lease.go", `		accounted := l.accountsForLocked(e) // its name was taken again since the look
+		edits: []edit{{"audit.go", `		accounted := l.accountsForLocked(e) // its name was taken again since the look
 `, `		accounted := l.places == nil
 `}},
 		killers: []killer{named("TestAKeyThatIsTakenAgainWhileItIsReadIsNotSwept")},
@@ -687,7 +687,7 @@ var mutants = []mutant{
 	{
 		name: "what looks like a lock's key is swept",
 		why:  "Its last part is a UUID, and nobody accounts for it: who else would put that on the lease? The user, whose lease it is, too (rule 9).",
-		edits: []edit{{"lease.go", `	return ok && l.sign(id, name) == id
+		edits: []edit{{"audit.go", `	return ok && l.sign(id, name) == id
 `, `	return ok && name != "" && id != uuid.Nil
 `}},
 		killers: []killer{named("TestAKeyOfTheUserThatLooksLikeALocksIsNotSwept")},
@@ -752,7 +752,7 @@ var mutants = []mutant{
 	{
 		name: "a second Close does not wait",
 		why:  "The Session is closed already, as was asked. The program closes its client next, and the first Close cannot revoke the lease (rule 22).",
-		edits: []edit{{"lease.go", `	case s.closing > 0:
+		edits: []edit{{"session.go", `	case s.closing > 0:
 	case s.closed:
 `, `	case s.closed:
 `}},

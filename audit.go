@@ -1,0 +1,278 @@
+package etcdlock
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/line"
+)
+
+// readOnce is one attempt.
+func (s *Session) readOnce(ctx context.Context, ops []clientv3.Op) (*clientv3.TxnResponse, error) {
+	return s.txn(ctx, nil, ops, nil)
+}
+
+// readUntilAnswered tries until etcd answers or refuses, or ctx ends.
+func (s *Session) readUntilAnswered(ctx context.Context, ops []clientv3.Op) (*clientv3.TxnResponse, error) {
+	return read(ctx, s, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		return s.readOnce(ctx, ops)
+	}, func(error) error { return nil })
+}
+
+// A reader reads by a transaction.
+type reader func(context.Context, []clientv3.Op) (*clientv3.TxnResponse, error)
+
+// readKeys reads keys, linearizably, and calls got with what it read of keys[from:], part by
+// part. The entry of a key that is not there has no revision.
+//
+// A part is as large as etcd takes, which it remembers for the Session. Keys that the user
+// may not read it finds by halving the part that has them, and leaves them out: the error
+// then says so, and tells nothing of the others.
+func (s *Session) readKeys(ctx context.Context, keys []string, by reader, got func(from int, read []line.Entry)) error {
+	most := s.opsAllowed(manyOps)
+	size := most
+	var refusal error
+	unreadable := 0
+	for from := 0; from < len(keys); {
+		part := keys[from:min(from+size, len(keys))]
+		ops := make([]clientv3.Op, len(part))
+		for i, key := range part {
+			ops[i] = clientv3.OpGet(key)
+		}
+		resp, err := by(ctx, ops)
+		switch {
+		case err == nil:
+			read := make([]line.Entry, len(part))
+			for i, key := range part {
+				read[i], _ = line.Find(resp.Responses[i].GetResponseRange().GetKvs(), key)
+			}
+			got(from, read)
+			from += len(part)
+			size = min(2*size, most)
+		case len(part) > 1 && attempt.Is(err, rpctypes.ErrTooManyOps):
+			most = s.opsAllowed(len(part) / 2)
+			size = most
+		case len(part) > 1 && attempt.Is(err, rpctypes.ErrPermissionDenied):
+			size = len(part) / 2
+		case attempt.Is(err, rpctypes.ErrPermissionDenied) && unreadable < maxUnreadable:
+			unreadable++
+			refusal = err
+			s.tellUnreadable(part[0], err)
+			from++
+		default:
+			return err
+		}
+	}
+	return refusal
+}
+
+// opsAllowed is how many keys may be read in one transaction, which are at most so many.
+func (s *Session) opsAllowed(most int) int {
+	s.mu.Lock()
+	defer s.unlock()
+	if most < s.mostOps {
+		if s.mostOps == manyOps { // it is told once
+			s.log(slog.LevelWarn, "etcd takes few operations in one transaction", "most", most)
+		}
+		s.mostOps = most
+	}
+	return s.mostOps
+}
+
+// tellUnreadable tells once that the user may not read a key of the Session's.
+func (s *Session) tellUnreadable(key string, err error) {
+	s.mu.Lock()
+	defer s.unlock()
+	if !s.unreadable {
+		s.unreadable = true
+		s.log(slog.LevelWarn, "a key cannot be looked at", "key", key, "error", err)
+	}
+}
+
+// lookDue reports whether it is time to look at the lease's keys: when a place is
+// older than lookEvery and held, unless there are many; and once per renewal period anyway,
+// for keys that should not be there, unless that is shorter than lookEvery.
+func (l *lease) lookDue(last time.Time) bool {
+	l.s.mu.Lock()
+	defer l.s.unlock()
+	now := time.Now()
+	switch {
+	case l.ended != nil:
+		return false
+	case l.suspect && now.Sub(last) >= lookEvery/2: // else the tick comes soon
+		return true
+	case now.Sub(last) >= max(l.plan.Period, min(l.ttl/3, lookEvery)):
+		return true
+	case len(l.places) > manyPlaces || now.Sub(last) < lookEvery:
+		return false
+	}
+	for _, p := range l.places {
+		if p.hold == nil && !p.lingersLocked() {
+			continue // whoever waits re-checks its own key
+		}
+		if p.rev != 0 && now.Sub(p.since) >= lookEvery {
+			return true
+		}
+	}
+	return false
+}
+
+// look compares the lease's keys in etcd with those that the Session accounts for.
+// It reports false if etcd seems not to know the lease.
+//
+// The answer is neither linearizable nor versioned, so nothing is done on its word
+// alone. A key that is missing is read before its place is given up; only places
+// that were taken before the look was sent are judged. A key that nobody accounts
+// for, the late copy of a request, is read and then deleted by its create revision.
+func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
+	s := l.s
+	if s.calls.Disconnected() {
+		return true // clientv3 would try many times a second
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.calls.Timeout())
+	defer cancel()
+	s.mu.Lock()
+	suspicious := l.suspect
+	l.suspect = false
+	s.unlock()
+	era := s.era.Load()
+	revision := era.revision.Load()
+	resp, err := s.client.TimeToLive(ctx, l.id, clientv3.WithAttachedKeys())
+	if err != nil {
+		return true // the renewals tell
+	}
+	s.heard(resp.ResponseHeader, era, 0)
+	// A member that is behind says less, too. A read tells.
+	suspicious = suspicious || resp.GetRevision() < revision
+	known = resp.TTL >= 0 // -1 is the answer for a lease that does not exist
+	var missing []*place
+	var strays []string
+	s.mu.Lock()
+	present := make(map[string]bool, len(resp.Keys))
+	for _, key := range resp.Keys {
+		present[string(key)] = true
+		if p := l.places[string(key)]; p == nil || p.gone {
+			strays = append(strays, string(key))
+		}
+	}
+	for key, p := range l.places {
+		// Under a doubtful name the key may be there again, put by a late request; after a
+		// set-back, that of an earlier hold.
+		doubtful := !present[key] || p.doubt || suspicious && p.hold != nil && len(missing) < manyPlaces
+		if p.rev != 0 && !p.gone && p.since.Before(sent) && doubtful {
+			missing = append(missing, p)
+		}
+	}
+	s.unlock()
+
+	// What users attach to the lease is theirs.
+	strays = slices.DeleteFunc(strays, func(key string) bool { return !l.hasDrawn(key) })
+	// After an error the next look tries again.
+	_ = s.readKeys(ctx, keysOf(missing), s.readOnce, func(from int, read []line.Entry) {
+		l.confirmMissing(missing[from:], read, known, era)
+	})
+	_ = s.readKeys(ctx, strays, s.readOnce, func(_ int, read []line.Entry) { l.sweep(ctx, read) })
+	return known
+}
+
+// keysOf are the keys of places.
+func keysOf(places []*place) []string {
+	keys := make([]string, len(places))
+	for i, p := range places {
+		keys[i] = p.key
+	}
+	return keys
+}
+
+// confirmMissing gives up those places whose keys are not what was read of them in an era.
+// known says whether etcd seems to know the lease: if not, the keys went with it.
+func (l *lease) confirmMissing(places []*place, read []line.Entry, known bool, sent *era) {
+	l.s.mu.Lock()
+	defer l.s.unlock()
+	for i, e := range read {
+		p := places[i]
+		gone := e.Rev != p.rev
+		if gone && e.Rev != 0 { // another key of that name is in the way
+			l.suspectLocked()
+		}
+		switch {
+		case gone && !known:
+			p.taken = ErrLeaseRevoked
+		case gone:
+		case e.Lease != int64(l.id):
+			p.taken = ErrKeyOverwritten
+		default:
+			if p.hold != nil && p.hold.cause == nil && sent == l.s.era.Load() {
+				p.era = sent // who waits has to read the line, too
+			}
+			continue
+		}
+		p.lostLocked()
+	}
+}
+
+// accountsForLocked reports whether e may be the key of a place. That of a place whose own key
+// is gone is an earlier one of that name, which a set-back of etcd has brought back.
+func (l *lease) accountsForLocked(e line.Entry) bool {
+	p := l.places[e.Key]
+	return p != nil && (!p.gone || p.rev == e.Rev)
+}
+
+// sweep deletes those keys of the lease that no place of the Session accounts for.
+func (l *lease) sweep(ctx context.Context, read []line.Entry) {
+	s := l.s
+	for _, e := range read {
+		if e.Lease != int64(l.id) {
+			continue
+		}
+		s.mu.Lock()
+		accounted := l.accountsForLocked(e) // its name was taken again since the look
+		if !accounted {
+			l.retireLocked(errLeaseDoubtful)
+		}
+		s.unlock()
+		if accounted {
+			continue
+		}
+		err := s.deleteEntry(ctx, e)
+		s.log(slog.LevelWarn, "removed a key that a late request had put", "key", e.Key, "revision", e.Rev, "error", err)
+	}
+}
+
+// deleteEntry deletes the very key that was read.
+func (s *Session) deleteEntry(ctx context.Context, e line.Entry) error {
+	_, err := s.client.Txn(ctx).
+		If(clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev)).
+		Then(clientv3.OpDelete(e.Key)).
+		Commit()
+	return err
+}
+
+// draw returns a new name for a key of the lock name, on l. Only this Session can have drawn
+// it: the second half of the UUID follows from the first one and from a secret. So the keys
+// that late requests of the Session put are known from those of its user for certain, and
+// nobody has to remember them.
+func (l *lease) draw(name string) (key string) {
+	return line.Key(name, l.sign(uuid.New(), name))
+}
+
+// hasDrawn reports whether key comes from draw.
+func (l *lease) hasDrawn(key string) bool {
+	name, id, ok := line.ParseKey(key)
+	return ok && l.sign(id, name) == id
+}
+
+// sign returns id with the second half that the lease's Session makes of the first one.
+func (l *lease) sign(id uuid.UUID, name string) uuid.UUID {
+	signature := uuid.NewSHA1(l.s.secret, fmt.Appendf(id[:8:8], "%x/%s", int64(l.id), name))
+	copy(id[8:], signature[8:]) // with the bits that tell the variant
+	return id
+}
