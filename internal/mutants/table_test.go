@@ -70,7 +70,7 @@ var mutants = []mutant{
 	{
 		name: "a hold begins without a look at the clock",
 		why:  "The place is first in line and the key is there: what else could be asked for? That the trust is not over (rule 1).",
-		edits: []edit{{"lock.go", `	p.lease.checkLocked(now)
+		edits: []edit{{"hold.go", `	p.lease.checkLocked(now)
 	if p.lease.ended != nil || p.gone {
 		return nil, errQueueAnew
 	}
@@ -80,7 +80,7 @@ var mutants = []mutant{
 	{
 		name: "a hold begins at a key that is gone",
 		why:  "The line has just been read, and nobody is before the place. A look has told meanwhile that its own key is gone, and tells it once: the hold is never told of its loss (rules 5 and 12).",
-		edits: []edit{{"lock.go", `	if p.lease.ended != nil || p.gone {
+		edits: []edit{{"hold.go", `	if p.lease.ended != nil || p.gone {
 `, `	if p.lease.ended != nil {
 `}},
 		killers: []killer{named("TestNoHoldBeginsAtAKeyThatIsGone")},
@@ -88,7 +88,7 @@ var mutants = []mutant{
 	{
 		name: "contexts end by their timer only",
 		why:  "A context is asked often, the clock costs time, and there is a timer. After a pause of the process it has not run yet (rule 2).",
-		edits: []edit{{"lock.go", `func (c *holdContext) look() {
+		edits: []edit{{"hold.go", `func (c *holdContext) look() {
 	if cause := c.hold.check(); cause != nil {
 		c.end(cause)
 	}
@@ -107,7 +107,7 @@ var mutants = []mutant{
 	{
 		name: "a removal begins while the contexts end",
 		why:  "Whoever ends a hold cancels its contexts next, and the removal takes a request. The contexts of a hold may be many, and theirs may take time (rule 1, WithMaxHold).",
-		edits: []edit{{"watch.go", `	defer close(p.removed)
+		edits: []edit{{"release.go", `	defer close(p.removed)
 	p.endContexts()
 `, `	defer close(p.removed)
 `}},
@@ -158,7 +158,7 @@ var mutants = []mutant{
 	{
 		name:    "what lasts goes by the TTL, whatever the margin",
 		why:     "A third of the TTL is left when two renewals have failed. With a margin of two thirds it never is: nothing lingers, nothing is passed on (WithHandoff, WithLinger).",
-		edits:   []edit{{"lock.go", `l.plan.Lasts(l.trust.Remaining(now))`, `l.trust.Until().Sub(now) > l.ttl/3`}},
+		edits:   []edit{{"local.go", `l.plan.Lasts(l.trust.Remaining(now))`, `l.trust.Until().Sub(now) > l.ttl/3`}},
 		killers: []killer{named("TestWithAnyMarginKeysLingerAndHoldsArePassedOn")},
 	},
 	{
@@ -193,13 +193,13 @@ var mutants = []mutant{
 	{
 		name:    "a release does not compare the create revision",
 		why:     "The key has a UUID and the lease is compared. Names are used again, so a late copy of a release deletes the next hold's key (rule 6).",
-		edits:   []edit{{"watch.go", `[]clientv3.Cmp{p.exists(), bound}, []clientv3.Op{del}`, `[]clientv3.Cmp{bound}, []clientv3.Op{del}`}},
+		edits:   []edit{{"release.go", `[]clientv3.Cmp{p.exists(), bound}, []clientv3.Op{del}`, `[]clientv3.Cmp{bound}, []clientv3.Op{del}`}},
 		killers: []killer{named("TestALateReleaseTouchesNoLaterHold")},
 	},
 	{
 		name: "Unlock of a key that is gone is nil",
 		why:  "The lock is free, as was asked; the request may have been sent twice. But it may have been lost long ago (rule 6).",
-		edits: []edit{{"watch.go", `	copies, missed := false, false
+		edits: []edit{{"release.go", `	copies, missed := false, false
 `, `	copies, missed := true, false
 `}},
 		killers: []killer{simulation(250), named("TestUnlockTellsOfALossThatNobodyHasNoticed")},
@@ -207,7 +207,7 @@ var mutants = []mutant{
 	{
 		name: "a lost answer unsays that the key was gone",
 		why:  "What a copy finds says nothing, and there may have been copies. But the answer before them did tell (rule 6).",
-		edits: []edit{{"watch.go", `			missed = missed || !copies // for certain, whatever the next answer says
+		edits: []edit{{"release.go", `			missed = missed || !copies // for certain, whatever the next answer says
 `, ``}},
 		killers: []killer{named("TestAReleaseThatFoundNoKeyStaysALossWhateverGetsLost")},
 	},
@@ -215,9 +215,9 @@ var mutants = []mutant{
 		name: "a release whose answer was lost is called a loss",
 		why:  "The key is gone, and it was not this request that deleted it. It was the one before (rule 6).",
 		edits: []edit{
-			{"watch.go", `		copies = copies || done.repeated
+			{"release.go", `		copies = copies || done.repeated
 `, ``},
-			{"watch.go", `		copies = copies || !attempt.NotApplied(err)
+			{"release.go", `		copies = copies || !attempt.NotApplied(err)
 `, ``},
 		},
 		killers: []killer{simulation(250), named("TestRandomSchedules")},
@@ -274,7 +274,7 @@ var mutants = []mutant{
 	{
 		name: "a release that a set-back overtakes is confirmed",
 		why:  "The key is gone, and a copy of the release may have removed it. The restore may have, too (rules 6 and 26).",
-		edits: []edit{{"watch.go", `			case stale: // a copy may have removed it, or etcd was restored without it
+		edits: []edit{{"release.go", `			case stale: // a copy may have removed it, or etcd was restored without it
 				return false, unconfirmed(p.m.name, errSetBack)
 `, `			case stale && !certain:
 				return false, unconfirmed(p.m.name, errSetBack)
@@ -306,13 +306,13 @@ var mutants = []mutant{
 		name: "the next goroutine gets in after a loss",
 		why:  "The lock is lost, so the place at home is free. The loser has not stopped yet (rule 4).",
 		edits: []edit{
-			{"lock.go", `	if cause != ErrUnlocked && cause != ErrClosed {
+			{"hold.go", `	if cause != ErrUnlocked && cause != ErrClosed {
 		h.reportLocked(cause)
 `, `	if cause != ErrUnlocked && cause != ErrClosed {
 		h.m.s.passLocked(h.local, nil)
 		h.reportLocked(cause)
 `},
-			{"lock.go", `	removed = h.place.abandonLocked(false)
+			{"hold.go", `	removed = h.place.abandonLocked(false)
 	s.passLocked(h.local, nil)
 `, `	removed = h.place.abandonLocked(false)
 `},
@@ -557,7 +557,7 @@ var mutants = []mutant{
 	{
 		name: "what lingers is held without a look at the clock",
 		why:  "The key was there a moment ago. The process may have been paused since (rule 2, WithLinger).",
-		edits: []edit{{"lock.go", `	if p == nil || !p.lastsLocked() {`, `	if p == nil {`}, {"lock.go", `	p.lease.checkLocked(now)
+		edits: []edit{{"local.go", `	if p == nil || !p.lastsLocked() {`, `	if p == nil {`}, {"hold.go", `	p.lease.checkLocked(now)
 	if p.lease.ended != nil || p.gone {
 		return nil, errQueueAnew
 	}
@@ -579,7 +579,7 @@ var mutants = []mutant{
 	{
 		name: "TryLock puts its key and removes it",
 		why:  "It is what concurrency.Mutex does, and Lock's own code. The others see a contender that does not contend (rule 19).",
-		edits: []edit{{"watch.go", `	alone := clientv3.Compare(clientv3.CreateRevision(p.prefix()), "=", 0).WithPrefix()
+		edits: []edit{{"place.go", `	alone := clientv3.Compare(clientv3.CreateRevision(p.prefix()), "=", 0).WithPrefix()
 `, `	alone := absent
 `}},
 		killers: []killer{named("TestTryLockOfATakenNameWritesNothing")},
@@ -633,7 +633,7 @@ var mutants = []mutant{
 			{"lease.go", `		err = l.removeRest(time.Now().Add(l.ttl))
 `, `		err = nil
 `},
-			{"watch.go", `	return p.gone && !p.lease.revoked && p.s.ctx.Err() == nil
+			{"release.go", `	return p.gone && !p.lease.revoked && p.s.ctx.Err() == nil
 `, `	return false
 `},
 		},
@@ -645,13 +645,13 @@ var mutants = []mutant{
 	{
 		name:    "only a key that was seen is removed",
 		why:     "The put failed, so there is nothing to remove. It was the answer that failed (rule 9).",
-		edits:   []edit{{"watch.go", `	if !p.sent || p.s.closed {`, `	if p.rev == 0 || p.s.closed {`}},
+		edits:   []edit{{"release.go", `	if !p.sent || p.s.closed {`, `	if p.rev == 0 || p.s.closed {`}},
 		killers: []killer{named("TestAKeyWhosePutWasNotAnsweredIsRemovedAtOnce")},
 	},
 	{
 		name: "a retry puts another key",
 		why:  "A fresh name is safe to put. The first one may have been put, too (rules 4 and 9).",
-		edits: []edit{{"watch.go", `		otherwise = []clientv3.Op{p.readLine()} // tells whose it is
+		edits: []edit{{"place.go", `		otherwise = []clientv3.Op{p.readLine()} // tells whose it is
 `, `		otherwise = []clientv3.Op{p.readLine()} // tells whose it is
 		p.s.mu.Lock()
 		delete(p.lease.places, p.key)
@@ -666,7 +666,7 @@ var mutants = []mutant{
 		name: "a lease in doubt is used for more",
 		why:  "The lease is fine, only one request was not. That one may come later, and then nobody knows its key: the look does not remove it here (rule 9).",
 		edits: []edit{
-			{"watch.go", `		p.sent, p.doubt = true, true
+			{"place.go", `		p.sent, p.doubt = true, true
 		p.lease.retireLocked(errLeaseDoubtful)
 `, `		p.sent, p.doubt = true, true
 `},
@@ -695,7 +695,7 @@ var mutants = []mutant{
 	{
 		name: "a key name is used again before etcd has deleted the key",
 		why:  "The delete is on its way. If it gets lost, the next hold takes the old key for its own (rule 18).",
-		edits: []edit{{"watch.go", `	p.using = false
+		edits: []edit{{"release.go", `	p.using = false
 	p.lease.users--
 `, `	p.using = false
 	p.slot.busy = false
@@ -706,7 +706,7 @@ var mutants = []mutant{
 	{
 		name: "the next place is removed beside the release that puts it",
 		why:  "Two requests at once are faster. If the removal comes first, the release puts the key after it (rule 9).",
-		edits: []edit{{"lock.go", `		put.after = h.place.removed
+		edits: []edit{{"hold.go", `		put.after = h.place.removed
 `, ``}},
 		killers: []killer{named("TestTheNextPlaceIsRemovedAfterTheReleaseThatMayPutIt")},
 	},
@@ -738,11 +738,11 @@ var mutants = []mutant{
 `, ``},
 			{"lock.go", `		h.place.lease.releases++ // as in unlock
 `, ``},
-			{"lock.go", `	h.place.lease.releasedLocked()
+			{"hold.go", `	h.place.lease.releasedLocked()
 	return true
 `, `	return true
 `},
-			{"lock.go", `	put := s.nextLocked(h.local)
+			{"hold.go", `	put := s.nextLocked(h.local)
 `, `	h.place.lease.releases++
 	put := s.nextLocked(h.local)
 `},

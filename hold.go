@@ -1,0 +1,431 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+)
+
+// A hold is the time from a Lock to its Unlock.
+//
+// Invariant: once cause is set the hold has ended, and it is set before etcd can
+// give the lock to another by expiry: with the lease, at trustedUntil.
+//
+// Invariant: what frees a name (a release, a removal, the revocation of the lease, the next
+// turn in the local line) begins only after every context of the hold has been cancelled, and
+// with it every context that comes from one of these. The contexts are cancelled without mu,
+// so others may be at work meanwhile: whoever frees a name calls endContexts first, and does
+// not count on the one who ended the hold. (Do not free a name in the critical section that
+// ends the hold. TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn.)
+type hold struct {
+	// Set once, then only read.
+	m     *Mutex
+	place *place
+	local *localLine
+	began time.Time
+	most  time.Time   // end by WithMaxHold, zero if there is none
+	timer *time.Timer // for most
+
+	// Guarded by Session.mu.
+	depth    int                       // Locks that nest, of all Mutexes
+	cause    error                     // why it ended, nil while it is whole
+	contexts map[*holdContext]struct{} // fixed once cause is set, nil once all have ended
+}
+
+// begin makes a hold of c's place at the head of the line. It returns errQueueAnew if
+// the place is worth nothing: a hold never begins after its end; and errSetBack if its
+// line is to be read first.
+func (s *Session) begin(c *claim, p *place) (*hold, error) {
+	s.mu.Lock()
+	defer s.unlock()
+	return s.beginLocked(c, p)
+}
+
+func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
+	if s.closed || c.m.closed {
+		return nil, ErrClosed
+	}
+	now := time.Now()
+	p.lease.checkLocked(now)
+	if p.lease.ended != nil || p.gone {
+		return nil, errQueueAnew
+	}
+	if p.staleLocked() {
+		return nil, errSetBack
+	}
+	h := &hold{m: c.m, place: p, local: c.local, began: now, depth: 1}
+	if most := c.m.cfg.maxHold; most > 0 {
+		h.most = h.began.Add(most)
+		h.timer = time.AfterFunc(most, func() { h.check() })
+	}
+	p.hold, c.hold, c.m.hold, c.m.depth = h, h, h, 1
+	p.ahead, c.local.ahead = nil, nil
+	c.cancel = nil // nothing waits any more
+	if t := c.m.cfg.trace; t != nil && t.Acquired != nil {
+		m, waited := c.m, now.Sub(c.started)
+		s.hooks.Run(func() { t.Acquired(m.name, p.rev, waited, c.ahead) })
+	}
+	if c.m.cfg.linger > 0 && c.ahead <= fewAhead {
+		s.viewLocked(c.local)
+	}
+	return h, nil
+}
+
+// clear has the key of a hold removed that was lost, and gives its turn to the next in the
+// local line. It returns what abandon does.
+func (h *hold) clear() (removed <-chan struct{}) {
+	s := h.m.s
+	s.mu.Lock()
+	defer s.unlock()
+	removed = h.place.abandonLocked(false)
+	s.passLocked(h.local, nil)
+	return removed
+}
+
+// keep keeps the key of a hold that has ended whole for the next one of the Session, if
+// WithHandoff or WithLinger want that. Otherwise it is to be released.
+func (h *hold) keep() bool {
+	s := h.m.s
+	s.mu.Lock()
+	defer s.unlock()
+	if s.closed || !s.passOnLocked(h) && !s.lingerLocked(h) {
+		return false
+	}
+	h.place.lease.releasedLocked()
+	return true
+}
+
+// release gives the key of a hold that has ended whole back to etcd, and its turn to
+// the next in the local line, whose key is put by the same transaction. Whoever ended the
+// hold has counted the release among those of the lease.
+func (h *hold) release(ctx context.Context) error {
+	s := h.m.s
+	s.mu.Lock()
+	put := s.nextLocked(h.local)
+	s.unlock()
+	queued, err := h.place.release(ctx, h.most, put)
+	if put != nil && !queued {
+		// Its key may yet be put by the transaction that removes this one: only when
+		// that cannot be any more is its removal for good.
+		put.after = h.place.removed
+		put.abandon(errors.Is(err, ErrUnconfirmed))
+		put = nil
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	h.place.lease.releasedLocked()
+	if errors.Is(err, ErrLost) {
+		h.reportLocked(err)
+	} else {
+		h.traceReleased()
+	}
+	if errors.Is(err, ErrUnconfirmed) {
+		h.m.log(slog.LevelWarn, "release not confirmed", "name", h.m.name, "error", err)
+	}
+	s.passLocked(h.local, put)
+	return err
+}
+
+// deadlineLocked is until when h is certain.
+func (h *hold) deadlineLocked() time.Time {
+	until := h.place.lease.trust.Until()
+	if !h.most.IsZero() && h.most.Before(until) {
+		return h.most
+	}
+	return until
+}
+
+// check ends h if its time has passed, and returns why it ended, nil while it is
+// whole. It looks at the clocks itself, so that it tells the truth after a pause of
+// the process, before any timer has run.
+func (h *hold) check() error {
+	h.m.s.mu.Lock()
+	defer h.m.s.unlock()
+	return h.checkLocked(time.Now())
+}
+
+func (h *hold) checkLocked(now time.Time) error {
+	h.place.lease.checkLocked(now)
+	if h.cause == nil && !h.most.IsZero() && !before(now, h.most) {
+		h.endLocked(ErrMaxHold)
+		h.place.abandonLocked(false)
+	}
+	return h.cause
+}
+
+// before reports whether now is before t by the monotonic and by the wall clock.
+func before(now, t time.Time) bool {
+	return now.Before(t) && now.Round(0).Before(t.Round(0))
+}
+
+// endLocked ends h and its contexts with cause, unless it has ended before.
+func (h *hold) endLocked(cause error) (endedBefore bool) {
+	if h.cause != nil {
+		return true
+	}
+	h.cause = cause
+	if h.timer != nil {
+		h.timer.Stop()
+	}
+	if len(h.contexts) > 0 {
+		h.place.lease.endingLocked(h)
+		h.m.s.afterLocked(h.endContexts)
+	}
+	if cause != ErrUnlocked && cause != ErrClosed {
+		h.reportLocked(cause)
+	}
+	return false
+}
+
+// endContexts ends the contexts of h, which has ended itself. When it returns they all have,
+// and all that come from them, whoever else is at it: to cancel a context is to wait for one
+// who is just cancelling it.
+func (h *hold) endContexts() {
+	s := h.m.s
+	s.mu.Lock()
+	cause, contexts := h.cause, h.contexts
+	s.unlock()
+	if contexts == nil {
+		return
+	}
+	for c := range contexts {
+		c.end(cause)
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	h.contexts = nil
+	delete(h.place.lease.ending, h)
+}
+
+// closeLocked ends h for all Mutexes that nest in it.
+func (h *hold) closeLocked() (endedBefore bool) {
+	h.checkLocked(time.Now())
+	h.depth = 0 // whoever unlocks it is told ErrNotHeld
+	return h.endLocked(ErrClosed)
+}
+
+// reportLocked tells Trace and Logger of a loss.
+func (h *hold) reportLocked(cause error) {
+	m, held := h.m, time.Since(h.began)
+	reason := cause
+	if lost, ok := errors.AsType[*LostError](cause); ok {
+		reason = lost.Reason
+	}
+	if t := m.cfg.trace; t != nil && t.Lost != nil {
+		m.s.hooks.Run(func() { t.Lost(m.name, h.place.rev, held, reason) })
+	}
+	m.log(slog.LevelWarn, "lock lost", "name", m.name, "token", h.place.rev, "held", held, "reason", bare(reason))
+}
+
+func (h *hold) traceReleased() {
+	if t := h.m.cfg.trace; t != nil && t.Released != nil {
+		held := time.Since(h.began)
+		h.m.s.hooks.Run(func() { t.Released(h.m.name, h.place.rev, held) })
+	}
+}
+
+// lost is the LostError of h.
+func (h *hold) lost(reason error) *LostError {
+	return &LostError{Name: h.m.name, Token: h.place.rev, Reason: reason}
+}
+
+// lossLocked is what Unlock says of h, which has ended: a LostError, whose reason
+// may be ErrMaxHold; nil if it is whole or was ended by its owner.
+func (h *hold) lossLocked() error {
+	if lost, ok := errors.AsType[*LostError](h.cause); ok {
+		return lost
+	}
+	if errors.Is(h.cause, ErrMaxHold) {
+		return h.lost(ErrMaxHold)
+	}
+	return nil
+}
+
+// Context returns a context that comes from parent and also ends the moment the hold
+// does, or can no longer be trusted. Its Err is then context.Canceled, and
+// context.Cause tells why: [ErrUnlocked], a [*LostError], [ErrMaxHold] or [ErrClosed].
+// If the lock is not held it has ended already, with the cause [ErrNotHeld].
+//
+// After a pause of the process (a stopped container, a suspended machine) its Err,
+// Done and Cause tell the truth at the first look. A context derived from it keeps
+// its own state until a goroutine has run: before each write ask this one.
+//
+// Lock with this context, or one derived from it, is [ErrDeadlock] for the same name
+// and Session, or nests with [WithReentrancy].
+func (m *Mutex) Context(parent context.Context) context.Context {
+	if parent == nil {
+		return endedContext(context.Background(), errors.New("etcdlock: nil context"))
+	}
+	if m == nil || m.s == nil {
+		return endedContext(parent, ErrNotHeld)
+	}
+	m.s.mu.Lock()
+	h := m.hold
+	held := h != nil && h.depth > 0
+	m.s.unlock()
+	if !held {
+		return endedContext(parent, ErrNotHeld)
+	}
+	return h.context(parent)
+}
+
+func (h *hold) context(parent context.Context) context.Context {
+	c := &holdContext{hold: h, parent: parent}
+	c.Context, c.cancel = context.WithCancelCause(parent)
+	// When parent ends first, the hold need not know this context any more.
+	c.stopForget = context.AfterFunc(c.Context, func() { h.forget(c) })
+	if cause := h.add(c); cause != nil {
+		c.end(cause)
+	}
+	return c
+}
+
+func endedContext(parent context.Context, cause error) context.Context {
+	ctx, cancel := context.WithCancelCause(parent)
+	cancel(cause)
+	return ctx
+}
+
+// TokenFrom returns the fencing token of the innermost hold that ctx came from, by
+// [Mutex.Context], Do or TryDo. It stays the same after the hold has ended.
+func TokenFrom(ctx context.Context) (token int64, ok bool) {
+	if ctx == nil {
+		return 0, false
+	}
+	if c := holdContextOf(ctx); c != nil {
+		return c.hold.place.rev, true
+	}
+	return 0, false
+}
+
+// holdKey is the key of a context's innermost holdContext.
+type holdKey struct{}
+
+// A holdContext is a context that ends with a hold. Whoever looks at it makes it
+// look at the clocks first.
+type holdContext struct {
+	context.Context // comes from parent
+	parent          context.Context
+	hold            *hold
+	cancel          context.CancelCauseFunc
+	stopForget      func() bool
+}
+
+// end ends c with the cause for which its hold did.
+func (c *holdContext) end(cause error) {
+	c.stopForget()
+	c.cancel(cause)
+}
+
+func (c *holdContext) look() {
+	if cause := c.hold.check(); cause != nil {
+		c.end(cause)
+	}
+}
+
+// Err is as in context.Context.
+func (c *holdContext) Err() error {
+	if c.Context.Err() == nil {
+		c.look()
+	}
+	return c.Context.Err()
+}
+
+// Done is as in context.Context.
+func (c *holdContext) Done() <-chan struct{} {
+	if c.Context.Err() == nil {
+		c.look()
+	}
+	return c.Context.Done()
+}
+
+// Value is as in context.Context. context.Cause comes through here.
+func (c *holdContext) Value(key any) any {
+	if key == (holdKey{}) {
+		return c
+	}
+	if c.Context.Err() == nil {
+		c.look()
+	}
+	return c.Context.Value(key)
+}
+
+// outer is the context of the hold around c's, nil if there is none.
+func (c *holdContext) outer() *holdContext { return holdContextOf(c.parent) }
+
+// holdContextOf is the innermost holdContext that ctx comes from, nil if there is none.
+func holdContextOf(ctx context.Context) *holdContext {
+	c, _ := ctx.Value(holdKey{}).(*holdContext)
+	return c
+}
+
+// add makes c end with h. It returns the cause if h has ended already.
+func (h *hold) add(c *holdContext) error {
+	h.m.s.mu.Lock()
+	defer h.m.s.unlock()
+	if cause := h.checkLocked(time.Now()); cause != nil {
+		return cause
+	}
+	if c.Context.Err() != nil { // its parent has ended, and forget may have run
+		return nil
+	}
+	if h.contexts == nil {
+		h.contexts = make(map[*holdContext]struct{})
+	}
+	h.contexts[c] = struct{}{}
+	return nil
+}
+
+// forget takes c, which has ended with its parent, off h.
+func (h *hold) forget(c *holdContext) {
+	c.cancel(nil) // waits until those that come from it have ended, too
+	h.m.s.mu.Lock()
+	defer h.m.s.unlock()
+	if h.cause == nil {
+		delete(h.contexts, c)
+	}
+}
+
+// nestsIn returns the hold of m's name and Session that ctx comes from, if that has
+// not been unlocked.
+func (m *Mutex) nestsIn(ctx context.Context) *hold {
+	for c := holdContextOf(ctx); c != nil; c = c.outer() {
+		h := c.hold
+		if !m.covers(h) {
+			continue
+		}
+		m.s.mu.Lock()
+		current := h.local.holdLocked() == h && h.depth > 0
+		m.s.unlock()
+		if current {
+			return h
+		}
+	}
+	return nil
+}
+
+// nest makes a Lock whose context comes from h a part of h.
+func (m *Mutex) nest(h *hold) (*hold, error) {
+	if !m.cfg.reentrant {
+		return nil, failed("lock", m.name, ErrDeadlock)
+	}
+	m.s.mu.Lock()
+	defer m.s.unlock()
+	switch {
+	case m.closed || m.s.closed:
+		return nil, failed("lock", m.name, ErrClosed)
+	case h.checkLocked(time.Now()) != nil:
+		reason := h.lossLocked()
+		if reason == nil {
+			reason = h.cause // it was unlocked, or closed, in between
+		}
+		return nil, failed("lock", m.name, reason)
+	}
+	if m.hold != h { // what it nested in before was closed
+		m.hold, m.depth = h, 0
+	}
+	m.depth++
+	h.depth++
+	return h, nil
+}

@@ -1,0 +1,292 @@
+package etcdlock
+
+import (
+	"context"
+	"time"
+
+	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/turn"
+)
+
+// A localLine is what a Session has of one name: the queue of its goroutines, of which the
+// owner alone has a place in etcd's line, and what it knows of that line. Session.mu guards it.
+type localLine struct {
+	name  string
+	queue turn.Queue[*claim, *place]
+	ahead []line.Entry // before the last place, if it was given up without a hold
+	lease *lease       // that slots are used with
+	slots [2]*keySlot
+	view  *view       // nil while nobody needs one
+	due   *time.Timer // calls lingered; nil before a key lingers
+}
+
+// A claim is one call of Lock or TryLock.
+type claim struct {
+	// Set once, then only read.
+	m       *Mutex
+	local   *localLine
+	started time.Time
+	turn    chan *place // its turn has come, with the place put for it, or nil
+
+	// Owned by the goroutine of the call, until it holds.
+	lastErr error // of etcd, while it is tried again
+	ahead   int   // contenders before it when it queued
+
+	// Guarded by Session.mu.
+	cancel context.CancelCauseFunc // of its wait, nil once that is over
+	place  *place                  // in etcd's line, nil while it has none
+	hold   *hold                   // once it holds
+	waiter turn.Waiter[*claim]     // in the line's queue
+}
+
+// newClaim is a call that has started, and is in no queue yet.
+func (m *Mutex) newClaim(l *localLine, started time.Time, cancel context.CancelCauseFunc) *claim {
+	c := &claim{m: m, local: l, started: started, cancel: cancel}
+	c.waiter.Who = c
+	return c
+}
+
+// lineLocked returns the line for a name. Lines that nobody uses are kept for their
+// key names, up to a number.
+func (s *Session) lineLocked(name string) *localLine {
+	if l := s.lines[name]; l != nil {
+		return l
+	}
+	if len(s.lines) >= s.sweepAt {
+		for name, l := range s.lines {
+			if l.queue.State() == turn.Free && l.view == nil {
+				delete(s.lines, name)
+			}
+		}
+		s.sweepAt = max(minSweep, 2*len(s.lines))
+	}
+	l := &localLine{name: name}
+	s.lines[name] = l
+	return l
+}
+
+// slotLocked returns a slot that is not busy, for a key on the given lease. There
+// are two, since a transaction may not delete and put the same key; beyond those a
+// slot is used once.
+func (l *localLine) slotLocked(on *lease) *keySlot {
+	if l.lease != on {
+		l.lease, l.slots = on, [2]*keySlot{{}, {}}
+	}
+	for _, slot := range l.slots {
+		if !slot.busy {
+			return slot
+		}
+	}
+	return &keySlot{}
+}
+
+// lockedLocked is the LockedError of one that waits in the queue, or of one that comes now if
+// w is nil. The queue has an owner.
+func (l *localLine) lockedLocked(w *turn.Waiter[*claim]) *LockedError {
+	e := &LockedError{Name: l.name, Ahead: l.queue.Ahead(w)}
+	owner := l.queue.Owner()
+	switch {
+	case (owner.place == nil || owner.place.rev == 0) && len(l.ahead) > 0: // on its way
+		e.Holder = contenderOf(l.name, l.ahead[0])
+		e.Ahead += len(l.ahead)
+	case owner.place == nil || owner.place.rev == 0: // the first to go
+		e.Holder = owner.m.contender()
+	case owner.hold == nil && len(owner.place.ahead) > 0:
+		e.Holder = contenderOf(l.name, owner.place.ahead[0])
+		e.Ahead += len(owner.place.ahead)
+	default:
+		e.Holder = owner.place.contender()
+	}
+	return e
+}
+
+// aheadLocked is the LockedError of the owner of l, who has no place in etcd's line.
+// What the owner before it has seen there is what it knows.
+func (l *localLine) aheadLocked() *LockedError {
+	if len(l.ahead) == 0 {
+		return nil
+	}
+	return &LockedError{Name: l.name, Holder: contenderOf(l.name, l.ahead[0]), Ahead: len(l.ahead)}
+}
+
+// leave takes c out of the line after its wait has ended, and tells who was there.
+func (s *Session) leave(c *claim) *LockedError {
+	s.mu.Lock()
+	defer s.unlock()
+	l := c.local
+	var locked *LockedError
+	if c.waiter.Standing() == turn.Waiting {
+		locked = l.lockedLocked(&c.waiter)
+	} else { // its turn is coming, or has come at the same moment
+		locked = l.aheadLocked()
+	}
+	if l.queue.Leave(&c.waiter) == turn.Owner {
+		s.passLocked(l, <-c.turn)
+	}
+	return locked
+}
+
+// nextLocked chooses who is next in line, and takes a place for it if there is a lease. The
+// owner's release is to put the place, and then to call passLocked.
+func (s *Session) nextLocked(l *localLine) *place {
+	next, waits := l.queue.Choose()
+	if !waits || !s.usableLocked() {
+		return nil
+	}
+	return s.newPlaceLocked(next)
+}
+
+// passLocked takes the turn from its owner. Whoever gets it gets put, the place that stands for
+// it, or nil; if nobody does the line is free.
+func (s *Session) passLocked(l *localLine, put *place) {
+	if next, ok := l.queue.Pass(); ok {
+		next.hasTurnLocked(put)
+		return
+	}
+	if put != nil {
+		put.abandonLocked(false)
+	}
+	l.ahead = nil
+}
+
+// hasTurnLocked tells c that its turn has come, with the place that stands for it or nil.
+func (c *claim) hasTurnLocked(put *place) {
+	c.place = put
+	c.turn <- put
+}
+
+// passOnLocked gives the key of h, which has ended whole, to the next in the local line,
+// unless others have waited for long enough; see WithHandoff.
+func (s *Session) passOnLocked(h *hold) bool {
+	p, most := h.place, h.m.cfg.handoff
+	if most == 0 || h.local.queue.Waiting() == 0 || !p.lastsLocked() {
+		return false
+	}
+	next, ok := h.local.queue.HandOff(p, most)
+	if !ok {
+		return false
+	}
+	h.traceReleased()
+	next.hasTurnLocked(p)
+	return true
+}
+
+// lingerLocked keeps the key of h, which has ended whole, if nobody waits for it; see
+// WithLinger.
+//
+// Invariant: whoever comes takes over the key that lingers, or finds it given up; and it is
+// given up once a view tells of others, or there is none.
+func (s *Session) lingerLocked(h *hold) bool {
+	l, p, linger := h.local, h.place, h.m.cfg.linger
+	if linger == 0 || h.m.closed || l.queue.Waiting() > 0 || !p.lastsLocked() {
+		return false
+	}
+	switch v := l.view; {
+	case v == nil || v.err != nil:
+		return false
+	case v.revision == 0 && l.queue.Owner().ahead == 0:
+		// The first watch is under way. Its end, or a read that fails, takes the key back.
+	case !v.live || v.othersLocked():
+		return false // if the first watch is under way, those who came before may be there
+	}
+	h.traceReleased()
+	if l.queue.Linger(p, time.Now().Add(linger)) {
+		s.setDueLocked(l, linger)
+	}
+	return true
+}
+
+// setDueLocked has lingered called after a while, and not when it was to be called before.
+func (s *Session) setDueLocked(l *localLine, after time.Duration) {
+	if l.due != nil {
+		l.due.Stop()
+	}
+	l.due = time.AfterFunc(after, func() { s.lingered(l) })
+}
+
+// lingered gives up the key that lingers if its time is over.
+func (s *Session) lingered(l *localLine) {
+	s.mu.Lock()
+	defer s.unlock()
+	switch over, again := l.queue.Due(time.Now()); {
+	case over:
+		l.giveWayLocked()
+	case again > 0:
+		s.setDueLocked(l, again)
+	}
+}
+
+// relock makes a hold of the key that lingers, nil if there is none that can be used.
+func (m *Mutex) relock(now time.Time) *hold {
+	s := m.s
+	if s.clientClosed() {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	l := s.lines[m.name]
+	if l == nil || l.queue.Kept() == nil {
+		return nil
+	}
+	return m.newClaim(l, now, nil).relockLocked()
+}
+
+// relockLocked makes c the owner, by a hold of the key that lingers, if there is one that
+// can be used.
+func (c *claim) relockLocked() *hold {
+	l, p := c.local, c.local.queue.Kept()
+	if p == nil || !p.lastsLocked() {
+		return nil
+	}
+	h, err := c.m.s.beginLocked(c, p)
+	if err != nil {
+		return nil
+	}
+	c.place = p
+	l.queue.Take(&c.waiter)
+	return h
+}
+
+// giveWayLocked gives up the key that lingers, if one does. It returns what abandon does.
+func (l *localLine) giveWayLocked() <-chan struct{} {
+	if l.queue.Kept() == nil {
+		return nil
+	}
+	p := l.queue.Yield()
+	p.spare = true
+	return p.abandonLocked(false)
+}
+
+// lingersLocked reports whether the line's key lingers, or will once it is unlocked.
+func (l *localLine) lingersLocked() bool {
+	h := l.holdLocked()
+	return l.queue.Kept() != nil || h != nil && h.cause == nil && h.m.cfg.linger > 0
+}
+
+// holdLocked is the hold of the owner, nil if there is none.
+func (l *localLine) holdLocked() *hold {
+	if owner := l.queue.Owner(); owner != nil {
+		return owner.hold
+	}
+	return nil
+}
+
+// lingersLocked reports whether p's key lingers.
+func (p *place) lingersLocked() bool { return p.local.queue.Kept() == p }
+
+// lastsLocked reports whether another hold may begin at p, where one has ended.
+func (p *place) lastsLocked() bool {
+	l := p.lease
+	now := time.Now()
+	l.checkLocked(now)
+	return l.retired == nil && !p.gone && !p.staleLocked() && l.plan.Lasts(l.trust.Remaining(now))
+}
+
+// cancelLocked ends the waits of m's claims, of all if m is nil.
+func (l *localLine) cancelLocked(m *Mutex) {
+	for c := range l.queue.All() {
+		if cancel := c.cancel; cancel != nil && (m == nil || c.m == m) {
+			c.m.s.afterLocked(func() { cancel(ErrClosed) })
+		}
+	}
+}
