@@ -1,7 +1,6 @@
 package etcdlock_test
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -12,9 +11,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/client/v3/concurrency"
-
-	"github.com/etcdlock/etcdlock/internal/etcdtest"
 )
 
 // docs are the pages of docs/, by file name.
@@ -47,6 +43,13 @@ func sources(t *testing.T, pattern string) string {
 	return all.String()
 }
 
+// allTests is the text of all tests, wherever they run.
+func allTests(t *testing.T) string {
+	t.Helper()
+	return sources(t, "*_test.go") + sources(t, "internal/*/*_test.go") + sources(t, "internal/proof/*/*_test.go") +
+		sources(t, "internal/contract/table.go")
+}
+
 // library is the source of the library.
 func library(t *testing.T) string {
 	t.Helper()
@@ -63,7 +66,7 @@ func library(t *testing.T) string {
 
 // Whatever Go code the pages show is part of a file that is compiled and run here.
 func TestTheCodeOfThePagesIsTested(t *testing.T) {
-	tested := sources(t, "*example_test.go")
+	tested := sources(t, "*example_test.go") + sources(t, "internal/proof/contract/*example_test.go")
 	fence := regexp.MustCompile("(?s)\n```go\n(.*?)\n```\n")
 	shown := 0
 	for page, text := range docs(t) {
@@ -79,7 +82,7 @@ func TestTheCodeOfThePagesIsTested(t *testing.T) {
 func TestThePagesNameWhatExists(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#:]*)(#[^)]*)?\)`)
 	name := regexp.MustCompile(`\b(Test|Example)[A-Z_]\w+`)
-	tests := sources(t, "*_test.go") + sources(t, "internal/*/*_test.go")
+	tests := allTests(t)
 	for page, text := range docs(t) {
 		for _, to := range link.FindAllStringSubmatch(text, -1) {
 			target := page
@@ -147,32 +150,6 @@ func TestTheRunbookExplainsReasonsThatThereAre(t *testing.T) {
 	for _, reason := range reasons {
 		require.Contains(t, source, `"`+reason[1]+`"`)
 	}
-}
-
-// Why the guide says to send the create revision, while a fleet is mixed.
-func TestHeaderRevisionDoesNotCompareWithTokens(t *testing.T) {
-	ctx := patient(t)
-	client := etcdtest.Start(t, 1).Client(t)
-	first, theirs, ours := newMutex(t, client, "a"), etcdsMutex(t, client, "a"), newMutex(t, client, "a")
-	require.NoError(t, first.Lock(ctx))
-	theirsIn := async(func() error { return theirs.Lock(ctx) })
-	waitForLine(t, client, "a", 2)
-	oursIn := async(func() error { return ours.Lock(ctx) })
-	waitForLine(t, client, "a", 3)
-
-	require.NoError(t, first.Unlock(ctx))
-	require.NoError(t, receive(t, theirsIn, "etcd's turn"))
-	header := theirs.Header().Revision
-	token, err := createRevision(ctx, client, theirs)
-	require.NoError(t, err)
-	require.NoError(t, theirs.Unlock(ctx))
-	require.NoError(t, receive(t, oursIn, "our turn"))
-	require.Less(t, ours.Token(), header, "a later hold, and a lower number")
-	require.Less(t, token, ours.Token())
-	require.NoError(t, ours.Unlock(ctx))
-
-	_, err = createRevision(context.WithoutCancel(ctx), client, theirs)
-	require.ErrorIs(t, err, concurrency.ErrSessionExpired)
 }
 
 // Each figure of the README's performance table is one of docs/benchmarks.md: of a case, or

@@ -2,12 +2,10 @@ package etcdlock_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,7 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/etcdlock/etcdlock"
-	"github.com/etcdlock/etcdlock/internal/etcdtest"
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
@@ -172,8 +170,8 @@ func TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn(t *testing.T) {
 				if row.same {
 					next = w.s
 				}
-				w.mu = mutexIn(t, w.s, "x", row.opts...)
-				theirs := mutexIn(t, next, "x")
+				w.mu = contract.MutexOf(t, w.s, "x", row.opts...)
+				theirs := contract.MutexOf(t, next, "x")
 				require.NoError(t, w.mu.Lock(in(t, time.Second)))
 				w.derive(w.mu, 3, 10*time.Millisecond)
 				synctest.Wait()
@@ -212,8 +210,8 @@ func TestCloseEndsTheContextsOfAHundredNamesBeforeItFreesOne(t *testing.T) {
 					all := &ending{t: t}
 					open := make(chan int, names)
 					for i := range names {
-						mu := mutexIn(t, ours, fmt.Sprint("x", i))
-						theirs := mutexIn(t, other, mu.Name())
+						mu := contract.MutexOf(t, ours, fmt.Sprint("x", i))
+						theirs := contract.MutexOf(t, other, mu.Name())
 						require.NoError(t, mu.Lock(in(t, time.Second)))
 						all.derive(mu, 1, takes)
 						go func() {
@@ -239,7 +237,7 @@ func TestCloseEndsTheContextsOfAHundredNamesBeforeItFreesOne(t *testing.T) {
 func (e *ending) whileEnding(end func() error, then func()) (err error) {
 	e.slow.Store(true)
 	defer e.slow.Store(false)
-	ended := async(end)
+	ended := contract.Async(end)
 	time.Sleep(5 * time.Millisecond)
 	then()
 	return <-ended
@@ -283,7 +281,7 @@ func TestAnUnlockThatIsFollowedByCloseIsNoLoss(t *testing.T) {
 					require.NoError(t, err)
 				} else {
 					s = processIn(t, etcd, "a", trace)
-					mu = mutexIn(t, s, "x")
+					mu = contract.MutexOf(t, s, "x")
 				}
 				require.NoError(t, mu.Lock(forever))
 				e := &ending{t: t}
@@ -305,7 +303,7 @@ func TestAnUnlockThatIsFollowedByCloseIsNoLoss(t *testing.T) {
 // An Unlock that is under way when its Mutex is closed leaves no key that lingers.
 func TestNothingLingersAfterAMutexThatWasClosedMeanwhile(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		mu := mutexIn(t, processIn(t, etcd, "a"), "x", etcdlock.WithLinger(time.Hour))
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "x", etcdlock.WithLinger(time.Hour))
 		require.NoError(t, mu.Lock(in(t, time.Second)))
 		e := &ending{t: t}
 		e.derive(mu, 1, 10*time.Millisecond)
@@ -406,7 +404,7 @@ func TestACloseBesideAnotherWaitsAsWell(t *testing.T) {
 					require.NoError(t, err)
 				} else {
 					ours := processIn(t, etcd, "a")
-					mu = mutexIn(t, ours, "x")
+					mu = contract.MutexOf(t, ours, "x")
 					both.session = ours.Close
 				}
 				both.mutex = mu.Close
@@ -446,28 +444,6 @@ type held struct {
 	etcd *fake.Server
 	s    *etcdlock.Session
 	mu   *etcdlock.Mutex
-}
-
-// reasons are those of a loss, by name.
-var reasons = map[string]error{
-	"ErrExpired":        etcdlock.ErrExpired,
-	"ErrSuspended":      etcdlock.ErrSuspended,
-	"ErrKeyDeleted":     etcdlock.ErrKeyDeleted,
-	"ErrKeyOverwritten": etcdlock.ErrKeyOverwritten,
-	"ErrLeaseRevoked":   etcdlock.ErrLeaseRevoked,
-	"ErrMaxHold":        etcdlock.ErrMaxHold,
-}
-
-// requireReasons asks that err has exactly these of the reasons, and whatever else is wanted.
-func requireReasons(t *testing.T, err error, want ...error) {
-	t.Helper()
-	for name, reason := range reasons {
-		expected := slices.Contains(want, reason)
-		require.Equal(t, expected, errors.Is(err, reason), "%s of: %v", name, err)
-	}
-	for _, target := range want {
-		require.ErrorIs(t, err, target)
-	}
 }
 
 // Whoever takes a lock away, the context of the hold, Unlock and Trace say the same of it, by
@@ -577,7 +553,7 @@ func TestALossHasAReasonThatErrorsIsTells(t *testing.T) {
 				s := processIn(t, etcd, "a", etcdlock.WithTrace(&etcdlock.Trace{
 					Lost: func(_ string, _ int64, _ time.Duration, reason error) { told <- reason },
 				}))
-				mu := mutexIn(t, s, "x", row.opts...)
+				mu := contract.MutexOf(t, s, "x", row.opts...)
 				etcd.Intercept(row.network)
 				hold := lockWithin(t, mu, time.Second)
 				synctest.Wait() // for the watch
@@ -586,12 +562,12 @@ func TestALossHasAReasonThatErrorsIsTells(t *testing.T) {
 				}
 				if !row.unseen {
 					endsAfter(t, hold, time.Now())
-					requireReasons(t, context.Cause(hold), row.want...)
+					contract.RequireReasons(t, context.Cause(hold), row.want...)
 				}
 				err := mu.Unlock(in(t, 3*time.Second))
 				require.ErrorIs(t, err, etcdlock.ErrLost)
-				requireReasons(t, err, row.want...)
-				requireReasons(t, soonOr(t, told, "no loss is told"), row.want...)
+				contract.RequireReasons(t, err, row.want...)
+				contract.RequireReasons(t, soonOr(t, told, "no loss is told"), row.want...)
 				for _, reason := range row.want {
 					text := strings.TrimPrefix(reason.Error(), "etcdlock: ")
 					if row.text != "" {
@@ -610,7 +586,7 @@ func TestALossHasAReasonThatErrorsIsTells(t *testing.T) {
 // the hold.
 func TestRenewalsThatAreRefusedForAWhileLoseNothing(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		mu := mutexIn(t, processIn(t, etcd, "a"), "x")
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "x")
 		etcd.Intercept(fromNth(1, fake.KeepAlive, fake.Effect{Before: permissionDenied}))
 		hold := lockWithin(t, mu, time.Second)
 		time.Sleep(virtualTTL * 3 / 4)
@@ -620,33 +596,6 @@ func TestRenewalsThatAreRefusedForAWhileLoseNothing(t *testing.T) {
 		require.NoError(t, hold.Err(), context.Cause(hold))
 		require.NoError(t, mu.Unlock(context.Background()))
 	})
-}
-
-// Auth is enabled while a lock is held by a client without a user: etcd refuses what it asks
-// for from then on, and the loss says so.
-func TestALossByARefusalSaysWhatEtcdRefused(t *testing.T) {
-	etcdtest.VerifyNoLeaks(t)
-	cluster := etcdtest.Start(t, 1)
-	client := cluster.Client(t)
-	ctx := patient(t)
-	mu, err := etcdlock.New(client, "x", etcdlock.WithTTL(3*time.Second))
-	require.NoError(t, err)
-	require.NoError(t, mu.Lock(ctx))
-	hold := mu.Context(context.Background())
-
-	_, err = client.RoleAdd(ctx, "root")
-	require.NoError(t, err)
-	_, err = client.UserAdd(ctx, "root", "secret")
-	require.NoError(t, err)
-	_, err = client.UserGrantRole(ctx, "root", "root")
-	require.NoError(t, err)
-	_, err = client.AuthEnable(ctx)
-	require.NoError(t, err)
-	within(t, slack, "the loss", hold.Done())
-	t.Log(context.Cause(hold))
-	requireReasons(t, context.Cause(hold), etcdlock.ErrExpired, rpctypes.ErrUserEmpty)
-	require.ErrorIs(t, mu.Unlock(ctx), etcdlock.ErrLost)
-	require.ErrorIs(t, mu.Close(ctx), etcdlock.ErrUnconfirmed)
 }
 
 // Readiness checks ask Held: it says what Token says, whatever ends the hold.
@@ -683,11 +632,11 @@ func TestHeldIsWhetherThereIsAToken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				s := processIn(t, etcd, "a")
-				mu := mutexIn(t, s, "x", row.opts...)
+				mu := contract.MutexOf(t, s, "x", row.opts...)
 				require.False(t, mu.Held(), "before")
 				require.NoError(t, mu.Lock(in(t, time.Second)))
 				require.True(t, mu.Held())
-				require.False(t, mutexIn(t, s, "x").Held(), "another Mutex of the name")
+				require.False(t, contract.MutexOf(t, s, "x").Held(), "another Mutex of the name")
 				require.NoError(t, row.end(&held{etcd: etcd, s: s, mu: mu}))
 				require.False(t, mu.Held(), "after")
 				require.Zero(t, mu.Token())
@@ -711,7 +660,7 @@ func ofAPointer(mu *etcdlock.Mutex) { other := mu; _ = other }
 `
 	file := filepath.Join(t.TempDir(), "copies.go")
 	require.NoError(t, os.WriteFile(file, []byte(program), 0o600))
-	report, err := exec.CommandContext(patient(t), "go", "vet", "-copylocks", file).CombinedOutput()
+	report, err := exec.CommandContext(contract.Patient(t), "go", "vet", "-copylocks", file).CombinedOutput()
 	require.Error(t, err, "go vet finds nothing:\n%s", report)
 	for line, what := range map[int]string{7: "Mutex", 8: "Mutex", 9: "Session"} {
 		finding := fmt.Sprintf(`copies\.go:%d:.* copies .*etcdlock\.%s contains`, line, what)

@@ -13,7 +13,7 @@ import (
 	"github.com/etcdlock/etcdlock"
 )
 
-// endpoints are those of an embedded etcd that TestMain starts for the examples.
+// endpoints are those of the etcd in memory that TestMain starts for the examples.
 var endpoints []string
 
 func Example() {

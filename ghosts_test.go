@@ -14,9 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/tests/v3/framework/integration"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
@@ -43,7 +43,7 @@ func nextCall(t *testing.T, etcd *fake.Server, method string) {
 //	accounts for x's key | x is locked again, by the same key name | the key is read
 func TestAKeyThatIsTakenAgainWhileItIsReadIsNotSwept(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		mu := mutexIn(t, processIn(t, etcd, "a"), "x")
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "x")
 		etcd.Intercept(func(c fake.Call) fake.Effect {
 			switch {
 			case c.Method == fake.TimeToLive:
@@ -78,8 +78,8 @@ func TestNoHoldBeginsAtAKeyThatIsGone(t *testing.T) {
 		for range 9 { // so many that a watches the last of them alone
 			require.NoError(t, etcd.PutKey("x/"+uuid.NewString(), crowd.ID))
 		}
-		mu := mutexIn(t, processIn(t, etcd, "a"), "x")
-		in := async(func() error { return mu.Lock(context.Background()) })
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "x")
+		in := contract.Async(func() error { return mu.Lock(context.Background()) })
 		time.Sleep(5 * time.Second)
 		line := etcd.Keys("x/")
 		require.Len(t, line, 10)
@@ -129,7 +129,7 @@ func TestCloseLeavesNoKeyThatWasPutOver(t *testing.T) {
 			t.Run(name+", with "+with, func(t *testing.T) {
 				inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 					s := processIn(t, etcd, "a")
-					mu := mutexIn(t, s, "x")
+					mu := contract.MutexOf(t, s, "x")
 					lockWithin(t, mu, time.Second)
 					var over clientv3.LeaseID
 					if with == "another lease" {
@@ -159,7 +159,7 @@ func TestCloseLeavesNoKeyThatWasPutOver(t *testing.T) {
 func TestCloseDoesNotSayNilForAKeyThatStays(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
-		mu := mutexIn(t, s, "x")
+		mu := contract.MutexOf(t, s, "x")
 		lockWithin(t, mu, time.Second)
 		key := mu.Key()
 		require.NoError(t, etcd.PutKey(key, 0))
@@ -261,7 +261,7 @@ func TestAKeyThatWasPutOverIsRemovedAfterAnOutage(t *testing.T) {
 	for name, row := range rows {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-				key := row(t, etcd, mutexIn(t, processIn(t, etcd, "a"), "x"))
+				key := row(t, etcd, contract.MutexOf(t, processIn(t, etcd, "a"), "x"))
 				time.Sleep(10 * virtualTTL)
 				require.Equal(t, []string{key}, etcd.Keys("x/"))
 				etcd.Intercept(nil)
@@ -280,7 +280,7 @@ func TestAKeyThatWasPutOverIsRemovedAfterAnOutage(t *testing.T) {
 // Close of one of a Session's Mutexes waits for the key of its hold as well.
 func TestCloseOfAMutexRemovesAKeyThatWasPutOver(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		mu := mutexIn(t, processIn(t, etcd, "a"), "x")
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "x")
 		lockWithin(t, mu, time.Second)
 		require.NoError(t, etcd.PutKey(mu.Key(), 0))
 		etcd.Intercept(func(c fake.Call) fake.Effect { return fake.Effect{Delay: 100 * time.Millisecond} })
@@ -294,7 +294,7 @@ func TestCloseOfAMutexRemovesAKeyThatWasPutOver(t *testing.T) {
 func TestAKeyOfTheUserThatLooksLikeALocksIsNotSwept(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
-		mu := mutexIn(t, s, "x")
+		mu := contract.MutexOf(t, s, "x")
 		hold := lockWithin(t, mu, time.Second)
 		own, err := etcd.Client("a").Get(context.Background(), mu.Key())
 		require.NoError(t, err)
@@ -318,10 +318,10 @@ func TestAKeyOfTheUserThatLooksLikeALocksIsNotSwept(t *testing.T) {
 func TestALateKeyOfAForgottenNameIsSwept(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
-		hold := lockWithin(t, mutexIn(t, s, "held"), time.Second)
+		hold := lockWithin(t, contract.MutexOf(t, s, "held"), time.Second)
 		etcd.Intercept(onlyNext(etcd, fake.Txn, fake.Effect{Again: time.Minute + 100*time.Millisecond}))
 		for i := range 3000 {
-			mu := mutexIn(t, s, fmt.Sprint("x", i))
+			mu := contract.MutexOf(t, s, fmt.Sprint("x", i))
 			lockWithin(t, mu, time.Second)
 			require.NoError(t, mu.Unlock(context.Background()))
 		}
@@ -333,17 +333,6 @@ func TestALateKeyOfAForgottenNameIsSwept(t *testing.T) {
 	})
 }
 
-// holdMany holds n names by one Session.
-func holdMany(t *testing.T, s *etcdlock.Session, prefix string, n int) (holds []context.Context) {
-	t.Helper()
-	for i := range n {
-		mu := mutexIn(t, s, fmt.Sprintf("%s%d", prefix, i))
-		require.NoError(t, mu.Lock(bounded(t)))
-		holds = append(holds, mu.Context(context.Background()))
-	}
-	return holds
-}
-
 // An etcd that takes few operations in one transaction is asked for few keys at a time, once
 // it has said so. Losses are noticed as ever.
 func TestLossesAreNoticedWhereTransactionsMayHaveFewOperations(t *testing.T) {
@@ -353,9 +342,9 @@ func TestLossesAreNoticedWhereTransactionsMayHaveFewOperations(t *testing.T) {
 				etcd.MaxTxnOps(most)
 				var logged strings.Builder
 				s := processIn(t, etcd, "a", etcdlock.WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))
-				kept := holdMany(t, s, "kept", 5)
+				kept := contract.HoldMany(t, s, "kept", 5)
 				for round := range 2 {
-					lost := holdMany(t, s, fmt.Sprint("lost", round, "-"), 45)
+					lost := contract.HoldMany(t, s, fmt.Sprint("lost", round, "-"), 45)
 					time.Sleep(10 * time.Second)
 					for _, key := range etcd.Keys("lost") {
 						etcd.DeleteKey(key)
@@ -378,28 +367,12 @@ func TestLossesAreNoticedWhereTransactionsMayHaveFewOperations(t *testing.T) {
 	}
 }
 
-// The same with etcd itself.
-func TestLossesAreNoticedWhereEtcdTakesFewOperations(t *testing.T) {
-	w := newWorld(t, 1, func(m *integration.Member) { m.MaxTxnOps = 16 })
-	s := newSession(t, w.cluster.Client(t))
-	kept, lost := holdMany(t, s, "kept", 5), holdMany(t, s, "lost", 60)
-	_, err := w.admin.Delete(bounded(t), "lost", clientv3.WithPrefix())
-	require.NoError(t, err)
-	for _, hold := range lost {
-		within(t, slack, "the loss to be noticed", hold.Done())
-		require.ErrorIs(t, context.Cause(hold), etcdlock.ErrLost)
-	}
-	for _, hold := range kept {
-		require.NoError(t, hold.Err())
-	}
-}
-
 // A key that the user may not read any more keeps the others from nothing.
 func TestLossesAreNoticedBesideKeysThatMayNotBeRead(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		var logged strings.Builder
 		s := processIn(t, etcd, "a", etcdlock.WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))
-		secret, lost := holdMany(t, s, "secret", 2), holdMany(t, s, "lost", 60)
+		secret, lost := contract.HoldMany(t, s, "secret", 2), contract.HoldMany(t, s, "lost", 60)
 		etcd.Intercept(func(c fake.Call) fake.Effect {
 			denied := slices.ContainsFunc(c.Gets, func(key string) bool { return strings.HasPrefix(key, "secret") })
 			if !denied {
@@ -431,8 +404,8 @@ func TestCloseTellsOfAKeyThatMayNotBeRemoved(t *testing.T) {
 		t.Run(fmt.Sprintf("it may in the end: %t", inTheEnd), func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				s := processIn(t, etcd, "a")
-				mu, other := mutexIn(t, s, "x"), mutexIn(t, s, "x")
-				lockWithin(t, mutexIn(t, s, "held"), time.Second) // so that the lease lives until Close
+				mu, other := contract.MutexOf(t, s, "x"), contract.MutexOf(t, s, "x")
+				lockWithin(t, contract.MutexOf(t, s, "held"), time.Second) // so that the lease lives until Close
 				lockWithin(t, mu, time.Second)
 				lease, err := etcd.Client("b").Grant(context.Background(), 1000)
 				require.NoError(t, err)

@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
@@ -53,13 +54,6 @@ func processIn(t *testing.T, etcd *fake.Server, name string, opts ...etcdlock.Op
 		require.NoError(t, s.Close(context.Background()))
 	})
 	return s
-}
-
-func mutexIn(t *testing.T, s *etcdlock.Session, name string, opts ...etcdlock.Option) *etcdlock.Mutex {
-	t.Helper()
-	mu, err := s.Mutex(name, opts...)
-	require.NoError(t, err)
-	return mu
 }
 
 // lockWithin locks mu, which must not take longer than most, and returns the context
@@ -139,7 +133,7 @@ func TestTheLeaseIsRenewedEachThirdOfTheTTL(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				s := processIn(t, etcd, "a", etcdlock.WithTTL(ttl))
 				start := time.Now()
-				hold := lockWithin(t, mutexIn(t, s, "n"), time.Second)
+				hold := lockWithin(t, contract.MutexOf(t, s, "n"), time.Second)
 				time.Sleep(10*ttl + ttl/6)
 				require.NoError(t, hold.Err())
 				sent := sentAfter(etcd.Calls(fake.KeepAlive), start)
@@ -196,7 +190,7 @@ func TestTheHolderHearsOfALossBeforeEtcdCanGiveTheLockAway(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				etcd.MinTTL(row.minTTL)
 				etcd.Intercept(row.faults)
-				mu := mutexIn(t, processIn(t, etcd, "a", row.options...), "n")
+				mu := contract.MutexOf(t, processIn(t, etcd, "a", row.options...), "n")
 				start := time.Now()
 				hold := lockWithin(t, mu, time.Second)
 				require.Equal(t, row.after, endsAfter(t, hold, start))
@@ -238,7 +232,7 @@ func TestTrustCountsFromTheSendInVirtualTime(t *testing.T) {
 		t.Run(row.promise, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				etcd.Intercept(row.faults)
-				mu := mutexIn(t, processIn(t, etcd, "a"), "n")
+				mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
 				start := time.Now()
 				hold := lockWithin(t, mu, 5*s)
 				if row.sent == 0 {
@@ -258,7 +252,7 @@ func TestTrustCountsFromTheSendInVirtualTime(t *testing.T) {
 func TestALateAnswerRevivesNothingInVirtualTime(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		etcd.Intercept(fromNth(1, fake.KeepAlive, fake.Effect{DelayReply: 15 * time.Second}))
-		mu := mutexIn(t, processIn(t, etcd, "a"), "n")
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
 		start := time.Now()
 		hold := lockWithin(t, mu, time.Second)
 		require.Equal(t, 21*time.Second, endsAfter(t, hold, start))
@@ -280,12 +274,12 @@ func TestALostLeaseIsRenewedNoMore(t *testing.T) {
 		etcd.Intercept(func(c fake.Call) fake.Effect {
 			return fake.Effect{DropReply: c.Process == "a" && c.Method == fake.KeepAlive}
 		})
-		mu := mutexIn(t, processIn(t, etcd, "a"), "n")
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
 		start := time.Now()
 		hold := lockWithin(t, mu, time.Second)
 		require.Equal(t, 21*time.Second, endsAfter(t, hold, start))
 		attempts := len(etcd.Calls(fake.KeepAlive))
-		other := mutexIn(t, processIn(t, etcd, "b"), "n", etcdlock.WithAcquireTimeout(virtualTTL))
+		other := contract.MutexOf(t, processIn(t, etcd, "b"), "n", etcdlock.WithAcquireTimeout(virtualTTL))
 		require.NoError(t, other.Lock(context.Background()))
 		for _, c := range etcd.Calls(fake.KeepAlive)[attempts:] {
 			require.Equal(t, "b", c.Process, "the lost lease was renewed after %v", c.At.Sub(start))
@@ -304,7 +298,7 @@ func TestAnswersThatTakeHalfTheTTLLoseNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				etcd.Intercept(fromNth(1, fake.KeepAlive, effect))
-				mu := mutexIn(t, processIn(t, etcd, "a"), "n")
+				mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
 				hold := lockWithin(t, mu, time.Second)
 				for range 100 {
 					time.Sleep(virtualTTL)
@@ -322,7 +316,7 @@ func TestARenewalOfALeaseThatIsGoneEndsTheHoldAtOnce(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		etcd.Intercept(fromNth(1, fake.TimeToLive, fake.Effect{Drop: true}))
 		s := processIn(t, etcd, "a")
-		mu := mutexIn(t, s, "n")
+		mu := contract.MutexOf(t, s, "n")
 		start := time.Now()
 		hold := lockWithin(t, mu, time.Second)
 		time.Sleep(time.Second)
@@ -356,7 +350,7 @@ func TestAFailedRenewalIsFollowedByTwoAtOnce(t *testing.T) {
 					return fake.Effect{}
 				})
 				start := time.Now()
-				hold := lockWithin(t, mutexIn(t, processIn(t, etcd, "a"), "n"), time.Second)
+				hold := lockWithin(t, contract.MutexOf(t, processIn(t, etcd, "a"), "n"), time.Second)
 				time.Sleep(20 * time.Second)
 				sent := sentAfter(etcd.Calls(fake.KeepAlive), start)
 				require.GreaterOrEqual(t, len(sent), 3)
@@ -379,7 +373,7 @@ func TestOneAnswerPerPeriodKeepsTheHold(t *testing.T) {
 				etcd.Intercept(func(c fake.Call) fake.Effect {
 					return fake.Effect{Drop: c.Method == fake.KeepAlive && c.N%every != 0}
 				})
-				hold := lockWithin(t, mutexIn(t, processIn(t, etcd, "a"), "n"), time.Second)
+				hold := lockWithin(t, contract.MutexOf(t, processIn(t, etcd, "a"), "n"), time.Second)
 				time.Sleep(100 * virtualTTL)
 				require.NoError(t, hold.Err(), context.Cause(hold))
 			})
@@ -391,11 +385,11 @@ func TestMaxHoldEndsTheHoldToTheInstantAndReleasesTheKey(t *testing.T) {
 	for _, most := range []time.Duration{time.Millisecond, 5 * time.Second, 10 * virtualTTL} {
 		t.Run(most.String(), func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-				mu := mutexIn(t, processIn(t, etcd, "a", etcdlock.WithMaxHold(most)), "n")
+				mu := contract.MutexOf(t, processIn(t, etcd, "a", etcdlock.WithMaxHold(most)), "n")
 				start := time.Now()
 				hold := lockWithin(t, mu, time.Second)
 				require.False(t, mu.Deadline().After(start.Add(most)))
-				next := mutexIn(t, processIn(t, etcd, "b"), "n")
+				next := contract.MutexOf(t, processIn(t, etcd, "b"), "n")
 				entered := make(chan time.Duration, 1)
 				go func() {
 					if next.Lock(context.Background()) == nil {
@@ -439,13 +433,13 @@ func TestAcquireTimeoutBoundsTheWaitToTheInstant(t *testing.T) {
 		t.Run(row.promise, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				holding := processIn(t, etcd, "a")
-				holder := mutexIn(t, holding, "n")
+				holder := contract.MutexOf(t, holding, "n")
 				hold := lockWithin(t, holder, time.Second)
 				waiting := holding
 				if !row.same {
 					waiting = processIn(t, etcd, "b")
 				}
-				mu := mutexIn(t, waiting, "n", etcdlock.WithAcquireTimeout(bound))
+				mu := contract.MutexOf(t, waiting, "n", etcdlock.WithAcquireTimeout(bound))
 				if row.faults != nil {
 					etcd.Intercept(func(c fake.Call) fake.Effect {
 						if c.Process == "b" {
@@ -473,7 +467,7 @@ func TestAcquireTimeoutBoundsTheWaitToTheInstant(t *testing.T) {
 func TestAnIdleLeaseIsGivenBackAfterTwoTTLsAndReplacedOnUse(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
-		mu := mutexIn(t, s, "n")
+		mu := contract.MutexOf(t, s, "n")
 		require.Equal(t, clientv3.LeaseID(clientv3.NoLease), s.Lease())
 		var used []clientv3.LeaseID
 		for range 3 {
@@ -510,7 +504,7 @@ func TestALeaseThatIsBeingGivenBackIsNotUsed(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				etcd.Intercept(onlyNth(1, fake.Revoke, effect))
 				s := processIn(t, etcd, "a")
-				mu := mutexIn(t, s, "n")
+				mu := contract.MutexOf(t, s, "n")
 				lockWithin(t, mu, time.Second)
 				old := s.Lease()
 				require.NoError(t, mu.Unlock(context.Background()))
@@ -533,7 +527,7 @@ func TestALeaseWhoseGrantComesTooLateIsNotHeldWith(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		etcd.Intercept(fromNth(1, fake.Grant, fake.Effect{DelayReply: 300 * time.Millisecond}))
 		s := processIn(t, etcd, "a", etcdlock.WithTTL(2*time.Second), etcdlock.WithSafetyMargin(1900*time.Millisecond))
-		mu := mutexIn(t, s, "n")
+		mu := contract.MutexOf(t, s, "n")
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		require.ErrorIs(t, mu.Lock(ctx), context.DeadlineExceeded)
@@ -560,10 +554,10 @@ func TestLockNeverReturnsNilAfterItsDeadline(t *testing.T) {
 					}
 					return fake.Effect{}
 				})
-				holder := mutexIn(t, processIn(t, etcd, "a"), "n")
+				holder := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
 				lockWithin(t, holder, time.Second)
 				s := processIn(t, etcd, "b")
-				mu := mutexIn(t, s, "n")
+				mu := contract.MutexOf(t, s, "n")
 				start := time.Now()
 				first := make(chan bool, 1)
 				go func() {
@@ -593,7 +587,7 @@ func TestUnlockAfterTheDeadlineIsErrLostEvenIfTheKeyIsThere(t *testing.T) {
 		t.Run(late.String(), func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				etcd.Intercept(fromNth(1, fake.KeepAlive, fake.Effect{DropReply: true}))
-				mu := mutexIn(t, processIn(t, etcd, "a"), "n")
+				mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
 				lockWithin(t, mu, time.Second)
 				time.Sleep(21*time.Second + late)
 				require.NotEmpty(t, etcd.Keys("n/"))
@@ -622,7 +616,7 @@ func TestAThousandNamesCostOneLeaseAndOneRenewalPerThirdOfTheTTL(t *testing.T) {
 		s := processIn(t, etcd, "a")
 		start := time.Now()
 		for i := range 1000 {
-			lockWithin(t, mutexIn(t, s, fmt.Sprintf("n%d", i)), time.Second)
+			lockWithin(t, contract.MutexOf(t, s, fmt.Sprintf("n%d", i)), time.Second)
 		}
 		require.Len(t, etcd.Calls(""), 1001, "one grant, and one transaction per Lock")
 		time.Sleep(10*virtualTTL + time.Second)
@@ -636,7 +630,7 @@ func TestAThousandNamesCostOneLeaseAndOneRenewalPerThirdOfTheTTL(t *testing.T) {
 
 func TestOnlyHoldsOlderThanALookAreLookedAt(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		mu := mutexIn(t, processIn(t, etcd, "a"), "n")
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
 		for range 60 {
 			lockWithin(t, mu, time.Second)
 			time.Sleep(600 * time.Millisecond)
@@ -669,7 +663,7 @@ func TestALossFromOutsideIsNoticedWithinAboutASecond(t *testing.T) {
 			for after := time.Duration(0); after < 10*time.Second; after += 130 * time.Millisecond {
 				inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 					s := processIn(t, etcd, "a")
-					mu := mutexIn(t, s, "n")
+					mu := contract.MutexOf(t, s, "n")
 					hold := lockWithin(t, mu, time.Second)
 					time.Sleep(after)
 					taken := time.Now()
@@ -700,7 +694,7 @@ func TestAKeyThatALateRequestPutsIsSwept(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				etcd.Intercept(onlyNth(2, fake.Txn, fake.Effect{Again: 3 * time.Second}))
 				s := processIn(t, etcd, "a")
-				mu, held := mutexIn(t, s, "n"), mutexIn(t, s, "held")
+				mu, held := contract.MutexOf(t, s, "n"), contract.MutexOf(t, s, "held")
 				hold := lockWithin(t, held, time.Second)
 				lease := s.Lease()
 				lockWithin(t, mu, time.Second)
@@ -714,14 +708,14 @@ func TestAKeyThatALateRequestPutsIsSwept(t *testing.T) {
 				synctest.Wait()
 				require.Len(t, etcd.Keys("n/"), 1, "no late copy")
 
-				other := mutexIn(t, processIn(t, etcd, "b"), "n")
+				other := contract.MutexOf(t, processIn(t, etcd, "b"), "n")
 				start := time.Now()
 				lockWithin(t, other, time.Minute)
 				require.LessOrEqual(t, time.Since(start), row.within)
 				require.NoError(t, other.Unlock(context.Background()))
 
 				// Another copy may come: what follows uses another lease.
-				next := mutexIn(t, s, "next")
+				next := contract.MutexOf(t, s, "next")
 				lockWithin(t, next, time.Second)
 				require.NotEqual(t, lease, s.Lease())
 				require.NoError(t, next.Unlock(context.Background()))
@@ -740,7 +734,7 @@ func TestAKeyThatALateRequestPutsIsSwept(t *testing.T) {
 func TestKeysOfTheUserOnTheLeaseAreNotSwept(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
-		mu := mutexIn(t, s, "n")
+		mu := contract.MutexOf(t, s, "n")
 		lockWithin(t, mu, time.Second)
 		keys := []string{"members/api-7", "members/" + uuid.NewString()}
 		for _, key := range keys {
@@ -757,7 +751,7 @@ func TestKeysOfTheUserOnTheLeaseAreNotSwept(t *testing.T) {
 func TestAfterADoubtfulLockTheNextOneUsesAnotherLease(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "p")
-		a, b, c := mutexIn(t, s, "a"), mutexIn(t, s, "b"), mutexIn(t, s, "c")
+		a, b, c := contract.MutexOf(t, s, "a"), contract.MutexOf(t, s, "b"), contract.MutexOf(t, s, "c")
 		holdA := lockWithin(t, a, time.Second)
 		first := s.Lease()
 		etcd.Intercept(onlyNth(2, fake.Txn, fake.Effect{After: fake.Unavailable}))
@@ -789,7 +783,7 @@ func TestARequestThatIsCarriedOutAfterItsCallerGaveUpLeavesNoKey(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				s := processIn(t, etcd, "a")
 				if held {
-					lockWithin(t, mutexIn(t, s, "held"), time.Second)
+					lockWithin(t, contract.MutexOf(t, s, "held"), time.Second)
 				}
 				etcd.Intercept(func(c fake.Call) fake.Effect {
 					if c.Method == fake.Txn && len(c.Puts) > 0 {
@@ -799,7 +793,7 @@ func TestARequestThatIsCarriedOutAfterItsCallerGaveUpLeavesNoKey(t *testing.T) {
 				})
 				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 				defer cancel()
-				require.ErrorIs(t, mutexIn(t, s, "n").Lock(ctx), context.DeadlineExceeded)
+				require.ErrorIs(t, contract.MutexOf(t, s, "n").Lock(ctx), context.DeadlineExceeded)
 				time.Sleep(5*time.Second + 1100*time.Millisecond)
 				require.Empty(t, etcd.Keys("n/"))
 			})
@@ -812,11 +806,11 @@ func TestARequestThatIsCarriedOutAfterItsCallerGaveUpLeavesNoKey(t *testing.T) {
 func TestAKeyWhosePutWasNotAnsweredIsRemovedAtOnce(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
-		hold := lockWithin(t, mutexIn(t, s, "held"), time.Second)
+		hold := lockWithin(t, contract.MutexOf(t, s, "held"), time.Second)
 		etcd.Intercept(onlyNth(2, fake.Txn, fake.Effect{DropReply: true}))
 		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 		defer cancel()
-		require.ErrorIs(t, mutexIn(t, s, "n").Lock(ctx), context.DeadlineExceeded)
+		require.ErrorIs(t, contract.MutexOf(t, s, "n").Lock(ctx), context.DeadlineExceeded)
 		synctest.Wait()
 		require.Empty(t, etcd.Keys("n/"))
 		require.NoError(t, hold.Err())
@@ -828,7 +822,7 @@ func TestAKeyWhosePutWasNotAnsweredIsRemovedAtOnce(t *testing.T) {
 func TestALockWhoseAnswerWasLostStandsInLineOnce(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		etcd.Intercept(onlyNth(1, fake.Txn, fake.Effect{After: fake.Unavailable}))
-		mu := mutexIn(t, processIn(t, etcd, "a"), "n")
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
 		lockWithin(t, mu, 100*time.Millisecond)
 		require.Equal(t, []string{mu.Key()}, etcd.Keys("n/"))
 		require.NoError(t, mu.Unlock(context.Background()))
@@ -838,7 +832,7 @@ func TestALockWhoseAnswerWasLostStandsInLineOnce(t *testing.T) {
 // The key is deleted, and Unlock called before any look could tell.
 func TestUnlockTellsOfALossThatNobodyHasNoticed(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		mu := mutexIn(t, processIn(t, etcd, "a"), "n")
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
 		hold := lockWithin(t, mu, time.Second)
 		etcd.DeleteKey(mu.Key())
 		require.NoError(t, hold.Err())
@@ -854,7 +848,7 @@ func TestALookThatOmitsALiveKeyEndsNothing(t *testing.T) {
 		etcd.Intercept(fromNth(1, fake.TimeToLive, fake.Effect{Edit: func(reply any) {
 			reply.(*clientv3.LeaseTimeToLiveResponse).Keys = nil
 		}}))
-		mu := mutexIn(t, processIn(t, etcd, "a"), "n")
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
 		hold := lockWithin(t, mu, time.Second)
 		time.Sleep(10 * time.Second)
 		require.NoError(t, hold.Err(), context.Cause(hold))
@@ -869,12 +863,12 @@ func TestALookJudgesNoHoldThatBeganAfterItWasSent(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		etcd.Intercept(onlyNth(1, fake.TimeToLive, fake.Effect{DelayReply: 500 * time.Millisecond}))
 		s := processIn(t, etcd, "p")
-		lockWithin(t, mutexIn(t, s, "a"), time.Second)
+		lockWithin(t, contract.MutexOf(t, s, "a"), time.Second)
 		for len(etcd.Calls(fake.TimeToLive)) == 0 {
 			time.Sleep(10 * time.Millisecond)
 		}
 		time.Sleep(100 * time.Millisecond)
-		hold := lockWithin(t, mutexIn(t, s, "b"), time.Second)
+		hold := lockWithin(t, contract.MutexOf(t, s, "b"), time.Second)
 		asked := len(etcd.Calls(fake.Txn)) + len(etcd.Calls(fake.Range))
 		time.Sleep(500 * time.Millisecond)
 		require.Equal(t, asked, len(etcd.Calls(fake.Txn))+len(etcd.Calls(fake.Range)))
@@ -888,7 +882,7 @@ func TestALookJudgesNoHoldThatBeganAfterItWasSent(t *testing.T) {
 func TestAnExpiredLeaseIsReplacedAfterAnOutage(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
-		mu := mutexIn(t, s, "n")
+		mu := contract.MutexOf(t, s, "n")
 		for range 3 {
 			hold := lockWithin(t, mu, time.Second)
 			old := s.Lease()
@@ -913,7 +907,7 @@ func TestAnExpiredLeaseIsReplacedAfterAnOutage(t *testing.T) {
 func TestCloseIsConfirmedThoughADeadEndpointMeetsEveryRevocation(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
-		mu := mutexIn(t, s, "n")
+		mu := contract.MutexOf(t, s, "n")
 		lockWithin(t, mu, time.Second)
 		require.NoError(t, mu.Unlock(context.Background()))
 
@@ -936,7 +930,7 @@ func TestCloseIsConfirmedThoughADeadEndpointMeetsEveryRevocation(t *testing.T) {
 func TestCloseIsConfirmedByAnAnswerThatTheLeaseIsGone(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
-		mu := mutexIn(t, s, "n")
+		mu := contract.MutexOf(t, s, "n")
 		lockWithin(t, mu, time.Second)
 		require.NoError(t, mu.Unlock(context.Background()))
 

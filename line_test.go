@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
@@ -120,13 +121,13 @@ func TestGoroutinesOfASessionGetInAsTheyCame(t *testing.T) {
 		t.Run(holds.String(), func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				s := processIn(t, etcd, "a")
-				first := mutexIn(t, s, "n")
+				first := contract.MutexOf(t, s, "n")
 				lockWithin(t, first, time.Second)
 				q := &queue{t: t, etcd: etcd}
 				var came []string
 				for i := range 50 {
 					came = append(came, fmt.Sprint(i))
-					q.joins(came[i], mutexIn(t, s, "n"), holds)
+					q.joins(came[i], contract.MutexOf(t, s, "n"), holds)
 				}
 				require.Len(t, etcd.Keys("n/"), 1)
 				require.NoError(t, first.Unlock(context.Background()))
@@ -140,7 +141,7 @@ func TestGoroutinesOfASessionGetInAsTheyCame(t *testing.T) {
 // A goroutine may wait on the very Mutex that another holds.
 func TestGoroutinesOnOneMutexGetInAsTheyCame(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		mu := mutexIn(t, processIn(t, etcd, "a"), "n")
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
 		lockWithin(t, mu, time.Second)
 		q := &queue{t: t, etcd: etcd}
 		var came []string
@@ -157,13 +158,13 @@ func TestSessionsGetInByCreateRevision(t *testing.T) {
 	for _, holds := range []time.Duration{0, 10 * time.Millisecond, 3 * time.Second} {
 		t.Run(holds.String(), func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-				first := mutexIn(t, processIn(t, etcd, "first"), "n")
+				first := contract.MutexOf(t, processIn(t, etcd, "first"), "n")
 				lockWithin(t, first, time.Second)
 				q := &queue{t: t, etcd: etcd}
 				var came []string
 				for i := range 10 {
 					came = append(came, fmt.Sprint(i))
-					q.joins(came[i], mutexIn(t, processIn(t, etcd, came[i]), "n"), holds)
+					q.joins(came[i], contract.MutexOf(t, processIn(t, etcd, came[i]), "n"), holds)
 				}
 				require.Len(t, etcd.Keys("n/"), 11)
 				require.NoError(t, first.Unlock(context.Background()))
@@ -188,7 +189,7 @@ func TestASessionHasAtMostOneKeyPerName(t *testing.T) {
 			who := fmt.Sprint("p", i)
 			s := processIn(t, etcd, who)
 			for range 10 {
-				q.joins(who, mutexIn(t, s, "n"), 20*time.Millisecond)
+				q.joins(who, contract.MutexOf(t, s, "n"), 20*time.Millisecond)
 			}
 		}
 		reader := etcd.Client("reader")
@@ -260,9 +261,9 @@ func TestAClaimThatLeavesOnItsWayLeavesNothingBehind(t *testing.T) {
 		t.Run(row.phase, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				a, b := processIn(t, etcd, "a"), processIn(t, etcd, "b")
-				first := mutexIn(t, b, "n")
+				first := contract.MutexOf(t, b, "n")
 				if row.ownFirst {
-					first = mutexIn(t, a, "n")
+					first = contract.MutexOf(t, a, "n")
 				}
 				if !row.nobody {
 					lockWithin(t, first, time.Second)
@@ -270,7 +271,7 @@ func TestAClaimThatLeavesOnItsWayLeavesNothingBehind(t *testing.T) {
 				etcd.Intercept(row.faults)
 				start := time.Now()
 
-				leaver := mutexIn(t, a, "n")
+				leaver := contract.MutexOf(t, a, "n")
 				left := make(chan time.Duration, 1)
 				held := make(chan bool, 1)
 				go func() {
@@ -289,8 +290,8 @@ func TestAClaimThatLeavesOnItsWayLeavesNothingBehind(t *testing.T) {
 				}()
 				synctest.Wait()
 				q := &queue{t: t, etcd: etcd}
-				q.joins("behind it", mutexIn(t, a, "n"), 10*ms)
-				q.joins("another process", mutexIn(t, processIn(t, etcd, "c"), "n"), 10*ms)
+				q.joins("behind it", contract.MutexOf(t, a, "n"), 10*ms)
+				q.joins("another process", contract.MutexOf(t, processIn(t, etcd, "c"), "n"), 10*ms)
 				if release := row.release; !row.nobody {
 					if release == 0 {
 						release = time.Second
@@ -319,8 +320,8 @@ func TestAClaimThatLeavesOnItsWayLeavesNothingBehind(t *testing.T) {
 func TestALostHoldExcludesItsSessionUntilUnlock(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
-		loser, second := mutexIn(t, s, "n"), mutexIn(t, s, "n")
-		other := mutexIn(t, processIn(t, etcd, "b"), "n")
+		loser, second := contract.MutexOf(t, s, "n"), contract.MutexOf(t, s, "n")
+		other := contract.MutexOf(t, processIn(t, etcd, "b"), "n")
 		hold := lockWithin(t, loser, time.Second)
 		got := make(chan *etcdlock.Mutex, 2)
 		for _, mu := range []*etcdlock.Mutex{second, other} {
@@ -365,7 +366,7 @@ func callsBy(calls []fake.Call) map[string]int {
 func TestAHandOverAtHomeIsOneTransaction(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
-		mu, next := mutexIn(t, s, "n"), mutexIn(t, s, "n")
+		mu, next := contract.MutexOf(t, s, "n"), contract.MutexOf(t, s, "n")
 		lockWithin(t, mu, time.Second)
 		for range 20 {
 			entered := make(chan error, 1)
@@ -391,7 +392,7 @@ func TestAHandOverInEtcdCostsAtMostOneRead(t *testing.T) {
 		var line []*etcdlock.Mutex
 		entered := make(chan int, n)
 		for i := range n {
-			mu := mutexIn(t, processIn(t, etcd, fmt.Sprint(i)), "n")
+			mu := contract.MutexOf(t, processIn(t, etcd, fmt.Sprint(i)), "n")
 			line = append(line, mu)
 			go func() {
 				if err := mu.Lock(context.Background()); err != nil {
@@ -425,12 +426,12 @@ func TestAWaiterWhoseKeyWasDeletedQueuesAnew(t *testing.T) {
 		t.Run(fmt.Sprintf("events take %v", delay), func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				etcd.Intercept(fromNth(1, fake.Event, fake.Effect{Delay: delay}))
-				h := mutexIn(t, processIn(t, etcd, "h"), "n")
+				h := contract.MutexOf(t, processIn(t, etcd, "h"), "n")
 				lockWithin(t, h, time.Second)
 				q := &queue{t: t, etcd: etcd}
-				q.joins("w", mutexIn(t, processIn(t, etcd, "w"), "n"), time.Second)
+				q.joins("w", contract.MutexOf(t, processIn(t, etcd, "w"), "n"), time.Second)
 				keyOfW := etcd.Keys("n/")[1]
-				q.joins("x", mutexIn(t, processIn(t, etcd, "x"), "n"), time.Second)
+				q.joins("x", contract.MutexOf(t, processIn(t, etcd, "x"), "n"), time.Second)
 				etcd.DeleteKey(keyOfW)
 				if delay == 0 {
 					time.Sleep(100 * time.Millisecond)
@@ -467,7 +468,7 @@ func TestKeyNamesAreUsedAgain(t *testing.T) {
 		t.Run(row.way, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				s := processIn(t, etcd, "a")
-				mu, other := mutexIn(t, s, "n"), mutexIn(t, s, "n")
+				mu, other := contract.MutexOf(t, s, "n"), contract.MutexOf(t, s, "n")
 				for range 100 {
 					row.cycle(t, mu, other)
 				}
@@ -489,8 +490,8 @@ func TestKeyNamesAreUsedAgain(t *testing.T) {
 func TestANameWithADoubtfulPutIsNotUsedAgain(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
-		mu := mutexIn(t, s, "n")
-		lockWithin(t, mutexIn(t, s, "keeps the lease"), time.Second)
+		mu := contract.MutexOf(t, s, "n")
+		lockWithin(t, contract.MutexOf(t, s, "keeps the lease"), time.Second)
 		etcd.Intercept(onlyNth(2, fake.Txn, fake.Effect{After: fake.Unavailable, Again: 3 * time.Second}))
 		lockWithin(t, mu, time.Second)
 		doubtful := mu.Key()
@@ -512,10 +513,10 @@ func TestANameWithADoubtfulPutIsNotUsedAgain(t *testing.T) {
 func TestTheNextPlaceIsRemovedAfterTheReleaseThatMayPutIt(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
-		lockWithin(t, mutexIn(t, s, "keeps the lease"), time.Second)
-		mu, next := mutexIn(t, s, "n"), mutexIn(t, s, "n")
+		lockWithin(t, contract.MutexOf(t, s, "keeps the lease"), time.Second)
+		mu, next := contract.MutexOf(t, s, "n"), contract.MutexOf(t, s, "n")
 		lockWithin(t, mu, time.Second)
-		in := async(func() error { return next.Lock(context.Background()) })
+		in := contract.Async(func() error { return next.Lock(context.Background()) })
 		synctest.Wait()
 		start := time.Now()
 		etcd.Intercept(func(c fake.Call) fake.Effect {
@@ -551,10 +552,10 @@ func TestCloseWakesAllThatWait(t *testing.T) {
 			t.Run(way+", waiting "+where, func(t *testing.T) {
 				inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 					s := processIn(t, etcd, "a")
-					mu := mutexIn(t, s, "n")
-					holder := mutexIn(t, s, "n")
+					mu := contract.MutexOf(t, s, "n")
+					holder := contract.MutexOf(t, s, "n")
 					if where != "at home" {
-						holder = mutexIn(t, processIn(t, etcd, "b"), "n")
+						holder = contract.MutexOf(t, processIn(t, etcd, "b"), "n")
 					}
 					hold := lockWithin(t, holder, time.Second)
 					etcd.Intercept(func(c fake.Call) fake.Effect {
@@ -625,7 +626,7 @@ func TestAWaiterGetsInWhateverBecomesOfItsWatch(t *testing.T) {
 				var line []*etcdlock.Mutex
 				entered := make(chan int, 3)
 				for i := range 3 {
-					mu := mutexIn(t, processIn(t, etcd, fmt.Sprint(i)), "n")
+					mu := contract.MutexOf(t, processIn(t, etcd, fmt.Sprint(i)), "n")
 					line = append(line, mu)
 					go func() {
 						if err := mu.Lock(context.Background()); err != nil {
@@ -661,10 +662,10 @@ func TestAReleaseBeforeTheWatchIsThereIsNotMissed(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		etcd.Intercept(fromNth(1, fake.Watch, fake.Effect{Delay: 200 * time.Millisecond}))
 		start := time.Now()
-		holder := mutexIn(t, processIn(t, etcd, "a"), "n")
+		holder := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
 		lockWithin(t, holder, time.Second)
 		q := &queue{t: t, etcd: etcd}
-		q.joins("b", mutexIn(t, processIn(t, etcd, "b"), "n"), 0)
+		q.joins("b", contract.MutexOf(t, processIn(t, etcd, "b"), "n"), 0)
 		time.Sleep(100 * time.Millisecond)
 		require.NoError(t, holder.Unlock(context.Background()))
 		require.Equal(t, []string{"b"}, q.order())
@@ -702,7 +703,7 @@ func TestALongLineGetsInWhateverBecomesOfItsWatches(t *testing.T) {
 				}
 				line, err := etcdlock.Contenders(context.Background(), others, "n")
 				require.NoError(t, err)
-				mu := mutexIn(t, processIn(t, etcd, "a"), "n")
+				mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
 				etcd.Intercept(row.faults)
 				in := make(chan error, 1)
 				go func() { in <- mu.Lock(context.Background()) }()
@@ -728,8 +729,8 @@ func TestALongLineGetsInWhateverBecomesOfItsWatches(t *testing.T) {
 // earlier uses, which come after that, let nobody in and cost no place.
 func TestAViewTakesNoEventTwice(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		holder := mutexIn(t, processIn(t, etcd, "holder"), "n")
-		waiter := mutexIn(t, processIn(t, etcd, "waiter"), "n")
+		holder := contract.MutexOf(t, processIn(t, etcd, "holder"), "n")
+		waiter := contract.MutexOf(t, processIn(t, etcd, "waiter"), "n")
 		lockWithin(t, holder, time.Second)
 		in := make(chan error, 1)
 		go func() { in <- waiter.Lock(context.Background()) }()
@@ -768,11 +769,11 @@ func TestAViewTakesNoEventTwice(t *testing.T) {
 // place, removing the key, and queues with another lease.
 func TestAWaiterWhoseTrustEndsQueuesAnewAtOnce(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		holder := mutexIn(t, processIn(t, etcd, "a"), "n")
+		holder := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
 		lockWithin(t, holder, time.Second)
 		s := processIn(t, etcd, "b")
 		q := &queue{t: t, etcd: etcd}
-		q.joins("b", mutexIn(t, s, "n"), time.Second)
+		q.joins("b", contract.MutexOf(t, s, "n"), time.Second)
 		first, old := s.Lease(), etcd.Keys("n/")[1]
 		etcd.Intercept(func(c fake.Call) fake.Effect {
 			return fake.Effect{DropReply: c.Method == fake.KeepAlive && c.Lease == first}
@@ -790,11 +791,11 @@ func TestAWaiterWhoseTrustEndsQueuesAnewAtOnce(t *testing.T) {
 
 func TestAWaiterWhoseLeaseIsLostQueuesAnew(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		holder := mutexIn(t, processIn(t, etcd, "a"), "n")
+		holder := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
 		lockWithin(t, holder, time.Second)
 		s := processIn(t, etcd, "b")
 		q := &queue{t: t, etcd: etcd}
-		q.joins("b", mutexIn(t, s, "n"), time.Second)
+		q.joins("b", contract.MutexOf(t, s, "n"), time.Second)
 		for range 3 {
 			time.Sleep(5 * time.Second)
 			require.Len(t, etcd.Keys("n/"), 2)
@@ -819,7 +820,7 @@ func TestStrayKeysBlockNobody(t *testing.T) {
 			require.NoError(t, etcd.PutKey(key, 0))
 		}
 		s := processIn(t, etcd, "a")
-		mu := mutexIn(t, s, "n")
+		mu := contract.MutexOf(t, s, "n")
 		lockWithin(t, mu, time.Millisecond)
 		require.NoError(t, mu.Unlock(context.Background()))
 		require.NoError(t, mu.TryLock(context.Background()))
@@ -926,8 +927,8 @@ func (c *chaos) run() {
 
 func (c *chaos) mutexes(s *etcdlock.Session) map[string]*etcdlock.Mutex {
 	return map[string]*etcdlock.Mutex{
-		"a": mutexIn(c.t, s, "a"),
-		"b": mutexIn(c.t, s, "b", etcdlock.WithMaxHold(4*time.Second)),
+		"a": contract.MutexOf(c.t, s, "a"),
+		"b": contract.MutexOf(c.t, s, "b", etcdlock.WithMaxHold(4*time.Second)),
 	}
 }
 
@@ -1137,8 +1138,8 @@ func TestASlowEtcdKeepsNobodyOut(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-				a := mutexIn(t, processIn(t, etcd, "a"), "n")
-				b := mutexIn(t, processIn(t, etcd, "b"), "n")
+				a := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
+				b := contract.MutexOf(t, processIn(t, etcd, "b"), "n")
 				etcd.Intercept(func(fake.Call) fake.Effect { return slow })
 				lockWithin(t, a, time.Minute)
 				waiting := make(chan error, 1)

@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
@@ -44,7 +45,7 @@ func atEachMargin(
 func TestNoMarginLosesTheHoldsOfAHealthyEtcd(t *testing.T) {
 	const ttls = 50
 	atEachMargin(t, func(t *testing.T, etcd *fake.Server, _, period time.Duration, opts []etcdlock.Option) {
-		mu := mutexIn(t, processIn(t, etcd, "a", opts...), "n")
+		mu := contract.MutexOf(t, processIn(t, etcd, "a", opts...), "n")
 		start := time.Now()
 		hold := lockWithin(t, mu, time.Second)
 		time.Sleep(ttls*virtualTTL + time.Millisecond)
@@ -61,7 +62,7 @@ func TestNoMarginLosesTheHoldsOfAHealthyEtcd(t *testing.T) {
 // Nor does one that answers only after a third of what is trusted.
 func TestNoMarginLosesTheHoldsOfASlowEtcd(t *testing.T) {
 	atEachMargin(t, func(t *testing.T, etcd *fake.Server, span, _ time.Duration, opts []etcdlock.Option) {
-		mu := mutexIn(t, processIn(t, etcd, "a", opts...), "n")
+		mu := contract.MutexOf(t, processIn(t, etcd, "a", opts...), "n")
 		hold := lockWithin(t, mu, time.Second)
 		for _, slow := range []fake.Effect{{Delay: span / 3}, {DelayReply: span / 3}} {
 			etcd.Intercept(fromNth(1, fake.KeepAlive, slow))
@@ -75,7 +76,7 @@ func TestNoMarginLosesTheHoldsOfASlowEtcd(t *testing.T) {
 // Nor does one whose every second renewal fails, or is not answered.
 func TestNoMarginLosesTheHoldsOfAnEtcdThatFailsNowAndThen(t *testing.T) {
 	atEachMargin(t, func(t *testing.T, etcd *fake.Server, _, _ time.Duration, opts []etcdlock.Option) {
-		mu := mutexIn(t, processIn(t, etcd, "a", opts...), "n")
+		mu := contract.MutexOf(t, processIn(t, etcd, "a", opts...), "n")
 		hold := lockWithin(t, mu, time.Second)
 		for _, fault := range []fake.Effect{{Before: fake.Unavailable}, {Drop: true}} {
 			etcd.Intercept(func(c fake.Call) fake.Effect {
@@ -97,8 +98,8 @@ func TestWithAnyMarginKeysLingerAndHoldsArePassedOn(t *testing.T) {
 	const times = 100
 	atEachMargin(t, func(t *testing.T, etcd *fake.Server, span, _ time.Duration, opts []etcdlock.Option) {
 		s := processIn(t, etcd, "a", opts...)
-		lingers := mutexIn(t, s, "lingers", etcdlock.WithLinger(time.Hour))
-		passed := mutexIn(t, s, "passed", etcdlock.WithHandoff(2*times))
+		lingers := contract.MutexOf(t, s, "lingers", etcdlock.WithLinger(time.Hour))
+		passed := contract.MutexOf(t, s, "passed", etcdlock.WithHandoff(2*times))
 		lockWithin(t, lingers, time.Second)
 		lockWithin(t, passed, time.Second)
 		for i := range times {
@@ -129,7 +130,7 @@ func TestWithAnyMarginASilentEtcdIsToldOfBeforeTheLoss(t *testing.T) {
 		s := processIn(t, etcd, "a", append(opts, etcdlock.WithTrace(&etcdlock.Trace{
 			LeaseAtRisk: func(_ clientv3.LeaseID, remaining time.Duration) { risks = append(risks, remaining) },
 		}))...)
-		mu := mutexIn(t, s, "n")
+		mu := contract.MutexOf(t, s, "n")
 		etcd.Intercept(fromNth(1, fake.KeepAlive, fake.Effect{Drop: true}))
 		start := time.Now()
 		hold := lockWithin(t, mu, time.Second)
@@ -149,7 +150,7 @@ func TestWithAnyMarginASilentEtcdIsToldOfBeforeTheLoss(t *testing.T) {
 func TestAMarginThatLeavesNothingIsNoStorm(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a", etcdlock.WithTTL(time.Second), etcdlock.WithSafetyMargin(time.Second-time.Millisecond))
-		mu := mutexIn(t, s, "n")
+		mu := contract.MutexOf(t, s, "n")
 		start := time.Now()
 		for time.Since(start) < 10*time.Second {
 			require.NoError(t, mu.Lock(context.Background()))

@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
@@ -20,8 +21,8 @@ import (
 func TestAKeyThatASetBackBroughtBackUnderTheNameOfAHoldIsSweptSoon(t *testing.T) {
 	for _, unlocks := range []bool{false, true} {
 		inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-			a := mutexIn(t, processIn(t, etcd, "a"), "n")
-			b := mutexIn(t, processIn(t, etcd, "b"), "n")
+			a := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
+			b := contract.MutexOf(t, processIn(t, etcd, "b"), "n")
 			lockWithin(t, a, time.Second)
 			snapshot := etcd.Snapshot()
 			require.NoError(t, a.Unlock(context.Background()))
@@ -53,7 +54,7 @@ func TestAKeyThatASetBackBroughtBackUnderTheNameOfAHoldIsSweptSoon(t *testing.T)
 // answer in turn. What follows from that is not asked for without a pause.
 func TestTwoClustersThatAnswerInTurnAreNotBesieged(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		a := mutexIn(t, processIn(t, etcd, "a"), "n")
+		a := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
 		hold := lockWithin(t, a, time.Second)
 		var n atomic.Uint64
 		etcd.Intercept(func(c fake.Call) fake.Effect {
@@ -88,7 +89,7 @@ func TestTwoClustersThatAnswerInTurnAreNotBesieged(t *testing.T) {
 func TestCloseEndsWhileAnUnlockHasNoAnswer(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
-		a := mutexIn(t, s, "n")
+		a := contract.MutexOf(t, s, "n")
 		lockWithin(t, a, time.Second)
 		etcd.Intercept(func(c fake.Call) fake.Effect {
 			return fake.Effect{Drop: c.Method != fake.KeepAlive}

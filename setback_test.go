@@ -15,6 +15,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
@@ -153,7 +154,7 @@ func TestNoTwoHoldAfterEtcdWasSetBack(t *testing.T) {
 						for i := range line.sessions {
 							s := processIn(t, etcd, fmt.Sprint("p", i), line.options...)
 							for n := range 2 {
-								mu := mutexIn(t, s, "n")
+								mu := contract.MutexOf(t, s, "n")
 								all.Go(func() { contend(ctx, b, fmt.Sprintf("p%d.%d", i, n), mu, 20*time.Millisecond) })
 							}
 						}
@@ -188,8 +189,8 @@ func TestNoTwoHoldAfterEtcdWasSetBack(t *testing.T) {
 // back, and a view goes on. That it does not know of a key is no proof that the key is gone.
 func TestAViewFromBeforeASetBackLetsNobodyIn(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		a := mutexIn(t, processIn(t, etcd, "a"), "n")
-		b := mutexIn(t, processIn(t, etcd, "b"), "n")
+		a := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
+		b := contract.MutexOf(t, processIn(t, etcd, "b"), "n")
 		lockWithin(t, a, time.Second)
 		require.ErrorIs(t, lockFor(b, 10*time.Millisecond), context.DeadlineExceeded) // so it has a view
 		require.NoError(t, a.Unlock(context.Background()))
@@ -226,7 +227,7 @@ func TestAHoldWhoseKeyWentWithASetBackIsLost(t *testing.T) {
 		t.Run(fmt.Sprint("cluster ", cluster), func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				s := processIn(t, etcd, "a")
-				kept, lost := mutexIn(t, s, "kept"), mutexIn(t, s, "lost")
+				kept, lost := contract.MutexOf(t, s, "kept"), contract.MutexOf(t, s, "lost")
 				keptHold := lockWithin(t, kept, time.Second)
 				snapshot := etcd.Snapshot()
 				lostHold := lockWithin(t, lost, time.Second)
@@ -234,7 +235,7 @@ func TestAHoldWhoseKeyWentWithASetBackIsLost(t *testing.T) {
 
 				etcd.Restore(snapshot, cluster)
 				began := time.Now()
-				other := mutexIn(t, processIn(t, etcd, "b"), "lost")
+				other := contract.MutexOf(t, processIn(t, etcd, "b"), "lost")
 				lockWithin(t, other, time.Second)
 				<-lostHold.Done()
 				require.Less(t, time.Since(began), setBackTold)
@@ -255,7 +256,7 @@ func TestAHoldWhoseKeyWentWithASetBackIsLost(t *testing.T) {
 func TestAReleaseThatASetBackOvertakesIsNotConfirmed(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
-		first, mu := mutexIn(t, s, "first"), mutexIn(t, s, "n")
+		first, mu := contract.MutexOf(t, s, "first"), contract.MutexOf(t, s, "n")
 		lockWithin(t, first, time.Second)
 		snapshot := etcd.Snapshot()
 		lockWithin(t, mu, time.Second)
@@ -281,14 +282,14 @@ func TestALongLineGoesOnAfterASetBack(t *testing.T) {
 	for _, cluster := range []uint64{1, 2} {
 		t.Run(fmt.Sprint("cluster ", cluster), func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-				holder := mutexIn(t, processIn(t, etcd, "holder"), "n")
+				holder := contract.MutexOf(t, processIn(t, etcd, "holder"), "n")
 				lockWithin(t, holder, time.Second)
 				snapshot := etcd.Snapshot()
 				b := newBeliever(t, etcd)
 				var all sync.WaitGroup
 				for i := range 20 {
 					who := fmt.Sprint("p", i)
-					mu := mutexIn(t, processIn(t, etcd, who), "n")
+					mu := contract.MutexOf(t, processIn(t, etcd, who), "n")
 					all.Go(func() {
 						if err := mu.Lock(context.Background()); err != nil {
 							t.Errorf("%s: %v", who, err)
@@ -329,14 +330,14 @@ func TestASetBackIsTold(t *testing.T) {
 				told = append(told, [2]int64{known, revision})
 			}}))
 		for i := range 5 {
-			lockWithin(t, mutexIn(t, s, fmt.Sprint("n", i)), time.Second)
+			lockWithin(t, contract.MutexOf(t, s, fmt.Sprint("n", i)), time.Second)
 		}
 		time.Sleep(virtualTTL)
 		known := etcd.Rev()
 		etcd.Restore(0, 1)
 		time.Sleep(2 * virtualTTL)
 		for i := range 5 {
-			lockWithin(t, mutexIn(t, s, fmt.Sprint("m", i)), time.Second)
+			lockWithin(t, contract.MutexOf(t, s, fmt.Sprint("m", i)), time.Second)
 		}
 		time.Sleep(virtualTTL)
 		mu.Lock()
@@ -354,9 +355,9 @@ func TestASetBackIsTold(t *testing.T) {
 // No lock can be right then, but it costs each of them little.
 func TestEndpointsOfTwoClustersCostLittle(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		holder := mutexIn(t, processIn(t, etcd, "holder"), "n")
+		holder := contract.MutexOf(t, processIn(t, etcd, "holder"), "n")
 		lockWithin(t, holder, time.Second)
-		mu := mutexIn(t, processIn(t, etcd, "a"), "n")
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
 		var cluster atomic.Uint64
 		etcd.Intercept(func(c fake.Call) fake.Effect {
 			if c.Process != "a" {

@@ -4,16 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
@@ -59,12 +58,12 @@ func shifts(t *testing.T, etcd *fake.Server, holder *etcdlock.Mutex, names []str
 func TestAHandOffIsWithoutEtcdUpToItsNumber(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		a, b := processIn(t, etcd, "a", etcdlock.WithHandoff(2)), processIn(t, etcd, "b")
-		holder := mutexIn(t, a, "n")
+		holder := contract.MutexOf(t, a, "n")
 		lockWithin(t, holder, time.Second)
 		names := []string{"a1", "b", "a2", "a3", "a4"}
 		var mutexes []*etcdlock.Mutex
 		for _, name := range names {
-			mutexes = append(mutexes, mutexIn(t, map[byte]*etcdlock.Session{'a': a, 'b': b}[name[0]], "n"))
+			mutexes = append(mutexes, contract.MutexOf(t, map[byte]*etcdlock.Session{'a': a, 'b': b}[name[0]], "n"))
 		}
 		order := shifts(t, etcd, holder, names, mutexes)
 		var who []string
@@ -86,10 +85,10 @@ func TestAHandOffIsWithoutEtcdUpToItsNumber(t *testing.T) {
 func TestWithoutHandOffAllGetInAsTheyCame(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		a, b := processIn(t, etcd, "a"), processIn(t, etcd, "b")
-		holder := mutexIn(t, a, "n")
+		holder := contract.MutexOf(t, a, "n")
 		lockWithin(t, holder, time.Second)
 		order := shifts(t, etcd, holder, []string{"a1", "b", "a2"},
-			[]*etcdlock.Mutex{mutexIn(t, a, "n"), mutexIn(t, b, "n"), mutexIn(t, a, "n")})
+			[]*etcdlock.Mutex{contract.MutexOf(t, a, "n"), contract.MutexOf(t, b, "n"), contract.MutexOf(t, a, "n")})
 		require.Equal(t, "b", order[0].who) // a1 has queued in etcd when a left
 		require.Greater(t, order[1].token, order[0].token)
 		require.Greater(t, order[2].token, order[1].token)
@@ -101,7 +100,7 @@ func TestWithoutHandOffAllGetInAsTheyCame(t *testing.T) {
 func TestAHoldThatWasPassedOnIsLostLikeAny(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a", etcdlock.WithHandoff(9))
-		first, second, third := mutexIn(t, s, "n"), mutexIn(t, s, "n"), mutexIn(t, s, "n")
+		first, second, third := contract.MutexOf(t, s, "n"), contract.MutexOf(t, s, "n"), contract.MutexOf(t, s, "n")
 		lockWithin(t, first, time.Second)
 		token := first.Token()
 		in := make(chan error, 2)
@@ -129,14 +128,14 @@ func TestAHandOffToOneWhoLeavesGoesOnToTheNext(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		for range 100 {
 			s := processIn(t, etcd, "a", etcdlock.WithHandoff(100))
-			mu := mutexIn(t, s, "n")
+			mu := contract.MutexOf(t, s, "n")
 			lockWithin(t, mu, time.Second)
 			token := mu.Token()
 			ctx, leave := context.WithCancel(context.Background())
 			left, in := make(chan error, 1), make(chan error, 1)
-			go func() { left <- mutexIn(t, s, "n").Lock(ctx) }()
+			go func() { left <- contract.MutexOf(t, s, "n").Lock(ctx) }()
 			synctest.Wait()
-			next := mutexIn(t, s, "n")
+			next := contract.MutexOf(t, s, "n")
 			go func() { in <- next.Lock(context.Background()) }()
 			synctest.Wait()
 			go leave()
@@ -156,7 +155,7 @@ func TestAHandOffToOneWhoLeavesGoesOnToTheNext(t *testing.T) {
 func TestAKeyThatLingersIsLockedAgainWithoutEtcd(t *testing.T) {
 	const linger = 10 * time.Second
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		mu := mutexIn(t, processIn(t, etcd, "a"), "n", etcdlock.WithLinger(linger))
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n", etcdlock.WithLinger(linger))
 		lockWithin(t, mu, time.Second)
 		token, key := mu.Token(), mu.Key()
 		synctest.Wait()
@@ -186,8 +185,8 @@ func TestAKeyThatLingersIsLockedAgainWithoutEtcd(t *testing.T) {
 func TestAKeyThatLingersGivesWayAsSoonAsAnotherQueues(t *testing.T) {
 	const answer = 10 * time.Millisecond
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		a := mutexIn(t, processIn(t, etcd, "a"), "n", etcdlock.WithLinger(time.Hour))
-		b := mutexIn(t, processIn(t, etcd, "b"), "n", etcdlock.WithLinger(time.Hour))
+		a := contract.MutexOf(t, processIn(t, etcd, "a"), "n", etcdlock.WithLinger(time.Hour))
+		b := contract.MutexOf(t, processIn(t, etcd, "b"), "n", etcdlock.WithLinger(time.Hour))
 		lockWithin(t, a, time.Second)
 		require.NoError(t, a.Unlock(context.Background()))
 		lockWithin(t, b, time.Second) // so that its session has a lease
@@ -209,8 +208,8 @@ func TestAKeyThatLingersGivesWayAsSoonAsAnotherQueues(t *testing.T) {
 // The others' TryLock finds the lock taken, and writes nothing.
 func TestAKeyThatLingersIsTakenForATryLock(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		a := mutexIn(t, processIn(t, etcd, "a"), "n", etcdlock.WithLinger(time.Minute))
-		b := mutexIn(t, processIn(t, etcd, "b"), "n")
+		a := contract.MutexOf(t, processIn(t, etcd, "a"), "n", etcdlock.WithLinger(time.Minute))
+		b := contract.MutexOf(t, processIn(t, etcd, "b"), "n")
 		lockWithin(t, a, time.Second)
 		require.NoError(t, a.Unlock(context.Background()))
 		rev := etcd.Rev()
@@ -238,7 +237,7 @@ func TestAKeyThatLingersIsGivenUp(t *testing.T) {
 		"when the watch is silent": func(t *testing.T, etcd *fake.Server, _ *etcdlock.Session, _ *etcdlock.Mutex) {
 			etcd.Intercept(fromNth(1, fake.Event, fake.Effect{Drop: true}))
 			go func() {
-				if other := mutexIn(t, processIn(t, etcd, "other"), "n"); other.Lock(t.Context()) == nil {
+				if other := contract.MutexOf(t, processIn(t, etcd, "other"), "n"); other.Lock(t.Context()) == nil {
 					_ = other.Unlock(context.Background())
 				}
 			}()
@@ -264,7 +263,7 @@ func TestAKeyThatLingersIsGivenUp(t *testing.T) {
 		t.Run(when, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				s := processIn(t, etcd, "a")
-				mu := mutexIn(t, s, "n", etcdlock.WithLinger(time.Hour))
+				mu := contract.MutexOf(t, s, "n", etcdlock.WithLinger(time.Hour))
 				lockWithin(t, mu, time.Second)
 				token := mu.Token()
 				require.NoError(t, mu.Unlock(context.Background()))
@@ -288,7 +287,7 @@ func TestAKeyThatLingersIsGivenUp(t *testing.T) {
 // A key that lingers is no hold: when the lease is over, so is it, at the first look.
 func TestALingeringKeyOfALeaseThatIsOverIsNotHeld(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		mu := mutexIn(t, processIn(t, etcd, "a"), "n", etcdlock.WithLinger(time.Hour))
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n", etcdlock.WithLinger(time.Hour))
 		lockWithin(t, mu, time.Second)
 		require.NoError(t, mu.Unlock(context.Background()))
 		time.Sleep(time.Second)
@@ -313,9 +312,9 @@ func TestAViewMissesNothingBeforeItsWatch(t *testing.T) {
 			for event := range 6 {
 				t.Run(fmt.Sprint(watched, read, event), func(t *testing.T) {
 					inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-						holder := mutexIn(t, processIn(t, etcd, "holder"), "n")
-						second := mutexIn(t, processIn(t, etcd, "second"), "n")
-						third := mutexIn(t, processIn(t, etcd, "third"), "n")
+						holder := contract.MutexOf(t, processIn(t, etcd, "holder"), "n")
+						second := contract.MutexOf(t, processIn(t, etcd, "second"), "n")
+						third := contract.MutexOf(t, processIn(t, etcd, "third"), "n")
 						lockWithin(t, holder, time.Second)
 						in := make(chan error, 1)
 						go func() { in <- second.Lock(context.Background()) }()
@@ -367,7 +366,7 @@ func TestTryLockWaitsForTheRemovalOfWhatLingered(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-				mu := mutexIn(t, processIn(t, etcd, "a"), "n", etcdlock.WithLinger(time.Second))
+				mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n", etcdlock.WithLinger(time.Second))
 				lockWithin(t, mu, time.Second)
 				require.NoError(t, mu.Unlock(in(t, time.Second)))
 				removal := len(etcd.Calls(fake.Txn)) + 1
@@ -378,8 +377,8 @@ func TestTryLockWaitsForTheRemovalOfWhatLingered(t *testing.T) {
 					return fake.Effect{}
 				})
 				if row.rival {
-					rival := mutexIn(t, processIn(t, etcd, "rival"), "n")
-					in := async(func() error { return rival.Lock(context.Background()) })
+					rival := contract.MutexOf(t, processIn(t, etcd, "rival"), "n")
+					in := contract.Async(func() error { return rival.Lock(context.Background()) })
 					defer func() { require.NoError(t, <-in); require.NoError(t, rival.Unlock(context.Background())) }()
 				}
 				time.Sleep(row.leaves + 100*time.Millisecond)
@@ -399,23 +398,6 @@ func TestTryLockWaitsForTheRemovalOfWhatLingered(t *testing.T) {
 	}
 }
 
-// The claim and the hold are all that is allocated. A Trace that is absent costs nothing.
-func TestLockingAKeyThatLingersAllocatesTwice(t *testing.T) {
-	w := newWorld(t, 1)
-	mu := mutexOf(t, newSession(t, w.cluster.Client(t)), "allocations", etcdlock.WithLinger(longTTL))
-	ctx := context.Background()
-	require.NoError(t, mu.Lock(ctx))
-	require.NoError(t, mu.Unlock(ctx))
-	failed := 0
-	allocations := testing.AllocsPerRun(1000, func() {
-		if mu.Lock(ctx) != nil || mu.Unlock(ctx) != nil {
-			failed++
-		}
-	})
-	require.Zero(t, failed)
-	require.LessOrEqual(t, allocations, 2.0)
-}
-
 // A view costs etcd an event for each change, so there is none for a line that has become
 // long. A waiter then watches one key.
 func TestALineThatGetsLongHasNoView(t *testing.T) {
@@ -423,7 +405,7 @@ func TestALineThatGetsLongHasNoView(t *testing.T) {
 		others := etcd.Client("others")
 		lease, err := others.Grant(context.Background(), 3000)
 		require.NoError(t, err)
-		mu := mutexIn(t, processIn(t, etcd, "a"), "n")
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
 		for _, length := range []int{8, 9, 12, 3} {
 			var keys []string
 			for range length {
@@ -448,68 +430,4 @@ func TestALineThatGetsLongHasNoView(t *testing.T) {
 			require.NoError(t, mu.Unlock(context.Background()))
 		}
 	})
-}
-
-// Many goroutines of many Sessions with both options: one at a time, and whoever waits
-// gets in.
-func TestSharedKeysExclude(t *testing.T) {
-	w := newWorld(t, 1)
-	var mu sync.Mutex
-	inside, newest := 0, int64(0)
-	var wg sync.WaitGroup
-	const sessions, goroutines, holds = 4, 4, 40
-	for i := range sessions {
-		s := newSession(t, w.cluster.Client(t), etcdlock.WithHandoff(i), etcdlock.WithLinger(time.Duration(1+i*50)*time.Millisecond))
-		for range goroutines {
-			m := mutexOf(t, s, "shared")
-			wg.Go(func() {
-				for range holds {
-					if err := m.Lock(bounded(t)); err != nil {
-						t.Error(err)
-						return
-					}
-					mu.Lock()
-					if inside++; inside != 1 {
-						t.Errorf("%d hold at once", inside)
-					}
-					if token := m.Token(); token < newest {
-						t.Errorf("token %d after %d", token, newest)
-					} else {
-						newest = token
-					}
-					mu.Unlock()
-					mu.Lock()
-					inside--
-					mu.Unlock()
-					if err := m.Unlock(bounded(t)); err != nil {
-						t.Error(err)
-					}
-				}
-			})
-		}
-	}
-	wg.Wait()
-}
-
-// The same with etcd's own client beside: a key that lingers gives way to whatever
-// queues below the name.
-func TestAKeyThatLingersGivesWayToOtherLocks(t *testing.T) {
-	w := newWorld(t, 1)
-	client := w.cluster.Client(t)
-	m := mutexOf(t, newSession(t, client), "lingers", etcdlock.WithLinger(longTTL))
-	require.NoError(t, m.Lock(bounded(t)))
-	require.NoError(t, m.Unlock(bounded(t)))
-	line, err := etcdlock.Contenders(bounded(t), client, "lingers")
-	require.NoError(t, err)
-	require.Len(t, line, 1)
-	lease, err := client.Grant(bounded(t), 60)
-	require.NoError(t, err)
-	_, err = client.Put(bounded(t), fmt.Sprintf("lingers/%x", lease.ID), "", clientv3.WithLease(lease.ID))
-	require.NoError(t, err)
-	require.True(t, eventually(slack, func() bool {
-		now, err := etcdlock.Contenders(bounded(t), client, "lingers")
-		return err == nil && len(now) == 1 && now[0].Lease == lease.ID
-	}))
-	_, err = client.Revoke(bounded(t), lease.ID)
-	require.NoError(t, err)
 }

@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
@@ -101,7 +102,7 @@ func TestEachHoldIsToldToBeginAndToEndOnce(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				var o told
 				s := processIn(t, etcd, "a", etcdlock.WithTrace(o.trace()))
-				mu := mutexIn(t, s, "n", row.opts...)
+				mu := contract.MutexOf(t, s, "n", row.opts...)
 				lockWithin(t, mu, second)
 				require.Equal(t, []string{"acquired after 0s behind 0"}, o.take())
 				time.Sleep(second)
@@ -121,10 +122,10 @@ func TestEachHoldIsToldToBeginAndToEndOnce(t *testing.T) {
 // A wait that ends without a hold is told, with what it waited for.
 func TestAWaitWithoutAHoldIsToldToHaveGivenUp(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		holder := mutexIn(t, processIn(t, etcd, "holder"), "n")
+		holder := contract.MutexOf(t, processIn(t, etcd, "holder"), "n")
 		lockWithin(t, holder, time.Second)
 		var o told
-		mu := mutexIn(t, processIn(t, etcd, "a", etcdlock.WithTrace(o.trace())), "n")
+		mu := contract.MutexOf(t, processIn(t, etcd, "a", etcdlock.WithTrace(o.trace())), "n")
 
 		require.ErrorIs(t, mu.TryLock(context.Background()), etcdlock.ErrLocked)
 		require.Equal(t, []string{`gave up after 0s behind 0: etcdlock: lock "n": held by holder`}, o.take())
@@ -149,13 +150,13 @@ func TestASilentEtcdIsToldOfBeforeTheLoss(t *testing.T) {
 		trace.LeaseAtRisk = func(_ clientv3.LeaseID, remaining time.Duration) {
 			o.add("at risk, %t", 0 < remaining && remaining < virtualTTL/2)
 		}
-		logger := slog.New(slog.NewTextHandler(writerFunc(func(record []byte) (int, error) {
+		logger := slog.New(slog.NewTextHandler(contract.WriterFunc(func(record []byte) (int, error) {
 			_, message, _ := strings.Cut(string(record), `msg="`)
 			message, _, _ = strings.Cut(message, `"`)
 			o.add("%s", message)
 			return len(record), nil
 		}), nil))
-		mu := mutexIn(t, processIn(t, etcd, "a", etcdlock.WithTrace(trace), etcdlock.WithLogger(logger)), "n")
+		mu := contract.MutexOf(t, processIn(t, etcd, "a", etcdlock.WithTrace(trace), etcdlock.WithLogger(logger)), "n")
 		lockWithin(t, mu, time.Second)
 		etcd.Freeze()
 		time.Sleep(2 * virtualTTL)
@@ -180,7 +181,7 @@ func TestHooksComeInTheOrderOfTheEvents(t *testing.T) {
 		s := processIn(t, etcd, "a", etcdlock.WithTrace(o.trace()), etcdlock.WithHandoff(1), etcdlock.WithLinger(time.Second))
 		var wg sync.WaitGroup
 		for range 3 {
-			mu := mutexIn(t, s, "n")
+			mu := contract.MutexOf(t, s, "n")
 			wg.Go(func() {
 				for range 200 {
 					if err := mu.Lock(context.Background()); err != nil {

@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
@@ -35,8 +36,8 @@ func onlyNext(etcd *fake.Server, method string, effect fake.Effect) func(fake.Ca
 // fails, and not because anybody held the lock.
 func TestALockThatIsFreeIsNotSaidToBeHeld(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		a := mutexIn(t, processIn(t, etcd, "a"), "x")
-		b := mutexIn(t, processIn(t, etcd, "b"), "x")
+		a := contract.MutexOf(t, processIn(t, etcd, "a"), "x")
+		b := contract.MutexOf(t, processIn(t, etcd, "b"), "x")
 		require.NoError(t, a.Lock(in(t, time.Second)))
 		require.ErrorIs(t, b.Lock(in(t, time.Second)), etcdlock.ErrLocked)
 		require.NoError(t, a.Unlock(in(t, time.Second)))
@@ -53,10 +54,10 @@ func TestALockThatIsFreeIsNotSaidToBeHeld(t *testing.T) {
 func TestCloseDoesNotWaitForAnUnlockBeyondItsContext(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
-		mu := mutexIn(t, s, "x")
+		mu := contract.MutexOf(t, s, "x")
 		require.NoError(t, mu.Lock(in(t, time.Second)))
 		etcd.Cut("a")
-		unlocked := async(func() error { return mu.Unlock(context.Background()) })
+		unlocked := contract.Async(func() error { return mu.Unlock(context.Background()) })
 		time.Sleep(2100 * time.Millisecond) // the first attempt has failed
 		began := time.Now()
 		require.ErrorIs(t, s.Close(in(t, 100*time.Millisecond)), etcdlock.ErrUnconfirmed)
@@ -71,7 +72,7 @@ func TestCloseDoesNotWaitForAnUnlockBeyondItsContext(t *testing.T) {
 // the hold's end, so the release takes its own time at most.
 func TestUnlockWithTheHoldsContextIsBounded(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		mu := mutexIn(t, processIn(t, etcd, "a"), "x")
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "x")
 		require.NoError(t, mu.Lock(in(t, time.Second)))
 		etcd.Cut("a")
 		began := time.Now()
@@ -85,7 +86,7 @@ func TestUnlockWithTheHoldsContextIsBounded(t *testing.T) {
 // lost. Unlock says so, and the name is not used again.
 func TestUnlockOfAKeyThatWasPutOverIsALossWhateverGotLost(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		mu := mutexIn(t, processIn(t, etcd, "a"), "x")
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "x")
 		require.NoError(t, mu.Lock(in(t, time.Second)))
 		require.NoError(t, etcd.PutKey(mu.Key(), 0))
 		etcd.Intercept(onlyNext(etcd, fake.Txn, fake.Effect{Before: fake.Unavailable}))
@@ -122,7 +123,7 @@ func TestAReleaseThatFoundNoKeyStaysALossWhateverGetsLost(t *testing.T) {
 				s, err := etcdlock.NewSession(client)
 				require.NoError(t, err)
 				defer s.Close(context.Background())
-				mu := mutexIn(t, s, "x")
+				mu := contract.MutexOf(t, s, "x")
 				require.NoError(t, mu.Lock(in(t, time.Second)))
 				etcd.DeleteKey(mu.Key())
 				question := len(etcd.Calls(fake.Txn)) + 2
@@ -159,7 +160,7 @@ func (k *copying) Txn(ctx context.Context) clientv3.Txn {
 // A key that is no contender stands where the Session's next key is to go.
 func TestANameThatIsTakenByAStrayKeyIsNotUsed(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		mu := mutexIn(t, processIn(t, etcd, "a"), "x")
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "x")
 		for _, lock := range []func(context.Context) error{mu.Lock, mu.TryLock} {
 			require.NoError(t, mu.Lock(in(t, time.Second)))
 			key := mu.Key()
@@ -177,8 +178,8 @@ func TestANameThatIsTakenByAStrayKeyIsNotUsed(t *testing.T) {
 // One answer is lost when b queues, then an hour of good ones: the error tells of the line.
 func TestAnErrorThatWasMadeUpForIsForgotten(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		a := mutexIn(t, processIn(t, etcd, "a"), "x")
-		b := mutexIn(t, processIn(t, etcd, "b"), "x")
+		a := contract.MutexOf(t, processIn(t, etcd, "a"), "x")
+		b := contract.MutexOf(t, processIn(t, etcd, "b"), "x")
 		require.NoError(t, a.Lock(in(t, time.Second)))
 		etcd.Intercept(onlyNext(etcd, fake.Txn, fake.Effect{Before: fake.Unavailable}))
 		err := b.Lock(in(t, time.Hour))
@@ -194,7 +195,7 @@ func TestGrantsThatComeTooLateAreSpacedAndExplained(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a", etcdlock.WithTTL(2*time.Second), etcdlock.WithSafetyMargin(1950*time.Millisecond))
 		etcd.Intercept(func(fake.Call) fake.Effect { return fake.Effect{DelayReply: 60 * time.Millisecond} })
-		err := mutexIn(t, s, "x").Lock(in(t, 10*time.Second))
+		err := contract.MutexOf(t, s, "x").Lock(in(t, 10*time.Second))
 		require.ErrorContains(t, err, "safety margin too large")
 		require.LessOrEqual(t, len(etcd.Calls(fake.Grant)), 40)
 	})
@@ -203,7 +204,7 @@ func TestGrantsThatComeTooLateAreSpacedAndExplained(t *testing.T) {
 // The longest hold is over while etcd is away: its key is still there when Close returns.
 func TestCloseOfALostHoldTellsWhetherItsKeyIsGone(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		mu := mutexIn(t, processIn(t, etcd, "a"), "x", etcdlock.WithMaxHold(time.Second))
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "x", etcdlock.WithMaxHold(time.Second))
 		require.NoError(t, mu.Lock(in(t, time.Second)))
 		etcd.Cut("a")
 		time.Sleep(2 * time.Second)
@@ -219,13 +220,13 @@ func TestCloseDoesNotMakeUnlockSayNilForADeletedKey(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		for _, deleted := range []bool{true, false} {
 			s := processIn(t, etcd, "a")
-			mu := mutexIn(t, s, "x")
+			mu := contract.MutexOf(t, s, "x")
 			require.NoError(t, mu.Lock(in(t, time.Second)))
 			if deleted {
 				etcd.DeleteKey(mu.Key())
 			}
 			etcd.Intercept(onlyNext(etcd, fake.Txn, fake.Effect{DelayReply: 200 * time.Millisecond}))
-			unlocked := async(func() error { return mu.Unlock(context.Background()) })
+			unlocked := contract.Async(func() error { return mu.Unlock(context.Background()) })
 			time.Sleep(100 * time.Millisecond)
 			require.NoError(t, s.Close(context.Background()))
 			if deleted {
@@ -241,12 +242,12 @@ func TestCloseDoesNotMakeUnlockSayNilForADeletedKey(t *testing.T) {
 func TestUnlockThatCloseOvertakesIsNoLoss(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
-		mu := mutexIn(t, s, "x")
+		mu := contract.MutexOf(t, s, "x")
 		require.NoError(t, mu.Lock(in(t, time.Second)))
 		etcd.Intercept(onlyNext(etcd, fake.Txn, fake.Effect{Delay: 200 * time.Millisecond}))
-		unlocked := async(func() error { return mu.Unlock(context.Background()) })
+		unlocked := contract.Async(func() error { return mu.Unlock(context.Background()) })
 		time.Sleep(100 * time.Millisecond)
-		closed := async(func() error { return s.Close(context.Background()) })
+		closed := contract.Async(func() error { return s.Close(context.Background()) })
 		require.NoError(t, <-unlocked)
 		require.NoError(t, <-closed)
 	})
@@ -256,8 +257,8 @@ func TestUnlockThatCloseOvertakesIsNoLoss(t *testing.T) {
 func TestAClosedMutexOfAClosedClientSaysClosed(t *testing.T) {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}})
 	require.NoError(t, err)
-	closed := newMutex(t, client, "x")
-	open := newMutex(t, client, "x")
+	closed := contract.NewMutex(t, client, "x")
+	open := contract.NewMutex(t, client, "x")
 	require.NoError(t, closed.Close(context.Background()))
 	require.NoError(t, client.Close())
 	require.ErrorIs(t, closed.Lock(t.Context()), etcdlock.ErrClosed)
@@ -274,7 +275,7 @@ func TestAHookThatExitsHarmsNoOther(t *testing.T) {
 			LeaseGranted: func(clientv3.LeaseID, time.Duration) { runtime.Goexit() },
 			Acquired:     func(string, int64, time.Duration, int) { acquired <- struct{}{} },
 		}))
-		mu := mutexIn(t, s, "x")
+		mu := contract.MutexOf(t, s, "x")
 		for range 3 {
 			require.NoError(t, mu.Lock(in(t, time.Second)))
 			require.NoError(t, mu.Unlock(in(t, time.Second)))

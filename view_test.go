@@ -7,12 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/client/v3/namespace"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
@@ -49,8 +48,8 @@ func TestManyViewsOfASlowEtcdComeToRest(t *testing.T) {
 		other := processIn(t, etcd, "b")
 		for i := range views {
 			name := fmt.Sprint("n", i)
-			lockWithin(t, mutexIn(t, other, name), time.Second)
-			mu := mutexIn(t, s, name)
+			lockWithin(t, contract.MutexOf(t, other, name), time.Second)
+			mu := contract.MutexOf(t, s, name)
 			go func() { _ = mu.Lock(context.Background()) }()
 		}
 		time.Sleep(5 * time.Second)
@@ -75,8 +74,8 @@ func TestAViewThatNobodyNeedsEnds(t *testing.T) {
 	for name, faults := range rows {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-				holder := mutexIn(t, processIn(t, etcd, "holder"), "n")
-				mu := mutexIn(t, processIn(t, etcd, "a"), "n")
+				holder := contract.MutexOf(t, processIn(t, etcd, "holder"), "n")
+				mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
 				lockWithin(t, mu, time.Second) // so that it has a lease
 				require.NoError(t, mu.Unlock(context.Background()))
 				lockWithin(t, holder, time.Second)
@@ -102,7 +101,7 @@ func TestAViewThatNobodyNeedsEnds(t *testing.T) {
 // So does that of a hold that was lost and is never unlocked.
 func TestAViewOfALostHoldEnds(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		mu := mutexIn(t, processIn(t, etcd, "a"), "n", etcdlock.WithMaxHold(time.Second), etcdlock.WithLinger(time.Second))
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n", etcdlock.WithMaxHold(time.Second), etcdlock.WithLinger(time.Second))
 		lockWithin(t, mu, time.Second)
 		time.Sleep(4 * virtualTTL)
 		require.Empty(t, etcd.Leases())
@@ -117,7 +116,7 @@ func TestAShorterLingerIsNotHeldUpByALongerOne(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
 		for _, linger := range []time.Duration{time.Hour, time.Second} {
-			mu := mutexIn(t, s, "n", etcdlock.WithLinger(linger))
+			mu := contract.MutexOf(t, s, "n", etcdlock.WithLinger(linger))
 			lockWithin(t, mu, time.Second)
 			require.NoError(t, mu.Unlock(context.Background()))
 		}
@@ -132,8 +131,8 @@ func TestAKeyDoesNotLingerUnseen(t *testing.T) {
 	for _, from := range []string{"from the beginning", "later"} {
 		t.Run(from, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-				a := mutexIn(t, processIn(t, etcd, "a"), "n", etcdlock.WithLinger(time.Hour))
-				b := mutexIn(t, processIn(t, etcd, "b"), "n")
+				a := contract.MutexOf(t, processIn(t, etcd, "a"), "n", etcdlock.WithLinger(time.Hour))
+				b := contract.MutexOf(t, processIn(t, etcd, "b"), "n")
 				blind := func(c fake.Call) fake.Effect {
 					switch {
 					case c.Process == "a" && c.Method == fake.Range:
@@ -156,35 +155,4 @@ func TestAKeyDoesNotLingerUnseen(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A client whose KV is namespaced and whose Watcher is not sees other keys come and go.
-// They end no hold.
-func TestEventsOfOtherKeysEndNoHold(t *testing.T) {
-	w := newWorld(t, 1)
-	client := w.cluster.Client(t)
-	client.KV = namespace.NewKV(client.KV, "tenant/")
-	mu := mutexOf(t, newSession(t, client), "events", etcdlock.WithLinger(longTTL))
-	require.NoError(t, mu.Lock(bounded(t)))
-	require.NoError(t, mu.Unlock(bounded(t)))
-	lease, err := w.admin.Grant(bounded(t), 60)
-	require.NoError(t, err)
-	put := func() {
-		_, err = w.admin.Put(bounded(t), "events/"+uuid.NewString(), "", clientv3.WithLease(lease.ID))
-		require.NoError(t, err)
-	}
-	require.True(t, eventually(slack, func() bool { // until the view is there, sees it, and gives way
-		put()
-		resp, err := w.admin.Get(bounded(t), "tenant/events/", clientv3.WithPrefix())
-		return err == nil && len(resp.Kvs) == 0
-	}))
-	require.NoError(t, mu.Lock(bounded(t)))
-	hold := mu.Context(context.Background())
-	for range 20 {
-		put()
-	}
-	require.NoError(t, hold.Err(), "%v", context.Cause(hold))
-	require.NoError(t, mu.Unlock(bounded(t)))
-	_, err = w.admin.Revoke(bounded(t), lease.ID)
-	require.NoError(t, err)
 }

@@ -3,11 +3,7 @@ package etcdlock_test
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,11 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/tests/v3/framework/integration"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/etcdlock/etcdlock"
-	"github.com/etcdlock/etcdlock/internal/etcdtest"
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
@@ -46,7 +41,7 @@ func strangers(t *testing.T, etcd *fake.Server, name string, n int) (keys []stri
 func TestAPredecessorWhoseKeyHasLostItsLeaseBlocksNobody(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		keys, _ := strangers(t, etcd, "n", 12)
-		mu := mutexIn(t, processIn(t, etcd, "a"), "n")
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
 		in := make(chan error, 1)
 		go func() { in <- mu.Lock(context.Background()) }()
 		synctest.Wait()
@@ -71,7 +66,7 @@ func TestAPredecessorWhoseKeyHasAnotherLeaseIsWaitedFor(t *testing.T) {
 		keys, _ := strangers(t, etcd, "n", 12)
 		other, err := etcd.Client("other").Grant(context.Background(), 3000)
 		require.NoError(t, err)
-		mu := mutexIn(t, processIn(t, etcd, "a"), "n")
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
 		in := make(chan error, 1)
 		go func() { in <- mu.Lock(context.Background()) }()
 		synctest.Wait()
@@ -111,7 +106,7 @@ func TestAWaiterWhoseOwnKeyIsPutOverQueuesAnew(t *testing.T) {
 				}
 				etcd.Intercept(fromNth(1, fake.TimeToLive, fake.Effect{Drop: true}))
 				s := processIn(t, etcd, "a")
-				mu := mutexIn(t, s, "n")
+				mu := contract.MutexOf(t, s, "n")
 				in := make(chan error, 1)
 				go func() { in <- mu.Lock(context.Background()) }()
 				synctest.Wait()
@@ -169,7 +164,7 @@ func TestAWatcherThatSwallowsTheCreatedNoticeDoesNoHarm(t *testing.T) {
 		s, err := etcdlock.NewSession(client, etcdlock.WithTTL(virtualTTL))
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
-		mu := mutexIn(t, s, "n", etcdlock.WithLinger(time.Hour))
+		mu := contract.MutexOf(t, s, "n", etcdlock.WithLinger(time.Hour))
 		in := make(chan error, 1)
 		go func() { in <- mu.Lock(context.Background()) }()
 		synctest.Wait()
@@ -202,7 +197,7 @@ func TestARefusalIsToldToNoLaterWaiter(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		keys, _ := strangers(t, etcd, "n", 1)
 		s := processIn(t, etcd, "a")
-		mu := mutexIn(t, s, "n")
+		mu := contract.MutexOf(t, s, "n")
 		first, second := make(chan error, 1), make(chan error, 1)
 		go func() { first <- mu.Lock(context.Background()) }()
 		synctest.Wait()
@@ -380,7 +375,7 @@ func waitsFor(
 ) (mu *etcdlock.Mutex, in chan error, keys []string) {
 	t.Helper()
 	keys, _ = strangers(t, etcd, name, behind)
-	mu, in = mutexIn(t, s, name, opts...), make(chan error, 1)
+	mu, in = contract.MutexOf(t, s, name, opts...), make(chan error, 1)
 	go func() { in <- mu.Lock(context.Background()) }()
 	synctest.Wait()
 	return mu, in, keys
@@ -571,108 +566,6 @@ func TestAllWatchAnewWhenTheirStreamIsDead(t *testing.T) {
 	})
 }
 
-// counted counts what etcd says to the watches of a client.
-type counted struct {
-	clientv3.Watcher
-	begun, refused atomic.Int64
-}
-
-func (w *counted) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
-	out := make(chan clientv3.WatchResponse)
-	in := w.Watcher.Watch(ctx, key, opts...)
-	go func() { // ends with ctx, or the watch
-		defer close(out)
-		for resp := range in {
-			switch {
-			case resp.Err() != nil:
-				w.refused.Add(1)
-			case resp.Created:
-				w.begun.Add(1)
-			}
-			select {
-			case out <- resp:
-			case <-ctx.Done():
-			}
-		}
-	}()
-	return out
-}
-
-// The same with etcd and clientv3 as they are: a JWT expires while watches live, one of the
-// user's and one of the library's. etcd refuses what comes after on their streams.
-func TestATokenThatExpiresHoldsUpNoWatch(t *testing.T) {
-	etcdtest.VerifyNoLeaks(t)
-	secret := filepath.Join(t.TempDir(), "secret")
-	require.NoError(t, os.WriteFile(secret, []byte("a secret of sixteen bytes and more"), 0o600))
-	cluster := etcdtest.Start(t, 1, func(m *integration.Member) {
-		m.AuthToken = "jwt,sign-method=HS256,ttl=1s,priv-key=" + secret
-	})
-	admin := cluster.Client(t)
-	_, err := admin.RoleAdd(bounded(t), "root")
-	require.NoError(t, err)
-	_, err = admin.UserAdd(bounded(t), "root", "password")
-	require.NoError(t, err)
-	_, err = admin.UserGrantRole(bounded(t), "root", "root")
-	require.NoError(t, err)
-	_, err = admin.AuthEnable(bounded(t))
-	require.NoError(t, err)
-	as := func(cfg *clientv3.Config) { cfg.Username, cfg.Password = "root", "password" }
-
-	client := cluster.Client(t, as)
-	w := &counted{Watcher: client.Watcher}
-	client.Watcher = w
-	other := newSession(t, cluster.Client(t, as))
-	holds, holder := mutexOf(t, other, "held"), mutexOf(t, other, "n")
-	s := newSession(t, client)
-	long, mu := mutexOf(t, s, "held"), mutexOf(t, s, "n")
-	lingers := mutexOf(t, s, "lingers", etcdlock.WithLinger(longTTL))
-
-	users, stop := context.WithCancel(clientv3.WithRequireLeader(context.Background()))
-	defer stop()
-	client.Watch(users, "config", clientv3.WithCreatedNotify())
-	require.NoError(t, holds.Lock(bounded(t)))
-	longIn := async(func() error { return long.Lock(bounded(t)) })
-	require.True(t, eventually(slack, func() bool { return w.begun.Load() == 2 }))
-
-	require.True(t, eventually(slack, func() bool {
-		ctx, cancel := context.WithCancel(users)
-		defer cancel()
-		first := <-client.Watch(ctx, "config", clientv3.WithCreatedNotify())
-		err = first.Err()
-		return err != nil
-	}), "the token does not expire")
-	require.ErrorContains(t, err, "etcdserver: invalid auth token", "what etcd says to a watch")
-	time.Sleep(2 * time.Second) // nothing announces that the library's has, too
-
-	var took []time.Duration
-	for range 11 {
-		require.NoError(t, holder.Lock(bounded(t)))
-		begun := w.begun.Load()
-		in := async(func() error { return mu.Lock(bounded(t)) })
-		waitForLine(t, client, "n", 2)
-		if len(took) == 0 {
-			require.True(t, eventually(slack, func() bool { return w.begun.Load() > begun }),
-				"no watch can be made: %d were refused", w.refused.Load())
-		}
-		start := time.Now()
-		require.NoError(t, holder.Unlock(bounded(t)))
-		require.NoError(t, receive(t, in, "the turn"))
-		took = append(took, time.Since(start))
-		require.NoError(t, mu.Unlock(bounded(t)))
-	}
-	slices.Sort(took)
-	t.Logf("hand-overs took %v (median), %v at most; %d watches were refused", took[5], took[10], w.refused.Load())
-	require.True(t, eventually(slack, func() bool {
-		require.NoError(t, lingers.Lock(bounded(t)))
-		require.NoError(t, lingers.Unlock(bounded(t)))
-		resp, err := client.Get(bounded(t), "lingers/", clientv3.WithPrefix(), clientv3.WithCountOnly())
-		return err == nil && resp.Count == 1
-	}), "no key lingers")
-	require.NoError(t, holds.Unlock(bounded(t)))
-	require.NoError(t, receive(t, longIn, "the turn"))
-	require.NoError(t, long.Unlock(bounded(t)))
-}
-
 // A watch was begun while etcd was slow, and is never there: its member is dead. It is given up
 // by what answers take now, not by what they took then.
 func TestAWatchThatWasBegunWhileEtcdWasSlowIsGivenUpSoon(t *testing.T) {
@@ -692,12 +585,12 @@ func TestAWatchThatWasBegunWhileEtcdWasSlowIsGivenUpSoon(t *testing.T) {
 					return fake.Effect{DelayReply: slow}
 				})
 				in := make(chan error, 1)
-				mu := mutexIn(t, b, "x")
+				mu := contract.MutexOf(t, b, "x")
 				go func() { in <- mu.Lock(context.Background()) }()
 				<-dead
 				etcd.Intercept(nil)
 				for range 3 {
-					require.NoError(t, mutexIn(t, b, "y").Do(context.Background(), func(context.Context) error { return nil }))
+					require.NoError(t, contract.MutexOf(t, b, "y").Do(context.Background(), func(context.Context) error { return nil }))
 				}
 				for _, key := range keys {
 					etcd.DeleteKey(key)

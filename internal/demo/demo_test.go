@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcdlock/etcdlock/internal/embedded"
+	"github.com/etcdlock/etcdlock/internal/proof/embedded"
 )
 
 // demoEnv in the environment makes the test binary the demo, so that the tests

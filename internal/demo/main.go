@@ -30,7 +30,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcdlock/etcdlock/internal/embedded"
+	"github.com/etcdlock/etcdlock/internal/proof/embedded"
 )
 
 // Exit statuses, as a shell expects them.

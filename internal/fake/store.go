@@ -19,6 +19,7 @@ import (
 type Store struct {
 	entries  []state
 	versions map[string][]*mvccpb.KeyValue // oldest first; Version 0 is a deletion
+	keys     []string                      // that versions has, sorted
 	events   map[int64][]*mvccpb.Event     // by revision
 	leases   map[int64]*leaseRecord        // those that have ended, too
 	lastID   int64
@@ -69,10 +70,10 @@ func (s *Store) Restored(index int) *Store {
 		leases:   make(map[int64]*leaseRecord),
 		lastID:   s.lastID,
 	}
-	for key, versions := range s.versions {
+	for _, versions := range s.versions {
 		for _, kv := range versions {
 			if kv.ModRevision <= at.rev {
-				restored.versions[key] = append(restored.versions[key], kv)
+				restored.add(kv)
 			}
 		}
 	}
@@ -178,7 +179,7 @@ func (s *Store) put(in *pb.PutRequest) *mvccpb.Event {
 	if old := s.latest(string(in.Key), next); old != nil {
 		kv.CreateRevision, kv.Version = old.CreateRevision, old.Version+1
 	}
-	s.versions[string(in.Key)] = append(s.versions[string(in.Key)], kv)
+	s.add(kv)
 	return &mvccpb.Event{Type: mvccpb.Event_PUT, Kv: kv}
 }
 
@@ -188,10 +189,20 @@ func (s *Store) delete(key, end []byte) []*mvccpb.Event {
 	var events []*mvccpb.Event
 	for _, kv := range s.within(key, end, next) {
 		gone := &mvccpb.KeyValue{Key: kv.Key, ModRevision: next}
-		s.versions[string(kv.Key)] = append(s.versions[string(kv.Key)], gone)
+		s.add(gone)
 		events = append(events, &mvccpb.Event{Type: mvccpb.Event_DELETE, Kv: gone})
 	}
 	return events
+}
+
+// add adds a version of a key.
+func (s *Store) add(kv *mvccpb.KeyValue) {
+	key := string(kv.Key)
+	if s.versions[key] == nil {
+		at, _ := slices.BinarySearch(s.keys, key)
+		s.keys = slices.Insert(s.keys, at, key)
+	}
+	s.versions[key] = append(s.versions[key], kv)
 }
 
 // latest is a key as it was at a revision, nil if it was not there.
@@ -217,14 +228,15 @@ func (s *Store) within(key, end []byte, at int64) []*mvccpb.KeyValue {
 		}
 		return kvs
 	}
-	for k := range s.versions {
-		if Within([]byte(k), key, end) {
-			if kv := s.latest(k, at); kv != nil {
-				kvs = append(kvs, kv)
-			}
+	first, _ := slices.BinarySearch(s.keys, string(key))
+	for _, k := range s.keys[first:] {
+		if !Within([]byte(k), key, end) {
+			break
+		}
+		if kv := s.latest(k, at); kv != nil {
+			kvs = append(kvs, kv)
 		}
 	}
-	slices.SortFunc(kvs, func(a, b *mvccpb.KeyValue) int { return bytes.Compare(a.Key, b.Key) })
 	return kvs
 }
 
@@ -254,8 +266,8 @@ func (v View) Compacted() int64 { return v.compacted }
 // Leases are the leases that live, sorted.
 func (v View) Leases() []int64 {
 	var ids []int64
-	for id, l := range v.s.leases {
-		if l.granted <= v.index && (l.ended == 0 || l.ended > v.index) {
+	for id := range v.s.leases {
+		if v.lives(id) {
 			ids = append(ids, id)
 		}
 	}
@@ -265,17 +277,21 @@ func (v View) Leases() []int64 {
 
 // Lease tells the TTL of a lease in seconds, and its keys, sorted.
 func (v View) Lease(id int64) (ttl int64, keys []string, known bool) {
-	l := v.s.leases[id]
-	if l == nil || l.granted > v.index || l.ended != 0 && l.ended <= v.index {
+	if !v.lives(id) {
 		return 0, nil, false
 	}
-	for key := range v.s.versions {
+	for _, key := range v.s.keys {
 		if kv := v.s.latest(key, v.rev); kv != nil && kv.Lease == id {
 			keys = append(keys, key)
 		}
 	}
-	slices.Sort(keys)
-	return l.ttl, keys, true
+	return v.s.leases[id].ttl, keys, true
+}
+
+// lives reports whether a lease was granted and has not ended.
+func (v View) lives(id int64) bool {
+	l := v.s.leases[id]
+	return l != nil && l.granted <= v.index && (l.ended == 0 || l.ended > v.index)
 }
 
 // Range carries out a read.
@@ -381,7 +397,7 @@ func (v View) carryOut(in *pb.TxnRequest, put func(*pb.PutRequest) *mvccpb.Event
 	}
 	for _, op := range ops {
 		if put := op.GetRequestPut(); put.GetLease() != 0 {
-			if _, _, known := v.Lease(put.Lease); !known {
+			if !v.lives(put.Lease) {
 				return nil, nil, rpctypes.ErrGRPCLeaseNotFound
 			}
 		}

@@ -29,7 +29,8 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/etcdlock/etcdlock"
-	"github.com/etcdlock/etcdlock/internal/etcdtest"
+	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
 // lasting is a TTL that the noise of a loaded machine does not eat up, for rows in which
@@ -151,7 +152,7 @@ func enableAuth(tr *trial, c *etcdtest.Cluster, tenant grants) {
 
 func password(user string) string { return "secret of " + user }
 
-func as(user string) etcdtest.ClientOption {
+func as(user string) contract.ClientOption {
 	return func(cfg *clientv3.Config) { cfg.Username, cfg.Password = user, password(user) }
 }
 
@@ -238,11 +239,11 @@ func TestS24OutsideOfTheRoleEveryCallIsRefusedAtOnce(t *testing.T) {
 		shown, dropped := tr.name+"-shown", tr.name+"-dropped"
 		enableAuth(tr, c, grants{tr.name: clientv3.PermReadWrite, shown: clientv3.PermRead, dropped: clientv3.PermWrite})
 		root := c.Client(tr, as("root"))
-		counter := etcdtest.NewCounter()
+		counter := contract.NewCounter()
 		a := tr.party("a", c, 10*ttl, as("tenant"))
 		a.locks()
 
-		refused := c.Client(tr, as("tenant"), etcdtest.With(counter))
+		refused := c.Client(tr, as("tenant"), contract.With(counter))
 		var locks []lock
 		for _, name := range []string{tr.name + "-theirs", "lock", shown, dropped} {
 			for _, verb := range []string{"Lock", "TryLock"} {
@@ -310,8 +311,8 @@ func TestS25AClientThatTLSKeepsOutHasAnErrorWithinItsContext(t *testing.T) {
 					has.Certificates = []tls.Certificate{wrong.issue(tr)}
 				}
 				proxy := c.Proxy(tr, 0)
-				counter := etcdtest.NewCounter()
-				a := tr.party("a", c, ttl, func(cfg *clientv3.Config) { cfg.TLS = has }, etcdtest.Via(proxy), etcdtest.With(counter))
+				counter := contract.NewCounter()
+				a := tr.party("a", c, ttl, func(cfg *clientv3.Config) { cfg.TLS = has }, etcdtest.Via(proxy), contract.With(counter))
 				b := tr.party("b", c, ttl)
 
 				verb := []string{"Lock", "TryLock"}[tr.i%2]

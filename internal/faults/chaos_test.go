@@ -16,7 +16,7 @@ import (
 	"github.com/anishathalye/porcupine"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcdlock/etcdlock/internal/etcdtest"
+	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
 var seed = flag.Uint64("seed", 0, "of the first trial with faults at random, which repeats its schedule; 0 draws one")

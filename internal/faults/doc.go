@@ -9,6 +9,6 @@
 // our side that fails the test.
 //
 // Everything is started by the tests on the loopback interface: clusters in this
-// process (internal/etcdtest), and, where something must be killed or frozen, etcd
+// process (internal/proof/etcdtest), and, where something must be killed or frozen, etcd
 // and parties as processes of their own, which are this test binary run again.
 package faults

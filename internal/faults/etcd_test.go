@@ -19,7 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/etcdlock/etcdlock/internal/child"
-	"github.com/etcdlock/etcdlock/internal/etcdtest"
+	"github.com/etcdlock/etcdlock/internal/contract"
 )
 
 // servers are etcd members as processes of their own, with etcd's default timing: an
@@ -144,7 +144,7 @@ func (s *servers) endpoints(members ...int) (addrs []string) {
 
 // client makes a client of all members, unless opts say otherwise. It is closed when t
 // ends.
-func (s *servers) client(t testing.TB, opts ...etcdtest.ClientOption) *clientv3.Client {
+func (s *servers) client(t testing.TB, opts ...contract.ClientOption) *clientv3.Client {
 	t.Helper()
 	cfg := clientv3.Config{Endpoints: s.endpoints(), Logger: zap.NewNop()}
 	for _, opt := range opts {
@@ -157,7 +157,7 @@ func (s *servers) client(t testing.TB, opts ...etcdtest.ClientOption) *clientv3.
 }
 
 // at gives a client the endpoints of these members only, or of all.
-func (s *servers) at(members ...int) etcdtest.ClientOption {
+func (s *servers) at(members ...int) contract.ClientOption {
 	return func(cfg *clientv3.Config) { cfg.Endpoints = s.endpoints(members...) }
 }
 

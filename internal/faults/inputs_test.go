@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/stats"
 
 	"github.com/etcdlock/etcdlock"
-	"github.com/etcdlock/etcdlock/internal/etcdtest"
+	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
 // S27. A mistake of the program is an error that names it: not a panic, not a hang, not a

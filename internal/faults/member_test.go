@@ -12,7 +12,8 @@ import (
 	"google.golang.org/grpc"
 	grpcpeer "google.golang.org/grpc/peer"
 
-	"github.com/etcdlock/etcdlock/internal/etcdtest"
+	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
 // S19. A waiter whose member falls silent gets in by another one, though nothing tells
@@ -24,9 +25,9 @@ func TestS19AWaiterWhoseMemberFallsSilentGetsIn(t *testing.T) {
 	t.Parallel()
 	// A silence makes two clients, and a way to silence the member at an address, from
 	// which the first of them stays away.
-	type silence func(tr *trial, opt etcdtest.ClientOption) (away, client *clientv3.Client, silences func(addr string))
+	type silence func(tr *trial, opt contract.ClientOption) (away, client *clientv3.Client, silences func(addr string))
 	frozen := func(leads bool) silence {
-		return func(tr *trial, opt etcdtest.ClientOption) (_, _ *clientv3.Client, _ func(string)) {
+		return func(tr *trial, opt contract.ClientOption) (_, _ *clientv3.Client, _ func(string)) {
 			s := startServers(tr, 3)
 			away := s.client(tr)
 			return away, s.client(tr, opt), func(addr string) {
@@ -44,7 +45,7 @@ func TestS19AWaiterWhoseMemberFallsSilentGetsIn(t *testing.T) {
 			}
 		}
 	}
-	blackHole := func(tr *trial, opt etcdtest.ClientOption) (_, _ *clientv3.Client, _ func(string)) {
+	blackHole := func(tr *trial, opt contract.ClientOption) (_, _ *clientv3.Client, _ func(string)) {
 		c := etcdtest.Start(tr, 3)
 		proxies := []*etcdtest.Proxy{c.Proxy(tr, 0), c.Proxy(tr, 1), c.Proxy(tr, 2)}
 		return c.Client(tr), c.Client(tr, etcdtest.Via(proxies...), opt), func(addr string) {
@@ -102,7 +103,7 @@ func (r *route) addr() string {
 
 func (r *route) known() bool { return r.addr() != "" }
 
-func (r *route) option() etcdtest.ClientOption {
+func (r *route) option() contract.ClientOption {
 	return func(cfg *clientv3.Config) {
 		cfg.DialOptions = append(cfg.DialOptions, grpc.WithChainStreamInterceptor(r.intercept))
 	}

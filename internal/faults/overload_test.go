@@ -16,7 +16,7 @@ import (
 	"go.etcd.io/etcd/tests/v3/framework/integration"
 
 	"github.com/etcdlock/etcdlock"
-	"github.com/etcdlock/etcdlock/internal/etcdtest"
+	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
 const (

@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcdlock/etcdlock/internal/etcdtest"
+	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
 // patience bounds what has no bound of its own in a story. Whoever exceeds it hangs.
@@ -27,12 +28,12 @@ type party struct {
 }
 
 // party makes a client of the cluster, through proxies or what else opts say.
-func (tr *trial) party(who string, c *etcdtest.Cluster, ttl time.Duration, opts ...etcdtest.ClientOption) *party {
+func (tr *trial) party(who string, c *etcdtest.Cluster, ttl time.Duration, opts ...contract.ClientOption) *party {
 	tr.Helper()
 	p := &party{tr: tr, who: who, ttl: ttl, faults: etcdtest.NewFaults(tr)}
 	network := etcdtest.NewFaults(tr)
 	p.watched = network.Inject(etcdtest.DelayReply("Watch", time.Nanosecond))
-	p.client = c.Client(tr, append(opts, etcdtest.With(p.faults, network))...)
+	p.client = c.Client(tr, append(opts, contract.With(p.faults, network))...)
 	p.opens()
 	return p
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/etcdlock/etcdlock/internal/etcdtest"
+	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
 // pauses are the ways in which a process stops for longer than its TTL: it has etcd's

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
-	"github.com/etcdlock/etcdlock/internal/etcdtest"
+	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
 // S11. A set in etcd is one value, which each writer reads, adds to and writes back under

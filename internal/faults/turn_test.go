@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/etcdlock/etcdlock/internal/etcdtest"
+	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
 // S18. A waiter whose member is cut off from the majority gets in by another.

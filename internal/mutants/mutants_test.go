@@ -60,14 +60,17 @@ type killer struct {
 // simulation is the random simulation, with at most that many seeds.
 func simulation(seeds int) killer { return killer{"./internal/sim", "TestSimulation", seeds} }
 
-// of is a test of one of the packages that the library is made of.
-func of(core, test string) killer { return killer{"./internal/" + core, test, 0} }
-
 // named is a test of the library's own package.
 func named(test string) killer { return killer{".", test, 0} }
 
 // core is a test of one of the pure packages that the library is made of.
 func core(pkg, test string) killer { return killer{"./internal/" + pkg, test, 0} }
+
+// inContract is a row of the contract's table, on an etcd in memory.
+func inContract(row string) killer { return named("TestContract/" + row) }
+
+// onCluster is a test that needs etcd's own servers.
+func onCluster(test string) killer { return killer{"./internal/proof/contract", test, 0} }
 
 // A replacement that does not find its place says which mutant must be brought up to date.
 // A mutant that does not compile would be killed by every test.
@@ -210,6 +213,9 @@ func (m mutant) build(t *testing.T, dir string) (binary string) {
 func goCommand(t *testing.T, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(t.Context(), "go", args...)
 	cmd.Dir = module
+	workspace, err := filepath.Abs(filepath.Join(module, "go.work")) // where the tests on clusters are, too
+	require.NoError(t, err)
+	cmd.Env = append(os.Environ(), "GOWORK="+workspace)
 	return cmd
 }
 
@@ -308,7 +314,7 @@ func (c checker) check(changed map[string][]byte) error {
 // after how much, and what it said.
 func (k killer) faces(t *testing.T, binary string) (killed bool, after, output string) {
 	t.Helper()
-	args := []string{"-test.run", "^(" + k.test + ")$", "-test.timeout", timeLimit.String(), "-test.failfast"}
+	args := []string{"-test.run", k.pattern(), "-test.timeout", timeLimit.String(), "-test.failfast"}
 	if k.seeds > 0 { // one after the other, and in this process, which the time limit ends
 		args = append(args, "-stride", "1", "-seeds", strconv.Itoa(k.seeds))
 	}
@@ -322,6 +328,16 @@ func (k killer) faces(t *testing.T, binary string) (killed bool, after, output s
 	}
 	require.Contains(t, string(said), "--- FAIL: ", "%s did not fail as a test does: %v", k.test, err)
 	return true, k.seedsTried(said), string(said)
+}
+
+// pattern matches exactly the tests of k, and their subtests. A slash parts the patterns of
+// tests and subtests only outside of brackets.
+func (k killer) pattern() string {
+	var tests []string
+	for test := range strings.SplitSeq(k.test, "|") {
+		tests = append(tests, "^"+strings.ReplaceAll(test, "/", "$/^")+"$")
+	}
+	return strings.Join(tests, "|")
 }
 
 // failedSeed is how the simulation tells the first seed that failed.

@@ -14,7 +14,7 @@ var mutants = []mutant{
 `}},
 		killers: []killer{
 			simulation(1000), named("TestTrustCountsFromTheSendInVirtualTime"),
-			of("trust", "TestTheTrustIsSentPlusTTLLessMargin"),
+			core("trust", "TestTheTrustIsSentPlusTTLLessMargin"),
 		},
 	},
 	{
@@ -23,7 +23,7 @@ var mutants = []mutant{
 		edits: []edit{{"internal/trust/trust.go", `sent.Add(ttl - t.margin(ttl))`, `sent.Add(ttl)`}},
 		killers: []killer{
 			simulation(1000), named("TestTheHolderHearsOfALossBeforeEtcdCanGiveTheLockAway"),
-			of("trust", "TestTheTrustIsSentPlusTTLLessMargin"),
+			core("trust", "TestTheTrustIsSentPlusTTLLessMargin"),
 		},
 	},
 	{
@@ -32,13 +32,13 @@ var mutants = []mutant{
 		edits: []edit{{"internal/trust/trust.go", `		if o.sent.Before(from) && !harmless {
 `, `		if o.sent.Before(from) && !harmless && false {
 `}},
-		killers: []killer{of("trust", "TestWhatARenewalIsWorth")},
+		killers: []killer{core("trust", "TestWhatARenewalIsWorth")},
 	},
 	{
 		name:    "the word of a leader of an older term is taken",
 		why:     "A member that is behind is not wrong. One that led, and is cut off, is (rule 1).",
 		edits:   []edit{{"internal/trust/trust.go", `	if a.term < known {`, `	if a.term < known && false {`}},
-		killers: []killer{of("trust", "TestWhatARenewalIsWorth")},
+		killers: []killer{core("trust", "TestWhatARenewalIsWorth")},
 	},
 	{
 		name: "a read confirms every renewal",
@@ -46,7 +46,7 @@ var mutants = []mutant{
 		edits: []edit{{"internal/trust/trust.go", `		if a.open && a.era == era && a.term >= term {
 `, `		if a.open && a.era == era {
 `}},
-		killers: []killer{of("trust", "TestWhatARenewalIsWorth")},
+		killers: []killer{core("trust", "TestWhatARenewalIsWorth")},
 	},
 	{
 		name: "a late answer revives the hold",
@@ -194,7 +194,7 @@ var mutants = []mutant{
 		name:    "a release does not compare the create revision",
 		why:     "The key has a UUID and the lease is compared. Names are used again, so a late copy of a release deletes the next hold's key (rule 6).",
 		edits:   []edit{{"release.go", `[]clientv3.Cmp{p.exists(), bound}, []clientv3.Op{del}`, `[]clientv3.Cmp{bound}, []clientv3.Op{del}`}},
-		killers: []killer{named("TestALateReleaseTouchesNoLaterHold")},
+		killers: []killer{onCluster("TestALateReleaseTouchesNoLaterHold")},
 	},
 	{
 		name: "Unlock of a key that is gone is nil",
@@ -244,14 +244,14 @@ var mutants = []mutant{
 		edits: []edit{{"lock.go", `		return context.WithTimeout(context.WithoutCancel(ctx), ifEnded)
 `, `		return ctx, func() {}
 `}},
-		killers: []killer{named("TestUnlockWorksWithAnEndedContext")},
+		killers: []killer{inContract("TestUnlockWorksWithAnEndedContext")},
 	},
 
 	{
 		name:    "Do unlocks whatever the Mutex holds",
 		why:     "It is Lock, fn, Unlock. If fn has unlocked, it is the hold of another goroutine that is released (rule 6).",
 		edits:   []edit{{"lock.go", `m.unlock(ctx, h)`, `m.unlock(ctx, nil)`}},
-		killers: []killer{named("TestDoLeavesTheNextHoldOfItsMutexAlone")},
+		killers: []killer{inContract("TestDoLeavesTheNextHoldOfItsMutexAlone")},
 	},
 
 	// ---- etcd set back: rule 26
@@ -400,7 +400,7 @@ var mutants = []mutant{
 		}
 `},
 		},
-		killers: []killer{simulation(250), named("TestWhoMovesUpBehindTheHolderDoesNotEnterBesideIt")},
+		killers: []killer{simulation(250), onCluster("TestWhoMovesUpBehindTheHolderDoesNotEnterBesideIt")},
 	},
 	{
 		name: "a waiter does not miss its own key",
@@ -448,7 +448,7 @@ var mutants = []mutant{
 	}
 `, `	_ = rest
 `}},
-		killers: []killer{named("TestAStreamWhoseTokenHasExpiredHoldsUpNoWatch"), named("TestATokenThatExpiresHoldsUpNoWatch")},
+		killers: []killer{named("TestAStreamWhoseTokenHasExpiredHoldsUpNoWatch"), onCluster("TestATokenThatExpiresHoldsUpNoWatch")},
 	},
 	{
 		name:    "each Session has a stream of its own",
@@ -582,7 +582,7 @@ var mutants = []mutant{
 		edits: []edit{{"place.go", `	alone := clientv3.Compare(clientv3.CreateRevision(p.prefix()), "=", 0).WithPrefix()
 `, `	alone := absent
 `}},
-		killers: []killer{named("TestTryLockOfATakenNameWritesNothing")},
+		killers: []killer{inContract("TestTryLockOfATakenNameWritesNothing")},
 	},
 	{
 		name: "every key below the prefix counts",
@@ -590,7 +590,7 @@ var mutants = []mutant{
 		edits: []edit{{"internal/line/key.go", `	return isUUID(tail) || tail == strconv.FormatInt(lease, 16)
 `, `	return isUUID(tail) || strconv.FormatInt(lease, 16) != ""
 `}},
-		killers: []killer{core("line", "TestWhoStandsInLine"), named("TestAStrayKeyBlocksNobody")},
+		killers: []killer{core("line", "TestWhoStandsInLine"), onCluster("TestAStrayKeyBlocksNobody")},
 	},
 
 	{
@@ -611,7 +611,7 @@ var mutants = []mutant{
 		name:    "each wait asks for a connection",
 		why:     "The sooner the better, and it asks twice a second only. So do the others (rule 25).",
 		edits:   []edit{{"internal/attempt/link.go", `	due := time.Since(l.asked) >= reconnectEvery`, `	due := l != nil`}},
-		killers: []killer{named("TestACrowdThatWaitsForEtcdConnectsAFewTimesASecond")},
+		killers: []killer{onCluster("TestACrowdThatWaitsForEtcdConnectsAFewTimesASecond")},
 	},
 
 	// ---- ghosts: rules 9 and 18
@@ -762,6 +762,6 @@ var mutants = []mutant{
 		name:    "Break takes a contender without a token",
 		why:     "The key is what is deleted. A zero token compares with a key that is not there: nothing is broken, and nobody is told.",
 		edits:   []edit{{"admin.go", `	if c.Key == "" || c.Token <= 0 {`, `	if c.Key == "" {`}},
-		killers: []killer{named("TestBreakOfNoContenderIsAnError")},
+		killers: []killer{onCluster("TestBreakOfNoContenderIsAnError")},
 	},
 }

@@ -46,6 +46,7 @@ require (
 	github.com/dennwc/varint v1.0.0 // indirect
 	github.com/dustin/go-humanize v1.0.1 // indirect
 	github.com/edsrzf/mmap-go v1.2.0 // indirect
+	github.com/etcdlock/etcdlock/internal/proof v0.0.0
 	github.com/facette/natsort v0.0.0-20181210072756-2cd4dd1e2dcb // indirect
 	github.com/felixge/httpsnoop v1.0.4 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
@@ -123,3 +124,5 @@ require (
 )
 
 replace github.com/etcdlock/etcdlock => ../..
+
+replace github.com/etcdlock/etcdlock/internal/proof => ../proof

@@ -7,7 +7,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcdlock/etcdlock/internal/embedded"
+	"github.com/etcdlock/etcdlock/internal/proof/embedded"
 )
 
 // endpoints are those of an embedded etcd that TestMain starts.

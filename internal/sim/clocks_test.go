@@ -139,3 +139,14 @@ func (w *clocks) stop(t *testing.T) {
 	w.net.Close()
 	w.cluster.Stop()
 }
+
+// dial returns a client of a process.
+func dial(t *testing.T, n *Net, process string, members int) *clientv3.Client {
+	var endpoints []string
+	for i := range members {
+		endpoints = append(endpoints, fmt.Sprint("http://m", i))
+	}
+	client, err := n.Client(process, endpoints)
+	require.NoError(t, err)
+	return client
+}

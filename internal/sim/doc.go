@@ -13,9 +13,12 @@
 // of package fake; server.go and watch.go their gRPC; schedule.go the faults; world.go
 // processes and what they do; judge.go the invariants; side.go the two libraries.
 //
+// Serve has one such etcd in real time, at an address: lock_test.go, the examples and the
+// tests of package who run on it.
+//
 // What is not the real thing: Raft is not acted out (see Cluster); a frozen process's
 // timers run on, though its bytes and its work wait (see freezeProcess); a process has no
 // clock of its own, so its leases live longer or shorter instead (see Cluster.Rate); there
-// is no auth and no full disk. TestTheSimulatedEtcdIsLikeTheRealOne asks both etcds the
-// same. How far a seed repeats a run, TestASeedRepeatsItsFaultsAndWork says.
+// is no auth and no full disk. TestTheSimulatedEtcdIsLikeTheRealOne (proof/conformance) asks
+// both etcds the same. How far a seed repeats a run, TestASeedRepeatsItsFaultsAndWork says.
 package sim

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 	"google.golang.org/grpc"
 )
 
@@ -178,11 +177,15 @@ func (n *Net) Dial(ctx context.Context, process, member string) (net.Conn, error
 	}
 }
 
+// noLog is a logger that says nothing, as clientv3 has it for a client without one. The
+// module does not require the package that it is of.
+var noLog = clientv3.NewCtxClient(context.Background()).GetLogger()
+
 // Client returns the client of a process. Small buffers make it fast.
 func (n *Net) Client(process string, endpoints []string) (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{
 		Endpoints: endpoints,
-		Logger:    zap.NewNop(),
+		Logger:    noLog,
 		DialOptions: []grpc.DialOption{
 			grpc.WithContextDialer(func(ctx context.Context, member string) (net.Conn, error) {
 				return n.Dial(ctx, process, member)

@@ -41,6 +41,19 @@ func (m *member) serve(l net.Listener) {
 	go func() { _ = m.server.Serve(l) }() // ends with Cluster.Stop
 }
 
+// Serve starts an etcd of one member in real time, and returns its address on this machine,
+// at which any client reaches it. Stop ends it.
+func Serve() (endpoint string, c *Cluster, err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	c = NewCluster(0, NewNet(0), 1)
+	server := c.members[0].server
+	go func() { _ = server.Serve(l) }() // ends with Cluster.Stop
+	return l.Addr().String(), c, nil
+}
+
 // processOf is who sent a request.
 func processOf(ctx context.Context) string {
 	p, _ := peer.FromContext(ctx)

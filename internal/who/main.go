@@ -27,7 +27,6 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
 	"github.com/etcdlock/etcdlock"
 )
@@ -117,7 +116,9 @@ func parse(args []string, help io.Writer) (*config, error) {
 func (c *config) client() (*clientv3.Client, error) {
 	cfg := clientv3.Config{
 		Endpoints: strings.Split(c.endpoints, ","),
-		Logger:    zap.NewNop(),
+		// A logger that says nothing, as clientv3 has it for a client without one. The
+		// module does not require the package that it is of.
+		Logger: clientv3.NewCtxClient(context.Background()).GetLogger(),
 	}
 	if c.user != "" {
 		cfg.Username, cfg.Password = c.user, os.Getenv(passwordEnv)

@@ -12,16 +12,15 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/etcdlock/etcdlock"
-	"github.com/etcdlock/etcdlock/internal/embedded"
+	"github.com/etcdlock/etcdlock/internal/sim"
 )
 
-// etcd starts an etcd for one test, and returns its address and a client.
+// etcd starts an etcd in memory for one test, and returns its address and a client.
 func etcd(t *testing.T) (endpoint string, client *clientv3.Client) {
 	t.Helper()
-	server, err := embedded.Start(t.Context(), embedded.Config(t.TempDir()))
+	endpoint, server, err := sim.Serve()
 	require.NoError(t, err)
-	t.Cleanup(server.Close)
-	endpoint = server.Clients[0].Addr().String()
+	t.Cleanup(server.Stop)
 	client, err = clientv3.New(clientv3.Config{Endpoints: []string{endpoint}})
 	require.NoError(t, err)
 	t.Cleanup(func() { client.Close() })

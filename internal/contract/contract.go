@@ -1,0 +1,73 @@
+// Package contract is what the lock promises wherever it runs: tests that are written once,
+// as a table over a world, and what they are made of. The world is an etcd: lock_test.go at
+// the root has one in memory, package proof/contract clusters of etcd's own servers.
+package contract
+
+import (
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// A World is where the table is run.
+type World struct {
+	// Start starts an etcd for one test, which ends with it and has nobody else on it.
+	Start func(t *testing.T) Etcd
+	// Names is how many names are many for one Session. Ten thousand take members of etcd
+	// that share two cores so long that requests are given up, and leases with them.
+	Names int
+}
+
+// An Etcd is what a test asks of its world.
+type Etcd interface {
+	// Client makes a client of its own, with its own connections, closed when t ends.
+	Client(t testing.TB, opts ...ClientOption) *clientv3.Client
+	// Revision returns the revision of the store.
+	Revision(t testing.TB) int64
+}
+
+// Run runs the whole table in one world. Each test leaves no key, no lease and no goroutine.
+func Run(t *testing.T, w World) {
+	for _, row := range table {
+		t.Run(row.name, func(t *testing.T) {
+			row.test(t, World{Names: w.Names, Start: func(t *testing.T) Etcd {
+				etcd := w.Start(t)
+				VerifyClean(t, etcd.Client(t), "")
+				return etcd
+			}})
+		})
+	}
+}
+
+// table has each test of table.go, by its name.
+var table = []struct {
+	name string
+	test func(t *testing.T, w World)
+}{
+	{
+		"TestUncontendedLockAndUnlockAreOneRequestAndOneRevisionEach",
+		TestUncontendedLockAndUnlockAreOneRequestAndOneRevisionEach,
+	},
+	{"TestTwoGoroutinesRunBesideAnyNumberOfHolds", TestTwoGoroutinesRunBesideAnyNumberOfHolds},
+	{"TestTryLockOfATakenNameWritesNothing", TestTryLockOfATakenNameWritesNothing},
+	{"TestTryLockInTheHoldersSessionAsksNobody", TestTryLockInTheHoldersSessionAsksNobody},
+	{
+		"TestAHandOverCostsAtMostOneReadAndNoneInAShortLine",
+		TestAHandOverCostsAtMostOneReadAndNoneInAShortLine,
+	},
+	{
+		"TestReleaseAndNextPlaceInASessionAreOneTransaction",
+		TestReleaseAndNextPlaceInASessionAreOneTransaction,
+	},
+	{"TestGoroutinesExcludeEachOtherAsProcessesDo", TestGoroutinesExcludeEachOtherAsProcessesDo},
+	{
+		"TestTenThousandNamesAreOneLeaseAndNoGoroutineEach",
+		TestTenThousandNamesAreOneLeaseAndNoGoroutineEach,
+	},
+	{"TestUnlockWorksWithAnEndedContext", TestUnlockWorksWithAnEndedContext},
+	{"TestTheHoldsContextSaysWhyItEnded", TestTheHoldsContextSaysWhyItEnded},
+	{"TestDoReleasesWhateverBecomesOfTheFunction", TestDoReleasesWhateverBecomesOfTheFunction},
+	{"TestDoLeavesTheNextHoldOfItsMutexAlone", TestDoLeavesTheNextHoldOfItsMutexAlone},
+	{"TestCloseOfAHeldMutexLetsTheNextOneIn", TestCloseOfAHeldMutexLetsTheNextOneIn},
+	{"TestTraceTellsTheLifeOfALockAndHarmsNone", TestTraceTellsTheLifeOfALockAndHarmsNone},
+}

@@ -1,0 +1,24 @@
+package contract
+
+import (
+	"os"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A test that is not in the table runs nowhere.
+func TestTheTableIsComplete(t *testing.T) {
+	source, err := os.ReadFile("table.go")
+	require.NoError(t, err)
+	var written, run []string
+	for _, found := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllSubmatch(source, -1) {
+		written = append(written, string(found[1]))
+	}
+	for _, row := range table {
+		run = append(run, row.name)
+	}
+	require.NotEmpty(t, run)
+	require.Equal(t, written, run)
+}

@@ -1,0 +1,66 @@
+package contract
+
+import (
+	"bytes"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/etcdlock/etcdlock"
+)
+
+// Reports is what a Session tells of an etcd that is away.
+type Reports struct {
+	First chan struct{} // closed once the hook was called
+
+	mu    sync.Mutex
+	log   bytes.Buffer
+	told  []error
+	since []time.Duration
+}
+
+// NewReports returns Reports of nothing yet.
+func NewReports() *Reports { return &Reports{First: make(chan struct{})} }
+
+// Options have a Session report to r.
+func (r *Reports) Options() []etcdlock.Option {
+	return []etcdlock.Option{
+		etcdlock.WithLogger(slog.New(slog.NewTextHandler(r, &slog.HandlerOptions{Level: slog.LevelDebug}))),
+		etcdlock.WithTrace(&etcdlock.Trace{Unavailable: func(err error, since time.Duration) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.told, r.since = append(r.told, err), append(r.since, since)
+			if len(r.told) == 1 {
+				close(r.First)
+			}
+		}}),
+	}
+}
+
+// Write takes a line of the log.
+func (r *Reports) Write(line []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.log.Write(line)
+}
+
+// Lines are those of the log that tell of an etcd that does not answer.
+func (r *Reports) Lines() (lines []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for line := range strings.Lines(r.log.String()) {
+		if strings.Contains(line, "etcd does not answer") {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// Hooks are what the hook was called with.
+func (r *Reports) Hooks() ([]error, []time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.told), slices.Clone(r.since)
+}

@@ -1,0 +1,456 @@
+package contract
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock"
+)
+
+// Rule 18: one request and one revision each, and the lease is granted once.
+func TestUncontendedLockAndUnlockAreOneRequestAndOneRevisionEach(t *testing.T, w World) {
+	cluster := w.Start(t)
+	counter := NewCounter()
+	client := cluster.Client(t, With(counter))
+	mu := NewMutex(t, client, "orders/42")
+	require.NoError(t, mu.Lock(t.Context()))
+	require.NoError(t, mu.Unlock(t.Context()))
+	require.Equal(t, 1, counter.Counts().Of("LeaseGrant"))
+
+	for range 20 {
+		revision := cluster.Revision(t)
+		before := counter.Counts()
+		require.NoError(t, mu.Lock(t.Context()))
+		require.Equal(t, "Txn 1", counter.Since(before).String())
+		require.Equal(t, revision+1, cluster.Revision(t))
+		require.Equal(t, revision+1, mu.Token())
+
+		before = counter.Counts()
+		require.NoError(t, mu.Unlock(t.Context()))
+		require.Equal(t, "Txn 1", counter.Since(before).String())
+		require.Equal(t, revision+2, cluster.Revision(t))
+	}
+}
+
+// Rule 18: no goroutine is started per Lock; 22: none before the first. The two are the
+// keeper, and the one that follows the connection.
+func TestTwoGoroutinesRunBesideAnyNumberOfHolds(t *testing.T, w World) {
+	cluster := w.Start(t)
+	counter := NewCounter()
+	client := cluster.Client(t, With(counter))
+	s := NewSession(t, client)
+	mutexes := make([]*etcdlock.Mutex, 50)
+	for i := range mutexes {
+		mutexes[i] = MutexOf(t, s, fmt.Sprintf("n/%d", i))
+	}
+	require.Zero(t, libraryGoroutines(), "NewSession and Mutex start nothing")
+	require.Zero(t, counter.Counts().Total(), "and send nothing")
+	require.Equal(t, clientv3.LeaseID(clientv3.NoLease), s.Lease())
+
+	for _, mu := range mutexes {
+		require.NoError(t, mu.Lock(t.Context()))
+	}
+	require.Eventually(t, func() bool { return libraryGoroutines() == 2 }, 10*time.Second, 10*time.Millisecond)
+	require.NotEqual(t, clientv3.LeaseID(clientv3.NoLease), s.Lease())
+}
+
+// Rule 19.
+func TestTryLockOfATakenNameWritesNothing(t *testing.T, w World) {
+	cluster := w.Start(t)
+	counter := NewCounter()
+	client, other := cluster.Client(t), cluster.Client(t, With(counter))
+	holder := NewMutex(t, client, "taken", etcdlock.WithOwner("holder"))
+	require.NoError(t, holder.Lock(t.Context()))
+	mu := NewMutex(t, other, "taken")
+	require.ErrorIs(t, mu.TryLock(t.Context()), etcdlock.ErrLocked) // grants the lease
+
+	for range 5 {
+		revision := cluster.Revision(t)
+		before := counter.Counts()
+		err := mu.TryLock(t.Context())
+		require.Equal(t, "Txn 1", counter.Since(before).String())
+		require.Equal(t, revision, cluster.Revision(t))
+		locked, ok := errors.AsType[*etcdlock.LockedError](err)
+		require.True(t, ok, "%v", err)
+		require.Equal(t, "taken", locked.Name)
+		require.Equal(t, 1, locked.Ahead)
+		require.Equal(t, "holder", locked.Holder.Owner)
+		require.Equal(t, holder.Token(), locked.Holder.Token)
+	}
+	require.NoError(t, holder.Unlock(t.Context()))
+	before := counter.Counts()
+	require.NoError(t, mu.TryLock(t.Context()), "a free name without stray keys")
+	require.Equal(t, "Txn 1", counter.Since(before).String())
+	require.NoError(t, mu.Unlock(t.Context()))
+}
+
+// "When the same Session holds or waits: ErrLocked, no RPC, zero revisions."
+func TestTryLockInTheHoldersSessionAsksNobody(t *testing.T, w World) {
+	cluster := w.Start(t)
+	counter := NewCounter()
+	client := cluster.Client(t, With(counter))
+	s, rival := NewSession(t, client), NewMutex(t, cluster.Client(t), "x", etcdlock.WithOwner("rival"))
+	mu, same := MutexOf(t, s, "x"), MutexOf(t, s, "x")
+	require.NoError(t, mu.Lock(t.Context()))
+
+	before := counter.Counts()
+	err := same.TryLock(t.Context())
+	require.Zero(t, counter.Since(before).Total())
+	locked, _ := errors.AsType[*etcdlock.LockedError](err)
+	require.NotNil(t, locked, "%v", err)
+	require.Equal(t, 1, locked.Ahead)
+	require.Equal(t, mu.Key(), locked.Holder.Key)
+	require.NoError(t, mu.Unlock(t.Context()))
+
+	require.NoError(t, rival.Lock(t.Context()))
+	waits := Async(func() error { return mu.Lock(t.Context()) })
+	WaitForLine(t, client, "x", 2)
+	require.Eventually(t, func() bool { return counter.Counts().Of("Watch") > 0 }, 20*time.Second, time.Millisecond)
+	before = counter.Counts()
+	err = same.TryLock(t.Context())
+	require.Zero(t, counter.Since(before).Of("Txn")-0)
+	locked, _ = errors.AsType[*etcdlock.LockedError](err)
+	require.NotNil(t, locked, "%v", err)
+	require.Equal(t, 2, locked.Ahead, "the holder and the Session's own waiter")
+	require.Equal(t, "rival", locked.Holder.Owner)
+	require.NoError(t, rival.Unlock(t.Context()))
+	require.NoError(t, <-waits)
+	require.NoError(t, mu.Unlock(t.Context()))
+}
+
+// Rule 20: a waiter in a short line reads nothing when its turn comes; in a long one it
+// reads at most once. (A read at the event's revision may come before the member serves
+// that revision: such a one is refused, and made up for by a linearizable one. So the
+// answered reads are counted.)
+func TestAHandOverCostsAtMostOneReadAndNoneInAShortLine(t *testing.T, w World) {
+	cluster := w.Start(t)
+	first := NewMutex(t, cluster.Client(t), "x")
+	require.NoError(t, first.Lock(t.Context()))
+
+	type waiter struct {
+		mu       *etcdlock.Mutex
+		counter  *Counter
+		answered *atomic.Int32
+		in       <-chan error
+	}
+	const few = 8 // ahead, for a line to be short
+	waiters := make([]waiter, few+3)
+	for i := range waiters {
+		counter, answered := NewCounter(), new(atomic.Int32)
+		mu := NewMutex(t, cluster.Client(t, With(counter), countAnswers(answered)), "x")
+		in := Async(func() error { return mu.Lock(context.Background()) })
+		waiters[i] = waiter{mu, counter, answered, in}
+		// It has a lease, has put its key and, after creating its watch, looked once.
+		require.Eventually(t, func() bool { return answered.Load() >= 3 }, 20*time.Second, time.Millisecond)
+		want := "LeaseGrant 1, Range 1, Txn 1, Watch 1"
+		if i >= few {
+			want = "LeaseGrant 1, Txn 2, Watch 1"
+		}
+		require.Equal(t, want, counter.Counts().String())
+	}
+	unlock := first.Unlock
+	for i, each := range waiters {
+		before, answered := each.counter.Counts(), each.answered.Load()
+		require.NoError(t, unlock(t.Context()))
+		require.NoError(t, <-each.in)
+		cost := each.counter.Since(before)
+		if i < few {
+			require.Zero(t, cost.Of("Range")+cost.Of("Txn"), "%v", cost)
+		} else {
+			require.LessOrEqual(t, each.answered.Load()-answered, int32(1), "%v", cost)
+			require.Zero(t, cost.Of("Txn"), "%v", cost)
+		}
+		unlock = each.mu.Unlock
+	}
+	require.NoError(t, unlock(t.Context()))
+}
+
+// Rule 18: the release of one goroutine and the place of the next are one request
+// and one revision, and the Session's key names are used in turn.
+func TestReleaseAndNextPlaceInASessionAreOneTransaction(t *testing.T, w World) {
+	cluster := w.Start(t)
+	counter := NewCounter()
+	client := cluster.Client(t, With(counter))
+	s := NewSession(t, client)
+	keys := make(map[string]bool)
+	holder := MutexOf(t, s, "x")
+	require.NoError(t, holder.Lock(t.Context()))
+	for range 10 {
+		keys[holder.Key()] = true
+		next := MutexOf(t, s, "x")
+		in := Async(func() error { return next.Lock(context.Background()) })
+		LocalLine(t, s, "x", 2)
+		revision, before := cluster.Revision(t), counter.Counts()
+		require.NoError(t, holder.Unlock(t.Context()))
+		require.NoError(t, <-in)
+		cost := counter.Since(before)
+		require.Equal(t, 1, cost.Of("Txn"), "%v", cost)
+		require.Zero(t, cost.Of("Range"), "%v", cost)
+		require.Equal(t, revision+1, cluster.Revision(t))
+		holder = next
+	}
+	require.Len(t, keys, 2)
+	require.NoError(t, holder.Unlock(t.Context()))
+}
+
+// S7: on one Mutex, on many of one Session, on Sessions and clients.
+func TestGoroutinesExcludeEachOtherAsProcessesDo(t *testing.T, w World) {
+	const cycles = 3_000
+	cluster := w.Start(t)
+	var (
+		section countdown
+		counter int // guarded by the lock alone, for the race detector to see
+		last    int64
+		workers sync.WaitGroup
+		left    atomic.Int64
+	)
+	left.Store(cycles)
+	work := func(mu *etcdlock.Mutex) {
+		for left.Add(-1) >= 0 {
+			err := mu.Do(t.Context(), func(ctx context.Context) error {
+				section.enter(t)
+				counter++
+				token, _ := etcdlock.TokenFrom(ctx)
+				if token <= last {
+					t.Errorf("token %d after %d", token, last)
+				}
+				last = token
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}
+	for range 2 {
+		client := cluster.Client(t)
+		for range 2 {
+			s := NewSession(t, client)
+			shared := MutexOf(t, s, "x")
+			for range 3 {
+				workers.Go(func() { work(shared) })
+				workers.Go(func() { work(MutexOf(t, s, "x")) })
+			}
+		}
+	}
+	workers.Wait()
+	require.Equal(t, cycles, counter)
+}
+
+// Rule 21.
+func TestTenThousandNamesAreOneLeaseAndNoGoroutineEach(t *testing.T, w World) {
+	names := w.Names
+	cluster := w.Start(t)
+	counter := NewCounter()
+	client := cluster.Client(t, With(counter))
+	s := NewSession(t, client, etcdlock.WithTTL(30*time.Second))
+
+	mutexes := make(chan *etcdlock.Mutex, names)
+	for i := range names {
+		mutexes <- MutexOf(t, s, fmt.Sprintf("n/%d", i))
+	}
+	close(mutexes)
+	var workers sync.WaitGroup
+	for range 32 {
+		workers.Go(func() {
+			for mu := range mutexes {
+				if err := mu.Lock(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	workers.Wait()
+	require.Equal(t, 1, counter.Counts().Of("LeaseGrant"))
+	require.Equal(t, names, counter.Counts().Of("Txn"))
+	require.Eventually(t, func() bool { return libraryGoroutines() == 2 }, 10*time.Second, 10*time.Millisecond)
+}
+
+// A context that has ended before the call is ignored by Unlock.
+func TestUnlockWorksWithAnEndedContext(t *testing.T, w World) {
+	cluster := w.Start(t)
+	client := cluster.Client(t)
+	mu := NewMutex(t, client, "x")
+	ctx, cancel := context.WithCancel(t.Context())
+	require.NoError(t, mu.Lock(ctx))
+	cancel()
+	require.NoError(t, mu.Unlock(ctx))
+	WaitForLine(t, client, "x", 0)
+}
+
+func TestTheHoldsContextSaysWhyItEnded(t *testing.T, w World) {
+	cluster := w.Start(t)
+	client := cluster.Client(t)
+	type key struct{}
+	parent := context.WithValue(t.Context(), key{}, "value")
+
+	t.Run("unlocked", func(t *testing.T) {
+		mu := NewMutex(t, client, "unlocked")
+		require.NoError(t, mu.Lock(t.Context()))
+		ctx := mu.Context(parent)
+		child, stop := context.WithCancel(ctx)
+		defer stop()
+		require.NoError(t, ctx.Err())
+		require.Equal(t, "value", ctx.Value(key{}))
+		token, ok := etcdlock.TokenFrom(child)
+		require.True(t, ok)
+		require.Equal(t, mu.Token(), token)
+		require.NoError(t, mu.Unlock(t.Context()))
+		<-child.Done()
+		require.ErrorIs(t, ctx.Err(), context.Canceled)
+		require.ErrorIs(t, context.Cause(ctx), etcdlock.ErrUnlocked)
+		require.ErrorIs(t, context.Cause(child), etcdlock.ErrUnlocked)
+		require.Zero(t, mu.Token())
+		require.Empty(t, mu.Key())
+		require.True(t, mu.Deadline().IsZero())
+	})
+	t.Run("parent", func(t *testing.T) {
+		mu := NewMutex(t, client, "parent")
+		require.NoError(t, mu.Lock(t.Context()))
+		parent, cancel := context.WithCancelCause(t.Context())
+		ctx := mu.Context(parent)
+		cancel(errors.ErrUnsupported)
+		require.ErrorIs(t, context.Cause(ctx), errors.ErrUnsupported)
+		require.NotZero(t, mu.Token(), "the hold goes on")
+		require.NoError(t, mu.Unlock(t.Context()))
+	})
+	t.Run("closed", func(t *testing.T) {
+		mu := NewMutex(t, client, "closed")
+		require.NoError(t, mu.Lock(t.Context()))
+		ctx := mu.Context(parent)
+		require.NoError(t, mu.Close(t.Context()))
+		require.ErrorIs(t, context.Cause(ctx), etcdlock.ErrClosed)
+		require.ErrorIs(t, mu.Unlock(t.Context()), etcdlock.ErrNotHeld)
+	})
+	t.Run("longest hold", func(t *testing.T) {
+		mu := NewMutex(t, client, "longest", etcdlock.WithMaxHold(50*time.Millisecond))
+		require.NoError(t, mu.Lock(t.Context()))
+		ctx := mu.Context(parent)
+		require.LessOrEqual(t, time.Until(mu.Deadline()), 50*time.Millisecond)
+		<-ctx.Done()
+		require.ErrorIs(t, context.Cause(ctx), etcdlock.ErrMaxHold)
+		WaitForLine(t, client, "longest", 0)
+		err := mu.Unlock(t.Context())
+		require.ErrorIs(t, err, etcdlock.ErrLost)
+		require.ErrorIs(t, err, etcdlock.ErrMaxHold)
+		require.ErrorIs(t, mu.Unlock(t.Context()), etcdlock.ErrNotHeld)
+		require.NoError(t, mu.Lock(t.Context()), "free for the next Lock")
+		require.NoError(t, mu.Unlock(t.Context()))
+	})
+}
+
+func TestDoReleasesWhateverBecomesOfTheFunction(t *testing.T, w World) {
+	cluster := w.Start(t)
+	client := cluster.Client(t)
+	mu := NewMutex(t, client, "x")
+
+	require.ErrorIs(t, mu.Do(t.Context(), func(context.Context) error { return os.ErrInvalid }), os.ErrInvalid)
+	WaitForLine(t, client, "x", 0)
+
+	require.PanicsWithValue(t, "boom", func() {
+		_ = mu.Do(t.Context(), func(context.Context) error { panic("boom") })
+	})
+	WaitForLine(t, client, "x", 0)
+
+	exited := make(chan struct{})
+	go func() {
+		defer close(exited)
+		_ = mu.Do(context.Background(), func(context.Context) error { runtime.Goexit(); return nil })
+	}()
+	<-exited
+	WaitForLine(t, client, "x", 0)
+
+	err := mu.Do(t.Context(), func(ctx context.Context) error {
+		_, err := client.Delete(ctx, mu.Key())
+		return errors.Join(os.ErrInvalid, err)
+	})
+	require.ErrorIs(t, err, os.ErrInvalid)
+	require.ErrorIs(t, err, etcdlock.ErrLost, "its key was gone before the release")
+}
+
+// Do releases its own hold and no other: not one that somebody took after fn had
+// unlocked.
+func TestDoLeavesTheNextHoldOfItsMutexAlone(t *testing.T, w World) {
+	mu := NewMutex(t, w.Start(t).Client(t), "x")
+	err := mu.Do(t.Context(), func(context.Context) error {
+		require.NoError(t, mu.Unlock(t.Context()))
+		return mu.Lock(t.Context())
+	})
+	require.ErrorIs(t, err, etcdlock.ErrNotHeld)
+	require.NotZero(t, mu.Token())
+	require.NoError(t, mu.Unlock(t.Context()))
+}
+
+// Close of a Session's Mutex gives its place in the local line to the next.
+func TestCloseOfAHeldMutexLetsTheNextOneIn(t *testing.T, w World) {
+	client := w.Start(t).Client(t)
+	s := NewSession(t, client)
+	held, waiting, closed := MutexOf(t, s, "x"), MutexOf(t, s, "x"), MutexOf(t, s, "x")
+	require.NoError(t, held.Lock(t.Context()))
+	in := Async(func() error { return waiting.Lock(context.Background()) })
+	out := Async(func() error { return closed.Lock(context.Background()) })
+	LocalLine(t, s, "x", 3)
+	require.NoError(t, closed.Close(t.Context()))
+	require.ErrorIs(t, <-out, etcdlock.ErrClosed)
+	require.NoError(t, held.Close(t.Context()))
+	require.NoError(t, <-in)
+	require.NoError(t, waiting.Unlock(t.Context()))
+}
+
+// A hook that blocks, and one that panics, harm no lock; the others come in order.
+func TestTraceTellsTheLifeOfALockAndHarmsNone(t *testing.T, w World) {
+	client := w.Start(t).Client(t)
+	events := make(chan string, 100)
+	release := make(chan struct{})
+	trace := &etcdlock.Trace{
+		Queued: func(name string, ahead int, holder etcdlock.Contender) {
+			events <- fmt.Sprintf("queued %s behind %d, %s", name, ahead, holder.Owner)
+		},
+		Acquired: func(name string, token int64, waited time.Duration, ahead int) {
+			events <- fmt.Sprintf("acquired %s behind %d", name, ahead)
+			panic("a hook's panic")
+		},
+		Released: func(name string, token int64, held time.Duration) { events <- "released " + name },
+		Lost: func(name string, token int64, held time.Duration, reason error) {
+			events <- fmt.Sprintf("lost %s: %v", name, reason)
+		},
+		LeaseGranted: func(clientv3.LeaseID, time.Duration) { events <- "granted"; <-release },
+	}
+	records := make(chan string, 100)
+	logger := slog.New(slog.NewTextHandler(WriterFunc(func(p []byte) (int, error) {
+		records <- string(p)
+		return len(p), nil
+	}), nil))
+	holder := NewMutex(t, client, "x", etcdlock.WithOwner("holder"))
+	mu := NewMutex(t, client, "x", etcdlock.WithTrace(trace), etcdlock.WithLogger(logger))
+	require.NoError(t, holder.Lock(t.Context()))
+	in := Async(func() error { return mu.Lock(context.Background()) })
+	WaitForLine(t, client, "x", 2)
+	require.NoError(t, holder.Unlock(t.Context()))
+	require.NoError(t, <-in, "although a hook blocks")
+	require.NoError(t, mu.Unlock(t.Context()))
+	require.NoError(t, mu.Lock(t.Context()))
+	_, err := client.Delete(t.Context(), mu.Key())
+	require.NoError(t, err)
+	require.ErrorIs(t, mu.Unlock(t.Context()), etcdlock.ErrLost)
+	close(release)
+	for _, want := range []string{
+		"granted", "queued x behind 1, holder", "acquired x behind 1", "released x",
+		"acquired x behind 0", "lost x: etcdlock: its key was deleted",
+	} {
+		require.Equal(t, want, <-events)
+	}
+	require.Contains(t, <-records, `level=WARN msg="etcdlock: lock lost" name=x`)
+}

@@ -1,0 +1,131 @@
+package contract
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+
+	"github.com/etcdlock/etcdlock"
+)
+
+// MustCome bounds what has to come: far above what it takes.
+const MustCome = 20 * time.Second
+
+// Patient is a context for what must not block.
+func Patient(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), MustCome)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// NewMutex is New for a test: closed in its Cleanup, and any error fails it.
+func NewMutex(t *testing.T, client *clientv3.Client, name string, opts ...etcdlock.Option) *etcdlock.Mutex {
+	t.Helper()
+	mu, err := etcdlock.New(client, name, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, mu.Close(context.Background())) })
+	return mu
+}
+
+// NewSession is NewSession for a test.
+func NewSession(t *testing.T, client *clientv3.Client, opts ...etcdlock.Option) *etcdlock.Session {
+	t.Helper()
+	s, err := etcdlock.NewSession(client, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
+	return s
+}
+
+// MutexOf is Session.Mutex for a test.
+func MutexOf(t *testing.T, s *etcdlock.Session, name string, opts ...etcdlock.Option) *etcdlock.Mutex {
+	t.Helper()
+	mu, err := s.Mutex(name, opts...)
+	require.NoError(t, err)
+	return mu
+}
+
+// WaitForLine waits until n contenders stand in etcd's line.
+func WaitForLine(t *testing.T, client *clientv3.Client, name string, n int) []etcdlock.Contender {
+	t.Helper()
+	var line []etcdlock.Contender
+	require.Eventually(t, func() bool {
+		var err error
+		line, err = etcdlock.Contenders(context.Background(), client, name)
+		return err == nil && len(line) == n
+	}, 20*time.Second, 2*time.Millisecond, "%d contenders for %q", n, name)
+	return line
+}
+
+// Async runs f and returns a channel with its error.
+func Async(f func() error) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	return done
+}
+
+// countdown is a critical section that does not survive two at once.
+type countdown struct{ inside atomic.Int32 }
+
+func (c *countdown) enter(t *testing.T) {
+	if c.inside.Add(1) != 1 {
+		t.Error("two hold the lock at once")
+	}
+	runtime.Gosched()
+	c.inside.Add(-1)
+}
+
+// countAnswers counts the unary calls of a client that succeed.
+func countAnswers(n *atomic.Int32) ClientOption {
+	return func(cfg *clientv3.Config) {
+		cfg.DialOptions = append(cfg.DialOptions, grpc.WithChainUnaryInterceptor(
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				err := invoke(ctx, method, req, reply, cc, opts...)
+				if err == nil {
+					n.Add(1)
+				}
+				return err
+			}))
+	}
+}
+
+// A WriterFunc is a Writer.
+type WriterFunc func([]byte) (int, error)
+
+func (f WriterFunc) Write(p []byte) (int, error) { return f(p) }
+
+// libraryGoroutines counts the goroutines that the library has started.
+func libraryGoroutines() int {
+	stacks := make([]byte, 16<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	return bytes.Count(stacks, []byte("created by github.com/etcdlock/etcdlock.("))
+}
+
+// HoldMany holds n names by one Session.
+func HoldMany(t *testing.T, s *etcdlock.Session, prefix string, n int) (holds []context.Context) {
+	t.Helper()
+	for i := range n {
+		mu := MutexOf(t, s, fmt.Sprintf("%s%d", prefix, i))
+		require.NoError(t, mu.Lock(Patient(t)))
+		holds = append(holds, mu.Context(context.Background()))
+	}
+	return holds
+}
+
+// LocalLine waits until n of the Session stand in line for the name.
+func LocalLine(t *testing.T, s *etcdlock.Session, name string, n int) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		locked, ok := errors.AsType[*etcdlock.LockedError](MutexOf(t, s, name).TryLock(t.Context()))
+		return ok && locked.Ahead == n
+	}, 20*time.Second, time.Millisecond, "%d in line", n)
+}

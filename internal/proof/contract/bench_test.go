@@ -1,0 +1,278 @@
+package contract_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
+)
+
+// The benchmarks of the library alone. What they count (rpc/op, revisions/op) is the
+// same on every machine; their times are those of an etcd in this very process, whose
+// allocations are among those reported. The exception is the last one, which has no
+// etcd. internal/bench compares with others, on servers of their own.
+func BenchmarkMutex(b *testing.B) {
+	cluster := etcdtest.Start(b, 1)
+
+	b.Run("uncontended", func(b *testing.B) {
+		s := newBenchSession(b, cluster)
+		mu := s.mutex(b, "uncontended")
+		s.measure(b, func() {
+			for b.Loop() {
+				through(b, mu)
+			}
+		})
+	})
+
+	// Two names, so that neither is the last one used.
+	b.Run("uncontended/2 names in turn", func(b *testing.B) {
+		s := newBenchSession(b, cluster)
+		mus := []*etcdlock.Mutex{s.mutex(b, "turn-a"), s.mutex(b, "turn-b")}
+		s.measure(b, func() {
+			for i := 0; b.Loop(); i++ {
+				through(b, mus[i%2])
+			}
+		})
+	})
+
+	// Each operation is a hand-over: all contend, all the time.
+	for _, n := range []int{2, 8, 64} {
+		b.Run(fmt.Sprintf("handover/%d", n), func(b *testing.B) {
+			s := newBenchSession(b, cluster)
+			sessions := []*etcdlock.Session{s.Session}
+			for len(sessions) < min(n, 4) {
+				sessions = append(sessions, s.another(b))
+			}
+			s.handOver(b, sessions, n)
+		})
+	}
+
+	// The same by goroutines of one process: release and next place are one Txn.
+	b.Run("handover/8 in one process", func(b *testing.B) {
+		s := newBenchSession(b, cluster)
+		s.handOver(b, []*etcdlock.Session{s.Session}, 8)
+	})
+
+	b.Run("trylock taken", func(b *testing.B) {
+		s := newBenchSession(b, cluster)
+		holder, err := s.another(b).Mutex("taken")
+		require.NoError(b, err)
+		require.NoError(b, holder.Lock(b.Context()))
+		mu := s.mutex(b, "taken")
+		require.ErrorIs(b, mu.TryLock(b.Context()), etcdlock.ErrLocked) // grants the lease
+		s.measure(b, func() {
+			for b.Loop() {
+				if mu.TryLock(b.Context()) == nil {
+					b.Fatal("it was free")
+				}
+			}
+		})
+	})
+
+	// No request: the Session knows.
+	b.Run("trylock taken/by the same session", func(b *testing.B) {
+		s := newBenchSession(b, cluster)
+		require.NoError(b, s.mutex(b, "ours").Lock(b.Context()))
+		mu := s.mutex(b, "ours")
+		s.measure(b, func() {
+			for b.Loop() {
+				if mu.TryLock(b.Context()) == nil {
+					b.Fatal("it was free")
+				}
+			}
+		})
+	})
+
+	b.Run("relock", func(b *testing.B) {
+		s := newBenchSession(b, cluster)
+		mu := s.mutex(b, "relock")
+		s.measure(b, func() {
+			for b.Loop() {
+				require.NoError(b, mu.Do(b.Context(), func(context.Context) error { return nil }))
+			}
+		})
+	})
+
+	// What the library itself costs, with the building of its requests: etcd answers
+	// at once, from memory.
+	b.Run("without etcd", func(b *testing.B) {
+		etcd := &instantEtcd{}
+		s, err := etcdlock.NewSession(&clientv3.Client{KV: etcd, Lease: instantLease{}, Watcher: noWatcher{}}, etcdlock.WithTTL(time.Hour))
+		require.NoError(b, err)
+		b.Cleanup(func() { _ = s.Close(context.Background()) })
+		mu, err := s.Mutex("x")
+		require.NoError(b, err)
+		through(b, mu)
+		b.ReportAllocs()
+		for b.Loop() {
+			through(b, mu)
+		}
+	})
+}
+
+// through goes through the critical section once. It is on the path that is measured,
+// so it asserts by hand.
+func through(b *testing.B, mu *etcdlock.Mutex) {
+	if err := mu.Lock(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	if err := mu.Unlock(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// A benchSession is a Session whose requests are counted, with those of the Sessions
+// that it makes.
+type benchSession struct {
+	*etcdlock.Session
+	cluster *etcdtest.Cluster
+	counter *contract.Counter
+}
+
+func newBenchSession(b *testing.B, cluster *etcdtest.Cluster) *benchSession {
+	s := &benchSession{cluster: cluster, counter: contract.NewCounter()}
+	s.Session = s.another(b)
+	return s
+}
+
+// another returns a Session with a client of its own.
+func (s *benchSession) another(b *testing.B) *etcdlock.Session {
+	session, err := etcdlock.NewSession(s.cluster.Client(b, contract.With(s.counter)), etcdlock.WithTTL(time.Minute))
+	require.NoError(b, err)
+	b.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), slack)
+		defer cancel()
+		_ = session.Close(ctx)
+	})
+	return session
+}
+
+// mutex returns a Mutex of the Session that was held before: the lease is there, and
+// etcd's client has connected.
+func (s *benchSession) mutex(b *testing.B, name string) *etcdlock.Mutex {
+	mu, err := s.Mutex(name)
+	require.NoError(b, err)
+	if mu.TryLock(b.Context()) == nil {
+		require.NoError(b, mu.Unlock(b.Context()))
+	}
+	return mu
+}
+
+// measure runs a benchmark's loop, and reports what it cost by operation.
+func (s *benchSession) measure(b *testing.B, loop func()) {
+	revision, before := s.cluster.Revision(b), s.counter.Counts()
+	b.ReportAllocs()
+	loop()
+	n := float64(b.N)
+	b.ReportMetric(float64(s.counter.Since(before).Total())/n, "rpc/op")
+	b.ReportMetric(float64(s.cluster.Revision(b)-revision)/n, "revisions/op")
+}
+
+// handOver has n goroutines on the given Sessions contend until b.N times one got in.
+func (s *benchSession) handOver(b *testing.B, sessions []*etcdlock.Session, n int) {
+	mus := make([]*etcdlock.Mutex, n)
+	for i := range mus {
+		var err error
+		mus[i], err = sessions[i%len(sessions)].Mutex(b.Name())
+		require.NoError(b, err)
+		through(b, mus[i])
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	entered := make(chan struct{})
+	var contenders sync.WaitGroup
+	for _, mu := range mus {
+		contenders.Go(func() { // ends with ctx
+			for mu.Lock(ctx) == nil {
+				select {
+				case entered <- struct{}{}:
+				case <-ctx.Done():
+				}
+				if err := mu.Unlock(context.Background()); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	s.measure(b, func() {
+		for b.Loop() {
+			<-entered
+		}
+	})
+	stop()
+	contenders.Wait()
+}
+
+// An instantEtcd puts the key that a transaction wants to put, whatever it is, and
+// deletes it again. It allocates one transaction a call.
+type instantEtcd struct {
+	clientv3.KV
+	reply clientv3.TxnResponse
+	kv    mvccpb.KeyValue
+}
+
+func (e *instantEtcd) Txn(context.Context) clientv3.Txn { return &instantTxn{etcd: e} }
+
+type instantTxn struct {
+	etcd *instantEtcd
+	put  bool
+}
+
+func (t *instantTxn) If(...clientv3.Cmp) clientv3.Txn  { return t }
+func (t *instantTxn) Else(...clientv3.Op) clientv3.Txn { return t }
+
+func (t *instantTxn) Then(ops ...clientv3.Op) clientv3.Txn {
+	for _, op := range ops {
+		if op.IsPut() {
+			t.put = true
+			t.etcd.kv.Key = op.KeyBytes()
+		}
+	}
+	return t
+}
+
+func (t *instantTxn) Commit() (*clientv3.TxnResponse, error) {
+	e := t.etcd
+	if e.reply.Header == nil {
+		e.reply = clientv3.TxnResponse{
+			Header:    &pb.ResponseHeader{},
+			Succeeded: true,
+			Responses: []*pb.ResponseOp{{Response: &pb.ResponseOp_ResponseRange{
+				ResponseRange: &pb.RangeResponse{Kvs: []*mvccpb.KeyValue{&e.kv}},
+			}}},
+		}
+		e.kv.Lease = int64(instantID)
+	}
+	e.reply.Header.Revision++
+	if t.put {
+		e.kv.CreateRevision = e.reply.Header.Revision
+	}
+	return &e.reply, nil
+}
+
+const instantID clientv3.LeaseID = 1
+
+type noWatcher struct{ clientv3.Watcher }
+
+type instantLease struct{ clientv3.Lease }
+
+func (instantLease) Grant(_ context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
+	return &clientv3.LeaseGrantResponse{ID: instantID, TTL: ttl}, nil
+}
+
+func (instantLease) TimeToLive(context.Context, clientv3.LeaseID, ...clientv3.LeaseOption) (*clientv3.LeaseTimeToLiveResponse, error) {
+	return nil, context.DeadlineExceeded // the benchmark's keys are nowhere
+}
+
+func (instantLease) Revoke(context.Context, clientv3.LeaseID) (*clientv3.LeaseRevokeResponse, error) {
+	return &clientv3.LeaseRevokeResponse{}, nil
+}

@@ -1,0 +1,805 @@
+package contract_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.etcd.io/etcd/client/v3/namespace"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
+)
+
+// receive waits for what has to come.
+func receive[T any](t *testing.T, from <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(contract.MustCome):
+		require.FailNow(t, "it does not come: "+what)
+		panic("not reached")
+	}
+}
+
+// leased grants a lease that ends with the test.
+func leased(t *testing.T, client *clientv3.Client) clientv3.LeaseID {
+	t.Helper()
+	lease, err := client.Grant(t.Context(), 600)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_, err := client.Revoke(context.Background(), lease.ID)
+		require.NoError(t, err)
+	})
+	return lease.ID
+}
+
+// putKey puts a key that is gone when the test ends, and returns its revision.
+func putKey(t *testing.T, client *clientv3.Client, key string, lease clientv3.LeaseID) int64 {
+	t.Helper()
+	resp, err := client.Put(t.Context(), key, "not a contender's", clientv3.WithLease(lease))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_, err := client.Delete(context.Background(), key)
+		require.NoError(t, err)
+	})
+	return resp.Header.Revision
+}
+
+// etcdsMutex is a concurrency.Mutex on a session of its own.
+func etcdsMutex(t *testing.T, client *clientv3.Client, name string) *concurrency.Mutex {
+	t.Helper()
+	s, err := concurrency.NewSession(client, concurrency.WithTTL(60))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return concurrency.NewMutex(s, name)
+}
+
+// Rule 14.
+func TestNestedNamesAreIndependent(t *testing.T) {
+	t.Parallel()
+	client, _ := countedWorld(t)
+	ctx := contract.Patient(t)
+	names := []string{"a", "a/b", "a/b/c", "a//b", "a/" + uuid.NewString(), "ab", "a /b"}
+	for way, order := range map[string]func(int) int{
+		"from the outer to the inner": func(i int) int { return i },
+		"from the inner to the outer": func(i int) int { return len(names) - 1 - i },
+	} {
+		t.Run(way, func(t *testing.T) {
+			s := contract.NewSession(t, client)
+			var locks, others []*etcdlock.Mutex
+			for i := range names {
+				name := names[order(i)]
+				locks = append(locks, contract.MutexOf(t, s, name))
+				others = append(others, contract.NewMutex(t, client, name))
+			}
+			for i, mu := range locks {
+				if i%2 == 0 {
+					require.NoError(t, mu.Lock(ctx), mu.Name())
+				} else {
+					require.NoError(t, mu.TryLock(ctx), mu.Name())
+				}
+			}
+			for i, mu := range locks {
+				stillHolds(t, client, mu)
+				err := others[i].TryLock(ctx)
+				locked, ok := errors.AsType[*etcdlock.LockedError](err)
+				require.True(t, ok, "%v", err)
+				require.Equal(t, mu.Key(), locked.Holder.Key)
+				require.Equal(t, 1, locked.Ahead, "nobody else stands in this line")
+			}
+			for i, mu := range locks { // each goes to its own waiter, whoever else holds
+				waited := contract.Async(func() error { return others[i].Lock(ctx) })
+				contract.WaitForLine(t, client, mu.Name(), 2)
+				require.NoError(t, mu.Unlock(ctx))
+				require.NoError(t, receive(t, waited, "the lock "+mu.Name()))
+			}
+			for _, mu := range others {
+				require.NoError(t, mu.Unlock(ctx))
+			}
+		})
+	}
+}
+
+// strayKeys are keys below "a/" that are no contender's: key and lease.
+func strayKeys(lease clientv3.LeaseID) map[string]struct {
+	key   string
+	lease clientv3.LeaseID
+} {
+	const id = "6ba7b810-9dad-41d1-80b4-00c04fd430c8"
+	type stray = struct {
+		key   string
+		lease clientv3.LeaseID
+	}
+	return map[string]stray{
+		"a setting":                            {"a/config", 0},
+		"a setting with a lease":               {"a/config", lease},
+		"the bare prefix":                      {"a/", 0},
+		"the bare prefix with a lease":         {"a/", lease},
+		"a UUID in upper case":                 {"a/" + strings.ToUpper(id), lease},
+		"a UUID without a lease":               {"a/" + id, 0},
+		"a UUID in braces":                     {"a/{" + id + "}", lease},
+		"a UUID without hyphens":               {"a/" + strings.ReplaceAll(id, "-", ""), lease},
+		"a UUID as a URN":                      {"a/urn:uuid:" + id, lease},
+		"a UUID and more":                      {"a/" + id + "x", lease},
+		"a contender of a nested name":         {"a/sub/" + id, lease},
+		"a contender of an empty nested name":  {"a//" + id, lease},
+		"the hex of another lease":             {fmt.Sprintf("a/%x", lease+1), lease},
+		"the hex of a lease without one":       {fmt.Sprintf("a/%x", lease), 0},
+		"the hex of its lease with a zero":     {fmt.Sprintf("a/0%x", lease), lease},
+		"its lease in decimal":                 {fmt.Sprintf("a/%d", lease), lease},
+		"the hex of its lease one level below": {fmt.Sprintf("a/b/%x", lease), lease},
+	}
+}
+
+// Rule 14: what is no contender blocks nobody, wherever in the line it stands.
+func TestAStrayKeyBlocksNobody(t *testing.T) {
+	t.Parallel()
+	client, _ := countedWorld(t)
+	lease := leased(t, client)
+	s := contract.NewSession(t, client)
+	for about, stray := range strayKeys(lease) {
+		t.Run(about, func(t *testing.T) {
+			ctx := contract.Patient(t)
+			mu, other := contract.MutexOf(t, s, "a"), contract.NewMutex(t, client, "a")
+			putKey(t, client, stray.key, stray.lease)
+
+			require.NoError(t, mu.TryLock(ctx), "TryLock with the key before it")
+			stillHolds(t, client, mu)
+			err := other.TryLock(ctx)
+			locked, ok := errors.AsType[*etcdlock.LockedError](err)
+			require.True(t, ok, "%v", err)
+			require.Equal(t, mu.Key(), locked.Holder.Key)
+			require.Equal(t, 1, locked.Ahead, "the key is not counted")
+			require.NoError(t, mu.Unlock(ctx))
+
+			require.NoError(t, mu.Lock(ctx), "Lock with the key before it")
+			putKey(t, client, stray.key+"?", 0)
+			_, err = client.Delete(ctx, stray.key)
+			require.NoError(t, err)
+			putKey(t, client, stray.key, stray.lease)
+			waited := contract.Async(func() error { return other.Lock(ctx) })
+			line := contract.WaitForLine(t, client, "a", 2)
+			require.Equal(t, mu.Key(), line[0].Key)
+			require.NoError(t, mu.Unlock(ctx))
+			require.NoError(t, receive(t, waited, "the lock, with the key between holder and waiter"))
+			stillHolds(t, client, other)
+			require.Zero(t, mu.Token())
+
+			holders, err := etcdlock.Holders(ctx, client, "a")
+			require.NoError(t, err)
+			require.Contains(t, holders, contract.WaitForLine(t, client, "a", 1)[0])
+			require.NoError(t, other.Unlock(ctx))
+		})
+	}
+}
+
+// Rule 15, one way: etcd's own Mutex holds, and this library waits.
+func TestEtcdsOwnMutexKeepsThisOneOut(t *testing.T) {
+	t.Parallel()
+	client, _ := countedWorld(t)
+	ctx := contract.Patient(t)
+	theirs := etcdsMutex(t, client, "a")
+	mu := contract.NewMutex(t, client, "a")
+	require.NoError(t, theirs.Lock(ctx))
+
+	before, err := client.Get(ctx, "a")
+	require.NoError(t, err)
+	err = mu.TryLock(ctx)
+	locked, ok := errors.AsType[*etcdlock.LockedError](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, theirs.Key(), locked.Holder.Key)
+	require.Empty(t, locked.Holder.Owner)
+	require.True(t, locked.Holder.Since.IsZero())
+	require.Equal(t, 1, locked.Ahead)
+	after, err := client.Get(ctx, "a")
+	require.NoError(t, err)
+	require.Equal(t, before.Header.Revision, after.Header.Revision, "TryLock of a taken name writes nothing")
+
+	waited := contract.Async(func() error { return mu.Lock(ctx) })
+	line := contract.WaitForLine(t, client, "a", 2)
+	require.Equal(t, theirs.Key(), line[0].Key)
+	select {
+	case err := <-waited:
+		require.FailNow(t, "it did not wait", "%v", err)
+	default:
+	}
+	require.NoError(t, theirs.Unlock(ctx))
+	require.NoError(t, receive(t, waited, "the lock"))
+	stillHolds(t, client, mu)
+	require.NoError(t, mu.Unlock(ctx))
+}
+
+// Rule 15, the other way.
+func TestThisMutexKeepsEtcdsOwnOut(t *testing.T) {
+	t.Parallel()
+	client, _ := countedWorld(t)
+	ctx := contract.Patient(t)
+	theirs := etcdsMutex(t, client, "a")
+	mu := contract.NewMutex(t, client, "a")
+	require.NoError(t, mu.Lock(ctx))
+	require.ErrorIs(t, theirs.TryLock(ctx), concurrency.ErrLocked)
+	stillHolds(t, client, mu)
+
+	waited := contract.Async(func() error { return theirs.Lock(ctx) })
+	line := contract.WaitForLine(t, client, "a", 2)
+	require.Equal(t, mu.Key(), line[0].Key)
+	select {
+	case err := <-waited:
+		require.FailNow(t, "it did not wait", "%v", err)
+	default:
+	}
+	require.NoError(t, mu.Unlock(ctx))
+	require.NoError(t, receive(t, waited, "the lock"))
+	require.ErrorIs(t, mu.TryLock(ctx), etcdlock.ErrLocked)
+	require.NoError(t, theirs.Unlock(ctx))
+	require.NoError(t, mu.TryLock(ctx))
+	require.NoError(t, mu.Unlock(ctx))
+}
+
+// A mixed fleet is served first come first served. Who is cancelled in between leaves the
+// line, and neither lets the one behind in early nor holds it up.
+func TestAMixedLineIsServedFirstComeFirstServed(t *testing.T) {
+	t.Parallel()
+	type contender interface {
+		Lock(context.Context) error
+		Unlock(context.Context) error
+	}
+	client, _ := countedWorld(t)
+	ours := func(string) contender { return contract.NewMutex(t, client, "a") }
+	etcds := func(string) contender { return etcdsMutex(t, client, "a") }
+	for about, fleet := range map[string][]func(string) contender{
+		"ours first":                     {ours, etcds, ours, etcds, ours},
+		"etcd's first":                   {etcds, ours, etcds, ours, etcds},
+		"ours behind ours":               {etcds, ours, ours, etcds, ours},
+		"one of etcd's between two ours": {ours, ours, etcds, ours, etcds},
+	} {
+		for cancelled := 1; cancelled < len(fleet)-1; cancelled++ {
+			t.Run(fmt.Sprintf("%s, %d is cancelled", about, cancelled), func(t *testing.T) {
+				ctx := contract.Patient(t)
+				belief := etcdtest.NewBelief(t)
+				order := make(chan int, len(fleet))
+				goOn := make(chan struct{})
+				var giveUp context.CancelFunc
+				gaveUp := make(chan error, 1)
+				ended := make(chan error, len(fleet))
+				for i, join := range fleet {
+					mu := join("a")
+					waitCtx := ctx
+					if i == cancelled {
+						waitCtx, giveUp = context.WithCancel(ctx)
+						defer giveUp()
+					}
+					go func() {
+						if err := mu.Lock(waitCtx); err != nil {
+							gaveUp <- err
+							return
+						}
+						line, err := etcdlock.Contenders(ctx, client, "a")
+						if err != nil {
+							ended <- err
+							return
+						}
+						who := fmt.Sprint(i)
+						belief.Enter(who, line[0].Token)
+						order <- i
+						<-goOn
+						belief.Leave(who)
+						ended <- mu.Unlock(ctx)
+					}()
+					contract.WaitForLine(t, client, "a", i+1) // so they queue one after the other
+				}
+				require.Equal(t, 0, receive(t, order, "the first"))
+				giveUp()
+				require.ErrorIs(t, receive(t, gaveUp, "the end of the cancelled wait"), context.Canceled)
+				contract.WaitForLine(t, client, "a", len(fleet)-1)
+				for i := 1; i < len(fleet); i++ {
+					if i == cancelled {
+						continue
+					}
+					select {
+					case early := <-order:
+						require.FailNow(t, "somebody came early", "%d", early)
+					default:
+					}
+					goOn <- struct{}{}
+					require.NoError(t, receive(t, ended, "the release"))
+					require.Equal(t, i, receive(t, order, "the next"))
+				}
+				goOn <- struct{}{}
+				require.NoError(t, receive(t, ended, "the last release"))
+				require.Equal(t, len(fleet)-1, belief.Entries())
+			})
+		}
+	}
+}
+
+// namespaced puts parts of a client into a namespace, as etcd's documentation shows it.
+func namespaced(client *clientv3.Client, prefix string, withLease bool) *clientv3.Client {
+	client.KV = namespace.NewKV(client.KV, prefix)
+	client.Watcher = namespace.NewWatcher(client.Watcher, prefix)
+	if withLease {
+		client.Lease = namespace.NewLease(client.Lease, prefix)
+	}
+	return client
+}
+
+// Rule 16. The looks at the lease's keys, which see other names without a namespaced
+// Lease, must neither end a hold nor delete what is not the Session's.
+func TestANamespacedClientHoldsLikeAnyOther(t *testing.T) {
+	for about, withLease := range map[string]bool{
+		"all of it in the namespace":     true,
+		"the Lease not in the namespace": false,
+	} {
+		t.Run(about, func(t *testing.T) {
+			cluster := etcdtest.Start(t, 1)
+			faults := etcdtest.NewFaults(t)
+			outside := cluster.Client(t)
+			contract.VerifyClean(t, outside, "")
+			inside := namespaced(cluster.Client(t, contract.With(faults)), "tenant-7/", withLease)
+			// What stands under the same name inside, outside and in a namespace inside
+			// the namespace is not ours.
+			neighbour := contract.NewMutex(t, outside, "a")
+			require.NoError(t, neighbour.Lock(contract.Patient(t)))
+
+			ctx := contract.Patient(t)
+			s := contract.NewSession(t, inside, etcdlock.WithTTL(2*time.Second))
+			mu, other := contract.MutexOf(t, s, "a"), contract.NewMutex(t, inside, "a", etcdlock.WithTTL(2*time.Second))
+			require.NoError(t, mu.Lock(ctx))
+			began, lease, hold := time.Now(), s.Lease(), mu.Context(ctx)
+			raw, err := outside.Get(ctx, "tenant-7/"+mu.Key())
+			require.NoError(t, err)
+			require.Len(t, raw.Kvs, 1, "the key is in the namespace")
+			require.Equal(t, mu.Token(), raw.Kvs[0].CreateRevision)
+
+			waited := contract.Async(func() error { return other.Lock(ctx) })
+			contract.WaitForLine(t, inside, "a", 2)
+			// Of each Session's looks every other one is certainly complete.
+			looks := faults.Inject(etcdtest.Delay("LeaseTimeToLive", 1))
+			looks.Await(10)
+			require.Greater(t, time.Since(began), 2*time.Second)
+			require.NoError(t, hold.Err(), "lost: %v", context.Cause(hold))
+			stillHolds(t, inside, mu)
+			require.Len(t, contract.WaitForLine(t, inside, "a", 2), 2)
+			require.ErrorIs(t, contract.MutexOf(t, s, "a").TryLock(ctx), etcdlock.ErrLocked)
+			require.NoError(t, mu.Unlock(ctx))
+			require.NoError(t, receive(t, waited, "the lock"))
+			stillHolds(t, inside, other)
+			require.Equal(t, lease, s.Lease(), "nothing doubtful has happened")
+
+			holders, err := etcdlock.Holders(ctx, inside, "")
+			require.NoError(t, err)
+			require.Len(t, holders, 1, "those inside only")
+			require.Equal(t, other.Key(), holders[0].Key)
+			require.NoError(t, other.Unlock(ctx))
+			require.NoError(t, other.TryLock(ctx))
+			require.NoError(t, other.Unlock(ctx))
+			stillHolds(t, outside, neighbour)
+			require.NoError(t, neighbour.Unlock(ctx))
+		})
+	}
+}
+
+// A Session's lease may carry keys of its user, who learns its number from Lease. They
+// block nobody, and the looks at the lease's keys leave them alone.
+func TestWhatUsersAttachToTheLeaseIsTheirs(t *testing.T) {
+	cluster := etcdtest.Start(t, 1)
+	faults := etcdtest.NewFaults(t)
+	client := cluster.Client(t, contract.With(faults))
+	contract.VerifyClean(t, client, "")
+	ctx := contract.Patient(t)
+	s := contract.NewSession(t, client, etcdlock.WithTTL(2*time.Second))
+	mu := contract.MutexOf(t, s, "a")
+	require.NoError(t, mu.Lock(ctx))
+	lease := s.Lease()
+	keys := []string{"a/config", "config", "members/api-7", "shards/0", "0", "shards/10", "a/sub/", "/"}
+	for _, key := range keys {
+		putKey(t, client, key, lease)
+	}
+	faults.Inject(etcdtest.Delay("LeaseTimeToLive", 1)).Await(4)
+	for _, key := range keys {
+		resp, err := client.Get(ctx, key)
+		require.NoError(t, err)
+		require.Len(t, resp.Kvs, 1, "the key %q is still there", key)
+	}
+	stillHolds(t, client, mu)
+	require.Equal(t, lease, s.Lease(), "nothing doubtful has happened")
+	require.NoError(t, mu.Unlock(ctx))
+}
+
+// tenant is a cluster with auth, and a user "tenant" who may read and write below
+// "mine/", read below "shown/" and write below "dropped/", and nothing else.
+func tenant(t *testing.T) (root, client *clientv3.Client, counter *contract.Counter, faults *etcdtest.Faults) {
+	t.Helper()
+	cluster := etcdtest.Start(t, 1)
+	ctx := t.Context()
+	admin := cluster.Client(t)
+	grant := func(role, prefix string, what clientv3.PermissionType) {
+		_, err := admin.RoleGrantPermission(ctx, role, prefix, clientv3.GetPrefixRangeEnd(prefix), what)
+		require.NoError(t, err)
+	}
+	for _, user := range []string{"root", "tenant"} {
+		_, err := admin.RoleAdd(ctx, user)
+		require.NoError(t, err)
+		_, err = admin.UserAdd(ctx, user, "secret of "+user)
+		require.NoError(t, err)
+		_, err = admin.UserGrantRole(ctx, user, user)
+		require.NoError(t, err)
+	}
+	grant("tenant", "mine/", clientv3.PermissionType(clientv3.PermReadWrite))
+	grant("tenant", "shown/", clientv3.PermissionType(clientv3.PermRead))
+	grant("tenant", "dropped/", clientv3.PermissionType(clientv3.PermWrite))
+	_, err := admin.AuthEnable(ctx)
+	require.NoError(t, err)
+
+	as := func(user string) contract.ClientOption {
+		return func(cfg *clientv3.Config) { cfg.Username, cfg.Password = user, "secret of "+user }
+	}
+	root = cluster.Client(t, as("root"))
+	counter, faults = contract.NewCounter(), etcdtest.NewFaults(t)
+	client = cluster.Client(t, as("tenant"), contract.With(counter, faults))
+	contract.VerifyClean(t, root, "")
+	return root, client, counter, faults
+}
+
+// Rule 16: readwrite on "name/" is all that it needs, to hold for long, to wait and to be
+// waited for included.
+func TestARoleOnThePrefixIsEnough(t *testing.T) {
+	t.Parallel()
+	root, client, _, faults := tenant(t)
+	ctx := contract.Patient(t)
+	s := contract.NewSession(t, client, etcdlock.WithTTL(6*time.Second))
+	mu := contract.MutexOf(t, s, "mine")
+	other := contract.NewMutex(t, client, "mine", etcdlock.WithTTL(6*time.Second))
+	third := contract.NewMutex(t, client, "mine")
+
+	require.NoError(t, other.TryLock(ctx))
+	require.NoError(t, other.Unlock(ctx))
+	require.NoError(t, mu.Lock(ctx))
+	require.ErrorIs(t, other.TryLock(ctx), etcdlock.ErrLocked)
+	hold := mu.Context(ctx)
+	waits := []<-chan error{contract.Async(func() error { return other.Lock(ctx) })}
+	contract.WaitForLine(t, client, "mine", 2)
+	waits = append(waits, contract.Async(func() error { return third.Lock(ctx) }))
+	contract.WaitForLine(t, client, "mine", 3)
+
+	faults.Inject(etcdtest.Delay("LeaseTimeToLive", 1)).Await(10)
+	require.NoError(t, hold.Err(), "renewed, and looked at: %v", context.Cause(hold))
+	stillHolds(t, client, mu)
+	require.NoError(t, mu.Unlock(ctx))
+	require.NoError(t, receive(t, waits[0], "the lock"))
+	require.NoError(t, other.Unlock(ctx))
+	require.NoError(t, receive(t, waits[1], "the lock"))
+
+	line, err := etcdlock.Contenders(ctx, client, "mine")
+	require.NoError(t, err)
+	require.Len(t, line, 1)
+	holders, err := etcdlock.Holders(ctx, client, "mine/")
+	require.NoError(t, err)
+	require.Empty(t, holders, "nested names only")
+	require.NoError(t, etcdlock.Break(ctx, client, line[0]))
+	require.ErrorIs(t, third.Unlock(ctx), etcdlock.ErrLost)
+	falseInEtcd(t, root, third.IsOwner())
+	resp, err := client.Txn(ctx).If(third.IsOwner()).Commit()
+	require.NoError(t, err, "the guard asks for nothing outside the prefix")
+	require.False(t, resp.Succeeded)
+}
+
+// Rule 16: what the user may not do is reported at once, by one attempt that etcd refuses,
+// and harms no other hold of the Session.
+func TestOutsideOfItsRoleEveryCallIsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	root, client, counter, _ := tenant(t)
+	ctx := contract.Patient(t)
+	s := contract.NewSession(t, client)
+	mu := contract.MutexOf(t, s, "mine")
+	require.NoError(t, mu.Lock(ctx))
+	lease := s.Lease()
+	for about, name := range map[string]string{
+		"no permission at all":             "theirs",
+		"permission for its beginning":     "mine2",
+		"permission for a longer name":     "min",
+		"permission to read but not write": "shown",
+		"permission to write but not read": "dropped",
+	} {
+		for op, lock := range map[string]func(*etcdlock.Mutex) error{
+			"Lock":    func(mu *etcdlock.Mutex) error { return mu.Lock(ctx) },
+			"TryLock": func(mu *etcdlock.Mutex) error { return mu.TryLock(ctx) },
+			"Do":      func(mu *etcdlock.Mutex) error { return mu.Do(ctx, nothing(t)) },
+		} {
+			t.Run(op+" with "+about, func(t *testing.T) {
+				before := counter.Counts()
+				err := lock(contract.MutexOf(t, s, name))
+				require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
+				require.NotErrorIs(t, err, etcdlock.ErrLocked)
+				require.EqualError(t, err, fmt.Sprintf("etcdlock: lock %q: etcdserver: permission denied", name))
+				require.Equal(t, 1, counter.Since(before).Of("Txn"), "it is not tried again")
+				left, err := root.Get(ctx, name+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+				require.NoError(t, err)
+				require.Zero(t, left.Count)
+			})
+		}
+	}
+	// The first use of a Session may be the one that is refused.
+	own := contract.NewMutex(t, client, "theirs")
+	require.ErrorIs(t, own.Lock(ctx), rpctypes.ErrPermissionDenied)
+	require.ErrorIs(t, own.TryLock(ctx), rpctypes.ErrPermissionDenied)
+
+	_, err := etcdlock.Contenders(ctx, client, "theirs")
+	require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
+	_, err = etcdlock.Holders(ctx, client, "")
+	require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
+	err = etcdlock.Break(ctx, client, etcdlock.Contender{Name: "theirs", Key: "theirs/x", Token: 1})
+	require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
+
+	stillHolds(t, client, mu)
+	require.Equal(t, lease, s.Lease(), "a refusal leaves nothing in doubt")
+	require.NoError(t, mu.Unlock(ctx))
+}
+
+// A refusal of one name is no verdict on the client.
+func TestAPermissionThatIsGrantedLaterIsUsed(t *testing.T) {
+	t.Parallel()
+	root, client, _, _ := tenant(t)
+	ctx := contract.Patient(t)
+	mu := contract.NewMutex(t, client, "theirs")
+	require.ErrorIs(t, mu.Lock(ctx), rpctypes.ErrPermissionDenied)
+	_, err := root.RoleGrantPermission(ctx, "tenant", "theirs/", clientv3.GetPrefixRangeEnd("theirs/"), clientv3.PermissionType(clientv3.PermReadWrite))
+	require.NoError(t, err)
+	require.NoError(t, mu.Lock(ctx))
+	stillHolds(t, client, mu)
+	require.NoError(t, mu.Unlock(ctx))
+}
+
+// Rule 17.
+func TestTheStoredValueIsJSONForPeople(t *testing.T) {
+	t.Parallel()
+	client, _ := countedWorld(t)
+	ctx := contract.Patient(t)
+	host, err := os.Hostname()
+	require.NoError(t, err)
+	for owner, opts := range map[string][]etcdlock.Option{
+		fmt.Sprintf("%s:%d", host, os.Getpid()): nil,
+		"api-7 <eu> & \"us\"\n🔒":                {etcdlock.WithOwner("api-7 <eu> & \"us\"\n🔒")},
+	} {
+		t.Run(owner, func(t *testing.T) {
+			mu := contract.NewMutex(t, client, "a", opts...)
+			started := time.Now()
+			require.NoError(t, mu.Lock(ctx))
+			got := time.Now()
+			resp, err := client.Get(ctx, mu.Key())
+			require.NoError(t, err)
+			require.Len(t, resp.Kvs, 1)
+			value := map[string]any{}
+			require.NoError(t, json.Unmarshal(resp.Kvs[0].Value, &value))
+			since, ok := value["since"].(string)
+			require.True(t, ok)
+			delete(value, "since")
+			require.Equal(t, map[string]any{"owner": owner, "host": host, "pid": float64(os.Getpid())}, value)
+			at, err := time.Parse(time.RFC3339Nano, since)
+			require.NoError(t, err)
+			require.True(t, strings.HasSuffix(since, "Z"), "%s is in UTC", since)
+			require.False(t, at.Before(started.Round(0)) || at.After(got.Round(0)), "%v, not in [%v, %v]", at, started, got)
+			require.NotZero(t, at.Nanosecond())
+
+			line, err := etcdlock.Contenders(ctx, client, "a")
+			require.NoError(t, err)
+			require.Equal(t, []etcdlock.Contender{{
+				Name: "a", Key: mu.Key(), Owner: owner, Host: host, PID: os.Getpid(), Token: mu.Token(), Lease: clientv3.LeaseID(resp.Kvs[0].Lease), Since: at,
+			}}, line)
+			require.NoError(t, mu.Unlock(ctx))
+		})
+	}
+}
+
+func TestContendersAreInTheOrderOfTheLine(t *testing.T) {
+	t.Parallel()
+	client, _ := countedWorld(t)
+	ctx, cancel := context.WithCancel(contract.Patient(t))
+	lease := leased(t, client)
+	none, err := etcdlock.Contenders(ctx, client, "a")
+	require.NoError(t, err)
+	require.Empty(t, none)
+
+	mu := contract.NewMutex(t, client, "a", etcdlock.WithOwner("first"))
+	require.NoError(t, mu.Lock(ctx))
+	var waits []<-chan error
+	for i, owner := range []string{"second", "", "fourth", "", "sixth"} {
+		wait := etcdsMutex(t, client, "a").Lock
+		if owner != "" {
+			wait = contract.NewMutex(t, client, "a", etcdlock.WithOwner(owner)).Lock
+		}
+		waits = append(waits, contract.Async(func() error { return wait(ctx) }))
+		contract.WaitForLine(t, client, "a", i+2)
+		for _, stray := range strayKeys(lease) {
+			putKey(t, client, stray.key, stray.lease)
+		}
+	}
+	line, err := etcdlock.Contenders(ctx, client, "a")
+	require.NoError(t, err)
+	require.Len(t, line, 6)
+	require.Equal(t, mu.Key(), line[0].Key)
+	require.Equal(t, mu.Token(), line[0].Token)
+	for i, owner := range []string{"first", "second", "", "fourth", "", "sixth"} {
+		require.Equal(t, "a", line[i].Name)
+		require.Equal(t, owner, line[i].Owner)
+		require.Equal(t, owner == "", line[i].Since.IsZero())
+		require.NotZero(t, line[i].Lease)
+		if i > 0 {
+			require.Greater(t, line[i].Token, line[i-1].Token)
+		}
+	}
+	cancel()
+	for _, waited := range waits {
+		require.ErrorIs(t, <-waited, context.Canceled)
+	}
+	require.NoError(t, mu.Unlock(contract.Patient(t)))
+}
+
+func TestHoldersAreThoseWhoseNamesBeginWithThePrefix(t *testing.T) {
+	t.Parallel()
+	client, _ := countedWorld(t)
+	ctx, cancel := context.WithCancel(contract.Patient(t))
+	lease := leased(t, client)
+	none, err := etcdlock.Holders(ctx, client, "")
+	require.NoError(t, err)
+	require.Empty(t, none)
+
+	keys := map[string]string{} // of the holders, by name
+	s := contract.NewSession(t, client)
+	nested := "ord/" + uuid.NewString()
+	for _, name := range []string{"ord", "order", "orders/1", "orders/10", "orders/2", "orders", "users/1", "/odd", nested} {
+		mu := contract.MutexOf(t, s, name)
+		require.NoError(t, mu.Lock(ctx))
+		t.Cleanup(func() { require.NoError(t, mu.Unlock(context.Background())) })
+		keys[name] = mu.Key()
+	}
+	theirs := etcdsMutex(t, client, "orders/3")
+	require.NoError(t, theirs.Lock(ctx))
+	keys["orders/3"] = theirs.Key()
+	var waits []<-chan error
+	for _, name := range []string{"orders", "orders/1", "orders/3"} { // waiters are not listed
+		mu := contract.NewMutex(t, client, name)
+		waits = append(waits, contract.Async(func() error { return mu.Lock(ctx) }))
+		contract.WaitForLine(t, client, name, 2)
+	}
+	putKey(t, client, "orders/config", 0)
+	putKey(t, client, "orders/4/config", lease)
+	putKey(t, client, fmt.Sprintf("%x", lease), lease)
+	putKey(t, client, fmt.Sprintf("/%x", lease), lease)
+	putKey(t, client, uuid.NewString(), lease)
+
+	for prefix, names := range map[string][]string{
+		"":          {"/odd", "ord", nested, "order", "orders", "orders/1", "orders/10", "orders/2", "orders/3", "users/1"},
+		"/":         {"/odd"},
+		"o":         {"ord", nested, "order", "orders", "orders/1", "orders/10", "orders/2", "orders/3"},
+		"ord":       {"ord", nested, "order", "orders", "orders/1", "orders/10", "orders/2", "orders/3"},
+		"ord/":      {nested},
+		"order":     {"order", "orders", "orders/1", "orders/10", "orders/2", "orders/3"},
+		"orders":    {"orders", "orders/1", "orders/10", "orders/2", "orders/3"},
+		"orders/":   {"orders/1", "orders/10", "orders/2", "orders/3"},
+		"orders/1":  {"orders/1", "orders/10"},
+		"orders/1/": nil,
+		"users/1":   {"users/1"},
+		"users/1/":  nil,
+		"z":         nil,
+		"\x00":      nil,
+		"\xff":      nil,
+		nested:      {nested},
+		keys["ord"]: nil,
+	} {
+		holders, err := etcdlock.Holders(ctx, client, prefix)
+		require.NoError(t, err, "%q", prefix)
+		var got []string
+		for _, h := range holders {
+			got = append(got, h.Name)
+			require.Equal(t, keys[h.Name], h.Key, "the holder, not who waits")
+			require.Equal(t, h.Name == "orders/3", h.Owner == "", "the foreign one has no owner")
+		}
+		require.Equal(t, names, got, "below %q", prefix)
+	}
+	cancel()
+	for _, waited := range waits {
+		require.ErrorIs(t, <-waited, context.Canceled)
+	}
+	require.NoError(t, theirs.Unlock(contract.Patient(t)))
+}
+
+// Break lets the next one in, and the one that is broken is told.
+func TestBreakOfTheHolderLetsTheNextOneIn(t *testing.T) {
+	t.Parallel()
+	client, _ := countedWorld(t)
+	ctx := contract.Patient(t)
+	mu, next := contract.NewMutex(t, client, "a"), contract.NewMutex(t, client, "a")
+	require.NoError(t, mu.Lock(ctx))
+	token, hold := mu.Token(), mu.Context(ctx)
+	waited := contract.Async(func() error { return next.Lock(ctx) })
+	line := contract.WaitForLine(t, client, "a", 2)
+	require.NoError(t, etcdlock.Break(ctx, client, line[0]))
+	require.NoError(t, receive(t, waited, "the lock"))
+	require.Greater(t, next.Token(), token)
+	receive(t, hold.Done(), "the end of the hold")
+	require.ErrorIs(t, context.Cause(hold), etcdlock.ErrLost)
+
+	require.NoError(t, etcdlock.Break(ctx, client, line[0]), "what is gone is gone")
+	require.ErrorIs(t, mu.Unlock(ctx), etcdlock.ErrLost)
+	stillHolds(t, client, next)
+	require.NoError(t, next.Unlock(ctx))
+	require.NoError(t, etcdlock.Break(ctx, client, line[1]), "gone by itself")
+}
+
+// A waiter that is broken has done nothing wrong: it queues anew, at the end.
+func TestBreakOfAWaiterSendsItToTheEndOfTheLine(t *testing.T) {
+	t.Parallel()
+	client, _ := countedWorld(t)
+	ctx := contract.Patient(t)
+	mu, broken, behind := contract.NewMutex(t, client, "a"), contract.NewMutex(t, client, "a"), contract.NewMutex(t, client, "a")
+	require.NoError(t, mu.Lock(ctx))
+	brokenWaited := contract.Async(func() error { return broken.Lock(ctx) })
+	contract.WaitForLine(t, client, "a", 2)
+	behindWaited := contract.Async(func() error { return behind.Lock(ctx) })
+	line := contract.WaitForLine(t, client, "a", 3)
+	require.NoError(t, etcdlock.Break(ctx, client, line[1]))
+	require.Eventually(t, func() bool { // who queues anew announces it to nobody
+		now, err := etcdlock.Contenders(ctx, client, "a")
+		return err == nil && len(now) == 3 && now[1].Key == line[2].Key
+	}, contract.MustCome, 5*time.Millisecond)
+	stillHolds(t, client, mu)
+	require.NoError(t, mu.Unlock(ctx))
+	require.NoError(t, receive(t, behindWaited, "the lock"))
+	require.Zero(t, broken.Token())
+	require.NoError(t, behind.Unlock(ctx))
+	require.NoError(t, receive(t, brokenWaited, "the lock"))
+	require.NoError(t, broken.Unlock(ctx))
+}
+
+// An operator looks, thinks, and breaks: meanwhile the same key may be another hold's.
+func TestBreakOfAStaleContenderTouchesNoNewerKey(t *testing.T) {
+	t.Parallel()
+	client, _ := countedWorld(t)
+	t.Run("of ours", func(t *testing.T) {
+		ctx := contract.Patient(t)
+		mu := contract.NewMutex(t, client, "a")
+		stale := map[string]etcdlock.Contender{}
+		reused := false
+		for range 5 { // a Session uses its key names in turn
+			require.NoError(t, mu.Lock(ctx))
+			now := contract.WaitForLine(t, client, "a", 1)[0]
+			reused = reused || stale[mu.Key()].Token != 0
+			for _, c := range stale {
+				require.Less(t, c.Token, now.Token)
+				require.NoError(t, etcdlock.Break(ctx, client, c))
+			}
+			stillHolds(t, client, mu)
+			require.NoError(t, mu.Unlock(ctx))
+			stale[now.Key] = now
+		}
+		require.True(t, reused, "the test had something to show")
+	})
+	t.Run("of etcd's own Mutex", func(t *testing.T) {
+		ctx := contract.Patient(t)
+		theirs := etcdsMutex(t, client, "a") // always puts the same key
+		require.NoError(t, theirs.Lock(ctx))
+		stale := contract.WaitForLine(t, client, "a", 1)[0]
+		require.NoError(t, theirs.Unlock(ctx))
+		require.NoError(t, theirs.Lock(ctx))
+		now := contract.WaitForLine(t, client, "a", 1)[0]
+		require.Equal(t, stale.Key, now.Key)
+		require.NoError(t, etcdlock.Break(ctx, client, stale))
+		require.Equal(t, now, contract.WaitForLine(t, client, "a", 1)[0])
+		require.NoError(t, etcdlock.Break(ctx, client, now))
+		contract.WaitForLine(t, client, "a", 0)
+	})
+}

@@ -1,0 +1,553 @@
+package contract_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
+)
+
+// line is a world for the errors of waits: "orders/42" is held by api-7:1234, and one
+// contender waits behind it.
+type line struct {
+	client *clientv3.Client
+	faults *etcdtest.Faults
+	holder *etcdlock.Mutex
+	third  *etcdlock.Session // of those that come now; its lease is granted
+}
+
+// newLine makes a line. Its second contender is in another Session, or in the holder's.
+func newLine(t *testing.T, sameSession bool) line {
+	t.Helper()
+	etcdtest.VerifyNoLeaks(t)
+	l := line{faults: etcdtest.NewFaults(t)}
+	l.client = etcdtest.Start(t, 1).Client(t, contract.With(l.faults))
+	contract.VerifyClean(t, l.client, "")
+	ctx, cancel := context.WithCancel(t.Context())
+
+	first := contract.NewSession(t, l.client, etcdlock.WithOwner("api-7:1234"))
+	l.holder = contract.MutexOf(t, first, "orders/42")
+	require.NoError(t, l.holder.Lock(ctx))
+
+	second := first
+	if !sameSession {
+		second = contract.NewSession(t, l.client, etcdlock.WithOwner("api-8:99"))
+	}
+	queued := make(chan struct{})
+	waiter := contract.MutexOf(t, second, "orders/42", etcdlock.WithTrace(&etcdlock.Trace{
+		Queued: func(string, int, etcdlock.Contender) { close(queued) },
+	}))
+	waited := contract.Async(func() error { return waiter.Lock(ctx) })
+	<-queued
+
+	l.third = first
+	if !sameSession {
+		l.third = contract.NewSession(t, l.client, etcdlock.WithOwner("api-9:5"))
+		warm := contract.MutexOf(t, l.third, "warm")
+		require.NoError(t, warm.Lock(ctx))
+		require.NoError(t, warm.Unlock(ctx))
+	}
+	t.Cleanup(func() {
+		cancel()
+		require.ErrorIs(t, <-waited, context.Canceled)
+		require.NoError(t, l.holder.Unlock(context.Background()))
+	})
+	return l
+}
+
+// isOfTwo waits until the holder and the one behind it are all that is left, in etcd.
+func (l line) isOfTwo(t *testing.T) {
+	t.Helper()
+	own := func(c etcdlock.Contender) bool { return c.Owner == "api-9:5" }
+	require.True(t, eventually(20*time.Second, func() bool {
+		line, err := etcdlock.Contenders(t.Context(), l.client, "orders/42")
+		return err == nil && !slices.ContainsFunc(line, own)
+	}))
+}
+
+// The whole text is a promise: it is what people see in their logs.
+func TestAWaitThatEndsTellsWhatItWaitedFor(t *testing.T) {
+	const place = `etcdlock: lock "orders/42": 3rd in line, held by api-7:1234: `
+	const soon = 500 * time.Millisecond // after it has queued, which takes some milliseconds
+	closing := errors.New("the shop is closing")
+	cases := []struct {
+		name string
+		opts []etcdlock.Option
+		// ctx makes the context of the wait, and end ends it when that does not end by itself.
+		ctx  func(parent context.Context) (ctx context.Context, end func(mu *etcdlock.Mutex))
+		text string
+		is   []error
+	}{
+		{
+			name: "a timeout",
+			ctx: func(parent context.Context) (context.Context, func(*etcdlock.Mutex)) {
+				ctx, cancel := context.WithTimeout(parent, soon)
+				context.AfterFunc(ctx, cancel)
+				return ctx, nil
+			},
+			text: "context deadline exceeded", is: []error{context.DeadlineExceeded},
+		},
+		{
+			name: "a timeout with a cause",
+			ctx: func(parent context.Context) (context.Context, func(*etcdlock.Mutex)) {
+				ctx, cancel := context.WithTimeoutCause(parent, soon, closing)
+				context.AfterFunc(ctx, cancel)
+				return ctx, nil
+			},
+			text: "the shop is closing", is: []error{context.DeadlineExceeded, closing},
+		},
+		{
+			name: "the acquire timeout",
+			opts: []etcdlock.Option{etcdlock.WithAcquireTimeout(soon)},
+			ctx:  func(parent context.Context) (context.Context, func(*etcdlock.Mutex)) { return parent, nil },
+			text: "context deadline exceeded", is: []error{context.DeadlineExceeded},
+		},
+		{
+			name: "the acquire timeout, before the timeout of the context",
+			opts: []etcdlock.Option{etcdlock.WithAcquireTimeout(soon)},
+			ctx: func(parent context.Context) (context.Context, func(*etcdlock.Mutex)) {
+				ctx, cancel := context.WithTimeoutCause(parent, time.Hour, closing)
+				context.AfterFunc(ctx, cancel)
+				return ctx, nil
+			},
+			text: "context deadline exceeded", is: []error{context.DeadlineExceeded},
+		},
+		{
+			name: "the caller",
+			ctx: func(parent context.Context) (context.Context, func(*etcdlock.Mutex)) {
+				ctx, cancel := context.WithCancel(parent)
+				return ctx, func(*etcdlock.Mutex) { cancel() }
+			},
+			text: "context canceled", is: []error{context.Canceled},
+		},
+		{
+			name: "the caller with a cause",
+			ctx: func(parent context.Context) (context.Context, func(*etcdlock.Mutex)) {
+				ctx, cancel := context.WithCancelCause(parent)
+				return ctx, func(*etcdlock.Mutex) { cancel(closing) }
+			},
+			text: "the shop is closing", is: []error{context.Canceled, closing},
+		},
+		{
+			name: "the caller with a cause that wraps",
+			ctx: func(parent context.Context) (context.Context, func(*etcdlock.Mutex)) {
+				ctx, cancel := context.WithCancelCause(parent)
+				return ctx, func(*etcdlock.Mutex) { cancel(fmt.Errorf("at night: %w", closing)) }
+			},
+			text: "at night: the shop is closing", is: []error{context.Canceled, closing},
+		},
+		{
+			name: "the end of another hold that the context comes from",
+			ctx: func(parent context.Context) (context.Context, func(*etcdlock.Mutex)) {
+				ctx, cancel := context.WithCancelCause(parent)
+				return ctx, func(*etcdlock.Mutex) { cancel(etcdlock.ErrUnlocked) }
+			},
+			text: "unlocked", is: []error{context.Canceled, etcdlock.ErrUnlocked},
+		},
+		{
+			name: "Close",
+			ctx: func(parent context.Context) (context.Context, func(*etcdlock.Mutex)) {
+				return parent, func(mu *etcdlock.Mutex) { require.NoError(t, mu.Close(context.Background())) }
+			},
+			text: "closed", is: []error{etcdlock.ErrClosed},
+		},
+	}
+	for where, sameSession := range map[string]bool{"across Sessions": false, "in the local line": true} {
+		t.Run(where, func(t *testing.T) {
+			l := newLine(t, sameSession)
+			for _, c := range cases {
+				t.Run("ended by "+c.name, func(t *testing.T) {
+					l.isOfTwo(t) // the key of the wait before may be on its way out
+					queued := make(chan int, 1)
+					trace := etcdlock.WithTrace(&etcdlock.Trace{
+						Queued: func(_ string, ahead int, _ etcdlock.Contender) { queued <- ahead },
+					})
+					mu := contract.MutexOf(t, l.third, "orders/42", append(c.opts, trace)...)
+					ctx, end := c.ctx(t.Context())
+					waited := contract.Async(func() error { return mu.Lock(ctx) })
+					require.Equal(t, 2, <-queued)
+					if end != nil {
+						end(mu)
+					}
+					err := <-waited
+					require.EqualError(t, err, place+c.text)
+					contract.RequireIs(t, err, append(c.is, etcdlock.ErrLocked)...)
+					requireThird(t, l, err)
+				})
+			}
+		})
+	}
+}
+
+// requireThird checks what an error tells of the two in l.
+func requireThird(t *testing.T, l line, err error) {
+	t.Helper()
+	locked, ok := errors.AsType[*etcdlock.LockedError](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, "orders/42", locked.Name)
+	require.Equal(t, 2, locked.Ahead, "the holder and the one that waits")
+	require.Equal(t, "orders/42", locked.Holder.Name)
+	require.Equal(t, "api-7:1234", locked.Holder.Owner)
+	require.Equal(t, l.holder.Key(), locked.Holder.Key)
+	require.Equal(t, l.holder.Token(), locked.Holder.Token)
+	require.WithinDuration(t, time.Now(), locked.Holder.Since, time.Hour)
+}
+
+func TestTryLockTellsHowManyStandBefore(t *testing.T) {
+	for where, sameSession := range map[string]bool{"across Sessions": false, "in the local line": true} {
+		t.Run(where, func(t *testing.T) {
+			l := newLine(t, sameSession)
+			err := contract.MutexOf(t, l.third, "orders/42").TryLock(t.Context())
+			require.EqualError(t, err, `etcdlock: lock "orders/42": held by api-7:1234, 1 waiting`)
+			contract.RequireIs(t, err, etcdlock.ErrLocked)
+			requireThird(t, l, err)
+			err = contract.MutexOf(t, l.third, "orders/42").TryDo(t.Context(), nothing(t))
+			contract.RequireIs(t, err, etcdlock.ErrLocked)
+			requireThird(t, l, err)
+		})
+	}
+}
+
+// Behind a Session that waits itself stand all that it waits for, and those that wait in it.
+func TestAPlaceBehindALocalWaiterCountsBothLines(t *testing.T) {
+	l := newLine(t, false)
+	waits := map[int]func() error{}
+	for _, before := range []int{2, 3, 4} {
+		err := contract.MutexOf(t, l.third, "orders/42").TryLock(t.Context())
+		locked, ok := errors.AsType[*etcdlock.LockedError](err)
+		require.True(t, ok, "%v", err)
+		require.Equal(t, before, locked.Ahead)
+		require.Equal(t, "api-7:1234", locked.Holder.Owner)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		waited := queueAs(ctx, t, l.third, before)
+		waits[before] = func() error { cancel(); return <-waited }
+	}
+	require.Len(t, contract.WaitForLine(t, l.client, "orders/42", 3), 3, "a Session has one key")
+	for _, before := range []int{4, 3, 2} { // the last one first, so that nobody moves up
+		err := waits[before]()
+		contract.RequireIs(t, err, context.Canceled, etcdlock.ErrLocked)
+		locked, ok := errors.AsType[*etcdlock.LockedError](err)
+		require.True(t, ok, "%v", err)
+		require.Equal(t, before, locked.Ahead)
+	}
+}
+
+// queueAs has a Mutex of s wait for "orders/42", and returns once it waits behind ahead
+// others.
+func queueAs(ctx context.Context, t *testing.T, s *etcdlock.Session, ahead int) (waited <-chan error) {
+	t.Helper()
+	queued := make(chan int, 1)
+	mu := contract.MutexOf(t, s, "orders/42", etcdlock.WithTrace(&etcdlock.Trace{
+		Queued: func(_ string, ahead int, _ etcdlock.Contender) { queued <- ahead },
+	}))
+	waited = contract.Async(func() error { return mu.Lock(ctx) })
+	require.Equal(t, ahead, <-queued)
+	return waited
+}
+
+// A process that shuts down cancels all that it waits for at once. Another held the lock
+// all the time, and each of the errors says so, whoever of them moved up meanwhile.
+func TestWaitersThatAreCancelledTogetherAllTellWhoHeld(t *testing.T) {
+	l := newLine(t, false)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var waits []<-chan error
+	for i := range 20 {
+		waits = append(waits, queueAs(ctx, t, l.third, 2+i))
+	}
+	cancel()
+	for _, waited := range waits {
+		err := <-waited
+		contract.RequireIs(t, err, context.Canceled, etcdlock.ErrLocked)
+		locked, ok := errors.AsType[*etcdlock.LockedError](err)
+		require.True(t, ok, "%v", err)
+		require.Equal(t, "api-7:1234", locked.Holder.Owner)
+	}
+}
+
+func TestAForeignHolderIsNamedByItsKey(t *testing.T) {
+	client, _ := countedWorld(t)
+	ctx := t.Context()
+	lease, err := client.Grant(ctx, 60)
+	require.NoError(t, err)
+	defer client.Revoke(context.Background(), lease.ID)
+	key := fmt.Sprintf("orders/42/%x", lease.ID)
+	put, err := client.Put(ctx, key, "", clientv3.WithLease(lease.ID))
+	require.NoError(t, err)
+
+	err = contract.NewMutex(t, client, "orders/42").TryLock(ctx)
+	require.EqualError(t, err, fmt.Sprintf("etcdlock: lock \"orders/42\": held by %q", key))
+	locked, ok := errors.AsType[*etcdlock.LockedError](err)
+	require.True(t, ok)
+	want := etcdlock.Contender{Name: "orders/42", Key: key, Token: put.Header.Revision, Lease: lease.ID}
+	require.Equal(t, &etcdlock.LockedError{Name: "orders/42", Holder: want, Ahead: 1}, locked)
+}
+
+// A wait for etcd itself ends with the cause of the context, tells why etcd did not serve
+// it, and is no wait for another. The deadline of one attempt is the library's own affair:
+// a caller who cancelled must not be told of a deadline.
+func TestAWaitForEtcdTellsTheCauseAndEtcdsLastError(t *testing.T) {
+	closing := errors.New("the shop is closing")
+	for about, c := range map[string]struct {
+		fault   etcdtest.Fault
+		strikes int // after which an attempt of the library has failed for certain
+		says    string
+	}{
+		// The client tries again by itself, each 25 ms, for the half second of an attempt.
+		"the lease is not granted":   {etcdtest.DropRequest("LeaseGrant", codes.Unavailable), 30, ""},
+		"the key is not put":         {etcdtest.DropRequest("Txn", codes.Unavailable), 2, "Unavailable"},
+		"the key is put, perhaps":    {etcdtest.DropReply("Txn", codes.Unavailable), 2, "Unavailable"},
+		"too many ask for a lease":   {etcdtest.DropRequest("LeaseGrant", codes.ResourceExhausted), 2, "ResourceExhausted"},
+		"nobody answers for a lease": {etcdtest.SwallowRequest("LeaseGrant"), 2, ""},
+		"nobody answers for a key":   {etcdtest.SwallowRequest("Txn"), 2, ""},
+	} {
+		for op, lock := range map[string]func(*etcdlock.Mutex, context.Context) error{
+			"Lock": (*etcdlock.Mutex).Lock, "TryLock": (*etcdlock.Mutex).TryLock,
+		} {
+			t.Run(about+" to "+op, func(t *testing.T) {
+				faults := etcdtest.NewFaults(t)
+				client := etcdtest.Start(t, 1).Client(t, contract.With(faults))
+				contract.VerifyClean(t, client, "")
+				mu := contract.NewMutex(t, client, "a", etcdlock.WithTTL(time.Second))
+				down := faults.Inject(c.fault)
+				t.Cleanup(down.Heal)
+				ctx, cancel := context.WithCancelCause(t.Context())
+				// With a deadline, so that TryLock's own bound is not what ends it.
+				ctx, stop := context.WithTimeout(ctx, time.Hour)
+				defer stop()
+				waited := contract.Async(func() error { return lock(mu, ctx) })
+				down.Await(c.strikes)
+				cancel(closing)
+				err := <-waited
+				require.Regexp(t, `^etcdlock: lock "a": .+: the shop is closing$`, err.Error())
+				require.ErrorContains(t, err, c.says)
+				want := []error{closing, context.Canceled}
+				if c.says != "ResourceExhausted" { // which is an answer
+					want = append(want, etcdlock.ErrUnavailable)
+				}
+				contract.RequireIs(t, err, want...)
+			})
+		}
+	}
+}
+
+func TestALockOfAClosedClientSaysSo(t *testing.T) {
+	client := etcdtest.Start(t, 1).Client(t)
+	mu := contract.NewMutex(t, client, "a")
+	require.NoError(t, client.Close())
+	for op, lock := range map[string]func(context.Context) error{"Lock": mu.Lock, "TryLock": mu.TryLock} {
+		err := lock(t.Context())
+		require.EqualError(t, err, `etcdlock: lock "a": the etcd client is closed`, op)
+		contract.RequireIs(t, err)
+	}
+}
+
+func TestTheErrorsOfALoss(t *testing.T) {
+	full := errors.New("disk full")
+	for about, row := range map[string]struct {
+		lose   func(*testing.T, *clientv3.Client, *etcdlock.Mutex)
+		reason error // once it is noticed; Unlock alone sees that the key is gone
+	}{
+		"the key was deleted": {func(t *testing.T, client *clientv3.Client, mu *etcdlock.Mutex) {
+			_, err := client.Delete(t.Context(), mu.Key())
+			require.NoError(t, err)
+		}, etcdlock.ErrKeyDeleted},
+		"the lease was revoked": {func(t *testing.T, client *clientv3.Client, mu *etcdlock.Mutex) {
+			line, err := etcdlock.Contenders(t.Context(), client, mu.Name())
+			require.NoError(t, err)
+			_, err = client.Revoke(t.Context(), line[0].Lease)
+			require.NoError(t, err)
+		}, etcdlock.ErrLeaseRevoked},
+	} {
+		lose := row.lose
+		t.Run(about, func(t *testing.T) {
+			client, _ := countedWorld(t)
+			ctx := t.Context()
+			mu := contract.NewMutex(t, client, "a")
+			for _, noticed := range []bool{true, false} {
+				require.NoError(t, mu.Lock(ctx))
+				token, hold := mu.Token(), mu.Context(ctx)
+				lose(t, client, mu)
+				reason := etcdlock.ErrKeyDeleted
+				if noticed {
+					reason = row.reason
+					<-hold.Done()
+					contract.RequireIs(t, hold.Err(), context.Canceled)
+					requireLoss(t, context.Cause(hold), token)
+				}
+				err := mu.Unlock(ctx)
+				if errors.Is(err, row.reason) {
+					reason = row.reason // it was noticed in time
+				}
+				contract.RequireIs(t, err, etcdlock.ErrLost, reason)
+				requireLoss(t, err, token)
+				contract.RequireIs(t, mu.Unlock(ctx), etcdlock.ErrNotHeld)
+			}
+
+			var token int64
+			err := mu.Do(ctx, func(ctx context.Context) error {
+				token = mu.Token()
+				lose(t, client, mu)
+				<-ctx.Done()
+				return full
+			})
+			contract.RequireIs(t, err, full, etcdlock.ErrLost, row.reason)
+			requireLoss(t, err, token)
+			err = mu.Do(ctx, func(ctx context.Context) error {
+				token = mu.Token()
+				lose(t, client, mu)
+				<-ctx.Done()
+				return fmt.Errorf("work: %w", context.Cause(ctx))
+			})
+			requireLoss(t, err, token)
+			require.Equal(t, 1, strings.Count(err.Error(), "lost"), "told once: %v", err)
+			err = mu.Do(ctx, func(ctx context.Context) error {
+				token = mu.Token()
+				lose(t, client, mu)
+				return nil
+			})
+			reason := etcdlock.ErrKeyDeleted
+			if errors.Is(err, row.reason) {
+				reason = row.reason
+			}
+			contract.RequireIs(t, err, etcdlock.ErrLost, reason)
+			requireLoss(t, err, token)
+			require.NoError(t, mu.Do(ctx, func(context.Context) error { return nil }))
+			require.Equal(t, full, mu.Do(ctx, func(context.Context) error { return full }), "fn's error as it is")
+		})
+	}
+}
+
+// requireLoss checks what err tells of a lost hold of "a".
+func requireLoss(t *testing.T, err error, token int64) {
+	t.Helper()
+	lost, ok := errors.AsType[*etcdlock.LostError](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, "a", lost.Name)
+	require.Equal(t, token, lost.Token)
+	require.Error(t, lost.Reason)
+	require.ErrorIs(t, err, lost.Reason)
+	require.ErrorContains(t, err, fmt.Sprintf(`etcdlock: lock "a" lost (token %d): `, token))
+}
+
+func TestTheErrorsOfTheLongestHold(t *testing.T) {
+	client, _ := countedWorld(t)
+	ctx := t.Context()
+	mu := contract.NewMutex(t, client, "a", etcdlock.WithMaxHold(50*time.Millisecond))
+	require.NoError(t, mu.Lock(ctx))
+	token, hold := mu.Token(), mu.Context(ctx)
+	<-hold.Done()
+	contract.RequireIs(t, context.Cause(hold), etcdlock.ErrMaxHold)
+	err := mu.Unlock(ctx)
+	contract.RequireIs(t, err, etcdlock.ErrLost, etcdlock.ErrMaxHold)
+	requireLoss(t, err, token)
+	contract.RequireIs(t, mu.Unlock(ctx), etcdlock.ErrNotHeld)
+
+	err = mu.Do(ctx, func(ctx context.Context) error {
+		<-ctx.Done()
+		return nil
+	})
+	contract.RequireIs(t, err, etcdlock.ErrLost, etcdlock.ErrMaxHold)
+	err = mu.Do(ctx, func(ctx context.Context) error {
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	contract.RequireIs(t, err, etcdlock.ErrLost, etcdlock.ErrMaxHold, context.Canceled)
+}
+
+// A release that etcd did not confirm is ErrUnconfirmed and not a loss: nobody knows.
+func TestTheErrorsOfAReleaseThatIsNotConfirmed(t *testing.T) {
+	closing := errors.New("the shop is closing")
+	faults := etcdtest.NewFaults(t)
+	client := etcdtest.Start(t, 1).Client(t, contract.With(faults))
+	contract.VerifyClean(t, client, "")
+
+	t.Run("by Unlock", func(t *testing.T) {
+		mu := contract.NewMutex(t, client, "a")
+		require.NoError(t, mu.Lock(t.Context()))
+		hold := mu.Context(t.Context())
+		lost := faults.Inject(etcdtest.SwallowRequest("Txn").When(etcdtest.Deletes))
+		defer lost.Heal()
+		ctx, cancel := context.WithCancelCause(t.Context())
+		defer cancel(nil)
+		unlocked := contract.Async(func() error { return mu.Unlock(ctx) })
+		lost.Await(1)
+		cancel(closing)
+		err := <-unlocked
+		require.ErrorContains(t, err, `etcdlock: unlock "a": release not confirmed: `)
+		require.ErrorIs(t, err, etcdlock.ErrUnconfirmed)
+		require.ErrorIs(t, err, closing)
+		require.NotErrorIs(t, err, etcdlock.ErrLost)
+		require.NotErrorIs(t, err, etcdlock.ErrNotHeld)
+		require.Equal(t, etcdlock.ErrUnlocked, context.Cause(hold))
+		contract.RequireIs(t, mu.Unlock(t.Context()), etcdlock.ErrNotHeld)
+	})
+	t.Run("by Do", func(t *testing.T) {
+		full := errors.New("disk full")
+		mu := contract.NewMutex(t, client, "a")
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		lost := faults.Inject(etcdtest.SwallowRequest("Txn").When(etcdtest.Deletes))
+		defer lost.Heal()
+		done := contract.Async(func() error { return mu.Do(ctx, func(context.Context) error { return full }) })
+		lost.Await(1)
+		cancel()
+		err := <-done
+		require.ErrorIs(t, err, full)
+		require.ErrorIs(t, err, etcdlock.ErrUnconfirmed)
+		require.NotErrorIs(t, err, etcdlock.ErrLost)
+	})
+	t.Run("by Close", func(t *testing.T) {
+		s, err := etcdlock.NewSession(client, etcdlock.WithTTL(time.Second))
+		require.NoError(t, err)
+		require.NoError(t, contract.MutexOf(t, s, "a").Lock(t.Context()))
+		lost := faults.Inject(etcdtest.SwallowRequest("LeaseRevoke"))
+		defer lost.Heal()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		closed := contract.Async(func() error { return s.Close(ctx) })
+		lost.Await(1)
+		cancel()
+		err = <-closed
+		require.ErrorContains(t, err, "etcdlock: close")
+		require.ErrorIs(t, err, etcdlock.ErrUnconfirmed)
+		require.NotErrorIs(t, err, etcdlock.ErrLost)
+		require.NoError(t, s.Close(t.Context()), "closed again")
+	})
+}
+
+// What etcd refuses comes back as etcd's own error, at once.
+func TestARefusalIsEtcdsOwnError(t *testing.T) {
+	faults := etcdtest.NewFaults(t)
+	client := etcdtest.Start(t, 1).Client(t, contract.With(faults))
+	contract.VerifyClean(t, client, "")
+	mu := contract.NewMutex(t, client, "a")
+	for _, method := range []string{"LeaseGrant", "Txn"} {
+		for op, lock := range map[string]func(context.Context) error{"Lock": mu.Lock, "TryLock": mu.TryLock} {
+			t.Run(method+" of "+op, func(t *testing.T) {
+				refused := faults.Inject(etcdtest.DropRequest(method, codes.PermissionDenied))
+				defer refused.Heal()
+				err := lock(t.Context())
+				require.ErrorContains(t, err, `etcdlock: lock "a": `)
+				require.ErrorContains(t, err, "PermissionDenied")
+				contract.RequireIs(t, err)
+				require.Equal(t, 1, refused.Strikes(), "one attempt")
+			})
+		}
+	}
+	require.NotErrorIs(t, mu.Lock(t.Context()), rpctypes.ErrPermissionDenied)
+	require.NoError(t, mu.Unlock(t.Context()))
+}

@@ -1,0 +1,64 @@
+package contract_test
+
+import (
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+
+	"github.com/etcdlock/etcdlock/internal/proof/embedded"
+)
+
+// holderEnv makes this test binary a process that holds a lock of the etcd at the
+// address that it contains.
+const holderEnv = "ETCDLOCK_TEST_HOLDER"
+
+// becomeHolder is what this binary does instead of testing when a test runs it as a
+// process that holds a lock, where processes can be stopped.
+var becomeHolder func(endpoint string) error
+
+// endpoints are those of the etcd that TestMain starts for the examples.
+var endpoints []string
+
+// TestMain starts the etcd of the examples, and asks that no goroutine is left in the end.
+// Tests start their own clusters.
+func TestMain(m *testing.M) {
+	if endpoint := os.Getenv(holderEnv); endpoint != "" {
+		if err := becomeHolder(endpoint); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	// What runs in parallel waits for most of its time, and so may be more than there are
+	// processors. What must keep or lose a lease of a second or two in time runs alone: beside
+	// others, under the race detector, holds are lost that the test does not want lost.
+	flag.Parse()
+	if flag.Lookup("test.parallel").Value.String() == flag.Lookup("test.parallel").DefValue {
+		_ = flag.Set("test.parallel", "4")
+	}
+	os.Exit(embedded.Run(func(endpoint string) int {
+		endpoints = []string{endpoint}
+		now := goleak.IgnoreCurrent()
+		status := m.Run()
+		// Each test has looked for its own goroutines, but for those of timers.
+		if err := goleak.Find(now); err != nil && status == 0 {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return status
+	}))
+}
+
+// exampleClient is a client of that etcd.
+func exampleClient() *clientv3.Client {
+	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints})
+	if err != nil {
+		log.Fatal(err)
+	}
+	return client
+}

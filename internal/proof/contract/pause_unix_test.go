@@ -1,0 +1,83 @@
+//go:build unix
+
+package contract_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
+)
+
+func init() { becomeHolder = holder }
+
+// holder locks "x", says so, waits for a line, and tells what it believes at its first look.
+func holder(endpoint string) error {
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()})
+	if err != nil {
+		return err
+	}
+	mu, err := etcdlock.New(client, "x", etcdlock.WithTTL(time.Second))
+	if err != nil {
+		return err
+	}
+	if err := mu.Lock(context.Background()); err != nil {
+		return err
+	}
+	ctx := mu.Context(context.Background())
+	fmt.Println("held")
+	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
+		return err
+	}
+	fmt.Println(ctx.Err(), mu.Token(), mu.Deadline().IsZero(), mu.Key() == "")
+	fmt.Println(mu.Unlock(context.Background()))
+	return nil
+}
+
+// S4: a process is stopped for longer than the TTL, with the lock held. When it wakes it
+// knows at once, and touches nothing of the next owner's.
+//
+//	a holds | a is stopped | its lease expires, b gets in | a wakes and looks
+func TestAProcessThatWasStoppedKnowsAtItsFirstLook(t *testing.T) {
+	etcdtest.VerifyNoLeaks(t)
+	cluster := etcdtest.Start(t, 1)
+	self, err := os.Executable()
+	require.NoError(t, err)
+	a := exec.CommandContext(t.Context(), self)
+	a.Env = append(os.Environ(), holderEnv+"="+cluster.Endpoint(0))
+	a.Stderr = os.Stderr
+	orders, err := a.StdinPipe()
+	require.NoError(t, err)
+	answers, err := a.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, a.Start())
+	said := bufio.NewScanner(answers)
+	require.True(t, said.Scan())
+	require.Equal(t, "held", said.Text())
+
+	require.NoError(t, a.Process.Signal(syscall.SIGSTOP))
+	b := contract.NewMutex(t, cluster.Client(t), "x")
+	require.NoError(t, b.Lock(bounded(t)))
+	_, err = fmt.Fprintln(orders, "look")
+	require.NoError(t, err)
+	require.NoError(t, a.Process.Signal(syscall.SIGCONT))
+
+	require.True(t, said.Scan())
+	require.Equal(t, "context canceled 0 true true", said.Text())
+	require.True(t, said.Scan())
+	require.Contains(t, said.Text(), `etcdlock: lock "x" lost`)
+	require.NoError(t, a.Wait())
+	require.NoError(t, b.Unlock(t.Context()), "untouched")
+}

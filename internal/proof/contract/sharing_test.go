@@ -1,0 +1,96 @@
+package contract_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
+)
+
+// The claim and the hold are all that is allocated. A Trace that is absent costs nothing.
+func TestLockingAKeyThatLingersAllocatesTwice(t *testing.T) {
+	w := newWorld(t, 1)
+	mu := contract.MutexOf(t, contract.NewSession(t, w.cluster.Client(t)), "allocations", etcdlock.WithLinger(longTTL))
+	ctx := context.Background()
+	require.NoError(t, mu.Lock(ctx))
+	require.NoError(t, mu.Unlock(ctx))
+	failed := 0
+	allocations := testing.AllocsPerRun(1000, func() {
+		if mu.Lock(ctx) != nil || mu.Unlock(ctx) != nil {
+			failed++
+		}
+	})
+	require.Zero(t, failed)
+	require.LessOrEqual(t, allocations, 2.0)
+}
+
+// Many goroutines of many Sessions with both options: one at a time, and whoever waits
+// gets in.
+func TestSharedKeysExclude(t *testing.T) {
+	w := newWorld(t, 1)
+	var mu sync.Mutex
+	inside, newest := 0, int64(0)
+	var wg sync.WaitGroup
+	const sessions, goroutines, holds = 4, 4, 40
+	for i := range sessions {
+		s := contract.NewSession(t, w.cluster.Client(t), etcdlock.WithHandoff(i), etcdlock.WithLinger(time.Duration(1+i*50)*time.Millisecond))
+		for range goroutines {
+			m := contract.MutexOf(t, s, "shared")
+			wg.Go(func() {
+				for range holds {
+					if err := m.Lock(bounded(t)); err != nil {
+						t.Error(err)
+						return
+					}
+					mu.Lock()
+					if inside++; inside != 1 {
+						t.Errorf("%d hold at once", inside)
+					}
+					if token := m.Token(); token < newest {
+						t.Errorf("token %d after %d", token, newest)
+					} else {
+						newest = token
+					}
+					mu.Unlock()
+					mu.Lock()
+					inside--
+					mu.Unlock()
+					if err := m.Unlock(bounded(t)); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+}
+
+// The same with etcd's own client beside: a key that lingers gives way to whatever
+// queues below the name.
+func TestAKeyThatLingersGivesWayToOtherLocks(t *testing.T) {
+	w := newWorld(t, 1)
+	client := w.cluster.Client(t)
+	m := contract.MutexOf(t, contract.NewSession(t, client), "lingers", etcdlock.WithLinger(longTTL))
+	require.NoError(t, m.Lock(bounded(t)))
+	require.NoError(t, m.Unlock(bounded(t)))
+	line, err := etcdlock.Contenders(bounded(t), client, "lingers")
+	require.NoError(t, err)
+	require.Len(t, line, 1)
+	lease, err := client.Grant(bounded(t), 60)
+	require.NoError(t, err)
+	_, err = client.Put(bounded(t), fmt.Sprintf("lingers/%x", lease.ID), "", clientv3.WithLease(lease.ID))
+	require.NoError(t, err)
+	require.True(t, eventually(slack, func() bool {
+		now, err := etcdlock.Contenders(bounded(t), client, "lingers")
+		return err == nil && len(now) == 1 && now[0].Lease == lease.ID
+	}))
+	_, err = client.Revoke(bounded(t), lease.ID)
+	require.NoError(t, err)
+}
