@@ -1,0 +1,156 @@
+package direction
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var update = flag.Bool("update", false, "write the uses against the direction as they are")
+
+// layers are the library's files, from the ground up. A file uses those of its own layer and of
+// those below.
+var layers = [][]string{
+	{"doc.go", "errors.go", "options.go", "trace.go", "admin.go"},
+	{"session.go", "stream.go", "era.go"}, // a Session: its lock, its tasks, what it knows of etcd
+	{"lease.go", "audit.go"},
+	{"place.go", "watch.go", "view.go", "release.go"}, // one key in etcd's line
+	{"local.go", "hold.go"},                           // what the goroutines of a Session have of a name
+	{"lock.go"},
+}
+
+// pure are the packages below internal/ that say what follows, and do nothing.
+var pure = []string{"line", "trust", "turn"}
+
+// A use against the direction couples what is below to what stands on it. Those that there are
+// stand in testdata/against.txt. There are to be no new ones; one that is gone is taken from the
+// list, so that it does not come back.
+func TestNoNewUseAgainstTheDirection(t *testing.T) {
+	const list = "testdata/against.txt"
+	layer := make(map[string]int)
+	for i, files := range layers {
+		for _, f := range files {
+			layer[f] = i
+		}
+	}
+	against := make(map[string]bool)
+	for _, u := range uses(t) {
+		for _, f := range []string{u.from, u.to} {
+			require.Contains(t, layer, f, "a file without a layer")
+		}
+		if layer[u.from] < layer[u.to] {
+			against[u.String()] = true
+		}
+	}
+	found := slices.Sorted(maps.Keys(against))
+	if *update {
+		require.NoError(t, os.WriteFile(list, []byte(strings.Join(found, "\n")+"\n"), 0o644))
+	}
+	text, err := os.ReadFile(list)
+	require.NoError(t, err)
+	known := strings.Split(strings.TrimSpace(string(text)), "\n")
+	t.Logf("%d uses against the direction", len(found))
+	require.Equal(t, known, found, "with -update the list becomes what is found")
+}
+
+// A pure package has no clock, no lock and no goroutine, so that all that it does can be explored.
+func TestThePureCoresArePure(t *testing.T) {
+	for _, pkg := range pure {
+		t.Run(pkg, func(t *testing.T) {
+			fset := token.NewFileSet()
+			paths, err := filepath.Glob(filepath.Join("..", pkg, "*.go"))
+			require.NoError(t, err)
+			require.NotEmpty(t, paths)
+			for _, path := range paths {
+				if strings.HasSuffix(path, "_test.go") {
+					continue
+				}
+				file, err := parser.ParseFile(fset, path, nil, 0)
+				require.NoError(t, err)
+				for _, imported := range file.Imports {
+					name, err := strconv.Unquote(imported.Path.Value)
+					require.NoError(t, err)
+					impure := []string{
+						"context", "net", "os", "sync", "sync/atomic", "math/rand/v2", "log/slog",
+					}
+					require.NotContains(t, impure, name, path)
+				}
+				ast.Inspect(file, func(n ast.Node) bool {
+					at := func() string { return fset.Position(n.Pos()).String() }
+					switch n := n.(type) {
+					case *ast.GoStmt:
+						require.Fail(t, "a goroutine", at())
+					case *ast.ChanType:
+						require.Fail(t, "a channel", at())
+					case *ast.SelectorExpr:
+						clock := []string{
+							"time.Now", "time.Since", "time.Until", "time.Sleep",
+							"time.After", "time.AfterFunc", "time.NewTimer", "time.NewTicker",
+						}
+						require.NotContains(t, clock, fmt.Sprintf("%v.%v", n.X, n.Sel), at())
+					}
+					return true
+				})
+			}
+		})
+	}
+}
+
+// A use is that of what one file declares by another one.
+type use struct{ from, to, name string }
+
+func (u use) String() string { return u.from + " " + u.to + " " + u.name }
+
+// uses are those between the files of the library.
+func uses(t *testing.T) []use {
+	list := func(args ...string) []string {
+		cmd := exec.CommandContext(t.Context(), "go", append([]string{"list"}, args...)...)
+		cmd.Dir = filepath.Join("..", "..")
+		out, err := cmd.Output()
+		require.NoError(t, err)
+		return strings.Fields(string(out))
+	}
+	exports := make(map[string]string) // by import path
+	for _, line := range list("-export", "-deps", "-f", "{{.ImportPath}}={{.Export}}", ".") {
+		path, export, _ := strings.Cut(line, "=")
+		exports[path] = export
+	}
+	fset := token.NewFileSet()
+	var files []*ast.File
+	for _, path := range list("-f", `{{range .GoFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}`, ".") {
+		file, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		files = append(files, file)
+	}
+	info := &types.Info{Uses: make(map[*ast.Ident]types.Object)}
+	config := types.Config{Importer: importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
+		return os.Open(exports[path])
+	})}
+	library, err := config.Check("etcdlock", fset, files, info)
+	require.NoError(t, err)
+	file := func(at token.Pos) string { return filepath.Base(fset.Position(at).Filename) }
+	var all []use
+	for id, object := range info.Uses {
+		v, isVar := object.(*types.Var)
+		local := isVar && !v.IsField() && v.Parent() != library.Scope()
+		if object.Pkg() == library && !local {
+			all = append(all, use{file(id.Pos()), file(object.Pos()), object.Name()})
+		}
+	}
+	return all
+}
