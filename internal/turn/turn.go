@@ -18,6 +18,7 @@ package turn
 import (
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 )
 
@@ -330,20 +331,16 @@ func (q *Queue[W, K]) remove(w *Waiter[W]) {
 // must panics if q is in none of the states from which there is a transition. That is a
 // mistake of the Session's, which could have two hold.
 func (q *Queue[W, K]) must(transition string, from ...State) {
-	for _, s := range from {
-		if q.state == s {
-			return
-		}
+	if slices.Contains(from, q.state) {
+		return
 	}
 	panic(fmt.Sprintf("turn: %s: the turn is %v", transition, q.state))
 }
 
 // must panics if w stands in none of the standings from which there is a transition.
 func (w *Waiter[W]) must(transition string, from ...Standing) {
-	for _, s := range from {
-		if w.standing == s {
-			return
-		}
+	if slices.Contains(from, w.standing) {
+		return
 	}
 	panic(fmt.Sprintf("turn: %s: the waiter is %v", transition, w.standing))
 }
