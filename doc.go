@@ -46,7 +46,9 @@
 //     its answer came: etcd starts to count when it handles the request, which may be
 //     any time in between. It is read from the monotonic clock; the wall clock is looked
 //     at too, in case the machine was suspended. (A clock that is set forward by more than
-//     what remains looks the same, and ends the holds.)
+//     what remains looks the same, and ends the holds.) If an earlier renewal may have
+//     reached a leader that has replaced the one that answered, it is when that one was sent,
+//     until a read shows that there is no such leader.
 //   - grantedTTL is what etcd granted, which may be more than was asked for.
 //   - margin pays for clocks that run at different rates while the TTL runs, and gives the
 //     critical section time to stop. Its default, an eighth of the TTL and at least 100 ms,
@@ -91,4 +93,32 @@
 // An attempt that has no answer is repeated after 0.5 to 2 s, or what answers take of late if
 // that is more, and given up after 2.5 to 10 s. Repeats have a credit that all Sessions of a
 // client share, and to which its answers add: one for ten.
+//
+// # Reading the code
+//
+// The files stand in layers; each uses those of its own layer and of those below, but for
+// what internal/direction lists.
+//
+//	lock.go      the Mutex: its verbs in the order of a life, Do, Close, Locker
+//	hold.go      a hold, its contexts, TokenFrom, nesting
+//	local.go     what a Session has of one name: the queue of its goroutines, what lingers
+//	place.go     a key in etcd's line: what it is, and how it is put
+//	watch.go     how it waits: behind many by a watch of one key
+//	view.go      behind few by the Session's watch of the line
+//	release.go   how it is released, or removed
+//	lease.go     one lease: renewals, and its end
+//	audit.go     the look at the keys of a lease
+//	session.go   the Session: its one lock, its goroutines, Close, the grant of a lease
+//	era.go       what is known of etcd, and what follows when it is set back
+//	stream.go    the stream of a client's watches
+//	admin.go, options.go, trace.go, errors.go
+//
+// What follows from what is decided in packages that have no clock, no lock and no goroutine:
+//
+//	internal/line     who stands in etcd's line, and who waits for whom: the rule of entry
+//	internal/turn     whose turn it is among a Session's goroutines
+//	internal/trust    until when a lease may be trusted, and when it is renewed
+//
+// Beside them, internal/attempt asks etcd within bounds and a budget, and tells its errors
+// apart; internal/events calls the user's hooks in order.
 package etcdlock
