@@ -118,7 +118,7 @@ func (l *lease) lookDue(last time.Time) bool {
 		if p.hold == nil && !p.lingersLocked() {
 			continue // whoever waits re-checks its own key
 		}
-		if p.rev != 0 && now.Sub(p.since) >= lookEvery {
+		if p.ticket.Rev() != 0 && now.Sub(p.since) >= lookEvery {
 			return true
 		}
 	}
@@ -159,15 +159,15 @@ func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 	present := make(map[string]bool, len(resp.Keys))
 	for _, key := range resp.Keys {
 		present[string(key)] = true
-		if p := l.places[string(key)]; p == nil || p.gone {
+		if p := l.places[string(key)]; p == nil || p.ticket.Lost() {
 			strays = append(strays, string(key))
 		}
 	}
 	for key, p := range l.places {
 		// Under a doubtful name the key may be there again, put by a late request; after a
 		// set-back, that of an earlier hold.
-		doubtful := !present[key] || p.doubt || suspicious && p.hold != nil && len(missing) < manyPlaces
-		if p.rev != 0 && !p.gone && p.since.Before(sent) && doubtful {
+		doubtful := !present[key] || p.ticket.Doubtful() || suspicious && p.hold != nil && len(missing) < manyPlaces
+		if p.ticket.Rev() != 0 && !p.ticket.Lost() && p.since.Before(sent) && doubtful {
 			missing = append(missing, p)
 		}
 	}
@@ -187,7 +187,7 @@ func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 func keysOf(places []*place) []string {
 	keys := make([]string, len(places))
 	for i, p := range places {
-		keys[i] = p.key
+		keys[i] = p.ticket.Key
 	}
 	return keys
 }
@@ -199,16 +199,16 @@ func (l *lease) confirmMissing(places []*place, read []line.Entry, known bool, s
 	defer l.s.unlock()
 	for i, e := range read {
 		p := places[i]
-		gone := e.Rev != p.rev
+		gone := e.Rev != p.ticket.Rev()
 		if gone && e.Rev != 0 { // another key of that name is in the way
 			l.suspectLocked()
 		}
 		switch {
 		case gone && !known:
-			p.taken = ErrLeaseRevoked
+			p.ticket.Revoked()
 		case gone:
 		case e.Lease != int64(l.id):
-			p.taken = ErrKeyOverwritten
+			p.ticket.PutOver()
 		default:
 			if p.hold != nil && p.hold.cause == nil && sent == l.s.era.Load() {
 				p.era = sent // who waits has to read the line, too
@@ -223,7 +223,7 @@ func (l *lease) confirmMissing(places []*place, read []line.Entry, known bool, s
 // is gone is an earlier one of that name, which a set-back of etcd has brought back.
 func (l *lease) accountsForLocked(e line.Entry) bool {
 	p := l.places[e.Key]
-	return p != nil && (!p.gone || p.rev == e.Rev)
+	return p != nil && (!p.ticket.Lost() || p.ticket.Rev() == e.Rev)
 }
 
 // sweep deletes those keys of the lease that no place of the Session accounts for.

@@ -151,7 +151,8 @@ func (s *Session) setBack(h header, ended *era) {
 	next.revision.Store(revision)
 	s.era.Store(next)
 	for _, l := range s.lines {
-		l.lease, l.ahead = nil, nil
+		l.slots.Forget()
+		l.ahead = nil
 		l.giveWayLocked()
 	}
 	for l := range s.leases {
@@ -255,7 +256,7 @@ func (s *Session) staleHolds() map[*lease][]*place {
 	stale := make(map[*lease][]*place)
 	for l := range s.leases {
 		for _, p := range l.places {
-			if p.hold != nil && p.hold.cause == nil && !p.gone && p.staleLocked() {
+			if p.hold != nil && p.hold.cause == nil && !p.ticket.Lost() && p.staleLocked() {
 				stale[l] = append(stale[l], p)
 			}
 		}

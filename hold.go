@@ -5,6 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"time"
+
+	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 // A hold is the time from a Lock to its Unlock.
@@ -48,12 +50,13 @@ func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
 	}
 	now := time.Now()
 	p.lease.checkLocked(now)
-	if p.lease.ended != nil || p.gone {
+	if p.lease.ended != nil || p.ticket.Lost() {
 		return nil, errQueueAnew
 	}
 	if p.staleLocked() {
 		return nil, errSetBack
 	}
+	p.ticket.Hold()
 	h := &hold{m: c.m, place: p, local: c.local, began: now, depth: 1}
 	if most := c.m.cfg.maxHold; most > 0 {
 		h.most = h.began.Add(most)
@@ -64,7 +67,7 @@ func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
 	c.cancel = nil // nothing waits any more
 	if t := c.m.cfg.trace; t != nil && t.Acquired != nil {
 		m, waited := c.m, now.Sub(c.started)
-		s.hooks.Run(func() { t.Acquired(m.name, p.rev, waited, c.ahead) })
+		s.hooks.Run(func() { t.Acquired(m.name, p.ticket.Rev(), waited, c.ahead) })
 	}
 	if c.m.cfg.linger > 0 && c.ahead <= fewAhead {
 		s.viewLocked(c.local)
@@ -103,8 +106,13 @@ func (h *hold) release(ctx context.Context) error {
 	s := h.m.s
 	s.mu.Lock()
 	put := s.nextLocked(h.local)
+	var next *ticket.Ticket
+	if put != nil {
+		next = &put.ticket
+	}
+	r := h.place.ticket.Release(next)
 	s.unlock()
-	queued, err := h.place.release(ctx, h.most, put)
+	queued, err := h.place.release(ctx, h.most, &r, put)
 	if put != nil && !queued {
 		// Its key may yet be put by the transaction that removes this one: only when
 		// that cannot be any more is its removal for good.
@@ -213,21 +221,21 @@ func (h *hold) reportLocked(cause error) {
 		reason = lost.Reason
 	}
 	if t := m.cfg.trace; t != nil && t.Lost != nil {
-		m.s.hooks.Run(func() { t.Lost(m.name, h.place.rev, held, reason) })
+		m.s.hooks.Run(func() { t.Lost(m.name, h.place.ticket.Rev(), held, reason) })
 	}
-	m.log(slog.LevelWarn, "lock lost", "name", m.name, "token", h.place.rev, "held", held, "reason", bare(reason))
+	m.log(slog.LevelWarn, "lock lost", "name", m.name, "token", h.place.ticket.Rev(), "held", held, "reason", bare(reason))
 }
 
 func (h *hold) traceReleased() {
 	if t := h.m.cfg.trace; t != nil && t.Released != nil {
 		held := time.Since(h.began)
-		h.m.s.hooks.Run(func() { t.Released(h.m.name, h.place.rev, held) })
+		h.m.s.hooks.Run(func() { t.Released(h.m.name, h.place.ticket.Rev(), held) })
 	}
 }
 
 // lost is the LostError of h.
 func (h *hold) lost(reason error) *LostError {
-	return &LostError{Name: h.m.name, Token: h.place.rev, Reason: reason}
+	return &LostError{Name: h.m.name, Token: h.place.ticket.Rev(), Reason: reason}
 }
 
 // lossLocked is what Unlock says of h, which has ended: a LostError, whose reason
@@ -294,7 +302,7 @@ func TokenFrom(ctx context.Context) (token int64, ok bool) {
 		return 0, false
 	}
 	if c := holdContextOf(ctx); c != nil {
-		return c.hold.place.rev, true
+		return c.hold.place.ticket.Rev(), true
 	}
 	return 0, false
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/fake"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/record"
+	"github.com/etcdlock/etcdlock/internal/ticket"
 	"github.com/etcdlock/etcdlock/internal/trust"
 )
 
@@ -241,6 +242,9 @@ func TestAPlaceThatIsLostBeforeTheWaitWakesIt(t *testing.T) {
 	s, err := NewSession(fake.NewServer().Client("a"))
 	require.NoError(t, err)
 	p := &place{s: s, local: &localLine{name: "x"}, ahead: []line.Entry{{Key: "x/1"}}}
+	p.ticket = ticket.New("x", 1, &ticket.Slot{}, func(string) string { return "x/2" })
+	entering := p.ticket.Enter(false)
+	entering.Judge(ticket.Answer{Read: []*mvccpb.KeyValue{{Key: []byte("x/2"), CreateRevision: 2, Lease: 1}}})
 	s.mu.Lock()
 	p.lostLocked()
 	s.unlock()

@@ -443,8 +443,8 @@ func (l *lease) ask(ctx context.Context, sent *trust.Attempt) error {
 	s.mu.Lock()
 	key := ""
 	for _, p := range l.places {
-		if p.rev != 0 && !p.gone {
-			key = p.key
+		if p.ticket.Rev() != 0 && !p.ticket.Lost() {
+			key = p.ticket.Key
 			break
 		}
 	}
@@ -563,7 +563,7 @@ func (l *lease) revoke() {
 // lease.
 func (l *lease) leavesLocked() bool {
 	for _, p := range l.places {
-		if p.gone && p.stuck {
+		if p.ticket.Lost() && p.stuck {
 			return true
 		}
 	}
@@ -580,7 +580,7 @@ func (l *lease) removeRest(until time.Time) error {
 	places := slices.Collect(maps.Values(l.places))
 	revs := make([]int64, len(places))
 	for i, p := range places {
-		revs[i] = p.rev
+		revs[i] = p.ticket.Rev()
 	}
 	s.unlock()
 	var rest []line.Entry

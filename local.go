@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/ticket"
 	"github.com/etcdlock/etcdlock/internal/turn"
 )
 
@@ -14,10 +15,9 @@ type localLine struct {
 	name  string
 	queue turn.Queue[*claim, *place]
 	ahead []line.Entry // before the last place, if it was given up without a hold
-	lease *lease       // that slots are used with
-	slots [2]*keySlot
-	view  *view       // nil while nobody needs one
-	due   *time.Timer // calls lingered; nil before a key lingers
+	slots ticket.Slots // names of keys
+	view  *view        // nil while nobody needs one
+	due   *time.Timer  // calls lingered; nil before a key lingers
 }
 
 // A claim is one call of Lock or TryLock.
@@ -65,31 +65,16 @@ func (s *Session) lineLocked(name string) *localLine {
 	return l
 }
 
-// slotLocked returns a slot that is not busy, for a key on the given lease. There
-// are two, since a transaction may not delete and put the same key; beyond those a
-// slot is used once.
-func (l *localLine) slotLocked(on *lease) *keySlot {
-	if l.lease != on {
-		l.lease, l.slots = on, [2]*keySlot{{}, {}}
-	}
-	for _, slot := range l.slots {
-		if !slot.busy {
-			return slot
-		}
-	}
-	return &keySlot{}
-}
-
 // lockedLocked is the LockedError of one that waits in the queue, or of one that comes now if
 // w is nil. The queue has an owner.
 func (l *localLine) lockedLocked(w *turn.Waiter[*claim]) *LockedError {
 	e := &LockedError{Name: l.name, Ahead: l.queue.Ahead(w)}
 	owner := l.queue.Owner()
 	switch {
-	case (owner.place == nil || owner.place.rev == 0) && len(l.ahead) > 0: // on its way
+	case (owner.place == nil || owner.place.ticket.Rev() == 0) && len(l.ahead) > 0: // on its way
 		e.Holder = contenderOf(l.name, l.ahead[0])
 		e.Ahead += len(l.ahead)
-	case owner.place == nil || owner.place.rev == 0: // the first to go
+	case owner.place == nil || owner.place.ticket.Rev() == 0: // the first to go
 		e.Holder = owner.m.contender()
 	case owner.hold == nil && len(owner.place.ahead) > 0:
 		e.Holder = contenderOf(l.name, owner.place.ahead[0])
@@ -279,7 +264,7 @@ func (p *place) lastsLocked() bool {
 	l := p.lease
 	now := time.Now()
 	l.checkLocked(now)
-	return l.retired == nil && !p.gone && !p.staleLocked() && l.plan.Lasts(l.trust.Remaining(now))
+	return l.retired == nil && !p.ticket.Lost() && !p.staleLocked() && l.plan.Lasts(l.trust.Remaining(now))
 }
 
 // cancelLocked ends the waits of m's claims, of all if m is nil.

@@ -211,10 +211,8 @@ func (c *claim) acquire(ctx context.Context, put *place, try bool) (*hold, error
 		s.setPlace(c, p)
 		switch {
 		case err != nil || queued:
-		case try:
-			taken, err = p.tryQueue(ctx, c)
 		default:
-			err = p.queue(ctx, c)
+			taken, err = p.queue(ctx, c, try)
 		}
 		if ahead, _ := p.rivals(); err == nil && len(ahead) > 0 && c.ahead == 0 {
 			c.ahead = len(ahead)
@@ -272,7 +270,7 @@ func (s *Session) awaitRemoval(ctx context.Context, e line.Entry) bool {
 	var removed <-chan struct{}
 	s.mu.Lock()
 	for l := range s.leases {
-		if p := l.places[e.Key]; p != nil && p.rev == e.Rev && !p.stuck {
+		if p := l.places[e.Key]; p != nil && p.ticket.Rev() == e.Rev && !p.stuck {
 			removed = p.removed // nil while it is in use
 		}
 	}
@@ -294,7 +292,7 @@ func (c *claim) giveUp(p *place) *LockedError {
 	s, l := c.m.s, c.local
 	s.mu.Lock()
 	defer s.unlock()
-	if p != nil && p.rev != 0 {
+	if p != nil && p.ticket.Rev() != 0 {
 		l.ahead = p.ahead
 	}
 	c.place = nil
@@ -457,7 +455,7 @@ func (m *Mutex) do(ctx context.Context, fn func(ctx context.Context) error, try 
 // after a loss.
 func (m *Mutex) Token() int64 {
 	var token int64
-	m.whole(func(h *hold) { token = h.place.rev })
+	m.whole(func(h *hold) { token = h.place.ticket.Rev() })
 	return token
 }
 
@@ -471,7 +469,7 @@ func (m *Mutex) Held() bool { return m.Token() != 0 }
 // Key returns the etcd key of the current hold, "" when the lock is not held.
 func (m *Mutex) Key() string {
 	var key string
-	m.whole(func(h *hold) { key = h.place.key })
+	m.whole(func(h *hold) { key = h.place.ticket.Key })
 	return key
 }
 
@@ -494,7 +492,7 @@ func (m *Mutex) IsOwner() clientv3.Cmp {
 		return clientv3.Compare(clientv3.CreateRevision("/"), "=", -1)
 	}
 	cmp := clientv3.Compare(clientv3.CreateRevision(line.Prefix(m.name)), "=", -1)
-	m.whole(func(h *hold) { cmp = h.place.exists() })
+	m.whole(func(h *hold) { cmp = h.place.ticket.Exists() })
 	return cmp
 }
 

@@ -5,152 +5,112 @@ import (
 	"log/slog"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/attempt"
-	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
-// release deletes p's key, and in the same transaction puts that of next, if that
-// is not nil. It returns nil when etcd confirmed that the key was there until now;
-// a *LostError if it was not; and an error that is ErrUnconfirmed if etcd did not
-// tell in time, after which the key is being removed in the background. next is
-// queued after it if nextQueued.
+// release does what r says, which deletes p's key, and in the same transaction puts that of
+// next, if that is not nil. It returns nil when etcd confirmed that the key was there until
+// now; a *LostError if it was not; and an error that is ErrUnconfirmed if etcd did not tell in
+// time, after which the key is being removed in the background. next is queued after it if
+// nextQueued.
 //
-// The answer to a copy says nothing of what the first request did: when the key is
-// gone and a copy may have been sent, the release itself is taken to have removed
-// it, as long as the hold was certain: its lease is renewed meanwhile, and most, the end
-// of the longest hold, may be zero for none.
-func (p *place) release(ctx context.Context, most time.Time, next *place) (nextQueued bool, err error) {
+// The hold is certain while its lease is renewed, and until most, the end of the longest hold,
+// which may be zero for none.
+func (p *place) release(ctx context.Context, most time.Time, r *ticket.Release, next *place) (nextQueued bool, err error) {
 	s := p.s
-	del := clientv3.OpDelete(p.key)
-	// A key that was put over, without the lease, stands in line no more.
-	bound := clientv3.Compare(clientv3.LeaseValue(p.key), "=", p.lease.id)
-	var otherwise []clientv3.Op // it costs time, and the key hardly ever fails to be there
-	copies, missed := false, false
 	var retry attempt.Backoff
 	for {
-		ifs, then := []clientv3.Cmp{p.exists(), bound}, []clientv3.Op{del}
-		together := next != nil
-		if together {
-			ifs = append(ifs, clientv3.Compare(clientv3.CreateRevision(next.key), "=", 0))
-			then, otherwise = append(then, next.putKey(), p.readLine()), []clientv3.Op{p.readLine()}
+		var value string
+		if r.Together() {
+			value = next.m.cfg.value()
 		}
-		done := s.commit(ctx, &retry, ifs, then, otherwise, clientv3.OpGet(p.key))
-		resp, err := done.resp, done.err
-		copies = copies || done.repeated
-		if together {
-			// Once p's key is gone no copy can put next's any more.
-			nextQueued = s.settle(next, done)
-			next = nil
-		}
+		done := s.commit(ctx, &retry, r.Txn(value))
+		final := done.err != nil && (attempt.Refused(done.err) || ctx.Err() != nil || s.clientClosed())
+		f := p.released(r, done, most, final, next)
+		nextQueued = nextQueued || f.Queued
 		switch {
-		case err == nil && resp.Succeeded:
-			p.removedAt(resp.Header.GetRevision())
+		case f.Verdict == ticket.Done:
 			return nextQueued, nil
-		case err == nil && nextQueued:
-			// Only this very transaction puts next's key: a first copy ran.
-			p.removedAt(resp.Header.GetRevision())
-			return true, nil
-		case err == nil && len(resp.Responses) == 0:
-			missed = missed || !copies // for certain, whatever the next answer says
-			otherwise = []clientv3.Op{clientv3.OpGet(p.key)}
+		case f.Verdict == ticket.Lost:
+			return nextQueued, &LostError{Name: p.m.name, Token: p.ticket.Rev(), Reason: reasonOf(f.Reason)}
+		case f.Verdict == ticket.AgainAlone:
 			continue
-		case err == nil && p.in(lastRange(resp)):
-			if together {
-				continue // next's name may have been in use: release alone
-			}
-			p.disowned()
-			p.abandon(false)
-			return false, &LostError{Name: p.m.name, Token: p.rev, Reason: ErrKeyOverwritten}
-		case err == nil && (missed || !copies):
-			p.removedAt(resp.Header.GetRevision())
-			return false, &LostError{Name: p.m.name, Token: p.rev, Reason: ErrKeyDeleted}
-		case err == nil:
-			certain := p.certain(most)
-			_, stale := p.rivals()
-			p.removedAt(resp.Header.GetRevision())
-			switch {
-			case stale: // a copy may have removed it, or etcd was restored without it
-				return false, unconfirmed(p.m.name, errSetBack)
-			case !certain:
-				return false, unconfirmed(p.m.name, ErrExpired)
-			}
-			return false, nil
+		case f.Verdict == ticket.Again && (done.err == nil || retry.Wait(ctx, s.calls) == nil):
+			continue
+		case f.Doubt == ticket.SetBack:
+			return nextQueued, unconfirmed(p.m.name, errSetBack)
+		case f.Doubt == ticket.Uncertain:
+			return nextQueued, unconfirmed(p.m.name, ErrExpired)
 		}
-		if missed { // it is lost, whatever became of it
-			p.disowned()
-			p.abandon(false)
-			return false, &LostError{Name: p.m.name, Token: p.rev, Reason: errKeyTaken}
-		}
-		copies = copies || !attempt.NotApplied(err)
-		if !attempt.Refused(err) && ctx.Err() == nil && !s.clientClosed() && p.certain(most) {
-			if together || retry.Wait(ctx, s.calls) == nil {
-				continue
-			}
-		}
-		reasons := []error{err}
+		reasons := []error{done.err}
 		if ctx.Err() != nil {
 			reasons = append(reasons, context.Cause(ctx))
 		}
 		p.abandon(true)
-		return false, unconfirmed(p.m.name, reasons...)
+		return nextQueued, unconfirmed(p.m.name, reasons...)
 	}
 }
 
-// certain reports whether a hold at p would be: its lease is trusted, and most, if there
-// is one, has not passed.
-func (p *place) certain(most time.Time) bool {
+// released has the ticket judge the answer to a release, and notes what became of p and of
+// next.
+func (p *place) released(r *ticket.Release, done commit, most time.Time, final bool, next *place) ticket.Finding {
 	p.s.mu.Lock()
 	defer p.s.unlock()
+	a := done.answer()
+	now := ticket.Now{Stale: p.staleLocked(), Final: final}
+	if !a.Succeeded {
+		now.Certain = p.certainLocked(most)
+	}
+	together := r.Together()
+	f := r.Judge(a, now)
+	if f.Queued {
+		next.queuedLocked(f.Ahead, done.era)
+	}
+	if together && done.err != nil && attempt.Is(done.err, rpctypes.ErrLeaseNotFound) {
+		next.lease.endLocked(because(ErrLeaseRevoked, done.err))
+	}
+	switch {
+	case p.ticket.State() == ticket.Removed:
+		p.removedLocked()
+	case f.Verdict == ticket.Lost:
+		p.abandonLocked(false)
+	}
+	return f
+}
+
+// reasonOf is a Reason as a LostError has it. What is not told was a deletion.
+func reasonOf(r ticket.Reason) error {
+	switch r {
+	case ticket.Overwritten:
+		return ErrKeyOverwritten
+	case ticket.Either:
+		return errKeyTaken
+	case ticket.LeaseRevoked:
+		return ErrLeaseRevoked
+	default:
+		return ErrKeyDeleted
+	}
+}
+
+// certainLocked reports whether a hold at p would be: its lease is trusted, and most, if there
+// is one, has not passed.
+func (p *place) certainLocked(most time.Time) bool {
 	now := time.Now()
 	p.lease.checkLocked(now)
 	return p.lease.ended == nil && (most.IsZero() || before(now, most))
 }
 
-// settle finds next in the answer to the transaction that was to put it, and
-// reports whether it stands in line.
-func (s *Session) settle(next *place, done commit) bool {
-	if done.err != nil {
-		s.mu.Lock()
-		defer s.unlock()
-		next.sent = next.sent || done.repeated || !attempt.NotApplied(done.err)
-		if attempt.Is(done.err, rpctypes.ErrLeaseNotFound) {
-			next.lease.endLocked(because(ErrLeaseRevoked, done.err))
-		}
-		return false
-	}
-	_, queued, err := next.adopt(done)
-	return queued && err == nil
-}
-
-// in reports whether p's very key is among those that were read.
-func (p *place) in(read []*mvccpb.KeyValue) bool {
-	own, there := line.Find(read, p.key)
-	return there && own.Rev == p.rev
-}
-
-// removedAt notes that etcd confirmed p's key to be gone at a revision.
-func (p *place) removedAt(revision int64) {
-	p.s.mu.Lock()
-	defer p.s.unlock()
-	p.removedLocked(revision)
-}
-
-func (p *place) removedLocked(revision int64) {
+// removedLocked notes that p's key is gone, as its ticket says.
+func (p *place) removedLocked() {
 	p.stopUsingLocked()
-	if p.lease.places[p.key] == p {
-		delete(p.lease.places, p.key)
+	if p.lease.places[p.ticket.Key] == p {
+		delete(p.lease.places, p.ticket.Key)
 	}
 	if p.staleLocked() && p.era != nil { // an earlier key of that name may be back
 		p.lease.suspectLocked()
-	}
-	if p.doubt {
-		*p.slot = keySlot{} // a copy may put the key again: never use its name
-	} else {
-		p.slot.floor, p.slot.busy = max(p.slot.floor, revision), false
 	}
 }
 
@@ -185,10 +145,12 @@ func (p *place) abandonLocked(unsure bool) <-chan struct{} {
 	}
 	p.removed = make(chan struct{})
 	p.stopUsingLocked()
-	if !p.sent {
-		p.removedLocked(0)
+	p.ticket.Leave()
+	unsent := p.ticket.State() == ticket.Removed
+	if unsent {
+		p.removedLocked()
 	}
-	if !p.sent || p.s.closed { // Close revokes the lease, and removes what is left then
+	if unsent || p.s.closed { // Close revokes the lease, and removes what is left then
 		close(p.removed)
 		return p.removed
 	}
@@ -196,7 +158,7 @@ func (p *place) abandonLocked(unsure bool) <-chan struct{} {
 		p.lease.retireLocked(errLeaseDoubtful)
 	}
 	if t := p.m.cfg.trace; t != nil && t.CleanupPending != nil && !p.spare {
-		p.s.hooks.Run(func() { t.CleanupPending(p.key) })
+		p.s.hooks.Run(func() { t.CleanupPending(p.ticket.Key) })
 	}
 	p.s.goLocked(p.remove)
 	return p.removed
@@ -212,13 +174,11 @@ func (p *place) endContexts() {
 	}
 }
 
-// remove removes p's key for certain. Without a known revision it removes whatever
-// is there under p's name, which is nobody else's and will not be used again.
+// remove removes p's key for certain.
 func (p *place) remove() {
 	s := p.s
 	defer close(p.removed)
 	p.endContexts()
-	read, del := p.readLine(), clientv3.OpDelete(p.key)
 	ctx := p.lease.live // when it ends, so does the key, unless somebody has put it over
 	if p.after != nil {
 		select {
@@ -229,21 +189,12 @@ func (p *place) remove() {
 	warned := false
 	var retry attempt.Backoff
 	for {
-		ifs, then, otherwise := []clientv3.Cmp{p.exists()}, []clientv3.Op{del, read}, []clientv3.Op{read}
-		if p.rev == 0 {
-			then, otherwise = otherwise, then // exists compares with 0
-		}
-		done := s.commit(ctx, &retry, ifs, then, otherwise, read)
+		done := s.commit(ctx, &retry, p.ticket.Removal())
 		err := done.err
 		if err == nil {
 			s.mu.Lock()
-			p.ahead = nil
-			if p.rev != 0 {
-				p.ahead = line.Of(p.m.name, lastRange(done.resp)).Blocking(p.entry())
-			} else {
-				p.doubt = true
-			}
-			p.removedLocked(done.resp.Header.GetRevision())
+			p.ahead = p.ticket.RemovedBy(done.answer())
+			p.removedLocked()
 			s.unlock()
 			break
 		}
@@ -252,7 +203,7 @@ func (p *place) remove() {
 			s.mu.Lock()
 			p.lease.retireLocked(errLeaseDoubtful)
 			s.unlock()
-			p.m.log(slog.LevelWarn, "key not removed yet", "key", p.key, "error", err)
+			p.m.log(slog.LevelWarn, "key not removed yet", "key", p.ticket.Key, "error", err)
 		}
 		if !attempt.Refused(err) && !s.clientClosed() {
 			if retry.Wait(ctx, s.calls) == nil {
@@ -269,7 +220,7 @@ func (p *place) remove() {
 		break
 	}
 	if t := p.m.cfg.trace; t != nil && t.CleanupDone != nil && !p.spare {
-		s.hooks.Run(func() { t.CleanupDone(p.key) })
+		s.hooks.Run(func() { t.CleanupDone(p.ticket.Key) })
 	}
 }
 
@@ -277,7 +228,7 @@ func (p *place) remove() {
 func (p *place) outlivesLease() bool {
 	p.s.mu.Lock()
 	defer p.s.unlock()
-	return p.gone && !p.lease.revoked && p.s.ctx.Err() == nil
+	return p.ticket.Lost() && !p.lease.revoked && p.s.ctx.Err() == nil
 }
 
 // giveUpRemoval notes that the attempts to remove p's key are over, of which the last one
@@ -287,16 +238,18 @@ func (p *place) giveUpRemoval(err error) (certain bool) {
 	s.mu.Lock()
 	defer s.unlock()
 	if l.revoked {
-		p.removedLocked(0)
+		p.ticket.Remove(0)
+		p.removedLocked()
 		return true
 	}
 	p.stuck, l.left = true, err
-	if _, kept := s.leases[l]; p.gone && kept {
+	if _, kept := s.leases[l]; p.ticket.Lost() && kept {
 		return false // the keeper tries again when the lease has ended
 	}
-	if p.gone {
+	if p.ticket.Lost() {
 		s.left = err
 	}
-	p.removedLocked(0) // the lease is renewed for it no more, or has ended
+	p.ticket.Remove(0) // the lease is renewed for it no more, or has ended
+	p.removedLocked()
 	return false
 }

@@ -316,15 +316,15 @@ func (s *Session) watchAnewLocked() {
 // keys than its KV, as with a namespace of only one of them, the reads tell.
 func (v *view) judgeLocked(afterRead bool) {
 	p := v.ownLocked()
-	if p == nil || p.rev == 0 || v.revision < p.rev {
+	if p == nil || p.ticket.Rev() == 0 || v.revision < p.ticket.Rev() {
 		return
 	}
-	there := v.keys[p.key] == p.rev
+	there := v.keys[p.ticket.Key] == p.ticket.Rev()
 	if !there && p.seen != v && !afterRead {
 		return
 	}
 	p.seen = v
-	shown := v.read[p.key] == p.rev
+	shown := v.read[p.ticket.Key] == p.ticket.Rev()
 	gone := func(e line.Entry) bool { return v.deleted[e.Key] > e.Rev || shown && v.read[e.Key] != e.Rev }
 	switch {
 	case !there:
@@ -357,8 +357,8 @@ func (v *view) ownLocked() *place {
 // strayLocked notes what became of the own key, if it is e, which stands in line no more: it
 // is still there, and was put over without its lease.
 func (v *view) strayLocked(e line.Entry) {
-	if p := v.ownLocked(); p != nil && p.rev != 0 && p.rev == e.Rev && p.key == e.Key {
-		p.taken = ErrKeyOverwritten
+	if p := v.ownLocked(); p != nil && p.ticket.Rev() != 0 && p.ticket.Rev() == e.Rev && p.ticket.Key == e.Key {
+		p.ticket.PutOver()
 	}
 }
 
@@ -388,7 +388,7 @@ func (p *place) waitInView(ctx context.Context, c *claim) error {
 		}
 		v.waiting, v.needed = true, time.Now()
 		v.judgeLocked(false)
-		first, gone := len(p.ahead) == 0, p.gone
+		first, gone := len(p.ahead) == 0, p.ticket.Lost()
 		s.unlock()
 
 		var err error
@@ -403,7 +403,7 @@ func (p *place) waitInView(ctx context.Context, c *claim) error {
 		}
 		s.mu.Lock()
 		v.waiting = false
-		if gone || p.gone {
+		if gone || p.ticket.Lost() {
 			err = errQueueAnew
 		}
 		if c.lastErr = v.err; v.over != nil {

@@ -136,7 +136,7 @@ func (p *place) waitBehind(ctx context.Context, c *claim, before line.Entry, bro
 // key name. (TestADeletionOlderThanThePlaceLetsNobodyIn.)
 func (p *place) deletion(before string, events []*clientv3.Event) (at int64) {
 	for _, event := range events {
-		newer := event.Kv.GetModRevision() > p.rev
+		newer := event.Kv.GetModRevision() > p.ticket.Rev()
 		if event.Type == clientv3.EventTypeDelete && newer && string(event.Kv.GetKey()) == before {
 			at = event.Kv.GetModRevision()
 		}
@@ -169,12 +169,12 @@ func (p *place) setLine(ahead []line.Entry, at *era) {
 func (p *place) stands(ctx context.Context, c *claim, before line.Entry) (bool, error) {
 	resp, err := readFor(ctx, p, c, func(ctx context.Context) (*clientv3.TxnResponse, error) {
 		// The range is what makes a transaction without writes linearizable.
-		count := []clientv3.Op{clientv3.OpGet(p.key, clientv3.WithCountOnly())}
+		count := []clientv3.Op{clientv3.OpGet(p.ticket.Key, clientv3.WithCountOnly())}
 		return p.s.txn(ctx, []clientv3.Cmp{
 			clientv3.Compare(clientv3.CreateRevision(before.Key), "=", before.Rev),
 			clientv3.Compare(clientv3.LeaseValue(before.Key), "=", before.Lease),
-			p.exists(),
-			clientv3.Compare(clientv3.LeaseValue(p.key), "=", p.lease.id),
+			p.ticket.Exists(),
+			p.ticket.OnLease(),
 		}, count, count)
 	})
 	if err != nil {
@@ -187,7 +187,7 @@ func (p *place) stands(ctx context.Context, c *claim, before line.Entry) (bool, 
 // that answers knows it, otherwise as of now. It returns errQueueAnew if p's own
 // key is not there, or not with its lease.
 func (p *place) look(ctx context.Context, c *claim, at int64) error {
-	upToOwn := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithMaxCreateRev(p.rev)}
+	upToOwn := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithMaxCreateRev(p.ticket.Rev())}
 	sent := p.s.era.Load()
 	var resp *clientv3.GetResponse
 	err := errors.New("no revision")
@@ -195,7 +195,7 @@ func (p *place) look(ctx context.Context, c *claim, at int64) error {
 		// What was at a revision does not change, so no quorum is needed. The
 		// member may not be there yet, or have compacted it away.
 		resp, _, err = attempt.Do(ctx, p.s.calls, &attempt.Backoff{}, attempt.ReadTimeout, func(ctx context.Context) (*clientv3.GetResponse, error) {
-			return p.s.client.Get(ctx, p.prefix(), append(upToOwn, clientv3.WithRev(at), clientv3.WithSerializable())...)
+			return p.s.client.Get(ctx, p.ticket.Prefix(), append(upToOwn, clientv3.WithRev(at), clientv3.WithSerializable())...)
 		})
 		if err == nil {
 			p.s.heard(resp.Header, sent, 0) // of the past, by a member that may be behind
@@ -203,14 +203,14 @@ func (p *place) look(ctx context.Context, c *claim, at int64) error {
 	}
 	if err != nil {
 		resp, err = readFor(ctx, p, c, func(ctx context.Context) (*clientv3.GetResponse, error) {
-			return p.s.get(ctx, p.prefix(), upToOwn...)
+			return p.s.get(ctx, p.ticket.Prefix(), upToOwn...)
 		})
 		if err != nil {
 			return err
 		}
 	}
-	own, there := line.Find(resp.Kvs, p.key)
-	if !there || own.Rev != p.rev || own.Lease != int64(p.lease.id) {
+	own, there := line.Find(resp.Kvs, p.ticket.Key)
+	if !there || !p.ticket.Is(own) {
 		p.disowned()
 		return errQueueAnew
 	}
@@ -263,28 +263,24 @@ func readFor[R any](ctx context.Context, p *place, c *claim, get func(context.Co
 func (p *place) isGone() bool {
 	p.s.mu.Lock()
 	defer p.s.unlock()
-	return p.gone
+	return p.ticket.Lost()
 }
 
 // disowned notes that p's key is not what p had put.
 func (p *place) disowned() {
 	p.s.mu.Lock()
 	defer p.s.unlock()
-	p.gone = true
+	p.ticket.Lose()
 }
 
 // lostLocked notes that somebody else deleted p's key, or put it over.
 func (p *place) lostLocked() {
-	if p.gone {
+	if !p.ticket.Lose() {
 		return
 	}
-	p.gone = true
 	p.tellLocked()
-	if p.taken == nil {
-		p.taken = ErrKeyDeleted
-	}
 	if p.hold != nil {
-		p.hold.endLocked(p.hold.lost(p.taken))
+		p.hold.endLocked(p.hold.lost(reasonOf(p.ticket.Taken())))
 	}
 	if p.lingersLocked() {
 		p.local.giveWayLocked()
@@ -298,7 +294,7 @@ func (p *place) listen() {
 	if p.news == nil && len(p.ahead) > 0 {
 		p.news = make(chan struct{}, 1)
 	}
-	if p.gone {
+	if p.ticket.Lost() {
 		p.tellLocked() // it went before anybody listened
 	}
 }

@@ -71,18 +71,20 @@ var mutants = []mutant{
 		name: "a hold begins without a look at the clock",
 		why:  "The place is first in line and the key is there: what else could be asked for? That the trust is not over (rule 1).",
 		edits: []edit{{"hold.go", `	p.lease.checkLocked(now)
-	if p.lease.ended != nil || p.gone {
+	if p.lease.ended != nil || p.ticket.Lost() {
 		return nil, errQueueAnew
 	}
+`, ``}, {"internal/ticket/ticket.go", `	t.must("Hold", InLine, Held)
 `, ``}},
 		killers: []killer{named("TestNoHoldBeginsWhenTheTrustIsOver")},
 	},
 	{
 		name: "a hold begins at a key that is gone",
 		why:  "The line has just been read, and nobody is before the place. A look has told meanwhile that its own key is gone, and tells it once: the hold is never told of its loss (rules 5 and 12).",
-		edits: []edit{{"hold.go", `	if p.lease.ended != nil || p.gone {
+		edits: []edit{{"hold.go", `	if p.lease.ended != nil || p.ticket.Lost() {
 `, `	if p.lease.ended != nil {
-`}},
+`}, {"internal/ticket/ticket.go", `	t.must("Hold", InLine, Held)
+`, ``}},
 		killers: []killer{named("TestNoHoldBeginsAtAKeyThatIsGone")},
 	},
 	{
@@ -172,7 +174,7 @@ var mutants = []mutant{
 	{
 		name: "nobody looks at the keys of the lease",
 		why:  "Renewals tell when the lease is gone. That the key is gone they do not (rule 5).",
-		edits: []edit{{"audit.go", `		if p.rev != 0 && now.Sub(p.since) >= lookEvery {
+		edits: []edit{{"audit.go", `		if p.ticket.Rev() != 0 && now.Sub(p.since) >= lookEvery {
 			return true
 		}
 `, `		_ = p
@@ -182,8 +184,8 @@ var mutants = []mutant{
 	{
 		name: "a look at the keys is believed",
 		why:  "etcd lists the keys of the lease, and the key is not among them. An old leader's list is an old one (rule 5).",
-		edits: []edit{{"audit.go", `		gone := e.Rev != p.rev
-`, `		gone := e.Key == p.key
+		edits: []edit{{"audit.go", `		gone := e.Rev != p.ticket.Rev()
+`, `		gone := e.Key == p.ticket.Key
 `}},
 		killers: []killer{named("TestALookThatOmitsALiveKeyEndsNothing")},
 	},
@@ -193,21 +195,21 @@ var mutants = []mutant{
 	{
 		name:    "a release does not compare the create revision",
 		why:     "The key has a UUID and the lease is compared. Names are used again, so a late copy of a release deletes the next hold's key (rule 6).",
-		edits:   []edit{{"release.go", `[]clientv3.Cmp{p.exists(), bound}, []clientv3.Op{del}`, `[]clientv3.Cmp{bound}, []clientv3.Op{del}`}},
+		edits:   []edit{{"internal/ticket/release.go", `[]clientv3.Cmp{t.Exists(), t.OnLease()}`, `[]clientv3.Cmp{t.OnLease()}`}},
 		killers: []killer{onCluster("TestALateReleaseTouchesNoLaterHold")},
 	},
 	{
 		name: "Unlock of a key that is gone is nil",
 		why:  "The lock is free, as was asked; the request may have been sent twice. But it may have been lost long ago (rule 6).",
-		edits: []edit{{"release.go", `	copies, missed := false, false
-`, `	copies, missed := true, false
+		edits: []edit{{"internal/ticket/release.go", `	r.copies = r.copies || a.Copies
+`, `	r.copies = true
 `}},
 		killers: []killer{simulation(250), named("TestUnlockTellsOfALossThatNobodyHasNoticed")},
 	},
 	{
 		name: "a lost answer unsays that the key was gone",
 		why:  "What a copy finds says nothing, and there may have been copies. But the answer before them did tell (rule 6).",
-		edits: []edit{{"release.go", `			missed = missed || !copies // for certain, whatever the next answer says
+		edits: []edit{{"internal/ticket/release.go", `		r.missed = r.missed || !r.copies // for certain, whatever the next answer says
 `, ``}},
 		killers: []killer{named("TestAReleaseThatFoundNoKeyStaysALossWhateverGetsLost")},
 	},
@@ -215,9 +217,9 @@ var mutants = []mutant{
 		name: "a release whose answer was lost is called a loss",
 		why:  "The key is gone, and it was not this request that deleted it. It was the one before (rule 6).",
 		edits: []edit{
-			{"release.go", `		copies = copies || done.repeated
+			{"internal/ticket/release.go", `	r.copies = r.copies || a.Copies
 `, ``},
-			{"release.go", `		copies = copies || !attempt.NotApplied(err)
+			{"internal/ticket/release.go", `	r.copies = r.copies || o == Unknown
 `, ``},
 		},
 		killers: []killer{simulation(250), named("TestRandomSchedules")},
@@ -274,10 +276,8 @@ var mutants = []mutant{
 	{
 		name: "a release that a set-back overtakes is confirmed",
 		why:  "The key is gone, and a copy of the release may have removed it. The restore may have, too (rules 6 and 26).",
-		edits: []edit{{"release.go", `			case stale: // a copy may have removed it, or etcd was restored without it
-				return false, unconfirmed(p.m.name, errSetBack)
-`, `			case stale && !certain:
-				return false, unconfirmed(p.m.name, errSetBack)
+		edits: []edit{{"internal/ticket/release.go", `	case now.Stale: // a copy may have removed it, or etcd was restored without it
+`, `	case now.Stale && !now.Certain:
 `}},
 		killers: []killer{named("TestAReleaseThatASetBackOvertakesIsNotConfirmed")},
 	},
@@ -365,7 +365,7 @@ var mutants = []mutant{
 `, `				v.s.mu.Lock()
 				v.keys, v.revision = map[string]int64{}, resp.Header.GetRevision()
 				if p := v.local.queue.Owner(); p != nil && p.place != nil {
-					v.keys[p.place.key] = p.place.rev
+					v.keys[p.place.ticket.Key] = p.place.ticket.Rev()
 					for _, e := range p.place.ahead {
 						v.keys[e.Key] = e.Rev
 					}
@@ -425,9 +425,11 @@ var mutants = []mutant{
 		name: "a waiter's own key is told by its create revision alone",
 		why:  "It is the key that the waiter put. Somebody has put it over: it goes with another lease, or with none (rule 12).",
 		edits: []edit{
-			{"watch.go", `			clientv3.Compare(clientv3.LeaseValue(p.key), "=", p.lease.id),
+			{"watch.go", `			p.ticket.OnLease(),
 `, ``},
-			{"watch.go", ` || own.Lease != int64(p.lease.id) {`, ` {`},
+			{"internal/ticket/ticket.go", ` && e.Rev == t.rev && e.Lease == t.Lease
+`, ` && e.Rev == t.rev
+`},
 		},
 		killers: []killer{named("TestAWaiterWhoseOwnKeyIsPutOverQueuesAnew")},
 	},
@@ -558,7 +560,7 @@ var mutants = []mutant{
 		name: "what lingers is held without a look at the clock",
 		why:  "The key was there a moment ago. The process may have been paused since (rule 2, WithLinger).",
 		edits: []edit{{"local.go", `	if p == nil || !p.lastsLocked() {`, `	if p == nil {`}, {"hold.go", `	p.lease.checkLocked(now)
-	if p.lease.ended != nil || p.gone {
+	if p.lease.ended != nil || p.ticket.Lost() {
 		return nil, errQueueAnew
 	}
 `, ``}},
@@ -579,8 +581,8 @@ var mutants = []mutant{
 	{
 		name: "TryLock puts its key and removes it",
 		why:  "It is what concurrency.Mutex does, and Lock's own code. The others see a contender that does not contend (rule 19).",
-		edits: []edit{{"place.go", `	alone := clientv3.Compare(clientv3.CreateRevision(p.prefix()), "=", 0).WithPrefix()
-`, `	alone := absent
+		edits: []edit{{"internal/ticket/enter.go", `		alone := clientv3.Compare(clientv3.CreateRevision(t.Prefix()), "=", 0).WithPrefix()
+`, `		alone := t.absent()
 `}},
 		killers: []killer{inContract("TestTryLockOfATakenNameWritesNothing")},
 	},
@@ -633,7 +635,7 @@ var mutants = []mutant{
 			{"lease.go", `		err = l.removeRest(time.Now().Add(l.ttl))
 `, `		err = nil
 `},
-			{"release.go", `	return p.gone && !p.lease.revoked && p.s.ctx.Err() == nil
+			{"release.go", `	return p.ticket.Lost() && !p.lease.revoked && p.s.ctx.Err() == nil
 `, `	return false
 `},
 		},
@@ -645,20 +647,23 @@ var mutants = []mutant{
 	{
 		name:    "only a key that was seen is removed",
 		why:     "The put failed, so there is nothing to remove. It was the answer that failed (rule 9).",
-		edits:   []edit{{"release.go", `	if !p.sent || p.s.closed {`, `	if p.rev == 0 || p.s.closed {`}},
+		edits:   []edit{{"release.go", `	if unsent || p.s.closed {`, `	if p.ticket.Rev() == 0 || p.s.closed {`}},
 		killers: []killer{named("TestAKeyWhosePutWasNotAnsweredIsRemovedAtOnce")},
 	},
 	{
 		name: "a retry puts another key",
 		why:  "A fresh name is safe to put. The first one may have been put, too (rules 4 and 9).",
-		edits: []edit{{"place.go", `		otherwise = []clientv3.Op{p.readLine()} // tells whose it is
-`, `		otherwise = []clientv3.Op{p.readLine()} // tells whose it is
-		p.s.mu.Lock()
-		delete(p.lease.places, p.key)
-		p.key = p.lease.draw(p.m.name)
-		p.lease.places[p.key] = p
-		p.s.unlock()
-		absent = clientv3.Compare(clientv3.CreateRevision(p.key), "=", 0)
+		edits: []edit{{"place.go", `			if err := p.again(ctx, c, done.err, &retry); err != nil {
+				return nil, err
+			}
+`, `			if err := p.again(ctx, c, done.err, &retry); err != nil {
+				return nil, err
+			}
+			p.s.mu.Lock()
+			delete(p.lease.places, p.ticket.Key)
+			p.ticket.Key = p.lease.draw(p.m.name)
+			p.lease.places[p.ticket.Key] = p
+			p.s.unlock()
 `}},
 		killers: []killer{named("TestALockWhoseAnswerWasLostStandsInLineOnce")},
 	},
@@ -666,10 +671,10 @@ var mutants = []mutant{
 		name: "a lease in doubt is used for more",
 		why:  "The lease is fine, only one request was not. That one may come later, and then nobody knows its key: the look does not remove it here (rule 9).",
 		edits: []edit{
-			{"place.go", `		p.sent, p.doubt = true, true
+			{"place.go", `	if a.Doubtful() {
 		p.lease.retireLocked(errLeaseDoubtful)
-`, `		p.sent, p.doubt = true, true
-`},
+	}
+`, ``},
 			{"audit.go", `			strays = append(strays, string(key))
 `, `			continue
 `},
@@ -695,11 +700,8 @@ var mutants = []mutant{
 	{
 		name: "a key name is used again before etcd has deleted the key",
 		why:  "The delete is on its way. If it gets lost, the next hold takes the old key for its own (rule 18).",
-		edits: []edit{{"release.go", `	p.using = false
-	p.lease.users--
-`, `	p.using = false
-	p.slot.busy = false
-	p.lease.users--
+		edits: []edit{{"internal/ticket/ticket.go", `	t.state = Leaving
+`, `	t.state, t.slot.busy = Leaving, false
 `}},
 		killers: []killer{named("TestRandomSchedules")},
 	},

@@ -1,0 +1,194 @@
+package ticket
+
+import (
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/line"
+)
+
+// A Release deletes the key of a hold that has ended whole, and in the same transaction puts
+// that of the next ticket of the Session, if there is one.
+//
+// The answer to a copy says nothing of what the first request did: when the key is gone and a
+// copy may have been sent, the release itself is taken to have removed it, as long as the hold
+// was certain.
+type Release struct {
+	t      *Ticket
+	next   *Ticket // nil if there is none, or no more
+	reads  reads
+	copies bool // an earlier request may have been carried out
+	missed bool // the key was not there as t had put it, for certain
+}
+
+// reads is what a release reads if the key is not there as it should be.
+type reads uint8
+
+const (
+	nothing reads = iota // it costs time, and the key hardly ever fails to be there
+	ownKey
+	wholeLine
+)
+
+// Release begins to release t's key, and to put that of next, which may be nil.
+func (t *Ticket) Release(next *Ticket) Release {
+	t.must("Release", Held, Gone)
+	t.state = Leaving
+	return Release{t: t, next: next}
+}
+
+// Together reports whether the next transaction puts the key of the next ticket.
+func (r *Release) Together() bool { return r.next != nil }
+
+// Txn is what to send next, with the value of the next ticket's key.
+func (r *Release) Txn(value string) Txn {
+	t := r.t
+	// A key that was put over, without the lease, stands in line no more.
+	txn := Txn{
+		If:    []clientv3.Cmp{t.Exists(), t.OnLease()},
+		Then:  []clientv3.Op{clientv3.OpDelete(t.Key)},
+		Again: clientv3.OpGet(t.Key),
+	}
+	if r.Together() {
+		txn.If = append(txn.If, r.next.absent())
+		txn.Then = append(txn.Then, r.next.put(value), t.readLine())
+		r.reads = wholeLine
+	}
+	switch r.reads {
+	case ownKey:
+		txn.Else = []clientv3.Op{clientv3.OpGet(t.Key)}
+	case wholeLine:
+		txn.Else = []clientv3.Op{t.readLine()}
+	}
+	return txn
+}
+
+// A Verdict is what follows from an answer to a release.
+type Verdict uint8
+
+// The verdicts.
+const (
+	Again       Verdict = iota // send the next transaction, after a pause if there was no answer
+	AgainAlone                 // send it at once, without the next ticket, which is not queued
+	Done                       // the key was there until this release
+	Lost                       // it was not; see Finding.Reason
+	Unconfirmed                // etcd has not confirmed it; see Finding.Doubt
+)
+
+// String is for messages.
+func (v Verdict) String() string {
+	return [...]string{"again", "again alone", "done", "lost", "unconfirmed"}[v]
+}
+
+// A Doubt is why a release is not confirmed.
+type Doubt uint8
+
+// The doubts.
+const (
+	Silence   Doubt = iota // there was no answer that tells
+	SetBack                // the key is gone, and etcd may have been restored without it
+	Uncertain              // the key is gone, and so is the hold's certainty
+)
+
+// String is for messages.
+func (d Doubt) String() string { return [...]string{"silence", "set back", "uncertain"}[d] }
+
+// A Finding is a verdict, and what else an answer tells.
+type Finding struct {
+	Verdict
+	Reason Reason    // of Lost
+	Doubt  Doubt     // of Unconfirmed
+	Queued bool      // the next ticket stands in line
+	Ahead  line.Line // of the next ticket
+}
+
+// A Now is what is known apart from etcd's answer, when that has come.
+type Now struct {
+	Certain bool // nobody else can have got in before this moment
+	Stale   bool // etcd was set back since it last told of the key
+	Final   bool // no other attempt is possible
+}
+
+// Judge says what follows from an answer. After all verdicts but the first two t is Removed, or
+// Leaving if its key is yet to be removed.
+func (r *Release) Judge(a Answer, now Now) (f Finding) {
+	t, next := r.t, r.next
+	r.next = nil
+	r.copies = r.copies || a.Copies
+	if next != nil {
+		// Once t's key is gone no copy can put next's any more.
+		f.Queued, f.Ahead = next.settle(a)
+	}
+	if a.Outcome != Answered {
+		f.Verdict = r.unanswered(a.Outcome, next != nil, now)
+		if f.Verdict == Lost {
+			f.Reason = Either
+		}
+		return f
+	}
+	switch {
+	case a.Succeeded, f.Queued: // only this very transaction puts next's key: a first copy ran
+		t.Remove(a.Revision)
+		f.Verdict = Done
+	case a.Empty:
+		r.missed = r.missed || !r.copies // for certain, whatever the next answer says
+		r.reads = ownKey
+	case t.in(a.Read) && next != nil:
+		f.Verdict = AgainAlone // next's name may have been in use
+	case t.in(a.Read):
+		t.Lose()
+		f.Verdict, f.Reason = Lost, Overwritten
+	case r.missed || !r.copies:
+		t.Remove(a.Revision)
+		f.Verdict, f.Reason = Lost, Deleted
+	case now.Stale: // a copy may have removed it, or etcd was restored without it
+		t.Remove(a.Revision)
+		f.Verdict, f.Doubt = Unconfirmed, SetBack
+	case !now.Certain:
+		t.Remove(a.Revision)
+		f.Verdict, f.Doubt = Unconfirmed, Uncertain
+	default:
+		t.Remove(a.Revision)
+		f.Verdict = Done
+	}
+	return f
+}
+
+// unanswered is Judge where there is no answer.
+func (r *Release) unanswered(o Outcome, together bool, now Now) Verdict {
+	if r.missed { // it is lost, whatever became of it
+		r.t.Lose()
+		return Lost
+	}
+	r.copies = r.copies || o == Unknown
+	switch {
+	case now.Final || !now.Certain:
+		return Unconfirmed
+	case together:
+		return AgainAlone
+	default:
+		return Again
+	}
+}
+
+// settle finds t in the answer to the release that was to put its key, and reports whether it
+// stands in line, with those before it.
+func (t *Ticket) settle(a Answer) (queued bool, ahead []line.Entry) {
+	if a.Outcome != Answered {
+		if a.Doubtful() {
+			t.sends()
+		}
+		return false, nil
+	}
+	contenders, is := t.adopt(a)
+	if is != Queued {
+		return false, nil
+	}
+	return true, contenders.Blocking(t.Entry())
+}
+
+// in reports whether t's very key is among those that were read.
+func (t *Ticket) in(read []*mvccpb.KeyValue) bool {
+	own, there := line.Find(read, t.Key)
+	return there && own.Rev == t.rev
+}

@@ -1,0 +1,281 @@
+// Package ticket is the life of one key in etcd's line: it builds each transaction that puts,
+// releases or removes the key, and says what follows from each answer. It sends nothing itself:
+// no lock, no goroutine, no clock. The Session's mutex guards it; what never changes once it is
+// known (name, key, lease, revision) may be read without.
+//
+//	transition  from                    to
+//	Enter       Unsent, Sent            Sent, InLine, or Gone: by each answer to its put
+//	Hold        InLine, Held            Held
+//	Lose        InLine, Held            Gone; one that is Leaving stays so
+//	Release     Held, Gone              Leaving: the release is sent
+//	Leave       Unsent                  Removed: nothing was sent
+//	            all but that, Removed   Leaving
+//	Remove      Leaving                 Removed
+//
+// Beside that a ticket is doubtful once a copy of its put may come late, and its key may be
+// there again whatever etcd has said: its name is never used again.
+package ticket
+
+import (
+	"fmt"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/line"
+)
+
+// A State is that of a Ticket.
+type State uint8
+
+// The states of a Ticket.
+const (
+	Unsent  State = iota // no put was sent that may be carried out
+	Sent                 // a put may have been carried out
+	InLine               // the key was seen, with its revision
+	Held                 // a hold has begun at it; it may have ended since
+	Gone                 // somebody else has deleted the key, or put it over
+	Leaving              // its release or removal is under way
+	Removed              // etcd has confirmed that the key is gone, or never had it
+)
+
+// String is for messages.
+func (s State) String() string {
+	return [...]string{"unsent", "sent", "in line", "held", "gone", "leaving", "removed"}[s]
+}
+
+// A Reason is what became of a key that was lost.
+type Reason uint8
+
+// The reasons.
+const (
+	Untold       Reason = iota
+	Deleted             // somebody else has deleted it
+	Overwritten         // somebody else has put it over, without the lease
+	Either              // one of these two: etcd did not answer which
+	LeaseRevoked        // it went with its lease
+)
+
+// String is for messages.
+func (r Reason) String() string {
+	return [...]string{"untold", "deleted", "overwritten", "deleted or overwritten", "lease revoked"}[r]
+}
+
+// A Ticket is one key in etcd's line, which may exist or not.
+//
+// Invariant: the revision, once it is known, is the create revision of the key that this very
+// ticket put. Every check and every removal compares it. The names of keys are used again,
+// create revisions never are, so that a late event, answer or request cannot mean another
+// ticket. (Do not delete a key without the revision: it may be the next owner's.
+// TestUnlockAfterLossLeavesTheNewHolderAlone.)
+type Ticket struct {
+	// Set once, then only read.
+	Name  string // of the lock
+	Key   string
+	Lease int64
+	slot  *Slot // where Key is from
+	floor int64 // create revisions up to here are of earlier uses of Key
+
+	state State
+	rev   int64  // create revision of the key, 0 until it is known
+	doubt bool   // a copy of the put may still be under way
+	lost  bool   // it is or was Gone, or was lost while it was Leaving
+	taken Reason // what is known of how it went
+}
+
+// New is the ticket for the next use of a slot, which is free. A name that the slot does not
+// have is drawn.
+func New(name string, lease int64, slot *Slot, draw func(name string) string) Ticket {
+	if slot.key == "" {
+		*slot = Slot{key: draw(name)}
+	}
+	slot.busy = true
+	return Ticket{Name: name, Key: slot.key, Lease: lease, slot: slot, floor: slot.floor}
+}
+
+// State is where t stands.
+func (t *Ticket) State() State { return t.state }
+
+// Rev is the create revision of the key, 0 until it is known.
+func (t *Ticket) Rev() int64 { return t.rev }
+
+// Doubtful reports whether the key may be there again, put by a late copy.
+func (t *Ticket) Doubtful() bool { return t.doubt }
+
+// Lost reports whether the key is not in etcd as t has put it, and somebody else's doing.
+func (t *Ticket) Lost() bool { return t.lost }
+
+// Taken is what is known of how the key was lost.
+func (t *Ticket) Taken() Reason { return t.taken }
+
+// Entry is t's key as it is in etcd: without a revision while that is not known.
+func (t *Ticket) Entry() line.Entry { return line.Entry{Key: t.Key, Rev: t.rev, Lease: t.Lease} }
+
+// Prefix is what the keys of the line begin with.
+func (t *Ticket) Prefix() string { return line.Prefix(t.Name) }
+
+// Exists compares the key with the one that t put.
+func (t *Ticket) Exists() clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(t.Key), "=", t.rev)
+}
+
+// OnLease compares the key's lease with t's. A key that was put over has the create revision
+// that it had, but perhaps no lease: it stands in line no more, and no lease removes it.
+func (t *Ticket) OnLease() clientv3.Cmp {
+	return clientv3.Compare(clientv3.LeaseValue(t.Key), "=", t.Lease)
+}
+
+// Is reports whether e is the key as t has put it.
+func (t *Ticket) Is(e line.Entry) bool {
+	return e.Key == t.Key && e.Rev == t.rev && e.Lease == t.Lease
+}
+
+func (t *Ticket) absent() clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(t.Key), "=", 0)
+}
+
+func (t *Ticket) put(value string) clientv3.Op {
+	return clientv3.OpPut(t.Key, value, clientv3.WithLease(clientv3.LeaseID(t.Lease)))
+}
+
+// readLine reads all that is below the name.
+func (t *Ticket) readLine() clientv3.Op {
+	return clientv3.OpGet(t.Prefix(), clientv3.WithPrefix())
+}
+
+// A Txn is a transaction to be sent. Each one here may be carried out any number of times.
+type Txn struct {
+	If         []clientv3.Cmp
+	Then, Else []clientv3.Op
+
+	// Again is what a copy has for its Else if there is none: it tells whether the first one
+	// was carried out.
+	Again clientv3.Op
+}
+
+// An Answer is what came of one attempt at a transaction.
+type Answer struct {
+	Outcome   Outcome
+	Copies    bool // it may have been sent more than once
+	Succeeded bool
+	Empty     bool               // the branch that was taken has nothing in it
+	Read      []*mvccpb.KeyValue // by the range with which that branch ends
+	Revision  int64
+}
+
+// An Outcome is whether a transaction was carried out.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Answered   Outcome = iota // it was
+	NotApplied                // it was not, and never will be
+	Unknown                   // it may have been, or may yet be
+)
+
+// String is for messages.
+func (o Outcome) String() string {
+	return [...]string{"answered", "not applied", "unknown"}[o]
+}
+
+// Doubtful reports whether a copy of the request may come late.
+func (a *Answer) Doubtful() bool { return a.Copies || a.Outcome == Unknown }
+
+// ---- transitions
+
+// Hold notes that a hold begins at t, whose turn has come.
+func (t *Ticket) Hold() {
+	t.must("Hold", InLine, Held)
+	t.state = Held
+}
+
+// PutOver notes that the key is there without the lease. Lose is to follow.
+func (t *Ticket) PutOver() { t.taken = Overwritten }
+
+// Revoked notes that the lease is not there. Lose is to follow.
+func (t *Ticket) Revoked() { t.taken = LeaseRevoked }
+
+// Lose notes that somebody else has deleted the key, or put it over. It reports false if that
+// was known.
+func (t *Ticket) Lose() bool {
+	if t.lost || t.state == Removed {
+		return false
+	}
+	t.must("Lose", InLine, Held, Leaving)
+	t.lost = true
+	if t.state != Leaving {
+		t.state = Gone
+	}
+	return true
+}
+
+// Leave notes that t is given up, and its key is to be removed if it may exist. If none may,
+// t is Removed.
+func (t *Ticket) Leave() {
+	t.must("Leave", Unsent, Sent, InLine, Held, Gone, Leaving)
+	if t.state == Unsent {
+		t.remove(0)
+		return
+	}
+	t.state = Leaving
+}
+
+// Remove notes that the key is gone for good, which etcd has confirmed at a revision; 0 if it
+// is renewed for no more, and goes with its lease.
+func (t *Ticket) Remove(revision int64) {
+	t.must("Remove", Leaving)
+	t.remove(revision)
+}
+
+func (t *Ticket) remove(revision int64) {
+	t.state = Removed
+	if t.doubt {
+		*t.slot = Slot{} // a copy may put the key again: never use its name
+	} else {
+		t.slot.floor, t.slot.busy = max(t.slot.floor, revision), false
+	}
+}
+
+// must panics if t is in none of the states from which there is a transition. That is a mistake
+// of the Session's.
+func (t *Ticket) must(transition string, from ...State) {
+	for _, s := range from {
+		if t.state == s {
+			return
+		}
+	}
+	panic(fmt.Sprintf("ticket: %s: the ticket is %v", transition, t.state))
+}
+
+// ---- names
+
+// A Slot holds one of the key names that a line uses in turn: a name whose key was deleted
+// costs etcd less to put again than a new one, until it compacts.
+type Slot struct {
+	key   string // "" to be drawn anew
+	floor int64  // the revision at which the key was last known to be gone
+	busy  bool
+}
+
+// Slots are those of one name, for keys on one lease. There are two, since a transaction may
+// not delete and put the same key; beyond those a slot is used once.
+type Slots struct {
+	on    any // the lease
+	slots [2]*Slot
+}
+
+// Free returns a slot that is not busy, for a key on the given lease.
+func (s *Slots) Free(on any) *Slot {
+	if s.on != on {
+		s.on, s.slots = on, [2]*Slot{{}, {}}
+	}
+	for _, slot := range s.slots {
+		if !slot.busy {
+			return slot
+		}
+	}
+	return &Slot{}
+}
+
+// Forget has all names drawn anew.
+func (s *Slots) Forget() { s.on = nil }
