@@ -1,0 +1,94 @@
+package ticket
+
+import "encoding/binary"
+
+// What follows lets the exploration copy a world, and tell two apart.
+
+// Copy is t in a copied world, with its slot there.
+func (t *Ticket) Copy(slot func(*Slot) *Slot) Ticket {
+	c := *t
+	c.slot = slot(t.slot)
+	return c
+}
+
+// Copy is s in a copied world, and where each slot is there. One that is used once is copied
+// with its ticket.
+func (s *Slots) Copy() (c Slots, slot func(*Slot) *Slot) {
+	c.on = s.on
+	for i, old := range s.slots {
+		if old != nil {
+			c.slots[i] = &Slot{}
+			*c.slots[i] = *old
+		}
+	}
+	return c, func(old *Slot) *Slot {
+		for i := range s.slots {
+			if s.slots[i] == old {
+				return c.slots[i]
+			}
+		}
+		once := *old
+		return &once
+	}
+}
+
+// Of is e for a copy of its ticket.
+func (e Entering) Of(t *Ticket) Entering {
+	e.t = t
+	return e
+}
+
+// Of is r for copies of its tickets.
+func (r Release) Of(t, next *Ticket) Release {
+	r.t = t
+	if r.next != nil {
+		r.next = next
+	}
+	return r
+}
+
+// Append appends all that there is of t.
+func (t *Ticket) Append(b []byte) []byte {
+	b = append(b, byte(t.state), byte(t.taken), flags(t.doubt, t.lost))
+	b = append(b, t.Key...)
+	b = binary.AppendVarint(b, t.Lease)
+	b = binary.AppendVarint(b, t.rev)
+	b = binary.AppendVarint(b, t.floor)
+	return t.slot.Append(b)
+}
+
+// Append appends all that there is of s.
+func (s *Slot) Append(b []byte) []byte {
+	if s == nil {
+		return append(b, 0xff)
+	}
+	b = append(b, flags(s.busy, false))
+	b = append(b, s.key...)
+	return binary.AppendVarint(b, s.floor)
+}
+
+// Append appends all that there is of s.
+func (s *Slots) Append(b []byte) []byte {
+	return s.slots[1].Append(s.slots[0].Append(b))
+}
+
+// Append appends all that there is of e, but for its ticket.
+func (e *Entering) Append(b []byte) []byte {
+	return binary.AppendVarint(append(b, flags(e.try, e.reads)), e.seen)
+}
+
+// Append appends all that there is of r, but for its tickets.
+func (r *Release) Append(b []byte) []byte {
+	return append(b, flags(r.copies, r.missed), byte(r.reads), flags(r.next != nil, false))
+}
+
+func flags(a, b bool) byte {
+	var f byte
+	if a {
+		f |= 1
+	}
+	if b {
+		f |= 2
+	}
+	return f
+}

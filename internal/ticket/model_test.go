@@ -1,0 +1,414 @@
+package ticket_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+
+	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/ticket"
+	"github.com/etcdlock/etcdlock/internal/turn"
+)
+
+// ---- etcd: the keys of one name
+
+// A stored is a key in etcd. It never changes.
+type stored struct {
+	key        string
+	rev, lease int64
+}
+
+// An etcd is one name's part of etcd. Its history is what was there at each revision, so that a
+// member that lags can tell of the past.
+type etcd struct {
+	history [][]*stored // by revision
+	dead    uint64      // leases that have ended, by bit
+}
+
+func (e *etcd) rev() int64     { return int64(len(e.history) - 1) }
+func (e *etcd) now() []*stored { return e.history[e.rev()] }
+func (e *etcd) find(key string) *stored {
+	for _, s := range e.now() {
+		if s.key == key {
+			return s
+		}
+	}
+	return nil
+}
+
+// set makes the next revision.
+func (e *etcd) set(now []*stored) { e.history = append(slices.Clip(e.history), now) }
+
+// without is what is there now, without those that a function picks.
+func (e *etcd) without(gone func(*stored) bool) []*stored {
+	return slices.DeleteFunc(slices.Clone(e.now()), gone)
+}
+
+// end ends a lease, and its keys.
+func (e *etcd) end(lease int64) {
+	e.dead |= 1 << lease
+	if rest := e.without(func(s *stored) bool { return s.lease == lease }); len(rest) < len(e.now()) {
+		e.set(rest)
+	}
+}
+
+// read is what a range reads of what is there.
+func read(there []*stored, key, end []byte) []*mvccpb.KeyValue {
+	var kvs []*mvccpb.KeyValue
+	for _, s := range there {
+		k := []byte(s.key)
+		if bytes.Equal(k, key) || len(end) > 0 && bytes.Compare(k, key) >= 0 && bytes.Compare(k, end) < 0 {
+			kvs = append(kvs, &mvccpb.KeyValue{Key: k, CreateRevision: s.rev, Lease: s.lease})
+		}
+	}
+	return kvs
+}
+
+// line is what is below the name at a revision.
+func (e *etcd) line(at int64) []*mvccpb.KeyValue {
+	prefix := line.Prefix(name)
+	return read(e.history[at], []byte(prefix), []byte(clientv3.GetPrefixRangeEnd(prefix)))
+}
+
+// carryOut carries out a transaction. It fails if that puts with a lease that is not there.
+func (e *etcd) carryOut(in *pb.TxnRequest) (a ticket.Answer, noLease bool) {
+	a.Succeeded = !slices.ContainsFunc(in.Compare, func(c *pb.Compare) bool { return !e.holds(c) })
+	ops := in.Success
+	if !a.Succeeded {
+		ops = in.Failure
+	}
+	there, changed := e.now(), false
+	for _, op := range ops {
+		switch {
+		case op.GetRequestPut() != nil:
+			put := op.GetRequestPut()
+			if e.dead&(1<<put.Lease) != 0 {
+				return ticket.Answer{Outcome: ticket.NotApplied}, true
+			}
+			key := string(put.Key)
+			there = slices.DeleteFunc(slices.Clone(there), func(s *stored) bool { return s.key == key })
+			there, changed = append(there, &stored{key, e.rev() + 1, put.Lease}), true
+		case op.GetRequestDeleteRange() != nil:
+			key := string(op.GetRequestDeleteRange().Key)
+			rest := slices.DeleteFunc(slices.Clone(there), func(s *stored) bool { return s.key == key })
+			there, changed = rest, changed || len(rest) < len(there)
+		default:
+			r := op.GetRequestRange()
+			a.Read = read(there, r.Key, r.RangeEnd)
+		}
+	}
+	if changed {
+		e.set(there)
+	}
+	a.Empty, a.Revision = len(ops) == 0, e.rev()
+	return a, false
+}
+
+// holds is one compare, of those that there are here.
+func (e *etcd) holds(c *pb.Compare) bool {
+	var rev, lease int64
+	if s := e.find(string(c.Key)); s != nil {
+		rev, lease = s.rev, s.lease
+	}
+	switch {
+	case c.Result == pb.Compare_EQUAL && c.Target == pb.Compare_CREATE && len(c.RangeEnd) == 0:
+		return rev == c.GetCreateRevision()
+	case c.Result == pb.Compare_EQUAL && c.Target == pb.Compare_LEASE && len(c.RangeEnd) == 0:
+		return lease == c.GetLease() // a key that is not there has none, which is 0
+	}
+	panic(fmt.Sprintf("no compare of these: %v", c))
+}
+
+// ---- requests
+
+// A wire is a transaction as it is sent.
+type wire struct {
+	in   *pb.TxnRequest
+	text string
+}
+
+// A catcher is a client's connection that sends nothing.
+type catcher struct {
+	pb.KVClient
+	in *pb.TxnRequest
+}
+
+func (c *catcher) Txn(_ context.Context, in *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
+	c.in = in
+	return &pb.TxnResponse{}, nil
+}
+
+var (
+	caught = &catcher{}
+	client = clientv3.NewKVFromKVClient(caught, nil)
+)
+
+// wireOf is a transaction as clientv3 sends it. again is for a copy that the library sends.
+func wireOf(t ticket.Txn, again bool) wire {
+	otherwise := t.Else
+	if again && otherwise == nil {
+		otherwise = []clientv3.Op{t.Again}
+	}
+	if _, err := client.Txn(context.Background()).If(t.If...).Then(t.Then...).Else(otherwise...).Commit(); err != nil {
+		panic(err)
+	}
+	in := caught.in
+	var text []byte
+	for _, c := range in.Compare {
+		text = append(append(text, byte(c.Target), byte(c.GetCreateRevision()), byte(c.GetLease())), short(c.Key)...)
+	}
+	return wire{in, string(appendOps(appendOps(text, in.Success), in.Failure))}
+}
+
+// appendOps appends what the operations of a branch are.
+func appendOps(b []byte, ops []*pb.RequestOp) []byte {
+	b = append(b, byte(len(ops)))
+	for _, op := range ops {
+		switch {
+		case op.GetRequestPut() != nil:
+			b = append(append(b, 'p', byte(op.GetRequestPut().Lease)), short(op.GetRequestPut().Key)...)
+		case op.GetRequestDeleteRange() != nil:
+			b = append(append(b, 'd'), short(op.GetRequestDeleteRange().Key)...)
+		default:
+			b = append(append(b, 'r'), short(op.GetRequestRange().Key)...)
+		}
+	}
+	return b
+}
+
+// short is as much of a key as tells it from others.
+func short(key []byte) []byte { return key[max(len(key)-2, 0):] }
+
+// A message is a request on its way to etcd.
+type message struct {
+	wire
+	to int // the ticket whose call it is; none if that is over
+}
+
+const none = -1
+
+// ---- clients
+
+// A phase is what the library does with a ticket.
+type phase byte
+
+const (
+	entering phase = iota
+	putting        // by the release of another
+	waiting
+	holding
+	releasing
+	removing
+)
+
+func (p phase) String() string {
+	return [...]string{"entering", "put by another", "waiting", "holding", "releasing", "removing"}[p]
+}
+
+// An entry is what the library has of a ticket, and what the judge has.
+type entry struct {
+	ticket ticket.Ticket
+	claim  int
+	phase  phase
+	using  bool // counted among the lease's users
+	copies bool // of the present call there may be
+	ahead  []line.Entry
+	next   int // whom its release puts, or none
+	after  int // whose removal comes before, or none
+
+	unqueued int // of a release: whom it was to put, and did not, or none
+
+	entering ticket.Entering
+	release  ticket.Release
+
+	// The judge's.
+	whole     bool // the hold, as its holder knows
+	taken     bool // somebody else has ended the key: an operator, or the end of the lease
+	operated  bool // it was an operator
+	ambiguous bool // a copy of the release may have been carried out before its last answer
+	sure      bool // an answer that was not ambiguous told that the key was gone
+}
+
+// A standing is where a claim stands.
+type standing byte
+
+const (
+	idle   standing = iota
+	atHome          // in the local queue
+	inLine          // it has the turn, and a ticket
+	done
+)
+
+// A claim is one goroutine.
+type claim struct {
+	standing standing
+	rounds   int // to go
+	ticket   int
+	put      bool // its turn came with the ticket
+}
+
+// A lease is one of a Session's.
+type lease struct {
+	id      int64
+	retired bool
+	ended   bool // its trust is over, or it is being revoked
+	dead    bool // in etcd
+}
+
+// A session is one Session.
+type session struct {
+	queue   *turn.Queue[int, int]
+	waiters []*turn.Waiter[int] // by claim, nil for those of others
+	slots   ticket.Slots
+	leases  []lease // the last one is in use
+	drawn   int
+}
+
+// ---- copies
+
+func (s *session) copy() (c session, slot func(*ticket.Slot) *ticket.Slot) {
+	c = *s
+	c.leases = slices.Clone(s.leases)
+	c.slots, slot = s.slots.Copy()
+	c.queue, c.waiters = copyQueue(s.waiters)
+	return c, slot
+}
+
+// copyQueue makes a queue in which each stands where it does in another, by its own
+// transitions. There are two at most.
+func copyQueue(old []*turn.Waiter[int]) (*turn.Queue[int, int], []*turn.Waiter[int]) {
+	q, waiters := &turn.Queue[int, int]{}, make([]*turn.Waiter[int], len(old))
+	for i, w := range old {
+		if w == nil {
+			continue
+		}
+		waiters[i] = &turn.Waiter[int]{Who: w.Who}
+		if w.Standing() == turn.Owner {
+			q.Enter(waiters[i])
+		}
+	}
+	for i, w := range old {
+		if w == nil || w.Standing() == turn.Owner || w.Standing() == turn.Out {
+			continue
+		}
+		q.Enter(waiters[i])
+		if w.Standing() != turn.Waiting {
+			q.Choose()
+		}
+		if w.Standing() == turn.Left {
+			q.Leave(waiters[i])
+		}
+		if waiters[i].Standing() != w.Standing() {
+			panic("the copy of the queue is another one")
+		}
+	}
+	return q, waiters
+}
+
+func (w *world) copy() *world {
+	c := *w
+	c.net = slices.Clone(w.net)
+	c.entries = make([]*entry, len(w.entries))
+	var slots [2]func(*ticket.Slot) *ticket.Slot
+	for i := range w.sessions {
+		c.sessions[i], slots[i] = w.sessions[i].copy()
+	}
+	for i, e := range w.entries {
+		if e != nil {
+			copied := *e
+			copied.ticket = e.ticket.Copy(slots[home(e.claim)])
+			c.entries[i] = &copied
+		}
+	}
+	for i, e := range w.entries {
+		if e != nil {
+			mine := c.entries[i]
+			mine.entering = e.entering.Of(&mine.ticket)
+			var next *ticket.Ticket
+			if e.next != none {
+				next = &c.entries[e.next].ticket
+			}
+			mine.release = e.release.Of(&mine.ticket, next)
+		}
+	}
+	return &c
+}
+
+// append appends all that makes w another world than others.
+func (w *world) append(b []byte) []byte {
+	oldest := w.etcd.rev() // what nobody who waits may ask for is forgotten
+	for _, e := range w.entries {
+		if e != nil && e.phase == waiting {
+			oldest = min(oldest, e.ticket.Rev())
+		}
+	}
+	b = binary.AppendVarint(b, w.etcd.rev())
+	b = binary.AppendVarint(b, oldest)
+	for _, there := range w.etcd.history[oldest:] {
+		b = append(b, byte(len(there)))
+		for _, s := range there {
+			b = append(b, short([]byte(s.key))...)
+			b = append(b, byte(s.rev), byte(s.lease))
+		}
+	}
+	b = binary.AppendUvarint(b, w.etcd.dead)
+	b = append(b, byte(w.token), byte(w.granted), byte(len(w.net)))
+	texts := make([]string, len(w.net)) // in whatever order they were sent
+	for i, m := range w.net {
+		texts[i] = string(byte(m.to+1)) + m.text
+	}
+	slices.Sort(texts)
+	for _, text := range texts {
+		b = append(append(b, byte(len(text))), text...)
+	}
+	for i := range w.sessions {
+		s := &w.sessions[i]
+		b = append(b, byte(s.drawn), byte(s.queue.State()))
+		for _, waiter := range s.waiters {
+			if waiter != nil {
+				b = append(b, byte(waiter.Standing()))
+			}
+		}
+		for _, l := range s.leases {
+			b = append(b, byte(l.id), bits(l.retired, l.ended, l.dead))
+		}
+		b = s.slots.Append(append(b, 0xfe))
+	}
+	for _, c := range w.claims {
+		b = append(b, byte(c.standing), byte(c.rounds), byte(c.ticket), bits(c.put))
+	}
+	for i, e := range w.entries {
+		if e == nil {
+			continue
+		}
+		b = append(b, byte(i), byte(e.claim), byte(e.phase), byte(e.next), byte(e.after), byte(e.unqueued))
+		b = append(b, bits(e.using, e.copies, e.whole, e.taken, e.operated, e.ambiguous, e.sure))
+		b = e.ticket.Append(b)
+		b = e.release.Append(e.entering.Append(b))
+		for _, a := range e.ahead {
+			b = append(b, byte(a.Rev))
+		}
+	}
+	for f := range kinds {
+		if w.may(f) {
+			b = append(b, byte(f), byte(w.faults[f]))
+		}
+	}
+	return append(b, byte(w.left))
+}
+
+func bits(flags ...bool) (b byte) {
+	for i, f := range flags {
+		if f {
+			b |= 1 << i
+		}
+	}
+	return b
+}
