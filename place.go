@@ -147,8 +147,7 @@ func (p *place) queue(ctx context.Context, c *claim, try bool) ([]line.Entry, er
 		}
 		done := p.s.commit(ctx, &retry, entering.Txn(p.m.cfg.value()))
 		entrance, ahead := p.entered(&entering, done)
-		switch entrance {
-		case ticket.Queued, ticket.Useless, ticket.Taken:
+		if entrance != ticket.Unsure {
 			c.lastErr = nil
 		}
 		switch entrance {

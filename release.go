@@ -19,7 +19,9 @@ import (
 //
 // The hold is certain while its lease is renewed, and until most, the end of the longest hold,
 // which may be zero for none.
-func (p *place) release(ctx context.Context, most time.Time, r *ticket.Release, next *place) (nextQueued bool, err error) {
+func (p *place) release(
+	ctx context.Context, most time.Time, r *ticket.Release, next *place,
+) (nextQueued bool, err error) {
 	s := p.s
 	var retry attempt.Backoff
 	for {
@@ -35,7 +37,8 @@ func (p *place) release(ctx context.Context, most time.Time, r *ticket.Release, 
 		case f.Verdict == ticket.Done:
 			return nextQueued, nil
 		case f.Verdict == ticket.Lost:
-			return nextQueued, &LostError{Name: p.m.name, Token: p.ticket.Rev(), Reason: reasonOf(f.Reason)}
+			lost := &LostError{Name: p.m.name, Token: p.ticket.Rev(), Reason: reasonOf(f.Reason)}
+			return nextQueued, lost
 		case f.Verdict == ticket.AgainAlone:
 			continue
 		case f.Verdict == ticket.Again && (done.err == nil || retry.Wait(ctx, s.calls) == nil):
@@ -56,21 +59,22 @@ func (p *place) release(ctx context.Context, most time.Time, r *ticket.Release, 
 
 // released has the ticket judge the answer to a release, and notes what became of p and of
 // next.
-func (p *place) released(r *ticket.Release, done commit, most time.Time, final bool, next *place) ticket.Finding {
+func (p *place) released(
+	r *ticket.Release, done commit, most time.Time, final bool, next *place,
+) ticket.Finding {
 	p.s.mu.Lock()
 	defer p.s.unlock()
+	if r.Together() && done.err != nil && attempt.Is(done.err, rpctypes.ErrLeaseNotFound) {
+		next.lease.endLocked(because(ErrLeaseRevoked, done.err)) // which p may be on, too
+	}
 	a := done.answer()
 	now := ticket.Now{Stale: p.staleLocked(), Final: final}
 	if !a.Succeeded {
 		now.Certain = p.certainLocked(most)
 	}
-	together := r.Together()
 	f := r.Judge(a, now)
 	if f.Queued {
 		next.queuedLocked(f.Ahead, done.era)
-	}
-	if together && done.err != nil && attempt.Is(done.err, rpctypes.ErrLeaseNotFound) {
-		next.lease.endLocked(because(ErrLeaseRevoked, done.err))
 	}
 	switch {
 	case p.ticket.State() == ticket.Removed:

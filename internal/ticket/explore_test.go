@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	depth  = flag.Int("depth", 10, "steps to which the exploration goes with two faults, 0 for all")
+	depth  = flag.Int("depth", 9, "steps to which the exploration goes with two faults, 0 for all")
 	rounds = flag.Int("rounds", 1, "holds that each goroutine wants")
 	states = flag.Int("states", 20_000_000, "states at which the exploration gives up")
 )
@@ -56,6 +56,9 @@ func (n *node) way() string {
 	return strings.Join(steps, "\n")
 }
 
+// oneIn is of how many states one is gone on from without faults, until everything has ended.
+const oneIn = 64
+
 // explore goes all ways, breadth first. States are told apart by 64 bits of a hash: among ten
 // million there is one that is taken for another with a probability of 3 in a million.
 func explore(t *testing.T, first *world, most int) {
@@ -66,7 +69,7 @@ func explore(t *testing.T, first *world, most int) {
 		return maphash.Bytes(seed, text)
 	}
 	seen := map[uint64]struct{}{hash(first): {}}
-	level, deep, ways, ends := []*node{{world: first}}, 0, 0, 0
+	level, deep, ways, ends, done := []*node{{world: first}}, 0, 0, 0, 0
 	for ; len(level) > 0 && (most == 0 || deep < most); deep++ {
 		var next []*node
 		for _, n := range level {
@@ -97,7 +100,7 @@ func explore(t *testing.T, first *world, most int) {
 					next = append(next, after)
 				}
 			}
-			if len(seen)%64 == 0 {
+			if done++; done%oneIn == 0 {
 				finish(t, n, hash)
 			}
 			n.world = nil
@@ -105,8 +108,8 @@ func explore(t *testing.T, first *world, most int) {
 		level = next
 		require.Less(t, len(seen), *states, "too many states")
 	}
-	t.Logf("%d states, %d steps between them, depth %d, %d ends, in %v",
-		len(seen), ways, deep, ends, time.Since(started).Round(time.Millisecond))
+	t.Logf("%d states, %d steps between them, depth %d, %d ends, %d ways to an end, in %v",
+		len(seen), ways, deep, ends, done/oneIn, time.Since(started).Round(time.Millisecond))
 }
 
 // finish goes on from n without faults, until nothing happens any more. Every goroutine must get

@@ -34,6 +34,8 @@ type etcd struct {
 
 func (e *etcd) rev() int64     { return int64(len(e.history) - 1) }
 func (e *etcd) now() []*stored { return e.history[e.rev()] }
+
+// find is a key that is there, nil if it is not.
 func (e *etcd) find(key string) *stored {
 	for _, s := range e.now() {
 		if s.key == key {
@@ -41,6 +43,12 @@ func (e *etcd) find(key string) *stored {
 		}
 	}
 	return nil
+}
+
+// has reports whether a ticket's very key is there.
+func (e *etcd) has(t *ticket.Ticket) bool {
+	s := e.find(t.Key)
+	return s != nil && s.rev == t.Rev()
 }
 
 // set makes the next revision.
@@ -64,7 +72,8 @@ func read(there []*stored, key, end []byte) []*mvccpb.KeyValue {
 	var kvs []*mvccpb.KeyValue
 	for _, s := range there {
 		k := []byte(s.key)
-		if bytes.Equal(k, key) || len(end) > 0 && bytes.Compare(k, key) >= 0 && bytes.Compare(k, end) < 0 {
+		within := bytes.Compare(k, key) >= 0 && bytes.Compare(k, end) < 0
+		if bytes.Equal(k, key) || len(end) > 0 && within {
 			kvs = append(kvs, &mvccpb.KeyValue{Key: k, CreateRevision: s.rev, Lease: s.lease})
 		}
 	}
@@ -140,7 +149,9 @@ type catcher struct {
 	in *pb.TxnRequest
 }
 
-func (c *catcher) Txn(_ context.Context, in *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
+func (c *catcher) Txn(
+	_ context.Context, in *pb.TxnRequest, _ ...grpc.CallOption,
+) (*pb.TxnResponse, error) {
 	c.in = in
 	return &pb.TxnResponse{}, nil
 }
@@ -156,13 +167,15 @@ func wireOf(t ticket.Txn, again bool) wire {
 	if again && otherwise == nil {
 		otherwise = []clientv3.Op{t.Again}
 	}
-	if _, err := client.Txn(context.Background()).If(t.If...).Then(t.Then...).Else(otherwise...).Commit(); err != nil {
+	txn := client.Txn(context.Background()).If(t.If...).Then(t.Then...).Else(otherwise...)
+	if _, err := txn.Commit(); err != nil {
 		panic(err)
 	}
 	in := caught.in
 	var text []byte
 	for _, c := range in.Compare {
-		text = append(append(text, byte(c.Target), byte(c.GetCreateRevision()), byte(c.GetLease())), short(c.Key)...)
+		text = append(text, byte(c.Target), byte(c.GetCreateRevision()), byte(c.GetLease()))
+		text = append(text, short(c.Key)...)
 	}
 	return wire{in, string(appendOps(appendOps(text, in.Success), in.Failure))}
 }
@@ -388,7 +401,8 @@ func (w *world) append(b []byte) []byte {
 		if e == nil {
 			continue
 		}
-		b = append(b, byte(i), byte(e.claim), byte(e.phase), byte(e.next), byte(e.after), byte(e.unqueued))
+		b = append(b, byte(i), byte(e.claim), byte(e.phase))
+		b = append(b, byte(e.next), byte(e.after), byte(e.unqueued))
 		b = append(b, bits(e.using, e.copies, e.whole, e.taken, e.operated, e.ambiguous, e.sure))
 		b = e.ticket.Append(b)
 		b = e.release.Append(e.entering.Append(b))

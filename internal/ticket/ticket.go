@@ -58,7 +58,9 @@ const (
 
 // String is for messages.
 func (r Reason) String() string {
-	return [...]string{"untold", "deleted", "overwritten", "deleted or overwritten", "lease revoked"}[r]
+	return [...]string{
+		"untold", "deleted", "overwritten", "deleted or overwritten", "lease revoked",
+	}[r]
 }
 
 // A Ticket is one key in etcd's line, which may exist or not.

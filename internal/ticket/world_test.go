@@ -234,16 +234,16 @@ func (w *world) released(i int, a ticket.Answer, noLease, final bool) {
 	l, s := w.leaseOf(e), w.sessionOf(e)
 	e.ambiguous = e.ambiguous || a.Copies
 	if a.Outcome == ticket.Answered && !a.Succeeded && !e.ambiguous {
-		e.sure = e.sure || w.etcd.find(e.ticket.Key) == nil || w.etcd.find(e.ticket.Key).rev != e.ticket.Rev()
+		e.sure = e.sure || !w.etcd.has(&e.ticket)
+	}
+	if e.next != none && noLease {
+		w.leaseOf(w.entries[e.next]).ended = true
 	}
 	f := e.release.Judge(a, ticket.Now{Certain: !l.ended, Final: final})
 	e.ambiguous = e.ambiguous || a.Outcome == ticket.Unknown
 	put := none
 	if next := e.next; next != none { // it went together
 		e.next, e.unqueued = none, next
-		if noLease {
-			w.leaseOf(w.entries[next]).ended = true
-		}
 		if f.Queued {
 			w.entries[next].ahead = f.Ahead
 			put, e.unqueued = next, none
@@ -297,6 +297,7 @@ const (
 	enters   verb = iota // claim
 	delivers             // message
 	looks                // claim, at a revision
+	hears                // claim: that one of those before it is gone
 	begins               // claim
 	unlocks              // claim
 	audits               // ticket
@@ -304,7 +305,7 @@ const (
 	revokes              // session, lease
 	progress             // all before need no fault
 	silent               // ticket; 1: its request is lost; 2: and no other attempt is possible
-	repeats              // ticket; 1: by clientv3, which does not say so at once
+	repeats              // ticket; 1: by clientv3, without Again; 2, 3: the first answer is lost
 	deletes              // a key
 	loses                // session
 	gives                // claim
@@ -312,7 +313,7 @@ const (
 
 func (v verb) String() string {
 	return [...]string{
-		"enters", "message arrives", "looks", "begins", "unlocks", "is audited", "lease expires",
+		"enters", "message arrives", "looks", "hears", "begins", "unlocks", "is audited", "lease expires",
 		"lease is revoked", "", "has no answer", "is sent twice", "key is deleted",
 		"loses its lease", "gives up",
 	}[v]
@@ -350,6 +351,11 @@ func (w *world) steps() []step {
 			if len(e.ahead) == 0 || w.leaseOf(e).ended || e.ticket.Lost() {
 				add(begins, i, 0)
 			} else {
+				for j, before := range e.ahead {
+					if s := w.etcd.find(before.Key); s == nil || s.rev != before.Rev {
+						add(hears, i, j)
+					}
+				}
 				for at := w.etcd.rev(); at >= e.ticket.Rev(); at-- {
 					add(looks, i, int(at))
 				}
@@ -359,10 +365,9 @@ func (w *world) steps() []step {
 		}
 	}
 	for i, e := range w.entries {
-		if e != nil && e.ticket.Rev() != 0 && !e.ticket.Lost() && (e.phase == waiting || e.phase == holding) {
-			if s := w.etcd.find(e.ticket.Key); s == nil || s.rev != e.ticket.Rev() {
-				add(audits, i, 0)
-			}
+		waitsOrHolds := e != nil && (e.phase == waiting || e.phase == holding)
+		if waitsOrHolds && !e.ticket.Lost() && !w.etcd.has(&e.ticket) {
+			add(audits, i, 0)
 		}
 	}
 	for i := range w.sessions {
@@ -389,8 +394,9 @@ func (w *world) steps() []step {
 			}
 		}
 		if w.may(repeat) && !e.copies {
-			add(repeats, i, 0)
-			add(repeats, i, 1)
+			for how := range 4 {
+				add(repeats, i, how)
+			}
 		}
 	}
 	if w.may(deletion) {
@@ -445,6 +451,9 @@ func (w *world) do(s step) {
 			return
 		}
 		e.ahead = line.Of(name, read).Blocking(own)
+	case hears: // what the view of a short line does
+		e := w.entries[w.claims[s.a].ticket]
+		e.ahead = slices.Delete(slices.Clone(e.ahead), s.b, s.b+1)
 	case begins:
 		w.begin(s.a)
 	case unlocks:
@@ -464,7 +473,10 @@ func (w *world) do(s step) {
 	case repeats:
 		w.fails(repeat)
 		w.entries[s.a].copies = true
-		w.net = append(w.net, message{wireOf(w.txn(s.a), s.b == 0), s.a})
+		if s.b >= 2 {
+			w.forgetCalls(s.a)
+		}
+		w.net = append(w.net, message{wireOf(w.txn(s.a), s.b&1 == 0), s.a})
 	case deletes:
 		w.fails(deletion)
 		w.takeAway(func(e *entry) bool { return e.ticket.Rev() == int64(s.a) }, true)
@@ -490,7 +502,7 @@ func (w *world) takeAway(which func(*entry) bool, byOperator bool) {
 		if e == nil || !which(e) || e.phase == removing {
 			continue
 		}
-		if k := w.etcd.find(e.ticket.Key); k != nil && k.rev == e.ticket.Rev() {
+		if w.etcd.has(&e.ticket) {
 			e.taken, e.operated = true, byOperator
 		}
 	}

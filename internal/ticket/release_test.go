@@ -1,0 +1,329 @@
+package ticket_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/ticket"
+)
+
+const (
+	ownID  = "00000000-0000-0000-0000-000000000001"
+	nextID = "00000000-0000-0000-0000-000000000002"
+	oldID  = "00000000-0000-0000-0000-000000000003"
+	mine   = 5 // the lease
+	rev    = 7 // of the key
+)
+
+func kv(id string, rev, lease int64) *mvccpb.KeyValue {
+	return &mvccpb.KeyValue{Key: []byte(line.Prefix(name) + id), CreateRevision: rev, Lease: lease}
+}
+
+// unsent is a ticket that has just been taken.
+func unsent(id string, slot *ticket.Slot) ticket.Ticket {
+	return ticket.New(name, mine, slot, func(name string) string { return line.Prefix(name) + id })
+}
+
+// held is a ticket at which a hold has begun.
+func held(t *testing.T) *ticket.Ticket {
+	k := unsent(ownID, &ticket.Slot{})
+	e := k.Enter(false)
+	read := []*mvccpb.KeyValue{kv(ownID, rev, mine)}
+	is, ahead := e.Judge(ticket.Answer{Succeeded: true, Read: read})
+	require.Equal(t, ticket.Queued, is)
+	require.Empty(t, ahead)
+	k.Hold()
+	return &k
+}
+
+// An answer is as the rows have it: words for what etcd has done, and for what is known beside.
+func answer(t *testing.T, words string) (a ticket.Answer, now ticket.Now) {
+	a.Revision, now.Certain = 20, true
+	for word := range strings.FieldsSeq(words) {
+		switch word {
+		case "deleted":
+			a.Succeeded = true
+		case "next": // is in the line that was read
+			a.Read = append(a.Read, kv(nextID, 12, mine))
+		case "leftover": // is there under the name of next
+			a.Read = append(a.Read, kv(nextID, 12, mine+1))
+		case "own": // is still there
+			a.Read = append(a.Read, kv(ownID, rev, 0))
+		case "later": // a later key of the name
+			a.Read = append(a.Read, kv(ownID, rev+1, mine))
+		case "before": // somebody stands before next
+			a.Read = append(a.Read, kv(oldID, 3, mine+1))
+		case "gone": // nothing more is there
+		case "fails":
+			a.Empty = true
+		case "silence":
+			a.Outcome = ticket.Unknown
+		case "refused":
+			a.Outcome = ticket.NotApplied
+		case "copy":
+			a.Copies = true
+		case "final":
+			now.Final = true
+		case "uncertain":
+			now.Certain = false
+		case "stale":
+			now.Stale = true
+		default:
+			require.Fail(t, "no such word", word)
+		}
+	}
+	return a, now
+}
+
+// Rules 6 and 7: what Unlock says for each answer that a release may get, and what becomes of
+// the key, and of that of the next ticket.
+func TestWhatAReleaseSays(t *testing.T) {
+	rows := []struct {
+		promise string
+		answers string // alone; or after "with:" with a next ticket
+		says    string
+		key     ticket.State
+	}{
+		{"the key was there", "deleted", "done", ticket.Removed},
+		{"it was, and the hold is uncertain by now", "deleted uncertain", "done", ticket.Removed},
+		{"it was, and etcd was set back", "deleted stale", "done", ticket.Removed},
+		{"it was, when a copy came", "deleted copy", "done", ticket.Removed},
+		{"a compare failed, and it asks why", "fails", "again", ticket.Leaving},
+		{"the key was deleted", "fails, gone", "lost deleted", ticket.Removed},
+		{"its name is used again", "fails, later", "lost deleted", ticket.Removed},
+		{"the key was put over", "fails, own", "lost overwritten", ticket.Leaving},
+		{"it was put over, as a copy finds", "fails copy, own", "lost overwritten", ticket.Leaving},
+		{"a copy does not find it", "fails copy, gone", "done", ticket.Removed},
+		{"a copy reads that it is gone", "gone copy", "done", ticket.Removed},
+		{"it is gone for certain, whatever copies say", "fails, gone copy",
+			"lost deleted", ticket.Removed},
+		{"it is lost, and nobody answers how", "fails, silence",
+			"lost deleted or overwritten", ticket.Leaving},
+		{"it is lost, and etcd refuses to say how", "fails, refused final",
+			"lost deleted or overwritten", ticket.Leaving},
+		{"after a copy nobody knows", "fails copy, silence", "again", ticket.Leaving},
+		{"the answer was lost", "silence", "again", ticket.Leaving},
+		{"the answer was lost, and the key is gone", "silence, gone", "done", ticket.Removed},
+		{"the request was lost", "silence, deleted", "done", ticket.Removed},
+		{"the answer was lost, and the key is still there", "silence, own",
+			"lost overwritten", ticket.Leaving},
+		{"the answer was lost, and a compare fails", "silence, fails, gone", "done", ticket.Removed},
+		{"the answer was lost, and the hold uncertain", "silence, gone uncertain",
+			"unconfirmed uncertain", ticket.Removed},
+		{"the answer was lost, and etcd set back", "silence, gone stale",
+			"unconfirmed set back", ticket.Removed},
+		{"set back, and uncertain", "silence, gone stale uncertain",
+			"unconfirmed set back", ticket.Removed},
+		{"the first request was not carried out", "refused, gone", "lost deleted", ticket.Removed},
+		{"the last attempt has no answer", "silence final", "unconfirmed silence", ticket.Leaving},
+		{"no attempt is worth it any more", "silence uncertain", "unconfirmed silence", ticket.Leaving},
+		{"etcd refuses for good", "refused final", "unconfirmed silence", ticket.Leaving},
+		{"a deletion without copies, uncertain", "fails, gone uncertain", "lost deleted", ticket.Removed},
+		{"a deletion without copies, set back", "fails, gone stale", "lost deleted", ticket.Removed},
+
+		{"the next is put", "with: deleted next", "done, next queued", ticket.Removed},
+		{"the next is put behind others", "with: deleted before next",
+			"done, next queued behind 1", ticket.Removed},
+		{"a copy has put the next", "with: next copy", "done, next queued", ticket.Removed},
+		{"the name of the next was in use", "with: own leftover", "again alone", ticket.Leaving},
+		{"it was in use, and the key is released alone", "with: own leftover, deleted",
+			"done", ticket.Removed},
+		{"the key is gone, the next is not put", "with: gone", "lost deleted", ticket.Removed},
+		{"a copy finds neither", "with: gone copy", "done", ticket.Removed},
+		{"no answer", "with: silence", "again alone", ticket.Leaving},
+		{"no answer, and then the key is gone", "with: silence, gone", "done", ticket.Removed},
+		{"no answer, at last", "with: silence final", "unconfirmed silence", ticket.Leaving},
+		{"etcd does not put the next", "with: refused", "again alone", ticket.Leaving},
+		{"it does not, and the key is gone", "with: refused, gone", "lost deleted", ticket.Removed},
+		{"the lease is gone that both are on", "with: refused uncertain",
+			"unconfirmed silence", ticket.Leaving},
+	}
+	for _, row := range rows {
+		t.Run(row.promise, func(t *testing.T) {
+			k := held(t)
+			var next *ticket.Ticket
+			answers, together := strings.CutPrefix(row.answers, "with:")
+			if together {
+				n := unsent(nextID, &ticket.Slot{})
+				next = &n
+			}
+			r := k.Release(next)
+			require.Equal(t, ticket.Leaving, k.State())
+			steps, says := strings.Split(answers, ","), ""
+			for i, words := range steps {
+				require.Equal(t, together && i == 0, r.Together())
+				a, now := answer(t, words)
+				f := r.Judge(a, now)
+				if i < len(steps)-1 {
+					require.LessOrEqual(t, f.Verdict, ticket.AgainAlone, "it is over after %q", words)
+				}
+				says = said(f)
+			}
+			require.Equal(t, row.says, says)
+			require.Equal(t, row.key, k.State())
+		})
+	}
+}
+
+// said is a finding as the rows have it.
+func said(f ticket.Finding) string {
+	says := f.Verdict.String()
+	switch f.Verdict {
+	case ticket.Lost:
+		says += " " + f.Reason.String()
+	case ticket.Unconfirmed:
+		says += " " + f.Doubt.String()
+	}
+	if f.Queued {
+		says += ", next queued"
+	}
+	if len(f.Ahead) > 0 {
+		says += " behind " + string(rune('0'+len(f.Ahead)))
+	}
+	return says
+}
+
+// What a release sends: the key is deleted only as this ticket has put it, and whether it reads
+// is told by what it knows.
+func TestWhatAReleaseSends(t *testing.T) {
+	k := held(t)
+	next := unsent(nextID, &ticket.Slot{})
+	r := k.Release(&next)
+	txn := r.Txn("")
+	require.Len(t, txn.If, 3, "the revision, the lease, and that the next is not there")
+	require.Len(t, txn.Then, 3, "delete, put, and read")
+	require.Len(t, txn.Else, 1)
+	require.Equal(t, line.Prefix(name), string(txn.Else[0].KeyBytes()))
+
+	a, now := answer(t, "own leftover")
+	require.Equal(t, ticket.AgainAlone, r.Judge(a, now).Verdict)
+	txn = r.Txn("")
+	require.Len(t, txn.If, 2)
+	require.Len(t, txn.Then, 1)
+	require.True(t, txn.Then[0].IsDelete())
+
+	k = held(t)
+	r = k.Release(nil)
+	require.Empty(t, r.Txn("").Else, "it costs time")
+	a, now = answer(t, "fails")
+	require.Equal(t, ticket.Again, r.Judge(a, now).Verdict)
+	require.Equal(t, k.Key, string(r.Txn("").Else[0].KeyBytes()))
+}
+
+// The answers to a put: what Lock and TryLock do next, and where the ticket stands.
+func TestWhatAPutSays(t *testing.T) {
+	line := func(kvs ...*mvccpb.KeyValue) ticket.Answer {
+		return ticket.Answer{Read: kvs, Revision: 20}
+	}
+	put := func(a ticket.Answer) ticket.Answer { a.Succeeded = true; return a }
+	copied := func(a ticket.Answer) ticket.Answer { a.Copies = true; return a }
+	own, other := kv(ownID, rev, mine), kv(oldID, 3, mine+1)
+	silence := ticket.Answer{Outcome: ticket.Unknown}
+	refused := ticket.Answer{Outcome: ticket.NotApplied}
+	rows := []struct {
+		promise string
+		try     bool
+		answer  ticket.Answer
+		says    string
+		state   ticket.State
+		doubt   bool
+	}{
+		{"alone", false, put(line(own)), "queued", ticket.InLine, false},
+		{"behind another", false, put(line(other, own)), "queued behind 1", ticket.InLine, false},
+		{"by a copy", false, copied(line(own)), "queued", ticket.InLine, true},
+		{"it is there already", false, ticket.Answer{Empty: true}, "unsure", ticket.Unsent, false},
+		{"it was there, and is gone", false, line(other), "useless", ticket.Unsent, false},
+		{"of another lease", false, line(kv(ownID, rev, mine+1)), "useless", ticket.Gone, true},
+		{"no answer", false, silence, "unsure", ticket.Sent, true},
+		{"not carried out", false, refused, "unsure", ticket.Unsent, false},
+		{"TryLock is alone", true, put(line(own)), "queued", ticket.InLine, false},
+		{"TryLock finds another", true, line(other), "taken behind 1", ticket.Unsent, false},
+		{"TryLock stands behind another", true, copied(line(other, own)),
+			"taken behind 1", ticket.InLine, true},
+		{"TryLock finds what is no contender", true, line(kv("config", 3, 1)),
+			"unsure", ticket.Unsent, false},
+		{"TryLock has no answer", true, silence, "unsure", ticket.Sent, true},
+	}
+	for _, row := range rows {
+		t.Run(row.promise, func(t *testing.T) {
+			k := unsent(ownID, &ticket.Slot{})
+			e := k.Enter(row.try)
+			is, ahead := e.Judge(row.answer)
+			says := is.String()
+			if len(ahead) > 0 {
+				says += " behind " + string(rune('0'+len(ahead)))
+			}
+			require.Equal(t, row.says, says)
+			require.Equal(t, row.state, k.State(), "%v", k.State())
+			require.Equal(t, row.doubt, k.Doubtful())
+		})
+	}
+}
+
+// A leftover of an earlier use of a name is not taken for the key: its revision is no newer than
+// the one at which the name was last known to be free.
+func TestALeftoverIsNotAdopted(t *testing.T) {
+	var slot ticket.Slot
+	for _, row := range []struct {
+		rev  int64
+		says ticket.Entrance
+	}{{20, ticket.Useless}, {21, ticket.Queued}} {
+		slot = ticket.Slot{}
+		k := unsent(ownID, &slot)
+		e := k.Enter(false)
+		e.Judge(ticket.Answer{Succeeded: true, Read: []*mvccpb.KeyValue{kv(ownID, rev, mine)}})
+		k.Hold()
+		r := k.Release(nil)
+		a, now := answer(t, "deleted") // at revision 20
+		require.Equal(t, ticket.Done, r.Judge(a, now).Verdict)
+
+		again := unsent(nextID, &slot)
+		require.Equal(t, k.Key, again.Key, "the name is used again")
+		e = again.Enter(false)
+		is, _ := e.Judge(ticket.Answer{Read: []*mvccpb.KeyValue{kv(ownID, row.rev, mine)}})
+		require.Equal(t, row.says, is, "revision %d", row.rev)
+	}
+}
+
+// Whose put may come late leaves its name to nobody.
+func TestANameInDoubtIsNotUsedAgain(t *testing.T) {
+	var slot ticket.Slot
+	k := unsent(ownID, &slot)
+	e := k.Enter(false)
+	e.Judge(ticket.Answer{Outcome: ticket.Unknown})
+	k.Leave()
+	require.Equal(t, ticket.Leaving, k.State())
+	k.RemovedBy(ticket.Answer{Revision: 20})
+	require.NotEqual(t, k.Key, unsentKey(nextID, &slot))
+}
+
+func unsentKey(id string, slot *ticket.Slot) string {
+	k := unsent(id, slot)
+	return k.Key
+}
+
+// Each transition is from the states that the package comment names, and panics from others.
+func TestAnIllegalTransitionPanics(t *testing.T) {
+	k := unsent(ownID, &ticket.Slot{})
+	require.PanicsWithValue(t, "ticket: Hold: the ticket is unsent", k.Hold)
+	require.PanicsWithValue(t, "ticket: Lose: the ticket is unsent", func() { k.Lose() })
+	require.PanicsWithValue(t, "ticket: Release: the ticket is unsent", func() { k.Release(nil) })
+	require.PanicsWithValue(t, "ticket: Remove: the ticket is unsent", func() { k.Remove(0) })
+	k.Leave()
+	require.Equal(t, ticket.Removed, k.State(), "nothing was sent")
+	require.PanicsWithValue(t, "ticket: Leave: the ticket is removed", k.Leave)
+
+	k = *held(t)
+	require.True(t, k.Lose())
+	require.False(t, k.Lose(), "it is known")
+	require.Equal(t, ticket.Gone, k.State())
+	require.PanicsWithValue(t, "ticket: Hold: the ticket is gone", k.Hold)
+	k.Leave()
+	require.True(t, k.Lost(), "still")
+	k.Remove(20)
+	require.False(t, k.Lose(), "it was removed")
+}
