@@ -31,9 +31,9 @@ type place struct {
 	since  time.Time    // when its revision became known
 	ahead  []line.Entry // before this place, when last looked at
 	hold   *hold        // nil while waiting
-	using  bool         // counted among the lease's users
 	era    *era         // of the answer that told the revision, or the line, last
 	seen   *view        // that has had it
+	using  bool         // counted among the lease's users
 	spare  bool         // what lingered at it, and is of no use to anybody, is removed
 	stuck  bool         // its removal was given up; lease.left says why
 

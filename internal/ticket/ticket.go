@@ -78,8 +78,8 @@ type Ticket struct {
 	slot  *Slot // where Key is from
 	floor int64 // create revisions up to here are of earlier uses of Key
 
+	rev   int64 // create revision of the key, 0 until it is known
 	state State
-	rev   int64  // create revision of the key, 0 until it is known
 	doubt bool   // a copy of the put may still be under way
 	lost  bool   // it is or was Gone, or was lost while it was Leaving
 	taken Reason // what is known of how it went
