@@ -23,8 +23,9 @@ var (
 // On the way calls are given up whose requests arrive late or never, requests arrive twice,
 // members that lag tell of the past, events get lost, an operator deletes keys, leases end, and
 // calls of Lock give up. In no state two hold, but after an operator has deleted the key of one;
-// tokens grow; and Unlock tells the truth. From every state everybody gets in, and nothing is
-// left in etcd, once nothing of that kind happens any more.
+// tokens grow; and Unlock tells the truth. Where nothing can happen any more without a fault,
+// everybody has got in, and nothing is left in etcd; so it is where one comes from one state in
+// 64 when nothing fails any more.
 //
 // Left out are set-backs of etcd, keys that somebody puts over, TryLock, hand-offs and keys that
 // linger, and when leases end: here they end after their Session has given them up.
