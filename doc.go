@@ -102,7 +102,7 @@
 //	lock.go      the Mutex: its verbs in the order of a life, Do, Close, Locker
 //	hold.go      a hold, its contexts, TokenFrom, nesting
 //	local.go     what a Session has of one name: the queue of its goroutines, what lingers
-//	place.go     a key in etcd's line: what it is, and how it is put
+//	place.go     a key in etcd's line: how it is put
 //	watch.go     how it waits: behind many by a watch of one key
 //	view.go      behind few by the Session's watch of the line
 //	release.go   how it is released, or removed
@@ -116,6 +116,7 @@
 // What follows from what is decided in packages that have no clock, no lock and no goroutine:
 //
 //	internal/line     who stands in etcd's line, and who waits for whom: the rule of entry
+//	internal/ticket   the life of one key: each transaction, and what its answer says
 //	internal/turn     whose turn it is among a Session's goroutines
 //	internal/trust    until when a lease may be trusted, and when it is renewed
 //

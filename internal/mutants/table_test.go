@@ -196,7 +196,7 @@ var mutants = []mutant{
 		name:    "a release does not compare the create revision",
 		why:     "The key has a UUID and the lease is compared. Names are used again, so a late copy of a release deletes the next hold's key (rule 6).",
 		edits:   []edit{{"internal/ticket/release.go", `[]clientv3.Cmp{t.Exists(), t.OnLease()}`, `[]clientv3.Cmp{t.OnLease()}`}},
-		killers: []killer{of("ticket", "TestExploration"), onCluster("TestALateReleaseTouchesNoLaterHold")},
+		killers: []killer{core("ticket", "TestExploration"), onCluster("TestALateReleaseTouchesNoLaterHold")},
 	},
 	{
 		name: "Unlock of a key that is gone is nil",
@@ -204,14 +204,14 @@ var mutants = []mutant{
 		edits: []edit{{"internal/ticket/release.go", `	r.copies = r.copies || a.Copies
 `, `	r.copies = true
 `}},
-		killers: []killer{of("ticket", "TestExploration"), of("ticket", "TestWhatAReleaseSays"), simulation(250), named("TestUnlockTellsOfALossThatNobodyHasNoticed")},
+		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestWhatAReleaseSays"), simulation(250), named("TestUnlockTellsOfALossThatNobodyHasNoticed")},
 	},
 	{
 		name: "a lost answer unsays that the key was gone",
 		why:  "What a copy finds says nothing, and there may have been copies. But the answer before them did tell (rule 6).",
 		edits: []edit{{"internal/ticket/release.go", `		r.missed = r.missed || !r.copies // for certain, whatever the next answer says
 `, ``}},
-		killers: []killer{of("ticket", "TestExploration"), of("ticket", "TestWhatAReleaseSays"), named("TestAReleaseThatFoundNoKeyStaysALossWhateverGetsLost")},
+		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestWhatAReleaseSays"), named("TestAReleaseThatFoundNoKeyStaysALossWhateverGetsLost")},
 	},
 	{
 		name: "a release whose answer was lost is called a loss",
@@ -222,7 +222,7 @@ var mutants = []mutant{
 			{"internal/ticket/release.go", `	r.copies = r.copies || o == Unknown
 `, ``},
 		},
-		killers: []killer{of("ticket", "TestExploration"), of("ticket", "TestWhatAReleaseSays"), simulation(250), named("TestRandomSchedules")},
+		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestWhatAReleaseSays"), simulation(250), named("TestRandomSchedules")},
 	},
 	{
 		name: "a release is confirmed whatever the hold was worth",
@@ -230,7 +230,7 @@ var mutants = []mutant{
 		edits: []edit{{"internal/ticket/release.go", `	case !now.Certain:
 `, `	case !now.Certain && now.Stale:
 `}},
-		killers: []killer{of("ticket", "TestExploration"), of("ticket", "TestWhatAReleaseSays")},
+		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestWhatAReleaseSays")},
 	},
 	{
 		name: "a place whose put was not answered was not put",
@@ -241,13 +241,13 @@ var mutants = []mutant{
 		return false, nil
 `, `		return false, nil
 `}},
-		killers: []killer{of("ticket", "TestExploration")},
+		killers: []killer{core("ticket", "TestExploration")},
 	},
 	{
 		name:    "a removal does not compare the create revision",
 		why:     "The name is the ticket's own. It is used again, and the removal may come late (rules 6 and 9).",
 		edits:   []edit{{"internal/ticket/remove.go", `If: []clientv3.Cmp{t.Exists()}, Then: gone`, `If: nil, Then: gone`}},
-		killers: []killer{of("ticket", "TestExploration")},
+		killers: []killer{core("ticket", "TestExploration")},
 	},
 	{
 		name: "a turn that was left goes to nobody",
@@ -257,7 +257,7 @@ var mutants = []mutant{
 		}
 `, `		w = nil
 `}},
-		killers: []killer{core("turn", "TestTurns"), of("ticket", "TestExploration")},
+		killers: []killer{core("turn", "TestTurns"), core("ticket", "TestExploration")},
 	},
 	{
 		name: "a renewal that is refused ends the hold at once",
@@ -314,7 +314,7 @@ var mutants = []mutant{
 		edits: []edit{{"internal/ticket/release.go", `	case now.Stale: // a copy may have removed it, or etcd was restored without it
 `, `	case now.Stale && !now.Certain:
 `}},
-		killers: []killer{of("ticket", "TestWhatAReleaseSays"), named("TestAReleaseThatASetBackOvertakesIsNotConfirmed")},
+		killers: []killer{core("ticket", "TestWhatAReleaseSays"), named("TestAReleaseThatASetBackOvertakesIsNotConfirmed")},
 	},
 	{
 		name:    "a place from before a set-back counts",
@@ -329,13 +329,13 @@ var mutants = []mutant{
 		name:    "the line is in the order of the keys",
 		why:     "It is the order that a range comes in. Whose UUID is less gets in beside the holder (rule 1).",
 		edits:   []edit{{"internal/line/line.go", `return cmp.Compare(a.Rev, b.Rev)`, `return cmp.Compare(a.Key, b.Key)`}},
-		killers: []killer{of("ticket", "TestExploration"), core("line", "TestTheOrderIsThatOfTheCreateRevisions"), simulation(20), named("TestSessionsGetInByCreateRevision")},
+		killers: []killer{core("ticket", "TestExploration"), core("line", "TestTheOrderIsThatOfTheCreateRevisions"), simulation(20), named("TestSessionsGetInByCreateRevision")},
 	},
 	{
 		name:    "a place waits for the one before it only",
 		why:     "That one waits for those before it in its turn. Unless it leaves: then the place enters beside the holder (rule 1).",
 		edits:   []edit{{"internal/line/line.go", `	return l[:after]`, `	return l[max(after-1, 0):after]`}},
-		killers: []killer{of("ticket", "TestExploration"), core("line", "TestTheRuleOfEntry")},
+		killers: []killer{core("ticket", "TestExploration"), core("line", "TestTheRuleOfEntry")},
 	},
 	{
 		name: "the next goroutine gets in after a loss",
@@ -581,7 +581,7 @@ var mutants = []mutant{
 		edits: []edit{{"internal/turn/turn.go", `	if w == nil || w.standing == Left {
 `, `	if w == nil {
 `}},
-		killers: []killer{of("ticket", "TestExploration"), core("turn", "TestTurns"), core("turn", "TestTheQueueDoesWhatASimpleOneDoes")},
+		killers: []killer{core("ticket", "TestExploration"), core("turn", "TestTurns"), core("turn", "TestTheQueueDoesWhatASimpleOneDoes")},
 	},
 	{
 		name: "who leaves from the middle takes the others along",
@@ -738,7 +738,7 @@ var mutants = []mutant{
 		edits: []edit{{"internal/ticket/ticket.go", `	t.state = Leaving
 `, `	t.state, t.slot.busy = Leaving, false
 `}},
-		killers: []killer{of("ticket", "TestExploration"), named("TestRandomSchedules")},
+		killers: []killer{core("ticket", "TestExploration")},
 	},
 	{
 		name: "the next place is removed beside the release that puts it",

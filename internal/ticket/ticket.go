@@ -18,6 +18,7 @@ package ticket
 
 import (
 	"fmt"
+	"slices"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -241,10 +242,8 @@ func (t *Ticket) remove(revision int64) {
 // must panics if t is in none of the states from which there is a transition. That is a mistake
 // of the Session's.
 func (t *Ticket) must(transition string, from ...State) {
-	for _, s := range from {
-		if t.state == s {
-			return
-		}
+	if slices.Contains(from, t.state) {
+		return
 	}
 	panic(fmt.Sprintf("ticket: %s: the ticket is %v", transition, t.state))
 }
