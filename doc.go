@@ -100,13 +100,15 @@
 // what internal/direction lists.
 //
 //	lock.go      the Mutex: its verbs in the order of a life, Do, Close, Locker
+//	acquire.go   how a call comes to hold: the local queue, a place, the wait
 //	hold.go      a hold, its contexts, TokenFrom, nesting
 //	local.go     what a Session has of one name: the queue of its goroutines, what lingers
 //	place.go     a key in etcd's line: how it is put
 //	watch.go     how it waits: behind many by a watch of one key
 //	view.go      behind few by the Session's watch of the line
 //	release.go   how it is released, or removed
-//	lease.go     one lease: renewals, and its end
+//	lease.go     one lease: its grant and renewals
+//	revoke.go    its end
 //	audit.go     the look at the keys of a lease
 //	session.go   the Session: its one lock, its goroutines, Close, the grant of a lease
 //	era.go       what is known of etcd, and what follows when it is set back

@@ -28,10 +28,10 @@ var update = flag.Bool("update", false, "write the uses against the direction as
 var layers = [][]string{
 	{"doc.go", "errors.go", "options.go", "trace.go", "admin.go"},
 	{"session.go", "stream.go", "era.go"}, // a Session: its lock, its tasks, what it knows of etcd
-	{"lease.go", "audit.go"},
+	{"lease.go", "revoke.go", "audit.go"},
 	{"place.go", "watch.go", "view.go", "release.go"}, // one key in etcd's line
 	{"local.go", "hold.go"},                           // what the goroutines of a Session have of a name
-	{"lock.go"},
+	{"lock.go", "acquire.go"},
 }
 
 // pure are the packages below internal/ that say what follows, and do nothing.

@@ -100,7 +100,7 @@ var mutants = []mutant{
 	{
 		name: "Close revokes while the contexts end",
 		why:  "Close has told every hold of its end, and wakes the keeper in the same breath. The contexts are cancelled one by one, and etcd is faster (rule 1).",
-		edits: []edit{{"lease.go", `	l.endContexts()
+		edits: []edit{{"revoke.go", `	l.endContexts()
 	s := l.s
 `, `	s := l.s
 `}},
@@ -357,7 +357,7 @@ var mutants = []mutant{
 	{
 		name: "a wait at home does not ask the context",
 		why:  "The owner will unlock, it is the same process. When, nobody knows (rule 10).",
-		edits: []edit{{"lock.go", `		case <-ctx.Done():
+		edits: []edit{{"acquire.go", `		case <-ctx.Done():
 			// Whatever comes through turn after this is passed on by passLocked.
 			return nil, c.ahead, waitFailed(ctx, m.name, m.s.leave(c), m.s.calls.Unavailable(), nil)
 		}
@@ -604,7 +604,7 @@ var mutants = []mutant{
 	{
 		name: "what lingers and cannot be held stays",
 		why:  "It is given up when its time is over. Until then the Session waits behind a key of its own (WithLinger).",
-		edits: []edit{{"lock.go", `			l.giveWayLocked()
+		edits: []edit{{"acquire.go", `			l.giveWayLocked()
 			l.queue.Enter(&c.waiter)
 `, `			if l.queue.Kept() != nil {
 				l.queue.Yield()
@@ -656,7 +656,7 @@ var mutants = []mutant{
 	{
 		name: "a failed wait leaves its key to the lease",
 		why:  "The lease removes it. The lease is renewed for as long as the Session lives (rule 9).",
-		edits: []edit{{"lock.go", `		if p != nil {
+		edits: []edit{{"acquire.go", `		if p != nil {
 			removed = p.abandon(false)
 `, `		if p != nil && err == errQueueAnew {
 			removed = p.abandon(false)
@@ -667,7 +667,7 @@ var mutants = []mutant{
 		name: "all keys go with their lease",
 		why:  "etcd deletes the keys of a lease that it revokes. Not one that somebody has put over, with another lease or none: it stands for ever, and Close says nil (rule 9).",
 		edits: []edit{
-			{"lease.go", `		err = l.removeRest(time.Now().Add(l.ttl))
+			{"revoke.go", `		err = l.removeRest(time.Now().Add(l.ttl))
 `, `		err = nil
 `},
 			{"release.go", `	return p.ticket.Lost() && !p.lease.revoked && p.s.ctx.Err() == nil

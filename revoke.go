@@ -1,0 +1,101 @@
+package etcdlock
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/line"
+)
+
+// revoke gives the lease back, and with it every key that is left. It tries until
+// etcd confirms, the lease must have expired, or the Session ends.
+//
+// A key that somebody has put over, with another lease or none, does not go with the lease.
+// (Do not take the end of the lease for the end of its keys. TestCloseLeavesNoKeyThatWasPutOver.)
+func (l *lease) revoke() {
+	l.endContexts()
+	s := l.s
+	revoke := func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) {
+		return s.client.Revoke(ctx, l.id)
+	}
+	expired := time.Now().Add(l.ttl).Add(l.ttl)
+	retry := attempt.Backoff{Eager: true}
+	var err error
+	for {
+		_, _, err = attempt.Do(s.ctx, s.calls, &retry, s.calls.Timeout(), revoke)
+		if err == nil || attempt.Is(err, rpctypes.ErrLeaseNotFound) || attempt.Refused(err) || s.clientClosed() || time.Now().After(expired) {
+			break
+		}
+		if retry.Wait(s.ctx, s.calls) != nil {
+			break
+		}
+	}
+	if err == nil || attempt.Is(err, rpctypes.ErrLeaseNotFound) {
+		s.log(slog.LevelDebug, "lease given back", "lease", l.hex())
+		err = l.removeRest(time.Now().Add(l.ttl))
+	} else {
+		s.log(slog.LevelWarn, "lease not revoked; it expires by itself", "lease", l.hex(), "error", err)
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	delete(s.leases, l)
+	s.doubts.Add(int64(-l.doubts))
+	l.revoked = err == nil
+	s.afterLocked(l.bury)
+	if err != nil && (s.closed || l.leavesLocked()) {
+		s.left = err
+	}
+}
+
+// leavesLocked reports whether a key that nobody tries to remove any more may outlive the
+// lease.
+func (l *lease) leavesLocked() bool {
+	for _, p := range l.places {
+		if p.ticket.Lost() && p.stuck {
+			return true
+		}
+	}
+	return false
+}
+
+// removeRest removes those of the Session's keys on the lease that its end has not removed. It
+// asks for all that the Session accounts for, which are none if nothing was held.
+func (l *lease) removeRest(until time.Time) error {
+	s := l.s
+	ctx, cancel := context.WithDeadline(s.ctx, until)
+	defer cancel()
+	s.mu.Lock()
+	places := slices.Collect(maps.Values(l.places))
+	revs := make([]int64, len(places))
+	for i, p := range places {
+		revs[i] = p.ticket.Rev()
+	}
+	s.unlock()
+	var rest []line.Entry
+	err := s.readKeys(ctx, keysOf(places), s.readUntilAnswered, func(from int, read []line.Entry) {
+		for i, e := range read {
+			if rev := revs[from+i]; e.Rev != 0 && (rev == 0 || rev == e.Rev) {
+				rest = append(rest, e)
+			}
+		}
+	})
+	for _, e := range rest {
+		_, failure := read(ctx, s, func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, s.deleteEntry(ctx, e)
+		}, func(error) error { return nil })
+		if failure != nil {
+			err = failure
+		}
+	}
+	if err != nil {
+		s.log(slog.LevelWarn, "keys may have outlived their lease", "lease", l.hex(), "error", err)
+	}
+	return err
+}
