@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -462,6 +463,9 @@ func TestALossHasAReasonThatErrorsIsTells(t *testing.T) {
 			return effects[min(c.N, len(effects))-1]
 		}
 	}
+	byAnother := fake.Effect{Edit: func(reply any) {
+		reply.(*clientv3.LeaseKeepAliveResponse).MemberId = 2
+	}}
 	for name, row := range map[string]struct {
 		opts    []etcdlock.Option
 		network func(fake.Call) fake.Effect
@@ -487,6 +491,16 @@ func TestALossHasAReasonThatErrorsIsTells(t *testing.T) {
 		},
 		"a renewal is refused and the next one is not; then none is answered": {
 			network: renewals(refused, fake.Effect{}, silent), want: []error{etcdlock.ErrExpired},
+		},
+		"a renewal is refused, and a read tells what an earlier one was worth": {
+			network: renewals(silent, byAnother, byAnother, refused, silent),
+			lose: func(h *held) {
+				time.Sleep(virtualTTL/3*5/2 + 100*time.Millisecond) // the fourth has been sent
+				other := contract.MutexOf(t, h.s, "y")
+				_ = other.Lock(context.Background())
+				_ = other.Unlock(context.Background())
+			},
+			want: []error{etcdlock.ErrExpired, rpctypes.ErrPermissionDenied},
 		},
 		"its key is deleted": {
 			lose: deleted,

@@ -156,7 +156,6 @@ func (l *lease) trustLocked(change func(t *trust.Trust)) {
 	until := l.trust.Until()
 	change(l.trust)
 	if l.trust.Until() != until {
-		l.refusal = nil
 		l.expiry.Reset(time.Until(l.trust.Until()))
 	}
 	l.s.doubts.Add(int64(l.trust.Doubts() - l.doubts))
@@ -426,6 +425,7 @@ func (l *lease) confirmed(sent *trust.Attempt, era *era, resp *clientv3.LeaseKee
 		known = 0
 	}
 	l.renewals(func(t *trust.Trust) {
+		l.refusal = nil
 		ask = t.Answered(time.Now(), sent, trust.Confirmation{
 			Member: resp.GetMemberId(), Term: resp.GetRaftTerm(), TTL: time.Duration(resp.TTL) * time.Second,
 		}, known)
