@@ -1,0 +1,108 @@
+package etcdlock_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/fake"
+)
+
+// To know what a renewal is worth costs etcd nothing at rest, and otherwise one read for a
+// renewal at most. One that was lost matters while etcd may carry it out: 5 s and two election
+// timeouts, which are at most four thirds of the TTL, or five renewals here.
+func TestADoubtCostsOneReadForARenewalAtMost(t *testing.T) {
+	const most = 30
+	silent := fake.Effect{DropReply: true}
+	for name, row := range map[string]struct {
+		members uint64 // that answer in turn
+		network func(renewed int) fake.Effect
+		term    func(renewed int) uint64
+		most    int  // reads
+		least   int  // reads
+		lost    bool // etcd is away for too long
+	}{
+		"at rest, one member":      {members: 1},
+		"at rest, three members":   {members: 3},
+		"far away, one member":     {members: 1, network: always(fake.Effect{DelayReply: 100 * time.Millisecond})},
+		"far away, three members":  {members: 3, network: always(fake.Effect{DelayReply: 100 * time.Millisecond}), most: most, least: 1},
+		"slow, three members":      {members: 3, network: always(fake.Effect{DelayReply: 6 * time.Second}), most: most, least: 1},
+		"a renewal is lost":        {members: 3, network: nth(10, silent), most: 5, least: 1},
+		"etcd is away":             {members: 3, network: always(silent), lost: true},
+		"a new leader":             {members: 3, term: terms(4, 5)},
+		"etcd has an earlier term": {members: 3, term: terms(4, 1), most: 1, least: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				mu := contract.MutexOf(t, processIn(t, etcd, "a"), "x")
+				hold := lockWithin(t, mu, time.Second)
+				before := len(etcd.Calls(fake.Range))
+				var renewals atomic.Int64
+				etcd.Intercept(func(c fake.Call) fake.Effect {
+					var e fake.Effect
+					if c.Method == fake.KeepAlive {
+						renewals.Store(int64(c.N))
+						if row.network != nil {
+							e = row.network(c.N)
+						}
+					}
+					renewed := int(renewals.Load())
+					e.Edit = func(reply any) {
+						switch reply := reply.(type) {
+						case *clientv3.LeaseKeepAliveResponse:
+							reply.MemberId = uint64(c.N) % row.members
+							if row.term != nil {
+								reply.RaftTerm = row.term(renewed)
+							}
+						case *clientv3.GetResponse:
+							if row.term != nil {
+								reply.Header.RaftTerm = row.term(renewed)
+							}
+						}
+					}
+					return e
+				})
+				for renewals.Load() < most && hold.Err() == nil {
+					time.Sleep(time.Second)
+				}
+				reads := len(etcd.Calls(fake.Range)) - before
+				t.Logf("%d reads for %d renewals", reads, renewals.Load())
+				require.LessOrEqual(t, reads, row.most)
+				require.GreaterOrEqual(t, reads, row.least)
+				require.Equal(t, row.lost, hold.Err() != nil, "%v", context.Cause(hold))
+				etcd.Intercept(nil)
+				_ = mu.Unlock(context.Background())
+			})
+		})
+	}
+}
+
+// always has each renewal meet the same.
+func always(e fake.Effect) func(int) fake.Effect {
+	return func(int) fake.Effect { return e }
+}
+
+// nth has one renewal meet something.
+func nth(n int, e fake.Effect) func(int) fake.Effect {
+	return func(renewed int) fake.Effect {
+		if renewed != n {
+			return fake.Effect{}
+		}
+		return e
+	}
+}
+
+// terms has etcd say another term after ten renewals.
+func terms(first, then uint64) func(int) uint64 {
+	return func(renewed int) uint64 {
+		if renewed <= 10 {
+			return first
+		}
+		return then
+	}
+}
