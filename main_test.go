@@ -5,10 +5,12 @@ import (
 	"os"
 	"testing"
 
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/sim"
 )
 
-// TestMain starts the etcd of the examples, which is in memory.
+// TestMain starts the etcd of the examples, which is in memory, and asks that no goroutine of
+// the library is left in the end.
 func TestMain(m *testing.M) {
 	endpoint, etcd, err := sim.Serve()
 	if err != nil {
@@ -17,6 +19,10 @@ func TestMain(m *testing.M) {
 	}
 	endpoints = []string{endpoint}
 	status := m.Run()
+	if !contract.Poll(func() bool { return contract.LibraryGoroutines() == 0 }) {
+		fmt.Fprintln(os.Stderr, contract.LibraryGoroutines(), "goroutines of the library are left")
+		status = 1
+	}
 	etcd.Stop()
 	os.Exit(status)
 }

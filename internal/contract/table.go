@@ -54,14 +54,14 @@ func TestTwoGoroutinesRunBesideAnyNumberOfHolds(t *testing.T, w World) {
 	for i := range mutexes {
 		mutexes[i] = MutexOf(t, s, fmt.Sprintf("n/%d", i))
 	}
-	require.Zero(t, libraryGoroutines(), "NewSession and Mutex start nothing")
+	require.Zero(t, LibraryGoroutines(), "NewSession and Mutex start nothing")
 	require.Zero(t, counter.Counts().Total(), "and send nothing")
 	require.Equal(t, clientv3.LeaseID(clientv3.NoLease), s.Lease())
 
 	for _, mu := range mutexes {
 		require.NoError(t, mu.Lock(t.Context()))
 	}
-	require.Eventually(t, func() bool { return libraryGoroutines() == 2 }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return LibraryGoroutines() == 2 }, 10*time.Second, 10*time.Millisecond)
 	require.NotEqual(t, clientv3.LeaseID(clientv3.NoLease), s.Lease())
 }
 
@@ -119,7 +119,7 @@ func TestTryLockInTheHoldersSessionAsksNobody(t *testing.T, w World) {
 	require.Eventually(t, func() bool { return counter.Counts().Of("Watch") > 0 }, 20*time.Second, time.Millisecond)
 	before = counter.Counts()
 	err = same.TryLock(t.Context())
-	require.Zero(t, counter.Since(before).Of("Txn")-0)
+	require.Zero(t, counter.Since(before).Of("Txn"))
 	locked, _ = errors.AsType[*etcdlock.LockedError](err)
 	require.NotNil(t, locked, "%v", err)
 	require.Equal(t, 2, locked.Ahead, "the holder and the Session's own waiter")
@@ -275,7 +275,7 @@ func TestTenThousandNamesAreOneLeaseAndNoGoroutineEach(t *testing.T, w World) {
 	workers.Wait()
 	require.Equal(t, 1, counter.Counts().Of("LeaseGrant"))
 	require.Equal(t, names, counter.Counts().Of("Txn"))
-	require.Eventually(t, func() bool { return libraryGoroutines() == 2 }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return LibraryGoroutines() == 2 }, 10*time.Second, 10*time.Millisecond)
 }
 
 // A context that has ended before the call is ignored by Unlock.

@@ -103,8 +103,8 @@ type WriterFunc func([]byte) (int, error)
 
 func (f WriterFunc) Write(p []byte) (int, error) { return f(p) }
 
-// libraryGoroutines counts the goroutines that the library has started.
-func libraryGoroutines() int {
+// LibraryGoroutines counts the goroutines that the library has started and that still run.
+func LibraryGoroutines() int {
 	stacks := make([]byte, 16<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
 	return bytes.Count(stacks, []byte("created by github.com/etcdlock/etcdlock.("))
