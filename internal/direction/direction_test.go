@@ -4,14 +4,11 @@ import (
 	"flag"
 	"fmt"
 	"go/ast"
-	"go/importer"
 	"go/parser"
 	"go/token"
 	"go/types"
-	"io"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -19,6 +16,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/etcdlock/etcdlock/internal/source"
 )
 
 var update = flag.Bool("update", false, "write the uses against the direction as they are")
@@ -118,32 +117,12 @@ func (u use) String() string { return u.from + " " + u.to + " " + u.name }
 
 // uses are those between the files of the library.
 func uses(t *testing.T) []use {
-	list := func(args ...string) []string {
-		cmd := exec.CommandContext(t.Context(), "go", append([]string{"list"}, args...)...)
-		cmd.Dir = filepath.Join("..", "..")
-		out, err := cmd.Output()
-		require.NoError(t, err)
-		return strings.Fields(string(out))
-	}
-	exports := make(map[string]string) // by import path
-	for _, line := range list("-export", "-deps", "-f", "{{.ImportPath}}={{.Export}}", ".") {
-		path, export, _ := strings.Cut(line, "=")
-		exports[path] = export
-	}
-	fset := token.NewFileSet()
-	var files []*ast.File
-	for _, path := range list("-f", `{{range .GoFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}`, ".") {
-		file, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
-		require.NoError(t, err)
-		files = append(files, file)
-	}
-	info := &types.Info{Uses: make(map[*ast.Ident]types.Object)}
-	config := types.Config{Importer: importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
-		return os.Open(exports[path])
-	})}
-	library, err := config.Check("etcdlock", fset, files, info)
+	lib, err := source.Load(t.Context(), filepath.Join("..", ".."))
 	require.NoError(t, err)
-	file := func(at token.Pos) string { return filepath.Base(fset.Position(at).Filename) }
+	info := &types.Info{Uses: make(map[*ast.Ident]types.Object)}
+	library, err := lib.Check(nil, info)
+	require.NoError(t, err)
+	file := func(at token.Pos) string { return filepath.Base(lib.Fset.Position(at).Filename) }
 	var all []use
 	for id, object := range info.Uses {
 		v, isVar := object.(*types.Var)

@@ -3,15 +3,8 @@ package mutants
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
-	"go/ast"
-	"go/importer"
-	"go/parser"
-	"go/token"
-	"go/types"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcdlock/etcdlock/internal/record"
+	"github.com/etcdlock/etcdlock/internal/source"
 )
 
 var (
@@ -75,13 +69,15 @@ func onCluster(test string) killer { return killer{"./internal/proof/contract", 
 // A replacement that does not find its place says which mutant must be brought up to date.
 // A mutant that does not compile would be killed by every test.
 func TestEveryMutantFitsTheLibrary(t *testing.T) {
-	lib := newChecker(t)
+	lib, err := source.Load(t.Context(), module)
+	require.NoError(t, err)
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
 			require.NotEmpty(t, m.why)
 			require.NotEmpty(t, m.edits)
 			require.NotEmpty(t, m.killers)
-			require.NoError(t, lib.check(m.texts(t)))
+			_, err := lib.Check(m.texts(t), nil)
+			require.NoError(t, err)
 		})
 	}
 }
@@ -217,95 +213,6 @@ func goCommand(t *testing.T, args ...string) *exec.Cmd {
 	require.NoError(t, err)
 	cmd.Env = append(os.Environ(), "GOWORK="+workspace)
 	return cmd
-}
-
-// A checker checks the types of the library, as the compiler does, in a fraction of its
-// time.
-type checker struct {
-	packages []sources // the library's own, each after those that it imports
-	fset     *token.FileSet
-	imports  types.Importer // of all others
-}
-
-// sources are the files of a package.
-type sources struct {
-	path  string
-	files []string
-}
-
-// An own importer has packages that were checked, and gets the others elsewhere.
-type own struct {
-	types.Importer
-	checked map[string]*types.Package
-}
-
-// Import is as in types.Importer.
-func (o own) Import(path string) (*types.Package, error) {
-	if checked := o.checked[path]; checked != nil {
-		return checked, nil
-	}
-	return o.Importer.Import(path)
-}
-
-func newChecker(t *testing.T) checker {
-	t.Helper()
-	list := func(args ...string) []string {
-		output, err := goCommand(t, append([]string{"list"}, args...)...).Output()
-		require.NoError(t, err)
-		return strings.Split(strings.TrimSpace(string(output)), "\n")
-	}
-	exports := make(map[string]string) // by import path
-	for _, line := range list("-export", "-deps", "-f", "{{.ImportPath}}={{.Export}}", ".") {
-		path, export, _ := strings.Cut(line, "=")
-		exports[path] = export
-	}
-	var packages []sources
-	const files = `{{with .Module}}{{if .Main}}{{$.ImportPath}}{{range $.GoFiles}}={{$.Dir}}/{{.}}{{end}}{{end}}{{end}}`
-	for _, line := range list("-deps", "-f", files, ".") {
-		if parts := strings.Split(line, "="); len(parts) > 1 {
-			packages = append(packages, sources{parts[0], parts[1:]})
-		}
-	}
-	require.NotEmpty(t, packages)
-	fset := token.NewFileSet()
-	return checker{
-		packages: packages,
-		fset:     fset,
-		imports: importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
-			return os.Open(exports[path])
-		}),
-	}
-}
-
-// check checks the library with some of its files changed.
-func (c checker) check(changed map[string][]byte) error {
-	imports := own{c.imports, make(map[string]*types.Package)}
-	left := len(changed)
-	for _, p := range c.packages {
-		var files []*ast.File
-		for _, path := range p.files {
-			var text any // nil has the file read
-			if changed[path] != nil {
-				text = changed[path]
-				left--
-			}
-			file, err := parser.ParseFile(c.fset, path, text, parser.SkipObjectResolution)
-			if err != nil {
-				return err
-			}
-			files = append(files, file)
-		}
-		config := types.Config{Importer: imports}
-		checked, err := config.Check(p.path, c.fset, files, nil)
-		if err != nil {
-			return err
-		}
-		imports.checked[p.path] = checked
-	}
-	if left > 0 {
-		return errors.New("it changes files that are not the library's")
-	}
-	return nil
 }
 
 // ---- killing

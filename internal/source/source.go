@@ -1,0 +1,109 @@
+// Package source checks the types of the library's source, as the compiler does, in a fraction
+// of its time: of the package at the root, and of those below internal/ that it is made of.
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// A Library is its source, and what that imports.
+type Library struct {
+	Fset     *token.FileSet
+	packages []sources // the library's own, each after those that it imports
+	exports  map[string]string
+}
+
+// sources are the files of a package.
+type sources struct {
+	path  string
+	files []string
+}
+
+// Load reads which files there are. dir is the root of the module.
+func Load(ctx context.Context, dir string) (*Library, error) {
+	var failed error
+	list := func(args ...string) []string {
+		cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-deps"}, args...)...)
+		cmd.Dir = dir
+		out, err := cmd.Output()
+		if err != nil {
+			failed = fmt.Errorf("%v: %w", cmd, err)
+		}
+		return strings.Split(strings.TrimSpace(string(out)), "\n")
+	}
+	l := &Library{Fset: token.NewFileSet(), exports: make(map[string]string)}
+	for _, line := range list("-export", "-f", "{{.ImportPath}}={{.Export}}", ".") {
+		path, export, _ := strings.Cut(line, "=")
+		l.exports[path] = export
+	}
+	const own = `{{with .Module}}{{if .Main}}{{$.ImportPath}}` +
+		`{{range $.GoFiles}}={{$.Dir}}/{{.}}{{end}}{{end}}{{end}}`
+	for _, line := range list("-f", own, ".") {
+		if parts := strings.Split(line, "="); len(parts) > 1 {
+			l.packages = append(l.packages, sources{parts[0], parts[1:]})
+		}
+	}
+	if failed == nil && len(l.packages) == 0 {
+		failed = errors.New("no package of the library")
+	}
+	return l, failed
+}
+
+// Check checks the library with some of its files changed, which are given by their paths. It
+// returns the package at the root, and adds to info, if that is not nil, what it learns of all.
+func (l *Library) Check(changed map[string][]byte, info *types.Info) (root *types.Package, err error) {
+	imports := own{checked: make(map[string]*types.Package)}
+	imports.Importer = importer.ForCompiler(l.Fset, "gc", func(path string) (io.ReadCloser, error) {
+		return os.Open(l.exports[path])
+	})
+	left := len(changed)
+	for _, p := range l.packages {
+		var files []*ast.File
+		for _, path := range p.files {
+			var text any // nil has the file read
+			if changed[path] != nil {
+				text = changed[path]
+				left--
+			}
+			file, err := parser.ParseFile(l.Fset, path, text, parser.SkipObjectResolution)
+			if err != nil {
+				return nil, err
+			}
+			files = append(files, file)
+		}
+		config := types.Config{Importer: imports}
+		if root, err = config.Check(p.path, l.Fset, files, info); err != nil {
+			return nil, err
+		}
+		imports.checked[p.path] = root
+	}
+	if left > 0 {
+		return nil, errors.New("it changes files that are not the library's")
+	}
+	return root, nil
+}
+
+// An own importer has packages that were checked, and gets the others elsewhere.
+type own struct {
+	types.Importer
+	checked map[string]*types.Package
+}
+
+// Import is as in types.Importer.
+func (o own) Import(path string) (*types.Package, error) {
+	if checked := o.checked[path]; checked != nil {
+		return checked, nil
+	}
+	return o.Importer.Import(path)
+}
