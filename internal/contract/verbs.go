@@ -129,3 +129,14 @@ func LocalLine(t *testing.T, s *etcdlock.Session, name string, n int) {
 		return ok && locked.Ahead == n
 	}, 20*time.Second, time.Millisecond, "%d in line", n)
 }
+
+// AddUser makes a user with a role of its own, of the same name.
+func AddUser(ctx context.Context, t testing.TB, admin *clientv3.Client, user, password string) {
+	t.Helper()
+	_, err := admin.RoleAdd(ctx, user)
+	require.NoError(t, err)
+	_, err = admin.UserAdd(ctx, user, password)
+	require.NoError(t, err)
+	_, err = admin.UserGrantRole(ctx, user, user)
+	require.NoError(t, err)
+}

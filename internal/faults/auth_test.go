@@ -134,12 +134,7 @@ func enableAuth(tr *trial, c *etcdtest.Cluster, tenant grants) {
 	ctx := tr.bounded(patience)
 	admin := c.Client(tr)
 	for _, user := range []string{"root", "tenant"} {
-		_, err := admin.RoleAdd(ctx, user)
-		require.NoError(tr, err)
-		_, err = admin.UserAdd(ctx, user, password(user))
-		require.NoError(tr, err)
-		_, err = admin.UserGrantRole(ctx, user, user)
-		require.NoError(tr, err)
+		contract.AddUser(ctx, tr, admin, user, password(user))
 	}
 	for name, what := range tenant {
 		prefix := name + "/"

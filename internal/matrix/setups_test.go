@@ -24,6 +24,8 @@ import (
 	"go.etcd.io/etcd/client/v3/namespace"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+
+	"github.com/etcdlock/etcdlock/internal/contract"
 )
 
 // A setup is a row of the matrix.
@@ -112,12 +114,7 @@ func (s setup) enableUsers(t testing.TB, root door, names []string) {
 	require.NoError(t, err)
 	defer admin.Close()
 	for _, user := range []string{"root", "tenant"} {
-		_, err := admin.RoleAdd(ctx, user)
-		require.NoError(t, err)
-		_, err = admin.UserAdd(ctx, user, "secret of "+user)
-		require.NoError(t, err)
-		_, err = admin.UserGrantRole(ctx, user, user)
-		require.NoError(t, err)
+		contract.AddUser(ctx, t, admin, user, "secret of "+user)
 	}
 	allows := func(from, to string) {
 		_, err := admin.RoleGrantPermission(ctx, "tenant", from, to, clientv3.PermissionType(clientv3.PermReadWrite))

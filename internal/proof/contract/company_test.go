@@ -431,12 +431,7 @@ func tenant(t *testing.T) (root, client *clientv3.Client, counter *contract.Coun
 		require.NoError(t, err)
 	}
 	for _, user := range []string{"root", "tenant"} {
-		_, err := admin.RoleAdd(ctx, user)
-		require.NoError(t, err)
-		_, err = admin.UserAdd(ctx, user, "secret of "+user)
-		require.NoError(t, err)
-		_, err = admin.UserGrantRole(ctx, user, user)
-		require.NoError(t, err)
+		contract.AddUser(ctx, t, admin, user, "secret of "+user)
 	}
 	grant("tenant", "mine/", clientv3.PermissionType(clientv3.PermReadWrite))
 	grant("tenant", "shown/", clientv3.PermissionType(clientv3.PermRead))

@@ -25,12 +25,7 @@ func TestALossByARefusalSaysWhatEtcdRefused(t *testing.T) {
 	require.NoError(t, mu.Lock(ctx))
 	hold := mu.Context(context.Background())
 
-	_, err = client.RoleAdd(ctx, "root")
-	require.NoError(t, err)
-	_, err = client.UserAdd(ctx, "root", "secret")
-	require.NoError(t, err)
-	_, err = client.UserGrantRole(ctx, "root", "root")
-	require.NoError(t, err)
+	contract.AddUser(ctx, t, client, "root", "secret")
 	_, err = client.AuthEnable(ctx)
 	require.NoError(t, err)
 	within(t, slack, "the loss", hold.Done())

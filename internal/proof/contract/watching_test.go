@@ -55,13 +55,8 @@ func TestATokenThatExpiresHoldsUpNoWatch(t *testing.T) {
 		m.AuthToken = "jwt,sign-method=HS256,ttl=1s,priv-key=" + secret
 	})
 	admin := cluster.Client(t)
-	_, err := admin.RoleAdd(bounded(t), "root")
-	require.NoError(t, err)
-	_, err = admin.UserAdd(bounded(t), "root", "password")
-	require.NoError(t, err)
-	_, err = admin.UserGrantRole(bounded(t), "root", "root")
-	require.NoError(t, err)
-	_, err = admin.AuthEnable(bounded(t))
+	contract.AddUser(bounded(t), t, admin, "root", "password")
+	_, err := admin.AuthEnable(bounded(t))
 	require.NoError(t, err)
 	as := func(cfg *clientv3.Config) { cfg.Username, cfg.Password = "root", "password" }
 
