@@ -66,11 +66,11 @@ func (c *Caller) WatchTimeout(b Backoff) time.Duration {
 }
 
 // Alive notes that etcd has answered what is no attempt.
-func (c *Caller) Alive() { c.link.with(func(b *Budget, now time.Time) { b.Alive(now) }) }
+func (c *Caller) Alive() { c.link.with(func(b *budget, now time.Time) { b.alive(now) }) }
 
-// Seldom is Budget.Seldom.
+// Seldom is budget.seldom.
 func (c *Caller) Seldom(period time.Duration) (d time.Duration) {
-	c.link.with(func(b *Budget, _ time.Time) { d = b.Seldom(period) })
+	c.link.with(func(b *budget, _ time.Time) { d = b.seldom(period) })
 	return d
 }
 
@@ -181,7 +181,7 @@ func (a *copies[R]) call(ctx context.Context) (R, error) {
 	started := time.Now()
 	r, err := a.f(ctx)
 	if settles(err) {
-		a.c.link.with(func(b *Budget, now time.Time) { b.Answered(now, now.Sub(started)) })
+		a.c.link.with(func(b *budget, now time.Time) { b.answered(now, now.Sub(started)) })
 	}
 	return r, err
 }
@@ -223,7 +223,7 @@ func (a *copies[R]) repeat() {
 
 // sendLocked sends as many repeats as the link's credit allows, up to n.
 func (a *copies[R]) sendLocked(n int) (granted int) {
-	credit := FewRepeats
+	credit := fewRepeats
 	if a.c.Several() {
 		credit = ManyRepeats
 	}
@@ -232,7 +232,7 @@ func (a *copies[R]) sendLocked(n int) (granted int) {
 		return 0
 	}
 	if !a.eager {
-		a.c.link.with(func(b *Budget, now time.Time) { granted = b.Spend(now, granted, credit) })
+		a.c.link.with(func(b *budget, now time.Time) { granted = b.spend(now, granted, credit) })
 	}
 	if granted > 0 {
 		a.sent, a.last = a.sent+granted, time.Now()
@@ -257,7 +257,7 @@ func (a *copies[R]) sendLocked(n int) (granted int) {
 
 // repeated notes what became of the repeats.
 func (a *copies[R]) repeated(n int, won bool) {
-	a.c.link.with(func(b *Budget, _ time.Time) { b.Repeated(n, won) })
+	a.c.link.with(func(b *budget, _ time.Time) { b.repeated(n, won) })
 }
 
 // repeats is how many were sent so far.

@@ -10,10 +10,10 @@ const (
 	// repeat may meet another endpoint.
 	ReadTimeout = 700 * time.Millisecond
 
-	// FewRepeats and ManyRepeats are how many repeats a client may have to its credit, with
+	// fewRepeats and ManyRepeats are how many repeats a client may have to its credit, with
 	// one endpoint and with several, and repeatShare is what each answer adds to it. (As
 	// gRPC's own throttling of retries has it: 10, and 0.1.)
-	FewRepeats, ManyRepeats = 1, 10
+	fewRepeats, ManyRepeats = 1, 10
 	repeatShare             = 0.1
 
 	// fewAnswers is the number of answers by which it is judged how fast etcd is.
@@ -37,13 +37,13 @@ const (
 	listenEvery = 1500 * time.Millisecond
 )
 
-// A Budget says how much may be sent to an etcd, and how soon, by what it has answered so far.
+// A budget says how much may be sent to an etcd, and how soon, by what it has answered so far.
 // It is pure: it has no clock and no lock of its own.
 //
 // Invariant: repeats are at most a tenth of what was answered, beside a credit that comes back
 // in seconds. (Do not repeat without it: an etcd that is slow then gets more to do and not
 // less, and is never heard again. TestACrowdOfSessionsGetsThroughASlowEtcd.)
-type Budget struct {
+type budget struct {
 	latest  []time.Duration // what the last few answers took, the newest last
 	spent   float64         // repeats that were sent, less what answers have paid back
 	counted time.Time       // when spent was last brought up to date
@@ -52,11 +52,11 @@ type Budget struct {
 	listens time.Time       // when a repeat was last granted without credit
 }
 
-// Began notes that somebody asks again after a while in which nobody has.
-func (b *Budget) Began(now time.Time) { b.heard = now }
+// began notes that somebody asks again after a while in which nobody has.
+func (b *budget) began(now time.Time) { b.heard = now }
 
-// Answered notes that etcd has answered a request after a time.
-func (b *Budget) Answered(now time.Time, after time.Duration) {
+// answered notes that etcd has answered a request after a time.
+func (b *budget) answered(now time.Time, after time.Duration) {
 	if len(b.latest) == fewAnswers {
 		b.latest = append(b.latest[:0], b.latest[1:]...)
 	}
@@ -65,13 +65,13 @@ func (b *Budget) Answered(now time.Time, after time.Duration) {
 	b.heard = now
 }
 
-// Alive notes that etcd has answered something else.
-func (b *Budget) Alive(now time.Time) { b.heard = now }
+// alive notes that etcd has answered something else.
+func (b *budget) alive(now time.Time) { b.heard = now }
 
 // took is what answers take of late: the second longest of the last few. One answer that was
 // held up says nothing of the others, and would keep a request that meets a dead endpoint from
 // being repeated; two are an etcd that is slow. The first ones each count.
-func (b *Budget) took() time.Duration {
+func (b *budget) took() time.Duration {
 	sorted := slices.Sorted(slices.Values(b.latest))
 	switch n := len(sorted); {
 	case n == 0:
@@ -83,15 +83,15 @@ func (b *Budget) took() time.Duration {
 	}
 }
 
-// Usual is how long an answer may take without being late, but at least first.
-func (b *Budget) Usual(first time.Duration) time.Duration { return max(first, 3*b.took()) }
+// usual is how long an answer may take without being late, but at least first.
+func (b *budget) usual(first time.Duration) time.Duration { return max(first, 3*b.took()) }
 
-// Seldom is how often to do something that is to be done each period, if answers take long:
+// seldom is how often to do something that is to be done each period, if answers take long:
 // whoever asks again and again is to wait for longer than the answers take.
-func (b *Budget) Seldom(period time.Duration) time.Duration { return max(period, 4*b.took()) }
+func (b *budget) seldom(period time.Duration) time.Duration { return max(period, 4*b.took()) }
 
-// Spend takes n repeats off a credit, or as many as are left.
-func (b *Budget) Spend(now time.Time, n, credit int) (granted int) {
+// spend takes n repeats off a credit, or as many as are left.
+func (b *budget) spend(now time.Time, n, credit int) (granted int) {
 	// What was spent when there was more credit is no debt: some comes back soon in any case.
 	b.spent = min(b.spent, float64(credit+b.worth))
 	back := creditTime
@@ -111,11 +111,11 @@ func (b *Budget) Spend(now time.Time, n, credit int) (granted int) {
 	return granted
 }
 
-// Repeated notes what became of an attempt with n repeats. If one of them was answered while the
+// repeated notes what became of an attempt with n repeats. If one of them was answered while the
 // request before was not, they were worth it, as where one endpoint of several is dead: they
 // are paid back, and the credit grows. It shrinks again if the request was answered all the
 // same.
-func (b *Budget) Repeated(n int, won bool) {
+func (b *budget) repeated(n int, won bool) {
 	switch {
 	case won:
 		b.spent = max(b.spent-float64(n), 0)

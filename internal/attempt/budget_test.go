@@ -24,12 +24,12 @@ func TestHowFastEtcdIsGoesByTheSecondLongestOfTheLastFourAnswers(t *testing.T) {
 		{[]time.Duration{1, 1, 1, 1, 9}, 1},    // or one is late
 		{[]time.Duration{1, 1, 1, 1, 9, 8}, 8}, // or it has become slow
 	} {
-		var b Budget
+		var b budget
 		for _, after := range tt.answers {
-			b.Answered(time.Time{}, after*second)
+			b.answered(time.Time{}, after*second)
 		}
-		require.Equal(t, max(second, 3*tt.took*second), b.Usual(second), "%v", tt.answers)
-		require.Equal(t, max(second, 4*tt.took*second), b.Seldom(second), "%v", tt.answers)
+		require.Equal(t, max(second, 3*tt.took*second), b.usual(second), "%v", tt.answers)
+		require.Equal(t, max(second, 4*tt.took*second), b.seldom(second), "%v", tt.answers)
 	}
 }
 
@@ -45,7 +45,7 @@ func TestRepeatsAreGrantedByCredit(t *testing.T) {
 		lost    int  // repeats that were of no use
 		began   bool // somebody asks again
 	}
-	const few, many = FewRepeats, ManyRepeats
+	const few, many = fewRepeats, ManyRepeats
 	for name, steps := range map[string][]step{
 		"one endpoint": {
 			{asked: 2, credit: few, granted: 1}, {asked: 1, credit: few},
@@ -83,25 +83,25 @@ func TestRepeatsAreGrantedByCredit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			start := time.Unix(1e9, 0)
-			b := Budget{counted: start}
+			b := budget{counted: start}
 			for i, s := range steps {
 				now := start.Add(time.Duration(s.at * float64(second)))
 				if s.began {
-					b.Began(now)
+					b.began(now)
 				}
 				if s.asked > 0 {
 					if b.heard.IsZero() {
 						b.heard = now.Add(-2 * lively) // it answers no more, and is not away
 					}
-					require.Equal(t, s.granted, b.Spend(now, s.asked, s.credit), "step %d", i)
+					require.Equal(t, s.granted, b.spend(now, s.asked, s.credit), "step %d", i)
 				}
 				for range s.answers {
-					b.Answered(now, 0)
+					b.answered(now, 0)
 				}
 				if s.won > 0 {
-					b.Repeated(s.won, true)
+					b.repeated(s.won, true)
 				}
-				b.Repeated(s.lost, false)
+				b.repeated(s.lost, false)
 			}
 		})
 	}

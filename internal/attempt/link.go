@@ -21,7 +21,7 @@ const reconnectEvery = 500 * time.Millisecond
 // wait: how often it connects, and how often requests are repeated.
 type link struct {
 	mu      sync.Mutex
-	budget  Budget
+	budget  budget
 	asked   time.Time // when connections were last asked for
 	flights int       // attempts under way
 	ticking bool      // a timer asks for connections
@@ -61,15 +61,15 @@ func linkTo[T any](p *T) *link {
 }
 
 // with calls f with the budget.
-func (l *link) with(f func(b *Budget, now time.Time)) {
+func (l *link) with(f func(b *budget, now time.Time)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f(&l.budget, time.Now())
 }
 
-// usual is Budget.Usual.
+// usual is budget.usual.
 func (l *link) usual(first time.Duration) (d time.Duration) {
-	l.with(func(b *Budget, _ time.Time) { d = b.Usual(first) })
+	l.with(func(b *budget, _ time.Time) { d = b.usual(first) })
 	return d
 }
 
@@ -114,7 +114,7 @@ func (c *Caller) takeOff() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if now := time.Now(); l.flights == 0 && now.Sub(l.landed) >= forgetSilence {
-		l.budget.Began(now)
+		l.budget.began(now)
 	}
 	l.flights++
 	if !l.ticking && c.client.ActiveConnection() != nil {
