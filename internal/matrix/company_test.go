@@ -15,9 +15,11 @@ import (
 	"syscall"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
+	"google.golang.org/grpc"
 
 	"github.com/etcdlock/etcdlock/internal/child"
 )
@@ -41,17 +43,19 @@ var guests = []struct {
 
 // A visit is one hold of a guest, from its queuing on.
 type visit struct {
-	s   *stage
-	who string
-	in  chan struct{} // closed once it holds
-	out chan error    // what it says in the end
+	s    *stage
+	who  string
+	told chan struct{} // if not nil, closed once it knows that it stands in line
+	in   chan struct{} // closed once it holds
+	out  chan error    // what it says in the end
 
 	leave  func() // asks it to release
 	cancel func() // asks it to wait no longer
 	crash  func() // ends it, and whatever renews its lease
 }
 
-// visits has a guest queue, and returns when it stands in line.
+// visits has a guest queue, and returns when it stands in line, and knows it where that matters: a
+// concurrency.Mutex whose context ends before the answer to its put has come leaves its key behind.
 func (s *stage) visits(who string, comes func(*stage, *visit, time.Duration) error, ttl time.Duration) *visit {
 	line := s.line()
 	v := &visit{s: s, who: who, in: make(chan struct{}), out: make(chan error, 1)}
@@ -66,6 +70,13 @@ func (s *stage) visits(who string, comes func(*stage, *visit, time.Duration) err
 	s.must(queues, "%s does not stand in line after %v", who, soon)
 	if len(v.out) > 0 {
 		s.must(false, "%s: %v", who, <-v.out)
+	}
+	if v.told != nil {
+		select {
+		case <-v.told:
+		case <-time.After(soon):
+			s.must(false, "%s has no answer after %v", who, soon)
+		}
 	}
 	return v
 }
@@ -230,7 +241,19 @@ func service(s *stage, v *visit, ttl time.Duration) error {
 
 // library is etcd's own concurrency.Mutex.
 func library(s *stage, v *visit, ttl time.Duration) error {
-	client, err := s.outside().dial()
+	v.told = make(chan struct{})
+	told := sync.OnceFunc(func() { close(v.told) })
+	put := func(
+		ctx context.Context, method string, req, reply any,
+		conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+	) error {
+		err := invoke(ctx, method, req, reply, conn, opts...)
+		if err == nil && method == pb.KV_Txn_FullMethodName {
+			told()
+		}
+		return err
+	}
+	client, err := s.outside().dial(grpc.WithChainUnaryInterceptor(put))
 	if err != nil {
 		return err
 	}
