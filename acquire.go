@@ -24,96 +24,78 @@ func (m *Mutex) queue(ctx context.Context, started time.Time, try bool) (h *hold
 	defer cancel(nil)
 	defer m.s.calls.Waits()()
 
-	c, locked, err := m.enter(cancel, started, try)
+	c, p, locked, err := m.enter(cancel, started, try)
 	if err != nil {
 		return nil, 0, err
 	}
 	if c.hold != nil {
 		return c.hold, 0, nil
 	}
-	var put *place // by the one before, who released it in the same transaction, or held at it
 	if locked != nil {
 		m.traceQueued(locked.Ahead, locked.Holder)
 		c.ahead = locked.Ahead
 		select {
-		case put = <-c.turn:
+		case p = <-c.turn: // put by the one before, by the release of his key, or his own key
 		case <-ctx.Done():
 			// Whatever comes through turn after this is passed on by passLocked.
 			return nil, c.ahead, waitFailed(ctx, m.name, m.s.leave(c), m.s.calls.Unavailable(), nil)
 		}
 	}
-	h, err = c.acquire(ctx, put, try)
+	h, err = c.acquire(ctx, p, try)
 	return h, c.ahead, err
 }
 
-// enter puts a new claim into the local line. Its turn comes at once if nobody is
-// there. Otherwise locked tells who is, and TryLock gets that as its error.
-func (m *Mutex) enter(cancel context.CancelCauseFunc, started time.Time, try bool) (c *claim, locked *LockedError, err error) {
+// enter puts a new claim into the local line. Its turn comes at once if nobody is there: then p
+// is its place, nil while there is no lease for one. Otherwise locked tells who is there, and
+// TryLock gets that as its error.
+func (m *Mutex) enter(cancel context.CancelCauseFunc, started time.Time, try bool) (
+	c *claim, p *place, locked *LockedError, err error,
+) {
 	s := m.s
 	clientClosed := s.clientClosed()
 	s.mu.Lock()
 	defer s.unlock()
 	if s.closed || m.closed {
-		return nil, nil, failed("lock", m.name, ErrClosed)
+		return nil, nil, nil, failed("lock", m.name, ErrClosed)
 	}
 	l := s.lineLocked(m.name)
 	c = m.newClaim(l, started, cancel)
 	taken := l.queue.Owner() != nil
-	if taken && try {
-		return nil, nil, l.lockedLocked(nil)
+	switch {
+	case taken && try:
+		return nil, nil, nil, l.lockedLocked(nil)
+	case clientClosed:
+		return nil, nil, nil, failed("lock", m.name, errClientClosed)
+	case taken:
+		locked = l.lockedLocked(nil)
+		c.turn = make(chan *place, 1)
+		l.queue.Enter(&c.waiter)
+	case c.relockLocked() != nil: // it may linger since relock has looked
+	default:
+		l.giveWayLocked()
+		l.queue.Enter(&c.waiter)
+		p = c.takePlaceLocked()
 	}
-	if clientClosed {
-		return nil, nil, failed("lock", m.name, errClientClosed)
-	}
-	if !taken {
-		if c.relockLocked() == nil { // it may linger since relock has looked
-			l.giveWayLocked()
-			l.queue.Enter(&c.waiter)
-		}
-		return c, nil, nil
-	}
-	locked = l.lockedLocked(nil)
-	c.turn = make(chan *place, 1)
-	l.queue.Enter(&c.waiter)
-	return c, locked, nil
+	return c, p, locked, nil
 }
 
-// acquire takes c, whose turn has come, to the head of etcd's line. put is a place
-// that stands there for it already, or nil. On an error it passes the turn on.
-func (c *claim) acquire(ctx context.Context, put *place, try bool) (*hold, error) {
+// acquire takes c, whose turn has come, to the head of etcd's line. p is its place, which may
+// stand there already, or nil. On an error it passes the turn on.
+func (c *claim) acquire(ctx context.Context, p *place, try bool) (*hold, error) {
 	m, s := c.m, c.m.s
-	p := put
 	var anew attempt.Backoff
 	for {
-		var err error
+		var h *hold
 		var taken []line.Entry
-		queued := p != nil
-		if !queued {
+		var err error
+		if p == nil {
 			p, err = s.newPlace(ctx, c)
 		}
-		s.setPlace(c, p)
-		switch {
-		case err != nil || queued:
-		default:
-			taken, err = p.queue(ctx, c, try)
+		if err == nil {
+			h, taken, err = c.advance(ctx, p, try)
 		}
-		if ahead, _ := p.rivals(); err == nil && len(ahead) > 0 && c.ahead == 0 {
-			c.ahead = len(ahead)
-			if m.cfg.trace != nil { // it takes parsing
-				m.traceQueued(len(ahead), contenderOf(m.name, ahead[0]))
-			}
-		}
-		for err == nil {
-			if err = p.wait(ctx, c); err != nil {
-				break
-			}
-			var h *hold
-			if h, err = s.begin(c, p); err == nil {
-				return h, nil
-			}
-			if err == errSetBack {
-				err = nil // who was before p then tells nothing now
-			}
+		if err == nil {
+			return h, nil
 		}
 
 		away := s.calls.Unavailable()
@@ -126,13 +108,7 @@ func (c *claim) acquire(ctx context.Context, put *place, try bool) (*hold, error
 			continue
 		}
 		if removed != nil && ctx.Err() != nil {
-			// Usually at once, and the answer brings the line up to date.
-			grace := time.NewTimer(removalGrace)
-			defer grace.Stop()
-			select {
-			case <-removed:
-			case <-grace.C:
-			}
+			awaitGrace(removed)
 		}
 		locked := c.giveUp(p)
 		switch {
@@ -143,6 +119,52 @@ func (c *claim) acquire(ctx context.Context, put *place, try bool) (*hold, error
 		default:
 			return nil, failed("lock", m.name, err)
 		}
+	}
+}
+
+// advance puts the key of p, unless it stands in line, waits for those before it, and makes a
+// hold of it. taken is the line that TryLock found, if the error is errTaken.
+func (c *claim) advance(ctx context.Context, p *place, try bool) (
+	h *hold, taken []line.Entry, err error,
+) {
+	if p.ticket.Rev() == 0 {
+		h, taken, err = p.queue(ctx, c, try)
+		if h != nil || err != nil {
+			return h, taken, err
+		}
+	}
+	c.tellQueued(p)
+	for {
+		if err := p.wait(ctx, c); err != nil {
+			return nil, nil, err
+		}
+		h, err = c.m.s.begin(c, p)
+		if err != errSetBack { // who was before p then tells nothing now: wait reads the line
+			return h, nil, err
+		}
+	}
+}
+
+// tellQueued tells Trace who is before p, which is in etcd's line, if nobody was before c.
+func (c *claim) tellQueued(p *place) {
+	ahead, _ := p.rivals()
+	if len(ahead) == 0 || c.ahead > 0 {
+		return
+	}
+	c.ahead = len(ahead)
+	if c.m.cfg.trace != nil { // it takes parsing
+		c.m.traceQueued(len(ahead), contenderOf(c.m.name, ahead[0]))
+	}
+}
+
+// awaitGrace waits a little for the removal of a key, which is usually over at once, and whose
+// answer brings the line up to date.
+func awaitGrace(removed <-chan struct{}) {
+	grace := time.NewTimer(removalGrace)
+	defer grace.Stop()
+	select {
+	case <-removed:
+	case <-grace.C:
 	}
 }
 
@@ -182,10 +204,4 @@ func (c *claim) giveUp(p *place) *LockedError {
 	locked := l.aheadLocked()
 	s.passLocked(l, nil)
 	return locked
-}
-
-func (s *Session) setPlace(c *claim, p *place) {
-	s.mu.Lock()
-	defer s.unlock()
-	c.place = p
 }

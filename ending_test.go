@@ -682,3 +682,21 @@ func ofAPointer(mu *etcdlock.Mutex) { other := mu; _ = other }
 	}
 	require.NotContains(t, string(report), "copies.go:10:")
 }
+
+// The context of one hold may bound the release of another. Whoever looks at it looks at the
+// clocks of the first, under the Session's mutex: a release that asked it there would stand still.
+func TestTheContextOfOneHoldBoundsTheReleaseOfAnother(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := processIn(t, etcd, "a")
+		outer, inner := contract.MutexOf(t, s, "outer"), contract.MutexOf(t, s, "inner")
+		ctx, cancel := context.WithTimeout(lockWithin(t, outer, time.Second), 3*time.Second)
+		defer cancel()
+		require.NoError(t, inner.Lock(ctx))
+		etcd.Intercept(func(c fake.Call) fake.Effect { return fake.Effect{Drop: c.Method == fake.Txn} })
+		err := inner.Unlock(ctx)
+		require.ErrorIs(t, err, etcdlock.ErrUnconfirmed)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		etcd.Intercept(nil)
+		require.NoError(t, outer.Unlock(context.Background()))
+	})
+}

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"time"
-
-	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 // A hold is the time from a Lock to its Unlock.
@@ -19,7 +17,7 @@ import (
 // with it every context that comes from one of these. The contexts are cancelled without mu,
 // so others may be at work meanwhile: whoever frees a name calls endContexts first, and does
 // not count on the one who ended the hold. (Do not free a name in the critical section that
-// ends the hold. TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn.)
+// ends a hold with contexts. TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn.)
 type hold struct {
 	// Set once, then only read.
 	m     *Mutex
@@ -84,55 +82,6 @@ func (h *hold) clear() (removed <-chan struct{}) {
 	removed = h.place.abandonLocked(false)
 	s.passLocked(h.local, nil)
 	return removed
-}
-
-// keep keeps the key of a hold that has ended whole for the next one of the Session, if
-// WithHandoff or WithLinger want that. Otherwise it is to be released.
-func (h *hold) keep() bool {
-	s := h.m.s
-	s.mu.Lock()
-	defer s.unlock()
-	if s.closed || !s.passOnLocked(h) && !s.lingerLocked(h) {
-		return false
-	}
-	h.place.lease.releasedLocked()
-	return true
-}
-
-// release gives the key of a hold that has ended whole back to etcd, and its turn to
-// the next in the local line, whose key is put by the same transaction. Whoever ended the
-// hold has counted the release among those of the lease.
-func (h *hold) release(ctx context.Context) error {
-	s := h.m.s
-	s.mu.Lock()
-	put := s.nextLocked(h.local)
-	var next *ticket.Ticket
-	if put != nil {
-		next = &put.ticket
-	}
-	r := h.place.ticket.Release(next)
-	s.unlock()
-	queued, err := h.place.release(ctx, h.most, &r, put)
-	if put != nil && !queued {
-		// Its key may yet be put by the transaction that removes this one: only when
-		// that cannot be any more is its removal for good.
-		put.after = h.place.removed
-		put.abandon(errors.Is(err, ErrUnconfirmed))
-		put = nil
-	}
-	s.mu.Lock()
-	defer s.unlock()
-	h.place.lease.releasedLocked()
-	if errors.Is(err, ErrLost) {
-		h.reportLocked(err)
-	} else {
-		h.traceReleased()
-	}
-	if errors.Is(err, ErrUnconfirmed) {
-		h.m.log(slog.LevelWarn, "release not confirmed", "name", h.m.name, "error", err)
-	}
-	s.passLocked(h.local, put)
-	return err
 }
 
 // deadlineLocked is until when h is certain.

@@ -176,21 +176,30 @@ func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 		return err
 	}
 	endedBefore := h.endLocked(ErrUnlocked)
+	err := h.lossLocked()
+	var r *release
+	open := h.contexts != nil
 	if !endedBefore {
 		h.place.lease.releases++ // from here on Close waits
+		if !open {
+			r = h.freeLocked()
+		}
 	}
-	err := h.lossLocked()
 	s.unlock()
-	h.endContexts()
+	if open {
+		h.endContexts()
+	}
 	switch {
 	case endedBefore:
 		h.clear()
 		return err
-	case h.keep():
-		return nil
-	default:
-		return h.release(ctx)
+	case open:
+		r = h.free()
 	}
+	if r == nil {
+		return nil
+	}
+	return r.send(ctx)
 }
 
 // covers reports whether h is a hold of m's name in m's Session.
@@ -421,7 +430,7 @@ func (m *Mutex) free(ctx context.Context, h *hold, endedBefore bool, given *plac
 		given = h.place
 		if endedBefore {
 			h.clear()
-		} else if err := h.release(ctx); errors.Is(err, ErrUnconfirmed) {
+		} else if err := h.release().send(ctx); errors.Is(err, ErrUnconfirmed) {
 			return err
 		}
 	}

@@ -43,6 +43,15 @@ type place struct {
 	after   <-chan struct{} // if not nil, the removal waits for that of another place
 }
 
+// takePlaceLocked takes a place for c, whose turn has come, nil if there is no lease for it.
+func (c *claim) takePlaceLocked() *place {
+	if !c.m.s.usableLocked() {
+		return nil
+	}
+	c.place = c.m.s.newPlaceLocked(c)
+	return c.place
+}
+
 // newPlaceLocked takes a place on the current lease, which the caller has found
 // usable.
 func (s *Session) newPlaceLocked(c *claim) *place {
@@ -135,39 +144,37 @@ func (c *commit) answer() ticket.Answer {
 // queue puts the key, unless it is there already, and reads the line. It may be
 // called again after an error.
 //
-// A nil error says that p stands in line, with p.ahead before it. errTaken comes if try is
-// set, with the line, if others stand in it, and then nothing was written. errQueueAnew says
-// that p cannot be used. After any other error the key may be there or not.
-func (p *place) queue(ctx context.Context, c *claim, try bool) ([]line.Entry, error) {
+// A nil error says that p stands in line: with p.ahead before it or, if nobody is and etcd was
+// not set back meanwhile, with a hold at it. errTaken comes if try is set, with the line, if
+// others stand in it, and then nothing was written. errQueueAnew says that p cannot be used.
+// After any other error the key may be there or not.
+func (p *place) queue(ctx context.Context, c *claim, try bool) (
+	h *hold, taken []line.Entry, err error,
+) {
 	entering := p.ticket.Enter(try)
 	var retry attempt.Backoff
 	for {
 		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
+			return nil, nil, context.Cause(ctx)
 		}
 		done := p.s.commit(ctx, &retry, entering.Txn(p.m.cfg.value()))
-		entrance, ahead := p.entered(&entering, done)
-		if entrance != ticket.Unsure {
-			c.lastErr = nil
-		}
-		switch entrance {
-		case ticket.Queued:
-			return nil, nil
-		case ticket.Taken:
-			return ahead, errTaken
-		case ticket.Useless:
-			return nil, errQueueAnew
+		h, taken, err = p.entered(c, &entering, done)
+		if err != errUnsure {
+			return h, taken, err
 		}
 		if done.err != nil {
 			if err := p.again(ctx, c, done.err, &retry); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 		}
 	}
 }
 
-// entered has p's ticket judge the answer to its put.
-func (p *place) entered(entering *ticket.Entering, done commit) (ticket.Entrance, []line.Entry) {
+// entered has p's ticket judge the answer to its put. It returns what queue does, or errUnsure
+// if the put is to be sent again.
+func (p *place) entered(c *claim, entering *ticket.Entering, done commit) (
+	h *hold, taken []line.Entry, err error,
+) {
 	p.s.mu.Lock()
 	defer p.s.unlock()
 	a := done.answer()
@@ -178,7 +185,22 @@ func (p *place) entered(entering *ticket.Entering, done commit) (ticket.Entrance
 	if p.ticket.State() == ticket.InLine {
 		p.queuedLocked(ahead, done.era)
 	}
-	return entrance, ahead
+	if entrance != ticket.Unsure {
+		c.lastErr = nil
+	}
+	switch entrance {
+	case ticket.Unsure:
+		return nil, nil, errUnsure
+	case ticket.Taken:
+		return nil, ahead, errTaken
+	case ticket.Useless:
+		return nil, nil, errQueueAnew
+	}
+	if len(ahead) > 0 || p.staleLocked() {
+		return nil, nil, nil
+	}
+	h, err = p.s.beginLocked(c, p)
+	return h, nil, err
 }
 
 // queuedLocked notes what an answer of an era tells of the line in which p stands.

@@ -355,8 +355,7 @@ type grant struct {
 func (s *Session) newPlace(ctx context.Context, c *claim) (*place, error) {
 	for {
 		s.mu.Lock()
-		if s.usableLocked() {
-			p := s.newPlaceLocked(c)
+		if p := c.takePlaceLocked(); p != nil {
 			s.unlock()
 			c.lastErr = nil
 			return p, nil

@@ -26,6 +26,9 @@ var (
 
 	// errTaken says that TryLock found another contender.
 	errTaken = errors.New("taken")
+
+	// errUnsure says that a put is to be sent again.
+	errUnsure = errors.New("not known whether the key was put")
 )
 
 // wait waits until everybody before p is gone. It returns nil if p is first and its

@@ -118,19 +118,8 @@ var mutants = []mutant{
 	{
 		name: "the turn is passed on at home while the contexts end",
 		why:  "The hold has ended, and nobody asks etcd. A goroutine of the hold may not have stopped, since its context has not ended yet (rule 4).",
-		edits: []edit{{"lock.go", `	s.unlock()
-	h.endContexts()
-	switch {
-	case endedBefore:
-`, `	if !endedBefore && !s.closed && s.passOnLocked(h) {
-		h.place.lease.releasedLocked()
-		s.unlock()
-		return nil
-	}
-	s.unlock()
-	h.endContexts()
-	switch {
-	case endedBefore:
+		edits: []edit{{"lock.go", `	open := h.contexts != nil
+`, `	open := endedBefore
 `}},
 		killers: []killer{named("TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},
 	},
@@ -604,12 +593,12 @@ var mutants = []mutant{
 	{
 		name: "what lingers and cannot be held stays",
 		why:  "It is given up when its time is over. Until then the Session waits behind a key of its own (WithLinger).",
-		edits: []edit{{"acquire.go", `			l.giveWayLocked()
-			l.queue.Enter(&c.waiter)
-`, `			if l.queue.Kept() != nil {
-				l.queue.Yield()
-			}
-			l.queue.Enter(&c.waiter)
+		edits: []edit{{"acquire.go", `		l.giveWayLocked()
+		l.queue.Enter(&c.waiter)
+`, `		if l.queue.Kept() != nil {
+			l.queue.Yield()
+		}
+		l.queue.Enter(&c.waiter)
 `}},
 		killers: []killer{named("TestWhatLingersAndCannotBeHeldGivesWay")},
 	},
@@ -689,10 +678,10 @@ var mutants = []mutant{
 		name: "a retry puts another key",
 		why:  "A fresh name is safe to put. The first one may have been put, too (rules 4 and 9).",
 		edits: []edit{{"place.go", `			if err := p.again(ctx, c, done.err, &retry); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 `, `			if err := p.again(ctx, c, done.err, &retry); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			p.s.mu.Lock()
 			delete(p.lease.places, p.ticket.Key)
@@ -743,7 +732,7 @@ var mutants = []mutant{
 	{
 		name: "the next place is removed beside the release that puts it",
 		why:  "Two requests at once are faster. If the removal comes first, the release puts the key after it (rule 9).",
-		edits: []edit{{"hold.go", `		put.after = h.place.removed
+		edits: []edit{{"release.go", `		r.put.after = h.place.removed
 `, ``}},
 		killers: []killer{named("TestTheNextPlaceIsRemovedAfterTheReleaseThatMayPutIt")},
 	},
@@ -775,13 +764,13 @@ var mutants = []mutant{
 `, ``},
 			{"lock.go", `		h.place.lease.releases++ // as in unlock
 `, ``},
-			{"hold.go", `	h.place.lease.releasedLocked()
-	return true
-`, `	return true
+			{"release.go", `		h.place.lease.releasedLocked()
+		return nil
+`, `		return nil
 `},
-			{"hold.go", `	put := s.nextLocked(h.local)
+			{"release.go", `	r := &release{h: h, put: h.m.s.nextLocked(h.local)}
 `, `	h.place.lease.releases++
-	put := s.nextLocked(h.local)
+	r := &release{h: h, put: h.m.s.nextLocked(h.local)}
 `},
 		},
 		killers: []killer{named("TestAnUnlockThatIsFollowedByCloseIsNoLoss")},
