@@ -4,8 +4,11 @@ import (
 	"context"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
 	"github.com/etcdlock/etcdlock/internal/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 // queue waits in line. It also tells how many were before it when it queued.
@@ -143,6 +146,94 @@ func (c *claim) advance(ctx context.Context, p *place, try bool) (
 			return h, nil, err
 		}
 	}
+}
+
+// queue puts the key, unless it is there already, and reads the line. It may be
+// called again after an error.
+//
+// A nil error says that p stands in line: with p.ahead before it or, if nobody is and etcd was
+// not set back meanwhile, with a hold at it. errTaken comes if try is set, with the line, if
+// others stand in it, and then nothing was written. errQueueAnew says that p cannot be used.
+// After any other error the key may be there or not.
+func (p *place) queue(ctx context.Context, c *claim, try bool) (
+	h *hold, taken []line.Entry, err error,
+) {
+	entering := p.ticket.Enter(try)
+	var retry attempt.Backoff
+	for {
+		if ctx.Err() != nil {
+			return nil, nil, context.Cause(ctx)
+		}
+		done := p.s.commit(ctx, &retry, entering.Txn(p.m.cfg.value()))
+		h, taken, err = p.entered(c, &entering, done)
+		if err != errUnsure {
+			return h, taken, err
+		}
+		if done.err != nil {
+			if err := p.again(ctx, c, done.err, &retry); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+}
+
+// entered has p's ticket judge the answer to its put. It returns what queue does, or errUnsure
+// if the put is to be sent again.
+func (p *place) entered(c *claim, entering *ticket.Entering, done commit) (
+	h *hold, taken []line.Entry, err error,
+) {
+	p.s.mu.Lock()
+	defer p.s.unlock()
+	a := done.answer()
+	entrance, ahead := entering.Judge(a)
+	if a.Doubtful() {
+		p.lease.retireLocked(errLeaseDoubtful)
+	}
+	if p.ticket.State() == ticket.InLine {
+		p.queuedLocked(ahead, done.era)
+	}
+	if entrance != ticket.Unsure {
+		c.lastErr = nil
+	}
+	switch entrance {
+	case ticket.Unsure:
+		return nil, nil, errUnsure
+	case ticket.Taken:
+		return nil, ahead, errTaken
+	case ticket.Useless:
+		return nil, nil, errQueueAnew
+	}
+	if len(ahead) > 0 || p.staleLocked() {
+		return nil, nil, nil
+	}
+	h, err = p.s.beginLocked(c, p)
+	return h, nil, err
+}
+
+// again decides what follows on an error of put: it returns nil after a pause if
+// the put is to be repeated.
+func (p *place) again(ctx context.Context, c *claim, err error, retry *attempt.Backoff) error {
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case attempt.Is(err, rpctypes.ErrLeaseNotFound):
+		p.s.mu.Lock()
+		p.lease.endLocked(because(ErrLeaseRevoked, err))
+		p.s.unlock()
+		return errQueueAnew
+	case attempt.Refused(err):
+		return err
+	case p.s.clientClosed():
+		return errClientClosed
+	}
+	c.lastErr = err
+	if err := retry.Wait(ctx, p.s.calls); err != nil {
+		return err
+	}
+	if p.lease.isDead() {
+		return errQueueAnew
+	}
+	return nil
 }
 
 // tellQueued tells Trace who is before p, which is in etcd's line, if nobody was before c.

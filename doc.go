@@ -100,13 +100,14 @@
 // what internal/direction lists.
 //
 //	lock.go      the Mutex: its verbs in the order of a life, Do, Close, Locker
-//	acquire.go   how a call comes to hold: the local queue, a place, the wait
+//	acquire.go   how a call comes to hold: the local queue, a place, its put, the wait
 //	hold.go      a hold, its contexts, TokenFrom, nesting
+//	release.go   how the key of a hold is released, and the next one put
 //	local.go     what a Session has of one name: the queue of its goroutines, what lingers
-//	place.go     a key in etcd's line: how it is put
+//	place.go     a key in etcd's line, and the transactions that write
 //	watch.go     how it waits: behind many by a watch of one key
 //	view.go      behind few by the Session's watch of the line
-//	release.go   how it is released, or removed
+//	removal.go   how what is given up is removed
 //	lease.go     one lease: its grant and renewals
 //	revoke.go    its end
 //	audit.go     the look at the keys of a lease

@@ -689,10 +689,22 @@ func TestTheContextOfOneHoldBoundsTheReleaseOfAnother(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
 		outer, inner := contract.MutexOf(t, s, "outer"), contract.MutexOf(t, s, "inner")
-		ctx, cancel := context.WithTimeout(lockWithin(t, outer, time.Second), 3*time.Second)
+		lockWithin(t, outer, time.Second)
+		parent, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
+		ctx := outer.Context(parent)
 		require.NoError(t, inner.Lock(ctx))
-		etcd.Intercept(func(c fake.Call) fake.Effect { return fake.Effect{Drop: c.Method == fake.Txn} })
+		before := len(etcd.Calls(fake.Txn))
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			switch {
+			case c.Method != fake.Txn:
+				return fake.Effect{}
+			case c.N == before+1:
+				return fake.Effect{Before: fake.Unavailable} // ctx is whole, and looks
+			default:
+				return fake.Effect{Drop: true}
+			}
+		})
 		err := inner.Unlock(ctx)
 		require.ErrorIs(t, err, etcdlock.ErrUnconfirmed)
 		require.ErrorIs(t, err, context.DeadlineExceeded)

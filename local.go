@@ -111,6 +111,15 @@ func (s *Session) leave(c *claim) *LockedError {
 	return locked
 }
 
+// takePlaceLocked takes a place for c, whose turn has come, nil if there is no lease for it.
+func (c *claim) takePlaceLocked() *place {
+	if !c.m.s.usableLocked() {
+		return nil
+	}
+	c.place = c.m.s.newPlaceLocked(c)
+	return c.place
+}
+
 // nextLocked chooses who is next in line, and takes a place for it if there is a lease. The
 // owner's release is to put the place, and then to call passLocked.
 func (s *Session) nextLocked(l *localLine) *place {

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/attempt"
@@ -41,15 +40,6 @@ type place struct {
 
 	removed chan struct{}   // closed when the removal is over; nil before abandon
 	after   <-chan struct{} // if not nil, the removal waits for that of another place
-}
-
-// takePlaceLocked takes a place for c, whose turn has come, nil if there is no lease for it.
-func (c *claim) takePlaceLocked() *place {
-	if !c.m.s.usableLocked() {
-		return nil
-	}
-	c.place = c.m.s.newPlaceLocked(c)
-	return c.place
 }
 
 // newPlaceLocked takes a place on the current lease, which the caller has found
@@ -141,97 +131,9 @@ func (c *commit) answer() ticket.Answer {
 	return a
 }
 
-// queue puts the key, unless it is there already, and reads the line. It may be
-// called again after an error.
-//
-// A nil error says that p stands in line: with p.ahead before it or, if nobody is and etcd was
-// not set back meanwhile, with a hold at it. errTaken comes if try is set, with the line, if
-// others stand in it, and then nothing was written. errQueueAnew says that p cannot be used.
-// After any other error the key may be there or not.
-func (p *place) queue(ctx context.Context, c *claim, try bool) (
-	h *hold, taken []line.Entry, err error,
-) {
-	entering := p.ticket.Enter(try)
-	var retry attempt.Backoff
-	for {
-		if ctx.Err() != nil {
-			return nil, nil, context.Cause(ctx)
-		}
-		done := p.s.commit(ctx, &retry, entering.Txn(p.m.cfg.value()))
-		h, taken, err = p.entered(c, &entering, done)
-		if err != errUnsure {
-			return h, taken, err
-		}
-		if done.err != nil {
-			if err := p.again(ctx, c, done.err, &retry); err != nil {
-				return nil, nil, err
-			}
-		}
-	}
-}
-
-// entered has p's ticket judge the answer to its put. It returns what queue does, or errUnsure
-// if the put is to be sent again.
-func (p *place) entered(c *claim, entering *ticket.Entering, done commit) (
-	h *hold, taken []line.Entry, err error,
-) {
-	p.s.mu.Lock()
-	defer p.s.unlock()
-	a := done.answer()
-	entrance, ahead := entering.Judge(a)
-	if a.Doubtful() {
-		p.lease.retireLocked(errLeaseDoubtful)
-	}
-	if p.ticket.State() == ticket.InLine {
-		p.queuedLocked(ahead, done.era)
-	}
-	if entrance != ticket.Unsure {
-		c.lastErr = nil
-	}
-	switch entrance {
-	case ticket.Unsure:
-		return nil, nil, errUnsure
-	case ticket.Taken:
-		return nil, ahead, errTaken
-	case ticket.Useless:
-		return nil, nil, errQueueAnew
-	}
-	if len(ahead) > 0 || p.staleLocked() {
-		return nil, nil, nil
-	}
-	h, err = p.s.beginLocked(c, p)
-	return h, nil, err
-}
-
 // queuedLocked notes what an answer of an era tells of the line in which p stands.
 func (p *place) queuedLocked(ahead []line.Entry, told *era) {
 	p.since, p.ahead, p.era = time.Now(), ahead, told
-}
-
-// again decides what follows on an error of put: it returns nil after a pause if
-// the put is to be repeated.
-func (p *place) again(ctx context.Context, c *claim, err error, retry *attempt.Backoff) error {
-	switch {
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	case attempt.Is(err, rpctypes.ErrLeaseNotFound):
-		p.s.mu.Lock()
-		p.lease.endLocked(because(ErrLeaseRevoked, err))
-		p.s.unlock()
-		return errQueueAnew
-	case attempt.Refused(err):
-		return err
-	case p.s.clientClosed():
-		return errClientClosed
-	}
-	c.lastErr = err
-	if err := retry.Wait(ctx, p.s.calls); err != nil {
-		return err
-	}
-	if p.lease.isDead() {
-		return errQueueAnew
-	}
-	return nil
 }
 
 // lastRange is the answer to the range with which each transaction here ends.

@@ -28,8 +28,8 @@ var layers = [][]string{
 	{"doc.go", "errors.go", "options.go", "trace.go", "admin.go"},
 	{"session.go", "stream.go", "era.go"}, // a Session: its lock, its tasks, what it knows of etcd
 	{"lease.go", "revoke.go", "audit.go"},
-	{"place.go", "watch.go", "view.go", "release.go"}, // one key in etcd's line
-	{"local.go", "hold.go"},                           // what the goroutines of a Session have of a name
+	{"place.go", "watch.go", "view.go", "removal.go"}, // one key in etcd's line
+	{"local.go", "hold.go", "release.go"},             // what the goroutines of a Session have of a name
 	{"lock.go", "acquire.go"},
 }
 

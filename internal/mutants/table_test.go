@@ -109,7 +109,7 @@ var mutants = []mutant{
 	{
 		name: "a removal begins while the contexts end",
 		why:  "Whoever ends a hold cancels its contexts next, and the removal takes a request. The contexts of a hold may be many, and theirs may take time (rule 1, WithMaxHold).",
-		edits: []edit{{"release.go", `	defer close(p.removed)
+		edits: []edit{{"removal.go", `	defer close(p.removed)
 	p.endContexts()
 `, `	defer close(p.removed)
 `}},
@@ -659,7 +659,7 @@ var mutants = []mutant{
 			{"revoke.go", `		err = l.removeRest(time.Now().Add(l.ttl))
 `, `		err = nil
 `},
-			{"release.go", `	return p.ticket.Lost() && !p.lease.revoked && p.s.ctx.Err() == nil
+			{"removal.go", `	return p.ticket.Lost() && !p.lease.revoked && p.s.ctx.Err() == nil
 `, `	return false
 `},
 		},
@@ -671,13 +671,13 @@ var mutants = []mutant{
 	{
 		name:    "only a key that was seen is removed",
 		why:     "The put failed, so there is nothing to remove. It was the answer that failed (rule 9).",
-		edits:   []edit{{"release.go", `	if unsent || p.s.closed {`, `	if p.ticket.Rev() == 0 || p.s.closed {`}},
+		edits:   []edit{{"removal.go", `	if unsent || p.s.closed {`, `	if p.ticket.Rev() == 0 || p.s.closed {`}},
 		killers: []killer{named("TestAKeyWhosePutWasNotAnsweredIsRemovedAtOnce")},
 	},
 	{
 		name: "a retry puts another key",
 		why:  "A fresh name is safe to put. The first one may have been put, too (rules 4 and 9).",
-		edits: []edit{{"place.go", `			if err := p.again(ctx, c, done.err, &retry); err != nil {
+		edits: []edit{{"acquire.go", `			if err := p.again(ctx, c, done.err, &retry); err != nil {
 				return nil, nil, err
 			}
 `, `			if err := p.again(ctx, c, done.err, &retry); err != nil {
@@ -695,7 +695,7 @@ var mutants = []mutant{
 		name: "a lease in doubt is used for more",
 		why:  "The lease is fine, only one request was not. That one may come later, and then nobody knows its key: the look does not remove it here (rule 9).",
 		edits: []edit{
-			{"place.go", `	if a.Doubtful() {
+			{"acquire.go", `	if a.Doubtful() {
 		p.lease.retireLocked(errLeaseDoubtful)
 	}
 `, ``},

@@ -1,0 +1,160 @@
+package etcdlock
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/ticket"
+)
+
+// removedLocked notes that p's key is gone, as its ticket says.
+func (p *place) removedLocked() {
+	p.stopUsingLocked()
+	if p.lease.places[p.ticket.Key] == p {
+		delete(p.lease.places, p.ticket.Key)
+	}
+	if p.staleLocked() && p.era != nil { // an earlier key of that name may be back
+		p.lease.suspectLocked()
+	}
+}
+
+// stopUsingLocked takes p off its lease's users.
+func (p *place) stopUsingLocked() {
+	if !p.using {
+		return
+	}
+	p.using = false
+	p.lease.users--
+	if p.lease.users == 0 {
+		p.lease.idleSince = time.Now()
+		if p.lease.retired != nil {
+			p.lease.wakeKeeper()
+		}
+	}
+}
+
+// abandon gives p up: its key, if it may exist, is removed in the background until
+// etcd confirms or it is gone with the lease. It returns a channel that is closed then. The
+// lease is retired if unsure is set, or as soon as an attempt fails: what cannot be
+// removed is not kept alive.
+func (p *place) abandon(unsure bool) <-chan struct{} {
+	p.s.mu.Lock()
+	defer p.s.unlock()
+	return p.abandonLocked(unsure)
+}
+
+func (p *place) abandonLocked(unsure bool) <-chan struct{} {
+	if p.removed != nil {
+		return p.removed
+	}
+	p.removed = make(chan struct{})
+	p.stopUsingLocked()
+	p.ticket.Leave()
+	unsent := p.ticket.State() == ticket.Removed
+	if unsent {
+		p.removedLocked()
+	}
+	if unsent || p.s.closed { // Close revokes the lease, and removes what is left then
+		close(p.removed)
+		return p.removed
+	}
+	if unsure {
+		p.lease.retireLocked(errLeaseDoubtful)
+	}
+	if t := p.m.cfg.trace; t != nil && t.CleanupPending != nil && !p.spare {
+		p.s.hooks.Run(func() { t.CleanupPending(p.ticket.Key) })
+	}
+	p.s.goLocked(p.remove)
+	return p.removed
+}
+
+// endContexts ends the contexts of the hold that has ended at p.
+func (p *place) endContexts() {
+	p.s.mu.Lock()
+	h := p.hold
+	p.s.unlock()
+	if h != nil {
+		h.endContexts()
+	}
+}
+
+// remove removes p's key for certain.
+func (p *place) remove() {
+	s := p.s
+	defer close(p.removed)
+	p.endContexts()
+	ctx := p.lease.live // when it ends, so does the key, unless somebody has put it over
+	if p.after != nil {
+		select {
+		case <-p.after:
+		case <-ctx.Done():
+		}
+	}
+	warned := false
+	var retry attempt.Backoff
+	for {
+		done := s.commit(ctx, &retry, p.ticket.Removal())
+		err := done.err
+		if err == nil {
+			s.mu.Lock()
+			p.ahead = p.ticket.RemovedBy(done.answer())
+			p.removedLocked()
+			s.unlock()
+			break
+		}
+		if !warned && ctx.Err() == nil {
+			warned = true
+			s.mu.Lock()
+			p.lease.retireLocked(errLeaseDoubtful)
+			s.unlock()
+			p.m.log(slog.LevelWarn, "key not removed yet", "key", p.ticket.Key, "error", err)
+		}
+		if !attempt.Refused(err) && !s.clientClosed() {
+			if retry.Wait(ctx, s.calls) == nil {
+				continue
+			}
+			if ctx != s.ctx && p.outlivesLease() {
+				ctx = s.ctx
+				continue
+			}
+		}
+		if !p.giveUpRemoval(err) {
+			return
+		}
+		break
+	}
+	if t := p.m.cfg.trace; t != nil && t.CleanupDone != nil && !p.spare {
+		s.hooks.Run(func() { t.CleanupDone(p.ticket.Key) })
+	}
+}
+
+// outlivesLease reports whether p's key may be there when its lease has ended.
+func (p *place) outlivesLease() bool {
+	p.s.mu.Lock()
+	defer p.s.unlock()
+	return p.ticket.Lost() && !p.lease.revoked && p.s.ctx.Err() == nil
+}
+
+// giveUpRemoval notes that the attempts to remove p's key are over, of which the last one
+// failed. It reports whether the key has gone with its lease.
+func (p *place) giveUpRemoval(err error) (certain bool) {
+	s, l := p.s, p.lease
+	s.mu.Lock()
+	defer s.unlock()
+	if l.revoked {
+		p.ticket.Remove(0)
+		p.removedLocked()
+		return true
+	}
+	p.stuck, l.left = true, err
+	if _, kept := s.leases[l]; p.ticket.Lost() && kept {
+		return false // the keeper tries again when the lease has ended
+	}
+	if p.ticket.Lost() {
+		s.left = err
+	}
+	p.ticket.Remove(0) // the lease is renewed for it no more, or has ended
+	p.removedLocked()
+	return false
+}
