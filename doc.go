@@ -116,6 +116,21 @@
 //	stream.go    the stream of a client's watches
 //	admin.go, options.go, trace.go, errors.go
 //
+// The words that the code has for these things, one each:
+//
+//	contender   a key in etcd's line, or whoever has put it
+//	line        the contenders for a name, in the order of their create revisions
+//	local line  the goroutines of a Session that want a name; one of them owns the turn
+//	claim       a call of Lock or TryLock
+//	ticket      one key of the Session's: what was put, and what etcd said of it
+//	place       a ticket with its lease, and whoever waits or holds at it
+//	hold        the time from a Lock to its Unlock
+//	release     the request that ends a hold in etcd; removal is that of any other key
+//	trust       until when a lease counts, by its renewals
+//	look        a comparison of what etcd has with what the Session believes
+//	view        a watch of a whole line that the Session's waiters share
+//	era         the time between two occasions on which etcd was set back
+//
 // What follows from what is decided in packages that have no clock, no lock and no goroutine:
 //
 //	internal/line     who stands in etcd's line, and who waits for whom: the rule of entry

@@ -386,25 +386,7 @@ func (m *Mutex) Close(ctx context.Context) error {
 		s.unlock()
 		return nil
 	}
-	m.closed = true
-	m.closing = &closing{done: make(chan struct{})}
-	var given *place // whose removal is waited for
-	if l := s.lines[m.name]; l != nil {
-		l.cancelLocked(m)
-		if kept := l.queue.Kept(); kept != nil && kept.hold.m == m {
-			given = kept
-			l.giveWayLocked()
-		}
-	}
-	h := m.hold
-	m.hold, m.depth = nil, 0
-	if h != nil && h.depth == 0 {
-		h = nil // it nested in a hold that was closed
-	}
-	endedBefore := h != nil && h.closeLocked()
-	if h != nil && !endedBefore {
-		h.place.lease.releases++ // as in unlock
-	}
+	h, endedBefore, given := m.closeLocked()
 	s.unlock()
 
 	err := m.free(ctx, h, endedBefore, given)
@@ -414,6 +396,30 @@ func (m *Mutex) Close(ctx context.Context) error {
 	close(m.closing.done)
 	m.closing = nil
 	return err
+}
+
+// closeLocked begins to close m. It ends the waits of m, and the hold h, nil if there is none;
+// given is the place of a key that lingered, which it gives up, nil if there is none.
+func (m *Mutex) closeLocked() (h *hold, endedBefore bool, given *place) {
+	m.closed = true
+	m.closing = &closing{done: make(chan struct{})}
+	if l := m.s.lines[m.name]; l != nil {
+		l.cancelLocked(m)
+		if kept := l.queue.Kept(); kept != nil && kept.hold.m == m {
+			given = kept
+			l.giveWayLocked()
+		}
+	}
+	h = m.hold
+	m.hold, m.depth = nil, 0
+	if h == nil || h.depth == 0 { // then it nested in a hold that was closed
+		return nil, false, given
+	}
+	endedBefore = h.closeLocked()
+	if !endedBefore {
+		h.place.lease.releases++ // as in unlock
+	}
+	return h, endedBefore, given
 }
 
 // A closing is a call of Mutex.Close that is under way. Others wait for it.

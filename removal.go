@@ -105,10 +105,7 @@ func (p *place) remove() {
 		}
 		if !warned && ctx.Err() == nil {
 			warned = true
-			s.mu.Lock()
-			p.lease.retireLocked(errLeaseDoubtful)
-			s.unlock()
-			p.m.log(slog.LevelWarn, "key not removed yet", "key", p.ticket.Key, "error", err)
+			p.stays(err)
 		}
 		if !attempt.Refused(err) && !s.clientClosed() {
 			if retry.Wait(ctx, s.calls) == nil {
@@ -127,6 +124,14 @@ func (p *place) remove() {
 	if t := p.m.cfg.trace; t != nil && t.CleanupDone != nil && !p.spare {
 		s.hooks.Run(func() { t.CleanupDone(p.ticket.Key) })
 	}
+}
+
+// stays notes that p's key is not removed yet: its lease gets no new keys.
+func (p *place) stays(err error) {
+	p.s.mu.Lock()
+	defer p.s.unlock()
+	p.lease.retireLocked(errLeaseDoubtful)
+	p.m.log(slog.LevelWarn, "key not removed yet", "key", p.ticket.Key, "error", err)
 }
 
 // outlivesLease reports whether p's key may be there when its lease has ended.
