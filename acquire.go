@@ -12,7 +12,9 @@ import (
 )
 
 // queue waits in line. It also tells how many were before it when it queued.
-func (m *Mutex) queue(ctx context.Context, started time.Time, try bool) (h *hold, ahead int, err error) {
+func (m *Mutex) queue(ctx context.Context, started time.Time, try bool) (
+	h *hold, ahead int, err error,
+) {
 	if _, bounded := ctx.Deadline(); try && !bounded {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, m.s.cfg.ttl)
@@ -106,7 +108,8 @@ func (c *claim) acquire(ctx context.Context, p *place, try bool) (*hold, error) 
 		if p != nil {
 			removed = p.abandon(false)
 		}
-		if err == errQueueAnew && anew.Wait(ctx, s.calls) == nil || err == errTaken && s.awaitRemoval(ctx, taken[0]) {
+		if err == errQueueAnew && anew.Wait(ctx, s.calls) == nil ||
+			err == errTaken && s.awaitRemoval(ctx, taken[0]) {
 			p = nil
 			continue
 		}

@@ -18,14 +18,17 @@ import (
 // Of contenders of other programs (etcd's own concurrency.Mutex, etcdctl lock) Owner,
 // Host, PID and Since are not known, and zero.
 type Contender struct {
-	Name  string           // of the lock
-	Key   string           // in etcd
-	Owner string           // label, see WithOwner
-	Host  string           // its name, of the machine or container of the process
-	PID   int              // of the process, on its host
-	Token int64            // create revision of Key: the place in line, and the fencing token of a holder
-	Lease clientv3.LeaseID // the key goes when the lease does, in client.TimeToLive(ctx, Lease) seconds if nobody renews it
-	Since time.Time        // when it queued, by its own clock
+	Name  string // of the lock
+	Key   string // in etcd
+	Owner string // label, see WithOwner
+	Host  string // its name, of the machine or container of the process
+	PID   int    // of the process, on its host
+	// Token is the create revision of Key: the place in line, and the fencing token of a holder.
+	Token int64
+	// Lease is that of Key, which goes with it: in client.TimeToLive(ctx, Lease) seconds if
+	// nobody renews it.
+	Lease clientv3.LeaseID
+	Since time.Time // when it queued, by its own clock
 }
 
 // label names c to people.
@@ -95,7 +98,8 @@ func Break(ctx context.Context, kv clientv3.KV, c Contender) error {
 		return err
 	}
 	if c.Key == "" || c.Token <= 0 {
-		return fmt.Errorf("etcdlock: break: not a contender: key %s, token %d", excerpt(c.Key, 2*maxNameLen), c.Token)
+		return fmt.Errorf("etcdlock: break: not a contender: key %s, token %d",
+			excerpt(c.Key, 2*maxNameLen), c.Token)
 	}
 	_, err := kv.Txn(ctx).
 		If(clientv3.Compare(clientv3.CreateRevision(c.Key), "=", c.Token)).

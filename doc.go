@@ -83,8 +83,8 @@
 // Uncontended, Lock is one request and one Raft entry, and so is Unlock; the lease is
 // granted once and used again. TryLock of a taken name is one read, or nothing if the
 // same Session holds it. A hand-over is the release and one event, and in a line of more
-// than nine at most one read; between goroutines of one Session the release and the next place in line are one
-// transaction. A Session costs one renewal per third of the TTL, for any number of names
+// than nine at most one read; between goroutines of one Session the release and the next place
+// in line are one transaction. A Session costs one renewal per third of the TTL, for any number of names
 // (and more if its safety margin is above a quarter of the TTL).
 // Beside that it looks at its keys: once per renewal, and every 0.7 s while a hold is
 // older than that and there are at most 100 of them. Whoever waits looks at the line each 1.5 s,

@@ -85,7 +85,9 @@ func (s *Session) heardNow(h header, sent asking) {
 }
 
 // txn is one transaction. It is linearizable, as it writes, or has a range in each branch.
-func (s *Session) txn(ctx context.Context, ifs []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
+func (s *Session) txn(
+	ctx context.Context, ifs []clientv3.Cmp, then, otherwise []clientv3.Op,
+) (*clientv3.TxnResponse, error) {
 	sent := s.asks()
 	resp, err := s.client.Txn(ctx).If(ifs...).Then(then...).Else(otherwise...).Commit()
 	if err == nil {
@@ -95,7 +97,9 @@ func (s *Session) txn(ctx context.Context, ifs []clientv3.Cmp, then, otherwise [
 }
 
 // get is one linearizable read.
-func (s *Session) get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+func (s *Session) get(
+	ctx context.Context, key string, opts ...clientv3.OpOption,
+) (*clientv3.GetResponse, error) {
 	sent := s.asks()
 	resp, err := s.client.Get(ctx, key, opts...)
 	if err == nil {

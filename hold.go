@@ -172,7 +172,8 @@ func (h *hold) reportLocked(cause error) {
 	if t := m.cfg.trace; t != nil && t.Lost != nil {
 		m.s.hooks.Run(func() { t.Lost(m.name, h.place.ticket.Rev(), held, reason) })
 	}
-	m.log(slog.LevelWarn, "lock lost", "name", m.name, "token", h.place.ticket.Rev(), "held", held, "reason", bare(reason))
+	m.log(slog.LevelWarn, "lock lost", "name", m.name, "token", h.place.ticket.Rev(), "held", held,
+		"reason", bare(reason))
 }
 
 func (h *hold) traceReleased() {

@@ -273,7 +273,8 @@ func (p *place) lastsLocked() bool {
 	l := p.lease
 	now := time.Now()
 	l.checkLocked(now)
-	return l.retired == nil && !p.ticket.Lost() && !p.staleLocked() && l.plan.Lasts(l.trust.Remaining(now))
+	return l.retired == nil && !p.ticket.Lost() && !p.staleLocked() &&
+		l.plan.Lasts(l.trust.Remaining(now))
 }
 
 // cancelLocked ends the waits of m's claims, of all if m is nil.

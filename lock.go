@@ -213,7 +213,9 @@ func (s *Session) releaseTime() time.Duration { return min(s.cfg.ttl, releaseBou
 // release ends, it would end with that: its deadline, the end of what the hold's context
 // came from, and releaseTime are the bounds. (A cancel below the hold's context cannot be
 // told from the hold's end.)
-func (s *Session) outlive(ctx context.Context, ends func(*hold) bool, ifEnded time.Duration) (context.Context, context.CancelFunc) {
+func (s *Session) outlive(
+	ctx context.Context, ends func(*hold) bool, ifEnded time.Duration,
+) (context.Context, context.CancelFunc) {
 	if ctx.Err() != nil {
 		return context.WithTimeout(context.WithoutCancel(ctx), ifEnded)
 	}
@@ -343,9 +345,9 @@ func (m *Mutex) whole(f func(*hold)) {
 }
 
 // Close ends the hold, if there is one, for all that nest in it (its context ends with
-// the cause [ErrClosed]), and releases it, or what lingers after it; makes waiting calls of Lock return [ErrClosed]; and
-// leaves the Mutex closed: Lock and TryLock return ErrClosed from then on, Unlock
-// ErrNotHeld. A Mutex from [New] gives its lease back and has no goroutine left; a
+// the cause [ErrClosed]), and releases it, or what lingers after it; makes waiting calls of
+// Lock return [ErrClosed]; and leaves the Mutex closed: Lock and TryLock return ErrClosed from
+// then on, Unlock ErrNotHeld. A Mutex from [New] gives its lease back and has no goroutine left; a
 // Session's Mutex leaves the Session as it is.
 //
 // It returns nil if its hold left nothing behind, and when the Mutex was closed before. If

@@ -95,7 +95,8 @@ func WithOwner(label string) Option {
 		case label == "":
 			return errors.New(`etcdlock: WithOwner(""): empty label`)
 		case len(label) > maxNameLen:
-			return fmt.Errorf("etcdlock: WithOwner(%s): %d bytes, more than %d", excerpt(label, 32), len(label), maxNameLen)
+			return fmt.Errorf("etcdlock: WithOwner(%s): %d bytes, more than %d",
+				excerpt(label, 32), len(label), maxNameLen)
 		case !utf8.ValidString(label):
 			return fmt.Errorf("etcdlock: WithOwner(%s): not valid UTF-8", excerpt(label, 32))
 		}
@@ -134,9 +135,9 @@ func WithAcquireTimeout(d time.Duration) Option {
 // It trades order and waiting for speed: another Session waits for up to n+1 critical
 // sections at a time. Holds that are passed on have the same key and Token, which still
 // grows from one Session to the next: a resource that refuses older tokens, or that asks
-// for IsOwner, does not tell two goroutines of one Session apart. An Unlock that passes the hold on returns nil as
-// long as the hold is certain; a key that an operator has deleted in the last second or
-// so is told to those who hold next.
+// for IsOwner, does not tell two goroutines of one Session apart. An Unlock that passes the
+// hold on returns nil as long as the hold is certain; a key that an operator has deleted in
+// the last second or so is told to those who hold next.
 func WithHandoff(n int) Option {
 	return func(c *config) error {
 		c.handoff = n
@@ -165,9 +166,9 @@ func WithLinger(d time.Duration) Option {
 
 // WithLogger sets where the library reports what somebody may have to look at:
 // an etcd that does not answer, losses, renewals that fail or are late, releases and removals
-// that etcd does not confirm, and late requests that had to be undone (Warn); leases that begin and end (Debug). The
-// default is silence. Like the hooks of a [Trace] it is called from a goroutine of its
-// own, and a handler that blocks holds up no lock.
+// that etcd does not confirm, and late requests that had to be undone (Warn); leases that begin
+// and end (Debug). The default is silence. Like the hooks of a [Trace] it is called from a
+// goroutine of its own, and a handler that blocks holds up no lock.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) error {
 		c.logger = l
@@ -258,7 +259,8 @@ func checkName(name string) error {
 	case name == "":
 		return errors.New(`etcdlock: name "" is empty`)
 	case len(name) > maxNameLen:
-		return fmt.Errorf("etcdlock: name %s has %d bytes, more than %d", excerpt(name, 32), len(name), maxNameLen)
+		return fmt.Errorf("etcdlock: name %s has %d bytes, more than %d",
+			excerpt(name, 32), len(name), maxNameLen)
 	case !utf8.ValidString(name):
 		return fmt.Errorf("etcdlock: name %q is not valid UTF-8", name)
 	case strings.ContainsRune(name, 0):

@@ -30,7 +30,8 @@ func (l *lease) revoke() {
 	var err error
 	for {
 		_, _, err = attempt.Do(s.ctx, s.calls, &retry, s.calls.Timeout(), revoke)
-		if err == nil || attempt.Is(err, rpctypes.ErrLeaseNotFound) || attempt.Refused(err) || s.clientClosed() || time.Now().After(expired) {
+		if err == nil || attempt.Is(err, rpctypes.ErrLeaseNotFound) || attempt.Refused(err) ||
+			s.clientClosed() || time.Now().After(expired) {
 			break
 		}
 		if retry.Wait(s.ctx, s.calls) != nil {

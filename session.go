@@ -100,7 +100,8 @@ func (s *Session) Mutex(name string, opts ...Option) (*Mutex, error) {
 	if len(opts) > 0 {
 		changed, err := s.cfg.apply(opts)
 		if changed.leaseOption != "" {
-			return nil, fmt.Errorf("etcdlock: %s is for New and NewSession, not for Session.Mutex", changed.leaseOption)
+			return nil, fmt.Errorf("etcdlock: %s is for New and NewSession, not for Session.Mutex",
+				changed.leaseOption)
 		}
 		if err != nil {
 			return nil, err
@@ -328,7 +329,8 @@ func (s *Session) tellUnavailable(reason error, silent time.Duration) {
 	if s.client.ActiveConnection() != nil {
 		endpoints = s.client.Endpoints()
 	}
-	s.log(slog.LevelWarn, "etcd does not answer", "endpoints", endpoints, "error", reason, "silent", silent)
+	s.log(slog.LevelWarn, "etcd does not answer", "endpoints", endpoints, "error", reason,
+		"silent", silent)
 	if t := s.cfg.trace; t != nil && t.Unavailable != nil {
 		err := &opError{text: reason.Error(), wraps: []error{ErrUnavailable, reason}}
 		s.hooks.Run(func() { t.Unavailable(err, silent) })
