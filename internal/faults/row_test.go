@@ -17,7 +17,7 @@ import (
 
 // A row is one line of the published table.
 type row struct {
-	id    string // S1 to S30
+	id    string // S1 to S31
 	name  string // of several with that id, else ""
 	fault string
 	must  string // what must hold, with its figure
