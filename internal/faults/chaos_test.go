@@ -322,6 +322,9 @@ func (c *contender) starts() {
 	p.order(run)
 }
 
+// standsStill is a fault of a client that is no fault of its network.
+const standsStill = "is frozen"
+
 // faults break c's connections, to all members or sometimes to one, and freeze it.
 func (c *contender) faults(sometimesOne bool) (all []fault) {
 	for _, how := range []struct {
@@ -351,12 +354,12 @@ func (c *contender) faults(sometimesOne bool) (all []fault) {
 			}
 		}})
 	}
-	frozen := fault{"is frozen", 0, 2 * c.ttl, func(*rand.Rand) func() {
+	stands := fault{standsStill, 0, 2 * c.ttl, func(*rand.Rand) func() {
 		p := c.life()
 		_ = p.cmd.Process.Signal(syscall.SIGSTOP) // when it stands still does not matter
 		return p.thaw
 	}}
-	return append(all, frozen, frozen)
+	return append(all, stands, stands)
 }
 
 func (c *contender) killed() fault {

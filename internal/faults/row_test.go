@@ -17,7 +17,7 @@ import (
 
 // A row is one line of the published table.
 type row struct {
-	id    string // S1 to S31
+	id    string // S1 to S32
 	name  string // of several with that id, else ""
 	fault string
 	must  string // what must hold, with its figure

@@ -31,7 +31,7 @@ const (
 
 // A Result is what one side did under one fault.
 type Result struct {
-	Row     string // S1 to S31
+	Row     string // S1 to S32
 	Case    string // of several in a row, else ""
 	Fault   string // what is done
 	Must    string // what must hold
