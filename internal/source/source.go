@@ -20,8 +20,8 @@ import (
 // A Library is its source, and what that imports.
 type Library struct {
 	Fset     *token.FileSet
-	packages []sources // the library's own, each after those that it imports
-	exports  map[string]string
+	packages []sources      // the library's own, each after those that it imports
+	others   types.Importer // of what they import, each package of which it reads once
 }
 
 // sources are the files of a package.
@@ -42,11 +42,14 @@ func Load(ctx context.Context, dir string) (*Library, error) {
 		}
 		return strings.Split(strings.TrimSpace(string(out)), "\n")
 	}
-	l := &Library{Fset: token.NewFileSet(), exports: make(map[string]string)}
+	l, exports := &Library{Fset: token.NewFileSet()}, make(map[string]string)
 	for _, line := range list("-export", "-f", "{{.ImportPath}}={{.Export}}", ".") {
 		path, export, _ := strings.Cut(line, "=")
-		l.exports[path] = export
+		exports[path] = export
 	}
+	l.others = importer.ForCompiler(l.Fset, "gc", func(path string) (io.ReadCloser, error) {
+		return os.Open(exports[path])
+	})
 	const own = `{{with .Module}}{{if .Main}}{{$.ImportPath}}` +
 		`{{range $.GoFiles}}={{$.Dir}}/{{.}}{{end}}{{end}}{{end}}`
 	for _, line := range list("-f", own, ".") {
@@ -63,10 +66,7 @@ func Load(ctx context.Context, dir string) (*Library, error) {
 // Check checks the library with some of its files changed, which are given by their paths. It
 // returns the package at the root, and adds to info, if that is not nil, what it learns of all.
 func (l *Library) Check(changed map[string][]byte, info *types.Info) (root *types.Package, err error) {
-	imports := own{checked: make(map[string]*types.Package)}
-	imports.Importer = importer.ForCompiler(l.Fset, "gc", func(path string) (io.ReadCloser, error) {
-		return os.Open(l.exports[path])
-	})
+	imports := own{Importer: l.others, checked: make(map[string]*types.Package)}
 	left := len(changed)
 	for _, p := range l.packages {
 		var files []*ast.File
