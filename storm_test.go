@@ -13,6 +13,7 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/attempt"
 	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/race"
 )
 
 // A busyEtcd works through its requests one after another, those that their callers have
@@ -61,7 +62,7 @@ func (b *busyEtcd) handle(c fake.Call) fake.Effect {
 // and a renewal or two. Asking again for what etcd is working on makes it slower, and then
 // nobody gets in.
 func TestACrowdOfSessionsGetsThroughASlowEtcd(t *testing.T) {
-	const sessions = 400
+	sessions := race.Fewer(400, 100)
 	for _, world := range []struct {
 		name    string
 		clients int
@@ -109,14 +110,14 @@ func TestACrowdOfSessionsGetsThroughASlowEtcd(t *testing.T) {
 				latest := busy.most
 				busy.mu.Unlock()
 				t.Logf("%d of %d held in %v, by %d requests (%.1f each), the latest answered after %v",
-					held.Load(), sessions, took.Round(time.Millisecond), requests, float64(requests)/sessions, latest.Round(time.Millisecond))
+					held.Load(), sessions, took.Round(time.Millisecond), requests, float64(requests)/float64(sessions), latest.Round(time.Millisecond))
 				etcd.Intercept(nil)
 				for _, s := range ss {
 					all.Go(func() { _ = s.Close(context.Background()) })
 				}
 				all.Wait()
 				require.EqualValues(t, sessions, held.Load())
-				require.LessOrEqual(t, float64(requests)/sessions, world.most)
+				require.LessOrEqual(t, float64(requests)/float64(sessions), world.most)
 				time.Sleep(time.Hour)
 				require.Empty(t, etcd.Keys(""))
 				require.Empty(t, etcd.Leases())

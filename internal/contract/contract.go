@@ -16,6 +16,8 @@ type World struct {
 	// Names is how many names are many for one Session. Ten thousand take members of etcd
 	// that share two cores so long that requests are given up, and leases with them.
 	Names int
+	// Cycles is how often the goroutines that exclude each other go through their section.
+	Cycles int
 }
 
 // An Etcd is what a test asks of its world.
@@ -30,11 +32,13 @@ type Etcd interface {
 func Run(t *testing.T, w World) {
 	for _, row := range table {
 		t.Run(row.name, func(t *testing.T) {
-			row.test(t, World{Names: w.Names, Start: func(t *testing.T) Etcd {
+			world := w
+			world.Start = func(t *testing.T) Etcd {
 				etcd := w.Start(t)
 				VerifyClean(t, etcd.Client(t), "")
 				return etcd
-			}})
+			}
+			row.test(t, world)
 		})
 	}
 }

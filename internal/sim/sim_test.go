@@ -24,11 +24,12 @@ import (
 	"github.com/stretchr/testify/require"
 	_ "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcdlock/etcdlock/internal/race"
 	"github.com/etcdlock/etcdlock/internal/record"
 )
 
 var (
-	seeds     = flag.Uint64("seeds", defaultSeeds, "how many schedules TestSimulation runs")
+	seeds     = flag.Uint64("seeds", uint64(race.Fewer(1000, 20)), "how many schedules TestSimulation runs")
 	firstSeed = flag.Uint64("first", 0, "the first seed of TestSimulation")
 	sideName  = flag.String("side", Ours.Name, "whose locks TestSimulation runs: "+Ours.Name+", or "+Theirs.Name+", which is counted and never fails")
 	procs     = flag.Int("procs", min(runtime.NumCPU(), 4), "processes that TestSimulation divides the seeds among")

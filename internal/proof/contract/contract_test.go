@@ -12,10 +12,11 @@ import (
 func TestContract(t *testing.T) {
 	for members, names := range map[int]int{1: 10_000, 3: 1_000} {
 		t.Run(fmt.Sprint("members=", members), func(t *testing.T) {
-			contract.Run(t, contract.World{Names: names, Start: func(t *testing.T) contract.Etcd {
+			start := func(t *testing.T) contract.Etcd {
 				etcdtest.VerifyNoLeaks(t)
 				return etcdtest.Start(t, members)
-			}})
+			}
+			contract.Run(t, contract.World{Names: names, Cycles: 1_000, Start: start})
 		})
 	}
 }
