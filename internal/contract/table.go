@@ -143,14 +143,18 @@ func TestAHandOverCostsAtMostOneReadAndNoneInAShortLine(t *testing.T, w World) {
 		counter  *Counter
 		answered *atomic.Int32
 		in       <-chan error
+		began    time.Time
 	}
 	const few = 8 // ahead, for a line to be short
+	// A waiter looks at the line by itself after this. On a machine that is so busy that it waits
+	// for so long here, that look may fall into its turn.
+	const recheck = 1500 * time.Millisecond
 	waiters := make([]waiter, few+3)
 	for i := range waiters {
-		counter, answered := NewCounter(), new(atomic.Int32)
+		counter, answered, began := NewCounter(), new(atomic.Int32), time.Now()
 		mu := NewMutex(t, cluster.Client(t, With(counter), countAnswers(answered)), "x")
 		in := Async(func() error { return mu.Lock(context.Background()) })
-		waiters[i] = waiter{mu, counter, answered, in}
+		waiters[i] = waiter{mu, counter, answered, in, began}
 		// It has a lease, has put its key and, after creating its watch, looked once.
 		require.Eventually(t, func() bool { return answered.Load() >= 3 }, 20*time.Second, time.Millisecond)
 		want := "LeaseGrant 1, Range 1, Txn 1, Watch 1"
@@ -165,7 +169,7 @@ func TestAHandOverCostsAtMostOneReadAndNoneInAShortLine(t *testing.T, w World) {
 		require.NoError(t, unlock(t.Context()))
 		require.NoError(t, <-each.in)
 		cost := each.counter.Since(before)
-		if i < few {
+		if i < few && time.Since(each.began) < recheck {
 			require.Zero(t, cost.Of("Range")+cost.Of("Txn"), "%v", cost)
 		} else {
 			require.LessOrEqual(t, each.answered.Load()-answered, int32(1), "%v", cost)

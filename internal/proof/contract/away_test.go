@@ -20,6 +20,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/contract"
@@ -53,6 +54,7 @@ func (c *connects) with(cfg *clientv3.Config) {
 //
 //	each Session holds | a member goes | 300 wait | the member is back
 func TestACrowdThatWaitsForEtcdConnectsAFewTimesASecond(t *testing.T) {
+	t.Parallel()
 	etcdtest.VerifyNoLeaks(t)
 	cluster := etcdtest.Start(t, 1)
 	proxy := cluster.Proxy(t, 0)
@@ -109,13 +111,20 @@ func TestALockThatWaitsForAnEtcdThatIsAwayTellsWhy(t *testing.T) {
 	mute := listen(t) // it takes connections, and answers nothing
 	worlds := []struct {
 		name, endpoint, reason string
+		fails                  bool // the connection does, at once
 		tls                    *tls.Config
 		options                []grpc.DialOption
 	}{
-		{"refused", refused.Addr().String(), "connection refused", nil, nil},
-		{"no such host", "etcd.invalid:2379", "lookup etcd.invalid: no such host", nil, []grpc.DialOption{grpc.WithContextDialer(nowhere)}},
-		{"untrusted certificate", secret, "x509", &tls.Config{}, nil},
-		{"no answer to the handshake", mute.Addr().String(), "no endpoint of etcd can be reached", nil, nil},
+		{"refused", refused.Addr().String(), "connection refused", true, nil, nil},
+		{
+			"no such host", "etcd.invalid:2379", "lookup etcd.invalid: no such host", true,
+			nil, []grpc.DialOption{grpc.WithContextDialer(nowhere)},
+		},
+		{"untrusted certificate", secret, "x509", true, &tls.Config{}, nil},
+		{
+			"no answer to the handshake", mute.Addr().String(), "no endpoint of etcd can be reached", false,
+			nil, nil,
+		},
 	}
 	for _, ttl := range []time.Duration{time.Second, longTTL} {
 		atOnce(t, len(worlds), func(i int) string { return worlds[i].name + ", TTL " + ttl.String() }, func(t *testing.T, i int) {
@@ -123,6 +132,13 @@ func TestALockThatWaitsForAnEtcdThatIsAwayTellsWhy(t *testing.T) {
 			client, err := clientv3.New(clientv3.Config{Endpoints: []string{w.endpoint}, TLS: w.tls, Logger: zap.NewNop(), DialOptions: w.options})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, client.Close()) }()
+			if w.fails { // however busy the machine, gRPC knows why before somebody asks
+				conn := client.ActiveConnection()
+				conn.Connect()
+				for state := conn.GetState(); state != connectivity.TransientFailure; state = conn.GetState() {
+					require.True(t, conn.WaitForStateChange(bounded(t), state))
+				}
+			}
 			told := contract.NewReports()
 			s, err := etcdlock.NewSession(client, append(told.Options(), etcdlock.WithTTL(ttl))...)
 			require.NoError(t, err)
@@ -165,6 +181,7 @@ func TestALockThatWaitsForAnEtcdThatIsAwayTellsWhy(t *testing.T) {
 // A wait that is too short for a report is told the reason all the same, once gRPC has failed
 // to connect.
 func TestAShortWaitForARefusedEtcdIsToldTheReason(t *testing.T) {
+	t.Parallel()
 	etcdtest.VerifyNoLeaks(t)
 	refused := listen(t)
 	refused.Close()

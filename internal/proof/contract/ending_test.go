@@ -16,6 +16,7 @@ import (
 // Auth is enabled while a lock is held by a client without a user: etcd refuses what it asks
 // for from then on, and the loss says so.
 func TestALossByARefusalSaysWhatEtcdRefused(t *testing.T) {
+	t.Parallel()
 	etcdtest.VerifyNoLeaks(t)
 	cluster := etcdtest.Start(t, 1)
 	client := cluster.Client(t)

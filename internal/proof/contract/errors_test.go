@@ -80,7 +80,8 @@ func (l line) isOfTwo(t *testing.T) {
 // The whole text is a promise: it is what people see in their logs.
 func TestAWaitThatEndsTellsWhatItWaitedFor(t *testing.T) {
 	const place = `etcdlock: lock "orders/42": 3rd in line, held by api-7:1234: `
-	const soon = 500 * time.Millisecond // after it has queued, which takes some milliseconds
+	// After it has queued, which takes some milliseconds, and before it looks at the line again.
+	const soon = time.Second
 	closing := errors.New("the shop is closing")
 	cases := []struct {
 		name string
@@ -166,6 +167,7 @@ func TestAWaitThatEndsTellsWhatItWaitedFor(t *testing.T) {
 	}
 	for where, sameSession := range map[string]bool{"across Sessions": false, "in the local line": true} {
 		t.Run(where, func(t *testing.T) {
+			t.Parallel()
 			l := newLine(t, sameSession)
 			for _, c := range cases {
 				t.Run("ended by "+c.name, func(t *testing.T) {
@@ -206,6 +208,7 @@ func requireThird(t *testing.T, l line, err error) {
 }
 
 func TestTryLockTellsHowManyStandBefore(t *testing.T) {
+	t.Parallel()
 	for where, sameSession := range map[string]bool{"across Sessions": false, "in the local line": true} {
 		t.Run(where, func(t *testing.T) {
 			l := newLine(t, sameSession)
@@ -222,6 +225,7 @@ func TestTryLockTellsHowManyStandBefore(t *testing.T) {
 
 // Behind a Session that waits itself stand all that it waits for, and those that wait in it.
 func TestAPlaceBehindALocalWaiterCountsBothLines(t *testing.T) {
+	t.Parallel()
 	l := newLine(t, false)
 	waits := map[int]func() error{}
 	for _, before := range []int{2, 3, 4} {
@@ -261,6 +265,7 @@ func queueAs(ctx context.Context, t *testing.T, s *etcdlock.Session, ahead int) 
 // A process that shuts down cancels all that it waits for at once. Another held the lock
 // all the time, and each of the errors says so, whoever of them moved up meanwhile.
 func TestWaitersThatAreCancelledTogetherAllTellWhoHeld(t *testing.T) {
+	t.Parallel()
 	l := newLine(t, false)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -279,6 +284,7 @@ func TestWaitersThatAreCancelledTogetherAllTellWhoHeld(t *testing.T) {
 }
 
 func TestAForeignHolderIsNamedByItsKey(t *testing.T) {
+	t.Parallel()
 	client, _ := countedWorld(t)
 	ctx := t.Context()
 	lease, err := client.Grant(ctx, 60)
@@ -300,6 +306,7 @@ func TestAForeignHolderIsNamedByItsKey(t *testing.T) {
 // it, and is no wait for another. The deadline of one attempt is the library's own affair:
 // a caller who cancelled must not be told of a deadline.
 func TestAWaitForEtcdTellsTheCauseAndEtcdsLastError(t *testing.T) {
+	t.Parallel()
 	closing := errors.New("the shop is closing")
 	for about, c := range map[string]struct {
 		fault   etcdtest.Fault
@@ -318,6 +325,7 @@ func TestAWaitForEtcdTellsTheCauseAndEtcdsLastError(t *testing.T) {
 			"Lock": (*etcdlock.Mutex).Lock, "TryLock": (*etcdlock.Mutex).TryLock,
 		} {
 			t.Run(about+" to "+op, func(t *testing.T) {
+				t.Parallel()
 				faults := etcdtest.NewFaults(t)
 				client := etcdtest.Start(t, 1).Client(t, contract.With(faults))
 				contract.VerifyClean(t, client, "")
@@ -345,6 +353,7 @@ func TestAWaitForEtcdTellsTheCauseAndEtcdsLastError(t *testing.T) {
 }
 
 func TestALockOfAClosedClientSaysSo(t *testing.T) {
+	t.Parallel()
 	client := etcdtest.Start(t, 1).Client(t)
 	mu := contract.NewMutex(t, client, "a")
 	require.NoError(t, client.Close())
@@ -356,6 +365,7 @@ func TestALockOfAClosedClientSaysSo(t *testing.T) {
 }
 
 func TestTheErrorsOfALoss(t *testing.T) {
+	t.Parallel()
 	full := errors.New("disk full")
 	for about, row := range map[string]struct {
 		lose   func(*testing.T, *clientv3.Client, *etcdlock.Mutex)
@@ -374,6 +384,7 @@ func TestTheErrorsOfALoss(t *testing.T) {
 	} {
 		lose := row.lose
 		t.Run(about, func(t *testing.T) {
+			t.Parallel()
 			client, _ := countedWorld(t)
 			ctx := t.Context()
 			mu := contract.NewMutex(t, client, "a")
@@ -444,9 +455,10 @@ func requireLoss(t *testing.T, err error, token int64) {
 }
 
 func TestTheErrorsOfTheLongestHold(t *testing.T) {
+	t.Parallel()
 	client, _ := countedWorld(t)
 	ctx := t.Context()
-	mu := contract.NewMutex(t, client, "a", etcdlock.WithMaxHold(50*time.Millisecond))
+	mu := contract.NewMutex(t, client, "a", etcdlock.WithMaxHold(500*time.Millisecond))
 	require.NoError(t, mu.Lock(ctx))
 	token, hold := mu.Token(), mu.Context(ctx)
 	<-hold.Done()
@@ -470,6 +482,7 @@ func TestTheErrorsOfTheLongestHold(t *testing.T) {
 
 // A release that etcd did not confirm is ErrUnconfirmed and not a loss: nobody knows.
 func TestTheErrorsOfAReleaseThatIsNotConfirmed(t *testing.T) {
+	t.Parallel()
 	closing := errors.New("the shop is closing")
 	faults := etcdtest.NewFaults(t)
 	client := etcdtest.Start(t, 1).Client(t, contract.With(faults))
@@ -531,6 +544,7 @@ func TestTheErrorsOfAReleaseThatIsNotConfirmed(t *testing.T) {
 
 // What etcd refuses comes back as etcd's own error, at once.
 func TestARefusalIsEtcdsOwnError(t *testing.T) {
+	t.Parallel()
 	faults := etcdtest.NewFaults(t)
 	client := etcdtest.Start(t, 1).Client(t, contract.With(faults))
 	contract.VerifyClean(t, client, "")
