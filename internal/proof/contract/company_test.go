@@ -339,14 +339,13 @@ func namespaced(client *clientv3.Client, prefix string, withLease bool) *clientv
 // Rule 16. The looks at the lease's keys, which see other names without a namespaced
 // Lease, must neither end a hold nor delete what is not the Session's.
 func TestANamespacedClientHoldsLikeAnyOther(t *testing.T) {
-	t.Parallel()
 	for about, withLease := range map[string]bool{
 		"all of it in the namespace":     true,
 		"the Lease not in the namespace": false,
 	} {
 		t.Run(about, func(t *testing.T) {
 			t.Parallel()
-			const ttl = 5 * time.Second
+			const ttl = 3 * time.Second
 			cluster := etcdtest.Start(t, 1)
 			faults := etcdtest.NewFaults(t)
 			outside := cluster.Client(t)
@@ -398,13 +397,12 @@ func TestANamespacedClientHoldsLikeAnyOther(t *testing.T) {
 // A Session's lease may carry keys of its user, who learns its number from Lease. They
 // block nobody, and the looks at the lease's keys leave them alone.
 func TestWhatUsersAttachToTheLeaseIsTheirs(t *testing.T) {
-	t.Parallel()
 	cluster := etcdtest.Start(t, 1)
 	faults := etcdtest.NewFaults(t)
 	client := cluster.Client(t, contract.With(faults))
 	contract.VerifyClean(t, client, "")
 	ctx := contract.Patient(t)
-	s := contract.NewSession(t, client, etcdlock.WithTTL(5*time.Second))
+	s := contract.NewSession(t, client, etcdlock.WithTTL(2*time.Second))
 	mu := contract.MutexOf(t, s, "a")
 	require.NoError(t, mu.Lock(ctx))
 	lease := s.Lease()

@@ -35,9 +35,9 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	// What runs in parallel waits for most of its time, and so may be more than there are
-	// processors. Its leases are of 5 s and more where it must not lose them. What must keep or
-	// lose one of a second or two in time, or counts requests, runs alone: beside others, under
-	// the race detector, holds are lost that the test does not want lost.
+	// processors. Its leases are of the default TTL, or may be lost, or are of 5 s and more. What
+	// must keep a shorter one, or lose one in time, or counts requests, runs alone: beside others,
+	// under the race detector, holds are lost that the test does not want lost.
 	flag.Parse()
 	if flag.Lookup("test.parallel").Value.String() == flag.Lookup("test.parallel").DefValue {
 		_ = flag.Set("test.parallel", "6")

@@ -251,7 +251,6 @@ func TestABadOptionIsAnErrorOfTheConstructor(t *testing.T) {
 
 // The other side of the limits.
 func TestAnOptionAtItsLimitWorks(t *testing.T) {
-	t.Parallel()
 	const second = time.Second
 	for name, opts := range map[string][]etcdlock.Option{
 		"no options":                     nil,
@@ -280,7 +279,6 @@ func TestAnOptionAtItsLimitWorks(t *testing.T) {
 }
 
 func TestATTLIsRoundedUpToWholeSeconds(t *testing.T) {
-	t.Parallel()
 	client, _ := countedWorld(t)
 	for asked, granted := range map[time.Duration]int64{
 		1: 1, time.Second: 1, time.Second + 1: 2, 2500 * time.Millisecond: 3, 0: 15,
