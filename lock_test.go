@@ -11,14 +11,13 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/fake"
-	"github.com/etcdlock/etcdlock/internal/race"
 	"github.com/etcdlock/etcdlock/internal/sim"
 )
 
 // What the lock promises, on an etcd in memory. Package proof/contract runs the same table on
 // clusters of etcd's own servers.
 func TestContract(t *testing.T) {
-	contract.Run(t, contract.World{Start: inMemory, Names: 10_000, Cycles: race.Fewer(3_000, 1_000)})
+	contract.Run(t, contract.World{Start: inMemory, Names: 10_000, Cycles: 3_000})
 }
 
 // memory is an etcd in memory that answers as a real one does (proof/conformance), at an address.
