@@ -485,7 +485,7 @@ func TestALongLifeLeavesNothingBehind(t *testing.T) {
 // A Mutex that is forgotten gives its lease back by itself, and has no goroutine.
 func TestAForgottenMutexGivesItsLeaseBack(t *testing.T) {
 	t.Parallel()
-	const ttl = time.Second
+	const ttl = 3 * time.Second
 	w := newWorld(t, 1)
 	client := w.cluster.Client(t)
 	mu, err := etcdlock.New(client, "forgotten", etcdlock.WithTTL(ttl))

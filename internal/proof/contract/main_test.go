@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	// What runs in parallel waits for most of its time, and so may be more than there are
-	// processors. Its leases are of the default TTL, or may be lost, or are of 5 s and more. What
+	// processors. Its leases are of the default TTL, or may be lost, or are of 3 s and more. What
 	// must keep a shorter one, or lose one in time, or counts requests, runs alone: beside others,
 	// under the race detector, holds are lost that the test does not want lost.
 	flag.Parse()
