@@ -7,12 +7,15 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/keepalive"
 	"github.com/etcdlock/etcdlock/internal/trust"
 )
 
@@ -257,16 +260,39 @@ type renewal struct {
 	err     error
 }
 
+// streamIsOver reports whether a renewal failed with its stream, and not for what etcd says of the
+// lease: a stream that has answered before ends when its member stops, or with its token.
+func streamIsOver(err error) bool {
+	return errors.Is(err, keepalive.ErrStreamEnded) &&
+		(!attempt.Refused(err) || isOfToken(err))
+}
+
+// A destination is where the renewals of a stream go: a client may be moved to another cluster.
+type destination struct {
+	era       *era
+	endpoints string
+}
+
+func (s *Session) destination(of *era) destination {
+	d := destination{era: of}
+	if s.client.ActiveConnection() != nil {
+		d.endpoints = strings.Join(s.client.Endpoints(), " ")
+	}
+	return d
+}
+
 // keep is the keeper: it renews the lease, looks at its keys and revokes it in
 // the end. It runs from the grant until no put can apply under the lease any more.
 //
-// Renewals are separate attempts. One is sent each period of the schedule. If its
-// answer takes longer than half of that, or does not come at all, more are sent, two
-// at a time if there are several endpoints, so that a dead one cannot meet them all. None
-// lives for longer than it would be trusted: later its answer would be useless.
+// Renewals are separate attempts on a stream that stays open. One is sent each period of the
+// schedule. If its answer takes longer than half of that, or does not come at all, more are
+// sent, each on a stream of its own, two at a time if there are several endpoints, so that a
+// dead one cannot meet them all. None lives for longer than it would be trusted: later its
+// answer would be useless.
 func (l *lease) keep(granted time.Time) {
-	ctx, stopAttempts := context.WithCancel(l.s.ctx)
+	ctx, stopAttempts := context.WithCancel(l.s.ctx) // and the streams
 	defer stopAttempts()
+	sender := keepalive.NewSender(ctx, l.s.client, l.id, l.s.spawn)
 	results := make(chan renewal)
 	lastStarted := granted
 	next := time.NewTimer(time.Until(granted.Add(l.plan.Period)))
@@ -297,18 +323,23 @@ func (l *lease) keep(granted time.Time) {
 				}
 				l.risk()
 			}
-			started := time.Now()
-			lastStarted = started
+			lastStarted = time.Now()
+			r := keepalive.Renewal{Sent: lastStarted, Anew: troubled}
 			for range attempts {
-				l.s.spawn(func() { l.renew(ctx, started, results) })
+				l.s.spawn(func() { l.renew(ctx, sender, r, results) })
 			}
 			troubled = true // until its answer comes
 			next.Reset(l.plan.Late())
 		case r := <-results:
-			if r.err != nil {
+			last := r.started.Equal(lastStarted)
+			switch {
+			case last && streamIsOver(r.err):
+				troubled = false
+				next.Reset(0) // on another stream; what becomes of that is told
+			case r.err != nil:
 				l.renewalFailed(r.err)
 				next.Reset(attempt.Jitter(l.plan.Again()))
-			} else if r.started.Equal(lastStarted) {
+			case last:
 				troubled = false
 				rtt := time.Since(r.started)
 				next.Reset(time.Until(r.started.Add(l.plan.Next(rtt))))
@@ -373,16 +404,22 @@ func (l *lease) verdict() verdict {
 
 // renew is one attempt to renew the lease. It reports to the keeper, unless that
 // has stopped.
-func (l *lease) renew(ctx context.Context, started time.Time, results chan<- renewal) {
-	s := l.s
-	// Bounded, since clientv3 tries again for ever while etcd is unavailable.
+func (l *lease) renew(
+	ctx context.Context, sender *keepalive.Sender, r keepalive.Renewal, results chan<- renewal,
+) {
+	s, started := l.s, r.Sent
 	bounded, cancel := context.WithTimeout(ctx, min(l.ttl/4*3, l.plan.Span))
 	defer cancel()
 	unreachable := s.calls.CancelWhenUnreachable(bounded, cancel)
 	era := s.era.Load()
+	r.Where = s.destination(era)
 	var sent *trust.Attempt
 	l.renewals(func(t *trust.Trust) { sent = t.Sends(started, era) })
-	resp, err := s.keepAlive(bounded, l.id)
+	var resp *pb.LeaseKeepAliveResponse
+	err := attempt.ErrUnreachable
+	if !s.calls.Disconnected() { // else gRPC would wait for a connection
+		resp, err = sender.Renew(bounded, r)
+	}
 	if err != nil && (attempt.Refused(err) || errors.Is(err, attempt.ErrUnreachable)) {
 		l.renewals(func(t *trust.Trust) { t.Fails(sent) }) // or was not even sent
 	}
@@ -417,17 +454,20 @@ func (l *lease) renewals(change func(t *trust.Trust)) {
 
 // confirmed extends the trust by a renewal that etcd has confirmed, as far as its word goes. It
 // reports whether to ask for more.
-func (l *lease) confirmed(sent *trust.Attempt, era *era, resp *clientv3.LeaseKeepAliveResponse) (ask bool) {
+func (l *lease) confirmed(
+	sent *trust.Attempt, era *era, resp *pb.LeaseKeepAliveResponse,
+) (ask bool) {
 	s := l.s
 	known := era.term.Load()
-	s.heard(resp.ResponseHeader, era, 0) // it may be of a member that is behind
+	s.heard(resp.Header, era, 0) // it may be of a member that is behind
 	if s.era.Load() != era {
 		known = 0
 	}
 	l.renewals(func(t *trust.Trust) {
 		l.refusal = nil
 		ask = t.Answered(time.Now(), sent, trust.Confirmation{
-			Member: resp.GetMemberId(), Term: resp.GetRaftTerm(), TTL: time.Duration(resp.TTL) * time.Second,
+			Member: resp.Header.GetMemberId(), Term: resp.Header.GetRaftTerm(),
+			TTL: time.Duration(resp.TTL) * time.Second,
 		}, known)
 	})
 	return ask
@@ -516,12 +556,4 @@ func (l *lease) risk() {
 	if t := s.cfg.trace; t != nil && t.LeaseAtRisk != nil {
 		s.hooks.Run(func() { t.LeaseAtRisk(l.id, remaining) })
 	}
-}
-
-// keepAlive renews a lease once. It sends nothing while there is no connection.
-func (s *Session) keepAlive(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
-	if s.calls.Disconnected() {
-		return nil, attempt.ErrUnreachable
-	}
-	return s.client.KeepAliveOnce(ctx, id)
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/contract"
@@ -359,6 +361,56 @@ func TestAFailedRenewalIsFollowedByTwoAtOnce(t *testing.T) {
 				require.LessOrEqual(t, sent[1]-sent[0], row.most)
 				time.Sleep(10 * virtualTTL)
 				require.NoError(t, hold.Err())
+			})
+		})
+	}
+}
+
+// A stream that has answered ends under a renewal: its token has expired, or its member stops. That
+// is no failure yet: it is sent again at once, alone, on another stream, and nothing is given up
+// for it. What becomes of that one is told, and what etcd refuses is told at once.
+func TestARenewalWhoseStreamEndsIsSentAgainAtOnce(t *testing.T) {
+	tokenExpired := status.Error(codes.Unauthenticated, "etcdserver: invalid auth token")
+	for _, row := range []struct {
+		what   string
+		effect fake.Effect
+		times  int // from the third renewal on
+		told   int // failures
+	}{
+		{"the connection breaks", fake.Effect{Before: fake.Unavailable}, 1, 0},
+		{"the token has expired", fake.Effect{Before: tokenExpired}, 1, 0},
+		{"and the next one fails, too", fake.Effect{Before: fake.Unavailable}, 2, 1},
+		{"it is refused", fake.Effect{Before: permissionDenied}, 1, 1},
+	} {
+		t.Run(row.what, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				etcd.Intercept(func(c fake.Call) fake.Effect {
+					if c.Method == fake.KeepAlive && c.N >= 3 && c.N < 3+row.times {
+						return row.effect
+					}
+					return fake.Effect{}
+				})
+				told := make(chan error, 9)
+				trace := etcdlock.WithTrace(&etcdlock.Trace{
+					RenewalFailed: func(_ clientv3.LeaseID, err error) { told <- err },
+				})
+				s := processIn(t, etcd, "a", etcdlock.WithLinger(time.Hour), trace)
+				mu := contract.MutexOf(t, s, "n")
+				start := time.Now()
+				lockWithin(t, mu, time.Second)
+				require.NoError(t, mu.Unlock(context.Background())) // the key lingers
+				time.Sleep(virtualTTL + virtualTTL/6)
+				sent := sentAfter(etcd.Calls(fake.KeepAlive), start)
+				require.Len(t, told, row.told)
+				if row.times == 2 || row.told == 0 {
+					require.Equal(t, sent[2], sent[3], "not at once")
+				}
+				if row.told == 0 {
+					require.Len(t, sent, 4, "not alone")
+					require.Len(t, etcd.Keys("n/"), 1, "the key is given up")
+				} else {
+					require.Greater(t, sent[1+row.times+1], sent[1+row.times], "without a pause")
+				}
 			})
 		})
 	}

@@ -267,6 +267,8 @@ func (s *Session) unlock() {
 //	goroutine        started by            ends
 //	keeper           a grant, per lease    with the lease, once it is revoked
 //	renewal, look    the keeper            with their answer or their time
+//	stream           a renewal             when another has taken its place, its renewal has had
+//	                                       its time, or with the lease
 //	grant            Lock without a lease  with its answer or its time, and a pause
 //	connection       a grant, per lease    with the lease, once it is revoked
 //	verify           etcd was set back     when every hold from before was read

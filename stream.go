@@ -90,13 +90,18 @@ func forgetStream(of weak.Pointer[clientv3.Client]) {
 	delete(streams.of, of)
 }
 
-// tokenRefusals are the answers to a watch when the token of its stream has expired, is older
-// than a change of users, or was not there yet. Before 3.4.22 and 3.5.6 etcd said in each case
-// that permission is denied.
+// tokenRefusals are the answers to a watch, or a renewal, when the token of its stream has
+// expired, is older than a change of users, or was not there yet. Before 3.4.22 and 3.5.6 etcd
+// said in each case that permission is denied.
 var tokenRefusals = []error{
 	rpctypes.ErrInvalidAuthToken,
 	rpctypes.ErrAuthOldRevision,
 	rpctypes.ErrUserEmpty,
+}
+
+// isOfToken reports whether err is one of the tokenRefusals.
+func isOfToken(err error) bool {
+	return slices.ContainsFunc(tokenRefusals, func(e error) bool { return attempt.Is(err, e) })
 }
 
 // context returns ctx for a watch on the stream, and the name of that.
@@ -124,7 +129,7 @@ func (s *stream) fails(name int64, why error) {
 	switch {
 	case attempt.Is(why, rpctypes.ErrPermissionDenied):
 		rest = deniedRest
-	case !slices.ContainsFunc(tokenRefusals, func(e error) bool { return attempt.Is(why, e) }):
+	case !isOfToken(why):
 		return
 	}
 	if name == s.name && time.Since(s.since) >= rest {

@@ -38,7 +38,8 @@ type Trace struct {
 	LeaseGranted func(lease clientv3.LeaseID, ttl time.Duration)
 	// LeaseRenewed: etcd acknowledged a renewal.
 	LeaseRenewed func(lease clientv3.LeaseID, roundTrip time.Duration)
-	// RenewalFailed: an attempt to renew failed; further ones follow.
+	// RenewalFailed: an attempt to renew failed; further ones follow. That a stream of renewals
+	// ends which has answered before, with its token or its member, is no failure yet.
 	RenewalFailed func(lease clientv3.LeaseID, err error)
 	// LeaseAtRisk: less than half of the TTL less the margin remains until its holds are
 	// lost, and no renewal is acknowledged. It is told again with each further attempt.

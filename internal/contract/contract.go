@@ -52,7 +52,7 @@ var table = []struct {
 		"TestUncontendedLockAndUnlockAreOneRequestAndOneRevisionEach",
 		TestUncontendedLockAndUnlockAreOneRequestAndOneRevisionEach,
 	},
-	{"TestTwoGoroutinesRunBesideAnyNumberOfHolds", TestTwoGoroutinesRunBesideAnyNumberOfHolds},
+	{"TestThreeGoroutinesRunBesideAnyNumberOfHolds", TestThreeGoroutinesRunBesideAnyNumberOfHolds},
 	{"TestTryLockOfATakenNameWritesNothing", TestTryLockOfATakenNameWritesNothing},
 	{"TestTryLockInTheHoldersSessionAsksNobody", TestTryLockInTheHoldersSessionAsksNobody},
 	{

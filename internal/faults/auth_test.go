@@ -180,7 +180,7 @@ func TestS24ARoleOnThePrefixIsEnough(t *testing.T) {
 		enableAuth(tr, c, grants{tr.name: clientv3.PermReadWrite})
 		root := c.Client(tr, as("root"))
 		a := tr.party("a", c, lasting, as("tenant"))
-		// Each renewal asks for a token, which costs a bcrypt: only a's are needed.
+		// So long a TTL that nothing of theirs is renewed: only a's renewals are needed.
 		b, d := tr.party("b", c, 10*ttl, as("tenant")), tr.party("d", c, 10*ttl, as("tenant"))
 
 		err := a.calls("TryLock", patience, func() error { return a.tries(tr.bounded(patience), "TryLock") })

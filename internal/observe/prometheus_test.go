@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/observe"
@@ -219,26 +220,34 @@ func TestEachLossHasItsReason(t *testing.T) {
 		reason string
 		opts   []etcdlock.Option
 		do     func(t *testing.T, client *clientv3.Client, name string)
+		deaf   bool // no renewal gets through
 	}{
-		{"key deleted", "taken", nil, func(t *testing.T, client *clientv3.Client, name string) {
+		{what: "key deleted", reason: "taken", do: func(t *testing.T, client *clientv3.Client, name string) {
 			require.NoError(t, etcdlock.Break(t.Context(), client, first(t, client, name)))
 		}},
-		{"key put over", "taken", nil, func(t *testing.T, client *clientv3.Client, name string) {
+		{what: "key put over", reason: "taken", do: func(t *testing.T, client *clientv3.Client, name string) {
 			_, err := client.Put(t.Context(), first(t, client, name).Key, "mine")
 			require.NoError(t, err)
 		}},
-		{"lease revoked", "taken", nil, func(t *testing.T, client *clientv3.Client, name string) {
+		{what: "lease revoked", reason: "taken", do: func(t *testing.T, client *clientv3.Client, name string) {
 			_, err := client.Revoke(t.Context(), first(t, client, name).Lease)
 			require.NoError(t, err)
 		}},
-		{"held too long", "max_hold", []etcdlock.Option{etcdlock.WithMaxHold(50 * time.Millisecond)}, nothing},
-		{"no renewal gets through", "expired", []etcdlock.Option{etcdlock.WithTTL(2 * time.Second)},
-			func(_ *testing.T, client *clientv3.Client, _ string) { client.Lease.(*deafLease).deafen() }},
+		{
+			what: "held too long", reason: "max_hold", do: nothing,
+			opts: []etcdlock.Option{etcdlock.WithMaxHold(50 * time.Millisecond)},
+		},
+		{
+			what: "no renewal gets through", reason: "expired", do: nothing, deaf: true,
+			opts: []etcdlock.Option{etcdlock.WithTTL(2 * time.Second)},
+		},
 	} {
 		t.Run(row.what, func(t *testing.T) {
 			t.Parallel()
 			client := client(t)
-			client.Lease = &deafLease{Lease: client.Lease}
+			if row.deaf {
+				client = deafClient(t)
+			}
 			registry := prometheus.NewRegistry()
 			metrics := observe.NewMetrics(registry, nil)
 			told, signals := observer()
@@ -270,27 +279,24 @@ func TestEachLossHasItsReason(t *testing.T) {
 	}
 }
 
-// A deafLease gets no renewal through once it is deaf.
-type deafLease struct {
-	clientv3.Lease
-	mu   sync.Mutex
-	deaf bool
-}
-
-func (l *deafLease) deafen() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.deaf = true
-}
-
-func (l *deafLease) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
-	l.mu.Lock()
-	deaf := l.deaf
-	l.mu.Unlock()
-	if deaf {
-		return nil, errors.New("deaf")
-	}
-	return l.Lease.KeepAliveOnce(ctx, id)
+// deafClient returns a client that gets no renewal through.
+func deafClient(t *testing.T) *clientv3.Client {
+	t.Helper()
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: endpoints,
+		DialOptions: []grpc.DialOption{grpc.WithChainStreamInterceptor(func(
+			ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+			open grpc.Streamer, opts ...grpc.CallOption,
+		) (grpc.ClientStream, error) {
+			if strings.HasSuffix(method, "/LeaseKeepAlive") {
+				return nil, errors.New("deaf")
+			}
+			return open(ctx, desc, cc, method, opts...)
+		})},
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { client.Close() })
+	return client
 }
 
 // values are the counters and gauges of a registry, summed over locks, by name and reason;

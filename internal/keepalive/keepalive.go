@@ -1,0 +1,253 @@
+// Package keepalive sends the renewals of a lease on a LeaseKeepAlive stream that stays open, and
+// tells each one its own answer. clientv3's KeepAliveOnce opens a stream for each renewal, and
+// with user and password each stream is a login; its KeepAlive counts from the answer, and has
+// no bound.
+package keepalive
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+
+	"github.com/etcdlock/etcdlock/internal/attempt"
+)
+
+// A Renewal is one attempt to renew.
+type Renewal struct {
+	Sent time.Time // before anything was done for it
+
+	// Anew has it sent on a stream of its own: where there are several endpoints, gRPC's next
+	// one is to another.
+	Anew bool
+
+	// Where says where the client's requests go. A stream is left when that changes: gRPC lets
+	// one that is open go on to an endpoint that is the client's no more.
+	Where any
+}
+
+// A Sender sends the renewals of one lease.
+//
+// Each lease has a stream of its own, though one may carry those of many. etcd works through a
+// stream one renewal after the other, and a member that does not lead asks the leader for each:
+// a thousand leases of a client would wait for each other. It also ends the stream with the
+// first error, and since 3.7 a user who may not write one of a lease's keys is one. A process
+// has one Session as a rule, and that one lease.
+//
+// The streams do not ask for a leader (clientv3.WithRequireLeader). A renewal that waits at a
+// member for the end of an election is answered then; one that is refused until then is sent
+// later. A member that is cut off is silent, which is what another stream is for.
+type Sender struct {
+	// Set once, then only read.
+	ctx   context.Context // of the streams
+	id    clientv3.LeaseID
+	open  func(ctx context.Context) (rpc, error)
+	alone bool // each renewal is sent by itself: there is nothing to prove
+	spawn func(func())
+
+	mu      sync.Mutex // not held across anything
+	streams streams
+}
+
+// NewSender returns the Sender of a client's lease. Its streams end with ctx. It starts goroutines
+// by spawn: one for each stream, which ends with it.
+func NewSender(
+	ctx context.Context, client *clientv3.Client, id clientv3.LeaseID, spawn func(func()),
+) *Sender {
+	s := &Sender{ctx: ctx, id: id, spawn: spawn}
+	s.open, s.alone = opener(client)
+	return s
+}
+
+// ErrStreamEnded wraps the error of a renewal whose stream had answered others before: its token
+// has expired, say, or its member has stopped. Nothing follows from that for another stream.
+var ErrStreamEnded = errors.New("the stream of the renewals ended")
+
+// A streamError is ErrStreamEnded, for a reason.
+type streamError struct{ reason error }
+
+func (e *streamError) Error() string        { return e.reason.Error() }
+func (e *streamError) Unwrap() error        { return e.reason }
+func (e *streamError) Is(target error) bool { return target == ErrStreamEnded }
+
+// Renew sends a renewal and waits for its answer. When ctx ends it is given up, and its stream
+// with it.
+func (s *Sender) Renew(ctx context.Context, r Renewal) (*pb.LeaseKeepAliveResponse, error) {
+	answers := make(chan answer, 1)
+	on, kept := s.take(r, answers)
+	defer context.AfterFunc(ctx, on.end)()
+	if !kept {
+		s.begin(on)
+	}
+	if on.rpc != nil {
+		err := on.rpc.Send(&pb.LeaseKeepAliveRequest{ID: int64(s.id)})
+		if err != nil && !errors.Is(err, io.EOF) { // then Recv tells the reason
+			s.deliver(on, answer{err: err})
+			on.end()
+		}
+	}
+	a := <-answers // the stream ends with ctx
+	if a.err == nil && !kept {
+		s.prove(ctx, on)
+	}
+	switch {
+	case a.err == nil && a.resp.TTL <= 0:
+		return nil, rpctypes.ErrLeaseNotFound
+	case a.err == nil:
+		return a.resp, nil
+	case kept && ctx.Err() == nil:
+		return nil, &streamError{clientv3.ContextError(ctx, a.err)}
+	default:
+		return nil, clientv3.ContextError(ctx, a.err)
+	}
+}
+
+// take returns the stream for a renewal, which is told its answer. kept says that there was one.
+func (s *Sender) take(r Renewal, answers chan<- answer) (on *stream, kept bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	on, kept = s.streams.take(r)
+	if !kept {
+		on.ctx, on.end = context.WithCancel(s.ctx)
+		on.proven = s.alone
+	}
+	on.answers = answers
+	return on, kept
+}
+
+// begin opens a stream.
+func (s *Sender) begin(on *stream) {
+	var err error
+	on.rpc, err = s.open(on.ctx)
+	if err != nil {
+		on.rpc = nil
+		s.deliver(on, answer{err: err})
+		on.end()
+		return
+	}
+	s.spawn(func() { s.receive(on) })
+}
+
+// nobody is a lease that etcd never has. etcd says so by a TTL of 0, its grpc-proxy by one of -1,
+// which is what it was told by TimeToLive.
+const nobody = clientv3.NoLease
+
+// prove asks, on a stream that has answered, whether etcd itself reads it. If the answer does not
+// come in the time of a renewal the stream is left.
+func (s *Sender) prove(ctx context.Context, on *stream) {
+	if s.provable(ctx, on) {
+		_ = on.rpc.Send(&pb.LeaseKeepAliveRequest{ID: int64(nobody)}) // Recv tells why not
+	}
+}
+
+// provable reports whether on is to be proven, which it has the time of ctx for.
+func (s *Sender) provable(ctx context.Context, on *stream) bool {
+	deadline, bounded := ctx.Deadline()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if on.proven || s.streams.proxied || !bounded {
+		return false
+	}
+	on.proof = time.AfterFunc(time.Until(deadline), on.end)
+	return true
+}
+
+// proved notes the answer to that.
+func (s *Sender) proved(on *stream, etcd bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if on.proof == nil || !on.proof.Stop() {
+		return // it was not asked for, or comes too late
+	}
+	if left := s.streams.proved(on, etcd); left != nil {
+		left.end()
+	}
+}
+
+// receive hands on what comes on a stream, until that is not needed any more.
+func (s *Sender) receive(on *stream) {
+	defer on.end()
+	for {
+		resp, err := on.rpc.Recv()
+		if err == nil && resp.ID != int64(s.id) {
+			if resp.ID == int64(nobody) {
+				s.proved(on, resp.TTL == 0)
+			}
+			continue // of no renewal that was sent
+		}
+		if !s.deliver(on, answer{resp, err}) {
+			return
+		}
+	}
+}
+
+// deliver tells a renewal its answer. It reports whether the stream goes on.
+func (s *Sender) deliver(on *stream, a answer) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	told, left := s.streams.answered(on, a.err == nil)
+	if told {
+		on.answers <- a
+	}
+	if left != nil {
+		left.end()
+	}
+	return a.err == nil && left != on
+}
+
+// A rpc is a LeaseKeepAlive stream.
+type rpc interface {
+	Send(*pb.LeaseKeepAliveRequest) error
+	Recv() (*pb.LeaseKeepAliveResponse, error)
+}
+
+// opener returns what opens a client's streams, and whether each renewal on them is sent by
+// itself. clientv3 gets a token for each stream.
+func opener(client *clientv3.Client) (open func(ctx context.Context) (rpc, error), alone bool) {
+	conn := client.ActiveConnection()
+	if conn == nil { // not made with clientv3.New
+		return func(ctx context.Context) (rpc, error) {
+			return &single{ctx: ctx, lease: client, requests: make(chan clientv3.LeaseID, 1)}, nil
+		}, true
+	}
+	leases := pb.NewLeaseClient(conn)
+	return func(ctx context.Context) (rpc, error) {
+		return leases.LeaseKeepAlive(ctx, grpc.WaitForReady(true)) // as clientv3 does
+	}, false
+}
+
+// A single is the stream of a client that has no connection: it has each renewal sent by itself.
+type single struct {
+	ctx      context.Context
+	lease    clientv3.Lease
+	requests chan clientv3.LeaseID
+}
+
+func (o *single) Send(r *pb.LeaseKeepAliveRequest) error {
+	o.requests <- clientv3.LeaseID(r.ID) // there is one at a time
+	return nil
+}
+
+func (o *single) Recv() (*pb.LeaseKeepAliveResponse, error) {
+	select {
+	case id := <-o.requests:
+		resp, err := o.lease.KeepAliveOnce(o.ctx, id)
+		switch {
+		case attempt.Is(err, rpctypes.ErrLeaseNotFound):
+			return &pb.LeaseKeepAliveResponse{ID: int64(id)}, nil // as etcd says it on a stream
+		case err != nil:
+			return nil, err
+		}
+		return &pb.LeaseKeepAliveResponse{
+			Header: resp.ResponseHeader, ID: int64(resp.ID), TTL: resp.TTL,
+		}, nil
+	case <-o.ctx.Done():
+		return nil, o.ctx.Err()
+	}
+}

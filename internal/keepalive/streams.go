@@ -1,0 +1,100 @@
+package keepalive
+
+import (
+	"context"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+// streams are those of one lease. There is one at rest, the current one. While renewals have no
+// answer there are others, one for each.
+//
+// Invariant: at most one renewal is under way on a stream, so that what comes on it next is the
+// answer to that one. etcd answers in the order of the requests. A renewal that is given up
+// takes its stream with it: a late answer is never taken for that to a later renewal, which
+// would extend the trust by what etcd has counted from an earlier time
+// (TestNoAnswerIsTakenForThatToALaterRenewal).
+//
+// Invariant: the second renewal on a stream is sent only once it is proven that etcd itself reads
+// it. etcd's grpc-proxy, too, answers each request on a stream, but with what the next answer
+// to a renewal of its own says, which it may have sent earlier; its first one on a stream is
+// sent for that. (Do not keep a stream that is not proven. TestBehindAProxyNoStreamIsKept.)
+type streams struct {
+	current *stream // proven, etcd has answered on it, and it has not ended; nil if there is none
+	proxied bool    // one was found not to lead to etcd itself
+}
+
+// A stream carries renewals.
+type stream struct {
+	// Set once, before anything is sent.
+	begun time.Time // when the renewal was sent that it was opened for
+	where any
+	ctx   context.Context
+	end   context.CancelFunc
+	rpc   rpc // nil if it could not be opened
+
+	// Guarded by Sender.mu.
+	busy    bool          // a renewal is under way
+	answers chan<- answer // of that one
+	proven  bool          // etcd itself reads it
+	proof   *time.Timer   // ends the stream if that is not shown in time
+}
+
+// An answer is etcd's, or why there will be none.
+type answer struct {
+	resp *pb.LeaseKeepAliveResponse
+	err  error
+}
+
+// take returns the stream for a renewal, and whether it is open: the current one, if it is free
+// and leads where the client's requests go.
+func (k *streams) take(r Renewal) (on *stream, open bool) {
+	if c := k.current; c != nil && !c.busy && !r.Anew && c.where == r.Where {
+		c.busy = true
+		return c, true
+	}
+	return &stream{begun: r.Sent, where: r.Where, busy: true}, false
+}
+
+// answered notes that something came on a stream: an answer, or its end. told says that a renewal
+// waits for it. left is a stream that is not needed any more, nil if there is none.
+func (k *streams) answered(on *stream, alive bool) (told bool, left *stream) {
+	told, on.busy = on.busy, false
+	if alive {
+		return told, k.settle(on)
+	}
+	if k.current == on {
+		k.current = nil
+	}
+	return told, nil
+}
+
+// proved notes whether etcd itself reads a stream. left is as for answered.
+func (k *streams) proved(on *stream, etcd bool) (left *stream) {
+	on.proven = etcd
+	k.proxied = k.proxied || !etcd
+	return k.settle(on)
+}
+
+// settle returns the stream that is not needed any more, now that there was an answer on one.
+//
+// The newest becomes the current one. Of those that were opened at once that is the first to
+// be proven. Any other is needed only for the renewal that is under way on it: its answer
+// counts, too, and leaves no doubt whether etcd may yet carry it out.
+func (k *streams) settle(on *stream) (left *stream) {
+	c := k.current
+	switch {
+	case on.busy, c == on:
+		return nil
+	case !on.proven && !k.proxied:
+		return nil // it may be soon
+	case on.proven && (c == nil || on.begun.After(c.begun)):
+		k.current = on
+		if c != nil && !c.busy {
+			return c
+		}
+		return nil
+	}
+	return on
+}
