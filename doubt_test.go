@@ -19,23 +19,31 @@ import (
 func TestADoubtCostsOneReadForARenewalAtMost(t *testing.T) {
 	const most = 30
 	silent := fake.Effect{DropReply: true}
+	far := always(fake.Effect{DelayReply: 100 * time.Millisecond})
 	for name, row := range map[string]struct {
-		members uint64 // that answer in turn
+		member  func(renewed int) uint64 // that answers
 		network func(renewed int) fake.Effect
 		term    func(renewed int) uint64
 		most    int  // reads
 		least   int  // reads
 		lost    bool // etcd is away for too long
 	}{
-		"at rest, one member":      {members: 1},
-		"at rest, three members":   {members: 3},
-		"far away, one member":     {members: 1, network: always(fake.Effect{DelayReply: 100 * time.Millisecond})},
-		"far away, three members":  {members: 3, network: always(fake.Effect{DelayReply: 100 * time.Millisecond}), most: most, least: 1},
-		"slow, three members":      {members: 3, network: always(fake.Effect{DelayReply: 6 * time.Second}), most: most, least: 1},
-		"a renewal is lost":        {members: 3, network: nth(10, silent), most: 5, least: 1},
-		"etcd is away":             {members: 3, network: always(silent), lost: true},
-		"a new leader":             {members: 3, term: terms(4, 5)},
-		"etcd has an earlier term": {members: 3, term: terms(4, 1), most: 1, least: 1},
+		"at rest, one member":     {member: only(2)},
+		"at rest, three in turn":  {member: inTurn(3)},
+		"far away, one member":    {member: only(2), network: far},
+		"far away, three in turn": {member: inTurn(3), network: far, most: most, least: 1},
+		// Its stream ends, and the next one leads to another.
+		"far away, another member from the tenth on": {
+			member: fromTenth(1, 2), network: far, most: 1, least: 1,
+		},
+		"slow, three in turn": {
+			member:  inTurn(3),
+			network: always(fake.Effect{DelayReply: 6 * time.Second}), most: most, least: 1,
+		},
+		"a renewal is lost":        {member: inTurn(3), network: nth(10, silent), most: 5, least: 1},
+		"etcd is away":             {member: inTurn(3), network: always(silent), lost: true},
+		"a new leader":             {member: inTurn(3), term: fromTenth(4, 5)},
+		"etcd has an earlier term": {member: inTurn(3), term: fromTenth(4, 1), most: 1, least: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -55,7 +63,7 @@ func TestADoubtCostsOneReadForARenewalAtMost(t *testing.T) {
 					e.Edit = func(reply any) {
 						switch reply := reply.(type) {
 						case *clientv3.LeaseKeepAliveResponse:
-							reply.MemberId = uint64(c.N) % row.members
+							reply.MemberId = row.member(c.N)
 							if row.term != nil {
 								reply.RaftTerm = row.term(renewed)
 							}
@@ -97,12 +105,23 @@ func nth(n int, e fake.Effect) func(int) fake.Effect {
 	}
 }
 
-// terms has etcd say another term after ten renewals.
-func terms(first, then uint64) func(int) uint64 {
+// fromTenth is one number for ten renewals, and then another: a term, or a member.
+func fromTenth(first, then uint64) func(int) uint64 {
 	return func(renewed int) uint64 {
 		if renewed <= 10 {
 			return first
 		}
 		return then
 	}
+}
+
+// only has one member answer each renewal, as on a stream that stays open, however many members
+// there are.
+func only(member uint64) func(int) uint64 {
+	return func(int) uint64 { return member }
+}
+
+// inTurn has the members answer in turn, as a proxy may that knows single messages.
+func inTurn(members uint64) func(int) uint64 {
+	return func(renewed int) uint64 { return uint64(renewed) % members }
 }

@@ -182,16 +182,18 @@ func (n *Net) Dial(ctx context.Context, process, member string) (net.Conn, error
 var noLog = clientv3.NewCtxClient(context.Background()).GetLogger()
 
 // Client returns the client of a process. Small buffers make it fast.
-func (n *Net) Client(process string, endpoints []string) (*clientv3.Client, error) {
+func (n *Net) Client(
+	process string, endpoints []string, opts ...grpc.DialOption,
+) (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{
 		Endpoints: endpoints,
 		Logger:    noLog,
-		DialOptions: []grpc.DialOption{
+		DialOptions: append([]grpc.DialOption{
 			grpc.WithContextDialer(func(ctx context.Context, member string) (net.Conn, error) {
 				return n.Dial(ctx, process, member)
 			}),
 			grpc.WithReadBufferSize(4096), grpc.WithWriteBufferSize(4096),
-		},
+		}, opts...),
 	})
 }
 

@@ -1,0 +1,118 @@
+package contract_test
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/proxy/grpcproxy"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
+)
+
+// Rule 24. A login costs the server some 70 ms of CPU, so renewals log in once, for the stream that
+// they share. When its token is taken away they log in once more, and no renewal fails by that.
+func TestRenewalsLogInOnceWhileTheTokenLasts(t *testing.T) {
+	const (
+		ttl      = 2 * time.Second
+		renewals = 6
+	)
+	root, client, counter, _ := tenant(t)
+	renewed, failed := make(chan struct{}, 1000), make(chan error, 1000)
+	trace := etcdlock.WithTrace(&etcdlock.Trace{
+		LeaseRenewed:  func(clientv3.LeaseID, time.Duration) { renewed <- struct{}{} },
+		RenewalFailed: func(_ clientv3.LeaseID, err error) { failed <- err },
+	})
+	mu := contract.NewMutex(t, client, "mine", etcdlock.WithTTL(ttl), trace)
+	require.NoError(t, mu.Lock(bounded(t)))
+	hold := mu.Context(context.Background())
+	wait := func(n int) {
+		t.Helper()
+		for range n {
+			within(t, 2*ttl, "a renewal", renewed)
+		}
+	}
+
+	wait(1) // the stream is open
+	before := counter.Counts()
+	wait(renewals)
+	since := counter.Since(before)
+	t.Logf("%d renewals: %v", renewals, since)
+	require.GreaterOrEqual(t, since.Of("LeaseKeepAlive"), renewals)
+	require.Zero(t, since.Streams["LeaseKeepAlive"])
+	require.Zero(t, since.Of("Authenticate"))
+
+	_, err := root.UserChangePassword(bounded(t), "tenant", "secret of tenant")
+	require.NoError(t, err)
+	before = counter.Counts()
+	wait(renewals)
+	since = counter.Since(before)
+	t.Logf("%d renewals, the first ones without a token: %v", renewals, since)
+	require.Equal(t, 1, since.Streams["LeaseKeepAlive"])
+	logins := since.Of("Authenticate")
+	require.LessOrEqual(t, logins, 2, "one for the stream, one for a look at the lease's keys")
+	require.Empty(t, failed)
+	require.NoError(t, hold.Err())
+	require.NoError(t, mu.Unlock(bounded(t)))
+	require.NoError(t, mu.Close(bounded(t)))
+}
+
+// etcd's own grpc-proxy answers each request on a stream with what the next renewal of its own
+// says, so only the first answer on a stream is to be trusted, and comes soon. The library finds
+// that out, by a message on the first stream, and opens one for each renewal.
+func TestBehindEtcdsProxyEachRenewalHasAStream(t *testing.T) {
+	const (
+		ttl      = 3 * time.Second
+		renewals = 8
+	)
+	cluster := etcdtest.Start(t, 1)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	upstream := cluster.Client(t)
+	server := grpc.NewServer()
+	kv, _ := grpcproxy.NewKvProxy(upstream)
+	watch, watchDone := grpcproxy.NewWatchProxy(ctx, zap.NewNop(), upstream)
+	lease, leaseDone := grpcproxy.NewLeaseProxy(ctx, upstream)
+	pb.RegisterKVServer(server, kv)
+	pb.RegisterWatchServer(server, watch)
+	pb.RegisterLeaseServer(server, lease)
+	go func() { _ = server.Serve(listener) }() // ends with Stop
+	t.Cleanup(func() {
+		server.Stop()
+		cancel()
+		<-watchDone
+		<-leaseDone
+	})
+
+	counter := contract.NewCounter()
+	took := make(chan time.Duration, 1000)
+	client := cluster.Client(t, contract.With(counter), func(cfg *clientv3.Config) {
+		cfg.Endpoints = []string{listener.Addr().String()}
+	})
+	trace := etcdlock.WithTrace(&etcdlock.Trace{
+		LeaseRenewed: func(_ clientv3.LeaseID, roundTrip time.Duration) { took <- roundTrip },
+	})
+	mu := contract.NewMutex(t, client, "x", etcdlock.WithTTL(ttl), trace)
+	require.NoError(t, mu.Lock(bounded(t)))
+	hold := mu.Context(context.Background())
+	var slowest time.Duration
+	for range renewals {
+		slowest = max(slowest, within(t, 2*ttl, "a renewal", took))
+	}
+	counts := counter.Counts()
+	t.Logf("%v, streams %v, slowest %v", counts, counts.Streams, slowest)
+	require.GreaterOrEqual(t, counts.Streams["LeaseKeepAlive"], renewals)
+	require.LessOrEqual(t, counts.Sent["LeaseKeepAlive"], counts.Streams["LeaseKeepAlive"]+2)
+	require.NoError(t, hold.Err())
+	require.NoError(t, mu.Unlock(bounded(t)))
+	require.NoError(t, mu.Close(bounded(t)))
+}

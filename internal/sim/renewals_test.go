@@ -1,0 +1,368 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/etcdlock/etcdlock"
+)
+
+const renewTTL = 9 * time.Second // which is renewed each 3 s
+
+// A renewer is a process whose renewals are watched, on the way out of its client.
+type renewer struct {
+	net     *Net
+	cluster *Cluster
+	client  *clientv3.Client
+	s       *etcdlock.Session
+	mu      *etcdlock.Mutex
+
+	guard   sync.Mutex // never held across a wait
+	streams []*renewals
+	reads   int  // Range and Txn
+	proxy   bool // one ends each stream
+	ended   int  // streams that it has ended
+}
+
+// renewals are those of one stream.
+type renewals struct {
+	grpc.ClientStream
+	by     *renewer
+	opened context.Context // with which it was opened
+	sent   int             // guarded by by.guard
+}
+
+func (s *renewals) SendMsg(m any) error {
+	s.by.guard.Lock()
+	s.sent++
+	s.by.guard.Unlock()
+	return s.ClientStream.SendMsg(m)
+}
+
+func (w *renewer) stream(
+	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+	open grpc.Streamer, opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
+	if !strings.HasSuffix(method, "/LeaseKeepAlive") {
+		return open(ctx, desc, cc, method, opts...)
+	}
+	if w.endsStream() {
+		return nil, status.Error(codes.Unavailable, "no upstream")
+	}
+	opened, err := open(ctx, desc, cc, method, opts...)
+	if err != nil {
+		return nil, err
+	}
+	s := &renewals{ClientStream: opened, by: w, opened: ctx}
+	w.guard.Lock()
+	defer w.guard.Unlock()
+	w.streams = append(w.streams, s)
+	return s, nil
+}
+
+// endsStream reports whether a proxy ends a new stream at once, and counts it.
+func (w *renewer) endsStream() bool {
+	w.guard.Lock()
+	defer w.guard.Unlock()
+	if w.proxy {
+		w.ended++
+	}
+	return w.proxy
+}
+
+// proxied has a proxy end each new stream, or none.
+func (w *renewer) proxied(ends bool) {
+	w.guard.Lock()
+	defer w.guard.Unlock()
+	w.proxy = ends
+}
+
+func (w *renewer) unary(
+	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+	invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+) error {
+	if strings.HasSuffix(method, "/Range") || strings.HasSuffix(method, "/Txn") {
+		w.guard.Lock()
+		w.reads++
+		w.guard.Unlock()
+	}
+	return invoke(ctx, method, req, reply, cc, opts...)
+}
+
+// opened is how many streams were opened so far, with how many renewals, and how many are open.
+func (w *renewer) opened() (streams, sent, open int) {
+	w.guard.Lock()
+	defer w.guard.Unlock()
+	for _, s := range w.streams {
+		sent += s.sent
+		if s.opened.Err() == nil {
+			open++
+		}
+	}
+	return len(w.streams) + w.ended, sent, open
+}
+
+// asked is how many requests were sent that are no renewals, and no looks at the lease.
+func (w *renewer) asked() int {
+	w.guard.Lock()
+	defer w.guard.Unlock()
+	return w.reads
+}
+
+// at is the number of the member that the stream leads to.
+func (w *renewer) at(t *testing.T) (member int) {
+	w.guard.Lock()
+	defer w.guard.Unlock()
+	found := 0
+	for _, s := range w.streams {
+		if s.opened.Err() == nil {
+			to, _ := peer.FromContext(s.Context())
+			_, err := fmt.Sscanf(to.Addr.String(), "m%d", &member)
+			require.NoError(t, err)
+			found++
+		}
+	}
+	require.Equal(t, 1, found, "streams that are open at rest")
+	return member
+}
+
+// holding has a process hold a lock of a cluster of three members, of which it knows some.
+func holding(
+	t *testing.T, seed uint64, known int, f func(t *testing.T, w *renewer, hold context.Context),
+) {
+	require.NoError(t, inBubble(t, seed, func(t *testing.T) {
+		w := &renewer{net: NewNet(seed)}
+		w.cluster = NewCluster(seed, w.net, members)
+		w.cluster.ExpireInTime()
+		var endpoints []string
+		for m := range known {
+			endpoints = append(endpoints, fmt.Sprint("http://m", m))
+		}
+		var err error
+		w.client, err = w.net.Client("one", endpoints,
+			grpc.WithChainStreamInterceptor(w.stream), grpc.WithChainUnaryInterceptor(w.unary))
+		require.NoError(t, err)
+		w.s, err = etcdlock.NewSession(w.client, etcdlock.WithTTL(renewTTL))
+		require.NoError(t, err)
+		w.mu, err = w.s.Mutex("n")
+		require.NoError(t, err)
+		require.NoError(t, w.mu.Lock(t.Context()))
+		f(t, w, w.mu.Context(context.Background()))
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		_ = w.s.Close(ctx) // who is cut off cannot say so
+		cancel()
+		synctest.Wait()
+		_, _, open := w.opened()
+		require.Zero(t, open, "streams are open after Close")
+		_ = w.client.Close()
+		w.net.Close()
+		w.cluster.Stop()
+	}))
+}
+
+// slow adds to the way to all members, and back.
+func (w *renewer) slow(d time.Duration) {
+	for m := range members {
+		w.net.Slow("one", fmt.Sprint("m", m), d)
+		w.net.Slow(fmt.Sprint("m", m), "one", d)
+	}
+}
+
+// hole loses what is sent between the process and a member, both ways.
+func (w *renewer) hole(member int) {
+	w.net.Lose("one", fmt.Sprint("m", member))
+	w.net.Lose(fmt.Sprint("m", member), "one")
+}
+
+func (w *renewer) mend(member int) {
+	w.net.Find("one", fmt.Sprint("m", member))
+	w.net.Find(fmt.Sprint("m", member), "one")
+}
+
+// At rest a lease costs one message for each period, on one stream, and no read to find out what
+// the answer is worth, however many endpoints there are, and however far away they are.
+func TestAtRestALeaseCostsOneStreamAndOneMessageAPeriod(t *testing.T) {
+	const periods = 100
+	for _, row := range []struct {
+		what  string
+		known int
+		away  time.Duration
+	}{
+		{"one endpoint", 1, 0},
+		{"three endpoints", 3, 0},
+		{"three endpoints, 120 ms away", 3, 60 * time.Millisecond},
+	} {
+		t.Run(row.what, func(t *testing.T) {
+			holding(t, 1, row.known, func(t *testing.T, w *renewer, hold context.Context) {
+				w.slow(row.away)
+				before := w.asked()
+				time.Sleep(periods*renewTTL/3 + renewTTL/6)
+				streams, sent, open := w.opened()
+				require.Equal(t, 1, streams)
+				require.Equal(t, 1, open)
+				require.GreaterOrEqual(t, sent, periods-1)
+				require.LessOrEqual(t, sent, periods*105/100, "slow answers are asked for sooner")
+				require.Zero(t, w.asked()-before, "reads")
+				require.NoError(t, hold.Err())
+			})
+		})
+	}
+}
+
+// The member that the stream leads to is frozen, or what is sent to it and back vanishes, or its
+// answers do, time and again, at any moment between two renewals. The other one keeps the lease.
+func TestASilentStreamIsReplacedInTime(t *testing.T) {
+	const rounds, least, last = 10, 2 * renewTTL, 8 * renewTTL
+	for what, faults := range map[string]struct {
+		begin, end func(w *renewer, member int)
+	}{
+		"a black hole": {(*renewer).hole, (*renewer).mend},
+		"a frozen one": {
+			func(w *renewer, m int) { w.cluster.Freeze(m) },
+			func(w *renewer, m int) { w.cluster.Thaw(m) },
+		},
+		"no answers": {
+			func(w *renewer, m int) { w.net.Lose(fmt.Sprint("m", m), "one") },
+			func(w *renewer, m int) { w.net.Find(fmt.Sprint("m", m), "one") },
+		},
+		"answers wait": {
+			func(w *renewer, m int) { w.net.Hold(fmt.Sprint("m", m), "one") },
+			func(w *renewer, m int) { w.net.Release(fmt.Sprint("m", m), "one") },
+		},
+		"a killed one": {
+			func(w *renewer, m int) { w.cluster.Kill(m) },
+			func(w *renewer, m int) { w.cluster.Boot(m) },
+		},
+		"a cut off one": {
+			func(w *renewer, m int) { w.cluster.Cut(m) },
+			func(w *renewer, m int) { w.cluster.Heal(m) },
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			for seed := range uint64(10) {
+				holding(t, seed, 2, func(t *testing.T, w *renewer, hold context.Context) {
+					r := generator(seed, "silent")
+					for range rounds {
+						time.Sleep(renewTTL + time.Duration(r.Int64N(int64(renewTTL/3))))
+						before, _, _ := w.opened()
+						member := w.at(t)
+						faults.begin(w, member)
+						time.Sleep(least + time.Duration(r.Int64N(int64(last))))
+						require.NoError(t, hold.Err(), "seed %d, %v", seed, context.Cause(hold))
+						after, _, _ := w.opened()
+						require.Greater(t, after, before, "the stream stays at the silent member")
+						faults.end(w, member)
+						w.net.ResetHoles(func(string, string) bool { return false })
+					}
+					time.Sleep(renewTTL)
+					_, _, open := w.opened()
+					require.Equal(t, 1, open)
+				})
+			}
+		})
+	}
+}
+
+// While no member can be reached, or none answers, streams are opened as seldom as renewals are
+// sent: there is no loop. After it, one stays.
+func TestAnOutageOpensFewStreams(t *testing.T) {
+	const (
+		outage = 60 * time.Second
+		late   = renewTTL / 6
+		again  = renewTTL / 3 * 3 / 16 * 3 / 4 // with the most jitter
+	)
+	for what, row := range map[string]struct {
+		begin, end func(w *renewer, member int)
+		pause      time.Duration // between two that fail, at least
+	}{
+		"refused": {
+			func(w *renewer, m int) {
+				w.net.Refuse("one", fmt.Sprint("m", m), true)
+				w.net.Reset("one", fmt.Sprint("m", m))
+			},
+			func(w *renewer, m int) { w.net.Refuse("one", fmt.Sprint("m", m), false) },
+			again,
+		},
+		"black holes": {(*renewer).hole, (*renewer).mend, late},
+		"no leader": {
+			func(w *renewer, m int) { w.cluster.Cut(m) },
+			func(w *renewer, m int) { w.cluster.Heal(m) }, late,
+		},
+		"a proxy ends each": {
+			func(w *renewer, m int) {
+				w.proxied(true)
+				w.net.Reset("one", fmt.Sprint("m", m))
+			},
+			func(w *renewer, m int) { w.proxied(false) }, again,
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			holding(t, 1, 3, func(t *testing.T, w *renewer, hold context.Context) {
+				time.Sleep(renewTTL)
+				before, sentBefore, _ := w.opened()
+				for m := range members {
+					row.begin(w, m)
+				}
+				begun := time.Now()
+				time.Sleep(outage)
+				streams, sent, open := w.opened()
+				t.Logf("%d streams, %d renewals", streams-before, sent-sentBefore)
+				require.ErrorIs(t, context.Cause(hold), etcdlock.ErrExpired)
+				require.LessOrEqual(t, streams-before, 2*int(renewTTL/row.pause), "two at a time")
+				require.Zero(t, open, "%v after the lease was lost", time.Since(begun))
+				for m := range members {
+					row.end(w, m)
+				}
+				w.net.ResetHoles(func(string, string) bool { return false })
+				require.ErrorIs(t, w.mu.Unlock(context.Background()), etcdlock.ErrLost)
+				require.NoError(t, w.mu.Lock(t.Context()))
+				time.Sleep(renewTTL)
+				_, _, open = w.opened()
+				require.Equal(t, 1, open)
+			})
+		})
+	}
+}
+
+// A lease that is not used is given back after two TTLs, with its stream.
+func TestWithoutALeaseThereIsNoStream(t *testing.T) {
+	holding(t, 1, 3, func(t *testing.T, w *renewer, hold context.Context) {
+		time.Sleep(renewTTL)
+		_, _, open := w.opened()
+		require.Equal(t, 1, open)
+		require.NoError(t, w.mu.Unlock(context.Background()))
+		time.Sleep(3 * renewTTL)
+		require.Equal(t, clientv3.LeaseID(clientv3.NoLease), w.s.Lease())
+		_, _, open = w.opened()
+		require.Zero(t, open)
+	})
+}
+
+// gRPC lets a stream that is open go on to an endpoint that the client was moved away from: there
+// the lease may live on, while the lock is given to others where the client is now.
+func TestRenewalsGoWhereTheClientGoes(t *testing.T) {
+	holding(t, 1, 1, func(t *testing.T, w *renewer, hold context.Context) {
+		time.Sleep(renewTTL)
+		require.Equal(t, 0, w.at(t))
+		w.client.SetEndpoints("http://m1", "http://m2")
+		time.Sleep(renewTTL / 2) // a renewal
+		require.NotEqual(t, 0, w.at(t))
+		time.Sleep(renewTTL)
+		streams, _, open := w.opened()
+		require.Equal(t, 2, streams)
+		require.Equal(t, 1, open)
+		require.NoError(t, hold.Err())
+	})
+}
