@@ -57,7 +57,10 @@ func simulation(seeds int) killer { return killer{"./internal/sim", "TestSimulat
 // named is a test of the library's own package.
 func named(test string) killer { return killer{".", test, 0} }
 
-// core is a test of one of the pure packages that the library is made of.
+// inSim is another test of the simulation's package.
+func inSim(test string) killer { return killer{"./internal/sim", test, 0} }
+
+// core is a test of one of the packages that the library is made of.
 func core(pkg, test string) killer { return killer{"./internal/" + pkg, test, 0} }
 
 // inContract is a row of the contract's table, on an etcd in memory.

@@ -141,6 +141,75 @@ var mutants = []mutant{
 		killers: []killer{simulation(250), named("TestAFailedRenewalIsFollowedByTwoAtOnce")},
 	},
 	{
+		name:  "each renewal opens a stream",
+		why:   "It is what clientv3.KeepAliveOnce does, and meets another endpoint each time. With user and password it logs in each time (rule 24).",
+		edits: []edit{{"internal/keepalive/streams.go", `c != nil && !c.busy && `, `c != nil && false && !c.busy && `}},
+		killers: []killer{
+			core("keepalive", "TestWhichStreamARenewalGoesOn"),
+			inSim("TestAtRestALeaseCostsOneStreamAndOneMessageAPeriod"),
+			onCluster("TestRenewalsLogInOnceWhileTheTokenLasts"),
+		},
+	},
+	{
+		name: "a stream is kept wherever it leads",
+		why:  "It answers each renewal. etcd's grpc-proxy does so when it hears of one of its own, which it may have sent before (rule 1).",
+		edits: []edit{{"internal/keepalive/keepalive.go", `		on.proven = s.alone
+`, `		on.proven = true
+`}},
+		killers: []killer{
+			core("keepalive", "TestBehindAProxyNoStreamIsKept"),
+			onCluster("TestBehindEtcdsProxyEachRenewalHasAStream"),
+		},
+	},
+	{
+		name:  "a renewal is sent behind one that has no answer",
+		why:   "The stream is open, and etcd answers in order. A member that hangs answers neither (rule 13).",
+		edits: []edit{{"internal/keepalive/streams.go", `!c.busy && !r.Anew && `, ``}},
+		killers: []killer{
+			core("keepalive", "TestWhichStreamARenewalGoesOn"),
+			inSim("TestASilentStreamIsReplacedInTime"),
+		},
+	},
+	{
+		name:    "a renewal after a failure goes on the stream of that",
+		why:     "The stream has answered. It was a leader that is cut off, and its word is worth nothing (rule 1).",
+		edits:   []edit{{"internal/keepalive/streams.go", `!c.busy && !r.Anew && `, `!c.busy && `}},
+		killers: []killer{core("keepalive", "TestWhichStreamARenewalGoesOn")},
+	},
+	{
+		name: "a renewal that is given up leaves its stream to the next",
+		why:  "The stream may be sound. The late answer then is taken for that to a later renewal, and counts from its sending (rule 1).",
+		edits: []edit{{"internal/keepalive/keepalive.go", `	defer context.AfterFunc(ctx, on.end)()
+`, `	defer context.AfterFunc(ctx, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		on.busy = false
+		answers <- answer{err: ctx.Err()}
+	})()
+`}},
+		killers: []killer{core("keepalive", "TestNoAnswerIsTakenForThatToALaterRenewal")},
+	},
+	{
+		name:    "a silent stream is ended when another has answered",
+		why:     "Its answer is needed no more. But etcd may yet carry out what was sent on it, and only the answer says that it has: until then the worth of each renewal costs a read.",
+		edits:   []edit{{"internal/keepalive/streams.go", `if c != nil && !c.busy {`, `if c != nil {`}},
+		killers: []killer{core("keepalive", "TestEachRenewalIsToldItsOwnAnswer")},
+	},
+	{
+		name:    "renewals stay where the client was",
+		why:     "The stream is open. The client was moved to another cluster, where the lock is given to another (rule 26).",
+		edits:   []edit{{"internal/keepalive/streams.go", ` && c.where == r.Where`, ``}},
+		killers: []killer{inSim("TestRenewalsGoWhereTheClientGoes")},
+	},
+	{
+		name: "the end of a stream is a failure of the renewal",
+		why:  "It has failed. But a token ends all the time, and a member stops at each upgrade: what lingers is given up for it, and an alarm is raised.",
+		edits: []edit{{"lease.go", `			case last && streamIsOver(r.err):
+`, `			case last && streamIsOver(r.err) && false:
+`}},
+		killers: []killer{named("TestARenewalWhoseStreamEndsIsSentAgainAtOnce")},
+	},
+	{
 		name:    "renewals go by the TTL, whatever the margin",
 		why:     "A third of the TTL is what everybody renews at. With a margin of two thirds the trust is over by then (rule 1).",
 		edits:   []edit{{"internal/trust/schedule.go", `max(min(granted/3, span/9*4), leastPeriod)`, `max(granted/3, leastPeriod)`}},
