@@ -85,7 +85,7 @@
 // same Session holds it. A hand-over is the release and one event, and in a line of more
 // than nine at most one read; between goroutines of one Session the release and the next place
 // in line are one transaction. A Session costs one renewal per third of the TTL, for any number of names
-// (and more if its safety margin is above a quarter of the TTL).
+// (and more if its safety margin is above a quarter of the TTL), on a stream that stays open.
 // Beside that it looks at its keys: once per renewal, and every 0.7 s while a hold is
 // older than that and there are at most 100 of them. Whoever waits looks at the line each 1.5 s,
 // in case an event was lost, and less often while etcd is slow.
@@ -139,5 +139,6 @@
 //	internal/trust    until when a lease may be trusted, and when it is renewed
 //
 // Beside them, internal/attempt asks etcd within bounds and a budget, and tells its errors
-// apart; internal/events calls the user's hooks in order.
+// apart; internal/keepalive sends the renewals of a lease, on a stream that stays open;
+// internal/events calls the user's hooks in order.
 package etcdlock
