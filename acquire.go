@@ -91,7 +91,7 @@ func (c *claim) acquire(ctx context.Context, p *place, try bool) (*hold, error) 
 	var anew attempt.Backoff
 	for {
 		var h *hold
-		var taken []line.Entry
+		var taken line.Ahead
 		var err error
 		if p == nil {
 			p, err = s.newPlace(ctx, c)
@@ -106,10 +106,10 @@ func (c *claim) acquire(ctx context.Context, p *place, try bool) (*hold, error) 
 		away := s.calls.Unavailable()
 		var removed <-chan struct{}
 		if p != nil {
-			removed = p.abandon(false)
+			removed = p.leave(ctx.Err() != nil)
 		}
 		if err == errQueueAnew && anew.Wait(ctx, s.calls) == nil ||
-			err == errTaken && s.awaitRemoval(ctx, taken[0]) {
+			err == errTaken && s.awaitRemoval(ctx, taken.Holder()) {
 			p = nil
 			continue
 		}
@@ -119,7 +119,9 @@ func (c *claim) acquire(ctx context.Context, p *place, try bool) (*hold, error) 
 		locked := c.giveUp(p)
 		switch {
 		case err == errTaken:
-			return nil, &LockedError{Name: m.name, Holder: contenderOf(m.name, taken[0]), Ahead: len(taken)}
+			locked := &LockedError{Name: m.name}
+			locked.behind(taken)
+			return nil, locked
 		case ctx.Err() != nil:
 			return nil, waitFailed(ctx, m.name, locked, away, c.lastErr)
 		default:
@@ -129,9 +131,9 @@ func (c *claim) acquire(ctx context.Context, p *place, try bool) (*hold, error) 
 }
 
 // advance puts the key of p, unless it stands in line, waits for those before it, and makes a
-// hold of it. taken is the line that TryLock found, if the error is errTaken.
+// hold of it. taken is whom TryLock found in line, if the error is errTaken.
 func (c *claim) advance(ctx context.Context, p *place, try bool) (
-	h *hold, taken []line.Entry, err error,
+	h *hold, taken line.Ahead, err error,
 ) {
 	if p.ticket.Rev() == 0 {
 		h, taken, err = p.queue(ctx, c, try)
@@ -139,33 +141,37 @@ func (c *claim) advance(ctx context.Context, p *place, try bool) (
 			return h, taken, err
 		}
 	}
+	if err := p.readOn(ctx, c); err != nil {
+		return nil, taken, err
+	}
 	c.tellQueued(p)
 	for {
 		if err := p.wait(ctx, c); err != nil {
-			return nil, nil, err
+			return nil, taken, err
 		}
 		h, err = c.m.s.begin(c, p)
 		if err != errSetBack { // who was before p then tells nothing now: wait reads the line
-			return h, nil, err
+			return h, taken, err
 		}
 	}
 }
 
-// queue puts the key, unless it is there already, and reads the line. It may be
+// queue puts the key, unless it is there already, and reads who is before it. It may be
 // called again after an error.
 //
 // A nil error says that p stands in line: with p.ahead before it or, if nobody is and etcd was
-// not set back meanwhile, with a hold at it. errTaken comes if try is set, with the line, if
-// others stand in it, and then nothing was written. errQueueAnew says that p cannot be used.
+// not set back meanwhile, with a hold at it. errTaken comes if try is set, with those before it,
+// if others stand in line, and then nothing was written. errQueueAnew says that p cannot be used.
 // After any other error the key may be there or not.
 func (p *place) queue(ctx context.Context, c *claim, try bool) (
-	h *hold, taken []line.Entry, err error,
+	h *hold, taken line.Ahead, err error,
 ) {
-	entering := p.ticket.Enter(try)
+	traced := p.m.cfg.trace != nil && p.m.cfg.trace.Queued != nil
+	entering := p.ticket.Enter(try, traced)
 	var retry attempt.Backoff
 	for {
 		if ctx.Err() != nil {
-			return nil, nil, context.Cause(ctx)
+			return nil, taken, context.Cause(ctx)
 		}
 		done := p.s.commit(ctx, &retry, entering.Txn(p.m.cfg.value()))
 		h, taken, err = p.entered(c, &entering, done)
@@ -174,7 +180,7 @@ func (p *place) queue(ctx context.Context, c *claim, try bool) (
 		}
 		if done.err != nil {
 			if err := p.again(ctx, c, done.err, &retry); err != nil {
-				return nil, nil, err
+				return nil, taken, err
 			}
 		}
 	}
@@ -183,7 +189,7 @@ func (p *place) queue(ctx context.Context, c *claim, try bool) (
 // entered has p's ticket judge the answer to its put. It returns what queue does, or errUnsure
 // if the put is to be sent again.
 func (p *place) entered(c *claim, entering *ticket.Entering, done commit) (
-	h *hold, taken []line.Entry, err error,
+	h *hold, taken line.Ahead, err error,
 ) {
 	p.s.mu.Lock()
 	defer p.s.unlock()
@@ -200,17 +206,17 @@ func (p *place) entered(c *claim, entering *ticket.Entering, done commit) (
 	}
 	switch entrance {
 	case ticket.Unsure:
-		return nil, nil, errUnsure
+		return nil, taken, errUnsure
 	case ticket.Taken:
 		return nil, ahead, errTaken
 	case ticket.Useless:
-		return nil, nil, errQueueAnew
+		return nil, taken, errQueueAnew
 	}
-	if len(ahead) > 0 || p.staleLocked() {
-		return nil, nil, nil
+	if !ahead.Clear() || p.staleLocked() {
+		return nil, taken, nil
 	}
 	h, err = p.s.beginLocked(c, p)
-	return h, nil, err
+	return h, taken, err
 }
 
 // again decides what follows on an error of put: it returns nil after a pause if
@@ -242,12 +248,12 @@ func (p *place) again(ctx context.Context, c *claim, err error, retry *attempt.B
 // tellQueued tells Trace who is before p, which is in etcd's line, if nobody was before c.
 func (c *claim) tellQueued(p *place) {
 	ahead, _ := p.rivals()
-	if len(ahead) == 0 || c.ahead > 0 {
+	if ahead.Count() == 0 || c.ahead > 0 {
 		return
 	}
-	c.ahead = len(ahead)
+	c.ahead = ahead.Count()
 	if c.m.cfg.trace != nil { // it takes parsing
-		c.m.traceQueued(len(ahead), contenderOf(c.m.name, ahead[0]))
+		c.m.traceQueued(c.ahead, holderOf(c.m.name, ahead))
 	}
 }
 

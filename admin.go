@@ -33,10 +33,14 @@ type Contender struct {
 
 // label names c to people.
 func (c Contender) label() string {
-	if c.Owner != "" {
+	switch {
+	case c.Owner != "":
 		return c.Owner
+	case c.Key != "":
+		return fmt.Sprintf("%q", c.Key)
+	default: // a long line with keys before it that are no contenders
+		return "somebody"
 	}
-	return fmt.Sprintf("%q", c.Key)
 }
 
 // Contenders returns all that hold or wait for the lock name, in the order of the
@@ -117,6 +121,16 @@ func checkAdmin(ctx context.Context, kv clientv3.KV, op, name string) error {
 		return failed(op, name, errors.New("nil KV"))
 	}
 	return checkContext(ctx, op, name)
+}
+
+// holderOf is the first of those who are ahead in the line for the lock name. Only its Name is
+// set if who that is could not be told.
+func holderOf(name string, ahead line.Ahead) Contender {
+	first := ahead.Holder()
+	if first.Rev == 0 {
+		return Contender{Name: name}
+	}
+	return contenderOf(name, first)
 }
 
 // contenderOf is e, which stands in line for the lock name, for others to see.

@@ -68,8 +68,8 @@
 // The goroutines of a [Session] wait in a local line, so that a Session has at most one
 // key per name in etcd. Keys stand in line by their create revision: first come, first
 // served. Behind at most eight others a waiter follows the whole line, by one watch for each
-// Session and name that stays for some seconds after; behind more it watches the one key
-// before its own, so that a release wakes one. [WithHandoff] and [WithLinger] let the holds
+// Session and name that stays for some seconds after; behind more, or in a line of more than
+// sixteen, it watches the one key before its own, so that a release wakes one. [WithHandoff] and [WithLinger] let the holds
 // of a Session share a key, and its Token.
 //
 // A contender is a key name/<UUID> with a lease, or name/<lease in hexadecimal>, which is

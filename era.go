@@ -156,7 +156,7 @@ func (s *Session) setBack(h header, ended *era) {
 	s.era.Store(next)
 	for _, l := range s.lines {
 		l.slots.Forget()
-		l.ahead = nil
+		l.ahead = line.Nobody
 		l.giveWayLocked()
 	}
 	for l := range s.leases {

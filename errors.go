@@ -85,7 +85,7 @@ var (
 type LockedError struct {
 	Name   string    // of the lock
 	Holder Contender // first in line when it was last looked at
-	Ahead  int       // contenders before the caller, the holder included
+	Ahead  int       // contenders before the caller, the holder included; about, if more than eight
 }
 
 func (e *LockedError) Error() string {

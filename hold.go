@@ -5,6 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"time"
+
+	"github.com/etcdlock/etcdlock/internal/line"
 )
 
 // A hold is the time from a Lock to its Unlock.
@@ -61,7 +63,7 @@ func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
 		h.timer = time.AfterFunc(most, func() { h.check() })
 	}
 	p.hold, c.hold, c.m.hold, c.m.depth = h, h, h, 1
-	p.ahead, c.local.ahead = nil, nil
+	p.ahead, c.local.ahead = line.Nobody, line.Nobody
 	c.cancel = nil // nothing waits any more
 	if t := c.m.cfg.trace; t != nil && t.Acquired != nil {
 		m, waited := c.m, now.Sub(c.started)
@@ -74,7 +76,7 @@ func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
 }
 
 // clear has the key of a hold removed that was lost, and gives its turn to the next in the
-// local line. It returns what abandon does.
+// local line. It returns what abandonLocked does.
 func (h *hold) clear() (removed <-chan struct{}) {
 	s := h.m.s
 	s.mu.Lock()

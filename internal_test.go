@@ -241,10 +241,10 @@ func TestWhatLingersAndCannotBeHeldGivesWay(t *testing.T) {
 func TestAPlaceThatIsLostBeforeTheWaitWakesIt(t *testing.T) {
 	s, err := NewSession(fake.NewServer().Client("a"))
 	require.NoError(t, err)
-	p := &place{s: s, local: &localLine{name: "x"}, ahead: []line.Entry{{Key: "x/1"}}}
+	p := &place{s: s, local: &localLine{name: "x"}, ahead: line.Ahead{Last: line.Line{{Key: "x/1"}}}}
 	p.ticket = ticket.New("x", 1, &ticket.Slot{}, func(string) string { return "x/2" })
-	entering := p.ticket.Enter(false)
-	entering.Judge(ticket.Answer{Read: []*mvccpb.KeyValue{{Key: []byte("x/2"), CreateRevision: 2, Lease: 1}}})
+	entering := p.ticket.Enter(false, false)
+	entering.Judge(ticket.Answer{Succeeded: true, Revision: 2})
 	s.mu.Lock()
 	p.lostLocked()
 	s.unlock()

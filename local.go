@@ -14,7 +14,7 @@ import (
 type localLine struct {
 	name  string
 	queue turn.Queue[*claim, *place]
-	ahead []line.Entry // before the last place, if it was given up without a hold
+	ahead line.Ahead   // before the last place, if it was given up without a hold
 	slots ticket.Slots // names of keys
 	view  *view        // nil while nobody needs one
 	due   *time.Timer  // calls lingered; nil before a key lingers
@@ -60,7 +60,7 @@ func (s *Session) lineLocked(name string) *localLine {
 		}
 		s.sweepAt = max(minSweep, 2*len(s.lines))
 	}
-	l := &localLine{name: name}
+	l := &localLine{name: name, ahead: line.Nobody}
 	s.lines[name] = l
 	return l
 }
@@ -71,14 +71,12 @@ func (l *localLine) lockedLocked(w *turn.Waiter[*claim]) *LockedError {
 	e := &LockedError{Name: l.name, Ahead: l.queue.Ahead(w)}
 	owner := l.queue.Owner()
 	switch {
-	case (owner.place == nil || owner.place.ticket.Rev() == 0) && len(l.ahead) > 0: // on its way
-		e.Holder = contenderOf(l.name, l.ahead[0])
-		e.Ahead += len(l.ahead)
+	case (owner.place == nil || owner.place.ticket.Rev() == 0) && l.ahead.Count() > 0: // on its way
+		e.behind(l.ahead)
 	case owner.place == nil || owner.place.ticket.Rev() == 0: // the first to go
 		e.Holder = owner.m.contender()
-	case owner.hold == nil && len(owner.place.ahead) > 0:
-		e.Holder = contenderOf(l.name, owner.place.ahead[0])
-		e.Ahead += len(owner.place.ahead)
+	case owner.hold == nil && owner.place.ahead.Count() > 0:
+		e.behind(owner.place.ahead)
 	default:
 		e.Holder = owner.place.contender()
 	}
@@ -88,10 +86,18 @@ func (l *localLine) lockedLocked(w *turn.Waiter[*claim]) *LockedError {
 // aheadLocked is the LockedError of the owner of l, who has no place in etcd's line.
 // What the owner before it has seen there is what it knows.
 func (l *localLine) aheadLocked() *LockedError {
-	if len(l.ahead) == 0 {
+	if l.ahead.Count() == 0 {
 		return nil
 	}
-	return &LockedError{Name: l.name, Holder: contenderOf(l.name, l.ahead[0]), Ahead: len(l.ahead)}
+	e := &LockedError{Name: l.name}
+	e.behind(l.ahead)
+	return e
+}
+
+// behind notes in e that those who are ahead stand before it, too.
+func (e *LockedError) behind(ahead line.Ahead) {
+	e.Holder = holderOf(e.Name, ahead)
+	e.Ahead += ahead.Count()
 }
 
 // leave takes c out of the line after its wait has ended, and tells who was there.
@@ -140,7 +146,7 @@ func (s *Session) passLocked(l *localLine, put *place) {
 	if put != nil {
 		put.abandonLocked(false)
 	}
-	l.ahead = nil
+	l.ahead = line.Nobody
 }
 
 // hasTurnLocked tells c that its turn has come, with the place that stands for it or nil.
@@ -241,7 +247,7 @@ func (c *claim) relockLocked() *hold {
 	return h
 }
 
-// giveWayLocked gives up the key that lingers, if one does. It returns what abandon does.
+// giveWayLocked gives up the key that lingers, if one does. It returns what abandonLocked does.
 func (l *localLine) giveWayLocked() <-chan struct{} {
 	if l.queue.Kept() == nil {
 		return nil

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/attempt"
@@ -27,18 +27,19 @@ type place struct {
 
 	// Guarded by Session.mu.
 	ticket ticket.Ticket
-	since  time.Time    // when its revision became known
-	ahead  []line.Entry // before this place, when last looked at
-	hold   *hold        // nil while waiting
-	era    *era         // of the answer that told the revision, or the line, last
-	seen   *view        // that has had it
-	using  bool         // counted among the lease's users
-	spare  bool         // what lingered at it, and is of no use to anybody, is removed
-	stuck  bool         // its removal was given up; lease.left says why
+	since  time.Time  // when its revision became known
+	ahead  line.Ahead // before this place, when last looked at
+	hold   *hold      // nil while waiting
+	era    *era       // of the answer that told the revision, or the line, last
+	seen   *view      // that has had it
+	using  bool       // counted among the lease's users
+	spare  bool       // what lingered at it, and is of no use to anybody, is removed
+	stuck  bool       // its removal was given up; lease.left says why
+	tells  bool       // a call that failed asks who was before it, as it is removed
 
 	news chan struct{} // to whoever waits: gone, or nobody is before it
 
-	removed chan struct{}   // closed when the removal is over; nil before abandon
+	removed chan struct{}   // closed when the removal is over; nil before abandonLocked
 	after   <-chan struct{} // if not nil, the removal waits for that of another place
 }
 
@@ -122,7 +123,7 @@ func (c *commit) answer() ticket.Answer {
 	switch {
 	case c.err == nil:
 		a.Succeeded, a.Empty = c.resp.Succeeded, len(c.resp.Responses) == 0
-		a.Read, a.Revision = lastRange(c.resp), c.resp.Header.GetRevision()
+		a.Read, a.Revision = rangesOf(c.resp), c.resp.Header.GetRevision()
 	case attempt.NotApplied(c.err):
 		a.Outcome = ticket.NotApplied
 	default:
@@ -132,14 +133,16 @@ func (c *commit) answer() ticket.Answer {
 }
 
 // queuedLocked notes what an answer of an era tells of the line in which p stands.
-func (p *place) queuedLocked(ahead []line.Entry, told *era) {
+func (p *place) queuedLocked(ahead line.Ahead, told *era) {
 	p.since, p.ahead, p.era = time.Now(), ahead, told
 }
 
-// lastRange is the answer to the range with which each transaction here ends.
-func lastRange(resp *clientv3.TxnResponse) []*mvccpb.KeyValue {
-	if len(resp.Responses) == 0 {
-		return nil
+// rangesOf is what the ranges of a transaction have read.
+func rangesOf(resp *clientv3.TxnResponse) (read []*pb.RangeResponse) {
+	for _, r := range resp.Responses {
+		if r.GetResponseRange() != nil {
+			read = append(read, r.GetResponseRange())
+		}
 	}
-	return resp.Responses[len(resp.Responses)-1].GetResponseRange().GetKvs()
+	return read
 }

@@ -34,16 +34,19 @@ func (p *place) stopUsingLocked() {
 	}
 }
 
-// abandon gives p up: its key, if it may exist, is removed in the background until
+// leave gives up p, where a call has waited that has failed. With tells, its removal tells who
+// was before it.
+func (p *place) leave(tells bool) (removed <-chan struct{}) {
+	p.s.mu.Lock()
+	defer p.s.unlock()
+	p.tells = tells
+	return p.abandonLocked(false)
+}
+
+// abandonLocked gives p up: its key, if it may exist, is removed in the background until
 // etcd confirms or it is gone with the lease. It returns a channel that is closed then. The
 // lease is retired if unsure is set, or as soon as an attempt fails: what cannot be
 // removed is not kept alive.
-func (p *place) abandon(unsure bool) <-chan struct{} {
-	p.s.mu.Lock()
-	defer p.s.unlock()
-	return p.abandonLocked(unsure)
-}
-
 func (p *place) abandonLocked(unsure bool) <-chan struct{} {
 	if p.removed != nil {
 		return p.removed
@@ -67,6 +70,13 @@ func (p *place) abandonLocked(unsure bool) <-chan struct{} {
 	}
 	p.s.goLocked(p.remove)
 	return p.removed
+}
+
+// removal is what remove sends.
+func (p *place) removal() ticket.Txn {
+	p.s.mu.Lock()
+	defer p.s.unlock()
+	return p.ticket.Removal(p.tells, p.ahead)
 }
 
 // endContexts ends the contexts of the hold that has ended at p.
@@ -94,11 +104,11 @@ func (p *place) remove() {
 	warned := false
 	var retry attempt.Backoff
 	for {
-		done := s.commit(ctx, &retry, p.ticket.Removal())
+		done := s.commit(ctx, &retry, p.removal())
 		err := done.err
 		if err == nil {
 			s.mu.Lock()
-			p.ahead = p.ticket.RemovedBy(done.answer())
+			p.ahead = p.ticket.RemovedBy(done.answer(), p.ahead)
 			p.removedLocked()
 			s.unlock()
 			break

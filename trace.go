@@ -19,8 +19,8 @@ import (
 // The lease hooks and Unavailable are those of the Session's Trace (of New's, for a Mutex
 // with a lease of its own); the others are those of the Mutex.
 type Trace struct {
-	// Queued: a wait began, with ahead contenders before it, behind holder. Either Acquired
-	// or GaveUp follows, once, with the same ahead.
+	// Queued: a wait began, with ahead contenders before it, about if they are more than eight,
+	// behind holder. Either Acquired or GaveUp follows, once, with the same ahead.
 	Queued func(name string, ahead int, holder Contender)
 	// GaveUp: Lock, TryLock, Do or TryDo returned err without a hold. If it had queued, it
 	// was behind ahead contenders; otherwise, as always with TryLock, ahead is 0.

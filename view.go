@@ -10,13 +10,22 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 const (
-	// fewAhead is the longest line that is waited in with a view of all of it. Behind
+	// fewAhead is how many may be before one that waits by a view of the line. Behind
 	// more, each waiter watches one key: a view is told of every change, so that a crowd
 	// of views costs etcd the square of its number (internal/bench, the cases processes-8 to 64).
-	fewAhead = 8
+	fewAhead = ticket.Few
+
+	// longLine is the longest line that views are kept of, those behind a place included. It
+	// leaves room above fewAhead, so that a line of that length does not make views come and go.
+	longLine = 2 * fewAhead
+
+	// viewReads is how many keys a view reads of a line that may be long. There may be strays
+	// among them.
+	viewReads = 4 * longLine
 
 	// viewIdle is how long a view stays that nobody needs, unless half of the TTL is less.
 	viewIdle = 5 * time.Second
@@ -39,6 +48,9 @@ const (
 //
 // A watch may go silent without an end. So the line is read now and then, and a watch
 // that did not tell what the read has told is made anew.
+//
+// A view is told of every change of its line, and reads all of it. It ends when the line has
+// become long, whoever has come behind included.
 type view struct {
 	// Set once, then only read.
 	s      *Session
@@ -70,6 +82,12 @@ func (s *Session) viewLocked(l *localLine) *view {
 		s.goLocked(v.run)
 	}
 	return l.view
+}
+
+// inView reports whether one that has those who are ahead before it waits by a view: if it knows
+// all of them, and the line is not long.
+func inView(ahead line.Ahead) bool {
+	return ahead.Whole && len(ahead.Last) <= fewAhead && ahead.Keys <= longLine
 }
 
 // dropView ends the view for l, unless a key is to linger by it: the line has become too
@@ -216,14 +234,32 @@ func (v *view) apply(events []*clientv3.Event) {
 	v.revision = revision
 	raise(&v.s.era.Load().revision, revision)
 	v.judgeLocked(false)
+	v.growsLocked(len(v.keys))
+}
+
+// growsLocked notes how long the line is, and ends the view if that is too long. Who waits by it
+// goes on without one.
+func (v *view) growsLocked(length int) {
+	if v.waiting {
+		v.local.queue.Owner().place.ahead.Keys = length
+	}
+	if length > longLine {
+		v.endLocked()
+	}
 }
 
 // readLine brings the view up to date by a linearizable read, which it tries until it is
 // answered. It reports false if the view is over.
 func (v *view) readLine() bool {
-	resp, err := read(v.ctx, v.s, func(ctx context.Context) (*clientv3.GetResponse, error) {
-		return v.s.get(ctx, line.Prefix(v.local.name), clientv3.WithPrefix())
-	}, v.failed)
+	resp, err := v.readKeys(clientv3.WithLimit(viewReads))
+	long := 0
+	if err == nil && resp.More {
+		if n := len(line.Of(v.local.name, resp.Kvs)); n > longLine {
+			long = n
+		} else { // mostly strays
+			resp, err = v.readKeys()
+		}
+	}
 	v.s.mu.Lock()
 	defer v.s.unlock()
 	if err != nil {
@@ -236,6 +272,10 @@ func (v *view) readLine() bool {
 	v.err = nil
 	if v.local.view != v {
 		return false // it has ended meanwhile
+	}
+	if long > 0 {
+		v.growsLocked(long)
+		return false
 	}
 	if at := resp.Header.GetRevision(); at >= v.revision {
 		keys := make(map[string]int64, len(resp.Kvs))
@@ -250,8 +290,16 @@ func (v *view) readLine() bool {
 		v.revision, v.keys = at, keys
 		v.read, v.deleted = maps.Clone(keys), make(map[string]int64)
 		v.judgeLocked(true)
+		v.growsLocked(len(keys))
 	}
-	return true
+	return v.local.view == v
+}
+
+// readKeys is one linearizable read of what is below the prefix, or of as much as opts allow.
+func (v *view) readKeys(opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	return read(v.ctx, v.s, func(ctx context.Context) (*clientv3.GetResponse, error) {
+		return v.s.get(ctx, line.Prefix(v.local.name), append(opts, clientv3.WithPrefix())...)
+	}, v.failed)
 }
 
 // failed notes why a read was not answered. It returns an error if nobody needs one.
@@ -333,14 +381,14 @@ func (v *view) judgeLocked(afterRead bool) {
 		if v.othersLocked() {
 			v.local.giveWayLocked()
 		}
-	case len(p.ahead) > 0:
-		for len(p.ahead) > 0 && gone(p.ahead[0]) {
-			p.ahead = p.ahead[1:]
+	case p.ahead.Whole && len(p.ahead.Last) > 0:
+		for len(p.ahead.Last) > 0 && gone(p.ahead.Last[0]) {
+			p.ahead.Last = p.ahead.Last[1:]
 		}
-		if slices.ContainsFunc(p.ahead, gone) {
-			p.ahead = slices.DeleteFunc(slices.Clone(p.ahead), gone) // others may read it
+		if slices.ContainsFunc(p.ahead.Last, gone) {
+			p.ahead.Last = slices.DeleteFunc(slices.Clone(p.ahead.Last), gone) // others may read it
 		}
-		if len(p.ahead) == 0 {
+		if p.ahead.Clear() {
 			v.tellLocked()
 		}
 	}
@@ -372,7 +420,8 @@ func (v *view) tellLocked() {
 	}
 }
 
-// waitInView waits until nobody is before p, which c owns, as wait does.
+// waitInView waits until nobody is before p, which c owns, or the line has become too long for
+// views.
 func (p *place) waitInView(ctx context.Context, c *claim) error {
 	s, l := p.s, c.local
 	for {
@@ -381,14 +430,14 @@ func (p *place) waitInView(ctx context.Context, c *claim) error {
 			s.unlock()
 			return ErrClosed
 		}
-		v := s.viewLocked(l)
-		if p.staleLocked() {
+		if p.staleLocked() || !inView(p.ahead) {
 			s.unlock()
 			return nil
 		}
+		v := s.viewLocked(l)
 		v.waiting, v.needed = true, time.Now()
 		v.judgeLocked(false)
-		first, gone := len(p.ahead) == 0, p.ticket.Lost()
+		first, gone := p.ahead.Clear(), p.ticket.Lost()
 		s.unlock()
 
 		var err error
@@ -409,7 +458,7 @@ func (p *place) waitInView(ctx context.Context, c *claim) error {
 		if c.lastErr = v.err; v.over != nil {
 			err = v.over
 		}
-		first = len(p.ahead) == 0
+		first = p.ahead.Clear()
 		s.unlock()
 		if err != nil || first {
 			return err

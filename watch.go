@@ -3,12 +3,15 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 const (
@@ -47,13 +50,15 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 			if err = anew.Wait(ctx, p.s.calls); err == nil {
 				err = p.look(ctx, c, 0)
 			}
-		case len(ahead) == 0:
+		case ahead.Clear():
 			return nil
-		case len(ahead) <= fewAhead:
+		case ahead.Unread():
+			err = p.look(ctx, c, 0)
+		case inView(ahead):
 			err = p.waitInView(ctx, c)
 		default:
 			p.s.dropView(c.local)
-			err = p.waitBehind(ctx, c, ahead[len(ahead)-1], &broken)
+			err = p.waitBehind(ctx, c, ahead.Last[len(ahead.Last)-1], &broken)
 		}
 		if err != nil {
 			return err
@@ -149,76 +154,107 @@ func (p *place) deletion(before string, events []*clientv3.Event) (at int64) {
 
 // rivals are those before p, when last looked at, nobody for a nil p. They are stale if
 // that was in an era before.
-func (p *place) rivals() (ahead []line.Entry, stale bool) {
+func (p *place) rivals() (ahead line.Ahead, stale bool) {
 	if p == nil {
-		return nil, false
+		return line.Nobody, false
 	}
 	p.s.mu.Lock()
 	defer p.s.unlock()
 	return p.ahead, p.staleLocked()
 }
 
-func (p *place) setLine(ahead []line.Entry, at *era) {
+func (p *place) setLine(ahead line.Ahead, at *era) {
 	p.s.mu.Lock()
 	defer p.s.unlock()
+	if p.era == at {
+		ahead = ahead.Since(p.ahead)
+	}
 	p.ahead, p.era = ahead, at
 }
 
+// readOn looks who is before p, if what was read does not tell.
+func (p *place) readOn(ctx context.Context, c *claim) error {
+	if ahead, stale := p.rivals(); stale || ticket.Tells(ahead) {
+		return nil
+	}
+	return p.look(ctx, c, 0)
+}
+
 // stands reports whether the very key before and p's own both stand in line now. It is a
-// linearizable read of four compares, and tries until it is answered.
+// linearizable read of four compares, and tries until it is answered. It brings along who holds,
+// if that is not known.
 //
 // A key that was put over has the create revision that it had, but perhaps no lease: it
 // stands in line no more, and no lease removes it.
 func (p *place) stands(ctx context.Context, c *claim, before line.Entry) (bool, error) {
+	ahead, _ := p.rivals()
 	resp, err := readFor(ctx, p, c, func(ctx context.Context) (*clientv3.TxnResponse, error) {
-		// The range is what makes a transaction without writes linearizable.
-		count := []clientv3.Op{clientv3.OpGet(p.ticket.Key, clientv3.WithCountOnly())}
+		// A range is what makes a transaction without writes linearizable.
+		ask := []clientv3.Op{p.ticket.AskWhoHolds(ahead)}
 		return p.s.txn(ctx, []clientv3.Cmp{
 			clientv3.Compare(clientv3.CreateRevision(before.Key), "=", before.Rev),
 			clientv3.Compare(clientv3.LeaseValue(before.Key), "=", before.Lease),
 			p.ticket.Exists(),
 			p.ticket.OnLease(),
-		}, count, count)
+		}, ask, ask)
 	})
 	if err != nil {
 		return false, err
 	}
+	p.s.mu.Lock()
+	defer p.s.unlock()
+	for _, read := range rangesOf(resp) {
+		p.ahead = p.ticket.WhoHolds(p.ahead, read)
+	}
 	return resp.Succeeded, nil
 }
 
-// look reads those before p, at the revision at if that is not 0 and the member
-// that answers knows it, otherwise as of now. It returns errQueueAnew if p's own
-// key is not there, or not with its lease.
+// look reads who is before p, at the revision at if that is not 0 and the member that answers
+// knows it, otherwise as of now. It returns errQueueAnew if p's own key is not there, or not with
+// its lease.
+//
+// It reads the nearest few, and after a deletion at first only whether there are any. If these
+// are all no contenders it reads on.
 func (p *place) look(ctx context.Context, c *claim, at int64) error {
-	upToOwn := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithMaxCreateRev(p.ticket.Rev())}
-	sent := p.s.era.Load()
-	var resp *clientv3.GetResponse
-	err := errors.New("no revision")
-	if at != 0 {
-		// What was at a revision does not change, so no quorum is needed. The
-		// member may not be there yet, or have compacted it away.
-		resp, _, err = attempt.Do(ctx, p.s.calls, &attempt.Backoff{}, attempt.ReadTimeout, func(ctx context.Context) (*clientv3.GetResponse, error) {
-			return p.s.client.Get(ctx, p.ticket.Prefix(), append(upToOwn, clientv3.WithRev(at), clientv3.WithSerializable())...)
-		})
-		if err == nil {
-			p.s.heard(resp.Header, sent, 0) // of the past, by a member that may be behind
-		}
-	}
-	if err != nil {
-		resp, err = readFor(ctx, p, c, func(ctx context.Context) (*clientv3.GetResponse, error) {
-			return p.s.get(ctx, p.ticket.Prefix(), upToOwn...)
-		})
+	for look := p.ticket.Look(at != 0); ; {
+		sent := p.s.era.Load()
+		resp, err := p.readAhead(ctx, c, at, look.Range())
 		if err != nil {
 			return err
 		}
+		ahead, there := look.Judge((*pb.RangeResponse)(resp))
+		if !there {
+			p.disowned()
+			return errQueueAnew
+		}
+		if ticket.Tells(ahead) {
+			p.setLine(ahead, sent)
+			return nil
+		}
 	}
-	own, there := line.Find(resp.Kvs, p.ticket.Key)
-	if !there || !p.ticket.Is(own) {
-		p.disowned()
-		return errQueueAnew
+}
+
+// readAhead is one range of a look.
+func (p *place) readAhead(
+	ctx context.Context, c *claim, at int64, which []clientv3.OpOption,
+) (*clientv3.GetResponse, error) {
+	if at != 0 {
+		// What was at a revision does not change, so no quorum is needed. The
+		// member may not be there yet, or have compacted it away.
+		sent := p.s.era.Load()
+		then := append(slices.Clip(which), clientv3.WithRev(at), clientv3.WithSerializable())
+		get := func(ctx context.Context) (*clientv3.GetResponse, error) {
+			return p.s.client.Get(ctx, p.ticket.Prefix(), then...)
+		}
+		resp, _, err := attempt.Do(ctx, p.s.calls, &attempt.Backoff{}, attempt.ReadTimeout, get)
+		if err == nil {
+			p.s.heard(resp.Header, sent, 0) // of the past, by a member that may be behind
+			return resp, nil
+		}
 	}
-	p.setLine(line.Of(p.m.name, resp.Kvs).Blocking(own), sent)
-	return nil
+	return readFor(ctx, p, c, func(ctx context.Context) (*clientv3.GetResponse, error) {
+		return p.s.get(ctx, p.ticket.Prefix(), which...)
+	})
 }
 
 // read calls get until it is answered, etcd refuses, or ctx ends. After each other
@@ -294,7 +330,7 @@ func (p *place) lostLocked() {
 func (p *place) listen() {
 	p.s.mu.Lock()
 	defer p.s.unlock()
-	if p.news == nil && len(p.ahead) > 0 {
+	if p.news == nil && !p.ahead.Clear() {
 		p.news = make(chan struct{}, 1)
 	}
 	if p.ticket.Lost() {

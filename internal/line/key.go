@@ -31,6 +31,14 @@ func (e Entry) StandsIn(name string) bool {
 	return below && e.Lease != 0 && tail != "" && tail[0] == '/' && isTail(tail[1:], e.Lease)
 }
 
+// MayStandIn reports whether e could stand in line for the lock name, if its lease is unknown: a
+// range that reads only keys tells none. It is false of no contender.
+func (e Entry) MayStandIn(name string) bool {
+	tail, below := strings.CutPrefix(e.Key, Prefix(name))
+	_, err := strconv.ParseInt(tail, 16, 64)
+	return below && (isUUID(tail) || err == nil)
+}
+
 // Name is the lock in whose line e stands. ok is false if it stands in none.
 func (e Entry) Name() (name string, ok bool) {
 	name, _ = cut(e.Key)

@@ -20,7 +20,9 @@ const (
 )
 
 // keys are what was read.
-type keys = []*mvccpb.KeyValue
+type keys = []*keyValue
+
+type keyValue = mvccpb.KeyValue
 
 // kv is a key below the name as etcd reads it. One without a lease has lease 0.
 func kv(tail string, rev, lease int64) *mvccpb.KeyValue {

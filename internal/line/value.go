@@ -43,3 +43,6 @@ func (t Text) Since(at time.Time) string {
 	quoted = at.UTC().AppendFormat(append(quoted, '"'), time.RFC3339Nano)
 	return string(t) + string(append(quoted, `"}`...))
 }
+
+// Bare reports whether e has no value: it is not this library's, or its key alone was read.
+func (e Entry) Bare() bool { return len(e.value) == 0 }

@@ -296,8 +296,8 @@ var mutants = []mutant{
 		edits: []edit{{"internal/ticket/release.go", `		if a.Doubtful() {
 			t.sends()
 		}
-		return false, nil
-`, `		return false, nil
+		return false, ahead
+`, `		return false, ahead
 `}},
 		killers: []killer{core("ticket", "TestExploration")},
 	},
@@ -396,6 +396,62 @@ var mutants = []mutant{
 		killers: []killer{core("ticket", "TestExploration"), core("line", "TestTheRuleOfEntry")},
 	},
 	{
+		name: "a limited reading is taken for complete",
+		why:  "Nobody is among those that were read, who are the nearest. They may all be keys that are no contenders (rules 14 and 24).",
+		edits: []edit{{"internal/line/ahead.go", `		Whole: newest != nil && !newest.More,
+`, `		Whole: newest != nil,
+`}},
+		killers: []killer{
+			core("ticket", "TestExploration"), core("line", "TestWhatALimitedReadingTells"),
+			named("TestStrayKeysThatFillWhatIsReadLetNobodyIn"),
+		},
+	},
+	{
+		name: "what a look has read of keys alone is no contender",
+		why:  "The leases are not told, and without a lease it is none. So it lets in beside those that have one (rules 14 and 20).",
+		edits: []edit{{"internal/line/ahead.go", `		case e.MayStandIn(name):
+			return false
+`, `		case e.StandsIn(name):
+			return false
+`}},
+		killers: []killer{
+			core("line", "TestWhatKeysAloneTell"), named("TestWhoMovesUpInALongLineDoesNotEnterBesideTheHolder"),
+		},
+	},
+	{
+		name:    "a look at keys alone takes the own key for what was put",
+		why:     "It is there, with its create revision. Somebody has put it over, and its lease is another one, or none (rule 12).",
+		edits:   []edit{{"internal/line/ahead.go", ` && kv.GetModRevision() == own.Rev:`, `:`}},
+		killers: []killer{core("line", "TestWhatKeysAloneTell"), named("TestNobodyEntersByAKeyThatWasPutOver")},
+	},
+	{
+		name: "who has put its key by a copy is the first",
+		why:  "The answer tells of the own key, and of nobody before it. It has not asked for those (rule 1).",
+		edits: []edit{{"internal/ticket/enter.go", `	case !e.try:
+		return Queued, line.Ahead{}
+`, `	case !e.try:
+		return Queued, line.Nobody
+`}},
+		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestWhatAPutSays")},
+	},
+	{
+		name: "TryLock takes the oldest keys for all",
+		why:  "No contender is among them. There may be more keys that are none than it reads (rule 14).",
+		edits: []edit{{"internal/line/ahead.go", `	case oldest != nil && (!oldest.More || past(kvs[len(kvs)-1])):
+`, `	case oldest != nil && (!oldest.More || past(kvs[len(kvs)-1]) || own.Rev == 0):
+`}},
+		killers: []killer{core("line", "TestTheOldestTellWhoHolds"), core("ticket", "TestWhatAPutSays")},
+	},
+	{
+		name: "a view is kept of a line that has become long",
+		why:  "It was short when the view began, and the view knows all that changes. Eight of them are told of each who comes behind (rule 24).",
+		edits: []edit{{"view.go", `	if length > longLine {
+		v.endLocked()
+	}
+`, ``}},
+		killers: []killer{named("TestAViewEndsWhenItsLineIsLong")},
+	},
+	{
 		name: "the next goroutine gets in after a loss",
 		why:  "The lock is lost, so the place at home is free. The loser has not stopped yet (rule 4).",
 		edits: []edit{
@@ -459,7 +515,7 @@ var mutants = []mutant{
 				v.keys, v.revision = map[string]int64{}, resp.Header.GetRevision()
 				if p := v.local.queue.Owner(); p != nil && p.place != nil {
 					v.keys[p.place.ticket.Key] = p.place.ticket.Rev()
-					for _, e := range p.place.ahead {
+					for _, e := range p.place.ahead.Last {
 						v.keys[e.Key] = e.Rev
 					}
 				}
@@ -482,14 +538,14 @@ var mutants = []mutant{
 		why:  "Whoever was before has gone, so it is one's turn. Not if that one was a waiter, too (rule 20).",
 		edits: []edit{
 			{"watch.go", `					return p.look(ctx, c, at)
-`, `					p.setLine(nil, p.s.era.Load())
+`, `					p.setLine(line.Nobody, p.s.era.Load())
 					return nil
 `},
-			{"view.go", `		if slices.ContainsFunc(p.ahead, gone) {
-			p.ahead = slices.DeleteFunc(slices.Clone(p.ahead), gone) // others may read it
+			{"view.go", `		if slices.ContainsFunc(p.ahead.Last, gone) {
+			p.ahead.Last = slices.DeleteFunc(slices.Clone(p.ahead.Last), gone) // others may read it
 		}
-`, `		if slices.ContainsFunc(p.ahead, gone) {
-			p.ahead = nil
+`, `		if slices.ContainsFunc(p.ahead.Last, gone) {
+			p.ahead.Last = nil
 		}
 `},
 		},
@@ -571,13 +627,12 @@ var mutants = []mutant{
 	{
 		name: "a revision that the member does not have yet ends the wait",
 		why:  "An error of a read is an error. This one passes by itself (rule 20).",
-		edits: []edit{{"watch.go", `			p.s.heard(resp.Header, sent, 0) // of the past, by a member that may be behind
+		edits: []edit{{"watch.go", `			return resp, nil
 		}
 	}
-`, `			p.s.heard(resp.Header, sent, 0) // of the past, by a member that may be behind
-		} else {
-			return err
+`, `			return resp, nil
 		}
+		return nil, err
 	}
 `}},
 		killers: []killer{named("TestALongLineGetsInWhateverBecomesOfItsWatches")},
@@ -715,9 +770,9 @@ var mutants = []mutant{
 		name: "a failed wait leaves its key to the lease",
 		why:  "The lease removes it. The lease is renewed for as long as the Session lives (rule 9).",
 		edits: []edit{{"acquire.go", `		if p != nil {
-			removed = p.abandon(false)
+			removed = p.leave(ctx.Err() != nil)
 `, `		if p != nil && err == errQueueAnew {
-			removed = p.abandon(false)
+			removed = p.leave(ctx.Err() != nil)
 `}},
 		killers: []killer{simulation(250), named("TestAClaimThatLeavesOnItsWayLeavesNothingBehind")},
 	},
@@ -747,10 +802,10 @@ var mutants = []mutant{
 		name: "a retry puts another key",
 		why:  "A fresh name is safe to put. The first one may have been put, too (rules 4 and 9).",
 		edits: []edit{{"acquire.go", `			if err := p.again(ctx, c, done.err, &retry); err != nil {
-				return nil, nil, err
+				return nil, taken, err
 			}
 `, `			if err := p.again(ctx, c, done.err, &retry); err != nil {
-				return nil, nil, err
+				return nil, taken, err
 			}
 			p.s.mu.Lock()
 			delete(p.lease.places, p.ticket.Key)

@@ -14,35 +14,42 @@ import (
 type Entering struct {
 	t     *Ticket
 	try   bool
-	reads bool  // whether the key is there already, and whose the line is
+	owner bool  // it reads who holds: the owner, not only the key
+	reads bool  // whether the key is there already, and for TryLock whose the line is
+	n     int64 // TryLock: how many of the line it reads
 	seen  int64 // TryLock: up to here nothing below the prefix is a contender
 }
 
-// Enter begins to put t's key. try asks for what TryLock does.
-func (t *Ticket) Enter(try bool) Entering { return Entering{t: t, try: try, reads: try} }
+// Enter begins to put t's key. try asks for what TryLock does, and owner for that of the key that
+// holds: otherwise the key alone is read.
+func (t *Ticket) Enter(try, owner bool) Entering {
+	return Entering{t: t, try: try, owner: owner, reads: try, n: nearest}
+}
 
 // Txn is what to send next, with the value of the key.
 //
-// TryLock first asks that nothing be below the prefix. If something is, but it is no contender,
-// it asks that nothing below the prefix be newer than what it has seen.
+// Lock reads who is before t, and then puts the key. TryLock first asks that nothing be below
+// the prefix. If something is, but it is no contender, it asks that nothing below the prefix be
+// newer than what it has seen. So it has nobody before it if it puts the key.
 func (e *Entering) Txn(value string) Txn {
 	t := e.t
-	txn := Txn{
-		Then:  []clientv3.Op{t.put(value), t.readLine()},
-		Again: t.readLine(),
-	}
+	txn := Txn{If: []clientv3.Cmp{t.absent()}, Again: t.readOwn()}
 	switch {
 	case !e.try:
-		txn.If = []clientv3.Cmp{t.absent()}
+		txn.Then = t.readAhead(e.owner)
 	case e.seen == 0:
 		alone := clientv3.Compare(clientv3.CreateRevision(t.Prefix()), "=", 0).WithPrefix()
-		txn.If = []clientv3.Cmp{t.absent(), alone}
+		txn.If = append(txn.If, alone)
 	default:
 		alone := clientv3.Compare(clientv3.ModRevision(t.Prefix()), "<", e.seen+1).WithPrefix()
-		txn.If = []clientv3.Cmp{t.absent(), alone}
+		txn.If = append(txn.If, alone)
 	}
+	txn.Then = append(txn.Then, t.put(value))
 	if e.reads { // it costs time, and the key is hardly ever there at first
-		txn.Else = []clientv3.Op{t.readLine()}
+		txn.Else = []clientv3.Op{t.readOwn()}
+	}
+	if e.try {
+		txn.Else = append(txn.Else, t.oldest(e.n)) // the holder is among them
 	}
 	return txn
 }
@@ -63,8 +70,9 @@ func (e Entrance) String() string {
 	return [...]string{"unsure", "queued", "taken", "useless"}[e]
 }
 
-// Judge says what follows from an answer, and who is before t in line.
-func (e *Entering) Judge(a Answer) (is Entrance, ahead []line.Entry) {
+// Judge says what follows from an answer, and who is before t in line. That is Unread if the key
+// was put by an earlier copy.
+func (e *Entering) Judge(a Answer) (is Entrance, ahead line.Ahead) {
 	t := e.t
 	if a.Outcome == Answered && a.Succeeded {
 		t.sends()
@@ -76,42 +84,54 @@ func (e *Entering) Judge(a Answer) (is Entrance, ahead []line.Entry) {
 	}
 	if a.Outcome != Answered || a.Empty {
 		e.reads = true // tells whose it is
-		return Unsure, nil
+		return Unsure, line.Ahead{}
 	}
-	contenders, is := t.adopt(a)
+	is = t.adopt(a, 0)
 	switch {
 	case is == Useless:
-		return Useless, nil
-	case is != Queued && !e.try:
-		return Useless, nil // it was there, and was deleted before it was read
+		return Useless, line.Ahead{}
+	case !e.try && is != Queued:
+		return Useless, line.Ahead{} // it was there, and was deleted before it was read
+	case !e.try && a.Succeeded:
+		return Queued, t.aheadOf(a)
+	case !e.try:
+		return Queued, line.Ahead{}
+	case a.Succeeded:
+		return Queued, line.Nobody
 	}
 	// TryLock is queued by this request, or by an earlier one whose answer was lost.
-	ahead = contenders.Blocking(t.Entry())
+	ahead, n := line.Among(t.Name, t.Entry(), a.read(1))
 	switch {
-	case e.try && len(ahead) > 0:
+	case ahead.Whole && n > 0, n >= int(nearest):
 		return Taken, ahead
+	case !ahead.Whole:
+		e.n *= wider
+		return Unsure, line.Ahead{}
 	case is != Queued:
 		e.seen = a.Revision
 	}
 	return is, ahead
 }
 
-// adopt finds t in the line that a transaction has read, and notes its revision. It returns
-// the line, and Queued if t stands in it; Useless if what is there under t's name is not what t
-// has put: a leftover of an earlier use, or a key that somebody put over.
-func (t *Ticket) adopt(a Answer) (contenders line.Line, is Entrance) {
-	contenders = line.Of(t.Name, a.Read)
-	own, there := line.Find(a.Read, t.Key)
+// adopt finds t's key in the answer to a transaction that puts it, and otherwise reads it by a
+// range of its own, the i-th; and it notes the key's revision. It returns Queued if t stands in
+// line; Useless if what is there under t's name is not what t has put: a leftover of an earlier
+// use, or a key that somebody put over.
+func (t *Ticket) adopt(a Answer, i int) Entrance {
+	own, there := line.Entry{Key: t.Key, Rev: a.Revision, Lease: t.Lease}, a.Succeeded
 	if !there {
-		return contenders, Unsure
+		own, there = a.find(i, t.Key)
+	}
+	if !there {
+		return Unsure
 	}
 	t.sends()
 	if own.Lease != t.Lease || own.Rev <= t.floor {
 		t.state, t.doubt, t.lost = Gone, true, true
-		return contenders, Useless
+		return Useless
 	}
 	t.state, t.rev = InLine, own.Rev
-	return contenders, Queued
+	return Queued
 }
 
 // sends notes that a put may have been carried out.

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcdlock/etcdlock/internal/race"
+	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 var (
@@ -27,22 +28,26 @@ var (
 // calls of Lock give up. In no state two hold, but after an operator has deleted the key of one;
 // tokens grow; and Unlock tells the truth. Where nothing can happen any more without a fault,
 // everybody has got in, and nothing is left in etcd; so it is where one comes from one state in
-// 64 when nothing fails any more.
+// 64 when nothing fails any more. Once more all that goes with readings of one key, and with keys
+// that are no contenders.
 //
 // Left out are set-backs of etcd, keys that somebody puts over, TryLock, hand-offs and keys that
 // linger, and when leases end: here they end after their Session has given them up.
 func TestExploration(t *testing.T) {
-	all := [kinds]int{1, 1, 1, 1, 1}
+	all, toTheEnd := [kinds]int{1, 1, 1, 1, 1}, 0
+	if race.Enabled { // there is but one goroutine
+		toTheEnd = 8
+	}
 	t.Run("with one fault, to every end", func(t *testing.T) {
-		if race.Enabled { // there is but one goroutine
-			explore(t, newWorld(*rounds, 1, all), 8)
-			return
-		}
-		explore(t, newWorld(*rounds, 1, all), 0)
+		explore(t, newWorld(*rounds, 1, all, 0), toTheEnd)
+	})
+	t.Run("with one fault, reading one of those before, and two strays", func(t *testing.T) {
+		ticket.Reads(t, 1)
+		explore(t, newWorld(*rounds, 1, all, 2), toTheEnd)
 	})
 	t.Run("with two faults", func(t *testing.T) {
 		all[silence] = 2
-		explore(t, newWorld(*rounds, 2, all), *depth)
+		explore(t, newWorld(*rounds, 2, all, 0), *depth)
 	})
 }
 

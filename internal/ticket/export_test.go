@@ -1,8 +1,18 @@
 package ticket
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"testing"
+)
 
 // What follows lets the exploration copy a world, and tell two apart.
+
+// Reads has tickets read so many keys of those before them, until a test is over.
+func Reads(t testing.TB, n int64) {
+	before := nearest
+	nearest = n
+	t.Cleanup(func() { nearest = before })
+}
 
 // Copy is t in a copied world, with its slot there.
 func (t *Ticket) Copy(slot func(*Slot) *Slot) Ticket {
@@ -74,12 +84,13 @@ func (s *Slots) Append(b []byte) []byte {
 
 // Append appends all that there is of e, but for its ticket.
 func (e *Entering) Append(b []byte) []byte {
-	return binary.AppendVarint(append(b, flags(e.try, e.reads)), e.seen)
+	b = binary.AppendVarint(append(b, flags(e.try, e.reads)), e.n)
+	return binary.AppendVarint(b, e.seen)
 }
 
 // Append appends all that there is of r, but for its tickets.
 func (r *Release) Append(b []byte) []byte {
-	return append(b, flags(r.copies, r.missed), byte(r.reads), flags(r.next != nil, false))
+	return append(b, flags(r.copies, r.missed), flags(r.reads, r.next != nil))
 }
 
 func flags(a, b bool) byte {

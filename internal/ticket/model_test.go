@@ -2,6 +2,7 @@ package ticket_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -67,23 +68,48 @@ func (e *etcd) end(lease int64) {
 	}
 }
 
-// read is what a range reads of what is there.
-func read(there []*stored, key, end []byte) []*mvccpb.KeyValue {
-	var kvs []*mvccpb.KeyValue
+// answer is what a range reads of what is there.
+func answer(there []*stored, r *pb.RangeRequest) *pb.RangeResponse {
+	reply := &pb.RangeResponse{}
 	for _, s := range there {
 		k := []byte(s.key)
-		within := bytes.Compare(k, key) >= 0 && bytes.Compare(k, end) < 0
-		if bytes.Equal(k, key) || len(end) > 0 && within {
-			kvs = append(kvs, &mvccpb.KeyValue{Key: k, CreateRevision: s.rev, Lease: s.lease})
+		within := bytes.Compare(k, r.Key) >= 0 && bytes.Compare(k, r.RangeEnd) < 0
+		if !bytes.Equal(k, r.Key) && (len(r.RangeEnd) == 0 || !within) {
+			continue
 		}
+		reply.Count++ // of all
+		if r.CountOnly || r.MaxCreateRevision != 0 && s.rev > r.MaxCreateRevision {
+			continue
+		}
+		kv := &mvccpb.KeyValue{Key: k, CreateRevision: s.rev, ModRevision: s.rev, Lease: s.lease}
+		if r.KeysOnly {
+			kv.Lease = 0
+		}
+		reply.Kvs = append(reply.Kvs, kv)
 	}
-	return kvs
+	slices.SortFunc(reply.Kvs, func(a, b *mvccpb.KeyValue) int {
+		switch {
+		case r.SortTarget != pb.RangeRequest_CREATE:
+			return bytes.Compare(a.Key, b.Key)
+		case r.SortOrder == pb.RangeRequest_DESCEND:
+			return cmp.Compare(b.CreateRevision, a.CreateRevision)
+		default:
+			return cmp.Compare(a.CreateRevision, b.CreateRevision)
+		}
+	})
+	if n := int(r.Limit); n > 0 && len(reply.Kvs) > n {
+		reply.Kvs, reply.More = reply.Kvs[:n], true
+	}
+	return reply
 }
 
-// line is what is below the name at a revision.
-func (e *etcd) line(at int64) []*mvccpb.KeyValue {
-	prefix := line.Prefix(name)
-	return read(e.history[at], []byte(prefix), []byte(clientv3.GetPrefixRangeEnd(prefix)))
+// look is what a ticket that looks at a revision is answered.
+func (e *etcd) look(l *ticket.Look, at int64) *pb.RangeResponse {
+	_, err := client.Get(context.Background(), line.Prefix(name), l.Range()...)
+	if err != nil {
+		panic(err)
+	}
+	return answer(e.history[at], caught.read)
 }
 
 // carryOut carries out a transaction. It fails if that puts with a lease that is not there.
@@ -110,13 +136,13 @@ func (e *etcd) carryOut(in *pb.TxnRequest) (a ticket.Answer, noLease bool) {
 			there, changed = rest, changed || len(rest) < len(there)
 		default:
 			r := op.GetRequestRange()
-			a.Read = read(there, r.Key, r.RangeEnd)
+			a.Read = append(a.Read, answer(there, r))
 		}
 	}
 	if changed {
 		e.set(there)
 	}
-	a.Empty, a.Revision = len(ops) == 0, e.rev()
+	a.Empty, a.Revision = len(ops) == 0, e.rev() // which is that of what was put
 	return a, false
 }
 
@@ -146,7 +172,15 @@ type wire struct {
 // A catcher is a client's connection that sends nothing.
 type catcher struct {
 	pb.KVClient
-	in *pb.TxnRequest
+	in   *pb.TxnRequest
+	read *pb.RangeRequest
+}
+
+func (c *catcher) Range(
+	_ context.Context, in *pb.RangeRequest, _ ...grpc.CallOption,
+) (*pb.RangeResponse, error) {
+	c.read = in
+	return &pb.RangeResponse{}, nil
 }
 
 func (c *catcher) Txn(
@@ -190,7 +224,8 @@ func appendOps(b []byte, ops []*pb.RequestOp) []byte {
 		case op.GetRequestDeleteRange() != nil:
 			b = append(append(b, 'd'), short(op.GetRequestDeleteRange().Key)...)
 		default:
-			b = append(append(b, 'r'), short(op.GetRequestRange().Key)...)
+			r := op.GetRequestRange()
+			b = append(append(b, 'r', byte(r.SortOrder), byte(r.Limit)), short(r.Key)...)
 		}
 	}
 	return b
@@ -232,7 +267,7 @@ type entry struct {
 	phase  phase
 	using  bool // counted among the lease's users
 	copies bool // of the present call there may be
-	ahead  []line.Entry
+	ahead  line.Ahead
 	next   int // whom its release puts, or none
 	after  int // whose removal comes before, or none
 
@@ -406,7 +441,8 @@ func (w *world) append(b []byte) []byte {
 		b = append(b, bits(e.using, e.copies, e.whole, e.taken, e.operated, e.ambiguous, e.sure))
 		b = e.ticket.Append(b)
 		b = e.release.Append(e.entering.Append(b))
-		for _, a := range e.ahead {
+		b = append(b, bits(e.ahead.Whole), byte(len(e.ahead.Last)))
+		for _, a := range e.ahead.Last {
 			b = append(b, byte(a.Rev))
 		}
 	}

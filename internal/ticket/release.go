@@ -1,7 +1,6 @@
 package ticket
 
 import (
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/line"
@@ -16,19 +15,10 @@ import (
 type Release struct {
 	t      *Ticket
 	next   *Ticket // nil if there is none, or no more
-	reads  reads
-	copies bool // an earlier request may have been carried out
-	missed bool // the key was not there as t had put it, for certain
+	reads  bool    // what is there, if the key is not as it should be
+	copies bool    // an earlier request may have been carried out
+	missed bool    // the key was not there as t had put it, for certain
 }
-
-// reads is what a release reads if the key is not there as it should be.
-type reads uint8
-
-const (
-	nothing reads = iota // it costs time, and the key hardly ever fails to be there
-	ownKey
-	wholeLine
-)
 
 // Release begins to release t's key, and to put that of next, which may be nil.
 func (t *Ticket) Release(next *Ticket) Release {
@@ -47,18 +37,18 @@ func (r *Release) Txn(value string) Txn {
 	txn := Txn{
 		If:    []clientv3.Cmp{t.Exists(), t.OnLease()},
 		Then:  []clientv3.Op{clientv3.OpDelete(t.Key)},
-		Again: clientv3.OpGet(t.Key),
+		Again: t.readOwn(),
 	}
 	if r.Together() {
 		txn.If = append(txn.If, r.next.absent())
-		txn.Then = append(txn.Then, r.next.put(value), t.readLine())
-		r.reads = wholeLine
+		txn.Then = append(append(txn.Then, r.next.readAhead(false)...), r.next.put(value))
+		r.reads = true
 	}
-	switch r.reads {
-	case ownKey:
-		txn.Else = []clientv3.Op{clientv3.OpGet(t.Key)}
-	case wholeLine:
-		txn.Else = []clientv3.Op{t.readLine()}
+	if r.reads { // it costs time, and the key hardly ever fails to be there
+		txn.Else = []clientv3.Op{t.readOwn()}
+	}
+	if r.Together() {
+		txn.Else = append(txn.Else, r.next.readOwn())
 	}
 	return txn
 }
@@ -96,10 +86,10 @@ func (d Doubt) String() string { return [...]string{"silence", "set back", "unce
 // A Finding is a verdict, and what else an answer tells.
 type Finding struct {
 	Verdict
-	Reason Reason    // of Lost
-	Doubt  Doubt     // of Unconfirmed
-	Queued bool      // the next ticket stands in line
-	Ahead  line.Line // of the next ticket
+	Reason Reason     // of Lost
+	Doubt  Doubt      // of Unconfirmed
+	Queued bool       // the next ticket stands in line
+	Ahead  line.Ahead // of the next ticket, Unread if a copy has put it
 }
 
 // A Now is what is known apart from etcd's answer, when that has come.
@@ -132,10 +122,10 @@ func (r *Release) Judge(a Answer, now Now) (f Finding) {
 		f.Verdict = Done
 	case a.Empty:
 		r.missed = r.missed || !r.copies // for certain, whatever the next answer says
-		r.reads = ownKey
-	case t.in(a.Read) && next != nil:
+		r.reads = true
+	case t.in(a) && next != nil:
 		f.Verdict = AgainAlone // next's name may have been in use
-	case t.in(a.Read):
+	case t.in(a):
 		t.Lose()
 		f.Verdict, f.Reason = Lost, Overwritten
 	case r.missed || !r.copies:
@@ -173,22 +163,24 @@ func (r *Release) unanswered(o Outcome, together bool, now Now) Verdict {
 
 // settle finds t in the answer to the release that was to put its key, and reports whether it
 // stands in line, with those before it.
-func (t *Ticket) settle(a Answer) (queued bool, ahead []line.Entry) {
+func (t *Ticket) settle(a Answer) (queued bool, ahead line.Ahead) {
 	if a.Outcome != Answered {
 		if a.Doubtful() {
 			t.sends()
 		}
-		return false, nil
+		return false, ahead
 	}
-	contenders, is := t.adopt(a)
-	if is != Queued {
-		return false, nil
+	if t.adopt(a, 1) != Queued {
+		return false, ahead
 	}
-	return true, contenders.Blocking(t.Entry())
+	if a.Succeeded {
+		ahead = t.aheadOf(a)
+	}
+	return true, ahead
 }
 
-// in reports whether t's very key is among those that were read.
-func (t *Ticket) in(read []*mvccpb.KeyValue) bool {
-	own, there := line.Find(read, t.Key)
+// in reports whether t's very key was read.
+func (t *Ticket) in(a Answer) bool {
+	own, there := a.find(0, t.Key)
 	return there && own.Rev == t.rev
 }

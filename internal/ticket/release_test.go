@@ -1,10 +1,12 @@
 package ticket_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/etcdlock/etcdlock/internal/line"
@@ -23,6 +25,20 @@ func kv(id string, rev, lease int64) *mvccpb.KeyValue {
 	return &mvccpb.KeyValue{Key: []byte(line.Prefix(name) + id), CreateRevision: rev, Lease: lease}
 }
 
+// read is what one range has read.
+func read(kvs ...*mvccpb.KeyValue) *pb.RangeResponse {
+	return &pb.RangeResponse{Kvs: kvs, Count: int64(len(kvs))}
+}
+
+// ahead is what the ranges before a put have read, the newest first.
+func ahead(kvs ...*mvccpb.KeyValue) []*pb.RangeResponse {
+	oldest := read()
+	if n := len(kvs); n > 0 {
+		oldest = read(kvs[n-1])
+	}
+	return []*pb.RangeResponse{read(kvs...), oldest}
+}
+
 // unsent is a ticket that has just been taken.
 func unsent(id string, slot *ticket.Slot) ticket.Ticket {
 	return ticket.New(name, mine, slot, func(name string) string { return line.Prefix(name) + id })
@@ -31,32 +47,32 @@ func unsent(id string, slot *ticket.Slot) ticket.Ticket {
 // held is a ticket at which a hold has begun.
 func held(t *testing.T) *ticket.Ticket {
 	k := unsent(ownID, &ticket.Slot{})
-	e := k.Enter(false)
-	read := []*mvccpb.KeyValue{kv(ownID, rev, mine)}
-	is, ahead := e.Judge(ticket.Answer{Succeeded: true, Read: read})
+	e := k.Enter(false, false)
+	is, ahead := e.Judge(ticket.Answer{Succeeded: true, Revision: rev, Read: ahead()})
 	require.Equal(t, ticket.Queued, is)
-	require.Empty(t, ahead)
+	require.True(t, ahead.Clear())
 	k.Hold()
 	return &k
 }
 
 // An answer is as the rows have it: words for what etcd has done, and for what is known beside.
-func answer(t *testing.T, words string) (a ticket.Answer, now ticket.Now) {
+func answered(t *testing.T, words string) (a ticket.Answer, now ticket.Now) {
 	a.Revision, now.Certain = 20, true
+	var own, next, before []*mvccpb.KeyValue
 	for word := range strings.FieldsSeq(words) {
 		switch word {
 		case "deleted":
 			a.Succeeded = true
-		case "next": // is in the line that was read
-			a.Read = append(a.Read, kv(nextID, 12, mine))
+		case "next": // is there
+			next = append(next, kv(nextID, 12, mine))
 		case "leftover": // is there under the name of next
-			a.Read = append(a.Read, kv(nextID, 12, mine+1))
+			next = append(next, kv(nextID, 12, mine+1))
 		case "own": // is still there
-			a.Read = append(a.Read, kv(ownID, rev, 0))
+			own = append(own, kv(ownID, rev, 0))
 		case "later": // a later key of the name
-			a.Read = append(a.Read, kv(ownID, rev+1, mine))
+			own = append(own, kv(ownID, rev+1, mine))
 		case "before": // somebody stands before next
-			a.Read = append(a.Read, kv(oldID, 3, mine+1))
+			before = append(before, kv(oldID, 3, mine+1))
 		case "gone": // nothing more is there
 		case "fails":
 			a.Empty = true
@@ -75,6 +91,9 @@ func answer(t *testing.T, words string) (a ticket.Answer, now ticket.Now) {
 		default:
 			require.Fail(t, "no such word", word)
 		}
+	}
+	if a.Read = []*pb.RangeResponse{read(own...), read(next...)}; a.Succeeded {
+		a.Read = ahead(before...)
 	}
 	return a, now
 }
@@ -125,10 +144,10 @@ func TestWhatAReleaseSays(t *testing.T) {
 		{"a deletion without copies, uncertain", "fails, gone uncertain", "lost deleted", ticket.Removed},
 		{"a deletion without copies, set back", "fails, gone stale", "lost deleted", ticket.Removed},
 
-		{"the next is put", "with: deleted next", "done, next queued", ticket.Removed},
-		{"the next is put behind others", "with: deleted before next",
+		{"the next is put", "with: deleted", "done, next queued", ticket.Removed},
+		{"the next is put behind others", "with: deleted before",
 			"done, next queued behind 1", ticket.Removed},
-		{"a copy has put the next", "with: next copy", "done, next queued", ticket.Removed},
+		{"a copy has put the next", "with: next copy", "done, next queued behind some", ticket.Removed},
 		{"the name of the next was in use", "with: own leftover", "again alone", ticket.Leaving},
 		{"it was in use, and the key is released alone", "with: own leftover, deleted",
 			"done", ticket.Removed},
@@ -156,7 +175,7 @@ func TestWhatAReleaseSays(t *testing.T) {
 			steps, says := strings.Split(answers, ","), ""
 			for i, words := range steps {
 				require.Equal(t, together && i == 0, r.Together())
-				a, now := answer(t, words)
+				a, now := answered(t, words)
 				f := r.Judge(a, now)
 				if i < len(steps)-1 {
 					require.LessOrEqual(t, f.Verdict, ticket.AgainAlone, "it is over after %q", words)
@@ -181,10 +200,24 @@ func said(f ticket.Finding) string {
 	if f.Queued {
 		says += ", next queued"
 	}
-	if len(f.Ahead) > 0 {
-		says += " behind " + string(rune('0'+len(f.Ahead)))
+	if f.Queued {
+		says += behind(f.Ahead)
 	}
 	return says
+}
+
+// behind is who is ahead as the rows have it.
+func behind(ahead line.Ahead) string {
+	switch {
+	case ahead.Clear():
+		return ""
+	case ahead.Unread() && ahead.Holder().Rev == 0:
+		return " behind some"
+	case ahead.Whole:
+		return fmt.Sprintf(" behind %d", len(ahead.Last))
+	default:
+		return fmt.Sprintf(" behind %d of %d", len(ahead.Last), ahead.Count())
+	}
 }
 
 // What a release sends: the key is deleted only as this ticket has put it, and whether it reads
@@ -195,11 +228,11 @@ func TestWhatAReleaseSends(t *testing.T) {
 	r := k.Release(&next)
 	txn := r.Txn("")
 	require.Len(t, txn.If, 3, "the revision, the lease, and that the next is not there")
-	require.Len(t, txn.Then, 3, "delete, put, and read")
-	require.Len(t, txn.Else, 1)
-	require.Equal(t, line.Prefix(name), string(txn.Else[0].KeyBytes()))
+	require.Len(t, txn.Then, 4, "delete, read the newest and the oldest, and then put")
+	require.True(t, txn.Then[3].IsPut())
+	require.Len(t, txn.Else, 2, "both keys")
 
-	a, now := answer(t, "own leftover")
+	a, now := answered(t, "own leftover")
 	require.Equal(t, ticket.AgainAlone, r.Judge(a, now).Verdict)
 	txn = r.Txn("")
 	require.Len(t, txn.If, 2)
@@ -209,19 +242,38 @@ func TestWhatAReleaseSends(t *testing.T) {
 	k = held(t)
 	r = k.Release(nil)
 	require.Empty(t, r.Txn("").Else, "it costs time")
-	a, now = answer(t, "fails")
+	a, now = answered(t, "fails")
 	require.Equal(t, ticket.Again, r.Judge(a, now).Verdict)
 	require.Equal(t, k.Key, string(r.Txn("").Else[0].KeyBytes()))
 }
 
 // The answers to a put: what Lock and TryLock do next, and where the ticket stands.
 func TestWhatAPutSays(t *testing.T) {
-	line := func(kvs ...*mvccpb.KeyValue) ticket.Answer {
-		return ticket.Answer{Read: kvs, Revision: 20}
+	put := func(before ...*mvccpb.KeyValue) ticket.Answer {
+		return ticket.Answer{Succeeded: true, Read: ahead(before...), Revision: 20}
 	}
-	put := func(a ticket.Answer) ticket.Answer { a.Succeeded = true; return a }
+	// The put is refused: what is there under the name, and for TryLock in the line.
+	fails := func(own *mvccpb.KeyValue, stand ...*mvccpb.KeyValue) ticket.Answer {
+		there := read()
+		if own != nil {
+			there = read(own)
+		}
+		return ticket.Answer{Read: []*pb.RangeResponse{there, read(stand...)}, Revision: 20}
+	}
+	more := func(a ticket.Answer) ticket.Answer { // than was read
+		for _, r := range a.Read {
+			if len(r.Kvs) > 0 {
+				r.More, r.Count = true, 30
+			}
+		}
+		return a
+	}
 	copied := func(a ticket.Answer) ticket.Answer { a.Copies = true; return a }
-	own, other := kv(ownID, rev, mine), kv(oldID, 3, mine+1)
+	own, other, stray := kv(ownID, rev, mine), kv(oldID, 3, mine+1), kv("config", 2, 1)
+	var many []*mvccpb.KeyValue
+	for i := range ticket.Few + 1 {
+		many = append(many, kv(fmt.Sprintf("%s%d", oldID[:35], i), int64(3+i), mine+1))
+	}
 	silence := ticket.Answer{Outcome: ticket.Unknown}
 	refused := ticket.Answer{Outcome: ticket.NotApplied}
 	rows := []struct {
@@ -232,30 +284,48 @@ func TestWhatAPutSays(t *testing.T) {
 		state   ticket.State
 		doubt   bool
 	}{
-		{"alone", false, put(line(own)), "queued", ticket.InLine, false},
-		{"behind another", false, put(line(other, own)), "queued behind 1", ticket.InLine, false},
-		{"by a copy", false, copied(line(own)), "queued", ticket.InLine, true},
+		{"alone", false, put(), "queued", ticket.InLine, false},
+		{"behind another", false, put(other), "queued behind 1", ticket.InLine, false},
+		{"behind another, and others before", false, more(put(other)),
+			"queued behind 1 of 30", ticket.InLine, false},
+		{"behind what is no contender", false, put(stray), "queued", ticket.InLine, false},
+		{"behind what is no contender, and others before", false, more(put(stray)),
+			"queued behind some", ticket.InLine, false},
+		{"nothing was read", false, ticket.Answer{Succeeded: true, Revision: 20},
+			"queued behind some", ticket.InLine, false},
+		{"by a copy", false, copied(fails(own)), "queued behind some", ticket.InLine, true},
 		{"it is there already", false, ticket.Answer{Empty: true}, "unsure", ticket.Unsent, false},
-		{"it was there, and is gone", false, line(other), "useless", ticket.Unsent, false},
-		{"of another lease", false, line(kv(ownID, rev, mine+1)), "useless", ticket.Gone, true},
+		{"it was there, and is gone", false, fails(nil), "useless", ticket.Unsent, false},
+		{"of another lease", false, fails(kv(ownID, rev, mine+1)), "useless", ticket.Gone, true},
 		{"no answer", false, silence, "unsure", ticket.Sent, true},
 		{"not carried out", false, refused, "unsure", ticket.Unsent, false},
-		{"TryLock is alone", true, put(line(own)), "queued", ticket.InLine, false},
-		{"TryLock finds another", true, line(other), "taken behind 1", ticket.Unsent, false},
-		{"TryLock stands behind another", true, copied(line(other, own)),
+		{"TryLock is alone", true, ticket.Answer{Succeeded: true, Revision: 20},
+			"queued", ticket.InLine, false},
+		{"TryLock finds another", true, fails(nil, other), "taken behind 1", ticket.Unsent, false},
+		{"TryLock finds another, and more", true, more(fails(nil, other)),
+			"unsure", ticket.Unsent, false},
+		{"TryLock finds many, and more", true, more(fails(nil, many...)),
+			"taken behind 0 of 30", ticket.Unsent, false},
+		{"TryLock stands behind another", true, copied(fails(own, other, own)),
 			"taken behind 1", ticket.InLine, true},
-		{"TryLock finds what is no contender", true, line(kv("config", 3, 1)),
+		{"TryLock stands before others", true, copied(more(fails(own, stray, own))),
+			"queued", ticket.InLine, true},
+		{"TryLock may stand before others", true, copied(more(fails(own, stray))),
+			"unsure", ticket.InLine, true},
+		{"TryLock finds what is no contender", true, fails(nil, stray),
+			"unsure", ticket.Unsent, false},
+		{"TryLock finds what is no contender, and more", true, more(fails(nil, stray)),
 			"unsure", ticket.Unsent, false},
 		{"TryLock has no answer", true, silence, "unsure", ticket.Sent, true},
 	}
 	for _, row := range rows {
 		t.Run(row.promise, func(t *testing.T) {
 			k := unsent(ownID, &ticket.Slot{})
-			e := k.Enter(row.try)
+			e := k.Enter(row.try, false)
 			is, ahead := e.Judge(row.answer)
 			says := is.String()
-			if len(ahead) > 0 {
-				says += " behind " + string(rune('0'+len(ahead)))
+			if is == ticket.Queued || is == ticket.Taken {
+				says += behind(ahead)
 			}
 			require.Equal(t, row.says, says)
 			require.Equal(t, row.state, k.State(), "%v", k.State())
@@ -274,17 +344,19 @@ func TestALeftoverIsNotAdopted(t *testing.T) {
 	}{{20, ticket.Useless}, {21, ticket.Queued}} {
 		slot = ticket.Slot{}
 		k := unsent(ownID, &slot)
-		e := k.Enter(false)
-		e.Judge(ticket.Answer{Succeeded: true, Read: []*mvccpb.KeyValue{kv(ownID, rev, mine)}})
+		e := k.Enter(false, false)
+		e.Judge(ticket.Answer{Succeeded: true, Revision: rev})
 		k.Hold()
 		r := k.Release(nil)
-		a, now := answer(t, "deleted") // at revision 20
+		a, now := answered(t, "deleted") // at revision 20
 		require.Equal(t, ticket.Done, r.Judge(a, now).Verdict)
 
 		again := unsent(nextID, &slot)
 		require.Equal(t, k.Key, again.Key, "the name is used again")
-		e = again.Enter(false)
-		is, _ := e.Judge(ticket.Answer{Read: []*mvccpb.KeyValue{kv(ownID, row.rev, mine)}})
+		e = again.Enter(false, false)
+		is, _ := e.Judge(ticket.Answer{
+			Read: []*pb.RangeResponse{read(kv(ownID, row.rev, mine))},
+		})
 		require.Equal(t, row.says, is, "revision %d", row.rev)
 	}
 }
@@ -293,11 +365,11 @@ func TestALeftoverIsNotAdopted(t *testing.T) {
 func TestANameInDoubtIsNotUsedAgain(t *testing.T) {
 	var slot ticket.Slot
 	k := unsent(ownID, &slot)
-	e := k.Enter(false)
+	e := k.Enter(false, false)
 	e.Judge(ticket.Answer{Outcome: ticket.Unknown})
 	k.Leave()
 	require.Equal(t, ticket.Leaving, k.State())
-	k.RemovedBy(ticket.Answer{Revision: 20})
+	k.RemovedBy(ticket.Answer{Revision: 20}, line.Nobody)
 	require.NotEqual(t, k.Key, unsentKey(nextID, &slot))
 }
 

@@ -8,22 +8,34 @@ import (
 
 // Removal is the transaction that removes t's key for certain. Without a known revision it
 // removes whatever is there under t's name, which is nobody else's and will not be used again.
-func (t *Ticket) Removal() Txn {
-	read := t.readLine()
-	gone, there := []clientv3.Op{clientv3.OpDelete(t.Key), read}, []clientv3.Op{read}
+//
+// With tell it reads who is before t, for the error of a wait that ends: the few of a short line,
+// whom known names, and of a longer one the first.
+func (t *Ticket) Removal(tell bool, known line.Ahead) Txn {
+	gone, there := []clientv3.Op{clientv3.OpDelete(t.Key)}, []clientv3.Op(nil)
+	if tell && t.rev != 0 {
+		read := t.oldest(1)
+		if known.Whole {
+			read = t.oldest(nearest)
+		}
+		gone, there = append(gone, read), append(there, read)
+	}
 	if t.rev == 0 {
 		gone, there = there, gone // Exists compares with 0
 	}
-	return Txn{If: []clientv3.Cmp{t.Exists()}, Then: gone, Else: there, Again: read}
+	count := clientv3.OpGet(t.Key, clientv3.WithCountOnly()) // a copy is to have something to do
+	return Txn{If: []clientv3.Cmp{t.Exists()}, Then: gone, Else: there, Again: count}
 }
 
-// RemovedBy notes an answer to the removal. It returns who was before t then.
-func (t *Ticket) RemovedBy(a Answer) (ahead []line.Entry) {
+// RemovedBy notes an answer to the removal. It returns who was before t then, if the removal has
+// read that, and otherwise who was known to be.
+func (t *Ticket) RemovedBy(a Answer, known line.Ahead) line.Ahead {
 	if t.rev == 0 {
 		t.doubt = true
-	} else {
-		ahead = line.Of(t.Name, a.Read).Blocking(t.Entry())
+	} else if read := a.read(0); read != nil {
+		ahead, _ := line.Among(t.Name, t.Entry(), read)
+		known = ahead.Since(known)
 	}
 	t.Remove(a.Revision)
-	return ahead
+	return known
 }

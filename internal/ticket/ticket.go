@@ -20,7 +20,7 @@ import (
 	"fmt"
 	"slices"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/line"
@@ -141,10 +141,8 @@ func (t *Ticket) put(value string) clientv3.Op {
 	return clientv3.OpPut(t.Key, value, clientv3.WithLease(clientv3.LeaseID(t.Lease)))
 }
 
-// readLine reads all that is below the name.
-func (t *Ticket) readLine() clientv3.Op {
-	return clientv3.OpGet(t.Prefix(), clientv3.WithPrefix())
-}
+// readOwn reads the key.
+func (t *Ticket) readOwn() clientv3.Op { return clientv3.OpGet(t.Key) }
 
 // A Txn is a transaction to be sent. Each one here may be carried out any number of times.
 type Txn struct {
@@ -161,9 +159,22 @@ type Answer struct {
 	Outcome   Outcome
 	Copies    bool // it may have been sent more than once
 	Succeeded bool
-	Empty     bool               // the branch that was taken has nothing in it
-	Read      []*mvccpb.KeyValue // by the range with which that branch ends
-	Revision  int64
+	Empty     bool                // the branch that was taken has nothing in it
+	Read      []*pb.RangeResponse // by the ranges of that branch
+	Revision  int64               // that of what it has put
+}
+
+// read is what a range of the branch that was taken has read.
+func (a *Answer) read(i int) *pb.RangeResponse {
+	if i < len(a.Read) {
+		return a.Read[i]
+	}
+	return nil
+}
+
+// find is a key as a range of its own has read it.
+func (a *Answer) find(i int, key string) (e line.Entry, there bool) {
+	return line.Find(a.read(i).GetKvs(), key)
 }
 
 // An Outcome is whether a transaction was carried out.

@@ -53,8 +53,13 @@ func (w *world) fails(f fault) {
 // home is the Session of a claim.
 func home(claim int) int { return claim / 2 }
 
-func newWorld(rounds, faults int, each [kinds]int) *world {
+// newWorld is a world before anything has happened. Strays are keys that are no contenders.
+func newWorld(rounds, faults int, each [kinds]int, strays int) *world {
 	w := &world{etcd: etcd{history: [][]*stored{nil, nil}}, faults: each, left: faults}
+	for i := range strays {
+		stray := &stored{key: fmt.Sprintf("%sconfig%d", line.Prefix(name), i), rev: w.etcd.rev() + 1}
+		w.etcd.set(append(slices.Clone(w.etcd.now()), stray))
+	}
 	for i := range w.claims {
 		w.claims[i] = claim{rounds: rounds, ticket: none}
 		s := &w.sessions[home(i)]
@@ -114,7 +119,7 @@ func (w *world) comes(claim, put int) {
 	}
 	c.ticket = w.take(claim)
 	e := w.entries[c.ticket]
-	e.entering = e.ticket.Enter(false)
+	e.entering = e.ticket.Enter(false, false)
 	w.send(c.ticket)
 }
 
@@ -136,7 +141,7 @@ func (w *world) txn(i int) ticket.Txn {
 	case releasing:
 		return e.release.Txn("")
 	default:
-		return e.ticket.Removal()
+		return e.ticket.Removal(false, line.Nobody)
 	}
 }
 
@@ -154,7 +159,7 @@ func (w *world) abandon(i int, unsure bool) {
 		w.forget(i)
 		return
 	}
-	e.using, e.phase, e.ahead = false, removing, nil
+	e.using, e.phase, e.ahead = false, removing, line.Nobody
 	e.whole, e.taken, e.operated, e.ambiguous, e.sure = false, false, false, false, false
 	e.entering, e.release, e.next = ticket.Entering{}, ticket.Release{}, none
 	e.unqueued = none
@@ -219,7 +224,7 @@ func (w *world) answered(i int, a ticket.Answer, noLease, final bool) {
 		w.released(i, a, noLease, final)
 	case removing:
 		if a.Outcome == ticket.Answered {
-			e.ticket.RemovedBy(a)
+			e.ticket.RemovedBy(a, line.Nobody)
 			w.forget(i)
 			return
 		}
@@ -348,11 +353,12 @@ func (w *world) steps() []step {
 			add(enters, i, 0)
 		case c.standing == inLine && w.entries[c.ticket].phase == waiting:
 			e := w.entries[c.ticket]
-			if len(e.ahead) == 0 || w.leaseOf(e).ended || e.ticket.Lost() {
+			if e.ahead.Clear() || w.leaseOf(e).ended || e.ticket.Lost() {
 				add(begins, i, 0)
 			} else {
-				for j, before := range e.ahead {
-					if s := w.etcd.find(before.Key); s == nil || s.rev != before.Rev {
+				for j, before := range e.ahead.Last {
+					s := w.etcd.find(before.Key)
+					if e.ahead.Whole && (s == nil || s.rev != before.Rev) {
 						add(hears, i, j)
 					}
 				}
@@ -401,7 +407,9 @@ func (w *world) steps() []step {
 	}
 	if w.may(deletion) {
 		for _, s := range w.etcd.now() {
-			add(deletes, int(s.rev), 0)
+			if s.lease != 0 {
+				add(deletes, int(s.rev), 0)
+			}
 		}
 	}
 	for i := range w.sessions {
@@ -444,16 +452,20 @@ func (w *world) do(s step) {
 		}
 	case looks:
 		e := w.entries[w.claims[s.a].ticket]
-		read := w.etcd.line(int64(s.b))
-		own, there := line.Find(read, e.ticket.Key)
-		if !there || !e.ticket.Is(own) {
-			e.ticket.Lose()
-			return
+		for look := e.ticket.Look(int64(s.b) < w.etcd.rev()); ; { // of the past: a deletion has told it
+			ahead, there := look.Judge(w.etcd.look(&look, int64(s.b)))
+			if !there {
+				e.ticket.Lose()
+				return
+			}
+			if ticket.Tells(ahead) {
+				e.ahead = ahead
+				return
+			}
 		}
-		e.ahead = line.Of(name, read).Blocking(own)
 	case hears: // what the view of a short line does
 		e := w.entries[w.claims[s.a].ticket]
-		e.ahead = slices.Delete(slices.Clone(e.ahead), s.b, s.b+1)
+		e.ahead.Last = slices.Delete(slices.Clone(e.ahead.Last), s.b, s.b+1)
 	case begins:
 		w.begin(s.a)
 	case unlocks:
@@ -531,7 +543,7 @@ func (w *world) begin(claim int) {
 	}
 	w.token = max(w.token, e.ticket.Rev())
 	e.ticket.Hold()
-	e.phase, e.whole, e.ahead = holding, true, nil
+	e.phase, e.whole, e.ahead = holding, true, line.Nobody
 }
 
 // unlock is what Unlock does before it sends anything.
@@ -601,8 +613,10 @@ func (w *world) over() string {
 			return fmt.Sprintf("ticket %s is %v for ever", e.ticket.Key, e.phase)
 		}
 	}
-	if orphans := w.etcd.now(); len(orphans) > 0 {
-		return fmt.Sprintf("key %s stays for ever", orphans[0].key)
+	for _, s := range w.etcd.now() {
+		if s.lease != 0 {
+			return fmt.Sprintf("key %s stays for ever", s.key)
+		}
 	}
 	for i := range w.sessions {
 		if state := w.sessions[i].queue.State(); state != turn.Free {

@@ -371,6 +371,37 @@ var conformance = []struct {
 			tr.get("", opts...)
 		}
 	}},
+	{"the nearest and the oldest, read before a put and after a deletion", func(tr *transcript) {
+		lease := clientv3.WithLease(tr.grant(60))
+		for _, key := range []string{"c", "a", "config", "e", "b"} {
+			tr.put(key, key, lease)
+		}
+		newest := clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend)
+		oldest := clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend)
+		readAhead := func() []clientv3.Op {
+			return []clientv3.Op{
+				tr.opGet("", prefixed, newest, clientv3.WithLimit(2)),
+				tr.opGet("", prefixed, oldest, clientv3.WithLimit(1)),
+				tr.opGet("", prefixed, oldest, clientv3.WithLimit(1), clientv3.WithKeysOnly()),
+				tr.opGet("", prefixed, newest, clientv3.WithLimit(9)),
+			}
+		}
+		// A put that comes last is in none of them; its revision is the answer's.
+		tr.txn([]clientv3.Cmp{tr.created("d", "=", 0)}, append(readAhead(), tr.opPut("d", "d", lease)), nil)
+		tr.get("d")
+		release := append([]clientv3.Op{tr.opDel("c")}, readAhead()...)
+		tr.txn(nil, append(release, tr.opPut("f", "f", lease)), nil)
+		tr.get("f")
+		for _, keys := range [][]clientv3.OpOption{nil, {clientv3.WithKeysOnly()}} {
+			for _, up := range []int64{4, 6, 7} { // created later, and gone
+				opts := append(keys, prefixed, newest, clientv3.WithMaxCreateRev(tr.base+up))
+				for _, limit := range []int64{1, 3, 4, 5} {
+					tr.get("", append(opts, clientv3.WithLimit(limit))...)
+					tr.get("", append(opts, clientv3.WithLimit(limit), clientv3.WithRev(tr.base+6), clientv3.WithSerializable())...)
+				}
+			}
+		}
+	}},
 	{"keys only know no lease", func(tr *transcript) {
 		tr.put("k", "v", clientv3.WithLease(tr.grant(60)))
 		tr.get("k", clientv3.WithKeysOnly())

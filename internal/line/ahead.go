@@ -1,0 +1,135 @@
+package line
+
+import (
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+)
+
+// An Ahead is who stands before a place, as far as that was read. A line may be long, and a
+// place needs to know only who is nearest before it, or that nobody is. So it reads the newest
+// keys before its own, up to a number.
+//
+// Invariant: Last has every contender that is older than the place and no older than the oldest
+// one in Last. If Whole, it has all that are before the place. So a place with somebody in Last
+// waits; one with nobody in it may hold if Whole, and otherwise has to read on: keys that are no
+// contenders may have filled what was read. (Do not take what was read for all that there is.
+// TestStrayKeysThatFillWhatIsReadLetNobodyIn.)
+//
+// Kinds that hold beside others need no more: a reader waits for the last one before it that is
+// no reader, and permits are summed up from the newest on, until their sum blocks or is whole.
+type Ahead struct {
+	Last  Line  // the nearest, by the rule of entry
+	Whole bool  // nobody else is before the place
+	First Entry // who holds, if not Whole; without a revision if that is unknown
+	About int   // how many are before the place, if not Whole: at most, but for later strays
+	Keys  int   // that were below the prefix: strays, and those behind the place, too
+}
+
+// Nobody is the Ahead of a place that is the first in its line.
+var Nobody = Ahead{Whole: true}
+
+// Before is who stands before own in the line for the lock name, by a range that has read the
+// newest keys up to own, the newest first. own has no revision if that was before it was put,
+// in the same transaction.
+func Before(name string, own Entry, newest *pb.RangeResponse) Ahead {
+	contenders := Of(name, newest.GetKvs())
+	a := Ahead{
+		Last:  contenders.Blocking(own),
+		Whole: newest != nil && !newest.More,
+		Keys:  int(newest.GetCount()), // of all, whatever the limit
+	}
+	a.About = a.Keys - (len(newest.GetKvs()) - len(contenders))
+	if own.Rev != 0 {
+		a.About--
+	}
+	return a
+}
+
+// Among is who stands before own by a range that has read the oldest keys, the oldest first: who
+// holds, and about how many there are, of whom n were read. Nobody is Last unless all were read,
+// since there may be others between.
+func Among(name string, own Entry, oldest *pb.RangeResponse) (a Ahead, n int) {
+	kvs := oldest.GetKvs()
+	contenders := Of(name, kvs)
+	before := contenders.Blocking(own)
+	past := func(kv *mvccpb.KeyValue) bool { return own.Rev != 0 && kv.GetCreateRevision() >= own.Rev }
+	a.Keys = int(oldest.GetCount())
+	a.About = a.Keys - (len(kvs) - len(contenders))
+	switch {
+	case oldest != nil && (!oldest.More || past(kvs[len(kvs)-1])):
+		a.Last, a.Whole = before, true
+	case len(before) > 0:
+		a.First = before[0]
+	}
+	return a, len(before)
+}
+
+// HeldBy is a, with who holds by a range that has read the oldest key, perhaps only the key.
+func (a Ahead) HeldBy(name string, oldest *pb.RangeResponse) Ahead {
+	if kvs := oldest.GetKvs(); len(kvs) > 0 && EntryOf(kvs[0]).MayStandIn(name) {
+		a.First = EntryOf(kvs[0])
+	}
+	return a
+}
+
+// Only reports whether own is the only key that a range has read of those that may stand in line
+// for the lock name, and is as it was put: who puts a key over, and takes its lease away, changes
+// its mod revision. The range has read only keys, up to own.
+func Only(name string, own Entry, newest *pb.RangeResponse) bool {
+	only := false
+	for _, kv := range newest.GetKvs() {
+		switch e := EntryOf(kv); {
+		case e.Key == own.Key && e.Rev == own.Rev && kv.GetModRevision() == own.Rev:
+			only = true
+		case e.MayStandIn(name):
+			return false
+		}
+	}
+	return only && !newest.GetMore()
+}
+
+// Since is a, with what an earlier reading for the same place tells beside it: nobody is ever
+// put before a place.
+func (a Ahead) Since(earlier Ahead) Ahead {
+	if a.Whole {
+		return a
+	}
+	if known := earlier.Count(); known > 0 {
+		a.About = min(a.About, known)
+	}
+	if a.First.Rev == 0 {
+		a.First = earlier.Holder()
+	}
+	return a
+}
+
+// Clear reports whether nobody is before the place, so that it may hold.
+func (a Ahead) Clear() bool { return a.Whole && len(a.Last) == 0 }
+
+// Unread reports whether what was read tells neither that somebody is before the place nor that
+// nobody is.
+func (a Ahead) Unread() bool { return !a.Whole && len(a.Last) == 0 }
+
+// Tells reports whether a tells how many are before the place, or that they are more than a few.
+func (a Ahead) Tells(few int) bool { return a.Whole || len(a.Last) > few }
+
+// Count is how many are before the place: about, if a is not Whole.
+func (a Ahead) Count() int {
+	if a.Whole {
+		return len(a.Last)
+	}
+	return max(a.About, len(a.Last))
+}
+
+// Holder is the first in line. It has no revision if nobody is before the place, or who is the
+// first is unknown.
+func (a Ahead) Holder() Entry {
+	switch {
+	case !a.Whole:
+		return a.First
+	case len(a.Last) > 0:
+		return a.Last[0]
+	default:
+		return Entry{}
+	}
+}

@@ -1,0 +1,165 @@
+package line_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/etcdlock/etcdlock/internal/line"
+)
+
+// rangeOf is a range that has read keys, of so many that there are.
+func rangeOf(count int64, more bool, kvs keys) *pb.RangeResponse {
+	return &pb.RangeResponse{Kvs: kvs, Count: count, More: more}
+}
+
+// A place waits for the nearest that was read. It may hold only if all that is before it was
+// read, and nobody is there.
+func TestWhatALimitedReadingTells(t *testing.T) {
+	config, stray := kv("config", 2, 1), kv(idB, 8, 0)
+	own := line.Entry{Key: name + "/" + idC, Rev: 9, Lease: 1}
+	rows := []struct {
+		promise string
+		read    *pb.RangeResponse
+		own     line.Entry
+		last    []string
+		clear   bool
+		unread  bool
+		count   int // how many are before it
+	}{
+		{"alone, before it is put", rangeOf(0, false, nil), line.Entry{}, nil, true, false, 0},
+		{"alone", rangeOf(1, false, keys{c(9)}), own, nil, true, false, 0},
+		{"before others", rangeOf(5, false, keys{c(9)}), own, nil, true, false, 0},
+		{"behind one", rangeOf(2, false, keys{c(9), a(7)}), own, []string{idA}, false, false, 1},
+		{"behind one at least", rangeOf(30, true, keys{c(9), a(7)}), own,
+			[]string{idA}, false, false, 29},
+		{"behind one at least, before it is put", rangeOf(30, true, keys{a(7)}), line.Entry{},
+			[]string{idA}, false, false, 30},
+		{"in order", rangeOf(3, false, keys{c(9), b(8), a(7)}), own, []string{idA, idB}, false, false, 2},
+		{"behind what is no contender", rangeOf(3, false, keys{c(9), stray, config}), own,
+			nil, true, false, 0},
+		{"behind what is no contender, and more", rangeOf(30, true, keys{c(9), stray, config}), own,
+			nil, false, true, 27},
+		{"behind one and what is no contender", rangeOf(30, true, keys{c(9), stray, a(7)}), own,
+			[]string{idA}, false, false, 28},
+		{"nothing was read", nil, own, nil, false, true, 0},
+	}
+	for _, row := range rows {
+		t.Run(row.promise, func(t *testing.T) {
+			ahead := line.Before(name, row.own, row.read)
+			require.Equal(t, row.last, tails(ahead.Last))
+			require.Equal(t, row.clear, ahead.Clear())
+			require.Equal(t, row.unread, ahead.Unread())
+			require.Equal(t, row.count, ahead.Count())
+			require.False(t, ahead.Clear() && ahead.Unread())
+		})
+	}
+}
+
+// A later reading of the same place adds to an earlier one: nobody is ever put before a place.
+func TestALaterReadingKnowsWhatAnEarlierOneTold(t *testing.T) {
+	own := line.Entry{Key: name + "/" + idC, Rev: 90, Lease: 1}
+	put := line.Before(name, line.Entry{}, rangeOf(20, true, keys{b(80)}))
+	put = put.HeldBy(name, rangeOf(20, true, keys{a(3)}))
+	require.Equal(t, 20, put.Count())
+	require.Equal(t, idA, tails(line.Line{put.Holder()})[0])
+
+	later := line.Before(name, own, rangeOf(70, true, keys{c(90), b(80)})).Since(put)
+	require.Equal(t, 20, later.Count(), "those that have come since are behind it")
+	require.Equal(t, put.Holder(), later.Holder())
+	later = line.Before(name, own, rangeOf(12, true, keys{c(90), b(80)})).Since(put)
+	require.Equal(t, 11, later.Count())
+
+	whole := line.Before(name, own, rangeOf(70, false, keys{c(90), b(80)})).Since(put)
+	require.Equal(t, 1, whole.Count())
+	require.Equal(t, idB, tails(line.Line{whole.Holder()})[0])
+	require.Zero(t, line.Nobody.Since(put).Holder().Rev)
+	require.Zero(t, line.Nobody.Since(put).Count())
+}
+
+// The oldest keys tell who holds; who is nearest to a place they do not tell, unless all is read.
+func TestTheOldestTellWhoHolds(t *testing.T) {
+	config := kv("config", 2, 1)
+	nobody := line.Entry{Key: name + "/" + idC}
+	own := line.Entry{Key: name + "/" + idC, Rev: 9, Lease: 1}
+	rows := []struct {
+		promise string
+		read    *pb.RangeResponse
+		own     line.Entry
+		holder  string
+		n       int // contenders before it that were read
+		whole   bool
+	}{
+		{"nobody", rangeOf(0, false, nil), nobody, "", 0, true},
+		{"one", rangeOf(2, false, keys{config, a(7)}), nobody, idA, 1, true},
+		{"one, and more", rangeOf(30, true, keys{config, a(7)}), nobody, idA, 1, false},
+		{"no contender, and more", rangeOf(30, true, keys{config}), nobody, "", 0, false},
+		{"before the own key", rangeOf(30, true, keys{a(7), c(9)}), own, idA, 1, true},
+		{"the own key is the first", rangeOf(30, true, keys{config, c(9), a(10)}), own, "", 0, true},
+		{"what is before the own key was not read", rangeOf(30, true, keys{config}), own, "", 0, false},
+		{"nothing was read", nil, own, "", 0, false},
+	}
+	for _, row := range rows {
+		t.Run(row.promise, func(t *testing.T) {
+			ahead, n := line.Among(name, row.own, row.read)
+			holder := ""
+			if e := ahead.Holder(); e.Rev != 0 {
+				holder = tails(line.Line{e})[0]
+			}
+			require.Equal(t, row.holder, holder)
+			require.Equal(t, row.n, n)
+			require.Equal(t, row.whole, ahead.Whole)
+			require.GreaterOrEqual(t, ahead.Count(), n)
+		})
+	}
+}
+
+// A range that reads keys alone tells no leases. What may be a contender is none for certain only
+// with its lease, and the own key is as it was put only if nobody has put it over.
+func TestWhatKeysAloneTell(t *testing.T) {
+	key := func(tail string, created, modified int64) *keyValue {
+		k := kv(tail, created, 0)
+		k.ModRevision = modified
+		return k
+	}
+	own := line.Entry{Key: name + "/" + idC, Rev: 9, Lease: 1}
+	rows := []struct {
+		promise string
+		only    bool
+		more    bool
+		read    keys
+	}{
+		{"alone", true, false, keys{key(idC, 9, 9)}},
+		{"there may be more", false, true, keys{key(idC, 9, 9)}},
+		{"it is not there", false, false, keys{}},
+		{"another use of its name", false, false, keys{key(idC, 8, 8)}},
+		{"it was put over", false, false, keys{key(idC, 9, 12)}},
+		{"behind another", false, false, keys{key(idC, 9, 9), key(idA, 7, 7)}},
+		{"behind what has the form of another", false, false, keys{key(idC, 9, 9), key(hex, 7, 7)}},
+		{"behind what has not", true, false,
+			keys{key(idC, 9, 9), key("config", 7, 7), key("a/"+idA, 6, 6)}},
+	}
+	for _, row := range rows {
+		t.Run(row.promise, func(t *testing.T) {
+			require.Equal(t, row.only, line.Only(name, own, rangeOf(5, row.more, row.read)))
+		})
+	}
+}
+
+// Every contender may be one.
+func TestWhatStandsInLineMayStandInLine(t *testing.T) {
+	for _, e := range []line.Entry{
+		{Key: name + "/" + idA, Lease: 1}, {Key: name + "/" + hex, Lease: lease},
+		{Key: name + "/a", Lease: 10}, {Key: name + "/-a", Lease: -10},
+		{Key: name + "/7fffffffffffffff", Lease: 1<<63 - 1},
+	} {
+		require.True(t, e.StandsIn(name))
+		e.Lease = 0
+		require.True(t, e.MayStandIn(name), e.Key)
+	}
+	for _, key := range []string{"config", "", "a/" + idA, "x1", "6ba7b810-9dad"} {
+		require.False(t, line.Entry{Key: name + "/" + key}.MayStandIn(name), key)
+	}
+	require.False(t, line.Entry{Key: "orders/43/" + idA}.MayStandIn(name))
+}
