@@ -10,11 +10,11 @@ import (
 // removes whatever is there under t's name, which is nobody else's and will not be used again.
 //
 // With tell it reads who is before t, for the error of a wait that ends: the few of a short line,
-// whom known names, and of a longer one the first.
+// whom known names, and of a longer one the key of who holds. A crowd may give up at once.
 func (t *Ticket) Removal(tell bool, known line.Ahead) Txn {
 	gone, there := []clientv3.Op{clientv3.OpDelete(t.Key)}, []clientv3.Op(nil)
 	if tell && t.rev != 0 {
-		read := t.oldest(1)
+		read := t.oldest(1, clientv3.WithKeysOnly())
 		if known.Whole {
 			read = t.oldest(nearest)
 		}
@@ -33,7 +33,12 @@ func (t *Ticket) RemovedBy(a Answer, known line.Ahead) line.Ahead {
 	if t.rev == 0 {
 		t.doubt = true
 	} else if read := a.read(0); read != nil {
-		ahead, _ := line.Among(t.Name, t.Entry(), read)
+		ahead := line.Ahead{About: int(read.Count)}.HeldBy(t.Name, read)
+		if known.Whole {
+			ahead, _ = line.Among(t.Name, t.Entry(), read)
+		} else if ahead.First.Rev == known.First.Rev {
+			ahead.First = known.First // with its value
+		}
 		known = ahead.Since(known)
 	}
 	t.Remove(a.Revision)
