@@ -30,6 +30,12 @@ type party interface {
 	close()
 }
 
+// A sharer is a party whose connection others may share.
+type sharer interface {
+	// sibling returns another party on the same connection. It is closed before this one.
+	sibling() (party, error)
+}
+
 // An opener makes a party. The ttl is how long a crashed holder may block others.
 type opener func(ctx context.Context, address string, ttl time.Duration, w *wire) (party, error)
 
@@ -54,10 +60,10 @@ const (
 // alternatives is the table. Whatever an option of the library changes is one line
 // more, with the kinds of cases that it matters in.
 var alternatives = []alternative{
-	{name: library, system: onEtcd, open: openLibrary(), kinds: all},
+	{name: library, system: onEtcd, open: openLibrary(), kinds: append(slices.Clone(all), idle, fleet, taken)},
 	{name: handsOff, system: onEtcd, open: openLibrary(etcdlock.WithHandoff(16)), kinds: []kind{crowd}},
 	{name: lingers, system: onEtcd, open: openLibrary(etcdlock.WithLinger(time.Minute)), kinds: []kind{relock, turns}},
-	{name: baseline, system: onEtcd, open: openConcurrency, kinds: all},
+	{name: baseline, system: onEtcd, open: openConcurrency, kinds: append(slices.Clone(all), idle, fleet)},
 	{name: "concurrency.Mutex, session per lock", system: onEtcd, open: openPerLock, kinds: except(names), most: 64},
 	{name: "concurrency.Mutex behind a local lock", system: onEtcd, open: openLocalFirst, kinds: []kind{crowd, relock}},
 	{name: floor, system: onEtcd, open: openRaw, kinds: []kind{uncontended, handover, crowd}, most: 64},
@@ -104,11 +110,11 @@ func openLibrary(opts ...etcdlock.Option) opener {
 		if err != nil {
 			return nil, err
 		}
-		session, err := etcdlock.NewSession(client, append([]etcdlock.Option{etcdlock.WithTTL(ttl)}, opts...)...)
+		p, err := newLibraryParty(client, append([]etcdlock.Option{etcdlock.WithTTL(ttl)}, opts...))
 		if err != nil {
 			client.Close()
 			return nil, err
 		}
-		return &libraryParty{client: client, session: session}, nil
+		return p, nil
 	}
 }

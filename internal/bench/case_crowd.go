@@ -16,7 +16,7 @@ func crowdParties(n int) int { return min(n, 4) }
 
 // startCrowd measures hand-overs when n contenders do nothing but go through the
 // critical section, once they have settled.
-func startCrowd(n, parties int) func(context.Context, *arena) (*event, error) {
+func startCrowd(n, parties int, ttl time.Duration) func(context.Context, *arena) (*event, error) {
 	return func(_ context.Context, a *arena) (*event, error) {
 		goroutines := runtime.NumGoroutine()
 		// Parties are opened for each round: a crowd that stands still until its

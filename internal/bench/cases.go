@@ -19,6 +19,11 @@ const (
 	relock      kind = "relock"
 	turns       kind = "turns"
 	crash       kind = "crash"
+
+	// Of a fleet: each process has a Session of its own.
+	idle  kind = "idle"
+	fleet kind = "fleet"
+	taken kind = "taken"
 )
 
 // A benchCase is one thing to measure.
@@ -60,6 +65,7 @@ type measure struct {
 	ops        int             // that spent is to be divided by
 	spent      counts
 	goroutines int     // beyond those of the contenders
+	in         int     // parties that have held at all, if that is asked
 	busiest    float64 // holds of the party with the most, by the mean; 0 if there is one
 	heap       float64 // bytes per name
 	renewals   float64 // per TTL/3
@@ -103,6 +109,20 @@ var cases = []benchCase{
 	processesCase(8),
 	processesCase(16),
 	processesCase(64),
+	waitersCase(100, fleetTTL),
+	holdersCase(100, fleetTTL),
+	authCase(20, fleetTTL),
+	fleetCrowdCase(16),
+	fleetCrowdCase(64),
+	fleetCrowdCase(256),
+	fleetCrowdCase(1000),
+	fleetCrowdCase(2000),
+	massStart{n: 1000, clients: 1000, ttl: fleetTTL, within: 30 * time.Second, oneCore: true}.benchCase(),
+	massStart{n: 2000, clients: 2000, ttl: fleetTTL, within: 80 * time.Second, once: true}.benchCase(),
+	massStart{n: 5000, clients: 100, ttl: fleetTTL, within: 80 * time.Second, once: true}.benchCase(),
+	frozenCase(1000, time.Minute, 10*time.Second, 20*time.Second),
+	leaveCase(500, fleetTTL),
+	takenCase(20, 2*time.Second),
 	{
 		name: "trylock", kind: trylock,
 		title: "TryLock of a taken name",
@@ -119,7 +139,7 @@ var cases = []benchCase{
 	{
 		name: "relock-8", kind: relock, n: 8, rate: true, whole: true,
 		title: "8 goroutines of one process lock again and again, nobody else there",
-		start: startCrowd(8, 1),
+		start: startCrowd(8, 1, ttl),
 	},
 	{
 		name: "turns", kind: turns,
@@ -145,7 +165,7 @@ func crowdCase(n int) benchCase {
 	c := benchCase{
 		name: fmt.Sprintf("crowd-%d", n), kind: crowd, n: n, rate: true, whole: true, drawn: true,
 		title: fmt.Sprintf("%d contenders over %d clients, empty critical section", n, crowdParties(n)),
-		start: startCrowd(n, crowdParties(n)),
+		start: startCrowd(n, crowdParties(n), ttl),
 	}
 	if n >= 2000 {
 		c.most = 3 // they take a minute for each alternative
@@ -159,7 +179,7 @@ func processesCase(n int) benchCase {
 	return benchCase{
 		name: fmt.Sprintf("processes-%d", n), kind: crowd, n: n, rate: true, whole: true, etcd: true,
 		title: fmt.Sprintf("%d contenders with a client each, empty critical section", n),
-		start: startCrowd(n, n),
+		start: startCrowd(n, n, ttl),
 	}
 }
 
@@ -194,7 +214,8 @@ type arena struct {
 	system      system
 	wire        *wire
 	slice       time.Duration
-	serial      *int // of lock names
+	dir         string // for data
+	serial      *int   // of lock names
 }
 
 // name returns a name of a lock that was not used before.

@@ -27,6 +27,7 @@ const roleEtcd = "etcd"
 type etcd struct {
 	members []*process
 	clients []string // addresses, by member
+	login   string   // user:password@, or ""
 	admin   *clientv3.Client
 }
 
@@ -83,8 +84,28 @@ func (e *etcd) serves(ctx context.Context) error {
 	return nil
 }
 
-func (e *etcd) address() string { return strings.Join(e.clients, ",") }
+func (e *etcd) address() string { return e.login + strings.Join(e.clients, ",") }
 func (e *etcd) version() string { return "etcd " + version.Version }
+
+// requirePasswords has etcd ask for user and password. The hash that it compares a password with
+// is made to cost time.
+func (e *etcd) requirePasswords(ctx context.Context) error {
+	const name, password = "root", "secret"
+	if _, err := e.admin.UserAdd(ctx, name, password); err != nil {
+		return err
+	}
+	if _, err := e.admin.UserGrantRole(ctx, name, "root"); err != nil { // the role is there
+		return err
+	}
+	if _, err := e.admin.AuthEnable(ctx); err != nil {
+		return err
+	}
+	e.admin.Close()
+	e.login = name + ":" + password + "@"
+	var err error
+	e.admin, err = dialEtcd(e.address(), &wire{})
+	return err
+}
 
 func (e *etcd) pids() (pids []int) {
 	for _, p := range e.members {

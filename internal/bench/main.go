@@ -7,6 +7,9 @@
 //	                                       Debian's redis-server, zookeeper, postgresql
 //	go run . -case crowd -setup 1-disk     some cases, on some setups
 //	go run . -rounds 3 -slice 300ms        shorter
+//	go run . -case '^(fleet|taken)' -setup 1-tmpfs -rounds 3
+//	                                       the table of what a fleet costs, where each
+//	                                       process has a Session of its own
 //
 // It starts every server itself, on the loopback interface, and ends them all. It
 // prints how it gets on, and writes benchmarks.md and benchmarks.svg.

@@ -16,6 +16,7 @@ type counts struct {
 	RPCs      int64 // to etcd: calls, and messages sent on streams
 	Messages  int64 // to and from etcd
 	Renewals  int64 // those RPCs that renew a lease
+	Logins    int64 // those that ask for a token
 	Proposals int64 // that etcd's Raft committed
 	Revisions int64 // of etcd's store
 	Bytes     int64 // in both directions, on the connections of whatever system
@@ -28,6 +29,7 @@ func (c counts) minus(o counts) counts {
 		RPCs:      c.RPCs - o.RPCs,
 		Messages:  c.Messages - o.Messages,
 		Renewals:  c.Renewals - o.Renewals,
+		Logins:    c.Logins - o.Logins,
 		Proposals: c.Proposals - o.Proposals,
 		Revisions: c.Revisions - o.Revisions,
 		Bytes:     c.Bytes - o.Bytes,
@@ -77,6 +79,7 @@ func (a *arena) look() (c counts) {
 	c.Allocs = int64(mem.Mallocs)
 	c.RPCs, c.Messages = a.wire.rpcs.Load(), a.wire.messages.Load()
 	c.Renewals, c.Bytes = a.wire.renewals.Load(), a.wire.bytes.Load()
+	c.Logins = a.wire.logins.Load()
 	return c
 }
 
@@ -94,7 +97,7 @@ func (a *arena) askEtcd(ctx context.Context) (c counts, err error) {
 
 // A wire counts what goes over the connections of the clients that it is given to.
 type wire struct {
-	rpcs, messages, renewals, bytes atomic.Int64
+	rpcs, messages, renewals, logins, bytes atomic.Int64
 }
 
 // dial is net.Dialer.DialContext.
@@ -141,6 +144,9 @@ func (w *wire) unary(ctx context.Context, method string, req, reply any, cc *grp
 ) error {
 	w.rpcs.Add(1)
 	w.messages.Add(1)
+	if path.Base(method) == "Authenticate" {
+		w.logins.Add(1)
+	}
 	err := invoke(ctx, method, req, reply, cc, opts...)
 	if err == nil {
 		w.messages.Add(1)

@@ -20,19 +20,35 @@ import (
 // closeWithin bounds what a party may take to give back what it has.
 const closeWithin = 10 * time.Second
 
+// dialEtcd makes a client for an address, which may begin with user:password@.
 func dialEtcd(address string, w *wire) (*clientv3.Client, error) {
-	return clientv3.New(clientv3.Config{
-		Endpoints:   strings.Split(address, ","),
-		Logger:      zap.NewNop(),
-		DialOptions: w.dialOptions(),
-	})
+	cfg := clientv3.Config{Logger: zap.NewNop(), DialOptions: w.dialOptions()}
+	if who, hosts, found := strings.Cut(address, "@"); found {
+		cfg.Username, cfg.Password, _ = strings.Cut(who, ":")
+		address = hosts
+	}
+	cfg.Endpoints = strings.Split(address, ",")
+	return clientv3.New(cfg)
 }
 
 // ---- this library
 
 type libraryParty struct {
 	client  *clientv3.Client
+	opts    []etcdlock.Option
 	session *etcdlock.Session
+	shared  bool // the client is another party's
+}
+
+func newLibraryParty(client *clientv3.Client, opts []etcdlock.Option) (*libraryParty, error) {
+	session, err := etcdlock.NewSession(client, opts...)
+	return &libraryParty{client: client, opts: opts, session: session}, err
+}
+
+func (p *libraryParty) sibling() (party, error) {
+	q, err := newLibraryParty(p.client, p.opts)
+	q.shared = true
+	return q, err
 }
 
 func (p *libraryParty) lock(_ context.Context, name string) (lock, error) {
@@ -44,7 +60,9 @@ func (p *libraryParty) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeWithin)
 	defer cancel()
 	_ = p.session.Close(ctx) // what it could not give back expires
-	p.client.Close()
+	if !p.shared {
+		p.client.Close()
+	}
 }
 
 type libraryLock struct{ *etcdlock.Mutex }
@@ -65,6 +83,7 @@ func (l libraryLock) TryLock(ctx context.Context) error {
 type concurrencyParty struct {
 	client *clientv3.Client
 	ttl    time.Duration
+	shared bool // the client is another party's
 
 	mu       sync.Mutex
 	sessions []*concurrency.Session
@@ -73,7 +92,17 @@ type concurrencyParty struct {
 
 func openConcurrency(_ context.Context, address string, ttl time.Duration, w *wire) (party, error) {
 	client, err := dialEtcd(address, w)
-	return &concurrencyParty{client: client, ttl: ttl, uses: make(map[string]int)}, err
+	return newConcurrencyParty(client, ttl), err
+}
+
+func newConcurrencyParty(client *clientv3.Client, ttl time.Duration) *concurrencyParty {
+	return &concurrencyParty{client: client, ttl: ttl, uses: make(map[string]int)}
+}
+
+func (p *concurrencyParty) sibling() (party, error) {
+	q := newConcurrencyParty(p.client, p.ttl)
+	q.shared = true
+	return q, nil
 }
 
 func (p *concurrencyParty) lock(ctx context.Context, name string) (lock, error) {
@@ -107,7 +136,9 @@ func (p *concurrencyParty) close() {
 		_, err := p.client.Revoke(ctx, p.sessions[i].Lease())
 		return err
 	}) // what it could not give back expires
-	p.client.Close()
+	if !p.shared {
+		p.client.Close()
+	}
 }
 
 type concurrencyLock struct{ *concurrency.Mutex }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unsafe"
 )
 
 // runAs makes cmd run as another user.
@@ -25,6 +26,10 @@ func inOwnGroup(cmd *exec.Cmd) {
 	}
 	cmd.SysProcAttr.Setpgid = true
 }
+
+// freeze stops a process without its noticing, until thaw.
+func freeze(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }
+func thaw(p *os.Process) error   { return p.Signal(syscall.SIGCONT) }
 
 // userHz is in what parts of a second /proc counts. It is the same on all machines
 // that Go runs on.
@@ -94,6 +99,76 @@ func parseStat(b []byte) (s procStat, err error) {
 		*f.to += n
 	}
 	return s, nil
+}
+
+// A cpuSet is a set of cores, as sched_setaffinity(2) has it.
+type cpuSet [16]uint64
+
+const (
+	getAffinity = syscall.SYS_SCHED_GETAFFINITY
+	setAffinity = syscall.SYS_SCHED_SETAFFINITY
+)
+
+// affinity gets or sets the cores that a thread may run on.
+func (s *cpuSet) affinity(call uintptr, tid int) error {
+	_, _, errno := syscall.RawSyscall(call, uintptr(tid), unsafe.Sizeof(*s), uintptr(unsafe.Pointer(s)))
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// first is the set of the first core in s.
+func (s *cpuSet) first() (one cpuSet) {
+	for i, word := range s {
+		if word != 0 {
+			one[i] = word & -word
+			break
+		}
+	}
+	return one
+}
+
+// shareOneCore has processes run on the first core that this one may use, until release is
+// called.
+func shareOneCore(pids []int) (release func(), err error) {
+	var before cpuSet
+	if err := before.affinity(getAffinity, 0); err != nil {
+		return nil, err
+	}
+	release = func() { _ = runOn(pids, before) } // fails for those that have ended
+	if err := runOn(pids, before.first()); err != nil {
+		release()
+		return nil, err
+	}
+	return release, nil
+}
+
+// runOn sets the cores that all threads of processes run on. A thread begins on those of the
+// thread that began it: so the threads are gone through until there is no new one.
+func runOn(pids []int, cores cpuSet) error {
+	for _, pid := range pids {
+		set := make(map[string]bool)
+		for found := true; found; {
+			found = false
+			threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+			if err != nil {
+				return err
+			}
+			for _, t := range threads {
+				tid, err := strconv.Atoi(t.Name())
+				if err != nil || set[t.Name()] {
+					continue
+				}
+				set[t.Name()], found = true, true
+				err = cores.affinity(setAffinity, tid)
+				if err != nil && err != syscall.ESRCH { // it has ended just now
+					return fmt.Errorf("run process %d on some cores only: %w", pid, err)
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // onTmpfs reports whether a directory is on a tmpfs.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"errors"
+	"os"
 	"os/exec"
 	"runtime"
 	"time"
@@ -18,6 +19,9 @@ func inOwnGroup(*exec.Cmd)                 {}
 func runAs(*exec.Cmd, uint32, uint32)      {}
 func cpuTime([]int) (time.Duration, error) { return 0, errLinuxOnly }
 func onTmpfs(string) (bool, error)         { return false, errLinuxOnly }
+func freeze(*os.Process) error             { return errLinuxOnly }
+func thaw(*os.Process) error               { return errLinuxOnly }
+func shareOneCore([]int) (func(), error)   { return nil, errLinuxOnly }
 func processor() string                    { return runtime.GOARCH }
 func kernel() string                       { return runtime.GOOS }
 func memory() int                          { return 0 }

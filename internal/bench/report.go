@@ -117,6 +117,10 @@ committed; allocations are those of the clients' process; CPU is the servers'.
 		for _, t := range c.tables {
 			fmt.Fprintf(&b, "\n### %s\n\n%s.\n\n%s", t.benchCase.name, upperFirst(t.title), t.markdown())
 		}
+		if rows := c.fleet(); rows != "" {
+			fmt.Fprintf(&b, "\n### The fleet\n\nEach process of a fleet has a Session of its own. These are the figures of the tables above\n"+
+				"that begin with fleet, and of taken, side by side.\n\n%s", rows)
+		}
 		if rows := c.targets(); rows != "" {
 			fmt.Fprintf(&b, "\n### What the library is to reach here\n\n%s", rows)
 		}
@@ -138,8 +142,11 @@ var columns = []struct {
 		return fmt.Sprintf("%s (%s to %s)", digits(v.Median), digits(v.Least), digits(v.Most))
 	}},
 	{"time each", onlyIn(names, func(r row) string { return short(r.value) })},
-	{"p50", exceptIn(names, func(r row) string { return short(r.p50) })},
-	{"p99", exceptIn(names, func(r row) string { return short(r.p99) })},
+	{"time of all", inStarts(func(r row) string { return short(r.value) })},
+	{"in", inStarts(func(r row) string { return grouped(int64(r.in)) })},
+	{"p50", exceptIn(func(r row) string { return short(r.p50) }, names, idle)},
+	{"p99", exceptIn(func(r row) string { return short(r.p99) }, names, idle)},
+	{"most", onlyIn(taken, func(r row) string { return short(r.most) })},
 	{"TTLs", func(_ benchCase, r row) string { return positive(r.ttls) }},
 	{"speed, by " + baseline, func(c benchCase, r row) string { return ratio(c.rate, r.byBaseline.inverse()) }},
 	{"time, by " + baseline, func(c benchCase, r row) string { return ratio(!c.rate, r.byBaseline) }},
@@ -149,6 +156,7 @@ var columns = []struct {
 	{"proposals", inEtcd(func(s summary) int64 { return s.spent.Proposals })},
 	{"revisions", inEtcd(func(s summary) int64 { return s.spent.Revisions })},
 	{"messages", inEtcd(func(s summary) int64 { return s.spent.Messages })},
+	{"logins", onlyIn(idle, func(r row) string { return digits(r.per(r.spent.Logins)) })},
 	{"bytes", count(func(s summary) int64 { return s.spent.Bytes })},
 	{"allocations", count(func(s summary) int64 { return s.spent.Allocs })},
 	{"server CPU", func(c benchCase, r row) string {
@@ -158,7 +166,7 @@ var columns = []struct {
 		return short(time.Duration(r.per(int64(r.spent.ServerCPU))))
 	}},
 	{"goroutines", func(c benchCase, r row) string {
-		if c.kind != crowd && c.kind != names {
+		if !slices.Contains([]kind{crowd, names, idle, fleet}, c.kind) || r.goroutines == 0 {
 			return ""
 		}
 		return fmt.Sprint(r.goroutines)
@@ -181,9 +189,19 @@ func onlyIn(k kind, cell func(row) string) func(benchCase, row) string {
 	}
 }
 
-func exceptIn(k kind, cell func(row) string) func(benchCase, row) string {
+// inStarts is for the cases in which each party is to be in once.
+func inStarts(cell func(row) string) func(benchCase, row) string {
 	return func(c benchCase, r row) string {
-		if c.kind == k {
+		if r.in == 0 || c.rate {
+			return ""
+		}
+		return cell(r)
+	}
+}
+
+func exceptIn(cell func(row) string, kinds ...kind) func(benchCase, row) string {
+	return func(c benchCase, r row) string {
+		if slices.Contains(kinds, c.kind) {
 			return ""
 		}
 		return cell(r)
@@ -244,7 +262,7 @@ func (t table) markdown() string {
 		}
 		cells = append(cells, line)
 	}
-	if t.kind != names && !slices.ContainsFunc(t.rows, func(r row) bool { return r.broken != "" }) {
+	if !slices.Contains([]kind{names, idle, taken}, t.kind) && !slices.ContainsFunc(t.rows, func(r row) bool { return r.broken != "" }) {
 		remarks = append(remarks, "Exclusion held.")
 	}
 
@@ -319,6 +337,8 @@ func grouped(n int64) string {
 // short leaves of a duration what there is to say.
 func short(d time.Duration) string {
 	switch {
+	case d == 0:
+		return "-"
 	case d >= time.Second:
 		return fmt.Sprintf("%.2f s", d.Seconds())
 	case d >= 10*time.Millisecond:

@@ -76,7 +76,9 @@ type summary struct {
 	samples    int
 	ops        int
 	spent      counts // of all rounds
-	goroutines int    // the rest are medians, too
+	in         int    // least of the rounds
+	most       time.Duration
+	goroutines int // the rest are medians, too
 	busiest    float64
 	heap       float64
 	renewals   float64
@@ -89,6 +91,7 @@ func summarize(rounds map[int]measure) (s summary) {
 		return s
 	}
 	var all []time.Duration
+	s.in = math.MaxInt
 	var values, busiest, heap, renewals, ttls, goroutines []float64
 	for _, m := range rounds {
 		all = append(all, m.samples...)
@@ -99,6 +102,7 @@ func summarize(rounds map[int]measure) (s summary) {
 		ttls = append(ttls, m.ttls)
 		goroutines = append(goroutines, float64(m.goroutines))
 		s.ops += m.ops
+		s.in = min(s.in, m.in)
 		s.spent = s.spent.plus(m.spent)
 		if m.broken != "" {
 			s.broken = m.broken
@@ -106,6 +110,7 @@ func summarize(rounds map[int]measure) (s summary) {
 	}
 	s.values = spreadOf(values)
 	s.value = time.Duration(math.Round(s.values.Median * float64(time.Second)))
+	s.most = maxOf(all)
 	s.p50, s.p99, s.samples = percentile(all, 50), percentile(all, 99), len(all)
 	s.goroutines = int(math.Round(median(goroutines)))
 	s.busiest, s.heap, s.renewals, s.ttls = median(busiest), median(heap), median(renewals), median(ttls)

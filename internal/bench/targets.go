@@ -50,6 +50,29 @@ var targets = []target{
 	{"hand-overs/s, N = 64, by ZooKeeper's lock", 1, speedOf(library, "crowd-64", "go-zookeeper Lock"), atLeast, 1},
 	{"TryLock of a taken name: RPCs", 0, per("trylock", library, rpcs), atMost, 1},
 	{"TryLock of a taken name: revisions", 0, per("trylock", library, revisions), atMost, 0},
+	{"idle waiter: RPCs, by " + baseline, 0, countBy("fleet-idle-waiters", rpcs), atMost, 1.3},
+	{"idle waiter: bytes", 0, countBy("fleet-idle-waiters", bytesMoved), atMost, 4},
+	{"idle holder: RPCs", 0, countBy("fleet-idle-holders", rpcs), atMost, 1.3},
+	{"idle holder: bytes", 0, countBy("fleet-idle-holders", bytesMoved), atMost, 4},
+	{"user and password, idle: logins per renewal", 0, per("fleet-auth", library, logins), atMost, 0},
+	{"a key taken away: told after, p50, in ms", 0, toldAfter, atMost, 50},
+	{"bytes per hand-over, 64 Sessions", 0, per("fleet-crowd-64", library, bytesMoved), atMost, 4096},
+	{"bytes per hand-over, 256 Sessions", 0, per("fleet-crowd-256", library, bytesMoved), atMost, 4096},
+	{"bytes per hand-over, 1,000 Sessions", 0, per("fleet-crowd-1000", library, bytesMoved), atMost, 4096},
+	{"RPCs per hand-over, 64 Sessions", 0, per("fleet-crowd-64", library, rpcs), atMost, 7.5},
+	{"RPCs per hand-over, 256 Sessions", 0, per("fleet-crowd-256", library, rpcs), atMost, 7.5},
+	{"RPCs per hand-over, 1,000 Sessions", 0, per("fleet-crowd-1000", library, rpcs), atMost, 7.5},
+	{"hand-overs/s, 64 Sessions, by " + baseline, 0, speed("fleet-crowd-64"), atLeast, 1.7},
+	{"hand-overs/s, 256 Sessions", 0, speed("fleet-crowd-256"), atLeast, 1.7},
+	{"hand-overs/s, 1,000 Sessions", 0, speed("fleet-crowd-1000"), atLeast, 2},
+	{"1,000 Sessions begin at once on one core: holds, by " + baseline, 0, speed("fleet-start-1000"), atLeast, 1},
+	{"1,000 Sessions begin at once on one core: goroutines", 0, goroutinesBy("fleet-start-1000"), atMost, 1.5},
+	{"2,000 Sessions begin at once: in", 0, got("fleet-start-2000"), atLeast, 2000},
+	{"2,000 Sessions begin at once: time of all, by " + baseline, 0, byBaseline("fleet-start-2000"), atMost, 1.2},
+	{"5,000 Sessions over 100 clients begin at once: in", 0, got("fleet-start-5000"), atLeast, 5000},
+	{"etcd frozen for 20 s under 1,000 Sessions: first hold after it thaws, in s", 0, seconds("fleet-frozen"), atMost, 3},
+	{"500 waiters give up: bytes each", 0, per("fleet-leave-500", library, bytesMoved), atMost, 2048},
+	{"500 waiters give up: time until their keys are gone, by " + baseline, 0, byBaseline("fleet-leave-500"), atMost, 4},
 	{"10,000 names: renewals per TTL/3", 0, of("names-10000", func(r row) float64 { return r.renewals }), atMost, 1},
 	{"10,000 names: goroutines more than with 1", 0, moreGoroutines, atMost, 0},
 	{"10,000 names: heap per name, bytes", 0, of("names-10000", func(r row) float64 { return r.heap }), atMost, 1024},
@@ -60,9 +83,11 @@ const (
 	atMost  = false
 )
 
-func rpcs(c counts) int64      { return c.RPCs }
-func proposals(c counts) int64 { return c.Proposals }
-func revisions(c counts) int64 { return c.Revisions }
+func rpcs(c counts) int64       { return c.RPCs }
+func proposals(c counts) int64  { return c.Proposals }
+func revisions(c counts) int64  { return c.Revisions }
+func logins(c counts) int64     { return c.Logins }
+func bytesMoved(c counts) int64 { return c.Bytes }
 
 // of is a figure of the library's in a case.
 func of(caseName string, figure func(row) float64) func(*chapter) (float64, bool) {
@@ -92,6 +117,38 @@ func byFloor(caseName string) func(*chapter) (float64, bool) {
 		r, ok := c.find(caseName, library)
 		return r.byFloor.Median, ok && r.byFloor.known()
 	}
+}
+
+// countBy is a count per operation, by the baseline's.
+func countBy(caseName string, count func(counts) int64) func(*chapter) (float64, bool) {
+	return func(c *chapter) (float64, bool) {
+		a, okA := c.find(caseName, library)
+		b, okB := c.find(caseName, baseline)
+		return a.per(count(a.spent)) / b.per(count(b.spent)), okA && okB
+	}
+}
+
+func goroutinesBy(caseName string) func(*chapter) (float64, bool) {
+	return func(c *chapter) (float64, bool) {
+		a, okA := c.find(caseName, library)
+		b, okB := c.find(caseName, baseline)
+		return float64(a.goroutines) / float64(b.goroutines), okA && okB
+	}
+}
+
+// got is how many were in.
+func got(caseName string) func(*chapter) (float64, bool) {
+	return of(caseName, func(r row) float64 { return float64(r.in) })
+}
+
+func seconds(caseName string) func(*chapter) (float64, bool) {
+	return of(caseName, func(r row) float64 { return r.value.Seconds() })
+}
+
+// toldAfter is the median of all losses, in milliseconds.
+func toldAfter(c *chapter) (float64, bool) {
+	r, ok := c.find("taken", library)
+	return r.p50.Seconds() * 1e3, ok
 }
 
 func speed(caseName string) func(*chapter) (float64, bool) {
