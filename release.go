@@ -64,7 +64,7 @@ func (h *hold) releaseLocked() *release {
 // background.
 func (r *release) send(ctx context.Context) error {
 	s := r.h.m.s
-	var retry attempt.Backoff
+	retry := attempt.Backoff{Urgent: true}
 	for {
 		var value string
 		if r.Together() {

@@ -102,7 +102,7 @@ func (p *place) remove() {
 		}
 	}
 	warned := false
-	var retry attempt.Backoff
+	retry := attempt.Backoff{Urgent: true}
 	for {
 		done := s.commit(ctx, &retry, p.removal())
 		err := done.err

@@ -19,6 +19,7 @@ import (
 // A busyEtcd works through its requests one after another, those that their callers have
 // given up included, as an etcd with one core does.
 type busyEtcd struct {
+	takes    func(fake.Call) time.Duration
 	mu       sync.Mutex
 	busy     time.Time // until when it is
 	requests atomic.Int64
@@ -51,7 +52,7 @@ func (b *busyEtcd) handle(c fake.Call) fake.Effect {
 	if b.busy.Before(now) {
 		b.busy = now
 	}
-	b.busy = b.busy.Add(service(c))
+	b.busy = b.busy.Add(b.takes(c))
 	b.most = max(b.most, b.busy.Sub(now))
 	return fake.Effect{Delay: b.busy.Sub(now)}
 }
@@ -76,7 +77,7 @@ func TestACrowdOfSessionsGetsThroughASlowEtcd(t *testing.T) {
 	} {
 		t.Run(world.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				etcd, busy := fake.NewServer(), &busyEtcd{}
+				etcd, busy := fake.NewServer(), &busyEtcd{takes: service}
 				etcd.Intercept(busy.handle)
 				started := time.Now()
 				var held atomic.Int64
@@ -126,6 +127,75 @@ func TestACrowdOfSessionsGetsThroughASlowEtcd(t *testing.T) {
 	}
 }
 
+// Two thousand Sessions over twenty clients begin at once, beside an etcd that takes 36 s to put
+// their keys, which is more than their leases last. Each puts its key once, under its first lease,
+// and all get in: a client sends no more at a time than etcd answers soon, so that the renewals
+// are answered, too.
+func TestAMassStartSendsNoMoreThanEtcdAnswersSoon(t *testing.T) {
+	const sessions, clients = 2000, 20
+	for _, several := range []bool{false, true} {
+		t.Run(fmt.Sprintf("several endpoints: %t", several), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				etcd, busy := fake.NewServer(), &busyEtcd{takes: func(c fake.Call) time.Duration {
+					switch {
+					case c.Method == fake.Txn && len(c.Puts) > 0:
+						return 18 * time.Millisecond
+					case c.Method == fake.Grant:
+						return time.Millisecond
+					}
+					return 0 // but it waits for those before it
+				}}
+				etcd.Intercept(busy.handle)
+				started := time.Now()
+				ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+				defer cancel()
+				var ss []*Session
+				var held atomic.Int64
+				var all sync.WaitGroup
+				for i := range sessions {
+					client := etcd.Client(fmt.Sprint(i))
+					if i >= clients {
+						client = ss[i%clients].client
+					}
+					s, err := NewSession(client)
+					require.NoError(t, err)
+					s.calls.Several = func() bool { return several }
+					ss = append(ss, s)
+					mu, err := s.Mutex("n")
+					require.NoError(t, err)
+					all.Go(func() {
+						if mu.Lock(ctx) == nil {
+							held.Add(1)
+							_ = mu.Unlock(ctx)
+						}
+					})
+				}
+				all.Wait()
+				grants, puts := len(etcd.Calls(fake.Grant)), 0
+				for _, c := range etcd.Calls(fake.Txn) {
+					if len(c.Puts) > 0 {
+						puts++
+					}
+				}
+				busy.mu.Lock()
+				latest := busy.most
+				busy.mu.Unlock()
+				t.Logf("%d held in %v, by %d grants and %d puts, the latest answered after %v",
+					held.Load(), time.Since(started).Round(time.Millisecond), grants, puts, latest)
+				etcd.Intercept(nil)
+				for _, s := range ss {
+					all.Go(func() { _ = s.Close(context.Background()) })
+				}
+				all.Wait()
+				require.EqualValues(t, sessions, held.Load())
+				require.Less(t, grants, sessions*11/10)
+				require.Less(t, puts, sessions*11/10)
+				require.Less(t, latest, defaultTTL)
+			})
+		})
+	}
+}
+
 // An etcd that is frozen has as many requests to work through when it thaws as there are calls
 // that wait, and a few more for each client: repeats draw on a credit that all calls of a client
 // share, however many wait.
@@ -153,6 +223,42 @@ func TestAFrozenEtcdIsAskedOnceByEachCall(t *testing.T) {
 		etcd.Thaw()
 		all.Wait()
 		require.NoError(t, s.Close(context.Background()))
+	})
+}
+
+// Many Sessions of a client end at once while etcd is frozen. It has few revocations to work
+// through when it thaws, and then all leases are given back.
+func TestAMassEndDoesNotRepeatItselfToAFrozenEtcd(t *testing.T) {
+	const sessions = 200
+	synctest.Test(t, func(t *testing.T) {
+		etcd := fake.NewServer()
+		client := etcd.Client("a")
+		var ss []*Session
+		for i := range sessions {
+			s, err := NewSession(client, WithTTL(time.Minute))
+			require.NoError(t, err)
+			s.calls.Several = func() bool { return false }
+			ss = append(ss, s)
+			mu, err := s.Mutex(fmt.Sprint(i))
+			require.NoError(t, err)
+			require.NoError(t, mu.Lock(context.Background()))
+			require.NoError(t, mu.Unlock(context.Background()))
+		}
+		etcd.Freeze()
+		var all sync.WaitGroup
+		for _, s := range ss {
+			all.Go(func() { require.NoError(t, s.Close(context.Background())) })
+		}
+		time.Sleep(attempt.Patience*ss[0].calls.Timeout() - time.Second) // within the first attempt of each
+		sent := len(etcd.Calls(fake.Revoke))
+		t.Logf("%d revocations sent for %d leases", sent, sessions)
+		require.Positive(t, sent)
+		require.LessOrEqual(t, sent, 16)
+		thawed := time.Now()
+		etcd.Thaw()
+		all.Wait()
+		require.Empty(t, etcd.Leases())
+		require.Less(t, time.Since(thawed), 10*time.Second)
 	})
 }
 

@@ -83,6 +83,9 @@ func (c *Caller) Seldom(period time.Duration) (d time.Duration) {
 // It returns the first good answer or refusal. ErrNoAnswer says that none has come in all the
 // time that an attempt may take; ErrUnreachable that nothing was sent. several tells whether
 // f may have been carried out more than once, by this attempt.
+//
+// While etcd has enough to do with the client's other attempts it waits before it calls f, in
+// turn, unless the call is urgent.
 func Do[R any](
 	ctx context.Context, c *Caller, retry *Backoff, first time.Duration,
 	f func(context.Context) (R, error),
@@ -92,12 +95,16 @@ func Do[R any](
 	c.silence.ask(c)
 	defer func() { c.silence.heard(err) }()
 
-	bounded, cancel := context.WithTimeout(ctx, retry.bound(Patience*c.timeout))
+	bounded, cancel, err := c.begin(ctx, retry)
 	defer cancel()
-	if err = c.connected(bounded); err == nil {
+	sent := time.Now()
+	if err == nil {
+		if !retry.Urgent {
+			defer c.link.end()
+		}
 		var repeats int
 		race := &copies[R]{
-			c: c, f: f, ctx: bounded, won: cancel, first: first, eager: retry.Eager,
+			c: c, f: f, ctx: bounded, won: cancel, first: first, eager: retry.Eager && c.Several(),
 		}
 		r, repeats, err = race.run(retry.unanswered > 0)
 		several = repeats > 0
@@ -106,8 +113,32 @@ func Do[R any](
 	if err != nil && !errors.Is(err, ErrUnreachable) && late && ctx.Err() == nil {
 		err = ErrNoAnswer
 	}
+	if overloaded(err) {
+		c.link.with(func(_ *budget, now time.Time) { c.link.window.overloaded(sent, now) })
+	}
 	retry.note(err)
 	return r, several, err
+}
+
+// begin waits until there is a connection, and it is the attempt's turn, whose end it has to
+// tell if it is not urgent. It returns the context of the attempt, which bounds it.
+func (c *Caller) begin(ctx context.Context, retry *Backoff) (context.Context, context.CancelFunc, error) {
+	limit := retry.bound(Patience * c.timeout)
+	bounded, cancel := context.WithTimeout(ctx, limit)
+	if err := c.connected(bounded); err != nil || retry.Urgent {
+		return bounded, cancel, err
+	}
+	asked := time.Now()
+	waited, begun := c.link.begin(bounded)
+	c.link.with(func(b *budget, now time.Time) { b.turn = now.Sub(asked) })
+	if !begun {
+		return bounded, cancel, errBusy
+	}
+	if waited { // the time for etcd's answer begins now
+		cancel()
+		bounded, cancel = context.WithTimeout(ctx, limit)
+	}
+	return bounded, cancel, nil
 }
 
 // maxCopies bounds the repeats of one attempt.
@@ -181,7 +212,10 @@ func (a *copies[R]) call(ctx context.Context) (R, error) {
 	started := time.Now()
 	r, err := a.f(ctx)
 	if settles(err) {
-		a.c.link.with(func(b *budget, now time.Time) { b.answered(now, now.Sub(started)) })
+		a.c.link.with(func(b *budget, now time.Time) {
+			b.answered(now, now.Sub(started))
+			a.c.link.window.answered(started, now)
+		})
 	}
 	return r, err
 }

@@ -4,21 +4,32 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
+// mostTurned is how many times the cap of a pause is doubled: to 8 s.
+const mostTurned = 4
+
 // A Backoff spaces the attempts of a call: 20 ms, doubling up to half a second, with jitter. The
-// cap keeps the time short in which etcd is back and nobody has noticed.
+// cap keeps the time short in which etcd is back and nobody has noticed. It is doubled while etcd
+// is there, and turns requests away.
 type Backoff struct {
 	// Eager is set where the call is the last of its kind, and cheap: its repeats need no
-	// credit.
+	// credit if there are several endpoints. (One that is slow is only made slower.)
 	Eager bool
+
+	// Urgent is set where the call gives something back that others wait for: it does not wait
+	// for its turn.
+	Urgent bool
 
 	delay      time.Duration
 	unanswered int // attempts in a row that had no answer in time
+	turned     int // attempts in a row that etcd has turned away, since it has too much to do
 }
 
 // Reset forgets what was not answered.
-func (b *Backoff) Reset() { b.delay, b.unanswered = 0, 0 }
+func (b *Backoff) Reset() { b.delay, b.unanswered, b.turned = 0, 0, 0 }
 
 // Unanswered notes that an attempt had no answer in time.
 func (b *Backoff) Unanswered() { b.unanswered++ }
@@ -34,6 +45,11 @@ func (b *Backoff) note(err error) {
 	} else {
 		b.unanswered = 0
 	}
+	if Is(err, rpctypes.ErrTooManyRequests) {
+		b.turned = min(b.turned+1, mostTurned)
+	} else {
+		b.turned = 0
+	}
 }
 
 // bound is how long the next attempt may take, if the first one may take first: twice that
@@ -45,7 +61,7 @@ func (b *Backoff) bound(first time.Duration) time.Duration {
 
 // next is the pause before the next attempt, without jitter.
 func (b *Backoff) next() time.Duration {
-	b.delay = min(max(2*b.delay, 20*time.Millisecond), 500*time.Millisecond)
+	b.delay = min(max(2*b.delay, 20*time.Millisecond), 500*time.Millisecond<<b.turned)
 	return b.delay
 }
 

@@ -45,6 +45,7 @@ const (
 // less, and is never heard again. TestACrowdOfSessionsGetsThroughASlowEtcd.)
 type budget struct {
 	latest  []time.Duration // what the last few answers took, the newest last
+	turn    time.Duration   // that the last attempt has waited until it might begin
 	spent   float64         // repeats that were sent, less what answers have paid back
 	counted time.Time       // when spent was last brought up to date
 	worth   int             // credit beside the usual one: repeats have been worth it of late
@@ -86,9 +87,10 @@ func (b *budget) took() time.Duration {
 // usual is how long an answer may take without being late, but at least first.
 func (b *budget) usual(first time.Duration) time.Duration { return max(first, 3*b.took()) }
 
-// seldom is how often to do something that is to be done each period, if answers take long:
-// whoever asks again and again is to wait for longer than the answers take.
-func (b *budget) seldom(period time.Duration) time.Duration { return max(period, 4*b.took()) }
+// seldom is how often to do something that is to be done each period, if answers take long, or
+// attempts wait for long until they may begin: whoever asks again and again is to wait for longer
+// than that.
+func (b *budget) seldom(period time.Duration) time.Duration { return max(period, 4*(b.took()+b.turn)) }
 
 // spend takes n repeats off a credit, or as many as are left.
 func (b *budget) spend(now time.Time, n, credit int) (granted int) {

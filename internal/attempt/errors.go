@@ -10,6 +10,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
+// errBusy says that a request was not sent, since etcd has not yet done with others.
+var errBusy error = &unreachableError{errors.New("etcd is busy: no request was sent")}
+
 var (
 	// ErrNoAnswer says that etcd has not answered in all the time that an attempt may take.
 	ErrNoAnswer = errors.New("no answer from etcd")

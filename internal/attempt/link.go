@@ -3,6 +3,7 @@ package attempt
 import (
 	"context"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 	"weak"
@@ -22,12 +23,14 @@ const reconnectEvery = 500 * time.Millisecond
 type link struct {
 	mu      sync.Mutex
 	budget  budget
-	asked   time.Time // when connections were last asked for
-	flights int       // attempts under way
-	ticking bool      // a timer asks for connections
-	landed  time.Time // when the last attempt ended
-	reason  error     // gRPC's, for why nothing is connected
-	told    time.Time // when it said so
+	window  window
+	queue   []chan struct{} // of attempts that wait until the window lets them begin, in order
+	asked   time.Time       // when connections were last asked for
+	flights int             // attempts under way, or waiting
+	ticking bool            // a timer asks for connections
+	landed  time.Time       // when the last attempt ended
+	reason  error           // gRPC's, for why nothing is connected
+	told    time.Time       // when it said so
 }
 
 var links = struct {
@@ -107,6 +110,50 @@ func (c *Caller) reconnect() {
 	}
 }
 
+// begin waits until the window lets an attempt begin, which is to end when it is over. Whoever
+// comes first begins first. It reports false if ctx ends before; waited tells whether it took any
+// time.
+func (l *link) begin(ctx context.Context) (waited, begun bool) {
+	l.mu.Lock()
+	if !l.window.full() && len(l.queue) == 0 {
+		l.window.under++
+		l.mu.Unlock()
+		return false, true
+	}
+	turn := make(chan struct{}, 1)
+	l.queue = append(l.queue, turn)
+	l.mu.Unlock()
+	select {
+	case <-turn:
+		return true, true
+	case <-ctx.Done():
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if i := slices.Index(l.queue, turn); i >= 0 {
+		l.queue = slices.Delete(l.queue, i, i+1)
+		return true, false
+	}
+	l.endLocked() // its turn has come just now
+	return true, false
+}
+
+// end counts an attempt that is over, and has others begin.
+func (l *link) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.endLocked()
+}
+
+func (l *link) endLocked() {
+	l.window.under--
+	for len(l.queue) > 0 && !l.window.full() {
+		l.window.under++
+		l.queue[0] <- struct{}{}
+		l.queue = l.queue[1:]
+	}
+}
+
 // takeOff counts an attempt that begins, and land one that is over. While there are any, a
 // timer asks for connections.
 func (c *Caller) takeOff() {
@@ -115,6 +162,7 @@ func (c *Caller) takeOff() {
 	defer l.mu.Unlock()
 	if now := time.Now(); l.flights == 0 && now.Sub(l.landed) >= forgetSilence {
 		l.budget.began(now)
+		l.window.rests()
 	}
 	l.flights++
 	if !l.ticking && c.client.ActiveConnection() != nil {

@@ -1,0 +1,152 @@
+package attempt
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+)
+
+func TestAWindowGrowsWhileAnswersAreBriskAndItIsUsed(t *testing.T) {
+	var w window
+	now := time.Unix(1e9, 0)
+	answered := func(took time.Duration) { w.answered(now.Add(-took), now) }
+	require.Equal(t, firstWindow, w.limit())
+
+	w.under = firstWindow
+	require.True(t, w.full())
+	answered(brisk - 1)
+	require.Equal(t, firstWindow+1, w.limit())
+	require.False(t, w.full())
+
+	answered(brisk)
+	answered(slow)
+	require.Equal(t, firstWindow+1, w.limit(), "neither brisk nor slow")
+
+	w.under = firstWindow / 2
+	answered(0)
+	require.Equal(t, firstWindow+1, w.limit(), "more than half is not used")
+
+	w.rests()
+	require.Equal(t, firstWindow, w.limit())
+}
+
+func TestAWindowIsHalvedOnceForWhatWasSentBefore(t *testing.T) {
+	start := time.Unix(1e9, 0)
+	at := func(seconds float64) time.Time { return start.Add(time.Duration(seconds * float64(second))) }
+	w := window{size: 100}
+	w.answered(at(0), at(3))
+	w.answered(at(2), at(4.5)) // sent before 3
+	require.Equal(t, 50, w.limit())
+	w.overloaded(at(2.9), at(5))
+	require.Equal(t, 50, w.limit())
+	w.overloaded(at(3.5), at(5))
+	require.Equal(t, 25, w.limit())
+
+	for i := range 10 {
+		now := at(float64(10 + 3*i))
+		w.answered(now, now.Add(2*slow))
+	}
+	require.Equal(t, slowWindow, w.limit(), "each answer may take long, however few are asked for")
+	for i := range 10 {
+		now := at(float64(100 + i))
+		w.overloaded(now, now.Add(second/2))
+	}
+	require.Equal(t, 1, w.limit(), "one is left to find out that etcd is well again")
+	w.answered(at(200), at(203))
+	require.Equal(t, 1, w.limit(), "a slow answer does not let more begin")
+}
+
+func TestWhatSaysThatEtcdHasTooMuchToDo(t *testing.T) {
+	for err, want := range map[error]bool{
+		nil: false, ErrNoAnswer: true, rpctypes.ErrTooManyRequests: true, rpctypes.ErrTimeout: true,
+		rpctypes.ErrNoLeader: false, rpctypes.ErrLeaseNotFound: false, errBusy: false, ErrUnreachable: false,
+	} {
+		require.Equal(t, want, overloaded(err), "%v", err)
+	}
+	require.True(t, NotApplied(errBusy), "nothing was sent")
+}
+
+// Those that the window does not let begin do so in turn, as others end. Whoever leaves takes
+// nobody's turn.
+func TestAttemptsBeginInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &link{}
+		ctx := context.Background()
+		for range firstWindow {
+			waited, begun := l.begin(ctx)
+			require.False(t, waited)
+			require.True(t, begun)
+		}
+		var order []int
+		queue := func(ctx context.Context, i int) {
+			go func() {
+				if waited, begun := l.begin(ctx); begun {
+					require.True(t, waited)
+					order = append(order, i)
+				}
+			}()
+			synctest.Wait()
+		}
+		leaving, leave := context.WithCancelCause(ctx)
+		queue(ctx, 1)
+		queue(leaving, 2)
+		queue(ctx, 3)
+		leave(errors.New("no more"))
+		synctest.Wait()
+		require.Empty(t, order)
+		for range 2 {
+			l.end()
+			synctest.Wait()
+		}
+		require.Equal(t, []int{1, 3}, order)
+		for range firstWindow {
+			l.end()
+		}
+		require.Zero(t, l.window.under)
+	})
+}
+
+// Whoever gives up just as its turn comes hands the turn on.
+func TestATurnThatNobodyTakesIsHandedOn(t *testing.T) {
+	for range 200 {
+		synctest.Test(t, func(t *testing.T) {
+			l := &link{window: window{size: 1}}
+			ctx := context.Background()
+			l.begin(ctx)
+			leaving, leave := context.WithCancel(ctx)
+			var over atomic.Int64
+			for _, ctx := range []context.Context{leaving, ctx} {
+				go func() {
+					if _, begun := l.begin(ctx); begun {
+						l.end()
+					}
+					over.Add(1)
+				}()
+				synctest.Wait()
+			}
+			go leave()
+			l.end()
+			synctest.Wait()
+			require.EqualValues(t, 2, over.Load())
+			require.Zero(t, l.window.under)
+		})
+	}
+}
+
+func TestABackoffGrowsFurtherWhileEtcdTurnsRequestsAway(t *testing.T) {
+	var b Backoff
+	var last time.Duration
+	for range 20 {
+		b.note(rpctypes.ErrTooManyRequests)
+		last = b.next()
+	}
+	require.Equal(t, 8*second, last)
+	b.note(rpctypes.ErrTimeout)
+	require.Equal(t, second/2, b.next())
+}
