@@ -92,7 +92,11 @@
 //
 // An attempt that has no answer is repeated after 0.5 to 2 s, or what answers take of late if
 // that is more, and given up after 2.5 to 10 s. Repeats have a credit that all Sessions of a
-// client share, and to which its answers add: one for ten.
+// client share, and to which its answers add: one for ten. Where there is one endpoint none is sent
+// before etcd has answered something else. All Sessions of a client have 8 attempts under way at
+// first, more while etcd answers within 0.2 s, and half as many when it takes more than 2 s or has
+// too much to do. The others wait their turn. A release and a removal do not wait, nor does a
+// renewal.
 //
 // # Reading the code
 //

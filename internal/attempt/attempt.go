@@ -104,7 +104,7 @@ func Do[R any](
 		}
 		var repeats int
 		race := &copies[R]{
-			c: c, f: f, ctx: bounded, won: cancel, first: first, eager: retry.Eager && c.Several(),
+			c: c, f: f, ctx: bounded, won: cancel, first: first, eager: retry.Eager,
 		}
 		r, repeats, err = race.run(retry.unanswered > 0)
 		several = repeats > 0
@@ -116,7 +116,7 @@ func Do[R any](
 	if overloaded(err) {
 		c.link.with(func(_ *budget, now time.Time) { c.link.window.overloaded(sent, now) })
 	}
-	retry.note(err)
+	retry.note(err, c.Several())
 	return r, several, err
 }
 
@@ -222,8 +222,9 @@ func (a *copies[R]) call(ctx context.Context) (R, error) {
 
 // repeat is what the timer does: it sends a repeat, or two if there are several endpoints: one
 // alone may meet the dead one each time, in step with other requests. Where there is one
-// endpoint, one repeat is worth little, and more are worth less. Without credit it comes again
-// soon. It asks anew each time what answers take: they may have become slow since the attempt
+// endpoint, one repeat is worth little, and more are worth less: none is sent before etcd has
+// answered something else, from which one may see that it is not just slow. Without credit it
+// comes again soon. It asks anew each time what answers take: they may have become slow since the attempt
 // began, or fast again.
 func (a *copies[R]) repeat() {
 	a.mu.Lock()
@@ -246,6 +247,9 @@ func (a *copies[R]) repeat() {
 		pause /= 2
 	}
 	next := time.Until(a.last.Add(pause))
+	if next <= 0 && !several && !a.c.link.heardSince(a.last) {
+		next = Jitter(usual / 8)
+	}
 	if next <= 0 {
 		next = Jitter(usual / 8)
 		if a.sendLocked(n) > 0 {

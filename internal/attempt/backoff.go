@@ -8,15 +8,16 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// mostTurned is how many times the cap of a pause is doubled: to 8 s.
-const mostTurned = 4
+// mostTurned and mostLate are how many times the cap of a pause is doubled, at most: to 8 s while
+// etcd turns requests away, to 2 s while it is late, since it may be that it was away.
+const mostTurned, mostLate = 4, 2
 
 // A Backoff spaces the attempts of a call: 20 ms, doubling up to half a second, with jitter. The
 // cap keeps the time short in which etcd is back and nobody has noticed. It is doubled while etcd
-// is there, and turns requests away.
+// has too much to do: one that is asked again at once gets more.
 type Backoff struct {
 	// Eager is set where the call is the last of its kind, and cheap: its repeats need no
-	// credit if there are several endpoints. (One that is slow is only made slower.)
+	// credit.
 	Eager bool
 
 	// Urgent is set where the call gives something back that others wait for: it does not wait
@@ -25,11 +26,11 @@ type Backoff struct {
 
 	delay      time.Duration
 	unanswered int // attempts in a row that had no answer in time
-	turned     int // attempts in a row that etcd has turned away, since it has too much to do
+	overloads  int // attempts in a row that failed since etcd has too much to do
 }
 
 // Reset forgets what was not answered.
-func (b *Backoff) Reset() { b.delay, b.unanswered, b.turned = 0, 0, 0 }
+func (b *Backoff) Reset() { b.delay, b.unanswered, b.overloads = 0, 0, 0 }
 
 // Unanswered notes that an attempt had no answer in time.
 func (b *Backoff) Unanswered() { b.unanswered++ }
@@ -38,17 +39,21 @@ func (b *Backoff) Unanswered() { b.unanswered++ }
 // once, if there are several.
 func (b *Backoff) Double() { b.unanswered = max(b.unanswered, 1) }
 
-// note tells b what became of an attempt.
-func (b *Backoff) note(err error) {
+// note tells b what became of an attempt. Where there are several endpoints another one may do
+// better than the one that was late.
+func (b *Backoff) note(err error, several bool) {
 	if err == ErrNoAnswer {
 		b.unanswered++
 	} else {
 		b.unanswered = 0
 	}
-	if Is(err, rpctypes.ErrTooManyRequests) {
-		b.turned = min(b.turned+1, mostTurned)
-	} else {
-		b.turned = 0
+	switch {
+	case Is(err, rpctypes.ErrTooManyRequests):
+		b.overloads = min(b.overloads+1, mostTurned)
+	case overloaded(err) && !several && !b.Urgent:
+		b.overloads = min(b.overloads+1, mostLate)
+	default:
+		b.overloads = 0
 	}
 }
 
@@ -61,7 +66,12 @@ func (b *Backoff) bound(first time.Duration) time.Duration {
 
 // next is the pause before the next attempt, without jitter.
 func (b *Backoff) next() time.Duration {
-	b.delay = min(max(2*b.delay, 20*time.Millisecond), 500*time.Millisecond<<b.turned)
+	const least, most = 20 * time.Millisecond, 500 * time.Millisecond
+	if b.overloads > 0 {
+		b.delay = most << b.overloads
+	} else {
+		b.delay = min(max(2*b.delay, least), most)
+	}
 	return b.delay
 }
 

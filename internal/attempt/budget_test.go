@@ -124,7 +124,7 @@ func TestAnAttemptAfterOneWithoutAnAnswerMayTakeTwiceAsLong(t *testing.T) {
 	}{
 		{nil, 1}, {ErrNoAnswer, 2}, {ErrNoAnswer, 2}, {ErrUnreachable, 1}, {ErrNoAnswer, 2}, {nil, 1},
 	} {
-		b.note(tt.err)
+		b.note(tt.err, true)
 		require.Equal(t, tt.want, b.bound(1), "%v", tt.err)
 	}
 }

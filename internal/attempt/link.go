@@ -70,6 +70,12 @@ func (l *link) with(f func(b *budget, now time.Time)) {
 	f(&l.budget, time.Now())
 }
 
+// heardSince reports whether etcd has answered anything since a time.
+func (l *link) heardSince(t time.Time) (heard bool) {
+	l.with(func(b *budget, _ time.Time) { heard = b.heard.After(t) })
+	return heard
+}
+
 // usual is budget.usual.
 func (l *link) usual(first time.Duration) (d time.Duration) {
 	l.with(func(b *budget, _ time.Time) { d = b.usual(first) })

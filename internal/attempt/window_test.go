@@ -130,8 +130,8 @@ func TestATurnThatNobodyTakesIsHandedOn(t *testing.T) {
 				}()
 				synctest.Wait()
 			}
-			go leave()
-			l.end()
+			leave()
+			l.end() // before it has seen that it is to leave, most of the time
 			synctest.Wait()
 			require.EqualValues(t, 2, over.Load())
 			require.Zero(t, l.window.under)
@@ -139,14 +139,27 @@ func TestATurnThatNobodyTakesIsHandedOn(t *testing.T) {
 	}
 }
 
-func TestABackoffGrowsFurtherWhileEtcdTurnsRequestsAway(t *testing.T) {
-	var b Backoff
-	var last time.Duration
-	for range 20 {
-		b.note(rpctypes.ErrTooManyRequests)
-		last = b.next()
+func TestABackoffIsLongerWhileEtcdHasTooMuchToDo(t *testing.T) {
+	for _, tt := range []struct {
+		err     error
+		several bool
+		urgent  bool
+		pauses  []time.Duration // in milliseconds
+	}{
+		{err: rpctypes.ErrTooManyRequests, several: true, pauses: []time.Duration{1000, 2000, 4000, 8000, 8000}},
+		{err: rpctypes.ErrTooManyRequests, urgent: true, pauses: []time.Duration{1000, 2000, 4000}},
+		{err: rpctypes.ErrTimeout, pauses: []time.Duration{1000, 2000, 2000}},
+		{err: ErrNoAnswer, pauses: []time.Duration{1000, 2000, 2000}},
+		{err: rpctypes.ErrTimeout, several: true, pauses: []time.Duration{20, 40, 80}},
+		{err: rpctypes.ErrTimeout, urgent: true, pauses: []time.Duration{20, 40, 80}},
+		{err: rpctypes.ErrLeaderChanged, pauses: []time.Duration{20, 40, 80}},
+	} {
+		b := Backoff{Urgent: tt.urgent}
+		for i, want := range tt.pauses {
+			b.note(tt.err, tt.several)
+			require.Equal(t, want*time.Millisecond, b.next(), "%v, %d", tt, i)
+		}
+		b.note(nil, tt.several)
+		require.LessOrEqual(t, b.next(), second/2)
 	}
-	require.Equal(t, 8*second, last)
-	b.note(rpctypes.ErrTimeout)
-	require.Equal(t, second/2, b.next())
 }

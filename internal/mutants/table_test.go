@@ -758,6 +758,33 @@ var mutants = []mutant{
 		killers: []killer{named("TestAFrozenEtcdIsAskedOnceByEachCall")},
 	},
 	{
+		name:    "everything is sent at once",
+		why:     "The sooner it is sent, the sooner it is answered. But etcd works through it in turn, and through what is repeated, while leases run out (rule 25).",
+		edits:   []edit{{"internal/attempt/window.go", `w.under >= w.limit() }`, `w.under > 1<<20 }`}},
+		killers: []killer{core("attempt", "TestAttemptsBeginInTurn"), named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
+	},
+	{
+		name: "a slow answer is as good as any",
+		why:  "It is an answer. But the more are asked for, the slower the next ones (rule 25).",
+		edits: []edit{{"internal/attempt/window.go", `	case took > slow:
+`, `	case took > time.Hour:
+`}},
+		killers: []killer{core("attempt", "TestAWindowIsHalvedOnceForWhatWasSentBefore")},
+	},
+	{
+		name: "a turn that nobody takes is lost",
+		why:  "Whoever has left needs no turn. But it was given, and those who wait behind it wait for ever.",
+		edits: []edit{{"internal/attempt/link.go", `	l.endLocked() // its turn has come just now
+	return true, false`, `	return true, false // its turn has come just now`}},
+		killers: []killer{core("attempt", "TestATurnThatNobodyTakesIsHandedOn")},
+	},
+	{
+		name:    "the only endpoint is asked twice",
+		why:     "The first request may have got lost. Nearly always it waits, and the second one waits behind it (rule 25).",
+		edits:   []edit{{"internal/attempt/attempt.go", `next <= 0 && !several && !a.c.link.heardSince(a.last)`, `next <= 0 && !several && a.c == nil`}},
+		killers: []killer{named("TestAMassEndDoesNotRepeatItselfToAFrozenEtcd"), named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
+	},
+	{
 		name:    "each wait asks for a connection",
 		why:     "The sooner the better, and it asks twice a second only. So do the others (rule 25).",
 		edits:   []edit{{"internal/attempt/link.go", `	due := time.Since(l.asked) >= reconnectEvery`, `	due := l != nil`}},
