@@ -93,7 +93,8 @@ func Holders(ctx context.Context, kv clientv3.KV, prefix string) ([]Contender, e
 // gets in. It returns nil if the key is gone, now or already, and never touches a
 // newer key: not even one of the same name, since it compares the create revision.
 //
-// The holder that is broken learns it within about a second, and its Unlock then
+// The holder that is broken learns it within milliseconds, or about a second later if it
+// has just begun to hold, and its Unlock then
 // returns ErrLost. Until it learns, two may believe that they hold the lock; what
 // protects then is the fencing token. After an error the key may be there or not:
 // call Break again.

@@ -97,32 +97,31 @@ func (s *Session) tellUnreadable(key string, err error) {
 	}
 }
 
-// lookDue reports whether it is time to look at the lease's keys: when a place is
-// older than lookEvery and held, unless there are many; and once per renewal period anyway,
-// for keys that should not be there, unless that is shorter than lookEvery.
+// lookDue reports whether it is time to look at the lease's keys, of which the last look was
+// taken at a time.
+//
+// Invariant: a hold that lasts is covered by a watch that is sure, or its lease's keys are
+// looked at once per renewal period; and so they are while the renewals are late. Otherwise
+// looks are seldom: each is a message, and an idle hold is to cost little beside its renewals.
+// (TestAnIdleHoldCostsItsRenewalsAndLittleElse.)
 func (l *lease) lookDue(last time.Time) bool {
 	l.s.mu.Lock()
 	defer l.s.unlock()
 	now := time.Now()
+	period := max(l.plan.Period, min(l.ttl/3, lookEvery))
+	since := now.Sub(last)
 	switch {
 	case l.ended != nil:
 		return false
-	case l.suspect && now.Sub(last) >= lookEvery/2: // else the tick comes soon
+	case l.suspect && since >= lookEvery/2: // else the tick comes soon
 		return true
-	case now.Sub(last) >= max(l.plan.Period, min(l.ttl/3, lookEvery)):
+	case !l.doubted.IsZero() && now.Sub(l.doubted) < l.ttl && since >= lookEvery:
 		return true
-	case len(l.places) > manyPlaces || now.Sub(last) < lookEvery:
-		return false
+	case !l.doubted.IsZero(), len(l.places) > manyPlaces, l.plan.AtRisk(l.trust.Remaining(now)):
+		return since >= period
+	default:
+		return since >= l.seldomLocked(now)*period
 	}
-	for _, p := range l.places {
-		if p.hold == nil && !p.lingersLocked() {
-			continue // whoever waits re-checks its own key
-		}
-		if p.ticket.Rev() != 0 && now.Sub(p.since) >= lookEvery {
-			return true
-		}
-	}
-	return false
 }
 
 // look compares the lease's keys in etcd with those that the Session accounts for.
@@ -224,6 +223,16 @@ func (l *lease) confirmMissing(places []*place, read []line.Entry, known bool, s
 func (l *lease) accountsForLocked(e line.Entry) bool {
 	p := l.places[e.Key]
 	return p != nil && (!p.ticket.Lost() || p.ticket.Rev() == e.Rev)
+}
+
+// strayLocked has the keys of a lease looked at if e, which stands in a line, is on it, and no
+// place accounts for it: it is in everybody's way.
+func (s *Session) strayLocked(e line.Entry) {
+	for l := range s.leases {
+		if e.Lease == int64(l.id) && !l.accountsForLocked(e) {
+			l.suspectLocked()
+		}
+	}
 }
 
 // sweep deletes those keys of the lease that no place of the Session accounts for.

@@ -30,8 +30,8 @@
 // than the highest it has seen. For writes to etcd itself, [Mutex.IsOwner] in the If of
 // the transaction does the same. When etcd is restored from a snapshot, or wiped, tokens
 // start again: docs/runbook.md tells how to keep them growing. And when an operator takes the
-// key away ([Break], a revoked lease), the holder learns it about a second later; until then,
-// too, it is the token that protects.
+// key away ([Break], a revoked lease), the holder learns it by an event, or about a second later
+// if it has just begun to hold; until then, too, it is the token that protects.
 //
 // # Time
 //
@@ -86,9 +86,13 @@
 // than nine at most one read; between goroutines of one Session the release and the next place
 // in line are one transaction. A Session costs one renewal per third of the TTL, for any number of names
 // (and more if its safety margin is above a quarter of the TTL), on a stream that stays open.
-// Beside that it looks at its keys: once per renewal, and every 0.7 s while a hold is
-// older than that and there are at most 100 of them. Whoever waits looks at the line each 1.5 s,
-// in case an event was lost, and less often while etcd is slow.
+//
+// A hold that is older than a second is watched: that costs a watch and a read once, and nothing
+// while nothing happens. A Session looks at its keys with each fourth renewal, in case a watch
+// is silent, and with each one where a key is not watched: a Session that holds more than 100
+// names has no watches. Whoever waits looks at the line in case an event was lost: each 1.5 s at
+// first, in the end once in a TTL and a third, less often in a long line, and while etcd is
+// slow.
 //
 // An attempt that has no answer is repeated after 0.5 to 2 s, or what answers take of late if
 // that is more, and given up after 2.5 to 10 s. Repeats have a credit that all Sessions of a
@@ -111,6 +115,7 @@
 //	place.go     a key in etcd's line, and the transactions that write
 //	watch.go     how it waits: behind many by a watch of one key
 //	view.go      behind few by the Session's watch of the line
+//	keywatch.go  how the key of a hold that lasts is watched
 //	removal.go   how what is given up is removed
 //	lease.go     one lease: its grant and renewals
 //	revoke.go    its end
@@ -141,6 +146,7 @@
 //	internal/ticket   the life of one key: each transaction, and what its answer says
 //	internal/turn     whose turn it is among a Session's goroutines
 //	internal/trust    until when a lease may be trusted, and when it is renewed
+//	internal/recheck  how often one who waits looks whether it has missed an event
 //
 // Beside them, internal/attempt asks etcd within bounds and a budget, and tells its errors
 // apart; internal/keepalive sends the renewals of a lease, on a stream that stays open;

@@ -544,9 +544,11 @@ func TestALossHasAReasonThatErrorsIsTells(t *testing.T) {
 			want: []error{etcdlock.ErrLeaseRevoked},
 		},
 		"its lease is revoked, and a renewal tells": {
-			network: fromNth(1, fake.TimeToLive, silent),
-			lose:    revoked,
-			want:    []error{etcdlock.ErrLeaseRevoked, rpctypes.ErrLeaseNotFound},
+			network: func(c fake.Call) fake.Effect {
+				return fake.Effect{Drop: c.Method == fake.TimeToLive || c.Method == fake.Watch}
+			},
+			lose: revoked,
+			want: []error{etcdlock.ErrLeaseRevoked, rpctypes.ErrLeaseNotFound},
 		},
 		"its lease is revoked, and the next Lock tells": {
 			lose: func(h *held) {

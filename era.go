@@ -181,13 +181,14 @@ func (s *Session) setBack(h header, ended *era) {
 	}
 }
 
-// endViewsLocked ends all views. Whoever needs one begins another.
+// endViewsLocked ends all views, and the watches of held keys. Whoever needs one begins another.
 func (s *Session) endViewsLocked() {
 	for _, l := range s.lines {
 		if l.view != nil {
 			l.view.endLocked()
 		}
 	}
+	s.rewatchLocked()
 }
 
 // suspectLocked has the keys of all leases looked at now.
@@ -222,6 +223,9 @@ func (l *lease) followConnection() {
 		}
 		if state == connectivity.Ready {
 			s.suspectLocked()
+			for _, p := range l.places {
+				p.tellLocked() // whoever waits by a watch of one key looks soon
+			}
 		}
 		s.unlock()
 	}

@@ -91,7 +91,7 @@ func TestNoHoldBeginsAtAKeyThatIsGone(t *testing.T) {
 			return fake.Effect{}
 		})
 		nextCall(t, etcd, fake.TimeToLive)
-		time.Sleep(virtualTTL/3 - 500*time.Millisecond) // the next look comes soon
+		time.Sleep(32*virtualTTL/3 - 500*time.Millisecond) // the next look comes soon
 		etcd.RevokeLease(crowd.ID)
 		time.Sleep(50 * time.Millisecond)
 		etcd.DeleteKey(own)
@@ -327,11 +327,14 @@ func TestALateKeyOfAForgottenNameIsSwept(t *testing.T) {
 		}
 		time.Sleep(time.Minute + 150*time.Millisecond) // between two ticks of the keeper, at 350 ms each
 		require.Len(t, etcd.Keys("x0/"), 1, "no late copy")
-		time.Sleep(1500 * time.Millisecond)
+		time.Sleep(seldomLook)
 		require.Empty(t, etcd.Keys("x0/"))
 		require.NoError(t, hold.Err())
 	})
 }
+
+// noWatches has no watch answered, so that it is the looks that tell.
+func noWatches(c fake.Call) fake.Effect { return fake.Effect{Drop: c.Method == fake.Watch} }
 
 // An etcd that takes few operations in one transaction is asked for few keys at a time, once
 // it has said so. Losses are noticed as ever.
@@ -340,6 +343,7 @@ func TestLossesAreNoticedWhereTransactionsMayHaveFewOperations(t *testing.T) {
 		t.Run(fmt.Sprint(most), func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				etcd.MaxTxnOps(most)
+				etcd.Intercept(noWatches)
 				var logged strings.Builder
 				s := processIn(t, etcd, "a", etcdlock.WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))
 				kept := contract.HoldMany(t, s, "kept", 5)
@@ -351,7 +355,7 @@ func TestLossesAreNoticedWhereTransactionsMayHaveFewOperations(t *testing.T) {
 					}
 					asked, start := len(etcd.Calls(fake.Txn)), time.Now()
 					for _, hold := range lost {
-						require.LessOrEqual(t, endsAfter(t, hold, start), 1100*time.Millisecond)
+						require.LessOrEqual(t, endsAfter(t, hold, start), unwatchedLook)
 					}
 					// Some are refused at first, when it halves what it asks for.
 					refused := 6 * (1 - round)
@@ -376,7 +380,7 @@ func TestLossesAreNoticedBesideKeysThatMayNotBeRead(t *testing.T) {
 		etcd.Intercept(func(c fake.Call) fake.Effect {
 			denied := slices.ContainsFunc(c.Gets, func(key string) bool { return strings.HasPrefix(key, "secret") })
 			if !denied {
-				return fake.Effect{}
+				return noWatches(c)
 			}
 			return fake.Effect{Before: rpctypes.ErrGRPCPermissionDenied}
 		})
@@ -386,7 +390,7 @@ func TestLossesAreNoticedBesideKeysThatMayNotBeRead(t *testing.T) {
 		}
 		asked, start := len(etcd.Calls(fake.Txn)), time.Now()
 		for _, hold := range lost {
-			require.LessOrEqual(t, endsAfter(t, hold, start), 1100*time.Millisecond)
+			require.LessOrEqual(t, endsAfter(t, hold, start), unwatchedLook)
 		}
 		require.LessOrEqual(t, len(etcd.Calls(fake.Txn))-asked, 40)
 		for _, hold := range secret {

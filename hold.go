@@ -62,6 +62,9 @@ func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
 		h.most = h.began.Add(most)
 		h.timer = time.AfterFunc(most, func() { h.check() })
 	}
+	if p.hold == nil {
+		p.held = now
+	}
 	p.hold, c.hold, c.m.hold, c.m.depth = h, h, h, 1
 	p.ahead, c.local.ahead = line.Nobody, line.Nobody
 	c.cancel = nil // nothing waits any more

@@ -20,12 +20,12 @@ import (
 )
 
 const (
-	// lookEvery is how often a lease's keys are looked at while a hold is older
-	// than that, so that a deleted key is noticed within about a second.
+	// lookEvery is how often a lease's keys are looked at while the late copy of a request may
+	// put one, and twice how often the keeper sees what is due.
 	lookEvery = 700 * time.Millisecond
 
-	// manyPlaces is the number of keys above which they are looked at once per
-	// renewal period only.
+	// manyPlaces is the number of a lease's keys above which no held key gets a watch of its
+	// own: a look at all of them, once per renewal period, is less.
 	manyPlaces = 100
 
 	// manyOps is how many keys are read in one transaction: etcd allows 128 operations by
@@ -74,7 +74,16 @@ type lease struct {
 	ended     error              // why it is trusted no more; nil while it is
 	revoked   bool               // etcd has confirmed that it is gone, and so are its keys
 	suspect   bool               // its keys are to be looked at now
+	doubted   time.Time          // when it was last learned that a copy of a put may come late
+	unread    []unread           // watches of keys that were created, and whose keys are to be read
+	reading   bool               // that is under way
+	deleted   []*place           // whose keys are gone, and whose holds are about to end
+	asking    bool               // that is under way
 	left      error              // why the last removal that was given up was
+	renewed   struct {           // what was known when the last renewal was confirmed
+		era      *era
+		revision int64
+	}
 }
 
 // newLease asks for a lease, and makes it the current one if it can be used.
@@ -195,6 +204,9 @@ func (l *lease) endContexts() {
 // retireLocked keeps new places off the lease. It is renewed while places need
 // it, and then revoked.
 func (l *lease) retireLocked(why error) {
+	if why == errLeaseDoubtful {
+		l.doubted = time.Now()
+	}
 	if l.retired != nil {
 		return
 	}
@@ -228,6 +240,7 @@ func (l *lease) endLocked(why error) {
 	l.expiry.Stop()
 	l.retireLocked(why)
 	for _, p := range l.places {
+		p.unwatchLocked()
 		if p.hold != nil {
 			p.hold.endLocked(p.hold.lost(why))
 		}
@@ -345,6 +358,7 @@ func (l *lease) keep(granted time.Time) {
 				next.Reset(time.Until(r.started.Add(l.plan.Next(rtt))))
 			}
 		case <-tick.C:
+			l.watchHolds()
 		case known := <-looked:
 			looking = false
 			if !known && !troubled {
@@ -465,12 +479,22 @@ func (l *lease) confirmed(
 	}
 	l.renewals(func(t *trust.Trust) {
 		l.refusal = nil
+		l.comparedLocked(era, resp.Header.GetRevision())
 		ask = t.Answered(time.Now(), sent, trust.Confirmation{
 			Member: resp.Header.GetMemberId(), Term: resp.Header.GetRaftTerm(),
 			TTL: time.Duration(resp.TTL) * time.Second,
 		}, known)
 	})
 	return ask
+}
+
+// comparedLocked has the keys looked at if a renewal was answered, in an era, with a revision
+// below what was known when the one before was: that member is far behind, or etcd was set back.
+func (l *lease) comparedLocked(told *era, revision int64) {
+	if l.renewed.era == told && revision < l.renewed.revision {
+		l.suspectLocked()
+	}
+	l.renewed.era, l.renewed.revision = told, told.revision.Load()
 }
 
 // ask finds out what a confirmed renewal is worth, by a linearizable read, if that matters: nobody

@@ -190,6 +190,8 @@ func (s *Session) lingerLocked(h *hold) bool {
 		return false // if the first watch is under way, those who came before may be there
 	}
 	h.traceReleased()
+	p.unwatchLocked() // the view covers what lingers
+	l.view.reliesLocked()
 	if l.queue.Linger(p, time.Now().Add(linger)) {
 		s.setDueLocked(l, linger)
 	}

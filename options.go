@@ -156,10 +156,10 @@ func WithHandoff(n int) Option {
 // It trades the others' first wait, which then needs an event and one more commit, and
 // their TryLock, which returns [ErrLocked] while the key lingers (so it suits locks that
 // one process takes again and again). What lingers costs a watch of the name, a goroutine,
-// and one read each 1.5 s. The holds of one key have the same Token and the same IsOwner.
-// An Unlock after
-// which the key lingers returns nil as long as the hold is certain; a key that an operator
-// has deleted in the last second or so is noticed later.
+// and a read each 1.5 s at first, in the end once in a TTL and a third. The holds of one key
+// have the same Token and the same IsOwner. An Unlock after which the key lingers returns nil
+// as long as the hold is certain; a key that an operator has deleted in the last second or so
+// is noticed later.
 func WithLinger(d time.Duration) Option {
 	return func(c *config) error { c.linger = d; return positive("WithLinger", d) }
 }

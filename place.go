@@ -30,6 +30,8 @@ type place struct {
 	since  time.Time  // when its revision became known
 	ahead  line.Ahead // before this place, when last looked at
 	hold   *hold      // nil while waiting
+	held   time.Time  // when the first hold at it began
+	watch  *keyWatch  // of the key while it is held; nil for short holds
 	era    *era       // of the answer that told the revision, or the line, last
 	seen   *view      // that has had it
 	using  bool       // counted among the lease's users
@@ -134,7 +136,8 @@ func (c *commit) answer() ticket.Answer {
 
 // queuedLocked notes what an answer of an era tells of the line in which p stands.
 func (p *place) queuedLocked(ahead line.Ahead, told *era) {
-	p.since, p.ahead, p.era = time.Now(), ahead, told
+	p.since = time.Now()
+	p.seesLocked(ahead, told)
 }
 
 // rangesOf is what the ranges of a transaction have read.

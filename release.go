@@ -54,6 +54,7 @@ func (h *hold) releaseLocked() *release {
 	if r.put != nil {
 		next = &r.put.ticket
 	}
+	h.place.unwatchLocked()
 	r.Release = h.place.ticket.Release(next)
 	return r
 }

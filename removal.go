@@ -53,6 +53,7 @@ func (p *place) abandonLocked(unsure bool) <-chan struct{} {
 	}
 	p.removed = make(chan struct{})
 	p.stopUsingLocked()
+	p.unwatchLocked()
 	p.ticket.Leave()
 	unsent := p.ticket.State() == ticket.Removed
 	if unsent {

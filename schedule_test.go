@@ -3,6 +3,7 @@ package etcdlock_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -118,7 +119,8 @@ func TestWithAnyMarginKeysLingerAndHoldsArePassedOn(t *testing.T) {
 		}
 		require.NoError(t, lingers.Unlock(context.Background()))
 		require.NoError(t, passed.Unlock(context.Background()))
-		require.Len(t, etcd.Calls(fake.Txn), 3, "one put of each, and one release")
+		writes := slices.DeleteFunc(etcd.Calls(fake.Txn), func(c fake.Call) bool { return len(c.Puts)+len(c.Deletes) == 0 })
+		require.Len(t, writes, 3, "one put of each, and one release")
 	})
 }
 

@@ -18,7 +18,8 @@ import (
 
 // A Session is one lease, kept alive, that any number of Mutexes share. It is
 // safe for concurrent use. Use one Session for many names: they then cost one
-// lease, one renewal per third of the TTL and no goroutine each. They also share
+// lease, one renewal per third of the TTL, and a watch each while they are held for long and
+// are a hundred or fewer. They also share
 // one fate: if the lease is lost, all of them are.
 //
 // A Session stays usable through any outage: a lease that was lost is replaced
@@ -278,6 +279,9 @@ func (s *Session) unlock() {
 //	                                       key goes with that
 //	view             a wait in a short     when nobody has needed it for 5 s
 //	                 line; WithLinger
+//	key watch        a hold that lasts     with the hold
+//	key read         such watches made     when all keys were read
+//	key loss         a key that is gone    when etcd has told why, in 100 ms at most
 //	hooks            an event to tell      when all events are told
 func (s *Session) goLocked(f func()) {
 	s.tasks++

@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/recheck"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
@@ -68,6 +70,8 @@ type view struct {
 	behind   bool             // a read told what the watch did not, or not yet
 	reading  bool             // a re-check is under way
 	waiting  bool             // the line's owner waits by this view
+	relied   time.Time        // since when somebody relies on the watch
+	due      time.Time        // when the line is to be read again
 	needed   time.Time        // when it last was
 	err      error            // of the last read, nil once one was answered
 	over     error            // why there is no view, and no waiting: etcd refuses
@@ -122,7 +126,7 @@ func (v *view) follow(broken *attempt.Backoff) {
 	events, on, stop := v.s.watch(v.ctx, broken, line.Prefix(v.local.name), clientv3.WithPrefix())
 	defer stop()
 	defer v.unwatched()
-	tick := time.NewTimer(attempt.Jitter(recheckEvery))
+	tick := time.NewTimer(recheck.Least)
 	defer tick.Stop()
 	known := false // what was before the watch
 	for {
@@ -147,10 +151,11 @@ func (v *view) follow(broken *attempt.Backoff) {
 				v.apply(resp.Events)
 			}
 		case <-tick.C:
-			if !v.recheck() {
+			next, goOn := v.recheck()
+			if !goOn {
 				return
 			}
-			tick.Reset(attempt.Jitter(recheckEvery))
+			tick.Reset(next)
 		case <-v.again:
 			return
 		}
@@ -162,6 +167,17 @@ func (v *view) watched() {
 	v.s.mu.Lock()
 	defer v.s.unlock()
 	v.live, v.behind = true, false
+	v.reliesLocked()
+}
+
+// reliesLocked notes that somebody begins to rely on the watch.
+func (v *view) reliesLocked() {
+	now := time.Now()
+	v.relied = now
+	from, to := recheck.Period(0, v.s.cfg.ttl, len(v.keys))
+	if due := now.Add(from + rand.N(to-from+1)); v.due.Before(now) || due.Before(v.due) {
+		v.due = due
+	}
 }
 
 // unwatched notes that there is no watch.
@@ -225,6 +241,7 @@ func (v *view) apply(events []*clientv3.Event) {
 		revision = max(revision, at)
 		if e := line.EntryOf(event.Kv); event.Type != clientv3.EventTypeDelete && e.StandsIn(v.local.name) {
 			v.keys[e.Key] = e.Rev
+			v.putOverLocked(e)
 		} else {
 			delete(v.keys, e.Key)
 			v.deleted[e.Key] = at
@@ -282,6 +299,8 @@ func (v *view) readLine() bool {
 		for _, kv := range resp.Kvs {
 			if e := line.EntryOf(kv); e.StandsIn(v.local.name) {
 				keys[e.Key] = e.Rev
+				v.putOverLocked(e)
+				v.s.strayLocked(e)
 			} else {
 				v.strayLocked(e)
 			}
@@ -314,32 +333,73 @@ func (v *view) failed(err error) error {
 	return nil
 }
 
-// recheck reads the line if somebody depends on it. It reports false if the watch is
-// to be made anew, or nobody has needed the view for a while.
-func (v *view) recheck() bool {
-	v.s.mu.Lock()
-	defer v.s.unlock()
-	switch {
-	case v.over != nil || v.s.closed:
+// isAsKnown reports whether what matters to the one who depends on the view is as it knows it:
+// that all who are before it stand in line, or, if its key lingers or will, that there is no
+// other. Unlike the line this is a few bytes. It may report false for any reason: a read of the
+// line tells more.
+func (v *view) isAsKnown() bool {
+	s, name := v.s, v.local.name
+	s.mu.Lock()
+	p := v.ownLocked()
+	if p == nil || p.ticket.Rev() == 0 || p.staleLocked() || !p.ahead.Whole {
+		s.unlock()
 		return false
-	case v.idleLocked():
-		v.endLocked()
-		return false
-	case v.behind:
-		return false // it watches anew alone: others may tell all that there is
-	case v.neededLocked() && !v.reading:
-		v.reading = true
-		v.s.goLocked(func() {
-			v.readLine()
-			v.s.mu.Lock()
-			defer v.s.unlock()
-			v.reading = false
-		})
 	}
-	return true
+	ifs := []clientv3.Cmp{p.ticket.Exists(), p.ticket.OnLease()}
+	for _, e := range p.ahead.Last {
+		ifs = append(ifs,
+			clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev),
+			clientv3.Compare(clientv3.LeaseValue(e.Key), "=", e.Lease))
+	}
+	alone := p.ahead.Clear()
+	s.unlock()
+	count := []clientv3.Op{countBelow(name)}
+	resp, err := read(v.ctx, s, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		return s.txn(ctx, ifs, count, count)
+	}, v.failed)
+	if err != nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	v.err = nil
+	return resp.Succeeded && (!alone || resp.Responses[0].GetResponseRange().GetCount() == 1)
 }
 
-// watchAnew makes all views of the Session watch anew.
+// recheck looks at the line if somebody depends on it, and that is due. It returns when to see to
+// it again; goOn is false if the watch is to be made anew, or nobody has needed the view for a
+// while.
+func (v *view) recheck() (next time.Duration, goOn bool) {
+	v.s.mu.Lock()
+	defer v.s.unlock()
+	now := time.Now()
+	switch {
+	case v.over != nil || v.s.closed:
+		return 0, false
+	case v.idleLocked():
+		v.endLocked()
+		return 0, false
+	case v.behind:
+		return 0, false // it watches anew alone: others may tell all that there is
+	case !v.neededLocked() || v.reading:
+		return recheck.Least, true
+	case now.Before(v.due):
+		return min(v.due.Sub(now), recheck.Least), true
+	}
+	v.reading = true
+	v.due = now.Add(v.s.recheckAfter(v.relied, len(v.keys)))
+	v.s.goLocked(func() {
+		if !v.isAsKnown() {
+			v.readLine()
+		}
+		v.s.mu.Lock()
+		defer v.s.unlock()
+		v.reading = false
+	})
+	return recheck.Least, true
+}
+
+// watchAnew makes all views of the Session watch anew, and the keys of its holds be watched anew.
 func (s *Session) watchAnew() {
 	s.mu.Lock()
 	defer s.unlock()
@@ -347,6 +407,7 @@ func (s *Session) watchAnew() {
 }
 
 func (s *Session) watchAnewLocked() {
+	s.rewatchLocked()
 	for _, l := range s.lines {
 		if l.view != nil && l.view.live {
 			select {
@@ -410,6 +471,19 @@ func (v *view) strayLocked(e line.Entry) {
 	}
 }
 
+// putOverLocked notes that the own key is lost, if it is e and has another lease: it still
+// stands in line, for the others.
+func (v *view) putOverLocked(e line.Entry) {
+	p := v.ownLocked()
+	if p == nil || p.ticket.Rev() != e.Rev || p.ticket.Key != e.Key || p.ticket.Is(e) {
+		return
+	}
+	if s := p.ticket.State(); s == ticket.InLine || s == ticket.Held {
+		p.ticket.PutOver()
+		p.lostLocked()
+	}
+}
+
 // othersLocked reports whether more than the Session's own key stands in line.
 func (v *view) othersLocked() bool { return len(v.keys) > 1 }
 
@@ -435,6 +509,9 @@ func (p *place) waitInView(ctx context.Context, c *claim) error {
 			return nil
 		}
 		v := s.viewLocked(l)
+		if !v.waiting {
+			v.reliesLocked()
+		}
 		v.waiting, v.needed = true, time.Now()
 		v.judgeLocked(false)
 		first, gone := p.ahead.Clear(), p.ticket.Lost()

@@ -125,6 +125,27 @@ func TestAShorterLingerIsNotHeldUpByALongerOne(t *testing.T) {
 	})
 }
 
+// The event that another has queued behind a key that lingers is lost. A re-check tells, also if
+// the key has been there for long.
+func TestAKeyThatLingersGivesWayThoughNoEventTells(t *testing.T) {
+	for _, held := range []time.Duration{2 * time.Second, 5 * virtualTTL} {
+		inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+			a := contract.MutexOf(t, processIn(t, etcd, "a"), "n", etcdlock.WithLinger(time.Hour))
+			b := contract.MutexOf(t, processIn(t, etcd, "b"), "n")
+			lockWithin(t, a, time.Second)
+			time.Sleep(held)
+			require.NoError(t, a.Unlock(context.Background()))
+			require.Len(t, etcd.Keys("n/"), 1, "it does not linger")
+			etcd.Intercept(func(c fake.Call) fake.Effect {
+				return fake.Effect{Drop: c.Process == "a" && c.Method == fake.Event}
+			})
+			lockWithin(t, b, 3*time.Second)
+			etcd.Intercept(nil)
+			require.NoError(t, b.Unlock(context.Background()))
+		})
+	}
+}
+
 // While the line cannot be read, and no event comes, nobody could tell that others wait:
 // then no key lingers.
 func TestAKeyDoesNotLingerUnseen(t *testing.T) {

@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -11,13 +12,11 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/recheck"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 const (
-	// recheckEvery is how often a waiter looks whether it missed an event.
-	recheckEvery = 1500 * time.Millisecond
-
 	// removalGrace is how long a wait that failed waits for its key to be removed.
 	removalGrace = 25 * time.Millisecond
 )
@@ -79,14 +78,16 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 // is deleted while H holds, p would enter beside H.)
 //
 // An event that never comes, from a member that is frozen for instance, is made up
-// for by a slow re-check.
+// for by a slow re-check, the slower the longer the wait and the line.
 func (p *place) waitBehind(ctx context.Context, c *claim, before line.Entry, broken *attempt.Backoff) error {
 	events, on, stop := p.s.watch(ctx, broken, before.Key, clientv3.WithFilterPut())
 	defer stop()
-	recheck, checked := time.NewTimer(attempt.Jitter(recheckEvery)), time.Now()
-	defer recheck.Stop()
+	relied := time.Now() // since when it relies on the watch
+	length := p.lengthOf()
+	again := time.NewTimer(p.s.recheckAfter(relied, length))
+	defer again.Stop()
 	for {
-		check := false
+		check, counted := false, (*int)(nil)
 		select {
 		case resp, open := <-events:
 			switch {
@@ -107,10 +108,8 @@ func (p *place) waitBehind(ctx context.Context, c *claim, before line.Entry, bro
 					return p.look(ctx, c, at)
 				}
 			}
-		case <-recheck.C:
-			recheck.Reset(attempt.Jitter(recheckEvery))
-			pause := p.s.calls.Seldom(recheckEvery)
-			check = pause == recheckEvery || time.Since(checked) >= pause
+		case <-again.C:
+			check, counted = true, &length
 		case <-p.news:
 			if p.isGone() {
 				return errQueueAnew
@@ -118,22 +117,37 @@ func (p *place) waitBehind(ctx context.Context, c *claim, before line.Entry, bro
 			if _, stale := p.rivals(); stale {
 				return nil
 			}
+			relied = time.Now() // the client was connected anew
+			again.Reset(p.s.recheckAfter(relied, length))
 		case <-p.lease.dead:
 			return errQueueAnew
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 		if check {
-			checked = time.Now()
-			still, err := p.stands(ctx, c, before)
+			still, err := p.stands(ctx, c, before, counted)
 			if err != nil {
 				return err
 			}
 			if !still {
 				return p.look(ctx, c, 0)
 			}
+			again.Reset(p.s.recheckAfter(relied, length))
 		}
 	}
+}
+
+// recheckAfter is how long to wait for the next look of one that has relied on its watch since a
+// time, in a line of so many. An etcd that is slow is asked less.
+func (s *Session) recheckAfter(relied time.Time, contenders int) time.Duration {
+	from, to := recheck.Period(time.Since(relied), s.cfg.ttl, contenders)
+	return s.calls.Seldom(from) + rand.N(to-from+1)
+}
+
+// lengthOf is how many are in p's line, as far as is known.
+func (p *place) lengthOf() int {
+	ahead, _ := p.rivals()
+	return max(ahead.Keys, ahead.Count()+1)
 }
 
 // deletion finds among events the revision at which the key before was deleted, 0 if
@@ -169,7 +183,15 @@ func (p *place) setLine(ahead line.Ahead, at *era) {
 	if p.era == at {
 		ahead = ahead.Since(p.ahead)
 	}
-	p.ahead, p.era = ahead, at
+	p.seesLocked(ahead, at)
+}
+
+// seesLocked notes who is before p, as an answer of an era tells.
+func (p *place) seesLocked(ahead line.Ahead, told *era) {
+	p.ahead, p.era = ahead, told
+	for _, e := range ahead.Last {
+		p.s.strayLocked(e)
+	}
 }
 
 // readOn looks who is before p, if what was read does not tell.
@@ -182,15 +204,20 @@ func (p *place) readOn(ctx context.Context, c *claim) error {
 
 // stands reports whether the very key before and p's own both stand in line now. It is a
 // linearizable read of four compares, and tries until it is answered. It brings along who holds,
-// if that is not known.
+// if that is not known, and how many keys there are in all, if length is not nil.
 //
 // A key that was put over has the create revision that it had, but perhaps no lease: it
 // stands in line no more, and no lease removes it.
-func (p *place) stands(ctx context.Context, c *claim, before line.Entry) (bool, error) {
+func (p *place) stands(
+	ctx context.Context, c *claim, before line.Entry, length *int,
+) (bool, error) {
 	ahead, _ := p.rivals()
 	resp, err := readFor(ctx, p, c, func(ctx context.Context) (*clientv3.TxnResponse, error) {
 		// A range is what makes a transaction without writes linearizable.
 		ask := []clientv3.Op{p.ticket.AskWhoHolds(ahead)}
+		if length != nil {
+			ask = append(ask, countBelow(p.m.name))
+		}
 		return p.s.txn(ctx, []clientv3.Cmp{
 			clientv3.Compare(clientv3.CreateRevision(before.Key), "=", before.Rev),
 			clientv3.Compare(clientv3.LeaseValue(before.Key), "=", before.Lease),
@@ -201,12 +228,19 @@ func (p *place) stands(ctx context.Context, c *claim, before line.Entry) (bool, 
 	if err != nil {
 		return false, err
 	}
+	ranges := rangesOf(resp)
+	if length != nil {
+		*length = int(ranges[1].GetCount())
+	}
 	p.s.mu.Lock()
 	defer p.s.unlock()
-	for _, read := range rangesOf(resp) {
-		p.ahead = p.ticket.WhoHolds(p.ahead, read)
-	}
+	p.ahead = p.ticket.WhoHolds(p.ahead, ranges[0])
 	return resp.Succeeded, nil
+}
+
+// countBelow counts the keys below a name.
+func countBelow(name string) clientv3.Op {
+	return clientv3.OpGet(line.Prefix(name), clientv3.WithPrefix(), clientv3.WithCountOnly())
 }
 
 // look reads who is before p, at the revision at if that is not 0 and the member that answers
@@ -246,7 +280,7 @@ func (p *place) readAhead(
 		get := func(ctx context.Context) (*clientv3.GetResponse, error) {
 			return p.s.client.Get(ctx, p.ticket.Prefix(), then...)
 		}
-		resp, _, err := attempt.Do(ctx, p.s.calls, &attempt.Backoff{}, attempt.ReadTimeout, get)
+		resp, _, err := attempt.Do(ctx, p.s.calls, &attempt.Backoff{Urgent: true}, attempt.ReadTimeout, get)
 		if err == nil {
 			p.s.heard(resp.Header, sent, 0) // of the past, by a member that may be behind
 			return resp, nil
@@ -305,11 +339,13 @@ func (p *place) isGone() bool {
 	return p.ticket.Lost()
 }
 
-// disowned notes that p's key is not what p had put.
+// disowned notes that p's key is not what p had put. If etcd was set back, an earlier key of the
+// Session may be there instead, and in everybody's way.
 func (p *place) disowned() {
 	p.s.mu.Lock()
 	defer p.s.unlock()
 	p.ticket.Lose()
+	p.lease.suspectLocked()
 }
 
 // lostLocked notes that somebody else deleted p's key, or put it over.
@@ -317,6 +353,7 @@ func (p *place) lostLocked() {
 	if !p.ticket.Lose() {
 		return
 	}
+	p.unwatchLocked()
 	p.tellLocked()
 	if p.hold != nil {
 		p.hold.endLocked(p.hold.lost(reasonOf(p.ticket.Taken())))

@@ -28,13 +28,13 @@ var layers = [][]string{
 	{"doc.go", "errors.go", "options.go", "trace.go", "admin.go"},
 	{"session.go", "stream.go", "era.go"}, // a Session: its lock, its tasks, what it knows of etcd
 	{"lease.go", "revoke.go", "audit.go"},
-	{"place.go", "watch.go", "view.go", "removal.go"}, // one key in etcd's line
-	{"local.go", "hold.go", "release.go"},             // what the goroutines of a Session have of a name
+	{"place.go", "watch.go", "view.go", "keywatch.go", "removal.go"}, // one key in etcd's line
+	{"local.go", "hold.go", "release.go"},                            // what the goroutines of a Session have of a name
 	{"lock.go", "acquire.go"},
 }
 
 // pure are the packages below internal/ that say what follows, and do nothing.
-var pure = []string{"line", "ticket", "trust", "turn"}
+var pure = []string{"line", "recheck", "ticket", "trust", "turn"}
 
 // A use against the direction couples what is below to what stands on it. Those that there are
 // stand in testdata/against.txt. There are to be no new ones; one that is gone is taken from the

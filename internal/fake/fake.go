@@ -11,6 +11,7 @@ package fake
 
 import (
 	"context"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -242,6 +243,13 @@ func (s *Server) Compact() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_ = s.store.Compact(s.store.Rev()) // it may have been compacted already
+}
+
+// Watches is the number of watches that there are.
+func (s *Server) Watches() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.watches)
 }
 
 // CancelWatches ends all watches with an error, as a member does that restarts.
@@ -598,24 +606,27 @@ type watcher struct {
 	process string
 }
 
-// A watch delivers what happens, in order, and nothing twice: to a single key, deletions
-// only.
+// A watch delivers what happens, in order, and nothing twice.
 type watch struct {
 	s        *Server
 	process  string
 	key, end []byte
+	noPut    bool
 	from     int64                    // what is older is not delivered; guarded by Server.mu
 	more     chan struct{}            // tells pump that queue is not empty
 	queue    []clientv3.WatchResponse // guarded by Server.mu
 }
 
-// Watch watches a range, or the deletion of a key, from now, beginning with the created
-// notice. (What the library asks for; WithFilterPut and WithCreatedNotify cannot be
-// read back from a clientv3.Op.) Like clientv3's it returns once etcd has answered,
-// or ctx has ended.
+// Watch watches a range, or a key, from now, beginning with the created notice. (That is
+// what the library asks for.) Like clientv3's it returns once etcd has answered, or ctx has
+// ended.
 func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
 	op := clientv3.OpGet(key, opts...)
-	made := &watch{s: w.s, process: w.process, key: op.KeyBytes(), end: op.RangeBytes(), more: make(chan struct{}, 1)}
+	made := &watch{
+		s: w.s, process: w.process, key: op.KeyBytes(), end: op.RangeBytes(),
+		noPut: reflect.ValueOf(op).FieldByName("filterPut").Bool(), // an Op does not tell it otherwise
+		more:  make(chan struct{}, 1),
+	}
 	ch := make(chan clientv3.WatchResponse)
 	_, err := send(ctx, w.s, Call{Process: w.process, Method: Watch}, func() (*watch, error) {
 		w.s.mu.Lock()
@@ -645,7 +656,8 @@ func (s *Server) notifyLocked(before int64) {
 	for w := range s.watches {
 		var events []*clientv3.Event
 		for _, event := range changes {
-			if event.Kv.ModRevision >= w.from && (event.Type == mvccpb.Event_DELETE || len(w.end) > 0) && Within(event.Kv.Key, w.key, w.end) {
+			filtered := w.noPut && event.Type == mvccpb.Event_PUT
+			if event.Kv.ModRevision >= w.from && !filtered && Within(event.Kv.Key, w.key, w.end) {
 				events = append(events, (*clientv3.Event)(event))
 			}
 		}

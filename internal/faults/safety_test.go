@@ -284,28 +284,41 @@ func (tr *trial) adds(l lock, sum *int) bool {
 // S8. A holder whose key or lease is taken away is told, and its Unlock says so. Here
 // alone two may believe to hold, until the loser is told.
 //
-//	a holds | an operator deletes its key, or revokes its lease | a is told
+//	a holds, for a moment or for seconds | an operator deletes its key, or revokes its lease |
+//	a is told
 func TestS08AHolderIsToldThatItsKeyWasTakenAway(t *testing.T) {
 	t.Parallel()
+	type take func(tr *trial, admin *clientv3.Client, held *mvccpb.KeyValue) error
+	deletes := func(tr *trial, admin *clientv3.Client, held *mvccpb.KeyValue) error {
+		_, err := admin.Delete(tr.bounded(patience), string(held.Key))
+		return err
+	}
+	revokes := func(tr *trial, admin *clientv3.Client, held *mvccpb.KeyValue) error {
+		_, err := admin.Revoke(tr.bounded(patience), clientv3.LeaseID(held.Lease))
+		return err
+	}
+	const (
+		young = "told within about 1 s (1.5 s at most), Unlock says that the lock was lost"
+		old   = "told by the watch of its key: within 0.5 s, Unlock says that the lock was lost"
+	)
 	takes := []struct {
-		name string
-		take func(tr *trial, admin *clientv3.Client, held *mvccpb.KeyValue) error
+		name   string
+		take   take
+		age    time.Duration // of the hold, at least
+		must   string
+		within time.Duration
 	}{
-		{"key deleted", func(tr *trial, admin *clientv3.Client, held *mvccpb.KeyValue) error {
-			_, err := admin.Delete(tr.bounded(patience), string(held.Key))
-			return err
-		}},
-		{"lease revoked", func(tr *trial, admin *clientv3.Client, held *mvccpb.KeyValue) error {
-			_, err := admin.Revoke(tr.bounded(patience), clientv3.LeaseID(held.Lease))
-			return err
-		}},
+		{"key deleted", deletes, 0, young, 1500 * time.Millisecond},
+		{"lease revoked", revokes, 0, young, 1500 * time.Millisecond},
+		{"key deleted, of a hold of 2 s", deletes, 2 * time.Second, old, 500 * time.Millisecond},
+		{"lease revoked, of a hold of 2 s", revokes, 2 * time.Second, old, 500 * time.Millisecond},
 	}
 	for _, how := range takes {
 		t.Run(how.name, func(t *testing.T) {
 			prove(t, row{
 				id: "S8", name: how.name, quick: 4,
 				fault: how.name + " under the holder",
-				must:  "told within about 1 s (1.5 s at most), Unlock says that the lock was lost",
+				must:  how.must,
 			}, func(tr *trial) {
 				c := etcdtest.Start(tr, 1)
 				admin := c.Client(tr)
@@ -314,11 +327,12 @@ func TestS08AHolderIsToldThatItsKeyWasTakenAway(t *testing.T) {
 				held, err := admin.Get(tr.bounded(patience), a.lock.Key())
 				require.NoError(tr, err)
 				require.Len(tr, held.Kvs, 1)
+				a.holdsFor(how.age)
 				tr.phase(time.Second)
 				a.leaves()
 				require.NoError(tr, how.take(tr, admin, held.Kvs[0]))
 				taken := time.Now()
-				a.loses(1500 * time.Millisecond)
+				a.loses(how.within)
 				tr.figures.longest("time until told", time.Since(taken))
 				err = a.releases(patience)
 				tr.must(tr.side.lost(err), "Unlock said %v", err)

@@ -232,12 +232,74 @@ var mutants = []mutant{
 	{
 		name: "nobody looks at the keys of the lease",
 		why:  "Renewals tell when the lease is gone. That the key is gone they do not (rule 5).",
-		edits: []edit{{"audit.go", `		if p.ticket.Rev() != 0 && now.Sub(p.since) >= lookEvery {
-			return true
-		}
-`, `		_ = p
+		edits: []edit{{"audit.go", `		return since >= l.seldomLocked(now)*period
+`, `		return false
+`}},
+		killers: []killer{named("TestALossIsToldThoughAllWatchesAreSilent")},
+	},
+	{
+		name: "a key that no watch covers is looked at as seldom as one that is watched",
+		why:  "The watch will be back. Until then a look is all that there is (rule 5).",
+		edits: []edit{{"keywatch.go", `				return 1
+`, `				return seldomLooks
+`}},
+		killers: []killer{named("TestALossIsToldThoughAllWatchesAreSilent")},
+	},
+	{
+		name: "nobody watches the keys of holds",
+		why:  "The looks tell. They are seldom (rule 5).",
+		edits: []edit{{"lease.go", `			l.watchHolds()
+`, ``}},
+		killers: []killer{named("TestALossFromOutsideIsNoticedWithinAboutASecond")},
+	},
+	{
+		name: "the watch of a key is sure before the key is read",
+		why:  "It tells of all that happens. What happened before it was created it does not tell (rule 5).",
+		edits: []edit{{"keywatch.go", `	l.unread = append(l.unread, unread{w, w.made})
+`, `	w.sure = true
+	l.unread = append(l.unread, unread{w, -1})
+`}, {"keywatch.go", `		case e.Rev == 0:
+			l.deletedLocked(p)
+`, ``}, {"keywatch.go", `			l.suspectLocked()
+			l.deletedLocked(p)
+`, `			_ = e
 `}},
 		killers: []killer{named("TestALossFromOutsideIsNoticedWithinAboutASecond")},
+	},
+	{
+		name:    "an event ends a hold by the name of the key",
+		why:     "The watch is of that very key. Its name is used again, and a member that is behind tells of an earlier use (rule 20).",
+		edits:   []edit{{"keywatch.go", `e.Key != p.ticket.Key || at <= p.ticket.Rev(): // of`, `e.Key != p.ticket.Key || at == 0: // of`}},
+		killers: []killer{named("TestAnEventOfAnEarlierUseOfTheNameEndsNoHold")},
+	},
+	{
+		name: "a watch is left when its hold has ended",
+		why:  "It costs nothing while nothing happens, and names are used again. A process that has held ten thousand names has ten thousand watches (rule 22).",
+		edits: []edit{{"keywatch.go", `		p.s.afterLocked(w.cancel)
+`, `		_ = w
+`}},
+		killers: []killer{named("TestAShortHoldCostsNothingAndALongOneIsWatched")},
+	},
+	{
+		name:    "each of any number of keys is watched",
+		why:     "A watch costs nothing while nothing happens. Ten thousand of one Session are ten thousand goroutines (rule 21).",
+		edits:   []edit{{"keywatch.go", `l.s.closed || len(l.places) > manyPlaces {`, `l.s.closed {`}},
+		killers: []killer{named("TestTenThousandHoldsHaveNoWatchEach")},
+	},
+	{
+		name: "a waiter looks as often however long it has waited",
+		why:  "An event may be lost at any time. Looks cost more than the lease then (rule 24).",
+		edits: []edit{{"internal/recheck/recheck.go", `	if relied > young {
+		period = relied
+	}
+`, ``}},
+		killers: []killer{core("recheck", "TestWhoHasWaitedForLongLooksSeldom"), named("TestAnIdleWaitCostsItsRenewalsAndLittleElse")},
+	},
+	{
+		name:    "a waiter looks as often however long the line is",
+		why:     "It looks seldom. A thousand together do not (rule 24).",
+		edits:   []edit{{"internal/recheck/recheck.go", `crowd > period {`, `crowd < 0 {`}},
+		killers: []killer{core("recheck", "TestAllInALineTogetherLookSeldom"), named("TestTheRechecksOfALongLineAreFew")},
 	},
 	{
 		name: "a look at the keys is believed",
@@ -483,16 +545,57 @@ var mutants = []mutant{
 		name: "a watch without the slow re-check",
 		why:  "A watch delivers every event or ends with an error. On a member that is frozen it does neither (rule 12).",
 		edits: []edit{
-			{"view.go", `	tick := time.NewTimer(attempt.Jitter(recheckEvery))
-`, `	tick := time.NewTimer(attempt.Jitter(recheckEvery))
+			{"view.go", `	tick := time.NewTimer(recheck.Least)
+`, `	tick := time.NewTimer(recheck.Least)
 	tick.Stop()
 `},
-			{"watch.go", `	recheck, checked := time.NewTimer(attempt.Jitter(recheckEvery)), time.Now()
-`, `	recheck, checked := time.NewTimer(attempt.Jitter(recheckEvery)), time.Now()
-	recheck.Stop()
+			{"watch.go", `	case <-again.C:
+			check, counted = true, &length
+`, `	case <-again.C:
 `},
 		},
 		killers: []killer{named("TestAWaiterGetsInWhateverBecomesOfItsWatch")},
+	},
+	{
+		name: "a re-check of a view asks for the keys that it knows",
+		why:  "They stand, so nothing was missed. Not those who have come since, for whom a key that lingers is to give way (WithLinger).",
+		edits: []edit{{"view.go", `	return resp.Succeeded && (!alone || resp.Responses[0].GetResponseRange().GetCount() == 1)
+`, `	_ = alone
+	return resp.Succeeded
+`}},
+		killers: []killer{named("TestAKeyThatLingersGivesWayThoughNoEventTells")},
+	},
+	{
+		name: "a key that lingers is re-checked as seldom as the hold before it was",
+		why:  "The watch has been good for long. Whoever comes now relies on it anew (rule 24).",
+		edits: []edit{{"local.go", `	l.view.reliesLocked()
+`, ``}},
+		killers: []killer{named("TestAKeyThatLingersGivesWayThoughNoEventTells")},
+	},
+	{
+		name: "a view takes a key with another lease for its own",
+		why:  "It has the create revision, and stands in line. It goes with a lease that is not the holder's (rule 5).",
+		edits: []edit{{"view.go", `			v.putOverLocked(e)
+		} else {
+			delete`, `		} else {
+			delete`}},
+		killers: []killer{named("TestALossIsToldByTheEvent")},
+	},
+	{
+		name: "a key of one's own in the line is nobody's",
+		why:  "Looks find what no place accounts for. They are seldom, and it is in everybody's way (rule 26).",
+		edits: []edit{{"audit.go", `		if e.Lease == int64(l.id) && !l.accountsForLocked(e) {
+`, `		if e.Lease == int64(l.id) && e.Rev == 0 {
+`}},
+		killers: []killer{named("TestNoTwoHoldAfterEtcdWasSetBack")},
+	},
+	{
+		name: "a renewal that knows of less than the one before is a renewal",
+		why:  "It may come from a member that is behind. Or from an etcd that was set back, where nothing else tells (rule 26).",
+		edits: []edit{{"lease.go", `	if l.renewed.era == told && revision < l.renewed.revision {
+`, `	if l.renewed.era == told && revision < 0 {
+`}},
+		killers: []killer{named("TestAHoldThatIsWatchedWhileEtcdIsSetBack")},
 	},
 	{
 		name: "no look once the watch is there",
@@ -610,9 +713,9 @@ var mutants = []mutant{
 	{
 		name: "one late watch makes all watch anew",
 		why:  "They share a stream, which may be dead, and it ends when nobody uses it. Mostly it is one watch that is late, and the others are a storm (rule 25).",
-		edits: []edit{{"view.go", `		return false // it watches anew alone: others may tell all that there is
+		edits: []edit{{"view.go", `		return 0, false // it watches anew alone: others may tell all that there is
 `, `		v.s.watchAnewLocked()
-		return false
+		return 0, false
 `}},
 		killers: []killer{named("TestOneLateWatchIsMadeAnewAlone")},
 	},

@@ -368,9 +368,9 @@ func TestANamespacedClientHoldsLikeAnyOther(t *testing.T) {
 
 			waited := contract.Async(func() error { return other.Lock(ctx) })
 			contract.WaitForLine(t, inside, "a", 2)
-			// Of each Session's looks every other one is certainly complete.
+			// When the holder's second look is sent the first one is certainly complete.
 			looks := faults.Inject(etcdtest.Delay("LeaseTimeToLive", 1))
-			looks.Await(10)
+			looks.Await(2)
 			time.Sleep(time.Until(began.Add(ttl))) // nothing announces that only a renewed lease is left
 			require.NoError(t, hold.Err(), "lost: %v", context.Cause(hold))
 			stillHolds(t, inside, mu)
@@ -457,7 +457,7 @@ func TestARoleOnThePrefixIsEnough(t *testing.T) {
 	t.Parallel()
 	root, client, _, faults := tenant(t)
 	ctx := contract.Patient(t)
-	s := contract.NewSession(t, client, etcdlock.WithTTL(6*time.Second))
+	s := contract.NewSession(t, client, etcdlock.WithTTL(3*time.Second))
 	mu := contract.MutexOf(t, s, "mine")
 	other := contract.NewMutex(t, client, "mine", etcdlock.WithTTL(6*time.Second))
 	third := contract.NewMutex(t, client, "mine")
@@ -472,7 +472,7 @@ func TestARoleOnThePrefixIsEnough(t *testing.T) {
 	waits = append(waits, contract.Async(func() error { return third.Lock(ctx) }))
 	contract.WaitForLine(t, client, "mine", 3)
 
-	faults.Inject(etcdtest.Delay("LeaseTimeToLive", 1)).Await(10)
+	faults.Inject(etcdtest.Delay("LeaseTimeToLive", 1)).Await(2)
 	require.NoError(t, hold.Err(), "renewed, and looked at: %v", context.Cause(hold))
 	stillHolds(t, client, mu)
 	require.NoError(t, mu.Unlock(ctx))
