@@ -16,6 +16,7 @@ import (
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/race"
 )
 
 // These are tests of how the keys of holds are watched, and of what a hold or a wait costs etcd
@@ -159,7 +160,7 @@ func TestAnIdleWaitCostsItsRenewalsAndLittleElse(t *testing.T) {
 // The re-checks of all in a line of 1,000, each of which has a client of its own, are at most
 // 20 requests a second.
 func TestTheRechecksOfALongLineAreFew(t *testing.T) {
-	const line = 1000
+	line := race.Fewer(1000, 300)
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		lockWithin(t, contract.MutexOf(t, processIn(t, etcd, "holder"), "n"), time.Second)
 		ctx, cancel := context.WithCancel(context.Background())

@@ -16,8 +16,9 @@ const (
 	lateAnswer = 250 * time.Millisecond
 
 	// forgetSilence is how long after the last attempt nobody knows whether etcd would answer.
-	// It is above the longest pause between two attempts of a call.
-	forgetSilence = time.Second
+	// It is above the longest pause between two attempts of a call that had no answer.
+	// (TestASilenceOutlastsThePauses.)
+	forgetSilence = 3 * time.Second
 )
 
 // A silence is what a Caller knows of an etcd that does not answer. It is told once for all

@@ -163,3 +163,12 @@ func TestABackoffIsLongerWhileEtcdHasTooMuchToDo(t *testing.T) {
 		require.LessOrEqual(t, b.next(), second/2)
 	}
 }
+
+// Who gives up between two attempts is told that etcd does not answer.
+func TestASilenceOutlastsThePauses(t *testing.T) {
+	var b Backoff
+	for range 10 {
+		b.note(ErrNoAnswer, false)
+		require.Less(t, b.next()*5/4, forgetSilence)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -310,11 +311,10 @@ func TestAWaitForEtcdTellsTheCauseAndEtcdsLastError(t *testing.T) {
 	closing := errors.New("the shop is closing")
 	for about, c := range map[string]struct {
 		fault   etcdtest.Fault
-		strikes int // after which an attempt of the library has failed for certain
+		strikes int // after which etcd has said why
 		says    string
 	}{
-		// The client tries again by itself, each 25 ms, for the half second of an attempt.
-		"the lease is not granted":   {etcdtest.DropRequest("LeaseGrant", codes.Unavailable), 30, ""},
+		"the lease is not granted":   {etcdtest.DropRequest("LeaseGrant", codes.Unavailable), 2, ""},
 		"the key is not put":         {etcdtest.DropRequest("Txn", codes.Unavailable), 2, "Unavailable"},
 		"the key is put, perhaps":    {etcdtest.DropReply("Txn", codes.Unavailable), 2, "Unavailable"},
 		"too many ask for a lease":   {etcdtest.DropRequest("LeaseGrant", codes.ResourceExhausted), 2, "ResourceExhausted"},
@@ -329,7 +329,10 @@ func TestAWaitForEtcdTellsTheCauseAndEtcdsLastError(t *testing.T) {
 				faults := etcdtest.NewFaults(t)
 				client := etcdtest.Start(t, 1).Client(t, contract.With(faults))
 				contract.VerifyClean(t, client, "")
-				mu := contract.NewMutex(t, client, "a", etcdlock.WithTTL(time.Second))
+				told := make(chan struct{}) // an attempt had no answer
+				tell := sync.OnceFunc(func() { close(told) })
+				mu := contract.NewMutex(t, client, "a", etcdlock.WithTTL(time.Second),
+					etcdlock.WithTrace(&etcdlock.Trace{Unavailable: func(error, time.Duration) { tell() }}))
 				down := faults.Inject(c.fault)
 				t.Cleanup(down.Heal)
 				ctx, cancel := context.WithCancelCause(t.Context())
@@ -338,12 +341,15 @@ func TestAWaitForEtcdTellsTheCauseAndEtcdsLastError(t *testing.T) {
 				defer stop()
 				waited := contract.Async(func() error { return lock(mu, ctx) })
 				down.Await(c.strikes)
+				if c.says != "ResourceExhausted" { // which is an answer
+					within(t, slack, "to be told that etcd does not answer", told)
+				}
 				cancel(closing)
 				err := <-waited
 				require.Regexp(t, `^etcdlock: lock "a": .+: the shop is closing$`, err.Error())
 				require.ErrorContains(t, err, c.says)
 				want := []error{closing, context.Canceled}
-				if c.says != "ResourceExhausted" { // which is an answer
+				if c.says != "ResourceExhausted" {
 					want = append(want, etcdlock.ErrUnavailable)
 				}
 				contract.RequireIs(t, err, want...)

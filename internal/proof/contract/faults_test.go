@@ -164,9 +164,6 @@ func TestUnlockAfterLossLeavesTheNewHolderAlone(t *testing.T) {
 				a, b := c.party("a", longTTL), c.party("b", longTTL)
 				a.locks()
 				next := b.waits()
-				if wait { // for the worst moment: etcd has just been looked at
-					a.looks.Await(a.looks.Strikes() + 1)
-				}
 				a.believesUntilTold()
 				taken := time.Now()
 				takings[i].take(t, w.admin, c.line()[0])

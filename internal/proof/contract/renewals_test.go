@@ -41,7 +41,7 @@ func TestRenewalsLogInOnceWhileTheTokenLasts(t *testing.T) {
 		}
 	}
 
-	wait(1) // the stream is open
+	wait(2 * renewals / 3) // the stream is open, and that of the watch of the key
 	before := counter.Counts()
 	wait(renewals)
 	since := counter.Since(before)
