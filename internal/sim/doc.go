@@ -14,7 +14,7 @@
 // processes and what they do; judge.go the invariants; side.go the two libraries.
 //
 // Serve has one such etcd in real time, at an address: lock_test.go, the examples and the
-// tests of package who run on it.
+// tests of cmd/etcdlock run on it.
 //
 // What is not the real thing: Raft is not acted out (see Cluster); a frozen process's
 // timers run on, though its bytes and its work wait (see freezeProcess); a process has no

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// A connection is how to reach etcd: the flags and the environment of etcdctl.
+type connection struct {
+	endpoints         string
+	user, password    string
+	cacert, cert, key string // files
+	skipVerify        bool
+	plain             bool // unless the endpoint says https, or there are certificates
+
+	dialTimeout, commandTimeout time.Duration
+	pingEvery, pingTimeout      time.Duration
+}
+
+func (c *connection) flags(fs *flag.FlagSet) {
+	fs.StringVar(&c.endpoints, "endpoints", "127.0.0.1:2379", "`ADDRESSES` of etcd, with commas between them")
+	fs.StringVar(&c.user, "user", "", "`NAME[:PASSWORD]` of an etcd user")
+	fs.StringVar(&c.password, "password", "", "`PASSWORD` of the user; ETCDCTL_PASSWORD hides it from ps")
+	fs.StringVar(&c.cacert, "cacert", "", "`FILE` of the authority that signed etcd's certificates")
+	fs.StringVar(&c.cert, "cert", "", "`FILE` of the client certificate")
+	fs.StringVar(&c.key, "key", "", "`FILE` of the key of the client certificate")
+	fs.BoolVar(&c.skipVerify, "insecure-skip-tls-verify", false, "believe any certificate of etcd's")
+	fs.BoolVar(&c.plain, "insecure-transport", true, "no TLS unless a certificate or https:// asks for it")
+	fs.DurationVar(&c.dialTimeout, "dial-timeout", 2*time.Second, "`DURATION` that a log-in may take")
+	fs.DurationVar(&c.commandTimeout, "command-timeout", 5*time.Second,
+		"`DURATION` within which etcd is to answer; not for run")
+	fs.DurationVar(&c.pingEvery, "keepalive-time", 2*time.Second,
+		"`DURATION` of silence after which a connection is tested")
+	fs.DurationVar(&c.pingTimeout, "keepalive-timeout", 6*time.Second,
+		"`DURATION` after which a connection that fails the test is closed")
+}
+
+// environment sets the flags of etcd that were not given by what etcdctl would read.
+func (c *connection) environment(fs *flag.FlagSet, getenv func(string) string) (err error) {
+	given := make(map[string]bool)
+	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	own := flag.NewFlagSet("", flag.ContinueOnError)
+	new(connection).flags(own)
+	own.VisitAll(func(f *flag.Flag) {
+		name := variable(f)
+		if value := getenv(name); value != "" && !given[f.Name] && err == nil {
+			if failure := fs.Set(f.Name, value); failure != nil {
+				err = fmt.Errorf("%s: %q: %w", name, value, failure)
+			}
+		}
+	})
+	return err
+}
+
+// variable is where etcdctl reads a flag from.
+func variable(f *flag.Flag) string {
+	return "ETCDCTL_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+}
+
+// config is for clients of the cluster.
+func (c *connection) config() (cfg clientv3.Config, err error) {
+	cfg = clientv3.Config{
+		Endpoints:            strings.Split(c.endpoints, ","),
+		DialTimeout:          c.dialTimeout,
+		DialKeepAliveTime:    c.pingEvery,
+		DialKeepAliveTimeout: c.pingTimeout,
+		// A logger that says nothing, as clientv3 has it for a client without one. The
+		// module does not require the package that it is of.
+		Logger: clientv3.NewCtxClient(context.Background()).GetLogger(),
+	}
+	for name, d := range map[string]time.Duration{
+		"dial-timeout": c.dialTimeout, "command-timeout": c.commandTimeout,
+		"keepalive-time": c.pingEvery, "keepalive-timeout": c.pingTimeout,
+	} {
+		if d <= 0 {
+			return cfg, misused("--%s %v: not positive", name, d)
+		}
+	}
+	if c.user != "" {
+		user, password, with := strings.Cut(c.user, ":")
+		if !with {
+			password = c.password
+		}
+		if password == "" {
+			return cfg, misused("--user %s: no password; set ETCDCTL_PASSWORD", user)
+		}
+		cfg.Username, cfg.Password = user, password
+	}
+	cfg.TLS, err = c.tls()
+	return cfg, err
+}
+
+func (c *connection) tls() (*tls.Config, error) {
+	if (c.cert == "") != (c.key == "") {
+		return nil, misused("--cert and --key: only both together")
+	}
+	if c.plain && !c.skipVerify && c.cacert+c.cert == "" {
+		return nil, nil // and https:// has the system's authorities
+	}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: c.skipVerify}
+	if c.cacert != "" {
+		pem, err := os.ReadFile(c.cacert)
+		if err != nil {
+			return nil, misused("--cacert: %w", err)
+		}
+		cfg.RootCAs = x509.NewCertPool()
+		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, misused("--cacert %s: no certificate in it", c.cacert)
+		}
+	}
+	if c.cert != "" {
+		pair, err := tls.LoadX509KeyPair(c.cert, c.key)
+		if err != nil {
+			return nil, misused("--cert %s, --key %s: %w", c.cert, c.key, err)
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	return cfg, nil
+}
+
+// open makes a client, and logs in if there is a user.
+func (c *connection) open() (*clientv3.Client, error) {
+	cfg, err := c.config()
+	if err != nil {
+		return nil, err
+	}
+	client, err := clientv3.New(cfg)
+	if err != nil {
+		return nil, ends(exitFailed, c.noAnswer(err))
+	}
+	return client, nil
+}
+
+// bounded is the context of one look at etcd.
+func (c *connection) bounded() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), c.commandTimeout)
+}
+
+// noAnswer is the error of a look at etcd, with the addresses that it was about.
+func (c *connection) noAnswer(err error) error {
+	within := ""
+	if errors.Is(err, context.DeadlineExceeded) {
+		within = fmt.Sprintf("no answer within %v: ", c.commandTimeout)
+	}
+	return fmt.Errorf("%s: %s%s", c.endpoints, within, strings.TrimPrefix(err.Error(), "etcdlock: "))
+}

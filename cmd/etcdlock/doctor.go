@@ -1,0 +1,307 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/etcdlock/etcdlock/internal/line"
+)
+
+func doctorCommand() *command {
+	return &command{
+		name:  "doctor",
+		usage: "[--prefix TEXT]",
+		short: "tell whether this etcd, and what is in it, is fit for locks",
+		text: `
+It asks each endpoint for its latency and cluster, and etcd for the least TTL that it grants,
+its alarms, and whether the user may read and write below --prefix. It looks for lock names
+that nest, which etcd's own concurrency.Mutex cannot bear, and for keys without a lease where
+places in line are expected. If an endpoint does not answer it tells what is wrong with TLS.
+It grants and revokes one lease, and writes no key.
+
+Each line begins with ok, BAD (a finding), or ?? (cannot be told, with the reason).
+
+Exit status: 0; 1 with findings; 64 usage; 125 if no endpoint can be used.`,
+		flags: func(fs *flag.FlagSet) func(*app, call) error {
+			d := new(doctor)
+			fs.StringVar(&d.prefix, "prefix", "", "`TEXT` with which the names of the locks begin")
+			return d.run
+		},
+	}
+}
+
+// doctor is the command with its flags.
+type doctor struct {
+	prefix   string
+	etcd     *connection
+	to       io.Writer
+	findings int
+}
+
+// The verdicts of a line.
+func (d *doctor) ok(subject, format string, args ...any)  { d.tell("ok ", subject, format, args) }
+func (d *doctor) not(subject, format string, args ...any) { d.tell("?? ", subject, format, args) }
+
+func (d *doctor) bad(subject, format string, args ...any) {
+	d.findings++
+	d.tell("BAD", subject, format, args)
+}
+
+func (d *doctor) tell(verdict, subject, format string, args []any) {
+	fmt.Fprintf(d.to, "%s  %s: %s\n", verdict, subject, fmt.Sprintf(format, args...))
+}
+
+func (d *doctor) run(a *app, c call) error {
+	if err := c.atMost(0); err != nil {
+		return err
+	}
+	d.etcd, d.to = c.etcd, a.stdout
+	cfg, err := d.etcd.config()
+	if err != nil {
+		return err
+	}
+	answering := d.endpoints(cfg)
+	if len(answering) == 0 {
+		return ends(exitFailed, fmt.Errorf("no endpoint can be used: %s", c.etcd.endpoints))
+	}
+	cfg.Endpoints = answering
+	client, err := clientv3.New(cfg)
+	if err != nil {
+		return ends(exitFailed, err)
+	}
+	defer client.Close()
+	for _, look := range []func(context.Context, *clientv3.Client){d.lease, d.alarms, d.rights, d.keys} {
+		ctx, cancel := d.etcd.bounded()
+		look(ctx, client)
+		cancel()
+	}
+	if d.findings > 0 {
+		return ends(exitBad, fmt.Errorf("findings: %d", d.findings))
+	}
+	return nil
+}
+
+// ---- endpoints
+
+// A visit is what came of asking one endpoint.
+type visit struct {
+	endpoint string
+	latency  time.Duration // the median of several
+	header   *pb.ResponseHeader
+	err      error
+	why      string // as far as it can be told
+}
+
+// asks is how often an endpoint is asked, after it has been connected to.
+const asks = 5
+
+// endpoints looks at each, and returns those that answer.
+func (d *doctor) endpoints(cfg clientv3.Config) (answering []string) {
+	visits := make([]visit, len(cfg.Endpoints))
+	var visiting sync.WaitGroup
+	for i, endpoint := range cfg.Endpoints {
+		visiting.Go(func() { visits[i] = d.visit(cfg, endpoint) })
+	}
+	visiting.Wait()
+	clusters := make(map[uint64][]string)
+	for _, v := range visits {
+		switch {
+		case v.err != nil && v.why != "":
+			d.bad(v.endpoint, "%s", v.why)
+			continue
+		case v.err != nil:
+			d.bad(v.endpoint, "%v", v.err)
+			continue
+		case v.header == nil:
+			d.ok(v.endpoint, "answers in %v, and lets this user read nothing below %q", v.latency, d.prefix)
+		default:
+			id := v.header.ClusterId
+			clusters[id] = append(clusters[id], v.endpoint)
+			d.ok(v.endpoint, "answers in %v; member %x of cluster %x, revision %d",
+				v.latency, v.header.MemberId, id, v.header.Revision)
+		}
+		answering = append(answering, v.endpoint)
+	}
+	if len(clusters) > 1 {
+		var parts []string
+		for _, id := range slices.Sorted(maps.Keys(clusters)) {
+			parts = append(parts, fmt.Sprintf("%x has %s", id, strings.Join(clusters[id], ", ")))
+		}
+		d.bad("clusters", "the endpoints are of different ones, which exclude nobody from each other: %s",
+			strings.Join(parts, "; "))
+	}
+	return answering
+}
+
+func (d *doctor) visit(cfg clientv3.Config, endpoint string) (v visit) {
+	v.endpoint = endpoint
+	cfg.Endpoints = []string{endpoint}
+	ctx, cancel := d.etcd.bounded()
+	defer cancel()
+	client, err := clientv3.New(cfg)
+	if err != nil {
+		return d.failed(v, cfg, err)
+	}
+	defer client.Close()
+	var took []time.Duration
+	for i := range asks + 1 {
+		started := time.Now()
+		resp, err := client.Get(ctx, d.sample(), clientv3.WithCountOnly())
+		if err != nil && !denied(err) {
+			return d.failed(v, cfg, err)
+		}
+		if err == nil {
+			v.header = resp.Header
+		}
+		if i > 0 { // the first one connects
+			took = append(took, time.Since(started))
+		}
+	}
+	slices.Sort(took)
+	v.latency = took[len(took)/2].Round(10 * time.Microsecond)
+	return v
+}
+
+func (d *doctor) failed(v visit, cfg clientv3.Config, err error) visit {
+	v.err, v.why = err, diagnose(cfg.TLS, v.endpoint, d.etcd.commandTimeout)
+	return v
+}
+
+// sample is a key that a lock below the prefix could have.
+func (d *doctor) sample() string { return d.prefix + "etcdlock-doctor/" }
+
+func denied(err error) bool {
+	return errors.Is(err, rpctypes.ErrPermissionDenied) || status.Code(err) == codes.PermissionDenied
+}
+
+// ---- etcd
+
+// longTTL is the default of the library and of run.
+const longTTL = 15 * time.Second
+
+func (d *doctor) lease(ctx context.Context, client *clientv3.Client) {
+	resp, err := client.Grant(ctx, 1)
+	if err != nil {
+		d.bad("lease", "not granted: %v", err)
+		return
+	}
+	ttl := time.Duration(resp.TTL) * time.Second
+	if ttl > longTTL {
+		d.bad("TTL", "%v is the least that etcd grants, more than the usual %v: so long does who dies block others",
+			ttl, longTTL)
+	} else {
+		d.ok("TTL", "%v is the least that etcd grants", ttl)
+	}
+	if _, err := client.Revoke(ctx, resp.ID); err != nil {
+		d.bad("lease", "not revoked: %v", err)
+	}
+}
+
+func (d *doctor) alarms(ctx context.Context, client *clientv3.Client) {
+	resp, err := client.AlarmList(ctx)
+	switch {
+	case err != nil:
+		d.not("alarms", "%v", err) // a proxy may not pass this on
+	case len(resp.Alarms) == 0:
+		d.ok("alarms", "none")
+	default:
+		for _, alarm := range resp.Alarms {
+			d.bad("alarms", "%v at member %x", alarm.Alarm, alarm.MemberID)
+		}
+	}
+}
+
+// rights asks whether the user may do what a lock does. The transaction never writes: no key has
+// the create revision -1. etcd looks at the rights for all of it first.
+func (d *doctor) rights(ctx context.Context, client *clientv3.Client) {
+	_, err := client.Get(ctx, d.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil {
+		d.bad("rights", "reading below %q: %v", d.prefix, err)
+	}
+	_, writes := client.Txn(ctx).
+		If(clientv3.Compare(clientv3.CreateRevision(d.sample()), "=", -1)).
+		Then(clientv3.OpPut(d.sample(), "")).
+		Commit()
+	if writes != nil {
+		d.bad("rights", "writing below %q: %v", d.prefix, writes)
+	}
+	if err == nil && writes == nil {
+		d.ok("rights", "this user may read and write below %q", d.prefix)
+	}
+}
+
+// ---- keys
+
+// most is how many findings of one kind are told one by one.
+const most = 10
+
+func (d *doctor) keys(ctx context.Context, client *clientv3.Client) {
+	kvs, err := readKeys(ctx, client, d.prefix)
+	if err != nil {
+		d.not("keys", "%v", err)
+		return
+	}
+	lines := line.ByName(kvs)
+	var nested, bare []string
+	for _, name := range slices.Sorted(maps.Keys(lines)) {
+		if outer, is := inside(name, lines); is {
+			nested = append(nested, fmt.Sprintf("%q is inside of %q: concurrency.Mutex and etcdctl lock wait at %q for both",
+				name, outer, outer))
+		}
+	}
+	for _, kv := range kvs {
+		if kv.Lease != 0 {
+			continue
+		}
+		e := line.EntryOf(kv)
+		name, _, isPlace := line.ParseKey(e.Key)
+		_, below := inside(e.Key, lines)
+		if isPlace && e.Value().Owner != "" || below {
+			bare = append(bare, fmt.Sprintf("%q below the lock %q has no lease: it blocks concurrency.Mutex for ever",
+				e.Key, cmp.Or(name, e.Key[:max(strings.LastIndexByte(e.Key, '/'), 0)])))
+		}
+	}
+	d.several("names", nested)
+	d.several("keys", bare)
+	if len(nested)+len(bare) == 0 {
+		d.ok("keys", "%d below %q, with %d locks that are held; none nest, none is without a lease",
+			len(kvs), d.prefix, len(lines))
+	}
+}
+
+func (d *doctor) several(subject string, findings []string) {
+	for i, finding := range findings {
+		if i == most {
+			d.bad(subject, "and %d more", len(findings)-most)
+			return
+		}
+		d.bad(subject, "%s", finding)
+	}
+}
+
+// inside is the lock with a line below whose name a key or a name is.
+func inside(key string, lines map[string]line.Line) (name string, is bool) {
+	for i := len(key) - 1; i > 0; i-- {
+		if key[i] == '/' {
+			if _, is := lines[key[:i]]; is {
+				return key[:i], true
+			}
+		}
+	}
+	return "", false
+}

@@ -1,0 +1,384 @@
+//go:build linux || darwin || freebsd
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock"
+)
+
+// forwarded are the signals that the command gets in run's stead.
+var forwarded = []os.Signal{
+	syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
+}
+
+// catch has the signals that are not ignored, as nohup has HUP ignored, sent to a channel. The
+// command starts with the default for these.
+func catch() <-chan os.Signal {
+	signals := make(chan os.Signal, 16)
+	for _, s := range forwarded {
+		if !signal.Ignored(s) {
+			signal.Notify(signals, s)
+		}
+	}
+	return signals
+}
+
+// A holding is a run that has the lock.
+type holding struct {
+	*running
+	app     *app
+	signals <-chan os.Signal
+	mu      *etcdlock.Mutex
+	began   time.Time
+	trusted atomic.Pointer[time.Time] // until when, as of the last renewal
+	granted atomic.Int64              // TTL of the last lease
+	holds   chan struct{}             // gets one when the hold began, after granted is set
+	why     reason
+	told    bool // of the loss
+}
+
+func (r *running) run(a *app, c call) error {
+	signals := catch()
+	cfg, err := c.etcd.config()
+	if err != nil {
+		return err
+	}
+	cmd, err := prepare(c.argv)
+	if err != nil {
+		return err
+	}
+	h := &holding{running: r, app: a, signals: signals, holds: make(chan struct{}, 1)}
+	client, err := h.acquire(cfg, c.names[0])
+	if client != nil {
+		defer client.Close()
+	}
+	if err != nil {
+		return err
+	}
+	return h.carryOut(cmd)
+}
+
+// prepare finds the command before anybody waits for it.
+func prepare(argv []string) (*exec.Cmd, error) {
+	cmd := exec.Command(argv[0], argv[1:]...)
+	if errors.Is(cmd.Err, exec.ErrDot) {
+		cmd.Err = nil // found in the current directory, which is what PATH says
+	}
+	if cmd.Err != nil {
+		return nil, notStarted(cmd.Err)
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	return cmd, nil
+}
+
+// notStarted is how run ends if its command does not start.
+func notStarted(err error) error {
+	switch {
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
+		return ends(exitNotFound, err)
+	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM):
+		return ends(exitFailed, err)
+	}
+	return ends(exitNotRun, err)
+}
+
+// ---- the wait
+
+// A signalled is the cause of a wait that a signal ended.
+type signalled struct{ syscall.Signal }
+
+func (s signalled) Error() string { return "ended by a signal: " + s.Signal.String() }
+
+// acquire waits for the lock, as long as it may. Whatever it returns, a client is to be closed.
+func (h *holding) acquire(cfg clientv3.Config, name string) (client *clientv3.Client, err error) {
+	ctx, end := context.WithCancelCause(context.Background())
+	defer end(nil)
+	if bound := h.bound(); bound > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, bound, context.DeadlineExceeded)
+		defer cancel()
+	}
+	acquired, watched := make(chan struct{}), make(chan struct{})
+	go func() { // ends with acquire, which waits for it
+		defer close(watched)
+		select {
+		case s := <-h.signals:
+			end(signalled{s.(syscall.Signal)})
+		case <-acquired:
+		}
+	}()
+	tell := time.AfterFunc(sayWhyAfter, func() {
+		h.app.say("lock %q: waits since %v: %s", name, sayWhyAfter, h.why.String())
+	})
+	client, err = h.connect(ctx, cfg)
+	if err == nil {
+		err = h.lock(ctx, client, name)
+	}
+	tell.Stop()
+	close(acquired)
+	<-watched
+	if s, ok := errors.AsType[signalled](context.Cause(ctx)); ok && err == nil {
+		err = s // it came together with the lock
+	}
+	if err == nil {
+		<-h.holds
+		err = h.running.granted(time.Duration(h.granted.Load()))
+	}
+	if err != nil {
+		h.leave(err)
+		return client, h.refusal(ctx, err)
+	}
+	return client, nil
+}
+
+// tryBound is how long etcd may take to answer a run that does not wait. It leaves half a second
+// of the five that such a run may take in all.
+const tryBound = 4500 * time.Millisecond
+
+// errNoAnswer is the error of a log-in that etcd did not answer.
+var errNoAnswer = errors.New("no answer from etcd")
+
+// bound is how long a wait may take, 0 for ever.
+func (h *holding) bound() time.Duration {
+	if h.now {
+		return tryBound
+	}
+	return h.wait
+}
+
+// connect makes a client, and logs in as often as it takes.
+func (h *holding) connect(ctx context.Context, cfg clientv3.Config) (*clientv3.Client, error) {
+	why := errNoAnswer
+	for {
+		var cancel context.CancelFunc
+		cfg.Context, cancel = context.WithCancel(context.Background()) // of the client's life
+		stop := context.AfterFunc(ctx, cancel)
+		client, err := clientv3.New(cfg)
+		if err == nil && stop() {
+			context.AfterFunc(client.Ctx(), cancel)
+			return client, nil
+		}
+		if err == nil {
+			client.Close()
+		}
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return nil, fmt.Errorf("%w: %w", why, context.Cause(ctx))
+		case !away(err):
+			return nil, err
+		}
+		why = fmt.Errorf("%w: %w", errNoAnswer, err)
+		h.why.set(why.Error())
+		select {
+		case <-time.After(500 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// lock locks, with hooks that remember what the wait is for.
+func (h *holding) lock(ctx context.Context, client *clientv3.Client, name string) (err error) {
+	trace := &etcdlock.Trace{
+		Queued: func(_ string, ahead int, holder etcdlock.Contender) {
+			owner := holder.Owner
+			if owner == "" {
+				owner = "another program"
+			}
+			h.why.set(fmt.Sprintf("%d before it in line, held by %s", ahead, owner))
+		},
+		Unavailable: func(err error, _ time.Duration) { h.why.set(err.Error()) },
+		LeaseGranted: func(_ clientv3.LeaseID, ttl time.Duration) {
+			h.granted.Store(int64(ttl))
+		},
+		LeaseRenewed: func(clientv3.LeaseID, time.Duration) { h.renewed() },
+		Acquired: func(string, int64, time.Duration, int) {
+			h.renewed()
+			h.holds <- struct{}{}
+		},
+	}
+	h.mu, err = etcdlock.New(client, name,
+		etcdlock.WithTTL(h.ttl), etcdlock.WithSafetyMargin(h.margin()), etcdlock.WithTrace(trace))
+	if err != nil {
+		return ends(exitUsage, err)
+	}
+	if h.now {
+		err = h.mu.TryLock(ctx)
+	} else {
+		err = h.mu.Lock(ctx)
+	}
+	h.began = time.Now()
+	return err
+}
+
+// renewed notes until when the hold can be trusted now.
+func (h *holding) renewed() {
+	if until := h.mu.Deadline(); !until.IsZero() {
+		h.trusted.Store(&until)
+	}
+}
+
+// refusal is how a run without the lock ends.
+func (h *holding) refusal(ctx context.Context, err error) error {
+	if e, ok := errors.AsType[*ending](err); ok {
+		return e
+	}
+	if s, ok := errors.AsType[signalled](context.Cause(ctx)); ok {
+		return ends(exitSignal+int(s.Signal), err)
+	}
+	if errors.Is(err, etcdlock.ErrLocked) && !errors.Is(err, etcdlock.ErrUnavailable) {
+		return ends(h.conflict, err)
+	}
+	return ends(exitFailed, err)
+}
+
+// leaveBound is how long run waits for etcd to confirm that nothing of it is left. What is not
+// removed by then goes with its lease.
+const leaveBound = 2 * time.Second
+
+// leave gives up the place in line, and the lease. Where err says that etcd does not answer there
+// is nothing to wait for: Close still sends what it has to.
+func (h *holding) leave(err error) {
+	if h.mu == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), leaveBound)
+	defer cancel()
+	if errors.Is(err, etcdlock.ErrUnavailable) || errors.Is(err, etcdlock.ErrUnconfirmed) {
+		cancel()
+	}
+	_ = h.mu.Close(ctx)
+}
+
+// ---- the command
+
+// carryOut runs the command under the lock, and releases it.
+func (h *holding) carryOut(cmd *exec.Cmd) error {
+	cmd.Env = append(cmd.Environ(),
+		"ETCDLOCK_NAME="+h.mu.Name(), "ETCDLOCK_KEY="+h.mu.Key(), fmt.Sprint("ETCDLOCK_TOKEN=", h.mu.Token()))
+	hold := h.mu.Context(context.Background())
+	if hold.Err() != nil { // otherwise key and token are of this hold
+		h.leave(nil)
+		return h.lost(context.Cause(hold))
+	}
+	tree, err := start(cmd)
+	if err != nil {
+		h.leave(nil)
+		return notStarted(err)
+	}
+	ended, hurried := h.watch(tree, hold)
+	if !hurried && hold.Err() == nil {
+		h.stay(hold)
+	}
+	return h.finish(hold, ended)
+}
+
+// watch stays until no process of the command is left. hurried says that a signal came.
+//
+// Invariant: when it returns no process of the command is left; nothing that frees the lock is
+// called before. (Do not release when the command has ended. TestWhatStaysInTheBackgroundEndsBeforeTheRelease.)
+func (h *holding) watch(tree *tree, hold context.Context) (ended syscall.WaitStatus, hurried bool) {
+	var killAt time.Time
+	kill := time.NewTimer(time.Hour)
+	kill.Stop()
+	killBy := func(at time.Time) {
+		if killAt.IsZero() || at.Before(killAt) {
+			killAt = at
+			kill.Reset(time.Until(at))
+		}
+	}
+	exited, lost := tree.exited, hold.Done()
+	for {
+		select {
+		case s := <-h.signals:
+			hurried = true
+			tree.forward(s.(syscall.Signal))
+		case <-lost:
+			lost = nil
+			why := context.Cause(hold)
+			killBy(h.killAt(time.Now(), *h.trusted.Load(), errors.Is(why, etcdlock.ErrExpired)))
+			tree.terminate()
+			h.app.say("%v", why)
+			h.told = true
+		case <-exited:
+			exited, ended = nil, tree.status
+			tree.terminal.giveBack()
+			killBy(time.Now().Add(h.killAfter))
+			tree.terminate()
+		case <-kill.C:
+			tree.kill()
+			kill.Reset(killAgain) // for those that were started meanwhile
+		case <-tree.gone:
+			if exited != nil {
+				ended = tree.status
+				tree.terminal.giveBack()
+			}
+			return ended, hurried
+		}
+	}
+}
+
+// killAgain is how long a KILL may take before those are looked for that it has missed.
+const killAgain = 20 * time.Millisecond
+
+// stay keeps the lock for as long as it is to be held.
+func (h *holding) stay(hold context.Context) {
+	left := time.Until(h.began.Add(h.atLeast))
+	if left <= 0 {
+		return
+	}
+	enough := time.NewTimer(left)
+	defer enough.Stop()
+	select {
+	case <-enough.C:
+	case <-h.signals:
+	case <-hold.Done():
+	}
+}
+
+// finish releases the lock, and says how run ends whose command has ended.
+func (h *holding) finish(hold context.Context, ended syscall.WaitStatus) error {
+	err := h.release()
+	h.leave(err)
+	switch {
+	case errors.Is(err, etcdlock.ErrLost):
+		return h.lost(err)
+	case err != nil:
+		h.app.say("%v; it is free once its lease has run out", err)
+	}
+	if ended.Signaled() {
+		return ends(exitSignal+int(ended.Signal()), nil)
+	}
+	return ends(ended.ExitStatus(), nil)
+}
+
+// lost is how run ends whose lock was lost, which it says once.
+func (h *holding) lost(err error) error {
+	if h.told {
+		err = nil
+	}
+	return ends(exitLost, err)
+}
+
+// release gives the lock to the next.
+func (h *holding) release() error {
+	ctx, cancel := context.WithTimeout(context.Background(), releaseBound)
+	defer cancel()
+	return h.mu.Unlock(ctx)
+}
+
+// releaseBound is how long run waits for its release to be confirmed.
+const releaseBound = 5 * time.Second

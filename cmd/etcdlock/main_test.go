@@ -1,0 +1,401 @@
+//go:build linux || darwin || freebsd
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/sim"
+)
+
+// With asEnv this binary is the program, or the worker that the program runs.
+const (
+	asEnv     = "ETCDLOCK_TEST_AS"
+	sayWhyEnv = "ETCDLOCK_TEST_SAY_WHY"
+	pageEnv   = "ETCDLOCK_TEST_PAGE"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asEnv) == "" {
+		flag.Parse()
+		_ = flag.Set("test.parallel", "16") // they wait for other processes, most of the time
+		os.Exit(m.Run())
+	}
+	if len(os.Args) > 2 && os.Args[1] == "worker" {
+		work(os.Args[2], os.Args[3:])
+	}
+	if d, err := time.ParseDuration(os.Getenv(sayWhyEnv)); err == nil {
+		sayWhyAfter = d
+	}
+	if n, err := strconv.ParseInt(os.Getenv(pageEnv), 10, 64); err == nil {
+		page = n
+	}
+	main()
+}
+
+// patience bounds what is to happen soon, on a machine that has much else to do.
+const patience = 30 * time.Second
+
+// ---- the worker
+
+// work writes to a file what happens to it and that it lives, until somebody ends it:
+//
+//	deaf         signals are noted, and do not end it
+//	daemon=FILE  it starts another worker, deaf and in a session of its own
+//	leave        it ends once that one lives
+//	signals=N    it exits with status 7 after N signals
+func work(file string, flags []string) {
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		panic(err)
+	}
+	note := func(what string) { fmt.Fprintf(f, "%s %d\n", what, time.Now().UnixNano()) }
+	signals := make(chan os.Signal, 16)
+	left := -1
+	leave := false
+	for _, flag := range flags {
+		name, value, _ := strings.Cut(flag, "=")
+		switch name {
+		case "deaf":
+			signal.Notify(signals, forwarded...)
+		case "daemon":
+			daemon := exec.Command(os.Args[0], "worker", value, "deaf")
+			daemon.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+			if err := daemon.Start(); err != nil {
+				panic(err)
+			}
+			for len(events(value, "beat")) == 0 {
+				time.Sleep(time.Millisecond)
+			}
+		case "leave":
+			leave = true
+		case "signals":
+			left, _ = strconv.Atoi(value)
+		}
+	}
+	if leave {
+		os.Exit(0)
+	}
+	note(fmt.Sprint("pid=", os.Getpid()))
+	note(fmt.Sprint("group=", syscall.Getpgrp()))
+	note("start")
+	for {
+		select {
+		case s := <-signals:
+			note(fmt.Sprint("signal=", int(s.(syscall.Signal))))
+			if left--; left == 0 {
+				os.Exit(7)
+			}
+		case <-time.After(2 * time.Millisecond):
+			note("beat")
+		}
+	}
+}
+
+// events are the times at which a worker noted something.
+func events(file, what string) (at []time.Time) {
+	text, _ := os.ReadFile(file)
+	for line := range strings.Lines(string(text)) {
+		name, ns, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		if n, err := strconv.ParseInt(ns, 10, 64); err == nil && name == what && strings.HasSuffix(line, "\n") {
+			at = append(at, time.Unix(0, n))
+		}
+	}
+	return at
+}
+
+// number is one that a worker noted, as in pid=7.
+func number(t *testing.T, file, what string) int {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	_, rest, found := strings.Cut(string(text), what+"=")
+	require.True(t, found, "%s: no %s", file, what)
+	n, err := strconv.Atoi(strings.Fields(rest)[0])
+	require.NoError(t, err)
+	return n
+}
+
+// first and last wait until a worker has noted something.
+func first(t *testing.T, file, what string) time.Time {
+	t.Helper()
+	eventually(t, func() bool { return len(events(file, what)) > 0 }, "%s: no %s", file, what)
+	return events(file, what)[0]
+}
+
+func last(t *testing.T, file, what string) time.Time {
+	t.Helper()
+	first(t, file, what)
+	all := events(file, what)
+	return all[len(all)-1]
+}
+
+func eventually(t *testing.T, is func() bool, format string, args ...any) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !is(); time.Sleep(2 * time.Millisecond) {
+		require.False(t, time.Now().After(deadline), format, args)
+	}
+}
+
+// isGone asks that a process has ended, or is only waited for.
+func isGone(t *testing.T, pid int) {
+	t.Helper()
+	eventually(t, func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		return err == nil && strings.Contains(string(stat), ") Z ") ||
+			errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
+	}, "process %d lives", pid)
+}
+
+// ---- etcd
+
+// An etcd is one in memory, at an address.
+type etcd struct {
+	addr   string
+	client *clientv3.Client
+	server *sim.Cluster
+}
+
+func newEtcd(t *testing.T) *etcd {
+	t.Helper()
+	addr, server, err := sim.Serve()
+	require.NoError(t, err)
+	t.Cleanup(server.Stop)
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}})
+	require.NoError(t, err)
+	t.Cleanup(func() { client.Close() })
+	return &etcd{addr, client, server}
+}
+
+// holds takes the lock name for the rest of the test.
+func (e *etcd) holds(t *testing.T, name string, opts ...etcdlock.Option) *etcdlock.Mutex {
+	t.Helper()
+	mu, err := etcdlock.New(e.client, name, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { mu.Close(context.Background()) })
+	require.NoError(t, mu.Lock(t.Context()))
+	return mu
+}
+
+// line waits until n contenders stand in line, and returns them.
+func (e *etcd) line(t *testing.T, name string, n int) (line []etcdlock.Contender) {
+	t.Helper()
+	eventually(t, func() bool {
+		var err error
+		line, err = etcdlock.Contenders(context.Background(), e.client, name)
+		require.NoError(t, err)
+		return len(line) == n
+	}, "%q: not %d in line", name, n)
+	return line
+}
+
+// A wire is a TCP connection to somewhere that can become a black hole.
+type wire struct {
+	net.Listener
+	mu    sync.Mutex
+	cut   bool
+	conns []net.Conn
+}
+
+func newWire(t *testing.T, to string) *wire {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	w := &wire{Listener: l}
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			from, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", to)
+			if err != nil {
+				from.Close()
+				continue
+			}
+			w.mu.Lock()
+			w.conns = append(w.conns, from, server)
+			w.mu.Unlock()
+			running.Go(func() { w.carry(from, server) })
+			running.Go(func() { w.carry(server, from) })
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		w.mu.Lock()
+		for _, conn := range w.conns {
+			conn.Close()
+		}
+		w.mu.Unlock()
+		running.Wait()
+	})
+	return w
+}
+
+// Cut has the bytes in both directions fall into a black hole, for good.
+func (w *wire) Cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cut = true
+}
+
+func (w *wire) carry(from, to net.Conn) {
+	buf := make([]byte, 16<<10)
+	for {
+		n, err := from.Read(buf)
+		w.mu.Lock()
+		cut := w.cut
+		w.mu.Unlock()
+		if err != nil {
+			if !cut {
+				to.Close()
+			}
+			return
+		}
+		if cut {
+			continue
+		}
+		if _, err := to.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
+
+func (w *wire) addr() string { return w.Addr().String() }
+
+// ---- the program
+
+// A program is one that runs, as a process of its own.
+type program struct {
+	*exec.Cmd
+	t              *testing.T
+	stdout, stderr *output
+	ended          chan struct{}
+}
+
+// output is what a process has written so far.
+type output struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String()
+}
+
+// A setting changes a program before it starts.
+type setting func(*exec.Cmd)
+
+func env(vars ...string) setting { return func(c *exec.Cmd) { c.Env = append(c.Env, vars...) } }
+
+func typed(text string) setting { return func(c *exec.Cmd) { c.Stdin = strings.NewReader(text) } }
+
+// starts starts the program. It has ended when the test is over, and so has what it started.
+func starts(t *testing.T, args []string, settings ...setting) *program {
+	t.Helper()
+	p := &program{
+		Cmd: exec.Command(os.Args[0], args...), t: t,
+		stdout: new(output), stderr: new(output), ended: make(chan struct{}),
+	}
+	p.Env = append(cleanEnv(), asEnv+"=1")
+	p.Stdout, p.Stderr = p.stdout, p.stderr
+	p.WaitDelay = time.Second // a command that was left would keep the pipes open
+	for _, set := range settings {
+		set(p.Cmd)
+	}
+	require.NoError(t, p.Start())
+	go func() { // ends with the process, for which the cleanup waits
+		defer close(p.ended)
+		_ = p.Wait()
+	}()
+	t.Cleanup(func() {
+		_ = p.Process.Kill()
+		<-p.ended
+		if t.Failed() {
+			t.Logf("%q: %v\n%s%s", args, p.ProcessState, p.stdout, p.stderr)
+		}
+	})
+	return p
+}
+
+// cleanEnv is the environment without what etcdctl would read.
+func cleanEnv() (vars []string) {
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "ETCDCTL_") && !strings.HasPrefix(v, "ETCDLOCK_") {
+			vars = append(vars, v)
+		}
+	}
+	return vars
+}
+
+// exits waits for the end of the program, and asks for its status.
+func (p *program) exits(status int) *program {
+	p.t.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(patience):
+		require.Fail(p.t, "it does not end", "%q\n%s", p.Args[1:], p.stderr)
+	}
+	require.Equal(p.t, status, p.ProcessState.ExitCode(), "%q\n%s%s", p.Args[1:], p.stdout, p.stderr)
+	return p
+}
+
+// says asks for one line on stderr, that has a text in it.
+func (p *program) says(text string) {
+	p.t.Helper()
+	lines := strings.Split(strings.TrimSuffix(p.stderr.String(), "\n"), "\n")
+	require.Len(p.t, lines, 1)
+	require.True(p.t, strings.HasPrefix(lines[0], "etcdlock: "), lines[0])
+	require.Contains(p.t, lines[0], text)
+}
+
+// run is a run of this binary as a worker.
+func (e *etcd) run(t *testing.T, flags []string, name string, worker ...string) *program {
+	t.Helper()
+	return starts(t, e.args(flags, name, worker...))
+}
+
+func (e *etcd) args(flags []string, name string, worker ...string) []string {
+	args := append([]string{"run", "--endpoints", e.addr}, flags...)
+	return append(append(args, name, "--", os.Args[0], "worker"), worker...)
+}
+
+// runs is the whole program with these arguments, in this process.
+func runs(t *testing.T, answer string, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, errs strings.Builder
+	status = run(args, strings.NewReader(answer), &out, &errs)
+	t.Logf("%v: status %d\n%s%s", args, status, out.String(), errs.String())
+	return status, out.String(), errs.String()
+}
+
+// file is the path of a worker's file.
+func file(t *testing.T, name string) string { return filepath.Join(t.TempDir(), name) }

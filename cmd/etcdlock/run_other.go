@@ -1,0 +1,17 @@
+//go:build !linux && !darwin && !freebsd
+
+package main
+
+import (
+	"errors"
+	"os"
+	"runtime"
+)
+
+// run returns an error: without process groups nobody can end all that a command has started.
+func (r *running) run(*app, call) error {
+	return ends(exitFailed, errors.New("there is no run on "+runtime.GOOS+"; who, break and doctor work"))
+}
+
+// windowSize does not know.
+func windowSize(*os.File) (rows, columns int, terminal bool) { return 0, 0, false }

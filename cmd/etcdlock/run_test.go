@@ -1,0 +1,346 @@
+//go:build linux || darwin || freebsd
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcdlock/etcdlock"
+)
+
+// short TTLs for runs: 4.5 s and more for a kill-after of half a second.
+var fast = []string{"--ttl", "5s", "--kill-after", "500ms"}
+
+// etcdctl lock lets its command go on after a loss; consul lock leaves children behind, and ends
+// them late. Here the command, and a daemon of it, both deaf, have ended before the next begins.
+//
+//	0   run holds, its wire is cut   TTL - margin: TERM   TTL - 1 s: KILL   TTL: the other begins
+func TestALossEndsAllOfTheCommandBeforeAnotherHolds(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	wire := newWire(t, e.addr)
+	command, daemon, next := file(t, "command"), file(t, "daemon"), file(t, "next")
+	behind := *e
+	behind.addr = wire.addr()
+	loser := behind.run(t, fast, "job", command, "deaf", "daemon="+daemon)
+	first(t, command, "beat")
+	_ = e.run(t, fast, "job", next)
+	e.line(t, "job", 2)
+	cut := time.Now()
+	wire.Cut()
+
+	loser.exits(exitLost).says("not renewed in time")
+	isGone(t, number(t, command, "pid"))
+	isGone(t, number(t, daemon, "pid"))
+	began := first(t, next, "start")
+	for _, worker := range []string{command, daemon} {
+		end := last(t, worker, "beat")
+		require.True(t, end.Before(began), "%s lived %v too long", worker, end.Sub(began))
+		require.Greater(t, began.Sub(end), slack/2, "the slack before another can hold is not there")
+		require.True(t, end.After(last(t, worker, "signal=15")), "there was no time between TERM and KILL")
+		require.Greater(t, end.Sub(cut), time.Second, "it was ended although the lease was whole")
+	}
+	require.Less(t, began.Sub(cut), 5*time.Second+patience/3)
+}
+
+// A place that is taken away may be another's already: what is deaf has a second, not kill-after.
+func TestABreakEndsTheCommandWithinASecond(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	command := file(t, "command")
+	loser := e.run(t, []string{"--kill-after", "4s"}, "job", command, "deaf")
+	first(t, command, "beat")
+	token := e.line(t, "job", 1)[0].Token
+	status, _, _ := runs(t, "", "--endpoints", e.addr, "break", "job", "--token", fmt.Sprint(token))
+	require.Equal(t, exitGood, status)
+	loser.exits(exitLost).says("its key was deleted")
+	grace := last(t, command, "beat").Sub(last(t, command, "signal=15"))
+	require.Greater(t, grace, 500*time.Millisecond)
+	require.Less(t, grace, 3*time.Second)
+	isGone(t, number(t, command, "pid"))
+}
+
+// A command that ends when it is told to has lost the lock all the same.
+func TestACommandThatHearsEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	command := file(t, "command")
+	loser := e.run(t, []string{"--ttl", "1m", "--kill-after", "15s"}, "job", command)
+	first(t, command, "beat")
+	started := time.Now()
+	e.server.RevokeLease(int64(e.line(t, "job", 1)[0].Lease))
+	loser.exits(exitLost).says("lost")
+	require.Less(t, time.Since(started), 10*time.Second)
+}
+
+// The end of trust is noticed late by a run that was stopped. KILL counts from the former.
+func TestKillAtCountsFromTheEndOfTrust(t *testing.T) {
+	r := running{killAfter: 3 * time.Second}
+	trusted := time.Now()
+	require.Equal(t, trusted.Add(3*time.Second), r.killAt(trusted, trusted, true))
+	require.Equal(t, trusted.Add(3*time.Second), r.killAt(trusted.Add(2*time.Second), trusted, true))
+	require.Equal(t, trusted.Add(3*time.Second), r.killAt(trusted.Add(time.Hour), trusted, true), "at once")
+	now := trusted.Add(-10 * time.Second) // the key was deleted
+	require.Equal(t, now.Add(time.Second), r.killAt(now, trusted, false))
+	r.killAfter = 200 * time.Millisecond
+	require.Equal(t, now.Add(r.killAfter), r.killAt(now, trusted, false))
+}
+
+// Each signal reaches the command, once, and none of them starts the kill.
+func TestSignalsArePassedOnOnce(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	command := file(t, "command")
+	run := e.run(t, []string{"--kill-after", "50ms"}, "job", command, "deaf", "signals=6")
+	first(t, command, "beat")
+	for i, s := range forwarded {
+		require.NoError(t, run.Process.Signal(s))
+		at := first(t, command, fmt.Sprint("signal=", int(s.(syscall.Signal))))
+		if i < len(forwarded)-1 { // the command lives on, longer than kill-after
+			eventually(t, func() bool { return last(t, command, "beat").Sub(at) > 100*time.Millisecond }, "%v ended it", s)
+		}
+	}
+	run.exits(7)
+	require.Empty(t, run.stderr.String())
+	for _, s := range forwarded {
+		require.Len(t, events(command, fmt.Sprint("signal=", int(s.(syscall.Signal)))), 1)
+	}
+	require.Equal(t, number(t, command, "pid"), number(t, command, "group"), "a group of its own")
+	e.line(t, "job", 0)
+}
+
+// A signal during the wait ends that, and the place in line.
+func TestASignalEndsTheWait(t *testing.T) {
+	for _, flags := range [][]string{nil, {"-w", "1m"}} {
+		for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGUSR1} {
+			t.Run(fmt.Sprint(flags, s), func(t *testing.T) {
+				t.Parallel()
+				e := newEtcd(t)
+				e.holds(t, "job")
+				run := e.run(t, flags, "job", file(t, "command"))
+				e.line(t, "job", 2)
+				require.NoError(t, run.Process.Signal(s))
+				run.exits(exitSignal + int(s)).says(s.String())
+				e.line(t, "job", 1)
+			})
+		}
+	}
+}
+
+// So it does while etcd is away, and there is no place yet, nor a log-in.
+func TestASignalEndsTheWaitForEtcd(t *testing.T) {
+	t.Parallel()
+	away := &etcd{addr: nobodyListens(t)}
+	for _, user := range []string{"", "api:secret"} {
+		run := starts(t, away.args([]string{"--user", user}, "job", file(t, "command")), env(sayWhyEnv+"=1ms"))
+		eventually(t, func() bool { return run.stderr.String() != "" }, "it does not wait")
+		require.NoError(t, run.Process.Signal(syscall.SIGTERM))
+		run.exits(exitSignal + int(syscall.SIGTERM))
+		require.Contains(t, run.stderr.String(), "ended by a signal: terminated\n")
+	}
+}
+
+func nobodyListens(t *testing.T) string {
+	t.Helper()
+	w := newWire(t, "127.0.0.1:1")
+	w.Close()
+	return w.addr()
+}
+
+// The statuses of a run, each of its own with one line.
+func TestExitStatuses(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	e.holds(t, "taken")
+	dir := t.TempDir()
+	text := filepath.Join(dir, "text")
+	require.NoError(t, os.WriteFile(text, []byte("no program"), 0o600))
+	alien := filepath.Join(dir, "alien")
+	require.NoError(t, os.WriteFile(alien, []byte("\x7fnothing that runs"), 0o700))
+	away := nobodyListens(t)
+	for name, row := range map[string]struct {
+		args   []string // after run --endpoints
+		status int
+		says   string
+	}{
+		"good":                {[]string{e.addr, "a", "--", "true"}, 0, ""},
+		"its own":             {[]string{e.addr, "b", "--", "sh", "-c", "exit 3"}, 3, ""},
+		"by a signal":         {[]string{e.addr, "c", "--", "sh", "-c", "kill -9 $$"}, 137, ""},
+		"75 of its own":       {[]string{e.addr, "d", "--", "sh", "-c", "exit 75"}, 75, ""},
+		"not waiting":         {[]string{e.addr, "-n", "taken", "--", "true"}, 75, "held by"},
+		"waiting":             {[]string{e.addr, "-w", "200ms", "taken", "--", "true"}, 75, "held by"},
+		"another conflict":    {[]string{e.addr, "-n", "--conflict-exit-code", "3", "taken", "--", "true"}, 3, "held by"},
+		"no conflict":         {[]string{e.addr, "-n", "--conflict-exit-code", "0", "taken", "--", "true"}, 0, "held by"},
+		"not there":           {[]string{e.addr, "e", "--", "no-such-command"}, 127, "no-such-command"},
+		"no such file":        {[]string{e.addr, "e", "--", filepath.Join(dir, "nothing")}, 127, "no such file"},
+		"not executable":      {[]string{e.addr, "e", "--", text}, 126, "permission denied"},
+		"of no format":        {[]string{e.addr, "e", "--", alien}, 126, "exec format error"},
+		"etcd away, -w":       {[]string{away, "-w", "300ms", "e", "--", "true"}, 125, "no answer from etcd"},
+		"etcd away, log-in":   {[]string{away, "-w", "300ms", "--user", "a:b", "e", "--", "true"}, 125, "no answer from etcd"},
+		"a name of nothing":   {[]string{e.addr, "", "--", "true"}, 64, `name "" is empty`},
+		"a name with a /":     {[]string{e.addr, "a/", "--", "true"}, 64, `ends with "/"`},
+		"no name":             {[]string{e.addr, "--", "true"}, 64, "needs the name"},
+		"two names":           {[]string{e.addr, "a", "b", "--", "true"}, 64, "unexpected argument"},
+		"no --":               {[]string{e.addr, "a", "true"}, 64, `"--" and a command are needed`},
+		"no command":          {[]string{e.addr, "a", "--"}, 64, `"--" and a command are needed`},
+		"TTL too short":       {[]string{e.addr, "--ttl", "11s", "a", "--", "true"}, 64, "less than 12s"},
+		"kill-after too long": {[]string{e.addr, "--kill-after", "5s", "a", "--", "true"}, 64, "less than 18s"},
+		"-n and -w":           {[]string{e.addr, "-n", "-w", "1s", "a", "--", "true"}, 64, "only one of them"},
+		"-w of nothing":       {[]string{e.addr, "-w", "-1s", "a", "--", "true"}, 64, "not positive"},
+		"a negative time":     {[]string{e.addr, "--at-least", "-1s", "a", "--", "true"}, 64, "negative"},
+		"an unknown flag":     {[]string{e.addr, "--nonsense", "a", "--", "true"}, 64, "not defined"},
+		"a wrong status":      {[]string{e.addr, "--conflict-exit-code", "256", "a", "--", "true"}, 64, "0 to 255"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run := starts(t, append([]string{"run", "--endpoints"}, row.args...)).exits(row.status)
+			if row.says == "" {
+				require.Empty(t, run.stderr.String())
+			} else {
+				run.says(row.says)
+			}
+		})
+	}
+}
+
+// An etcd that does not answer keeps a run that does not wait for no longer than 5 s.
+func TestAnEtcdThatIsSilentEndsARunThatDoesNotWait(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	wire := newWire(t, e.addr)
+	wire.Cut()
+	for _, addr := range []string{wire.addr(), nobodyListens(t)} {
+		t.Run(addr, func(t *testing.T) {
+			t.Parallel()
+			started := time.Now()
+			starts(t, []string{"run", "--endpoints", addr, "-n", "job", "--", "true"}).
+				exits(exitFailed).says("no answer from etcd")
+			require.Less(t, time.Since(started), tryBound+leaveBound)
+		})
+	}
+}
+
+// A run that waits for ever says why.
+func TestALongWaitSaysWhatItIsFor(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	mu := e.holds(t, "job", etcdlock.WithOwner("api-7:1234"))
+	run := starts(t, e.args(nil, "job", file(t, "command"), "deaf", "signals=1"), env(sayWhyEnv+"=300ms"))
+	eventually(t, func() bool { return strings.Contains(run.stderr.String(), "\n") }, "it says nothing")
+	run.says(`lock "job": waits since 300ms: 1 before it in line, held by api-7:1234`)
+	require.NoError(t, mu.Unlock(context.Background()))
+
+	away := &etcd{addr: nobodyListens(t)}
+	run = starts(t, away.args(nil, "job", file(t, "command")), env(sayWhyEnv+"=3s"))
+	eventually(t, func() bool { return strings.Contains(run.stderr.String(), "\n") }, "it says nothing")
+	run.says("connection refused")
+}
+
+// What a command leaves behind, deaf and in a session of its own, ends before the release.
+func TestWhatStaysInTheBackgroundEndsBeforeTheRelease(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	daemon, next := file(t, "daemon"), file(t, "next")
+	run := e.run(t, []string{"--kill-after", "400ms"}, "job", file(t, "command"), "daemon="+daemon, "leave")
+	first(t, daemon, "signal=15")
+	waits := e.run(t, nil, "job", next)
+	run.exits(exitGood)
+	require.Empty(t, run.stderr.String())
+	isGone(t, number(t, daemon, "pid"))
+	require.True(t, last(t, daemon, "beat").Before(first(t, next, "start")), "it works beside the next")
+	require.Greater(t, last(t, daemon, "beat").Sub(first(t, daemon, "signal=15")), 200*time.Millisecond)
+	require.NoError(t, waits.Process.Signal(syscall.SIGTERM))
+	waits.exits(143)
+}
+
+// A release that etcd does not confirm is no reason to call a good run bad.
+func TestAReleaseThatIsNotConfirmed(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	command := file(t, "command")
+	run := e.run(t, []string{"--ttl", "60s"}, "job", command, "deaf", "signals=1")
+	first(t, command, "beat")
+	e.server.Freeze(0)
+	require.NoError(t, run.Process.Signal(syscall.SIGUSR1))
+	run.exits(7).says("release not confirmed")
+}
+
+func TestTheCommandKnowsItsLock(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	run := starts(t, []string{"run", "--endpoints", e.addr, "orders/42", "--", "sh", "-c",
+		`echo "$ETCDLOCK_NAME $ETCDLOCK_KEY $ETCDLOCK_TOKEN $0 $1"; cat; kill -STOP $$`, "a b", "--"},
+		env("ETCDLOCK_NAME=outer", "ETCDLOCK_TOKEN=1"), typed("from stdin\n"))
+	eventually(t, func() bool { return strings.Contains(run.stdout.String(), "stdin\n") }, "no output")
+	c := e.line(t, "orders/42", 1)[0]
+	require.Equal(t, fmt.Sprintf("orders/42 %s %d a b --\nfrom stdin\n", c.Key, c.Token), run.stdout.String())
+	require.Equal(t, run.Process.Pid, c.PID)
+	require.NoError(t, run.Process.Signal(syscall.SIGTERM)) // which waits for the stopped one
+	e.server.DeleteKey(c.Key)                               // and the loss wakes it
+	run.exits(exitLost)
+}
+
+// It holds on when the command has been quick, as clocks of machines are not the same.
+func TestTheLockIsHeldAtLeast(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	started := time.Now()
+	run := starts(t, []string{"run", "--endpoints", e.addr, "--at-least", "1s", "job", "--", "sh", "-c", "exit 3"})
+	e.line(t, "job", 1)
+	run.exits(3)
+	require.GreaterOrEqual(t, time.Since(started), time.Second)
+
+	command := file(t, "command")
+	run = e.run(t, []string{"--at-least", "1h"}, "job", command, "deaf", "signals=1")
+	first(t, command, "beat")
+	require.NoError(t, run.Process.Signal(syscall.SIGHUP))
+	run.exits(7) // the signal that ends the command ends that wait, too
+	run = starts(t, []string{"run", "--endpoints", e.addr, "--at-least", "1h", "job", "--", "echo", "done"})
+	eventually(t, func() bool { return run.stdout.String() != "" }, "no output")
+	c := e.line(t, "job", 1)[0]
+	require.Equal(t, run.Process.Pid, c.PID)
+	waitForNoChild(t, run.Process.Pid)
+	require.NoError(t, run.Process.Signal(syscall.SIGUSR1))
+	run.exits(exitGood)
+	e.line(t, "job", 0)
+
+	run = starts(t, []string{"run", "--endpoints", e.addr, "--at-least", "1h", "job", "--", "echo", "done"})
+	eventually(t, func() bool { return run.stdout.String() != "" }, "no output")
+	e.server.DeleteKey(e.line(t, "job", 1)[0].Key)
+	run.exits(exitLost).says("its key was deleted")
+}
+
+func waitForNoChild(t *testing.T, pid int) {
+	t.Helper()
+	eventually(t, func() bool {
+		return exec.Command("pgrep", "-P", fmt.Sprint(pid)).Run() != nil
+	}, "%d has children", pid)
+}
+
+// Flags of etcd may stand before the command or after it, or in the environment, where etcdctl
+// has them.
+func TestFlagsStandWhereTheyWillAndComeFromTheEnvironment(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	for _, args := range [][]string{
+		{"--endpoints", e.addr, "run", "-n", "job", "--", "echo", "-n"},
+		{"run", "job", "-n", "--endpoints=" + e.addr, "--", "echo", "-n"},
+		{"run", "-n", "job", "--", "echo", "-n"},
+	} {
+		starts(t, args, env("ETCDCTL_ENDPOINTS="+e.addr, "ETCDCTL_COMMAND_TIMEOUT=9s")).exits(exitGood)
+	}
+	starts(t, []string{"who", "--endpoints", e.addr}, env("ETCDCTL_ENDPOINTS=127.0.0.1:1")).exits(exitGood)
+	starts(t, []string{"who"}, env("ETCDCTL_DIAL_TIMEOUT=soon")).exits(exitUsage).says(`ETCDCTL_DIAL_TIMEOUT: "soon"`)
+	starts(t, []string{"who"}, env("ETCDCTL_USER=api")).exits(exitUsage).says("ETCDCTL_PASSWORD")
+	starts(t, []string{"who"}, env("ETCDCTL_CACERT=/no/file")).exits(exitUsage).says("--cacert")
+}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"syscall"
+)
+
+// The kernel ties the death of a child to the thread that started it, not to the process. The
+// first thread lives as long as that does, and main, which starts the command, stays on it.
+func init() { runtime.LockOSThread() }
+
+// prSetChildSubreaper is PR_SET_CHILD_SUBREAPER of linux/prctl.h.
+const prSetChildSubreaper = 36
+
+// start starts a command. Whatever it leaves behind, by whatever detours, becomes a child of this
+// process; and it gets KILL when this process ends without having waited for it.
+func start(cmd *exec.Cmd) (*tree, error) {
+	_, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0)
+	if errno != 0 {
+		return nil, errno
+	}
+	before := children(processes(), os.Getpid())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	t := newTree(cmd.Process.Pid)
+	for _, p := range before { // of a shell that has replaced itself by this program
+		t.before.Store(p.pid, nil)
+	}
+	t.terminal = lend(t.pid)
+	go t.reap() // ends when no child is left, or with this process
+	return t, nil
+}
+
+// reap waits for all children, as those who die become. It alone does.
+func (t *tree) reap() {
+	for {
+		var ws syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &ws, syscall.WUNTRACED, nil)
+		switch {
+		case err == syscall.EINTR:
+			continue
+		case err != nil: // ECHILD: the kernel says that none is left
+			close(t.gone)
+			return
+		case ws.Stopped():
+			if pid == t.pid {
+				t.stopped(ws.StopSignal())
+			}
+			continue
+		case pid == t.pid:
+			t.status = ws
+			close(t.exited)
+		}
+		t.before.Delete(pid)
+		if t.hasEnded() && t.hasOthers() && len(t.left()) == 0 {
+			close(t.gone) // the kernel would not say so before the others end
+			return
+		}
+	}
+}
+
+// hasOthers reports whether there are children that are not the command's.
+func (t *tree) hasOthers() (others bool) {
+	t.before.Range(func(any, any) bool { others = true; return false })
+	return others
+}
+
+func (t *tree) hasEnded() bool {
+	select {
+	case <-t.exited:
+		return true
+	default:
+		return false
+	}
+}
+
+// signal sends a signal to each process. The group gets it whole, so that none escapes by a fork;
+// others, which have left the group, one by one.
+func (t *tree) signal(s syscall.Signal) {
+	grouped := !t.hasEnded()
+	for _, p := range t.left() {
+		if p.group == t.pid {
+			grouped = true
+		} else {
+			_ = syscall.Kill(p.pid, s)
+		}
+	}
+	if grouped { // otherwise the number may be somebody else's by now
+		_ = syscall.Kill(-t.pid, s)
+	}
+}
+
+// left are the processes that come from the command.
+func (t *tree) left() (left []process) {
+	all := processes()
+	for _, p := range children(all, os.Getpid()) {
+		if _, other := t.before.Load(p.pid); !other {
+			left = append(left, p)
+		}
+	}
+	for i := 0; i < len(left); i++ {
+		left = append(left, children(all, left[i].pid)...)
+	}
+	return left
+}
+
+func children(of []process, parent int) (children []process) {
+	for _, p := range of {
+		if p.parent == parent {
+			children = append(children, p)
+		}
+	}
+	return children
+}
+
+// A process is what /proc tells of one.
+type process struct{ pid, parent, group int }
+
+func processes() (all []process) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		stat, err := os.ReadFile("/proc/" + name + "/stat")
+		if err != nil {
+			continue // it has ended
+		}
+		// pid (name) state ppid pgrp, and the name may have any character in it.
+		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+		if len(fields) < 3 || fields[0][0] == 'Z' {
+			continue
+		}
+		parent, _ := strconv.Atoi(string(fields[1]))
+		group, _ := strconv.Atoi(string(fields[2]))
+		all = append(all, process{pid, parent, group})
+	}
+	return all
+}

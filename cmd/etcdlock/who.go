@@ -1,0 +1,279 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+func whoCommand() *command {
+	return &command{
+		name:  "who",
+		usage: "[flags] [NAME]",
+		short: "tell who holds locks, and who waits for them",
+		text: `
+Without NAME it tells of all locks, or of those below --prefix. It writes nothing.
+
+The columns: what the place is, its token (see etcdlock help run), who has it, when its key
+was put by that one's clock, its lease, and how much of the lease is left. A lease that is
+never full again belongs to somebody dead, and the place goes with it. Contenders of other
+programs (etcdctl lock, say) tell nothing of themselves.
+
+-o json writes one array. An element has name, place (0 holds), token, key, lease (hex),
+owner, host, pid and since, which is null for contenders of other programs.
+
+Exit status: 0, also if nobody holds or waits; 64 usage; 125 no answer from etcd.`,
+		flags: func(fs *flag.FlagSet) func(*app, call) error {
+			w := new(who)
+			fs.StringVar(&w.prefix, "prefix", "", "`TEXT` with which the names of the locks begin")
+			fs.StringVar(&w.format, "o", "table", "`FORMAT` table or json")
+			fs.BoolVar(&w.watch, "watch", false, "show it anew each second, until ^C")
+			return w.run
+		},
+	}
+}
+
+// who is the command with its flags.
+type who struct {
+	prefix, format string
+	watch          bool
+	name           string
+	etcd           *connection
+}
+
+func (w *who) run(a *app, c call) error {
+	if err := c.atMost(1); err != nil {
+		return err
+	}
+	if len(c.names) > 0 {
+		w.name = c.names[0]
+	}
+	w.etcd = c.etcd
+	switch {
+	case w.prefix != "" && w.name != "":
+		return misused("--prefix %q and the name %q: only one of them", w.prefix, w.name)
+	case w.format != "table" && w.format != "json":
+		return misused("-o %q: table or json", w.format)
+	case w.format == "json" && w.watch:
+		return misused("-o json and --watch: only one of them")
+	}
+	client, err := w.etcd.open()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if w.watch {
+		return w.follow(a, client)
+	}
+	ctx, cancel := w.etcd.bounded()
+	defer cancel()
+	places, err := w.read(ctx, client)
+	if err != nil {
+		return ends(exitFailed, err)
+	}
+	if w.format == "json" {
+		return writeJSON(a.stdout, places)
+	}
+	w.print(ctx, client, a.stdout, places)
+	return nil
+}
+
+func (w *who) read(ctx context.Context, client *clientv3.Client) (places []place, err error) {
+	if w.name != "" {
+		places, err = placesOf(ctx, client, w.name)
+	} else {
+		places, err = placesBelow(ctx, client, w.prefix)
+	}
+	if err != nil {
+		return nil, w.etcd.noAnswer(err)
+	}
+	return places, nil
+}
+
+// print writes the table.
+func (w *who) print(ctx context.Context, client *clientv3.Client, to io.Writer, places []place) {
+	switch {
+	case len(places) > 0:
+		printTable(ctx, client, to, places)
+	case w.name != "":
+		fmt.Fprintf(to, "nobody holds %q or waits for it\n", w.name)
+	default:
+		fmt.Fprintf(to, "nobody holds a lock whose name begins with %q\n", w.prefix)
+	}
+}
+
+func printTable(ctx context.Context, client *clientv3.Client, to io.Writer, places []place) {
+	left := ttlsLeft(ctx, client, places)
+	now := time.Now()
+	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	defer table.Flush()
+	fmt.Fprintln(table, "NAME\tPLACE\tTOKEN\tOWNER\tQUEUED\tLEASE\tTTL LEFT")
+	for _, p := range places {
+		what, owner, queued := "holds", cmp.Or(plain(p.Owner), "(another program)"), "-"
+		if process := fmt.Sprintf("%s:%d", p.Host, p.PID); p.Host != "" && p.Owner != process {
+			owner += " (" + plain(process) + ")"
+		}
+		if p.Number > 0 {
+			what = fmt.Sprintf("waits %d", p.Number)
+		}
+		if !p.Since.IsZero() {
+			queued = now.Sub(p.Since).Round(time.Second).String() + " ago"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%x\t%s\n",
+			plain(p.Name), what, p.Token, owner, queued, int64(p.Lease), left[p.Lease])
+	}
+}
+
+// atOnce is how many leases are asked for at a time.
+const atOnce = 8
+
+// ttlsLeft is what is left of each lease, which may have many places, or why that is not known.
+func ttlsLeft(ctx context.Context, client *clientv3.Client, places []place) map[clientv3.LeaseID]string {
+	var leases []clientv3.LeaseID
+	for _, p := range places {
+		leases = append(leases, p.Lease)
+	}
+	slices.Sort(leases)
+	leases = slices.Compact(leases)
+	texts := make([]string, len(leases))
+	var asking sync.WaitGroup
+	for first := range min(atOnce, len(leases)) {
+		asking.Go(func() {
+			for i := first; i < len(leases); i += atOnce {
+				texts[i] = ttlLeft(ctx, client, leases[i])
+			}
+		})
+	}
+	asking.Wait()
+	left := make(map[clientv3.LeaseID]string)
+	for i, lease := range leases {
+		left[lease] = texts[i]
+	}
+	return left
+}
+
+func ttlLeft(ctx context.Context, client *clientv3.Client, lease clientv3.LeaseID) string {
+	resp, err := client.TimeToLive(ctx, lease)
+	switch {
+	case err != nil:
+		return "unknown: " + err.Error()
+	case resp.TTL < 0:
+		return "gone"
+	}
+	return fmt.Sprintf("%ds of %ds", resp.TTL, resp.GrantedTTL)
+}
+
+// plain is text, quoted if a terminal would take some of it for more than text.
+func plain(text string) string {
+	if quoted := strconv.Quote(text); quoted != `"`+text+`"` {
+		return quoted
+	}
+	return text
+}
+
+// A record is a place in JSON. What other programs read stays as it is.
+type record struct {
+	Name  string     `json:"name"`
+	Place int        `json:"place"`
+	Token int64      `json:"token"`
+	Key   string     `json:"key"`
+	Lease string     `json:"lease"`
+	Owner string     `json:"owner"`
+	Host  string     `json:"host"`
+	PID   int        `json:"pid"`
+	Since *time.Time `json:"since"`
+}
+
+func writeJSON(to io.Writer, places []place) error {
+	records := make([]record, len(places))
+	for i, p := range places {
+		records[i] = record{
+			Name: p.Name, Place: p.Number, Token: p.Token, Key: p.Key,
+			Lease: strconv.FormatInt(int64(p.Lease), 16), Owner: p.Owner, Host: p.Host, PID: p.PID,
+		}
+		if !p.Since.IsZero() {
+			records[i].Since = &p.Since
+		}
+	}
+	encoder := json.NewEncoder(to)
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(records)
+}
+
+// follow shows the table anew until the program is ended. Whoever looks at a slow etcd asks it
+// less often.
+func (w *who) follow(a *app, client *clientv3.Client) error {
+	screen := &screen{to: a.stdout}
+	for {
+		started := time.Now()
+		var table strings.Builder
+		ctx, cancel := w.etcd.bounded()
+		if places, err := w.read(ctx, client); err != nil {
+			fmt.Fprintf(&table, "%v\n", err)
+		} else {
+			w.print(ctx, client, &table, places)
+		}
+		cancel()
+		if err := screen.show(table.String()); err != nil {
+			return ends(exitFailed, err)
+		}
+		time.Sleep(max(watchEvery, 9*time.Since(started)))
+	}
+}
+
+// watchEvery is the time from one table to the next.
+const watchEvery = time.Second
+
+// A screen shows one text after the other, in its place if it is a terminal.
+type screen struct {
+	to    io.Writer
+	shown bool
+}
+
+func (s *screen) show(text string) error {
+	rows, columns, terminal := 0, 0, false
+	if f, ok := s.to.(*os.File); ok {
+		rows, columns, terminal = windowSize(f)
+	}
+	switch {
+	case terminal:
+		text = frame(text, rows, columns)
+	case s.shown:
+		text = "\n" + text
+	}
+	s.shown = true
+	_, err := io.WriteString(s.to, text)
+	return err
+}
+
+// frame is text for a terminal that shows something already, cut where the window ends: a line
+// too long would scroll the others away. Each line is overwritten rather than the screen
+// cleared, so that nothing flickers.
+func frame(text string, rows, columns int) string {
+	var out strings.Builder
+	out.WriteString("\x1b[H")
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	if hidden := len(lines) - (rows - 1); hidden > 0 && rows > 2 {
+		lines = append(lines[:rows-2], fmt.Sprintf("(%d more)", hidden+1))
+	}
+	for _, line := range lines {
+		if runes := []rune(line); columns > 0 && len(runes) > columns {
+			line = string(runes[:columns])
+		}
+		out.WriteString(line + "\x1b[K\n")
+	}
+	out.WriteString("\x1b[J")
+	return out.String()
+}

@@ -1,0 +1,254 @@
+//go:build linux || darwin || freebsd
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/etcdlock/etcdlock"
+)
+
+// rows are the fields of the table's lines, without its head.
+func rows(stdout string) (rows [][]string) {
+	for line := range strings.Lines(stdout) {
+		if fields := strings.Fields(line); len(fields) > 7 && fields[0] != "NAME" {
+			rows = append(rows, fields)
+		}
+	}
+	return rows
+}
+
+// peer has a concurrency.Mutex wait in line, behind n others.
+func (e *etcd) peer(t *testing.T, name string, n int) {
+	t.Helper()
+	session, err := concurrency.NewSession(e.client)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	waited := make(chan error, 1)
+	go func() { waited <- concurrency.NewMutex(session, name).Lock(ctx) }()
+	t.Cleanup(func() { cancel(); <-waited; session.Close() })
+	e.line(t, name, n+1)
+}
+
+func TestWhoHoldsAllAndBelowAPrefix(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	status, stdout, _ := runs(t, "", "who", "--endpoints", e.addr)
+	require.Equal(t, exitGood, status)
+	require.Equal(t, "nobody holds a lock whose name begins with \"\"\n", stdout)
+	_, stdout, _ = runs(t, "", "who", "--endpoints", e.addr, "-o", "json")
+	require.Equal(t, "[]\n", stdout)
+
+	order := e.holds(t, "orders/42")
+	e.holds(t, "stock", etcdlock.WithOwner("batch"))
+	e.peer(t, "stock", 1)
+	host, err := os.Hostname()
+	require.NoError(t, err)
+	process := fmt.Sprintf("%s:%d", host, os.Getpid())
+	status, stdout, _ = runs(t, "", "who", "--endpoints", e.addr)
+	require.Equal(t, exitGood, status)
+	all := rows(stdout)
+	require.Len(t, all, 3)
+	require.Equal(t, "orders/42", all[0][0])
+	require.Equal(t, "stock", all[1][0])
+	require.Equal(t, []string{"batch", "(" + process + ")"}, all[1][3:5])
+	require.Equal(t, []string{"stock", "waits", "1"}, all[2][:3])
+
+	_, stdout, _ = runs(t, "", "who", "--endpoints", e.addr, "--prefix", "ord")
+	require.Len(t, rows(stdout), 1)
+	row := rows(stdout)[0]
+	require.Equal(t, []string{"orders/42", "holds", fmt.Sprint(order.Token()), process}, row[:4])
+	require.Equal(t, "ago", row[5])
+	require.Equal(t, fmt.Sprintf("%x", int64(e.line(t, "orders/42", 1)[0].Lease)), row[6])
+	require.Equal(t, []string{"of", "15s"}, row[8:])
+	_, stdout, _ = runs(t, "", "who", "--endpoints", e.addr, "--prefix", order.Key()[:len(order.Key())-1])
+	require.Contains(t, stdout, "nobody holds", "a prefix that ends in a key is that of no name")
+}
+
+func TestTheLineOfOneLockWithAnotherProgramInIt(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	e.holds(t, "orders/42", etcdlock.WithOwner("api-7:1234"))
+	e.peer(t, "orders/42", 1)
+	status, stdout, _ := runs(t, "", "who", "--endpoints", e.addr, "orders/42")
+	require.Equal(t, exitGood, status)
+	require.Len(t, rows(stdout), 2)
+	require.Equal(t, "holds", rows(stdout)[0][1])
+	require.Contains(t, stdout, "waits 1")
+	require.Regexp(t, `\(another program\) +-`, stdout)
+	_, stdout, _ = runs(t, "", "who", "--endpoints", e.addr, "orders/43")
+	require.Equal(t, "nobody holds \"orders/43\" or waits for it\n", stdout)
+}
+
+// What other programs read stays as it is, to the letter.
+func TestTheJSONIsStable(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	for lease, value := range map[clientv3.LeaseID]string{
+		0x1a2b: `{"owner":"api-7:1234","host":"api-7","pid":1234,"since":"2026-11-22T12:00:00.5Z"}`,
+		0x3c4d: "",
+	} {
+		e.grant(t, lease)
+		_, err := e.client.Put(t.Context(), fmt.Sprintf("a<b/%x", int64(lease)), value, clientv3.WithLease(lease))
+		require.NoError(t, err)
+	}
+	line := e.line(t, "a<b", 2)
+	ours, others := 0, 1
+	if line[0].Owner == "" {
+		ours, others = 1, 0
+	}
+	text := map[int]string{
+		ours: fmt.Sprintf(`{"name":"a<b","place":%d,"token":%d,"key":"a<b/1a2b","lease":"1a2b",`+
+			`"owner":"api-7:1234","host":"api-7","pid":1234,"since":"2026-11-22T12:00:00.5Z"}`, ours, line[ours].Token),
+		others: fmt.Sprintf(`{"name":"a<b","place":%d,"token":%d,"key":"a<b/3c4d","lease":"3c4d",`+
+			`"owner":"","host":"","pid":0,"since":null}`, others, line[others].Token),
+	}
+	want := "[" + text[0] + "," + text[1] + "]\n"
+	for _, args := range [][]string{{"a<b"}, {"--prefix", "a"}, {}} {
+		_, stdout, _ := runs(t, "", append([]string{"who", "--endpoints", e.addr, "-o", "json"}, args...)...)
+		require.Equal(t, want, stdout)
+	}
+}
+
+// grant grants a lease with a number of the caller's.
+func (e *etcd) grant(t *testing.T, id clientv3.LeaseID) {
+	t.Helper()
+	_, err := pb.NewLeaseClient(e.client.ActiveConnection()).
+		LeaseGrant(t.Context(), &pb.LeaseGrantRequest{ID: int64(id), TTL: 60})
+	require.NoError(t, err)
+}
+
+func TestAnOwnerWithoutAProcessStandsAlone(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	lease, err := e.client.Grant(t.Context(), 60)
+	require.NoError(t, err)
+	_, err = e.client.Put(t.Context(), fmt.Sprintf("orders/42/%x", int64(lease.ID)), `{"owner":"batch"}`,
+		clientv3.WithLease(lease.ID))
+	require.NoError(t, err)
+	_, stdout, _ := runs(t, "", "who", "--endpoints", e.addr, "orders/42")
+	require.Regexp(t, ` batch +-`, stdout)
+}
+
+func TestAnOwnerCannotWriteToTheTerminal(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	e.holds(t, "orders/42", etcdlock.WithOwner("api\x1b[2J\n7"))
+	_, stdout, _ := runs(t, "", "who", "--endpoints", e.addr)
+	require.Contains(t, stdout, `"api\x1b[2J\n7"`)
+}
+
+// Without a terminal the live table is one table after the other, also beside an etcd that is
+// away for a while.
+func TestTheLiveTableGoesOn(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	run := starts(t, []string{"who", "--watch", "--command-timeout", "200ms", "--endpoints", e.addr, "job"})
+	shows := func(text string) {
+		t.Helper()
+		eventually(t, func() bool { return strings.Contains(run.stdout.String(), text) }, "it does not show %q", text)
+	}
+	shows("nobody holds")
+	e.holds(t, "job", etcdlock.WithOwner("batch"))
+	shows("batch")
+	e.server.Freeze(0)
+	shows("context deadline exceeded")
+	e.server.Thaw(0)
+	require.NotContains(t, run.stdout.String(), "\x1b")
+}
+
+func TestOnlyTheExactTokenBreaks(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	mu := e.holds(t, "orders/42", etcdlock.WithOwner("api-7:1234"))
+	token := mu.Token()
+	refuses := func(answer string, args ...string) {
+		t.Helper()
+		status, _, stderr := runs(t, answer, append([]string{"break", "orders/42", "--endpoints", e.addr}, args...)...)
+		require.Equal(t, exitBad, status)
+		require.Contains(t, stderr, "nothing was deleted")
+		e.line(t, "orders/42", 1)
+	}
+	for _, answer := range []string{"", "\n", "y\n", "0\n", fmt.Sprintln(token + 1), fmt.Sprintf("%dx\n", token), fmt.Sprint(token)} {
+		refuses(answer)
+	}
+	refuses(fmt.Sprintln(token), "--token", fmt.Sprint(token+1))
+	key := mu.Key()
+	status, stdout, _ := runs(t, fmt.Sprintln(token), "break", "--endpoints", e.addr, "orders/42")
+	require.Equal(t, exitGood, status)
+	require.Contains(t, stdout, "(anything else deletes nothing): deleted "+key+"\n\nnobody holds \"orders/42\" or waits for it\n")
+	require.ErrorIs(t, mu.Unlock(t.Context()), etcdlock.ErrLost)
+
+	status, stdout, _ = runs(t, "", "break", "--endpoints", e.addr, "orders/42")
+	require.Equal(t, exitGood, status, "there is nothing to delete")
+	require.Equal(t, "nobody holds \"orders/42\" or waits for it\n", stdout)
+	status, _, stderr := runs(t, "", "break", "--endpoints", e.addr, "orders/42", "--token", fmt.Sprint(token))
+	require.Equal(t, exitBad, status, "that place is not there")
+	require.Contains(t, stderr, "nothing was deleted")
+}
+
+// A waiter can be taken away, too, and then whoever was behind it moves up.
+func TestAPlaceInTheMiddleIsBroken(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	holder := e.holds(t, "job")
+	e.peer(t, "job", 1)
+	e.peer(t, "job", 2)
+	middle := e.line(t, "job", 3)[1]
+	status, stdout, _ := runs(t, "", "break", "job", "--endpoints", e.addr, "--token", fmt.Sprint(middle.Token))
+	require.Equal(t, exitGood, status)
+	require.NotContains(t, stdout, "anything else", "it was told the token")
+	require.Len(t, rows(strings.SplitAfter(stdout, "deleted")[1]), 2)
+	require.True(t, holder.Held())
+}
+
+func TestArgumentsThatMakeNoSense(t *testing.T) {
+	t.Parallel()
+	for want, args := range map[string][]string{
+		"a command is needed":            {},
+		"no command \"sing\"":            {"sing"},
+		"break needs the name":           {"break"},
+		"unexpected argument \"b\"":      {"who", "a", "b"},
+		"only one of them":               {"who", "--prefix", "a", "b"},
+		"-o json and --watch":            {"who", "--watch", "-o", "json"},
+		"table or json":                  {"who", "-o", "yaml"},
+		"not positive":                   {"who", "--command-timeout", "0s", "b"},
+		"only both together":             {"who", "--cert", "c.pem"},
+		"not defined":                    {"who", "--nonsense"},
+		"flag provided but not defined":  {"--nonsense", "who"},
+		"unexpected argument \"orders\"": {"doctor", "orders"},
+		"needs bash, zsh or fish":        {"completion"},
+		"no command \"nothing\"":         {"help", "nothing"},
+		"no password":                    {"who", "--user", "api"},
+		"no certificate in it":           {"who", "--cacert", "who_test.go"},
+		"--token -1":                     {"break", "--token", "-1", "a"},
+	} {
+		status, stdout, stderr := runs(t, "", args...)
+		require.Equal(t, exitUsage, status)
+		require.Empty(t, stdout)
+		require.Contains(t, stderr, want)
+	}
+}
+
+func TestAnEtcdThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"who"}, {"who", "orders/42"}, {"break", "orders/42"}, {"who", "--user", "a:b"}} {
+		started := time.Now()
+		status, stdout, stderr := runs(t, "", append(args, "--endpoints", "127.0.0.1:1",
+			"--command-timeout", "200ms", "--dial-timeout", "200ms")...)
+		require.Equal(t, exitFailed, status)
+		require.Empty(t, stdout)
+		require.Contains(t, stderr, "etcdlock: 127.0.0.1:1: no answer within 200ms: ")
+		require.Less(t, time.Since(started), patience/3)
+	}
+}
