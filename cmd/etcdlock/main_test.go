@@ -53,11 +53,12 @@ func TestMain(m *testing.M) {
 }
 
 // patience bounds what is to happen soon, on a machine that has much else to do.
-const patience = 30 * time.Second
+const patience = 20 * time.Second
 
 // ---- the worker
 
-// work writes to a file what happens to it and that it lives, until somebody ends it:
+// work writes to a file what happens to it and that it lives, until somebody ends it or the file
+// is gone, as it is after the test, whatever became of that.
 //
 //	deaf         signals are noted, and do not end it
 //	daemon=FILE  it starts another worker, deaf and in a session of its own
@@ -107,6 +108,9 @@ func work(file string, flags []string) {
 			}
 		case <-time.After(2 * time.Millisecond):
 			note("beat")
+			if _, err := os.Stat(file); err != nil {
+				os.Exit(1)
+			}
 		}
 	}
 }

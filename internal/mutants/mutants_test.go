@@ -63,6 +63,9 @@ func inSim(test string) killer { return killer{"./internal/sim", test, 0} }
 // core is a test of one of the packages that the library is made of.
 func core(pkg, test string) killer { return killer{"./internal/" + pkg, test, 0} }
 
+// ofCommand is a test of the command.
+func ofCommand(test string) killer { return killer{"./cmd/etcdlock", test, 0} }
+
 // inContract is a row of the contract's table, on an etcd in memory.
 func inContract(row string) killer { return named("TestContract/" + row) }
 
@@ -72,7 +75,7 @@ func onCluster(test string) killer { return killer{"./internal/proof/contract", 
 // A replacement that does not find its place says which mutant must be brought up to date.
 // A mutant that does not compile would be killed by every test.
 func TestEveryMutantFitsTheLibrary(t *testing.T) {
-	lib, err := source.Load(t.Context(), module)
+	lib, err := source.Load(t.Context(), module, "./cmd/etcdlock")
 	require.NoError(t, err)
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {

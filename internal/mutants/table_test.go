@@ -1044,4 +1044,64 @@ var mutants = []mutant{
 		edits:   []edit{{"admin.go", `	if c.Key == "" || c.Token <= 0 {`, `	if c.Key == "" {`}},
 		killers: []killer{onCluster("TestBreakOfNoContenderIsAnError")},
 	},
+
+	// ---- the command: nothing of it works when another may hold
+
+	{
+		name: "the command is killed a kill-after after the loss was noticed",
+		why:  "The command has been promised that time. A run that was stopped notices late, and then another may hold (rule 1).",
+		edits: []edit{{"cmd/etcdlock/run.go", `		return trusted.Add(r.killAfter)
+`, `		return now.Add(r.killAfter)
+`}},
+		killers: []killer{ofCommand("TestKillAtCountsFromTheEndOfTrust")},
+	},
+	{
+		name:    "the command has the margin of a hold",
+		why:     "The hold's context ends before another can hold. What it cancels then has to end, too, and a process takes its time.",
+		edits:   []edit{{"cmd/etcdlock/hold.go", `, etcdlock.WithSafetyMargin(h.margin())`, ``}},
+		killers: []killer{ofCommand("TestALossEndsAllOfTheCommandBeforeAnotherHolds")},
+	},
+	{
+		name: "only the group of the command is killed",
+		why:  "A job is a process group. A daemon leaves it, by setsid, and works on.",
+		edits: []edit{{"cmd/etcdlock/tree_linux.go", `			_ = syscall.Kill(p.pid, s)
+`, ``}},
+		killers: []killer{
+			ofCommand("TestALossEndsAllOfTheCommandBeforeAnotherHolds"),
+			ofCommand("TestWhatStaysInTheBackgroundEndsBeforeTheRelease"),
+		},
+	},
+	{
+		name: "the lock is released when the command has ended",
+		why:  "The command was waited for, and its status is known. What it has left in the background works on, beside the next.",
+		edits: []edit{{"cmd/etcdlock/hold.go", `			tree.terminal.giveBack()
+			killBy(time.Now().Add(h.killAfter))
+			tree.terminate()
+`, `			tree.terminal.giveBack()
+			return ended, hurried
+`}},
+		killers: []killer{ofCommand("TestWhatStaysInTheBackgroundEndsBeforeTheRelease")},
+	},
+	{
+		name: "a command that was broken has the whole kill-after",
+		why:  "It is what --kill-after says. Another may hold already, so each second counts.",
+		edits: []edit{{"cmd/etcdlock/run.go", `	return now.Add(min(r.killAfter, time.Second)) // another may hold already
+`, `	return now.Add(r.killAfter)
+`}},
+		killers: []killer{ofCommand("TestABreakEndsTheCommandWithinASecond"), ofCommand("TestKillAtCountsFromTheEndOfTrust")},
+	},
+	{
+		name: "a loss is left to the next look at it",
+		why:  "etcdctl lock does so: it runs its command, and looks at the lease when that has ended.",
+		edits: []edit{{"cmd/etcdlock/hold.go", `	exited, lost := tree.exited, hold.Done()
+`, `	exited, lost := tree.exited, (<-chan struct{})(nil)
+`}},
+		killers: []killer{ofCommand("TestACommandThatHearsEndsAtOnce")},
+	},
+	{
+		name:    "a command outlives a run that was killed",
+		why:     "It is in a group of its own, so that signals reach it once. Nobody tells it then that the lease is renewed no more.",
+		edits:   []edit{{"cmd/etcdlock/tree_linux.go", `, Pdeathsig: syscall.SIGKILL}`, `}`}},
+		killers: []killer{ofCommand("TestARunThatIsKilledTakesItsCommandAlong")},
+	},
 }

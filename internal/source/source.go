@@ -1,5 +1,6 @@
 // Package source checks the types of the library's source, as the compiler does, in a fraction
-// of its time: of the package at the root, and of those below internal/ that it is made of.
+// of its time: of the package at the root, and of those below internal/ that it is made of; if
+// asked, of commands, too.
 package source
 
 import (
@@ -20,6 +21,7 @@ import (
 // A Library is its source, and what that imports.
 type Library struct {
 	Fset     *token.FileSet
+	root     string         // path of the package at the root
 	packages []sources      // the library's own, each after those that it imports
 	others   types.Importer // of what they import, each package of which it reads once
 }
@@ -30,11 +32,13 @@ type sources struct {
 	files []string
 }
 
-// Load reads which files there are. dir is the root of the module.
-func Load(ctx context.Context, dir string) (*Library, error) {
+// Load reads which files there are. dir is the root of the module, and commands are the folders
+// of those that are to be checked with the library.
+func Load(ctx context.Context, dir string, commands ...string) (*Library, error) {
 	var failed error
 	list := func(args ...string) []string {
-		cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-deps"}, args...)...)
+		args = append([]string{"list", "-deps"}, args...)
+		cmd := exec.CommandContext(ctx, "go", append(append(args, "."), commands...)...)
 		cmd.Dir = dir
 		out, err := cmd.Output()
 		if err != nil {
@@ -43,18 +47,19 @@ func Load(ctx context.Context, dir string) (*Library, error) {
 		return strings.Split(strings.TrimSpace(string(out)), "\n")
 	}
 	l, exports := &Library{Fset: token.NewFileSet()}, make(map[string]string)
-	for _, line := range list("-export", "-f", "{{.ImportPath}}={{.Export}}", ".") {
+	for _, line := range list("-export", "-f", "{{.ImportPath}}={{.Export}}") {
 		path, export, _ := strings.Cut(line, "=")
 		exports[path] = export
 	}
 	l.others = importer.ForCompiler(l.Fset, "gc", func(path string) (io.ReadCloser, error) {
 		return os.Open(exports[path])
 	})
-	const own = `{{with .Module}}{{if .Main}}{{$.ImportPath}}` +
+	const own = `{{with .Module}}{{if .Main}}{{.Path}}={{$.ImportPath}}` +
 		`{{range $.GoFiles}}={{$.Dir}}/{{.}}{{end}}{{end}}{{end}}`
-	for _, line := range list("-f", own, ".") {
-		if parts := strings.Split(line, "="); len(parts) > 1 {
-			l.packages = append(l.packages, sources{parts[0], parts[1:]})
+	for _, line := range list("-f", own) {
+		if parts := strings.Split(line, "="); len(parts) > 2 {
+			l.root = parts[0]
+			l.packages = append(l.packages, sources{parts[1], parts[2:]})
 		}
 	}
 	if failed == nil && len(l.packages) == 0 {
@@ -83,15 +88,16 @@ func (l *Library) Check(changed map[string][]byte, info *types.Info) (root *type
 			files = append(files, file)
 		}
 		config := types.Config{Importer: imports}
-		if root, err = config.Check(p.path, l.Fset, files, info); err != nil {
+		checked, err := config.Check(p.path, l.Fset, files, info)
+		if err != nil {
 			return nil, err
 		}
-		imports.checked[p.path] = root
+		imports.checked[p.path] = checked
 	}
 	if left > 0 {
 		return nil, errors.New("it changes files that are not the library's")
 	}
-	return root, nil
+	return imports.checked[l.root], nil
 }
 
 // An own importer has packages that were checked, and gets the others elsewhere.
