@@ -72,7 +72,9 @@ type command struct {
 
 // commands are all of them. They are made anew each time, since some of them speak of all.
 func commands() []*command {
-	return []*command{runCommand(), whoCommand(), breakCommand(), doctorCommand(), completionCommand(), helpCommand()}
+	return []*command{
+		runCommand(), whoCommand(), breakCommand(), doctorCommand(), completionCommand(), helpCommand(),
+	}
 }
 
 func find(name string) *command {

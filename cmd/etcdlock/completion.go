@@ -73,7 +73,8 @@ func completeBash(w io.Writer) {
 		word=${COMP_WORDS[i]}
 		case $word in
 		--)
-			COMPREPLY=($(if ((i + 1 == COMP_CWORD)); then compgen -c -- "$cur"; else compgen -f -- "$cur"; fi))
+			((i + 1 == COMP_CWORD)) && word=-c || word=-f
+			COMPREPLY=($(compgen "$word" -- "$cur"))
 			return ;;
 		%s) [[ -n $verb ]] || verb=$word ;;
 		esac
@@ -88,7 +89,10 @@ func completeBash(w io.Writer) {
 		fmt.Fprintf(w, "\t%s) word=%q ;;\n", c.name, words)
 	}
 	fmt.Fprintf(w, "\t*) word=%q ;;\n\tesac\n", strings.Join(names(), " ")+" "+dashedAll(flagsOf(nil)))
-	fmt.Fprint(w, "\tCOMPREPLY=($(compgen -W \"$word\" -- \"$cur\"))\n}\ncomplete -F _etcdlock etcdlock\n")
+	fmt.Fprint(w, `	COMPREPLY=($(compgen -W "$word" -- "$cur"))
+}
+complete -F _etcdlock etcdlock
+`)
 }
 
 // offered are the words that may be a command's argument.
@@ -127,5 +131,5 @@ func fishFlag(f *flag.Flag) string {
 	} else if value != "" {
 		option += " -x"
 	}
-	return fmt.Sprintf("%s -d '%s'", option, strings.ReplaceAll(strings.ReplaceAll(text, "\n", " "), "'", `\'`))
+	return fmt.Sprintf("%s -d '%s'", option, strings.NewReplacer("\n", " ", "'", `\'`).Replace(text))
 }

@@ -27,14 +27,17 @@ type connection struct {
 }
 
 func (c *connection) flags(fs *flag.FlagSet) {
-	fs.StringVar(&c.endpoints, "endpoints", "127.0.0.1:2379", "`ADDRESSES` of etcd, with commas between them")
+	fs.StringVar(&c.endpoints, "endpoints", "127.0.0.1:2379",
+		"`ADDRESSES` of etcd, with commas between them")
 	fs.StringVar(&c.user, "user", "", "`NAME[:PASSWORD]` of an etcd user")
-	fs.StringVar(&c.password, "password", "", "`PASSWORD` of the user; ETCDCTL_PASSWORD hides it from ps")
+	fs.StringVar(&c.password, "password", "",
+		"`PASSWORD` of the user; ETCDCTL_PASSWORD hides it from ps")
 	fs.StringVar(&c.cacert, "cacert", "", "`FILE` of the authority that signed etcd's certificates")
 	fs.StringVar(&c.cert, "cert", "", "`FILE` of the client certificate")
 	fs.StringVar(&c.key, "key", "", "`FILE` of the key of the client certificate")
 	fs.BoolVar(&c.skipVerify, "insecure-skip-tls-verify", false, "believe any certificate of etcd's")
-	fs.BoolVar(&c.plain, "insecure-transport", true, "no TLS unless a certificate or https:// asks for it")
+	fs.BoolVar(&c.plain, "insecure-transport", true,
+		"no TLS unless a certificate or https:// asks for it")
 	fs.DurationVar(&c.dialTimeout, "dial-timeout", 2*time.Second, "`DURATION` that a log-in may take")
 	fs.DurationVar(&c.commandTimeout, "command-timeout", 5*time.Second,
 		"`DURATION` within which etcd is to answer; not for run")

@@ -85,7 +85,8 @@ func (d *doctor) run(a *app, c call) error {
 		return ends(exitFailed, err)
 	}
 	defer client.Close()
-	for _, look := range []func(context.Context, *clientv3.Client){d.lease, d.alarms, d.rights, d.keys} {
+	looks := []func(context.Context, *clientv3.Client){d.lease, d.alarms, d.rights, d.keys}
+	for _, look := range looks {
 		ctx, cancel := d.etcd.bounded()
 		look(ctx, client)
 		cancel()
@@ -103,8 +104,7 @@ type visit struct {
 	endpoint string
 	latency  time.Duration // the median of several
 	header   *pb.ResponseHeader
-	err      error
-	why      string // as far as it can be told
+	why      string // it cannot be asked
 }
 
 // asks is how often an endpoint is asked, after it has been connected to.
@@ -121,11 +121,8 @@ func (d *doctor) endpoints(cfg clientv3.Config) (answering []string) {
 	clusters := make(map[uint64][]string)
 	for _, v := range visits {
 		switch {
-		case v.err != nil && v.why != "":
+		case v.why != "":
 			d.bad(v.endpoint, "%s", v.why)
-			continue
-		case v.err != nil:
-			d.bad(v.endpoint, "%v", v.err)
 			continue
 		case v.header == nil:
 			d.ok(v.endpoint, "answers in %v, and lets this user read nothing below %q", v.latency, d.prefix)
@@ -150,12 +147,16 @@ func (d *doctor) endpoints(cfg clientv3.Config) (answering []string) {
 
 func (d *doctor) visit(cfg clientv3.Config, endpoint string) (v visit) {
 	v.endpoint = endpoint
+	if v.why = diagnose(cfg.TLS, endpoint, d.etcd.commandTimeout); v.why != "" {
+		return v
+	}
 	cfg.Endpoints = []string{endpoint}
 	ctx, cancel := d.etcd.bounded()
 	defer cancel()
 	client, err := clientv3.New(cfg)
 	if err != nil {
-		return d.failed(v, cfg, err)
+		v.why = err.Error()
+		return v
 	}
 	defer client.Close()
 	var took []time.Duration
@@ -163,7 +164,8 @@ func (d *doctor) visit(cfg clientv3.Config, endpoint string) (v visit) {
 		started := time.Now()
 		resp, err := client.Get(ctx, d.sample(), clientv3.WithCountOnly())
 		if err != nil && !denied(err) {
-			return d.failed(v, cfg, err)
+			v.why = err.Error()
+			return v
 		}
 		if err == nil {
 			v.header = resp.Header
@@ -174,11 +176,6 @@ func (d *doctor) visit(cfg clientv3.Config, endpoint string) (v visit) {
 	}
 	slices.Sort(took)
 	v.latency = took[len(took)/2].Round(10 * time.Microsecond)
-	return v
-}
-
-func (d *doctor) failed(v visit, cfg clientv3.Config, err error) visit {
-	v.err, v.why = err, diagnose(cfg.TLS, v.endpoint, d.etcd.commandTimeout)
 	return v
 }
 
@@ -202,8 +199,8 @@ func (d *doctor) lease(ctx context.Context, client *clientv3.Client) {
 	}
 	ttl := time.Duration(resp.TTL) * time.Second
 	if ttl > longTTL {
-		d.bad("TTL", "%v is the least that etcd grants, more than the usual %v: so long does who dies block others",
-			ttl, longTTL)
+		d.bad("TTL", "%v is the least that etcd grants, more than the usual %v: "+
+			"so long does who dies block others", ttl, longTTL)
 	} else {
 		d.ok("TTL", "%v is the least that etcd grants", ttl)
 	}
@@ -260,8 +257,8 @@ func (d *doctor) keys(ctx context.Context, client *clientv3.Client) {
 	var nested, bare []string
 	for _, name := range slices.Sorted(maps.Keys(lines)) {
 		if outer, is := inside(name, lines); is {
-			nested = append(nested, fmt.Sprintf("%q is inside of %q: concurrency.Mutex and etcdctl lock wait at %q for both",
-				name, outer, outer))
+			nested = append(nested, fmt.Sprintf("%q is inside of %q: concurrency.Mutex and etcdctl lock "+
+				"wait at %q for both", name, outer, outer))
 		}
 	}
 	for _, kv := range kvs {
@@ -272,8 +269,8 @@ func (d *doctor) keys(ctx context.Context, client *clientv3.Client) {
 		name, _, isPlace := line.ParseKey(e.Key)
 		_, below := inside(e.Key, lines)
 		if isPlace && e.Value().Owner != "" || below {
-			bare = append(bare, fmt.Sprintf("%q below the lock %q has no lease: it blocks concurrency.Mutex for ever",
-				e.Key, cmp.Or(name, e.Key[:max(strings.LastIndexByte(e.Key, '/'), 0)])))
+			bare = append(bare, fmt.Sprintf("%q below the lock %q has no lease: "+
+				"it blocks concurrency.Mutex for ever", e.Key, cmp.Or(name, e.Key[:max(strings.LastIndexByte(e.Key, '/'), 0)])))
 		}
 	}
 	d.several("names", nested)

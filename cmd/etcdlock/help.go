@@ -47,8 +47,8 @@ func writeHelp(w io.Writer) {
 	for _, c := range commands() {
 		fmt.Fprintf(w, "  %-11s %s\n", c.name, c.short)
 	}
-	fmt.Fprint(w, "\nFlags, before or after the command. Each is also read from the environment, as etcdctl\n"+
-		"does: --endpoints from ETCDCTL_ENDPOINTS, and so on. The flag wins.\n")
+	fmt.Fprint(w, "\nFlags, before or after the command. Each is also read from the environment, as\n"+
+		"etcdctl does: --endpoints from ETCDCTL_ENDPOINTS, and so on. The flag wins.\n")
 	fs := flag.NewFlagSet("", flag.ContinueOnError)
 	new(connection).flags(fs)
 	writeFlags(w, fs)

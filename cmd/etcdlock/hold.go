@@ -268,7 +268,8 @@ func (h *holding) leave(err error) {
 // carryOut runs the command under the lock, and releases it.
 func (h *holding) carryOut(cmd *exec.Cmd) error {
 	cmd.Env = append(cmd.Environ(),
-		"ETCDLOCK_NAME="+h.mu.Name(), "ETCDLOCK_KEY="+h.mu.Key(), fmt.Sprint("ETCDLOCK_TOKEN=", h.mu.Token()))
+		"ETCDLOCK_NAME="+h.mu.Name(), "ETCDLOCK_KEY="+h.mu.Key(),
+		fmt.Sprint("ETCDLOCK_TOKEN=", h.mu.Token()))
 	hold := h.mu.Context(context.Background())
 	if hold.Err() != nil { // otherwise key and token are of this hold
 		h.leave(nil)
@@ -289,7 +290,8 @@ func (h *holding) carryOut(cmd *exec.Cmd) error {
 // watch stays until no process of the command is left. hurried says that a signal came.
 //
 // Invariant: when it returns no process of the command is left; nothing that frees the lock is
-// called before. (Do not release when the command has ended. TestWhatStaysInTheBackgroundEndsBeforeTheRelease.)
+// called before. (Do not release when the command has ended.
+// TestWhatStaysInTheBackgroundEndsBeforeTheRelease.)
 func (h *holding) watch(tree *tree, hold context.Context) (ended syscall.WaitStatus, hurried bool) {
 	var killAt time.Time
 	kill := time.NewTimer(time.Hour)

@@ -28,7 +28,9 @@ func readKeys(ctx context.Context, kv clientv3.KV, prefix string) ([]*mvccpb.Key
 	}
 }
 
-func readAt(ctx context.Context, kv clientv3.KV, prefix string) (kvs []*mvccpb.KeyValue, err error) {
+func readAt(
+	ctx context.Context, kv clientv3.KV, prefix string,
+) (kvs []*mvccpb.KeyValue, err error) {
 	from, end, rev := prefix, clientv3.GetPrefixRangeEnd(prefix), int64(0)
 	if prefix == "" {
 		from, end = "\x00", "\x00"

@@ -37,7 +37,7 @@ const (
 func TestMain(m *testing.M) {
 	if os.Getenv(asEnv) == "" {
 		flag.Parse()
-		_ = flag.Set("test.parallel", "16") // they wait for other processes, most of the time
+		_ = flag.Set("test.parallel", "8") // they wait for other processes, most of the time
 		os.Exit(m.Run())
 	}
 	if len(os.Args) > 2 && os.Args[1] == "worker" {
@@ -54,6 +54,9 @@ func TestMain(m *testing.M) {
 
 // patience bounds what is to happen soon, on a machine that has much else to do.
 const patience = 20 * time.Second
+
+// nobody listens there. (A port that was closed may be another test's by then.)
+const nobody = "127.0.0.1:1"
 
 // ---- the worker
 
@@ -106,7 +109,7 @@ func work(file string, flags []string) {
 			if left--; left == 0 {
 				os.Exit(7)
 			}
-		case <-time.After(2 * time.Millisecond):
+		case <-time.After(4 * time.Millisecond):
 			note("beat")
 			if _, err := os.Stat(file); err != nil {
 				os.Exit(1)
@@ -210,6 +213,19 @@ func (e *etcd) line(t *testing.T, name string, n int) (line []etcdlock.Contender
 		return len(line) == n
 	}, "%q: not %d in line", name, n)
 	return line
+}
+
+// renews waits until a lease is renewed.
+func (e *etcd) renews(t *testing.T, lease clientv3.LeaseID) {
+	t.Helper()
+	before := int64(-1)
+	eventually(t, func() bool {
+		resp, err := e.client.TimeToLive(context.Background(), lease)
+		require.NoError(t, err)
+		more := before >= 0 && resp.TTL > before
+		before = resp.TTL
+		return more
+	}, "%x is not renewed", int64(lease))
 }
 
 // A wire is a TCP connection to somewhere that can become a black hole.

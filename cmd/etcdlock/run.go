@@ -37,7 +37,8 @@ during the wait.`,
 				"`DURATION` for which the lock outlives a run that dies;\n"+
 					"at least 3 x (kill-after + 1s)")
 			fs.DurationVar(&r.killAfter, "kill-after", 3*time.Second, "`DURATION` from TERM to KILL")
-			fs.DurationVar(&r.atLeast, "at-least", 0, "`DURATION` to hold the lock at least; a signal ends it")
+			fs.DurationVar(&r.atLeast, "at-least", 0,
+				"`DURATION` to hold the lock at least; a signal ends it")
 			fs.IntVar(&r.conflict, "conflict-exit-code", exitTaken, "`STATUS` in place of 75")
 			return func(a *app, c call) error {
 				if err := r.check(c); err != nil {
@@ -73,7 +74,8 @@ func (r *running) check(c call) error {
 	case r.conflict < 0 || r.conflict > 255:
 		return misused("--conflict-exit-code %d: not from 0 to 255", r.conflict)
 	case r.ttl < r.leastTTL():
-		return misused("--ttl %v: less than %v, which --kill-after %v needs", r.ttl, r.leastTTL(), r.killAfter)
+		return misused("--ttl %v: less than %v, which --kill-after %v needs",
+			r.ttl, r.leastTTL(), r.killAfter)
 	}
 	return nil
 }

@@ -143,6 +143,25 @@ func TestOnATerminalTheCommandIsInTheForeground(t *testing.T) {
 	run.exits(5)
 }
 
+// A run whose command has the terminal is in the background there, where "stty tostop" stops
+// those who write. It must not stop between TERM and KILL.
+func TestNoTerminalStopsARunThatHasLostItsLock(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	terminal := newPty(t)
+	run := starts(t, []string{"run", "--endpoints", e.addr, "job", "--", "sh", "-c",
+		"trap '' TERM; stty tostop; echo ready; while :; do sleep 0.1; done"}, terminal.on(t))
+	shown := func(text string) {
+		t.Helper()
+		is := func() bool { return strings.Contains(terminal.shows.String(), text) }
+		eventually(t, is, "%q is not shown", text)
+	}
+	shown("ready\r\n")
+	e.server.DeleteKey(e.line(t, "job", 1)[0].Key)
+	run.exits(exitLost)
+	shown("etcdlock: lock \"job\" lost")
+}
+
 // The live table stays within the window, and is drawn in its place.
 func TestTheLiveTableStaysInTheWindow(t *testing.T) {
 	t.Parallel()

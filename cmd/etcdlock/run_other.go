@@ -10,7 +10,8 @@ import (
 
 // run returns an error: without process groups nobody can end all that a command has started.
 func (r *running) run(*app, call) error {
-	return ends(exitFailed, errors.New("there is no run on "+runtime.GOOS+"; who, break and doctor work"))
+	return ends(exitFailed,
+		errors.New("there is no run on "+runtime.GOOS+"; who, break and doctor work"))
 }
 
 // windowSize does not know.

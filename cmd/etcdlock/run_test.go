@@ -18,15 +18,14 @@ import (
 	"github.com/etcdlock/etcdlock"
 )
 
-// short TTLs for runs: 4.5 s and more for a kill-after of half a second.
-var fast = []string{"--ttl", "5s", "--kill-after", "500ms"}
-
 // etcdctl lock lets its command go on after a loss; consul lock leaves children behind, and ends
 // them late. Here the command, and a daemon of it, both deaf, have ended before the next begins.
 //
-//	0   run holds, its wire is cut   TTL - margin: TERM   TTL - 1 s: KILL   TTL: the other begins
+//	last renewal   + TTL - 2.5 s: TERM   + TTL - 1 s: KILL   + TTL: the other begins
 func TestALossEndsAllOfTheCommandBeforeAnotherHolds(t *testing.T) {
 	t.Parallel()
+	const ttl, margin = 8 * time.Second, 2500 * time.Millisecond
+	fast := []string{"--ttl", "8s", "--kill-after", "1500ms"}
 	e := newEtcd(t)
 	wire := newWire(t, e.addr)
 	command, daemon, next := file(t, "command"), file(t, "daemon"), file(t, "next")
@@ -34,8 +33,9 @@ func TestALossEndsAllOfTheCommandBeforeAnotherHolds(t *testing.T) {
 	behind.addr = wire.addr()
 	loser := behind.run(t, fast, "job", command, "deaf", "daemon="+daemon)
 	first(t, command, "beat")
-	_ = e.run(t, fast, "job", next)
+	e.run(t, fast, "job", next)
 	e.line(t, "job", 2)
+	e.renews(t, e.line(t, "job", 2)[0].Lease)
 	cut := time.Now()
 	wire.Cut()
 
@@ -46,11 +46,12 @@ func TestALossEndsAllOfTheCommandBeforeAnotherHolds(t *testing.T) {
 	for _, worker := range []string{command, daemon} {
 		end := last(t, worker, "beat")
 		require.True(t, end.Before(began), "%s lived %v too long", worker, end.Sub(began))
-		require.Greater(t, began.Sub(end), slack/2, "the slack before another can hold is not there")
-		require.True(t, end.After(last(t, worker, "signal=15")), "there was no time between TERM and KILL")
-		require.Greater(t, end.Sub(cut), time.Second, "it was ended although the lease was whole")
+		told := first(t, worker, "signal=15")
+		require.True(t, end.After(told), "there was no time between TERM and KILL")
+		require.Greater(t, told.Sub(cut), time.Second, "it was ended although the lease was whole")
+		require.Less(t, told.Sub(cut), ttl-margin+1100*time.Millisecond, "the margin is not kept")
 	}
-	require.Less(t, began.Sub(cut), 5*time.Second+patience/3)
+	require.Less(t, began.Sub(cut), ttl+patience/2)
 }
 
 // A place that is taken away may be another's already: what is deaf has a second, not kill-after.
@@ -140,7 +141,7 @@ func TestASignalEndsTheWait(t *testing.T) {
 // So it does while etcd is away, and there is no place yet, nor a log-in.
 func TestASignalEndsTheWaitForEtcd(t *testing.T) {
 	t.Parallel()
-	away := &etcd{addr: nobodyListens(t)}
+	away := &etcd{addr: nobody}
 	for _, user := range []string{"", "api:secret"} {
 		run := starts(t, away.args([]string{"--user", user}, "job", file(t, "command")), env(sayWhyEnv+"=1ms"))
 		eventually(t, func() bool { return run.stderr.String() != "" }, "it does not wait")
@@ -148,13 +149,6 @@ func TestASignalEndsTheWaitForEtcd(t *testing.T) {
 		run.exits(exitSignal + int(syscall.SIGTERM))
 		require.Contains(t, run.stderr.String(), "ended by a signal: terminated\n")
 	}
-}
-
-func nobodyListens(t *testing.T) string {
-	t.Helper()
-	w := newWire(t, "127.0.0.1:1")
-	w.Close()
-	return w.addr()
 }
 
 // The statuses of a run, each of its own with one line.
@@ -167,7 +161,7 @@ func TestExitStatuses(t *testing.T) {
 	require.NoError(t, os.WriteFile(text, []byte("no program"), 0o600))
 	alien := filepath.Join(dir, "alien")
 	require.NoError(t, os.WriteFile(alien, []byte("\x7fnothing that runs"), 0o700))
-	away := nobodyListens(t)
+	away := nobody
 	for name, row := range map[string]struct {
 		args   []string // after run --endpoints
 		status int
@@ -178,15 +172,15 @@ func TestExitStatuses(t *testing.T) {
 		"by a signal":         {[]string{e.addr, "c", "--", "sh", "-c", "kill -9 $$"}, 137, ""},
 		"75 of its own":       {[]string{e.addr, "d", "--", "sh", "-c", "exit 75"}, 75, ""},
 		"not waiting":         {[]string{e.addr, "-n", "taken", "--", "true"}, 75, "held by"},
-		"waiting":             {[]string{e.addr, "-w", "200ms", "taken", "--", "true"}, 75, "held by"},
+		"waiting":             {[]string{e.addr, "-w", "4s", "taken", "--", "true"}, 75, "held by"},
 		"another conflict":    {[]string{e.addr, "-n", "--conflict-exit-code", "3", "taken", "--", "true"}, 3, "held by"},
 		"no conflict":         {[]string{e.addr, "-n", "--conflict-exit-code", "0", "taken", "--", "true"}, 0, "held by"},
 		"not there":           {[]string{e.addr, "e", "--", "no-such-command"}, 127, "no-such-command"},
 		"no such file":        {[]string{e.addr, "e", "--", filepath.Join(dir, "nothing")}, 127, "no such file"},
 		"not executable":      {[]string{e.addr, "e", "--", text}, 126, "permission denied"},
 		"of no format":        {[]string{e.addr, "e", "--", alien}, 126, "exec format error"},
-		"etcd away, -w":       {[]string{away, "-w", "300ms", "e", "--", "true"}, 125, "no answer from etcd"},
-		"etcd away, log-in":   {[]string{away, "-w", "300ms", "--user", "a:b", "e", "--", "true"}, 125, "no answer from etcd"},
+		"etcd away, -w":       {[]string{away, "-w", "300ms", "e", "--", "true"}, 125, "context deadline exceeded"},
+		"etcd away, log-in":   {[]string{away, "-w", "300ms", "--user", "a:b", "e", "--", "true"}, 125, "context deadline exceeded"},
 		"a name of nothing":   {[]string{e.addr, "", "--", "true"}, 64, `name "" is empty`},
 		"a name with a /":     {[]string{e.addr, "a/", "--", "true"}, 64, `ends with "/"`},
 		"no name":             {[]string{e.addr, "--", "true"}, 64, "needs the name"},
@@ -219,13 +213,13 @@ func TestAnEtcdThatIsSilentEndsARunThatDoesNotWait(t *testing.T) {
 	e := newEtcd(t)
 	wire := newWire(t, e.addr)
 	wire.Cut()
-	for _, addr := range []string{wire.addr(), nobodyListens(t)} {
+	for _, addr := range []string{wire.addr(), nobody} {
 		t.Run(addr, func(t *testing.T) {
 			t.Parallel()
 			started := time.Now()
 			starts(t, []string{"run", "--endpoints", addr, "-n", "job", "--", "true"}).
 				exits(exitFailed).says("no answer from etcd")
-			require.Less(t, time.Since(started), tryBound+leaveBound)
+			require.Less(t, time.Since(started), 10*time.Second)
 		})
 	}
 }
@@ -235,12 +229,12 @@ func TestALongWaitSaysWhatItIsFor(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
 	mu := e.holds(t, "job", etcdlock.WithOwner("api-7:1234"))
-	run := starts(t, e.args(nil, "job", file(t, "command"), "deaf", "signals=1"), env(sayWhyEnv+"=300ms"))
+	run := starts(t, e.args(nil, "job", file(t, "command"), "deaf", "signals=1"), env(sayWhyEnv+"=3s"))
 	eventually(t, func() bool { return strings.Contains(run.stderr.String(), "\n") }, "it says nothing")
-	run.says(`lock "job": waits since 300ms: 1 before it in line, held by api-7:1234`)
+	run.says(`lock "job": waits since 3s: 1 before it in line, held by api-7:1234`)
 	require.NoError(t, mu.Unlock(context.Background()))
 
-	away := &etcd{addr: nobodyListens(t)}
+	away := &etcd{addr: nobody}
 	run = starts(t, away.args(nil, "job", file(t, "command")), env(sayWhyEnv+"=3s"))
 	eventually(t, func() bool { return strings.Contains(run.stderr.String(), "\n") }, "it says nothing")
 	run.says("connection refused")
@@ -295,10 +289,10 @@ func TestTheLockIsHeldAtLeast(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
 	started := time.Now()
-	run := starts(t, []string{"run", "--endpoints", e.addr, "--at-least", "1s", "job", "--", "sh", "-c", "exit 3"})
+	run := starts(t, []string{"run", "--endpoints", e.addr, "--at-least", "2s", "job", "--", "sh", "-c", "exit 3"})
 	e.line(t, "job", 1)
 	run.exits(3)
-	require.GreaterOrEqual(t, time.Since(started), time.Second)
+	require.GreaterOrEqual(t, time.Since(started), 2*time.Second)
 
 	command := file(t, "command")
 	run = e.run(t, []string{"--at-least", "1h"}, "job", command, "deaf", "signals=1")

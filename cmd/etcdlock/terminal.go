@@ -26,16 +26,17 @@ func lend(child int) *terminal {
 	}
 	// It may have been stopped as one in the background before.
 	_ = syscall.Kill(-child, syscall.SIGCONT)
+	// Now run is in the background, and must not be stopped by what it writes, or by taking the
+	// terminal back. The command has been started: it does not inherit this.
+	signal.Ignore(syscall.SIGTTOU)
 	return &terminal{own}
 }
 
 // giveBack takes the terminal back from a group that has ended.
 func (t *terminal) giveBack() {
-	if t == nil {
-		return
+	if t != nil {
+		ioctl(0, syscall.TIOCSPGRP, unsafe.Pointer(&t.own))
 	}
-	signal.Ignore(syscall.SIGTTOU) // which stops a background group that does this
-	ioctl(0, syscall.TIOCSPGRP, unsafe.Pointer(&t.own))
 }
 
 // windowSize is that of the terminal to which f leads.

@@ -140,7 +140,9 @@ func printTable(ctx context.Context, client *clientv3.Client, to io.Writer, plac
 const atOnce = 8
 
 // ttlsLeft is what is left of each lease, which may have many places, or why that is not known.
-func ttlsLeft(ctx context.Context, client *clientv3.Client, places []place) map[clientv3.LeaseID]string {
+func ttlsLeft(
+	ctx context.Context, client *clientv3.Client, places []place,
+) map[clientv3.LeaseID]string {
 	var leases []clientv3.LeaseID
 	for _, p := range places {
 		leases = append(leases, p.Lease)
