@@ -66,7 +66,7 @@ func TestABreakEndsTheCommandWithinASecond(t *testing.T) {
 	require.Equal(t, exitGood, status)
 	loser.exits(exitLost).says("its key was deleted")
 	grace := last(t, command, "beat").Sub(last(t, command, "signal=15"))
-	require.Greater(t, grace, 500*time.Millisecond)
+	require.Greater(t, grace, 200*time.Millisecond)
 	require.Less(t, grace, 3*time.Second)
 	isGone(t, number(t, command, "pid"))
 }
@@ -245,7 +245,7 @@ func TestWhatStaysInTheBackgroundEndsBeforeTheRelease(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
 	daemon, next := file(t, "daemon"), file(t, "next")
-	run := e.run(t, []string{"--kill-after", "400ms"}, "job", file(t, "command"), "daemon="+daemon, "leave")
+	run := e.run(t, []string{"--kill-after", "1s"}, "job", file(t, "command"), "daemon="+daemon, "leave")
 	first(t, daemon, "signal=15")
 	waits := e.run(t, nil, "job", next)
 	run.exits(exitGood)
