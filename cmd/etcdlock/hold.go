@@ -47,7 +47,6 @@ type holding struct {
 	granted atomic.Int64              // TTL of the last lease
 	holds   chan struct{}             // gets one when the hold began, after granted is set
 	why     reason
-	told    bool // of the loss
 }
 
 func (r *running) run(a *app, c call) error {
@@ -271,9 +270,9 @@ func (h *holding) carryOut(cmd *exec.Cmd) error {
 		"ETCDLOCK_NAME="+h.mu.Name(), "ETCDLOCK_KEY="+h.mu.Key(),
 		fmt.Sprint("ETCDLOCK_TOKEN=", h.mu.Token()))
 	hold := h.mu.Context(context.Background())
-	if hold.Err() != nil { // otherwise key and token are of this hold
+	if hold.Err() != nil { // otherwise key and token are of this hold, and its trust is known
 		h.leave(nil)
-		return h.lost(context.Cause(hold))
+		return ends(exitLost, context.Cause(hold))
 	}
 	tree, err := start(cmd)
 	if err != nil {
@@ -284,7 +283,7 @@ func (h *holding) carryOut(cmd *exec.Cmd) error {
 	if !hurried && hold.Err() == nil {
 		h.stay(hold)
 	}
-	return h.finish(hold, ended)
+	return h.finish(ended)
 }
 
 // watch stays until no process of the command is left. hurried says that a signal came.
@@ -310,11 +309,10 @@ func (h *holding) watch(tree *tree, hold context.Context) (ended syscall.WaitSta
 			tree.forward(s.(syscall.Signal))
 		case <-lost:
 			lost = nil
-			why := context.Cause(hold)
-			killBy(h.killAt(time.Now(), *h.trusted.Load(), errors.Is(why, etcdlock.ErrExpired)))
+			// It is told in the end: whoever reads stderr may not do so now, and hold up the KILL.
+			expired := errors.Is(context.Cause(hold), etcdlock.ErrExpired)
+			killBy(h.killAt(time.Now(), *h.trusted.Load(), expired))
 			tree.terminate()
-			h.app.say("%v", why)
-			h.told = true
 		case <-exited:
 			exited, ended = nil, tree.status
 			tree.terminal.giveBack()
@@ -352,12 +350,12 @@ func (h *holding) stay(hold context.Context) {
 }
 
 // finish releases the lock, and says how run ends whose command has ended.
-func (h *holding) finish(hold context.Context, ended syscall.WaitStatus) error {
+func (h *holding) finish(ended syscall.WaitStatus) error {
 	err := h.release()
 	h.leave(err)
 	switch {
 	case errors.Is(err, etcdlock.ErrLost):
-		return h.lost(err)
+		return ends(exitLost, err)
 	case err != nil:
 		h.app.say("%v; it is free once its lease has run out", err)
 	}
@@ -365,14 +363,6 @@ func (h *holding) finish(hold context.Context, ended syscall.WaitStatus) error {
 		return ends(exitSignal+int(ended.Signal()), nil)
 	}
 	return ends(ended.ExitStatus(), nil)
-}
-
-// lost is how run ends whose lock was lost, which it says once.
-func (h *holding) lost(err error) error {
-	if h.told {
-		err = nil
-	}
-	return ends(exitLost, err)
 }
 
 // release gives the lock to the next.

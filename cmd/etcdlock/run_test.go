@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -69,6 +70,29 @@ func TestABreakEndsTheCommandWithinASecond(t *testing.T) {
 	require.Greater(t, grace, 200*time.Millisecond)
 	require.Less(t, grace, 3*time.Second)
 	isGone(t, number(t, command, "pid"))
+}
+
+// A stderr that nobody reads holds up nothing.
+func TestAReaderThatIsStuckHoldsUpNoKill(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	read, write, err := os.Pipe()
+	require.NoError(t, err)
+	t.Cleanup(func() { read.Close(); write.Close() })
+	require.NoError(t, write.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
+	for err == nil { // until it is full
+		_, err = write.Write(make([]byte, 4096))
+	}
+	command := file(t, "command")
+	loser := starts(t, e.args([]string{"--kill-after", "100ms"}, "job", command, "deaf"),
+		func(c *exec.Cmd) { c.Stderr = write })
+	first(t, command, "beat")
+	e.server.DeleteKey(e.line(t, "job", 1)[0].Key)
+	isGone(t, number(t, command, "pid"))
+	e.line(t, "job", 0)
+	_, err = io.CopyN(io.Discard, read, 8192)
+	require.NoError(t, err)
+	loser.exits(exitLost)
 }
 
 // A command that ends when it is told to has lost the lock all the same.

@@ -83,16 +83,18 @@ func (t *tree) hasEnded() bool {
 // signal sends a signal to each process. The group gets it whole, so that none escapes by a fork;
 // others, which have left the group, one by one.
 func (t *tree) signal(s syscall.Signal) {
-	grouped := !t.hasEnded()
-	for _, p := range t.left() {
-		if p.group == t.pid {
-			grouped = true
-		} else {
-			_ = syscall.Kill(p.pid, s)
-		}
-	}
-	if grouped { // otherwise the number may be somebody else's by now
+	grouped := !t.hasEnded() // otherwise the number may be somebody else's by now
+	if grouped {
 		_ = syscall.Kill(-t.pid, s)
+	}
+	for _, p := range t.left() {
+		switch {
+		case p.group != t.pid:
+			_ = syscall.Kill(p.pid, s)
+		case !grouped:
+			grouped = true
+			_ = syscall.Kill(-t.pid, s)
+		}
 	}
 }
 

@@ -1099,6 +1099,17 @@ var mutants = []mutant{
 		killers: []killer{ofCommand("TestACommandThatHearsEndsAtOnce")},
 	},
 	{
+		name: "the command's loss is told before the KILL",
+		why:  "The sooner the operator knows, the better. But who reads stderr may be stuck, and then nobody is there to send the KILL.",
+		edits: []edit{{"cmd/etcdlock/hold.go", `			killBy(h.killAt(time.Now(), *h.trusted.Load(), expired))
+			tree.terminate()
+`, `			killBy(h.killAt(time.Now(), *h.trusted.Load(), expired))
+			tree.terminate()
+			h.app.say("%v", context.Cause(hold))
+`}},
+		killers: []killer{ofCommand("TestAReaderThatIsStuckHoldsUpNoKill")},
+	},
+	{
 		name:    "a command outlives a run that was killed",
 		why:     "It is in a group of its own, so that signals reach it once. Nobody tells it then that the lease is renewed no more.",
 		edits:   []edit{{"cmd/etcdlock/tree_linux.go", `, Pdeathsig: syscall.SIGKILL}`, `}`}},
