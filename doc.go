@@ -113,16 +113,17 @@
 //	release.go   how the key of a hold is released, and the next one put
 //	local.go     what a Session has of one name: the queue of its goroutines, what lingers
 //	place.go     a key in etcd's line, and the transactions that write
-//	watch.go     how it waits: behind many by a watch of one key
+//	watch.go     how it waits: behind many by a watch of one key; what follows when it is lost
 //	view.go      behind few by the Session's watch of the line
-//	keywatch.go  how the key of a hold that lasts is watched
+//	keywatch.go  how the key of a hold that lasts is watched: what others do to it is told here,
+//	             or of a younger hold by the look in audit.go
 //	removal.go   how what is given up is removed
-//	lease.go     one lease: its grant and renewals
+//	lease.go     one lease: its grant, its renewals, and the end of its trust and of its holds
 //	revoke.go    its end
 //	audit.go     the look at the keys of a lease
 //	session.go   the Session: its one lock, its goroutines, Close, the grant of a lease
 //	era.go       what is known of etcd, and what follows when it is set back
-//	stream.go    the stream of a client's watches
+//	stream.go    the stream of a client's watches (that of the renewals is in keepalive)
 //	admin.go, options.go, trace.go, errors.go
 //
 // The words that the code has for these things, one each:
@@ -140,15 +141,23 @@
 //	view        a watch of a whole line that the Session's waiters share
 //	era         the time between two occasions on which etcd was set back
 //
-// What follows from what is decided in packages that have no clock, no lock and no goroutine:
+// What is to happen is decided in packages that have no clock, no lock and no goroutine. The files
+// beside each carry it out:
 //
-//	internal/line     who stands in etcd's line, and who waits for whom: the rule of entry
+//	internal/line     who stands in etcd's line, and who waits for whom; the rule of
+//	                  entry is Line.Blocking (acquire.go, watch.go, view.go)
 //	internal/ticket   the life of one key: each transaction, and what its answer says
-//	internal/turn     whose turn it is among a Session's goroutines
-//	internal/trust    until when a lease may be trusted, and when it is renewed
+//	                  (acquire.go, release.go, removal.go)
+//	internal/turn     whose turn it is among a Session's goroutines (local.go, release.go)
+//	internal/trust    until when a lease may be trusted, and when it is renewed (lease.go)
 //	internal/recheck  how often one who waits looks whether it has missed an event
+//	                  (watch.go, view.go)
 //
-// Beside them, internal/attempt asks etcd within bounds and a budget, and tells its errors
-// apart; internal/keepalive sends the renewals of a lease, on a stream that stays open;
-// internal/events calls the user's hooks in order.
+// Beside them stand these, which ask etcd and the user:
+//
+//	internal/attempt    attempts and their bounds; window.go limits how many are under way,
+//	                    budget.go how many are repeated; classes of errors
+//	internal/keepalive  the renewals of a lease on a stream that stays open: keepalive.go opens
+//	                    it and ends it, streams.go chooses
+//	internal/events     the user's hooks, called in order
 package etcdlock
