@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
@@ -740,7 +741,14 @@ func TestAViewTakesNoEventTwice(t *testing.T) {
 		require.NoError(t, waiter.Unlock(context.Background()))
 		synctest.Wait()
 
-		etcd.Intercept(fromNth(1, fake.Event, fake.Effect{Delay: 2 * time.Second}))
+		late := fromNth(1, fake.Event, fake.Effect{Delay: 2 * time.Second})
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			isRecheck := c.Method == fake.Txn && len(c.Puts)+len(c.Deletes) == 0
+			if c.Process == "waiter" && isRecheck { // then the line is read
+				return fake.Effect{Edit: func(reply any) { reply.(*pb.TxnResponse).Succeeded = false }}
+			}
+			return late(c)
+		})
 		lockWithin(t, waiter, time.Second)
 		own := waiter.Key()
 		require.NoError(t, waiter.Unlock(context.Background()))

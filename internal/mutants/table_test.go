@@ -858,7 +858,7 @@ var mutants = []mutant{
 		name:    "repeats have no credit",
 		why:     "The answer may have got lost, and a repeat brings it. Where nothing is lost it is one more request for an etcd that is slow (rule 25).",
 		edits:   []edit{{"internal/attempt/budget.go", `granted < n && b.spent+1 <= float64(credit+b.worth)`, `granted < n`}},
-		killers: []killer{named("TestAFrozenEtcdIsAskedOnceByEachCall")},
+		killers: []killer{core("attempt", "TestRepeatsAreGrantedByCredit")},
 	},
 	{
 		name:    "everything is sent at once",
