@@ -518,11 +518,7 @@ func TestWhoHoldsIsTheFirstAmongStraysAndStrangers(t *testing.T) {
 // anew, behind whoever has come meanwhile.
 func TestNobodyEntersByAKeyThatWasPutOver(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		keys, _ := strangers(t, etcd, "n", 12)
-		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
-		in := make(chan error, 1)
-		go func() { in <- mu.Lock(context.Background()) }()
-		synctest.Wait()
+		keys, mu, in := waitsBehind(t, etcd, 12)
 		own := etcd.Keys("n/")[12]
 		later, _ := strangers(t, etcd, "n", 1)
 		require.NoError(t, etcd.PutKey(own, clientv3.NoLease))
@@ -541,11 +537,7 @@ func TestNobodyEntersByAKeyThatWasPutOver(t *testing.T) {
 // one each time, and gets in when the holder has gone, and not before.
 func TestWhoMovesUpInALongLineDoesNotEnterBesideTheHolder(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		keys, _ := strangers(t, etcd, "n", 12)
-		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
-		in := make(chan error, 1)
-		go func() { in <- mu.Lock(context.Background()) }()
-		synctest.Wait()
+		keys, mu, in := waitsBehind(t, etcd, 12)
 		behind, _ := strangers(t, etcd, "n", 20)
 		for i, key := range slices.Backward(keys) {
 			require.Empty(t, in, "it got in beside %d others", i+1)

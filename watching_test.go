@@ -36,15 +36,23 @@ func strangers(t *testing.T, etcd *fake.Server, name string, n int) (keys []stri
 	return keys, granted.ID
 }
 
+// waitsBehind has one wait behind n others, in the line of "n".
+func waitsBehind(t *testing.T, etcd *fake.Server, n int) (
+	keys []string, mu *etcdlock.Mutex, in <-chan error,
+) {
+	t.Helper()
+	keys, _ = strangers(t, etcd, "n", n)
+	mu = contract.MutexOf(t, processIn(t, etcd, "a"), "n")
+	in = contract.Async(func() error { return mu.Lock(context.Background()) })
+	synctest.Wait()
+	return keys, mu, in
+}
+
 // Somebody puts a key over, without its lease: it stands in line no more, as isIn says.
 // Behind many a waiter watches that key alone, and only for its deletion, which never comes.
 func TestAPredecessorWhoseKeyHasLostItsLeaseBlocksNobody(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		keys, _ := strangers(t, etcd, "n", 12)
-		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
-		in := make(chan error, 1)
-		go func() { in <- mu.Lock(context.Background()) }()
-		synctest.Wait()
+		keys, mu, in := waitsBehind(t, etcd, 12)
 		before := keys[len(keys)-1]
 		require.NoError(t, etcd.PutKey(before, clientv3.NoLease))
 		for _, key := range keys[:len(keys)-1] {
