@@ -17,8 +17,8 @@ type Schedule struct {
 	Period time.Duration // from one renewal to the next, while etcd answers at once
 }
 
-// ScheduleOf returns the schedule for a granted TTL and a safety margin.
-func ScheduleOf(granted, margin time.Duration) Schedule {
+// scheduleOf returns the schedule for a granted TTL and a safety margin.
+func scheduleOf(granted, margin time.Duration) Schedule {
 	span := granted - margin
 	return Schedule{Span: span, Period: max(min(granted/3, span/9*4), leastPeriod)}
 }

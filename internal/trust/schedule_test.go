@@ -14,7 +14,7 @@ func TestTheScheduleFollowsFromWhatIsTrusted(t *testing.T) {
 	for _, ttl := range []time.Duration{time.Second, 2 * time.Second, 15 * time.Second, 24 * time.Hour} {
 		for percent := 1; percent < 100; percent++ {
 			t.Run(fmt.Sprintf("%v, %d percent", ttl, percent), func(t *testing.T) {
-				s := ScheduleOf(ttl, ttl/100*time.Duration(percent))
+				s := scheduleOf(ttl, ttl/100*time.Duration(percent))
 				if s.Span < 10*leastPeriod {
 					require.GreaterOrEqual(t, s.Period, leastPeriod)
 					return
@@ -32,7 +32,7 @@ func TestTheScheduleFollowsFromWhatIsTrusted(t *testing.T) {
 }
 
 func TestTheScheduleOfTheDefaults(t *testing.T) {
-	s := ScheduleOf(15*time.Second, 15*time.Second/8)
+	s := scheduleOf(15*time.Second, 15*time.Second/8)
 	require.Equal(t, 5*time.Second, s.Period)
 	require.Equal(t, 2500*time.Millisecond, s.Late())
 	require.Equal(t, 937500*time.Microsecond, s.Again())

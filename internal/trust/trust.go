@@ -41,9 +41,6 @@ func (t *Trust) extend(sent time.Time, ttl time.Duration) {
 	}
 }
 
-// TTL is the TTL that was granted.
-func (t *Trust) TTL() time.Duration { return t.ttl }
-
 // Until is when the trust is over, unless it is extended before.
 func (t *Trust) Until() time.Time { return t.until }
 
@@ -51,7 +48,7 @@ func (t *Trust) Until() time.Time { return t.until }
 func (t *Trust) Remaining(now time.Time) time.Duration { return t.until.Sub(now) }
 
 // Schedule is when to renew the lease.
-func (t *Trust) Schedule() Schedule { return ScheduleOf(t.ttl, t.margin(t.ttl)) }
+func (t *Trust) Schedule() Schedule { return scheduleOf(t.ttl, t.margin(t.ttl)) }
 
 // A State is whether a lease may be trusted.
 type State int
@@ -128,7 +125,10 @@ func (t *Trust) Sends(now time.Time, era any) *Attempt {
 }
 
 // Fails notes that etcd has certainly not carried out a, and never will.
-func (t *Trust) Fails(a *Attempt) { t.forget(func(other *Attempt) bool { return other == a }) }
+func (t *Trust) Fails(a *Attempt) { t.drop(a) }
+
+// drop forgets one attempt.
+func (t *Trust) drop(a *Attempt) { t.forget(func(other *Attempt) bool { return other == a }) }
 
 // forget forgets attempts.
 func (t *Trust) forget(which func(*Attempt) bool) {
@@ -165,7 +165,7 @@ func (t *Trust) Answered(now time.Time, a *Attempt, c Confirmation, known uint64
 		t.extend(from, a.ttl)
 	}
 	if !a.open && a.ended.Sub(a.sent) <= prompt {
-		t.Fails(a) // it is worth what it says, and matters for no other
+		t.drop(a) // it is worth what it says, and matters for no other
 	}
 	return ask
 }

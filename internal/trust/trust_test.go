@@ -106,7 +106,7 @@ func (r *renewals) answer(n int, member, term uint64) {
 	} else {
 		r.known = max(r.known, term)
 	}
-	r.trust.Answered(r.now, a, Confirmation{Member: member, Term: term, TTL: r.trust.TTL()}, known)
+	r.trust.Answered(r.now, a, Confirmation{Member: member, Term: term, TTL: r.trust.ttl}, known)
 }
 
 // Each attempt counts from its sending, however late its answer is.
@@ -116,7 +116,7 @@ func TestTheTrustIsSentPlusTTLLessMargin(t *testing.T) {
 	margin := func(granted time.Duration) time.Duration { return granted / 5 }
 	trust := New(at(0), 10*time.Second, margin)
 	require.Equal(t, at(8), trust.Until())
-	require.Equal(t, 10*time.Second, trust.TTL())
+	require.Equal(t, 10*time.Second, trust.ttl)
 	require.Equal(t, 5*time.Second, trust.Remaining(at(3)))
 	for _, tt := range []struct {
 		sent, answered, ttl, until int
