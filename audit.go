@@ -15,6 +15,15 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
+const (
+	// manyOps is how many keys are read in one transaction: etcd allows 128 operations by
+	// default.
+	manyOps = 100
+
+	// maxUnreadable is how many keys that the user may not read one look bears with.
+	maxUnreadable = 10
+)
+
 // readOnce is one attempt.
 func (s *Session) readOnce(ctx context.Context, ops []clientv3.Op) (*clientv3.TxnResponse, error) {
 	return s.txn(ctx, nil, ops, nil)

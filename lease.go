@@ -27,23 +27,12 @@ const (
 	// manyPlaces is the number of a lease's keys above which no held key gets a watch of its
 	// own: a look at all of them, once per renewal period, is less.
 	manyPlaces = 100
-
-	// manyOps is how many keys are read in one transaction: etcd allows 128 operations by
-	// default.
-	manyOps = 100
-
-	// maxUnreadable is how many keys that the user may not read one look bears with.
-	maxUnreadable = 10
-
-	// closeGrace is how long Close goes on if its context had ended before.
-	closeGrace = 50 * time.Millisecond
 )
 
 var (
 	errLeaseUnused   = errors.New("lease given back: nobody used it")
 	errLeaseDoubtful = errors.New("a request with this lease may still be under way")
 	errGrantTooLate  = errors.New("the granted lease was over before it could be used: safety margin too large, or etcd too slow")
-	errClientClosed  = errors.New("the etcd client is closed")
 	errDeposed       = errors.New("renewed by a member that does not lead any more, it seems")
 )
 

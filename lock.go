@@ -12,9 +12,6 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// minSweep is the number of lines a Session keeps before it drops unused ones.
-const minSweep = 1024
-
 // releaseBound is the longest time that Unlock takes if its context had ended
 // before the call. A shorter TTL takes its place.
 const releaseBound = 5 * time.Second

@@ -16,6 +16,16 @@ import (
 	"github.com/etcdlock/etcdlock/internal/events"
 )
 
+const (
+	// minSweep is the number of lines a Session keeps before it drops unused ones.
+	minSweep = 1024
+
+	// closeGrace is how long Close goes on if its context had ended before.
+	closeGrace = 50 * time.Millisecond
+)
+
+var errClientClosed = errors.New("the etcd client is closed")
+
 // A Session is one lease, kept alive, that any number of Mutexes share. It is
 // safe for concurrent use. Use one Session for many names: they then cost one
 // lease, one renewal per third of the TTL, and a watch each while they are held for long and
