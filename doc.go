@@ -69,8 +69,8 @@
 // key per name in etcd. Keys stand in line by their create revision: first come, first
 // served. Behind at most eight others a waiter follows the whole line, by one watch for each
 // Session and name that stays for some seconds after; behind more, or in a line of more than
-// sixteen, it watches the one key before its own, so that a release wakes one. [WithHandoff] and [WithLinger] let the holds
-// of a Session share a key, and its Token.
+// sixteen, it watches the one key before its own, so that a release wakes one. [WithHandoff]
+// and [WithLinger] let the holds of a Session share a key, and its Token.
 //
 // A contender is a key name/<UUID> with a lease, or name/<lease in hexadecimal>, which is
 // what etcd's concurrency.Mutex, etcdctl lock and the server's lock service put. They and
@@ -84,8 +84,9 @@
 // granted once and used again. TryLock of a taken name is one read, or nothing if the
 // same Session holds it. A hand-over is the release and one event, and in a line of more
 // than nine at most one read; between goroutines of one Session the release and the next place
-// in line are one transaction. A Session costs one renewal per third of the TTL, for any number of names
-// (and more if its safety margin is above a quarter of the TTL), on a stream that stays open.
+// in line are one transaction. A Session costs one renewal per third of the TTL, for any number
+// of names (and more if its safety margin is above a quarter of the TTL), on a stream that stays
+// open.
 //
 // A hold that is older than a second is watched: that costs a watch and a read once, and nothing
 // while nothing happens. A Session looks at its keys with each fourth renewal, in case a watch
