@@ -6,12 +6,14 @@ import (
 	"testing"
 
 	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/race"
 	"github.com/etcdlock/etcdlock/internal/sim"
 )
 
 // TestMain starts the etcd of the examples, which is in memory, and asks that no goroutine of
 // the library is left in the end.
 func TestMain(m *testing.M) {
+	race.InBubbles()
 	endpoint, etcd, err := sim.Serve()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "start etcd:", err)

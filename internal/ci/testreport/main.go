@@ -11,7 +11,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -77,6 +79,17 @@ func report(r io.Reader, w io.Writer) error {
 			failed = append(failed, strings.TrimSpace(t.pkg+" "+t.name))
 			fmt.Fprint(w, output[t])
 			delete(output, t)
+			if t.name == "" { // a crash ends no test by itself
+				unended := slices.DeleteFunc(slices.Collect(maps.Keys(output)), func(u test) bool {
+					return u.pkg != t.pkg
+				})
+				slices.SortFunc(unended, func(a, b test) int { return strings.Compare(a.name, b.name) })
+				for _, u := range unended {
+					failed = append(failed, u.pkg+" "+u.name)
+					fmt.Fprint(w, output[u])
+					delete(output, u)
+				}
+			}
 		}
 	}
 

@@ -28,6 +28,12 @@ func TestOnlyARunWithoutFailuresAndSkipsPasses(t *testing.T) {
 		empty = `{"Action":"output","Package":"q","Output":"?   \tq\t[no test files]\n"}
 {"Action":"skip","Package":"q"}
 `
+		crashing = `{"Action":"output","Package":"q","Test":"TestE","Output":"elsewhere\n"}
+{"Action":"output","Package":"p","Test":"TestD","Output":"=== RUN   TestD\n"}
+{"Action":"output","Package":"p","Test":"TestD","Output":"SIGSEGV\n"}
+{"Action":"output","Package":"p","Output":"FAIL\tp\t0.1s\n"}
+{"Action":"fail","Package":"p"}
+`
 		broken = `{"ImportPath":"p","Action":"build-output","Output":"a.go:1:1: no sense\n"}
 {"ImportPath":"p","Action":"build-fail"}
 {"Action":"output","Package":"p","Output":"FAIL\tp [build failed]\n"}
@@ -46,6 +52,11 @@ func TestOnlyARunWithoutFailuresAndSkipsPasses(t *testing.T) {
 		"failed": {
 			passing + failing,
 			"no luck\nFAIL\tp\t0.1s\nexit status 1\nfailed:  p TestC\nfailed:  p\n1 passed, 2 failed, 0 skipped\n", "tests failed",
+		},
+		"crashed": {
+			passing + crashing,
+			"FAIL\tp\t0.1s\n=== RUN   TestD\nSIGSEGV\nfailed:  p\nfailed:  p TestD\n1 passed, 2 failed, 0 skipped\n",
+			"tests failed",
 		},
 		"not built": {
 			broken,
