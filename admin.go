@@ -31,11 +31,14 @@ type Contender struct {
 	Since time.Time // when it queued, by its own clock
 }
 
-// label names c to people.
+// label names c to people: by its owner's label, and by its process if that does not name it.
 func (c Contender) label() string {
+	process := fmt.Sprintf("%s:%d", c.Host, c.PID)
 	switch {
-	case c.Owner != "":
+	case c.Owner != "" && (c.Host == "" || c.Owner == process):
 		return c.Owner
+	case c.Owner != "":
+		return fmt.Sprintf("%s (%s)", c.Owner, process)
 	case c.Key != "":
 		return fmt.Sprintf("%q", c.Key)
 	default: // a long line with keys before it that are no contenders

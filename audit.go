@@ -140,22 +140,28 @@ func (l *lease) lookDue(last time.Time) bool {
 // alone. A key that is missing is read before its place is given up; only places
 // that were taken before the look was sent are judged. A key that nobody accounts
 // for, the late copy of a request, is read and then deleted by its create revision.
+//
+// ctx ends when the lease is about to be revoked. A look that is under way then has its answer
+// beside that, and does nothing with it: a request that is cancelled is a warning in clientv3's
+// log. (TestClosingIsNoWarning.)
 func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 	s := l.s
-	if s.calls.Disconnected() {
+	if s.calls.Disconnected() || s.calls.Closed() {
 		return true // clientv3 would try many times a second
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.calls.Timeout())
 	defer cancel()
+	asking, stop := context.WithTimeout(s.ctx, s.calls.Timeout())
+	defer stop()
 	s.mu.Lock()
 	suspicious := l.suspect
 	l.suspect = false
 	s.unlock()
 	era := s.era.Load()
 	revision := era.revision.Load()
-	resp, err := s.client.TimeToLive(ctx, l.id, clientv3.WithAttachedKeys())
-	if err != nil {
-		return true // the renewals tell
+	resp, err := s.client.TimeToLive(asking, l.id, clientv3.WithAttachedKeys())
+	if err != nil || ctx.Err() != nil {
+		return true // the renewals tell, or there is nothing to tell any more
 	}
 	s.heard(resp.ResponseHeader, era, 0)
 	// A member that is behind says less, too. A read tells.

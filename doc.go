@@ -1,13 +1,16 @@
 // Package etcdlock is a mutex that excludes across processes and machines, kept in
 // etcd.
 //
-//	mu, err := etcdlock.New(client, "orders/42")
-//	...
-//	if err := mu.Lock(ctx); err != nil {
-//		return err
+//	func charge(ctx context.Context, client *clientv3.Client) error {
+//		mu, err := etcdlock.New(client, "orders/42")
+//		if err != nil {
+//			return err
+//		}
+//		defer mu.Close(ctx)
+//		return mu.Do(ctx, func(ctx context.Context) error { // waits for the lock
+//			return writeOrder(ctx) // ctx ends if the lock is lost
+//		})
 //	}
-//	defer mu.Unlock(ctx)
-//	ctx = mu.Context(ctx) // ends if the lock is lost
 //
 // See the example of the package for a whole program.
 //

@@ -66,7 +66,7 @@ func library(t *testing.T) string {
 
 // Whatever Go code the pages show is part of a file that is compiled and run here.
 func TestTheCodeOfThePagesIsTested(t *testing.T) {
-	tested := sources(t, "*example_test.go") + sources(t, "internal/proof/contract/*example_test.go")
+	tested := sources(t, "*example*_test.go") + sources(t, "internal/proof/contract/*example_test.go")
 	fence := regexp.MustCompile("(?s)\n```go\n(.*?)\n```\n")
 	shown := 0
 	for page, text := range docs(t) {
@@ -76,6 +76,34 @@ func TestTheCodeOfThePagesIsTested(t *testing.T) {
 		}
 	}
 	require.Positive(t, shown)
+}
+
+// The program in the package's documentation is compiled, and run by an example.
+func TestThePackageDocumentationShowsTestedCode(t *testing.T) {
+	var shown strings.Builder
+	for line := range strings.Lines(sources(t, "doc.go")) {
+		if code, found := strings.CutPrefix(line, "//\t"); found {
+			shown.WriteString(code)
+		} else if shown.Len() > 0 {
+			break
+		}
+	}
+	require.Contains(t, shown.String(), "etcdlock.New(")
+	require.Contains(t, sources(t, "examples_test.go"), "\n"+shown.String())
+}
+
+// Each option has an example, and so has what is not understood from its signature.
+func TestEachOptionHasAnExample(t *testing.T) {
+	names := regexp.MustCompile(`(?m)^func (With\w+)\(`).FindAllStringSubmatch(sources(t, "options.go"), -1)
+	require.GreaterOrEqual(t, len(names), 10)
+	want := []string{"Contenders", "Holders", "Break", "Trace", "Session", "LockedError", "Mutex_Locker", "Mutex_Do"}
+	for _, name := range names {
+		want = append(want, name[1])
+	}
+	examples := sources(t, "*example*_test.go")
+	for _, name := range want {
+		require.Contains(t, examples, "\nfunc Example"+name+"() {", "no example of %s", name)
+	}
 }
 
 // What a page names is there: files that it links to, headings in them, and tests.

@@ -45,6 +45,13 @@ var (
 	// ErrClosed says that the Mutex or its Session was closed. Make a new one.
 	ErrClosed = errors.New("etcdlock: closed")
 
+	// ErrNotRun says that Do or TryDo did not call its function: what is wrapped beside it is
+	// why the lock could not be had, and the work may be tried again. Without it the function
+	// was called, and the rest of the error says what became of that. It is always about the
+	// call that returned the error: a function that returns the error of another Do passes on
+	// all of that but this.
+	ErrNotRun = errors.New("etcdlock: the function was not called")
+
 	// ErrUnavailable says that etcd did not answer when a wait ended, whatever
 	// else the wait was for. Beside it the error wraps the reason, if one is
 	// known: gRPC's own for having no connection, or etcd's last error. Look at
@@ -173,6 +180,28 @@ func waitFailed(ctx context.Context, name string, locked *LockedError, away, las
 	}
 	return e
 }
+
+// notRun is the error of a Do that could not have the lock. It has the text of why, which says
+// what it was.
+func notRun(why error) error {
+	return &opError{text: why.Error(), wraps: []error{ErrNotRun, why}}
+}
+
+// ran is the error of a function that Do has called. If that comes from another Do, which did
+// not call its own, it stays what it is but for ErrNotRun.
+func ran(err error) error {
+	if errors.Is(err, ErrNotRun) {
+		return &ranError{err}
+	}
+	return err
+}
+
+// A ranError is an error that is not ErrNotRun. It has no Unwrap, through which it would be.
+type ranError struct{ err error }
+
+func (e *ranError) Error() string        { return e.err.Error() }
+func (e *ranError) Is(target error) bool { return target != ErrNotRun && errors.Is(e.err, target) }
+func (e *ranError) As(target any) bool   { return errors.As(e.err, target) }
 
 // because is the reason of a loss that an answer of etcd tells more about; that may be nil.
 func because(reason, answer error) error {

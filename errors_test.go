@@ -24,11 +24,16 @@ func TestEachSentinelIsItselfOnly(t *testing.T) {
 
 func TestALockedErrorIsErrLockedAndTellsWho(t *testing.T) {
 	holder := etcdlock.Contender{Name: "orders/42", Key: "orders/42/694d", Owner: "api-7:1234"}
+	labelled := etcdlock.Contender{Name: "orders/42", Key: "orders/42/694d", Owner: "billing", Host: "api-7", PID: 1234}
+	byItsProcess := labelled
+	byItsProcess.Owner = "api-7:1234" // the default
 	foreign := etcdlock.Contender{Name: "orders/42", Key: "orders/42/694d"}
 	for text, e := range map[string]*etcdlock.LockedError{
 		`etcdlock: lock "orders/42": held by api-7:1234`:            {Name: "orders/42", Holder: holder, Ahead: 1},
 		`etcdlock: lock "orders/42": held by api-7:1234, 1 waiting`: {Name: "orders/42", Holder: holder, Ahead: 2},
 		`etcdlock: lock "orders/42": held by api-7:1234, 7 waiting`: {Name: "orders/42", Holder: holder, Ahead: 8},
+		`etcdlock: lock "orders/42": held by api-7:1234, 3 waiting`: {Name: "orders/42", Holder: byItsProcess, Ahead: 4},
+		`etcdlock: lock "orders/42": held by billing (api-7:1234)`:  {Name: "orders/42", Holder: labelled, Ahead: 1},
 		`etcdlock: lock "orders/42": held by "orders/42/694d"`:      {Name: "orders/42", Holder: foreign, Ahead: 1},
 		`etcdlock: lock "a\nb": held by api-7:1234`:                 {Name: "a\nb", Holder: holder, Ahead: 1},
 	} {

@@ -224,7 +224,7 @@ func ExampleLockedError() {
 	client := exampleClient()
 	defer client.Close()
 	ctx := context.Background()
-	holder, err := etcdlock.New(client, "stock", etcdlock.WithOwner("api-7"))
+	holder, err := etcdlock.New(client, "stock", etcdlock.WithOwner("checkout"))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -240,12 +240,14 @@ func ExampleLockedError() {
 	defer mu.Close(ctx)
 	err = mu.TryLock(ctx)
 	if locked, ok := errors.AsType[*etcdlock.LockedError](err); ok {
-		fmt.Println(locked)
-		fmt.Println("holder:", locked.Holder.Owner, "contenders before us:", locked.Ahead)
+		h := locked.Holder
+		fmt.Println("holder:", h.Owner, "contenders before us:", locked.Ahead)
+		text := fmt.Sprintf(`etcdlock: lock "stock": held by checkout (%s:%d)`, h.Host, h.PID)
+		fmt.Println("the error says so:", locked.Error() == text)
 	}
 	// Output:
-	// etcdlock: lock "stock": held by api-7
-	// holder: api-7 contenders before us: 1
+	// holder: checkout contenders before us: 1
+	// the error says so: true
 }
 
 // An operator finds out who holds a stuck lock, and takes it away.
@@ -282,6 +284,37 @@ func ExampleBreak() {
 	// jobs/import is held by worker-3
 	// contenders left: 0
 	// the holder's Unlock: lost: true
+}
+
+// Which locks of a service are taken?
+func ExampleHolders() {
+	client := exampleClient()
+	defer client.Close()
+	ctx := context.Background()
+	session, err := etcdlock.NewSession(client, etcdlock.WithOwner("worker-1"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close(ctx)
+	for _, name := range []string{"tenants/b", "tenants/a"} {
+		mu, err := session.Mutex(name)
+		if err != nil {
+			log.Fatal(err)
+		}
+		if err := mu.Lock(ctx); err != nil {
+			log.Fatal(err)
+		}
+	}
+	holders, err := etcdlock.Holders(ctx, client, "tenants/")
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, h := range holders {
+		fmt.Println(h.Name, "is held by", h.Owner)
+	}
+	// Output:
+	// tenants/a is held by worker-1
+	// tenants/b is held by worker-1
 }
 
 func exampleClient() *clientv3.Client {

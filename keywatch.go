@@ -324,7 +324,7 @@ func (l *lease) tellDeleted() {
 // isKnown reports whether etcd knows the lease, as far as it tells at once.
 func (l *lease) isKnown() bool {
 	s := l.s
-	if s.calls.Disconnected() {
+	if s.calls.Disconnected() || s.calls.Closed() {
 		return true // clientv3 would try many times a second
 	}
 	ctx, cancel := context.WithTimeout(l.live, causeTime)

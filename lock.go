@@ -238,10 +238,11 @@ func (s *Session) outlive(
 // gets a context that comes from ctx and also ends with the hold; its cause says
 // why. See [Mutex.Context].
 //
-// It returns the error of Lock, and then fn was not called; otherwise that of fn,
-// joined with that of Unlock if there is one that it does not wrap already: [ErrLost] says
-// that the work was not protected throughout, [ErrUnconfirmed] that the release was not
-// confirmed. ctx bounds the wait and fn; [WithAcquireTimeout] bounds the wait alone.
+// It returns the error of Lock, which is then [ErrNotRun], too, since fn was not called;
+// otherwise that of fn, joined with that of Unlock if there is one that it does not wrap
+// already: [ErrLost] says that the work was not protected throughout, [ErrUnconfirmed] that
+// the release was not confirmed. ctx bounds the wait and fn; [WithAcquireTimeout] bounds the
+// wait alone.
 func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	return m.do(ctx, fn, false)
 }
@@ -253,11 +254,11 @@ func (m *Mutex) TryDo(ctx context.Context, fn func(ctx context.Context) error) e
 
 func (m *Mutex) do(ctx context.Context, fn func(ctx context.Context) error, try bool) (err error) {
 	if fn == nil {
-		return errors.New("etcdlock: Do: nil function")
+		return notRun(errors.New("etcdlock: Do: nil function"))
 	}
 	h, err := m.lock(ctx, try)
 	if err != nil {
-		return err
+		return notRun(err)
 	}
 	defer func() {
 		if unlockErr := m.unlock(ctx, h); unlockErr != nil {
@@ -269,7 +270,7 @@ func (m *Mutex) do(ctx context.Context, fn func(ctx context.Context) error, try 
 			}
 		}
 	}()
-	return fn(h.context(ctx))
+	return ran(fn(h.context(ctx)))
 }
 
 // Token returns the fencing token of the current hold: the create revision of its
@@ -304,6 +305,25 @@ func (m *Mutex) Deadline() time.Time {
 	var deadline time.Time
 	m.whole(func(h *hold) { deadline = h.deadlineLocked() })
 	return deadline
+}
+
+// TTL returns the time to live of the current hold's lease, as etcd granted it, which may be
+// more than [WithTTL] asked for: how long a crash of this process would block others. It is 0
+// when the lock is not held.
+func (m *Mutex) TTL() time.Duration {
+	var ttl time.Duration
+	m.whole(func(h *hold) { ttl = h.place.lease.ttl })
+	return ttl
+}
+
+// SafetyMargin returns how long before its lease may expire the current hold ends: what
+// [WithSafetyMargin] says, or the default for the granted [Mutex.TTL]. The critical section
+// has this time to stop in when the hold ends because etcd does not answer. It is 0 when the
+// lock is not held.
+func (m *Mutex) SafetyMargin() time.Duration {
+	var margin time.Duration
+	m.whole(func(h *hold) { margin = m.s.cfg.marginOf(h.place.lease.ttl) })
+	return margin
 }
 
 // IsOwner returns a comparison for the If of an etcd transaction: it is true only

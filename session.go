@@ -24,7 +24,8 @@ const (
 	closeGrace = 50 * time.Millisecond
 )
 
-var errClientClosed = errors.New("the etcd client is closed")
+// errClientClosed is what the attempts of a client that is closed return.
+var errClientClosed = attempt.ErrClientClosed
 
 // A Session is one lease, kept alive, that any number of Mutexes share. It is
 // safe for concurrent use. Use one Session for many names: they then cost one
@@ -328,10 +329,7 @@ func (s *Session) quietLocked() <-chan struct{} {
 }
 
 // clientClosed reports whether the client was closed, after which nothing works.
-func (s *Session) clientClosed() bool {
-	ctx := s.client.Ctx()
-	return ctx != nil && ctx.Err() != nil
-}
+func (s *Session) clientClosed() bool { return s.calls.Closed() }
 
 // log tells l, if there is one, in its turn: like a hook, a handler that blocks holds
 // up no lock.

@@ -2,8 +2,10 @@ package etcdlock_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -127,15 +129,18 @@ func TestAWaitWithoutAHoldIsToldToHaveGivenUp(t *testing.T) {
 		var o told
 		mu := contract.MutexOf(t, processIn(t, etcd, "a", etcdlock.WithTrace(o.trace())), "n")
 
-		require.ErrorIs(t, mu.TryLock(context.Background()), etcdlock.ErrLocked)
-		require.Equal(t, []string{`gave up after 0s behind 0: etcdlock: lock "n": held by holder`}, o.take())
+		err := mu.TryLock(context.Background())
+		locked, ok := errors.AsType[*etcdlock.LockedError](err)
+		require.True(t, ok, "%v", err)
+		who := fmt.Sprintf("holder (%s:%d)", locked.Holder.Host, os.Getpid())
+		require.Equal(t, []string{`gave up after 0s behind 0: etcdlock: lock "n": held by ` + who}, o.take())
 
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 		defer cancel()
 		require.ErrorIs(t, mu.Lock(ctx), context.DeadlineExceeded)
 		require.Equal(t, []string{
 			"queued behind 1, holder", "pending", "done",
-			`gave up after 3s behind 1: etcdlock: lock "n": 2nd in line, held by holder: context deadline exceeded`,
+			`gave up after 3s behind 1: etcdlock: lock "n": 2nd in line, held by ` + who + `: context deadline exceeded`,
 		}, o.take())
 		require.NoError(t, holder.Unlock(context.Background()))
 	})

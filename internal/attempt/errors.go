@@ -21,6 +21,9 @@ var (
 	ErrUnreachable = errors.New("no endpoint of etcd can be reached")
 )
 
+// ErrClientClosed is ErrUnreachable for good.
+var ErrClientClosed error = &unreachableError{errors.New("the etcd client is closed")}
+
 // An unreachableError is ErrUnreachable for the reason that gRPC gives.
 type unreachableError struct{ reason error }
 

@@ -98,6 +98,13 @@ func (c *Caller) unconnected() bool {
 // then sends nothing, but tries many times a second.
 func (c *Caller) Disconnected() bool { return c.is(connectivity.TransientFailure) }
 
+// Closed reports whether the client was closed, after which nothing works. clientv3 would try
+// a hundred times, and warn of each.
+func (c *Caller) Closed() bool {
+	ctx := c.client.Ctx()
+	return ctx != nil && ctx.Err() != nil
+}
+
 // reconnect asks gRPC to connect again at once if there is no connection, unless that was
 // asked for just now. Each time costs a connection to each endpoint.
 func (c *Caller) reconnect() {
@@ -199,6 +206,9 @@ func (c *Caller) tick() {
 // connected waits until there is a connection, or one is being made. Without one clientv3
 // would send nothing either, but try again by itself, many times a second.
 func (c *Caller) connected(ctx context.Context) error {
+	if c.Closed() {
+		return ErrClientClosed
+	}
 	conn := c.client.ActiveConnection()
 	for c.Disconnected() {
 		c.reconnect()

@@ -21,6 +21,7 @@ var Sentinels = map[string]error{
 	"ErrMaxHold":     etcdlock.ErrMaxHold,
 	"ErrDeadlock":    etcdlock.ErrDeadlock,
 	"ErrClosed":      etcdlock.ErrClosed,
+	"ErrNotRun":      etcdlock.ErrNotRun,
 	"ErrUnavailable": etcdlock.ErrUnavailable,
 
 	"ErrExpired":        etcdlock.ErrExpired,

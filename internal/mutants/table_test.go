@@ -313,6 +313,37 @@ var mutants = []mutant{
 	// ---- truth: rules 6 to 8
 
 	{
+		name:    "an inner Do speaks for the outer one",
+		why:     "fn's error is the caller's own, to be returned as it is. But if it comes from another Do that could not lock, the caller takes it that its work was not begun (rule 8).",
+		edits:   []edit{{"lock.go", `return ran(fn(h.context(ctx)))`, `return fn(h.context(ctx))`}},
+		killers: []killer{named("TestDoTellsWhetherItCalledItsFunction")},
+	},
+	{
+		name:    "the TTL is what was asked for",
+		why:     "It is what the program knows. etcd may have granted more, for which a crash then blocks the others.",
+		edits:   []edit{{"lock.go", `ttl = h.place.lease.ttl`, `ttl = h.m.s.cfg.ttl`}},
+		killers: []killer{named("TestAHoldTellsItsGrantedTTLAndItsMargin")},
+	},
+	{
+		name:    "a label hides the process",
+		why:     "It was chosen to be shown. A thousand processes may have the same.",
+		edits:   []edit{{"admin.go", `	case c.Owner != "" && (c.Host == "" || c.Owner == process):`, `	case c.Owner != "" || process == "":`}},
+		killers: []killer{named("TestALockedErrorIsErrLockedAndTellsWho")},
+	},
+	{
+		name:    "a look is cancelled before the lease is revoked",
+		why:     "Its answer is not needed any more. clientv3 logs a warning for it, on the stderr of programs that close as they should.",
+		edits:   []edit{{"audit.go", `context.WithTimeout(s.ctx, s.calls.Timeout())`, `context.WithTimeout(ctx, s.calls.Timeout())`}},
+		killers: []killer{onCluster("TestClosingIsNoWarning/while_a_look_is_under_way")},
+	},
+	{
+		name:    "a request goes by a client that is closed",
+		why:     "The client says itself that it is closed: after a hundred tries, and as many warnings.",
+		edits:   []edit{{"internal/attempt/link.go", `	if c.Closed() {`, `	if c.Closed() && false {`}},
+		killers: []killer{onCluster("TestClosingIsNoWarning/after_the_client")},
+	},
+
+	{
 		name:    "a release does not compare the create revision",
 		why:     "The key has a UUID and the lease is compared. Names are used again, so a late copy of a release deletes the next hold's key (rule 6).",
 		edits:   []edit{{"internal/ticket/release.go", `[]clientv3.Cmp{t.Exists(), t.OnLease()}`, `[]clientv3.Cmp{t.OnLease()}`}},
