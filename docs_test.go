@@ -13,14 +13,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// docs are the pages of docs/, by file name.
+// docs are the pages of docs/ and of the root, by file name.
 func docs(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob("docs/*.md")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	pages := make(map[string]string)
-	for _, file := range append(files, "CHANGELOG.md", "SECURITY.md") {
+	for _, file := range append(files, "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md") {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
 		pages[filepath.ToSlash(file)] = string(text)
@@ -66,7 +66,8 @@ func library(t *testing.T) string {
 
 // Whatever Go code the pages show is part of a file that is compiled and run here.
 func TestTheCodeOfThePagesIsTested(t *testing.T) {
-	tested := sources(t, "*example*_test.go") + sources(t, "internal/proof/contract/*example_test.go")
+	tested := sources(t, "*example*_test.go") + sources(t, "internal/proof/contract/*example_test.go") +
+		sources(t, "internal/cookbook/*_test.go")
 	fence := regexp.MustCompile("(?s)\n```go\n(.*?)\n```\n")
 	shown := 0
 	for page, text := range docs(t) {
@@ -180,12 +181,20 @@ func TestTheRunbookExplainsReasonsThatThereAre(t *testing.T) {
 	}
 }
 
-// Each figure of the README's performance table is one of docs/benchmarks.md: of a case, or
-// of a case with an option, by concurrency.Mutex, in the order of the page's setups.
+// Each figure of the README's performance table, and of that of docs/performance.md, is one of
+// docs/benchmarks.md: of a case, or of a case with an option, by concurrency.Mutex, in the order
+// of the page's setups.
 func TestTheFiguresOfTheReadmeAreThoseOfThePage(t *testing.T) {
-	setups := strings.Split(docs(t)["docs/benchmarks.md"], "\n## ")[1:]
-	rows := regexp.MustCompile("(?m)^\\| `([a-z0-9-]+)`(?:, `(With.*?)`)? \\|.*? \\| (.*) \\|$").FindAllStringSubmatch(sources(t, "README.md"), -1)
-	require.Len(t, rows, 11)
+	pages := docs(t)
+	requireFigures(t, pages, "README.md", 4)
+	requireFigures(t, pages, "docs/performance.md", 11)
+}
+
+func requireFigures(t *testing.T, pages map[string]string, page string, number int) {
+	t.Helper()
+	setups := strings.Split(pages["docs/benchmarks.md"], "\n## ")[1:]
+	rows := regexp.MustCompile("(?m)^\\| `([a-z0-9-]+)`(?:, `(With.*?)`)? \\|.*? \\| (.*) \\|$").FindAllStringSubmatch(pages[page], -1)
+	require.Len(t, rows, number, page)
 	for _, row := range rows {
 		title := "etcdlock"
 		if row[2] != "" {

@@ -1,9 +1,6 @@
 package etcdlock_test
 
 import (
-	"os"
-	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -49,33 +46,4 @@ func (m memory) Client(t testing.TB, opts ...contract.ClientOption) *clientv3.Cl
 func (m memory) Revision(testing.TB) (revision int64) {
 	m.etcd.Now(func(view fake.View) { revision = view.Rev() })
 	return revision
-}
-
-// The program in the README is the tested example.
-func TestReadmeShowsTheTestedExample(t *testing.T) {
-	readme, err := os.ReadFile("README.md")
-	require.NoError(t, err)
-	source, err := os.ReadFile("example_test.go")
-	require.NoError(t, err)
-	_, body, found := strings.Cut(string(source), "func Example() {\n")
-	require.True(t, found)
-	body, _, found = strings.Cut(body, "\t// Output:")
-	require.True(t, found)
-	_, program, found := strings.Cut(string(readme), "func main() {\n")
-	require.True(t, found, "README.md has no program")
-	program, _, found = strings.Cut(program, "}\n```")
-	require.True(t, found)
-	require.Equal(t, body, program)
-}
-
-// Each test that the README names exists.
-func TestReadmeNamesTestsThatExist(t *testing.T) {
-	readme, err := os.ReadFile("README.md")
-	require.NoError(t, err)
-	tests := allTests(t)
-	names := regexp.MustCompile(`\b(Test|Example)[A-Z]\w+`).FindAll(readme, -1)
-	require.NotEmpty(t, names)
-	for _, name := range names {
-		require.Contains(t, tests, "func "+string(name)+"(")
-	}
 }

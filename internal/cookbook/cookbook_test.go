@@ -1,0 +1,320 @@
+package cookbook_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-co-op/gocron/v2"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	_ "modernc.org/sqlite"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/sim"
+)
+
+// endpoint is that of an etcd in memory, which all recipes share.
+var endpoint string
+
+func TestMain(m *testing.M) {
+	at, etcd, err := sim.Serve()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "start etcd:", err)
+		os.Exit(1)
+	}
+	endpoint = at
+	status := m.Run()
+	etcd.Stop()
+	os.Exit(status)
+}
+
+func newClient(t *testing.T, opts ...contract.ClientOption) *clientv3.Client {
+	t.Helper()
+	cfg := clientv3.Config{Endpoints: []string{endpoint}}
+	for _, opt := range opts {
+		opt(&cfg)
+	}
+	client, err := clientv3.New(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+// newDB is a database in memory.
+func newDB(t *testing.T, schema ...string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlite", ":memory:")
+	require.NoError(t, err)
+	db.SetMaxOpenConns(1) // each connection would have a memory of its own
+	t.Cleanup(func() { db.Close() })
+	for _, statement := range schema {
+		_, err := db.Exec(statement)
+		require.NoError(t, err)
+	}
+	return db
+}
+
+// overlaps counts runs, and how many of them were under way at once.
+type overlaps struct{ inside, most, runs atomic.Int64 }
+
+func (o *overlaps) run(d time.Duration) {
+	o.runs.Add(1)
+	inside := o.inside.Add(1)
+	for most := o.most.Load(); inside > most && !o.most.CompareAndSwap(most, inside); most = o.most.Load() {
+	}
+	time.Sleep(d) // the work
+	o.inside.Add(-1)
+}
+
+func TestEachSlotRunsOnceThoughClocksDiffer(t *testing.T) {
+	var o overlaps
+	job := func(context.Context) error { o.run(10 * time.Millisecond); return nil }
+	slot := time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
+	for day := range 3 {
+		var machines sync.WaitGroup
+		for range 4 {
+			machines.Go(func() {
+				if err := runSlot(t.Context(), newClient(t), "report", slot.AddDate(0, 0, day), job); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		machines.Wait()
+		// A machine whose clock is behind, when the first one has long released.
+		require.NoError(t, runSlot(t.Context(), newClient(t), "report", slot.AddDate(0, 0, day), job))
+		require.EqualValues(t, day+1, o.runs.Load())
+	}
+	failed := errors.New("printer on fire")
+	err := runSlot(t.Context(), newClient(t), "report", slot.AddDate(0, 0, 3), func(context.Context) error { return failed })
+	require.ErrorIs(t, err, failed)
+	require.NoError(t, runSlot(t.Context(), newClient(t), "report", slot.AddDate(0, 0, 3), job), "it was not run")
+	require.EqualValues(t, 4, o.runs.Load())
+}
+
+func TestOneLeadsAndIsReadyAndTheNextOneTakesOver(t *testing.T) {
+	probe := func(mu *etcdlock.Mutex) int {
+		w := httptest.NewRecorder()
+		ready(mu)(w, httptest.NewRequest(http.MethodGet, "/ready", nil))
+		return w.Code
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	leads := make(chan *etcdlock.Mutex, 10)
+	var replicas sync.WaitGroup
+	var mutexes []*etcdlock.Mutex
+	for range 2 {
+		mu := contract.NewMutex(t, newClient(t), "leader/billing")
+		mutexes = append(mutexes, mu)
+		replicas.Go(func() {
+			err := lead(ctx, mu, func(ctx context.Context) error {
+				leads <- mu
+				<-ctx.Done()
+				return context.Cause(ctx)
+			})
+			if !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
+	}
+	client := newClient(t)
+	first := <-leads
+	require.Equal(t, http.StatusOK, probe(first))
+	contract.WaitForLine(t, client, "leader/billing", 2)
+	line, err := etcdlock.Contenders(t.Context(), client, "leader/billing")
+	require.NoError(t, err)
+	require.NoError(t, etcdlock.Break(t.Context(), client, line[0]))
+	second := <-leads
+	require.NotSame(t, first, second)
+	require.Equal(t, http.StatusOK, probe(second))
+	require.Eventually(t, func() bool { return probe(first) == http.StatusServiceUnavailable }, 20*time.Second, time.Millisecond)
+	contract.WaitForLine(t, client, "leader/billing", 2) // it stands in line again
+	cancel()
+	replicas.Wait()
+	for _, mu := range mutexes {
+		require.Equal(t, http.StatusServiceUnavailable, probe(mu))
+	}
+}
+
+func TestTheDatabaseRefusesWhoWasOvertaken(t *testing.T) {
+	db := newDB(t,
+		`CREATE TABLE accounts (id TEXT PRIMARY KEY, balance INTEGER, token INTEGER NOT NULL DEFAULT 0)`,
+		`INSERT INTO accounts (id, balance) VALUES ('a', 0)`)
+	balance := func() (b int) {
+		require.NoError(t, db.QueryRow(`SELECT balance FROM accounts`).Scan(&b))
+		return b
+	}
+	mu := contract.NewMutex(t, newClient(t), "accounts/a")
+	var paused context.Context
+	require.NoError(t, mu.Do(t.Context(), func(ctx context.Context) error {
+		paused = context.WithoutCancel(ctx) // a process that does not notice the time
+		return setBalance(ctx, db, "a", 10)
+	}))
+	require.Equal(t, 10, balance())
+	require.NoError(t, mu.Do(t.Context(), func(ctx context.Context) error {
+		if err := setBalance(ctx, db, "a", 20); err != nil {
+			return err
+		}
+		return setBalance(ctx, db, "a", 30) // twice in one hold
+	}))
+	require.ErrorIs(t, setBalance(paused, db, "a", 11), errOvertaken)
+	require.Equal(t, 30, balance())
+	require.ErrorIs(t, setBalance(t.Context(), db, "a", 12), etcdlock.ErrNotHeld)
+}
+
+func TestASeatIsBookedByOneRequestAtATime(t *testing.T) {
+	session := contract.NewSession(t, newClient(t))
+	var o overlaps
+	mux := http.NewServeMux()
+	mux.Handle("POST /seats/{seat}", booking(session, func(_ context.Context, seat string) error {
+		o.run(time.Millisecond)
+		if seat == "13" {
+			return errors.New("there is no row 13")
+		}
+		return nil
+	}))
+	post := func(seat string) int {
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/seats/"+seat, nil))
+		return w.Code
+	}
+	var guests sync.WaitGroup
+	for range 20 {
+		guests.Go(func() {
+			if code := post("7"); code != http.StatusOK {
+				t.Error(code)
+			}
+		})
+	}
+	guests.Wait()
+	require.EqualValues(t, 20, o.runs.Load())
+	require.EqualValues(t, 1, o.most.Load())
+	require.Equal(t, http.StatusInternalServerError, post("13"))
+	require.Equal(t, http.StatusBadRequest, post("%00"))
+
+	other := contract.NewMutex(t, newClient(t), "seats/8")
+	require.NoError(t, other.Lock(t.Context()))
+	before := o.runs.Load()
+	require.Equal(t, http.StatusServiceUnavailable, post("8"))
+	require.Equal(t, before, o.runs.Load(), "nothing has happened")
+}
+
+// What docs/cookbook.md says a Mutex per request costs.
+func TestAMutexPerRequestCostsWhatItsLockCosts(t *testing.T) {
+	const requests = 20
+	counter := contract.NewCounter()
+	client := newClient(t, contract.With(counter))
+	session := contract.NewSession(t, client)
+	use := func(mu *etcdlock.Mutex, err error) *etcdlock.Mutex {
+		require.NoError(t, err)
+		require.NoError(t, mu.Do(t.Context(), func(context.Context) error { return nil }))
+		return mu
+	}
+	use(session.Mutex("warm")) // the lease
+
+	before := counter.Counts()
+	for i := range requests {
+		use(session.Mutex(fmt.Sprintf("orders/%d", i)))
+	}
+	require.Equal(t, fmt.Sprintf("Txn %d", 2*requests), counter.Since(before).String())
+
+	before = counter.Counts()
+	for i := range requests {
+		mu := use(etcdlock.New(client, fmt.Sprintf("orders/%d", i)))
+		require.NoError(t, mu.Close(t.Context()))
+	}
+	require.Equal(t, fmt.Sprintf("LeaseGrant %d, LeaseRevoke %d, Txn %d", requests, requests, 2*requests),
+		counter.Since(before).String())
+}
+
+func TestASchemaIsMigratedOnce(t *testing.T) {
+	db := newDB(t,
+		`CREATE TABLE schema_version (version INTEGER)`, `INSERT INTO schema_version VALUES (0)`)
+	steps := []string{
+		`CREATE TABLE goods (id INTEGER)`, // fails if it runs twice
+		`ALTER TABLE goods ADD COLUMN price INTEGER`,
+	}
+	for _, known := range [][]string{steps, append(steps, `ALTER TABLE goods ADD COLUMN colour TEXT`)} {
+		var processes sync.WaitGroup
+		for range 5 {
+			processes.Go(func() {
+				if err := migrate(t.Context(), newClient(t), db, known); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		processes.Wait()
+		var version int
+		require.NoError(t, db.QueryRow(`SELECT version FROM schema_version`).Scan(&version))
+		require.Equal(t, len(known), version)
+	}
+	_, err := db.Exec(`INSERT INTO goods (id, price, colour) VALUES (1, 2, 'red')`)
+	require.NoError(t, err)
+
+	err = step(t.Context(), db, 1, `DROP TABLE goods`) // by one that was overtaken
+	require.ErrorIs(t, err, errOvertaken)
+	var goods int
+	require.NoError(t, db.QueryRow(`SELECT count(*) FROM goods`).Scan(&goods))
+	require.Equal(t, 1, goods)
+}
+
+// schedulers starts a gocron on each of two machines, with one job every 20 ms.
+func schedulers(t *testing.T, job func(machine int), option func(machine int) gocron.SchedulerOption) {
+	t.Helper()
+	for machine := range 2 {
+		scheduler, err := gocron.NewScheduler(option(machine))
+		require.NoError(t, err)
+		_, err = scheduler.NewJob(gocron.DurationJob(20*time.Millisecond), gocron.NewTask(job, machine), gocron.WithName(t.Name()))
+		require.NoError(t, err)
+		scheduler.Start()
+		t.Cleanup(func() { require.NoError(t, scheduler.Shutdown()) })
+	}
+}
+
+func TestGocronsLockerRunsAJobOnOneMachineAtATime(t *testing.T) {
+	var o overlaps
+	schedulers(t, func(int) { o.run(30 * time.Millisecond) }, func(int) gocron.SchedulerOption {
+		return gocron.WithDistributedLocker(cronLocker{contract.NewSession(t, newClient(t))})
+	})
+	require.Eventually(t, func() bool { return o.runs.Load() >= 10 }, 20*time.Second, time.Millisecond)
+	require.EqualValues(t, 1, o.most.Load())
+}
+
+func TestGocronsElectorRunsJobsOnTheMachineThatLeads(t *testing.T) {
+	mutexes := []*etcdlock.Mutex{
+		contract.NewMutex(t, newClient(t), "leader/cron"), contract.NewMutex(t, newClient(t), "leader/cron"),
+	}
+	require.NoError(t, mutexes[1].Lock(t.Context()))
+	var ran [2]atomic.Int64
+	schedulers(t, func(machine int) { ran[machine].Add(1) }, func(machine int) gocron.SchedulerOption {
+		return gocron.WithDistributedElector(cronElector{mutexes[machine]})
+	})
+	require.Eventually(t, func() bool { return ran[1].Load() >= 5 }, 20*time.Second, time.Millisecond)
+	require.Zero(t, ran[0].Load())
+	require.NoError(t, mutexes[1].Unlock(t.Context()))
+	require.NoError(t, mutexes[0].Lock(t.Context()))
+	require.Eventually(t, func() bool { return ran[0].Load() >= 5 }, 20*time.Second, time.Millisecond)
+}
+
+func TestTheCommandRunsOnce(t *testing.T) {
+	client := newClient(t)
+	status := command(client, func(context.Context) error {
+		require.Equal(t, 75, command(newClient(t), func(context.Context) error {
+			t.Error("two at once")
+			return nil
+		}))
+		return nil
+	})
+	require.Zero(t, status)
+	require.Equal(t, 1, command(client, func(context.Context) error { return errors.New("disk full") }))
+	// What its work returns is of another lock, and says nothing of this one.
+	require.Equal(t, 1, command(client, func(ctx context.Context) error { return &etcdlock.LockedError{Name: "other"} }))
+}
