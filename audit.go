@@ -20,6 +20,9 @@ const (
 	// default.
 	manyOps = 100
 
+	// lookGrace is how long a look may take to its answer when the lease has ended.
+	lookGrace = 500 * time.Millisecond
+
 	// maxUnreadable is how many keys that the user may not read one look bears with.
 	maxUnreadable = 10
 )
@@ -142,8 +145,8 @@ func (l *lease) lookDue(last time.Time) bool {
 // for, the late copy of a request, is read and then deleted by its create revision.
 //
 // ctx ends when the lease is about to be revoked. A look that is under way then has its answer
-// beside that, and does nothing with it: a request that is cancelled is a warning in clientv3's
-// log. (TestClosingIsNoWarning.)
+// beside that, if that comes soon, and does nothing with it: a request that is cancelled is a
+// warning in clientv3's log. (TestClosingIsNoWarning, TestCloseDoesNotWaitLongForALook.)
 func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 	s := l.s
 	if s.calls.Disconnected() || s.calls.Closed() {
@@ -153,6 +156,7 @@ func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 	defer cancel()
 	asking, stop := context.WithTimeout(s.ctx, s.calls.Timeout())
 	defer stop()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(lookGrace, stop) })()
 	s.mu.Lock()
 	suspicious := l.suspect
 	l.suspect = false

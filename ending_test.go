@@ -714,3 +714,19 @@ func TestTheContextOfOneHoldBoundsTheReleaseOfAnother(t *testing.T) {
 		require.NoError(t, outer.Unlock(context.Background()))
 	})
 }
+
+// A look at the lease's keys that has no answer, by an endpoint that hangs, say, holds Close up for
+// half a second at most.
+func TestCloseDoesNotWaitLongForALook(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := processIn(t, etcd, "a")
+		lockWithin(t, contract.MutexOf(t, s, "n"), time.Second)
+		etcd.Intercept(fromNth(1, fake.TimeToLive, fake.Effect{Drop: true}))
+		for len(etcd.Calls(fake.TimeToLive)) == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		start := time.Now()
+		require.NoError(t, s.Close(context.Background()))
+		require.Equal(t, 500*time.Millisecond, time.Since(start))
+	})
+}
