@@ -15,6 +15,7 @@ import (
 func (m *Mutex) queue(ctx context.Context, started time.Time, try bool) (
 	h *hold, ahead int, err error,
 ) {
+	caller := ctx
 	if _, bounded := ctx.Deadline(); try && !bounded {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, m.s.cfg.ttl)
@@ -29,7 +30,7 @@ func (m *Mutex) queue(ctx context.Context, started time.Time, try bool) (
 	defer cancel(nil)
 	defer m.s.calls.Waits()()
 
-	c, p, locked, err := m.enter(cancel, started, try)
+	c, p, locked, err := m.enter(caller, cancel, started, try)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -37,8 +38,8 @@ func (m *Mutex) queue(ctx context.Context, started time.Time, try bool) (
 		return c.hold, 0, nil
 	}
 	if locked != nil {
-		m.traceQueued(locked.Ahead, locked.Holder)
 		c.ahead = locked.Ahead
+		c.traceQueued(locked.Holder)
 		select {
 		case p = <-c.turn: // put by the one before, by the release of his key, or his own key
 		case <-ctx.Done():
@@ -53,9 +54,9 @@ func (m *Mutex) queue(ctx context.Context, started time.Time, try bool) (
 // enter puts a new claim into the local line. Its turn comes at once if nobody is there: then p
 // is its place, nil while there is no lease for one. Otherwise locked tells who is there, and
 // TryLock gets that as its error.
-func (m *Mutex) enter(cancel context.CancelCauseFunc, started time.Time, try bool) (
-	c *claim, p *place, locked *LockedError, err error,
-) {
+func (m *Mutex) enter(
+	caller context.Context, cancel context.CancelCauseFunc, started time.Time, try bool,
+) (c *claim, p *place, locked *LockedError, err error) {
 	s := m.s
 	clientClosed := s.clientClosed()
 	s.mu.Lock()
@@ -64,7 +65,7 @@ func (m *Mutex) enter(cancel context.CancelCauseFunc, started time.Time, try boo
 		return nil, nil, nil, failed("lock", m.name, ErrClosed)
 	}
 	l := s.lineLocked(m.name)
-	c = m.newClaim(l, started, cancel)
+	c = m.newClaim(caller, l, started, cancel)
 	taken := l.queue.Owner() != nil
 	switch {
 	case taken && try:
@@ -166,8 +167,7 @@ func (c *claim) advance(ctx context.Context, p *place, try bool) (
 func (p *place) queue(ctx context.Context, c *claim, try bool) (
 	h *hold, taken line.Ahead, err error,
 ) {
-	traced := p.m.cfg.trace != nil && p.m.cfg.trace.Queued != nil
-	entering := p.ticket.Enter(try, traced)
+	entering := p.ticket.Enter(try, p.m.cfg.trace.tellsQueued())
 	var retry attempt.Backoff
 	for {
 		if ctx.Err() != nil {
@@ -252,8 +252,8 @@ func (c *claim) tellQueued(p *place) {
 		return
 	}
 	c.ahead = ahead.Count()
-	if c.m.cfg.trace != nil { // it takes parsing
-		c.m.traceQueued(c.ahead, holderOf(c.m.name, ahead))
+	if c.m.cfg.trace.tellsQueued() { // it takes parsing
+		c.traceQueued(holderOf(c.m.name, ahead))
 	}
 }
 

@@ -22,12 +22,13 @@ import (
 // ends a hold with contexts. TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn.)
 type hold struct {
 	// Set once, then only read.
-	m     *Mutex
-	place *place
-	local *localLine
-	began time.Time
-	most  time.Time   // end by WithMaxHold, zero if there is none
-	timer *time.Timer // for most
+	m      *Mutex
+	place  *place
+	local  *localLine
+	caller context.Context // of the call that began it, for the Trace; it bounds nothing here
+	began  time.Time
+	most   time.Time   // end by WithMaxHold, zero if there is none
+	timer  *time.Timer // for most
 
 	// Guarded by Session.mu.
 	depth    int                       // Locks that nest, of all Mutexes
@@ -57,7 +58,7 @@ func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
 		return nil, errSetBack
 	}
 	p.ticket.Hold()
-	h := &hold{m: c.m, place: p, local: c.local, began: now, depth: 1}
+	h := &hold{m: c.m, place: p, local: c.local, caller: c.caller, began: now, depth: 1}
 	if most := c.m.cfg.maxHold; most > 0 {
 		h.most = h.began.Add(most)
 		h.timer = time.AfterFunc(most, func() { h.check() })
@@ -68,10 +69,7 @@ func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
 	p.hold, c.hold, c.m.hold, c.m.depth = h, h, h, 1
 	p.ahead, c.local.ahead = line.Nobody, line.Nobody
 	c.cancel = nil // nothing waits any more
-	if t := c.m.cfg.trace; t != nil && t.Acquired != nil {
-		m, waited := c.m, now.Sub(c.started)
-		s.hooks.Run(func() { t.Acquired(m.name, p.ticket.Rev(), waited, c.ahead) })
-	}
+	h.traceAcquired(now.Sub(c.started), c.ahead)
 	if c.m.cfg.linger > 0 && c.ahead <= fewAhead {
 		s.viewLocked(c.local)
 	}
@@ -169,22 +167,38 @@ func (h *hold) closeLocked() (endedBefore bool) {
 
 // reportLocked tells Trace and Logger of a loss.
 func (h *hold) reportLocked(cause error) {
-	m, held := h.m, time.Since(h.began)
 	reason := cause
 	if lost, ok := errors.AsType[*LostError](cause); ok {
 		reason = lost.Reason
 	}
-	if t := m.cfg.trace; t != nil && t.Lost != nil {
-		m.s.hooks.Run(func() { t.Lost(m.name, h.place.ticket.Rev(), held, reason) })
+	m, t, token, held := h.m, h.m.cfg.trace, h.place.ticket.Rev(), time.Since(h.began)
+	if t != nil && t.Lost != nil {
+		m.s.hooks.Run(func() { t.Lost(m.name, token, held, reason) })
 	}
-	m.log(slog.LevelWarn, "lock lost", "name", m.name, "token", h.place.ticket.Rev(), "held", held,
+	if t != nil && t.LostContext != nil {
+		m.s.hooks.Run(func() { t.LostContext(h.caller, m.name, token, held, reason) })
+	}
+	m.log(slog.LevelWarn, "lock lost", "name", m.name, "token", token, "held", held,
 		"reason", bare(reason))
 }
 
+func (h *hold) traceAcquired(waited time.Duration, ahead int) {
+	m, t, token := h.m, h.m.cfg.trace, h.place.ticket.Rev()
+	if t != nil && t.Acquired != nil {
+		m.s.hooks.Run(func() { t.Acquired(m.name, token, waited, ahead) })
+	}
+	if t != nil && t.AcquiredContext != nil {
+		m.s.hooks.Run(func() { t.AcquiredContext(h.caller, m.name, token, waited, ahead) })
+	}
+}
+
 func (h *hold) traceReleased() {
-	if t := h.m.cfg.trace; t != nil && t.Released != nil {
-		held := time.Since(h.began)
-		h.m.s.hooks.Run(func() { t.Released(h.m.name, h.place.ticket.Rev(), held) })
+	m, t, token, held := h.m, h.m.cfg.trace, h.place.ticket.Rev(), time.Since(h.began)
+	if t != nil && t.Released != nil {
+		m.s.hooks.Run(func() { t.Released(m.name, token, held) })
+	}
+	if t != nil && t.ReleasedContext != nil {
+		m.s.hooks.Run(func() { t.ReleasedContext(h.caller, m.name, token, held) })
 	}
 }
 

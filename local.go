@@ -25,6 +25,7 @@ type claim struct {
 	// Set once, then only read.
 	m       *Mutex
 	local   *localLine
+	caller  context.Context // of the call, for the Trace; it bounds nothing here
 	started time.Time
 	turn    chan *place // its turn has come, with the place put for it, or nil
 
@@ -40,8 +41,10 @@ type claim struct {
 }
 
 // newClaim is a call that has started, and is in no queue yet.
-func (m *Mutex) newClaim(l *localLine, started time.Time, cancel context.CancelCauseFunc) *claim {
-	c := &claim{m: m, local: l, started: started, cancel: cancel}
+func (m *Mutex) newClaim(
+	caller context.Context, l *localLine, started time.Time, cancel context.CancelCauseFunc,
+) *claim {
+	c := &claim{m: m, local: l, caller: caller, started: started, cancel: cancel}
 	c.waiter.Who = c
 	return c
 }
@@ -219,7 +222,7 @@ func (s *Session) lingered(l *localLine) {
 }
 
 // relock makes a hold of the key that lingers, nil if there is none that can be used.
-func (m *Mutex) relock(now time.Time) *hold {
+func (m *Mutex) relock(caller context.Context, now time.Time) *hold {
 	s := m.s
 	if s.clientClosed() {
 		return nil
@@ -230,7 +233,7 @@ func (m *Mutex) relock(now time.Time) *hold {
 	if l == nil || l.queue.Kept() == nil {
 		return nil
 	}
-	return m.newClaim(l, now, nil).relockLocked()
+	return m.newClaim(caller, l, now, nil).relockLocked()
 }
 
 // relockLocked makes c the owner, by a hold of the key that lingers, if there is one that

@@ -110,13 +110,13 @@ func (m *Mutex) lock(ctx context.Context, try bool) (*hold, error) {
 	}
 	started := time.Now()
 	if m.cfg.linger > 0 { // otherwise it is rare, and enter sees to it
-		if h := m.relock(started); h != nil {
+		if h := m.relock(ctx, started); h != nil {
 			return h, nil
 		}
 	}
 	h, ahead, err := m.queue(ctx, started, try)
 	if err != nil {
-		m.traceGaveUp(started, ahead, err)
+		m.traceGaveUp(ctx, started, ahead, err)
 	}
 	return h, err
 }
@@ -525,15 +525,22 @@ func (m *Mutex) log(level slog.Level, message string, args ...any) {
 	m.cfg.tell(&m.s.hooks, level, message, args)
 }
 
-func (m *Mutex) traceGaveUp(started time.Time, ahead int, err error) {
-	if t := m.cfg.trace; t != nil && t.GaveUp != nil {
-		waited := time.Since(started)
+func (m *Mutex) traceGaveUp(caller context.Context, started time.Time, ahead int, err error) {
+	t, waited := m.cfg.trace, time.Since(started)
+	if t != nil && t.GaveUp != nil {
 		m.s.hooks.Run(func() { t.GaveUp(m.name, waited, ahead, err) })
+	}
+	if t != nil && t.GaveUpContext != nil {
+		m.s.hooks.Run(func() { t.GaveUpContext(caller, m.name, waited, ahead, err) })
 	}
 }
 
-func (m *Mutex) traceQueued(ahead int, holder Contender) {
-	if t := m.cfg.trace; t != nil && t.Queued != nil {
+func (c *claim) traceQueued(holder Contender) {
+	m, t, ahead := c.m, c.m.cfg.trace, c.ahead
+	if t != nil && t.Queued != nil {
 		m.s.hooks.Run(func() { t.Queued(m.name, ahead, holder) })
+	}
+	if t != nil && t.QueuedContext != nil {
+		m.s.hooks.Run(func() { t.QueuedContext(c.caller, m.name, ahead, holder) })
 	}
 }

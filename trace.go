@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"log/slog"
+	"reflect"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -15,6 +16,12 @@ import (
 // time and in the order of the events, some time after the event: a hook that
 // blocks or panics holds up or skips other hooks, never a lock. While hooks are
 // blocked, at most 16,384 events are kept; later ones are dropped.
+//
+// The hooks that are named ...Context tell the same as those without, after them, and get the
+// context of a call, for its values: for a span's parent, say. It is the one that was given to
+// Lock, TryLock, Do or TryDo, as it was given; the Background of package context with
+// [Mutex.Locker]. It may have ended. What has no call (leases, removals, etcd that is away) has
+// no such hook.
 //
 // The lease hooks and Unavailable are those of the Session's Trace (of New's, for a Mutex
 // with a lease of its own); the others are those of the Mutex.
@@ -33,6 +40,19 @@ type Trace struct {
 	Released func(name string, token int64, held time.Duration)
 	// Lost: a hold ended without its release, for the reason that a LostError has.
 	Lost func(name string, token int64, held time.Duration, reason error)
+
+	// QueuedContext: as Queued, with the context of the call that waits.
+	QueuedContext func(ctx context.Context, name string, ahead int, holder Contender)
+	// GaveUpContext: as GaveUp, with the context of the call that returned err.
+	GaveUpContext func(ctx context.Context, name string, waited time.Duration, ahead int, err error)
+	// AcquiredContext: as Acquired, with the context of the call that began the hold.
+	AcquiredContext func(ctx context.Context, name string, token int64, waited time.Duration,
+		ahead int)
+	// ReleasedContext: as Released, with the context of the call that began the hold, not of
+	// the one that ended it.
+	ReleasedContext func(ctx context.Context, name string, token int64, held time.Duration)
+	// LostContext: as Lost, with the context of the call that began the hold.
+	LostContext func(ctx context.Context, name string, token int64, held time.Duration, reason error)
 
 	// LeaseGranted: the Session has a lease.
 	LeaseGranted func(lease clientv3.LeaseID, ttl time.Duration)
@@ -62,6 +82,45 @@ type Trace struct {
 	CleanupPending func(key string)
 	// CleanupDone: that key is gone for certain.
 	CleanupDone func(key string)
+}
+
+// JoinTraces returns one Trace that calls the hooks of all, in the order given, since
+// [WithTrace] takes one: metrics and spans, say. A hook that none of them has stays nil, and a
+// nil Trace has none. The Trace holds the hooks that there are now: what is changed in traces
+// later does not change it. A hook that panics skips the same hook of those that come after it.
+func JoinTraces(traces ...*Trace) *Trace {
+	joined := new(Trace)
+	fields := reflect.ValueOf(joined).Elem()
+	for i := range fields.NumField() { // so that no hook is forgotten
+		var hooks []reflect.Value
+		for _, t := range traces {
+			if t == nil {
+				continue
+			}
+			if hook := reflect.ValueOf(t).Elem().Field(i); !hook.IsNil() {
+				hooks = append(hooks, hook)
+			}
+		}
+		field := fields.Field(i)
+		switch len(hooks) {
+		case 0:
+		case 1:
+			field.Set(hooks[0])
+		default:
+			field.Set(reflect.MakeFunc(field.Type(), func(args []reflect.Value) []reflect.Value {
+				for _, hook := range hooks {
+					hook.Call(args)
+				}
+				return nil
+			}))
+		}
+	}
+	return joined
+}
+
+// tellsQueued reports whether somebody wants to know who is before one that queues.
+func (t *Trace) tellsQueued() bool {
+	return t != nil && (t.Queued != nil || t.QueuedContext != nil)
 }
 
 // tell has a record logged, in the order of the hooks.

@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
-	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -212,4 +213,252 @@ func TestHooksComeInTheOrderOfTheEvents(t *testing.T) {
 		}
 		require.Equal(t, 600, ends)
 	})
+}
+
+// A callerKey is the key of the value that tells contexts of calls from each other.
+type callerKey struct{}
+
+// call returns a context that tells which call it is of.
+func call(name string) context.Context {
+	return context.WithValue(context.Background(), callerKey{}, name)
+}
+
+// callers returns hooks that tell of which call they are.
+func (o *told) callers() *etcdlock.Trace {
+	add := func(ctx context.Context, what string) { o.add("%s of %v", what, ctx.Value(callerKey{})) }
+	return &etcdlock.Trace{
+		QueuedContext: func(ctx context.Context, _ string, ahead int, holder etcdlock.Contender) {
+			add(ctx, fmt.Sprintf("queued behind %d, %s,", ahead, holder.Owner))
+		},
+		GaveUpContext: func(ctx context.Context, _ string, waited time.Duration, ahead int, err error) {
+			add(ctx, fmt.Sprintf("gave up after %v behind %d,", waited, ahead))
+		},
+		AcquiredContext: func(ctx context.Context, _ string, _ int64, waited time.Duration, ahead int) {
+			add(ctx, fmt.Sprintf("acquired after %v behind %d", waited, ahead))
+		},
+		ReleasedContext: func(ctx context.Context, _ string, _ int64, held time.Duration) {
+			add(ctx, fmt.Sprintf("released after %v", held))
+		},
+		LostContext: func(ctx context.Context, _ string, _ int64, held time.Duration, reason error) {
+			add(ctx, fmt.Sprintf("lost after %v", held))
+		},
+	}
+}
+
+// Each event of a call comes with that call's context: in etcd's line, in the Session's own, by
+// hand-off, and with a key that lingered; the end of a hold with that of its beginning.
+func TestHooksGetTheContextOfTheirCall(t *testing.T) {
+	const second = time.Second
+	for name, row := range map[string]struct {
+		opts []etcdlock.Option
+		do   func(t *testing.T, etcd *fake.Server, s *etcdlock.Session, mu *etcdlock.Mutex)
+		want []string
+	}{
+		"Lock and Unlock": {nil, func(t *testing.T, _ *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
+			require.NoError(t, mu.Lock(call("Lock")))
+			time.Sleep(second)
+			require.NoError(t, mu.Unlock(call("Unlock")))
+		}, []string{"acquired after 0s behind 0 of Lock", "released after 1s of Lock"}},
+		"Do": {nil, func(t *testing.T, _ *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
+			require.NoError(t, mu.Do(call("Do"), func(context.Context) error { return nil }))
+		}, []string{"acquired after 0s behind 0 of Do", "released after 0s of Do"}},
+		"TryDo of a context that ends": {nil, func(t *testing.T, _ *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
+			ctx, cancel := context.WithTimeout(call("TryDo"), second)
+			defer cancel()
+			require.NoError(t, mu.TryDo(ctx, func(ctx context.Context) error { <-ctx.Done(); return nil }))
+		}, []string{"acquired after 0s behind 0 of TryDo", "released after 1s of TryDo"}},
+		"Locker": {nil, func(t *testing.T, _ *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
+			mu.Locker().Lock()
+			mu.Locker().Unlock()
+		}, []string{"acquired after 0s behind 0 of <nil>", "released after 0s of <nil>"}},
+		"TryLock of a taken name": {nil, func(t *testing.T, _ *fake.Server, s *etcdlock.Session, mu *etcdlock.Mutex) {
+			require.NoError(t, mu.Lock(call("Lock")))
+			require.ErrorIs(t, contract.MutexOf(t, s, "n").TryLock(call("TryLock")), etcdlock.ErrLocked)
+			require.NoError(t, mu.Close(call("Close")))
+		}, []string{
+			"acquired after 0s behind 0 of Lock", "gave up after 0s behind 0, of TryLock",
+			"released after 0s of Lock",
+		}},
+		"a wait behind another process": {nil, func(t *testing.T, etcd *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
+			other := contract.MutexOf(t, processIn(t, etcd, "other"), "n")
+			lockWithin(t, other, second)
+			go func() { time.Sleep(2 * second); _ = other.Unlock(context.Background()) }()
+			require.NoError(t, mu.Lock(call("Lock")))
+			etcd.DeleteKey(mu.Key())
+			synctest.Wait()
+			require.ErrorIs(t, mu.Unlock(call("Unlock")), etcdlock.ErrLost)
+		}, []string{
+			"queued behind 1, other, of Lock", "acquired after 2s behind 1 of Lock", "lost after 0s of Lock",
+		}},
+		"a wait in the Session's line": {
+			[]etcdlock.Option{etcdlock.WithHandoff(1)},
+			func(t *testing.T, _ *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
+				require.NoError(t, mu.Lock(call("the first")))
+				ctx, cancel := context.WithTimeout(call("the third"), second)
+				defer cancel()
+				waited := contract.Async(func() error { return mu.Lock(call("the second")) })
+				synctest.Wait()
+				require.ErrorIs(t, mu.Lock(ctx), context.DeadlineExceeded)
+				require.NoError(t, mu.Unlock(call("Unlock")))
+				require.NoError(t, <-waited)
+				require.NoError(t, mu.Unlock(call("Unlock")))
+			},
+			[]string{
+				"acquired after 0s behind 0 of the first", "queued behind 1, a, of the second",
+				"queued behind 2, a, of the third", "gave up after 1s behind 2, of the third",
+				"released after 1s of the first", "acquired after 1s behind 1 of the second",
+				"released after 0s of the second",
+			},
+		},
+		"a key that lingers": {
+			[]etcdlock.Option{etcdlock.WithLinger(time.Minute)},
+			func(t *testing.T, _ *fake.Server, s *etcdlock.Session, mu *etcdlock.Mutex) {
+				require.NoError(t, mu.Lock(call("the first")))
+				synctest.Wait()
+				require.NoError(t, mu.Unlock(call("Unlock")))
+				key := mu.Key()
+				require.NoError(t, mu.Lock(call("the second")))
+				require.Empty(t, key)
+				require.NoError(t, s.Close(call("Close")))
+			},
+			[]string{
+				"acquired after 0s behind 0 of the first", "released after 0s of the first",
+				"acquired after 0s behind 0 of the second", "released after 0s of the second",
+			},
+		},
+		"MaxHold": {
+			[]etcdlock.Option{etcdlock.WithMaxHold(second)},
+			func(t *testing.T, _ *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
+				require.NoError(t, mu.Lock(call("Lock")))
+				time.Sleep(2 * second)
+				require.ErrorIs(t, mu.Unlock(call("Unlock")), etcdlock.ErrLost)
+			},
+			[]string{"acquired after 0s behind 0 of Lock", "lost after 1s of Lock"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				var o told
+				s := processIn(t, etcd, "a", etcdlock.WithTrace(o.callers()))
+				row.do(t, etcd, s, contract.MutexOf(t, s, "n", row.opts...))
+				require.Equal(t, row.want, o.take())
+			})
+		})
+	}
+}
+
+// hooksOf goes through the hooks of a Trace, which are its fields.
+func hooksOf(trace *etcdlock.Trace) iter.Seq2[string, reflect.Value] {
+	fields := reflect.ValueOf(trace).Elem()
+	return func(yield func(string, reflect.Value) bool) {
+		for i := range fields.NumField() {
+			if !yield(fields.Type().Field(i).Name, fields.Field(i)) {
+				return
+			}
+		}
+	}
+}
+
+// Who is told of a call can be told with its context, and with the same arguments.
+func TestEachHookOfACallHasOneWithTheContext(t *testing.T) {
+	hooks := make(map[string]reflect.Type)
+	for name, hook := range hooksOf(new(etcdlock.Trace)) {
+		require.Equal(t, reflect.Func, hook.Kind(), name)
+		require.Zero(t, hook.Type().NumOut(), name)
+		hooks[name] = hook.Type()
+	}
+	arguments := func(hook reflect.Type, from int) (types []reflect.Type) {
+		for i := from; i < hook.NumIn(); i++ {
+			types = append(types, hook.In(i))
+		}
+		return types
+	}
+	twins := 0
+	for name, hook := range hooks {
+		plain, withContext := strings.CutSuffix(name, "Context")
+		switch {
+		case withContext:
+			require.Contains(t, hooks, plain)
+			require.Equal(t, reflect.TypeFor[context.Context](), hook.In(0), name)
+			require.Equal(t, arguments(hooks[plain], 0), arguments(hook, 1), name)
+			twins++
+		case hook.In(0).Kind() == reflect.String && hook.NumIn() > 1: // of a lock, not of a key
+			require.Contains(t, hooks, name+"Context")
+		}
+	}
+	require.Equal(t, 5, twins)
+}
+
+// Hooks without a context and with it are told of the same events, in the same order: the one
+// without first.
+func TestHooksWithTheContextTellTheSame(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		var both, plain told
+		s := processIn(t, etcd, "a", etcdlock.WithTrace(etcdlock.JoinTraces(both.trace(), both.callers(), plain.trace())))
+		mu := contract.MutexOf(t, s, "n")
+		lockWithin(t, contract.MutexOf(t, processIn(t, etcd, "b"), "other"), time.Second)
+		require.NoError(t, mu.Lock(call("x")))
+		require.ErrorIs(t, contract.MutexOf(t, s, "n").TryLock(call("x")), etcdlock.ErrLocked)
+		ctx, cancel := context.WithTimeout(call("x"), time.Second)
+		defer cancel()
+		require.ErrorIs(t, contract.MutexOf(t, s, "n").Lock(ctx), context.DeadlineExceeded)
+		require.NoError(t, mu.Unlock(call("x")))
+		first := func(line string) string { return strings.Fields(line)[0] }
+		var got, want []string
+		for _, line := range both.take() {
+			got = append(got, first(line))
+		}
+		for _, line := range plain.take() {
+			want = append(want, first(line), first(line))
+		}
+		require.Equal(t, []string{
+			"acquired", "acquired", "gave", "gave", "queued", "queued", "gave", "gave", "released", "released",
+		}, got)
+		require.Equal(t, want, got)
+	})
+}
+
+// recorder returns a Trace all of whose hooks append who and which to calls.
+func recorder(who string, calls *[]string) *etcdlock.Trace {
+	trace := new(etcdlock.Trace)
+	for name, hook := range hooksOf(trace) {
+		hook.Set(reflect.MakeFunc(hook.Type(), func(args []reflect.Value) []reflect.Value {
+			last := args[len(args)-1].Interface()
+			*calls = append(*calls, fmt.Sprintf("%s %s %v", who, name, last))
+			return nil
+		}))
+	}
+	return trace
+}
+
+// A hook that Trace gets later is joined too.
+func TestJoinTracesCallsEachHookOfEachTraceInOrder(t *testing.T) {
+	var calls, want []string
+	joined := etcdlock.JoinTraces(recorder("a", &calls), nil, new(etcdlock.Trace), recorder("b", &calls))
+	for name, hook := range hooksOf(joined) {
+		require.False(t, hook.IsNil(), name)
+		args := make([]reflect.Value, hook.Type().NumIn())
+		for j := range args {
+			args[j] = reflect.Zero(hook.Type().In(j))
+		}
+		hook.Call(args)
+		last := args[len(args)-1].Interface()
+		for _, who := range []string{"a", "b"} {
+			want = append(want, fmt.Sprintf("%s %s %v", who, name, last))
+		}
+	}
+	require.NotEmpty(t, want)
+	require.Equal(t, want, calls)
+}
+
+// A hook that nobody has stays nil, so that the library queues nothing for it.
+func TestJoinTracesLeavesHooksNilThatNobodyHas(t *testing.T) {
+	require.Equal(t, etcdlock.Trace{}, *etcdlock.JoinTraces(nil, new(etcdlock.Trace)))
+	require.Equal(t, etcdlock.Trace{}, *etcdlock.JoinTraces())
+	var calls []string
+	one := &etcdlock.Trace{CleanupDone: recorder("a", &calls).CleanupDone}
+	joined := etcdlock.JoinTraces(one)
+	require.Nil(t, joined.CleanupPending)
+	joined.CleanupDone("key")
+	require.Equal(t, []string{"a CleanupDone key"}, calls)
 }

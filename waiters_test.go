@@ -25,7 +25,7 @@ var departures = map[string]func(claims []*claim){
 func waitAtHome(t *testing.T, m *Mutex, n int) (claims []*claim) {
 	t.Helper()
 	for range n {
-		c, _, locked, err := m.enter(func(error) {}, time.Now(), false)
+		c, _, locked, err := m.enter(t.Context(), func(error) {}, time.Now(), false)
 		require.NoError(t, err)
 		require.NotNil(t, locked)
 		claims = append(claims, c)
