@@ -47,7 +47,7 @@ func sources(t *testing.T, pattern string) string {
 func allTests(t *testing.T) string {
 	t.Helper()
 	return sources(t, "*_test.go") + sources(t, "internal/*/*_test.go") + sources(t, "internal/proof/*/*_test.go") +
-		sources(t, "cmd/*/*_test.go") + sources(t, "internal/contract/table.go")
+		sources(t, "cmd/*/*_test.go") + sources(t, "etcdlock*/*_test.go") + sources(t, "internal/contract/table.go")
 }
 
 // library is the source of the library.
@@ -66,8 +66,8 @@ func library(t *testing.T) string {
 
 // Whatever Go code the pages show is part of a file that is compiled and run here.
 func TestTheCodeOfThePagesIsTested(t *testing.T) {
-	tested := sources(t, "*example*_test.go") + sources(t, "internal/proof/contract/*example_test.go") +
-		sources(t, "internal/cookbook/*_test.go")
+	tested := sources(t, "*example_test.go") + sources(t, "internal/proof/contract/*example_test.go") +
+		sources(t, "etcdlock*/example_test.go") + sources(t, "internal/observe/example_test.go")
 	fence := regexp.MustCompile("(?s)\n```go\n(.*?)\n```\n")
 	shown := 0
 	for page, text := range docs(t) {

@@ -1,7 +1,5 @@
-// Package observe shows how a program sees what its locks do: a [etcdlock.Trace] wired
-// to Prometheus, and one wired to OpenTelemetry. It is to be copied rather than
-// imported: prometheus.go, opentelemetry.go and join.go each stand alone.
-//
-// README.md has the queries for a dashboard, the alert rules, and what a Trace cannot
-// tell.
+// Package observe has the tests of what etcdlockprom offers beside its metrics: the dashboard, the
+// alert rules, and the page docs/metrics.md. They run on what the real collector says of locks in
+// virtual time, read as Prometheus reads it, by Prometheus' own engine. That is a dependency
+// which users of etcdlockprom are not to get, so this is a module of its own.
 package observe

@@ -1,9 +1,12 @@
-package observe_test
+package etcdlockprom_test
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"reflect"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -11,12 +14,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 
 	"github.com/etcdlock/etcdlock"
-	"github.com/etcdlock/etcdlock/internal/observe"
+	"github.com/etcdlock/etcdlock/etcdlockprom"
 )
 
 func client(t *testing.T) *clientv3.Client {
@@ -24,6 +28,13 @@ func client(t *testing.T) *clientv3.Client {
 	client := exampleClient()
 	t.Cleanup(func() { client.Close() })
 	return client
+}
+
+// registered returns metrics that registry has.
+func registered(registry *prometheus.Registry, opts ...etcdlockprom.Option) *etcdlockprom.Metrics {
+	metrics := etcdlockprom.NewMetrics(opts...)
+	registry.MustRegister(metrics)
+	return metrics
 }
 
 // await waits for n signals.
@@ -41,7 +52,7 @@ func await(t *testing.T, signal <-chan struct{}, n int) {
 
 func TestWaitsAndHoldsGoToTheirBuckets(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	hooks := observe.NewMetrics(registry, func(string) string { return "orders" }).Trace()
+	hooks := registered(registry, etcdlockprom.WithLockLabel(func(string) string { return "orders" })).Trace()
 
 	hooks.Acquired("orders/1", 11, 2*time.Millisecond, 0)
 	hooks.Queued("orders/2", 3, etcdlock.Contender{})
@@ -56,9 +67,14 @@ func TestWaitsAndHoldsGoToTheirBuckets(t *testing.T) {
 # HELP etcdlock_contended_total Waits that began behind others, whether or not they came to hold.
 # TYPE etcdlock_contended_total counter
 etcdlock_contended_total{lock="orders"} 2
-# HELP etcdlock_gave_up_total Calls of Lock and TryLock that ended without a hold.
+# HELP etcdlock_gave_up_total Calls of Lock and TryLock that ended without a hold, by reason.
 # TYPE etcdlock_gave_up_total counter
-etcdlock_gave_up_total{lock="orders"} 1
+etcdlock_gave_up_total{lock="orders",reason="canceled"} 1
+etcdlock_gave_up_total{lock="orders",reason="closed"} 0
+etcdlock_gave_up_total{lock="orders",reason="locked"} 0
+etcdlock_gave_up_total{lock="orders",reason="other"} 0
+etcdlock_gave_up_total{lock="orders",reason="timeout"} 0
+etcdlock_gave_up_total{lock="orders",reason="unavailable"} 0
 # HELP etcdlock_hold_seconds Time from the hold's beginning to its release or loss.
 # TYPE etcdlock_hold_seconds histogram
 etcdlock_hold_seconds_bucket{lock="orders",le="0.001"} 0
@@ -124,7 +140,7 @@ func TestNamesFollowTheConventions(t *testing.T) {
 func everyMetric(t *testing.T) *prometheus.Registry {
 	t.Helper()
 	registry := prometheus.NewRegistry()
-	hooks := observe.NewMetrics(registry, nil).Trace()
+	hooks := registered(registry).Trace()
 	hooks.Acquired("a", 1, time.Second, 0)
 	hooks.Released("a", 1, time.Second)
 	return registry
@@ -133,7 +149,7 @@ func everyMetric(t *testing.T) *prometheus.Registry {
 // Who waits counts until the hold, or until giving up. TryLock does not wait.
 func TestWhoWaitsIsCountedWhileWaiting(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	trace := observe.NewMetrics(registry, nil).Trace()
+	trace := registered(registry).Trace()
 	is := func(metric string, want float64) {
 		t.Helper()
 		require.Eventually(t, func() bool { return values(t, registry)[metric] == want },
@@ -152,11 +168,11 @@ func TestWhoWaitsIsCountedWhileWaiting(t *testing.T) {
 	go func() { done <- waiter.Lock(ctx) }()
 	is("etcdlock_waiting", 1)
 	require.ErrorIs(t, mutex().TryLock(t.Context()), etcdlock.ErrLocked)
-	is("etcdlock_gave_up_total", 1)
+	is("etcdlock_gave_up_total locked", 1)
 	is("etcdlock_waiting", 1)
 	giveUp()
 	require.ErrorIs(t, <-done, context.Canceled)
-	is("etcdlock_gave_up_total", 2)
+	is("etcdlock_gave_up_total canceled", 1)
 	is("etcdlock_waiting", 0)
 
 	go func() { done <- waiter.Lock(context.Background()) }()
@@ -179,12 +195,12 @@ etcdlock_lost_total{lock="%[1]s",reason="other"} 0
 etcdlock_lost_total{lock="%[1]s",reason="taken"} 0
 `
 	ungrouped := prometheus.NewRegistry()
-	observe.NewMetrics(ungrouped, nil)
+	registered(ungrouped)
 	require.NoError(t, testutil.GatherAndCompare(ungrouped,
 		strings.NewReader(fmt.Sprintf(zeros, "")), "etcdlock_lost_total"))
 
 	grouped := prometheus.NewRegistry()
-	hooks := observe.NewMetrics(grouped, func(name string) string { return name }).Trace()
+	hooks := registered(grouped, etcdlockprom.WithLockLabel(func(name string) string { return name })).Trace()
 	hooks.Acquired("orders", 1, time.Millisecond, 0)
 	require.NoError(t, testutil.GatherAndCompare(grouped,
 		strings.NewReader(fmt.Sprintf(zeros, "orders")), "etcdlock_lost_total"))
@@ -192,17 +208,104 @@ etcdlock_lost_total{lock="%[1]s",reason="taken"} 0
 	require.Contains(t, values(t, grouped), "etcdlock_wait_seconds true")
 }
 
-func TestWhatBecomesOfTheLeaseIsCounted(t *testing.T) {
+// Each hook of the Trace is counted, or it is said here why not.
+func TestEachHookIsCounted(t *testing.T) {
+	hooks := reflect.ValueOf(registered(prometheus.NewRegistry()).Trace()).Elem()
+	for i := range hooks.NumField() {
+		name := hooks.Type().Field(i).Name
+		if strings.HasSuffix(name, "Context") { // tells the same as the hook without
+			require.True(t, hooks.Field(i).IsNil(), name)
+			continue
+		}
+		require.False(t, hooks.Field(i).IsNil(), "nobody counts "+name)
+	}
+}
+
+func TestWhatBecomesOfLeasesAndEtcdIsCounted(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	hooks := observe.NewMetrics(registry, nil).Trace()
-	hooks.LeaseRenewed(1, 20*time.Millisecond)
-	hooks.RenewalFailed(1, errors.New("no answer"))
-	hooks.RenewalFailed(1, errors.New("no answer"))
-	hooks.LeaseAtRisk(1, time.Second)
+	hooks := registered(registry).Trace()
+	for n, tell := range []func(){
+		func() { hooks.LeaseRenewed(1, 20*time.Millisecond) },
+		func() { hooks.RenewalFailed(1, errors.New("no answer")) },
+		func() { hooks.LeaseAtRisk(1, time.Second) },
+		func() { hooks.LeaseGranted(1, time.Second) },
+		func() { hooks.LeaseReplaced(1, errors.New("given back")) },
+		func() { hooks.Unavailable(etcdlock.ErrUnavailable, time.Second) },
+		func() { hooks.SetBack(7, 1) },
+		func() { hooks.CleanupPending("a") },
+		func() { hooks.CleanupDone("a") },
+	} {
+		for range n + 1 {
+			tell()
+		}
+	}
 	got := values(t, registry)
-	require.Equal(t, 1.0, got["etcdlock_lease_renewal_seconds"])
-	require.Equal(t, 2.0, got["etcdlock_lease_renewal_failures_total"])
-	require.Equal(t, 1.0, got["etcdlock_lease_at_risk_total"])
+	for n, metric := range []string{
+		"etcdlock_lease_renewal_seconds", "etcdlock_lease_renewal_failures_total",
+		"etcdlock_lease_at_risk_total", "etcdlock_leases_granted_total",
+		"etcdlock_leases_replaced_total", "etcdlock_unavailable_total", "etcdlock_set_backs_total",
+		"etcdlock_removals_begun_total", "etcdlock_removals_done_total",
+	} {
+		require.Equal(t, float64(n+1), got[metric], metric)
+	}
+}
+
+// A wait that ends while etcd is away is etcd's matter, whatever ended it.
+func TestACallThatGaveUpHasItsReason(t *testing.T) {
+	for _, row := range []struct {
+		err    error
+		reason string
+	}{
+		{&etcdlock.LockedError{Name: "a"}, "locked"},
+		{errors.Join(&etcdlock.LockedError{Name: "a"}, context.DeadlineExceeded), "timeout"},
+		{errors.Join(&etcdlock.LockedError{Name: "a"}, context.Canceled), "canceled"},
+		{errors.Join(etcdlock.ErrUnavailable, context.DeadlineExceeded), "unavailable"},
+		{errors.Join(etcdlock.ErrClosed, &etcdlock.LockedError{Name: "a"}), "closed"},
+		{errors.New("permission denied"), "other"},
+	} {
+		registry := prometheus.NewRegistry()
+		registered(registry).Trace().GaveUp("a", time.Second, 0, row.err)
+		for metric, value := range values(t, registry) {
+			if reason, ok := strings.CutPrefix(metric, "etcdlock_gave_up_total "); ok {
+				require.Equal(t, reason == row.reason, value == 1, "%v: %s %v", row.err, reason, value)
+			}
+		}
+	}
+}
+
+// The names of the package comment are those that there are.
+func TestThePackageCommentHasEachMetric(t *testing.T) {
+	text, err := os.ReadFile("doc.go")
+	require.NoError(t, err)
+	documented := regexp.MustCompile(`(?m)^//\s+(etcdlock_\w+)\s+(histogram|gauge|counter) `).
+		FindAllStringSubmatch(string(text), -1)
+	kinds := make(map[string]string)
+	for _, line := range documented {
+		kinds[line[1]] = line[2]
+	}
+	families, err := everyMetric(t).Gather()
+	require.NoError(t, err)
+	require.Len(t, kinds, len(families))
+	for _, family := range families {
+		require.Equal(t, strings.ToLower(family.GetType().String()), kinds[family.GetName()], family.GetName())
+	}
+}
+
+func TestBucketsAreThoseAskedFor(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	registered(registry, etcdlockprom.WithBuckets(1, 60, 3600)).Trace().
+		Acquired("a", 1, 30*time.Second, 0)
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	for _, family := range families {
+		want := 3
+		if family.GetName() == "etcdlock_lease_renewal_seconds" {
+			want = 10
+		}
+		if family.GetType() == dto.MetricType_HISTOGRAM {
+			require.Len(t, family.GetMetric()[0].GetHistogram().GetBucket(), want, family.GetName())
+		}
+	}
 }
 
 // Each row makes a real loss.
@@ -249,11 +352,11 @@ func TestEachLossHasItsReason(t *testing.T) {
 				client = deafClient(t)
 			}
 			registry := prometheus.NewRegistry()
-			metrics := observe.NewMetrics(registry, nil)
+			metrics := registered(registry)
 			told, signals := observer()
 			name := "reasons/" + strings.ReplaceAll(row.what, " ", "-")
 			mu, err := etcdlock.New(client, name,
-				append(row.opts, etcdlock.WithTrace(observe.Join(metrics.Trace(), signals)))...)
+				append(row.opts, etcdlock.WithTrace(etcdlock.JoinTraces(metrics.Trace(), signals)))...)
 			require.NoError(t, err)
 			defer mu.Close(context.Background())
 
@@ -325,12 +428,12 @@ func values(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 func TestCountsAreExactAndSeriesFewWhateverRunsAtOnce(t *testing.T) {
 	const workers, rounds = 8, 25
 	registry := prometheus.NewRegistry()
-	metrics := observe.NewMetrics(registry, func(name string) string {
+	metrics := registered(registry, etcdlockprom.WithLockLabel(func(name string) string {
 		kind, _, _ := strings.Cut(name, "/")
 		return kind
-	})
+	}))
 	told, signals := observer()
-	trace := observe.Join(metrics.Trace(), signals)
+	trace := etcdlock.JoinTraces(metrics.Trace(), signals)
 
 	var running sync.WaitGroup
 	for range 2 {
@@ -364,5 +467,5 @@ func TestCountsAreExactAndSeriesFewWhateverRunsAtOnce(t *testing.T) {
 
 	series, err := testutil.GatherAndCount(registry)
 	require.NoError(t, err)
-	require.LessOrEqual(t, series, 14) // for 10 names of one kind
+	require.LessOrEqual(t, series, 25) // for 10 names of one kind
 }

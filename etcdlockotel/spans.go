@@ -1,0 +1,159 @@
+package etcdlockotel
+
+import (
+	"context"
+	"errors"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/etcdlock/etcdlock"
+)
+
+// ScopeName is the name of the instrumentation scope of all spans.
+const ScopeName = "github.com/etcdlock/etcdlock/etcdlockotel"
+
+// The attributes, beside error.type.
+const (
+	nameKey     = attribute.Key("etcdlock.name")
+	tokenKey    = attribute.Key("etcdlock.token")
+	acquiredKey = attribute.Key("etcdlock.acquired")
+	aheadKey    = attribute.Key("etcdlock.ahead")
+	ownerKey    = attribute.Key("etcdlock.holder.owner")
+	hostKey     = attribute.Key("etcdlock.holder.host")
+	pidKey      = attribute.Key("etcdlock.holder.pid")
+)
+
+// An Option of [NewTrace].
+type Option func(*options)
+
+type options struct{ provider trace.TracerProvider }
+
+// WithTracerProvider sets where the spans go. The default is the global one, of package otel.
+func WithTracerProvider(provider trace.TracerProvider) Option {
+	return func(o *options) { o.provider = provider }
+}
+
+// NewTrace returns hooks for [etcdlock.WithTrace] that make spans. They keep no state, and serve
+// any number of Sessions and Mutexes at once.
+func NewTrace(opts ...Option) *etcdlock.Trace {
+	o := options{provider: otel.GetTracerProvider()}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	tracer := o.provider.Tracer(ScopeName,
+		trace.WithInstrumentationVersion(Version()), trace.WithSchemaURL(semconv.SchemaURL))
+	// over makes a span that has just ended, but for its End.
+	over := func(
+		ctx context.Context, span string, lasted time.Duration, attributes ...attribute.KeyValue,
+	) (trace.Span, trace.SpanEventOption) {
+		now := time.Now()
+		_, s := tracer.Start(ctx, span,
+			trace.WithTimestamp(now.Add(-lasted)), trace.WithAttributes(attributes...))
+		return s, trace.WithTimestamp(now)
+	}
+	return &etcdlock.Trace{
+		QueuedContext: func(ctx context.Context, name string, ahead int, holder etcdlock.Contender) {
+			trace.SpanFromContext(ctx).AddEvent("etcdlock.queued", trace.WithAttributes(
+				nameKey.String(name), aheadKey.Int(ahead), ownerKey.String(holder.Owner),
+				hostKey.String(holder.Host), pidKey.Int(holder.PID)))
+		},
+		GaveUpContext: func(
+			ctx context.Context, name string, waited time.Duration, ahead int, err error,
+		) {
+			s, now := over(ctx, "etcdlock.wait", waited,
+				nameKey.String(name), acquiredKey.Bool(false), aheadKey.Int(ahead))
+			if why := whyGivenUp(err); why != "" {
+				s.SetAttributes(semconv.ErrorTypeKey.String(why))
+				s.SetStatus(codes.Error, bare(err))
+			}
+			s.End(now)
+		},
+		AcquiredContext: func(
+			ctx context.Context, name string, token int64, waited time.Duration, ahead int,
+		) {
+			s, now := over(ctx, "etcdlock.wait", waited,
+				nameKey.String(name), tokenKey.Int64(token), acquiredKey.Bool(true), aheadKey.Int(ahead))
+			s.End(now)
+		},
+		ReleasedContext: func(ctx context.Context, name string, token int64, held time.Duration) {
+			s, now := over(ctx, "etcdlock.hold", held, nameKey.String(name), tokenKey.Int64(token))
+			s.End(now)
+		},
+		LostContext: func(
+			ctx context.Context, name string, token int64, held time.Duration, reason error,
+		) {
+			why := semconv.ErrorTypeKey.String(whyLost(reason))
+			s, now := over(ctx, "etcdlock.hold", held, nameKey.String(name), tokenKey.Int64(token), why)
+			s.AddEvent("etcdlock.lost", now, trace.WithAttributes(why))
+			s.SetStatus(codes.Error, "lock lost: "+bare(reason))
+			s.End(now)
+		},
+	}
+}
+
+// Version is that of this module in the program that runs, as its build has it: without the v,
+// and "" if it is not known, as in a test of this module.
+func Version() string {
+	build, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	return versionIn(build)
+}
+
+func versionIn(build *debug.BuildInfo) string {
+	for _, module := range append([]*debug.Module{&build.Main}, build.Deps...) {
+		if module.Path == ScopeName && strings.HasPrefix(module.Version, "v") {
+			return strings.TrimPrefix(module.Version, "v")
+		}
+	}
+	return ""
+}
+
+// whyLost puts the reason of a loss into one of a few classes, as error.type has to be.
+func whyLost(reason error) string {
+	switch {
+	case is(reason, etcdlock.ErrMaxHold):
+		return "max_hold"
+	case is(reason, etcdlock.ErrExpired, etcdlock.ErrSuspended):
+		return "expired"
+	case is(reason, etcdlock.ErrKeyDeleted, etcdlock.ErrKeyOverwritten, etcdlock.ErrLeaseRevoked):
+		return "taken" // by an operator
+	default:
+		return semconv.ErrorTypeOther.Value.AsString()
+	}
+}
+
+// whyGivenUp does so with the error of a call that came to no hold, and is "" if that is none:
+// TryLock has found others. A wait that ran out behind others is an [etcdlock.ErrLocked], too.
+func whyGivenUp(err error) string {
+	switch {
+	case is(err, etcdlock.ErrUnavailable):
+		return "unavailable"
+	case is(err, context.DeadlineExceeded):
+		return "timeout"
+	case is(err, context.Canceled):
+		return "canceled"
+	case is(err, etcdlock.ErrClosed):
+		return "closed"
+	case is(err, etcdlock.ErrLocked):
+		return ""
+	default:
+		return semconv.ErrorTypeOther.Value.AsString()
+	}
+}
+
+func is(err error, targets ...error) bool {
+	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
+}
+
+// bare is the text of an error without the name of the library, which the span has.
+func bare(err error) string { return strings.TrimPrefix(err.Error(), "etcdlock: ") }

@@ -1,0 +1,273 @@
+package etcdlockotel_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/etcdlockotel"
+)
+
+func client(t *testing.T) *clientv3.Client {
+	t.Helper()
+	client := exampleClient()
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+// await waits for n signals.
+func await(t *testing.T, signal <-chan struct{}, n int) {
+	t.Helper()
+	patience := time.After(30 * time.Second)
+	for i := range n {
+		select {
+		case <-signal:
+		case <-patience:
+			t.Fatalf("%d signals came, want %d", i, n)
+		}
+	}
+}
+
+func tracing(t *testing.T) (*tracetest.InMemoryExporter, *sdktrace.TracerProvider) {
+	t.Helper()
+	exporter := tracetest.NewInMemoryExporter()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))
+	t.Cleanup(func() { provider.Shutdown(context.Background()) })
+	return exporter, provider
+}
+
+// attributes are those of a span or event, by key.
+func attributes(list []attribute.KeyValue) map[string]any {
+	values := make(map[string]any)
+	for _, a := range list {
+		values[string(a.Key)] = a.Value.AsInterface()
+	}
+	return values
+}
+
+func TestSpansAreAsLongAsWhatTheyTell(t *testing.T) {
+	exporter, provider := tracing(t)
+	hooks := etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider))
+	before := time.Now()
+	hooks.AcquiredContext(t.Context(), "a", 1, 3*time.Second, 0)
+	hooks.ReleasedContext(t.Context(), "a", 1, 5*time.Second)
+	hooks.LostContext(t.Context(), "a", 2, 7*time.Second, errors.New("because"))
+	hooks.GaveUpContext(t.Context(), "a", 9*time.Second, 1, context.Canceled)
+
+	spans := exporter.GetSpans()
+	require.Len(t, spans, 4)
+	for i, lasted := range []time.Duration{3 * time.Second, 5 * time.Second, 7 * time.Second, 9 * time.Second} {
+		require.Equal(t, lasted, spans[i].EndTime.Sub(spans[i].StartTime))
+		require.WithinRange(t, spans[i].EndTime, before, time.Now())
+	}
+	require.Equal(t, codes.Unset, spans[1].Status.Code)
+	require.Equal(t, codes.Error, spans[2].Status.Code)
+	require.Equal(t, spans[2].EndTime, spans[2].Events[0].Time)
+}
+
+// All spans are of one instrumentation scope, which has the module's name; they go to the global
+// provider unless another is given.
+func TestSpansAreOfTheModulesScope(t *testing.T) {
+	exporter, provider := tracing(t)
+	global := otel.GetTracerProvider()
+	otel.SetTracerProvider(provider)
+	defer otel.SetTracerProvider(global)
+	etcdlockotel.NewTrace().AcquiredContext(t.Context(), "a", 1, time.Second, 0)
+	scope := exporter.GetSpans()[0].InstrumentationScope
+	require.Equal(t, reflect.TypeFor[etcdlockotel.Option]().PkgPath(), scope.Name)
+	require.Equal(t, etcdlockotel.Version(), scope.Version)
+	require.Equal(t, semconv.SchemaURL, scope.SchemaURL)
+}
+
+// Each end has its error.type, except those that are no errors.
+func TestEachEndHasItsErrorType(t *testing.T) {
+	locked := &etcdlock.LockedError{Name: "a"}
+	for _, row := range []struct {
+		err       error
+		errorType string
+		lost      bool
+	}{
+		{locked, "", false},
+		{errors.Join(locked, context.DeadlineExceeded), "timeout", false},
+		{errors.Join(locked, context.Canceled), "canceled", false},
+		{errors.Join(etcdlock.ErrUnavailable, context.Canceled), "unavailable", false},
+		{errors.Join(etcdlock.ErrClosed, locked), "closed", false},
+		{errors.New("etcdlock: permission denied"), "_OTHER", false},
+		{etcdlock.ErrMaxHold, "max_hold", true},
+		{etcdlock.ErrExpired, "expired", true},
+		{etcdlock.ErrSuspended, "expired", true},
+		{etcdlock.ErrKeyDeleted, "taken", true},
+		{etcdlock.ErrKeyOverwritten, "taken", true},
+		{etcdlock.ErrLeaseRevoked, "taken", true},
+		{errors.New("etcdlock: something else"), "_OTHER", true},
+	} {
+		exporter, provider := tracing(t)
+		hooks := etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider))
+		if row.lost {
+			hooks.LostContext(t.Context(), "a", 1, time.Second, row.err)
+		} else {
+			hooks.GaveUpContext(t.Context(), "a", time.Second, 1, row.err)
+		}
+		span := exporter.GetSpans()[0]
+		got, failed := attributes(span.Attributes)["error.type"]
+		require.Equal(t, row.errorType != "", failed, "%v", row.err)
+		if !failed {
+			require.Equal(t, codes.Unset, span.Status.Code)
+			continue
+		}
+		require.Equal(t, row.errorType, got, "%v", row.err)
+		require.Equal(t, codes.Error, span.Status.Code)
+		require.False(t, strings.HasPrefix(span.Status.Description, "etcdlock:"))
+	}
+}
+
+// Each hook with a context makes a span or an event, or it is said here why not.
+func TestEachHookOfACallIsTold(t *testing.T) {
+	hooks := reflect.ValueOf(etcdlockotel.NewTrace()).Elem()
+	for i := range hooks.NumField() {
+		name := hooks.Type().Field(i).Name // the others have no parent, and are for metrics
+		require.Equal(t, strings.HasSuffix(name, "Context"), !hooks.Field(i).IsNil(), name)
+	}
+}
+
+// A wait that gives up is a span that failed, and its request tells whom it waited for.
+func TestARequestThatGaveUpTellsWhoHeldTheLock(t *testing.T) {
+	exporter, provider := tracing(t)
+	client := client(t)
+	holder, err := etcdlock.New(client, "given-up", etcdlock.WithOwner("worker-3"))
+	require.NoError(t, err)
+	defer holder.Close(context.Background())
+	require.NoError(t, holder.Lock(t.Context()))
+
+	told, signals := observer()
+	spansOf := etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider))
+	mu, err := etcdlock.New(client, "given-up", etcdlock.WithTrace(etcdlock.JoinTraces(spansOf, signals)))
+	require.NoError(t, err)
+	defer mu.Close(context.Background())
+	ctx, request := provider.Tracer("test").Start(t.Context(), "request")
+	waiting, giveUp := context.WithCancel(ctx)
+	failed := make(chan error)
+	go func() { failed <- mu.Lock(waiting) }()
+	await(t, told.queued, 1)
+	giveUp()
+	require.ErrorIs(t, <-failed, context.Canceled)
+	await(t, told.gaveUp, 1)
+	request.End()
+
+	spans := exporter.GetSpans()
+	require.Len(t, spans, 2)
+	require.Equal(t, "etcdlock.wait", spans[0].Name)
+	require.Equal(t, spans[1].SpanContext.SpanID(), spans[0].Parent.SpanID())
+	require.Equal(t, codes.Error, spans[0].Status.Code)
+	require.Contains(t, spans[0].Status.Description, "2nd in line, held by worker-3: context canceled")
+	require.Equal(t, "canceled", attributes(spans[0].Attributes)["error.type"])
+	require.Equal(t, "request", spans[1].Name)
+	require.Len(t, spans[1].Events, 1)
+	require.Equal(t, "etcdlock.queued", spans[1].Events[0].Name)
+	queued := attributes(spans[1].Events[0].Attributes)
+	require.Equal(t, "worker-3", queued["etcdlock.holder.owner"])
+	require.Equal(t, int64(os.Getpid()), queued["etcdlock.holder.pid"])
+	require.NotEmpty(t, queued["etcdlock.holder.host"])
+}
+
+// Every hold has its two spans, below the request that it belongs to: with one Trace and one
+// Mutex for all requests.
+func TestEachRequestGetsItsOwnSpansWhateverRunsAtOnce(t *testing.T) {
+	const requests = 60
+	exporter, provider := tracing(t)
+	tracer := provider.Tracer("test")
+	told, signals := observer()
+	spansOf := etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider))
+	var running sync.WaitGroup
+	for range 2 {
+		session, err := etcdlock.NewSession(client(t), etcdlock.WithTrace(etcdlock.JoinTraces(spansOf, signals)))
+		require.NoError(t, err)
+		t.Cleanup(func() { session.Close(context.Background()) })
+		for i := range requests / 2 {
+			running.Go(func() {
+				name := fmt.Sprintf("requests/%d", i%4)
+				ctx, request := tracer.Start(t.Context(), name)
+				defer request.End()
+				mu, err := session.Mutex(name)
+				if err != nil {
+					t.Error(err)
+				} else if err := mu.Do(ctx, func(context.Context) error { return nil }); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	running.Wait()
+	await(t, told.released, requests)
+
+	roots := make(map[string]string) // names, by span
+	below := make(map[string]map[string]int64)
+	spans := exporter.GetSpans()
+	require.Len(t, spans, 3*requests)
+	for _, span := range spans {
+		if !span.Parent.IsValid() {
+			roots[span.SpanContext.SpanID().String()] = span.Name
+		}
+	}
+	require.Len(t, roots, requests)
+	for _, span := range spans {
+		if span.Parent.IsValid() {
+			parent := span.Parent.SpanID().String()
+			values := attributes(span.Attributes)
+			require.Equal(t, roots[parent], values["etcdlock.name"])
+			if below[parent] == nil {
+				below[parent] = make(map[string]int64)
+			}
+			below[parent][span.Name] = values["etcdlock.token"].(int64)
+		}
+	}
+	require.Len(t, below, requests)
+	for _, tokens := range below {
+		require.Len(t, tokens, 2)
+		require.Equal(t, tokens["etcdlock.wait"], tokens["etcdlock.hold"])
+		require.Positive(t, tokens["etcdlock.hold"])
+	}
+}
+
+// The attributes of the package comment are those that there are.
+func TestThePackageCommentHasEachAttribute(t *testing.T) {
+	text, err := os.ReadFile("doc.go")
+	require.NoError(t, err)
+	var documented []string
+	for _, line := range regexp.MustCompile(`(?m)^//\t(\S+\.\S+)\s+(string|int|bool) `).
+		FindAllStringSubmatch(string(text), -1) {
+		documented = append(documented, line[1])
+	}
+	exporter, provider := tracing(t)
+	hooks := etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider))
+	hooks.AcquiredContext(t.Context(), "a", 1, time.Second, 1)
+	hooks.GaveUpContext(t.Context(), "a", time.Second, 1, context.Canceled)
+	hooks.LostContext(t.Context(), "a", 1, time.Second, etcdlock.ErrExpired)
+	var there []string
+	for _, span := range exporter.GetSpans() {
+		for _, a := range span.Attributes {
+			there = append(there, string(a.Key))
+		}
+	}
+	slices.Sort(there)
+	slices.Sort(documented)
+	require.Equal(t, documented, slices.Compact(there))
+}

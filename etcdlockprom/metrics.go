@@ -1,0 +1,272 @@
+package etcdlockprom
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock"
+)
+
+// seconds are the buckets of waits, holds and renewals: from one request to etcd (1 ms) to about
+// four minutes.
+var seconds = prometheus.ExponentialBuckets(0.001, 4, 10)
+
+// The values of the label reason; see whyLost and whyGivenUp.
+var (
+	lossReasons   = []string{"expired", "taken", "max_hold", "other"}
+	giveUpReasons = []string{"unavailable", "timeout", "canceled", "locked", "closed", "other"}
+)
+
+// Metrics count what a [etcdlock.Trace] tells. They are a [prometheus.Collector]: register them,
+// once. One value serves any number of Mutexes and Sessions of a process. All of it is safe for
+// concurrent use, and it keeps no state per hold: the hooks of two Sessions run side by side.
+type Metrics struct {
+	label func(name string) string
+
+	wait      *prometheus.HistogramVec
+	hold      *prometheus.HistogramVec
+	contended *prometheus.CounterVec
+	gaveUp    *prometheus.CounterVec
+	lost      *prometheus.CounterVec
+	holders   *prometheus.GaugeVec
+	waiting   *prometheus.GaugeVec
+
+	renewal         prometheus.Histogram
+	renewalFailures prometheus.Counter
+	atRisk          prometheus.Counter
+	granted         prometheus.Counter
+	replaced        prometheus.Counter
+	unavailable     prometheus.Counter
+	setBacks        prometheus.Counter
+	removalsBegun   prometheus.Counter
+	removalsDone    prometheus.Counter
+}
+
+var _ prometheus.Collector = (*Metrics)(nil)
+
+// An Option of [NewMetrics].
+type Option func(*options)
+
+type options struct {
+	label   func(name string) string
+	buckets []float64
+}
+
+// WithLockLabel makes the label lock of a lock's name. Each value that label returns is some
+// fifty time series, which stay until the process ends, so there must be few: return the kind of
+// the lock ("orders"), not its name ("orders/42"), unless your names are few. Without it the
+// label is empty, which to Prometheus is no label. It is called from hooks, by several at once.
+func WithLockLabel(label func(name string) string) Option {
+	return func(o *options) { o.label = label }
+}
+
+// WithBuckets sets the upper bounds, in seconds, of the buckets of waits and holds. The default
+// is ten from 1 ms to 262 s, each four times the one before.
+func WithBuckets(bounds ...float64) Option {
+	return func(o *options) { o.buckets = slices.Clone(bounds) }
+}
+
+// NewMetrics returns metrics to register with a [prometheus.Registerer], and whose [Metrics.Trace]
+// is to be given to Sessions and Mutexes. It panics, as package prometheus does, if bounds of
+// buckets do not grow.
+func NewMetrics(opts ...Option) *Metrics {
+	o := options{buckets: seconds}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	histogram := func(name, help string, buckets []float64) prometheus.HistogramOpts {
+		return prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}
+	}
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+	}
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	m := &Metrics{
+		label: o.label,
+		wait: prometheus.NewHistogramVec(histogram("etcdlock_wait_seconds",
+			"Time from Lock to the hold. contended: whether others were before it.",
+			o.buckets), []string{"lock", "contended"}),
+		hold: prometheus.NewHistogramVec(histogram("etcdlock_hold_seconds",
+			"Time from the hold's beginning to its release or loss.",
+			o.buckets), []string{"lock"}),
+		contended: counters("etcdlock_contended_total",
+			"Waits that began behind others, whether or not they came to hold.", "lock"),
+		gaveUp: counters("etcdlock_gave_up_total",
+			"Calls of Lock and TryLock that ended without a hold, by reason.", "lock", "reason"),
+		lost: counters("etcdlock_lost_total",
+			"Holds that ended without their release, by reason.", "lock", "reason"),
+		holders: gauge("etcdlock_holders",
+			"Holds of this process that have begun and were neither released nor lost.", "lock"),
+		waiting: gauge("etcdlock_waiting",
+			"Calls of Lock of this process that wait behind others.", "lock"),
+		renewal: prometheus.NewHistogram(histogram("etcdlock_lease_renewal_seconds",
+			"Round trip of a renewal that etcd acknowledged.", seconds)),
+		renewalFailures: counter("etcdlock_lease_renewal_failures_total",
+			"Attempts to renew a lease that failed; further ones follow."),
+		atRisk: counter("etcdlock_lease_at_risk_total",
+			"Attempts to renew a lease that began with less than half of its time left."),
+		granted: counter("etcdlock_leases_granted_total",
+			"Leases that a Session began to use."),
+		replaced: counter("etcdlock_leases_replaced_total",
+			"Leases that get no new hold: lost, in doubt, or given back."),
+		unavailable: counter("etcdlock_unavailable_total",
+			"Reports that calls wait for an etcd that does not answer: after the first attempt, "+
+				"then one each 10 s and Session."),
+		setBacks: counter("etcdlock_set_backs_total",
+			"Times that etcd was found with an older state: restored, wiped, or another cluster."),
+		removalsBegun: counter("etcdlock_removals_begun_total",
+			"Keys that are to be removed in the background, after a wait or a hold."),
+		removalsDone: counter("etcdlock_removals_done_total",
+			"Keys removed in the background that are gone for certain."),
+	}
+	if m.label == nil {
+		m.label = func(string) string { return "" }
+		m.begin("")
+	}
+	return m
+}
+
+// collectors are all metrics.
+func (m *Metrics) collectors() []prometheus.Collector {
+	return []prometheus.Collector{
+		m.wait, m.hold, m.contended, m.gaveUp, m.lost, m.holders, m.waiting,
+		m.renewal, m.renewalFailures, m.atRisk, m.granted, m.replaced,
+		m.unavailable, m.setBacks, m.removalsBegun, m.removalsDone,
+	}
+}
+
+// Describe is as in [prometheus.Collector].
+func (m *Metrics) Describe(descriptions chan<- *prometheus.Desc) {
+	for _, c := range m.collectors() {
+		c.Describe(descriptions)
+	}
+}
+
+// Collect is as in [prometheus.Collector].
+func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
+	for _, c := range m.collectors() {
+		c.Collect(metrics)
+	}
+}
+
+// Trace returns hooks for [etcdlock.WithTrace]. What is told of leases and of etcd is told where
+// a lease is made: give the Trace to New or to NewSession, whose Mutexes then have it too.
+func (m *Metrics) Trace() *etcdlock.Trace {
+	return &etcdlock.Trace{
+		Queued: func(name string, _ int, _ etcdlock.Contender) {
+			lock := m.label(name)
+			m.begin(lock)
+			m.contended.WithLabelValues(lock).Inc()
+			m.waiting.WithLabelValues(lock).Inc()
+		},
+		GaveUp: func(name string, _ time.Duration, ahead int, err error) {
+			lock := m.label(name)
+			m.begin(lock)
+			m.waited(lock, ahead)
+			m.gaveUp.WithLabelValues(lock, whyGivenUp(err)).Inc()
+		},
+		Acquired: func(name string, _ int64, waited time.Duration, ahead int) {
+			lock := m.label(name)
+			m.begin(lock)
+			m.waited(lock, ahead)
+			m.wait.WithLabelValues(lock, strconv.FormatBool(ahead > 0)).Observe(waited.Seconds())
+			m.holders.WithLabelValues(lock).Inc()
+		},
+		Released: func(name string, _ int64, held time.Duration) { m.end(m.label(name), held) },
+		Lost: func(name string, _ int64, held time.Duration, reason error) {
+			lock := m.label(name)
+			m.lost.WithLabelValues(lock, whyLost(reason)).Inc()
+			m.end(lock, held)
+		},
+		LeaseGranted: func(clientv3.LeaseID, time.Duration) { m.granted.Inc() },
+		LeaseRenewed: func(_ clientv3.LeaseID, roundTrip time.Duration) {
+			m.renewal.Observe(roundTrip.Seconds())
+		},
+		RenewalFailed:  func(clientv3.LeaseID, error) { m.renewalFailures.Inc() },
+		LeaseAtRisk:    func(clientv3.LeaseID, time.Duration) { m.atRisk.Inc() },
+		LeaseReplaced:  func(clientv3.LeaseID, error) { m.replaced.Inc() },
+		Unavailable:    func(error, time.Duration) { m.unavailable.Inc() },
+		SetBack:        func(int64, int64) { m.setBacks.Inc() },
+		CleanupPending: func(string) { m.removalsBegun.Inc() },
+		CleanupDone:    func(string) { m.removalsDone.Inc() },
+	}
+}
+
+// begin makes what is counted of a lock appear as 0. One that appears as 1 has not
+// increased, to Prometheus, and the first loss would raise no alarm.
+func (m *Metrics) begin(lock string) {
+	m.wait.WithLabelValues(lock, "true")
+	m.wait.WithLabelValues(lock, "false")
+	m.hold.WithLabelValues(lock)
+	m.waiting.WithLabelValues(lock)
+	m.holders.WithLabelValues(lock)
+	m.contended.WithLabelValues(lock)
+	for _, reason := range giveUpReasons {
+		m.gaveUp.WithLabelValues(lock, reason)
+	}
+	for _, reason := range lossReasons {
+		m.lost.WithLabelValues(lock, reason)
+	}
+}
+
+// waited counts the end of a wait, if there was one: behind ahead others.
+func (m *Metrics) waited(lock string, ahead int) {
+	if ahead > 0 {
+		m.waiting.WithLabelValues(lock).Dec()
+	}
+}
+
+// end counts the end of a hold.
+func (m *Metrics) end(lock string, held time.Duration) {
+	m.hold.WithLabelValues(lock).Observe(held.Seconds())
+	m.holders.WithLabelValues(lock).Dec()
+}
+
+// whyLost puts the reason of a loss into one of a few classes, since an error's text is no
+// label.
+func whyLost(reason error) string {
+	switch {
+	case is(reason, etcdlock.ErrMaxHold):
+		return "max_hold"
+	case is(reason, etcdlock.ErrExpired, etcdlock.ErrSuspended):
+		return "expired"
+	case is(reason, etcdlock.ErrKeyDeleted, etcdlock.ErrKeyOverwritten, etcdlock.ErrLeaseRevoked):
+		return "taken" // by an operator
+	default:
+		return "other"
+	}
+}
+
+// whyGivenUp does so with the error of a call that came to no hold. An error may be of several
+// classes: a wait that ran out while etcd was away is its matter, and not the lock's.
+func whyGivenUp(err error) string {
+	switch {
+	case is(err, etcdlock.ErrUnavailable):
+		return "unavailable"
+	case is(err, context.DeadlineExceeded):
+		return "timeout"
+	case is(err, context.Canceled):
+		return "canceled"
+	case is(err, etcdlock.ErrClosed):
+		return "closed"
+	case is(err, etcdlock.ErrLocked):
+		return "locked"
+	default:
+		return "other"
+	}
+}
+
+func is(err error, targets ...error) bool {
+	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
+}

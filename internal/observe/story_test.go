@@ -1,0 +1,303 @@
+package observe
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/textparse"
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/etcdlockprom"
+	"github.com/etcdlock/etcdlock/internal/fake"
+)
+
+const (
+	second = time.Second
+	minute = time.Minute
+
+	scrapeInterval = 15 * second
+	calm           = 10 * minute // before the event of a story
+	lasts          = 45 * minute // a story, from its beginning to its end
+)
+
+// A sample is one value that Prometheus has read.
+type sample struct {
+	labels labels.Labels
+	at     time.Time
+	value  float64
+}
+
+// A story is what happens to some processes, which Prometheus scrapes.
+type story struct {
+	name string
+	// Happens is called at the end of the calm, and then what it began goes on.
+	happens func(w *world)
+	// Fires are the alerts that fire, with a label of theirs; no other does.
+	fires map[string]string
+	// May is one more that may fire.
+	may string
+	// Soon is the time from the event within which the first one fires.
+	soon time.Duration
+}
+
+// A world is an etcd in memory, two processes that do their work under locks, and the
+// Prometheus that scrapes them.
+type world struct {
+	t    *testing.T
+	etcd *fake.Server
+	over context.Context // ends with the story
+
+	running sync.WaitGroup
+
+	mu        sync.Mutex
+	processes map[string]http.Handler // their metrics, by instance
+	samples   []sample
+	failures  []error // of the usual work
+}
+
+var stories = []story{
+	{name: "quiet", happens: func(w *world) {
+		w.process("c", func(s *etcdlock.Session) { // a deployment
+			w.work(s)
+		})
+	}},
+	{name: "a blip", happens: func(w *world) {
+		w.etcd.Freeze()
+		time.Sleep(second)
+		w.etcd.Thaw()
+	}},
+	{
+		name: "etcd away",
+		happens: func(w *world) {
+			w.etcd.Freeze()
+			time.Sleep(5 * minute)
+			w.etcd.Thaw()
+		},
+		fires: map[string]string{
+			"EtcdlockEtcdAway": "instance=a", "EtcdlockLost": "reason=expired", "EtcdlockLeaseAtRisk": "instance=a",
+		},
+		may:  "EtcdlockLongWaits", // if somebody waited for another when etcd went away
+		soon: 4 * minute,
+	},
+	{
+		name: "a hold lost to an operator",
+		happens: func(w *world) {
+			w.etcd.DeleteKey(w.etcd.Keys("leader/")[0])
+		},
+		fires: map[string]string{"EtcdlockLost": "reason=taken"},
+		soon:  minute,
+	},
+	{
+		name: "etcd set back",
+		happens: func(w *world) {
+			w.etcd.Restore(0, 1)
+		},
+		fires: map[string]string{"EtcdlockSetBack": "job=shop", "EtcdlockLost": "lock=leader"},
+		soon:  2 * minute,
+	},
+	{
+		name: "a holder that does not come to its end",
+		happens: func(w *world) {
+			w.process("c", func(s *etcdlock.Session) {
+				w.hold(s, "imports/1", time.Hour)
+			})
+			time.Sleep(second)
+			w.process("d", func(s *etcdlock.Session) { w.hold(s, "imports/1", second) })
+		},
+		fires: map[string]string{"EtcdlockNobodyGetsIn": "lock=imports"},
+		soon:  17 * minute,
+	},
+	{
+		name: "long waits",
+		happens: func(w *world) {
+			for _, name := range []string{"c", "d", "e"} {
+				w.process(name, func(s *etcdlock.Session) {
+					for w.over.Err() == nil {
+						w.hold(s, "imports/1", 90*second)
+					}
+				})
+			}
+		},
+		fires: map[string]string{"EtcdlockLongWaits": "lock=imports"},
+		soon:  12 * minute,
+	},
+	{
+		name: "work that takes too long",
+		happens: func(w *world) {
+			w.process("c", func(s *etcdlock.Session) {
+				w.hold(s, "imports/1", minute, etcdlock.WithMaxHold(30*second))
+			})
+		},
+		fires: map[string]string{"EtcdlockHeldTooLong": "lock=imports"},
+		soon:  2 * minute,
+	},
+	{
+		name: "renewals that fail now and then",
+		happens: func(w *world) {
+			w.etcd.Intercept(func(c fake.Call) (e fake.Effect) {
+				if c.Method == fake.KeepAlive && c.N%3 != 0 {
+					e.Before = fake.Unavailable
+				}
+				return e
+			})
+		},
+		fires: map[string]string{"EtcdlockRenewalsFail": "job=shop"},
+		soon:  14 * minute,
+	},
+	{
+		name: "a lease in danger",
+		happens: func(w *world) {
+			silentFrom := time.Now()
+			w.etcd.Intercept(func(c fake.Call) fake.Effect {
+				return fake.Effect{Drop: c.Method == fake.KeepAlive && time.Since(silentFrom) < 6*second}
+			})
+		},
+		fires: map[string]string{"EtcdlockLeaseAtRisk": "job=shop"},
+		soon:  minute,
+	},
+}
+
+// record lets a story happen, in virtual time, and returns what Prometheus has read of it.
+func record(t *testing.T, s story) (samples []sample, began time.Time) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		over, end := context.WithCancel(context.Background())
+		w := &world{t: t, etcd: fake.NewServer(), over: over, processes: make(map[string]http.Handler)}
+		began = time.Now()
+		time.Sleep(7 * time.Millisecond) // beside all timers of the library
+		w.running.Go(w.scrape)
+		w.process("a", func(s *etcdlock.Session) {
+			w.running.Go(func() { w.lead(s) })
+			w.work(s)
+		})
+		time.Sleep(3 * second)
+		w.process("b", w.work)
+		time.Sleep(time.Until(began.Add(calm)))
+		require.Empty(t, w.failures)
+		s.happens(w)
+		time.Sleep(time.Until(began.Add(lasts)))
+		end()
+		w.etcd.Intercept(nil)
+		w.running.Wait()
+		if s.fires == nil && s.name == "quiet" {
+			require.Empty(t, w.failures)
+		}
+		samples = w.samples
+	})
+	return samples, began
+}
+
+// process begins a process that does f with a Session of its own, which it closes in the end.
+func (w *world) process(name string, f func(*etcdlock.Session)) {
+	metrics := etcdlockprom.NewMetrics(etcdlockprom.WithLockLabel(func(name string) string {
+		kind, _, _ := strings.Cut(name, "/")
+		return kind
+	}))
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(metrics)
+	w.mu.Lock()
+	w.processes[name] = promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.PanicOnError})
+	w.mu.Unlock()
+	session, err := etcdlock.NewSession(w.etcd.Client(name), etcdlock.WithOwner(name), etcdlock.WithTrace(metrics.Trace()))
+	require.NoError(w.t, err)
+	w.running.Go(func() {
+		f(session)
+		<-w.over.Done()
+		_ = session.Close(context.Background())
+	})
+}
+
+// work is the usual: a short piece of work each few seconds, for which one has to wait now and
+// then, and one that is left out if another is at it.
+func (w *world) work(s *etcdlock.Session) {
+	for round := 0; w.over.Err() == nil; round++ {
+		w.hold(s, "orders/1", 1500*time.Millisecond)
+		mu, err := s.Mutex("cron/report")
+		if err == nil {
+			err = mu.TryDo(w.over, func(context.Context) error { time.Sleep(3 * second); return nil })
+		}
+		if !errors.Is(err, etcdlock.ErrLocked) {
+			w.note(err)
+		}
+		w.sleep(2*second + time.Duration(round%5)*123*time.Millisecond)
+	}
+}
+
+// hold holds a lock for a while, or until it is lost.
+func (w *world) hold(s *etcdlock.Session, name string, lasts time.Duration, opts ...etcdlock.Option) {
+	mu, err := s.Mutex(name, opts...)
+	if err == nil {
+		err = mu.Do(w.over, func(ctx context.Context) error {
+			select {
+			case <-time.After(lasts):
+			case <-ctx.Done():
+			}
+			return nil
+		})
+	}
+	w.note(err)
+}
+
+// lead holds a lock all the time.
+func (w *world) lead(s *etcdlock.Session) {
+	for w.over.Err() == nil {
+		w.hold(s, "leader/1", time.Hour)
+	}
+}
+
+// note keeps what went wrong before the end of the story.
+func (w *world) note(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err != nil && w.over.Err() == nil {
+		w.failures = append(w.failures, err)
+	}
+}
+
+func (w *world) sleep(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-w.over.Done():
+	}
+}
+
+// scrape reads the metrics of all processes, as Prometheus does.
+func (w *world) scrape() {
+	for w.over.Err() == nil {
+		w.mu.Lock()
+		for instance, metrics := range w.processes {
+			answer := httptest.NewRecorder()
+			metrics.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+			parser := textparse.NewPromParser(answer.Body.Bytes(), labels.NewSymbolTable(), false)
+			for {
+				entry, err := parser.Next()
+				if err == io.EOF {
+					break
+				}
+				require.NoError(w.t, err)
+				if entry != textparse.EntrySeries {
+					continue
+				}
+				var series labels.Labels
+				_, _, value := parser.Series()
+				parser.Labels(&series)
+				series = labels.NewBuilder(series).Set("job", "shop").Set("instance", instance).Labels()
+				w.samples = append(w.samples, sample{series, time.Now(), value})
+			}
+		}
+		w.mu.Unlock()
+		w.sleep(scrapeInterval)
+	}
+}
