@@ -23,7 +23,8 @@
 // Whatever answers were lost, no call leaves a key behind that blocks others: it is
 // removed, or goes with its lease, which is renewed for it no more. Every call returns
 // when its context ends. A Mutex stays usable through any outage, and a wait for an etcd that
-// does not answer says so ([ErrUnavailable], [WithLogger], [Trace]).
+// does not answer says so ([ErrUnavailable], [WithLogger], [Trace]). The modules etcdlockprom and
+// etcdlockotel make metrics and spans of a Trace.
 //
 // # What is not
 //

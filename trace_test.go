@@ -225,7 +225,12 @@ func call(name string) context.Context {
 
 // callers returns hooks that tell of which call they are.
 func (o *told) callers() *etcdlock.Trace {
-	add := func(ctx context.Context, what string) { o.add("%s of %v", what, ctx.Value(callerKey{})) }
+	add := func(ctx context.Context, what string) {
+		if ctx.Err() != nil {
+			what += " (ended)"
+		}
+		o.add("%s of %v", what, ctx.Value(callerKey{}))
+	}
 	return &etcdlock.Trace{
 		QueuedContext: func(ctx context.Context, _ string, ahead int, holder etcdlock.Contender) {
 			add(ctx, fmt.Sprintf("queued behind %d, %s,", ahead, holder.Owner))
@@ -245,7 +250,8 @@ func (o *told) callers() *etcdlock.Trace {
 	}
 }
 
-// Each event of a call comes with that call's context: in etcd's line, in the Session's own, by
+// Each event of a call comes with that call's context, which has not ended unless the caller
+// ended it: in etcd's line, in the Session's own, by
 // hand-off, and with a key that lingered; the end of a hold with that of its beginning.
 func TestHooksGetTheContextOfTheirCall(t *testing.T) {
 	const second = time.Second
@@ -262,16 +268,22 @@ func TestHooksGetTheContextOfTheirCall(t *testing.T) {
 		"Do": {nil, func(t *testing.T, _ *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
 			require.NoError(t, mu.Do(call("Do"), func(context.Context) error { return nil }))
 		}, []string{"acquired after 0s behind 0 of Do", "released after 0s of Do"}},
-		"TryDo of a context that ends": {nil, func(t *testing.T, _ *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
+		"TryDo of a context that ends": {nil, func(
+			t *testing.T, _ *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex,
+		) {
 			ctx, cancel := context.WithTimeout(call("TryDo"), second)
 			defer cancel()
-			require.NoError(t, mu.TryDo(ctx, func(ctx context.Context) error { <-ctx.Done(); return nil }))
-		}, []string{"acquired after 0s behind 0 of TryDo", "released after 1s of TryDo"}},
+			toItsEnd := func(ctx context.Context) error { <-ctx.Done(); return nil }
+			require.NoError(t, mu.TryDo(ctx, toItsEnd))
+		}, []string{"acquired after 0s behind 0 of TryDo", "released after 1s (ended) of TryDo"}},
 		"Locker": {nil, func(t *testing.T, _ *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
 			mu.Locker().Lock()
+			time.Sleep(second)
 			mu.Locker().Unlock()
-		}, []string{"acquired after 0s behind 0 of <nil>", "released after 0s of <nil>"}},
-		"TryLock of a taken name": {nil, func(t *testing.T, _ *fake.Server, s *etcdlock.Session, mu *etcdlock.Mutex) {
+		}, []string{"acquired after 0s behind 0 of <nil>", "released after 1s of <nil>"}},
+		"TryLock of a taken name": {nil, func(
+			t *testing.T, _ *fake.Server, s *etcdlock.Session, mu *etcdlock.Mutex,
+		) {
 			require.NoError(t, mu.Lock(call("Lock")))
 			require.ErrorIs(t, contract.MutexOf(t, s, "n").TryLock(call("TryLock")), etcdlock.ErrLocked)
 			require.NoError(t, mu.Close(call("Close")))
@@ -279,7 +291,9 @@ func TestHooksGetTheContextOfTheirCall(t *testing.T) {
 			"acquired after 0s behind 0 of Lock", "gave up after 0s behind 0, of TryLock",
 			"released after 0s of Lock",
 		}},
-		"a wait behind another process": {nil, func(t *testing.T, etcd *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
+		"a wait behind another process": {nil, func(
+			t *testing.T, etcd *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex,
+		) {
 			other := contract.MutexOf(t, processIn(t, etcd, "other"), "n")
 			lockWithin(t, other, second)
 			go func() { time.Sleep(2 * second); _ = other.Unlock(context.Background()) }()
@@ -288,7 +302,8 @@ func TestHooksGetTheContextOfTheirCall(t *testing.T) {
 			synctest.Wait()
 			require.ErrorIs(t, mu.Unlock(call("Unlock")), etcdlock.ErrLost)
 		}, []string{
-			"queued behind 1, other, of Lock", "acquired after 2s behind 1 of Lock", "lost after 0s of Lock",
+			"queued behind 1, other, of Lock", "acquired after 2s behind 1 of Lock",
+			"lost after 0s of Lock",
 		}},
 		"a wait in the Session's line": {
 			[]etcdlock.Option{etcdlock.WithHandoff(1)},
@@ -305,7 +320,7 @@ func TestHooksGetTheContextOfTheirCall(t *testing.T) {
 			},
 			[]string{
 				"acquired after 0s behind 0 of the first", "queued behind 1, a, of the second",
-				"queued behind 2, a, of the third", "gave up after 1s behind 2, of the third",
+				"queued behind 2, a, of the third", "gave up after 1s behind 2, (ended) of the third",
 				"released after 1s of the first", "acquired after 1s behind 1 of the second",
 				"released after 0s of the second",
 			},
@@ -394,7 +409,8 @@ func TestEachHookOfACallHasOneWithTheContext(t *testing.T) {
 func TestHooksWithTheContextTellTheSame(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		var both, plain told
-		s := processIn(t, etcd, "a", etcdlock.WithTrace(etcdlock.JoinTraces(both.trace(), both.callers(), plain.trace())))
+		s := processIn(t, etcd, "a", etcdlock.WithTrace(
+			etcdlock.JoinTraces(both.trace(), both.callers(), plain.trace())))
 		mu := contract.MutexOf(t, s, "n")
 		lockWithin(t, contract.MutexOf(t, processIn(t, etcd, "b"), "other"), time.Second)
 		require.NoError(t, mu.Lock(call("x")))
@@ -412,7 +428,8 @@ func TestHooksWithTheContextTellTheSame(t *testing.T) {
 			want = append(want, first(line), first(line))
 		}
 		require.Equal(t, []string{
-			"acquired", "acquired", "gave", "gave", "queued", "queued", "gave", "gave", "released", "released",
+			"acquired", "acquired", "gave", "gave", "queued", "queued", "gave", "gave",
+			"released", "released",
 		}, got)
 		require.Equal(t, want, got)
 	})
@@ -434,7 +451,8 @@ func recorder(who string, calls *[]string) *etcdlock.Trace {
 // A hook that Trace gets later is joined too.
 func TestJoinTracesCallsEachHookOfEachTraceInOrder(t *testing.T) {
 	var calls, want []string
-	joined := etcdlock.JoinTraces(recorder("a", &calls), nil, new(etcdlock.Trace), recorder("b", &calls))
+	joined := etcdlock.JoinTraces(
+		recorder("a", &calls), nil, new(etcdlock.Trace), recorder("b", &calls))
 	for name, hook := range hooksOf(joined) {
 		require.False(t, hook.IsNil(), name)
 		args := make([]reflect.Value, hook.Type().NumIn())

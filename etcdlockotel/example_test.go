@@ -74,7 +74,8 @@ func ExampleNewTrace() {
 	must(other.Lock(ctx))
 
 	spans := etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider))
-	session, err := etcdlock.NewSession(client, etcdlock.WithTrace(etcdlock.JoinTraces(spans, signals)))
+	session, err := etcdlock.NewSession(client,
+		etcdlock.WithTrace(etcdlock.JoinTraces(spans, signals)))
 	must(err)
 	defer session.Close(ctx)
 	mu, err := session.Mutex("stock/7")
@@ -115,7 +116,9 @@ func observer() (told, *etcdlock.Trace) {
 		released: make(chan struct{}, 4096), lost: make(chan struct{}, 4096),
 	}
 	return t, &etcdlock.Trace{
-		QueuedContext: func(context.Context, string, int, etcdlock.Contender) { t.queued <- struct{}{} },
+		QueuedContext: func(context.Context, string, int, etcdlock.Contender) {
+			t.queued <- struct{}{}
+		},
 		GaveUpContext: func(context.Context, string, time.Duration, int, error) { t.gaveUp <- struct{}{} },
 		ReleasedContext: func(context.Context, string, int64, time.Duration) {
 			t.released <- struct{}{}

@@ -74,7 +74,8 @@ func TestSpansAreAsLongAsWhatTheyTell(t *testing.T) {
 
 	spans := exporter.GetSpans()
 	require.Len(t, spans, 4)
-	for i, lasted := range []time.Duration{3 * time.Second, 5 * time.Second, 7 * time.Second, 9 * time.Second} {
+	for i, lasted := range []time.Duration{3, 5, 7, 9} {
+		lasted *= time.Second
 		require.Equal(t, lasted, spans[i].EndTime.Sub(spans[i].StartTime))
 		require.WithinRange(t, spans[i].EndTime, before, time.Now())
 	}
@@ -159,7 +160,8 @@ func TestARequestThatGaveUpTellsWhoHeldTheLock(t *testing.T) {
 
 	told, signals := observer()
 	spansOf := etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider))
-	mu, err := etcdlock.New(client, "given-up", etcdlock.WithTrace(etcdlock.JoinTraces(spansOf, signals)))
+	mu, err := etcdlock.New(client, "given-up",
+		etcdlock.WithTrace(etcdlock.JoinTraces(spansOf, signals)))
 	require.NoError(t, err)
 	defer mu.Close(context.Background())
 	ctx, request := provider.Tracer("test").Start(t.Context(), "request")
@@ -198,7 +200,8 @@ func TestEachRequestGetsItsOwnSpansWhateverRunsAtOnce(t *testing.T) {
 	spansOf := etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider))
 	var running sync.WaitGroup
 	for range 2 {
-		session, err := etcdlock.NewSession(client(t), etcdlock.WithTrace(etcdlock.JoinTraces(spansOf, signals)))
+		session, err := etcdlock.NewSession(client(t),
+			etcdlock.WithTrace(etcdlock.JoinTraces(spansOf, signals)))
 		require.NoError(t, err)
 		t.Cleanup(func() { session.Close(context.Background()) })
 		for i := range requests / 2 {

@@ -130,7 +130,8 @@ type told struct{ queued, released, lost chan struct{} }
 func observer() (told, *etcdlock.Trace) {
 	const most = 4096
 	t := told{
-		queued: make(chan struct{}, most), released: make(chan struct{}, most), lost: make(chan struct{}, most),
+		queued: make(chan struct{}, most), released: make(chan struct{}, most),
+		lost: make(chan struct{}, most),
 	}
 	return t, &etcdlock.Trace{
 		Queued:   func(string, int, etcdlock.Contender) { t.queued <- struct{}{} },
@@ -144,8 +145,8 @@ func scrape(metrics http.Handler) {
 	answer := httptest.NewRecorder()
 	metrics.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	for line := range strings.Lines(answer.Body.String()) {
-		if !strings.HasPrefix(line, "#") && !strings.Contains(line, "_bucket{") && !strings.Contains(line, "_sum") &&
-			!strings.HasPrefix(line, "etcdlock_removals") {
+		if !strings.HasPrefix(line, "#") && !strings.Contains(line, "_bucket{") &&
+			!strings.Contains(line, "_sum") && !strings.HasPrefix(line, "etcdlock_removals") {
 			fmt.Print(line)
 		}
 	}

@@ -52,7 +52,8 @@ func await(t *testing.T, signal <-chan struct{}, n int) {
 
 func TestWaitsAndHoldsGoToTheirBuckets(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	hooks := registered(registry, etcdlockprom.WithLockLabel(func(string) string { return "orders" })).Trace()
+	kind := etcdlockprom.WithLockLabel(func(string) string { return "orders" })
+	hooks := registered(registry, kind).Trace()
 
 	hooks.Acquired("orders/1", 11, 2*time.Millisecond, 0)
 	hooks.Queued("orders/2", 3, etcdlock.Contender{})
@@ -127,7 +128,8 @@ etcdlock_wait_seconds_bucket{contended="true",lock="orders",le="262.144"} 1
 etcdlock_wait_seconds_bucket{contended="true",lock="orders",le="+Inf"} 1
 etcdlock_wait_seconds_sum{contended="true",lock="orders"} 0.25
 etcdlock_wait_seconds_count{contended="true",lock="orders"} 1
-`), "etcdlock_contended_total", "etcdlock_hold_seconds", "etcdlock_holders", "etcdlock_lost_total", "etcdlock_wait_seconds"))
+`), "etcdlock_contended_total", "etcdlock_gave_up_total", "etcdlock_hold_seconds",
+		"etcdlock_holders", "etcdlock_lost_total", "etcdlock_wait_seconds"))
 }
 
 func TestNamesFollowTheConventions(t *testing.T) {
@@ -200,7 +202,8 @@ etcdlock_lost_total{lock="%[1]s",reason="taken"} 0
 		strings.NewReader(fmt.Sprintf(zeros, "")), "etcdlock_lost_total"))
 
 	grouped := prometheus.NewRegistry()
-	hooks := registered(grouped, etcdlockprom.WithLockLabel(func(name string) string { return name })).Trace()
+	whole := etcdlockprom.WithLockLabel(func(name string) string { return name })
+	hooks := registered(grouped, whole).Trace()
 	hooks.Acquired("orders", 1, time.Millisecond, 0)
 	require.NoError(t, testutil.GatherAndCompare(grouped,
 		strings.NewReader(fmt.Sprintf(zeros, "orders")), "etcdlock_lost_total"))
@@ -287,7 +290,8 @@ func TestThePackageCommentHasEachMetric(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, kinds, len(families))
 	for _, family := range families {
-		require.Equal(t, strings.ToLower(family.GetType().String()), kinds[family.GetName()], family.GetName())
+		kind := strings.ToLower(family.GetType().String())
+		require.Equal(t, kind, kinds[family.GetName()], family.GetName())
 	}
 }
 
@@ -325,14 +329,20 @@ func TestEachLossHasItsReason(t *testing.T) {
 		do     func(t *testing.T, client *clientv3.Client, name string)
 		deaf   bool // no renewal gets through
 	}{
-		{what: "key deleted", reason: "taken", do: func(t *testing.T, client *clientv3.Client, name string) {
+		{what: "key deleted", reason: "taken", do: func(
+			t *testing.T, client *clientv3.Client, name string,
+		) {
 			require.NoError(t, etcdlock.Break(t.Context(), client, first(t, client, name)))
 		}},
-		{what: "key put over", reason: "taken", do: func(t *testing.T, client *clientv3.Client, name string) {
+		{what: "key put over", reason: "taken", do: func(
+			t *testing.T, client *clientv3.Client, name string,
+		) {
 			_, err := client.Put(t.Context(), first(t, client, name).Key, "mine")
 			require.NoError(t, err)
 		}},
-		{what: "lease revoked", reason: "taken", do: func(t *testing.T, client *clientv3.Client, name string) {
+		{what: "lease revoked", reason: "taken", do: func(
+			t *testing.T, client *clientv3.Client, name string,
+		) {
 			_, err := client.Revoke(t.Context(), first(t, client, name).Lease)
 			require.NoError(t, err)
 		}},
