@@ -3,6 +3,7 @@ package fake
 import (
 	"bytes"
 	"cmp"
+	"maps"
 	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -95,6 +96,15 @@ func (s *Store) Restored(index int) *Store {
 	return restored
 }
 
+// Before is the key of an event as it was before that, nil if it was not there or is forgotten.
+func (s *Store) Before(event *mvccpb.Event) *mvccpb.KeyValue {
+	before := event.Kv.ModRevision - 1
+	if event.Type == mvccpb.Event_PUT && event.Kv.CreateRevision > before || before < s.last().compacted {
+		return nil
+	}
+	return s.latest(string(event.Kv.Key), before)
+}
+
 // Events are the changes from one revision to another, both included, in order.
 func (s *Store) Events(from, to int64) []*mvccpb.Event {
 	var events []*mvccpb.Event
@@ -106,15 +116,10 @@ func (s *Store) Events(from, to int64) []*mvccpb.Event {
 
 // Txn carries out a transaction, or refuses it whole.
 func (s *Store) Txn(in *pb.TxnRequest) (*pb.TxnResponse, error) {
-	reply, events, err := s.Now().carryOut(in, func(put *pb.PutRequest) *mvccpb.Event {
-		return s.put(put)
-	}, s.delete)
-	if err != nil {
-		s.append(state{}, nil) // a refusal is an entry, too
-		return nil, err
-	}
-	s.append(state{}, events)
-	return reply, nil
+	w := &writer{put: s.put, delete: s.delete}
+	reply, err := s.Now().carryOut(in, w)
+	s.append(state{}, w.events) // a refusal is an entry, too
+	return reply, err
 }
 
 // Grant grants a lease. An id of 0 has one chosen.
@@ -178,6 +183,12 @@ func (s *Store) put(in *pb.PutRequest) *mvccpb.Event {
 	}
 	if old := s.latest(string(in.Key), next); old != nil {
 		kv.CreateRevision, kv.Version = old.CreateRevision, old.Version+1
+		if in.IgnoreValue {
+			kv.Value = old.Value
+		}
+		if in.IgnoreLease {
+			kv.Lease = old.Lease
+		}
 	}
 	s.add(kv)
 	return &mvccpb.Event{Type: mvccpb.Event_PUT, Kv: kv}
@@ -240,6 +251,17 @@ func (s *Store) within(key, end []byte, at int64) []*mvccpb.KeyValue {
 	return kvs
 }
 
+// clone is a copy that may be changed.
+func clone(kv *mvccpb.KeyValue) *mvccpb.KeyValue {
+	if kv == nil {
+		return nil
+	}
+	return &mvccpb.KeyValue{
+		Key: bytes.Clone(kv.Key), Value: bytes.Clone(kv.Value), Lease: kv.Lease,
+		CreateRevision: kv.CreateRevision, ModRevision: kv.ModRevision, Version: kv.Version,
+	}
+}
+
 // Within reports whether k is in [key, end); an end of one zero byte has no bound,
 // and no end means key alone.
 func Within(k, key, end []byte) bool {
@@ -296,6 +318,9 @@ func (v View) lives(id int64) bool {
 
 // Range carries out a read.
 func (v View) Range(in *pb.RangeRequest) (*pb.RangeResponse, error) {
+	if len(in.Key) == 0 {
+		return nil, rpctypes.ErrGRPCEmptyKey
+	}
 	if err := v.checkRange(in); err != nil {
 		return nil, err
 	}
@@ -304,8 +329,6 @@ func (v View) Range(in *pb.RangeRequest) (*pb.RangeResponse, error) {
 
 func (v View) checkRange(in *pb.RangeRequest) error {
 	switch {
-	case len(in.Key) == 0:
-		return rpctypes.ErrGRPCEmptyKey
 	case in.Revision > v.rev:
 		return rpctypes.ErrGRPCFutureRev
 	case in.Revision > 0 && in.Revision < v.compacted:
@@ -336,9 +359,10 @@ func (v View) read(in *pb.RangeRequest) *pb.RangeResponse {
 	}
 	if in.KeysOnly {
 		for i, kv := range kvs {
-			// Since 3.7 these come from the index, which knows no leases.
-			kvs[i] = &mvccpb.KeyValue{
-				Key: kv.Key, CreateRevision: kv.CreateRevision, ModRevision: kv.ModRevision, Version: kv.Version,
+			kvs[i] = clone(kv)
+			kvs[i].Value = nil
+			if in.SortTarget != pb.RangeRequest_VALUE {
+				kvs[i].Lease = 0 // since 3.7 these come from the index, which knows no leases
 			}
 		}
 	}
@@ -380,92 +404,246 @@ func ReadOnly(in *pb.TxnRequest) bool {
 
 // Txn carries out a transaction that is ReadOnly.
 func (v View) Txn(in *pb.TxnRequest) (*pb.TxnResponse, error) {
-	reply, _, err := v.carryOut(in, nil, nil)
-	return reply, err
+	return v.carryOut(in, &writer{})
 }
 
-// carryOut is a transaction on v, which puts and deletes by the functions given. It is
-// refused whole.
-func (v View) carryOut(in *pb.TxnRequest, put func(*pb.PutRequest) *mvccpb.Event, del func(key, end []byte) []*mvccpb.Event) (*pb.TxnResponse, []*mvccpb.Event, error) {
-	if err := cmp.Or(checkTxn(in.Success), checkTxn(in.Failure)); err != nil {
-		return nil, nil, err
+// A branch is what a transaction does on a View: the operations of one of its two sides, and the
+// branches of the transactions among them, in order.
+type branch struct {
+	succeeded bool
+	ops       []*pb.RequestOp
+	nested    []branch
+}
+
+// choose compares. All that is nested is compared, too, before anything is written.
+func (v View) choose(in *pb.TxnRequest) branch {
+	b := branch{ops: in.Success}
+	b.succeeded = !slices.ContainsFunc(in.Compare, func(c *pb.Compare) bool { return !v.holds(c) })
+	if !b.succeeded {
+		b.ops = in.Failure
 	}
-	succeeded := !slices.ContainsFunc(in.Compare, func(c *pb.Compare) bool { return !v.holds(c) })
-	ops := in.Success
-	if !succeeded {
-		ops = in.Failure
-	}
-	for _, op := range ops {
-		if put := op.GetRequestPut(); put.GetLease() != 0 {
-			if !v.lives(put.Lease) {
-				return nil, nil, rpctypes.ErrGRPCLeaseNotFound
-			}
-		}
-		if r := op.GetRequestRange(); r != nil {
-			if err := v.checkRange(r); err != nil {
-				return nil, nil, err
-			}
+	for _, op := range b.ops {
+		if nested := op.GetRequestTxn(); nested != nil {
+			b.nested = append(b.nested, v.choose(nested))
 		}
 	}
-	reply := &pb.TxnResponse{Succeeded: succeeded, Header: &pb.ResponseHeader{}}
-	var events []*mvccpb.Event
-	as := v // what the next operation sees
-	for _, op := range ops {
-		answer := &pb.ResponseOp{}
+	return b
+}
+
+// check refuses a branch that cannot be carried out on v.
+func (v View) check(b branch) error {
+	nested := b.nested
+	for _, op := range b.ops {
+		var err error
 		switch r := op.Request.(type) {
-		case *pb.RequestOp_RequestPut:
-			events = append(events, put(r.RequestPut))
-			as.rev = v.rev + 1
-			answer.Response = &pb.ResponseOp_ResponsePut{ResponsePut: &pb.PutResponse{
-				Header: &pb.ResponseHeader{Revision: as.rev},
-			}}
-		case *pb.RequestOp_RequestDeleteRange:
-			deleted := del(r.RequestDeleteRange.Key, r.RequestDeleteRange.RangeEnd)
-			if events = append(events, deleted...); len(events) > 0 {
-				as.rev = v.rev + 1
-			}
-			answer.Response = &pb.ResponseOp_ResponseDeleteRange{ResponseDeleteRange: &pb.DeleteRangeResponse{
-				Header: &pb.ResponseHeader{Revision: as.rev}, Deleted: int64(len(deleted)),
-			}}
 		case *pb.RequestOp_RequestRange:
-			answer.Response = &pb.ResponseOp_ResponseRange{ResponseRange: as.read(r.RequestRange)}
-		}
-		reply.Responses = append(reply.Responses, answer)
-	}
-	reply.Header.Revision = as.rev
-	return reply, events, nil
-}
-
-// checkTxn refuses a branch that writes a key twice, or has what this etcd lacks.
-func checkTxn(ops []*pb.RequestOp) error {
-	put := make(map[string]bool)
-	for _, op := range ops {
-		switch r := op.Request.(type) {
+			err = v.checkRange(r.RequestRange)
 		case *pb.RequestOp_RequestPut:
-			key := string(r.RequestPut.Key)
-			switch {
-			case key == "":
-				return rpctypes.ErrGRPCEmptyKey
-			case r.RequestPut.IgnoreLease, r.RequestPut.IgnoreValue, r.RequestPut.PrevKv:
-				return errUnsupported
-			case put[key]:
-				return rpctypes.ErrGRPCDuplicateKey
-			}
-			put[key] = true
+			err = v.checkPut(r.RequestPut)
 		case *pb.RequestOp_RequestTxn:
-			return errUnsupported
+			err = v.check(nested[0])
+			nested = nested[1:]
 		}
-	}
-	for _, op := range ops {
-		if d := op.GetRequestDeleteRange(); d != nil {
-			for key := range put {
-				if Within([]byte(key), d.Key, d.RangeEnd) {
-					return rpctypes.ErrGRPCDuplicateKey
-				}
-			}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+func (v View) checkPut(put *pb.PutRequest) error {
+	switch {
+	case put.Lease != 0 && !v.lives(put.Lease):
+		return rpctypes.ErrGRPCLeaseNotFound
+	case (put.IgnoreValue || put.IgnoreLease) && v.s.latest(string(put.Key), v.rev) == nil:
+		return rpctypes.ErrGRPCKeyNotFound
+	}
+	return nil
+}
+
+// A writer puts and deletes at a revision.
+type writer struct {
+	put    func(*pb.PutRequest) *mvccpb.Event
+	delete func(key, end []byte) []*mvccpb.Event
+	at     int64
+	events []*mvccpb.Event
+}
+
+// carryOut is a transaction on v, which w writes for. It is refused whole.
+func (v View) carryOut(in *pb.TxnRequest, w *writer) (*pb.TxnResponse, error) {
+	if err := checkTxn(in); err != nil {
+		return nil, err
+	}
+	b := v.choose(in)
+	if err := v.check(b); err != nil {
+		return nil, err
+	}
+	w.at = v.rev + 1
+	reply, after := v.run(b, w)
+	reply.Header.Revision = after.rev
+	return reply, nil
+}
+
+// run carries out a branch on v, and returns what is to be seen after it.
+func (v View) run(b branch, w *writer) (*pb.TxnResponse, View) {
+	reply := &pb.TxnResponse{Succeeded: b.succeeded, Header: &pb.ResponseHeader{}}
+	nested := b.nested
+	for _, op := range b.ops {
+		answer := &pb.ResponseOp{}
+		switch r := op.Request.(type) {
+		case *pb.RequestOp_RequestPut:
+			var old *mvccpb.KeyValue
+			if r.RequestPut.PrevKv {
+				old = v.s.latest(string(r.RequestPut.Key), v.rev)
+			}
+			w.events = append(w.events, w.put(r.RequestPut))
+			v.rev = w.at
+			answer.Response = &pb.ResponseOp_ResponsePut{ResponsePut: &pb.PutResponse{
+				Header: &pb.ResponseHeader{Revision: v.rev}, PrevKv: old,
+			}}
+		case *pb.RequestOp_RequestDeleteRange:
+			del := r.RequestDeleteRange
+			var old []*mvccpb.KeyValue
+			if del.PrevKv {
+				old = v.s.within(del.Key, del.RangeEnd, v.rev)
+			}
+			deleted := w.delete(del.Key, del.RangeEnd)
+			if w.events = append(w.events, deleted...); len(w.events) > 0 {
+				v.rev = w.at
+			}
+			answer.Response = &pb.ResponseOp_ResponseDeleteRange{ResponseDeleteRange: &pb.DeleteRangeResponse{
+				Header: &pb.ResponseHeader{Revision: v.rev}, Deleted: int64(len(deleted)), PrevKvs: old,
+			}}
+		case *pb.RequestOp_RequestRange:
+			answer.Response = &pb.ResponseOp_ResponseRange{ResponseRange: v.read(r.RequestRange)}
+		case *pb.RequestOp_RequestTxn:
+			var inner *pb.TxnResponse
+			inner, v = v.run(nested[0], w)
+			nested = nested[1:]
+			answer.Response = &pb.ResponseOp_ResponseTxn{ResponseTxn: inner}
+		}
+		reply.Responses = append(reply.Responses, answer)
+	}
+	return reply, v
+}
+
+// checkTxn refuses a transaction that no etcd would carry out, whatever it holds.
+func checkTxn(in *pb.TxnRequest) error {
+	if err := checkRequests(in); err != nil {
+		return err
+	}
+	_, _, err := checkOverlaps(in.Success)
+	if err == nil {
+		_, _, err = checkOverlaps(in.Failure)
+	}
+	return err
+}
+
+// checkRequests looks at each request of both branches by itself.
+func checkRequests(in *pb.TxnRequest) error {
+	for _, c := range in.Compare {
+		if len(c.Key) == 0 {
+			return rpctypes.ErrGRPCEmptyKey
+		}
+	}
+	for _, op := range slices.Concat(in.Success, in.Failure) {
+		var err error
+		switch r := op.Request.(type) {
+		case *pb.RequestOp_RequestRange:
+			err = checkKey(r.RequestRange.Key)
+		case *pb.RequestOp_RequestDeleteRange:
+			err = checkKey(r.RequestDeleteRange.Key)
+		case *pb.RequestOp_RequestPut:
+			err = checkPutAlone(r.RequestPut)
+		case *pb.RequestOp_RequestTxn:
+			err = checkRequests(r.RequestTxn)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkKey(key []byte) error {
+	if len(key) == 0 {
+		return rpctypes.ErrGRPCEmptyKey
+	}
+	return nil
+}
+
+func checkPutAlone(put *pb.PutRequest) error {
+	switch {
+	case len(put.Key) == 0:
+		return rpctypes.ErrGRPCEmptyKey
+	case put.IgnoreValue && len(put.Value) > 0:
+		return rpctypes.ErrGRPCValueProvided
+	case put.IgnoreLease && put.Lease != 0:
+		return rpctypes.ErrGRPCLeaseProvided
+	}
+	return nil
+}
+
+// Size is the most operations, or comparisons, that a transaction has on one path down to a
+// nested one: etcd bounds that.
+func Size(in *pb.TxnRequest) int {
+	below := 0
+	for _, op := range slices.Concat(in.Success, in.Failure) {
+		if nested := op.GetRequestTxn(); nested != nil {
+			below = max(below, Size(nested))
+		}
+	}
+	return max(len(in.Compare), len(in.Success), len(in.Failure)) + below
+}
+
+// checkOverlaps refuses a branch that puts a key twice, or puts one that it deletes. It returns
+// what it writes. The two sides of a nested transaction may put the same key.
+func checkOverlaps(ops []*pb.RequestOp) (puts map[string]bool, dels []*pb.DeleteRangeRequest, err error) {
+	puts = make(map[string]bool)
+	twice := func(key string) bool {
+		return puts[key] || slices.ContainsFunc(dels, func(d *pb.DeleteRangeRequest) bool {
+			return Within([]byte(key), d.Key, d.RangeEnd)
+		})
+	}
+	for _, op := range ops {
+		if d := op.GetRequestDeleteRange(); d != nil {
+			dels = append(dels, d)
+		}
+	}
+	for _, op := range ops {
+		nested := op.GetRequestTxn()
+		if nested == nil {
+			continue
+		}
+		then, thenDels, err := checkOverlaps(nested.Success)
+		if err != nil {
+			return nil, nil, err
+		}
+		otherwise, otherDels, err := checkOverlaps(nested.Failure)
+		if err != nil {
+			return nil, nil, err
+		}
+		either := maps.Clone(then)
+		maps.Copy(either, otherwise)
+		for key := range either {
+			if twice(key) {
+				return nil, nil, rpctypes.ErrGRPCDuplicateKey
+			}
+		}
+		maps.Copy(puts, either)
+		dels = slices.Concat(dels, thenDels, otherDels)
+	}
+	for _, op := range ops {
+		put := op.GetRequestPut()
+		if put == nil {
+			continue
+		}
+		if twice(string(put.Key)) {
+			return nil, nil, rpctypes.ErrGRPCDuplicateKey
+		}
+		puts[string(put.Key)] = true
+	}
+	return puts, dels, nil
 }
 
 // holds reports whether a comparison is true of every key in its range. A range

@@ -173,7 +173,7 @@ func (s *kvServer) Put(ctx context.Context, in *pb.PutRequest) (*pb.PutResponse,
 	if err != nil {
 		return nil, err
 	}
-	return &pb.PutResponse{Header: reply.Header}, nil
+	return &pb.PutResponse{Header: reply.Header, PrevKv: reply.Responses[0].GetResponsePut().PrevKv}, nil
 }
 
 func (s *kvServer) DeleteRange(ctx context.Context, in *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse, error) {
@@ -183,9 +183,9 @@ func (s *kvServer) DeleteRange(ctx context.Context, in *pb.DeleteRangeRequest) (
 	if err != nil {
 		return nil, err
 	}
-	return &pb.DeleteRangeResponse{
-		Header: reply.Header, Deleted: reply.Responses[0].GetResponseDeleteRange().Deleted,
-	}, nil
+	deleted := reply.Responses[0].GetResponseDeleteRange()
+	deleted.Header = reply.Header
+	return deleted, nil
 }
 
 func (s *kvServer) Compact(ctx context.Context, in *pb.CompactionRequest) (*pb.CompactionResponse, error) {
