@@ -358,6 +358,9 @@ func (s *Server) restoreLocked(from *Store, index int, cluster uint64) {
 	}
 	for _, l := range s.leases {
 		l.expiry.Stop()
+		if use := s.origins[l.id]; use != nil {
+			use.Ended = true // whoever had it has none, though there may be one again
+		}
 	}
 	clear(s.leases)
 	lastID := s.store.lastID // none is given again

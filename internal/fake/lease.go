@@ -8,6 +8,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
@@ -69,7 +70,12 @@ func (s *Server) revokeLocked(id int64) (known bool) {
 		l.expiry.Stop()
 		delete(s.leases, id)
 	}
-	delete(s.origins, id)
+	if use := s.origins[id]; use != nil {
+		use.Ended = true
+		if use.Revoked {
+			delete(s.origins, id)
+		}
+	}
 	before := s.store.Rev()
 	known = s.store.Revoke(id)
 	s.notifyLocked(before)
@@ -78,20 +84,22 @@ func (s *Server) revokeLocked(id int64) (known bool) {
 
 // A LeaseUse is what a lease was granted for.
 type LeaseUse struct {
-	Process    string // that asked for it
-	Revoked    bool   // a client has asked to revoke it, heard or not
-	Key, Value string // of the last put on it that was asked for, carried out or not
+	Process string // that asked for it
+	TTL     time.Duration
+	Revoked bool // a client has asked to revoke it, heard or not
+	Ended   bool // it has run out, or somebody from outside has ended it
+
+	// Put is the last one on it that was asked for, carried out or not. It has no revisions.
+	Put *mvccpb.KeyValue
 }
 
-// LeaseUses tells of the leases that live.
+// LeaseUses tells of the leases that were granted and not given back.
 func (s *Server) LeaseUses() map[clientv3.LeaseID]LeaseUse {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	uses := make(map[clientv3.LeaseID]LeaseUse)
-	for id := range s.leases {
-		if use := s.origins[id]; use != nil {
-			uses[clientv3.LeaseID(id)] = *use
-		}
+	for id, use := range s.origins {
+		uses[clientv3.LeaseID(id)] = *use
 	}
 	return uses
 }
@@ -101,7 +109,7 @@ func (s *Server) useLocked(in *pb.TxnRequest) {
 	for _, op := range slices.Concat(in.Success, in.Failure) {
 		put := op.GetRequestPut()
 		if use := s.origins[put.GetLease()]; use != nil {
-			use.Key, use.Value = string(put.Key), string(put.Value)
+			use.Put = &mvccpb.KeyValue{Key: put.Key, Value: put.Value, Lease: put.Lease}
 		}
 	}
 }
@@ -145,7 +153,7 @@ func (l *leaseService) LeaseGrant(ctx context.Context, in *pb.LeaseGrantRequest,
 		if err != nil {
 			return nil, err
 		}
-		l.s.origins[id] = &LeaseUse{Process: l.process}
+		l.s.origins[id] = &LeaseUse{Process: l.process, TTL: time.Duration(ttl) * time.Second}
 		l.s.runLocked(id, ttl)
 		return &clientv3.LeaseGrantResponse{ResponseHeader: l.s.header(), ID: clientv3.LeaseID(id), TTL: ttl}, nil
 	})

@@ -90,9 +90,9 @@ func sendOnce[R any](ctx context.Context, p *port, c Call, apply func() (R, erro
 		done <- result{reply, err}
 	}
 	if delay := effect.Delay + p.latency(); delay > 0 {
-		time.AfterFunc(delay, func() { s.unlessFrozen(carryOut) })
+		time.AfterFunc(delay, func() { s.UnlessFrozen(carryOut) })
 	} else {
-		s.unlessFrozen(carryOut)
+		s.UnlessFrozen(carryOut)
 	}
 	var r result
 	select {
@@ -202,8 +202,8 @@ func (s *Server) cutOff(process string) bool {
 	return s.cut[process] != nil
 }
 
-// unlessFrozen carries something out, or has Thaw do it.
-func (s *Server) unlessFrozen(carryOut func()) {
+// UnlessFrozen carries something out, or has Thaw do it.
+func (s *Server) UnlessFrozen(carryOut func()) {
 	s.mu.Lock()
 	frozen := s.frozen > 0
 	if frozen {

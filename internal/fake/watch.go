@@ -271,7 +271,7 @@ func (w *watcher) RequestProgress(ctx context.Context) error {
 	default:
 	}
 	stream := streamOf(ctx)
-	w.s.unlessFrozen(func() {
+	w.s.UnlessFrozen(func() {
 		w.s.mu.Lock()
 		defer w.s.mu.Unlock()
 		var of []*watch
