@@ -606,7 +606,8 @@ func checkOverlaps(ops []*pb.RequestOp) (puts map[string]bool, dels []*pb.Delete
 		})
 	}
 	for _, op := range ops {
-		if d := op.GetRequestDeleteRange(); d != nil {
+		// etcd takes a deletion from a key on for an empty range here.
+		if d := op.GetRequestDeleteRange(); d != nil && string(d.RangeEnd) != "\x00" {
 			dels = append(dels, d)
 		}
 	}

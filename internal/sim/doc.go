@@ -19,6 +19,6 @@
 // What is not the real thing: Raft is not acted out (see Cluster); a frozen process's
 // timers run on, though its bytes and its work wait (see freezeProcess); a process has no
 // clock of its own, so its leases live longer or shorter instead (see Cluster.Rate); there
-// is no auth and no full disk. TestTheSimulatedEtcdIsLikeTheRealOne (proof/conformance) asks
+// is no auth and no full disk. TestTheSimulatedEtcdsAreLikeTheRealOne (proof/conformance) asks
 // both etcds the same. How far a seed repeats a run, TestASeedRepeatsItsFaultsAndWork says.
 package sim

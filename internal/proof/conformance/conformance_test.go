@@ -16,6 +16,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/etcdlock/etcdlock/etcdlocktest"
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 	"github.com/etcdlock/etcdlock/internal/sim"
 )
@@ -74,6 +75,33 @@ func (tr *transcript) kvs(r *pb.RangeResponse) string {
 	return text.String()
 }
 
+func (tr *transcript) prevs(kvs []*mvccpb.KeyValue) string {
+	var text strings.Builder
+	for _, kv := range kvs {
+		text.WriteString(" | prev " + tr.kv(kv))
+	}
+	return text.String()
+}
+
+// ops is the answer to a transaction.
+func (tr *transcript) ops(a *pb.TxnResponse) string {
+	text := fmt.Sprintf("%v @%d", a.Succeeded, tr.rev(a.GetHeader().GetRevision()))
+	for _, r := range a.Responses {
+		switch r := r.Response.(type) {
+		case *pb.ResponseOp_ResponseRange:
+			text += fmt.Sprintf(" [range @%d %s]", tr.rev(r.ResponseRange.GetHeader().GetRevision()), tr.kvs(r.ResponseRange))
+		case *pb.ResponseOp_ResponseDeleteRange:
+			text += fmt.Sprintf(" [deleted %d @%d%s]", r.ResponseDeleteRange.Deleted,
+				tr.rev(r.ResponseDeleteRange.GetHeader().GetRevision()), tr.prevs(r.ResponseDeleteRange.PrevKvs))
+		case *pb.ResponseOp_ResponsePut:
+			text += fmt.Sprintf(" [put @%d prev %s]", tr.rev(r.ResponsePut.GetHeader().GetRevision()), tr.kv(r.ResponsePut.PrevKv))
+		case *pb.ResponseOp_ResponseTxn:
+			text += " [txn " + tr.ops(r.ResponseTxn) + "]"
+		}
+	}
+	return text
+}
+
 // say writes down an answer.
 func (tr *transcript) say(answer any, err error) {
 	tr.t.Helper()
@@ -85,25 +113,15 @@ func (tr *transcript) say(answer any, err error) {
 		}
 	case *clientv3.PutResponse:
 		if err == nil {
-			text = fmt.Sprintf("put @%d", tr.rev(a.Header.Revision))
+			text = fmt.Sprintf("put @%d prev %s", tr.rev(a.Header.Revision), tr.kv(a.PrevKv))
 		}
 	case *clientv3.DeleteResponse:
 		if err == nil {
-			text = fmt.Sprintf("deleted %d @%d", a.Deleted, tr.rev(a.Header.Revision))
+			text = fmt.Sprintf("deleted %d @%d", a.Deleted, tr.rev(a.Header.Revision)) + tr.prevs(a.PrevKvs)
 		}
 	case *clientv3.TxnResponse:
 		if err == nil {
-			text = fmt.Sprintf("txn %v @%d", a.Succeeded, tr.rev(a.Header.Revision))
-			for _, r := range a.Responses {
-				switch {
-				case r.GetResponseRange() != nil:
-					text += fmt.Sprintf(" [range @%d %s]", tr.rev(r.GetResponseRange().GetHeader().GetRevision()), tr.kvs(r.GetResponseRange()))
-				case r.GetResponseDeleteRange() != nil:
-					text += fmt.Sprintf(" [deleted %d]", r.GetResponseDeleteRange().Deleted)
-				default:
-					text += " [put]"
-				}
-			}
+			text = "txn " + tr.ops((*pb.TxnResponse)(a))
 		}
 	case *clientv3.LeaseGrantResponse:
 		if err == nil {
@@ -284,6 +302,16 @@ var conformance = []struct {
 		tr.txn(nil, []clientv3.Op{tr.opPut("a", "1"), tr.opDel("", prefixed)}, nil)
 		tr.txn(nil, nil, []clientv3.Op{tr.opPut("a", "1"), tr.opDel("a")})
 		tr.txn(nil, []clientv3.Op{tr.opDel("a"), tr.opDel("a")}, nil)
+		tr.get("", prefixed)
+	}},
+	{"a deletion from a key on, and a put of what it covers", func(tr *transcript) {
+		fromKey := clientv3.WithFromKey()
+		tr.put("a", "1")
+		tr.txn(nil, []clientv3.Op{tr.opPut("b", "1"), tr.opDel("a", fromKey)}, nil)
+		tr.txn(nil, []clientv3.Op{tr.opDel("a", fromKey), tr.opPut("b", "1")}, nil)
+		tr.get("a", fromKey)
+		tr.put("b", "1")
+		tr.del("a", fromKey)
 		tr.get("", prefixed)
 	}},
 	{"a put with a lease that is not there refuses the whole transaction", func(tr *transcript) {
@@ -578,20 +606,24 @@ func askAll(t *testing.T, client *clientv3.Client) map[string][]string {
 	return answers
 }
 
-// The simulated etcd answers as the real one does.
-func TestTheSimulatedEtcdIsLikeTheRealOne(t *testing.T) {
+// The simulated etcd answers as the real one does, and so does the one in memory.
+func TestTheSimulatedEtcdsAreLikeTheRealOne(t *testing.T) {
 	endpoint, etcd, err := sim.Serve()
 	require.NoError(t, err)
 	t.Cleanup(etcd.Stop)
-	inMemory, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()})
+	simulated, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()})
 	require.NoError(t, err)
-	t.Cleanup(func() { inMemory.Close() })
-	simulated := askAll(t, inMemory)
-	client := etcdtest.Start(t, 1).Client(t)
-	real := askAll(t, client)
-	for _, row := range conformance {
-		t.Run(row.name, func(t *testing.T) {
-			require.Equal(t, real[row.name], simulated[row.name], "left the real one, right the simulated one")
-		})
+	t.Cleanup(func() { simulated.Close() })
+	real := askAll(t, etcdtest.Start(t, 1).Client(t))
+	for name, client := range map[string]*clientv3.Client{
+		"simulated": simulated,
+		"in memory": etcdlocktest.New(t).Client(),
+	} {
+		answers := askAll(t, client)
+		for _, row := range conformance {
+			t.Run(name+"/"+row.name, func(t *testing.T) {
+				require.Equal(t, real[row.name], answers[row.name], "left the real one, right the other")
+			})
+		}
 	}
 }
