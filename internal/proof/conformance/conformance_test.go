@@ -85,21 +85,22 @@ func (tr *transcript) prevs(kvs []*mvccpb.KeyValue) string {
 
 // ops is the answer to a transaction.
 func (tr *transcript) ops(a *pb.TxnResponse) string {
-	text := fmt.Sprintf("%v @%d", a.Succeeded, tr.rev(a.GetHeader().GetRevision()))
+	var text strings.Builder
+	fmt.Fprintf(&text, "%v @%d", a.Succeeded, tr.rev(a.GetHeader().GetRevision()))
 	for _, r := range a.Responses {
 		switch r := r.Response.(type) {
 		case *pb.ResponseOp_ResponseRange:
-			text += fmt.Sprintf(" [range @%d %s]", tr.rev(r.ResponseRange.GetHeader().GetRevision()), tr.kvs(r.ResponseRange))
+			fmt.Fprintf(&text, " [range @%d %s]", tr.rev(r.ResponseRange.GetHeader().GetRevision()), tr.kvs(r.ResponseRange))
 		case *pb.ResponseOp_ResponseDeleteRange:
-			text += fmt.Sprintf(" [deleted %d @%d%s]", r.ResponseDeleteRange.Deleted,
+			fmt.Fprintf(&text, " [deleted %d @%d%s]", r.ResponseDeleteRange.Deleted,
 				tr.rev(r.ResponseDeleteRange.GetHeader().GetRevision()), tr.prevs(r.ResponseDeleteRange.PrevKvs))
 		case *pb.ResponseOp_ResponsePut:
-			text += fmt.Sprintf(" [put @%d prev %s]", tr.rev(r.ResponsePut.GetHeader().GetRevision()), tr.kv(r.ResponsePut.PrevKv))
+			fmt.Fprintf(&text, " [put @%d prev %s]", tr.rev(r.ResponsePut.GetHeader().GetRevision()), tr.kv(r.ResponsePut.PrevKv))
 		case *pb.ResponseOp_ResponseTxn:
-			text += " [txn " + tr.ops(r.ResponseTxn) + "]"
+			text.WriteString(" [txn " + tr.ops(r.ResponseTxn) + "]")
 		}
 	}
-	return text
+	return text.String()
 }
 
 // say writes down an answer.

@@ -17,7 +17,7 @@ import (
 
 var (
 	seed  = flag.Uint64("seed", 0, "of the random calls; 0 for one of the time")
-	calls = flag.Int("calls", 1500, "how many there are")
+	calls = flag.Int("calls", 4000, "how many there are")
 )
 
 // The etcd in memory answers whatever is asked of it as a real one does: each call is drawn, and
