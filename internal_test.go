@@ -9,7 +9,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-	"unsafe"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -302,7 +301,7 @@ func TestTheWallClockMayEndAHoldAndNeverLengthensOne(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, m.Lock(t.Context()))
 			ctx := m.Context(t.Context())
-			until := moveMonotonic(time.Now().Add(row.wall), row.monotonic-row.wall)
+			until := fake.MoveMonotonic(time.Now().Add(row.wall), row.monotonic-row.wall)
 			m.s.mu.Lock()
 			trustUntil(m.hold.place.lease, until)
 			m.s.unlock()
@@ -323,22 +322,6 @@ func TestTheWallClockMayEndAHoldAndNeverLengthensOne(t *testing.T) {
 		Command: "go test . -run TheWallClock",
 		Etcd:    "3.7.3 client, etcd in memory",
 	})
-}
-
-// moveMonotonic moves t's reading of the monotonic clock and leaves that of the wall clock,
-// which package time does for nobody.
-func moveMonotonic(t time.Time, by time.Duration) time.Time {
-	type layout struct {
-		wall      uint64
-		monotonic int64
-		location  *time.Location
-	}
-	moved := t
-	(*layout)(unsafe.Pointer(&moved)).monotonic += int64(by)
-	if moved.Sub(t) != by || !moved.Round(0).Equal(t.Round(0)) {
-		panic("package time has another layout than this, or t has no monotonic reading")
-	}
-	return moved
 }
 
 // trustUntil has the trust in l last until a time.

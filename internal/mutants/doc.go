@@ -8,6 +8,7 @@
 //	go test ./internal/mutants                           two of them
 //	go test ./internal/mutants -mutants                  all, which takes minutes
 //	go test ./internal/mutants -mutant 'safety margin'   those with that in their name
+//	go test ./internal/mutants -explored                 those of the cores, by explorations alone
 //
 // In each of these it is asked of all that every replacement finds its place, and that
 // what comes of it compiles.

@@ -22,8 +22,9 @@ import (
 )
 
 var (
-	all  = flag.Bool("mutants", false, "have all mutants killed, which takes minutes, instead of two")
-	only = flag.String("mutant", "", "have the mutants killed whose names contain this")
+	all    = flag.Bool("mutants", false, "have all mutants killed, which takes minutes, instead of two")
+	only   = flag.String("mutant", "", "have the mutants killed whose names contain this")
+	byWays = flag.Bool("explored", false, "have the cores' killed by explorations alone")
 )
 
 // module is the root of the module, seen from here.
@@ -88,6 +89,50 @@ func TestEveryMutantFitsTheLibrary(t *testing.T) {
 	}
 }
 
+// explorations are the tests that go all ways that cores can go.
+var explorations = []struct {
+	cores []string
+	killer
+}{
+	{
+		[]string{"internal/line/", "internal/ticket/", "internal/turn/"},
+		core("ticket", "TestExploration"),
+	},
+	{[]string{"internal/trust/"}, explorationOfTrust},
+}
+
+var explorationOfTrust = core("trust",
+	"TestExplorationOfAChangeOfLeader|TestExplorationOfASuspend|TestExplorationOfSchedules")
+
+// exploration goes all ways of the cores of which m is a wrong version. ok is false if it is one of
+// something else, too.
+func (m mutant) exploration() (k killer, ok bool) {
+	for _, e := range explorations {
+		elsewhere := func(edit edit) bool {
+			in := func(core string) bool { return strings.HasPrefix(edit.file, core) }
+			return !slices.ContainsFunc(e.cores, in)
+		}
+		if !slices.ContainsFunc(m.edits, elsewhere) {
+			return e.killer, true
+		}
+	}
+	return killer{}, false
+}
+
+// Whatever is wrong in a core is found by going all its ways, so that what nobody has thought of is
+// found, too.
+func TestMutantsOfTheCoresAreExplored(t *testing.T) {
+	found := 0
+	for _, m := range mutants {
+		if k, ok := m.exploration(); ok {
+			require.Contains(t, m.killers, k, m.name)
+			found++
+		}
+	}
+	require.NotZero(t, found)
+	t.Logf("%d of %d mutants are wrong versions of the cores alone", found, len(mutants))
+}
+
 func TestMutantsAreKilled(t *testing.T) {
 	chosen := chosen()
 	require.NotEmpty(t, chosen, "no mutant is called %q", *only)
@@ -136,6 +181,8 @@ var few = []string{"each renewal counts from its own sending", "a hold begins wi
 // chosen are the mutants that the flags ask for.
 func chosen() []mutant {
 	switch {
+	case *byWays:
+		return explored()
 	case *only != "":
 		return slices.DeleteFunc(slices.Clone(mutants), func(m mutant) bool { return !strings.Contains(m.name, *only) })
 	case *all:
@@ -143,6 +190,17 @@ func chosen() []mutant {
 	default:
 		return slices.DeleteFunc(slices.Clone(mutants), func(m mutant) bool { return !slices.Contains(few, m.name) })
 	}
+}
+
+// explored are the mutants of the cores alone, each with the exploration as its only killer.
+func explored() (ms []mutant) {
+	for _, m := range mutants {
+		if k, ok := m.exploration(); ok && strings.Contains(m.name, *only) {
+			m.killers = []killer{k}
+			ms = append(ms, m)
+		}
+	}
+	return ms
 }
 
 // together are the killers of all ms, as one of each package.

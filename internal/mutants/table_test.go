@@ -13,7 +13,7 @@ var mutants = []mutant{
 `, `		t.extend(now, a.ttl)
 `}},
 		killers: []killer{
-			simulation(1000), named("TestTrustCountsFromTheSendInVirtualTime"),
+			explorationOfTrust, simulation(1000), named("TestTrustCountsFromTheSendInVirtualTime"),
 			core("trust", "TestTheTrustIsSentPlusTTLLessMargin"),
 		},
 	},
@@ -22,6 +22,7 @@ var mutants = []mutant{
 		why:   "sent + TTL is the exact bound, if all clocks run at one rate. They do not (rule 1).",
 		edits: []edit{{"internal/trust/trust.go", `sent.Add(ttl - t.margin(ttl))`, `sent.Add(ttl)`}},
 		killers: []killer{
+			explorationOfTrust,
 			simulation(1000), named("TestTheHolderHearsOfALossBeforeEtcdCanGiveTheLockAway"),
 			core("trust", "TestTheTrustIsSentPlusTTLLessMargin"),
 		},
@@ -32,13 +33,13 @@ var mutants = []mutant{
 		edits: []edit{{"internal/trust/trust.go", `		if o.sent.Before(from) && !harmless {
 `, `		if o.sent.Before(from) && !harmless && false {
 `}},
-		killers: []killer{core("trust", "TestWhatARenewalIsWorth")},
+		killers: []killer{explorationOfTrust, core("trust", "TestWhatARenewalIsWorth")},
 	},
 	{
 		name:    "the word of a leader of an older term is taken",
 		why:     "A member that is behind is not wrong. One that led, and is cut off, is (rule 1).",
 		edits:   []edit{{"internal/trust/trust.go", `	if a.term < known {`, `	if a.term < known && false {`}},
-		killers: []killer{core("trust", "TestWhatARenewalIsWorth")},
+		killers: []killer{explorationOfTrust, core("trust", "TestWhatARenewalIsWorth")},
 	},
 	{
 		name: "a read confirms every renewal",
@@ -46,7 +47,7 @@ var mutants = []mutant{
 		edits: []edit{{"internal/trust/trust.go", `		if a.open && a.era == era && a.term >= term {
 `, `		if a.open && a.era == era {
 `}},
-		killers: []killer{core("trust", "TestWhatARenewalIsWorth")},
+		killers: []killer{explorationOfTrust, core("trust", "TestWhatARenewalIsWorth")},
 	},
 	{
 		name: "a late answer revives the hold",
@@ -131,7 +132,10 @@ var mutants = []mutant{
 		return Suspended
 `, ``},
 		},
-		killers: []killer{named("TestTheWallClockMayEndAHoldAndNeverLengthensOne")},
+		killers: []killer{
+			explorationOfTrust,
+			named("TestTheWallClockMayEndAHoldAndNeverLengthensOne"),
+		},
 	},
 	{
 		name: "one renewal at a time",
@@ -213,7 +217,7 @@ var mutants = []mutant{
 		name:    "renewals go by the TTL, whatever the margin",
 		why:     "A third of the TTL is what everybody renews at. With a margin of two thirds the trust is over by then (rule 1).",
 		edits:   []edit{{"internal/trust/schedule.go", `max(min(granted/3, span/9*4), leastPeriod)`, `max(granted/3, leastPeriod)`}},
-		killers: []killer{named("TestNoMarginLosesTheHoldsOfAHealthyEtcd")},
+		killers: []killer{explorationOfTrust, named("TestNoMarginLosesTheHoldsOfAHealthyEtcd")},
 	},
 	{
 		name:    "what lasts goes by the TTL, whatever the margin",
@@ -465,7 +469,11 @@ var mutants = []mutant{
 		edits: []edit{{"internal/ticket/release.go", `	case now.Stale: // a copy may have removed it, or etcd was restored without it
 `, `	case now.Stale && !now.Certain:
 `}},
-		killers: []killer{core("ticket", "TestWhatAReleaseSays"), named("TestAReleaseThatASetBackOvertakesIsNotConfirmed")},
+		killers: []killer{
+			core("ticket", "TestExploration"),
+			core("ticket", "TestWhatAReleaseSays"),
+			named("TestAReleaseThatASetBackOvertakesIsNotConfirmed"),
+		},
 	},
 	{
 		name:    "a place from before a set-back counts",
@@ -508,14 +516,19 @@ var mutants = []mutant{
 			return false
 `}},
 		killers: []killer{
+			core("ticket", "TestExploration"),
 			core("line", "TestWhatKeysAloneTell"), named("TestWhoMovesUpInALongLineDoesNotEnterBesideTheHolder"),
 		},
 	},
 	{
-		name:    "a look at keys alone takes the own key for what was put",
-		why:     "It is there, with its create revision. Somebody has put it over, and its lease is another one, or none (rule 12).",
-		edits:   []edit{{"internal/line/ahead.go", ` && kv.GetModRevision() == own.Rev:`, `:`}},
-		killers: []killer{core("line", "TestWhatKeysAloneTell"), named("TestNobodyEntersByAKeyThatWasPutOver")},
+		name:  "a look at keys alone takes the own key for what was put",
+		why:   "It is there, with its create revision. Somebody has put it over, and its lease is another one, or none (rule 12).",
+		edits: []edit{{"internal/line/ahead.go", ` && kv.GetModRevision() == own.Rev:`, `:`}},
+		killers: []killer{
+			core("ticket", "TestExploration"),
+			core("line", "TestWhatKeysAloneTell"),
+			named("TestNobodyEntersByAKeyThatWasPutOver"),
+		},
 	},
 	{
 		name: "who has put its key by a copy is the first",
@@ -533,7 +546,11 @@ var mutants = []mutant{
 		edits: []edit{{"internal/line/ahead.go", `	case oldest != nil && (!oldest.More || past(kvs[len(kvs)-1])):
 `, `	case oldest != nil && (!oldest.More || past(kvs[len(kvs)-1]) || own.Rev == 0):
 `}},
-		killers: []killer{core("line", "TestTheOldestTellWhoHolds"), core("ticket", "TestWhatAPutSays")},
+		killers: []killer{
+			core("ticket", "TestExploration"),
+			core("line", "TestTheOldestTellWhoHolds"),
+			core("ticket", "TestWhatAPutSays"),
+		},
 	},
 	{
 		name: "a view is kept of a line that has become long",
@@ -714,7 +731,10 @@ var mutants = []mutant{
 `, ` && e.Rev == t.rev
 `},
 		},
-		killers: []killer{named("TestAWaiterWhoseOwnKeyIsPutOverQueuesAnew")},
+		killers: []killer{
+			core("ticket", "TestExploration"),
+			named("TestAWaiterWhoseOwnKeyIsPutOverQueuesAnew"),
+		},
 	},
 	{
 		name: "the library's watches are on the user's stream",
@@ -817,10 +837,14 @@ var mutants = []mutant{
 		killers: []killer{named("TestAKeyThatLingersIsGivenUp")},
 	},
 	{
-		name:    "a hold is passed on without end",
-		why:     "It is fastest, and somebody of the Session waits. So do others (WithHandoff).",
-		edits:   []edit{{"internal/turn/turn.go", `q.handOffs >= most`, `most == 0`}},
-		killers: []killer{core("turn", "TestTurns"), named("TestAHandOffIsWithoutEtcdUpToItsNumber")},
+		name:  "a hold is passed on without end",
+		why:   "It is fastest, and somebody of the Session waits. So do others (WithHandoff).",
+		edits: []edit{{"internal/turn/turn.go", `q.handOffs >= most`, `most == 0`}},
+		killers: []killer{
+			core("ticket", "TestExploration"),
+			core("turn", "TestTurns"),
+			named("TestAHandOffIsWithoutEtcdUpToItsNumber"),
+		},
 	},
 	{
 		name: "the turn goes to one that has left",
@@ -828,7 +852,11 @@ var mutants = []mutant{
 		edits: []edit{{"internal/turn/turn.go", `	if w == nil || w.standing == Left {
 `, `	if w == nil {
 `}},
-		killers: []killer{core("ticket", "TestExploration"), core("turn", "TestTurns"), core("turn", "TestTheQueueDoesWhatASimpleOneDoes")},
+		killers: []killer{
+			core("ticket", "TestExploration"),
+			core("turn", "TestTurns"),
+			core("turn", "TestTheQueueDoesWhatASimpleOneDoes"),
+		},
 	},
 	{
 		name: "who leaves from the middle takes the others along",
@@ -836,7 +864,11 @@ var mutants = []mutant{
 		edits: []edit{{"internal/turn/turn.go", `		w.before.after = w.after
 `, `		w.before.after = nil
 `}},
-		killers: []killer{core("turn", "TestTurns"), core("turn", "TestTheQueueDoesWhatASimpleOneDoes")},
+		killers: []killer{
+			core("ticket", "TestExploration"),
+			core("turn", "TestTurns"),
+			core("turn", "TestTheQueueDoesWhatASimpleOneDoes"),
+		},
 	},
 	{
 		name: "what lingers is held without a look at the clock",
@@ -866,7 +898,10 @@ var mutants = []mutant{
 		edits: []edit{{"internal/ticket/enter.go", `		alone := clientv3.Compare(clientv3.CreateRevision(t.Prefix()), "=", 0).WithPrefix()
 `, `		alone := t.absent()
 `}},
-		killers: []killer{inContract("TestTryLockOfATakenNameWritesNothing")},
+		killers: []killer{
+			core("ticket", "TestExploration"),
+			inContract("TestTryLockOfATakenNameWritesNothing"),
+		},
 	},
 	{
 		name: "every key below the prefix counts",
@@ -874,7 +909,11 @@ var mutants = []mutant{
 		edits: []edit{{"internal/line/key.go", `	return isUUID(tail) || tail == strconv.FormatInt(lease, 16)
 `, `	return isUUID(tail) || strconv.FormatInt(lease, 16) != ""
 `}},
-		killers: []killer{core("line", "TestWhoStandsInLine"), onCluster("TestAStrayKeyBlocksNobody")},
+		killers: []killer{
+			core("ticket", "TestExploration"),
+			core("line", "TestWhoStandsInLine"),
+			onCluster("TestAStrayKeyBlocksNobody"),
+		},
 	},
 
 	{

@@ -3,6 +3,7 @@ package ticket_test
 import (
 	"flag"
 	"hash/maphash"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -15,40 +16,108 @@ import (
 )
 
 var (
-	depth  = flag.Int("depth", race.Fewer(9, 7), "steps to which the exploration goes with two faults, 0 for all")
-	rounds = flag.Int("rounds", 1, "holds that each goroutine wants")
-	states = flag.Int("states", 20_000_000, "states at which the exploration gives up")
+	further = flag.Int("further", 0, "steps further than by default to which the exploration goes")
+	ends    = flag.Bool("ends", false, "go to every end, but with two faults")
+	limit   = flag.Int("states", 20_000_000, "states of a scenario at which it gives up")
 )
 
-// TestExploration goes every way that two Sessions can go, one with two goroutines, by the real
-// cores: line, turn and ticket. An etcd of one name carries out their very transactions.
+// A scenario is a world, and what may go wrong in it.
+type scenario struct {
+	name  string
+	reads int64 // how many of those before it a ticket reads; 0 for as many as the library
+	setting
+	most int // steps by default, 0 for all
+}
+
+// scenarios are what is gone through.
+func scenarios() []scenario {
+	waiter := func(home int) goroutine { return goroutine{home, 1, false} }
+	again := func(home int) goroutine { return goroutine{home, 2, false} }
+	trier := func(home, rounds int) goroutine { return goroutine{home, rounds, true} }
+	one := func(kinds ...fault) (each [numFaults]int) {
+		for _, f := range kinds {
+			each[f]++
+		}
+		return each
+	}
+	two := []goroutine{waiter(0), waiter(0), waiter(1)}
+	three := []goroutine{waiter(0), waiter(1), waiter(2)}
+	four := []goroutine{waiter(0), waiter(0), waiter(0), waiter(0)}
+	all := one(silence, repeat, deletion, putOver, loss, leaving)
+	return []scenario{
+		{"one fault", 0, setting{claims: two, faults: 1, each: all}, 0},
+		{"one fault, reading one of those before, beside strays", 1,
+			setting{claims: two, strays: 2, faults: 1, each: all}, 13},
+		{"three Sessions, reading one", 1,
+			setting{claims: three, faults: 1, each: one(deletion, putOver, leaving)}, 11},
+		{"four goroutines of a Session, who leave", 0,
+			setting{claims: four, faults: 1, each: one(leaving)}, 0},
+		{"TryLock beside Lock, reading one, beside strays", 1, setting{
+			claims: []goroutine{trier(0, 1), waiter(0), trier(1, 2)},
+			strays: 2, faults: 1, each: all,
+		}, 13},
+		{"hand-offs", 0, setting{
+			claims:  []goroutine{again(0), waiter(0), waiter(1)},
+			handoff: 1, faults: 1, each: one(silence, deletion, putOver, loss, leaving),
+		}, 12},
+		{"a key that lingers", 0, setting{
+			claims: []goroutine{again(0), trier(0, 2), waiter(1)},
+			linger: true, faults: 1, each: one(silence, deletion, putOver, loss),
+		}, 11},
+		{"a set-back", 0, setting{claims: two, faults: 1, each: one(setBack)}, 13},
+		{"a set-back, and calls without an answer", 0, setting{
+			claims: []goroutine{waiter(0), waiter(1)},
+			faults: 2, each: one(setBack, silence, repeat),
+		}, 11},
+		{"two faults", 0, setting{
+			claims: two, faults: 2,
+			each: one(silence, silence, repeat, deletion, putOver, loss, leaving),
+		}, 8},
+	}
+}
+
+// steps are how many s is gone.
+func (s *scenario) steps() int {
+	switch {
+	case race.Enabled: // there is but one goroutine
+		return 7 + *further
+	case *ends && s.faults == 1, s.most == 0:
+		return 0
+	default:
+		return s.most + *further
+	}
+}
+
+// TestExploration goes every way that a few Sessions can go, by the real cores: line, turn and
+// ticket. An etcd of one name carries out their very transactions.
 //
 // On the way calls are given up whose requests arrive late or never, requests arrive twice,
-// members that lag tell of the past, events get lost, an operator deletes keys, leases end, and
-// calls of Lock give up. In no state two hold, but after an operator has deleted the key of one;
-// tokens grow; and Unlock tells the truth. Where nothing can happen any more without a fault,
-// everybody has got in, and nothing is left in etcd; so it is where one comes from one state in
-// 64 when nothing fails any more. Once more all that goes with readings of one key, and with keys
-// that are no contenders.
+// members that lag tell of the past, events get lost, an operator deletes keys or puts them over,
+// leases end, calls of Lock give up, and etcd is restored or wiped. In no state two hold, but
+// after an operator or a restore has taken the key of one; tokens grow, but for a restore; nobody
+// takes another key for his own; TryLock puts no key behind another, and says that the lock is
+// taken only if it is; a key is handed off no more often than it may be; and Unlock tells the
+// truth. Where nothing can happen any more without a fault, everybody has got in, and nothing is
+// left in etcd; so it is where one comes from one state in 64 when nothing fails any more.
 //
-// Left out are set-backs of etcd, keys that somebody puts over, TryLock, hand-offs and keys that
-// linger, and when leases end: here they end after their Session has given them up.
+// What the root does is written down in world_test.go: how a view is told of deletions, how a
+// Session hears that etcd was set back, and what it gives up then. Left out is a set-back that no
+// answer tells of, since the cluster is the same and has passed the revision that it had; and
+// when leases end: here they end after their Session has given them up.
 func TestExploration(t *testing.T) {
-	all, toTheEnd := [kinds]int{1, 1, 1, 1, 1}, 0
-	if race.Enabled { // there is but one goroutine
-		toTheEnd = 8
+	collected := debug.SetGCPercent(400) // worlds live for two steps
+	defer debug.SetGCPercent(collected)
+	states, ways := 0, 0
+	for _, s := range scenarios() {
+		t.Run(s.name, func(t *testing.T) {
+			if s.reads > 0 {
+				ticket.Reads(t, s.reads)
+			}
+			n, m := explore(t, newWorld(&s.setting), s.steps())
+			states, ways = states+n, ways+m
+		})
 	}
-	t.Run("with one fault, to every end", func(t *testing.T) {
-		explore(t, newWorld(*rounds, 1, all, 0), toTheEnd)
-	})
-	t.Run("with one fault, reading one of those before, and two strays", func(t *testing.T) {
-		ticket.Reads(t, 1)
-		explore(t, newWorld(*rounds, 1, all, 2), toTheEnd)
-	})
-	t.Run("with two faults", func(t *testing.T) {
-		all[silence] = 2
-		explore(t, newWorld(*rounds, 2, all, 0), *depth)
-	})
+	t.Logf("%d states, %d steps between them", states, ways)
 }
 
 // A node is a state, and how it was reached.
@@ -73,7 +142,7 @@ const oneIn = 64
 
 // explore goes all ways, breadth first. States are told apart by 64 bits of a hash: among ten
 // million there is one that is taken for another with a probability of 3 in a million.
-func explore(t *testing.T, first *world, most int) {
+func explore(t *testing.T, first *world, most int) (states, ways int) {
 	seed, started := maphash.MakeSeed(), time.Now()
 	var text []byte
 	hash := func(w *world) uint64 {
@@ -81,7 +150,7 @@ func explore(t *testing.T, first *world, most int) {
 		return maphash.Bytes(seed, text)
 	}
 	seen := map[uint64]struct{}{hash(first): {}}
-	level, deep, ways, ends, done := []*node{{world: first}}, 0, 0, 0, 0
+	level, deep, over, done := []*node{{world: first}}, 0, 0, 0
 	for ; len(level) > 0 && (most == 0 || deep < most); deep++ {
 		var next []*node
 		for _, n := range level {
@@ -90,7 +159,7 @@ func explore(t *testing.T, first *world, most int) {
 			for _, s := range n.steps() {
 				if s.verb == progress {
 					if !moves {
-						ends++
+						over++
 						if wrong := n.over(); wrong != "" {
 							require.Fail(t, wrong, "after\n%s", n.way())
 						}
@@ -105,7 +174,7 @@ func explore(t *testing.T, first *world, most int) {
 					require.Fail(t, w.broken, "after\n%s", after.way())
 				}
 				h := hash(w)
-				present := s.verb != looks || int64(s.b) == n.etcd.rev()
+				present := n.isPresent(s)
 				moves = moves || s.verb < progress && present && h != before
 				if _, known := seen[h]; !known {
 					seen[h] = struct{}{}
@@ -118,10 +187,11 @@ func explore(t *testing.T, first *world, most int) {
 			n.world = nil
 		}
 		level = next
-		require.Less(t, len(seen), *states, "too many states")
+		require.Less(t, len(seen), *limit, "too many states")
 	}
 	t.Logf("%d states, %d steps between them, depth %d, %d ends, %d ways to an end, in %v",
-		len(seen), ways, deep, ends, done/oneIn, time.Since(started).Round(time.Millisecond))
+		len(seen), ways, deep, over, done/oneIn, time.Since(started).Round(time.Millisecond))
+	return len(seen), ways
 }
 
 // finish goes on from n without faults, until nothing happens any more. Every goroutine must get
@@ -139,7 +209,7 @@ func finish(t *testing.T, n *node, hash func(*world) uint64) {
 			if s.verb >= progress {
 				break
 			}
-			if s.verb == looks && int64(s.b) != w.etcd.rev() {
+			if !w.isPresent(s) {
 				continue
 			}
 			next := w.copy()

@@ -79,7 +79,8 @@ func (s *Slot) Append(b []byte) []byte {
 
 // Append appends all that there is of s.
 func (s *Slots) Append(b []byte) []byte {
-	return s.slots[1].Append(s.slots[0].Append(b))
+	on, _ := s.on.(int64)
+	return binary.AppendVarint(s.slots[1].Append(s.slots[0].Append(b)), on)
 }
 
 // Append appends all that there is of e, but for its ticket.

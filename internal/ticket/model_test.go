@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -22,19 +23,35 @@ import (
 
 // A stored is a key in etcd. It never changes.
 type stored struct {
-	key        string
-	rev, lease int64
+	key      string
+	rev, mod int64 // create and mod revision
+	lease    int64
+	stray    bool // no contender
 }
+
+// standsIn reports whether s stands in line.
+func (s *stored) standsIn() bool { return !s.stray && s.lease != 0 }
+
+// foreign is the lease of somebody else.
+const foreign = 62
 
 // An etcd is one name's part of etcd. Its history is what was there at each revision, so that a
-// member that lags can tell of the past.
+// member that lags can tell of the past, and etcd can be set back.
 type etcd struct {
-	history [][]*stored // by revision
-	dead    uint64      // leases that have ended, by bit
+	history []moment // by revision
+	leases  uint64   // that there are, by bit
+	backs   int      // how often it was set back
 }
 
-func (e *etcd) rev() int64     { return int64(len(e.history) - 1) }
-func (e *etcd) now() []*stored { return e.history[e.rev()] }
+// A moment is what was there when a revision was made.
+type moment struct {
+	there  []*stored
+	leases uint64
+}
+
+func (e *etcd) rev() int64             { return int64(len(e.history) - 1) }
+func (e *etcd) now() []*stored         { return e.history[e.rev()].there }
+func (e *etcd) alive(lease int64) bool { return e.leases&(1<<lease) != 0 }
 
 // find is a key that is there, nil if it is not.
 func (e *etcd) find(key string) *stored {
@@ -52,8 +69,41 @@ func (e *etcd) has(t *ticket.Ticket) bool {
 	return s != nil && s.rev == t.Rev()
 }
 
+// hasAsPut reports whether it is there, and nobody has put it over.
+func (e *etcd) hasAsPut(t *ticket.Ticket) bool {
+	return e.has(t) && e.find(t.Key).lease == t.Lease
+}
+
+// others reports whether others stand in line, beside a key.
+func (e *etcd) others(key string) bool {
+	other := func(s *stored) bool { return s.standsIn() && s.key != key }
+	return slices.ContainsFunc(e.now(), other)
+}
+
 // set makes the next revision.
-func (e *etcd) set(now []*stored) { e.history = append(slices.Clip(e.history), now) }
+func (e *etcd) set(now []*stored) {
+	e.history = append(slices.Clip(e.history), moment{now, e.leases})
+}
+
+// setBack is a restore from a snapshot of a revision.
+func (e *etcd) setBack(to int64) {
+	e.history = e.history[:to+1]
+	e.leases = e.history[to].leases
+	e.backs++
+}
+
+// putOver puts over the key that has a create revision.
+func (e *etcd) putOver(rev, lease int64) {
+	now := slices.Clone(e.now())
+	for i, s := range now {
+		if s.rev == rev {
+			over := *s
+			over.mod, over.lease = e.rev()+1, lease
+			now[i] = &over
+		}
+	}
+	e.set(now)
+}
 
 // without is what is there now, without those that a function picks.
 func (e *etcd) without(gone func(*stored) bool) []*stored {
@@ -62,7 +112,7 @@ func (e *etcd) without(gone func(*stored) bool) []*stored {
 
 // end ends a lease, and its keys.
 func (e *etcd) end(lease int64) {
-	e.dead |= 1 << lease
+	e.leases &^= 1 << lease
 	if rest := e.without(func(s *stored) bool { return s.lease == lease }); len(rest) < len(e.now()) {
 		e.set(rest)
 	}
@@ -81,7 +131,7 @@ func answer(there []*stored, r *pb.RangeRequest) *pb.RangeResponse {
 		if r.CountOnly || r.MaxCreateRevision != 0 && s.rev > r.MaxCreateRevision {
 			continue
 		}
-		kv := &mvccpb.KeyValue{Key: k, CreateRevision: s.rev, ModRevision: s.rev, Lease: s.lease}
+		kv := &mvccpb.KeyValue{Key: k, CreateRevision: s.rev, ModRevision: s.mod, Lease: s.lease}
 		if r.KeysOnly {
 			kv.Lease = 0
 		}
@@ -109,7 +159,7 @@ func (e *etcd) look(l *ticket.Look, at int64) *pb.RangeResponse {
 	if err != nil {
 		panic(err)
 	}
-	return answer(e.history[at], caught.read)
+	return answer(e.history[at].there, caught.read)
 }
 
 // carryOut carries out a transaction. It fails if that puts with a lease that is not there.
@@ -124,12 +174,14 @@ func (e *etcd) carryOut(in *pb.TxnRequest) (a ticket.Answer, noLease bool) {
 		switch {
 		case op.GetRequestPut() != nil:
 			put := op.GetRequestPut()
-			if e.dead&(1<<put.Lease) != 0 {
+			if !e.alive(put.Lease) {
 				return ticket.Answer{Outcome: ticket.NotApplied}, true
 			}
 			key := string(put.Key)
 			there = slices.DeleteFunc(slices.Clone(there), func(s *stored) bool { return s.key == key })
-			there, changed = append(there, &stored{key, e.rev() + 1, put.Lease}), true
+			next := e.rev() + 1
+			there = append(there, &stored{key: key, rev: next, mod: next, lease: put.Lease})
+			changed = true
 		case op.GetRequestDeleteRange() != nil:
 			key := string(op.GetRequestDeleteRange().Key)
 			rest := slices.DeleteFunc(slices.Clone(there), func(s *stored) bool { return s.key == key })
@@ -148,14 +200,25 @@ func (e *etcd) carryOut(in *pb.TxnRequest) (a ticket.Answer, noLease bool) {
 
 // holds is one compare, of those that there are here.
 func (e *etcd) holds(c *pb.Compare) bool {
+	if len(c.RangeEnd) > 0 { // of each key that there is
+		return !slices.ContainsFunc(e.now(), func(s *stored) bool {
+			switch {
+			case c.Result == pb.Compare_EQUAL && c.Target == pb.Compare_CREATE:
+				return s.rev != c.GetCreateRevision()
+			case c.Result == pb.Compare_LESS && c.Target == pb.Compare_MOD:
+				return s.mod >= c.GetModRevision()
+			}
+			panic(fmt.Sprintf("no compare of these: %v", c))
+		})
+	}
 	var rev, lease int64
 	if s := e.find(string(c.Key)); s != nil {
 		rev, lease = s.rev, s.lease
 	}
 	switch {
-	case c.Result == pb.Compare_EQUAL && c.Target == pb.Compare_CREATE && len(c.RangeEnd) == 0:
+	case c.Result == pb.Compare_EQUAL && c.Target == pb.Compare_CREATE:
 		return rev == c.GetCreateRevision()
-	case c.Result == pb.Compare_EQUAL && c.Target == pb.Compare_LEASE && len(c.RangeEnd) == 0:
+	case c.Result == pb.Compare_EQUAL && c.Target == pb.Compare_LEASE:
 		return lease == c.GetLease() // a key that is not there has none, which is 0
 	}
 	panic(fmt.Sprintf("no compare of these: %v", c))
@@ -209,9 +272,21 @@ func wireOf(t ticket.Txn, again bool) wire {
 	var text []byte
 	for _, c := range in.Compare {
 		text = append(text, byte(c.Target), byte(c.GetCreateRevision()), byte(c.GetLease()))
+		text = append(text, byte(c.GetModRevision()), byte(len(c.RangeEnd)))
 		text = append(text, short(c.Key)...)
 	}
 	return wire{in, string(appendOps(appendOps(text, in.Success), in.Failure))}
+}
+
+// tries reports whether a request is TryLock's put, and of which key.
+func tries(in *pb.TxnRequest) (key string, is bool) {
+	is = slices.ContainsFunc(in.Compare, func(c *pb.Compare) bool { return len(c.RangeEnd) > 0 })
+	for _, op := range in.Success {
+		if put := op.GetRequestPut(); put != nil {
+			key = string(put.Key)
+		}
+	}
+	return key, is
 }
 
 // appendOps appends what the operations of a branch are.
@@ -237,7 +312,8 @@ func short(key []byte) []byte { return key[max(len(key)-2, 0):] }
 // A message is a request on its way to etcd.
 type message struct {
 	wire
-	to int // the ticket whose call it is; none if that is over
+	to  int // the ticket whose call it is; none if that is over
+	era int // of the Session, when it was sent
 }
 
 const none = -1
@@ -252,12 +328,15 @@ const (
 	putting        // by the release of another
 	waiting
 	holding
+	lingering
 	releasing
 	removing
 )
 
 func (p phase) String() string {
-	return [...]string{"entering", "put by another", "waiting", "holding", "releasing", "removing"}[p]
+	return [...]string{
+		"entering", "put by another", "waiting", "holding", "lingering", "releasing", "removing",
+	}[p]
 }
 
 // An entry is what the library has of a ticket, and what the judge has.
@@ -270,6 +349,7 @@ type entry struct {
 	ahead  line.Ahead
 	next   int // whom its release puts, or none
 	after  int // whose removal comes before, or none
+	era    int // of the answer that told the revision, or the line, last
 
 	unqueued int // of a release: whom it was to put, and did not, or none
 
@@ -279,9 +359,11 @@ type entry struct {
 	// The judge's.
 	whole     bool // the hold, as its holder knows
 	taken     bool // somebody else has ended the key: an operator, or the end of the lease
-	operated  bool // it was an operator
+	operated  bool // it was an operator, or a set-back
+	undone    bool // it was a set-back, which the next answer tells of
 	ambiguous bool // a copy of the release may have been carried out before its last answer
 	sure      bool // an answer that was not ambiguous told that the key was gone
+	handed    int  // holds that were passed on with the key, in a row
 }
 
 // A standing is where a claim stands.
@@ -299,7 +381,6 @@ type claim struct {
 	standing standing
 	rounds   int // to go
 	ticket   int
-	put      bool // its turn came with the ticket
 }
 
 // A lease is one of a Session's.
@@ -317,43 +398,70 @@ type session struct {
 	slots   ticket.Slots
 	leases  []lease // the last one is in use
 	drawn   int
+	era     int // how many set-backs it has heard of
 }
 
 // ---- copies
 
-func (s *session) copy() (c session, slot func(*ticket.Slot) *ticket.Slot) {
+func (s *session) copy(key, handed int) (c session, slot func(*ticket.Slot) *ticket.Slot) {
 	c = *s
 	c.leases = slices.Clone(s.leases)
 	c.slots, slot = s.slots.Copy()
-	c.queue, c.waiters = copyQueue(s.waiters)
+	c.queue, c.waiters = copyQueue(s.queue, s.waiters, key, handed)
 	return c, slot
 }
 
-// copyQueue makes a queue in which each stands where it does in another, by its own
-// transitions. There are two at most.
-func copyQueue(old []*turn.Waiter[int]) (*turn.Queue[int, int], []*turn.Waiter[int]) {
-	q, waiters := &turn.Queue[int, int]{}, make([]*turn.Waiter[int], len(old))
-	for i, w := range old {
-		if w == nil {
-			continue
-		}
-		waiters[i] = &turn.Waiter[int]{Who: w.Who}
-		if w.Standing() == turn.Owner {
-			q.Enter(waiters[i])
+// copyQueue makes a queue in which each stands where it does in another, by its own transitions.
+// A key was handed off so many times, last to the owner.
+func copyQueue(
+	old *turn.Queue[int, int], those []*turn.Waiter[int], key, handed int,
+) (*turn.Queue[int, int], []*turn.Waiter[int]) {
+	q, waiters := &turn.Queue[int, int]{}, make([]*turn.Waiter[int], len(those))
+	for i, w := range those {
+		if w != nil {
+			waiters[i] = &turn.Waiter[int]{Who: w.Who}
 		}
 	}
-	for i, w := range old {
-		if w == nil || w.Standing() == turn.Owner || w.Standing() == turn.Out {
-			continue
+	var waiting []int
+	next, owner := none, none
+	for who := range old.All() {
+		switch those[who].Standing() {
+		case turn.Waiting:
+			waiting = append(waiting, who)
+		case turn.Owner:
+			owner = who
+		default:
+			next = who
 		}
-		q.Enter(waiters[i])
-		if w.Standing() != turn.Waiting {
-			q.Choose()
+	}
+	if kept := old.Kept(); kept != 0 {
+		q.Enter(&turn.Waiter[int]{})
+		q.Linger(kept, time.Unix(1, 0))
+	}
+	if owner != none {
+		chain := make([]*turn.Waiter[int], handed, handed+1)
+		for i := range chain {
+			chain[i] = &turn.Waiter[int]{}
 		}
-		if w.Standing() == turn.Left {
-			q.Leave(waiters[i])
+		for i, w := range append(chain, waiters[owner]) {
+			q.Enter(w)
+			if i > 0 {
+				q.HandOff(key, handed)
+			}
 		}
-		if waiters[i].Standing() != w.Standing() {
+	}
+	if next != none {
+		q.Enter(waiters[next])
+		q.Choose()
+		if those[next].Standing() == turn.Left {
+			q.Leave(waiters[next])
+		}
+	}
+	for _, who := range waiting {
+		q.Enter(waiters[who])
+	}
+	for i, w := range those {
+		if w != nil && waiters[i].Standing() != w.Standing() || q.State() != old.State() {
 			panic("the copy of the queue is another one")
 		}
 	}
@@ -364,14 +472,16 @@ func (w *world) copy() *world {
 	c := *w
 	c.net = slices.Clone(w.net)
 	c.entries = make([]*entry, len(w.entries))
-	var slots [2]func(*ticket.Slot) *ticket.Slot
+	c.sessions, c.claims = slices.Clone(w.sessions), slices.Clone(w.claims)
+	slots := make([]func(*ticket.Slot) *ticket.Slot, len(w.sessions))
 	for i := range w.sessions {
-		c.sessions[i], slots[i] = w.sessions[i].copy()
+		key, handed := w.handed(&w.sessions[i])
+		c.sessions[i], slots[i] = w.sessions[i].copy(key, handed)
 	}
 	for i, e := range w.entries {
 		if e != nil {
 			copied := *e
-			copied.ticket = e.ticket.Copy(slots[home(e.claim)])
+			copied.ticket = e.ticket.Copy(slots[w.home(e.claim)])
 			c.entries[i] = &copied
 		}
 	}
@@ -389,6 +499,18 @@ func (w *world) copy() *world {
 	return &c
 }
 
+// handed is the key at which the owner of a queue holds, and how often that was handed off.
+func (w *world) handed(s *session) (key, times int) {
+	if state := s.queue.State(); state != turn.Taken && state != turn.Passing {
+		return 0, 0
+	}
+	i := w.claims[s.queue.Owner()].ticket
+	if i == none {
+		return 0, 0
+	}
+	return keyOf(i), w.entries[i].handed
+}
+
 // append appends all that makes w another world than others.
 func (w *world) append(b []byte) []byte {
 	oldest := w.etcd.rev() // what nobody who waits may ask for is forgotten
@@ -399,18 +521,25 @@ func (w *world) append(b []byte) []byte {
 	}
 	b = binary.AppendVarint(b, w.etcd.rev())
 	b = binary.AppendVarint(b, oldest)
-	for _, there := range w.etcd.history[oldest:] {
-		b = append(b, byte(len(there)))
-		for _, s := range there {
+	oldest = min(oldest, w.etcd.rev())
+	if w.may(setBack) {
+		oldest = 0
+	}
+	for _, at := range w.etcd.history[oldest:] {
+		b = append(b, byte(len(at.there)))
+		for _, s := range at.there {
 			b = append(b, short([]byte(s.key))...)
-			b = append(b, byte(s.rev), byte(s.lease))
+			b = append(b, byte(s.rev), byte(s.mod), byte(s.lease))
+		}
+		if w.may(setBack) {
+			b = binary.AppendUvarint(b, at.leases)
 		}
 	}
-	b = binary.AppendUvarint(b, w.etcd.dead)
+	b = append(binary.AppendUvarint(b, w.etcd.leases), byte(w.etcd.backs))
 	b = append(b, byte(w.token), byte(w.granted), byte(len(w.net)))
 	texts := make([]string, len(w.net)) // in whatever order they were sent
 	for i, m := range w.net {
-		texts[i] = string(byte(m.to+1)) + m.text
+		texts[i] = string([]byte{byte(m.to + 1), byte(m.era)}) + m.text
 	}
 	slices.Sort(texts)
 	for _, text := range texts {
@@ -418,7 +547,10 @@ func (w *world) append(b []byte) []byte {
 	}
 	for i := range w.sessions {
 		s := &w.sessions[i]
-		b = append(b, byte(s.drawn), byte(s.queue.State()))
+		b = append(b, byte(s.drawn), byte(s.era), byte(s.queue.State()), byte(s.queue.Kept()))
+		for who := range s.queue.All() {
+			b = append(b, byte(who))
+		}
 		for _, waiter := range s.waiters {
 			if waiter != nil {
 				b = append(b, byte(waiter.Standing()))
@@ -430,15 +562,16 @@ func (w *world) append(b []byte) []byte {
 		b = s.slots.Append(append(b, 0xfe))
 	}
 	for _, c := range w.claims {
-		b = append(b, byte(c.standing), byte(c.rounds), byte(c.ticket), bits(c.put))
+		b = append(b, byte(c.standing), byte(c.rounds), byte(c.ticket))
 	}
 	for i, e := range w.entries {
 		if e == nil {
 			continue
 		}
 		b = append(b, byte(i), byte(e.claim), byte(e.phase))
-		b = append(b, byte(e.next), byte(e.after), byte(e.unqueued))
-		b = append(b, bits(e.using, e.copies, e.whole, e.taken, e.operated, e.ambiguous, e.sure))
+		b = append(b, byte(e.next), byte(e.after), byte(e.unqueued), byte(e.era), byte(e.handed))
+		b = append(b, bits(e.using, e.copies, e.whole))
+		b = append(b, bits(e.taken, e.operated, e.undone, e.ambiguous, e.sure))
 		b = e.ticket.Append(b)
 		b = e.release.Append(e.entering.Append(b))
 		b = append(b, bits(e.ahead.Whole), byte(len(e.ahead.Last)))
@@ -446,7 +579,7 @@ func (w *world) append(b []byte) []byte {
 			b = append(b, byte(a.Rev))
 		}
 	}
-	for f := range kinds {
+	for f := range numFaults {
 		if w.may(f) {
 			b = append(b, byte(f), byte(w.faults[f]))
 		}

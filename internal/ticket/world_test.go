@@ -3,6 +3,7 @@ package ticket_test
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -21,21 +22,40 @@ const (
 	silence  fault = iota // a call is given up without an answer; its request may come late, or not
 	repeat                // a request is sent twice
 	deletion              // an operator deletes a key
+	putOver               // somebody puts over a key, without a lease or with another one
 	loss                  // a Session's trust in its lease is over, and etcd ends the lease then
 	leaving               // a claim gives up
-	kinds
+	setBack               // etcd is restored from a snapshot, or wiped
+	numFaults
 )
 
-// A world is two Sessions, one of which has two goroutines, and etcd.
+// A setting is what there is in a world.
+type setting struct {
+	claims  []goroutine
+	strays  int  // keys below the prefix that are no contenders
+	handoff int  // WithHandoff
+	linger  bool // WithLinger
+	faults  int  // of all kinds
+	each    [numFaults]int
+}
+
+// A goroutine wants so many holds, in a Session, by Lock or TryLock.
+type goroutine struct {
+	home, rounds int
+	try          bool
+}
+
+// A world is some Sessions, each of which has goroutines, and etcd.
 type world struct {
+	*setting
 	etcd     etcd
 	net      []message
-	sessions [2]session
-	claims   [3]claim
+	sessions []session
+	claims   []claim
 	entries  []*entry
-	granted  int64      // leases
-	faults   [kinds]int // left of each kind
-	left     int        // faults of all kinds
+	granted  int64          // leases
+	faults   [numFaults]int // left of each kind
+	left     int            // faults of all kinds
 
 	token  int64  // of the latest hold, for the judge
 	broken string // the promise that was broken
@@ -51,22 +71,32 @@ func (w *world) fails(f fault) {
 }
 
 // home is the Session of a claim.
-func home(claim int) int { return claim / 2 }
+func (w *world) home(claim int) int { return w.setting.claims[claim].home }
 
-// newWorld is a world before anything has happened. Strays are keys that are no contenders.
-func newWorld(rounds, faults int, each [kinds]int, strays int) *world {
-	w := &world{etcd: etcd{history: [][]*stored{nil, nil}}, faults: each, left: faults}
-	for i := range strays {
-		stray := &stored{key: fmt.Sprintf("%sconfig%d", line.Prefix(name), i), rev: w.etcd.rev() + 1}
+// keyOf is an entry as a queue knows it, to which 0 is none.
+func keyOf(entry int) int { return entry + 1 }
+
+// newWorld is a world before anything has happened. The second one of the strays has a lease.
+func newWorld(set *setting) *world {
+	w := &world{setting: set, faults: set.each, left: set.faults}
+	w.etcd = etcd{history: []moment{{nil, 1 << foreign}}, leases: 1 << foreign}
+	for i := range set.strays {
+		next := w.etcd.rev() + 1
+		key := fmt.Sprintf("%sconfig%d", line.Prefix(name), i)
+		stray := &stored{key: key, rev: next, mod: next, stray: true}
+		if i == 1 {
+			stray.lease = foreign
+		}
 		w.etcd.set(append(slices.Clone(w.etcd.now()), stray))
 	}
-	for i := range w.claims {
-		w.claims[i] = claim{rounds: rounds, ticket: none}
-		s := &w.sessions[home(i)]
-		if s.waiters == nil {
-			s.queue, s.waiters = &turn.Queue[int, int]{}, make([]*turn.Waiter[int], len(w.claims))
+	for i, g := range set.claims {
+		w.claims = append(w.claims, claim{rounds: g.rounds, ticket: none})
+		for len(w.sessions) <= g.home {
+			w.sessions = append(w.sessions, session{
+				queue: &turn.Queue[int, int]{}, waiters: make([]*turn.Waiter[int], len(set.claims)),
+			})
 		}
-		s.waiters[i] = &turn.Waiter[int]{Who: i}
+		w.sessions[g.home].waiters[i] = &turn.Waiter[int]{Who: i}
 	}
 	return w
 }
@@ -77,7 +107,52 @@ func (w *world) breaks(format string, args ...any) {
 	}
 }
 
-func (w *world) sessionOf(e *entry) *session { return &w.sessions[home(e.claim)] }
+func (w *world) sessionOf(e *entry) *session { return &w.sessions[w.home(e.claim)] }
+
+// stale is staleLocked.
+func (w *world) stale(e *entry) bool { return e.era != w.sessionOf(e).era }
+
+// hear is heard, of an answer that has just come: a Session learns that etcd was set back.
+func (w *world) hear(home int) {
+	if s := &w.sessions[home]; s.era != w.etcd.backs {
+		s.era = w.etcd.backs
+		s.slots.Forget()
+		w.giveWay(s)
+	}
+}
+
+// retire has a lease get no new keys.
+func (w *world) retire(home int, l *lease) {
+	l.retired = true
+	s := &w.sessions[home]
+	if k := s.queue.Kept(); k != 0 && w.entries[k-1].ticket.Lease == l.id {
+		w.giveWay(s)
+	}
+}
+
+// end is endLocked of a lease.
+func (w *world) end(home int, l *lease) {
+	l.ended = true
+	for _, e := range w.entries {
+		if e != nil && e.ticket.Lease == l.id {
+			e.whole = false
+		}
+	}
+	w.retire(home, l)
+}
+
+// giveWay is giveWayLocked.
+func (w *world) giveWay(s *session) {
+	if s.queue.Kept() != 0 {
+		w.abandon(s.queue.Yield()-1, false)
+	}
+}
+
+// lasts is lastsLocked.
+func (w *world) lasts(e *entry) bool {
+	l := w.leaseOf(e)
+	return !l.retired && !l.ended && !e.ticket.Lost() && !w.stale(e)
+}
 
 // leaseOf is the lease of a ticket, as its Session knows it.
 func (w *world) leaseOf(e *entry) *lease {
@@ -89,16 +164,18 @@ func (w *world) leaseOf(e *entry) *lease {
 
 // take is newPlaceLocked, with whatever lease it takes.
 func (w *world) take(claim int) int {
-	s := &w.sessions[home(claim)]
+	s := &w.sessions[w.home(claim)]
 	if n := len(s.leases); n == 0 || s.leases[n-1].retired || s.leases[n-1].ended {
 		w.granted++
 		s.leases = append(s.leases, lease{id: w.granted})
+		w.etcd.leases |= 1 << w.granted
+		w.hear(w.home(claim))
 	}
 	l := s.leases[len(s.leases)-1]
 	e := &entry{claim: claim, using: true, next: none, after: none, unqueued: none}
 	e.ticket = ticket.New(name, l.id, s.slots.Free(l.id), func(string) string {
 		s.drawn++
-		return line.Key(name, uuid.UUID{15: byte(home(claim)<<4 | s.drawn)})
+		return line.Key(name, uuid.UUID{15: byte(w.home(claim)<<4 | s.drawn)})
 	})
 	i := slices.Index(w.entries, nil)
 	if i < 0 {
@@ -112,14 +189,14 @@ func (w *world) take(claim int) int {
 // comes is when the turn of a claim has come, with the ticket that was put for it, or none.
 func (w *world) comes(claim, put int) {
 	c := &w.claims[claim]
-	c.standing, c.ticket, c.put = inLine, put, put != none
+	c.standing, c.ticket = inLine, put
 	if put != none {
-		w.entries[put].phase = waiting
+		w.entries[put].phase, w.entries[put].claim = waiting, claim
 		return
 	}
 	c.ticket = w.take(claim)
 	e := w.entries[c.ticket]
-	e.entering = e.ticket.Enter(false, false)
+	e.entering = e.ticket.Enter(w.setting.claims[claim].try, false)
 	w.send(c.ticket)
 }
 
@@ -148,7 +225,7 @@ func (w *world) txn(i int) ticket.Txn {
 // send begins a call.
 func (w *world) send(i int) {
 	w.entries[i].copies = false
-	w.net = append(w.net, message{wireOf(w.txn(i), false), i})
+	w.net = append(w.net, message{wireOf(w.txn(i), false), i, w.sessionOf(w.entries[i]).era})
 }
 
 // abandon is abandonLocked.
@@ -163,8 +240,9 @@ func (w *world) abandon(i int, unsure bool) {
 	e.whole, e.taken, e.operated, e.ambiguous, e.sure = false, false, false, false, false
 	e.entering, e.release, e.next = ticket.Entering{}, ticket.Release{}, none
 	e.unqueued = none
+	e.handed, e.undone = 0, false
 	if unsure {
-		w.leaseOf(e).retired = true
+		w.retire(w.home(e.claim), w.leaseOf(e))
 	}
 	w.forgetCalls(i)
 	if e.after == none {
@@ -176,7 +254,7 @@ func (w *world) abandon(i int, unsure bool) {
 func (w *world) forgetCalls(i int) {
 	for m := range w.net {
 		if w.net[m].to == i {
-			w.net[m].to = none
+			w.net[m].to, w.net[m].era = none, 0
 		}
 	}
 }
@@ -202,17 +280,32 @@ func (w *world) anew(i int) {
 }
 
 // answered has the ticket judge an answer, and does what it says.
-func (w *world) answered(i int, a ticket.Answer, noLease, final bool) {
+func (w *world) answered(i, era int, a ticket.Answer, noLease, final bool) {
 	e := w.entries[i]
 	a.Copies = e.copies
-	l := w.leaseOf(e)
+	l, at := w.leaseOf(e), w.home(e.claim)
 	w.forgetCalls(i)
 	switch e.phase {
 	case entering:
 		is, ahead := e.entering.Judge(a)
-		l.retired = l.retired || a.Doubtful()
-		l.ended = l.ended || noLease
+		if a.Doubtful() {
+			w.retire(at, l)
+		}
+		if noLease {
+			w.end(at, l)
+		}
+		if e.ticket.State() == ticket.InLine {
+			e.era = era
+		}
 		switch {
+		case is == ticket.Taken:
+			if !w.etcd.others(e.ticket.Key) {
+				w.breaks("TryLock said that the lock is taken, and nobody else is there")
+			}
+			claim := e.claim
+			w.abandon(i, false)
+			w.leaves(claim)
+			w.pass(&w.sessions[at], none)
 		case is == ticket.Queued:
 			e.phase, e.ahead, e.entering = waiting, ahead, ticket.Entering{}
 		case is == ticket.Useless, l.ended:
@@ -221,20 +314,20 @@ func (w *world) answered(i int, a ticket.Answer, noLease, final bool) {
 			w.send(i)
 		}
 	case releasing:
-		w.released(i, a, noLease, final)
+		w.released(i, era, a, noLease, final)
 	case removing:
 		if a.Outcome == ticket.Answered {
 			e.ticket.RemovedBy(a, line.Nobody)
 			w.forget(i)
 			return
 		}
-		l.retired = true
+		w.retire(at, l)
 		w.send(i)
 	}
 }
 
 // released is place.release, and what hold.release does after it.
-func (w *world) released(i int, a ticket.Answer, noLease, final bool) {
+func (w *world) released(i, era int, a ticket.Answer, noLease, final bool) {
 	e := w.entries[i]
 	l, s := w.leaseOf(e), w.sessionOf(e)
 	e.ambiguous = e.ambiguous || a.Copies
@@ -242,15 +335,15 @@ func (w *world) released(i int, a ticket.Answer, noLease, final bool) {
 		e.sure = e.sure || !w.etcd.has(&e.ticket)
 	}
 	if e.next != none && noLease {
-		w.leaseOf(w.entries[e.next]).ended = true
+		w.end(w.home(e.claim), w.leaseOf(w.entries[e.next]))
 	}
-	f := e.release.Judge(a, ticket.Now{Certain: !l.ended, Final: final})
+	f := e.release.Judge(a, ticket.Now{Certain: !l.ended, Stale: w.stale(e), Final: final})
 	e.ambiguous = e.ambiguous || a.Outcome == ticket.Unknown
 	put := none
 	if next := e.next; next != none { // it went together
 		e.next, e.unqueued = none, next
 		if f.Queued {
-			w.entries[next].ahead = f.Ahead
+			w.entries[next].ahead, w.entries[next].era = f.Ahead, era
 			put, e.unqueued = next, none
 		}
 	}
@@ -259,7 +352,9 @@ func (w *world) released(i int, a ticket.Answer, noLease, final bool) {
 		w.send(i)
 		return
 	case ticket.Done:
-		if e.taken && (!e.ambiguous || e.sure || !e.operated) {
+		// A late copy may put a key again that was lost with a restore, at the same revision.
+		again := a.Succeeded && w.etcd.backs > 0
+		if e.taken && !again && (!e.ambiguous || e.sure || !e.operated || e.undone) {
 			w.breaks("Unlock said nil, and the key was taken away before")
 		}
 	case ticket.Lost:
@@ -287,7 +382,7 @@ func (w *world) released(i int, a ticket.Answer, noLease, final bool) {
 // leaves ends a round of a claim.
 func (w *world) leaves(claim int) {
 	c := &w.claims[claim]
-	c.ticket, c.put, c.standing = none, false, idle
+	c.ticket, c.standing = none, idle
 	if c.rounds--; c.rounds == 0 {
 		c.standing = done
 	}
@@ -306,21 +401,26 @@ const (
 	begins               // claim
 	unlocks              // claim
 	audits               // ticket
+	sweeps               // a key that is nobody's
+	yields               // session: what lingers
 	expires              // session, lease
 	revokes              // session, lease
 	progress             // all before need no fault
 	silent               // ticket; 1: its request is lost; 2: and no other attempt is possible
 	repeats              // ticket; 1: by clientv3, without Again; 2, 3: the first answer is lost
 	deletes              // a key
+	putsOver             // a key, with a lease
+	setsBack             // to a revision
 	loses                // session
 	gives                // claim
 )
 
 func (v verb) String() string {
 	return [...]string{
-		"enters", "message arrives", "looks", "hears", "begins", "unlocks", "is audited", "lease expires",
+		"enters", "message arrives", "looks", "hears", "begins", "unlocks", "is audited",
+		"is swept away", "gives way", "lease expires",
 		"lease is revoked", "", "has no answer", "is sent twice", "key is deleted",
-		"loses its lease", "gives up",
+		"key is put over", "etcd is set back", "loses its lease", "gives up",
 	}[v]
 }
 
@@ -352,35 +452,36 @@ func (w *world) steps() []step {
 		case c.standing == idle:
 			add(enters, i, 0)
 		case c.standing == inLine && w.entries[c.ticket].phase == waiting:
-			e := w.entries[c.ticket]
-			if e.ahead.Clear() || w.leaseOf(e).ended || e.ticket.Lost() {
-				add(begins, i, 0)
-			} else {
-				for j, before := range e.ahead.Last {
-					s := w.etcd.find(before.Key)
-					if e.ahead.Whole && (s == nil || s.rev != before.Rev) {
-						add(hears, i, j)
-					}
-				}
-				for at := w.etcd.rev(); at >= e.ticket.Rev(); at-- {
-					add(looks, i, int(at))
-				}
-			}
+			w.waits(i, add)
 		case c.standing == inLine && w.entries[c.ticket].phase == holding:
 			add(unlocks, i, 0)
+			if w.linger { // as far as the view tells
+				add(unlocks, i, 1)
+			}
 		}
 	}
 	for i, e := range w.entries {
-		waitsOrHolds := e != nil && (e.phase == waiting || e.phase == holding)
-		if waitsOrHolds && !e.ticket.Lost() && !w.etcd.has(&e.ticket) {
+		if e == nil || e.phase < waiting || e.phase > lingering || e.ticket.Lost() {
+			continue
+		}
+		if !w.etcd.hasAsPut(&e.ticket) || e.phase == holding && w.stale(e) {
 			add(audits, i, 0)
 		}
 	}
+	for _, s := range w.etcd.now() {
+		if w.isSwept(s) {
+			add(sweeps, int(s.rev), 0)
+		}
+	}
 	for i := range w.sessions {
+		if w.sessions[i].queue.Kept() != 0 {
+			add(yields, i, 0)
+		}
 		for j, l := range w.sessions[i].leases {
+			alive := w.etcd.alive(l.id)
 			switch {
-			case l.dead:
-			case l.ended:
+			case l.dead && !alive:
+			case l.ended, !alive: // after a set-back it may be there again, or not any more
 				add(expires, i, j)
 			case l.retired && !w.used(l):
 				add(revokes, i, j)
@@ -407,9 +508,25 @@ func (w *world) steps() []step {
 	}
 	if w.may(deletion) {
 		for _, s := range w.etcd.now() {
-			if s.lease != 0 {
+			if s.standsIn() {
 				add(deletes, int(s.rev), 0)
 			}
+		}
+	}
+	if w.may(putOver) {
+		for _, e := range w.entries { // another key would be whose who has put it over
+			if e != nil && e.ticket.Rev() != 0 && w.etcd.hasAsPut(&e.ticket) {
+				add(putsOver, int(e.ticket.Rev()), 0)
+				add(putsOver, int(e.ticket.Rev()), foreign)
+			}
+		}
+	}
+	if now := int(w.etcd.rev()); w.may(setBack) {
+		for to := max(now-2, 0); to < now; to++ {
+			add(setsBack, to, 0)
+		}
+		if now > 2 {
+			add(setsBack, 0, 0)
 		}
 	}
 	for i := range w.sessions {
@@ -426,6 +543,61 @@ func (w *world) steps() []step {
 	return steps
 }
 
+// waits are the steps of a claim that waits in line.
+func (w *world) waits(claim int, add func(v verb, a, b int)) {
+	e := w.entries[w.claims[claim].ticket]
+	stale := w.stale(e)
+	if e.ahead.Clear() && !stale || w.leaseOf(e).ended || e.ticket.Lost() {
+		add(begins, claim, 0)
+		return
+	}
+	if e.ahead.Whole && !stale && e.era == w.etcd.backs {
+		for j, before := range e.ahead.Last {
+			if s := w.etcd.find(before.Key); s == nil || s.rev != before.Rev {
+				add(hears, claim, j)
+			}
+		}
+	}
+	now := w.etcd.rev()
+	for at := now; at == now || at >= e.ticket.Rev() && !stale; at-- {
+		add(looks, claim, int(at)<<1)
+		if !stale && w.deletedBy(e, at) {
+			add(looks, claim, int(at)<<1|1)
+		}
+	}
+}
+
+// deletedBy reports whether one of those before e was deleted by a revision, as far as etcd tells.
+func (w *world) deletedBy(e *entry, at int64) bool {
+	return slices.ContainsFunc(e.ahead.Last, func(before line.Entry) bool {
+		return !slices.ContainsFunc(w.etcd.history[at].there, func(s *stored) bool {
+			return s.key == before.Key && s.rev == before.Rev
+		})
+	})
+}
+
+// isPresent reports whether s needs no member that lags.
+func (w *world) isPresent(s step) bool { return s.verb != looks || int64(s.b>>1) == w.etcd.rev() }
+
+// isSwept reports whether a key is on a lease that a Session keeps, and none of its tickets. What
+// leaves a key behind is to be seen here: it is swept after a set-back alone.
+func (w *world) isSwept(s *stored) bool {
+	if w.etcd.backs == 0 {
+		return false
+	}
+	for i := range w.sessions {
+		for _, l := range w.sessions[i].leases {
+			if l.id == s.lease && !l.ended {
+				return !slices.ContainsFunc(w.entries, func(e *entry) bool { // accountsForLocked
+					return e != nil && e.ticket.Key == s.key &&
+						(!e.ticket.Lost() || e.ticket.Rev() == s.rev)
+				})
+			}
+		}
+	}
+	return false
+}
+
 // used reports whether a Session still uses its lease.
 func (w *world) used(l lease) bool {
 	return slices.ContainsFunc(w.entries, func(e *entry) bool {
@@ -433,75 +605,76 @@ func (w *world) used(l lease) bool {
 	})
 }
 
-// do does a step.
+// do does a step. A core that panics has been asked for what it must never be asked for.
 func (w *world) do(s step) {
+	defer func() {
+		if r := recover(); r != nil {
+			w.breaks("panic: %v", r)
+		}
+	}()
 	switch s.verb {
 	case enters:
-		se := &w.sessions[home(s.a)]
-		if se.queue.Enter(se.waiters[s.a]) {
-			w.comes(s.a, none)
-		} else {
-			w.claims[s.a].standing = atHome
-		}
+		w.enter(s.a)
 	case delivers:
 		m := w.net[s.a]
 		w.net = slices.Delete(w.net, s.a, s.a+1)
+		own, try := tries(m.in)
+		others := try && w.etcd.others(own)
 		a, noLease := w.etcd.carryOut(m.in)
+		if others && a.Succeeded && !noLease {
+			w.breaks("TryLock has put its key behind another")
+		}
 		if m.to != none {
-			w.answered(m.to, a, noLease, false)
+			if !noLease {
+				w.hear(w.home(w.entries[m.to].claim))
+			}
+			w.answered(m.to, m.era, a, noLease, false)
 		}
 	case looks:
-		e := w.entries[w.claims[s.a].ticket]
-		for look := e.ticket.Look(int64(s.b) < w.etcd.rev()); ; { // of the past: a deletion has told it
-			ahead, there := look.Judge(w.etcd.look(&look, int64(s.b)))
-			if !there {
-				e.ticket.Lose()
-				return
-			}
-			if ticket.Tells(ahead) {
-				e.ahead = ahead
-				return
-			}
-		}
+		w.look(s.a, int64(s.b>>1), s.b&1 != 0)
 	case hears: // what the view of a short line does
 		e := w.entries[w.claims[s.a].ticket]
 		e.ahead.Last = slices.Delete(slices.Clone(e.ahead.Last), s.b, s.b+1)
 	case begins:
 		w.begin(s.a)
 	case unlocks:
-		w.unlock(s.a)
+		w.unlock(s.a, s.b != 0)
 	case audits:
-		e := w.entries[s.a]
-		e.ticket.Lose()
-		e.whole = false
+		w.audit(s.a)
+	case sweeps:
+		w.sweep(int64(s.a))
+	case yields:
+		w.giveWay(&w.sessions[s.a])
 	case expires, revokes:
-		w.endLease(s.a, s.b)
+		w.endLease(s.a, s.b, s.verb == revokes)
 	case silent:
 		w.fails(silence)
 		if s.b&1 != 0 {
 			w.net = slices.DeleteFunc(w.net, func(m message) bool { return m.to == s.a })
 		}
-		w.answered(s.a, ticket.Answer{Outcome: ticket.Unknown}, false, s.b >= 2)
+		w.answered(s.a, 0, ticket.Answer{Outcome: ticket.Unknown}, false, s.b >= 2)
 	case repeats:
 		w.fails(repeat)
 		w.entries[s.a].copies = true
 		if s.b >= 2 {
 			w.forgetCalls(s.a)
 		}
-		w.net = append(w.net, message{wireOf(w.txn(s.a), s.b&1 == 0), s.a})
+		era := w.sessionOf(w.entries[s.a]).era
+		w.net = append(w.net, message{wireOf(w.txn(s.a), s.b&1 == 0), s.a, era})
 	case deletes:
 		w.fails(deletion)
 		w.takeAway(func(e *entry) bool { return e.ticket.Rev() == int64(s.a) }, true)
 		w.etcd.set(w.etcd.without(func(k *stored) bool { return k.rev == int64(s.a) }))
+	case putsOver:
+		w.fails(putOver)
+		w.takeAway(func(e *entry) bool { return e.ticket.Rev() == int64(s.a) }, true)
+		w.etcd.putOver(int64(s.a), int64(s.b))
+	case setsBack:
+		w.fails(setBack)
+		w.setBack(int64(s.a))
 	case loses:
 		w.fails(loss)
-		l := &w.sessions[s.a].leases[s.b]
-		l.ended = true
-		for _, e := range w.entries {
-			if e != nil && e.ticket.Lease == l.id {
-				e.whole = false
-			}
-		}
+		w.end(s.a, &w.sessions[s.a].leases[s.b])
 	case gives:
 		w.fails(leaving)
 		w.give(s.a)
@@ -520,6 +693,110 @@ func (w *world) takeAway(which func(*entry) bool, byOperator bool) {
 	}
 }
 
+// setBack has etcd set back. What has gone with that was taken away, and what is there again was
+// not.
+func (w *world) setBack(to int64) {
+	before := w.etcd
+	w.etcd.setBack(to)
+	for _, e := range w.entries {
+		if e == nil || e.phase == removing || e.ticket.Rev() == 0 {
+			continue
+		}
+		switch {
+		case w.etcd.hasAsPut(&e.ticket):
+			e.taken, e.operated, e.undone = false, false, false
+		case before.has(&e.ticket):
+			e.taken, e.operated, e.undone = true, true, true
+		}
+	}
+	w.token = min(w.token, to)
+}
+
+// enter is what Lock and TryLock do first.
+func (w *world) enter(claim int) {
+	s, c := &w.sessions[w.home(claim)], &w.claims[claim]
+	state := s.queue.State()
+	if w.setting.claims[claim].try && (state == turn.Taken || state == turn.Passing) {
+		w.leaves(claim)
+		return
+	}
+	if k := s.queue.Kept(); k != 0 && w.lasts(w.entries[k-1]) {
+		s.queue.Take(s.waiters[claim])
+		c.standing, c.ticket = inLine, k-1
+		w.entries[k-1].claim = claim
+		w.begin(claim)
+		return
+	}
+	w.giveWay(s)
+	if s.queue.Enter(s.waiters[claim]) {
+		w.comes(claim, none)
+	} else {
+		c.standing = atHome
+	}
+}
+
+// look is place.look, where an answer tells of a revision.
+func (w *world) look(claim int, at int64, gone bool) {
+	e := w.entries[w.claims[claim].ticket]
+	era := w.sessionOf(e).era
+	w.hear(w.home(claim))
+	for look := e.ticket.Look(gone); ; {
+		ahead, there := look.Judge(w.etcd.look(&look, at))
+		if !there {
+			e.ticket.Lose()
+			return
+		}
+		if ticket.Tells(ahead) {
+			e.ahead, e.era = ahead, era
+			break
+		}
+	}
+	if !slices.ContainsFunc(w.etcd.history[at].there, func(s *stored) bool {
+		return s.key == e.ticket.Key && s.rev == e.ticket.Rev() && s.lease == e.ticket.Lease
+	}) {
+		w.breaks("a look took another key for its own")
+	}
+}
+
+// audit is confirmMissing, for one key.
+func (w *world) audit(i int) {
+	e := w.entries[i]
+	era, s := w.sessionOf(e).era, w.sessionOf(e)
+	w.hear(w.home(e.claim))
+	switch {
+	case w.etcd.hasAsPut(&e.ticket):
+		if era == s.era {
+			e.era = era
+		}
+		return
+	case w.etcd.has(&e.ticket):
+		e.ticket.PutOver()
+	}
+	if e.phase == removing { // what lingered was given up
+		return
+	}
+	e.ticket.Lose()
+	e.whole = false
+	if s.queue.Kept() == keyOf(i) {
+		w.giveWay(s)
+	}
+}
+
+// sweep deletes a key that nobody accounts for.
+func (w *world) sweep(rev int64) {
+	at := slices.IndexFunc(w.etcd.now(), func(s *stored) bool { return s.rev == rev })
+	key := w.etcd.now()[at]
+	for i := range w.sessions {
+		for j := range w.sessions[i].leases {
+			if l := &w.sessions[i].leases[j]; l.id == key.lease {
+				w.hear(i)
+				w.retire(i, l)
+			}
+		}
+	}
+	w.etcd.set(w.etcd.without(func(s *stored) bool { return s.rev == rev }))
+}
+
 // begin is beginLocked.
 func (w *world) begin(claim int) {
 	e := w.entries[w.claims[claim].ticket]
@@ -532,28 +809,37 @@ func (w *world) begin(claim int) {
 			continue
 		}
 		switch {
-		case home(o.claim) == home(claim):
+		case w.home(o.claim) == w.home(claim):
 			w.breaks("two of a Session hold")
 		case o.whole && !o.operated && !e.operated:
 			w.breaks("two hold")
 		}
 	}
-	if e.ticket.Rev() <= w.token && !e.operated {
+	if w.etcd.hasAsPut(&e.ticket) { // again, by a late copy after a restore: this hold misses nothing
+		e.taken, e.operated, e.undone = false, false, false
+	}
+	again := e.ticket.State() == ticket.Held && e.ticket.Rev() == w.token
+	if e.ticket.Rev() <= w.token && !e.operated && !again {
 		w.breaks("token %d after %d", e.ticket.Rev(), w.token)
 	}
-	w.token = max(w.token, e.ticket.Rev())
+	if !e.operated { // one that was gone is that of a history which may be over
+		w.token = max(w.token, e.ticket.Rev())
+	}
 	e.ticket.Hold()
 	e.phase, e.whole, e.ahead = holding, true, line.Nobody
 }
 
-// unlock is what Unlock does before it sends anything.
-func (w *world) unlock(claim int) {
+// unlock is what Unlock does before it sends anything. alone is what the view of the line tells.
+func (w *world) unlock(claim int, alone bool) {
 	i := w.claims[claim].ticket
-	e, s := w.entries[i], &w.sessions[home(claim)]
+	e, s := w.entries[i], &w.sessions[w.home(claim)]
 	if !e.whole { // clear
 		w.abandon(i, false)
 		w.leaves(claim)
 		w.pass(s, none)
+		return
+	}
+	if w.lasts(e) && w.keeps(s, i, alone) {
 		return
 	}
 	var next *ticket.Ticket
@@ -568,15 +854,40 @@ func (w *world) unlock(claim int) {
 	w.send(i)
 }
 
+// keeps is passOnLocked and lingerLocked.
+func (w *world) keeps(s *session, i int, alone bool) bool {
+	e := w.entries[i]
+	if w.handoff > 0 && s.queue.Waiting() > 0 {
+		if next, ok := s.queue.HandOff(keyOf(i), w.handoff); ok {
+			if e.handed++; e.handed > w.handoff {
+				w.breaks("a key was handed off %d times", e.handed)
+			}
+			w.leaves(e.claim)
+			e.whole = false
+			w.comes(next, i)
+			return true
+		}
+	}
+	if !w.linger || !alone || s.queue.Waiting() > 0 {
+		return false
+	}
+	s.queue.Linger(keyOf(i), time.Unix(1, 0))
+	w.leaves(e.claim)
+	e.phase, e.whole, e.handed = lingering, false, 0
+	return true
+}
+
 // endLease ends a lease in etcd.
-func (w *world) endLease(in, at int) {
+func (w *world) endLease(in, at int, revoked bool) {
 	l := &w.sessions[in].leases[at]
 	of := func(e *entry) bool { return e.ticket.Lease == l.id }
 	w.takeAway(of, false)
-	l.ended, l.dead = true, true
+	w.end(in, l)
+	l.dead = true
 	w.etcd.end(l.id)
 	for i, e := range w.entries {
-		if e != nil && of(e) && e.phase == removing {
+		outlives := e != nil && e.ticket.Lost() && !revoked // it may have been put over
+		if e != nil && of(e) && e.phase == removing && !outlives {
 			e.ticket.Remove(0)
 			w.forget(i)
 		}
@@ -585,7 +896,7 @@ func (w *world) endLease(in, at int) {
 
 // give is what a Lock does whose context ends.
 func (w *world) give(claim int) {
-	c, s := &w.claims[claim], &w.sessions[home(claim)]
+	c, s := &w.claims[claim], &w.sessions[w.home(claim)]
 	if c.standing == atHome {
 		s.queue.Leave(s.waiters[claim])
 		c.standing, c.rounds = done, 0 // what was chosen may have it in its hands still
@@ -594,7 +905,7 @@ func (w *world) give(claim int) {
 	i := c.ticket
 	if e := w.entries[i]; e.phase == entering { // its last attempt has no answer
 		e.entering.Judge(ticket.Answer{Outcome: ticket.Unknown, Copies: e.copies})
-		w.leaseOf(e).retired = true
+		w.retire(w.home(claim), w.leaseOf(e))
 	}
 	w.abandon(i, false)
 	w.leaves(claim)
@@ -614,7 +925,7 @@ func (w *world) over() string {
 		}
 	}
 	for _, s := range w.etcd.now() {
-		if s.lease != 0 {
+		if s.standsIn() {
 			return fmt.Sprintf("key %s stays for ever", s.key)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcdlock/etcdlock/internal/fake"
 	"github.com/etcdlock/etcdlock/internal/race"
 )
 
@@ -34,14 +35,19 @@ type history struct {
 	deposed  int // step at which 1 notices that it leads no more
 	renewals []request
 	read     request // linearizable; not sent if its step is never
+	slow     bool    // the client's clock goes slower than etcd's, by what the margin pays for
 }
 
 // holds plays a history. It reports whether the lease was there, by the model, for as long as it was
 // trusted, and for how many steps that was beyond what the grant was worth.
 func (h *history) holds() (safe bool, beyond int) {
 	start := time.Unix(1000, 0)
-	at := func(now int) time.Time { return start.Add(time.Duration(now) * step) }
-	t := New(at(0), ttlSteps*step, func(time.Duration) time.Duration { return 0 })
+	tick, margin := step, time.Duration(0)
+	if h.slow {
+		tick, margin = step/ttlSteps*(ttlSteps-1), step
+	}
+	at := func(now int) time.Time { return start.Add(time.Duration(now) * tick) }
+	t := New(at(0), ttlSteps*step, func(time.Duration) time.Duration { return margin })
 
 	expiry := ttlSteps // where it counts: at 1 until the election, at 2 after
 	alive := true
@@ -134,7 +140,8 @@ func each(members []int, sent, most int, f func(request)) {
 }
 
 // Whatever a change of leader does to two or three renewals and a read, a lease is trusted for
-// no longer than it lives. (With clocks of one rate: the margin pays for others.)
+// no longer than it lives: with clocks of one rate without a margin, and with others with one that
+// pays for that.
 func TestExplorationOfAChangeOfLeader(t *testing.T) {
 	histories, longest := 0, 0
 	var h history
@@ -156,7 +163,9 @@ func TestExplorationOfAChangeOfLeader(t *testing.T) {
 						each([]int{1, 2}, second, 3, func(b request) {
 							h.renewals = []request{a, b}
 							h.read = request{sent: never}
-							try()
+							for _, h.slow = range []bool{true, false} {
+								try()
+							}
 							for read := first; read <= second+2; read++ {
 								for answered := range 4 {
 									h.read = request{sent: read, answered: answered}
@@ -174,4 +183,101 @@ func TestExplorationOfAChangeOfLeader(t *testing.T) {
 	}
 	t.Logf("%d histories; trusted for up to %d steps more than the grant is worth", histories, longest)
 	require.Greater(t, longest, 2, "nothing extends the trust")
+}
+
+func noMargin(time.Duration) time.Duration { return 0 }
+
+// However long a machine sleeps, and whenever, it trusts no lease that may be over when it is awake
+// again, though its monotonic clock has stood still.
+func TestExplorationOfASuspend(t *testing.T) {
+	start, histories := time.Now(), 0
+	for sent := range ttlSteps {
+		for answered := sent; answered < horizon; answered++ {
+			for asleep := range horizon {
+				for wakes := asleep; wakes <= 2*horizon; wakes++ {
+					histories++
+					at := func(now int) time.Time {
+						moved := start.Add(time.Duration(now) * step)
+						if now > asleep { // it stands still from then on, until it wakes
+							stood := time.Duration(min(now, wakes)-asleep) * step
+							moved = fake.MoveMonotonic(moved, -stood)
+						}
+						return moved
+					}
+					expiry := ttlSteps
+					trust := New(at(0), ttlSteps*step, noMargin)
+					var a *Attempt
+					for now := range 2 * horizon {
+						if now > asleep && now < wakes {
+							continue
+						}
+						whole := func() bool { return trust.At(at(now)) == Whole }
+						if now >= sent && a == nil && whole() {
+							a = trust.Sends(at(now), nil)
+							expiry = now + ttlSteps
+						}
+						if now >= answered && a != nil && a.ended.IsZero() && whole() {
+							trust.Answered(at(now), a, Confirmation{TTL: ttlSteps * step}, 0)
+						}
+						if whole() {
+							require.Less(t, now, expiry, "sent %d, answered %d, asleep %d to %d",
+								sent, answered, asleep, wakes)
+						}
+					}
+				}
+			}
+		}
+	}
+	t.Logf("%d histories", histories)
+}
+
+// As long as etcd answers nobody loses the trust in a lease, whatever the margin; nor if one
+// attempt gets lost.
+func TestExplorationOfSchedules(t *testing.T) {
+	histories := 0
+	for ttl := time.Second; ttl <= 30*time.Second; ttl += time.Second {
+		for percent := 1; percent < 100; percent++ {
+			margin := ttl / 100 * time.Duration(percent)
+			if ttl-margin < 10*leastPeriod {
+				continue
+			}
+			for lost := -1; lost < 4; lost++ {
+				for quarters := range time.Duration(5) {
+					histories++
+					lasts(t, ttl, margin, lost, quarters)
+				}
+			}
+		}
+	}
+	t.Logf("%d histories", histories)
+}
+
+// lasts plays some renewals, each of which is answered after so many quarters of the time within
+// which it is not late, except for one that is lost.
+func lasts(t *testing.T, ttl, margin time.Duration, lost int, quarters time.Duration) {
+	now := time.Unix(1000, 0)
+	trust := New(now, ttl, func(time.Duration) time.Duration { return margin })
+	s := trust.Schedule()
+	rtt := s.Late() / 4 * quarters
+	now = now.Add(s.Next(0))
+	for i := range 6 {
+		if trust.At(now) != Whole {
+			require.Fail(t, "the trust is over", "TTL %v, margin %v, attempt %d, %d is lost, RTT %v",
+				ttl, margin, i, lost, rtt)
+		}
+		a := trust.Sends(now, nil)
+		if i == lost {
+			now = now.Add(s.Late())
+			continue
+		}
+		answered := now.Add(rtt)
+		if trust.At(answered) != Whole {
+			require.Fail(t, "the trust is over", "TTL %v, margin %v, answer %d, %d is lost, RTT %v",
+				ttl, margin, i, lost, rtt)
+		}
+		if trust.Answered(answered, a, Confirmation{TTL: ttl}, 0) {
+			trust.Proved(answered, nil, 0)
+		}
+		now = now.Add(max(s.Next(rtt), rtt))
+	}
 }
