@@ -171,11 +171,26 @@ func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 	// A member that is behind says less, too. A read tells.
 	suspicious = suspicious || resp.GetRevision() < revision
 	known = resp.TTL >= 0 // -1 is the answer for a lease that does not exist
-	var missing []*place
-	var strays []string
-	s.mu.Lock()
-	present := make(map[string]bool, len(resp.Keys))
-	for _, key := range resp.Keys {
+	missing, strays := l.compare(resp.Keys, sent, suspicious)
+
+	// What users attach to the lease is theirs.
+	strays = slices.DeleteFunc(strays, func(key string) bool { return !l.hasDrawn(key) })
+	// After an error the next look tries again.
+	_ = s.readKeys(ctx, keysOf(missing), s.readOnce, func(from int, read []line.Entry) {
+		l.confirmMissing(missing[from:], read, known, era)
+	})
+	_ = s.readKeys(ctx, strays, s.readOnce, func(_ int, read []line.Entry) { l.sweep(ctx, read) })
+	return known
+}
+
+// compare compares the keys on l, as a look that was sent at a time tells, with those that the
+// Session accounts for. Those that are missing are to be read, some that are there as well if
+// etcd is suspicious.
+func (l *lease) compare(keys [][]byte, sent time.Time, suspicious bool) (missing []*place, strays []string) {
+	l.s.mu.Lock()
+	defer l.s.unlock()
+	present := make(map[string]bool, len(keys))
+	for _, key := range keys {
 		present[string(key)] = true
 		if p := l.places[string(key)]; p == nil || p.ticket.Lost() {
 			strays = append(strays, string(key))
@@ -189,16 +204,7 @@ func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 			missing = append(missing, p)
 		}
 	}
-	s.unlock()
-
-	// What users attach to the lease is theirs.
-	strays = slices.DeleteFunc(strays, func(key string) bool { return !l.hasDrawn(key) })
-	// After an error the next look tries again.
-	_ = s.readKeys(ctx, keysOf(missing), s.readOnce, func(from int, read []line.Entry) {
-		l.confirmMissing(missing[from:], read, known, era)
-	})
-	_ = s.readKeys(ctx, strays, s.readOnce, func(_ int, read []line.Entry) { l.sweep(ctx, read) })
-	return known
+	return missing, strays
 }
 
 // keysOf are the keys of places.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -433,8 +432,6 @@ func (v *view) judgeLocked(afterRead bool) {
 		return
 	}
 	p.seen = v
-	shown := v.read[p.ticket.Key] == p.ticket.Rev()
-	gone := func(e line.Entry) bool { return v.deleted[e.Key] > e.Rev || shown && v.read[e.Key] != e.Rev }
 	switch {
 	case !there:
 		p.lostLocked()
@@ -443,16 +440,17 @@ func (v *view) judgeLocked(afterRead bool) {
 			v.local.giveWayLocked()
 		}
 	case p.ahead.Whole && len(p.ahead.Last) > 0:
-		for len(p.ahead.Last) > 0 && gone(p.ahead.Last[0]) {
-			p.ahead.Last = p.ahead.Last[1:]
-		}
-		if slices.ContainsFunc(p.ahead.Last, gone) {
-			p.ahead.Last = slices.DeleteFunc(slices.Clone(p.ahead.Last), gone) // others may read it
-		}
+		p.ahead = p.ahead.Without(v.goneLocked(p))
 		if p.ahead.Clear() {
 			v.tellLocked()
 		}
 	}
+}
+
+// goneLocked tells of those before p, which is in the view, whether they are proven to be gone.
+func (v *view) goneLocked(p *place) func(line.Entry) bool {
+	shown := v.read[p.ticket.Key] == p.ticket.Rev()
+	return func(e line.Entry) bool { return v.deleted[e.Key] > e.Rev || shown && v.read[e.Key] != e.Rev }
 }
 
 // ownLocked is the place that the Session has in the line, or nil.
@@ -519,13 +517,7 @@ func (p *place) waitInView(ctx context.Context, c *claim) error {
 
 		var err error
 		if !first && !gone {
-			select {
-			case <-p.news:
-			case <-p.lease.dead:
-				gone = true
-			case <-ctx.Done():
-				err = context.Cause(ctx)
-			}
+			gone, err = p.awaitNews(ctx)
 		}
 		s.mu.Lock()
 		v.waiting = false
@@ -540,5 +532,17 @@ func (p *place) waitInView(ctx context.Context, c *claim) error {
 		if err != nil || first {
 			return err
 		}
+	}
+}
+
+// awaitNews waits until p is told of something, or gone with its lease.
+func (p *place) awaitNews(ctx context.Context) (gone bool, err error) {
+	select {
+	case <-p.news:
+		return false, nil
+	case <-p.lease.dead:
+		return true, nil
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
 	}
 }

@@ -90,32 +90,23 @@ func (p *place) waitBehind(ctx context.Context, c *claim, before line.Entry, bro
 		check, counted := false, (*int)(nil)
 		select {
 		case resp, open := <-events:
-			switch {
-			case !open || resp.Err() != nil || p.s.elsewhere(resp.Header):
-				// No leader, compacted, cut off, refused: read the line, watch anew.
-				p.s.stream.fails(on, resp.Err())
+			switch told, at := p.toldBy(resp, open, on, before.Key); told {
+			case watchOver: // read the line, watch anew
 				if err := broken.Wait(ctx, p.s.calls); err != nil {
 					return err
 				}
 				return p.look(ctx, c, 0)
-			case resp.Created:
-				p.s.stream.tells(on)
+			case watchBegun:
 				broken.Reset()
 				check = true
-			default:
-				p.s.stream.tells(on)
-				if at := p.deletion(before.Key, resp.Events); at != 0 {
-					return p.look(ctx, c, at)
-				}
+			case deletionTold:
+				return p.look(ctx, c, at)
 			}
 		case <-again.C:
 			check, counted = true, &length
 		case <-p.news:
-			if p.isGone() {
-				return errQueueAnew
-			}
-			if _, stale := p.rivals(); stale {
-				return nil
+			if over, err := p.isOutdated(); over {
+				return err
 			}
 			relied = time.Now() // the client was connected anew
 			again.Reset(p.s.recheckAfter(relied, length))
@@ -135,6 +126,45 @@ func (p *place) waitBehind(ctx context.Context, c *claim, before line.Entry, bro
 			again.Reset(p.s.recheckAfter(relied, length))
 		}
 	}
+}
+
+// A tiding is what the watch of the one key before a place tells.
+type tiding uint8
+
+const (
+	nothingTold  tiding = iota
+	watchOver           // no leader, compacted, cut off, refused, or another cluster
+	watchBegun          // what was before it is to be looked at
+	deletionTold        // of the key before, at a revision
+)
+
+// toldBy is what an answer of p's watch tells. open is false if there is none any more.
+func (p *place) toldBy(
+	resp clientv3.WatchResponse, open bool, on int64, before string,
+) (told tiding, at int64) {
+	if !open || resp.Err() != nil || p.s.elsewhere(resp.Header) {
+		p.s.stream.fails(on, resp.Err())
+		return watchOver, 0
+	}
+	p.s.stream.tells(on)
+	if resp.Created {
+		return watchBegun, 0
+	}
+	if at = p.deletion(before, resp.Events); at != 0 {
+		return deletionTold, at
+	}
+	return nothingTold, 0
+}
+
+// isOutdated reports whether p no longer waits for the one before it: its key is gone, which is
+// errQueueAnew, or etcd was set back, and the line is to be read.
+func (p *place) isOutdated() (over bool, err error) {
+	p.s.mu.Lock()
+	defer p.s.unlock()
+	if p.ticket.Lost() {
+		return true, errQueueAnew
+	}
+	return p.staleLocked(), nil
 }
 
 // recheckAfter is how long to wait for the next look of one that has relied on its watch since a

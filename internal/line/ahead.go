@@ -1,6 +1,8 @@
 package line
 
 import (
+	"slices"
+
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
@@ -99,6 +101,17 @@ func (a Ahead) Since(earlier Ahead) Ahead {
 	}
 	if a.First.Rev == 0 {
 		a.First = earlier.Holder()
+	}
+	return a
+}
+
+// Without is a, of which all are known, without those that are gone. Others may read what was Last.
+func (a Ahead) Without(gone func(Entry) bool) Ahead {
+	for len(a.Last) > 0 && gone(a.Last[0]) {
+		a.Last = a.Last[1:]
+	}
+	if slices.ContainsFunc(a.Last, gone) {
+		a.Last = slices.DeleteFunc(slices.Clone(a.Last), gone)
 	}
 	return a
 }

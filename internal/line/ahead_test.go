@@ -1,6 +1,8 @@
 package line_test
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -76,6 +78,33 @@ func TestALaterReadingKnowsWhatAnEarlierOneTold(t *testing.T) {
 	require.Equal(t, idB, tails(line.Line{whole.Holder()})[0])
 	require.Zero(t, line.Nobody.Since(put).Holder().Rev)
 	require.Zero(t, line.Nobody.Since(put).Count())
+}
+
+// Those who are gone are before nobody, and all others still are. What was known before stays as it
+// was: others may read it.
+func TestWhoIsGoneIsAheadOfNobody(t *testing.T) {
+	for _, row := range []struct {
+		gone, left []string
+	}{
+		{nil, []string{idA, idB, idC}},
+		{[]string{idA}, []string{idB, idC}},
+		{[]string{idB}, []string{idA, idC}},
+		{[]string{idC}, []string{idA, idB}},
+		{[]string{idA, idB}, []string{idC}},
+		{[]string{idA, idC}, []string{idB}},
+		{[]string{idB, idC}, []string{idA}},
+		{[]string{idA, idB, idC}, nil},
+	} {
+		t.Run(fmt.Sprint(row.gone), func(t *testing.T) {
+			before := line.Before(name, line.Entry{}, rangeOf(3, false, keys{c(9), b(8), a(7)}))
+			after := before.Without(func(e line.Entry) bool {
+				return slices.Contains(row.gone, tails(line.Line{e})[0])
+			})
+			require.Equal(t, row.left, tails(after.Last))
+			require.Equal(t, len(row.left) == 0, after.Clear())
+			require.Equal(t, []string{idA, idB, idC}, tails(before.Last))
+		})
+	}
 }
 
 // The oldest keys tell who holds; who is nearest to a place they do not tell, unless all is read.

@@ -533,10 +533,12 @@ var mutants = []mutant{
 	{
 		name: "who has put its key by a copy is the first",
 		why:  "The answer tells of the own key, and of nobody before it. It has not asked for those (rule 1).",
-		edits: []edit{{"internal/ticket/enter.go", `	case !e.try:
-		return Queued, line.Ahead{}
-`, `	case !e.try:
+		edits: []edit{{"internal/ticket/enter.go", `	default:
+		return Queued, line.Ahead{} // by a copy, which tells of nobody else
+	}
+`, `	default:
 		return Queued, line.Nobody
+	}
 `}},
 		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestWhatAPutSays")},
 	},
@@ -650,8 +652,8 @@ var mutants = []mutant{
 		why:  "The line was read when the key was put. What was deleted before the watch began, no event tells (rule 20).",
 		edits: []edit{
 			{"watch.go", `				check = true
-			default:
-`, `			default:
+			case deletionTold:
+`, `			case deletionTold:
 `},
 		},
 		killers: []killer{named("TestALongLineGetsInWhateverBecomesOfItsWatches")},
@@ -688,19 +690,32 @@ var mutants = []mutant{
 		name: "the event of the predecessor is enough",
 		why:  "Whoever was before has gone, so it is one's turn. Not if that one was a waiter, too (rule 20).",
 		edits: []edit{
-			{"watch.go", `					return p.look(ctx, c, at)
-`, `					p.setLine(line.Nobody, p.s.era.Load())
-					return nil
+			{"watch.go", `				return p.look(ctx, c, at)
+`, `				_ = at
+				p.setLine(line.Nobody, p.s.era.Load())
+				return nil
 `},
-			{"view.go", `		if slices.ContainsFunc(p.ahead.Last, gone) {
-			p.ahead.Last = slices.DeleteFunc(slices.Clone(p.ahead.Last), gone) // others may read it
-		}
-`, `		if slices.ContainsFunc(p.ahead.Last, gone) {
+			{"view.go", `		p.ahead = p.ahead.Without(v.goneLocked(p))
+`, `		if gone := v.goneLocked(p); gone(p.ahead.Last[len(p.ahead.Last)-1]) {
 			p.ahead.Last = nil
 		}
+		p.ahead = p.ahead.Without(v.goneLocked(p))
 `},
 		},
 		killers: []killer{simulation(250), onCluster("TestWhoMovesUpBehindTheHolderDoesNotEnterBesideIt")},
+	},
+	{
+		name: "who is gone takes those behind it along",
+		why:  "They stood behind it, so they are no nearer. They are nearer to the head than the place, which enters beside one of them (rule 1).",
+		edits: []edit{{"internal/line/ahead.go", `		a.Last = slices.DeleteFunc(slices.Clone(a.Last), gone)
+`, `		a.Last = a.Last[:slices.IndexFunc(a.Last, gone)]
+`}, {"internal/line/ahead.go", `	for len(a.Last) > 0 && gone(a.Last[0]) {
+		a.Last = a.Last[1:]
+	}
+`, ``}},
+		killers: []killer{
+			core("ticket", "TestExploration"), core("line", "TestWhoIsGoneIsAheadOfNobody"),
+		},
 	},
 	{
 		name: "a waiter does not miss its own key",

@@ -90,16 +90,24 @@ func (e *Entering) Judge(a Answer) (is Entrance, ahead line.Ahead) {
 	switch {
 	case is == Useless:
 		return Useless, line.Ahead{}
-	case !e.try && is != Queued:
+	case e.try:
+		return e.judgeTry(a, is)
+	case is != Queued:
 		return Useless, line.Ahead{} // it was there, and was deleted before it was read
-	case !e.try && a.Succeeded:
-		return Queued, t.aheadOf(a)
-	case !e.try:
-		return Queued, line.Ahead{}
 	case a.Succeeded:
+		return Queued, t.aheadOf(a)
+	default:
+		return Queued, line.Ahead{} // by a copy, which tells of nobody else
+	}
+}
+
+// judgeTry is Judge for TryLock, whose key is queued or not: by this request, or by an earlier one
+// whose answer was lost.
+func (e *Entering) judgeTry(a Answer, is Entrance) (Entrance, line.Ahead) {
+	if a.Succeeded {
 		return Queued, line.Nobody
 	}
-	// TryLock is queued by this request, or by an earlier one whose answer was lost.
+	t := e.t
 	ahead, n := line.Among(t.Name, t.Entry(), a.read(1))
 	switch {
 	case ahead.Whole && n > 0, n >= int(nearest):

@@ -634,7 +634,8 @@ func (w *world) do(s step) {
 		w.look(s.a, int64(s.b>>1), s.b&1 != 0)
 	case hears: // what the view of a short line does
 		e := w.entries[w.claims[s.a].ticket]
-		e.ahead.Last = slices.Delete(slices.Clone(e.ahead.Last), s.b, s.b+1)
+		gone := e.ahead.Last[s.b]
+		e.ahead = e.ahead.Without(func(before line.Entry) bool { return before.Rev == gone.Rev })
 	case begins:
 		w.begin(s.a)
 	case unlocks:
