@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/connectivity"
 
 	"github.com/etcdlock/etcdlock/internal/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
@@ -243,6 +244,12 @@ func (l *lease) confirmMissing(places []*place, read []line.Entry, known bool, s
 	}
 }
 
+// suspectLocked has the keys of l looked at now.
+func (l *lease) suspectLocked() {
+	l.suspect = true
+	l.wakeKeeper()
+}
+
 // accountsForLocked reports whether e may be the key of a place. That of a place whose own key
 // is gone is an earlier one of that name, which a set-back of etcd has brought back.
 func (l *lease) accountsForLocked(e line.Entry) bool {
@@ -309,4 +316,72 @@ func (l *lease) sign(id uuid.UUID, name string) uuid.UUID {
 	signature := uuid.NewSHA1(l.s.secret, fmt.Appendf(id[:8:8], "%x/%s", int64(l.id), name))
 	copy(id[8:], signature[8:]) // with the bits that tell the variant
 	return id
+}
+
+// followConnection begins all views anew when the client has lost its connection, and has
+// the keys of l looked at when it has another. Whoever restores etcd stops it first; if it
+// passes the revision that it had before anybody reads, no answer tells that it was set
+// back, and a watch goes on as if it had missed nothing. It ends with l.
+func (l *lease) followConnection() {
+	s := l.s
+	conn := s.client.ActiveConnection()
+	if conn == nil {
+		return // not made with clientv3.New
+	}
+	for state := conn.GetState(); conn.WaitForStateChange(l.live, state); {
+		was := state
+		state = conn.GetState()
+		s.mu.Lock()
+		if was == connectivity.Ready {
+			s.endViewsLocked()
+		}
+		if state == connectivity.Ready {
+			s.suspectLocked()
+			for _, p := range l.places {
+				p.tellLocked() // whoever waits by a watch of one key looks soon
+			}
+		}
+		s.unlock()
+	}
+}
+
+// verify reads the keys of the holds that began in an era before. Who waits reads the line by
+// himself. What may not be read is left to the looks at the leases' keys.
+func (s *Session) verify() {
+	var pause attempt.Backoff
+	for {
+		sent := s.era.Load()
+		for l, places := range s.staleHolds() {
+			_ = s.readKeys(s.ctx, keysOf(places), s.readUntilAnswered, func(from int, read []line.Entry) {
+				l.confirmMissing(places[from:], read, true, sent)
+			})
+		}
+		if s.verified(sent) || pause.Wait(s.ctx, s.calls) != nil {
+			return
+		}
+	}
+}
+
+// verified reports whether verify is over: everything was read in the present era, or the
+// Session is closed.
+func (s *Session) verified(read *era) bool {
+	s.mu.Lock()
+	defer s.unlock()
+	s.verifying = s.era.Load() != read && !s.closed
+	return !s.verifying
+}
+
+// staleHolds are the places of holds of an era before, by lease.
+func (s *Session) staleHolds() map[*lease][]*place {
+	s.mu.Lock()
+	defer s.unlock()
+	stale := make(map[*lease][]*place)
+	for l := range s.leases {
+		for _, p := range l.places {
+			if p.hold != nil && p.hold.cause == nil && !p.ticket.Lost() && p.staleLocked() {
+				stale[l] = append(stale[l], p)
+			}
+		}
+	}
+	return stale
 }

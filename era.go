@@ -8,7 +8,6 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc/connectivity"
 
 	"github.com/etcdlock/etcdlock/internal/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
@@ -108,6 +107,32 @@ func (s *Session) get(
 	return resp, err
 }
 
+// read calls get until it is answered, etcd refuses, or ctx ends. After each other
+// error it asks failed whether to go on.
+func read[R any](ctx context.Context, s *Session, get func(context.Context) (R, error), failed func(error) error) (R, error) {
+	var retry attempt.Backoff
+	for {
+		resp, _, err := attempt.Do(ctx, s.calls, &retry, attempt.ReadTimeout, get)
+		switch {
+		case err == nil:
+			return resp, nil
+		case ctx.Err() != nil:
+			return resp, context.Cause(ctx)
+		case attempt.Refused(err):
+			return resp, err
+		case s.clientClosed():
+			return resp, errClientClosed
+		}
+		if err := failed(err); err != nil {
+			return resp, err
+		}
+		retry.Double() // another member may know more
+		if err := retry.Wait(ctx, s.calls); err != nil {
+			return resp, err
+		}
+	}
+}
+
 // elsewhere reports whether the header of a watch's answer is of another cluster than that
 // of the present era. It begins no new one: after the client was moved, a stream that was
 // open goes on to where it was. A read that follows tells which of the two counts, and the
@@ -197,80 +222,3 @@ func (s *Session) suspectLocked() {
 		l.suspectLocked()
 	}
 }
-
-// suspectLocked has the keys of l looked at now.
-func (l *lease) suspectLocked() {
-	l.suspect = true
-	l.wakeKeeper()
-}
-
-// followConnection begins all views anew when the client has lost its connection, and has
-// the keys of l looked at when it has another. Whoever restores etcd stops it first; if it
-// passes the revision that it had before anybody reads, no answer tells that it was set
-// back, and a watch goes on as if it had missed nothing. It ends with l.
-func (l *lease) followConnection() {
-	s := l.s
-	conn := s.client.ActiveConnection()
-	if conn == nil {
-		return // not made with clientv3.New
-	}
-	for state := conn.GetState(); conn.WaitForStateChange(l.live, state); {
-		was := state
-		state = conn.GetState()
-		s.mu.Lock()
-		if was == connectivity.Ready {
-			s.endViewsLocked()
-		}
-		if state == connectivity.Ready {
-			s.suspectLocked()
-			for _, p := range l.places {
-				p.tellLocked() // whoever waits by a watch of one key looks soon
-			}
-		}
-		s.unlock()
-	}
-}
-
-// verify reads the keys of the holds that began in an era before. Who waits reads the line by
-// himself. What may not be read is left to the looks at the leases' keys.
-func (s *Session) verify() {
-	var pause attempt.Backoff
-	for {
-		sent := s.era.Load()
-		for l, places := range s.staleHolds() {
-			_ = s.readKeys(s.ctx, keysOf(places), s.readUntilAnswered, func(from int, read []line.Entry) {
-				l.confirmMissing(places[from:], read, true, sent)
-			})
-		}
-		if s.verified(sent) || pause.Wait(s.ctx, s.calls) != nil {
-			return
-		}
-	}
-}
-
-// verified reports whether verify is over: everything was read in the present era, or the
-// Session is closed.
-func (s *Session) verified(read *era) bool {
-	s.mu.Lock()
-	defer s.unlock()
-	s.verifying = s.era.Load() != read && !s.closed
-	return !s.verifying
-}
-
-// staleHolds are the places of holds of an era before, by lease.
-func (s *Session) staleHolds() map[*lease][]*place {
-	s.mu.Lock()
-	defer s.unlock()
-	stale := make(map[*lease][]*place)
-	for l := range s.leases {
-		for _, p := range l.places {
-			if p.hold != nil && p.hold.cause == nil && !p.ticket.Lost() && p.staleLocked() {
-				stale[l] = append(stale[l], p)
-			}
-		}
-	}
-	return stale
-}
-
-// staleLocked reports whether p was last seen in an era before.
-func (p *place) staleLocked() bool { return p.era != p.s.era.Load() }

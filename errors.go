@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 // The sentinels of this package, for use with [errors.Is].
@@ -250,4 +251,18 @@ func closeUnconfirmed(why error) error {
 // unconfirmed is the error of an Unlock that etcd did not confirm in time.
 func unconfirmed(name string, reasons ...error) error {
 	return failed("unlock", name, append([]error{ErrUnconfirmed}, reasons...)...)
+}
+
+// reasonOf is a Reason as a LostError has it. What is not told was a deletion.
+func reasonOf(r ticket.Reason) error {
+	switch r {
+	case ticket.Overwritten:
+		return ErrKeyOverwritten
+	case ticket.Either:
+		return errKeyTaken
+	case ticket.LeaseRevoked:
+		return ErrLeaseRevoked
+	default:
+		return ErrKeyDeleted
+	}
 }

@@ -140,6 +140,9 @@ func (p *place) queuedLocked(ahead line.Ahead, told *era) {
 	p.seesLocked(ahead, told)
 }
 
+// staleLocked reports whether p was last seen in an era before.
+func (p *place) staleLocked() bool { return p.era != p.s.era.Load() }
+
 // rangesOf is what the ranges of a transaction have read.
 func rangesOf(resp *clientv3.TxnResponse) (read []*pb.RangeResponse) {
 	for _, r := range resp.Responses {

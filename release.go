@@ -180,20 +180,6 @@ func (r *release) overLocked(err error) error {
 	return err
 }
 
-// reasonOf is a Reason as a LostError has it. What is not told was a deletion.
-func reasonOf(r ticket.Reason) error {
-	switch r {
-	case ticket.Overwritten:
-		return ErrKeyOverwritten
-	case ticket.Either:
-		return errKeyTaken
-	case ticket.LeaseRevoked:
-		return ErrLeaseRevoked
-	default:
-		return ErrKeyDeleted
-	}
-}
-
 // certainLocked reports whether a hold at p would be: its lease is trusted, and most, if there
 // is one, has not passed.
 func (p *place) certainLocked(most time.Time) bool {

@@ -321,32 +321,6 @@ func (p *place) readAhead(
 	})
 }
 
-// read calls get until it is answered, etcd refuses, or ctx ends. After each other
-// error it asks failed whether to go on.
-func read[R any](ctx context.Context, s *Session, get func(context.Context) (R, error), failed func(error) error) (R, error) {
-	var retry attempt.Backoff
-	for {
-		resp, _, err := attempt.Do(ctx, s.calls, &retry, attempt.ReadTimeout, get)
-		switch {
-		case err == nil:
-			return resp, nil
-		case ctx.Err() != nil:
-			return resp, context.Cause(ctx)
-		case attempt.Refused(err):
-			return resp, err
-		case s.clientClosed():
-			return resp, errClientClosed
-		}
-		if err := failed(err); err != nil {
-			return resp, err
-		}
-		retry.Double() // another member may know more
-		if err := retry.Wait(ctx, s.calls); err != nil {
-			return resp, err
-		}
-	}
-}
-
 // readFor is read for c, which waits at p, and gives up when the lease or the key is gone.
 func readFor[R any](ctx context.Context, p *place, c *claim, get func(context.Context) (R, error)) (R, error) {
 	resp, err := read(ctx, p.s, get, func(err error) error {

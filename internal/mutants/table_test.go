@@ -478,7 +478,7 @@ var mutants = []mutant{
 	{
 		name:    "a place from before a set-back counts",
 		why:     "It was first in line, as etcd had said. That was another line (rule 26).",
-		edits:   []edit{{"era.go", `func (p *place) staleLocked() bool { return p.era != p.s.era.Load() }`, `func (p *place) staleLocked() bool { return false }`}},
+		edits:   []edit{{"place.go", `func (p *place) staleLocked() bool { return p.era != p.s.era.Load() }`, `func (p *place) staleLocked() bool { return false }`}},
 		killers: []killer{named("TestNoTwoHoldAfterEtcdWasSetBack")},
 	},
 
