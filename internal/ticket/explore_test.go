@@ -80,7 +80,7 @@ func scenarios() []scenario {
 func (s *scenario) steps() int {
 	switch {
 	case race.Enabled: // there is but one goroutine
-		return 7 + *further
+		return 6 + *further
 	case *ends && s.faults == 1, s.most == 0:
 		return 0
 	default:
