@@ -167,8 +167,9 @@ func (c *claim) advance(ctx context.Context, p *place, try bool) (
 func (p *place) queue(ctx context.Context, c *claim, try bool) (
 	h *hold, taken line.Ahead, err error,
 ) {
-	entering := p.ticket.Enter(try, p.m.cfg.trace.tellsQueued())
-	var retry attempt.Backoff
+	traced := p.m.cfg.trace != nil && p.m.cfg.trace.Queued != nil
+	entering := p.ticket.Enter(try, traced)
+	retry := attempt.Backoff{Puts: true}
 	for {
 		if ctx.Err() != nil {
 			return nil, taken, context.Cause(ctx)
@@ -197,6 +198,9 @@ func (p *place) entered(c *claim, entering *ticket.Entering, done commit) (
 	entrance, ahead := entering.Judge(a)
 	if a.Doubtful() {
 		p.lease.retireLocked(errLeaseDoubtful)
+	}
+	if done.prompt {
+		p.lease.servedLocked()
 	}
 	if p.ticket.State() == ticket.InLine {
 		p.queuedLocked(ahead, done.era)

@@ -62,6 +62,7 @@ type lease struct {
 	retired   error              // why there are no new places; nil while there may be
 	ended     error              // why it is trusted no more; nil while it is
 	revoked   bool               // etcd has confirmed that it is gone, and so are its keys
+	served    bool               // etcd has answered a renewal, or a put in the time of an attempt
 	suspect   bool               // its keys are to be looked at now
 	doubted   time.Time          // when it was last learned that a copy of a put may come late
 	unread    []unread           // watches of keys that were created, and whose keys are to be read
@@ -141,6 +142,9 @@ func (l *lease) checkLocked(now time.Time) {
 	}
 	switch l.trust.At(now) {
 	case trust.Expired:
+		if !l.served && l.refusal == nil {
+			l.s.barren++
+		}
 		l.endLocked(because(ErrExpired, l.refusal))
 	case trust.Suspended:
 		l.endLocked(ErrSuspended)
@@ -218,6 +222,9 @@ func (l *lease) giveWayLocked() {
 		}
 	}
 }
+
+// servedLocked notes that etcd has answered in time under the lease.
+func (l *lease) servedLocked() { l.served, l.s.barren = true, 0 }
 
 // endLocked ends the trust in the lease, and so every hold on it.
 func (l *lease) endLocked(why error) {
@@ -468,6 +475,7 @@ func (l *lease) confirmed(
 	}
 	l.renewals(func(t *trust.Trust) {
 		l.refusal = nil
+		l.servedLocked()
 		l.comparedLocked(era, resp.Header.GetRevision())
 		ask = t.Answered(time.Now(), sent, trust.Confirmation{
 			Member: resp.Header.GetMemberId(), Term: resp.Header.GetRaftTerm(),

@@ -94,6 +94,7 @@ type commit struct {
 	resp     *clientv3.TxnResponse
 	era      *era // in which it was sent
 	repeated bool // it may have been sent more than once
+	prompt   bool // the answer has taken no longer than one attempt waits until it is repeated
 	err      error
 }
 
@@ -112,9 +113,10 @@ func (s *Session) commit(ctx context.Context, retry *attempt.Backoff, t ticket.T
 		resp, err := s.txn(call, ifs, then, otherwise)
 		return commit{resp: resp, repeated: call.asked.Load()}, err
 	}
-	sent := s.era.Load()
+	sent, began := s.era.Load(), time.Now()
 	c, several, err := attempt.Do(ctx, s.calls, retry, s.calls.Timeout(), txn)
 	c.era, c.err = sent, err
+	c.prompt = err == nil && time.Since(began) <= s.calls.Timeout()
 	c.repeated = c.repeated || several
 	return c
 }

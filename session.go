@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -56,6 +57,7 @@ type Session struct {
 	current    *lease // for new places, nil if there is none
 	granting   *grant // under way, or nil; it owns grantRetry
 	grantRetry attempt.Backoff
+	barren     int // leases in a row that ran out and were not served
 	leases     map[*lease]struct{}
 	lines      map[string]*localLine
 	verifying  bool            // holds of an era before are being read
@@ -432,6 +434,7 @@ func (s *Session) usableLocked() bool {
 func (s *Session) grantLease(g *grant) {
 	defer close(g.done)
 	defer g.cancel()
+	s.standBack(g.ctx)
 	err := s.newLease(g.ctx)
 	if err != nil && g.ctx.Err() != nil {
 		err = attempt.ErrNoAnswer // for one who comes just now
@@ -449,6 +452,35 @@ func (s *Session) grantLease(g *grant) {
 	s.mu.Lock()
 	defer s.unlock()
 	s.granting = nil
+}
+
+// mostApart is how many TTLs the Sessions of a crowd spread their leases over, at most.
+const mostApart = 4
+
+// standBack waits for a while before a lease is asked for if etcd has granted the last ones, and
+// then has answered nothing in time until they had run out: there are others who ask for more than
+// it can do in the time of a lease, perhaps by a client each, so that no window of theirs knows of
+// it. One lease that runs out so is what an etcd that was away leaves behind. After two in a row
+// the next one is asked for within a TTL, at random, and then within two, and four.
+//
+// Invariant: the leases that run out before anything is answered in time under them, each after
+// the other, spread those that follow over ever more time. (Do not ask for the next one at once: all
+// do, and what etcd works through then is again too late for all.
+// TestAMassStartSendsNoMoreThanEtcdAnswersSoon.)
+func (s *Session) standBack(ctx context.Context) {
+	s.mu.Lock()
+	barren := s.barren
+	s.unlock()
+	if barren < 2 {
+		return
+	}
+	apart := s.cfg.ttl * time.Duration(min(1<<(barren-2), mostApart))
+	pause := time.NewTimer(rand.N(apart))
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+	case <-ctx.Done():
+	}
 }
 
 // forgo ends a grant that nobody waits for.

@@ -100,11 +100,12 @@ func Do[R any](
 	sent := time.Now()
 	if err == nil {
 		if !retry.Urgent {
-			defer c.link.end()
+			defer c.link.end(retry.kind())
 		}
 		var repeats int
 		race := &copies[R]{
 			c: c, f: f, ctx: bounded, won: cancel, first: first, eager: retry.Eager,
+			window: &c.link.windows[retry.kind()], let: !retry.Urgent,
 		}
 		r, repeats, err = race.run(retry.unanswered > 0)
 		several = repeats > 0
@@ -114,7 +115,7 @@ func Do[R any](
 		err = ErrNoAnswer
 	}
 	if overloaded(err) {
-		c.link.with(func(_ *budget, now time.Time) { c.link.window.overloaded(sent, now) })
+		c.link.with(func(_ *budget, now time.Time) { c.link.windows.overloaded(sent, now) })
 	}
 	retry.note(err, c.Several())
 	return r, several, err
@@ -129,7 +130,7 @@ func (c *Caller) begin(ctx context.Context, retry *Backoff) (context.Context, co
 		return bounded, cancel, err
 	}
 	asked := time.Now()
-	waited, begun := c.link.begin(bounded)
+	waited, begun := c.link.begin(bounded, retry.kind())
 	c.link.with(func(b *budget, now time.Time) { b.turn = now.Sub(asked) })
 	if !begun {
 		return bounded, cancel, errBusy
@@ -153,6 +154,9 @@ type copies[R any] struct {
 	won   context.CancelFunc // ends them: a repeat was answered
 	first time.Duration      // the least that an answer may take
 	eager bool               // repeats need no credit, but come ever more seldom
+
+	window *window // of their kind, guarded by the link's lock
+	let    bool    // the window has let the attempt begin
 
 	// Guarded by mu.
 	mu      sync.Mutex
@@ -214,7 +218,7 @@ func (a *copies[R]) call(ctx context.Context) (R, error) {
 	if settles(err) {
 		a.c.link.with(func(b *budget, now time.Time) {
 			b.answered(now, now.Sub(started))
-			a.c.link.window.answered(started, now)
+			a.window.answered(started, now, a.let)
 		})
 	}
 	return r, err

@@ -24,9 +24,20 @@ type Backoff struct {
 	// for its turn.
 	Urgent bool
 
+	// Puts is set where the call puts a key into a line, which takes etcd longer than all else.
+	Puts bool
+
 	delay      time.Duration
 	unanswered int // attempts in a row that had no answer in time
 	overloads  int // attempts in a row that failed since etcd has too much to do
+}
+
+// kind is that of the call's attempts.
+func (b *Backoff) kind() int {
+	if b.Puts {
+		return putting
+	}
+	return asking
 }
 
 // Reset forgets what was not answered.

@@ -23,14 +23,14 @@ const reconnectEvery = 500 * time.Millisecond
 type link struct {
 	mu      sync.Mutex
 	budget  budget
-	window  window
-	queue   []chan struct{} // of attempts that wait until the window lets them begin, in order
-	asked   time.Time       // when connections were last asked for
-	flights int             // attempts under way, or waiting
-	ticking bool            // a timer asks for connections
-	landed  time.Time       // when the last attempt ended
-	reason  error           // gRPC's, for why nothing is connected
-	told    time.Time       // when it said so
+	windows windows
+	queues  [kinds][]chan struct{} // of attempts that wait until a window lets them begin, in order
+	asked   time.Time              // when connections were last asked for
+	flights int                    // attempts under way, or waiting
+	ticking bool                   // a timer asks for connections
+	landed  time.Time              // when the last attempt ended
+	reason  error                  // gRPC's, for why nothing is connected
+	told    time.Time              // when it said so
 }
 
 var links = struct {
@@ -123,18 +123,19 @@ func (c *Caller) reconnect() {
 	}
 }
 
-// begin waits until the window lets an attempt begin, which is to end when it is over. Whoever
-// comes first begins first. It reports false if ctx ends before; waited tells whether it took any
-// time.
-func (l *link) begin(ctx context.Context) (waited, begun bool) {
+// begin waits until the window of its kind lets an attempt begin, which is to end when it is over.
+// Of each kind whoever comes first begins first. It reports false if ctx ends before; waited tells
+// whether it took any time.
+func (l *link) begin(ctx context.Context, kind int) (waited, begun bool) {
 	l.mu.Lock()
-	if !l.window.full() && len(l.queue) == 0 {
-		l.window.under++
+	window, queue := &l.windows[kind], &l.queues[kind]
+	if !window.full() && len(*queue) == 0 {
+		window.under++
 		l.mu.Unlock()
 		return false, true
 	}
 	turn := make(chan struct{}, 1)
-	l.queue = append(l.queue, turn)
+	*queue = append(*queue, turn)
 	l.mu.Unlock()
 	select {
 	case <-turn:
@@ -143,27 +144,28 @@ func (l *link) begin(ctx context.Context) (waited, begun bool) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if i := slices.Index(l.queue, turn); i >= 0 {
-		l.queue = slices.Delete(l.queue, i, i+1)
+	if i := slices.Index(*queue, turn); i >= 0 {
+		*queue = slices.Delete(*queue, i, i+1)
 		return true, false
 	}
-	l.endLocked() // its turn has come just now
+	l.endLocked(kind) // its turn has come just now
 	return true, false
 }
 
-// end counts an attempt that is over, and has others begin.
-func (l *link) end() {
+// end counts an attempt that is over, and has others of its kind begin.
+func (l *link) end(kind int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.endLocked()
+	l.endLocked(kind)
 }
 
-func (l *link) endLocked() {
-	l.window.under--
-	for len(l.queue) > 0 && !l.window.full() {
-		l.window.under++
-		l.queue[0] <- struct{}{}
-		l.queue = l.queue[1:]
+func (l *link) endLocked(kind int) {
+	window, queue := &l.windows[kind], &l.queues[kind]
+	window.under--
+	for len(*queue) > 0 && !window.full() {
+		window.under++
+		(*queue)[0] <- struct{}{}
+		*queue = (*queue)[1:]
 	}
 }
 
@@ -175,7 +177,7 @@ func (c *Caller) takeOff() {
 	defer l.mu.Unlock()
 	if now := time.Now(); l.flights == 0 && now.Sub(l.landed) >= forgetSilence {
 		l.budget.began(now)
-		l.window.rests()
+		l.windows.rest()
 	}
 	l.flights++
 	if !l.ticking && c.client.ActiveConnection() != nil {

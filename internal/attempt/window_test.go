@@ -15,7 +15,7 @@ import (
 func TestAWindowGrowsWhileAnswersAreBriskAndItIsUsed(t *testing.T) {
 	var w window
 	now := time.Unix(1e9, 0)
-	answered := func(took time.Duration) { w.answered(now.Add(-took), now) }
+	answered := func(took time.Duration) { w.answered(now.Add(-took), now, true) }
 	require.Equal(t, firstWindow, w.limit())
 
 	w.under = firstWindow
@@ -32,34 +32,43 @@ func TestAWindowGrowsWhileAnswersAreBriskAndItIsUsed(t *testing.T) {
 	answered(0)
 	require.Equal(t, firstWindow+1, w.limit(), "more than half is not used")
 
-	w.rests()
-	require.Equal(t, firstWindow, w.limit())
+	w.under = w.limit()
+	w.answered(now, now, false)
+	require.Equal(t, firstWindow+1, w.limit(), "it has not let that begin")
 }
 
 func TestAWindowIsHalvedOnceForWhatWasSentBefore(t *testing.T) {
 	start := time.Unix(1e9, 0)
 	at := func(seconds float64) time.Time { return start.Add(time.Duration(seconds * float64(second))) }
-	w := window{size: 100}
-	w.answered(at(0), at(3))
-	w.answered(at(2), at(4.5)) // sent before 3
+	ws := windows{putting: {size: 100}, asking: {size: 10}}
+	w := &ws[putting]
+	w.answered(at(0), at(3), true)
+	w.answered(at(2), at(4.5), false) // sent before 3
 	require.Equal(t, 50, w.limit())
-	w.overloaded(at(2.9), at(5))
+	require.Equal(t, 10, ws[asking].limit(), "another kind may be as brisk as ever")
+	ws.overloaded(at(2.9), at(5))
 	require.Equal(t, 50, w.limit())
-	w.overloaded(at(3.5), at(5))
+	require.Equal(t, 5, ws[asking].limit())
+	ws.overloaded(at(3.5), at(5))
 	require.Equal(t, 25, w.limit())
+	require.Equal(t, 5, ws[asking].limit())
 
 	for i := range 10 {
 		now := at(float64(10 + 3*i))
-		w.answered(now, now.Add(2*slow))
+		w.answered(now, now.Add(2*slow), true)
 	}
 	require.Equal(t, slowWindow, w.limit(), "each answer may take long, however few are asked for")
 	for i := range 10 {
 		now := at(float64(100 + i))
-		w.overloaded(now, now.Add(second/2))
+		ws.overloaded(now, now.Add(second/2))
 	}
 	require.Equal(t, 1, w.limit(), "one is left to find out that etcd is well again")
-	w.answered(at(200), at(203))
+	w.answered(at(200), at(203), true)
 	require.Equal(t, 1, w.limit(), "a slow answer does not let more begin")
+
+	ws.rest()
+	require.Equal(t, firstWindow, w.limit())
+	require.Equal(t, firstWindow, ws[asking].limit())
 }
 
 func TestWhatSaysThatEtcdHasTooMuchToDo(t *testing.T) {
@@ -79,14 +88,14 @@ func TestAttemptsBeginInTurn(t *testing.T) {
 		l := &link{}
 		ctx := context.Background()
 		for range firstWindow {
-			waited, begun := l.begin(ctx)
+			waited, begun := l.begin(ctx, asking)
 			require.False(t, waited)
 			require.True(t, begun)
 		}
 		var order []int
 		queue := func(ctx context.Context, i int) {
 			go func() {
-				if waited, begun := l.begin(ctx); begun {
+				if waited, begun := l.begin(ctx, asking); begun {
 					require.True(t, waited)
 					order = append(order, i)
 				}
@@ -101,14 +110,17 @@ func TestAttemptsBeginInTurn(t *testing.T) {
 		synctest.Wait()
 		require.Empty(t, order)
 		for range 2 {
-			l.end()
+			l.end(asking)
 			synctest.Wait()
 		}
 		require.Equal(t, []int{1, 3}, order)
+		waited, begun := l.begin(ctx, putting)
+		require.False(t, waited, "another kind waits for nobody of this one")
+		require.True(t, begun)
 		for range firstWindow {
-			l.end()
+			l.end(asking)
 		}
-		require.Zero(t, l.window.under)
+		require.Zero(t, l.windows[asking].under)
 	})
 }
 
@@ -116,25 +128,25 @@ func TestAttemptsBeginInTurn(t *testing.T) {
 func TestATurnThatNobodyTakesIsHandedOn(t *testing.T) {
 	for range 200 {
 		synctest.Test(t, func(t *testing.T) {
-			l := &link{window: window{size: 1}}
+			l := &link{windows: windows{asking: {size: 1}}}
 			ctx := context.Background()
-			l.begin(ctx)
+			l.begin(ctx, asking)
 			leaving, leave := context.WithCancel(ctx)
 			var over atomic.Int64
 			for _, ctx := range []context.Context{leaving, ctx} {
 				go func() {
-					if _, begun := l.begin(ctx); begun {
-						l.end()
+					if _, begun := l.begin(ctx, asking); begun {
+						l.end(asking)
 					}
 					over.Add(1)
 				}()
 				synctest.Wait()
 			}
 			leave()
-			l.end() // before it has seen that it is to leave, most of the time
+			l.end(asking) // before it has seen that it is to leave, most of the time
 			synctest.Wait()
 			require.EqualValues(t, 2, over.Load())
-			require.Zero(t, l.window.under)
+			require.Zero(t, l.windows[asking].under)
 		})
 	}
 }

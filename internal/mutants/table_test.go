@@ -960,9 +960,31 @@ var mutants = []mutant{
 		killers: []killer{core("attempt", "TestAWindowIsHalvedOnceForWhatWasSentBefore")},
 	},
 	{
+		name: "puts are let begin by what grants have taken",
+		why:  "A put is an attempt as any other, and one window is simpler. But grants are cheap, and a window that they have grown lets more puts begin than etcd can do in the time of a lease (rule 25).",
+		edits: []edit{{"internal/attempt/backoff.go", `	if b.Puts {
+`, `	if b == nil {
+`}},
+		killers: []killer{named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
+	},
+	{
+		name:    "an urgent answer lets others begin",
+		why:     "It was brisk, too. But it is none of those that the window counts, and tells of cheap removals (rule 25).",
+		edits:   []edit{{"internal/attempt/window.go", `	case let && took < brisk`, `	case took < brisk`}},
+		killers: []killer{core("attempt", "TestAWindowGrowsWhileAnswersAreBriskAndItIsUsed")},
+	},
+	{
+		name: "a crowd whose leases run out comes back at once",
+		why:  "Each Session has lost its lease and needs another one. But so have all, and what etcd works through for them is again too late for all (rule 25).",
+		edits: []edit{{"session.go", `	if barren < 2 {
+`, `	if barren >= 0 {
+`}},
+		killers: []killer{named("TestLeasesThatRunOutUnansweredSpreadThoseThatFollow"), named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
+	},
+	{
 		name: "a turn that nobody takes is lost",
 		why:  "Whoever has left needs no turn. But it was given, and those who wait behind it wait for ever.",
-		edits: []edit{{"internal/attempt/link.go", `	l.endLocked() // its turn has come just now
+		edits: []edit{{"internal/attempt/link.go", `	l.endLocked(kind) // its turn has come just now
 	return true, false`, `	return true, false // its turn has come just now`}},
 		killers: []killer{core("attempt", "TestATurnThatNobodyTakesIsHandedOn")},
 	},
