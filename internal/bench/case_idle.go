@@ -39,6 +39,13 @@ func holdersCase(n int, ttl time.Duration) benchCase {
 		n, ttl, (*idleness).hold)
 }
 
+// sized is c under a name that tells how many Sessions there are: docs/scale.md has a formula,
+// which must hold for each number.
+func sized(c benchCase) benchCase {
+	c.name, c.most = fmt.Sprintf("%s-%d", c.name, c.n), 1
+	return c
+}
+
 // authCase is holdersCase where users log in. An operation is a renewal.
 func authCase(n int, ttl time.Duration) benchCase {
 	c := benchCase{

@@ -48,6 +48,7 @@ type Cluster struct {
 	election *time.Timer   // running while the leader has no majority
 	changed  chan struct{} // closed, and replaced, whenever something changes
 	step     time.Duration // of the check for expired leases, 0 for none: to the instant
+	entry    time.Duration // that a leader takes for an entry, 0 if it takes all at once
 	rates    map[string]float64
 	grants   map[int64]string // the process that was granted a lease
 	audit    func(Change)
@@ -88,6 +89,7 @@ type member struct {
 	lag               time.Duration // beside the usual delay until it carries them out
 	applying          bool          // a timer for that runs
 	inbox             []*proposal   // that it has as a leader, and not carried out
+	busy              bool          // with the first one of them
 	expiry            map[int64]time.Time
 	checking          *time.Timer
 	streams           []*watchStream
@@ -203,6 +205,14 @@ func (c *Cluster) Kill(i int) {
 
 // Boot ends Kill.
 func (c *Cluster) Boot(i int) { c.set(i, func(m *member) { m.down = false }) }
+
+// Busy has a leader take so long for each entry, one after the other, or not. What nobody waits
+// for any more takes it as long.
+func (c *Cluster) Busy(entry time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.entry = entry
+}
 
 // Lag has a member carry out entries that much later.
 func (c *Cluster) Lag(i int, d time.Duration) { c.set(i, func(m *member) { m.lag = d }) }
@@ -512,9 +522,30 @@ func (c *Cluster) processLocked(m *member) {
 	if !m.commitsLocked() || len(m.inbox) == 0 {
 		return
 	}
-	inbox := m.inbox
-	m.inbox = nil
-	for _, p := range inbox {
+	if m.busy {
+		return
+	}
+	if c.entry > 0 {
+		m.busy = true
+		time.AfterFunc(c.entry, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			m.busy = false
+			if m.commitsLocked() && len(m.inbox) > 0 {
+				c.carryOutLocked(m, 1)
+			}
+			c.processLocked(m)
+		})
+		return
+	}
+	c.carryOutLocked(m, len(m.inbox))
+}
+
+// carryOutLocked carries out the first n entries of a leader's inbox.
+func (c *Cluster) carryOutLocked(m *member, n int) {
+	first := m.inbox[:n]
+	m.inbox = m.inbox[n:]
+	for _, p := range first {
 		p.carryOut()
 		p.index = c.store.Index()
 	}

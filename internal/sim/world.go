@@ -29,7 +29,7 @@ type world struct {
 	side     Side
 	scenario scenario
 	ttl      time.Duration
-	crowded  bool // more stand in a line than a view is for
+	crowd    int // Sessions of each process, if more stand in a line than a view is for
 	net      *Net
 	cluster  *Cluster
 	judge    *judge
@@ -86,7 +86,9 @@ func newWorld(seed uint64, side Side) *world {
 	w.judge.strict = w.scenario == operator && seed/4%2 == 0
 	w.judge.faulty = w.faulty
 	w.judge.sharing = r.IntN(2) == 0
-	w.crowded = r.IntN(16) == 0
+	if r.IntN(16) == 0 {
+		w.crowd = crowd
+	}
 	if w.scenario == blackHole {
 		w.judge.stale = w.ttl*3/4 + soon // as long as one attempt
 	}
@@ -155,8 +157,8 @@ func (w *world) start(slot int, name string) {
 	}
 	shared := r.IntN(2) == 0
 	sessions, workers := 1+r.IntN(2), workers
-	if w.crowded {
-		sessions, workers = crowd, 1
+	if w.crowd > 0 {
+		sessions, workers = w.crowd, 1
 	}
 	for i := range sessions {
 		s, err := w.side.open(p.client, w.ttl, w.sharing(r))

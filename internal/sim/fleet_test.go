@@ -1,0 +1,76 @@
+package sim
+
+import (
+	"flag"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcdlock/etcdlock/internal/race"
+)
+
+var fleetSeeds = flag.Uint64("fleet-seeds", uint64(race.Fewer(16, 4)), "how many schedules each story of a fleet runs")
+
+// fleetOf is how many Sessions each of the three processes has: twenty-four contend.
+const fleetOf = 8
+
+// Two dozen Sessions contend for the same names, through whatever the schedules of the simulation
+// have. For most of that time, or all of it, an entry may take etcd so long that what is asked for
+// takes longer than the leases last, or than the requests do. Then windows are narrow, and repeats
+// have no credit. What the simulation promises is promised here, too: nobody holds beside another,
+// and once all is well everybody gets in everywhere and nothing is left behind.
+func TestAFleetIsJudgedAsFewAre(t *testing.T) {
+	for _, story := range []struct {
+		name  string
+		entry time.Duration // that it takes for each
+		alone bool          // there are no other faults
+	}{
+		{"as fast as ever", 0, false},
+		{"an etcd that is busy", 20 * time.Millisecond, false},
+		{"an etcd too slow for the leases", 150 * time.Millisecond, false},
+		{"nothing but an etcd too slow for the leases", 150 * time.Millisecond, true},
+		{"nothing but an etcd too slow for the requests", 600 * time.Millisecond, true},
+	} {
+		t.Run(story.name, func(t *testing.T) {
+			sum := make(tally)
+			for seed := *firstSeed; seed < *firstSeed+*fleetSeeds; seed++ {
+				var w *world
+				err := inBubble(t, seed, func(*testing.T) {
+					w = newWorld(seed, Ours)
+					w.crowd = fleetOf
+					w.scenario = mixed
+					// What a network holds back comes late, and is no black hole.
+					w.judge.peaceful, w.judge.strict, w.judge.stale = false, false, 0
+					w.schedule = nil
+					if !story.alone {
+						w.schedule = schedule(seed, mixed, w.ttl)
+					}
+					if story.entry > 0 {
+						w.schedule = append(w.schedule, busy(story.entry))
+					}
+					w.run()
+				})
+				require.NoError(t, err, "seed %d", seed)
+				if len(w.judge.violations) > 0 {
+					require.Fail(t, "what the judge has seen", w.report())
+				}
+				s := sum.of(mixed)
+				s.Seeds, s.Holds = s.Seeds+1, s.Holds+w.judge.holds
+			}
+			t.Logf("%d seeds, %d holds", sum.of(mixed).Seeds, sum.of(mixed).Holds)
+		})
+	}
+}
+
+func busy(entry time.Duration) fault {
+	return fault{
+		at: 200 * time.Millisecond, lasts: faultsLast - 200*time.Millisecond,
+		what: fmt.Sprintf("each entry takes %v", entry),
+		start: func(w *world) func() {
+			w.cluster.Busy(entry)
+			return func() { w.cluster.Busy(0) }
+		},
+	}
+}
