@@ -147,8 +147,8 @@ func TestAMassStartSendsNoMoreThanEtcdAnswersSoon(t *testing.T) {
 	worlds := []world{
 		{sessions, sessions, false, 6 * time.Second / time.Duration(sessions), sessions * 11 / 10},
 		{fewer, fewer, false, 18 * time.Second / time.Duration(fewer), fewer * 5},
-		{fewer, 4, false, 36 * time.Second / time.Duration(fewer), fewer * 11 / 10},
-		{fewer, 4, true, 36 * time.Second / time.Duration(fewer), fewer * 11 / 10},
+		{400, 4, false, 90 * time.Millisecond, 440},
+		{400, 4, true, 90 * time.Millisecond, 440},
 	}
 	if !race.Enabled {
 		worlds = append(worlds, world{sessions, 20, false, 18 * time.Millisecond, sessions * 11 / 10},
