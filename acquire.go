@@ -167,8 +167,7 @@ func (c *claim) advance(ctx context.Context, p *place, try bool) (
 func (p *place) queue(ctx context.Context, c *claim, try bool) (
 	h *hold, taken line.Ahead, err error,
 ) {
-	traced := p.m.cfg.trace != nil && p.m.cfg.trace.Queued != nil
-	entering := p.ticket.Enter(try, traced)
+	entering := p.ticket.Enter(try, p.m.cfg.trace.tellsQueued())
 	retry := attempt.Backoff{Puts: true}
 	for {
 		if ctx.Err() != nil {

@@ -454,8 +454,9 @@ func (s *Session) grantLease(g *grant) {
 	s.granting = nil
 }
 
-// mostApart is how many TTLs the Sessions of a crowd spread their leases over, at most.
-const mostApart = 4
+// mostDoubled is how often the time is doubled that the Sessions of a crowd spread their leases
+// over: to four TTLs.
+const mostDoubled = 2
 
 // standBack waits for a while before a lease is asked for if etcd has granted the last ones, and
 // then has answered nothing in time until they had run out: there are others who ask for more than
@@ -474,7 +475,7 @@ func (s *Session) standBack(ctx context.Context) {
 	if barren < 2 {
 		return
 	}
-	apart := s.cfg.ttl * time.Duration(min(1<<(barren-2), mostApart))
+	apart := s.cfg.ttl << min(barren-2, mostDoubled)
 	pause := time.NewTimer(rand.N(apart))
 	defer pause.Stop()
 	select {

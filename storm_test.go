@@ -300,6 +300,24 @@ func TestLeasesThatRunOutUnansweredSpreadThoseThatFollow(t *testing.T) {
 	})
 }
 
+// However long etcd is too slow, a Session waits for no more than four TTLs until it asks for a
+// lease again.
+func TestALeaseIsAskedForWithinFourTTLsHoweverManyRanOut(t *testing.T) {
+	for barren := range 200 {
+		synctest.Test(t, func(t *testing.T) {
+			s, err := NewSession(fake.NewServer().Client("a"))
+			require.NoError(t, err)
+			s.barren = barren
+			mu, err := s.Mutex("n")
+			require.NoError(t, err)
+			started := time.Now()
+			require.NoError(t, mu.Lock(context.Background()))
+			require.LessOrEqual(t, time.Since(started), 4*defaultTTL)
+			require.NoError(t, s.Close(context.Background()))
+		})
+	}
+}
+
 // An etcd that is frozen has as many requests to work through when it thaws as there are calls
 // that wait, and a few more for each client: repeats draw on a credit that all calls of a client
 // share, however many wait.
