@@ -160,7 +160,7 @@ func TestAnIdleWaitCostsItsRenewalsAndLittleElse(t *testing.T) {
 // The re-checks of all in a line of 1,000, each of which has a client of its own, are at most
 // 20 requests a second.
 func TestTheRechecksOfALongLineAreFew(t *testing.T) {
-	line := race.Fewer(1000, 300)
+	line := race.Fewer(1000, 100)
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		lockWithin(t, contract.MutexOf(t, processIn(t, etcd, "holder"), "n"), time.Second)
 		ctx, cancel := context.WithCancel(context.Background())
@@ -371,7 +371,7 @@ func TestAnExpiredTokenHoldsUpNoWatchOfAHold(t *testing.T) {
 
 // Above a hundred names there is no watch for any: one look per renewal period tells of all.
 func TestTenThousandHoldsHaveNoWatchEach(t *testing.T) {
-	const names = 10_000
+	names := race.Fewer(10_000, 1_000)
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
 		holds := contract.HoldMany(t, s, "n", names)

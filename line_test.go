@@ -23,6 +23,7 @@ import (
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/race"
 )
 
 // An entry is one hold, as the goroutine that held saw it.
@@ -841,7 +842,7 @@ func TestStrayKeysBlockNobody(t *testing.T) {
 }
 
 // schedules is how many random schedules are tried, a few milliseconds each.
-var schedules = flag.Uint64("schedules", 200, "random schedules that TestRandomSchedules tries")
+var schedules = flag.Uint64("schedules", uint64(race.Fewer(200, 60)), "random schedules that TestRandomSchedules tries")
 
 // Three processes of three goroutines contend for two names, while requests, answers
 // and events are late, lost, repeated or refused, processes are cut off, and the

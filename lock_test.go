@@ -8,13 +8,16 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/race"
 	"github.com/etcdlock/etcdlock/internal/sim"
 )
 
 // What the lock promises, on an etcd in memory. Package proof/contract runs the same table on
 // clusters of etcd's own servers.
 func TestContract(t *testing.T) {
-	contract.Run(t, contract.World{Start: inMemory, Names: 10_000, Cycles: 3_000})
+	world := contract.World{Start: inMemory}
+	world.Names, world.Cycles = race.Fewer(10_000, 1_000), race.Fewer(3_000, 600)
+	contract.Run(t, world)
 }
 
 // memory is an etcd in memory that answers as a real one does (proof/conformance), at an address.

@@ -21,6 +21,7 @@ import (
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/race"
 )
 
 // These are tests of what is read of a line: a few keys, however long it is, and however many
@@ -102,7 +103,7 @@ func (t *readingTxn) Commit() (*clientv3.TxnResponse, error) {
 // Rule 24: what a hand-over costs does not grow with the line. Whoever releases queues again, so
 // the line stays as long as it is; and each waits behind the one before it, and no more.
 func TestAHandOverReadsNoMoreOfALongLine(t *testing.T) {
-	for _, n := range []int{4, 16, 24, 100, 1000} {
+	for _, n := range []int{4, 16, 24, 100, race.Fewer(1000, 200)} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				var keys, bytes atomic.Int64
@@ -421,7 +422,7 @@ func TestAViewEndsWhenItsLineIsLong(t *testing.T) {
 // lease or by a UUID of a kind to come, and strays come and go. Some of the requests are late,
 // answered twice, or not answered. Whoever holds is the first contender, and everybody gets in.
 func TestWhoHoldsIsTheFirstAmongStraysAndStrangers(t *testing.T) {
-	for seed := range uint64(6) {
+	for seed := range uint64(race.Fewer(6, 2)) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				random := rand.New(rand.NewPCG(seed, 1))

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/race"
 )
 
 // A leader that is cut off from the others goes on renewing leases until it steps down, while
@@ -16,11 +17,8 @@ import (
 // off from all of them in between, or a little later; it must have stopped before the next
 // one gets in.
 func TestTheWordOfADeposedLeaderIsNotTrusted(t *testing.T) {
-	const (
-		runs = 1000
-		ttl  = 2 * time.Second
-	)
-	broken := 0
+	const ttl = 2 * time.Second
+	runs, broken := race.Fewer(1000, 100), 0
 	for run := range uint64(runs) {
 		require.NoError(t, inBubble(t, run, func(t *testing.T) {
 			r := generator(run, "deposed")

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/race"
 )
 
 const renewTTL = 9 * time.Second // which is renewed each 3 s
@@ -254,7 +255,7 @@ func TestASilentStreamIsReplacedInTime(t *testing.T) {
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			for seed := range uint64(10) {
+			for seed := range uint64(race.Fewer(10, 2)) {
 				holding(t, seed, 2, func(t *testing.T, w *renewer, hold context.Context) {
 					r := generator(seed, "silent")
 					for range rounds {
