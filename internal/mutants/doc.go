@@ -2,8 +2,10 @@
 // project's tests see each of them. What a test has never seen fail, it may not test.
 //
 // A mutant is a design that somebody would be tempted by, as textual replacements in the
-// library's source. The sources stay as they are: the test binaries that are to kill the
-// mutant are built with the replaced text laid over them (go build -overlay).
+// library's source. The sources stay as they are: the test binaries that are to kill mutants
+// are built with other text laid over them (go build -overlay). One binary of a package holds
+// all mutants that change no more than what is inside functions, and a variable of the
+// environment chooses one of them when the binary is run.
 //
 //	go test ./internal/mutants                           two of them
 //	go test ./internal/mutants -mutants                  all, which takes minutes

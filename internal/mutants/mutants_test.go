@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -78,12 +79,20 @@ func onCluster(test string) killer { return killer{"./internal/proof/contract", 
 func TestEveryMutantFitsTheLibrary(t *testing.T) {
 	lib, err := source.Load(t.Context(), module, "./cmd/etcdlock")
 	require.NoError(t, err)
+	s := newSchema(t, mutants)
+	_, err = lib.Check(s.texts(), nil)
+	together := err == nil // else it is one of them, which fails by itself
+	defer func() { require.True(t, together || t.Failed(), "each fits, but not all together: %v", err) }()
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
 			require.NotEmpty(t, m.why)
 			require.NotEmpty(t, m.edits)
 			require.NotEmpty(t, m.killers)
-			_, err := lib.Check(m.texts(t), nil)
+			texts := m.texts(t)
+			if together && s.numbers[m.name] > 0 {
+				return // it compiles with the others
+			}
+			_, err := lib.Check(texts, nil)
 			require.NoError(t, err)
 		})
 	}
@@ -136,31 +145,34 @@ func TestMutantsOfTheCoresAreExplored(t *testing.T) {
 func TestMutantsAreKilled(t *testing.T) {
 	chosen := chosen()
 	require.NotEmpty(t, chosen, "no mutant is called %q", *only)
+	s := newSchema(t, chosen)
+	t.Logf("%d mutants are built together, and %d alone", len(s.numbers), len(s.alone))
+	built := &binaries{t: t, overlay: plant(t, s.texts())}
 	// Whatever kills everything tells nothing. These take the longest, and so begin.
 	for _, k := range together(chosen) {
 		t.Run("the library as it is survives "+k.dir, func(t *testing.T) {
 			t.Parallel()
-			killed, _, output := k.faces(t, library.build(t, k.dir))
+			killed, _, output := k.faces(t, built.of(t, k.dir), 0)
 			require.False(t, killed, "fails for the library as it is:\n%s", output)
 		})
 	}
 	for _, m := range chosen {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
-			m.isKilled(t)
+			if number := s.numbers[m.name]; number > 0 {
+				m.isKilled(t, built, number)
+			} else {
+				m.isKilled(t, &binaries{t: t, overlay: plant(t, m.texts(t))}, 0)
+			}
 		})
 	}
 }
 
-// isKilled asks that each of its killers sees m.
-func (m mutant) isKilled(t *testing.T) {
+// isKilled asks that each of its killers sees m, which a number chooses in what is built.
+func (m mutant) isKilled(t *testing.T, built *binaries, number int) {
 	result := record.Mutant{Name: m.name, Command: fmt.Sprintf("go test ./internal/mutants -mutant '%s'", m.name)}
-	built := make(map[string]string) // test binaries, by their packages
 	for _, k := range m.killers {
-		if built[k.dir] == "" {
-			built[k.dir] = m.build(t, k.dir)
-		}
-		killed, after, _ := k.faces(t, built[k.dir])
+		killed, after, _ := k.faces(t, built.of(t, k.dir), number)
 		if !killed {
 			t.Errorf("%s does not see this:\n%s", k.test, m.why)
 			continue
@@ -222,9 +234,6 @@ func together(ms []mutant) []killer {
 
 // ---- building
 
-// library is the mutant that is none.
-var library mutant
-
 // texts are the library's files that m changes, by their paths.
 func (m mutant) texts(t *testing.T) map[string][]byte {
 	t.Helper()
@@ -233,8 +242,7 @@ func (m mutant) texts(t *testing.T) map[string][]byte {
 		path, err := filepath.Abs(filepath.Join(module, e.file))
 		require.NoError(t, err)
 		if changed[path] == nil {
-			changed[path], err = os.ReadFile(path)
-			require.NoError(t, err)
+			changed[path] = read(t, path)
 		}
 		require.Equal(t, 1, bytes.Count(changed[path], []byte(e.old)),
 			"%s has changed: bring the mutant %q up to date, which replaces\n%s", e.file, m.name, e.old)
@@ -243,13 +251,13 @@ func (m mutant) texts(t *testing.T) map[string][]byte {
 	return changed
 }
 
-// plant writes m's files, and returns the path of the overlay that puts them in the place
-// of the library's.
-func (m mutant) plant(t *testing.T) string {
+// plant writes files, and returns the path of the overlay that puts them in the place of the
+// library's.
+func plant(t *testing.T, texts map[string][]byte) string {
 	t.Helper()
 	dir := t.TempDir()
 	replace := make(map[string]string)
-	for path, text := range m.texts(t) {
+	for path, text := range texts {
 		replace[path] = filepath.Join(dir, strconv.Itoa(len(replace))+filepath.Base(path))
 		require.NoError(t, os.WriteFile(replace[path], text, 0o600))
 	}
@@ -260,14 +268,38 @@ func (m mutant) plant(t *testing.T) string {
 	return path
 }
 
-// build returns the test binary of a package with m planted. The linker leaves out what a
-// debugger needs, which saves most of its time.
-func (m mutant) build(t *testing.T, dir string) (binary string) {
+// binaries are the test binaries of packages, with mutants planted by an overlay. Those who
+// need the same one wait for whoever builds it.
+type binaries struct {
+	t       *testing.T // which has subtests that need them
+	overlay string
+	built   sync.Map // by the folder of the package: func() (string, error)
+}
+
+// of returns the test binary of a package. The linker leaves out what a debugger needs, which
+// saves most of its time; the library is vetted elsewhere.
+func (b *binaries) of(t *testing.T, dir string) (binary string) {
 	t.Helper()
-	binary = filepath.Join(t.TempDir(), "killer.test")
-	output, err := goCommand(t, "test", "-c", "-overlay", m.plant(t), "-ldflags", "-s -w", "-o", binary, dir).CombinedOutput()
-	require.NoError(t, err, "the mutant does not compile:\n%s", output)
+	built, _ := b.built.LoadOrStore(dir, sync.OnceValues(func() (string, error) {
+		binary := filepath.Join(b.t.TempDir(), "killer.test")
+		output, err := goCommand(b.t, "test", "-c", "-vet=off", "-overlay", b.overlay,
+			"-ldflags", "-s -w", "-o", binary, dir).CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("%w:\n%s", err, output)
+		}
+		return binary, err
+	}))
+	binary, err := built.(func() (string, error))()
+	require.NoError(t, err, "it does not compile")
 	return binary
+}
+
+// read is the text of a file of the library.
+func read(t *testing.T, path string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return text
 }
 
 // goCommand is a command of go in the module.
@@ -282,9 +314,9 @@ func goCommand(t *testing.T, args ...string) *exec.Cmd {
 
 // ---- killing
 
-// faces runs k, built with a mutant planted. It reports whether k failed as a test does,
-// after how much, and what it said.
-func (k killer) faces(t *testing.T, binary string) (killed bool, after, output string) {
+// faces runs k, built with mutants planted, of which one is chosen, or none by 0. It reports
+// whether k failed as a test does, after how much, and what it said.
+func (k killer) faces(t *testing.T, binary string, number int) (killed bool, after, output string) {
 	t.Helper()
 	args := []string{"-test.run", k.pattern(), "-test.timeout", timeLimit.String(), "-test.failfast"}
 	if k.seeds > 0 { // one after the other, and in this process, which the time limit ends
@@ -292,6 +324,7 @@ func (k killer) faces(t *testing.T, binary string) (killed bool, after, output s
 	}
 	test := exec.CommandContext(t.Context(), binary, args...)
 	test.Dir = filepath.Join(module, k.dir)
+	test.Env = append(os.Environ(), fmt.Sprintf("%s=%d", chosenEnv, number))
 	said, err := test.CombinedOutput()
 	if err == nil {
 		require.Contains(t, string(said), "PASS")
