@@ -30,8 +30,9 @@ func ExampleNew() {
 		t.Fatal(err)
 	}
 	defer mu.Close(ctx)
-	fmt.Println(mu.TryLock(ctx))
-	// Output: etcdlock: lock "jobs/import": held by another
+	locked, ok := errors.AsType[*etcdlock.LockedError](mu.TryLock(ctx))
+	fmt.Println(ok && locked.Holder.Owner == "another")
+	// Output: true
 }
 
 // The lease of a Session is lost, and all of its locks with it.
