@@ -512,7 +512,11 @@ func (l *lease) ask(ctx context.Context, sent *trust.Attempt) error {
 	if key == "" {
 		return nil
 	}
-	_, err := s.get(ctx, key, clientv3.WithCountOnly())
+	retry := attempt.Backoff{Urgent: true} // one member may be silent, the one of the renewal or another
+	_, _, err := attempt.Do(ctx, s.calls, &retry, attempt.ReadTimeout,
+		func(ctx context.Context) (*clientv3.GetResponse, error) {
+			return s.get(ctx, key, clientv3.WithCountOnly())
+		})
 	s.mu.Lock()
 	defer s.unlock()
 	switch {

@@ -42,6 +42,14 @@ var mutants = []mutant{
 		killers: []killer{explorationOfTrust, core("trust", "TestWhatARenewalIsWorth")},
 	},
 	{
+		name: "what a renewal is worth is asked of one member",
+		why:  "That may be the silent one, again and again: renewals are confirmed, and count for nothing (rule 13).",
+		edits: []edit{{"lease.go", `	_, _, err := attempt.Do(ctx, s.calls, &retry, attempt.ReadTimeout,
+`, `	_, _, err := attempt.Do(ctx, s.calls, &retry, time.Hour,
+`}},
+		killers: []killer{core("sim", "TestAReadOfDoubtMeetsAnotherMember")},
+	},
+	{
 		name: "a read confirms every renewal",
 		why:  "etcd answers, so its leader leads. It may be another one than the one that has renewed the lease (rule 1).",
 		edits: []edit{{"internal/trust/trust.go", `		if a.open && a.era == era && a.term >= term {

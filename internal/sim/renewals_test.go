@@ -35,6 +35,9 @@ type renewer struct {
 	reads   int  // Range and Txn
 	proxy   bool // one ends each stream
 	ended   int  // streams that it has ended
+
+	swallows  bool // one of the reads that are under way is not answered
+	swallowed int  // reads of which that is true now
 }
 
 // renewals are those of one stream.
@@ -97,9 +100,27 @@ func (w *renewer) unary(
 	if strings.HasSuffix(method, "/Range") || strings.HasSuffix(method, "/Txn") {
 		w.guard.Lock()
 		w.reads++
+		swallowed := w.swallows && w.swallowed == 0
+		if swallowed {
+			w.swallowed++
+		}
 		w.guard.Unlock()
+		if swallowed {
+			<-ctx.Done()
+			w.guard.Lock()
+			w.swallowed--
+			w.guard.Unlock()
+			return status.FromContextError(ctx.Err()).Err()
+		}
 	}
 	return invoke(ctx, method, req, reply, cc, opts...)
+}
+
+// swallow has one of the reads that are under way not answered, or none.
+func (w *renewer) swallow(on bool) {
+	w.guard.Lock()
+	defer w.guard.Unlock()
+	w.swallows = on
 }
 
 // opened is how many streams were opened so far, with how many renewals, and how many are open.
@@ -277,6 +298,24 @@ func TestASilentStreamIsReplacedInTime(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What a renewal is worth after one that had no answer is asked once more where the first read has
+// none either: it may have met the very member that is silent.
+func TestAReadOfDoubtMeetsAnotherMember(t *testing.T) {
+	holding(t, 1, 2, func(t *testing.T, w *renewer, hold context.Context) {
+		for range 3 {
+			time.Sleep(2 * renewTTL)
+			silent := fmt.Sprint("m", w.at(t))
+			w.swallow(true)
+			w.net.Hold(silent, "one")
+			time.Sleep(4 * renewTTL)
+			require.NoError(t, hold.Err(), "%v", context.Cause(hold))
+			w.swallow(false)
+			w.net.Release(silent, "one")
+			w.net.ResetHoles(func(string, string) bool { return false })
+		}
+	})
 }
 
 // While no member can be reached, or none answers, streams are opened as seldom as renewals are
