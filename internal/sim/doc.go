@@ -11,7 +11,8 @@
 //
 // The files: net.go is the network; etcd.go the members, leaders and leases, on the store
 // of package fake; server.go and watch.go their gRPC; schedule.go the faults; world.go
-// processes and what they do; judge.go the invariants; side.go the two libraries.
+// processes and what they do; judge.go the invariants; side.go the two libraries, by
+// package side.
 //
 // Serve has one such etcd in real time, at an address: lock_test.go, the examples and the
 // tests of cmd/etcdlock run on it.

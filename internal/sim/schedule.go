@@ -540,7 +540,7 @@ func (w *world) settle() {
 		for _, s := range p.sessions {
 			ctx, cancel := context.WithTimeout(context.Background(), closing)
 			w.judge.note("%s closes a Session", p.name)
-			if err := s.close(ctx); err != nil && w.side.judged {
+			if err := s.Close(ctx); err != nil && w.side.judged {
 				w.judge.violated(left, "%s: %v", p.name, err)
 			}
 			cancel()
@@ -558,7 +558,7 @@ func (w *world) settle() {
 		cancel()
 		if p.isDead() && w.side.judged {
 			for _, s := range p.sessions {
-				_ = s.close(ctx) // nobody hears it
+				_ = s.Close(ctx) // nobody hears it
 			}
 		}
 		_ = p.client.Close()

@@ -247,14 +247,13 @@ func save(t *testing.T, side Side, sum tally) {
 		ran += s.Seeds
 	}
 	command += fmt.Sprintf(" -first %d -seeds %d", *firstSeed, ran)
-	sides := map[string]string{Ours.Name: record.Ours, Theirs.Name: record.Theirs}
 	for scenario, s := range sum {
 		if s.Seeds == 0 {
 			continue
 		}
 		record.Save(t, record.Result{
 			Row: "S12", Case: string(scenario), Fault: "simulation in virtual time, 3 members, 3 processes: " + string(scenario),
-			Must: "no overlap, hang or ghost; tokens grow", Side: sides[side.Name], N: s.Seeds, Broken: s.Broken,
+			Must: "no overlap, hang or ghost; tokens grow", Side: side.library.Name, N: s.Seeds, Broken: s.Broken,
 			Figures: figures(s), Command: command, Etcd: "3.7.3 client, simulated server",
 		})
 	}

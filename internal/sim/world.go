@@ -10,6 +10,9 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/side"
 )
 
 const (
@@ -49,7 +52,7 @@ type process struct {
 	w        *world
 	name     string
 	client   *clientv3.Client
-	sessions []session
+	sessions []side.Session
 
 	mu     sync.Mutex // never held across a wait
 	frozen int
@@ -63,7 +66,7 @@ type worker struct {
 	session int
 	number  int
 	rand    *rand.Rand
-	locks   map[string]mutex
+	locks   map[string]side.Mutex
 }
 
 func (w *worker) String() string { return fmt.Sprintf("%s.%d.%d", w.p.name, w.session, w.number) }
@@ -190,19 +193,23 @@ func (w *world) endpoints(r *rand.Rand) []string {
 	return all
 }
 
-// sharing draws how the holds of a Session share a key.
-func (w *world) sharing(r *rand.Rand) sharing {
+// sharing draws how the holds of a Session share a key, for the side that can.
+func (w *world) sharing(r *rand.Rand) (opts []etcdlock.Option) {
 	handoff, linger := r.IntN(4), []time.Duration{0, 100 * time.Millisecond, 3 * time.Second}[r.IntN(3)]
 	if !w.judge.sharing {
-		return sharing{}
+		return nil
 	}
-	return sharing{handoff, linger}
+	opts = append(opts, etcdlock.WithHandoff(handoff))
+	if linger > 0 {
+		opts = append(opts, etcdlock.WithLinger(linger))
+	}
+	return opts
 }
 
-func (w *world) mutexes(s session) map[string]mutex {
-	locks := make(map[string]mutex)
+func (w *world) mutexes(s side.Session) map[string]side.Mutex {
+	locks := make(map[string]side.Mutex)
 	for _, name := range w.side.names {
-		mu, err := s.mutex(name)
+		mu, err := s.Mutex(name)
 		if err != nil {
 			panic(err)
 		}
@@ -288,32 +295,31 @@ func (w *worker) once(name string, wait time.Duration) {
 	defer cancel()
 	judge, began := w.p.w.judge, time.Now()
 	mu := w.locks[name]
-	var h *hold
 	var err error
 	way := w.rand.IntN(10)
 	c := judge.asks(w, name, ctx, way < 2)
 	switch {
 	case way < 2:
-		h, err = mu.tryLock(ctx)
+		err = mu.TryLock(ctx)
 	case way < 4:
 		w.does(ctx, name, c, wait)
 		return
 	default:
-		h, err = mu.lock(ctx)
+		err = mu.Lock(ctx)
 	}
 	judge.took(w, "lock "+name, began, wait)
 	if err != nil {
 		judge.failed(w, name, c, err)
 		return
 	}
-	b := judge.enters(w, name, h, c)
+	b := judge.enters(w, name, holdOf(mu), c)
 	w.holds(b)
 
 	ctx, cancel, bound := w.unlockContext()
 	defer cancel()
 	began = time.Now()
 	certain := w.leaves(b)
-	err = h.unlock(ctx)
+	err = mu.Unlock(ctx)
 	judge.took(w, "unlock "+name, began, bound)
 	certain.judge(err)
 }
@@ -324,7 +330,7 @@ func (w *worker) does(ctx context.Context, name string, c *call, wait time.Durat
 	var b *belief
 	var certain leaving
 	var left time.Time
-	called, err := w.locks[name].do(ctx, func(h *hold) {
+	called, err := do(ctx, w.locks[name], func(h *hold) {
 		judge.took(w, "lock "+name, began, wait)
 		b = judge.enters(w, name, h, c)
 		w.holds(b)
@@ -377,10 +383,7 @@ type leaving struct {
 }
 
 func (w *worker) leaves(b *belief) leaving {
-	l := leaving{w: w, b: b}
-	if b.hold.deadline != nil {
-		l.deadline = b.hold.deadline()
-	}
+	l := leaving{w: w, b: b, deadline: b.hold.deadline()}
 	l.whole = w.p.w.judge.leaves(b)
 	return l
 }
@@ -412,18 +415,18 @@ func (w *worker) getsIn(name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	c := world.judge.asks(w, name, ctx, false)
-	h, err := w.locks[name].lock(ctx)
-	if err != nil {
+	mu := w.locks[name]
+	if err := mu.Lock(ctx); err != nil {
 		world.judge.failed(w, name, c, err)
 		world.judge.violated(stuck, "%s does not get %s after the faults: %v", w, name, err)
 		return
 	}
-	b := world.judge.enters(w, name, h, c)
+	b := world.judge.enters(w, name, holdOf(mu), c)
 	time.Sleep(time.Millisecond)
 	certain := w.leaves(b)
 	unlocking, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	certain.judge(h.unlock(unlocking))
+	certain.judge(mu.Unlock(unlocking))
 }
 
 // bound is how long a lock may be held by nobody who lives after the faults: leases of

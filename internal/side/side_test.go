@@ -1,0 +1,186 @@
+package side_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/race"
+	"github.com/etcdlock/etcdlock/internal/side"
+	"github.com/etcdlock/etcdlock/internal/sim"
+)
+
+func TestMain(m *testing.M) {
+	race.InBubbles()
+	m.Run()
+}
+
+const ttl = 3 * time.Second
+
+// A world is an etcd in virtual time.
+type world struct {
+	net     *sim.Net
+	cluster *sim.Cluster
+}
+
+// inWorld runs a test in a world of its own.
+func inWorld(t *testing.T, test func(t *testing.T, w *world)) {
+	synctest.Test(t, func(t *testing.T) {
+		net := sim.NewNet(1)
+		w := &world{net, sim.NewCluster(1, net, 1)}
+		t.Cleanup(func() { net.Close(); w.cluster.Stop() })
+		test(t, w)
+	})
+}
+
+// client is one of a process of its own.
+func (w *world) client(t *testing.T, process string) *clientv3.Client {
+	t.Helper()
+	client, err := w.net.Client(process, []string{"http://m0"})
+	require.NoError(t, err)
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+// open is a session on a client, and its lock of a name.
+func open(t *testing.T, s side.Side, client *clientv3.Client) (side.Session, side.Mutex) {
+	t.Helper()
+	session, err := s.Open(client, ttl)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), ttl)
+		defer cancel()
+		_ = session.Close(ctx)
+	})
+	mu, err := session.Mutex("n")
+	require.NoError(t, err)
+	return session, mu
+}
+
+func onBothSides(t *testing.T, test func(t *testing.T, s side.Side)) {
+	for _, s := range []side.Side{side.Ours, side.Theirs} {
+		t.Run(s.Name, func(t *testing.T) { test(t, s) })
+	}
+}
+
+// Whatever side it is of, a lock excludes, tells what it has, and is locked again after a loss.
+//
+//	a locks, b's TryLock says that it is taken | a's lease is revoked, and a is told |
+//	a locks and unlocks again
+func TestBothSidesHaveOneFace(t *testing.T) {
+	onBothSides(t, func(t *testing.T, s side.Side) {
+		inWorld(t, func(t *testing.T, w *world) {
+			client := w.client(t, "a")
+			_, a := open(t, s, client)
+			_, b := open(t, s, w.client(t, "b"))
+			owns := func() bool {
+				resp, err := client.Txn(t.Context()).If(a.IsOwner()).Commit()
+				require.NoError(t, err)
+				return resp.Succeeded
+			}
+			require.Error(t, a.Unlock(t.Context()), "Unlock without a Lock")
+			require.NoError(t, a.Lock(t.Context()))
+			first, hold := a.Token(), a.Hold()
+			require.NoError(t, hold.Err())
+			require.True(t, owns())
+			err := b.TryLock(t.Context())
+			require.True(t, side.Taken(err), "%v", err)
+
+			held, err := client.Get(t.Context(), a.Key())
+			require.NoError(t, err)
+			require.Len(t, held.Kvs, 1)
+			_, err = client.Revoke(t.Context(), clientv3.LeaseID(held.Kvs[0].Lease))
+			require.NoError(t, err)
+			select {
+			case <-hold.Done():
+			case <-time.After(2 * ttl):
+				t.Fatal("a is not told of its loss")
+			}
+			require.False(t, owns())
+			_ = a.Unlock(t.Context()) // each has its own words for it
+
+			require.NoError(t, a.Lock(t.Context()), "after a loss")
+			require.NoError(t, a.Hold().Err())
+			require.Greater(t, a.Token(), first)
+			require.NoError(t, a.Unlock(t.Context()))
+			require.NoError(t, b.TryLock(t.Context()))
+			require.NoError(t, b.Unlock(t.Context()))
+		})
+	})
+}
+
+// Close ends with its context where etcd does not answer.
+func TestCloseEndsWithItsContext(t *testing.T) {
+	onBothSides(t, func(t *testing.T, s side.Side) {
+		inWorld(t, func(t *testing.T, w *world) {
+			session, a := open(t, s, w.client(t, "a"))
+			require.NoError(t, a.Lock(t.Context()))
+			w.net.Lose("a", "m0")
+			ctx, cancel := context.WithTimeout(t.Context(), ttl/10)
+			defer cancel()
+			began := time.Now()
+			require.Error(t, session.Close(ctx))
+			require.Equal(t, ttl/10, time.Since(began))
+		})
+	})
+}
+
+// The goroutines of a process do not exclude each other by a session of etcd's alone, which
+// is what InTurn is for.
+func TestGoroutinesExcludeEachOtherInTurn(t *testing.T) {
+	for _, inTurn := range []bool{false, true} {
+		inWorld(t, func(t *testing.T, w *world) {
+			session, _ := open(t, side.Theirs, w.client(t, "a"))
+			if inTurn {
+				session = side.InTurn(session)
+			}
+			var inside, most atomic.Int32
+			left := make(chan error)
+			for range 4 {
+				mu, err := session.Mutex("n")
+				require.NoError(t, err)
+				go func() { // ends with the test, which hears each
+					err := mu.Lock(context.Background())
+					if n := inside.Add(1); n > most.Load() {
+						most.Store(n)
+					}
+					time.Sleep(time.Second)
+					inside.Add(-1)
+					if err == nil {
+						err = mu.Unlock(context.Background())
+					}
+					left <- err
+				}()
+			}
+			for range 4 {
+				require.NoError(t, <-left)
+			}
+			require.Equal(t, inTurn, most.Load() == 1, "%d were in at once", most.Load())
+		})
+	}
+}
+
+// Who waits for its turn heeds its context, and a call that fails gives the turn up.
+func TestAWaitForTheTurnEndsWithItsContext(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		opened, _ := open(t, side.Theirs, w.client(t, "a"))
+		mu, err := side.InTurn(opened).Mutex("n")
+		require.NoError(t, err)
+		_, other := open(t, side.Theirs, w.client(t, "b"))
+		require.NoError(t, other.Lock(t.Context()))
+		require.True(t, side.Taken(mu.TryLock(t.Context())))
+		require.NoError(t, other.Unlock(t.Context()))
+		require.NoError(t, mu.Lock(t.Context()), "the turn was kept by the TryLock that failed")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, mu.Lock(ctx), context.DeadlineExceeded)
+		require.NoError(t, mu.Unlock(t.Context()))
+		require.NoError(t, mu.TryLock(t.Context()))
+		require.NoError(t, mu.Unlock(t.Context()))
+	})
+}

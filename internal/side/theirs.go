@@ -1,0 +1,172 @@
+package side
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/etcdlock/etcdlock"
+)
+
+// NewSession makes a session of etcd's. The lease is granted within ctx, but the session
+// outlives it.
+func NewSession(ctx context.Context, client *clientv3.Client, ttl time.Duration) (*concurrency.Session, error) {
+	seconds := int64((ttl + time.Second - 1) / time.Second)
+	lease, err := client.Grant(ctx, seconds)
+	if err != nil {
+		return nil, err
+	}
+	return concurrency.NewSession(client, concurrency.WithLease(lease.ID), concurrency.WithTTL(int(seconds)))
+}
+
+// A theirSession makes a concurrency.Session when one is needed, and another one when that
+// is done.
+type theirSession struct {
+	client *clientv3.Client
+	ttl    time.Duration
+	busy   chan struct{} // full while one is being made
+
+	mu      sync.Mutex // never held across a wait
+	current *concurrency.Session
+}
+
+func openTheirs(client *clientv3.Client, ttl time.Duration, _ ...etcdlock.Option) (Session, error) {
+	return &theirSession{client: client, ttl: ttl, busy: make(chan struct{}, 1)}, nil
+}
+
+// live returns a session that is not known to be lost.
+func (s *theirSession) live(ctx context.Context) (*concurrency.Session, error) {
+	select {
+	case s.busy <- struct{}{}:
+		defer func() { <-s.busy }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	s.mu.Lock()
+	current := s.current
+	s.mu.Unlock()
+	if current != nil && current.Ctx().Err() == nil {
+		return current, nil
+	}
+	made, err := NewSession(ctx, s.client, s.ttl)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.current = made
+	return made, nil
+}
+
+// Mutex returns a lock for one goroutine at a time: a session has one key for a name, and
+// lets in whoever finds that it is there.
+func (s *theirSession) Mutex(name string) (Mutex, error) { return &theirMutex{s: s, name: name}, nil }
+
+// Close is bounded by ctx, which the session's own Close does not take.
+func (s *theirSession) Close(ctx context.Context) error {
+	s.mu.Lock()
+	current := s.current
+	s.mu.Unlock()
+	if current == nil {
+		return nil
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- current.Close() }() // ends after one TTL at the latest
+	select {
+	case err := <-closed:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// A theirMutex is a concurrency.Mutex of the session that is live.
+type theirMutex struct {
+	s    *theirSession
+	name string
+
+	mu      sync.Mutex           // never held across a wait
+	session *concurrency.Session // nil before the first Lock
+	mutex   *concurrency.Mutex   // of the session
+}
+
+// ready returns the mutex to lock.
+func (m *theirMutex) ready(ctx context.Context) (*concurrency.Mutex, error) {
+	session, err := m.s.live(ctx)
+	if err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.session != session {
+		m.session, m.mutex = session, concurrency.NewMutex(session, m.name)
+	}
+	return m.mutex, nil
+}
+
+// last returns what ready returned last, nil and nil before.
+func (m *theirMutex) last() (*concurrency.Session, *concurrency.Mutex) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.session, m.mutex
+}
+
+func (m *theirMutex) Lock(ctx context.Context) error {
+	mutex, err := m.ready(ctx)
+	if err != nil {
+		return err
+	}
+	return mutex.Lock(ctx)
+}
+
+func (m *theirMutex) TryLock(ctx context.Context) error {
+	mutex, err := m.ready(ctx)
+	if err != nil {
+		return err
+	}
+	return mutex.TryLock(ctx)
+}
+
+func (m *theirMutex) Unlock(ctx context.Context) error {
+	_, mutex := m.last()
+	if mutex == nil {
+		return concurrency.ErrLockReleased
+	}
+	return mutex.Unlock(ctx)
+}
+
+// Hold is the session's context, and before there is a session one that does not end.
+func (m *theirMutex) Hold() context.Context {
+	session, _ := m.last()
+	if session == nil {
+		return context.Background()
+	}
+	return session.Ctx()
+}
+
+// Token is the revision at which the lock was got: the one that grows with each hold even
+// where a key is used twice.
+func (m *theirMutex) Token() int64 {
+	_, mutex := m.last()
+	if mutex == nil || mutex.Header() == nil {
+		return 0
+	}
+	return mutex.Header().Revision
+}
+
+func (m *theirMutex) Key() string {
+	_, mutex := m.last()
+	if mutex == nil {
+		return ""
+	}
+	return mutex.Key()
+}
+
+// IsOwner is asked for while the lock is held, or was.
+func (m *theirMutex) IsOwner() clientv3.Cmp {
+	_, mutex := m.last()
+	return mutex.IsOwner()
+}
