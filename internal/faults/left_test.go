@@ -338,10 +338,13 @@ func TestS15ACallReturnsWhenItsContextEnds(t *testing.T) {
 // It is not run beside other tests, whose goroutines it would count.
 func TestS17CloseLeavesNothing(t *testing.T) {
 	const names, cycles, cancelled, losses = 10, 50, 10, 5
+	// clientv3 keeps a stream of watches, in two goroutines, if the last watch on it was cancelled
+	// before etcd had answered: it ends with the client, or with the next watch there.
+	const emptyStream = 2
 	prove(t, row{
 		id: "S17", full: 4, lanes: 1, // so that the goroutines are those of one trial
 		fault: "500 cycles, 100 cancelled waits, 50 losses, Close",
-		must:  "goroutines of the library and of etcd's client as before, 0 keys, 0 leases",
+		must:  "goroutines of the library and of etcd's client as before (but for an empty stream of clientv3's), 0 keys, 0 leases",
 	}, func(tr *trial) {
 		c := etcdtest.Start(tr, 1)
 		admin := c.Client(tr)
@@ -369,7 +372,7 @@ func TestS17CloseLeavesNothing(t *testing.T) {
 		var left, leftOwn int
 		same := eventually(slack, func() bool {
 			left, leftOwn = goroutines(tr.side)
-			return left <= clients && leftOwn <= own
+			return left <= clients+emptyStream && leftOwn <= own
 		})
 		tr.figures.longest("time until goroutines were as before", now()-closed)
 		tr.figures.add("goroutines of the library after", leftOwn)
