@@ -13,7 +13,7 @@ var mutants = []mutant{
 `, `		t.extend(now, a.ttl)
 `}},
 		killers: []killer{
-			explorationOfTrust, simulation(1000), named("TestTrustCountsFromTheSendInVirtualTime"),
+			explorationOfTrust, simulation(2000), named("TestTrustCountsFromTheSendInVirtualTime"),
 			core("trust", "TestTheTrustIsSentPlusTTLLessMargin"),
 		},
 	},
@@ -23,7 +23,7 @@ var mutants = []mutant{
 		edits: []edit{{"internal/trust/trust.go", `sent.Add(ttl - t.margin(ttl))`, `sent.Add(ttl)`}},
 		killers: []killer{
 			explorationOfTrust,
-			simulation(1000), named("TestTheHolderHearsOfALossBeforeEtcdCanGiveTheLockAway"),
+			simulation(2000), named("TestTheHolderHearsOfALossBeforeEtcdCanGiveTheLockAway"),
 			core("trust", "TestTheTrustIsSentPlusTTLLessMargin"),
 		},
 	},
@@ -74,7 +74,7 @@ var mutants = []mutant{
 		}
 	}
 `}},
-		killers: []killer{simulation(250), named("TestALateAnswerRevivesNothingInVirtualTime")},
+		killers: []killer{simulation(1000), named("TestALateAnswerRevivesNothingInVirtualTime")},
 	},
 	{
 		name: "a hold begins without a look at the clock",
@@ -150,7 +150,7 @@ var mutants = []mutant{
 		why:  "The attempt under way has not failed yet. It may have met the one dead endpoint of three, and take the whole TTL (rule 13).",
 		edits: []edit{{"lease.go", `			next.Reset(l.plan.Late())
 `, ``}},
-		killers: []killer{simulation(250), named("TestAFailedRenewalIsFollowedByTwoAtOnce")},
+		killers: []killer{simulation(1000), named("TestAFailedRenewalIsFollowedByTwoAtOnce")},
 	},
 	{
 		name:  "each renewal opens a stream",
@@ -367,7 +367,7 @@ var mutants = []mutant{
 		edits: []edit{{"internal/ticket/release.go", `	r.copies = r.copies || a.Copies
 `, `	r.copies = true
 `}},
-		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestWhatAReleaseSays"), simulation(250), named("TestUnlockTellsOfALossThatNobodyHasNoticed")},
+		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestWhatAReleaseSays"), simulation(1000), named("TestUnlockTellsOfALossThatNobodyHasNoticed")},
 	},
 	{
 		name: "a lost answer unsays that the key was gone",
@@ -385,7 +385,7 @@ var mutants = []mutant{
 			{"internal/ticket/release.go", `	r.copies = r.copies || o == Unknown
 `, ``},
 		},
-		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestWhatAReleaseSays"), simulation(250), named("TestRandomSchedules")},
+		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestWhatAReleaseSays"), simulation(1000), named("TestRandomSchedules")},
 	},
 	{
 		name: "a release is confirmed whatever the hold was worth",
@@ -586,7 +586,7 @@ var mutants = []mutant{
 `, `	removed = h.place.abandonLocked(false)
 `},
 		},
-		killers: []killer{simulation(250), named("TestALostHoldExcludesItsSessionUntilUnlock")},
+		killers: []killer{simulation(1000), named("TestALostHoldExcludesItsSessionUntilUnlock")},
 	},
 	{
 		name: "a wait at home does not ask the context",
@@ -597,7 +597,7 @@ var mutants = []mutant{
 		}
 `, `		}
 `}},
-		killers: []killer{simulation(250), named("TestAClaimThatLeavesOnItsWayLeavesNothingBehind")},
+		killers: []killer{simulation(1000), named("TestAClaimThatLeavesOnItsWayLeavesNothingBehind")},
 	},
 	{
 		name: "a watch without the slow re-check",
@@ -683,7 +683,7 @@ var mutants = []mutant{
 				v.read, v.deleted = maps.Clone(v.keys), make(map[string]int64)
 				v.s.unlock()
 `}},
-		killers: []killer{simulation(250), named("TestAViewMissesNothingBeforeItsWatch")},
+		killers: []killer{simulation(1000), named("TestAViewMissesNothingBeforeItsWatch")},
 	},
 	{
 		name: "a view takes events that its read knows",
@@ -710,7 +710,7 @@ var mutants = []mutant{
 		p.ahead = p.ahead.Without(v.goneLocked(p))
 `},
 		},
-		killers: []killer{simulation(250), onCluster("TestWhoMovesUpBehindTheHolderDoesNotEnterBesideIt")},
+		killers: []killer{simulation(1000), onCluster("TestWhoMovesUpBehindTheHolderDoesNotEnterBesideIt")},
 	},
 	{
 		name: "who is gone takes those behind it along",
@@ -836,7 +836,7 @@ var mutants = []mutant{
 				v.s.unlock()
 `},
 		},
-		killers: []killer{simulation(250), named("TestAWaiterGetsInWhateverBecomesOfItsWatch")},
+		killers: []killer{simulation(1000), named("TestAWaiterGetsInWhateverBecomesOfItsWatch")},
 	},
 	{
 		name: "a key lingers whoever waits",
@@ -845,7 +845,7 @@ var mutants = []mutant{
 			v.local.giveWayLocked()
 		}
 `, ``}},
-		killers: []killer{simulation(250), named("TestAKeyThatLingersGivesWayAsSoonAsAnotherQueues")},
+		killers: []killer{simulation(1000), named("TestAKeyThatLingersGivesWayAsSoonAsAnotherQueues")},
 	},
 	{
 		name: "a key lingers without a watch",
@@ -1019,7 +1019,7 @@ var mutants = []mutant{
 `, `		if p != nil && err == errQueueAnew {
 			removed = p.leave(ctx.Err() != nil)
 `}},
-		killers: []killer{simulation(250), named("TestAClaimThatLeavesOnItsWayLeavesNothingBehind")},
+		killers: []killer{simulation(1000), named("TestAClaimThatLeavesOnItsWayLeavesNothingBehind")},
 	},
 	{
 		name: "all keys go with their lease",
@@ -1072,7 +1072,7 @@ var mutants = []mutant{
 `, `			continue
 `},
 		},
-		killers: []killer{simulation(250), named("TestAfterADoubtfulLockTheNextOneUsesAnotherLease")},
+		killers: []killer{simulation(1000), named("TestAfterADoubtfulLockTheNextOneUsesAnotherLease")},
 	},
 	{
 		name: "a stray key is swept whoever has it by now",
