@@ -156,6 +156,7 @@ func TestGoroutinesOnOneMutexGetInAsTheyCame(t *testing.T) {
 	})
 }
 
+// So many that the order of their keys, which are random, cannot be theirs by chance.
 func TestSessionsGetInByCreateRevision(t *testing.T) {
 	for _, holds := range []time.Duration{0, 10 * time.Millisecond, 3 * time.Second} {
 		t.Run(holds.String(), func(t *testing.T) {
@@ -164,11 +165,11 @@ func TestSessionsGetInByCreateRevision(t *testing.T) {
 				lockWithin(t, first, time.Second)
 				q := &queue{t: t, etcd: etcd}
 				var came []string
-				for i := range 10 {
+				for i := range 40 {
 					came = append(came, fmt.Sprint(i))
 					q.joins(came[i], contract.MutexOf(t, processIn(t, etcd, came[i]), "n"), holds)
 				}
-				require.Len(t, etcd.Keys("n/"), 11)
+				require.Len(t, etcd.Keys("n/"), 41)
 				require.NoError(t, first.Unlock(context.Background()))
 				require.Equal(t, came, q.order())
 			})
