@@ -17,26 +17,26 @@ func breakCommand() *command {
 	return &command{
 		name:  "break",
 		usage: "[--token N] NAME",
-		short: "take one place in the line for a lock away, so that the next gets in",
+		short: "delete one place in the line for a lock, so that the next gets in",
 		text: `
-It shows the line and asks for the token of the place, which --token gives beforehand. Any
-other answer deletes nothing. Only that very place is deleted, never one that came later.
+It shows the line and asks for the token of the place, unless --token gives it. Any other
+answer deletes nothing. It deletes only that very place, never one that came later.
 
-A holder that lives learns it about a second later: until then two may work. A run that is
-broken ends its command with TERM, and then with KILL. So stop a holder by other means
-if you can reach it, and break the lock only if you cannot.
+A live holder learns it within milliseconds, or about a second later if it has just begun to
+hold: until then two may work. A broken run ends its command with TERM, and then with KILL.
+If you can reach the holder, stop it by other means. Break the lock only if you cannot.
 
-Exit status: 0 deleted, or nobody there; 1 nothing deleted, as the token is not in the line;
+Exit status: 0 deleted, or nobody there; 1 nothing deleted: the token is not in the line;
 64 usage; 125 no answer from etcd.`,
 		flags: func(fs *flag.FlagSet) func(*app, call) error {
 			b := new(breaking)
-			fs.Int64Var(&b.token, "token", 0, "`N` the token of the place, as who shows it")
+			fs.Int64Var(&b.token, "token", 0, "`N` token of the place, as shown by who")
 			return b.run
 		},
 	}
 }
 
-// breaking is the command with its flags.
+// breaking is the break command with its flags.
 type breaking struct{ token int64 }
 
 func (b *breaking) run(a *app, c call) error {

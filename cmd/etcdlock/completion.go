@@ -11,7 +11,7 @@ func completionCommand() *command {
 	return &command{
 		name:  "completion",
 		usage: "bash|zsh|fish",
-		short: "print what makes a shell complete commands and flags",
+		short: "print a script that completes commands and flags in a shell",
 		text: `
   bash:  source <(etcdlock completion bash)
   zsh:   source <(etcdlock completion zsh), after compinit

@@ -28,23 +28,23 @@ type connection struct {
 
 func (c *connection) flags(fs *flag.FlagSet) {
 	fs.StringVar(&c.endpoints, "endpoints", "127.0.0.1:2379",
-		"`ADDRESSES` of etcd, with commas between them")
-	fs.StringVar(&c.user, "user", "", "`NAME[:PASSWORD]` of an etcd user")
+		"`ADDRESSES` etcd's addresses, separated by commas")
+	fs.StringVar(&c.user, "user", "", "`NAME[:PASSWORD]` etcd user")
 	fs.StringVar(&c.password, "password", "",
-		"`PASSWORD` of the user; ETCDCTL_PASSWORD hides it from ps")
-	fs.StringVar(&c.cacert, "cacert", "", "`FILE` of the authority that signed etcd's certificates")
-	fs.StringVar(&c.cert, "cert", "", "`FILE` of the client certificate")
-	fs.StringVar(&c.key, "key", "", "`FILE` of the key of the client certificate")
-	fs.BoolVar(&c.skipVerify, "insecure-skip-tls-verify", false, "believe any certificate of etcd's")
+		"`PASSWORD` password of the user; ETCDCTL_PASSWORD hides it from ps")
+	fs.StringVar(&c.cacert, "cacert", "", "`FILE` certificate of the CA that signed etcd's certificates")
+	fs.StringVar(&c.cert, "cert", "", "`FILE` client certificate")
+	fs.StringVar(&c.key, "key", "", "`FILE` key of the client certificate")
+	fs.BoolVar(&c.skipVerify, "insecure-skip-tls-verify", false, "accept any server certificate")
 	fs.BoolVar(&c.plain, "insecure-transport", true,
 		"no TLS unless a certificate or https:// asks for it")
-	fs.DurationVar(&c.dialTimeout, "dial-timeout", 2*time.Second, "`DURATION` that a log-in may take")
+	fs.DurationVar(&c.dialTimeout, "dial-timeout", 2*time.Second, "`DURATION` bound on a login")
 	fs.DurationVar(&c.commandTimeout, "command-timeout", 5*time.Second,
-		"`DURATION` within which etcd is to answer; not for run")
+		"`DURATION` how long to wait for etcd's answer; not for run")
 	fs.DurationVar(&c.pingEvery, "keepalive-time", 2*time.Second,
-		"`DURATION` of silence after which a connection is tested")
+		"`DURATION` test a connection after this much silence")
 	fs.DurationVar(&c.pingTimeout, "keepalive-timeout", 6*time.Second,
-		"`DURATION` after which a connection that fails the test is closed")
+		"`DURATION` close a connection that fails the test for this long")
 }
 
 // environment sets the flags of etcd that were not given by what etcdctl would read.

@@ -26,26 +26,26 @@ func doctorCommand() *command {
 	return &command{
 		name:  "doctor",
 		usage: "[--prefix TEXT]",
-		short: "tell whether this etcd, and what is in it, is fit for locks",
+		short: "check whether this etcd and its contents are fit for locks",
 		text: `
-It asks each endpoint for its latency and cluster, and etcd for the least TTL that it grants,
-its alarms, and whether the user may read and write below --prefix. It looks for lock names
-that nest, which etcd's own concurrency.Mutex cannot bear, and for keys without a lease where
-places in line are expected. If an endpoint does not answer it tells what is wrong with TLS.
-It grants and revokes one lease, and writes no key.
+It checks the latency and the cluster of each endpoint, the shortest TTL that etcd grants, its
+alarms, and whether the user may read and write below --prefix. It looks for nested lock names,
+which break etcd's own concurrency.Mutex, and for keys without a lease where places in line are
+expected. If an endpoint does not answer, it says what is wrong with TLS. It grants and revokes
+one lease and writes no key.
 
-Each line begins with ok, BAD (a finding), or ?? (cannot be told, with the reason).
+Each line begins with ok, BAD (a finding) or ?? (could not be checked, with the reason).
 
 Exit status: 0; 1 with findings; 64 usage; 125 if no endpoint can be used.`,
 		flags: func(fs *flag.FlagSet) func(*app, call) error {
 			d := new(doctor)
-			fs.StringVar(&d.prefix, "prefix", "", "`TEXT` with which the names of the locks begin")
+			fs.StringVar(&d.prefix, "prefix", "", "`TEXT` prefix of the locks' names")
 			return d.run
 		},
 	}
 }
 
-// doctor is the command with its flags.
+// doctor is the doctor command with its flags.
 type doctor struct {
 	prefix   string
 	etcd     *connection

@@ -12,7 +12,7 @@ func helpCommand() *command {
 	return &command{
 		name:  "help",
 		usage: "[COMMAND]",
-		short: "tell how a command is used",
+		short: "show how to use a command",
 		flags: func(*flag.FlagSet) func(*app, call) error {
 			return func(a *app, c call) error {
 				if err := c.atMost(1); err != nil {
@@ -42,7 +42,7 @@ func (a *app) help(c *command) error {
 }
 
 func writeHelp(w io.Writer) {
-	fmt.Fprint(w, "Locks that are kept in etcd, for shells and people.\n\n"+
+	fmt.Fprint(w, "Locks kept in etcd, for shells and people.\n\n"+
 		"Usage: etcdlock [flags] COMMAND ...\n\nCommands:\n")
 	for _, c := range commands() {
 		fmt.Fprintf(w, "  %-11s %s\n", c.name, c.short)
@@ -52,7 +52,7 @@ func writeHelp(w io.Writer) {
 	fs := flag.NewFlagSet("", flag.ContinueOnError)
 	new(connection).flags(fs)
 	writeFlags(w, fs)
-	fmt.Fprint(w, "\netcdlock help COMMAND tells the rest.\n")
+	fmt.Fprint(w, "\nSee etcdlock help COMMAND for the rest.\n")
 }
 
 func (c *command) writeHelp(w io.Writer) {
@@ -65,15 +65,15 @@ func (c *command) writeHelp(w io.Writer) {
 	some := false
 	fs.VisitAll(func(*flag.Flag) { some = true })
 	if some {
-		fmt.Fprint(w, "\nFlags, and those of etcdlock help:\n")
+		fmt.Fprint(w, "\nFlags, besides those of etcdlock help:\n")
 		writeFlags(w, fs)
 	}
 }
 
 func sentence(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
 
-// writeFlags lists flags as people write them: one dash before a letter, two before a word. The
-// usage of one that has a value begins with that.
+// writeFlags lists flags as people write them: one dash before a letter, two before a word. If a
+// flag has a value, its usage begins with the name of the value.
 func writeFlags(w io.Writer, fs *flag.FlagSet) {
 	fs.VisitAll(func(f *flag.Flag) {
 		value, text := valueAndText(f)
@@ -89,7 +89,7 @@ func writeFlags(w io.Writer, fs *flag.FlagSet) {
 	})
 }
 
-// valueAndText take a flag's usage apart. value is "" for one that has none.
+// valueAndText splits a flag's usage. value is "" for a flag without one.
 func valueAndText(f *flag.Flag) (value, text string) {
 	value, text = flag.UnquoteUsage(f)
 	return value, strings.TrimPrefix(text, value+" ")
@@ -102,7 +102,7 @@ func dashed(f *flag.Flag) string {
 	return "--" + f.Name
 }
 
-// short is d without what is 0 at its end: 1m, not 1m0s.
+// short is d without trailing zeros: 1m, not 1m0s.
 func short(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {

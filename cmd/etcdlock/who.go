@@ -22,30 +22,30 @@ func whoCommand() *command {
 	return &command{
 		name:  "who",
 		usage: "[flags] [NAME]",
-		short: "tell who holds locks, and who waits for them",
+		short: "show who holds locks and who waits for them",
 		text: `
-Without NAME it tells of all locks, or of those below --prefix. It writes nothing.
+Without NAME it shows all locks, or those below --prefix. It writes nothing.
 
-The columns: what the place is, its token (see etcdlock help run), who has it, when its key
-was put by that one's clock, its lease, and how much of the lease is left. A lease that is
-never full again belongs to somebody dead, and the place goes with it. Contenders of other
-programs (etcdctl lock, say) tell nothing of themselves.
+The columns: the place in line, its token (see etcdlock help run), its owner, when its key was
+put by the owner's clock, its lease, and how much of the lease is left. A lease that never gets
+full again belongs to a dead process, and the place goes with it. Contenders of other programs
+(etcdctl lock, for instance) have no owner.
 
 -o json writes one array. An element has name, place (0 holds), token, key, lease (hex),
 owner, host, pid and since, which is null for contenders of other programs.
 
-Exit status: 0, also if nobody holds or waits; 64 usage; 125 no answer from etcd.`,
+Exit status: 0, even if nobody holds or waits; 64 usage; 125 no answer from etcd.`,
 		flags: func(fs *flag.FlagSet) func(*app, call) error {
 			w := new(who)
-			fs.StringVar(&w.prefix, "prefix", "", "`TEXT` with which the names of the locks begin")
+			fs.StringVar(&w.prefix, "prefix", "", "`TEXT` prefix of the locks' names")
 			fs.StringVar(&w.format, "o", "table", "`FORMAT` table or json")
-			fs.BoolVar(&w.watch, "watch", false, "show it anew each second, until ^C")
+			fs.BoolVar(&w.watch, "watch", false, "repeat every second until ^C")
 			return w.run
 		},
 	}
 }
 
-// who is the command with its flags.
+// who is the who command with its flags.
 type who struct {
 	prefix, format string
 	watch          bool
