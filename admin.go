@@ -14,24 +14,24 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// A Contender is one place in the line for a lock: its holder, or one that waits.
-// Of contenders of other programs (etcd's own concurrency.Mutex, etcdctl lock) Owner,
-// Host, PID and Since are not known, and zero.
+// A Contender is one place in the line for a lock: its holder or a waiter.
+// For contenders of other programs (etcd's own concurrency.Mutex, etcdctl lock) Owner,
+// Host, PID and Since are unknown, and zero.
 type Contender struct {
 	Name  string // of the lock
 	Key   string // in etcd
 	Owner string // label, see WithOwner
-	Host  string // its name, of the machine or container of the process
+	Host  string // host name of the machine or container of the process
 	PID   int    // of the process, on its host
 	// Token is the create revision of Key: the place in line, and the fencing token of a holder.
 	Token int64
-	// Lease is that of Key, which goes with it: in client.TimeToLive(ctx, Lease) seconds if
+	// Lease is the lease of Key. Key goes with it: in client.TimeToLive(ctx, Lease) seconds if
 	// nobody renews it.
 	Lease clientv3.LeaseID
 	Since time.Time // when it queued, by its own clock
 }
 
-// label names c to people: by its owner's label, and by its process if that does not name it.
+// label names c for people: by its owner's label, and by its process if the label does not.
 func (c Contender) label() string {
 	process := fmt.Sprintf("%s:%d", c.Host, c.PID)
 	switch {
@@ -41,14 +41,14 @@ func (c Contender) label() string {
 		return fmt.Sprintf("%s (%s)", c.Owner, process)
 	case c.Key != "":
 		return fmt.Sprintf("%q", c.Key)
-	default: // a long line with keys before it that are no contenders
+	default: // a long line with keys ahead of it that are no contenders
 		return "somebody"
 	}
 }
 
-// Contenders returns all that hold or wait for the lock name, in the order of the
-// line: the first one holds. It is one linearizable read, writes nothing, and may
-// be called with any KV that sees the same keys as the lock's client.
+// Contenders returns the holder of the lock name and its waiters, in the order of the
+// line: the first one holds. It is one linearizable read and writes nothing. It works
+// with any KV that sees the same keys as the lock's client.
 func Contenders(ctx context.Context, kv clientv3.KV, name string) ([]Contender, error) {
 	if err := checkAdmin(ctx, kv, "contenders of", name); err != nil {
 		return nil, err
@@ -68,8 +68,8 @@ func Contenders(ctx context.Context, kv clientv3.KV, name string) ([]Contender, 
 	return contenders, nil
 }
 
-// Holders returns the holder of every lock whose name begins with prefix, which is
-// a plain string and may be empty for all, sorted by name. It is one linearizable
+// Holders returns the holder of every lock whose name begins with prefix, sorted by
+// name. prefix is a plain string; the empty one means all locks. It is one linearizable
 // read of all keys that begin with prefix, and writes nothing.
 func Holders(ctx context.Context, kv clientv3.KV, prefix string) ([]Contender, error) {
 	if err := checkAdmin(ctx, kv, "holders below", prefix); err != nil {
@@ -93,14 +93,13 @@ func Holders(ctx context.Context, kv clientv3.KV, prefix string) ([]Contender, e
 }
 
 // Break deletes exactly the key of c, whoever made it, so that the next in line
-// gets in. It returns nil if the key is gone, now or already, and never touches a
-// newer key: not even one of the same name, since it compares the create revision.
+// gets in. It returns nil if the key is gone, now or already. It compares the create
+// revision, so it never touches a newer key, not even one of the same name.
 //
-// The holder that is broken learns it within milliseconds, or about a second later if it
-// has just begun to hold, and its Unlock then
-// returns ErrLost. Until it learns, two may believe that they hold the lock; what
-// protects then is the fencing token. After an error the key may be there or not:
-// call Break again.
+// The broken holder learns it within milliseconds, or about a second later if it has
+// just begun to hold. Its Unlock then returns ErrLost. Until it learns, two may believe
+// that they hold the lock, and only the fencing token protects. After an error the key
+// may or may not be there: call Break again.
 func Break(ctx context.Context, kv clientv3.KV, c Contender) error {
 	if err := checkAdmin(ctx, kv, "break", c.Name); err != nil {
 		return err
@@ -127,8 +126,8 @@ func checkAdmin(ctx context.Context, kv clientv3.KV, op, name string) error {
 	return checkContext(ctx, op, name)
 }
 
-// holderOf is the first of those who are ahead in the line for the lock name. Only its Name is
-// set if who that is could not be told.
+// holderOf is the first of those ahead in the line for the lock name. Only its Name is set if
+// the first one is not known.
 func holderOf(name string, ahead line.Ahead) Contender {
 	first := ahead.Holder()
 	if first.Rev == 0 {
@@ -137,7 +136,7 @@ func holderOf(name string, ahead line.Ahead) Contender {
 	return contenderOf(name, first)
 }
 
-// contenderOf is e, which stands in line for the lock name, for others to see.
+// contenderOf is the public form of e, which stands in line for the lock name.
 func contenderOf(name string, e line.Entry) Contender {
 	v := e.Value()
 	return Contender{

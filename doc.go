@@ -93,17 +93,17 @@
 //
 // A hold older than a second is watched. That costs a watch and a read once, and nothing while
 // nothing happens. In case a watch has gone silent, a Session audits its keys with every fourth
-// renewal, and with every renewal where a key is not watched: a Session that holds more than 100
-// names has no watches. A waiter rechecks the line in case an event was lost: every 1.5 s at
-// first, once in a TTL and a third in the end, and less often in a long line and while etcd is
-// slow.
+// renewal, less often while all its keys are rechecked anyway, and with every renewal where a key
+// is not watched: a Session that holds more than 100 names has no watches. A waiter rechecks the
+// line in case an event was lost: every 1.5 s at first, once in a TTL and a third in the end, and
+// less often in a long line and while etcd is slow.
 //
 // An attempt without an answer is repeated after 0.5 to 2 s, or after as long as recent answers
 // took if that is more, and given up after 2.5 to 10 s. All Sessions of a client share a budget
 // for repeats: ten answers pay for one. With a single endpoint none is sent before etcd has
-// answered something else. All Sessions of a client together have 8 attempts under way at first,
-// more while etcd answers within 0.2 s, and half as many when it takes more than 2 s or is
-// overloaded. The other attempts queue. A release, a removal and a renewal do not queue.
+// answered something else. All Sessions of a client together have at first 8 puts and 8 other
+// attempts under way, more while etcd answers within 0.2 s, and half as many when it takes more
+// than 2 s or is overloaded. The rest queue. A release, a removal and a renewal do not queue.
 //
 // # Reading the code
 //

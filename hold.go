@@ -17,15 +17,15 @@ import (
 // Invariant: what frees a name (a release, a removal, the revocation of the lease, the next
 // turn in the local line) begins only after every context of the hold has been cancelled, and
 // with it every context that comes from one of these. The contexts are cancelled without mu,
-// so others may be at work meanwhile: whoever frees a name calls endContexts first, and does
-// not count on the one who ended the hold. (Do not free a name in the critical section that
+// so other goroutines may run meanwhile: whoever frees a name calls endContexts first, and does
+// not rely on whoever ended the hold. (Do not free a name in the critical section that
 // ends a hold with contexts. TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn.)
 type hold struct {
 	// Set once, then only read.
 	m      *Mutex
 	place  *place
 	local  *localLine
-	caller context.Context // of the call that began it, for the Trace; it bounds nothing here
+	caller context.Context // of the call that began it, only for the Trace
 	began  time.Time
 	most   time.Time   // end by WithMaxHold, zero if there is none
 	timer  *time.Timer // for most
@@ -37,8 +37,8 @@ type hold struct {
 }
 
 // begin makes a hold of c's place at the head of the line. It returns errQueueAnew if
-// the place is worth nothing: a hold never begins after its end; and errSetBack if its
-// line is to be read first.
+// the place is lost (a hold never begins after its end) and errSetBack if the line must
+// be read first.
 func (s *Session) begin(c *claim, p *place) (*hold, error) {
 	s.mu.Lock()
 	defer s.unlock()
@@ -76,8 +76,8 @@ func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
 	return h, nil
 }
 
-// clear has the key of a hold removed that was lost, and gives its turn to the next in the
-// local line. It returns what abandonLocked does.
+// clear removes the key of a lost hold in the background, and passes its turn to the next in
+// the local line. It returns what abandonLocked does.
 func (h *hold) clear() (removed <-chan struct{}) {
 	s := h.m.s
 	s.mu.Lock()
@@ -87,7 +87,7 @@ func (h *hold) clear() (removed <-chan struct{}) {
 	return removed
 }
 
-// deadlineLocked is until when h is certain.
+// deadlineLocked is the time until which h is certain.
 func (h *hold) deadlineLocked() time.Time {
 	until := h.place.lease.trust.Until()
 	if !h.most.IsZero() && h.most.Before(until) {
@@ -96,8 +96,8 @@ func (h *hold) deadlineLocked() time.Time {
 	return until
 }
 
-// check ends h if its time has passed, and returns why it ended, nil while it is
-// whole. It looks at the clocks itself, so that it tells the truth after a pause of
+// check ends h if its time has passed, and returns why it ended, or nil while it is
+// whole. It reads the clocks itself, so that it tells the truth after a pause of
 // the process, before any timer has run.
 func (h *hold) check() error {
 	h.m.s.mu.Lock()
@@ -138,9 +138,9 @@ func (h *hold) endLocked(cause error) (endedBefore bool) {
 	return false
 }
 
-// endContexts ends the contexts of h, which has ended itself. When it returns they all have,
-// and all that come from them, whoever else is at it: to cancel a context is to wait for one
-// who is just cancelling it.
+// endContexts ends the contexts of h, which has ended itself. When it returns, they and all
+// contexts that come from them have ended, even if another goroutine cancels them too: a cancel
+// waits for a concurrent cancel of the same context.
 func (h *hold) endContexts() {
 	s := h.m.s
 	s.mu.Lock()
@@ -161,11 +161,11 @@ func (h *hold) endContexts() {
 // closeLocked ends h for all Mutexes that nest in it.
 func (h *hold) closeLocked() (endedBefore bool) {
 	h.checkLocked(time.Now())
-	h.depth = 0 // whoever unlocks it is told ErrNotHeld
+	h.depth = 0 // its Unlock returns ErrNotHeld
 	return h.endLocked(ErrClosed)
 }
 
-// reportLocked tells Trace and Logger of a loss.
+// reportLocked reports a loss to Trace and Logger.
 func (h *hold) reportLocked(cause error) {
 	reason := cause
 	if lost, ok := errors.AsType[*LostError](cause); ok {
@@ -207,8 +207,8 @@ func (h *hold) lost(reason error) *LostError {
 	return &LostError{Name: h.m.name, Token: h.place.ticket.Rev(), Reason: reason}
 }
 
-// lossLocked is what Unlock says of h, which has ended: a LostError, whose reason
-// may be ErrMaxHold; nil if it is whole or was ended by its owner.
+// lossLocked is what Unlock says about h: a LostError, whose reason may be ErrMaxHold,
+// or nil if h is whole or its owner ended it.
 func (h *hold) lossLocked() error {
 	if lost, ok := errors.AsType[*LostError](h.cause); ok {
 		return lost
@@ -220,13 +220,13 @@ func (h *hold) lossLocked() error {
 }
 
 // Context returns a context that comes from parent and also ends the moment the hold
-// does, or can no longer be trusted. Its Err is then context.Canceled, and
-// context.Cause tells why: [ErrUnlocked], a [*LostError], [ErrMaxHold] or [ErrClosed].
+// ends or can no longer be trusted. Its Err is then context.Canceled, and
+// context.Cause says why: [ErrUnlocked], a [*LostError], [ErrMaxHold] or [ErrClosed].
 // If the lock is not held it has ended already, with the cause [ErrNotHeld].
 //
 // After a pause of the process (a stopped container, a suspended machine) its Err,
-// Done and Cause tell the truth at the first look. A context derived from it keeps
-// its own state until a goroutine has run: before each write ask this one.
+// Done and Cause tell the truth at the first call. A context derived from it keeps
+// its own state until a goroutine has run: before each write, check this one.
 //
 // Lock with this context, or one derived from it, is [ErrDeadlock] for the same name
 // and Session, or nests with [WithReentrancy].
@@ -279,8 +279,8 @@ func TokenFrom(ctx context.Context) (token int64, ok bool) {
 // holdKey is the key of a context's innermost holdContext.
 type holdKey struct{}
 
-// A holdContext is a context that ends with a hold. Whoever looks at it makes it
-// look at the clocks first.
+// A holdContext is a context that ends with a hold. Each of its methods checks the
+// clocks first.
 type holdContext struct {
 	context.Context // comes from parent
 	parent          context.Context
@@ -289,7 +289,7 @@ type holdContext struct {
 	stopForget      func() bool
 }
 
-// end ends c with the cause for which its hold did.
+// end ends c with the cause of its hold's end.
 func (c *holdContext) end(cause error) {
 	c.stopForget()
 	c.cancel(cause)
@@ -354,9 +354,9 @@ func (h *hold) add(c *holdContext) error {
 	return nil
 }
 
-// forget takes c, which has ended with its parent, off h.
+// forget removes c, which has ended with its parent, from h.
 func (h *hold) forget(c *holdContext) {
-	c.cancel(nil) // waits until those that come from it have ended, too
+	c.cancel(nil) // waits until the contexts that come from it have ended too
 	h.m.s.mu.Lock()
 	defer h.m.s.unlock()
 	if h.cause == nil {
@@ -364,7 +364,7 @@ func (h *hold) forget(c *holdContext) {
 	}
 }
 
-// nestsIn returns the hold of m's name and Session that ctx comes from, if that has
+// nestsIn returns the hold of m's name and Session that ctx comes from, if it has
 // not been unlocked.
 func (m *Mutex) nestsIn(ctx context.Context) *hold {
 	for c := holdContextOf(ctx); c != nil; c = c.outer() {
@@ -382,7 +382,7 @@ func (m *Mutex) nestsIn(ctx context.Context) *hold {
 	return nil
 }
 
-// nest makes a Lock whose context comes from h a part of h.
+// nest makes a Lock with a context from h a part of h.
 func (m *Mutex) nest(h *hold) (*hold, error) {
 	if !m.cfg.reentrant {
 		return nil, failed("lock", m.name, ErrDeadlock)

@@ -16,9 +16,9 @@ import (
 // before the call. A shorter TTL takes its place.
 const releaseBound = 5 * time.Second
 
-// A Mutex is a lock that at most one holds at a time, among all Mutexes of its name
+// A Mutex is a lock that at most one holder has at a time, among all Mutexes of its name
 // in all processes that use the same etcd. Make it with [New] or [Session.Mutex];
-// the zero Mutex returns errors. Do not copy one: go vet reports it.
+// the zero Mutex returns errors. Do not copy a Mutex: go vet reports it.
 //
 // All methods are safe for concurrent use. As with sync.Mutex, a hold is not bound
 // to a goroutine: any may call Unlock. Unlock synchronizes before the Lock that
@@ -39,7 +39,7 @@ type Mutex struct {
 	closing *closing // nil unless a call of Close is under way
 }
 
-// noCopy makes go vet report a struct that is copied, by what it asks of a sync.Locker.
+// noCopy makes go vet report a copied struct: vet takes it for a sync.Locker.
 type noCopy struct{}
 
 // Lock does nothing.
@@ -65,30 +65,30 @@ func New(client *clientv3.Client, name string, opts ...Option) (*Mutex, error) {
 // outlives it. Uncontended it is one request to etcd.
 //
 // After nil the caller holds the lock; [Mutex.Context] gives a context that ends
-// with the hold. After an error the caller does not, and nothing is left behind
+// with the hold. After an error the caller does not hold it, and nothing is left behind
 // that could block others: a key that may exist is removed in the background. The
 // error is, by errors.Is,
-//   - the cause of ctx (and ctx.Err()) if that ended, or context.DeadlineExceeded
-//     if the time of [WithAcquireTimeout] did; if another held the lock then, the
-//     error wraps a [*LockedError], and if etcd did not answer then, [ErrUnavailable]
+//   - the cause of ctx (and ctx.Err()) if ctx ended, or context.DeadlineExceeded
+//     if the time of [WithAcquireTimeout] is over; if another held the lock then, the
+//     error wraps a [*LockedError], and if etcd was not answering then, [ErrUnavailable]
 //     and the reason;
 //   - [ErrDeadlock] at once if ctx comes from a hold of this name in this Session;
 //   - [ErrClosed] if the Mutex or the Session is, or becomes, closed;
-//   - etcd's, if it refuses what no retry mends (permission, say), or that the client
-//     is closed.
+//   - etcd's own, if it refuses and a retry would not help (permission, for instance), or
+//     says that the client is closed.
 //
-// While etcd is down Lock waits and tries again. A Session with a logger, or with the hook
-// Trace.Unavailable, tells so after the first attempt without an answer, and each 10 s.
+// While etcd is down Lock waits and retries. The Session's logger and its hook
+// Trace.Unavailable report it after the first attempt without an answer, and every 10 s.
 func (m *Mutex) Lock(ctx context.Context) error {
 	_, err := m.lock(ctx, false)
 	return err
 }
 
-// TryLock takes the lock if nobody holds it or waits for it. It waits for etcd, but
-// for no other contender: until ctx ends or, if that has no deadline, for at most
+// TryLock takes the lock if nobody holds it or waits for it. It does not wait for other
+// contenders, only for etcd: until ctx ends or, if ctx has no deadline, for at most
 // the TTL. If the lock is taken it returns a [*LockedError] at once, for which
 // errors.Is(err, ErrLocked) is true, and has written nothing to etcd. Other errors,
-// and what is true after them, are as of [Mutex.Lock].
+// and what is true after them, are those of [Mutex.Lock].
 func (m *Mutex) TryLock(ctx context.Context) error {
 	_, err := m.lock(ctx, true)
 	return err
@@ -123,11 +123,11 @@ func (m *Mutex) lock(ctx context.Context, try bool) (*hold, error) {
 
 // Unlock ends the hold and releases the lock. Uncontended it is one request.
 //
-// It returns nil only if the lock was held without a break until this release, which
-// [WithHandoff] and [WithLinger] put off: then, as far as the lease tells.
+// It returns nil only if the lock was held without a break until this release.
+// [WithHandoff] and [WithLinger] put the release off: then nil counts as far as the lease tells.
 // Otherwise, by errors.Is,
 //   - [ErrLost] (a [*LostError] that says why): the hold had ended before. Its key,
-//     if there still is one, is being removed; a newer holder's is not touched;
+//     if there still is one, is being removed; a newer holder's key is not touched;
 //   - [ErrUnconfirmed]: etcd did not confirm in time. The release goes on in the
 //     background until it is confirmed or the lease has ended;
 //   - [ErrNotHeld]: there is no hold, and nothing has happened.
@@ -135,10 +135,10 @@ func (m *Mutex) lock(ctx context.Context, try bool) (*hold, error) {
 // After each of these the Mutex holds nothing and may be locked again. With a nil
 // ctx Unlock returns an error and the hold goes on.
 //
-// A ctx that ends bounds the call. One that had ended before the call, as is usual in a
-// defer, is ignored: the release then takes at most the TTL or 5 s, whichever is less. So
-// does one whose ctx comes from the hold, and so ends with it, unless its deadline is
-// sooner. A nested Unlock (see [WithReentrancy]) says whether the hold is whole.
+// The end of ctx bounds the call. A ctx that ended before the call, as is usual in a
+// defer, is ignored: the release then takes at most the TTL or 5 s, whichever is less. The
+// same bound applies to a ctx that comes from the hold, and so ends with it, unless its
+// deadline is sooner. A nested Unlock (see [WithReentrancy]) says whether the hold is whole.
 func (m *Mutex) Unlock(ctx context.Context) error {
 	if m == nil || m.s == nil {
 		return ErrNotHeld
@@ -149,7 +149,7 @@ func (m *Mutex) Unlock(ctx context.Context) error {
 	return m.unlock(ctx, nil)
 }
 
-// unlock releases m's hold, if it is the one given or that is nil.
+// unlock releases m's hold; if only is not nil, then only that very hold.
 func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 	s := m.s
 	ctx, cancel := s.outlive(ctx, m.covers, s.releaseTime())
@@ -202,14 +202,14 @@ func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 // covers reports whether h is a hold of m's name in m's Session.
 func (m *Mutex) covers(h *hold) bool { return h.m.s == m.s && h.m.name == m.name }
 
-// releaseTime is how long a release may take whose context has no say.
+// releaseTime is how long a release may take if its context does not bound it.
 func (s *Session) releaseTime() time.Duration { return min(s.cfg.ttl, releaseBound) }
 
-// outlive returns the context that bounds a release which is called with ctx. If ctx has
+// outlive returns the context that bounds a release that is called with ctx. If ctx has
 // ended already it is ignored, and ifEnded is the bound. If it comes from a hold that the
-// release ends, it would end with that: its deadline, the end of what the hold's context
-// came from, and releaseTime are the bounds. (A cancel below the hold's context cannot be
-// told from the hold's end.)
+// release ends, it would end with that hold. Then the bounds are its deadline, the end of
+// the parent of the hold's context, and releaseTime. (A cancel below the hold's context
+// looks the same as the hold's end.)
 func (s *Session) outlive(
 	ctx context.Context, ends func(*hold) bool, ifEnded time.Duration,
 ) (context.Context, context.CancelFunc) {
@@ -234,12 +234,12 @@ func (s *Session) outlive(
 	return ctx, func() { stop(); cancel() }
 }
 
-// Do locks, calls fn, and unlocks, also if fn panics or calls runtime.Goexit. fn
+// Do locks, calls fn, and unlocks, even if fn panics or calls runtime.Goexit. fn
 // gets a context that comes from ctx and also ends with the hold; its cause says
 // why. See [Mutex.Context].
 //
-// It returns the error of Lock, which is then [ErrNotRun], too, since fn was not called;
-// otherwise that of fn, joined with that of Unlock if there is one that it does not wrap
+// If Lock fails, fn is not called, and Do returns Lock's error, which is then also [ErrNotRun].
+// Otherwise it returns fn's error, joined with Unlock's unless fn's error wraps that
 // already: [ErrLost] says that the work was not protected throughout, [ErrUnconfirmed] that
 // the release was not confirmed. ctx bounds the wait and fn; [WithAcquireTimeout] bounds the
 // wait alone.
@@ -274,10 +274,10 @@ func (m *Mutex) do(ctx context.Context, fn func(ctx context.Context) error, try 
 }
 
 // Token returns the fencing token of the current hold: the create revision of its
-// key, which grows with every new hold of a name, except that the holds of a Session
-// share one by [WithHandoff] and [WithLinger]. A resource that remembers the
+// key. It grows with every new hold of a name, except that holds of a Session share
+// one by [WithHandoff] and [WithLinger]. A resource that remembers the
 // highest token it has seen, and refuses lower ones, is safe from a holder that was
-// paused between its check and its write. It is 0 when the lock is not held, also
+// paused between its check and its write. Token is 0 when the lock is not held, also
 // after a loss.
 func (m *Mutex) Token() int64 {
 	var token int64
@@ -286,10 +286,10 @@ func (m *Mutex) Token() int64 {
 }
 
 // Held reports whether the lock is held, that is, whether [Mutex.Token] is not 0: false
-// before Lock and after Unlock, and from the moment at which the hold is lost, or at its end
-// by [WithMaxHold] or Close. It is for readiness checks and dashboards, and costs no request. What
-// must not happen without the lock asks for the [Mutex.Context] or sends the Token along, since
-// the answer may be old when it is used.
+// before Lock and after Unlock, from the moment at which the hold is lost, and after its end
+// by [WithMaxHold] or Close. It is for readiness checks and dashboards, and costs no request. It
+// does not protect work, because the answer may be old when it is used: check the
+// [Mutex.Context] or send the Token along.
 func (m *Mutex) Held() bool { return m.Token() != 0 }
 
 // Key returns the etcd key of the current hold, "" when the lock is not held.
@@ -299,17 +299,17 @@ func (m *Mutex) Key() string {
 	return key
 }
 
-// Deadline returns until when the hold is certain unless it is renewed. As long as
-// etcd answers it moves on. It is the zero time when the lock is not held.
+// Deadline returns the time until which the hold is certain without another renewal. As long
+// as etcd answers it moves on. It is the zero time when the lock is not held.
 func (m *Mutex) Deadline() time.Time {
 	var deadline time.Time
 	m.whole(func(h *hold) { deadline = h.deadlineLocked() })
 	return deadline
 }
 
-// TTL returns the time to live of the current hold's lease, as etcd granted it, which may be
-// more than [WithTTL] asked for: how long a crash of this process would block others. It is 0
-// when the lock is not held.
+// TTL returns the time to live of the current hold's lease: how long a crash of this process
+// would block others. It is what etcd granted, which may be more than [WithTTL] asked for. It
+// is 0 when the lock is not held.
 func (m *Mutex) TTL() time.Duration {
 	var ttl time.Duration
 	m.whole(func(h *hold) { ttl = h.place.lease.ttl })
@@ -317,8 +317,8 @@ func (m *Mutex) TTL() time.Duration {
 }
 
 // SafetyMargin returns how long before its lease may expire the current hold ends: what
-// [WithSafetyMargin] says, or the default for the granted [Mutex.TTL]. The critical section
-// has this time to stop in when the hold ends because etcd does not answer. It is 0 when the
+// [WithSafetyMargin] says, or the default for the granted [Mutex.TTL]. When the hold ends
+// because etcd does not answer, the critical section has this time to stop. It is 0 when the
 // lock is not held.
 func (m *Mutex) SafetyMargin() time.Duration {
 	var margin time.Duration
@@ -328,10 +328,10 @@ func (m *Mutex) SafetyMargin() time.Duration {
 
 // IsOwner returns a comparison for the If of an etcd transaction: it is true only
 // while this very hold's key exists, whatever clocks say. When the lock is not held
-// it returns one that is never true, and that asks for no key outside the lock's.
+// it returns one that is never true and reads no key outside the lock's prefix.
 //
 // It does not order the writes of one hold: after a write whose outcome is unknown, unlock
-// before the next one, since the late write would still be let through.
+// before the next write, because the comparison would still let the late one through.
 func (m *Mutex) IsOwner() clientv3.Cmp {
 	if m == nil || m.s == nil {
 		return clientv3.Compare(clientv3.CreateRevision("/"), "=", -1)
@@ -361,17 +361,17 @@ func (m *Mutex) whole(f func(*hold)) {
 	}
 }
 
-// Close ends the hold, if there is one, for all that nest in it (its context ends with
-// the cause [ErrClosed]), and releases it, or what lingers after it; makes waiting calls of
-// Lock return [ErrClosed]; and leaves the Mutex closed: Lock and TryLock return ErrClosed from
-// then on, Unlock ErrNotHeld. A Mutex from [New] gives its lease back and has no goroutine left; a
+// Close ends the hold, if there is one, with everything that nests in it (its context ends with
+// the cause [ErrClosed]), and releases its key, also a lingering one. Waiting calls of
+// Lock return [ErrClosed]. From then on Lock and TryLock return ErrClosed and Unlock returns
+// ErrNotHeld. A Mutex from [New] gives its lease back and has no goroutine left; a
 // Session's Mutex leaves the Session as it is.
 //
 // It returns nil if its hold left nothing behind, and when the Mutex was closed before. If
-// another call is closing it, or its Session, it waits for that within ctx, and says what came
-// of it. (Keys of waits that it ended are removed in the background.) An error that is
+// another call is closing it or its Session, Close waits for that call within ctx and returns
+// its result. (Keys of waits that it ended are removed in the background.) An error that is
 // [ErrUnconfirmed] says that etcd did not confirm before ctx ended; what is left goes
-// within the TTL. A ctx that had ended before the call leaves 50 ms for it. After a nil
+// within the TTL. If ctx ended before the call, Close takes 50 ms at most. After a nil
 // ctx nothing has happened.
 func (m *Mutex) Close(ctx context.Context) error {
 	if err := m.check(); err != nil {
@@ -417,8 +417,8 @@ func (m *Mutex) Close(ctx context.Context) error {
 	return err
 }
 
-// closeLocked begins to close m. It ends the waits of m, and the hold h, nil if there is none;
-// given is the place of a key that lingered, which it gives up, nil if there is none.
+// closeLocked begins to close m. It ends the waits of m and its hold h (nil if there is none),
+// and gives up the place of a lingering key, given (nil if there is none).
 func (m *Mutex) closeLocked() (h *hold, endedBefore bool, given *place) {
 	m.closed = true
 	m.closing = &closing{done: make(chan struct{})}
@@ -447,8 +447,8 @@ type closing struct {
 	err  error // written before done is closed
 }
 
-// free frees the name for Close: of the hold h that it has ended, nil if there is none, or
-// of a key that lingered, which was given up.
+// free frees the name for Close: it releases the hold h that Close has ended (nil if there is
+// none), or waits for the removal of a lingering key that was given up.
 func (m *Mutex) free(ctx context.Context, h *hold, endedBefore bool, given *place) error {
 	if h != nil {
 		h.endContexts()
@@ -487,10 +487,10 @@ func (p *place) awaitRemoved(ctx context.Context) error {
 }
 
 // Locker returns a sync.Locker for code that wants one. Its Lock waits without
-// bound, until it holds the lock. sync.Locker has no errors, so these become panics,
-// rather than critical sections that are not protected: Lock panics with an error
-// that no waiting mends ([ErrClosed], a refusal by etcd), Unlock with [ErrLost] and
-// [ErrNotHeld]. [ErrUnconfirmed] is reported to the logger only.
+// bound until it holds the lock. sync.Locker has no errors, so they become panics
+// rather than unprotected critical sections: Lock panics with an error that
+// waiting does not fix ([ErrClosed], a refusal by etcd), Unlock with [ErrLost] and
+// [ErrNotHeld]. [ErrUnconfirmed] goes only to the logger.
 func (m *Mutex) Locker() sync.Locker { return locker{m} }
 
 type locker struct{ m *Mutex }
@@ -507,7 +507,7 @@ func (l locker) Unlock() {
 	}
 }
 
-// check is the error of a Mutex that was not made here.
+// check returns an error if m was not made with New or Session.Mutex.
 func (m *Mutex) check() error {
 	if m == nil || m.s == nil {
 		return errors.New("etcdlock: Mutex not made with New or Session.Mutex")
@@ -515,7 +515,7 @@ func (m *Mutex) check() error {
 	return nil
 }
 
-// contender is what is known of the contenders of m before they queue.
+// contender is what is known about the contenders of m before they queue.
 func (m *Mutex) contender() Contender {
 	host, pid := identity()
 	return Contender{Name: m.name, Owner: m.cfg.owner, Host: host, PID: pid}

@@ -31,18 +31,18 @@ const (
 )
 
 // An Option changes how [New], [NewSession] or [Session.Mutex] build what they
-// return. The order of options does not matter, except that of two of the same
-// kind the last one counts. A value that makes no sense is an error of the
-// constructor, which names it.
+// return. The order of options does not matter, except that the last of two
+// options of the same kind counts. For an invalid value the constructor returns
+// an error that names it.
 type Option func(*config) error
 
 // config is what options change. It is set once and then only read.
 type config struct {
-	// of the Session
+	// For the Session.
 	ttl    time.Duration // whole seconds, as on the wire
 	margin time.Duration // 0: the default, which depends on the granted TTL
 
-	// of the Mutex; a Session hands its own down as defaults
+	// For the Mutex. A Session passes its own on as defaults.
 	owner          string
 	reentrant      bool
 	maxHold        time.Duration // 0: none
@@ -52,17 +52,17 @@ type config struct {
 	logger         *slog.Logger  // nil: silence
 	trace          *Trace
 
-	text line.Text // of the values of keys
+	text line.Text // for the values of keys
 
-	// leaseOption names an option that only New and NewSession take, if one
-	// was given.
+	// leaseOption is the name of a given option that only New and NewSession
+	// take, if there is one.
 	leaseOption string
 }
 
 // WithTTL sets the time to live of the lease: how long a crashed holder blocks
-// the others, and within which a hold must be renewed. It is rounded up to whole
-// seconds, and etcd may grant more (at least one and a half of its election
-// timeouts, 2 s by default); the granted one counts. The default is 15 s.
+// the others, and within what time a hold must be renewed. It is rounded up to
+// whole seconds. etcd may grant more (at least one and a half of its election
+// timeouts, 2 s by default), and the granted TTL counts. The default is 15 s.
 // For New and NewSession.
 func WithTTL(d time.Duration) Option {
 	return func(c *config) error {
@@ -74,11 +74,11 @@ func WithTTL(d time.Duration) Option {
 	}
 }
 
-// WithSafetyMargin sets how long before the lease may expire a hold ends. It pays
-// for clocks that run at different rates, and is the time that the critical
-// section has to stop in. It must be less than the TTL. The default is an eighth
-// of the granted TTL, but at least 100 ms. With a margin above a quarter of the TTL the
-// lease is renewed more often than each third of the TTL. For New and NewSession.
+// WithSafetyMargin sets how long before the lease may expire a hold ends. The margin
+// covers clocks that run at different rates, and it is the time in which the critical
+// section has to stop. It must be less than the TTL. The default is an eighth of the
+// granted TTL, but at least 100 ms. With a margin above a quarter of the TTL the lease
+// is renewed more often than every third of the TTL. For New and NewSession.
 func WithSafetyMargin(d time.Duration) Option {
 	return func(c *config) error {
 		c.margin, c.leaseOption = d, "WithSafetyMargin"
@@ -87,7 +87,7 @@ func WithSafetyMargin(d time.Duration) Option {
 }
 
 // WithOwner sets the label that other contenders and operators see. The default
-// is the host's name and the process's number, "host:pid".
+// is the host name and the process ID, "host:pid".
 func WithOwner(label string) Option {
 	return func(c *config) error {
 		c.owner = label
@@ -106,38 +106,38 @@ func WithOwner(label string) Option {
 
 // WithReentrancy makes Lock, TryLock and Do with a context that comes from a hold
 // of the same name in the same Session nest in that hold, instead of returning
-// [ErrDeadlock]. Each nested Lock takes its own Unlock; the last one releases.
+// [ErrDeadlock]. Each nested Lock needs its own Unlock; the last Unlock releases.
 func WithReentrancy() Option {
 	return func(c *config) error { c.reentrant = true; return nil }
 }
 
-// WithMaxHold ends a hold, and releases it, at the latest d after it began, even
-// if it is renewed. The hold's context then ends with the cause [ErrMaxHold], and
-// Unlock returns an error that is ErrLost and ErrMaxHold.
+// WithMaxHold ends and releases a hold at the latest d after it began, even if it is
+// renewed. The hold's context then ends with the cause [ErrMaxHold], and Unlock
+// returns an error that is both ErrLost and ErrMaxHold.
 //
-// Unlike the end of a lease it has no safety margin: the next contender may be in a
-// round trip after d, so the critical section has to stop by itself, or be guarded by
-// the token.
+// Unlike the end of a lease this has no safety margin: the next contender may get in one
+// round trip after d. So the critical section must stop by itself, or the token must
+// guard it.
 func WithMaxHold(d time.Duration) Option {
 	return func(c *config) error { c.maxHold = d; return positive("WithMaxHold", d) }
 }
 
 // WithAcquireTimeout bounds each wait of Lock, TryLock, Do and TryDo, without bounding
-// the context of the hold. When it runs out the error is context.DeadlineExceeded.
+// the context of the hold. When the time is over the error is context.DeadlineExceeded.
 func WithAcquireTimeout(d time.Duration) Option {
 	return func(c *config) error { c.acquireTimeout = d; return positive("WithAcquireTimeout", d) }
 }
 
 // WithHandoff lets up to n Unlocks in a row pass the hold on to the next goroutine of the
-// Session that waits for the name, without a request to etcd. Then the key is released,
-// and others get their turn. The default is 0: the order in which all have come.
+// Session that waits for the name, without a request to etcd. Then the key is released
+// and others get their turn. The default is 0: strict order of arrival.
 //
-// It trades order and waiting for speed: another Session waits for up to n+1 critical
+// It trades order and waiting time for speed: another Session waits for up to n+1 critical
 // sections at a time. Holds that are passed on have the same key and Token, which still
-// grows from one Session to the next: a resource that refuses older tokens, or that asks
-// for IsOwner, does not tell two goroutines of one Session apart. An Unlock that passes the
-// hold on returns nil as long as the hold is certain; a key that an operator has deleted in
-// the last second or so is told to those who hold next.
+// grows from one Session to the next. So a resource that refuses older tokens, or checks
+// IsOwner, cannot tell two goroutines of one Session apart. An Unlock that passes the hold
+// on returns nil as long as the hold is certain. If an operator deleted the key in the last
+// second or so, the next holder learns it instead.
 func WithHandoff(n int) Option {
 	return func(c *config) error {
 		c.handoff = n
@@ -148,27 +148,27 @@ func WithHandoff(n int) Option {
 	}
 }
 
-// WithLinger keeps the key for up to d after an Unlock when nobody waits for it. Until
-// then the Session may lock again without a request to etcd. It gives way as soon as
-// another contender queues, and when the lease is at risk or retired, when the line
-// cannot be watched, at Close, and when d is over. The default is to release at once.
+// WithLinger keeps the key for up to d after an Unlock when nobody waits for it. Meanwhile
+// the Session may lock again without a request to etcd. The key goes as soon as another
+// contender queues, when the lease is at risk or retired, when the line cannot be watched,
+// at Close, and when d is over. The default is to release at once.
 //
-// It trades the others' first wait, which then needs an event and one more commit, and
-// their TryLock, which returns [ErrLocked] while the key lingers (so it suits locks that
-// one process takes again and again). What lingers costs a watch of the name, a goroutine,
-// and a read each 1.5 s at first, in the end once in a TTL and a third. The holds of one key
-// have the same Token and the same IsOwner. An Unlock after which the key lingers returns nil
-// as long as the hold is certain; a key that an operator has deleted in the last second or so
-// is noticed later.
+// The trade-off: the first wait of others needs an event and one more commit, and their
+// TryLock returns [ErrLocked] while the key lingers. So it suits locks that one process
+// takes again and again. A lingering key costs a watch of the name, a goroutine, and a read
+// every 1.5 s at first and once in a TTL and a third in the end. The holds of one key have
+// the same Token and the same IsOwner. An Unlock that leaves the key lingering returns nil
+// as long as the hold is certain. If an operator deleted the key in the last second or so,
+// that is noticed later.
 func WithLinger(d time.Duration) Option {
 	return func(c *config) error { c.linger = d; return positive("WithLinger", d) }
 }
 
-// WithLogger sets where the library reports what somebody may have to look at:
-// an etcd that does not answer, losses, renewals that fail or are late, releases and removals
-// that etcd does not confirm, and late requests that had to be undone (Warn); leases that begin
-// and end (Debug). The default is silence. Like the hooks of a [Trace] it is called from a
-// goroutine of its own, and a handler that blocks holds up no lock.
+// WithLogger sets where the library reports what may need attention. At Warn: an etcd that
+// does not answer, losses, failed or late renewals, releases and removals that etcd does not
+// confirm, and late requests that had to be undone. At Debug: leases that begin and end. The
+// default is silence. Like the hooks of a [Trace], the logger is called from a goroutine of its
+// own, and a handler that blocks does not hold up a lock.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) error {
 		c.logger = l
@@ -190,7 +190,7 @@ func WithTrace(t *Trace) Option {
 	}
 }
 
-// positive is the error of the option that was given a duration of zero or less.
+// positive returns an error if d, the value of an option, is not positive.
 func positive(option string, d time.Duration) error {
 	if d <= 0 {
 		return fmt.Errorf("etcdlock: %s(%v): not positive", option, d)
@@ -198,7 +198,7 @@ func positive(option string, d time.Duration) error {
 	return nil
 }
 
-// apply returns c changed by opts and checked as a whole.
+// apply returns c changed by opts, checked as a whole.
 func (c config) apply(opts []Option) (config, error) {
 	c.leaseOption = ""
 	for i, opt := range opts {
@@ -240,8 +240,8 @@ func (c *config) marginOf(granted time.Duration) time.Duration {
 	return max(granted/8, minMargin)
 }
 
-// identity is what tells this process from others. It is read once, since every
-// key's value needs it.
+// identity tells this process from others. It is read once, because every key's
+// value needs it.
 var identity = sync.OnceValues(func() (host string, pid int) {
 	host, err := os.Hostname()
 	if err != nil || host == "" {
@@ -253,7 +253,7 @@ var identity = sync.OnceValues(func() (host string, pid int) {
 // value is the value of a key that is put now.
 func (c *config) value() string { return c.text.Since(time.Now()) }
 
-// checkName is the error of a name that cannot be a lock's.
+// checkName returns an error if name cannot be the name of a lock.
 func checkName(name string) error {
 	switch {
 	case name == "":
@@ -271,7 +271,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// checkClient is the error of a client that cannot be used.
+// checkClient returns an error if client cannot be used.
 func checkClient(client *clientv3.Client) error {
 	if client == nil {
 		return errors.New("etcdlock: nil client")
@@ -282,7 +282,7 @@ func checkClient(client *clientv3.Client) error {
 	return nil
 }
 
-// checkContext is the error of a nil ctx given to call op on the lock name.
+// checkContext returns an error if call op on the lock name was given a nil ctx.
 func checkContext(ctx context.Context, op, name string) error {
 	if ctx == nil {
 		return failed(op, name, errors.New("nil context"))
@@ -290,7 +290,7 @@ func checkContext(ctx context.Context, op, name string) error {
 	return nil
 }
 
-// excerpt is text, quoted, or the beginning of one that is longer than most bytes.
+// excerpt is text, quoted, or its beginning if it is longer than most bytes.
 func excerpt(text string, most int) string {
 	if len(text) > most {
 		return fmt.Sprintf("%q...", text[:32])

@@ -21,21 +21,21 @@ const (
 	// minSweep is the number of lines a Session keeps before it drops unused ones.
 	minSweep = 1024
 
-	// closeGrace is how long Close goes on if its context had ended before.
+	// closeGrace is how long Close takes if its context ended before the call.
 	closeGrace = 50 * time.Millisecond
 )
 
-// errClientClosed is what the attempts of a client that is closed return.
+// errClientClosed is what the attempts of a closed client return.
 var errClientClosed = attempt.ErrClientClosed
 
 // A Session is one lease, kept alive, that any number of Mutexes share. It is
 // safe for concurrent use. Use one Session for many names: they then cost one
-// lease, one renewal per third of the TTL, and a watch each while they are held for long and
-// are a hundred or fewer. They also share
+// lease, one renewal per third of the TTL, and one watch for each name that is held for more
+// than a second, if the Session holds at most a hundred. They also share
 // one fate: if the lease is lost, all of them are.
 //
-// A Session stays usable through any outage: a lease that was lost is replaced
-// for the next acquisition. When nothing was held or waited for during two TTLs
+// A Session stays usable through any outage: it replaces a lost lease for the
+// next acquisition. When nothing was held or waited for during two TTLs
 // it gives the lease back by itself and has no goroutine until it is used again.
 type Session struct {
 	// Set once, then only read.
@@ -45,7 +45,7 @@ type Session struct {
 	ctx    context.Context // of all goroutines
 	cancel context.CancelFunc
 	doubts atomic.Int64        // renewals of all leases whose worth is not certain
-	secret uuid.UUID           // by which it knows the keys that it has put
+	secret uuid.UUID           // marks the names of the keys that it puts
 	hooks  events.Queue        // to the user's Trace and Logger
 	calls  *attempt.Caller     // of etcd
 	era    atomic.Pointer[era] // the present one, changed under mu
@@ -57,10 +57,10 @@ type Session struct {
 	current    *lease // for new places, nil if there is none
 	granting   *grant // under way, or nil; it owns grantRetry
 	grantRetry attempt.Backoff
-	barren     int // leases in a row that ran out and were not served
+	barren     int // leases in a row that ran out before etcd answered anything under them
 	leases     map[*lease]struct{}
 	lines      map[string]*localLine
-	verifying  bool            // holds of an era before are being read
+	verifying  bool            // holds of an earlier era are being read
 	backLogged time.Time       // when it was last logged that etcd was set back
 	sweepAt    int             // size of lines at which unused ones are dropped
 	after      []func()        // for unlock to call
@@ -70,10 +70,10 @@ type Session struct {
 	closing    int   // calls that wait until it is
 	left       error // why Close could not revoke a lease, or remove a key
 	mostOps    int   // how many keys etcd lets one transaction read, as far as is known
-	unreadable bool  // the log has told of a key that the user may not read
+	unreadable bool  // a key that the user may not read was logged
 }
 
-// NewSession returns a Session. It validates the options and does no I/O; the
+// NewSession returns a Session. It validates the options and does no I/O. The
 // lease is granted when it is first needed. Options for a Mutex are defaults for
 // the Mutexes of the Session.
 func NewSession(client *clientv3.Client, opts ...Option) (*Session, error) {
@@ -101,7 +101,7 @@ func NewSession(client *clientv3.Client, opts ...Option) (*Session, error) {
 }
 
 // Mutex returns a Mutex for name on the Session's lease. It does no I/O. Mutexes
-// of the same name exclude each other, whichever Session they are of. WithTTL and
+// of the same name exclude each other, whichever Session they are from. WithTTL and
 // WithSafetyMargin are errors here: they belong to the Session.
 func (s *Session) Mutex(name string, opts ...Option) (*Mutex, error) {
 	if s == nil || s.client == nil {
@@ -130,10 +130,10 @@ func (s *Session) Mutex(name string, opts ...Option) (*Mutex, error) {
 	return &Mutex{s: s, name: name, cfg: cfg}, nil
 }
 
-// Lease returns the lease that the next hold will be bound to, clientv3.NoLease
+// Lease returns the lease that the next hold will be bound to, or clientv3.NoLease
 // before the first use, after Close and while a lost lease is not replaced yet. A
 // lease is replaced after a loss, after a request whose outcome is unknown, and when
-// it was not used for two TTLs; what else is attached to it goes with it.
+// it was not used for two TTLs; any other key attached to it goes with it.
 func (s *Session) Lease() clientv3.LeaseID {
 	if s == nil {
 		return clientv3.NoLease
@@ -149,15 +149,15 @@ func (s *Session) Lease() clientv3.LeaseID {
 // Close ends every hold of the Session (their contexts end with the cause
 // [ErrClosed]) and every wait (which returns ErrClosed), releases all keys by
 // revoking the lease, and stops every goroutine. It waits for that until ctx ends.
-// A read for each hundred holds then tells whether somebody has put over a key, which
-// does not go with the lease: such a key is removed, too.
+// One read per hundred holds then shows whether somebody has put over a key: such a key
+// does not go with the lease, so Close removes it too.
 //
 // It returns nil if nothing is left behind, and when the Session was closed
-// before. Of several calls at once each waits, within its own ctx. An error that is
+// before. Of several calls at once each waits within its own ctx. An error that is
 // [ErrUnconfirmed] says that etcd did not confirm in time: the Session is closed all
-// the same, its lease is renewed no more, and its keys go within the TTL, except one that
-// somebody has put over. A ctx that had ended before the call leaves 50 ms for it, one that
-// never ends two TTLs.
+// the same, its lease is no longer renewed, and its keys go within the TTL, except a key that
+// somebody has put over. If ctx ended before the call, Close takes 50 ms at most; if ctx
+// never ends, two TTLs.
 // After a nil ctx nothing has happened.
 func (s *Session) Close(ctx context.Context) error {
 	if s == nil || s.client == nil {
@@ -207,7 +207,7 @@ func (s *Session) closeLocked() {
 	}
 }
 
-// longestTTL is the longest of the Session's leases, as granted, or what it asks for.
+// longestTTL is the longest granted TTL of the Session's leases, or the TTL that it asks for.
 func (s *Session) longestTTL() time.Duration {
 	s.mu.Lock()
 	defer s.unlock()
@@ -219,7 +219,7 @@ func (s *Session) longestTTL() time.Duration {
 }
 
 // closesLocked unlocks mu and waits until the Session is closed. The work goes on until the
-// last one that waits for it has no time left.
+// last call that waits for it has no time left.
 func (s *Session) closesLocked(ctx context.Context) error {
 	s.closing++
 	quiet := s.quietLocked()
@@ -245,8 +245,8 @@ func (s *Session) closesLocked(ctx context.Context) error {
 	return nil
 }
 
-// isLastClosing reports whether nobody else waits until the Session is closed. Otherwise the
-// caller does not, either, from here on.
+// isLastClosing reports whether no other call waits until the Session is closed. Otherwise the
+// caller stops waiting here too.
 func (s *Session) isLastClosing() bool {
 	s.mu.Lock()
 	defer s.unlock()
@@ -257,12 +257,12 @@ func (s *Session) isLastClosing() bool {
 	return false
 }
 
-// afterLocked has f called once mu is unlocked: cancelling a context runs code that
+// afterLocked makes unlock call f once mu is unlocked: cancelling a context runs code that
 // may come back here.
 func (s *Session) afterLocked(f func()) { s.after = append(s.after, f) }
 
-// unlock unlocks mu, and then does what had to wait for that. Every mu.Lock is
-// followed by it.
+// unlock unlocks mu, and then calls what afterLocked was given. It follows every
+// mu.Lock.
 func (s *Session) unlock() {
 	after := s.after
 	s.after = nil
@@ -295,7 +295,7 @@ func (s *Session) unlock() {
 //	key watch        a hold that lasts     with the hold
 //	key read         such watches made     when all keys were read
 //	key loss         a key that is gone    when etcd has told why, in 100 ms at most
-//	hooks            an event to tell      when all events are told
+//	hooks            an event to report    when all events are reported
 func (s *Session) goLocked(f func()) {
 	s.tasks++
 	go func() {
@@ -330,16 +330,16 @@ func (s *Session) quietLocked() <-chan struct{} {
 	return quiet
 }
 
-// clientClosed reports whether the client was closed, after which nothing works.
+// clientClosed reports whether the client was closed. Nothing works after that.
 func (s *Session) clientClosed() bool { return s.calls.Closed() }
 
-// log tells l, if there is one, in its turn: like a hook, a handler that blocks holds
-// up no lock.
+// log logs a record in order with the hooks: a handler that blocks does not hold up a
+// lock.
 func (s *Session) log(level slog.Level, message string, args ...any) {
 	s.cfg.tell(&s.hooks, level, message, args)
 }
 
-// tellUnavailable tells Trace and Logger that etcd does not answer, and for how long.
+// tellUnavailable reports to Trace and Logger that etcd does not answer, and for how long.
 func (s *Session) tellUnavailable(reason error, silent time.Duration) {
 	var endpoints []string
 	if s.client.ActiveConnection() != nil {
@@ -353,9 +353,9 @@ func (s *Session) tellUnavailable(reason error, silent time.Duration) {
 	}
 }
 
-// A grant is one attempt to get a lease, which all that need one wait for.
+// A grant is one attempt to get a lease. Every claim that needs a lease waits for it.
 type grant struct {
-	ctx    context.Context // of the attempt, which ends when nobody has waited for a while
+	ctx    context.Context // of the attempt; it ends when nobody has waited for a while
 	cancel context.CancelFunc
 	done   chan struct{} // closed once it is decided, after a pause if it failed
 
@@ -364,12 +364,12 @@ type grant struct {
 	waiting int
 }
 
-// newPlace returns a place for c on the current lease, which is granted first if
-// there is none. The place is accounted for from here on. It returns an error
+// newPlace returns a place for c on the current lease. If there is no lease, one is
+// granted first. The place is accounted for from here on. It returns an error
 // when ctx ends or etcd refuses.
 //
 // Invariant: taking a lease for a place and deciding to revoke it exclude each
-// other, both being done under mu.
+// other: both are done under mu.
 func (s *Session) newPlace(ctx context.Context, c *claim) (*place, error) {
 	for {
 		s.mu.Lock()
@@ -401,7 +401,7 @@ func (s *Session) newPlace(ctx context.Context, c *claim) (*place, error) {
 		s.mu.Lock()
 		failure := g.err
 		if g.waiting--; g.waiting == 0 {
-			// Not at once: the next one may come soon, and etcd be slow.
+			// Not at once: the next claim may come soon, and etcd may be slow.
 			time.AfterFunc(s.calls.Timeout(), func() { s.forgo(g) })
 		}
 		s.unlock()
@@ -429,15 +429,15 @@ func (s *Session) usableLocked() bool {
 	return s.current != nil
 }
 
-// grantLease is one attempt to get a lease. All that need one share the pause after
-// a failure, too.
+// grantLease is one attempt to get a lease. All claims that need one also share the pause
+// after a failure.
 func (s *Session) grantLease(g *grant) {
 	defer close(g.done)
 	defer g.cancel()
 	s.standBack(g.ctx)
 	err := s.newLease(g.ctx)
 	if err != nil && g.ctx.Err() != nil {
-		err = attempt.ErrNoAnswer // for one who comes just now
+		err = attempt.ErrNoAnswer // for a claim that comes just now
 	}
 	if err != nil {
 		s.mu.Lock()
@@ -454,19 +454,19 @@ func (s *Session) grantLease(g *grant) {
 	s.granting = nil
 }
 
-// mostDoubled is how often the time is doubled that the Sessions of a crowd spread their leases
-// over: to four TTLs.
+// mostDoubled is how often the time over which the Sessions of a crowd spread their leases is
+// doubled: to four TTLs.
 const mostDoubled = 2
 
-// standBack waits for a while before a lease is asked for if etcd has granted the last ones, and
-// then has answered nothing in time until they had run out: there are others who ask for more than
-// it can do in the time of a lease, perhaps by a client each, so that no window of theirs knows of
-// it. One lease that runs out so is what an etcd that was away leaves behind. After two in a row
-// the next one is asked for within a TTL, at random, and then within two, and four.
+// standBack waits before asking for a lease if etcd granted the last ones and then answered
+// nothing in time until they had run out. Then others ask for more than etcd can do in the life
+// of a lease, perhaps each with its own client, so that no window sees it. One such lease is what
+// an unreachable etcd leaves behind. After two in a row
+// the next one is asked for within a TTL, at random, then within two, then within four.
 //
-// Invariant: the leases that run out before anything is answered in time under them, each after
-// the other, spread those that follow over ever more time. (Do not ask for the next one at once: all
-// do, and what etcd works through then is again too late for all.
+// Invariant: leases that run out one after the other, before anything is answered in time under
+// them, spread the next ones over ever more time. (Do not ask for the next one at once: all
+// Sessions do, and etcd's answers are again too late for all.
 // TestAMassStartSendsNoMoreThanEtcdAnswersSoon.)
 func (s *Session) standBack(ctx context.Context) {
 	s.mu.Lock()

@@ -11,37 +11,37 @@ import (
 	"github.com/etcdlock/etcdlock/internal/events"
 )
 
-// A Trace is a set of hooks, any of which may be nil, in the manner of
-// net/http/httptrace. Each is called from a goroutine of the Session, one at a
-// time and in the order of the events, some time after the event: a hook that
-// blocks or panics holds up or skips other hooks, never a lock. While hooks are
-// blocked, at most 16,384 events are kept; later ones are dropped.
+// A Trace is a set of hooks in the manner of net/http/httptrace. Any of them may
+// be nil. A goroutine of the Session calls them one at a time and in the order of
+// the events, some time after the event: a hook that blocks or panics holds up or
+// skips other hooks, never a lock. While hooks are blocked, at most 16,384 events
+// are kept; later ones are dropped.
 //
-// The hooks that are named ...Context tell the same as those without, after them, and get the
-// context of a call, for its values: for a span's parent, say. It is the one that was given to
-// Lock, TryLock, Do or TryDo, as it was given; the Background of package context with
-// [Mutex.Locker]. It may have ended. What has no call (leases, removals, etcd that is away) has
-// no such hook.
+// The hooks named ...Context report the same as those without, are called after them, and get
+// the context of a call for its values: for the parent of a span, for instance. It is the very
+// context that Lock, TryLock, Do or TryDo was given, or context.Background with [Mutex.Locker].
+// It may have ended. Events without a call (leases, removals, an unreachable etcd) have no such
+// hook.
 //
-// The lease hooks and Unavailable are those of the Session's Trace (of New's, for a Mutex
-// with a lease of its own); the others are those of the Mutex.
+// The lease hooks, Unavailable and SetBack are those of the Session's Trace (of New's, for a
+// Mutex with its own lease). The others are those of the Mutex.
 type Trace struct {
-	// Queued: a wait began, with ahead contenders before it, about if they are more than eight,
-	// behind holder. Either Acquired or GaveUp follows, once, with the same ahead.
+	// Queued: a wait began behind holder, with ahead contenders ahead of it (approximate above
+	// eight). Either Acquired or GaveUp follows, once, with the same ahead.
 	Queued func(name string, ahead int, holder Contender)
 	// GaveUp: Lock, TryLock, Do or TryDo returned err without a hold. If it had queued, it
-	// was behind ahead contenders; otherwise, as always with TryLock, ahead is 0.
+	// was behind ahead contenders. Otherwise, and always with TryLock, ahead is 0.
 	GaveUp func(name string, waited time.Duration, ahead int, err error)
 	// Acquired: a hold began, after a wait behind ahead contenders when queued. Either
 	// Released or Lost follows, once.
 	Acquired func(name string, token int64, waited time.Duration, ahead int)
-	// Released: a hold was given up whole, by Unlock or Close. If etcd did not confirm
-	// the release, CleanupPending tells.
+	// Released: a hold ended by Unlock or Close, without a loss. If etcd did not confirm
+	// the release, CleanupPending reports it.
 	Released func(name string, token int64, held time.Duration)
-	// Lost: a hold ended without its release, for the reason that a LostError has.
+	// Lost: a hold ended without its release, for the reason in its LostError.
 	Lost func(name string, token int64, held time.Duration, reason error)
 
-	// QueuedContext: as Queued, with the context of the call that waits.
+	// QueuedContext: as Queued, with the context of the waiting call.
 	QueuedContext func(ctx context.Context, name string, ahead int, holder Contender)
 	// GaveUpContext: as GaveUp, with the context of the call that returned err.
 	GaveUpContext func(ctx context.Context, name string, waited time.Duration, ahead int, err error)
@@ -58,36 +58,36 @@ type Trace struct {
 	LeaseGranted func(lease clientv3.LeaseID, ttl time.Duration)
 	// LeaseRenewed: etcd acknowledged a renewal.
 	LeaseRenewed func(lease clientv3.LeaseID, roundTrip time.Duration)
-	// RenewalFailed: an attempt to renew failed; further ones follow. That a stream of renewals
-	// ends which has answered before, with its token or its member, is no failure yet.
+	// RenewalFailed: an attempt to renew failed; more follow. The end of a renewal stream that
+	// has answered before, with its token or its member, is not a failure yet.
 	RenewalFailed func(lease clientv3.LeaseID, err error)
-	// LeaseAtRisk: less than half of the TTL less the margin remains until its holds are
-	// lost, and no renewal is acknowledged. It is told again with each further attempt.
+	// LeaseAtRisk: less than half of the TTL less the margin remains until the lease's holds
+	// are lost, and no renewal is acknowledged. It is called again with each further attempt.
 	LeaseAtRisk func(lease clientv3.LeaseID, remaining time.Duration)
 	// LeaseReplaced: no new hold will use the lease old any more, because it was lost,
-	// is in doubt, or is given back.
+	// is in doubt, or was given back.
 	LeaseReplaced func(old clientv3.LeaseID, reason error)
 
 	// Unavailable: a call waits for etcd, which has not answered for the time since. The reason
-	// err is gRPC's own if there is no connection; it is [ErrUnavailable], too. This is told
-	// after the first attempt without an answer and then each 10 s, once for all calls of
+	// err is gRPC's own if there is no connection, and also [ErrUnavailable]. The hook is called
+	// after the first attempt without an answer and then every 10 s, once for all calls of
 	// the Session.
 	Unavailable func(err error, since time.Duration)
 	// SetBack: etcd's revision went back from known to revision, or it is another cluster:
-	// it was restored or wiped, or the client was moved. What was known of its keys is read
-	// anew. It is told by the Session's Trace.
+	// it was restored or wiped, or the client was moved. The Session reads its keys again.
 	SetBack func(known, revision int64)
 
-	// CleanupPending: a key must go, and is being removed in the background.
+	// CleanupPending: a key must go and is being removed in the background.
 	CleanupPending func(key string)
 	// CleanupDone: that key is gone for certain.
 	CleanupDone func(key string)
 }
 
-// JoinTraces returns one Trace that calls the hooks of all, in the order given, since
-// [WithTrace] takes one: metrics and spans, say. A hook that none of them has stays nil, and a
-// nil Trace has none. The Trace holds the hooks that there are now: what is changed in traces
-// later does not change it. A hook that panics skips the same hook of those that come after it.
+// JoinTraces returns one Trace that calls the hooks of all the given ones, in their order. Use it
+// where [WithTrace] takes one Trace and there are several: for metrics and spans, for instance. A
+// hook that none of them has stays nil, and a nil Trace has none. The result has the hooks that
+// the Traces have now; later changes to them do not change it. A hook that panics skips the same
+// hook of the Traces after it.
 func JoinTraces(traces ...*Trace) *Trace {
 	joined := new(Trace)
 	fields := reflect.ValueOf(joined).Elem()
@@ -118,12 +118,12 @@ func JoinTraces(traces ...*Trace) *Trace {
 	return joined
 }
 
-// tellsQueued reports whether somebody wants to know who is before one that queues.
+// tellsQueued reports whether a hook wants to know who is ahead of a claim that queues.
 func (t *Trace) tellsQueued() bool {
 	return t != nil && (t.Queued != nil || t.QueuedContext != nil)
 }
 
-// tell has a record logged, in the order of the hooks.
+// tell logs a record, in order with the hooks.
 func (c *config) tell(q *events.Queue, level slog.Level, message string, args []any) {
 	if logger := c.logger; logger != nil {
 		q.Run(func() { logger.Log(context.Background(), level, "etcdlock: "+message, args...) })
