@@ -20,7 +20,7 @@ import (
 // ScopeName is the name of the instrumentation scope of all spans.
 const ScopeName = "github.com/etcdlock/etcdlock/etcdlockotel"
 
-// The attributes, beside error.type.
+// The attributes, besides error.type.
 const (
 	nameKey     = attribute.Key("etcdlock.name")
 	tokenKey    = attribute.Key("etcdlock.token")
@@ -50,7 +50,7 @@ func NewTrace(opts ...Option) *etcdlock.Trace {
 	}
 	tracer := o.provider.Tracer(ScopeName,
 		trace.WithInstrumentationVersion(Version()), trace.WithSchemaURL(semconv.SchemaURL))
-	// over makes a span that has just ended, but for its End.
+	// over makes a span that has just ended, except for its End.
 	over := func(
 		ctx context.Context, span string, lasted time.Duration, attributes ...attribute.KeyValue,
 	) (trace.Span, trace.SpanEventOption) {
@@ -99,8 +99,8 @@ func NewTrace(opts ...Option) *etcdlock.Trace {
 	}
 }
 
-// Version is that of this module in the program that runs, as its build has it: without the v,
-// and "" if it is not known, as in a test of this module.
+// Version returns the version of this module in the running program, from its build info: without
+// the v, and "" if it is not known, as in a test of this module.
 func Version() string {
 	build, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -118,7 +118,7 @@ func versionIn(build *debug.BuildInfo) string {
 	return ""
 }
 
-// whyLost puts the reason of a loss into one of a few classes, as error.type has to be.
+// whyLost puts the reason of a loss into one of a few classes, as error.type requires.
 func whyLost(reason error) string {
 	switch {
 	case is(reason, etcdlock.ErrMaxHold):
@@ -132,8 +132,8 @@ func whyLost(reason error) string {
 	}
 }
 
-// whyGivenUp does so with the error of a call that came to no hold, and is "" if that is none:
-// TryLock has found others. A wait that ran out behind others is an [etcdlock.ErrLocked], too.
+// whyGivenUp does so with the error of a call that got no hold. It is "" for a TryLock that found
+// others, which is no error. A wait that ran out behind others is an [etcdlock.ErrLocked] too.
 func whyGivenUp(err error) string {
 	switch {
 	case is(err, etcdlock.ErrUnavailable):
@@ -155,5 +155,5 @@ func is(err error, targets ...error) bool {
 	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
 }
 
-// bare is the text of an error without the name of the library, which the span has.
+// bare is the text of an error without the library's name: the span has that.
 func bare(err error) string { return strings.TrimPrefix(err.Error(), "etcdlock: ") }

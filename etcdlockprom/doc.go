@@ -1,16 +1,16 @@
-// Package etcdlockprom counts what the locks of package etcdlock do, for Prometheus.
+// Package etcdlockprom exports metrics of etcdlock's locks to Prometheus.
 //
 //	metrics := etcdlockprom.NewMetrics()
 //	prometheus.MustRegister(metrics)
 //	session, err := etcdlock.NewSession(client, etcdlock.WithTrace(metrics.Trace()))
 //
-// One Metrics serves any number of Sessions and Mutexes of a process. Together with other hooks
-// it is given by [etcdlock.JoinTraces].
+// One Metrics serves any number of Sessions and Mutexes of a process. Use [etcdlock.JoinTraces] to
+// combine it with other hooks.
 //
 // # Metrics
 //
-// Of each lock, by the label lock, which [WithLockLabel] makes of its name and which is empty
-// without it:
+// Per lock, by the label lock. [WithLockLabel] derives the label from the lock's name; without it
+// the label is empty:
 //
 //	etcdlock_wait_seconds           histogram  from Lock to the hold; contended: behind others
 //	etcdlock_waiting                gauge      calls that wait behind others
@@ -20,7 +20,7 @@
 //	etcdlock_holders                gauge      holds that have begun and have not ended
 //	etcdlock_lost_total             counter    holds that ended without their release; reason
 //
-// Of the process, that is, of its leases and its etcd:
+// Per process, about its leases and its etcd:
 //
 //	etcdlock_lease_renewal_seconds           histogram  round trip of a renewal
 //	etcdlock_lease_renewal_failures_total    counter    attempts to renew that failed
@@ -29,17 +29,17 @@
 //	etcdlock_leases_replaced_total           counter    leases that get no new hold any more
 //	etcdlock_unavailable_total               counter    reports that calls wait for etcd
 //	etcdlock_set_backs_total                 counter    times that etcd had an older state
-//	etcdlock_removals_begun_total            counter    keys to be removed in the background
-//	etcdlock_removals_done_total             counter    keys of these that are gone
+//	etcdlock_removals_begun_total            counter    keys to remove in the background
+//	etcdlock_removals_done_total             counter    those of them that are gone
 //
-// The reason of etcdlock_gave_up_total is unavailable (etcd did not answer when the call ended),
-// timeout, canceled, locked (TryLock found others), closed or other. That of
+// The reason of etcdlock_gave_up_total is unavailable (etcd was not answering when the call
+// ended), timeout, canceled, locked (TryLock found others), closed or other. The reason of
 // etcdlock_lost_total is expired (etcd, the network, or a pause of the process), taken (an
 // operator), max_hold ([etcdlock.WithMaxHold]) or other.
 //
-// All counters are there from the start as 0, those of a lock once it was held or waited for, so
-// that the first loss is an increase.
+// All counters start as 0: those of a lock once it was held or waited for, the others at once. So
+// the first loss is an increase.
 //
-// The directory dashboard has a dashboard for Grafana and alert rules for Prometheus.
+// The directory dashboard has a Grafana dashboard and alert rules for Prometheus.
 // docs/metrics.md explains both.
 package etcdlockprom

@@ -23,9 +23,9 @@ var (
 	giveUpReasons = []string{"unavailable", "timeout", "canceled", "locked", "closed", "other"}
 )
 
-// Metrics count what a [etcdlock.Trace] tells. They are a [prometheus.Collector]: register them,
-// once. One value serves any number of Mutexes and Sessions of a process. All of it is safe for
-// concurrent use, and it keeps no state per hold: the hooks of two Sessions run side by side.
+// Metrics counts what an [etcdlock.Trace] reports. It is a [prometheus.Collector]: register it
+// once. One value serves any number of Mutexes and Sessions of a process. It is safe for
+// concurrent use and keeps no state per hold: the hooks of two Sessions run side by side.
 type Metrics struct {
 	label func(name string) string
 
@@ -58,22 +58,23 @@ type options struct {
 	buckets []float64
 }
 
-// WithLockLabel makes the label lock of a lock's name. Each value that label returns is some
-// fifty time series, which stay until the process ends, so there must be few: return the kind of
-// the lock ("orders"), not its name ("orders/42"), unless your names are few. Without it the
-// label is empty, which to Prometheus is no label. It is called from hooks, by several at once.
+// WithLockLabel derives the label lock from a lock's name. Each value that label returns makes
+// some fifty time series that stay until the process ends, so there must be few: return the kind
+// of the lock ("orders"), not its name ("orders/42"), unless you have few names. Without this
+// option the label is empty, which to Prometheus is no label. Several hooks may call label at
+// once.
 func WithLockLabel(label func(name string) string) Option {
 	return func(o *options) { o.label = label }
 }
 
 // WithBuckets sets the upper bounds, in seconds, of the buckets of waits and holds. The default
-// is ten from 1 ms to 262 s, each four times the one before.
+// is ten bounds from 1 ms to 262 s, each four times the one before.
 func WithBuckets(bounds ...float64) Option {
 	return func(o *options) { o.buckets = slices.Clone(bounds) }
 }
 
-// NewMetrics returns metrics to register with a [prometheus.Registerer], and whose [Metrics.Trace]
-// is to be given to Sessions and Mutexes. It panics, as package prometheus does, if bounds of
+// NewMetrics returns metrics. Register them with a [prometheus.Registerer] and give their
+// [Metrics.Trace] to Sessions and Mutexes. Like package prometheus it panics if the bounds of
 // buckets do not grow.
 func NewMetrics(opts ...Option) *Metrics {
 	o := options{buckets: seconds}
@@ -160,8 +161,8 @@ func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-// Trace returns hooks for [etcdlock.WithTrace]. What is told of leases and of etcd is told where
-// a lease is made: give the Trace to New or to NewSession, whose Mutexes then have it too.
+// Trace returns hooks for [etcdlock.WithTrace]. The hooks about leases and etcd belong to the
+// Session: give the Trace to New, or to NewSession, whose Mutexes then have it too.
 func (m *Metrics) Trace() *etcdlock.Trace {
 	return &etcdlock.Trace{
 		Queued: func(name string, _ int, _ etcdlock.Contender) {
@@ -203,8 +204,8 @@ func (m *Metrics) Trace() *etcdlock.Trace {
 	}
 }
 
-// begin makes what is counted of a lock appear as 0. One that appears as 1 has not
-// increased, to Prometheus, and the first loss would raise no alarm.
+// begin makes the counters of a lock appear as 0. To Prometheus a counter that appears as 1 has
+// not increased, and the first loss would raise no alert.
 func (m *Metrics) begin(lock string) {
 	m.wait.WithLabelValues(lock, "true")
 	m.wait.WithLabelValues(lock, "false")
@@ -220,7 +221,7 @@ func (m *Metrics) begin(lock string) {
 	}
 }
 
-// waited counts the end of a wait, if there was one: behind ahead others.
+// waited counts the end of a wait behind ahead others, if there was one.
 func (m *Metrics) waited(lock string, ahead int) {
 	if ahead > 0 {
 		m.waiting.WithLabelValues(lock).Dec()
@@ -233,8 +234,7 @@ func (m *Metrics) end(lock string, held time.Duration) {
 	m.holders.WithLabelValues(lock).Dec()
 }
 
-// whyLost puts the reason of a loss into one of a few classes, since an error's text is no
-// label.
+// whyLost puts the reason of a loss into one of a few classes: an error's text is no label.
 func whyLost(reason error) string {
 	switch {
 	case is(reason, etcdlock.ErrMaxHold):
@@ -248,8 +248,8 @@ func whyLost(reason error) string {
 	}
 }
 
-// whyGivenUp does so with the error of a call that came to no hold. An error may be of several
-// classes: a wait that ran out while etcd was away is its matter, and not the lock's.
+// whyGivenUp does so with the error of a call that got no hold. An error may be in several
+// classes: a wait that ran out while etcd was away counts as etcd's fault, not the lock's.
 func whyGivenUp(err error) string {
 	switch {
 	case is(err, etcdlock.ErrUnavailable):

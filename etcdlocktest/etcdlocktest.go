@@ -1,4 +1,4 @@
-// Package etcdlocktest is an etcd in memory for tests of code that locks.
+// Package etcdlocktest is an in-memory etcd for tests of code that locks.
 //
 //	func TestMyJobStopsWhenTheLockIsLost(t *testing.T) {
 //		etcd := etcdlocktest.New(t)
@@ -7,31 +7,31 @@
 //		etcd.Expire(session.Lease())
 //	}
 //
-// Its clients are real ones, of type *clientv3.Client, whose KV, Lease and Watcher reach the
-// etcd without a network. So it works inside a bubble of testing/synctest, where hours of a test
-// pass at once, and outside. Tests may be parallel, each with an etcd of its own.
+// Its clients are real, of type *clientv3.Client. Their KV, Lease and Watcher reach the etcd
+// without a network. So it works outside a testing/synctest bubble and inside, where hours of a
+// test pass at once. Tests may be parallel if each has its own etcd.
 //
-// KV has every operation but GetStream, Lease and Watcher have all of theirs. What is not there
+// KV has every operation except GetStream; Lease and Watcher are complete. Anything else
 // (GetStream, Auth, Cluster, Maintenance) answers codes.Unimplemented with a sentence.
 // ActiveConnection is nil, there are no endpoints, and SetEndpoints must not be called.
 //
 // # Where it differs from etcd
 //
-//   - A lease is granted for the TTL that is asked for, 1 s at least. etcd grants no less than 1.5
-//     election timeouts, 2 s as it comes. Code that counts on less than that works here only.
-//   - A lease expires to the instant. etcd takes up to a second longer, and longer after a change
-//     of leaders.
-//   - Nothing takes time, unless [Etcd.Delay] says so, and no request fails without being told to.
+//   - It grants the TTL that is asked for, at least 1 s. etcd grants no less than 1.5 election
+//     timeouts, 2 s by default. Code that relies on a shorter TTL works only here.
+//   - A lease expires to the instant. etcd takes up to a second longer, and more after a change
+//     of leader.
+//   - Nothing takes time unless [Etcd.Delay] says so, and no request fails unless told to.
 //   - A client repeats nothing by itself. clientv3 repeats reads and KeepAliveOnce that were
 //     answered with codes.Unavailable.
-//   - There is one member, and so no member that lags behind.
-//   - It keeps its whole history. Compaction hides what is older, and frees nothing.
+//   - There is one member, so no member lags behind.
+//   - It keeps its whole history. Compaction hides old revisions but frees nothing.
 //
 // # With the race detector
 //
 // Go 1.26's race detector crashes when two timers of a bubble run at once
-// (golang.org/issue/78156). New has the test's process use one processor then: if it is called in
-// a bubble, with -race, built by Go 1.26.
+// (golang.org/issue/78156). So New limits the process to one processor if it is called in a
+// bubble, with -race, built by Go 1.26.
 package etcdlocktest
 
 import (
@@ -49,9 +49,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/race"
 )
 
-// An Etcd is one that all processes of a test share. Its methods may be called by several
-// goroutines; those that are given a client of another Etcd call t.Fatal, and so belong to the
-// goroutine of the test.
+// An Etcd is shared by all processes of a test. Its methods are safe for concurrent use. A method
+// that is given a client of another Etcd calls t.Fatal, which works only in the test's goroutine.
 type Etcd struct {
 	t      testing.TB
 	server *fake.Server
@@ -62,15 +61,15 @@ type Etcd struct {
 	cluster   uint64
 }
 
-// maxTxnOps is etcd's --max-txn-ops, as it comes.
+// maxTxnOps is the default of etcd's --max-txn-ops.
 const maxTxnOps = 128
 
-// New returns an empty etcd, which ends with t. To use it in a bubble of testing/synctest call
-// New there, with the bubble's t.
+// New returns an empty etcd that ends with t. To use it in a testing/synctest bubble, call New
+// there with the bubble's t.
 //
-// When t ends each client is closed that is not. A Session or Mutex that was left open by then is
-// an error of t, which names its last lock, its owner and its lease. The Sessions of a client
-// that the test has closed are those of a process that has died, and none.
+// When t ends, New's cleanup closes every open client. A Session or Mutex that is still open then
+// fails t with its last lock, its owner and its lease. Sessions of a client that the test itself
+// has closed do not count: their process has died.
 func New(t testing.TB) *Etcd {
 	t.Helper()
 	e := &Etcd{
@@ -90,10 +89,10 @@ func New(t testing.TB) *Etcd {
 	return e
 }
 
-// Client returns the client of another process. Close works: what it asks for then is answered
-// with codes.Canceled, its watches end, and so do, within three TTLs, the goroutines of its
-// Sessions. A client may be closed to play a process that dies: its leases run out. The client's
-// fields may be replaced, by those of clientv3/namespace for example.
+// Client returns the client of another process. Close works: later requests are answered with
+// codes.Canceled, watches end, and the goroutines of the client's Sessions end within three TTLs.
+// Close a client to simulate a process that dies: its leases run out. The client's fields may be
+// replaced, by those of clientv3/namespace for example.
 func (e *Etcd) Client() *clientv3.Client {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -106,7 +105,7 @@ func (e *Etcd) Client() *clientv3.Client {
 	return client
 }
 
-// absent is a connection on which no method is there.
+// absent is a connection without any method.
 type absent struct{}
 
 func (absent) Invoke(_ context.Context, method string, _, _ any, _ ...grpc.CallOption) error {
@@ -119,7 +118,7 @@ func (absent) NewStream(
 	return nil, fake.Absent(method)
 }
 
-// process returns who c is.
+// process returns the name of c's process.
 func (e *Etcd) process(c *clientv3.Client) string {
 	e.t.Helper()
 	e.mu.Lock()
@@ -131,19 +130,19 @@ func (e *Etcd) process(c *clientv3.Client) string {
 	return process
 }
 
-// Expire ends a lease and deletes its keys, as if it had run out. While the etcd is frozen that
-// waits for the thaw. A lease that is not there is none.
+// Expire ends a lease and deletes its keys, as if it had run out. While the etcd is frozen this
+// happens at the thaw. Expire does nothing if there is no such lease.
 func (e *Etcd) Expire(id clientv3.LeaseID) {
 	e.server.UnlessFrozen(func() { e.server.RevokeLease(id) })
 }
 
-// Delete deletes a key, as an operator does. While the etcd is frozen that waits for the thaw.
+// Delete deletes a key, as an operator does. While the etcd is frozen this happens at the thaw.
 func (e *Etcd) Delete(key string) {
 	e.server.UnlessFrozen(func() { e.server.DeleteKey(key) })
 }
 
-// Counts are the messages that an etcd was sent, answered or not. A LeaseKeepAlive is one
-// renewal, a Watch the request for one.
+// Counts are the messages that an etcd has received, answered or not. A LeaseKeepAlive is one
+// renewal, a Watch one request to begin a watch.
 type Counts struct {
 	Range, Put, DeleteRange, Txn, Compact                    int
 	LeaseGrant, LeaseRevoke, LeaseKeepAlive, LeaseTimeToLive int

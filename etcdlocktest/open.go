@@ -9,10 +9,10 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// end names what the test has left open, and closes its clients.
+// end reports what the test has left open, and closes its clients.
 //
-// A Session is one whose lease lives. Whoever closes it asks to revoke that, whether etcd hears of
-// it or not: a Session that could not say good-bye is none that was left open
+// A Session is open if its lease lives and nobody has asked to revoke the lease. Closing a Session
+// asks for that even if etcd does not hear it, so such a Session does not count as left open
 // (TestASessionThatWasClosedWhileEtcdWasAwayIsNoneLeftOpen).
 func (e *Etcd) end() {
 	e.t.Helper()
@@ -46,12 +46,12 @@ func (e *Etcd) end() {
 	}
 }
 
-// patience is for how many TTLs a Session goes on whose client is closed, at most: until its
-// trust has ended, and as long again as a loser may take to unlock.
+// patience is how many TTLs a Session goes on at most after its client was closed: until its
+// trust has ended, and as long as a loser may then take to unlock.
 const patience = 4
 
-// lockOf tells whether a lease is that of a Session, by the last place in a line that was asked
-// for on it, and which lock and owner that was of.
+// lockOf reports whether a lease belongs to a Session, by the last place in a line that was asked
+// for on it, and returns the lock and the owner of that place.
 func lockOf(use fake.LeaseUse) (name, owner string, locks bool) {
 	if use.Put == nil {
 		return "", "", false
