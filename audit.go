@@ -21,10 +21,10 @@ const (
 	// default.
 	manyOps = 100
 
-	// lookGrace is how long a look may take to its answer when the lease has ended.
+	// lookGrace is how long an audit may wait for its answer after the lease has ended.
 	lookGrace = 500 * time.Millisecond
 
-	// maxUnreadable is how many keys that the user may not read one look bears with.
+	// maxUnreadable is how many keys that the user may not read one audit skips.
 	maxUnreadable = 10
 )
 
@@ -43,12 +43,12 @@ func (s *Session) readUntilAnswered(ctx context.Context, ops []clientv3.Op) (*cl
 // A reader reads by a transaction.
 type reader func(context.Context, []clientv3.Op) (*clientv3.TxnResponse, error)
 
-// readKeys reads keys, linearizably, and calls got with what it read of keys[from:], part by
+// readKeys reads keys linearizably, and calls got with what it read of keys[from:], part by
 // part. The entry of a key that is not there has no revision.
 //
-// A part is as large as etcd takes, which it remembers for the Session. Keys that the user
-// may not read it finds by halving the part that has them, and leaves them out: the error
-// then says so, and tells nothing of the others.
+// A part is as large as etcd takes, which the Session remembers. readKeys finds keys that the
+// user may not read by halving the part that has them, and skips them: the error then says so,
+// and says nothing about the others.
 func (s *Session) readKeys(ctx context.Context, keys []string, by reader, got func(from int, read []line.Entry)) error {
 	most := s.opsAllowed(manyOps)
 	size := most
@@ -87,12 +87,12 @@ func (s *Session) readKeys(ctx context.Context, keys []string, by reader, got fu
 	return refusal
 }
 
-// opsAllowed is how many keys may be read in one transaction, which are at most so many.
+// opsAllowed is how many keys may be read in one transaction, now that most is known to be a bound.
 func (s *Session) opsAllowed(most int) int {
 	s.mu.Lock()
 	defer s.unlock()
 	if most < s.mostOps {
-		if s.mostOps == manyOps { // it is told once
+		if s.mostOps == manyOps { // logged once
 			s.log(slog.LevelWarn, "etcd takes few operations in one transaction", "most", most)
 		}
 		s.mostOps = most
@@ -100,7 +100,7 @@ func (s *Session) opsAllowed(most int) int {
 	return s.mostOps
 }
 
-// tellUnreadable tells once that the user may not read a key of the Session's.
+// tellUnreadable logs once that the user may not read one of the Session's keys.
 func (s *Session) tellUnreadable(key string, err error) {
 	s.mu.Lock()
 	defer s.unlock()
@@ -110,12 +110,11 @@ func (s *Session) tellUnreadable(key string, err error) {
 	}
 }
 
-// lookDue reports whether it is time to look at the lease's keys, of which the last look was
-// taken at a time.
+// lookDue reports whether it is time to audit the lease's keys. The last audit was at last.
 //
-// Invariant: a hold that lasts is covered by a watch that is sure, or its lease's keys are
-// looked at once per renewal period; and so they are while the renewals are late. Otherwise
-// looks are seldom: each is a message, and an idle hold is to cost little beside its renewals.
+// Invariant: a hold that lasts is covered by a sure watch, or its lease's keys are audited once
+// per renewal period. They are audited as often while the renewals are late. Otherwise audits are
+// rare: each is a message, and an idle hold must cost little more than its renewals.
 // (TestAnIdleHoldCostsItsRenewalsAndLittleElse.)
 func (l *lease) lookDue(last time.Time) bool {
 	l.s.mu.Lock()
@@ -137,17 +136,17 @@ func (l *lease) lookDue(last time.Time) bool {
 	}
 }
 
-// look compares the lease's keys in etcd with those that the Session accounts for.
-// It reports false if etcd seems not to know the lease.
+// look is an audit: it compares the lease's keys in etcd with those that the Session
+// accounts for. It reports false if etcd seems not to know the lease.
 //
-// The answer is neither linearizable nor versioned, so nothing is done on its word
-// alone. A key that is missing is read before its place is given up; only places
-// that were taken before the look was sent are judged. A key that nobody accounts
-// for, the late copy of a request, is read and then deleted by its create revision.
+// The answer is neither linearizable nor versioned, so nothing is done because of it
+// alone. A missing key is read before its place is given up, and only places that were
+// taken before the audit was sent are judged. A key that nobody accounts for, put by a
+// late copy of a request, is read and then deleted by its create revision.
 //
-// ctx ends when the lease is about to be revoked. A look that is under way then has its answer
-// beside that, if that comes soon, and does nothing with it: a request that is cancelled is a
-// warning in clientv3's log. (TestClosingIsNoWarning, TestCloseDoesNotWaitLongForALook.)
+// ctx ends when the lease is about to be revoked. An audit that is under way then still waits a
+// little for its answer, but does nothing with it: a cancelled request would be a warning in
+// clientv3's log. (TestClosingIsNoWarning, TestCloseDoesNotWaitLongForALook.)
 func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 	s := l.s
 	if s.calls.Disconnected() || s.calls.Closed() {
@@ -166,17 +165,17 @@ func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 	revision := era.revision.Load()
 	resp, err := s.client.TimeToLive(asking, l.id, clientv3.WithAttachedKeys())
 	if err != nil || ctx.Err() != nil {
-		return true // the renewals tell, or there is nothing to tell any more
+		return true // the renewals show it, or it does not matter any more
 	}
 	s.heard(resp.ResponseHeader, era, 0)
-	// A member that is behind says less, too. A read tells.
+	// A member that lags behind also reports fewer keys. A read decides.
 	suspicious = suspicious || resp.GetRevision() < revision
 	known = resp.TTL >= 0 // -1 is the answer for a lease that does not exist
 	missing, strays := l.compare(resp.Keys, sent, suspicious)
 
-	// What users attach to the lease is theirs.
+	// Keys that users attach to the lease are theirs.
 	strays = slices.DeleteFunc(strays, func(key string) bool { return !l.hasDrawn(key) })
-	// After an error the next look tries again.
+	// After an error the next audit tries again.
 	_ = s.readKeys(ctx, keysOf(missing), s.readOnce, func(from int, read []line.Entry) {
 		l.confirmMissing(missing[from:], read, known, era)
 	})
@@ -184,9 +183,9 @@ func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 	return known
 }
 
-// compare compares the keys on l, as a look that was sent at a time tells, with those that the
-// Session accounts for. Those that are missing are to be read, some that are there as well if
-// etcd is suspicious.
+// compare compares the keys on l, as an audit sent at sent found them, with those that the
+// Session accounts for. The missing ones are to be read, and if the answer is suspicious also
+// some of those that are there.
 func (l *lease) compare(keys [][]byte, sent time.Time, suspicious bool) (missing []*place, strays []string) {
 	l.s.mu.Lock()
 	defer l.s.unlock()
@@ -198,8 +197,8 @@ func (l *lease) compare(keys [][]byte, sent time.Time, suspicious bool) (missing
 		}
 	}
 	for key, p := range l.places {
-		// Under a doubtful name the key may be there again, put by a late request; after a
-		// set-back, that of an earlier hold.
+		// Under a doubtful name a late request may have put the key again. After a set-back it
+		// may be the key of an earlier hold.
 		doubtful := !present[key] || p.ticket.Doubtful() || suspicious && p.hold != nil && len(missing) < manyPlaces
 		if p.ticket.Rev() != 0 && !p.ticket.Lost() && p.since.Before(sent) && doubtful {
 			missing = append(missing, p)
@@ -217,8 +216,8 @@ func keysOf(places []*place) []string {
 	return keys
 }
 
-// confirmMissing gives up those places whose keys are not what was read of them in an era.
-// known says whether etcd seems to know the lease: if not, the keys went with it.
+// confirmMissing gives up the places whose keys are gone or changed, by what was read of them in
+// the era sent. known says whether etcd seems to know the lease: if not, the keys went with it.
 func (l *lease) confirmMissing(places []*place, read []line.Entry, known bool, sent *era) {
 	l.s.mu.Lock()
 	defer l.s.unlock()
@@ -236,7 +235,7 @@ func (l *lease) confirmMissing(places []*place, read []line.Entry, known bool, s
 			p.ticket.PutOver()
 		default:
 			if p.hold != nil && p.hold.cause == nil && sent == l.s.era.Load() {
-				p.era = sent // who waits has to read the line, too
+				p.era = sent // a waiter has to read the line too
 			}
 			continue
 		}
@@ -244,21 +243,21 @@ func (l *lease) confirmMissing(places []*place, read []line.Entry, known bool, s
 	}
 }
 
-// suspectLocked has the keys of l looked at now.
+// suspectLocked makes an audit of l's keys due now.
 func (l *lease) suspectLocked() {
 	l.suspect = true
 	l.wakeKeeper()
 }
 
-// accountsForLocked reports whether e may be the key of a place. That of a place whose own key
-// is gone is an earlier one of that name, which a set-back of etcd has brought back.
+// accountsForLocked reports whether e may be the key of a place. If the place's own key is gone, e
+// is an earlier key of that name, which a set-back of etcd has brought back.
 func (l *lease) accountsForLocked(e line.Entry) bool {
 	p := l.places[e.Key]
 	return p != nil && (!p.ticket.Lost() || p.ticket.Rev() == e.Rev)
 }
 
-// strayLocked has the keys of a lease looked at if e, which stands in a line, is on it, and no
-// place accounts for it: it is in everybody's way.
+// strayLocked makes an audit of a lease due if e, which stands in a line, is on that lease and no
+// place accounts for it: e blocks everybody.
 func (s *Session) strayLocked(e line.Entry) {
 	for l := range s.leases {
 		if e.Lease == int64(l.id) && !l.accountsForLocked(e) {
@@ -275,7 +274,7 @@ func (l *lease) sweep(ctx context.Context, read []line.Entry) {
 			continue
 		}
 		s.mu.Lock()
-		accounted := l.accountsForLocked(e) // its name was taken again since the look
+		accounted := l.accountsForLocked(e) // its name was taken again since the audit
 		if !accounted {
 			l.retireLocked(errLeaseDoubtful)
 		}
@@ -298,9 +297,9 @@ func (s *Session) deleteEntry(ctx context.Context, e line.Entry) error {
 }
 
 // draw returns a new name for a key of the lock name, on l. Only this Session can have drawn
-// it: the second half of the UUID follows from the first one and from a secret. So the keys
-// that late requests of the Session put are known from those of its user for certain, and
-// nobody has to remember them.
+// it: the second half of the UUID follows from the first half and from a secret. So the Session
+// recognizes for certain the keys that its own late requests put, without remembering them, and
+// leaves its user's keys alone.
 func (l *lease) draw(name string) (key string) {
 	return line.Key(name, l.sign(uuid.New(), name))
 }
@@ -311,17 +310,17 @@ func (l *lease) hasDrawn(key string) bool {
 	return ok && l.sign(id, name) == id
 }
 
-// sign returns id with the second half that the lease's Session makes of the first one.
+// sign returns id with the second half that the lease's Session derives from the first half.
 func (l *lease) sign(id uuid.UUID, name string) uuid.UUID {
 	signature := uuid.NewSHA1(l.s.secret, fmt.Appendf(id[:8:8], "%x/%s", int64(l.id), name))
-	copy(id[8:], signature[8:]) // with the bits that tell the variant
+	copy(id[8:], signature[8:]) // with the bits of the variant
 	return id
 }
 
-// followConnection begins all views anew when the client has lost its connection, and has
-// the keys of l looked at when it has another. Whoever restores etcd stops it first; if it
-// passes the revision that it had before anybody reads, no answer tells that it was set
-// back, and a watch goes on as if it had missed nothing. It ends with l.
+// followConnection begins all views again when the client has lost its connection, and makes an
+// audit of l's keys due when it has another. Whoever restores etcd stops it first. If the
+// restored etcd passes its old revision before anybody reads, no answer shows that it was set
+// back, and a watch goes on as if it had missed nothing. followConnection ends with l.
 func (l *lease) followConnection() {
 	s := l.s
 	conn := s.client.ActiveConnection()
@@ -338,15 +337,15 @@ func (l *lease) followConnection() {
 		if state == connectivity.Ready {
 			s.suspectLocked()
 			for _, p := range l.places {
-				p.tellLocked() // whoever waits by a watch of one key looks soon
+				p.tellLocked() // whoever waits by a watch of one key rechecks soon
 			}
 		}
 		s.unlock()
 	}
 }
 
-// verify reads the keys of the holds that began in an era before. Who waits reads the line by
-// himself. What may not be read is left to the looks at the leases' keys.
+// verify reads the keys of the holds that began in an earlier era. Waiters read the line by
+// themselves. Keys that the user may not read are left to the audits.
 func (s *Session) verify() {
 	var pause attempt.Backoff
 	for {
@@ -371,7 +370,7 @@ func (s *Session) verified(read *era) bool {
 	return !s.verifying
 }
 
-// staleHolds are the places of holds of an era before, by lease.
+// staleHolds are the places of holds from an earlier era, by lease.
 func (s *Session) staleHolds() map[*lease][]*place {
 	s.mu.Lock()
 	defer s.unlock()

@@ -14,31 +14,31 @@ import (
 )
 
 // etcd's revisions grow, and what was committed stays. Everything here builds on that:
-// create revisions tell holds apart, and a view of a line is brought up to date by what
-// is newer. Both stop being true when etcd is restored from a snapshot or wiped, and when
-// the client is moved to another cluster; clientv3 hides the reconnect.
+// create revisions tell holds apart, and newer events bring a view of a line up to date.
+// Neither is true any more when etcd is restored from a snapshot or wiped, or when the client
+// is moved to another cluster. clientv3 hides the reconnect.
 
 // setBackLogEvery is how often a Session logs that etcd was set back. A client whose
-// endpoints belong to two clusters meets it with every other answer.
+// endpoints belong to two clusters sees a set-back with every other answer.
 const setBackLogEvery = 10 * time.Second
 
 // errSetBack says that etcd was set back since something was learned from it.
 var errSetBack = errors.New("etcd was set back: restored, wiped, or another cluster")
 
-// An era is a stretch of etcd's history, as a Session has seen it: one cluster whose
+// An era is a part of etcd's history, as a Session has seen it: one cluster whose
 // revision does not go back.
 //
-// Invariant: nothing that was learned in one era counts in another. What is learned from
-// an answer is of the era in which its request was sent, and a place of an era before is
-// read before anything is concluded from it. (Do not compare revisions of two eras: after
+// Invariant: nothing that was learned in one era counts in another. An answer belongs to
+// the era in which its request was sent, and a place from an earlier era is read before
+// anything is concluded from it. (Do not compare revisions of two eras: after
 // a restore the same number is another write. TestNoTwoHoldAfterEtcdWasSetBack.)
 type era struct {
-	cluster  atomic.Uint64 // 0 until a header tells it
+	cluster  atomic.Uint64 // 0 until a header has it
 	revision atomic.Int64  // the highest one known
 	term     atomic.Uint64 // of Raft, the newest one known
 }
 
-// A header is what etcd says of itself in each answer.
+// A header is what etcd says about itself in each answer.
 type header interface {
 	GetClusterId() uint64
 	GetRevision() int64
@@ -58,13 +58,13 @@ func (s *Session) asks() asking {
 	return asking{time.Now(), e, e.revision.Load(), e.term.Load()}
 }
 
-// heard judges the header of an answer to a request that was sent in an era when the
-// revision sentAt was known, 0 if the answer may be of an older one. An answer from
+// heard judges the header of an answer to a request that was sent in the era sent, when the
+// revision sentAt was known (0 if the answer may have an older one). An answer from
 // another cluster, or from before sentAt, begins a new era.
 func (s *Session) heard(h header, sent *era, sentAt int64) {
 	cluster, revision := h.GetClusterId(), h.GetRevision()
 	switch {
-	case s.era.Load() != sent: // it tells nothing of the present one
+	case s.era.Load() != sent: // it says nothing about the present one
 	case !sent.isOf(cluster) || revision < sentAt:
 		s.setBack(h, sent)
 	default:
@@ -73,8 +73,8 @@ func (s *Session) heard(h header, sent *era, sentAt int64) {
 	}
 }
 
-// heardNow judges the header of a linearizable answer. There was no newer term when its request was
-// sent: a higher one was that of a leader whom nobody elected, or of before a restore.
+// heardNow judges the header of a linearizable answer. Its term was the newest when its request was
+// sent: a higher known term was from a candidate that was not elected, or from before a restore.
 func (s *Session) heardNow(h header, sent asking) {
 	s.heard(h, sent.era, sent.revision)
 	if term := h.GetRaftTerm(); term < sent.term {
@@ -83,7 +83,7 @@ func (s *Session) heardNow(h header, sent asking) {
 	s.proved(sent, h.GetRaftTerm())
 }
 
-// txn is one transaction. It is linearizable, as it writes, or has a range in each branch.
+// txn is one transaction. It is linearizable because it writes or has a range in each branch.
 func (s *Session) txn(
 	ctx context.Context, ifs []clientv3.Cmp, then, otherwise []clientv3.Op,
 ) (*clientv3.TxnResponse, error) {
@@ -107,7 +107,7 @@ func (s *Session) get(
 	return resp, err
 }
 
-// read calls get until it is answered, etcd refuses, or ctx ends. After each other
+// read calls get until it is answered, etcd refuses, or ctx ends. After any other
 // error it asks failed whether to go on.
 func read[R any](ctx context.Context, s *Session, get func(context.Context) (R, error), failed func(error) error) (R, error) {
 	var retry attempt.Backoff
@@ -133,9 +133,9 @@ func read[R any](ctx context.Context, s *Session, get func(context.Context) (R, 
 	}
 }
 
-// elsewhere reports whether the header of a watch's answer is of another cluster than that
-// of the present era. It begins no new one: after the client was moved, a stream that was
-// open goes on to where it was. A read that follows tells which of the two counts, and the
+// elsewhere reports whether the header of a watch's answer is from another cluster than the
+// present era's. It does not begin a new era: after the client was moved, an open stream still
+// leads to the old cluster. A later read shows which of the two counts, and the
 // next watch is on another stream.
 func (s *Session) elsewhere(h header) bool {
 	cluster, present := h.GetClusterId(), s.era.Load().cluster.Load()
@@ -146,7 +146,7 @@ func (s *Session) elsewhere(h header) bool {
 	return true
 }
 
-// isOf reports whether a cluster is that of e. The first one to be heard of is.
+// isOf reports whether a cluster is e's. The first one seen becomes e's.
 func (e *era) isOf(cluster uint64) bool {
 	return cluster == 0 || e.cluster.CompareAndSwap(0, cluster) || e.cluster.Load() == cluster
 }
@@ -166,8 +166,8 @@ func raise[T int64 | uint64](n number[T], v T) {
 	}
 }
 
-// setBack ends an era: the names of keys are drawn anew, views begin anew, keys that
-// linger are given up, and every place is read before it counts again.
+// setBack ends an era: key names are drawn again, views begin again, lingering keys are
+// given up, and every place is read before it counts again.
 func (s *Session) setBack(h header, ended *era) {
 	s.mu.Lock()
 	defer s.unlock()
@@ -216,7 +216,7 @@ func (s *Session) endViewsLocked() {
 	s.rewatchLocked()
 }
 
-// suspectLocked has the keys of all leases looked at now.
+// suspectLocked makes an audit of all leases due now.
 func (s *Session) suspectLocked() {
 	for l := range s.leases {
 		l.suspectLocked()

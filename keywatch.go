@@ -15,48 +15,48 @@ const (
 	// watchAfter is the age from which a held key is watched. A shorter hold costs nothing.
 	watchAfter = time.Second
 
-	// seldomLooks is how many renewals there are to a look while every hold that lasts is
-	// covered by a watch, and idleLooks while every key is re-checked besides.
+	// seldomLooks is how many renewal periods there are per audit while every hold that lasts is
+	// covered by a watch. idleLooks is that number while every key is also rechecked.
 	seldomLooks = 4
 	idleLooks   = 32
 
-	// causeTime is for how long a deleted key waits for etcd's word that its lease is gone,
-	// too, which is then the reason of the loss.
+	// causeTime is how long a deleted key's hold waits for etcd to say whether the lease is gone
+	// too. If it is, that is the reason of the loss.
 	causeTime = 100 * time.Millisecond
 
-	// firstPause is the pause before a watch of a key is made anew. It doubles up to a renewal
-	// period, since the looks at the lease's keys do meanwhile.
+	// firstPause is the pause before a key watch is made again. It doubles up to a renewal period,
+	// because audits cover the key meanwhile.
 	firstPause = 20 * time.Millisecond
 )
 
-// A keyWatch tells a holder of what others do to its key. A hold that lasts has one, unless a
-// view covers the key: it costs etcd nothing while nothing happens.
+// A keyWatch tells a holder what others do to its key. A hold that lasts has one, unless a view
+// covers the key. It costs etcd nothing while nothing happens.
 //
-// The watch begins from now, so the key is read once it is there. What was before is in the
-// read, what comes after is an event.
+// The watch begins from now, so the key is read once the watch is there. The read shows what
+// happened before, events show what happens after.
 //
 // Invariant: while sure is set, whatever was done to the key before the watch was created is
-// known, and the watch has not ended since. It may be silent all the same; so the lease's keys
-// are looked at now and then, and once per renewal period where a key is not covered.
+// known, and the watch has not ended since. It may have gone silent all the same. So the lease's
+// keys are audited now and then, and once per renewal period where a key is not covered.
 // (TestALossIsToldThoughAllWatchesAreSilent.)
 //
 // Invariant: an event ends a hold only by its revisions: a DELETE that is newer than the key, or
-// a put that left the create revision and not the lease. The names of keys are used again, and a
-// member that is behind tells of their earlier uses. (Do not end a hold by the key's name alone.
+// a put that kept the create revision but not the lease. Key names are used again, and a member
+// that lags behind reports their earlier uses. (Do not end a hold by the key's name alone.
 // TestAnEventOfAnEarlierUseOfTheNameEndsNoHold.)
 type keyWatch struct {
 	// Set once, then only read.
 	place  *place
 	ctx    context.Context // of its goroutine
 	cancel context.CancelFunc
-	again  chan struct{} // tells the goroutine to watch anew
+	again  chan struct{} // tells the goroutine to begin a new watch
 
 	// Guarded by Session.mu.
 	made int  // watches so far
-	sure bool // there is one, and the key was read since
+	sure bool // there is a watch, and the key was read since it was created
 }
 
-// watchHolds begins to watch the keys of the lease's holds that last, and that no view covers.
+// watchHolds begins to watch the keys of the lease's holds that last and that no view covers.
 func (l *lease) watchHolds() {
 	l.s.mu.Lock()
 	defer l.s.unlock()
@@ -79,13 +79,13 @@ func (p *place) lastsForLocked(now time.Time, d time.Duration) bool {
 	return p.ticket.State() == ticket.Held && now.Sub(p.held) >= d
 }
 
-// viewedLocked reports whether a view tells what becomes of p's key.
+// viewedLocked reports whether a view covers p's key.
 func (p *place) viewedLocked() bool {
 	v := p.local.view
 	return v != nil && v.live && v.err == nil && p.seen == v
 }
 
-// unwatchLocked ends the watch of p's key, if there is one: it is not held any more.
+// unwatchLocked ends the watch of p's key, if there is one: the key is not held any more.
 func (p *place) unwatchLocked() {
 	if w := p.watch; w != nil {
 		p.watch = nil
@@ -93,9 +93,9 @@ func (p *place) unwatchLocked() {
 	}
 }
 
-// seldomLocked is how many renewal periods there are to a look at the lease's keys, by what else
-// tells of them: 1 if the key of a hold that lasts is not covered by a watch; many if each key is
-// re-checked, by who waits, or by the view by which it lingers or will.
+// seldomLocked is how many renewal periods there are per audit of the lease's keys. It depends on
+// what else covers them: 1 if the key of a hold that lasts is not covered by a watch; many if each
+// key is rechecked, by a waiter, or by the view of a key that lingers or will linger.
 func (l *lease) seldomLocked(now time.Time) time.Duration {
 	some, rechecked := false, true
 	for _, p := range l.places {
@@ -117,7 +117,7 @@ func (l *lease) seldomLocked(now time.Time) time.Duration {
 	return seldomLooks
 }
 
-// rewatchLocked has the keys of the Session's holds watched anew: their watches may be silent.
+// rewatchLocked begins new watches of the keys of the Session's holds: the old ones may be silent.
 func (s *Session) rewatchLocked() {
 	for l := range s.leases {
 		if len(l.places) > manyPlaces {
@@ -128,7 +128,7 @@ func (s *Session) rewatchLocked() {
 				w.sure = false
 				select {
 				case w.again <- struct{}{}:
-				default: // it is told already
+				default: // already told
 				}
 			}
 		}
@@ -162,8 +162,8 @@ func (w *keyWatch) run() {
 	}
 }
 
-// follow watches the key until the watch ends, or is to be made anew. It returns why it ended,
-// if etcd has told.
+// follow watches the key until the watch ends or a new one is wanted. It returns why the watch
+// ended, if etcd has said so.
 func (w *keyWatch) follow(broken *attempt.Backoff) error {
 	s, p := w.place.s, w.place
 	events, on, stop := s.watch(w.ctx, broken, p.ticket.Key)
@@ -178,7 +178,7 @@ func (w *keyWatch) follow(broken *attempt.Backoff) error {
 			case resp.Err() != nil || s.elsewhere(resp.Header):
 				s.stream.fails(on, resp.Err())
 				return resp.Err()
-			case !known: // created; a Watcher of the user's may tell of events only
+			case !known: // created; a user's own Watcher may send only events
 				known = true
 				s.stream.tells(on)
 				broken.Reset()
@@ -218,19 +218,19 @@ func (w *keyWatch) apply(events []*clientv3.Event) {
 		case e.Rev == p.ticket.Rev():
 			p.ticket.PutOver()
 			p.lostLocked()
-		default: // it was put anew; a read tells
+		default: // it was put again; a read decides
 			p.lease.suspectLocked()
 		}
 	}
 }
 
-// An unread keyWatch is one that was created, and whose key is to be read.
+// An unread keyWatch was created, and its key is still to be read.
 type unread struct {
 	watch *keyWatch
 	made  int
 }
 
-// created has the key read, together with those of other watches that were just created.
+// created starts a read of the key, together with those of other watches that were just created.
 func (w *keyWatch) created() {
 	l := w.place.lease
 	l.s.mu.Lock()
@@ -258,20 +258,20 @@ func (l *lease) readWatched() {
 			places[i] = c.watch.place
 		}
 		sent := s.era.Load()
-		// Of a key that is not read the watch stays unsure.
+		// If a key is not read, its watch stays unsure.
 		_ = s.readKeys(l.live, keysOf(places), s.readUntilAnswered, func(from int, read []line.Entry) {
 			l.readSince(created[from:], read, sent)
 		})
 	}
 }
 
-// readSince notes what was read of keys since their watches were created, in an era.
+// readSince notes what was read of keys after their watches were created, in the era sent.
 func (l *lease) readSince(created []unread, read []line.Entry, sent *era) {
 	s := l.s
 	s.mu.Lock()
 	defer s.unlock()
 	if sent != s.era.Load() {
-		return // the watches are made anew
+		return // new watches have begun
 	}
 	for i, e := range read {
 		w, p := created[i].watch, created[i].watch.place
@@ -291,7 +291,7 @@ func (l *lease) readSince(created []unread, read []line.Entry, sent *era) {
 	}
 }
 
-// deletedLocked has the hold at p ended, whose key is gone.
+// deletedLocked ends the hold at p, whose key is gone, in the background.
 func (l *lease) deletedLocked(p *place) {
 	l.deleted = append(l.deleted, p)
 	if !l.asking {
@@ -300,15 +300,15 @@ func (l *lease) deletedLocked(p *place) {
 	}
 }
 
-// tellDeleted ends the holds whose keys are gone. The lease may be the reason: etcd is asked
-// for a moment, so that the loss says so.
+// tellDeleted ends the holds whose keys are gone. The lease may be the reason, so it first asks
+// etcd, for a moment, to give the right reason of the loss.
 func (l *lease) tellDeleted() {
 	known := l.isKnown()
 	l.s.mu.Lock()
 	defer l.s.unlock()
 	for _, p := range l.deleted {
 		if p.ticket.State() != ticket.Held {
-			continue // it was released meanwhile, which has told
+			continue // it was released meanwhile, and Unlock has returned the loss
 		}
 		if !known {
 			p.ticket.Revoked()
@@ -317,11 +317,11 @@ func (l *lease) tellDeleted() {
 	}
 	l.deleted, l.asking = nil, false
 	if !known {
-		l.suspectLocked() // and then a renewal tells
+		l.suspectLocked() // and then a renewal decides
 	}
 }
 
-// isKnown reports whether etcd knows the lease, as far as it tells at once.
+// isKnown reports whether etcd knows the lease, as far as it answers at once.
 func (l *lease) isKnown() bool {
 	s := l.s
 	if s.calls.Disconnected() || s.calls.Closed() {

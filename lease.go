@@ -20,12 +20,12 @@ import (
 )
 
 const (
-	// lookEvery is how often a lease's keys are looked at while the late copy of a request may
-	// put one, and twice how often the keeper sees what is due.
+	// lookEvery is the time between audits of a lease's keys while the late copy of a request may
+	// put one. The keeper checks what is due twice as often.
 	lookEvery = 700 * time.Millisecond
 
 	// manyPlaces is the number of a lease's keys above which no held key gets a watch of its
-	// own: a look at all of them, once per renewal period, is less.
+	// own: an audit of all of them, once per renewal period, costs less.
 	manyPlaces = 100
 )
 
@@ -36,15 +36,15 @@ var (
 	errDeposed       = errors.New("renewed by a member that does not lead any more, it seems")
 )
 
-// A lease is one etcd lease and what is known of it. It may be used for as long as its trust
-// lasts; once it has ended it has ended for good.
+// A lease is one etcd lease and what is known about it. It may be used as long as its trust
+// lasts. Once it has ended, it has ended for good.
 type lease struct {
 	// Set once, then only read.
 	s    *Session
 	id   clientv3.LeaseID
 	ttl  time.Duration      // as granted
 	plan trust.Schedule     // of its renewals
-	wake chan struct{}      // tells the keeper to look at the state again
+	wake chan struct{}      // tells the keeper to check the state again
 	dead chan struct{}      // closed when ended is set
 	live context.Context    // ended by the keeper, once no put can apply any more
 	bury context.CancelFunc // ends live
@@ -56,27 +56,27 @@ type lease struct {
 	refusal   error              // of renewals since the last good one, nil if there was none
 	places    map[string]*place  // by key: all that the Session accounts for
 	users     int                // places that hold, wait or are being released
-	releases  int                // holds that have ended whole, and whose release is under way
-	ending    map[*hold]struct{} // holds that have ended, and whose contexts may not have
+	releases  int                // releases under way, of holds that have ended whole
+	ending    map[*hold]struct{} // holds that have ended while their contexts may not have
 	idleSince time.Time          // when users became 0
 	retired   error              // why there are no new places; nil while there may be
-	ended     error              // why it is trusted no more; nil while it is
-	revoked   bool               // etcd has confirmed that it is gone, and so are its keys
+	ended     error              // why it is no longer trusted; nil while it is
+	revoked   bool               // etcd has confirmed that it is gone, and its keys with it
 	served    bool               // etcd has answered a renewal, or a put in the time of an attempt
-	suspect   bool               // its keys are to be looked at now
+	suspect   bool               // an audit of its keys is due now
 	doubted   time.Time          // when it was last learned that a copy of a put may come late
-	unread    []unread           // watches of keys that were created, and whose keys are to be read
-	reading   bool               // that is under way
-	deleted   []*place           // whose keys are gone, and whose holds are about to end
-	asking    bool               // that is under way
-	left      error              // why the last removal that was given up was
+	unread    []unread           // created key watches whose keys are still to be read
+	reading   bool               // that read is under way
+	deleted   []*place           // places whose keys are gone and whose holds are about to end
+	asking    bool               // whether the lease is gone too is being asked
+	left      error              // why the last removal was given up
 	renewed   struct {           // what was known when the last renewal was confirmed
 		era      *era
 		revision int64
 	}
 }
 
-// newLease asks for a lease, and makes it the current one if it can be used.
+// newLease asks for a lease and makes it the current one if it can be used.
 func (s *Session) newLease(ctx context.Context) error {
 	type granted struct {
 		resp    *clientv3.LeaseGrantResponse
@@ -127,7 +127,7 @@ func (s *Session) newLease(ctx context.Context) error {
 	return nil
 }
 
-// check ends the lease if its time has passed. It may run at any time, any
+// check ends the lease if its time has passed. It may run at any time and any
 // number of times.
 func (l *lease) check() {
 	l.s.mu.Lock()
@@ -151,7 +151,7 @@ func (l *lease) checkLocked(now time.Time) {
 	}
 }
 
-// trustLocked has the lease's trust changed, unless the lease has ended: a late answer revives
+// trustLocked changes the lease's trust, unless the lease has ended: a late answer revives
 // nothing.
 func (l *lease) trustLocked(change func(t *trust.Trust)) {
 	l.checkLocked(time.Now())
@@ -167,8 +167,8 @@ func (l *lease) trustLocked(change func(t *trust.Trust)) {
 	l.doubts = l.trust.Doubts()
 }
 
-// releasedLocked counts a release that is over. Where a hold ends whole its release counts in
-// the same critical section: Close does not revoke the lease under it.
+// releasedLocked counts a release that is over. A hold that ends whole counts its release in
+// the same critical section, so that Close does not revoke the lease under it.
 func (l *lease) releasedLocked() {
 	l.releases--
 	if l.s.closed {
@@ -176,7 +176,7 @@ func (l *lease) releasedLocked() {
 	}
 }
 
-// endingLocked notes that h has ended, and that its contexts are about to.
+// endingLocked notes that h has ended and that its contexts are about to end.
 func (l *lease) endingLocked(h *hold) {
 	if l.ending == nil {
 		l.ending = make(map[*hold]struct{})
@@ -194,8 +194,8 @@ func (l *lease) endContexts() {
 	}
 }
 
-// retireLocked keeps new places off the lease. It is renewed while places need
-// it, and then revoked.
+// retireLocked keeps new places off the lease. The lease is renewed while places
+// need it, and then revoked.
 func (l *lease) retireLocked(why error) {
 	if why == errLeaseDoubtful {
 		l.doubted = time.Now()
@@ -247,7 +247,7 @@ func (l *lease) endLocked(why error) {
 func (l *lease) wakeKeeper() {
 	select {
 	case l.wake <- struct{}{}:
-	default: // it is told already
+	default: // already told
 	}
 }
 
@@ -269,8 +269,9 @@ type renewal struct {
 	err     error
 }
 
-// streamIsOver reports whether a renewal failed with its stream, and not for what etcd says of the
-// lease: a stream that has answered before ends when its member stops, or with its token.
+// streamIsOver reports whether a renewal failed because its stream ended, and not because of what
+// etcd says about the lease. A stream that has answered before ends when its member stops, or with
+// its token.
 func streamIsOver(err error) bool {
 	return errors.Is(err, keepalive.ErrStreamEnded) &&
 		(!attempt.Refused(err) || isOfToken(err))
@@ -290,13 +291,13 @@ func (s *Session) destination(of *era) destination {
 	return d
 }
 
-// keep is the keeper: it renews the lease, looks at its keys and revokes it in
-// the end. It runs from the grant until no put can apply under the lease any more.
+// keep is the keeper: it renews the lease, audits its keys and finally revokes it.
+// It runs from the grant until no put can apply under the lease any more.
 //
-// Renewals are separate attempts on a stream that stays open. One is sent each period of the
-// schedule. If its answer takes longer than half of that, or does not come at all, more are
-// sent, each on a stream of its own, two at a time if there are several endpoints, so that a
-// dead one cannot meet them all. None lives for longer than it would be trusted: later its
+// Renewals are separate attempts on a stream that stays open. One is sent in each period of the
+// schedule. If its answer takes longer than half a period, or does not come at all, more are
+// sent, each on its own stream, and two at a time if there are several endpoints, so that one
+// dead endpoint cannot get them all. No attempt outlives the trust that it could give: later its
 // answer would be useless.
 func (l *lease) keep(granted time.Time) {
 	ctx, stopAttempts := context.WithCancel(l.s.ctx) // and the streams
@@ -344,7 +345,7 @@ func (l *lease) keep(granted time.Time) {
 			switch {
 			case last && streamIsOver(r.err):
 				troubled = false
-				next.Reset(0) // on another stream; what becomes of that is told
+				next.Reset(0) // on another stream, which reports its own result
 			case r.err != nil:
 				l.renewalFailed(r.err)
 				next.Reset(attempt.Jitter(l.plan.Again()))
@@ -382,7 +383,7 @@ const (
 	leaseOver                 // revoke it
 )
 
-// verdict decides what becomes of the lease. Once it has said leaseOver nothing
+// verdict decides what happens to the lease. Once it has returned leaseOver nothing
 // uses the lease again.
 func (l *lease) verdict() verdict {
 	s := l.s
@@ -393,7 +394,7 @@ func (l *lease) verdict() verdict {
 	unused := l.users == 0
 	switch {
 	case s.closed && l.releases > 0 && l.ended == nil && s.ctx.Err() == nil:
-		return leaseRenew // a key that a revocation took away would look lost
+		return leaseRenew // a key that goes with a revoked lease would look lost
 	case s.closed:
 		l.endLocked(ErrClosed)
 	case l.ended != nil:
@@ -462,8 +463,8 @@ func (l *lease) renewals(change func(t *trust.Trust)) {
 	l.trustLocked(change)
 }
 
-// confirmed extends the trust by a renewal that etcd has confirmed, as far as its word goes. It
-// reports whether to ask for more.
+// confirmed extends the trust by a renewal that etcd has confirmed, as far as that answer is worth.
+// It reports whether a read has to find out more.
 func (l *lease) confirmed(
 	sent *trust.Attempt, era *era, resp *pb.LeaseKeepAliveResponse,
 ) (ask bool) {
@@ -485,8 +486,8 @@ func (l *lease) confirmed(
 	return ask
 }
 
-// comparedLocked has the keys looked at if a renewal was answered, in an era, with a revision
-// below what was known when the one before was: that member is far behind, or etcd was set back.
+// comparedLocked makes an audit due if a renewal's answer has a revision below the one known at
+// the renewal before, in the same era: that member is far behind, or etcd was set back.
 func (l *lease) comparedLocked(told *era, revision int64) {
 	if l.renewed.era == told && revision < l.renewed.revision {
 		l.suspectLocked()
@@ -494,8 +495,8 @@ func (l *lease) comparedLocked(told *era, revision int64) {
 	l.renewed.era, l.renewed.revision = told, told.revision.Load()
 }
 
-// ask finds out what a confirmed renewal is worth, by a linearizable read, if that matters: nobody
-// relies on a lease that has no key. Where no answer comes the next renewal may do better.
+// ask finds out by a linearizable read what a confirmed renewal is worth, if that matters: nobody
+// relies on a lease that has no key. If no answer comes, the next renewal may do better.
 func (l *lease) ask(ctx context.Context, sent *trust.Attempt) error {
 	s := l.s
 	ctx, cancel := context.WithTimeout(ctx, s.calls.Timeout())
@@ -529,7 +530,7 @@ func (l *lease) ask(ctx context.Context, sent *trust.Attempt) error {
 	}
 }
 
-// proved has all leases count a linearizable answer, to a request that was sent as said.
+// proved tells all leases about a linearizable answer to a request that was sent as said.
 func (s *Session) proved(sent asking, term uint64) {
 	if s.doubts.Load() == 0 {
 		return // the usual case needs no lock
@@ -545,9 +546,9 @@ func (s *Session) proved(sent asking, term uint64) {
 	}
 }
 
-// renewalFailed notes that an attempt failed. Only etcd's word that the lease does
-// not exist ends it; any other failure leaves it to its time, a refusal too, which an
-// operator may take back.
+// renewalFailed notes that an attempt failed. The lease ends only if etcd says that it does
+// not exist. After any other failure it runs until its trust ends. That includes a refusal,
+// which an operator may take back.
 func (l *lease) renewalFailed(err error) {
 	s := l.s
 	s.mu.Lock()
@@ -565,9 +566,9 @@ func (l *lease) renewalFailed(err error) {
 	}
 }
 
-// risk gives up what lingers on the lease, whose renewal is late, and tells of it if less
-// than half of the trust remains: where etcd is silent nothing fails, and the loss would
-// be the first that anybody hears.
+// risk gives up what lingers on the lease, whose renewal is late, and reports it if less
+// than half of the trust remains: while etcd is silent nothing fails, and otherwise the loss
+// would be the first report.
 func (l *lease) risk() {
 	s := l.s
 	s.mu.Lock()

@@ -13,12 +13,12 @@ import (
 )
 
 // A release gives the key of a hold that has ended whole back to etcd, and its turn to the next
-// in the local line, whose key is put by the same transaction. Whoever ended the hold has
-// counted the release among those of the lease.
+// in the local line, whose key the same transaction puts. Whoever ended the hold has counted the
+// release among those of the lease.
 type release struct {
 	ticket.Release
 	h      *hold
-	put    *place // of the next in the local line, nil if there is none
+	put    *place // for the next in the local line, nil if there is none
 	queued bool   // put stands in line
 }
 
@@ -29,9 +29,8 @@ func (h *hold) free() *release {
 	return h.freeLocked()
 }
 
-// freeLocked keeps the key of h, which has ended whole, for the next hold of the Session, if
-// WithHandoff or WithLinger want that, and returns nil. Otherwise it returns the release that is
-// to be sent.
+// freeLocked keeps the key of h, which has ended whole, for the next hold of the Session if
+// WithHandoff or WithLinger want that, and returns nil. Otherwise it returns the release to send.
 func (h *hold) freeLocked() *release {
 	if s := h.m.s; !s.closed && (s.passOnLocked(h) || s.lingerLocked(h)) {
 		h.place.lease.releasedLocked()
@@ -47,7 +46,7 @@ func (h *hold) release() *release {
 	return h.releaseLocked()
 }
 
-// releaseLocked begins the release of h, which is to be sent.
+// releaseLocked begins the release of h. The caller sends it.
 func (h *hold) releaseLocked() *release {
 	r := &release{h: h, put: h.m.s.nextLocked(h.local)}
 	var next *ticket.Ticket
@@ -59,10 +58,9 @@ func (h *hold) releaseLocked() *release {
 	return r
 }
 
-// send deletes the key, and in the same transaction puts the next one. It returns nil when etcd
-// confirmed that the key was there until now; a *LostError if it was not; and an error that is
-// ErrUnconfirmed if etcd did not tell in time, after which the key is being removed in the
-// background.
+// send deletes the key and puts the next one in the same transaction. It returns nil if etcd
+// confirmed that the key was there until now, a *LostError if it was not, and an error that is
+// ErrUnconfirmed if etcd did not answer in time. Then the key is being removed in the background.
 func (r *release) send(ctx context.Context) error {
 	s := r.h.m.s
 	retry := attempt.Backoff{Urgent: true}
@@ -72,7 +70,7 @@ func (r *release) send(ctx context.Context) error {
 			value = r.put.m.cfg.value()
 		}
 		done := s.commit(ctx, &retry, r.Txn(value))
-		// Asked without mu: ctx may come from a hold of the Session, which looks at the clocks.
+		// Called without mu: ctx may come from a hold of the Session, whose Err locks mu.
 		final := done.err != nil && (attempt.Refused(done.err) || ctx.Err() != nil || s.clientClosed())
 		switch verdict, err := r.answered(done, final, whyUntold(ctx, done)); verdict {
 		case ticket.AgainAlone:
@@ -86,8 +84,8 @@ func (r *release) send(ctx context.Context) error {
 	}
 }
 
-// whyUntold is why etcd has not told what came of a release: nothing but its error, or that
-// and the end of ctx.
+// whyUntold is why the outcome of a release is unknown: etcd's error alone, or that and the
+// end of ctx.
 func whyUntold(ctx context.Context, done commit) (reasons []error) {
 	if done.err == nil {
 		return nil
@@ -99,10 +97,9 @@ func whyUntold(ctx context.Context, done commit) (reasons []error) {
 	return reasons
 }
 
-// answered has the ticket judge the answer to a release, and notes what became of the key and
-// of the next one. final says that no other attempt is possible, and untold why there was no
-// answer. Unless the verdict is to send it again the release is over, with the error that send
-// returns.
+// answered has the ticket judge the answer to a release, and notes what happened to the key and
+// the next one. final says that no other attempt is possible, untold why there was no answer.
+// Unless the verdict is to send the release again, it is over with the error that send returns.
 func (r *release) answered(done commit, final bool, untold []error) (ticket.Verdict, error) {
 	p, s := r.h.place, r.h.m.s
 	s.mu.Lock()
@@ -150,19 +147,19 @@ func (r *release) giveUp(untold []error) error {
 	return r.giveUpLocked(untold)
 }
 
-// giveUpLocked leaves the key to be removed in the background: etcd did not tell in time.
+// giveUpLocked leaves the key to a removal in the background: etcd did not answer in time.
 func (r *release) giveUpLocked(untold []error) error {
 	r.h.place.abandonLocked(true)
 	return r.overLocked(unconfirmed(r.h.m.name, untold...))
 }
 
-// overLocked notes that the release is over, with an error that it returns, and passes the turn
-// on.
+// overLocked notes that the release is over with an error, passes the turn on, and returns the
+// error.
 func (r *release) overLocked(err error) error {
 	h, s := r.h, r.h.m.s
 	if r.put != nil && !r.queued {
-		// Its key may yet be put by the transaction that removes this one: only when
-		// that cannot be any more is its removal for good.
+		// The transaction that removes this key may yet put that one: its removal is final only
+		// once that is impossible.
 		r.put.after = h.place.removed
 		r.put.abandonLocked(errors.Is(err, ErrUnconfirmed))
 		r.put = nil
@@ -180,8 +177,8 @@ func (r *release) overLocked(err error) error {
 	return err
 }
 
-// certainLocked reports whether a hold at p would be: its lease is trusted, and most, if there
-// is one, has not passed.
+// certainLocked reports whether a hold at p would be certain: its lease is trusted, and most, if
+// it is set, has not passed.
 func (p *place) certainLocked(most time.Time) bool {
 	now := time.Now()
 	p.lease.checkLocked(now)

@@ -34,8 +34,8 @@ func (p *place) stopUsingLocked() {
 	}
 }
 
-// leave gives up p, where a call has waited that has failed. With tells, its removal tells who
-// was before it.
+// leave gives up p after a call that waited there has failed. With tells, the removal also reads
+// who was ahead of it.
 func (p *place) leave(tells bool) (removed <-chan struct{}) {
 	p.s.mu.Lock()
 	defer p.s.unlock()
@@ -43,9 +43,9 @@ func (p *place) leave(tells bool) (removed <-chan struct{}) {
 	return p.abandonLocked(false)
 }
 
-// abandonLocked gives p up: its key, if it may exist, is removed in the background until
-// etcd confirms or it is gone with the lease. It returns a channel that is closed then. The
-// lease is retired if unsure is set, or as soon as an attempt fails: what cannot be
+// abandonLocked gives p up. If its key may exist, it is removed in the background until
+// etcd confirms or the key is gone with the lease. The returned channel is closed then. The
+// lease is retired if unsure is set, or as soon as an attempt fails: a key that cannot be
 // removed is not kept alive.
 func (p *place) abandonLocked(unsure bool) <-chan struct{} {
 	if p.removed != nil {
@@ -59,7 +59,7 @@ func (p *place) abandonLocked(unsure bool) <-chan struct{} {
 	if unsent {
 		p.removedLocked()
 	}
-	if unsent || p.s.closed { // Close revokes the lease, and removes what is left then
+	if unsent || p.s.closed { // Close revokes the lease and then removes what is left
 		close(p.removed)
 		return p.removed
 	}
@@ -95,7 +95,7 @@ func (p *place) remove() {
 	s := p.s
 	defer close(p.removed)
 	p.endContexts()
-	ctx := p.lease.live // when it ends, so does the key, unless somebody has put it over
+	ctx := p.lease.live // when it ends, the key is gone, unless somebody has put it over
 	if p.after != nil {
 		select {
 		case <-p.after:
@@ -145,15 +145,15 @@ func (p *place) stays(err error) {
 	p.m.log(slog.LevelWarn, "key not removed yet", "key", p.ticket.Key, "error", err)
 }
 
-// outlivesLease reports whether p's key may be there when its lease has ended.
+// outlivesLease reports whether p's key may still be there after its lease has ended.
 func (p *place) outlivesLease() bool {
 	p.s.mu.Lock()
 	defer p.s.unlock()
 	return p.ticket.Lost() && !p.lease.revoked && p.s.ctx.Err() == nil
 }
 
-// giveUpRemoval notes that the attempts to remove p's key are over, of which the last one
-// failed. It reports whether the key has gone with its lease.
+// giveUpRemoval notes that the attempts to remove p's key are over and that the last one failed
+// with err. It reports whether the key has gone with its lease.
 func (p *place) giveUpRemoval(err error) (certain bool) {
 	s, l := p.s, p.lease
 	s.mu.Lock()
@@ -170,7 +170,7 @@ func (p *place) giveUpRemoval(err error) (certain bool) {
 	if p.ticket.Lost() {
 		s.left = err
 	}
-	p.ticket.Remove(0) // the lease is renewed for it no more, or has ended
+	p.ticket.Remove(0) // the lease is no longer renewed for it, or has ended
 	p.removedLocked()
 	return false
 }

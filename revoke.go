@@ -14,7 +14,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// revoke gives the lease back, and with it every key that is left. It tries until
+// revoke gives the lease back, and with it every key that is left. It retries until
 // etcd confirms, the lease must have expired, or the Session ends.
 //
 // A key that somebody has put over, with another lease or none, does not go with the lease.
@@ -55,8 +55,8 @@ func (l *lease) revoke() {
 	}
 }
 
-// leavesLocked reports whether a key that nobody tries to remove any more may outlive the
-// lease.
+// leavesLocked reports whether a key may outlive the lease although nobody tries to remove it
+// any more.
 func (l *lease) leavesLocked() bool {
 	for _, p := range l.places {
 		if p.ticket.Lost() && p.stuck {
@@ -66,8 +66,8 @@ func (l *lease) leavesLocked() bool {
 	return false
 }
 
-// removeRest removes those of the Session's keys on the lease that its end has not removed. It
-// asks for all that the Session accounts for, which are none if nothing was held.
+// removeRest removes those of the Session's keys that the end of the lease has not removed. It
+// reads all keys that the Session accounts for: none if nothing was held.
 func (l *lease) removeRest(until time.Time) error {
 	s := l.s
 	ctx, cancel := context.WithDeadline(s.ctx, until)

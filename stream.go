@@ -19,32 +19,32 @@ import (
 
 const (
 	// streamKey is what the library adds to the outgoing metadata of its watches. clientv3
-	// tells its streams apart by that: watches of the same metadata share one. etcd ignores
-	// it.
+	// tells its streams apart by metadata: watches with the same metadata share a stream. etcd
+	// ignores the key.
 	streamKey = "etcdlock-stream"
 
-	// streamRest is the least age of a stream that is given up for its token, since each new
-	// one may cost a login; deniedRest that of one on which permission was denied: only an
-	// old etcd says so of a token, and where the user may not watch no other stream helps.
+	// streamRest is the least age of a stream that is replaced because of its token: each new
+	// stream may cost a login. deniedRest is the least age if permission was denied: only an old
+	// etcd says so about a token, and if the user may not watch, no other stream helps.
 	streamRest = time.Second
 	deniedRest = time.Minute
 
-	// leastSilence is for how long watches that are begun on a stream have no answer until it
-	// is given up. It doubles with each stream that is given up so, up to mostSilence: an etcd
-	// that is slow has no less to do for another stream.
+	// leastSilence is how long new watches on a stream may have no answer before the stream is
+	// replaced. It doubles with each stream that is replaced for it, up to mostSilence: another
+	// stream does not make a slow etcd faster.
 	leastSilence = 3 * time.Second
 	mostSilence  = time.Minute
 )
 
 // A stream is the gRPC stream on which all Sessions of a client begin their watches. Watches
-// that were begun on an earlier one stay there until they end, and it ends with the last.
+// that began on an earlier stream stay there until they end, and that stream ends with the last.
 //
-// etcd looks at the token with which a stream was opened whenever a watch is begun on it.
-// Once that has expired it refuses each new watch, and clientv3 opens no other stream of the
-// same metadata while an older watch lives there: that of the user, if it were shared with
-// those, or one that waits for long. So the library has a stream of its own, and begins
-// another one, for which clientv3 gets a token, when etcd has refused a watch. It does the
-// same when the stream is silent: it may be one to a member that hangs.
+// Whenever a watch begins on a stream, etcd checks the token with which the stream was opened.
+// Once that token has expired, etcd refuses each new watch, and clientv3 opens no other stream
+// with the same metadata while an older watch lives there: one of the user's, if the stream were
+// shared, or one of a long wait. So the library has its own stream, and begins another, for which
+// clientv3 gets a new token, when etcd has refused a watch. It does the same when the stream is
+// silent, because it may lead to a member that hangs.
 //
 // (Do not give each Session a stream: a thousand of one client would be a thousand streams
 // and logins. TestTheSessionsOfAClientShareAStream.)
@@ -52,9 +52,9 @@ type stream struct {
 	mu       sync.Mutex    // not held across anything
 	name     int64         // of the stream for new watches; no two streams have the same
 	since    time.Time     // when it was named
-	heard    time.Time     // when a watch on it last told something
-	silent   time.Time     // when the first watch was begun that had no answer since
-	patience time.Duration // for how long it may be silent
+	heard    time.Time     // when a watch on it last reported something
+	silent   time.Time     // when the first watch without an answer since then began
+	patience time.Duration // how long it may be silent
 }
 
 var (
@@ -90,28 +90,28 @@ func forgetStream(of weak.Pointer[clientv3.Client]) {
 	delete(streams.of, of)
 }
 
-// tokenRefusals are the answers to a watch, or a renewal, when the token of its stream has
-// expired, is older than a change of users, or was not there yet. Before 3.4.22 and 3.5.6 etcd
-// said in each case that permission is denied.
+// tokenRefusals are the answers to a watch or a renewal when the token of its stream has expired,
+// is older than a change of users, or was not there yet. Before 3.4.22 and 3.5.6 etcd answered
+// "permission denied" in each of these cases.
 var tokenRefusals = []error{
 	rpctypes.ErrInvalidAuthToken,
 	rpctypes.ErrAuthOldRevision,
 	rpctypes.ErrUserEmpty,
 }
 
-// isOfToken reports whether err is one of the tokenRefusals.
+// isOfToken reports whether err is among the tokenRefusals.
 func isOfToken(err error) bool {
 	return slices.ContainsFunc(tokenRefusals, func(e error) bool { return attempt.Is(err, e) })
 }
 
-// context returns ctx for a watch on the stream, and the name of that.
+// context returns ctx for a watch on the stream, and the stream's name.
 func (s *stream) context(ctx context.Context) (context.Context, int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return metadata.AppendToOutgoingContext(ctx, streamKey, strconv.FormatInt(s.name, 10)), s.name
 }
 
-// tells notes that a watch on the stream of a name told something: the stream lives.
+// tells notes that a watch on the named stream reported something: the stream lives.
 func (s *stream) tells(name int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,8 +120,8 @@ func (s *stream) tells(name int64) {
 	}
 }
 
-// fails notes why a watch on the stream of a name ended, nil for no reason. The next one is
-// on another stream if etcd has refused it.
+// fails notes why a watch on the named stream ended (nil for no reason). If etcd refused it, the
+// next watch is on another stream.
 func (s *stream) fails(name int64, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,9 +137,9 @@ func (s *stream) fails(name int64, why error) {
 	}
 }
 
-// isSilent notes that a watch, begun on the stream of a name at a time, has no answer. It
-// reports whether the next one is on another stream for that, since nothing else was heard
-// for long on this one.
+// isSilent notes that a watch that began on the named stream at begun has no answer. It reports
+// whether the next watch is on another stream because nothing else was heard on this one for
+// long.
 func (s *stream) isSilent(name int64, begun time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,8 +157,8 @@ func (s *stream) isSilent(name int64, begun time.Time) bool {
 	return true
 }
 
-// moved has the next watches begun on another stream, since the client may have been moved
-// to another cluster: gRPC lets a stream that is open go on to the old one.
+// moved makes the next watches begin on another stream, because the client may have been moved
+// to another cluster: gRPC lets an open stream go on to the old one.
 func (s *stream) moved() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,9 +173,9 @@ func (s *stream) renewLocked() {
 	s.heard, s.silent = time.Time{}, time.Time{}
 }
 
-// watch begins a watch of what will happen. It returns when etcd has answered; if that takes
-// too long, with a channel that is closed, and the next one may take longer, by broken. stop
-// ends the watch, on is the name of its stream.
+// watch begins a watch from now. It returns when etcd has answered. If that takes too long, it
+// returns a closed channel, and by broken the next watch may take longer. stop ends the watch;
+// on is the name of its stream.
 func (s *Session) watch(ctx context.Context, broken *attempt.Backoff, key string, opts ...clientv3.OpOption) (
 	events clientv3.WatchChan, on int64, stop context.CancelFunc,
 ) {
@@ -185,14 +185,14 @@ func (s *Session) watch(ctx context.Context, broken *attempt.Backoff, key string
 	const opening, open, given = 0, 1, 2
 	var state atomic.Int32
 	var look func()
-	look = func() { // what answers take may have become less since
+	look = func() { // etcd may have become faster since
 		left := s.calls.WatchTimeout(before) - time.Since(started)
 		switch {
 		case state.Load() != opening:
 		case left > 0:
 			time.AfterFunc(min(left, attempt.ReadTimeout), look)
 		case state.CompareAndSwap(opening, given):
-			stop() // while it is not there, nobody looks
+			stop() // nobody reads the line before the watch is there
 		}
 	}
 	look()
@@ -200,8 +200,8 @@ func (s *Session) watch(ctx context.Context, broken *attempt.Backoff, key string
 	if !state.CompareAndSwap(opening, open) {
 		broken.Unanswered()
 		if s.stream.isSilent(on, started) {
-			// The others on it hear nothing either. (It makes one watch at a time, so many
-			// that are begun at once take long. Then it is not silent.)
+			// The other watches on it hear nothing either. (clientv3 begins one watch at a time on a
+			// stream, so many at once take long. Then the stream is not silent.)
 			s.watchAnew()
 		}
 	}

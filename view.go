@@ -15,68 +15,68 @@ import (
 )
 
 const (
-	// fewAhead is how many may be before one that waits by a view of the line. Behind
-	// more, each waiter watches one key: a view is told of every change, so that a crowd
-	// of views costs etcd the square of its number (internal/bench, the cases processes-8 to 64).
+	// fewAhead is how many may be ahead of a waiter that waits by a view of the line. Behind
+	// more, each waiter watches one key: a view gets every change, so a crowd of n views
+	// costs etcd n squared events (internal/bench, the cases processes-8 to 64).
 	fewAhead = ticket.Few
 
-	// longLine is the longest line that views are kept of, those behind a place included. It
+	// longLine is the longest line that a view is kept of, including those behind a place. It
 	// leaves room above fewAhead, so that a line of that length does not make views come and go.
 	longLine = 2 * fewAhead
 
-	// viewReads is how many keys a view reads of a line that may be long. There may be strays
-	// among them.
+	// viewReads is how many keys a view reads of a line that may be long. Some of them may be
+	// strays.
 	viewReads = 4 * longLine
 
-	// viewIdle is how long a view stays that nobody needs, unless half of the TTL is less.
+	// viewIdle is how long an unneeded view stays, unless half of the TTL is less.
 	viewIdle = 5 * time.Second
 )
 
 // A view is what stands in etcd's line for one name, kept up to date by one watch of
-// all keys below the prefix. While a few processes contend for a name, whoever waits
-// needs no request for its turn, and a key that lingers is given up when others come.
+// all keys below the prefix. While a few processes contend for a name, a waiter needs
+// no request for its turn, and a lingering key is given up when others come.
 //
 // Invariant: keys is exactly what stood in line at revision, or revision is 0. A read
-// that is sent after the watch was created brings both up to date; from then on every
-// event that is newer is applied, whole revisions at a time and in order. So a place
-// that is in keys, with nobody before it, is the first in etcd, and stays it.
+// that is sent after the watch was created brings both up to date. From then on every
+// newer event is applied, whole revisions at a time and in order. So a place that is in
+// keys, with nobody ahead of it, is the first in etcd and stays the first.
 // (Do not apply events before that read: those between an older read and the watch
 // would be missing. TestAViewMissesNothingBeforeItsWatch.)
 //
-// That a key is not in keys proves nothing: etcd may have been set back without a word,
-// and keys be of another era. Proof that a key is gone is its DELETE, newer than itself, or
-// a read that shows the place for which it is asked. (TestAViewFromBeforeASetBackLetsNobodyIn.)
+// A key's absence from keys proves nothing: etcd may have been set back unnoticed, and
+// keys be from another era. A key is proven gone by its DELETE, newer than the key itself, or
+// by a read that shows the place in question. (TestAViewFromBeforeASetBackLetsNobodyIn.)
 //
-// A watch may go silent without an end. So the line is read now and then, and a watch
-// that did not tell what the read has told is made anew.
+// A watch may go silent without ending. So the line is rechecked now and then, and a watch
+// that did not report what the recheck shows is replaced.
 //
-// A view is told of every change of its line, and reads all of it. It ends when the line has
-// become long, whoever has come behind included.
+// A view gets every change of its line, and reads all of it. It ends when the line has become
+// long, including those behind the Session's place.
 type view struct {
 	// Set once, then only read.
 	s      *Session
 	local  *localLine
 	ctx    context.Context // of its goroutine
 	cancel context.CancelFunc
-	again  chan struct{} // tells the goroutine to watch anew
+	again  chan struct{} // tells the goroutine to begin a new watch
 
 	// Guarded by Session.mu.
 	revision int64
 	keys     map[string]int64 // create revisions of the contenders
-	read     map[string]int64 // keys as the last read told them
+	read     map[string]int64 // keys as of the last read
 	deleted  map[string]int64 // the last DELETE of each key since then
 	live     bool             // there is a watch, as far as is known
-	behind   bool             // a read told what the watch did not, or not yet
-	reading  bool             // a re-check is under way
-	waiting  bool             // the line's owner waits by this view
+	behind   bool             // a read showed what the watch did not report, or not yet
+	reading  bool             // a recheck is under way
+	waiting  bool             // the local line's owner waits by this view
 	relied   time.Time        // since when somebody relies on the watch
-	due      time.Time        // when the line is to be read again
-	needed   time.Time        // when it last was
+	due      time.Time        // when the next recheck is due
+	needed   time.Time        // when the view was last needed
 	err      error            // of the last read, nil once one was answered
-	over     error            // why there is no view, and no waiting: etcd refuses
+	over     error            // why there is no view and no waiting: etcd refuses
 }
 
-// viewLocked returns the view for l, which is begun if there is none.
+// viewLocked returns the view for l. It begins one if there is none.
 func (s *Session) viewLocked(l *localLine) *view {
 	if l.view == nil {
 		v := &view{s: s, local: l, again: make(chan struct{}, 1), needed: time.Now()}
@@ -87,14 +87,14 @@ func (s *Session) viewLocked(l *localLine) *view {
 	return l.view
 }
 
-// inView reports whether one that has those who are ahead before it waits by a view: if it knows
-// all of them, and the line is not long.
+// inView reports whether a waiter with those ahead of it waits by a view: it does if it knows all
+// of them and the line is not long.
 func inView(ahead line.Ahead) bool {
 	return ahead.Whole && len(ahead.Last) <= fewAhead && ahead.Keys <= longLine
 }
 
-// dropView ends the view for l, unless a key is to linger by it: the line has become too
-// long for views.
+// dropView ends the view for l because the line has become too long for views, unless a
+// key lingers or will linger by it.
 func (s *Session) dropView(l *localLine) {
 	s.mu.Lock()
 	defer s.unlock()
@@ -113,14 +113,14 @@ func (v *view) run() {
 		if !v.goOn() || broken.Wait(v.ctx, v.s.calls) != nil {
 			break
 		}
-		v.readLine() // whoever waits need not wait for the watch
+		v.readLine() // the waiter need not wait for the watch
 	}
 	v.s.mu.Lock()
 	defer v.s.unlock()
 	v.endLocked()
 }
 
-// follow watches the line until the watch ends, or is to be made anew.
+// follow watches the line until the watch ends or a new one is wanted.
 func (v *view) follow(broken *attempt.Backoff) {
 	events, on, stop := v.s.watch(v.ctx, broken, line.Prefix(v.local.name), clientv3.WithPrefix())
 	defer stop()
@@ -135,7 +135,7 @@ func (v *view) follow(broken *attempt.Backoff) {
 			case !open || resp.Err() != nil:
 				v.s.stream.fails(on, resp.Err())
 				return // no leader, compacted, cut off, refused
-			case !known: // created; a Watcher of the user's may tell of events only
+			case !known: // created; a user's own Watcher may send only events
 				known = true
 				v.s.stream.tells(on)
 				if !v.readLine() || v.s.elsewhere(resp.Header) {
@@ -144,7 +144,7 @@ func (v *view) follow(broken *attempt.Backoff) {
 				broken.Reset()
 				v.watched()
 			case v.s.elsewhere(resp.Header):
-				return // run reads which cluster counts
+				return // run reads the line, which shows which cluster counts
 			default:
 				v.s.stream.tells(on)
 				v.apply(resp.Events)
@@ -161,7 +161,7 @@ func (v *view) follow(broken *attempt.Backoff) {
 	}
 }
 
-// watched notes that there is a watch, and that everything before it was read.
+// watched notes that there is a watch and that everything before it was read.
 func (v *view) watched() {
 	v.s.mu.Lock()
 	defer v.s.unlock()
@@ -187,8 +187,8 @@ func (v *view) unwatched() {
 	v.blindLocked()
 }
 
-// blindLocked gives up the key that lingers by this view: nobody could tell that others
-// wait for it.
+// blindLocked gives up the key that lingers by this view: without a watch nobody would
+// notice that others wait for it.
 func (v *view) blindLocked() {
 	if v.local.view == v {
 		v.local.giveWayLocked()
@@ -213,7 +213,7 @@ func (v *view) idleLocked() bool {
 	return time.Since(v.needed) >= min(viewIdle, v.s.cfg.ttl/2)
 }
 
-// endLocked takes the view off its line, and ends its goroutine.
+// endLocked takes the view off its line and ends its goroutine.
 func (v *view) endLocked() {
 	if v.local.view == v {
 		v.blindLocked()
@@ -235,7 +235,7 @@ func (v *view) apply(events []*clientv3.Event) {
 	for _, event := range events {
 		at := event.Kv.GetModRevision()
 		if at <= v.revision {
-			continue // known by the read
+			continue // known from the read
 		}
 		revision = max(revision, at)
 		if e := line.EntryOf(event.Kv); event.Type != clientv3.EventTypeDelete && e.StandsIn(v.local.name) {
@@ -253,8 +253,8 @@ func (v *view) apply(events []*clientv3.Event) {
 	v.growsLocked(len(v.keys))
 }
 
-// growsLocked notes how long the line is, and ends the view if that is too long. Who waits by it
-// goes on without one.
+// growsLocked notes how long the line is, and ends the view if that is too long. A waiter goes on
+// without it.
 func (v *view) growsLocked(length int) {
 	if v.waiting {
 		v.local.queue.Owner().place.ahead.Keys = length
@@ -264,7 +264,7 @@ func (v *view) growsLocked(length int) {
 	}
 }
 
-// readLine brings the view up to date by a linearizable read, which it tries until it is
+// readLine brings the view up to date by a linearizable read, and retries until that is
 // answered. It reports false if the view is over.
 func (v *view) readLine() bool {
 	resp, err := v.readKeys(clientv3.WithLimit(viewReads))
@@ -281,7 +281,7 @@ func (v *view) readLine() bool {
 	if err != nil {
 		if attempt.Refused(err) || err == errClientClosed {
 			v.over = err
-			v.endLocked() // it tells whoever waits by it now, and nobody who comes later
+			v.endLocked() // it wakes the waiter of now, and affects none that comes later
 		}
 		return false
 	}
@@ -313,14 +313,14 @@ func (v *view) readLine() bool {
 	return v.local.view == v
 }
 
-// readKeys is one linearizable read of what is below the prefix, or of as much as opts allow.
+// readKeys is one linearizable read of all keys below the prefix, or of as many as opts allow.
 func (v *view) readKeys(opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	return read(v.ctx, v.s, func(ctx context.Context) (*clientv3.GetResponse, error) {
 		return v.s.get(ctx, line.Prefix(v.local.name), append(opts, clientv3.WithPrefix())...)
 	}, v.failed)
 }
 
-// failed notes why a read was not answered. It returns an error if nobody needs one.
+// failed notes why a read was not answered. It returns an error if nobody needs the read.
 func (v *view) failed(err error) error {
 	v.s.mu.Lock()
 	defer v.s.unlock()
@@ -332,10 +332,10 @@ func (v *view) failed(err error) error {
 	return nil
 }
 
-// isAsKnown reports whether what matters to the one who depends on the view is as it knows it:
-// that all who are before it stand in line, or, if its key lingers or will, that there is no
-// other. Unlike the line this is a few bytes. It may report false for any reason: a read of the
-// line tells more.
+// isAsKnown reports whether what matters to the place that depends on the view is as it knows it:
+// all those ahead of it are still in line, or, if its key lingers or will linger, there is no
+// other key. Unlike a read of the line this takes a few bytes. It may report false for any reason:
+// a read of the line then shows more.
 func (v *view) isAsKnown() bool {
 	s, name := v.s, v.local.name
 	s.mu.Lock()
@@ -365,9 +365,8 @@ func (v *view) isAsKnown() bool {
 	return resp.Succeeded && (!alone || resp.Responses[0].GetResponseRange().GetCount() == 1)
 }
 
-// recheck looks at the line if somebody depends on it, and that is due. It returns when to see to
-// it again; goOn is false if the watch is to be made anew, or nobody has needed the view for a
-// while.
+// recheck reads the line if somebody depends on it and a recheck is due. It returns when to call
+// it again. goOn is false if a new watch is needed, or nobody has needed the view for a while.
 func (v *view) recheck() (next time.Duration, goOn bool) {
 	v.s.mu.Lock()
 	defer v.s.unlock()
@@ -379,7 +378,7 @@ func (v *view) recheck() (next time.Duration, goOn bool) {
 		v.endLocked()
 		return 0, false
 	case v.behind:
-		return 0, false // it watches anew alone: others may tell all that there is
+		return 0, false // only this one begins a new watch: the others may be fine
 	case !v.neededLocked() || v.reading:
 		return recheck.Least, true
 	case now.Before(v.due):
@@ -398,7 +397,7 @@ func (v *view) recheck() (next time.Duration, goOn bool) {
 	return recheck.Least, true
 }
 
-// watchAnew makes all views of the Session watch anew, and the keys of its holds be watched anew.
+// watchAnew begins new watches for all views of the Session and for the keys of its holds.
 func (s *Session) watchAnew() {
 	s.mu.Lock()
 	defer s.unlock()
@@ -411,17 +410,17 @@ func (s *Session) watchAnewLocked() {
 		if l.view != nil && l.view.live {
 			select {
 			case l.view.again <- struct{}{}:
-			default: // it is told already
+			default: // already told
 			}
 		}
 	}
 }
 
-// judgeLocked draws the conclusions for the place that the Session has in the line, after
-// a read or after events.
+// judgeLocked draws the conclusions for the Session's place in the line, after a read or
+// after events.
 //
-// Events alone tell nothing before the own key was seen: if the client's Watcher sees other
-// keys than its KV, as with a namespace of only one of them, the reads tell.
+// Events alone prove nothing before the own key was seen: if the client's Watcher sees other keys
+// than its KV, as when only one of them has a namespace, only reads count.
 func (v *view) judgeLocked(afterRead bool) {
 	p := v.ownLocked()
 	if p == nil || p.ticket.Rev() == 0 || v.revision < p.ticket.Rev() {
@@ -447,13 +446,13 @@ func (v *view) judgeLocked(afterRead bool) {
 	}
 }
 
-// goneLocked tells of those before p, which is in the view, whether they are proven to be gone.
+// goneLocked returns whether a contender ahead of p, which is in the view, is proven gone.
 func (v *view) goneLocked(p *place) func(line.Entry) bool {
 	shown := v.read[p.ticket.Key] == p.ticket.Rev()
 	return func(e line.Entry) bool { return v.deleted[e.Key] > e.Rev || shown && v.read[e.Key] != e.Rev }
 }
 
-// ownLocked is the place that the Session has in the line, or nil.
+// ownLocked is the Session's place in the line, or nil.
 func (v *view) ownLocked() *place {
 	if owner := v.local.queue.Owner(); owner != nil {
 		return owner.place
@@ -461,16 +460,16 @@ func (v *view) ownLocked() *place {
 	return v.local.queue.Kept()
 }
 
-// strayLocked notes what became of the own key, if it is e, which stands in line no more: it
-// is still there, and was put over without its lease.
+// strayLocked notes that the own key was put over without its lease, if it is e: e is still
+// there, but no longer stands in line.
 func (v *view) strayLocked(e line.Entry) {
 	if p := v.ownLocked(); p != nil && p.ticket.Rev() != 0 && p.ticket.Rev() == e.Rev && p.ticket.Key == e.Key {
 		p.ticket.PutOver()
 	}
 }
 
-// putOverLocked notes that the own key is lost, if it is e and has another lease: it still
-// stands in line, for the others.
+// putOverLocked notes that the own key is lost, if it is e and e has another lease: for the
+// others it still stands in line.
 func (v *view) putOverLocked(e line.Entry) {
 	p := v.ownLocked()
 	if p == nil || p.ticket.Rev() != e.Rev || p.ticket.Key != e.Key || p.ticket.Is(e) {
@@ -482,17 +481,17 @@ func (v *view) putOverLocked(e line.Entry) {
 	}
 }
 
-// othersLocked reports whether more than the Session's own key stands in line.
+// othersLocked reports whether other keys than the Session's own stand in line.
 func (v *view) othersLocked() bool { return len(v.keys) > 1 }
 
-// tellLocked wakes the one that waits by this view.
+// tellLocked wakes the waiter of this view.
 func (v *view) tellLocked() {
 	if v.waiting {
 		v.local.queue.Owner().place.tellLocked()
 	}
 }
 
-// waitInView waits until nobody is before p, which c owns, or the line has become too long for
+// waitInView waits until nobody is ahead of p, which c owns, or the line has become too long for
 // views.
 func (p *place) waitInView(ctx context.Context, c *claim) error {
 	s, l := p.s, c.local
@@ -535,7 +534,7 @@ func (p *place) waitInView(ctx context.Context, c *claim) error {
 	}
 }
 
-// awaitNews waits until p is told of something, or gone with its lease.
+// awaitNews waits until there is news for p, or p is gone with its lease.
 func (p *place) awaitNews(ctx context.Context) (gone bool, err error) {
 	select {
 	case <-p.news:

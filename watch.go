@@ -22,20 +22,20 @@ const (
 )
 
 var (
-	// errQueueAnew says that a place is worth nothing any more, through no fault
-	// of its owner, who takes a new one.
+	// errQueueAnew says that a place is lost through no fault of its owner. The
+	// owner takes a new one.
 	errQueueAnew = errors.New("place in line lost")
 
 	// errTaken says that TryLock found another contender.
 	errTaken = errors.New("taken")
 
-	// errUnsure says that a put is to be sent again.
+	// errUnsure says that a put must be sent again.
 	errUnsure = errors.New("not known whether the key was put")
 )
 
-// wait waits until everybody before p is gone. It returns nil if p is first and its
+// wait waits until everybody ahead of p is gone. It returns nil if p is first and its
 // key is there; errQueueAnew if its key or its lease is gone; the cause of ctx when
-// that ends; or what no retry mends.
+// ctx ends; or an error that a retry does not fix.
 //
 // Behind a few it waits by the Session's view of the line, which needs no request of its
 // own; behind many by a watch of one key.
@@ -65,20 +65,19 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 	}
 }
 
-// waitBehind waits until the line before p may have changed, and then reads it anew.
+// waitBehind waits until the line ahead of p may have changed, and then reads it again.
 //
-// It watches the DELETE of the one key before its own, from now: a watch from a
-// past revision is served by a loop of 100 ms. Once the watch is there it looks
-// whether that very key, by its create revision, still stands. So no deletion is
-// missed: those before the watch are seen by the look, those after it come as
-// events.
+// It watches the DELETE of the one key before its own, from now: etcd serves a watch
+// from a past revision in a loop of 100 ms. Once the watch is there it checks by a read
+// that the very key, by its create revision, is still there. So no deletion is missed:
+// the read shows those before the watch, and those after it come as events.
 //
-// Somebody else may have left before the predecessor did, so one read at the event's
-// revision tells who is before p then. (Do not enter without it: if W between H and p
+// The order of departures may differ from that of the line, so one read at the event's
+// revision shows who is ahead of p then. (Do not enter without it: if W between H and p
 // is deleted while H holds, p would enter beside H.)
 //
-// An event that never comes, from a member that is frozen for instance, is made up
-// for by a slow re-check, the slower the longer the wait and the line.
+// If an event never comes, from a frozen member for instance, a slow recheck makes up
+// for it. The longer the wait and the line, the slower the recheck.
 func (p *place) waitBehind(ctx context.Context, c *claim, before line.Entry, broken *attempt.Backoff) error {
 	events, on, stop := p.s.watch(ctx, broken, before.Key, clientv3.WithFilterPut())
 	defer stop()
@@ -91,7 +90,7 @@ func (p *place) waitBehind(ctx context.Context, c *claim, before line.Entry, bro
 		select {
 		case resp, open := <-events:
 			switch told, at := p.toldBy(resp, open, on, before.Key); told {
-			case watchOver: // read the line, watch anew
+			case watchOver: // read the line, begin a new watch
 				if err := broken.Wait(ctx, p.s.calls); err != nil {
 					return err
 				}
@@ -108,7 +107,7 @@ func (p *place) waitBehind(ctx context.Context, c *claim, before line.Entry, bro
 			if over, err := p.isOutdated(); over {
 				return err
 			}
-			relied = time.Now() // the client was connected anew
+			relied = time.Now() // the client has reconnected
 			again.Reset(p.s.recheckAfter(relied, length))
 		case <-p.lease.dead:
 			return errQueueAnew
@@ -128,17 +127,17 @@ func (p *place) waitBehind(ctx context.Context, c *claim, before line.Entry, bro
 	}
 }
 
-// A tiding is what the watch of the one key before a place tells.
+// A tiding is what the watch of the one key before a place reports.
 type tiding uint8
 
 const (
 	nothingTold  tiding = iota
 	watchOver           // no leader, compacted, cut off, refused, or another cluster
-	watchBegun          // what was before it is to be looked at
+	watchBegun          // what happened before it is to be read
 	deletionTold        // of the key before, at a revision
 )
 
-// toldBy is what an answer of p's watch tells. open is false if there is none any more.
+// toldBy is what an answer of p's watch reports. open is false if the watch has ended.
 func (p *place) toldBy(
 	resp clientv3.WatchResponse, open bool, on int64, before string,
 ) (told tiding, at int64) {
@@ -156,8 +155,8 @@ func (p *place) toldBy(
 	return nothingTold, 0
 }
 
-// isOutdated reports whether p no longer waits for the one before it: its key is gone, which is
-// errQueueAnew, or etcd was set back, and the line is to be read.
+// isOutdated reports whether p no longer waits for the key before it: p's own key is gone, which
+// is errQueueAnew, or etcd was set back and the line must be read.
 func (p *place) isOutdated() (over bool, err error) {
 	p.s.mu.Lock()
 	defer p.s.unlock()
@@ -167,23 +166,23 @@ func (p *place) isOutdated() (over bool, err error) {
 	return p.staleLocked(), nil
 }
 
-// recheckAfter is how long to wait for the next look of one that has relied on its watch since a
-// time, in a line of so many. An etcd that is slow is asked less.
+// recheckAfter is the time to the next recheck of a waiter that has relied on its watch since
+// relied, in a line of so many contenders. A slow etcd is asked less often.
 func (s *Session) recheckAfter(relied time.Time, contenders int) time.Duration {
 	from, to := recheck.Period(time.Since(relied), s.cfg.ttl, contenders)
 	return s.calls.Seldom(from) + rand.N(to-from+1)
 }
 
-// lengthOf is how many are in p's line, as far as is known.
+// lengthOf is the length of p's line, as far as is known.
 func (p *place) lengthOf() int {
 	ahead, _ := p.rivals()
 	return max(ahead.Keys, ahead.Count()+1)
 }
 
-// deletion finds among events the revision at which the key before was deleted, 0 if
+// deletion finds among events the revision at which the key before was deleted, or 0 if
 // it was not.
 //
-// Only what is newer than p counts, since the key stood when p was there. A member
+// Only events newer than p count, because the key was there when p was put. A member
 // that lags behind serves its own "now", and may report an earlier use of the same
 // key name. (TestADeletionOlderThanThePlaceLetsNobodyIn.)
 func (p *place) deletion(before string, events []*clientv3.Event) (at int64) {
@@ -196,8 +195,8 @@ func (p *place) deletion(before string, events []*clientv3.Event) (at int64) {
 	return at
 }
 
-// rivals are those before p, when last looked at, nobody for a nil p. They are stale if
-// that was in an era before.
+// rivals are those ahead of p as of the last read, nobody for a nil p. They are stale if
+// that was in an earlier era.
 func (p *place) rivals() (ahead line.Ahead, stale bool) {
 	if p == nil {
 		return line.Nobody, false
@@ -216,7 +215,7 @@ func (p *place) setLine(ahead line.Ahead, at *era) {
 	p.seesLocked(ahead, at)
 }
 
-// seesLocked notes who is before p, as an answer of an era tells.
+// seesLocked notes who is ahead of p, by an answer of the era told.
 func (p *place) seesLocked(ahead line.Ahead, told *era) {
 	p.ahead, p.era = ahead, told
 	for _, e := range ahead.Last {
@@ -224,7 +223,7 @@ func (p *place) seesLocked(ahead line.Ahead, told *era) {
 	}
 }
 
-// readOn looks who is before p, if what was read does not tell.
+// readOn reads who is ahead of p, if what was read so far does not show it.
 func (p *place) readOn(ctx context.Context, c *claim) error {
 	if ahead, stale := p.rivals(); stale || ticket.Tells(ahead) {
 		return nil
@@ -233,11 +232,11 @@ func (p *place) readOn(ctx context.Context, c *claim) error {
 }
 
 // stands reports whether the very key before and p's own both stand in line now. It is a
-// linearizable read of four compares, and tries until it is answered. It brings along who holds,
+// linearizable read of four compares, and retries until it is answered. It also reads who holds,
 // if that is not known, and how many keys there are in all, if length is not nil.
 //
-// A key that was put over has the create revision that it had, but perhaps no lease: it
-// stands in line no more, and no lease removes it.
+// A key that was put over keeps its create revision, but perhaps has no lease: then it no longer
+// stands in line, and no lease removes it.
 func (p *place) stands(
 	ctx context.Context, c *claim, before line.Entry, length *int,
 ) (bool, error) {
@@ -273,12 +272,12 @@ func countBelow(name string) clientv3.Op {
 	return clientv3.OpGet(line.Prefix(name), clientv3.WithPrefix(), clientv3.WithCountOnly())
 }
 
-// look reads who is before p, at the revision at if that is not 0 and the member that answers
+// look reads who is ahead of p: at the revision at if that is not 0 and the answering member
 // knows it, otherwise as of now. It returns errQueueAnew if p's own key is not there, or not with
 // its lease.
 //
-// It reads the nearest few, and after a deletion at first only whether there are any. If these
-// are all no contenders it reads on.
+// It reads the nearest few keys. After a deletion it first reads only whether there are any. If
+// none of them is a contender it reads on.
 func (p *place) look(ctx context.Context, c *claim, at int64) error {
 	for look := p.ticket.Look(at != 0); ; {
 		sent := p.s.era.Load()
@@ -303,8 +302,8 @@ func (p *place) readAhead(
 	ctx context.Context, c *claim, at int64, which []clientv3.OpOption,
 ) (*clientv3.GetResponse, error) {
 	if at != 0 {
-		// What was at a revision does not change, so no quorum is needed. The
-		// member may not be there yet, or have compacted it away.
+		// The state at a revision does not change, so no quorum is needed. The
+		// member may not have reached it yet, or have compacted it away.
 		sent := p.s.era.Load()
 		then := append(slices.Clip(which), clientv3.WithRev(at), clientv3.WithSerializable())
 		get := func(ctx context.Context) (*clientv3.GetResponse, error) {
@@ -336,7 +335,7 @@ func readFor[R any](ctx context.Context, p *place, c *claim, get func(context.Co
 	return resp, err
 }
 
-// isGone reports whether somebody else was seen to have deleted p's key.
+// isGone reports whether p's key is known to be deleted by somebody else.
 func (p *place) isGone() bool {
 	p.s.mu.Lock()
 	defer p.s.unlock()
@@ -344,7 +343,7 @@ func (p *place) isGone() bool {
 }
 
 // disowned notes that p's key is not what p had put. If etcd was set back, an earlier key of the
-// Session may be there instead, and in everybody's way.
+// Session may be there instead, and block everybody.
 func (p *place) disowned() {
 	p.s.mu.Lock()
 	defer p.s.unlock()
@@ -352,7 +351,7 @@ func (p *place) disowned() {
 	p.lease.suspectLocked()
 }
 
-// lostLocked notes that somebody else deleted p's key, or put it over.
+// lostLocked notes that somebody else deleted p's key or put it over.
 func (p *place) lostLocked() {
 	if !p.ticket.Lose() {
 		return
@@ -367,7 +366,7 @@ func (p *place) lostLocked() {
 	}
 }
 
-// listen lets tellLocked wake the caller, unless nobody is before p.
+// listen lets tellLocked wake the caller, unless nobody is ahead of p.
 func (p *place) listen() {
 	p.s.mu.Lock()
 	defer p.s.unlock()

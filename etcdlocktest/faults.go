@@ -26,8 +26,8 @@ func (e *Etcd) Delay(c *clientv3.Client, d time.Duration) {
 }
 
 // LoseAnswers loses the answers to the next n requests or renewals of c: they are carried out and
-// answered with codes.Unavailable, which says nothing about the outcome. Requests to begin a watch do not count.
-// A call replaces an earlier one; an n of 0 ends it.
+// answered with codes.Unavailable, which says nothing about the outcome. Requests to begin a watch
+// do not count. A call replaces an earlier one; an n of 0 ends it.
 func (e *Etcd) LoseAnswers(c *clientv3.Client, n int) {
 	e.t.Helper()
 	e.server.LoseAnswers(e.process(c), n)
