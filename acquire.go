@@ -11,7 +11,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
-// queue waits in line. It also tells how many were before it when it queued.
+// queue waits in line. It also returns how many were ahead of it when it queued.
 func (m *Mutex) queue(ctx context.Context, started time.Time, try bool) (
 	h *hold, ahead int, err error,
 ) {
@@ -41,7 +41,7 @@ func (m *Mutex) queue(ctx context.Context, started time.Time, try bool) (
 		c.ahead = locked.Ahead
 		c.traceQueued(locked.Holder)
 		select {
-		case p = <-c.turn: // put by the one before, by the release of his key, or his own key
+		case p = <-c.turn: // put with the release of the previous owner's key, or that very key
 		case <-ctx.Done():
 			// Whatever comes through turn after this is passed on by passLocked.
 			return nil, c.ahead, waitFailed(ctx, m.name, m.s.leave(c), m.s.calls.Unavailable(), nil)
@@ -52,8 +52,8 @@ func (m *Mutex) queue(ctx context.Context, started time.Time, try bool) (
 }
 
 // enter puts a new claim into the local line. Its turn comes at once if nobody is there: then p
-// is its place, nil while there is no lease for one. Otherwise locked tells who is there, and
-// TryLock gets that as its error.
+// is its place, or nil while there is no lease for one. Otherwise locked says who is there, and
+// TryLock returns that as its error.
 func (m *Mutex) enter(
 	caller context.Context, cancel context.CancelCauseFunc, started time.Time, try bool,
 ) (c *claim, p *place, locked *LockedError, err error) {
@@ -76,7 +76,7 @@ func (m *Mutex) enter(
 		locked = l.lockedLocked(nil)
 		c.turn = make(chan *place, 1)
 		l.queue.Enter(&c.waiter)
-	case c.relockLocked() != nil: // it may linger since relock has looked
+	case c.relockLocked() != nil: // it may linger since relock's check
 	default:
 		l.giveWayLocked()
 		l.queue.Enter(&c.waiter)
@@ -86,7 +86,7 @@ func (m *Mutex) enter(
 }
 
 // acquire takes c, whose turn has come, to the head of etcd's line. p is its place, which may
-// stand there already, or nil. On an error it passes the turn on.
+// already be in that line, or nil. On an error it passes the turn on.
 func (c *claim) acquire(ctx context.Context, p *place, try bool) (*hold, error) {
 	m, s := c.m, c.m.s
 	var anew attempt.Backoff
@@ -131,7 +131,7 @@ func (c *claim) acquire(ctx context.Context, p *place, try bool) (*hold, error) 
 	}
 }
 
-// advance puts the key of p, unless it stands in line, waits for those before it, and makes a
+// advance puts the key of p, unless it stands in line, waits for those ahead of it, and makes a
 // hold of it. taken is whom TryLock found in line, if the error is errTaken.
 func (c *claim) advance(ctx context.Context, p *place, try bool) (
 	h *hold, taken line.Ahead, err error,
@@ -151,19 +151,19 @@ func (c *claim) advance(ctx context.Context, p *place, try bool) (
 			return nil, taken, err
 		}
 		h, err = c.m.s.begin(c, p)
-		if err != errSetBack { // who was before p then tells nothing now: wait reads the line
+		if err != errSetBack { // who was ahead of p then says nothing now: wait reads the line
 			return h, taken, err
 		}
 	}
 }
 
-// queue puts the key, unless it is there already, and reads who is before it. It may be
+// queue puts the key, unless it is there already, and reads who is ahead of it. It may be
 // called again after an error.
 //
-// A nil error says that p stands in line: with p.ahead before it or, if nobody is and etcd was
-// not set back meanwhile, with a hold at it. errTaken comes if try is set, with those before it,
-// if others stand in line, and then nothing was written. errQueueAnew says that p cannot be used.
-// After any other error the key may be there or not.
+// A nil error says that p stands in line: behind p.ahead or, if nobody is ahead and etcd was
+// not set back meanwhile, with a hold at it. If try is set and others stand in line, the error is
+// errTaken, with those ahead, and nothing was written. errQueueAnew says that p cannot be used.
+// After any other error the key may or may not be there.
 func (p *place) queue(ctx context.Context, c *claim, try bool) (
 	h *hold, taken line.Ahead, err error,
 ) {
@@ -186,8 +186,8 @@ func (p *place) queue(ctx context.Context, c *claim, try bool) (
 	}
 }
 
-// entered has p's ticket judge the answer to its put. It returns what queue does, or errUnsure
-// if the put is to be sent again.
+// entered has p's ticket judge the answer to its put. It returns what queue returns, or errUnsure
+// if the put must be sent again.
 func (p *place) entered(c *claim, entering *ticket.Entering, done commit) (
 	h *hold, taken line.Ahead, err error,
 ) {
@@ -222,8 +222,8 @@ func (p *place) entered(c *claim, entering *ticket.Entering, done commit) (
 	return h, taken, err
 }
 
-// again decides what follows on an error of put: it returns nil after a pause if
-// the put is to be repeated.
+// again decides what follows an error of put: it returns nil after a pause if the
+// put must be repeated.
 func (p *place) again(ctx context.Context, c *claim, err error, retry *attempt.Backoff) error {
 	switch {
 	case ctx.Err() != nil:
@@ -248,7 +248,7 @@ func (p *place) again(ctx context.Context, c *claim, err error, retry *attempt.B
 	return nil
 }
 
-// tellQueued tells Trace who is before p, which is in etcd's line, if nobody was before c.
+// tellQueued tells the Trace who is ahead of p in etcd's line, if nobody was ahead of c before.
 func (c *claim) tellQueued(p *place) {
 	ahead, _ := p.rivals()
 	if ahead.Count() == 0 || c.ahead > 0 {
@@ -260,8 +260,8 @@ func (c *claim) tellQueued(p *place) {
 	}
 }
 
-// awaitGrace waits a little for the removal of a key, which is usually over at once, and whose
-// answer brings the line up to date.
+// awaitGrace waits a little for the removal of a key. The removal is usually over at once, and
+// its answer brings the line up to date.
 func awaitGrace(removed <-chan struct{}) {
 	grace := time.NewTimer(removalGrace)
 	defer grace.Stop()
@@ -271,9 +271,9 @@ func awaitGrace(removed <-chan struct{}) {
 	}
 }
 
-// awaitRemoval waits until the key of e is gone, if that is the Session's own, of a hold or
-// wait that has ended: it is etcd that TryLock waits for then, and nobody else. It reports
-// whether that is done.
+// awaitRemoval waits until the key of e is gone, if e is the Session's own key from a hold or a
+// wait that has ended: TryLock then waits for etcd and for nobody else. It reports whether the
+// key is gone.
 func (s *Session) awaitRemoval(ctx context.Context, e line.Entry) bool {
 	var removed <-chan struct{}
 	s.mu.Lock()
@@ -294,8 +294,8 @@ func (s *Session) awaitRemoval(ctx context.Context, e line.Entry) bool {
 	}
 }
 
-// giveUp passes on the turn of c, which did not come to hold at its last place p, and
-// tells who was before it, nil if nobody was.
+// giveUp passes on the turn of c, which did not get a hold at its last place p, and
+// returns who was ahead of it, nil if nobody was.
 func (c *claim) giveUp(p *place) *LockedError {
 	s, l := c.m.s, c.local
 	s.mu.Lock()

@@ -9,12 +9,12 @@ import (
 	"github.com/etcdlock/etcdlock/internal/turn"
 )
 
-// A localLine is what a Session has of one name: the queue of its goroutines, of which the
-// owner alone has a place in etcd's line, and what it knows of that line. Session.mu guards it.
+// A localLine is what a Session has of one name: the queue of its goroutines, of which only the
+// owner has a place in etcd's line, and what it knows about that line. Session.mu guards it.
 type localLine struct {
 	name  string
 	queue turn.Queue[*claim, *place]
-	ahead line.Ahead   // before the last place, if it was given up without a hold
+	ahead line.Ahead   // ahead of the last place, if it was given up without a hold
 	slots ticket.Slots // names of keys
 	view  *view        // nil while nobody needs one
 	due   *time.Timer  // calls lingered; nil before a key lingers
@@ -25,13 +25,13 @@ type claim struct {
 	// Set once, then only read.
 	m       *Mutex
 	local   *localLine
-	caller  context.Context // of the call, for the Trace; it bounds nothing here
+	caller  context.Context // of the call, only for the Trace
 	started time.Time
-	turn    chan *place // its turn has come, with the place put for it, or nil
+	turn    chan *place // gets the place put for it, or nil, when its turn comes
 
 	// Owned by the goroutine of the call, until it holds.
-	lastErr error // of etcd, while it is tried again
-	ahead   int   // contenders before it when it queued
+	lastErr error // of etcd, while it retries
+	ahead   int   // contenders ahead of it when it queued
 
 	// Guarded by Session.mu.
 	cancel context.CancelCauseFunc // of its wait, nil once that is over
@@ -40,7 +40,7 @@ type claim struct {
 	waiter turn.Waiter[*claim]     // in the line's queue
 }
 
-// newClaim is a call that has started, and is in no queue yet.
+// newClaim returns a claim that has started and is in no queue yet.
 func (m *Mutex) newClaim(
 	caller context.Context, l *localLine, started time.Time, cancel context.CancelCauseFunc,
 ) *claim {
@@ -49,8 +49,8 @@ func (m *Mutex) newClaim(
 	return c
 }
 
-// lineLocked returns the line for a name. Lines that nobody uses are kept for their
-// key names, up to a number.
+// lineLocked returns the local line for a name. Unused ones are kept for their key
+// names, up to a number.
 func (s *Session) lineLocked(name string) *localLine {
 	if l := s.lines[name]; l != nil {
 		return l
@@ -68,8 +68,8 @@ func (s *Session) lineLocked(name string) *localLine {
 	return l
 }
 
-// lockedLocked is the LockedError of one that waits in the queue, or of one that comes now if
-// w is nil. The queue has an owner.
+// lockedLocked is the LockedError of a waiter in the queue, or of a claim that comes now if w is
+// nil. The queue has an owner.
 func (l *localLine) lockedLocked(w *turn.Waiter[*claim]) *LockedError {
 	e := &LockedError{Name: l.name, Ahead: l.queue.Ahead(w)}
 	owner := l.queue.Owner()
@@ -86,8 +86,8 @@ func (l *localLine) lockedLocked(w *turn.Waiter[*claim]) *LockedError {
 	return e
 }
 
-// aheadLocked is the LockedError of the owner of l, who has no place in etcd's line.
-// What the owner before it has seen there is what it knows.
+// aheadLocked is the LockedError of the owner of l, which has no place in etcd's line.
+// It knows what the owner before it has seen there.
 func (l *localLine) aheadLocked() *LockedError {
 	if l.ahead.Count() == 0 {
 		return nil
@@ -97,13 +97,13 @@ func (l *localLine) aheadLocked() *LockedError {
 	return e
 }
 
-// behind notes in e that those who are ahead stand before it, too.
+// behind notes in e that those ahead come first too.
 func (e *LockedError) behind(ahead line.Ahead) {
 	e.Holder = holderOf(e.Name, ahead)
 	e.Ahead += ahead.Count()
 }
 
-// leave takes c out of the line after its wait has ended, and tells who was there.
+// leave takes c out of the line after its wait has ended, and returns who was there.
 func (s *Session) leave(c *claim) *LockedError {
 	s.mu.Lock()
 	defer s.unlock()
@@ -120,7 +120,7 @@ func (s *Session) leave(c *claim) *LockedError {
 	return locked
 }
 
-// takePlaceLocked takes a place for c, whose turn has come, nil if there is no lease for it.
+// takePlaceLocked takes a place for c, whose turn has come, or nil if there is no lease for it.
 func (c *claim) takePlaceLocked() *place {
 	if !c.m.s.usableLocked() {
 		return nil
@@ -130,7 +130,7 @@ func (c *claim) takePlaceLocked() *place {
 }
 
 // nextLocked chooses who is next in line, and takes a place for it if there is a lease. The
-// owner's release is to put the place, and then to call passLocked.
+// owner's release must put the place and then call passLocked.
 func (s *Session) nextLocked(l *localLine) *place {
 	next, waits := l.queue.Choose()
 	if !waits || !s.usableLocked() {
@@ -139,8 +139,8 @@ func (s *Session) nextLocked(l *localLine) *place {
 	return s.newPlaceLocked(next)
 }
 
-// passLocked takes the turn from its owner. Whoever gets it gets put, the place that stands for
-// it, or nil; if nobody does the line is free.
+// passLocked takes the turn from its owner. The next owner also gets put, the place that was put
+// for it, or nil. If there is no next owner the line is free.
 func (s *Session) passLocked(l *localLine, put *place) {
 	if next, ok := l.queue.Pass(); ok {
 		next.hasTurnLocked(put)
@@ -152,7 +152,7 @@ func (s *Session) passLocked(l *localLine, put *place) {
 	l.ahead = line.Nobody
 }
 
-// hasTurnLocked tells c that its turn has come, with the place that stands for it or nil.
+// hasTurnLocked tells c that its turn has come, with the place that was put for it or nil.
 func (c *claim) hasTurnLocked(put *place) {
 	c.place = put
 	c.turn <- put
@@ -177,8 +177,8 @@ func (s *Session) passOnLocked(h *hold) bool {
 // lingerLocked keeps the key of h, which has ended whole, if nobody waits for it; see
 // WithLinger.
 //
-// Invariant: whoever comes takes over the key that lingers, or finds it given up; and it is
-// given up once a view tells of others, or there is none.
+// Invariant: a new claim takes over the key that lingers, or finds it given up; and the key is
+// given up once a view shows others, or there is no view.
 func (s *Session) lingerLocked(h *hold) bool {
 	l, p, linger := h.local, h.place, h.m.cfg.linger
 	if linger == 0 || h.m.closed || l.queue.Waiting() > 0 || !p.lastsLocked() {
@@ -201,7 +201,7 @@ func (s *Session) lingerLocked(h *hold) bool {
 	return true
 }
 
-// setDueLocked has lingered called after a while, and not when it was to be called before.
+// setDueLocked makes the timer call lingered after a while, and no longer at an earlier time.
 func (s *Session) setDueLocked(l *localLine, after time.Duration) {
 	if l.due != nil {
 		l.due.Stop()
@@ -221,7 +221,7 @@ func (s *Session) lingered(l *localLine) {
 	}
 }
 
-// relock makes a hold of the key that lingers, nil if there is none that can be used.
+// relock makes a hold of the key that lingers, or nil if there is none that can be used.
 func (m *Mutex) relock(caller context.Context, now time.Time) *hold {
 	s := m.s
 	if s.clientClosed() {
@@ -236,7 +236,7 @@ func (m *Mutex) relock(caller context.Context, now time.Time) *hold {
 	return m.newClaim(caller, l, now, nil).relockLocked()
 }
 
-// relockLocked makes c the owner, by a hold of the key that lingers, if there is one that
+// relockLocked makes c the owner with a hold of the key that lingers, if there is one that
 // can be used.
 func (c *claim) relockLocked() *hold {
 	l, p := c.local, c.local.queue.Kept()
@@ -262,13 +262,13 @@ func (l *localLine) giveWayLocked() <-chan struct{} {
 	return p.abandonLocked(false)
 }
 
-// lingersLocked reports whether the line's key lingers, or will once it is unlocked.
+// lingersLocked reports whether the line's key lingers, or will linger after its Unlock.
 func (l *localLine) lingersLocked() bool {
 	h := l.holdLocked()
 	return l.queue.Kept() != nil || h != nil && h.cause == nil && h.m.cfg.linger > 0
 }
 
-// holdLocked is the hold of the owner, nil if there is none.
+// holdLocked is the owner's hold, nil if there is none.
 func (l *localLine) holdLocked() *hold {
 	if owner := l.queue.Owner(); owner != nil {
 		return owner.hold
@@ -279,7 +279,7 @@ func (l *localLine) holdLocked() *hold {
 // lingersLocked reports whether p's key lingers.
 func (p *place) lingersLocked() bool { return p.local.queue.Kept() == p }
 
-// lastsLocked reports whether another hold may begin at p, where one has ended.
+// lastsLocked reports whether another hold may begin at p, after one has ended there.
 func (p *place) lastsLocked() bool {
 	l := p.lease
 	now := time.Now()
@@ -288,7 +288,7 @@ func (p *place) lastsLocked() bool {
 		l.plan.Lasts(l.trust.Remaining(now))
 }
 
-// cancelLocked ends the waits of m's claims, of all if m is nil.
+// cancelLocked ends the waits of m's claims, or of all claims if m is nil.
 func (l *localLine) cancelLocked(m *Mutex) {
 	for c := range l.queue.All() {
 		if cancel := c.cancel; cancel != nil && (m == nil || c.m == m) {

@@ -13,7 +13,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
-// A place is what the Session has of one ticket: who waits or holds at it, and on which lease.
+// A place is what the Session has of one ticket: its lease, and the claim or hold that has it.
 //
 // Its life: taken from a lease by newPlaceLocked, put by queue, waited in by wait,
 // and then either held and released, or abandoned. Until etcd has confirmed that
@@ -28,25 +28,25 @@ type place struct {
 	// Guarded by Session.mu.
 	ticket ticket.Ticket
 	since  time.Time  // when its revision became known
-	ahead  line.Ahead // before this place, when last looked at
+	ahead  line.Ahead // ahead of this place as of the last read
 	hold   *hold      // nil while waiting
 	held   time.Time  // when the first hold at it began
 	watch  *keyWatch  // of the key while it is held; nil for short holds
-	era    *era       // of the answer that told the revision, or the line, last
-	seen   *view      // that has had it
+	era    *era       // of the last answer with the revision or the line
+	seen   *view      // the view that has seen its key
 	using  bool       // counted among the lease's users
-	spare  bool       // what lingered at it, and is of no use to anybody, is removed
+	spare  bool       // a lingering key that nobody needs is being removed
 	stuck  bool       // its removal was given up; lease.left says why
-	tells  bool       // a call that failed asks who was before it, as it is removed
+	tells  bool       // its removal also reads who was ahead of it, for a failed call
 
-	news chan struct{} // to whoever waits: gone, or nobody is before it
+	news chan struct{} // to the waiter: it is gone, or nobody is ahead of it
 
 	removed chan struct{}   // closed when the removal is over; nil before abandonLocked
 	after   <-chan struct{} // if not nil, the removal waits for that of another place
 }
 
-// newPlaceLocked takes a place on the current lease, which the caller has found
-// usable.
+// newPlaceLocked takes a place on the current lease. The caller has checked that the
+// lease is usable.
 func (s *Session) newPlaceLocked(c *claim) *place {
 	l := s.current
 	p := &place{
@@ -62,7 +62,7 @@ func (s *Session) newPlaceLocked(c *claim) *place {
 	return p
 }
 
-// contender is p as others see it.
+// contender is how others see p.
 func (p *place) contender() Contender {
 	c := p.m.contender()
 	c.Key, c.Token, c.Lease, c.Since = p.ticket.Key, p.ticket.Rev(), p.lease.id, p.since
@@ -72,8 +72,8 @@ func (p *place) contender() Contender {
 // A callContext is the context of one write. It notices when clientv3 repeats the
 // request by itself: after an answer of DeadlineExceeded or Canceled the client
 // asks whether the context has ended, and if not sends the request again. Nothing
-// else in clientv3 or gRPC asks the context itself; gRPC asks its own child of it. An
-// interceptor of the user's that asks makes a request look repeated: that costs a new
+// else in clientv3 or gRPC asks this very context; gRPC asks its own child of it. A user's
+// interceptor that asks makes a request look repeated: that costs a new
 // lease, and lets Unlock return nil where a key was deleted just before.
 type callContext struct {
 	context.Context
@@ -94,13 +94,13 @@ type commit struct {
 	resp     *clientv3.TxnResponse
 	era      *era // in which it was sent
 	repeated bool // it may have been sent more than once
-	prompt   bool // the answer has taken no longer than one attempt waits until it is repeated
+	prompt   bool // the answer came before the attempt would have been repeated
 	err      error
 }
 
 // commit is one of a call's attempts at a transaction that writes. It may be sent several
 // times: each transaction here may be carried out any number of times. If there is no Else, a
-// repeat has Again in its place, which tells whether the first one was carried out.
+// repeat has Again in its place, which shows whether the first one was carried out.
 func (s *Session) commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn) commit {
 	ifs, then, otherwise, again := t.If, t.Then, t.Else, t.Again
 	var calls atomic.Int32
@@ -121,7 +121,7 @@ func (s *Session) commit(ctx context.Context, retry *attempt.Backoff, t ticket.T
 	return c
 }
 
-// answer is what c says, for the ticket to judge.
+// answer is c in the form that the ticket judges.
 func (c *commit) answer() ticket.Answer {
 	a := ticket.Answer{Copies: c.repeated}
 	switch {
@@ -136,16 +136,16 @@ func (c *commit) answer() ticket.Answer {
 	return a
 }
 
-// queuedLocked notes what an answer of an era tells of the line in which p stands.
+// queuedLocked notes what an answer of an era says about p's line.
 func (p *place) queuedLocked(ahead line.Ahead, told *era) {
 	p.since = time.Now()
 	p.seesLocked(ahead, told)
 }
 
-// staleLocked reports whether p was last seen in an era before.
+// staleLocked reports whether p was last seen in an earlier era.
 func (p *place) staleLocked() bool { return p.era != p.s.era.Load() }
 
-// rangesOf is what the ranges of a transaction have read.
+// rangesOf returns what the ranges of a transaction have read.
 func rangesOf(resp *clientv3.TxnResponse) (read []*pb.RangeResponse) {
 	for _, r := range resp.Responses {
 		if r.GetResponseRange() != nil {

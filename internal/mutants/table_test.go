@@ -689,7 +689,7 @@ var mutants = []mutant{
 		name: "a view takes events that its read knows",
 		why:  "Events are the truth, in order. Those of before the read are older than it: a key name that is used again is deleted by the deletion of its earlier use (rule 20).",
 		edits: []edit{{"view.go", `		if at <= v.revision {
-			continue // known by the read
+			continue // known from the read
 		}
 `, ``}},
 		killers: []killer{named("TestAViewTakesNoEventTwice")},
@@ -787,7 +787,7 @@ var mutants = []mutant{
 	{
 		name: "one late watch makes all watch anew",
 		why:  "They share a stream, which may be dead, and it ends when nobody uses it. Mostly it is one watch that is late, and the others are a storm (rule 25).",
-		edits: []edit{{"view.go", `		return 0, false // it watches anew alone: others may tell all that there is
+		edits: []edit{{"view.go", `		return 0, false // only this one begins a new watch: the others may be fine
 `, `		v.s.watchAnewLocked()
 		return 0, false
 `}},
@@ -1077,7 +1077,7 @@ var mutants = []mutant{
 	{
 		name: "a stray key is swept whoever has it by now",
 		why:  "Nobody accounted for it when the lease's keys came. Names are used again, so it is the next hold's key (rule 9).",
-		edits: []edit{{"audit.go", `		accounted := l.accountsForLocked(e) // its name was taken again since the look
+		edits: []edit{{"audit.go", `		accounted := l.accountsForLocked(e) // its name was taken again since the audit
 `, `		accounted := l.places == nil
 `}},
 		killers: []killer{named("TestAKeyThatIsTakenAgainWhileItIsReadIsNotSwept")},
@@ -1121,7 +1121,7 @@ var mutants = []mutant{
 		name: "Close revokes before the release under way",
 		why:  "The revocation removes all keys at once. The release then finds its key gone, and Unlock calls it lost (rules 6 and 22).",
 		edits: []edit{{"lease.go", `	case s.closed && l.releases > 0 && l.ended == nil && s.ctx.Err() == nil:
-		return leaseRenew // a key that a revocation took away would look lost
+		return leaseRenew // a key that goes with a revoked lease would look lost
 `, ``}},
 		killers: []killer{named("TestUnlockThatCloseOvertakesIsNoLoss")},
 	},
