@@ -1,7 +1,7 @@
-// Package attempt asks etcd, so that whoever asks gets an answer if there is one, and etcd is not
-// asked more the slower it is. An attempt is bounded, and repeated within a budget that all
-// callers of a client share; a backoff spaces the attempts of a call; errors fall into a few
-// classes. A silence of etcd's is told once for all that wait.
+// Package attempt sends requests to etcd so that the caller gets an answer if there is one, and a
+// slower etcd does not get more requests. An attempt is bounded, and repeated within a budget that
+// all callers of a client share. A backoff spaces the attempts of a call. Errors fall into a few
+// classes. When etcd is silent, that is reported once for all waiting calls.
 package attempt
 
 import (
@@ -15,8 +15,8 @@ import (
 )
 
 // Patience is how many times its timeout an attempt waits in all: 10 s for a TTL of 6 s and more.
-// etcd works through a request that nobody waits for any more all the same, so that giving up
-// and asking again makes a slow etcd slower.
+// etcd works through a request even when nobody waits for it any more, so giving up and asking
+// again makes a slow etcd slower.
 const Patience = 5
 
 // A Caller makes the attempts of one Session.
@@ -33,8 +33,9 @@ type Caller struct {
 	silence silence
 }
 
-// NewCaller returns a Caller. Attempts end with ctx. A lease's ttl says how long one may wait.
-// It starts goroutines by spawn, and tells by tell that etcd does not answer, and for how long.
+// NewCaller returns a Caller. Attempts end with ctx. The lease's ttl says how long one may wait.
+// The Caller starts goroutines by spawn, and reports by tell that etcd does not answer, and for
+// how long.
 func NewCaller(
 	ctx context.Context, client *clientv3.Client, ttl time.Duration,
 	spawn func(func()), tell func(reason error, silent time.Duration),
@@ -51,13 +52,13 @@ func NewCaller(
 }
 
 // Timeout is how long one attempt of a call waits before it is repeated, so that the repeat may
-// meet another endpoint. It is a fraction of the TTL, within reason.
+// reach another endpoint. It is a fraction of the TTL, within bounds.
 func (c *Caller) Timeout() time.Duration { return c.timeout }
 
-// WatchTimeout is how long the next watch may take to be there, by those before it that were
-// not. Where there is one endpoint, another watch would be no faster. Where there are several
-// it may be one of the dead that is asked, time and again: the line is read between one watch
-// and the next, and not too seldom. It may change while the watch is awaited.
+// WatchTimeout is how long the next watch may take to begin, given those before it that did not.
+// With one endpoint, another watch would be no faster. With several, the same dead endpoint may
+// be asked time and again: the line is read between one watch and the next, and not too rarely.
+// The result may change while the watch begins.
 func (c *Caller) WatchTimeout(b Backoff) time.Duration {
 	if c.Several() {
 		return c.link.usual(ReadTimeout) << min(b.unanswered, 1)
@@ -65,7 +66,7 @@ func (c *Caller) WatchTimeout(b Backoff) time.Duration {
 	return c.link.usual(4*ReadTimeout) << min(b.unanswered, 3)
 }
 
-// Alive notes that etcd has answered what is no attempt.
+// Alive notes that etcd has answered something that is no attempt.
 func (c *Caller) Alive() { c.link.with(func(b *budget, now time.Time) { b.alive(now) }) }
 
 // Seldom is budget.seldom.
@@ -74,18 +75,18 @@ func (c *Caller) Seldom(period time.Duration) (d time.Duration) {
 	return d
 }
 
-// Do is one of a call's attempts. It calls f, and if no answer has come after first (or
-// what answers take of late, if that is more) once more, as far as the link's credit goes,
-// while the earlier call may still be answered: so an etcd that is slow is heard, and one
-// that is back is heard soon. Where there are several endpoints it then calls f twice at
-// once, so that one dead endpoint cannot meet both.
+// Do is one of a call's attempts. It calls f. If no answer has come after first (or after as
+// long as answers take of late, if that is more), it calls f again, as far as the link's credit
+// goes, while the earlier call may still be answered. So a slow etcd is heard, and one that is
+// back is heard soon. With several endpoints it then calls f twice at once, so that one dead
+// endpoint cannot get both.
 //
-// It returns the first good answer or refusal. ErrNoAnswer says that none has come in all the
-// time that an attempt may take; ErrUnreachable that nothing was sent. several tells whether
-// f may have been carried out more than once, by this attempt.
+// It returns the first good answer or refusal. ErrNoAnswer says that none came in all the time
+// that an attempt may take; ErrUnreachable that nothing was sent. several says whether this
+// attempt may have carried out f more than once.
 //
-// While etcd has enough to do with the client's other attempts it waits before it calls f, in
-// turn, unless the call is urgent.
+// While etcd has enough to do with the client's other attempts, Do first waits its turn, unless
+// the call is urgent.
 func Do[R any](
 	ctx context.Context, c *Caller, retry *Backoff, first time.Duration,
 	f func(context.Context) (R, error),
@@ -110,7 +111,7 @@ func Do[R any](
 		r, repeats, err = race.run(retry.unanswered > 0)
 		several = repeats > 0
 	}
-	late := bounded.Err() == context.DeadlineExceeded // it is cancelled when a repeat was answered
+	late := bounded.Err() == context.DeadlineExceeded // cancelled if a repeat was answered
 	if err != nil && !errors.Is(err, ErrUnreachable) && late && ctx.Err() == nil {
 		err = ErrNoAnswer
 	}
@@ -121,8 +122,8 @@ func Do[R any](
 	return r, several, err
 }
 
-// begin waits until there is a connection, and it is the attempt's turn, whose end it has to
-// tell if it is not urgent. It returns the context of the attempt, which bounds it.
+// begin waits until there is a connection and it is the attempt's turn. The caller has to report
+// the end of an attempt that is not urgent. begin returns the context that bounds the attempt.
 func (c *Caller) begin(ctx context.Context, retry *Backoff) (context.Context, context.CancelFunc, error) {
 	limit := retry.bound(Patience * c.timeout)
 	bounded, cancel := context.WithTimeout(ctx, limit)
@@ -153,7 +154,7 @@ type copies[R any] struct {
 	ctx   context.Context    // of all calls
 	won   context.CancelFunc // ends them: a repeat was answered
 	first time.Duration      // the least that an answer may take
-	eager bool               // repeats need no credit, but come ever more seldom
+	eager bool               // repeats need no credit, but become ever rarer
 
 	window *window // of their kind, guarded by the link's lock
 	let    bool    // the window has let the attempt begin
@@ -177,9 +178,9 @@ func settles(err error) bool {
 	return err == nil || Refused(err) || Is(err, rpctypes.ErrLeaseNotFound)
 }
 
-// run calls f, and has it repeated: at once if twice is set and there are several endpoints,
-// and then by the timer. In the end the calls that are under way are dropped, with their
-// answers. It also tells how many repeats were sent.
+// run calls f and has it repeated: at once if twice is set and there are several endpoints,
+// and then by the timer. Finally it drops the calls that are under way, with their answers. It
+// also returns how many repeats were sent.
 func (a *copies[R]) run(twice bool) (r R, repeats int, err error) {
 	a.mu.Lock()
 	a.last = time.Now()
@@ -224,11 +225,11 @@ func (a *copies[R]) call(ctx context.Context) (R, error) {
 	return r, err
 }
 
-// repeat is what the timer does: it sends a repeat, or two if there are several endpoints: one
-// alone may meet the dead one each time, in step with other requests. Where there is one
-// endpoint, one repeat is worth little, and more are worth less: none is sent before etcd has
-// answered something else, from which one may see that it is not just slow. Without credit it
-// comes again soon. It asks anew each time what answers take: they may have become slow since the attempt
+// repeat is called by the timer. It sends a repeat, or two if there are several endpoints: a
+// single one may reach the dead endpoint each time, in step with other requests. With one
+// endpoint, one repeat is worth little and more are worth less. So none is sent before etcd has
+// answered something else, which shows that it is not just slow. Without credit, repeat is called
+// again soon. It checks each time what answers take: etcd may have become slow since the attempt
 // began, or fast again.
 func (a *copies[R]) repeat() {
 	a.mu.Lock()
@@ -297,7 +298,7 @@ func (a *copies[R]) sendLocked(n int) (granted int) {
 	return granted
 }
 
-// repeated notes what became of the repeats.
+// repeated notes how n repeats ended.
 func (a *copies[R]) repeated(n int, won bool) {
 	a.c.link.with(func(b *budget, _ time.Time) { b.repeated(n, won) })
 }

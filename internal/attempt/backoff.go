@@ -8,31 +8,30 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// mostTurned and mostLate are how many times the cap of a pause is doubled, at most: to 8 s while
-// etcd turns requests away, to 2 s while it is late, since it may be that it was away.
+// mostTurned and mostLate are how many times the cap of a pause is doubled at most: to 8 s while
+// etcd turns requests away, to 2 s while it is late, because it may just have been unreachable.
 const mostTurned, mostLate = 4, 2
 
 // A Backoff spaces the attempts of a call: 20 ms, doubling up to half a second, with jitter. The
-// cap keeps the time short in which etcd is back and nobody has noticed. It is doubled while etcd
-// has too much to do: one that is asked again at once gets more.
+// cap keeps it short how long etcd can be back unnoticed. It is doubled while etcd is overloaded,
+// because asking again at once would add load.
 type Backoff struct {
-	// Eager is set where the call is the last of its kind, and cheap: its repeats need no
-	// credit.
+	// Eager is set if the call is the last of its kind, and cheap: its repeats need no credit.
 	Eager bool
 
-	// Urgent is set where the call gives something back that others wait for: it does not wait
-	// for its turn.
+	// Urgent is set if the call gives something back that others wait for: it does not wait its
+	// turn.
 	Urgent bool
 
-	// Puts is set where the call puts a key into a line, which takes etcd longer than all else.
+	// Puts is set if the call puts a key into a line, which takes etcd longer than anything else.
 	Puts bool
 
 	delay      time.Duration
 	unanswered int // attempts in a row that had no answer in time
-	overloads  int // attempts in a row that failed since etcd has too much to do
+	overloads  int // attempts in a row that failed because etcd is overloaded
 }
 
-// kind is that of the call's attempts.
+// kind is the kind of the call's attempts.
 func (b *Backoff) kind() int {
 	if b.Puts {
 		return putting
@@ -46,12 +45,12 @@ func (b *Backoff) Reset() { b.delay, b.unanswered, b.overloads = 0, 0, 0 }
 // Unanswered notes that an attempt had no answer in time.
 func (b *Backoff) Unanswered() { b.unanswered++ }
 
-// Double has the next attempt sent as if the one before had had no answer: to two endpoints at
-// once, if there are several.
+// Double makes the next attempt go as after one without an answer: to two endpoints at once, if
+// there are several.
 func (b *Backoff) Double() { b.unanswered = max(b.unanswered, 1) }
 
-// note tells b what became of an attempt. Where there are several endpoints another one may do
-// better than the one that was late.
+// note tells b how an attempt ended. With several endpoints, another one may do better than the
+// one that was late.
 func (b *Backoff) note(err error, several bool) {
 	if err == ErrNoAnswer {
 		b.unanswered++
@@ -68,8 +67,8 @@ func (b *Backoff) note(err error, several bool) {
 	}
 }
 
-// bound is how long the next attempt may take, if the first one may take first: twice that
-// after one that had no answer. An etcd that is slow would otherwise never be heard.
+// bound is how long the next attempt may take, if the first one may take first: twice as long
+// after one without an answer. Otherwise a slow etcd would never be heard.
 // (TestASlowEtcdKeepsNobodyOut.)
 func (b *Backoff) bound(first time.Duration) time.Duration {
 	return first << min(b.unanswered, 1)
@@ -86,7 +85,7 @@ func (b *Backoff) next() time.Duration {
 	return b.delay
 }
 
-// Wait waits for the next attempt, or returns the cause of ctx when that ends. It asks gRPC to
+// Wait waits for the next attempt, or returns the cause of ctx when ctx ends. It asks gRPC to
 // connect again if there is no connection.
 func (b *Backoff) Wait(ctx context.Context, c *Caller) error {
 	pause := time.NewTimer(Jitter(b.next()))

@@ -7,53 +7,53 @@ import (
 
 const (
 	// ReadTimeout is how long one attempt to read waits before it is repeated, so that the
-	// repeat may meet another endpoint.
+	// repeat may reach another endpoint.
 	ReadTimeout = 700 * time.Millisecond
 
-	// fewRepeats and ManyRepeats are how many repeats a client may have to its credit, with
-	// one endpoint and with several, and repeatShare is what each answer adds to it. (As
-	// gRPC's own throttling of retries has it: 10, and 0.1.)
+	// fewRepeats and ManyRepeats are a client's largest credit of repeats, with one endpoint and
+	// with several. repeatShare is what each answer adds to the credit. (gRPC's own retry
+	// throttling uses 10 and 0.1 too.)
 	fewRepeats, ManyRepeats = 1, 10
 	repeatShare             = 0.1
 
-	// fewAnswers is the number of answers by which it is judged how fast etcd is.
+	// fewAnswers is the number of recent answers that show how fast etcd is.
 	fewAnswers = 4
 
-	// creditTime is the time in which the credit comes back by itself, of what was spent on
-	// an etcd that was away.
+	// creditTime is the time in which credit that was spent on an unreachable etcd comes back by
+	// itself.
 	creditTime = 15 * time.Second
 
-	// lively is how long after an answer etcd counts as one that answers.
+	// lively is how long after an answer etcd counts as answering.
 	lively = 2 * time.Second
 
-	// mostWorth is how much that credit grows while repeats are answered, and what they
-	// repeat is not.
+	// mostWorth is how much the credit grows while repeats are answered and the requests that
+	// they repeat are not.
 	mostWorth = 100
 
-	// An etcd that has answered nothing at all for deaf, no renewal either, is away and not
-	// slow. Then one of all that wait is repeated each listenEvery, so that its return is
-	// noticed.
+	// An etcd that has answered nothing at all for deaf, not even a renewal, is away and not
+	// slow. Then one of all waiting requests is repeated every listenEvery, so that etcd's return
+	// is noticed.
 	deaf        = 20 * time.Second
 	listenEvery = 1500 * time.Millisecond
 )
 
 // A budget says how much may be sent to an etcd, and how soon, by what it has answered so far.
-// It is pure: it has no clock and no lock of its own.
+// It is pure: it has no clock and no mutex of its own.
 //
-// Invariant: repeats are at most a tenth of what was answered, beside a credit that comes back
-// in seconds. (Do not repeat without it: an etcd that is slow then gets more to do and not
-// less, and is never heard again. TestACrowdOfSessionsGetsThroughASlowEtcd.)
+// Invariant: repeats are at most a tenth of what was answered, plus a credit that comes back
+// in seconds. (Do not repeat without it: a slow etcd then gets more to do, not less, and is
+// never heard again. TestACrowdOfSessionsGetsThroughASlowEtcd.)
 type budget struct {
 	latest  []time.Duration // what the last few answers took, the newest last
-	turn    time.Duration   // that the last attempt has waited until it might begin
+	turn    time.Duration   // how long the last attempt waited for its turn
 	spent   float64         // repeats that were sent, less what answers have paid back
 	counted time.Time       // when spent was last brought up to date
-	worth   int             // credit beside the usual one: repeats have been worth it of late
+	worth   int             // extra credit: repeats have been worth it of late
 	heard   time.Time       // when etcd last answered, or somebody first asked
 	listens time.Time       // when a repeat was last granted without credit
 }
 
-// began notes that somebody asks again after a while in which nobody has.
+// began notes that there are requests again after a while without any.
 func (b *budget) began(now time.Time) { b.heard = now }
 
 // answered notes that etcd has answered a request after a time.
@@ -69,9 +69,9 @@ func (b *budget) answered(now time.Time, after time.Duration) {
 // alive notes that etcd has answered something else.
 func (b *budget) alive(now time.Time) { b.heard = now }
 
-// took is what answers take of late: the second longest of the last few. One answer that was
-// held up says nothing of the others, and would keep a request that meets a dead endpoint from
-// being repeated; two are an etcd that is slow. The first ones each count.
+// took is how long answers take of late: the second longest of the last few. One delayed answer
+// says nothing about the others, and would keep a request to a dead endpoint from being repeated.
+// Two mean that etcd is slow. Until there are a few, each one counts.
 func (b *budget) took() time.Duration {
 	sorted := slices.Sorted(slices.Values(b.latest))
 	switch n := len(sorted); {
@@ -84,17 +84,17 @@ func (b *budget) took() time.Duration {
 	}
 }
 
-// usual is how long an answer may take without being late, but at least first.
+// usual is how long an answer may take without being late. It is at least first.
 func (b *budget) usual(first time.Duration) time.Duration { return max(first, 3*b.took()) }
 
-// seldom is how often to do something that is to be done each period, if answers take long, or
-// attempts wait for long until they may begin: whoever asks again and again is to wait for longer
-// than that.
+// seldom is how often to do something that is normally done every period. It is longer than
+// period if answers take long, or attempts wait long for their turn: a periodic request must wait
+// longer than that.
 func (b *budget) seldom(period time.Duration) time.Duration { return max(period, 4*(b.took()+b.turn)) }
 
 // spend takes n repeats off a credit, or as many as are left.
 func (b *budget) spend(now time.Time, n, credit int) (granted int) {
-	// What was spent when there was more credit is no debt: some comes back soon in any case.
+	// What was spent when there was more credit is no debt: some credit comes back soon anyway.
 	b.spent = min(b.spent, float64(credit+b.worth))
 	back := creditTime
 	if credit == ManyRepeats && now.Sub(b.heard) < lively {
@@ -113,10 +113,9 @@ func (b *budget) spend(now time.Time, n, credit int) (granted int) {
 	return granted
 }
 
-// repeated notes what became of an attempt with n repeats. If one of them was answered while the
-// request before was not, they were worth it, as where one endpoint of several is dead: they
-// are paid back, and the credit grows. It shrinks again if the request was answered all the
-// same.
+// repeated notes how an attempt with n repeats ended. If one of them was answered while the
+// first request was not, they were worth it, as when one endpoint of several is dead: they are
+// paid back, and the credit grows. It shrinks again if the first request was answered after all.
 func (b *budget) repeated(n int, won bool) {
 	switch {
 	case won:

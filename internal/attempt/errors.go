@@ -10,11 +10,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// errBusy says that a request was not sent, since etcd has not yet done with others.
+// errBusy says that a request was not sent because etcd was still busy with others.
 var errBusy error = &unreachableError{errors.New("etcd is busy: no request was sent")}
 
 var (
-	// ErrNoAnswer says that etcd has not answered in all the time that an attempt may take.
+	// ErrNoAnswer says that etcd did not answer in all the time that an attempt may take.
 	ErrNoAnswer = errors.New("no answer from etcd")
 
 	// ErrUnreachable says that a request was not sent: no endpoint was connected.
@@ -30,7 +30,7 @@ type unreachableError struct{ reason error }
 func (e *unreachableError) Error() string { return e.reason.Error() }
 func (e *unreachableError) Unwrap() error { return ErrUnreachable }
 
-// refusals are the answers of etcd that no retry mends.
+// refusals are the answers of etcd that a retry does not fix.
 var refusals = []error{
 	rpctypes.ErrPermissionDenied,
 	rpctypes.ErrInvalidAuthToken,
@@ -44,8 +44,7 @@ var refusals = []error{
 	rpctypes.ErrLeaseTTLTooLarge,
 }
 
-// refusedCodes are the codes that no retry mends: those of a proxy, of a gateway, or of gRPC
-// itself.
+// refusedCodes are the codes of a proxy, a gateway or gRPC itself that a retry does not fix.
 var refusedCodes = []codes.Code{
 	codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.Unimplemented,
 }
@@ -62,9 +61,9 @@ var absences = []error{
 	rpctypes.ErrUnhealthy,
 }
 
-// answer returns etcd's own error in err, in whatever form it came: as the client hands it on,
-// as it was on the wire, inside another error, or as the reason why a watch was cancelled,
-// which etcd sends as a text.
+// answer returns etcd's own error in err, in whatever form it came: as the client passes it on,
+// as it was on the wire, inside another error, or as the reason for a cancelled watch, which etcd
+// sends as text.
 func answer(err error) error {
 	for ; err != nil; err = errors.Unwrap(err) {
 		if e, ok := rpctypes.Error(err).(rpctypes.EtcdError); ok {
@@ -79,7 +78,7 @@ func answer(err error) error {
 	return nil
 }
 
-// cutStatus reads the text of a status of gRPC, of the innermost if one holds another.
+// cutStatus extracts the text of a gRPC status, of the innermost one if they are nested.
 func cutStatus(err error) (code, desc string, ok bool) {
 	const prefix = "rpc error: code = "
 	text := err.Error()
@@ -95,8 +94,8 @@ func Is(err, want error) bool {
 	return e != nil && e == want
 }
 
-// Refused reports whether err is an answer that no retry mends. Such a request was not carried
-// out.
+// Refused reports whether err is an answer that a retry does not fix. Such a request was not
+// carried out.
 func Refused(err error) bool {
 	e := answer(err)
 	if e == nil {
@@ -109,7 +108,7 @@ func Refused(err error) bool {
 	return slices.Contains(refusedCodes, code) && e != rpctypes.ErrAuthOldRevision
 }
 
-// Absent reports whether err says that no etcd has answered that can serve.
+// Absent reports whether err says that no etcd that can serve has answered.
 func Absent(err error) bool {
 	if errors.Is(err, ErrNoAnswer) || errors.Is(err, ErrUnreachable) {
 		return true
@@ -121,14 +120,14 @@ func Absent(err error) bool {
 }
 
 // NotApplied reports whether a write that failed with err is known to have changed nothing.
-// Each other error leaves its outcome unknown; etcd's ErrNoSpace too, since the first one comes
-// after the transaction was applied.
+// Any other error leaves the outcome unknown. That includes etcd's ErrNoSpace, because the first
+// one comes after the transaction was applied.
 func NotApplied(err error) bool {
 	return Refused(err) || Is(err, rpctypes.ErrLeaseNotFound) || Is(err, rpctypes.ErrTooManyRequests) ||
 		errors.Is(err, ErrUnreachable)
 }
 
-// hasCode reports whether err is a status of gRPC with one of the codes.
+// hasCode reports whether err is a gRPC status with one of the codes.
 func hasCode(err error, of ...codes.Code) bool {
 	if err == nil {
 		return false

@@ -13,18 +13,18 @@ import (
 	"google.golang.org/grpc/connectivity"
 )
 
-// reconnectEvery is how often a client's connections are asked for at once, at most, while
-// somebody waits for them: gRPC's own pause between attempts to connect grows from 1 s to
+// reconnectEvery is how often a client asks gRPC to connect at once, at most, while somebody
+// waits for a connection. gRPC's own pause between attempts to connect grows from 1 s to
 // 2 minutes.
 const reconnectEvery = 500 * time.Millisecond
 
-// A link is what all callers of one client share, so that it stays bounded however many of them
-// wait: how often it connects, and how often requests are repeated.
+// A link is what all callers of one client share. It bounds how often the client connects and how
+// often requests are repeated, however many callers wait.
 type link struct {
 	mu      sync.Mutex
 	budget  budget
 	windows windows
-	queues  [kinds][]chan struct{} // of attempts that wait until a window lets them begin, in order
+	queues  [kinds][]chan struct{} // attempts that wait for a window to let them begin, in order
 	asked   time.Time              // when connections were last asked for
 	flights int                    // attempts under way, or waiting
 	ticking bool                   // a timer asks for connections
@@ -70,7 +70,7 @@ func (l *link) with(f func(b *budget, now time.Time)) {
 	f(&l.budget, time.Now())
 }
 
-// heardSince reports whether etcd has answered anything since a time.
+// heardSince reports whether etcd has answered anything since then.
 func (l *link) heardSince(t time.Time) (heard bool) {
 	l.with(func(b *budget, _ time.Time) { heard = b.heard.After(t) })
 	return heard
@@ -83,7 +83,7 @@ func (l *link) usual(first time.Duration) (d time.Duration) {
 }
 
 // is reports whether the client's connection is in a state. A client that was not made with
-// clientv3.New has none, and is in no state.
+// clientv3.New has no connection, and is in no state.
 func (c *Caller) is(state connectivity.State) bool {
 	conn := c.client.ActiveConnection()
 	return conn != nil && conn.GetState() == state
@@ -94,19 +94,19 @@ func (c *Caller) unconnected() bool {
 	return c.client.ActiveConnection() != nil && !c.is(connectivity.Ready)
 }
 
-// Disconnected reports whether gRPC has no connection, and has failed to make one. clientv3
-// then sends nothing, but tries many times a second.
+// Disconnected reports whether gRPC has no connection and has failed to make one. clientv3
+// then sends nothing, but retries many times a second.
 func (c *Caller) Disconnected() bool { return c.is(connectivity.TransientFailure) }
 
-// Closed reports whether the client was closed, after which nothing works. clientv3 would try
-// a hundred times, and warn of each.
+// Closed reports whether the client was closed. Nothing works after that: clientv3 would retry
+// a hundred times and warn each time.
 func (c *Caller) Closed() bool {
 	ctx := c.client.Ctx()
 	return ctx != nil && ctx.Err() != nil
 }
 
-// reconnect asks gRPC to connect again at once if there is no connection, unless that was
-// asked for just now. Each time costs a connection to each endpoint.
+// reconnect asks gRPC to connect again at once if there is no connection, unless it was asked
+// just now. Each time costs a connection to each endpoint.
 func (c *Caller) reconnect() {
 	if !c.Disconnected() {
 		return
@@ -123,9 +123,9 @@ func (c *Caller) reconnect() {
 	}
 }
 
-// begin waits until the window of its kind lets an attempt begin, which is to end when it is over.
-// Of each kind whoever comes first begins first. It reports false if ctx ends before; waited tells
-// whether it took any time.
+// begin waits until the window of its kind lets an attempt begin. The caller calls end when the
+// attempt is over. Within a kind, the first to come is the first to begin. begun is false if ctx
+// ends before; waited says whether there was a wait.
 func (l *link) begin(ctx context.Context, kind int) (waited, begun bool) {
 	l.mu.Lock()
 	window, queue := &l.windows[kind], &l.queues[kind]
@@ -152,7 +152,7 @@ func (l *link) begin(ctx context.Context, kind int) (waited, begun bool) {
 	return true, false
 }
 
-// end counts an attempt that is over, and has others of its kind begin.
+// end counts an attempt that is over, and lets others of its kind begin.
 func (l *link) end(kind int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -169,8 +169,8 @@ func (l *link) endLocked(kind int) {
 	}
 }
 
-// takeOff counts an attempt that begins, and land one that is over. While there are any, a
-// timer asks for connections.
+// takeOff counts an attempt that begins, and land counts one that is over. While there are any,
+// a timer asks for connections.
 func (c *Caller) takeOff() {
 	l := c.link
 	l.mu.Lock()
@@ -205,8 +205,8 @@ func (c *Caller) tick() {
 	}
 }
 
-// connected waits until there is a connection, or one is being made. Without one clientv3
-// would send nothing either, but try again by itself, many times a second.
+// connected waits until there is a connection or one is being made. Without one clientv3
+// would send nothing either, but retry by itself many times a second.
 func (c *Caller) connected(ctx context.Context) error {
 	if c.Closed() {
 		return ErrClientClosed
@@ -222,9 +222,9 @@ func (c *Caller) connected(ctx context.Context) error {
 	return nil
 }
 
-// whyDisconnected is gRPC's reason for having no connection, as it tells a request that does
-// not wait for one. clientv3's requests all do, so this one goes by the connection itself. It is
-// not sent, there being no connection; if there is one just then, it asks for the member's
+// whyDisconnected is gRPC's reason for having no connection. gRPC gives it only to a request that
+// does not wait for a connection. clientv3's requests all wait, so this one bypasses clientv3. It
+// is not sent, because there is no connection; if there is one just then, it asks for the member's
 // health.
 func (c *Caller) whyDisconnected(ctx context.Context) error {
 	const method = "/grpc.health.v1.Health/Check"
@@ -251,8 +251,8 @@ func (c *Caller) whyDisconnected(ctx context.Context) error {
 }
 
 // CancelWhenUnreachable cancels a request once no endpoint is connected, and asks for a new
-// connection: clientv3's own loops would try in a tight loop, and gRPC would wait for up to two
-// minutes. It returns a channel that tells whether it did, once ctx has ended.
+// connection: clientv3 itself would retry in a tight loop, and gRPC would wait for up to two
+// minutes. Once ctx has ended, the returned channel says whether it cancelled the request.
 func (c *Caller) CancelWhenUnreachable(ctx context.Context, cancel func()) <-chan bool {
 	result := make(chan bool, 1)
 	conn := c.client.ActiveConnection()
@@ -260,7 +260,7 @@ func (c *Caller) CancelWhenUnreachable(ctx context.Context, cancel func()) <-cha
 		result <- false
 		return result
 	}
-	go func() { // ends with ctx; whoever asked waits for it
+	go func() { // ends with ctx; the caller waits for it
 		for {
 			state := conn.GetState()
 			if state == connectivity.TransientFailure {

@@ -8,31 +8,31 @@ import (
 )
 
 const (
-	// tellEvery is how often a Caller tells that etcd does not answer.
+	// tellEvery is how often a Caller reports that etcd does not answer.
 	tellEvery = 10 * time.Second
 
-	// lateAnswer is how long an attempt must have gone without an answer for a wait that ends
-	// then to be ErrUnavailable.
+	// lateAnswer is how long an attempt must have had no answer for the error of a wait that
+	// ends then to be ErrUnavailable.
 	lateAnswer = 250 * time.Millisecond
 
-	// forgetSilence is how long after the last attempt nobody knows whether etcd would answer.
+	// forgetSilence is how long after the last attempt it is unknown whether etcd would answer.
 	// It is above the longest pause between two attempts of a call that had no answer.
 	// (TestASilenceOutlastsThePauses.)
 	forgetSilence = 3 * time.Second
 )
 
-// A silence is what a Caller knows of an etcd that does not answer. It is told once for all
-// that wait: by a timer that runs while somebody does.
+// A silence is what a Caller knows about an etcd that does not answer. It is reported once for
+// all waiting calls, by a timer that runs while there are any.
 //
-// Renewals do not count. A member may answer them, and nothing else.
+// Renewals do not count: a member may answer them and nothing else.
 type silence struct {
 	mu      sync.Mutex
 	waits   int       // calls of the user that wait
 	asking  int       // attempts under way
-	since   time.Time // when the first of those began that had no answer; zero if there was one
+	since   time.Time // when the first attempt without an answer began; zero after an answer
 	last    time.Time // when the last attempt without an answer ended
-	reason  error     // of that one, nil if it just had no answer
-	told    time.Time // when that was told, zero if it was not
+	reason  error     // its error, nil if it just had no answer
+	told    time.Time // when the silence was last reported, zero if it was not
 	ticking bool      // the timer runs
 }
 
@@ -48,7 +48,7 @@ func (q *silence) ask(c *Caller) {
 	q.tickLocked(c)
 }
 
-// heard notes what became of an attempt.
+// heard notes how an attempt ended.
 func (q *silence) heard(err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -67,19 +67,19 @@ func (q *silence) heard(err error) {
 	}
 }
 
-// endedByContext reports whether err says that a context has ended, from which nothing follows
-// for etcd.
+// endedByContext reports whether err says that a context has ended, which says nothing about
+// etcd.
 func endedByContext(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// currentLocked reports whether since tells of now: an attempt is under way, or there was one
+// currentLocked reports whether since is up to date: an attempt is under way, or there was one
 // just now.
 func (q *silence) currentLocked(now time.Time) bool {
 	return !q.since.IsZero() && (q.asking > 0 || now.Sub(q.last) < forgetSilence)
 }
 
-// Waits counts a call of the user's that waits, until the function that it returns is called.
+// Waits counts a waiting call of the user, until the returned function is called.
 func (c *Caller) Waits() (done func()) {
 	q := &c.silence
 	q.mu.Lock()
@@ -93,7 +93,7 @@ func (c *Caller) Waits() (done func()) {
 	}
 }
 
-// tickLocked has the timer run while somebody waits and an attempt is under way.
+// tickLocked makes the timer run while somebody waits and an attempt is under way.
 func (q *silence) tickLocked(c *Caller) {
 	if q.ticking || q.waits == 0 || q.asking == 0 {
 		return
@@ -102,7 +102,7 @@ func (q *silence) tickLocked(c *Caller) {
 	time.AfterFunc(c.timeout, func() { q.tick(c) })
 }
 
-// tick tells of the silence when it is time to.
+// tick reports the silence when it is time to.
 func (q *silence) tick(c *Caller) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -124,7 +124,7 @@ func (q *silence) tick(c *Caller) {
 	time.AfterFunc(due.Sub(now), func() { q.tick(c) })
 }
 
-// Unavailable returns why etcd does not answer, nil if it does as far as is known.
+// Unavailable returns why etcd does not answer, or nil if it does, as far as is known.
 func (c *Caller) Unavailable() error {
 	q := &c.silence
 	q.mu.Lock()
@@ -147,9 +147,9 @@ func (c *Caller) Unavailable() error {
 	return nil
 }
 
-// tellSilence tells that etcd has not answered since a time, for as long as it does not.
+// tellSilence reports that etcd has not answered since then, if it still does not.
 func (c *Caller) tellSilence(since time.Time) {
-	if reason := c.Unavailable(); reason != nil { // else it has answered just now
+	if reason := c.Unavailable(); reason != nil { // otherwise it has answered just now
 		c.tell(reason, time.Since(since))
 	}
 }

@@ -2,14 +2,14 @@ package trust
 
 import "time"
 
-// leastPeriod is the least time from one renewal to the next. Who has a margin that leaves less to
-// trust loses holds, but besieges nobody.
+// leastPeriod is the least time from one renewal to the next. A margin that leaves less trust than
+// this loses holds, but does not flood etcd.
 const leastPeriod = 10 * time.Millisecond
 
 // A Schedule says when a lease is renewed, and when that is late. All of it follows from Span, the
-// time for which a confirmed attempt is trusted: whatever the safety margin, more than half of the
+// time for which a confirmed attempt is trusted. Whatever the safety margin, more than half of the
 // trust is left when a renewal is sent, and several may fail. The period is a third of the TTL
-// with the default margin, and up to a quarter of the TTL. (Do not count in TTLs: with a margin of
+// with any margin up to a quarter of the TTL. (Do not count in TTLs: with a margin of
 // two thirds of the TTL the first renewal would come when the trust is over.
 // TestNoMarginLosesTheHoldsOfAHealthyEtcd.)
 type Schedule struct {
@@ -23,7 +23,7 @@ func scheduleOf(granted, margin time.Duration) Schedule {
 	return Schedule{Span: span, Period: max(min(granted/3, span/9*4), leastPeriod)}
 }
 
-// Late is how long an attempt may take before others are sent beside it.
+// Late is how long an attempt may take before others are sent too.
 func (s Schedule) Late() time.Duration { return s.Period / 2 }
 
 // Again is how long after a failure the next attempt is sent, give or take some.
@@ -32,12 +32,12 @@ func (s Schedule) Again() time.Duration {
 	return min(max(s.Period/16*3, least), time.Second)
 }
 
-// Next is how long after an attempt that was answered within rtt the next one is sent: the slower
-// the answers, the sooner.
+// Next is how long after an attempt that was answered within rtt the next attempt is sent: the
+// slower the answers, the sooner.
 func (s Schedule) Next(rtt time.Duration) time.Duration { return max(s.Period-rtt, s.Period/8*3) }
 
-// Lasts reports whether the trust lasts for another hold, if so much of it remains: whether the
-// renewals are not late.
+// Lasts reports whether the remaining trust is enough for another hold: whether the renewals are
+// not late.
 func (s Schedule) Lasts(remaining time.Duration) bool { return remaining > s.Period }
 
 // AtRisk reports whether less than half of the trust remains.

@@ -1,6 +1,6 @@
-// Package trust says until when a lease may be trusted, by what etcd has confirmed of it, and
-// when it is to be renewed. It is pure: it has no clock, no lock and no goroutine. Whoever has a
-// Trust guards it; in etcdlock that is the Session's mutex.
+// Package trust says how long a lease may be trusted, by what etcd has confirmed about it, and
+// when to renew it. It is pure: it has no clock, no mutex and no goroutine. The owner of a Trust
+// guards it; in etcdlock the Session's mutex does.
 package trust
 
 import (
@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// A Trust is until when a lease certainly lives.
+// A Trust says how long a lease certainly lives.
 //
 // Invariant: it lasts until sent + granted TTL - margin, for the latest attempt to grant or
-// renew that etcd has confirmed, as far as its word goes (see Attempt). etcd counts the TTL
-// from when it handled that attempt, which is no earlier than sent, so it cannot give a key of
-// the lease to anybody before sent + granted TTL; the margin pays for clocks that run at
-// different rates. What is over is over for good.
+// renew that etcd has confirmed, as far as the answer is worth (see Attempt). etcd counts the TTL
+// from when it handled that attempt, which is no earlier than sent. So it cannot give a key of
+// the lease to anybody before sent + granted TTL. The margin covers clocks that run at
+// different rates. A trust that is over is over for good.
 //
-// Do not count from the answer: a slow one would add its delay to the trust
-// (TestTrustCountsFromTheSend). Do not take an answer that comes after Until as a revival
+// Do not count from the answer: a slow answer would add its delay to the trust
+// (TestTrustCountsFromTheSend). Do not let an answer after Until revive the trust
 // (TestALateAnswerRevivesNothing).
 type Trust struct {
 	margin   func(granted time.Duration) time.Duration
@@ -26,8 +26,8 @@ type Trust struct {
 	attempts []*Attempt
 }
 
-// New returns the trust in a lease that was granted with a TTL upon a request sent at a time. The
-// margin is asked for each TTL that etcd grants.
+// New returns the trust in a lease that was granted with a TTL for a request sent at a time. The
+// margin is computed for each TTL that etcd grants.
 func New(sent time.Time, ttl time.Duration, margin func(granted time.Duration) time.Duration) *Trust {
 	t := &Trust{margin: margin, ttl: ttl}
 	t.extend(sent, ttl)
@@ -57,16 +57,16 @@ type State int
 const (
 	Whole     State = iota
 	Expired         // etcd may have given the keys away
-	Suspended       // it may, by the wall clock: the machine has slept
+	Suspended       // it may have, by the wall clock: the machine has slept
 )
 
 func (s State) String() string {
 	return [...]string{"whole", "expired", "suspended"}[s]
 }
 
-// At is the state at a time. The wall clock is looked at too, since the monotonic one may stand
+// At is the state at a time. It also checks the wall clock, because the monotonic clock may stand
 // still while a machine is suspended. A forward step of the wall clock may end the trust early; a
-// backward one never lengthens it.
+// backward step never lengthens it.
 func (t *Trust) At(now time.Time) State {
 	switch {
 	case !now.Before(t.until):
@@ -78,44 +78,45 @@ func (t *Trust) At(now time.Time) State {
 	}
 }
 
-// That a lease was renewed is the word of a member that leads, or believes that it leads. A
-// leader that is cut off from the others goes on renewing until it steps down, which may be an
-// election timeout after the others have elected another one. That one grants each lease its
-// whole TTL anew, and an election timeout more, so that the word of the old one still holds,
-// except if a renewal that was sent before has reached the new one meanwhile: the lease then
-// expires a TTL after that. A client with several endpoints has such renewals, which wait at a
-// follower for the end of the election. (Seen on etcd 3.7: a lease with a TTL of 2 s was gone
+// A renewal is confirmed by a member that leads, or believes that it leads. A leader that is cut
+// off from the others goes on renewing until it steps down, which may be an election timeout after
+// the others have elected a new leader. The new leader grants each lease its whole TTL again, and
+// an election timeout more, so that the old leader's confirmation still holds. The exception is
+// an earlier renewal that has reached the new leader meanwhile: the lease then
+// expires a TTL after that renewal. A client with several endpoints has such renewals: they wait
+// at a follower for the end of the election. (Seen on etcd 3.7: a lease with a TTL of 2 s was gone
 // 1.96 s after a renewal was sent that etcd confirmed.)
 //
-// Invariant: a confirmed renewal counts from when the oldest was sent that a newer leader may
-// have carried out, and from its own sending once a linearizable answer to a request that was
-// sent later shows that there was no newer leader. (TestTheWordOfADeposedLeaderIsNotTrusted.)
+// Invariant: a confirmed renewal counts from the sending of the oldest renewal that a newer leader
+// may have carried out. It counts from its own sending once a linearizable answer to a later
+// request shows that there was no newer leader. (TestTheWordOfADeposedLeaderIsNotTrusted.)
 
 const (
-	// prompt is within which time an answer tells all: its header was written when the request
-	// came, and what waits for an election, or for another member, waits for no less.
+	// prompt is the time within which an answer can be taken at its word: its header was written
+	// when the request came, and a request that waits for an election, or for another member,
+	// waits no less than that.
 	prompt = 50 * time.Millisecond
 
-	// requestTimeout is how long etcd works on a renewal, beside two election timeouts.
+	// requestTimeout is how long etcd works on a renewal, besides two election timeouts.
 	requestTimeout = 5 * time.Second
 )
 
-// An Attempt is one renewal that was sent, and may matter for what others are worth.
+// An Attempt is one renewal that was sent, and that may matter for the worth of others.
 type Attempt struct {
 	era    any // in which it was sent: answers of two eras are not comparable
 	sent   time.Time
-	ended  time.Time // when its answer came; zero if there is none yet, or none came
+	ended  time.Time // when its answer came; zero if none has come
 	member uint64    // that has answered
-	term   uint64    // of Raft, the newest that member knew of when the request came
+	term   uint64    // the newest Raft term that this member knew when the request came
 	ttl    time.Duration
-	open   bool // it was answered, and does not count from sent yet
+	open   bool // it was answered but does not count from sent yet
 }
 
-// Open reports whether the attempt was answered, and may be worth more than it counts for.
+// Open reports whether the attempt was answered and may be worth more than it counts for now.
 func (a *Attempt) Open() bool { return a.open }
 
-// Sends notes that a renewal is sent. What etcd has given up by now is forgotten: its least TTL is
-// one and a half election timeouts.
+// Sends notes that a renewal is sent, and forgets attempts that etcd has given up by now: its
+// least TTL is one and a half election timeouts.
 func (t *Trust) Sends(now time.Time, era any) *Attempt {
 	longest := requestTimeout + t.ttl/3*4
 	t.forget(func(a *Attempt) bool { return now.Sub(a.sent) > longest })
@@ -124,7 +125,7 @@ func (t *Trust) Sends(now time.Time, era any) *Attempt {
 	return a
 }
 
-// Fails notes that etcd has certainly not carried out a, and never will.
+// Fails notes that etcd has certainly not carried out a and never will.
 func (t *Trust) Fails(a *Attempt) { t.drop(a) }
 
 // drop forgets one attempt.
@@ -145,13 +146,13 @@ type Confirmation struct {
 }
 
 // Answered notes that etcd has confirmed a, and extends the trust by what that is worth. known is
-// the newest term that was known before, of the era in which a was sent; 0 if that is over. It
-// reports whether to ask whether it is worth more, by a linearizable read.
+// the newest term that was known before, in the era in which a was sent; 0 if that era is over. It
+// reports whether a linearizable read should find out if the answer is worth more.
 func (t *Trust) Answered(now time.Time, a *Attempt, c Confirmation, known uint64) (ask bool) {
 	a.ended, a.member, a.term, a.ttl = now, c.Member, c.Term, c.TTL
 	from := a.sent
 	for _, o := range t.attempts {
-		// A member that has passed on a renewal to a leader passes on none to an older one.
+		// A member that has passed a renewal on to a leader passes none on to an older leader.
 		harmless := !o.ended.IsZero() && o.member == a.member
 		if o.sent.Before(from) && !harmless {
 			from = o.sent
@@ -165,14 +166,14 @@ func (t *Trust) Answered(now time.Time, a *Attempt, c Confirmation, known uint64
 		t.extend(from, a.ttl)
 	}
 	if !a.open && a.ended.Sub(a.sent) <= prompt {
-		t.drop(a) // it is worth what it says, and matters for no other
+		t.drop(a) // it is worth what it says, and no longer matters for others
 	}
 	return ask
 }
 
-// Proved applies a linearizable answer, by a member that knew of no newer term, to a request that
-// was sent in an era at a time: of all that was answered before, nothing was carried out by a
-// leader of a newer term, and the word of a leader of an older one is worth nothing.
+// Proved applies a linearizable answer, from a member that knew no newer term, to a request that
+// was sent at a time in an era. Then no renewal that was answered before was carried out by a
+// leader of a newer term, and the answer of a leader of an older term is worth nothing.
 func (t *Trust) Proved(sent time.Time, era any, term uint64) {
 	t.forget(func(a *Attempt) bool {
 		if a.ended.IsZero() || a.ended.After(sent) {
