@@ -1,21 +1,21 @@
-// Package events calls back in the order of what happened.
+// Package events runs callbacks in the order of the events.
 package events
 
 import "sync"
 
-// MaxPending bounds the calls that wait for one that blocks.
+// MaxPending bounds the callbacks that wait behind a blocked one.
 const MaxPending = 16_384
 
-// A Queue runs callbacks: one at a time, in order, in a goroutine that is there only while there
-// is something to run, so that no callback can harm whoever queues it. Nobody waits for that
-// goroutine: it may be blocked in the user's code. The zero Queue is ready for use.
+// A Queue runs callbacks one at a time, in order, in a goroutine that exists only while there is
+// something to run. So no callback can harm its caller. Nobody waits for that goroutine, because
+// it may be blocked in the user's code. The zero Queue is ready for use.
 type Queue struct {
 	mu      sync.Mutex
 	pending []func()
 	running bool
 }
 
-// Run queues a callback. While MaxPending wait, further ones are dropped.
+// Run queues a callback. While MaxPending are waiting, it drops further ones.
 func (q *Queue) Run(callback func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -48,7 +48,7 @@ func (q *Queue) drain() {
 		q.pending = q.pending[1:]
 		q.mu.Unlock()
 		func() {
-			defer func() { _ = recover() }() // its panic is its alone
+			defer func() { _ = recover() }() // its panic is its own
 			callback()
 		}()
 	}

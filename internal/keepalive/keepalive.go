@@ -1,7 +1,7 @@
 // Package keepalive sends the renewals of a lease on a LeaseKeepAlive stream that stays open, and
-// tells each one its own answer. clientv3's KeepAliveOnce opens a stream for each renewal, and
-// with user and password each stream is a login; its KeepAlive counts from the answer, and has
-// no bound.
+// returns to each renewal its own answer. clientv3's KeepAliveOnce opens a stream for each
+// renewal, and with user and password each stream is a login. clientv3's KeepAlive counts from the
+// answer and has no bound.
 package keepalive
 
 import (
@@ -23,29 +23,29 @@ import (
 type Renewal struct {
 	Sent time.Time // before anything was done for it
 
-	// Anew has it sent on a stream of its own: where there are several endpoints, gRPC's next
-	// one is to another.
+	// Anew makes it go on a stream of its own. With several endpoints, gRPC opens the next stream
+	// to another one.
 	Anew bool
 
-	// Where says where the client's requests go. A stream is left when that changes: gRPC lets
-	// one that is open go on to an endpoint that is the client's no more.
+	// Where says where the client's requests go. When that changes, the stream is replaced: gRPC
+	// lets an open stream go on to an endpoint that the client no longer has.
 	Where any
 }
 
 // A Sender sends the renewals of one lease.
 //
-// Each lease has a stream of its own, though one may carry those of many. etcd works through a
-// stream one renewal after the other, and a member that does not lead asks the leader for each:
-// a thousand leases of a client would wait for each other. It also ends the stream with the
-// first error, and since 3.7 a user who may not write one of a lease's keys is one. A process
-// has one Session as a rule, and that one lease.
+// Each lease has its own stream, although a stream could carry the renewals of many. etcd works
+// through a stream one renewal after the other, and a member that does not lead asks the leader
+// for each: a thousand leases of a client would wait for each other. etcd also ends the stream with
+// the first error, and since 3.7 it is an error if the user may not write one of a lease's keys. A
+// process normally has one Session, and that has one lease.
 //
-// The streams do not ask for a leader (clientv3.WithRequireLeader). A renewal that waits at a
-// member for the end of an election is answered then; one that is refused until then is sent
-// later. A member that is cut off is silent, which is what another stream is for.
+// The streams do not require a leader (clientv3.WithRequireLeader). A renewal that waits at a
+// member for the end of an election is then answered at that end; a refused one would be sent
+// again later. A member that is cut off is silent; another stream helps.
 type Sender struct {
 	// Set once, then only read.
-	ctx   context.Context // of the streams
+	ctx   context.Context // for the streams
 	id    clientv3.LeaseID
 	open  func(ctx context.Context) (rpc, error)
 	alone bool // each renewal is sent by itself: there is nothing to prove
@@ -56,7 +56,7 @@ type Sender struct {
 }
 
 // NewSender returns the Sender of a client's lease. Its streams end with ctx. It starts goroutines
-// by spawn: one for each stream, which ends with it.
+// by spawn: one for each stream, which ends with the stream.
 func NewSender(
 	ctx context.Context, client *clientv3.Client, id clientv3.LeaseID, spawn func(func()),
 ) *Sender {
@@ -66,18 +66,18 @@ func NewSender(
 }
 
 // ErrStreamEnded wraps the error of a renewal whose stream had answered others before: its token
-// has expired, say, or its member has stopped. Nothing follows from that for another stream.
+// has expired, for instance, or its member has stopped. That says nothing about another stream.
 var ErrStreamEnded = errors.New("the stream of the renewals ended")
 
-// A streamError is ErrStreamEnded, for a reason.
+// A streamError is ErrStreamEnded with a reason.
 type streamError struct{ reason error }
 
 func (e *streamError) Error() string        { return e.reason.Error() }
 func (e *streamError) Unwrap() error        { return e.reason }
 func (e *streamError) Is(target error) bool { return target == ErrStreamEnded }
 
-// Renew sends a renewal and waits for its answer. When ctx ends it is given up, and its stream
-// with it.
+// Renew sends a renewal and waits for its answer. When ctx ends it gives up the renewal, and the
+// stream with it.
 func (s *Sender) Renew(ctx context.Context, r Renewal) (*pb.LeaseKeepAliveResponse, error) {
 	answers := make(chan answer, 1)
 	on, kept := s.take(r, answers)
@@ -87,7 +87,7 @@ func (s *Sender) Renew(ctx context.Context, r Renewal) (*pb.LeaseKeepAliveRespon
 	}
 	if on.rpc != nil {
 		err := on.rpc.Send(&pb.LeaseKeepAliveRequest{ID: int64(s.id)})
-		if err != nil && !errors.Is(err, io.EOF) { // then Recv tells the reason
+		if err != nil && !errors.Is(err, io.EOF) { // for EOF, Recv has the reason
 			s.deliver(on, answer{err: err})
 			on.end()
 		}
@@ -108,7 +108,8 @@ func (s *Sender) Renew(ctx context.Context, r Renewal) (*pb.LeaseKeepAliveRespon
 	}
 }
 
-// take returns the stream for a renewal, which is told its answer. kept says that there was one.
+// take returns the stream for a renewal, which will get the answer. kept says that the stream was
+// there already.
 func (s *Sender) take(r Renewal, answers chan<- answer) (on *stream, kept bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,19 +135,19 @@ func (s *Sender) begin(on *stream) {
 	s.spawn(func() { s.receive(on) })
 }
 
-// nobody is a lease that etcd never has. etcd says so by a TTL of 0, its grpc-proxy by one of -1,
-// which is what it was told by TimeToLive.
+// nobody is a lease that etcd never has. etcd answers its renewal with a TTL of 0. etcd's
+// grpc-proxy answers -1, which it got from TimeToLive.
 const nobody = clientv3.NoLease
 
 // prove asks, on a stream that has answered, whether etcd itself reads it. If the answer does not
-// come in the time of a renewal the stream is left.
+// come in the time of a renewal, the stream is given up.
 func (s *Sender) prove(ctx context.Context, on *stream) {
 	if s.provable(ctx, on) {
-		_ = on.rpc.Send(&pb.LeaseKeepAliveRequest{ID: int64(nobody)}) // Recv tells why not
+		_ = on.rpc.Send(&pb.LeaseKeepAliveRequest{ID: int64(nobody)}) // Recv has the error
 	}
 }
 
-// provable reports whether on is to be proven, which it has the time of ctx for.
+// provable reports whether on must be proven. It has the time of ctx for that.
 func (s *Sender) provable(ctx context.Context, on *stream) bool {
 	deadline, bounded := ctx.Deadline()
 	s.mu.Lock()
@@ -163,14 +164,14 @@ func (s *Sender) proved(on *stream, etcd bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if on.proof == nil || !on.proof.Stop() {
-		return // it was not asked for, or comes too late
+		return // not asked for, or too late
 	}
 	if left := s.streams.proved(on, etcd); left != nil {
 		left.end()
 	}
 }
 
-// receive hands on what comes on a stream, until that is not needed any more.
+// receive passes on what comes on a stream, until the stream is not needed any more.
 func (s *Sender) receive(on *stream) {
 	defer on.end()
 	for {
@@ -187,7 +188,7 @@ func (s *Sender) receive(on *stream) {
 	}
 }
 
-// deliver tells a renewal its answer. It reports whether the stream goes on.
+// deliver passes its answer to a renewal. It reports whether the stream goes on.
 func (s *Sender) deliver(on *stream, a answer) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,8 +208,8 @@ type rpc interface {
 	Recv() (*pb.LeaseKeepAliveResponse, error)
 }
 
-// opener returns what opens a client's streams, and whether each renewal on them is sent by
-// itself. clientv3 gets a token for each stream.
+// opener returns the function that opens a client's streams, and whether each renewal on them is
+// sent by itself. clientv3 gets a token for each stream.
 func opener(client *clientv3.Client) (open func(ctx context.Context) (rpc, error), alone bool) {
 	conn := client.ActiveConnection()
 	if conn == nil { // not made with clientv3.New
@@ -222,7 +223,7 @@ func opener(client *clientv3.Client) (open func(ctx context.Context) (rpc, error
 	}, false
 }
 
-// A single is the stream of a client that has no connection: it has each renewal sent by itself.
+// A single is the stream of a client without a connection: it sends each renewal by itself.
 type single struct {
 	ctx      context.Context
 	lease    clientv3.Lease

@@ -7,28 +7,28 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// streams are those of one lease. There is one at rest, the current one. While renewals have no
-// answer there are others, one for each.
+// streams are the streams of one lease. At rest there is one, the current one. While renewals have
+// no answer there are others, one for each.
 //
-// Invariant: at most one renewal is under way on a stream, so that what comes on it next is the
+// Invariant: at most one renewal is under way on a stream, so that the next message on it is the
 // answer to that one. etcd answers in the order of the requests. A renewal that is given up
-// takes its stream with it: a late answer is never taken for that to a later renewal, which
-// would extend the trust by what etcd has counted from an earlier time
+// takes its stream with it, so that a late answer is never taken for the answer to a later
+// renewal. That would extend the trust although etcd has counted from an earlier time
 // (TestNoAnswerIsTakenForThatToALaterRenewal).
 //
 // Invariant: the second renewal on a stream is sent only once it is proven that etcd itself reads
-// it. etcd's grpc-proxy, too, answers each request on a stream, but with what the next answer
-// to a renewal of its own says, which it may have sent earlier; its first one on a stream is
-// sent for that. (Do not keep a stream that is not proven. TestBehindAProxyNoStreamIsKept.)
+// the stream. etcd's grpc-proxy answers each request on a stream too, but with the result of its
+// own next answered renewal, which it may have sent earlier. Its first one on a stream is sent for
+// the first request. (Do not keep a stream that is not proven. TestBehindAProxyNoStreamIsKept.)
 type streams struct {
 	current *stream // proven, etcd has answered on it, and it has not ended; nil if there is none
-	proxied bool    // one was found not to lead to etcd itself
+	proxied bool    // a stream was found not to lead to etcd itself
 }
 
 // A stream carries renewals.
 type stream struct {
 	// Set once, before anything is sent.
-	begun time.Time // when the renewal was sent that it was opened for
+	begun time.Time // when the first renewal was sent, for which it was opened
 	where any
 	ctx   context.Context
 	end   context.CancelFunc
@@ -36,12 +36,12 @@ type stream struct {
 
 	// Guarded by Sender.mu.
 	busy    bool          // a renewal is under way
-	answers chan<- answer // of that one
+	answers chan<- answer // for that renewal
 	proven  bool          // etcd itself reads it
-	proof   *time.Timer   // ends the stream if that is not shown in time
+	proof   *time.Timer   // ends the stream if it is not proven in time
 }
 
-// An answer is etcd's, or why there will be none.
+// An answer is etcd's answer, or why there will be none.
 type answer struct {
 	resp *pb.LeaseKeepAliveResponse
 	err  error
@@ -58,7 +58,7 @@ func (k *streams) take(r Renewal) (on *stream, open bool) {
 }
 
 // answered notes that something came on a stream: an answer, or its end. told says that a renewal
-// waits for it. left is a stream that is not needed any more, nil if there is none.
+// waits for it. left is a stream that is no longer needed, nil if there is none.
 func (k *streams) answered(on *stream, alive bool) (told bool, left *stream) {
 	told, on.busy = on.busy, false
 	if alive {
@@ -77,11 +77,11 @@ func (k *streams) proved(on *stream, etcd bool) (left *stream) {
 	return k.settle(on)
 }
 
-// settle returns the stream that is not needed any more, now that there was an answer on one.
+// settle returns the stream that is no longer needed, after an answer on one.
 //
-// The newest becomes the current one. Of those that were opened at once that is the first to
-// be proven. Any other is needed only for the renewal that is under way on it: its answer
-// counts, too, and leaves no doubt whether etcd may yet carry it out.
+// The newest becomes the current one. If several were opened at once, that is the first to be
+// proven. Any other is needed only for the renewal that is under way on it: its answer counts
+// too, and leaves no doubt whether etcd may still carry it out.
 func (k *streams) settle(on *stream) (left *stream) {
 	c := k.current
 	switch {
