@@ -7,32 +7,32 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// An Ahead is who stands before a place, as far as that was read. A line may be long, and a
-// place needs to know only who is nearest before it, or that nobody is. So it reads the newest
+// An Ahead is who stands ahead of a place, as far as that was read. A line may be long, and a
+// place needs to know only who is nearest ahead of it, or that nobody is. So it reads the newest
 // keys before its own, up to a number.
 //
 // Invariant: Last has every contender that is older than the place and no older than the oldest
-// one in Last. If Whole, it has all that are before the place. So a place with somebody in Last
-// waits; one with nobody in it may hold if Whole, and otherwise has to read on: keys that are no
-// contenders may have filled what was read. (Do not take what was read for all that there is.
+// one in Last. If Whole, it has all that are ahead of the place. So a place with somebody in Last
+// waits. A place with nobody in it may hold if Whole, and otherwise has to read on: keys that are
+// no contenders may have filled what was read. (Do not take what was read for everything.
 // TestStrayKeysThatFillWhatIsReadLetNobodyIn.)
 //
 // Kinds that hold beside others need no more: a reader waits for the last one before it that is
 // no reader, and permits are summed up from the newest on, until their sum blocks or is whole.
 type Ahead struct {
 	Last  Line  // the nearest, by the rule of entry
-	Whole bool  // nobody else is before the place
+	Whole bool  // nobody else is ahead of the place
 	First Entry // who holds, if not Whole; without a revision if that is unknown
-	About int   // how many are before the place, if not Whole: at most, but for later strays
-	Keys  int   // that were below the prefix: strays, and those behind the place, too
+	About int   // how many are ahead of the place, if not Whole: at most, apart from later strays
+	Keys  int   // keys below the prefix, with strays and those behind the place
 }
 
 // Nobody is the Ahead of a place that is the first in its line.
 var Nobody = Ahead{Whole: true}
 
-// Before is who stands before own in the line for the lock name, by a range that has read the
-// newest keys up to own, the newest first. own has no revision if that was before it was put,
-// in the same transaction.
+// Before is who stands ahead of own in the line for the lock name, by a range that has read the
+// newest keys up to own, the newest first. own has no revision if the range was read before own
+// was put, in the same transaction.
 func Before(name string, own Entry, newest *pb.RangeResponse) Ahead {
 	contenders := Of(name, newest.GetKvs())
 	a := Ahead{
@@ -47,9 +47,9 @@ func Before(name string, own Entry, newest *pb.RangeResponse) Ahead {
 	return a
 }
 
-// Among is who stands before own by a range that has read the oldest keys, the oldest first: who
-// holds, and about how many there are, of whom n were read. Nobody is Last unless all were read,
-// since there may be others between.
+// Among is who stands ahead of own by a range that has read the oldest keys, the oldest first: who
+// holds, and about how many there are, of which n were read. Last is empty unless all were read,
+// because there may be others between.
 func Among(name string, own Entry, oldest *pb.RangeResponse) (a Ahead, n int) {
 	kvs := oldest.GetKvs()
 	contenders := Of(name, kvs)
@@ -66,7 +66,7 @@ func Among(name string, own Entry, oldest *pb.RangeResponse) (a Ahead, n int) {
 	return a, len(before)
 }
 
-// HeldBy is a, with who holds by a range that has read the oldest key, perhaps only the key.
+// HeldBy is a with the holder, by a range that has read the oldest key, perhaps without its value.
 func (a Ahead) HeldBy(name string, oldest *pb.RangeResponse) Ahead {
 	if kvs := oldest.GetKvs(); len(kvs) > 0 && EntryOf(kvs[0]).MayStandIn(name) {
 		a.First = EntryOf(kvs[0])
@@ -75,7 +75,7 @@ func (a Ahead) HeldBy(name string, oldest *pb.RangeResponse) Ahead {
 }
 
 // Only reports whether own is the only key that a range has read of those that may stand in line
-// for the lock name, and is as it was put: who puts a key over, and takes its lease away, changes
+// for the lock name, and is as it was put: putting a key over, and taking its lease away, changes
 // its mod revision. The range has read only keys, up to own.
 func Only(name string, own Entry, newest *pb.RangeResponse) bool {
 	only := false
@@ -90,8 +90,8 @@ func Only(name string, own Entry, newest *pb.RangeResponse) bool {
 	return only && !newest.GetMore()
 }
 
-// Since is a, with what an earlier reading for the same place tells beside it: nobody is ever
-// put before a place.
+// Since is a with what an earlier reading for the same place adds: nobody is ever put ahead of a
+// place.
 func (a Ahead) Since(earlier Ahead) Ahead {
 	if a.Whole {
 		return a
@@ -105,7 +105,7 @@ func (a Ahead) Since(earlier Ahead) Ahead {
 	return a
 }
 
-// Without is a, of which all are known, without those that are gone. Others may read what was Last.
+// Without is a, if all of it is known, without those that are gone. Others may read the old Last.
 func (a Ahead) Without(gone func(Entry) bool) Ahead {
 	for len(a.Last) > 0 && gone(a.Last[0]) {
 		a.Last = a.Last[1:]
@@ -116,17 +116,17 @@ func (a Ahead) Without(gone func(Entry) bool) Ahead {
 	return a
 }
 
-// Clear reports whether nobody is before the place, so that it may hold.
+// Clear reports whether nobody is ahead of the place, so that it may hold.
 func (a Ahead) Clear() bool { return a.Whole && len(a.Last) == 0 }
 
-// Unread reports whether what was read tells neither that somebody is before the place nor that
+// Unread reports whether what was read shows neither that somebody is ahead of the place nor that
 // nobody is.
 func (a Ahead) Unread() bool { return !a.Whole && len(a.Last) == 0 }
 
-// Tells reports whether a tells how many are before the place, or that they are more than a few.
+// Tells reports whether a says how many are ahead of the place, or that they are more than a few.
 func (a Ahead) Tells(few int) bool { return a.Whole || len(a.Last) > few }
 
-// Count is how many are before the place: about, if a is not Whole.
+// Count is how many are ahead of the place: approximate if a is not Whole.
 func (a Ahead) Count() int {
 	if a.Whole {
 		return len(a.Last)
@@ -134,8 +134,8 @@ func (a Ahead) Count() int {
 	return max(a.About, len(a.Last))
 }
 
-// Holder is the first in line. It has no revision if nobody is before the place, or who is the
-// first is unknown.
+// Holder is the first in line. It has no revision if nobody is ahead of the place, or the first
+// one is unknown.
 func (a Ahead) Holder() Entry {
 	switch {
 	case !a.Whole:

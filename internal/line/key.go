@@ -7,14 +7,14 @@ import (
 	"github.com/google/uuid"
 )
 
-// Prefix is what the keys of the line for the lock name begin with. Not all that begin with
-// it are contenders; see Entry.StandsIn.
+// Prefix is the prefix of all keys in the line for the lock name. Not every key with this
+// prefix is a contender; see Entry.StandsIn.
 func Prefix(name string) string { return name + "/" }
 
 // Key is the key of a contender for the lock name, as this library puts it.
 func Key(name string, id uuid.UUID) string { return Prefix(name) + id.String() }
 
-// ParseKey takes apart what Key has put together. ok is false for any other key.
+// ParseKey splits what Key has put together. ok is false for any other key.
 func ParseKey(key string) (name string, id uuid.UUID, ok bool) {
 	name, tail := cut(key)
 	if !isUUID(tail) {
@@ -24,15 +24,15 @@ func ParseKey(key string) (name string, id uuid.UUID, ok bool) {
 	return name, id, err == nil
 }
 
-// StandsIn reports whether e stands in line for the lock name. What does not blocks nobody:
-// keys without a lease, keys of nested names, and whatever else people keep below the prefix.
+// StandsIn reports whether e stands in line for the lock name. Other keys block nobody: keys
+// without a lease, keys of nested names, and whatever else people keep below the prefix.
 func (e Entry) StandsIn(name string) bool {
 	tail, below := strings.CutPrefix(e.Key, name)
 	return below && e.Lease != 0 && tail != "" && tail[0] == '/' && isTail(tail[1:], e.Lease)
 }
 
 // MayStandIn reports whether e could stand in line for the lock name, if its lease is unknown: a
-// range that reads only keys tells none. It is false of no contender.
+// range that reads only keys returns no lease. It is true for every contender.
 func (e Entry) MayStandIn(name string) bool {
 	tail, below := strings.CutPrefix(e.Key, Prefix(name))
 	_, err := strconv.ParseInt(tail, 16, 64)
@@ -54,8 +54,8 @@ func cut(key string) (name, tail string) {
 	return key[:max(slash, 0)], key[slash+1:]
 }
 
-// isTail reports whether tail is how a contender's key ends: a canonical UUID in lower case,
-// of whatever version, as this library puts it, or the key's own lease in hexadecimal, as
+// isTail reports whether tail is the end of a contender's key: a canonical UUID in lower case,
+// of any version, as this library puts it, or the key's own lease in hexadecimal, as
 // concurrency.Mutex, etcdctl lock and the server's lock service put it.
 func isTail(tail string, lease int64) bool {
 	return isUUID(tail) || tail == strconv.FormatInt(lease, 16)

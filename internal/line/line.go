@@ -1,6 +1,6 @@
 // Package line says what stands in etcd's line for a lock: which keys are contenders, in
-// which order they stand, and who waits for whom. It is told what was read, and asks etcd
-// for nothing itself: no lock, no goroutine, no clock.
+// which order they stand, and who waits for whom. It gets what was read, and sends nothing
+// to etcd itself: no mutex, no goroutine, no clock.
 //
 // The keys are those below the lock's name (key.go), and their values are for people
 // (value.go). Nothing outside this package knows how either is written.
@@ -13,21 +13,21 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// An Entry is a key as it was read. One that was not there has no revision.
+// An Entry is a key as it was read. A key that was not there has no revision.
 type Entry struct {
 	Key   string
 	Rev   int64 // create revision, which no other use of the key has
 	Lease int64
 
-	value []byte // parsed when somebody asks for it
+	value []byte // parsed on demand
 }
 
-// EntryOf is the key that was read, or what the event of a deletion tells of it: its name.
+// EntryOf is the key that was read. The event of a deletion has only its name.
 func EntryOf(kv *mvccpb.KeyValue) Entry {
 	return Entry{string(kv.GetKey()), kv.GetCreateRevision(), kv.GetLease(), kv.GetValue()}
 }
 
-// Find is the entry of a key among those that were read, whether it stands in a line or not.
+// Find is the entry of a key among those that were read, in line or not.
 func Find(kvs []*mvccpb.KeyValue, key string) (e Entry, there bool) {
 	for _, kv := range kvs {
 		if string(kv.GetKey()) == key {
@@ -79,12 +79,12 @@ func (l Line) sort() {
 // revision yet would be put now. It may hold when it waits for nobody, and then whoever comes
 // later waits for it.
 //
-// Every place is exclusive, so it waits for all before it. A kind that holds beside others has
-// its case here, and only here; the kind is told by the key, since the event of a deletion has
-// no value. What this version takes for a contender without knowing its kind is exclusive: it
-// waits for everybody before it, and everybody behind it waits for it.
+// Every place is exclusive, so it waits for all ahead of it. A kind that holds beside others has
+// its case here, and only here. The key shows the kind, because the event of a deletion has
+// no value. If this version does not know the kind of a contender, it counts as exclusive: it
+// waits for everybody ahead of it, and everybody behind it waits for it.
 //
-// Nobody is ever put before a place. So once the rule lets it in, it stays in.
+// Nobody is ever put ahead of a place. So once the rule lets it in, it stays in.
 func (l Line) Blocking(own Entry) []Entry {
 	after := slices.IndexFunc(l, func(e Entry) bool { return own.Rev != 0 && e.Rev >= own.Rev })
 	if after < 0 {

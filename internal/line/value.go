@@ -18,7 +18,7 @@ type Value struct {
 	Since time.Time `json:"since"`
 }
 
-// Value is what e's value tells. One that is not ours tells nothing.
+// Value is e's parsed value, or the zero Value if it is not ours.
 func (e Entry) Value() Value {
 	var v Value
 	if len(e.value) > maxValue || json.Unmarshal(e.value, &v) != nil || v.Owner == "" {

@@ -542,7 +542,7 @@ var mutants = []mutant{
 		name: "who has put its key by a copy is the first",
 		why:  "The answer tells of the own key, and of nobody before it. It has not asked for those (rule 1).",
 		edits: []edit{{"internal/ticket/enter.go", `	default:
-		return Queued, line.Ahead{} // by a copy, which tells of nobody else
+		return Queued, line.Ahead{} // by a copy, which shows nobody else
 	}
 `, `	default:
 		return Queued, line.Nobody

@@ -6,31 +6,31 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// An Entering is the putting of a ticket's key. The same put may be carried out many times, and
+// An Entering puts a ticket's key. The same put may be carried out many times, and
 // makes one key.
 //
-// That of Lock stands in line after it. That of TryLock puts the key only if nobody else stands
-// in line, and otherwise writes nothing.
+// After that of Lock the key stands in line. That of TryLock puts the key only if nobody else
+// stands in line, and otherwise writes nothing.
 type Entering struct {
 	t     *Ticket
 	try   bool
 	owner bool  // it reads who holds: the owner, not only the key
-	reads bool  // whether the key is there already, and for TryLock whose the line is
+	reads bool  // it reads whether the key is there already, and for TryLock who is in line
 	n     int64 // TryLock: how many of the line it reads
 	seen  int64 // TryLock: up to here nothing below the prefix is a contender
 }
 
-// Enter begins to put t's key. try asks for what TryLock does, and owner for that of the key that
-// holds: otherwise the key alone is read.
+// Enter begins to put t's key, with try as TryLock does. With owner it also reads the value of the
+// holder's key, otherwise only the key.
 func (t *Ticket) Enter(try, owner bool) Entering {
 	return Entering{t: t, try: try, owner: owner, reads: try, n: nearest}
 }
 
 // Txn is what to send next, with the value of the key.
 //
-// Lock reads who is before t, and then puts the key. TryLock first asks that nothing be below
-// the prefix. If something is, but it is no contender, it asks that nothing below the prefix be
-// newer than what it has seen. So it has nobody before it if it puts the key.
+// Lock reads who is ahead of t, and then puts the key. TryLock first requires that nothing is
+// below the prefix. If there are keys but no contender, it requires that nothing below the prefix
+// is newer than what it has seen. So if it puts the key, nobody is ahead of it.
 func (e *Entering) Txn(value string) Txn {
 	t := e.t
 	txn := Txn{If: []clientv3.Cmp{t.absent()}, Again: t.readOwn()}
@@ -61,7 +61,7 @@ type Entrance uint8
 const (
 	Unsure  Entrance = iota // try again
 	Queued                  // t stands in line
-	Taken                   // TryLock: others stand before t, whose key may be there
+	Taken                   // TryLock: others are ahead of t, and t's key may be there
 	Useless                 // t cannot be used
 )
 
@@ -70,20 +70,20 @@ func (e Entrance) String() string {
 	return [...]string{"unsure", "queued", "taken", "useless"}[e]
 }
 
-// Judge says what follows from an answer, and who is before t in line. That is Unread if the key
-// was put by an earlier copy.
+// Judge says what follows from an answer, and who is ahead of t in line. That is Unread if an
+// earlier copy has put the key.
 func (e *Entering) Judge(a Answer) (is Entrance, ahead line.Ahead) {
 	t := e.t
 	if a.Outcome == Answered && a.Succeeded {
 		t.sends()
 	}
 	if a.Doubtful() {
-		// A copy may come late, and apply as long as the lease lives.
+		// A copy may come late. It can apply as long as the lease lives.
 		t.sends()
 		t.doubt = true
 	}
 	if a.Outcome != Answered || a.Empty {
-		e.reads = true // tells whose it is
+		e.reads = true // shows whose it is
 		return Unsure, line.Ahead{}
 	}
 	is = t.adopt(a, 0)
@@ -97,12 +97,12 @@ func (e *Entering) Judge(a Answer) (is Entrance, ahead line.Ahead) {
 	case a.Succeeded:
 		return Queued, t.aheadOf(a)
 	default:
-		return Queued, line.Ahead{} // by a copy, which tells of nobody else
+		return Queued, line.Ahead{} // by a copy, which shows nobody else
 	}
 }
 
-// judgeTry is Judge for TryLock, whose key is queued or not: by this request, or by an earlier one
-// whose answer was lost.
+// judgeTry is Judge for TryLock. is says whether its key was put, by this request or by an earlier
+// one whose answer was lost.
 func (e *Entering) judgeTry(a Answer, is Entrance) (Entrance, line.Ahead) {
 	if a.Succeeded {
 		return Queued, line.Nobody
@@ -121,9 +121,9 @@ func (e *Entering) judgeTry(a Answer, is Entrance) (Entrance, line.Ahead) {
 	return is, ahead
 }
 
-// adopt finds t's key in the answer to a transaction that puts it, and otherwise reads it by a
-// range of its own, the i-th; and it notes the key's revision. It returns Queued if t stands in
-// line; Useless if what is there under t's name is not what t has put: a leftover of an earlier
+// adopt finds t's key in the answer to a transaction that puts it: as put by it, or else as read
+// by the i-th range. It notes the key's revision. It returns Queued if t stands in
+// line, and Useless if the key under t's name is not what t has put: a leftover of an earlier
 // use, or a key that somebody put over.
 func (t *Ticket) adopt(a Answer, i int) Entrance {
 	own, there := line.Entry{Key: t.Key, Rev: a.Revision, Lease: t.Lease}, a.Succeeded

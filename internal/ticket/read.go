@@ -7,16 +7,16 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// Few is how many may be before a ticket that is told of all of them. Behind more it reads only
-// the nearest, so that what it costs to wait does not grow with the line. etcd sorts the whole
+// Few is how many may be ahead of a ticket that knows all of them. Behind more it reads only
+// the nearest, so that the cost of a wait does not grow with the line. etcd sorts the whole
 // line for it all the same.
 const Few = 8
 
-// nearest is how many keys it reads, but in tests: one more tells that there are more.
+// nearest is how many keys it reads, except in tests: one more shows that there are more.
 var nearest int64 = Few + 1
 
-// wider is how many times as many are read when keys that are no contenders have filled what
-// was read.
+// wider is how many times as many keys it reads after keys that are no contenders have filled
+// the first range.
 const wider = 32
 
 // newest reads the newest keys of the line, so many.
@@ -32,11 +32,11 @@ func (t *Ticket) oldest(n int64, opts ...clientv3.OpOption) clientv3.Op {
 	return clientv3.OpGet(t.Prefix(), opts...)
 }
 
-// readAhead is what a transaction reads before it puts t's key: those that are the nearest then,
-// and the oldest. What t puts after that is behind all of them.
+// readAhead is what a transaction reads before it puts t's key: the nearest keys at that time,
+// and the oldest. The key that t puts after that is behind all of them.
 //
-// Of the oldest it reads the key alone unless its owner is asked for. etcd has keys in memory:
-// with a line of 1,000 they take it a fifth of the time.
+// Of the oldest it reads only the key, unless its owner is asked for. etcd has keys in memory:
+// in a line of 1,000 that takes a fifth of the time.
 func (t *Ticket) readAhead(owner bool) []clientv3.Op {
 	if owner {
 		return []clientv3.Op{t.newest(nearest), t.oldest(1)}
@@ -44,14 +44,14 @@ func (t *Ticket) readAhead(owner bool) []clientv3.Op {
 	return []clientv3.Op{t.newest(nearest), t.oldest(1, clientv3.WithKeysOnly())}
 }
 
-// aheadOf is who readAhead tells of.
+// aheadOf is whom readAhead has found.
 func (t *Ticket) aheadOf(a Answer) line.Ahead {
 	ahead := line.Before(t.Name, line.Entry{}, a.read(0))
 	return ahead.HeldBy(t.Name, a.read(1))
 }
 
-// AskWhoHolds reads who holds, if ahead does not tell that or tells only the key, and otherwise
-// nothing to speak of.
+// AskWhoHolds reads who holds, if ahead does not have the holder or only its key, and otherwise
+// next to nothing.
 func (t *Ticket) AskWhoHolds(ahead line.Ahead) clientv3.Op {
 	switch holder := ahead.Holder(); {
 	case holder.Rev == 0:
@@ -63,7 +63,7 @@ func (t *Ticket) AskWhoHolds(ahead line.Ahead) clientv3.Op {
 	}
 }
 
-// WhoHolds is ahead with what that has read.
+// WhoHolds is ahead with what AskWhoHolds has read.
 func (t *Ticket) WhoHolds(ahead line.Ahead, read *pb.RangeResponse) line.Ahead {
 	oldest := line.Of(t.Name, read.GetKvs()).Blocking(t.Entry())
 	unknown := ahead.First.Rev == 0
@@ -73,16 +73,16 @@ func (t *Ticket) WhoHolds(ahead line.Ahead, read *pb.RangeResponse) line.Ahead {
 	return ahead
 }
 
-// A Look is a reading of who is before a ticket that stands in line. It may take several
-// ranges, if keys that are no contenders stand before it.
+// A Look reads who is ahead of a ticket that stands in line. It may take several ranges, if keys
+// that are no contenders are ahead of it.
 type Look struct {
 	t    *Ticket
 	n    int64
 	keys bool // read only keys first
 }
 
-// Look begins to read who is before t. When the one before is gone there is mostly nobody else,
-// and that the keys alone tell.
+// Look begins to read who is ahead of t. When the key before t's is gone there is mostly nobody
+// else, and keys alone show that.
 func (t *Ticket) Look(gone bool) Look { return Look{t, nearest, gone} }
 
 // Range is what to read below the Prefix next. The own key is the newest that it reads, if it is
@@ -100,15 +100,15 @@ func (l *Look) Range() []clientv3.OpOption {
 	return opts
 }
 
-// Judge says what an answer tells. there is whether the key is there as t has put it. If ahead does
-// not Tell, the next Range is to be read.
+// Judge says what follows from an answer. there says whether the key is there as t has put it. If
+// ahead does not Tell, the caller reads the next Range.
 func (l *Look) Judge(read *pb.RangeResponse) (ahead line.Ahead, there bool) {
 	if l.keys {
 		l.keys = false
 		if line.Only(l.t.Name, l.t.Entry(), read) {
 			return line.Nobody, true
 		}
-		return line.Ahead{}, true // their leases tell more
+		return line.Ahead{}, true // their leases show more
 	}
 	own, there := line.Find(read.GetKvs(), l.t.Key)
 	if !there || !l.t.Is(own) {
@@ -118,6 +118,6 @@ func (l *Look) Judge(read *pb.RangeResponse) (ahead line.Ahead, there bool) {
 	return line.Before(l.t.Name, own, read), true
 }
 
-// Tells reports whether ahead is enough to wait by: of a line in which keys that are no contenders
-// have filled what was read it is not. The nearest is known, but not how many there are.
+// Tells reports whether ahead is enough to wait by. It is not if keys that are no contenders have
+// filled what was read: then the nearest is known, but not how many there are.
 func Tells(ahead line.Ahead) bool { return ahead.Tells(int(nearest) - 1) }

@@ -7,20 +7,20 @@ import (
 )
 
 // A Release deletes the key of a hold that has ended whole, and in the same transaction puts
-// that of the next ticket of the Session, if there is one.
+// the key of the Session's next ticket, if there is one.
 //
-// The answer to a copy says nothing of what the first request did: when the key is gone and a
+// The answer to a copy does not say what the first request did. When the key is gone and a
 // copy may have been sent, the release itself is taken to have removed it, as long as the hold
 // was certain.
 type Release struct {
 	t      *Ticket
-	next   *Ticket // nil if there is none, or no more
-	reads  bool    // what is there, if the key is not as it should be
+	next   *Ticket // nil if there is none, or none any more
+	reads  bool    // it reads what is there, if the key is not as it should be
 	copies bool    // an earlier request may have been carried out
 	missed bool    // the key was not there as t had put it, for certain
 }
 
-// Release begins to release t's key, and to put that of next, which may be nil.
+// Release begins to release t's key, and to put the key of next, which may be nil.
 func (t *Ticket) Release(next *Ticket) Release {
 	t.must("Release", Held, Gone)
 	t.state = Leaving
@@ -33,7 +33,7 @@ func (r *Release) Together() bool { return r.next != nil }
 // Txn is what to send next, with the value of the next ticket's key.
 func (r *Release) Txn(value string) Txn {
 	t := r.t
-	// A key that was put over, without the lease, stands in line no more.
+	// A key that was put over, without the lease, no longer stands in line.
 	txn := Txn{
 		If:    []clientv3.Cmp{t.Exists(), t.OnLease()},
 		Then:  []clientv3.Op{clientv3.OpDelete(t.Key)},
@@ -44,7 +44,7 @@ func (r *Release) Txn(value string) Txn {
 		txn.Then = append(append(txn.Then, r.next.readAhead(false)...), r.next.put(value))
 		r.reads = true
 	}
-	if r.reads { // it costs time, and the key hardly ever fails to be there
+	if r.reads { // it costs time, and the key is nearly always there
 		txn.Else = []clientv3.Op{t.readOwn()}
 	}
 	if r.Together() {
@@ -75,7 +75,7 @@ type Doubt uint8
 
 // The doubts.
 const (
-	Silence   Doubt = iota // there was no answer that tells
+	Silence   Doubt = iota // there was no conclusive answer
 	SetBack                // the key is gone, and etcd may have been restored without it
 	Uncertain              // the key is gone, and so is the hold's certainty
 )
@@ -83,7 +83,7 @@ const (
 // String is for messages.
 func (d Doubt) String() string { return [...]string{"silence", "set back", "uncertain"}[d] }
 
-// A Finding is a verdict, and what else an answer tells.
+// A Finding is a verdict, with what else an answer says.
 type Finding struct {
 	Verdict
 	Reason Reason     // of Lost
@@ -92,21 +92,21 @@ type Finding struct {
 	Ahead  line.Ahead // of the next ticket, Unread if a copy has put it
 }
 
-// A Now is what is known apart from etcd's answer, when that has come.
+// A Now is what is known besides etcd's answer when that has come.
 type Now struct {
 	Certain bool // nobody else can have got in before this moment
-	Stale   bool // etcd was set back since it last told of the key
+	Stale   bool // etcd was set back since the key was last seen
 	Final   bool // no other attempt is possible
 }
 
-// Judge says what follows from an answer. After all verdicts but the first two t is Removed, or
-// Leaving if its key is yet to be removed.
+// Judge says what follows from an answer. After every verdict but the first two t is Removed, or
+// Leaving if its key must still be removed.
 func (r *Release) Judge(a Answer, now Now) (f Finding) {
 	t, next := r.t, r.next
 	r.next = nil
 	r.copies = r.copies || a.Copies
 	if next != nil {
-		// Once t's key is gone no copy can put next's any more.
+		// Once t's key is gone no copy can put next's key any more.
 		f.Queued, f.Ahead = next.settle(a)
 	}
 	if a.Outcome != Answered {
@@ -144,9 +144,9 @@ func (r *Release) Judge(a Answer, now Now) (f Finding) {
 	return f
 }
 
-// unanswered is Judge where there is no answer.
+// unanswered is Judge without an answer.
 func (r *Release) unanswered(o Outcome, together bool, now Now) Verdict {
-	if r.missed { // it is lost, whatever became of it
+	if r.missed { // it is lost, whatever happened to it
 		r.t.Lose()
 		return Lost
 	}
@@ -161,8 +161,8 @@ func (r *Release) unanswered(o Outcome, together bool, now Now) Verdict {
 	}
 }
 
-// settle finds t in the answer to the release that was to put its key, and reports whether it
-// stands in line, with those before it.
+// settle finds t in the answer to the release that should have put its key. It reports whether t
+// stands in line, and who is ahead of it.
 func (t *Ticket) settle(a Answer) (queued bool, ahead line.Ahead) {
 	if a.Outcome != Answered {
 		if a.Doubtful() {

@@ -9,8 +9,8 @@ import (
 // Removal is the transaction that removes t's key for certain. Without a known revision it
 // removes whatever is there under t's name, which is nobody else's and will not be used again.
 //
-// With tell it reads who is before t, for the error of a wait that ends: the few of a short line,
-// whom known names, and of a longer one the key of who holds. A crowd may give up at once.
+// With tell it reads who is ahead of t, for the error of a wait that ends: in a short line the few
+// that known names, in a longer one only the holder's key. A crowd may give up at once.
 func (t *Ticket) Removal(tell bool, known line.Ahead) Txn {
 	gone, there := []clientv3.Op{clientv3.OpDelete(t.Key)}, []clientv3.Op(nil)
 	if tell && t.rev != 0 {
@@ -23,12 +23,12 @@ func (t *Ticket) Removal(tell bool, known line.Ahead) Txn {
 	if t.rev == 0 {
 		gone, there = there, gone // Exists compares with 0
 	}
-	count := clientv3.OpGet(t.Key, clientv3.WithCountOnly()) // a copy is to have something to do
+	count := clientv3.OpGet(t.Key, clientv3.WithCountOnly()) // so that a copy has something to do
 	return Txn{If: []clientv3.Cmp{t.Exists()}, Then: gone, Else: there, Again: count}
 }
 
-// RemovedBy notes an answer to the removal. It returns who was before t then, if the removal has
-// read that, and otherwise who was known to be.
+// RemovedBy notes an answer to the removal. It returns who was ahead of t then, if the removal has
+// read that, and otherwise what was known before.
 func (t *Ticket) RemovedBy(a Answer, known line.Ahead) line.Ahead {
 	if t.rev == 0 {
 		t.doubt = true

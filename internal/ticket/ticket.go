@@ -1,19 +1,19 @@
 // Package ticket is the life of one key in etcd's line: it builds each transaction that puts,
 // releases or removes the key, and says what follows from each answer. It sends nothing itself:
-// no lock, no goroutine, no clock. The Session's mutex guards it; what never changes once it is
-// known (name, key, lease, revision) may be read without.
+// no mutex, no goroutine, no clock. The Session's mutex guards it; what never changes once it is
+// known (name, key, lease, revision) may be read without it.
 //
 //	transition  from                    to
 //	Enter       Unsent, Sent            Sent, InLine, or Gone: by each answer to its put
 //	Hold        InLine, Held            Held
-//	Lose        InLine, Held            Gone; one that is Leaving stays so
+//	Lose        InLine, Held            Gone; a Leaving one stays Leaving
 //	Release     Held, Gone              Leaving: the release is sent
 //	Leave       Unsent                  Removed: nothing was sent
 //	            all but that, Removed   Leaving
 //	Remove      Leaving                 Removed
 //
-// Beside that a ticket is doubtful once a copy of its put may come late, and its key may be
-// there again whatever etcd has said: its name is never used again.
+// Besides, a ticket is doubtful once a copy of its put may come late. Its key may then be
+// there again whatever etcd has said, so its name is never used again.
 package ticket
 
 import (
@@ -26,12 +26,12 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// A State is that of a Ticket.
+// A State is the state of a Ticket.
 type State uint8
 
 // The states of a Ticket.
 const (
-	Unsent  State = iota // no put was sent that may be carried out
+	Unsent  State = iota // no put was sent, or none that may be carried out
 	Sent                 // a put may have been carried out
 	InLine               // the key was seen, with its revision
 	Held                 // a hold has begun at it; it may have ended since
@@ -45,7 +45,7 @@ func (s State) String() string {
 	return [...]string{"unsent", "sent", "in line", "held", "gone", "leaving", "removed"}[s]
 }
 
-// A Reason is what became of a key that was lost.
+// A Reason is what happened to a key that was lost.
 type Reason uint8
 
 // The reasons.
@@ -53,7 +53,7 @@ const (
 	Untold       Reason = iota
 	Deleted             // somebody else has deleted it
 	Overwritten         // somebody else has put it over, without the lease
-	Either              // one of these two: etcd did not answer which
+	Either              // one of the two above: etcd did not answer which
 	LeaseRevoked        // it went with its lease
 )
 
@@ -83,11 +83,11 @@ type Ticket struct {
 	state State
 	doubt bool   // a copy of the put may still be under way
 	lost  bool   // it is or was Gone, or was lost while it was Leaving
-	taken Reason // what is known of how it went
+	taken Reason // what is known about how it was lost
 }
 
-// New is the ticket for the next use of a slot, which is free. A name that the slot does not
-// have is drawn.
+// New is the ticket for the next use of a slot, which is free. If the slot has no name, one is
+// drawn.
 func New(name string, lease int64, slot *Slot, draw func(name string) string) Ticket {
 	if slot.key == "" {
 		*slot = Slot{key: draw(name)}
@@ -96,25 +96,25 @@ func New(name string, lease int64, slot *Slot, draw func(name string) string) Ti
 	return Ticket{Name: name, Key: slot.key, Lease: lease, slot: slot, floor: slot.floor}
 }
 
-// State is where t stands.
+// State is t's state.
 func (t *Ticket) State() State { return t.state }
 
 // Rev is the create revision of the key, 0 until it is known.
 func (t *Ticket) Rev() int64 { return t.rev }
 
-// Doubtful reports whether the key may be there again, put by a late copy.
+// Doubtful reports whether a late copy may put the key again.
 func (t *Ticket) Doubtful() bool { return t.doubt }
 
-// Lost reports whether the key is not in etcd as t has put it, and somebody else's doing.
+// Lost reports whether somebody else has changed or deleted the key that t has put.
 func (t *Ticket) Lost() bool { return t.lost }
 
-// Taken is what is known of how the key was lost.
+// Taken is what is known about how the key was lost.
 func (t *Ticket) Taken() Reason { return t.taken }
 
 // Entry is t's key as it is in etcd: without a revision while that is not known.
 func (t *Ticket) Entry() line.Entry { return line.Entry{Key: t.Key, Rev: t.rev, Lease: t.Lease} }
 
-// Prefix is what the keys of the line begin with.
+// Prefix is the prefix of all keys in the line.
 func (t *Ticket) Prefix() string { return line.Prefix(t.Name) }
 
 // Exists compares the key with the one that t put.
@@ -122,8 +122,8 @@ func (t *Ticket) Exists() clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(t.Key), "=", t.rev)
 }
 
-// OnLease compares the key's lease with t's. A key that was put over has the create revision
-// that it had, but perhaps no lease: it stands in line no more, and no lease removes it.
+// OnLease compares the key's lease with t's. A key that was put over keeps its create revision,
+// but perhaps has no lease: it no longer stands in line, and no lease removes it.
 func (t *Ticket) OnLease() clientv3.Cmp {
 	return clientv3.Compare(clientv3.LeaseValue(t.Key), "=", t.Lease)
 }
@@ -149,22 +149,22 @@ type Txn struct {
 	If         []clientv3.Cmp
 	Then, Else []clientv3.Op
 
-	// Again is what a copy has for its Else if there is none: it tells whether the first one
-	// was carried out.
+	// Again is the Else of a copy if there is no other: it shows whether the first one was
+	// carried out.
 	Again clientv3.Op
 }
 
-// An Answer is what came of one attempt at a transaction.
+// An Answer is the result of one attempt at a transaction.
 type Answer struct {
 	Outcome   Outcome
 	Copies    bool // it may have been sent more than once
 	Succeeded bool
 	Empty     bool                // the branch that was taken has nothing in it
 	Read      []*pb.RangeResponse // by the ranges of that branch
-	Revision  int64               // that of what it has put
+	Revision  int64               // of what the transaction has put
 }
 
-// read is what a range of the branch that was taken has read.
+// read is the i-th range of the branch that was taken.
 func (a *Answer) read(i int) *pb.RangeResponse {
 	if i < len(a.Read) {
 		return a.Read[i]
@@ -177,7 +177,7 @@ func (a *Answer) find(i int, key string) (e line.Entry, there bool) {
 	return line.Find(a.read(i).GetKvs(), key)
 }
 
-// An Outcome is whether a transaction was carried out.
+// An Outcome says whether a transaction was carried out.
 type Outcome uint8
 
 // The outcomes.
@@ -203,10 +203,10 @@ func (t *Ticket) Hold() {
 	t.state = Held
 }
 
-// PutOver notes that the key is there without the lease. Lose is to follow.
+// PutOver notes that the key is there without the lease. A call of Lose must follow.
 func (t *Ticket) PutOver() { t.taken = Overwritten }
 
-// Revoked notes that the lease is not there. Lose is to follow.
+// Revoked notes that the lease is not there. A call of Lose must follow.
 func (t *Ticket) Revoked() { t.taken = LeaseRevoked }
 
 // Lose notes that somebody else has deleted the key, or put it over. It reports false if that
@@ -223,8 +223,8 @@ func (t *Ticket) Lose() bool {
 	return true
 }
 
-// Leave notes that t is given up, and its key is to be removed if it may exist. If none may,
-// t is Removed.
+// Leave notes that t is given up and that its key must be removed if it may exist. If no key may
+// exist, t is Removed.
 func (t *Ticket) Leave() {
 	t.must("Leave", Unsent, Sent, InLine, Held, Gone, Leaving)
 	if t.state == Unsent {
@@ -234,8 +234,8 @@ func (t *Ticket) Leave() {
 	t.state = Leaving
 }
 
-// Remove notes that the key is gone for good, which etcd has confirmed at a revision; 0 if it
-// is renewed for no more, and goes with its lease.
+// Remove notes that the key is gone for good. etcd has confirmed that at a revision; 0 if the
+// key goes with its lease, which is no longer renewed for it.
 func (t *Ticket) Remove(revision int64) {
 	t.must("Remove", Leaving)
 	t.remove(revision)
@@ -250,8 +250,8 @@ func (t *Ticket) remove(revision int64) {
 	}
 }
 
-// must panics if t is in none of the states from which there is a transition. That is a mistake
-// of the Session's.
+// must panics if t is in none of the states from which there is a transition. That is a bug in
+// the Session.
 func (t *Ticket) must(transition string, from ...State) {
 	if slices.Contains(from, t.state) {
 		return
@@ -264,13 +264,13 @@ func (t *Ticket) must(transition string, from ...State) {
 // A Slot holds one of the key names that a line uses in turn: a name whose key was deleted
 // costs etcd less to put again than a new one, until it compacts.
 type Slot struct {
-	key   string // "" to be drawn anew
+	key   string // "": a name must be drawn
 	floor int64  // the revision at which the key was last known to be gone
 	busy  bool
 }
 
-// Slots are those of one name, for keys on one lease. There are two, since a transaction may
-// not delete and put the same key; beyond those a slot is used once.
+// Slots are the slots of one name, for keys on one lease. There are two, because a transaction
+// may not delete and put the same key; any further slot is used once.
 type Slots struct {
 	on    any // the lease
 	slots [2]*Slot
@@ -289,5 +289,5 @@ func (s *Slots) Free(on any) *Slot {
 	return &Slot{}
 }
 
-// Forget has all names drawn anew.
+// Forget forgets all names, so that new ones are drawn.
 func (s *Slots) Forget() { s.on = nil }

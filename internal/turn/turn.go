@@ -1,15 +1,15 @@
 // Package turn is the local queue for one name: the goroutines of a Session wait here, first
 // come, first served, so that the Session has one key in etcd's line. It says whose turn it
-// is, and whom the turn goes to next. It tells nobody and asks nobody: no lock, no goroutine,
+// is, and whom the turn goes to next. It calls nobody: no mutex, no goroutine,
 // no clock. The Session's mutex guards it, and the Session tells the waiters.
 //
 //	transition  from            to
 //	Enter       Free            Taken
-//	            Taken, Passing  as it is: whoever comes waits
-//	Leave       Taken, Passing  as it is: whoever has waited, or was chosen, goes away
+//	            Taken, Passing  unchanged: the new waiter waits
+//	Leave       Taken, Passing  unchanged: one that has waited, or was chosen, goes away
 //	Choose      Taken           Passing, if somebody waits
 //	Pass        Taken, Passing  Taken, by the next one, or Free if there is none
-//	HandOff     Taken           Taken, by the next one, with the key of the one before
+//	HandOff     Taken           Taken, by the next one, with the key of its predecessor
 //	Linger      Taken           Lingering, if nobody waits
 //	Take        Lingering       Taken, with the key that lingers
 //	Yield       Lingering       Free
@@ -22,15 +22,15 @@ import (
 	"time"
 )
 
-// A State is that of a Queue.
+// A State is the state of a Queue.
 type State uint8
 
 // The states of a Queue.
 const (
 	Free      State = iota // nobody has the turn, and nobody waits
 	Taken                  // the owner queues in etcd, or holds, or has lost and not unlocked
-	Passing                // as Taken; the next is chosen, who gets the turn after the release
-	Lingering              // nobody has the turn; a key is kept for whoever comes
+	Passing                // as Taken; the next is chosen, and gets the turn after the release
+	Lingering              // nobody has the turn; a key is kept for the next to come
 )
 
 // String is for messages.
@@ -55,28 +55,28 @@ func (s Standing) String() string {
 	return [...]string{"out", "waiting", "next", "owner", "left"}[s]
 }
 
-// A Waiter is one that wants the turn once. It is in one Queue at most.
+// A Waiter wants the turn once. It is in one Queue at most.
 type Waiter[W any] struct {
 	Who W // set once, before it enters
 
 	standing      Standing
-	number        uint32 // one more than that of the one before when it came; it wraps
+	number        uint32 // one more than its predecessor's when it came; it wraps
 	before, after *Waiter[W]
 }
 
 // Standing is where w stands.
 func (w *Waiter[W]) Standing() Standing { return w.standing }
 
-// A Queue is the local queue for one name, of waiters W, who hold at keys K. The zero Queue is
+// A Queue is the local queue for one name, of waiters W that hold at keys K. The zero Queue is
 // free.
 //
-// Invariant: at most one has the turn. It alone has a key in etcd's line, and the turn stays
-// with it until it passes it on: also if its hold is lost. (Do not pass a turn on when a hold is
+// Invariant: at most one has the turn. It alone has a key in etcd's line, and it keeps the turn
+// until it passes it on, even if its hold is lost. (Do not pass a turn on when a hold is
 // lost: the loser may still be at work. TestALostHoldExcludesItsSessionUntilUnlock.)
 //
 // Invariant: while a key lingers nobody has the turn or waits.
 //
-// Whoever comes or goes takes a time that does not depend on the number of waiters: a hundred
+// Coming and going take a time that does not depend on the number of waiters: a hundred
 // thousand may go at once, and a renewal that waits for the Session's mutex meanwhile must not
 // wait for the square of that.
 type Queue[W any, K comparable] struct {
@@ -94,7 +94,7 @@ type Queue[W any, K comparable] struct {
 	due   time.Time // when Due is called, zero if it is not
 }
 
-// State is what there is.
+// State is the queue's state.
 func (q *Queue[W, K]) State() State { return q.state }
 
 // Owner is who has the turn, the zero W if nobody does.
@@ -108,10 +108,10 @@ func (q *Queue[W, K]) Owner() (w W) {
 // Kept is the key that lingers, the zero K if none does.
 func (q *Queue[W, K]) Kept() K { return q.kept }
 
-// Waiting is how many wait, beside the owner and the one that is chosen.
+// Waiting is how many wait, not counting the owner and the chosen one.
 func (q *Queue[W, K]) Waiting() int { return q.waiting }
 
-// All are those in the queue: who wait, in order, the owner, and the one that is chosen.
+// All returns those in the queue: the waiting ones in order, the owner, and the chosen one.
 func (q *Queue[W, K]) All() iter.Seq[W] {
 	return func(yield func(W) bool) {
 		for w := q.first; w != nil; w = w.after {
@@ -131,9 +131,9 @@ func (q *Queue[W, K]) All() iter.Seq[W] {
 // few is the number of waiters up to which Ahead counts.
 const few = 8
 
-// Ahead is how many are before w, with the owner, or before one that came now if w is nil.
-// Behind more than a few waiters it is no less than that, and more only by those that have
-// left from among them.
+// Ahead is how many are ahead of w, with the owner, or ahead of one that came now if w is nil.
+// Behind more than a few waiters it is no less than the true number, and more only by those that
+// have left from among them.
 func (q *Queue[W, K]) Ahead(w *Waiter[W]) int {
 	ahead := q.waiting
 	if w != nil {
@@ -161,8 +161,8 @@ func (q *Queue[W, K]) waitingBefore(w *Waiter[W]) int {
 
 // ---- transitions
 
-// Enter has w come. If nobody is there it has the turn at once, otherwise it waits. A key that
-// lingers has to be taken, or given up, before.
+// Enter adds w. If nobody is there w has the turn at once, otherwise it waits. A key that
+// lingers must be taken or given up before.
 func (q *Queue[W, K]) Enter(w *Waiter[W]) (has bool) {
 	q.must("Enter", Free, Taken, Passing)
 	w.must("Enter", Out)
@@ -182,7 +182,7 @@ func (q *Queue[W, K]) Enter(w *Waiter[W]) (has bool) {
 	return false
 }
 
-// Take gives w, who comes, the turn, and the key that lingers.
+// Take gives w, which comes now, the turn and the key that lingers.
 func (q *Queue[W, K]) Take(w *Waiter[W]) {
 	q.must("Take", Lingering)
 	w.must("Take", Out)
@@ -190,7 +190,7 @@ func (q *Queue[W, K]) Take(w *Waiter[W]) {
 	q.give(w)
 }
 
-// Leave has w go away that waited, or was chosen. It tells where w stood. An Owner has got the
+// Leave removes w, which waited or was chosen. It returns where w stood. An Owner has got the
 // turn before it went away, keeps it, and has to pass it on.
 func (q *Queue[W, K]) Leave(w *Waiter[W]) Standing {
 	w.must("Leave", Waiting, Next, Owner)
@@ -204,8 +204,8 @@ func (q *Queue[W, K]) Leave(w *Waiter[W]) Standing {
 	return stood
 }
 
-// Choose chooses the first that waits to have the turn next, when the owner's release, which
-// puts its key, is over. ok is false if nobody waits.
+// Choose chooses the first that waits. It gets the turn when the owner's release is over, which
+// puts its key. ok is false if nobody waits.
 func (q *Queue[W, K]) Choose() (next W, ok bool) {
 	q.must("Choose", Taken)
 	w := q.first
@@ -217,8 +217,8 @@ func (q *Queue[W, K]) Choose() (next W, ok bool) {
 	return w.Who, true
 }
 
-// Pass takes the turn from its owner. It goes to the one that is chosen, if there is one that
-// has not left, otherwise to the first that waits. ok is false if there is nobody: it is free.
+// Pass takes the turn from its owner. The turn goes to the chosen one, if there is one that has
+// not left, otherwise to the first that waits. ok is false if there is nobody: the queue is free.
 func (q *Queue[W, K]) Pass() (owner W, ok bool) {
 	q.must("Pass", Taken, Passing)
 	w := q.next
@@ -239,9 +239,9 @@ func (q *Queue[W, K]) Pass() (owner W, ok bool) {
 	return w.Who, true
 }
 
-// HandOff is Pass to the first that waits, of the turn and the key at which its owner held. It
-// is done up to most times with one key, in a row; a key that has lingered begins anew. ok is
-// false, and nothing has happened, if it is not to be done any more or nobody waits.
+// HandOff passes the turn, and the key at which its owner held, to the first that waits. It works
+// up to most times in a row with one key; for a key that has lingered the count starts again. ok
+// is false, and nothing has happened, if most is reached or nobody waits.
 func (q *Queue[W, K]) HandOff(key K, most int) (owner W, ok bool) {
 	q.must("HandOff", Taken)
 	if q.handed != key {
@@ -254,9 +254,9 @@ func (q *Queue[W, K]) HandOff(key K, most int) (owner W, ok bool) {
 	return q.Pass()
 }
 
-// Linger keeps the key at which the owner held until then, unless somebody comes, and ends its
-// turn. Nobody may wait. call says that Due is to be called then, and not when it was to be
-// called before, if it was: that would be too late.
+// Linger ends the owner's turn and keeps the key at which it held until then, unless somebody
+// comes. Nobody may wait. call says that Due must be called then, and not at the time set
+// before, if there was one: that would be too late.
 func (q *Queue[W, K]) Linger(key K, until time.Time) (call bool) {
 	q.must("Linger", Taken)
 	if q.waiting > 0 {
@@ -271,8 +271,8 @@ func (q *Queue[W, K]) Linger(key K, until time.Time) (call bool) {
 	return call
 }
 
-// Due says whether the time of the key that lingers is over; it is to be given up then. If
-// it is not, Due is to be called again after a while, unless that is 0.
+// Due says whether the time of the key that lingers is over; the caller then gives the key up.
+// If it is not over, the caller calls Due once more after the time returned, unless that is 0.
 func (q *Queue[W, K]) Due(now time.Time) (over bool, again time.Duration) {
 	q.due = time.Time{}
 	if q.state != Lingering {
@@ -328,8 +328,8 @@ func (q *Queue[W, K]) remove(w *Waiter[W]) {
 	q.waiting--
 }
 
-// must panics if q is in none of the states from which there is a transition. That is a
-// mistake of the Session's, which could have two hold.
+// must panics if q is in none of the states from which there is a transition. That is a bug in
+// the Session, which could let two hold.
 func (q *Queue[W, K]) must(transition string, from ...State) {
 	if slices.Contains(from, q.state) {
 		return
