@@ -66,7 +66,7 @@ func (b *breaking) run(a *app, c call) error {
 	if token == 0 {
 		fmt.Fprint(a.stdout, "\nToken of the place to delete (anything else deletes nothing): ")
 		answer, err := bufio.NewReader(a.stdin).ReadString('\n')
-		if err != nil { // EOF, too: half a line is no answer
+		if err != nil { // also on EOF: half a line is no answer
 			fmt.Fprintln(a.stdout)
 			return ends(exitBad, fmt.Errorf("no answer (%w): nothing was deleted", err))
 		}
@@ -94,7 +94,7 @@ func (b *breaking) show(a *app, client *clientv3.Client, w *who) ([]place, error
 	return places, nil
 }
 
-// delete deletes p, and shows the line that is left.
+// delete deletes p and shows the rest of the line.
 func (b *breaking) delete(a *app, client *clientv3.Client, w *who, p place) error {
 	ctx, cancel := w.etcd.bounded()
 	defer cancel()

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Exit statuses. Those of a run's command are passed on beside them.
+// Exit statuses. run also passes on those of its command.
 const (
 	exitGood     = 0
 	exitBad      = 1   // a wrong token, or findings
@@ -23,7 +23,7 @@ const (
 	exitSignal   = 128 // and the signal's number
 )
 
-// An ending is how the program ends. What err says goes to stderr, in a line.
+// An ending is how the program ends. err goes to stderr, in one line.
 type ending struct {
 	status int
 	err    error // nil if there is nothing to say
@@ -38,7 +38,7 @@ func misused(format string, args ...any) error {
 	return ends(exitUsage, fmt.Errorf(format, args...))
 }
 
-// An app is what a command talks to.
+// An app has the streams that a command uses.
 type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
@@ -50,7 +50,7 @@ func (a *app) say(format string, args ...any) {
 	fmt.Fprintf(a.stderr, "etcdlock: %s\n", strings.ReplaceAll(text, "\n", " "))
 }
 
-// call is what was asked of a command.
+// call is one call of a command.
 type call struct {
 	etcd  *connection
 	names []string // its arguments
@@ -64,13 +64,13 @@ type command struct {
 	short string // one line
 	text  string // the rest of its help
 	argv  bool   // whether "--" and a command follow
-	offer string // what the shell is to offer for arguments: words, or nothing
+	offer string // what the shell offers for arguments: words, or nothing
 
-	// flags adds the command's flags, and returns what carries it out.
+	// flags adds the command's flags and returns the function that runs the command.
 	flags func(fs *flag.FlagSet) func(*app, call) error
 }
 
-// commands are all of them. They are made anew each time, since some of them speak of all.
+// commands returns all commands. They are made on each call, because some of them list all.
 func commands() []*command {
 	return []*command{
 		runCommand(), whoCommand(), breakCommand(), doctorCommand(), completionCommand(), helpCommand(),
@@ -103,8 +103,8 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 }
 
 func (a *app) run(args []string) error {
-	// One set of flags, to which the command's are added: those of etcd may stand before the
-	// command or after it.
+	// One set of flags, to which the command's are added: etcd's flags may come before or after
+	// the command.
 	fs := flag.NewFlagSet("etcdlock", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	c := call{etcd: new(connection)}
@@ -162,7 +162,7 @@ func (c *call) parse(fs *flag.FlagSet, args []string, argv bool) error {
 	return nil
 }
 
-// atMost is the error of arguments that are too many.
+// atMost returns an error if there are more than n arguments.
 func (c *call) atMost(n int) error {
 	if len(c.names) > n {
 		return misused("unexpected argument %q", c.names[n])

@@ -39,7 +39,7 @@ func completionCommand() *command {
 	}
 }
 
-// flagsOf are a command's flags and, last, those of etcd; those of etcd alone for nil.
+// flagsOf returns a command's flags and then etcd's flags, or only etcd's for nil.
 func flagsOf(c *command) (flags []*flag.Flag) {
 	etcd := flag.NewFlagSet("", flag.ContinueOnError)
 	new(connection).flags(etcd)
@@ -61,11 +61,11 @@ func dashedAll(flags []*flag.Flag) string {
 	return strings.Join(words, " ")
 }
 
-// takesFile are the flags whose value is a file; those of the others the shell cannot know.
+// takesFile has the flags whose value is a file. The shell cannot know the values of the others.
 const takesFile = "--cacert|--cert|--key"
 
-// completeBash offers commands, then flags. After "--" it is the turn of the command that run
-// runs, with files in the place of what that command itself would offer.
+// completeBash offers commands, then flags. After "--" it completes the command that run runs,
+// with files in place of that command's own completion.
 func completeBash(w io.Writer) {
 	fmt.Fprintf(w, `_etcdlock() {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb= word i
@@ -95,7 +95,7 @@ complete -F _etcdlock etcdlock
 `)
 }
 
-// offered are the words that may be a command's argument.
+// offered returns the words that may be a command's argument.
 func (c *command) offered() string {
 	if c.name == "help" {
 		return strings.Join(names(), " ")

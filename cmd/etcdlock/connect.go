@@ -47,7 +47,7 @@ func (c *connection) flags(fs *flag.FlagSet) {
 		"`DURATION` close a connection that fails the test for this long")
 }
 
-// environment sets the flags of etcd that were not given by what etcdctl would read.
+// environment sets etcd's flags that were not given from the variables that etcdctl reads.
 func (c *connection) environment(fs *flag.FlagSet, getenv func(string) string) (err error) {
 	given := make(map[string]bool)
 	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
@@ -64,20 +64,20 @@ func (c *connection) environment(fs *flag.FlagSet, getenv func(string) string) (
 	return err
 }
 
-// variable is where etcdctl reads a flag from.
+// variable is the environment variable from which etcdctl reads a flag.
 func variable(f *flag.Flag) string {
 	return "ETCDCTL_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
 }
 
-// config is for clients of the cluster.
+// config returns the configuration for clients of the cluster.
 func (c *connection) config() (cfg clientv3.Config, err error) {
 	cfg = clientv3.Config{
 		Endpoints:            strings.Split(c.endpoints, ","),
 		DialTimeout:          c.dialTimeout,
 		DialKeepAliveTime:    c.pingEvery,
 		DialKeepAliveTimeout: c.pingTimeout,
-		// A logger that says nothing, as clientv3 has it for a client without one. The
-		// module does not require the package that it is of.
+		// A silent logger, the one that clientv3 uses for a client without a logger. The module
+		// does not require its package.
 		Logger: clientv3.NewCtxClient(context.Background()).GetLogger(),
 	}
 	for name, d := range map[string]time.Duration{
@@ -107,7 +107,7 @@ func (c *connection) tls() (*tls.Config, error) {
 		return nil, misused("--cert and --key: only both together")
 	}
 	if c.plain && !c.skipVerify && c.cacert+c.cert == "" {
-		return nil, nil // and https:// has the system's authorities
+		return nil, nil // https:// then uses the system's CAs
 	}
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: c.skipVerify}
 	if c.cacert != "" {
@@ -130,7 +130,7 @@ func (c *connection) tls() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// open makes a client, and logs in if there is a user.
+// open makes a client and logs in if there is a user.
 func (c *connection) open() (*clientv3.Client, error) {
 	cfg, err := c.config()
 	if err != nil {
@@ -143,12 +143,12 @@ func (c *connection) open() (*clientv3.Client, error) {
 	return client, nil
 }
 
-// bounded is the context of one look at etcd.
+// bounded returns the context of one request to etcd.
 func (c *connection) bounded() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), c.commandTimeout)
 }
 
-// noAnswer is the error of a look at etcd, with the addresses that it was about.
+// noAnswer is the error of a request to etcd, with the addresses that were asked.
 func (c *connection) noAnswer(err error) error {
 	within := ""
 	if errors.Is(err, context.DeadlineExceeded) {

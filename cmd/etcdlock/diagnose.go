@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// diagnose tells what keeps an endpoint from being asked, by connections of its own: gRPC tells of
-// most of this only that the context has ended. It returns "" if it finds nothing.
+// diagnose says why an endpoint cannot be asked, by connections of its own: in most of these cases
+// gRPC only says that the context has ended. It returns "" if it finds nothing.
 func diagnose(cfg *tls.Config, endpoint string, within time.Duration) string {
 	scheme, addr, found := strings.Cut(endpoint, "://")
 	if !found {
@@ -45,7 +45,7 @@ func diagnose(cfg *tls.Config, endpoint string, within time.Duration) string {
 	cfg = cfg.Clone()
 	host, _, _ := net.SplitHostPort(addr)
 	cfg.ServerName, cfg.NextProtos = cmp.Or(cfg.ServerName, host), []string{"h2"}
-	// A server of TLS 1.3 looks at the client's certificate after the handshake.
+	// A TLS 1.3 server checks the client's certificate after the handshake.
 	err = greet(tls.Client(conn, cfg))
 	_, unverified := errors.AsType[*tls.CertificateVerificationError](err)
 	alert, _ := errors.AsType[*net.OpError](err)
@@ -76,8 +76,8 @@ func speaksTLS(dial func() (net.Conn, error)) bool {
 	return tls.Client(conn, &tls.Config{InsecureSkipVerify: true}).Handshake() == nil
 }
 
-// greet is nil if the other side of a connection speaks HTTP/2: its first frame is SETTINGS,
-// whatever it is told (RFC 9113, 3.4).
+// greet returns nil if the other side of a connection speaks HTTP/2: its first frame is SETTINGS,
+// whatever the client sends (RFC 9113, 3.4).
 func greet(conn net.Conn) error {
 	const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 	const settings = 4

@@ -99,7 +99,7 @@ func (d *doctor) run(a *app, c call) error {
 
 // ---- endpoints
 
-// A visit is what came of asking one endpoint.
+// A visit is the result of asking one endpoint.
 type visit struct {
 	endpoint string
 	latency  time.Duration // the median of several
@@ -107,10 +107,10 @@ type visit struct {
 	why      string // it cannot be asked
 }
 
-// asks is how often an endpoint is asked, after it has been connected to.
+// asks is how often an endpoint is asked after the connection is made.
 const asks = 5
 
-// endpoints looks at each, and returns those that answer.
+// endpoints checks each endpoint and returns those that answer.
 func (d *doctor) endpoints(cfg clientv3.Config) (answering []string) {
 	visits := make([]visit, len(cfg.Endpoints))
 	var visiting sync.WaitGroup
@@ -223,8 +223,8 @@ func (d *doctor) alarms(ctx context.Context, client *clientv3.Client) {
 	}
 }
 
-// rights asks whether the user may do what a lock does. The transaction never writes: no key has
-// the create revision -1. etcd looks at the rights for all of it first.
+// rights checks whether the user may do what a lock does. The transaction never writes: no key has
+// the create revision -1. etcd first checks the rights for all of it.
 func (d *doctor) rights(ctx context.Context, client *clientv3.Client) {
 	_, err := client.Get(ctx, d.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 	if err != nil {
@@ -244,7 +244,7 @@ func (d *doctor) rights(ctx context.Context, client *clientv3.Client) {
 
 // ---- keys
 
-// most is how many findings of one kind are told one by one.
+// most is how many findings of one kind are listed one by one.
 const most = 10
 
 func (d *doctor) keys(ctx context.Context, client *clientv3.Client) {
@@ -291,7 +291,7 @@ func (d *doctor) several(subject string, findings []string) {
 	}
 }
 
-// inside is the lock with a line below whose name a key or a name is.
+// inside returns the lock with a line below whose name a key or another name lies.
 func inside(key string, lines map[string]line.Line) (name string, is bool) {
 	for i := len(key) - 1; i > 0; i-- {
 		if key[i] == '/' {

@@ -19,13 +19,13 @@ import (
 	"github.com/etcdlock/etcdlock"
 )
 
-// forwarded are the signals that the command gets in run's stead.
+// forwarded are the signals that run passes on to the command.
 var forwarded = []os.Signal{
 	syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
 }
 
-// catch has the signals that are not ignored, as nohup has HUP ignored, sent to a channel. The
-// command starts with the default for these.
+// catch sends signals to a channel, except those that are ignored, as HUP is under nohup. The
+// command starts with the default action for the caught ones.
 func catch() <-chan os.Signal {
 	signals := make(chan os.Signal, 16)
 	for _, s := range forwarded {
@@ -70,11 +70,11 @@ func (r *running) run(a *app, c call) error {
 	return h.carryOut(cmd)
 }
 
-// prepare finds the command before anybody waits for it.
+// prepare finds the command before the wait for the lock begins.
 func prepare(argv []string) (*exec.Cmd, error) {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	if errors.Is(cmd.Err, exec.ErrDot) {
-		cmd.Err = nil // found in the current directory, which is what PATH says
+		cmd.Err = nil // found in the current directory, as PATH says
 	}
 	if cmd.Err != nil {
 		return nil, notStarted(cmd.Err)
@@ -96,12 +96,12 @@ func notStarted(err error) error {
 
 // ---- the wait
 
-// A signalled is the cause of a wait that a signal ended.
+// A signalled is the cause if a signal ended the wait.
 type signalled struct{ syscall.Signal }
 
 func (s signalled) Error() string { return "ended by a signal: " + s.Signal.String() }
 
-// acquire waits for the lock, as long as it may. Whatever it returns, a client is to be closed.
+// acquire waits for the lock, as long as it may. Whatever it returns, the caller closes the client.
 func (h *holding) acquire(cfg clientv3.Config, name string) (client *clientv3.Client, err error) {
 	ctx, end := context.WithCancelCause(context.Background())
 	defer end(nil)
@@ -147,7 +147,7 @@ func (h *holding) acquire(cfg clientv3.Config, name string) (client *clientv3.Cl
 // of the five that such a run may take in all.
 const tryBound = 4500 * time.Millisecond
 
-// errNoAnswer is the error of a log-in that etcd did not answer.
+// errNoAnswer is the error of a login that etcd did not answer.
 var errNoAnswer = errors.New("no answer from etcd")
 
 // bound is how long a wait may take, 0 for ever.
@@ -158,7 +158,7 @@ func (h *holding) bound() time.Duration {
 	return h.wait
 }
 
-// connect makes a client, and logs in as often as it takes.
+// connect makes a client, and retries the login as often as it takes.
 func (h *holding) connect(ctx context.Context, cfg clientv3.Config) (*clientv3.Client, error) {
 	why := errNoAnswer
 	for {
@@ -189,7 +189,7 @@ func (h *holding) connect(ctx context.Context, cfg clientv3.Config) (*clientv3.C
 	}
 }
 
-// lock locks, with hooks that remember what the wait is for.
+// lock locks, with hooks that record what the wait is for.
 func (h *holding) lock(ctx context.Context, client *clientv3.Client, name string) (err error) {
 	trace := &etcdlock.Trace{
 		Queued: func(_ string, ahead int, holder etcdlock.Contender) {
@@ -223,7 +223,7 @@ func (h *holding) lock(ctx context.Context, client *clientv3.Client, name string
 	return err
 }
 
-// renewed notes until when the hold can be trusted now.
+// renewed notes how long the hold can be trusted now.
 func (h *holding) renewed() {
 	if until := h.mu.Deadline(); !until.IsZero() {
 		h.trusted.Store(&until)
@@ -244,12 +244,12 @@ func (h *holding) refusal(ctx context.Context, err error) error {
 	return ends(exitFailed, err)
 }
 
-// leaveBound is how long run waits for etcd to confirm that nothing of it is left. What is not
-// removed by then goes with its lease.
+// leaveBound is how long run waits for etcd to confirm that nothing of run is left. Keys that are
+// not removed by then go with their lease.
 const leaveBound = 2 * time.Second
 
-// leave gives up the place in line, and the lease. Where err says that etcd does not answer there
-// is nothing to wait for: Close still sends what it has to.
+// leave gives up the place in line and the lease. If err says that etcd does not answer, there is
+// nothing to wait for: Close still sends what it must.
 func (h *holding) leave(err error) {
 	if h.mu == nil {
 		return
@@ -270,7 +270,7 @@ func (h *holding) carryOut(cmd *exec.Cmd) error {
 		"ETCDLOCK_NAME="+h.mu.Name(), "ETCDLOCK_KEY="+h.mu.Key(),
 		fmt.Sprint("ETCDLOCK_TOKEN=", h.mu.Token()))
 	hold := h.mu.Context(context.Background())
-	if hold.Err() != nil { // otherwise key and token are of this hold, and its trust is known
+	if hold.Err() != nil { // otherwise key and token are this hold's, and its trust is known
 		h.leave(nil)
 		return ends(exitLost, context.Cause(hold))
 	}
@@ -286,7 +286,7 @@ func (h *holding) carryOut(cmd *exec.Cmd) error {
 	return h.finish(ended)
 }
 
-// watch stays until no process of the command is left. hurried says that a signal came.
+// watch waits until no process of the command is left. hurried says that a signal came.
 //
 // Invariant: when it returns no process of the command is left; nothing that frees the lock is
 // called before. (Do not release when the command has ended.
@@ -309,7 +309,7 @@ func (h *holding) watch(tree *tree, hold context.Context) (ended syscall.WaitSta
 			tree.forward(s.(syscall.Signal))
 		case <-lost:
 			lost = nil
-			// It is told in the end: whoever reads stderr may not do so now, and hold up the KILL.
+			// Reported at the end: the reader of stderr may block now, and hold up the KILL.
 			expired := errors.Is(context.Cause(hold), etcdlock.ErrExpired)
 			killBy(h.killAt(time.Now(), *h.trusted.Load(), expired))
 			tree.terminate()
@@ -320,7 +320,7 @@ func (h *holding) watch(tree *tree, hold context.Context) (ended syscall.WaitSta
 			tree.terminate()
 		case <-kill.C:
 			tree.kill()
-			kill.Reset(killAgain) // for those that were started meanwhile
+			kill.Reset(killAgain) // for processes started meanwhile
 		case <-tree.gone:
 			if exited != nil {
 				ended = tree.status
@@ -331,10 +331,10 @@ func (h *holding) watch(tree *tree, hold context.Context) (ended syscall.WaitSta
 	}
 }
 
-// killAgain is how long a KILL may take before those are looked for that it has missed.
+// killAgain is how long a KILL may take before run looks for processes that it has missed.
 const killAgain = 20 * time.Millisecond
 
-// stay keeps the lock for as long as it is to be held.
+// stay keeps the lock for --at-least.
 func (h *holding) stay(hold context.Context) {
 	left := time.Until(h.began.Add(h.atLeast))
 	if left <= 0 {
@@ -349,7 +349,7 @@ func (h *holding) stay(hold context.Context) {
 	}
 }
 
-// finish releases the lock, and says how run ends whose command has ended.
+// finish releases the lock after the command has ended, and returns how run ends.
 func (h *holding) finish(ended syscall.WaitStatus) error {
 	err := h.release()
 	h.leave(err)

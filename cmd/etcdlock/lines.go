@@ -55,7 +55,7 @@ type place struct {
 	Number int
 }
 
-// placesOf are the line for the lock name.
+// placesOf returns the line for the lock name.
 func placesOf(ctx context.Context, kv clientv3.KV, name string) ([]place, error) {
 	contenders, err := etcdlock.Contenders(ctx, kv, name)
 	places := make([]place, len(contenders))
@@ -65,7 +65,7 @@ func placesOf(ctx context.Context, kv clientv3.KV, name string) ([]place, error)
 	return places, err
 }
 
-// placesBelow are the lines for all locks whose names begin with prefix.
+// placesBelow returns the lines for all locks whose names begin with prefix.
 func placesBelow(ctx context.Context, kv clientv3.KV, prefix string) (places []place, err error) {
 	kvs, err := readKeys(ctx, kv, prefix)
 	if err != nil {

@@ -12,10 +12,10 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// sayWhyAfter is the wait after which run says what it waits for.
+// sayWhyAfter is how long run waits before it says what it waits for.
 var sayWhyAfter = 10 * time.Second
 
-// A reason is what a wait is for, as last heard.
+// A reason is what a wait is for, as last reported.
 type reason struct {
 	mu   sync.Mutex
 	text string

@@ -104,7 +104,8 @@ func (r *running) granted(ttl time.Duration) error {
 //
 // Invariant: where the lease was not renewed, KILL is sent before another can hold. It is sent
 // kill-after after the end of the trust, which is a margin before the end of the lease, and not
-// kill-after after the loss was noticed. (Do not count from now. TestKillAtCountsFromTheEndOfTrust.)
+// kill-after after the loss was noticed. (Do not count from now.
+// TestKillAtCountsFromTheEndOfTrust.)
 func (r *running) killAt(now, trusted time.Time, expired bool) time.Time {
 	if expired {
 		return trusted.Add(r.killAfter)

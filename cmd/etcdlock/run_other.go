@@ -8,7 +8,7 @@ import (
 	"runtime"
 )
 
-// run returns an error: without process groups nobody can end all that a command has started.
+// run returns an error: without process groups it could not end everything that a command starts.
 func (r *running) run(*app, call) error {
 	return ends(exitFailed,
 		errors.New("there is no run on "+runtime.GOOS+"; who, break and doctor work"))

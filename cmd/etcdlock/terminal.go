@@ -12,8 +12,8 @@ import (
 // A terminal is that of stdin, lent to a process group. nil is none.
 type terminal struct{ own int32 } // the process group that lent it
 
-// lend makes the process group of a child the foreground one of the terminal on stdin, if run is
-// in the foreground there: only that group may read, and it gets what ^C sends.
+// lend makes a child's process group the foreground group of the terminal on stdin, if run is in
+// the foreground there: only that group may read, and ^C signals that group.
 func lend(child int) *terminal {
 	own := int32(syscall.Getpgrp())
 	var front int32
@@ -24,7 +24,7 @@ func lend(child int) *terminal {
 	if !ioctl(0, syscall.TIOCSPGRP, unsafe.Pointer(&group)) {
 		return nil
 	}
-	// It may have been stopped as one in the background before.
+	// It may have been stopped before, as a background group.
 	_ = syscall.Kill(-child, syscall.SIGCONT)
 	// Now run is in the background, and must not be stopped by what it writes, or by taking the
 	// terminal back. The command has been started: it does not inherit this.

@@ -8,7 +8,7 @@ import (
 )
 
 // A tree is the processes of a command: the one that was started, which leads a process group,
-// and all that come from it, as far as the system lets them be found.
+// and all its descendants, as far as the system can find them.
 type tree struct {
 	pid      int
 	terminal *terminal
@@ -31,7 +31,7 @@ func (t *tree) forward(s syscall.Signal) {
 	}
 }
 
-// terminate asks all processes to end. One that is stopped is to hear of it, too.
+// terminate asks all processes to end, including stopped ones.
 func (t *tree) terminate() {
 	t.signal(syscall.SIGTERM)
 	t.signal(syscall.SIGCONT)
@@ -39,8 +39,8 @@ func (t *tree) terminate() {
 
 func (t *tree) kill() { t.signal(syscall.SIGKILL) }
 
-// stopped is called when the command was stopped. It goes on if ^Z did that: nobody would wait
-// for a run that stops to renew its lease, and a shell waits for run, which has not stopped.
+// stopped is called when the command was stopped. If ^Z did that, the command is continued: a
+// stopped run would not renew its lease, and the shell waits for run, which has not stopped.
 func (t *tree) stopped(by syscall.Signal) {
 	if by == syscall.SIGTSTP && t.terminal != nil {
 		_ = syscall.Kill(-t.pid, syscall.SIGCONT)

@@ -37,7 +37,7 @@ func start(cmd *exec.Cmd) (*tree, error) {
 	return t, nil
 }
 
-// reap waits for all children, as those who die become. It alone does.
+// reap waits for all children; orphaned descendants become children too. Nothing else waits.
 func (t *tree) reap() {
 	for {
 		var ws syscall.WaitStatus
@@ -45,7 +45,7 @@ func (t *tree) reap() {
 		switch {
 		case err == syscall.EINTR:
 			continue
-		case err != nil: // ECHILD: the kernel says that none is left
+		case err != nil: // ECHILD: none is left
 			close(t.gone)
 			return
 		case ws.Stopped():
@@ -80,8 +80,8 @@ func (t *tree) hasEnded() bool {
 	}
 }
 
-// signal sends a signal to each process. The group gets it whole, so that none escapes by a fork;
-// others, which have left the group, one by one.
+// signal sends a signal to each process: to the group as a whole, so that none escapes by a fork,
+// and one by one to those that have left the group.
 func (t *tree) signal(s syscall.Signal) {
 	grouped := !t.hasEnded() // otherwise the number may be somebody else's by now
 	if grouped {
@@ -98,7 +98,7 @@ func (t *tree) signal(s syscall.Signal) {
 	}
 }
 
-// left are the processes that come from the command.
+// left returns the command's descendants.
 func (t *tree) left() (left []process) {
 	all := processes()
 	for _, p := range children(all, os.Getpid()) {
@@ -121,7 +121,7 @@ func children(of []process, parent int) (children []process) {
 	return children
 }
 
-// A process is what /proc tells of one.
+// A process is what /proc says about one.
 type process struct{ pid, parent, group int }
 
 func processes() (all []process) {

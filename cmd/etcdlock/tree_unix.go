@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// start starts a command, of which its process group can be found.
+// start starts a command. Only its process group can be found.
 func start(cmd *exec.Cmd) (*tree, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
@@ -36,7 +36,7 @@ func (t *tree) reap() {
 		break
 	}
 	for syscall.Kill(-t.pid, 0) == nil {
-		time.Sleep(killAgain) // nobody tells of those who are not children
+		time.Sleep(killAgain) // there is no event for processes that are not children
 	}
 	close(t.gone)
 }

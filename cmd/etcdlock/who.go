@@ -139,7 +139,8 @@ func printTable(ctx context.Context, client *clientv3.Client, to io.Writer, plac
 // atOnce is how many leases are asked for at a time.
 const atOnce = 8
 
-// ttlsLeft is what is left of each lease, which may have many places, or why that is not known.
+// ttlsLeft returns what is left of each lease, or why that is not known. A lease may have many
+// places.
 func ttlsLeft(
 	ctx context.Context, client *clientv3.Client, places []place,
 ) map[clientv3.LeaseID]string {
@@ -177,7 +178,7 @@ func ttlLeft(ctx context.Context, client *clientv3.Client, lease clientv3.LeaseI
 	return fmt.Sprintf("%ds of %ds", resp.TTL, resp.GrantedTTL)
 }
 
-// plain is text, quoted if a terminal would take some of it for more than text.
+// plain is text, quoted if a terminal would interpret some of it.
 func plain(text string) string {
 	if quoted := strconv.Quote(text); quoted != `"`+text+`"` {
 		return quoted
@@ -185,7 +186,7 @@ func plain(text string) string {
 	return text
 }
 
-// A record is a place in JSON. What other programs read stays as it is.
+// A record is a place in JSON. Other programs read it, so it stays as it is.
 type record struct {
 	Name  string     `json:"name"`
 	Place int        `json:"place"`
@@ -214,8 +215,7 @@ func writeJSON(to io.Writer, places []place) error {
 	return encoder.Encode(records)
 }
 
-// follow shows the table anew until the program is ended. Whoever looks at a slow etcd asks it
-// less often.
+// follow repeats the table until the program is ended. It asks a slow etcd less often.
 func (w *who) follow(a *app, client *clientv3.Client) error {
 	screen := &screen{to: a.stdout}
 	for {
@@ -238,7 +238,7 @@ func (w *who) follow(a *app, client *clientv3.Client) error {
 // watchEvery is the time from one table to the next.
 const watchEvery = time.Second
 
-// A screen shows one text after the other, in its place if it is a terminal.
+// A screen shows one text after the other. On a terminal each replaces the one before.
 type screen struct {
 	to    io.Writer
 	shown bool
@@ -260,9 +260,9 @@ func (s *screen) show(text string) error {
 	return err
 }
 
-// frame is text for a terminal that shows something already, cut where the window ends: a line
-// too long would scroll the others away. Each line is overwritten rather than the screen
-// cleared, so that nothing flickers.
+// frame is text for a terminal that shows something already, cut to the window: a longer line
+// would scroll the others away. It overwrites each line instead of clearing the screen, so that
+// nothing flickers.
 func frame(text string, rows, columns int) string {
 	var out strings.Builder
 	out.WriteString("\x1b[H")
