@@ -11,7 +11,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
-// queue waits in line. It also returns how many were ahead of it when it queued.
+// queue waits in line. It also tells how many were before it when it queued.
 func (m *Mutex) queue(ctx context.Context, started time.Time, try bool) (
 	h *hold, ahead int, err error,
 ) {
@@ -52,8 +52,8 @@ func (m *Mutex) queue(ctx context.Context, started time.Time, try bool) (
 }
 
 // enter puts a new claim into the local line. Its turn comes at once if nobody is there: then p
-// is its place, or nil while there is no lease for one. Otherwise locked says who is there, and
-// TryLock returns that as its error.
+// is its place, nil while there is no lease for one. Otherwise locked tells who is there, and
+// TryLock gets that as its error.
 func (m *Mutex) enter(
 	caller context.Context, cancel context.CancelCauseFunc, started time.Time, try bool,
 ) (c *claim, p *place, locked *LockedError, err error) {
@@ -76,7 +76,7 @@ func (m *Mutex) enter(
 		locked = l.lockedLocked(nil)
 		c.turn = make(chan *place, 1)
 		l.queue.Enter(&c.waiter)
-	case c.relockLocked() != nil: // it may linger since relock's check
+	case c.relockLocked() != nil: // it may linger since relock has looked
 	default:
 		l.giveWayLocked()
 		l.queue.Enter(&c.waiter)
@@ -86,7 +86,7 @@ func (m *Mutex) enter(
 }
 
 // acquire takes c, whose turn has come, to the head of etcd's line. p is its place, which may
-// already be in that line, or nil. On an error it passes the turn on.
+// stand there already, or nil. On an error it passes the turn on.
 func (c *claim) acquire(ctx context.Context, p *place, try bool) (*hold, error) {
 	m, s := c.m, c.m.s
 	var anew attempt.Backoff
@@ -160,10 +160,10 @@ func (c *claim) advance(ctx context.Context, p *place, try bool) (
 // queue puts the key, unless it is there already, and reads who is ahead of it. It may be
 // called again after an error.
 //
-// A nil error says that p stands in line: behind p.ahead or, if nobody is ahead and etcd was
-// not set back meanwhile, with a hold at it. If try is set and others stand in line, the error is
-// errTaken, with those ahead, and nothing was written. errQueueAnew says that p cannot be used.
-// After any other error the key may or may not be there.
+// A nil error says that p stands in line: with p.ahead before it or, if nobody is and etcd was
+// not set back meanwhile, with a hold at it. errTaken comes if try is set, with those before it,
+// if others stand in line, and then nothing was written. errQueueAnew says that p cannot be used.
+// After any other error the key may be there or not.
 func (p *place) queue(ctx context.Context, c *claim, try bool) (
 	h *hold, taken line.Ahead, err error,
 ) {
@@ -271,9 +271,9 @@ func awaitGrace(removed <-chan struct{}) {
 	}
 }
 
-// awaitRemoval waits until the key of e is gone, if e is the Session's own key from a hold or a
-// wait that has ended: TryLock then waits for etcd and for nobody else. It reports whether the
-// key is gone.
+// awaitRemoval waits until the key of e is gone, if that is the Session's own, of a hold or
+// wait that has ended: it is etcd that TryLock waits for then, and nobody else. It reports
+// whether that is done.
 func (s *Session) awaitRemoval(ctx context.Context, e line.Entry) bool {
 	var removed <-chan struct{}
 	s.mu.Lock()

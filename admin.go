@@ -14,9 +14,9 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// A Contender is one place in the line for a lock: its holder or a waiter.
-// For contenders of other programs (etcd's own concurrency.Mutex, etcdctl lock) Owner,
-// Host, PID and Since are unknown, and zero.
+// A Contender is one place in the line for a lock: its holder, or one that waits.
+// Of contenders of other programs (etcd's own concurrency.Mutex, etcdctl lock) Owner,
+// Host, PID and Since are not known, and zero.
 type Contender struct {
 	Name  string // of the lock
 	Key   string // in etcd
@@ -46,9 +46,9 @@ func (c Contender) label() string {
 	}
 }
 
-// Contenders returns the holder of the lock name and its waiters, in the order of the
-// line: the first one holds. It is one linearizable read and writes nothing. It works
-// with any KV that sees the same keys as the lock's client.
+// Contenders returns all that hold or wait for the lock name, in the order of the
+// line: the first one holds. It is one linearizable read, writes nothing, and may
+// be called with any KV that sees the same keys as the lock's client.
 func Contenders(ctx context.Context, kv clientv3.KV, name string) ([]Contender, error) {
 	if err := checkAdmin(ctx, kv, "contenders of", name); err != nil {
 		return nil, err
@@ -68,8 +68,8 @@ func Contenders(ctx context.Context, kv clientv3.KV, name string) ([]Contender, 
 	return contenders, nil
 }
 
-// Holders returns the holder of every lock whose name begins with prefix, sorted by
-// name. prefix is a plain string; the empty one means all locks. It is one linearizable
+// Holders returns the holder of every lock whose name begins with prefix, which is
+// a plain string and may be empty for all, sorted by name. It is one linearizable
 // read of all keys that begin with prefix, and writes nothing.
 func Holders(ctx context.Context, kv clientv3.KV, prefix string) ([]Contender, error) {
 	if err := checkAdmin(ctx, kv, "holders below", prefix); err != nil {
@@ -136,7 +136,7 @@ func holderOf(name string, ahead line.Ahead) Contender {
 	return contenderOf(name, first)
 }
 
-// contenderOf is the public form of e, which stands in line for the lock name.
+// contenderOf is e, which stands in line for the lock name, for others to see.
 func contenderOf(name string, e line.Entry) Contender {
 	v := e.Value()
 	return Contender{

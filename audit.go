@@ -235,7 +235,7 @@ func (l *lease) confirmMissing(places []*place, read []line.Entry, known bool, s
 			p.ticket.PutOver()
 		default:
 			if p.hold != nil && p.hold.cause == nil && sent == l.s.era.Load() {
-				p.era = sent // a waiter has to read the line too
+				p.era = sent // who waits has to read the line, too
 			}
 			continue
 		}
@@ -297,9 +297,9 @@ func (s *Session) deleteEntry(ctx context.Context, e line.Entry) error {
 }
 
 // draw returns a new name for a key of the lock name, on l. Only this Session can have drawn
-// it: the second half of the UUID follows from the first half and from a secret. So the Session
-// recognizes for certain the keys that its own late requests put, without remembering them, and
-// leaves its user's keys alone.
+// it: the second half of the UUID follows from the first one and from a secret. So the keys
+// that late requests of the Session put are known from those of its user for certain, and
+// nobody has to remember them.
 func (l *lease) draw(name string) (key string) {
 	return line.Key(name, l.sign(uuid.New(), name))
 }

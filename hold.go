@@ -76,8 +76,8 @@ func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
 	return h, nil
 }
 
-// clear removes the key of a lost hold in the background, and passes its turn to the next in
-// the local line. It returns what abandonLocked does.
+// clear has the key of a hold removed that was lost, and gives its turn to the next in the
+// local line. It returns what abandonLocked does.
 func (h *hold) clear() (removed <-chan struct{}) {
 	s := h.m.s
 	s.mu.Lock()
@@ -138,9 +138,9 @@ func (h *hold) endLocked(cause error) (endedBefore bool) {
 	return false
 }
 
-// endContexts ends the contexts of h, which has ended itself. When it returns, they and all
-// contexts that come from them have ended, even if another goroutine cancels them too: a cancel
-// waits for a concurrent cancel of the same context.
+// endContexts ends the contexts of h, which has ended itself. When it returns they all have,
+// and all that come from them, whoever else is at it: to cancel a context is to wait for one
+// who is just cancelling it.
 func (h *hold) endContexts() {
 	s := h.m.s
 	s.mu.Lock()
@@ -382,7 +382,7 @@ func (m *Mutex) nestsIn(ctx context.Context) *hold {
 	return nil
 }
 
-// nest makes a Lock with a context from h a part of h.
+// nest makes a Lock whose context comes from h a part of h.
 func (m *Mutex) nest(h *hold) (*hold, error) {
 	if !m.cfg.reentrant {
 		return nil, failed("lock", m.name, ErrDeadlock)

@@ -14,7 +14,7 @@ import (
 type localLine struct {
 	name  string
 	queue turn.Queue[*claim, *place]
-	ahead line.Ahead   // ahead of the last place, if it was given up without a hold
+	ahead line.Ahead   // before the last place, if it was given up without a hold
 	slots ticket.Slots // names of keys
 	view  *view        // nil while nobody needs one
 	due   *time.Timer  // calls lingered; nil before a key lingers
@@ -40,7 +40,7 @@ type claim struct {
 	waiter turn.Waiter[*claim]     // in the line's queue
 }
 
-// newClaim returns a claim that has started and is in no queue yet.
+// newClaim is a call that has started, and is in no queue yet.
 func (m *Mutex) newClaim(
 	caller context.Context, l *localLine, started time.Time, cancel context.CancelCauseFunc,
 ) *claim {
@@ -49,8 +49,8 @@ func (m *Mutex) newClaim(
 	return c
 }
 
-// lineLocked returns the local line for a name. Unused ones are kept for their key
-// names, up to a number.
+// lineLocked returns the line for a name. Lines that nobody uses are kept for their
+// key names, up to a number.
 func (s *Session) lineLocked(name string) *localLine {
 	if l := s.lines[name]; l != nil {
 		return l
@@ -103,7 +103,7 @@ func (e *LockedError) behind(ahead line.Ahead) {
 	e.Ahead += ahead.Count()
 }
 
-// leave takes c out of the line after its wait has ended, and returns who was there.
+// leave takes c out of the line after its wait has ended, and tells who was there.
 func (s *Session) leave(c *claim) *LockedError {
 	s.mu.Lock()
 	defer s.unlock()
@@ -139,8 +139,8 @@ func (s *Session) nextLocked(l *localLine) *place {
 	return s.newPlaceLocked(next)
 }
 
-// passLocked takes the turn from its owner. The next owner also gets put, the place that was put
-// for it, or nil. If there is no next owner the line is free.
+// passLocked takes the turn from its owner. Whoever gets it gets put, the place that stands for
+// it, or nil; if nobody does the line is free.
 func (s *Session) passLocked(l *localLine, put *place) {
 	if next, ok := l.queue.Pass(); ok {
 		next.hasTurnLocked(put)

@@ -417,8 +417,8 @@ func (m *Mutex) Close(ctx context.Context) error {
 	return err
 }
 
-// closeLocked begins to close m. It ends the waits of m and its hold h (nil if there is none),
-// and gives up the place of a lingering key, given (nil if there is none).
+// closeLocked begins to close m. It ends the waits of m, and the hold h, nil if there is none;
+// given is the place of a key that lingered, which it gives up, nil if there is none.
 func (m *Mutex) closeLocked() (h *hold, endedBefore bool, given *place) {
 	m.closed = true
 	m.closing = &closing{done: make(chan struct{})}
@@ -447,8 +447,8 @@ type closing struct {
 	err  error // written before done is closed
 }
 
-// free frees the name for Close: it releases the hold h that Close has ended (nil if there is
-// none), or waits for the removal of a lingering key that was given up.
+// free frees the name for Close: of the hold h that it has ended, nil if there is none, or
+// of a key that lingered, which was given up.
 func (m *Mutex) free(ctx context.Context, h *hold, endedBefore bool, given *place) error {
 	if h != nil {
 		h.endContexts()

@@ -52,7 +52,7 @@ type config struct {
 	logger         *slog.Logger  // nil: silence
 	trace          *Trace
 
-	text line.Text // for the values of keys
+	text line.Text // of the values of keys
 
 	// leaseOption is the name of a given option that only New and NewSession
 	// take, if there is one.

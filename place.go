@@ -28,7 +28,7 @@ type place struct {
 	// Guarded by Session.mu.
 	ticket ticket.Ticket
 	since  time.Time  // when its revision became known
-	ahead  line.Ahead // ahead of this place as of the last read
+	ahead  line.Ahead // before this place, when last looked at
 	hold   *hold      // nil while waiting
 	held   time.Time  // when the first hold at it began
 	watch  *keyWatch  // of the key while it is held; nil for short holds
@@ -62,7 +62,7 @@ func (s *Session) newPlaceLocked(c *claim) *place {
 	return p
 }
 
-// contender is how others see p.
+// contender is p as others see it.
 func (p *place) contender() Contender {
 	c := p.m.contender()
 	c.Key, c.Token, c.Lease, c.Since = p.ticket.Key, p.ticket.Rev(), p.lease.id, p.since
@@ -142,7 +142,7 @@ func (p *place) queuedLocked(ahead line.Ahead, told *era) {
 	p.seesLocked(ahead, told)
 }
 
-// staleLocked reports whether p was last seen in an earlier era.
+// staleLocked reports whether p was last seen in an era before.
 func (p *place) staleLocked() bool { return p.era != p.s.era.Load() }
 
 // rangesOf returns what the ranges of a transaction have read.

@@ -29,8 +29,9 @@ func (h *hold) free() *release {
 	return h.freeLocked()
 }
 
-// freeLocked keeps the key of h, which has ended whole, for the next hold of the Session if
-// WithHandoff or WithLinger want that, and returns nil. Otherwise it returns the release to send.
+// freeLocked keeps the key of h, which has ended whole, for the next hold of the Session, if
+// WithHandoff or WithLinger want that, and returns nil. Otherwise it returns the release that is
+// to be sent.
 func (h *hold) freeLocked() *release {
 	if s := h.m.s; !s.closed && (s.passOnLocked(h) || s.lingerLocked(h)) {
 		h.place.lease.releasedLocked()
@@ -46,7 +47,7 @@ func (h *hold) release() *release {
 	return h.releaseLocked()
 }
 
-// releaseLocked begins the release of h. The caller sends it.
+// releaseLocked begins the release of h, which is to be sent.
 func (h *hold) releaseLocked() *release {
 	r := &release{h: h, put: h.m.s.nextLocked(h.local)}
 	var next *ticket.Ticket

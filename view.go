@@ -63,20 +63,20 @@ type view struct {
 	// Guarded by Session.mu.
 	revision int64
 	keys     map[string]int64 // create revisions of the contenders
-	read     map[string]int64 // keys as of the last read
+	read     map[string]int64 // keys as the last read told them
 	deleted  map[string]int64 // the last DELETE of each key since then
 	live     bool             // there is a watch, as far as is known
-	behind   bool             // a read showed what the watch did not report, or not yet
-	reading  bool             // a recheck is under way
-	waiting  bool             // the local line's owner waits by this view
+	behind   bool             // a read told what the watch did not, or not yet
+	reading  bool             // a re-check is under way
+	waiting  bool             // the line's owner waits by this view
 	relied   time.Time        // since when somebody relies on the watch
-	due      time.Time        // when the next recheck is due
-	needed   time.Time        // when the view was last needed
+	due      time.Time        // when the line is to be read again
+	needed   time.Time        // when it last was
 	err      error            // of the last read, nil once one was answered
-	over     error            // why there is no view and no waiting: etcd refuses
+	over     error            // why there is no view, and no waiting: etcd refuses
 }
 
-// viewLocked returns the view for l. It begins one if there is none.
+// viewLocked returns the view for l, which is begun if there is none.
 func (s *Session) viewLocked(l *localLine) *view {
 	if l.view == nil {
 		v := &view{s: s, local: l, again: make(chan struct{}, 1), needed: time.Now()}
@@ -161,7 +161,7 @@ func (v *view) follow(broken *attempt.Backoff) {
 	}
 }
 
-// watched notes that there is a watch and that everything before it was read.
+// watched notes that there is a watch, and that everything before it was read.
 func (v *view) watched() {
 	v.s.mu.Lock()
 	defer v.s.unlock()
@@ -416,11 +416,11 @@ func (s *Session) watchAnewLocked() {
 	}
 }
 
-// judgeLocked draws the conclusions for the Session's place in the line, after a read or
-// after events.
+// judgeLocked draws the conclusions for the place that the Session has in the line, after
+// a read or after events.
 //
-// Events alone prove nothing before the own key was seen: if the client's Watcher sees other keys
-// than its KV, as when only one of them has a namespace, only reads count.
+// Events alone tell nothing before the own key was seen: if the client's Watcher sees other
+// keys than its KV, as with a namespace of only one of them, the reads tell.
 func (v *view) judgeLocked(afterRead bool) {
 	p := v.ownLocked()
 	if p == nil || p.ticket.Rev() == 0 || v.revision < p.ticket.Rev() {

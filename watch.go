@@ -166,8 +166,8 @@ func (p *place) isOutdated() (over bool, err error) {
 	return p.staleLocked(), nil
 }
 
-// recheckAfter is the time to the next recheck of a waiter that has relied on its watch since
-// relied, in a line of so many contenders. A slow etcd is asked less often.
+// recheckAfter is how long to wait for the next look of one that has relied on its watch since a
+// time, in a line of so many. An etcd that is slow is asked less.
 func (s *Session) recheckAfter(relied time.Time, contenders int) time.Duration {
 	from, to := recheck.Period(time.Since(relied), s.cfg.ttl, contenders)
 	return s.calls.Seldom(from) + rand.N(to-from+1)
@@ -235,8 +235,8 @@ func (p *place) readOn(ctx context.Context, c *claim) error {
 // linearizable read of four compares, and retries until it is answered. It also reads who holds,
 // if that is not known, and how many keys there are in all, if length is not nil.
 //
-// A key that was put over keeps its create revision, but perhaps has no lease: then it no longer
-// stands in line, and no lease removes it.
+// A key that was put over has the create revision that it had, but perhaps no lease: it
+// stands in line no more, and no lease removes it.
 func (p *place) stands(
 	ctx context.Context, c *claim, before line.Entry, length *int,
 ) (bool, error) {

@@ -21,18 +21,18 @@ import (
 // no reader, and permits are summed up from the newest on, until their sum blocks or is whole.
 type Ahead struct {
 	Last  Line  // the nearest, by the rule of entry
-	Whole bool  // nobody else is ahead of the place
+	Whole bool  // nobody else is before the place
 	First Entry // who holds, if not Whole; without a revision if that is unknown
-	About int   // how many are ahead of the place, if not Whole: at most, apart from later strays
-	Keys  int   // keys below the prefix, with strays and those behind the place
+	About int   // how many are before the place, if not Whole: at most, but for later strays
+	Keys  int   // that were below the prefix: strays, and those behind the place, too
 }
 
 // Nobody is the Ahead of a place that is the first in its line.
 var Nobody = Ahead{Whole: true}
 
-// Before is who stands ahead of own in the line for the lock name, by a range that has read the
-// newest keys up to own, the newest first. own has no revision if the range was read before own
-// was put, in the same transaction.
+// Before is who stands before own in the line for the lock name, by a range that has read the
+// newest keys up to own, the newest first. own has no revision if that was before it was put,
+// in the same transaction.
 func Before(name string, own Entry, newest *pb.RangeResponse) Ahead {
 	contenders := Of(name, newest.GetKvs())
 	a := Ahead{
@@ -47,9 +47,9 @@ func Before(name string, own Entry, newest *pb.RangeResponse) Ahead {
 	return a
 }
 
-// Among is who stands ahead of own by a range that has read the oldest keys, the oldest first: who
-// holds, and about how many there are, of which n were read. Last is empty unless all were read,
-// because there may be others between.
+// Among is who stands before own by a range that has read the oldest keys, the oldest first: who
+// holds, and about how many there are, of whom n were read. Nobody is Last unless all were read,
+// since there may be others between.
 func Among(name string, own Entry, oldest *pb.RangeResponse) (a Ahead, n int) {
 	kvs := oldest.GetKvs()
 	contenders := Of(name, kvs)
@@ -126,7 +126,7 @@ func (a Ahead) Unread() bool { return !a.Whole && len(a.Last) == 0 }
 // Tells reports whether a says how many are ahead of the place, or that they are more than a few.
 func (a Ahead) Tells(few int) bool { return a.Whole || len(a.Last) > few }
 
-// Count is how many are ahead of the place: approximate if a is not Whole.
+// Count is how many are before the place: about, if a is not Whole.
 func (a Ahead) Count() int {
 	if a.Whole {
 		return len(a.Last)

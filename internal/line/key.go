@@ -54,8 +54,8 @@ func cut(key string) (name, tail string) {
 	return key[:max(slash, 0)], key[slash+1:]
 }
 
-// isTail reports whether tail is the end of a contender's key: a canonical UUID in lower case,
-// of any version, as this library puts it, or the key's own lease in hexadecimal, as
+// isTail reports whether tail is how a contender's key ends: a canonical UUID in lower case,
+// of whatever version, as this library puts it, or the key's own lease in hexadecimal, as
 // concurrency.Mutex, etcdctl lock and the server's lock service put it.
 func isTail(tail string, lease int64) bool {
 	return isUUID(tail) || tail == strconv.FormatInt(lease, 16)

@@ -79,12 +79,12 @@ func (l Line) sort() {
 // revision yet would be put now. It may hold when it waits for nobody, and then whoever comes
 // later waits for it.
 //
-// Every place is exclusive, so it waits for all ahead of it. A kind that holds beside others has
-// its case here, and only here. The key shows the kind, because the event of a deletion has
-// no value. If this version does not know the kind of a contender, it counts as exclusive: it
-// waits for everybody ahead of it, and everybody behind it waits for it.
+// Every place is exclusive, so it waits for all before it. A kind that holds beside others has
+// its case here, and only here; the kind is told by the key, since the event of a deletion has
+// no value. What this version takes for a contender without knowing its kind is exclusive: it
+// waits for everybody before it, and everybody behind it waits for it.
 //
-// Nobody is ever put ahead of a place. So once the rule lets it in, it stays in.
+// Nobody is ever put before a place. So once the rule lets it in, it stays in.
 func (l Line) Blocking(own Entry) []Entry {
 	after := slices.IndexFunc(l, func(e Entry) bool { return own.Rev != 0 && e.Rev >= own.Rev })
 	if after < 0 {

@@ -9,13 +9,13 @@ import (
 // An Entering puts a ticket's key. The same put may be carried out many times, and
 // makes one key.
 //
-// After that of Lock the key stands in line. That of TryLock puts the key only if nobody else
-// stands in line, and otherwise writes nothing.
+// That of Lock stands in line after it. That of TryLock puts the key only if nobody else stands
+// in line, and otherwise writes nothing.
 type Entering struct {
 	t     *Ticket
 	try   bool
 	owner bool  // it reads who holds: the owner, not only the key
-	reads bool  // it reads whether the key is there already, and for TryLock who is in line
+	reads bool  // whether the key is there already, and for TryLock whose the line is
 	n     int64 // TryLock: how many of the line it reads
 	seen  int64 // TryLock: up to here nothing below the prefix is a contender
 }
@@ -28,9 +28,9 @@ func (t *Ticket) Enter(try, owner bool) Entering {
 
 // Txn is what to send next, with the value of the key.
 //
-// Lock reads who is ahead of t, and then puts the key. TryLock first requires that nothing is
-// below the prefix. If there are keys but no contender, it requires that nothing below the prefix
-// is newer than what it has seen. So if it puts the key, nobody is ahead of it.
+// Lock reads who is before t, and then puts the key. TryLock first asks that nothing be below
+// the prefix. If something is, but it is no contender, it asks that nothing below the prefix be
+// newer than what it has seen. So it has nobody before it if it puts the key.
 func (e *Entering) Txn(value string) Txn {
 	t := e.t
 	txn := Txn{If: []clientv3.Cmp{t.absent()}, Again: t.readOwn()}
@@ -121,9 +121,9 @@ func (e *Entering) judgeTry(a Answer, is Entrance) (Entrance, line.Ahead) {
 	return is, ahead
 }
 
-// adopt finds t's key in the answer to a transaction that puts it: as put by it, or else as read
-// by the i-th range. It notes the key's revision. It returns Queued if t stands in
-// line, and Useless if the key under t's name is not what t has put: a leftover of an earlier
+// adopt finds t's key in the answer to a transaction that puts it, and otherwise reads it by a
+// range of its own, the i-th; and it notes the key's revision. It returns Queued if t stands in
+// line; Useless if what is there under t's name is not what t has put: a leftover of an earlier
 // use, or a key that somebody put over.
 func (t *Ticket) adopt(a Answer, i int) Entrance {
 	own, there := line.Entry{Key: t.Key, Rev: a.Revision, Lease: t.Lease}, a.Succeeded

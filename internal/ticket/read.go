@@ -73,16 +73,16 @@ func (t *Ticket) WhoHolds(ahead line.Ahead, read *pb.RangeResponse) line.Ahead {
 	return ahead
 }
 
-// A Look reads who is ahead of a ticket that stands in line. It may take several ranges, if keys
-// that are no contenders are ahead of it.
+// A Look is a reading of who is before a ticket that stands in line. It may take several
+// ranges, if keys that are no contenders stand before it.
 type Look struct {
 	t    *Ticket
 	n    int64
 	keys bool // read only keys first
 }
 
-// Look begins to read who is ahead of t. When the key before t's is gone there is mostly nobody
-// else, and keys alone show that.
+// Look begins to read who is before t. When the one before is gone there is mostly nobody else,
+// and that the keys alone tell.
 func (t *Ticket) Look(gone bool) Look { return Look{t, nearest, gone} }
 
 // Range is what to read below the Prefix next. The own key is the newest that it reads, if it is
@@ -100,8 +100,8 @@ func (l *Look) Range() []clientv3.OpOption {
 	return opts
 }
 
-// Judge says what follows from an answer. there says whether the key is there as t has put it. If
-// ahead does not Tell, the caller reads the next Range.
+// Judge says what an answer tells. there is whether the key is there as t has put it. If ahead does
+// not Tell, the next Range is to be read.
 func (l *Look) Judge(read *pb.RangeResponse) (ahead line.Ahead, there bool) {
 	if l.keys {
 		l.keys = false

@@ -269,8 +269,8 @@ type Slot struct {
 	busy  bool
 }
 
-// Slots are the slots of one name, for keys on one lease. There are two, because a transaction
-// may not delete and put the same key; any further slot is used once.
+// Slots are those of one name, for keys on one lease. There are two, since a transaction may
+// not delete and put the same key; beyond those a slot is used once.
 type Slots struct {
 	on    any // the lease
 	slots [2]*Slot

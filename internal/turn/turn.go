@@ -9,7 +9,7 @@
 //	Leave       Taken, Passing  unchanged: one that has waited, or was chosen, goes away
 //	Choose      Taken           Passing, if somebody waits
 //	Pass        Taken, Passing  Taken, by the next one, or Free if there is none
-//	HandOff     Taken           Taken, by the next one, with the key of its predecessor
+//	HandOff     Taken           Taken, by the next one, with the key of the one before
 //	Linger      Taken           Lingering, if nobody waits
 //	Take        Lingering       Taken, with the key that lingers
 //	Yield       Lingering       Free
@@ -60,18 +60,18 @@ type Waiter[W any] struct {
 	Who W // set once, before it enters
 
 	standing      Standing
-	number        uint32 // one more than its predecessor's when it came; it wraps
+	number        uint32 // one more than that of the one before when it came; it wraps
 	before, after *Waiter[W]
 }
 
 // Standing is where w stands.
 func (w *Waiter[W]) Standing() Standing { return w.standing }
 
-// A Queue is the local queue for one name, of waiters W that hold at keys K. The zero Queue is
+// A Queue is the local queue for one name, of waiters W, who hold at keys K. The zero Queue is
 // free.
 //
-// Invariant: at most one has the turn. It alone has a key in etcd's line, and it keeps the turn
-// until it passes it on, even if its hold is lost. (Do not pass a turn on when a hold is
+// Invariant: at most one has the turn. It alone has a key in etcd's line, and the turn stays
+// with it until it passes it on: also if its hold is lost. (Do not pass a turn on when a hold is
 // lost: the loser may still be at work. TestALostHoldExcludesItsSessionUntilUnlock.)
 //
 // Invariant: while a key lingers nobody has the turn or waits.
@@ -111,7 +111,7 @@ func (q *Queue[W, K]) Kept() K { return q.kept }
 // Waiting is how many wait, not counting the owner and the chosen one.
 func (q *Queue[W, K]) Waiting() int { return q.waiting }
 
-// All returns those in the queue: the waiting ones in order, the owner, and the chosen one.
+// All are those in the queue: who wait, in order, the owner, and the one that is chosen.
 func (q *Queue[W, K]) All() iter.Seq[W] {
 	return func(yield func(W) bool) {
 		for w := q.first; w != nil; w = w.after {
@@ -182,7 +182,7 @@ func (q *Queue[W, K]) Enter(w *Waiter[W]) (has bool) {
 	return false
 }
 
-// Take gives w, which comes now, the turn and the key that lingers.
+// Take gives w, who comes, the turn, and the key that lingers.
 func (q *Queue[W, K]) Take(w *Waiter[W]) {
 	q.must("Take", Lingering)
 	w.must("Take", Out)
