@@ -94,11 +94,35 @@ func TestEachSlotRunsOnceThoughClocksDiffer(t *testing.T) {
 		require.NoError(t, runSlot(t.Context(), newClient(t), "report", slot.AddDate(0, 0, day), job))
 		require.EqualValues(t, day+1, o.runs.Load())
 	}
+}
+
+// A machine on which the job fails, beside one that waits meanwhile.
+func TestASlotWhoseJobFailsIsRunByTheNextMachine(t *testing.T) {
+	slot := time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
 	failed := errors.New("printer on fire")
-	err := runSlot(t.Context(), newClient(t), "report", slot.AddDate(0, 0, 3), func(context.Context) error { return failed })
-	require.ErrorIs(t, err, failed)
-	require.NoError(t, runSlot(t.Context(), newClient(t), "report", slot.AddDate(0, 0, 3), job), "it was not run")
-	require.EqualValues(t, 4, o.runs.Load())
+	began, waits := make(chan struct{}), make(chan struct{})
+	first := make(chan error, 1)
+	go func() {
+		first <- runSlot(t.Context(), newClient(t), "invoices", slot, func(context.Context) error {
+			close(began)
+			<-waits
+			return failed
+		})
+	}()
+	<-began
+	second, runs := make(chan error, 1), 0
+	client := newClient(t)
+	go func() {
+		second <- runSlot(t.Context(), client, "invoices", slot, func(context.Context) error { runs++; return nil })
+	}()
+	require.Eventually(t, func() bool {
+		line, err := etcdlock.Contenders(t.Context(), client, "cron/invoices")
+		return err == nil && len(line) == 2
+	}, time.Minute, time.Millisecond)
+	close(waits)
+	require.ErrorIs(t, <-first, failed)
+	require.NoError(t, <-second)
+	require.Equal(t, 1, runs)
 }
 
 func TestOneLeadsAndIsReadyAndTheNextOneTakesOver(t *testing.T) {
@@ -148,7 +172,7 @@ func TestTheDatabaseRefusesWhoWasOvertaken(t *testing.T) {
 	db := newDB(t,
 		`CREATE TABLE accounts (id TEXT PRIMARY KEY, balance INTEGER, token INTEGER NOT NULL DEFAULT 0)`,
 		`INSERT INTO accounts (id, balance) VALUES ('a', 0)`)
-	balance := func() (b int) {
+	stored := func() (b int) {
 		require.NoError(t, db.QueryRow(`SELECT balance FROM accounts`).Scan(&b))
 		return b
 	}
@@ -158,7 +182,7 @@ func TestTheDatabaseRefusesWhoWasOvertaken(t *testing.T) {
 		paused = context.WithoutCancel(ctx) // a process that does not notice the time
 		return setBalance(ctx, db, "a", 10)
 	}))
-	require.Equal(t, 10, balance())
+	require.Equal(t, 10, stored())
 	require.NoError(t, mu.Do(t.Context(), func(ctx context.Context) error {
 		if err := setBalance(ctx, db, "a", 20); err != nil {
 			return err
@@ -166,8 +190,39 @@ func TestTheDatabaseRefusesWhoWasOvertaken(t *testing.T) {
 		return setBalance(ctx, db, "a", 30) // twice in one hold
 	}))
 	require.ErrorIs(t, setBalance(paused, db, "a", 11), errOvertaken)
-	require.Equal(t, 30, balance())
+	require.Equal(t, 30, stored())
 	require.ErrorIs(t, setBalance(t.Context(), db, "a", 12), etcdlock.ErrNotHeld)
+	require.ErrorIs(t, mu.Do(t.Context(), func(ctx context.Context) error { return setBalance(ctx, db, "b", 1) }), errOvertaken)
+}
+
+// The late write of an older holder comes between the read and the write of the new one.
+func TestALateWriteDoesNotComeBetweenAReadAndItsWrite(t *testing.T) {
+	db := newDB(t,
+		`CREATE TABLE accounts (id TEXT PRIMARY KEY, balance INTEGER, token INTEGER NOT NULL DEFAULT 0)`,
+		`INSERT INTO accounts (id, balance) VALUES ('a', 10)`)
+	mu := contract.NewMutex(t, newClient(t), "accounts/a")
+	var paused context.Context
+	read := 0
+	require.NoError(t, mu.Do(t.Context(), func(ctx context.Context) (err error) {
+		paused = context.WithoutCancel(ctx) // a process that does not notice the time
+		read, err = balance(ctx, db, "a")
+		return err
+	}))
+	require.NoError(t, mu.Do(t.Context(), func(ctx context.Context) error {
+		now, err := balance(ctx, db, "a")
+		if err != nil {
+			return err
+		}
+		require.ErrorIs(t, setBalance(paused, db, "a", read-1), errOvertaken)
+		_, err = balance(paused, db, "a")
+		require.ErrorIs(t, err, errOvertaken)
+		return setBalance(ctx, db, "a", now-1)
+	}))
+	left := 0
+	require.NoError(t, mu.Do(t.Context(), func(ctx context.Context) (err error) { left, err = balance(ctx, db, "a"); return err }))
+	require.Equal(t, 9, left)
+	_, err := balance(t.Context(), db, "a")
+	require.ErrorIs(t, err, etcdlock.ErrNotHeld)
 }
 
 func TestASeatIsBookedByOneRequestAtATime(t *testing.T) {
@@ -203,7 +258,7 @@ func TestASeatIsBookedByOneRequestAtATime(t *testing.T) {
 	other := contract.NewMutex(t, newClient(t), "seats/8")
 	require.NoError(t, other.Lock(t.Context()))
 	before := o.runs.Load()
-	require.Equal(t, http.StatusServiceUnavailable, post("8"))
+	require.Equal(t, http.StatusConflict, post("8"))
 	require.Equal(t, before, o.runs.Load(), "nothing has happened")
 }
 

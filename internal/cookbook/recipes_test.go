@@ -17,8 +17,8 @@ import (
 	"github.com/etcdlock/etcdlock"
 )
 
-// runSlot runs job for one slot of its schedule, on one machine of many. It returns nil where
-// another machine runs the slot, or has run it.
+// runSlot runs job for one slot of its schedule, once on all machines. It waits while another
+// machine runs the slot, and returns nil if that succeeds.
 func runSlot(ctx context.Context, client *clientv3.Client, name string, slot time.Time,
 	job func(context.Context) error,
 ) error {
@@ -28,13 +28,13 @@ func runSlot(ctx context.Context, client *clientv3.Client, name string, slot tim
 	}
 	defer mu.Close(ctx)
 	done, this := "cron-done/"+name, slot.UTC().Format(time.RFC3339)
-	err = mu.TryDo(ctx, func(ctx context.Context) error {
+	return mu.Do(ctx, func(ctx context.Context) error {
 		last, err := client.Get(ctx, done)
 		if err != nil {
 			return err
 		}
 		if len(last.Kvs) > 0 && string(last.Kvs[0].Value) >= this {
-			return nil // by a machine whose clock is ahead
+			return nil // another machine has run it
 		}
 		if err := job(ctx); err != nil {
 			return err
@@ -45,10 +45,6 @@ func runSlot(ctx context.Context, client *clientv3.Client, name string, slot tim
 		}
 		return err
 	})
-	if errors.Is(err, etcdlock.ErrNotRun) && errors.Is(err, etcdlock.ErrLocked) {
-		return nil // another machine runs it
-	}
-	return err
 }
 
 // lead calls work whenever this process leads, until ctx ends or work fails.
@@ -77,7 +73,22 @@ func ready(mu *etcdlock.Mutex) http.HandlerFunc {
 	}
 }
 
-var errOvertaken = errors.New("a newer holder was here")
+var errOvertaken = errors.New("a newer holder was here, or there is no such row")
+
+// balance reads under the lock whose hold ctx comes from. The read leaves the token in the row, so
+// that no late write of an older holder can come between it and setBalance.
+func balance(ctx context.Context, db *sql.DB, account string) (balance int, err error) {
+	token, held := etcdlock.TokenFrom(ctx)
+	if !held {
+		return 0, etcdlock.ErrNotHeld
+	}
+	err = db.QueryRowContext(ctx,
+		`UPDATE accounts SET token = $1 WHERE id = $2 AND token <= $1 RETURNING balance`, token, account).Scan(&balance)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = errOvertaken
+	}
+	return balance, err
+}
 
 // setBalance writes under the lock whose hold ctx comes from.
 func setBalance(ctx context.Context, db *sql.DB, account string, balance int) error {
@@ -109,8 +120,12 @@ func booking(session *etcdlock.Session, book func(ctx context.Context, seat stri
 		err = mu.Do(r.Context(), func(ctx context.Context) error { return book(ctx, seat) })
 		switch {
 		case errors.Is(err, etcdlock.ErrNotRun): // nothing has happened
+			status := http.StatusServiceUnavailable
+			if errors.Is(err, etcdlock.ErrLocked) && !errors.Is(err, etcdlock.ErrUnavailable) {
+				status = http.StatusConflict // somebody else had the seat all the time
+			}
 			w.Header().Set("Retry-After", "1")
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			http.Error(w, err.Error(), status)
 		case err != nil: // something may have happened
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 		}
