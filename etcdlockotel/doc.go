@@ -1,9 +1,13 @@
-// Package etcdlockotel makes OpenTelemetry spans of etcdlock's locks.
+// Package etcdlockotel makes OpenTelemetry spans and metrics of etcdlock's locks.
 //
-//	session, err := etcdlock.NewSession(client, etcdlock.WithTrace(etcdlockotel.NewTrace()))
+//	metrics, err := etcdlockotel.NewMetrics()
+//	...
+//	session, err := etcdlock.NewSession(client, etcdlock.WithTrace(
+//		etcdlock.JoinTraces(etcdlockotel.NewTrace(), metrics)))
 //
 // From then on each call of Lock, TryLock, Do and TryDo shows below the span in its context, if
-// there is one. Use [etcdlock.JoinTraces] to combine the hooks with others.
+// there is one, and is measured. Each of the two works alone, too. Use [etcdlock.JoinTraces] to
+// combine them with other hooks.
 //
 // # Spans
 //
@@ -30,4 +34,44 @@
 // A span is made when it is over, and dated back. So nothing is kept between hooks, and nothing
 // can leak. Its length is exact. Its place on the timeline is late by the time that the hook
 // waited for other hooks.
+//
+// # Metrics
+//
+// Per kind of lock, by the attribute etcdlock.kind. [WithLockKind] derives it from the lock's name;
+// without it there is no such attribute:
+//
+//	etcdlock.wait.duration  histogram      s       from the call to its hold or its end without one
+//	etcdlock.wait.queued    updowncounter  {wait}  calls that wait behind others, now
+//	etcdlock.hold.duration  histogram      s       from the hold's beginning to its release or loss
+//	etcdlock.hold.active    updowncounter  {hold}  holds that have begun and have not ended, now
+//	etcdlock.hold.lost      counter        {hold}  holds that ended without their release
+//
+// Per process, about its leases and its etcd, without attributes:
+//
+//	etcdlock.lease.renewal.duration  histogram  s           round trip of a renewal
+//	etcdlock.lease.renewal.failed    counter    {attempt}   attempts to renew that failed
+//	etcdlock.lease.renewal.at_risk   counter    {attempt}   attempts begun with little time left
+//	etcdlock.lease.granted           counter    {lease}     leases that a Session began to use
+//	etcdlock.lease.replaced          counter    {lease}     leases that get no new hold any more
+//	etcdlock.etcd.unavailable        counter    {report}    reports that calls wait for etcd
+//	etcdlock.etcd.set_back           counter    {set_back}  times that etcd had an older state
+//	etcdlock.removal.begun           counter    {key}       keys to remove in the background
+//	etcdlock.removal.done            counter    {key}       those of them that are gone
+//
+// The attributes have few values. The name of a lock is not among them, since names are unbounded:
+//
+//	etcdlock.kind       string  of the first five: as many values as WithLockKind returns
+//	etcdlock.acquired   bool    of etcdlock.wait.duration: whether it ended with a hold
+//	etcdlock.contended  bool    of etcdlock.wait.duration: whether others were ahead of it
+//	error.type          string  of etcdlock.wait.duration, etcdlock.hold.duration, etcdlock.hold.lost
+//
+// The error.type is that of the spans: five values for a call that gave up, four for a lost hold.
+// A TryLock that finds others has etcdlock.acquired false and no error.type.
+//
+// etcdlock.hold.lost repeats the holds of etcdlock.hold.duration that have an error.type. It is 0
+// from the first hold of a kind on, and the counters per process are 0 at once. So the first loss
+// is an increase, also for a backend that knows no start times.
+//
+// What is measured of a call has its context, so exemplars lead to the call's trace. The buckets'
+// boundaries go from 1 ms to 262 s, each four times the one before. A View of the SDK sets others.
 package etcdlockotel

@@ -13,6 +13,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
@@ -25,6 +28,21 @@ import (
 func traced(client *clientv3.Client, provider trace.TracerProvider) (*etcdlock.Session, error) {
 	spans := etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider))
 	return etcdlock.NewSession(client, etcdlock.WithTrace(spans))
+}
+
+// metered returns a Session whose locks are measured, by their kind: "orders/42" is one of the
+// orders.
+func metered(client *clientv3.Client, provider metric.MeterProvider) (*etcdlock.Session, error) {
+	metrics, err := etcdlockotel.NewMetrics(
+		etcdlockotel.WithMeterProvider(provider),
+		etcdlockotel.WithLockKind(func(name string) string {
+			kind, _, _ := strings.Cut(name, "/")
+			return kind
+		}))
+	if err != nil {
+		return nil, err
+	}
+	return etcdlock.NewSession(client, etcdlock.WithTrace(metrics))
 }
 
 // The wiring of a program. A hook runs some time after the event.
@@ -103,6 +121,40 @@ func ExampleNewTrace() {
 	// etcdlock.hold in POST /buy: name=stock/7 token=T error.type=taken
 	//   event etcdlock.lost error.type=taken
 	//   status error: lock lost: its key was deleted
+}
+
+// Two orders are worked on, each under its lock: the holds of the kind "orders".
+func ExampleNewMetrics() {
+	client := exampleClient()
+	defer client.Close()
+	ctx := context.Background()
+	reader := sdkmetric.NewManualReader() // or a PeriodicReader with an exporter of OTLP
+	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
+	session, err := metered(client, provider)
+	must(err)
+	defer session.Close(ctx)
+	for _, name := range []string{"orders/7", "orders/42"} {
+		mu, err := session.Mutex(name)
+		must(err)
+		must(mu.Do(ctx, func(context.Context) error { return nil }))
+	}
+
+	for holds := 0; holds < 2; { // a hook runs some time after the event
+		runtime.Gosched()
+		var told metricdata.ResourceMetrics
+		must(reader.Collect(ctx, &told))
+		for _, m := range told.ScopeMetrics[0].Metrics {
+			if m.Name == "etcdlock.hold.duration" {
+				point := m.Data.(metricdata.Histogram[float64]).DataPoints[0]
+				if holds = int(point.Count); holds == 2 {
+					kind, _ := point.Attributes.Value("etcdlock.kind")
+					fmt.Println("holds of", kind.AsString()+":", holds)
+				}
+			}
+		}
+	}
+	// Output:
+	// holds of orders: 2
 }
 
 // told has a channel for each thing that the tests wait for.

@@ -17,7 +17,7 @@ import (
 	"github.com/etcdlock/etcdlock"
 )
 
-// ScopeName is the name of the instrumentation scope of all spans.
+// ScopeName is the name of the instrumentation scope of all spans and metrics.
 const ScopeName = "github.com/etcdlock/etcdlock/etcdlockotel"
 
 // The attributes, besides error.type.

@@ -98,7 +98,7 @@ func TestSpansAreOfTheModulesScope(t *testing.T) {
 	require.Equal(t, semconv.SchemaURL, scope.SchemaURL)
 }
 
-// Each end has its error.type, except those that are no errors.
+// Each end has its error.type, except those that are no errors: the same in spans and metrics.
 func TestEachEndHasItsErrorType(t *testing.T) {
 	locked := &etcdlock.LockedError{Name: "a"}
 	for _, row := range []struct {
@@ -121,12 +121,23 @@ func TestEachEndHasItsErrorType(t *testing.T) {
 		{errors.New("etcdlock: something else"), "_OTHER", true},
 	} {
 		exporter, provider := tracing(t)
-		hooks := etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider))
+		reader, metrics := measuring(t)
+		hooks := etcdlock.JoinTraces(
+			etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider)), metrics)
 		if row.lost {
 			hooks.LostContext(t.Context(), "a", 1, time.Second, row.err)
 		} else {
 			hooks.GaveUpContext(t.Context(), "a", time.Second, 1, row.err)
 		}
+		point := "etcdlock.wait.duration error.type=" + row.errorType + " acquired=false contended=true"
+		switch {
+		case row.lost:
+			point = "etcdlock.hold.duration error.type=" + row.errorType
+			require.Equal(t, "1", recorded(t, reader)["etcdlock.hold.lost error.type="+row.errorType])
+		case row.errorType == "":
+			point = "etcdlock.wait.duration acquired=false contended=true"
+		}
+		require.Equal(t, "1, 1 s", recorded(t, reader)[point], "%v", row.err)
 		span := exporter.GetSpans()[0]
 		got, failed := attributes(span.Attributes)["error.type"]
 		require.Equal(t, row.errorType != "", failed, "%v", row.err)
@@ -250,15 +261,31 @@ func TestEachRequestGetsItsOwnSpansWhateverRunsAtOnce(t *testing.T) {
 	}
 }
 
-// The attributes of the package comment are those that there are.
-func TestThePackageCommentHasEachAttribute(t *testing.T) {
+// documentedAttributes are those of a section of the package comment.
+func documentedAttributes(t *testing.T, section string) (names []string) {
+	t.Helper()
+	for _, line := range regexp.MustCompile(`(?m)^//\t(\S+\.\S+)\s+(string|int|bool) `).
+		FindAllStringSubmatch(packageComment(t, section), -1) {
+		names = append(names, line[1])
+	}
+	slices.Sort(names)
+	return names
+}
+
+// packageComment is a section of it.
+func packageComment(t *testing.T, section string) string {
+	t.Helper()
 	text, err := os.ReadFile("doc.go")
 	require.NoError(t, err)
-	var documented []string
-	for _, line := range regexp.MustCompile(`(?m)^//\t(\S+\.\S+)\s+(string|int|bool) `).
-		FindAllStringSubmatch(string(text), -1) {
-		documented = append(documented, line[1])
-	}
+	_, found, there := strings.Cut(string(text), "\n// # "+section+"\n")
+	require.True(t, there)
+	found, _, _ = strings.Cut(found, "\n// # ")
+	return found
+}
+
+// The attributes of the package comment are those that there are.
+func TestThePackageCommentHasEachAttribute(t *testing.T) {
+	documented := documentedAttributes(t, "Spans")
 	exporter, provider := tracing(t)
 	hooks := etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider))
 	hooks.AcquiredContext(t.Context(), "a", 1, time.Second, 1)
@@ -271,6 +298,5 @@ func TestThePackageCommentHasEachAttribute(t *testing.T) {
 		}
 	}
 	slices.Sort(there)
-	slices.Sort(documented)
 	require.Equal(t, documented, slices.Compact(there))
 }

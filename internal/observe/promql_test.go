@@ -59,6 +59,7 @@ func read(t *testing.T) map[string]*history {
 type recording struct {
 	samples []sample
 	began   time.Time
+	both    comparison
 }
 
 var recorded struct {
@@ -71,8 +72,7 @@ func recordings(t *testing.T) map[string]recording {
 	recorded.Do(func() {
 		recorded.of = make(map[string]recording)
 		for _, s := range stories {
-			samples, began := record(t, s)
-			recorded.of[s.name] = recording{samples, began}
+			recorded.of[s.name] = record(t, s)
 		}
 	})
 	require.Len(t, recorded.of, len(stories))

@@ -17,8 +17,10 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/textparse"
 	"github.com/stretchr/testify/require"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/etcdlockotel"
 	"github.com/etcdlock/etcdlock/etcdlockprom"
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
@@ -62,9 +64,16 @@ type world struct {
 	running sync.WaitGroup
 
 	mu        sync.Mutex
-	processes map[string]http.Handler // their metrics, by instance
+	processes map[string]process // by instance
 	samples   []sample
+	both      comparison
 	failures  []error // of the usual work
+}
+
+// A process has its metrics twice, by both modules.
+type process struct {
+	metrics     http.Handler // of etcdlockprom
+	instruments *sdkmetric.ManualReader
 }
 
 var stories = []story{
@@ -169,13 +178,17 @@ var stories = []story{
 	},
 }
 
-// record lets a story happen, in virtual time, and returns what Prometheus has read of it.
-func record(t *testing.T, s story) (samples []sample, began time.Time) {
+// record lets a story happen, in virtual time, and returns what Prometheus has read of it, and
+// how that compares to what OpenTelemetry has.
+func record(t *testing.T, s story) (r recording) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		over, end := context.WithCancel(context.Background())
-		w := &world{t: t, etcd: fake.NewServer(), over: over, processes: make(map[string]http.Handler)}
-		began = time.Now()
+		w := &world{
+			t: t, etcd: fake.NewServer(), over: over,
+			processes: make(map[string]process), both: newComparison(),
+		}
+		began := time.Now()
 		time.Sleep(7 * time.Millisecond) // beside all timers of the library
 		w.running.Go(w.scrape)
 		w.process("a", func(s *etcdlock.Session) {
@@ -194,23 +207,31 @@ func record(t *testing.T, s story) (samples []sample, began time.Time) {
 		if s.fires == nil && s.name == "quiet" {
 			require.Empty(t, w.failures)
 		}
-		samples = w.samples
+		r = recording{w.samples, began, w.both}
 	})
-	return samples, began
+	return r
 }
 
 // process begins a process that does f with a Session of its own, which it closes in the end.
 func (w *world) process(name string, f func(*etcdlock.Session)) {
-	metrics := etcdlockprom.NewMetrics(etcdlockprom.WithLockLabel(func(name string) string {
+	kind := func(name string) string {
 		kind, _, _ := strings.Cut(name, "/")
 		return kind
-	}))
+	}
+	metrics := etcdlockprom.NewMetrics(etcdlockprom.WithLockLabel(kind))
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(metrics)
+	reader := sdkmetric.NewManualReader()
+	instruments, err := etcdlockotel.NewMetrics(etcdlockotel.WithLockKind(kind),
+		etcdlockotel.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))))
+	require.NoError(w.t, err)
 	w.mu.Lock()
-	w.processes[name] = promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.PanicOnError})
+	w.processes[name] = process{
+		promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.PanicOnError}), reader,
+	}
 	w.mu.Unlock()
-	session, err := etcdlock.NewSession(w.etcd.Client(name), etcdlock.WithOwner(name), etcdlock.WithTrace(metrics.Trace()))
+	session, err := etcdlock.NewSession(w.etcd.Client(name), etcdlock.WithOwner(name),
+		etcdlock.WithTrace(etcdlock.JoinTraces(metrics.Trace(), instruments)))
 	require.NoError(w.t, err)
 	w.running.Go(func() {
 		f(session)
@@ -276,10 +297,12 @@ func (w *world) sleep(d time.Duration) {
 // scrape reads the metrics of all processes, as Prometheus does.
 func (w *world) scrape() {
 	for w.over.Err() == nil {
+		synctest.Wait() // so that nothing is told between the two readings
 		w.mu.Lock()
-		for instance, metrics := range w.processes {
+		for instance, p := range w.processes {
+			counted := make(map[string]float64)
 			answer := httptest.NewRecorder()
-			metrics.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+			p.metrics.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 			parser := textparse.NewPromParser(answer.Body.Bytes(), labels.NewSymbolTable(), false)
 			for {
 				entry, err := parser.Next()
@@ -293,9 +316,11 @@ func (w *world) scrape() {
 				var series labels.Labels
 				_, _, value := parser.Series()
 				parser.Labels(&series)
+				counted[series.String()] = value
 				series = labels.NewBuilder(series).Set("job", "shop").Set("instance", instance).Labels()
 				w.samples = append(w.samples, sample{series, time.Now(), value})
 			}
+			w.both.compare(w.t, counted, p.instruments)
 		}
 		w.mu.Unlock()
 		w.sleep(scrapeInterval)

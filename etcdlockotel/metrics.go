@@ -1,0 +1,247 @@
+package etcdlockotel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
+
+	"github.com/etcdlock/etcdlock"
+)
+
+// The attributes of metrics, besides error.type and etcdlock.acquired, which spans have too.
+const (
+	kindKey      = attribute.Key("etcdlock.kind")
+	contendedKey = attribute.Key("etcdlock.contended")
+)
+
+// boundaries of the buckets, in seconds: from one request to etcd (1 ms) to about four minutes,
+// as etcdlockprom has them. They are advice: a View of the SDK sets others.
+var boundaries = []float64{
+	0.001, 0.004, 0.016, 0.064, 0.256, 1.024, 4.096, 16.384, 65.536, 262.144,
+}
+
+// lossTypes are the values that whyLost returns.
+var lossTypes = []string{"expired", "taken", "max_hold", semconv.ErrorTypeOther.Value.AsString()}
+
+// A MetricsOption is an option of [NewMetrics].
+type MetricsOption func(*metricsOptions)
+
+type metricsOptions struct {
+	provider metric.MeterProvider
+	kind     func(name string) string
+}
+
+// WithMeterProvider sets who makes the instruments. The default is the global one, of package otel.
+// Set it before: what is recorded until then is dropped.
+func WithMeterProvider(provider metric.MeterProvider) MetricsOption {
+	return func(o *metricsOptions) { o.provider = provider }
+}
+
+// WithLockKind derives the attribute etcdlock.kind from a lock's name. Each value that kind returns
+// makes up to thirty points that stay until the process ends, so there must be few: return the kind
+// of the lock ("orders"), not its name ("orders/42"), unless you have few names. kind must always
+// return the same for a name. If it returns "", or without this option, the attribute is left out.
+// Several hooks may call kind at once.
+func WithLockKind(kind func(name string) string) MetricsOption {
+	return func(o *metricsOptions) { o.kind = kind }
+}
+
+// NewMetrics returns hooks for [etcdlock.WithTrace] that record metrics. They keep no state, and
+// serve any number of Sessions and Mutexes of a process at once. Give them to New or NewSession:
+// what concerns leases and etcd is told to the Trace of the one who has the lease, and the Mutexes
+// of a Session inherit its Trace. [etcdlock.JoinTraces] combines them with those of [NewTrace].
+//
+// The error is the MeterProvider's, if it refuses an instrument: because a View does not fit it,
+// say.
+func NewMetrics(opts ...MetricsOption) (*etcdlock.Trace, error) {
+	o := metricsOptions{
+		provider: otel.GetMeterProvider(),
+		kind:     func(string) string { return "" },
+	}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	i, err := newInstruments(o)
+	if err != nil {
+		return nil, fmt.Errorf("etcdlockotel: %w", err)
+	}
+	return i.trace(), nil
+}
+
+// instruments are those of the package comment, in its order.
+type instruments struct {
+	kind func(name string) string
+
+	wait   metric.Float64Histogram
+	queued metric.Int64UpDownCounter
+	hold   metric.Float64Histogram
+	active metric.Int64UpDownCounter
+	lost   metric.Int64Counter
+
+	renewal        metric.Float64Histogram
+	renewalsFailed metric.Int64Counter
+	atRisk         metric.Int64Counter
+	granted        metric.Int64Counter
+	replaced       metric.Int64Counter
+	unavailable    metric.Int64Counter
+	setBack        metric.Int64Counter
+	removalsBegun  metric.Int64Counter
+	removalsDone   metric.Int64Counter
+}
+
+func newInstruments(o metricsOptions) (*instruments, error) {
+	meter := o.provider.Meter(ScopeName,
+		metric.WithInstrumentationVersion(Version()), metric.WithSchemaURL(semconv.SchemaURL))
+	var refused error
+	seconds := func(name, description string) metric.Float64Histogram {
+		h, err := meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description),
+			metric.WithExplicitBucketBoundaries(boundaries...))
+		refused = errors.Join(refused, err)
+		return h
+	}
+	upDown := func(name, unit, description string) metric.Int64UpDownCounter {
+		c, err := meter.Int64UpDownCounter(name,
+			metric.WithUnit(unit), metric.WithDescription(description))
+		refused = errors.Join(refused, err)
+		return c
+	}
+	counter := func(name, unit, description string) metric.Int64Counter {
+		c, err := meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(description))
+		refused = errors.Join(refused, err)
+		return c
+	}
+	i := &instruments{
+		kind: o.kind,
+		wait: seconds("etcdlock.wait.duration",
+			"Time from the call to its hold, or to its end without one."),
+		queued: upDown("etcdlock.wait.queued", "{wait}",
+			"Calls of Lock of this process that wait behind others."),
+		hold: seconds("etcdlock.hold.duration",
+			"Time from the hold's beginning to its release or loss."),
+		active: upDown("etcdlock.hold.active", "{hold}",
+			"Holds of this process that have begun and were neither released nor lost."),
+		lost: counter("etcdlock.hold.lost", "{hold}",
+			"Holds that ended without their release."),
+		renewal: seconds("etcdlock.lease.renewal.duration",
+			"Round trip of a renewal that etcd acknowledged."),
+		renewalsFailed: counter("etcdlock.lease.renewal.failed", "{attempt}",
+			"Attempts to renew a lease that failed; further ones follow."),
+		atRisk: counter("etcdlock.lease.renewal.at_risk", "{attempt}",
+			"Attempts to renew a lease that began with less than half of its time left."),
+		granted: counter("etcdlock.lease.granted", "{lease}",
+			"Leases that a Session began to use."),
+		replaced: counter("etcdlock.lease.replaced", "{lease}",
+			"Leases that get no new hold: lost, in doubt, or given back."),
+		unavailable: counter("etcdlock.etcd.unavailable", "{report}",
+			"Reports that calls wait for an etcd that does not answer: after the first attempt, "+
+				"then one each 10 s and Session."),
+		setBack: counter("etcdlock.etcd.set_back", "{set_back}",
+			"Times that etcd was found with an older state: restored, wiped, or another cluster."),
+		removalsBegun: counter("etcdlock.removal.begun", "{key}",
+			"Keys that are to be removed in the background, after a wait or a hold."),
+		removalsDone: counter("etcdlock.removal.done", "{key}",
+			"Keys removed in the background that are gone for certain."),
+	}
+	if refused != nil {
+		return nil, refused
+	}
+	for _, c := range []metric.Int64Counter{
+		i.renewalsFailed, i.atRisk, i.granted, i.replaced,
+		i.unavailable, i.setBack, i.removalsBegun, i.removalsDone,
+	} {
+		c.Add(context.Background(), 0) // as begin does for a lock
+	}
+	return i, nil
+}
+
+// trace returns the hooks. What belongs to a call is measured with its context, so that exemplars
+// lead to its trace.
+func (i *instruments) trace() *etcdlock.Trace {
+	count := func(c metric.Int64Counter) { c.Add(context.Background(), 1) }
+	return &etcdlock.Trace{
+		QueuedContext: func(ctx context.Context, name string, _ int, _ etcdlock.Contender) {
+			i.queued.Add(ctx, 1, i.of(name))
+		},
+		GaveUpContext: func(
+			ctx context.Context, name string, waited time.Duration, ahead int, err error,
+		) {
+			attributes := []attribute.KeyValue{acquiredKey.Bool(false)}
+			if why := whyGivenUp(err); why != "" {
+				attributes = append(attributes, semconv.ErrorTypeKey.String(why))
+			}
+			i.waited(ctx, name, waited, ahead, attributes...)
+		},
+		AcquiredContext: func(
+			ctx context.Context, name string, _ int64, waited time.Duration, ahead int,
+		) {
+			i.waited(ctx, name, waited, ahead, acquiredKey.Bool(true))
+			i.active.Add(ctx, 1, i.of(name))
+			i.begin(name)
+		},
+		ReleasedContext: func(ctx context.Context, name string, _ int64, held time.Duration) {
+			i.ended(ctx, name, held)
+		},
+		LostContext: func(
+			ctx context.Context, name string, _ int64, held time.Duration, reason error,
+		) {
+			why := semconv.ErrorTypeKey.String(whyLost(reason))
+			i.lost.Add(ctx, 1, i.of(name, why))
+			i.ended(ctx, name, held, why)
+		},
+		LeaseGranted: func(clientv3.LeaseID, time.Duration) { count(i.granted) },
+		LeaseRenewed: func(_ clientv3.LeaseID, roundTrip time.Duration) {
+			i.renewal.Record(context.Background(), roundTrip.Seconds())
+		},
+		RenewalFailed:  func(clientv3.LeaseID, error) { count(i.renewalsFailed) },
+		LeaseAtRisk:    func(clientv3.LeaseID, time.Duration) { count(i.atRisk) },
+		LeaseReplaced:  func(clientv3.LeaseID, error) { count(i.replaced) },
+		Unavailable:    func(error, time.Duration) { count(i.unavailable) },
+		SetBack:        func(int64, int64) { count(i.setBack) },
+		CleanupPending: func(string) { count(i.removalsBegun) },
+		CleanupDone:    func(string) { count(i.removalsDone) },
+	}
+}
+
+// of are the attributes of a measurement of a lock.
+func (i *instruments) of(name string, attributes ...attribute.KeyValue) metric.MeasurementOption {
+	if kind := i.kind(name); kind != "" {
+		attributes = append(attributes, kindKey.String(kind))
+	}
+	return metric.WithAttributeSet(attribute.NewSet(attributes...))
+}
+
+// begin makes the losses of a lock appear as 0. Where a backend knows no start times (Prometheus)
+// one that appears as 1 has not increased, and the first loss would raise no alarm. The context is
+// not that of the call: a 0 is no exemplar.
+func (i *instruments) begin(name string) {
+	for _, why := range lossTypes {
+		i.lost.Add(context.Background(), 0, i.of(name, semconv.ErrorTypeKey.String(why)))
+	}
+}
+
+// waited records the end of a call's wait, which was behind ahead others.
+func (i *instruments) waited(
+	ctx context.Context, name string, waited time.Duration, ahead int,
+	attributes ...attribute.KeyValue,
+) {
+	if ahead > 0 {
+		i.queued.Add(ctx, -1, i.of(name))
+	}
+	i.wait.Record(ctx, waited.Seconds(),
+		i.of(name, append(attributes, contendedKey.Bool(ahead > 0))...))
+}
+
+// ended records the end of a hold.
+func (i *instruments) ended(
+	ctx context.Context, name string, held time.Duration, attributes ...attribute.KeyValue,
+) {
+	i.active.Add(ctx, -1, i.of(name))
+	i.hold.Record(ctx, held.Seconds(), i.of(name, attributes...))
+}
