@@ -139,20 +139,19 @@ func ExampleNewMetrics() {
 		must(mu.Do(ctx, func(context.Context) error { return nil }))
 	}
 
-	for holds := 0; holds < 2; { // a hook runs some time after the event
+	var orders metricdata.HistogramDataPoint[float64]
+	for orders.Count < 2 { // a hook runs some time after the event
 		runtime.Gosched()
 		var told metricdata.ResourceMetrics
 		must(reader.Collect(ctx, &told))
 		for _, m := range told.ScopeMetrics[0].Metrics {
 			if m.Name == "etcdlock.hold.duration" {
-				point := m.Data.(metricdata.Histogram[float64]).DataPoints[0]
-				if holds = int(point.Count); holds == 2 {
-					kind, _ := point.Attributes.Value("etcdlock.kind")
-					fmt.Println("holds of", kind.AsString()+":", holds)
-				}
+				orders = m.Data.(metricdata.Histogram[float64]).DataPoints[0]
 			}
 		}
 	}
+	kind, _ := orders.Attributes.Value("etcdlock.kind")
+	fmt.Println("holds of", kind.AsString()+":", orders.Count)
 	// Output:
 	// holds of orders: 2
 }

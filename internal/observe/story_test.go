@@ -204,6 +204,10 @@ func record(t *testing.T, s story) (r recording) {
 		end()
 		w.etcd.Intercept(nil)
 		w.running.Wait()
+		synctest.Wait()
+		for instance, p := range w.processes { // the end, which Prometheus has not read
+			w.read(instance, p)
+		}
 		if s.fires == nil && s.name == "quiet" {
 			require.Empty(t, w.failures)
 		}
@@ -300,29 +304,35 @@ func (w *world) scrape() {
 		synctest.Wait() // so that nothing is told between the two readings
 		w.mu.Lock()
 		for instance, p := range w.processes {
-			counted := make(map[string]float64)
-			answer := httptest.NewRecorder()
-			p.metrics.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-			parser := textparse.NewPromParser(answer.Body.Bytes(), labels.NewSymbolTable(), false)
-			for {
-				entry, err := parser.Next()
-				if err == io.EOF {
-					break
-				}
-				require.NoError(w.t, err)
-				if entry != textparse.EntrySeries {
-					continue
-				}
-				var series labels.Labels
-				_, _, value := parser.Series()
-				parser.Labels(&series)
-				counted[series.String()] = value
-				series = labels.NewBuilder(series).Set("job", "shop").Set("instance", instance).Labels()
-				w.samples = append(w.samples, sample{series, time.Now(), value})
-			}
-			w.both.compare(w.t, counted, p.instruments)
+			w.samples = append(w.samples, w.read(instance, p)...)
 		}
 		w.mu.Unlock()
 		w.sleep(scrapeInterval)
 	}
+}
+
+// read reads the metrics of a process, and compares them with its instruments.
+func (w *world) read(instance string, p process) (samples []sample) {
+	counted := make(map[string]float64)
+	answer := httptest.NewRecorder()
+	p.metrics.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	parser := textparse.NewPromParser(answer.Body.Bytes(), labels.NewSymbolTable(), false)
+	for {
+		entry, err := parser.Next()
+		if err == io.EOF {
+			break
+		}
+		require.NoError(w.t, err)
+		if entry != textparse.EntrySeries {
+			continue
+		}
+		var series labels.Labels
+		_, _, value := parser.Series()
+		parser.Labels(&series)
+		counted[series.String()] = value
+		series = labels.NewBuilder(series).Set("job", "shop").Set("instance", instance).Labels()
+		samples = append(samples, sample{series, time.Now(), value})
+	}
+	w.both.compare(w.t, counted, p.instruments)
+	return samples
 }
