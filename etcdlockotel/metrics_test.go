@@ -129,8 +129,8 @@ func (m *measured) has(begin string, want map[string]string) {
 	synctest.Wait()
 	got := make(map[string]string)
 	for point, value := range recorded(m.t, m.reader) {
-		if strings.HasPrefix(point, begin) {
-			got[strings.TrimPrefix(point, begin)] = value
+		if after, ok := strings.CutPrefix(point, begin); ok {
+			got[after] = value
 		}
 	}
 	require.Equal(m.t, want, got)
@@ -343,7 +343,7 @@ func TestWhatHasNoCallHasItsCounter(t *testing.T) {
 		"lease.replaced":        func(h *etcdlock.Trace) { h.LeaseReplaced(1, etcdlock.ErrExpired) },
 		"lease.renewal.failed":  func(h *etcdlock.Trace) { h.RenewalFailed(1, etcdlock.ErrUnavailable) },
 		"lease.renewal.at_risk": func(h *etcdlock.Trace) { h.LeaseAtRisk(1, time.Second) },
-		"etcd.unavailable":      func(h *etcdlock.Trace) { h.Unavailable(etcdlock.ErrUnavailable, time.Second) },
+		"etcd.unavailable":      func(h *etcdlock.Trace) { h.Unavailable(nil, time.Second) },
 		"etcd.set_back":         func(h *etcdlock.Trace) { h.SetBack(2, 1) },
 		"removal.begun":         func(h *etcdlock.Trace) { h.CleanupPending("key") },
 		"removal.done":          func(h *etcdlock.Trace) { h.CleanupDone("key") },
@@ -459,7 +459,8 @@ func TestExemplarsLeadToTheRequest(t *testing.T) {
 		return n
 	}
 	hooks.AcquiredContext(ctx, "a", 1, time.Second, 0)
-	require.Equal(t, map[string]int{"etcdlock.wait.duration": 1, "etcdlock.hold.active": 1}, exemplars())
+	require.Equal(t,
+		map[string]int{"etcdlock.wait.duration": 1, "etcdlock.hold.active": 1}, exemplars())
 	hooks.LostContext(ctx, "a", 1, 2*time.Second, etcdlock.ErrExpired)
 	got := exemplars()
 	require.Equal(t, 1, got["etcdlock.hold.lost"])
