@@ -31,7 +31,8 @@
 // A process may be paused between its check of the context and its write, for longer than the
 // TTL. No lock can prevent that write; a fencing token can. [Mutex.Token] grows with every new
 // hold of a name: send it along, and have the resource refuse a token lower than the highest it
-// has seen. For writes to etcd itself, [Mutex.IsOwner] in the If of the transaction does the
+// has seen. Send it with a read, too, if you write what you compute from it: until the resource has
+// seen the new token it takes a late write of the old holder. For writes to etcd itself, [Mutex.IsOwner] in the If of the transaction does the
 // same. When etcd is restored from a snapshot, or wiped, tokens start again; docs/runbook.md
 // says how to keep them growing. When an operator takes the key away ([Break], a revoked lease),
 // the holder learns it by an event, or about a second later if it has just begun to hold. Until

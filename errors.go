@@ -57,6 +57,8 @@ var (
 	// else the wait was for. The error also wraps the reason, if one is known:
 	// gRPC's own reason for having no connection, or etcd's last error. Check the
 	// endpoints, the network and the certificates. A later call may succeed.
+	// An answer may take its time: a wait shorter than 250 ms ends without ErrUnavailable,
+	// unless there is no connection or etcd has answered with an error.
 	ErrUnavailable = errors.New("etcdlock: no answer from etcd")
 )
 

@@ -277,8 +277,9 @@ func (m *Mutex) do(ctx context.Context, fn func(ctx context.Context) error, try 
 // key. It grows with every new hold of a name, except that holds of a Session share
 // one by [WithHandoff] and [WithLinger]. A resource that remembers the
 // highest token it has seen, and refuses lower ones, is safe from a holder that was
-// paused between its check and its write. Token is 0 when the lock is not held, also
-// after a loss.
+// paused between its check and its write. It has seen a token once it was sent one, so
+// send it with the read of what you are going to change, too. Token is 0 when the lock
+// is not held, also after a loss.
 func (m *Mutex) Token() int64 {
 	var token int64
 	m.whole(func(h *hold) { token = h.place.ticket.Rev() })

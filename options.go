@@ -124,6 +124,7 @@ func WithMaxHold(d time.Duration) Option {
 
 // WithAcquireTimeout bounds each wait of Lock, TryLock, Do and TryDo, without bounding
 // the context of the hold. When the time is over the error is context.DeadlineExceeded.
+// Below 250 ms it does not tell whether etcd was away (see [ErrUnavailable]).
 func WithAcquireTimeout(d time.Duration) Option {
 	return func(c *config) error { c.acquireTimeout = d; return positive("WithAcquireTimeout", d) }
 }

@@ -152,7 +152,7 @@ func (c *connection) bounded() (context.Context, context.CancelFunc) {
 func (c *connection) noAnswer(err error) error {
 	within := ""
 	if errors.Is(err, context.DeadlineExceeded) {
-		within = fmt.Sprintf("no answer within %v: ", c.commandTimeout)
+		within = fmt.Sprintf("no answer within %v (etcdlock doctor may know why): ", c.commandTimeout)
 	}
 	return fmt.Errorf("%s: %s%s", c.endpoints, within, strings.TrimPrefix(err.Error(), "etcdlock: "))
 }

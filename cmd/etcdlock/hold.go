@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -47,6 +48,7 @@ type holding struct {
 	granted atomic.Int64              // TTL of the last lease
 	holds   chan struct{}             // gets one when the hold began, after granted is set
 	why     reason
+	silent  sync.Once // said that etcd does not answer
 }
 
 func (r *running) run(a *app, c call) error {
@@ -120,7 +122,7 @@ func (h *holding) acquire(cfg clientv3.Config, name string) (client *clientv3.Cl
 		}
 	}()
 	tell := time.AfterFunc(sayWhyAfter, func() {
-		h.app.say("lock %q: waits since %v: %s", name, sayWhyAfter, h.why.String())
+		h.app.say("lock %q: has waited for %v: %s", name, sayWhyAfter, h.why.String())
 	})
 	client, err = h.connect(ctx, cfg)
 	if err == nil {
@@ -199,7 +201,12 @@ func (h *holding) lock(ctx context.Context, client *clientv3.Client, name string
 			}
 			h.why.set(fmt.Sprintf("%d before it in line, held by %s", ahead, owner))
 		},
-		Unavailable: func(err error, _ time.Duration) { h.why.set(err.Error()) },
+		Unavailable: func(err error, _ time.Duration) {
+			h.why.set(err.Error())
+			if h.bound() == 0 { // otherwise the error comes soon enough
+				h.silent.Do(func() { h.app.say("lock %q: waits for etcd: %v", name, err) })
+			}
+		},
 		LeaseGranted: func(_ clientv3.LeaseID, ttl time.Duration) {
 			h.granted.Store(int64(ttl))
 		},

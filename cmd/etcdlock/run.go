@@ -27,11 +27,12 @@ There is no run on Windows.
 Exit status: that of the command, or 128+n if signal n ended it. Otherwise, with a line on
 stderr: 75 taken by another (-n, -w); 76 the lock was lost; 64 usage; 125 no answer from etcd,
 or run itself failed; 126 the command cannot be run; 127 it is not there; 128+n signal n came
-during the wait.`,
+during the wait. A wait without -n and -w says on stderr when etcd does not answer, and after
+10s what it waits for.`,
 		argv: true,
 		flags: func(fs *flag.FlagSet) func(*app, call) error {
 			r := new(running)
-			fs.BoolVar(&r.now, "n", false, "do not wait; exit with 75 if the lock is taken")
+			fs.BoolVar(&r.now, "n", false, "do not wait; exit with 75 if the lock is taken;\netcd itself may take 5s to answer")
 			fs.DurationVar(&r.wait, "w", 0, "`DURATION` wait at most this long")
 			fs.DurationVar(&r.ttl, "ttl", 15*time.Second,
 				"`DURATION` how long the lock outlives a run that dies;\n"+

@@ -255,12 +255,13 @@ func TestALongWaitSaysWhatItIsFor(t *testing.T) {
 	mu := e.holds(t, "job", etcdlock.WithOwner("api-7:1234"))
 	run := starts(t, e.args(nil, "job", file(t, "command"), "deaf", "signals=1"), env(sayWhyEnv+"=3s"))
 	eventually(t, func() bool { return strings.Contains(run.stderr.String(), "\n") }, "it says nothing")
-	run.says(`lock "job": waits since 3s: 1 before it in line, held by api-7:1234`)
+	run.says(`lock "job": has waited for 3s: 1 before it in line, held by api-7:1234`)
 	require.NoError(t, mu.Unlock(context.Background()))
 
 	away := &etcd{addr: nobody}
-	run = starts(t, away.args(nil, "job", file(t, "command")), env(sayWhyEnv+"=3s"))
+	run = starts(t, away.args(nil, "job", file(t, "command")), env(sayWhyEnv+"=1h"))
 	eventually(t, func() bool { return strings.Contains(run.stderr.String(), "\n") }, "it says nothing")
+	run.says(`lock "job": waits for etcd: `)
 	run.says("connection refused")
 }
 

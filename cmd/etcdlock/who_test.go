@@ -248,7 +248,7 @@ func TestAnEtcdThatDoesNotAnswer(t *testing.T) {
 			"--command-timeout", "200ms", "--dial-timeout", "200ms")...)
 		require.Equal(t, exitFailed, status)
 		require.Empty(t, stdout)
-		require.Contains(t, stderr, "etcdlock: "+nobody+": no answer within 200ms: ")
+		require.Contains(t, stderr, "etcdlock: "+nobody+": no answer within 200ms (etcdlock doctor may know why): ")
 		require.Less(t, time.Since(started), patience/3)
 	}
 }
