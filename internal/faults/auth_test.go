@@ -24,13 +24,12 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.etcd.io/etcd/tests/v3/framework/integration"
 	"google.golang.org/grpc"
 
-	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
+	"github.com/etcdlock/etcdlock/internal/side"
 )
 
 // lasting is a TTL that the noise of a loaded machine does not eat up, for rows in which
@@ -73,7 +72,7 @@ func TestS23TokensThatEndEndNothingElse(t *testing.T) {
 				a := tr.party("a", c, lasting, as("tenant"), held.counted)
 				b := tr.party("b", c, 10*ttl, as("tenant"), held.counted)
 				// So long a TTL that nothing of d's is sent between its cycles.
-				d, err := tr.side.open(c.Client(tr, as("tenant"), cycled.counted), tr.name+"-of-d", "d", 5*patience)
+				d, err := opens(tr.side, c.Client(tr, as("tenant"), cycled.counted), tr.name+"-of-d", "d", 5*patience)
 				require.NoError(tr, err)
 				defer d.Close(tr.bounded(patience))
 
@@ -189,7 +188,7 @@ func TestS24ARoleOnThePrefixIsEnough(t *testing.T) {
 		a.locks()
 		next := b.waits()
 		err = d.calls("TryLock", patience, func() error { return d.tries(tr.bounded(patience), "TryLock") })
-		tr.must(isTaken(err), "TryLock of a lock that is taken: %v", err)
+		tr.must(side.Taken(err), "TryLock of a lock that is taken: %v", err)
 		next.goesOnWaiting(3 * lasting / 2)
 		a.stillHolds(root)
 		a.unlocks()
@@ -202,11 +201,6 @@ func TestS24ARoleOnThePrefixIsEnough(t *testing.T) {
 		tr.must(tr.keys(root) == 0, "%d keys are left", tr.keys(root))
 		tr.must(tr.leases(root) == 0, "%d leases are left", tr.leases(root))
 	})
-}
-
-// isTaken reports whether a TryLock says that another has the lock.
-func isTaken(err error) bool {
-	return errors.Is(err, etcdlock.ErrLocked) || errors.Is(err, concurrency.ErrLocked)
 }
 
 // leases is how many leases there are.
@@ -239,10 +233,10 @@ func TestS24OutsideOfTheRoleEveryCallIsRefusedAtOnce(t *testing.T) {
 		a.locks()
 
 		refused := c.Client(tr, as("tenant"), contract.With(counter))
-		var locks []lock
+		var locks []*lock
 		for _, name := range []string{tr.name + "-theirs", "lock", shown, dropped} {
 			for _, verb := range []string{"Lock", "TryLock"} {
-				l, err := tr.side.open(refused, name, "a", 10*ttl)
+				l, err := opens(tr.side, refused, name, "a", 10*ttl)
 				require.NoError(tr, err)
 				locks = append(locks, l)
 				call := l.Lock

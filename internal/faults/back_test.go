@@ -16,6 +16,8 @@ import (
 	"go.uber.org/zap"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/side"
 )
 
 // save writes a snapshot of etcd into a file.
@@ -153,7 +155,7 @@ func TestS30WhereEtcdIsSetBackNoTwoHoldAndTheLineGoesOn(t *testing.T) {
 						told := now() - served
 						tr.figures.longest("time until the holder was told", told)
 						tr.must(told <= 2*time.Second, "a was told %v after etcd was back", told)
-						tr.must(ours.lost(a.releases(patience)), "a is not told of its loss")
+						tr.must(side.Ours.Lost(a.releases(patience)), "a is not told of its loss")
 					}
 					released := now()
 					for range waiting {

@@ -17,6 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
+	"github.com/etcdlock/etcdlock/internal/side"
 )
 
 var seed = flag.Uint64("seed", 0, "of the first trial with faults at random, which repeats its schedule; 0 draws one")
@@ -230,7 +231,7 @@ func (s *storm) everybodyGetsInOnce() {
 		in := does("locked", done.At)
 		s.tr.figures.longest("time from the end of the faults to in", in.At-over)
 		closed := does("closed", in.At)
-		s.tr.must(closed.Err == "" || s.tr.side.name == theirs.name, "%s: Close: %s", c.who, closed.Err)
+		s.tr.must(closed.Err == "" || s.tr.side.Name == side.Theirs.Name, "%s: Close: %s", c.who, closed.Err)
 	}
 }
 

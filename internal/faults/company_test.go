@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
 
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
+	"github.com/etcdlock/etcdlock/internal/side"
 )
 
 // isDue is when a lock that nobody holds must have been got, or one that was released.
@@ -34,9 +35,9 @@ func TestS28NestedNamesAreIndependent(t *testing.T) {
 				c := etcdtest.Start(tr, 1)
 				a, b := tr.party("a", c, 10*ttl), tr.party("b", c, 10*ttl)
 				inner := c.Client(tr)
-				var below []lock
+				var below []*lock
 				for _, name := range []string{tr.name + "/b", tr.name + "/" + uuid.NewString()} {
-					l, err := tr.side.open(inner, name, "inner", 10*ttl)
+					l, err := opens(tr.side, inner, name, "inner", 10*ttl)
 					require.NoError(tr, err)
 					below = append(below, l)
 					tr.Cleanup(func() { l.Close(tr.bounded(slack)) })
@@ -146,9 +147,9 @@ var guests = []struct {
 	name string
 	open func(tr *trial, client *clientv3.Client) guest
 }{
-	{"concurrency.Mutex, as etcdctl lock has it", func(tr *trial, client *clientv3.Client) guest { return opened(tr, theirs, client) }},
+	{"concurrency.Mutex, as etcdctl lock has it", func(tr *trial, client *clientv3.Client) guest { return opened(tr, side.Theirs, client) }},
 	{"etcd's lock service", openService},
-	{"etcdlock", func(tr *trial, client *clientv3.Client) guest { return opened(tr, ours, client) }},
+	{"etcdlock", func(tr *trial, client *clientv3.Client) guest { return opened(tr, side.Ours, client) }},
 }
 
 // A guest is a lock of another library than the row's.
@@ -158,9 +159,9 @@ type guest interface {
 	Key() string
 }
 
-func opened(tr *trial, s side, client *clientv3.Client) guest {
+func opened(tr *trial, s side.Side, client *clientv3.Client) guest {
 	tr.Helper()
-	l, err := s.open(client, tr.name, "a guest", 10*ttl)
+	l, err := opens(s, client, tr.name, "a guest", 10*ttl)
 	require.NoError(tr, err)
 	tr.Cleanup(func() { l.Close(tr.bounded(slack)) })
 	return l
@@ -232,7 +233,7 @@ func (tr *trial) tokenOf(ctx context.Context, admin *clientv3.Client, key string
 		return 0, err
 	case len(resp.Kvs) == 0:
 		return 0, fmt.Errorf("the key %q of the holder is gone", key)
-	case tr.side.name == theirs.name:
+	case tr.side.Name == side.Theirs.Name:
 		return resp.Header.Revision, nil
 	}
 	return resp.Kvs[0].CreateRevision, nil
@@ -263,7 +264,7 @@ func TestS28OtherClientsStandInTheSameLine(t *testing.T) {
 				in, left := tr.visits(admin, "the guest", kind.open(tr, c.Client(tr)), leave)
 				comes(tr, in, "the guest to get in")
 				err := a.triesFor(isDue, "TryLock")
-				tr.must(isTaken(err), "TryLock of what a guest holds: %v", err)
+				tr.must(side.Taken(err), "TryLock of what a guest holds: %v", err)
 				next := a.waits()
 				inToo, leftToo := tr.visits(admin, "the other guest", kind.open(tr, c.Client(tr)), leaveToo)
 				tr.must(eventually(isDue, func() bool { return tr.keys(admin) == 3 }), "the other guest does not wait")

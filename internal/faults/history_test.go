@@ -10,6 +10,8 @@ import (
 
 	"github.com/anishathalye/porcupine"
 	"github.com/stretchr/testify/require"
+
+	"github.com/etcdlock/etcdlock/internal/side"
 )
 
 // A hold is what a client has told of one hold, from Lock to its end.
@@ -315,7 +317,7 @@ func TestTheJudgeOfHistories(t *testing.T) {
 			verdict, file := judged(t, all)
 			require.Equal(t, h.verdict, verdict)
 			require.Equal(t, verdict != porcupine.Ok, file != "")
-			beliefs := &trial{T: t, side: theirs, figures: newFigures(1)}
+			beliefs := &trial{T: t, side: side.Theirs, figures: newFigures(1)}
 			beliefs.believed(all)
 			beliefs.judge()
 			require.Equal(t, h.overlaps, beliefs.figures.sums["overlaps"])

@@ -18,6 +18,7 @@ import (
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
+	"github.com/etcdlock/etcdlock/internal/side"
 )
 
 // S27. A mistake of the program is an error that names it: not a panic, not a hang, not a
@@ -39,7 +40,7 @@ func TestS27ABadInputIsAnErrorThatNamesIt(t *testing.T) {
 		b := &bench{tr: tr, ctx: tr.bounded(patience)}
 		b.client = c.Client(tr, b.counts)
 		try := in.ours
-		if tr.side.name == theirs.name {
+		if tr.side.Name == side.Theirs.Name {
 			try = in.theirs
 		}
 		if try == nil {
@@ -150,7 +151,7 @@ func (b *bench) judge(in input, err error) {
 	case sent != 0:
 		tr.figures.add("errors that took a request", 1)
 		tr.broke("%s: %d requests for the error %v", in.name, sent, err)
-	case tr.side.name == ours.name:
+	case tr.side.Name == side.Ours.Name:
 		text := err.Error()
 		tr.must(strings.HasPrefix(text, "etcdlock: ") && strings.Contains(text, in.says) && len(text) <= longest,
 			"%s: the error does not name it: %.200s", in.name, text)

@@ -17,7 +17,7 @@ import (
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
-	"github.com/etcdlock/etcdlock/internal/record"
+	"github.com/etcdlock/etcdlock/internal/side"
 )
 
 // prompt is when the next client must be in, once etcd answers.
@@ -354,7 +354,7 @@ func TestS17CloseLeavesNothing(t *testing.T) {
 			if err := l.lives(cycles, cancelled, losses); err != nil {
 				tr.broke("lock %d: %v", i, err)
 			}
-			for _, l := range []lock{l.a, l.b} {
+			for _, l := range []*lock{l.a, l.b} {
 				_ = l.Close(tr.bounded(patience)) // what is left tells
 			}
 		}
@@ -387,8 +387,8 @@ func TestS17CloseLeavesNothing(t *testing.T) {
 }
 
 // opens opens the i-th lock of a trial.
-func (tr *trial) opens(client *clientv3.Client, i int, who string) lock {
-	l, err := tr.side.open(client, fmt.Sprintf("%s-%d", tr.name, i), who, ttl)
+func (tr *trial) opens(client *clientv3.Client, i int, who string) *lock {
+	l, err := opens(tr.side, client, fmt.Sprintf("%s-%d", tr.name, i), who, ttl)
 	require.NoError(tr, err)
 	return l
 }
@@ -398,7 +398,7 @@ func (tr *trial) opens(client *clientv3.Client, i int, who string) lock {
 type life struct {
 	tr    *trial
 	admin *clientv3.Client
-	a, b  lock
+	a, b  *lock
 }
 
 func (l *life) lives(cycles, cancelled, losses int) error {
@@ -430,9 +430,9 @@ func (l *life) lives(cycles, cancelled, losses int) error {
 		switch {
 		case !taken:
 			return err
-		case err == nil && l.tr.side.name == record.Ours: // what the peer says is S8's matter
+		case err == nil && l.tr.side.Name == side.Ours.Name: // what the peer says is S8's matter
 			return errors.New("Unlock after a loss said nil")
-		case err != nil && !l.tr.side.lost(err):
+		case err != nil && !l.tr.side.Lost(err):
 			return err
 		}
 	}
@@ -440,7 +440,7 @@ func (l *life) lives(cycles, cancelled, losses int) error {
 }
 
 // holding is Lock, what happens, and Unlock.
-func holding(l lock, happens func() error) error {
+func holding(l *lock, happens func() error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), slack)
 	defer cancel()
 	if err := l.Lock(ctx); err != nil {
@@ -478,9 +478,9 @@ func (l *life) takes(key string, withLease bool) error {
 // goroutines counts those of etcd's client, and those in which a function of the side
 // runs or that one has started. (etcd itself runs in this process: the sum of all tells
 // of its doings.)
-func goroutines(s side) (clients, own int) {
+func goroutines(s side.Side) (clients, own int) {
 	functions := "github.com/etcdlock/etcdlock."
-	if s.name == record.Theirs {
+	if s.Name == side.Theirs.Name {
 		functions = "go.etcd.io/etcd/client/v3/concurrency."
 	}
 	buf := make([]byte, 64<<20)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
+	"github.com/etcdlock/etcdlock/internal/side"
 )
 
 // patience bounds what has no bound of its own in a story. Whoever exceeds it hangs.
@@ -22,7 +23,7 @@ type party struct {
 	client  *clientv3.Client
 	faults  *etcdtest.Faults
 	watched *etcdtest.Injection // strikes with each message of a watch, and does no harm
-	lock    lock
+	lock    *lock
 	belief  *span
 	mend    []func() // what heals does beside the faults
 }
@@ -49,14 +50,14 @@ func (tr *trial) partyOf(who string, client *clientv3.Client, ttl time.Duration)
 func (p *party) opens() {
 	p.tr.Helper()
 	var err error
-	p.lock, err = p.tr.side.open(p.client, p.tr.name, p.who, p.ttl)
+	p.lock, err = opens(p.tr.side, p.client, p.tr.name, p.who, p.ttl)
 	require.NoError(p.tr, err)
 	p.tr.Cleanup(func() {
 		p.heals()
 		p.leaves()
 		ctx, cancel := context.WithTimeout(context.Background(), p.ttl+slack)
 		defer cancel()
-		if err := p.lock.Close(ctx); err != nil && p.tr.side.name == ours.name {
+		if err := p.lock.Close(ctx); err != nil && p.tr.side.Name == side.Ours.Name {
 			p.tr.broke("%s: Close: %v", p.who, err)
 		}
 	})
@@ -172,7 +173,7 @@ func (p *party) holdsFor(d time.Duration) {
 func (p *party) stillHolds(admin *clientv3.Client) {
 	p.tr.Helper()
 	p.tr.must(p.lock.Holds(), "%s has lost the lock", p.who)
-	resp, err := admin.Txn(p.tr.bounded(patience)).If(p.lock.Guard()).Commit()
+	resp, err := admin.Txn(p.tr.bounded(patience)).If(p.lock.IsOwner()).Commit()
 	require.NoError(p.tr, err)
 	p.tr.must(resp.Succeeded, "the key of %s is gone", p.who)
 }

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/etcdlock/etcdlock/internal/child"
+	"github.com/etcdlock/etcdlock/internal/side"
 )
 
 // ---- the parent's side
@@ -67,9 +68,9 @@ func (tr *trial) process(who string, ttl time.Duration, endpoints ...string) *pr
 	self, err := os.Executable()
 	require.NoError(tr, err)
 	p := &process{tr: tr, who: who, over: make(chan struct{}), more: make(chan struct{})}
-	p.cmd = exec.Command(self, tr.side.name, tr.name, who, ttl.String(), strings.Join(endpoints, ","))
+	p.cmd = exec.Command(self, tr.side.Name, tr.name, who, ttl.String(), strings.Join(endpoints, ","))
 	halt := 1 // so that a race in the library ends the story
-	if tr.side.name == theirs.name {
+	if tr.side.Name == side.Theirs.Name {
 		halt = 0
 	}
 	p.cmd.Env = append(os.Environ(), roleEnv+"=party", fmt.Sprintf("GORACE=halt_on_error=%d", halt))
@@ -258,7 +259,7 @@ func beParty(orders io.Reader, events io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if w.lock, err = s.open(w.client, name, who, ttl); err != nil {
+	if w.lock, err = opens(s, w.client, name, who, ttl); err != nil {
 		return err
 	}
 	for in := json.NewDecoder(orders); ; {
@@ -288,8 +289,8 @@ func beParty(orders io.Reader, events io.Writer) error {
 }
 
 type worker struct {
-	side   side
-	lock   lock
+	side   side.Side
+	lock   *lock
 	client *clientv3.Client
 	who    string
 
@@ -402,7 +403,7 @@ func (w *worker) unlocks(bound time.Duration) error {
 	err := w.lock.Unlock(ctx)
 	e := event{What: "unlocked", Since: since}
 	if err != nil {
-		e.Err, e.Lost = err.Error(), w.side.lost(err)
+		e.Err, e.Lost = err.Error(), w.side.Lost(err)
 	}
 	w.tell(e)
 	return err

@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/etcd/api/v3/version"
 
 	"github.com/etcdlock/etcdlock/internal/record"
+	"github.com/etcdlock/etcdlock/internal/side"
 )
 
 // A row is one line of the published table.
@@ -38,19 +39,19 @@ const slack = 10 * time.Second
 // figures.
 func prove(t *testing.T, r row, story func(tr *trial)) {
 	t.Helper()
-	sides := []side{ours}
+	sides := []side.Side{side.Ours}
 	if *peer && !r.noPeer {
-		sides = append(sides, theirs)
+		sides = append(sides, side.Theirs)
 	}
 	for _, s := range sides {
-		t.Run(s.name, func(t *testing.T) {
+		t.Run(s.Name, func(t *testing.T) {
 			f := r.run(t, s, story)
 			t.Logf("%s %s: %d of %d broken; %s", r.id, r.name, f.broken, f.n, f)
 			if t.Failed() && f.broken == 0 {
 				return // the machinery failed, not the lock: that is no figure
 			}
 			record.Save(t, record.Result{
-				Row: r.id, Case: r.name, Fault: r.fault, Must: r.must, Side: s.name,
+				Row: r.id, Case: r.name, Fault: r.fault, Must: r.must, Side: s.Name,
 				N: f.n, Broken: f.broken, Figures: f.String(), Etcd: version.Version,
 				Command: cmp.Or(r.command, fmt.Sprintf("go test . -run '^%s$' -trials %d -peer", strings.Split(t.Name(), "/")[0], f.n)),
 			})
@@ -58,7 +59,7 @@ func prove(t *testing.T, r row, story func(tr *trial)) {
 	}
 }
 
-func (r row) run(t *testing.T, s side, story func(tr *trial)) *figures {
+func (r row) run(t *testing.T, s side.Side, story func(tr *trial)) *figures {
 	n := cmp.Or(r.quick, 1)
 	if *trials > 0 {
 		n = cmp.Or(r.full, *trials)
@@ -86,7 +87,7 @@ func (r row) run(t *testing.T, s side, story func(tr *trial)) *figures {
 type trial struct {
 	*testing.T
 	row     row
-	side    side
+	side    side.Side
 	i, n    int    // which trial of how many, from 0
 	name    string // of the lock
 	figures *figures
@@ -192,7 +193,7 @@ func (tr *trial) judge() {
 		}
 	}
 	if say := tr.Log; len(tr.broken) > 0 {
-		if tr.side.name == ours.name {
+		if tr.side.Name == side.Ours.Name {
 			say = tr.Error
 		}
 		const enough = 5

@@ -263,7 +263,7 @@ func TestS07GoroutinesExcludeEachOtherAsProcessesDo(t *testing.T) {
 }
 
 // adds makes one update under a lock.
-func (tr *trial) adds(l lock, sum *int) bool {
+func (tr *trial) adds(l *lock, sum *int) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*patience)
 	defer cancel()
 	if err := l.Lock(ctx); err != nil {
@@ -335,7 +335,7 @@ func TestS08AHolderIsToldThatItsKeyWasTakenAway(t *testing.T) {
 				a.loses(how.within)
 				tr.figures.longest("time until told", time.Since(taken))
 				err = a.releases(patience)
-				tr.must(tr.side.lost(err), "Unlock said %v", err)
+				tr.must(tr.side.Lost(err), "Unlock said %v", err)
 			})
 		})
 	}
@@ -365,6 +365,6 @@ func TestS09UnlockAfterExpiryLeavesTheNextOwnerAlone(t *testing.T) {
 		a.heals()
 		err := a.releases(patience)
 		b.stillHolds(c.Client(tr))
-		tr.must(tr.side.lost(err), "Unlock said %v", err)
+		tr.must(tr.side.Lost(err), "Unlock said %v", err)
 	})
 }

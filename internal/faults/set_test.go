@@ -140,7 +140,7 @@ func TestS11AWriteOfUnknownOutcomeIsRefusedOnceItsHoldHasEnded(t *testing.T) {
 				a := tr.party("a", c, 10*ttl)
 				set := "set/" + tr.name
 				writes := func(value string) error {
-					_, err := a.client.Txn(tr.bounded(patience)).If(a.lock.Guard()).Then(clientv3.OpPut(set, value)).Commit()
+					_, err := a.client.Txn(tr.bounded(patience)).If(a.lock.IsOwner()).Then(clientv3.OpPut(set, value)).Commit()
 					return err
 				}
 				a.locks()
@@ -227,7 +227,7 @@ func (w *worker) addsMany(o order, r *rand.Rand) {
 // hold lasts it would undo whatever is added after it, guard or not, and so the hold has
 // to end.
 func (w *worker) adds(o order, stops bool) bool {
-	guard := []clientv3.Cmp{w.lock.Guard()} // of this hold, whatever becomes of it
+	guard := []clientv3.Cmp{w.lock.IsOwner()} // of this hold, whatever becomes of it
 	value := fmt.Sprintf("%d.%d", w.lock.Token(), now())
 	if !o.Guards {
 		guard = nil

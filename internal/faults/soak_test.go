@@ -17,6 +17,7 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
+	"github.com/etcdlock/etcdlock/internal/side"
 )
 
 var soak = flag.Duration("soak", 0, "how long the soak lasts, with a fleet of full size; 0 for a short one")
@@ -126,7 +127,7 @@ func newRooms(tr *trial, n int) *rooms {
 type soaker struct {
 	all  *rooms
 	room *room
-	lock lock
+	lock *lock
 	who  string
 }
 
@@ -134,7 +135,7 @@ type soaker struct {
 func (l *rooms) soaker(client *clientv3.Client, i, j int) *soaker {
 	f := &soaker{all: l, room: l.names[(i+j)%len(l.names)], who: fmt.Sprintf("Session %d of client %d", j, i)}
 	var err error
-	f.lock, err = ours.open(client, f.room.name, f.who, soakTTL)
+	f.lock, err = opens(side.Ours, client, f.room.name, f.who, soakTTL)
 	require.NoError(l.tr, err)
 	return f
 }
@@ -202,7 +203,7 @@ func (f *soaker) unlocks(most time.Duration) {
 	f.leaves()
 	ctx, cancel := context.WithTimeout(context.Background(), most)
 	defer cancel()
-	if err := f.lock.Unlock(ctx); err != nil && ours.lost(err) {
+	if err := f.lock.Unlock(ctx); err != nil && side.Ours.Lost(err) {
 		f.all.lost.Add(1)
 	}
 }

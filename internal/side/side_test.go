@@ -38,6 +38,14 @@ func inWorld(t *testing.T, test func(t *testing.T, w *world)) {
 	})
 }
 
+// patient is a context for what must not block.
+func patient(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 // client is one of a process of its own.
 func (w *world) client(t *testing.T, process string) *clientv3.Client {
 	t.Helper()
@@ -83,12 +91,12 @@ func TestBothSidesHaveOneFace(t *testing.T) {
 				require.NoError(t, err)
 				return resp.Succeeded
 			}
-			require.Error(t, a.Unlock(t.Context()), "Unlock without a Lock")
-			require.NoError(t, a.Lock(t.Context()))
+			require.Error(t, a.Unlock(patient(t)), "Unlock without a Lock")
+			require.NoError(t, a.Lock(patient(t)))
 			first, hold := a.Token(), a.Hold()
 			require.NoError(t, hold.Err())
 			require.True(t, owns())
-			err := b.TryLock(t.Context())
+			err := b.TryLock(patient(t))
 			require.True(t, side.Taken(err), "%v", err)
 
 			held, err := client.Get(t.Context(), a.Key())
@@ -102,14 +110,14 @@ func TestBothSidesHaveOneFace(t *testing.T) {
 				t.Fatal("a is not told of its loss")
 			}
 			require.False(t, owns())
-			_ = a.Unlock(t.Context()) // each has its own words for it
+			_ = a.Unlock(patient(t)) // each has its own words for it
 
-			require.NoError(t, a.Lock(t.Context()), "after a loss")
+			require.NoError(t, a.Lock(patient(t)), "after a loss")
 			require.NoError(t, a.Hold().Err())
 			require.Greater(t, a.Token(), first)
-			require.NoError(t, a.Unlock(t.Context()))
-			require.NoError(t, b.TryLock(t.Context()))
-			require.NoError(t, b.Unlock(t.Context()))
+			require.NoError(t, a.Unlock(patient(t)))
+			require.NoError(t, b.TryLock(patient(t)))
+			require.NoError(t, b.Unlock(patient(t)))
 		})
 	})
 }
@@ -119,7 +127,7 @@ func TestCloseEndsWithItsContext(t *testing.T) {
 	onBothSides(t, func(t *testing.T, s side.Side) {
 		inWorld(t, func(t *testing.T, w *world) {
 			session, a := open(t, s, w.client(t, "a"))
-			require.NoError(t, a.Lock(t.Context()))
+			require.NoError(t, a.Lock(patient(t)))
 			w.net.Lose("a", "m0")
 			ctx, cancel := context.WithTimeout(t.Context(), ttl/10)
 			defer cancel()
@@ -145,14 +153,14 @@ func TestGoroutinesExcludeEachOtherInTurn(t *testing.T) {
 				mu, err := session.Mutex("n")
 				require.NoError(t, err)
 				go func() { // ends with the test, which hears each
-					err := mu.Lock(context.Background())
+					err := mu.Lock(patient(t))
 					if n := inside.Add(1); n > most.Load() {
 						most.Store(n)
 					}
 					time.Sleep(time.Second)
 					inside.Add(-1)
 					if err == nil {
-						err = mu.Unlock(context.Background())
+						err = mu.Unlock(patient(t))
 					}
 					left <- err
 				}()
@@ -172,15 +180,15 @@ func TestAWaitForTheTurnEndsWithItsContext(t *testing.T) {
 		mu, err := side.InTurn(opened).Mutex("n")
 		require.NoError(t, err)
 		_, other := open(t, side.Theirs, w.client(t, "b"))
-		require.NoError(t, other.Lock(t.Context()))
-		require.True(t, side.Taken(mu.TryLock(t.Context())))
-		require.NoError(t, other.Unlock(t.Context()))
-		require.NoError(t, mu.Lock(t.Context()), "the turn was kept by the TryLock that failed")
+		require.NoError(t, other.Lock(patient(t)))
+		require.True(t, side.Taken(mu.TryLock(patient(t))))
+		require.NoError(t, other.Unlock(patient(t)))
+		require.NoError(t, mu.Lock(patient(t)), "the turn was kept by the TryLock that failed")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		require.ErrorIs(t, mu.Lock(ctx), context.DeadlineExceeded)
-		require.NoError(t, mu.Unlock(t.Context()))
-		require.NoError(t, mu.TryLock(t.Context()))
-		require.NoError(t, mu.Unlock(t.Context()))
+		require.NoError(t, mu.Unlock(patient(t)))
+		require.NoError(t, mu.TryLock(patient(t)))
+		require.NoError(t, mu.Unlock(patient(t)))
 	})
 }
