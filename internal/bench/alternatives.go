@@ -7,24 +7,18 @@ import (
 	"time"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/side"
 )
 
-// errTaken is what TryLock returns of a taken lock.
+// errTaken is what TryLock returns of a taken lock that is not in etcd.
 var errTaken = errors.New("taken")
-
-// A lock is for one goroutine at a time.
-type lock interface {
-	Lock(ctx context.Context) error
-	TryLock(ctx context.Context) error
-	Unlock(ctx context.Context) error
-}
 
 // A party is what one process keeps of an alternative: its connection, and whatever
 // its locks share.
 type party interface {
-	// lock returns a lock for one more goroutine. Those of the same name exclude
-	// each other, in one party as between parties.
-	lock(ctx context.Context, name string) (lock, error)
+	// lock returns a lock for one more goroutine, which it uses alone. Those of the same
+	// name exclude each other, in one party as between parties.
+	lock(ctx context.Context, name string) (side.Lock, error)
 
 	// close ends everything. No goroutine is left in a Lock.
 	close()

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/etcdlock/etcdlock/internal/side"
 )
 
 // warmUp is how often an operation is done before it is first measured. A JVM takes
@@ -81,7 +83,7 @@ func startTryLock(ctx context.Context, a *arena) (*event, error) {
 			s[1].holds++
 			return errors.New("TryLock of a taken name succeeded")
 		}
-		if errors.Is(err, errTaken) {
+		if errors.Is(err, errTaken) || side.Taken(err) {
 			return nil
 		}
 		return err

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/side"
 )
 
 // fleetCrowdCase is processesCase for a fleet, with the TTL of one.
@@ -357,7 +359,7 @@ func (a *arena) takeAway(ctx context.Context, n int, old time.Duration) (m measu
 	}
 	defer end()
 	prefix := a.name()
-	held := make([]lock, n)
+	held := make([]side.Lock, n)
 	err = inParallel(n, func(i int) (err error) {
 		if held[i], err = opened[i].lock(ctx, fmt.Sprintf("%s/%d", prefix, i)); err != nil {
 			return err

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/side"
 )
 
 // fleetTTL is that of a fleet's leases: the library's default.
@@ -115,7 +117,7 @@ func (a *arena) idle(ctx context.Context, n int, ttl time.Duration, begin func(*
 // hold has each party hold a name of its own.
 func (i *idleness) hold(ctx context.Context) error {
 	prefix := i.name()
-	held := make([]lock, len(i.parties))
+	held := make([]side.Lock, len(i.parties))
 	err := inParallel(len(i.parties), func(n int) (err error) {
 		if held[n], err = i.parties[n].lock(ctx, fmt.Sprintf("%s/%d", prefix, n)); err != nil {
 			return err

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"runtime"
 	"time"
+
+	"github.com/etcdlock/etcdlock/internal/side"
 )
 
 // startNames measures what it costs one process to hold n names: to lock them, and
@@ -20,7 +22,7 @@ func startNames(n int) func(context.Context, *arena) (*event, error) {
 			defer end()
 			heap := heapInUse()
 
-			held, prefix := make([]lock, n), a.name()
+			held, prefix := make([]side.Lock, n), a.name()
 			m.ops = n
 			m.samples = make([]time.Duration, n)
 			began := time.Now()

@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/etcdlock/etcdlock/internal/side"
 )
 
 // A kind says what a case is about, for the alternatives to choose.
@@ -252,7 +254,7 @@ func (a *arena) parties(ctx context.Context, n int, ttl time.Duration) ([]party,
 
 // A section is a lock with what it protects, as one contender uses it.
 type section struct {
-	lock    lock
+	lock    side.Lock
 	witness *witness
 	who     int64
 	holds   int // so far

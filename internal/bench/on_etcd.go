@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/side"
 )
 
 // closeWithin bounds what a party may take to give back what it has.
@@ -51,9 +52,8 @@ func (p *libraryParty) sibling() (party, error) {
 	return q, err
 }
 
-func (p *libraryParty) lock(_ context.Context, name string) (lock, error) {
-	m, err := p.session.Mutex(name)
-	return libraryLock{m}, err
+func (p *libraryParty) lock(_ context.Context, name string) (side.Lock, error) {
+	return p.session.Mutex(name)
 }
 
 func (p *libraryParty) close() {
@@ -63,16 +63,6 @@ func (p *libraryParty) close() {
 	if !p.shared {
 		p.client.Close()
 	}
-}
-
-type libraryLock struct{ *etcdlock.Mutex }
-
-func (l libraryLock) TryLock(ctx context.Context) error {
-	err := l.Mutex.TryLock(ctx)
-	if errors.Is(err, etcdlock.ErrLocked) {
-		return errTaken
-	}
-	return err
 }
 
 // ---- etcd's own
@@ -105,11 +95,11 @@ func (p *concurrencyParty) sibling() (party, error) {
 	return q, nil
 }
 
-func (p *concurrencyParty) lock(ctx context.Context, name string) (lock, error) {
+func (p *concurrencyParty) lock(ctx context.Context, name string) (side.Lock, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.uses[name] == len(p.sessions) {
-		s, err := p.newSession(ctx)
+		s, err := side.NewSession(ctx, p.client, p.ttl)
 		if err != nil {
 			return nil, err
 		}
@@ -117,15 +107,7 @@ func (p *concurrencyParty) lock(ctx context.Context, name string) (lock, error) 
 	}
 	s := p.sessions[p.uses[name]]
 	p.uses[name]++
-	return concurrencyLock{concurrency.NewMutex(s, name)}, nil
-}
-
-func (p *concurrencyParty) newSession(ctx context.Context) (*concurrency.Session, error) {
-	lease, err := p.client.Grant(ctx, int64(p.ttl/time.Second))
-	if err != nil {
-		return nil, err
-	}
-	return concurrency.NewSession(p.client, concurrency.WithLease(lease.ID))
+	return concurrency.NewMutex(s, name), nil
 }
 
 func (p *concurrencyParty) close() {
@@ -139,16 +121,6 @@ func (p *concurrencyParty) close() {
 	if !p.shared {
 		p.client.Close()
 	}
-}
-
-type concurrencyLock struct{ *concurrency.Mutex }
-
-func (l concurrencyLock) TryLock(ctx context.Context) error {
-	err := l.Mutex.TryLock(ctx)
-	if errors.Is(err, concurrency.ErrLocked) {
-		return errTaken
-	}
-	return err
 }
 
 // A perLock is the way that etcd's documentation shows first: a session for each
@@ -170,7 +142,7 @@ func openPerLock(ctx context.Context, address string, ttl time.Duration, w *wire
 	return perLockParty{p.(*concurrencyParty)}, nil
 }
 
-func (p perLockParty) lock(_ context.Context, name string) (lock, error) {
+func (p perLockParty) lock(_ context.Context, name string) (side.Lock, error) {
 	return &perLock{party: p.concurrencyParty, name: name}, nil
 }
 
@@ -179,14 +151,12 @@ func (l *perLock) Lock(ctx context.Context) error {
 }
 
 func (l *perLock) TryLock(ctx context.Context) error {
-	return l.do(ctx, func(m *concurrency.Mutex, ctx context.Context) error {
-		return concurrencyLock{m}.TryLock(ctx)
-	})
+	return l.do(ctx, (*concurrency.Mutex).TryLock)
 }
 
 func (l *perLock) do(ctx context.Context, acquire func(*concurrency.Mutex, context.Context) error) error {
 	var err error
-	if l.session, err = l.party.newSession(ctx); err != nil {
+	if l.session, err = side.NewSession(ctx, l.party.client, l.party.ttl); err != nil {
 		return err
 	}
 	l.mutex = concurrency.NewMutex(l.session, l.name)
@@ -200,55 +170,35 @@ func (l *perLock) Unlock(ctx context.Context) error {
 	return errors.Join(l.mutex.Unlock(ctx), l.session.Close())
 }
 
-// A localFirst is what careful users make of it: the goroutines of a process wait for
+// A localFirstParty is what careful users make of it: the goroutines of a process wait for
 // each other at home, and one at a time goes to etcd.
-type localFirst struct {
-	turn chan struct{} // full while a goroutine of the process has its turn
-	lock
-}
-
 type localFirstParty struct {
-	*concurrencyParty
-	turns map[string]localFirst
+	client  *clientv3.Client
+	session side.Session
 }
 
-func openLocalFirst(ctx context.Context, address string, ttl time.Duration, w *wire) (party, error) {
-	p, err := openConcurrency(ctx, address, ttl, w)
+func openLocalFirst(_ context.Context, address string, ttl time.Duration, w *wire) (party, error) {
+	client, err := dialEtcd(address, w)
 	if err != nil {
 		return nil, err
 	}
-	return &localFirstParty{p.(*concurrencyParty), make(map[string]localFirst)}, nil
-}
-
-func (p *localFirstParty) lock(ctx context.Context, name string) (lock, error) {
-	if l, ok := p.turns[name]; ok {
-		return l, nil
-	}
-	inner, err := p.concurrencyParty.lock(ctx, name)
+	session, err := side.Theirs.Open(client, ttl)
 	if err != nil {
+		client.Close()
 		return nil, err
 	}
-	l := localFirst{make(chan struct{}, 1), inner}
-	p.turns[name] = l
-	return l, nil
+	return localFirstParty{client, side.InTurn(session)}, nil
 }
 
-func (l localFirst) Lock(ctx context.Context) error {
-	select {
-	case l.turn <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	err := l.lock.Lock(ctx)
-	if err != nil {
-		<-l.turn
-	}
-	return err
+func (p localFirstParty) lock(_ context.Context, name string) (side.Lock, error) {
+	return p.session.Mutex(name)
 }
 
-func (l localFirst) Unlock(ctx context.Context) error {
-	defer func() { <-l.turn }()
-	return l.lock.Unlock(ctx)
+func (p localFirstParty) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeWithin)
+	defer cancel()
+	_ = p.session.Close(ctx) // what it could not give back expires
+	p.client.Close()
 }
 
 // ---- by hand
@@ -276,7 +226,7 @@ func openRaw(ctx context.Context, address string, _ time.Duration, w *wire) (par
 	return &rawParty{client: client, lease: lease.ID}, nil
 }
 
-func (p *rawParty) lock(_ context.Context, name string) (lock, error) {
+func (p *rawParty) lock(_ context.Context, name string) (side.Lock, error) {
 	return &rawLock{p, name + "/", fmt.Sprintf("%s/%x-%d", name, p.lease, p.locks.Add(1))}, nil
 }
 

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/etcdlock/etcdlock/internal/side"
 )
 
 // ---- advisory locks: they belong to a connection, and end with it
@@ -19,13 +21,13 @@ import (
 type pgParty struct {
 	conf *pgx.ConnConfig
 	ttl  time.Duration
-	wrap func(*pgParty, *pgx.Conn, string) lock
+	wrap func(*pgParty, *pgx.Conn, string) side.Lock
 
 	mu    sync.Mutex
 	conns []*pgx.Conn
 }
 
-func openPostgres(address string, ttl time.Duration, w *wire, wrap func(*pgParty, *pgx.Conn, string) lock) (party, error) {
+func openPostgres(address string, ttl time.Duration, w *wire, wrap func(*pgParty, *pgx.Conn, string) side.Lock) (party, error) {
 	conf, err := pgx.ParseConfig(address)
 	if err != nil {
 		return nil, err
@@ -36,7 +38,7 @@ func openPostgres(address string, ttl time.Duration, w *wire, wrap func(*pgParty
 	return &pgParty{conf: conf, ttl: ttl, wrap: wrap}, nil
 }
 
-func (p *pgParty) lock(ctx context.Context, name string) (lock, error) {
+func (p *pgParty) lock(ctx context.Context, name string) (side.Lock, error) {
 	conn, err := pgx.ConnectConfig(ctx, p.conf)
 	if err != nil {
 		return nil, err
@@ -54,7 +56,7 @@ func (p *pgParty) close() {
 }
 
 func openAdvisory(_ context.Context, address string, ttl time.Duration, w *wire) (party, error) {
-	return openPostgres(address, ttl, w, func(_ *pgParty, conn *pgx.Conn, name string) lock {
+	return openPostgres(address, ttl, w, func(_ *pgParty, conn *pgx.Conn, name string) side.Lock {
 		h := fnv.New64a()
 		h.Write([]byte(name))
 		return advisoryLock{conn, int64(h.Sum64())}
@@ -124,7 +126,7 @@ type leaseRowParty struct {
 // connections is how many a party has: the default of pgxpool on small machines.
 const connections = 4
 
-func (p *leaseRowParty) lock(ctx context.Context, name string) (lock, error) {
+func (p *leaseRowParty) lock(ctx context.Context, name string) (side.Lock, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.free == nil {

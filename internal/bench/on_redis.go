@@ -14,6 +14,8 @@ import (
 	goredis9 "github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"
 	"github.com/redis/rueidis/rueidislock"
+
+	"github.com/etcdlock/etcdlock/internal/side"
 )
 
 // ---- redsync: it asks again after 50 to 250 ms, its default
@@ -29,7 +31,7 @@ func openRedsync(_ context.Context, address string, ttl time.Duration, w *wire) 
 	return &redsyncParty{client, redsync.New(goredis.NewPool(client)), ttl}, nil
 }
 
-func (p *redsyncParty) lock(_ context.Context, name string) (lock, error) {
+func (p *redsyncParty) lock(_ context.Context, name string) (side.Lock, error) {
 	return redsyncLock{p.sync.NewMutex(name, redsync.WithExpiry(p.ttl), redsync.WithTries(math.MaxInt32))}, nil
 }
 
@@ -77,7 +79,7 @@ func openRueidislock(_ context.Context, address string, ttl time.Duration, w *wi
 	return rueidislockParty{locker}, err
 }
 
-func (p rueidislockParty) lock(_ context.Context, name string) (lock, error) {
+func (p rueidislockParty) lock(_ context.Context, name string) (side.Lock, error) {
 	return &rueidislockLock{locker: p.locker, name: name}, nil
 }
 

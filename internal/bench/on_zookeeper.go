@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/etcdlock/etcdlock/internal/side"
 )
 
 type zkParty struct{ conn *zk.Conn }
@@ -40,7 +42,7 @@ type quiet struct{}
 
 func (quiet) Printf(string, ...any) {}
 
-func (p zkParty) lock(_ context.Context, name string) (lock, error) {
+func (p zkParty) lock(_ context.Context, name string) (side.Lock, error) {
 	path := "/" + strings.ReplaceAll(name, "/", "-")
 	return zkLock{p.conn, zk.NewLock(p.conn, path, zk.WorldACL(zk.PermAll))}, nil
 }

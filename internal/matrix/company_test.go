@@ -17,11 +17,11 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
 	"google.golang.org/grpc"
 
 	"github.com/etcdlock/etcdlock/internal/child"
+	"github.com/etcdlock/etcdlock/internal/side"
 )
 
 const (
@@ -258,11 +258,14 @@ func library(s *stage, v *visit, ttl time.Duration) error {
 		return err
 	}
 	s.cleanup(func() { client.Close() })
-	session, err := concurrency.NewSession(client, concurrency.WithTTL(int(ttl/time.Second)))
+	session, err := side.Theirs.Open(client, ttl)
 	if err != nil {
 		return err
 	}
-	mu := concurrency.NewMutex(session, s.full())
+	mu, err := session.Mutex(s.full())
+	if err != nil {
+		return err
+	}
 	v.holds(client, mu.Lock, mu.Unlock)
 	return nil
 }

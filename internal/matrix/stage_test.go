@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/side"
 )
 
 const (
@@ -33,20 +34,17 @@ type world struct {
 	admin   *clientv3.Client // of root, who sees the names as they are in etcd
 }
 
-// A lock is a Mutex of the library, or what stands in for it.
+// A lock is a Mutex of the library with a Session of its own, or what stands in for it.
 type lock interface {
-	Lock(context.Context) error
-	TryLock(context.Context) error
-	Unlock(context.Context) error
+	side.Mutex
 	Close(context.Context) error
-	Context(context.Context) context.Context
-	Token() int64
 }
 
 type opener func(*clientv3.Client, string, time.Duration) (lock, error)
 
 func ours(client *clientv3.Client, name string, ttl time.Duration) (lock, error) {
-	return etcdlock.New(client, name, etcdlock.WithTTL(ttl))
+	mu, err := etcdlock.New(client, name, etcdlock.WithTTL(ttl))
+	return side.OurMutex{Mutex: mu}, err
 }
 
 // A stage is where a story is played, about one lock.
@@ -200,7 +198,7 @@ func (p *party) counts(ctx context.Context, method string, req, reply any, cc *g
 func (p *party) locks() {
 	err := p.Lock(p.s.bounded(soon))
 	p.s.must(err == nil, "%s: Lock: %v", p.who, err)
-	p.s.enters(p.who, p.Context(context.Background()), p.Token())
+	p.s.enters(p.who, p.Hold(), p.Token())
 }
 
 // unlocks releases what was held without a break.
@@ -232,7 +230,7 @@ func (p *party) waits() *wait {
 	go func() { // ends with ctx at the latest
 		err := p.Lock(ctx)
 		if err == nil {
-			p.s.enters(p.who, p.Context(context.Background()), p.Token())
+			p.s.enters(p.who, p.Hold(), p.Token())
 		}
 		w.done <- err
 	}()

@@ -70,7 +70,7 @@ func tries(s *stage) {
 	a.unlocks()
 	err = b.TryLock(s.bounded(soon))
 	s.must(err == nil, "b: TryLock of what is free: %v", err)
-	s.enters("b", b.Context(context.Background()), b.Token())
+	s.enters("b", b.Hold(), b.Token())
 	b.unlocks()
 }
 
@@ -78,7 +78,7 @@ func tries(s *stage) {
 func losesItsLease(s *stage) {
 	a := s.party("a", lasting)
 	a.locks()
-	hold := a.Context(context.Background())
+	hold := a.Hold()
 	_, err := s.admin.Revoke(s.bounded(soon), s.lineIs(1)[0].Lease)
 	s.must(err == nil, "revoke: %v", err)
 	a.learns(hold)
@@ -102,7 +102,7 @@ func (p *party) learns(hold context.Context) {
 func isBroken(s *stage) {
 	a, b := s.party("a", lasting), s.party("b", lasting)
 	a.locks()
-	hold := a.Context(context.Background())
+	hold := a.Hold()
 	next := b.waits()
 	s.leaves("a") // from here on it believes wrongly, for about a second
 	err := etcdlock.Break(s.bounded(soon), s.admin, s.lineIs(2)[0])
@@ -141,7 +141,7 @@ func lasts(s *stage) {
 	d.unlocks()
 	refused := d.refused.Load()
 	a.locks()
-	hold := a.Context(context.Background())
+	hold := a.Hold()
 	next := b.waits()
 	time.Sleep(ttl + tokenLife)
 	s.must(hold.Err() == nil, "a lost the lock: %v", context.Cause(hold))

@@ -18,7 +18,7 @@ var wrongs = []struct {
 	of   func(lock) lock
 	seen []string // nil: by each
 }{
-	{"it is none", func(lock) lock { return noLock{} }, nil},
+	{"it is none", func(l lock) lock { return noLock{l} }, nil},
 	{"Unlock releases nothing", func(l lock) lock { return keeper{l} }, []string{
 		"lock and unlock", "hand-over in order", "TryLock of what is taken", "etcdctl lock: first come, first served",
 	}},
@@ -30,19 +30,18 @@ var wrongs = []struct {
 }
 
 type (
-	noLock struct{}
+	noLock struct{ lock }
 	keeper struct{ lock }
 	liar   struct{ lock }
 	mute   struct{ lock }
 	deaf   struct{ lock }
 )
 
-func (noLock) Lock(context.Context) error                     { return nil }
-func (noLock) TryLock(context.Context) error                  { return nil }
-func (noLock) Unlock(context.Context) error                   { return nil }
-func (noLock) Close(context.Context) error                    { return nil }
-func (noLock) Context(parent context.Context) context.Context { return parent }
-func (noLock) Token() int64                                   { return 0 }
+func (noLock) Lock(context.Context) error    { return nil }
+func (noLock) TryLock(context.Context) error { return nil }
+func (noLock) Unlock(context.Context) error  { return nil }
+func (noLock) Hold() context.Context         { return context.Background() }
+func (noLock) Token() int64                  { return 0 }
 
 func (keeper) Unlock(context.Context) error { return nil }
 
@@ -51,7 +50,7 @@ func (l liar) Unlock(ctx context.Context) error {
 	return nil
 }
 
-func (mute) Context(parent context.Context) context.Context { return parent }
+func (mute) Hold() context.Context { return context.Background() }
 
 func (l deaf) Lock(context.Context) error {
 	ctx, cancel := context.WithTimeout(context.Background(), soon)
