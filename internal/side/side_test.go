@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/race"
+	"github.com/etcdlock/etcdlock/internal/record"
 	"github.com/etcdlock/etcdlock/internal/side"
 	"github.com/etcdlock/etcdlock/internal/sim"
 )
@@ -68,6 +69,12 @@ func open(t *testing.T, s side.Side, client *clientv3.Client) (side.Session, sid
 	mu, err := session.Mutex("n")
 	require.NoError(t, err)
 	return session, mu
+}
+
+// The published tables find a side's figures by its name.
+func TestTheTablesKnowBothSides(t *testing.T) {
+	require.Equal(t, record.Ours, side.Ours.Name)
+	require.Equal(t, record.Theirs, side.Theirs.Name)
 }
 
 func onBothSides(t *testing.T, test func(t *testing.T, s side.Side)) {
