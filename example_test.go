@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
 )
 
 // endpoints are those of the etcd in memory that TestMain starts for the examples.
@@ -317,10 +318,4 @@ func ExampleHolders() {
 	// tenants/b is held by worker-1
 }
 
-func exampleClient() *clientv3.Client {
-	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints})
-	if err != nil {
-		log.Fatal(err)
-	}
-	return client
-}
+func exampleClient() *clientv3.Client { return contract.ExampleClient(endpoints) }

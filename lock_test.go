@@ -36,14 +36,7 @@ func inMemory(t *testing.T) contract.Etcd {
 
 func (m memory) Client(t testing.TB, opts ...contract.ClientOption) *clientv3.Client {
 	t.Helper()
-	cfg := clientv3.Config{Endpoints: []string{m.endpoint}}
-	for _, opt := range opts {
-		opt(&cfg)
-	}
-	client, err := clientv3.New(cfg)
-	require.NoError(t, err)
-	t.Cleanup(func() { client.Close() })
-	return client
+	return contract.ClientOf(t, []string{m.endpoint}, opts...)
 }
 
 func (m memory) Revision(testing.TB) (revision int64) {

@@ -14,17 +14,13 @@ import (
 // the library is left in the end.
 func TestMain(m *testing.M) {
 	race.InBubbles()
-	endpoint, etcd, err := sim.Serve()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "start etcd:", err)
-		os.Exit(1)
-	}
-	endpoints = []string{endpoint}
-	status := m.Run()
-	if !contract.Poll(func() bool { return contract.LibraryGoroutines() == 0 }) {
-		fmt.Fprintln(os.Stderr, contract.LibraryGoroutines(), "goroutines of the library are left")
-		status = 1
-	}
-	etcd.Stop()
-	os.Exit(status)
+	os.Exit(sim.Serving(func(endpoint string) int {
+		endpoints = []string{endpoint}
+		status := m.Run()
+		if !contract.Poll(func() bool { return contract.LibraryGoroutines() == 0 }) {
+			fmt.Fprintln(os.Stderr, contract.LibraryGoroutines(), "goroutines of the library are left")
+			return 1
+		}
+		return status
+	}))
 }

@@ -1,13 +1,13 @@
 package etcdlockotel_test
 
 import (
-	"fmt"
 	"log"
 	"os"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/sim"
 )
 
@@ -15,24 +15,13 @@ import (
 var endpoints []string
 
 func TestMain(m *testing.M) {
-	endpoint, etcd, err := sim.Serve()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "start etcd:", err)
-		os.Exit(1)
-	}
-	endpoints = []string{endpoint}
-	status := m.Run()
-	etcd.Stop()
-	os.Exit(status)
+	os.Exit(sim.Serving(func(endpoint string) int {
+		endpoints = []string{endpoint}
+		return m.Run()
+	}))
 }
 
-func exampleClient() *clientv3.Client {
-	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints})
-	if err != nil {
-		log.Fatal(err)
-	}
-	return client
-}
+func exampleClient() *clientv3.Client { return contract.ExampleClient(endpoints) }
 
 // must ends an example that went wrong.
 func must(err error) {

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -24,27 +23,8 @@ import (
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/etcdlockotel"
+	"github.com/etcdlock/etcdlock/internal/contract"
 )
-
-func client(t *testing.T) *clientv3.Client {
-	t.Helper()
-	client := exampleClient()
-	t.Cleanup(func() { client.Close() })
-	return client
-}
-
-// await waits for n signals.
-func await(t *testing.T, signal <-chan struct{}, n int) {
-	t.Helper()
-	patience := time.After(30 * time.Second)
-	for i := range n {
-		select {
-		case <-signal:
-		case <-patience:
-			t.Fatalf("%d signals came, want %d", i, n)
-		}
-	}
-}
 
 func tracing(t *testing.T) (*tracetest.InMemoryExporter, *sdktrace.TracerProvider) {
 	t.Helper()
@@ -163,7 +143,7 @@ func TestEachHookOfACallIsTold(t *testing.T) {
 // A wait that gives up is a span that failed, and its request tells whom it waited for.
 func TestARequestThatGaveUpTellsWhoHeldTheLock(t *testing.T) {
 	exporter, provider := tracing(t)
-	client := client(t)
+	client := contract.ClientOf(t, endpoints)
 	holder, err := etcdlock.New(client, "given-up", etcdlock.WithOwner("worker-3"))
 	require.NoError(t, err)
 	defer holder.Close(context.Background())
@@ -179,10 +159,10 @@ func TestARequestThatGaveUpTellsWhoHeldTheLock(t *testing.T) {
 	waiting, giveUp := context.WithCancel(ctx)
 	failed := make(chan error)
 	go func() { failed <- mu.Lock(waiting) }()
-	await(t, told.queued, 1)
+	contract.Await(t, told.queued, 1)
 	giveUp()
 	require.ErrorIs(t, <-failed, context.Canceled)
-	await(t, told.gaveUp, 1)
+	contract.Await(t, told.gaveUp, 1)
 	request.End()
 
 	spans := exporter.GetSpans()
@@ -211,7 +191,7 @@ func TestEachRequestGetsItsOwnSpansWhateverRunsAtOnce(t *testing.T) {
 	spansOf := etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider))
 	var running sync.WaitGroup
 	for range 2 {
-		session, err := etcdlock.NewSession(client(t),
+		session, err := etcdlock.NewSession(contract.ClientOf(t, endpoints),
 			etcdlock.WithTrace(etcdlock.JoinTraces(spansOf, signals)))
 		require.NoError(t, err)
 		t.Cleanup(func() { session.Close(context.Background()) })
@@ -230,7 +210,7 @@ func TestEachRequestGetsItsOwnSpansWhateverRunsAtOnce(t *testing.T) {
 		}
 	}
 	running.Wait()
-	await(t, told.released, requests)
+	contract.Await(t, told.released, requests)
 
 	roots := make(map[string]string) // names, by span
 	below := make(map[string]map[string]int64)

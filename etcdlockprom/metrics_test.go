@@ -21,33 +21,14 @@ import (
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/etcdlockprom"
+	"github.com/etcdlock/etcdlock/internal/contract"
 )
-
-func client(t *testing.T) *clientv3.Client {
-	t.Helper()
-	client := exampleClient()
-	t.Cleanup(func() { client.Close() })
-	return client
-}
 
 // registered returns metrics that registry has.
 func registered(registry *prometheus.Registry, opts ...etcdlockprom.Option) *etcdlockprom.Metrics {
 	metrics := etcdlockprom.NewMetrics(opts...)
 	registry.MustRegister(metrics)
 	return metrics
-}
-
-// await waits for n signals.
-func await(t *testing.T, signal <-chan struct{}, n int) {
-	t.Helper()
-	patience := time.After(30 * time.Second)
-	for i := range n {
-		select {
-		case <-signal:
-		case <-patience:
-			t.Fatalf("%d signals came, want %d", i, n)
-		}
-	}
 }
 
 func TestWaitsAndHoldsGoToTheirBuckets(t *testing.T) {
@@ -158,7 +139,7 @@ func TestWhoWaitsIsCountedWhileWaiting(t *testing.T) {
 			time.Minute, time.Millisecond, "%s is not %v", metric, want)
 	}
 	mutex := func() *etcdlock.Mutex {
-		mu, err := etcdlock.New(client(t), "waiting", etcdlock.WithTrace(trace))
+		mu, err := etcdlock.New(contract.ClientOf(t, endpoints), "waiting", etcdlock.WithTrace(trace))
 		require.NoError(t, err)
 		t.Cleanup(func() { mu.Close(context.Background()) })
 		return mu
@@ -357,7 +338,7 @@ func TestEachLossHasItsReason(t *testing.T) {
 	} {
 		t.Run(row.what, func(t *testing.T) {
 			t.Parallel()
-			client := client(t)
+			client := contract.ClientOf(t, endpoints)
 			if row.deaf {
 				client = deafClient(t)
 			}
@@ -372,7 +353,7 @@ func TestEachLossHasItsReason(t *testing.T) {
 
 			require.NoError(t, mu.Lock(t.Context()))
 			row.do(t, client, name)
-			await(t, told.lost, 1)
+			contract.Await(t, told.lost, 1)
 			require.ErrorIs(t, mu.Unlock(t.Context()), etcdlock.ErrLost)
 
 			values := values(t, registry)
@@ -447,7 +428,7 @@ func TestCountsAreExactAndSeriesFewWhateverRunsAtOnce(t *testing.T) {
 
 	var running sync.WaitGroup
 	for range 2 {
-		session, err := etcdlock.NewSession(client(t), etcdlock.WithTrace(trace))
+		session, err := etcdlock.NewSession(contract.ClientOf(t, endpoints), etcdlock.WithTrace(trace))
 		require.NoError(t, err)
 		t.Cleanup(func() { session.Close(context.Background()) })
 		for worker := range workers {
@@ -465,7 +446,7 @@ func TestCountsAreExactAndSeriesFewWhateverRunsAtOnce(t *testing.T) {
 	}
 	running.Wait()
 	const all = 2 * workers * rounds
-	await(t, told.released, all)
+	contract.Await(t, told.released, all)
 
 	values := values(t, registry)
 	contended := values["etcdlock_wait_seconds true"]

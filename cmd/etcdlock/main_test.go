@@ -24,6 +24,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/sim"
 )
 
@@ -187,10 +188,7 @@ func newEtcd(t *testing.T) *etcd {
 	addr, server, err := sim.Serve()
 	require.NoError(t, err)
 	t.Cleanup(server.Stop)
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}})
-	require.NoError(t, err)
-	t.Cleanup(func() { client.Close() })
-	return &etcd{addr, client, server}
+	return &etcd{addr, contract.ClientOf(t, []string{addr}), server}
 }
 
 // holds takes the lock name for the rest of the test.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -17,15 +18,34 @@ import (
 	"github.com/etcdlock/etcdlock"
 )
 
-// MustCome bounds what has to come: far above what it takes.
-const MustCome = 20 * time.Second
-
 // Patient is a context for what must not block.
 func Patient(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), MustCome)
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// ClientOf makes a client of the etcd at these addresses, closed when t ends.
+func ClientOf(t testing.TB, endpoints []string, opts ...ClientOption) *clientv3.Client {
+	t.Helper()
+	cfg := clientv3.Config{Endpoints: endpoints}
+	for _, opt := range opts {
+		opt(&cfg)
+	}
+	client, err := clientv3.New(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+// ExampleClient makes a client for an example, which has no test to fail.
+func ExampleClient(endpoints []string) *clientv3.Client {
+	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints})
+	if err != nil {
+		log.Fatal(err)
+	}
+	return client
 }
 
 // NewMutex is New for a test: closed in its Cleanup, and any error fails it.
@@ -62,8 +82,21 @@ func WaitForLine(t *testing.T, client *clientv3.Client, name string, n int) []et
 		var err error
 		line, err = etcdlock.Contenders(context.Background(), client, name)
 		return err == nil && len(line) == n
-	}, 20*time.Second, 2*time.Millisecond, "%d contenders for %q", n, name)
+	}, Patience, 2*time.Millisecond, "%d contenders for %q", n, name)
 	return line
+}
+
+// Await waits for n signals.
+func Await(t testing.TB, signal <-chan struct{}, n int) {
+	t.Helper()
+	patience := time.After(Patience)
+	for i := range n {
+		select {
+		case <-signal:
+		case <-patience:
+			t.Fatalf("%d signals came, want %d", i, n)
+		}
+	}
 }
 
 // Async runs f and returns a channel with its error.
@@ -127,7 +160,7 @@ func LocalLine(t *testing.T, s *etcdlock.Session, name string, n int) {
 	require.Eventually(t, func() bool {
 		locked, ok := errors.AsType[*etcdlock.LockedError](MutexOf(t, s, name).TryLock(t.Context()))
 		return ok && locked.Ahead == n
-	}, 20*time.Second, time.Millisecond, "%d in line", n)
+	}, Patience, time.Millisecond, "%d in line", n)
 }
 
 // AddUser makes a user with a role of its own, of the same name.

@@ -23,31 +23,19 @@ import (
 	"github.com/etcdlock/etcdlock/internal/sim"
 )
 
-// endpoint is that of an etcd in memory, which all recipes share.
-var endpoint string
+// endpoints are those of an etcd in memory, which all recipes share.
+var endpoints []string
 
 func TestMain(m *testing.M) {
-	at, etcd, err := sim.Serve()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "start etcd:", err)
-		os.Exit(1)
-	}
-	endpoint = at
-	status := m.Run()
-	etcd.Stop()
-	os.Exit(status)
+	os.Exit(sim.Serving(func(endpoint string) int {
+		endpoints = []string{endpoint}
+		return m.Run()
+	}))
 }
 
 func newClient(t *testing.T, opts ...contract.ClientOption) *clientv3.Client {
 	t.Helper()
-	cfg := clientv3.Config{Endpoints: []string{endpoint}}
-	for _, opt := range opts {
-		opt(&cfg)
-	}
-	client, err := clientv3.New(cfg)
-	require.NoError(t, err)
-	t.Cleanup(func() { client.Close() })
-	return client
+	return contract.ClientOf(t, endpoints, opts...)
 }
 
 // newDB is a database in memory.

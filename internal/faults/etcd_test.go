@@ -146,15 +146,11 @@ func (s *servers) endpoints(members ...int) (addrs []string) {
 // ends.
 func (s *servers) client(t testing.TB, opts ...contract.ClientOption) *clientv3.Client {
 	t.Helper()
-	cfg := clientv3.Config{Endpoints: s.endpoints(), Logger: zap.NewNop()}
-	for _, opt := range opts {
-		opt(&cfg)
-	}
-	client, err := clientv3.New(cfg)
-	require.NoError(t, err)
-	t.Cleanup(func() { client.Close() })
-	return client
+	return contract.ClientOf(t, s.endpoints(), append(opts, quietly)...)
 }
+
+// quietly is a client without a log.
+func quietly(cfg *clientv3.Config) { cfg.Logger = zap.NewNop() }
 
 // at gives a client the endpoints of these members only, or of all.
 func (s *servers) at(members ...int) contract.ClientOption {

@@ -3,8 +3,10 @@ package sim
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"os"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -52,6 +54,18 @@ func Serve() (endpoint string, c *Cluster, err error) {
 	server := c.members[0].server
 	go func() { _ = server.Serve(l) }() // ends with Cluster.Stop
 	return l.Addr().String(), c, nil
+}
+
+// Serving runs f beside what Serve starts, and returns what f does, or 1 if there is no etcd.
+// It is for TestMain.
+func Serving(f func(endpoint string) (status int)) (status int) {
+	endpoint, etcd, err := Serve()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "start etcd:", err)
+		return 1
+	}
+	defer etcd.Stop()
+	return f(endpoint)
 }
 
 // processOf is who sent a request.

@@ -28,7 +28,7 @@ func receive[T any](t *testing.T, from <-chan T, what string) T {
 	select {
 	case v := <-from:
 		return v
-	case <-time.After(contract.MustCome):
+	case <-time.After(contract.Patience):
 		require.FailNow(t, "it does not come: "+what)
 		panic("not reached")
 	}
@@ -752,7 +752,7 @@ func TestBreakOfAWaiterSendsItToTheEndOfTheLine(t *testing.T) {
 	require.Eventually(t, func() bool { // who queues anew announces it to nobody
 		now, err := etcdlock.Contenders(ctx, client, "a")
 		return err == nil && len(now) == 3 && now[1].Key == line[2].Key
-	}, contract.MustCome, 5*time.Millisecond)
+	}, contract.Patience, 5*time.Millisecond)
 	stillHolds(t, client, mu)
 	require.NoError(t, mu.Unlock(ctx))
 	require.NoError(t, receive(t, behindWaited, "the lock"))

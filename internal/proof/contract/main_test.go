@@ -3,13 +3,13 @@ package contract_test
 import (
 	"flag"
 	"fmt"
-	"log"
 	"os"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/proof/embedded"
 )
 
@@ -56,10 +56,4 @@ func TestMain(m *testing.M) {
 }
 
 // exampleClient is a client of that etcd.
-func exampleClient() *clientv3.Client {
-	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints})
-	if err != nil {
-		log.Fatal(err)
-	}
-	return client
-}
+func exampleClient() *clientv3.Client { return contract.ExampleClient(endpoints) }

@@ -623,7 +623,7 @@ func TestAClosedMutexLeavesItsSessionAlone(t *testing.T) {
 
 // detached is a context that comes from ctx and does not end with it, nor last for ever.
 func detached(t *testing.T, ctx context.Context) context.Context {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), contract.MustCome)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), contract.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }

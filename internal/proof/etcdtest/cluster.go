@@ -308,12 +308,12 @@ func (c *Cluster) At(members ...int) contract.ClientOption {
 func (c *Cluster) Client(t testing.TB, opts ...contract.ClientOption) *clientv3.Client {
 	t.Helper()
 	cfg := clientv3.Config{DialTimeout: 2 * time.Second, Logger: zap.NewNop()}
-	for i, m := range c.Members {
-		cfg.Endpoints = append(cfg.Endpoints, c.Members[i].GRPCURL)
+	for _, m := range c.Members {
+		cfg.Endpoints = append(cfg.Endpoints, m.GRPCURL)
 		if m.ClientTLSInfo != nil {
 			tls, err := m.ClientTLSInfo.ClientConfig()
 			if err != nil {
-				t.Fatalf("etcdtest: TLS of member %d: %v", i, err)
+				t.Fatalf("etcdtest: TLS of %s: %v", m.Name, err)
 			}
 			cfg.TLS = tls
 		}
