@@ -11,9 +11,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
 
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
+	"github.com/etcdlock/etcdlock/internal/proof/v3lock"
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
@@ -167,35 +167,12 @@ func opened(tr *trial, s side.Side, client *clientv3.Client) guest {
 	return l
 }
 
-// A service is the lock that an etcd server takes for its caller.
-type service struct {
-	client v3lockpb.LockClient
-	name   string
-	lease  clientv3.LeaseID
-	key    []byte
-}
-
 func openService(tr *trial, client *clientv3.Client) guest {
 	tr.Helper()
-	lease, err := client.Grant(tr.bounded(patience), 600)
+	mu, err := v3lock.New(tr.bounded(patience), client, tr.name, 10*ttl)
 	require.NoError(tr, err)
-	return &service{client: v3lockpb.NewLockClient(client.ActiveConnection()), name: tr.name, lease: lease.ID}
+	return mu
 }
-
-func (s *service) Lock(ctx context.Context) error {
-	resp, err := s.client.Lock(ctx, &v3lockpb.LockRequest{Name: []byte(s.name), Lease: int64(s.lease)})
-	if err == nil {
-		s.key = resp.Key
-	}
-	return err
-}
-
-func (s *service) Unlock(ctx context.Context) error {
-	_, err := s.client.Unlock(ctx, &v3lockpb.UnlockRequest{Key: s.key})
-	return err
-}
-
-func (s *service) Key() string { return string(s.key) }
 
 // visits has a guest hold the lock once. What it does goes on until leave is closed; the
 // error comes through done.

@@ -17,10 +17,10 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
 	"google.golang.org/grpc"
 
 	"github.com/etcdlock/etcdlock/internal/child"
+	"github.com/etcdlock/etcdlock/internal/proof/v3lock"
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
@@ -214,28 +214,11 @@ func service(s *stage, v *visit, ttl time.Duration) error {
 		return err
 	}
 	s.cleanup(func() { client.Close() })
-	lease, err := client.Grant(s.bounded(soon), int64(ttl/time.Second))
+	mu, err := v3lock.New(s.bounded(soon), client, s.full(), ttl)
 	if err != nil {
 		return err
 	}
-	renewals, err := client.KeepAlive(s.bounded(patience), lease.ID)
-	if err != nil {
-		return err
-	}
-	go func() { // ends with the client
-		for range renewals {
-		}
-	}()
-	service := v3lockpb.NewLockClient(client.ActiveConnection())
-	var key []byte
-	v.holds(client, func(ctx context.Context) error {
-		resp, err := service.Lock(ctx, &v3lockpb.LockRequest{Name: []byte(s.full()), Lease: int64(lease.ID)})
-		key = resp.GetKey()
-		return err
-	}, func(ctx context.Context) error {
-		_, err := service.Unlock(ctx, &v3lockpb.UnlockRequest{Key: key})
-		return err
-	})
+	v.holds(client, mu)
 	return nil
 }
 
@@ -266,24 +249,30 @@ func library(s *stage, v *visit, ttl time.Duration) error {
 	if err != nil {
 		return err
 	}
-	v.holds(client, mu.Lock, mu.Unlock)
+	v.holds(client, mu)
 	return nil
 }
 
+// A mutex is what etcd's own lock and its lock service have in common.
+type mutex interface {
+	Lock(context.Context) error
+	Unlock(context.Context) error
+}
+
 // holds locks, and unlocks when it is asked to leave.
-func (v *visit) holds(client *clientv3.Client, lock, unlock func(context.Context) error) {
+func (v *visit) holds(client *clientv3.Client, mu mutex) {
 	ctx := v.s.bounded(patience)
 	waiting, cancel := context.WithCancel(ctx)
 	left := make(chan struct{})
 	go func() { // ends with ctx at the latest
-		if err := lock(waiting); err != nil {
+		if err := mu.Lock(waiting); err != nil {
 			v.out <- err
 			return
 		}
 		v.entered()
 		select {
 		case <-left:
-			v.out <- unlock(ctx)
+			v.out <- mu.Unlock(ctx)
 		case <-ctx.Done():
 			v.out <- ctx.Err()
 		}

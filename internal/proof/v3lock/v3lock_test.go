@@ -1,0 +1,42 @@
+package v3lock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
+	"github.com/etcdlock/etcdlock/internal/proof/v3lock"
+)
+
+// The service's lock stands in this library's line: first one holds it, then the other, and its
+// key is the one that it says.
+//
+//	a holds by the service, for longer than its TTL | b's TryLock says so | a unlocks, b locks |
+//	a waits, and its context ends
+func TestTheServiceStandsInTheSameLine(t *testing.T) {
+	const ttl = 2 * time.Second
+	cluster := etcdtest.Start(t, 1)
+	client := cluster.Client(t)
+	a, err := v3lock.New(t.Context(), cluster.Client(t), "x", ttl)
+	require.NoError(t, err)
+	b := contract.NewMutex(t, client, "x")
+
+	require.NoError(t, a.Lock(t.Context()))
+	time.Sleep(2 * ttl) // which it outlives by being renewed
+	locked := new(etcdlock.LockedError)
+	require.ErrorAs(t, b.TryLock(t.Context()), &locked)
+	require.Equal(t, locked.Holder.Key, a.Key())
+	require.NoError(t, a.Unlock(t.Context()))
+
+	require.NoError(t, b.TryLock(t.Context()))
+	ctx, cancel := context.WithTimeout(t.Context(), ttl/4)
+	defer cancel()
+	require.Error(t, a.Lock(ctx))
+	require.NoError(t, b.Unlock(t.Context()))
+	contract.WaitForLine(t, client, "x", 0)
+}
