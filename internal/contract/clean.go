@@ -103,10 +103,14 @@ func (mark Marked) Goroutines() (stacks []string) {
 var Patience = 20 * time.Second
 
 // Poll returns true as soon as ok does, and false when Patience is over.
-func Poll(ok func() bool) bool {
-	for deadline := time.Now().Add(Patience); !ok(); time.Sleep(5 * time.Millisecond) {
+func Poll(ok func() bool) bool { return Eventually(Patience, ok) }
+
+// Eventually waits for what no channel announces: it returns true as soon as ok does, and false
+// when d is over.
+func Eventually(d time.Duration, ok func() bool) bool {
+	for deadline := time.Now().Add(d); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			return false
+			return ok()
 		}
 	}
 	return true

@@ -17,6 +17,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
@@ -198,7 +199,7 @@ func TestS30WhereEtcdIsSetBackNoTwoHoldAndTheLineGoesOn(t *testing.T) {
 // first waits until one more of those that wait has got in, and takes it off.
 func first(tr *trial, waiting []*wait, d time.Duration) (in *wait) {
 	tr.Helper()
-	tr.must(eventually(d, func() bool {
+	tr.must(contract.Eventually(d, func() bool {
 		for _, w := range waiting {
 			select {
 			case <-w.done:

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 	"github.com/etcdlock/etcdlock/internal/proof/v3lock"
 	"github.com/etcdlock/etcdlock/internal/side"
@@ -244,7 +245,7 @@ func TestS28OtherClientsStandInTheSameLine(t *testing.T) {
 				tr.must(side.Taken(err), "TryLock of what a guest holds: %v", err)
 				next := a.waits()
 				inToo, leftToo := tr.visits(admin, "the other guest", kind.open(tr, c.Client(tr)), leaveToo)
-				tr.must(eventually(isDue, func() bool { return tr.keys(admin) == 3 }), "the other guest does not wait")
+				tr.must(contract.Eventually(isDue, func() bool { return tr.keys(admin) == 3 }), "the other guest does not wait")
 				next.goesOnWaiting(ttl / 4)
 				lets()
 				err = comes(tr, left, "the guest to leave")

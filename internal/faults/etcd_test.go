@@ -181,7 +181,7 @@ func (s *servers) leader() (leader int) {
 	s.t.Helper()
 	client := s.client(s.t)
 	defer client.Close()
-	require.True(s.t, eventually(patience, func() bool {
+	require.True(s.t, contract.Eventually(patience, func() bool {
 		for i, m := range s.members {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 			status, err := client.Status(ctx, m.client)

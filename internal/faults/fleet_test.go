@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
@@ -245,7 +246,7 @@ func TestS31AFleetStartsAndEndsAtOnce(t *testing.T) {
 				require.ErrorIs(tr, err, context.Canceled)
 			}
 			began := now()
-			tr.must(eventually(slack, func() bool { return tr.keys(admin) == 1 }),
+			tr.must(contract.Eventually(slack, func() bool { return tr.keys(admin) == 1 }),
 				"%d keys are left beside a's", tr.keys(admin)-1)
 			tr.figures.longest("time until no key was left", now()-began)
 			a.stillHolds(admin)

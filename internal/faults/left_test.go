@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 	"github.com/etcdlock/etcdlock/internal/side"
 )
@@ -170,7 +171,7 @@ func (tr *trial) leavesNothing(w write, l loss) {
 	for _, p := range []*party{a, b} {
 		_ = p.lock.Close(tr.bounded(slack)) // what is left tells
 	}
-	tr.must(eventually(expires, func() bool { return tr.keys(admin)+leases(tr, admin) == 0 }),
+	tr.must(contract.Eventually(expires, func() bool { return tr.keys(admin)+leases(tr, admin) == 0 }),
 		"%d keys and %d leases are left", tr.keys(admin), leases(tr, admin))
 }
 
@@ -203,7 +204,7 @@ func (p *party) losingTheConnection(admin *clientv3.Client, proxy *etcdtest.Prox
 		before := footprint(p.tr, admin)
 		proxy.Hold(etcdtest.Replies)
 		await = func() {
-			committed := eventually(patience, func() bool { return footprint(p.tr, admin) != before })
+			committed := contract.Eventually(patience, func() bool { return footprint(p.tr, admin) != before })
 			require.True(p.tr, committed, "no %s was committed", w.name)
 		}
 	} else {
@@ -370,7 +371,7 @@ func TestS17CloseLeavesNothing(t *testing.T) {
 
 		closed := now()
 		var left, leftOwn int
-		same := eventually(slack, func() bool {
+		same := contract.Eventually(slack, func() bool {
 			left, leftOwn = goroutines(tr.side)
 			return left <= clients+emptyStream && leftOwn <= own
 		})

@@ -79,7 +79,7 @@ func TestS19AWaiterWhoseMemberFallsSilentGetsIn(t *testing.T) {
 
 				a.locks()
 				next := b.starts(context.Background())
-				require.True(tr, eventually(patience, watch.known), "b does not watch")
+				require.True(tr, contract.Eventually(patience, watch.known), "b does not watch")
 				silences(watch.addr())
 				a.unlocks()
 				next.follows("release", now(), 5*time.Second)

@@ -16,6 +16,7 @@ import (
 	"go.etcd.io/etcd/tests/v3/framework/integration"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
@@ -56,7 +57,7 @@ func TestS26WithoutSpaceALockIsReleasedAndNotTaken(t *testing.T) {
 			tr.must(err != nil, "%s took the lock without space", verb)
 			tr.must(verb == "TryLock" || errors.Is(err, rpctypes.ErrNoSpace), "%s: %v", verb, err)
 		}
-		tr.must(eventually(slack, func() bool { return tr.keys(admin) == 1 }), "%d keys beside b's", tr.keys(admin)-1)
+		tr.must(contract.Eventually(slack, func() bool { return tr.keys(admin) == 1 }), "%d keys beside b's", tr.keys(admin)-1)
 		b.stillHolds(admin)
 		last := e.starts(context.Background())
 		b.unlocks()
@@ -193,7 +194,7 @@ func TestS26AReleaseThatIsRefusedAfterItWasCarriedOutIsARelease(t *testing.T) {
 		twin := &party{tr: tr, who: "a's twin", ttl: a.ttl, client: a.client, lock: a.lock.Share()}
 		a.locks()
 		next := twin.starts(context.Background())
-		require.True(tr, eventually(patience, func() bool {
+		require.True(tr, contract.Eventually(patience, func() bool {
 			locked, ok := errors.AsType[*etcdlock.LockedError](twin.lock.TryLock(tr.bounded(patience)))
 			return ok && locked.Ahead == 2
 		}), "the twin does not wait")
@@ -238,16 +239,16 @@ func meetsTheQuota(tr *trial, c *etcdtest.Cluster, call func()) (revision int64)
 	var err error
 	var done sync.WaitGroup
 	done.Go(func() { blocked, err = server.Put(ctx, &pb.PutRequest{Key: []byte("blocked")}) })
-	first := eventually(slack, func() bool { return server.CommittedIndex() == logged+1 })
+	first := contract.Eventually(slack, func() bool { return server.CommittedIndex() == logged+1 })
 	call()
-	second := eventually(slack, func() bool { return server.CommittedIndex() == logged+2 })
+	second := contract.Eventually(slack, func() bool { return server.CommittedIndex() == logged+2 })
 	tx.UnsafeCreateBucket(schema.Test)
 	tx.UnsafePut(schema.Test, []byte("filler"), make([]byte, quota))
 	tx.Unlock()
 	done.Wait()
 	require.NoError(tr, err)
 	require.True(tr, first && second, "the two requests are not in the log")
-	require.True(tr, eventually(slack, func() bool {
+	require.True(tr, contract.Eventually(slack, func() bool {
 		alarms, err := server.Alarm(ctx, &pb.AlarmRequest{Action: pb.AlarmRequest_GET})
 		return err == nil && len(alarms.Alarms) == 1
 	}), "etcd has refused nothing")
@@ -343,12 +344,12 @@ func overload(tr *trial, c *etcdtest.Cluster) (catchUp func()) {
 	}
 	tr.Cleanup(puts.Wait)
 	behind := func() bool { return server.CommittedIndex() > server.AppliedIndex()+most }
-	if !eventually(patience, behind) {
+	if !contract.Eventually(patience, behind) {
 		tx.Unlock()
 		require.Fail(tr, "etcd has caught up by itself")
 	}
 	return func() {
 		tx.Unlock()
-		require.True(tr, eventually(patience, func() bool { return server.AppliedIndex() == server.CommittedIndex() }))
+		require.True(tr, contract.Eventually(patience, func() bool { return server.AppliedIndex() == server.CommittedIndex() }))
 	}
 }

@@ -275,13 +275,13 @@ func (tr *trial) keys(admin *clientv3.Client) int {
 // queue waits until there are n keys below the lock's name.
 func (tr *trial) queue(admin *clientv3.Client, n int) {
 	tr.Helper()
-	tr.must(eventually(patience, func() bool { return tr.keys(admin) == n }), "%d keys instead of %d after %v", tr.keys(admin), n, patience)
+	tr.must(contract.Eventually(patience, func() bool { return tr.keys(admin) == n }), "%d keys instead of %d after %v", tr.keys(admin), n, patience)
 }
 
 // isFreeWithin waits until no key is left below the lock's name.
 func (tr *trial) isFreeWithin(admin *clientv3.Client, d time.Duration) {
 	tr.Helper()
 	started := time.Now()
-	tr.must(eventually(d, func() bool { return tr.keys(admin) == 0 }), "%d keys are left after %v", tr.keys(admin), d)
+	tr.must(contract.Eventually(d, func() bool { return tr.keys(admin) == 0 }), "%d keys are left after %v", tr.keys(admin), d)
 	tr.figures.longest("time until no key was left", time.Since(started))
 }

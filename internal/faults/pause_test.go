@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
@@ -35,7 +36,7 @@ var pauses = []struct {
 		}
 		p.freeze()
 		proxy.Heal()
-		require.True(tr, eventually(patience, func() bool { return unread(tr, proxy.Addr()) > 0 }), "no answer in the socket")
+		require.True(tr, contract.Eventually(patience, func() bool { return unread(tr, proxy.Addr()) > 0 }), "no answer in the socket")
 	}},
 }
 

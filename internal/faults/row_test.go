@@ -282,13 +282,3 @@ func (tr *trial) bounded(d time.Duration) context.Context {
 	tr.Cleanup(cancel)
 	return ctx
 }
-
-// eventually waits for what no channel announces.
-func eventually(d time.Duration, ok func() bool) bool {
-	for deadline := time.Now().Add(d); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			return ok()
-		}
-	}
-	return true
-}

@@ -250,7 +250,7 @@ func heap() uint64 {
 // isQuiet waits until the library has no more goroutines than that. A Session that was left open
 // has some for two TTLs.
 func (b *rest) isQuiet() {
-	b.tr.must(eventually(soakTTL, func() bool { return contract.LibraryGoroutines() <= b.goroutines }),
+	b.tr.must(contract.Eventually(soakTTL, func() bool { return contract.LibraryGoroutines() <= b.goroutines }),
 		"%d goroutines of the library, %d before", contract.LibraryGoroutines(), b.goroutines)
 }
 
@@ -259,7 +259,7 @@ func (b *rest) isLeft(admin *clientv3.Client, sessions int) {
 	tr := b.tr
 	tr.isFreeWithin(admin, quiet)
 	leases := -1
-	tr.must(eventually(quiet, func() bool {
+	tr.must(contract.Eventually(quiet, func() bool {
 		resp, err := admin.Leases(tr.bounded(patience))
 		if err == nil {
 			leases = len(resp.Leases)
@@ -268,7 +268,7 @@ func (b *rest) isLeft(admin *clientv3.Client, sessions int) {
 	}), "%d leases are left", leases)
 	// What the trial itself and the connections keep does not grow with time.
 	most := uint64(4<<20 + sessions*64<<10)
-	tr.must(eventually(slack, func() bool { return heap() < b.heap+most }),
+	tr.must(contract.Eventually(slack, func() bool { return heap() < b.heap+most }),
 		"the heap has %d bytes, %d before", heap(), b.heap)
 	tr.figures.add("KiB of heap more than before", int(max(0, int64(heap())-int64(b.heap)))>>10)
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
@@ -41,7 +42,7 @@ func TestS20AWaiterGetsInThoughItsWatchTellsNothing(t *testing.T) {
 		{"the server cancels the watch", func(b *party, n network) func() {
 			n.watch.armed.Store(true)
 			return func() {
-				require.True(b.tr, eventually(patience, func() bool { return !n.watch.armed.Load() }), "no event came")
+				require.True(b.tr, contract.Eventually(patience, func() bool { return !n.watch.armed.Load() }), "no event came")
 			}
 		}},
 		{"the stream is reset", fault(etcdtest.DropReply("Watch", codes.Unavailable).When(etcdtest.Events).Times(1))},

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/etcdlock/etcdlock/internal/child"
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/proof/v3lock"
 	"github.com/etcdlock/etcdlock/internal/side"
 )
@@ -61,7 +62,7 @@ func (s *stage) visits(who string, comes func(*stage, *visit, time.Duration) err
 	v := &visit{s: s, who: who, in: make(chan struct{}), out: make(chan error, 1)}
 	err := comes(s, v, ttl)
 	s.must(err == nil, "%s: %v", who, err)
-	queues := s.until(soon, func() bool {
+	queues := contract.Eventually(soon, func() bool {
 		if len(v.out) > 0 {
 			return true
 		}
@@ -83,7 +84,7 @@ func (s *stage) visits(who string, comes func(*stage, *visit, time.Duration) err
 
 // entered notes that the guest holds.
 func (v *visit) entered() {
-	v.s.enters(v.who, context.Background(), 0)
+	v.s.belief.Enter(v.who, 0)
 	close(v.in)
 }
 
@@ -107,7 +108,7 @@ func (v *visit) getsIn(d time.Duration) {
 
 // leaves has the guest release, which must go well.
 func (v *visit) leaves() {
-	v.s.leaves(v.who)
+	v.s.belief.Leave(v.who)
 	v.leave()
 	err := v.ends()
 	v.s.must(err == nil, "%s left: %v", v.who, err)
@@ -133,7 +134,7 @@ func (v *visit) ends() error {
 
 // crashes ends the guest. Its key stays until its lease has run out.
 func (v *visit) crashes() {
-	v.s.leaves(v.who)
+	v.s.belief.Leave(v.who)
 	v.crash()
 }
 
@@ -337,7 +338,7 @@ func companyStories() (all []story) {
 				s.must(err != nil, "c's TryLock got what %s holds", second.who)
 				third.stillWaits()
 				second.leaves()
-				third.getsIn()
+				third.getsIn(soon)
 				fourth.stillWaits()
 				b.unlocks()
 				fourth.getsIn(soon)
@@ -364,7 +365,7 @@ func companyStories() (all []story) {
 				s.lineIs(2)
 				third.stillWaits()
 				a.unlocks()
-				third.getsIn()
+				third.getsIn(soon)
 
 				second = come(s, "5", lasting)
 				cancelled := a.waits()
@@ -386,13 +387,13 @@ func companyStories() (all []story) {
 				first.getsIn(soon)
 				next := a.waits()
 				first.crashes()
-				next.getsIn()
+				next.getsIn(soon)
 
 				second := come(s, "2", briefly)
 				next = b.waits()
 				second.crashes()
 				a.unlocks()
-				next.getsIn()
+				next.getsIn(soon)
 				b.unlocks()
 
 				of := s.visits("a process of the library", process, briefly)

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
@@ -54,18 +55,18 @@ type stage struct {
 	name string     // of the lock, as the library's clients see it
 	open opener
 
+	belief *contract.Belief
+
 	cleanups []func() // owned by the story
 
-	mu     sync.Mutex
-	inside string          // who believes to hold the lock
-	hold   context.Context // that ends the belief, if any
-	token  int64           // the highest so far
-	why    []string        // what is wrong with the lock
+	mu  sync.Mutex
+	why []string // what is wrong with the lock
 }
 
 // plays tells a story, and returns what was wrong, nothing if all was well.
 func (w *world) plays(t testing.TB, name string, st story, open opener) []string {
 	s := &stage{world: w, t: t, name: name, open: open}
+	s.belief = contract.NewBelief(s)
 	over := make(chan struct{})
 	go func() { // of its own, so that must can end it
 		defer close(over)
@@ -92,30 +93,20 @@ func (s *stage) bounded(d time.Duration) context.Context {
 	return ctx
 }
 
-// broke notes that something is wrong.
-func (s *stage) broke(format string, args ...any) {
+// Errorf notes that something is wrong.
+func (s *stage) Errorf(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.why = append(s.why, fmt.Sprintf(format, args...))
 }
 
+func (s *stage) Helper() {}
+
 // must ends the story, whose goroutine calls it, unless all is well.
 func (s *stage) must(ok bool, format string, args ...any) {
 	if !ok {
-		s.broke(format, args...)
+		s.Errorf(format, args...)
 		runtime.Goexit()
-	}
-}
-
-// until waits until something is so.
-func (s *stage) until(d time.Duration, is func() bool) bool {
-	for deadline := time.Now().Add(d); ; time.Sleep(10 * time.Millisecond) {
-		if is() {
-			return true
-		}
-		if time.Now().After(deadline) {
-			return false
-		}
 	}
 }
 
@@ -125,7 +116,7 @@ func (s *stage) full() string { return s.setup.namespace + s.name }
 // line is who holds and waits, as root sees it.
 func (s *stage) line() (line []etcdlock.Contender) {
 	var err error
-	answers := s.until(soon, func() bool { // an election, or a token that a member does not know yet
+	answers := contract.Eventually(soon, func() bool { // an election, or a token that a member does not know yet
 		ctx, cancel := context.WithTimeout(context.Background(), soon)
 		defer cancel()
 		line, err = etcdlock.Contenders(ctx, s.admin, s.full())
@@ -137,7 +128,7 @@ func (s *stage) line() (line []etcdlock.Contender) {
 
 // lineIs waits until so many hold and wait, and returns them.
 func (s *stage) lineIs(n int) (line []etcdlock.Contender) {
-	is := s.until(soon, func() bool {
+	is := contract.Eventually(soon, func() bool {
 		line = s.line()
 		return len(line) == n
 	})
@@ -145,33 +136,13 @@ func (s *stage) lineIs(n int) (line []etcdlock.Contender) {
 	return line
 }
 
-// enters notes that somebody believes to hold the lock, until it leaves or hold ends.
-func (s *stage) enters(who string, hold context.Context, token int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.inside != "" && s.hold.Err() == nil {
-		s.why = append(s.why, fmt.Sprintf("%s got in while %s was in", who, s.inside))
-	}
-	if token != 0 && token <= s.token {
-		s.why = append(s.why, fmt.Sprintf("%s has token %d after %d", who, token, s.token))
-	}
-	s.inside, s.hold, s.token = who, hold, max(s.token, token)
-}
-
-func (s *stage) leaves(who string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.inside == who {
-		s.inside = ""
-	}
-}
-
 // A party contends by the library, with a client of its own.
 type party struct {
 	lock
 	s       *stage
 	who     string
-	refused atomic.Int32 // requests, for a token that is good no more
+	hold    context.Context // the last one
+	refused atomic.Int32    // requests, for a token that is good no more
 }
 
 func (s *stage) party(who string, ttl time.Duration) *party {
@@ -198,19 +169,25 @@ func (p *party) counts(ctx context.Context, method string, req, reply any, cc *g
 func (p *party) locks() {
 	err := p.Lock(p.s.bounded(soon))
 	p.s.must(err == nil, "%s: Lock: %v", p.who, err)
-	p.s.enters(p.who, p.Hold(), p.Token())
+	p.believes()
+}
+
+// believes notes the hold that has begun.
+func (p *party) believes() {
+	p.hold = p.Hold()
+	p.s.belief.EnterUntil(p.hold, p.who, p.Token())
 }
 
 // unlocks releases what was held without a break.
 func (p *party) unlocks() {
-	p.s.leaves(p.who)
+	p.s.belief.Leave(p.who)
 	err := p.Unlock(p.s.bounded(soon))
 	p.s.must(err == nil, "%s: Unlock: %v", p.who, err)
 }
 
-// isLost unlocks what was lost.
-func (p *party) isLost() {
-	p.s.leaves(p.who)
+// unlockSaysLost unlocks what was lost.
+func (p *party) unlockSaysLost() {
+	p.s.belief.Leave(p.who)
 	err := p.Unlock(p.s.bounded(soon))
 	p.s.must(errors.Is(err, etcdlock.ErrLost), "%s: Unlock of what was lost: %v", p.who, err)
 }
@@ -230,11 +207,11 @@ func (p *party) waits() *wait {
 	go func() { // ends with ctx at the latest
 		err := p.Lock(ctx)
 		if err == nil {
-			p.s.enters(p.who, p.Hold(), p.Token())
+			p.believes()
 		}
 		w.done <- err
 	}()
-	queues := p.s.until(soon, func() bool { return len(w.done) > 0 || len(p.s.line()) == len(line)+1 })
+	queues := contract.Eventually(soon, func() bool { return len(w.done) > 0 || len(p.s.line()) == len(line)+1 })
 	w.stillWaits()
 	p.s.must(queues, "%s does not stand in line after %v", p.who, soon)
 	return w
@@ -248,12 +225,12 @@ func (w *wait) stillWaits() {
 	}
 }
 
-func (w *wait) getsIn() {
+func (w *wait) getsIn(d time.Duration) {
 	select {
 	case err := <-w.done:
 		w.p.s.must(err == nil, "%s waited: Lock: %v", w.p.who, err)
-	case <-time.After(soon):
-		w.p.s.must(false, "%s does not get in after %v", w.p.who, soon)
+	case <-time.After(d):
+		w.p.s.must(false, "%s does not get in after %v", w.p.who, d)
 	}
 }
 

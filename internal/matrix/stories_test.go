@@ -51,10 +51,10 @@ func handsOver(s *stage) {
 	second := b.waits()
 	third := c.waits()
 	a.unlocks()
-	second.getsIn()
+	second.getsIn(soon)
 	third.stillWaits()
 	b.unlocks()
-	third.getsIn()
+	third.getsIn(soon)
 	c.unlocks()
 }
 
@@ -70,7 +70,7 @@ func tries(s *stage) {
 	a.unlocks()
 	err = b.TryLock(s.bounded(soon))
 	s.must(err == nil, "b: TryLock of what is free: %v", err)
-	s.enters("b", b.Hold(), b.Token())
+	b.believes()
 	b.unlocks()
 }
 
@@ -78,23 +78,22 @@ func tries(s *stage) {
 func losesItsLease(s *stage) {
 	a := s.party("a", lasting)
 	a.locks()
-	hold := a.Hold()
 	_, err := s.admin.Revoke(s.bounded(soon), s.lineIs(1)[0].Lease)
 	s.must(err == nil, "revoke: %v", err)
-	a.learns(hold)
-	a.isLost()
+	a.loses(soon)
+	a.unlockSaysLost()
 	a.locks()
 	a.unlocks()
 }
 
-// learns waits until the party knows that it holds no more.
-func (p *party) learns(hold context.Context) {
+// loses waits until the party knows that it holds no more.
+func (p *party) loses(d time.Duration) {
 	select {
-	case <-hold.Done():
-		cause := context.Cause(hold)
+	case <-p.hold.Done():
+		cause := context.Cause(p.hold)
 		p.s.must(errors.Is(cause, etcdlock.ErrLost), "%s: the hold's context ended by %v", p.who, cause)
-	case <-time.After(soon):
-		p.s.must(false, "%s has not learnt the loss after %v", p.who, soon)
+	case <-time.After(d):
+		p.s.must(false, "%s does not know of its loss after %v", p.who, d)
 	}
 }
 
@@ -102,14 +101,13 @@ func (p *party) learns(hold context.Context) {
 func isBroken(s *stage) {
 	a, b := s.party("a", lasting), s.party("b", lasting)
 	a.locks()
-	hold := a.Hold()
 	next := b.waits()
-	s.leaves("a") // from here on it believes wrongly, for about a second
+	s.belief.Leave("a") // from here on it believes wrongly, for about a second
 	err := etcdlock.Break(s.bounded(soon), s.admin, s.lineIs(2)[0])
 	s.must(err == nil, "Break: %v", err)
-	next.getsIn()
-	a.learns(hold)
-	a.isLost()
+	next.getsIn(soon)
+	a.loses(soon)
+	a.unlockSaysLost()
 	line := s.lineIs(1)
 	s.must(line[0].Token == b.Token(), "after a's Unlock not b holds")
 	b.unlocks()
@@ -141,16 +139,15 @@ func lasts(s *stage) {
 	d.unlocks()
 	refused := d.refused.Load()
 	a.locks()
-	hold := a.Hold()
 	next := b.waits()
 	time.Sleep(ttl + tokenLife)
-	s.must(hold.Err() == nil, "a lost the lock: %v", context.Cause(hold))
+	s.must(a.hold.Err() == nil, "a lost the lock: %v", context.Cause(a.hold))
 	next.stillWaits()
 	err := d.TryLock(s.bounded(soon))
 	s.must(errors.Is(err, etcdlock.ErrLocked), "d, whose token has died: TryLock: %v", err)
 	s.must(s.setup.token == "" || d.refused.Load() > refused, "d's token has not died")
 	a.unlocks()
-	next.getsIn()
+	next.getsIn(soon)
 	b.unlocks()
 }
 
@@ -187,7 +184,7 @@ func survivesMembers(s *stage) {
 			member.start()
 		}
 		a.unlocks()
-		next.getsIn()
+		next.getsIn(soon)
 		b.unlocks()
 		if s.setup.members > 1 {
 			member.start()

@@ -269,7 +269,7 @@ func TestAMixedLineIsServedFirstComeFirstServed(t *testing.T) {
 		for cancelled := 1; cancelled < len(fleet)-1; cancelled++ {
 			t.Run(fmt.Sprintf("%s, %d is cancelled", about, cancelled), func(t *testing.T) {
 				ctx := contract.Patient(t)
-				belief := etcdtest.NewBelief(t)
+				belief := contract.NewBelief(t)
 				order := make(chan int, len(fleet))
 				goOn := make(chan struct{})
 				var giveUp context.CancelFunc

@@ -81,7 +81,7 @@ func newLine(t *testing.T, sameSession bool) line {
 func (l line) isOfTwo(t *testing.T) {
 	t.Helper()
 	own := func(c etcdlock.Contender) bool { return c.Owner == "api-9:5" }
-	require.True(t, eventually(20*time.Second, func() bool {
+	require.True(t, contract.Eventually(20*time.Second, func() bool {
 		line, err := etcdlock.Contenders(t.Context(), l.client, "orders/42")
 		return err == nil && !slices.ContainsFunc(line, own)
 	}))

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
@@ -549,7 +550,7 @@ func TestAReleaseThatQueuesTheNextOneMayGetLost(t *testing.T) {
 				}
 				in <- err
 			}()
-			require.True(t, eventually(slack, func() bool {
+			require.True(t, contract.Eventually(slack, func() bool {
 				locked, ok := errors.AsType[*etcdlock.LockedError](third.TryLock(bounded(t)))
 				return ok && locked.Ahead == 2
 			}), "a2 waits in the local line")

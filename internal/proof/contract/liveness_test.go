@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
@@ -303,7 +304,7 @@ func TestAHoldAndAWaitSurviveARestartOfAllMembers(t *testing.T) {
 	w.cluster.Leader(t)
 	t.Logf("etcd was away for %v", time.Since(stopped))
 	deadline := a.mu.Deadline()
-	require.True(t, eventually(ttl, func() bool { return a.mu.Deadline().After(deadline) }), "a is not renewed any more")
+	require.True(t, contract.Eventually(ttl, func() bool { return a.mu.Deadline().After(deadline) }), "a is not renewed any more")
 	require.Equal(t, token, a.mu.Token())
 	next.goesOnWaiting(0)
 	a.stillHolds()
@@ -494,7 +495,7 @@ func TestAForgottenMutexGivesItsLeaseBack(t *testing.T) {
 	require.NoError(t, mu.Unlock(bounded(t)))
 	unlocked := time.Now()
 	require.NotEmpty(t, w.leases(t))
-	require.True(t, eventually(2*ttl+slack, func() bool { return len(w.leases(t)) == 0 }))
+	require.True(t, contract.Eventually(2*ttl+slack, func() bool { return len(w.leases(t)) == 0 }))
 	t.Logf("given back after %v", time.Since(unlocked))
 	require.GreaterOrEqual(t, time.Since(unlocked), ttl, "so soon it is of no use for the next Lock")
 	// It can be used again, and forgotten again: the world's end is clean.
@@ -535,7 +536,7 @@ func (w *world) makeSpace(t *testing.T) {
 // changes waits until a place is gone from the line and its owner stands in it anew.
 func (c *contest) changes(d time.Duration, place etcdlock.Contender) {
 	c.t.Helper()
-	require.True(c.t, eventually(d, func() bool {
+	require.True(c.t, contract.Eventually(d, func() bool {
 		for _, contender := range c.line() {
 			if contender.Owner == place.Owner {
 				return contender.Token > place.Token

@@ -89,7 +89,7 @@ func TestAKeyThatLingersGivesWayToOtherLocks(t *testing.T) {
 	require.NoError(t, err)
 	_, err = client.Put(bounded(t), fmt.Sprintf("lingers/%x", lease.ID), "", clientv3.WithLease(lease.ID))
 	require.NoError(t, err)
-	require.True(t, eventually(slack, func() bool {
+	require.True(t, contract.Eventually(slack, func() bool {
 		now, err := etcdlock.Contenders(bounded(t), client, "lingers")
 		return err == nil && len(now) == 1 && now[0].Lease == lease.ID
 	}))

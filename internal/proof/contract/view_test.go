@@ -29,7 +29,7 @@ func TestEventsOfOtherKeysEndNoHold(t *testing.T) {
 		_, err = w.admin.Put(bounded(t), "events/"+uuid.NewString(), "", clientv3.WithLease(lease.ID))
 		require.NoError(t, err)
 	}
-	require.True(t, eventually(slack, func() bool { // until the view is there, sees it, and gives way
+	require.True(t, contract.Eventually(slack, func() bool { // until the view is there, sees it, and gives way
 		put()
 		resp, err := w.admin.Get(bounded(t), "tenant/events/", clientv3.WithPrefix())
 		return err == nil && len(resp.Kvs) == 0

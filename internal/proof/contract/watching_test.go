@@ -72,7 +72,7 @@ func TestATokenThatExpiresHoldsUpNoWatch(t *testing.T) {
 
 	users, stop := context.WithCancel(clientv3.WithRequireLeader(context.Background()))
 	defer stop()
-	require.True(t, eventually(slack, func() bool { // a token of one second may be over at once
+	require.True(t, contract.Eventually(slack, func() bool { // a token of one second may be over at once
 		_, err := client.Get(bounded(t), "config") // with another one, if need be
 		require.NoError(t, err)
 		first := <-client.Watch(users, "config", clientv3.WithCreatedNotify())
@@ -80,9 +80,9 @@ func TestATokenThatExpiresHoldsUpNoWatch(t *testing.T) {
 	}), "the user's watch")
 	require.NoError(t, holds.Lock(bounded(t)))
 	longIn := contract.Async(func() error { return long.Lock(bounded(t)) })
-	require.True(t, eventually(slack, func() bool { return w.begun.Load() >= 2 }), "the library's watch")
+	require.True(t, contract.Eventually(slack, func() bool { return w.begun.Load() >= 2 }), "the library's watch")
 
-	require.True(t, eventually(slack, func() bool {
+	require.True(t, contract.Eventually(slack, func() bool {
 		ctx, cancel := context.WithCancel(users)
 		defer cancel()
 		first := <-client.Watch(ctx, "config", clientv3.WithCreatedNotify())
@@ -99,7 +99,7 @@ func TestATokenThatExpiresHoldsUpNoWatch(t *testing.T) {
 		in := contract.Async(func() error { return mu.Lock(bounded(t)) })
 		contract.WaitForLine(t, client, "n", 2)
 		if len(took) == 0 {
-			require.True(t, eventually(slack, func() bool { return w.begun.Load() > begun }),
+			require.True(t, contract.Eventually(slack, func() bool { return w.begun.Load() > begun }),
 				"no watch can be made: %d were refused", w.refused.Load())
 		}
 		start := time.Now()
@@ -110,7 +110,7 @@ func TestATokenThatExpiresHoldsUpNoWatch(t *testing.T) {
 	}
 	slices.Sort(took)
 	t.Logf("hand-overs took %v (median), %v at most; %d watches were refused", took[5], took[10], w.refused.Load())
-	require.True(t, eventually(slack, func() bool {
+	require.True(t, contract.Eventually(slack, func() bool {
 		require.NoError(t, lingers.Lock(bounded(t)))
 		require.NoError(t, lingers.Unlock(bounded(t)))
 		resp, err := client.Get(bounded(t), "lingers/", clientv3.WithPrefix(), clientv3.WithCountOnly())

@@ -55,16 +55,6 @@ func within[T any](t *testing.T, d time.Duration, what string, ch <-chan T) (v T
 	return v
 }
 
-// eventually waits for what no channel announces.
-func eventually(d time.Duration, ok func() bool) bool {
-	for deadline := time.Now().Add(d); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			return ok()
-		}
-	}
-	return true
-}
-
 // atOnce runs n subtests at the same time, so that their waits overlap: of t.Parallel
 // there are fewer at once, and the world that they share would end with the function.
 func atOnce(t *testing.T, n int, name func(i int) string, run func(t *testing.T, i int)) {
@@ -130,11 +120,11 @@ type contest struct {
 	t      *testing.T
 	w      *world
 	name   string
-	belief *etcdtest.Belief
+	belief *contract.Belief
 }
 
 func (w *world) contest(t *testing.T, name string) *contest {
-	return &contest{t: t, w: w, name: name, belief: etcdtest.NewBelief(t)}
+	return &contest{t: t, w: w, name: name, belief: contract.NewBelief(t)}
 }
 
 // line is who stands in line, the holder first.
@@ -158,7 +148,7 @@ func (c *contest) owners() []string {
 func (c *contest) hasWithin(d time.Duration, owners ...string) {
 	c.t.Helper()
 	var now []string
-	if !eventually(d, func() bool { now = c.owners(); return slices.Equal(now, owners) }) {
+	if !contract.Eventually(d, func() bool { now = c.owners(); return slices.Equal(now, owners) }) {
 		require.Equal(c.t, owners, now, "after %v", d)
 	}
 }
@@ -368,7 +358,7 @@ func (p *party) waits() *wait {
 // queues waits until p stands in line, whoever is before it, and returns its place.
 func (p *party) queues(d time.Duration) (place etcdlock.Contender) {
 	p.t.Helper()
-	require.True(p.t, eventually(d, func() bool {
+	require.True(p.t, contract.Eventually(d, func() bool {
 		for _, c := range p.line() {
 			if c.Owner == p.who {
 				place = c

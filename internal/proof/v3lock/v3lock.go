@@ -1,5 +1,6 @@
 // Package v3lock is a client of etcd's own lock service, which takes a lock of package concurrency
-// for its caller: one of the others that may stand in the same line as this library.
+// for its caller: one of the others that may stand in the same line as this library. Its test is in
+// package contract: modules that import this one would get the dependencies of a test beside it.
 package v3lock
 
 import (

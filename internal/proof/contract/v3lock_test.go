@@ -1,4 +1,4 @@
-package v3lock_test
+package contract_test
 
 import (
 	"context"

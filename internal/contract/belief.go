@@ -1,20 +1,19 @@
-package etcdtest
+package contract
 
 import (
 	"context"
 	"sync"
-	"testing"
 	"time"
 )
 
-// A Belief records who believes to hold one lock, and fails the test when two do
+// A Belief records who believes to hold one lock, and fails its test when two do
 // at once, or when the tokens of the beliefs do not strictly grow. It is safe for
 // concurrent use.
 //
 // A belief begins when Lock has returned and ends when Unlock is about to be
 // called: Enter after the one, Leave before the other.
 type Belief struct {
-	t testing.TB
+	t Reporter
 
 	mu        sync.Mutex
 	believers map[string]belief
@@ -30,12 +29,19 @@ type belief struct {
 	stop  func() bool // of the hold's AfterFunc
 }
 
+// A Reporter is told what is wrong: a test, or what judges many things in one.
+type Reporter interface {
+	Helper()
+	Errorf(format string, args ...any)
+}
+
 // NewBelief returns a Belief in which nobody holds the lock.
-func NewBelief(t testing.TB) *Belief {
+func NewBelief(t Reporter) *Belief {
 	return &Belief{t: t, believers: map[string]belief{}, margin: -1}
 }
 
-// Enter records that who believes to hold the lock until Leave.
+// Enter records that who believes to hold the lock until Leave. A token of 0 is one that is not
+// known.
 func (b *Belief) Enter(who string, token int64) {
 	b.t.Helper()
 	b.EnterUntil(context.Background(), who, token)
@@ -52,7 +58,7 @@ func (b *Belief) EnterUntil(hold context.Context, who string, token int64) {
 
 	for other, held := range b.believers {
 		if held.hold.Err() == nil {
-			b.t.Errorf("etcdtest: two believe to hold the lock: %s with token %d, and %s with token %d",
+			b.t.Errorf("two believe to hold the lock: %s with token %d, and %s with token %d",
 				other, held.token, who, token)
 			continue
 		}
@@ -60,8 +66,8 @@ func (b *Belief) EnterUntil(hold context.Context, who string, token int64) {
 		// is about to run.
 		b.endedLocked(other, held, now)
 	}
-	if token <= b.last {
-		b.t.Errorf("etcdtest: %s holds the lock with token %d, after token %d", who, token, b.last)
+	if token != 0 && token <= b.last {
+		b.t.Errorf("%s holds the lock with token %d, after token %d", who, token, b.last)
 	}
 	if !b.lost.IsZero() {
 		if margin := now.Sub(b.lost); b.margin < 0 || margin < b.margin {
