@@ -336,6 +336,20 @@ func TestALateKeyOfAForgottenNameIsSwept(t *testing.T) {
 // noWatches has no watch answered, so that it is the looks that tell.
 func noWatches(c fake.Call) fake.Effect { return fake.Effect{Drop: c.Method == fake.Watch} }
 
+// areLost deletes the keys below a prefix, waits until those holds have ended, and returns how many
+// transactions that took.
+func areLost(t *testing.T, etcd *fake.Server, prefix string, holds []context.Context) (asked int) {
+	t.Helper()
+	for _, key := range etcd.Keys(prefix) {
+		etcd.DeleteKey(key)
+	}
+	before, start := len(etcd.Calls(fake.Txn)), time.Now()
+	for _, hold := range holds {
+		require.LessOrEqual(t, endsAfter(t, hold, start), unwatchedLook)
+	}
+	return len(etcd.Calls(fake.Txn)) - before
+}
+
 // An etcd that takes few operations in one transaction is asked for few keys at a time, once
 // it has said so. Losses are noticed as ever.
 func TestLossesAreNoticedWhereTransactionsMayHaveFewOperations(t *testing.T) {
@@ -350,16 +364,10 @@ func TestLossesAreNoticedWhereTransactionsMayHaveFewOperations(t *testing.T) {
 				for round := range 2 {
 					lost := contract.HoldMany(t, s, fmt.Sprint("lost", round, "-"), 45)
 					time.Sleep(10 * time.Second)
-					for _, key := range etcd.Keys("lost") {
-						etcd.DeleteKey(key)
-					}
-					asked, start := len(etcd.Calls(fake.Txn)), time.Now()
-					for _, hold := range lost {
-						require.LessOrEqual(t, endsAfter(t, hold, start), unwatchedLook)
-					}
+					asked := areLost(t, etcd, "lost", lost)
 					// Some are refused at first, when it halves what it asks for.
 					refused := 6 * (1 - round)
-					require.LessOrEqual(t, len(etcd.Calls(fake.Txn))-asked, refused+2*45/most+1)
+					require.LessOrEqual(t, asked, refused+2*45/most+1)
 				}
 				synctest.Wait()
 				require.Equal(t, 1, strings.Count(logged.String(), "few operations"), "%s", logged.String())
@@ -385,14 +393,7 @@ func TestLossesAreNoticedBesideKeysThatMayNotBeRead(t *testing.T) {
 			return fake.Effect{Before: rpctypes.ErrGRPCPermissionDenied}
 		})
 		time.Sleep(10 * time.Second)
-		for _, key := range etcd.Keys("") {
-			etcd.DeleteKey(key)
-		}
-		asked, start := len(etcd.Calls(fake.Txn)), time.Now()
-		for _, hold := range lost {
-			require.LessOrEqual(t, endsAfter(t, hold, start), unwatchedLook)
-		}
-		require.LessOrEqual(t, len(etcd.Calls(fake.Txn))-asked, 40)
+		require.LessOrEqual(t, areLost(t, etcd, "", lost), 40)
 		for _, hold := range secret {
 			require.NoError(t, hold.Err(), "nobody knows")
 		}

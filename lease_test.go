@@ -933,24 +933,36 @@ func TestAnExpiredLeaseIsReplacedAfterAnOutage(t *testing.T) {
 	})
 }
 
+// leasedIn is a Session that has a lease, and holds nothing.
+func leasedIn(t *testing.T, etcd *fake.Server) *etcdlock.Session {
+	t.Helper()
+	s := processIn(t, etcd, "a")
+	mu := contract.MutexOf(t, s, "n")
+	lockWithin(t, mu, time.Second)
+	require.NoError(t, mu.Unlock(context.Background()))
+	return s
+}
+
+// deadEndpoint returns what says whether a call meets it: the first one of each instant.
+func deadEndpoint() func(fake.Call) bool {
+	met := make(map[time.Time]bool)
+	return func(c fake.Call) bool {
+		first := !met[c.At]
+		met[c.At] = true
+		return first
+	}
+}
+
 // Leases that Close revokes side by side take turns on the endpoints: each attempt of
 // one of them may meet the same, dead one. Of two at once only the first does.
 func TestCloseIsConfirmedThoughADeadEndpointMeetsEveryRevocation(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		s := processIn(t, etcd, "a")
-		mu := contract.MutexOf(t, s, "n")
-		lockWithin(t, mu, time.Second)
-		require.NoError(t, mu.Unlock(context.Background()))
-
-		met := make(map[time.Time]bool)
+		s := leasedIn(t, etcd)
+		dead := deadEndpoint()
 		etcd.Intercept(func(c fake.Call) fake.Effect {
-			first := c.Method == fake.Revoke && !met[c.At]
-			met[c.At] = true
-			return fake.Effect{Drop: first}
+			return fake.Effect{Drop: c.Method == fake.Revoke && dead(c)}
 		})
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		require.NoError(t, s.Close(ctx))
+		require.NoError(t, s.Close(in(t, 5*time.Second)))
 		require.Empty(t, etcd.Leases())
 	})
 }
@@ -960,22 +972,14 @@ func TestCloseIsConfirmedThoughADeadEndpointMeetsEveryRevocation(t *testing.T) {
 // answer.
 func TestCloseIsConfirmedByAnAnswerThatTheLeaseIsGone(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		s := processIn(t, etcd, "a")
-		mu := contract.MutexOf(t, s, "n")
-		lockWithin(t, mu, time.Second)
-		require.NoError(t, mu.Unlock(context.Background()))
-
-		met := make(map[time.Time]bool)
+		s := leasedIn(t, etcd)
+		dead := deadEndpoint()
 		etcd.Intercept(func(c fake.Call) fake.Effect {
 			if c.Method != fake.Revoke || c.N == 1 {
 				return fake.Effect{DropReply: c.Method == fake.Revoke}
 			}
-			first := !met[c.At]
-			met[c.At] = true
-			return fake.Effect{Drop: first}
+			return fake.Effect{Drop: dead(c)}
 		})
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		require.NoError(t, s.Close(ctx))
+		require.NoError(t, s.Close(in(t, 5*time.Second)))
 	})
 }

@@ -387,6 +387,20 @@ func TestAHandOverAtHomeIsOneTransaction(t *testing.T) {
 	})
 }
 
+// queuesAs has a process, the i-th, stand in line, and tell when it is in.
+func queuesAs(t *testing.T, etcd *fake.Server, i int, entered chan<- int) *etcdlock.Mutex {
+	t.Helper()
+	mu := contract.MutexOf(t, processIn(t, etcd, fmt.Sprint(i)), "n")
+	go func() { // ends with its turn
+		if err := mu.Lock(context.Background()); err != nil {
+			t.Error(err)
+		}
+		entered <- i
+	}()
+	synctest.Wait()
+	return mu
+}
+
 // The line is 0, 1, 2, ...: whoever queued behind at most eight sees the whole line, and
 // reads nothing when its turn comes; the others read once.
 func TestAHandOverInEtcdCostsAtMostOneRead(t *testing.T) {
@@ -395,15 +409,7 @@ func TestAHandOverInEtcdCostsAtMostOneRead(t *testing.T) {
 		var line []*etcdlock.Mutex
 		entered := make(chan int, n)
 		for i := range n {
-			mu := contract.MutexOf(t, processIn(t, etcd, fmt.Sprint(i)), "n")
-			line = append(line, mu)
-			go func() {
-				if err := mu.Lock(context.Background()); err != nil {
-					t.Error(err)
-				}
-				entered <- i
-			}()
-			synctest.Wait()
+			line = append(line, queuesAs(t, etcd, i, entered))
 		}
 		require.Equal(t, 0, <-entered)
 		for i := range n - 1 {
@@ -593,15 +599,18 @@ func TestCloseWakesAllThatWait(t *testing.T) {
 	}
 }
 
+// A meddling is what becomes of a waiter's watch.
+type meddling struct {
+	promise string
+	faults  func(fake.Call) fake.Effect
+	meddle  func(*fake.Server) // as the one before it goes
+	within  time.Duration      // of that it gets in
+}
+
 // A waiter gets in whatever becomes of its watch and of the history.
 func TestAWaiterGetsInWhateverBecomesOfItsWatch(t *testing.T) {
 	const event = 300 * time.Millisecond
-	rows := []struct {
-		promise string
-		faults  func(fake.Call) fake.Effect
-		meddle  func(*fake.Server) // as the first holder releases
-		within  time.Duration
-	}{
+	rows := []meddling{
 		{"the event is lost", fromNth(1, fake.Event, fake.Effect{Drop: true}), nil, 2 * time.Second},
 		{"each watch is silent", fromNth(1, fake.Watch, fake.Effect{DropReply: true}), nil, 3 * time.Second},
 		{"each watch fails", fromNth(1, fake.Watch, fake.Effect{Before: fake.Unavailable}), nil, 2 * time.Second},
@@ -629,15 +638,7 @@ func TestAWaiterGetsInWhateverBecomesOfItsWatch(t *testing.T) {
 				var line []*etcdlock.Mutex
 				entered := make(chan int, 3)
 				for i := range 3 {
-					mu := contract.MutexOf(t, processIn(t, etcd, fmt.Sprint(i)), "n")
-					line = append(line, mu)
-					go func() {
-						if err := mu.Lock(context.Background()); err != nil {
-							t.Error(err)
-						}
-						entered <- i
-					}()
-					synctest.Wait()
+					line = append(line, queuesAs(t, etcd, i, entered))
 					time.Sleep(2 * time.Second) // for watches that fail
 				}
 				require.Equal(t, 0, <-entered)
@@ -680,12 +681,7 @@ func TestAReleaseBeforeTheWatchIsThereIsNotMissed(t *testing.T) {
 func TestALongLineGetsInWhateverBecomesOfItsWatches(t *testing.T) {
 	const late = 300 * time.Millisecond
 	future := status.Error(codes.OutOfRange, "etcdserver: mvcc: required revision is a future revision")
-	rows := []struct {
-		promise string
-		faults  func(fake.Call) fake.Effect
-		meddle  func(*fake.Server) // as the one before it goes
-		within  time.Duration
-	}{
+	rows := []meddling{
 		{"nothing", nil, nil, 0},
 		{"the one before it goes before the watch is there", fromNth(1, fake.Watch, fake.Effect{Delay: late}), nil, late},
 		{"the event is lost", fromNth(1, fake.Event, fake.Effect{Drop: true}), nil, 2 * time.Second},
@@ -775,15 +771,21 @@ func TestAViewTakesNoEventTwice(t *testing.T) {
 	})
 }
 
+// oneWaits has "b" wait by a Session s behind "a", who holds.
+func oneWaits(t *testing.T, etcd *fake.Server) (holder *etcdlock.Mutex, s *etcdlock.Session, q *queue) {
+	t.Helper()
+	holder = contract.MutexOf(t, processIn(t, etcd, "a"), "n")
+	lockWithin(t, holder, time.Second)
+	s, q = processIn(t, etcd, "b"), &queue{t: t, etcd: etcd}
+	q.joins("b", contract.MutexOf(t, s, "n"), time.Second)
+	return holder, s, q
+}
+
 // The waiter's renewals are carried out but not answered: at 21 s it gives up its old
 // place, removing the key, and queues with another lease.
 func TestAWaiterWhoseTrustEndsQueuesAnewAtOnce(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		holder := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
-		lockWithin(t, holder, time.Second)
-		s := processIn(t, etcd, "b")
-		q := &queue{t: t, etcd: etcd}
-		q.joins("b", contract.MutexOf(t, s, "n"), time.Second)
+		holder, s, q := oneWaits(t, etcd)
 		first, old := s.Lease(), etcd.Keys("n/")[1]
 		etcd.Intercept(func(c fake.Call) fake.Effect {
 			return fake.Effect{DropReply: c.Method == fake.KeepAlive && c.Lease == first}
@@ -801,11 +803,7 @@ func TestAWaiterWhoseTrustEndsQueuesAnewAtOnce(t *testing.T) {
 
 func TestAWaiterWhoseLeaseIsLostQueuesAnew(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		holder := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
-		lockWithin(t, holder, time.Second)
-		s := processIn(t, etcd, "b")
-		q := &queue{t: t, etcd: etcd}
-		q.joins("b", contract.MutexOf(t, s, "n"), time.Second)
+		holder, s, q := oneWaits(t, etcd)
 		for range 3 {
 			time.Sleep(5 * time.Second)
 			require.Len(t, etcd.Keys("n/"), 2)

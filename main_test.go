@@ -14,8 +14,7 @@ import (
 // the library is left in the end.
 func TestMain(m *testing.M) {
 	race.InBubbles()
-	os.Exit(sim.Serving(func(endpoint string) int {
-		endpoints = []string{endpoint}
+	os.Exit(sim.Serving(&endpoints, func() int {
 		status := m.Run()
 		if !contract.Poll(func() bool { return contract.LibraryGoroutines() == 0 }) {
 			fmt.Fprintln(os.Stderr, contract.LibraryGoroutines(), "goroutines of the library are left")

@@ -57,6 +57,48 @@ func (b *busyEtcd) handle(c fake.Call) fake.Effect {
 	return fake.Effect{Delay: b.busy.Sub(now)}
 }
 
+// A crowd is Sessions that contend for one name, and hold it once each.
+type crowd struct {
+	sessions []*Session
+	held     atomic.Int64
+	all      sync.WaitGroup // of what is under way
+}
+
+// crowdOf begins the Lock of so many Sessions, which share the clients. Each client has several
+// endpoints, or one.
+func crowdOf(
+	t *testing.T, ctx context.Context, etcd *fake.Server, sessions, clients int, several bool,
+) *crowd {
+	t.Helper()
+	c := &crowd{}
+	for i := range sessions {
+		client := etcd.Client(fmt.Sprint(i))
+		if i >= clients {
+			client = c.sessions[i%clients].client
+		}
+		s, err := NewSession(client)
+		require.NoError(t, err)
+		s.calls.Several = func() bool { return several }
+		c.sessions = append(c.sessions, s)
+		mu, err := s.Mutex("n")
+		require.NoError(t, err)
+		c.all.Go(func() {
+			if mu.Lock(ctx) == nil {
+				c.held.Add(1)
+				_ = mu.Unlock(ctx) // it may come late: then it is lost, and counts all the same
+			}
+		})
+	}
+	return c
+}
+
+func (c *crowd) closes() {
+	for _, s := range c.sessions {
+		c.all.Go(func() { _ = s.Close(context.Background()) })
+	}
+	c.all.Wait()
+}
+
 // Many Sessions begin to contend for one name at once, beside an etcd that takes seconds for
 // that many requests. All get in, for some times the requests that each needs anyway, which are
 // eight: a grant, a put, a watch and the look behind it, a read when it is its turn, a release,
@@ -80,44 +122,19 @@ func TestACrowdOfSessionsGetsThroughASlowEtcd(t *testing.T) {
 				etcd, busy := fake.NewServer(), &busyEtcd{takes: service}
 				etcd.Intercept(busy.handle)
 				started := time.Now()
-				var held atomic.Int64
-				var all sync.WaitGroup
 				ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 				defer cancel()
-				var ss []*Session
-				clients := make(map[int]*Session)
-				for i := range sessions {
-					client := etcd.Client(fmt.Sprint(i % world.clients))
-					if first := clients[i%world.clients]; first != nil {
-						client = first.client
-					}
-					s, err := NewSession(client, WithOwner(fmt.Sprint(i)))
-					require.NoError(t, err)
-					s.calls.Several = func() bool { return world.several }
-					clients[i%world.clients] = s
-					ss = append(ss, s)
-					mu, err := s.Mutex("n")
-					require.NoError(t, err)
-					all.Go(func() {
-						if mu.Lock(ctx) == nil {
-							held.Add(1)
-							_ = mu.Unlock(ctx) // it may come late: then it is lost, and counts all the same
-						}
-					})
-				}
-				all.Wait()
+				crowd := crowdOf(t, ctx, etcd, sessions, world.clients, world.several)
+				crowd.all.Wait()
 				took, requests := time.Since(started), busy.requests.Load()
 				busy.mu.Lock()
 				latest := busy.most
 				busy.mu.Unlock()
 				t.Logf("%d of %d held in %v, by %d requests (%.1f each), the latest answered after %v",
-					held.Load(), sessions, took.Round(time.Millisecond), requests, float64(requests)/float64(sessions), latest.Round(time.Millisecond))
+					crowd.held.Load(), sessions, took.Round(time.Millisecond), requests, float64(requests)/float64(sessions), latest.Round(time.Millisecond))
 				etcd.Intercept(nil)
-				for _, s := range ss {
-					all.Go(func() { _ = s.Close(context.Background()) })
-				}
-				all.Wait()
-				require.EqualValues(t, sessions, held.Load())
+				crowd.closes()
+				require.EqualValues(t, sessions, crowd.held.Load())
 				require.LessOrEqual(t, float64(requests)/float64(sessions), world.most)
 				time.Sleep(time.Hour)
 				require.Empty(t, etcd.Keys(""))
@@ -171,28 +188,8 @@ func TestAMassStartSendsNoMoreThanEtcdAnswersSoon(t *testing.T) {
 				started := time.Now()
 				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 				defer cancel()
-				var ss []*Session
-				var held atomic.Int64
-				var all sync.WaitGroup
-				for i := range sessions {
-					client := etcd.Client(fmt.Sprint(i))
-					if i >= clients {
-						client = ss[i%clients].client
-					}
-					s, err := NewSession(client)
-					require.NoError(t, err)
-					s.calls.Several = func() bool { return several }
-					ss = append(ss, s)
-					mu, err := s.Mutex("n")
-					require.NoError(t, err)
-					all.Go(func() {
-						if mu.Lock(ctx) == nil {
-							held.Add(1)
-							_ = mu.Unlock(ctx)
-						}
-					})
-				}
-				all.Wait()
+				crowd := crowdOf(t, ctx, etcd, sessions, clients, several)
+				crowd.all.Wait()
 				grants, puts := len(etcd.Calls(fake.Grant)), 0
 				for _, c := range etcd.Calls(fake.Txn) {
 					if len(c.Puts) > 0 {
@@ -203,13 +200,10 @@ func TestAMassStartSendsNoMoreThanEtcdAnswersSoon(t *testing.T) {
 				latest := busy.most
 				busy.mu.Unlock()
 				t.Logf("%d held in %v, by %d grants and %d puts, the latest answered after %v",
-					held.Load(), time.Since(started).Round(time.Millisecond), grants, puts, latest)
+					crowd.held.Load(), time.Since(started).Round(time.Millisecond), grants, puts, latest)
 				etcd.Intercept(nil)
-				for _, s := range ss {
-					all.Go(func() { _ = s.Close(context.Background()) })
-				}
-				all.Wait()
-				require.EqualValues(t, sessions, held.Load())
+				crowd.closes()
+				require.EqualValues(t, sessions, crowd.held.Load())
 				require.Less(t, grants, world.most)
 				require.Less(t, puts, world.most)
 				if clients < sessions {

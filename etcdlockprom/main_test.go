@@ -14,12 +14,7 @@ import (
 // endpoints are those of an etcd in memory that TestMain starts.
 var endpoints []string
 
-func TestMain(m *testing.M) {
-	os.Exit(sim.Serving(func(endpoint string) int {
-		endpoints = []string{endpoint}
-		return m.Run()
-	}))
-}
+func TestMain(m *testing.M) { os.Exit(sim.Serving(&endpoints, m.Run)) }
 
 func exampleClient() *clientv3.Client { return contract.ExampleClient(endpoints) }
 

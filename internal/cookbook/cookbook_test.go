@@ -26,12 +26,7 @@ import (
 // endpoints are those of an etcd in memory, which all recipes share.
 var endpoints []string
 
-func TestMain(m *testing.M) {
-	os.Exit(sim.Serving(func(endpoint string) int {
-		endpoints = []string{endpoint}
-		return m.Run()
-	}))
-}
+func TestMain(m *testing.M) { os.Exit(sim.Serving(&endpoints, m.Run)) }
 
 func newClient(t *testing.T, opts ...contract.ClientOption) *clientv3.Client {
 	t.Helper()

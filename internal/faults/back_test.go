@@ -134,7 +134,7 @@ func TestS30WhereEtcdIsSetBackNoTwoHoldAndTheLineGoesOn(t *testing.T) {
 					for i := range n {
 						waiting = append(waiting, open(fmt.Sprint("b", i)).starts(context.Background()))
 					}
-					tr.queue(admin, 1+n)
+					tr.lineIs(admin, 1+n)
 					if w.kept {
 						saved = s.save(tr)
 					}

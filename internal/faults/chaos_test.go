@@ -68,7 +68,7 @@ func TestS10NoTwoWorkAtOnceThroughChaos(t *testing.T) {
 		s.passes()
 		etcd.serves()
 		s.everybodyGetsInOnce()
-		tr.isFreeWithin(admin, expires)
+		tr.isEmptyWithin(admin, expires)
 
 		acquisitions := len(s.said("locked"))
 		tr.must(acquisitions >= int(length/(3*time.Second)), "only %d acquisitions in %v", acquisitions, length)

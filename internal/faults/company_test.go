@@ -263,7 +263,7 @@ func TestS28OtherClientsStandInTheSameLine(t *testing.T) {
 				letsToo()
 				err = comes(tr, leftToo, "the other guest to leave")
 				tr.must(err == nil, "the other guest: %v", err)
-				tr.isFreeWithin(admin, slack)
+				tr.isEmptyWithin(admin, slack)
 			})
 		})
 	}
@@ -329,6 +329,6 @@ func TestS28AMixedFleetExcludesEachOther(t *testing.T) {
 		}
 		all.Wait()
 		tr.figures.add("holds", cycles*(len(parties)+len(visitors)))
-		tr.isFreeWithin(admin, slack)
+		tr.isEmptyWithin(admin, slack)
 	})
 }

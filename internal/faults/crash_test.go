@@ -26,7 +26,7 @@ func TestS16AHolderThatIsKilledBlocksNobodyForLong(t *testing.T) {
 
 		a.locks()
 		next := b.starts(context.Background())
-		tr.queue(s.client(tr), 2)
+		tr.lineIs(s.client(tr), 2)
 		tr.phase(ttl / 3)
 		died := now()
 		a.kill()
@@ -65,13 +65,13 @@ func TestS16AWaiterThatIsKilledBlocksNobodyForLong(t *testing.T) {
 
 				a.locks()
 				w.starts()
-				tr.queue(admin, 2)
+				tr.lineIs(admin, 2)
 				next := b.starts(context.Background())
-				tr.queue(admin, 3)
+				tr.lineIs(admin, 3)
 				tr.phase(ttl / 3)
 				w.kill()
 				if death.expires {
-					tr.queue(admin, 2)
+					tr.lineIs(admin, 2)
 				}
 				a.unlocks()
 				turn := now()

@@ -187,7 +187,7 @@ func TestS31AFleetGetsThroughWhatHappensToItsEtcd(t *testing.T) {
 				a.locks()
 				f := tr.fleet(client)
 				m := f.march()
-				tr.queue(admin, 1+len(f.parties))
+				tr.lineIs(admin, 1+len(f.parties))
 				happens()
 				a.stillHolds(admin)
 				err := a.releases(patience)
@@ -197,7 +197,7 @@ func TestS31AFleetGetsThroughWhatHappensToItsEtcd(t *testing.T) {
 				took := m.first - released
 				tr.figures.longest("time from release to the first in", took)
 				tr.must(took <= 5*time.Second, "the first one got in %v after the release", took)
-				tr.isFreeWithin(admin, slack)
+				tr.isEmptyWithin(admin, slack)
 			})
 		})
 	}
@@ -219,7 +219,7 @@ func TestS31AFleetStartsAndEndsAtOnce(t *testing.T) {
 			s := startServers(tr, 1)
 			f := tr.fleet(func() *clientv3.Client { return s.client(tr) })
 			f.march().isOver()
-			tr.isFreeWithin(s.client(tr), slack)
+			tr.isEmptyWithin(s.client(tr), slack)
 		})
 	})
 	t.Run("end", func(t *testing.T) {
@@ -239,7 +239,7 @@ func TestS31AFleetStartsAndEndsAtOnce(t *testing.T) {
 			for _, p := range f.parties {
 				waits = append(waits, p.starts(ctx))
 			}
-			tr.queue(admin, 1+len(f.parties))
+			tr.lineIs(admin, 1+len(f.parties))
 			giveUp()
 			for _, w := range waits {
 				err := w.fails(slack)

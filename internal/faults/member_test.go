@@ -195,9 +195,9 @@ func TestS22WhatHappensToTheMembersCostsNoHold(t *testing.T) {
 
 		a.locks()
 		first := b.starts(context.Background())
-		tr.queue(admin, 2)
+		tr.lineIs(admin, 2)
 		second := c.starts(context.Background())
-		tr.queue(admin, 3)
+		tr.lineIs(admin, 3)
 		tr.phase(ttl / 3)
 		began := now()
 		happens()

@@ -40,10 +40,8 @@ func TestS26WithoutSpaceALockIsReleasedAndNotTaken(t *testing.T) {
 		admin := c.Client(tr)
 		a, b := tr.party("a", c, lasting), tr.party("b", c, lasting)
 		d, e := tr.party("d", c, 10*ttl), tr.party("e", c, 10*ttl)
-		for _, p := range []*party{d, e} { // so that what is refused is not their lease
-			p.locks()
-			p.unlocks()
-		}
+		d.getsALease() // so that what is refused is not that
+		e.getsALease()
 		a.locks()
 		next := b.waits()
 		fill(tr, admin)
@@ -67,7 +65,7 @@ func TestS26WithoutSpaceALockIsReleasedAndNotTaken(t *testing.T) {
 		makeSpace(tr, admin)
 		last.getsInAfter(told)
 		e.unlocks()
-		tr.isFreeWithin(admin, slack)
+		tr.isEmptyWithin(admin, slack)
 	})
 }
 
@@ -160,7 +158,7 @@ func TestS26TheFirstRefusalForWantOfSpaceLeavesNoKey(t *testing.T) {
 					tr.must(errors.Is(err, rpctypes.ErrNoSpace), "Lock: %v", err)
 				}
 				if told || then == "given up" {
-					tr.isFreeWithin(admin, 5*time.Second)
+					tr.isEmptyWithin(admin, 5*time.Second)
 				}
 				shrink(tr, c, admin)
 				if then == "waited through" {
@@ -169,7 +167,7 @@ func TestS26TheFirstRefusalForWantOfSpaceLeavesNoKey(t *testing.T) {
 				}
 				tr.figures.longest("time until the next one was in", b.locksWithin(goesOn))
 				b.unlocks()
-				tr.isFreeWithin(admin, slack)
+				tr.isEmptyWithin(admin, slack)
 			})
 		})
 	}
@@ -208,11 +206,11 @@ func TestS26AReleaseThatIsRefusedAfterItWasCarriedOutIsARelease(t *testing.T) {
 		require.EqualValues(tr, 1, tr.keysAt(admin, put), "the Txn was not applied")
 		tr.must(released == nil, "Unlock: %v", released)
 		next.goesOnWaiting(500 * time.Millisecond)
-		tr.isFreeWithin(admin, 5*time.Second)
+		tr.isEmptyWithin(admin, 5*time.Second)
 		shrink(tr, c, admin)
 		next.getsInAfter(false)
 		twin.unlocks()
-		tr.isFreeWithin(admin, slack)
+		tr.isEmptyWithin(admin, slack)
 	})
 }
 
@@ -294,10 +292,8 @@ func TestS26AnEtcdThatCannotKeepUpIsWaitedFor(t *testing.T) {
 		admin := c.Client(tr)
 		a, b := tr.party("a", c, 10*ttl), tr.party("b", c, 10*ttl)
 		d, e := tr.party("d", c, 10*ttl), tr.party("e", c, 10*ttl)
-		for _, p := range []*party{d, e} {
-			p.locks()
-			p.unlocks()
-		}
+		d.getsALease()
+		e.getsALease()
 		a.locks()
 		next := b.waits()
 		catchUp := overload(tr, c)
@@ -326,7 +322,7 @@ func TestS26AnEtcdThatCannotKeepUpIsWaitedFor(t *testing.T) {
 		b.unlocks()
 		last.getsInAfter(told)
 		e.unlocks()
-		tr.isFreeWithin(admin, slack)
+		tr.isEmptyWithin(admin, slack)
 	})
 }
 

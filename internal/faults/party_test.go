@@ -47,6 +47,27 @@ func (tr *trial) partyOf(who string, client *clientv3.Client, ttl time.Duration)
 	return p
 }
 
+// behindAProxy makes a party for whom the proxy stands between it and etcd, and one that will
+// get in when the other's lease has run out.
+func (tr *trial) behindAProxy(c *etcdtest.Cluster) (proxy *etcdtest.Proxy, a, b *party) {
+	tr.Helper()
+	proxy = c.Proxy(tr, 0)
+	a = tr.party("a", c, ttl, etcdtest.Via(proxy))
+	b = tr.party("b", c, 10*ttl)
+	a.mends(proxy.Heal)
+	return proxy, a, b
+}
+
+// memberThatIs is the leader of a cluster of three, or a follower.
+func (tr *trial) memberThatIs(role string, c *etcdtest.Cluster) int {
+	tr.Helper()
+	member := c.Leader(tr)
+	if role == "follower" {
+		member = (member + 1) % 3
+	}
+	return member
+}
+
 func (p *party) opens() {
 	p.tr.Helper()
 	var err error
@@ -119,6 +140,13 @@ func (p *party) locksWithin(d time.Duration) time.Duration {
 	p.tr.Helper()
 	w := p.starts(context.Background())
 	return w.getsIn(d)
+}
+
+// getsALease locks and unlocks, so that it has a lease.
+func (p *party) getsALease() {
+	p.tr.Helper()
+	p.locks()
+	p.unlocks()
 }
 
 // unlocks releases a hold that must have been whole.
@@ -272,14 +300,14 @@ func (tr *trial) keys(admin *clientv3.Client) int {
 	return int(resp.Count)
 }
 
-// queue waits until there are n keys below the lock's name.
-func (tr *trial) queue(admin *clientv3.Client, n int) {
+// lineIs waits until there are n keys below the lock's name.
+func (tr *trial) lineIs(admin *clientv3.Client, n int) {
 	tr.Helper()
 	tr.must(contract.Eventually(patience, func() bool { return tr.keys(admin) == n }), "%d keys instead of %d after %v", tr.keys(admin), n, patience)
 }
 
-// isFreeWithin waits until no key is left below the lock's name.
-func (tr *trial) isFreeWithin(admin *clientv3.Client, d time.Duration) {
+// isEmptyWithin waits until no key is left below the lock's name.
+func (tr *trial) isEmptyWithin(admin *clientv3.Client, d time.Duration) {
 	tr.Helper()
 	started := time.Now()
 	tr.must(contract.Eventually(d, func() bool { return tr.keys(admin) == 0 }), "%d keys are left after %v", tr.keys(admin), d)

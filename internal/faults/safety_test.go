@@ -49,11 +49,7 @@ func TestS01AHolderWhoseConnectionBreaksKnowsBeforeTheNextOneGetsIn(t *testing.T
 				must:  "0 overlaps, least margin >= 100 ms", leastMargin: leastMargin,
 			}, func(tr *trial) {
 				c := etcdtest.Start(tr, 1)
-				proxy := c.Proxy(tr, 0)
-				a := tr.party("a", c, ttl, etcdtest.Via(proxy))
-				b := tr.party("b", c, 10*ttl)
-				a.mends(proxy.Heal)
-
+				proxy, a, b := tr.behindAProxy(c)
 				a.locks()
 				next := b.waits()
 				tr.phase(ttl / 3)
@@ -91,11 +87,7 @@ func TestS02SlowAnswersLengthenNoHold(t *testing.T) {
 				must:  slow.must + ", least margin >= 100 ms", leastMargin: leastMargin,
 			}, func(tr *trial) {
 				c := etcdtest.Start(tr, 1)
-				proxy := c.Proxy(tr, 0)
-				a := tr.party("a", c, ttl, etcdtest.Via(proxy))
-				b := tr.party("b", c, 10*ttl)
-				a.mends(proxy.Heal)
-
+				proxy, a, b := tr.behindAProxy(c)
 				a.locks()
 				next := b.waits()
 				for eighth := 1; eighth <= slow.eighths; eighth++ {
@@ -128,10 +120,7 @@ func TestS03AHolderOnAMemberThatIsCutOffKnowsBeforeTheNextOneGetsIn(t *testing.T
 				must:  "0 overlaps, least margin >= 100 ms", leastMargin: leastMargin,
 			}, func(tr *trial) {
 				c := etcdtest.Start(tr, 3)
-				cut := c.Leader(tr)
-				if role == "follower" {
-					cut = (cut + 1) % 3
-				}
+				cut := tr.memberThatIs(role, c)
 				rest := c.At((cut+1)%3, (cut+2)%3)
 				a := tr.party("a", c, ttl, c.At(cut))
 				b := tr.party("b", c, 10*ttl, rest)
@@ -353,10 +342,7 @@ func TestS09UnlockAfterExpiryLeavesTheNextOwnerAlone(t *testing.T) {
 		must:  "it says that the lock was lost, and the next owner's key is untouched",
 	}, func(tr *trial) {
 		c := etcdtest.Start(tr, 1)
-		proxy := c.Proxy(tr, 0)
-		a := tr.party("a", c, ttl, etcdtest.Via(proxy))
-		b := tr.party("b", c, 10*ttl)
-		a.mends(proxy.Heal)
+		proxy, a, b := tr.behindAProxy(c)
 		a.locks()
 		next := b.waits()
 		proxy.BlackHole()

@@ -257,7 +257,7 @@ func (b *rest) isQuiet() {
 // isLeft waits until there is no more than that, after so many Sessions.
 func (b *rest) isLeft(admin *clientv3.Client, sessions int) {
 	tr := b.tr
-	tr.isFreeWithin(admin, quiet)
+	tr.isEmptyWithin(admin, quiet)
 	leases := -1
 	tr.must(contract.Eventually(quiet, func() bool {
 		resp, err := admin.Leases(tr.bounded(patience))

@@ -21,10 +21,7 @@ func TestS18AWaiterOnAMemberThatIsCutOffGetsIn(t *testing.T) {
 				must:  "in <= 5 s after the release",
 			}, func(tr *trial) {
 				c := etcdtest.Start(tr, 3)
-				cut := c.Leader(tr)
-				if role == "follower" {
-					cut = (cut + 1) % 3
-				}
+				cut := tr.memberThatIs(role, c)
 				proxies := []*etcdtest.Proxy{c.Proxy(tr, 0), c.Proxy(tr, 1), c.Proxy(tr, 2)}
 				reach := func(others bool) {
 					for m, p := range proxies {

@@ -56,16 +56,17 @@ func Serve() (endpoint string, c *Cluster, err error) {
 	return l.Addr().String(), c, nil
 }
 
-// Serving runs f beside what Serve starts, and returns what f does, or 1 if there is no etcd.
-// It is for TestMain.
-func Serving(f func(endpoint string) (status int)) (status int) {
+// Serving runs f beside what Serve starts, at the endpoints that it fills in, and returns what f
+// does, or 1 if there is no etcd. It is for TestMain.
+func Serving(endpoints *[]string, f func() (status int)) (status int) {
 	endpoint, etcd, err := Serve()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "start etcd:", err)
 		return 1
 	}
 	defer etcd.Stop()
-	return f(endpoint)
+	*endpoints = []string{endpoint}
+	return f()
 }
 
 // processOf is who sent a request.

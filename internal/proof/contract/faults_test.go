@@ -54,7 +54,7 @@ func TestAHolderBehindABlackHoleKnowsBeforeTheNextOwnerGetsIn(t *testing.T) {
 			proxy := w.cluster.Proxy(t, 0)
 			a := c.party("a", ttl, etcdtest.Via(proxy))
 			b := c.party("b", 10*ttl)
-			a.heals(proxy.Heal)
+			a.mends(proxy.Heal)
 
 			a.locks()
 			next := b.waits()
@@ -65,11 +65,7 @@ func TestAHolderBehindABlackHoleKnowsBeforeTheNextOwnerGetsIn(t *testing.T) {
 			// has noticed is a figure: on a busy machine it wakes late.
 			least[runs[i].cut].note(next.at.Sub(knew))
 
-			a.unlockSaysLost()
-			a.heal()
-			a.closes() // whatever a still has to remove, it has removed
-			b.stillHolds()
-			b.unlocks()
+			b.outlives(a)
 		})
 	for i, cut := range cuts {
 		t.Logf("%s: %d of %d, least margin %v", cut.name, least[i].n, cut.runs, least[i].d)
@@ -109,11 +105,7 @@ func TestTrustCountsFromTheSend(t *testing.T) {
 		knew := a.loses(2*ttl + slack)
 		next.getsIn(2*ttl + slack)
 		margins.note(next.at.Sub(knew)) // the contest judges, as above
-		a.unlockSaysLost()
-		a.heal()
-		a.closes()
-		b.stillHolds()
-		b.unlocks()
+		b.outlives(a)
 	})
 	t.Logf("%d of %d, least margin %v", margins.n, len(delays), margins.d)
 }
@@ -275,7 +267,7 @@ func TestAnAnswerLostAfterTheCommitBlocksNobody(t *testing.T) {
 				a.locksAnother()
 			}
 			lost := a.faults.Inject(lossy.fault("Txn").When(etcdtest.Puts).Times(1))
-			err := a.try(untilStruck(t, lost, lossy.ends), way.verb)
+			err := a.tries(untilStruck(t, lost, lossy.ends), way.verb)
 			require.Equal(t, 1, lost.Strikes())
 			if !lossy.ends {
 				require.NoError(t, err)
@@ -343,7 +335,7 @@ func TestALostGrantBlocksNobody(t *testing.T) {
 		c := w.contest(t, fmt.Sprintf("grant/%d", i))
 		a, b := c.party("a", ttl), c.party("b", ttl)
 		lost := a.faults.Inject(lossy[i].fault("LeaseGrant").Times(1))
-		err := a.try(untilStruck(t, lost, lossy[i].ends), "Lock")
+		err := a.tries(untilStruck(t, lost, lossy[i].ends), "Lock")
 		require.Equal(t, 1, lost.Strikes())
 		if !lossy[i].ends {
 			require.NoError(t, err)
@@ -451,7 +443,7 @@ func TestALateRequestLeavesNoGhost(t *testing.T) {
 			fault = fault.Times(1)
 		}
 		late := a.faults.Inject(fault)
-		err := a.try(untilStruck(t, late, rows[i].give), "Lock")
+		err := a.tries(untilStruck(t, late, rows[i].give), "Lock")
 		if rows[i].give {
 			require.ErrorIs(t, err, context.Canceled)
 		} else {

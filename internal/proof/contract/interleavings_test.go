@@ -104,14 +104,20 @@ func TestAHoldWhoseKeyWasPutOverIsLost(t *testing.T) {
 	}
 }
 
+// faultyClient is the one of a cluster that is clean in the end, of what concerns "x".
+func faultyClient(t *testing.T) (*clientv3.Client, *etcdtest.Faults) {
+	t.Helper()
+	etcdtest.VerifyNoLeaks(t)
+	faults := etcdtest.NewFaults(t)
+	client := etcdtest.Start(t, 1).Client(t, contract.With(faults))
+	contract.VerifyClean(t, client, "x/")
+	return client, faults
+}
+
 // A releases, and its transaction is to put B's key too; meanwhile B is closed.
 func TestAMutexClosedWhileItsTurnIsComingLetsOthersIn(t *testing.T) {
 	t.Parallel()
-	etcdtest.VerifyNoLeaks(t)
-	cluster := etcdtest.Start(t, 1)
-	faults := etcdtest.NewFaults(t)
-	client := cluster.Client(t, contract.With(faults))
-	contract.VerifyClean(t, client, "x/")
+	client, faults := faultyClient(t)
 	s := contract.NewSession(t, client)
 	a, b := contract.MutexOf(t, s, "x"), contract.MutexOf(t, s, "x")
 	require.NoError(t, a.Lock(t.Context()))
@@ -163,11 +169,7 @@ func TestALostKeyIsNoticedWhateverTheTTL(t *testing.T) {
 // context's, its deadline does.
 func TestTheHoldsOwnContextBoundsItsUnlock(t *testing.T) {
 	t.Parallel()
-	etcdtest.VerifyNoLeaks(t)
-	cluster := etcdtest.Start(t, 1)
-	faults := etcdtest.NewFaults(t)
-	client := cluster.Client(t, contract.With(faults))
-	contract.VerifyClean(t, client, "x/")
+	client, faults := faultyClient(t)
 	const bound = 200 * time.Millisecond
 	for name, end := range map[string]func(*etcdlock.Mutex) context.Context{
 		"deadline below the hold": func(mu *etcdlock.Mutex) context.Context {
@@ -226,11 +228,7 @@ func TestWhatNestedInAClosedHoldHoldsNothing(t *testing.T) {
 // second copy comes and puts the key again: the same name, on the same lease.
 func TestAHoldWhoseKeyWasPutAgainByALateRequestIsLost(t *testing.T) {
 	t.Parallel()
-	etcdtest.VerifyNoLeaks(t)
-	cluster := etcdtest.Start(t, 1)
-	faults := etcdtest.NewFaults(t)
-	client := cluster.Client(t, contract.With(faults))
-	contract.VerifyClean(t, client, "x/")
+	client, faults := faultyClient(t)
 	mu := contract.NewMutex(t, client, "x")
 	require.NoError(t, mu.Lock(t.Context())) // grants the lease
 	require.NoError(t, mu.Unlock(t.Context()))

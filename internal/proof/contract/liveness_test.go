@@ -160,7 +160,7 @@ func TestAWaiterGetsInWhateverHappensToItsWatch(t *testing.T) {
 		c := w.contest(t, "watch/"+harms[i].name)
 		proxy := w.cluster.Proxy(t, 0)
 		a, b := c.party("a", longTTL), c.party("b", longTTL, etcdtest.Via(proxy))
-		b.heals(proxy.Heal)
+		b.mends(proxy.Heal)
 		a.locks()
 		next := b.waits()
 		harms[i].harm(b, proxy)
@@ -356,8 +356,8 @@ func TestOneSilentEndpointOfThreeLosesNothing(t *testing.T) {
 		proxies := []*etcdtest.Proxy{w.cluster.Proxy(t, 0), w.cluster.Proxy(t, 1), w.cluster.Proxy(t, 2)}
 		silent := proxies[i%3]
 		a, b := c.party("a", ttl, etcdtest.Via(proxies...)), c.party("b", ttl, etcdtest.Via(proxies...))
-		a.heals(silent.Heal)
-		b.heals(silent.Heal)
+		a.mends(silent.Heal)
+		b.mends(silent.Heal)
 		a.locks()
 		next := b.waits()
 		silent.BlackHole()
@@ -385,10 +385,8 @@ func TestWithoutSpaceALockIsReleasedAndNotTaken(t *testing.T) {
 	w := newWorld(t, 1, func(m *integration.Member) { m.QuotaBackendBytes = 1 << 20 })
 	c := w.contest(t, "space")
 	a, b, d, e := c.party("a", longTTL), c.party("b", longTTL), c.party("d", longTTL), c.party("e", longTTL)
-	for _, p := range []*party{d, e} { // so that they have a lease
-		p.locks()
-		p.unlocks()
-	}
+	d.getsALease()
+	e.getsALease()
 	a.locks()
 	next := b.waits()
 	var filled int
@@ -437,7 +435,7 @@ func TestTheFirstRefusalForWantOfSpaceLeavesNoKey(t *testing.T) {
 	a.locks()
 	a.unlocks()
 	lost := a.faults.Inject(etcdtest.DropReply("Txn", codes.ResourceExhausted).When(etcdtest.Puts).Times(1))
-	err := a.try(bounded(t), "Lock")
+	err := a.tries(bounded(t), "Lock")
 	lost.Await(1)
 	if err == nil {
 		a.stillHolds()

@@ -172,7 +172,7 @@ type party struct {
 	mu     *etcdlock.Mutex
 	other  *etcdlock.Mutex // of another name in the same Session
 	hold   context.Context // of the last hold
-	mend   func()          // what heal does beside healing faults
+	mend   func()          // what heals does beside the faults
 }
 
 func (c *contest) party(who string, ttl time.Duration, opts ...contract.ClientOption) *party {
@@ -196,15 +196,16 @@ func (c *contest) partyWith(who string, ttl time.Duration, options []etcdlock.Op
 	p.other, err = p.s.Mutex(c.name + "-another-of-" + who)
 	require.NoError(c.t, err)
 	c.t.Cleanup(func() {
-		p.heal()
+		p.heals()
 		p.closes()
 	})
 	return p
 }
 
-func (p *party) heals(mend func()) { p.mend = mend }
+// mends says what heals p's network beside the end of its faults.
+func (p *party) mends(mend func()) { p.mend = mend }
 
-func (p *party) heal() {
+func (p *party) heals() {
 	p.faults.Heal()
 	p.mend()
 }
@@ -217,8 +218,8 @@ func (p *party) do(ctx context.Context) error {
 	return p.mu.Do(ctx, func(context.Context) error { return errors.New("never called") })
 }
 
-// try locks by Lock or TryLock, and notes the belief if that says nil.
-func (p *party) try(ctx context.Context, verb string) error {
+// tries calls Lock or TryLock, and notes the belief if that says nil.
+func (p *party) tries(ctx context.Context, verb string) error {
 	var err error
 	if verb == "TryLock" {
 		err = p.mu.TryLock(ctx)
@@ -245,7 +246,14 @@ func (p *party) believesUntilTold() { p.belief.Leave(p.who) }
 
 func (p *party) locks() {
 	p.t.Helper()
-	require.NoError(p.t, p.try(bounded(p.t), "Lock"))
+	require.NoError(p.t, p.tries(bounded(p.t), "Lock"))
+}
+
+// getsALease locks and unlocks, so that it has a lease.
+func (p *party) getsALease() {
+	p.t.Helper()
+	p.locks()
+	p.unlocks()
 }
 
 // locksAnother holds another name on the same lease.
@@ -261,7 +269,7 @@ func (p *party) locksWithin(d time.Duration) time.Duration {
 	ctx, cancel := context.WithTimeout(bounded(p.t), d)
 	defer cancel()
 	started := time.Now()
-	require.NoError(p.t, p.try(ctx, "Lock"))
+	require.NoError(p.t, p.tries(ctx, "Lock"))
 	return time.Since(started)
 }
 
@@ -295,6 +303,16 @@ func (p *party) unlockSaysLost() {
 	require.ErrorIs(p.t, p.mu.Unlock(bounded(p.t)), etcdlock.ErrLost)
 	require.ErrorIs(p.t, p.mu.Unlock(bounded(p.t)), etcdlock.ErrNotHeld)
 	require.Zero(p.t, p.mu.Token())
+}
+
+// outlives holds on, whatever one that has lost the lock to p does in the end.
+func (p *party) outlives(lost *party) {
+	p.t.Helper()
+	lost.unlockSaysLost()
+	lost.heals()
+	lost.closes() // whatever it still has to remove, it has removed
+	p.stillHolds()
+	p.unlocks()
 }
 
 // stillHolds asks the Mutex and etcd.
