@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -36,31 +35,21 @@ func startEtcd(ctx context.Context, dir string, members int) (system, error) {
 	if err != nil {
 		return nil, err
 	}
-	ports, err := child.FreePorts(2 * members)
+	all, err := child.EtcdMembers(members, "http", dir)
 	if err != nil {
 		return nil, err
 	}
-	var cluster []string
-	for i := range members {
-		cluster = append(cluster, fmt.Sprintf("m%d=http://%s", i, ports[2*i]))
-	}
 	e := &etcd{}
-	for i := range members {
-		name, peer, client := fmt.Sprintf("m%d", i), "http://"+ports[2*i], "http://"+ports[2*i+1]
-		cmd := exec.Command(self,
-			"--name", name, "--data-dir", filepath.Join(dir, name),
-			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-			"--listen-client-urls", client, "--advertise-client-urls", client,
-			"--initial-cluster", strings.Join(cluster, ","), "--initial-cluster-state", "new",
-			"--log-level", "error")
+	for _, member := range all {
+		cmd := exec.Command(self, append(member.Args, "--log-level", "error")...)
 		cmd.Env = append(os.Environ(), roleEnv+"="+roleEtcd)
-		p, err := startProcess("etcd "+name, cmd, syscall.SIGKILL)
+		p, err := startProcess("etcd "+member.Name, cmd, syscall.SIGKILL)
 		if err != nil {
 			e.stop()
 			return nil, err
 		}
 		e.members = append(e.members, p)
-		e.clients = append(e.clients, ports[2*i+1])
+		e.clients = append(e.clients, member.Client)
 	}
 	if e.admin, err = dialEtcd(e.address(), &wire{}); err != nil {
 		e.stop()

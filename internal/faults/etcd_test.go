@@ -1,15 +1,11 @@
 package faults
 
 import (
-	"bytes"
 	"context"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -31,36 +27,31 @@ type servers struct {
 }
 
 type server struct {
+	child.Server
 	t      testing.TB
 	args   []string
 	client string // address, host:port
-	log    string // file
-
-	mu  sync.Mutex
-	cmd *exec.Cmd
 }
 
 // startServers boots a cluster and waits until each member serves. Args are added to the
 // command line of each member.
 func startServers(t testing.TB, n int, args ...string) *servers {
 	t.Helper()
-	dir := t.TempDir()
-	s := &servers{t: t}
-	ports, err := child.FreePorts(2 * n)
+	self, err := os.Executable()
 	require.NoError(t, err)
-	var cluster []string
-	for i := range n {
-		cluster = append(cluster, fmt.Sprintf("m%d=http://%s", i, ports[2*i]))
-	}
-	for i := range n {
-		m := &server{t: t, client: ports[2*i+1], log: filepath.Join(dir, fmt.Sprintf("m%d.log", i))}
-		m.args = append([]string{
-			"--name", fmt.Sprintf("m%d", i), "--data-dir", filepath.Join(dir, fmt.Sprintf("m%d", i)),
-			"--listen-peer-urls", "http://" + ports[2*i], "--initial-advertise-peer-urls", "http://" + ports[2*i],
-			"--listen-client-urls", "http://" + m.client, "--advertise-client-urls", "http://" + m.client,
-			"--initial-cluster", strings.Join(cluster, ","), "--initial-cluster-state", "new",
-			"--unsafe-no-fsync", "--log-level", "warn",
-		}, args...)
+	dir := t.TempDir()
+	members, err := child.EtcdMembers(n, "http", dir)
+	require.NoError(t, err)
+	s := &servers{t: t}
+	for _, member := range members {
+		m := &server{t: t, client: member.Client}
+		m.args = append(append(member.Args, "--unsafe-no-fsync", "--log-level", "warn"), args...)
+		m.Log = filepath.Join(dir, member.Name+".log")
+		m.Command = func() *exec.Cmd {
+			cmd := exec.Command(self, m.args...)
+			cmd.Env = append(os.Environ(), roleEnv+"=etcd")
+			return cmd
+		}
 		s.members = append(s.members, m)
 		m.start()
 		t.Cleanup(m.stop)
@@ -73,17 +64,7 @@ func startServers(t testing.TB, n int, args ...string) *servers {
 
 func (m *server) start() {
 	m.t.Helper()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	self, err := os.Executable()
-	require.NoError(m.t, err)
-	log, err := os.OpenFile(m.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)
-	require.NoError(m.t, err)
-	defer log.Close()
-	m.cmd = exec.Command(self, m.args...)
-	m.cmd.Env = append(os.Environ(), roleEnv+"=etcd")
-	m.cmd.Stderr = log
-	require.NoError(m.t, child.Start(m.cmd, syscall.SIGKILL))
+	require.NoError(m.t, m.Start())
 }
 
 // stop ends the process at once, if it runs.
@@ -91,46 +72,19 @@ func (m *server) stop() { m.stopBy(syscall.SIGKILL) }
 
 // stopBy ends the process by a signal, or in the end at once.
 func (m *server) stopBy(sig syscall.Signal) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.cmd == nil {
-		return
-	}
-	process := m.cmd.Process
-	late := time.AfterFunc(patience, func() { _ = process.Kill() })
-	defer late.Stop()
-	_ = process.Signal(sig)
-	_ = m.cmd.Wait() // says only how it was stopped
-	m.cmd = nil
+	m.Stop(sig, patience)
 	if m.t.Failed() {
-		if log, err := os.ReadFile(m.log); err == nil {
-			lines := bytes.Split(bytes.TrimSpace(log), []byte("\n"))
-			m.t.Logf("the end of %s:\n%s", filepath.Base(m.log), bytes.Join(lines[max(0, len(lines)-20):], []byte("\n")))
-		}
-	}
-}
-
-func (m *server) signal(sig syscall.Signal) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.cmd != nil {
-		_ = m.cmd.Process.Signal(sig) // fails if it has ended
-	}
-}
-
-func (m *server) freeze() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.cmd != nil {
-		freeze(m.cmd.Process)
+		m.t.Logf("the end of %s:\n%s", filepath.Base(m.Log), m.Said(20))
 	}
 }
 
 func (s *servers) kill(member int)    { s.members[member].stop() }
 func (s *servers) retire(member int)  { s.members[member].stopBy(syscall.SIGTERM) }
 func (s *servers) restart(member int) { s.members[member].start() }
-func (s *servers) freeze(member int)  { s.members[member].freeze() }
-func (s *servers) thaw(member int)    { s.members[member].signal(syscall.SIGCONT) }
+func (s *servers) freeze(member int)  { s.members[member].Process(freeze) }
+func (s *servers) thaw(member int) {
+	s.members[member].Process(func(p *os.Process) { _ = p.Signal(syscall.SIGCONT) }) // fails if it has ended
+}
 
 // endpoints are the addresses of these members, or of all.
 func (s *servers) endpoints(members ...int) (addrs []string) {

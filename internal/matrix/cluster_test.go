@@ -3,13 +3,10 @@ package matrix
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -28,14 +25,17 @@ type cluster struct {
 
 // A server is a process that serves clients on a port.
 type server struct {
-	t       testing.TB
-	program string
-	args    []string
-	url     string // for clients
-	log     string // file
+	child.Server
+	t   testing.TB
+	url string // for clients
+}
 
-	mu  sync.Mutex
-	cmd *exec.Cmd
+// newServer is to run a program of a version, and to log below dir.
+func newServer(t testing.TB, program, url, log string, args ...string) *server {
+	s := &server{t: t, url: url}
+	s.Log = log
+	s.Command = func() *exec.Cmd { return exec.Command(program, args...) }
+	return s
 }
 
 // startCluster boots a cluster of a version. Args are added to the command line of each
@@ -49,24 +49,11 @@ func startCluster(t testing.TB, v *version, members int, certs *certificates, ar
 		args = append(args, "--client-cert-auth", "--trusted-ca-file", certs.CA, "--cert-file", certs.Cert, "--key-file", certs.Key)
 	}
 	dir := t.TempDir()
-	ports, err := child.FreePorts(2 * members)
+	all, err := child.EtcdMembers(members, scheme, dir)
 	require.NoError(t, err)
-	var all []string
-	for i := range members {
-		all = append(all, fmt.Sprintf("m%d=http://%s", i, ports[2*i]))
-	}
-	for i := range members {
-		peer, name := "http://"+ports[2*i], fmt.Sprintf("m%d", i)
-		m := &server{
-			t: t, program: v.program(t, "etcd"), url: scheme + "://" + ports[2*i+1],
-			log: filepath.Join(dir, name+".log"),
-		}
-		m.args = append([]string{
-			"--name", name, "--data-dir", filepath.Join(dir, name), "--log-level", "warn",
-			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-			"--listen-client-urls", m.url, "--advertise-client-urls", m.url,
-			"--initial-cluster", strings.Join(all, ","), "--initial-cluster-state", "new",
-		}, append(v.args, args...)...)
+	for _, member := range all {
+		args := append(append(member.Args, "--log-level", "warn"), append(v.args, args...)...)
+		m := newServer(t, v.program(t, "etcd"), scheme+"://"+member.Client, filepath.Join(dir, member.Name+".log"), args...)
 		c.members = append(c.members, m)
 		c.root.Endpoints = append(c.root.Endpoints, m.url)
 		m.start()
@@ -116,11 +103,9 @@ func (c *cluster) proxy(v *version) string {
 	addrs, err := child.FreePorts(1)
 	require.NoError(c.t, err)
 	addr := addrs[0]
-	p := &server{t: c.t, program: v.program(c.t, "etcd"), url: "http://" + addr, log: filepath.Join(dir, "proxy.log")}
-	p.args = []string{
+	p := newServer(c.t, v.program(c.t, "etcd"), "http://"+addr, filepath.Join(dir, "proxy.log"),
 		"grpc-proxy", "start", "--data-dir", dir, "--listen-addr", addr, "--advertise-client-url", addr,
-		"--endpoints", strings.Join(c.root.Endpoints, ","),
-	}
+		"--endpoints", strings.Join(c.root.Endpoints, ","))
 	p.start()
 	c.t.Cleanup(p.end)
 	return p.url
@@ -128,40 +113,16 @@ func (c *cluster) proxy(v *version) string {
 
 func (s *server) start() {
 	s.t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)
-	require.NoError(s.t, err)
-	defer log.Close()
-	s.cmd = exec.Command(s.program, s.args...)
-	s.cmd.Stdout, s.cmd.Stderr = log, log
-	require.NoError(s.t, child.Start(s.cmd, syscall.SIGKILL))
+	require.NoError(s.t, s.Start())
 }
 
 // stop kills the process, if it runs.
-func (s *server) stop() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.cmd == nil {
-		return
-	}
-	_ = s.cmd.Process.Kill()
-	_ = s.cmd.Wait() // says only that it was killed
-	s.cmd = nil
-}
+func (s *server) stop() { s.Stop(syscall.SIGKILL, patience) }
 
 // end stops the process for good, and shows the end of its log if the test has failed.
 func (s *server) end() {
 	s.stop()
-	if !s.t.Failed() {
-		return
-	}
-	if log, err := os.ReadFile(s.log); err == nil {
-		lines := strings.Split(strings.TrimSpace(string(log)), "\n")
-		lines = lines[max(0, len(lines)-5):]
-		for i, line := range lines {
-			lines[i] = line[:min(len(line), 300)]
-		}
-		s.t.Logf("the end of %s:\n%s", filepath.Base(s.log), strings.Join(lines, "\n"))
+	if s.t.Failed() {
+		s.t.Logf("the end of %s:\n%s", filepath.Base(s.Log), s.Said(5))
 	}
 }
