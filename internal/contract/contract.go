@@ -1,6 +1,26 @@
 // Package contract is what the lock promises wherever it runs: tests that are written once,
 // as a table over a world, and what they are made of. The world is an etcd: lock_test.go at
 // the root has one in memory, package proof/contract clusters of etcd's own servers.
+//
+// # The words of the tests
+//
+// Stories of several clients are told in the same words here, in the fault table (internal/faults)
+// and in the matrix (internal/matrix). Whose lock it is, this library's or etcd's own, says package
+// side.
+//
+//	trial              one run of a story, about one lock
+//	party              a client of its own that contends for the lock by the library
+//	guest              another that stands in the same line, by a library of etcd's
+//	locks, unlocks     what must go well; tries: a call that may say no
+//	waits              begins a Lock, and returns a wait once the party stands in line
+//	getsIn, fails      how a wait ends; goesOnWaiting, stillWaits: it does not
+//	stillHolds         says the lock, and etcd by another client
+//	loses              the party knows, in time, that it holds no more
+//	unlockSaysLost     and is told so by Unlock
+//	mends, heals       what ends the faults of a party's network; heals does it
+//	lineIs             so many stand in line; isEmptyWithin: nobody does any more
+//	believes           notes a belief to hold the lock: no two may meet (Belief)
+//	Eventually         waits for what no channel announces
 package contract
 
 import (

@@ -35,7 +35,7 @@ const (
 // guests are the others that may stand in the same line, by names as they are in etcd.
 var guests = []struct {
 	name  string
-	comes func(*stage, *visit, time.Duration) error
+	comes func(*trial, *visit, time.Duration) error
 }{
 	{"etcdctl lock", etcdctl},
 	{"v3lock", service},
@@ -44,7 +44,7 @@ var guests = []struct {
 
 // A visit is one hold of a guest, from its queuing on.
 type visit struct {
-	s    *stage
+	tr   *trial
 	who  string
 	told chan struct{} // if not nil, closed once it knows that it stands in line
 	in   chan struct{} // closed once it holds
@@ -57,26 +57,26 @@ type visit struct {
 
 // visits has a guest queue, and returns when it stands in line, and knows it where that matters: a
 // concurrency.Mutex whose context ends before the answer to its put has come leaves its key behind.
-func (s *stage) visits(who string, comes func(*stage, *visit, time.Duration) error, ttl time.Duration) *visit {
-	line := s.line()
-	v := &visit{s: s, who: who, in: make(chan struct{}), out: make(chan error, 1)}
-	err := comes(s, v, ttl)
-	s.must(err == nil, "%s: %v", who, err)
+func (tr *trial) visits(who string, comes func(*trial, *visit, time.Duration) error, ttl time.Duration) *visit {
+	line := tr.line()
+	v := &visit{tr: tr, who: who, in: make(chan struct{}), out: make(chan error, 1)}
+	err := comes(tr, v, ttl)
+	tr.must(err == nil, "%s: %v", who, err)
 	queues := contract.Eventually(soon, func() bool {
 		if len(v.out) > 0 {
 			return true
 		}
-		return len(s.line()) == len(line)+1
+		return len(tr.line()) == len(line)+1
 	})
-	s.must(queues, "%s does not stand in line after %v", who, soon)
+	tr.must(queues, "%s does not stand in line after %v", who, soon)
 	if len(v.out) > 0 {
-		s.must(false, "%s: %v", who, <-v.out)
+		tr.must(false, "%s: %v", who, <-v.out)
 	}
 	if v.told != nil {
 		select {
 		case <-v.told:
 		case <-time.After(soon):
-			s.must(false, "%s has no answer after %v", who, soon)
+			tr.must(false, "%s has no answer after %v", who, soon)
 		}
 	}
 	return v
@@ -84,14 +84,14 @@ func (s *stage) visits(who string, comes func(*stage, *visit, time.Duration) err
 
 // entered notes that the guest holds.
 func (v *visit) entered() {
-	v.s.belief.Enter(v.who, 0)
+	v.tr.belief.Enter(v.who, 0)
 	close(v.in)
 }
 
 func (v *visit) stillWaits() {
 	select {
 	case <-v.in:
-		v.s.must(false, "%s does not wait", v.who)
+		v.tr.must(false, "%s does not wait", v.who)
 	default:
 	}
 }
@@ -100,18 +100,18 @@ func (v *visit) getsIn(d time.Duration) {
 	select {
 	case <-v.in:
 	case err := <-v.out:
-		v.s.must(false, "%s has ended: %v", v.who, err)
+		v.tr.must(false, "%s has ended: %v", v.who, err)
 	case <-time.After(d):
-		v.s.must(false, "%s does not get in after %v", v.who, d)
+		v.tr.must(false, "%s does not get in after %v", v.who, d)
 	}
 }
 
 // leaves has the guest release, which must go well.
 func (v *visit) leaves() {
-	v.s.belief.Leave(v.who)
+	v.tr.belief.Leave(v.who)
 	v.leave()
 	err := v.ends()
-	v.s.must(err == nil, "%s left: %v", v.who, err)
+	v.tr.must(err == nil, "%s left: %v", v.who, err)
 }
 
 // givesUp has the guest wait no longer.
@@ -127,24 +127,24 @@ func (v *visit) ends() error {
 	case err := <-v.out:
 		return err
 	case <-time.After(soon):
-		v.s.must(false, "%s does not end after %v", v.who, soon)
+		v.tr.must(false, "%s does not end after %v", v.who, soon)
 		return nil
 	}
 }
 
 // crashes ends the guest. Its key stays until its lease has run out.
 func (v *visit) crashes() {
-	v.s.belief.Leave(v.who)
+	v.tr.belief.Leave(v.who)
 	v.crash()
 }
 
 // outside is the door without its namespace, for guests. Where tokens are simple they
 // stay with one member: another may not know their token yet, and some of their requests
 // are not tried again then.
-func (s *stage) outside() door {
-	d := s.door
+func (tr *trial) outside() door {
+	d := tr.door
 	d.Namespace = ""
-	if s.setup.token == "simple" {
+	if tr.setup.token == "simple" {
 		d.Endpoints = d.Endpoints[:1]
 	}
 	return d
@@ -152,19 +152,19 @@ func (s *stage) outside() door {
 
 // etcdctl runs etcdctl lock, which prints its key when it holds, and holds until it is
 // interrupted.
-func etcdctl(s *stage, v *visit, ttl time.Duration) error {
+func etcdctl(tr *trial, v *visit, ttl time.Duration) error {
 	seconds := strconv.Itoa(int(ttl / time.Second))
-	cmd := exec.Command(s.version.program(s.t, "etcdctl"), append(s.outside().args(), "lock", "--ttl", seconds, s.full())...)
+	cmd := exec.Command(tr.version.program(tr.t, "etcdctl"), append(tr.outside().args(), "lock", "--ttl", seconds, tr.full())...)
 	return v.runs(cmd)
 }
 
 // process runs the library as a process of its own.
-func process(s *stage, v *visit, ttl time.Duration) error {
+func process(tr *trial, v *visit, ttl time.Duration) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	how, err := json.Marshal(holder{s.door, s.name, ttl})
+	how, err := json.Marshal(holder{tr.door, tr.name, ttl})
 	if err != nil {
 		return err
 	}
@@ -201,7 +201,7 @@ func (v *visit) runs(cmd *exec.Cmd) error {
 	v.leave = func() { _ = cmd.Process.Signal(os.Interrupt) }
 	v.cancel = v.leave
 	v.crash = func() { _ = cmd.Process.Kill() }
-	v.s.cleanup(func() {
+	v.tr.cleanup(func() {
 		v.crash()
 		<-over
 	})
@@ -209,13 +209,13 @@ func (v *visit) runs(cmd *exec.Cmd) error {
 }
 
 // service has the server take the lock for its caller, who renews the lease.
-func service(s *stage, v *visit, ttl time.Duration) error {
-	client, err := s.outside().dial()
+func service(tr *trial, v *visit, ttl time.Duration) error {
+	client, err := tr.outside().dial()
 	if err != nil {
 		return err
 	}
-	s.cleanup(func() { client.Close() })
-	mu, err := v3lock.New(s.bounded(soon), client, s.full(), ttl)
+	tr.cleanup(func() { client.Close() })
+	mu, err := v3lock.New(tr.bounded(soon), client, tr.full(), ttl)
 	if err != nil {
 		return err
 	}
@@ -224,7 +224,7 @@ func service(s *stage, v *visit, ttl time.Duration) error {
 }
 
 // library is etcd's own concurrency.Mutex.
-func library(s *stage, v *visit, ttl time.Duration) error {
+func library(tr *trial, v *visit, ttl time.Duration) error {
 	v.told = make(chan struct{})
 	told := sync.OnceFunc(func() { close(v.told) })
 	put := func(
@@ -237,16 +237,16 @@ func library(s *stage, v *visit, ttl time.Duration) error {
 		}
 		return err
 	}
-	client, err := s.outside().dial(grpc.WithChainUnaryInterceptor(put))
+	client, err := tr.outside().dial(grpc.WithChainUnaryInterceptor(put))
 	if err != nil {
 		return err
 	}
-	s.cleanup(func() { client.Close() })
+	tr.cleanup(func() { client.Close() })
 	session, err := side.Theirs.Open(client, ttl)
 	if err != nil {
 		return err
 	}
-	mu, err := session.Mutex(s.full())
+	mu, err := session.Mutex(tr.full())
 	if err != nil {
 		return err
 	}
@@ -262,7 +262,7 @@ type mutex interface {
 
 // holds locks, and unlocks when it is asked to leave.
 func (v *visit) holds(client *clientv3.Client, mu mutex) {
-	ctx := v.s.bounded(patience)
+	ctx := v.tr.bounded(patience)
 	waiting, cancel := context.WithCancel(ctx)
 	left := make(chan struct{})
 	go func() { // ends with ctx at the latest
@@ -319,23 +319,23 @@ func hold(how string, out io.Writer) error {
 // companyStories are of one lock that the library and a guest contend for.
 func companyStories() (all []story) {
 	for _, guest := range guests {
-		come := func(s *stage, who string, ttl time.Duration) *visit {
-			return s.visits(guest.name+" "+who, guest.comes, ttl)
+		come := func(tr *trial, who string, ttl time.Duration) *visit {
+			return tr.visits(guest.name+" "+who, guest.comes, ttl)
 		}
 		all = append(all,
 			// a locks, a guest waits, b waits, another guest waits | each gets in when its
 			// turn comes, and c's TryLock does not while the first guest is in.
-			story{name: guest.name + ": first come, first served", tell: func(s *stage) {
-				a, b, c := s.party("a", lasting), s.party("b", lasting), s.party("c", lasting)
+			story{name: guest.name + ": first come, first served", tell: func(tr *trial) {
+				a, b, c := tr.party("a", lasting), tr.party("b", lasting), tr.party("c", lasting)
 				a.locks()
-				second := come(s, "2", lasting)
+				second := come(tr, "2", lasting)
 				third := b.waits()
-				fourth := come(s, "4", lasting)
+				fourth := come(tr, "4", lasting)
 				second.stillWaits()
 				a.unlocks()
 				second.getsIn(soon)
-				err := c.TryLock(s.bounded(soon))
-				s.must(err != nil, "c's TryLock got what %s holds", second.who)
+				err := c.TryLock(tr.bounded(soon))
+				tr.must(err != nil, "c's TryLock got what %s holds", second.who)
 				third.stillWaits()
 				second.leaves()
 				third.getsIn(soon)
@@ -345,10 +345,10 @@ func companyStories() (all []story) {
 				fourth.leaves()
 			}},
 			// a locks, a guest waits for longer than a token lives | a unlocks, the guest gets in.
-			story{name: guest.name + ": a wait longer than the token", tell: func(s *stage) {
-				a := s.party("a", lasting)
+			story{name: guest.name + ": a wait longer than the token", tell: func(tr *trial) {
+				a := tr.party("a", lasting)
 				a.locks()
-				next := come(s, "2", lasting)
+				next := come(tr, "2", lasting)
 				time.Sleep(tokenLife + slack)
 				next.stillWaits()
 				a.unlocks()
@@ -356,24 +356,24 @@ func companyStories() (all []story) {
 				next.leaves()
 			}},
 			// Those who gave up waiting let those behind them in, either way.
-			story{name: guest.name + ": waits that are cancelled", tell: func(s *stage) {
-				a, b := s.party("a", lasting), s.party("b", lasting)
+			story{name: guest.name + ": waits that are cancelled", tell: func(tr *trial) {
+				a, b := tr.party("a", lasting), tr.party("b", lasting)
 				a.locks()
-				second := come(s, "2", lasting)
+				second := come(tr, "2", lasting)
 				third := b.waits()
 				second.givesUp()
-				s.lineIs(2)
+				tr.lineIs(2)
 				third.stillWaits()
 				a.unlocks()
 				third.getsIn(soon)
 
-				second = come(s, "5", lasting)
+				second = come(tr, "5", lasting)
 				cancelled := a.waits()
-				fourth := come(s, "6", lasting)
+				fourth := come(tr, "6", lasting)
 				b.unlocks()
 				second.getsIn(soon)
 				cancelled.givesUp()
-				s.lineIs(2)
+				tr.lineIs(2)
 				fourth.stillWaits()
 				second.leaves()
 				fourth.getsIn(soon)
@@ -381,24 +381,24 @@ func companyStories() (all []story) {
 			}},
 			// Those who crash, holding or waiting, let those behind them in once their lease
 			// has run out, either way.
-			story{name: guest.name + ": crashes", tell: func(s *stage) {
-				a, b := s.party("a", lasting), s.party("b", lasting)
-				first := come(s, "1", briefly)
+			story{name: guest.name + ": crashes", tell: func(tr *trial) {
+				a, b := tr.party("a", lasting), tr.party("b", lasting)
+				first := come(tr, "1", briefly)
 				first.getsIn(soon)
 				next := a.waits()
 				first.crashes()
 				next.getsIn(soon)
 
-				second := come(s, "2", briefly)
+				second := come(tr, "2", briefly)
 				next = b.waits()
 				second.crashes()
 				a.unlocks()
 				next.getsIn(soon)
 				b.unlocks()
 
-				of := s.visits("a process of the library", process, briefly)
+				of := tr.visits("a process of the library", process, briefly)
 				of.getsIn(soon)
-				last := come(s, "3", lasting)
+				last := come(tr, "3", lasting)
 				of.crashes()
 				last.getsIn(expiry)
 				last.leaves()

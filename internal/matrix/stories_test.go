@@ -16,7 +16,7 @@ type story struct {
 	name  string
 	where func(setup) bool // it can be told; nil: everywhere
 	alone bool             // it harms the cluster, so none else is told meanwhile
-	tell  func(*stage)
+	tell  func(*trial)
 }
 
 // stories are about the library; those of its company follow.
@@ -33,20 +33,20 @@ var stories = slices.Concat([]story{
 }, companyStories())
 
 // a locks and unlocks, three times, which nobody else sees a trace of afterwards.
-func locksAndUnlocks(s *stage) {
-	a := s.party("a", lasting)
+func locksAndUnlocks(tr *trial) {
+	a := tr.party("a", lasting)
 	for range 3 {
 		a.locks()
-		line := s.lineIs(1)
-		s.must(line[0].Token == a.Token(), "the token is %d, the key's create revision %d", a.Token(), line[0].Token)
+		line := tr.lineIs(1)
+		tr.must(line[0].Token == a.Token(), "the token is %d, the key's create revision %d", a.Token(), line[0].Token)
 		a.unlocks()
-		s.lineIs(0)
+		tr.lineIs(0)
 	}
 }
 
 // a locks, b waits, c waits behind b | a unlocks, b gets in | b unlocks, c gets in.
-func handsOver(s *stage) {
-	a, b, c := s.party("a", lasting), s.party("b", lasting), s.party("c", lasting)
+func handsOver(tr *trial) {
+	a, b, c := tr.party("a", lasting), tr.party("b", lasting), tr.party("c", lasting)
 	a.locks()
 	second := b.waits()
 	third := c.waits()
@@ -59,27 +59,27 @@ func handsOver(s *stage) {
 }
 
 // a locks | b's TryLock says who holds, and leaves nothing | a unlocks, b's TryLock gets it.
-func tries(s *stage) {
-	a, b := s.party("a", lasting), s.party("b", lasting)
+func tries(tr *trial) {
+	a, b := tr.party("a", lasting), tr.party("b", lasting)
 	a.locks()
-	err := b.TryLock(s.bounded(soon))
+	err := b.TryLock(tr.bounded(soon))
 	taken, is := errors.AsType[*etcdlock.LockedError](err)
-	s.must(errors.Is(err, etcdlock.ErrLocked) && is, "b: TryLock of what is taken: %v", err)
-	s.must(taken.Ahead == 1 && taken.Holder.Token == a.Token(), "b: TryLock says %d ahead, held with token %d", taken.Ahead, taken.Holder.Token)
-	s.lineIs(1)
+	tr.must(errors.Is(err, etcdlock.ErrLocked) && is, "b: TryLock of what is taken: %v", err)
+	tr.must(taken.Ahead == 1 && taken.Holder.Token == a.Token(), "b: TryLock says %d ahead, held with token %d", taken.Ahead, taken.Holder.Token)
+	tr.lineIs(1)
 	a.unlocks()
-	err = b.TryLock(s.bounded(soon))
-	s.must(err == nil, "b: TryLock of what is free: %v", err)
+	err = b.TryLock(tr.bounded(soon))
+	tr.must(err == nil, "b: TryLock of what is free: %v", err)
 	b.believes()
 	b.unlocks()
 }
 
 // a locks | its lease is revoked | a learns it long before the TTL has passed, and locks anew.
-func losesItsLease(s *stage) {
-	a := s.party("a", lasting)
+func losesItsLease(tr *trial) {
+	a := tr.party("a", lasting)
 	a.locks()
-	_, err := s.admin.Revoke(s.bounded(soon), s.lineIs(1)[0].Lease)
-	s.must(err == nil, "revoke: %v", err)
+	_, err := tr.admin.Revoke(tr.bounded(soon), tr.lineIs(1)[0].Lease)
+	tr.must(err == nil, "revoke: %v", err)
 	a.loses(soon)
 	a.unlockSaysLost()
 	a.locks()
@@ -91,81 +91,81 @@ func (p *party) loses(d time.Duration) {
 	select {
 	case <-p.hold.Done():
 		cause := context.Cause(p.hold)
-		p.s.must(errors.Is(cause, etcdlock.ErrLost), "%s: the hold's context ended by %v", p.who, cause)
+		p.tr.must(errors.Is(cause, etcdlock.ErrLost), "%s: the hold's context ended by %v", p.who, cause)
 	case <-time.After(d):
-		p.s.must(false, "%s does not know of its loss after %v", p.who, d)
+		p.tr.must(false, "%s does not know of its loss after %v", p.who, d)
 	}
 }
 
 // a locks, b waits | an operator breaks a, b gets in | a's Unlock says lost, b's that all was well.
-func isBroken(s *stage) {
-	a, b := s.party("a", lasting), s.party("b", lasting)
+func isBroken(tr *trial) {
+	a, b := tr.party("a", lasting), tr.party("b", lasting)
 	a.locks()
 	next := b.waits()
-	s.belief.Leave("a") // from here on it believes wrongly, for about a second
-	err := etcdlock.Break(s.bounded(soon), s.admin, s.lineIs(2)[0])
-	s.must(err == nil, "Break: %v", err)
+	tr.belief.Leave("a") // from here on it believes wrongly, for about a second
+	err := etcdlock.Break(tr.bounded(soon), tr.admin, tr.lineIs(2)[0])
+	tr.must(err == nil, "Break: %v", err)
 	next.getsIn(soon)
 	a.loses(soon)
 	a.unlockSaysLost()
-	line := s.lineIs(1)
-	s.must(line[0].Token == b.Token(), "after a's Unlock not b holds")
+	line := tr.lineIs(1)
+	tr.must(line[0].Token == b.Token(), "after a's Unlock not b holds")
 	b.unlocks()
 }
 
 // a locks | b waits with a context of 5 seconds: it has the context's error in time,
 // which says that a holds, and leaves the line.
-func waitsInVain(s *stage) {
+func waitsInVain(tr *trial) {
 	const bound = 5 * time.Second
-	a, b := s.party("a", lasting), s.party("b", lasting)
+	a, b := tr.party("a", lasting), tr.party("b", lasting)
 	b.locks() // so that it has a lease and a token
 	b.unlocks()
 	a.locks()
 	began := time.Now()
-	err := b.Lock(s.bounded(bound))
+	err := b.Lock(tr.bounded(bound))
 	took := time.Since(began)
-	s.must(errors.Is(err, context.DeadlineExceeded) && errors.Is(err, etcdlock.ErrLocked), "b waited for %v: Lock: %v", took, err)
-	s.must(took >= bound && took < bound+slack, "a wait of %v took %v", bound, took)
-	s.lineIs(1)
+	tr.must(errors.Is(err, context.DeadlineExceeded) && errors.Is(err, etcdlock.ErrLocked), "b waited for %v: Lock: %v", took, err)
+	tr.must(took >= bound && took < bound+slack, "a wait of %v took %v", bound, took)
+	tr.lineIs(1)
 	a.unlocks()
 }
 
 // a locks, b waits | time passes, more than the TTL and than the life of a token, and d's
 // token dies unused | a still holds and unlocks, b gets in.
-func lasts(s *stage) {
+func lasts(tr *trial) {
 	const ttl = 5 * time.Second
-	a, b, d := s.party("a", ttl), s.party("b", ttl), s.party("d", lasting)
+	a, b, d := tr.party("a", ttl), tr.party("b", ttl), tr.party("d", lasting)
 	d.locks()
 	d.unlocks()
 	refused := d.refused.Load()
 	a.locks()
 	next := b.waits()
 	time.Sleep(ttl + tokenLife)
-	s.must(a.hold.Err() == nil, "a lost the lock: %v", context.Cause(a.hold))
+	tr.must(a.hold.Err() == nil, "a lost the lock: %v", context.Cause(a.hold))
 	next.stillWaits()
-	err := d.TryLock(s.bounded(soon))
-	s.must(errors.Is(err, etcdlock.ErrLocked), "d, whose token has died: TryLock: %v", err)
-	s.must(s.setup.token == "" || d.refused.Load() > refused, "d's token has not died")
+	err := d.TryLock(tr.bounded(soon))
+	tr.must(errors.Is(err, etcdlock.ErrLocked), "d, whose token has died: TryLock: %v", err)
+	tr.must(tr.setup.token == "" || d.refused.Load() > refused, "d's token has not died")
 	a.unlocks()
 	next.getsIn(soon)
 	b.unlocks()
 }
 
 // a has no right to a name | its calls are refused at once, and nothing is there.
-func isRefused(s *stage) {
-	name := s.name
-	s.name += "-of-others"
-	a := s.party("a", lasting)
+func isRefused(tr *trial) {
+	name := tr.name
+	tr.name += "-of-others"
+	a := tr.party("a", lasting)
 	for verb, call := range map[string]func(context.Context) error{"Lock": a.Lock, "TryLock": a.TryLock} {
 		began := time.Now()
-		err := call(s.bounded(soon))
+		err := call(tr.bounded(soon))
 		took := time.Since(began)
-		s.must(errors.Is(err, rpctypes.ErrPermissionDenied), "%s without the right to: %v", verb, err)
-		s.must(took < 2*slack, "%s was refused after %v", verb, took)
+		tr.must(errors.Is(err, rpctypes.ErrPermissionDenied), "%s without the right to: %v", verb, err)
+		tr.must(took < 2*slack, "%s was refused after %v", verb, took)
 	}
-	s.lineIs(0)
-	s.name = name
-	b := s.party("b", lasting)
+	tr.lineIs(0)
+	tr.name = name
+	b := tr.party("b", lasting)
 	b.locks()
 	b.unlocks()
 }
@@ -174,21 +174,21 @@ func isRefused(s *stage) {
 // it comes back | a unlocks, b gets in | the member comes back.
 //
 // Whichever member had the watch, or led, was killed once.
-func survivesMembers(s *stage) {
-	a, b := s.party("a", lasting), s.party("b", lasting)
-	for i, member := range s.cluster.members {
+func survivesMembers(tr *trial) {
+	a, b := tr.party("a", lasting), tr.party("b", lasting)
+	for i, member := range tr.cluster.members {
 		a.locks()
 		next := b.waits()
 		member.stop()
-		if s.setup.members == 1 {
+		if tr.setup.members == 1 {
 			member.start()
 		}
 		a.unlocks()
 		next.getsIn(soon)
 		b.unlocks()
-		if s.setup.members > 1 {
+		if tr.setup.members > 1 {
 			member.start()
 		}
-		s.cluster.serves(i)
+		tr.cluster.serves(i)
 	}
 }

@@ -48,8 +48,8 @@ func ours(client *clientv3.Client, name string, ttl time.Duration) (lock, error)
 	return side.OurMutex{Mutex: mu}, err
 }
 
-// A stage is where a story is played, about one lock.
-type stage struct {
+// A trial is one run of a story, about one lock.
+type trial struct {
 	*world
 	t    testing.TB // of the setup; a story that fails need not fail it
 	name string     // of the lock, as the library's clients see it
@@ -65,94 +65,94 @@ type stage struct {
 
 // plays tells a story, and returns what was wrong, nothing if all was well.
 func (w *world) plays(t testing.TB, name string, st story, open opener) []string {
-	s := &stage{world: w, t: t, name: name, open: open}
-	s.belief = contract.NewBelief(s)
+	tr := &trial{world: w, t: t, name: name, open: open}
+	tr.belief = contract.NewBelief(tr)
 	over := make(chan struct{})
 	go func() { // of its own, so that must can end it
 		defer close(over)
 		defer func() {
-			for i := len(s.cleanups) - 1; i >= 0; i-- {
-				s.cleanups[i]()
+			for i := len(tr.cleanups) - 1; i >= 0; i-- {
+				tr.cleanups[i]()
 			}
 		}()
-		st.tell(s)
-		s.lineIs(0)
+		st.tell(tr)
+		tr.lineIs(0)
 	}()
 	<-over
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.why
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return tr.why
 }
 
-func (s *stage) cleanup(f func()) { s.cleanups = append(s.cleanups, f) }
+func (tr *trial) cleanup(f func()) { tr.cleanups = append(tr.cleanups, f) }
 
 // bounded is a context that ends with the story at the latest.
-func (s *stage) bounded(d time.Duration) context.Context {
+func (tr *trial) bounded(d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
-	s.cleanup(cancel)
+	tr.cleanup(cancel)
 	return ctx
 }
 
 // Errorf notes that something is wrong.
-func (s *stage) Errorf(format string, args ...any) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.why = append(s.why, fmt.Sprintf(format, args...))
+func (tr *trial) Errorf(format string, args ...any) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.why = append(tr.why, fmt.Sprintf(format, args...))
 }
 
-func (s *stage) Helper() {}
+func (tr *trial) Helper() {}
 
 // must ends the story, whose goroutine calls it, unless all is well.
-func (s *stage) must(ok bool, format string, args ...any) {
+func (tr *trial) must(ok bool, format string, args ...any) {
 	if !ok {
-		s.Errorf(format, args...)
+		tr.Errorf(format, args...)
 		runtime.Goexit()
 	}
 }
 
 // full is the name as it is in etcd.
-func (s *stage) full() string { return s.setup.namespace + s.name }
+func (tr *trial) full() string { return tr.setup.namespace + tr.name }
 
 // line is who holds and waits, as root sees it.
-func (s *stage) line() (line []etcdlock.Contender) {
+func (tr *trial) line() (line []etcdlock.Contender) {
 	var err error
 	answers := contract.Eventually(soon, func() bool { // an election, or a token that a member does not know yet
 		ctx, cancel := context.WithTimeout(context.Background(), soon)
 		defer cancel()
-		line, err = etcdlock.Contenders(ctx, s.admin, s.full())
+		line, err = etcdlock.Contenders(ctx, tr.admin, tr.full())
 		return err == nil
 	})
-	s.must(answers, "etcd does not answer root: %v", err)
+	tr.must(answers, "etcd does not answer root: %v", err)
 	return line
 }
 
 // lineIs waits until so many hold and wait, and returns them.
-func (s *stage) lineIs(n int) (line []etcdlock.Contender) {
+func (tr *trial) lineIs(n int) (line []etcdlock.Contender) {
 	is := contract.Eventually(soon, func() bool {
-		line = s.line()
+		line = tr.line()
 		return len(line) == n
 	})
-	s.must(is, "the line is %d and not %d long", len(line), n)
+	tr.must(is, "the line is %d and not %d long", len(line), n)
 	return line
 }
 
 // A party contends by the library, with a client of its own.
 type party struct {
 	lock
-	s       *stage
+	tr      *trial
 	who     string
 	hold    context.Context // the last one
 	refused atomic.Int32    // requests, for a token that is good no more
 }
 
-func (s *stage) party(who string, ttl time.Duration) *party {
-	p := &party{s: s, who: who}
-	client, err := s.door.dial(grpc.WithChainUnaryInterceptor(p.counts))
-	s.must(err == nil, "%s: dial: %v", who, err)
-	s.cleanup(func() { client.Close() })
-	p.lock, err = s.open(client, s.name, ttl)
-	s.must(err == nil, "%s: open the lock: %v", who, err)
-	s.cleanup(func() { p.lock.Close(s.bounded(soon)) })
+func (tr *trial) party(who string, ttl time.Duration) *party {
+	p := &party{tr: tr, who: who}
+	client, err := tr.door.dial(grpc.WithChainUnaryInterceptor(p.counts))
+	tr.must(err == nil, "%s: dial: %v", who, err)
+	tr.cleanup(func() { client.Close() })
+	p.lock, err = tr.open(client, tr.name, ttl)
+	tr.must(err == nil, "%s: open the lock: %v", who, err)
+	tr.cleanup(func() { p.lock.Close(tr.bounded(soon)) })
 	return p
 }
 
@@ -167,29 +167,29 @@ func (p *party) counts(ctx context.Context, method string, req, reply any, cc *g
 
 // locks gets the lock at once: nobody has it.
 func (p *party) locks() {
-	err := p.Lock(p.s.bounded(soon))
-	p.s.must(err == nil, "%s: Lock: %v", p.who, err)
+	err := p.Lock(p.tr.bounded(soon))
+	p.tr.must(err == nil, "%s: Lock: %v", p.who, err)
 	p.believes()
 }
 
 // believes notes the hold that has begun.
 func (p *party) believes() {
 	p.hold = p.Hold()
-	p.s.belief.EnterUntil(p.hold, p.who, p.Token())
+	p.tr.belief.EnterUntil(p.hold, p.who, p.Token())
 }
 
 // unlocks releases what was held without a break.
 func (p *party) unlocks() {
-	p.s.belief.Leave(p.who)
-	err := p.Unlock(p.s.bounded(soon))
-	p.s.must(err == nil, "%s: Unlock: %v", p.who, err)
+	p.tr.belief.Leave(p.who)
+	err := p.Unlock(p.tr.bounded(soon))
+	p.tr.must(err == nil, "%s: Unlock: %v", p.who, err)
 }
 
 // unlockSaysLost unlocks what was lost.
 func (p *party) unlockSaysLost() {
-	p.s.belief.Leave(p.who)
-	err := p.Unlock(p.s.bounded(soon))
-	p.s.must(errors.Is(err, etcdlock.ErrLost), "%s: Unlock of what was lost: %v", p.who, err)
+	p.tr.belief.Leave(p.who)
+	err := p.Unlock(p.tr.bounded(soon))
+	p.tr.must(errors.Is(err, etcdlock.ErrLost), "%s: Unlock of what was lost: %v", p.who, err)
 }
 
 // A wait is a call of Lock under way.
@@ -201,8 +201,8 @@ type wait struct {
 
 // waits has the party queue, and returns when it stands in line.
 func (p *party) waits() *wait {
-	line := p.s.line()
-	ctx, cancel := context.WithCancel(p.s.bounded(patience))
+	line := p.tr.line()
+	ctx, cancel := context.WithCancel(p.tr.bounded(patience))
 	w := &wait{p, cancel, make(chan error, 1)}
 	go func() { // ends with ctx at the latest
 		err := p.Lock(ctx)
@@ -211,16 +211,16 @@ func (p *party) waits() *wait {
 		}
 		w.done <- err
 	}()
-	queues := contract.Eventually(soon, func() bool { return len(w.done) > 0 || len(p.s.line()) == len(line)+1 })
+	queues := contract.Eventually(soon, func() bool { return len(w.done) > 0 || len(p.tr.line()) == len(line)+1 })
 	w.stillWaits()
-	p.s.must(queues, "%s does not stand in line after %v", p.who, soon)
+	p.tr.must(queues, "%s does not stand in line after %v", p.who, soon)
 	return w
 }
 
 func (w *wait) stillWaits() {
 	select {
 	case err := <-w.done:
-		w.p.s.must(false, "%s does not wait: Lock: %v", w.p.who, err)
+		w.p.tr.must(false, "%s does not wait: Lock: %v", w.p.who, err)
 	default:
 	}
 }
@@ -228,9 +228,9 @@ func (w *wait) stillWaits() {
 func (w *wait) getsIn(d time.Duration) {
 	select {
 	case err := <-w.done:
-		w.p.s.must(err == nil, "%s waited: Lock: %v", w.p.who, err)
+		w.p.tr.must(err == nil, "%s waited: Lock: %v", w.p.who, err)
 	case <-time.After(d):
-		w.p.s.must(false, "%s does not get in after %v", w.p.who, d)
+		w.p.tr.must(false, "%s does not get in after %v", w.p.who, d)
 	}
 }
 
@@ -239,8 +239,8 @@ func (w *wait) givesUp() {
 	w.cancel()
 	select {
 	case err := <-w.done:
-		w.p.s.must(errors.Is(err, context.Canceled), "%s gave up: Lock: %v", w.p.who, err)
+		w.p.tr.must(errors.Is(err, context.Canceled), "%s gave up: Lock: %v", w.p.who, err)
 	case <-time.After(soon):
-		w.p.s.must(false, "%s gave up: Lock has not returned after %v", w.p.who, soon)
+		w.p.tr.must(false, "%s gave up: Lock has not returned after %v", w.p.who, soon)
 	}
 }
