@@ -13,7 +13,7 @@ import (
 // A belief begins when Lock has returned and ends when Unlock is about to be
 // called: Enter after the one, Leave before the other.
 type Belief struct {
-	t Reporter
+	t TestingT
 
 	mu        sync.Mutex
 	believers map[string]belief
@@ -29,14 +29,14 @@ type belief struct {
 	stop  func() bool // of the hold's AfterFunc
 }
 
-// A Reporter is told what is wrong: a test, or what judges many things in one.
-type Reporter interface {
+// A TestingT is a test, or what judges a part of one, as a trial of the matrix does.
+type TestingT interface {
 	Helper()
 	Errorf(format string, args ...any)
 }
 
 // NewBelief returns a Belief in which nobody holds the lock.
-func NewBelief(t Reporter) *Belief {
+func NewBelief(t TestingT) *Belief {
 	return &Belief{t: t, believers: map[string]belief{}, margin: -1}
 }
 
