@@ -7,10 +7,12 @@
 // all mutants that change no more than what is inside functions, and a variable of the
 // environment chooses one of them when the binary is run.
 //
-//	go test ./internal/mutants                           two of them
-//	go test ./internal/mutants -mutants                  all, which takes minutes
-//	go test ./internal/mutants -mutant 'safety margin'   those with that in their name
-//	go test ./internal/mutants -explored                 those of the cores, by explorations alone
+//	go test ./internal/mutants                             two of them
+//	go test ./internal/mutants -mutants                    all, which takes minutes
+//	go test ./internal/mutants -mutant 'safety margin'     those with that in their name
+//	go test ./internal/mutants -explored                   those of the cores, by explorations alone
+//	go test ./internal/mutants -mutants -killers waiting   all, by the killers that need real time
+//	go test ./internal/mutants -mutants -killers computing all, by the others
 //
 // In each of these it is asked of all that every replacement finds its place, and that
 // what comes of it compiles.
