@@ -67,7 +67,7 @@ func library(t *testing.T) string {
 // Whatever Go code the pages show is part of a file that is compiled and run here.
 func TestTheCodeOfThePagesIsTested(t *testing.T) {
 	tested := sources(t, "*example*_test.go") + sources(t, "internal/proof/contract/*example_test.go") +
-		sources(t, "internal/cookbook/*_test.go") + sources(t, "etcdlock*/example_test.go") +
+		sources(t, "internal/cookbook/*_test.go") + sources(t, "etcdlock*/*example_test.go") +
 		sources(t, "internal/observe/example_test.go")
 	fence := regexp.MustCompile("(?s)\n```go\n(.*?)\n```\n")
 	shown := 0

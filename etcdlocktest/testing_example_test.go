@@ -1,4 +1,4 @@
-package contract_test
+package etcdlocktest_test
 
 import (
 	"context"
