@@ -11,7 +11,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/race"
 )
 
-var fleetSeeds = flag.Uint64("fleet-seeds", uint64(race.Fewer(16, 4)), "how many schedules each story of a fleet runs")
+var fleetSeeds = flag.Uint64("fleet-seeds", uint64(race.Fewer(16, 1)), "how many schedules each story of a fleet runs")
 
 // fleetOf is how many Sessions each of the three processes has: twenty-four contend.
 const fleetOf = 8

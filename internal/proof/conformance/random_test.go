@@ -13,11 +13,12 @@ import (
 
 	"github.com/etcdlock/etcdlock/etcdlocktest"
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
+	"github.com/etcdlock/etcdlock/internal/race"
 )
 
 var (
 	seed  = flag.Uint64("seed", 0, "of the random calls; 0 for one of the time")
-	calls = flag.Int("calls", 4000, "how many there are")
+	calls = flag.Int("calls", race.Fewer(4000, 1000), "how many there are")
 )
 
 // The etcd in memory answers whatever is asked of it as a real one does: each call is drawn, and

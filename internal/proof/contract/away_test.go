@@ -54,7 +54,7 @@ func (c *connects) with(cfg *clientv3.Config) {
 //
 //	each Session holds | a member goes | 300 wait | the member is back
 func TestACrowdThatWaitsForEtcdConnectsAFewTimesASecond(t *testing.T) {
-	t.Parallel()
+	waiting.enter(t)
 	etcdtest.VerifyNoLeaks(t)
 	cluster := etcdtest.Start(t, 1)
 	proxy := cluster.Proxy(t, 0)
@@ -104,6 +104,7 @@ const reconnects = 500 * time.Millisecond
 // gRPC's own reason, once for all that wait; and its error is ErrUnavailable, also for those
 // who wait in the Session's own line.
 func TestALockThatWaitsForAnEtcdThatIsAwayTellsWhy(t *testing.T) {
+	waiting.enter(t)
 	etcdtest.VerifyNoLeaks(t)
 	refused := listen(t)
 	refused.Close()
@@ -181,7 +182,7 @@ func TestALockThatWaitsForAnEtcdThatIsAwayTellsWhy(t *testing.T) {
 // A wait that is too short for a report is told the reason all the same, once gRPC has failed
 // to connect.
 func TestAShortWaitForARefusedEtcdIsToldTheReason(t *testing.T) {
-	t.Parallel()
+	waiting.enter(t)
 	etcdtest.VerifyNoLeaks(t)
 	refused := listen(t)
 	refused.Close()

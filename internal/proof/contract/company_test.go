@@ -69,7 +69,7 @@ func etcdsMutex(t *testing.T, client *clientv3.Client, name string) *concurrency
 
 // Rule 14.
 func TestNestedNamesAreIndependent(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, _ := countedWorld(t)
 	ctx := contract.Patient(t)
 	names := []string{"a", "a/b", "a/b/c", "a//b", "a/" + uuid.NewString(), "ab", "a /b"}
@@ -146,7 +146,7 @@ func strayKeys(lease clientv3.LeaseID) map[string]struct {
 
 // Rule 14: what is no contender blocks nobody, wherever in the line it stands.
 func TestAStrayKeyBlocksNobody(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, _ := countedWorld(t)
 	lease := leased(t, client)
 	s := contract.NewSession(t, client)
@@ -188,7 +188,7 @@ func TestAStrayKeyBlocksNobody(t *testing.T) {
 
 // Rule 15, one way: etcd's own Mutex holds, and this library waits.
 func TestEtcdsOwnMutexKeepsThisOneOut(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, _ := countedWorld(t)
 	ctx := contract.Patient(t)
 	theirs := etcdsMutex(t, client, "a")
@@ -224,7 +224,7 @@ func TestEtcdsOwnMutexKeepsThisOneOut(t *testing.T) {
 
 // Rule 15, the other way.
 func TestThisMutexKeepsEtcdsOwnOut(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, _ := countedWorld(t)
 	ctx := contract.Patient(t)
 	theirs := etcdsMutex(t, client, "a")
@@ -252,7 +252,7 @@ func TestThisMutexKeepsEtcdsOwnOut(t *testing.T) {
 // A mixed fleet is served first come first served. Who is cancelled in between leaves the
 // line, and neither lets the one behind in early nor holds it up.
 func TestAMixedLineIsServedFirstComeFirstServed(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	type contender interface {
 		Lock(context.Context) error
 		Unlock(context.Context) error
@@ -339,6 +339,7 @@ func namespaced(client *clientv3.Client, prefix string, withLease bool) *clientv
 // Rule 16. The looks at the lease's keys, which see other names without a namespaced
 // Lease, must neither end a hold nor delete what is not the Session's.
 func TestANamespacedClientHoldsLikeAnyOther(t *testing.T) {
+	waiting.enter(t)
 	for about, withLease := range map[string]bool{
 		"all of it in the namespace":     true,
 		"the Lease not in the namespace": false,
@@ -397,6 +398,7 @@ func TestANamespacedClientHoldsLikeAnyOther(t *testing.T) {
 // A Session's lease may carry keys of its user, who learns its number from Lease. They
 // block nobody, and the looks at the lease's keys leave them alone.
 func TestWhatUsersAttachToTheLeaseIsTheirs(t *testing.T) {
+	waiting.enter(t)
 	cluster := etcdtest.Start(t, 1)
 	faults := etcdtest.NewFaults(t)
 	client := cluster.Client(t, contract.With(faults))
@@ -454,7 +456,7 @@ func tenant(t *testing.T) (root, client *clientv3.Client, counter *contract.Coun
 // Rule 16: readwrite on "name/" is all that it needs, to hold for long, to wait and to be
 // waited for included.
 func TestARoleOnThePrefixIsEnough(t *testing.T) {
-	t.Parallel()
+	waiting.enter(t)
 	root, client, _, faults := tenant(t)
 	ctx := contract.Patient(t)
 	s := contract.NewSession(t, client, etcdlock.WithTTL(3*time.Second))
@@ -497,7 +499,7 @@ func TestARoleOnThePrefixIsEnough(t *testing.T) {
 // Rule 16: what the user may not do is reported at once, by one attempt that etcd refuses,
 // and harms no other hold of the Session.
 func TestOutsideOfItsRoleEveryCallIsRefusedAtOnce(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	root, client, counter, _ := tenant(t)
 	ctx := contract.Patient(t)
 	s := contract.NewSession(t, client)
@@ -548,7 +550,7 @@ func TestOutsideOfItsRoleEveryCallIsRefusedAtOnce(t *testing.T) {
 
 // A refusal of one name is no verdict on the client.
 func TestAPermissionThatIsGrantedLaterIsUsed(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	root, client, _, _ := tenant(t)
 	ctx := contract.Patient(t)
 	mu := contract.NewMutex(t, client, "theirs")
@@ -562,7 +564,7 @@ func TestAPermissionThatIsGrantedLaterIsUsed(t *testing.T) {
 
 // Rule 17.
 func TestTheStoredValueIsJSONForPeople(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, _ := countedWorld(t)
 	ctx := contract.Patient(t)
 	host, err := os.Hostname()
@@ -602,7 +604,7 @@ func TestTheStoredValueIsJSONForPeople(t *testing.T) {
 }
 
 func TestContendersAreInTheOrderOfTheLine(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, _ := countedWorld(t)
 	ctx, cancel := context.WithCancel(contract.Patient(t))
 	lease := leased(t, client)
@@ -646,7 +648,7 @@ func TestContendersAreInTheOrderOfTheLine(t *testing.T) {
 }
 
 func TestHoldersAreThoseWhoseNamesBeginWithThePrefix(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, _ := countedWorld(t)
 	ctx, cancel := context.WithCancel(contract.Patient(t))
 	lease := leased(t, client)
@@ -716,7 +718,7 @@ func TestHoldersAreThoseWhoseNamesBeginWithThePrefix(t *testing.T) {
 
 // Break lets the next one in, and the one that is broken is told.
 func TestBreakOfTheHolderLetsTheNextOneIn(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, _ := countedWorld(t)
 	ctx := contract.Patient(t)
 	mu, next := contract.NewMutex(t, client, "a"), contract.NewMutex(t, client, "a")
@@ -739,7 +741,7 @@ func TestBreakOfTheHolderLetsTheNextOneIn(t *testing.T) {
 
 // A waiter that is broken has done nothing wrong: it queues anew, at the end.
 func TestBreakOfAWaiterSendsItToTheEndOfTheLine(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, _ := countedWorld(t)
 	ctx := contract.Patient(t)
 	mu, broken, behind := contract.NewMutex(t, client, "a"), contract.NewMutex(t, client, "a"), contract.NewMutex(t, client, "a")
@@ -764,7 +766,7 @@ func TestBreakOfAWaiterSendsItToTheEndOfTheLine(t *testing.T) {
 
 // An operator looks, thinks, and breaks: meanwhile the same key may be another hold's.
 func TestBreakOfAStaleContenderTouchesNoNewerKey(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, _ := countedWorld(t)
 	t.Run("of ours", func(t *testing.T) {
 		ctx := contract.Patient(t)

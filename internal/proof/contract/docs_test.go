@@ -13,7 +13,7 @@ import (
 
 // Why the guide says to send the create revision, while a fleet is mixed.
 func TestHeaderRevisionDoesNotCompareWithTokens(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	ctx := contract.Patient(t)
 	client := etcdtest.Start(t, 1).Client(t)
 	first, theirs, ours := contract.NewMutex(t, client, "a"), etcdsMutex(t, client, "a"), contract.NewMutex(t, client, "a")

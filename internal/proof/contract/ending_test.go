@@ -22,7 +22,7 @@ import (
 // Auth is enabled while a lock is held by a client without a user: etcd refuses what it asks
 // for from then on, and the loss says so.
 func TestALossByARefusalSaysWhatEtcdRefused(t *testing.T) {
-	t.Parallel()
+	waiting.enter(t)
 	etcdtest.VerifyNoLeaks(t)
 	cluster := etcdtest.Start(t, 1)
 	client := cluster.Client(t)
@@ -45,7 +45,7 @@ func TestALossByARefusalSaysWhatEtcdRefused(t *testing.T) {
 // clientv3 logs a warning for each request that fails, and for each of its retries: with a logger
 // that programs have by default, on their stderr.
 func TestClosingIsNoWarning(t *testing.T) {
-	t.Parallel()
+	waiting.enter(t)
 	// looks holds the looks of one lock up from the moment at which it is armed.
 	type looks struct {
 		armed   atomic.Bool

@@ -89,6 +89,7 @@ func (l line) isOfTwo(t *testing.T) {
 
 // The whole text is a promise: it is what people see in their logs.
 func TestAWaitThatEndsTellsWhatItWaitedFor(t *testing.T) {
+	waiting.enter(t)
 	place := `etcdlock: lock "orders/42": 3rd in line, held by ` + theHolder(t) + `: `
 	// After it has queued, which takes some milliseconds, and before it looks at the line again.
 	const soon = time.Second
@@ -218,7 +219,7 @@ func requireThird(t *testing.T, l line, err error) {
 }
 
 func TestTryLockTellsHowManyStandBefore(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	for where, sameSession := range map[string]bool{"across Sessions": false, "in the local line": true} {
 		t.Run(where, func(t *testing.T) {
 			l := newLine(t, sameSession)
@@ -235,7 +236,7 @@ func TestTryLockTellsHowManyStandBefore(t *testing.T) {
 
 // Behind a Session that waits itself stand all that it waits for, and those that wait in it.
 func TestAPlaceBehindALocalWaiterCountsBothLines(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	l := newLine(t, false)
 	waits := map[int]func() error{}
 	for _, before := range []int{2, 3, 4} {
@@ -275,7 +276,7 @@ func queueAs(ctx context.Context, t *testing.T, s *etcdlock.Session, ahead int) 
 // A process that shuts down cancels all that it waits for at once. Another held the lock
 // all the time, and each of the errors says so, whoever of them moved up meanwhile.
 func TestWaitersThatAreCancelledTogetherAllTellWhoHeld(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	l := newLine(t, false)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -294,7 +295,7 @@ func TestWaitersThatAreCancelledTogetherAllTellWhoHeld(t *testing.T) {
 }
 
 func TestAForeignHolderIsNamedByItsKey(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, _ := countedWorld(t)
 	ctx := t.Context()
 	lease, err := client.Grant(ctx, 60)
@@ -316,7 +317,7 @@ func TestAForeignHolderIsNamedByItsKey(t *testing.T) {
 // it, and is no wait for another. The deadline of one attempt is the library's own affair:
 // a caller who cancelled must not be told of a deadline.
 func TestAWaitForEtcdTellsTheCauseAndEtcdsLastError(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	closing := errors.New("the shop is closing")
 	for about, c := range map[string]struct {
 		fault   etcdtest.Fault
@@ -368,7 +369,7 @@ func TestAWaitForEtcdTellsTheCauseAndEtcdsLastError(t *testing.T) {
 }
 
 func TestALockOfAClosedClientSaysSo(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client := etcdtest.Start(t, 1).Client(t)
 	mu := contract.NewMutex(t, client, "a")
 	require.NoError(t, client.Close())
@@ -380,7 +381,7 @@ func TestALockOfAClosedClientSaysSo(t *testing.T) {
 }
 
 func TestTheErrorsOfALoss(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	full := errors.New("disk full")
 	for about, row := range map[string]struct {
 		lose   func(*testing.T, *clientv3.Client, *etcdlock.Mutex)
@@ -470,7 +471,7 @@ func requireLoss(t *testing.T, err error, token int64) {
 }
 
 func TestTheErrorsOfTheLongestHold(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, _ := countedWorld(t)
 	ctx := t.Context()
 	mu := contract.NewMutex(t, client, "a", etcdlock.WithMaxHold(500*time.Millisecond))
@@ -497,7 +498,7 @@ func TestTheErrorsOfTheLongestHold(t *testing.T) {
 
 // A release that etcd did not confirm is ErrUnconfirmed and not a loss: nobody knows.
 func TestTheErrorsOfAReleaseThatIsNotConfirmed(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	closing := errors.New("the shop is closing")
 	faults := etcdtest.NewFaults(t)
 	client := etcdtest.Start(t, 1).Client(t, contract.With(faults))
@@ -559,7 +560,7 @@ func TestTheErrorsOfAReleaseThatIsNotConfirmed(t *testing.T) {
 
 // What etcd refuses comes back as etcd's own error, at once.
 func TestARefusalIsEtcdsOwnError(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	faults := etcdtest.NewFaults(t)
 	client := etcdtest.Start(t, 1).Client(t, contract.With(faults))
 	contract.VerifyClean(t, client, "")

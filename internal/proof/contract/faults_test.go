@@ -16,6 +16,7 @@ import (
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
+	"github.com/etcdlock/etcdlock/internal/race"
 )
 
 // The faults of this file are about truth: who holds, who knows it, and what is
@@ -27,6 +28,7 @@ import (
 //
 //	a holds, b waits | a's connection breaks | a knows | the lease expires | b gets in
 func TestAHolderBehindABlackHoleKnowsBeforeTheNextOwnerGetsIn(t *testing.T) {
+	waiting.enter(t)
 	const ttl = time.Second
 	w := newWorld(t, 1)
 	cuts := []struct {
@@ -78,6 +80,7 @@ func TestAHolderBehindABlackHoleKnowsBeforeTheNextOwnerGetsIn(t *testing.T) {
 //	a holds, b waits | answers are slow | for some TTLs | requests are lost, the
 //	answers under way still arrive | a knows | b gets in
 func TestTrustCountsFromTheSend(t *testing.T) {
+	waiting.enter(t)
 	const ttl = 3 * time.Second
 	w := newWorld(t, 1)
 	delays := []struct {
@@ -114,6 +117,7 @@ func TestTrustCountsFromTheSend(t *testing.T) {
 //
 //	a holds | answers are held | a's deadline | the answers arrive
 func TestALateAnswerRevivesNothing(t *testing.T) {
+	waiting.enter(t)
 	const ttl = 2 * time.Second
 	w := newWorld(t, 1)
 	c := w.contest(t, "late")
@@ -148,6 +152,7 @@ func TestALateAnswerRevivesNothing(t *testing.T) {
 //
 //	a holds, b waits | an operator takes a's key | b gets in | a knows | a unlocks
 func TestUnlockAfterLossLeavesTheNewHolderAlone(t *testing.T) {
+	waiting.enter(t)
 	const bound = 2500 * time.Millisecond
 	w := newWorld(t, 1)
 	for _, wait := range []bool{true, false} { // until a knows
@@ -240,7 +245,7 @@ func untilStruck(t *testing.T, lost *etcdtest.Injection, ends bool) context.Cont
 //
 //	a locks, one message is lost | a holds and unlocks, or has an error | b locks
 func TestAnAnswerLostAfterTheCommitBlocksNobody(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	w := newWorld(t, 1)
 	ways := []struct {
 		verb string
@@ -256,7 +261,7 @@ func TestAnAnswerLostAfterTheCommitBlocksNobody(t *testing.T) {
 		way, lossy := ways[i%len(ways)], lossy[i/len(ways)]
 		c := w.contest(t, fmt.Sprintf("lost/%d", i))
 		a, b := c.party("a", longTTL), c.party("b", longTTL)
-		runs[i] = lossy.runs
+		runs[i] = race.Fewer(lossy.runs, min(lossy.runs, 5))
 		if way.kept {
 			runs[i] = min(runs[i], 5)
 		}
@@ -296,7 +301,7 @@ func TestAnAnswerLostAfterTheCommitBlocksNobody(t *testing.T) {
 //
 //	a holds | b queues, one message is lost | b waits or gives up | c queues | a unlocks | all who wait get in
 func TestAnAnswerLostWhileQueuingBlocksNobody(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	w := newWorld(t, 1)
 	atOnce(t, len(lossy), func(i int) string { return lossy[i].name }, func(t *testing.T, i int) {
 		c := w.contest(t, fmt.Sprintf("queuing/%d", i))
@@ -328,7 +333,7 @@ func TestAnAnswerLostWhileQueuingBlocksNobody(t *testing.T) {
 // A grant whose answer is lost leaves a lease that nobody knows: it blocks nobody
 // and expires.
 func TestALostGrantBlocksNobody(t *testing.T) {
-	t.Parallel()
+	waiting.enter(t)
 	const ttl = 5 * time.Second
 	w := newWorld(t, 1)
 	atOnce(t, len(lossy), func(i int) string { return lossy[i].name }, func(t *testing.T, i int) {
@@ -354,13 +359,15 @@ func TestALostGrantBlocksNobody(t *testing.T) {
 //
 //	a holds | a unlocks, one message is lost | b locks
 func TestALostReleaseIsNeverCalledALoss(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	w := newWorld(t, 1)
 	waits := make([]most, len(lossy))
+	runs := make([]int, len(lossy))
 	atOnce(t, len(lossy), func(i int) string { return lossy[i].name }, func(t *testing.T, i int) {
 		c := w.contest(t, fmt.Sprintf("release/%d", i))
 		a, b := c.party("a", longTTL), c.party("b", longTTL)
-		for range lossy[i].runs {
+		runs[i] = race.Fewer(lossy[i].runs, min(lossy[i].runs, 5))
+		for range runs[i] {
 			a.locks()
 			lost := a.faults.Inject(lossy[i].fault("Txn").When(etcdtest.Deletes).Times(1))
 			a.belief.Leave("a")
@@ -381,13 +388,13 @@ func TestALostReleaseIsNeverCalledALoss(t *testing.T) {
 		}
 	})
 	for i := range waits {
-		t.Logf("%s: %d of %d, the next one in after %v at most", lossy[i].name, waits[i].n, lossy[i].runs, waits[i].d)
+		t.Logf("%s: %d of %d, the next one in after %v at most", lossy[i].name, waits[i].n, runs[i], waits[i].d)
 	}
 }
 
 // Close gives the lease back also when the answer to the revocation is lost.
 func TestALostRevocationLeavesNothing(t *testing.T) {
-	t.Parallel()
+	waiting.enter(t)
 	w := newWorld(t, 1)
 	atOnce(t, len(lossy), func(i int) string { return lossy[i].name }, func(t *testing.T, i int) {
 		c := w.contest(t, fmt.Sprintf("revoke/%d", i))
@@ -419,7 +426,7 @@ func TestALostRevocationLeavesNothing(t *testing.T) {
 //	a holds another lock | a locks, the first request is late, the second works |
 //	a unlocks | the first request applies | its key goes | b locks
 func TestALateRequestLeavesNoGhost(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	w := newWorld(t, 1)
 	type row struct {
 		code    codes.Code
@@ -470,7 +477,7 @@ func TestALateRequestLeavesNoGhost(t *testing.T) {
 //
 //	a unlocks, the first request is late, the second works | a locks some times more | the first request arrives
 func TestALateReleaseTouchesNoLaterHold(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	w := newWorld(t, 1)
 	for _, code := range []codes.Code{codes.Unavailable, codes.DeadlineExceeded} {
 		t.Run(code.String(), func(t *testing.T) {
@@ -505,7 +512,7 @@ func TestALateReleaseTouchesNoLaterHold(t *testing.T) {
 //	a1 holds, a2 waits behind it in the same Session | a1 unlocks, one message is
 //	lost or late | a2 gets in | b gets in
 func TestAReleaseThatQueuesTheNextOneMayGetLost(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	type row struct {
 		name  string
 		fault etcdtest.Fault
@@ -642,6 +649,7 @@ func (w *witness) excuse(from, to time.Time) time.Duration {
 //
 //	nothing answers any more | a call | its context ends | it returns
 func TestEveryCallReturnsWhenItsContextEnds(t *testing.T) {
+	waiting.enter(t)
 	const ttl = 3 * time.Second
 	const wait = 300 * time.Millisecond
 	w := newWorld(t, 1)
@@ -703,7 +711,7 @@ func TestEveryCallReturnsWhenItsContextEnds(t *testing.T) {
 
 // Unlock with a context that had ended before is a release like any other.
 func TestUnlockIgnoresAContextThatIsAlreadyDone(t *testing.T) {
-	t.Parallel()
+	waiting.enter(t)
 	w := newWorld(t, 1)
 	done, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -747,6 +755,7 @@ func TestUnlockIgnoresAContextThatIsAlreadyDone(t *testing.T) {
 //	a holds | transactions are not answered, renewals are | a unlocks | more than the
 //	TTL | etcd answers | Unlock says nil
 func TestUnlockGoesOnWhileTheLeaseIsRenewed(t *testing.T) {
+	waiting.enter(t)
 	const ttl = 2 * time.Second
 	w := newWorld(t, 1)
 	c := w.contest(t, "patient")

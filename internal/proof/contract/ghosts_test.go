@@ -14,7 +14,7 @@ import (
 
 // The same with etcd itself.
 func TestLossesAreNoticedWhereEtcdTakesFewOperations(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	w := newWorld(t, 1, func(m *integration.Member) { m.MaxTxnOps = 16 })
 	s := contract.NewSession(t, w.cluster.Client(t))
 	kept, lost := contract.HoldMany(t, s, "kept", 5), contract.HoldMany(t, s, "lost", 60)

@@ -47,7 +47,7 @@ func (w laggingWatcher) Watch(ctx context.Context, key string, opts ...clientv3.
 // Key names are used again. A holds, releases and holds again with the same key; B
 // watches on a member that has not heard of the release, and hears of it late.
 func TestADeletionOlderThanThePlaceLetsNobodyIn(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	etcdtest.VerifyNoLeaks(t)
 	cluster := etcdtest.Start(t, 1)
 	client, behind := cluster.Client(t), cluster.Client(t)
@@ -83,7 +83,7 @@ func TestADeletionOlderThanThePlaceLetsNobodyIn(t *testing.T) {
 // Somebody puts over the holder's key, without its lease: for all others it is no
 // contender any more.
 func TestAHoldWhoseKeyWasPutOverIsLost(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	etcdtest.VerifyNoLeaks(t)
 	cluster := etcdtest.Start(t, 1)
 	client := cluster.Client(t)
@@ -116,7 +116,7 @@ func faultyClient(t *testing.T) (*clientv3.Client, *etcdtest.Faults) {
 
 // A releases, and its transaction is to put B's key too; meanwhile B is closed.
 func TestAMutexClosedWhileItsTurnIsComingLetsOthersIn(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, faults := faultyClient(t)
 	s := contract.NewSession(t, client)
 	a, b := contract.MutexOf(t, s, "x"), contract.MutexOf(t, s, "x")
@@ -137,6 +137,7 @@ func TestAMutexClosedWhileItsTurnIsComingLetsOthersIn(t *testing.T) {
 // The answers to renewals and looks are told apart from the lease's end at the
 // shortest TTL, too: etcd rounds the remaining time down to 0 s.
 func TestALostKeyIsNoticedWhateverTheTTL(t *testing.T) {
+	waiting.enter(t)
 	etcdtest.VerifyNoLeaks(t)
 	cluster := etcdtest.Start(t, 1)
 	client := cluster.Client(t)
@@ -168,7 +169,7 @@ func TestALostKeyIsNoticedWhateverTheTTL(t *testing.T) {
 // Unlock with the context of the very hold: the hold's end does not count as the
 // context's, its deadline does.
 func TestTheHoldsOwnContextBoundsItsUnlock(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, faults := faultyClient(t)
 	const bound = 200 * time.Millisecond
 	for name, end := range map[string]func(*etcdlock.Mutex) context.Context{
@@ -205,7 +206,7 @@ func TestTheHoldsOwnContextBoundsItsUnlock(t *testing.T) {
 
 // A closed hold, and what nested in it, is nobody's any more.
 func TestWhatNestedInAClosedHoldHoldsNothing(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	etcdtest.VerifyNoLeaks(t)
 	client := etcdtest.Start(t, 1).Client(t)
 	s := contract.NewSession(t, client, etcdlock.WithReentrancy())
@@ -227,7 +228,7 @@ func TestWhatNestedInAClosedHoldHoldsNothing(t *testing.T) {
 // A's put was sent twice. While A holds, an operator breaks the lock, and then the
 // second copy comes and puts the key again: the same name, on the same lease.
 func TestAHoldWhoseKeyWasPutAgainByALateRequestIsLost(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, faults := faultyClient(t)
 	mu := contract.NewMutex(t, client, "x")
 	require.NoError(t, mu.Lock(t.Context())) // grants the lease
@@ -249,7 +250,7 @@ func TestAHoldWhoseKeyWasPutAgainByALateRequestIsLost(t *testing.T) {
 
 // A thousand names that wait for a lease share one attempt at a time.
 func TestManyWaitersShareTheAttemptsToGetALease(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	etcdtest.VerifyNoLeaks(t)
 	cluster := etcdtest.Start(t, 1)
 	counter, faults := contract.NewCounter(), etcdtest.NewFaults(t)

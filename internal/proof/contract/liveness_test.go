@@ -30,7 +30,7 @@ const missed = 3500 * time.Millisecond
 //
 //	a holds, b waits | an operator takes b's key | b queues anew | a unlocks | b gets in
 func TestAWaiterWhoseKeyIsTakenQueuesAnew(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	w := newWorld(t, 1)
 	atOnce(t, len(takings), func(i int) string { return takings[i].name }, func(t *testing.T, i int) {
 		c := w.contest(t, "requeue/"+takings[i].name)
@@ -58,7 +58,7 @@ func TestAWaiterWhoseKeyIsTakenQueuesAnew(t *testing.T) {
 //
 //	h holds, then w, then x | w's key is taken | w queues behind x | h unlocks | x gets in, then w
 func TestWhoMovesUpBehindTheHolderDoesNotEnterBesideIt(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	w := newWorld(t, 1)
 	atOnce(t, len(takings), func(i int) string { return takings[i].name }, func(t *testing.T, i int) {
 		c := w.contest(t, "moveup/"+takings[i].name)
@@ -85,7 +85,7 @@ func TestWhoMovesUpBehindTheHolderDoesNotEnterBesideIt(t *testing.T) {
 //
 //	h holds, then w, then x | the keys of h and w are deleted | x gets in | x unlocks | w gets in
 func TestAWaiterThatIsFirstWithoutAKeyDoesNotEnter(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	w := newWorld(t, 1)
 	ways := []string{"together", "waiter first", "holder unlocks"}
 	const runs = 5
@@ -133,7 +133,7 @@ func TestAWaiterThatIsFirstWithoutAKeyDoesNotEnter(t *testing.T) {
 //
 //	a holds, b waits | b's watch is harmed | a unlocks | b gets in
 func TestAWaiterGetsInWhateverHappensToItsWatch(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	w := newWorld(t, 1)
 	harms := []struct {
 		name string
@@ -184,7 +184,7 @@ func inject(f etcdtest.Fault) func(*party, *etcdtest.Proxy) {
 //
 //	a holds, b waits | everything is compacted, once while b is cut off | a unlocks | b gets in
 func TestACompactionDoesNotEndAWait(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	w := newWorld(t, 1)
 	for _, cut := range []bool{false, true} {
 		c := w.contest(t, "compacted")
@@ -220,7 +220,7 @@ func TestACompactionDoesNotEndAWait(t *testing.T) {
 //
 //	a holds, b waits on one member | that member is cut off | a unlocks | b gets in by another
 func TestAWaiterOnAMemberThatIsCutOffGetsInByAnother(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	for _, which := range []string{"follower", "leader"} {
 		t.Run(which, func(t *testing.T) {
 			t.Parallel()
@@ -252,6 +252,7 @@ func TestAWaiterOnAMemberThatIsCutOffGetsInByAnother(t *testing.T) {
 //
 //	a holds, b waits | the leader stops | a unlocks | b gets in | the old leader starts
 func TestAHoldAndAWaitSurviveTheLeader(t *testing.T) {
+	waiting.enter(t)
 	const ttl = 8 * time.Second
 	w := newWorld(t, 3)
 	for _, verb := range []string{"stop", "move"} {
@@ -287,6 +288,7 @@ func TestAHoldAndAWaitSurviveTheLeader(t *testing.T) {
 //
 //	a holds, b waits | all stop | all start | a still holds, for two TTLs | a unlocks | b gets in
 func TestAHoldAndAWaitSurviveARestartOfAllMembers(t *testing.T) {
+	waiting.enter(t)
 	const ttl = 8 * time.Second
 	w := newWorld(t, 3)
 	c := w.contest(t, "restart")
@@ -320,6 +322,7 @@ func TestAHoldAndAWaitSurviveARestartOfAllMembers(t *testing.T) {
 //
 //	a member stops | locks come and go | a holds for two TTLs | b gets in
 func TestOneDeadMemberOfThreeLosesNothing(t *testing.T) {
+	waiting.enter(t)
 	const ttl = 2 * time.Second
 	w := newWorld(t, 3)
 	c := w.contest(t, "dead-member")
@@ -349,6 +352,7 @@ func TestOneDeadMemberOfThreeLosesNothing(t *testing.T) {
 //
 //	a holds, b waits | the connections to one member fall silent | more than a TTL | a unlocks | b gets in
 func TestOneSilentEndpointOfThreeLosesNothing(t *testing.T) {
+	waiting.enter(t)
 	const ttl = 4 * time.Second
 	w := newWorld(t, 3)
 	atOnce(t, 6, func(i int) string { return string(rune('0' + i)) }, func(t *testing.T, i int) {
@@ -381,7 +385,7 @@ func TestOneSilentEndpointOfThreeLosesNothing(t *testing.T) {
 //	a holds, b waits | no space | a unlocks, b gets in, d cannot | b unlocks | d gives up,
 //	e waits | space | e gets in
 func TestWithoutSpaceALockIsReleasedAndNotTaken(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	w := newWorld(t, 1, func(m *integration.Member) { m.QuotaBackendBytes = 1 << 20 })
 	c := w.contest(t, "space")
 	a, b, d, e := c.party("a", longTTL), c.party("b", longTTL), c.party("d", longTTL), c.party("e", longTTL)
@@ -428,7 +432,7 @@ func TestWithoutSpaceALockIsReleasedAndNotTaken(t *testing.T) {
 //
 //	a's acquiring transaction is carried out and refused | a holds, or has an error and no key | b locks
 func TestTheFirstRefusalForWantOfSpaceLeavesNoKey(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	w := newWorld(t, 1, func(m *integration.Member) { m.QuotaBackendBytes = 1 << 20 })
 	c := w.contest(t, "first-refusal")
 	a, b := c.party("a", longTTL), c.party("b", longTTL)
@@ -450,7 +454,7 @@ func TestTheFirstRefusalForWantOfSpaceLeavesNoKey(t *testing.T) {
 
 // Holds, waits that are given up and losses, many of them, leave nothing behind.
 func TestALongLifeLeavesNothingBehind(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	w := newWorld(t, 1)
 	c := w.contest(t, "life")
 	a, b := c.party("a", longTTL), c.party("b", longTTL)
@@ -483,7 +487,7 @@ func TestALongLifeLeavesNothingBehind(t *testing.T) {
 
 // A Mutex that is forgotten gives its lease back by itself, and has no goroutine.
 func TestAForgottenMutexGivesItsLeaseBack(t *testing.T) {
-	t.Parallel()
+	waiting.enter(t)
 	const ttl = 3 * time.Second
 	w := newWorld(t, 1)
 	client := w.cluster.Client(t)

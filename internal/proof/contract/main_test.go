@@ -4,6 +4,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"runtime"
+	"strconv"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -34,21 +36,26 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	// What runs in parallel waits for most of its time, and so may be more than there are
-	// processors. Its leases are of the default TTL, or may be lost, or are of 3 s and more. What
-	// must keep a shorter one, or lose one in time, or counts requests, runs alone: beside others,
-	// under the race detector, holds are lost that the test does not want lost.
 	flag.Parse()
-	if flag.Lookup("test.parallel").Value.String() == flag.Lookup("test.parallel").DefValue {
-		_ = flag.Set("test.parallel", "6")
-	}
+	flag.Visit(func(f *flag.Flag) {
+		if n, err := strconv.Atoi(f.Value.String()); f.Name == "test.parallel" && err == nil {
+			tests.lanes = [2]int{n, n}
+		}
+	})
+	_ = flag.Set("test.parallel", "1000") // all wait for their room
 	os.Exit(embedded.Run(func(endpoint string) int {
 		endpoints = []string{endpoint}
 		now := goleak.IgnoreCurrent()
+		processors := runtime.GOMAXPROCS(0)
 		status := m.Run()
 		// Each test has looked for its own goroutines, but for those of timers.
 		if err := goleak.Find(now); err != nil && status == 0 {
 			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		if runtime.GOMAXPROCS(0) != processors {
+			// race.InBubbles: one processor is too slow for the rest.
+			fmt.Fprintln(os.Stderr, "a bubble of testing/synctest belongs into another package")
 			return 1
 		}
 		return status

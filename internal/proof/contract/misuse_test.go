@@ -97,7 +97,7 @@ func nothing(t *testing.T) func(context.Context) error {
 }
 
 func TestABadNameIsAnErrorOfTheConstructor(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, counter := countedWorld(t)
 	s := contract.NewSession(t, client)
 	names := []struct {
@@ -131,7 +131,7 @@ func TestABadNameIsAnErrorOfTheConstructor(t *testing.T) {
 }
 
 func TestAnOddNameIsANameLikeAnyOther(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, _ := countedWorld(t)
 	s := contract.NewSession(t, client)
 	for about, name := range map[string]string{
@@ -180,7 +180,7 @@ func TestAnOddNameIsANameLikeAnyOther(t *testing.T) {
 }
 
 func TestABadOptionIsAnErrorOfTheConstructor(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, counter := countedWorld(t)
 	s := contract.NewSession(t, client)
 	type opts []etcdlock.Option
@@ -251,6 +251,7 @@ func TestABadOptionIsAnErrorOfTheConstructor(t *testing.T) {
 
 // The other side of the limits.
 func TestAnOptionAtItsLimitWorks(t *testing.T) {
+	waiting.enter(t)
 	const second = time.Second
 	for name, opts := range map[string][]etcdlock.Option{
 		"no options":                     nil,
@@ -279,6 +280,7 @@ func TestAnOptionAtItsLimitWorks(t *testing.T) {
 }
 
 func TestATTLIsRoundedUpToWholeSeconds(t *testing.T) {
+	waiting.enter(t)
 	client, _ := countedWorld(t)
 	for asked, granted := range map[time.Duration]int64{
 		1: 1, time.Second: 1, time.Second + 1: 2, 2500 * time.Millisecond: 3, 0: 15,
@@ -301,7 +303,7 @@ func TestATTLIsRoundedUpToWholeSeconds(t *testing.T) {
 }
 
 func TestABadClientIsAnErrorOfTheConstructor(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	ctx := contract.Patient(t)
 	noClient := (*clientv3.Client)(nil)
 	zero := &clientv3.Client{}
@@ -335,7 +337,7 @@ func TestABadClientIsAnErrorOfTheConstructor(t *testing.T) {
 }
 
 func TestANilContextOrFunctionIsAnErrorAndNothingElse(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, counter := countedWorld(t)
 	s := contract.NewSession(t, client)
 	held, free := contract.MutexOf(t, s, "held"), contract.MutexOf(t, s, "free")
@@ -382,7 +384,7 @@ func TestANilContextOrFunctionIsAnErrorAndNothingElse(t *testing.T) {
 }
 
 func TestAZeroMutexReturnsErrors(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, counter := countedWorld(t)
 	var never *etcdlock.Mutex
 	for which, mu := range map[string]*etcdlock.Mutex{"nil": never, "zero": {}} {
@@ -414,7 +416,7 @@ func TestAZeroMutexReturnsErrors(t *testing.T) {
 }
 
 func TestAZeroSessionReturnsErrors(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	var never *etcdlock.Session
 	for which, s := range map[string]*etcdlock.Session{"nil": never, "zero": {}} {
 		t.Run(which, func(t *testing.T) {
@@ -469,7 +471,7 @@ func falseInEtcd(t *testing.T, client *clientv3.Client, cmp clientv3.Cmp) {
 // The guard of a hold that is over, or never was, is false: whatever stands below the
 // prefix, and without an error of the transaction.
 func TestIsOwnerWithoutAHoldIsFalse(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, _ := countedWorld(t)
 	ctx := contract.Patient(t)
 	mu := contract.NewMutex(t, client, "a")
@@ -496,7 +498,7 @@ func TestIsOwnerWithoutAHoldIsFalse(t *testing.T) {
 }
 
 func TestUnlockOfWhatIsNotHeldDoesNothing(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, counter := countedWorld(t)
 	ctx := contract.Patient(t)
 	ended, cancel := context.WithCancel(ctx)
@@ -536,7 +538,7 @@ func TestUnlockOfWhatIsNotHeldDoesNothing(t *testing.T) {
 }
 
 func TestAClosedMutexSaysSo(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	type closer struct {
 		mu         *etcdlock.Mutex
 		closeIt    func(context.Context) error
@@ -604,7 +606,7 @@ func TestAClosedMutexSaysSo(t *testing.T) {
 }
 
 func TestAClosedMutexLeavesItsSessionAlone(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, _ := countedWorld(t)
 	ctx := contract.Patient(t)
 	s := contract.NewSession(t, client)
@@ -646,7 +648,7 @@ func contextsFrom(t *testing.T, hold context.Context) map[string]context.Context
 }
 
 func TestLockWithAContextOfItsOwnHoldIsADeadlock(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, counter := countedWorld(t)
 	ctx := contract.Patient(t)
 	s := contract.NewSession(t, client)
@@ -684,7 +686,7 @@ func TestLockWithAContextOfItsOwnHoldIsADeadlock(t *testing.T) {
 }
 
 func TestReentrantLocksAreCountedAndTheLastUnlockReleases(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, counter := countedWorld(t)
 	ctx := contract.Patient(t)
 	s := contract.NewSession(t, client, etcdlock.WithReentrancy())
@@ -721,7 +723,7 @@ func TestReentrantLocksAreCountedAndTheLastUnlockReleases(t *testing.T) {
 }
 
 func TestReentrancyGoesByTheContextAlone(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, _ := countedWorld(t)
 	ctx := contract.Patient(t)
 	mu := contract.NewMutex(t, client, "a", etcdlock.WithReentrancy())
@@ -733,7 +735,7 @@ func TestReentrancyGoesByTheContextAlone(t *testing.T) {
 }
 
 func TestAHoldMayBeNestedInByAnotherMutexOfTheSession(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	for order, unlockFirst := range map[string]int{"the inner one unlocks first": 1, "the outer one unlocks first": 0} {
 		t.Run(order, func(t *testing.T) {
 			client, _ := countedWorld(t)
@@ -760,7 +762,7 @@ func TestAHoldMayBeNestedInByAnotherMutexOfTheSession(t *testing.T) {
 
 // A Mutex of the Session without the option keeps its own rule.
 func TestReentrancyIsTheOptionOfTheOneThatNests(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, _ := countedWorld(t)
 	ctx := contract.Patient(t)
 	s := contract.NewSession(t, client)
@@ -776,7 +778,7 @@ func TestReentrancyIsTheOptionOfTheOneThatNests(t *testing.T) {
 
 // Nesting in a hold that is lost would be a critical section without a lock.
 func TestNobodyNestsInALostHold(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, counter := countedWorld(t)
 	ctx := contract.Patient(t)
 	s := contract.NewSession(t, client, etcdlock.WithReentrancy())
@@ -797,7 +799,7 @@ func TestNobodyNestsInALostHold(t *testing.T) {
 }
 
 func TestAnEndedContextIsReportedWithoutARequest(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, counter := countedWorld(t)
 	s := contract.NewSession(t, client)
 	mu := contract.MutexOf(t, s, "a")
@@ -844,7 +846,7 @@ func TestAnEndedContextIsReportedWithoutARequest(t *testing.T) {
 }
 
 func TestBreakOfNoContenderIsAnError(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, counter := countedWorld(t)
 	ctx := contract.Patient(t)
 	mu := contract.NewMutex(t, client, "a")
@@ -876,7 +878,7 @@ func TestBreakOfNoContenderIsAnError(t *testing.T) {
 // What the function of a Do does to its Mutex, Do tells, and it releases nothing that
 // is not its own.
 func TestDoTellsWhatItsFunctionDidToTheHold(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	client, _ := countedWorld(t)
 	ctx := contract.Patient(t)
 	t.Run("it unlocked", func(t *testing.T) {

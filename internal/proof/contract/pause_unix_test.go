@@ -51,7 +51,7 @@ func holder(endpoint string) error {
 //
 //	a holds | a is stopped | its lease expires, b gets in | a wakes and looks
 func TestAProcessThatWasStoppedKnowsAtItsFirstLook(t *testing.T) {
-	t.Parallel()
+	waiting.enter(t)
 	etcdtest.VerifyNoLeaks(t)
 	cluster := etcdtest.Start(t, 1)
 	self, err := os.Executable()

@@ -21,6 +21,7 @@ import (
 // Rule 24. A login costs the server some 70 ms of CPU, so renewals log in once, for the stream that
 // they share. When its token is taken away they log in once more, and no renewal fails by that.
 func TestRenewalsLogInOnceWhileTheTokenLasts(t *testing.T) {
+	waiting.enter(t)
 	const (
 		ttl      = 2 * time.Second
 		renewals = 6
@@ -69,6 +70,7 @@ func TestRenewalsLogInOnceWhileTheTokenLasts(t *testing.T) {
 // says, so only the first answer on a stream is to be trusted, and comes soon. The library finds
 // that out, by a message on the first stream, and opens one for each renewal.
 func TestBehindEtcdsProxyEachRenewalHasAStream(t *testing.T) {
+	waiting.enter(t)
 	const (
 		ttl      = 3 * time.Second
 		renewals = 8

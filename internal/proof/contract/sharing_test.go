@@ -34,7 +34,7 @@ func TestLockingAKeyThatLingersAllocatesTwice(t *testing.T) {
 // Many goroutines of many Sessions with both options: one at a time, and whoever waits
 // gets in.
 func TestSharedKeysExclude(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	w := newWorld(t, 1)
 	var mu sync.Mutex
 	inside, newest := 0, int64(0)
@@ -76,7 +76,7 @@ func TestSharedKeysExclude(t *testing.T) {
 // The same with etcd's own client beside: a key that lingers gives way to whatever
 // queues below the name.
 func TestAKeyThatLingersGivesWayToOtherLocks(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	w := newWorld(t, 1)
 	client := w.cluster.Client(t)
 	m := contract.MutexOf(t, contract.NewSession(t, client), "lingers", etcdlock.WithLinger(longTTL))

@@ -16,7 +16,7 @@ import (
 // A client whose KV is namespaced and whose Watcher is not sees other keys come and go.
 // They end no hold.
 func TestEventsOfOtherKeysEndNoHold(t *testing.T) {
-	t.Parallel()
+	computing.enter(t)
 	w := newWorld(t, 1)
 	client := w.cluster.Client(t)
 	client.KV = namespace.NewKV(client.KV, "tenant/")

@@ -48,7 +48,7 @@ func (w *counted) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 // The same with etcd and clientv3 as they are: a JWT expires while watches live, one of the
 // user's and one of the library's. etcd refuses what comes after on their streams.
 func TestATokenThatExpiresHoldsUpNoWatch(t *testing.T) {
-	t.Parallel()
+	waiting.enter(t)
 	etcdtest.VerifyNoLeaks(t)
 	secret := filepath.Join(t.TempDir(), "secret")
 	require.NoError(t, os.WriteFile(secret, []byte("a secret of sixteen bytes and more"), 0o600))
