@@ -25,6 +25,7 @@ import (
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/race"
 	"github.com/etcdlock/etcdlock/internal/sim"
 )
 
@@ -343,7 +344,7 @@ func starts(t *testing.T, args []string, settings ...setting) *program {
 		Cmd: exec.Command(os.Args[0], args...), t: t,
 		stdout: new(output), stderr: new(output), ended: make(chan struct{}),
 	}
-	p.Env = append(cleanEnv(), asEnv+"=1")
+	p.Env = append(cleanEnv(), asEnv+"=1", race.QuickExit())
 	p.Stdout, p.Stderr = p.stdout, p.stderr
 	p.WaitDelay = time.Second // a command that was left would keep the pipes open
 	for _, set := range settings {

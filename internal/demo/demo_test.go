@@ -16,6 +16,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/proof/embedded"
+	"github.com/etcdlock/etcdlock/internal/race"
 )
 
 // demoEnv in the environment makes the test binary the demo, so that the tests
@@ -37,7 +38,7 @@ func demo(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	tmp := t.TempDir()
 	var out, errs strings.Builder
 	cmd := exec.CommandContext(t.Context(), self, args...)
-	cmd.Env = append(os.Environ(), demoEnv+"=1", "TMPDIR="+tmp, "TMP="+tmp)
+	cmd.Env = append(os.Environ(), demoEnv+"=1", "TMPDIR="+tmp, "TMP="+tmp, race.QuickExit())
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
 		_, exited := errors.AsType[*exec.ExitError](err)

@@ -196,6 +196,7 @@ func divide(t *testing.T) tally {
 			args = append(args, "-log")
 		}
 		cmd := exec.CommandContext(ctx, os.Args[0], args...)
+		cmd.Env = append(os.Environ(), race.QuickExit())
 		cmd.Stderr = os.Stderr
 		out, err := cmd.StdoutPipe()
 		require.NoError(t, err)
