@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -136,11 +137,21 @@ type WriterFunc func([]byte) (int, error)
 
 func (f WriterFunc) Write(p []byte) (int, error) { return f(p) }
 
-// LibraryGoroutines counts the goroutines that the library has started and that still run.
-func LibraryGoroutines() int {
+// LibraryGoroutines counts the goroutines that the library has started and that still run, but for
+// those in certain functions of it.
+func LibraryGoroutines(except ...string) (n int) {
 	stacks := make([]byte, 16<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
-	return bytes.Count(stacks, []byte("created by github.com/etcdlock/etcdlock.("))
+	for stack := range bytes.SplitSeq(stacks, []byte("\n\n")) {
+		in := func(function string) bool {
+			return bytes.Contains(stack, []byte("github.com/etcdlock/etcdlock."+function+"("))
+		}
+		if bytes.Contains(stack, []byte("created by github.com/etcdlock/etcdlock.(")) &&
+			!slices.ContainsFunc(except, in) {
+			n++
+		}
+	}
+	return n
 }
 
 // HoldMany holds n names by one Session.

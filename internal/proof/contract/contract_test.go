@@ -11,7 +11,7 @@ import (
 
 // What lock_test.go runs on an etcd in memory, on clusters of etcd's own servers.
 func TestContract(t *testing.T) {
-	many := map[int]int{1: race.Fewer(10_000, 300), 3: race.Fewer(1_000, 100)}
+	many := map[int]int{1: race.Fewer(10_000, 300), 3: race.Fewer(1_000, 300)}
 	for members, names := range many {
 		t.Run(fmt.Sprint("members=", members), func(t *testing.T) {
 			start := func(t *testing.T) contract.Etcd {
