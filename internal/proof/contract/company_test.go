@@ -404,7 +404,7 @@ func TestWhatUsersAttachToTheLeaseIsTheirs(t *testing.T) {
 	client := cluster.Client(t, contract.With(faults))
 	contract.VerifyClean(t, client, "")
 	ctx := contract.Patient(t)
-	s := contract.NewSession(t, client, etcdlock.WithTTL(2*time.Second))
+	s := contract.NewSession(t, client, etcdlock.WithTTL(4*time.Second))
 	mu := contract.MutexOf(t, s, "a")
 	require.NoError(t, mu.Lock(ctx))
 	lease := s.Lease()
@@ -412,7 +412,8 @@ func TestWhatUsersAttachToTheLeaseIsTheirs(t *testing.T) {
 	for _, key := range keys {
 		putKey(t, client, key, lease)
 	}
-	faults.Inject(etcdtest.Delay("LeaseTimeToLive", 1)).Await(4)
+	// When the second look is sent the first one is certainly complete.
+	faults.Inject(etcdtest.Delay("LeaseTimeToLive", 1)).Await(2)
 	for _, key := range keys {
 		resp, err := client.Get(ctx, key)
 		require.NoError(t, err)

@@ -319,6 +319,7 @@ func TestAForeignHolderIsNamedByItsKey(t *testing.T) {
 func TestAWaitForEtcdTellsTheCauseAndEtcdsLastError(t *testing.T) {
 	computing.enter(t)
 	closing := errors.New("the shop is closing")
+	lanes := make(chan struct{}, 4) // each has an etcd of its own
 	for about, c := range map[string]struct {
 		fault   etcdtest.Fault
 		strikes int // after which etcd has said why
@@ -336,6 +337,8 @@ func TestAWaitForEtcdTellsTheCauseAndEtcdsLastError(t *testing.T) {
 		} {
 			t.Run(about+" to "+op, func(t *testing.T) {
 				t.Parallel()
+				lanes <- struct{}{}
+				t.Cleanup(func() { <-lanes })
 				faults := etcdtest.NewFaults(t)
 				client := etcdtest.Start(t, 1).Client(t, contract.With(faults))
 				contract.VerifyClean(t, client, "")
@@ -345,6 +348,8 @@ func TestAWaitForEtcdTellsTheCauseAndEtcdsLastError(t *testing.T) {
 					etcdlock.WithTrace(&etcdlock.Trace{Unavailable: func(error, time.Duration) { tell() }}))
 				down := faults.Inject(c.fault)
 				t.Cleanup(down.Heal)
+				// The answer to a look at the lease's keys would end the silence after it was told.
+				t.Cleanup(faults.Inject(etcdtest.SwallowRequest("LeaseTimeToLive")).Heal)
 				ctx, cancel := context.WithCancelCause(t.Context())
 				// With a deadline, so that TryLock's own bound is not what ends it.
 				ctx, stop := context.WithTimeout(ctx, time.Hour)
