@@ -323,7 +323,7 @@ func TestAHoldAndAWaitSurviveARestartOfAllMembers(t *testing.T) {
 //	a member stops | locks come and go | a holds for two TTLs | b gets in
 func TestOneDeadMemberOfThreeLosesNothing(t *testing.T) {
 	waiting.enter(t)
-	const ttl = 2 * time.Second
+	const ttl = 4 * time.Second
 	w := newWorld(t, 3)
 	c := w.contest(t, "dead-member")
 	a, b := c.party("a", ttl), c.party("b", ttl)

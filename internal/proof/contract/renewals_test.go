@@ -23,7 +23,7 @@ import (
 func TestRenewalsLogInOnceWhileTheTokenLasts(t *testing.T) {
 	waiting.enter(t)
 	const (
-		ttl      = 2 * time.Second
+		ttl      = 3 * time.Second
 		renewals = 6
 	)
 	root, client, counter, _ := tenant(t)

@@ -32,7 +32,7 @@ type house struct {
 var tests = newHouse()
 
 func newHouse() *house {
-	h := &house{lanes: [2]int{waiting: 6, computing: 6}}
+	h := &house{lanes: [2]int{waiting: 4, computing: 6}}
 	h.left = sync.NewCond(&h.mu)
 	return h
 }
