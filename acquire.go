@@ -168,6 +168,9 @@ func (p *place) queue(ctx context.Context, c *claim, try bool) (
 	h *hold, taken line.Ahead, err error,
 ) {
 	entering := p.ticket.Enter(try, p.m.cfg.trace.tellsQueued())
+	if p.expectsCrowd() {
+		entering.Crowd()
+	}
 	retry := attempt.Backoff{Puts: true}
 	for {
 		if ctx.Err() != nil {

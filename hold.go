@@ -64,7 +64,7 @@ func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
 		h.timer = time.AfterFunc(most, func() { h.check() })
 	}
 	if p.hold == nil {
-		p.held = now
+		p.held, c.local.waited = now, now.Sub(p.since)
 	}
 	p.hold, c.hold, c.m.hold, c.m.depth = h, h, h, 1
 	p.ahead, c.local.ahead = line.Nobody, line.Nobody

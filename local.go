@@ -18,6 +18,10 @@ type localLine struct {
 	slots ticket.Slots // names of keys
 	view  *view        // nil while nobody needs one
 	due   *time.Timer  // calls lingered; nil before a key lingers
+
+	// What the next place in etcd's line may expect there.
+	crowded bool          // the line was long when the last one was put
+	waited  time.Duration // for how long the last one that came to hold has stood in it
 }
 
 // A claim is one call of Lock or TryLock.

@@ -139,7 +139,15 @@ func (c *commit) answer() ticket.Answer {
 // queuedLocked notes what an answer of an era says about p's line.
 func (p *place) queuedLocked(ahead line.Ahead, told *era) {
 	p.since = time.Now()
+	p.local.crowded = ahead.Keys > crowd && ticket.Tells(ahead)
 	p.seesLocked(ahead, told)
+}
+
+// expectsCrowd reports whether p is likely to stand in a long line: the one before it did.
+func (p *place) expectsCrowd() bool {
+	p.s.mu.Lock()
+	defer p.s.unlock()
+	return p.local.crowded
 }
 
 // staleLocked reports whether p was last seen in an era before.

@@ -19,6 +19,18 @@ import (
 const (
 	// removalGrace is how long a wait that failed waits for its key to be removed.
 	removalGrace = 25 * time.Millisecond
+
+	// crowd is how many keys are below a name whose line is long. A place there needs to know
+	// little of it.
+	crowd = 4 * fewAhead
+
+	// pastWait is how long a place must have stood in line for the next one to watch from the
+	// revision of its put. etcd serves such a watch within 100 ms.
+	pastWait = 250 * time.Millisecond
+
+	// lateCheck is when such a wait looks for the first time whether whom it waits for stands in
+	// line.
+	lateCheck = 5 * time.Second
 )
 
 var (
@@ -79,11 +91,20 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 // If an event never comes, from a frozen member for instance, a slow recheck makes up
 // for it. The longer the wait and the line, the slower the recheck.
 func (p *place) waitBehind(ctx context.Context, c *claim, before line.Entry, broken *attempt.Backoff) error {
-	events, on, stop := p.s.watch(ctx, broken, before.Key, clientv3.WithFilterPut())
+	opts := []clientv3.OpOption{clientv3.WithFilterPut()}
+	from := p.watchesFrom(before)
+	if from != 0 {
+		opts = append(opts, clientv3.WithRev(from))
+	}
+	events, on, stop := p.s.watch(ctx, broken, before.Key, opts...)
 	defer stop()
 	relied := time.Now() // since when it relies on the watch
 	length := p.lengthOf()
-	again := time.NewTimer(p.s.recheckAfter(relied, length))
+	first := p.s.recheckAfter(relied, length)
+	if from != 0 {
+		first = min(first, attempt.Jitter(lateCheck))
+	}
+	again := time.NewTimer(first)
 	defer again.Stop()
 	for {
 		check, counted := false, (*int)(nil)
@@ -97,7 +118,7 @@ func (p *place) waitBehind(ctx context.Context, c *claim, before line.Entry, bro
 				return p.look(ctx, c, 0)
 			case watchBegun:
 				broken.Reset()
-				check = true
+				check = from == 0
 			case deletionTold:
 				return p.look(ctx, c, at)
 			}
@@ -164,6 +185,21 @@ func (p *place) isOutdated() (over bool, err error) {
 		return true, errQueueAnew
 	}
 	return p.staleLocked(), nil
+}
+
+// watchesFrom is the revision from which p is to watch the one before it, 0 if from now.
+//
+// Where only keys were read, that was by the put of p itself. So who was before it then is known
+// for its revision, and a watch of what has happened since misses nothing: there is no need to look
+// whether the one before still stands. In a line in which one waits for so long that the watch
+// has long been served when its turn comes, that is a request less.
+func (p *place) watchesFrom(before line.Entry) int64 {
+	p.s.mu.Lock()
+	defer p.s.unlock()
+	if before.Lease != 0 || p.local.waited < pastWait {
+		return 0
+	}
+	return p.ticket.Rev() + 1
 }
 
 // recheckAfter is how long to wait for the next look of one that has relied on its watch since a
@@ -234,9 +270,6 @@ func (p *place) readOn(ctx context.Context, c *claim) error {
 // stands reports whether the very key before and p's own both stand in line now. It is a
 // linearizable read of four compares, and retries until it is answered. It also reads who holds,
 // if that is not known, and how many keys there are in all, if length is not nil.
-//
-// A key that was put over has the create revision that it had, but perhaps no lease: it
-// stands in line no more, and no lease removes it.
 func (p *place) stands(
 	ctx context.Context, c *claim, before line.Entry, length *int,
 ) (bool, error) {
@@ -247,12 +280,8 @@ func (p *place) stands(
 		if length != nil {
 			ask = append(ask, countBelow(p.m.name))
 		}
-		return p.s.txn(ctx, []clientv3.Cmp{
-			clientv3.Compare(clientv3.CreateRevision(before.Key), "=", before.Rev),
-			clientv3.Compare(clientv3.LeaseValue(before.Key), "=", before.Lease),
-			p.ticket.Exists(),
-			p.ticket.OnLease(),
-		}, ask, ask)
+		ifs := append(ticket.Contends(before), p.ticket.Exists(), p.ticket.OnLease())
+		return p.s.txn(ctx, ifs, ask, ask)
 	})
 	if err != nil {
 		return false, err

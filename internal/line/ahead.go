@@ -74,6 +74,24 @@ func (a Ahead) HeldBy(name string, oldest *pb.RangeResponse) Ahead {
 	return a
 }
 
+// Nearest is who stands before a place that is yet to be put, in the same transaction, by a range
+// that has read only keys, the newest first. That is enough in a long line. Keys tell no leases, so
+// Last has all that may stand in line, each without its lease, and it is never Whole unless there
+// is none: whoever waits for one of them has to find out whether it does (Entry.LeaseByKey).
+func Nearest(name string, newest *pb.RangeResponse) Ahead {
+	kvs := newest.GetKvs()
+	a := Ahead{Keys: int(newest.GetCount())}
+	for _, kv := range kvs {
+		if e := EntryOf(kv); e.MayStandIn(name) {
+			a.Last = append(a.Last, Entry{Key: e.Key, Rev: e.Rev}) // before 3.7 there was a lease
+		}
+	}
+	a.Last.sort()
+	a.About = a.Keys - (len(kvs) - len(a.Last))
+	a.Whole = newest != nil && !newest.More && len(a.Last) == 0
+	return a
+}
+
 // Only reports whether own is the only key that a range has read of those that may stand in line
 // for the lock name, and is as it was put: putting a key over, and taking its lease away, changes
 // its mod revision. The range has read only keys, up to own.
@@ -125,6 +143,9 @@ func (a Ahead) Unread() bool { return !a.Whole && len(a.Last) == 0 }
 
 // Tells reports whether a says how many are ahead of the place, or that they are more than a few.
 func (a Ahead) Tells(few int) bool { return a.Whole || len(a.Last) > few }
+
+// Keyed reports whether a is by Nearest: of those in Last only the keys are known.
+func (a Ahead) Keyed() bool { return len(a.Last) > 0 && a.Last[0].Lease == 0 }
 
 // Count is how many are before the place: about, if a is not Whole.
 func (a Ahead) Count() int {

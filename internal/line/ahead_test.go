@@ -176,6 +176,58 @@ func TestWhatKeysAloneTell(t *testing.T) {
 	}
 }
 
+// A put that reads keys alone takes for a contender whatever may be one, since keys tell no leases.
+// So nobody holds by it beside one who may stand in line, and the line is not Whole by it.
+func TestWhatKeysAloneTellOfTheNearest(t *testing.T) {
+	older := kv(idA, 7, 1) // etcd before 3.7 tells the lease
+	rows := []struct {
+		promise string
+		read    *pb.RangeResponse
+		last    []string
+		clear   bool
+		unread  bool
+		count   int
+	}{
+		{"nobody", rangeOf(0, false, nil), nil, true, false, 0},
+		{"one, and no more", rangeOf(1, false, keys{kv(idA, 7, 0)}), []string{idA}, false, false, 1},
+		{"two, the newest first", rangeOf(90, true, keys{kv(idB, 8, 0), kv(hex, 7, 0)}),
+			[]string{hex, idB}, false, false, 90},
+		{"with a lease", rangeOf(90, true, keys{older}), []string{idA}, false, false, 90},
+		{"what is none", rangeOf(2, false, keys{kv("config", 8, 0), kv("a/"+idB, 7, 0)}),
+			nil, true, false, 0},
+		{"what is none, and more", rangeOf(90, true, keys{kv("config", 8, 0)}), nil, false, true, 89},
+		{"one, and what is none", rangeOf(90, true, keys{kv("config", 8, 0), kv(idA, 7, 0)}),
+			[]string{idA}, false, false, 89},
+		{"nothing was read", nil, nil, false, true, 0},
+	}
+	for _, row := range rows {
+		t.Run(row.promise, func(t *testing.T) {
+			ahead := line.Nearest(name, row.read)
+			require.Equal(t, row.last, tails(ahead.Last))
+			require.Equal(t, row.clear, ahead.Clear())
+			require.Equal(t, row.unread, ahead.Unread())
+			require.Equal(t, row.count, ahead.Count())
+			require.Equal(t, len(row.last) > 0, ahead.Keyed())
+			for _, e := range ahead.Last {
+				require.Zero(t, e.Lease)
+			}
+		})
+	}
+	require.False(t, line.Before(name, line.Entry{}, rangeOf(1, false, keys{a(7)})).Keyed())
+}
+
+// By its key alone a contender of concurrency.Mutex stands in line on one lease, and one of this
+// library on any.
+func TestTheLeaseByTheKey(t *testing.T) {
+	for tail, lease := range map[string]int64{
+		hex: lease, "a": 10, "-a": -10, idA: 0, "config": 0, "0a": 0, "A": 0, "0": 0,
+	} {
+		e := line.Entry{Key: name + "/" + tail}
+		require.Equal(t, lease, e.LeaseByKey(), tail)
+		require.Equal(t, lease != 0 || tail == idA, e.MayStandIn(name), tail)
+	}
+}
+
 // Every contender may be one.
 func TestWhatStandsInLineMayStandInLine(t *testing.T) {
 	for _, e := range []line.Entry{

@@ -35,8 +35,23 @@ func (e Entry) StandsIn(name string) bool {
 // range that reads only keys returns no lease. It is true for every contender.
 func (e Entry) MayStandIn(name string) bool {
 	tail, below := strings.CutPrefix(e.Key, Prefix(name))
-	_, err := strconv.ParseInt(tail, 16, 64)
-	return below && (isUUID(tail) || err == nil)
+	return below && (isUUID(tail) || leaseIn(tail) != 0)
+}
+
+// LeaseByKey is the lease on which e, which may stand in line, does: the one that its key tells, or
+// 0 if that may be any.
+func (e Entry) LeaseByKey() int64 {
+	_, tail := cut(e.Key)
+	return leaseIn(tail)
+}
+
+// leaseIn is the lease that tail is the hexadecimal of, 0 if it is of none.
+func leaseIn(tail string) int64 {
+	lease, err := strconv.ParseInt(tail, 16, 64)
+	if err != nil || strconv.FormatInt(lease, 16) != tail {
+		return 0
+	}
+	return lease
 }
 
 // Name is the lock in whose line e stands. ok is false if it stands in none.

@@ -516,6 +516,17 @@ var mutants = []mutant{
 		},
 	},
 	{
+		name: "what a put in a crowd has read of keys alone is no contender",
+		why:  "The leases are not told, and without a lease it is none. So the put finds nobody, and lets in beside those that have one (rules 1 and 14).",
+		edits: []edit{{"internal/line/ahead.go", `e.MayStandIn(name) {
+			a.Last`, `e.StandsIn(name) {
+			a.Last`}},
+		killers: []killer{
+			core("ticket", "TestExploration"),
+			core("line", "TestWhatKeysAloneTellOfTheNearest"), named("TestWhoReturnsWhenTheCrowdHasGone"),
+		},
+	},
+	{
 		name: "what a look has read of keys alone is no contender",
 		why:  "The leases are not told, and without a lease it is none. So it lets in beside those that have one (rules 14 and 20).",
 		edits: []edit{{"internal/line/ahead.go", `		case e.MayStandIn(name):
@@ -659,12 +670,26 @@ var mutants = []mutant{
 		name: "no look once the watch is there",
 		why:  "The line was read when the key was put. What was deleted before the watch began, no event tells (rule 20).",
 		edits: []edit{
-			{"watch.go", `				check = true
+			{"watch.go", `				check = from == 0
 			case deletionTold:
 `, `			case deletionTold:
 `},
 		},
 		killers: []killer{named("TestALongLineGetsInWhateverBecomesOfItsWatches")},
+	},
+	{
+		name: "who does not look watches from now",
+		why:  "The watch from the put is served late, and one from now at once. What was deleted in between it does not tell, and nobody looks (rule 20).",
+		edits: []edit{{"watch.go", `		opts = append(opts, clientv3.WithRev(from))
+`, ``}},
+		killers: []killer{named("TestAWatchFromThePutMissesNothing")},
+	},
+	{
+		name: "who is known by a key is looked at as seldom as any in a long line",
+		why:  "It was read with the put, and the watch tells when it goes. If it has no lease it never does, and all who come behind wait (rule 14).",
+		edits: []edit{{"watch.go", `		first = min(first, attempt.Jitter(lateCheck))
+`, ``}},
+		killers: []killer{named("TestAStrayThatLooksLikeAContenderBlocksNobodyForLong")},
 	},
 	{
 		name: "a view without a read",
@@ -740,7 +765,14 @@ var mutants = []mutant{
 	{
 		name: "a predecessor is told by its create revision alone",
 		why:  "The create revision is what tells one key from another. A key that was put over keeps it, and may have lost its lease: nothing removes it then (rule 14).",
-		edits: []edit{{"watch.go", `			clientv3.Compare(clientv3.LeaseValue(before.Key), "=", before.Lease),
+		edits: []edit{{"internal/ticket/read.go", `		clientv3.Compare(clientv3.LeaseValue(e.Key), is, lease),
+`, ``}, {"internal/ticket/read.go", `	is, lease := "=", e.Lease
+	if lease == 0 {
+		lease = e.LeaseByKey()
+	}
+	if lease == 0 {
+		is = "!="
+	}
 `, ``}},
 		killers: []killer{named("TestAPredecessorWhoseKeyHasLostItsLeaseBlocksNobody")},
 	},
@@ -748,8 +780,7 @@ var mutants = []mutant{
 		name: "a waiter's own key is told by its create revision alone",
 		why:  "It is the key that the waiter put. Somebody has put it over: it goes with another lease, or with none (rule 12).",
 		edits: []edit{
-			{"watch.go", `			p.ticket.OnLease(),
-`, ``},
+			{"watch.go", `p.ticket.Exists(), p.ticket.OnLease())`, `p.ticket.Exists())`},
 			{"internal/ticket/ticket.go", ` && e.Rev == t.rev && e.Lease == t.Lease
 `, ` && e.Rev == t.rev
 `},

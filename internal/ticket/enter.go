@@ -15,6 +15,7 @@ type Entering struct {
 	t     *Ticket
 	try   bool
 	owner bool  // it reads who holds: the owner, not only the key
+	crowd bool  // it reads only keys, of those that are the nearest
 	reads bool  // whether the key is there already, and for TryLock whose the line is
 	n     int64 // TryLock: how many of the line it reads
 	seen  int64 // TryLock: up to here nothing below the prefix is a contender
@@ -26,6 +27,10 @@ func (t *Ticket) Enter(try, owner bool) Entering {
 	return Entering{t: t, try: try, owner: owner, reads: try, n: nearest}
 }
 
+// Crowd has Lock expect a long line, unless it wants to know who holds. It reads only keys then:
+// with a line of 1,000 that takes etcd a fifth of the time, in which it carries out nothing else.
+func (e *Entering) Crowd() { e.crowd = !e.try && !e.owner }
+
 // Txn is what to send next, with the value of the key.
 //
 // Lock reads who is before t, and then puts the key. TryLock first asks that nothing be below
@@ -35,6 +40,8 @@ func (e *Entering) Txn(value string) Txn {
 	t := e.t
 	txn := Txn{If: []clientv3.Cmp{t.absent()}, Again: t.readOwn()}
 	switch {
+	case e.crowd:
+		txn.Then = []clientv3.Op{t.newest(nearest, clientv3.WithKeysOnly())}
 	case !e.try:
 		txn.Then = t.readAhead(e.owner)
 	case e.seen == 0:
@@ -94,6 +101,8 @@ func (e *Entering) Judge(a Answer) (is Entrance, ahead line.Ahead) {
 		return e.judgeTry(a, is)
 	case is != Queued:
 		return Useless, line.Ahead{} // it was there, and was deleted before it was read
+	case a.Succeeded && e.crowd:
+		return Queued, line.Nearest(t.Name, a.read(0))
 	case a.Succeeded:
 		return Queued, t.aheadOf(a)
 	default:

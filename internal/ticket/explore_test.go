@@ -56,6 +56,13 @@ func scenarios() []scenario {
 			claims: []goroutine{trier(0, 1), waiter(0), trier(1, 2)},
 			strays: 2, faults: 1, each: all,
 		}, 13},
+		{"a crowd, reading keys of one, beside a stray", 1, setting{
+			claims: []goroutine{again(0), waiter(1)},
+			crowd:  true, strays: 1, faults: 1, each: one(silence, repeat, deletion, putOver, leaving),
+		}, 12},
+		{"three Sessions of a crowd, reading keys of one", 1, setting{
+			claims: three, crowd: true, faults: 1, each: one(deletion, leaving),
+		}, 11},
 		{"hand-offs", 0, setting{
 			claims:  []goroutine{again(0), waiter(0), waiter(1)},
 			handoff: 1, faults: 1, each: one(silence, deletion, putOver, loss, leaving),

@@ -20,9 +20,10 @@ var nearest int64 = Few + 1
 const wider = 32
 
 // newest reads the newest keys of the line, so many.
-func (t *Ticket) newest(n int64) clientv3.Op {
+func (t *Ticket) newest(n int64, opts ...clientv3.OpOption) clientv3.Op {
 	newest := clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend)
-	return clientv3.OpGet(t.Prefix(), clientv3.WithPrefix(), newest, clientv3.WithLimit(n))
+	opts = append(opts, clientv3.WithPrefix(), newest, clientv3.WithLimit(n))
+	return clientv3.OpGet(t.Prefix(), opts...)
 }
 
 // oldest reads the oldest keys of the line, so many.
@@ -54,6 +55,8 @@ func (t *Ticket) aheadOf(a Answer) line.Ahead {
 // next to nothing.
 func (t *Ticket) AskWhoHolds(ahead line.Ahead) clientv3.Op {
 	switch holder := ahead.Holder(); {
+	case holder.Rev == 0 && ahead.Keyed():
+		return t.oldest(nearest) // nobody has asked yet
 	case holder.Rev == 0:
 		return t.oldest(nearest * wider) // the oldest was no contender
 	case holder.Bare():
@@ -71,6 +74,25 @@ func (t *Ticket) WhoHolds(ahead line.Ahead, read *pb.RangeResponse) line.Ahead {
 		ahead.First = oldest[0]
 	}
 	return ahead
+}
+
+// Contends compares e, behind which t waits, with what is there: whether that very key is, and
+// stands in line.
+//
+// A key that was put over has the create revision that it had, but perhaps no lease: it
+// stands in line no more, and no lease removes it.
+func Contends(e line.Entry) []clientv3.Cmp {
+	is, lease := "=", e.Lease
+	if lease == 0 {
+		lease = e.LeaseByKey()
+	}
+	if lease == 0 {
+		is = "!="
+	}
+	return []clientv3.Cmp{
+		clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev),
+		clientv3.Compare(clientv3.LeaseValue(e.Key), is, lease),
+	}
 }
 
 // A Look is a reading of who is before a ticket that stands in line. It may take several

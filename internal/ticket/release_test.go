@@ -334,6 +334,84 @@ func TestWhatAPutSays(t *testing.T) {
 	}
 }
 
+// A put that expects a long line reads only keys. Whoever may stand in line is before it, and who
+// holds is unknown. One that tries, or wants to know who holds, reads what it reads otherwise.
+func TestWhatAPutInACrowdReads(t *testing.T) {
+	enter := func(try, owner bool) (*ticket.Ticket, ticket.Entering) {
+		k := unsent(ownID, &ticket.Slot{})
+		e := k.Enter(try, owner)
+		e.Crowd()
+		return &k, e
+	}
+	_, e := enter(false, false)
+	then := e.Txn("").Then
+	require.Len(t, then, 2)
+	require.True(t, then[0].IsKeysOnly())
+	require.True(t, then[1].IsPut())
+	for _, try := range []bool{false, true} {
+		k := unsent(ownID, &ticket.Slot{})
+		plain := k.Enter(try, !try)
+		_, e := enter(try, !try)
+		require.Equal(t, plain.Txn(""), e.Txn(""))
+	}
+
+	config, other := kv("config", 8, 0), kv(oldID, 3, 0)
+	var many []*mvccpb.KeyValue
+	for i := range ticket.Few + 1 {
+		many = append(many, kv(fmt.Sprintf("%s%d", oldID[:35], i), int64(3+i), 0))
+	}
+	more := func(r *pb.RangeResponse) *pb.RangeResponse { r.More, r.Count = true, 30; return r }
+	for _, row := range []struct {
+		promise string
+		read    *pb.RangeResponse
+		says    string
+		tells   bool // enough to wait by
+	}{
+		{"alone", read(), "", true},
+		{"behind what is no contender", read(config), "", true},
+		{"behind one", read(other), " behind 1 of 1", false},
+		{"behind one, and more", more(read(config, other)), " behind 1 of 29", false},
+		{"behind what is no contender, and more", more(read(config)), " behind some", false},
+		{"behind many", more(read(many...)), " behind 9 of 30", true},
+		{"nothing was read", nil, " behind some", false},
+	} {
+		t.Run(row.promise, func(t *testing.T) {
+			k, e := enter(false, false)
+			is, ahead := e.Judge(ticket.Answer{
+				Succeeded: true, Read: []*pb.RangeResponse{row.read}, Revision: 20,
+			})
+			require.Equal(t, ticket.Queued, is)
+			require.Equal(t, ticket.InLine, k.State())
+			require.Equal(t, row.says, behind(ahead))
+			require.Equal(t, row.tells, ticket.Tells(ahead))
+			require.Zero(t, ahead.Holder().Rev)
+		})
+	}
+}
+
+// Whom one waits for is compared with its lease, or if only its key was read with the one that its
+// key tells, or with none.
+func TestWhoIsWaitedForIsComparedWithItsLease(t *testing.T) {
+	for _, row := range []struct {
+		tail   string
+		lease  int64
+		result pb.Compare_CompareResult
+		with   int64
+	}{
+		{oldID, mine, pb.Compare_EQUAL, mine},
+		{oldID, 0, pb.Compare_NOT_EQUAL, 0},
+		{"2a", mine, pb.Compare_EQUAL, mine},
+		{"2a", 0, pb.Compare_EQUAL, 42},
+	} {
+		cmps := ticket.Contends(line.Entry{Key: name + "/" + row.tail, Rev: 7, Lease: row.lease})
+		require.Len(t, cmps, 2)
+		require.Equal(t, int64(7), cmps[0].GetCompare().GetCreateRevision())
+		lease := cmps[1].GetCompare()
+		require.Equal(t, row.result, lease.Result, row.tail)
+		require.Equal(t, row.with, lease.GetLease(), row.tail)
+	}
+}
+
 // A leftover of an earlier use of a name is not taken for the key: its revision is no newer than
 // the one at which the name was last known to be free.
 func TestALeftoverIsNotAdopted(t *testing.T) {

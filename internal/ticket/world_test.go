@@ -33,6 +33,7 @@ const (
 type setting struct {
 	claims  []goroutine
 	strays  int  // keys below the prefix that are no contenders
+	crowd   bool // each expects a long line
 	handoff int  // WithHandoff
 	linger  bool // WithLinger
 	faults  int  // of all kinds
@@ -197,6 +198,9 @@ func (w *world) comes(claim, put int) {
 	c.ticket = w.take(claim)
 	e := w.entries[c.ticket]
 	e.entering = e.ticket.Enter(w.setting.claims[claim].try, false)
+	if w.setting.crowd {
+		e.entering.Crowd()
+	}
 	w.send(c.ticket)
 }
 

@@ -1,0 +1,280 @@
+package etcdlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/fake"
+)
+
+// These are tests of a Session that has stood in a long line, and stands in it again: it asks for
+// less then.
+
+// aCrowd is how many stand in a line that is long, and a re-check is seldom.
+const aCrowd = 300
+
+// returns has the process "a" come to hold behind aCrowd others, in a given time, and unlock. Then
+// as many others stand in line.
+func returns(t *testing.T, etcd *fake.Server, after time.Duration) (keys []string, mu *etcdlock.Mutex) {
+	t.Helper()
+	keys, mu, in := waitsBehind(t, etcd, aCrowd)
+	time.Sleep(after)
+	for _, key := range keys {
+		etcd.DeleteKey(key)
+	}
+	require.NoError(t, soonOr(t, in, "it does not get in"))
+	require.NoError(t, mu.Unlock(context.Background()))
+	keys, _ = strangers(t, etcd, "n", aCrowd)
+	return keys, mu
+}
+
+// lockAgain has mu lock.
+func lockAgain(mu *etcdlock.Mutex) (in <-chan error) {
+	in = contract.Async(func() error { return mu.Lock(context.Background()) })
+	synctest.Wait()
+	return in
+}
+
+// asked are the requests that the process "a" has sent, by method, but for what renews its lease.
+func asked(etcd *fake.Server) map[string]int {
+	n := make(map[string]int)
+	for _, c := range etcd.Calls("") {
+		if c.Process == "a" && c.Method != fake.KeepAlive && c.Method != fake.TimeToLive && c.Method != fake.Event {
+			n[c.Method]++
+		}
+	}
+	return n
+}
+
+// since are the requests that a has sent since.
+func since(etcd *fake.Server, before map[string]int) map[string]int {
+	n := asked(etcd)
+	for method := range n {
+		if n[method] -= before[method]; n[method] == 0 {
+			delete(n, method)
+		}
+	}
+	return n
+}
+
+// Rule 24: one who waits for long in a long line sends four requests: its put, a watch, a look when
+// it is its turn, and the release. Where waits are short it looks besides once the watch is there.
+func TestWhoReturnsToALongLineAsksForLittle(t *testing.T) {
+	for _, row := range []struct {
+		waited time.Duration
+		txns   int
+	}{{time.Second, 1}, {100 * time.Millisecond, 2}} {
+		t.Run(fmt.Sprint(row.waited), func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				keys, mu := returns(t, etcd, row.waited)
+				before := asked(etcd)
+				in := lockAgain(mu)
+				require.Equal(t, map[string]int{fake.Txn: row.txns, fake.Watch: 1}, since(etcd, before))
+				time.Sleep(3 * time.Second)
+				for _, key := range keys {
+					require.Empty(t, in)
+					etcd.DeleteKey(key)
+				}
+				start := time.Now()
+				require.NoError(t, soonOr(t, in, "it does not get in"))
+				require.Zero(t, time.Since(start))
+				require.NoError(t, mu.Unlock(context.Background()))
+				require.Equal(t, map[string]int{fake.Txn: row.txns + 1, fake.Watch: 1, fake.Range: 1}, since(etcd, before))
+			})
+		})
+	}
+}
+
+// Rule 20: what happens before the watch is there is not missed, though nobody looks then.
+func TestAWatchFromThePutMissesNothing(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		keys, mu := returns(t, etcd, time.Second)
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			if c.Process == "a" && c.Method == fake.Watch {
+				return fake.Effect{Delay: 50 * time.Millisecond}
+			}
+			return fake.Effect{}
+		})
+		in := lockAgain(mu)
+		for _, key := range keys {
+			etcd.DeleteKey(key)
+		}
+		start := time.Now()
+		require.NoError(t, soonOr(t, in, "it does not get in"))
+		require.Equal(t, 50*time.Millisecond, time.Since(start))
+		require.NoError(t, mu.Unlock(context.Background()))
+	})
+}
+
+// The revisions since the put are compacted before the watch is there: it reads the line, and
+// watches from now.
+func TestAWatchFromAPutThatIsCompactedIsMadeAnew(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		keys, mu := returns(t, etcd, time.Second)
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			if c.Process == "a" && c.Method == fake.Watch {
+				return fake.Effect{Delay: 50 * time.Millisecond}
+			}
+			return fake.Effect{}
+		})
+		in := lockAgain(mu)
+		behind, _ := strangers(t, etcd, "n", 2)
+		etcd.Compact()
+		time.Sleep(time.Second)
+		for _, key := range keys {
+			require.Empty(t, in)
+			etcd.DeleteKey(key)
+		}
+		start := time.Now()
+		require.NoError(t, soonOr(t, in, "it does not get in"))
+		require.Zero(t, time.Since(start))
+		require.NoError(t, mu.Unlock(context.Background()))
+		for _, key := range behind {
+			etcd.DeleteKey(key)
+		}
+	})
+}
+
+// Rule 14: keys tell no leases, so what has the form of a contender is taken for one. It is found
+// out, at once where waits are short, and otherwise soon.
+func TestAStrayThatLooksLikeAContenderBlocksNobodyForLong(t *testing.T) {
+	for _, kind := range []struct {
+		name  string
+		tail  string
+		lease bool
+	}{
+		{"a UUID without a lease", uuid.NewString(), false},
+		{"a number without a lease", "42", false},
+		{"a number with another lease", "42", true},
+	} {
+		for _, waited := range []time.Duration{time.Second, 100 * time.Millisecond} {
+			t.Run(fmt.Sprintf("%s, after %v", kind.name, waited), func(t *testing.T) {
+				inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+					keys, mu := returns(t, etcd, waited)
+					granted, err := etcd.Client("strays").Grant(context.Background(), 3000)
+					require.NoError(t, err)
+					if !kind.lease {
+						granted.ID = clientv3.NoLease
+					}
+					require.NoError(t, etcd.PutKey("n/"+kind.tail, granted.ID))
+					in := lockAgain(mu)
+					for _, key := range keys {
+						require.Empty(t, in)
+						etcd.DeleteKey(key)
+					}
+					start := time.Now()
+					require.NoError(t, soonOr(t, in, "it does not get in"))
+					if waited < time.Second {
+						require.Zero(t, time.Since(start))
+					}
+					require.LessOrEqual(t, time.Since(start), 6250*time.Millisecond)
+					require.NoError(t, mu.Unlock(context.Background()))
+					etcd.DeleteKey("n/" + kind.tail)
+				})
+			})
+		}
+	}
+}
+
+// The nearest has the form that concurrency.Mutex gives its keys, with the lease that its key
+// tells: it is waited for, after a look, too.
+func TestAContenderOfAnotherKindIsWaitedForByItsKey(t *testing.T) {
+	for _, waited := range []time.Duration{time.Second, 100 * time.Millisecond} {
+		t.Run(fmt.Sprint(waited), func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				keys, mu := returns(t, etcd, waited)
+				granted, err := etcd.Client("peer").Grant(context.Background(), 3000)
+				require.NoError(t, err)
+				last := fmt.Sprintf("n/%x", int64(granted.ID))
+				require.NoError(t, etcd.PutKey(last, granted.ID))
+				in := lockAgain(mu)
+				for _, key := range keys {
+					etcd.DeleteKey(key)
+				}
+				time.Sleep(time.Minute)
+				require.Empty(t, in, "it got in beside one who holds")
+				etcd.DeleteKey(last)
+				require.NoError(t, soonOr(t, in, "it does not get in"))
+				require.NoError(t, mu.Unlock(context.Background()))
+			})
+		})
+	}
+}
+
+// Rule 18: the crowd has gone. Lock is one request, and so is Unlock; a key that stands in no line
+// makes no difference. Behind one it is as if there had never been a crowd, but for a read.
+func TestWhoReturnsWhenTheCrowdHasGone(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		keys, mu := returns(t, etcd, time.Second)
+		for _, key := range keys {
+			etcd.DeleteKey(key)
+		}
+		require.NoError(t, etcd.PutKey("n/config", clientv3.NoLease))
+		before := asked(etcd)
+		require.NoError(t, mu.Lock(context.Background()))
+		require.NoError(t, mu.Unlock(context.Background()))
+		require.Equal(t, map[string]int{fake.Txn: 2}, since(etcd, before))
+		etcd.DeleteKey("n/config")
+	})
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		keys, mu := returns(t, etcd, time.Second)
+		for _, key := range keys[1:] {
+			etcd.DeleteKey(key)
+		}
+		in := lockAgain(mu)
+		time.Sleep(10 * time.Second)
+		require.Empty(t, in)
+		etcd.DeleteKey(keys[0])
+		start := time.Now()
+		require.NoError(t, soonOr(t, in, "it does not get in"))
+		require.Zero(t, time.Since(start))
+		require.NoError(t, mu.Unlock(context.Background()))
+	})
+}
+
+// Rule 8: who holds is not read with the put. Whoever gives up is told of its key, and after a
+// while of its owner.
+func TestWhoReturnsToALongLineIsToldWhoHolds(t *testing.T) {
+	for _, row := range []struct {
+		after time.Duration
+		owner bool
+	}{{time.Second, false}, {8 * time.Second, true}} {
+		t.Run(fmt.Sprint(row.after), func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				keys, mu := returns(t, etcd, time.Second)
+				for _, key := range keys {
+					etcd.DeleteKey(key)
+				}
+				holder := contract.MutexOf(t, processIn(t, etcd, "api-7:1234"), "n")
+				lockWithin(t, holder, time.Second)
+				keys, _ = strangers(t, etcd, "n", aCrowd)
+				ctx, cancel := context.WithTimeout(context.Background(), row.after)
+				defer cancel()
+				err := mu.Lock(ctx)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				locked, ok := errors.AsType[*etcdlock.LockedError](err)
+				require.True(t, ok)
+				require.Equal(t, holder.Key(), locked.Holder.Key)
+				require.Equal(t, holder.Token(), locked.Holder.Token)
+				require.Equal(t, aCrowd+1, locked.Ahead)
+				if row.owner {
+					require.Equal(t, "api-7:1234", locked.Holder.Owner)
+				}
+				require.NoError(t, holder.Unlock(context.Background()))
+				for _, key := range keys {
+					etcd.DeleteKey(key)
+				}
+			})
+		})
+	}
+}
