@@ -168,8 +168,8 @@ func (p *place) queue(ctx context.Context, c *claim, try bool) (
 	h *hold, taken line.Ahead, err error,
 ) {
 	entering := p.ticket.Enter(try, p.m.cfg.trace.tellsQueued())
-	if p.expectsCrowd() {
-		entering.Crowd()
+	if crowded, last := p.expectsCrowd(); crowded {
+		entering.Crowd(last)
 	}
 	retry := attempt.Backoff{Puts: true}
 	for {

@@ -278,3 +278,201 @@ func TestWhoReturnsToALongLineIsToldWhoHolds(t *testing.T) {
 		})
 	}
 }
+
+// A round is processes that go round and round in one line.
+type round struct {
+	t       *testing.T
+	etcd    *fake.Server
+	line    []*etcdlock.Mutex // in the order of their turns
+	entered chan int
+	at      int // whose turn it is
+}
+
+// goesRound has so many processes go through the critical section in turn, for a few times.
+func goesRound(t *testing.T, etcd *fake.Server, n int) *round {
+	t.Helper()
+	r := &round{t: t, etcd: etcd, entered: make(chan int, n)}
+	for i := range n {
+		r.line = append(r.line, contract.MutexOf(t, processIn(t, etcd, fmt.Sprint(i)), "n"))
+		r.queues(i)
+	}
+	require.Equal(t, 0, <-r.entered)
+	for range 2*n + 1 {
+		r.passes()
+	}
+	return r
+}
+
+// queues has a process queue, again.
+func (r *round) queues(i int) {
+	go func() {
+		if err := r.line[i].Lock(context.Background()); err != nil {
+			r.t.Error(err)
+		}
+		r.entered <- i
+	}()
+	synctest.Wait()
+}
+
+// leaves has the one whose turn it is leave.
+func (r *round) leaves() (who int) {
+	r.t.Helper()
+	who = r.at % len(r.line)
+	require.NoError(r.t, r.line[who].Unlock(context.Background()))
+	r.at++
+	return who
+}
+
+// passes has the one whose turn it is leave, the next one get in, and the former queue again.
+func (r *round) passes() {
+	r.t.Helper()
+	who := r.leaves()
+	require.Equal(r.t, r.at%len(r.line), soonOr(r.t, r.entered, "the next does not get in"))
+	r.queues(who)
+}
+
+// ends has all leave, whoever stands in line.
+func (r *round) ends() {
+	r.t.Helper()
+	for range len(r.line) - 1 {
+		r.leaves()
+		require.Equal(r.t, r.at%len(r.line), soonOr(r.t, r.entered, "the next does not get in"))
+	}
+	r.leaves()
+}
+
+// requests are all that were sent, by all, but for what renews leases.
+func (r *round) requests() (n int) {
+	for _, c := range r.etcd.Calls("") {
+		if c.Method != fake.KeepAlive && c.Method != fake.TimeToLive && c.Method != fake.Event {
+			n++
+		}
+	}
+	return n
+}
+
+// Rule 24: where all go round and round, each stands behind the same key again, which it watches yet.
+// A hand-over is the release, a look, and the next put.
+func TestAHandOverInACrowdThatGoesRoundIsThreeRequests(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		r := goesRound(t, etcd, 40)
+		before := r.requests()
+		const handOvers = 80
+		for range handOvers {
+			r.passes()
+		}
+		require.Equal(t, 3*handOvers, r.requests()-before)
+		r.ends()
+	})
+}
+
+// Somebody else has come between the one behind whose key a place stood last, and which is there
+// again, and the place. It does not get in beside that one.
+func TestWhoStandsBehindTheSameKeyAgainWaitsForThoseBetween(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		r := goesRound(t, etcd, 40)
+		between, _ := strangers(t, etcd, "n", 1)
+		for range len(r.line) - 1 {
+			r.passes()
+		}
+		r.leaves()
+		time.Sleep(3 * time.Second)
+		require.Empty(t, r.entered, "it got in beside one who holds")
+		etcd.DeleteKey(between[0])
+		start := time.Now()
+		require.Equal(t, r.at%len(r.line), soonOr(t, r.entered, "it does not get in"))
+		require.Zero(t, time.Since(start))
+		for range len(r.line) - 2 {
+			r.leaves()
+			require.Equal(t, r.at%len(r.line), soonOr(t, r.entered, "the next does not get in"))
+		}
+		r.leaves()
+	})
+}
+
+// The one before gives up in the middle of the line. Whoever stood behind its key moves up, and does
+// not get in before its turn.
+func TestWhoStoodBehindAKeyThatIsGivenUpMovesUp(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		r := goesRound(t, etcd, 40)
+		who := (r.at + len(r.line) - 2) % len(r.line) // queued before the last one
+		line, err := etcdlock.Contenders(context.Background(), etcd.Client("judge"), "n")
+		require.NoError(t, err)
+		require.Len(t, line, len(r.line))
+		etcd.DeleteKey(line[len(line)-2].Key)
+		synctest.Wait()
+		require.Empty(t, r.entered)
+		for range len(r.line) - 2 {
+			r.leaves()
+			next := soonOr(t, r.entered, "the next does not get in")
+			if r.at%len(r.line) == who { // its key was deleted, so it has queued anew
+				r.at++
+			}
+			require.Equal(t, r.at%len(r.line), next)
+		}
+		r.leaves()
+		require.Equal(t, who, soonOr(t, r.entered, "it does not get in"))
+		require.NoError(t, r.line[who].Unlock(context.Background()))
+	})
+}
+
+// The key behind which a place stood is there again, without a lease: it stands in no line.
+func TestWhoseFormerPredecessorHasLeftAStrayIsNotHeldUp(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		keys, mu := returns(t, etcd, time.Second)
+		for _, key := range keys {
+			etcd.DeleteKey(key)
+		}
+		keys, _ = strangers(t, etcd, "n", aCrowd)
+		in := lockAgain(mu)
+		for _, key := range keys {
+			require.Empty(t, in)
+			etcd.DeleteKey(key)
+		}
+		require.NoError(t, soonOr(t, in, "it does not get in"))
+		stray := keys[len(keys)-1]
+		keys, _ = strangers(t, etcd, "n", aCrowd)
+		require.NoError(t, etcd.PutKey(stray, clientv3.NoLease))
+		require.NoError(t, mu.Unlock(context.Background()))
+		in = lockAgain(mu)
+		for _, key := range keys {
+			require.Empty(t, in)
+			etcd.DeleteKey(key)
+		}
+		start := time.Now()
+		require.NoError(t, soonOr(t, in, "it does not get in"))
+		require.Zero(t, time.Since(start))
+		require.NoError(t, mu.Unlock(context.Background()))
+		etcd.DeleteKey(stray)
+	})
+}
+
+// The watch of the key behind which a place stood is there for two seconds more, and no longer; and
+// Close ends it, as it ends everything.
+func TestAWatchThatIsKeptForTheNextPlaceEnds(t *testing.T) {
+	for _, closes := range []bool{false, true} {
+		t.Run(fmt.Sprint("close ", closes), func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				s := processIn(t, etcd, "a")
+				mu := contract.MutexOf(t, s, "n")
+				keys, _ := strangers(t, etcd, "n", aCrowd)
+				in := lockAgain(mu)
+				require.Equal(t, 1, etcd.Watches())
+				for _, key := range keys {
+					etcd.DeleteKey(key)
+				}
+				require.NoError(t, soonOr(t, in, "it does not get in"))
+				require.NoError(t, mu.Unlock(context.Background()))
+				synctest.Wait()
+				require.Equal(t, 1, etcd.Watches())
+				if closes {
+					require.NoError(t, s.Close(context.Background()))
+				} else {
+					time.Sleep(2 * time.Second)
+				}
+				synctest.Wait()
+				require.Zero(t, etcd.Watches())
+			})
+		})
+	}
+}

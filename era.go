@@ -212,6 +212,7 @@ func (s *Session) endViewsLocked() {
 		if l.view != nil {
 			l.view.endLocked()
 		}
+		s.unwatchLastLocked(l)
 	}
 	s.rewatchLocked()
 }

@@ -22,6 +22,7 @@ type localLine struct {
 	// What the next place in etcd's line may expect there.
 	crowded bool          // the line was long when the last one was put
 	waited  time.Duration // for how long the last one that came to hold has stood in it
+	last    *predecessor  // of that one, while it is watched yet
 }
 
 // A claim is one call of Lock or TryLock.
@@ -61,7 +62,7 @@ func (s *Session) lineLocked(name string) *localLine {
 	}
 	if len(s.lines) >= s.sweepAt {
 		for name, l := range s.lines {
-			if l.queue.State() == turn.Free && l.view == nil {
+			if l.queue.State() == turn.Free && l.view == nil && l.last == nil {
 				delete(s.lines, name)
 			}
 		}

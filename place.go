@@ -29,6 +29,7 @@ type place struct {
 	ticket ticket.Ticket
 	since  time.Time  // when its revision became known
 	ahead  line.Ahead // before this place, when last looked at
+	asPut  bool       // ahead is what the transaction has read that put the key
 	hold   *hold      // nil while waiting
 	held   time.Time  // when the first hold at it began
 	watch  *keyWatch  // of the key while it is held; nil for short holds
@@ -141,24 +142,34 @@ func (p *place) queuedLocked(ahead line.Ahead, told *era) {
 	p.since = time.Now()
 	p.local.crowded = ahead.Keys > crowd && ticket.Tells(ahead)
 	p.seesLocked(ahead, told)
+	p.asPut = true
 }
 
-// expectsCrowd reports whether p is likely to stand in a long line: the one before it did.
-func (p *place) expectsCrowd() bool {
+// expectsCrowd reports whether p is likely to stand in a long line, as the one before it did, and
+// tells behind which key that one stood if it is watched yet.
+func (p *place) expectsCrowd() (crowded bool, last string) {
 	p.s.mu.Lock()
 	defer p.s.unlock()
-	return p.local.crowded
+	if w := p.local.last; w != nil {
+		last = w.key
+	}
+	return p.local.crowded, last
 }
 
 // staleLocked reports whether p was last seen in an era before.
 func (p *place) staleLocked() bool { return p.era != p.s.era.Load() }
 
-// rangesOf returns what the ranges of a transaction have read.
+// rangesOf returns what the ranges of a transaction have read, with those of one nested in it.
 func rangesOf(resp *clientv3.TxnResponse) (read []*pb.RangeResponse) {
-	for _, r := range resp.Responses {
+	return appendRanges(nil, resp.Responses)
+}
+
+func appendRanges(read []*pb.RangeResponse, answers []*pb.ResponseOp) []*pb.RangeResponse {
+	for _, r := range answers {
 		if r.GetResponseRange() != nil {
 			read = append(read, r.GetResponseRange())
 		}
+		read = appendRanges(read, r.GetResponseTxn().GetResponses())
 	}
 	return read
 }

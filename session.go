@@ -198,6 +198,7 @@ func (s *Session) closeLocked() {
 		if l.view != nil {
 			l.view.endLocked()
 		}
+		s.unwatchLastLocked(l)
 		if h := l.holdLocked(); h != nil && !h.closeLocked() {
 			h.traceReleased()
 		}

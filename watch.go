@@ -28,6 +28,9 @@ const (
 	// revision of its put. etcd serves such a watch within 100 ms.
 	pastWait = 250 * time.Millisecond
 
+	// keepLast is for how long the key behind which a place stood is watched when it is gone.
+	keepLast = 2 * time.Second
+
 	// lateCheck is when such a wait looks for the first time whether whom it waits for stands in
 	// line.
 	lateCheck = 5 * time.Second
@@ -91,17 +94,12 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 // If an event never comes, from a frozen member for instance, a slow recheck makes up
 // for it. The longer the wait and the line, the slower the recheck.
 func (p *place) waitBehind(ctx context.Context, c *claim, before line.Entry, broken *attempt.Backoff) error {
-	opts := []clientv3.OpOption{clientv3.WithFilterPut()}
-	from := p.watchesFrom(before)
-	if from != 0 {
-		opts = append(opts, clientv3.WithRev(from))
-	}
-	events, on, stop := p.s.watch(ctx, broken, before.Key, opts...)
-	defer stop()
+	w, known := p.watchBefore(ctx, broken, before)
+	defer func() { p.unwatchBefore(w) }()
 	relied := time.Now() // since when it relies on the watch
 	length := p.lengthOf()
 	first := p.s.recheckAfter(relied, length)
-	if from != 0 {
+	if known {
 		first = min(first, attempt.Jitter(lateCheck))
 	}
 	again := time.NewTimer(first)
@@ -109,8 +107,8 @@ func (p *place) waitBehind(ctx context.Context, c *claim, before line.Entry, bro
 	for {
 		check, counted := false, (*int)(nil)
 		select {
-		case resp, open := <-events:
-			switch told, at := p.toldBy(resp, open, on, before.Key); told {
+		case resp, open := <-w.events:
+			switch told, at := p.toldBy(resp, open, w.on, before.Key); told {
 			case watchOver: // read the line, begin a new watch
 				if err := broken.Wait(ctx, p.s.calls); err != nil {
 					return err
@@ -118,8 +116,9 @@ func (p *place) waitBehind(ctx context.Context, c *claim, before line.Entry, bro
 				return p.look(ctx, c, 0)
 			case watchBegun:
 				broken.Reset()
-				check = from == 0
+				check = !known
 			case deletionTold:
+				w.gone = true
 				return p.look(ctx, c, at)
 			}
 		case <-again.C:
@@ -187,19 +186,105 @@ func (p *place) isOutdated() (over bool, err error) {
 	return p.staleLocked(), nil
 }
 
-// watchesFrom is the revision from which p is to watch the one before it, 0 if from now.
+// A predecessor is the key behind which a place stands, as it is watched.
+type predecessor struct {
+	// Set once, then only read.
+	key    string
+	era    *era // in which the watch began
+	events clientv3.WatchChan
+	on     int64              // the name of its stream
+	end    context.CancelFunc // of the watch
+
+	gone bool        // the key was deleted. Owned by whoever waits
+	late *time.Timer // ends it while nobody needs it. Guarded by Session.mu
+}
+
+// watchBefore watches the key behind which p stands. known says that who was before p is known up to
+// where the watch begins, so that it need not look whether that one still stands.
 //
-// Where only keys were read, that was by the put of p itself. So who was before it then is known
-// for its revision, and a watch of what has happened since misses nothing: there is no need to look
-// whether the one before still stands. In a line in which one waits for so long that the watch
-// has long been served when its turn comes, that is a request less.
-func (p *place) watchesFrom(before line.Entry) int64 {
+// Invariant: known is set only if the transaction that put p has read the key, and the watch tells
+// whatever has become of it since. It is set where p has not asked who holds, either: a look that
+// tells that is not needed then. (Do not set it for what was read later.
+// TestAWatchFromThePutMissesNothing.)
+func (p *place) watchBefore(ctx context.Context, broken *attempt.Backoff, before line.Entry) (
+	w *predecessor, known bool,
+) {
+	last, same, from := p.knownBefore(before)
+	if same {
+		return last, true
+	}
+	opts := []clientv3.OpOption{clientv3.WithFilterPut()}
+	if from != 0 {
+		opts = append(opts, clientv3.WithRev(from))
+	}
+	w = &predecessor{key: before.Key, era: p.s.era.Load()}
+	watching, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it may outlast the wait
+	begins := context.AfterFunc(ctx, cancel)
+	var stop context.CancelFunc
+	w.events, w.on, stop = p.s.watch(watching, broken, before.Key, opts...)
+	begins()
+	w.end = func() { stop(); cancel() }
+	if last != nil {
+		last.end() // not before: clientv3 ends a stream with its last watch
+	}
+	return w, from != 0
+}
+
+// knownBefore takes the watch of the key behind which the last place of the Session stood, if there
+// is one. It has begun before p was put, and is all that p needs if it is of the same key. Otherwise
+// from is the revision from which p has to watch, 0 if from now and to look then.
+//
+// etcd serves a watch from a past revision late. That is for a line in which one waits for so
+// long that it is served by far when the turn comes.
+func (p *place) knownBefore(before line.Entry) (last *predecessor, same bool, from int64) {
 	p.s.mu.Lock()
 	defer p.s.unlock()
-	if before.Lease != 0 || p.local.waited < pastWait {
-		return 0
+	if last = p.local.last; last != nil {
+		p.local.last = nil
+		last.late.Stop()
 	}
-	return p.ticket.Rev() + 1
+	if !p.asPut || !p.ahead.Brief() {
+		return last, false, 0
+	}
+	if p.local.waited >= pastWait {
+		from = p.ticket.Rev() + 1
+	}
+	return last, last != nil && last.key == before.Key && last.era == p.era, from
+}
+
+// unwatchBefore ends the watch of the key behind which p stood, unless it is gone and p is the first
+// now. Then the watch stays for a while. The one who held before p may queue again, and so may
+// p's Session, which then stands behind the same key, and needs no other watch.
+func (p *place) unwatchBefore(w *predecessor) {
+	s, l := p.s, p.local
+	s.mu.Lock()
+	defer s.unlock()
+	if s.closed || !w.gone || !p.ahead.Clear() || p.era != w.era || l.last != nil {
+		s.afterLocked(w.end)
+		return
+	}
+	w.gone = false
+	l.last = w
+	if w.late != nil {
+		w.late.Reset(keepLast)
+		return
+	}
+	w.late = time.AfterFunc(keepLast, func() {
+		s.mu.Lock()
+		defer s.unlock()
+		if l.last == w {
+			s.unwatchLastLocked(l)
+		}
+	})
+}
+
+// unwatchLastLocked ends the watch of the key behind which the last place in l stood.
+func (s *Session) unwatchLastLocked(l *localLine) {
+	if l.last != nil {
+		l.last.late.Stop()
+		s.afterLocked(l.last.end)
+		l.last = nil
+	}
 }
 
 // recheckAfter is how long to wait for the next look of one that has relied on its watch since a
@@ -248,6 +333,7 @@ func (p *place) setLine(ahead line.Ahead, at *era) {
 	if p.era == at {
 		ahead = ahead.Since(p.ahead)
 	}
+	p.asPut = false
 	p.seesLocked(ahead, at)
 }
 

@@ -25,6 +25,10 @@ type Ahead struct {
 	First Entry // who holds, if not Whole; without a revision if that is unknown
 	About int   // how many are before the place, if not Whole: at most, but for later strays
 	Keys  int   // that were below the prefix: strays, and those behind the place, too
+
+	// Some says that Last has one of those before the place, who need not be the nearest.
+	// It is enough to wait by: once that one is gone the line is read.
+	Some bool
 }
 
 // Nobody is the Ahead of a place that is the first in its line.
@@ -92,6 +96,14 @@ func Nearest(name string, newest *pb.RangeResponse) Ahead {
 	return a
 }
 
+// Behind is who stands before a place that is about to be put behind a key that was read, by a
+// range of its own, in a line of so many keys. It is Unread if that key stands in no line.
+func Behind(name string, read *pb.RangeResponse, keys int64) Ahead {
+	a := Ahead{Last: Of(name, read.GetKvs()), About: int(keys), Keys: int(keys)}
+	a.Some = len(a.Last) > 0
+	return a
+}
+
 // Only reports whether own is the only key that a range has read of those that may stand in line
 // for the lock name, and is as it was put: putting a key over, and taking its lease away, changes
 // its mod revision. The range has read only keys, up to own.
@@ -142,10 +154,10 @@ func (a Ahead) Clear() bool { return a.Whole && len(a.Last) == 0 }
 func (a Ahead) Unread() bool { return !a.Whole && len(a.Last) == 0 }
 
 // Tells reports whether a says how many are ahead of the place, or that they are more than a few.
-func (a Ahead) Tells(few int) bool { return a.Whole || len(a.Last) > few }
+func (a Ahead) Tells(few int) bool { return a.Whole || a.Some || len(a.Last) > few }
 
-// Keyed reports whether a is by Nearest: of those in Last only the keys are known.
-func (a Ahead) Keyed() bool { return len(a.Last) > 0 && a.Last[0].Lease == 0 }
+// Brief reports whether a is by Nearest or Behind: it was not asked who holds.
+func (a Ahead) Brief() bool { return a.Some || len(a.Last) > 0 && a.Last[0].Lease == 0 }
 
 // Count is how many are before the place: about, if a is not Whole.
 func (a Ahead) Count() int {

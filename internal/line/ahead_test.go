@@ -207,13 +207,34 @@ func TestWhatKeysAloneTellOfTheNearest(t *testing.T) {
 			require.Equal(t, row.clear, ahead.Clear())
 			require.Equal(t, row.unread, ahead.Unread())
 			require.Equal(t, row.count, ahead.Count())
-			require.Equal(t, len(row.last) > 0, ahead.Keyed())
+			require.Equal(t, len(row.last) > 0, ahead.Brief())
 			for _, e := range ahead.Last {
 				require.Zero(t, e.Lease)
 			}
 		})
 	}
-	require.False(t, line.Before(name, line.Entry{}, rangeOf(1, false, keys{a(7)})).Keyed())
+	require.False(t, line.Before(name, line.Entry{}, rangeOf(1, false, keys{a(7)})).Brief())
+}
+
+// A place that is put behind a key that stands in line waits for that one, and there may be others.
+// Behind a key that stands in none it has to read.
+func TestWhoStandsBehindAKeyThatWasRead(t *testing.T) {
+	ahead := line.Behind(name, rangeOf(1, false, keys{a(7)}), 90)
+	require.Equal(t, []string{idA}, tails(ahead.Last))
+	require.False(t, ahead.Clear())
+	require.False(t, ahead.Unread())
+	require.False(t, ahead.Whole)
+	require.True(t, ahead.Tells(8))
+	require.True(t, ahead.Brief())
+	require.Equal(t, 90, ahead.Count())
+	for _, read := range []*pb.RangeResponse{
+		nil, rangeOf(0, false, nil), rangeOf(1, false, keys{kv(idA, 7, 0)}),
+	} {
+		ahead := line.Behind(name, read, 90)
+		require.True(t, ahead.Unread())
+		require.False(t, ahead.Clear())
+		require.False(t, ahead.Tells(8))
+	}
 }
 
 // By its key alone a contender of concurrency.Mutex stands in line on one lease, and one of this

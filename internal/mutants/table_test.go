@@ -670,7 +670,7 @@ var mutants = []mutant{
 		name: "no look once the watch is there",
 		why:  "The line was read when the key was put. What was deleted before the watch began, no event tells (rule 20).",
 		edits: []edit{
-			{"watch.go", `				check = from == 0
+			{"watch.go", `				check = !known
 			case deletionTold:
 `, `			case deletionTold:
 `},
@@ -683,6 +683,34 @@ var mutants = []mutant{
 		edits: []edit{{"watch.go", `		opts = append(opts, clientv3.WithRev(from))
 `, ``}},
 		killers: []killer{named("TestAWatchFromThePutMissesNothing")},
+	},
+	{
+		name:    "the watch that was kept is taken for that of any key",
+		why:     "It is there, and whoever goes round stands behind the same key again. Unless somebody has come between, or the one before has not come back (rule 12).",
+		edits:   []edit{{"watch.go", `last != nil && last.key == before.Key && last`, `last != nil && last`}},
+		killers: []killer{named("TestWhoReturnsToALongLineAsksForLittle")},
+	},
+	{
+		name: "a watch that was kept is kept",
+		why:  "It costs etcd nothing while nothing happens, and the next place may need it. Each name that the Session has ever waited for has one then (rule 24).",
+		edits: []edit{{"watch.go", `		if l.last == w {
+			s.unwatchLastLocked(l)
+		}
+`, ``}},
+		killers: []killer{named("TestAWatchThatIsKeptForTheNextPlaceEnds")},
+	},
+	{
+		name: "a key that is there again stands in line again",
+		why:  "It is the name of a contender, and was put after it was deleted. Without a lease it stands in no line, and never goes (rule 14).",
+		edits: []edit{{"internal/line/ahead.go", `	a := Ahead{Last: Of(name, read.GetKvs()), About: int(keys), Keys: int(keys)}
+`, `	a := Ahead{About: int(keys), Keys: int(keys)}
+	for _, kv := range read.GetKvs() {
+		a.Last = append(a.Last, EntryOf(kv))
+	}
+`}},
+		killers: []killer{
+			named("TestWhoseFormerPredecessorHasLeftAStrayIsNotHeldUp"), core("line", "TestWhoStandsBehindAKeyThatWasRead"),
+		},
 	},
 	{
 		name: "who is known by a key is looked at as seldom as any in a long line",

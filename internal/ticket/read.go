@@ -55,7 +55,7 @@ func (t *Ticket) aheadOf(a Answer) line.Ahead {
 // next to nothing.
 func (t *Ticket) AskWhoHolds(ahead line.Ahead) clientv3.Op {
 	switch holder := ahead.Holder(); {
-	case holder.Rev == 0 && ahead.Keyed():
+	case holder.Rev == 0 && ahead.Brief():
 		return t.oldest(nearest) // nobody has asked yet
 	case holder.Rev == 0:
 		return t.oldest(nearest * wider) // the oldest was no contender

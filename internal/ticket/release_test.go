@@ -340,7 +340,7 @@ func TestWhatAPutInACrowdReads(t *testing.T) {
 	enter := func(try, owner bool) (*ticket.Ticket, ticket.Entering) {
 		k := unsent(ownID, &ticket.Slot{})
 		e := k.Enter(try, owner)
-		e.Crowd()
+		e.Crowd("")
 		return &k, e
 	}
 	_, e := enter(false, false)
@@ -385,6 +385,43 @@ func TestWhatAPutInACrowdReads(t *testing.T) {
 			require.Equal(t, row.says, behind(ahead))
 			require.Equal(t, row.tells, ticket.Tells(ahead))
 			require.Zero(t, ahead.Holder().Rev)
+		})
+	}
+}
+
+// A put in a crowd reads the key behind which the last one stood, if it is there, and how many keys
+// there are, and goes through the line otherwise. In a line that has become short it has to read on.
+func TestAPutInACrowdReadsTheLastKeyFirst(t *testing.T) {
+	last := line.Prefix(name) + oldID
+	for _, row := range []struct {
+		promise string
+		read    []*pb.RangeResponse
+		says    string
+		tells   bool
+	}{
+		{"it is there", []*pb.RangeResponse{read(kv(oldID, 12, 9)), {Count: 90}}, " behind 1 of 90", true},
+		{"it is no contender", []*pb.RangeResponse{read(kv(oldID, 12, 0)), {Count: 90}}, " behind some", false},
+		{"the line is short", []*pb.RangeResponse{read(kv(oldID, 12, 9)), {Count: 16}}, " behind some", false},
+		{"it is not there", []*pb.RangeResponse{read(kv(nextID, 12, 0))}, " behind 1 of 1", false},
+		{"nobody is there", []*pb.RangeResponse{read()}, "", true},
+	} {
+		t.Run(row.promise, func(t *testing.T) {
+			k := unsent(ownID, &ticket.Slot{})
+			e := k.Enter(false, false)
+			e.Crowd(last)
+			txn := e.Txn("")
+			require.Len(t, txn.Then, 2)
+			cmps, then, otherwise := txn.Then[0].Txn()
+			require.Equal(t, last, string(cmps[0].KeyBytes()))
+			require.Equal(t, last, string(then[0].KeyBytes()))
+			require.True(t, then[1].IsCountOnly())
+			require.True(t, otherwise[0].IsKeysOnly())
+			require.True(t, txn.Then[1].IsPut())
+
+			is, ahead := e.Judge(ticket.Answer{Succeeded: true, Read: row.read, Revision: 20})
+			require.Equal(t, ticket.Queued, is)
+			require.Equal(t, row.says, behind(ahead))
+			require.Equal(t, row.tells, ticket.Tells(ahead))
 		})
 	}
 }

@@ -199,7 +199,7 @@ func (w *world) comes(claim, put int) {
 	e := w.entries[c.ticket]
 	e.entering = e.ticket.Enter(w.setting.claims[claim].try, false)
 	if w.setting.crowd {
-		e.entering.Crowd()
+		e.entering.Crowd("")
 	}
 	w.send(c.ticket)
 }
