@@ -13,8 +13,9 @@ import (
 
 var fleetSeeds = flag.Uint64("fleet-seeds", uint64(race.Fewer(16, 1)), "how many schedules each story of a fleet runs")
 
-// fleetOf is how many Sessions each of the three processes has: twenty-four contend.
-const fleetOf = 8
+// fleetOf is how many Sessions each of the three processes has: twenty-four contend. Of roundOf forty
+// and more stand in one line, and go round and round in it.
+const fleetOf, roundOf = 8, 15
 
 // Two dozen Sessions contend for the same names, through whatever the schedules of the simulation
 // have. For most of that time, or all of it, an entry may take etcd so long that what is asked for
@@ -23,15 +24,17 @@ const fleetOf = 8
 // and once all is well everybody gets in everywhere and nothing is left behind.
 func TestAFleetIsJudgedAsFewAre(t *testing.T) {
 	for _, story := range []struct {
-		name  string
-		entry time.Duration // that it takes for each
-		alone bool          // there are no other faults
+		name     string
+		sessions int           // of each process
+		entry    time.Duration // that it takes for each
+		alone    bool          // there are no other faults
 	}{
-		{"as fast as ever", 0, false},
-		{"an etcd that is busy", 20 * time.Millisecond, false},
-		{"an etcd too slow for the leases", 150 * time.Millisecond, false},
-		{"nothing but an etcd too slow for the leases", 150 * time.Millisecond, true},
-		{"nothing but an etcd too slow for the requests", 600 * time.Millisecond, true},
+		{"as fast as ever", fleetOf, 0, false},
+		{"a crowd that goes round", roundOf, 0, false},
+		{"an etcd that is busy", fleetOf, 20 * time.Millisecond, false},
+		{"an etcd too slow for the leases", fleetOf, 150 * time.Millisecond, false},
+		{"nothing but an etcd too slow for the leases", fleetOf, 150 * time.Millisecond, true},
+		{"nothing but an etcd too slow for the requests", fleetOf, 600 * time.Millisecond, true},
 	} {
 		t.Run(story.name, func(t *testing.T) {
 			sum := make(tally)
@@ -39,7 +42,7 @@ func TestAFleetIsJudgedAsFewAre(t *testing.T) {
 				var w *world
 				err := inBubble(t, seed, func(*testing.T) {
 					w = newWorld(seed, Ours)
-					w.crowd = fleetOf
+					w.crowd, w.round = story.sessions, story.sessions == roundOf
 					w.scenario = mixed
 					// What a network holds back comes late, and is no black hole.
 					w.judge.peaceful, w.judge.strict, w.judge.stale = false, false, 0

@@ -32,7 +32,8 @@ type world struct {
 	side     Side
 	scenario scenario
 	ttl      time.Duration
-	crowd    int // Sessions of each process, if more stand in a line than a view is for
+	crowd    int  // Sessions of each process, if more stand in a line than a view is for
+	round    bool // all lock one name, again and again
 	net      *Net
 	cluster  *Cluster
 	judge    *judge
@@ -277,8 +278,12 @@ func (w *worker) work() {
 		if world.scenario == silent {
 			wait += 10 * time.Second // long enough for a missed event to be seen
 		}
-		w.once(world.side.names[w.rand.IntN(len(world.side.names))], wait)
-		time.Sleep(w.upTo(time.Second))
+		name, pause := world.side.names[w.rand.IntN(len(world.side.names))], time.Second
+		if world.round {
+			name, pause = world.side.names[0], pause/100
+		}
+		w.once(name, wait)
+		time.Sleep(w.upTo(pause))
 	}
 	time.Sleep(time.Until(world.allGetIn()))
 	for _, name := range world.side.names {
@@ -356,7 +361,11 @@ func (w *worker) holds(b *belief) {
 	judge := w.p.w.judge
 	stop := context.AfterFunc(b.hold.ctx, func() { judge.ends(b) })
 	defer stop()
-	done := time.NewTimer(w.whileFaulty(2 * w.p.w.ttl))
+	most := 2 * w.p.w.ttl
+	if w.p.w.round {
+		most /= 50
+	}
+	done := time.NewTimer(w.whileFaulty(most))
 	defer done.Stop()
 	select {
 	case <-done.C:
