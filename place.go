@@ -140,7 +140,7 @@ func (c *commit) answer() ticket.Answer {
 // queuedLocked notes what an answer of an era says about p's line.
 func (p *place) queuedLocked(ahead line.Ahead, told *era) {
 	p.since = time.Now()
-	p.local.crowded = ahead.Keys > crowd && ticket.Tells(ahead)
+	p.local.crowded = ahead.Keys > crowded && ticket.Tells(ahead)
 	p.seesLocked(ahead, told)
 	p.asPut = true
 }

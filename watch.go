@@ -20,9 +20,9 @@ const (
 	// removalGrace is how long a wait that failed waits for its key to be removed.
 	removalGrace = 25 * time.Millisecond
 
-	// crowd is how many keys are below a name whose line is long. A place there needs to know
+	// crowded is how many keys are below a name whose line is long. A place there needs to know
 	// little of it.
-	crowd = 4 * fewAhead
+	crowded = 4 * fewAhead
 
 	// pastWait is how long a place must have stood in line for the next one to watch from the
 	// revision of its put. etcd serves such a watch within 100 ms.

@@ -33,7 +33,7 @@ func (t *Ticket) Enter(try, owner bool) Entering {
 //
 // Where each goes round and round, the key behind which the last ticket of the Session stood is there
 // again, and the nearest. If the key last is there it alone is read, and how many there are: etcd
-// need not go through the line.
+// need not go through the line. It is for a ticket that waits for all before it.
 func (e *Entering) Crowd(last string) { e.crowd, e.last = !e.try && !e.owner, last }
 
 // readCrowd is what Lock reads before it puts the key, if it expects a long line.
