@@ -42,6 +42,10 @@ type mutant struct {
 	why     string   // it tempts, and what is wrong with it
 	edits   []edit   // that make it of the library as it is
 	killers []killer // the tests that must see it
+
+	// unexplored is why the exploration of the cores cannot see it, if it is a wrong version of
+	// these alone.
+	unexplored string
 }
 
 // An edit replaces a text that occurs once.
@@ -121,8 +125,11 @@ var explorationOfTrust = core("trust",
 	"TestExplorationOfAChangeOfLeader|TestExplorationOfASuspend|TestExplorationOfSchedules")
 
 // exploration goes all ways of the cores of which m is a wrong version. ok is false if it is one of
-// something else, too.
+// something else, too, or of what is not explored.
 func (m mutant) exploration() (k killer, ok bool) {
+	if m.unexplored != "" {
+		return killer{}, false
+	}
 	for _, e := range explorations {
 		elsewhere := func(edit edit) bool {
 			in := func(core string) bool { return strings.HasPrefix(edit.file, core) }

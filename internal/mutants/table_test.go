@@ -711,6 +711,7 @@ var mutants = []mutant{
 		killers: []killer{
 			named("TestWhoseFormerPredecessorHasLeftAStrayIsNotHeldUp"), core("line", "TestWhoStandsBehindAKeyThatWasRead"),
 		},
+		unexplored: "A single key is read only where the line is longer than sixteen.",
 	},
 	{
 		name: "who is known by a key is looked at as seldom as any in a long line",
