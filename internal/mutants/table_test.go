@@ -804,6 +804,8 @@ var mutants = []mutant{
 	}
 `, ``}},
 		killers: []killer{named("TestAPredecessorWhoseKeyHasLostItsLeaseBlocksNobody")},
+
+		unexplored: "Who watches one key compares it by itself. The exploration has no such watch.",
 	},
 	{
 		name: "a waiter's own key is told by its create revision alone",
