@@ -10,6 +10,9 @@
 //	Choose      Taken           Passing, if somebody waits
 //	Pass        Taken, Passing  Taken, by the next one, or Free if there is none
 //	HandOff     Taken           Taken, by the next one, with the key of the one before
+//	Share       Taken           as it is: whoever comes, and shares, has the turn beside the owner
+//	Join        Taken           as it is: the first that waits, and shares, has it, too
+//	Part        Taken, Passing  as it is: one of several who have the turn goes away
 //	Linger      Taken           Lingering, if nobody waits
 //	Take        Lingering       Taken, with the key that lingers
 //	Yield       Lingering       Free
@@ -48,18 +51,22 @@ const (
 	Next                    // chosen: gets the turn after the owner's release
 	Owner                   // has the turn
 	Left                    // chosen, and went away: the turn goes past it
+	Beside                  // has the turn, beside its owner
 )
 
 // String is for messages.
 func (s Standing) String() string {
-	return [...]string{"out", "waiting", "next", "owner", "left"}[s]
+	return [...]string{"out", "waiting", "next", "owner", "left", "beside"}[s]
 }
 
 // A Waiter wants the turn once. It is in one Queue at most.
 type Waiter[W any] struct {
-	Who W // set once, before it enters
+	// Set once, before it enters.
+	Who    W
+	Shares bool // it may have the turn beside others that share
 
 	standing      Standing
+	early         bool   // it came before the key was put at which the owner holds, or will
 	number        uint32 // one more than that of the one before when it came; it wraps
 	before, after *Waiter[W]
 }
@@ -67,12 +74,20 @@ type Waiter[W any] struct {
 // Standing is where w stands.
 func (w *Waiter[W]) Standing() Standing { return w.standing }
 
+// Early reports whether w, which waits, may share what the owner has put, whoever has come to
+// etcd's line since: it came before that, right behind the owner.
+func (w *Waiter[W]) Early() bool { return w.early }
+
 // A Queue is the local queue for one name, of waiters W, who hold at keys K. The zero Queue is
 // free.
 //
-// Invariant: at most one has the turn. It alone has a key in etcd's line, and the turn stays
-// with it until it passes it on: also if its hold is lost. (Do not pass a turn on when a hold is
-// lost: the loser may still be at work. TestALostHoldExcludesItsSessionUntilUnlock.)
+// Invariant: at most one has the turn, or several that share it: its owner, and others beside it.
+// It alone has a key in etcd's line, which is theirs, too, and the turn stays with it until it
+// passes it on: also if its hold is lost. (Do not pass a turn on when a hold is lost: the loser may
+// still be at work. TestALostHoldExcludesItsSessionUntilUnlock.)
+//
+// Invariant: the turn passes on from its owner alone. So everybody else has gone away before. (Do
+// not pass it on when one of several goes. TestAWriterWaitsForEveryReaderOfItsSession.)
 //
 // Invariant: while a key lingers nobody has the turn or waits.
 //
@@ -83,8 +98,12 @@ type Queue[W any, K comparable] struct {
 	state       State
 	owner, next *Waiter[W]
 
+	beside *Waiter[W] // the last of those that have the turn beside its owner
+	shares int        // how many
+
 	first, last *Waiter[W] // of those that wait
 	waiting     int        // how many
+	alone       int        // how many of these, and of the chosen one, do not share
 
 	handed   K   // the key that was handed off last
 	handOffs int // of that key
@@ -111,7 +130,31 @@ func (q *Queue[W, K]) Kept() K { return q.kept }
 // Waiting is how many wait, not counting the owner and the chosen one.
 func (q *Queue[W, K]) Waiting() int { return q.waiting }
 
-// All are those in the queue: who wait, in order, the owner, and the one that is chosen.
+// First is the first that waits, nil if nobody does.
+func (q *Queue[W, K]) First() *Waiter[W] { return q.first }
+
+// AllShare reports whether all that wait share, and the one that is chosen.
+func (q *Queue[W, K]) AllShare() bool { return q.alone == 0 }
+
+// Sharing is how many have the turn beside its owner.
+func (q *Queue[W, K]) Sharing() int { return q.shares }
+
+// Having are those that have the turn: the owner, and those beside it.
+func (q *Queue[W, K]) Having() iter.Seq[W] {
+	return func(yield func(W) bool) {
+		if q.owner != nil && !yield(q.owner.Who) {
+			return
+		}
+		for w := q.beside; w != nil; w = w.before {
+			if !yield(w.Who) {
+				return
+			}
+		}
+	}
+}
+
+// All are those in the queue: who wait, in order, the owner, and the one that is chosen. Those
+// beside the owner are not among them.
 func (q *Queue[W, K]) All() iter.Seq[W] {
 	return func(yield func(W) bool) {
 		for w := q.first; w != nil; w = w.after {
@@ -170,7 +213,7 @@ func (q *Queue[W, K]) Enter(w *Waiter[W]) (has bool) {
 		q.give(w)
 		return true
 	}
-	w.standing, w.number, w.before = Waiting, 1, q.last
+	w.standing, w.number, w.before, w.early = Waiting, 1, q.last, false
 	if q.last != nil {
 		w.number += q.last.number
 		q.last.after = w
@@ -179,7 +222,81 @@ func (q *Queue[W, K]) Enter(w *Waiter[W]) (has bool) {
 	}
 	q.last = w
 	q.waiting++
+	q.counts(w, 1)
 	return false
+}
+
+// Gather notes that a key is about to be put, at which the owner is to hold, or the one that is
+// chosen: those right behind it that share, if it does, are Early.
+func (q *Queue[W, K]) Gather() {
+	q.must("Gather", Taken, Passing)
+	holder := q.owner
+	if q.next != nil {
+		holder = q.next
+	}
+	for w := q.first; holder.Shares && w != nil && w.Shares; w = w.after {
+		w.early = true
+	}
+}
+
+// Share gives w, who comes, the turn beside its owner. Both share, and nobody waits.
+func (q *Queue[W, K]) Share(w *Waiter[W]) {
+	q.must("Share", Taken)
+	w.must("Share", Out)
+	if q.waiting > 0 || !w.Shares || !q.owner.Shares {
+		panic("turn: Share: somebody waits, or does not share")
+	}
+	q.join(w)
+}
+
+// Join gives the first that waits the turn beside its owner. Both share.
+func (q *Queue[W, K]) Join() W {
+	q.must("Join", Taken)
+	w := q.first
+	if w == nil || !w.Shares || !q.owner.Shares {
+		panic("turn: Join: nobody waits, or one does not share")
+	}
+	q.remove(w)
+	q.join(w)
+	return w.Who
+}
+
+func (q *Queue[W, K]) join(w *Waiter[W]) {
+	w.standing, w.before = Beside, q.beside
+	if q.beside != nil {
+		q.beside.after = w
+	}
+	q.beside = w
+	q.shares++
+}
+
+// Part has w go away, who has the turn, if others have it, too: one of these owns it then if w did.
+// It reports false, and does nothing, if w is the only one, and has to pass the turn on.
+func (q *Queue[W, K]) Part(w *Waiter[W]) (goes bool) {
+	q.must("Part", Taken, Passing)
+	w.must("Part", Owner, Beside)
+	if q.shares == 0 {
+		return false
+	}
+	heir := w
+	if w.standing == Owner {
+		heir = q.beside
+	}
+	if heir.before != nil {
+		heir.before.after = heir.after
+	}
+	if heir.after != nil {
+		heir.after.before = heir.before
+	} else {
+		q.beside = heir.before
+	}
+	heir.before, heir.after = nil, nil
+	q.shares--
+	if heir != w {
+		heir.standing, q.owner = Owner, heir
+	}
+	w.standing = Out
+	return true
 }
 
 // Take gives w, who comes, the turn, and the key that lingers.
@@ -200,6 +317,7 @@ func (q *Queue[W, K]) Leave(w *Waiter[W]) Standing {
 		q.remove(w)
 	case Next:
 		w.standing = Left
+		q.counts(w, -1)
 	}
 	return stood
 }
@@ -208,11 +326,13 @@ func (q *Queue[W, K]) Leave(w *Waiter[W]) Standing {
 // puts its key. ok is false if nobody waits.
 func (q *Queue[W, K]) Choose() (next W, ok bool) {
 	q.must("Choose", Taken)
+	q.mustBeAlone("Choose")
 	w := q.first
 	if w == nil {
 		return next, false
 	}
 	q.remove(w)
+	q.counts(w, 1)
 	w.standing, q.next, q.state = Next, w, Passing
 	return w.Who, true
 }
@@ -221,7 +341,11 @@ func (q *Queue[W, K]) Choose() (next W, ok bool) {
 // not left, otherwise to the first that waits. ok is false if there is nobody: the queue is free.
 func (q *Queue[W, K]) Pass() (owner W, ok bool) {
 	q.must("Pass", Taken, Passing)
+	q.mustBeAlone("Pass")
 	w := q.next
+	if w != nil && w.standing == Next {
+		q.counts(w, -1)
+	}
 	if w == nil || w.standing == Left {
 		if w != nil {
 			w.standing = Out
@@ -244,6 +368,7 @@ func (q *Queue[W, K]) Pass() (owner W, ok bool) {
 // is false, and nothing has happened, if most is reached or nobody waits.
 func (q *Queue[W, K]) HandOff(key K, most int) (owner W, ok bool) {
 	q.must("HandOff", Taken)
+	q.mustBeAlone("HandOff")
 	if q.handed != key {
 		q.handed, q.handOffs = key, 0
 	}
@@ -259,6 +384,7 @@ func (q *Queue[W, K]) HandOff(key K, most int) (owner W, ok bool) {
 // before, if there was one: that would be too late.
 func (q *Queue[W, K]) Linger(key K, until time.Time) (call bool) {
 	q.must("Linger", Taken)
+	q.mustBeAlone("Linger")
 	if q.waiting > 0 {
 		panic("turn: Linger: somebody waits")
 	}
@@ -324,8 +450,16 @@ func (q *Queue[W, K]) remove(w *Waiter[W]) {
 	} else {
 		q.last = w.before
 	}
-	*w = Waiter[W]{Who: w.Who}
+	*w = Waiter[W]{Who: w.Who, Shares: w.Shares}
 	q.waiting--
+	q.counts(w, -1)
+}
+
+// counts counts w among those that do not share, if it does not.
+func (q *Queue[W, K]) counts(w *Waiter[W], n int) {
+	if !w.Shares {
+		q.alone += n
+	}
 }
 
 // must panics if q is in none of the states from which there is a transition. That is a bug in
@@ -335,6 +469,13 @@ func (q *Queue[W, K]) must(transition string, from ...State) {
 		return
 	}
 	panic(fmt.Sprintf("turn: %s: the turn is %v", transition, q.state))
+}
+
+// mustBeAlone panics if others have the turn beside its owner.
+func (q *Queue[W, K]) mustBeAlone(transition string) {
+	if q.shares > 0 {
+		panic(fmt.Sprintf("turn: %s: %d have the turn beside its owner", transition, q.shares))
+	}
 }
 
 // must panics if w stands in none of the standings from which there is a transition.

@@ -30,7 +30,7 @@ func (d *desk) of(name string) *waiter {
 		d.waiters = make(map[string]*waiter)
 	}
 	if d.waiters[name] == nil {
-		d.waiters[name] = &waiter{Who: name}
+		d.waiters[name] = &waiter{Who: name, Shares: strings.HasPrefix(name, "r")}
 	}
 	return d.waiters[name]
 }
@@ -52,6 +52,26 @@ func (d *desk) do(step string) string {
 		return ""
 	case "leave":
 		return d.Leave(d.of(arg)).String()
+	case "gather":
+		d.Gather()
+		return ""
+	case "share":
+		d.Share(d.of(arg))
+		return ""
+	case "join":
+		return d.Join()
+	case "part":
+		return fmt.Sprint(d.Part(d.of(arg)))
+	case "early":
+		var early []string
+		for w := d.First(); w != nil && w.Early(); w = d.waiters[after(d, w.Who)] {
+			early = append(early, w.Who)
+		}
+		return strings.Join(early, " ")
+	case "have":
+		return strings.Join(slices.Collect(d.Having()), " ")
+	case "allshare":
+		return fmt.Sprint(d.AllShare())
 	case "choose":
 		return said(d.Choose())
 	case "pass":
@@ -69,6 +89,15 @@ func (d *desk) do(step string) string {
 		return fmt.Sprint(d.Ahead(d.of(arg)))
 	}
 	panic("no step: " + step)
+}
+
+// after is who waits behind another, "" if nobody does.
+func after(d *desk, who string) string {
+	all := slices.Collect(d.All())[:d.Waiting()]
+	if i := slices.Index(all, who); i+1 < len(all) {
+		return all[i+1]
+	}
+	return ""
 }
 
 func key(arg string) int {
@@ -181,6 +210,50 @@ func TestTurns(t *testing.T) {
 			"enter a=has, enter b=waits, enter c=waits, leave b=waiting, " +
 				"ahead c=1", "taken c a"},
 		{"a key that lingers is nobody", "enter a=has, linger 1=true, ahead=0", "lingering 1"},
+
+		{"one that shares waits until it is let in", "enter r=has, enter r2=waits", "taken r2 r"},
+		{"and joins", "enter r=has, enter r2=waits, join=r2, have=r r2", "taken r"},
+		{"one that comes may share at once", "enter r=has, share r2=, share r3=, have=r r3 r2", "taken r"},
+		{"those who share come before nobody",
+			"enter r=has, share r2=, share r3=, enter a=waits, ahead a=1", "taken a r"},
+		{"one that shares goes away, and the others stay",
+			"enter r=has, share r2=, share r3=, part r2=true, have=r r3", "taken r"},
+		{"the last to come goes away",
+			"enter r=has, share r2=, share r3=, part r3=true, have=r r2", "taken r"},
+		{"the owner goes away, and another owns the turn",
+			"enter r=has, share r2=, share r3=, part r=true, have=r3 r2", "taken r3"},
+		{"the last one has to pass the turn on",
+			"enter r=has, share r2=, enter a=waits, part r=true, part r2=false, pass=a", "taken a"},
+		{"whoever is alone", "enter a=has, part a=false, pass=nobody", "free"},
+		{"who has gone away comes again", "enter r=has, share r2=, part r=true, share r=, have=r2 r",
+			"taken r2"},
+		{"the owner goes as somebody waits",
+			"enter r=has, share r2=, enter a=waits, part r=true", "taken a r2"},
+
+		{"those right behind come before the put",
+			"enter r=has, enter r2=waits, enter r3=waits, enter a=waits, enter r4=waits, gather=, " +
+				"enter r5=waits, early=r2 r3", "taken r2 r3 a r4 r5 r"},
+		{"nobody does behind one that does not share",
+			"enter a=has, enter r2=waits, gather=, early=", "taken r2 a"},
+		{"those behind the one that is chosen do",
+			"enter a=has, enter r=waits, enter r2=waits, enter b=waits, choose=r, gather=, " +
+				"early=r2, pass=r, early=r2", "taken r2 b r"},
+		{"who is early stays so as the owner changes",
+			"enter r=has, enter r2=waits, enter r3=waits, gather=, pass=r2, early=r3", "taken r3 r2"},
+
+		{"nobody waits", "enter r=has, allshare=true", "taken r"},
+		{"one that does not share waits",
+			"enter r=has, enter r2=waits, allshare=true, enter a=waits, allshare=false", "taken r2 a r"},
+		{"it leaves", "enter r=has, enter a=waits, leave a=waiting, allshare=true", "taken r"},
+		{"it is chosen", "enter r=has, enter a=waits, choose=a, allshare=false", "passing r a"},
+		{"it is chosen and leaves",
+			"enter r=has, enter a=waits, choose=a, leave a=next, allshare=true", "passing r a"},
+		{"it was chosen and had left",
+			"enter r=has, enter a=waits, enter b=waits, choose=a, leave a=next, pass=b, " +
+				"allshare=true", "taken b"},
+		{"it has the turn", "enter r=has, enter a=waits, choose=a, pass=a, allshare=true", "taken a"},
+		{"it got the turn at once", "enter r=has, enter a=waits, pass=a, allshare=true", "taken a"},
+		{"it was handed the key", "enter b=has, enter a=waits, handoff 1=a, allshare=true", "taken a"},
 	}
 	for _, row := range rows {
 		t.Run(row.promise, func(t *testing.T) {
@@ -208,7 +281,15 @@ func TestIllegalTransitionsPanic(t *testing.T) {
 			"enter b, take c, choose, handoff 1, linger 1, yield, ahead b"},
 		{"passing, and the chosen one has left", "enter a, enter b, choose, leave b",
 			"leave b, enter b, linger 1, choose"},
-		{"lingering", "enter a, linger 1", "enter b, choose, pass, handoff 1, linger 2, leave a"},
+		{"lingering", "enter a, linger 1",
+			"enter b, choose, pass, handoff 1, linger 2, leave a, share r, join, part a, gather"},
+		{"several share", "enter r, share r2",
+			"choose, pass, handoff 1, linger 1, leave r2, share r2, share a, join, part a"},
+		{"several share, and one waits", "enter r, share r2, enter a", "share r3, join, choose, pass"},
+		{"one that does not share has the turn", "enter a, enter r", "join, share r2, share r"},
+		{"it is alone", "enter a", "share r, share b, join"},
+		{"one that shares, and nobody waits", "enter r", "join, share a, part r2"},
+		{"passing from one that shares", "enter r, enter r2, choose", "join, share r3, part r2"},
 	}
 	for _, row := range rows {
 		for _, bad := range split(row.bad) {
@@ -310,14 +391,16 @@ func TestAheadIsExactBehindAFew(t *testing.T) {
 	require.Equal(t, ahead, d.Ahead(nil))
 }
 
-// A model of the queue, by lists that are searched.
+// A model of the queue, by lists that are searched. Every third one shares.
 type model struct {
+	beside        []string // in the order in which they came
 	waiting       []string
 	owner, next   string
 	gone          bool // next has left
 	kept          int  // 0 if nothing lingers
 	key, handOffs int
 	came          int // to be named
+	early         []string
 }
 
 // legal are the steps that may come next: none of them panics.
@@ -330,9 +413,23 @@ func (m *model) legal() []string {
 	case m.kept != 0:
 		return append(steps, "take", "yield", "ahead")
 	case m.owner == "":
-		return append(steps, "enter", "ahead")
+		return append(steps, "enter", "enter r", "ahead", "allshare")
 	}
-	steps = append(steps, "enter", "enter", "pass", "ahead")
+	steps = append(steps, "enter", "enter", "enter r", "ahead", "allshare", "have", "gather", "early")
+	for _, w := range append(m.beside, m.owner) {
+		steps = append(steps, "part "+w)
+	}
+	if m.next == "" && strings.HasPrefix(m.owner, "r") {
+		if len(m.waiting) == 0 {
+			steps = append(steps, "share r", "share r")
+		} else if strings.HasPrefix(m.waiting[0], "r") {
+			steps = append(steps, "join", "join")
+		}
+	}
+	if len(m.beside) > 0 {
+		return steps
+	}
+	steps = append(steps, "pass")
 	if m.next != "" {
 		if !m.gone {
 			steps = append(steps, "leave "+m.next)
@@ -364,6 +461,7 @@ func (m *model) do(step string) string {
 		}
 		return who
 	}
+	shares := func(who string) bool { return strings.HasPrefix(who, "r") }
 	switch verb {
 	case "enter":
 		if m.owner == "" {
@@ -373,6 +471,50 @@ func (m *model) do(step string) string {
 		}
 		m.waiting = append(m.waiting, arg)
 		return "waits"
+	case "share":
+		m.beside = append(m.beside, arg)
+		return ""
+	case "join":
+		m.beside = append(m.beside, first())
+		return m.beside[len(m.beside)-1]
+	case "part":
+		if len(m.beside) == 0 {
+			return "false"
+		}
+		if i := slices.Index(m.beside, arg); i >= 0 {
+			m.beside = slices.Delete(slices.Clone(m.beside), i, i+1)
+		} else {
+			m.owner = m.beside[len(m.beside)-1]
+			m.beside = m.beside[:len(m.beside)-1]
+		}
+		return "true"
+	case "have":
+		have := []string{m.owner}
+		for _, w := range slices.Backward(m.beside) {
+			have = append(have, w)
+		}
+		return strings.Join(have, " ")
+	case "allshare":
+		all := m.waiting
+		if m.next != "" && !m.gone {
+			all = append(slices.Clone(all), m.next)
+		}
+		return fmt.Sprint(!slices.ContainsFunc(all, func(w string) bool { return !shares(w) }))
+	case "gather":
+		holder := m.owner
+		if m.next != "" {
+			holder = m.next
+		}
+		for i := 0; shares(holder) && i < len(m.waiting) && shares(m.waiting[i]); i++ {
+			m.early = append(m.early, m.waiting[i])
+		}
+		return ""
+	case "early":
+		var early []string
+		for i := 0; i < len(m.waiting) && slices.Contains(m.early, m.waiting[i]); i++ {
+			early = append(early, m.waiting[i])
+		}
+		return strings.Join(early, " ")
 	case "take":
 		m.owner, m.kept = arg, 0
 		return ""
@@ -454,9 +596,13 @@ func TestTheQueueDoesWhatASimpleOneDoes(t *testing.T) {
 			if len(m.waiting) > 7 && strings.HasPrefix(step, "enter") {
 				continue // Ahead is exact behind a few
 			}
-			if step == "enter" || step == "take" {
+			switch step {
+			case "enter", "take":
 				m.came++
 				step += fmt.Sprint(" w", m.came)
+			case "enter r", "share r":
+				m.came++
+				step += fmt.Sprint(m.came)
 			}
 			history = append(history, step)
 			want, got := m.do(step), d.do(step)
@@ -475,6 +621,8 @@ func TestTheQueueDoesWhatASimpleOneDoes(t *testing.T) {
 func TestStatesHaveNames(t *testing.T) {
 	states := []turn.State{turn.Free, turn.Taken, turn.Passing, turn.Lingering}
 	require.Equal(t, "[free taken passing lingering]", fmt.Sprint(states))
-	standings := []turn.Standing{turn.Out, turn.Waiting, turn.Next, turn.Owner, turn.Left}
-	require.Equal(t, "[out waiting next owner left]", fmt.Sprint(standings))
+	standings := []turn.Standing{
+		turn.Out, turn.Waiting, turn.Next, turn.Owner, turn.Left, turn.Beside,
+	}
+	require.Equal(t, "[out waiting next owner left beside]", fmt.Sprint(standings))
 }
