@@ -2,6 +2,7 @@ package etcdlock
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -12,11 +13,9 @@ import (
 )
 
 // queue waits in line. It also tells how many were before it when it queued.
-func (m *Mutex) queue(ctx context.Context, started time.Time, try bool) (
-	h *hold, ahead int, err error,
-) {
-	caller := ctx
-	if _, bounded := ctx.Deadline(); try && !bounded {
+func (w want) queue(ctx context.Context, started time.Time) (h *hold, ahead int, err error) {
+	m, caller := w.m, ctx
+	if _, bounded := ctx.Deadline(); w.try && !bounded {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, m.s.cfg.ttl)
 		defer cancel()
@@ -30,34 +29,50 @@ func (m *Mutex) queue(ctx context.Context, started time.Time, try bool) (
 	defer cancel(nil)
 	defer m.s.calls.Waits()()
 
-	c, p, locked, err := m.enter(caller, cancel, started, try)
+	c, p, locked, err := w.enter(caller, cancel, started)
 	if err != nil {
 		return nil, 0, err
 	}
-	if c.hold != nil {
+	if locked == nil && c.hold != nil {
 		return c.hold, 0, nil
 	}
 	if locked != nil {
-		c.ahead = locked.Ahead
-		c.traceQueued(locked.Holder)
 		select {
 		case p = <-c.turn: // put with the release of the previous owner's key, or that very key
 		case <-ctx.Done():
 			// Whatever comes through turn after this is passed on by passLocked.
-			return nil, c.ahead, waitFailed(ctx, m.name, m.s.leave(c), m.s.calls.Unavailable(), nil)
+			h, locked := m.s.leave(c)
+			if h == nil {
+				err = c.refused(ctx, waitFailed(ctx, m.name, locked, m.s.calls.Unavailable(), nil))
+			}
+			return h, c.ahead, err
+		}
+		if c.hold != nil { // it has joined others
+			return c.hold, c.ahead, nil
 		}
 	}
-	h, err = c.acquire(ctx, p, try)
-	return h, c.ahead, err
+	h, err = c.acquire(ctx, p)
+	return h, c.ahead, c.refused(ctx, err)
+}
+
+// refused is err, or what TryRLock returns if it was refused as it waited for etcd.
+func (c *claim) refused(ctx context.Context, err error) error {
+	if err == nil || context.Cause(ctx) != errTaken {
+		return err
+	}
+	if locked, ok := errors.AsType[*LockedError](err); ok {
+		return locked
+	}
+	return &LockedError{Name: c.m.name, Holder: Contender{Name: c.m.name}, Ahead: 1}
 }
 
 // enter puts a new claim into the local line. Its turn comes at once if nobody is there: then p
 // is its place, nil while there is no lease for one. Otherwise locked tells who is there, and
-// TryLock gets that as its error.
-func (m *Mutex) enter(
-	caller context.Context, cancel context.CancelCauseFunc, started time.Time, try bool,
+// TryLock gets that as its error. So does TryRLock, unless it may be etcd alone that it waits for.
+func (w want) enter(
+	caller context.Context, cancel context.CancelCauseFunc, started time.Time,
 ) (c *claim, p *place, locked *LockedError, err error) {
-	s := m.s
+	m, s := w.m, w.m.s
 	clientClosed := s.clientClosed()
 	s.mu.Lock()
 	defer s.unlock()
@@ -65,17 +80,27 @@ func (m *Mutex) enter(
 		return nil, nil, nil, failed("lock", m.name, ErrClosed)
 	}
 	l := s.lineLocked(m.name)
-	c = m.newClaim(caller, l, started, cancel)
+	c = w.newClaim(caller, l, started, cancel)
 	taken := l.queue.Owner() != nil
+	waits := c.reads() && l.queue.AllShare() && l.welcomeLocked(false) != queues
 	switch {
-	case taken && try:
+	case taken && w.try && !waits:
 		return nil, nil, nil, l.lockedLocked(nil)
 	case clientClosed:
 		return nil, nil, nil, failed("lock", m.name, errClientClosed)
+	case taken && c.joinLocked() != nil: // it could not when join has looked
 	case taken:
 		locked = l.lockedLocked(nil)
+		if !c.try {
+			c.ahead = locked.Ahead
+			c.traceQueued(locked.Holder)
+		}
 		c.turn = make(chan *place, 1)
 		l.queue.Enter(&c.waiter)
+		if c.try {
+			l.tries++
+		}
+		l.admitLocked()
 	case c.relockLocked() != nil: // it may linger since relock has looked
 	default:
 		l.giveWayLocked()
@@ -87,7 +112,7 @@ func (m *Mutex) enter(
 
 // acquire takes c, whose turn has come, to the head of etcd's line. p is its place, which may
 // stand there already, or nil. On an error it passes the turn on.
-func (c *claim) acquire(ctx context.Context, p *place, try bool) (*hold, error) {
+func (c *claim) acquire(ctx context.Context, p *place) (*hold, error) {
 	m, s := c.m, c.m.s
 	var anew attempt.Backoff
 	for {
@@ -98,19 +123,24 @@ func (c *claim) acquire(ctx context.Context, p *place, try bool) (*hold, error) 
 			p, err = s.newPlace(ctx, c)
 		}
 		if err == nil {
-			h, taken, err = c.advance(ctx, p, try)
+			h, taken, err = c.advance(ctx, p)
 		}
 		if err == nil {
 			return h, nil
 		}
 
 		away := s.calls.Unavailable()
+		if p != nil && ctx.Err() != nil {
+			if locked, done := c.handDown(p); done {
+				return nil, waitFailed(ctx, m.name, locked, away, c.lastErr)
+			}
+		}
 		var removed <-chan struct{}
 		if p != nil {
 			removed = p.leave(ctx.Err() != nil)
 		}
 		if err == errQueueAnew && anew.Wait(ctx, s.calls) == nil ||
-			err == errTaken && s.awaitRemoval(ctx, taken.Holder()) {
+			err == errTaken && s.awaitRemoval(ctx, taken) {
 			p = nil
 			continue
 		}
@@ -133,11 +163,11 @@ func (c *claim) acquire(ctx context.Context, p *place, try bool) (*hold, error) 
 
 // advance puts the key of p, unless it stands in line, waits for those ahead of it, and makes a
 // hold of it. taken is whom TryLock found in line, if the error is errTaken.
-func (c *claim) advance(ctx context.Context, p *place, try bool) (
+func (c *claim) advance(ctx context.Context, p *place) (
 	h *hold, taken line.Ahead, err error,
 ) {
 	if p.ticket.Rev() == 0 {
-		h, taken, err = p.queue(ctx, c, try)
+		h, taken, err = p.queue(ctx, c)
 		if h != nil || err != nil {
 			return h, taken, err
 		}
@@ -161,13 +191,13 @@ func (c *claim) advance(ctx context.Context, p *place, try bool) (
 // called again after an error.
 //
 // A nil error says that p stands in line: with p.ahead before it or, if nobody is and etcd was
-// not set back meanwhile, with a hold at it. errTaken comes if try is set, with those before it,
+// not set back meanwhile, with a hold at it. errTaken comes if c only tries, with those before it,
 // if others stand in line, and then nothing was written. errQueueAnew says that p cannot be used.
 // After any other error the key may be there or not.
-func (p *place) queue(ctx context.Context, c *claim, try bool) (
+func (p *place) queue(ctx context.Context, c *claim) (
 	h *hold, taken line.Ahead, err error,
 ) {
-	entering := p.ticket.Enter(try, p.m.cfg.trace.tellsQueued())
+	entering := p.ticket.Enter(c.try, p.m.cfg.trace.tellsQueued())
 	if crowded, last := p.expectsCrowd(); crowded {
 		entering.Crowd(last)
 	}
@@ -176,7 +206,7 @@ func (p *place) queue(ctx context.Context, c *claim, try bool) (
 		if ctx.Err() != nil {
 			return nil, taken, context.Cause(ctx)
 		}
-		done := p.s.commit(ctx, &retry, entering.Txn(p.m.cfg.value()))
+		done := p.s.commit(ctx, &retry, entering.Txn(p.value()))
 		h, taken, err = p.entered(c, &entering, done)
 		if err != errUnsure {
 			return h, taken, err
@@ -219,6 +249,7 @@ func (p *place) entered(c *claim, entering *ticket.Entering, done commit) (
 		return nil, taken, errQueueAnew
 	}
 	if !ahead.Clear() || p.staleLocked() {
+		p.local.admitLocked()
 		return nil, taken, nil
 	}
 	h, err = p.s.beginLocked(c, p)
@@ -274,10 +305,14 @@ func awaitGrace(removed <-chan struct{}) {
 	}
 }
 
-// awaitRemoval waits until the key of e is gone, if that is the Session's own, of a hold or
-// wait that has ended: it is etcd that TryLock waits for then, and nobody else. It reports
-// whether that is done.
-func (s *Session) awaitRemoval(ctx context.Context, e line.Entry) bool {
+// awaitRemoval waits until the key of the first that is in the way is gone, if that is the
+// Session's own, of a hold or wait that has ended: it is etcd that TryLock waits for then, and
+// nobody else. It reports whether that is done.
+func (s *Session) awaitRemoval(ctx context.Context, taken line.Ahead) bool {
+	e := taken.Holder()
+	if len(taken.Last) > 0 {
+		e = taken.Last[0]
+	}
 	var removed <-chan struct{}
 	s.mu.Lock()
 	for l := range s.leases {

@@ -14,7 +14,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// A Contender is one place in the line for a lock: its holder, or one that waits.
+// A Contender is one place in the line for a lock: one that holds it, or one that waits.
 // Of contenders of other programs (etcd's own concurrency.Mutex, etcdctl lock) Owner,
 // Host, PID and Since are not known, and zero.
 type Contender struct {
@@ -29,6 +29,12 @@ type Contender struct {
 	// nobody renews it.
 	Lease clientv3.LeaseID
 	Since time.Time // when it queued, by its own clock
+	// Mode is how it holds, or wants to: "exclusive", or "read", beside others that read (see
+	// [RWMutex]).
+	Mode string
+	// Holds tells whether it held the lock then: whether nobody stood before it that it has to
+	// wait for. Several that read may.
+	Holds bool
 }
 
 // label names c for people: by its owner's label, and by its process if the label does not.
@@ -47,7 +53,8 @@ func (c Contender) label() string {
 }
 
 // Contenders returns all that hold or wait for the lock name, in the order of the
-// line: the first one holds. It is one linearizable read, writes nothing, and may
+// line: the first one holds, and if it reads those behind it that read, up to the first one
+// that does not. It is one linearizable read, writes nothing, and may
 // be called with any KV that sees the same keys as the lock's client.
 func Contenders(ctx context.Context, kv clientv3.KV, name string) ([]Contender, error) {
 	if err := checkAdmin(ctx, kv, "contenders of", name); err != nil {
@@ -61,15 +68,16 @@ func Contenders(ctx context.Context, kv clientv3.KV, name string) ([]Contender, 
 		return nil, failed("contenders of", name, err)
 	}
 	l := line.Of(name, resp.Kvs)
+	holding := len(l.Holding())
 	contenders := make([]Contender, len(l))
 	for i, e := range l {
-		contenders[i] = contenderOf(name, e)
+		contenders[i] = contenderOf(name, e, i < holding)
 	}
 	return contenders, nil
 }
 
 // Holders returns the holder of every lock whose name begins with prefix, which is
-// a plain string and may be empty for all, sorted by name. It is one linearizable
+// a plain string and may be empty for all, sorted by name, and by token if several read. It is one linearizable
 // read of all keys that begin with prefix, and writes nothing.
 func Holders(ctx context.Context, kv clientv3.KV, prefix string) ([]Contender, error) {
 	if err := checkAdmin(ctx, kv, "holders below", prefix); err != nil {
@@ -86,7 +94,7 @@ func Holders(ctx context.Context, kv clientv3.KV, prefix string) ([]Contender, e
 			continue // prefix ends in the last part of a key
 		}
 		for _, e := range lines[name].Holding() {
-			holders = append(holders, contenderOf(name, e))
+			holders = append(holders, contenderOf(name, e, true))
 		}
 	}
 	return holders, nil
@@ -133,14 +141,15 @@ func holderOf(name string, ahead line.Ahead) Contender {
 	if first.Rev == 0 {
 		return Contender{Name: name}
 	}
-	return contenderOf(name, first)
+	return contenderOf(name, first, true)
 }
 
 // contenderOf is e, which stands in line for the lock name, for others to see.
-func contenderOf(name string, e line.Entry) Contender {
+func contenderOf(name string, e line.Entry, holds bool) Contender {
 	v := e.Value()
 	return Contender{
 		Name: name, Key: e.Key, Owner: v.Owner, Host: v.Host, PID: v.PID,
 		Token: e.Rev, Lease: clientv3.LeaseID(e.Lease), Since: v.Since,
+		Mode: e.Kind().String(), Holds: holds,
 	}
 }

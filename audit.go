@@ -234,7 +234,7 @@ func (l *lease) confirmMissing(places []*place, read []line.Entry, known bool, s
 		case e.Lease != int64(l.id):
 			p.ticket.PutOver()
 		default:
-			if p.hold != nil && p.hold.cause == nil && sent == l.s.era.Load() {
+			if p.keep > 0 && sent == l.s.era.Load() {
 				p.era = sent // who waits has to read the line, too
 			}
 			continue
@@ -296,12 +296,21 @@ func (s *Session) deleteEntry(ctx context.Context, e line.Entry) error {
 	return err
 }
 
-// draw returns a new name for a key of the lock name, on l. Only this Session can have drawn
+// drawer returns what draws the names of keys of a kind, on l.
+func (l *lease) drawer(k line.Kind) func(name string) string {
+	return func(name string) string { return l.draw(name, k) }
+}
+
+// draw returns a new name for a key of a kind for the lock name, on l. Only this Session can have drawn
 // it: the second half of the UUID follows from the first one and from a secret. So the keys
 // that late requests of the Session put are known from those of its user for certain, and
 // nobody has to remember them.
-func (l *lease) draw(name string) (key string) {
-	return line.Key(name, l.sign(uuid.New(), name))
+func (l *lease) draw(name string, k line.Kind) (key string) {
+	for {
+		if id, ok := line.Draw(uuid.New(), k); ok {
+			return line.Key(name, l.sign(id, name))
+		}
+	}
 }
 
 // hasDrawn reports whether key comes from draw.
@@ -377,7 +386,7 @@ func (s *Session) staleHolds() map[*lease][]*place {
 	stale := make(map[*lease][]*place)
 	for l := range s.leases {
 		for _, p := range l.places {
-			if p.hold != nil && p.hold.cause == nil && !p.ticket.Lost() && p.staleLocked() {
+			if p.keep > 0 && !p.ticket.Lost() && p.staleLocked() {
 				stale[l] = append(stale[l], p)
 			}
 		}

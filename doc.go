@@ -79,9 +79,10 @@
 //
 // A contender is a key name/<UUID> with a lease, or name/<lease in hexadecimal>, the form that
 // etcd's concurrency.Mutex, etcdctl lock and the server's lock service use. They and this package
-// exclude each other. So a candidate of a concurrency.Election under the name of a lock joins its
-// line. Other keys below name/ block nobody here, but they do block concurrency.Mutex: do not
-// nest names while both are in use.
+// exclude each other. A reader ([RWMutex]) has a UUID of a kind of its own, which versions of this
+// package that know no readers take for a writer's. A candidate of a concurrency.Election under the
+// name of a lock joins its line. Other keys below name/ block nobody here, but they do block
+// concurrency.Mutex: do not nest names while both are in use.
 //
 // # Cost
 //
@@ -111,11 +112,13 @@
 // The files stand in layers. Each uses those of its own layer and of those below, except for
 // what internal/direction lists.
 //
+//	rwmutex.go   the RWMutex, and the Hold of one that reads
 //	lock.go      the Mutex: its verbs in the order of a life, Do, Close, Locker
 //	acquire.go   how a call gets to hold: the local line, a place, its put, the wait
 //	hold.go      a hold, its contexts, TokenFrom, nesting
 //	release.go   how the key of a hold is released, and the next one put
 //	local.go     what a Session has of one name: the line of its goroutines, what lingers
+//	cohort.go    those of them that share a key to read: who joins, and who waits
 //	place.go     a key in etcd's line, and the transactions that write
 //	watch.go     how it waits: behind many by a watch of one key; what follows when it is lost
 //	view.go      behind few by the Session's watch of the line
@@ -134,10 +137,11 @@
 //
 //	contender   a key in etcd's line, or whoever has put it
 //	line        the contenders for a name, in the order of their create revisions
-//	holder      the first contender in the line
-//	waiter      a contender that is not the first, or a claim behind one
+//	holder      the first contender in the line; if it reads, all that read before the first writer
+//	waiter      a contender that is no holder, or a claim behind one
 //	local line  the goroutines of a Session that want a name; one of them owns the turn
-//	claim       a call of Lock or TryLock
+//	claim       a call of Lock or TryLock, or of RLock or TryRLock
+//	cohort      the readers of a Session that share a key
 //	ticket      one key of the Session: what was put, and what etcd said about it
 //	place       a ticket with its lease, and the claim or the hold that has it
 //	hold        the time from a Lock to its Unlock

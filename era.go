@@ -180,7 +180,9 @@ func (s *Session) setBack(h header, ended *era) {
 	next.revision.Store(revision)
 	s.era.Store(next)
 	for _, l := range s.lines {
-		l.slots.Forget()
+		for k := range l.slots {
+			l.slots[k].Forget()
+		}
 		l.ahead = line.Nobody
 		l.giveWayLocked()
 	}
@@ -211,6 +213,7 @@ func (s *Session) endViewsLocked() {
 	for _, l := range s.lines {
 		if l.view != nil {
 			l.view.endLocked()
+			l.admitLocked() // who waits to join begins another
 		}
 		s.unwatchLastLocked(l)
 	}

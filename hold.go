@@ -3,10 +3,12 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"iter"
 	"log/slog"
 	"time"
 
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 // A hold is the time from a Lock to its Unlock.
@@ -23,6 +25,7 @@ import (
 type hold struct {
 	// Set once, then only read.
 	m      *Mutex
+	claim  *claim
 	place  *place
 	local  *localLine
 	caller context.Context // of the call that began it, only for the Trace
@@ -32,6 +35,8 @@ type hold struct {
 
 	// Guarded by Session.mu.
 	depth    int                       // Locks that nest, of all Mutexes
+	keeps    bool                      // the key is kept for it
+	nests    map[*Mutex]int            // reads that nest in it, of other Mutexes than m
 	cause    error                     // why it ended, nil while it is whole
 	contexts map[*holdContext]struct{} // fixed once cause is set, nil once all have ended
 }
@@ -46,6 +51,15 @@ func (s *Session) begin(c *claim, p *place) (*hold, error) {
 }
 
 func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
+	h, err := s.startLocked(c, p)
+	if err == nil {
+		c.local.admitLocked()
+	}
+	return h, err
+}
+
+// startLocked makes a hold of a place at the head of the line, or beside those that hold there.
+func (s *Session) startLocked(c *claim, p *place) (*hold, error) {
 	if s.closed || c.m.closed {
 		return nil, ErrClosed
 	}
@@ -58,7 +72,10 @@ func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
 		return nil, errSetBack
 	}
 	p.ticket.Hold()
-	h := &hold{m: c.m, place: p, local: c.local, caller: c.caller, began: now, depth: 1}
+	h := &hold{
+		m: c.m, claim: c, place: p, local: c.local, caller: c.caller, began: now,
+		depth: 1, keeps: true,
+	}
 	if most := c.m.cfg.maxHold; most > 0 {
 		h.most = h.began.Add(most)
 		h.timer = time.AfterFunc(most, func() { h.check() })
@@ -66,25 +83,30 @@ func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
 	if p.hold == nil {
 		p.held, c.local.waited = now, now.Sub(p.since)
 	}
-	p.hold, c.hold, c.m.hold, c.m.depth = h, h, h, 1
+	p.hold, c.hold = h, h
+	p.keep++
+	if !c.reads() {
+		c.m.hold, c.m.depth = h, 1
+	}
 	p.ahead, c.local.ahead = line.Nobody, line.Nobody
 	c.cancel = nil // nothing waits any more
 	h.traceAcquired(now.Sub(c.started), c.ahead)
-	if c.m.cfg.linger > 0 && c.ahead <= fewAhead {
-		s.viewLocked(c.local)
+	if c.m.cfg.linger > 0 && c.ahead <= fewAhead && !c.reads() {
+		s.viewLocked(c.local, false)
 	}
 	return h, nil
 }
 
 // clear has the key of a hold removed that was lost, and gives its turn to the next in the
-// local line. It returns what abandonLocked does.
-func (h *hold) clear() (removed <-chan struct{}) {
+// local line, unless others share it. The key stays while it is kept for one of these.
+func (h *hold) clear() {
 	s := h.m.s
 	s.mu.Lock()
 	defer s.unlock()
-	removed = h.place.abandonLocked(false)
-	s.passLocked(h.local, nil)
-	return removed
+	if s := h.place.ticket.State(); h.place.keep == 0 && s != ticket.Leaving && s != ticket.Removed {
+		h.place.abandonLocked(false) // nobody else has begun to
+	}
+	s.partLocked(h.claim, nil)
 }
 
 // deadlineLocked is the time until which h is certain.
@@ -109,7 +131,9 @@ func (h *hold) checkLocked(now time.Time) error {
 	h.place.lease.checkLocked(now)
 	if h.cause == nil && !h.most.IsZero() && !before(now, h.most) {
 		h.endLocked(ErrMaxHold)
-		h.place.abandonLocked(false)
+		if h.place.keep == 0 {
+			h.place.abandonLocked(false)
+		}
 	}
 	return h.cause
 }
@@ -133,9 +157,18 @@ func (h *hold) endLocked(cause error) (endedBefore bool) {
 		h.m.s.afterLocked(h.endContexts)
 	}
 	if cause != ErrUnlocked && cause != ErrClosed {
+		h.letGoLocked() // who ends it himself frees it next
 		h.reportLocked(cause)
 	}
 	return false
+}
+
+// letGoLocked has the key kept for h no more.
+func (h *hold) letGoLocked() {
+	if h.keeps {
+		h.keeps = false
+		h.place.keep--
+	}
 }
 
 // endContexts ends the contexts of h, which has ended itself. When it returns they all have,
@@ -156,6 +189,49 @@ func (h *hold) endContexts() {
 	defer s.unlock()
 	h.contexts = nil
 	delete(h.place.lease.ending, h)
+}
+
+// holdsLocked are the holds at p: that of the owner of the turn, and of those who share it. The last
+// one to begin is among them once it has ended, too.
+func (p *place) holdsLocked() iter.Seq[*hold] {
+	return func(yield func(*hold) bool) {
+		if p.hold == nil || !yield(p.hold) {
+			return
+		}
+		for c := range p.local.queue.Having() {
+			if h := c.hold; h != nil && h.place == p && h != p.hold && !yield(h) {
+				return
+			}
+		}
+	}
+}
+
+// endContexts ends the contexts of the holds that have ended at p.
+func (p *place) endContexts() {
+	p.s.mu.Lock()
+	var ended []*hold
+	for h := range p.holdsLocked() {
+		if h.endingLocked() {
+			ended = append(ended, h)
+		}
+	}
+	p.s.unlock()
+	for _, h := range ended {
+		h.endContexts()
+	}
+}
+
+// endingLocked reports whether h has ended, and its contexts may not have.
+func (h *hold) endingLocked() bool { return h.cause != nil && h.contexts != nil }
+
+// endingLocked reports whether a hold at p has ended, and its contexts may not have.
+func (p *place) endingLocked() bool {
+	for h := range p.holdsLocked() {
+		if h.endingLocked() {
+			return true
+		}
+	}
+	return false
 }
 
 // closeLocked ends h for all Mutexes that nest in it.
@@ -373,7 +449,7 @@ func (m *Mutex) nestsIn(ctx context.Context) *hold {
 			continue
 		}
 		m.s.mu.Lock()
-		current := h.local.holdLocked() == h && h.depth > 0
+		current := h.depth > 0
 		m.s.unlock()
 		if current {
 			return h
@@ -382,9 +458,12 @@ func (m *Mutex) nestsIn(ctx context.Context) *hold {
 	return nil
 }
 
-// nest makes a Lock whose context comes from h a part of h.
-func (m *Mutex) nest(h *hold) (*hold, error) {
-	if !m.cfg.reentrant {
+// nest makes a Lock whose context comes from h a part of h. Nobody comes to hold in another way
+// than h does: who reads would wait for itself if it were to write, and who writes would lose its
+// place if it were to read.
+func (w want) nest(h *hold) (*hold, error) {
+	m := w.m
+	if !m.cfg.reentrant || w.kind != h.claim.kind {
 		return nil, failed("lock", m.name, ErrDeadlock)
 	}
 	m.s.mu.Lock()
@@ -399,10 +478,27 @@ func (m *Mutex) nest(h *hold) (*hold, error) {
 		}
 		return nil, failed("lock", m.name, reason)
 	}
+	h.depth++
+	if w.kind == line.Read {
+		h.countNests(m, 1)
+		return h, nil
+	}
 	if m.hold != h { // what it nested in before was closed
 		m.hold, m.depth = h, 0
 	}
 	m.depth++
-	h.depth++
 	return h, nil
+}
+
+// countNests counts the reads of m that nest in h, so that Close knows them.
+func (h *hold) countNests(m *Mutex, n int) {
+	if m == h.m {
+		return
+	}
+	if h.nests == nil {
+		h.nests = make(map[*Mutex]int)
+	}
+	if h.nests[m] += n; h.nests[m] == 0 {
+		delete(h.nests, m)
+	}
 }

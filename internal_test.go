@@ -89,7 +89,10 @@ func FuzzName(f *testing.F) {
 			kv := &mvccpb.KeyValue{Key: []byte(name + "/" + tail), Lease: 0x694d8a6e5bd0a31f, CreateRevision: 7}
 			c, ok := parseContender(name, kv)
 			require.True(t, ok)
-			want := Contender{Name: name, Key: name + "/" + tail, Token: 7, Lease: 0x694d8a6e5bd0a31f}
+			want := Contender{
+				Name: name, Key: name + "/" + tail, Token: 7, Lease: 0x694d8a6e5bd0a31f,
+				Mode: "exclusive", Holds: true,
+			}
 			require.Equal(t, want, c)
 			for _, prefix := range []string{"", name[:len(name)/2], name} {
 				holders, err := Holders(t.Context(), oneKey{kv: kv}, prefix)
@@ -112,7 +115,15 @@ func parseContender(name string, kv *mvccpb.KeyValue) (Contender, bool) {
 	if !e.StandsIn(name) {
 		return Contender{}, false
 	}
-	return contenderOf(name, e), true
+	return contenderOf(name, e, true), true
+}
+
+// modeOf is the mode of a contender, by the grammar of its key.
+func modeOf(tail string) string {
+	if regexp.MustCompile(`^f{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\z`).MatchString(tail) {
+		return "read"
+	}
+	return "exclusive"
 }
 
 // canonical is what a UUID in a key looks like, by its grammar.
@@ -126,6 +137,7 @@ func FuzzHolderKey(f *testing.F) {
 	const id = "6ba7b810-9dad-41d1-80b4-00c04fd430c8"
 	for _, key := range []string{
 		"", "/", id, "/" + id, "a/" + id, "a//" + id, "a/b/" + id, "a/" + id + "/" + id, "a/" + id + "/", "a\x00/" + id,
+		"a/ffffffff-6ba7-8dad-81d1-80b400c04fd4", "a/ffffffff-6ba7-4dad-81d1-80b400c04fd4",
 		"\xff/" + id, "\n/" + id, "a/694d8a6e5bd0a31f", "694d8a6e5bd0a31f", "a/" + strings.ToUpper(id),
 	} {
 		for _, prefix := range []string{"", "a", "a/", "a/b", "a/" + id, "b"} {
@@ -144,7 +156,9 @@ func FuzzHolderKey(f *testing.F) {
 			require.Empty(t, holders)
 			return
 		}
-		require.Equal(t, []Contender{{Name: name, Key: key, Token: 7, Lease: clientv3.LeaseID(lease)}}, holders)
+		require.Equal(t, []Contender{{
+			Name: name, Key: key, Token: 7, Lease: clientv3.LeaseID(lease), Mode: modeOf(tail), Holds: true,
+		}}, holders)
 		line, err := Contenders(t.Context(), oneKey{kv: kv}, name)
 		if checkName(name) != nil {
 			require.Error(t, err)

@@ -237,9 +237,10 @@ func (l *lease) endLocked(why error) {
 	l.retireLocked(why)
 	for _, p := range l.places {
 		p.unwatchLocked()
-		if p.hold != nil {
-			p.hold.endLocked(p.hold.lost(why))
+		for h := range p.holdsLocked() {
+			h.endLocked(h.lost(why))
 		}
+		p.local.admitLocked()
 	}
 	l.wakeKeeper()
 }

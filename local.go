@@ -14,10 +14,11 @@ import (
 type localLine struct {
 	name  string
 	queue turn.Queue[*claim, *place]
-	ahead line.Ahead   // before the last place, if it was given up without a hold
-	slots ticket.Slots // names of keys
-	view  *view        // nil while nobody needs one
-	due   *time.Timer  // calls lingered; nil before a key lingers
+	ahead line.Ahead               // before the last place, if it was given up without a hold
+	slots [line.Kinds]ticket.Slots // names of keys
+	view  *view                    // nil while nobody needs one
+	due   *time.Timer              // calls lingered; nil before a key lingers
+	tries int                      // claims in the queue that wait for no other contender
 
 	// What the next place in etcd's line may expect there.
 	crowded bool          // the line was long when the last one was put
@@ -25,10 +26,12 @@ type localLine struct {
 	last    *predecessor  // of that one, while it is watched yet
 }
 
-// A claim is one call of Lock or TryLock.
+// A claim is one call of Lock or TryLock, or of RLock or TryRLock.
 type claim struct {
 	// Set once, then only read.
 	m       *Mutex
+	kind    line.Kind
+	try     bool // it waits for etcd, and for no other contender
 	local   *localLine
 	caller  context.Context // of the call, only for the Trace
 	started time.Time
@@ -46,13 +49,19 @@ type claim struct {
 }
 
 // newClaim is a call that has started, and is in no queue yet.
-func (m *Mutex) newClaim(
+func (w want) newClaim(
 	caller context.Context, l *localLine, started time.Time, cancel context.CancelCauseFunc,
 ) *claim {
-	c := &claim{m: m, local: l, caller: caller, started: started, cancel: cancel}
-	c.waiter.Who = c
+	c := &claim{
+		m: w.m, kind: w.kind, try: w.try,
+		local: l, caller: caller, started: started, cancel: cancel,
+	}
+	c.waiter.Who, c.waiter.Shares = c, w.kind == line.Read
 	return c
 }
+
+// reads reports whether c is of RLock or TryRLock.
+func (c *claim) reads() bool { return c.kind == line.Read }
 
 // lineLocked returns the line for a name. Lines that nobody uses are kept for their
 // key names, up to a number.
@@ -108,21 +117,30 @@ func (e *LockedError) behind(ahead line.Ahead) {
 	e.Ahead += ahead.Count()
 }
 
-// leave takes c out of the line after its wait has ended, and tells who was there.
-func (s *Session) leave(c *claim) *LockedError {
+// leave takes c out of the line after its wait has ended, and tells who was there. If it was let in
+// beside others at the same moment it stays, with its hold.
+func (s *Session) leave(c *claim) (*hold, *LockedError) {
 	s.mu.Lock()
 	defer s.unlock()
 	l := c.local
 	var locked *LockedError
-	if c.waiter.Standing() == turn.Waiting {
+	switch c.waiter.Standing() {
+	case turn.Beside:
+		return c.hold, nil
+	case turn.Waiting:
 		locked = l.lockedLocked(&c.waiter)
-	} else { // its turn is coming, or has come at the same moment
+		c.waitedLocked()
+	default: // its turn is coming, or has come at the same moment
 		locked = l.aheadLocked()
 	}
+	first := l.queue.First()
 	if l.queue.Leave(&c.waiter) == turn.Owner {
 		s.passLocked(l, <-c.turn)
 	}
-	return locked
+	if l.queue.First() != first { // who was behind it may join others
+		l.admitLocked()
+	}
+	return nil, locked
 }
 
 // takePlaceLocked takes a place for c, whose turn has come, or nil if there is no lease for it.
@@ -137,37 +155,61 @@ func (c *claim) takePlaceLocked() *place {
 // nextLocked chooses who is next in line, and takes a place for it if there is a lease. The
 // owner's release must put the place and then call passLocked.
 func (s *Session) nextLocked(l *localLine) *place {
-	next, waits := l.queue.Choose()
-	if !waits || !s.usableLocked() {
+	if first := l.queue.First(); first == nil || first.Who.try {
+		return nil // a key that is put so stands in line, whoever is before it
+	}
+	next, _ := l.queue.Choose()
+	if !s.usableLocked() {
 		return nil
 	}
 	return s.newPlaceLocked(next)
 }
 
 // passLocked takes the turn from its owner. Whoever gets it gets put, the place that stands for
-// it, or nil; if nobody does the line is free.
+// it, or nil; if nobody does the line is free. A place is of no use to one that holds in another
+// way, or that does not wait in line.
 func (s *Session) passLocked(l *localLine, put *place) {
-	if next, ok := l.queue.Pass(); ok {
-		next.hasTurnLocked(put)
-		return
-	}
-	if put != nil {
+	next, ok := l.queue.Pass()
+	if put != nil && (!ok || next.kind != put.ticket.Kind || next.try) {
 		put.abandonLocked(false)
+		put = nil
 	}
-	l.ahead = line.Nobody
+	if ok {
+		next.hasTurnLocked(put)
+	} else {
+		l.ahead = line.Nobody
+	}
+}
+
+// partLocked ends the turn of c, if others share it, and otherwise passes it on, with put.
+func (s *Session) partLocked(c *claim, put *place) {
+	if c.local.queue.Part(&c.waiter) {
+		c.local.admitLocked() // or refuses them
+	} else {
+		s.passLocked(c.local, put)
+	}
 }
 
 // hasTurnLocked tells c that its turn has come, with the place that was put for it or nil.
 func (c *claim) hasTurnLocked(put *place) {
+	c.waitedLocked()
 	c.place = put
 	c.turn <- put
+}
+
+// waitedLocked notes that c waits in the queue no more.
+func (c *claim) waitedLocked() {
+	if c.try {
+		c.local.tries--
+	}
 }
 
 // passOnLocked gives the key of h, which has ended whole, to the next in the local line,
 // unless others have waited for long enough; see WithHandoff.
 func (s *Session) passOnLocked(h *hold) bool {
 	p, most := h.place, h.m.cfg.handoff
-	if most == 0 || h.local.queue.Waiting() == 0 || !p.lastsLocked() {
+	first := h.local.queue.First()
+	if most == 0 || first == nil || first.Shares || h.claim.reads() || !p.lastsLocked() {
 		return false
 	}
 	next, ok := h.local.queue.HandOff(p, most)
@@ -186,11 +228,11 @@ func (s *Session) passOnLocked(h *hold) bool {
 // given up once a view shows others, or there is no view.
 func (s *Session) lingerLocked(h *hold) bool {
 	l, p, linger := h.local, h.place, h.m.cfg.linger
-	if linger == 0 || h.m.closed || l.queue.Waiting() > 0 || !p.lastsLocked() {
+	if linger == 0 || h.m.closed || h.claim.reads() || l.queue.Waiting() > 0 || !p.lastsLocked() {
 		return false
 	}
 	switch v := l.view; {
-	case v == nil || v.err != nil:
+	case v == nil || v.err != nil || v.partial:
 		return false
 	case v.revision == 0 && l.queue.Owner().ahead == 0:
 		// The first watch is under way. Its end, or a read that fails, takes the key back.
@@ -238,14 +280,14 @@ func (m *Mutex) relock(caller context.Context, now time.Time) *hold {
 	if l == nil || l.queue.Kept() == nil {
 		return nil
 	}
-	return m.newClaim(caller, l, now, nil).relockLocked()
+	return want{m: m}.newClaim(caller, l, now, nil).relockLocked()
 }
 
 // relockLocked makes c the owner with a hold of the key that lingers, if there is one that
 // can be used.
 func (c *claim) relockLocked() *hold {
 	l, p := c.local, c.local.queue.Kept()
-	if p == nil || !p.lastsLocked() {
+	if p == nil || c.reads() || !p.lastsLocked() {
 		return nil
 	}
 	h, err := c.m.s.beginLocked(c, p)
@@ -270,7 +312,8 @@ func (l *localLine) giveWayLocked() <-chan struct{} {
 // lingersLocked reports whether the line's key lingers, or will linger after its Unlock.
 func (l *localLine) lingersLocked() bool {
 	h := l.holdLocked()
-	return l.queue.Kept() != nil || h != nil && h.cause == nil && h.m.cfg.linger > 0
+	return l.queue.Kept() != nil ||
+		h != nil && h.cause == nil && h.m.cfg.linger > 0 && !h.claim.reads()
 }
 
 // holdLocked is the owner's hold, nil if there is none.

@@ -80,7 +80,7 @@ func New(client *clientv3.Client, name string, opts ...Option) (*Mutex, error) {
 // While etcd is down Lock waits and retries. The Session's logger and its hook
 // Trace.Unavailable report it after the first attempt without an answer, and every 10 s.
 func (m *Mutex) Lock(ctx context.Context) error {
-	_, err := m.lock(ctx, false)
+	_, err := want{m: m}.lock(ctx)
 	return err
 }
 
@@ -90,12 +90,14 @@ func (m *Mutex) Lock(ctx context.Context) error {
 // errors.Is(err, ErrLocked) is true, and has written nothing to etcd. Other errors,
 // and what is true after them, are those of [Mutex.Lock].
 func (m *Mutex) TryLock(ctx context.Context) error {
-	_, err := m.lock(ctx, true)
+	_, err := want{m: m, try: true}.lock(ctx)
 	return err
 }
 
-// lock is Lock and TryLock. It returns the hold, so that Do releases that very one.
-func (m *Mutex) lock(ctx context.Context, try bool) (*hold, error) {
+// lock is Lock and TryLock, or RLock and TryRLock. It returns the hold, so that Do releases that
+// very one.
+func (w want) lock(ctx context.Context) (*hold, error) {
+	m := w.m
 	if err := m.check(); err != nil {
 		return nil, err
 	}
@@ -106,15 +108,20 @@ func (m *Mutex) lock(ctx context.Context, try bool) (*hold, error) {
 		return nil, waitFailed(ctx, m.name, nil, nil, nil)
 	}
 	if nested := m.nestsIn(ctx); nested != nil {
-		return m.nest(nested)
+		return w.nest(nested)
 	}
 	started := time.Now()
-	if m.cfg.linger > 0 { // otherwise it is rare, and enter sees to it
+	switch {
+	case w.kind == line.Read:
+		if h := w.join(ctx, started); h != nil {
+			return h, nil
+		}
+	case m.cfg.linger > 0: // otherwise it is rare, and enter sees to it
 		if h := m.relock(ctx, started); h != nil {
 			return h, nil
 		}
 	}
-	h, ahead, err := m.queue(ctx, started, try)
+	h, ahead, err := w.queue(ctx, started)
 	if err != nil {
 		m.traceGaveUp(ctx, started, ahead, err)
 	}
@@ -162,10 +169,16 @@ func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 		return failed("unlock", m.name, ErrNotHeld)
 	}
 	m.depth--
-	h.depth--
 	if m.depth == 0 {
 		m.hold = nil
 	}
+	return h.unlockLocked(ctx)
+}
+
+// unlockLocked is one Unlock of h, which has had as many Locks at least. It unlocks mu.
+func (h *hold) unlockLocked(ctx context.Context) error {
+	s := h.m.s
+	h.depth--
 	h.checkLocked(time.Now())
 	if h.depth > 0 {
 		err := h.lossLocked()
@@ -175,23 +188,21 @@ func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 	endedBefore := h.endLocked(ErrUnlocked)
 	err := h.lossLocked()
 	var r *release
-	open := h.contexts != nil
+	frees := h.freesLocked()
 	if !endedBefore {
 		h.place.lease.releases++ // from here on Close waits
-		if !open {
-			r = h.freeLocked()
+		if frees {
+			r = h.freeLocked(true)
 		}
 	}
 	s.unlock()
-	if open {
-		h.endContexts()
-	}
 	switch {
 	case endedBefore:
+		h.endContexts()
 		h.clear()
 		return err
-	case open:
-		r = h.free()
+	case !frees:
+		r = h.free(true)
 	}
 	if r == nil {
 		return nil
@@ -256,12 +267,19 @@ func (m *Mutex) do(ctx context.Context, fn func(ctx context.Context) error, try 
 	if fn == nil {
 		return notRun(errors.New("etcdlock: Do: nil function"))
 	}
-	h, err := m.lock(ctx, try)
+	h, err := want{m: m, try: try}.lock(ctx)
 	if err != nil {
 		return notRun(err)
 	}
+	return during(ctx, h, fn, func() error { return m.unlock(ctx, h) })
+}
+
+// during calls fn with a context of h, and then unlock, whatever becomes of fn.
+func during(
+	ctx context.Context, h *hold, fn func(ctx context.Context) error, unlock func() error,
+) (err error) {
 	defer func() {
-		if unlockErr := m.unlock(ctx, h); unlockErr != nil {
+		if unlockErr := unlock(); unlockErr != nil {
 			switch {
 			case err == nil:
 				err = unlockErr
@@ -337,9 +355,14 @@ func (m *Mutex) IsOwner() clientv3.Cmp {
 	if m == nil || m.s == nil {
 		return clientv3.Compare(clientv3.CreateRevision("/"), "=", -1)
 	}
-	cmp := clientv3.Compare(clientv3.CreateRevision(line.Prefix(m.name)), "=", -1)
+	cmp := m.notOwner()
 	m.whole(func(h *hold) { cmp = h.place.ticket.Exists() })
 	return cmp
+}
+
+// notOwner is a comparison that is never true, and that asks for no key outside the lock's.
+func (m *Mutex) notOwner() clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(line.Prefix(m.name)), "=", -1)
 }
 
 // Name returns the name of the lock.
@@ -406,10 +429,10 @@ func (m *Mutex) Close(ctx context.Context) error {
 		s.unlock()
 		return nil
 	}
-	h, endedBefore, given := m.closeLocked()
+	holds, given := m.closeLocked()
 	s.unlock()
 
-	err := m.free(ctx, h, endedBefore, given)
+	err := m.free(ctx, holds, given)
 	s.mu.Lock()
 	defer s.unlock()
 	m.closing.err = err
@@ -418,28 +441,41 @@ func (m *Mutex) Close(ctx context.Context) error {
 	return err
 }
 
-// closeLocked begins to close m. It ends the waits of m, and the hold h, nil if there is none;
-// given is the place of a key that lingered, which it gives up, nil if there is none.
-func (m *Mutex) closeLocked() (h *hold, endedBefore bool, given *place) {
+// closeLocked begins to close m. It ends the waits of m, and its hold, or its reads; given is the
+// place of a key that lingered, which it gives up, nil if there is none.
+func (m *Mutex) closeLocked() (holds []closedHold, given *place) {
 	m.closed = true
 	m.closing = &closing{done: make(chan struct{})}
+	held := m.hold
+	m.hold, m.depth = nil, 0
+	if held != nil && held.depth > 0 { // else it nested in a hold that was closed
+		holds = append(holds, closedHold{hold: held})
+	}
 	if l := m.s.lines[m.name]; l != nil {
 		l.cancelLocked(m)
 		if kept := l.queue.Kept(); kept != nil && kept.hold.m == m {
 			given = kept
 			l.giveWayLocked()
 		}
+		for c := range l.queue.Having() {
+			if h := c.hold; c.reads() && h != nil && h.depth > 0 && (h.m == m || h.nests[m] > 0) {
+				holds = append(holds, closedHold{hold: h})
+			}
+		}
 	}
-	h = m.hold
-	m.hold, m.depth = nil, 0
-	if h == nil || h.depth == 0 { // then it nested in a hold that was closed
-		return nil, false, given
+	for i := range holds {
+		h := &holds[i]
+		if h.before = h.closeLocked(); !h.before {
+			h.place.lease.releases++ // as in unlock
+		}
 	}
-	endedBefore = h.closeLocked()
-	if !endedBefore {
-		h.place.lease.releases++ // as in unlock
-	}
-	return h, endedBefore, given
+	return holds, given
+}
+
+// A closedHold is one that was closed. It may have ended before.
+type closedHold struct {
+	*hold
+	before bool
 }
 
 // A closing is a call of Mutex.Close that is under way. Others wait for it.
@@ -448,16 +484,18 @@ type closing struct {
 	err  error // written before done is closed
 }
 
-// free frees the name for Close: of the hold h that it has ended, nil if there is none, or
-// of a key that lingered, which was given up.
-func (m *Mutex) free(ctx context.Context, h *hold, endedBefore bool, given *place) error {
-	if h != nil {
-		h.endContexts()
+// free frees the name for Close: of the holds that it has ended, or of a key that lingered, which
+// was given up.
+func (m *Mutex) free(ctx context.Context, holds []closedHold, given *place) error {
+	for _, h := range holds {
 		given = h.place
-		if endedBefore {
+		if h.before {
+			h.endContexts()
 			h.clear()
-		} else if err := h.release().send(ctx); errors.Is(err, ErrUnconfirmed) {
-			return err
+		} else if r := h.hold.free(false); r != nil {
+			if err := r.send(ctx); errors.Is(err, ErrUnconfirmed) {
+				return err
+			}
 		}
 	}
 	return given.awaitRemoved(ctx)
@@ -519,7 +557,9 @@ func (m *Mutex) check() error {
 // contender is what is known about the contenders of m before they queue.
 func (m *Mutex) contender() Contender {
 	host, pid := identity()
-	return Contender{Name: m.name, Owner: m.cfg.owner, Host: host, PID: pid}
+	return Contender{
+		Name: m.name, Owner: m.cfg.owner, Host: host, PID: pid, Mode: line.Exclusive.String(),
+	}
 }
 
 func (m *Mutex) log(level slog.Level, message string, args ...any) {

@@ -52,7 +52,7 @@ type config struct {
 	logger         *slog.Logger  // nil: silence
 	trace          *Trace
 
-	text line.Text // of the values of keys
+	texts [line.Kinds]line.Text // of the values of keys, by their kind
 
 	// leaseOption is the name of a given option that only New and NewSession
 	// take, if there is one.
@@ -217,11 +217,13 @@ func (c config) apply(opts []Option) (config, error) {
 		c.ttl += time.Second - part
 	}
 	host, pid := identity()
-	text, err := line.NewText(c.owner, host, pid)
-	if err != nil {
-		return c, fmt.Errorf("etcdlock: owner %s: %w", excerpt(c.owner, 32), err)
+	for k := range c.texts {
+		text, err := line.NewText(c.owner, host, pid, line.Kind(k))
+		if err != nil {
+			return c, fmt.Errorf("etcdlock: owner %s: %w", excerpt(c.owner, 32), err)
+		}
+		c.texts[k] = text
 	}
-	c.text = text
 	return c, nil
 }
 
@@ -251,8 +253,8 @@ var identity = sync.OnceValues(func() (host string, pid int) {
 	return strings.ToValidUTF8(host, "?"), os.Getpid()
 })
 
-// value is the value of a key that is put now.
-func (c *config) value() string { return c.text.Since(time.Now()) }
+// value is the value of a key of a kind that is put now.
+func (c *config) value(k line.Kind) string { return c.texts[k].Since(time.Now()) }
 
 // checkName returns an error if name cannot be the name of a lock.
 func checkName(name string) error {

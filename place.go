@@ -30,7 +30,8 @@ type place struct {
 	since  time.Time  // when its revision became known
 	ahead  line.Ahead // before this place, when last looked at
 	asPut  bool       // ahead is what the transaction has read that put the key
-	hold   *hold      // nil while waiting
+	hold   *hold      // the last one to begin, nil while waiting
+	keep   int        // how many holds have the key kept: that are whole, or being freed
 	held   time.Time  // when the first hold at it began
 	watch  *keyWatch  // of the key while it is held; nil for short holds
 	era    *era       // of the last answer with the revision or the line
@@ -55,18 +56,23 @@ func (s *Session) newPlaceLocked(c *claim) *place {
 		m:      c.m,
 		local:  c.local,
 		lease:  l,
-		ticket: ticket.New(c.m.name, int64(l.id), c.local.slots.Free(l), l.draw),
+		ticket: ticket.New(c.m.name, int64(l.id), c.local.slots[c.kind].Free(l), l.drawer(c.kind)),
 		using:  true,
 	}
 	l.places[p.ticket.Key] = p
 	l.users++
+	c.local.queue.Gather() // whoever comes from here on may come after the put
 	return p
 }
+
+// value is the value of p's key, which is put now.
+func (p *place) value() string { return p.m.cfg.value(p.ticket.Kind) }
 
 // contender is p as others see it.
 func (p *place) contender() Contender {
 	c := p.m.contender()
 	c.Key, c.Token, c.Lease, c.Since = p.ticket.Key, p.ticket.Rev(), p.lease.id, p.since
+	c.Mode, c.Holds = p.ticket.Kind.String(), p.hold != nil
 	return c
 }
 

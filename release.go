@@ -22,34 +22,52 @@ type release struct {
 	queued bool   // put stands in line
 }
 
-// free is freeLocked for callers that do not hold mu.
-func (h *hold) free() *release {
-	h.m.s.mu.Lock()
-	defer h.m.s.unlock()
-	return h.freeLocked()
+// free is freeLocked for callers that do not hold mu, and after the contexts have ended.
+func (h *hold) free(spare bool) *release {
+	s := h.m.s
+	for {
+		h.endContexts()
+		h.place.endContexts()
+		s.mu.Lock()
+		if h.freesLocked() {
+			defer s.unlock()
+			return h.freeLocked(spare)
+		}
+		s.unlock()
+	}
 }
 
-// freeLocked keeps the key of h, which has ended whole, for the next hold of the Session, if
-// WithHandoff or WithLinger want that, and returns nil. Otherwise it returns the release that is
-// to be sent.
-func (h *hold) freeLocked() *release {
-	if s := h.m.s; !s.closed && (s.passOnLocked(h) || s.lingerLocked(h)) {
+// freesLocked reports whether h, which has ended, may be freed: its contexts have ended, and if it
+// is the last for which the key is kept those of all others there.
+func (h *hold) freesLocked() bool {
+	return h.contexts == nil && (h.place.keep > 1 || !h.place.endingLocked())
+}
+
+// freeLocked leaves the key of h, which has ended whole, to those that share it. If spare is set it
+// keeps it for the next hold of the Session, if WithHandoff or WithLinger want that. In these cases
+// it returns nil, and otherwise the release that is to be sent.
+func (h *hold) freeLocked(spare bool) *release {
+	s := h.m.s
+	if h.letGoLocked(); h.place.keep > 0 {
+		h.traceReleased()
+		s.partLocked(h.claim, nil)
+		h.place.lease.releasedLocked()
+		return nil
+	}
+	if spare && !s.closed && (s.passOnLocked(h) || s.lingerLocked(h)) {
 		h.place.lease.releasedLocked()
 		return nil
 	}
 	return h.releaseLocked()
 }
 
-// release is releaseLocked for callers that do not hold mu.
-func (h *hold) release() *release {
-	h.m.s.mu.Lock()
-	defer h.m.s.unlock()
-	return h.releaseLocked()
-}
-
-// releaseLocked begins the release of h, which is to be sent.
+// releaseLocked begins the release of h, which is to be sent. Those who have shared its key, and
+// have lost it, may be at work still: nobody is put then.
 func (h *hold) releaseLocked() *release {
-	r := &release{h: h, put: h.m.s.nextLocked(h.local)}
+	r := &release{h: h}
+	if h.local.queue.Sharing() == 0 {
+		r.put = h.m.s.nextLocked(h.local)
+	}
 	var next *ticket.Ticket
 	if r.put != nil {
 		next = &r.put.ticket
@@ -68,7 +86,7 @@ func (r *release) send(ctx context.Context) error {
 	for {
 		var value string
 		if r.Together() {
-			value = r.put.m.cfg.value()
+			value = r.put.value()
 		}
 		done := s.commit(ctx, &retry, r.Txn(value))
 		// Called without mu: ctx may come from a hold of the Session, whose Err locks mu.
@@ -174,7 +192,7 @@ func (r *release) overLocked(err error) error {
 	if errors.Is(err, ErrUnconfirmed) {
 		h.m.log(slog.LevelWarn, "release not confirmed", "name", h.m.name, "error", err)
 	}
-	s.passLocked(h.local, r.put)
+	s.partLocked(h.claim, r.put)
 	return err
 }
 

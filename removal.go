@@ -80,16 +80,6 @@ func (p *place) removal() ticket.Txn {
 	return p.ticket.Removal(p.tells, p.ahead)
 }
 
-// endContexts ends the contexts of the hold that has ended at p.
-func (p *place) endContexts() {
-	p.s.mu.Lock()
-	h := p.hold
-	p.s.unlock()
-	if h != nil {
-		h.endContexts()
-	}
-}
-
 // remove removes p's key for certain.
 func (p *place) remove() {
 	s := p.s

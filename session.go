@@ -199,8 +199,10 @@ func (s *Session) closeLocked() {
 			l.view.endLocked()
 		}
 		s.unwatchLastLocked(l)
-		if h := l.holdLocked(); h != nil && !h.closeLocked() {
-			h.traceReleased()
+		for c := range l.queue.Having() {
+			if h := c.hold; h != nil && !h.closeLocked() {
+				h.traceReleased()
+			}
 		}
 	}
 	for l := range s.leases {

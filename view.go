@@ -60,26 +60,39 @@ type view struct {
 	cancel context.CancelFunc
 	again  chan struct{} // tells the goroutine to begin a new watch
 
+	// It leaves out those who read, and who may be many: it tells only whether anybody is there who
+	// is exclusive, for one that may join others. Who it leaves out beside them, by the chance of
+	// its key, waits longer for its turn, and gets it all the same.
+	partial bool
+
 	// Guarded by Session.mu.
-	revision int64
-	keys     map[string]int64 // create revisions of the contenders
-	read     map[string]int64 // keys as the last read told them
-	deleted  map[string]int64 // the last DELETE of each key since then
-	live     bool             // there is a watch, as far as is known
-	behind   bool             // a read told what the watch did not, or not yet
-	reading  bool             // a re-check is under way
-	waiting  bool             // the line's owner waits by this view
-	relied   time.Time        // since when somebody relies on the watch
-	due      time.Time        // when the line is to be read again
-	needed   time.Time        // when it last was
-	err      error            // of the last read, nil once one was answered
-	over     error            // why there is no view, and no waiting: etcd refuses
+	revision  int64
+	keys      map[string]int64 // create revisions of the contenders
+	exclusive int              // how many of these are exclusive
+	read      map[string]int64 // keys as the last read told them
+	deleted   map[string]int64 // the last DELETE of each key since then
+	live      bool             // there is a watch, as far as is known
+	behind    bool             // a read told what the watch did not, or not yet
+	reading   bool             // a re-check is under way
+	waiting   bool             // the line's owner waits by this view
+	joined    bool             // somebody has joined others by it, since the last re-check
+	relied    time.Time        // since when somebody relies on the watch
+	due       time.Time        // when the line is to be read again
+	needed    time.Time        // when it last was
+	err       error            // of the last read, nil once one was answered
+	over      error            // why there is no view, and no waiting: etcd refuses
 }
 
-// viewLocked returns the view for l, which is begun if there is none.
-func (s *Session) viewLocked(l *localLine) *view {
+// viewLocked returns the view for l, which is begun if there is none. A partial one does for who
+// asks for that alone.
+func (s *Session) viewLocked(l *localLine, partial bool) *view {
+	if l.view != nil && l.view.partial && !partial {
+		l.view.endLocked()
+	}
 	if l.view == nil {
-		v := &view{s: s, local: l, again: make(chan struct{}, 1), needed: time.Now()}
+		v := &view{
+			s: s, local: l, partial: partial, again: make(chan struct{}, 1), needed: time.Now(),
+		}
 		v.ctx, v.cancel = context.WithCancel(s.ctx)
 		l.view = v
 		s.goLocked(v.run)
@@ -122,7 +135,8 @@ func (v *view) run() {
 
 // follow watches the line until the watch ends or a new one is wanted.
 func (v *view) follow(broken *attempt.Backoff) {
-	events, on, stop := v.s.watch(v.ctx, broken, line.Prefix(v.local.name), clientv3.WithPrefix())
+	from, to := v.within()
+	events, on, stop := v.s.watch(v.ctx, broken, from, to)
 	defer stop()
 	defer v.unwatched()
 	tick := time.NewTimer(recheck.Least)
@@ -161,12 +175,22 @@ func (v *view) follow(broken *attempt.Backoff) {
 	}
 }
 
+// within is the keys that v is of.
+func (v *view) within() (from string, to clientv3.OpOption) {
+	if v.partial {
+		below := line.Ranges(v.local.name)[0]
+		return below.From, clientv3.WithRange(below.To)
+	}
+	return line.Prefix(v.local.name), clientv3.WithPrefix()
+}
+
 // watched notes that there is a watch, and that everything before it was read.
 func (v *view) watched() {
 	v.s.mu.Lock()
 	defer v.s.unlock()
 	v.live, v.behind = true, false
 	v.reliesLocked()
+	v.local.admitLocked()
 }
 
 // reliesLocked notes that somebody begins to rely on the watch.
@@ -203,11 +227,12 @@ func (v *view) goOn() bool {
 }
 
 // neededLocked reports whether somebody depends on the view.
-func (v *view) neededLocked() bool { return v.waiting || v.local.lingersLocked() }
+func (v *view) neededLocked() bool { return v.waiting || v.local.lingersLocked() || v.joined }
 
-// idleLocked reports whether nobody has needed the view for a while.
+// idleLocked reports whether nobody has needed the view for a while. It stays while several hold
+// beside each other: a watch costs nothing while nothing happens.
 func (v *view) idleLocked() bool {
-	if v.neededLocked() {
+	if v.neededLocked() || v.local.cohortLocked() {
 		v.needed = time.Now()
 	}
 	return time.Since(v.needed) >= min(viewIdle, v.s.cfg.ttl/2)
@@ -259,8 +284,14 @@ func (v *view) growsLocked(length int) {
 	if v.waiting {
 		v.local.queue.Owner().place.ahead.Keys = length
 	}
-	if length > longLine {
-		v.endLocked()
+	if length <= longLine {
+		return
+	}
+	v.endLocked()
+	if v.partial {
+		v.local.refuseLocked()
+	} else {
+		v.local.admitLocked() // who waits to join begins a partial one
 	}
 }
 
@@ -316,7 +347,8 @@ func (v *view) readLine() bool {
 // readKeys is one linearizable read of all keys below the prefix, or of as many as opts allow.
 func (v *view) readKeys(opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	return read(v.ctx, v.s, func(ctx context.Context) (*clientv3.GetResponse, error) {
-		return v.s.get(ctx, line.Prefix(v.local.name), append(opts, clientv3.WithPrefix())...)
+		from, to := v.within()
+		return v.s.get(ctx, from, append(opts, to)...)
 	}, v.failed)
 }
 
@@ -340,7 +372,8 @@ func (v *view) isAsKnown() bool {
 	s, name := v.s, v.local.name
 	s.mu.Lock()
 	p := v.ownLocked()
-	if p == nil || p.ticket.Rev() == 0 || p.staleLocked() || !p.ahead.Whole {
+	if p == nil || p.ticket.Rev() == 0 || p.staleLocked() || !p.ahead.Whole ||
+		p.ticket.Kind == line.Read && p.hold != nil { // a read of who is exclusive is as little
 		s.unlock()
 		return false
 	}
@@ -371,8 +404,9 @@ func (v *view) recheck() (next time.Duration, goOn bool) {
 	v.s.mu.Lock()
 	defer v.s.unlock()
 	now := time.Now()
+	v.local.admitLocked() // the lease may last again
 	switch {
-	case v.over != nil || v.s.closed:
+	case v.over != nil || v.s.closed || v.local.view != v:
 		return 0, false
 	case v.idleLocked():
 		v.endLocked()
@@ -384,7 +418,7 @@ func (v *view) recheck() (next time.Duration, goOn bool) {
 	case now.Before(v.due):
 		return min(v.due.Sub(now), recheck.Least), true
 	}
-	v.reading = true
+	v.reading, v.joined = true, false
 	v.due = now.Add(v.s.recheckAfter(v.relied, len(v.keys)))
 	v.s.goLocked(func() {
 		if !v.isAsKnown() {
@@ -416,12 +450,25 @@ func (s *Session) watchAnewLocked() {
 	}
 }
 
-// judgeLocked draws the conclusions for the place that the Session has in the line, after
-// a read or after events.
+// judgeLocked draws the conclusions of what is known, after a read or after events.
+func (v *view) judgeLocked(afterRead bool) {
+	v.exclusive = 0
+	for key := range v.keys {
+		if line.KindOf(key) == line.Exclusive {
+			v.exclusive++
+		}
+	}
+	if !v.partial {
+		v.judgeOwnLocked(afterRead)
+	}
+	v.local.admitLocked()
+}
+
+// judgeOwnLocked draws the conclusions for the place that the Session has in the line.
 //
 // Events alone tell nothing before the own key was seen: if the client's Watcher sees other
 // keys than its KV, as with a namespace of only one of them, the reads tell.
-func (v *view) judgeLocked(afterRead bool) {
+func (v *view) judgeOwnLocked(afterRead bool) {
 	p := v.ownLocked()
 	if p == nil || p.ticket.Rev() == 0 || v.revision < p.ticket.Rev() {
 		return
@@ -505,7 +552,7 @@ func (p *place) waitInView(ctx context.Context, c *claim) error {
 			s.unlock()
 			return nil
 		}
-		v := s.viewLocked(l)
+		v := s.viewLocked(l, false)
 		if !v.waiting {
 			v.reliesLocked()
 		}

@@ -26,7 +26,7 @@ var departures = map[string]func(claims []*claim){
 func waitAtHome(t *testing.T, m *Mutex, n int) (claims []*claim) {
 	t.Helper()
 	for range n {
-		c, _, locked, err := m.enter(t.Context(), func(error) {}, time.Now(), false)
+		c, _, locked, err := want{m: m}.enter(t.Context(), func(error) {}, time.Now())
 		require.NoError(t, err)
 		require.NotNil(t, locked)
 		claims = append(claims, c)
@@ -96,7 +96,8 @@ func TestWhoGoesAwayKnowsItsPlace(t *testing.T) {
 						ahead++
 					}
 				}
-				told := m.s.leave(c).Ahead
+				_, locked := m.s.leave(c)
+				told := locked.Ahead
 				gone[c] = true
 				if ahead <= fewAhead+1 || name == "the last first" || name == "the first first" {
 					require.Equal(t, ahead, told)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -335,6 +334,7 @@ func (p *place) setLine(ahead line.Ahead, at *era) {
 	}
 	p.asPut = false
 	p.seesLocked(ahead, at)
+	p.local.admitLocked()
 }
 
 // seesLocked notes who is ahead of p, by an answer of the era told.
@@ -396,11 +396,11 @@ func countBelow(name string) clientv3.Op {
 func (p *place) look(ctx context.Context, c *claim, at int64) error {
 	for look := p.ticket.Look(at != 0); ; {
 		sent := p.s.era.Load()
-		resp, err := p.readAhead(ctx, c, at, look.Range())
+		read, err := p.readAhead(ctx, c, at, &look)
 		if err != nil {
 			return err
 		}
-		ahead, there := look.Judge((*pb.RangeResponse)(resp))
+		ahead, there := look.Judge(read...)
 		if !there {
 			p.disowned()
 			return errQueueAnew
@@ -412,27 +412,55 @@ func (p *place) look(ctx context.Context, c *claim, at int64) error {
 	}
 }
 
-// readAhead is one range of a look.
+// readAhead is one request of a look.
 func (p *place) readAhead(
-	ctx context.Context, c *claim, at int64, which []clientv3.OpOption,
-) (*clientv3.GetResponse, error) {
+	ctx context.Context, c *claim, at int64, look *ticket.Look,
+) ([]*pb.RangeResponse, error) {
+	type read struct {
+		header *pb.ResponseHeader
+		ranges []*pb.RangeResponse
+	}
+	// For an exclusive place it is one range, otherwise several in one request. What to read is
+	// asked first: an attempt may be late, and the look go on meanwhile.
+	request := func(opts ...clientv3.OpOption) func(context.Context) (read, error) {
+		if p.ticket.Kind == line.Exclusive {
+			opts = append(look.Range(), opts...)
+			return func(ctx context.Context) (read, error) {
+				resp, err := p.s.client.Get(ctx, p.ticket.Prefix(), opts...)
+				all := (*pb.RangeResponse)(resp)
+				return read{all.GetHeader(), []*pb.RangeResponse{all}}, err
+			}
+		}
+		ops := look.Ranges(opts...)
+		return func(ctx context.Context) (read, error) {
+			resp, err := p.s.client.Txn(ctx).Then(ops...).Commit()
+			if err != nil {
+				return read{}, err
+			}
+			return read{resp.Header, rangesOf(resp)}, nil
+		}
+	}
 	if at != 0 {
 		// The state at a revision does not change, so no quorum is needed. The
 		// member may not have reached it yet, or have compacted it away.
 		sent := p.s.era.Load()
-		then := append(slices.Clip(which), clientv3.WithRev(at), clientv3.WithSerializable())
-		get := func(ctx context.Context) (*clientv3.GetResponse, error) {
-			return p.s.client.Get(ctx, p.ticket.Prefix(), then...)
-		}
-		resp, _, err := attempt.Do(ctx, p.s.calls, &attempt.Backoff{Urgent: true}, attempt.ReadTimeout, get)
+		past := request(clientv3.WithRev(at), clientv3.WithSerializable())
+		r, _, err := attempt.Do(ctx, p.s.calls, &attempt.Backoff{Urgent: true}, attempt.ReadTimeout, past)
 		if err == nil {
-			p.s.heard(resp.Header, sent, 0) // of the past, by a member that may be behind
-			return resp, nil
+			p.s.heard(r.header, sent, 0) // of the past, by a member that may be behind
+			return r.ranges, nil
 		}
 	}
-	return readFor(ctx, p, c, func(ctx context.Context) (*clientv3.GetResponse, error) {
-		return p.s.get(ctx, p.ticket.Prefix(), which...)
+	present := request()
+	r, err := readFor(ctx, p, c, func(ctx context.Context) (read, error) {
+		sent := p.s.asks()
+		r, err := present(ctx)
+		if err == nil {
+			p.s.heardNow(r.header, sent)
+		}
+		return r, err
 	})
+	return r.ranges, err
 }
 
 // readFor is read for c, which waits at p, and gives up when the lease or the key is gone.
@@ -473,12 +501,13 @@ func (p *place) lostLocked() {
 	}
 	p.unwatchLocked()
 	p.tellLocked()
-	if p.hold != nil {
-		p.hold.endLocked(p.hold.lost(reasonOf(p.ticket.Taken())))
+	for h := range p.holdsLocked() {
+		h.endLocked(h.lost(reasonOf(p.ticket.Taken())))
 	}
 	if p.lingersLocked() {
 		p.local.giveWayLocked()
 	}
+	p.local.admitLocked()
 }
 
 // listen lets tellLocked wake the caller, unless nobody is ahead of p.

@@ -76,11 +76,13 @@ func placesBelow(ctx context.Context, kv clientv3.KV, prefix string) (places []p
 		if !strings.HasPrefix(name, prefix) {
 			continue // prefix ends in the last part of a key
 		}
+		holding := len(lines[name].Holding())
 		for i, e := range lines[name] {
 			v := e.Value()
 			places = append(places, place{etcdlock.Contender{
 				Name: name, Key: e.Key, Owner: v.Owner, Host: v.Host, PID: v.PID,
 				Token: e.Rev, Lease: clientv3.LeaseID(e.Lease), Since: v.Since,
+				Mode: e.Kind().String(), Holds: i < holding,
 			}, i})
 		}
 	}

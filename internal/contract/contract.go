@@ -94,4 +94,6 @@ var table = []struct {
 	{"TestDoLeavesTheNextHoldOfItsMutexAlone", TestDoLeavesTheNextHoldOfItsMutexAlone},
 	{"TestCloseOfAHeldMutexLetsTheNextOneIn", TestCloseOfAHeldMutexLetsTheNextOneIn},
 	{"TestTraceTellsTheLifeOfALockAndHarmsNone", TestTraceTellsTheLifeOfALockAndHarmsNone},
+	{"TestReadersShareAndWritersExclude", TestReadersShareAndWritersExclude},
+	{"TestReadersAndWritersExcludeAsTheyShould", TestReadersAndWritersExcludeAsTheyShould},
 }

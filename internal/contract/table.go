@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/etcdlock/etcdlock"
 )
@@ -469,4 +470,147 @@ func TestTraceTellsTheLifeOfALockAndHarmsNone(t *testing.T, w World) {
 		require.Equal(t, want, <-events)
 	}
 	require.Contains(t, <-records, `level=WARN msg="etcdlock: lock lost" name=x`)
+}
+
+// Readers share and a writer excludes, whatever package it is of, by one line: the costs are a
+// request and a revision for each that is alone, a read and a watch for the second one of a Session,
+// nothing for the third, and TryRLock writes nothing where a writer is.
+func TestReadersShareAndWritersExclude(t *testing.T, w World) {
+	cluster := w.Start(t)
+	counter := NewCounter()
+	client := cluster.Client(t, With(counter))
+	s := NewSession(t, client)
+	rw, err := s.RWMutex("x")
+	require.NoError(t, err)
+	read := func(rw *etcdlock.RWMutex) *etcdlock.Hold {
+		t.Helper()
+		h, err := rw.RLock(Patient(t))
+		require.NoError(t, err)
+		return h
+	}
+	require.NoError(t, read(rw).Unlock(t.Context()))
+
+	before, revision := counter.Counts(), cluster.Revision(t)
+	first := read(rw)
+	require.Equal(t, "Txn 1", counter.Since(before).String())
+	require.Equal(t, revision+1, first.Token())
+	before = counter.Counts()
+	second := read(rw)
+	since := counter.Since(before)
+	require.LessOrEqual(t, since.Of("Range")+since.Of("Txn"), 1, "%v", since)
+	require.LessOrEqual(t, since.Of("Watch"), 1, "%v", since)
+	before = counter.Counts()
+	third, err := rw.TryRLock(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "none", counter.Since(before).String())
+	require.Equal(t, revision+1, cluster.Revision(t))
+	for _, h := range []*etcdlock.Hold{second, third} {
+		require.Equal(t, first.Token(), h.Token())
+		require.NoError(t, h.Context(t.Context()).Err())
+	}
+
+	other := NewSession(t, cluster.Client(t))
+	elsewhere, err := other.RWMutex("x")
+	require.NoError(t, err)
+	beside := read(elsewhere)
+	require.Greater(t, beside.Token(), first.Token())
+	line := WaitForLine(t, client, "x", 2)
+	for _, c := range line {
+		require.Equal(t, "read", c.Mode)
+		require.True(t, c.Holds)
+	}
+
+	theirs, err := concurrency.NewSession(cluster.Client(t))
+	require.NoError(t, err)
+	defer theirs.Close()
+	peer := concurrency.NewMutex(theirs, "x")
+	in := Async(func() error { return peer.Lock(Patient(t)) })
+	line = WaitForLine(t, client, "x", 3)
+	require.Equal(t, "exclusive", line[2].Mode)
+	require.False(t, line[2].Holds)
+	require.ErrorIs(t, MutexOf(t, other, "x").TryLock(t.Context()), etcdlock.ErrLocked)
+	waiting := Async(func() error {
+		h, err := elsewhere.RLock(Patient(t))
+		if err != nil {
+			return err
+		}
+		return h.Unlock(context.Background())
+	})
+	require.Eventually(t, func() bool { // the watch has told of the writer
+		h, err := rw.TryRLock(t.Context())
+		if err == nil {
+			require.NoError(t, h.Unlock(t.Context()))
+		}
+		return errors.Is(err, etcdlock.ErrLocked)
+	}, Patience, time.Millisecond)
+	for _, h := range []*etcdlock.Hold{third, first, beside} {
+		require.Empty(t, in, "some read")
+		require.NoError(t, h.Unlock(t.Context()))
+	}
+	require.NoError(t, second.Context(t.Context()).Err())
+	require.Empty(t, in, "one reads")
+	require.NoError(t, second.Unlock(t.Context()))
+	require.ErrorIs(t, second.Unlock(t.Context()), etcdlock.ErrNotHeld)
+	require.NoError(t, <-in)
+	revision = cluster.Revision(t)
+	_, err = rw.TryRLock(t.Context())
+	locked, ok := errors.AsType[*etcdlock.LockedError](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, "exclusive", locked.Holder.Mode)
+	require.Equal(t, revision, cluster.Revision(t))
+	require.Empty(t, waiting, "one writes")
+	require.NoError(t, peer.Unlock(Patient(t)))
+	require.NoError(t, <-waiting)
+}
+
+// Goroutines of two Sessions that read and write: a writer is alone, those that read see no writer,
+// and the tokens of writers grow.
+func TestReadersAndWritersExcludeAsTheyShould(t *testing.T, w World) {
+	cluster := w.Start(t)
+	var inside, written atomic.Int64 // 1 for each that reads, 1,000 for each that writes
+	var wg sync.WaitGroup
+	for range 2 {
+		s := NewSession(t, cluster.Client(t))
+		for g := range 4 {
+			rw, err := s.RWMutex("x")
+			require.NoError(t, err)
+			wg.Go(func() {
+				for range max(w.Cycles/4, 1) {
+					if g > 0 {
+						err := rw.RDo(Patient(t), func(ctx context.Context) error {
+							if inside.Add(1) >= 1000 {
+								t.Error("one reads beside a writer")
+							}
+							token, _ := etcdlock.TokenFrom(ctx)
+							if token < written.Load() {
+								t.Errorf("one reads with token %d after a write with %d", token, written.Load())
+							}
+							runtime.Gosched()
+							inside.Add(-1)
+							return nil
+						})
+						if err != nil {
+							t.Error(err)
+						}
+						continue
+					}
+					err := rw.Do(Patient(t), func(context.Context) error {
+						if inside.Add(1000) != 1000 {
+							t.Error("a writer is not alone")
+						}
+						if before := written.Swap(rw.Token()); before >= rw.Token() {
+							t.Errorf("token %d after %d", rw.Token(), before)
+						}
+						runtime.Gosched()
+						inside.Add(-1000)
+						return nil
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
 }

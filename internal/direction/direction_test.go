@@ -29,8 +29,8 @@ var layers = [][]string{
 	{"session.go", "stream.go", "era.go"}, // a Session: its lock, its tasks, what it knows of etcd
 	{"lease.go", "revoke.go", "audit.go"},
 	{"place.go", "watch.go", "view.go", "keywatch.go", "removal.go"}, // one key in etcd's line
-	{"local.go", "hold.go", "release.go"},                            // what the goroutines of a Session have of a name
-	{"lock.go", "acquire.go"},
+	{"local.go", "cohort.go", "hold.go", "release.go"},               // what the goroutines of a Session have of a name
+	{"lock.go", "rwmutex.go", "acquire.go"},
 }
 
 // pure are the packages below internal/ that say what follows, and do nothing.

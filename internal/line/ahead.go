@@ -17,12 +17,12 @@ import (
 // no contenders may have filled what was read. (Do not take what was read for everything.
 // TestStrayKeysThatFillWhatIsReadLetNobodyIn.)
 //
-// Kinds that hold beside others need no more: a reader waits for the last one before it that is
-// no reader, and permits are summed up from the newest on, until their sum blocks or is whole.
+// One that reads waits for the exclusive ones before it alone, and is told of these: by Ranges,
+// since those that read may be many. Who holds may be another then, which reads.
 type Ahead struct {
 	Last  Line  // the nearest, by the rule of entry
-	Whole bool  // nobody else is before the place
-	First Entry // who holds, if not Whole; without a revision if that is unknown
+	Whole bool  // it waits for nobody else
+	First Entry // who holds, if not Last[0] or not Whole; without a revision if unknown
 	About int   // how many are before the place, if not Whole: at most, but for later strays
 	Keys  int   // that were below the prefix: strays, and those behind the place, too
 
@@ -34,40 +34,61 @@ type Ahead struct {
 // Nobody is the Ahead of a place that is the first in its line.
 var Nobody = Ahead{Whole: true}
 
-// Before is who stands before own in the line for the lock name, by a range that has read the
-// newest keys up to own, the newest first. own has no revision if that was before it was put,
-// in the same transaction.
-func Before(name string, own Entry, newest *pb.RangeResponse) Ahead {
-	contenders := Of(name, newest.GetKvs())
-	a := Ahead{
-		Last:  contenders.Blocking(own),
-		Whole: newest != nil && !newest.More,
-		Keys:  int(newest.GetCount()), // of all, whatever the limit
+// Before is who stands before own in the line for the lock name, by ranges that have read the
+// newest keys up to own, the newest first: the whole prefix, or for one that reads its Ranges. own
+// has no revision if that was before it was put, in the same transaction.
+//
+// It is Whole if nothing was left out but keys that read, for one that reads. (Of the keys in the
+// block of those that read the nearest are read, in case one is there by chance and exclusive.)
+func Before(name string, own Entry, newest ...*pb.RangeResponse) Ahead {
+	contenders, a, read := merge(name, newest)
+	a.Last = contenders.Blocking(own)
+	a.Whole = true
+	for i, r := range newest {
+		a.Whole = a.Whole && r != nil && (!r.More || len(newest) > 1 && i == OfReads)
 	}
-	a.About = a.Keys - (len(newest.GetKvs()) - len(contenders))
+	a.About = a.Keys - (read - len(contenders))
 	if own.Rev != 0 {
 		a.About--
 	}
 	return a
 }
 
-// Among is who stands before own by a range that has read the oldest keys, the oldest first: who
+// merge is the contenders that ranges have read, and how many keys those have read and counted.
+func merge(name string, ranges []*pb.RangeResponse) (l Line, a Ahead, read int) {
+	if len(ranges) == 1 {
+		kvs := ranges[0].GetKvs()
+		return Of(name, kvs), Ahead{Keys: int(ranges[0].GetCount())}, len(kvs)
+	}
+	var kvs []*mvccpb.KeyValue
+	for _, r := range ranges {
+		kvs = append(kvs, r.GetKvs()...)
+		a.Keys += int(r.GetCount()) // of all, whatever the limit
+	}
+	return Of(name, kvs), a, len(kvs)
+}
+
+// Among is who stands before own by ranges that have read the oldest keys, the oldest first: who
 // holds, and about how many there are, of whom n were read. Nobody is Last unless all were read,
-// since there may be others between.
-func Among(name string, own Entry, oldest *pb.RangeResponse) (a Ahead, n int) {
-	kvs := oldest.GetKvs()
-	contenders := Of(name, kvs)
-	before := contenders.Blocking(own)
+// since there may be others between. For one that reads the ranges are those of the Ranges that
+// leave out who reads.
+func Among(name string, own Entry, oldest ...*pb.RangeResponse) (a Ahead, n int) {
+	contenders, a, read := merge(name, oldest)
+	before := contenders.Before(own)
+	blocking := contenders.Blocking(own)
 	past := func(kv *mvccpb.KeyValue) bool { return own.Rev != 0 && kv.GetCreateRevision() >= own.Rev }
-	a.Keys = int(oldest.GetCount())
-	a.About = a.Keys - (len(kvs) - len(contenders))
-	switch {
-	case oldest != nil && (!oldest.More || past(kvs[len(kvs)-1])):
-		a.Last, a.Whole = before, true
-	case len(before) > 0:
+	a.About = a.Keys - (read - len(contenders))
+	whole := true
+	for _, r := range oldest {
+		whole = whole && r != nil && (!r.More || past(r.Kvs[len(r.Kvs)-1]))
+	}
+	if whole {
+		a.Last, a.Whole = blocking, true
+	}
+	if len(before) > 0 && (!whole || len(blocking) == 0 || before[0].Rev != blocking[0].Rev) {
 		a.First = before[0]
 	}
-	return a, len(before)
+	return a, len(blocking)
 }
 
 // HeldBy is a with the holder, by a range that has read the oldest key, perhaps without its value.
@@ -171,7 +192,7 @@ func (a Ahead) Count() int {
 // one is unknown.
 func (a Ahead) Holder() Entry {
 	switch {
-	case !a.Whole:
+	case !a.Whole || len(a.Last) > 0 && 0 < a.First.Rev && a.First.Rev < a.Last[0].Rev:
 		return a.First
 	case len(a.Last) > 0:
 		return a.Last[0]

@@ -265,3 +265,73 @@ func TestWhatStandsInLineMayStandInLine(t *testing.T) {
 	}
 	require.False(t, line.Entry{Key: "orders/43/" + idA}.MayStandIn(name))
 }
+
+// What one that reads is told by the ranges that leave out who reads: those that are exclusive and
+// before it. Who reads may be many, and is not counted among what is left out.
+func TestWhatALimitedReadingTellsOneThatReads(t *testing.T) {
+	own := line.Entry{Key: name + "/" + idT, Rev: 20, Lease: 1}
+	none := rangeOf(0, false, nil)
+	many := rangeOf(500, true, keys{kv(idT, 20, 1), s(19), r(18)})
+	rows := []struct {
+		promise              string
+		below, block, beyond *pb.RangeResponse
+		last                 []string
+		clear, unread        bool
+		count                int
+	}{
+		{"alone", none, rangeOf(1, false, keys{kv(idT, 20, 1)}), none, nil, true, false, 0},
+		{"beside many", none, many, none, nil, true, false, 0},
+		{"behind one", rangeOf(1, false, keys{a(7)}), many, none, []string{idA}, false, false, 1},
+		{"before one", rangeOf(1, false, keys{a(21)}), many, none, nil, true, false, 0},
+		{"behind one below and one beyond", rangeOf(1, false, keys{a(7)}), many,
+			rangeOf(1, false, keys{kv("ffffffff0", 6, 0xffffffff0)}),
+			[]string{"ffffffff0", idA}, false, false, 2},
+		{"behind one that is among them by chance", none,
+			rangeOf(9, false, keys{kv(idT, 20, 1), kv(byChance, 19, 1), r(18)}), none,
+			[]string{byChance}, false, false, 1},
+		{"behind strays", rangeOf(1, false, keys{kv("config", 3, 1)}), many, none, nil, true, false, 0},
+		{"behind strays, and more", rangeOf(30, true, keys{kv("config", 3, 1)}), many, none,
+			nil, false, true, 528},
+		{"strays beyond, and more", none, many, rangeOf(30, true, keys{kv("x", 3, 1)}),
+			nil, false, true, 528},
+		{"behind one at least", rangeOf(30, true, keys{a(7)}), many, none,
+			[]string{idA}, false, false, 529},
+		{"one range was not read", none, many, nil, nil, false, true, 499},
+	}
+	for _, row := range rows {
+		t.Run(row.promise, func(t *testing.T) {
+			ahead := line.Before(name, own, row.below, row.block, row.beyond)
+			require.Equal(t, row.last, tails(ahead.Last))
+			require.Equal(t, row.clear, ahead.Clear())
+			require.Equal(t, row.unread, ahead.Unread())
+			require.Equal(t, row.count, ahead.Count())
+		})
+	}
+}
+
+// By the oldest of those that are exclusive TryRLock knows whether one is there. Who holds may be
+// one that reads, before it.
+func TestTheOldestTellOneThatReadsWhoIsExclusive(t *testing.T) {
+	own := line.Entry{Key: name + "/" + idT}
+	none := rangeOf(0, false, nil)
+	ahead, n := line.Among(name, own, none, none)
+	require.True(t, ahead.Clear())
+	require.Zero(t, n)
+
+	ahead, n = line.Among(name, own, rangeOf(2, false, keys{kv("config", 2, 1), a(7)}), none)
+	require.Equal(t, 1, n)
+	require.Equal(t, []string{idA}, tails(ahead.Last))
+	require.Equal(t, idA, tails(line.Line{ahead.Holder()})[0])
+	held := ahead.HeldBy(name, rangeOf(9, true, keys{r(5)}))
+	require.Equal(t, idR, tails(line.Line{held.Holder()})[0], "it is before that one")
+	held = ahead.HeldBy(name, rangeOf(9, true, keys{r(8)}))
+	require.Equal(t, idA, tails(line.Line{held.Holder()})[0], "it is behind that one")
+
+	ahead, n = line.Among(name, own, rangeOf(30, true, keys{kv("config", 2, 1)}), none)
+	require.False(t, ahead.Whole)
+	require.Zero(t, n)
+
+	there := line.Entry{Key: name + "/" + idT, Rev: 9, Lease: 1} // by an earlier copy
+	ahead, _ = line.Among(name, there, rangeOf(30, true, keys{kv("config", 2, 1), a(10)}), none)
+	require.True(t, ahead.Clear(), "who is exclusive came later")
+}

@@ -71,7 +71,7 @@ func cut(key string) (name, tail string) {
 
 // isTail reports whether tail is how a contender's key ends: a canonical UUID in lower case,
 // of whatever version, as this library puts it, or the key's own lease in hexadecimal, as
-// concurrency.Mutex, etcdctl lock and the server's lock service put it.
+// concurrency.Mutex, etcdctl lock and the server's lock service put it. See Kind for the versions.
 func isTail(tail string, lease int64) bool {
 	return isUUID(tail) || tail == strconv.FormatInt(lease, 16)
 }

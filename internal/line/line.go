@@ -75,17 +75,8 @@ func (l Line) sort() {
 	slices.SortFunc(l, func(a, b Entry) int { return cmp.Compare(a.Rev, b.Rev) })
 }
 
-// Blocking is the rule of entry: whom in line the contender own waits for. One that has no
-// revision yet would be put now. It may hold when it waits for nobody, and then whoever comes
-// later waits for it.
-//
-// Every place is exclusive, so it waits for all before it. A kind that holds beside others has
-// its case here, and only here; the kind is told by the key, since the event of a deletion has
-// no value. What this version takes for a contender without knowing its kind is exclusive: it
-// waits for everybody before it, and everybody behind it waits for it.
-//
-// Nobody is ever put before a place. So once the rule lets it in, it stays in.
-func (l Line) Blocking(own Entry) []Entry {
+// Before is all contenders that came before own, one that has no revision yet being put now.
+func (l Line) Before(own Entry) Line {
 	after := slices.IndexFunc(l, func(e Entry) bool { return own.Rev != 0 && e.Rev >= own.Rev })
 	if after < 0 {
 		return l
@@ -93,14 +84,47 @@ func (l Line) Blocking(own Entry) []Entry {
 	return l[:after]
 }
 
-// Holding is those in line that wait for nobody.
-func (l Line) Holding() []Entry {
-	var holding []Entry
-	for _, e := range l {
-		if len(l.Blocking(e)) > 0 {
-			break
-		}
-		holding = append(holding, e)
+// Blocking is the rule of entry: whom in line the contender own waits for. One that has no
+// revision yet would be put now. It may hold when it waits for nobody, and then whoever comes
+// later waits for it.
+//
+// One that is exclusive waits for all before it, and one that reads for all before it that do not
+// read. The kind is told by the key, since the event of a deletion has no value. What this version
+// takes for a contender without knowing its kind is exclusive: it waits for everybody before it,
+// and everybody behind it waits for it.
+//
+// Nobody is ever put before a place. So once the rule lets it in, it stays in. And of any two that
+// it has let in, and that both stand in line, the later one has seen the earlier one, and borne it.
+// (Do not count who is behind. Who reads would wait for one who waits for it.
+// TestTheRuleOfEntry.)
+func (l Line) Blocking(own Entry) Line {
+	before := l.Before(own)
+	if own.Kind() != Read {
+		return before
 	}
-	return holding
+	return before.exclusive()
+}
+
+// exclusive is those of l that do not read.
+func (l Line) exclusive() (rest Line) {
+	for _, e := range l {
+		if e.Kind() != Read {
+			rest = append(rest, e)
+		}
+	}
+	return rest
+}
+
+// Holding is those in line that wait for nobody: the first one, and if that reads all that read
+// before the first one that does not.
+func (l Line) Holding() Line {
+	n := slices.IndexFunc(l, func(e Entry) bool { return e.Kind() != Read })
+	switch {
+	case n < 0:
+		return l
+	case n == 0:
+		return l[:1]
+	default:
+		return l[:n]
+	}
 }

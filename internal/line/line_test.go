@@ -17,6 +17,11 @@ const (
 	idA   = "6ba7b810-9dad-41d1-80b4-00c04fd430c8"
 	idB   = "00000000-0000-4000-8000-000000000000"
 	idC   = "cccccccc-cccc-4ccc-8ccc-cccccccccccc"
+
+	idR      = "ffffffff-6ba7-8dad-81d1-80b400c04fd4" // of three that read
+	idS      = "ffffffff-0000-8000-8000-000000000000"
+	idT      = "ffffffff-ffff-8fff-bfff-ffffffffffff"
+	byChance = "ffffffff-6ba7-4dad-81d1-80b400c04fd4" // exclusive, and among them
 )
 
 // keys are what was read.
@@ -33,6 +38,10 @@ func kv(tail string, rev, lease int64) *mvccpb.KeyValue {
 func a(rev int64) *mvccpb.KeyValue { return kv(idA, rev, 1) }
 func b(rev int64) *mvccpb.KeyValue { return kv(idB, rev, 1) }
 func c(rev int64) *mvccpb.KeyValue { return kv(idC, rev, 1) }
+
+// Two that read.
+func r(rev int64) *mvccpb.KeyValue { return kv(idR, rev, 1) }
+func s(rev int64) *mvccpb.KeyValue { return kv(idS, rev, 1) }
 
 // tails are how the keys of entries end.
 func tails(entries []line.Entry) []string {
@@ -69,13 +78,12 @@ func TestTheOrderIsThatOfTheCreateRevisions(t *testing.T) {
 // are none.
 func TestTheRuleOfEntry(t *testing.T) {
 	type tail = []string
-	reader := "ffffffff-6ba7-8dad-81d1-80b400c04fd4" // kinds that other versions may know
-	permit := "fffffffe-0001-8dad-81d1-00020c04fd43"
+	permit := "fffffffe-0001-8dad-81d1-00020c04fd43" // kinds that other versions may know
 	future := "12345678-9dad-81d1-80b4-00c04fd430c8"
 	rows := []struct {
 		promise string
 		read    keys
-		own     int64    // revision
+		own     int64    // revision; whose it is decides whether it reads
 		waits   []string // for these
 		holding []string
 	}{
@@ -87,27 +95,90 @@ func TestTheRuleOfEntry(t *testing.T) {
 		{"not there yet", keys{a(9), b(8)}, 0, tail{idB, idA}, tail{idB}},
 		{"not there any more", keys{a(9), b(7)}, 8, tail{idB}, tail{idB}},
 		{"nobody is there", nil, 0, nil, nil},
-		{"readers of another version are exclusive",
-			keys{kv(reader, 7, 1), a(8)}, 8, tail{reader}, tail{reader}},
+		{"a reader alone", keys{r(7)}, 7, nil, tail{idR}},
+		{"one that is exclusive waits for a reader", keys{r(7), a(8)}, 8, tail{idR}, tail{idR}},
+		{"a reader waits for one that is exclusive", keys{a(7), r(8)}, 8, tail{idA}, tail{idA}},
+		{"readers hold beside each other", keys{r(7), s(8)}, 8, nil, tail{idR, idS}},
+		{"whatever the order of their keys", keys{r(9), s(8)}, 9, nil, tail{idS, idR}},
+		{"a reader does not wait for who is behind it",
+			keys{r(7), a(8), s(9)}, 7, nil, tail{idR}},
+		{"one between readers waits for those before",
+			keys{r(7), a(8), s(9)}, 8, tail{idR}, tail{idR}},
+		{"a reader behind that waits for it alone",
+			keys{r(7), a(8), s(9)}, 9, tail{idA}, tail{idR}},
+		{"a reader waits for all that are exclusive before it",
+			keys{a(5), r(6), b(7), c(8), s(9)}, 9, tail{idA, idB, idC}, tail{idA}},
+		{"of those it waits for the last may go first",
+			keys{a(5), r(6), s(9)}, 9, tail{idA}, tail{idA}},
+		{"what is in the block of the readers, and not written so, is exclusive",
+			keys{r(6), kv(byChance, 7, 1), s(9)}, 9, tail{byChance}, tail{idR}},
+		{"and waits for readers", keys{r(6), kv(byChance, 7, 1)}, 7, tail{idR}, tail{idR}},
+		{"a reader without a lease is nobody", keys{kv(idR, 6, 0), a(7)}, 7, nil, tail{idA}},
+		{"not there yet, it waits for whoever is exclusive",
+			keys{r(7), a(8)}, 0, tail{idR, idA}, tail{idR}},
 		{"permits of another version are exclusive",
 			keys{kv(permit, 7, 1), a(8)}, 8, tail{permit}, tail{permit}},
 		{"what comes one day is exclusive",
 			keys{kv(future, 7, 1), a(8)}, 8, tail{future}, tail{future}},
-		{"two readers of another version hold one by one",
-			keys{kv(reader, 7, 1), kv(reader[:35]+"5", 8, 1)}, 8, tail{reader}, tail{reader}},
+		{"two permits of another version hold one by one",
+			keys{kv(permit, 7, 1), kv(permit[:35]+"5", 8, 1)}, 8, tail{permit}, tail{permit}},
+		{"a reader waits for what comes one day",
+			keys{kv(future, 7, 1), r(8)}, 8, tail{future}, tail{future}},
 		{"a stray key blocks nobody",
 			keys{kv("config", 1, 1), kv(idB, 2, 0), a(7)}, 7, nil, tail{idA}},
 	}
 	for _, row := range rows {
 		t.Run(row.promise, func(t *testing.T) {
 			stand := line.Of(name, row.read)
-			require.Equal(t, row.waits, tails(stand.Blocking(line.Entry{Rev: row.own})))
+			own := line.Entry{Rev: row.own}
+			for _, e := range stand {
+				if e.Rev == row.own {
+					own = e
+				}
+			}
+			require.Equal(t, row.waits, tails(stand.Blocking(own)))
 			require.Equal(t, row.holding, tails(stand.Holding()))
 		})
 	}
 }
 
-// Of any two in line one waits for the other, so never do two hold.
+// One that reads, before it is put, waits for those that do not.
+func TestAReaderThatIsNotThereYetWaitsForWhoIsExclusive(t *testing.T) {
+	own := line.Entry{Key: name + "/" + idS}
+	require.Equal(t, []string{idA}, tails(line.Of(name, keys{r(7), a(8)}).Blocking(own)))
+	require.Empty(t, line.Of(name, keys{r(7)}).Blocking(own))
+}
+
+// Of any two that both stand in line, and that both may hold, both read: whatever line there is,
+// and whoever has been let in by any of the lines before.
+func TestWhoeverHoldsTogetherReads(t *testing.T) {
+	var all []*keyValue
+	for i, tail := range []string{idR, idA, idS, byChance, idT, hex} {
+		all = append(all, kv(tail, int64(5+i), lease))
+	}
+	for set := range 1 << len(all) {
+		var there keys
+		for i, k := range all {
+			if set&(1<<i) != 0 {
+				there = append(there, k)
+			}
+		}
+		stand := line.Of(name, there)
+		var let line.Line
+		for _, e := range stand {
+			if len(stand.Blocking(e)) == 0 {
+				let = append(let, e)
+			}
+		}
+		require.Equal(t, tails(let), tails(stand.Holding()), "%v", tails(stand))
+		require.Equal(t, len(stand) > 0, len(let) > 0, "somebody holds")
+		for _, e := range let {
+			require.True(t, len(let) == 1 || e.Kind() == line.Read, "%v", tails(stand))
+		}
+	}
+}
+
+// Of any two in line that are exclusive one waits for the other, so never do two hold.
 func TestOfAnyTwoInLineOneWaitsForTheOther(t *testing.T) {
 	stand := line.Of(name, keys{a(9), b(8), c(12), kv(hex, 3, lease)})
 	require.Len(t, stand, 4)

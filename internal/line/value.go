@@ -15,6 +15,7 @@ type Value struct {
 	Owner string    `json:"owner"`
 	Host  string    `json:"host"`
 	PID   int       `json:"pid"`
+	Mode  string    `json:"mode,omitempty"` // of a key that is not exclusive; its name counts
 	Since time.Time `json:"since"`
 }
 
@@ -31,9 +32,13 @@ func (e Entry) Value() Value {
 // contender to the next.
 type Text string
 
-// NewText is the Text for a contender.
-func NewText(owner, host string, pid int) (Text, error) {
-	text, err := json.Marshal(Value{Owner: owner, Host: host, PID: pid})
+// NewText is the Text for a contender of a kind.
+func NewText(owner, host string, pid int, k Kind) (Text, error) {
+	v := Value{Owner: owner, Host: host, PID: pid}
+	if k != Exclusive {
+		v.Mode = k.String()
+	}
+	text, err := json.Marshal(v)
 	return Text(strings.TrimSuffix(string(text), `"0001-01-01T00:00:00Z"}`)), err
 }
 

@@ -127,8 +127,8 @@ var mutants = []mutant{
 	{
 		name: "the turn is passed on at home while the contexts end",
 		why:  "The hold has ended, and nobody asks etcd. A goroutine of the hold may not have stopped, since its context has not ended yet (rule 4).",
-		edits: []edit{{"lock.go", `	open := h.contexts != nil
-`, `	open := endedBefore
+		edits: []edit{{"lock.go", `	frees := h.freesLocked()
+`, `	frees := true
 `}},
 		killers: []killer{named("TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},
 	},
@@ -507,8 +507,8 @@ var mutants = []mutant{
 	{
 		name: "a limited reading is taken for complete",
 		why:  "Nobody is among those that were read, who are the nearest. They may all be keys that are no contenders (rules 14 and 24).",
-		edits: []edit{{"internal/line/ahead.go", `		Whole: newest != nil && !newest.More,
-`, `		Whole: newest != nil,
+		edits: []edit{{"internal/line/ahead.go", `		a.Whole = a.Whole && r != nil && (!r.More || len(newest) > 1 && i == OfReads)
+`, `		a.Whole = a.Whole && r != nil && i >= 0
 `}},
 		killers: []killer{
 			core("ticket", "TestExploration"), core("line", "TestWhatALimitedReadingTells"),
@@ -564,8 +564,8 @@ var mutants = []mutant{
 	{
 		name: "TryLock takes the oldest keys for all",
 		why:  "No contender is among them. There may be more keys that are none than it reads (rule 14).",
-		edits: []edit{{"internal/line/ahead.go", `	case oldest != nil && (!oldest.More || past(kvs[len(kvs)-1])):
-`, `	case oldest != nil && (!oldest.More || past(kvs[len(kvs)-1]) || own.Rev == 0):
+		edits: []edit{{"internal/line/ahead.go", `		whole = whole && r != nil && (!r.More || past(r.Kvs[len(r.Kvs)-1]))
+`, `		whole = whole && r != nil && (!r.More || past(r.Kvs[len(r.Kvs)-1]) || own.Rev == 0)
 `}},
 		killers: []killer{
 			core("ticket", "TestExploration"),
@@ -576,25 +576,26 @@ var mutants = []mutant{
 	{
 		name: "a view is kept of a line that has become long",
 		why:  "It was short when the view began, and the view knows all that changes. Eight of them are told of each who comes behind (rule 24).",
-		edits: []edit{{"view.go", `	if length > longLine {
-		v.endLocked()
+		edits: []edit{{"view.go", `	if length <= longLine {
+		return
 	}
-`, ``}},
+`, `	if length > 0 {
+		return
+	}
+`}},
 		killers: []killer{named("TestAViewEndsWhenItsLineIsLong")},
 	},
 	{
 		name: "the next goroutine gets in after a loss",
 		why:  "The lock is lost, so the place at home is free. The loser has not stopped yet (rule 4).",
 		edits: []edit{
-			{"hold.go", `	if cause != ErrUnlocked && cause != ErrClosed {
-		h.reportLocked(cause)
-`, `	if cause != ErrUnlocked && cause != ErrClosed {
-		h.m.s.passLocked(h.local, nil)
-		h.reportLocked(cause)
+			{"hold.go", `		h.letGoLocked() // who ends it himself frees it next
+`, `		h.letGoLocked()
+		h.m.s.partLocked(h.claim, nil)
 `},
-			{"hold.go", `	removed = h.place.abandonLocked(false)
-	s.passLocked(h.local, nil)
-`, `	removed = h.place.abandonLocked(false)
+			{"hold.go", `	s.partLocked(h.claim, nil)
+}
+`, `}
 `},
 		},
 		killers: []killer{simulation(1000), named("TestALostHoldExcludesItsSessionUntilUnlock")},
@@ -604,7 +605,11 @@ var mutants = []mutant{
 		why:  "The owner will unlock, it is the same process. When, nobody knows (rule 10).",
 		edits: []edit{{"acquire.go", `		case <-ctx.Done():
 			// Whatever comes through turn after this is passed on by passLocked.
-			return nil, c.ahead, waitFailed(ctx, m.name, m.s.leave(c), m.s.calls.Unavailable(), nil)
+			h, locked := m.s.leave(c)
+			if h == nil {
+				err = c.refused(ctx, waitFailed(ctx, m.name, locked, m.s.calls.Unavailable(), nil))
+			}
+			return h, c.ahead, err
 		}
 `, `		}
 `}},
@@ -866,10 +871,10 @@ var mutants = []mutant{
 	{
 		name: "a revision that the member does not have yet ends the wait",
 		why:  "An error of a read is an error. This one passes by itself (rule 20).",
-		edits: []edit{{"watch.go", `			return resp, nil
+		edits: []edit{{"watch.go", `			return r.ranges, nil
 		}
 	}
-`, `			return resp, nil
+`, `			return r.ranges, nil
 		}
 		return nil, err
 	}
@@ -958,7 +963,7 @@ var mutants = []mutant{
 	{
 		name: "what lingers is held without a look at the clock",
 		why:  "The key was there a moment ago. The process may have been paused since (rule 2, WithLinger).",
-		edits: []edit{{"local.go", `	if p == nil || !p.lastsLocked() {`, `	if p == nil {`}, {"hold.go", `	p.lease.checkLocked(now)
+		edits: []edit{{"local.go", `	if p == nil || c.reads() || !p.lastsLocked() {`, `	if p == nil || c.reads() {`}, {"hold.go", `	p.lease.checkLocked(now)
 	if p.lease.ended != nil || p.ticket.Lost() {
 		return nil, errQueueAnew
 	}
@@ -980,8 +985,8 @@ var mutants = []mutant{
 	{
 		name: "TryLock puts its key and removes it",
 		why:  "It is what concurrency.Mutex does, and Lock's own code. The others see a contender that does not contend (rule 19).",
-		edits: []edit{{"internal/ticket/enter.go", `		alone := clientv3.Compare(clientv3.CreateRevision(t.Prefix()), "=", 0).WithPrefix()
-`, `		alone := t.absent()
+		edits: []edit{{"internal/ticket/enter.go", `		txn.If = append(txn.If, e.alone(t.Prefix()).WithPrefix())
+`, `		txn.If = append(txn.If, t.absent())
 `}},
 		killers: []killer{
 			core("ticket", "TestExploration"),
@@ -1071,6 +1076,81 @@ var mutants = []mutant{
 		killers: []killer{onCluster("TestACrowdThatWaitsForEtcdConnectsAFewTimesASecond")},
 	},
 
+	// ---- those that read
+
+	{
+		name: "one that reads does not look at its own key",
+		why:  "Who is before it is what it waits for, and of these nobody is left. If its own key is gone, too, a writer may have come in between, and hold.",
+		edits: []edit{{"internal/ticket/read.go", `	if !there || !l.t.Is(own) {
+`, `	if l.t.Kind == line.Exclusive && (!there || !l.t.Is(own)) {
+`}},
+		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestALookOfOneThatReads")},
+	},
+	{
+		name: "one that reads waits for the writers behind it",
+		why:  "A writer is in line, so it is not time to read. But that one waits for it.",
+		edits: []edit{
+			{"internal/line/line.go", `	return before.exclusive()
+`, `	return l.exclusive()
+`},
+			{"internal/ticket/read.go", `append(opts, clientv3.WithMaxCreateRev(l.t.rev))...)...)
+`, `opts...)...)
+`},
+		},
+		killers: []killer{core("ticket", "TestExploration"), core("line", "TestTheRuleOfEntry")},
+	},
+	{
+		name: "TryRLock compares the whole line",
+		why:  "It is what TryLock does, and once it has read that those who are there read, it gets in all the same: by a second request, or a third, as long as others come and go.",
+		edits: []edit{{"internal/ticket/enter.go", `		for _, r := range t.exclusives() {
+			txn.If = append(txn.If, e.alone(r.From).WithRange(r.To))
+		}
+`, `		txn.If = append(txn.If, e.alone(t.Prefix()).WithPrefix())
+`}},
+		killers: []killer{
+			core("ticket", "TestExploration"), core("ticket", "TestWhatAPutOfOneThatReadsSends"),
+			named("TestWhatReadsCost"),
+		},
+	},
+	{
+		name: "one joins those who read without a live watch",
+		why:  "The key is held, and whoever writes waits for it. So he would for ever, if one more came each time.",
+		edits: []edit{{"cohort.go", `	case v == nil || !v.live || v.revision == 0 || v.err != nil:
+`, `	case v == nil:
+`}},
+		killers: []killer{named("TestNobodyJoinsWithoutALiveWatch")},
+	},
+	{
+		name: "one joins a key whose lease does not last",
+		why:  "It is trusted still. It gets no renewal in time, or is about to be replaced, and the hold that has just begun ends with it.",
+		edits: []edit{{"cohort.go", `	case p.lease.retired != nil:
+		return queues
+	case !p.lastsLocked(): // a renewal is late, or etcd was set back
+		return later
+	}
+`, `	}
+`}},
+		killers: []killer{named("TestNobodyJoinsAKeyWhoseLeaseDoesNotLast")},
+	},
+	{
+		name: "the first to unlock releases the key of all who read",
+		why:  "The one that has put it removes it. Others of its Session still read by it.",
+		edits: []edit{{"release.go", `	if h.letGoLocked(); h.place.keep > 0 {
+`, `	if h.letGoLocked(); h.place.keep > 0 && h.place.removed != nil {
+`}},
+		killers: []killer{named("TestAWriterWaitsForEveryReaderOfItsSession")},
+	},
+	{
+		name: "one joins while a writer of its Session waits",
+		why:  "The watch tells of etcd's line, where nobody writes. The local line has one who does.",
+		edits: []edit{{"cohort.go", `	if !c.reads() || l.queue.State() != turn.Taken || l.queue.Waiting() > 0 ||
+`, `	if !c.reads() || l.queue.State() != turn.Taken ||
+`}, {"internal/turn/turn.go", `	if q.waiting > 0 || !w.Shares || !q.owner.Shares {
+`, `	if !w.Shares || !q.owner.Shares {
+`}},
+		killers: []killer{named("TestNobodyJoinsWhileAWriterWaits")},
+	},
+
 	// ---- ghosts: rules 9 and 18
 
 	{
@@ -1116,7 +1196,7 @@ var mutants = []mutant{
 			}
 			p.s.mu.Lock()
 			delete(p.lease.places, p.ticket.Key)
-			p.ticket.Key = p.lease.draw(p.m.name)
+			p.ticket.Key = p.lease.draw(p.m.name, p.ticket.Kind)
 			p.lease.places[p.ticket.Key] = p
 			p.s.unlock()
 `}},
@@ -1195,13 +1275,17 @@ var mutants = []mutant{
 `, ``},
 			{"lock.go", `		h.place.lease.releases++ // as in unlock
 `, ``},
-			{"release.go", `		h.place.lease.releasedLocked()
-		return nil
-`, `		return nil
+			{"release.go", `		s.partLocked(h.claim, nil)
+		h.place.lease.releasedLocked()
+`, `		s.partLocked(h.claim, nil)
 `},
-			{"release.go", `	r := &release{h: h, put: h.m.s.nextLocked(h.local)}
+			{"release.go", `	if spare && !s.closed && (s.passOnLocked(h) || s.lingerLocked(h)) {
+		h.place.lease.releasedLocked()
+`, `	if spare && !s.closed && (s.passOnLocked(h) || s.lingerLocked(h)) {
+`},
+			{"release.go", `	r := &release{h: h}
 `, `	h.place.lease.releases++
-	r := &release{h: h, put: h.m.s.nextLocked(h.local)}
+	r := &release{h: h}
 `},
 		},
 		killers: []killer{named("TestAnUnlockThatIsFollowedByCloseIsNoLoss")},

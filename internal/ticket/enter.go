@@ -10,7 +10,7 @@ import (
 // makes one key.
 //
 // That of Lock stands in line after it. That of TryLock puts the key only if nobody else stands
-// in line, and otherwise writes nothing.
+// in line, and otherwise writes nothing. That of TryRLock does not mind those that read.
 type Entering struct {
 	t     *Ticket
 	try   bool
@@ -34,11 +34,13 @@ func (t *Ticket) Enter(try, owner bool) Entering {
 // Where each goes round and round, the key behind which the last ticket of the Session stood is there
 // again, and the nearest. If the key last is there it alone is read, and how many there are: etcd
 // need not go through the line. It is for a ticket that waits for all before it.
-func (e *Entering) Crowd(last string) { e.crowd, e.last = !e.try && !e.owner, last }
+func (e *Entering) Crowd(last string) {
+	e.crowd, e.last = !e.try && !e.owner && e.t.Kind == line.Exclusive, last
+}
 
 // readCrowd is what Lock reads before it puts the key, if it expects a long line.
 func (e *Entering) readCrowd() clientv3.Op {
-	keys := e.t.newest(nearest, clientv3.WithKeysOnly())
+	keys := e.t.newest(nearest, clientv3.WithKeysOnly())[0]
 	if e.last == "" {
 		return keys
 	}
@@ -67,7 +69,8 @@ func (e *Entering) aheadOf(a Answer) line.Ahead {
 //
 // Lock reads who is before t, and then puts the key. TryLock first asks that nothing be below
 // the prefix. If something is, but it is no contender, it asks that nothing below the prefix be
-// newer than what it has seen. So it has nobody before it if it puts the key.
+// newer than what it has seen. So it has nobody before it if it puts the key. TryRLock asks the
+// same of the two ranges that leave out who reads.
 func (e *Entering) Txn(value string) Txn {
 	t := e.t
 	txn := Txn{If: []clientv3.Cmp{t.absent()}, Again: t.readOwn()}
@@ -76,21 +79,37 @@ func (e *Entering) Txn(value string) Txn {
 		txn.Then = []clientv3.Op{e.readCrowd()}
 	case !e.try:
 		txn.Then = t.readAhead(e.owner)
-	case e.seen == 0:
-		alone := clientv3.Compare(clientv3.CreateRevision(t.Prefix()), "=", 0).WithPrefix()
-		txn.If = append(txn.If, alone)
+	case t.Kind == line.Read: // (Do not ask this of the whole line. TestWhatAPutOfOneThatReadsSends.)
+		for _, r := range t.exclusives() {
+			txn.If = append(txn.If, e.alone(r.From).WithRange(r.To))
+		}
+		txn.Then = []clientv3.Op{t.byChance()}
 	default:
-		alone := clientv3.Compare(clientv3.ModRevision(t.Prefix()), "<", e.seen+1).WithPrefix()
-		txn.If = append(txn.If, alone)
+		txn.If = append(txn.If, e.alone(t.Prefix()).WithPrefix())
 	}
 	txn.Then = append(txn.Then, t.put(value))
 	if e.reads { // it costs time, and the key is hardly ever there at first
 		txn.Else = []clientv3.Op{t.readOwn()}
 	}
-	if e.try {
+	switch {
+	case e.try && t.Kind == line.Read:
+		for _, r := range t.exclusives() {
+			opts := []clientv3.OpOption{oldestFirst, clientv3.WithLimit(e.n)}
+			txn.Else = append(txn.Else, within(r, opts))
+		}
+		txn.Else = append(txn.Else, t.oldest(1), t.byChance())
+	case e.try:
 		txn.Else = append(txn.Else, t.oldest(e.n)) // the holder is among them
 	}
 	return txn
+}
+
+// alone is true of a range of keys in which nobody stands, as far as is known.
+func (e *Entering) alone(from string) clientv3.Cmp {
+	if e.seen == 0 {
+		return clientv3.Compare(clientv3.CreateRevision(from), "=", 0)
+	}
+	return clientv3.Compare(clientv3.ModRevision(from), "<", e.seen+1)
 }
 
 // An Entrance says what follows from the answer to a put.
@@ -145,11 +164,21 @@ func (e *Entering) Judge(a Answer) (is Entrance, ahead line.Ahead) {
 // judgeTry is Judge for TryLock. is says whether its key was put, by this request or by an earlier
 // one whose answer was lost.
 func (e *Entering) judgeTry(a Answer, is Entrance) (Entrance, line.Ahead) {
+	t := e.t
+	if a.Succeeded && t.Kind == line.Exclusive {
+		return Queued, line.Nobody
+	}
+	if l := t.blockingByChance(a); len(l) > 0 {
+		return Taken, line.Ahead{Last: l, Whole: true}
+	}
 	if a.Succeeded {
 		return Queued, line.Nobody
 	}
-	t := e.t
 	ahead, n := line.Among(t.Name, t.Entry(), a.read(1))
+	if t.Kind == line.Read {
+		ahead, n = line.Among(t.Name, t.Entry(), a.read(1), a.read(2))
+		ahead = ahead.HeldBy(t.Name, a.read(3))
+	}
 	switch {
 	case ahead.Whole && n > 0, n >= int(nearest):
 		return Taken, ahead
@@ -160,6 +189,14 @@ func (e *Entering) judgeTry(a Answer, is Entrance) (Entrance, line.Ahead) {
 		e.seen = a.Revision
 	}
 	return is, ahead
+}
+
+// blockingByChance is whom byChance has read that t waits for, which is the last range.
+func (t *Ticket) blockingByChance(a Answer) line.Line {
+	if t.Kind == line.Exclusive || len(a.Read) == 0 {
+		return nil
+	}
+	return line.Of(t.Name, a.Read[len(a.Read)-1].GetKvs()).Blocking(t.Entry())
 }
 
 // adopt finds t's key in the answer to a transaction that puts it, and otherwise reads it by a

@@ -31,9 +31,11 @@ type scenario struct {
 
 // scenarios are what is gone through.
 func scenarios() []scenario {
-	waiter := func(home int) goroutine { return goroutine{home, 1, false} }
-	again := func(home int) goroutine { return goroutine{home, 2, false} }
-	trier := func(home, rounds int) goroutine { return goroutine{home, rounds, true} }
+	waiter := func(home int) goroutine { return goroutine{home: home, rounds: 1} }
+	again := func(home int) goroutine { return goroutine{home: home, rounds: 2} }
+	trier := func(home, rounds int) goroutine { return goroutine{home: home, rounds: rounds, try: true} }
+	reader := func(home int) goroutine { return goroutine{home: home, rounds: 1, reads: true} }
+	tries := func(home int) goroutine { return goroutine{home: home, rounds: 1, reads: true, try: true} }
 	one := func(kinds ...fault) (each [numFaults]int) {
 		for _, f := range kinds {
 			each[f]++
@@ -71,6 +73,27 @@ func scenarios() []scenario {
 			claims: []goroutine{again(0), trier(0, 2), waiter(1)},
 			linger: true, faults: 1, each: one(silence, deletion, putOver, loss),
 		}, 11},
+		{"two that read, of two Sessions, and a writer", 0, setting{
+			claims: []goroutine{reader(0), reader(1), waiter(2)}, faults: 1, each: all,
+		}, 10},
+		{"two that read in one Session, and a writer there", 0, setting{
+			claims: []goroutine{reader(0), reader(0), waiter(0)}, faults: 1, each: all,
+		}, 14},
+		{"three that read in one Session, who leave, behind a writer", 0, setting{
+			claims: []goroutine{waiter(1), reader(0), reader(0), reader(0)},
+			faults: 2, each: one(leaving, leaving),
+		}, 9},
+		{"two that read in one Session, and a writer, reading one, beside a stray", 1, setting{
+			claims: []goroutine{reader(0), reader(0), waiter(1)},
+			strays: 2, faults: 1, each: all,
+		}, 12},
+		{"TryRLock beside a reader and a writer", 0, setting{
+			claims: []goroutine{tries(0), reader(1), waiter(2)},
+			faults: 1, each: one(silence, repeat, deletion, putOver),
+		}, 10},
+		{"a set-back under two that read, and a writer", 0, setting{
+			claims: []goroutine{reader(0), reader(0), waiter(1)}, faults: 1, each: one(setBack),
+		}, 12},
 		{"a set-back", 0, setting{claims: two, faults: 1, each: one(setBack)}, 13},
 		{"a set-back, and calls without an answer", 0, setting{
 			claims: []goroutine{waiter(0), waiter(1)},
@@ -100,10 +123,12 @@ func (s *scenario) steps() int {
 //
 // On the way calls are given up whose requests arrive late or never, requests arrive twice,
 // members that lag tell of the past, events get lost, an operator deletes keys or puts them over,
-// leases end, calls of Lock give up, and etcd is restored or wiped. In no state two hold, but
-// after an operator or a restore has taken the key of one; tokens grow, but for a restore; nobody
-// takes another key for his own; TryLock puts no key behind another, and says that the lock is
-// taken only if it is; a key is handed off no more often than it may be; and Unlock tells the
+// leases end, calls of Lock give up, and etcd is restored or wiped. In no state two hold unless both
+// read, but after an operator or a restore has taken the key of one; a writer's token is above all
+// before it, and a reader's above those of all writers, but for a restore; nobody
+// takes another key for his own; TryLock puts no key behind another, and TryRLock none behind a
+// writer, and they say that the lock is taken only if it is; those of a Session that read share a
+// key, which goes with the last of them; a key is handed off no more often than it may be; and Unlock tells the
 // truth. Where nothing can happen any more without a fault, everybody has got in, and nothing is
 // left in etcd; so it is where one comes from one state in 64 when nothing fails any more.
 //

@@ -21,9 +21,8 @@ func (t *Ticket) Copy(slot func(*Slot) *Slot) Ticket {
 	return c
 }
 
-// Copy is s in a copied world, and where each slot is there. One that is used once is copied
-// with its ticket.
-func (s *Slots) Copy() (c Slots, slot func(*Slot) *Slot) {
+// Copy is s in a copied world, and where each slot is there, if it is one of these.
+func (s *Slots) Copy() (c Slots, slot func(*Slot) (*Slot, bool)) {
 	c.on = s.on
 	for i, old := range s.slots {
 		if old != nil {
@@ -31,15 +30,20 @@ func (s *Slots) Copy() (c Slots, slot func(*Slot) *Slot) {
 			*c.slots[i] = *old
 		}
 	}
-	return c, func(old *Slot) *Slot {
+	return c, func(old *Slot) (*Slot, bool) {
 		for i := range s.slots {
 			if s.slots[i] == old {
-				return c.slots[i]
+				return c.slots[i], true
 			}
 		}
-		once := *old
-		return &once
+		return nil, false
 	}
+}
+
+// Once is s, which is used once, in a copied world.
+func (s *Slot) Once() *Slot {
+	once := *s
+	return &once
 }
 
 // Of is e for a copy of its ticket.

@@ -32,6 +32,9 @@ type stored struct {
 // standsIn reports whether s stands in line.
 func (s *stored) standsIn() bool { return !s.stray && s.lease != 0 }
 
+// reads reports whether s is of one that reads.
+func (s *stored) reads() bool { return line.KindOf(s.key) == line.Read }
+
 // foreign is the lease of somebody else.
 const foreign = 62
 
@@ -74,9 +77,10 @@ func (e *etcd) hasAsPut(t *ticket.Ticket) bool {
 	return e.has(t) && e.find(t.Key).lease == t.Lease
 }
 
-// others reports whether others stand in line, beside a key.
+// others reports whether others stand in line, beside a key: those that it does not hold beside.
 func (e *etcd) others(key string) bool {
-	other := func(s *stored) bool { return s.standsIn() && s.key != key }
+	beside := func(s *stored) bool { return s.reads() && line.KindOf(key) == line.Read }
+	other := func(s *stored) bool { return s.standsIn() && s.key != key && !beside(s) }
 	return slices.ContainsFunc(e.now(), other)
 }
 
@@ -154,12 +158,18 @@ func answer(there []*stored, r *pb.RangeRequest) *pb.RangeResponse {
 }
 
 // look is what a ticket that looks at a revision is answered.
-func (e *etcd) look(l *ticket.Look, at int64) *pb.RangeResponse {
+func (e *etcd) look(l *ticket.Look, k line.Kind, at int64) (read []*pb.RangeResponse) {
+	if k == line.Read {
+		for _, op := range wireOf(ticket.Txn{Then: l.Ranges()}, false).in.Success {
+			read = append(read, answer(e.history[at].there, op.GetRequestRange()))
+		}
+		return read
+	}
 	_, err := client.Get(context.Background(), line.Prefix(name), l.Range()...)
 	if err != nil {
 		panic(err)
 	}
-	return answer(e.history[at].there, caught.read)
+	return append(read, answer(e.history[at].there, caught.read))
 }
 
 // carryOut carries out a transaction. It fails if that puts with a lease that is not there.
@@ -203,6 +213,8 @@ func (e *etcd) holds(c *pb.Compare) bool {
 	if len(c.RangeEnd) > 0 { // of each key that there is
 		return !slices.ContainsFunc(e.now(), func(s *stored) bool {
 			switch {
+			case s.key < string(c.Key), s.key >= string(c.RangeEnd):
+				return false
 			case c.Result == pb.Compare_EQUAL && c.Target == pb.Compare_CREATE:
 				return s.rev != c.GetCreateRevision()
 			case c.Result == pb.Compare_LESS && c.Target == pb.Compare_MOD:
@@ -374,6 +386,7 @@ const (
 	atHome          // in the local queue
 	inLine          // it has the turn, and a ticket
 	done
+	beside // it holds beside the one that owns the turn, or has lost that
 )
 
 // A claim is one goroutine.
@@ -395,7 +408,7 @@ type lease struct {
 type session struct {
 	queue   *turn.Queue[int, int]
 	waiters []*turn.Waiter[int] // by claim, nil for those of others
-	slots   ticket.Slots
+	slots   [line.Kinds]ticket.Slots
 	leases  []lease // the last one is in use
 	drawn   int
 	era     int // how many set-backs it has heard of
@@ -406,7 +419,18 @@ type session struct {
 func (s *session) copy(key, handed int) (c session, slot func(*ticket.Slot) *ticket.Slot) {
 	c = *s
 	c.leases = slices.Clone(s.leases)
-	c.slots, slot = s.slots.Copy()
+	var of [line.Kinds]func(*ticket.Slot) (*ticket.Slot, bool)
+	for k := range s.slots {
+		c.slots[k], of[k] = s.slots[k].Copy()
+	}
+	slot = func(old *ticket.Slot) *ticket.Slot {
+		for _, of := range of {
+			if slot, found := of(old); found {
+				return slot
+			}
+		}
+		return old.Once()
+	}
 	c.queue, c.waiters = copyQueue(s.queue, s.waiters, key, handed)
 	return c, slot
 }
@@ -419,7 +443,7 @@ func copyQueue(
 	q, waiters := &turn.Queue[int, int]{}, make([]*turn.Waiter[int], len(those))
 	for i, w := range those {
 		if w != nil {
-			waiters[i] = &turn.Waiter[int]{Who: w.Who}
+			waiters[i] = &turn.Waiter[int]{Who: w.Who, Shares: w.Shares}
 		}
 	}
 	var waiting []int
@@ -450,6 +474,12 @@ func copyQueue(
 			}
 		}
 	}
+	having := slices.Collect(old.Having())
+	for _, who := range slices.Backward(having) {
+		if who != owner {
+			q.Share(waiters[who])
+		}
+	}
 	if next != none {
 		q.Enter(waiters[next])
 		q.Choose()
@@ -457,15 +487,31 @@ func copyQueue(
 			q.Leave(waiters[next])
 		}
 	}
+	gathered := false
 	for _, who := range waiting {
+		if !gathered && !those[who].Early() {
+			gather(q)
+			gathered = true
+		}
 		q.Enter(waiters[who])
 	}
+	if !gathered {
+		gather(q)
+	}
 	for i, w := range those {
-		if w != nil && waiters[i].Standing() != w.Standing() || q.State() != old.State() {
+		if w != nil && waiters[i].Standing() != w.Standing() || q.State() != old.State() ||
+			w != nil && w.Standing() == turn.Waiting && waiters[i].Early() != w.Early() {
 			panic("the copy of the queue is another one")
 		}
 	}
 	return q, waiters
+}
+
+// gather notes that those who wait came before a put, if anybody has the turn.
+func gather(q *turn.Queue[int, int]) {
+	if s := q.State(); s == turn.Taken || s == turn.Passing {
+		q.Gather()
+	}
 }
 
 func (w *world) copy() *world {
@@ -536,7 +582,7 @@ func (w *world) append(b []byte) []byte {
 		}
 	}
 	b = append(binary.AppendUvarint(b, w.etcd.leases), byte(w.etcd.backs))
-	b = append(b, byte(w.token), byte(w.granted), byte(len(w.net)))
+	b = append(b, byte(w.token), byte(w.written), byte(w.granted), byte(len(w.net)))
 	texts := make([]string, len(w.net)) // in whatever order they were sent
 	for i, m := range w.net {
 		texts[i] = string([]byte{byte(m.to + 1), byte(m.era)}) + m.text
@@ -553,13 +599,19 @@ func (w *world) append(b []byte) []byte {
 		}
 		for _, waiter := range s.waiters {
 			if waiter != nil {
-				b = append(b, byte(waiter.Standing()))
+				early := waiter.Standing() == turn.Waiting && waiter.Early()
+				b = append(b, byte(waiter.Standing()), bits(early))
 			}
 		}
 		for _, l := range s.leases {
 			b = append(b, byte(l.id), bits(l.retired, l.ended, l.dead))
 		}
-		b = s.slots.Append(append(b, 0xfe))
+		for who := range s.queue.Having() {
+			b = append(b, byte(who))
+		}
+		for k := range s.slots {
+			b = s.slots[k].Append(append(b, 0xfe))
+		}
 	}
 	for _, c := range w.claims {
 		b = append(b, byte(c.standing), byte(c.rounds), byte(c.ticket))

@@ -1,6 +1,8 @@
 package ticket
 
 import (
+	"slices"
+
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -19,17 +21,51 @@ var nearest int64 = Few + 1
 // the first range.
 const wider = 32
 
-// newest reads the newest keys of the line, so many.
-func (t *Ticket) newest(n int64, opts ...clientv3.OpOption) clientv3.Op {
-	newest := clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend)
-	opts = append(opts, clientv3.WithPrefix(), newest, clientv3.WithLimit(n))
-	return clientv3.OpGet(t.Prefix(), opts...)
+var (
+	newestFirst = clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend)
+	oldestFirst = clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend)
+)
+
+// newest reads the newest keys of the line, so many, as line.Before has them: in the ranges apart
+// for a ticket that reads. There may be any number of others that read, and it is told of a few of
+// them, in case one is exclusive.
+func (t *Ticket) newest(n int64, opts ...clientv3.OpOption) []clientv3.Op {
+	if t.Kind == line.Exclusive {
+		opts = append(opts, clientv3.WithPrefix(), newestFirst, clientv3.WithLimit(n))
+		return []clientv3.Op{clientv3.OpGet(t.Prefix(), opts...)}
+	}
+	ops := make([]clientv3.Op, 0, 3)
+	for i, r := range line.Ranges(t.Name) {
+		most := n
+		if i == line.OfReads {
+			most = min(n, nearest)
+		}
+		ops = append(ops, within(r, append(slices.Clip(opts), newestFirst, clientv3.WithLimit(most))))
+	}
+	return ops
+}
+
+// within reads a range.
+func within(r line.Range, opts []clientv3.OpOption) clientv3.Op {
+	return clientv3.OpGet(r.From, append(opts, clientv3.WithRange(r.To))...)
+}
+
+// exclusives are the ranges that those who read are not in.
+func (t *Ticket) exclusives() []line.Range {
+	ranges := line.Ranges(t.Name)
+	return slices.Delete(ranges[:], line.OfReads, line.OfReads+1)
+}
+
+// byChance reads those of the nearest among whom one may be exclusive that no range of the
+// exclusives has.
+func (t *Ticket) byChance() clientv3.Op {
+	opts := []clientv3.OpOption{newestFirst, clientv3.WithLimit(nearest)}
+	return within(line.Ranges(t.Name)[line.OfReads], opts)
 }
 
 // oldest reads the oldest keys of the line, so many.
 func (t *Ticket) oldest(n int64, opts ...clientv3.OpOption) clientv3.Op {
-	oldest := clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend)
-	opts = append(opts, clientv3.WithPrefix(), oldest, clientv3.WithLimit(n))
+	opts = append(opts, clientv3.WithPrefix(), oldestFirst, clientv3.WithLimit(n))
 	return clientv3.OpGet(t.Prefix(), opts...)
 }
 
@@ -40,15 +76,19 @@ func (t *Ticket) oldest(n int64, opts ...clientv3.OpOption) clientv3.Op {
 // in a line of 1,000 that takes a fifth of the time.
 func (t *Ticket) readAhead(owner bool) []clientv3.Op {
 	if owner {
-		return []clientv3.Op{t.newest(nearest), t.oldest(1)}
+		return append(t.newest(nearest), t.oldest(1))
 	}
-	return []clientv3.Op{t.newest(nearest), t.oldest(1, clientv3.WithKeysOnly())}
+	return append(t.newest(nearest), t.oldest(1, clientv3.WithKeysOnly()))
 }
 
 // aheadOf is whom readAhead has found.
 func (t *Ticket) aheadOf(a Answer) line.Ahead {
-	ahead := line.Before(t.Name, line.Entry{}, a.read(0))
-	return ahead.HeldBy(t.Name, a.read(1))
+	n := len(a.Read) - 1
+	if n < 1 {
+		return line.Ahead{}
+	}
+	ahead := line.Before(t.Name, line.Entry{Key: t.Key}, a.Read[:n]...)
+	return ahead.HeldBy(t.Name, a.Read[n])
 }
 
 // AskWhoHolds reads who holds, if ahead does not have the holder or only its key, and otherwise
@@ -68,9 +108,9 @@ func (t *Ticket) AskWhoHolds(ahead line.Ahead) clientv3.Op {
 
 // WhoHolds is ahead with what AskWhoHolds has read.
 func (t *Ticket) WhoHolds(ahead line.Ahead, read *pb.RangeResponse) line.Ahead {
-	oldest := line.Of(t.Name, read.GetKvs()).Blocking(t.Entry())
-	unknown := ahead.First.Rev == 0
-	if len(oldest) > 0 && !ahead.Whole && (unknown || oldest[0].Rev == ahead.First.Rev) {
+	oldest := line.Of(t.Name, read.GetKvs()).Before(t.Entry())
+	unknown := ahead.First.Rev == 0 && !ahead.Whole
+	if len(oldest) > 0 && (unknown || oldest[0].Rev == ahead.First.Rev) {
 		ahead.First = oldest[0]
 	}
 	return ahead
@@ -105,15 +145,22 @@ type Look struct {
 
 // Look begins to read who is before t. When the one before is gone there is mostly nobody else,
 // and that the keys alone tell.
-func (t *Ticket) Look(gone bool) Look { return Look{t, nearest, gone} }
+func (t *Ticket) Look(gone bool) Look { return Look{t, nearest, gone && t.Kind == line.Exclusive} }
 
-// Range is what to read below the Prefix next. The own key is the newest that it reads, if it is
-// there.
+// Ranges is what to read together next, for a ticket that reads: the own key, and what line.Before
+// asks for.
+func (l *Look) Ranges(opts ...clientv3.OpOption) []clientv3.Op {
+	own := clientv3.OpGet(l.t.Key, opts...)
+	return append([]clientv3.Op{own}, l.t.newest(l.n, append(opts, clientv3.WithMaxCreateRev(l.t.rev))...)...)
+}
+
+// Range is what to read below the Prefix next, for a ticket that is exclusive. The own key is the
+// newest that it reads, if it is there.
 func (l *Look) Range() []clientv3.OpOption {
 	opts := []clientv3.OpOption{
 		clientv3.WithPrefix(),
 		clientv3.WithMaxCreateRev(l.t.rev),
-		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend),
+		newestFirst,
 		clientv3.WithLimit(1 + l.n),
 	}
 	if l.keys {
@@ -124,20 +171,23 @@ func (l *Look) Range() []clientv3.OpOption {
 
 // Judge says what an answer tells. there is whether the key is there as t has put it. If ahead does
 // not Tell, the next Range is to be read.
-func (l *Look) Judge(read *pb.RangeResponse) (ahead line.Ahead, there bool) {
+func (l *Look) Judge(read ...*pb.RangeResponse) (ahead line.Ahead, there bool) {
 	if l.keys {
 		l.keys = false
-		if line.Only(l.t.Name, l.t.Entry(), read) {
+		if line.Only(l.t.Name, l.t.Entry(), read[0]) {
 			return line.Nobody, true
 		}
 		return line.Ahead{}, true // their leases show more
 	}
-	own, there := line.Find(read.GetKvs(), l.t.Key)
+	own, there := line.Find(read[0].GetKvs(), l.t.Key)
 	if !there || !l.t.Is(own) {
 		return line.Ahead{}, false
 	}
 	l.n *= wider
-	return line.Before(l.t.Name, own, read), true
+	if l.t.Kind == line.Read {
+		read = read[1:]
+	}
+	return line.Before(l.t.Name, own, read...), true
 }
 
 // Tells reports whether ahead is enough to wait by. It is not if keys that are no contenders have

@@ -76,8 +76,9 @@ type Ticket struct {
 	Name  string // of the lock
 	Key   string
 	Lease int64
-	slot  *Slot // where Key is from
-	floor int64 // create revisions up to here are of earlier uses of Key
+	Kind  line.Kind // that Key tells
+	slot  *Slot     // where Key is from
+	floor int64     // create revisions up to here are of earlier uses of Key
 
 	rev   int64 // create revision of the key, 0 until it is known
 	state State
@@ -93,7 +94,10 @@ func New(name string, lease int64, slot *Slot, draw func(name string) string) Ti
 		*slot = Slot{key: draw(name)}
 	}
 	slot.busy = true
-	return Ticket{Name: name, Key: slot.key, Lease: lease, slot: slot, floor: slot.floor}
+	return Ticket{
+		Name: name, Key: slot.key, Lease: lease, Kind: line.KindOf(slot.key),
+		slot: slot, floor: slot.floor,
+	}
 }
 
 // State is t's state.
@@ -269,7 +273,7 @@ type Slot struct {
 	busy  bool
 }
 
-// Slots are those of one name, for keys on one lease. There are two, since a transaction may
+// Slots are those of one name and kind, for keys on one lease. There are two, since a transaction may
 // not delete and put the same key; beyond those a slot is used once.
 type Slots struct {
 	on    any // the lease

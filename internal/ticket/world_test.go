@@ -44,6 +44,7 @@ type setting struct {
 type goroutine struct {
 	home, rounds int
 	try          bool
+	reads        bool // by RLock or TryRLock
 }
 
 // A world is some Sessions, each of which has goroutines, and etcd.
@@ -58,8 +59,9 @@ type world struct {
 	faults   [numFaults]int // left of each kind
 	left     int            // faults of all kinds
 
-	token  int64  // of the latest hold, for the judge
-	broken string // the promise that was broken
+	token   int64  // the highest of a hold, for the judge
+	written int64  // the highest of one that is exclusive
+	broken  string // the promise that was broken
 }
 
 // may reports whether a fault may still happen.
@@ -97,7 +99,7 @@ func newWorld(set *setting) *world {
 				queue: &turn.Queue[int, int]{}, waiters: make([]*turn.Waiter[int], len(set.claims)),
 			})
 		}
-		w.sessions[g.home].waiters[i] = &turn.Waiter[int]{Who: i}
+		w.sessions[g.home].waiters[i] = &turn.Waiter[int]{Who: i, Shares: g.reads}
 	}
 	return w
 }
@@ -117,7 +119,9 @@ func (w *world) stale(e *entry) bool { return e.era != w.sessionOf(e).era }
 func (w *world) hear(home int) {
 	if s := &w.sessions[home]; s.era != w.etcd.backs {
 		s.era = w.etcd.backs
-		s.slots.Forget()
+		for k := range s.slots {
+			s.slots[k].Forget()
+		}
 		w.giveWay(s)
 	}
 }
@@ -174,10 +178,13 @@ func (w *world) take(claim int) int {
 	}
 	l := s.leases[len(s.leases)-1]
 	e := &entry{claim: claim, using: true, next: none, after: none, unqueued: none}
-	e.ticket = ticket.New(name, l.id, s.slots.Free(l.id), func(string) string {
+	k := w.kind(claim)
+	e.ticket = ticket.New(name, l.id, s.slots[k].Free(l.id), func(string) string {
 		s.drawn++
-		return line.Key(name, uuid.UUID{15: byte(w.home(claim)<<4 | s.drawn)})
+		id, _ := line.Draw(uuid.UUID{15: byte(w.home(claim)<<4 | s.drawn)}, k)
+		return line.Key(name, id)
 	})
+	s.queue.Gather()
 	i := slices.Index(w.entries, nil)
 	if i < 0 {
 		i = len(w.entries)
@@ -206,11 +213,57 @@ func (w *world) comes(claim, put int) {
 
 // pass is passLocked.
 func (w *world) pass(s *session, put int) {
-	if next, ok := s.queue.Pass(); ok {
-		w.comes(next, put)
-	} else if put != none {
+	next, ok := s.queue.Pass()
+	if put != none && (!ok || w.kind(next) != w.entries[put].ticket.Kind || w.setting.claims[next].try) {
 		w.abandon(put, false)
+		put = none
 	}
+	if ok {
+		w.comes(next, put)
+	}
+}
+
+// part is partLocked, and the end of a round of a claim.
+func (w *world) part(claim, put int) {
+	s := &w.sessions[w.home(claim)]
+	w.leaves(claim)
+	if !s.queue.Part(s.waiters[claim]) {
+		w.pass(s, put)
+		return
+	}
+	if c := &w.claims[s.queue.Owner()]; c.ticket != none {
+		c.standing = inLine
+		w.entries[c.ticket].claim = s.queue.Owner()
+	}
+}
+
+// join is when the first that waits in a Session joins those that hold.
+func (w *world) join(s *session) {
+	i := w.claims[s.queue.Owner()].ticket
+	c := &w.claims[s.queue.Join()]
+	c.standing, c.ticket = beside, i
+}
+
+// mayJoin reports whether the first that waits in a Session may join those that hold, as far as
+// the watch may tell, which may be late.
+func (w *world) mayJoin(s *session, claim int) bool {
+	if s.queue.State() != turn.Taken || s.queue.First() != s.waiters[claim] {
+		return false
+	}
+	i := w.claims[s.queue.Owner()].ticket
+	if !w.setting.claims[claim].reads || i == none {
+		return false
+	}
+	e := w.entries[i]
+	return e.ticket.Kind == line.Read && e.phase == holding && e.whole && w.lasts(e)
+}
+
+// kind is how a claim is to hold.
+func (w *world) kind(claim int) line.Kind {
+	if w.setting.claims[claim].reads {
+		return line.Read
+	}
+	return line.Exclusive
 }
 
 // txn is what the ticket says is to be sent.
@@ -301,6 +354,10 @@ func (w *world) answered(i, era int, a ticket.Answer, noLease, final bool) {
 		if e.ticket.State() == ticket.InLine {
 			e.era = era
 		}
+		unhindered := w.left == w.setting.faults && w.strays == 0 && !w.etcd.others(e.ticket.Key)
+		if is == ticket.Unsure && a.Outcome == ticket.Answered && unhindered {
+			w.breaks("a put is sent again, and nobody is in its way")
+		}
 		switch {
 		case is == ticket.Taken:
 			if !w.etcd.others(e.ticket.Key) {
@@ -333,7 +390,7 @@ func (w *world) answered(i, era int, a ticket.Answer, noLease, final bool) {
 // released is place.release, and what hold.release does after it.
 func (w *world) released(i, era int, a ticket.Answer, noLease, final bool) {
 	e := w.entries[i]
-	l, s := w.leaseOf(e), w.sessionOf(e)
+	l := w.leaseOf(e)
 	e.ambiguous = e.ambiguous || a.Copies
 	if a.Outcome == ticket.Answered && !a.Succeeded && !e.ambiguous {
 		e.sure = e.sure || !w.etcd.has(&e.ticket)
@@ -379,8 +436,7 @@ func (w *world) released(i, era int, a ticket.Answer, noLease, final bool) {
 	if unqueued != none {
 		w.abandon(unqueued, unsure)
 	}
-	w.leaves(claim)
-	w.pass(s, put)
+	w.part(claim, put)
 }
 
 // leaves ends a round of a claim.
@@ -404,6 +460,7 @@ const (
 	hears                // claim: that one of those before it is gone
 	begins               // claim
 	unlocks              // claim
+	joins                // claim
 	audits               // ticket
 	sweeps               // a key that is nobody's
 	yields               // session: what lingers
@@ -421,7 +478,7 @@ const (
 
 func (v verb) String() string {
 	return [...]string{
-		"enters", "message arrives", "looks", "hears", "begins", "unlocks", "is audited",
+		"enters", "message arrives", "looks", "hears", "begins", "unlocks", "joins", "is audited",
 		"is swept away", "gives way", "lease expires",
 		"lease is revoked", "", "has no answer", "is sent twice", "key is deleted",
 		"key is put over", "etcd is set back", "loses its lease", "gives up",
@@ -455,6 +512,10 @@ func (w *world) steps() []step {
 		switch {
 		case c.standing == idle:
 			add(enters, i, 0)
+		case c.standing == beside:
+			add(unlocks, i, 0)
+		case c.standing == atHome && w.mayJoin(&w.sessions[w.home(i)], i):
+			add(joins, i, 0)
 		case c.standing == inLine && w.entries[c.ticket].phase == waiting:
 			w.waits(i, add)
 		case c.standing == inLine && w.entries[c.ticket].phase == holding:
@@ -644,6 +705,8 @@ func (w *world) do(s step) {
 		w.begin(s.a)
 	case unlocks:
 		w.unlock(s.a, s.b != 0)
+	case joins:
+		w.join(&w.sessions[w.home(s.a)])
 	case audits:
 		w.audit(s.a)
 	case sweeps:
@@ -714,7 +777,7 @@ func (w *world) setBack(to int64) {
 			e.taken, e.operated, e.undone = true, true, true
 		}
 	}
-	w.token = min(w.token, to)
+	w.token, w.written = min(w.token, to), min(w.written, to)
 }
 
 // enter is what Lock and TryLock do first.
@@ -725,7 +788,7 @@ func (w *world) enter(claim int) {
 		w.leaves(claim)
 		return
 	}
-	if k := s.queue.Kept(); k != 0 && w.lasts(w.entries[k-1]) {
+	if k := s.queue.Kept(); k != 0 && w.kind(claim) == line.Exclusive && w.lasts(w.entries[k-1]) {
 		s.queue.Take(s.waiters[claim])
 		c.standing, c.ticket = inLine, k-1
 		w.entries[k-1].claim = claim
@@ -746,7 +809,7 @@ func (w *world) look(claim int, at int64, gone bool) {
 	era := w.sessionOf(e).era
 	w.hear(w.home(claim))
 	for look := e.ticket.Look(gone); ; {
-		ahead, there := look.Judge(w.etcd.look(&look, at))
+		ahead, there := look.Judge(w.etcd.look(&look, e.ticket.Kind, at)...)
 		if !there {
 			e.ticket.Lose()
 			return
@@ -816,6 +879,7 @@ func (w *world) begin(claim int) {
 		switch {
 		case w.home(o.claim) == w.home(claim):
 			w.breaks("two of a Session hold")
+		case o.ticket.Kind == line.Read && e.ticket.Kind == line.Read:
 		case o.whole && !o.operated && !e.operated:
 			w.breaks("two hold")
 		}
@@ -824,24 +888,47 @@ func (w *world) begin(claim int) {
 		e.taken, e.operated, e.undone = false, false, false
 	}
 	again := e.ticket.State() == ticket.Held && e.ticket.Rev() == w.token
-	if e.ticket.Rev() <= w.token && !e.operated && !again {
-		w.breaks("token %d after %d", e.ticket.Rev(), w.token)
+	before := w.token
+	if e.ticket.Kind == line.Read {
+		before = w.written
+	}
+	if e.ticket.Rev() <= before && !e.operated && !again {
+		w.breaks("token %d after %d", e.ticket.Rev(), before)
 	}
 	if !e.operated { // one that was gone is that of a history which may be over
 		w.token = max(w.token, e.ticket.Rev())
+		if e.ticket.Kind == line.Exclusive {
+			w.written = max(w.written, e.ticket.Rev())
+		}
 	}
 	e.ticket.Hold()
 	e.phase, e.whole, e.ahead = holding, true, line.Nobody
+	s := &w.sessions[w.home(claim)]
+	for f := s.queue.First(); e.ticket.Kind == line.Read && f != nil && f.Early(); f = s.queue.First() {
+		w.join(s)
+	}
 }
 
 // unlock is what Unlock does before it sends anything. alone is what the view of the line tells.
 func (w *world) unlock(claim int, alone bool) {
-	i := w.claims[claim].ticket
-	e, s := w.entries[i], &w.sessions[w.home(claim)]
+	i, s := w.claims[claim].ticket, &w.sessions[w.home(claim)]
+	if i == none { // another who has lost it has unlocked before
+		w.part(claim, none)
+		return
+	}
+	e := w.entries[i]
 	if !e.whole { // clear
+		for other := range s.queue.Having() {
+			if other != claim {
+				w.claims[other].standing, w.claims[other].ticket = beside, none
+			}
+		}
 		w.abandon(i, false)
-		w.leaves(claim)
-		w.pass(s, none)
+		w.part(claim, none)
+		return
+	}
+	if s.queue.Sharing() > 0 {
+		w.part(claim, none)
 		return
 	}
 	if w.lasts(e) && w.keeps(s, i, alone) {
@@ -862,7 +949,10 @@ func (w *world) unlock(claim int, alone bool) {
 // keeps is passOnLocked and lingerLocked.
 func (w *world) keeps(s *session, i int, alone bool) bool {
 	e := w.entries[i]
-	if w.handoff > 0 && s.queue.Waiting() > 0 {
+	if e.ticket.Kind == line.Read {
+		return false
+	}
+	if first := s.queue.First(); w.handoff > 0 && first != nil && !first.Shares {
 		if next, ok := s.queue.HandOff(keyOf(i), w.handoff); ok {
 			if e.handed++; e.handed > w.handoff {
 				w.breaks("a key was handed off %d times", e.handed)
@@ -911,6 +1001,13 @@ func (w *world) give(claim int) {
 	if e := w.entries[i]; e.phase == entering { // its last attempt has no answer
 		e.entering.Judge(ticket.Answer{Outcome: ticket.Unknown, Copies: e.copies})
 		w.retire(w.home(claim), w.leaseOf(e))
+	}
+	next := s.queue.First()
+	if e := w.entries[i]; next != nil && next.Early() && e.ticket.State() == ticket.InLine && !w.leaseOf(e).ended &&
+		w.kind(next.Who) == line.Read && e.ticket.Kind == line.Read { // handDown
+		w.leaves(claim)
+		w.pass(s, i)
+		return
 	}
 	w.abandon(i, false)
 	w.leaves(claim)

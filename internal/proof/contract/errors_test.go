@@ -309,7 +309,7 @@ func TestAForeignHolderIsNamedByItsKey(t *testing.T) {
 	require.EqualError(t, err, fmt.Sprintf("etcdlock: lock \"orders/42\": held by %q", key))
 	locked, ok := errors.AsType[*etcdlock.LockedError](err)
 	require.True(t, ok)
-	want := etcdlock.Contender{Name: "orders/42", Key: key, Token: put.Header.Revision, Lease: lease.ID}
+	want := etcdlock.Contender{Name: "orders/42", Key: key, Token: put.Header.Revision, Lease: lease.ID, Mode: "exclusive", Holds: true}
 	require.Equal(t, &etcdlock.LockedError{Name: "orders/42", Holder: want, Ahead: 1}, locked)
 }
 

@@ -1,0 +1,211 @@
+package etcdlock
+
+import (
+	"context"
+	"time"
+
+	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/ticket"
+	"github.com/etcdlock/etcdlock/internal/turn"
+)
+
+// A cohort is the reads of one Session that share a key, and the turn of their local line. One
+// has put the key. Others join it:
+//
+//   - when the hold begins, those who were right behind it in the local line as it was about to put
+//     the key: they came before the put, so they overtake nobody;
+//   - later, while the key lasts, nobody waits in the local line, and a watch shows that nobody who
+//     is exclusive stands in etcd's line. Whoever does joins the local line otherwise.
+//
+// So a writer waits only for reads that began before it came, and for the time of one event.
+//
+// Invariant: to join is safe at any moment at which the Session's mutex is held, the ticket is
+// Held, and the lease is trusted: from the release or the removal on, which begin under the mutex,
+// the ticket is Leaving. Whoever is exclusive and came to etcd's line in between waits for the key,
+// so the watch is asked for the sake of order, and may be late. (Do not join a key whose lease does
+// not last: it would end with the next renewal that is late.
+// TestNobodyJoinsAKeyWhoseLeaseDoesNotLast.)
+//
+// Invariant: the key is kept while a hold at it is whole, or has ended whole and is being freed
+// (place.keep). The last of these releases it, or has it removed. The turn stays with the Session
+// until everybody has unlocked, lost or not. (Do not release for one of several.
+// TestAWriterWaitsForEveryReaderOfItsSession.)
+//
+// Who comes and who goes, by what has happened to the one that owns the turn:
+//
+//	it puts the key        others wait in the local line, TryRLock too: etcd decides
+//	it waits in etcd's     others wait; TryRLock is refused
+//	 line                  it gives up: the next one, if it came before the put, goes on
+//	                       waiting at its place
+//	it holds               others join, or wait: for the watch, or for their turn
+//	it has unlocked, and   it goes; one of these owns the turn
+//	 others hold
+//	the last one unlocks   others wait: they take a place of their own
+//	its key is lost        all have lost it; others wait until everybody has unlocked
+//
+// A key that reads hold is not handed off, nor does it linger: to join does more.
+
+// A want is what a call asks for.
+type want struct {
+	m    *Mutex
+	kind line.Kind
+	try  bool
+}
+
+// A welcome is what becomes of one that comes to read, where others have the turn.
+type welcome int
+
+const (
+	joins  welcome = iota // it has the turn beside them
+	later                 // etcd has to tell first
+	queues                // it waits for their turn to end
+)
+
+// welcomeLocked is that of the first that waits, or of one that comes when nobody does. early says
+// that it came before the key was put.
+func (l *localLine) welcomeLocked(early bool) welcome {
+	owner := l.queue.Owner()
+	if owner == nil || !owner.reads() {
+		return queues
+	}
+	p := owner.place
+	switch {
+	case p == nil || p.ticket.Rev() == 0: // its put is under way
+		return later
+	case p.ticket.Lost() || p.removed != nil || p.ticket.State() == ticket.Removed:
+		return queues // those who have lost it are yet to unlock
+	case p.ticket.State() == ticket.InLine:
+		if p.staleLocked() || p.ahead.Clear() || p.ahead.Unread() {
+			return later
+		}
+		return queues
+	case p.ticket.State() != ticket.Held: // its release is under way
+		return later
+	case early:
+		return joins
+	case p.lease.retired != nil:
+		return queues
+	case !p.lastsLocked(): // a renewal is late, or etcd was set back
+		return later
+	}
+	switch v := l.view; {
+	case v == nil || !v.live || v.revision == 0 || v.err != nil:
+		return later
+	case v.exclusive > 0:
+		return queues
+	default:
+		return joins
+	}
+}
+
+// joinLocked makes c, which comes, a hold beside those of its Session, if it may.
+func (c *claim) joinLocked() *hold {
+	l := c.local
+	if !c.reads() || l.queue.State() != turn.Taken || l.queue.Waiting() > 0 ||
+		l.welcomeLocked(false) != joins {
+		return nil
+	}
+	p := l.queue.Owner().place
+	h, err := c.m.s.startLocked(c, p)
+	if err != nil {
+		return nil
+	}
+	c.place = p
+	l.queue.Share(&c.waiter)
+	l.view.joined = true
+	return h
+}
+
+// admitLocked has those join who may, of those that read and wait before all others. Those who
+// would have to wait for another contender, and do not want to, it refuses.
+func (l *localLine) admitLocked() {
+	for {
+		first := l.queue.First()
+		if first == nil || !first.Shares || l.queue.State() != turn.Taken {
+			return
+		}
+		switch l.welcomeLocked(first.Early()) {
+		case joins:
+			c, p := first.Who, l.queue.Owner().place
+			if _, err := c.m.s.startLocked(c, p); err != nil {
+				return
+			}
+			l.queue.Join()
+			c.waitedLocked()
+			c.place = p
+			c.turn <- p
+			if l.view != nil {
+				l.view.joined = true
+			}
+			continue
+		case later:
+			l.seekLocked()
+		case queues:
+			l.refuseLocked()
+		}
+		return
+	}
+}
+
+// seekLocked has etcd's line watched for one that waits to join.
+func (l *localLine) seekLocked() {
+	if h := l.holdLocked(); h != nil && l.view == nil && !h.m.s.closed {
+		h.m.s.viewLocked(l, true)
+	}
+}
+
+// refuseLocked ends the waits of those who wait for no other contender.
+func (l *localLine) refuseLocked() {
+	if l.tries == 0 {
+		return
+	}
+	for c := range l.queue.All() {
+		if cancel := c.cancel; c.try && cancel != nil && c.waiter.Standing() == turn.Waiting {
+			c.m.s.afterLocked(func() { cancel(errTaken) })
+		}
+	}
+}
+
+// cohortLocked reports whether several share the turn, or one is about to join.
+func (l *localLine) cohortLocked() bool {
+	h := l.holdLocked()
+	if h == nil || !h.claim.reads() {
+		return false
+	}
+	first := l.queue.First()
+	return l.queue.Sharing() > 0 || first != nil && first.Shares
+}
+
+// join makes a hold beside those of the Session, nil if there are none that can be joined now.
+func (w want) join(caller context.Context, now time.Time) *hold {
+	s := w.m.s
+	if s.clientClosed() {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	l := s.lines[w.m.name]
+	if l == nil || l.queue.Owner() == nil {
+		return nil
+	}
+	return w.newClaim(caller, l, now, nil).joinLocked()
+}
+
+// handDown gives p, at which c has waited in etcd's line, to the next in the local line, if that
+// came before the put: it goes on waiting there. It reports false, and does nothing, if there is
+// nobody, or p is of no use. locked tells c who is before it.
+func (c *claim) handDown(p *place) (locked *LockedError, done bool) {
+	s, l := c.m.s, c.local
+	s.mu.Lock()
+	defer s.unlock()
+	next := l.queue.First()
+	if s.closed || !c.reads() || next == nil || !next.Early() || next.Who.try ||
+		p.ticket.State() != ticket.InLine || p.removed != nil || p.lease.ended != nil {
+		return nil, false
+	}
+	l.ahead = p.ahead
+	c.place = nil
+	locked = l.aheadLocked()
+	s.passLocked(l, p)
+	return locked, true
+}

@@ -1,0 +1,91 @@
+package line_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcdlock/etcdlock/internal/line"
+)
+
+// The kind of a contender is told by its key. What is not written as its kind has it is exclusive:
+// so it is taken by versions that know less, and by etcd's own Mutex.
+func TestTheKeyTellsTheKind(t *testing.T) {
+	for tail, kind := range map[string]line.Kind{
+		"ffffffff-6ba7-8dad-81d1-80b400c04fd4": line.Read,
+		"ffffffff-0000-8000-8000-000000000000": line.Read,
+		"ffffffff-ffff-8fff-bfff-ffffffffffff": line.Read,
+		"ffffffff-6ba7-8dad-91d1-80b400c04fd4": line.Read,
+		"ffffffff-6ba7-8dad-a1d1-80b400c04fd4": line.Read,
+
+		"ffffffff-6ba7-4dad-81d1-80b400c04fd4":  line.Exclusive, // version 4, by chance
+		"ffffffff-6ba7-7dad-81d1-80b400c04fd4":  line.Exclusive,
+		"ffffffff-6ba7-9dad-81d1-80b400c04fd4":  line.Exclusive,
+		"ffffffff-6ba7-8dad-71d1-80b400c04fd4":  line.Exclusive, // another variant
+		"ffffffff-6ba7-8dad-c1d1-80b400c04fd4":  line.Exclusive,
+		"FFFFFFFF-6BA7-8DAD-81D1-80B400C04FD4":  line.Exclusive, // no contender at all
+		"ffffffff-6ba7-8dad-81d1-80b400c04fd":   line.Exclusive,
+		"ffffffff-6ba7-8dad-81d1-80b400c04fd40": line.Exclusive,
+		"fffffffe-0001-8dad-81d1-00020c04fd43":  line.Exclusive, // a permit, of another version
+		"fffffffd-6ba7-8dad-81d1-80b400c04fd4":  line.Exclusive,
+		"6ba7b810-9dad-81d1-80b4-00c04fd430c8":  line.Exclusive,
+		idA:                                     line.Exclusive, hex: line.Exclusive, "ffffffff0": line.Exclusive, "": line.Exclusive,
+	} {
+		require.Equal(t, kind, line.Entry{Key: name + "/" + tail}.Kind(), "%s", tail)
+	}
+	require.Equal(t, "exclusive", line.Exclusive.String())
+	require.Equal(t, "read", line.Read.String())
+}
+
+// What is drawn is of its kind, wherever the random bits lie, or drawn again.
+func TestWhatIsDrawnIsOfItsKind(t *testing.T) {
+	for range 1000 {
+		id := uuid.New()
+		of, ok := line.Draw(id, line.Read)
+		require.True(t, ok)
+		key := line.Key(name, of)
+		require.Equal(t, line.Read, line.KindOf(key), "%s", key)
+		require.NotEqual(t, of, uuid.Max)
+		of, ok = line.Draw(id, line.Exclusive)
+		require.Equal(t, !strings.HasPrefix(id.String(), "fffffff"), ok)
+		require.Equal(t, id, of)
+	}
+	for block, ok := range map[string]bool{"ffffffff": false, "fffffffe": false, "fffffffd": true} {
+		_, usable := line.Draw(uuid.MustParse(block+"-6ba7-4dad-81d1-80b400c04fd4"), line.Exclusive)
+		require.Equal(t, ok, usable, "%s", block)
+	}
+}
+
+// The three ranges have all keys below the name, each in one of them, and the middle one has all
+// that read.
+func TestTheRangesAreAllThereIs(t *testing.T) {
+	ranges := line.Ranges(name)
+	require.Equal(t, name+"/", ranges[0].From)
+	require.Equal(t, name+"0", ranges[2].To)
+	for i := range 2 {
+		require.Equal(t, ranges[i].To, ranges[i+1].From)
+	}
+	within := func(r line.Range, key string) bool { return r.From <= key && key < r.To }
+	for _, tail := range []string{
+		"", "config", idA, idB, idC, hex, "ffffffff", "ffffffff0", "ffffffffffffffff", "g", "\xff",
+		"ffffffff-6ba7-8dad-81d1-80b400c04fd4", "ffffffff-ffff-8fff-bfff-ffffffffffff",
+		"ffffffff-6ba7-4dad-81d1-80b400c04fd4", "fffffffe-0001-8dad-81d1-00020c04fd43",
+		"ffffffff-", "ffffffff-\xff", "ffffffff.",
+	} {
+		key, in := name+"/"+tail, 0
+		for i, r := range ranges {
+			if within(r, key) {
+				in++
+				require.False(t, i != 1 && line.KindOf(key) == line.Read, "%s", tail)
+			}
+		}
+		require.Equal(t, 1, in, "%q", tail)
+	}
+	for _, key := range []string{name, name + "0", name + ".", "orders/420", "orders/4"} {
+		for _, r := range ranges {
+			require.False(t, within(r, key), "%q", key)
+		}
+	}
+}

@@ -1,0 +1,190 @@
+package ticket_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/ticket"
+)
+
+const (
+	readID   = "ffffffff-0000-8000-8000-000000000001"
+	byChance = "ffffffff-0000-4000-8000-000000000004" // exclusive, in the block of those that read
+)
+
+// several is what the ranges of one that reads have read: below the block, in it, and beyond it.
+func several(below, block, beyond []*mvccpb.KeyValue) []*pb.RangeResponse {
+	return []*pb.RangeResponse{read(below...), read(block...), read(beyond...)}
+}
+
+func kvs(of ...*mvccpb.KeyValue) []*mvccpb.KeyValue { return of }
+
+// What is sent to put a key that reads: RLock reads who is exclusive, and TryRLock asks that nobody
+// be, and of nobody else.
+func TestWhatAPutOfOneThatReadsSends(t *testing.T) {
+	ranges := line.Ranges(name)
+	k := unsent(readID, &ticket.Slot{})
+	require.Equal(t, line.Read, k.Kind)
+
+	e := k.Enter(false, false)
+	txn := e.Txn("")
+	require.Len(t, txn.If, 1, "that it is not there")
+	require.Len(t, txn.Then, 5, "three ranges, the oldest, and then it is put")
+	for i, r := range ranges {
+		require.Equal(t, r.From, string(txn.Then[i].KeyBytes()))
+		require.Equal(t, r.To, string(txn.Then[i].RangeBytes()))
+	}
+	require.True(t, txn.Then[4].IsPut())
+
+	e = k.Enter(true, false)
+	txn = e.Txn("")
+	require.Len(t, txn.If, 3)
+	for i, r := range []line.Range{ranges[0], ranges[2]} {
+		c := wireOf(txn, false).in.Compare[1+i]
+		require.Equal(t, []string{r.From, r.To}, []string{string(c.Key), string(c.RangeEnd)})
+		require.Equal(t, pb.Compare_CREATE, c.Target)
+	}
+	require.Len(t, txn.Then, 2)
+	require.Equal(t, ranges[1].From, string(txn.Then[0].KeyBytes()))
+	require.True(t, txn.Then[1].IsPut())
+	require.Len(t, txn.Else, 5, "itself, both ranges, who holds, and who is there by chance")
+
+	stray := ticket.Answer{Revision: 20, Read: []*pb.RangeResponse{
+		read(), read(kv("config", 2, 1)), read(), read(kv("config", 2, 1)), read(),
+	}}
+	is, _ := e.Judge(stray)
+	require.Equal(t, ticket.Unsure, is)
+	txn = e.Txn("")
+	for i := range 2 {
+		c := wireOf(txn, false).in.Compare[1+i]
+		require.Equal(t, pb.Compare_MOD, c.Target)
+		require.Equal(t, pb.Compare_LESS, c.Result)
+		require.EqualValues(t, 21, c.GetModRevision())
+		require.NotEmpty(t, c.RangeEnd)
+	}
+}
+
+// The answers to the put of one that reads.
+func TestWhatAPutOfOneThatReadsSays(t *testing.T) {
+	own, other, chance := kv(readID, rev, mine), kv(oldID, 3, mine+1), kv(byChance, 4, mine+1)
+	reader := kv(readID[:35]+"2", 2, mine+1)
+	later := kv(oldID, rev+1, mine+1)
+	put := func(below, block, beyond []*mvccpb.KeyValue, oldest ...*mvccpb.KeyValue) ticket.Answer {
+		return ticket.Answer{
+			Succeeded: true, Revision: 20, Read: append(several(below, block, beyond), read(oldest...)),
+		}
+	}
+	fails := func(own []*mvccpb.KeyValue, below, beyond, oldest, block []*mvccpb.KeyValue) ticket.Answer {
+		return ticket.Answer{Revision: 20, Read: []*pb.RangeResponse{
+			read(own...), read(below...), read(beyond...), read(oldest...), read(block...),
+		}}
+	}
+	crowded := func(a ticket.Answer, i int) ticket.Answer {
+		a.Read[i].More, a.Read[i].Count = true, 300
+		return a
+	}
+	rows := []struct {
+		promise string
+		try     bool
+		answer  ticket.Answer
+		says    string
+		state   ticket.State
+	}{
+		{"alone", false, put(nil, nil, nil), "queued", ticket.InLine},
+		{"beside one that reads", false, put(nil, kvs(reader), nil, reader), "queued", ticket.InLine},
+		{"beside very many", false, crowded(put(nil, kvs(reader), nil, reader), 1),
+			"queued", ticket.InLine},
+		{"behind a writer", false, put(kvs(other), nil, nil, other), "queued behind 1", ticket.InLine},
+		{"behind a writer and one that reads", false, put(kvs(other), kvs(reader), nil, reader),
+			"queued behind 1", ticket.InLine},
+		{"behind one by chance", false, put(nil, kvs(reader, chance), nil, reader),
+			"queued behind 1", ticket.InLine},
+		{"behind strays, and more", false, crowded(put(kvs(kv("config", 2, 1)), nil, nil), 0),
+			"queued behind some", ticket.InLine},
+		{"nothing was read", false, ticket.Answer{Succeeded: true, Revision: 20},
+			"queued behind some", ticket.InLine},
+		{"TryRLock is alone", true,
+			ticket.Answer{Succeeded: true, Revision: 20, Read: []*pb.RangeResponse{read()}},
+			"queued", ticket.InLine},
+		{"TryRLock is beside others", true,
+			ticket.Answer{Succeeded: true, Revision: 20, Read: []*pb.RangeResponse{read(reader)}},
+			"queued", ticket.InLine},
+		{"TryRLock is behind one by chance", true,
+			ticket.Answer{Succeeded: true, Revision: 20, Read: []*pb.RangeResponse{read(chance)}},
+			"taken behind 1", ticket.InLine},
+		{"TryRLock finds a writer", true, fails(nil, kvs(other), nil, kvs(other), nil),
+			"taken behind 1", ticket.Unsent},
+		{"TryRLock finds one that waits", true, fails(nil, kvs(later), nil, kvs(reader), kvs(reader)),
+			"taken behind 1", ticket.Unsent},
+		{"TryRLock finds strays", true,
+			fails(nil, kvs(kv("config", 2, 1)), nil, kvs(kv("config", 2, 1)), nil),
+			"unsure", ticket.Unsent},
+		{"TryRLock was put by a copy, before a writer", true,
+			fails(kvs(own), kvs(later), nil, kvs(own), kvs(own)), "queued", ticket.InLine},
+		{"TryRLock was put by a copy, behind a writer", true,
+			fails(kvs(own), kvs(other), nil, kvs(other), kvs(own)), "taken behind 1", ticket.InLine},
+		{"TryRLock was put by a copy, behind one by chance", true,
+			fails(kvs(own), nil, nil, kvs(chance), kvs(own, chance)), "taken behind 1", ticket.InLine},
+	}
+	for _, row := range rows {
+		t.Run(row.promise, func(t *testing.T) {
+			k := unsent(readID, &ticket.Slot{})
+			e := k.Enter(row.try, false)
+			is, ahead := e.Judge(row.answer)
+			says := is.String()
+			if is == ticket.Queued || is == ticket.Taken {
+				says += behind(ahead)
+			}
+			require.Equal(t, row.says, says)
+			require.Equal(t, row.state, k.State(), "%v", k.State())
+		})
+	}
+}
+
+// A look of one that reads: itself, and those before it who are exclusive; as many keys at most as
+// there are ranges, however many read.
+func TestALookOfOneThatReads(t *testing.T) {
+	k := unsent(readID, &ticket.Slot{})
+	e := k.Enter(false, false)
+	_, ahead := e.Judge(ticket.Answer{
+		Succeeded: true, Revision: 20,
+		Read: append(several(kvs(kv(oldID, 3, mine+1)), nil, nil), read(kv(oldID, 3, mine+1))),
+	})
+	require.False(t, ahead.Clear())
+	look := k.Look(true)
+	ops := look.Ranges()
+	require.Len(t, ops, 4)
+	require.Equal(t, k.Key, string(ops[0].KeyBytes()))
+	require.Empty(t, ops[0].RangeBytes())
+	for i, r := range line.Ranges(name) {
+		require.Equal(t, r.From, string(ops[1+i].KeyBytes()))
+		require.EqualValues(t, 20, ops[1+i].MaxCreateRev())
+	}
+	var many []*mvccpb.KeyValue
+	for i := range ticket.Few + 1 {
+		many = append(many, kv(fmt.Sprintf("%s%x", readID[:35], 15-i), int64(19-i), mine+1))
+	}
+	judge := func(own, below []*mvccpb.KeyValue) (line.Ahead, bool) {
+		look := k.Look(true)
+		block := read(many...)
+		block.More, block.Count = true, 500
+		return look.Judge(read(own...), read(below...), block, read())
+	}
+	ahead, there := judge(kvs(kv(readID, 20, mine)), nil)
+	require.True(t, there)
+	require.True(t, ahead.Clear() && ticket.Tells(ahead))
+	ahead, there = judge(kvs(kv(readID, 20, mine)), kvs(kv(oldID, 3, mine+1)))
+	require.True(t, there)
+	require.Equal(t, 1, ahead.Count())
+	_, there = judge(nil, nil)
+	require.False(t, there, "its own key is not there")
+	_, there = judge(kvs(kv(readID, 20, mine+1)), nil)
+	require.False(t, there, "it was put over")
+	_, there = judge(kvs(kv(readID, 21, mine)), nil)
+	require.False(t, there, "it is another use of the name")
+}

@@ -1,0 +1,303 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/line"
+)
+
+// An RWMutex is a read/write lock of a name: one writer holds it, or any number of readers. It is
+// first come, first served: readers in a row share, whoever comes behind a writer waits for that,
+// and nobody starves. Make it with [NewRWMutex] or [Session.RWMutex]; the zero RWMutex returns
+// errors. Do not copy one.
+//
+// A [Mutex] of the same name is a writer, and so is etcd's concurrency.Mutex, etcdctl lock, and a
+// version of this package that knows no readers. There is no upgrade from reading to writing, and no
+// way back: Lock inside a read, and RLock inside a write, are [ErrDeadlock].
+//
+// The readers of one [Session] share one key in etcd. While one of them holds, and no writer waits,
+// the next one costs at most a read and a watch, and all further ones nothing. A writer waits for
+// those reads that began before it came, and for about the time of one event.
+//
+// # Tokens
+//
+// Readers and writers have tokens of one row: a writer's is higher than those of all that held
+// before it, and lower than those of all that hold after it, readers included. (Readers beside each
+// other have any order, and those of one Session may have the same.) A resource that is to refuse
+// late writes alone keeps the highest write token that it has seen, and refuses what is lower. One
+// that is to refuse late reads, too, and writes that come behind a later read, keeps the highest
+// token of a write and that of a read: it refuses a write below either, and a read below the
+// highest write.
+//
+// All methods are safe for concurrent use. An Unlock of a writer synchronizes before the Lock or
+// RLock that follows it in the same process, and that of a reader before the Lock that does.
+type RWMutex struct {
+	_ noCopy
+
+	m *Mutex // the writer's side, and the options of both; set once
+}
+
+// NewRWMutex returns an RWMutex for name with a lease of its own. It validates name and options and
+// does no I/O. The options are those of [New]; [WithHandoff] and [WithLinger] are for its writers.
+func NewRWMutex(client *clientv3.Client, name string, opts ...Option) (*RWMutex, error) {
+	m, err := New(client, name, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return &RWMutex{m: m}, nil
+}
+
+// RWMutex returns an RWMutex for name on the Session's lease, as [Session.Mutex] returns a Mutex.
+func (s *Session) RWMutex(name string, opts ...Option) (*RWMutex, error) {
+	m, err := s.Mutex(name, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return &RWMutex{m: m}, nil
+}
+
+// RLock waits until no writer holds the lock that came before it. ctx bounds the wait only: the
+// Hold outlives it. Uncontended it is one request to etcd, or none beside other readers of the
+// Session.
+//
+// After a nil error the caller reads until it calls the Unlock of the Hold, of which each RLock has
+// its own; [Hold.Context] gives a context that ends with it. After an error there is no Hold, and
+// nothing is left behind that could block others. The errors are those of [Mutex.Lock]:
+// [ErrDeadlock] comes at once if ctx comes from a hold of this name in this Session. With
+// [WithReentrancy] RLock nests in one that reads.
+//
+// Readers of one Session that wait do so in one place: the first one's [WithOwner] is what others
+// see.
+func (rw *RWMutex) RLock(ctx context.Context) (*Hold, error) {
+	return rw.acquire(ctx, false)
+}
+
+// TryRLock reads if no writer holds the lock or waits for it. It waits for etcd, but for no other
+// contender: until ctx ends or, if that has no deadline, for at most the TTL. If there is a writer
+// it returns a [*LockedError] at once, for which errors.Is(err, ErrLocked) is true, and has written
+// nothing to etcd. It does so, too, if the Session has lost its reads of the name and not all of
+// them have unlocked, or if its lease is about to be replaced and they go on. Other errors, and what
+// is true after them, are as of [RWMutex.RLock].
+func (rw *RWMutex) TryRLock(ctx context.Context) (*Hold, error) {
+	return rw.acquire(ctx, true)
+}
+
+func (rw *RWMutex) acquire(ctx context.Context, try bool) (*Hold, error) {
+	if err := rw.check(); err != nil {
+		return nil, err
+	}
+	h, err := want{m: rw.m, kind: line.Read, try: try}.lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &Hold{m: rw.m, hold: h}, nil
+}
+
+// RDo is [Mutex.Do] with RLock: fn reads, with a context that ends with the hold.
+func (rw *RWMutex) RDo(ctx context.Context, fn func(ctx context.Context) error) error {
+	return rw.do(ctx, fn, false)
+}
+
+// TryRDo is RDo with TryRLock in place of RLock.
+func (rw *RWMutex) TryRDo(ctx context.Context, fn func(ctx context.Context) error) error {
+	return rw.do(ctx, fn, true)
+}
+
+func (rw *RWMutex) do(ctx context.Context, fn func(ctx context.Context) error, try bool) error {
+	if fn == nil {
+		return notRun(errors.New("etcdlock: RDo: nil function"))
+	}
+	h, err := rw.acquire(ctx, try)
+	if err != nil {
+		return notRun(err)
+	}
+	return during(ctx, h.hold, fn, func() error { return h.Unlock(ctx) })
+}
+
+// check is the error of an RWMutex that was not made here.
+func (rw *RWMutex) check() error {
+	if rw == nil || rw.m == nil {
+		return errors.New("etcdlock: RWMutex not made with NewRWMutex or Session.RWMutex")
+	}
+	return nil
+}
+
+// ---- the writer's side
+
+// writer is the Mutex that writes.
+func (rw *RWMutex) writer() *Mutex {
+	if rw == nil {
+		return nil
+	}
+	return rw.m
+}
+
+// Lock is [Mutex.Lock]: it waits until all that came before it are gone, readers and writers.
+func (rw *RWMutex) Lock(ctx context.Context) error { return rw.writer().Lock(ctx) }
+
+// TryLock is [Mutex.TryLock]: it takes the lock if nobody holds it or waits for it, not even to
+// read.
+func (rw *RWMutex) TryLock(ctx context.Context) error { return rw.writer().TryLock(ctx) }
+
+// Unlock is [Mutex.Unlock]: it ends the hold that writes. A read ends with [Hold.Unlock].
+func (rw *RWMutex) Unlock(ctx context.Context) error { return rw.writer().Unlock(ctx) }
+
+// Do is [Mutex.Do].
+func (rw *RWMutex) Do(ctx context.Context, fn func(ctx context.Context) error) error {
+	return rw.writer().Do(ctx, fn)
+}
+
+// TryDo is [Mutex.TryDo].
+func (rw *RWMutex) TryDo(ctx context.Context, fn func(ctx context.Context) error) error {
+	return rw.writer().TryDo(ctx, fn)
+}
+
+// Context is [Mutex.Context], of the hold that writes.
+func (rw *RWMutex) Context(parent context.Context) context.Context {
+	return rw.writer().Context(parent)
+}
+
+// Token is [Mutex.Token], of the hold that writes.
+func (rw *RWMutex) Token() int64 { return rw.writer().Token() }
+
+// Held is [Mutex.Held], of the hold that writes.
+func (rw *RWMutex) Held() bool { return rw.writer().Held() }
+
+// Key is [Mutex.Key], of the hold that writes.
+func (rw *RWMutex) Key() string { return rw.writer().Key() }
+
+// Deadline is [Mutex.Deadline], of the hold that writes.
+func (rw *RWMutex) Deadline() time.Time { return rw.writer().Deadline() }
+
+// TTL is [Mutex.TTL], of the hold that writes.
+func (rw *RWMutex) TTL() time.Duration { return rw.writer().TTL() }
+
+// SafetyMargin is [Mutex.SafetyMargin], of the hold that writes.
+func (rw *RWMutex) SafetyMargin() time.Duration { return rw.writer().SafetyMargin() }
+
+// IsOwner is [Mutex.IsOwner], of the hold that writes.
+func (rw *RWMutex) IsOwner() clientv3.Cmp { return rw.writer().IsOwner() }
+
+// Name returns the name of the lock.
+func (rw *RWMutex) Name() string { return rw.writer().Name() }
+
+// Locker is [Mutex.Locker], of the writer's side.
+func (rw *RWMutex) Locker() sync.Locker { return rw.writer().Locker() }
+
+// Close is [Mutex.Close]: it ends what this RWMutex holds, to write or to read, and releases it. The
+// contexts of its Holds end with the cause [ErrClosed], and their Unlock returns [ErrNotHeld] from
+// then on. Reads of others that share the key go on.
+func (rw *RWMutex) Close(ctx context.Context) error {
+	if err := rw.check(); err != nil {
+		return err
+	}
+	return rw.m.Close(ctx)
+}
+
+// ---- holds
+
+// A Hold is one acquisition that is not a Mutex's own: a read, by [RWMutex.RLock]. Its methods are
+// safe for concurrent use; any goroutine may call Unlock. Do not copy one.
+type Hold struct {
+	_ noCopy
+
+	// Set once, then only read.
+	m    *Mutex // of which it is
+	hold *hold  // which others may nest in
+
+	over bool // Unlock was called; guarded by Session.mu
+}
+
+// Unlock ends the hold. It says what [Mutex.Unlock] says: nil only if it was held without a break
+// until then, [ErrLost], [ErrUnconfirmed], or [ErrNotHeld] if it was unlocked before, or closed with
+// what it is of.
+//
+// While others of the Session share its key it asks etcd nothing, and nil says that it was whole
+// as far as the lease and the watch of the key tell: a key that an operator has deleted in the last
+// second or so is told to those who still read. The last one removes the key. ctx is as with
+// Mutex.Unlock.
+func (h *Hold) Unlock(ctx context.Context) error {
+	if h == nil || h.hold == nil {
+		return ErrNotHeld
+	}
+	if err := checkContext(ctx, "unlock", h.m.name); err != nil {
+		return err
+	}
+	s := h.m.s
+	ctx, cancel := s.outlive(ctx, func(ends *hold) bool { return ends == h.hold }, s.releaseTime())
+	defer cancel()
+
+	s.mu.Lock()
+	if h.over || h.hold.depth == 0 {
+		h.over = true
+		s.unlock()
+		return failed("unlock", h.m.name, ErrNotHeld)
+	}
+	h.over = true
+	if h.hold.nests[h.m] > 0 {
+		h.hold.countNests(h.m, -1)
+	}
+	return h.hold.unlockLocked(ctx)
+}
+
+// Context returns a context that comes from parent and also ends with the hold, as
+// [Mutex.Context] does. After Unlock it has ended already, with the cause [ErrNotHeld].
+func (h *Hold) Context(parent context.Context) context.Context {
+	if parent == nil {
+		return endedContext(context.Background(), errors.New("etcdlock: nil context"))
+	}
+	if h == nil || h.hold == nil {
+		return endedContext(parent, ErrNotHeld)
+	}
+	h.m.s.mu.Lock()
+	held := !h.over && h.hold.depth > 0
+	h.m.s.unlock()
+	if !held {
+		return endedContext(parent, ErrNotHeld)
+	}
+	return h.hold.context(parent)
+}
+
+// Token returns the fencing token: the create revision of the key, which readers of one Session
+// may share. See [RWMutex] for what to keep of it. It is 0 once the hold has ended.
+func (h *Hold) Token() int64 {
+	var token int64
+	h.whole(func(h *hold) { token = h.place.ticket.Rev() })
+	return token
+}
+
+// Deadline returns until when the hold is certain unless it is renewed. It is the zero time once the
+// hold has ended.
+func (h *Hold) Deadline() time.Time {
+	var deadline time.Time
+	h.whole(func(h *hold) { deadline = h.deadlineLocked() })
+	return deadline
+}
+
+// IsOwner returns a comparison for the If of an etcd transaction for each name that is held: all are
+// true only while this very hold's keys exist. Once it has ended they are never true.
+func (h *Hold) IsOwner() []clientv3.Cmp {
+	cmp := (*Mutex)(nil).IsOwner()
+	if h != nil && h.m != nil {
+		cmp = h.m.notOwner()
+	}
+	h.whole(func(h *hold) { cmp = h.place.ticket.Exists() })
+	return []clientv3.Cmp{cmp}
+}
+
+// whole calls f, with mu held, if the hold has not ended.
+func (h *Hold) whole(f func(*hold)) {
+	if h == nil || h.hold == nil {
+		return
+	}
+	h.m.s.mu.Lock()
+	defer h.m.s.unlock()
+	if !h.over && h.hold.checkLocked(time.Now()) == nil {
+		f(h.hold)
+	}
+}
