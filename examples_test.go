@@ -437,3 +437,44 @@ func ExampleMutex_Locker() {
 	fmt.Println("jobs:", jobs)
 	// Output: jobs: 3
 }
+
+// Many read what few change: a cache of rows that this process keeps as long as nobody writes. All
+// its readers share one key, so that all but the first two cost etcd nothing.
+func ExampleRWMutex_RDo() {
+	client := exampleClient()
+	defer client.Close()
+	ctx := context.Background()
+	prices, err := etcdlock.NewRWMutex(client, "prices")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer prices.Close(ctx)
+
+	price := map[string]int{"pear": 3}
+	read := func(what string) (cents int, err error) {
+		err = prices.RDo(ctx, func(ctx context.Context) error {
+			cents = price[what]
+			return ctx.Err() // ends if the read is lost: do not trust what was read then
+		})
+		return cents, err
+	}
+	var readers sync.WaitGroup
+	for range 3 {
+		readers.Go(func() {
+			if _, err := read("pear"); err != nil {
+				log.Fatal(err)
+			}
+		})
+	}
+	readers.Wait()
+	err = prices.Do(ctx, func(context.Context) error { // waits for those that read
+		price["pear"] = 4
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	cents, err := read("pear")
+	fmt.Println(cents, err)
+	// Output: 4 <nil>
+}
