@@ -115,23 +115,30 @@
 //	rwmutex.go   the RWMutex, and the Hold of one that reads
 //	lock.go      the Mutex: its verbs in the order of a life, Do, Close, Locker
 //	acquire.go   how a call gets to hold: the local line, a place, its put, the wait
-//	hold.go      a hold, its contexts, TokenFrom, nesting
+//	hold.go      a hold, its end and its contexts, TokenFrom, nesting. What ends it is noticed in
+//	             lease.go (trust, revocation), watch.go (its key is gone), lock.go (Unlock, Close)
 //	release.go   how the key of a hold is released, and the next one put
 //	local.go     what a Session has of one name: the line of its goroutines, what lingers
 //	cohort.go    those of them that share a key to read: who joins, and who waits
-//	place.go     a key in etcd's line, and the transactions that write
-//	watch.go     how it waits: behind many by a watch of one key; what follows when it is lost
-//	view.go      behind few by the Session's watch of the line
+//	place.go     a key in etcd's line; it sends the transactions that internal/ticket builds
+//	watch.go     how it waits behind many: by a watch of the one key before, begun again when it
+//	             ends; and what follows when its own key is lost
+//	view.go      how it waits behind few: by the Session's watch of the line
 //	keywatch.go  how the key of a hold that lasts is watched, so that the holder learns what
 //	             others do to it; for a younger hold the audit does that
 //	removal.go   how a key that was given up is removed
-//	lease.go     one lease: its grant, its renewals, and the end of its trust and of its holds
+//	lease.go     one lease: its renewals, and the end of its trust and of its holds
 //	revoke.go    how a lease is revoked
 //	audit.go     the audit of a lease's keys
-//	session.go   the Session: its one mutex, its goroutines, Close, the grant of a lease
-//	era.go       what is known about etcd, and what follows when it is set back
+//	session.go   the Session: its one mutex, its goroutines, Close; one grant for all who need a
+//	             lease
+//	era.go       how each answer is checked for a set-back, and what follows from one; the reads
+//	             and transactions that are repeated until they are answered
 //	stream.go    the stream of a client's watches (that of the renewals is in keepalive)
-//	admin.go, options.go, trace.go, errors.go
+//	errors.go    the errors and their texts
+//	trace.go     the hooks as a type, and the logger
+//	options.go   the options, and their bounds
+//	admin.go     Contenders, Holders, Break: what operators and tools use
 //
 // The glossary. Code, comments and docs use one word for each thing:
 //
@@ -149,7 +156,7 @@
 //	release     the request that ends a hold in etcd; a removal deletes any other key
 //	hand-over   a release, and the next contender's hold; with WithHandoff, a hand-off passes
 //	            the hold on within a Session, without etcd
-//	linger      to keep a released key for the next Lock of the same Session (WithLinger)
+//	linger      to keep the key of a hold that was unlocked for the next Lock of the same Session (WithLinger)
 //	attempt     one request to etcd, with its time of sending and its bound; it may be repeated
 //	renewal     one keepalive message of a lease, and its answer
 //	trust       how long a lease counts, by its renewals
@@ -166,19 +173,25 @@
 // The decisions are made in packages that have no clock, no mutex and no goroutine. The files
 // beside each carry them out:
 //
-//	internal/line     who stands in etcd's line, and who waits for whom; the rule of
-//	                  entry is Line.Blocking (acquire.go, watch.go, view.go)
-//	internal/ticket   the life of one key: each transaction, and what its answer says
+//	internal/line     who stands in etcd's line, and who waits for whom: line.go has the rule of
+//	                  entry, Line.Blocking; ahead.go what a reading of a part of it says
+//	                  (acquire.go, watch.go, view.go)
+//	internal/ticket   the life of one key: each transaction, and what its answer says; enter.go
+//	                  for the put, release.go for the release, remove.go, read.go
 //	                  (acquire.go, release.go, removal.go)
-//	internal/turn     whose turn it is among a Session's goroutines (local.go, release.go)
+//	internal/turn     whose turn it is among a Session's goroutines (local.go)
 //	internal/trust    how long a lease may be trusted, and when to renew it (lease.go)
 //	internal/recheck  how often a waiter rechecks (watch.go, view.go)
 //
 // These talk to etcd and to the user:
 //
-//	internal/attempt    attempts and their bounds; window.go limits how many are under way,
-//	                    budget.go how many are repeated; classes of errors
+//	internal/attempt    attempt.go sends one attempt, and repeats it while it has no answer;
+//	                    backoff.go has the pauses between those of a call, window.go limits how
+//	                    many are under way, budget.go how many are repeated, errors.go has the
+//	                    classes of errors
 //	internal/keepalive  the renewals of a lease on a stream that stays open: keepalive.go opens
 //	                    and ends it, streams.go chooses it
 //	internal/events     the user's hooks, called in order
+//
+// The rest of internal/ is tests and tools: CONTRIBUTING.md has a line for each.
 package etcdlock
