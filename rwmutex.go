@@ -11,28 +11,28 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// An RWMutex is a read/write lock of a name: one writer holds it, or any number of readers. It is
-// first come, first served: readers in a row share, whoever comes behind a writer waits for that,
-// and nobody starves. Make it with [NewRWMutex] or [Session.RWMutex]; the zero RWMutex returns
-// errors. Do not copy one.
+// An RWMutex is a read/write lock of a name: one writer holds it, or any number of readers do. It
+// is first come, first served: readers in a row share the lock, whoever comes behind a writer waits
+// for it, and nobody starves. Make it with [NewRWMutex] or [Session.RWMutex]; the zero RWMutex
+// returns errors. Do not copy one.
 //
-// A [Mutex] of the same name is a writer, and so is etcd's concurrency.Mutex, etcdctl lock, and a
-// version of this package that knows no readers. There is no upgrade from reading to writing, and no
-// way back: Lock inside a read, and RLock inside a write, are [ErrDeadlock].
+// A [Mutex] of the same name is a writer. So are etcd's concurrency.Mutex, etcdctl lock, and a
+// version of this package that knows no readers. There is no upgrade from read to write and no
+// downgrade: Lock inside a read, and RLock inside a write, return [ErrDeadlock].
 //
-// The readers of one [Session] share one key in etcd. While one of them holds, and no writer waits,
-// the next one costs at most a read and a watch, and all further ones nothing. A writer waits for
-// those reads that began before it came, and for about the time of one event.
+// The readers of one [Session] share one key in etcd. While one of them holds the lock and no
+// writer waits, the next one costs at most a read and a watch, and further ones cost nothing. A
+// writer waits for the reads that began before it came, plus about the time of one event.
 //
 // # Tokens
 //
-// Readers and writers have tokens of one row: a writer's is higher than those of all that held
-// before it, and lower than those of all that hold after it, readers included. (Readers beside each
-// other have any order, and those of one Session may have the same.) A resource that is to refuse
-// late writes alone keeps the highest write token that it has seen, and refuses what is lower. One
-// that is to refuse late reads, too, and writes that come behind a later read, keeps the highest
-// token of a write and that of a read: it refuses a write below either, and a read below the
-// highest write.
+// Readers and writers take their tokens from one sequence: a writer's is higher than those of all
+// holds before it, and lower than those of all holds after it, readers included. (Readers that
+// share the lock have any order, and those of one Session may have the same token.) To refuse late
+// writes only, a resource keeps the highest write token that it has seen and refuses lower ones. To
+// refuse late reads too, and writes that come behind a later read, it keeps the highest token of a
+// write and the highest of a read: it refuses a write below either, and a read below the highest
+// write.
 //
 // All methods are safe for concurrent use. An Unlock of a writer synchronizes before the Lock or
 // RLock that follows it in the same process, and that of a reader before the Lock that does.
@@ -61,28 +61,26 @@ func (s *Session) RWMutex(name string, opts ...Option) (*RWMutex, error) {
 	return &RWMutex{m: m}, nil
 }
 
-// RLock waits until no writer holds the lock that came before it. ctx bounds the wait only: the
-// Hold outlives it. Uncontended it is one request to etcd, or none beside other readers of the
-// Session.
+// RLock waits until every writer that came before it is gone. ctx bounds the wait only: the Hold
+// outlives it. Uncontended it is one request to etcd, or none beside other readers of the Session.
 //
-// After a nil error the caller reads until it calls the Unlock of the Hold, of which each RLock has
-// its own; [Hold.Context] gives a context that ends with it. After an error there is no Hold, and
+// After a nil error the caller may read until it calls Unlock on the Hold. Each RLock has its own
+// Hold, and [Hold.Context] gives a context that ends with it. After an error there is no Hold, and
 // nothing is left behind that could block others. The errors are those of [Mutex.Lock]:
 // [ErrDeadlock] comes at once if ctx comes from a hold of this name in this Session. With
-// [WithReentrancy] RLock nests in one that reads.
+// [WithReentrancy] RLock nests in a hold that reads.
 //
-// Readers of one Session that wait do so in one place: the first one's [WithOwner] is what others
-// see.
+// Waiting readers of one Session share one place in line: others see the [WithOwner] of the first.
 func (rw *RWMutex) RLock(ctx context.Context) (*Hold, error) {
 	return rw.acquire(ctx, false)
 }
 
-// TryRLock reads if no writer holds the lock or waits for it. It waits for etcd, but for no other
-// contender: until ctx ends or, if that has no deadline, for at most the TTL. If there is a writer
-// it returns a [*LockedError] at once, for which errors.Is(err, ErrLocked) is true, and has written
-// nothing to etcd. It does so, too, if the Session has lost its reads of the name and not all of
-// them have unlocked, or if its lease is about to be replaced and they go on. Other errors, and what
-// is true after them, are as of [RWMutex.RLock].
+// TryRLock acquires the lock for reading if no writer holds it or waits for it. It waits for etcd,
+// but for no other contender: until ctx ends or, if ctx has no deadline, for at most the TTL. If
+// there is a writer it returns a [*LockedError] at once, for which errors.Is(err, ErrLocked) is
+// true, and writes nothing to etcd. It also does so if the Session has lost its reads of the name
+// and not all of them have unlocked, or if its lease is about to be replaced while they go on.
+// Other errors, and what is true after them, are those of [RWMutex.RLock].
 func (rw *RWMutex) TryRLock(ctx context.Context) (*Hold, error) {
 	return rw.acquire(ctx, true)
 }
@@ -137,7 +135,7 @@ func (rw *RWMutex) writer() *Mutex {
 	return rw.m
 }
 
-// Lock is [Mutex.Lock]: it waits until all that came before it are gone, readers and writers.
+// Lock is [Mutex.Lock]: it waits until everybody who came before it is gone, readers and writers.
 func (rw *RWMutex) Lock(ctx context.Context) error { return rw.writer().Lock(ctx) }
 
 // TryLock is [Mutex.TryLock]: it takes the lock if nobody holds it or waits for it, not even to
@@ -213,14 +211,14 @@ type Hold struct {
 	over bool // Unlock was called; guarded by Session.mu
 }
 
-// Unlock ends the hold. It says what [Mutex.Unlock] says: nil only if it was held without a break
-// until then, [ErrLost], [ErrUnconfirmed], or [ErrNotHeld] if it was unlocked before, or closed with
-// what it is of.
+// Unlock ends the hold. It returns what [Mutex.Unlock] returns: nil only if the lock was held
+// without a break until then, else [ErrLost] or [ErrUnconfirmed]; and [ErrNotHeld] if the Hold was
+// unlocked before, or its RWMutex or Session was closed.
 //
-// While others of the Session share its key it asks etcd nothing, and nil says that it was whole
-// as far as the lease and the watch of the key tell: a key that an operator has deleted in the last
-// second or so is told to those who still read. The last one removes the key. ctx is as with
-// Mutex.Unlock.
+// While other readers of the Session share the key, Unlock asks etcd nothing. nil then says that
+// the hold was whole as far as the lease and the watch of the key show: if an operator has deleted
+// the key within the last second or so, those who still read learn it. The last reader removes the
+// key. ctx is as in Mutex.Unlock.
 func (h *Hold) Unlock(ctx context.Context) error {
 	if h == nil || h.hold == nil {
 		return ErrNotHeld
@@ -264,23 +262,23 @@ func (h *Hold) Context(parent context.Context) context.Context {
 }
 
 // Token returns the fencing token: the create revision of the key, which readers of one Session
-// may share. See [RWMutex] for what to keep of it. It is 0 once the hold has ended.
+// may share. See [RWMutex] for how to use it. It is 0 once the hold has ended.
 func (h *Hold) Token() int64 {
 	var token int64
 	h.whole(func(h *hold) { token = h.place.ticket.Rev() })
 	return token
 }
 
-// Deadline returns until when the hold is certain unless it is renewed. It is the zero time once the
-// hold has ended.
+// Deadline returns until when the hold is certain if it is not renewed. It is the zero time once
+// the hold has ended.
 func (h *Hold) Deadline() time.Time {
 	var deadline time.Time
 	h.whole(func(h *hold) { deadline = h.deadlineLocked() })
 	return deadline
 }
 
-// IsOwner returns a comparison for the If of an etcd transaction for each name that is held: all are
-// true only while this very hold's keys exist. Once it has ended they are never true.
+// IsOwner returns one comparison per held name, for the If of an etcd transaction. All of them are
+// true only while the keys of this very hold exist. Once it has ended they are never true.
 func (h *Hold) IsOwner() []clientv3.Cmp {
 	cmp := (*Mutex)(nil).IsOwner()
 	if h != nil && h.m != nil {
