@@ -25,8 +25,8 @@ import (
 //	last renewal   + TTL - 2.5 s: TERM   + TTL - 1 s: KILL   + TTL: the other begins
 func TestALossEndsAllOfTheCommandBeforeAnotherHolds(t *testing.T) {
 	t.Parallel()
-	const ttl, margin = 8 * time.Second, 2500 * time.Millisecond
-	fast := []string{"--ttl", "8s", "--kill-after", "1500ms"}
+	const ttl, margin = 11 * time.Second, 3500 * time.Millisecond // by default it would be 1.4 s
+	fast := []string{"--ttl", "11s", "--kill-after", "2500ms"}
 	e := newEtcd(t)
 	wire := newWire(t, e.addr)
 	command, daemon, next := file(t, "command"), file(t, "daemon"), file(t, "next")
