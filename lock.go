@@ -486,7 +486,11 @@ type closing struct {
 
 // free frees the name for Close: of the holds that it has ended, or of a key that lingered, which
 // was given up.
+//
+// Invariant: each of the holds is cleared or freed, whatever becomes of the others: nobody else can
+// give up its turn. (TestACloseThatIsNotConfirmedGivesUpEachRead.)
 func (m *Mutex) free(ctx context.Context, holds []closedHold, given *place) error {
+	var unconfirmed error
 	for _, h := range holds {
 		given = h.place
 		if h.before {
@@ -494,9 +498,12 @@ func (m *Mutex) free(ctx context.Context, holds []closedHold, given *place) erro
 			h.clear()
 		} else if r := h.hold.free(false); r != nil {
 			if err := r.send(ctx); errors.Is(err, ErrUnconfirmed) {
-				return err
+				unconfirmed = err
 			}
 		}
+	}
+	if unconfirmed != nil {
+		return unconfirmed
 	}
 	return given.awaitRemoved(ctx)
 }

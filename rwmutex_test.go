@@ -720,6 +720,52 @@ func TestCloseOfAnRWMutexEndsItsReads(t *testing.T) {
 	})
 }
 
+// Close ends a read that is whole and one that has ended before. That the release of the one is not
+// confirmed does not keep the turn for the other.
+func TestACloseThatIsNotConfirmedGivesUpEachRead(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := processIn(t, etcd, "a")
+		rw := rwIn(t, s, etcdlock.WithMaxHold(5*time.Second))
+		first, second := readWithin(t, rw, time.Second), readWithin(t, rw, time.Second)
+		time.Sleep(3 * time.Second)
+		third := readWithin(t, rw, time.Second)
+		done(t, first)
+		time.Sleep(3 * time.Second)
+		requireOver(t, second)
+		requireReads(t, third)
+
+		etcd.Freeze()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, rw.Close(ctx), etcdlock.ErrUnconfirmed)
+		etcd.Thaw()
+		next := rwIn(t, s)
+		require.NoError(t, soonOr(t, writesLater(next), "the turn is nobody's"))
+		require.NoError(t, next.Unlock(context.Background()))
+	})
+}
+
+// Reads that share a key cost etcd no more than one while nothing happens.
+func TestReadsThatShareCostAsMuchAsOneWhileNothingHappens(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		rw := rwIn(t, processIn(t, etcd, "a"))
+		costs := func() int {
+			time.Sleep(time.Minute) // until what follows the last read is over
+			before := len(etcd.Calls(""))
+			time.Sleep(10 * time.Minute)
+			return len(etcd.Calls("")) - before
+		}
+		reads := []*etcdlock.Hold{readWithin(t, rw, time.Second)}
+		alone := costs()
+		require.NotZero(t, alone)
+		for range 9 {
+			reads = append(reads, readWithin(t, rw, time.Second))
+		}
+		require.InDelta(t, alone, costs(), 1)
+		done(t, reads...)
+	})
+}
+
 // One that comes while the last reader's release is under way takes a key of its own. The late put
 // of neither is left behind.
 func TestNobodyJoinsAKeyThatIsBeingReleased(t *testing.T) {
