@@ -29,11 +29,11 @@ type Contender struct {
 	// nobody renews it.
 	Lease clientv3.LeaseID
 	Since time.Time // when it queued, by its own clock
-	// Mode is how it holds, or wants to: "exclusive", or "read", beside others that read (see
-	// [RWMutex]).
+	// Mode is how it holds the lock or wants to: "exclusive", or "read", which others that read
+	// share (see [RWMutex]).
 	Mode string
-	// Holds tells whether it held the lock then: whether nobody stood before it that it has to
-	// wait for. Several that read may.
+	// Holds reports whether it held the lock at that time: whether nobody stood before it for whom
+	// it has to wait. Several that read may hold it.
 	Holds bool
 }
 
@@ -53,9 +53,9 @@ func (c Contender) label() string {
 }
 
 // Contenders returns all that hold or wait for the lock name, in the order of the
-// line: the first one holds, and if it reads those behind it that read, up to the first one
-// that does not. It is one linearizable read, writes nothing, and may
-// be called with any KV that sees the same keys as the lock's client.
+// line. The first one holds. If it reads, so do those behind it up to the first one that does
+// not. It is one linearizable read, writes nothing, and may be called with any KV that sees the
+// same keys as the lock's client.
 func Contenders(ctx context.Context, kv clientv3.KV, name string) ([]Contender, error) {
 	if err := checkAdmin(ctx, kv, "contenders of", name); err != nil {
 		return nil, err
@@ -77,8 +77,8 @@ func Contenders(ctx context.Context, kv clientv3.KV, name string) ([]Contender, 
 }
 
 // Holders returns the holder of every lock whose name begins with prefix, which is
-// a plain string and may be empty for all, sorted by name, and by token if several read. It is one linearizable
-// read of all keys that begin with prefix, and writes nothing.
+// a plain string and may be empty for all, sorted by name, and by token where several read. It
+// is one linearizable read of all keys that begin with prefix, and writes nothing.
 func Holders(ctx context.Context, kv clientv3.KV, prefix string) ([]Contender, error) {
 	if err := checkAdmin(ctx, kv, "holders below", prefix); err != nil {
 		return nil, err

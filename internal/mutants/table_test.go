@@ -1141,6 +1141,14 @@ var mutants = []mutant{
 		killers: []killer{named("TestAWriterWaitsForEveryReaderOfItsSession")},
 	},
 	{
+		name: "a Close that is not confirmed leaves the other reads",
+		why:  "The caller is told all the same. But a read that had ended before keeps its turn, and nobody can unlock it any more (rule 9).",
+		edits: []edit{{"lock.go", `				unconfirmed = err
+`, `				return err
+`}},
+		killers: []killer{named("TestACloseThatIsNotConfirmedGivesUpEachRead")},
+	},
+	{
 		name: "one joins while a writer of its Session waits",
 		why:  "The watch tells of etcd's line, where nobody writes. The local line has one who does.",
 		edits: []edit{{"cohort.go", `	if !c.reads() || l.queue.State() != turn.Taken || l.queue.Waiting() > 0 ||
