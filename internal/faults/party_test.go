@@ -19,6 +19,7 @@ const patience = 40 * time.Second
 type party struct {
 	tr      *trial
 	who     string
+	use     use
 	ttl     time.Duration
 	client  *clientv3.Client
 	faults  *etcdtest.Faults
@@ -31,7 +32,12 @@ type party struct {
 // party makes a client of the cluster, through proxies or what else opts say.
 func (tr *trial) party(who string, c *etcdtest.Cluster, ttl time.Duration, opts ...contract.ClientOption) *party {
 	tr.Helper()
-	p := &party{tr: tr, who: who, ttl: ttl, faults: etcdtest.NewFaults(tr)}
+	return tr.partyFor(exclusive, who, c, ttl, opts...)
+}
+
+func (tr *trial) partyFor(u use, who string, c *etcdtest.Cluster, ttl time.Duration, opts ...contract.ClientOption) *party {
+	tr.Helper()
+	p := &party{tr: tr, who: who, use: u, ttl: ttl, faults: etcdtest.NewFaults(tr)}
 	network := etcdtest.NewFaults(tr)
 	p.watched = network.Inject(etcdtest.DelayReply("Watch", time.Nanosecond))
 	p.client = c.Client(tr, append(opts, contract.With(p.faults, network))...)
@@ -42,7 +48,12 @@ func (tr *trial) party(who string, c *etcdtest.Cluster, ttl time.Duration, opts 
 // partyOf makes a party of a client that the story has made.
 func (tr *trial) partyOf(who string, client *clientv3.Client, ttl time.Duration) *party {
 	tr.Helper()
-	p := &party{tr: tr, who: who, ttl: ttl, client: client, faults: etcdtest.NewFaults(tr)}
+	return tr.partyOfFor(exclusive, who, client, ttl)
+}
+
+func (tr *trial) partyOfFor(u use, who string, client *clientv3.Client, ttl time.Duration) *party {
+	tr.Helper()
+	p := &party{tr: tr, who: who, use: u, ttl: ttl, client: client, faults: etcdtest.NewFaults(tr)}
 	p.opens()
 	return p
 }
@@ -71,7 +82,7 @@ func (tr *trial) memberThatIs(role string, c *etcdtest.Cluster) int {
 func (p *party) opens() {
 	p.tr.Helper()
 	var err error
-	p.lock, err = opens(p.tr.side, p.client, p.tr.name, p.who, p.ttl)
+	p.lock, err = opensFor(p.use, p.tr.side, p.client, p.tr.name, p.who, p.ttl)
 	require.NoError(p.tr, err)
 	p.tr.Cleanup(func() {
 		p.heals()
@@ -82,6 +93,28 @@ func (p *party) opens() {
 			p.tr.broke("%s: Close: %v", p.who, err)
 		}
 	})
+}
+
+// beside makes a party of the same session, with a lock of its own.
+func (p *party) beside(who string, u use) *party {
+	p.tr.Helper()
+	l := &lock{session: p.lock.session}
+	require.NoError(p.tr, l.use(u, p.tr.name))
+	return p.with(who, u, l)
+}
+
+// again makes a party that reads by the same RWMutex.
+func (p *party) again(who string) *party {
+	l := *p.lock
+	l.Mutex = l.rw.Reader()
+	l.hold = l.Hold()
+	return p.with(who, reading, &l)
+}
+
+func (p *party) with(who string, u use, l *lock) *party {
+	q := &party{tr: p.tr, who: who, use: u, ttl: p.ttl, client: p.client, faults: p.faults, watched: p.watched, lock: l}
+	p.tr.Cleanup(q.leaves)
+	return q
 }
 
 // mends adds what heals p's network.
@@ -96,7 +129,7 @@ func (p *party) heals() {
 
 // believes notes that p holds the lock from now, until it leaves or is told.
 func (p *party) believes() {
-	s := p.tr.begins(p.who, p.lock.Token(), now())
+	s := p.tr.beginsTo(p.use, p.who, p.lock.Token(), now())
 	p.belief = s
 	ended := p.lock.Ended()
 	over := make(chan struct{})

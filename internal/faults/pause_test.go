@@ -80,27 +80,34 @@ func TestS04AProcessThatWasFrozenBeginsNoWorkAfterTheNextOwnerGotIn(t *testing.T
 				a := tr.process("a", ttl, proxy.Addr())
 				b := tr.party("b", c, 10*ttl)
 
-				a.locks()
-				next := b.waits()
-				tr.phase(ttl / 3)
-				pause.freeze(tr, a, proxy)
-				next.getsIn(expires)
-				thawed := now()
-				a.thaw()
-				told, ok := a.says("ended", thawed, patience)
-				tr.must(ok, "a does not know of its loss %v after it woke", patience)
-				visible := told.At - a.firstLook(thawed)
-				tr.figures.longest("time from waking until the loss is visible", visible)
-
-				time.Sleep(ttl) // for what might revive it
-				begun := len(a.looks(next.at))
-				tr.figures.add("units of work begun after the next owner got in", begun)
-				tr.must(begun == 0, "a began %d units of work after b got in", begun)
-				tr.must(visible <= 50*time.Millisecond, "a learnt of its loss %v after it woke", visible)
+				tr.sleepsThrough(a, b, func() { pause.freeze(tr, a, proxy) })
 				b.stillHolds(c.Client(tr))
 			})
 		})
 	}
+}
+
+// sleepsThrough has a, which asks before each unit of its work, frozen until b, which waits, has
+// got in, and judges what a does when it wakes.
+func (tr *trial) sleepsThrough(a *process, b *party, freeze func()) {
+	tr.Helper()
+	a.locks()
+	next := b.waits()
+	tr.phase(ttl / 3)
+	freeze()
+	next.getsIn(expires)
+	thawed := now()
+	a.thaw()
+	told, ok := a.says("ended", thawed, patience)
+	tr.must(ok, "a does not know of its loss %v after it woke", patience)
+	visible := told.At - a.firstLook(thawed)
+	tr.figures.longest("time from waking until the loss is visible", visible)
+
+	time.Sleep(ttl) // for what might revive it
+	begun := len(a.looks(next.at))
+	tr.figures.add("units of work begun after the next owner got in", begun)
+	tr.must(begun == 0, "a began %d units of work after b got in", begun)
+	tr.must(visible <= 50*time.Millisecond, "a learnt of its loss %v after it woke", visible)
 }
 
 // S5. What no lock can prevent, since a process may be frozen between the question and

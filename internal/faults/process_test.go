@@ -31,6 +31,7 @@ import (
 type process struct {
 	tr     *trial
 	who    string
+	use    use
 	cmd    *exec.Cmd
 	orders io.WriteCloser
 	over   chan struct{} // closed when it has ended
@@ -65,10 +66,15 @@ type event struct {
 // process starts a party that reaches etcd at these endpoints.
 func (tr *trial) process(who string, ttl time.Duration, endpoints ...string) *process {
 	tr.Helper()
+	return tr.processFor(exclusive, who, ttl, endpoints...)
+}
+
+func (tr *trial) processFor(u use, who string, ttl time.Duration, endpoints ...string) *process {
+	tr.Helper()
 	self, err := os.Executable()
 	require.NoError(tr, err)
-	p := &process{tr: tr, who: who, over: make(chan struct{}), more: make(chan struct{})}
-	p.cmd = exec.Command(self, tr.side.Name, tr.name, who, ttl.String(), strings.Join(endpoints, ","))
+	p := &process{tr: tr, who: who, use: u, over: make(chan struct{}), more: make(chan struct{})}
+	p.cmd = exec.Command(self, tr.side.Name, tr.name, who, ttl.String(), strings.Join(endpoints, ","), string(u))
 	halt := 1 // so that a race in the library ends the story
 	if tr.side.Name == side.Theirs.Name {
 		halt = 0
@@ -167,7 +173,7 @@ func (p *process) believed(asked time.Duration) {
 		switch {
 		case e.At < asked:
 		case belief == nil && e.What == "locked":
-			belief, lastYes = p.tr.begins(p.who, e.Token, e.At), e.At
+			belief, lastYes = p.tr.beginsTo(p.use, p.who, e.Token, e.At), e.At
 		case belief == nil:
 		case e.What == "looked":
 			lastYes = e.Since
@@ -242,8 +248,8 @@ func (p *process) firstLook(thawed time.Duration) time.Duration {
 
 // beParty carries out orders until there are no more.
 func beParty(orders io.Reader, events io.Writer) error {
-	if len(os.Args) != 6 {
-		return fmt.Errorf("%d arguments instead of 5: side, name, who, ttl, endpoints", len(os.Args)-1)
+	if len(os.Args) != 7 {
+		return fmt.Errorf("%d arguments instead of 6: side, name, who, ttl, endpoints, use", len(os.Args)-1)
 	}
 	s, name, who := sideNamed(os.Args[1]), os.Args[2], os.Args[3]
 	ttl, err := time.ParseDuration(os.Args[4])
@@ -259,7 +265,7 @@ func beParty(orders io.Reader, events io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if w.lock, err = opens(s, w.client, name, who, ttl); err != nil {
+	if w.lock, err = opensFor(use(os.Args[6]), s, w.client, name, who, ttl); err != nil {
 		return err
 	}
 	for in := json.NewDecoder(orders); ; {

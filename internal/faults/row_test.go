@@ -18,7 +18,7 @@ import (
 
 // A row is one line of the published table.
 type row struct {
-	id    string // S1 to S32
+	id    string // S1 to S39
 	name  string // of several with that id, else ""
 	fault string
 	must  string // what must hold, with its figure
@@ -29,6 +29,7 @@ type row struct {
 	full    int // trials of a full run, if that is not -trials
 	lanes   int // trials at once, 8 unless said otherwise: most of them wait most of the time
 	noPeer  bool
+	peer    string // instead of concurrency.Mutex
 	command string // that measures the row again, unless it is this test with -trials and -peer
 }
 
@@ -51,7 +52,7 @@ func prove(t *testing.T, r row, story func(tr *trial)) {
 				return // the machinery failed, not the lock: that is no figure
 			}
 			record.Save(t, record.Result{
-				Row: r.id, Case: r.name, Fault: r.fault, Must: r.must, Side: s.Name,
+				Row: r.id, Case: r.name, Fault: r.fault, Must: r.must, Side: s.Name, Peer: r.peer,
 				N: f.n, Broken: f.broken, Figures: f.String(), Etcd: version.Version,
 				Command: cmp.Or(r.command, fmt.Sprintf("go test . -run '^%s$' -trials %d -peer", strings.Split(t.Name(), "/")[0], f.n)),
 			})
@@ -129,6 +130,7 @@ func (tr *trial) must(holds bool, format string, args ...any) {
 // A span is the time for which a party believed to hold the lock.
 type span struct {
 	who         string
+	reads       bool // and so beside others that do
 	token       int64
 	from, until time.Duration // on the monotonic clock; until is 0 while it lasts
 	lost        bool          // ended by a loss
@@ -137,9 +139,13 @@ type span struct {
 
 // begins notes a belief.
 func (tr *trial) begins(who string, token int64, from time.Duration) *span {
+	return tr.beginsTo(exclusive, who, token, from)
+}
+
+func (tr *trial) beginsTo(u use, who string, token int64, from time.Duration) *span {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
-	s := &span{who: who, token: token, from: from, era: tr.era}
+	s := &span{who: who, reads: u == reading, token: token, from: from, era: tr.era}
 	tr.spans = append(tr.spans, s)
 	return s
 }
@@ -160,36 +166,25 @@ func (tr *trial) ends(s *span, at time.Duration, lost bool) {
 	}
 }
 
-// Invariant: no two beliefs overlap, and tokens grow with them. judge checks that, and
+// Invariant: no two beliefs overlap, unless both read, and tokens grow with them, from each hold
+// that writes to those after it, and from all to one that writes. judge checks that, and
 // counts the trial.
 func (tr *trial) judge() {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	slices.SortFunc(tr.spans, func(a, b *span) int { return cmp.Compare(a.from, b.from) })
-	var last *span // that which lasts longest of those before
+	last := make(map[bool]*span) // by whether it reads: that which lasts longest of those before
 	for _, s := range tr.spans {
 		if s.until == 0 {
 			s.until = now()
 		}
-		if last != nil {
-			switch gap := s.from - last.until; {
-			case gap < 0:
-				overlap := min(s.until, last.until) - s.from
-				tr.broken = append(tr.broken, fmt.Sprintf("%s and %s both believed to hold the lock, for %v", last.who, s.who, overlap))
-				tr.figures.longest("overlap", overlap)
-				tr.figures.add("overlaps", 1)
-			case last.lost:
-				tr.figures.shortest("margin", gap)
-				if gap < tr.row.leastMargin {
-					tr.broken = append(tr.broken, fmt.Sprintf("%s knew only %v before %s got in", last.who, gap, s.who))
-				}
-			}
-			if s.era == last.era && !grows(last.token, s.token) {
-				tr.broken = append(tr.broken, fmt.Sprintf("token %d of %s after %d of %s", s.token, s.who, last.token, last.who))
+		for _, l := range last {
+			if !l.reads || !s.reads {
+				tr.compare(l, s)
 			}
 		}
-		if last == nil || s.until > last.until {
-			last = s
+		if l := last[s.reads]; l == nil || s.until > l.until {
+			last[s.reads] = s
 		}
 	}
 	if say := tr.Log; len(tr.broken) > 0 {
@@ -200,6 +195,26 @@ func (tr *trial) judge() {
 		say(fmt.Sprintf("broken %d times:\n%s", len(tr.broken), strings.Join(tr.broken[:min(enough, len(tr.broken))], "\n")))
 	}
 	tr.figures.count(len(tr.broken) > 0)
+}
+
+// compare judges a belief by an earlier one, with mu held.
+func (tr *trial) compare(last, s *span) {
+	switch gap := s.from - last.until; {
+	case gap < 0:
+		overlap := min(s.until, last.until) - s.from
+		tr.broken = append(tr.broken, fmt.Sprintf("%s and %s both believed to hold the lock, for %v", last.who, s.who, overlap))
+		tr.figures.longest("overlap", overlap)
+		tr.figures.add("overlaps", 1)
+	case last.lost:
+		tr.figures.shortest("margin", gap)
+		if gap < tr.row.leastMargin {
+			tr.broken = append(tr.broken, fmt.Sprintf("%s knew only %v before %s got in", last.who, gap, s.who))
+		}
+	}
+	told := tr.side.Name == side.Ours.Name || s.token != 0 // a recipe.RWMutex tells no token
+	if told && s.era == last.era && !grows(last.token, s.token) {
+		tr.broken = append(tr.broken, fmt.Sprintf("token %d of %s after %d of %s", s.token, s.who, last.token, last.who))
+	}
 }
 
 // figures are what the trials of a row and side have measured.

@@ -16,11 +16,26 @@ import (
 type lock struct {
 	side.Mutex
 	session side.Session
+	rw      side.RWMutex // of which it is, if it is of one
 	hold    context.Context
 }
 
+// A use is what a lock is for.
+type use string
+
+const (
+	exclusive use = "exclusive" // a Mutex
+	writing   use = "writing"   // an RWMutex
+	reading   use = "reading"   // an RWMutex
+)
+
 // opens opens a lock, for the one who is named as its owner where the side can tell.
 func opens(s side.Side, c *clientv3.Client, name, who string, ttl time.Duration) (*lock, error) {
+	return opensFor(exclusive, s, c, name, who, ttl)
+}
+
+// opensFor opens a lock for a use.
+func opensFor(u use, s side.Side, c *clientv3.Client, name, who string, ttl time.Duration) (*lock, error) {
 	opts := []etcdlock.Option{etcdlock.WithOwner(who)}
 	if sharing() {
 		opts = append(opts, etcdlock.WithHandoff(3), etcdlock.WithLinger(200*time.Millisecond))
@@ -29,11 +44,27 @@ func opens(s side.Side, c *clientv3.Client, name, who string, ttl time.Duration)
 	if err != nil {
 		return nil, err
 	}
-	mu, err := session.Mutex(name)
-	if err != nil {
+	l := &lock{session: session}
+	if err := l.use(u, name); err != nil {
 		return nil, err
 	}
-	return &lock{Mutex: mu, session: session, hold: mu.Hold()}, nil
+	return l, nil
+}
+
+// use makes the lock of its session.
+func (l *lock) use(u use, name string) (err error) {
+	if u == exclusive {
+		l.Mutex, err = l.session.Mutex(name)
+	} else if l.rw, err = l.session.RWMutex(name); err == nil {
+		l.Mutex = l.rw
+	}
+	if u == reading && err == nil {
+		l.Mutex = l.rw.Reader()
+	}
+	if err == nil {
+		l.hold = l.Hold()
+	}
+	return err
 }
 
 func (l *lock) Lock(ctx context.Context) error    { return l.held(l.Mutex.Lock(ctx)) }

@@ -31,11 +31,12 @@ const (
 
 // A Result is what one side did under one fault.
 type Result struct {
-	Row     string // S1 to S32
+	Row     string // S1 to S39
 	Case    string // of several in a row, else ""
 	Fault   string // what is done
 	Must    string // what must hold
 	Side    string // Ours or Theirs
+	Peer    string `json:",omitempty"` // what Theirs is in this row, if not concurrency.Mutex
 	N       int    // trials
 	Broken  int    // trials in which it did not hold
 	Figures string // what was measured beside that
@@ -192,6 +193,9 @@ func (r Result) verdict() string {
 	}
 	if r.Figures != "" {
 		verdict += "; " + r.Figures
+	}
+	if r.Side == Theirs && r.Peer != "" {
+		return fmt.Sprintf("`%s`: %s", r.Peer, verdict)
 	}
 	return verdict
 }

@@ -47,6 +47,8 @@ var (
 type Session interface {
 	// Mutex returns a lock of that name.
 	Mutex(name string) (Mutex, error)
+	// RWMutex returns a read/write lock of that name.
+	RWMutex(name string) (RWMutex, error)
 	Close(ctx context.Context) error
 }
 
@@ -70,6 +72,14 @@ type Mutex interface {
 	Key() string
 	// IsOwner is true in a transaction only while the hold's key exists.
 	IsOwner() clientv3.Cmp
+}
+
+// An RWMutex is a read/write lock: as a Mutex it writes.
+type RWMutex interface {
+	Mutex
+	// Reader returns a Mutex that reads, one read at a time: what it locks is shared with others
+	// that read.
+	Reader() Mutex
 }
 
 // Taken reports whether a TryLock said that another has the lock.

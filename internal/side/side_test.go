@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	_ "unsafe" // for go:linkname
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -29,9 +30,18 @@ type world struct {
 	cluster *sim.Cluster
 }
 
+// clientv3's watches wait on this channel, which nobody closes. A goroutine that waits
+// on a channel from outside its bubble stops the bubble's time, so each has its own.
+//
+//go:linkname valCtxCh go.etcd.io/etcd/client/v3.valCtxCh
+var valCtxCh chan struct{}
+
 // inWorld runs a test in a world of its own.
 func inWorld(t *testing.T, test func(t *testing.T, w *world)) {
+	outside := valCtxCh
+	defer func() { valCtxCh = outside }()
 	synctest.Test(t, func(t *testing.T) {
+		valCtxCh = make(chan struct{})
 		net := sim.NewNet(1)
 		w := &world{net, sim.NewCluster(1, net, 1)}
 		t.Cleanup(func() { net.Close(); w.cluster.Stop() })
@@ -125,6 +135,49 @@ func TestBothSidesHaveOneFace(t *testing.T) {
 			require.NoError(t, a.Unlock(patient(t)))
 			require.NoError(t, b.TryLock(patient(t)))
 			require.NoError(t, b.Unlock(patient(t)))
+		})
+	})
+}
+
+// Whatever side it is of, a read/write lock lets readers in together and a writer alone.
+//
+//	a and b read, e waits to write and gives up, c waits to write | both have unlocked, c is in | d waits to read | c unlocks,
+//	d is in
+func TestBothSidesReadAndWriteByOneFace(t *testing.T) {
+	onBothSides(t, func(t *testing.T, s side.Side) {
+		inWorld(t, func(t *testing.T, w *world) {
+			opened := func(process string) side.RWMutex {
+				session, _ := open(t, s, w.client(t, process))
+				rw, err := session.RWMutex("rw")
+				require.NoError(t, err)
+				return rw
+			}
+			a, b, d := opened("a").Reader(), opened("b").Reader(), opened("d").Reader()
+			c, e := opened("c"), opened("e")
+			require.Error(t, a.Unlock(patient(t)), "Unlock without a Lock")
+			require.NoError(t, a.Lock(patient(t)))
+			require.NoError(t, b.Lock(patient(t)))
+			require.NoError(t, a.Hold().Err())
+			soon, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			began := time.Now()
+			require.ErrorIs(t, e.Lock(soon), context.DeadlineExceeded)
+			require.InDelta(t, time.Second, time.Since(began), float64(ttl/10))
+
+			wrote, read := make(chan error, 1), make(chan error, 1)
+			go func() { wrote <- c.Lock(patient(t)) }()
+			time.Sleep(time.Second)
+			require.NoError(t, a.Unlock(patient(t)))
+			time.Sleep(time.Second)
+			require.Empty(t, wrote, "it writes beside a reader")
+			require.NoError(t, b.Unlock(patient(t)))
+			require.NoError(t, <-wrote)
+			go func() { read <- d.Lock(patient(t)) }()
+			time.Sleep(time.Second)
+			require.Empty(t, read, "it reads beside a writer")
+			require.NoError(t, c.Unlock(patient(t)))
+			require.NoError(t, <-read)
+			require.NoError(t, d.Unlock(patient(t)))
 		})
 	})
 }

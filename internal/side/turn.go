@@ -7,7 +7,7 @@ import (
 
 // InTurn returns a Session whose locks may be used by many goroutines: they wait for each
 // other at home, and one at a time goes to etcd. It is what a careful user makes of a
-// concurrency.Session.
+// concurrency.Session. (Its RWMutexes are those of s: goroutines that read need no turn.)
 func InTurn(s Session) Session {
 	return &turnSession{Session: s, mutexes: make(map[string]*turnMutex)}
 }
