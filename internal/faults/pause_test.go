@@ -18,12 +18,14 @@ import (
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
-// pauses are the ways in which a process stops for longer than its TTL: it has etcd's
-// last word, or finds an answer that would have renewed its lease when it wakes.
-var pauses = []struct {
+type pause struct {
 	name   string
 	freeze func(tr *trial, p *process, proxy *etcdtest.Proxy)
-}{
+}
+
+// pauses are the ways in which a process stops for longer than its TTL: it has etcd's
+// last word, or finds an answer that would have renewed its lease when it wakes.
+var pauses = []pause{
 	{"frozen", func(_ *trial, p *process, _ *etcdtest.Proxy) { p.freeze() }},
 	{"frozen, with an answer in its socket", func(tr *trial, p *process, proxy *etcdtest.Proxy) {
 		proxy.Hold(etcdtest.Replies)
