@@ -7,8 +7,8 @@ import (
 )
 
 // A Belief records who believes to hold one lock, and fails its test when two do
-// at once, or when the tokens of the beliefs do not strictly grow. It is safe for
-// concurrent use.
+// at once that do not both read, or when the tokens of the beliefs do not strictly grow: those of
+// reads from each that does not read. It is safe for concurrent use.
 //
 // A belief begins when Lock has returned and ends when Unlock is about to be
 // called: Enter after the one, Leave before the other.
@@ -18,6 +18,7 @@ type Belief struct {
 	mu        sync.Mutex
 	believers map[string]belief
 	last      int64 // the greatest token seen
+	written   int64 // the greatest one that was not of a read
 	entries   int
 	lost      time.Time // when the last belief ended by its context
 	margin    time.Duration
@@ -25,6 +26,7 @@ type Belief struct {
 
 type belief struct {
 	token int64
+	reads bool
 	hold  context.Context
 	stop  func() bool // of the hold's AfterFunc
 }
@@ -52,11 +54,25 @@ func (b *Belief) Enter(who string, token int64) {
 // enters.
 func (b *Belief) EnterUntil(hold context.Context, who string, token int64) {
 	b.t.Helper()
+	b.enter(hold, who, token, false)
+}
+
+// ReadUntil is EnterUntil of one that reads.
+func (b *Belief) ReadUntil(hold context.Context, who string, token int64) {
+	b.t.Helper()
+	b.enter(hold, who, token, true)
+}
+
+func (b *Belief) enter(hold context.Context, who string, token int64, reads bool) {
+	b.t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
 
 	for other, held := range b.believers {
+		if held.hold.Err() == nil && held.reads && reads {
+			continue
+		}
 		if held.hold.Err() == nil {
 			b.t.Errorf("two believe to hold the lock: %s with token %d, and %s with token %d",
 				other, held.token, who, token)
@@ -66,8 +82,12 @@ func (b *Belief) EnterUntil(hold context.Context, who string, token int64) {
 		// is about to run.
 		b.endedLocked(other, held, now)
 	}
-	if token != 0 && token <= b.last {
-		b.t.Errorf("%s holds the lock with token %d, after token %d", who, token, b.last)
+	before := b.last
+	if reads {
+		before = b.written
+	}
+	if token != 0 && token <= before {
+		b.t.Errorf("%s holds the lock with token %d, after token %d", who, token, before)
 	}
 	if !b.lost.IsZero() {
 		if margin := now.Sub(b.lost); b.margin < 0 || margin < b.margin {
@@ -76,8 +96,11 @@ func (b *Belief) EnterUntil(hold context.Context, who string, token int64) {
 		b.lost = time.Time{}
 	}
 	b.last = max(b.last, token)
+	if !reads {
+		b.written = max(b.written, token)
+	}
 	b.entries++
-	b.believers[who] = belief{token, hold, context.AfterFunc(hold, func() { b.ended(who, token) })}
+	b.believers[who] = belief{token, reads, hold, context.AfterFunc(hold, func() { b.ended(who, token) })}
 }
 
 // Leave records that who no longer believes to hold the lock. Where the belief has

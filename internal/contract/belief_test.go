@@ -104,3 +104,26 @@ func TestABeliefWithoutATokenIsJudgedByTimeAlone(t *testing.T) {
 	b.Enter("d", 8)
 	require.Len(t, said.failures, 2)
 }
+
+func TestBeliefsOfReadersMayOverlap(t *testing.T) {
+	said := new(reports)
+	b := contract.NewBelief(said)
+	ctx := context.Background()
+	b.EnterUntil(ctx, "w", 1)
+	b.Leave("w")
+	b.ReadUntil(ctx, "a", 3)
+	b.ReadUntil(ctx, "b", 2)
+	require.Empty(t, said.failures)
+	b.EnterUntil(ctx, "w", 4)
+	require.Len(t, said.failures, 2, "a writer beside two readers")
+	b.Leave("a")
+	b.Leave("b")
+	b.Leave("w")
+	b.ReadUntil(ctx, "c", 4)
+	require.Len(t, said.failures, 3, "a read with the token of a write")
+	b.Leave("c")
+	b.ReadUntil(ctx, "d", 9)
+	b.Leave("d")
+	b.EnterUntil(ctx, "w", 8)
+	require.Len(t, said.failures, 4, "a write with a token below that of a read")
+}

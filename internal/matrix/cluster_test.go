@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcdlock/etcdlock/internal/child"
+	"github.com/etcdlock/etcdlock/internal/matrix/door"
 )
 
 // A cluster is members, and perhaps a proxy, of one version. They end with their test,
@@ -20,7 +21,7 @@ import (
 type cluster struct {
 	t       testing.TB
 	members []*server
-	root    door // past any proxy and namespace, with every right
+	root    door.Door // past any proxy and namespace, with every right
 }
 
 // A server is a process that serves clients on a port.
@@ -42,10 +43,11 @@ func newServer(t testing.TB, program, url, log string, args ...string) *server {
 // member.
 func startCluster(t testing.TB, v *version, members int, certs *certificates, args ...string) *cluster {
 	t.Helper()
-	c := &cluster{t: t, root: door{Certificates: certs}}
+	c := &cluster{t: t}
 	scheme := "http"
 	if certs != nil {
 		scheme = "https"
+		c.root.Certificates = &certs.Files
 		args = append(args, "--client-cert-auth", "--trusted-ca-file", certs.CA, "--cert-file", certs.Cert, "--key-file", certs.Key)
 	}
 	dir := t.TempDir()
@@ -70,7 +72,7 @@ func (c *cluster) serves(member int) {
 	c.t.Helper()
 	only := c.root
 	only.Endpoints = only.Endpoints[member : member+1]
-	client, err := only.dial()
+	client, err := only.Dial()
 	require.NoError(c.t, err)
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -82,7 +84,7 @@ func (c *cluster) serves(member int) {
 // version is what the servers say that they are.
 func (c *cluster) version() string {
 	c.t.Helper()
-	config, err := c.root.tls()
+	config, err := c.root.TLS()
 	require.NoError(c.t, err)
 	web := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}, Timeout: patience}
 	resp, err := web.Get(c.root.Endpoints[0] + "/version")

@@ -21,6 +21,7 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/child"
 	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/matrix/door"
 	"github.com/etcdlock/etcdlock/internal/proof/v3lock"
 	"github.com/etcdlock/etcdlock/internal/side"
 )
@@ -141,7 +142,7 @@ func (v *visit) crashes() {
 // outside is the door without its namespace, for guests. Where tokens are simple they
 // stay with one member: another may not know their token yet, and some of their requests
 // are not tried again then.
-func (tr *trial) outside() door {
+func (tr *trial) outside() door.Door {
 	d := tr.door
 	d.Namespace = ""
 	if tr.setup.token == "simple" {
@@ -154,7 +155,7 @@ func (tr *trial) outside() door {
 // interrupted.
 func etcdctl(tr *trial, v *visit, ttl time.Duration) error {
 	seconds := strconv.Itoa(int(ttl / time.Second))
-	cmd := exec.Command(tr.version.program(tr.t, "etcdctl"), append(tr.outside().args(), "lock", "--ttl", seconds, tr.full())...)
+	cmd := exec.Command(tr.version.program(tr.t, "etcdctl"), append(tr.outside().Args(), "lock", "--ttl", seconds, tr.full())...)
 	return v.runs(cmd)
 }
 
@@ -210,7 +211,7 @@ func (v *visit) runs(cmd *exec.Cmd) error {
 
 // service has the server take the lock for its caller, who renews the lease.
 func service(tr *trial, v *visit, ttl time.Duration) error {
-	client, err := tr.outside().dial()
+	client, err := tr.outside().Dial()
 	if err != nil {
 		return err
 	}
@@ -237,7 +238,7 @@ func library(tr *trial, v *visit, ttl time.Duration) error {
 		}
 		return err
 	}
-	client, err := tr.outside().dial(grpc.WithChainUnaryInterceptor(put))
+	client, err := tr.outside().Dial(grpc.WithChainUnaryInterceptor(put))
 	if err != nil {
 		return err
 	}
@@ -284,7 +285,7 @@ func (v *visit) holds(client *clientv3.Client, mu mutex) {
 
 // A holder says what a process has to hold, and how.
 type holder struct {
-	Door door
+	Door door.Door
 	Name string
 	TTL  time.Duration
 }
@@ -298,11 +299,11 @@ func hold(how string, out io.Writer) error {
 	if err := json.Unmarshal([]byte(how), &h); err != nil {
 		return err
 	}
-	client, err := h.Door.dial()
+	client, err := h.Door.Dial()
 	if err != nil {
 		return err
 	}
-	mu, err := ours(client, h.Name, h.TTL)
+	mu, err := ours(client, h.Name, h.TTL, false)
 	if err != nil {
 		return err
 	}

@@ -88,7 +88,7 @@ func TestClientv3AloneCannotRenewATokenOf34(t *testing.T) {
 	alone, err := clientv3.New(clientv3.Config{Endpoints: w.door.Endpoints, Username: w.door.User, Password: w.door.Password, Logger: zap.NewNop()})
 	require.NoError(t, err)
 	defer alone.Close()
-	helped, err := w.door.dial()
+	helped, err := w.door.Dial()
 	require.NoError(t, err)
 	defer helped.Close()
 	require.NoError(t, asks(alone))

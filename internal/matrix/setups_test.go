@@ -5,7 +5,6 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -14,18 +13,14 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/client/v3/namespace"
-	"go.uber.org/zap"
-	"google.golang.org/grpc"
 
 	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/matrix/door"
 )
 
 // A setup is a row of the matrix.
@@ -95,10 +90,10 @@ func (s setup) open(t testing.TB, v *version, names []string) *world {
 		w.door.User, w.door.Password = "tenant", "secret of tenant"
 	}
 	if s.names {
-		w.cluster.root.Certificates = certs.issue(t, "root")
-		w.door.Certificates = certs.issue(t, "tenant")
+		w.cluster.root.Certificates = &certs.issue(t, "root").Files
+		w.door.Certificates = &certs.issue(t, "tenant").Files
 	}
-	w.admin, err = w.cluster.root.dial()
+	w.admin, err = w.cluster.root.Dial()
 	require.NoError(t, err)
 	t.Cleanup(func() { w.admin.Close() })
 	return w
@@ -106,11 +101,11 @@ func (s setup) open(t testing.TB, v *version, names []string) *world {
 
 // enableUsers makes two users: root, who may do everything, and tenant, who may read and
 // write all keys, or those below the names of the locks.
-func (s setup) enableUsers(t testing.TB, root door, names []string) {
+func (s setup) enableUsers(t testing.TB, root door.Door, names []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	admin, err := root.dial()
+	admin, err := root.Dial()
 	require.NoError(t, err)
 	defer admin.Close()
 	for _, user := range []string{"root", "tenant"} {
@@ -132,90 +127,10 @@ func (s setup) enableUsers(t testing.TB, root door, names []string) {
 	require.NoError(t, err)
 }
 
-// A door is how a client gets to etcd.
-type door struct {
-	Endpoints      []string
-	Certificates   *certificates
-	User, Password string
-	LoneAuth       bool // see lonelyAuth
-	Namespace      string
-}
-
-func (d door) tls() (*tls.Config, error) {
-	if d.Certificates == nil {
-		return nil, nil
-	}
-	info := transport.TLSInfo{TrustedCAFile: d.Certificates.CA, CertFile: d.Certificates.Cert, KeyFile: d.Certificates.Key}
-	return info.ClientConfig()
-}
-
-// dial makes a client of etcd's.
-func (d door) dial(opts ...grpc.DialOption) (*clientv3.Client, error) {
-	config, err := d.tls()
-	if err != nil {
-		return nil, err
-	}
-	cfg := clientv3.Config{
-		Endpoints: d.Endpoints, TLS: config, Username: d.User, Password: d.Password,
-		DialOptions: opts, Logger: zap.NewNop(),
-	}
-	dial := clientv3.New
-	if d.LoneAuth && d.User != "" {
-		dial = lonelyAuth
-	}
-	client, err := dial(cfg)
-	if err == nil && d.Namespace != "" {
-		client.KV = namespace.NewKV(client.KV, d.Namespace)
-		client.Watcher = namespace.NewWatcher(client.Watcher, d.Namespace)
-		client.Lease = namespace.NewLease(client.Lease, d.Namespace)
-	}
-	return client, err
-}
-
-// lonelyAuth makes a client that asks for tokens on a connection of their own.
-//
-// clientv3 sends its dead token along when it asks for a new one. Servers of 3.4 refuse
-// every request with a dead token, this one too, so that the client never gets another.
-// (TestClientv3AloneCannotRenewATokenOf34.)
-func lonelyAuth(cfg clientv3.Config) (*clientv3.Client, error) {
-	nobody := cfg
-	nobody.Username, nobody.Password = "", ""
-	asks, err := clientv3.New(nobody)
-	if err != nil {
-		return nil, err
-	}
-	cfg.DialOptions = append(cfg.DialOptions, grpc.WithChainUnaryInterceptor(
-		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			if method == "/etcdserverpb.Auth/Authenticate" {
-				cc = asks.ActiveConnection()
-			}
-			return invoke(ctx, method, req, reply, cc, opts...)
-		}))
-	client, err := clientv3.New(cfg)
-	if err != nil {
-		asks.Close()
-		return nil, err
-	}
-	context.AfterFunc(client.Ctx(), func() { asks.Close() }) // when the client is closed
-	return client, nil
-}
-
-// args are the same for etcdctl, which has no namespaces.
-func (d door) args() []string {
-	args := []string{"--endpoints", strings.Join(d.Endpoints, ",")}
-	if c := d.Certificates; c != nil {
-		args = append(args, "--cacert", c.CA, "--cert", c.Cert, "--key", c.Key)
-	}
-	if d.User != "" {
-		args = append(args, "--user", d.User+":"+d.Password)
-	}
-	return args
-}
-
-// certificates are files: what a server or a client needs.
+// certificates are what a server or a client needs.
 type certificates struct {
-	CA, Cert, Key string
-	signer        func(t testing.TB, c *x509.Certificate, public *ecdsa.PublicKey) []byte
+	door.Files
+	signer func(t testing.TB, c *x509.Certificate, public *ecdsa.PublicKey) []byte
 }
 
 // newCertificates makes an authority, and its certificate for nobody in particular.
@@ -224,7 +139,7 @@ func newCertificates(t testing.TB, dir string) *certificates {
 	key := newKey(t)
 	ca := template()
 	ca.IsCA, ca.BasicConstraintsValid, ca.KeyUsage = true, true, x509.KeyUsageCertSign
-	authority := &certificates{CA: filepath.Join(dir, "ca.crt")}
+	authority := &certificates{Files: door.Files{CA: filepath.Join(dir, "ca.crt")}}
 	authority.signer = func(t testing.TB, c *x509.Certificate, public *ecdsa.PublicKey) []byte {
 		t.Helper()
 		der, err := x509.CreateCertificate(rand.Reader, c, ca, public, key)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/matrix/door"
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
@@ -31,7 +32,7 @@ type world struct {
 	setup   setup
 	version *version
 	cluster *cluster
-	door    door             // of the library and of its company
+	door    door.Door        // of the library and of its company
 	admin   *clientv3.Client // of root, who sees the names as they are in etcd
 }
 
@@ -41,9 +42,13 @@ type lock interface {
 	Close(context.Context) error
 }
 
-type opener func(*clientv3.Client, string, time.Duration) (lock, error)
+// An opener opens a lock, to hold it alone or to read.
+type opener func(client *clientv3.Client, name string, ttl time.Duration, reads bool) (lock, error)
 
-func ours(client *clientv3.Client, name string, ttl time.Duration) (lock, error) {
+func ours(client *clientv3.Client, name string, ttl time.Duration, reads bool) (lock, error) {
+	if reads {
+		return newReader(client, name, ttl)
+	}
 	mu, err := etcdlock.New(client, name, etcdlock.WithTTL(ttl))
 	return side.OurMutex{Mutex: mu}, err
 }
@@ -141,16 +146,21 @@ type party struct {
 	lock
 	tr      *trial
 	who     string
+	reads   bool
 	hold    context.Context // the last one
 	refused atomic.Int32    // requests, for a token that is good no more
 }
 
 func (tr *trial) party(who string, ttl time.Duration) *party {
-	p := &party{tr: tr, who: who}
-	client, err := tr.door.dial(grpc.WithChainUnaryInterceptor(p.counts))
+	return tr.partyThat(who, ttl, false)
+}
+
+func (tr *trial) partyThat(who string, ttl time.Duration, reads bool) *party {
+	p := &party{tr: tr, who: who, reads: reads}
+	client, err := tr.door.Dial(grpc.WithChainUnaryInterceptor(p.counts))
 	tr.must(err == nil, "%s: dial: %v", who, err)
 	tr.cleanup(func() { client.Close() })
-	p.lock, err = tr.open(client, tr.name, ttl)
+	p.lock, err = tr.open(client, tr.name, ttl, reads)
 	tr.must(err == nil, "%s: open the lock: %v", who, err)
 	tr.cleanup(func() { p.lock.Close(tr.bounded(soon)) })
 	return p
@@ -175,7 +185,11 @@ func (p *party) locks() {
 // believes notes the hold that has begun.
 func (p *party) believes() {
 	p.hold = p.Hold()
-	p.tr.belief.EnterUntil(p.hold, p.who, p.Token())
+	enter := p.tr.belief.EnterUntil
+	if p.reads {
+		enter = p.tr.belief.ReadUntil
+	}
+	enter(p.hold, p.who, p.Token())
 }
 
 // unlocks releases what was held without a break.

@@ -21,6 +21,7 @@ var wrongs = []struct {
 	{"it is none", func(l lock) lock { return noLock{l} }, nil},
 	{"Unlock releases nothing", func(l lock) lock { return keeper{l} }, []string{
 		"lock and unlock", "hand-over in order", "TryLock of what is taken", "etcdctl lock: first come, first served",
+		"readers and writers in order", older + ": readers beside it",
 	}},
 	{"Unlock always says nil", func(l lock) lock { return liar{l} }, []string{"a revoked lease is learnt", "Unlock after Break"}},
 	{"a loss is not told", func(l lock) lock { return mute{l} }, []string{"a revoked lease is learnt", "Unlock after Break"}},
@@ -65,8 +66,8 @@ func TestTheStoriesSeeWhatIsWrong(t *testing.T) {
 	for _, wrong := range wrongs {
 		t.Run(wrong.name, func(t *testing.T) {
 			w := s.open(t, newest(), lockNames())
-			opens := func(client *clientv3.Client, name string, ttl time.Duration) (lock, error) {
-				l, err := ours(client, name, ttl)
+			opens := func(client *clientv3.Client, name string, ttl time.Duration, reads bool) (lock, error) {
+				l, err := ours(client, name, ttl, reads)
 				return wrong.of(l), err
 			}
 			var all sync.WaitGroup

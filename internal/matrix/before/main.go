@@ -1,0 +1,52 @@
+// Command before is a holder of another version of this library: one that knows no readers. The
+// matrix builds it from that version's source, and so it uses nothing that is newer.
+//
+// It locks, prints a line, and unlocks when it is interrupted. Its argument is JSON.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/matrix/door"
+)
+
+func main() {
+	if err := run(os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(how string) error {
+	var holder struct {
+		Door door.Door
+		Name string
+		TTL  time.Duration
+	}
+	if err := json.Unmarshal([]byte(how), &holder); err != nil {
+		return err
+	}
+	client, err := holder.Door.Dial()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	mu, err := etcdlock.New(client, holder.Name, etcdlock.WithTTL(holder.TTL))
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := mu.Lock(ctx); err != nil {
+		return err
+	}
+	fmt.Println(mu.Token())
+	<-ctx.Done()
+	return mu.Unlock(ctx)
+}

@@ -1,0 +1,139 @@
+package matrix
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/side"
+)
+
+// A reader is what reads, with a Session of its own.
+type reader struct {
+	side.Mutex
+	session side.Session
+}
+
+func newReader(client *clientv3.Client, name string, ttl time.Duration) (lock, error) {
+	session, err := side.Ours.Open(client, ttl)
+	if err != nil {
+		return nil, err
+	}
+	rw, err := session.RWMutex(name)
+	if err != nil {
+		return nil, err
+	}
+	return reader{rw.Reader(), session}, nil
+}
+
+func (r reader) Close(ctx context.Context) error { return r.session.Close(ctx) }
+
+// reader is a party that reads.
+func (tr *trial) reader(who string) *party { return tr.partyThat(who, lasting, true) }
+
+// isRefusedToRead has the party try to read what somebody holds alone or waits for, which leaves
+// nothing behind.
+func (p *party) isRefusedToRead() {
+	line := p.tr.line()
+	err := p.TryLock(p.tr.bounded(soon))
+	p.tr.must(errors.Is(err, etcdlock.ErrLocked), "%s: TryRLock of what is not for readers: %v", p.who, err)
+	p.tr.lineIs(len(line))
+}
+
+// readersStories are of one lock that readers and writers of this version contend for, and
+// others, to whom each reader is somebody that holds alone.
+func readersStories() (all []story) {
+	all = append(all, story{name: "readers and writers in order", tell: readsAndWrites})
+	for _, guest := range append(guests[:len(guests):len(guests)], struct {
+		name  string
+		comes func(*trial, *visit, time.Duration) error
+	}{older, before}) {
+		all = append(all, story{name: guest.name + ": readers beside it", tell: func(tr *trial) {
+			tr.readersBeside(func(who string) *visit {
+				return tr.visits(guest.name+" "+who, guest.comes, lasting)
+			})
+		}})
+	}
+	return append(all, story{name: older + ": crashes among readers", tell: crashesAmongReaders})
+}
+
+// a and b read, c waits to write, d waits behind it to read | e's TryRLock does not get in | a and
+// b unlock, c gets in | c unlocks, d gets in, and so does e's TryRLock.
+func readsAndWrites(tr *trial) {
+	a, b, d, e := tr.reader("a"), tr.reader("b"), tr.reader("d"), tr.reader("e")
+	c := tr.party("c", lasting)
+	a.locks()
+	b.locks()
+	second := c.waits()
+	third := d.waits()
+	e.isRefusedToRead()
+	a.unlocks()
+	second.stillWaits()
+	b.unlocks()
+	second.getsIn(soon)
+	third.stillWaits()
+	e.isRefusedToRead()
+	c.unlocks()
+	third.getsIn(soon)
+	err := e.TryLock(tr.bounded(soon))
+	tr.must(err == nil, "e: TryRLock beside a reader: %v", err)
+	e.believes()
+	d.unlocks()
+	e.unlocks()
+}
+
+// a and b read, a guest waits, c waits to read, w to write | both have unlocked, the guest is in,
+// alone | it leaves, c gets in | another guest waits behind w, and d to read | each gets in when
+// its turn comes.
+func (tr *trial) readersBeside(comes func(who string) *visit) {
+	a, b, c, d := tr.reader("a"), tr.reader("b"), tr.reader("c"), tr.reader("d")
+	w := tr.party("w", lasting)
+	a.locks()
+	b.locks()
+	second := comes("2")
+	third := c.waits()
+	fourth := w.waits()
+	a.unlocks()
+	second.stillWaits()
+	b.unlocks()
+	second.getsIn(soon)
+	third.stillWaits()
+	a.isRefusedToRead()
+	second.leaves()
+	third.getsIn(soon)
+	fourth.stillWaits()
+	fifth := comes("5")
+	sixth := d.waits()
+	c.unlocks()
+	fourth.getsIn(soon)
+	fifth.stillWaits()
+	w.unlocks()
+	fifth.getsIn(soon)
+	sixth.stillWaits()
+	fifth.leaves()
+	sixth.getsIn(soon)
+	d.unlocks()
+}
+
+// a reads, an old process waits, b waits behind it to read | it is killed, b gets in when its lease
+// has run out, though a still reads | an old process holds and is killed, c gets in to read.
+func crashesAmongReaders(tr *trial) {
+	a, b, c := tr.reader("a"), tr.reader("b"), tr.reader("c")
+	a.locks()
+	second := tr.visits(older+" 2", before, briefly)
+	third := b.waits()
+	second.crashes()
+	third.getsIn(expiry)
+	a.unlocks()
+	b.unlocks()
+
+	first := tr.visits(older+" 1", before, briefly)
+	first.getsIn(soon)
+	next := c.waits()
+	first.crashes()
+	next.getsIn(expiry)
+	c.unlocks()
+}
