@@ -21,6 +21,7 @@ const (
 	relock      kind = "relock"
 	turns       kind = "turns"
 	crash       kind = "crash"
+	readers     kind = "readers" // of read/write locks
 
 	// Of a fleet: each process has a Session of its own.
 	idle  kind = "idle"
@@ -134,6 +135,16 @@ var cases = []benchCase{
 		title: "TryLock of a taken name",
 		start: startTryLock,
 	},
+	readersCase(1),
+	readersCase(8),
+	readersCase(64),
+	{
+		name: "readers-beside", kind: readers, rate: true,
+		title: "one more goroutine of a process reads beside two that hold",
+		start: startBeside,
+	},
+	mixCase(10),
+	mixCase(50),
 	namesCase(1),
 	namesCase(1_000),
 	namesCase(10_000),
@@ -257,10 +268,19 @@ type section struct {
 	lock    side.Lock
 	witness *witness
 	who     int64
-	holds   int // so far
+	holds   int // so far, alone
+
+	// Of a read/write lock, which lock is the writer's side of.
+	reader side.Lock
+	writes int // of 100 holds
+	due    int // to be written, in hundredths
+	reads  bool
 }
 
 func (s *section) enter(ctx context.Context) error {
+	if s.reader != nil {
+		return s.enterEither(ctx)
+	}
 	if err := s.lock.Lock(ctx); err != nil {
 		return err
 	}
@@ -270,8 +290,33 @@ func (s *section) enter(ctx context.Context) error {
 }
 
 func (s *section) leave(ctx context.Context) error {
+	if s.reads {
+		s.reads = false
+		s.witness.leaveShared()
+		return s.reader.Unlock(ctx)
+	}
 	s.witness.leave(s.who)
 	return s.lock.Unlock(ctx)
+}
+
+// enterEither reads or writes, in the mix that there is to be.
+func (s *section) enterEither(ctx context.Context) error {
+	reads := s.due+s.writes < 100
+	lock := s.lock
+	if reads {
+		lock = s.reader
+	}
+	if err := lock.Lock(ctx); err != nil {
+		return err
+	}
+	s.due = (s.due + s.writes) % 100
+	if s.reads = reads; reads {
+		s.witness.enterShared()
+		return nil
+	}
+	s.witness.enter(s.who)
+	s.holds++
+	return nil
 }
 
 // through goes through the critical section once.

@@ -36,6 +36,7 @@ type row struct {
 	summary
 	byBaseline spread // time by the time of the baseline, in pairs
 	byFloor    spread // and of the floor
+	byRecipe   spread // and of the recipe
 }
 
 func (r *report) begin(s setup, started *systems, sync time.Duration) {
@@ -56,6 +57,7 @@ func (r *report) add(c benchCase, entrants []*entrant) {
 			summary:    summarize(e.rounds),
 			byBaseline: against(e, entrants, baseline),
 			byFloor:    against(e, entrants, floor),
+			byRecipe:   against(e, entrants, recipes),
 		})
 	}
 	last := r.chapters[len(r.chapters)-1]
@@ -149,6 +151,7 @@ var columns = []struct {
 	{"most", onlyIn(taken, func(r row) string { return short(r.most) })},
 	{"TTLs", func(_ benchCase, r row) string { return positive(r.ttls) }},
 	{"speed, by " + baseline, func(c benchCase, r row) string { return ratio(c.rate, r.byBaseline.inverse()) }},
+	{"speed, by " + recipes, func(c benchCase, r row) string { return ratio(c.rate, r.byRecipe.inverse()) }},
 	{"time, by " + baseline, func(c benchCase, r row) string { return ratio(!c.rate, r.byBaseline) }},
 	{"time, by " + floor, func(c benchCase, r row) string { return ratio(!c.rate, r.byFloor) }},
 	{"most of a client, by the mean", func(_ benchCase, r row) string { return positive(r.busiest) }},

@@ -48,6 +48,8 @@ var targets = []target{
 	{"turns with WithLinger: revisions", 0, per("turns", lingers, revisions), atMost, 2},
 	{"hand-overs/s, N = 8, by ZooKeeper's lock", 1, speedOf(library, "crowd-8", "go-zookeeper Lock"), atLeast, 1},
 	{"hand-overs/s, N = 64, by ZooKeeper's lock", 1, speedOf(library, "crowd-64", "go-zookeeper Lock"), atLeast, 1},
+	{"reads/s beside two others of the process", 0, perSecond(library, "readers-beside"), atLeast, 500_000},
+	{"a read beside two others of the process: RPCs", 0, per("readers-beside", library, rpcs), atMost, 0},
 	{"TryLock of a taken name: RPCs", 0, per("trylock", library, rpcs), atMost, 1},
 	{"TryLock of a taken name: revisions", 0, per("trylock", library, revisions), atMost, 0},
 	{"idle waiter: RPCs, by " + baseline, 0, countBy("fleet-idle-waiters", rpcs), atMost, 1.3},

@@ -10,17 +10,28 @@ import (
 type witness struct {
 	count    int // plain on purpose: two at once lose an increment
 	inside   atomic.Int64
+	readers  atomic.Int64
 	overlaps atomic.Int64
 }
 
 // enter is called by contender who (not 0) once it holds the lock, leave before it
 // releases it.
 func (w *witness) enter(who int64) {
-	if !w.inside.CompareAndSwap(0, who) {
+	if !w.inside.CompareAndSwap(0, who) || w.readers.Load() > 0 {
 		w.overlaps.Add(1)
 	}
 	w.count++
 }
+
+// enterShared is called by one that holds beside others, leaveShared before it releases.
+func (w *witness) enterShared() {
+	w.readers.Add(1)
+	if w.inside.Load() != 0 {
+		w.overlaps.Add(1)
+	}
+}
+
+func (w *witness) leaveShared() { w.readers.Add(-1) }
 
 func (w *witness) leave(who int64) {
 	if !w.inside.CompareAndSwap(who, 0) {

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// readersCase is goroutines of one process that read, and nobody that writes.
+func readersCase(n int) benchCase {
+	title := fmt.Sprintf("%d goroutines of one process read again and again, nobody writes", n)
+	if n == 1 {
+		title = "one goroutine reads again and again, nobody else there"
+	}
+	return benchCase{
+		name: fmt.Sprintf("readers-%d", n), kind: readers, n: n, rate: true, whole: true,
+		title: title, start: startMix(n, 1, 0),
+	}
+}
+
+// mixCase is contenders that read and write.
+func mixCase(writes int) benchCase {
+	const n = 16
+	return benchCase{
+		name: fmt.Sprintf("mix-%d-%d", 100-writes, writes), kind: readers, n: n, rate: true, whole: true,
+		title: fmt.Sprintf("%d contenders over %d clients, of whose holds %d of 100 write, empty critical section", n, crowdParties(n), writes),
+		start: startMix(n, crowdParties(n), writes),
+	}
+}
+
+// startMix is startCrowd with a read/write lock.
+func startMix(n, parties, writes int) func(context.Context, *arena) (*event, error) {
+	return func(_ context.Context, a *arena) (*event, error) {
+		piece := func(ctx context.Context) (measure, error) {
+			opened, end, err := a.parties(ctx, parties, ttl)
+			if err != nil {
+				return measure{}, err
+			}
+			defer end()
+			s, err := a.rwSections(ctx, opened, n, writes)
+			if err != nil {
+				return measure{}, err
+			}
+			return a.watchCrowd(ctx, s, parties)
+		}
+		return &event{piece, func() {}}, nil
+	}
+}
+
+// startBeside measures a read beside others of its process, which hold all the time.
+func startBeside(ctx context.Context, a *arena) (*event, error) {
+	parties, end, err := a.parties(ctx, 1, ttl)
+	if err != nil {
+		return nil, err
+	}
+	s, err := a.rwSections(ctx, parties, 3, 0)
+	for i := 0; i < 2 && err == nil; i++ {
+		err = s[i].enter(ctx)
+	}
+	for i := 0; i < warmUp && err == nil; i++ {
+		err = s[2].through(ctx)
+	}
+	if err != nil {
+		end()
+		return nil, err
+	}
+	piece := func(ctx context.Context) (measure, error) {
+		m, err := a.repeat(ctx, s[2].through)
+		m.broken = verdict(s...)
+		return m, err
+	}
+	return &event{piece, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), closeWithin)
+		defer cancel()
+		_, _ = s[0].leave(ctx), s[1].leave(ctx) // if they cannot, closing does
+		end()
+	}}, nil
+}
+
+// rwSections is sections with a read/write lock, of which the holds of each write as often as is
+// said, though not all at once.
+func (a *arena) rwSections(ctx context.Context, parties []party, n, writes int) ([]*section, error) {
+	name, w := a.name(), &witness{}
+	made := make([]*section, n)
+	return made, inParallel(n, func(i int) error {
+		p, ok := parties[i%len(parties)].(rwParty)
+		if !ok {
+			return errors.New("it has no read/write lock")
+		}
+		reader, writer, err := p.rwLock(ctx, name)
+		made[i] = &section{lock: writer, reader: reader, witness: w, who: int64(i + 1), writes: writes, due: 37 * i % 100}
+		return err
+	})
+}
