@@ -22,7 +22,7 @@ func TestARunMeasuresReportsAndClearsAway(t *testing.T) {
 	status := run(ctx, []string{
 		"-setup", "1-tmpfs", "-tmpfs", data, "-rounds", "1", "-slice", "50ms", "-out", out,
 		"-only", "^(etcdlock|raw etcd requests)$",
-		"-case", "^(uncontended|handover-5ms-busy|crowd-2|crowd-8|trylock|names-1|turns|crash)$",
+		"-case", "^(uncontended|handover-5ms-busy|crowd-2|crowd-8|trylock|names-1|turns|crash|readers-beside|mix-50-50)$",
 	}, &stdout, &stderr)
 	require.Equal(t, exitGood, status, "%s%s", &stdout, &stderr)
 

@@ -101,6 +101,22 @@ func TestWitnessSeesTwoAtOnce(t *testing.T) {
 	require.Contains(t, lost.verdict(5), "1 lost increments")
 }
 
+func TestWitnessLetsReadersBeTogether(t *testing.T) {
+	w := &witness{}
+	w.enterShared()
+	w.enterShared()
+	require.Empty(t, w.verdict(0))
+	w.enter(1)
+	require.Contains(t, w.verdict(1), "1 overlaps", "a writer beside readers")
+	w.leave(1)
+	w.leaveShared()
+	w.leaveShared()
+	w.enter(2)
+	require.Contains(t, w.verdict(2), "1 overlaps", "a writer after readers")
+	w.enterShared()
+	require.Contains(t, w.verdict(2), "2 overlaps", "a reader beside a writer")
+}
+
 func TestInParallelDoesAllAndTellsOfAnError(t *testing.T) {
 	done := make([]bool, 100)
 	require.NoError(t, inParallel(len(done), func(i int) error { done[i] = true; return nil }))
