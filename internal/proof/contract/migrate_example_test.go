@@ -10,6 +10,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
+	recipe "go.etcd.io/etcd/client/v3/experimental/recipes"
 
 	"github.com/etcdlock/etcdlock"
 )
@@ -109,4 +110,48 @@ func Example_migration() {
 	// sold: 20
 	// two at once: 0
 	// tokens that did not grow: 0
+}
+
+func priceBefore(session *concurrency.Session, read func() (int, error)) (int, error) {
+	prices := recipe.NewRWMutex(session, "prices") // one for each read: it remembers one key
+	if err := prices.RLock(); err != nil {
+		return 0, err
+	}
+	defer prices.RUnlock()
+	return read()
+}
+
+func priceAfter(ctx context.Context, prices *etcdlock.RWMutex, read func() (int, error)) (cents int, err error) {
+	err = prices.RDo(ctx, func(ctx context.Context) error {
+		if cents, err = read(); err != nil {
+			return err
+		}
+		return ctx.Err() // it has ended if the read was lost: another may have written meanwhile
+	})
+	return cents, err
+}
+
+// A reader by the recipe, and the same one by this package.
+func Example_migrationOfReaders() {
+	client := exampleClient()
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+
+	session, err := concurrency.NewSession(client, concurrency.WithTTL(15))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close()
+	prices, err := etcdlock.NewRWMutex(client, "new/prices", etcdlock.WithTTL(15*time.Second))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer prices.Close(ctx)
+	read := func() (int, error) { return 3, nil }
+	fmt.Println(priceBefore(session, read))
+	fmt.Println(priceAfter(ctx, prices, read))
+	// Output:
+	// 3 <nil>
+	// 3 <nil>
 }
