@@ -269,11 +269,12 @@ func TestS35AReaderDoesNotWaitForAWriterBehindIt(t *testing.T) {
 	}, func(tr *trial) {
 		c := etcdtest.Start(tr, 1)
 		w := tr.partyFor(writing, "w", c, 10*ttl)
-		r := tr.partyFor(reading, "r", c, 10*ttl)
+		r := tr.partyFor(reading, "r", c, ttl)
 		x := tr.partyFor(writing, "x", c, 10*ttl)
 		w.locks()
 		reader := r.waits()
 		behind := x.waits()
+		reader.goesOnWaiting(ttl) // so that it looks again, and sees who is behind it
 		w.unlocks()
 		reader.follows("the release", now(), 3*time.Second)
 		behind.goesOnWaiting(ttl / 4)
