@@ -89,8 +89,8 @@ func TestS04AProcessThatWasFrozenBeginsNoWorkAfterTheNextOwnerGotIn(t *testing.T
 	}
 }
 
-// sleepsThrough has a, which asks before each unit of its work, frozen until b, which waits, has
-// got in, and judges what a does when it wakes.
+// sleepsThrough has a lock and b wait. a, which asks before each unit of its work, is frozen until b
+// has got in. What a does when it wakes is judged.
 func (tr *trial) sleepsThrough(a *process, b *party, freeze func()) {
 	tr.Helper()
 	a.locks()

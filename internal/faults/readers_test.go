@@ -384,7 +384,6 @@ func TestS37AReaderThatWasFrozenBeginsNoReadAfterTheWriterGotIn(t *testing.T) {
 		proxy := c.Proxy(tr, 0)
 		a := tr.processFor(reading, "a", ttl, proxy.Addr())
 		w := tr.partyFor(writing, "w", c, 10*ttl)
-		a.locks()
 		tr.sleepsThrough(a, w, func() { how.freeze(tr, a, proxy) })
 		w.unlocks()
 	})
