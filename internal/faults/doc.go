@@ -1,7 +1,7 @@
 // Package faults is the proof: each fault that the library survives as a test on a
-// real etcd, which is made for this library and for etcd's own concurrency.Mutex by
-// the same code, and judged by the same rules. README.md has the table that the tests
-// write, and the commands.
+// real etcd, which is made for this library and for etcd's own concurrency.Mutex, or
+// recipe.RWMutex, by the same code, and judged by the same rules. README.md has the table
+// that the tests write, and the commands.
 //
 // A row tells a story, in verbs, about parties that contend for one lock. What must
 // hold is checked beside it: no two parties believe at once that they hold the lock,
