@@ -14,6 +14,7 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 const (
@@ -23,6 +24,9 @@ const (
 
 	// lookGrace is how long an audit may wait for its answer after the lease has ended.
 	lookGrace = 500 * time.Millisecond
+
+	// byKeysEvery is how many audits that read values there are per audit of the keys on the lease.
+	byKeysEvery = 4
 
 	// maxUnreadable is how many keys that the user may not read one audit skips.
 	maxUnreadable = 10
@@ -157,11 +161,11 @@ func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 	asking, stop := context.WithTimeout(s.ctx, s.calls.Timeout())
 	defer stop()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(lookGrace, stop) })()
-	s.mu.Lock()
-	suspicious := l.suspect
-	l.suspect = false
-	s.unlock()
+	suspicious, places, byKeys := l.audits()
 	era := s.era.Load()
+	if known = l.lookAt(ctx, asking, places, era); !byKeys {
+		return known
+	}
 	revision := era.revision.Load()
 	resp, err := s.client.TimeToLive(asking, l.id, clientv3.WithAttachedKeys())
 	if err != nil || ctx.Err() != nil {
@@ -180,6 +184,52 @@ func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 		l.confirmMissing(missing[from:], read, known, era)
 	})
 	_ = s.readKeys(ctx, strays, s.readOnce, func(_ int, read []line.Entry) { l.sweep(ctx, read) })
+	return known
+}
+
+// audits decides how to audit: by the keys on the lease, or by the values of its places, which alone
+// show a recall. If some listen it is one or the other in turn, so that it costs no more than for
+// holds that do not. It is both where holds have no watches, since there are too many names, and
+// where a late request may put a key, which only the keys on the lease show.
+func (l *lease) audits() (suspicious bool, places []*place, byKeys bool) {
+	l.s.mu.Lock()
+	defer l.s.unlock()
+	suspicious = l.suspect
+	l.suspect = false
+	both := suspicious || !l.doubted.IsZero() || len(l.places) > manyPlaces
+	some := false
+	for _, p := range l.places {
+		listens := p.m.cfg.recall > 0
+		if s := p.ticket.State(); (s == ticket.InLine || s == ticket.Held) && (listens || !both) {
+			places = append(places, p)
+			some = some || listens
+		}
+	}
+	if !some {
+		return suspicious, nil, true
+	}
+	l.audited++
+	return suspicious, places, both || l.audited%byKeysEvery == 0
+}
+
+// lookAt is the audit of places by their keys and values, if there are any. It reports false if etcd
+// seems not to know the lease. Like that of all keys it waits a little for its answer when ctx has
+// ended.
+func (l *lease) lookAt(ctx, asking context.Context, places []*place, sent *era) (known bool) {
+	known = true
+	_ = l.s.readKeys(asking, keysOf(places), l.s.readOnce, func(from int, read []line.Entry) {
+		if ctx.Err() != nil {
+			return
+		}
+		part := places[from:][:len(read)]
+		for i, p := range part {
+			if read[i].Rev != p.ticket.Rev() { // the lease may be the reason
+				known = known && l.isKnown()
+				break
+			}
+		}
+		l.confirmMissing(part, read, known, sent)
+	})
 	return known
 }
 
@@ -237,6 +287,7 @@ func (l *lease) confirmMissing(places []*place, read []line.Entry, known bool, s
 			if p.keep > 0 && sent == l.s.era.Load() {
 				p.era = sent // who waits has to read the line, too
 			}
+			p.toldLocked(e)
 			continue
 		}
 		p.lostLocked()

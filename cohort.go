@@ -41,6 +41,7 @@ import (
 //	it has unlocked, and   it goes; one of these owns the turn
 //	 others hold
 //	the last one unlocks   others wait: they take a place of their own
+//	it is recalled         others wait; who listens goes on for its grace
 //	its key is lost        all have lost it; others wait until everybody has unlocked
 //
 // A key that reads hold is not handed off, nor does it linger: to join does more.
@@ -74,6 +75,8 @@ func (l *localLine) welcomeLocked(early bool) welcome {
 		return later
 	case p.ticket.Lost() || p.removed != nil || p.ticket.State() == ticket.Removed:
 		return queues // those who have lost it are yet to unlock
+	case p.recall != nil:
+		return queues // (Do not join. TestNobodyJoinsARecalledCohort.)
 	case p.ticket.State() == ticket.InLine:
 		if p.staleLocked() || p.ahead.Clear() || p.ahead.Unread() {
 			return later
@@ -200,7 +203,8 @@ func (c *claim) handDown(p *place) (locked *LockedError, done bool) {
 	defer s.unlock()
 	next := l.queue.First()
 	if s.closed || !c.reads() || next == nil || !next.Early() || next.Who.try ||
-		p.ticket.State() != ticket.InLine || p.removed != nil || p.lease.ended != nil {
+		p.ticket.State() != ticket.InLine || p.removed != nil || p.lease.ended != nil ||
+		p.recall != nil {
 		return nil, false
 	}
 	l.ahead = p.ahead

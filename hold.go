@@ -16,6 +16,9 @@ import (
 // Invariant: once cause is set the hold has ended, and it is set before etcd can
 // give the lock to another by expiry: with the lease, at trustedUntil.
 //
+// A hold that a recall has ended keeps its key all the same, until its Unlock: over is set by that,
+// or by whatever takes the key away before. All others are over as they end.
+//
 // Invariant: what frees a name (a release, a removal, the revocation of the lease, the next
 // turn in the local line) begins only after every context of the hold has been cancelled, and
 // with it every context that comes from one of these. The contexts are cancelled without mu,
@@ -38,6 +41,8 @@ type hold struct {
 	keeps    bool                      // the key is kept for it
 	nests    map[*Mutex]int            // reads that nest in it, of other Mutexes than m
 	cause    error                     // why it ended, nil while it is whole
+	over     error                     // why the key is not kept for it any more, mostly cause
+	recall   *recalled                 // nil if it does not listen
 	contexts map[*holdContext]struct{} // fixed once cause is set, nil once all have ended
 }
 
@@ -80,6 +85,9 @@ func (s *Session) startLocked(c *claim, p *place) (*hold, error) {
 		h.most = h.began.Add(most)
 		h.timer = time.AfterFunc(most, func() { h.check() })
 	}
+	if c.m.cfg.recall > 0 {
+		h.recall = &recalled{told: make(chan struct{})}
+	}
 	if p.hold == nil {
 		p.held, c.local.waited = now, now.Sub(p.since)
 	}
@@ -91,6 +99,9 @@ func (s *Session) startLocked(c *claim, p *place) (*hold, error) {
 	p.ahead, c.local.ahead = line.Nobody, line.Nobody
 	c.cancel = nil // nothing waits any more
 	h.traceAcquired(now.Sub(c.started), c.ahead)
+	if p.recall != nil { // while it waited
+		h.recallLocked(*p.recall, now)
+	}
 	if c.m.cfg.linger > 0 && c.ahead <= fewAhead && !c.reads() {
 		s.viewLocked(c.local, false)
 	}
@@ -113,9 +124,9 @@ func (h *hold) clear() {
 func (h *hold) deadlineLocked() time.Time {
 	until := h.place.lease.trust.Until()
 	if !h.most.IsZero() && h.most.Before(until) {
-		return h.most
+		until = h.most
 	}
-	return until
+	return h.recall.cappedLocked(until)
 }
 
 // check ends h if its time has passed, and returns why it ended, or nil while it is
@@ -129,11 +140,14 @@ func (h *hold) check() error {
 
 func (h *hold) checkLocked(now time.Time) error {
 	h.place.lease.checkLocked(now)
-	if h.cause == nil && !h.most.IsZero() && !before(now, h.most) {
+	if h.over == nil && !h.most.IsZero() && !before(now, h.most) {
 		h.endLocked(ErrMaxHold)
 		if h.place.keep == 0 {
 			h.place.abandonLocked(false)
 		}
+	}
+	if h.recall.overLocked(now) {
+		h.becauseLocked(h.recall.end) // and keeps its key (TestTheKeyOfARecalledHoldGoesWithItsUnlock)
 	}
 	return h.cause
 }
@@ -143,24 +157,35 @@ func before(now, t time.Time) bool {
 	return now.Before(t) && now.Round(0).Before(t.Round(0))
 }
 
-// endLocked ends h and its contexts with cause, unless it has ended before.
+// endLocked ends h and its contexts with cause, unless it is over. One that a recall has ended ends
+// once more, with its contexts as they are.
 func (h *hold) endLocked(cause error) (endedBefore bool) {
-	if h.cause != nil {
+	if h.over != nil {
 		return true
 	}
-	h.cause = cause
+	h.over = cause
 	if h.timer != nil {
 		h.timer.Stop()
 	}
-	if len(h.contexts) > 0 {
-		h.place.lease.endingLocked(h)
-		h.m.s.afterLocked(h.endContexts)
-	}
+	h.recall.stopLocked()
+	h.becauseLocked(cause)
 	if cause != ErrUnlocked && cause != ErrClosed {
 		h.letGoLocked() // who ends it himself frees it next
 		h.reportLocked(cause)
 	}
 	return false
+}
+
+// becauseLocked ends the contexts of h with cause, unless they have ended before.
+func (h *hold) becauseLocked(cause error) {
+	if h.cause != nil {
+		return
+	}
+	h.cause = cause
+	if len(h.contexts) > 0 {
+		h.place.lease.endingLocked(h)
+		h.m.s.afterLocked(h.endContexts)
+	}
 }
 
 // letGoLocked has the key kept for h no more.
@@ -286,10 +311,10 @@ func (h *hold) lost(reason error) *LostError {
 // lossLocked is what Unlock says about h: a LostError, whose reason may be ErrMaxHold,
 // or nil if h is whole or its owner ended it.
 func (h *hold) lossLocked() error {
-	if lost, ok := errors.AsType[*LostError](h.cause); ok {
+	if lost, ok := errors.AsType[*LostError](h.over); ok {
 		return lost
 	}
-	if errors.Is(h.cause, ErrMaxHold) {
+	if errors.Is(h.over, ErrMaxHold) {
 		return h.lost(ErrMaxHold)
 	}
 	return nil
@@ -297,7 +322,8 @@ func (h *hold) lossLocked() error {
 
 // Context returns a context that comes from parent and also ends the moment the hold
 // ends or can no longer be trusted. Its Err is then context.Canceled, and
-// context.Cause says why: [ErrUnlocked], a [*LostError], [ErrMaxHold] or [ErrClosed].
+// context.Cause says why: [ErrUnlocked], a [*LostError], [ErrMaxHold], [ErrClosed] or, after a
+// [Recall], a [*RecalledError].
 // If the lock is not held it has ended already, with the cause [ErrNotHeld].
 //
 // After a pause of the process (a stopped container, a suspended machine) its Err,

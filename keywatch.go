@@ -215,6 +215,7 @@ func (w *keyWatch) apply(events []*clientv3.Event) {
 		case event.Type == clientv3.EventTypeDelete:
 			p.lease.deletedLocked(p)
 		case p.ticket.Is(e): // a put that keeps the lease keeps the place
+			p.toldLocked(e)
 		case e.Rev == p.ticket.Rev():
 			p.ticket.PutOver()
 			p.lostLocked()
@@ -279,6 +280,7 @@ func (l *lease) readSince(created []unread, read []line.Entry, sent *era) {
 		case p.watch != w || p.ticket.State() != ticket.Held:
 		case p.ticket.Is(e):
 			w.sure = w.made == created[i].made
+			p.toldLocked(e)
 		case e.Rev == 0:
 			l.deletedLocked(p)
 		case e.Rev == p.ticket.Rev():

@@ -64,6 +64,7 @@ type lease struct {
 	revoked   bool               // etcd has confirmed that it is gone, and its keys with it
 	served    bool               // etcd has answered a renewal, or a put in the time of an attempt
 	suspect   bool               // an audit of its keys is due now
+	audited   uint               // audits that have read values
 	doubted   time.Time          // when it was last learned that a copy of a put may come late
 	unread    []unread           // created key watches whose keys are still to be read
 	reading   bool               // that read is under way

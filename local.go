@@ -313,7 +313,7 @@ func (l *localLine) giveWayLocked() <-chan struct{} {
 func (l *localLine) lingersLocked() bool {
 	h := l.holdLocked()
 	return l.queue.Kept() != nil ||
-		h != nil && h.cause == nil && h.m.cfg.linger > 0 && !h.claim.reads()
+		h != nil && h.cause == nil && h.m.cfg.linger > 0 && !h.claim.reads() && h.place.recall == nil
 }
 
 // holdLocked is the owner's hold, nil if there is none.
@@ -332,7 +332,7 @@ func (p *place) lastsLocked() bool {
 	l := p.lease
 	now := time.Now()
 	l.checkLocked(now)
-	return l.retired == nil && !p.ticket.Lost() && !p.staleLocked() &&
+	return l.retired == nil && p.recall == nil && !p.ticket.Lost() && !p.staleLocked() &&
 		l.plan.Lasts(l.trust.Remaining(now))
 }
 

@@ -49,6 +49,7 @@ type config struct {
 	acquireTimeout time.Duration // 0: none
 	handoff        int           // 0: strict order
 	linger         time.Duration // 0: none
+	recall         time.Duration // the longest grace; 0: holds do not listen
 	logger         *slog.Logger  // nil: silence
 	trace          *Trace
 
@@ -218,7 +219,8 @@ func (c config) apply(opts []Option) (config, error) {
 	}
 	host, pid := identity()
 	for k := range c.texts {
-		text, err := line.NewText(c.owner, host, pid, line.Kind(k))
+		v := line.Value{Owner: c.owner, Host: host, PID: pid, Recallable: c.recall > 0}
+		text, err := line.NewText(v, line.Kind(k))
 		if err != nil {
 			return c, fmt.Errorf("etcdlock: owner %s: %w", excerpt(c.owner, 32), err)
 		}

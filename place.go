@@ -27,19 +27,20 @@ type place struct {
 
 	// Guarded by Session.mu.
 	ticket ticket.Ticket
-	since  time.Time  // when its revision became known
-	ahead  line.Ahead // before this place, when last looked at
-	asPut  bool       // ahead is what the transaction has read that put the key
-	hold   *hold      // the last one to begin, nil while waiting
-	keep   int        // how many holds have the key kept: that are whole, or being freed
-	held   time.Time  // when the first hold at it began
-	watch  *keyWatch  // of the key while it is held; nil for short holds
-	era    *era       // of the last answer with the revision or the line
-	seen   *view      // the view that has seen its key
-	using  bool       // counted among the lease's users
-	spare  bool       // a lingering key that nobody needs is being removed
-	stuck  bool       // its removal was given up; lease.left says why
-	tells  bool       // its removal also reads who was ahead of it, for a failed call
+	since  time.Time    // when its revision became known
+	ahead  line.Ahead   // before this place, when last looked at
+	asPut  bool         // ahead is what the transaction has read that put the key
+	hold   *hold        // the last one to begin, nil while waiting
+	keep   int          // how many holds have the key kept: that are whole, or being freed
+	held   time.Time    // when the first hold at it began
+	watch  *keyWatch    // of the key while it is held; nil for short holds
+	recall *line.Recall // with the shortest grace of those in its value, nil if there was none
+	era    *era         // of the last answer with the revision or the line
+	seen   *view        // the view that has seen its key
+	using  bool         // counted among the lease's users
+	spare  bool         // a lingering key that nobody needs is being removed
+	stuck  bool         // its removal was given up; lease.left says why
+	tells  bool         // its removal also reads who was ahead of it, for a failed call
 
 	news chan struct{} // to the waiter: it is gone, or nobody is ahead of it
 

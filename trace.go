@@ -40,6 +40,9 @@ type Trace struct {
 	Released func(name string, token int64, held time.Duration)
 	// Lost: a hold ended without its release, for the reason in its LostError.
 	Lost func(name string, token int64, held time.Duration, reason error)
+	// Recalled: a hold that listens (see [WithRecall]) has noticed a request, or a later one that
+	// ends it sooner. It ends by its Unlock, or when the grace is over; Released or Lost follows.
+	Recalled func(name string, token int64, r RecallRequest)
 
 	// QueuedContext: as Queued, with the context of the waiting call.
 	QueuedContext func(ctx context.Context, name string, ahead int, holder Contender)

@@ -67,20 +67,21 @@ type view struct {
 
 	// Guarded by Session.mu.
 	revision  int64
-	keys      map[string]int64 // create revisions of the contenders
-	exclusive int              // how many of these are exclusive
-	read      map[string]int64 // keys as the last read told them
-	deleted   map[string]int64 // the last DELETE of each key since then
-	live      bool             // there is a watch, as far as is known
-	behind    bool             // a read told what the watch did not, or not yet
-	reading   bool             // a re-check is under way
-	waiting   bool             // the line's owner waits by this view
-	joined    bool             // somebody has joined others by it, since the last re-check
-	relied    time.Time        // since when somebody relies on the watch
-	due       time.Time        // when the line is to be read again
-	needed    time.Time        // when it last was
-	err       error            // of the last read, nil once one was answered
-	over      error            // why there is no view, and no waiting: etcd refuses
+	keys      map[string]int64      // create revisions of the contenders
+	exclusive int                   // how many of these are exclusive
+	read      map[string]int64      // keys as the last read told them
+	deleted   map[string]int64      // the last DELETE of each key since then
+	putOver   map[string]line.Entry // keys whose value is not the first one: it may have a recall
+	live      bool                  // there is a watch, as far as is known
+	behind    bool                  // a read told what the watch did not, or not yet
+	reading   bool                  // a re-check is under way
+	waiting   bool                  // the line's owner waits by this view
+	joined    bool                  // somebody has joined others by it, since the last re-check
+	relied    time.Time             // since when somebody relies on the watch
+	due       time.Time             // when the line is to be read again
+	needed    time.Time             // when it last was
+	err       error                 // of the last read, nil once one was answered
+	over      error                 // why there is no view, and no waiting: etcd refuses
 }
 
 // viewLocked returns the view for l, which is begun if there is none. A partial one does for who
@@ -265,9 +266,13 @@ func (v *view) apply(events []*clientv3.Event) {
 		revision = max(revision, at)
 		if e := line.EntryOf(event.Kv); event.Type != clientv3.EventTypeDelete && e.StandsIn(v.local.name) {
 			v.keys[e.Key] = e.Rev
+			if at != e.Rev {
+				v.putOver[e.Key] = e
+			}
 			v.putOverLocked(e)
 		} else {
 			delete(v.keys, e.Key)
+			delete(v.putOver, e.Key)
 			v.deleted[e.Key] = at
 			v.strayLocked(e)
 		}
@@ -326,9 +331,13 @@ func (v *view) readLine() bool {
 	}
 	if at := resp.Header.GetRevision(); at >= v.revision {
 		keys := make(map[string]int64, len(resp.Kvs))
+		v.putOver = make(map[string]line.Entry)
 		for _, kv := range resp.Kvs {
 			if e := line.EntryOf(kv); e.StandsIn(v.local.name) {
 				keys[e.Key] = e.Rev
+				if kv.GetModRevision() != e.Rev {
+					v.putOver[e.Key] = e
+				}
 				v.putOverLocked(e)
 				v.s.strayLocked(e)
 			} else {
@@ -366,7 +375,7 @@ func (v *view) failed(err error) error {
 
 // isAsKnown reports whether what matters to the place that depends on the view is as it knows it:
 // all those ahead of it are still in line, or, if its key lingers or will linger, there is no
-// other key. Unlike a read of the line this takes a few bytes. It may report false for any reason:
+// other key; and if it listens, nobody has recalled it. Unlike a read of the line this takes a few bytes. It may report false for any reason:
 // a read of the line then shows more.
 func (v *view) isAsKnown() bool {
 	s, name := v.s, v.local.name
@@ -377,7 +386,7 @@ func (v *view) isAsKnown() bool {
 		s.unlock()
 		return false
 	}
-	ifs := []clientv3.Cmp{p.ticket.Exists(), p.ticket.OnLease()}
+	ifs := append(p.asPutLocked(), p.ticket.Exists(), p.ticket.OnLease())
 	for _, e := range p.ahead.Last {
 		ifs = append(ifs,
 			clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev),
@@ -478,6 +487,9 @@ func (v *view) judgeOwnLocked(afterRead bool) {
 		return
 	}
 	p.seen = v
+	if e := v.putOver[p.ticket.Key]; there && p.ticket.Is(e) {
+		p.toldLocked(e)
+	}
 	switch {
 	case !there:
 		p.lostLocked()

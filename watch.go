@@ -406,6 +406,7 @@ func (p *place) look(ctx context.Context, c *claim, at int64) error {
 			return errQueueAnew
 		}
 		if ticket.Tells(ahead) {
+			p.told(read[0])
 			p.setLine(ahead, sent)
 			return nil
 		}

@@ -6,17 +6,20 @@ import (
 	"time"
 )
 
-// maxValue is the longest value that is parsed, in bytes. Ours are shorter: the label has at
-// most 1,024 bytes, each of which takes at most six in JSON, and a host's name at most 253.
-const maxValue = 8 * 1024
+// maxValue is the longest value that is parsed, in bytes. Ours are shorter: each byte takes at most
+// six in JSON, the label has at most 1,024, a host's name 253, and a recall twice 256.
+const maxValue = 16 * 1024
 
 // A Value is what a contender's key holds, for people and operators.
 type Value struct {
-	Owner string    `json:"owner"`
-	Host  string    `json:"host"`
-	PID   int       `json:"pid"`
-	Mode  string    `json:"mode,omitempty"` // of a key that is not exclusive; its name counts
-	Since time.Time `json:"since"`
+	Owner string `json:"owner"`
+	Host  string `json:"host"`
+	PID   int    `json:"pid"`
+	Mode  string `json:"mode,omitempty"` // of a key that is not exclusive; its name counts
+
+	Recallable bool `json:"recallable,omitempty"` // its holder minds a Recall
+
+	Since time.Time `json:"since"` // the last one
 }
 
 // Value is e's parsed value, or the zero Value if it is not ours.
@@ -32,9 +35,8 @@ func (e Entry) Value() Value {
 // contender to the next.
 type Text string
 
-// NewText is the Text for a contender of a kind.
-func NewText(owner, host string, pid int, k Kind) (Text, error) {
-	v := Value{Owner: owner, Host: host, PID: pid}
+// NewText is the Text for a contender of a kind, with all of v but its mode and its time.
+func NewText(v Value, k Kind) (Text, error) {
 	if k != Exclusive {
 		v.Mode = k.String()
 	}

@@ -23,7 +23,7 @@ const ours = `{"owner":"api-7:1234","host":"h","pid":1,"since":"2024-01-02T03:04
 
 // Rule 17: what people read with etcdctl get --prefix, to the byte.
 func TestTheValueIsSmallJSON(t *testing.T) {
-	text, err := line.NewText("api-7:1234", "h", 1, line.Exclusive)
+	text, err := line.NewText(line.Value{Owner: "api-7:1234", Host: "h", PID: 1}, line.Exclusive)
 	require.NoError(t, err)
 	at := time.Date(2024, 1, 2, 4, 4, 5, 600_000_000, time.FixedZone("CET", 3600))
 	value := text.Since(at)
@@ -33,7 +33,7 @@ func TestTheValueIsSmallJSON(t *testing.T) {
 	v.Since = time.Time{}
 	require.Equal(t, line.Value{Owner: "api-7:1234", Host: "h", PID: 1}, v)
 
-	text, err = line.NewText("api-7:1234", "h", 1, line.Read)
+	text, err = line.NewText(line.Value{Owner: "api-7:1234", Host: "h", PID: 1}, line.Read)
 	require.NoError(t, err)
 	require.Equal(t, strings.Replace(ours, `"since"`, `"mode":"read","since"`, 1), text.Since(at))
 }
@@ -61,7 +61,7 @@ func FuzzStoredValue(f *testing.F) {
 		if label == "" || len(label) > 1024 || !utf8.ValidString(label) {
 			return // WithOwner refuses it
 		}
-		text, err := line.NewText(label, "host", 42, line.Exclusive)
+		text, err := line.NewText(line.Value{Owner: label, Host: "host", PID: 42}, line.Exclusive)
 		require.NoError(t, err)
 		now := time.Now()
 		stored := []byte(text.Since(now))

@@ -69,7 +69,7 @@ var mutants = []mutant{
 		l.ended, l.retired, l.dead, l.s.current = nil, nil, make(chan struct{}), l
 		for _, p := range l.places {
 			if p.hold != nil {
-				p.hold.cause = nil
+				p.hold.cause, p.hold.over = nil, nil
 			}
 		}
 	}

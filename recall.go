@@ -1,0 +1,260 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/line"
+)
+
+// A RecallRequest asks a holder to give the lock back; see [Recall].
+type RecallRequest struct {
+	// By and Reason are for people: who asks, and why. Each is valid UTF-8 of at most 256 bytes.
+	By, Reason string
+	// Grace is how long the hold may go on after it has noticed the request: as many milliseconds,
+	// rounded up, but no longer than the holder's [WithRecall] says. 0 ends it at once.
+	Grace time.Duration
+}
+
+// line is r as it is stored.
+func (r RecallRequest) line(id string) line.Recall {
+	return line.Recall{ID: id, By: r.By, Reason: r.Reason, Grace: r.Grace}
+}
+
+// requestOf is a stored request.
+func requestOf(r line.Recall) RecallRequest {
+	return RecallRequest{By: r.By, Reason: r.Reason, Grace: r.Grace}
+}
+
+// Recall asks the holder c to give the lock back. Unlike [Break] it takes nothing away: the key of
+// c stays until c itself unlocks, so no two hold at any time. It costs a read and a transaction.
+//
+// It returns nil if the request is written, if an earlier one with no longer a grace is there, and
+// if c is gone, now or already. It returns [ErrNotRecallable] if c does not listen (it has no
+// [WithRecall], or is of another program), and then nothing is written. After another error the
+// request may or may not be written: call Recall again. It never touches a newer key, not even one
+// of the same name.
+//
+// A holder notices it within milliseconds, or about a second later if it has just begun to hold:
+// [RecallFrom] tells it, and after the grace its context ends with a [*RecalledError]. A holder that
+// does not unlock keeps the lock as long as its lease is renewed. One that is cut off loses its
+// lease as ever. A waiter may be recalled too: its hold begins as one that has just noticed. Readers
+// that share a key are recalled together.
+func Recall(ctx context.Context, kv clientv3.KV, c Contender, r RecallRequest) error {
+	if err := checkAdmin(ctx, kv, "recall", c.Name); err != nil {
+		return err
+	}
+	if c.Key == "" || c.Token <= 0 {
+		return fmt.Errorf("etcdlock: recall: not a contender: key %s, token %d",
+			excerpt(c.Key, 2*maxNameLen), c.Token)
+	}
+	request := r.line(uuid.NewString())
+	if err := request.Check(); err != nil {
+		return failed("recall", c.Name, err)
+	}
+	resp, err := kv.Get(ctx, c.Key)
+	if err != nil {
+		return failed("recall", c.Name, err)
+	}
+	read := resp.Kvs
+	for {
+		e, there := line.Find(read, c.Key)
+		if !there || e.Rev != c.Token {
+			return nil
+		}
+		if e.Lease == 0 || !e.Value().Recallable {
+			return failed("recall", c.Name, ErrNotRecallable)
+		}
+		if earlier, ok := e.Recall(); ok && earlier.Grace <= request.Grace { // or it is this very one
+			return nil
+		}
+		value, err := e.Recalled(request)
+		if err != nil {
+			return failed("recall", c.Name, err)
+		}
+		// (Do not leave out the mod revision: a late copy would take back another request.
+		// TestALateCopyOfARecallDoesNothing. Nor put with a lease: the key would outlive its
+		// holder's, or go with another. TestARecallKeepsPlaceTokenAndLease.)
+		resp, err := kv.Txn(ctx).
+			If(clientv3.Compare(clientv3.CreateRevision(c.Key), "=", c.Token),
+				clientv3.Compare(clientv3.ModRevision(c.Key), "=", read[0].ModRevision)).
+			Then(clientv3.OpPut(c.Key, value, clientv3.WithIgnoreLease())).
+			Else(clientv3.OpGet(c.Key)).
+			Commit()
+		if err != nil {
+			return failed("recall", c.Name, err)
+		}
+		if resp.Succeeded {
+			return nil
+		}
+		read = resp.Responses[0].GetResponseRange().GetKvs()
+	}
+}
+
+// WithRecall makes holds listen to [Recall]: [RecallFrom] tells that they are asked to end, and they
+// end after the grace that the request allows, but at most this long after they have noticed. The
+// default is that nobody can recall them.
+//
+// It costs nothing while nobody asks, unless the Session holds more than 100 names: then the keys
+// that listen are read once per renewal period, a hundred in a request. A recalled key is not handed
+// on and does not linger (see [WithHandoff], [WithLinger]), and no reader joins it.
+func WithRecall(most time.Duration) Option {
+	return func(c *config) error { c.recall = most; return positive("WithRecall", most) }
+}
+
+// RecallFrom returns a channel that is closed once the innermost hold that ctx came from is
+// recalled. The holder then has the grace of the request to come to a good point and unlock;
+// [Mutex.Deadline] says until when. It is nil if ctx comes from no hold, or from one that does not
+// listen (see [WithRecall]). The channel stays as it is when the hold ends otherwise.
+func RecallFrom(ctx context.Context) <-chan struct{} {
+	if ctx == nil {
+		return nil
+	}
+	c := holdContextOf(ctx)
+	if c == nil || c.hold.recall == nil {
+		return nil
+	}
+	return c.hold.recall.told
+}
+
+var (
+	// ErrRecalled says that a hold has ended because it was recalled and its grace is over. It comes
+	// as a [*RecalledError], the cause of the hold's context. The key is still there: nobody else
+	// gets in before Unlock, which says nil if the hold was whole. Stop the work, and unlock.
+	ErrRecalled = errors.New("etcdlock: recalled")
+
+	// ErrNotRecallable says that a contender does not listen to [Recall]: it was made without
+	// [WithRecall], or by another program. Nothing was written. Ask its owner, or see [Break].
+	ErrNotRecallable = errors.New("etcdlock: does not listen to a recall")
+)
+
+// A RecalledError is the cause of a hold's context after a [Recall] and its grace.
+// errors.Is(err, ErrRecalled) is true for it.
+type RecalledError struct {
+	Name       string // of the lock
+	Token      int64  // of the hold
+	By, Reason string // of the request
+}
+
+func (e *RecalledError) Error() string {
+	text := fmt.Sprintf("etcdlock: lock %q recalled (token %d)", e.Name, e.Token)
+	if e.By != "" {
+		text += " by " + e.By
+	}
+	if e.Reason != "" {
+		text += ": " + e.Reason
+	}
+	return text
+}
+
+// Unwrap makes errors.Is(e, ErrRecalled) true.
+func (e *RecalledError) Unwrap() error { return ErrRecalled }
+
+// ---- the holder
+
+// recalled is what a hold that listens has of a recall. That of one that does not is nil.
+//
+// Invariant: whoever is recalled ends by itself. Its context ends when the grace is over, at the
+// latest, and its key goes with its own Unlock after that, or with its lease. So the next one gets
+// in after the context has ended, or has been unlocked. (Do not remove the key at the end of the
+// grace: whoever works on until it looks would do so beside the next one.
+// TestTheKeyOfARecalledHoldGoesWithItsUnlock, TestNobodyBelievesBesideARecalledHold.)
+type recalled struct {
+	told chan struct{} // closed by the first request
+
+	// Guarded by Session.mu.
+	ends  time.Time      // of the grace, by the monotonic clock; zero before a request
+	end   *RecalledError // what ends the contexts then
+	timer *time.Timer
+}
+
+// toldLocked notes what e, which is p's key as it was read or as an event has told it, says of a
+// recall. Of several requests the one with the shortest grace counts.
+func (p *place) toldLocked(e line.Entry) {
+	if p.m.cfg.recall == 0 {
+		return // the key says that it does not listen
+	}
+	r, ok := e.Recall()
+	if !ok || p.recall != nil && p.recall.Grace <= r.Grace {
+		return
+	}
+	p.recall = &r
+	if p.lingersLocked() {
+		p.local.giveWayLocked()
+		return
+	}
+	now := time.Now()
+	for h := range p.holdsLocked() {
+		h.recallLocked(r, now)
+	}
+	p.local.admitLocked() // or refuses them
+}
+
+// told is toldLocked of what a range has read, which may have p's key.
+func (p *place) told(read *pb.RangeResponse) {
+	e, _ := line.Find(read.GetKvs(), p.ticket.Key)
+	p.s.mu.Lock()
+	defer p.s.unlock()
+	if p.ticket.Is(e) {
+		p.toldLocked(e)
+	}
+}
+
+// asPutLocked compares p's key with what was put, if p listens and was not recalled: a recheck
+// shows that an event was lost.
+func (p *place) asPutLocked() []clientv3.Cmp {
+	if p.m.cfg.recall == 0 || p.recall != nil {
+		return nil
+	}
+	return []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(p.ticket.Key), "=", p.ticket.Rev())}
+}
+
+// recallLocked begins the grace of h, which has noticed a request now, if it listens. One that ends
+// later than that of an earlier request changes nothing.
+func (h *hold) recallLocked(r line.Recall, now time.Time) {
+	c, most := h.recall, h.m.cfg.recall
+	ends := now.Add(min(r.Grace, most))
+	if c == nil || h.checkLocked(now) != nil || c.end != nil && !ends.Before(c.ends) {
+		return
+	}
+	if c.end == nil {
+		close(c.told)
+	}
+	c.stopLocked()
+	m, token := h.m, h.place.ticket.Rev()
+	c.ends, c.end = ends, &RecalledError{Name: m.name, Token: token, By: r.By, Reason: r.Reason}
+	c.timer = time.AfterFunc(ends.Sub(now), func() { h.check() })
+	if t := m.cfg.trace; t != nil && t.Recalled != nil {
+		m.s.hooks.Run(func() { t.Recalled(m.name, token, requestOf(r)) })
+	}
+	m.log(slog.LevelWarn, "lock recalled", "name", m.name, "token", token, "by", r.By,
+		"reason", r.Reason, "grace", min(r.Grace, most))
+	h.checkLocked(now) // it may have none
+}
+
+// stopLocked stops the timer.
+func (c *recalled) stopLocked() {
+	if c != nil && c.timer != nil {
+		c.timer.Stop()
+	}
+}
+
+// overLocked reports whether a request has come, and its grace is over.
+func (c *recalled) overLocked(now time.Time) bool {
+	return c != nil && c.end != nil && !now.Before(c.ends)
+}
+
+// cappedLocked is until, or the end of the grace if that is sooner.
+func (c *recalled) cappedLocked(until time.Time) time.Time {
+	if c != nil && c.end != nil && c.ends.Before(until) {
+		return c.ends
+	}
+	return until
+}
