@@ -25,7 +25,8 @@ const (
 	// lookGrace is how long an audit may wait for its answer after the lease has ended.
 	lookGrace = 500 * time.Millisecond
 
-	// byKeysEvery is how many audits that read values there are per audit of the keys on the lease.
+	// byKeysEvery is how many audits there are per audit of the keys on the lease, if the others read
+	// values.
 	byKeysEvery = 4
 
 	// maxUnreadable is how many keys that the user may not read one audit skips.
@@ -209,7 +210,10 @@ func (l *lease) audits() (suspicious bool, places []*place, byKeys bool) {
 		return suspicious, nil, true
 	}
 	l.audited++
-	return suspicious, places, both || l.audited%byKeysEvery == 0
+	if !both && l.audited%byKeysEvery == 0 {
+		return suspicious, nil, true
+	}
+	return suspicious, places, both
 }
 
 // lookAt is the audit of places by their keys and values, if there are any. It reports false if etcd
