@@ -67,22 +67,30 @@ type view struct {
 
 	// Guarded by Session.mu.
 	revision  int64
-	keys      map[string]int64      // create revisions of the contenders
-	exclusive int                   // how many of these are exclusive
-	read      map[string]int64      // keys as the last read told them
-	deleted   map[string]int64      // the last DELETE of each key since then
-	putOver   map[string]line.Entry // keys whose value is not the first one: it may have a recall
-	live      bool                  // there is a watch, as far as is known
-	behind    bool                  // a read told what the watch did not, or not yet
-	reading   bool                  // a re-check is under way
-	waiting   bool                  // the line's owner waits by this view
-	joined    bool                  // somebody has joined others by it, since the last re-check
-	relied    time.Time             // since when somebody relies on the watch
-	due       time.Time             // when the line is to be read again
-	needed    time.Time             // when it last was
-	err       error                 // of the last read, nil once one was answered
-	over      error                 // why there is no view, and no waiting: etcd refuses
+	keys      map[string]int64   // create revisions of the contenders
+	exclusive int                // how many of these are exclusive
+	read      map[string]int64   // keys as the last read told them
+	deleted   map[string]int64   // the last DELETE of each key since then
+	putOver   map[string]putOver // of keys: values that are not the first ones, and may have a recall
+	live      bool               // there is a watch, as far as is known
+	behind    bool               // a read told what the watch did not, or not yet
+	reading   bool               // a re-check is under way
+	waiting   bool               // the line's owner waits by this view
+	joined    bool               // somebody has joined others by it, since the last re-check
+	relied    time.Time          // since when somebody relies on the watch
+	due       time.Time          // when the line is to be read again
+	needed    time.Time          // when it last was
+	err       error              // of the last read, nil once one was answered
+	over      error              // why there is no view, and no waiting: etcd refuses
 }
+
+// A putOver is a key that was put over at a revision and kept its create revision.
+type putOver struct {
+	line.Entry
+	at int64
+}
+
+func (p putOver) same(o putOver) bool { return p.at == o.at }
 
 // viewLocked returns the view for l, which is begun if there is none. A partial one does for who
 // asks for that alone.
@@ -267,7 +275,7 @@ func (v *view) apply(events []*clientv3.Event) {
 		if e := line.EntryOf(event.Kv); event.Type != clientv3.EventTypeDelete && e.StandsIn(v.local.name) {
 			v.keys[e.Key] = e.Rev
 			if at != e.Rev {
-				v.putOver[e.Key] = e
+				v.putOver[e.Key] = putOver{e, at}
 			}
 			v.putOverLocked(e)
 		} else {
@@ -331,12 +339,12 @@ func (v *view) readLine() bool {
 	}
 	if at := resp.Header.GetRevision(); at >= v.revision {
 		keys := make(map[string]int64, len(resp.Kvs))
-		v.putOver = make(map[string]line.Entry)
+		over := make(map[string]putOver)
 		for _, kv := range resp.Kvs {
 			if e := line.EntryOf(kv); e.StandsIn(v.local.name) {
 				keys[e.Key] = e.Rev
-				if kv.GetModRevision() != e.Rev {
-					v.putOver[e.Key] = e
+				if at := kv.GetModRevision(); at != e.Rev {
+					over[e.Key] = putOver{e, at}
 				}
 				v.putOverLocked(e)
 				v.s.strayLocked(e)
@@ -344,8 +352,8 @@ func (v *view) readLine() bool {
 				v.strayLocked(e)
 			}
 		}
-		v.behind = v.behind || !maps.Equal(v.keys, keys)
-		v.revision, v.keys = at, keys
+		v.behind = v.behind || !maps.Equal(v.keys, keys) || !maps.EqualFunc(v.putOver, over, putOver.same)
+		v.revision, v.keys, v.putOver = at, keys, over
 		v.read, v.deleted = maps.Clone(keys), make(map[string]int64)
 		v.judgeLocked(true)
 		v.growsLocked(len(keys))
@@ -487,7 +495,7 @@ func (v *view) judgeOwnLocked(afterRead bool) {
 		return
 	}
 	p.seen = v
-	if e := v.putOver[p.ticket.Key]; there && p.ticket.Is(e) {
+	if e := v.putOver[p.ticket.Key].Entry; there && p.ticket.Is(e) {
 		p.toldLocked(e)
 	}
 	switch {

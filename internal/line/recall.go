@@ -56,8 +56,12 @@ func (e Entry) Recall() (r Recall, ok bool) {
 		return Recall{}, false
 	}
 	const most = math.MaxInt64 / int64(time.Millisecond)
-	r = Recall{stored.ID, stored.By, stored.Reason, time.Duration(min(*stored.Grace, most)) * time.Millisecond}
-	return r, r.Check() == nil
+	r = Recall{ID: stored.ID, By: stored.By, Reason: stored.Reason}
+	r.Grace = time.Duration(min(*stored.Grace, most)) * time.Millisecond
+	if *stored.Grace < 0 || r.Check() != nil {
+		return Recall{}, false
+	}
+	return r, true
 }
 
 // Recalled is e's value with the request r in place of any that it has. Everything else in the

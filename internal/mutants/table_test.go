@@ -1159,6 +1159,183 @@ var mutants = []mutant{
 		killers: []killer{named("TestNobodyJoinsWhileAWriterWaits")},
 	},
 
+	// ---- recall
+
+	{
+		name: "a recall does not compare the mod revision",
+		why:  "The create revision says that it is the very hold. But a copy that comes late takes back the request that came after it.",
+		edits: []edit{{"recall.go", `"=", c.Token),
+				clientv3.Compare(clientv3.ModRevision(c.Key), "=", read[0].ModRevision)).
+`, `"=", c.Token)).
+`}},
+		killers: []killer{named("TestALateCopyOfARecallDoesNothing")},
+	},
+	{
+		name: "a recall compares the mod revision alone",
+		why:  "The mod revision of a key grows with its create revision, so it seems to say all. It is asked of what is there by now.",
+		edits: []edit{{"recall.go", `		if !there || e.Rev != c.Token {
+`, `		if !there {
+`}, {"recall.go", `			If(clientv3.Compare(clientv3.CreateRevision(c.Key), "=", c.Token),
+				clientv3.Compare(clientv3.ModRevision`, `			If(
+				clientv3.Compare(clientv3.ModRevision`}},
+		killers: []killer{named("TestALateCopyOfARecallDoesNothing")},
+	},
+	{
+		name:    "a recall is put with a lease",
+		why:     "That of the contender, which is the key's. Whoever has only key and token takes the key off its lease, and the holder has lost it (rule 5).",
+		edits:   []edit{{"recall.go", `clientv3.WithIgnoreLease()`, `clientv3.WithLease(c.Lease)`}},
+		killers: []killer{named("TestARecallKeepsPlaceTokenAndLease")},
+	},
+	{
+		name: "a recall asks one that does not listen",
+		why:  "It does no harm to ask. But whoever asks waits for an answer that does not come.",
+		edits: []edit{{"recall.go", `		if e.Lease == 0 || !e.Value().Recallable {
+`, `		if e.Lease == 0 {
+`}},
+		killers: []killer{named("TestWhoDoesNotListenIsNotRecalled")},
+	},
+	{
+		name: "a recalled hold has no grace",
+		why:  "It is asked to end, so it ends. Its work had a moment to come to a good point.",
+		edits: []edit{{"recall.go", `	ends := now.Add(min(r.Grace, most))
+`, `	ends := now
+`}},
+		killers: []killer{named("TestTheKeyOfARecalledHoldGoesWithItsUnlock"), named("TestARecalledHoldThatUnlocksInTimeIsWhole")},
+	},
+	{
+		name: "the grace is what was asked for",
+		why:  "Whoever recalls knows how long it may wait. The holder has said how long it may take at most.",
+		edits: []edit{{"recall.go", `	ends := now.Add(min(r.Grace, most))
+`, `	ends := now.Add(min(r.Grace, max(most, r.Grace)))
+`}},
+		killers: []killer{named("TestTheKeyOfARecalledHoldGoesWithItsUnlock")},
+	},
+	{
+		name: "the key of a recalled hold goes with its grace",
+		why:  "The context has ended, so nobody works any more. Whoever has not looked yet does, and the next one beside it.",
+		edits: []edit{{"hold.go", `		h.becauseLocked(h.recall.end) // and keeps its key (TestTheKeyOfARecalledHoldGoesWithItsUnlock)
+`, `		if !h.endLocked(h.recall.end) && h.place.keep == 0 {
+			h.place.abandonLocked(false)
+		}
+`}},
+		killers: []killer{named("TestTheKeyOfARecalledHoldGoesWithItsUnlock"), named("TestNobodyBelievesBesideARecalledHold")},
+	},
+	{
+		name: "Unlock of a recalled hold does not ask for the key",
+		why:  "It has ended, and nobody else has taken the key from it. Or so it was when the grace was over (rule 6).",
+		edits: []edit{{"hold.go", `	if h.over != nil {
+		return true
+	}
+`, `	if h.over != nil || h.cause != nil {
+		return true
+	}
+`}},
+		killers: []killer{named("TestARecalledHoldMayEndOtherwise"), named("TestTheKeyOfARecalledHoldGoesWithItsUnlock")},
+	},
+	{
+		name:    "a recalled key is handed off",
+		why:     "The hold that was recalled has ended, and the next one of its Session begins: at the key that somebody wanted back.",
+		edits:   []edit{{"local.go", `l.retired == nil && p.recall == nil && `, `l.retired == nil && `}},
+		killers: []killer{named("TestARecalledKeyIsNotHandedOff")},
+	},
+	{
+		name: "a key that lingers does not give way to a recall",
+		why:  "Nobody holds, so there is nobody to ask. And nobody who would unlock.",
+		edits: []edit{{"recall.go", `	if p.lingersLocked() {
+		p.local.giveWayLocked()
+		return
+	}
+`, ``}},
+		killers: []killer{named("TestAKeyThatLingersGivesWayToARecall")},
+	},
+	{
+		name: "one joins a recalled cohort",
+		why:  "Those who read hold still. So they would for ever, if one more came in each grace.",
+		edits: []edit{{"cohort.go", `	case p.recall != nil:
+		return queues // (Do not join. TestNobodyJoinsARecalledCohort.)
+`, ``}},
+		killers: []killer{named("TestNobodyJoinsARecalledCohort"), named("TestNobodyJoinsARecalledWaiter")},
+	},
+	{
+		name: "a recalled place is handed down",
+		why:  "Whoever waited there has given up, and the next one came before the put. It takes over a place that somebody wants back.",
+		edits: []edit{{"cohort.go", ` ||
+		p.recall != nil {
+		return nil, false`, ` {
+		return nil, false`}},
+		killers: []killer{named("TestNobodyJoinsARecalledWaiter")},
+	},
+	{
+		name: "the last recall counts",
+		why:  "It is the newest word of whoever may recall. It gives back time that somebody else has counted on.",
+		edits: []edit{{"recall.go", `	if c == nil || h.checkLocked(now) != nil || c.end != nil && !ends.Before(c.ends) {
+`, `	if c == nil || h.checkLocked(now) != nil {
+`}},
+		killers: []killer{named("TestTheShorterGraceStays")},
+	},
+	{
+		name: "a recall before the watch is not noticed",
+		why:  "The watch tells what is done to the key. A hold is watched from its second second on.",
+		edits: []edit{{"keywatch.go", `			w.sure = w.made == created[i].made
+			p.toldLocked(e)
+`, `			w.sure = w.made == created[i].made
+`}},
+		killers: []killer{named("TestARecallOfAYoungHoldIsNoticed")},
+	},
+	{
+		name: "an event of a recall is taken for nothing",
+		why:  "The key keeps its lease and its place, so nothing has happened to it.",
+		edits: []edit{{"keywatch.go", `			p.toldLocked(e)
+		case e.Rev == p.ticket.Rev():
+`, `		case e.Rev == p.ticket.Rev():
+`}},
+		killers: []killer{named("TestTheKeyOfARecalledHoldGoesWithItsUnlock")},
+	},
+	{
+		name: "a view does not tell of a recall",
+		why:  "It has the create revisions of who stands in line, and these are as they were.",
+		edits: []edit{{"view.go", `	if e := v.putOver[p.ticket.Key].Entry; there && p.ticket.Is(e) {
+		p.toldLocked(e)
+	}
+`, ``}},
+		killers: []killer{named("TestAWaiterMayBeRecalled"), named("TestAKeyThatLingersGivesWayToARecall")},
+	},
+	{
+		name: "a recheck does not show a recall",
+		why:  "It compares whether those before it stand in line, and whether its own key does. The event may have been lost.",
+		edits: []edit{{"view.go", `	ifs := append(p.asPutLocked(), p.ticket.Exists(), p.ticket.OnLease())
+`, `	ifs := []clientv3.Cmp{p.ticket.Exists(), p.ticket.OnLease()}
+`}},
+		killers: []killer{named("TestAKeyThatLingersGivesWayToARecall"), named("TestAWaiterMayBeRecalled")},
+	},
+	{
+		name: "what a waiter reads last does not show a recall",
+		why:  "It reads who is before it, and whether its own key is there.",
+		edits: []edit{{"watch.go", `			p.told(read[0])
+`, ``}},
+		killers: []killer{named("TestAWaiterMayBeRecalled")},
+	},
+	{
+		name: "audits do not show a recall",
+		why:  "They compare the names of keys, and a recall changes none. A watch may be silent, and above a hundred names there is none.",
+		edits: []edit{{"audit.go", `	if !some {
+		return suspicious, nil, true
+	}
+`, `	if some || !some {
+		return suspicious, nil, true
+	}
+`}},
+		killers: []killer{named("TestARecallOfOneOfManyNamesIsNoticed"), named("TestARecallIsNoticedThoughAllWatchesAreSilent")},
+	},
+	{
+		name: "audits for a recall come beside the others",
+		why:  "They ask for something else. An idle hold costs more then than one that does not listen (rule 24).",
+		edits: []edit{{"audit.go", `	return suspicious, places, both
+`, `	return suspicious, places, true
+`}},
+		killers: []killer{named("TestAHoldThatMayBeRecalledCostsNothingMore")},
+	},
+
 	// ---- ghosts: rules 9 and 18
 
 	{

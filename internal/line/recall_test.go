@@ -1,0 +1,96 @@
+package line_test
+
+import (
+	"encoding/json"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/etcdlock/etcdlock/internal/line"
+)
+
+// entryWith is a key with a value.
+func entryWith(value string) line.Entry {
+	return line.EntryOf(&mvccpb.KeyValue{Key: []byte(name + "/" + idA), Value: []byte(value)})
+}
+
+// A request is put into a value without a change to anything else in it, known here or not, and is
+// read as it was made.
+func TestARecallIsPutIntoAValue(t *testing.T) {
+	text, err := line.NewText(line.Value{Owner: "<api>", Host: "h", PID: 1, Recallable: true}, line.Read)
+	require.NoError(t, err)
+	value := text.Since(time.Now())
+	require.True(t, entryWith(value).Value().Recallable)
+	value = strings.TrimSuffix(value, "}") + `,"future":{"a":[1,2.50]},"recall":{"id":"earlier"}}`
+	for _, r := range []line.Recall{
+		{ID: "x", By: "op", Reason: "why", Grace: time.Second},
+		{ID: "y", By: strings.Repeat("\x01", line.MaxRecallText), Reason: "<&>\u2028🔒"},
+		{ID: "z", Grace: time.Duration(math.MaxInt64).Truncate(time.Millisecond)},
+	} {
+		value, err = entryWith(value).Recalled(r)
+		require.NoError(t, err)
+		got, ok := entryWith(value).Recall()
+		require.True(t, ok)
+		require.Equal(t, r, got)
+		v := entryWith(value).Value()
+		require.Equal(t, "<api>", v.Owner)
+		require.Equal(t, "read", v.Mode)
+		require.True(t, v.Recallable)
+		var all map[string]json.RawMessage
+		require.NoError(t, json.Unmarshal([]byte(value), &all))
+		require.JSONEq(t, `{"a":[1,2.50]}`, string(all["future"]))
+	}
+	for _, foreign := range []string{"", "null", "7", "[]", "{"} {
+		_, err := entryWith(foreign).Recalled(line.Recall{ID: "x"})
+		require.Error(t, err, foreign)
+	}
+}
+
+// A grace is stored in milliseconds, and rounded up: the shortest is not none.
+func TestTheGraceOfARecallIsRoundedUp(t *testing.T) {
+	for grace, want := range map[time.Duration]time.Duration{
+		0: 0, 1: time.Millisecond, time.Millisecond: time.Millisecond, time.Millisecond + 1: 2 * time.Millisecond,
+	} {
+		value, err := entryWith(ours).Recalled(line.Recall{ID: "x", Grace: grace})
+		require.NoError(t, err)
+		r, ok := entryWith(value).Recall()
+		require.True(t, ok)
+		require.Equal(t, want, r.Grace)
+	}
+	value, err := entryWith(ours).Recalled(line.Recall{ID: "x", Grace: math.MaxInt64})
+	require.NoError(t, err)
+	r, ok := entryWith(value).Recall()
+	require.True(t, ok, "the longest is read, too")
+	require.Greater(t, r.Grace, 100*365*24*time.Hour)
+}
+
+// What is no request counts for nothing, and does not hide the rest of the value.
+func FuzzRecall(f *testing.F) {
+	for _, request := range []string{
+		`null`, `7`, `{}`, `[]`, `""`, `{"id":"x"}`, `{"id":"","grace_ms":1}`, `{"id":"x","grace_ms":-1}`,
+		`{"id":"x","grace_ms":1.5}`, `{"id":"x","grace_ms":1e30}`, `{"id":"x","grace_ms":9223372036854775807}`,
+		`{"id":"x","grace_ms":1,"by":"` + strings.Repeat("b", 257) + `"}`, `{"id":"x","grace_ms":1,"reason":7}`,
+		`{"id":"x","grace_ms":1}`, `{"id":"x","by":"op","reason":"why","grace_ms":0}`,
+	} {
+		f.Add(request)
+	}
+	f.Fuzz(func(t *testing.T, request string) {
+		e := entryWith(strings.TrimSuffix(ours, "}") + `,"recall":` + request + `}`)
+		r, ok := e.Recall()
+		if !ok {
+			require.Zero(t, r.ID+r.By+r.Reason)
+			return
+		}
+		require.NoError(t, r.Check())
+		require.NotEmpty(t, r.ID)
+		value, err := e.Recalled(r)
+		require.NoError(t, err)
+		again, ok := entryWith(value).Recall()
+		require.True(t, ok)
+		require.Equal(t, r, again)
+	})
+}
