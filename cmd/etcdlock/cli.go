@@ -17,6 +17,7 @@ const (
 	exitUsage    = 64  // EX_USAGE of sysexits.h
 	exitTaken    = 75  // EX_TEMPFAIL
 	exitLost     = 76  // EX_PROTOCOL
+	exitRecalled = 77  // EX_NOPERM
 	exitFailed   = 125 // as env(1) has it, and the next two
 	exitNotRun   = 126
 	exitNotFound = 127
@@ -73,7 +74,8 @@ type command struct {
 // commands returns all commands. They are made on each call, because some of them list all.
 func commands() []*command {
 	return []*command{
-		runCommand(), whoCommand(), breakCommand(), doctorCommand(), completionCommand(), helpCommand(),
+		runCommand(), whoCommand(), recallCommand(), breakCommand(), doctorCommand(),
+		completionCommand(), helpCommand(),
 	}
 }
 

@@ -47,6 +47,8 @@ type holding struct {
 	trusted atomic.Pointer[time.Time] // until when, as of the last renewal
 	granted atomic.Int64              // TTL of the last lease
 	holds   chan struct{}             // gets one when the hold began, after granted is set
+	recalls chan error                // gets one for the first recall
+	asked   bool                      // the command was ended by a recall
 	why     reason
 	silent  sync.Once // said that etcd does not answer
 }
@@ -61,7 +63,7 @@ func (r *running) run(a *app, c call) error {
 	if err != nil {
 		return err
 	}
-	h := &holding{running: r, app: a, signals: signals, holds: make(chan struct{}, 1)}
+	h := &holding{running: r, app: a, signals: signals, holds: make(chan struct{}, 1), recalls: make(chan error, 1)}
 	client, err := h.acquire(cfg, c.names[0])
 	if client != nil {
 		defer client.Close()
@@ -215,9 +217,18 @@ func (h *holding) lock(ctx context.Context, client *clientv3.Client, name string
 			h.renewed()
 			h.holds <- struct{}{}
 		},
+		Recalled: func(name string, token int64, r etcdlock.RecallRequest) {
+			select {
+			case h.recalls <- &etcdlock.RecalledError{Name: name, Token: token, By: r.By, Reason: r.Reason}:
+			default: // one that ends it sooner
+			}
+		},
 	}
-	h.mu, err = etcdlock.New(client, name,
-		etcdlock.WithTTL(h.ttl), etcdlock.WithSafetyMargin(h.margin()), etcdlock.WithTrace(trace))
+	opts := []etcdlock.Option{etcdlock.WithTTL(h.ttl), etcdlock.WithTrace(trace)}
+	if h.recall > 0 {
+		opts = append(opts, etcdlock.WithRecall(h.recall))
+	}
+	h.mu, err = etcdlock.New(client, name, append(opts, etcdlock.WithSafetyMargin(h.margin()))...)
 	if err != nil {
 		return ends(exitUsage, err)
 	}
@@ -277,6 +288,12 @@ func (h *holding) carryOut(cmd *exec.Cmd) error {
 		"ETCDLOCK_NAME="+h.mu.Name(), "ETCDLOCK_KEY="+h.mu.Key(),
 		fmt.Sprint("ETCDLOCK_TOKEN=", h.mu.Token()))
 	hold := h.mu.Context(context.Background())
+	select {
+	case <-etcdlock.RecallFrom(hold): // while it waited
+		h.asked = true
+		return h.finish(0)
+	default:
+	}
 	if hold.Err() != nil { // otherwise key and token are this hold's, and its trust is known
 		h.leave(nil)
 		return ends(exitLost, context.Cause(hold))
@@ -309,13 +326,22 @@ func (h *holding) watch(tree *tree, hold context.Context) (ended syscall.WaitSta
 		}
 	}
 	exited, lost := tree.exited, hold.Done()
+	recalled := etcdlock.RecallFrom(hold)
 	for {
 		select {
 		case s := <-h.signals:
 			hurried = true
 			tree.forward(s.(syscall.Signal))
+		case <-recalled: // KILL comes with the end of the hold
+			recalled = nil
+			hurried, h.asked = true, exited != nil
+			tree.terminate()
 		case <-lost:
 			lost = nil
+			if errors.Is(context.Cause(hold), etcdlock.ErrRecalled) { // the grace is over
+				h.asked = h.asked || recalled != nil && exited != nil
+				killBy(time.Now())
+			}
 			// Reported at the end: the reader of stderr may block now, and hold up the KILL.
 			expired := errors.Is(context.Cause(hold), etcdlock.ErrExpired)
 			killBy(h.killAt(time.Now(), *h.trusted.Load(), expired))
@@ -352,6 +378,7 @@ func (h *holding) stay(hold context.Context) {
 	select {
 	case <-enough.C:
 	case <-h.signals:
+	case <-etcdlock.RecallFrom(hold):
 	case <-hold.Done():
 	}
 }
@@ -366,10 +393,26 @@ func (h *holding) finish(ended syscall.WaitStatus) error {
 	case err != nil:
 		h.app.say("%v; it is free once its lease has run out", err)
 	}
+	if h.asked {
+		return ends(exitRecalled, h.request())
+	}
 	if ended.Signaled() {
 		return ends(exitSignal+int(ended.Signal()), nil)
 	}
 	return ends(ended.ExitStatus(), nil)
+}
+
+// request is the recall that has ended the command. Its hook is called soon after the command
+// was told.
+func (h *holding) request() error {
+	soon := time.NewTimer(time.Second)
+	defer soon.Stop()
+	select {
+	case recalled := <-h.recalls:
+		return recalled
+	case <-soon.C: // a hook waits for a stderr that nobody reads
+		return &etcdlock.RecalledError{Name: h.mu.Name()}
+	}
 }
 
 // release gives the lock to the next.

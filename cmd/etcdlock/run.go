@@ -24,11 +24,14 @@ and KILL after --kill-after, before run releases the lock: on Linux everything t
 started, elsewhere its process group. On Linux the command gets KILL if run itself is killed.
 There is no run on Windows.
 
+With --recall, etcdlock recall may ask for the lock: the command gets TERM at once, and KILL when
+the grace is over, and the lock is released once all of it has ended.
+
 Exit status: that of the command, or 128+n if signal n ended it. Otherwise, with a line on
-stderr: 75 taken by another (-n, -w); 76 the lock was lost; 64 usage; 125 no answer from etcd,
-or run itself failed; 126 the command cannot be run; 127 it is not there; 128+n signal n came
-during the wait. A wait without -n and -w says on stderr when etcd does not answer, and after
-10s what it waits for.`,
+stderr: 75 taken by another (-n, -w); 76 the lock was lost; 77 it was recalled; 64 usage; 125 no
+answer from etcd, or run itself failed; 126 the command cannot be run; 127 it is not there; 128+n
+signal n came during the wait. A wait without -n and -w says on stderr when etcd does not answer,
+and after 10s what it waits for.`,
 		argv: true,
 		flags: func(fs *flag.FlagSet) func(*app, call) error {
 			r := new(running)
@@ -40,6 +43,8 @@ during the wait. A wait without -n and -w says on stderr when etcd does not answ
 			fs.DurationVar(&r.killAfter, "kill-after", 3*time.Second, "`DURATION` time from TERM to KILL")
 			fs.DurationVar(&r.atLeast, "at-least", 0,
 				"`DURATION` hold the lock at least this long; a signal ends it")
+			fs.DurationVar(&r.recall, "recall", 0,
+				"`DURATION` let etcdlock recall end the command, with this grace at most")
 			fs.IntVar(&r.conflict, "conflict-exit-code", exitTaken, "`STATUS` exit status instead of 75")
 			return func(a *app, c call) error {
 				if err := r.check(c); err != nil {
@@ -55,6 +60,7 @@ during the wait. A wait without -n and -w says on stderr when etcd does not answ
 type running struct {
 	now                           bool
 	wait, ttl, killAfter, atLeast time.Duration
+	recall                        time.Duration // 0: it does not listen
 	conflict                      int
 }
 
@@ -72,6 +78,8 @@ func (r *running) check(c call) error {
 		return misused("--kill-after %v: negative", r.killAfter)
 	case r.atLeast < 0:
 		return misused("--at-least %v: negative", r.atLeast)
+	case r.recall < 0:
+		return misused("--recall %v: negative", r.recall)
 	case r.conflict < 0 || r.conflict > 255:
 		return misused("--conflict-exit-code %d: not from 0 to 255", r.conflict)
 	case r.ttl < r.leastTTL():

@@ -11,7 +11,7 @@ import (
 // run returns an error: without process groups it could not end everything that a command starts.
 func (r *running) run(*app, call) error {
 	return ends(exitFailed,
-		errors.New("there is no run on "+runtime.GOOS+"; who, break and doctor work"))
+		errors.New("there is no run on "+runtime.GOOS+"; the other commands work"))
 }
 
 // windowSize does not know.

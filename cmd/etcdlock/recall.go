@@ -1,0 +1,205 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock"
+)
+
+func recallCommand() *command {
+	return &command{
+		name:  "recall",
+		usage: "[flags] NAME",
+		short: "ask who holds a lock to give it back, so that nobody else holds beside it",
+		text: `
+It asks all that hold the lock, or the place that --token tells, and ends when they are asked. A
+holder notices it within milliseconds, or about a second later if it has just begun to hold. It
+has the grace to end its work, but no more than it has set itself (run --recall, WithRecall), and
+the lock is free once it has unlocked. Nobody else gets in before. A run ends its command with TERM
+at once, and with KILL when the grace is over.
+
+A holder of another program, or one that has not said that it listens, cannot be asked. --break
+deletes its place instead, as etcdlock break does, and a place that is still there when --wait has
+ended: two may work then for about a second.
+
+Exit status: 0 asked (with --wait: gone), or nobody there; 1 cannot be asked, or still there after
+--wait; 64 usage; 125 no answer from etcd.`,
+		flags: func(fs *flag.FlagSet) func(*app, call) error {
+			r := new(recalling)
+			fs.Int64Var(&r.token, "token", 0, "`N` token of the place, as shown by who")
+			fs.DurationVar(&r.grace, "grace", 30*time.Second, "`DURATION` how long the holder may go on")
+			fs.BoolVar(&r.wait, "wait", false, "wait until the place is gone, for the grace and 10s at most")
+			fs.BoolVar(&r.breaks, "break", false, "as --wait, and delete the place if it is there then")
+			fs.StringVar(&r.by, "by", "", "`TEXT` who asks (default: user and host)")
+			fs.StringVar(&r.reason, "reason", "", "`TEXT` why")
+			return r.run
+		},
+	}
+}
+
+// recalling is the recall command with its flags.
+type recalling struct {
+	token        int64
+	grace        time.Duration
+	wait, breaks bool
+	by, reason   string
+
+	etcd *connection
+}
+
+// maxText is how long --by and --reason may be.
+const maxText = 256
+
+// notices is how long a holder may take to notice, and etcd to remove its key.
+const notices = 10 * time.Second
+
+func (r *recalling) run(a *app, c call) error {
+	switch {
+	case len(c.names) == 0:
+		return misused("recall needs the name of a lock")
+	case r.token < 0:
+		return misused("--token %d: not positive", r.token)
+	case r.grace < 0:
+		return misused("--grace %v: negative", r.grace)
+	}
+	if err := c.atMost(1); err != nil {
+		return err
+	}
+	if r.by == "" {
+		r.by = whoAsks()
+	}
+	for name, text := range map[string]string{"by": r.by, "reason": r.reason} {
+		if len(text) > maxText || !utf8.ValidString(text) {
+			return misused("--%s: not UTF-8 of at most %d bytes", name, maxText)
+		}
+	}
+	r.etcd = c.etcd
+	client, err := c.etcd.open()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	places, err := r.places(client, c.names[0])
+	switch {
+	case err != nil:
+		return err
+	case len(places) == 0:
+		fmt.Fprintf(a.stdout, "nobody to ask in the line for %q\n", c.names[0])
+		return nil
+	}
+	asked, err := r.ask(a, client, places)
+	if err == nil && (r.wait || r.breaks) {
+		err = r.await(a, client, c.names[0], asked)
+	}
+	return err
+}
+
+// whoAsks names the user and the machine.
+func whoAsks() string {
+	user, host := os.Getenv("USER"), "unknown"
+	if user == "" {
+		user = "somebody"
+	}
+	if name, err := os.Hostname(); err == nil {
+		host = name
+	}
+	text := strings.ToValidUTF8(user+"@"+host, "?")
+	return text[:min(len(text), maxText)]
+}
+
+// places are those that are to be asked.
+func (r *recalling) places(client *clientv3.Client, name string) ([]place, error) {
+	ctx, cancel := r.etcd.bounded()
+	defer cancel()
+	all, err := placesOf(ctx, client, name)
+	if err != nil {
+		return nil, ends(exitFailed, r.etcd.noAnswer(err))
+	}
+	return slices.DeleteFunc(all, func(p place) bool {
+		return r.token == 0 && !p.Holds || r.token != 0 && p.Token != r.token
+	}), nil
+}
+
+// ask asks each of the places, or deletes it if it cannot be asked and that is wanted.
+func (r *recalling) ask(a *app, client *clientv3.Client, places []place) (asked []place, err error) {
+	request := etcdlock.RecallRequest{By: r.by, Reason: r.reason, Grace: r.grace}
+	var deaf error
+	for _, p := range places {
+		ctx, cancel := r.etcd.bounded()
+		err := etcdlock.Recall(ctx, client, p.Contender, request)
+		cancel()
+		switch {
+		case err == nil:
+			fmt.Fprintf(a.stdout, "asked %s\n", plain(p.Key))
+			asked = append(asked, p)
+		case errors.Is(err, etcdlock.ErrNotRecallable) && r.breaks:
+			if err := r.delete(a, client, p); err != nil {
+				return nil, err
+			}
+		case errors.Is(err, etcdlock.ErrNotRecallable):
+			deaf = ends(exitBad, fmt.Errorf("%w: %s; etcdlock break deletes it", err, plain(p.Key)))
+		default:
+			return nil, ends(exitFailed, r.etcd.noAnswer(err))
+		}
+	}
+	return asked, deaf
+}
+
+// pollEvery is the time from one look at the line to the next.
+const pollEvery = 200 * time.Millisecond
+
+// await waits until the asked places are gone. What is there when the time is over it deletes, if
+// that is wanted.
+func (r *recalling) await(a *app, client *clientv3.Client, name string, asked []place) error {
+	for over := time.Now().Add(r.grace).Add(notices); ; {
+		ctx, cancel := r.etcd.bounded()
+		all, err := placesOf(ctx, client, name)
+		cancel()
+		if err != nil {
+			return ends(exitFailed, r.etcd.noAnswer(err))
+		}
+		asked = slices.DeleteFunc(asked, func(p place) bool {
+			gone := !slices.ContainsFunc(all, func(o place) bool { return o.Token == p.Token && o.Key == p.Key })
+			if gone {
+				fmt.Fprintf(a.stdout, "gone %s\n", plain(p.Key))
+			}
+			return gone
+		})
+		if len(asked) == 0 {
+			return nil
+		}
+		if time.Now().After(over) {
+			break
+		}
+		time.Sleep(pollEvery)
+	}
+	for _, p := range asked {
+		if !r.breaks {
+			return ends(exitBad, fmt.Errorf("still there: %s; etcdlock break deletes it", plain(p.Key)))
+		}
+		if err := r.delete(a, client, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// delete deletes p.
+func (r *recalling) delete(a *app, client *clientv3.Client, p place) error {
+	ctx, cancel := r.etcd.bounded()
+	defer cancel()
+	if err := etcdlock.Break(ctx, client, p.Contender); err != nil {
+		return ends(exitFailed, r.etcd.noAnswer(err))
+	}
+	fmt.Fprintf(a.stdout, "deleted %s\n", plain(p.Key))
+	return nil
+}

@@ -1,0 +1,192 @@
+//go:build linux || darwin || freebsd
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcdlock/etcdlock"
+)
+
+// A run that is recalled ends its command, which hears, at once, and all of it before the release.
+func TestARecallEndsTheCommandOfARun(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	command, next := file(t, "command"), file(t, "next")
+	run := e.run(t, []string{"--recall", "1m", "--at-least", "1h"}, "job", command)
+	first(t, command, "beat")
+	c := e.line(t, "job", 1)[0]
+	waits := e.run(t, nil, "job", next)
+	e.line(t, "job", 2)
+	started := time.Now()
+	status, stdout, stderr := runs(t, "", "recall", "job", "--endpoints", e.addr,
+		"--wait", "--by", "op", "--reason", "update")
+	require.Equal(t, exitGood, status, stderr)
+	require.Equal(t, fmt.Sprintf("asked %s\ngone %s\n", c.Key, c.Key), stdout)
+	run.exits(exitRecalled).says(fmt.Sprintf(`lock "job" recalled (token %d) by op: update`, c.Token))
+	require.Less(t, time.Since(started), 20*time.Second, "it has had the whole grace")
+	isGone(t, number(t, command, "pid"))
+	require.True(t, last(t, command, "beat").Before(first(t, next, "start")))
+	require.NoError(t, waits.Process.Kill())
+}
+
+// What is deaf has its own --recall at most, and so has what it leaves behind. The lock is released
+// once all of it has ended, and not at the end of the grace.
+func TestARecallKillsWhatIsDeafBeforeTheRelease(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	command, daemon, next := file(t, "command"), file(t, "daemon"), file(t, "next")
+	run := e.run(t, []string{"--recall", "1500ms"}, "job", command, "deaf", "daemon="+daemon)
+	first(t, command, "beat")
+	waits := e.run(t, nil, "job", next)
+	e.line(t, "job", 2)
+	status, _, stderr := runs(t, "", "recall", "job", "--endpoints", e.addr, "--grace", "1h")
+	require.Equal(t, exitGood, status, stderr)
+	run.exits(exitRecalled).says("recalled")
+	began := first(t, next, "start")
+	for _, worker := range []string{command, daemon} {
+		end := last(t, worker, "beat")
+		require.True(t, end.Before(began), "it works beside the next")
+		grace := end.Sub(first(t, worker, "signal=15"))
+		require.Greater(t, grace, time.Second)
+		require.Less(t, grace, 4*time.Second)
+	}
+	isGone(t, number(t, command, "pid"))
+	isGone(t, number(t, daemon, "pid"))
+	require.NoError(t, waits.Process.Kill())
+}
+
+// A run that is recalled in line does not start its command.
+func TestARunThatIsRecalledInLineStartsNothing(t *testing.T) {
+	for _, grace := range []string{"0s", "1m"} {
+		t.Run(grace, func(t *testing.T) {
+			t.Parallel()
+			e := newEtcd(t)
+			mu := e.holds(t, "job")
+			command := file(t, "command")
+			run := e.run(t, []string{"--recall", "1m"}, "job", command)
+			token := e.line(t, "job", 2)[1].Token
+			status, stdout, stderr := runs(t, "", "recall", "job", "--endpoints", e.addr,
+				"--token", fmt.Sprint(token), "--grace", grace)
+			require.Equal(t, exitGood, status, stderr)
+			require.Equal(t, 1, strings.Count(stdout, "asked"))
+			require.NoError(t, mu.Unlock(context.Background()))
+			run.exits(exitRecalled).says("recalled")
+			require.Empty(t, events(command, "start"))
+			e.line(t, "job", 0)
+		})
+	}
+}
+
+// Who does not listen is not asked: nothing happens, unless it may be deleted.
+func TestARecallOfWhoDoesNotListen(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	command := file(t, "command")
+	run := e.run(t, nil, "job", command)
+	first(t, command, "beat")
+	key := e.line(t, "job", 1)[0].Key
+	status, stdout, stderr := runs(t, "", "recall", "job", "--endpoints", e.addr)
+	require.Equal(t, exitBad, status)
+	require.Empty(t, stdout)
+	require.Contains(t, stderr, "does not listen to a recall: "+key+"; etcdlock break deletes it")
+	e.line(t, "job", 1)
+	status, stdout, stderr = runs(t, "", "recall", "job", "--endpoints", e.addr, "--break")
+	require.Equal(t, exitGood, status, stderr)
+	require.Equal(t, "deleted "+key+"\n", stdout)
+	run.exits(exitLost).says("its key was deleted")
+}
+
+// One that listens, and does not unlock, is still there when the wait is over. It is deleted if that
+// is wanted.
+func TestARecallThatIsNotHeeded(t *testing.T) {
+	for _, breaks := range []bool{false, true} {
+		t.Run(fmt.Sprint("break ", breaks), func(t *testing.T) {
+			t.Parallel()
+			e := newEtcd(t)
+			mu := e.holds(t, "job", etcdlock.WithRecall(time.Hour))
+			key := mu.Key()
+			args := []string{"recall", "job", "--endpoints", e.addr, "--grace", "0s", "--wait"}
+			if breaks {
+				args = append(args, "--break")
+			}
+			hold := mu.Context(context.Background())
+			status, stdout, stderr := runs(t, "", args...)
+			require.ErrorIs(t, context.Cause(hold), etcdlock.ErrRecalled)
+			if !breaks {
+				require.Equal(t, exitBad, status)
+				require.Contains(t, stderr, "still there: "+key)
+				require.NoError(t, mu.Unlock(context.Background()))
+				return
+			}
+			require.Equal(t, exitGood, status, stderr)
+			require.Equal(t, "asked "+key+"\ndeleted "+key+"\n", stdout)
+			require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrLost)
+		})
+	}
+}
+
+// All that hold are asked, and nobody who waits.
+func TestARecallAsksAllReaders(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	var reads []*etcdlock.Hold
+	for range 2 {
+		rw, err := etcdlock.NewRWMutex(e.client, "job", etcdlock.WithRecall(time.Minute))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, rw.Close(context.Background())) })
+		h, err := rw.RLock(t.Context())
+		require.NoError(t, err)
+		reads = append(reads, h)
+	}
+	writer, err := etcdlock.New(e.client, "job")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, writer.Close(context.Background())) })
+	in := make(chan error, 1)
+	go func() { in <- writer.Lock(context.Background()) }()
+	e.line(t, "job", 3)
+	status, stdout, stderr := runs(t, "", "recall", "job", "--endpoints", e.addr, "--grace", "1h")
+	require.Equal(t, exitGood, status, stderr)
+	require.Equal(t, 2, strings.Count(stdout, "asked"))
+	for _, h := range reads {
+		<-etcdlock.RecallFrom(h.Context(context.Background()))
+		require.NoError(t, h.Unlock(context.Background()))
+	}
+	require.NoError(t, <-in)
+}
+
+func TestTheStatusOfARecall(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	e.holds(t, "job")
+	for name, row := range map[string]struct {
+		args   []string
+		status int
+		says   string
+	}{
+		"nobody there":    {[]string{"other", "--wait"}, exitGood, `nobody to ask in the line for "other"`},
+		"a token of none": {[]string{"job", "--token", "1"}, exitGood, "nobody to ask"},
+		"no name":         {nil, exitUsage, "needs the name"},
+		"two names":       {[]string{"a", "b"}, exitUsage, "unexpected argument"},
+		"a bad grace":     {[]string{"job", "--grace", "-1s"}, exitUsage, "negative"},
+		"a bad token":     {[]string{"job", "--token", "-1"}, exitUsage, "not positive"},
+		"a long reason":   {[]string{"job", "--reason", strings.Repeat("x", 257)}, exitUsage, "at most 256 bytes"},
+		"a by of bytes":   {[]string{"job", "--by", "\xff"}, exitUsage, "UTF-8"},
+		"no etcd":         {[]string{"job", "--endpoints", nobody, "--command-timeout", "200ms"}, exitFailed, "no answer within"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			status, stdout, stderr := runs(t, "", append([]string{"recall", "--endpoints", e.addr}, row.args...)...)
+			require.Equal(t, row.status, status)
+			require.Contains(t, stdout+stderr, row.says)
+		})
+	}
+	starts(t, []string{"run", "--endpoints", e.addr, "--recall", "-1s", "a", "--", "true"}).
+		exits(exitUsage).says("--recall -1s: negative")
+}
