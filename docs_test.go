@@ -98,7 +98,10 @@ func TestThePackageDocumentationShowsTestedCode(t *testing.T) {
 func TestEachOptionHasAnExample(t *testing.T) {
 	names := regexp.MustCompile(`(?m)^func (With\w+)\(`).FindAllStringSubmatch(sources(t, "options.go"), -1)
 	require.GreaterOrEqual(t, len(names), 10)
-	want := []string{"Contenders", "Holders", "Break", "Trace", "Session", "LockedError", "Mutex_Locker", "Mutex_Do"}
+	want := []string{
+		"Contenders", "Holders", "Break", "Trace", "Session", "LockedError", "Mutex_Locker", "Mutex_Do",
+		"Recall", "WithRecall",
+	}
 	for _, name := range names {
 		want = append(want, name[1])
 	}

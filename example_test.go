@@ -287,6 +287,62 @@ func ExampleBreak() {
 	// the holder's Unlock: lost: true
 }
 
+// A rolling update moves the work to another machine: whoever holds is asked to end, and the next one
+// begins when it has. The holder comes to a good point by itself.
+func ExampleRecall() {
+	client := exampleClient()
+	defer client.Close()
+	ctx := context.Background()
+	leads := func(who string, work func(ctx context.Context)) {
+		mu, err := etcdlock.New(client, "leader/billing", etcdlock.WithOwner(who),
+			etcdlock.WithRecall(30*time.Second))
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer mu.Close(ctx)
+		err = mu.Do(ctx, func(ctx context.Context) error {
+			work(ctx)
+			return nil
+		})
+		fmt.Println(who, "has led:", err)
+	}
+	begun, over := make(chan bool), make(chan bool)
+	go func() {
+		defer close(over)
+		leads("old", func(ctx context.Context) {
+			close(begun)
+			for bill := 1; ; bill++ {
+				select {
+				case <-etcdlock.RecallFrom(ctx): // between two bills: a good point to end
+					return
+				case <-ctx.Done(): // lost, or the grace is over
+					return
+				case <-time.After(time.Millisecond): // one bill more
+				}
+			}
+		})
+	}()
+	<-begun
+
+	holders, err := etcdlock.Holders(ctx, client, "leader/billing")
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, holder := range holders {
+		err := etcdlock.Recall(ctx, client, holder, etcdlock.RecallRequest{
+			By: "deploy", Reason: "version 2", Grace: 10 * time.Second,
+		})
+		if err != nil { // ErrNotRecallable: it does not listen
+			log.Fatal(err)
+		}
+	}
+	<-over
+	leads("new", func(context.Context) {})
+	// Output:
+	// old has led: <nil>
+	// new has led: <nil>
+}
+
 // Which locks of a service are taken?
 func ExampleHolders() {
 	client := exampleClient()

@@ -372,6 +372,37 @@ func ExampleWithLinger() {
 	// Output: turns: 100 keys put: 1
 }
 
+// A hold that is asked for goes on for half a second at most, whatever grace the request allows.
+// Whoever works on until its context ends learns who has asked, and why.
+func ExampleWithRecall() {
+	client := exampleClient()
+	defer client.Close()
+	ctx := context.Background()
+	mu, err := etcdlock.New(client, "reindex", etcdlock.WithRecall(time.Second/2))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer mu.Close(ctx)
+	err = mu.Do(ctx, func(ctx context.Context) error {
+		line, err := etcdlock.Contenders(ctx, client, "reindex")
+		if err != nil {
+			return err
+		}
+		request := etcdlock.RecallRequest{By: "ops", Reason: "the database is slow", Grace: time.Minute}
+		if err := etcdlock.Recall(ctx, client, line[0], request); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return context.Cause(ctx)
+	})
+	recalled, _ := errors.AsType[*etcdlock.RecalledError](err)
+	fmt.Printf("by %s: %s\n", recalled.By, recalled.Reason)
+	fmt.Println("lost:", errors.Is(err, etcdlock.ErrLost))
+	// Output:
+	// by ops: the database is slow
+	// lost: false
+}
+
 // Who holds a lock, and who waits?
 func ExampleContenders() {
 	client := exampleClient()

@@ -96,4 +96,6 @@ var table = []struct {
 	{"TestTraceTellsTheLifeOfALockAndHarmsNone", TestTraceTellsTheLifeOfALockAndHarmsNone},
 	{"TestReadersShareAndWritersExclude", TestReadersShareAndWritersExclude},
 	{"TestReadersAndWritersExcludeAsTheyShould", TestReadersAndWritersExcludeAsTheyShould},
+	{"TestARecallTakesNothingAway", TestARecallTakesNothingAway},
+	{"TestWaitersAndReadersAreRecalled", TestWaitersAndReadersAreRecalled},
 }

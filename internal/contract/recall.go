@@ -1,0 +1,103 @@
+package contract
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/etcdlock/etcdlock"
+)
+
+// A recall is one read and one transaction, which is one revision. It takes nothing away: the key
+// keeps its place, its token and its lease, and those behind it, of whatever package, wait until the
+// holder has unlocked, however long its grace is over.
+func TestARecallTakesNothingAway(t *testing.T, w World) {
+	cluster := w.Start(t)
+	client := cluster.Client(t)
+	mu := NewMutex(t, client, "x", etcdlock.WithRecall(time.Minute))
+	require.NoError(t, mu.Lock(t.Context()))
+	hold, token := mu.Context(t.Context()), mu.Token()
+	theirs, err := concurrency.NewSession(cluster.Client(t))
+	require.NoError(t, err)
+	defer theirs.Close()
+	peer := concurrency.NewMutex(theirs, "x")
+	in := Async(func() error { return peer.Lock(Patient(t)) })
+	WaitForLine(t, client, "x", 2)
+	ours := NewMutex(t, cluster.Client(t), "x")
+	last := Async(func() error { return ours.Lock(Patient(t)) })
+	line := WaitForLine(t, client, "x", 3)
+	request := etcdlock.RecallRequest{By: "op", Reason: "update", Grace: 100 * time.Millisecond}
+
+	counter := NewCounter()
+	operator := cluster.Client(t, With(counter))
+	before, revision := counter.Counts(), cluster.Revision(t)
+	require.NoError(t, etcdlock.Recall(t.Context(), operator, line[0], request))
+	require.Equal(t, "Range 1, Txn 1", counter.Since(before).String())
+	require.Equal(t, revision+1, cluster.Revision(t))
+	require.Equal(t, line, WaitForLine(t, client, "x", 3))
+	lease, err := client.TimeToLive(t.Context(), line[0].Lease, clientv3.WithAttachedKeys())
+	require.NoError(t, err)
+	require.Equal(t, [][]byte{[]byte(line[0].Key)}, lease.Keys)
+	owns, err := client.Txn(t.Context()).If(mu.IsOwner()).Commit()
+	require.NoError(t, err)
+	require.True(t, owns.Succeeded || hold.Err() != nil)
+	require.ErrorIs(t, etcdlock.Recall(t.Context(), operator, line[1], request), etcdlock.ErrNotRecallable)
+	require.Equal(t, revision+1, cluster.Revision(t))
+
+	Await(t, etcdlock.RecallFrom(hold), 1)
+	Await(t, hold.Done(), 1)
+	recalled := &etcdlock.RecalledError{Name: "x", Token: token, By: "op", Reason: "update"}
+	require.Equal(t, recalled, context.Cause(hold))
+	require.Zero(t, mu.Token())
+	require.Empty(t, in)
+	WaitForLine(t, client, "x", 3)
+	require.NoError(t, mu.Unlock(t.Context()))
+	require.NoError(t, <-in)
+	require.NoError(t, etcdlock.Recall(t.Context(), operator, line[0], request), "it is gone")
+	require.NoError(t, peer.Unlock(Patient(t)))
+	require.NoError(t, <-last)
+	require.NoError(t, ours.Unlock(t.Context()))
+}
+
+// One that is recalled in line waits on, and its hold begins as one that has just noticed. The
+// readers of a Session are recalled together, and nobody joins them.
+func TestWaitersAndReadersAreRecalled(t *testing.T, w World) {
+	cluster := w.Start(t)
+	client := cluster.Client(t)
+	holder := NewMutex(t, client, "x")
+	require.NoError(t, holder.Lock(t.Context()))
+	s := NewSession(t, cluster.Client(t), etcdlock.WithRecall(time.Minute))
+	rw, err := s.RWMutex("x")
+	require.NoError(t, err)
+	reads := make(chan *etcdlock.Hold, 2)
+	in := Async(func() error {
+		h, err := rw.RLock(Patient(t))
+		reads <- h
+		return err
+	})
+	waiter := WaitForLine(t, client, "x", 2)[1]
+	require.NoError(t, etcdlock.Recall(t.Context(), client, waiter, etcdlock.RecallRequest{Grace: time.Hour}))
+	require.NoError(t, holder.Unlock(t.Context()))
+	require.NoError(t, <-in)
+	first := <-reads
+	Await(t, etcdlock.RecallFrom(first.Context(t.Context())), 1)
+	require.Equal(t, waiter.Token, first.Token())
+	require.Less(t, time.Until(first.Deadline()), time.Minute)
+
+	_, err = rw.TryRLock(t.Context())
+	require.ErrorIs(t, err, etcdlock.ErrLocked)
+	again := Async(func() error {
+		h, err := rw.RLock(Patient(t))
+		reads <- h
+		return err
+	})
+	require.NoError(t, first.Unlock(t.Context()))
+	require.NoError(t, <-again)
+	second := <-reads
+	require.NotEqual(t, waiter.Token, second.Token())
+	require.NoError(t, second.Unlock(t.Context()))
+}
