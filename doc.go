@@ -36,7 +36,8 @@
 // same. When etcd is restored from a snapshot, or wiped, tokens start again; docs/runbook.md
 // says how to keep them growing. When an operator takes the key away ([Break], a revoked lease),
 // the holder learns it by an event, or about a second later if it has just begun to hold. Until
-// then, again, only the token protects.
+// then, again, only the token protects. To get a lock back from a holder that lives, without such
+// an overlap, there is [Recall].
 //
 // # Time
 //
@@ -118,6 +119,7 @@
 //	hold.go      a hold, its end and its contexts, TokenFrom, nesting. What ends it is noticed in
 //	             lease.go (trust, revocation), watch.go (its key is gone), lock.go (Unlock, Close)
 //	release.go   how the key of a hold is released, and the next one put
+//	recall.go    how a holder is asked to end, what it notices of that, and what follows
 //	local.go     what a Session has of one name: the line of its goroutines, what lingers
 //	cohort.go    those of them that share a key to read: who joins, and who waits
 //	place.go     a key in etcd's line; it sends the transactions that internal/ticket builds
@@ -156,6 +158,8 @@
 //	release     the request that ends a hold in etcd; a removal deletes any other key
 //	hand-over   a release, and the next contender's hold; with WithHandoff, a hand-off passes
 //	            the hold on within a Session, without etcd
+//	recall      a request to a holder to give its lock back (Recall); the grace is the time in which
+//	            it may go on
 //	linger      to keep the key of a hold that was unlocked for the next Lock of the same Session (WithLinger)
 //	attempt     one request to etcd, with its time of sending and its bound; it may be repeated
 //	renewal     one keepalive message of a lease, and its answer

@@ -47,7 +47,7 @@ func sources(t *testing.T, pattern string) string {
 func allTests(t *testing.T) string {
 	t.Helper()
 	return sources(t, "*_test.go") + sources(t, "internal/*/*_test.go") + sources(t, "internal/proof/*/*_test.go") +
-		sources(t, "cmd/*/*_test.go") + sources(t, "etcdlock*/*_test.go") + sources(t, "internal/contract/table.go")
+		sources(t, "cmd/*/*_test.go") + sources(t, "etcdlock*/*_test.go") + sources(t, "internal/contract/*.go")
 }
 
 // library is the source of the library.
