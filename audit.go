@@ -29,6 +29,10 @@ const (
 	// values.
 	byKeysEvery = 4
 
+	// causeTime is how long a deleted key's hold waits for etcd to say whether the lease is gone
+	// too. If it is, that is the reason of the loss.
+	causeTime = 100 * time.Millisecond
+
 	// maxUnreadable is how many keys that the user may not read one audit skips.
 	maxUnreadable = 10
 )
@@ -200,7 +204,7 @@ func (l *lease) audits() (suspicious bool, places []*place, byKeys bool) {
 	both := suspicious || !l.doubted.IsZero() || len(l.places) > manyPlaces
 	some := false
 	for _, p := range l.places {
-		listens := p.m.cfg.recall > 0
+		listens := p.listens()
 		if s := p.ticket.State(); (s == ticket.InLine || s == ticket.Held) && (listens || !both) {
 			places = append(places, p)
 			some = some || listens
@@ -235,6 +239,18 @@ func (l *lease) lookAt(ctx, asking context.Context, places []*place, sent *era) 
 		l.confirmMissing(part, read, known, sent)
 	})
 	return known
+}
+
+// isKnown reports whether etcd knows the lease, as far as it answers at once.
+func (l *lease) isKnown() bool {
+	s := l.s
+	if s.calls.Disconnected() || s.calls.Closed() {
+		return true // clientv3 would try many times a second
+	}
+	ctx, cancel := context.WithTimeout(l.live, causeTime)
+	defer cancel()
+	resp, err := s.client.TimeToLive(ctx, l.id)
+	return err != nil || resp.TTL >= 0
 }
 
 // compare compares the keys on l, as an audit sent at sent found them, with those that the

@@ -119,7 +119,7 @@
 //	hold.go      a hold, its end and its contexts, TokenFrom, nesting. What ends it is noticed in
 //	             lease.go (trust, revocation), watch.go (its key is gone), lock.go (Unlock, Close)
 //	release.go   how the key of a hold is released, and the next one put
-//	recall.go    how a holder is asked to end, what it notices of that, and what follows
+//	recalled.go  what a holder notices of a recall, and what follows
 //	local.go     what a Session has of one name: the line of its goroutines, what lingers
 //	cohort.go    those of them that share a key to read: who joins, and who waits
 //	place.go     a key in etcd's line; it sends the transactions that internal/ticket builds
@@ -141,6 +141,7 @@
 //	trace.go     the hooks as a type, and the logger
 //	options.go   the options, and their bounds
 //	admin.go     Contenders, Holders, Break: what operators and tools use
+//	recall.go    Recall: how they ask a holder to end
 //
 // The glossary. Code, comments and docs use one word for each thing:
 //

@@ -20,10 +20,6 @@ const (
 	seldomLooks = 4
 	idleLooks   = 32
 
-	// causeTime is how long a deleted key's hold waits for etcd to say whether the lease is gone
-	// too. If it is, that is the reason of the loss.
-	causeTime = 100 * time.Millisecond
-
 	// firstPause is the pause before a key watch is made again. It doubles up to a renewal period,
 	// because audits cover the key meanwhile.
 	firstPause = 20 * time.Millisecond
@@ -321,16 +317,4 @@ func (l *lease) tellDeleted() {
 	if !known {
 		l.suspectLocked() // and then a renewal decides
 	}
-}
-
-// isKnown reports whether etcd knows the lease, as far as it answers at once.
-func (l *lease) isKnown() bool {
-	s := l.s
-	if s.calls.Disconnected() || s.calls.Closed() {
-		return true // clientv3 would try many times a second
-	}
-	ctx, cancel := context.WithTimeout(l.live, causeTime)
-	defer cancel()
-	resp, err := s.client.TimeToLive(ctx, l.id)
-	return err != nil || resp.TTL >= 0
 }

@@ -69,6 +69,18 @@ func (s *Session) newPlaceLocked(c *claim) *place {
 // value is the value of p's key, which is put now.
 func (p *place) value() string { return p.m.cfg.value(p.ticket.Kind) }
 
+// listens reports whether p's key says that it may be recalled.
+func (p *place) listens() bool { return p.m.cfg.recall > 0 }
+
+// asPutLocked compares p's key with what was put, if p listens and was not recalled: a recheck
+// shows that an event was lost.
+func (p *place) asPutLocked() []clientv3.Cmp {
+	if !p.listens() || p.recall != nil {
+		return nil
+	}
+	return []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(p.ticket.Key), "=", p.ticket.Rev())}
+}
+
 // contender is p as others see it.
 func (p *place) contender() Contender {
 	c := p.m.contender()

@@ -78,7 +78,7 @@ printf '%s\n' "${COMPREPLY[@]}"`, "bash")
 		require.NoError(t, err, "%s", out)
 		return strings.Fields(string(out))
 	}
-	require.Equal(t, []string{"run"}, offers("r"))
+	require.Equal(t, []string{"run", "recall"}, offers("r"))
 	require.Equal(t, []string{"break"}, offers("--endpoints", "a:1", "b"))
 	require.Equal(t, []string{"--ttl"}, offers("run", "--t"))
 	require.Equal(t, []string{"--watch"}, offers("who", "--w"))

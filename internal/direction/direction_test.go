@@ -25,11 +25,11 @@ var update = flag.Bool("update", false, "write the uses against the direction as
 // layers are the library's files, from the ground up. A file uses those of its own layer and of
 // those below.
 var layers = [][]string{
-	{"doc.go", "errors.go", "options.go", "trace.go", "admin.go"},
+	{"doc.go", "errors.go", "options.go", "trace.go", "admin.go", "recall.go"},
 	{"session.go", "stream.go", "era.go"}, // a Session: its lock, its tasks, what it knows of etcd
 	{"lease.go", "revoke.go", "audit.go"},
-	{"place.go", "watch.go", "view.go", "keywatch.go", "removal.go"}, // one key in etcd's line
-	{"local.go", "cohort.go", "hold.go", "release.go"},               // what the goroutines of a Session have of a name
+	{"place.go", "watch.go", "view.go", "keywatch.go", "removal.go"},  // one key in etcd's line
+	{"local.go", "cohort.go", "hold.go", "release.go", "recalled.go"}, // what the goroutines of a Session have of a name
 	{"lock.go", "rwmutex.go", "acquire.go"},
 }
 

@@ -34,9 +34,9 @@ func (r Recall) Check() error {
 	case r.Grace < 0:
 		return errors.New("the grace is negative")
 	case len(r.By) > MaxRecallText || len(r.Reason) > MaxRecallText:
-		return errors.New("By or Reason is longer than 256 bytes")
+		return errors.New("who asks, or why, is longer than 256 bytes")
 	case !utf8.ValidString(r.By) || !utf8.ValidString(r.Reason):
-		return errors.New("By or Reason is not valid UTF-8")
+		return errors.New("who asks, or why, is not valid UTF-8")
 	}
 	return nil
 }

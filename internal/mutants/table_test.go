@@ -1197,7 +1197,7 @@ var mutants = []mutant{
 	{
 		name: "a recalled hold has no grace",
 		why:  "It is asked to end, so it ends. Its work had a moment to come to a good point.",
-		edits: []edit{{"recall.go", `	ends := now.Add(min(r.Grace, most))
+		edits: []edit{{"recalled.go", `	ends := now.Add(min(r.Grace, most))
 `, `	ends := now
 `}},
 		killers: []killer{named("TestTheKeyOfARecalledHoldGoesWithItsUnlock"), named("TestARecalledHoldThatUnlocksInTimeIsWhole")},
@@ -1205,7 +1205,7 @@ var mutants = []mutant{
 	{
 		name: "the grace is what was asked for",
 		why:  "Whoever recalls knows how long it may wait. The holder has said how long it may take at most.",
-		edits: []edit{{"recall.go", `	ends := now.Add(min(r.Grace, most))
+		edits: []edit{{"recalled.go", `	ends := now.Add(min(r.Grace, most))
 `, `	ends := now.Add(min(r.Grace, max(most, r.Grace)))
 `}},
 		killers: []killer{named("TestTheKeyOfARecalledHoldGoesWithItsUnlock")},
@@ -1241,7 +1241,7 @@ var mutants = []mutant{
 	{
 		name: "a key that lingers does not give way to a recall",
 		why:  "Nobody holds, so there is nobody to ask. And nobody who would unlock.",
-		edits: []edit{{"recall.go", `	if p.lingersLocked() {
+		edits: []edit{{"recalled.go", `	if p.lingersLocked() {
 		p.local.giveWayLocked()
 		return
 	}
@@ -1268,7 +1268,7 @@ var mutants = []mutant{
 	{
 		name: "the last recall counts",
 		why:  "It is the newest word of whoever may recall. It gives back time that somebody else has counted on.",
-		edits: []edit{{"recall.go", `	if c == nil || h.checkLocked(now) != nil || c.end != nil && !ends.Before(c.ends) {
+		edits: []edit{{"recalled.go", `	if c == nil || h.checkLocked(now) != nil || c.end != nil && !ends.Before(c.ends) {
 `, `	if c == nil || h.checkLocked(now) != nil {
 `}},
 		killers: []killer{named("TestTheShorterGraceStays")},

@@ -1,0 +1,117 @@
+package etcdlock
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/etcdlock/etcdlock/internal/line"
+)
+
+// RecallFrom returns a channel that is closed once the innermost hold that ctx came from is
+// recalled. The holder then has the grace of the request to come to a good point and unlock;
+// [Mutex.Deadline] says until when. It is nil if ctx comes from no hold, or from one that does not
+// listen (see [WithRecall]). The channel stays as it is when the hold ends otherwise.
+func RecallFrom(ctx context.Context) <-chan struct{} {
+	if ctx == nil {
+		return nil
+	}
+	c := holdContextOf(ctx)
+	if c == nil || c.hold.recall == nil {
+		return nil
+	}
+	return c.hold.recall.told
+}
+
+// recalled is what a hold that listens has of a recall. That of one that does not is nil.
+//
+// Invariant: whoever is recalled ends by itself. Its context ends when the grace is over, at the
+// latest, and its key goes with its own Unlock after that, or with its lease. So the next one gets
+// in after the context has ended, or has been unlocked. (Do not remove the key at the end of the
+// grace: whoever works on until it looks would do so beside the next one.
+// TestTheKeyOfARecalledHoldGoesWithItsUnlock, TestNobodyBelievesBesideARecalledHold.)
+type recalled struct {
+	told chan struct{} // closed by the first request
+
+	// Guarded by Session.mu.
+	ends  time.Time      // of the grace, by the monotonic clock; zero before a request
+	end   *RecalledError // what ends the contexts then
+	timer *time.Timer
+}
+
+// toldLocked notes what e, which is p's key as it was read or as an event has told it, says of a
+// recall. Of several requests the one with the shortest grace counts.
+func (p *place) toldLocked(e line.Entry) {
+	if !p.listens() {
+		return
+	}
+	r, ok := e.Recall()
+	if !ok || p.recall != nil && p.recall.Grace <= r.Grace {
+		return
+	}
+	p.recall = &r
+	if p.lingersLocked() {
+		p.local.giveWayLocked()
+		return
+	}
+	now := time.Now()
+	for h := range p.holdsLocked() {
+		h.recallLocked(r, now)
+	}
+	p.local.admitLocked() // or refuses them
+}
+
+// told is toldLocked of what a range has read, which may have p's key.
+func (p *place) told(read *pb.RangeResponse) {
+	e, _ := line.Find(read.GetKvs(), p.ticket.Key)
+	p.s.mu.Lock()
+	defer p.s.unlock()
+	if p.ticket.Is(e) {
+		p.toldLocked(e)
+	}
+}
+
+// recallLocked begins the grace of h, which has noticed a request now, if it listens. One that ends
+// later than that of an earlier request changes nothing.
+func (h *hold) recallLocked(r line.Recall, now time.Time) {
+	c, most := h.recall, h.m.cfg.recall
+	ends := now.Add(min(r.Grace, most))
+	if c == nil || h.checkLocked(now) != nil || c.end != nil && !ends.Before(c.ends) {
+		return
+	}
+	if c.end == nil {
+		close(c.told)
+	}
+	c.stopLocked()
+	t, name, token := h.m.cfg.trace, h.place.ticket.Name, h.place.ticket.Rev()
+	c.ends, c.end = ends, &RecalledError{Name: name, Token: token, By: r.By, Reason: r.Reason}
+	c.timer = time.AfterFunc(ends.Sub(now), func() { h.check() })
+	if t != nil && t.Recalled != nil {
+		h.place.s.hooks.Run(func() { t.Recalled(name, token, requestOf(r)) })
+	}
+	h.m.log(slog.LevelWarn, "lock recalled", "name", name, "token", token, "by", r.By,
+		"reason", r.Reason, "grace", min(r.Grace, most))
+	h.checkLocked(now) // it may have none
+}
+
+// stopLocked stops the timer.
+func (c *recalled) stopLocked() {
+	if c != nil && c.timer != nil {
+		c.timer.Stop()
+	}
+}
+
+// overLocked reports whether a request has come, and its grace is over.
+func (c *recalled) overLocked(now time.Time) bool {
+	return c != nil && c.end != nil && !now.Before(c.ends)
+}
+
+// cappedLocked is until, or the end of the grace if that is sooner.
+func (c *recalled) cappedLocked(until time.Time) time.Time {
+	if c != nil && c.end != nil && c.ends.Before(until) {
+		return c.ends
+	}
+	return until
+}
