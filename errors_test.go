@@ -79,6 +79,22 @@ func TestALostErrorIsErrLostAndItsReason(t *testing.T) {
 	}
 }
 
+func TestARecalledErrorIsErrRecalledAndTellsWhoAndWhy(t *testing.T) {
+	for text, e := range map[string]*etcdlock.RecalledError{
+		`etcdlock: lock "a" recalled (token 7)`:                    {Name: "a", Token: 7},
+		`etcdlock: lock "a" recalled (token 7) by op`:              {Name: "a", Token: 7, By: "op"},
+		`etcdlock: lock "a" recalled (token 7): update`:            {Name: "a", Token: 7, Reason: "update"},
+		`etcdlock: lock "a\nb" recalled (token 7) by op: "urgent"`: {Name: "a\nb", Token: 7, By: "op", Reason: `"urgent"`},
+	} {
+		require.Equal(t, text, e.Error())
+		wrapped := fmt.Errorf("charge: %w", e)
+		contract.RequireIs(t, wrapped, etcdlock.ErrRecalled)
+		as, ok := errors.AsType[*etcdlock.RecalledError](wrapped)
+		require.True(t, ok)
+		require.Same(t, e, as)
+	}
+}
+
 // Users make them too, in the tests of what they do on a loss.
 func TestALostErrorWithoutAReasonIsALostErrorAllTheSame(t *testing.T) {
 	e := &etcdlock.LostError{Name: "a", Token: 7}

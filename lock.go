@@ -319,7 +319,8 @@ func (m *Mutex) Key() string {
 }
 
 // Deadline returns the time until which the hold is certain without another renewal. As long
-// as etcd answers it moves on. It is the zero time when the lock is not held.
+// as etcd answers it moves on, up to the end by [WithMaxHold] or of a recall's grace. It is the zero
+// time when the lock is not held.
 func (m *Mutex) Deadline() time.Time {
 	var deadline time.Time
 	m.whole(func(h *hold) { deadline = h.deadlineLocked() })

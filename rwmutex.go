@@ -79,7 +79,8 @@ func (rw *RWMutex) RLock(ctx context.Context) (*Hold, error) {
 // but for no other contender: until ctx ends or, if ctx has no deadline, for at most the TTL. If
 // there is a writer it returns a [*LockedError] at once, for which errors.Is(err, ErrLocked) is
 // true, and writes nothing to etcd. It also does so if the Session has lost its reads of the name
-// and not all of them have unlocked, or if its lease is about to be replaced while they go on.
+// and not all of them have unlocked, or if they go on and are recalled or their lease is about to be
+// replaced.
 // Other errors, and what is true after them, are those of [RWMutex.RLock].
 func (rw *RWMutex) TryRLock(ctx context.Context) (*Hold, error) {
 	return rw.acquire(ctx, true)

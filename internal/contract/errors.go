@@ -24,6 +24,9 @@ var Sentinels = map[string]error{
 	"ErrNotRun":      etcdlock.ErrNotRun,
 	"ErrUnavailable": etcdlock.ErrUnavailable,
 
+	"ErrRecalled":      etcdlock.ErrRecalled,
+	"ErrNotRecallable": etcdlock.ErrNotRecallable,
+
 	"ErrExpired":        etcdlock.ErrExpired,
 	"ErrSuspended":      etcdlock.ErrSuspended,
 	"ErrKeyDeleted":     etcdlock.ErrKeyDeleted,
