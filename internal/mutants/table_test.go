@@ -1508,6 +1508,36 @@ var mutants = []mutant{
 		killers: []killer{ofCommand("TestALossEndsAllOfTheCommandBeforeAnotherHolds")},
 	},
 	{
+		name: "the command of a recalled run is not told",
+		why:  "It gets KILL in time, and nobody else gets in before. It has a grace to come to an end by itself.",
+		edits: []edit{{"cmd/etcdlock/hold.go", `			hurried, h.asked = true, exited != nil
+			tree.terminate()
+`, `			hurried, h.asked = true, exited != nil
+`}},
+		killers: []killer{ofCommand("TestARecallEndsTheCommandOfARun")},
+	},
+	{
+		name: "a recalled run releases at the end of the grace",
+		why:  "The grace is over, and the KILL is on its way.",
+		edits: []edit{{"cmd/etcdlock/hold.go", `				killBy(time.Now())
+			}
+`, `				_ = h.release()
+				killBy(time.Now().Add(3 * time.Second))
+			}
+`}},
+		killers: []killer{ofCommand("TestARecallKillsWhatIsDeafBeforeTheRelease")},
+	},
+	{
+		name: "a run that was recalled in line starts its command",
+		why:  "It holds the lock, and the command hears soon enough that it is to end.",
+		edits: []edit{{"cmd/etcdlock/hold.go", `	case <-etcdlock.RecallFrom(hold): // while it waited
+		h.asked = true
+		return h.finish(0)
+`, `	case <-(chan struct{})(nil):
+`}},
+		killers: []killer{ofCommand("TestARunThatIsRecalledInLineStartsNothing")},
+	},
+	{
 		name: "only the group of the command is killed",
 		why:  "A job is a process group. A daemon leaves it, by setsid, and works on.",
 		edits: []edit{{"cmd/etcdlock/tree_linux.go", `			_ = syscall.Kill(p.pid, s)
