@@ -35,6 +35,7 @@ type Contender struct {
 	// Holds reports whether it held the lock at that time: whether nobody stood before it for whom
 	// it has to wait. Several that read may hold it.
 	Holds bool
+	Info  string // see WithInfo
 }
 
 // label names c for people: by its owner's label, and by its process if the label does not.
@@ -150,6 +151,6 @@ func contenderOf(name string, e line.Entry, holds bool) Contender {
 	return Contender{
 		Name: name, Key: e.Key, Owner: v.Owner, Host: v.Host, PID: v.PID,
 		Token: e.Rev, Lease: clientv3.LeaseID(e.Lease), Since: v.Since,
-		Mode: e.Kind().String(), Holds: holds,
+		Mode: e.Kind().String(), Holds: holds, Info: v.Info,
 	}
 }

@@ -36,7 +36,8 @@ type Mutex struct {
 	hold    *hold // the current one, until Unlock or Close, lost or not
 	depth   int   // Locks of this Mutex that nest in hold
 	closed  bool
-	closing *closing // nil unless a call of Close is under way
+	closing *closing      // nil unless a call of Close is under way
+	over    chan struct{} // closed with the Mutex, nil while nobody wants to know
 }
 
 // noCopy makes go vet report a copied struct: vet takes it for a sync.Locker.
@@ -447,6 +448,9 @@ func (m *Mutex) Close(ctx context.Context) error {
 func (m *Mutex) closeLocked() (holds []closedHold, given *place) {
 	m.closed = true
 	m.closing = &closing{done: make(chan struct{})}
+	if m.over != nil {
+		close(m.over)
+	}
 	held := m.hold
 	m.hold, m.depth = nil, 0
 	if held != nil && held.depth > 0 { // else it nested in a hold that was closed
@@ -567,6 +571,7 @@ func (m *Mutex) contender() Contender {
 	host, pid := identity()
 	return Contender{
 		Name: m.name, Owner: m.cfg.owner, Host: host, PID: pid, Mode: line.Exclusive.String(),
+		Info: m.cfg.info,
 	}
 }
 

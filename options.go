@@ -47,6 +47,7 @@ type config struct {
 	reentrant      bool
 	maxHold        time.Duration // 0: none
 	acquireTimeout time.Duration // 0: none
+	info           string        // for those that watch
 	handoff        int           // 0: strict order
 	linger         time.Duration // 0: none
 	recall         time.Duration // the longest grace; 0: holds do not listen
@@ -100,6 +101,23 @@ func WithOwner(label string) Option {
 				excerpt(label, 32), len(label), maxNameLen)
 		case !utf8.ValidString(label):
 			return fmt.Errorf("etcdlock: WithOwner(%s): not valid UTF-8", excerpt(label, 32))
+		}
+		return nil
+	}
+}
+
+// WithInfo sets a text that is stored with the key, for others to read as Contender.Info: an
+// address, a version. It is valid UTF-8 of at most 1 KiB. Whoever can read the key can read it. The
+// default is none.
+func WithInfo(info string) Option {
+	return func(c *config) error {
+		c.info = info
+		switch {
+		case len(info) > line.MaxInfo:
+			return fmt.Errorf("etcdlock: WithInfo(%s): %d bytes, more than %d",
+				excerpt(info, 32), len(info), line.MaxInfo)
+		case !utf8.ValidString(info):
+			return fmt.Errorf("etcdlock: WithInfo(%s): not valid UTF-8", excerpt(info, 32))
 		}
 		return nil
 	}
@@ -219,7 +237,9 @@ func (c config) apply(opts []Option) (config, error) {
 	}
 	host, pid := identity()
 	for k := range c.texts {
-		v := line.Value{Owner: c.owner, Host: host, PID: pid, Recallable: c.recall > 0}
+		v := line.Value{
+			Owner: c.owner, Host: host, PID: pid, Info: c.info, Recallable: c.recall > 0,
+		}
 		text, err := line.NewText(v, line.Kind(k))
 		if err != nil {
 			return c, fmt.Errorf("etcdlock: owner %s: %w", excerpt(c.owner, 32), err)

@@ -109,6 +109,49 @@ func randomFaults(t *testing.T, etcd *fake.Server, l *holders, seed uint64) {
 	for i := range sessions {
 		homes = append(homes, processIn(t, etcd, names[i], options[random.IntN(len(options))]...))
 	}
+	stop := faultsAtRandom(etcd, seed)
+	over := time.Now().Add(faulty)
+	var wg sync.WaitGroup
+	for home, s := range homes {
+		for g := range each {
+			own := rand.New(rand.NewPCG(seed, uint64(100+10*home+g)))
+			who := fmt.Sprintf("%s%d", names[home], g)
+			rw := rwIn(t, s)
+			wg.Go(func() {
+				for time.Now().Before(over) {
+					one(l, rw, who, home, own, time.Duration(own.Int64N(int64(20*time.Second))))
+					time.Sleep(time.Duration(own.Int64N(int64(time.Second))))
+				}
+			})
+		}
+	}
+	for time.Now().Before(over) {
+		time.Sleep(time.Duration(1+random.IntN(20)) * time.Second)
+		misfortune(etcd, random, names[random.IntN(sessions)])
+	}
+	wg.Wait()
+	stop()
+	for home, s := range homes { // all get in at last
+		for _, writes := range []bool{false, true} {
+			rw := rwIn(t, s)
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), 10*virtualTTL)
+				defer cancel()
+				do := rw.RDo
+				if writes {
+					do = rw.Do
+				}
+				if err := do(ctx, func(context.Context) error { return nil }); err != nil {
+					t.Errorf("%s, writes %v: %v", names[home], writes, err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+}
+
+// faultsAtRandom has requests and answers lost, late and doubled by a seed, until stop is called.
+func faultsAtRandom(etcd *fake.Server, seed uint64) (stop func()) {
 	faults := rand.New(rand.NewPCG(seed, 2))
 	var mu sync.Mutex // of faults
 	etcd.Intercept(func(c fake.Call) (e fake.Effect) {
@@ -129,58 +172,25 @@ func randomFaults(t *testing.T, etcd *fake.Server, l *holders, seed uint64) {
 		}
 		return e
 	})
-	over := time.Now().Add(faulty)
-	var wg sync.WaitGroup
-	for home, s := range homes {
-		for g := range each {
-			own := rand.New(rand.NewPCG(seed, uint64(100+10*home+g)))
-			who := fmt.Sprintf("%s%d", names[home], g)
-			rw := rwIn(t, s)
-			wg.Go(func() {
-				for time.Now().Before(over) {
-					one(l, rw, who, home, own, time.Duration(own.Int64N(int64(20*time.Second))))
-					time.Sleep(time.Duration(own.Int64N(int64(time.Second))))
-				}
-			})
-		}
+	return func() { etcd.Intercept(nil) }
+}
+
+// misfortune is one thing that happens, to a process or to all.
+func misfortune(etcd *fake.Server, random *rand.Rand, process string) {
+	switch random.IntN(4) {
+	case 0:
+		etcd.Cut(process)
+		time.Sleep(time.Duration(random.Int64N(int64(virtualTTL * 3 / 2))))
+		etcd.Heal(process)
+	case 1:
+		etcd.CancelWatches()
+	case 2:
+		etcd.Freeze()
+		time.Sleep(time.Duration(random.Int64N(int64(virtualTTL / 2))))
+		etcd.Thaw()
+	case 3:
+		etcd.LoseAnswers(process, 1+random.IntN(3))
 	}
-	for time.Now().Before(over) {
-		time.Sleep(time.Duration(1+random.IntN(20)) * time.Second)
-		name := names[random.IntN(sessions)]
-		switch random.IntN(4) {
-		case 0:
-			etcd.Cut(name)
-			time.Sleep(time.Duration(random.Int64N(int64(virtualTTL * 3 / 2))))
-			etcd.Heal(name)
-		case 1:
-			etcd.CancelWatches()
-		case 2:
-			etcd.Freeze()
-			time.Sleep(time.Duration(random.Int64N(int64(virtualTTL / 2))))
-			etcd.Thaw()
-		case 3:
-			etcd.LoseAnswers(name, 1+random.IntN(3))
-		}
-	}
-	wg.Wait()
-	etcd.Intercept(nil)
-	for home, s := range homes { // all get in at last
-		for _, writes := range []bool{false, true} {
-			rw := rwIn(t, s)
-			wg.Go(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), 10*virtualTTL)
-				defer cancel()
-				do := rw.RDo
-				if writes {
-					do = rw.Do
-				}
-				if err := do(ctx, func(context.Context) error { return nil }); err != nil {
-					t.Errorf("%s, writes %v: %v", names[home], writes, err)
-				}
-			})
-		}
-	}
-	wg.Wait()
 }
 
 // one is one call, and the hold if there is one.

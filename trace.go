@@ -44,6 +44,10 @@ type Trace struct {
 	// ends it sooner. It ends by its Unlock, or when the grace is over; Released or Lost follows.
 	Recalled func(name string, token int64, r RecallRequest)
 
+	// Led: a call of the function of [Mutex.Lead] is over, after the time held, with the error err
+	// that [Mutex.Do] would have returned. Its lock is released, or lost.
+	Led func(name string, token int64, held time.Duration, err error)
+
 	// QueuedContext: as Queued, with the context of the waiting call.
 	QueuedContext func(ctx context.Context, name string, ahead int, holder Contender)
 	// GaveUpContext: as GaveUp, with the context of the call that returned err.

@@ -6,9 +6,12 @@ import (
 	"time"
 )
 
+// MaxInfo is how many bytes of a Value's Info there may be.
+const MaxInfo = 1024
+
 // maxValue is the longest value that is parsed, in bytes. Ours are shorter: each byte takes at most
-// six in JSON, the label has at most 1,024, a host's name 253, and a recall twice 256.
-const maxValue = 16 * 1024
+// six in JSON, the label has at most 1,024, the info too, a host's name 253, and a recall twice 256.
+const maxValue = 20 * 1024
 
 // A Value is what a contender's key holds, for people and operators.
 type Value struct {
@@ -17,7 +20,8 @@ type Value struct {
 	PID   int    `json:"pid"`
 	Mode  string `json:"mode,omitempty"` // of a key that is not exclusive; its name counts
 
-	Recallable bool `json:"recallable,omitempty"` // its holder minds a Recall
+	Info       string `json:"info,omitempty"`
+	Recallable bool   `json:"recallable,omitempty"` // its holder minds a Recall
 
 	Since time.Time `json:"since"` // the last one
 }

@@ -1,0 +1,219 @@
+package etcdlock
+
+import (
+	"context"
+	"iter"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/recheck"
+	"github.com/etcdlock/etcdlock/internal/ticket"
+)
+
+// fewOldest is how many keys are read to find the holder: the first is one, unless somebody put
+// keys of another kind below the name.
+const fewOldest = 3
+
+// WatchHolder yields who holds the lock name now, and then who holds it after each change. It is for
+// those that follow a leader without being candidates: proxies, dashboards. While nobody holds it
+// yields the zero Contender. Of several that read, or have permits, it yields the first in line.
+// [WithInfo] is how a holder tells its address.
+//
+// Changes that follow each other closely may be skipped, but they are never reordered, and the last
+// one always comes: within milliseconds, or about two seconds later if an event was lost. Nothing is
+// yielded twice in a row. What it yields was true a moment ago: only the holder itself, by its
+// context or its token, can be certain.
+//
+// It goes on through lost watches, compactions, members that are cut off, and an etcd that is away or
+// was restored. It ends with ctx, without an error; when the loop breaks; or after it has yielded one
+// error that no retry mends: a bad argument, a refusal, a closed client. Nothing is left running
+// then. The sequence may be used any number of times, each from the start.
+//
+// It writes nothing and needs no lease. At rest it costs a watch, and each 1.5 s a transaction that
+// compares and returns nothing: a thousand that watch send some 670 of these a second. A change
+// costs each a read of a few keys and a watch, however long the line is.
+func WatchHolder(
+	ctx context.Context, client *clientv3.Client, name string,
+) iter.Seq2[Contender, error] {
+	return func(yield func(Contender, error) bool) {
+		s, err := sessionToWatch(ctx, client, name)
+		if err != nil {
+			yield(Contender{}, err)
+			return
+		}
+		defer func() {
+			bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
+			defer cancel()
+			_ = s.Close(bounded) // it has no lease: there is nothing that it could leave
+		}()
+		(&holderWatch{s: s, name: name}).run(ctx, yield)
+	}
+}
+
+// sessionToWatch is a Session that never has a lease: for its reads, its watches and what it knows
+// about the history of etcd.
+func sessionToWatch(ctx context.Context, client *clientv3.Client, name string) (*Session, error) {
+	if err := checkContext(ctx, "watch the holder of", name); err != nil {
+		return nil, err
+	}
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	return NewSession(client)
+}
+
+// A holderWatch is one use of the sequence. One goroutine has it: that of the loop.
+//
+// Invariant: who is yielded was the first in line in a linearizable read that was sent after the one
+// before had been answered. So nothing is reordered. (Do not yield what an event or a member that
+// may be behind says. TestWatchHolderNeverGoesBack.)
+//
+// Invariant: after a read nothing happens to its holder unnoticed: a watch begins right behind it,
+// and the key is read again each 1.5 s, because an event may be lost.
+type holderWatch struct {
+	// Set once, then only read.
+	s    *Session
+	name string
+
+	broken attempt.Backoff // of watches
+}
+
+// A sighting is what a read has shown.
+type sighting struct {
+	e        line.Entry // the first in line, without a revision if there is nobody
+	revision int64      // at which that was so
+	era      *era
+}
+
+func (w *holderWatch) run(ctx context.Context, yield func(Contender, error) bool) {
+	var last sighting
+	for began := false; ; began = true {
+		seen, err := w.look(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			yield(Contender{}, failed("watch the holder of", w.name, err))
+			return
+		}
+		if !began || !seen.is(last) {
+			if !yield(w.contender(seen.e), nil) {
+				return
+			}
+		}
+		last = seen
+		w.wait(ctx, seen)
+	}
+}
+
+// is reports whether a and b are the same hold, or nobody's.
+func (a sighting) is(b sighting) bool { return a.e.Key == b.e.Key && a.e.Rev == b.e.Rev }
+
+// contender is e as others see it, the zero Contender for nobody.
+func (w *holderWatch) contender(e line.Entry) Contender {
+	if e.Rev == 0 {
+		return Contender{}
+	}
+	return contenderOf(w.name, e, true)
+}
+
+// look reads who is the first in line. It retries until it is answered.
+func (w *holderWatch) look(ctx context.Context) (sighting, error) {
+	for n := int64(fewOldest); ; n *= n {
+		era := w.s.era.Load()
+		resp, err := w.get(ctx, line.Prefix(w.name), clientv3.WithPrefix(), clientv3.WithLimit(n),
+			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
+		if err != nil {
+			return sighting{}, err
+		}
+		seen := sighting{revision: resp.Header.GetRevision(), era: era}
+		if l := line.Of(w.name, resp.Kvs); len(l) > 0 {
+			seen.e = l[0]
+			return seen, nil
+		}
+		if !resp.More {
+			return seen, nil
+		}
+	}
+}
+
+func (w *holderWatch) get(
+	ctx context.Context, key string, opts ...clientv3.OpOption,
+) (*clientv3.GetResponse, error) {
+	return read(ctx, w.s, func(ctx context.Context) (*clientv3.GetResponse, error) {
+		return w.s.get(ctx, key, opts...)
+	}, func(error) error { return nil })
+}
+
+// wait returns when the line is to be read again: the holder has gone or, if there is none, somebody
+// may have come; or nobody knows, after a pause.
+func (w *holderWatch) wait(ctx context.Context, seen sighting) {
+	key, opts := seen.e.Key, []clientv3.OpOption{clientv3.WithRev(seen.revision + 1)}
+	if key == "" {
+		key, opts = line.Prefix(w.name), append(opts, clientv3.WithPrefix())
+	}
+	events, on, stop := w.s.watch(ctx, &w.broken, key, opts...)
+	defer stop()
+	again := time.NewTimer(attempt.Jitter(recheck.Least))
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case resp, open := <-events:
+			switch {
+			case !open || resp.Err() != nil || w.s.elsewhere(resp.Header):
+				w.s.stream.fails(on, resp.Err())
+				_ = w.broken.Wait(ctx, w.s.calls) // the caller asks ctx itself
+				return
+			case w.changes(seen, resp.Events):
+				return
+			}
+			w.s.stream.tells(on)
+			w.broken.Reset()
+		case <-again.C:
+			if !w.stands(ctx, seen) {
+				return
+			}
+			again.Reset(attempt.Jitter(w.s.calls.Seldom(recheck.Least)))
+		}
+	}
+}
+
+// changes reports whether events say that another holds now. A key that was put over stays the
+// holder's if it keeps its place.
+func (w *holderWatch) changes(seen sighting, events []*clientv3.Event) bool {
+	for _, event := range events {
+		e := line.EntryOf(event.Kv)
+		put := event.Type == clientv3.EventTypePut && e.StandsIn(w.name)
+		if nobody := seen.e.Rev == 0; nobody == put || !nobody && e.Rev != seen.e.Rev {
+			return true
+		}
+	}
+	return false
+}
+
+// stands reports whether nothing has changed since, as one more request shows, or whether nobody knows:
+// then the watch has to tell. It waits no longer than until the next one is due, since the events of
+// a member that is back may be there already.
+func (w *holderWatch) stands(ctx context.Context, seen sighting) bool {
+	ifs := []clientv3.Cmp{
+		clientv3.Compare(clientv3.ModRevision(line.Prefix(w.name)), "<", seen.revision+1).WithPrefix(),
+	}
+	if seen.e.Rev != 0 {
+		ifs = ticket.Contends(seen.e)
+	}
+	// A range is what makes a transaction without writes linearizable.
+	ask := []clientv3.Op{clientv3.OpGet(line.Prefix(w.name), clientv3.WithCountOnly())}
+	bounded, cancel := context.WithTimeout(ctx, w.s.calls.Seldom(recheck.Least))
+	defer cancel()
+	resp, _, err := attempt.Do(bounded, w.s.calls, &attempt.Backoff{}, attempt.ReadTimeout,
+		func(ctx context.Context) (*clientv3.TxnResponse, error) { return w.s.txn(ctx, ifs, ask, ask) })
+	if err != nil {
+		return !attempt.Refused(err) && !w.s.clientClosed() // if it stays so look says it
+	}
+	return resp.Succeeded && seen.era == w.s.era.Load()
+}

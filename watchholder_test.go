@@ -1,0 +1,349 @@
+package etcdlock_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/fake"
+)
+
+// watcher follows the holders of n, as a process of its own.
+type watcher struct {
+	mu   sync.Mutex
+	seen []etcdlock.Contender
+	errs []error
+	end  func() // returns when the sequence is over
+}
+
+// watches begins to follow them.
+func watches(client *clientv3.Client, name string) *watcher {
+	w := new(watcher)
+	ctx, cancel := context.WithCancel(context.Background())
+	var over sync.WaitGroup
+	over.Go(func() {
+		for c, err := range etcdlock.WatchHolder(ctx, client, name) {
+			w.mu.Lock()
+			w.seen, w.errs = append(w.seen, c), append(w.errs, err)
+			w.mu.Unlock()
+		}
+	})
+	w.end = func() { cancel(); over.Wait() }
+	return w
+}
+
+// sights are who it has seen, by their labels: "-" for nobody.
+func (w *watcher) sights() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var all []string
+	for i, c := range w.seen {
+		switch {
+		case w.errs[i] != nil:
+			all = append(all, w.errs[i].Error())
+		case c == etcdlock.Contender{}:
+			all = append(all, "-")
+		default:
+			all = append(all, c.Owner)
+		}
+	}
+	return strings.Join(all, " ")
+}
+
+// What happens is seen at once, in order, with what the holder says of itself. Whoever waits is not.
+func TestWatchHolderSeesEachHolder(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		w := watches(etcd.Client("w"), "n")
+		synctest.Wait()
+		require.Equal(t, "-", w.sights())
+		a := contract.MutexOf(t, processIn(t, etcd, "a"), "n", etcdlock.WithInfo("10.0.0.1:80"), listens)
+		b := contract.MutexOf(t, processIn(t, etcd, "b"), "n")
+		lockWithin(t, a, time.Second)
+		synctest.Wait()
+		require.Equal(t, "- a", w.sights())
+		require.Equal(t, placeOf(t, etcd, "n", 0), w.seen[1])
+		require.Equal(t, "10.0.0.1:80", w.seen[1].Info)
+		require.Equal(t, a.Token(), w.seen[1].Token)
+		require.True(t, w.seen[1].Holds)
+
+		next := writesLater(b)
+		synctest.Wait()
+		recall(t, etcd, time.Hour)
+		time.Sleep(time.Minute)
+		require.Equal(t, "- a", w.sights(), "one who waits, and a recall, are no change")
+		require.NoError(t, a.Unlock(context.Background()))
+		require.NoError(t, soonOr(t, next, "b does not get in"))
+		synctest.Wait()
+		require.Equal(t, "- a b", w.sights())
+		require.NoError(t, b.Unlock(context.Background()))
+		synctest.Wait()
+		require.Equal(t, "- a b -", w.sights())
+		w.end()
+		time.Sleep(time.Minute) // those of the Sessions end, too
+		require.Zero(t, etcd.Watches())
+	})
+}
+
+// Of readers it is the first; when that goes it is the next.
+func TestWatchHolderSeesTheFirstOfThoseThatRead(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		var holds []*etcdlock.Hold
+		for _, who := range []string{"a", "b", "c"} {
+			h, err := rwIn(t, processIn(t, etcd, who)).RLock(context.Background())
+			require.NoError(t, err)
+			holds = append(holds, h)
+		}
+		w := watches(etcd.Client("w"), "n")
+		defer w.end()
+		for _, i := range []int{1, 0, 2} {
+			synctest.Wait()
+			require.NoError(t, holds[i].Unlock(context.Background()))
+		}
+		synctest.Wait()
+		require.Equal(t, "a c -", w.sights())
+		require.Equal(t, "read", w.seen[0].Mode)
+	})
+}
+
+// Keys that are no contenders, however many, hide nobody.
+func TestWatchHolderSeesPastStrays(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		for i := range 50 {
+			require.NoError(t, etcd.PutKey(fmt.Sprintf("n/stray-%d", i), clientv3.NoLease))
+			defer etcd.DeleteKey(fmt.Sprintf("n/stray-%d", i))
+		}
+		w := watches(etcd.Client("w"), "n")
+		defer w.end()
+		a := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
+		time.Sleep(time.Minute)
+		for range 2 {
+			lockWithin(t, a, time.Second)
+			synctest.Wait()
+			require.NoError(t, a.Unlock(context.Background()))
+			synctest.Wait()
+		}
+		require.Equal(t, "- a - a -", w.sights())
+	})
+}
+
+// An event that is lost delays what is seen by about two seconds.
+func TestWatchHolderOutlivesLostEvents(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		w := watches(etcd.Client("w"), "n")
+		defer w.end()
+		a, b := contract.MutexOf(t, processIn(t, etcd, "a"), "n"), contract.MutexOf(t, processIn(t, etcd, "b"), "n")
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			return fake.Effect{Drop: c.Process == "w" && c.Method == fake.Event}
+		})
+		for _, mu := range []*etcdlock.Mutex{a, b} {
+			time.Sleep(time.Minute)
+			lockWithin(t, mu, time.Second)
+			time.Sleep(2 * time.Second)
+			require.True(t, strings.HasSuffix(w.sights(), " "+placeOf(t, etcd, "n", 0).Owner), w.sights())
+			require.NoError(t, mu.Unlock(context.Background()))
+			time.Sleep(2 * time.Second)
+		}
+		require.Equal(t, "- a - b -", w.sights())
+	})
+}
+
+// It goes on through watches that end, compactions, an etcd that is away, and one that is restored.
+func TestWatchHolderOutlivesWhatHappensToEtcd(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		a, b := contract.MutexOf(t, processIn(t, etcd, "a"), "n"), contract.MutexOf(t, processIn(t, etcd, "b"), "n")
+		w := watches(etcd.Client("w"), "n")
+		defer w.end()
+		lockWithin(t, a, time.Second)
+		restore := etcd.Save()
+		change := func(from, to *etcdlock.Mutex) {
+			require.NoError(t, from.Unlock(context.Background()))
+			if to != nil {
+				lockWithin(t, to, time.Second)
+			}
+		}
+		synctest.Wait()
+		etcd.CancelWatches()
+		change(a, b)
+		etcd.Compact()
+		time.Sleep(2 * time.Second)
+		require.True(t, strings.HasSuffix(w.sights(), " b"), w.sights())
+
+		etcd.Cut("w")
+		time.Sleep(time.Minute)
+		change(b, a)
+		etcd.Heal("w")
+		time.Sleep(3 * time.Second)
+		require.True(t, strings.HasSuffix(w.sights(), " a"), w.sights())
+
+		etcd.Freeze()
+		time.Sleep(5 * time.Second)
+		etcd.Thaw()
+		time.Sleep(3 * time.Second)
+		change(a, b)
+		time.Sleep(2 * time.Second)
+		require.True(t, strings.HasSuffix(w.sights(), " b"), w.sights())
+
+		before := len(w.seen)
+		require.NoError(t, b.Unlock(context.Background()))
+		restore(2) // another cluster, in which a's first key still is
+		time.Sleep(3 * time.Second)
+		require.Greater(t, len(w.seen), before)
+		time.Sleep(time.Minute) // that key goes with its lease
+		require.True(t, strings.HasSuffix(w.sights(), " -"), w.sights())
+		lockWithin(t, a, time.Minute)
+		time.Sleep(2 * time.Second)
+		require.True(t, strings.HasSuffix(w.sights(), " a"), w.sights())
+		require.NoError(t, a.Unlock(context.Background()))
+	})
+}
+
+// What is yielded was read after the one before: a member that is behind, and answers to requests
+// that come late, take nothing back.
+func TestWatchHolderNeverGoesBack(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		w := watches(etcd.Client("w"), "n")
+		n := 0
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			if c.Process != "w" {
+				return fake.Effect{}
+			}
+			n++
+			return fake.Effect{Delay: time.Duration(n%5) * 300 * time.Millisecond, DelayReply: time.Duration(n%3) * 700 * time.Millisecond}
+		})
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
+		for range 200 {
+			lockWithin(t, mu, time.Second)
+			time.Sleep(170 * time.Millisecond)
+			require.NoError(t, mu.Unlock(context.Background()))
+			time.Sleep(90 * time.Millisecond)
+		}
+		time.Sleep(5 * time.Second)
+		w.end()
+		require.Greater(t, len(w.seen), 10)
+		var last int64
+		for _, c := range w.seen {
+			if c.Token != 0 {
+				require.Greater(t, c.Token, last)
+				last = c.Token
+			}
+		}
+		require.Zero(t, w.seen[len(w.seen)-1])
+	})
+}
+
+// At rest it costs a watch, and a small read each 1.5 s; a change costs a read and a watch, however
+// long the line is.
+func TestWhatWatchHolderCosts(t *testing.T) {
+	for _, waiting := range []int{0, 50} {
+		t.Run(fmt.Sprint(waiting), func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				s := processIn(t, etcd, "a")
+				mu := contract.MutexOf(t, s, "n")
+				lockWithin(t, mu, time.Second)
+				for i := range waiting {
+					other := contract.MutexOf(t, processIn(t, etcd, fmt.Sprint("b", i)), "n")
+					go func() { _ = other.Do(t.Context(), func(context.Context) error { return nil }) }()
+					synctest.Wait()
+				}
+				w := watches(etcd.Client("w"), "n")
+				defer w.end()
+				time.Sleep(time.Second)
+				count := func(method string) (n int) {
+					for _, c := range etcd.Calls(method) {
+						if c.Process == "w" {
+							n++
+						}
+					}
+					return n
+				}
+				require.Equal(t, []int{1, 1, 0}, []int{count(fake.Range), count(fake.Watch), count(fake.Txn)})
+				time.Sleep(10 * time.Minute)
+				require.Equal(t, []int{1, 1}, []int{count(fake.Range), count(fake.Watch)})
+				require.InDelta(t, 400, count(fake.Txn), 20)
+
+				etcd.ForgetCalls()
+				require.NoError(t, mu.Unlock(context.Background()))
+				time.Sleep(time.Second)
+				changes := len(w.seen) - 1 // of those who waited some may have come and gone in between
+				require.NotZero(t, changes)
+				require.LessOrEqual(t, count(fake.Range), changes+1)
+				require.LessOrEqual(t, count(fake.Watch), changes+1)
+			})
+		})
+	}
+}
+
+// It ends with one error if no retry helps, and without any by its context or a break.
+func TestWhatEndsWatchHolder(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		ctx := context.Background()
+		for _, row := range []struct {
+			ctx    context.Context
+			client *clientv3.Client
+			name   string
+			want   string
+		}{
+			{nil, etcd.Client("w"), "n", "nil context"},
+			{ctx, nil, "n", "nil client"},
+			{ctx, etcd.Client("w"), "", "is empty"},
+			{ctx, etcd.Client("w"), "n/", `ends with "/"`},
+		} {
+			n := 0
+			for c, err := range etcdlock.WatchHolder(row.ctx, row.client, row.name) {
+				n++
+				require.ErrorContains(t, err, row.want)
+				require.Zero(t, c)
+			}
+			require.Equal(t, 1, n)
+		}
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		for range etcdlock.WatchHolder(ended, etcd.Client("w"), "n") {
+			t.Error("its context had ended")
+		}
+
+		holders := etcdlock.WatchHolder(ctx, etcd.Client("w"), "n")
+		for range 2 {
+			for _, err := range holders {
+				require.NoError(t, err)
+				break
+			}
+		}
+		synctest.Wait()
+		require.Zero(t, etcd.Watches())
+
+		client := etcd.Client("w")
+		w := watches(client, "n")
+		time.Sleep(time.Minute)
+		client.Close()
+		time.Sleep(time.Minute)
+		require.Len(t, w.seen, 2)
+		require.ErrorContains(t, w.errs[1], "client")
+		w.end()
+
+		w = watches(etcd.Client("w"), "n")
+		time.Sleep(time.Minute)
+		etcd.Intercept(func(c fake.Call) (e fake.Effect) {
+			if c.Process == "w" {
+				e.Before = rpctypes.ErrGRPCPermissionDenied
+			}
+			return e
+		})
+		time.Sleep(time.Minute)
+		require.Len(t, w.seen, 2)
+		require.ErrorIs(t, w.errs[1], rpctypes.ErrPermissionDenied)
+		require.ErrorContains(t, w.errs[1], `watch the holder of "n"`)
+		w.end()
+		require.Zero(t, etcd.Watches())
+	})
+}
