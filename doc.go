@@ -142,6 +142,8 @@
 //	options.go   the options, and their bounds
 //	admin.go     Contenders, Holders, Break: what operators and tools use
 //	recall.go    Recall: how they ask a holder to end
+//	lead.go      Lead: a leader's work, term after term
+//	watchholder.go  WatchHolder: how others follow who holds; it reads and watches by itself
 //
 // The glossary. Code, comments and docs use one word for each thing:
 //

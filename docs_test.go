@@ -100,7 +100,7 @@ func TestEachOptionHasAnExample(t *testing.T) {
 	require.GreaterOrEqual(t, len(names), 10)
 	want := []string{
 		"Contenders", "Holders", "Break", "Trace", "Session", "LockedError", "Mutex_Locker", "Mutex_Do",
-		"Recall", "WithRecall",
+		"Recall", "WithRecall", "Mutex_Lead", "WatchHolder",
 	}
 	for _, name := range names {
 		want = append(want, name[1])

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -508,4 +509,80 @@ func ExampleRWMutex_RDo() {
 	cents, err := read("pear")
 	fmt.Println(cents, err)
 	// Output: 4 <nil>
+}
+
+// Of all processes that call Lead one leads at a time. WithInfo is what it tells those who follow.
+func ExampleMutex_Lead() {
+	client := exampleClient()
+	defer client.Close()
+	mu, err := etcdlock.New(client, "svc/leader", etcdlock.WithInfo("10.0.0.1:8080"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer mu.Close(context.Background())
+
+	ctx, stop := context.WithCancel(context.Background()) // with signal.NotifyContext, for instance
+	err = mu.Lead(ctx, func(ctx context.Context) error {
+		fmt.Println("leading")
+		stop()
+		<-ctx.Done() // work until then; nobody else leads before this returns
+		return ctx.Err()
+	})
+	fmt.Println(err)
+	// Output:
+	// leading
+	// etcdlock: lock "svc/leader": context canceled
+}
+
+func ExampleWithInfo() {
+	client := exampleClient()
+	defer client.Close()
+	ctx := context.Background()
+	mu, err := etcdlock.New(client, "svc/one", etcdlock.WithInfo("10.0.0.1:8080"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer mu.Close(ctx)
+	if err := mu.Lock(ctx); err != nil {
+		log.Fatal(err)
+	}
+	line, err := etcdlock.Contenders(ctx, client, "svc/one")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(line[0].Info)
+	// Output: 10.0.0.1:8080
+}
+
+// A proxy sends requests to whoever leads, and to nobody while nobody does.
+func ExampleWatchHolder() {
+	client := exampleClient()
+	defer client.Close()
+	ctx := context.Background()
+	leader, err := etcdlock.New(client, "svc/proxied", etcdlock.WithInfo("10.0.0.1:8080"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer leader.Close(ctx)
+	if err := leader.Lock(ctx); err != nil {
+		log.Fatal(err)
+	}
+
+	var backend atomic.Pointer[string] // what the proxy reads
+	for holder, err := range etcdlock.WatchHolder(ctx, client, "svc/proxied") {
+		if err != nil {
+			log.Fatal(err) // no retry would help
+		}
+		backend.Store(&holder.Info)
+		fmt.Printf("backend: %q\n", *backend.Load())
+		if holder.Token == 0 {
+			break
+		}
+		if err := leader.Unlock(ctx); err != nil {
+			log.Fatal(err)
+		}
+	}
+	// Output:
+	// backend: "10.0.0.1:8080"
+	// backend: ""
 }

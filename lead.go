@@ -124,7 +124,11 @@ func (m *Mutex) traceLed(ctx context.Context, token int64, took time.Duration, e
 	if t := m.cfg.trace; t != nil && t.Led != nil {
 		m.s.hooks.Run(func() { t.Led(m.name, token, took, err) })
 	}
-	if err == nil || ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))) {
+	if t := m.cfg.trace; t != nil && t.LedContext != nil {
+		m.s.hooks.Run(func() { t.LedContext(ctx, m.name, token, took, err) })
+	}
+	ends := ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)))
+	if err == nil || ends {
 		return
 	}
 	m.log(slog.LevelWarn, "a leader's function failed", "name", m.name, "token", token,

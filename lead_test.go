@@ -262,7 +262,8 @@ func TestLeadRefusesWhatCannotBe(t *testing.T) {
 		require.ErrorContains(t, none.Lead(context.Background(), never), "not made")
 		require.ErrorContains(t, mu.Lead(nil, never), `lead "n": nil context`) //nolint:staticcheck // on purpose
 		require.ErrorContains(t, mu.Lead(context.Background(), nil), `lead "n": nil function`)
-		hold := lockWithin(t, mu, time.Second)
+		hold, cancel := context.WithTimeout(lockWithin(t, mu, time.Second), time.Minute)
+		defer cancel()
 		require.ErrorIs(t, mu.Lead(hold, never), etcdlock.ErrDeadlock)
 		require.NoError(t, mu.Unlock(context.Background()))
 		require.NoError(t, mu.Close(context.Background()))

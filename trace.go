@@ -61,6 +61,9 @@ type Trace struct {
 	// LostContext: as Lost, with the context of the call that began the hold.
 	LostContext func(ctx context.Context, name string, token int64, held time.Duration, reason error)
 
+	// LedContext: as Led, with the context that Lead was given.
+	LedContext func(ctx context.Context, name string, token int64, held time.Duration, err error)
+
 	// LeaseGranted: the Session has a lease.
 	LeaseGranted func(lease clientv3.LeaseID, ttl time.Duration)
 	// LeaseRenewed: etcd acknowledged a renewal.

@@ -403,7 +403,7 @@ func TestEachHookOfACallHasOneWithTheContext(t *testing.T) {
 			require.Contains(t, hooks, name+"Context")
 		}
 	}
-	require.Equal(t, 5, twins)
+	require.Equal(t, 6, twins)
 }
 
 // Hooks without a context and with it are told of the same events, in the same order: the one

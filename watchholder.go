@@ -17,24 +17,24 @@ import (
 // keys of another kind below the name.
 const fewOldest = 3
 
-// WatchHolder yields who holds the lock name now, and then who holds it after each change. It is for
-// those that follow a leader without being candidates: proxies, dashboards. While nobody holds it
-// yields the zero Contender. Of several that read, or have permits, it yields the first in line.
-// [WithInfo] is how a holder tells its address.
+// WatchHolder yields who holds the lock name now, and then who holds it after each change. It is
+// for those that follow a leader without being candidates: proxies, dashboards. While nobody holds
+// it yields the zero Contender. Of several that read, or have permits, it yields the first in
+// line. [WithInfo] is how a holder tells its address.
 //
-// Changes that follow each other closely may be skipped, but they are never reordered, and the last
-// one always comes: within milliseconds, or about two seconds later if an event was lost. Nothing is
-// yielded twice in a row. What it yields was true a moment ago: only the holder itself, by its
-// context or its token, can be certain.
+// Changes that follow each other closely may be skipped, but they are never reordered, and the
+// last one always comes: within milliseconds, or about two seconds later if an event was lost.
+// Nothing is yielded twice in a row. What it yields was true a moment ago: only the holder itself,
+// by its context or its token, can be certain.
 //
-// It goes on through lost watches, compactions, members that are cut off, and an etcd that is away or
-// was restored. It ends with ctx, without an error; when the loop breaks; or after it has yielded one
-// error that no retry mends: a bad argument, a refusal, a closed client. Nothing is left running
-// then. The sequence may be used any number of times, each from the start.
+// It goes on through lost watches, compactions, members that are cut off, and an etcd that is away
+// or was restored. It ends with ctx, without an error; when the loop breaks; or after it has
+// yielded one error that no retry mends: a bad argument, a refusal, a closed client. Nothing is
+// left running then. The sequence may be used any number of times, each from the start.
 //
-// It writes nothing and needs no lease. At rest it costs a watch, and each 1.5 s a transaction that
-// compares and returns nothing: a thousand that watch send some 670 of these a second. A change
-// costs each a read of a few keys and a watch, however long the line is.
+// It writes nothing and needs no lease. At rest it costs a watch, and each 1.5 s a transaction
+// that compares and returns nothing: a thousand that watch send some 670 of these a second. A
+// change costs each a read of a few keys and a watch, however long the line is.
 func WatchHolder(
 	ctx context.Context, client *clientv3.Client, name string,
 ) iter.Seq2[Contender, error] {
@@ -67,9 +67,9 @@ func sessionToWatch(ctx context.Context, client *clientv3.Client, name string) (
 
 // A holderWatch is one use of the sequence. One goroutine has it: that of the loop.
 //
-// Invariant: who is yielded was the first in line in a linearizable read that was sent after the one
-// before had been answered. So nothing is reordered. (Do not yield what an event or a member that
-// may be behind says. TestWatchHolderNeverGoesBack.)
+// Invariant: who is yielded was the first in line in a linearizable read that was sent after the
+// one before had been answered. So nothing is reordered. (Do not yield what an event or a member
+// that may be behind says. TestWatchHolderNeverGoesBack.)
 //
 // Invariant: after a read nothing happens to its holder unnoticed: a watch begins right behind it,
 // and the key is read again each 1.5 s, because an event may be lost.
@@ -148,8 +148,8 @@ func (w *holderWatch) get(
 	}, func(error) error { return nil })
 }
 
-// wait returns when the line is to be read again: the holder has gone or, if there is none, somebody
-// may have come; or nobody knows, after a pause.
+// wait returns when the line is to be read again: the holder has gone or, if there is none,
+// somebody may have come; or nobody knows, after a pause.
 func (w *holderWatch) wait(ctx context.Context, seen sighting) {
 	key, opts := seen.e.Key, []clientv3.OpOption{clientv3.WithRev(seen.revision + 1)}
 	if key == "" {
@@ -196,9 +196,9 @@ func (w *holderWatch) changes(seen sighting, events []*clientv3.Event) bool {
 	return false
 }
 
-// stands reports whether nothing has changed since, as one more request shows, or whether nobody knows:
-// then the watch has to tell. It waits no longer than until the next one is due, since the events of
-// a member that is back may be there already.
+// stands reports whether nothing has changed since, as one more request shows, or whether nobody
+// knows: then the watch has to tell. It waits no longer than until the next one is due, since the
+// events of a member that is back may be there already.
 func (w *holderWatch) stands(ctx context.Context, seen sighting) bool {
 	ifs := []clientv3.Cmp{
 		clientv3.Compare(clientv3.ModRevision(line.Prefix(w.name)), "<", seen.revision+1).WithPrefix(),

@@ -157,6 +157,47 @@ func TestWatchHolderOutlivesLostEvents(t *testing.T) {
 	})
 }
 
+// What happens between the read and the watch is told by the watch.
+func TestWatchHolderSeesWhatHappensBeforeItsWatch(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
+		lockWithin(t, mu, time.Second)
+		etcd.Intercept(func(c fake.Call) (e fake.Effect) {
+			if c.Process == "w" && c.Method == fake.Watch {
+				e.Delay = 200 * time.Millisecond
+			}
+			return e
+		})
+		w := watches(etcd.Client("w"), "n")
+		defer w.end()
+		time.Sleep(100 * time.Millisecond)
+		require.NoError(t, mu.Unlock(context.Background()))
+		time.Sleep(200 * time.Millisecond)
+		require.Equal(t, "a -", w.sights())
+	})
+}
+
+// After a restore the holder may be the same, and what the watch waits for is far ahead.
+func TestWatchHolderWatchesAnewAfterARestore(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
+		lockWithin(t, mu, time.Second)
+		restore := etcd.Save()
+		for range 1000 {
+			require.NoError(t, etcd.PutKey("other", clientv3.NoLease))
+		}
+		defer etcd.DeleteKey("other")
+		w := watches(etcd.Client("w"), "n")
+		defer w.end()
+		time.Sleep(time.Second)
+		restore(1)
+		time.Sleep(10 * time.Second)
+		require.NoError(t, mu.Unlock(context.Background()))
+		synctest.Wait()
+		require.Equal(t, "a -", w.sights(), "at once")
+	})
+}
+
 // It goes on through watches that end, compactions, an etcd that is away, and one that is restored.
 func TestWatchHolderOutlivesWhatHappensToEtcd(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {

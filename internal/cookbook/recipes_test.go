@@ -47,19 +47,9 @@ func runSlot(ctx context.Context, client *clientv3.Client, name string, slot tim
 	})
 }
 
-// lead calls work whenever this process leads, until ctx ends or work fails.
+// lead calls work whenever this process leads, until ctx ends.
 func lead(ctx context.Context, mu *etcdlock.Mutex, work func(context.Context) error) error {
-	for {
-		err := mu.Do(ctx, work)
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case errors.Is(err, etcdlock.ErrLost):
-			// Another one may lead by now. Stand in line again.
-		case err != nil:
-			return err
-		}
-	}
+	return mu.Lead(ctx, work) // errors of work go to the logger and the Trace of mu
 }
 
 // ready is a readiness probe: 200 where the process leads. It costs etcd nothing.

@@ -31,6 +31,7 @@ var layers = [][]string{
 	{"place.go", "watch.go", "view.go", "keywatch.go", "removal.go"},  // one key in etcd's line
 	{"local.go", "cohort.go", "hold.go", "release.go", "recalled.go"}, // what the goroutines of a Session have of a name
 	{"lock.go", "rwmutex.go", "acquire.go"},
+	{"lead.go", "watchholder.go"},
 }
 
 // pure are the packages below internal/ that say what follows, and do nothing.

@@ -1159,6 +1159,59 @@ var mutants = []mutant{
 		killers: []killer{named("TestNobodyJoinsWhileAWriterWaits")},
 	},
 
+	// ---- lead
+
+	{
+		name: "a leader is released before it has returned",
+		why:  "Its context has ended, so it will return soon, and the next one need not wait for that.",
+		edits: []edit{{"lead.go", `	err = during(ctx, h, term, func() error {
+`, `	defer context.AfterFunc(ctx, func() { _ = m.unlock(context.WithoutCancel(ctx), h) })()
+	err = during(ctx, h, term, func() error {
+`}},
+		killers: []killer{named("TestALeaderIsReleasedOnlyAfterItHasReturned")},
+	},
+	{
+		name:    "a leader that fails at once does so again at once",
+		why:     "Whoever waits gets in first anyway. If nobody waits etcd gets two writes for each failure.",
+		edits:   []edit{{"lead.go", `	return min(2*pause, mostPause)`, `	return leastPause`}},
+		killers: []killer{named("TestTheRestOfALeader")},
+	},
+	{
+		name:    "a term is long by the TTL that was asked for",
+		why:     "That is what the user has written down. etcd may have granted more.",
+		edits:   []edit{{"lead.go", `m.lead(ctx, h, fn), h.place.lease.ttl`, `m.lead(ctx, h, fn), m.s.cfg.ttl`}},
+		killers: []killer{named("TestTheRestOfALeader")},
+	},
+	{
+		name:    "Lead nests",
+		why:     "WithReentrancy is there for that. But a Lead that nests has no turn, and never waits for one.",
+		edits:   []edit{{"lead.go", `	if m.nestsIn(ctx) != nil { // to nest`, `	if !m.cfg.reentrant && m.nestsIn(ctx) != nil { // to nest`}},
+		killers: []killer{named("TestLeadRefusesWhatCannotBe")},
+	},
+	{
+		name: "who follows a leader relies on its watch",
+		why:  "A watch tells everything, and a request each 1.5 s tells mostly nothing.",
+		edits: []edit{{"watchholder.go", `			if !w.stands(ctx, seen) {
+				return
+			}
+`, ``}},
+		killers: []killer{named("TestWatchHolderOutlivesLostEvents")},
+	},
+	{
+		name:    "who follows a leader watches from now",
+		why:     "It has just read who leads. What happens before the watch is there is noticed 1.5 s later.",
+		edits:   []edit{{"watchholder.go", `[]clientv3.OpOption{clientv3.WithRev(seen.revision + 1)}`, `[]clientv3.OpOption(nil)`}},
+		killers: []killer{named("TestWatchHolderSeesWhatHappensBeforeItsWatch")},
+	},
+	{
+		name: "a restore of etcd is no change of the leader",
+		why:  "The key is there with the revision that it had. But the watch begins at a revision that is yet to come again.",
+		edits: []edit{{"watchholder.go", `	return resp.Succeeded && seen.era == w.s.era.Load()
+`, `	return resp.Succeeded
+`}},
+		killers: []killer{named("TestWatchHolderWatchesAnewAfterARestore")},
+	},
+
 	// ---- recall
 
 	{
