@@ -15,19 +15,8 @@ import (
 // queue waits in line. It also tells how many were before it when it queued.
 func (w want) queue(ctx context.Context, started time.Time) (h *hold, ahead int, err error) {
 	m, caller := w.m, ctx
-	if _, bounded := ctx.Deadline(); w.try && !bounded {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, m.s.cfg.ttl)
-		defer cancel()
-	}
-	if m.cfg.acquireTimeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, m.cfg.acquireTimeout)
-		defer cancel()
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer m.s.calls.Waits()()
+	ctx, cancel, over := m.bounded(ctx, w.try)
+	defer over()
 
 	c, p, locked, err := w.enter(caller, cancel, started)
 	if err != nil {
@@ -53,6 +42,24 @@ func (w want) queue(ctx context.Context, started time.Time) (h *hold, ahead int,
 	}
 	h, err = c.acquire(ctx, p)
 	return h, c.ahead, c.refused(ctx, err)
+}
+
+// bounded is the context of a wait of a call with ctx, and what ends it. over is to be called when
+// the wait is over.
+func (m *Mutex) bounded(ctx context.Context, try bool) (
+	waiting context.Context, cancel context.CancelCauseFunc, over func(),
+) {
+	stop := func() {}
+	most, bound := m.cfg.acquireTimeout, m.cfg.acquireTimeout > 0
+	if _, bounded := ctx.Deadline(); try && !bounded && (!bound || m.s.cfg.ttl < most) {
+		most, bound = m.s.cfg.ttl, true
+	}
+	if bound {
+		ctx, stop = context.WithTimeout(ctx, most)
+	}
+	ctx, cancel = context.WithCancelCause(ctx)
+	done := m.s.calls.Waits()
+	return ctx, cancel, func() { done(); cancel(nil); stop() }
 }
 
 // refused is err, or what TryRLock returns if it was refused as it waited for etcd.
@@ -139,8 +146,7 @@ func (c *claim) acquire(ctx context.Context, p *place) (*hold, error) {
 		if p != nil {
 			removed = p.leave(ctx.Err() != nil)
 		}
-		if err == errQueueAnew && anew.Wait(ctx, s.calls) == nil ||
-			err == errTaken && s.awaitRemoval(ctx, taken) {
+		if s.goesOn(ctx, err, taken, &anew) {
 			p = nil
 			continue
 		}
@@ -159,6 +165,15 @@ func (c *claim) acquire(ctx context.Context, p *place) (*hold, error) {
 			return nil, failed("lock", m.name, err)
 		}
 	}
+}
+
+// goesOn reports, after a pause, whether a call whose place was given up for err takes another.
+// taken is whom it found in line, if it only tries.
+func (s *Session) goesOn(
+	ctx context.Context, err error, taken line.Ahead, anew *attempt.Backoff,
+) bool {
+	return err == errQueueAnew && anew.Wait(ctx, s.calls) == nil ||
+		err == errTaken && s.awaitRemoval(ctx, taken)
 }
 
 // advance puts the key of p, unless it stands in line, waits for those ahead of it, and makes a
@@ -201,19 +216,30 @@ func (p *place) queue(ctx context.Context, c *claim) (
 	if crowded, last := p.expectsCrowd(); crowded {
 		entering.Crowd(last)
 	}
+	err = p.put(ctx, c, func() ticket.Txn { return entering.Txn(p.value()) }, func(done commit) (err error) {
+		h, taken, err = p.entered(c, &entering, done)
+		return err
+	})
+	return h, taken, err
+}
+
+// put sends the transaction that puts p's key, perhaps with others on its lease, until entered says
+// what became of it: until that is not errUnsure, or no attempt may follow.
+func (p *place) put(
+	ctx context.Context, c *claim, txn func() ticket.Txn, entered func(commit) error,
+) error {
 	retry := attempt.Backoff{Puts: true}
 	for {
 		if ctx.Err() != nil {
-			return nil, taken, context.Cause(ctx)
+			return context.Cause(ctx)
 		}
-		done := p.s.commit(ctx, &retry, entering.Txn(p.value()))
-		h, taken, err = p.entered(c, &entering, done)
-		if err != errUnsure {
-			return h, taken, err
+		done := p.s.commit(ctx, &retry, txn())
+		if err := entered(done); err != errUnsure {
+			return err
 		}
 		if done.err != nil {
 			if err := p.again(ctx, c, done.err, &retry); err != nil {
-				return nil, taken, err
+				return err
 			}
 		}
 	}
@@ -228,12 +254,7 @@ func (p *place) entered(c *claim, entering *ticket.Entering, done commit) (
 	defer p.s.unlock()
 	a := done.answer()
 	entrance, ahead := entering.Judge(a)
-	if a.Doubtful() {
-		p.lease.retireLocked(errLeaseDoubtful)
-	}
-	if done.prompt {
-		p.lease.servedLocked()
-	}
+	p.lease.putLocked(a, done.prompt)
 	if p.ticket.State() == ticket.InLine {
 		p.queuedLocked(ahead, done.era)
 	}
@@ -254,6 +275,16 @@ func (p *place) entered(c *claim, entering *ticket.Entering, done commit) (
 	}
 	h, err = p.s.beginLocked(c, p)
 	return h, taken, err
+}
+
+// putLocked notes the answer to a put on l.
+func (l *lease) putLocked(a ticket.Answer, prompt bool) {
+	if a.Doubtful() {
+		l.retireLocked(errLeaseDoubtful)
+	}
+	if prompt {
+		l.servedLocked()
+	}
 }
 
 // again decides what follows an error of put: it returns nil after a pause if the
@@ -294,14 +325,17 @@ func (c *claim) tellQueued(p *place) {
 	}
 }
 
-// awaitGrace waits a little for the removal of a key. The removal is usually over at once, and
+// awaitGrace waits a little for the removal of keys. The removal is usually over at once, and
 // its answer brings the line up to date.
-func awaitGrace(removed <-chan struct{}) {
+func awaitGrace(removed ...<-chan struct{}) {
 	grace := time.NewTimer(removalGrace)
 	defer grace.Stop()
-	select {
-	case <-removed:
-	case <-grace.C:
+	for _, r := range removed {
+		select {
+		case <-r:
+		case <-grace.C:
+			return
+		}
 	}
 }
 
@@ -335,9 +369,13 @@ func (s *Session) awaitRemoval(ctx context.Context, taken line.Ahead) bool {
 // giveUp passes on the turn of c, which did not get a hold at its last place p, and
 // returns who was ahead of it, nil if nobody was.
 func (c *claim) giveUp(p *place) *LockedError {
+	c.m.s.mu.Lock()
+	defer c.m.s.unlock()
+	return c.giveUpLocked(p)
+}
+
+func (c *claim) giveUpLocked(p *place) *LockedError {
 	s, l := c.m.s, c.local
-	s.mu.Lock()
-	defer s.unlock()
 	if p != nil && p.ticket.Rev() != 0 {
 		l.ahead = p.ahead
 	}

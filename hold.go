@@ -35,6 +35,8 @@ type hold struct {
 	began  time.Time
 	most   time.Time   // end by WithMaxHold, zero if there is none
 	timer  *time.Timer // for most
+	alone  [1]*hold    // h itself
+	all    []*hold     // that begin and end together: those of a LockAll, or alone
 
 	// Guarded by Session.mu.
 	depth    int                       // Locks that nest, of all Mutexes
@@ -65,22 +67,37 @@ func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
 
 // startLocked makes a hold of a place at the head of the line, or beside those that hold there.
 func (s *Session) startLocked(c *claim, p *place) (*hold, error) {
-	if s.closed || c.m.closed {
-		return nil, ErrClosed
-	}
 	now := time.Now()
+	if err := s.startsLocked(c, p, now); err != nil {
+		return nil, err
+	}
+	return s.startedLocked(c, p, now), nil
+}
+
+// startsLocked returns an error if no hold can begin at p now.
+func (s *Session) startsLocked(c *claim, p *place, now time.Time) error {
+	if s.closed || c.m.closed {
+		return ErrClosed
+	}
 	p.lease.checkLocked(now)
 	if p.lease.ended != nil || p.ticket.Lost() {
-		return nil, errQueueAnew
+		return errQueueAnew
 	}
 	if p.staleLocked() {
-		return nil, errSetBack
+		return errSetBack
 	}
+	return nil
+}
+
+// startedLocked is the hold of c that begins at p now.
+func (s *Session) startedLocked(c *claim, p *place, now time.Time) *hold {
 	p.ticket.Hold()
 	h := &hold{
 		m: c.m, claim: c, place: p, local: c.local, caller: c.caller, began: now,
 		depth: 1, keeps: true,
 	}
+	h.alone[0] = h
+	h.all = h.alone[:]
 	if most := c.m.cfg.maxHold; most > 0 {
 		h.most = h.began.Add(most)
 		h.timer = time.AfterFunc(most, func() { h.check() })
@@ -105,7 +122,7 @@ func (s *Session) startLocked(c *claim, p *place) (*hold, error) {
 	if c.m.cfg.linger > 0 && c.ahead <= fewAhead && !c.reads() {
 		s.viewLocked(c.local, false)
 	}
-	return h, nil
+	return h
 }
 
 // clear has the key of a hold removed that was lost, and gives its turn to the next in the
@@ -114,10 +131,17 @@ func (h *hold) clear() {
 	s := h.m.s
 	s.mu.Lock()
 	defer s.unlock()
-	if s := h.place.ticket.State(); h.place.keep == 0 && s != ticket.Leaving && s != ticket.Removed {
-		h.place.abandonLocked(false) // nobody else has begun to
+	for _, h := range h.all {
+		h.place.clearLocked()
+		s.partLocked(h.claim, nil)
 	}
-	s.partLocked(h.claim, nil)
+}
+
+// clearLocked has p's key removed, if it is kept for nobody and nobody else has begun to.
+func (p *place) clearLocked() {
+	if s := p.ticket.State(); p.keep == 0 && s != ticket.Leaving && s != ticket.Removed {
+		p.abandonLocked(false)
+	}
 }
 
 // deadlineLocked is the time until which h is certain.
@@ -142,8 +166,8 @@ func (h *hold) checkLocked(now time.Time) error {
 	h.place.lease.checkLocked(now)
 	if h.over == nil && !h.most.IsZero() && !before(now, h.most) {
 		h.endLocked(ErrMaxHold)
-		if h.place.keep == 0 {
-			h.place.abandonLocked(false)
+		for _, h := range h.all {
+			h.place.clearLocked()
 		}
 	}
 	if h.recall.overLocked(now) {
@@ -157,8 +181,8 @@ func before(now, t time.Time) bool {
 	return now.Before(t) && now.Round(0).Before(t.Round(0))
 }
 
-// endLocked ends h and its contexts with cause, unless it is over. One that a recall has ended ends
-// once more, with its contexts as they are.
+// endLocked ends h and its contexts with cause, unless it is over. With it end all that began
+// together with it. One that a recall has ended ends once more, with its contexts as they are.
 func (h *hold) endLocked(cause error) (endedBefore bool) {
 	if h.over != nil {
 		return true
@@ -172,6 +196,9 @@ func (h *hold) endLocked(cause error) (endedBefore bool) {
 	if cause != ErrUnlocked && cause != ErrClosed {
 		h.letGoLocked() // who ends it himself frees it next
 		h.reportLocked(cause)
+	}
+	for _, o := range h.all {
+		o.endLocked(cause)
 	}
 	return false
 }
@@ -196,10 +223,16 @@ func (h *hold) letGoLocked() {
 	}
 }
 
-// endContexts ends the contexts of h, which has ended itself. When it returns they all have,
-// and all that come from them, whoever else is at it: to cancel a context is to wait for one
-// who is just cancelling it.
+// endContexts ends the contexts of h, which has ended itself, and of those that ended together with
+// it. When it returns they all have, and all that come from them, whoever else is at it: to cancel a
+// context is to wait for one who is just cancelling it.
 func (h *hold) endContexts() {
+	for _, h := range h.all {
+		h.endOwnContexts()
+	}
+}
+
+func (h *hold) endOwnContexts() {
 	s := h.m.s
 	s.mu.Lock()
 	cause, contexts := h.cause, h.contexts
@@ -246,8 +279,16 @@ func (p *place) endContexts() {
 	}
 }
 
-// endingLocked reports whether h has ended, and its contexts may not have.
-func (h *hold) endingLocked() bool { return h.cause != nil && h.contexts != nil }
+// endingLocked reports whether h has ended, and its contexts may not have, or those of one that ended
+// together with it.
+func (h *hold) endingLocked() bool {
+	for _, o := range h.all {
+		if o.cause != nil && o.contexts != nil {
+			return true
+		}
+	}
+	return false
+}
 
 // endingLocked reports whether a hold at p has ended, and its contexts may not have.
 func (p *place) endingLocked() bool {
@@ -262,7 +303,9 @@ func (p *place) endingLocked() bool {
 // closeLocked ends h for all Mutexes that nest in it.
 func (h *hold) closeLocked() (endedBefore bool) {
 	h.checkLocked(time.Now())
-	h.depth = 0 // its Unlock returns ErrNotHeld
+	for _, o := range h.all {
+		o.depth = 0 // its Unlock returns ErrNotHeld
+	}
 	return h.endLocked(ErrClosed)
 }
 
@@ -470,8 +513,8 @@ func (h *hold) forget(c *holdContext) {
 // not been unlocked.
 func (m *Mutex) nestsIn(ctx context.Context) *hold {
 	for c := holdContextOf(ctx); c != nil; c = c.outer() {
-		h := c.hold
-		if !m.covers(h) {
+		h := m.coveredBy(c.hold)
+		if h == nil {
 			continue
 		}
 		m.s.mu.Lock()

@@ -32,6 +32,7 @@ type claim struct {
 	m       *Mutex
 	kind    line.Kind
 	try     bool // it waits for etcd, and for no other contender
+	several bool // it is one of those of a LockAll; see many.go
 	local   *localLine
 	caller  context.Context // of the call, only for the Trace
 	started time.Time
@@ -122,6 +123,10 @@ func (e *LockedError) behind(ahead line.Ahead) {
 func (s *Session) leave(c *claim) (*hold, *LockedError) {
 	s.mu.Lock()
 	defer s.unlock()
+	return s.leaveLocked(c)
+}
+
+func (s *Session) leaveLocked(c *claim) (*hold, *LockedError) {
 	l := c.local
 	var locked *LockedError
 	switch c.waiter.Standing() {
@@ -155,8 +160,8 @@ func (c *claim) takePlaceLocked() *place {
 // nextLocked chooses who is next in line, and takes a place for it if there is a lease. The
 // owner's release must put the place and then call passLocked.
 func (s *Session) nextLocked(l *localLine) *place {
-	if first := l.queue.First(); first == nil || first.Who.try {
-		return nil // a key that is put so stands in line, whoever is before it
+	if first := l.queue.First(); first == nil || first.Who.try || first.Who.several {
+		return nil // a key that is put so stands in line, whoever is before it, and alone
 	}
 	next, _ := l.queue.Choose()
 	if !s.usableLocked() {
@@ -167,10 +172,10 @@ func (s *Session) nextLocked(l *localLine) *place {
 
 // passLocked takes the turn from its owner. Whoever gets it gets put, the place that stands for
 // it, or nil; if nobody does the line is free. A place is of no use to one that holds in another
-// way, or that does not wait in line.
+// way, that does not wait in line, or that puts several keys.
 func (s *Session) passLocked(l *localLine, put *place) {
 	next, ok := l.queue.Pass()
-	if put != nil && (!ok || next.kind != put.ticket.Kind || next.try) {
+	if put != nil && (!ok || next.kind != put.ticket.Kind || next.try || next.several) {
 		put.abandonLocked(false)
 		put = nil
 	}
@@ -209,7 +214,7 @@ func (c *claim) waitedLocked() {
 func (s *Session) passOnLocked(h *hold) bool {
 	p, most := h.place, h.m.cfg.handoff
 	first := h.local.queue.First()
-	if most == 0 || first == nil || first.Shares || h.claim.reads() || !p.lastsLocked() {
+	if most == 0 || first == nil || first.Shares || first.Who.several || h.claim.reads() || !p.lastsLocked() {
 		return false
 	}
 	next, ok := h.local.queue.HandOff(p, most)

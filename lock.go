@@ -181,7 +181,7 @@ func (h *hold) unlockLocked(ctx context.Context) error {
 	s := h.m.s
 	h.depth--
 	h.checkLocked(time.Now())
-	if h.depth > 0 {
+	if h.nestedLocked() {
 		err := h.lossLocked()
 		s.unlock()
 		return err
@@ -211,8 +211,30 @@ func (h *hold) unlockLocked(ctx context.Context) error {
 	return r.send(ctx)
 }
 
-// covers reports whether h is a hold of m's name in m's Session.
-func (m *Mutex) covers(h *hold) bool { return h.m.s == m.s && h.m.name == m.name }
+// nestedLocked reports whether Locks nest in h, or in one that ends together with it, that are not
+// unlocked yet.
+func (h *hold) nestedLocked() bool {
+	for _, o := range h.all {
+		if o.depth > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// covers reports whether h is a hold of m's name in m's Session, or has begun with one.
+func (m *Mutex) covers(h *hold) bool { return m.coveredBy(h) != nil }
+
+// coveredBy is h, or the one of those that have begun together with it, that is a hold of m's name
+// in m's Session; nil if there is none.
+func (m *Mutex) coveredBy(h *hold) *hold {
+	for _, o := range h.all {
+		if o.m.s == m.s && o.m.name == m.name {
+			return o
+		}
+	}
+	return nil
+}
 
 // releaseTime is how long a release may take if its context does not bound it.
 func (s *Session) releaseTime() time.Duration { return min(s.cfg.ttl, releaseBound) }

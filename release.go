@@ -40,7 +40,7 @@ func (h *hold) free(spare bool) *release {
 // freesLocked reports whether h, which has ended, may be freed: its contexts have ended, and if it
 // is the last for which the key is kept those of all others there.
 func (h *hold) freesLocked() bool {
-	return h.contexts == nil && (h.place.keep > 1 || !h.place.endingLocked())
+	return !h.endingLocked() && (h.place.keep > 1 || !h.place.endingLocked())
 }
 
 // freeLocked leaves the key of h, which has ended whole, to those that share it. If spare is set it
@@ -48,7 +48,10 @@ func (h *hold) freesLocked() bool {
 // it returns nil, and otherwise the release that is to be sent.
 func (h *hold) freeLocked(spare bool) *release {
 	s := h.m.s
-	if h.letGoLocked(); h.place.keep > 0 {
+	for _, o := range h.all {
+		o.letGoLocked()
+	}
+	if h.place.keep > 0 {
 		h.traceReleased()
 		s.partLocked(h.claim, nil)
 		h.place.lease.releasedLocked()
@@ -65,15 +68,21 @@ func (h *hold) freeLocked(spare bool) *release {
 // have lost it, may be at work still: nobody is put then.
 func (h *hold) releaseLocked() *release {
 	r := &release{h: h}
-	if h.local.queue.Sharing() == 0 {
+	if len(h.all) == 1 && h.local.queue.Sharing() == 0 {
 		r.put = h.m.s.nextLocked(h.local)
 	}
 	var next *ticket.Ticket
 	if r.put != nil {
 		next = &r.put.ticket
 	}
-	h.place.unwatchLocked()
-	r.Release = h.place.ticket.Release(next)
+	var others []*ticket.Ticket
+	for _, o := range h.all {
+		o.place.unwatchLocked()
+		if o != h {
+			others = append(others, &o.place.ticket)
+		}
+	}
+	r.Release = h.place.ticket.Release(next, others...)
 	return r
 }
 
@@ -127,7 +136,10 @@ func (r *release) answered(done commit, final bool, untold []error) (ticket.Verd
 		r.put.lease.endLocked(because(ErrLeaseRevoked, done.err)) // which p may be on, too
 	}
 	a := done.answer()
-	now := ticket.Now{Stale: p.staleLocked(), Final: final}
+	now := ticket.Now{Final: final}
+	for _, o := range r.h.all {
+		now.Stale = now.Stale || o.place.staleLocked()
+	}
 	if !a.Succeeded {
 		now.Certain = p.certainLocked(r.h.most)
 	}
@@ -136,11 +148,13 @@ func (r *release) answered(done commit, final bool, untold []error) (ticket.Verd
 		r.queued = true
 		r.put.queuedLocked(f.Ahead, done.era)
 	}
-	switch {
-	case p.ticket.State() == ticket.Removed:
-		p.removedLocked()
-	case f.Verdict == ticket.Lost:
-		p.abandonLocked(false)
+	for _, o := range r.h.all {
+		switch {
+		case o.place.ticket.State() == ticket.Removed:
+			o.place.removedLocked()
+		case f.Verdict == ticket.Lost:
+			o.place.abandonLocked(false)
+		}
 	}
 	switch f.Verdict {
 	case ticket.Again, ticket.AgainAlone:
@@ -148,7 +162,7 @@ func (r *release) answered(done commit, final bool, untold []error) (ticket.Verd
 	case ticket.Done:
 		return f.Verdict, r.overLocked(nil)
 	case ticket.Lost:
-		return f.Verdict, r.overLocked(r.h.lost(reasonOf(f.Reason)))
+		return f.Verdict, r.overLocked(r.holdOf(f.Of).lost(reasonOf(f.Reason)))
 	}
 	switch f.Doubt {
 	case ticket.SetBack:
@@ -157,6 +171,16 @@ func (r *release) answered(done commit, final bool, untold []error) (ticket.Verd
 		return f.Verdict, r.overLocked(unconfirmed(p.m.name, ErrExpired))
 	}
 	return f.Verdict, r.giveUpLocked(untold)
+}
+
+// holdOf is the hold whose ticket it is.
+func (r *release) holdOf(t *ticket.Ticket) *hold {
+	for _, o := range r.h.all {
+		if &o.place.ticket == t {
+			return o
+		}
+	}
+	return r.h
 }
 
 // giveUp is giveUpLocked for callers that do not hold mu.
@@ -168,7 +192,9 @@ func (r *release) giveUp(untold []error) error {
 
 // giveUpLocked leaves the key to a removal in the background: etcd did not answer in time.
 func (r *release) giveUpLocked(untold []error) error {
-	r.h.place.abandonLocked(true)
+	for _, o := range r.h.all {
+		o.place.abandonLocked(true)
+	}
 	return r.overLocked(unconfirmed(r.h.m.name, untold...))
 }
 
@@ -184,15 +210,17 @@ func (r *release) overLocked(err error) error {
 		r.put = nil
 	}
 	h.place.lease.releasedLocked()
-	if errors.Is(err, ErrLost) {
-		h.reportLocked(err)
-	} else {
-		h.traceReleased()
+	for _, h := range h.all {
+		if errors.Is(err, ErrLost) {
+			h.reportLocked(err)
+		} else {
+			h.traceReleased()
+		}
+		if errors.Is(err, ErrUnconfirmed) {
+			h.m.log(slog.LevelWarn, "release not confirmed", "name", h.m.name, "error", err)
+		}
+		s.partLocked(h.claim, r.put)
 	}
-	if errors.Is(err, ErrUnconfirmed) {
-		h.m.log(slog.LevelWarn, "release not confirmed", "name", h.m.name, "error", err)
-	}
-	s.partLocked(h.claim, r.put)
 	return err
 }
 

@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -200,14 +201,15 @@ func (rw *RWMutex) Close(ctx context.Context) error {
 
 // ---- holds
 
-// A Hold is one acquisition that is not a Mutex's own: a read, by [RWMutex.RLock]. Its methods are
-// safe for concurrent use; any goroutine may call Unlock. Do not copy one.
+// A Hold is one acquisition that is not a Mutex's own: a read, by [RWMutex.RLock], or several names,
+// by [Session.LockAll]. Its methods are safe for concurrent use; any goroutine may call Unlock. Do
+// not copy one.
 type Hold struct {
 	_ noCopy
 
 	// Set once, then only read.
 	m    *Mutex // of which it is
-	hold *hold  // which others may nest in
+	hold *hold  // which others may nest in; that of the first name
 
 	over bool // Unlock was called; guarded by Session.mu
 }
@@ -220,6 +222,9 @@ type Hold struct {
 // the hold was whole as far as the lease and the watch of the key show: if an operator has deleted
 // the key within the last second or so, those who still read learn it. The last reader removes the
 // key. ctx is as in Mutex.Unlock.
+//
+// Several names end together. If one was lost Unlock returns its [*LostError], and the keys of the
+// others are removed in the background.
 func (h *Hold) Unlock(ctx context.Context) error {
 	if h == nil || h.hold == nil {
 		return ErrNotHeld
@@ -228,7 +233,9 @@ func (h *Hold) Unlock(ctx context.Context) error {
 		return err
 	}
 	s := h.m.s
-	ctx, cancel := s.outlive(ctx, func(ends *hold) bool { return ends == h.hold }, s.releaseTime())
+	together := h.hold.all
+	ends := func(ended *hold) bool { return slices.Contains(together, ended) }
+	ctx, cancel := s.outlive(ctx, ends, s.releaseTime())
 	defer cancel()
 
 	s.mu.Lock()
@@ -240,6 +247,9 @@ func (h *Hold) Unlock(ctx context.Context) error {
 	h.over = true
 	if h.hold.nests[h.m] > 0 {
 		h.hold.countNests(h.m, -1)
+	}
+	for _, other := range together[1:] {
+		other.depth--
 	}
 	return h.hold.unlockLocked(ctx)
 }
@@ -263,7 +273,7 @@ func (h *Hold) Context(parent context.Context) context.Context {
 }
 
 // Token returns the fencing token: the create revision of the key, which readers of one Session
-// may share. See [RWMutex] for how to use it. It is 0 once the hold has ended.
+// may share, and of all keys of several names. See [RWMutex] for how to use that of a read. It is 0 once the hold has ended.
 func (h *Hold) Token() int64 {
 	var token int64
 	h.whole(func(h *hold) { token = h.place.ticket.Rev() })
@@ -281,12 +291,19 @@ func (h *Hold) Deadline() time.Time {
 // IsOwner returns one comparison per held name, for the If of an etcd transaction. All of them are
 // true only while the keys of this very hold exist. Once it has ended they are never true.
 func (h *Hold) IsOwner() []clientv3.Cmp {
-	cmp := (*Mutex)(nil).IsOwner()
-	if h != nil && h.m != nil {
-		cmp = h.m.notOwner()
+	if h == nil || h.hold == nil {
+		return []clientv3.Cmp{(*Mutex)(nil).IsOwner()}
 	}
-	h.whole(func(h *hold) { cmp = h.place.ticket.Exists() })
-	return []clientv3.Cmp{cmp}
+	var owner []clientv3.Cmp
+	for _, h := range h.hold.all {
+		owner = append(owner, h.m.notOwner())
+	}
+	h.whole(func(h *hold) {
+		for i, h := range h.all {
+			owner[i] = h.place.ticket.Exists()
+		}
+	})
+	return owner
 }
 
 // whole calls f, with mu held, if the hold has not ended.

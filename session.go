@@ -201,7 +201,9 @@ func (s *Session) closeLocked() {
 		s.unwatchLastLocked(l)
 		for c := range l.queue.Having() {
 			if h := c.hold; h != nil && !h.closeLocked() {
-				h.traceReleased()
+				for _, h := range h.all {
+					h.traceReleased()
+				}
 			}
 		}
 	}
@@ -373,17 +375,27 @@ type grant struct {
 //
 // Invariant: taking a lease for a place and deciding to revoke it exclude each
 // other: both are done under mu.
-func (s *Session) newPlace(ctx context.Context, c *claim) (*place, error) {
+func (s *Session) newPlace(ctx context.Context, c *claim) (p *place, err error) {
+	err = s.onLease(ctx, c, func() bool {
+		p = c.takePlaceLocked()
+		return p != nil
+	})
+	return p, err
+}
+
+// onLease has take, which it calls with mu held, take what c needs on the current lease. take
+// reports false if there is none; then one is granted.
+func (s *Session) onLease(ctx context.Context, c *claim, take func() bool) error {
 	for {
 		s.mu.Lock()
-		if p := c.takePlaceLocked(); p != nil {
+		if take() {
 			s.unlock()
 			c.lastErr = nil
-			return p, nil
+			return nil
 		}
 		if s.closed {
 			s.unlock()
-			return nil, ErrClosed
+			return ErrClosed
 		}
 		g := s.granting
 		if g == nil {
@@ -413,12 +425,12 @@ func (s *Session) newPlace(ctx context.Context, c *claim) (*place, error) {
 		}
 		switch {
 		case err != nil:
-			return nil, err
+			return err
 		case failure == nil:
 		case s.clientClosed():
-			return nil, errClientClosed
+			return errClientClosed
 		case attempt.Refused(failure):
-			return nil, failure
+			return failure
 		}
 	}
 }

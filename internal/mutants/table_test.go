@@ -81,7 +81,7 @@ var mutants = []mutant{
 		why:  "The place is first in line and the key is there: what else could be asked for? That the trust is not over (rule 1).",
 		edits: []edit{{"hold.go", `	p.lease.checkLocked(now)
 	if p.lease.ended != nil || p.ticket.Lost() {
-		return nil, errQueueAnew
+		return errQueueAnew
 	}
 `, ``}, {"internal/ticket/ticket.go", `	t.must("Hold", InLine, Held)
 `, ``}},

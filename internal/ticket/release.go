@@ -1,30 +1,52 @@
 package ticket
 
 import (
+	"iter"
+
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
 // A Release deletes the key of a hold that has ended whole, and in the same transaction puts
-// the key of the Session's next ticket, if there is one.
+// the key of the Session's next ticket, if there is one. A hold of several names has several keys,
+// which it deletes together, or none of them: so if some are there no copy has deleted the others.
 //
 // The answer to a copy does not say what the first request did. When the key is gone and a
 // copy may have been sent, the release itself is taken to have removed it, as long as the hold
 // was certain.
 type Release struct {
 	t      *Ticket
-	next   *Ticket // nil if there is none, or none any more
-	reads  bool    // it reads what is there, if the key is not as it should be
-	copies bool    // an earlier request may have been carried out
-	missed bool    // the key was not there as t had put it, for certain
+	others []*Ticket // that go with t; next is nil then
+	next   *Ticket   // nil if there is none, or none any more
+	reads  bool      // it reads what is there, if the key is not as it should be
+	copies bool      // an earlier request may have been carried out
+	missed bool      // the key was not there as t had put it, for certain
 }
 
-// Release begins to release t's key, and to put the key of next, which may be nil.
-func (t *Ticket) Release(next *Ticket) Release {
-	t.must("Release", Held, Gone)
-	t.state = Leaving
-	return Release{t: t, next: next}
+// Release begins to release t's key, and to put the key of next, which may be nil. With others it
+// releases their keys, too, in the same transaction.
+func (t *Ticket) Release(next *Ticket, others ...*Ticket) Release {
+	r := Release{t: t, others: others, next: next, reads: len(others) > 0}
+	for _, t := range r.all() {
+		t.must("Release", Held, Gone)
+		t.state = Leaving
+	}
+	return r
+}
+
+// all are the tickets that r releases.
+func (r *Release) all() iter.Seq2[int, *Ticket] {
+	return func(yield func(int, *Ticket) bool) {
+		if !yield(0, r.t) {
+			return
+		}
+		for i, t := range r.others {
+			if !yield(i+1, t) {
+				return
+			}
+		}
+	}
 }
 
 // Together reports whether the next transaction puts the key of the next ticket.
@@ -39,13 +61,19 @@ func (r *Release) Txn(value string) Txn {
 		Then:  []clientv3.Op{clientv3.OpDelete(t.Key)},
 		Again: t.readOwn(),
 	}
+	for _, o := range r.others {
+		txn.If = append(txn.If, o.Exists(), o.OnLease())
+		txn.Then = append(txn.Then, clientv3.OpDelete(o.Key))
+	}
 	if r.Together() {
 		txn.If = append(txn.If, r.next.absent())
 		txn.Then = append(append(txn.Then, r.next.readAhead(false)...), r.next.put(value))
 		r.reads = true
 	}
 	if r.reads { // it costs time, and the key is nearly always there
-		txn.Else = []clientv3.Op{t.readOwn()}
+		for _, t := range r.all() {
+			txn.Else = append(txn.Else, t.readOwn())
+		}
 	}
 	if r.Together() {
 		txn.Else = append(txn.Else, r.next.readOwn())
@@ -87,6 +115,7 @@ func (d Doubt) String() string { return [...]string{"silence", "set back", "unce
 type Finding struct {
 	Verdict
 	Reason Reason     // of Lost
+	Of     *Ticket    // of Lost, if etcd has told: whose key
 	Doubt  Doubt      // of Unconfirmed
 	Queued bool       // the next ticket stands in line
 	Ahead  line.Ahead // of the next ticket, Unread if a copy has put it
@@ -118,30 +147,66 @@ func (r *Release) Judge(a Answer, now Now) (f Finding) {
 	}
 	switch {
 	case a.Succeeded, f.Queued: // only this very transaction puts next's key: a first copy ran
-		t.Remove(a.Revision)
+		r.remove(a.Revision)
 		f.Verdict = Done
 	case a.Empty:
 		r.missed = r.missed || !r.copies // for certain, whatever the next answer says
 		r.reads = true
-	case t.in(a) && next != nil:
+	case t.in(a, 0) && next != nil:
 		f.Verdict = AgainAlone // next's name may have been in use
-	case t.in(a):
-		t.Lose()
-		f.Verdict, f.Reason = Lost, Overwritten
-	case r.missed || !r.copies:
-		t.Remove(a.Revision)
-		f.Verdict, f.Reason = Lost, Deleted
+	case r.some(a) || r.missed || !r.copies:
+		f.Verdict = Lost
+		f.Of, f.Reason = r.lose(a)
 	case now.Stale: // a copy may have removed it, or etcd was restored without it
-		t.Remove(a.Revision)
+		r.remove(a.Revision)
 		f.Verdict, f.Doubt = Unconfirmed, SetBack
 	case !now.Certain:
-		t.Remove(a.Revision)
+		r.remove(a.Revision)
 		f.Verdict, f.Doubt = Unconfirmed, Uncertain
 	default:
-		t.Remove(a.Revision)
+		r.remove(a.Revision)
 		f.Verdict = Done
 	}
 	return f
+}
+
+// remove notes that all keys are gone, at a revision.
+func (r *Release) remove(revision int64) {
+	for _, t := range r.all() {
+		t.Remove(revision)
+	}
+}
+
+// some reports whether one of the keys was read. Then no copy has deleted any.
+func (r *Release) some(a Answer) bool {
+	for i, t := range r.all() {
+		if t.in(a, i) {
+			return true
+		}
+	}
+	return false
+}
+
+// lose notes which of the keys were lost, and tells the first one and why. The others are to be
+// removed.
+func (r *Release) lose(a Answer) (of *Ticket, why Reason) {
+	for i, t := range r.all() {
+		own, _ := a.find(i, t.Key)
+		reason := Overwritten
+		switch {
+		case !t.in(a, i):
+			reason = Deleted
+			t.Remove(a.Revision)
+		case len(r.others) > 0 && t.Is(own):
+			continue
+		default:
+			t.Lose()
+		}
+		if of == nil {
+			of, why = t, reason
+		}
+	}
+	return of, why
 }
 
 // unanswered is Judge without an answer.
@@ -179,8 +244,8 @@ func (t *Ticket) settle(a Answer) (queued bool, ahead line.Ahead) {
 	return true, ahead
 }
 
-// in reports whether t's very key was read.
-func (t *Ticket) in(a Answer) bool {
-	own, there := a.find(0, t.Key)
+// in reports whether t's very key was read, by the i-th range.
+func (t *Ticket) in(a Answer, i int) bool {
+	own, there := a.find(i, t.Key)
 	return there && own.Rev == t.rev
 }
