@@ -309,6 +309,15 @@ func (h *hold) closeLocked() (endedBefore bool) {
 	return h.endLocked(ErrClosed)
 }
 
+// closeWithSessionLocked ends h, whose key goes with the lease.
+func (h *hold) closeWithSessionLocked() {
+	if !h.closeLocked() {
+		for _, h := range h.all {
+			h.traceReleased()
+		}
+	}
+}
+
 // reportLocked reports a loss to Trace and Logger.
 func (h *hold) reportLocked(cause error) {
 	reason := cause
@@ -345,6 +354,10 @@ func (h *hold) traceReleased() {
 		m.s.hooks.Run(func() { t.ReleasedContext(h.caller, m.name, token, held) })
 	}
 }
+
+// lostWithLease is the LostError of h, or of the first of those that end together, if its lease is
+// over.
+func (h *hold) lostWithLease(reason error) *LostError { return h.all[0].lost(reason) }
 
 // lost is the LostError of h.
 func (h *hold) lost(reason error) *LostError {

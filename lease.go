@@ -239,7 +239,7 @@ func (l *lease) endLocked(why error) {
 	for _, p := range l.places {
 		p.unwatchLocked()
 		for h := range p.holdsLocked() {
-			h.endLocked(h.all[0].lost(why))
+			h.endLocked(h.lostWithLease(why))
 		}
 		p.local.admitLocked()
 	}

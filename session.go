@@ -200,10 +200,8 @@ func (s *Session) closeLocked() {
 		}
 		s.unwatchLastLocked(l)
 		for c := range l.queue.Having() {
-			if h := c.hold; h != nil && !h.closeLocked() {
-				for _, h := range h.all {
-					h.traceReleased()
-				}
+			if h := c.hold; h != nil {
+				h.closeWithSessionLocked()
 			}
 		}
 	}

@@ -30,7 +30,7 @@ var layers = [][]string{
 	{"lease.go", "revoke.go", "audit.go"},
 	{"place.go", "watch.go", "view.go", "keywatch.go", "removal.go"},  // one key in etcd's line
 	{"local.go", "cohort.go", "hold.go", "release.go", "recalled.go"}, // what the goroutines of a Session have of a name
-	{"lock.go", "rwmutex.go", "acquire.go"},
+	{"lock.go", "rwmutex.go", "many.go", "acquire.go"},
 	{"lead.go", "watchholder.go"},
 }
 

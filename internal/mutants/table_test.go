@@ -593,9 +593,9 @@ var mutants = []mutant{
 `, `		h.letGoLocked()
 		h.m.s.partLocked(h.claim, nil)
 `},
-			{"hold.go", `	s.partLocked(h.claim, nil)
-}
-`, `}
+			{"hold.go", `		s.partLocked(h.claim, nil)
+	}
+`, `	}
 `},
 		},
 		killers: []killer{simulation(1000), named("TestALostHoldExcludesItsSessionUntilUnlock")},
@@ -1135,8 +1135,8 @@ var mutants = []mutant{
 	{
 		name: "the first to unlock releases the key of all who read",
 		why:  "The one that has put it removes it. Others of its Session still read by it.",
-		edits: []edit{{"release.go", `	if h.letGoLocked(); h.place.keep > 0 {
-`, `	if h.letGoLocked(); h.place.keep > 0 && h.place.removed != nil {
+		edits: []edit{{"release.go", `	if h.place.keep > 0 {
+`, `	if h.place.keep > 0 && h.place.removed != nil {
 `}},
 		killers: []killer{named("TestAWriterWaitsForEveryReaderOfItsSession")},
 	},
@@ -1387,6 +1387,89 @@ var mutants = []mutant{
 `, `	return suspicious, places, true
 `}},
 		killers: []killer{named("TestAHoldThatMayBeRecalledCostsNothingMore")},
+	},
+
+	// ---- several names
+
+	{
+		name: "LockAll goes on with keys of unequal revisions",
+		why:  "They are its keys, each stands in its line, and the lines bring each to its turn. But one is before another call's, and the next behind that call's: both wait for ever.",
+		edits: []edit{{"internal/ticket/several.go", `	case told[Unsure] > 0 || !s.equal():
+`, `	case told[Unsure] > 0:
+`}},
+		killers:    []killer{core("ticket", "TestKeysOfUnequalRevisionsAreGivenUp")},
+		unexplored: "No request of one call puts keys apart.",
+	},
+	{
+		name: "LockAll goes on with some of its keys",
+		why:  "The others are put by the next attempt. They get another revision.",
+		edits: []edit{{"internal/ticket/several.go", `	case told[Unsure] == len(s.each):
+		return Unsure, ahead
+	case told[Unsure] > 0 || !s.equal():
+`, `	case told[Queued] == 0:
+		return Unsure, ahead
+	case !s.equal() && false:
+`}},
+		killers: []killer{core("ticket", "TestKeysOfUnequalRevisionsAreGivenUp")},
+	},
+	{
+		name: "LockAll puts its keys before it owns its local lines",
+		why:  "Whoever is before it at home has a key already, so etcd's line has them in the right order. One who has none yet is behind it there, and before it at home.",
+		edits: []edit{{"many.go", `		if c.turn == nil {
+			continue // it had it at once
+		}
+`, `		if c.turn == nil || c != a.claims[0] {
+			continue // it had it at once
+		}
+`}},
+		killers: []killer{named("TestLockAllTakesOverNoKey"), named("TestSeveralNamesNeverWaitInACircle")},
+	},
+	{
+		name:    "LockAll takes a key that is handed off",
+		why:     "It has waited for this turn, and the key stands first in line. The key has a revision of its own.",
+		edits:   []edit{{"local.go", `first.Shares || first.Who.several || h.claim.reads()`, `first.Shares || h.claim.reads()`}},
+		killers: []killer{named("TestLockAllTakesOverNoKey")},
+	},
+	{
+		name:    "the key of a LockAll is put with a release",
+		why:     "It is what the next one gets, and saves a round trip. The others of its names have none yet.",
+		edits:   []edit{{"local.go", `first.Who.try || first.Who.several {`, `first.Who.try {`}, {"local.go", ` || next.try || next.several) {`, ` || next.try) {`}},
+		killers: []killer{named("TestLockAllTakesOverNoKey"), named("TestSeveralNamesNeverWaitInACircle")},
+	},
+	{
+		name: "the Unlock of several names leaves a key",
+		why:  "The first name is given back, the hold is over. The other keys live as long as the Session.",
+		edits: []edit{{"internal/ticket/release.go", `		txn.Then = append(txn.Then, clientv3.OpDelete(o.Key))
+`, ``}},
+		killers: []killer{core("ticket", "TestWhatAReleaseOfSeveralSays"), named("TestLockAllGetsInAsItCame")},
+	},
+	{
+		name: "TryLockAll asks of all names but the last",
+		why:  "The transaction is long, and its answer says who else is there.",
+		edits: []edit{{"internal/ticket/several.go", `		all.If = append(all.If, txn.If...)
+`, `		all.If = append(all.If, txn.If[:1]...)
+		if i < len(s.each)-1 {
+			all.If = append(all.If, txn.If[1:]...)
+		}
+`}},
+		killers: []killer{core("ticket", "TestWhatAPutOfSeveralSends"), named("TestWhatSeveralNamesCost")},
+	},
+	{
+		name: "a place of several that is first is not watched",
+		why:  "Nobody is before it any more, and nobody is ever put before it. Its own key may go while it waits for the others, and then somebody else holds.",
+		edits: []edit{{"many.go", `		p.ticket.Hold()
+		p.held = time.Now()
+`, ``}},
+		killers: []killer{named("TestAKeyOfSeveralThatIsDeletedIsMissed")},
+	},
+	{
+		name: "one of several names is lost alone",
+		why:  "The others are held still. But the work that they protect needs all.",
+		edits: []edit{{"hold.go", `	for _, o := range h.all {
+		o.endLocked(cause)
+	}
+`, ``}},
+		killers: []killer{named("TestALossOfOneOfSeveralNames")},
 	},
 
 	// ---- ghosts: rules 9 and 18
