@@ -40,14 +40,11 @@ func allWithin(t *testing.T, s *etcdlock.Session, most time.Duration, names ...s
 	return h
 }
 
-// allLater is a LockAll that is under way.
+// allLater is a LockAll that is under way. A nil Hold, which no test likes, comes of one that fails.
 func allLater(s *etcdlock.Session, names ...string) <-chan *etcdlock.Hold {
 	in := make(chan *etcdlock.Hold, 1)
 	go func() {
-		h, err := s.LockAll(context.Background(), names...)
-		if err != nil {
-			panic(err)
-		}
+		h, _ := s.LockAll(context.Background(), names...)
 		in <- h
 	}()
 	synctest.Wait()

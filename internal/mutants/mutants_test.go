@@ -118,12 +118,15 @@ var explorations = []struct {
 	cores []string
 	killer
 }{
+	{[]string{"internal/ticket/several.go"}, explorationOfSeveral},
 	{
 		[]string{"internal/line/", "internal/ticket/", "internal/turn/"},
 		core("ticket", "TestExploration"),
 	},
 	{[]string{"internal/trust/"}, explorationOfTrust},
 }
+
+var explorationOfSeveral = core("ticket", "TestExplorationOfSeveral")
 
 var explorationOfTrust = core("trust",
 	"TestExplorationOfAChangeOfLeader|TestExplorationOfASuspend|TestExplorationOfSchedules")
