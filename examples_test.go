@@ -586,3 +586,62 @@ func ExampleWatchHolder() {
 	// backend: "10.0.0.1:8080"
 	// backend: ""
 }
+
+func ExampleSession_DoAll() {
+	client := exampleClient()
+	defer client.Close()
+	ctx := context.Background()
+	session, err := etcdlock.NewSession(client)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close(ctx)
+
+	account := map[string]int{"alice": 10, "bob": 0}
+	transfer := func(from, to string, amount int) error {
+		names := []string{"accounts/" + from, "accounts/" + to} // in any order
+		return session.DoAll(ctx, names, func(ctx context.Context) error {
+			account[from] -= amount
+			account[to] += amount
+			return ctx.Err() // ends if one of the two is lost
+		})
+	}
+	var transfers sync.WaitGroup
+	transfers.Go(func() {
+		if err := transfer("alice", "bob", 7); err != nil {
+			log.Print(err)
+		}
+	})
+	transfers.Go(func() {
+		if err := transfer("bob", "alice", 3); err != nil {
+			log.Print(err)
+		}
+	})
+	transfers.Wait()
+	fmt.Println(account["alice"], account["bob"])
+	// Output: 6 4
+}
+
+func ExampleSession_TryLockAll() {
+	client := exampleClient()
+	defer client.Close()
+	ctx := context.Background()
+	session, err := etcdlock.NewSession(client)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close(ctx)
+
+	hold, err := session.LockAll(ctx, "rooms/1", "rooms/2")
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = session.TryLockAll(ctx, "rooms/2", "rooms/3")
+	if locked, ok := errors.AsType[*etcdlock.LockedError](err); ok {
+		fmt.Println(locked.Name, "is taken")
+	}
+	fmt.Println(hold.Unlock(ctx))
+	// Output:
+	// rooms/2 is taken
+	// <nil>
+}

@@ -63,7 +63,7 @@ func Run(t *testing.T, w World) {
 	}
 }
 
-// table has each test of table.go, by its name.
+// table has each test of table.go and many.go, by its name.
 var table = []struct {
 	name string
 	test func(t *testing.T, w World)
@@ -98,4 +98,6 @@ var table = []struct {
 	{"TestReadersAndWritersExcludeAsTheyShould", TestReadersAndWritersExcludeAsTheyShould},
 	{"TestARecallTakesNothingAway", TestARecallTakesNothingAway},
 	{"TestWaitersAndReadersAreRecalled", TestWaitersAndReadersAreRecalled},
+	{"TestSeveralNamesAreHeldTogetherOrNotAtAll", TestSeveralNamesAreHeldTogetherOrNotAtAll},
+	{"TestSeveralNamesExcludeInWhateverOrder", TestSeveralNamesExcludeInWhateverOrder},
 }

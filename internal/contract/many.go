@@ -1,0 +1,158 @@
+package contract
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/etcdlock/etcdlock"
+)
+
+// Several names are held together or not at all: one request and one revision for any number of
+// them, one token, and a TryLockAll that finds one taken writes nothing.
+func TestSeveralNamesAreHeldTogetherOrNotAtAll(t *testing.T, w World) {
+	cluster := w.Start(t)
+	counter := NewCounter()
+	client := cluster.Client(t, With(counter))
+	s := NewSession(t, client)
+	var names []string
+	for i := range 32 {
+		names = append(names, fmt.Sprint("item/", i))
+	}
+	warm, err := s.LockAll(Patient(t), names[0])
+	require.NoError(t, err)
+	require.NoError(t, warm.Unlock(t.Context()))
+
+	before, revision := counter.Counts(), cluster.Revision(t)
+	h, err := s.LockAll(Patient(t), names...)
+	require.NoError(t, err)
+	require.Equal(t, "Txn 1", counter.Since(before).String())
+	require.Equal(t, revision+1, h.Token())
+	for _, name := range names {
+		line := WaitForLine(t, client, name, 1)
+		require.Equal(t, h.Token(), line[0].Token)
+		require.True(t, line[0].Holds)
+	}
+	resp, err := client.Txn(t.Context()).If(h.IsOwner()...).Commit()
+	require.NoError(t, err)
+	require.True(t, resp.Succeeded)
+
+	other := cluster.Client(t, With(counter))
+	elsewhere := NewSession(t, other)
+	warm, err = elsewhere.LockAll(Patient(t), "warm")
+	require.NoError(t, err)
+	require.NoError(t, warm.Unlock(t.Context()))
+	before, revision = counter.Counts(), cluster.Revision(t)
+	_, err = elsewhere.TryLockAll(t.Context(), "free", names[31], "free too")
+	locked, ok := errors.AsType[*etcdlock.LockedError](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, names[31], locked.Name)
+	require.Equal(t, h.Token(), locked.Holder.Token)
+	require.Equal(t, "Txn 1", counter.Since(before).String())
+	require.Equal(t, revision, cluster.Revision(t))
+
+	before, revision = counter.Counts(), cluster.Revision(t)
+	require.NoError(t, h.Unlock(t.Context()))
+	require.Equal(t, "Txn 1", counter.Since(before).String())
+	require.Equal(t, revision+1, cluster.Revision(t))
+
+	// What was lost for one name is lost for all.
+	h, err = s.LockAll(Patient(t), "x", "y", "z")
+	require.NoError(t, err)
+	ctx := h.Context(t.Context())
+	require.NoError(t, etcdlock.Break(t.Context(), client, WaitForLine(t, client, "y", 1)[0]))
+	<-ctx.Done()
+	lost, ok := errors.AsType[*etcdlock.LostError](context.Cause(ctx))
+	require.True(t, ok)
+	require.Equal(t, "y", lost.Name)
+	require.ErrorIs(t, h.Unlock(t.Context()), etcdlock.ErrLost)
+	h, err = elsewhere.LockAll(Patient(t), "z", "y", "x")
+	require.NoError(t, err)
+	require.NoError(t, h.Unlock(t.Context()))
+}
+
+// Calls of several names in opposed orders exclude each other and single locks, of whatever package,
+// and all get in.
+func TestSeveralNamesExcludeInWhateverOrder(t *testing.T, w World) {
+	cluster := w.Start(t)
+	names := []string{"a", "b", "c"}
+	var inside [3]atomic.Int32
+	enter := func(of ...int) {
+		for _, i := range of {
+			if inside[i].Add(1) != 1 {
+				t.Errorf("two hold %s", names[i])
+			}
+		}
+		for _, i := range of {
+			inside[i].Add(-1)
+		}
+	}
+	var wg sync.WaitGroup
+	for range 2 {
+		s := NewSession(t, cluster.Client(t))
+		for _, of := range [][]int{{0, 1}, {1, 0}, {1, 2}, {2, 1, 0}} {
+			var set []string
+			for _, i := range of {
+				set = append(set, names[i])
+			}
+			wg.Go(func() {
+				for range max(w.Cycles/8, 1) {
+					err := s.DoAll(Patient(t), set, func(context.Context) error { enter(of...); return nil })
+					if err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+	}
+	theirs, err := concurrency.NewSession(cluster.Client(t))
+	require.NoError(t, err)
+	defer theirs.Close()
+	for i, name := range names {
+		client := cluster.Client(t)
+		wg.Go(func() {
+			for range max(w.Cycles/16, 1) {
+				if i == 0 {
+					theirLock(t, theirs, name, func() { enter(i) })
+				} else {
+					ourLock(t, client, name, func() { enter(i) })
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// theirLock calls f under etcd's own lock of a name.
+func theirLock(t *testing.T, s *concurrency.Session, name string, f func()) {
+	mu := concurrency.NewMutex(s, name)
+	if err := mu.Lock(Patient(t)); err != nil {
+		t.Error(err)
+		return
+	}
+	f()
+	if err := mu.Unlock(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
+
+// ourLock calls f under a lock that was made for it.
+func ourLock(t *testing.T, client *clientv3.Client, name string, f func()) {
+	mu, err := etcdlock.New(client, name)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer mu.Close(context.Background())
+	if err := mu.Do(Patient(t), func(context.Context) error { f(); return nil }); err != nil {
+		t.Error(err)
+	}
+}
