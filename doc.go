@@ -91,6 +91,7 @@
 // once and used again. TryLock of a taken name is one read, or nothing if the same Session holds
 // it. A hand-over is the release and one event, and in a line of more than nine at most one read.
 // Between goroutines of one Session, the release and the next place in line are one transaction.
+// LockAll of any number of free names is one request and one Raft entry, and so is its Unlock.
 // A Session costs one renewal per third of the TTL for any number of names (more if its safety
 // margin is above a quarter of the TTL), on a stream that stays open.
 //
@@ -114,6 +115,7 @@
 // what internal/direction lists.
 //
 //	rwmutex.go   the RWMutex, and the Hold of one that reads
+//	many.go      several names at once: LockAll, whose claims enter all lines together
 //	lock.go      the Mutex: its verbs in the order of a life, Do, Close, Locker
 //	acquire.go   how a call gets to hold: the local line, a place, its put, the wait
 //	hold.go      a hold, its end and its contexts, TokenFrom, nesting. What ends it is noticed in
@@ -152,7 +154,7 @@
 //	holder      the first contender in the line; if it reads, all that read before the first writer
 //	waiter      a contender that is no holder, or a claim behind one
 //	local line  the goroutines of a Session that want a name; one of them owns the turn
-//	claim       a call of Lock or TryLock, or of RLock or TryRLock
+//	claim       a call of Lock or TryLock, or of RLock or TryRLock; one for each name of a LockAll
 //	cohort      the readers of a Session that share a key
 //	ticket      one key of the Session: what was put, and what etcd said about it
 //	place       a ticket with its lease, and the claim or the hold that has it
@@ -184,8 +186,8 @@
 //	                  entry, Line.Blocking; ahead.go what a reading of a part of it says
 //	                  (acquire.go, watch.go, view.go)
 //	internal/ticket   the life of one key: each transaction, and what its answer says; enter.go
-//	                  for the put, release.go for the release, remove.go, read.go
-//	                  (acquire.go, release.go, removal.go)
+//	                  for the put, several.go for that of several, release.go for the release,
+//	                  remove.go, read.go (acquire.go, many.go, release.go, removal.go)
 //	internal/turn     whose turn it is among a Session's goroutines (local.go)
 //	internal/trust    how long a lease may be trusted, and when to renew it (lease.go)
 //	internal/recheck  how often a waiter rechecks (watch.go, view.go)

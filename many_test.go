@@ -170,7 +170,8 @@ func TestTheNamesOfALockAll(t *testing.T) {
 			require.ErrorContains(t, err, row.text)
 		}
 		require.ErrorIs(t, s.DoAll(context.Background(), []string{"a"}, nil), etcdlock.ErrNotRun)
-		_, err := s.LockAll(nil, "a")
+		var no context.Context
+		_, err := s.LockAll(no, "a")
 		require.ErrorContains(t, err, "nil context")
 		for _, none := range []*etcdlock.Session{nil, new(etcdlock.Session)} {
 			_, err := none.LockAll(context.Background(), "a")

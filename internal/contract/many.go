@@ -103,7 +103,7 @@ func TestSeveralNamesExcludeInWhateverOrder(t *testing.T, w World) {
 				set = append(set, names[i])
 			}
 			wg.Go(func() {
-				for range max(w.Cycles/8, 1) {
+				for range max(w.Cycles/20, 1) {
 					err := s.DoAll(Patient(t), set, func(context.Context) error { enter(of...); return nil })
 					if err != nil {
 						t.Error(err)
@@ -119,7 +119,7 @@ func TestSeveralNamesExcludeInWhateverOrder(t *testing.T, w World) {
 	for i, name := range names {
 		client := cluster.Client(t)
 		wg.Go(func() {
-			for range max(w.Cycles/16, 1) {
+			for range max(w.Cycles/40, 1) {
 				if i == 0 {
 					theirLock(t, theirs, name, func() { enter(i) })
 				} else {

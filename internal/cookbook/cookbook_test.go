@@ -208,6 +208,46 @@ func TestALateWriteDoesNotComeBetweenAReadAndItsWrite(t *testing.T) {
 	require.ErrorIs(t, err, etcdlock.ErrNotHeld)
 }
 
+// Transfers between the same accounts in both directions get through, and a late one is refused.
+func TestTransfersInBothDirectionsGetThrough(t *testing.T) {
+	db := newDB(t,
+		`CREATE TABLE accounts (id TEXT PRIMARY KEY, balance INTEGER, token INTEGER NOT NULL DEFAULT 0)`,
+		`INSERT INTO accounts (id, balance) VALUES ('a', 100), ('b', 100)`)
+	balances := func() (a, b int) {
+		require.NoError(t, db.QueryRow(`SELECT balance FROM accounts WHERE id = 'a'`).Scan(&a))
+		require.NoError(t, db.QueryRow(`SELECT balance FROM accounts WHERE id = 'b'`).Scan(&b))
+		return a, b
+	}
+	fine := func(context.Context) error { return nil }
+	var wg sync.WaitGroup
+	for i := range 4 {
+		session := contract.NewSession(t, newClient(t))
+		from, to, amount := "a", "b", 3
+		if i%2 == 1 {
+			from, to, amount = "b", "a", 1
+		}
+		wg.Go(func() {
+			for range 10 {
+				if err := transfer(contract.Patient(t), session, db, from, to, amount, fine); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	a, b := balances()
+	require.Equal(t, []int{60, 140}, []int{a, b})
+
+	session := contract.NewSession(t, newClient(t))
+	_, err := db.Exec(`UPDATE accounts SET token = 1000000000 WHERE id = 'b'`) // a newer holder
+	require.NoError(t, err)
+	require.ErrorIs(t, transfer(t.Context(), session, db, "a", "b", 3, fine), errOvertaken)
+	unsure := errors.New("unsure")
+	require.ErrorIs(t, transfer(t.Context(), session, db, "a", "b", 3, func(context.Context) error { return unsure }), unsure)
+	a, b = balances()
+	require.Equal(t, []int{60, 140}, []int{a, b})
+}
+
 func TestASeatIsBookedByOneRequestAtATime(t *testing.T) {
 	session := contract.NewSession(t, newClient(t))
 	var o overlaps

@@ -97,6 +97,37 @@ func setBalance(ctx context.Context, db *sql.DB, account string, balance int) er
 	return nil
 }
 
+// transfer moves an amount between two accounts, in one SQL transaction, while it holds both. check
+// may take its time: nobody else changes them meanwhile.
+func transfer(ctx context.Context, session *etcdlock.Session, db *sql.DB, from, to string, amount int,
+	check func(ctx context.Context) error,
+) error {
+	names := []string{"accounts/" + from, "accounts/" + to} // in any order
+	return session.DoAll(ctx, names, func(ctx context.Context) error {
+		if err := check(ctx); err != nil {
+			return err
+		}
+		token, _ := etcdlock.TokenFrom(ctx)
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback()
+		for account, change := range map[string]int{from: -amount, to: amount} {
+			result, err := tx.ExecContext(ctx,
+				`UPDATE accounts SET balance = balance + $1, token = $2 WHERE id = $3 AND token <= $2`,
+				change, token, account)
+			if err != nil {
+				return err
+			}
+			if updated, err := result.RowsAffected(); err != nil || updated == 0 {
+				return errors.Join(err, errOvertaken)
+			}
+		}
+		return tx.Commit()
+	})
+}
+
 // booking serves POST /seats/{seat}, one request at a time for each seat, on any number of
 // machines. The Session is made once.
 func booking(session *etcdlock.Session, book func(ctx context.Context, seat string) error) http.HandlerFunc {

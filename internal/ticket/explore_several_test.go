@@ -2,6 +2,7 @@ package ticket_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -85,9 +86,7 @@ func (set *manySetting) world() *manyWorld {
 		etcd: fake.NewStore(), queues: make(map[string]*turn.Queue[int, int]),
 		order: make(map[string][]int), left: make(map[manyVerb]int),
 	}
-	for v, n := range set.left {
-		w.left[v] = n
-	}
+	maps.Copy(w.left, set.left)
 	for i, c := range set.calls {
 		call := c
 		w.calls = append(w.calls, &call)
