@@ -23,7 +23,8 @@ const maxNames = 32
 // It takes all of them or none. It stands in the line of each name, first come, first served, and
 // cannot deadlock with any other LockAll or Lock, in whatever order they have their names. (It can
 // if the caller holds something while it waits, as with any lock.) While it waits for one name it
-// keeps its places in the lines of the others, so the others wait for it.
+// keeps its places in the lines of the others, so the others wait for it, and it counts as the holder
+// of those names at which it is the first.
 //
 // After a nil error the caller holds all names until it calls Unlock on the Hold. They have one
 // token, and they end together: if one is lost all are, and the contexts of the Hold end with the

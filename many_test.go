@@ -568,6 +568,49 @@ func TestSeveralNamesNeverWaitInACircle(t *testing.T) {
 	}
 }
 
+// A key of the Session's own that lingers gives way, also to a TryLockAll: it is etcd that this one
+// waits for then.
+func TestTryLockAllTakesTheTurnOfAKeyThatLingers(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := processIn(t, etcd, "a", etcdlock.WithLinger(time.Hour))
+		mu := contract.MutexOf(t, s, "y")
+		lockWithin(t, mu, time.Second)
+		require.NoError(t, mu.Unlock(context.Background()))
+		require.Len(t, keysBelow(t, etcd, "y"), 1)
+		h, err := s.TryLockAll(context.Background(), "x", "y")
+		require.NoError(t, err)
+		requireReads(t, h)
+		done(t, h)
+		lockWithin(t, mu, time.Second)
+		require.NoError(t, mu.Unlock(context.Background()))
+	})
+}
+
+// After a restore from a backup that has the keys of a wait it goes on, behind those who are there.
+func TestLockAllGoesOnAfterASetBackToItsKeys(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := processIn(t, etcd, "a")
+		y := contract.MutexOf(t, processIn(t, etcd, "b"), "y")
+		lockWithin(t, y, time.Second)
+		in := allLater(s, "x", "y")
+		time.Sleep(3 * time.Second)
+		backup := etcd.Snapshot()
+		late := contract.MutexOf(t, processIn(t, etcd, "c"), "x")
+		waiting := writesLater(late)
+		time.Sleep(3 * time.Second)
+		etcd.Restore(backup, 1)
+		time.Sleep(time.Minute)
+		waits(t, in, "another holds y")
+		require.NoError(t, y.Unlock(context.Background()))
+		h := soonOr(t, in, "LockAll does not get in")
+		waits(t, waiting, "LockAll holds")
+		requireReads(t, h)
+		done(t, h)
+		require.NoError(t, soonOr(t, waiting, "the one behind does not get in"))
+		require.NoError(t, late.Unlock(context.Background()))
+	})
+}
+
 // After a restore from a backup a wait takes nothing for granted: neither its own keys, nor those
 // that were before it.
 func TestLockAllWaitsThroughASetBack(t *testing.T) {

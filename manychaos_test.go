@@ -35,7 +35,7 @@ func newSetOfHolders(t *testing.T, names ...string) *setOfHolders {
 
 // Goroutines of some Sessions lock several names, in any order, and one at a time, to write and to
 // read, wait and try and give up, while answers are lost, requests come late and twice, processes are
-// cut off, and watches end. Of each name no two believe to hold it, but readers; several names end
+// cut off, watches end, and an operator deletes keys that wait. Of each name no two believe to hold it, but readers; several names end
 // together, and Unlock says so; and in the end everybody gets in, in opposed orders, and nothing is
 // left.
 func TestSeveralNamesUnderRandomFaults(t *testing.T) {
@@ -92,7 +92,7 @@ func severalUnderFaults(t *testing.T, etcd *fake.Server, l *setOfHolders, seed u
 	for time.Now().Before(over) {
 		time.Sleep(time.Duration(1+random.IntN(20)) * time.Second)
 		process := processes[random.IntN(sessions)]
-		switch random.IntN(4) {
+		switch random.IntN(5) {
 		case 0:
 			etcd.Cut(process)
 			time.Sleep(time.Duration(random.Int64N(int64(virtualTTL * 3 / 2))))
@@ -105,6 +105,11 @@ func severalUnderFaults(t *testing.T, etcd *fake.Server, l *setOfHolders, seed u
 			etcd.Thaw()
 		case 3:
 			etcd.LoseAnswers(process, 1+random.IntN(3))
+		case 4:
+			for range 3 {
+				deleteWaiter(etcd, l.names[random.IntN(len(l.names))], random)
+				time.Sleep(time.Duration(random.Int64N(int64(3 * time.Second))))
+			}
 		}
 	}
 	wg.Wait()
@@ -127,7 +132,10 @@ func severalUnderFaults(t *testing.T, etcd *fake.Server, l *setOfHolders, seed u
 func randomEffects(seed uint64) func(fake.Call) fake.Effect {
 	faults := rand.New(rand.NewPCG(seed, 2))
 	var mu sync.Mutex // of faults
-	return func(fake.Call) (e fake.Effect) {
+	return func(c fake.Call) (e fake.Effect) {
+		if c.Process == "operator" {
+			return e
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		some := func(most time.Duration) time.Duration { return 1 + time.Duration(faults.Int64N(int64(most))) }
@@ -144,6 +152,26 @@ func randomEffects(seed uint64) func(fake.Call) fake.Effect {
 			e.DelayReply = some(3 * time.Second)
 		}
 		return e
+	}
+}
+
+// deleteWaiter deletes a key of one that waits for a name, if somebody does: one that is exclusive,
+// and has others before it.
+func deleteWaiter(etcd *fake.Server, name string, random *rand.Rand) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	line, err := etcdlock.Contenders(ctx, etcd.Client("operator"), name)
+	if err != nil {
+		return // etcd is frozen
+	}
+	var waiting []etcdlock.Contender
+	for _, c := range line {
+		if !c.Holds && c.Mode == "exclusive" {
+			waiting = append(waiting, c)
+		}
+	}
+	if len(waiting) > 0 {
+		etcd.DeleteKey(waiting[random.IntN(len(waiting))].Key)
 	}
 }
 
