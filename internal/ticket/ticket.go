@@ -34,7 +34,7 @@ const (
 	Unsent  State = iota // no put was sent, or none that may be carried out
 	Sent                 // a put may have been carried out
 	InLine               // the key was seen, with its revision
-	Held                 // a hold has begun at it; it may have ended since
+	Held                 // its turn has come: a hold has begun, and may have ended, or waits for others of its call
 	Gone                 // somebody else has deleted the key, or put it over
 	Leaving              // its release or removal is under way
 	Removed              // etcd has confirmed that the key is gone, or never had it
