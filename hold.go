@@ -71,7 +71,11 @@ func (s *Session) startLocked(c *claim, p *place) (*hold, error) {
 	if err := s.startsLocked(c, p, now); err != nil {
 		return nil, err
 	}
-	return s.startedLocked(c, p, now), nil
+	h := s.startedLocked(c, p, now)
+	if p.recall != nil { // while it waited
+		h.recallLocked(*p.recall, now)
+	}
+	return h, nil
 }
 
 // startsLocked returns an error if no hold can begin at p now.
@@ -116,9 +120,6 @@ func (s *Session) startedLocked(c *claim, p *place, now time.Time) *hold {
 	p.ahead, c.local.ahead = line.Nobody, line.Nobody
 	c.cancel = nil // nothing waits any more
 	h.traceAcquired(now.Sub(c.started), c.ahead)
-	if p.recall != nil { // while it waited
-		h.recallLocked(*p.recall, now)
-	}
 	if c.m.cfg.linger > 0 && c.ahead <= fewAhead && !c.reads() {
 		s.viewLocked(c.local, false)
 	}
@@ -171,7 +172,9 @@ func (h *hold) checkLocked(now time.Time) error {
 		}
 	}
 	if h.recall.overLocked(now) {
-		h.becauseLocked(h.recall.end) // and keeps its key (TestTheKeyOfARecalledHoldGoesWithItsUnlock)
+		for _, o := range h.all {
+			o.becauseLocked(h.recall.end) // and keeps its key (TestTheKeyOfARecalledHoldGoesWithItsUnlock)
+		}
 	}
 	return h.cause
 }

@@ -436,7 +436,12 @@ func (a *several) beginLocked() (*hold, error) {
 	holds := make([]*hold, len(a.places))
 	for i, p := range a.places {
 		holds[i] = a.s.startedLocked(a.claims[i], p, now)
-		holds[i].all = holds
+		holds[i].all, holds[i].recall = holds, holds[0].recall // who recalls one recalls all
+	}
+	for i, p := range a.places {
+		if p.recall != nil { // while it waited
+			holds[i].recallLocked(*p.recall, now)
+		}
 	}
 	for _, c := range a.claims {
 		c.local.admitLocked()

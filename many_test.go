@@ -701,3 +701,47 @@ func TestIsOwnerOfSeveralNames(t *testing.T) {
 		}
 	})
 }
+
+// Who recalls one of the names recalls the hold: whoever works hears it by its context, which ends
+// after the grace, and all keys go with its Unlock. So it is if the request came while it waited.
+func TestSeveralNamesAreRecalledTogether(t *testing.T) {
+	for _, waiting := range []bool{false, true} {
+		t.Run(fmt.Sprintf("waiting %v", waiting), func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				told := 0
+				s := processIn(t, etcd, "a", listens, etcdlock.WithTrace(&etcdlock.Trace{
+					Recalled: func(string, int64, etcdlock.RecallRequest) { told++ },
+				}))
+				other := contract.MutexOf(t, processIn(t, etcd, "b"), "n")
+				if waiting {
+					lockWithin(t, other, time.Second)
+				}
+				in := allLater(s, "m", "n", "o")
+				if waiting {
+					recallAt(t, etcd, 1, 3*time.Second)
+					require.NoError(t, other.Unlock(context.Background()))
+				}
+				h := <-in
+				hold, start := h.Context(context.Background()), time.Now()
+				if !waiting {
+					time.Sleep(watchedBy)
+					require.False(t, isRecalled(hold))
+					start = time.Now()
+					recall(t, etcd, 3*time.Second)
+				}
+				require.True(t, isRecalled(hold))
+				require.Equal(t, start.Add(3*time.Second), h.Deadline())
+				require.Equal(t, 3*time.Second, endsAfter(t, hold, start))
+				require.ErrorIs(t, context.Cause(hold), etcdlock.ErrRecalled)
+				time.Sleep(virtualTTL)
+				for _, name := range []string{"m", "n", "o"} {
+					require.Len(t, etcd.Keys(name+"/"), 1)
+				}
+				require.NoError(t, h.Unlock(context.Background()))
+				synctest.Wait()
+				require.Empty(t, etcd.Keys(""))
+				require.Equal(t, 1, told)
+			})
+		})
+	}
+}

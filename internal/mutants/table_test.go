@@ -1266,10 +1266,10 @@ var mutants = []mutant{
 	{
 		name: "the key of a recalled hold goes with its grace",
 		why:  "The context has ended, so nobody works any more. Whoever has not looked yet does, and the next one beside it.",
-		edits: []edit{{"hold.go", `		h.becauseLocked(h.recall.end) // and keeps its key (TestTheKeyOfARecalledHoldGoesWithItsUnlock)
-`, `		if !h.endLocked(h.recall.end) && h.place.keep == 0 {
-			h.place.abandonLocked(false)
-		}
+		edits: []edit{{"hold.go", `			o.becauseLocked(h.recall.end) // and keeps its key (TestTheKeyOfARecalledHoldGoesWithItsUnlock)
+`, `			if !o.endLocked(h.recall.end) && o.place.keep == 0 {
+				o.place.abandonLocked(false)
+			}
 `}},
 		killers: []killer{named("TestTheKeyOfARecalledHoldGoesWithItsUnlock"), named("TestNobodyBelievesBesideARecalledHold")},
 	},
@@ -1391,6 +1391,12 @@ var mutants = []mutant{
 
 	// ---- several names
 
+	{
+		name:    "one of several names is recalled alone",
+		why:     "The request stands in its key. But whoever holds all of them listens for any.",
+		edits:   []edit{{"many.go", `holds[i].all, holds[i].recall = holds, holds[0].recall // who`, `holds[i].all = holds // who`}},
+		killers: []killer{named("TestSeveralNamesAreRecalledTogether")},
+	},
 	{
 		name: "LockAll goes on with keys of unequal revisions",
 		why:  "They are its keys, each stands in its line, and the lines bring each to its turn. But one is before another call's, and the next behind that call's: both wait for ever.",
