@@ -7,12 +7,18 @@
 //
 //	go test ./internal/sim                                         # what CI runs
 //	go test ./internal/sim -run 'TestSimulation$' -first 1000 -seeds 100000 -timeout 0
+//	go test ./internal/sim -run 'TestSimulation$' -story family -seeds 3000 -timeout 0
 //	go test ./internal/sim -run 'TestSimulation$' -side concurrency  # the peer, counted
+//
+// Who contends is the world's story: mutexes alone, or the family, in which mutexes, those who write
+// and those who read ask for the same names, in some worlds beside a process that uses etcd's
+// concurrency.Mutex. A further kind is a contender (contender.go), and a kind (kind.go), which is all
+// that the judge knows of it.
 //
 // The files: net.go is the network; etcd.go the members, leaders and leases, on the store
 // of package fake; server.go and watch.go their gRPC; schedule.go the faults; world.go
-// processes and what they do; judge.go the invariants; side.go the two libraries, by
-// package side.
+// processes and what they do; contender.go the locks that they ask for; kind.go and judge.go the
+// invariants; side.go the two libraries, by package side.
 //
 // Serve has one such etcd in real time, at an address: lock_test.go, the examples and the
 // tests of cmd/etcdlock run on it.

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"flag"
-	"fmt"
 	"testing"
 	"time"
 
@@ -64,16 +63,5 @@ func TestAFleetIsJudgedAsFewAre(t *testing.T) {
 			}
 			t.Logf("%d seeds, %d holds", sum.of(mixed).Seeds, sum.of(mixed).Holds)
 		})
-	}
-}
-
-func busy(entry time.Duration) fault {
-	return fault{
-		at: 200 * time.Millisecond, lasts: faultsLast - 200*time.Millisecond,
-		what: fmt.Sprintf("each entry takes %v", entry),
-		start: func(w *world) func() {
-			w.cluster.Busy(entry)
-			return func() { w.cluster.Busy(0) }
-		},
 	}
 }

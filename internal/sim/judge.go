@@ -32,6 +32,9 @@ const (
 	gaveUp   = "a call gave up"
 	stuck    = "a waiter does not get in"
 	left     = "something was left behind"
+	late     = "a newcomer got in past one that had waited"
+	tooSoon  = "a goroutine got in before another of its Session had unlocked"
+	mistaken = "a hold has the key of another kind"
 )
 
 const (
@@ -41,6 +44,10 @@ const (
 	// noticeable is the time in which a loss by an operator's hand is noticed, while
 	// there are no faults.
 	noticeable = 1500 * time.Millisecond
+
+	// known is the time in which whoever stands in etcd's line is known to all Sessions, while
+	// there are no faults: one event.
+	known = 100 * time.Millisecond
 )
 
 // violationMark marks a violation in the log.
@@ -57,6 +64,7 @@ type violation struct {
 type judge struct {
 	began   time.Time
 	side    Side
+	names   []string
 	cluster *Cluster
 	faulty  func() bool // there are faults, or were a moment ago
 
@@ -72,13 +80,16 @@ type judge struct {
 	lives      map[int64]*keyLife  // all of them, by create revision: a transaction puts one key
 	past       []*keyLife          // those that a set-back has undone
 	beliefs    map[string][]*belief
-	newest     map[string]int64  // the greatest token, by name
-	newestOf   map[string]string // the local line that it was given to
+	peers      map[string]bool             // processes that are not judged, beside others
+	newest     map[string]map[string]grant // the greatest token, by name and mode
+	inside     map[string][]*belief        // those that have not unlocked, by local line
 	waiting    map[string][]*call
 	asked      map[string][]*call   // under way, by process and lock
 	put        map[string]time.Time // the last key, likewise
 	holds      int
-	over       bool // nobody is judged any more
+	modes      map[string]int // holds by mode
+	beside     int            // holds that began beside others
+	over       bool           // nobody is judged any more
 }
 
 // A keyLife is what became of one key, from its put to its deletion.
@@ -86,6 +97,9 @@ type keyLife struct {
 	key       string
 	owner     string // process
 	rev       int64  // create revision
+	put       time.Time
+	shared    int // beliefs that it has carried
+	open      int // those of them that have not unlocked
 	lease     int64
 	removedBy string // "" while it is there
 	revoked   bool   // with its lease
@@ -96,6 +110,7 @@ type keyLife struct {
 type belief struct {
 	who   *worker
 	name  string
+	kind  kind
 	hold  *hold
 	life  *keyLife
 	began time.Time
@@ -109,8 +124,15 @@ func (b *belief) whole() bool {
 	return !b.left && !b.who.p.isDead() && b.hold.ctx.Err() == nil
 }
 
+// A grant is a token that was given to a local line.
+type grant struct {
+	token int64
+	line  string
+}
+
 // A call is one that waits for a lock.
 type call struct {
+	kind  kind
 	ctx   context.Context
 	try   bool
 	began time.Time
@@ -119,23 +141,38 @@ type call struct {
 
 func newJudge(side Side, cluster *Cluster) *judge {
 	j := &judge{
-		began:    time.Now(),
-		side:     side,
-		cluster:  cluster,
-		keys:     make(map[string]*keyLife),
-		lives:    make(map[int64]*keyLife),
-		beliefs:  make(map[string][]*belief),
-		newest:   make(map[string]int64),
-		newestOf: make(map[string]string),
-		waiting:  make(map[string][]*call),
-		asked:    make(map[string][]*call),
-		put:      make(map[string]time.Time),
+		began:   time.Now(),
+		side:    side,
+		names:   side.names,
+		peers:   make(map[string]bool),
+		inside:  make(map[string][]*belief),
+		cluster: cluster,
+		keys:    make(map[string]*keyLife),
+		lives:   make(map[int64]*keyLife),
+		beliefs: make(map[string][]*belief),
+		modes:   make(map[string]int),
+		newest:  make(map[string]map[string]grant),
+		waiting: make(map[string][]*call),
+		asked:   make(map[string][]*call),
+		put:     make(map[string]time.Time),
 	}
 	cluster.mu.Lock()
 	defer cluster.mu.Unlock()
 	cluster.audit, cluster.renewed, cluster.wentBack = j.changed, j.leaseRenewed, j.wentBack
 	return j
 }
+
+// leavesOut has the judge blame nothing on a process, which uses the peer beside others that do not.
+func (j *judge) leavesOut(process string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.peers[process] = true
+}
+
+// judges reports whether a process uses what promises all that the judge looks for, and counts
+// whether anything is blamed on it.
+func (j *judge) judges(process string) bool { return j.side.judged && j.counts(process) }
+func (j *judge) counts(process string) bool { return !j.peers[process] }
 
 // note writes into the log of the run.
 func (j *judge) note(format string, args ...any) {
@@ -182,7 +219,7 @@ func (j *judge) changed(change Change) {
 				continue
 			}
 			j.put[change.By+" "+nameOf(key)] = time.Now()
-			life = &keyLife{key: key, owner: change.By, rev: rev, lease: event.Kv.Lease}
+			life = &keyLife{key: key, owner: change.By, rev: rev, put: time.Now(), lease: event.Kv.Lease}
 			j.keys[key], j.lives[rev] = life, life
 			continue
 		}
@@ -198,7 +235,7 @@ func (j *judge) removedLocked(key string, life *keyLife, change Change) {
 		j.violatedLocked(harm, "%s removed %s of %s, put at %d", change.By, key, life.owner, life.rev)
 	}
 	for _, b := range j.beliefs[nameOf(key)] {
-		if b.life != life || !b.whole() {
+		if b.life != life || !b.whole() || !j.counts(b.who.p.name) {
 			continue
 		}
 		if change.By == byOperator {
@@ -242,7 +279,6 @@ func (j *judge) wentBack() {
 		}
 	}
 	clear(j.newest)
-	clear(j.newestOf)
 }
 
 // lifeLocked is that of the key by which a worker holds.
@@ -263,7 +299,7 @@ func (j *judge) lifeLocked(w *worker, name string, token int64) *keyLife {
 
 // mustNotice makes sure that a hold whose key was taken away ends soon.
 func (j *judge) mustNotice(b *belief) {
-	if !j.side.judged {
+	if !j.judges(b.who.p.name) {
 		return
 	}
 	time.AfterFunc(noticeable, func() {
@@ -291,25 +327,19 @@ func (j *judge) leaseRenewed(id int64) {
 	for name, beliefs := range j.beliefs {
 		for _, b := range beliefs {
 			late := !b.lost.IsZero() && time.Since(b.lost) > j.stale
-			if late && b.life.lease == id {
+			if late && b.life.lease == id && j.counts(b.who.p.name) {
 				j.violatedLocked(renewal, "%x, %v after %s lost %s, token %d", id, time.Since(b.lost), b.who, name, b.hold.token)
 			}
 		}
 	}
 }
 
-// A turn is that a key is first in line, and its owner does not hold.
-type turn struct {
-	rev   int64
-	since time.Time
-}
-
-// watchTurns judges from now on that whoever is first in line holds, or soon does.
+// watchTurns judges from now on that whoever in line has nobody in its way holds, or soon does.
 func (j *judge) watchTurns(most time.Duration) {
 	if !j.side.judged {
 		return
 	}
-	turns := make(map[string]turn)
+	since := make(map[int64]time.Time) // by create revision: when its turn was seen, and no holder
 	var look func()
 	look = func() {
 		j.cluster.Now(func(v fake.View) {
@@ -318,8 +348,8 @@ func (j *judge) watchTurns(most time.Duration) {
 			if j.over {
 				return
 			}
-			for _, name := range j.side.names {
-				j.turnLocked(v, name, turns, most)
+			for _, name := range j.names {
+				j.turnsLocked(v, name, since, most)
 			}
 			time.AfterFunc(most/8, look)
 		})
@@ -327,23 +357,30 @@ func (j *judge) watchTurns(most time.Duration) {
 	look()
 }
 
-func (j *judge) turnLocked(v fake.View, name string, turns map[string]turn, most time.Duration) {
+func (j *judge) turnsLocked(v fake.View, name string, since map[int64]time.Time, most time.Duration) {
 	line := contenders(v, name)
-	mayLinger := j.sharing && len(line) == 1 && line[0].CreateRevision <= j.newest[name]
-	if len(line) == 0 || mayLinger {
-		delete(turns, name)
-		return
+	for i, kv := range line {
+		k, rev := kindOf(string(kv.Key)), kv.CreateRevision
+		mayLinger := j.sharing && len(line) == 1 && !k.shares() && rev <= j.newest[name][k.mode()].token
+		held := slices.ContainsFunc(j.beliefs[name], func(b *belief) bool { return b.hold.token == rev && b.whole() })
+		switch {
+		case held, mayLinger, !k.beside(kindsIn(line[:i])), !j.counts(j.lives[rev].owner):
+			delete(since, rev)
+		case since[rev].IsZero():
+			since[rev] = time.Now()
+		case time.Since(since[rev]) > most:
+			j.violatedLocked(stuck, "nobody has been in the way of %s for %s for %v, and it does not hold", kv.Key, name, time.Since(since[rev]))
+			since[rev] = time.Now()
+		}
 	}
-	rev := line[0].CreateRevision
-	held := slices.ContainsFunc(j.beliefs[name], func(b *belief) bool { return b.hold.token == rev && b.whole() })
-	if held || turns[name].rev != rev {
-		turns[name] = turn{rev, time.Now()}
-		return
+}
+
+// kindsIn are those of keys.
+func kindsIn(line []*mvccpb.KeyValue) (kinds []kind) {
+	for _, kv := range line {
+		kinds = append(kinds, kindOf(string(kv.Key)))
 	}
-	if waits := time.Since(turns[name].since); waits > most {
-		j.violatedLocked(stuck, "%s has been first in line for %s for %v, and does not hold", line[0].Key, name, waits)
-		turns[name] = turn{rev, time.Now()}
-	}
+	return kinds
 }
 
 // nameOf is the lock of a key.
@@ -352,10 +389,10 @@ func nameOf(key string) string { return key[:strings.LastIndexByte(key, '/')] }
 // ---- what the workers see
 
 // asks notes that a worker calls Lock, in the order of the local line.
-func (j *judge) asks(w *worker, name string, ctx context.Context, try bool) *call {
+func (j *judge) asks(w *worker, name string, k kind, ctx context.Context, try bool) *call {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	c := &call{ctx: ctx, try: try, began: time.Now()}
+	c := &call{kind: k, ctx: ctx, try: try, began: time.Now()}
 	of := w.p.name + " " + name
 	c.alone = len(j.asked[of]) == 0 &&
 		!slices.ContainsFunc(j.beliefs[name], func(b *belief) bool { return b.who.p == w.p && !b.over })
@@ -375,10 +412,11 @@ func (j *judge) failed(w *worker, name string, c *call, err error) {
 	j.goneLocked(w, name, c)
 	j.noteLocked("%s does not get %s: %v", w, name, err)
 	said := outcomeOf(err)
-	if j.side.judged && j.peaceful && c.try && c.alone && said == locked && !j.put[w.p.name+" "+name].Before(c.began) {
+	judged := j.judges(w.p.name)
+	if judged && j.peaceful && c.try && c.alone && said == locked && !j.put[w.p.name+" "+name].Before(c.began) {
 		j.violatedLocked(wrote, "%s, for %s", w, name)
 	}
-	if j.side.judged && !w.p.isDead() && (said == failed || said == ended && c.ctx.Err() == nil) {
+	if judged && !w.p.isDead() && (said == failed || said == ended && c.ctx.Err() == nil) {
 		j.violatedLocked(gaveUp, "%s: %v", w, err)
 	}
 }
@@ -392,37 +430,64 @@ func (j *judge) goneLocked(w *worker, name string, c *call) {
 
 // enters judges that a worker was given a lock.
 func (j *judge) enters(w *worker, name string, h *hold, c *call) *belief {
-	b := &belief{who: w, name: name, hold: h, began: time.Now()}
+	b := &belief{who: w, name: name, kind: c.kind, hold: h, began: time.Now()}
+	quiet := !j.faulty() && w.p.w.scenario != silent
 	j.cluster.Now(func(v fake.View) {
 		j.mu.Lock()
 		defer j.mu.Unlock()
-		j.noteLocked("%s holds %s, token %d", w, name, h.token)
+		j.noteLocked("%s holds %s, %s, token %d", w, name, c.kind.mode(), h.token)
 		j.goneLocked(w, name, c)
 		if w.p.isDead() {
 			return
 		}
 		j.holds++
+		j.modes[c.kind.mode()]++
 		b.life = j.lifeLocked(w, name, h.token)
-		j.aloneLocked(b)
-		if j.side.judged {
-			j.firstLocked(b, v)
-			j.inTurnLocked(w, name, c)
+		if b.life != nil {
+			b.life.shared++
+			b.life.open++
 		}
-		if h.token > j.newest[name] && !j.taken(b) {
-			j.newest[name], j.newestOf[name] = h.token, w.line(name)
+		j.besideLocked(b)
+		if j.judges(w.p.name) {
+			j.firstLocked(b, v)
+			j.inTurnLocked(b, c)
+			j.afterUnlockLocked(b)
+			if quiet {
+				j.pastNobodyLocked(b, c, v)
+			}
+		}
+		if !j.taken(b) && h.token > j.newest[name][c.kind.mode()].token {
+			if j.newest[name] == nil {
+				j.newest[name] = make(map[string]grant)
+			}
+			j.newest[name][c.kind.mode()] = grant{h.token, w.line(name)}
 		}
 		j.beliefs[name] = append(j.beliefs[name], b)
+		j.inside[w.line(name)] = append(j.inside[w.line(name)], b)
 	})
 	return b
 }
 
-// aloneLocked judges that nobody else believes.
-func (j *judge) aloneLocked(b *belief) {
+// besideLocked judges that nobody else believes whom b may not hold beside. What the peer believes
+// counts only where nothing goes wrong.
+func (j *judge) besideLocked(b *belief) {
+	var others []*belief
+	var kinds []kind
 	for _, other := range j.beliefs[b.name] {
-		if !other.whole() || j.taken(other) || j.taken(b) {
+		if !other.whole() || j.taken(other) || !j.peaceful && !j.counts(other.who.p.name) {
 			continue
 		}
-		j.violatedLocked(overlap, "%s with token %d of %s, %s with token %d", other.who, other.hold.token, b.name, b.who, b.hold.token)
+		others, kinds = append(others, other), append(kinds, other.kind)
+	}
+	if len(others) > 0 {
+		j.beside++
+	}
+	if !j.taken(b) && (j.peaceful || j.counts(b.who.p.name)) && !b.kind.beside(kinds) {
+		var who strings.Builder
+		for _, other := range others {
+			fmt.Fprintf(&who, "%s with token %d (%s), ", other.who, other.hold.token, other.kind.mode())
+		}
+		j.violatedLocked(overlap, "%s of %s, and %s with token %d (%s)", who.String(), b.name, b.who, b.hold.token, b.kind.mode())
 	}
 	j.beliefs[b.name] = slices.DeleteFunc(j.beliefs[b.name], func(other *belief) bool { return !other.whole() })
 }
@@ -437,21 +502,60 @@ func (j *judge) firstLocked(b *belief, v fake.View) {
 		j.mustNotice(b)
 		return
 	}
-	kvs := contenders(v, b.name)
-	for len(kvs) > 1 && j.lives[kvs[0].CreateRevision].revived {
-		kvs = kvs[1:] // b saw it go, before etcd was set back
-	}
-	switch {
-	case b.life == nil:
+	if b.life == nil {
 		j.violatedLocked(notFirst, "%s: no key of %s was ever put at %d", b.who, b.name, b.hold.token)
-	case len(kvs) == 0:
+		return
+	}
+	if kindOf(b.life.key) != b.kind {
+		j.violatedLocked(mistaken, "%s, which is %s, with %s", b.who, b.kind.mode(), b.life.key)
+	}
+	// Those that are revived it has seen go, before etcd was set back.
+	kvs := slices.DeleteFunc(contenders(v, b.name), func(kv *mvccpb.KeyValue) bool {
+		return kv.CreateRevision != b.hold.token && j.lives[kv.CreateRevision].revived
+	})
+	own := slices.IndexFunc(kvs, func(kv *mvccpb.KeyValue) bool { return kv.CreateRevision == b.hold.token })
+	switch {
+	case own < 0:
 		j.violatedLocked(notFirst, "%s: no key of %s is there, not %d", b.who, b.name, b.hold.token)
-	case kvs[0].CreateRevision != b.hold.token:
+	case !b.kind.beside(kindsIn(kvs[:own])):
 		j.violatedLocked(notFirst, "%s with token %d of %s, behind %s of %d", b.who, b.hold.token, b.name, kvs[0].Key, kvs[0].CreateRevision)
 	}
-	shared := j.sharing && b.hold.token == j.newest[b.name] && b.who.line(b.name) == j.newestOf[b.name]
-	if b.hold.token <= j.newest[b.name] && !shared {
-		j.violatedLocked(tokens, "%s with %d of %s, after %d", b.who, b.hold.token, b.name, j.newest[b.name])
+	for mode, last := range j.newest[b.name] {
+		same := mode == b.kind.mode()
+		handedOn := same && j.sharing && b.hold.token == last.token && b.who.line(b.name) == last.line
+		if b.hold.token <= last.token && !(same && b.kind.shares()) && !handedOn {
+			j.violatedLocked(tokens, "%s with %d (%s) of %s, after %d (%s)", b.who, b.hold.token, b.kind.mode(), b.name, last.token, mode)
+		}
+	}
+}
+
+// afterUnlockLocked judges that nobody of b's Session has yet to unlock: not even one whose hold has
+// ended, since it may not have seen that. Those that share a hold that is whole may come and go.
+func (j *judge) afterUnlockLocked(b *belief) {
+	if b.hold.ctx.Err() != nil {
+		return
+	}
+	for _, other := range j.inside[b.who.line(b.name)] {
+		beside := b.kind.shares() && other.kind.mode() == b.kind.mode() &&
+			other.hold.token == b.hold.token && other.hold.ctx.Err() == nil
+		if !beside {
+			j.violatedLocked(tooSoon, "%s with token %d of %s, before %s with %d", b.who, b.hold.token, b.name, other.who, other.hold.token)
+		}
+	}
+}
+
+// pastNobodyLocked judges that b, which shares a hold, did not know when it called of one in line that
+// it may not hold beside, and that stands behind the key that b has got: it has joined others then.
+func (j *judge) pastNobodyLocked(b *belief, c *call, v fake.View) {
+	if !b.kind.shares() {
+		return // one that is handed on is bounded by the library's options
+	}
+	for _, kv := range contenders(v, b.name) {
+		life := j.lives[kv.CreateRevision]
+		waited := c.began.Sub(life.put)
+		if life.rev > b.hold.token && !life.revived && waited > known && !b.kind.beside([]kind{kindOf(life.key)}) {
+			j.violatedLocked(late, "%s with token %d of %s, past %s, which had been there for %v", b.who, b.hold.token, b.name, life.key, waited)
+		}
 	}
 }
 
@@ -475,11 +579,13 @@ func contenders(v fake.View, name string) []*mvccpb.KeyValue {
 	return kvs
 }
 
-// inTurnLocked judges that no goroutine of the Session asked earlier, and still waits.
-func (j *judge) inTurnLocked(w *worker, name string, c *call) {
-	for _, other := range j.waiting[w.line(name)] {
-		if other.began.Before(c.began) && other.ctx.Err() == nil {
-			j.violatedLocked(overtook, "%s of %s, who asked %v later", w, name, c.began.Sub(other.began))
+// inTurnLocked judges that no goroutine of the Session asked earlier, and still waits. Those that
+// share a hold get it at the same instant.
+func (j *judge) inTurnLocked(b *belief, c *call) {
+	for _, other := range j.waiting[b.who.line(b.name)] {
+		together := c.kind.shares() && other.kind.mode() == c.kind.mode()
+		if other.began.Before(c.began) && other.ctx.Err() == nil && !together {
+			j.violatedLocked(overtook, "%s of %s, who asked %v later", b.who, b.name, c.began.Sub(other.began))
 		}
 	}
 }
@@ -490,6 +596,8 @@ func (j *judge) leaves(b *belief) (whole bool) {
 	defer j.mu.Unlock()
 	whole = b.whole()
 	b.left = true
+	line := b.who.line(b.name)
+	j.inside[line] = slices.DeleteFunc(j.inside[line], func(other *belief) bool { return other == b })
 	return whole
 }
 
@@ -498,20 +606,27 @@ func (j *judge) unlocked(b *belief, whole, certain bool, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	b.over = true
+	if b.life != nil {
+		b.life.open--
+	}
 	j.noteLocked("%s unlocked %s, token %d, believing %v: %v", b.who, b.name, b.hold.token, whole, err)
-	if !j.side.judged || b.who.p.isDead() || b.life == nil {
+	if !j.judges(b.who.p.name) || b.who.p.isDead() || b.life == nil {
 		return
 	}
+	// Its Session may keep the key, and Unlock then asks etcd nothing.
+	kept := j.sharing && !b.kind.shares() || b.kind.shares() && b.life.shared > 1
 	said := outcomeOf(err)
 	if said == done && !whole {
 		j.violatedLocked(untruth, "%s: nil for token %d of %s, but the hold had ended: %v", b.who, b.hold.token, b.name, context.Cause(b.hold.ctx))
 	}
 	switch life := b.life; {
 	case life.revived: // it was released before
-	case said == done && j.sharing && life.removedBy == "": // its Session keeps it
+	case said == done && b.kind.shares() && life.removedBy == "":
+		j.mustGo(b) // those who came to share the key at this very instant may be yet to tell
+	case said == done && kept && life.removedBy == "":
 	case said == done && life.removedBy == "":
 		j.violatedLocked(untruth, "%s: nil for token %d of %s, but its key is there", b.who, life.rev, b.name)
-	case said == done && life.removedBy != life.owner && j.strict && !j.sharing:
+	case said == done && life.removedBy != life.owner && j.strict && !kept:
 		// Elsewhere an answer may have been lost, and what it would have said with it.
 		j.violatedLocked(untruth, "%s: nil for token %d of %s, but its key was removed by %s", b.who, life.rev, b.name, life.removedBy)
 	case said == done && (life.removedBy != life.owner || life.revoked) && !j.taken(b):
@@ -523,6 +638,17 @@ func (j *judge) unlocked(b *belief, whole, certain bool, err error) {
 	}
 }
 
+// mustGo makes sure that a key goes that was shared, once the last one of those has unlocked.
+func (j *judge) mustGo(b *belief) {
+	time.AfterFunc(soon, func() {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		if b.life.open == 0 && b.life.removedBy == "" && !b.life.revived && !b.who.p.isDead() && !j.over {
+			j.violatedLocked(untruth, "%s: nil for token %d of %s, and nobody shares its key, which is there", b.who, b.life.rev, b.name)
+		}
+	})
+}
+
 // ends judges that a hold ended by itself.
 func (j *judge) ends(b *belief) {
 	j.mu.Lock()
@@ -532,14 +658,14 @@ func (j *judge) ends(b *belief) {
 	}
 	j.noteLocked("%s lost %s, token %d: %v", b.who, b.name, b.hold.token, context.Cause(b.hold.ctx))
 	b.lost = time.Now()
-	if j.side.judged && j.peaceful {
+	if j.judges(b.who.p.name) && j.peaceful {
 		j.violatedLocked(lostIt, "%s with token %d of %s: %v", b.who, b.hold.token, b.name, context.Cause(b.hold.ctx))
 	}
 }
 
 // took judges how long a call took that was bounded.
 func (j *judge) took(w *worker, what string, began time.Time, bound time.Duration) {
-	if took := time.Since(began); took > bound+soon && !w.p.isDead() {
+	if took := time.Since(began); took > bound+soon && !w.p.isDead() && j.counts(w.p.name) {
 		j.violated(lateCall, "%s: %s took %v, bounded by %v", w, what, took, bound)
 	}
 }

@@ -304,6 +304,9 @@ func kill(r *rand.Rand, ttl time.Duration) fault {
 			return func() {}
 		}
 		process.die()
+		if !process.side.judged && w.side.judged {
+			_ = process.client.Close() // nothing of the peer's then waits for an answer
+		}
 		p.each(process.name, w.net.Lose)
 		return func() { w.start(p.slot, process.name+"'") }
 	}}
@@ -371,6 +374,18 @@ func (w *world) kill(i int) (boot func()) {
 	}
 }
 
+// busy has an entry take etcd long, for nearly all the time that there are faults.
+func busy(entry time.Duration) fault {
+	return fault{
+		at: 200 * time.Millisecond, lasts: faultsLast - 200*time.Millisecond,
+		what: fmt.Sprintf("each entry takes %v", entry),
+		start: func(w *world) func() {
+			w.cluster.Busy(entry)
+			return func() { w.cluster.Busy(0) }
+		},
+	}
+}
+
 // atOnce is what the whole cluster does in an instant.
 func atOnce(r *rand.Rand) fault {
 	if r.IntN(2) == 0 {
@@ -392,7 +407,7 @@ func takeAway(r *rand.Rand) fault {
 	return fault{what: what, start: func(w *world) func() {
 		var kv *mvccpb.KeyValue
 		w.cluster.Now(func(v fake.View) {
-			if kvs := contenders(v, w.side.names[lock]); nth < len(kvs) {
+			if kvs := contenders(v, w.names[lock]); nth < len(kvs) {
 				kv = kvs[nth]
 			}
 		})
@@ -498,7 +513,7 @@ func (w *world) holes() {
 // end; in some runs those of one process to one member stay as they are for ever.
 func (w *world) heal() {
 	r := generator(w.seed, "heal")
-	forever := r.IntN(4) == 0
+	forever := r.IntN(4) == 0 && w.peer < 0 // the peer may wait for ever there
 	process, member := w.at(r.IntN(processes)).name, fmt.Sprint("m", r.IntN(members))
 	w.net.ResetHoles(func(p, m string) bool {
 		return w.scenario == silent || forever && p == process && m == member
@@ -540,7 +555,7 @@ func (w *world) settle() {
 		for _, s := range p.sessions {
 			ctx, cancel := context.WithTimeout(context.Background(), closing)
 			w.judge.note("%s closes a Session", p.name)
-			if err := s.Close(ctx); err != nil && w.side.judged {
+			if err := s.Close(ctx); err != nil && p.side.judged {
 				w.judge.violated(left, "%s: %v", p.name, err)
 			}
 			cancel()
@@ -556,7 +571,7 @@ func (w *world) settle() {
 	for _, p := range w.processes {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		if p.isDead() && w.side.judged {
+		if p.isDead() && p.side.judged {
 			for _, s := range p.sessions {
 				_ = s.Close(ctx) // nobody hears it
 			}

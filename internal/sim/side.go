@@ -37,49 +37,6 @@ func (s Side) open(client *clientv3.Client, ttl time.Duration, opts []etcdlock.O
 	return opened, err
 }
 
-// A hold is what its holder believes to have from lock to unlock, or until ctx ends.
-type hold struct {
-	side.Mutex
-	token int64 // the create revision of its key
-	ctx   context.Context
-}
-
-// holdOf is the hold of whoever has just locked.
-func holdOf(mu side.Mutex) *hold {
-	h := &hold{Mutex: mu, token: mu.Token(), ctx: mu.Hold()}
-	if _, ours := mu.(side.OurMutex); !ours {
-		owner := mu.IsOwner() // which is how it tells
-		h.token = owner.GetCompare().GetCreateRevision()
-	}
-	return h
-}
-
-// deadline is until when the hold is certain: no time at all where the library does not say.
-func (h *hold) deadline() time.Time {
-	if ours, ok := h.Mutex.(side.OurMutex); ok {
-		return ours.Deadline()
-	}
-	return time.Time{}
-}
-
-// do calls fn with a hold, which does not end with ctx and which is unlocked when fn has
-// returned. It returns whether fn was called, and the error of the one call or the other.
-func do(ctx context.Context, mu side.Mutex, fn func(*hold)) (called bool, err error) {
-	if ours, ok := mu.(side.OurMutex); ok {
-		err = ours.Do(ctx, func(context.Context) error {
-			called = true
-			fn(holdOf(mu))
-			return nil
-		})
-		return called, err
-	}
-	if err := mu.Lock(ctx); err != nil {
-		return false, err
-	}
-	fn(holdOf(mu))
-	return true, mu.Unlock(ctx)
-}
-
 // An outcome is what an error of a call means.
 type outcome string
 

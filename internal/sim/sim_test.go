@@ -35,6 +35,8 @@ var (
 	procs     = flag.Int("procs", min(runtime.NumCPU(), 4), "processes that TestSimulation divides the seeds among")
 	atMost    = flag.Duration("for", 0, "begin no more seeds after this time, if it is not 0")
 	stride    = flag.Uint64("stride", 0, "run one of so many seeds, in this very process: how TestSimulation starts others")
+	storyName = flag.String("story", string(mutexes), "who contends: "+string(mutexes)+", or all kinds of the "+string(family))
+	ofFamily  = flag.Uint64("family-seeds", uint64(race.Fewer(60, 4)), "how many schedules TestSimulationOfTheFamily runs")
 	whole     = flag.Bool("log", false, "print what happened, too")
 )
 
@@ -70,11 +72,13 @@ type score struct {
 	Seeds, Holds int
 	Broken       int            // seeds in which anything was
 	By           map[string]int // seeds by invariant
+	Modes        map[string]int // holds by mode
+	Beside       int            // holds that began beside others
 }
 
 func (all tally) of(s scenario) *score {
 	if all[s] == nil {
-		all[s] = &score{By: make(map[string]int)}
+		all[s] = &score{By: make(map[string]int), Modes: make(map[string]int)}
 	}
 	return all[s]
 }
@@ -86,6 +90,10 @@ func (all tally) add(other tally) {
 		for invariant, n := range s.By {
 			sum.By[invariant] += n
 		}
+		for mode, n := range s.Modes {
+			sum.Modes[mode] += n
+		}
+		sum.Beside += s.Beside
 	}
 }
 
@@ -120,11 +128,36 @@ func TestSimulation(t *testing.T) {
 		return
 	}
 	began := time.Now()
-	sum := divide(t)
+	sum := divide(t, *seeds, story(*storyName))
 	t.Logf("%s: %v; %v", side.Name, sum, time.Since(began).Round(time.Millisecond))
 	if !t.Failed() {
-		save(t, side, sum)
+		save(t, side, story(*storyName), sum)
 	}
+}
+
+// TestSimulationOfTheFamily runs random schedules in which contenders of all kinds ask for the same
+// names: mutexes, those who write, and cohorts of those who read, in some worlds beside a process
+// that uses etcd's concurrency.Mutex. The judge knows for each kind whom it may hold beside.
+func TestSimulationOfTheFamily(t *testing.T) {
+	began := time.Now()
+	sum := divide(t, *ofFamily, family)
+	t.Logf("%v; %v", sum, time.Since(began).Round(time.Millisecond))
+	modes, beside := make(map[string]int), 0
+	for _, s := range sum {
+		for mode, n := range s.Modes {
+			modes[mode] += n
+		}
+		beside += s.Beside
+	}
+	t.Logf("holds: %v, %d of them beside others", modes, beside)
+	if t.Failed() || *atMost > 0 {
+		return
+	}
+	for _, k := range []kind{alone{}, read{}} {
+		require.NotZero(t, modes[k.mode()], k.mode())
+	}
+	require.NotZero(t, beside)
+	save(t, Ours, family, sum)
 }
 
 // runShare is what one process does: its share of the seeds, until one fails.
@@ -152,13 +185,24 @@ func runShare(t *testing.T, side Side) {
 // runSeed runs a schedule, and reports it if something broke.
 func runSeed(t *testing.T, side Side, seed uint64, sum tally) (broken bool) {
 	var w *world
-	err := inBubble(t, seed, func(*testing.T) { w = newWorld(seed, side); w.run() })
+	err := inBubble(t, seed, func(*testing.T) {
+		if story(*storyName) == family {
+			w = newFamily(seed)
+		} else {
+			w = newWorld(seed, side)
+		}
+		w.run()
+	})
 	if err != nil {
 		w.judge.violated(left, "goroutines: %v", err)
 	}
 	s := sum.of(w.scenario)
 	s.Seeds++
 	s.Holds += w.judge.holds
+	s.Beside += w.judge.beside
+	for mode, n := range w.judge.modes {
+		s.Modes[mode] += n
+	}
 	if len(w.judge.violations) > 0 {
 		s.Broken++
 	}
@@ -180,17 +224,17 @@ func runSeed(t *testing.T, side Side, seed uint64, sum tally) (broken bool) {
 
 // divide runs the seeds in several processes, and adds up what became of them. When one
 // fails all end.
-func divide(t *testing.T) tally {
+func divide(t *testing.T, seeds uint64, who story) tally {
 	var mu sync.Mutex
 	sum := make(tally)
 	var all sync.WaitGroup
 	ctx, endAll := context.WithCancel(t.Context())
 	defer endAll()
 	n := uint64(max(1, *procs))
-	for i := range min(n, *seeds) {
+	for i := range min(n, seeds) {
 		args := []string{
-			"-test.run=^TestSimulation$", "-stride", fmt.Sprint(n), "-side", *sideName,
-			"-first", fmt.Sprint(*firstSeed + i), "-seeds", fmt.Sprint(*seeds - i), "-for", atMost.String(),
+			"-test.run=^TestSimulation$", "-stride", fmt.Sprint(n), "-side", *sideName, "-story", string(who),
+			"-first", fmt.Sprint(*firstSeed + i), "-seeds", fmt.Sprint(seeds - i), "-for", atMost.String(),
 		}
 		if *whole {
 			args = append(args, "-log")
@@ -238,8 +282,11 @@ func divide(t *testing.T) tally {
 }
 
 // save puts the figures into the published table.
-func save(t *testing.T, side Side, sum tally) {
-	command := "go test ./internal/sim -run 'TestSimulation$'"
+func save(t *testing.T, side Side, who story, sum tally) {
+	command, row := "go test ./internal/sim -run 'TestSimulation$'", ""
+	if who == family {
+		command, row = command+" -story family", "readers and writers, "
+	}
 	if side.Name != Ours.Name {
 		command += " -side " + side.Name
 	}
@@ -253,7 +300,7 @@ func save(t *testing.T, side Side, sum tally) {
 			continue
 		}
 		record.Save(t, record.Result{
-			Row: "S12", Case: string(scenario), Fault: "simulation in virtual time, 3 members, 3 processes: " + string(scenario),
+			Row: "S12", Case: row + string(scenario), Fault: "simulation in virtual time, 3 members, 3 processes: " + row + string(scenario),
 			Must: "no overlap, hang or ghost; tokens grow", Side: side.library.Name, N: s.Seeds, Broken: s.Broken,
 			Figures: figures(s), Command: command, Etcd: "3.7.3 client, simulated server",
 		})

@@ -18,7 +18,7 @@ import (
 const (
 	members   = 3
 	processes = 3
-	workers   = 2 // goroutines of each Session
+	workers   = 2 // goroutines of each Session, in the mutexes' story
 	crowd     = 5 // Sessions of a process in a crowded world, of one goroutine each
 
 	// faultsLast is how long there are faults. After that all is well, and everybody
@@ -31,6 +31,11 @@ type world struct {
 	seed     uint64
 	side     Side
 	scenario scenario
+	story    story
+	names    []string // of two locks, which must not block each other
+	peer     int      // the slot of the process that uses the peer, beside ours; -1 if none does
+	reading  int      // of ten contenders how many read, in the family's story
+	each     int      // goroutines of each Session
 	ttl      time.Duration
 	crowd    int  // Sessions of each process, if more stand in a line than a view is for
 	round    bool // all lock one name, again and again
@@ -52,6 +57,7 @@ type world struct {
 type process struct {
 	w        *world
 	name     string
+	side     Side
 	client   *clientv3.Client
 	sessions []side.Session
 
@@ -67,7 +73,7 @@ type worker struct {
 	session int
 	number  int
 	rand    *rand.Rand
-	locks   map[string]side.Mutex
+	locks   map[string][]contender // by name
 }
 
 func (w *worker) String() string { return fmt.Sprintf("%s.%d.%d", w.p.name, w.session, w.number) }
@@ -75,11 +81,37 @@ func (w *worker) String() string { return fmt.Sprintf("%s.%d.%d", w.p.name, w.se
 // line names the local line that the worker waits in for a lock.
 func (w *worker) line(name string) string { return fmt.Sprintf("%s.%d %s", w.p.name, w.session, name) }
 
+// A story is who contends in a world.
+type story string
+
+// The stories.
+const (
+	mutexes story = "mutexes"
+	family  story = "family" // of the same names: mutexes, those who write, those who read; and the peer
+)
+
+// newFamily draws the world of a seed in which all kinds contend.
+func newFamily(seed uint64) *world {
+	w := newWorld(seed, Ours)
+	r := generator(seed, "family")
+	w.story, w.each = family, 2+r.IntN(3)
+	w.reading = []int{5, 7, 9}[r.IntN(3)]
+	if r.IntN(3) == 0 && w.scenario != silent { // where the peer would wait for ever
+		w.peer, w.names = r.IntN(processes), Theirs.names
+	}
+	if w.scenario == mixed && r.IntN(4) == 0 {
+		w.schedule = append(w.schedule, busy([]time.Duration{20, 150}[r.IntN(2)]*time.Millisecond))
+	}
+	w.judge.names = w.names
+	return w
+}
+
 // newWorld draws the world of a seed. Make it inside the bubble that it runs in.
 func newWorld(seed uint64, side Side) *world {
 	r := generator(seed, "world")
 	w := &world{
 		seed: seed, side: side, scenario: scenarioOf(seed),
+		story: mutexes, names: side.names, peer: -1, each: workers,
 		ttl:  time.Duration(2+r.IntN(2)) * time.Second,
 		net:  NewNet(seed),
 		ends: time.Now().Add(faultsLast),
@@ -145,13 +177,17 @@ func (w *world) report() string {
 	for _, line := range w.judge.log[max(0, until-60) : until+1] {
 		fmt.Fprintf(&b, "\t%s\n", line)
 	}
-	fmt.Fprintf(&b, "repeat: go test ./internal/sim -run 'TestSimulation$' -first %d -seeds 1 -count 20 -log\n", w.seed)
+	fmt.Fprintf(&b, "repeat: go test ./internal/sim -run 'TestSimulation$' -story %s -first %d -seeds 1 -count 20 -log\n", w.story, w.seed)
 	return b.String()
 }
 
 // start starts a process.
 func (w *world) start(slot int, name string) {
-	p := &process{w: w, name: name, thawed: make(chan struct{})}
+	p := &process{w: w, name: name, side: w.side, thawed: make(chan struct{})}
+	if slot == w.peer {
+		p.side = Theirs
+		w.judge.leavesOut(name)
+	}
 	r := generator(w.seed, "process", name)
 	w.cluster.Rate(name, 0.9+0.2*r.Float64())
 	var err error
@@ -160,20 +196,20 @@ func (w *world) start(slot int, name string) {
 		panic(err) // no I/O is done
 	}
 	shared := r.IntN(2) == 0
-	sessions, workers := 1+r.IntN(2), workers
+	sessions, workers := 1+r.IntN(2), w.each
 	if w.crowd > 0 {
 		sessions, workers = w.crowd, 1
 	}
 	for i := range sessions {
-		s, err := w.side.open(p.client, w.ttl, w.sharing(r))
+		s, err := p.side.open(p.client, w.ttl, w.sharing(r))
 		if err != nil {
 			panic(err)
 		}
 		p.sessions = append(p.sessions, s)
-		locks := w.mutexes(s)
+		locks := w.locksOf(p, s)
 		for n := range workers {
 			if !shared && n > 0 {
-				locks = w.mutexes(s)
+				locks = w.locksOf(p, s)
 			}
 			worker := &worker{p: p, session: i, number: n, rand: generator(w.seed, "worker", name, fmt.Sprint(i, n)), locks: locks}
 			w.workers.Go(worker.work)
@@ -207,14 +243,10 @@ func (w *world) sharing(r *rand.Rand) (opts []etcdlock.Option) {
 	return opts
 }
 
-func (w *world) mutexes(s side.Session) map[string]side.Mutex {
-	locks := make(map[string]side.Mutex)
-	for _, name := range w.side.names {
-		mu, err := s.Mutex(name)
-		if err != nil {
-			panic(err)
-		}
-		locks[name] = mu
+func (w *world) locksOf(p *process, s side.Session) map[string][]contender {
+	locks := make(map[string][]contender)
+	for _, name := range w.names {
+		locks[name] = w.contendersOf(p, s, name)
 	}
 	return locks
 }
@@ -278,20 +310,34 @@ func (w *worker) work() {
 		if world.scenario == silent {
 			wait += 10 * time.Second // long enough for a missed event to be seen
 		}
-		name, pause := world.side.names[w.rand.IntN(len(world.side.names))], time.Second
+		name, pause := world.names[w.rand.IntN(len(world.names))], time.Second
 		if world.round {
-			name, pause = world.side.names[0], pause/100
+			name, pause = world.names[0], pause/100
 		}
 		w.once(name, wait)
 		time.Sleep(w.upTo(pause))
 	}
 	time.Sleep(time.Until(world.allGetIn()))
-	for _, name := range world.side.names {
+	for _, name := range world.names {
 		if !w.p.goesOn() {
 			return
 		}
-		w.getsIn(name)
+		for _, c := range w.locks[name] {
+			w.getsIn(name, c)
+		}
 	}
+}
+
+// picks draws in which way the worker asks for a name.
+func (w *worker) picks(name string) contender {
+	all := w.locks[name]
+	if len(all) == 1 {
+		return all[0]
+	}
+	if w.rand.IntN(10) < w.p.w.reading {
+		return all[len(all)-1]
+	}
+	return all[w.rand.IntN(len(all)-1)]
 }
 
 // once takes a lock, in one of the ways that there are, and works in it.
@@ -299,43 +345,38 @@ func (w *worker) once(name string, wait time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
 	judge, began := w.p.w.judge, time.Now()
-	mu := w.locks[name]
-	var err error
+	lock := w.picks(name)
 	way := w.rand.IntN(10)
-	c := judge.asks(w, name, ctx, way < 2)
-	switch {
-	case way < 2:
-		err = mu.TryLock(ctx)
-	case way < 4:
-		w.does(ctx, name, c, wait)
+	c := judge.asks(w, name, lock.kind(), ctx, way < 2)
+	if 2 <= way && way < 4 {
+		w.does(ctx, name, lock, c, wait)
 		return
-	default:
-		err = mu.Lock(ctx)
 	}
+	h, err := lock.lock(ctx, way < 2)
 	judge.took(w, "lock "+name, began, wait)
 	if err != nil {
 		judge.failed(w, name, c, err)
 		return
 	}
-	b := judge.enters(w, name, holdOf(mu), c)
+	b := judge.enters(w, name, h, c)
 	w.holds(b)
 
 	ctx, cancel, bound := w.unlockContext()
 	defer cancel()
 	began = time.Now()
 	certain := w.leaves(b)
-	err = mu.Unlock(ctx)
+	err = h.unlock(ctx)
 	judge.took(w, "unlock "+name, began, bound)
 	certain.judge(err)
 }
 
 // does is once by Do.
-func (w *worker) does(ctx context.Context, name string, c *call, wait time.Duration) {
+func (w *worker) does(ctx context.Context, name string, lock contender, c *call, wait time.Duration) {
 	judge, began := w.p.w.judge, time.Now()
 	var b *belief
 	var certain leaving
 	var left time.Time
-	called, err := do(ctx, w.locks[name], func(h *hold) {
+	called, err := lock.do(ctx, func(h *hold) {
 		judge.took(w, "lock "+name, began, wait)
 		b = judge.enters(w, name, h, c)
 		w.holds(b)
@@ -406,7 +447,7 @@ func (w *worker) unlockContext() (ctx context.Context, cancel context.CancelFunc
 	bound = 10 * time.Second
 	switch w.rand.IntN(3) {
 	case 0: // it has ended, as in a defer
-		if w.p.w.side.judged { // which does not mind
+		if w.p.side.judged { // which does not mind
 			ctx, cancel = context.WithCancel(context.Background())
 			cancel()
 			return ctx, cancel, w.p.w.ttl
@@ -419,23 +460,27 @@ func (w *worker) unlockContext() (ctx context.Context, cancel context.CancelFunc
 }
 
 // getsIn takes a lock after the faults, when nothing is in the way but the others.
-func (w *worker) getsIn(name string) {
+func (w *worker) getsIn(name string, lock contender) {
 	world := w.p.w
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	c := world.judge.asks(w, name, ctx, false)
-	mu := w.locks[name]
-	if err := mu.Lock(ctx); err != nil {
+	c := world.judge.asks(w, name, lock.kind(), ctx, false)
+	h, err := lock.lock(ctx, false)
+	for err != nil && world.peer >= 0 && !w.p.side.judged && ctx.Err() == nil {
+		time.Sleep(soon) // the peer tells of a session that has been lost since
+		h, err = lock.lock(ctx, false)
+	}
+	if err != nil {
 		world.judge.failed(w, name, c, err)
 		world.judge.violated(stuck, "%s does not get %s after the faults: %v", w, name, err)
 		return
 	}
-	b := world.judge.enters(w, name, holdOf(mu), c)
+	b := world.judge.enters(w, name, h, c)
 	time.Sleep(time.Millisecond)
 	certain := w.leaves(b)
 	unlocking, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	certain.judge(mu.Unlock(unlocking))
+	certain.judge(h.unlock(unlocking))
 }
 
 // bound is how long a lock may be held by nobody who lives after the faults: leases of

@@ -1,0 +1,149 @@
+package sim
+
+import (
+	"context"
+	"time"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/side"
+)
+
+// A contender is what a worker asks a name for, in one way: a lock of a kind.
+type contender interface {
+	kind() kind
+	// lock takes it; with try only if nobody is in the way.
+	lock(ctx context.Context, try bool) (*hold, error)
+	// do calls fn with a hold, which does not end with ctx and which is unlocked when fn has
+	// returned. It returns whether fn was called, and the error of the one call or the other.
+	do(ctx context.Context, fn func(*hold)) (called bool, err error)
+}
+
+// A hold is what its holder believes to have from lock to unlock, or until ctx ends.
+type hold struct {
+	token    int64 // the create revision of its key
+	ctx      context.Context
+	deadline func() time.Time // until when it is certain; no time at all where the library does not say
+	unlock   func(ctx context.Context) error
+}
+
+// contendersOf are the locks of a name that a worker of a process has.
+func (w *world) contendersOf(p *process, s side.Session, name string) []contender {
+	mu, err := s.Mutex(name)
+	if err != nil {
+		panic(err)
+	}
+	all := []contender{exclusive{mu}}
+	if w.story != family || !p.side.judged {
+		return all
+	}
+	rw, err := s.(readersAndWriters).RWMutex(name)
+	if err != nil {
+		panic(err)
+	}
+	return append(all, exclusive{writer{rw}}, reader{rw})
+}
+
+// readersAndWriters is a Session of this library.
+type readersAndWriters interface {
+	RWMutex(name string, opts ...etcdlock.Option) (*etcdlock.RWMutex, error)
+}
+
+// ---- those who hold alone
+
+// An exclusive is a mutex of any library.
+type exclusive struct{ mu side.Mutex }
+
+// ours is what this library's mutexes can beside what all can.
+type ours interface {
+	Deadline() time.Time
+	Do(ctx context.Context, fn func(ctx context.Context) error) error
+}
+
+func (exclusive) kind() kind { return alone{} }
+
+func (e exclusive) lock(ctx context.Context, try bool) (*hold, error) {
+	lock := e.mu.Lock
+	if try {
+		lock = e.mu.TryLock
+	}
+	if err := lock(ctx); err != nil {
+		return nil, err
+	}
+	return e.hold(), nil
+}
+
+// hold is the hold of whoever has just locked.
+func (e exclusive) hold() *hold {
+	h := &hold{token: e.mu.Token(), ctx: e.mu.Hold(), deadline: noTime, unlock: e.mu.Unlock}
+	if mu, ok := e.mu.(ours); ok {
+		h.deadline = mu.Deadline
+	} else {
+		owner := e.mu.IsOwner() // which is how it tells
+		h.token = owner.GetCompare().GetCreateRevision()
+	}
+	return h
+}
+
+func (e exclusive) do(ctx context.Context, fn func(*hold)) (called bool, err error) {
+	if mu, ok := e.mu.(ours); ok {
+		err = mu.Do(ctx, func(context.Context) error {
+			called = true
+			fn(e.hold())
+			return nil
+		})
+		return called, err
+	}
+	h, err := e.lock(ctx, false)
+	if err != nil {
+		return false, err
+	}
+	fn(h)
+	return true, h.unlock(ctx)
+}
+
+// A writer is the writer's side of an RWMutex.
+type writer struct{ *etcdlock.RWMutex }
+
+// Hold is the hold's own context.
+func (w writer) Hold() context.Context { return w.Context(context.Background()) }
+
+// ---- those who read
+
+// A reader is the reader's side of an RWMutex.
+type reader struct{ rw *etcdlock.RWMutex }
+
+func (reader) kind() kind { return read{} }
+
+func (r reader) lock(ctx context.Context, try bool) (*hold, error) {
+	lock := r.rw.RLock
+	if try {
+		lock = r.rw.TryRLock
+	}
+	h, err := lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &hold{token: h.Token(), ctx: h.Context(context.Background()), deadline: h.Deadline, unlock: h.Unlock}, nil
+}
+
+func (r reader) do(ctx context.Context, fn func(*hold)) (called bool, err error) {
+	waiting, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	stop := context.AfterFunc(ctx, end)
+	defer func() { stop() }()
+	err = r.rw.RDo(waiting, func(inside context.Context) error {
+		called = true
+		stop() // until fn has returned, inside ends with the hold only
+		token, _ := etcdlock.TokenFrom(inside)
+		fn(&hold{token: token, ctx: inside, deadline: noTime})
+		if ctx.Err() != nil {
+			end()
+		}
+		stop = context.AfterFunc(ctx, end)
+		return nil
+	})
+	return called, err
+}
+
+// noTime is the deadline of a hold that does not tell it.
+func noTime() time.Time { return time.Time{} }

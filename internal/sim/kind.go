@@ -1,0 +1,51 @@
+package sim
+
+import "regexp"
+
+// A kind is how a contender holds, and the judge's model of it. The judge asks it of beliefs (who
+// may believe beside whom) and of the keys in line (who may hold, with whom before it), and
+// knows no kind by name.
+type kind interface {
+	// mode is what holds of the kind have in common, whatever else they ask for.
+	mode() string
+	// beside reports whether one may hold beside all of those, or behind all of those in line.
+	beside(others []kind) bool
+	// shares reports whether several of one mode may hold at once. Their tokens then have no
+	// order among themselves, several of one Session may have the same one, and it does not matter
+	// in which order they come to hold. Tokens of different modes grow always.
+	shares() bool
+}
+
+// alone is the kind of a Mutex, of one that writes, and of etcd's concurrency.Mutex.
+type alone struct{}
+
+func (alone) mode() string              { return "exclusive" }
+func (alone) beside(others []kind) bool { return len(others) == 0 }
+func (alone) shares() bool              { return false }
+
+// read is the kind of one that reads.
+type read struct{}
+
+func (read) mode() string { return "read" }
+func (read) shares() bool { return true }
+
+func (read) beside(others []kind) bool {
+	for _, other := range others {
+		if other != (read{}) {
+			return false
+		}
+	}
+	return true
+}
+
+// readKey is a key of one that reads. The judge has it from the layout of the keys, and does not
+// ask the library.
+var readKey = regexp.MustCompile(`/ffffffff-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+
+// kindOf is the kind that a key tells.
+func kindOf(key string) kind {
+	if readKey.MatchString(key) {
+		return read{}
+	}
+	return alone{}
+}
