@@ -71,6 +71,11 @@ func (k killer) waits() bool {
 // simulation is the random simulation, with at most that many seeds.
 func simulation(seeds int) killer { return killer{"./internal/sim", "TestSimulation", seeds} }
 
+// ofFamily is the random simulation with readers and writers.
+func ofFamily(seeds int) killer {
+	return killer{"./internal/sim", "TestSimulationOfTheFamily", seeds}
+}
+
 // named is a test of the library's own package.
 func named(test string) killer { return killer{".", test, 0} }
 

@@ -1084,7 +1084,7 @@ var mutants = []mutant{
 		edits: []edit{{"internal/ticket/read.go", `	if !there || !l.t.Is(own) {
 `, `	if l.t.Kind == line.Exclusive && (!there || !l.t.Is(own)) {
 `}},
-		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestALookOfOneThatReads")},
+		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestALookOfOneThatReads"), ofFamily(2000)},
 	},
 	{
 		name: "one that reads waits for the writers behind it",
@@ -1097,7 +1097,7 @@ var mutants = []mutant{
 `, `opts...)...)
 `},
 		},
-		killers: []killer{core("ticket", "TestExploration"), core("line", "TestTheRuleOfEntry")},
+		killers: []killer{core("ticket", "TestExploration"), core("line", "TestTheRuleOfEntry"), ofFamily(1000)},
 	},
 	{
 		name: "TryRLock compares the whole line",
@@ -1118,7 +1118,7 @@ var mutants = []mutant{
 		edits: []edit{{"cohort.go", `	case v == nil || !v.live || v.revision == 0 || v.err != nil:
 `, `	case v == nil:
 `}},
-		killers: []killer{named("TestNobodyJoinsWithoutALiveWatch")},
+		killers: []killer{named("TestNobodyJoinsWithoutALiveWatch"), ofFamily(2000)},
 	},
 	{
 		name: "one joins a key whose lease does not last",
@@ -1156,7 +1156,7 @@ var mutants = []mutant{
 `}, {"internal/turn/turn.go", `	if q.waiting > 0 || !w.Shares || !q.owner.Shares {
 `, `	if !w.Shares || !q.owner.Shares {
 `}},
-		killers: []killer{named("TestNobodyJoinsWhileAWriterWaits")},
+		killers: []killer{named("TestNobodyJoinsWhileAWriterWaits"), ofFamily(1000)},
 	},
 
 	// ---- lead

@@ -7,7 +7,7 @@
 //
 //	go test ./internal/sim                                         # what CI runs
 //	go test ./internal/sim -run 'TestSimulation$' -first 1000 -seeds 100000 -timeout 0
-//	go test ./internal/sim -run 'TestSimulation$' -story family -seeds 3000 -timeout 0
+//	go test ./internal/sim -run 'TestSimulationOfTheFamily$' -family-seeds 3000 -timeout 0
 //	go test ./internal/sim -run 'TestSimulation$' -side concurrency  # the peer, counted
 //
 // Who contends is the world's story: mutexes alone, or the family, in which mutexes, those who write

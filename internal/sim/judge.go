@@ -46,7 +46,7 @@ const (
 	noticeable = 1500 * time.Millisecond
 
 	// known is the time in which whoever stands in etcd's line is known to all Sessions, while
-	// there are no faults: one event.
+	// there are no faults and answers are not slow: one event.
 	known = 100 * time.Millisecond
 )
 
@@ -71,6 +71,7 @@ type judge struct {
 	peaceful bool          // no hold may be lost
 	strict   bool          // an operator is all that there is to fear
 	sharing  bool          // the holds of a Session may share a key
+	slow     time.Duration // that each answer takes more than the network does
 	stale    time.Duration // after a loss no renewal is sent any more; 0 if it may be late
 
 	mu         sync.Mutex
@@ -98,8 +99,10 @@ type keyLife struct {
 	owner     string // process
 	rev       int64  // create revision
 	put       time.Time
-	shared    int // beliefs that it has carried
-	open      int // those of them that have not unlocked
+	shared    int  // beliefs that it has carried
+	open      int  // those of them that have not unlocked
+	unsure    bool // one of them was not told that it released the key
+	barred    bool // when it went, somebody before it was in its way: its turn never came
 	lease     int64
 	removedBy string // "" while it is there
 	revoked   bool   // with its lease
@@ -210,6 +213,11 @@ func (j *judge) changed(change Change) {
 		}
 	}
 	for _, event := range change.Events {
+		if life := j.keys[string(event.Kv.Key)]; event.Type == mvccpb.Event_DELETE {
+			life.barred = barred(life, j.lives)
+		}
+	}
+	for _, event := range change.Events {
 		key, rev := string(event.Kv.Key), event.Kv.ModRevision
 		life := j.keys[key]
 		if event.Type == mvccpb.Event_PUT {
@@ -227,6 +235,18 @@ func (j *judge) changed(change Change) {
 		life.removedBy, life.revoked = change.By, change.Ended != 0
 		j.removedLocked(key, life, change)
 	}
+}
+
+// barred reports whether a key that is about to go has others before it, of those that there are, that
+// it may not hold beside. Nobody is ever put before a key, so its turn has not come before either.
+func barred(life *keyLife, lives map[int64]*keyLife) bool {
+	var before []kind
+	for rev, other := range lives {
+		if rev < life.rev && other.removedBy == "" && !other.revived && nameOf(other.key) == nameOf(life.key) {
+			before = append(before, kindOf(other.key))
+		}
+	}
+	return !life.revived && !kindOf(life.key).beside(before)
 }
 
 // removedLocked judges that a key went.
@@ -254,12 +274,18 @@ func (j *judge) wentBack() {
 	defer j.mu.Unlock()
 	j.noteLocked("etcd was set back to %d", j.cluster.store.Rev())
 	before := j.lives
+	for _, life := range before {
+		if life.removedBy == "" {
+			life.barred = barred(life, before) // if it goes
+		}
+	}
 	j.keys, j.lives = make(map[string]*keyLife), make(map[int64]*keyLife)
 	for _, kv := range readAll(j.cluster.store.Now(), "") {
 		life := before[kv.CreateRevision]
 		if life.removedBy != "" {
 			life.removedBy, life.revoked, life.revived = "", false, true
 		}
+		life.barred = false
 		j.keys[life.key], j.lives[life.rev] = life, life
 	}
 	for rev, life := range before {
@@ -498,6 +524,9 @@ func (j *judge) taken(b *belief) bool { return b.life != nil && b.life.removedBy
 
 // firstLocked judges that b's key is there, first in line, and newer than all before.
 func (j *judge) firstLocked(b *belief, v fake.View) {
+	if b.life != nil && b.life.barred {
+		j.violatedLocked(notFirst, "%s with token %d of %s, whose key went before its turn came", b.who, b.hold.token, b.name)
+	}
 	if j.taken(b) {
 		j.mustNotice(b)
 		return
@@ -553,7 +582,7 @@ func (j *judge) pastNobodyLocked(b *belief, c *call, v fake.View) {
 	for _, kv := range contenders(v, b.name) {
 		life := j.lives[kv.CreateRevision]
 		waited := c.began.Sub(life.put)
-		if life.rev > b.hold.token && !life.revived && waited > known && !b.kind.beside([]kind{kindOf(life.key)}) {
+		if life.rev > b.hold.token && !life.revived && waited > known+j.slow && !b.kind.beside([]kind{kindOf(life.key)}) {
 			j.violatedLocked(late, "%s with token %d of %s, past %s, which had been there for %v", b.who, b.hold.token, b.name, life.key, waited)
 		}
 	}
@@ -616,6 +645,7 @@ func (j *judge) unlocked(b *belief, whole, certain bool, err error) {
 	// Its Session may keep the key, and Unlock then asks etcd nothing.
 	kept := j.sharing && !b.kind.shares() || b.kind.shares() && b.life.shared > 1
 	said := outcomeOf(err)
+	b.life.unsure = b.life.unsure || said != done
 	if said == done && !whole {
 		j.violatedLocked(untruth, "%s: nil for token %d of %s, but the hold had ended: %v", b.who, b.hold.token, b.name, context.Cause(b.hold.ctx))
 	}
@@ -643,7 +673,7 @@ func (j *judge) mustGo(b *belief) {
 	time.AfterFunc(soon, func() {
 		j.mu.Lock()
 		defer j.mu.Unlock()
-		if b.life.open == 0 && b.life.removedBy == "" && !b.life.revived && !b.who.p.isDead() && !j.over {
+		if b.life.open == 0 && !b.life.unsure && b.life.removedBy == "" && !b.life.revived && !b.who.p.isDead() && !j.over {
 			j.violatedLocked(untruth, "%s: nil for token %d of %s, and nobody shares its key, which is there", b.who, b.life.rev, b.name)
 		}
 	})

@@ -30,13 +30,12 @@ import (
 
 var (
 	seeds     = flag.Uint64("seeds", uint64(race.Fewer(1000, 20)), "how many schedules TestSimulation runs")
-	firstSeed = flag.Uint64("first", 0, "the first seed of TestSimulation")
+	firstSeed = flag.Uint64("first", 0, "the first seed of both")
 	sideName  = flag.String("side", Ours.Name, "whose locks TestSimulation runs: "+Ours.Name+", or "+Theirs.Name+", which is counted and never fails")
 	procs     = flag.Int("procs", min(runtime.NumCPU(), 4), "processes that TestSimulation divides the seeds among")
 	atMost    = flag.Duration("for", 0, "begin no more seeds after this time, if it is not 0")
-	stride    = flag.Uint64("stride", 0, "run one of so many seeds, in this very process: how TestSimulation starts others")
-	storyName = flag.String("story", string(mutexes), "who contends: "+string(mutexes)+", or all kinds of the "+string(family))
-	ofFamily  = flag.Uint64("family-seeds", uint64(race.Fewer(60, 4)), "how many schedules TestSimulationOfTheFamily runs")
+	stride    = flag.Uint64("stride", 0, "run one of so many of -seeds, in this very process: how others are started")
+	ofFamily  = flag.Uint64("family-seeds", uint64(race.Fewer(200, 6)), "how many schedules TestSimulationOfTheFamily runs")
 	whole     = flag.Bool("log", false, "print what happened, too")
 )
 
@@ -124,14 +123,14 @@ func TestSimulation(t *testing.T) {
 	side := map[string]Side{Ours.Name: Ours, Theirs.Name: Theirs}[*sideName]
 	require.NotEmpty(t, side.Name, "-side is %s or %s", Ours.Name, Theirs.Name)
 	if *stride > 0 {
-		runShare(t, side)
+		runShare(t, side, mutexes)
 		return
 	}
 	began := time.Now()
-	sum := divide(t, *seeds, story(*storyName))
+	sum := divide(t, *seeds)
 	t.Logf("%s: %v; %v", side.Name, sum, time.Since(began).Round(time.Millisecond))
 	if !t.Failed() {
-		save(t, side, story(*storyName), sum)
+		save(t, side, mutexes, sum)
 	}
 }
 
@@ -139,8 +138,12 @@ func TestSimulation(t *testing.T) {
 // names: mutexes, those who write, and cohorts of those who read, in some worlds beside a process
 // that uses etcd's concurrency.Mutex. The judge knows for each kind whom it may hold beside.
 func TestSimulationOfTheFamily(t *testing.T) {
+	if *stride > 0 {
+		runShare(t, Ours, family)
+		return
+	}
 	began := time.Now()
-	sum := divide(t, *ofFamily, family)
+	sum := divide(t, *ofFamily)
 	t.Logf("%v; %v", sum, time.Since(began).Round(time.Millisecond))
 	modes, beside := make(map[string]int), 0
 	for _, s := range sum {
@@ -161,7 +164,7 @@ func TestSimulationOfTheFamily(t *testing.T) {
 }
 
 // runShare is what one process does: its share of the seeds, until one fails.
-func runShare(t *testing.T, side Side) {
+func runShare(t *testing.T, side Side, who story) {
 	runtime.GOMAXPROCS(1) // goroutines then run in nearly the same order every time
 	debug.SetGCPercent(1000)
 	sum := make(tally)
@@ -171,7 +174,7 @@ func runShare(t *testing.T, side Side) {
 			break
 		}
 		fmt.Println(atLine, seed)
-		broken := runSeed(t, side, seed, sum)
+		broken := runSeed(t, side, who, seed, sum)
 		if broken && side.judged {
 			t.Fail()
 			return
@@ -183,10 +186,10 @@ func runShare(t *testing.T, side Side) {
 }
 
 // runSeed runs a schedule, and reports it if something broke.
-func runSeed(t *testing.T, side Side, seed uint64, sum tally) (broken bool) {
+func runSeed(t *testing.T, side Side, who story, seed uint64, sum tally) (broken bool) {
 	var w *world
 	err := inBubble(t, seed, func(*testing.T) {
-		if story(*storyName) == family {
+		if who == family {
 			w = newFamily(seed)
 		} else {
 			w = newWorld(seed, side)
@@ -224,7 +227,7 @@ func runSeed(t *testing.T, side Side, seed uint64, sum tally) (broken bool) {
 
 // divide runs the seeds in several processes, and adds up what became of them. When one
 // fails all end.
-func divide(t *testing.T, seeds uint64, who story) tally {
+func divide(t *testing.T, seeds uint64) tally {
 	var mu sync.Mutex
 	sum := make(tally)
 	var all sync.WaitGroup
@@ -233,7 +236,7 @@ func divide(t *testing.T, seeds uint64, who story) tally {
 	n := uint64(max(1, *procs))
 	for i := range min(n, seeds) {
 		args := []string{
-			"-test.run=^TestSimulation$", "-stride", fmt.Sprint(n), "-side", *sideName, "-story", string(who),
+			"-test.run=^" + t.Name() + "$", "-stride", fmt.Sprint(n), "-side", *sideName,
 			"-first", fmt.Sprint(*firstSeed + i), "-seeds", fmt.Sprint(seeds - i), "-for", atMost.String(),
 		}
 		if *whole {
@@ -284,8 +287,10 @@ func divide(t *testing.T, seeds uint64, who story) tally {
 // save puts the figures into the published table.
 func save(t *testing.T, side Side, who story, sum tally) {
 	command, row := "go test ./internal/sim -run 'TestSimulation$'", ""
+	count := "seeds"
 	if who == family {
-		command, row = command+" -story family", "readers and writers, "
+		command, row = "go test ./internal/sim -run 'TestSimulationOfTheFamily$'", "readers and writers, "
+		count = "family-seeds"
 	}
 	if side.Name != Ours.Name {
 		command += " -side " + side.Name
@@ -294,7 +299,7 @@ func save(t *testing.T, side Side, who story, sum tally) {
 	for _, s := range sum {
 		ran += s.Seeds
 	}
-	command += fmt.Sprintf(" -first %d -seeds %d", *firstSeed, ran)
+	command += fmt.Sprintf(" -first %d -%s %d", *firstSeed, count, ran)
 	for scenario, s := range sum {
 		if s.Seeds == 0 {
 			continue

@@ -102,6 +102,9 @@ func newFamily(seed uint64) *world {
 	if w.scenario == mixed && r.IntN(4) == 0 {
 		w.schedule = append(w.schedule, busy([]time.Duration{20, 150}[r.IntN(2)]*time.Millisecond))
 	}
+	if w.scenario == calm && r.IntN(2) == 0 {
+		w.judge.slow = time.Duration(100+r.IntN(300)) * time.Millisecond
+	}
 	w.judge.names = w.names
 	return w
 }
@@ -139,7 +142,7 @@ func (w *world) run() {
 	case w.scenario == calm:
 		// A request that comes after the removal of what it puts, when its caller's
 		// context has ended, leaves a key until the next look at the lease's keys.
-		w.judge.watchTurns(1300 * time.Millisecond)
+		w.judge.watchTurns(1300*time.Millisecond + 4*w.judge.slow)
 	case w.scenario == silent:
 		w.judge.watchTurns(5 * time.Second)
 	default:
@@ -177,7 +180,11 @@ func (w *world) report() string {
 	for _, line := range w.judge.log[max(0, until-60) : until+1] {
 		fmt.Fprintf(&b, "\t%s\n", line)
 	}
-	fmt.Fprintf(&b, "repeat: go test ./internal/sim -run 'TestSimulation$' -story %s -first %d -seeds 1 -count 20 -log\n", w.story, w.seed)
+	command := "go test ./internal/sim -run 'TestSimulation$' -seeds 1"
+	if w.story == family {
+		command = "go test ./internal/sim -run 'TestSimulationOfTheFamily$' -family-seeds 1"
+	}
+	fmt.Fprintf(&b, "repeat: %s -first %d -count 20 -log\n", command, w.seed)
 	return b.String()
 }
 
@@ -188,6 +195,8 @@ func (w *world) start(slot int, name string) {
 		p.side = Theirs
 		w.judge.leavesOut(name)
 	}
+	answers := path{members: everyMember(), down: true}
+	answers.each(name, func(from, to string) { w.net.Slow(from, to, w.judge.slow) })
 	r := generator(w.seed, "process", name)
 	w.cluster.Rate(name, 0.9+0.2*r.Float64())
 	var err error
