@@ -260,7 +260,7 @@ func (s *storm) judge() {
 	s.tr.believed(all)
 	s.tr.figures.add("acquisitions", len(all))
 	s.tr.figures.add("faults", len(s.faults))
-	verdict, file := judged(s.tr, all)
+	verdict, file := judged(s.tr, theLock, all)
 	s.tr.figures.add(fmt.Sprintf("histories that are %s to porcupine", verdict), 1)
 	if verdict != porcupine.Ok {
 		s.tr.broke("porcupine says %s of the history: %s (kept with -artifacts)", verdict, file)

@@ -23,6 +23,7 @@ import (
 type hold struct {
 	client  int
 	token   int64
+	reads   bool          // beside others that read
 	entered look          // the call of Lock or TryLock
 	last    look          // the last yes before any no; none if asked is 0
 	lost    time.Duration // when it was first told no, or by Unlock that it had lost the lock
@@ -90,7 +91,7 @@ func (tr *trial) believed(all []*hold) {
 // what it does after that has no hold any more.
 func (h *hold) operations() []porcupine.Operation {
 	op := func(v verb, from, until time.Duration) porcupine.Operation {
-		return porcupine.Operation{ClientId: h.client, Input: step{v, h.client, h.token}, Call: int64(from), Return: int64(until)}
+		return porcupine.Operation{ClientId: h.client, Input: step{v, h.client, h.token, h.reads}, Call: int64(from), Return: int64(until)}
 	}
 	ops := []porcupine.Operation{op(take, h.entered.asked, h.entered.told)}
 	unconfirmed := h.entered.asked
@@ -127,6 +128,7 @@ type step struct {
 	verb   verb
 	client int
 	token  int64
+	reads  bool
 }
 
 // A keeping is the state of the model.
@@ -166,20 +168,20 @@ var theLock = porcupine.Model{
 // judgement bounds what porcupine may take. It needs a moment for 10,000 operations.
 const judgement = 2 * time.Minute
 
-// judged has porcupine judge the holds of one lock. Unless its verdict is Ok, file is a
+// judged has porcupine judge the holds of one lock by its model. Unless its verdict is Ok, file is a
 // picture of the history.
-func judged(t testing.TB, all []*hold) (verdict porcupine.CheckResult, file string) {
+func judged(t testing.TB, model porcupine.Model, all []*hold) (verdict porcupine.CheckResult, file string) {
 	t.Helper()
 	var ops []porcupine.Operation
 	for _, h := range all {
 		ops = append(ops, h.operations()...)
 	}
-	verdict = porcupine.CheckOperationsTimeout(theLock, ops, judgement)
+	verdict = porcupine.CheckOperationsTimeout(model, ops, judgement)
 	if verdict != porcupine.Ok {
-		_, info := porcupine.CheckOperationsVerbose(theLock, ops, judgement)
+		_, info := porcupine.CheckOperationsVerbose(model, ops, judgement)
 		picture, err := os.CreateTemp(t.ArtifactDir(), "history-*.html")
 		require.NoError(t, err)
-		require.NoError(t, porcupine.Visualize(theLock, info, picture))
+		require.NoError(t, porcupine.Visualize(model, info, picture))
 		require.NoError(t, picture.Close())
 		file = picture.Name()
 	}
@@ -314,7 +316,7 @@ func TestTheJudgeOfHistories(t *testing.T) {
 			for i, said := range h.clients {
 				all = append(all, holds(i, said)...)
 			}
-			verdict, file := judged(t, all)
+			verdict, file := judged(t, theLock, all)
 			require.Equal(t, h.verdict, verdict)
 			require.Equal(t, verdict != porcupine.Ok, file != "")
 			beliefs := &trial{T: t, side: side.Theirs, figures: newFigures(1)}
