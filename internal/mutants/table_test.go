@@ -1130,7 +1130,7 @@ var mutants = []mutant{
 	}
 `, `	}
 `}},
-		killers: []killer{named("TestNobodyJoinsAKeyWhoseLeaseDoesNotLast")},
+		killers: []killer{named("TestNobodyJoinsAKeyWhoseLeaseDoesNotLast"), ofFamily(1000)},
 	},
 	{
 		name: "the first to unlock releases the key of all who read",

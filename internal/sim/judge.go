@@ -34,6 +34,7 @@ const (
 	left     = "something was left behind"
 	late     = "a newcomer got in past one that had waited"
 	tooSoon  = "a goroutine got in before another of its Session had unlocked"
+	worn     = "one joined by a key whose lease is not renewed in time"
 	mistaken = "a hold has the key of another kind"
 )
 
@@ -457,6 +458,7 @@ func (j *judge) goneLocked(w *worker, name string, c *call) {
 // enters judges that a worker was given a lock.
 func (j *judge) enters(w *worker, name string, h *hold, c *call) *belief {
 	b := &belief{who: w, name: name, kind: c.kind, hold: h, began: time.Now()}
+	deadline := h.deadline()
 	quiet := !j.faulty() && w.p.w.scenario != silent
 	j.cluster.Now(func(v fake.View) {
 		j.mu.Lock()
@@ -478,6 +480,11 @@ func (j *judge) enters(w *worker, name string, h *hold, c *call) *belief {
 			j.firstLocked(b, v)
 			j.inTurnLocked(b, c)
 			j.afterUnlockLocked(b)
+			// Three renewals fit into a TTL. Those who came before the put begin with the first one.
+			joined := b.life != nil && c.kind.shares() && c.began.After(b.life.put)
+			if left := time.Until(deadline); joined && !deadline.IsZero() && left < w.p.w.ttl/3 {
+				j.violatedLocked(worn, "%s with token %d of %s, certain for %v", w, h.token, name, left)
+			}
 			if quiet {
 				j.pastNobodyLocked(b, c, v)
 			}
