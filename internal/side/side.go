@@ -95,6 +95,13 @@ func (m OurMutex) Hold() context.Context { return m.Context(context.Background()
 
 type ourSession struct{ *etcdlock.Session }
 
+// OurSession is the Session of this library that s is, for what the other side has not. It is nil
+// if s is not of this library.
+func OurSession(s Session) *etcdlock.Session {
+	ours, _ := s.(ourSession)
+	return ours.Session
+}
+
 func openOurs(client *clientv3.Client, ttl time.Duration, opts ...etcdlock.Option) (Session, error) {
 	s, err := etcdlock.NewSession(client, append([]etcdlock.Option{etcdlock.WithTTL(ttl)}, opts...)...)
 	return ourSession{s}, err

@@ -36,16 +36,11 @@ func (w *world) contendersOf(p *process, s side.Session, name string) []contende
 	if w.story != family || !p.side.judged {
 		return all
 	}
-	rw, err := s.(readersAndWriters).RWMutex(name)
+	rw, err := side.OurSession(s).RWMutex(name)
 	if err != nil {
 		panic(err)
 	}
 	return append(all, exclusive{writer{rw}}, reader{rw})
-}
-
-// readersAndWriters is a Session of this library.
-type readersAndWriters interface {
-	RWMutex(name string, opts ...etcdlock.Option) (*etcdlock.RWMutex, error)
 }
 
 // ---- those who hold alone
