@@ -1141,6 +1141,14 @@ var mutants = []mutant{
 		killers: []killer{named("TestAWriterWaitsForEveryReaderOfItsSession")},
 	},
 	{
+		name: "the last but one to unlock releases the key of those who read",
+		why:  "The place counts who still reads, and one is not many. But that one reads.",
+		edits: []edit{{"release.go", `	if h.letGoLocked(); h.place.keep > 0 {
+`, `	if h.letGoLocked(); h.place.keep > 1 || h.place.ticket.State() != ticket.Held {
+`}},
+		killers: []killer{ofFamily(1000), named("TestAWriterWaitsForEveryReaderOfItsSession")},
+	},
+	{
 		name: "a Close that is not confirmed leaves the other reads",
 		why:  "The caller is told all the same. But a read that had ended before keeps its turn, and nobody can unlock it any more (rule 9).",
 		edits: []edit{{"lock.go", `				unconfirmed = err
