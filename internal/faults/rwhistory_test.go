@@ -52,7 +52,8 @@ var theRWLock = porcupine.Model{
 		case s.verb == work:
 			return in, k
 		case s.reads:
-			k.reads = strings.Join(slices.DeleteFunc(readers, func(r string) bool { return r == who }), "")
+			readers = slices.DeleteFunc(readers, func(r string) bool { return r == who })
+			k.reads = strings.Join(readers, "")
 			return in, k
 		default:
 			k.writes = ""
@@ -90,19 +91,31 @@ func TestTheJudgeOfHistoriesOfReaders(t *testing.T) {
 		holds   []*hold
 		verdict porcupine.CheckResult
 	}{
-		{"readers beside each other", slices.Concat(in(1, reads, 5, 10, 30), in(2, reads, 6, 12, 28), in(3, reads, 5, 14, 40)), porcupine.Ok},
-		{"readers come in any order of their tokens", slices.Concat(in(1, reads, 6, 10, 30), in(2, reads, 5, 12, 28)), porcupine.Ok},
-		{"one after the other", slices.Concat(in(1, writes, 5, 10, 20), in(2, reads, 6, 30, 40), in(1, writes, 7, 50, 60)), porcupine.Ok},
-		{"one reads by the same token again", slices.Concat(in(1, reads, 5, 10, 20), in(2, reads, 5, 12, 40), in(1, reads, 5, 25, 30)), porcupine.Ok},
-		{"a writer gets in after a reader has lost it", slices.Concat(lost, in(2, writes, 6, 25, 40)), porcupine.Ok},
+		{"readers beside each other",
+			slices.Concat(in(1, reads, 5, 10, 30), in(2, reads, 6, 12, 28), in(3, reads, 5, 14, 40)), porcupine.Ok},
+		{"readers come in any order of their tokens",
+			slices.Concat(in(1, reads, 6, 10, 30), in(2, reads, 5, 12, 28)), porcupine.Ok},
+		{"one after the other",
+			slices.Concat(in(1, writes, 5, 10, 20), in(2, reads, 6, 30, 40), in(1, writes, 7, 50, 60)), porcupine.Ok},
+		{"one reads by the same token again",
+			slices.Concat(in(1, reads, 5, 10, 20), in(2, reads, 5, 12, 40), in(1, reads, 5, 25, 30)), porcupine.Ok},
+		{"a writer gets in after a reader has lost it",
+			slices.Concat(lost, in(2, writes, 6, 25, 40)), porcupine.Ok},
 
-		{"a writer beside a reader", slices.Concat(in(1, reads, 5, 10, 30), in(2, writes, 6, 15, 25)), porcupine.Illegal},
-		{"a reader beside a writer", slices.Concat(in(1, writes, 5, 10, 30), in(2, reads, 6, 15, 25)), porcupine.Illegal},
-		{"two writers", slices.Concat(in(1, writes, 5, 10, 30), in(2, writes, 6, 15, 25)), porcupine.Illegal},
-		{"a writer gets in when the first of two readers is gone", slices.Concat(in(1, reads, 5, 10, 20), in(2, reads, 5, 12, 40), in(3, writes, 6, 25, 50)), porcupine.Illegal},
-		{"a writer's token is not above a reader's", slices.Concat(in(1, reads, 6, 10, 20), in(2, writes, 5, 30, 40)), porcupine.Illegal},
-		{"a reader's token is not above a writer's", slices.Concat(in(1, writes, 6, 10, 20), in(2, reads, 5, 30, 40)), porcupine.Illegal},
-		{"a reader works on when a writer is in", slices.Concat(workedOn, in(2, writes, 6, 25, 40)), porcupine.Illegal},
+		{"a writer beside a reader",
+			slices.Concat(in(1, reads, 5, 10, 30), in(2, writes, 6, 15, 25)), porcupine.Illegal},
+		{"a reader beside a writer",
+			slices.Concat(in(1, writes, 5, 10, 30), in(2, reads, 6, 15, 25)), porcupine.Illegal},
+		{"two writers",
+			slices.Concat(in(1, writes, 5, 10, 30), in(2, writes, 6, 15, 25)), porcupine.Illegal},
+		{"a writer gets in when the first of two readers is gone",
+			slices.Concat(in(1, reads, 5, 10, 20), in(2, reads, 5, 12, 40), in(3, writes, 6, 25, 50)), porcupine.Illegal},
+		{"a writer's token is not above a reader's",
+			slices.Concat(in(1, reads, 6, 10, 20), in(2, writes, 5, 30, 40)), porcupine.Illegal},
+		{"a reader's token is not above a writer's",
+			slices.Concat(in(1, writes, 6, 10, 20), in(2, reads, 5, 30, 40)), porcupine.Illegal},
+		{"a reader works on when a writer is in",
+			slices.Concat(workedOn, in(2, writes, 6, 25, 40)), porcupine.Illegal},
 	} {
 		t.Run(h.name, func(t *testing.T) {
 			verdict, file := judged(t, theRWLock, h.holds)
@@ -177,12 +190,14 @@ func TestPorcupineSaysOkOfReadersAndWriters(t *testing.T) {
 	require.NotZero(t, reads)
 	require.NotZero(t, writes)
 	verdict, file := judged(t, theRWLock, all)
-	require.Equal(t, porcupine.CheckResult(porcupine.Ok), verdict, "kept with -artifacts: %s; seed %d", file, seed)
+	require.Equal(t, porcupine.CheckResult(porcupine.Ok), verdict,
+		"kept with -artifacts: %s; seed %d", file, seed)
 }
 
 // readOrWrite is one call, and the hold if it had one.
 func readOrWrite(rw *etcdlock.RWMutex, client int, r *rand.Rand) *hold {
-	ctx, cancel := context.WithTimeout(context.Background(), between(r, time.Millisecond, 3*time.Second))
+	wait := between(r, time.Millisecond, 3*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
 	h := &hold{client: client, reads: r.IntN(4) > 0, entered: look{asked: now()}}
 	var belief context.Context
@@ -208,7 +223,7 @@ func readOrWrite(rw *etcdlock.RWMutex, client int, r *rand.Rand) *hold {
 		_ = unlock(context.Background())
 		return nil
 	}
-	for until := now() + between(r, 0, 300*time.Millisecond); now() < until; time.Sleep(5 * time.Millisecond) {
+	for until := now() + between(r, 0, 300*time.Millisecond); now() < until; {
 		asked := now()
 		whole := belief.Err() == nil
 		if !whole {
@@ -216,6 +231,7 @@ func readOrWrite(rw *etcdlock.RWMutex, client int, r *rand.Rand) *hold {
 			break
 		}
 		h.last = look{asked, now()}
+		time.Sleep(5 * time.Millisecond) // the work
 	}
 	asked := now()
 	err := unlock(context.Background())

@@ -22,7 +22,7 @@ type contender interface {
 type hold struct {
 	token    int64 // the create revision of its key
 	ctx      context.Context
-	deadline func() time.Time // until when it is certain; no time at all where the library does not say
+	deadline func() time.Time // until when it is certain; no time where the library does not say
 	unlock   func(ctx context.Context) error
 }
 
@@ -118,7 +118,8 @@ func (r reader) lock(ctx context.Context, try bool) (*hold, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &hold{token: h.Token(), ctx: h.Context(context.Background()), deadline: h.Deadline, unlock: h.Unlock}, nil
+	own := h.Context(context.Background())
+	return &hold{token: h.Token(), ctx: own, deadline: h.Deadline, unlock: h.Unlock}, nil
 }
 
 func (r reader) do(ctx context.Context, fn func(*hold)) (called bool, err error) {

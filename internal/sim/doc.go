@@ -10,10 +10,10 @@
 //	go test ./internal/sim -run 'TestSimulationOfTheFamily$' -family-seeds 3000 -timeout 0
 //	go test ./internal/sim -run 'TestSimulation$' -side concurrency  # the peer, counted
 //
-// Who contends is the world's story: mutexes alone, or the family, in which mutexes, those who write
-// and those who read ask for the same names, in some worlds beside a process that uses etcd's
-// concurrency.Mutex. A further kind is a contender (contender.go), and a kind (kind.go), which is all
-// that the judge knows of it.
+// Who contends is the world's story: mutexes alone, or the family, in which mutexes, those who
+// write and those who read ask for the same names, in some worlds beside a process that uses
+// etcd's concurrency.Mutex. A further kind is a contender (contender.go), and a kind (kind.go),
+// which is all that the judge knows of it.
 //
 // The files: net.go is the network; etcd.go the members, leaders and leases, on the store
 // of package fake; server.go and watch.go their gRPC; schedule.go the faults; world.go

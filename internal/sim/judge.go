@@ -166,7 +166,8 @@ func newJudge(side Side, cluster *Cluster) *judge {
 	return j
 }
 
-// leavesOut has the judge blame nothing on a process, which uses the peer beside others that do not.
+// leavesOut has the judge blame nothing on a process, which uses the peer beside others that do
+// not.
 func (j *judge) leavesOut(process string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -238,8 +239,9 @@ func (j *judge) changed(change Change) {
 	}
 }
 
-// barred reports whether a key that is about to go has others before it, of those that there are, that
-// it may not hold beside. Nobody is ever put before a key, so its turn has not come before either.
+// barred reports whether a key that is about to go has others before it, of those that there are,
+// that it may not hold beside. Nobody is ever put before a key, so its turn has not come before
+// either.
 func barred(life *keyLife, lives map[int64]*keyLife) bool {
 	var before []kind
 	for rev, other := range lives {
@@ -565,8 +567,8 @@ func (j *judge) firstLocked(b *belief, v fake.View) {
 	}
 }
 
-// afterUnlockLocked judges that nobody of b's Session has yet to unlock: not even one whose hold has
-// ended, since it may not have seen that. Those that share a hold that is whole may come and go.
+// afterUnlockLocked judges that nobody of b's Session has yet to unlock: not even one whose hold
+// has ended, since it may not have seen that. Those that share a hold that is whole come and go.
 func (j *judge) afterUnlockLocked(b *belief) {
 	if b.hold.ctx.Err() != nil {
 		return
@@ -580,8 +582,9 @@ func (j *judge) afterUnlockLocked(b *belief) {
 	}
 }
 
-// pastNobodyLocked judges that b, which shares a hold, did not know when it called of one in line that
-// it may not hold beside, and that stands behind the key that b has got: it has joined others then.
+// pastNobodyLocked judges that b, which shares a hold, did not know when it called of one in line
+// that it may not hold beside, and that stands behind the key that b has got: it has joined others
+// then.
 func (j *judge) pastNobodyLocked(b *belief, c *call, v fake.View) {
 	if !b.kind.shares() {
 		return // one that is handed on is bounded by the library's options

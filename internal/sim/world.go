@@ -87,7 +87,7 @@ type story string
 // The stories.
 const (
 	mutexes story = "mutexes"
-	family  story = "family" // of the same names: mutexes, those who write, those who read; and the peer
+	family  story = "family" // mutexes, those who write, those who read; and the peer
 )
 
 // newFamily draws the world of a seed in which all kinds contend.
