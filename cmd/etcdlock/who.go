@@ -28,11 +28,13 @@ Without NAME it shows all locks, or those below --prefix. It writes nothing.
 
 The columns: the place in line, its token (see etcdlock help run), its owner, when its key was
 put by the owner's clock, its lease, and how much of the lease is left. A lease that never gets
-full again belongs to a dead process, and the place goes with it. Contenders of other programs
-(etcdctl lock, for instance) have no owner.
+full again belongs to a dead process, and the place goes with it. Then its mode, exclusive or
+read (several that read may hold at once), and what its owner tells of itself. Contenders of other
+programs (etcdctl lock, for instance) have no owner and no info.
 
--o json writes one array. An element has name, place (0 holds), token, key, lease (hex),
-owner, host, pid and since, which is null for contenders of other programs.
+-o json writes one array. An element has name, place (0 is the first in line), token, key, lease
+(hex), owner, host, pid, since, which is null for contenders of other programs, mode, holds and
+info.
 
 Exit status: 0, even if nobody holds or waits; 64 usage; 125 no answer from etcd.`,
 		flags: func(fs *flag.FlagSet) func(*app, call) error {
@@ -119,20 +121,20 @@ func printTable(ctx context.Context, client *clientv3.Client, to io.Writer, plac
 	now := time.Now()
 	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	defer table.Flush()
-	fmt.Fprintln(table, "NAME\tPLACE\tTOKEN\tOWNER\tQUEUED\tLEASE\tTTL LEFT")
+	fmt.Fprintln(table, "NAME\tPLACE\tTOKEN\tOWNER\tQUEUED\tLEASE\tTTL LEFT\tMODE\tINFO")
 	for _, p := range places {
-		what, owner, queued := "holds", cmp.Or(plain(p.Owner), "(another program)"), "-"
+		what, owner, queued := fmt.Sprintf("waits %d", p.Number), cmp.Or(plain(p.Owner), "(another program)"), "-"
 		if process := fmt.Sprintf("%s:%d", p.Host, p.PID); p.Host != "" && p.Owner != process {
 			owner += " (" + plain(process) + ")"
 		}
-		if p.Number > 0 {
-			what = fmt.Sprintf("waits %d", p.Number)
+		if p.Holds {
+			what = "holds"
 		}
 		if !p.Since.IsZero() {
 			queued = now.Sub(p.Since).Round(time.Second).String() + " ago"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%x\t%s\n",
-			plain(p.Name), what, p.Token, owner, queued, int64(p.Lease), left[p.Lease])
+		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%x\t%s\t%s\t%s\n", plain(p.Name), what,
+			p.Token, owner, queued, int64(p.Lease), left[p.Lease], p.Mode, cmp.Or(plain(p.Info), "-"))
 	}
 }
 
@@ -197,6 +199,9 @@ type record struct {
 	Host  string     `json:"host"`
 	PID   int        `json:"pid"`
 	Since *time.Time `json:"since"`
+	Mode  string     `json:"mode"`
+	Holds bool       `json:"holds"`
+	Info  string     `json:"info"`
 }
 
 func writeJSON(to io.Writer, places []place) error {
@@ -205,6 +210,7 @@ func writeJSON(to io.Writer, places []place) error {
 		records[i] = record{
 			Name: p.Name, Place: p.Number, Token: p.Token, Key: p.Key,
 			Lease: strconv.FormatInt(int64(p.Lease), 16), Owner: p.Owner, Host: p.Host, PID: p.PID,
+			Mode: p.Mode, Holds: p.Holds, Info: p.Info,
 		}
 		if !p.Since.IsZero() {
 			records[i].Since = &p.Since

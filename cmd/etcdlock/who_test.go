@@ -70,7 +70,7 @@ func TestWhoHoldsAllAndBelowAPrefix(t *testing.T) {
 	require.Equal(t, []string{"orders/42", "holds", fmt.Sprint(order.Token()), process}, row[:4])
 	require.Equal(t, "ago", row[5])
 	require.Equal(t, fmt.Sprintf("%x", int64(e.line(t, "orders/42", 1)[0].Lease)), row[6])
-	require.Equal(t, []string{"of", "15s"}, row[8:])
+	require.Equal(t, []string{"of", "15s", "exclusive", "-"}, row[8:])
 	_, stdout, _ = runs(t, "", "who", "--endpoints", e.addr, "--prefix", order.Key()[:len(order.Key())-1])
 	require.Contains(t, stdout, "nobody holds", "a prefix that ends in a key is that of no name")
 }
@@ -90,12 +90,39 @@ func TestTheLineOfOneLockWithAnotherProgramInIt(t *testing.T) {
 	require.Equal(t, "nobody holds \"orders/43\" or waits for it\n", stdout)
 }
 
+// Several that read hold at once, and a writer waits behind them.
+func TestSeveralThatReadHold(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	for range 2 {
+		rw, err := etcdlock.NewRWMutex(e.client, "job", etcdlock.WithInfo("v 1.2"))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, rw.Close(context.Background())) })
+		_, err = rw.RLock(t.Context())
+		require.NoError(t, err)
+	}
+	e.peer(t, "job", 2)
+	for _, args := range [][]string{{"job"}, {}} {
+		_, stdout, _ := runs(t, "", append([]string{"who", "--endpoints", e.addr}, args...)...)
+		all := rows(stdout)
+		require.Len(t, all, 3)
+		for _, row := range all[:2] {
+			require.Equal(t, "holds", row[1])
+			require.Equal(t, []string{"read", "v", "1.2"}, row[len(row)-3:])
+		}
+		require.Equal(t, []string{"waits", "2"}, all[2][1:3])
+		_, stdout, _ = runs(t, "", append([]string{"who", "-o", "json", "--endpoints", e.addr}, args...)...)
+		require.Equal(t, 2, strings.Count(stdout, `"mode":"read","holds":true,"info":"v 1.2"`))
+		require.Equal(t, 1, strings.Count(stdout, `"mode":"exclusive","holds":false`))
+	}
+}
+
 // What other programs read stays as it is, to the letter.
 func TestTheJSONIsStable(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
 	for lease, value := range map[clientv3.LeaseID]string{
-		0x1a2b: `{"owner":"api-7:1234","host":"api-7","pid":1234,"since":"2026-11-22T12:00:00.5Z"}`,
+		0x1a2b: `{"owner":"api-7:1234","host":"api-7","pid":1234,"info":"10.0.0.7:80","since":"2026-11-22T12:00:00.5Z"}`,
 		0x3c4d: "",
 	} {
 		e.grant(t, lease)
@@ -109,9 +136,11 @@ func TestTheJSONIsStable(t *testing.T) {
 	}
 	text := map[int]string{
 		ours: fmt.Sprintf(`{"name":"a<b","place":%d,"token":%d,"key":"a<b/1a2b","lease":"1a2b",`+
-			`"owner":"api-7:1234","host":"api-7","pid":1234,"since":"2026-11-22T12:00:00.5Z"}`, ours, line[ours].Token),
+			`"owner":"api-7:1234","host":"api-7","pid":1234,"since":"2026-11-22T12:00:00.5Z",`+
+			`"mode":"exclusive","holds":%v,"info":"10.0.0.7:80"}`, ours, line[ours].Token, ours == 0),
 		others: fmt.Sprintf(`{"name":"a<b","place":%d,"token":%d,"key":"a<b/3c4d","lease":"3c4d",`+
-			`"owner":"","host":"","pid":0,"since":null}`, others, line[others].Token),
+			`"owner":"","host":"","pid":0,"since":null,`+
+			`"mode":"exclusive","holds":%v,"info":""}`, others, line[others].Token, others == 0),
 	}
 	want := "[" + text[0] + "," + text[1] + "]\n"
 	for _, args := range [][]string{{"a<b"}, {"--prefix", "a"}, {}} {

@@ -96,6 +96,7 @@ var table = []struct {
 	{"TestTraceTellsTheLifeOfALockAndHarmsNone", TestTraceTellsTheLifeOfALockAndHarmsNone},
 	{"TestReadersShareAndWritersExclude", TestReadersShareAndWritersExclude},
 	{"TestReadersAndWritersExcludeAsTheyShould", TestReadersAndWritersExcludeAsTheyShould},
+	{"TestAFollowerIsToldWhoLeads", TestAFollowerIsToldWhoLeads},
 	{"TestARecallTakesNothingAway", TestARecallTakesNothingAway},
 	{"TestWaitersAndReadersAreRecalled", TestWaitersAndReadersAreRecalled},
 	{"TestSeveralNamesAreHeldTogetherOrNotAtAll", TestSeveralNamesAreHeldTogetherOrNotAtAll},

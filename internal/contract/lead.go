@@ -1,0 +1,70 @@
+package contract
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/etcdlock/etcdlock"
+)
+
+// Who follows the holder is told each one, whatever package it is of, at the cost of one read each.
+// Lead releases after its function.
+func TestAFollowerIsToldWhoLeads(t *testing.T, w World) {
+	cluster := w.Start(t)
+	counter := NewCounter()
+	follower := cluster.Client(t, With(counter))
+	holders := make(chan etcdlock.Contender, 10)
+	following, stop := context.WithCancel(t.Context())
+	over := Async(func() error {
+		for holder, err := range etcdlock.WatchHolder(following, follower, "x") {
+			if err != nil {
+				return err
+			}
+			holders <- holder
+		}
+		return nil
+	})
+	require.Zero(t, <-holders)
+
+	client := cluster.Client(t)
+	mu := NewMutex(t, client, "x", etcdlock.WithInfo("10.0.0.7:80"))
+	begun, fn := make(chan int64), make(chan struct{})
+	leading, step := context.WithCancel(t.Context())
+	led := Async(func() error {
+		return mu.Lead(leading, func(ctx context.Context) error {
+			token, _ := etcdlock.TokenFrom(ctx)
+			begun <- token
+			<-fn
+			return nil
+		})
+	})
+	token, holder := <-begun, <-holders
+	require.Equal(t, token, holder.Token)
+	require.Equal(t, "10.0.0.7:80", holder.Info)
+	require.True(t, holder.Holds)
+
+	theirs, err := concurrency.NewSession(cluster.Client(t))
+	require.NoError(t, err)
+	defer theirs.Close()
+	peer := concurrency.NewMutex(theirs, "x")
+	in := Async(func() error { return peer.Lock(Patient(t)) })
+	WaitForLine(t, client, "x", 2)
+	step()
+	require.Empty(t, in, "the function has not returned")
+	require.Empty(t, holders)
+	close(fn)
+	require.NoError(t, <-in)
+	require.ErrorIs(t, <-led, context.Canceled)
+	holder = <-holders
+	require.Equal(t, peer.Key(), holder.Key)
+	require.Empty(t, holder.Info)
+	require.NoError(t, peer.Unlock(Patient(t)))
+	require.Zero(t, <-holders)
+	require.LessOrEqual(t, counter.Counts().Of("Range"), 6, "one for each of the four, if etcd is not slow")
+	require.Equal(t, 0, counter.Counts().Of("Put"))
+	stop()
+	require.NoError(t, <-over)
+}
