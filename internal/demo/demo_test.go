@@ -95,6 +95,20 @@ func TestUnreachableEtcdIsAnErrorAndNotAHang(t *testing.T) {
 	require.Contains(t, stderr, "cannot use etcd at 127.0.0.1:1: ")
 }
 
+func TestRelayMovesTheWorkWithoutGapOrOverlap(t *testing.T) {
+	t.Parallel()
+	status, stdout, stderr := demo(t, "-recall", "-workers", "3")
+	require.Equal(t, exitGood, status)
+	require.Empty(t, stderr)
+	requireRow(t, stdout, "holds", "6")
+	requireRow(t, stdout, "overlaps", "0")
+	requireRow(t, stdout, "steps lost", "0")
+	requireRow(t, stdout, "steps done twice", "0")
+	requireRow(t, stdout, "recalls", "5  5 followed")
+	requireRow(t, stdout, "keys left in etcd", "0")
+	require.Contains(t, stdout, "\nOK: the work moved 5 times")
+}
+
 // Something listens, and says nothing.
 func TestSilentEtcdIsAnErrorAndNotAHang(t *testing.T) {
 	t.Parallel()
@@ -129,6 +143,12 @@ func TestClusterIsLeftAsItWasFound(t *testing.T) {
 	t.Run("after a crash", func(t *testing.T) {
 		status, _, _ := demo(t, append(args, "-crash", "-requests", "10", "-stock", "10")...)
 		require.Equal(t, exitGood, status)
+		requireNothingIn(t, root)
+	})
+	t.Run("after a relay", func(t *testing.T) {
+		status, _, stderr := demo(t, append(args, "-recall", "-workers", "2")...)
+		require.Equal(t, exitGood, status)
+		require.Empty(t, stderr)
 		requireNothingIn(t, root)
 	})
 	t.Run("after an interrupt", func(t *testing.T) {

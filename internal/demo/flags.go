@@ -24,7 +24,7 @@ const dialTimeout = 5 * time.Second
 type config struct {
 	workers, requests, stock int
 	ttl                      time.Duration
-	noLock, crash            bool
+	noLock, crash, recall    bool
 	cluster                  cluster
 }
 
@@ -46,6 +46,7 @@ func newFlagSet(c *config, endpoints *string) *flag.FlagSet {
 	fs.DurationVar(&c.ttl, "ttl", 0, "how long a crashed holder blocks the others\n(default 5s, with -crash 2s)")
 	fs.BoolVar(&c.noLock, "no-lock", false, "leave the lock out and see what happens")
 	fs.BoolVar(&c.crash, "crash", false, "kill a worker while it holds the lock")
+	fs.BoolVar(&c.recall, "recall", false, "instead of the sale, move one long work between workers:\neach holder is recalled and hands over")
 	fs.StringVar(endpoints, "endpoints", "", "comma separated `addresses` of a real cluster to use\ninstead of an etcd of its own")
 	fs.StringVar(&c.cluster.User, "user", "", "`name` of an etcd user who may write below "+lockPrefix)
 	fs.StringVar(&c.cluster.Password, "password", "", "`secret` of that user")
@@ -103,6 +104,20 @@ func parseFlags(args []string) (config, error) {
 	}
 	if c.crash && c.workers < 2 {
 		return config{}, fmt.Errorf("-crash with -workers %d: somebody has to be left", c.workers)
+	}
+	if c.recall {
+		switch {
+		case c.noLock:
+			return config{}, errors.New("-recall with -no-lock: there is no holder to recall")
+		case c.crash:
+			return config{}, errors.New("-recall with -crash: who is killed hands nothing over")
+		case given["requests"]:
+			return config{}, fmt.Errorf("-recall with -requests %d: nothing is sold", c.requests)
+		case given["stock"]:
+			return config{}, fmt.Errorf("-recall with -stock %d: nothing is sold", c.stock)
+		case c.workers < 2:
+			return config{}, fmt.Errorf("-recall with -workers %d: somebody has to take over", c.workers)
+		}
 	}
 	if c.noLock {
 		switch {

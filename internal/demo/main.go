@@ -3,6 +3,7 @@
 //	go run ./internal/demo            300 items, 500 requests, one lock
 //	go run ./internal/demo -no-lock   the same without the lock
 //	go run ./internal/demo -crash     a worker is killed while it holds the lock
+//	go run ./internal/demo -recall    no sale: one long work moves between workers
 //
 // The stock is a number in a plain file. Worker processes read it, take the
 // payment, and write it back, and nothing but the lock keeps them apart. The
@@ -104,7 +105,11 @@ func holdSale(ctx context.Context, cfg config, stdout io.Writer) (faults []strin
 		events:   make(chan event),
 		progress: newProgress(stdout),
 	}
-	if err := s.shop.open(cfg.stock); err != nil {
+	stock := cfg.stock
+	if cfg.recall {
+		stock = 0 // the file says how many steps are done
+	}
+	if err := s.shop.open(stock); err != nil {
 		return nil, err
 	}
 
@@ -134,6 +139,17 @@ func holdSale(ctx context.Context, cfg config, stdout io.Writer) (faults []strin
 		defer s.sweep()
 	}
 
+	if cfg.recall {
+		r := &relay{sale: s}
+		fmt.Fprintf(stdout, "Relay: one work, %d worker processes, %d recalls.\n%s\n"+
+			"Each step takes %v. The holder is asked to hand over, and comes to the\n"+
+			"end of its step; the next one goes on where it stopped.\n\n",
+			cfg.workers, recalls, where, payment)
+		if err := r.run(ctx); err != nil {
+			return nil, err
+		}
+		return r.report(stdout)
+	}
 	fmt.Fprintf(stdout, "Flash sale: %d items, %d requests, %d worker processes.\n",
 		cfg.stock, cfg.requests, cfg.workers)
 	fmt.Fprintln(stdout, where)

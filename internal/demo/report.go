@@ -125,35 +125,26 @@ func (s *sale) report(w io.Writer) (faults []string, err error) {
 
 	s.printShares(w, journal)
 	fmt.Fprintln(w)
-	row := func(name string, value any, format string, args ...any) {
-		remark := fmt.Sprintf(format, args...)
-		fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("%-20s %10v  %s", name, value, remark), " "))
-	}
-	row("sold", v.sold, "of %d in stock, %d left in the file", s.cfg.stock, left)
-	row("refused", v.refused, "")
-	row("oversold", v.oversold, "sales of an item already sold")
-	row("lost updates", v.lostUpdates, "sales that the stock file does not reflect")
+	row(w, "sold", v.sold, "of %d in stock, %d left in the file", s.cfg.stock, left)
+	row(w, "refused", v.refused, "")
+	row(w, "oversold", v.oversold, "sales of an item already sold")
+	row(w, "lost updates", v.lostUpdates, "sales that the stock file does not reflect")
 	if s.lock != "" {
 		how := "strictly growing"
 		if v.tokensBackAt >= 0 {
 			how = fmt.Sprintf("NOT growing: %d came after %d", v.after, v.before)
 		}
-		row("fencing tokens", len(journal), "%s", how)
-
-		if keys, err := s.sweep(); err != nil {
-			row("keys left in etcd", "?", "%v", err)
-		} else {
-			row("keys left in etcd", keys, "")
-		}
+		row(w, "fencing tokens", len(journal), "%s", how)
+		s.reportKeysLeft(w)
 	}
 	if retries := countRetries(journal); retries > 0 {
-		row("holds lost", retries, "before writing; the request was tried again")
+		row(w, "holds lost", retries, "before writing; the request was tried again")
 	}
 	if len(s.releaseErrors) > 0 {
-		row("releases in doubt", len(s.releaseErrors), "such as: %s", s.releaseErrors[0])
+		row(w, "releases in doubt", len(s.releaseErrors), "such as: %s", s.releaseErrors[0])
 	}
 	took := s.ended.Sub(s.began)
-	row("time", short(took), "%.1f requests/s", float64(len(s.answers))/took.Seconds())
+	row(w, "time", short(took), "%.1f requests/s", float64(len(s.answers))/took.Seconds())
 
 	if s.crash != nil {
 		blocked, found := s.crash.blockedFor(journal)
@@ -177,6 +168,21 @@ func (s *sale) report(w io.Writer) (faults []string, err error) {
 	fmt.Fprintln(w)
 	printSentence(w, faults, s.lock != "")
 	return faults, nil
+}
+
+// row prints a line of the report.
+func row(w io.Writer, name string, value any, format string, args ...any) {
+	remark := fmt.Sprintf(format, args...)
+	fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("%-20s %10v  %s", name, value, remark), " "))
+}
+
+// reportKeysLeft sweeps, and prints what there was to sweep.
+func (s *sale) reportKeysLeft(w io.Writer) {
+	if keys, err := s.sweep(); err != nil {
+		row(w, "keys left in etcd", "?", "%v", err)
+	} else {
+		row(w, "keys left in etcd", keys, "")
+	}
 }
 
 // printShares prints what each process did.
@@ -240,6 +246,9 @@ func countRetries(journal []record) (retries int) {
 	}
 	return retries
 }
+
+// sorted returns all in order.
+func sorted(all []time.Duration) []time.Duration { return slices.Sorted(slices.Values(all)) }
 
 // percentile is by nearest rank; sorted is not empty.
 func percentile(sorted []time.Duration, p int) time.Duration {

@@ -158,6 +158,7 @@ func (s *sale) start(number int) error {
 		Dir:     s.dir,
 		Lock:    s.lock,
 		TTL:     s.cfg.ttl,
+		Relay:   s.cfg.recall,
 		Cluster: s.cfg.cluster,
 	})
 }

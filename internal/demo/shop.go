@@ -77,11 +77,14 @@ func (s shop) writeStock(left int) error {
 	return err
 }
 
-// appendTo writes the record to an open journal as one line with one write.
+// appendTo writes the record to an open journal.
+func (r record) appendTo(journal *os.File) error { return appendLine(journal, r) }
+
+// appendLine writes v to an open journal as one line with one write.
 // O_APPEND keeps lines whole without a lock. With one, lines stand in the
 // order of the holds, so that the judge needs no clock to know who was first.
-func (r record) appendTo(journal *os.File) error {
-	line, err := json.Marshal(r)
+func appendLine(journal *os.File, v any) error {
+	line, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
@@ -93,15 +96,18 @@ func (s shop) openJournal() (*os.File, error) {
 	return os.OpenFile(s.journal, os.O_WRONLY|os.O_APPEND, 0)
 }
 
-// records returns the journal in the order in which it was written.
-func (s shop) records() ([]record, error) {
+// records returns the journal of a sale.
+func (s shop) records() ([]record, error) { return readJournal[record](s) }
+
+// readJournal returns the journal in the order in which it was written.
+func readJournal[T any](s shop) ([]T, error) {
 	text, err := os.ReadFile(s.journal)
 	if err != nil {
 		return nil, err
 	}
-	var all []record
+	var all []T
 	for line := range bytes.Lines(text) {
-		var r record
+		var r T
 		if err := json.Unmarshal(line, &r); err != nil {
 			return nil, fmt.Errorf("journal, line %d: %w", len(all)+1, err)
 		}

@@ -36,6 +36,7 @@ type setup struct {
 	Dir     string // of the shop
 	Lock    string // its name, "" for none
 	TTL     time.Duration
+	Relay   bool // carry on one work instead of serving requests
 	Cluster cluster
 }
 
@@ -103,8 +104,12 @@ func (w *worker) run(in io.Reader) (err error) {
 			return err
 		}
 		defer client.Close()
-		mu, err := etcdlock.New(client, conf.Lock, etcdlock.WithTTL(conf.TTL),
-			etcdlock.WithOwner(fmt.Sprintf("demo worker %d, pid %d", w.number, os.Getpid())))
+		opts := []etcdlock.Option{etcdlock.WithTTL(conf.TTL),
+			etcdlock.WithOwner(fmt.Sprintf("demo worker %d, pid %d", w.number, os.Getpid()))}
+		if conf.Relay {
+			opts = append(opts, etcdlock.WithRecall(recallGrace))
+		}
+		mu, err := etcdlock.New(client, conf.Lock, opts...)
 		if err != nil {
 			return err
 		}
@@ -124,6 +129,10 @@ func (w *worker) run(in io.Reader) (err error) {
 	defer serving.Wait() // before the lock and the journal are closed
 	defer cancel()
 
+	if conf.Relay {
+		// Ends with ctx; waited for by serving.
+		serving.Go(func() { w.relay(ctx) })
+	}
 	w.say(message{Ready: true})
 	for {
 		var req request
