@@ -109,6 +109,26 @@ func TestRelayMovesTheWorkWithoutGapOrOverlap(t *testing.T) {
 	require.Contains(t, stdout, "\nOK: the work moved 5 times")
 }
 
+func TestOrdersAreSoldEntirelyOrNotAtAll(t *testing.T) {
+	t.Parallel()
+	status, stdout, stderr := demo(t, "-orders", "-workers", "3", "-requests", "60", "-stock", "80")
+	require.Equal(t, exitGood, status)
+	require.Empty(t, stderr)
+	requireRow(t, stdout, "oversold", "0")
+	requireRow(t, stdout, "stock files wrong", "0")
+	requireRow(t, stdout, "tokens going back", "0")
+	requireRow(t, stdout, "keys left in etcd", "0")
+	require.Contains(t, stdout, "\nOK: each order")
+}
+
+func TestOrdersWithoutTheLocksGoWrong(t *testing.T) {
+	t.Parallel()
+	status, stdout, stderr := demo(t, "-orders", "-no-lock", "-requests", "60", "-stock", "80")
+	require.Equal(t, exitFailed, status)
+	require.Empty(t, stderr)
+	require.Contains(t, stdout, "\nFAILED: ")
+}
+
 // Something listens, and says nothing.
 func TestSilentEtcdIsAnErrorAndNotAHang(t *testing.T) {
 	t.Parallel()

@@ -25,6 +25,7 @@ type config struct {
 	workers, requests, stock int
 	ttl                      time.Duration
 	noLock, crash, recall    bool
+	orders                   bool
 	cluster                  cluster
 }
 
@@ -47,6 +48,7 @@ func newFlagSet(c *config, endpoints *string) *flag.FlagSet {
 	fs.BoolVar(&c.noLock, "no-lock", false, "leave the lock out and see what happens")
 	fs.BoolVar(&c.crash, "crash", false, "kill a worker while it holds the lock")
 	fs.BoolVar(&c.recall, "recall", false, "instead of the sale, move one long work between workers:\neach holder is recalled and hands over")
+	fs.BoolVar(&c.orders, "orders", false, "sell baskets of 1 to 4 articles, each entirely or not at all")
 	fs.StringVar(endpoints, "endpoints", "", "comma separated `addresses` of a real cluster to use\ninstead of an etcd of its own")
 	fs.StringVar(&c.cluster.User, "user", "", "`name` of an etcd user who may write below "+lockPrefix)
 	fs.StringVar(&c.cluster.Password, "password", "", "`secret` of that user")
@@ -117,6 +119,14 @@ func parseFlags(args []string) (config, error) {
 			return config{}, fmt.Errorf("-recall with -stock %d: nothing is sold", c.stock)
 		case c.workers < 2:
 			return config{}, fmt.Errorf("-recall with -workers %d: somebody has to take over", c.workers)
+		}
+	}
+	if c.orders {
+		switch {
+		case c.recall:
+			return config{}, errors.New("-orders with -recall: one or the other")
+		case c.crash:
+			return config{}, errors.New("-orders with -crash: the crash is of a sale with one stock")
 		}
 	}
 	if c.noLock {

@@ -42,6 +42,8 @@ func TestBadFlagsAreRefusedByNameAndValue(t *testing.T) {
 		{"-recall -requests 9", "-recall with -requests 9"},
 		{"-recall -stock 9", "-recall with -stock 9"},
 		{"-recall -workers 1", "-recall with -workers 1"},
+		{"-orders -recall", "-orders with -recall"},
+		{"-orders -crash", "-orders with -crash"},
 		{"-no-lock -crash", "-no-lock with -crash"},
 		{"-no-lock -ttl 3s", "-no-lock with -ttl 3s"},
 		{"-no-lock -endpoints a:1", `-no-lock with -endpoints "a:1"`},

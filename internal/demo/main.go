@@ -3,6 +3,7 @@
 //	go run ./internal/demo            300 items, 500 requests, one lock
 //	go run ./internal/demo -no-lock   the same without the lock
 //	go run ./internal/demo -crash     a worker is killed while it holds the lock
+//	go run ./internal/demo -orders    baskets of several articles, all or nothing
 //	go run ./internal/demo -recall    no sale: one long work moves between workers
 //
 // The stock is a number in a plain file. Worker processes read it, take the
@@ -113,6 +114,12 @@ func holdSale(ctx context.Context, cfg config, stdout io.Writer) (faults []strin
 		return nil, err
 	}
 
+	if cfg.orders {
+		if err := s.shop.openArticles(cfg.itemsEach()); err != nil {
+			return nil, err
+		}
+	}
+
 	where := "Nothing keeps the processes apart: there is no lock."
 	if !cfg.noLock {
 		whose := "etcd"
@@ -149,6 +156,16 @@ func holdSale(ctx context.Context, cfg config, stdout io.Writer) (faults []strin
 			return nil, err
 		}
 		return r.report(stdout)
+	}
+	if cfg.orders {
+		fmt.Fprintf(stdout, "Orders: %d articles, %d items of each, %d orders, %d worker processes.\n%s\n"+
+			"An order reads the stock of 1 to %d articles, takes %v for the payment\n"+
+			"and writes all of them back.\n\n",
+			articles, cfg.itemsEach(), cfg.requests, cfg.workers, where, basketMax, payment)
+		if err := s.run(ctx); err != nil {
+			return nil, err
+		}
+		return s.reportOrders(stdout)
 	}
 	fmt.Fprintf(stdout, "Flash sale: %d items, %d requests, %d worker processes.\n",
 		cfg.stock, cfg.requests, cfg.workers)

@@ -159,6 +159,7 @@ func (s *sale) start(number int) error {
 		Lock:    s.lock,
 		TTL:     s.cfg.ttl,
 		Relay:   s.cfg.recall,
+		Orders:  s.cfg.orders,
 		Cluster: s.cfg.cluster,
 	})
 }

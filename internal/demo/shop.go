@@ -26,6 +26,7 @@ type record struct {
 	Token   int64
 	Waited  time.Duration // for the lock, in the try that succeeded
 	Entered time.Time     // when the lock was had
+	Read    []int         `json:",omitempty"` // of an order: the stocks, in the order of the basket
 	Retries int           // holds that were lost before the stock was written
 }
 

@@ -37,6 +37,7 @@ type setup struct {
 	Lock    string // its name, "" for none
 	TTL     time.Duration
 	Relay   bool // carry on one work instead of serving requests
+	Orders  bool // sell baskets of articles
 	Cluster cluster
 }
 
@@ -54,6 +55,9 @@ type message struct {
 	Error        string // the worker cannot go on
 }
 
+// A guard runs fn in a critical section.
+type guard func(ctx context.Context, fn func(hold context.Context) error) error
+
 // worker is the child process. One goroutine for each request that the parent
 // lets be in flight: they compete among themselves as the processes do.
 type worker struct {
@@ -63,7 +67,10 @@ type worker struct {
 
 	// guard runs the critical section: mu.Do, or without the lock nothing but
 	// the call. The context it hands on is that of the hold.
-	guard func(ctx context.Context, fn func(hold context.Context) error) error
+	guard guard
+	// basket, if set, is the guard of a request that is an order.
+	basket func(request int) guard
+	orders bool
 
 	mu  sync.Mutex // guards out: messages are whole lines
 	out *json.Encoder
@@ -97,6 +104,7 @@ func (w *worker) run(in io.Reader) (err error) {
 	}
 	defer w.journal.Close()
 
+	w.orders = conf.Orders
 	w.guard = func(ctx context.Context, fn func(context.Context) error) error { return fn(ctx) }
 	if conf.Lock != "" {
 		client, err := conf.Cluster.client()
@@ -109,14 +117,21 @@ func (w *worker) run(in io.Reader) (err error) {
 		if conf.Relay {
 			opts = append(opts, etcdlock.WithRecall(recallGrace))
 		}
-		mu, err := etcdlock.New(client, conf.Lock, opts...)
+		session, err := etcdlock.NewSession(client, opts...)
+		if err != nil {
+			return err
+		}
+		if conf.Orders {
+			w.basket = withBasket(session, conf.Lock)
+		}
+		mu, err := session.Mutex(conf.Lock)
 		if err != nil {
 			return err
 		}
 		defer func() {
 			ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 			defer cancel()
-			if closeErr := mu.Close(ctx); err == nil {
+			if closeErr := session.Close(ctx); err == nil {
 				err = closeErr
 			}
 		}()
@@ -150,13 +165,22 @@ func (w *worker) run(in io.Reader) (err error) {
 // knows, and knows that the request is unanswered.
 func (w *worker) serve(ctx context.Context, req request) {
 	r := record{Request: req.ID, Worker: w.number}
+	guarded := w.guard
+	if w.basket != nil {
+		guarded = w.basket(req.ID)
+	}
 	for {
 		asked := time.Now()
 		recorded := false
-		err := w.guard(ctx, func(hold context.Context) error {
+		err := guarded(ctx, func(hold context.Context) error {
 			r.Waited = time.Since(asked)
 			r.Token, _ = etcdlock.TokenFrom(hold)
-			err := w.sell(hold, &r, req.Stall)
+			var err error
+			if w.orders {
+				err = w.sellBasket(hold, &r)
+			} else {
+				err = w.sell(hold, &r, req.Stall)
+			}
 			recorded = err == nil
 			return err
 		})
