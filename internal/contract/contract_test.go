@@ -2,7 +2,9 @@ package contract
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,7 +13,12 @@ import (
 // A test that is not in the table runs nowhere.
 func TestTheTableIsComplete(t *testing.T) {
 	var written, run []string
-	for _, file := range []string{"table.go", "recall.go"} {
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
 		source, err := os.ReadFile(file)
 		require.NoError(t, err)
 		for _, found := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllSubmatch(source, -1) {
@@ -22,5 +29,5 @@ func TestTheTableIsComplete(t *testing.T) {
 		run = append(run, row.name)
 	}
 	require.NotEmpty(t, run)
-	require.Equal(t, written, run)
+	require.ElementsMatch(t, written, run)
 }
