@@ -56,6 +56,7 @@ func TestCandidatesLeadInTurn(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		time.Sleep(9 * time.Minute)
+		synctest.Wait()
 		require.Equal(t, "a b c a b c a b c", strings.Join(led[:9], " "))
 	})
 }
@@ -283,6 +284,7 @@ func TestAnAcquireTimeoutDoesNotEndLead(t *testing.T) {
 			etcdlock.WithTrace(&etcdlock.Trace{GaveUp: func(string, time.Duration, int, error) { gaveUp++ }})),
 			func(ctx context.Context) error { close(led); return untilItEnds(ctx) })
 		time.Sleep(10 * time.Minute)
+		synctest.Wait()
 		require.Greater(t, gaveUp, 10)
 		require.Less(t, gaveUp, 40, "it rests between its waits")
 		require.NoError(t, other.Unlock(context.Background()))
@@ -362,12 +364,14 @@ func leadUnderFaults(t *testing.T, etcd *fake.Server, l *holders, seed uint64) (
 	time.Sleep(time.Minute) // whatever was under way is over
 	for range 10 {
 		time.Sleep(time.Duration(random.Int64N(int64(10 * time.Second))))
+		synctest.Wait()
 		for i := range seen {
 			now := seen[i][len(seen[i])-1]
 			line, err := etcdlock.Contenders(context.Background(), etcd.Client("operator"), "n")
 			require.NoError(t, err)
 			if len(line) > 0 && time.Since(now.at) > 3*time.Second && now.Token != line[0].Token {
 				time.Sleep(3 * time.Second)
+				synctest.Wait()
 				now = seen[i][len(seen[i])-1]
 				require.GreaterOrEqual(t, now.Token, line[0].Token, "watcher %d sees an old one", i)
 			}
@@ -376,6 +380,7 @@ func leadUnderFaults(t *testing.T, etcd *fake.Server, l *holders, seed uint64) (
 	cancel(errEnough)
 	all.Wait()
 	time.Sleep(3 * time.Second)
+	synctest.Wait()
 	for i := range seen {
 		require.Zero(t, seen[i][len(seen[i])-1].Contender, "nobody leads")
 		sights += len(seen[i])

@@ -80,6 +80,7 @@ func TestWatchHolderSeesEachHolder(t *testing.T) {
 		synctest.Wait()
 		recall(t, etcd, time.Hour)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		require.Equal(t, "- a", w.sights(), "one who waits, and a recall, are no change")
 		require.NoError(t, a.Unlock(context.Background()))
 		require.NoError(t, soonOr(t, next, "b does not get in"))
@@ -89,7 +90,8 @@ func TestWatchHolderSeesEachHolder(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, "- a b -", w.sights())
 		w.end()
-		time.Sleep(time.Minute) // those of the Sessions end, too
+		time.Sleep(time.Minute)
+		synctest.Wait() // those of the Sessions end, too
 		require.Zero(t, etcd.Watches())
 	})
 }
@@ -126,6 +128,7 @@ func TestWatchHolderSeesPastStrays(t *testing.T) {
 		defer w.end()
 		a := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		for range 2 {
 			lockWithin(t, a, time.Second)
 			synctest.Wait()
@@ -147,11 +150,14 @@ func TestWatchHolderOutlivesLostEvents(t *testing.T) {
 		})
 		for _, mu := range []*etcdlock.Mutex{a, b} {
 			time.Sleep(time.Minute)
+			synctest.Wait()
 			lockWithin(t, mu, time.Second)
 			time.Sleep(2 * time.Second)
+			synctest.Wait()
 			require.True(t, strings.HasSuffix(w.sights(), " "+placeOf(t, etcd, "n", 0).Owner), w.sights())
 			require.NoError(t, mu.Unlock(context.Background()))
 			time.Sleep(2 * time.Second)
+			synctest.Wait()
 		}
 		require.Equal(t, "- a - b -", w.sights())
 	})
@@ -171,8 +177,10 @@ func TestWatchHolderSeesWhatHappensBeforeItsWatch(t *testing.T) {
 		w := watches(etcd.Client("w"), "n")
 		defer w.end()
 		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
 		require.NoError(t, mu.Unlock(context.Background()))
 		time.Sleep(200 * time.Millisecond)
+		synctest.Wait()
 		require.Equal(t, "a -", w.sights())
 	})
 }
@@ -190,8 +198,10 @@ func TestWatchHolderWatchesAnewAfterARestore(t *testing.T) {
 		w := watches(etcd.Client("w"), "n")
 		defer w.end()
 		time.Sleep(time.Second)
+		synctest.Wait()
 		restore(1)
 		time.Sleep(10 * time.Second)
+		synctest.Wait()
 		require.NoError(t, mu.Unlock(context.Background()))
 		synctest.Wait()
 		require.Equal(t, "a -", w.sights(), "at once")
@@ -217,32 +227,41 @@ func TestWatchHolderOutlivesWhatHappensToEtcd(t *testing.T) {
 		change(a, b)
 		etcd.Compact()
 		time.Sleep(2 * time.Second)
+		synctest.Wait()
 		require.True(t, strings.HasSuffix(w.sights(), " b"), w.sights())
 
 		etcd.Cut("w")
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		change(b, a)
 		etcd.Heal("w")
 		time.Sleep(3 * time.Second)
+		synctest.Wait()
 		require.True(t, strings.HasSuffix(w.sights(), " a"), w.sights())
 
 		etcd.Freeze()
 		time.Sleep(5 * time.Second)
+		synctest.Wait()
 		etcd.Thaw()
 		time.Sleep(3 * time.Second)
+		synctest.Wait()
 		change(a, b)
 		time.Sleep(2 * time.Second)
+		synctest.Wait()
 		require.True(t, strings.HasSuffix(w.sights(), " b"), w.sights())
 
 		before := len(w.seen)
 		require.NoError(t, b.Unlock(context.Background()))
 		restore(2) // another cluster, in which a's first key still is
 		time.Sleep(3 * time.Second)
+		synctest.Wait()
 		require.Greater(t, len(w.seen), before)
-		time.Sleep(time.Minute) // that key goes with its lease
+		time.Sleep(time.Minute)
+		synctest.Wait() // that key goes with its lease
 		require.True(t, strings.HasSuffix(w.sights(), " -"), w.sights())
 		lockWithin(t, a, time.Minute)
 		time.Sleep(2 * time.Second)
+		synctest.Wait()
 		require.True(t, strings.HasSuffix(w.sights(), " a"), w.sights())
 		require.NoError(t, a.Unlock(context.Background()))
 	})
@@ -265,10 +284,13 @@ func TestWatchHolderNeverGoesBack(t *testing.T) {
 		for range 200 {
 			lockWithin(t, mu, time.Second)
 			time.Sleep(170 * time.Millisecond)
+			synctest.Wait()
 			require.NoError(t, mu.Unlock(context.Background()))
 			time.Sleep(90 * time.Millisecond)
+			synctest.Wait()
 		}
 		time.Sleep(5 * time.Second)
+		synctest.Wait()
 		w.end()
 		require.Greater(t, len(w.seen), 10)
 		var last int64
@@ -299,6 +321,7 @@ func TestWhatWatchHolderCosts(t *testing.T) {
 				w := watches(etcd.Client("w"), "n")
 				defer w.end()
 				time.Sleep(time.Second)
+				synctest.Wait()
 				count := func(method string) (n int) {
 					for _, c := range etcd.Calls(method) {
 						if c.Process == "w" {
@@ -309,12 +332,14 @@ func TestWhatWatchHolderCosts(t *testing.T) {
 				}
 				require.Equal(t, []int{1, 1, 0}, []int{count(fake.Range), count(fake.Watch), count(fake.Txn)})
 				time.Sleep(10 * time.Minute)
+				synctest.Wait()
 				require.Equal(t, []int{1, 1}, []int{count(fake.Range), count(fake.Watch)})
 				require.InDelta(t, 400, count(fake.Txn), 20)
 
 				etcd.ForgetCalls()
 				require.NoError(t, mu.Unlock(context.Background()))
 				time.Sleep(time.Second)
+				synctest.Wait()
 				changes := len(w.seen) - 1 // of those who waited some may have come and gone in between
 				require.NotZero(t, changes)
 				require.LessOrEqual(t, count(fake.Range), changes+1)
@@ -366,14 +391,17 @@ func TestWhatEndsWatchHolder(t *testing.T) {
 		client := etcd.Client("w")
 		w := watches(client, "n")
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		client.Close()
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		require.Len(t, w.seen, 2)
 		require.ErrorContains(t, w.errs[1], "client")
 		w.end()
 
 		w = watches(etcd.Client("w"), "n")
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		etcd.Intercept(func(c fake.Call) (e fake.Effect) {
 			if c.Process == "w" {
 				e.Before = rpctypes.ErrGRPCPermissionDenied
@@ -381,6 +409,7 @@ func TestWhatEndsWatchHolder(t *testing.T) {
 			return e
 		})
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		require.Len(t, w.seen, 2)
 		require.ErrorIs(t, w.errs[1], rpctypes.ErrPermissionDenied)
 		require.ErrorContains(t, w.errs[1], `watch the holder of "n"`)
