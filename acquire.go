@@ -62,7 +62,7 @@ func (m *Mutex) bounded(ctx context.Context, try bool) (
 	return ctx, cancel, func() { done(); cancel(nil); stop() }
 }
 
-// refused is err, or what TryRLock returns if it was refused as it waited for etcd.
+// refused is err, or what TryRLock and TryAcquire return if they were refused as they waited for etcd.
 func (c *claim) refused(ctx context.Context, err error) error {
 	if err == nil || context.Cause(ctx) != errTaken {
 		return err
@@ -74,8 +74,9 @@ func (c *claim) refused(ctx context.Context, err error) error {
 }
 
 // enter puts a new claim into the local line. Its turn comes at once if nobody is there: then p
-// is its place, nil while there is no lease for one. Otherwise locked tells who is there, and
-// TryLock gets that as its error. So does TryRLock, unless it may be etcd alone that it waits for.
+// is its place, nil while there is no lease for one. So it does where all that are there hold permits,
+// as the claim wants to. Otherwise locked tells who is there, and TryLock gets that as its error. So do
+// TryRLock and TryAcquire, unless it may be etcd alone that they wait for.
 func (w want) enter(
 	caller context.Context, cancel context.CancelCauseFunc, started time.Time,
 ) (c *claim, p *place, locked *LockedError, err error) {
@@ -89,13 +90,15 @@ func (w want) enter(
 	l := s.lineLocked(m.name)
 	c = w.newClaim(caller, l, started, cancel)
 	taken := l.queue.Owner() != nil
-	waits := c.reads() && l.queue.AllShare() && l.welcomeLocked(false) != queues
+	waits := l.allAlikeLocked(c) && l.welcomeLocked(c.kind, false) != queues
 	switch {
 	case taken && w.try && !waits:
 		return nil, nil, nil, l.lockedLocked(nil)
 	case clientClosed:
 		return nil, nil, nil, failed("lock", m.name, errClientClosed)
-	case taken && c.joinLocked() != nil: // it could not when join has looked
+	case c.joinLocked() != nil: // it could not when join has looked
+	case c.stepLocked():
+		p = c.takePlaceLocked()
 	case taken:
 		locked = l.lockedLocked(nil)
 		if !c.try {
@@ -265,6 +268,7 @@ func (p *place) entered(c *claim, entering *ticket.Entering, done commit) (
 	case ticket.Unsure:
 		return nil, taken, errUnsure
 	case ticket.Taken:
+		c.m.meetLocked(ahead)
 		return nil, ahead, errTaken
 	case ticket.Useless:
 		return nil, taken, errQueueAnew
@@ -381,6 +385,6 @@ func (c *claim) giveUpLocked(p *place) *LockedError {
 	}
 	c.place = nil
 	locked := l.aheadLocked()
-	s.passLocked(l, nil)
+	s.partLocked(c, nil)
 	return locked
 }

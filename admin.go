@@ -29,11 +29,12 @@ type Contender struct {
 	// nobody renews it.
 	Lease clientv3.LeaseID
 	Since time.Time // when it queued, by its own clock
-	// Mode is how it holds the lock or wants to: "exclusive", or "read", which others that read
-	// share (see [RWMutex]).
+	// Mode is how it holds the lock or wants to: "exclusive"; "read", which others that read
+	// share (see [RWMutex]); or "permit", which is held beside others up to a limit (see
+	// [Semaphore]).
 	Mode string
 	// Holds reports whether it held the lock at that time: whether nobody stood before it for whom
-	// it has to wait. Several that read may hold it.
+	// it has to wait. Several that read may hold it, and several permits.
 	Holds bool
 	Info  string // see WithInfo
 }
@@ -55,7 +56,7 @@ func (c Contender) label() string {
 
 // Contenders returns all that hold or wait for the lock name, in the order of the
 // line. The first one holds. If it reads, so do those behind it up to the first one that does
-// not. It is one linearizable read, writes nothing, and may be called with any KV that sees the
+// not; and if it is a permit, those up to the first one that has to wait. It is one linearizable read, writes nothing, and may be called with any KV that sees the
 // same keys as the lock's client.
 func Contenders(ctx context.Context, kv clientv3.KV, name string) ([]Contender, error) {
 	if err := checkAdmin(ctx, kv, "contenders of", name); err != nil {
@@ -78,7 +79,7 @@ func Contenders(ctx context.Context, kv clientv3.KV, name string) ([]Contender, 
 }
 
 // Holders returns the holder of every lock whose name begins with prefix, which is
-// a plain string and may be empty for all, sorted by name, and by token where several read. It
+// a plain string and may be empty for all, sorted by name, and by token where several hold. It
 // is one linearizable read of all keys that begin with prefix, and writes nothing.
 func Holders(ctx context.Context, kv clientv3.KV, prefix string) ([]Contender, error) {
 	if err := checkAdmin(ctx, kv, "holders below", prefix); err != nil {

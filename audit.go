@@ -367,19 +367,24 @@ func (s *Session) deleteEntry(ctx context.Context, e line.Entry) error {
 	return err
 }
 
-// drawer returns what draws the names of keys of a kind, on l.
-func (l *lease) drawer(k line.Kind) func(name string) string {
-	return func(name string) string { return l.draw(name, k) }
+// drawer returns what draws the names of keys of a shape, on l.
+func (l *lease) drawer(shape line.Shape) func(name string) string {
+	return func(name string) string { return l.draw(name, shape) }
 }
 
-// draw returns a new name for a key of a kind for the lock name, on l. Only this Session can have drawn
-// it: the second half of the UUID follows from the first one and from a secret. So the keys
-// that late requests of the Session put are known from those of its user for certain, and
-// nobody has to remember them.
-func (l *lease) draw(name string, k line.Kind) (key string) {
+// draw returns a new name for a key of a shape for the lock name, on l. Only this Session can have drawn
+// it: the second half of the UUID, or the last quarter of a permit's, follows from the rest and from a
+// secret. So the keys that late requests of the Session put are known from those of its user for
+// certain, and nobody has to remember them.
+//
+// Invariant: no place has the name that is drawn. (Few of a permit's bits are random: among some
+// thousand permits two would have one name. TestPermitsOfASessionHaveAKeyEach.)
+func (l *lease) draw(name string, shape line.Shape) (key string) {
 	for {
-		if id, ok := line.Draw(uuid.New(), k); ok {
-			return line.Key(name, l.sign(id, name))
+		id, ok := line.Draw(uuid.New(), shape)
+		key = line.Key(name, l.sign(id, name))
+		if ok && l.places[key] == nil {
+			return key
 		}
 	}
 }
@@ -390,10 +395,11 @@ func (l *lease) hasDrawn(key string) bool {
 	return ok && l.sign(id, name) == id
 }
 
-// sign returns id with the second half that the lease's Session derives from the first half.
+// sign returns id with what the lease's Session derives from its first bytes behind these.
 func (l *lease) sign(id uuid.UUID, name string) uuid.UUID {
-	signature := uuid.NewSHA1(l.s.secret, fmt.Appendf(id[:8:8], "%x/%s", int64(l.id), name))
-	copy(id[8:], signature[8:]) // with the bits of the variant
+	told := line.Told(id)
+	signature := uuid.NewSHA1(l.s.secret, fmt.Appendf(id[:told:told], "%x/%s", int64(l.id), name))
+	copy(id[told:], signature[told:]) // with the bits of the variant
 	return id
 }
 

@@ -48,9 +48,10 @@ import (
 
 // A want is what a call asks for.
 type want struct {
-	m    *Mutex
-	kind line.Kind
-	try  bool
+	m      *Mutex
+	kind   line.Kind
+	permit permit // if it is of that kind
+	try    bool
 }
 
 // A welcome is what becomes of one that comes to read, where others have the turn.
@@ -64,12 +65,19 @@ const (
 
 // welcomeLocked is that of the first that waits, or of one that comes when nobody does. early says
 // that it came before the key was put.
-func (l *localLine) welcomeLocked(early bool) welcome {
-	owner := l.queue.Owner()
-	if owner == nil || !owner.reads() {
+func (l *localLine) welcomeLocked(kind line.Kind, early bool) welcome {
+	switch owner := l.queue.Owner(); {
+	case owner == nil || owner.kind != kind || kind == line.Exclusive:
 		return queues
+	case kind == line.Permit:
+		return owner.leavesRoomLocked()
+	default:
+		return l.welcomeReadLocked(owner.place, early)
 	}
-	p := owner.place
+}
+
+// welcomeReadLocked is that of one that reads, where others read or are about to, at p.
+func (l *localLine) welcomeReadLocked(p *place, early bool) welcome {
 	switch {
 	case p == nil || p.ticket.Rev() == 0: // its put is under way
 		return later
@@ -105,7 +113,7 @@ func (l *localLine) welcomeLocked(early bool) welcome {
 func (c *claim) joinLocked() *hold {
 	l := c.local
 	if !c.reads() || l.queue.State() != turn.Taken || l.queue.Waiting() > 0 ||
-		l.welcomeLocked(false) != joins {
+		l.welcomeLocked(c.kind, false) != joins {
 		return nil
 	}
 	p := l.queue.Owner().place
@@ -124,11 +132,15 @@ func (c *claim) joinLocked() *hold {
 func (l *localLine) admitLocked() {
 	for {
 		first := l.queue.First()
-		if first == nil || !first.Shares || l.queue.State() != turn.Taken {
+		if first == nil || first.Who.exclusive() || l.queue.State() != turn.Taken {
 			return
 		}
-		switch l.welcomeLocked(first.Early()) {
+		switch l.welcomeLocked(first.Who.kind, first.Early()) {
 		case joins:
+			if first.Steps {
+				l.queue.StepNext().hasTurnLocked(nil)
+				return
+			}
 			c, p := first.Who, l.queue.Owner().place
 			if _, err := c.m.s.startLocked(c, p); err != nil {
 				return

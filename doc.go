@@ -81,7 +81,7 @@
 // A contender is a key name/<UUID> with a lease, or name/<lease in hexadecimal>, the form that
 // etcd's concurrency.Mutex, etcdctl lock and the server's lock service use. They and this package
 // exclude each other. A reader ([RWMutex]) has a UUID of a kind of its own, which versions of this
-// package that know no readers take for a writer's. A candidate of a concurrency.Election under the
+// package that know no readers take for a writer's; so has a permit of a [Semaphore]. A candidate of a concurrency.Election under the
 // name of a lock joins its line. Other keys below name/ block nobody here, but they do block
 // concurrency.Mutex: do not nest names while both are in use.
 //
@@ -116,6 +116,7 @@
 //
 //	rwmutex.go   the RWMutex, and the Hold of one that reads
 //	many.go      several names at once: LockAll, whose claims enter all lines together
+//	semaphore.go the Semaphore
 //	lock.go      the Mutex: its verbs in the order of a life, Do, Close, Locker
 //	acquire.go   how a call gets to hold: the local line, a place, its put, the wait
 //	hold.go      a hold, its end and its contexts, TokenFrom, nesting. What ends it is noticed in
@@ -124,9 +125,11 @@
 //	recalled.go  what a holder notices of a recall, and what follows
 //	local.go     what a Session has of one name: the line of its goroutines, what lingers
 //	cohort.go    those of them that share a key to read: who joins, and who waits
+//	permits.go   how the permits of a Session keep the order of their calls
 //	place.go     a key in etcd's line; it sends the transactions that internal/ticket builds
 //	watch.go     how it waits behind many: by a watch of the one key before, begun again when it
 //	             ends; and what follows when its own key is lost
+//	partings.go  how a permit waits behind many: by watches of those that have to go
 //	view.go      how it waits behind few: by the Session's watch of the line
 //	keywatch.go  how the key of a hold that lasts is watched, so that the holder learns what
 //	             others do to it; for a younger hold the audit does that
@@ -151,10 +154,13 @@
 //
 //	contender   a key in etcd's line, or whoever has put it
 //	line        the contenders for a name, in the order of their create revisions
-//	holder      the first contender in the line; if it reads, all that read before the first writer
+//	holder      the first contender in the line; if it reads, all that read before the first writer;
+//	            if it is a permit, all before the first that has to wait
 //	waiter      a contender that is no holder, or a claim behind one
 //	local line  the goroutines of a Session that want a name; one of them owns the turn
-//	claim       a call of Lock or TryLock, or of RLock or TryRLock; one for each name of a LockAll
+//	claim       a call of Lock or TryLock, of RLock or TryRLock, or of Acquire or TryAcquire; one for
+//	            each name of a LockAll
+//	permit      a contender for some of a Semaphore's limit: its weight
 //	cohort      the readers of a Session that share a key
 //	ticket      one key of the Session: what was put, and what etcd said about it
 //	place       a ticket with its lease, and the claim or the hold that has it

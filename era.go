@@ -180,8 +180,8 @@ func (s *Session) setBack(h header, ended *era) {
 	next.revision.Store(revision)
 	s.era.Store(next)
 	for _, l := range s.lines {
-		for k := range l.slots {
-			l.slots[k].Forget()
+		for _, slots := range l.slots {
+			slots.Forget()
 		}
 		l.ahead = line.Nobody
 		l.giveWayLocked()

@@ -645,3 +645,60 @@ func ExampleSession_TryLockAll() {
 	// rooms/2 is taken
 	// <nil>
 }
+
+// At most three jobs run at a time, in all processes together. One that needs more of what is scarce
+// takes two permits.
+func ExampleSemaphore_Do() {
+	client := exampleClient()
+	defer client.Close()
+	ctx := context.Background()
+	jobs, err := etcdlock.NewSemaphore(client, "jobs", 3)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer jobs.Close(ctx)
+
+	var running, most atomic.Int64
+	var workers sync.WaitGroup
+	for i := range 8 {
+		n := 1 + i%2
+		workers.Go(func() {
+			err := jobs.Do(ctx, n, func(ctx context.Context) error {
+				now := running.Add(int64(n))
+				defer running.Add(int64(-n))
+				for before := most.Load(); now > before && !most.CompareAndSwap(before, now); {
+					before = most.Load()
+				}
+				return ctx.Err() // ends if the permits are lost
+			})
+			if err != nil {
+				log.Fatal(err)
+			}
+		})
+	}
+	workers.Wait()
+	fmt.Println("never more than 3:", most.Load() <= 3)
+	// Output: never more than 3: true
+}
+
+// TryAcquire refuses what does not fit, instead of waiting: a server sheds load by it.
+func ExampleSemaphore_TryAcquire() {
+	client := exampleClient()
+	defer client.Close()
+	ctx := context.Background()
+	uploads, err := etcdlock.NewSemaphore(client, "uploads", 1)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer uploads.Close(ctx)
+
+	hold, err := uploads.TryAcquire(ctx, 1)
+	fmt.Println(err)
+	_, err = uploads.TryAcquire(ctx, 1)
+	fmt.Println(errors.Is(err, etcdlock.ErrLocked))
+	fmt.Println(hold.Unlock(ctx))
+	// Output:
+	// <nil>
+	// true
+	// <nil>
+}

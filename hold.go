@@ -114,13 +114,13 @@ func (s *Session) startedLocked(c *claim, p *place, now time.Time) *hold {
 	}
 	p.hold, c.hold = h, h
 	p.keep++
-	if !c.reads() {
+	if c.exclusive() {
 		c.m.hold, c.m.depth = h, 1
 	}
 	p.ahead, c.local.ahead = line.Nobody, line.Nobody
 	c.cancel = nil // nothing waits any more
 	h.traceAcquired(now.Sub(c.started), c.ahead)
-	if c.m.cfg.linger > 0 && c.ahead <= fewAhead && !c.reads() {
+	if c.m.cfg.linger > 0 && c.ahead <= fewAhead && c.exclusive() {
 		s.viewLocked(c.local, false)
 	}
 	return h

@@ -78,7 +78,7 @@ func (p *place) lastsForLocked(now time.Time, d time.Duration) bool {
 // viewedLocked reports whether a view covers p's key.
 func (p *place) viewedLocked() bool {
 	v := p.local.view
-	return v != nil && v.live && v.err == nil && p.seen == v
+	return v != nil && v.live && v.err == nil && p.seen == v && v.ownLocked() == p
 }
 
 // unwatchLocked ends the watch of p's key, if there is one: the key is not held any more.

@@ -14,11 +14,11 @@ import (
 type localLine struct {
 	name  string
 	queue turn.Queue[*claim, *place]
-	ahead line.Ahead               // before the last place, if it was given up without a hold
-	slots [line.Kinds]ticket.Slots // names of keys
-	view  *view                    // nil while nobody needs one
-	due   *time.Timer              // calls lingered; nil before a key lingers
-	tries int                      // claims in the queue that wait for no other contender
+	ahead line.Ahead                   // before the last place, if it was given up without a hold
+	slots map[line.Shape]*ticket.Slots // names of keys
+	view  *view                        // nil while nobody needs one
+	due   *time.Timer                  // calls lingered; nil before a key lingers
+	tries int                          // claims in the queue that wait for no other contender
 
 	// What the next place in etcd's line may expect there.
 	crowded bool          // the line was long when the last one was put
@@ -26,13 +26,14 @@ type localLine struct {
 	last    *predecessor  // of that one, while it is watched yet
 }
 
-// A claim is one call of Lock or TryLock, or of RLock or TryRLock.
+// A claim is one call of Lock or TryLock, of RLock or TryRLock, or of Acquire or TryAcquire.
 type claim struct {
 	// Set once, then only read.
 	m       *Mutex
 	kind    line.Kind
-	try     bool // it waits for etcd, and for no other contender
-	several bool // it is one of those of a LockAll; see many.go
+	permit  permit // if it is of that kind
+	try     bool   // it waits for etcd, and for no other contender
+	several bool   // it is one of those of a LockAll; see many.go
 	local   *localLine
 	caller  context.Context // of the call, only for the Trace
 	started time.Time
@@ -54,12 +55,20 @@ func (w want) newClaim(
 	caller context.Context, l *localLine, started time.Time, cancel context.CancelCauseFunc,
 ) *claim {
 	c := &claim{
-		m: w.m, kind: w.kind, try: w.try,
+		m: w.m, kind: w.kind, permit: w.permit, try: w.try,
 		local: l, caller: caller, started: started, cancel: cancel,
 	}
-	c.waiter.Who, c.waiter.Shares = c, w.kind == line.Read
+	c.waiter.Who, c.waiter.Shares, c.waiter.Steps = c, w.kind == line.Read, w.kind == line.Permit
 	return c
 }
+
+// shape is what c's keys tell of it.
+func (c *claim) shape() line.Shape {
+	return line.Shape{Kind: c.kind, Weight: c.permit.weight, Limit: c.permit.limit}
+}
+
+// exclusive reports whether c is of Lock or TryLock.
+func (c *claim) exclusive() bool { return c.kind == line.Exclusive }
 
 // reads reports whether c is of RLock or TryRLock.
 func (c *claim) reads() bool { return c.kind == line.Read }
@@ -88,17 +97,38 @@ func (s *Session) lineLocked(name string) *localLine {
 func (l *localLine) lockedLocked(w *turn.Waiter[*claim]) *LockedError {
 	e := &LockedError{Name: l.name, Ahead: l.queue.Ahead(w)}
 	owner := l.queue.Owner()
+	if owner.kind == line.Permit {
+		e.Ahead += l.queue.Sharing() // each has a key
+	}
 	switch {
 	case (owner.place == nil || owner.place.ticket.Rev() == 0) && l.ahead.Count() > 0: // on its way
 		e.behind(l.ahead)
 	case owner.place == nil || owner.place.ticket.Rev() == 0: // the first to go
-		e.Holder = owner.m.contender()
+		e.Holder = l.firstLocked().contender()
 	case owner.hold == nil && owner.place.ahead.Count() > 0:
 		e.behind(owner.place.ahead)
 	default:
 		e.Holder = owner.place.contender()
 	}
 	return e
+}
+
+// firstLocked is the one that has had the turn for longest, of those that have it. Somebody does.
+func (l *localLine) firstLocked() (first *claim) {
+	for c := range l.queue.Having() {
+		first = c
+	}
+	return first
+}
+
+// contender is c as others see it: its place, once its key is there.
+func (c *claim) contender() Contender {
+	if c.place != nil && c.place.ticket.Rev() != 0 {
+		return c.place.contender()
+	}
+	who := c.m.contender()
+	who.Mode = c.kind.String()
+	return who
 }
 
 // aheadLocked is the LockedError of the owner of l, which has no place in etcd's line.
@@ -140,7 +170,7 @@ func (s *Session) leaveLocked(c *claim) (*hold, *LockedError) {
 	}
 	first := l.queue.First()
 	if l.queue.Leave(&c.waiter) == turn.Owner {
-		s.passLocked(l, <-c.turn)
+		s.partLocked(c, <-c.turn)
 	}
 	if l.queue.First() != first { // who was behind it may join others
 		l.admitLocked()
@@ -175,7 +205,7 @@ func (s *Session) nextLocked(l *localLine) *place {
 // way, that does not wait in line, or that puts several keys.
 func (s *Session) passLocked(l *localLine, put *place) {
 	next, ok := l.queue.Pass()
-	if put != nil && (!ok || next.kind != put.ticket.Kind || next.try || next.several) {
+	if put != nil && (!ok || next.shape() != line.ShapeOf(put.ticket.Key) || next.try || next.several) {
 		put.abandonLocked(false)
 		put = nil
 	}
@@ -190,6 +220,9 @@ func (s *Session) passLocked(l *localLine, put *place) {
 func (s *Session) partLocked(c *claim, put *place) {
 	if c.local.queue.Part(&c.waiter) {
 		c.local.admitLocked() // or refuses them
+		if put != nil {
+			put.abandonLocked(false)
+		}
 	} else {
 		s.passLocked(c.local, put)
 	}
@@ -214,7 +247,8 @@ func (c *claim) waitedLocked() {
 func (s *Session) passOnLocked(h *hold) bool {
 	p, most := h.place, h.m.cfg.handoff
 	first := h.local.queue.First()
-	if most == 0 || first == nil || first.Shares || first.Who.several || h.claim.reads() || !p.lastsLocked() {
+	if most == 0 || first == nil || !first.Who.exclusive() || first.Who.several || !h.claim.exclusive() ||
+		!p.lastsLocked() {
 		return false
 	}
 	next, ok := h.local.queue.HandOff(p, most)
@@ -233,7 +267,7 @@ func (s *Session) passOnLocked(h *hold) bool {
 // given up once a view shows others, or there is no view.
 func (s *Session) lingerLocked(h *hold) bool {
 	l, p, linger := h.local, h.place, h.m.cfg.linger
-	if linger == 0 || h.m.closed || h.claim.reads() || l.queue.Waiting() > 0 || !p.lastsLocked() {
+	if linger == 0 || h.m.closed || !h.claim.exclusive() || l.queue.Waiting() > 0 || !p.lastsLocked() {
 		return false
 	}
 	switch v := l.view; {
@@ -292,7 +326,7 @@ func (m *Mutex) relock(caller context.Context, now time.Time) *hold {
 // can be used.
 func (c *claim) relockLocked() *hold {
 	l, p := c.local, c.local.queue.Kept()
-	if p == nil || c.reads() || !p.lastsLocked() {
+	if p == nil || !c.exclusive() || !p.lastsLocked() {
 		return nil
 	}
 	h, err := c.m.s.beginLocked(c, p)
@@ -318,7 +352,7 @@ func (l *localLine) giveWayLocked() <-chan struct{} {
 func (l *localLine) lingersLocked() bool {
 	h := l.holdLocked()
 	return l.queue.Kept() != nil ||
-		h != nil && h.cause == nil && h.m.cfg.linger > 0 && !h.claim.reads() && h.place.recall == nil
+		h != nil && h.cause == nil && h.m.cfg.linger > 0 && h.claim.exclusive() && h.place.recall == nil
 }
 
 // holdLocked is the owner's hold, nil if there is none.

@@ -38,6 +38,11 @@ type Mutex struct {
 	closed  bool
 	closing *closing      // nil unless a call of Close is under way
 	over    chan struct{} // closed with the Mutex, nil while nobody wants to know
+
+	// Of a Semaphore: its limit, and those of others that it has met. The limit is set once, the
+	// others are guarded by s.mu.
+	limit  uint16
+	limits map[uint16]struct{}
 }
 
 // noCopy makes go vet report a copied struct: vet takes it for a sync.Locker.
@@ -108,7 +113,7 @@ func (w want) lock(ctx context.Context) (*hold, error) {
 	if ctx.Err() != nil {
 		return nil, waitFailed(ctx, m.name, nil, nil, nil)
 	}
-	if nested := m.nestsIn(ctx); nested != nil {
+	if nested := m.nestsIn(ctx); nested != nil && !w.mayFollow(nested) {
 		return w.nest(nested)
 	}
 	started := time.Now()
@@ -117,7 +122,7 @@ func (w want) lock(ctx context.Context) (*hold, error) {
 		if h := w.join(ctx, started); h != nil {
 			return h, nil
 		}
-	case m.cfg.linger > 0: // otherwise it is rare, and enter sees to it
+	case w.kind == line.Exclusive && m.cfg.linger > 0: // otherwise it is rare, and enter sees to it
 		if h := m.relock(ctx, started); h != nil {
 			return h, nil
 		}
@@ -485,7 +490,7 @@ func (m *Mutex) closeLocked() (holds []closedHold, given *place) {
 			l.giveWayLocked()
 		}
 		for c := range l.queue.Having() {
-			if h := c.hold; c.reads() && h != nil && h.depth > 0 && (h.m == m || h.nests[m] > 0) {
+			if h := c.hold; !c.exclusive() && h != nil && h.depth > 0 && (h.m == m || h.nests[m] > 0) {
 				holds = append(holds, closedHold{hold: h})
 			}
 		}

@@ -52,12 +52,14 @@ type place struct {
 // lease is usable.
 func (s *Session) newPlaceLocked(c *claim) *place {
 	l := s.current
+	shape := c.shape()
+	slot := c.local.slotsLocked(shape).Free(l, shape.Kind)
 	p := &place{
 		s:      s,
 		m:      c.m,
 		local:  c.local,
 		lease:  l,
-		ticket: ticket.New(c.m.name, int64(l.id), c.local.slots[c.kind].Free(l), l.drawer(c.kind)),
+		ticket: ticket.New(c.m.name, int64(l.id), slot, l.drawer(shape)),
 		using:  true,
 	}
 	l.places[p.ticket.Key] = p

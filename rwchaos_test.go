@@ -88,7 +88,16 @@ func TestReadersAndWritersUnderRandomFaults(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				l := &holders{t: t, inside: make(map[*holding]bool)}
-				randomFaults(t, etcd, l, seed)
+				randomFaults(t, etcd, seed, func(s *etcdlock.Session, home int, who string) chaotic {
+					rw := rwIn(t, s)
+					return chaotic{
+						call: func(own *rand.Rand, patience time.Duration) { one(l, rw, who, home, own, patience) },
+						last: []func(context.Context) error{
+							func(ctx context.Context) error { return rw.RDo(ctx, nothing) },
+							func(ctx context.Context) error { return rw.Do(ctx, nothing) },
+						},
+					}
+				})
 				reads, writes, shared = reads+l.reads, writes+l.writes, shared+l.shared
 			})
 		})
@@ -98,7 +107,18 @@ func TestReadersAndWritersUnderRandomFaults(t *testing.T) {
 	require.Greater(t, shared, reads/10)
 }
 
-func randomFaults(t *testing.T, etcd *fake.Server, l *holders, seed uint64) {
+// A chaotic is what a goroutine does in the chaos.
+type chaotic struct {
+	call func(own *rand.Rand, patience time.Duration)
+	last []func(context.Context) error // each must work once the faults are over
+}
+
+func nothing(context.Context) error { return nil }
+
+// randomFaults has goroutines of some Sessions do what does says, while much goes wrong.
+func randomFaults(
+	t *testing.T, etcd *fake.Server, seed uint64, does func(s *etcdlock.Session, home int, who string) chaotic,
+) {
 	const sessions, each, faulty = 3, 4, 3 * time.Minute
 	names := []string{"a", "b", "c"}
 	var homes []*etcdlock.Session
@@ -116,10 +136,10 @@ func randomFaults(t *testing.T, etcd *fake.Server, l *holders, seed uint64) {
 		for g := range each {
 			own := rand.New(rand.NewPCG(seed, uint64(100+10*home+g)))
 			who := fmt.Sprintf("%s%d", names[home], g)
-			rw := rwIn(t, s)
+			c := does(s, home, who)
 			wg.Go(func() {
 				for time.Now().Before(over) {
-					one(l, rw, who, home, own, time.Duration(own.Int64N(int64(20*time.Second))))
+					c.call(own, time.Duration(own.Int64N(int64(20*time.Second))))
 					time.Sleep(time.Duration(own.Int64N(int64(time.Second))))
 				}
 			})
@@ -132,17 +152,12 @@ func randomFaults(t *testing.T, etcd *fake.Server, l *holders, seed uint64) {
 	wg.Wait()
 	stop()
 	for home, s := range homes { // all get in at last
-		for _, writes := range []bool{false, true} {
-			rw := rwIn(t, s)
+		for i, do := range does(s, home, names[home]).last {
 			wg.Go(func() {
 				ctx, cancel := context.WithTimeout(context.Background(), 10*virtualTTL)
 				defer cancel()
-				do := rw.RDo
-				if writes {
-					do = rw.Do
-				}
-				if err := do(ctx, func(context.Context) error { return nil }); err != nil {
-					t.Errorf("%s, writes %v: %v", names[home], writes, err)
+				if err := do(ctx); err != nil {
+					t.Errorf("%s, %d: %v", names[home], i, err)
 				}
 			})
 		}

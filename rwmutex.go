@@ -201,9 +201,9 @@ func (rw *RWMutex) Close(ctx context.Context) error {
 
 // ---- holds
 
-// A Hold is one acquisition that is not a Mutex's own: a read, by [RWMutex.RLock], or several names,
-// by [Session.LockAll]. Its methods are safe for concurrent use; any goroutine may call Unlock. Do
-// not copy one.
+// A Hold is one acquisition that is not a Mutex's own: a read, by [RWMutex.RLock], permits, by
+// [Semaphore.Acquire], or several names, by [Session.LockAll]. Its methods are safe for concurrent
+// use; any goroutine may call Unlock. Do not copy one.
 type Hold struct {
 	_ noCopy
 

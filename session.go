@@ -295,6 +295,8 @@ func (s *Session) unlock() {
 //	                                       key goes with that
 //	view             a wait in a short     when nobody has needed it for 5 s
 //	                 line; WithLinger
+//	partings         a permit that waits   when it waits no more
+//	                 in a longer line
 //	key watch        a hold that lasts     with the hold
 //	key read         such watches made     when all keys were read
 //	key loss         a key that is gone    when etcd has told why, in 100 ms at most

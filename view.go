@@ -68,7 +68,7 @@ type view struct {
 	// Guarded by Session.mu.
 	revision  int64
 	keys      map[string]int64   // create revisions of the contenders
-	exclusive int                // how many of these are exclusive
+	exclusive int                // how many of these do not read
 	read      map[string]int64   // keys as the last read told them
 	deleted   map[string]int64   // the last DELETE of each key since then
 	putOver   map[string]putOver // of keys: values that are not the first ones, and may have a recall
@@ -471,7 +471,7 @@ func (s *Session) watchAnewLocked() {
 func (v *view) judgeLocked(afterRead bool) {
 	v.exclusive = 0
 	for key := range v.keys {
-		if line.KindOf(key) == line.Exclusive {
+		if line.KindOf(key) != line.Read {
 			v.exclusive++
 		}
 	}

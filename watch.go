@@ -69,6 +69,9 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 			err = p.look(ctx, c, 0)
 		case inView(ahead):
 			err = p.waitInView(ctx, c)
+		case p.ticket.Kind == line.Permit:
+			p.s.dropView(c.local)
+			err = p.waitBehindSome(ctx, c, &broken)
 		default:
 			p.s.dropView(c.local)
 			err = p.waitBehind(ctx, c, ahead.Last[len(ahead.Last)-1], &broken)
@@ -343,6 +346,7 @@ func (p *place) seesLocked(ahead line.Ahead, told *era) {
 	for _, e := range ahead.Last {
 		p.s.strayLocked(e)
 	}
+	p.m.meetLocked(ahead)
 }
 
 // readOn reads who is ahead of p, if what was read so far does not show it.
@@ -421,10 +425,10 @@ func (p *place) readAhead(
 		header *pb.ResponseHeader
 		ranges []*pb.RangeResponse
 	}
-	// For an exclusive place it is one range, otherwise several in one request. What to read is
+	// For one that reads it is several ranges in one request, otherwise it is one. What to read is
 	// asked first: an attempt may be late, and the look go on meanwhile.
 	request := func(opts ...clientv3.OpOption) func(context.Context) (read, error) {
-		if p.ticket.Kind == line.Exclusive {
+		if p.ticket.Kind != line.Read {
 			opts = append(look.Range(), opts...)
 			return func(ctx context.Context) (read, error) {
 				resp, err := p.s.client.Get(ctx, p.ticket.Prefix(), opts...)

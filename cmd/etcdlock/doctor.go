@@ -30,9 +30,9 @@ func doctorCommand() *command {
 		text: `
 It checks the latency and the cluster of each endpoint, the shortest TTL that etcd grants, its
 alarms, and whether the user may read and write below --prefix. It looks for nested lock names,
-which break etcd's own concurrency.Mutex, and for keys without a lease where places in line are
-expected. If an endpoint does not answer, it says what is wrong with TLS. It grants and revokes
-one lease and writes no key.
+which break etcd's own concurrency.Mutex, for keys without a lease where places in line are
+expected, and for semaphores whose processes disagree on the limit. If an endpoint does not
+answer, it says what is wrong with TLS. It grants and revokes one lease and writes no key.
 
 Each line begins with ok, BAD (a finding) or ?? (could not be checked, with the reason).
 
@@ -254,8 +254,12 @@ func (d *doctor) keys(ctx context.Context, client *clientv3.Client) {
 		return
 	}
 	lines := line.ByName(kvs)
-	var nested, bare []string
+	var nested, bare, limits []string
 	for _, name := range slices.Sorted(maps.Keys(lines)) {
+		if several := lines[name].Limits(); len(several) > 1 {
+			limits = append(limits, fmt.Sprintf("the permits of %q count on limits of %s: the least counts",
+				name, strings.Trim(fmt.Sprint(several), "[]")))
+		}
 		if outer, is := inside(name, lines); is {
 			nested = append(nested, fmt.Sprintf("%q is inside of %q: concurrency.Mutex and etcdctl lock "+
 				"wait at %q for both", name, outer, outer))
@@ -275,6 +279,7 @@ func (d *doctor) keys(ctx context.Context, client *clientv3.Client) {
 	}
 	d.several("names", nested)
 	d.several("keys", bare)
+	d.several("limits", limits)
 	if len(nested)+len(bare) == 0 {
 		d.ok("keys", "%d below %q, with %d locks that are held; none nest, none is without a lease",
 			len(kvs), d.prefix, len(lines))

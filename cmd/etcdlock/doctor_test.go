@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock"
 )
 
 // An etcd that is well, and locks in it. The doctor leaves nothing behind.
@@ -61,6 +63,13 @@ func TestWhatTheDoctorFinds(t *testing.T) {
 		_, err := e.client.Put(t.Context(), key, value)
 		require.NoError(t, err)
 	}
+	for _, limit := range []int{5, 3} {
+		s, err := etcdlock.NewSemaphore(e.client, "reports/daily", limit)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = s.Close(context.Background()) })
+		_, err = s.TryAcquire(t.Context(), 1)
+		require.NoError(t, err)
+	}
 	healthy := func() *front { return &front{alarms: []*pb.AlarmMember{}} }
 	for name, row := range map[string]struct {
 		front  func(f *front)
@@ -70,7 +79,8 @@ func TestWhatTheDoctorFinds(t *testing.T) {
 	}{
 		"names and keys": {func(*front) {}, nil, exitBad, []string{
 			`BAD  names: "orders/42" is inside of "orders"`, `BAD  keys: "` + stray + `" below the lock "orders" has no lease`,
-			`BAD  keys: "stock/`, "findings: 3",
+			`BAD  keys: "stock/`, "findings: 4",
+			`BAD  limits: the permits of "reports/daily" count on limits of 3 5: the least counts`,
 		}},
 		"one prefix":     {func(*front) {}, []string{"--prefix", "stock"}, exitBad, []string{"BAD  keys:", "findings: 1"}},
 		"another prefix": {func(*front) {}, []string{"--prefix", "jobs/"}, exitGood, []string{`keys: 0 below "jobs/"`}},

@@ -42,7 +42,7 @@ type holding struct {
 	*running
 	app     *app
 	signals <-chan os.Signal
-	mu      *etcdlock.Mutex
+	mu      lock
 	began   time.Time
 	trusted atomic.Pointer[time.Time] // until when, as of the last renewal
 	granted atomic.Int64              // TTL of the last lease
@@ -228,7 +228,7 @@ func (h *holding) lock(ctx context.Context, client *clientv3.Client, name string
 	if h.recall > 0 {
 		opts = append(opts, etcdlock.WithRecall(h.recall))
 	}
-	h.mu, err = etcdlock.New(client, name, append(opts, etcdlock.WithSafetyMargin(h.margin()))...)
+	h.mu, err = h.open(client, name, append(opts, etcdlock.WithSafetyMargin(h.margin()))...)
 	if err != nil {
 		return ends(exitUsage, err)
 	}
@@ -238,6 +238,7 @@ func (h *holding) lock(ctx context.Context, client *clientv3.Client, name string
 		err = h.mu.Lock(ctx)
 	}
 	h.began = time.Now()
+	h.renewed()
 	return err
 }
 

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"flag"
+	"strconv"
 	"time"
 )
 
@@ -15,6 +17,9 @@ run waits for the lock NAME (for ever without -n and -w), runs the command in a 
 of its own, and releases the lock once all of it has ended. The command's environment has
 ETCDLOCK_NAME, ETCDLOCK_KEY and ETCDLOCK_TOKEN. The token is a number that grows with each hold
 of the name: a resource that refuses lower ones is safe from late writes.
+
+With -s it holds the lock beside others that have -s, and with -N beside others that have -N, as
+long as they are within the limit. A run without these excludes all of them.
 
 If the lease cannot be renewed, the command gets TERM, and KILL after --kill-after, so that it
 ends before another can hold. If the place was taken away (etcdlock break, a revoked lease),
@@ -45,6 +50,14 @@ and after 10s what it waits for.`,
 				"`DURATION` hold the lock at least this long; a signal ends it")
 			fs.DurationVar(&r.recall, "recall", 0,
 				"`DURATION` let etcdlock recall end the command, with this grace at most")
+			fs.BoolVar(&r.shared, "s", false, "share the lock with others that have -s, as readers do")
+			fs.Func("N", "`LIMIT` at most so many at a time, 1 to 65535; while runs\ndisagree the lowest limit counts",
+				func(text string) (err error) {
+					if r.limit, err = strconv.Atoi(text); err != nil || r.limit < 1 || r.limit > 65535 {
+						return errors.New("not from 1 to 65535")
+					}
+					return nil
+				})
 			fs.IntVar(&r.conflict, "conflict-exit-code", exitTaken, "`STATUS` exit status instead of 75")
 			return func(a *app, c call) error {
 				if err := r.check(c); err != nil {
@@ -62,6 +75,8 @@ type running struct {
 	wait, ttl, killAfter, atLeast time.Duration
 	recall                        time.Duration // 0: it does not listen
 	conflict                      int
+	shared                        bool
+	limit                         int // 0 without -N
 }
 
 func (r *running) check(c call) error {
@@ -80,6 +95,8 @@ func (r *running) check(c call) error {
 		return misused("--at-least %v: negative", r.atLeast)
 	case r.recall < 0:
 		return misused("--recall %v: negative", r.recall)
+	case r.shared && r.limit != 0:
+		return misused("-s and -N: only one of them")
 	case r.conflict < 0 || r.conflict > 255:
 		return misused("--conflict-exit-code %d: not from 0 to 255", r.conflict)
 	case r.ttl < r.leastTTL():

@@ -101,4 +101,7 @@ var table = []struct {
 	{"TestWaitersAndReadersAreRecalled", TestWaitersAndReadersAreRecalled},
 	{"TestSeveralNamesAreHeldTogetherOrNotAtAll", TestSeveralNamesAreHeldTogetherOrNotAtAll},
 	{"TestSeveralNamesExcludeInWhateverOrder", TestSeveralNamesExcludeInWhateverOrder},
+	{"TestPermitsAreHeldUpToTheLimit", TestPermitsAreHeldUpToTheLimit},
+	{"TestPermitsAreWithinTheLimit", TestPermitsAreWithinTheLimit},
+	{"TestPermitsInALongLine", TestPermitsInALongLine},
 }

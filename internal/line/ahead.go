@@ -26,6 +26,10 @@ type Ahead struct {
 	About int   // how many are before the place, if not Whole: at most, but for later strays
 	Keys  int   // that were below the prefix: strays, and those behind the place, too
 
+	// Beside is who is before a permit that may hold beside them. Last has nobody then.
+	Beside Line
+	own    Shape // of the place, if it is a permit
+
 	// Some says that Last has one of those before the place, who need not be the nearest.
 	// It is enough to wait by: once that one is gone the line is read.
 	Some bool
@@ -43,6 +47,7 @@ var Nobody = Ahead{Whole: true}
 func Before(name string, own Entry, newest ...*pb.RangeResponse) Ahead {
 	contenders, a, read := merge(name, newest)
 	a.Last = contenders.Blocking(own)
+	a.permits(contenders, own)
 	a.Whole = true
 	for i, r := range newest {
 		a.Whole = a.Whole && r != nil && (!r.More || len(newest) > 1 && i == OfReads)
@@ -52,6 +57,38 @@ func Before(name string, own Entry, newest ...*pb.RangeResponse) Ahead {
 		a.About--
 	}
 	return a
+}
+
+// permits notes who is before a permit.
+func (a *Ahead) permits(l Line, own Entry) {
+	if s := own.Shape(); s.Kind == Permit {
+		a.own = s
+		if len(a.Last) == 0 {
+			a.Beside = l.Before(own)
+		}
+	}
+}
+
+// Awaited is those ahead of a place of which one at least goes before the place may hold: the
+// nearest one, but for a permit behind permits. That waits until the sum of the weights is small
+// enough, and those are the nearest whose weights alone are too much. The place has somebody in
+// Last.
+//
+// Invariant: while all of them stand in line, the place may not hold. So one that hears of each of
+// their ends, and of no other, misses nothing. (TestWhileAllAwaitedStandAPermitWaits.)
+func (a Ahead) Awaited() Line {
+	if a.own.Kind != Permit {
+		return a.Last[len(a.Last)-1:]
+	}
+	for i, e := range slices.Backward(a.Last) {
+		switch {
+		case e.Kind() != Permit:
+			return a.Last[i : i+1]
+		case !a.Last[i:].admits(a.own):
+			return a.Last[i:]
+		}
+	}
+	return a.Last
 }
 
 // merge is the contenders that ranges have read, and how many keys those have read and counted.
@@ -84,6 +121,7 @@ func Among(name string, own Entry, oldest ...*pb.RangeResponse) (a Ahead, n int)
 	}
 	if whole {
 		a.Last, a.Whole = blocking, true
+		a.permits(contenders, own)
 	}
 	if len(before) > 0 && (!whole || len(blocking) == 0 || before[0].Rev != blocking[0].Rev) {
 		a.First = before[0]
@@ -164,6 +202,9 @@ func (a Ahead) Without(gone func(Entry) bool) Ahead {
 	if slices.ContainsFunc(a.Last, gone) {
 		a.Last = slices.DeleteFunc(slices.Clone(a.Last), gone)
 	}
+	if a.own.Kind == Permit && a.Whole && a.Last.admits(a.own) {
+		a.Last, a.Beside = nil, a.Last
+	}
 	return a
 }
 
@@ -175,7 +216,9 @@ func (a Ahead) Clear() bool { return a.Whole && len(a.Last) == 0 }
 func (a Ahead) Unread() bool { return !a.Whole && len(a.Last) == 0 }
 
 // Tells reports whether a says how many are ahead of the place, or that they are more than a few.
-func (a Ahead) Tells(few int) bool { return a.Whole || a.Some || len(a.Last) > few }
+func (a Ahead) Tells(few int) bool {
+	return a.Whole || a.Some || len(a.Last) > few || a.own.Kind == Permit && len(a.Last) > 0
+}
 
 // Brief reports whether a is by Nearest or Behind: it was not asked who holds.
 func (a Ahead) Brief() bool { return a.Some || len(a.Last) > 0 && a.Last[0].Lease == 0 }

@@ -28,7 +28,15 @@ func TestTheKeyTellsTheKind(t *testing.T) {
 		"FFFFFFFF-6BA7-8DAD-81D1-80B400C04FD4":  line.Exclusive, // no contender at all
 		"ffffffff-6ba7-8dad-81d1-80b400c04fd":   line.Exclusive,
 		"ffffffff-6ba7-8dad-81d1-80b400c04fd40": line.Exclusive,
-		"fffffffe-0001-8dad-81d1-00020c04fd43":  line.Exclusive, // a permit, of another version
+		"fffffffe-0001-8dad-81d1-00020c04fd43":  line.Permit,
+		"fffffffe-0001-8000-8000-000100000000":  line.Permit,
+		"fffffffe-ffff-8fff-bfff-ffffffffffff":  line.Permit,
+		"fffffffe-0000-8dad-81d1-00020c04fd43":  line.Exclusive, // no weight
+		"fffffffe-0000-8dad-81d1-00000c04fd43":  line.Exclusive,
+		"fffffffe-0001-8dad-81d1-00000c04fd43":  line.Exclusive, // no limit
+		"fffffffe-0003-8dad-81d1-00020c04fd43":  line.Exclusive, // more than the limit
+		"fffffffe-0001-4dad-81d1-00020c04fd43":  line.Exclusive, // version 4, by chance
+		"fffffffe-0001-8dad-71d1-00020c04fd43":  line.Exclusive, // another variant
 		"fffffffd-6ba7-8dad-81d1-80b400c04fd4":  line.Exclusive,
 		"6ba7b810-9dad-81d1-80b4-00c04fd430c8":  line.Exclusive,
 		idA:                                     line.Exclusive, hex: line.Exclusive, "ffffffff0": line.Exclusive, "": line.Exclusive,
@@ -37,25 +45,50 @@ func TestTheKeyTellsTheKind(t *testing.T) {
 	}
 	require.Equal(t, "exclusive", line.Exclusive.String())
 	require.Equal(t, "read", line.Read.String())
+	require.Equal(t, "permit", line.Permit.String())
 }
 
 // What is drawn is of its kind, wherever the random bits lie, or drawn again.
 func TestWhatIsDrawnIsOfItsKind(t *testing.T) {
 	for range 1000 {
 		id := uuid.New()
-		of, ok := line.Draw(id, line.Read)
+		of, ok := line.Draw(id, line.Shape{Kind: line.Read})
 		require.True(t, ok)
 		key := line.Key(name, of)
 		require.Equal(t, line.Read, line.KindOf(key), "%s", key)
 		require.NotEqual(t, of, uuid.Max)
-		of, ok = line.Draw(id, line.Exclusive)
+		of, ok = line.Draw(id, line.Shape{})
 		require.Equal(t, !strings.HasPrefix(id.String(), "fffffff"), ok)
 		require.Equal(t, id, of)
 	}
 	for block, ok := range map[string]bool{"ffffffff": false, "fffffffe": false, "fffffffd": true} {
-		_, usable := line.Draw(uuid.MustParse(block+"-6ba7-4dad-81d1-80b400c04fd4"), line.Exclusive)
+		_, usable := line.Draw(uuid.MustParse(block+"-6ba7-4dad-81d1-80b400c04fd4"), line.Shape{})
 		require.Equal(t, ok, usable, "%s", block)
 	}
+}
+
+// A permit's key tells its weight and the limit on which it counts.
+func TestTheKeyOfAPermitTellsWeightAndLimit(t *testing.T) {
+	for _, s := range []line.Shape{
+		{line.Permit, 1, 1}, {line.Permit, 1, 2}, {line.Permit, 255, 256}, {line.Permit, 0x9abc, 0xdef0},
+		{line.Permit, 1, 65535}, {line.Permit, 65535, 65535}, {Kind: line.Read}, {},
+	} {
+		for range 100 {
+			id, ok := line.Draw(uuid.New(), s)
+			require.True(t, ok)
+			key := line.Key(name, id)
+			require.Equal(t, s, line.ShapeOf(key), "%s", key)
+			permits := line.Permits(name)
+			require.Equal(t, s.Kind == line.Permit, permits.From <= key && key < permits.To, "%s", key)
+			_, _, ok = line.ParseKey(key)
+			require.True(t, ok)
+		}
+	}
+	id := uuid.MustParse("fffffffe-0102-8333-8444-0a0b0c0d0e0f")
+	require.Equal(t, line.Shape{line.Permit, 0x0102, 0x0a0b}, line.ShapeOf(line.Key(name, id)))
+	require.Equal(t, 12, line.Told(id))
+	require.Equal(t, 8, line.Told(uuid.New()))
+	require.Equal(t, "fffffffe-", strings.TrimPrefix(line.Permits(name).From, name+"/"))
 }
 
 // The three ranges have all keys below the name, each in one of them, and the middle one has all

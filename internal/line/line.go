@@ -89,7 +89,10 @@ func (l Line) Before(own Entry) Line {
 // later waits for it.
 //
 // One that is exclusive waits for all before it, and one that reads for all before it that do not
-// read. The kind is told by the key, since the event of a deletion has no value. What this version
+// read. A permit waits for nobody if all before it are permits, and the sum of their weights and
+// its own is at most the least of their limits and its own; otherwise it waits until that is so,
+// and Blocking is all before it. Who waits counts as who holds does, so that a large permit is not
+// overtaken by small ones. (TestAPermitWaitsForTheSum.) The kind is told by the key, since the event of a deletion has no value. What this version
 // takes for a contender without knowing its kind is exclusive: it waits for everybody before it,
 // and everybody behind it waits for it.
 //
@@ -99,14 +102,31 @@ func (l Line) Before(own Entry) Line {
 // TestTheRuleOfEntry.)
 func (l Line) Blocking(own Entry) Line {
 	before := l.Before(own)
-	if own.Kind() != Read {
+	switch s := own.Shape(); {
+	case s.Kind == Read:
+		return before.unread()
+	case s.Kind == Permit && before.admits(s):
+		return nil
+	default:
 		return before
 	}
-	return before.exclusive()
 }
 
-// exclusive is those of l that do not read.
-func (l Line) exclusive() (rest Line) {
+// admits reports whether a permit may hold behind l.
+func (l Line) admits(s Shape) bool {
+	sum, least := int(s.Weight), s.Limit
+	for _, e := range l {
+		other := e.Shape()
+		if other.Kind != Permit {
+			return false
+		}
+		sum, least = sum+int(other.Weight), min(least, other.Limit)
+	}
+	return sum <= int(least)
+}
+
+// unread is those of l that do not read.
+func (l Line) unread() (rest Line) {
 	for _, e := range l {
 		if e.Kind() != Read {
 			rest = append(rest, e)
@@ -115,16 +135,32 @@ func (l Line) exclusive() (rest Line) {
 	return rest
 }
 
-// Holding is those in line that wait for nobody: the first one, and if that reads all that read
-// before the first one that does not.
-func (l Line) Holding() Line {
-	n := slices.IndexFunc(l, func(e Entry) bool { return e.Kind() != Read })
-	switch {
-	case n < 0:
-		return l
-	case n == 0:
-		return l[:1]
-	default:
-		return l[:n]
+// Limits are those on which the permits in line count, each once, the least first.
+func (l Line) Limits() (limits []uint16) {
+	for _, e := range l {
+		if s := e.Shape(); s.Kind == Permit {
+			limits = append(limits, s.Limit)
+		}
 	}
+	slices.Sort(limits)
+	return slices.Compact(limits)
+}
+
+// Holding is those in line that wait for nobody: the first one, and if that reads all that read
+// before the first one that does not. If it is a permit they are those before the first one that
+// has to wait: the sum only grows behind that, and the least of the limits does not.
+func (l Line) Holding() Line {
+	sum, least := 0, 0
+	for n, e := range l {
+		s := e.Shape()
+		if n == 0 {
+			least = int(s.Limit)
+		}
+		sum, least = sum+int(s.Weight), min(least, int(s.Limit))
+		alike := s.Kind == l[0].Kind() && s.Kind != Exclusive
+		if n > 0 && (!alike || sum > least) {
+			return l[:n]
+		}
+	}
+	return l
 }

@@ -78,8 +78,8 @@ func TestTheOrderIsThatOfTheCreateRevisions(t *testing.T) {
 // are none.
 func TestTheRuleOfEntry(t *testing.T) {
 	type tail = []string
-	permit := "fffffffe-0001-8dad-81d1-00020c04fd43" // kinds that other versions may know
-	future := "12345678-9dad-81d1-80b4-00c04fd430c8"
+	permit := "fffffffe-0001-8dad-81d1-00020c04fd43"
+	future := "12345678-9dad-81d1-80b4-00c04fd430c8" // a kind that other versions may know
 	rows := []struct {
 		promise string
 		read    keys
@@ -116,12 +116,18 @@ func TestTheRuleOfEntry(t *testing.T) {
 		{"a reader without a lease is nobody", keys{kv(idR, 6, 0), a(7)}, 7, nil, tail{idA}},
 		{"not there yet, it waits for whoever is exclusive",
 			keys{r(7), a(8)}, 0, tail{idR, idA}, tail{idR}},
-		{"permits of another version are exclusive",
+		{"one that is exclusive waits for a permit",
 			keys{kv(permit, 7, 1), a(8)}, 8, tail{permit}, tail{permit}},
+		{"a permit waits for one that is exclusive",
+			keys{a(7), kv(permit, 8, 1)}, 8, tail{idA}, tail{idA}},
+		{"and for those that read", keys{r(7), kv(permit, 8, 1)}, 8, tail{idR}, tail{idR}},
+		{"one that reads waits for a permit",
+			keys{kv(permit, 7, 1), r(8)}, 8, tail{permit}, tail{permit}},
+		{"a permit whose key tells no weight is exclusive",
+			keys{kv(permit, 7, 1), kv("fffffffe-0000-8dad-81d1-00020c04fd43", 8, 1)}, 8,
+			tail{permit}, tail{permit}},
 		{"what comes one day is exclusive",
 			keys{kv(future, 7, 1), a(8)}, 8, tail{future}, tail{future}},
-		{"two permits of another version hold one by one",
-			keys{kv(permit, 7, 1), kv(permit[:35]+"5", 8, 1)}, 8, tail{permit}, tail{permit}},
 		{"a reader waits for what comes one day",
 			keys{kv(future, 7, 1), r(8)}, 8, tail{future}, tail{future}},
 		{"a stray key blocks nobody",

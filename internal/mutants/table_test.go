@@ -963,7 +963,7 @@ var mutants = []mutant{
 	{
 		name: "what lingers is held without a look at the clock",
 		why:  "The key was there a moment ago. The process may have been paused since (rule 2, WithLinger).",
-		edits: []edit{{"local.go", `	if p == nil || c.reads() || !p.lastsLocked() {`, `	if p == nil || c.reads() {`}, {"hold.go", `	p.lease.checkLocked(now)
+		edits: []edit{{"local.go", `	if p == nil || !c.exclusive() || !p.lastsLocked() {`, `	if p == nil || !c.exclusive() {`}, {"hold.go", `	p.lease.checkLocked(now)
 	if p.lease.ended != nil || p.ticket.Lost() {
 		return errQueueAnew
 	}
@@ -1090,8 +1090,8 @@ var mutants = []mutant{
 		name: "one that reads waits for the writers behind it",
 		why:  "A writer is in line, so it is not time to read. But that one waits for it.",
 		edits: []edit{
-			{"internal/line/line.go", `	return before.exclusive()
-`, `	return l.exclusive()
+			{"internal/line/line.go", `		return before.unread()
+`, `		return l.unread()
 `},
 			{"internal/ticket/read.go", `append(opts, clientv3.WithMaxCreateRev(l.t.rev))...)...)
 `, `opts...)...)
@@ -1489,6 +1489,96 @@ var mutants = []mutant{
 		killers: []killer{named("TestALossOfOneOfSeveralNames")},
 	},
 
+	// ---- permits
+
+	{
+		name: "a permit goes by its own limit",
+		why:  "Others count on a lower one, or it was raised while they held.",
+		edits: []edit{{"internal/line/line.go", `sum+int(other.Weight), min(least, other.Limit)
+`, `sum+int(other.Weight), least
+`}},
+		killers: []killer{
+			core("line", "TestAPermitWaitsForTheSum"), core("ticket", "TestExploration"),
+			named("TestTheLeastOfTheLimitsInLineCounts"),
+		},
+	},
+	{
+		name: "a permit leaves out who waits",
+		why:  "There is room for it beside those who hold. A large request that came before it is overtaken, and may be for ever.",
+		edits: []edit{{"internal/line/line.go", `		sum, least = sum+int(other.Weight), min(least, other.Limit)
+`, `		if sum+int(other.Weight) > int(min(least, other.Limit)) {
+			continue
+		}
+		sum, least = sum+int(other.Weight), min(least, other.Limit)
+`}},
+		killers: []killer{
+			core("line", "TestAPermitWaitsForTheSum"), named("TestPermitsAreHeldUpToTheLimitInOrder"),
+		},
+	},
+	{
+		name: "a permit minds permits alone",
+		why:  "A Mutex of the name, or one that reads, is before it.",
+		edits: []edit{{"internal/line/line.go", `		if other.Kind != Permit {
+			return false
+		}
+`, `		if other.Kind != Permit {
+			continue
+		}
+`}},
+		killers: []killer{
+			core("line", "TestAPermitWaitsForTheSum"), core("ticket", "TestExploration"),
+			named("TestPermitsAndOthersOfTheNameExclude"),
+		},
+	},
+	{
+		name: "a permit does not mind who waits in its Session",
+		why:  "It is within the limit, and comes in beside those of its Session. Who is exclusive, and waits for these, waits on.",
+		edits: []edit{{"permits.go", `	if c.kind != line.Permit || l.queue.State() != turn.Taken || l.queue.Waiting() > 0 ||
+`, `	if c.kind != line.Permit || l.queue.State() != turn.Taken ||
+`}, {"internal/turn/turn.go", `	if q.waiting > 0 || !w.Steps || !q.owner.Steps {
+`, `	if !w.Steps || !q.owner.Steps {
+`}},
+		killers: []killer{named("TestPermitsAndOthersOfTheNameExclude")},
+	},
+	{
+		name: "one joins those who read while a permit waits",
+		why:  "No writer stands in line. The permit waits for as long as they come.",
+		edits: []edit{{"view.go", `		if line.KindOf(key) != line.Read {
+`, `		if line.KindOf(key) == line.Exclusive {
+`}},
+		killers: []killer{named("TestNobodyJoinsReadsWhileAPermitWaits")},
+	},
+	{
+		name:    "a permit begins as many watches again after watches that have failed",
+		why:     "An etcd that is slow gets one for each key that is waited for, time and again (rule 25).",
+		edits:   []edit{{"partings.go", `(ahead.Whole || failed || len(awaited) > manyWatched)`, `(ahead.Whole || failed && len(awaited) == 0 || len(awaited) > manyWatched)`}},
+		killers: []killer{named("TestTheWatchesOfAPermitBeginAtASlowEtcd")},
+	},
+	{
+		name: "two permits of a Session have one key",
+		why:  "Few bits of a permit's name are random.",
+		edits: []edit{{"audit.go", `		if ok && l.places[key] == nil {
+`, `		if ok {
+`}},
+		killers: []killer{named("TestPermitsOfASessionHaveAKeyEach")},
+	},
+	{
+		name: "a permit that waits misses what was before its watches",
+		why:  "Whoever has gone between the put and the watches told nobody.",
+		edits: []edit{{"partings.go", `		looks = true // what was before the watches
+`, `		looks = false
+`}},
+		killers: []killer{named("TestAPermitMissesNothingBeforeItsWatches")},
+	},
+	{
+		name: "a key counts as watched by a view that looks at another place",
+		why:  "The view of the line is for the place that waits. Permits of the Session that hold have each another key.",
+		edits: []edit{{"keywatch.go", `p.seen == v && v.ownLocked() == p
+`, `p.seen == v
+`}},
+		killers: []killer{named("TestAPermitIsWatchedWhileAnotherOfItsSessionWaits")},
+	},
+
 	// ---- ghosts: rules 9 and 18
 
 	{
@@ -1534,7 +1624,7 @@ var mutants = []mutant{
 			}
 			p.s.mu.Lock()
 			delete(p.lease.places, p.ticket.Key)
-			p.ticket.Key = p.lease.draw(p.m.name, p.ticket.Kind)
+			p.ticket.Key = p.lease.draw(p.m.name, line.ShapeOf(p.ticket.Key))
 			p.lease.places[p.ticket.Key] = p
 			p.s.unlock()
 `}},

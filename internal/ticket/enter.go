@@ -14,18 +14,19 @@ import (
 type Entering struct {
 	t     *Ticket
 	try   bool
-	owner bool   // it reads who holds: the owner, not only the key
-	crowd bool   // it reads only keys, of those that are the nearest
-	last  string // or, if it is there, this key, and how many there are; "" for none
-	reads bool   // whether the key is there already, and for TryLock whose the line is
-	n     int64  // TryLock: how many of the line it reads
-	seen  int64  // TryLock: up to here nothing below the prefix is a contender
+	owner bool       // it reads who holds: the owner, not only the key
+	crowd bool       // it reads only keys, of those that are the nearest
+	last  string     // or, if it is there, this key, and how many there are; "" for none
+	reads bool       // whether the key is there already, and for TryLock whose the line is
+	n     int64      // TryLock: how many of the line it reads
+	seen  int64      // TryLock: up to here nothing below the prefix is in its way
+	among line.Ahead // TryAcquire: who was there then
 }
 
 // Enter begins to put t's key, with try as TryLock does. With owner it also reads the value of the
 // holder's key, otherwise only the key.
 func (t *Ticket) Enter(try, owner bool) Entering {
-	return Entering{t: t, try: try, owner: owner, reads: try, n: nearest}
+	return Entering{t: t, try: try, owner: owner, reads: try, n: t.few(), among: line.Nobody}
 }
 
 // Crowd has Lock expect a long line, unless it wants to know who holds. It reads only keys then:
@@ -70,7 +71,8 @@ func (e *Entering) aheadOf(a Answer) line.Ahead {
 // Lock reads who is before t, and then puts the key. TryLock first asks that nothing be below
 // the prefix. If something is, but it is no contender, it asks that nothing below the prefix be
 // newer than what it has seen. So it has nobody before it if it puts the key. TryRLock asks the
-// same of the two ranges that leave out who reads.
+// same of the two ranges that leave out who reads. TryAcquire does what TryLock does, but permits
+// beside which it may hold are not in its way.
 func (e *Entering) Txn(value string) Txn {
 	t := e.t
 	txn := Txn{If: []clientv3.Cmp{t.absent()}, Again: t.readOwn()}
@@ -165,8 +167,8 @@ func (e *Entering) Judge(a Answer) (is Entrance, ahead line.Ahead) {
 // one whose answer was lost.
 func (e *Entering) judgeTry(a Answer, is Entrance) (Entrance, line.Ahead) {
 	t := e.t
-	if a.Succeeded && t.Kind == line.Exclusive {
-		return Queued, line.Nobody
+	if a.Succeeded && t.Kind != line.Read {
+		return Queued, e.among
 	}
 	if l := t.blockingByChance(a); len(l) > 0 {
 		return Taken, line.Ahead{Last: l, Whole: true}
@@ -180,20 +182,20 @@ func (e *Entering) judgeTry(a Answer, is Entrance) (Entrance, line.Ahead) {
 		ahead = ahead.HeldBy(t.Name, a.read(3))
 	}
 	switch {
-	case ahead.Whole && n > 0, n >= int(nearest):
+	case n > 0 && (ahead.Whole || t.Kind == line.Permit), n >= int(nearest):
 		return Taken, ahead
 	case !ahead.Whole:
 		e.n *= wider
 		return Unsure, line.Ahead{}
 	case is != Queued:
-		e.seen = a.Revision
+		e.seen, e.among = a.Revision, ahead
 	}
 	return is, ahead
 }
 
 // blockingByChance is whom byChance has read that t waits for, which is the last range.
 func (t *Ticket) blockingByChance(a Answer) line.Line {
-	if t.Kind == line.Exclusive || len(a.Read) == 0 {
+	if t.Kind != line.Read || len(a.Read) == 0 {
 		return nil
 	}
 	return line.Of(t.Name, a.Read[len(a.Read)-1].GetKvs()).Blocking(t.Entry())

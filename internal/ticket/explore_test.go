@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/race"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
@@ -36,6 +37,14 @@ func scenarios() []scenario {
 	trier := func(home, rounds int) goroutine { return goroutine{home: home, rounds: rounds, try: true} }
 	reader := func(home int) goroutine { return goroutine{home: home, rounds: 1, reads: true} }
 	tries := func(home int) goroutine { return goroutine{home: home, rounds: 1, reads: true, try: true} }
+	permit := func(home int, weight, limit uint16) goroutine {
+		return goroutine{home: home, rounds: 1, permit: line.Shape{Kind: line.Permit, Weight: weight, Limit: limit}}
+	}
+	tryPermit := func(home int, weight, limit uint16) goroutine {
+		g := permit(home, weight, limit)
+		g.try = true
+		return g
+	}
 	one := func(kinds ...fault) (each [numFaults]int) {
 		for _, f := range kinds {
 			each[f]++
@@ -93,6 +102,29 @@ func scenarios() []scenario {
 		}, 10},
 		{"a set-back under two that read, and a writer", 0, setting{
 			claims: []goroutine{reader(0), reader(0), waiter(1)}, faults: 1, each: one(setBack),
+		}, 12},
+		{"permits of two Sessions, which fill the limit", 0, setting{
+			claims: []goroutine{permit(0, 1, 2), permit(1, 1, 2), permit(2, 2, 2)}, faults: 1, each: all,
+		}, 9},
+		{"permits of one Session, and one that is exclusive there", 0, setting{
+			claims: []goroutine{permit(0, 1, 2), permit(0, 1, 2), waiter(0)}, faults: 1, each: all,
+		}, 13},
+		{"permits of one Session beyond the limit, who leave", 0, setting{
+			claims: []goroutine{permit(0, 1, 2), permit(0, 2, 2), permit(0, 1, 2)}, faults: 1, each: all,
+		}, 13},
+		{"permits that disagree on the limit, and one that is exclusive", 0, setting{
+			claims: []goroutine{permit(0, 1, 1), permit(1, 1, 2), waiter(1)}, faults: 1, each: all,
+		}, 10},
+		{"a permit, one that reads, and one that is exclusive", 0, setting{
+			claims: []goroutine{permit(0, 1, 2), reader(1), waiter(0)},
+			faults: 1, each: one(silence, repeat, deletion, putOver, leaving),
+		}, 10},
+		{"TryAcquire beside permits of its Session and of another", 0, setting{
+			claims: []goroutine{permit(0, 1, 2), tryPermit(0, 1, 2), tryPermit(1, 1, 2)},
+			strays: 1, faults: 1, each: one(silence, repeat, deletion, putOver, loss),
+		}, 11},
+		{"a set-back under permits", 0, setting{
+			claims: []goroutine{permit(0, 1, 2), permit(0, 1, 2), permit(1, 1, 2)}, faults: 1, each: one(setBack),
 		}, 12},
 		{"a set-back", 0, setting{claims: two, faults: 1, each: one(setBack)}, 13},
 		{"a set-back, and calls without an answer", 0, setting{

@@ -24,11 +24,8 @@ func (t *Ticket) Copy(slot func(*Slot) *Slot) Ticket {
 // Copy is s in a copied world, and where each slot is there, if it is one of these.
 func (s *Slots) Copy() (c Slots, slot func(*Slot) (*Slot, bool)) {
 	c.on = s.on
-	for i, old := range s.slots {
-		if old != nil {
-			c.slots[i] = &Slot{}
-			*c.slots[i] = *old
-		}
+	for _, old := range s.slots {
+		c.slots = append(c.slots, old.Once())
 	}
 	return c, func(old *Slot) (*Slot, bool) {
 		for i := range s.slots {
@@ -73,9 +70,6 @@ func (t *Ticket) Append(b []byte) []byte {
 
 // Append appends all that there is of s.
 func (s *Slot) Append(b []byte) []byte {
-	if s == nil {
-		return append(b, 0xff)
-	}
 	b = append(b, flags(s.busy, false))
 	b = append(b, s.key...)
 	return binary.AppendVarint(b, s.floor)
@@ -84,7 +78,10 @@ func (s *Slot) Append(b []byte) []byte {
 // Append appends all that there is of s.
 func (s *Slots) Append(b []byte) []byte {
 	on, _ := s.on.(int64)
-	return binary.AppendVarint(s.slots[1].Append(s.slots[0].Append(b)), on)
+	for _, slot := range s.slots {
+		b = slot.Append(b)
+	}
+	return binary.AppendVarint(append(b, 0xff), on)
 }
 
 // Append appends all that there is of e, but for its ticket.

@@ -79,9 +79,23 @@ func (e *etcd) hasAsPut(t *ticket.Ticket) bool {
 
 // others reports whether others stand in line, beside a key: those that it does not hold beside.
 func (e *etcd) others(key string) bool {
+	if own := line.ShapeOf(key); own.Kind == line.Permit {
+		sum, least, alone := own.Weight, own.Limit, true
+		for _, s := range e.now() {
+			if shape := line.ShapeOf(s.key); s.standsIn() && s.key != key {
+				sum, least, alone = sum+shape.Weight, min(least, shape.Limit), alone && shape.Kind == own.Kind
+			}
+		}
+		return !alone || sum > least
+	}
 	beside := func(s *stored) bool { return s.reads() && line.KindOf(key) == line.Read }
 	other := func(s *stored) bool { return s.standsIn() && s.key != key && !beside(s) }
 	return slices.ContainsFunc(e.now(), other)
+}
+
+// company reports whether anybody else stands in line.
+func (e *etcd) company(key string) bool {
+	return slices.ContainsFunc(e.now(), func(s *stored) bool { return s.standsIn() && s.key != key })
 }
 
 // set makes the next revision.
@@ -408,7 +422,7 @@ type lease struct {
 type session struct {
 	queue   *turn.Queue[int, int]
 	waiters []*turn.Waiter[int] // by claim, nil for those of others
-	slots   [line.Kinds]ticket.Slots
+	slots   map[line.Shape]*ticket.Slots
 	leases  []lease // the last one is in use
 	drawn   int
 	era     int // how many set-backs it has heard of
@@ -419,9 +433,11 @@ type session struct {
 func (s *session) copy(key, handed int) (c session, slot func(*ticket.Slot) *ticket.Slot) {
 	c = *s
 	c.leases = slices.Clone(s.leases)
-	var of [line.Kinds]func(*ticket.Slot) (*ticket.Slot, bool)
-	for k := range s.slots {
-		c.slots[k], of[k] = s.slots[k].Copy()
+	var of []func(*ticket.Slot) (*ticket.Slot, bool)
+	c.slots = make(map[line.Shape]*ticket.Slots, len(s.slots))
+	for shape, slots := range s.slots {
+		copied, where := slots.Copy()
+		c.slots[shape], of = &copied, append(of, where)
 	}
 	slot = func(old *ticket.Slot) *ticket.Slot {
 		for _, of := range of {
@@ -443,7 +459,7 @@ func copyQueue(
 	q, waiters := &turn.Queue[int, int]{}, make([]*turn.Waiter[int], len(those))
 	for i, w := range those {
 		if w != nil {
-			waiters[i] = &turn.Waiter[int]{Who: w.Who, Shares: w.Shares}
+			waiters[i] = &turn.Waiter[int]{Who: w.Who, Shares: w.Shares, Steps: w.Steps}
 		}
 	}
 	var waiting []int
@@ -462,7 +478,14 @@ func copyQueue(
 		q.Enter(&turn.Waiter[int]{})
 		q.Linger(kept, time.Unix(1, 0))
 	}
-	if owner != none {
+	having := slices.Collect(old.Having())
+	switch {
+	case owner != none && those[owner].Steps:
+		q.Enter(waiters[having[len(having)-1]])
+		for _, who := range slices.Backward(having[:len(having)-1]) {
+			q.Step(waiters[who])
+		}
+	case owner != none:
 		chain := make([]*turn.Waiter[int], handed, handed+1)
 		for i := range chain {
 			chain[i] = &turn.Waiter[int]{}
@@ -474,9 +497,8 @@ func copyQueue(
 			}
 		}
 	}
-	having := slices.Collect(old.Having())
 	for _, who := range slices.Backward(having) {
-		if who != owner {
+		if who != owner && waiters[who].Shares {
 			q.Share(waiters[who])
 		}
 	}
@@ -609,8 +631,10 @@ func (w *world) append(b []byte) []byte {
 		for who := range s.queue.Having() {
 			b = append(b, byte(who))
 		}
-		for k := range s.slots {
-			b = s.slots[k].Append(append(b, 0xfe))
+		for claim, waiter := range s.waiters {
+			if slots := s.slots[w.shape(claim)]; waiter != nil && slots != nil {
+				b = slots.Append(append(b, 0xfe)) // those of one shape more than once
+			}
 		}
 	}
 	for _, c := range w.claims {

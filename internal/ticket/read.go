@@ -17,6 +17,16 @@ const Few = 8
 // nearest is how many keys it reads, except in tests: one more shows that there are more.
 var nearest int64 = Few + 1
 
+// mostNearest is how many keys a permit reads at most at first.
+const mostNearest = 1024
+
+// few is how many keys t reads of those before it, the nearest. For a permit that is so many that
+// what it has read either is all there is, or is too much for its limit even if the weights are
+// 1; and twice as many, so that it soon knows all of those that it waits for.
+func (t *Ticket) few() int64 {
+	return min(nearest+2*int64(line.ShapeOf(t.Key).Limit), max(nearest, mostNearest))
+}
+
 // wider is how many times as many keys it reads after keys that are no contenders have filled
 // the first range.
 const wider = 32
@@ -30,7 +40,7 @@ var (
 // for a ticket that reads. There may be any number of others that read, and it is told of a few of
 // them, in case one is exclusive.
 func (t *Ticket) newest(n int64, opts ...clientv3.OpOption) []clientv3.Op {
-	if t.Kind == line.Exclusive {
+	if t.Kind != line.Read {
 		opts = append(opts, clientv3.WithPrefix(), newestFirst, clientv3.WithLimit(n))
 		return []clientv3.Op{clientv3.OpGet(t.Prefix(), opts...)}
 	}
@@ -76,9 +86,9 @@ func (t *Ticket) oldest(n int64, opts ...clientv3.OpOption) clientv3.Op {
 // in a line of 1,000 that takes a fifth of the time.
 func (t *Ticket) readAhead(owner bool) []clientv3.Op {
 	if owner {
-		return append(t.newest(nearest), t.oldest(1))
+		return append(t.newest(t.few()), t.oldest(1))
 	}
-	return append(t.newest(nearest), t.oldest(1, clientv3.WithKeysOnly()))
+	return append(t.newest(t.few()), t.oldest(1, clientv3.WithKeysOnly()))
 }
 
 // aheadOf is whom readAhead has found.
@@ -145,7 +155,7 @@ type Look struct {
 
 // Look begins to read who is before t. When the one before is gone there is mostly nobody else,
 // and that the keys alone tell.
-func (t *Ticket) Look(gone bool) Look { return Look{t, nearest, gone && t.Kind == line.Exclusive} }
+func (t *Ticket) Look(gone bool) Look { return Look{t, t.few(), gone && t.Kind == line.Exclusive} }
 
 // Ranges is what to read together next, for a ticket that reads: the own key, and what line.Before
 // asks for.
@@ -154,7 +164,7 @@ func (l *Look) Ranges(opts ...clientv3.OpOption) []clientv3.Op {
 	return append([]clientv3.Op{own}, l.t.newest(l.n, append(opts, clientv3.WithMaxCreateRev(l.t.rev))...)...)
 }
 
-// Range is what to read below the Prefix next, for a ticket that is exclusive. The own key is the
+// Range is what to read below the Prefix next, for a ticket that does not read. The own key is the
 // newest that it reads, if it is there.
 func (l *Look) Range() []clientv3.OpOption {
 	opts := []clientv3.OpOption{

@@ -273,24 +273,36 @@ type Slot struct {
 	busy  bool
 }
 
-// Slots are those of one name and kind, for keys on one lease. There are two, since a transaction may
-// not delete and put the same key; beyond those a slot is used once.
+// Slots are those of one name and shape, for keys on one lease. Beyond so many a slot is used once.
 type Slots struct {
 	on    any // the lease
-	slots [2]*Slot
+	slots []*Slot
+}
+
+// most is how many slots there are of a kind. Of those for a key at a time there are two, since a
+// transaction may not delete and put the same key. Permits may be many.
+func most(k line.Kind) int {
+	if k == line.Permit {
+		return 64
+	}
+	return 2
 }
 
 // Free returns a slot that is not busy, for a key on the given lease.
-func (s *Slots) Free(on any) *Slot {
+func (s *Slots) Free(on any, k line.Kind) *Slot {
 	if s.on != on {
-		s.on, s.slots = on, [2]*Slot{{}, {}}
+		s.on, s.slots = on, nil
 	}
 	for _, slot := range s.slots {
 		if !slot.busy {
 			return slot
 		}
 	}
-	return &Slot{}
+	slot := &Slot{}
+	if len(s.slots) < most(k) {
+		s.slots = append(s.slots, slot)
+	}
+	return slot
 }
 
 // Forget forgets all names, so that new ones are drawn.

@@ -44,7 +44,8 @@ type setting struct {
 type goroutine struct {
 	home, rounds int
 	try          bool
-	reads        bool // by RLock or TryRLock
+	reads        bool       // by RLock or TryRLock
+	permit       line.Shape // by Acquire or TryAcquire, if it is of that kind
 }
 
 // A world is some Sessions, each of which has goroutines, and etcd.
@@ -97,9 +98,12 @@ func newWorld(set *setting) *world {
 		for len(w.sessions) <= g.home {
 			w.sessions = append(w.sessions, session{
 				queue: &turn.Queue[int, int]{}, waiters: make([]*turn.Waiter[int], len(set.claims)),
+				slots: make(map[line.Shape]*ticket.Slots),
 			})
 		}
-		w.sessions[g.home].waiters[i] = &turn.Waiter[int]{Who: i, Shares: g.reads}
+		w.sessions[g.home].waiters[i] = &turn.Waiter[int]{
+			Who: i, Shares: g.reads, Steps: g.permit.Kind == line.Permit,
+		}
 	}
 	return w
 }
@@ -119,8 +123,8 @@ func (w *world) stale(e *entry) bool { return e.era != w.sessionOf(e).era }
 func (w *world) hear(home int) {
 	if s := &w.sessions[home]; s.era != w.etcd.backs {
 		s.era = w.etcd.backs
-		for k := range s.slots {
-			s.slots[k].Forget()
+		for _, slots := range s.slots {
+			slots.Forget()
 		}
 		w.giveWay(s)
 	}
@@ -178,10 +182,13 @@ func (w *world) take(claim int) int {
 	}
 	l := s.leases[len(s.leases)-1]
 	e := &entry{claim: claim, using: true, next: none, after: none, unqueued: none}
-	k := w.kind(claim)
-	e.ticket = ticket.New(name, l.id, s.slots[k].Free(l.id), func(string) string {
+	shape := w.shape(claim)
+	if s.slots[shape] == nil {
+		s.slots[shape] = &ticket.Slots{}
+	}
+	e.ticket = ticket.New(name, l.id, s.slots[shape].Free(l.id, shape.Kind), func(string) string {
 		s.drawn++
-		id, _ := line.Draw(uuid.UUID{15: byte(w.home(claim)<<4 | s.drawn)}, k)
+		id, _ := line.Draw(uuid.UUID{15: byte(w.home(claim)<<4 | s.drawn)}, shape)
 		return line.Key(name, id)
 	})
 	s.queue.Gather()
@@ -214,7 +221,7 @@ func (w *world) comes(claim, put int) {
 // pass is passLocked.
 func (w *world) pass(s *session, put int) {
 	next, ok := s.queue.Pass()
-	if put != none && (!ok || w.kind(next) != w.entries[put].ticket.Kind || w.setting.claims[next].try) {
+	if put != none && (!ok || w.shape(next) != line.ShapeOf(w.entries[put].ticket.Key) || w.setting.claims[next].try) {
 		w.abandon(put, false)
 		put = none
 	}
@@ -231,9 +238,33 @@ func (w *world) part(claim, put int) {
 		w.pass(s, put)
 		return
 	}
+	if put != none {
+		w.abandon(put, false)
+	}
 	if c := &w.claims[s.queue.Owner()]; c.ticket != none {
 		c.standing = inLine
 		w.entries[c.ticket].claim = s.queue.Owner()
+	}
+	w.admit(s)
+}
+
+// stepOn is when the first that waits in a Session has the turn beside those that hold permits.
+func (w *world) stepOn(s *session) { w.comes(s.queue.StepNext(), none) }
+
+// mayStep reports whether one that wants permits, and comes or is the first that waits, may have the
+// turn beside those of its Session that hold some.
+func (w *world) mayStep(s *session, claim int) bool {
+	if s.queue.State() != turn.Taken || w.kind(claim) != line.Permit || w.kind(s.queue.Owner()) != line.Permit {
+		return false
+	}
+	i := w.claims[s.queue.Owner()].ticket
+	return i != none && w.entries[i].phase > waiting
+}
+
+// admit has the first that waits step, if it may.
+func (w *world) admit(s *session) {
+	if f := s.queue.First(); f != nil && w.mayStep(s, f.Who) {
+		w.stepOn(s)
 	}
 }
 
@@ -259,11 +290,14 @@ func (w *world) mayJoin(s *session, claim int) bool {
 }
 
 // kind is how a claim is to hold.
-func (w *world) kind(claim int) line.Kind {
+func (w *world) kind(claim int) line.Kind { return w.shape(claim).Kind }
+
+// shape is what its keys tell of that.
+func (w *world) shape(claim int) line.Shape {
 	if w.setting.claims[claim].reads {
-		return line.Read
+		return line.Shape{Kind: line.Read}
 	}
-	return line.Exclusive
+	return w.setting.claims[claim].permit
 }
 
 // txn is what the ticket says is to be sent.
@@ -354,7 +388,8 @@ func (w *world) answered(i, era int, a ticket.Answer, noLease, final bool) {
 		if e.ticket.State() == ticket.InLine {
 			e.era = era
 		}
-		unhindered := w.left == w.setting.faults && w.strays == 0 && !w.etcd.others(e.ticket.Key)
+		unhindered := w.left == w.setting.faults && w.strays == 0 && !w.etcd.others(e.ticket.Key) &&
+			(e.ticket.Kind != line.Permit || !w.etcd.company(e.ticket.Key))
 		if is == ticket.Unsure && a.Outcome == ticket.Answered && unhindered {
 			w.breaks("a put is sent again, and nobody is in its way")
 		}
@@ -365,8 +400,7 @@ func (w *world) answered(i, era int, a ticket.Answer, noLease, final bool) {
 			}
 			claim := e.claim
 			w.abandon(i, false)
-			w.leaves(claim)
-			w.pass(&w.sessions[at], none)
+			w.part(claim, none)
 		case is == ticket.Queued:
 			e.phase, e.ahead, e.entering = waiting, ahead, ticket.Entering{}
 		case is == ticket.Useless, l.ended:
@@ -784,6 +818,11 @@ func (w *world) setBack(to int64) {
 func (w *world) enter(claim int) {
 	s, c := &w.sessions[w.home(claim)], &w.claims[claim]
 	state := s.queue.State()
+	if s.queue.Waiting() == 0 && w.mayStep(s, claim) {
+		s.queue.Step(s.waiters[claim])
+		w.comes(claim, none)
+		return
+	}
 	if w.setting.claims[claim].try && (state == turn.Taken || state == turn.Passing) {
 		w.leaves(claim)
 		return
@@ -872,11 +911,17 @@ func (w *world) begin(claim int) {
 		w.anew(w.claims[claim].ticket)
 		return
 	}
+	shape := w.shape(claim)
+	sum, least := int(shape.Weight), shape.Limit
 	for _, o := range w.entries {
 		if o == nil || o.phase != holding {
 			continue
 		}
 		switch {
+		case o.ticket.Kind == line.Permit && e.ticket.Kind == line.Permit:
+			if beside := w.shape(o.claim); o.whole && !o.operated {
+				sum, least = sum+int(beside.Weight), min(least, beside.Limit)
+			}
 		case w.home(o.claim) == w.home(claim):
 			w.breaks("two of a Session hold")
 		case o.ticket.Kind == line.Read && e.ticket.Kind == line.Read:
@@ -884,12 +929,15 @@ func (w *world) begin(claim int) {
 			w.breaks("two hold")
 		}
 	}
+	if sum > int(least) && !e.operated {
+		w.breaks("permits of %d are held, of %d", sum, least)
+	}
 	if w.etcd.hasAsPut(&e.ticket) { // again, by a late copy after a restore: this hold misses nothing
 		e.taken, e.operated, e.undone = false, false, false
 	}
 	again := e.ticket.State() == ticket.Held && e.ticket.Rev() == w.token
 	before := w.token
-	if e.ticket.Kind == line.Read {
+	if e.ticket.Kind != line.Exclusive {
 		before = w.written
 	}
 	if e.ticket.Rev() <= before && !e.operated && !again {
@@ -907,6 +955,7 @@ func (w *world) begin(claim int) {
 	for f := s.queue.First(); e.ticket.Kind == line.Read && f != nil && f.Early(); f = s.queue.First() {
 		w.join(s)
 	}
+	w.admit(s)
 }
 
 // unlock is what Unlock does before it sends anything. alone is what the view of the line tells.
@@ -919,7 +968,7 @@ func (w *world) unlock(claim int, alone bool) {
 	e := w.entries[i]
 	if !e.whole { // clear
 		for other := range s.queue.Having() {
-			if other != claim {
+			if other != claim && e.ticket.Kind == line.Read {
 				w.claims[other].standing, w.claims[other].ticket = beside, none
 			}
 		}
@@ -927,7 +976,7 @@ func (w *world) unlock(claim int, alone bool) {
 		w.part(claim, none)
 		return
 	}
-	if s.queue.Sharing() > 0 {
+	if s.queue.Sharing() > 0 && e.ticket.Kind == line.Read {
 		w.part(claim, none)
 		return
 	}
@@ -936,10 +985,12 @@ func (w *world) unlock(claim int, alone bool) {
 	}
 	var next *ticket.Ticket
 	l := s.leases[len(s.leases)-1]
-	if waits, ok := s.queue.Choose(); ok && !l.retired && !l.ended {
-		e.next = w.take(waits)
-		w.entries[e.next].phase = putting
-		next = &w.entries[e.next].ticket
+	if s.queue.Sharing() == 0 {
+		if waits, ok := s.queue.Choose(); ok && !l.retired && !l.ended {
+			e.next = w.take(waits)
+			w.entries[e.next].phase = putting
+			next = &w.entries[e.next].ticket
+		}
 	}
 	e.phase = releasing
 	e.release = e.ticket.Release(next)
@@ -949,10 +1000,10 @@ func (w *world) unlock(claim int, alone bool) {
 // keeps is passOnLocked and lingerLocked.
 func (w *world) keeps(s *session, i int, alone bool) bool {
 	e := w.entries[i]
-	if e.ticket.Kind == line.Read {
+	if e.ticket.Kind != line.Exclusive {
 		return false
 	}
-	if first := s.queue.First(); w.handoff > 0 && first != nil && !first.Shares {
+	if first := s.queue.First(); w.handoff > 0 && first != nil && w.kind(first.Who) == line.Exclusive {
 		if next, ok := s.queue.HandOff(keyOf(i), w.handoff); ok {
 			if e.handed++; e.handed > w.handoff {
 				w.breaks("a key was handed off %d times", e.handed)
@@ -995,6 +1046,7 @@ func (w *world) give(claim int) {
 	if c.standing == atHome {
 		s.queue.Leave(s.waiters[claim])
 		c.standing, c.rounds = done, 0 // what was chosen may have it in its hands still
+		w.admit(s)
 		return
 	}
 	i := c.ticket
@@ -1010,8 +1062,7 @@ func (w *world) give(claim int) {
 		return
 	}
 	w.abandon(i, false)
-	w.leaves(claim)
-	w.pass(s, none)
+	w.part(claim, none)
 }
 
 // over says what is wrong with a world in which nothing happens any more without a fault.

@@ -12,6 +12,9 @@
 //	HandOff     Taken           Taken, by the next one, with the key of the one before
 //	Share       Taken           as it is: whoever comes, and shares, has the turn beside the owner
 //	Join        Taken           as it is: the first that waits, and shares, has it, too
+//	Step        Taken           as it is: whoever comes, and steps, owns the turn, and its owner has
+//	                            it, too
+//	StepNext    Taken           as it is: so does the first that waits, and steps
 //	Part        Taken, Passing  as it is: one of several who have the turn goes away
 //	Linger      Taken           Lingering, if nobody waits
 //	Take        Lingering       Taken, with the key that lingers
@@ -64,6 +67,7 @@ type Waiter[W any] struct {
 	// Set once, before it enters.
 	Who    W
 	Shares bool // it may have the turn beside others that share
+	Steps  bool // it has its own key, and the turn beside others that step once it holds
 
 	standing      Standing
 	early         bool   // it came before the key was put at which the owner holds, or will
@@ -82,9 +86,10 @@ func (w *Waiter[W]) Early() bool { return w.early }
 // free.
 //
 // Invariant: at most one has the turn, or several that share it: its owner, and others beside it.
-// It alone has a key in etcd's line, which is theirs, too, and the turn stays with it until it
-// passes it on: also if its hold is lost. (Do not pass a turn on when a hold is lost: the loser may
-// still be at work. TestALostHoldExcludesItsSessionUntilUnlock.)
+// It alone has a key in etcd's line, which is theirs, too; or each has one, and it alone may wait
+// there, while those beside it hold. The turn stays with it until it passes it on: also if its hold is
+// lost. (Do not pass a turn on when a hold is lost: the loser may still be at work.
+// TestALostHoldExcludesItsSessionUntilUnlock.)
 //
 // Invariant: the turn passes on from its owner alone. So everybody else has gone away before. (Do
 // not pass it on when one of several goes. TestAWriterWaitsForEveryReaderOfItsSession.)
@@ -104,6 +109,7 @@ type Queue[W any, K comparable] struct {
 	first, last *Waiter[W] // of those that wait
 	waiting     int        // how many
 	alone       int        // how many of these, and of the chosen one, do not share
+	unlike      int        // how many do not step
 
 	handed   K   // the key that was handed off last
 	handOffs int // of that key
@@ -135,6 +141,9 @@ func (q *Queue[W, K]) First() *Waiter[W] { return q.first }
 
 // AllShare reports whether all that wait share, and the one that is chosen.
 func (q *Queue[W, K]) AllShare() bool { return q.alone == 0 }
+
+// AllStep reports whether all that wait step, and the one that is chosen.
+func (q *Queue[W, K]) AllStep() bool { return q.unlike == 0 }
 
 // Sharing is how many have the turn beside its owner.
 func (q *Queue[W, K]) Sharing() int { return q.shares }
@@ -259,6 +268,35 @@ func (q *Queue[W, K]) Join() W {
 	q.remove(w)
 	q.join(w)
 	return w.Who
+}
+
+// Step gives w, who comes, the turn, and its owner, which holds, has it beside w. Both step, and
+// nobody waits.
+func (q *Queue[W, K]) Step(w *Waiter[W]) {
+	q.must("Step", Taken)
+	w.must("Step", Out)
+	if q.waiting > 0 || !w.Steps || !q.owner.Steps {
+		panic("turn: Step: somebody waits, or does not step")
+	}
+	q.step(w)
+}
+
+// StepNext gives the first that waits the turn, and its owner, which holds, has it beside that one.
+// Both step.
+func (q *Queue[W, K]) StepNext() W {
+	q.must("StepNext", Taken)
+	w := q.first
+	if w == nil || !w.Steps || !q.owner.Steps {
+		panic("turn: StepNext: nobody waits, or one does not step")
+	}
+	q.remove(w)
+	q.step(w)
+	return w.Who
+}
+
+func (q *Queue[W, K]) step(w *Waiter[W]) {
+	q.join(q.owner)
+	w.standing, q.owner = Owner, w
 }
 
 func (q *Queue[W, K]) join(w *Waiter[W]) {
@@ -450,15 +488,18 @@ func (q *Queue[W, K]) remove(w *Waiter[W]) {
 	} else {
 		q.last = w.before
 	}
-	*w = Waiter[W]{Who: w.Who, Shares: w.Shares}
+	*w = Waiter[W]{Who: w.Who, Shares: w.Shares, Steps: w.Steps}
 	q.waiting--
 	q.counts(w, -1)
 }
 
-// counts counts w among those that do not share, if it does not.
+// counts counts w among those that do not share, and those that do not step, if it does not.
 func (q *Queue[W, K]) counts(w *Waiter[W], n int) {
 	if !w.Shares {
 		q.alone += n
+	}
+	if !w.Steps {
+		q.unlike += n
 	}
 }
 

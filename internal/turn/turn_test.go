@@ -30,7 +30,9 @@ func (d *desk) of(name string) *waiter {
 		d.waiters = make(map[string]*waiter)
 	}
 	if d.waiters[name] == nil {
-		d.waiters[name] = &waiter{Who: name, Shares: strings.HasPrefix(name, "r")}
+		d.waiters[name] = &waiter{
+			Who: name, Shares: strings.HasPrefix(name, "r"), Steps: strings.HasPrefix(name, "p"),
+		}
 	}
 	return d.waiters[name]
 }
@@ -60,6 +62,11 @@ func (d *desk) do(step string) string {
 		return ""
 	case "join":
 		return d.Join()
+	case "step":
+		d.Step(d.of(arg))
+		return ""
+	case "next":
+		return d.StepNext()
 	case "part":
 		return fmt.Sprint(d.Part(d.of(arg)))
 	case "early":
@@ -72,6 +79,8 @@ func (d *desk) do(step string) string {
 		return strings.Join(slices.Collect(d.Having()), " ")
 	case "allshare":
 		return fmt.Sprint(d.AllShare())
+	case "allstep":
+		return fmt.Sprint(d.AllStep())
 	case "choose":
 		return said(d.Choose())
 	case "pass":
@@ -230,6 +239,22 @@ func TestTurns(t *testing.T) {
 		{"the owner goes as somebody waits",
 			"enter r=has, share r2=, enter a=waits, part r=true", "taken a r2"},
 
+		{"one that steps waits until the one before holds", "enter p=has, enter p2=waits", "taken p2 p"},
+		{"and owns the turn then, beside that one",
+			"enter p=has, enter p2=waits, enter p3=waits, next=p2, have=p2 p, next=p3, have=p3 p2 p",
+			"taken p3"},
+		{"one that comes may do so at once", "enter p=has, step p2=, step p3=, have=p3 p2 p", "taken p3"},
+		{"one that holds goes away", "enter p=has, step p2=, step p3=, part p=true, have=p3 p2", "taken p3"},
+		{"who owns the turn gives up, and one that holds owns it",
+			"enter p=has, step p2=, step p3=, part p3=true, have=p2 p, step p3=, have=p3 p2 p", "taken p3"},
+		{"the last of them has to pass the turn on",
+			"enter p=has, step p2=, enter a=waits, part p2=true, part p=false, pass=a", "taken a"},
+		{"nobody steps past one that does not",
+			"enter p=has, step p2=, enter a=waits, enter p3=waits, part p=true, choose=a, pass=a, pass=p3",
+			"taken p3"},
+		{"all that wait step", "enter p=has, enter p2=waits, allstep=true, allshare=false, enter a=waits, " +
+			"allstep=false, leave a=waiting, allstep=true, enter r=waits, allstep=false", "taken p2 r p"},
+
 		{"those right behind come before the put",
 			"enter r=has, enter r2=waits, enter r3=waits, enter a=waits, enter r4=waits, gather=, " +
 				"enter r5=waits, early=r2 r3", "taken r2 r3 a r4 r5 r"},
@@ -289,6 +314,11 @@ func TestIllegalTransitionsPanic(t *testing.T) {
 		{"one that does not share has the turn", "enter a, enter r", "join, share r2, share r"},
 		{"it is alone", "enter a", "share r, share b, join"},
 		{"one that shares, and nobody waits", "enter r", "join, share a, part r2"},
+		{"several step", "enter p, step p2",
+			"choose, pass, handoff 1, linger 1, leave p, step p2, step a, step r, next, part a, share r"},
+		{"several step, and one waits", "enter p, step p2, enter a", "step p3, next, join, choose, pass"},
+		{"one that does not step has the turn", "enter r, enter p", "next, join, step p2, step p"},
+		{"passing from one that steps", "enter p, enter p2, choose", "next, step p3, part p2"},
 		{"passing from one that shares", "enter r, enter r2, choose", "join, share r3, part r2"},
 	}
 	for _, row := range rows {
@@ -391,7 +421,7 @@ func TestAheadIsExactBehindAFew(t *testing.T) {
 	require.Equal(t, ahead, d.Ahead(nil))
 }
 
-// A model of the queue, by lists that are searched. Every third one shares.
+// A model of the queue, by lists that are searched. Some share, and some step.
 type model struct {
 	beside        []string // in the order in which they came
 	waiting       []string
@@ -413,9 +443,10 @@ func (m *model) legal() []string {
 	case m.kept != 0:
 		return append(steps, "take", "yield", "ahead")
 	case m.owner == "":
-		return append(steps, "enter", "enter r", "ahead", "allshare")
+		return append(steps, "enter", "enter r", "enter p", "ahead", "allshare", "allstep")
 	}
-	steps = append(steps, "enter", "enter", "enter r", "ahead", "allshare", "have", "gather", "early")
+	steps = append(steps, "enter", "enter", "enter r", "enter p", "ahead", "allshare", "allstep", "have",
+		"gather", "early")
 	for _, w := range append(m.beside, m.owner) {
 		steps = append(steps, "part "+w)
 	}
@@ -424,6 +455,13 @@ func (m *model) legal() []string {
 			steps = append(steps, "share r", "share r")
 		} else if strings.HasPrefix(m.waiting[0], "r") {
 			steps = append(steps, "join", "join")
+		}
+	}
+	if m.next == "" && strings.HasPrefix(m.owner, "p") {
+		if len(m.waiting) == 0 {
+			steps = append(steps, "step p", "step p")
+		} else if strings.HasPrefix(m.waiting[0], "p") {
+			steps = append(steps, "next", "next")
 		}
 	}
 	if len(m.beside) > 0 {
@@ -477,6 +515,12 @@ func (m *model) do(step string) string {
 	case "join":
 		m.beside = append(m.beside, first())
 		return m.beside[len(m.beside)-1]
+	case "step":
+		m.beside, m.owner = append(slices.Clone(m.beside), m.owner), arg
+		return ""
+	case "next":
+		m.beside, m.owner = append(slices.Clone(m.beside), m.owner), first()
+		return m.owner
 	case "part":
 		if len(m.beside) == 0 {
 			return "false"
@@ -494,12 +538,12 @@ func (m *model) do(step string) string {
 			have = append(have, w)
 		}
 		return strings.Join(have, " ")
-	case "allshare":
-		all := m.waiting
+	case "allshare", "allstep":
+		all, like := m.waiting, map[string]string{"allshare": "r", "allstep": "p"}[verb]
 		if m.next != "" && !m.gone {
 			all = append(slices.Clone(all), m.next)
 		}
-		return fmt.Sprint(!slices.ContainsFunc(all, func(w string) bool { return !shares(w) }))
+		return fmt.Sprint(!slices.ContainsFunc(all, func(w string) bool { return !strings.HasPrefix(w, like) }))
 	case "gather":
 		holder := m.owner
 		if m.next != "" {
@@ -600,7 +644,7 @@ func TestTheQueueDoesWhatASimpleOneDoes(t *testing.T) {
 			case "enter", "take":
 				m.came++
 				step += fmt.Sprint(" w", m.came)
-			case "enter r", "share r":
+			case "enter r", "share r", "enter p", "step p":
 				m.came++
 				step += fmt.Sprint(m.came)
 			}

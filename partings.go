@@ -1,0 +1,225 @@
+package etcdlock
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/line"
+)
+
+// manyWatched is how many keys a permit watches one by one. Where it waits for the end of more, it
+// watches all permits.
+const manyWatched = 16
+
+// A parting is what a watch of some keys reports.
+type parting struct {
+	told tiding
+	keys []string // that were deleted
+	at   int64    // the revision of the last of these
+	late bool     // the watch has not begun in time
+}
+
+// waitBehindSome waits until the line ahead of p, a permit, may have become one that lets it in, and
+// has read that line then.
+//
+// It knows some keys of which one at least goes before it may hold: line.Ahead.Awaited. Where these
+// are few and the line is long it watches each of them; otherwise, all permits. Either way it
+// watches its own key, too. A watch begins from now, and once all are there it reads the line. So no
+// deletion is missed: the read shows those before the watches, and those after come as events.
+//
+// Where it knows all that are before it, it counts the events itself, and reads the line once, at
+// the end. In a long line it does that when it is among the first. So what a hand-over costs grows
+// with the limit, and not with the line.
+//
+// It does not enter by the events alone: they come by several watches, in any order.
+func (p *place) waitBehindSome(ctx context.Context, c *claim, broken *attempt.Backoff) error {
+	ahead, _ := p.rivals()
+	w := p.watchSome(ctx, ahead, *broken)
+	defer w.end()
+	relied := time.Now() // since when it relies on the watches
+	again := time.NewTimer(p.s.recheckAfter(relied, p.lengthOf()))
+	defer again.Stop()
+	for {
+		looks, at := false, int64(0)
+		select {
+		case told := <-w.told:
+			if told.told == watchOver { // read the line, begin new watches
+				if told.late {
+					broken.Unanswered()
+				}
+				if err := broken.Wait(ctx, p.s.calls); err != nil {
+					return err
+				}
+				return p.look(ctx, c, 0)
+			}
+			looks, at = p.parted(w, told, broken)
+		case <-again.C:
+			looks = true
+		case <-p.news:
+			if over, err := p.isOutdated(); over {
+				return err
+			}
+			relied, looks = time.Now(), true // the client has reconnected
+		case <-p.lease.dead:
+			return errQueueAnew
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if !looks {
+			continue
+		}
+		if err := p.look(ctx, c, at); err != nil {
+			return err
+		}
+		if ahead, stale := p.rivals(); stale || !w.covers(ahead) {
+			return nil
+		}
+		again.Reset(p.s.recheckAfter(relied, p.lengthOf()))
+	}
+}
+
+// parted notes what one of the watches reports. looks says that p has to read the line then, at a
+// revision if that is not 0.
+func (p *place) parted(w *partings, told parting, broken *attempt.Backoff) (looks bool, at int64) {
+	if told.told == deletionTold {
+		return p.departed(told.keys), told.at
+	}
+	if w.begun++; w.begun == w.count {
+		broken.Reset()
+		looks = true // what was before the watches
+	}
+	return looks, 0
+}
+
+// departed notes that keys were deleted after p was put. It reports whether p may hold now, or does
+// not know whom else it waits for.
+func (p *place) departed(keys []string) (looks bool) {
+	p.s.mu.Lock()
+	defer p.s.unlock()
+	gone := func(e line.Entry) bool { return slices.Contains(keys, e.Key) }
+	if gone(p.ticket.Entry()) || p.staleLocked() {
+		return true
+	}
+	if !p.ahead.Whole {
+		return slices.ContainsFunc(p.ahead.Awaited(), gone)
+	}
+	p.ahead = p.ahead.Without(gone)
+	return p.ahead.Clear()
+}
+
+// A partings is the watches by which a permit waits.
+type partings struct {
+	told  chan parting
+	count int // of watches
+	begun int // of these
+	end   context.CancelFunc
+
+	all  bool // permits are watched
+	keys []string
+}
+
+// covers reports whether one of the watches tells when a place with those ahead of it may hold.
+func (w *partings) covers(ahead line.Ahead) bool {
+	if ahead.Clear() || ahead.Unread() {
+		return false
+	}
+	return !slices.ContainsFunc(ahead.Awaited(), func(e line.Entry) bool {
+		return !slices.Contains(w.keys, e.Key) && !(w.all && e.Kind() == line.Permit)
+	})
+}
+
+// watchSome begins to watch the keys for which p waits, and its own: one by one if they are few, it
+// does not know all that are before it, and watches have begun as they should.
+//
+// Invariant: after watches that have failed it begins one, and not one for each key. (An etcd that is
+// slow would get many times as much to do. TestTheWatchesOfAPermitBeginAtASlowEtcd.)
+func (p *place) watchSome(ctx context.Context, ahead line.Ahead, broken attempt.Backoff) *partings {
+	awaited := ahead.Awaited()
+	w := &partings{told: make(chan parting)}
+	ctx, w.end = context.WithCancel(ctx)
+	failed := broken != attempt.Backoff{}
+	if awaited[0].Kind() == line.Permit && (ahead.Whole || failed || len(awaited) > manyWatched) {
+		w.all, w.count = true, 1
+		permits := line.Permits(p.ticket.Name)
+		p.s.spawn(func() { p.follow(ctx, w.told, broken, permits.From, clientv3.WithRange(permits.To)) })
+		return w
+	}
+	for _, e := range append(slices.Clone(awaited), p.ticket.Entry()) {
+		w.keys = append(w.keys, e.Key)
+		w.count++
+		p.s.spawn(func() { p.follow(ctx, w.told, broken, e.Key) })
+	}
+	return w
+}
+
+// follow tells what a watch of deletions reports, until ctx ends, which whoever waits ends, or the
+// watch does.
+func (p *place) follow(
+	ctx context.Context, told chan<- parting, broken attempt.Backoff, key string, opts ...clientv3.OpOption,
+) {
+	before := broken
+	events, on, stop := p.s.watch(ctx, &broken, key, append(opts, clientv3.WithFilterPut())...)
+	defer stop()
+	late := broken != before
+	for {
+		var t parting
+		select {
+		case resp, open := <-events:
+			t = p.partingBy(resp, open, on)
+		case <-ctx.Done():
+			return
+		}
+		if t.told == nothingTold {
+			continue
+		}
+		t.late = late
+		select {
+		case told <- t:
+		case <-ctx.Done():
+			return
+		}
+		if t.told == watchOver {
+			return
+		}
+	}
+}
+
+// partingBy is what an answer of a watch reports. open is false if the watch has ended. Only events
+// newer than p count, as with one key.
+func (p *place) partingBy(resp clientv3.WatchResponse, open bool, on int64) (t parting) {
+	t.told, _ = p.toldBy(resp, open, on, "")
+	if t.told != nothingTold {
+		return t
+	}
+	for _, event := range resp.Events {
+		if at := event.Kv.GetModRevision(); event.Type == clientv3.EventTypeDelete && at > p.ticket.Rev() {
+			t.told, t.at = deletionTold, max(t.at, at)
+			t.keys = append(t.keys, string(event.Kv.GetKey()))
+		}
+	}
+	return t
+}
+
+// meetLocked warns once for each limit other than its own that a Semaphore meets in line.
+func (m *Mutex) meetLocked(ahead line.Ahead) {
+	if m.limit == 0 {
+		return
+	}
+	for _, e := range slices.Concat(ahead.Last, ahead.Beside) {
+		other := e.Shape().Limit
+		if _, met := m.limits[other]; met || other == 0 || other == m.limit {
+			continue
+		}
+		if m.limits == nil {
+			m.limits = make(map[uint16]struct{})
+		}
+		m.limits[other] = struct{}{}
+		m.log(slog.LevelWarn, "a permit counts on another limit",
+			"name", m.name, "limit", m.limit, "other", other, "key", e.Key)
+	}
+}

@@ -1,0 +1,151 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/line"
+)
+
+// mostPermits is the highest limit of a Semaphore: a key has two bytes for it.
+const mostPermits = math.MaxUint16
+
+// A Semaphore limits how many permits of a name are held at a time, by all processes together. Make
+// it with [NewSemaphore] or [Session.Semaphore]; the zero Semaphore returns errors. Do not copy one.
+//
+// It is first come, first served: a request for many permits is not overtaken by small ones behind
+// it, and everybody gets in. Within a [Session] that is the order of the calls; one of them at a time
+// waits in etcd's line.
+//
+// Nothing is stored but the permits, each with the limit on which its holder counts. So nothing can
+// be left over, and nobody has to reset anything: the permits of a process that has died come back
+// with its lease. While contenders disagree on the limit the lowest of those in line counts, so a new
+// limit may be rolled out process by process. A Semaphore logs a warning once for each other limit
+// that it meets.
+//
+// A [Mutex] of the same name takes all of it: it waits for all permits before it, and permits wait
+// for it. So it is with the writers and readers of an [RWMutex], with etcd's concurrency.Mutex, and
+// with a version of this package that knows no permits.
+//
+// All methods are safe for concurrent use.
+type Semaphore struct {
+	_ noCopy
+
+	m *Mutex // the name, the Session and the options; set once
+}
+
+// NewSemaphore returns a Semaphore for name with a lease of its own. It validates name, limit and
+// options and does no I/O. limit is 1 to 65,535. The options are those of [New]; [WithHandoff],
+// [WithLinger] and [WithReentrancy] change nothing.
+func NewSemaphore(client *clientv3.Client, name string, limit int, opts ...Option) (*Semaphore, error) {
+	if err := checkLimit(name, limit); err != nil {
+		return nil, err
+	}
+	m, err := New(client, name, opts...)
+	if err != nil {
+		return nil, err
+	}
+	m.limit = uint16(limit)
+	return &Semaphore{m: m}, nil
+}
+
+// Semaphore returns a Semaphore for name on the Session's lease, as [Session.Mutex] returns a Mutex.
+func (s *Session) Semaphore(name string, limit int, opts ...Option) (*Semaphore, error) {
+	if err := checkLimit(name, limit); err != nil {
+		return nil, err
+	}
+	m, err := s.Mutex(name, opts...)
+	if err != nil {
+		return nil, err
+	}
+	m.limit = uint16(limit)
+	return &Semaphore{m: m}, nil
+}
+
+func checkLimit(name string, limit int) error {
+	if limit < 1 || limit > mostPermits {
+		return fmt.Errorf("etcdlock: semaphore %s: limit %d: must be 1 to %d",
+			excerpt(name, maxNameLen), limit, mostPermits)
+	}
+	return nil
+}
+
+// Acquire waits until it has n permits: until those of all who came before it and its own are within
+// the limit. n is 1 up to the limit, else it is an error at once. ctx bounds the wait only: the Hold
+// outlives it. With permits free it is one request to etcd.
+//
+// After a nil error the caller has the permits until it calls Unlock on the Hold, all n at once.
+// [Hold.Context] gives a context that ends with it. After an error there is no Hold, and nothing is
+// left behind that could block others. The errors are those of [Mutex.Lock]: [ErrDeadlock] comes at
+// once if ctx comes from a hold of a Mutex or RWMutex of this name in this Session.
+//
+// A ctx that comes from a hold of permits of the same name is legal. If the permits are out, and
+// those who have them wait for more, they all wait for ever: ask for all at once, or bound the wait.
+func (s *Semaphore) Acquire(ctx context.Context, n int) (*Hold, error) {
+	return s.acquire(ctx, n, false)
+}
+
+// TryAcquire takes n permits if they are free and nobody waits. It waits for etcd, but for no other
+// contender: until ctx ends or, if ctx has no deadline, for at most the TTL. If they are not free it
+// returns a [*LockedError] at once, for which errors.Is(err, ErrLocked) is true, and has written
+// nothing to etcd. Other errors, and what is true after them, are those of [Semaphore.Acquire].
+func (s *Semaphore) TryAcquire(ctx context.Context, n int) (*Hold, error) {
+	return s.acquire(ctx, n, true)
+}
+
+func (s *Semaphore) acquire(ctx context.Context, n int, try bool) (*Hold, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	if limit := int(s.m.limit); n < 1 || n > limit {
+		return nil, failed("acquire", s.m.name, fmt.Errorf("%d permits: must be 1 to the limit of %d", n, limit))
+	}
+	w := want{m: s.m, kind: line.Permit, permit: permit{uint16(n), s.m.limit}, try: try}
+	h, err := w.lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &Hold{m: s.m, hold: h}, nil
+}
+
+// Do is [Mutex.Do] with Acquire: fn has n permits, and a context that ends with them.
+func (s *Semaphore) Do(ctx context.Context, n int, fn func(ctx context.Context) error) error {
+	if fn == nil {
+		return notRun(errors.New("etcdlock: Do: nil function"))
+	}
+	h, err := s.Acquire(ctx, n)
+	if err != nil {
+		return notRun(err)
+	}
+	return during(ctx, h.hold, fn, func() error { return h.Unlock(ctx) })
+}
+
+// Name returns the name of the semaphore.
+func (s *Semaphore) Name() string {
+	if s == nil {
+		return ""
+	}
+	return s.m.Name()
+}
+
+// Close ends the waits and the holds of this Semaphore, and releases its permits, as [Mutex.Close]
+// does. The contexts of its Holds end with the cause [ErrClosed], and their Unlock returns
+// [ErrNotHeld] from then on.
+func (s *Semaphore) Close(ctx context.Context) error {
+	if err := s.check(); err != nil {
+		return err
+	}
+	return s.m.Close(ctx)
+}
+
+// check is the error of a Semaphore that was not made here.
+func (s *Semaphore) check() error {
+	if s == nil || s.m == nil {
+		return errors.New("etcdlock: Semaphore not made with NewSemaphore or Session.Semaphore")
+	}
+	return nil
+}
