@@ -1143,8 +1143,8 @@ var mutants = []mutant{
 	{
 		name: "the last but one to unlock releases the key of those who read",
 		why:  "The place counts who still reads, and one is not many. But that one reads.",
-		edits: []edit{{"release.go", `	if h.letGoLocked(); h.place.keep > 0 {
-`, `	if h.letGoLocked(); h.place.keep > 1 || h.place.ticket.State() != ticket.Held {
+		edits: []edit{{"release.go", `	if h.place.keep > 0 {
+`, `	if h.place.keep > 1 || h.place.ticket.State() != ticket.Held {
 `}},
 		killers: []killer{ofFamily(1000), named("TestAWriterWaitsForEveryReaderOfItsSession")},
 	},
@@ -1441,7 +1441,7 @@ var mutants = []mutant{
 	{
 		name:    "LockAll takes a key that is handed off",
 		why:     "It has waited for this turn, and the key stands first in line. The key has a revision of its own.",
-		edits:   []edit{{"local.go", `first.Shares || first.Who.several || h.claim.reads()`, `first.Shares || h.claim.reads()`}},
+		edits:   []edit{{"local.go", `!first.Who.exclusive() || first.Who.several || !h.claim.exclusive()`, `!first.Who.exclusive() || !h.claim.exclusive()`}},
 		killers: []killer{named("TestLockAllTakesOverNoKey")},
 	},
 	{
@@ -1512,7 +1512,8 @@ var mutants = []mutant{
 		sum, least = sum+int(other.Weight), min(least, other.Limit)
 `}},
 		killers: []killer{
-			core("line", "TestAPermitWaitsForTheSum"), named("TestPermitsAreHeldUpToTheLimitInOrder"),
+			core("ticket", "TestExploration"), core("line", "TestAPermitWaitsForTheSum"),
+			named("TestPermitsAreHeldUpToTheLimitInOrder"),
 		},
 	},
 	{

@@ -93,6 +93,20 @@ func (e *etcd) others(key string) bool {
 	return slices.ContainsFunc(e.now(), other)
 }
 
+// overtakes reports whether a permit that holds leaves out some that stand before it, whether
+// these hold or wait.
+func (e *etcd) overtakes(t *ticket.Ticket) bool {
+	own := line.ShapeOf(t.Key)
+	sum, least := own.Weight, own.Limit
+	for _, s := range e.now() {
+		if s.standsIn() && s.rev < t.Rev() {
+			shape := line.ShapeOf(s.key)
+			sum, least = sum+shape.Weight, min(least, shape.Limit)
+		}
+	}
+	return own.Kind == line.Permit && sum > least
+}
+
 // company reports whether anybody else stands in line.
 func (e *etcd) company(key string) bool {
 	return slices.ContainsFunc(e.now(), func(s *stored) bool { return s.standsIn() && s.key != key })

@@ -932,6 +932,9 @@ func (w *world) begin(claim int) {
 	if sum > int(least) && !e.operated {
 		w.breaks("permits of %d are held, of %d", sum, least)
 	}
+	if w.etcd.backs == 0 && w.etcd.hasAsPut(&e.ticket) && w.etcd.overtakes(&e.ticket) {
+		w.breaks("it holds before one that came before it")
+	}
 	if w.etcd.hasAsPut(&e.ticket) { // again, by a late copy after a restore: this hold misses nothing
 		e.taken, e.operated, e.undone = false, false, false
 	}
