@@ -818,3 +818,33 @@ func TestPermitsKeepTheOptions(t *testing.T) {
 		done(t, acquireWithin(t, patient, 2, time.Second))
 	})
 }
+
+// One permit of several is recalled alone: the others go on, and what it held comes free with its
+// own Unlock, not before. Each tells of itself what its Semaphore was given.
+func TestAPermitIsRecalledAlone(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		sem := semaIn(t, processIn(t, etcd, "a"), 2, listens, etcdlock.WithInfo("rack 7"))
+		first, second := acquireWithin(t, sem, 1, time.Second), acquireWithin(t, sem, 1, time.Second)
+		next := acquiresLater(semaIn(t, processIn(t, etcd, "b"), 2), 1)
+		stays, goes := first.Context(context.Background()), second.Context(context.Background())
+		time.Sleep(watchedBy)
+		line, err := etcdlock.Contenders(context.Background(), etcd.Client("operator"), "n")
+		require.NoError(t, err)
+		require.Len(t, line, 3)
+		require.Equal(t, "rack 7", line[1].Info)
+
+		start := time.Now()
+		recallAt(t, etcd, 1, 3*time.Second)
+		require.Zero(t, recalledAfter(t, goes, start))
+		require.Equal(t, 3*time.Second, endsAfter(t, goes, start))
+		require.ErrorIs(t, context.Cause(goes), etcdlock.ErrRecalled)
+		time.Sleep(3 * virtualTTL)
+		require.Empty(t, next, "the permit has not come back yet")
+		require.False(t, isRecalled(stays))
+		require.NoError(t, stays.Err())
+		require.NoError(t, second.Unlock(context.Background()))
+		done(t, <-next)
+		done(t, first)
+		require.Empty(t, etcd.Keys("n/"))
+	})
+}
