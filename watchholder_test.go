@@ -3,6 +3,7 @@ package etcdlock_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -42,6 +43,13 @@ func watches(client *clientv3.Client, name string) *watcher {
 	return w
 }
 
+// all are the Contenders that it has seen.
+func (w *watcher) all() []etcdlock.Contender {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.seen)
+}
+
 // sights are who it has seen, by their labels: "-" for nobody.
 func (w *watcher) sights() string {
 	w.mu.Lock()
@@ -71,10 +79,10 @@ func TestWatchHolderSeesEachHolder(t *testing.T) {
 		lockWithin(t, a, time.Second)
 		synctest.Wait()
 		require.Equal(t, "- a", w.sights())
-		require.Equal(t, placeOf(t, etcd, "n", 0), w.seen[1])
-		require.Equal(t, "10.0.0.1:80", w.seen[1].Info)
-		require.Equal(t, a.Token(), w.seen[1].Token)
-		require.True(t, w.seen[1].Holds)
+		require.Equal(t, placeOf(t, etcd, "n", 0), w.all()[1])
+		require.Equal(t, "10.0.0.1:80", w.all()[1].Info)
+		require.Equal(t, a.Token(), w.all()[1].Token)
+		require.True(t, w.all()[1].Holds)
 
 		next := writesLater(b)
 		synctest.Wait()
@@ -113,7 +121,7 @@ func TestWatchHolderSeesTheFirstOfThoseThatRead(t *testing.T) {
 		}
 		synctest.Wait()
 		require.Equal(t, "a c -", w.sights())
-		require.Equal(t, "read", w.seen[0].Mode)
+		require.Equal(t, "read", w.all()[0].Mode)
 	})
 }
 
@@ -250,12 +258,12 @@ func TestWatchHolderOutlivesWhatHappensToEtcd(t *testing.T) {
 		synctest.Wait()
 		require.True(t, strings.HasSuffix(w.sights(), " b"), w.sights())
 
-		before := len(w.seen)
+		before := len(w.all())
 		require.NoError(t, b.Unlock(context.Background()))
 		restore(2) // another cluster, in which a's first key still is
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		require.Greater(t, len(w.seen), before)
+		require.Greater(t, len(w.all()), before)
 		time.Sleep(time.Minute)
 		synctest.Wait() // that key goes with its lease
 		require.True(t, strings.HasSuffix(w.sights(), " -"), w.sights())
@@ -292,15 +300,15 @@ func TestWatchHolderNeverGoesBack(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		w.end()
-		require.Greater(t, len(w.seen), 10)
+		require.Greater(t, len(w.all()), 10)
 		var last int64
-		for _, c := range w.seen {
+		for _, c := range w.all() {
 			if c.Token != 0 {
 				require.Greater(t, c.Token, last)
 				last = c.Token
 			}
 		}
-		require.Zero(t, w.seen[len(w.seen)-1])
+		require.Zero(t, w.all()[len(w.all())-1])
 	})
 }
 
@@ -340,7 +348,7 @@ func TestWhatWatchHolderCosts(t *testing.T) {
 				require.NoError(t, mu.Unlock(context.Background()))
 				time.Sleep(time.Second)
 				synctest.Wait()
-				changes := len(w.seen) - 1 // of those who waited some may have come and gone in between
+				changes := len(w.all()) - 1 // of those who waited some may have come and gone in between
 				require.NotZero(t, changes)
 				require.LessOrEqual(t, count(fake.Range), changes+1)
 				require.LessOrEqual(t, count(fake.Watch), changes+1)
@@ -395,7 +403,7 @@ func TestWhatEndsWatchHolder(t *testing.T) {
 		client.Close()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		require.Len(t, w.seen, 2)
+		require.Len(t, w.all(), 2)
 		require.ErrorContains(t, w.errs[1], "client")
 		w.end()
 
@@ -410,7 +418,7 @@ func TestWhatEndsWatchHolder(t *testing.T) {
 		})
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		require.Len(t, w.seen, 2)
+		require.Len(t, w.all(), 2)
 		require.ErrorIs(t, w.errs[1], rpctypes.ErrPermissionDenied)
 		require.ErrorContains(t, w.errs[1], `watch the holder of "n"`)
 		w.end()
