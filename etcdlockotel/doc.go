@@ -12,19 +12,22 @@
 // # Spans
 //
 // A span etcdlock.wait is a call until its hold begins, or until it ends without one. A span
-// etcdlock.hold is a hold, from its beginning to its release or loss. Both are of the kind
-// internal. The parent of both is the span in the context of the call. Without one they are
-// roots. They have these attributes:
+// etcdlock.hold is a hold, from its beginning to its release or loss. A span etcdlock.term is a
+// term of leadership: one call of the function of [etcdlock.Mutex.Lead]. All are of the kind
+// internal. The parent is the span in the context of the call, of Lead for a term. Without one they
+// are roots. They have these attributes:
 //
 //	etcdlock.name      string  the name of the lock
 //	etcdlock.token     int     the fencing token of the hold
 //	etcdlock.acquired  bool    of a wait: whether it ended with a hold
 //	etcdlock.ahead     int     of a wait: contenders ahead of it
-//	error.type         string  why there is no hold, or why it was lost
+//	error.type         string  why there is no hold, or why it was lost, or why the term failed
 //
 // The error.type of a wait is unavailable, timeout, canceled, closed or _OTHER. The error.type of
-// a hold is expired, taken, max_hold or _OTHER. The span's status is then an error with its text.
-// A TryLock that finds others is not an error.
+// a hold is expired, taken, max_hold or _OTHER. That of a term is the same if the lock was lost,
+// recalled if the function returned the [*etcdlock.RecalledError] of a recall, or _OTHER. The span's
+// status is then an error with its text. A TryLock that finds others is not an error, nor is a
+// function that returned context.Canceled because its context had ended.
 //
 // Two events say more. etcdlock.queued in the caller's span marks the begin of a wait behind
 // others. It has etcdlock.name, etcdlock.ahead, and etcdlock.holder.owner, .host and .pid of the
@@ -45,6 +48,8 @@
 //	etcdlock.hold.duration  histogram      s       from the hold's beginning to its release or loss
 //	etcdlock.hold.active    updowncounter  {hold}  holds that have begun and have not ended, now
 //	etcdlock.hold.lost      counter        {hold}  holds that ended without their release
+//	etcdlock.hold.recalled  counter        {recall}  recalls that a hold has noticed
+//	etcdlock.term.duration  histogram      s       a call of the function of Lead
 //
 // Per process, about its leases and its etcd, without attributes:
 //
@@ -60,16 +65,20 @@
 //
 // The attributes have few values. The name of a lock is not among them, since names are unbounded:
 //
-//	etcdlock.kind       string  of the first five: as many values as WithLockKind returns
+//	etcdlock.kind       string  of the first seven: as many values as WithLockKind returns
 //	etcdlock.acquired   bool    of etcdlock.wait.duration: whether it ended with a hold
 //	etcdlock.contended  bool    of etcdlock.wait.duration: whether others were ahead of it
-//	error.type          string  of etcdlock.wait.duration, etcdlock.hold.duration, etcdlock.hold.lost
+//	error.type          string  of the durations of waits, holds and terms, and of etcdlock.hold.lost
 //
-// The error.type is that of the spans: five values for a call that gave up, four for a lost hold.
-// A TryLock that finds others has etcdlock.acquired false and no error.type.
+// The error.type is that of the spans: five values for a call that gave up, four for a lost hold,
+// five for a term that failed. A TryLock that finds others has etcdlock.acquired false and no
+// error.type.
 //
-// etcdlock.hold.lost repeats the holds of etcdlock.hold.duration that have an error.type. It is 0
-// from the first hold of a kind on, and the counters per process are 0 at once. So the first loss
+// A recalled hold ends as any does: it is released, or it is lost. etcdlock.hold.recalled counts
+// one for each hold that listens, so several for readers that share a key.
+//
+// etcdlock.hold.lost repeats the holds of etcdlock.hold.duration that have an error.type. It and
+// etcdlock.hold.recalled are 0 from the first hold of a kind on, and the counters per process are 0 at once. So the first loss
 // is an increase, also for a backend that knows no start times.
 //
 // What is measured of a call has its context, so exemplars lead to the call's trace. The buckets'

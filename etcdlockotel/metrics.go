@@ -45,7 +45,7 @@ func WithMeterProvider(provider metric.MeterProvider) MetricsOption {
 }
 
 // WithLockKind derives the attribute etcdlock.kind from a lock's name. Each value that kind returns
-// makes up to thirty points that stay until the process ends, so there must be few: return the kind
+// makes up to forty points that stay until the process ends, so there must be few: return the kind
 // of the lock ("orders"), not its name ("orders/42"), unless you have few names. kind must always
 // return the same for a name. If it returns "", or without this option, the attribute is left out.
 // Several hooks may call kind at once.
@@ -84,6 +84,9 @@ type instruments struct {
 	hold   metric.Float64Histogram
 	active metric.Int64UpDownCounter
 	lost   metric.Int64Counter
+
+	recalled metric.Int64Counter
+	term     metric.Float64Histogram
 
 	renewal        metric.Float64Histogram
 	renewalsFailed metric.Int64Counter
@@ -129,6 +132,10 @@ func newInstruments(o metricsOptions) (*instruments, error) {
 			"Holds of this process that have begun and were neither released nor lost."),
 		lost: counter("etcdlock.hold.lost", "{hold}",
 			"Holds that ended without their release."),
+		recalled: counter("etcdlock.hold.recalled", "{recall}",
+			"Recalls that a hold has noticed; one that ends a hold sooner counts again."),
+		term: seconds("etcdlock.term.duration",
+			"Time that a term of leadership took, by Lead."),
 		renewal: seconds("etcdlock.lease.renewal.duration",
 			"Round trip of a renewal that etcd acknowledged."),
 		renewalsFailed: counter("etcdlock.lease.renewal.failed", "{attempt}",
@@ -195,6 +202,16 @@ func (i *instruments) trace() *etcdlock.Trace {
 			i.lost.Add(ctx, 1, i.of(name, why))
 			i.ended(ctx, name, held, why)
 		},
+		Recalled: func(name string, _ int64, _ etcdlock.RecallRequest) {
+			i.recalled.Add(context.Background(), 1, i.of(name))
+		},
+		LedContext: func(ctx context.Context, name string, _ int64, held time.Duration, err error) {
+			var attributes []attribute.KeyValue
+			if why := whyFailed(err); why != "" {
+				attributes = append(attributes, semconv.ErrorTypeKey.String(why))
+			}
+			i.term.Record(ctx, held.Seconds(), i.of(name, attributes...))
+		},
 		LeaseGranted: func(clientv3.LeaseID, time.Duration) { count(i.granted) },
 		LeaseRenewed: func(_ clientv3.LeaseID, roundTrip time.Duration) {
 			i.renewal.Record(context.Background(), roundTrip.Seconds())
@@ -217,10 +234,11 @@ func (i *instruments) of(name string, attributes ...attribute.KeyValue) metric.M
 	return metric.WithAttributeSet(attribute.NewSet(attributes...))
 }
 
-// begin makes the losses of a lock appear as 0. Where a backend knows no start times (Prometheus)
+// begin makes the losses and recalls of a lock appear as 0. Where a backend knows no start times (Prometheus)
 // one that appears as 1 has not increased, and the first loss would raise no alarm. The context is
 // not that of the call: a 0 is no exemplar.
 func (i *instruments) begin(name string) {
+	i.recalled.Add(context.Background(), 0, i.of(name))
 	for _, why := range lossTypes {
 		i.lost.Add(context.Background(), 0, i.of(name, semconv.ErrorTypeKey.String(why)))
 	}

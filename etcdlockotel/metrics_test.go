@@ -123,6 +123,17 @@ func (m *measured) begins(ctx context.Context, mu *etcdlock.Mutex) <-chan error 
 	return ended
 }
 
+// recall asks the holder of name to give it back.
+func (m *measured) recall(name string, grace time.Duration) {
+	m.t.Helper()
+	ctx, client := context.Background(), m.etcd.Client()
+	line, err := etcdlock.Contenders(ctx, client, name)
+	require.NoError(m.t, err)
+	require.NotEmpty(m.t, line)
+	require.NoError(m.t, etcdlock.Recall(ctx, client, line[0], etcdlock.RecallRequest{Grace: grace}))
+	synctest.Wait()
+}
+
 // has requires points, and that no other one of the instruments is there that begin so.
 func (m *measured) has(begin string, want map[string]string) {
 	m.t.Helper()
@@ -167,6 +178,7 @@ func TestAHandOverIsMeasured(t *testing.T) {
 			".lost error.type=expired kind=orders":  "0",
 			".lost error.type=max_hold kind=orders": "0",
 			".lost error.type=taken kind=orders":    "0",
+			".recalled kind=orders":                 "0",
 		})
 	})
 }
@@ -239,10 +251,80 @@ func TestEachLossIsMeasured(t *testing.T) {
 			".lost error.type=expired kind=orders":  "0",
 			".lost error.type=max_hold kind=orders": "1",
 			".lost error.type=taken kind=orders":    "1",
+			".recalled kind=orders":                 "0",
+			".recalled kind=leader":                 "0",
 			".lost error.type=_OTHER kind=leader":   "0",
 			".lost error.type=expired kind=leader":  "1",
 			".lost error.type=max_hold kind=leader": "0",
 			".lost error.type=taken kind=leader":    "0",
+		})
+	})
+}
+
+// A recall is counted when the hold has noticed it. A recalled hold that is unlocked is not lost,
+// however late that comes.
+func TestARecallIsMeasured(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, m *measured) {
+		mu := m.mutex(m.session(m.etcd.Client()), "orders/1", etcdlock.WithRecall(time.Minute))
+		require.NoError(t, mu.Lock(t.Context()))
+		hold := mu.Context(t.Context())
+		m.has("etcdlock.hold.recalled ", map[string]string{"kind=orders": "0"})
+		time.Sleep(2 * time.Second) // its key is watched from then on
+		m.recall("orders/1", 4*time.Second)
+		m.has("etcdlock.hold.recalled ", map[string]string{"kind=orders": "1"})
+		m.recall("orders/1", 2*time.Second) // sooner
+		m.recall("orders/1", 3*time.Second) // changes nothing
+		m.has("etcdlock.hold.recalled ", map[string]string{"kind=orders": "2"})
+		<-hold.Done()
+		require.ErrorIs(t, context.Cause(hold), etcdlock.ErrRecalled)
+		m.has("etcdlock.hold.active ", map[string]string{"kind=orders": "1"})
+		require.NoError(t, mu.Unlock(t.Context()))
+		m.has("etcdlock.hold", map[string]string{
+			".duration kind=orders": "1, 4 s",
+			".active kind=orders":   "0",
+			".recalled kind=orders": "2",
+
+			".lost error.type=_OTHER kind=orders":   "0",
+			".lost error.type=expired kind=orders":  "0",
+			".lost error.type=max_hold kind=orders": "0",
+			".lost error.type=taken kind=orders":    "0",
+		})
+	})
+}
+
+// A term of leadership is measured by how it ended.
+func TestATermOfLeadershipIsMeasured(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, m *measured) {
+		mu := m.mutex(m.session(m.etcd.Client()), "leader/1", etcdlock.WithRecall(time.Minute))
+		ctx, end := context.WithCancel(t.Context())
+		terms := []func(ctx context.Context) error{
+			func(context.Context) error { return nil },
+			func(context.Context) error { panic("no leader") },
+			func(ctx context.Context) error { m.etcd.Delete(mu.Key()); <-ctx.Done(); return ctx.Err() },
+			func(ctx context.Context) error {
+				m.recall("leader/1", 2*time.Second)
+				<-ctx.Done()
+				return context.Cause(ctx)
+			},
+			func(ctx context.Context) error {
+				m.recall("leader/1", 2*time.Second)
+				<-ctx.Done()
+				return ctx.Err()
+			},
+			func(ctx context.Context) error { end(); <-ctx.Done(); return ctx.Err() },
+		}
+		err := mu.Lead(ctx, func(ctx context.Context) error {
+			term := terms[0]
+			terms = terms[1:]
+			time.Sleep(2 * time.Second)
+			return term(ctx)
+		})
+		require.ErrorIs(t, err, context.Canceled)
+		m.has("etcdlock.term", map[string]string{
+			".duration kind=leader":                     "3, 8 s", // nil, recalled, canceled
+			".duration error.type=_OTHER kind=leader":   "1, 2 s",
+			".duration error.type=taken kind=leader":    "1, 2 s",
+			".duration error.type=recalled kind=leader": "1, 4 s",
 		})
 	})
 }
@@ -367,6 +449,7 @@ func everything(t *testing.T) *sdkmetric.ManualReader {
 		hooks.GaveUpContext(t.Context(), name, time.Second, 1, context.Canceled)
 		hooks.AcquiredContext(t.Context(), name, 1, time.Second, 0)
 		hooks.LostContext(t.Context(), name, 1, time.Second, etcdlock.ErrExpired)
+		hooks.LedContext(t.Context(), name, 1, time.Second, etcdlock.ErrRecalled)
 	}
 	hooks.LeaseRenewed(1, time.Second)
 	return reader
@@ -475,6 +558,7 @@ func TestDurationsGoToTheirBuckets(t *testing.T) {
 	} {
 		hooks.AcquiredContext(t.Context(), "a", 1, lasted, 0)
 		hooks.ReleasedContext(t.Context(), "a", 1, lasted)
+		hooks.LedContext(t.Context(), "a", 1, lasted, nil)
 		hooks.LeaseRenewed(1, lasted)
 	}
 	histograms := 0
@@ -489,5 +573,5 @@ func TestDurationsGoToTheirBuckets(t *testing.T) {
 			require.InDelta(t, 604.003, p.Sum, 1e-9, m.Name)
 		}
 	}
-	require.Equal(t, 3, histograms)
+	require.Equal(t, 4, histograms)
 }

@@ -96,6 +96,16 @@ func NewTrace(opts ...Option) *etcdlock.Trace {
 			s.SetStatus(codes.Error, "lock lost: "+bare(reason))
 			s.End(now)
 		},
+		LedContext: func(
+			ctx context.Context, name string, token int64, held time.Duration, err error,
+		) {
+			s, now := over(ctx, "etcdlock.term", held, nameKey.String(name), tokenKey.Int64(token))
+			if why := whyFailed(err); why != "" {
+				s.SetAttributes(semconv.ErrorTypeKey.String(why))
+				s.SetStatus(codes.Error, firstLine(bare(err)))
+			}
+			s.End(now)
+		},
 	}
 }
 
@@ -151,9 +161,33 @@ func whyGivenUp(err error) string {
 	}
 }
 
+// whyFailed does so with the error of a term of leadership. It is "" for a function that has
+// returned because its context ended, which is no error: as that of Lead has, or after a recall. A
+// loss comes before whatever else the function says.
+func whyFailed(err error) string {
+	switch {
+	case err == nil:
+		return ""
+	case is(err, etcdlock.ErrLost):
+		return whyLost(err)
+	case is(err, etcdlock.ErrRecalled):
+		return "recalled"
+	case is(err, context.Canceled):
+		return ""
+	default:
+		return semconv.ErrorTypeOther.Value.AsString()
+	}
+}
+
 func is(err error, targets ...error) bool {
 	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
 }
 
 // bare is the text of an error without the library's name: the span has that.
 func bare(err error) string { return strings.TrimPrefix(err.Error(), "etcdlock: ") }
+
+// firstLine is the text without the stack of a panic.
+func firstLine(text string) string {
+	line, _, _ := strings.Cut(text, "\n")
+	return line
+}

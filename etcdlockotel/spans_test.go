@@ -51,10 +51,11 @@ func TestSpansAreAsLongAsWhatTheyTell(t *testing.T) {
 	hooks.ReleasedContext(t.Context(), "a", 1, 5*time.Second)
 	hooks.LostContext(t.Context(), "a", 2, 7*time.Second, errors.New("because"))
 	hooks.GaveUpContext(t.Context(), "a", 9*time.Second, 1, context.Canceled)
+	hooks.LedContext(t.Context(), "a", 2, 11*time.Second, nil)
 
 	spans := exporter.GetSpans()
-	require.Len(t, spans, 4)
-	for i, lasted := range []time.Duration{3, 5, 7, 9} {
+	require.Len(t, spans, 5)
+	for i, lasted := range []time.Duration{3, 5, 7, 9, 11} {
 		lasted *= time.Second
 		require.Equal(t, lasted, spans[i].EndTime.Sub(spans[i].StartTime))
 		require.WithinRange(t, spans[i].EndTime, before, time.Now())
@@ -128,6 +129,45 @@ func TestEachEndHasItsErrorType(t *testing.T) {
 		require.Equal(t, row.errorType, got, "%v", row.err)
 		require.Equal(t, codes.Error, span.Status.Code)
 		require.False(t, strings.HasPrefix(span.Status.Description, "etcdlock:"))
+	}
+}
+
+// Each term of a leader has its span below that of Lead, beside the hold's. Its error.type is that
+// of the metrics.
+func TestATermOfLeadershipHasItsSpan(t *testing.T) {
+	lost := &etcdlock.LostError{Name: "a", Reason: etcdlock.ErrExpired}
+	for _, row := range []struct {
+		err       error
+		errorType string
+		text      string
+	}{
+		{nil, "", ""},
+		{context.Canceled, "", ""},
+		{fmt.Errorf("work: %w", context.Canceled), "", ""},
+		{context.DeadlineExceeded, "_OTHER", "context deadline exceeded"},
+		{errors.New("etcdlock: lead: panicked\n\nstack"), "_OTHER", "lead: panicked"},
+		{&etcdlock.RecalledError{Name: "a"}, "recalled", `lock "a" recalled (token 0)`},
+		{errors.Join(context.Canceled, lost), "expired", "context canceled"},
+		{lost, "expired", `lock "a" lost (token 0): not renewed in time`},
+		{etcdlock.ErrUnconfirmed, "_OTHER", "release not confirmed"},
+	} {
+		exporter, provider := tracing(t)
+		reader, metrics := measuring(t)
+		ctx, request := provider.Tracer("test").Start(t.Context(), "main")
+		etcdlock.JoinTraces(etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider)), metrics).
+			LedContext(ctx, "a", 7, time.Second, row.err)
+		span := exporter.GetSpans()[0]
+		require.Equal(t, "etcdlock.term", span.Name)
+		require.Equal(t, request.SpanContext().SpanID(), span.Parent.SpanID())
+		require.Equal(t, row.text, span.Status.Description)
+		want := map[string]any{"etcdlock.name": "a", "etcdlock.token": int64(7)}
+		point := "etcdlock.term.duration"
+		if row.errorType != "" {
+			want["error.type"] = row.errorType
+			point += " error.type=" + row.errorType
+		}
+		require.Equal(t, want, attributes(span.Attributes), "%v", row.err)
+		require.Equal(t, "1, 1 s", recorded(t, reader)[point], "%v", row.err)
 	}
 }
 

@@ -19,6 +19,8 @@
 //	etcdlock_hold_seconds           histogram  from the hold's beginning to its end
 //	etcdlock_holders                gauge      holds that have begun and have not ended
 //	etcdlock_lost_total             counter    holds that ended without their release; reason
+//	etcdlock_recalls_total          counter    recalls that a hold has noticed
+//	etcdlock_terms_total            counter    terms of leadership that are over; result
 //
 // Per process, about its leases and its etcd:
 //
@@ -36,6 +38,15 @@
 // ended), timeout, canceled, locked (TryLock found others), closed or other. The reason of
 // etcdlock_lost_total is expired (etcd, the network, or a pause of the process), taken (an
 // operator), max_hold ([etcdlock.WithMaxHold]) or other.
+//
+// A recalled hold ends as any does: it is released, or it is lost. etcdlock_recalls_total counts
+// one for each hold that listens, so several for readers that share a key.
+//
+// The result of etcdlock_terms_total ([etcdlock.Mutex.Lead]) is ok (the function returned nil),
+// canceled (it returned context.Canceled: the context of Lead has ended, or the grace of a recall),
+// recalled (it returned the [*etcdlock.RecalledError] of a recall), lost (the lock was lost
+// meanwhile) or error (the function failed or panicked, or etcd did not confirm the release). How
+// long a term was is in etcdlock_hold_seconds.
 //
 // All counters start as 0: those of a lock once it was held or waited for, the others at once. So
 // the first loss is an increase.

@@ -115,7 +115,13 @@ func ExampleMetrics() {
 	// etcdlock_lost_total{lock="orders",reason="max_hold"} 0
 	// etcdlock_lost_total{lock="orders",reason="other"} 0
 	// etcdlock_lost_total{lock="orders",reason="taken"} 1
+	// etcdlock_recalls_total{lock="orders"} 0
 	// etcdlock_set_backs_total 0
+	// etcdlock_terms_total{lock="orders",result="canceled"} 0
+	// etcdlock_terms_total{lock="orders",result="error"} 0
+	// etcdlock_terms_total{lock="orders",result="lost"} 0
+	// etcdlock_terms_total{lock="orders",result="ok"} 0
+	// etcdlock_terms_total{lock="orders",result="recalled"} 0
 	// etcdlock_unavailable_total 0
 	// etcdlock_wait_seconds_count{contended="false",lock="orders"} 1
 	// etcdlock_wait_seconds_count{contended="true",lock="orders"} 1

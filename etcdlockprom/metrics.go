@@ -17,10 +17,11 @@ import (
 // four minutes.
 var seconds = prometheus.ExponentialBuckets(0.001, 4, 10)
 
-// The values of the label reason; see whyLost and whyGivenUp.
+// The values of the labels reason and result; see whyLost, whyGivenUp and howLed.
 var (
 	lossReasons   = []string{"expired", "taken", "max_hold", "other"}
 	giveUpReasons = []string{"unavailable", "timeout", "canceled", "locked", "closed", "other"}
+	termResults   = []string{"ok", "canceled", "recalled", "lost", "error"}
 )
 
 // Metrics counts what an [etcdlock.Trace] reports. It is a [prometheus.Collector]: register it
@@ -34,6 +35,8 @@ type Metrics struct {
 	contended *prometheus.CounterVec
 	gaveUp    *prometheus.CounterVec
 	lost      *prometheus.CounterVec
+	recalls   *prometheus.CounterVec
+	terms     *prometheus.CounterVec
 	holders   *prometheus.GaugeVec
 	waiting   *prometheus.GaugeVec
 
@@ -59,7 +62,7 @@ type options struct {
 }
 
 // WithLockLabel derives the label lock from a lock's name. Each value that label returns makes
-// some fifty time series that stay until the process ends, so there must be few: return the kind
+// some sixty time series that stay until the process ends, so there must be few: return the kind
 // of the lock ("orders"), not its name ("orders/42"), unless you have few names. Without this
 // option the label is empty, which to Prometheus is no label. Several hooks may call label at
 // once.
@@ -107,6 +110,10 @@ func NewMetrics(opts ...Option) *Metrics {
 			"Calls of Lock and TryLock that ended without a hold, by reason.", "lock", "reason"),
 		lost: counters("etcdlock_lost_total",
 			"Holds that ended without their release, by reason.", "lock", "reason"),
+		recalls: counters("etcdlock_recalls_total",
+			"Recalls that a hold has noticed; one that ends a hold sooner counts again.", "lock"),
+		terms: counters("etcdlock_terms_total",
+			"Terms of leadership, by Lead, that are over, by result.", "lock", "result"),
 		holders: gauge("etcdlock_holders",
 			"Holds of this process that have begun and were neither released nor lost.", "lock"),
 		waiting: gauge("etcdlock_waiting",
@@ -141,7 +148,7 @@ func NewMetrics(opts ...Option) *Metrics {
 // collectors are all metrics.
 func (m *Metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{
-		m.wait, m.hold, m.contended, m.gaveUp, m.lost, m.holders, m.waiting,
+		m.wait, m.hold, m.contended, m.gaveUp, m.lost, m.recalls, m.terms, m.holders, m.waiting,
 		m.renewal, m.renewalFailures, m.atRisk, m.granted, m.replaced,
 		m.unavailable, m.setBacks, m.removalsBegun, m.removalsDone,
 	}
@@ -190,6 +197,12 @@ func (m *Metrics) Trace() *etcdlock.Trace {
 			m.lost.WithLabelValues(lock, whyLost(reason)).Inc()
 			m.end(lock, held)
 		},
+		Recalled: func(name string, _ int64, _ etcdlock.RecallRequest) {
+			m.recalls.WithLabelValues(m.label(name)).Inc()
+		},
+		Led: func(name string, _ int64, _ time.Duration, err error) {
+			m.terms.WithLabelValues(m.label(name), howLed(err)).Inc()
+		},
 		LeaseGranted: func(clientv3.LeaseID, time.Duration) { m.granted.Inc() },
 		LeaseRenewed: func(_ clientv3.LeaseID, roundTrip time.Duration) {
 			m.renewal.Observe(roundTrip.Seconds())
@@ -213,11 +226,15 @@ func (m *Metrics) begin(lock string) {
 	m.waiting.WithLabelValues(lock)
 	m.holders.WithLabelValues(lock)
 	m.contended.WithLabelValues(lock)
+	m.recalls.WithLabelValues(lock)
 	for _, reason := range giveUpReasons {
 		m.gaveUp.WithLabelValues(lock, reason)
 	}
 	for _, reason := range lossReasons {
 		m.lost.WithLabelValues(lock, reason)
+	}
+	for _, result := range termResults {
+		m.terms.WithLabelValues(lock, result)
 	}
 }
 
@@ -264,6 +281,24 @@ func whyGivenUp(err error) string {
 		return "locked"
 	default:
 		return "other"
+	}
+}
+
+// howLed does so with the error of a term of leadership. That the term's context has ended, with
+// that of Lead or after a recall, is told apart from the function's own failures; a loss comes
+// before whatever else the function says.
+func howLed(err error) string {
+	switch {
+	case err == nil:
+		return "ok"
+	case is(err, etcdlock.ErrLost):
+		return "lost"
+	case is(err, etcdlock.ErrRecalled):
+		return "recalled"
+	case is(err, context.Canceled):
+		return "canceled"
+	default:
+		return "error"
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/etcdlockprom"
+	"github.com/etcdlock/etcdlock/etcdlocktest"
 	"github.com/etcdlock/etcdlock/internal/contract"
 )
 
@@ -373,6 +375,60 @@ func TestEachLossHasItsReason(t *testing.T) {
 	}
 }
 
+// A recall is counted when the hold has noticed it. A recalled hold that is unlocked is not lost,
+// however late that comes. A term of leadership is counted by how it ended.
+func TestRecallsAndTermsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd, registry := etcdlocktest.New(t), prometheus.NewRegistry()
+		session, err := etcdlock.NewSession(etcd.Client(),
+			etcdlock.WithTrace(registered(registry).Trace()), etcdlock.WithRecall(time.Minute))
+		require.NoError(t, err)
+		defer session.Close(context.Background())
+		operator := etcd.Client()
+		recall := func() {
+			line, err := etcdlock.Contenders(context.Background(), operator, "leader")
+			require.NoError(t, err)
+			require.NotEmpty(t, line)
+			require.NoError(t, etcdlock.Recall(context.Background(), operator, line[0],
+				etcdlock.RecallRequest{Grace: 2 * time.Second}))
+			synctest.Wait()
+		}
+		mu, err := session.Mutex("leader")
+		require.NoError(t, err)
+		ctx, end := context.WithCancel(t.Context())
+		terms := []func(ctx context.Context) error{
+			func(context.Context) error { return nil },
+			func(context.Context) error { panic("no leader") },
+			func(ctx context.Context) error { etcd.Delete(mu.Key()); <-ctx.Done(); return ctx.Err() },
+			func(ctx context.Context) error {
+				recall()
+				require.Equal(t, 1.0, values(t, registry)["etcdlock_recalls_total"])
+				<-ctx.Done()
+				return context.Cause(ctx)
+			},
+			func(ctx context.Context) error { end(); <-ctx.Done(); return ctx.Err() },
+		}
+		count := len(terms)
+		require.ErrorIs(t, mu.Lead(ctx, func(ctx context.Context) error {
+			term := terms[0]
+			terms = terms[1:]
+			time.Sleep(2 * time.Second) // the key is watched from then on
+			return term(ctx)
+		}), context.Canceled)
+		synctest.Wait()
+
+		got := values(t, registry)
+		for _, result := range []string{"ok", "error", "lost", "recalled", "canceled"} {
+			require.Equal(t, 1.0, got["etcdlock_terms_total "+result], result)
+		}
+		require.EqualValues(t, count, got["etcdlock_hold_seconds"])
+		require.Equal(t, 1.0, got["etcdlock_recalls_total"])
+		require.Equal(t, 1.0, got["etcdlock_lost_total taken"])
+		require.Zero(t, got["etcdlock_lost_total other"])
+		require.Zero(t, got["etcdlock_holders"])
+	})
+}
+
 // deafClient returns a client that gets no renewal through.
 func deafClient(t *testing.T) *clientv3.Client {
 	t.Helper()
@@ -458,5 +514,5 @@ func TestCountsAreExactAndSeriesFewWhateverRunsAtOnce(t *testing.T) {
 
 	series, err := testutil.GatherAndCount(registry)
 	require.NoError(t, err)
-	require.LessOrEqual(t, series, 25) // for 10 names of one kind
+	require.LessOrEqual(t, series, 31) // for 10 names of one kind
 }
