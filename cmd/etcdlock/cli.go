@@ -75,7 +75,7 @@ type command struct {
 func commands() []*command {
 	return []*command{
 		runCommand(), whoCommand(), recallCommand(), breakCommand(), doctorCommand(),
-		completionCommand(), helpCommand(),
+		completionCommand(), versionCommand(), helpCommand(),
 	}
 }
 
@@ -111,11 +111,14 @@ func (a *app) run(args []string) error {
 	fs.SetOutput(io.Discard)
 	c := call{etcd: new(connection)}
 	c.etcd.flags(fs)
+	version := fs.Bool("version", false, "")
 	switch err := fs.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return a.help(nil)
 	case err != nil:
 		return misused("%w; etcdlock help tells the flags", err)
+	case *version:
+		return a.version()
 	case fs.NArg() == 0:
 		return misused("a command is needed: %s", strings.Join(names(), ", "))
 	}

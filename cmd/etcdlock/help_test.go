@@ -21,7 +21,7 @@ func TestThePageHasTheHelpOfEachCommand(t *testing.T) {
 	require.Contains(t, string(page), "\n```\n"+text+"```\n")
 	for _, c := range commands() {
 		_, text, _ := runs(t, "", "help", c.name)
-		if c.name == "help" || c.name == "completion" {
+		if slices.Contains([]string{"help", "completion", "version"}, c.name) {
 			continue
 		}
 		require.Contains(t, string(page), "\n```\n"+text+"```\n", "help of %s", c.name)
@@ -93,4 +93,17 @@ printf '%s\n' "${COMPREPLY[@]}"`, "bash")
 			require.True(t, slices.Contains(offered, dashed(f)), "%s %s", c.name, dashed(f))
 		}
 	}
+}
+
+// The version is one line, whichever way it is asked for, and needs no etcd.
+func TestTheVersionIsOneLine(t *testing.T) {
+	for _, args := range [][]string{{"version"}, {"--version"}, {"-version", "who"}} {
+		status, text, stderr := runs(t, "", args...)
+		require.Equal(t, exitGood, status)
+		require.Regexp(t, `^etcdlock [^\n]+, etcd's client v3\.[^\n]+, go1\.[^\n]+\n$`, text)
+		require.Empty(t, stderr)
+	}
+	status, _, stderr := runs(t, "", "version", "2")
+	require.Equal(t, exitUsage, status)
+	require.Contains(t, stderr, `"2"`)
 }

@@ -28,9 +28,10 @@ Without NAME it shows all locks, or those below --prefix. It writes nothing.
 
 The columns: the place in line, its token (see etcdlock help run), its owner, when its key was
 put by the owner's clock, its lease, and how much of the lease is left. A lease that never gets
-full again belongs to a dead process, and the place goes with it. Then its mode, exclusive or
-read (several that read may hold at once), and what its owner tells of itself. Contenders of other
-programs (etcdctl lock, for instance) have no owner and no info.
+full again belongs to a dead process, and the place goes with it. Then its mode, and what its
+owner tells of itself. Several of mode read may hold at once, and several of mode permit up to
+their limit. Contenders of other programs (etcdctl lock, for instance) are exclusive, and have no
+owner and no info.
 
 -o json writes one array. An element has name, place (0 is the first in line), token, key, lease
 (hex), owner, host, pid, since, which is null for contenders of other programs, mode, holds and
