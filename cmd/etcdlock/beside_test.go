@@ -29,8 +29,9 @@ func TestRunsBesideEachOther(t *testing.T) {
 			t.Parallel()
 			tries := func(flags ...string) int {
 				args := append([]string{"run", "--endpoints", e.addr, "-n"}, flags...)
-				status, _, _ := runs(t, "", append(args, row.name, "--", "true")...)
-				return status
+				run := starts(t, append(args, row.name, "--", "true")) // it waits for all children of its process
+				<-run.ended
+				return run.ProcessState.ExitCode()
 			}
 			var there []*program
 			begins := func() {
