@@ -111,12 +111,12 @@ func editedSource(dir string) (from string, args []string, err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	const function = "func kindOf(tail string) Kind {\n"
+	const function = "func shapeOf(tail string) Shape {\n"
 	if strings.Count(string(text), function) != 1 {
 		return "", nil, fmt.Errorf("%s has no %q", file, function)
 	}
 	edited := filepath.Join(dir, "kind.go")
-	text = []byte(strings.Replace(string(text), function, function+"\treturn Exclusive\n", 1))
+	text = []byte(strings.Replace(string(text), function, function+"\treturn Shape{}\n", 1))
 	if err := os.WriteFile(edited, text, 0o666); err != nil {
 		return "", nil, err
 	}
