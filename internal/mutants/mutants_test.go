@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcdlock/etcdlock/internal/race"
 	"github.com/etcdlock/etcdlock/internal/record"
 	"github.com/etcdlock/etcdlock/internal/source"
 )
@@ -376,7 +377,7 @@ func (k killer) faces(t *testing.T, binary string, number int) (killed bool, aft
 	}
 	test := exec.CommandContext(t.Context(), binary, args...)
 	test.Dir = filepath.Join(module, k.dir)
-	test.Env = append(os.Environ(), fmt.Sprintf("%s=%d", chosenEnv, number))
+	test.Env = append(os.Environ(), race.WholeEnv+"=1", fmt.Sprintf("%s=%d", chosenEnv, number))
 	said, err := test.CombinedOutput()
 	if err == nil {
 		require.Contains(t, string(said), "PASS")

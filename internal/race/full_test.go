@@ -15,14 +15,16 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/etcdlock/etcdlock/internal/race"
 )
 
 // module is the root of the module, seen from here.
 const module = "../.."
 
-// Invariant: whatever Fewer shortens under the race detector runs in full in a step of .ci/run, and
-// those steps run nothing else. A round that is left out everywhere proves nothing.
-func TestCIRunsInFullWhatTheRaceDetectorShortens(t *testing.T) {
+// Invariant: whatever Fewer shortens runs in full in a step of .ci/run, and those steps run nothing
+// else. A round that is left out everywhere proves nothing.
+func TestCIRunsInFullWhatIsShortened(t *testing.T) {
 	shortened := make(map[string][]string) // tests by the folder of their package
 	for dir, files := range testFiles(t) {
 		if tests := outlineOf(files).shortened(); len(tests) > 0 {
@@ -40,7 +42,7 @@ func inFull(t *testing.T) map[string][]string {
 	require.NoError(t, err)
 	functions := regexp.MustCompile(`(?ms)^(in_full\w*)\(\) \{(?: [^\n]* \}$|\n.*?^\}$)`)
 	var script strings.Builder
-	script.WriteString("go() { printf '%s\\n' \"$@\"; }\n") // that tells what it is asked for
+	script.WriteString("go() { [[ $" + race.WholeEnv + " ]] && printf '%s\\n' \"$@\"; }\n") // tells what it is asked for
 	found := functions.FindAllStringSubmatch(string(text), -1)
 	require.NotEmpty(t, found)
 	for _, function := range found {
@@ -152,7 +154,7 @@ func (o outline) tests() []string {
 	})
 }
 
-// shortened are the tests that ask the race detector how much to do, themselves or by what they
+// shortened are the tests that ask package race how much to do, themselves or by what they
 // mention.
 func (o outline) shortened() []string {
 	return slices.DeleteFunc(o.tests(), func(test string) bool {
@@ -165,7 +167,7 @@ func (o outline) asks(name string, seen map[string]bool) bool {
 		return false
 	}
 	seen[name] = true
-	if o[name]["race.Fewer"] || o[name]["race.Enabled"] {
+	if o[name]["race.Fewer"] || o[name]["race.Whole"] {
 		return true
 	}
 	for mentioned := range o[name] {

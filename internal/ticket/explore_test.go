@@ -141,7 +141,7 @@ func scenarios() []scenario {
 // steps are how many s is gone.
 func (s *scenario) steps() int {
 	switch {
-	case race.Enabled: // there is but one goroutine
+	case !race.Whole:
 		return 6 + *further
 	case *ends && s.faults == 1, s.most == 0:
 		return 0
