@@ -48,6 +48,8 @@
 //	etcdlock.hold.duration  histogram      s       from the hold's beginning to its release or loss
 //	etcdlock.hold.active    updowncounter  {hold}  holds that have begun and have not ended, now
 //	etcdlock.hold.lost      counter        {hold}  holds that ended without their release
+//	etcdlock.hold.shared    counter        {hold}  holds that began and share their lock
+//	etcdlock.hold.permits   counter        {permit}  permits that such holds have had, together
 //	etcdlock.hold.recalled  counter        {recall}  recalls that a hold has noticed
 //	etcdlock.term.duration  histogram      s       a call of the function of Lead
 //
@@ -65,9 +67,10 @@
 //
 // The attributes have few values. The name of a lock is not among them, since names are unbounded:
 //
-//	etcdlock.kind       string  of the first seven: as many values as WithLockKind returns
+//	etcdlock.kind       string  of the first nine: as many values as WithLockKind returns
 //	etcdlock.acquired   bool    of etcdlock.wait.duration: whether it ended with a hold
 //	etcdlock.contended  bool    of etcdlock.wait.duration: whether others were ahead of it
+//	etcdlock.mode       string  of etcdlock.hold.shared: read (RLock) or permit (of a Semaphore)
 //	error.type          string  of the durations of waits, holds and terms, and of etcdlock.hold.lost
 //
 // The error.type is that of the spans: five values for a call that gave up, four for a lost hold,
