@@ -261,7 +261,8 @@ func TestEachLossIsMeasured(t *testing.T) {
 	})
 }
 
-// A hold that shares its lock is counted by its mode, beside all holds, and its permits are added up.
+// A hold that shares its lock is counted by its mode, beside all holds, and its permits are added
+// up.
 func TestReadersAndPermitsAreMeasured(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, m *measured) {
 		s := m.session(m.etcd.Client())
@@ -276,7 +277,9 @@ func TestReadersAndPermitsAreMeasured(t *testing.T) {
 		for _, permits := range []int{5, 1, 2} {
 			require.NoError(t, sem.Do(t.Context(), permits, nothing))
 		}
-		m.has("etcdlock.hold.shared ", map[string]string{"kind=rw mode=read": "2", "kind=sem mode=permit": "3"})
+		m.has("etcdlock.hold.shared ", map[string]string{
+			"kind=rw mode=read": "2", "kind=sem mode=permit": "3",
+		})
 		m.has("etcdlock.hold.permits ", map[string]string{"kind=sem": "8"})
 		m.has("etcdlock.hold.duration ", map[string]string{"kind=rw": "3, 0 s", "kind=sem": "3, 0 s"})
 	})

@@ -375,11 +375,13 @@ func TestEachLossHasItsReason(t *testing.T) {
 	}
 }
 
-// A hold that shares its lock is counted by its mode, beside all holds, and its permits are added up.
+// A hold that shares its lock is counted by its mode, beside all holds, and its permits are added
+// up.
 func TestReadersAndPermitsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd, registry := etcdlocktest.New(t), prometheus.NewRegistry()
-		session, err := etcdlock.NewSession(etcd.Client(), etcdlock.WithTrace(registered(registry).Trace()))
+		trace := registered(registry).Trace()
+		session, err := etcdlock.NewSession(etcd.Client(), etcdlock.WithTrace(trace))
 		require.NoError(t, err)
 		defer session.Close(context.Background())
 		rw, err := session.RWMutex("rw")

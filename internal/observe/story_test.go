@@ -346,7 +346,8 @@ func (w *world) recall(name string) {
 	line, err := etcdlock.Contenders(w.over, client, name)
 	require.NoError(w.t, err)
 	require.NotEmpty(w.t, line)
-	require.NoError(w.t, etcdlock.Recall(w.over, client, line[0], etcdlock.RecallRequest{Grace: minute}))
+	request := etcdlock.RecallRequest{Grace: minute}
+	require.NoError(w.t, etcdlock.Recall(w.over, client, line[0], request))
 }
 
 // readAndWrite reads a configuration all the time, two at once, and writes it now and then.
@@ -356,7 +357,10 @@ func (w *world) readAndWrite(s *etcdlock.Session) {
 	for range 2 {
 		w.running.Go(func() {
 			for w.over.Err() == nil {
-				w.note(rw.RDo(w.over, func(context.Context) error { time.Sleep(700 * time.Millisecond); return nil }))
+				w.note(rw.RDo(w.over, func(context.Context) error {
+					time.Sleep(700 * time.Millisecond)
+					return nil
+				}))
 				w.sleep(200 * time.Millisecond)
 			}
 		})
