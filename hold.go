@@ -346,6 +346,10 @@ func (h *hold) traceAcquired(waited time.Duration, ahead int) {
 	if t != nil && t.AcquiredContext != nil {
 		m.s.hooks.Run(func() { t.AcquiredContext(h.caller, m.name, token, waited, ahead) })
 	}
+	if t != nil && t.Shared != nil && !h.claim.exclusive() {
+		mode, weight := h.claim.kind.String(), max(1, int(h.claim.permit.weight))
+		m.s.hooks.Run(func() { t.Shared(m.name, token, mode, weight) })
+	}
 }
 
 func (h *hold) traceReleased() {

@@ -35,6 +35,11 @@ type Trace struct {
 	// Acquired: a hold began, after a wait behind ahead contenders when queued. Either
 	// Released or Lost follows, once.
 	Acquired func(name string, token int64, waited time.Duration, ahead int)
+	// Shared: the hold of the Acquired right before lets others hold beside it: other readers, mode
+	// "read", with weight 1 (see [RWMutex.RLock]), or other permits, mode "permit", of which it has
+	// as many as weight (see [Semaphore.Acquire]). The modes are those of [Contender.Mode]. It is
+	// not called for a hold that is exclusive.
+	Shared func(name string, token int64, mode string, weight int)
 	// Released: a hold ended by Unlock or Close, without a loss. If etcd did not confirm
 	// the release, CleanupPending reports it.
 	Released func(name string, token int64, held time.Duration)

@@ -123,6 +123,53 @@ func TestEachHoldIsToldToBeginAndToEndOnce(t *testing.T) {
 	}
 }
 
+// A hold that shares its lock says so right after it has begun: how, and with how much. So does each
+// one that joins, and none that is exclusive.
+func TestAHoldThatSharesIsToldToDoSo(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		var o told
+		trace := o.trace()
+		trace.AcquiredContext = func(context.Context, string, int64, time.Duration, int) { o.add("context") }
+		var tokens []int64
+		trace.Shared = func(name string, token int64, mode string, weight int) {
+			o.add("shared %s %s %d", name, mode, weight)
+			tokens = append(tokens, token)
+		}
+		s := processIn(t, etcd, "a", etcdlock.WithTrace(trace))
+		rw, sem := rwIn(t, s), semaIn(t, s, 5)
+		const acquired, released = "acquired after 0s behind 0", "released after 0s"
+
+		first, err := rw.RLock(t.Context())
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		joins, err := rw.TryRLock(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, []string{
+			acquired, "context", "shared n read 1", acquired, "context", "shared n read 1",
+		}, o.take())
+		require.Equal(t, []int64{first.Token(), joins.Token()}, tokens)
+		require.NoError(t, first.Unlock(t.Context()))
+		require.NoError(t, joins.Unlock(t.Context()))
+		require.Equal(t, []string{"released after 1s", released}, o.take())
+
+		three, two := acquireWithin(t, sem, 3, time.Second), acquireWithin(t, sem, 2, time.Second)
+		require.Equal(t, []string{
+			acquired, "context", "shared n permit 3", acquired, "context", "shared n permit 2",
+		}, o.take())
+		require.Equal(t, []int64{three.Token(), two.Token()}, tokens[2:])
+		require.NoError(t, three.Unlock(t.Context()))
+		require.NoError(t, two.Unlock(t.Context()))
+		require.Equal(t, []string{released, released}, o.take())
+
+		require.NoError(t, rw.Lock(t.Context()))
+		require.NoError(t, rw.Unlock(t.Context()))
+		all, err := s.LockAll(t.Context(), "n", "other")
+		require.NoError(t, err)
+		require.NoError(t, all.Unlock(t.Context()))
+		require.NotContains(t, strings.Join(o.take(), " "), "shared")
+	})
+}
+
 // A wait that ends without a hold is told, with what it waited for.
 func TestAWaitWithoutAHoldIsToldToHaveGivenUp(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -399,6 +446,7 @@ func TestEachHookOfACallHasOneWithTheContext(t *testing.T) {
 			require.Equal(t, arguments(hooks[plain], 0), arguments(hook, 1), name)
 			twins++
 		case name == "Recalled": // it is of somebody's request, and of no call
+		case name == "Shared": // says more of the event that AcquiredContext has told
 		case hook.In(0).Kind() == reflect.String && hook.NumIn() > 1: // of a lock, not of a key
 			require.Contains(t, hooks, name+"Context")
 		}

@@ -43,13 +43,15 @@
 // Per kind of lock, by the attribute etcdlock.kind. [WithLockKind] derives it from the lock's name;
 // without it there is no such attribute:
 //
-//	etcdlock.wait.duration  histogram      s       from the call to its hold or its end without one
-//	etcdlock.wait.queued    updowncounter  {wait}  calls that wait behind others, now
-//	etcdlock.hold.duration  histogram      s       from the hold's beginning to its release or loss
-//	etcdlock.hold.active    updowncounter  {hold}  holds that have begun and have not ended, now
-//	etcdlock.hold.lost      counter        {hold}  holds that ended without their release
+//	etcdlock.wait.duration  histogram      s         from the call to its hold or its end without one
+//	etcdlock.wait.queued    updowncounter  {wait}    calls that wait behind others, now
+//	etcdlock.hold.duration  histogram      s         from the hold's beginning to its release or loss
+//	etcdlock.hold.active    updowncounter  {hold}    holds that have begun and have not ended, now
+//	etcdlock.hold.lost      counter        {hold}    holds that ended without their release
+//	etcdlock.hold.shared    counter        {hold}    holds that began and share their lock
+//	etcdlock.hold.permits   counter        {permit}  permits that such holds have had, together
 //	etcdlock.hold.recalled  counter        {recall}  recalls that a hold has noticed
-//	etcdlock.term.duration  histogram      s       a call of the function of Lead
+//	etcdlock.term.duration  histogram      s         a call of the function of Lead
 //
 // Per process, about its leases and its etcd, without attributes:
 //
@@ -65,9 +67,10 @@
 //
 // The attributes have few values. The name of a lock is not among them, since names are unbounded:
 //
-//	etcdlock.kind       string  of the first seven: as many values as WithLockKind returns
+//	etcdlock.kind       string  of the first nine: as many values as WithLockKind returns
 //	etcdlock.acquired   bool    of etcdlock.wait.duration: whether it ended with a hold
 //	etcdlock.contended  bool    of etcdlock.wait.duration: whether others were ahead of it
+//	etcdlock.mode       string  of etcdlock.hold.shared: read (RLock) or permit (of a Semaphore)
 //	error.type          string  of the durations of waits, holds and terms, and of etcdlock.hold.lost
 //
 // The error.type is that of the spans: five values for a call that gave up, four for a lost hold,
@@ -78,8 +81,8 @@
 // one for each hold that listens, so several for readers that share a key.
 //
 // etcdlock.hold.lost repeats the holds of etcdlock.hold.duration that have an error.type. It and
-// etcdlock.hold.recalled are 0 from the first hold of a kind on, and the counters per process are 0 at once. So the first loss
-// is an increase, also for a backend that knows no start times.
+// etcdlock.hold.recalled are 0 from the first hold of a kind on, and the counters per process are 0
+// at once. So the first loss is an increase, also for a backend that knows no start times.
 //
 // What is measured of a call has its context, so exemplars lead to the call's trace. The buckets'
 // boundaries go from 1 ms to 262 s, each four times the one before. A View of the SDK sets others.

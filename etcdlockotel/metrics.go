@@ -19,6 +19,7 @@ import (
 const (
 	kindKey      = attribute.Key("etcdlock.kind")
 	contendedKey = attribute.Key("etcdlock.contended")
+	modeKey      = attribute.Key("etcdlock.mode")
 )
 
 // boundaries of the buckets, in seconds: from one request to etcd (1 ms) to about four minutes,
@@ -85,6 +86,8 @@ type instruments struct {
 	active metric.Int64UpDownCounter
 	lost   metric.Int64Counter
 
+	shared   metric.Int64Counter
+	permits  metric.Int64Counter
 	recalled metric.Int64Counter
 	term     metric.Float64Histogram
 
@@ -132,6 +135,10 @@ func newInstruments(o metricsOptions) (*instruments, error) {
 			"Holds of this process that have begun and were neither released nor lost."),
 		lost: counter("etcdlock.hold.lost", "{hold}",
 			"Holds that ended without their release."),
+		shared: counter("etcdlock.hold.shared", "{hold}",
+			"Holds that began and let others hold beside them."),
+		permits: counter("etcdlock.hold.permits", "{permit}",
+			"Permits that the holds of the mode permit have had, together."),
 		recalled: counter("etcdlock.hold.recalled", "{recall}",
 			"Recalls that a hold has noticed; one that ends a hold sooner counts again."),
 		term: seconds("etcdlock.term.duration",
@@ -191,6 +198,12 @@ func (i *instruments) trace() *etcdlock.Trace {
 			i.waited(ctx, name, waited, ahead, acquiredKey.Bool(true))
 			i.active.Add(ctx, 1, i.of(name))
 			i.begin(name)
+		},
+		Shared: func(name string, _ int64, mode string, weight int) {
+			i.shared.Add(context.Background(), 1, i.of(name, modeKey.String(mode)))
+			if mode == "permit" {
+				i.permits.Add(context.Background(), int64(weight), i.of(name))
+			}
 		},
 		ReleasedContext: func(ctx context.Context, name string, _ int64, held time.Duration) {
 			i.ended(ctx, name, held)

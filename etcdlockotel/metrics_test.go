@@ -261,6 +261,30 @@ func TestEachLossIsMeasured(t *testing.T) {
 	})
 }
 
+// A hold that shares its lock is counted by its mode, beside all holds, and its permits are added
+// up.
+func TestReadersAndPermitsAreMeasured(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, m *measured) {
+		s := m.session(m.etcd.Client())
+		rw, err := s.RWMutex("rw/1")
+		require.NoError(t, err)
+		sem, err := s.Semaphore("sem/1", 5)
+		require.NoError(t, err)
+		nothing := func(context.Context) error { return nil }
+		require.NoError(t, rw.Do(t.Context(), nothing))
+		require.NoError(t, rw.RDo(t.Context(), nothing))
+		require.NoError(t, rw.RDo(t.Context(), nothing))
+		for _, permits := range []int{5, 1, 2} {
+			require.NoError(t, sem.Do(t.Context(), permits, nothing))
+		}
+		m.has("etcdlock.hold.shared ", map[string]string{
+			"kind=rw mode=read": "2", "kind=sem mode=permit": "3",
+		})
+		m.has("etcdlock.hold.permits ", map[string]string{"kind=sem": "8"})
+		m.has("etcdlock.hold.duration ", map[string]string{"kind=rw": "3, 0 s", "kind=sem": "3, 0 s"})
+	})
+}
+
 // A recall is counted when the hold has noticed it. A recalled hold that is unlocked is not lost,
 // however late that comes.
 func TestARecallIsMeasured(t *testing.T) {
@@ -450,6 +474,7 @@ func everything(t *testing.T) *sdkmetric.ManualReader {
 		hooks.AcquiredContext(t.Context(), name, 1, time.Second, 0)
 		hooks.LostContext(t.Context(), name, 1, time.Second, etcdlock.ErrExpired)
 		hooks.LedContext(t.Context(), name, 1, time.Second, etcdlock.ErrRecalled)
+		hooks.Shared(name, 1, "permit", 2)
 	}
 	hooks.LeaseRenewed(1, time.Second)
 	return reader
@@ -482,7 +507,7 @@ func TestThePackageCommentHasEachInstrument(t *testing.T) {
 // the package comment.
 func TestThePointsAreFewWhateverTheNames(t *testing.T) {
 	reader := everything(t)
-	require.LessOrEqual(t, len(recorded(t, reader)), 20)
+	require.LessOrEqual(t, len(recorded(t, reader)), 22)
 	keys := make(map[string]bool)
 	for point, value := range recorded(t, reader) {
 		for _, attribute := range strings.Fields(point)[1:] {

@@ -19,6 +19,8 @@
 //	etcdlock_hold_seconds           histogram  from the hold's beginning to its end
 //	etcdlock_holders                gauge      holds that have begun and have not ended
 //	etcdlock_lost_total             counter    holds that ended without their release; reason
+//	etcdlock_shared_total           counter    holds that began and share their lock; mode
+//	etcdlock_permits_total          counter    permits that such holds have had, together
 //	etcdlock_recalls_total          counter    recalls that a hold has noticed
 //	etcdlock_terms_total            counter    terms of leadership that are over; result
 //
@@ -39,14 +41,17 @@
 // etcdlock_lost_total is expired (etcd, the network, or a pause of the process), taken (an
 // operator), max_hold ([etcdlock.WithMaxHold]) or other.
 //
+// The mode of etcdlock_shared_total is read ([etcdlock.RWMutex.RLock]) or permit
+// ([etcdlock.Semaphore.Acquire]). etcdlock_wait_seconds counts these holds with all others.
+//
 // A recalled hold ends as any does: it is released, or it is lost. etcdlock_recalls_total counts
 // one for each hold that listens, so several for readers that share a key.
 //
-// The result of etcdlock_terms_total ([etcdlock.Mutex.Lead]) is ok (the function returned nil),
-// canceled (it returned context.Canceled: the context of Lead has ended, or the grace of a recall),
-// recalled (it returned the [*etcdlock.RecalledError] of a recall), lost (the lock was lost
-// meanwhile) or error (the function failed or panicked, or etcd did not confirm the release). How
-// long a term was is in etcdlock_hold_seconds.
+// The result of etcdlock_terms_total ([etcdlock.Mutex.Lead]) is ok (the function returned nil, or
+// context.Canceled because its context had ended), recalled (it returned the
+// [*etcdlock.RecalledError] of a recall), lost (the lock was lost meanwhile) or error (the function
+// failed or panicked, or etcd did not confirm the release). How long a term was is in
+// etcdlock_hold_seconds.
 //
 // All counters start as 0: those of a lock once it was held or waited for, the others at once. So
 // the first loss is an increase.

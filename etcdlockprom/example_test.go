@@ -115,9 +115,11 @@ func ExampleMetrics() {
 	// etcdlock_lost_total{lock="orders",reason="max_hold"} 0
 	// etcdlock_lost_total{lock="orders",reason="other"} 0
 	// etcdlock_lost_total{lock="orders",reason="taken"} 1
+	// etcdlock_permits_total{lock="orders"} 0
 	// etcdlock_recalls_total{lock="orders"} 0
 	// etcdlock_set_backs_total 0
-	// etcdlock_terms_total{lock="orders",result="canceled"} 0
+	// etcdlock_shared_total{lock="orders",mode="permit"} 0
+	// etcdlock_shared_total{lock="orders",mode="read"} 0
 	// etcdlock_terms_total{lock="orders",result="error"} 0
 	// etcdlock_terms_total{lock="orders",result="lost"} 0
 	// etcdlock_terms_total{lock="orders",result="ok"} 0

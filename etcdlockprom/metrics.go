@@ -21,7 +21,8 @@ var seconds = prometheus.ExponentialBuckets(0.001, 4, 10)
 var (
 	lossReasons   = []string{"expired", "taken", "max_hold", "other"}
 	giveUpReasons = []string{"unavailable", "timeout", "canceled", "locked", "closed", "other"}
-	termResults   = []string{"ok", "canceled", "recalled", "lost", "error"}
+	modes         = []string{"read", "permit"}
+	termResults   = []string{"ok", "recalled", "lost", "error"}
 )
 
 // Metrics counts what an [etcdlock.Trace] reports. It is a [prometheus.Collector]: register it
@@ -35,6 +36,8 @@ type Metrics struct {
 	contended *prometheus.CounterVec
 	gaveUp    *prometheus.CounterVec
 	lost      *prometheus.CounterVec
+	shared    *prometheus.CounterVec
+	permits   *prometheus.CounterVec
 	recalls   *prometheus.CounterVec
 	terms     *prometheus.CounterVec
 	holders   *prometheus.GaugeVec
@@ -110,6 +113,10 @@ func NewMetrics(opts ...Option) *Metrics {
 			"Calls of Lock and TryLock that ended without a hold, by reason.", "lock", "reason"),
 		lost: counters("etcdlock_lost_total",
 			"Holds that ended without their release, by reason.", "lock", "reason"),
+		shared: counters("etcdlock_shared_total",
+			"Holds that began and let others hold beside them, by mode.", "lock", "mode"),
+		permits: counters("etcdlock_permits_total",
+			"Permits that the holds of the mode permit have had, together.", "lock"),
 		recalls: counters("etcdlock_recalls_total",
 			"Recalls that a hold has noticed; one that ends a hold sooner counts again.", "lock"),
 		terms: counters("etcdlock_terms_total",
@@ -148,7 +155,8 @@ func NewMetrics(opts ...Option) *Metrics {
 // collectors are all metrics.
 func (m *Metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{
-		m.wait, m.hold, m.contended, m.gaveUp, m.lost, m.recalls, m.terms, m.holders, m.waiting,
+		m.wait, m.hold, m.contended, m.gaveUp, m.lost,
+		m.shared, m.permits, m.recalls, m.terms, m.holders, m.waiting,
 		m.renewal, m.renewalFailures, m.atRisk, m.granted, m.replaced,
 		m.unavailable, m.setBacks, m.removalsBegun, m.removalsDone,
 	}
@@ -191,6 +199,13 @@ func (m *Metrics) Trace() *etcdlock.Trace {
 			m.wait.WithLabelValues(lock, strconv.FormatBool(ahead > 0)).Observe(waited.Seconds())
 			m.holders.WithLabelValues(lock).Inc()
 		},
+		Shared: func(name string, _ int64, mode string, weight int) {
+			lock := m.label(name)
+			m.shared.WithLabelValues(lock, mode).Inc()
+			if mode == "permit" {
+				m.permits.WithLabelValues(lock).Add(float64(weight))
+			}
+		},
 		Released: func(name string, _ int64, held time.Duration) { m.end(m.label(name), held) },
 		Lost: func(name string, _ int64, held time.Duration, reason error) {
 			lock := m.label(name)
@@ -226,12 +241,16 @@ func (m *Metrics) begin(lock string) {
 	m.waiting.WithLabelValues(lock)
 	m.holders.WithLabelValues(lock)
 	m.contended.WithLabelValues(lock)
+	m.permits.WithLabelValues(lock)
 	m.recalls.WithLabelValues(lock)
 	for _, reason := range giveUpReasons {
 		m.gaveUp.WithLabelValues(lock, reason)
 	}
 	for _, reason := range lossReasons {
 		m.lost.WithLabelValues(lock, reason)
+	}
+	for _, mode := range modes {
+		m.shared.WithLabelValues(lock, mode)
 	}
 	for _, result := range termResults {
 		m.terms.WithLabelValues(lock, result)
@@ -284,19 +303,17 @@ func whyGivenUp(err error) string {
 	}
 }
 
-// howLed does so with the error of a term of leadership. That the term's context has ended, with
-// that of Lead or after a recall, is told apart from the function's own failures; a loss comes
-// before whatever else the function says.
+// howLed does so with the error of a term of leadership. A function that has returned because its
+// context ended, with that of Lead or after a recall, has not failed. A loss comes before whatever
+// else the function says.
 func howLed(err error) string {
 	switch {
-	case err == nil:
-		return "ok"
 	case is(err, etcdlock.ErrLost):
 		return "lost"
 	case is(err, etcdlock.ErrRecalled):
 		return "recalled"
-	case is(err, context.Canceled):
-		return "canceled"
+	case err == nil, is(err, context.Canceled):
+		return "ok"
 	default:
 		return "error"
 	}

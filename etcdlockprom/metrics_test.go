@@ -375,6 +375,44 @@ func TestEachLossHasItsReason(t *testing.T) {
 	}
 }
 
+// A hold that shares its lock is counted by its mode, beside all holds, and its permits are added
+// up.
+func TestReadersAndPermitsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd, registry := etcdlocktest.New(t), prometheus.NewRegistry()
+		trace := registered(registry).Trace()
+		session, err := etcdlock.NewSession(etcd.Client(), etcdlock.WithTrace(trace))
+		require.NoError(t, err)
+		defer session.Close(context.Background())
+		rw, err := session.RWMutex("rw")
+		require.NoError(t, err)
+		sem, err := session.Semaphore("sem", 5)
+		require.NoError(t, err)
+		was := values(t, registry)
+		require.Zero(t, was["etcdlock_shared_total read"]+was["etcdlock_shared_total permit"])
+		require.Contains(t, was, "etcdlock_shared_total read")
+		require.Contains(t, was, "etcdlock_shared_total permit")
+		require.Contains(t, was, "etcdlock_permits_total")
+
+		nothing := func(context.Context) error { return nil }
+		require.NoError(t, rw.Do(t.Context(), nothing))
+		require.NoError(t, rw.RDo(t.Context(), func(ctx context.Context) error {
+			h, err := rw.RLock(context.WithoutCancel(t.Context()))
+			require.NoError(t, err)
+			return h.Unlock(ctx)
+		}))
+		for _, permits := range []int{5, 1, 2} {
+			require.NoError(t, sem.Do(t.Context(), permits, nothing))
+		}
+		synctest.Wait()
+		got := values(t, registry)
+		require.Equal(t, 2.0, got["etcdlock_shared_total read"])
+		require.Equal(t, 3.0, got["etcdlock_shared_total permit"])
+		require.Equal(t, 8.0, got["etcdlock_permits_total"])
+		require.Equal(t, 6.0, got["etcdlock_hold_seconds"]) // with the one who writes
+	})
+}
+
 // A recall is counted when the hold has noticed it. A recalled hold that is unlocked is not lost,
 // however late that comes. A term of leadership is counted by how it ended.
 func TestRecallsAndTermsAreCounted(t *testing.T) {
@@ -418,8 +456,8 @@ func TestRecallsAndTermsAreCounted(t *testing.T) {
 		synctest.Wait()
 
 		got := values(t, registry)
-		for _, result := range []string{"ok", "error", "lost", "recalled", "canceled"} {
-			require.Equal(t, 1.0, got["etcdlock_terms_total "+result], result)
+		for result, want := range map[string]float64{"ok": 2, "error": 1, "lost": 1, "recalled": 1} {
+			require.Equal(t, want, got["etcdlock_terms_total "+result], result)
 		}
 		require.EqualValues(t, count, got["etcdlock_hold_seconds"])
 		require.Equal(t, 1.0, got["etcdlock_recalls_total"])
@@ -514,5 +552,5 @@ func TestCountsAreExactAndSeriesFewWhateverRunsAtOnce(t *testing.T) {
 
 	series, err := testutil.GatherAndCount(registry)
 	require.NoError(t, err)
-	require.LessOrEqual(t, series, 31) // for 10 names of one kind
+	require.LessOrEqual(t, series, 33) // for 10 names of one kind
 }

@@ -37,6 +37,10 @@ var twins = []twin{
 	{instrument: "etcdlock.hold.duration", metric: "etcdlock_hold_seconds"},
 	{instrument: "etcdlock.hold.active", metric: "etcdlock_holders"},
 	{instrument: "etcdlock.hold.lost", metric: "etcdlock_lost_total", label: "reason"},
+	{instrument: "etcdlock.hold.shared", metric: "etcdlock_shared_total", label: "mode"},
+	{instrument: "etcdlock.hold.permits", metric: "etcdlock_permits_total"},
+	{instrument: "etcdlock.hold.recalled", metric: "etcdlock_recalls_total"},
+	{instrument: "etcdlock.term.duration", metric: "etcdlock_terms_total", label: "result"},
 	{instrument: "etcdlock.lease.renewal.duration", metric: "etcdlock_lease_renewal_seconds"},
 	{instrument: "etcdlock.lease.renewal.failed", metric: "etcdlock_lease_renewal_failures_total"},
 	{instrument: "etcdlock.lease.renewal.at_risk", metric: "etcdlock_lease_at_risk_total"},
@@ -168,6 +172,21 @@ func (w twin) labels(of attribute.Set) (pairs []string) {
 			text = "locked"
 		}
 		pairs = append(pairs, "reason", text)
+	case "mode":
+		mode, _ := of.Value("etcdlock.mode")
+		pairs = append(pairs, "mode", mode.AsString())
+	case "result":
+		reason, failed := of.Value("error.type")
+		result := "lost"
+		switch text := reason.AsString(); {
+		case !failed:
+			result = "ok"
+		case text == "recalled":
+			result = "recalled"
+		case text == "_OTHER":
+			result = "error"
+		}
+		pairs = append(pairs, "result", result)
 	}
 	return pairs
 }

@@ -176,6 +176,55 @@ var stories = []story{
 		fires: map[string]string{"EtcdlockLeaseAtRisk": "job=shop"},
 		soon:  minute,
 	},
+	{name: "readers, permits and leaders", happens: func(w *world) {
+		w.process("c", func(s *etcdlock.Session) {
+			w.running.Go(func() { w.readAndWrite(s) })
+			w.running.Go(func() { w.limited(s) })
+			w.lead(s, func(ctx context.Context) error { // a good one
+				<-ctx.Done()
+				return context.Cause(ctx)
+			})
+		})
+		w.process("d", func(s *etcdlock.Session) {
+			w.lead(s, func(ctx context.Context) error {
+				select {
+				case <-etcdlock.RecallFrom(ctx):
+				case <-ctx.Done():
+				}
+				return nil
+			})
+		})
+		for range 2 { // a rolling update each; then one leads, and the other waits
+			time.Sleep(4 * minute)
+			w.recall("leader/2")
+		}
+	}},
+	{
+		name: "a recall that is not answered",
+		happens: func(w *world) {
+			w.process("c", func(s *etcdlock.Session) {
+				mu, err := s.Mutex("imports/1", etcdlock.WithRecall(minute))
+				if err == nil {
+					err = mu.Lock(w.over)
+				}
+				w.note(err)
+			})
+			time.Sleep(minute)
+			w.recall("imports/1")
+		},
+		fires: map[string]string{"EtcdlockRecallIgnored": "lock=imports"},
+		soon:  5 * minute,
+	},
+	{
+		name: "a leader that fails",
+		happens: func(w *world) {
+			w.process("c", func(s *etcdlock.Session) {
+				w.lead(s, func(context.Context) error { return errors.New("no leader today") })
+			})
+		},
+		fires: map[string]string{"EtcdlockLeaderFails": "lock=leader"},
+		soon:  2 * minute,
+	},
 }
 
 // record lets a story happen, in virtual time, and returns what Prometheus has read of it, and
@@ -192,7 +241,7 @@ func record(t *testing.T, s story) (r recording) {
 		time.Sleep(7 * time.Millisecond) // beside all timers of the library
 		w.running.Go(w.scrape)
 		w.process("a", func(s *etcdlock.Session) {
-			w.running.Go(func() { w.lead(s) })
+			w.running.Go(func() { w.always(s) })
 			w.work(s)
 		})
 		time.Sleep(3 * second)
@@ -275,10 +324,60 @@ func (w *world) hold(s *etcdlock.Session, name string, lasts time.Duration, opts
 	w.note(err)
 }
 
-// lead holds a lock all the time.
-func (w *world) lead(s *etcdlock.Session) {
+// always holds a lock all the time.
+func (w *world) always(s *etcdlock.Session) {
 	for w.over.Err() == nil {
 		w.hold(s, "leader/1", time.Hour)
+	}
+}
+
+// lead leads, one term after another, and can be recalled.
+func (w *world) lead(s *etcdlock.Session, fn func(context.Context) error) {
+	mu, err := s.Mutex("leader/2", etcdlock.WithRecall(20*second))
+	if err == nil {
+		err = mu.Lead(w.over, fn)
+	}
+	w.note(err)
+}
+
+// recall asks whoever holds a lock to give it back.
+func (w *world) recall(name string) {
+	client := w.etcd.Client("operator")
+	line, err := etcdlock.Contenders(w.over, client, name)
+	require.NoError(w.t, err)
+	require.NotEmpty(w.t, line)
+	request := etcdlock.RecallRequest{Grace: minute}
+	require.NoError(w.t, etcdlock.Recall(w.over, client, line[0], request))
+}
+
+// readAndWrite reads a configuration all the time, two at once, and writes it now and then.
+func (w *world) readAndWrite(s *etcdlock.Session) {
+	rw, err := s.RWMutex("config/1")
+	w.note(err)
+	for range 2 {
+		w.running.Go(func() {
+			for w.over.Err() == nil {
+				w.note(rw.RDo(w.over, func(context.Context) error {
+					time.Sleep(700 * time.Millisecond)
+					return nil
+				}))
+				w.sleep(200 * time.Millisecond)
+			}
+		})
+	}
+	for w.over.Err() == nil {
+		w.note(rw.Do(w.over, func(context.Context) error { time.Sleep(second); return nil }))
+		w.sleep(7 * second)
+	}
+}
+
+// limited does jobs of several sizes within a limit.
+func (w *world) limited(s *etcdlock.Session) {
+	sem, err := s.Semaphore("jobs/1", 4)
+	w.note(err)
+	for round := 0; w.over.Err() == nil; round++ {
+		w.note(sem.Do(w.over, 1+round%3, func(context.Context) error { time.Sleep(second); return nil }))
+		w.sleep(2 * second)
 	}
 }
 
