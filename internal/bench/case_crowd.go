@@ -169,6 +169,8 @@ func (a *arena) inSlices(n float64) time.Duration { return time.Duration(n * flo
 
 // contend goes through the critical section until ctx ends.
 func (c *contender) contend(ctx context.Context, entered *atomic.Int64) error {
+	releasing, cancel := outliving(ctx)
+	defer cancel()
 	for ctx.Err() == nil {
 		began := time.Now()
 		if err := c.enter(ctx); err != nil {
@@ -181,12 +183,17 @@ func (c *contender) contend(ctx context.Context, entered *atomic.Int64) error {
 		now := time.Now()
 		c.waits = append(c.waits, wait{now, now.Sub(began)})
 		// The last hold is released, too, for those whose wait has not ended yet.
-		releasing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
-		err := c.leave(releasing)
-		cancel()
-		if err != nil && ctx.Err() == nil {
+		if err := c.leave(releasing); err != nil && ctx.Err() == nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// outliving is a context that ends closeWithin after ctx. A contender has one for all its
+// releases: to make one for each would take longer than a read of this library takes.
+func outliving(ctx context.Context) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() { time.AfterFunc(closeWithin, cancel) })
+	return longer, cancel
 }

@@ -84,6 +84,7 @@ func (l redissonLock) Lock(ctx context.Context) error {
 		return err
 	}
 	told := l.client.Subscribe(ctx, l.name)
+	defer context.AfterFunc(ctx, func() { told.Close() })() // which ReceiveMessage does not heed
 	defer told.Close()
 	if _, err := told.Receive(ctx); err != nil {
 		return err
