@@ -22,7 +22,7 @@ func readersCase(n int) benchCase {
 func mixCase(writes int) benchCase {
 	const n = 16
 	return benchCase{
-		name: fmt.Sprintf("mix-%d-%d", 100-writes, writes), kind: readers, n: n, rate: true, whole: true,
+		name: fmt.Sprintf("mix-%d-%d", 100-writes, writes), kind: mixes, n: n, rate: true, whole: true,
 		title: fmt.Sprintf("%d contenders over %d clients, of whose holds %d of 100 write, empty critical section", n, crowdParties(n), writes),
 		start: startMix(n, crowdParties(n), writes),
 	}
