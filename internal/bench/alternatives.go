@@ -41,6 +41,12 @@ type severalParty interface {
 	severalLock(names []string) side.Lock
 }
 
+// A permitParty is a party that has semaphores.
+type permitParty interface {
+	// permit returns a semaphore for one more goroutine, which takes a permit of it at a time.
+	permit(name string, limit int) (side.Lock, error)
+}
+
 // A candidateParty is a party that has leaders.
 type candidateParty interface {
 	// candidate returns a candidate for a name: its Lock returns when it leads, and its Unlock
@@ -75,7 +81,7 @@ const (
 // alternatives is the table. Whatever an option of the library changes is one line
 // more, with the kinds of cases that it matters in.
 var alternatives = []alternative{
-	{name: library, system: onEtcd, open: openLibrary(), kinds: append(slices.Clone(all), idle, fleet, taken, readers, mixes, several, resign, leaderCrash)},
+	{name: library, system: onEtcd, open: openLibrary(), kinds: append(slices.Clone(all), idle, fleet, taken, readers, mixes, several, permits, resign, leaderCrash)},
 	{name: handsOff, system: onEtcd, open: openLibrary(etcdlock.WithHandoff(16)), kinds: []kind{crowd}},
 	{name: lingers, system: onEtcd, open: openLibrary(etcdlock.WithLinger(time.Minute)), kinds: []kind{relock, turns}},
 	{name: singly, system: onEtcd, open: openSingly, kinds: []kind{several}},
@@ -91,6 +97,8 @@ var alternatives = []alternative{
 	{name: "redsync", system: onRedisAOF, open: openRedsync, kinds: except(names, crash)},
 	{name: redissons, system: onRedis, open: openRedisson, kinds: []kind{readers, mixes}},
 	{name: redissons, system: onRedisAOF, open: openRedisson, kinds: []kind{readers, mixes}},
+	{name: sortedSet, system: onRedis, open: openRedisson, kinds: []kind{permits}},
+	{name: sortedSet, system: onRedisAOF, open: openRedisson, kinds: []kind{permits}},
 	{name: "rueidislock", system: onRedis, open: openRueidislock, kinds: all},
 	{name: "rueidislock", system: onRedisAOF, open: openRueidislock, kinds: except(names, crash)},
 	{name: "go-zookeeper Lock", system: onZooKeeper, open: openZooKeeper, kinds: except(trylock)},

@@ -26,6 +26,7 @@ const (
 	readers     kind = "readers" // of read/write locks, without a writer
 	mixes       kind = "mixes"   // of readers and writers
 	several     kind = "several" // names at once
+	permits     kind = "permits" // of semaphores
 	resign      kind = "resign"  // of a leader
 	leaderCrash kind = "leader-crash"
 
@@ -181,6 +182,9 @@ var cases = []benchCase{
 	severalCase(2),
 	severalCase(8),
 	severalCase(32),
+	permitsCase(1),
+	permitsCase(4),
+	permitsCase(16),
 	resignCase(150 * time.Millisecond),
 	leaderCrashCase,
 }
@@ -290,6 +294,8 @@ type section struct {
 	writes int // of 100 holds
 	due    int // to be written, in hundredths
 	reads  bool
+
+	limit int64 // of a semaphore
 }
 
 func (s *section) enter(ctx context.Context) error {
@@ -298,6 +304,10 @@ func (s *section) enter(ctx context.Context) error {
 	}
 	if err := s.lock.Lock(ctx); err != nil {
 		return err
+	}
+	if s.limit > 0 {
+		s.witness.enterAmong(s.limit)
+		return nil
 	}
 	s.witness.enter(s.who)
 	s.holds++
@@ -310,7 +320,11 @@ func (s *section) leave(ctx context.Context) error {
 		s.witness.leaveShared()
 		return s.reader.Unlock(ctx)
 	}
-	s.witness.leave(s.who)
+	if s.limit > 0 {
+		s.witness.leaveShared()
+	} else {
+		s.witness.leave(s.who)
+	}
 	return s.lock.Unlock(ctx)
 }
 

@@ -16,6 +16,7 @@ var smallFamily = []benchCase{
 	readersCase(3),
 	mixCase(50),
 	severalCase(3),
+	permitsCase(2),
 	resignCase(20 * time.Millisecond),
 	leaderCrashCase,
 }
@@ -56,6 +57,8 @@ func TestASmallFamilyIsMeasuredInEachWay(t *testing.T) {
 		require.InDelta(t, requests, r.per(r.spent.RPCs), 0.5, name) // a renewal may be among them
 		require.InDelta(t, requests, r.per(r.spent.Revisions), 0.01, name)
 	}
+	permit := of("permits-2", library)
+	require.InDelta(t, 2, permit.per(permit.spent.Revisions), 0.2)
 	for _, name := range []string{library, elections} {
 		require.Less(t, of("lead-resign", name).p50, time.Second, name)
 		require.Greater(t, of("lead-crash", name).ttls, 0.5, name)

@@ -41,6 +41,30 @@ func openSingly(ctx context.Context, address string, ttl time.Duration, w *wire)
 	return struct{ party }{p}, err
 }
 
+// ---- semaphores
+
+func (p *libraryParty) permit(name string, limit int) (side.Lock, error) {
+	s, err := p.session.Semaphore(name, limit)
+	return &libraryPermit{semaphore: s}, err
+}
+
+type libraryPermit struct {
+	semaphore *etcdlock.Semaphore
+	hold      *etcdlock.Hold
+}
+
+func (l *libraryPermit) Lock(ctx context.Context) (err error) {
+	l.hold, err = l.semaphore.Acquire(ctx, 1)
+	return err
+}
+
+func (l *libraryPermit) TryLock(ctx context.Context) (err error) {
+	l.hold, err = l.semaphore.TryAcquire(ctx, 1)
+	return err
+}
+
+func (l *libraryPermit) Unlock(ctx context.Context) error { return l.hold.Unlock(ctx) }
+
 // ---- leaders
 
 func (p *libraryParty) candidate(_ context.Context, name string) (side.Lock, error) {

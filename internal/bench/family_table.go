@@ -18,6 +18,7 @@ var familyRows = []struct {
 	{"2 / 8 / 32 names locked and unlocked: time", severals, func(r row) string { return short(r.value) }},
 	{"RPCs", severals, perOp(rpcs)},
 	{"revisions", severals, perOp(revisions)},
+	{"hand-overs/s of 32 contenders that take a permit of 1 / 4 / 16", []string{"permits-1", "permits-4", "permits-16"}, everySecond},
 	{"a leader resigns: time until the next leads", []string{"lead-resign"}, func(r row) string { return short(r.value) }},
 	{"a leader is killed: time until the next leads, in TTLs", []string{"lead-crash"}, func(r row) string { return positive(r.ttls) }},
 }
@@ -33,7 +34,7 @@ var familyPeers = []struct {
 }{
 	{library, []string{library}},
 	{"etcd's own packages", []string{recipes, elections, baseline}},
-	{"on Redis", []string{redissons}},
+	{"on Redis", []string{redissons, sortedSet}},
 }
 
 // family is the table of what the chapter has measured of a family, "" if that is nothing.

@@ -83,6 +83,15 @@ func TestAMixSeesWhatAReadWriteLockDoesNotExclude(t *testing.T) {
 	require.Contains(t, inMemory(t, localParty{yields, writer}, mixCase(50)).broken, "overlaps")
 }
 
+func (p localParty) permit(string, int) (side.Lock, error) { return p.writer, nil }
+
+func TestPermitsSeeMoreThanTheLimit(t *testing.T) {
+	free := make(chan struct{}, 4)
+	semaphore := localLock{func() { free <- struct{}{}; time.Sleep(time.Microsecond) }, func() { <-free }}
+	require.Empty(t, inMemory(t, localParty{nothing, semaphore}, permitsCase(4)).broken)
+	require.Contains(t, inMemory(t, localParty{nothing, semaphore}, permitsCase(3)).broken, "overlaps")
+}
+
 // A section of a mix writes as often as is said, and not all sections at the same time.
 func TestAMixWritesAsOftenAsItIsToWrite(t *testing.T) {
 	for _, writes := range []int{10, 50} {

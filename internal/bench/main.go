@@ -10,9 +10,9 @@
 //	go run . -case '^(fleet|taken)' -setup 1-tmpfs -rounds 3
 //	                                       the table of what a fleet costs, where each
 //	                                       process has a Session of its own
-//	go run . -peers -case '^(readers|mix|several|lead)'
+//	go run . -peers -case '^(readers|mix|several|permits|lead)'
 //	                                       what is not a mutex: readers and writers,
-//	                                       several names at once, leaders
+//	                                       several names at once, semaphores, leaders
 //
 // It starts every server itself, on the loopback interface, and ends them all. It
 // prints how it gets on, and writes benchmarks.md and benchmarks.svg.
