@@ -99,11 +99,7 @@ func (a *arena) watchCrowd(ctx context.Context, s []*section, parties int) (m me
 		})
 	}
 	stop(errors.New("the round is over"))
-	ended := make(chan struct{})
-	go func() { running.Wait(); close(ended) }()
-	select {
-	case <-ended:
-	case <-time.After(time.Minute):
+	if !endWithinAMinute(&running) {
 		return m, errors.New("contenders go on a minute after their context ended")
 	}
 	if err != nil {
@@ -129,6 +125,18 @@ func (a *arena) watchCrowd(ctx context.Context, s []*section, parties int) (m me
 		m.busiest = float64(maxOf(held)) * float64(parties) / float64(m.ops)
 	}
 	return m, nil
+}
+
+// endWithinAMinute waits for that. A lock that takes no context can only be waited for.
+func endWithinAMinute(running *sync.WaitGroup) bool {
+	ended := make(chan struct{})
+	go func() { running.Wait(); close(ended) }()
+	select {
+	case <-ended:
+		return true
+	case <-time.After(time.Minute):
+		return false
+	}
 }
 
 // fewest is how many hand-overs make a measurement. A crowd that has had fewer in its

@@ -67,23 +67,28 @@ func startSharing(
 // check of the mode the lock on Redis passed.
 func stayIn(ctx context.Context, sections []*section) error {
 	const times, long = 2, time.Millisecond
-	errs := make([]error, len(sections))
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	var running sync.WaitGroup
-	for i, s := range sections {
-		running.Go(func() {
+	for _, s := range sections {
+		running.Go(func() { // ends with ctx at the latest
 			for range times {
-				if errs[i] = s.enter(ctx); errs[i] != nil {
-					return
+				err := s.enter(ctx)
+				if err == nil {
+					time.Sleep(long)
+					err = s.leave(ctx)
 				}
-				time.Sleep(long)
-				if errs[i] = s.leave(ctx); errs[i] != nil {
+				if err != nil {
+					stop(err) // the first one says why
 					return
 				}
 			}
 		})
 	}
-	running.Wait()
-	return errors.Join(errs...)
+	if !endWithinAMinute(&running) {
+		return errors.New("contenders have not gone through twice more within a minute")
+	}
+	return context.Cause(ctx)
 }
 
 // startBeside measures a read beside others of its process, which hold all the time.

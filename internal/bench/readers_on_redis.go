@@ -114,7 +114,8 @@ func (l *toldLock) Lock(ctx context.Context) error {
 			continue // after the wait before
 		}
 		if err := l.TryLock(ctx); !errors.Is(err, errTaken) {
-			return errors.Join(err, told.Unsubscribe(ctx, l.name))
+			_ = told.Unsubscribe(ctx, l.name) // fails if ctx has ended, and then it is closed
+			return err
 		}
 	}
 }
