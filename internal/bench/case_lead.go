@@ -14,9 +14,7 @@ func resignCase(term time.Duration) benchCase {
 	return benchCase{
 		name: "lead-resign", kind: resign, n: 2, etcd: true,
 		title: fmt.Sprintf("the leader resigns after a term of %v; how long until the next leads", term),
-		note: "client-go's leaderelection is not measured: it keeps its record in a Kubernetes API server. With the\n" +
-			"RetryPeriod of 2 s that Kubernetes' components have, a candidate looks at the record each 2 to 4.4 s. So\n" +
-			"with ReleaseOnCancel the next one leads after up to 4.4 s, and without it as if the leader had been killed.",
+		note:  resignNote,
 		start: startResign(term),
 	}
 }
@@ -24,15 +22,27 @@ func resignCase(term time.Duration) benchCase {
 // leaderCrashCase is the case crash for leaders.
 var leaderCrashCase = benchCase{
 	name: "lead-crash", kind: leaderCrash, most: 3, whole: true, etcd: true,
-	title: fmt.Sprintf("the leader's process is killed by SIGKILL; how long until the next leads (TTL %v)", crashTTL),
-	note: "Both have the same TTL here. By default it is 15 s for this library, and 60 s for a concurrency.Session.\n\n" +
-		"client-go's leaderelection is not measured: it keeps its record in a Kubernetes API server. With the\n" +
-		"values that Kubernetes' components have (LeaseDuration 15 s, RenewDeadline 10 s, RetryPeriod 2 s) a\n" +
-		"candidate looks at the record each 2 to 4.4 s (RetryPeriod, and up to 1.2 times as much at random), and\n" +
-		"takes over at its first look 15 s or more after the one that saw the last renewal. The leader renews each\n" +
-		"2 s. So the next one leads 13 to 24 s after the leader was killed.",
+	title: fmt.Sprintf("the leader's process is killed by SIGKILL; "+
+		"how long until the next leads (TTL %v)", crashTTL),
+	note:  leaderCrashNote,
 	start: startCrash(aTerm),
 }
+
+const (
+	resignNote = `client-go's leaderelection is not measured: it keeps its record in a Kubernetes API
+server. With the RetryPeriod of 2 s that Kubernetes' components have, a candidate looks at the record
+each 2 to 4.4 s. So with ReleaseOnCancel the next one leads after up to 4.4 s, and without it as if
+the leader had been killed.`
+
+	leaderCrashNote = `Both have the same TTL here. By default it is 15 s for this library, and 60 s
+for a concurrency.Session.
+
+client-go's leaderelection is not measured: it keeps its record in a Kubernetes API server. With the
+values that Kubernetes' components have (LeaseDuration 15 s, RenewDeadline 10 s, RetryPeriod 2 s) a
+candidate looks at the record each 2 to 4.4 s (RetryPeriod, and up to 1.2 times as much at random).
+It takes over at its first look 15 s or more after the one that saw the last renewal, and the leader
+renews each 2 s. So the next one leads 13 to 24 s after the leader was killed.`
+)
 
 // startResign is startHandover with candidates. A candidate that resigns is back in line only for
 // the next hand-over.

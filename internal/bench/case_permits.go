@@ -11,7 +11,8 @@ func permitsCase(limit int) benchCase {
 	const n = 32
 	return benchCase{
 		name: fmt.Sprintf("permits-%d", limit), kind: permits, n: n, rate: true, whole: true,
-		title: fmt.Sprintf("%d contenders over %d clients, each takes one permit of a semaphore with the limit %d, empty critical section",
+		title: fmt.Sprintf("%d contenders over %d clients, each takes one permit of a semaphore "+
+			"with the limit %d, empty critical section",
 			n, crowdParties(n), limit),
 		start: startSharing(crowdParties(n), permitsOf(n, limit)),
 	}

@@ -47,7 +47,8 @@ func TestASmallFamilyIsMeasuredInEachWay(t *testing.T) {
 		return found
 	}
 	for caseName, peer := range map[string]string{
-		"readers-3": recipes, "mix-50-50": recipes, "several-3": baseline, "lead-resign": elections, "lead-crash": elections,
+		"readers-3": recipes, "mix-50-50": recipes, "several-3": baseline,
+		"lead-resign": elections, "lead-crash": elections,
 	} {
 		require.True(t, of(caseName, library).by[peer].known(), "%s by %s", caseName, peer)
 	}
@@ -85,7 +86,8 @@ func TestACandidateTellsThatItsTermWasLost(t *testing.T) {
 	require.NoError(t, c.Lock(ctx))
 	_, err = sys.(*etcd).admin.Delete(ctx, "term/", clientv3.WithPrefix())
 	require.NoError(t, err)
-	require.NoError(t, (&arena{system: sys}).until(ctx, "term", 1), "it leads again, a term that nobody asked for")
+	a := &arena{system: sys}
+	require.NoError(t, a.until(ctx, "term", 1), "it leads again, a term that nobody asked for")
 	require.ErrorContains(t, c.Unlock(ctx), "lost")
-	require.NoError(t, (&arena{system: sys}).until(ctx, "term", 0))
+	require.NoError(t, a.until(ctx, "term", 0))
 }

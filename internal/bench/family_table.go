@@ -12,20 +12,27 @@ var familyRows = []struct {
 	cases []string // a figure of each
 	cell  func(r row) string
 }{
-	{"reads/s of 1 / 8 / 64 goroutines of a process, nobody writes", []string{"readers-1", "readers-8", "readers-64"}, everySecond},
+	{"reads/s of 1 / 8 / 64 goroutines of a process, nobody writes", readerCases, everySecond},
 	{"reads/s beside two others of the process", []string{"readers-beside"}, everySecond},
-	{"holds/s of 16 contenders, of which 10 / 50 of 100 write", []string{"mix-90-10", "mix-50-50"}, everySecond},
-	{"2 / 8 / 32 names locked and unlocked: time", severals, func(r row) string { return short(r.value) }},
-	{"RPCs", severals, perOp(rpcs)},
-	{"revisions", severals, perOp(revisions)},
-	{"hand-overs/s of 32 contenders that take a permit of 1 / 4 / 16", []string{"permits-1", "permits-4", "permits-16"}, everySecond},
-	{"a leader resigns: time until the next leads", []string{"lead-resign"}, func(r row) string { return short(r.value) }},
-	{"a leader is killed: time until the next leads, in TTLs", []string{"lead-crash"}, func(r row) string { return positive(r.ttls) }},
+	{"holds/s of 16 contenders, of which 10 / 50 of 100 write", mixCases, everySecond},
+	{"2 / 8 / 32 names locked and unlocked: time", severalCases, ofOne},
+	{"RPCs", severalCases, perOp(rpcs)},
+	{"revisions", severalCases, perOp(revisions)},
+	{"hand-overs/s of 32 contenders that take a permit of 1 / 4 / 16", permitCases, everySecond},
+	{"a leader resigns: time until the next leads", []string{"lead-resign"}, ofOne},
+	{"a leader is killed: time until the next leads, in TTLs", []string{"lead-crash"}, inTTLs},
 }
 
-var severals = []string{"several-2", "several-8", "several-32"}
+var (
+	readerCases  = []string{"readers-1", "readers-8", "readers-64"}
+	mixCases     = []string{"mix-90-10", "mix-50-50"}
+	severalCases = []string{"several-2", "several-8", "several-32"}
+	permitCases  = []string{"permits-1", "permits-4", "permits-16"}
+)
 
 func everySecond(r row) string { return digits(1 / r.value.Seconds()) }
+func ofOne(r row) string       { return short(r.value) }
+func inTTLs(r row) string      { return positive(r.ttls) }
 
 // familyPeers are the columns: of each case one alternative of a column was measured.
 var familyPeers = []struct {

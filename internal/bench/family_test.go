@@ -42,8 +42,10 @@ func (nowhere) stop()           {}
 func inMemory(t *testing.T, p party, c benchCase) measure {
 	t.Helper()
 	a := &arena{
-		alternative: alternative{open: func(context.Context, string, time.Duration, *wire) (party, error) { return p, nil }},
-		system:      nowhere{}, wire: &wire{}, slice: 50 * time.Millisecond, serial: new(int),
+		system: nowhere{}, wire: &wire{}, slice: 50 * time.Millisecond, serial: new(int),
+	}
+	a.alternative.open = func(context.Context, string, time.Duration, *wire) (party, error) {
+		return p, nil
 	}
 	e, err := c.start(t.Context(), a)
 	require.NoError(t, err)
@@ -87,7 +89,7 @@ func (p localParty) permit(string, int) (side.Lock, error) { return p.writer, ni
 
 func TestPermitsSeeMoreThanTheLimit(t *testing.T) {
 	free := make(chan struct{}, 4)
-	semaphore := localLock{func() { free <- struct{}{}; time.Sleep(time.Microsecond) }, func() { <-free }}
+	semaphore := localLock{func() { free <- struct{}{} }, func() { <-free }}
 	require.Empty(t, inMemory(t, localParty{nothing, semaphore}, permitsCase(4)).broken)
 	require.Contains(t, inMemory(t, localParty{nothing, semaphore}, permitsCase(3)).broken, "overlaps")
 }
@@ -96,7 +98,8 @@ func TestPermitsSeeMoreThanTheLimit(t *testing.T) {
 func TestAMixWritesAsOftenAsItIsToWrite(t *testing.T) {
 	for _, writes := range []int{10, 50} {
 		together := make([]int, 100)
-		made, err := (&arena{serial: new(int)}).rwSections(t.Context(), []party{localParty{nothing, nothing}}, 16, writes)
+		a, p := &arena{serial: new(int)}, localParty{nothing, nothing}
+		made, err := a.rwSections(t.Context(), []party{p}, 16, writes)
 		require.NoError(t, err)
 		for _, s := range made {
 			for i := range together {

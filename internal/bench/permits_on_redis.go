@@ -7,8 +7,8 @@ import (
 )
 
 // sortedSet is a semaphore as it is often made on Redis: a sorted set of those that have a permit,
-// by when it expires. Whoever asks first while one is free gets it, so a wait has no place in a line.
-// Nothing here renews it.
+// by when it expires. Whoever asks first while one is free gets it, so a wait has no place in a
+// line. Nothing here renews it.
 const sortedSet = "Lua semaphore, a sorted set"
 
 var (
