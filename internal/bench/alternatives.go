@@ -36,6 +36,24 @@ type rwParty interface {
 	rwLock(ctx context.Context, name string) (reader, writer side.Lock, err error)
 }
 
+// A severalParty is a party that can take several names at once.
+type severalParty interface {
+	severalLock(names []string) side.Lock
+}
+
+// A permitParty is a party that has semaphores.
+type permitParty interface {
+	// permit returns a semaphore for one more goroutine, which takes a permit of it at a time.
+	permit(name string, limit int) (side.Lock, error)
+}
+
+// A candidateParty is a party that has leaders.
+type candidateParty interface {
+	// candidate returns a candidate for a name: its Lock returns when it leads, and its Unlock
+	// resigns.
+	candidate(ctx context.Context, name string) (side.Lock, error)
+}
+
 // An opener makes a party. The ttl is how long a crashed holder may block others.
 type opener func(ctx context.Context, address string, ttl time.Duration, w *wire) (party, error)
 
@@ -50,22 +68,26 @@ type alternative struct {
 
 // Names that the report and the targets speak of.
 const (
-	library  = "etcdlock"
-	handsOff = "etcdlock, WithHandoff(16)"
-	lingers  = "etcdlock, WithLinger(1m)"
-	baseline = "concurrency.Mutex"
-	recipes  = "recipe.RWMutex"
-	floor    = "raw etcd requests"
+	library   = "etcdlock"
+	handsOff  = "etcdlock, WithHandoff(16)"
+	lingers   = "etcdlock, WithLinger(1m)"
+	singly    = "etcdlock, one after another"
+	baseline  = "concurrency.Mutex"
+	recipes   = "recipe.RWMutex"
+	elections = "concurrency.Election"
+	floor     = "raw etcd requests"
 )
 
 // alternatives is the table. Whatever an option of the library changes is one line
 // more, with the kinds of cases that it matters in.
 var alternatives = []alternative{
-	{name: library, system: onEtcd, open: openLibrary(), kinds: append(slices.Clone(all), idle, fleet, taken, readers)},
+	{name: library, system: onEtcd, open: openLibrary(), kinds: append(slices.Clone(all), idle, fleet, taken, readers, mixes, several, permits, resign, leaderCrash)},
 	{name: handsOff, system: onEtcd, open: openLibrary(etcdlock.WithHandoff(16)), kinds: []kind{crowd}},
 	{name: lingers, system: onEtcd, open: openLibrary(etcdlock.WithLinger(time.Minute)), kinds: []kind{relock, turns}},
-	{name: baseline, system: onEtcd, open: openConcurrency, kinds: append(slices.Clone(all), idle, fleet)},
-	{name: recipes, system: onEtcd, open: openConcurrency, kinds: []kind{readers}},
+	{name: singly, system: onEtcd, open: openSingly, kinds: []kind{several}},
+	{name: baseline, system: onEtcd, open: openConcurrency, kinds: append(slices.Clone(all), idle, fleet, several)},
+	{name: recipes, system: onEtcd, open: openConcurrency, kinds: []kind{readers, mixes}},
+	{name: elections, system: onEtcd, open: openConcurrency, kinds: []kind{resign, leaderCrash}},
 	{name: "concurrency.Mutex, session per lock", system: onEtcd, open: openPerLock, kinds: except(names), most: 64},
 	{name: "concurrency.Mutex behind a local lock", system: onEtcd, open: openLocalFirst, kinds: []kind{crowd, relock}},
 	{name: floor, system: onEtcd, open: openRaw, kinds: []kind{uncontended, handover, crowd}, most: 64},
@@ -73,8 +95,10 @@ var alternatives = []alternative{
 	// Nothing renews a lock of redsync, or a lease row, so neither holds names for long.
 	{name: "redsync", system: onRedis, open: openRedsync, kinds: except(names)},
 	{name: "redsync", system: onRedisAOF, open: openRedsync, kinds: except(names, crash)},
-	{name: redissons, system: onRedis, open: openRedisson, kinds: []kind{readers}},
-	{name: redissons, system: onRedisAOF, open: openRedisson, kinds: []kind{readers}},
+	{name: redissons, system: onRedis, open: openRedisson, kinds: []kind{readers, mixes}},
+	{name: redissons, system: onRedisAOF, open: openRedisson, kinds: []kind{readers, mixes}},
+	{name: sortedSet, system: onRedis, open: openRedisson, kinds: []kind{permits}},
+	{name: sortedSet, system: onRedisAOF, open: openRedisson, kinds: []kind{permits}},
 	{name: "rueidislock", system: onRedis, open: openRueidislock, kinds: all},
 	{name: "rueidislock", system: onRedisAOF, open: openRueidislock, kinds: except(names, crash)},
 	{name: "go-zookeeper Lock", system: onZooKeeper, open: openZooKeeper, kinds: except(trylock)},

@@ -99,11 +99,7 @@ func (a *arena) watchCrowd(ctx context.Context, s []*section, parties int) (m me
 		})
 	}
 	stop(errors.New("the round is over"))
-	ended := make(chan struct{})
-	go func() { running.Wait(); close(ended) }()
-	select {
-	case <-ended:
-	case <-time.After(time.Minute):
+	if !endWithinAMinute(&running) {
 		return m, errors.New("contenders go on a minute after their context ended")
 	}
 	if err != nil {
@@ -129,6 +125,18 @@ func (a *arena) watchCrowd(ctx context.Context, s []*section, parties int) (m me
 		m.busiest = float64(maxOf(held)) * float64(parties) / float64(m.ops)
 	}
 	return m, nil
+}
+
+// endWithinAMinute waits for that. A lock that takes no context can only be waited for.
+func endWithinAMinute(running *sync.WaitGroup) bool {
+	ended := make(chan struct{})
+	go func() { running.Wait(); close(ended) }()
+	select {
+	case <-ended:
+		return true
+	case <-time.After(time.Minute):
+		return false
+	}
 }
 
 // fewest is how many hand-overs make a measurement. A crowd that has had fewer in its
@@ -169,6 +177,8 @@ func (a *arena) inSlices(n float64) time.Duration { return time.Duration(n * flo
 
 // contend goes through the critical section until ctx ends.
 func (c *contender) contend(ctx context.Context, entered *atomic.Int64) error {
+	releasing, cancel := outliving(ctx)
+	defer cancel()
 	for ctx.Err() == nil {
 		began := time.Now()
 		if err := c.enter(ctx); err != nil {
@@ -181,12 +191,17 @@ func (c *contender) contend(ctx context.Context, entered *atomic.Int64) error {
 		now := time.Now()
 		c.waits = append(c.waits, wait{now, now.Sub(began)})
 		// The last hold is released, too, for those whose wait has not ended yet.
-		releasing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
-		err := c.leave(releasing)
-		cancel()
-		if err != nil && ctx.Err() == nil {
+		if err := c.leave(releasing); err != nil && ctx.Err() == nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// outliving is a context that ends closeWithin after ctx. A contender has one for all its
+// releases: to make one for each would take longer than a read of this library takes.
+func outliving(ctx context.Context) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() { time.AfterFunc(closeWithin, cancel) })
+	return longer, cancel
 }

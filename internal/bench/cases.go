@@ -21,7 +21,14 @@ const (
 	relock      kind = "relock"
 	turns       kind = "turns"
 	crash       kind = "crash"
-	readers     kind = "readers" // of read/write locks
+
+	// Of the locks that are not a mutex.
+	readers     kind = "readers" // of read/write locks, without a writer
+	mixes       kind = "mixes"   // of readers and writers
+	several     kind = "several" // names at once
+	permits     kind = "permits" // of semaphores
+	resign      kind = "resign"  // of a leader
+	leaderCrash kind = "leader-crash"
 
 	// Of a fleet: each process has a Session of its own.
 	idle  kind = "idle"
@@ -29,17 +36,21 @@ const (
 	taken kind = "taken"
 )
 
+// crashes reports whether what is measured is mostly the wait for a lease to end.
+func (k kind) crashes() bool { return k == crash || k == leaderCrash }
+
 // A benchCase is one thing to measure.
 type benchCase struct {
 	name  string
 	kind  kind
 	title string
-	n     int  // how many of whatever it is about, for the alternatives with a limit
-	rate  bool // reported as so many a second, not as the time of one
-	most  int  // rounds, if there is a limit
-	whole bool // a round cannot be cut into pieces
-	etcd  bool // for what is in etcd only
-	drawn bool // a point of the chart
+	note  string // on the page, of what is not measured, "" if there is none
+	n     int    // how many of whatever it is about, for the alternatives with a limit
+	rate  bool   // reported as so many a second, not as the time of one
+	most  int    // rounds, if there is a limit
+	whole bool   // a round cannot be cut into pieces
+	etcd  bool   // for what is in etcd only
+	drawn bool   // a point of the chart
 	start func(ctx context.Context, a *arena) (*event, error)
 }
 
@@ -166,8 +177,16 @@ var cases = []benchCase{
 	{
 		name: "crash", kind: crash, most: 3, whole: true,
 		title: fmt.Sprintf("the holder's process is killed; how long until the waiter is in (TTL %v)", crashTTL),
-		start: startCrash,
+		start: startCrash(aLock),
 	},
+	severalCase(2),
+	severalCase(8),
+	severalCase(32),
+	permitsCase(1),
+	permitsCase(4),
+	permitsCase(16),
+	resignCase(150 * time.Millisecond),
+	leaderCrashCase,
 }
 
 func handoverCase(name string, hold time.Duration, puts int) benchCase {
@@ -275,6 +294,8 @@ type section struct {
 	writes int // of 100 holds
 	due    int // to be written, in hundredths
 	reads  bool
+
+	limit int64 // of a semaphore
 }
 
 func (s *section) enter(ctx context.Context) error {
@@ -283,6 +304,10 @@ func (s *section) enter(ctx context.Context) error {
 	}
 	if err := s.lock.Lock(ctx); err != nil {
 		return err
+	}
+	if s.limit > 0 {
+		s.witness.enterAmong(s.limit)
+		return nil
 	}
 	s.witness.enter(s.who)
 	s.holds++
@@ -295,7 +320,11 @@ func (s *section) leave(ctx context.Context) error {
 		s.witness.leaveShared()
 		return s.reader.Unlock(ctx)
 	}
-	s.witness.leave(s.who)
+	if s.limit > 0 {
+		s.witness.leaveShared()
+	} else {
+		s.witness.leave(s.who)
+	}
 	return s.lock.Unlock(ctx)
 }
 

@@ -10,6 +10,9 @@
 //	go run . -case '^(fleet|taken)' -setup 1-tmpfs -rounds 3
 //	                                       the table of what a fleet costs, where each
 //	                                       process has a Session of its own
+//	go run . -peers -case '^(readers|mix|several|permits|lead)'
+//	                                       what is not a mutex: readers and writers,
+//	                                       several names at once, semaphores, leaders
 //
 // It starts every server itself, on the loopback interface, and ends them all. It
 // prints how it gets on, and writes benchmarks.md and benchmarks.svg.
@@ -72,8 +75,8 @@ func playRole() {
 		os.Unsetenv(roleEnv) // etcd warns of variables that it does not know
 		etcdmain.Main(append([]string{"etcd"}, os.Args[1:]...))
 		os.Exit(exitGood)
-	case roleHolder:
-		fmt.Fprintln(os.Stderr, "holder:", beHolder(os.Args[1:], os.Stdin, os.Stdout))
+	case aLock.role, aTerm.role:
+		fmt.Fprintln(os.Stderr, "holder:", beHolder(role, os.Args[1:], os.Stdin, os.Stdout))
 		os.Exit(exitFailed)
 	default:
 		fmt.Fprintln(os.Stderr, "bench: no such role:", role)

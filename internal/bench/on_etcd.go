@@ -96,6 +96,15 @@ func (p *concurrencyParty) sibling() (party, error) {
 }
 
 func (p *concurrencyParty) lock(ctx context.Context, name string) (side.Lock, error) {
+	s, err := p.another(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return concurrency.NewMutex(s, name), nil
+}
+
+// another returns a session that was not used for the name before.
+func (p *concurrencyParty) another(ctx context.Context, name string) (*concurrency.Session, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.uses[name] == len(p.sessions) {
@@ -107,7 +116,7 @@ func (p *concurrencyParty) lock(ctx context.Context, name string) (side.Lock, er
 	}
 	s := p.sessions[p.uses[name]]
 	p.uses[name]++
-	return concurrency.NewMutex(s, name), nil
+	return s, nil
 }
 
 func (p *concurrencyParty) close() {

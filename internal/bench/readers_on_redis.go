@@ -50,24 +50,33 @@ func openRedisson(_ context.Context, address string, ttl time.Duration, w *wire)
 }
 
 func (p redissonParty) lock(_ context.Context, name string) (side.Lock, error) {
-	return redissonLock{p, name, fmt.Sprint(redissonUsers.Add(1)), redisWrite}, nil
+	return p.toldOf(name, redisWrite, redisLeave), nil
 }
 
 func (p redissonParty) rwLock(_ context.Context, name string) (reader, writer side.Lock, err error) {
-	who := fmt.Sprint(redissonUsers.Add(1))
-	return redissonLock{p, name, who, redisRead}, redissonLock{p, name, who, redisWrite}, nil
+	return p.toldOf(name, redisRead, redisLeave), p.toldOf(name, redisWrite, redisLeave), nil
 }
 
 func (p redissonParty) close() { p.client.Close() }
 
-type redissonLock struct {
+// A toldLock is a script that takes what it can, and a message to those who wait that they may try
+// again.
+type toldLock struct {
 	redissonParty
-	name, who string
-	take      *goredis9.Script
+	name, who   string
+	take, leave *goredis9.Script
+	limit       int // for take, of a semaphore
+
+	told *goredis9.PubSub // keeps its connection from one wait to the next; nil before the first
 }
 
-func (l redissonLock) TryLock(ctx context.Context) error {
-	err := l.take.Run(ctx, l.client, []string{l.name}, l.redissonParty.ttl.Milliseconds(), l.who).Err()
+func (p redissonParty) toldOf(name string, take, leave *goredis9.Script) *toldLock {
+	who := fmt.Sprint(redissonUsers.Add(1))
+	return &toldLock{redissonParty: p, name: name, who: who, take: take, leave: leave}
+}
+
+func (l *toldLock) TryLock(ctx context.Context) error {
+	err := l.take.Run(ctx, l.client, []string{l.name}, l.ttl.Milliseconds(), l.who, l.limit).Err()
 	switch {
 	case errors.Is(err, goredis9.Nil):
 		return nil
@@ -77,29 +86,42 @@ func (l redissonLock) TryLock(ctx context.Context) error {
 	return err
 }
 
-// Lock subscribes before it tries again, so that no message is missed.
-func (l redissonLock) Lock(ctx context.Context) error {
+// Lock tries again once it has subscribed, so that it misses no message, and after each message.
+func (l *toldLock) Lock(ctx context.Context) error {
 	err := l.TryLock(ctx)
 	if !errors.Is(err, errTaken) {
 		return err
 	}
-	told := l.client.Subscribe(ctx, l.name)
-	defer told.Close()
-	if _, err := told.Receive(ctx); err != nil {
+	if l.told == nil {
+		l.told = l.client.Subscribe(ctx)
+	}
+	told := l.told
+	stop := context.AfterFunc(ctx, func() { told.Close() }) // Receive does not heed ctx
+	defer func() {
+		if !stop() {
+			l.told = nil
+		}
+	}()
+	if err := told.Subscribe(ctx, l.name); err != nil {
 		return err
 	}
 	for {
-		if err := l.TryLock(ctx); !errors.Is(err, errTaken) {
+		got, err := told.Receive(ctx)
+		if err != nil {
 			return err
 		}
-		if _, err := told.ReceiveMessage(ctx); err != nil {
+		if s, ok := got.(*goredis9.Subscription); ok && s.Kind == "unsubscribe" {
+			continue // after the wait before
+		}
+		if err := l.TryLock(ctx); !errors.Is(err, errTaken) {
+			_ = told.Unsubscribe(ctx, l.name) // fails if ctx has ended, and then it is closed
 			return err
 		}
 	}
 }
 
-func (l redissonLock) Unlock(ctx context.Context) error {
-	left, err := redisLeave.Run(ctx, l.client, []string{l.name}, 0, l.who).Int()
+func (l *toldLock) Unlock(ctx context.Context) error {
+	left, err := l.leave.Run(ctx, l.client, []string{l.name}, 0, l.who).Int()
 	if err == nil && left == 0 {
 		err = errors.New("it was lost")
 	}

@@ -34,10 +34,11 @@ type row struct {
 	system      string
 	failed      error
 	summary
-	byBaseline spread // time by the time of the baseline, in pairs
-	byFloor    spread // and of the floor
-	byRecipe   spread // and of the recipe
+	by map[string]spread // time by the time of a peer, in pairs
 }
+
+// peers are whom a row is compared with, where they were measured too.
+var peers = []string{baseline, floor, recipes, singly, elections}
 
 func (r *report) begin(s setup, started *systems, sync time.Duration) {
 	c := &chapter{setup: s, sync: sync}
@@ -54,23 +55,21 @@ func (r *report) add(c benchCase, entrants []*entrant) {
 	for _, e := range entrants {
 		t.rows = append(t.rows, row{
 			name: e.name, title: e.title(), system: e.system, failed: e.failed,
-			summary:    summarize(e.rounds),
-			byBaseline: against(e, entrants, baseline),
-			byFloor:    against(e, entrants, floor),
-			byRecipe:   against(e, entrants, recipes),
+			summary: summarize(e.rounds), by: against(e, entrants),
 		})
 	}
 	last := r.chapters[len(r.chapters)-1]
 	last.tables = append(last.tables, t)
 }
 
-func against(e *entrant, entrants []*entrant, name string) spread {
+func against(e *entrant, entrants []*entrant) map[string]spread {
+	by := make(map[string]spread)
 	for _, other := range entrants {
-		if other.name == name && other != e {
-			return spreadOf(ratios(e.rounds, other.rounds))
+		if slices.Contains(peers, other.name) && other != e {
+			by[other.name] = spreadOf(ratios(e.rounds, other.rounds))
 		}
 	}
-	return spread{}
+	return by
 }
 
 // broken lists the cases in which an alternative let two in at once.
@@ -117,11 +116,18 @@ committed; allocations are those of the clients' process; CPU is the servers'.
 		fmt.Fprintf(&b, "\n## %s\n\n%s. A synced write takes %s.\n",
 			upperFirst(c.setup.title), strings.Join(c.versions, ", "), short(c.sync))
 		for _, t := range c.tables {
-			fmt.Fprintf(&b, "\n### %s\n\n%s.\n\n%s", t.benchCase.name, upperFirst(t.title), t.markdown())
+			fmt.Fprintf(&b, "\n### %s\n\n%s.\n\n", t.benchCase.name, upperFirst(t.title))
+			if t.note != "" {
+				fmt.Fprintf(&b, "%s\n\n", t.note)
+			}
+			b.WriteString(t.markdown())
 		}
 		if rows := c.fleet(); rows != "" {
 			fmt.Fprintf(&b, "\n### The fleet\n\nEach process of a fleet has a Session of its own. These are the figures of the tables above\n"+
 				"that begin with fleet, and of taken, side by side.\n\n%s", rows)
+		}
+		if rows := c.family(); rows != "" {
+			fmt.Fprintf(&b, "\n### The family\n\nThese are the figures of the tables above that are not of a mutex, side by side.\n\n%s", rows)
 		}
 		if rows := c.targets(); rows != "" {
 			fmt.Fprintf(&b, "\n### What the library is to reach here\n\n%s", rows)
@@ -150,10 +156,12 @@ var columns = []struct {
 	{"p99", exceptIn(func(r row) string { return short(r.p99) }, names, idle)},
 	{"most", onlyIn(taken, func(r row) string { return short(r.most) })},
 	{"TTLs", func(_ benchCase, r row) string { return positive(r.ttls) }},
-	{"speed, by " + baseline, func(c benchCase, r row) string { return ratio(c.rate, r.byBaseline.inverse()) }},
-	{"speed, by " + recipes, func(c benchCase, r row) string { return ratio(c.rate, r.byRecipe.inverse()) }},
-	{"time, by " + baseline, func(c benchCase, r row) string { return ratio(!c.rate, r.byBaseline) }},
-	{"time, by " + floor, func(c benchCase, r row) string { return ratio(!c.rate, r.byFloor) }},
+	{"speed, by " + baseline, speedBy(baseline)},
+	{"speed, by " + recipes, speedBy(recipes)},
+	{"time, by " + baseline, timeBy(baseline)},
+	{"time, by " + singly, timeBy(singly)},
+	{"time, by " + elections, timeBy(elections)},
+	{"time, by " + floor, timeBy(floor)},
 	{"most of a client, by the mean", func(_ benchCase, r row) string { return positive(r.busiest) }},
 	{"RPCs", inEtcd(func(s summary) int64 { return s.spent.RPCs })},
 	{"proposals", inEtcd(func(s summary) int64 { return s.spent.Proposals })},
@@ -163,7 +171,7 @@ var columns = []struct {
 	{"bytes", count(func(s summary) int64 { return s.spent.Bytes })},
 	{"allocations", count(func(s summary) int64 { return s.spent.Allocs })},
 	{"server CPU", func(c benchCase, r row) string {
-		if c.kind == crash {
+		if c.kind.crashes() {
 			return ""
 		}
 		return short(time.Duration(r.per(int64(r.spent.ServerCPU))))
@@ -213,7 +221,7 @@ func exceptIn(cell func(row) string, kinds ...kind) func(benchCase, row) string 
 
 func count(of func(summary) int64) func(benchCase, row) string {
 	return func(c benchCase, r row) string {
-		if c.kind == crash {
+		if c.kind.crashes() {
 			return "" // mostly those of the wait
 		}
 		return digits(r.per(of(r.summary)))
@@ -228,6 +236,14 @@ func inEtcd(of func(summary) int64) func(benchCase, row) string {
 		}
 		return cell(c, r)
 	}
+}
+
+func speedBy(peer string) func(benchCase, row) string {
+	return func(c benchCase, r row) string { return ratio(c.rate, r.by[peer].inverse()) }
+}
+
+func timeBy(peer string) func(benchCase, row) string {
+	return func(c benchCase, r row) string { return ratio(!c.rate, r.by[peer]) }
 }
 
 func ratio(wanted bool, s spread) string {
@@ -265,7 +281,7 @@ func (t table) markdown() string {
 		}
 		cells = append(cells, line)
 	}
-	if !slices.Contains([]kind{names, idle, taken}, t.kind) && !slices.ContainsFunc(t.rows, func(r row) bool { return r.broken != "" }) {
+	if !slices.Contains([]kind{names, idle, taken, readers}, t.kind) && !slices.ContainsFunc(t.rows, func(r row) bool { return r.broken != "" }) {
 		remarks = append(remarks, "Exclusion held.")
 	}
 

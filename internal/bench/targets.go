@@ -50,6 +50,10 @@ var targets = []target{
 	{"hand-overs/s, N = 64, by ZooKeeper's lock", 1, speedOf(library, "crowd-64", "go-zookeeper Lock"), atLeast, 1},
 	{"reads/s beside two others of the process", 0, perSecond(library, "readers-beside"), atLeast, 500_000},
 	{"a read beside two others of the process: RPCs", 0, per("readers-beside", library, rpcs), atMost, 0},
+	{"LockAll and Unlock of 2 names: RPCs that renew no lease", 0, per("several-2", library, requests), atMost, 2},
+	{"LockAll and Unlock of 2 names: revisions", 0, per("several-2", library, revisions), atMost, 2},
+	{"LockAll and Unlock of 32 names: RPCs that renew no lease", 0, per("several-32", library, requests), atMost, 2},
+	{"LockAll and Unlock of 32 names: revisions", 0, per("several-32", library, revisions), atMost, 2},
 	{"TryLock of a taken name: RPCs", 0, per("trylock", library, rpcs), atMost, 1},
 	{"TryLock of a taken name: revisions", 0, per("trylock", library, revisions), atMost, 0},
 	{"idle waiter: RPCs, by " + baseline, 0, countBy("fleet-idle-waiters", rpcs), atMost, 1.3},
@@ -86,6 +90,7 @@ const (
 )
 
 func rpcs(c counts) int64       { return c.RPCs }
+func requests(c counts) int64   { return c.RPCs - c.Renewals }
 func proposals(c counts) int64  { return c.Proposals }
 func revisions(c counts) int64  { return c.Revisions }
 func logins(c counts) int64     { return c.Logins }
@@ -110,14 +115,14 @@ func per(caseName, name string, count func(counts) int64) func(*chapter) (float6
 func byBaseline(caseName string) func(*chapter) (float64, bool) {
 	return func(c *chapter) (float64, bool) {
 		r, ok := c.find(caseName, library)
-		return r.byBaseline.Median, ok && r.byBaseline.known()
+		return r.by[baseline].Median, ok && r.by[baseline].known()
 	}
 }
 
 func byFloor(caseName string) func(*chapter) (float64, bool) {
 	return func(c *chapter) (float64, bool) {
 		r, ok := c.find(caseName, library)
-		return r.byFloor.Median, ok && r.byFloor.known()
+		return r.by[floor].Median, ok && r.by[floor].known()
 	}
 }
 

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/etcdlock/etcdlock/internal/side"
+)
+
+// severalCase is one process that takes n names and gives them back, nobody else there.
+func severalCase(n int) benchCase {
+	return benchCase{
+		name: fmt.Sprintf("several-%d", n), kind: several, n: n, etcd: true,
+		title: fmt.Sprintf("%d names locked and unlocked, nobody else there: "+
+			"by LockAll, or one after another; an operation is all of them", n),
+		start: startSeveral(n),
+	}
+}
+
+func startSeveral(n int) func(context.Context, *arena) (*event, error) {
+	return func(ctx context.Context, a *arena) (*event, error) {
+		parties, end, err := a.parties(ctx, 1, ttl)
+		if err != nil {
+			return nil, err
+		}
+		l, err := a.severalLock(ctx, parties[0], n)
+		s := &section{lock: l, witness: &witness{}, who: 1}
+		for i := 0; i < max(warmUp/n, 5) && err == nil; i++ {
+			err = s.through(ctx)
+		}
+		if err != nil {
+			end()
+			return nil, err
+		}
+		piece := func(ctx context.Context) (measure, error) {
+			m, err := a.repeat(ctx, s.through)
+			m.broken = verdict(s)
+			return m, err
+		}
+		return &event{piece, end}, nil
+	}
+}
+
+// severalLock is a lock of n new names: the party's own, or one lock after another.
+func (a *arena) severalLock(ctx context.Context, p party, n int) (side.Lock, error) {
+	prefix := a.name()
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("%s/%02d", prefix, i)
+	}
+	if p, ok := p.(severalParty); ok {
+		return p.severalLock(names), nil
+	}
+	locks := make(inOrder, n)
+	for i := range locks {
+		var err error
+		if locks[i], err = p.lock(ctx, names[i]); err != nil {
+			return nil, err
+		}
+	}
+	return locks, nil
+}
+
+// inOrder is several locks, that are taken one after another, and given back the other way round.
+// Users who have the names in one order do not deadlock.
+type inOrder []side.Lock
+
+func (l inOrder) Lock(ctx context.Context) error {
+	for i := range l {
+		if err := l[i].Lock(ctx); err != nil {
+			return errors.Join(err, l[:i].Unlock(ctx))
+		}
+	}
+	return nil
+}
+
+func (l inOrder) TryLock(context.Context) error { return errors.ErrUnsupported }
+
+func (l inOrder) Unlock(ctx context.Context) (err error) {
+	for i := len(l) - 1; i >= 0; i-- {
+		err = errors.Join(err, l[i].Unlock(ctx))
+	}
+	return err
+}
