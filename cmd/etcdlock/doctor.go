@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
@@ -31,7 +33,8 @@ func doctorCommand() *command {
 It checks the latency and the cluster of each endpoint, the shortest TTL that etcd grants, its
 alarms, and whether the user may read and write below --prefix. It looks for nested lock names,
 which break etcd's own concurrency.Mutex, for keys without a lease where places in line are
-expected, and for semaphores whose processes disagree on the limit. If an endpoint does not
+expected, for semaphores whose processes disagree on the limit, and for names under which
+etcd's recipe.RWMutex has keys, too: the two do not exclude each other. If an endpoint does not
 answer, it says what is wrong with TLS. It grants and revokes one lease and writes no key.
 
 Each line begins with ok, BAD (a finding) or ?? (could not be checked, with the reason).
@@ -280,6 +283,7 @@ func (d *doctor) keys(ctx context.Context, client *clientv3.Client) {
 	d.several("names", nested)
 	d.several("keys", bare)
 	d.several("limits", limits)
+	d.several("recipes", recipes(kvs, lines))
 	if len(nested)+len(bare) == 0 {
 		d.ok("keys", "%d below %q, with %d locks that are held; none nest, none is without a lease",
 			len(kvs), d.prefix, len(lines))
@@ -295,6 +299,27 @@ func (d *doctor) several(subject string, findings []string) {
 		d.bad(subject, "%s", finding)
 	}
 }
+
+// recipes tells the locks whose names a recipe.RWMutex has, too.
+func recipes(kvs []*mvccpb.KeyValue, lines map[string]line.Line) (findings []string) {
+	told := make(map[string]bool)
+	for _, kv := range kvs {
+		parts := recipeKey.FindSubmatch(kv.Key)
+		if kv.Lease == 0 || parts == nil {
+			continue
+		}
+		name := string(parts[1])
+		if _, held := lines[name]; held && !told[name] {
+			told[name] = true
+			findings = append(findings, fmt.Sprintf("%q is a recipe.RWMutex of etcd's, too (%q): "+
+				"it does not exclude the others in line", name, kv.Key))
+		}
+	}
+	return findings
+}
+
+// recipeKey is how a key of recipe.RWMutex looks: it ends in the nanoseconds of its time.
+var recipeKey = regexp.MustCompile(`(?s)^(.+)/(?:read|write)/[0-9]{19}$`)
 
 // inside returns the lock with a line below whose name a key or another name lies.
 func inside(key string, lines map[string]line.Line) (name string, is bool) {

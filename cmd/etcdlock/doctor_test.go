@@ -70,6 +70,15 @@ func TestWhatTheDoctorFinds(t *testing.T) {
 		_, err = s.TryAcquire(t.Context(), 1)
 		require.NoError(t, err)
 	}
+	lease, err := e.client.Grant(t.Context(), 60)
+	require.NoError(t, err)
+	e.holds(t, "prices")
+	for _, key := range []string{ // as recipe.RWMutex puts them
+		"prices/read/1795411200000000000", "prices/read/1795411200000000001", "elsewhere/write/1795411200000000000",
+	} {
+		_, err := e.client.Put(t.Context(), key, "", clientv3.WithLease(lease.ID))
+		require.NoError(t, err)
+	}
 	healthy := func() *front { return &front{alarms: []*pb.AlarmMember{}} }
 	for name, row := range map[string]struct {
 		front  func(f *front)
@@ -79,7 +88,9 @@ func TestWhatTheDoctorFinds(t *testing.T) {
 	}{
 		"names and keys": {func(*front) {}, nil, exitBad, []string{
 			`BAD  names: "orders/42" is inside of "orders"`, `BAD  keys: "` + stray + `" below the lock "orders" has no lease`,
-			`BAD  keys: "stock/`, "findings: 4",
+			`BAD  keys: "stock/`, "findings: 5",
+			`BAD  recipes: "prices" is a recipe.RWMutex of etcd's, too ("prices/read/1795411200000000000"): ` +
+				`it does not exclude the others in line`,
 			`BAD  limits: the permits of "reports/daily" count on limits of 3 5: the least counts`,
 		}},
 		"one prefix":     {func(*front) {}, []string{"--prefix", "stock"}, exitBad, []string{"BAD  keys:", "findings: 1"}},

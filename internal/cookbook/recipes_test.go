@@ -6,8 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/signal"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -61,6 +65,158 @@ func ready(mu *etcdlock.Mutex) http.HandlerFunc {
 		}
 		fmt.Fprintln(w, "leading, with token", mu.Token())
 	}
+}
+
+// leadInSteps does one step after another while this process leads, and gives way between two steps
+// when it is asked to. mu has WithRecall.
+func leadInSteps(ctx context.Context, mu *etcdlock.Mutex, step func(context.Context) error) error {
+	return mu.Lead(ctx, func(ctx context.Context) error {
+		for {
+			select {
+			case <-etcdlock.RecallFrom(ctx): // the next one begins when this has returned
+				return nil
+			case <-ctx.Done(): // lost, or the grace is over, or the caller has ended it
+				return context.Cause(ctx)
+			default:
+			}
+			if err := step(ctx); err != nil {
+				return err
+			}
+		}
+	})
+}
+
+// handOver asks whoever leads to give the lead back, and waits until that one has.
+func handOver(ctx context.Context, client *clientv3.Client, name string, grace time.Duration) error {
+	var asked int64
+	for leader, err := range etcdlock.WatchHolder(ctx, client, name) {
+		if err != nil {
+			return err
+		}
+		if leader.Token == 0 || asked != 0 { // nobody leads, or it is not the same any more
+			return nil
+		}
+		err := etcdlock.Recall(ctx, client, leader, etcdlock.RecallRequest{
+			By: "deploy", Reason: "rolling update", Grace: grace,
+		})
+		if err != nil { // ErrNotRecallable: it was made without WithRecall
+			return err
+		}
+		asked = leader.Token
+	}
+	return context.Cause(ctx)
+}
+
+// A follower sends requests to whoever leads. The leader's WithInfo is its URL.
+type follower struct{ leader atomic.Pointer[url.URL] }
+
+// follow learns who leads, until ctx ends.
+func (f *follower) follow(ctx context.Context, client *clientv3.Client, name string) error {
+	for leader, err := range etcdlock.WatchHolder(ctx, client, name) {
+		if err != nil {
+			return err // asking again would not help
+		}
+		var to *url.URL
+		if leader.Token != 0 {
+			if to, err = url.Parse(leader.Info); err != nil {
+				return err
+			}
+		}
+		f.leader.Store(to)
+	}
+	return context.Cause(ctx)
+}
+
+// ServeHTTP is a proxy to the leader.
+func (f *follower) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	to := f.leader.Load()
+	if to == nil {
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "nobody leads", http.StatusServiceUnavailable)
+		return
+	}
+	proxy := httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
+	proxy.ServeHTTP(w, r)
+}
+
+// leading lets requests through while mu is held: a proxy may not know yet that it is not.
+func leading(mu *etcdlock.Mutex, h http.Handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if !mu.Held() {
+			http.Error(w, "another one leads", http.StatusServiceUnavailable)
+			return
+		}
+		h.ServeHTTP(w, r.WithContext(mu.Context(r.Context())))
+	}
+}
+
+// A cache has a copy of something that all processes read and few change. The copy is good while the
+// process holds the name for reading, and so it keeps that hold until a writer asks for it.
+type cache[T any] struct {
+	rw   *etcdlock.RWMutex // with WithRecall: how long a load may take
+	load func(ctx context.Context) (T, error)
+
+	mu   sync.Mutex
+	copy T
+	good context.Context // of the hold; nil before the first one
+}
+
+// get returns the copy. It waits for etcd only if there is no good one.
+func (c *cache[T]) get(ctx context.Context) (T, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.good != nil && c.good.Err() == nil {
+		return c.copy, nil
+	}
+	var none T
+	hold, err := c.rw.RLock(ctx)
+	if err != nil {
+		return none, err
+	}
+	good := hold.Context(context.Background())
+	loaded, err := c.load(good)
+	if err == nil {
+		err = context.Cause(good) // what was read may be mixed of old and new
+	}
+	if err != nil {
+		return none, errors.Join(err, hold.Unlock(ctx))
+	}
+	c.copy, c.good = loaded, good
+	go func() {
+		select {
+		case <-etcdlock.RecallFrom(good): // a writer wants to change it
+		case <-good.Done(): // lost
+		}
+		hold.Unlock(good) // ends good, if it has not, and so the copy
+	}()
+	return loaded, nil
+}
+
+// change calls fn when no process has a copy any more, and nobody else changes the original.
+func (c *cache[T]) change(ctx context.Context, client *clientv3.Client,
+	fn func(context.Context) error,
+) error {
+	waiting, in := context.WithCancel(ctx)
+	defer in()
+	asks := etcdlock.RecallRequest{Reason: "a change", Grace: time.Second}
+	go func() { // asks those before it; who comes later waits for it
+		for waiting.Err() == nil {
+			line, _ := etcdlock.Contenders(waiting, client, c.rw.Name())
+			for _, reader := range line {
+				if reader.Holds && reader.Mode == "read" {
+					etcdlock.Recall(waiting, client, reader, asks)
+				}
+			}
+			select {
+			case <-time.After(200 * time.Millisecond):
+			case <-waiting.Done():
+			}
+		}
+	}()
+	return c.rw.Do(ctx, func(ctx context.Context) error {
+		in()
+		return fn(ctx)
+	})
 }
 
 var errOvertaken = errors.New("a newer holder was here, or there is no such row")
@@ -126,6 +282,71 @@ func transfer(ctx context.Context, session *etcdlock.Session, db *sql.DB, from, 
 		}
 		return tx.Commit()
 	})
+}
+
+// buy sells all items of a basket, each once, or none. pay is called while nobody else can take one
+// of them. The rows are (item, remaining, token).
+func buy(ctx context.Context, session *etcdlock.Session, db *sql.DB, basket []string,
+	pay func(ctx context.Context) error,
+) error {
+	names := make([]string, len(basket)) // 1 to 32, in any order
+	for i, item := range basket {
+		names[i] = "stock/" + item
+	}
+	return session.DoAll(ctx, names, func(ctx context.Context) error {
+		token, _ := etcdlock.TokenFrom(ctx)
+		err := forEach(ctx, db, basket, token,
+			`UPDATE stock SET token = $1 WHERE item = $2 AND token <= $1 AND remaining > 0`)
+		if err != nil {
+			return err
+		}
+		if err := pay(ctx); err != nil {
+			return err
+		}
+		return forEach(ctx, db, basket, token,
+			`UPDATE stock SET remaining = remaining - 1 WHERE item = $2 AND token = $1`)
+	})
+}
+
+var errNotSold = errors.New("sold out, or a newer holder was here")
+
+// forEach executes a statement for all items, in one SQL transaction, or for none.
+func forEach(ctx context.Context, db *sql.DB, items []string, token int64, statement string) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	for _, item := range items {
+		result, err := tx.ExecContext(ctx, statement, token, item)
+		if err != nil {
+			return err
+		}
+		if updated, err := result.RowsAffected(); err != nil || updated == 0 {
+			return errors.Join(err, fmt.Errorf("%s: %w", item, errNotSold))
+		}
+	}
+	return tx.Commit()
+}
+
+// A job is work for a pool. Its weight is how many permits it takes.
+type job struct {
+	weight int
+	run    func(ctx context.Context) error
+}
+
+// work runs jobs in n goroutines of this process, until there are no more, or ctx has ended. With
+// all other processes together it stays within the limit of the pool. done is told how each job ended.
+func work(ctx context.Context, pool *etcdlock.Semaphore, n int, jobs <-chan job, done func(job, error)) {
+	var workers sync.WaitGroup
+	for range n {
+		workers.Go(func() {
+			for j := range jobs {
+				done(j, pool.Do(ctx, j.weight, j.run))
+			}
+		})
+	}
+	workers.Wait()
 }
 
 // booking serves POST /seats/{seat}, one request at a time for each seat, on any number of
