@@ -62,7 +62,8 @@ func (m *Mutex) bounded(ctx context.Context, try bool) (
 	return ctx, cancel, func() { done(); cancel(nil); stop() }
 }
 
-// refused is err, or what TryRLock and TryAcquire return if they were refused as they waited for etcd.
+// refused is err, or what TryRLock and TryAcquire return if they were refused as they waited for
+// etcd.
 func (c *claim) refused(ctx context.Context, err error) error {
 	if err == nil || context.Cause(ctx) != errTaken {
 		return err
@@ -73,10 +74,10 @@ func (c *claim) refused(ctx context.Context, err error) error {
 	return &LockedError{Name: c.m.name, Holder: Contender{Name: c.m.name}, Ahead: 1}
 }
 
-// enter puts a new claim into the local line. Its turn comes at once if nobody is there: then p
-// is its place, nil while there is no lease for one. So it does where all that are there hold permits,
-// as the claim wants to. Otherwise locked tells who is there, and TryLock gets that as its error. So do
-// TryRLock and TryAcquire, unless it may be etcd alone that they wait for.
+// enter puts a new claim into the local line. Its turn comes at once if nobody is there: then p is
+// its place, nil while there is no lease for one. So it does where all that are there hold permits,
+// as the claim wants to. Otherwise locked tells who is there, and TryLock gets that as its error.
+// So do TryRLock and TryAcquire, unless it may be etcd alone that they wait for.
 func (w want) enter(
 	caller context.Context, cancel context.CancelCauseFunc, started time.Time,
 ) (c *claim, p *place, locked *LockedError, err error) {

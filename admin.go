@@ -54,10 +54,10 @@ func (c Contender) label() string {
 	}
 }
 
-// Contenders returns all that hold or wait for the lock name, in the order of the
-// line. The first one holds. If it reads, so do those behind it up to the first one that does
-// not; and if it is a permit, those up to the first one that has to wait. It is one linearizable read, writes nothing, and may be called with any KV that sees the
-// same keys as the lock's client.
+// Contenders returns all that hold or wait for the lock name, in the order of the line. The first
+// one holds. If it reads, so do those behind it up to the first one that does not; and if it is a
+// permit, those up to the first one that has to wait. It is one linearizable read, writes nothing,
+// and may be called with any KV that sees the same keys as the lock's client.
 func Contenders(ctx context.Context, kv clientv3.KV, name string) ([]Contender, error) {
 	if err := checkAdmin(ctx, kv, "contenders of", name); err != nil {
 		return nil, err

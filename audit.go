@@ -25,8 +25,8 @@ const (
 	// lookGrace is how long an audit may wait for its answer after the lease has ended.
 	lookGrace = 500 * time.Millisecond
 
-	// byKeysEvery is how many audits there are per audit of the keys on the lease, if the others read
-	// values.
+	// byKeysEvery is how many audits there are per audit of the keys on the lease, if the others
+	// read values.
 	byKeysEvery = 4
 
 	// causeTime is how long a deleted key's hold waits for etcd to say whether the lease is gone
@@ -192,10 +192,10 @@ func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 	return known
 }
 
-// audits decides how to audit: by the keys on the lease, or by the values of its places, which alone
-// show a recall. If some listen it is one or the other in turn, so that it costs no more than for
-// holds that do not. It is both where holds have no watches, since there are too many names, and
-// where a late request may put a key, which only the keys on the lease show.
+// audits decides how to audit: by the keys on the lease, or by the values of its places, which
+// alone show a recall. If some listen it is one or the other in turn, so that it costs no more than
+// for holds that do not. It is both where holds have no watches, since there are too many names,
+// and where a late request may put a key, which only the keys on the lease show.
 func (l *lease) audits() (suspicious bool, places []*place, byKeys bool) {
 	l.s.mu.Lock()
 	defer l.s.unlock()
@@ -220,9 +220,9 @@ func (l *lease) audits() (suspicious bool, places []*place, byKeys bool) {
 	return suspicious, places, both
 }
 
-// lookAt is the audit of places by their keys and values, if there are any. It reports false if etcd
-// seems not to know the lease. Like that of all keys it waits a little for its answer when ctx has
-// ended.
+// lookAt is the audit of places by their keys and values, if there are any. It reports false if
+// etcd seems not to know the lease. Like that of all keys it waits a little for its answer when ctx
+// has ended.
 func (l *lease) lookAt(ctx, asking context.Context, places []*place, sent *era) (known bool) {
 	known = true
 	_ = l.s.readKeys(asking, keysOf(places), l.s.readOnce, func(from int, read []line.Entry) {
@@ -372,10 +372,10 @@ func (l *lease) drawer(shape line.Shape) func(name string) string {
 	return func(name string) string { return l.draw(name, shape) }
 }
 
-// draw returns a new name for a key of a shape for the lock name, on l. Only this Session can have drawn
-// it: the second half of the UUID, or the last quarter of a permit's, follows from the rest and from a
-// secret. So the keys that late requests of the Session put are known from those of its user for
-// certain, and nobody has to remember them.
+// draw returns a new name for a key of a shape for the lock name, on l. Only this Session can have
+// drawn it: the second half of the UUID, or the last quarter of a permit's, follows from the rest
+// and from a secret. So the keys that late requests of the Session put are known from those of its
+// user for certain, and nobody has to remember them.
 //
 // Invariant: no place has the name that is drawn. (Few of a permit's bits are random: among some
 // thousand permits two would have one name. TestPermitsOfASessionHaveAKeyEach.)

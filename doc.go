@@ -28,16 +28,16 @@
 //
 // # What is not
 //
-// A process may be paused between its check of the context and its write, for longer than the
-// TTL. No lock can prevent that write; a fencing token can. [Mutex.Token] grows with every new
-// hold of a name: send it along, and have the resource refuse a token lower than the highest it
-// has seen. Send it with a read, too, if you write what you compute from it: until the resource has
-// seen the new token it takes a late write of the old holder. For writes to etcd itself, [Mutex.IsOwner] in the If of the transaction does the
-// same. When etcd is restored from a snapshot, or wiped, tokens start again; docs/runbook.md
-// says how to keep them growing. When an operator takes the key away ([Break], a revoked lease),
-// the holder learns it by an event, or about a second later if it has just begun to hold. Until
-// then, again, only the token protects. To get a lock back from a holder that lives, without such
-// an overlap, there is [Recall].
+// A process may be paused between its check of the context and its write, for longer than the TTL.
+// No lock can prevent that write; a fencing token can. [Mutex.Token] grows with every new hold of a
+// name: send it along, and have the resource refuse a token lower than the highest it has seen.
+// Send it with a read, too, if you write what you compute from it: until the resource has seen the
+// new token it takes a late write of the old holder. For writes to etcd itself, [Mutex.IsOwner] in
+// the If of the transaction does the same. When etcd is restored from a snapshot, or wiped, tokens
+// start again; docs/runbook.md says how to keep them growing. When an operator takes the key away
+// ([Break], a revoked lease), the holder learns it by an event, or about a second later if it has
+// just begun to hold. Until then, again, only the token protects. To get a lock back from a holder
+// that lives, without such an overlap, there is [Recall].
 //
 // # Time
 //
@@ -81,9 +81,9 @@
 // A contender is a key name/<UUID> with a lease, or name/<lease in hexadecimal>, the form that
 // etcd's concurrency.Mutex, etcdctl lock and the server's lock service use. They and this package
 // exclude each other. A reader ([RWMutex]) has a UUID of a kind of its own, which versions of this
-// package that know no readers take for a writer's; so has a permit of a [Semaphore]. A candidate of a concurrency.Election under the
-// name of a lock joins its line. Other keys below name/ block nobody here, but they do block
-// concurrency.Mutex: do not nest names while both are in use.
+// package that know no readers take for a writer's; so has a permit of a [Semaphore]. A candidate
+// of a concurrency.Election under the name of a lock joins its line. Other keys below name/ block
+// nobody here, but they do block concurrency.Mutex: do not nest names while both are in use.
 //
 // # Cost
 //
@@ -117,28 +117,33 @@
 //	rwmutex.go   the RWMutex, and the Hold of one that reads
 //	many.go      several names at once: LockAll, whose claims enter all lines together
 //	semaphore.go the Semaphore
-//	lock.go      the Mutex: its verbs in the order of a life, Do, Close, Locker
+//	lock.go      the Mutex: its verbs in the order of a life, Do, Locker
+//	close.go     its Close
 //	acquire.go   how a call gets to hold: the local line, a place, its put, the wait
-//	hold.go      a hold, its end and its contexts, TokenFrom, nesting. What ends it is noticed in
-//	             lease.go (trust, revocation), watch.go (its key is gone), lock.go (Unlock, Close)
+//	hold.go      a hold, its end, nesting. What ends it is noticed in lease.go (trust, revocation),
+//	             watch.go (its key is gone), lock.go (Unlock), close.go
+//	context.go   the contexts of a hold, TokenFrom
 //	release.go   how the key of a hold is released, and the next one put
 //	recalled.go  what a holder notices of a recall, and what follows
 //	local.go     what a Session has of one name: the line of its goroutines, what lingers
+//	grant.go     one grant for all who need a lease
 //	cohort.go    those of them that share a key to read: who joins, and who waits
 //	permits.go   how the permits of a Session keep the order of their calls
 //	place.go     a key in etcd's line; it sends the transactions that internal/ticket builds
 //	watch.go     how it waits behind many: by a watch of the one key before, begun again when it
 //	             ends; and what follows when its own key is lost
+//	rivals.go    what it reads of those who stand before it
 //	partings.go  how a permit waits behind many: by watches of those that have to go
 //	view.go      how it waits behind few: by the Session's watch of the line
+//	viewread.go  what that view reads, and how often
 //	keywatch.go  how the key of a hold that lasts is watched, so that the holder learns what
 //	             others do to it; for a younger hold the audit does that
 //	removal.go   how a key that was given up is removed
-//	lease.go     one lease: its renewals, and the end of its trust and of its holds
+//	lease.go     one lease: its grant, and the end of its trust and of its holds
+//	renew.go     its renewals
 //	revoke.go    how a lease is revoked
 //	audit.go     the audit of a lease's keys
-//	session.go   the Session: its one mutex, its goroutines, Close; one grant for all who need a
-//	             lease
+//	session.go   the Session: its one mutex, its goroutines, Close
 //	era.go       how each answer is checked for a set-back, and what follows from one; the reads
 //	             and transactions that are repeated until they are answered
 //	stream.go    the stream of a client's watches (that of the renewals is in keepalive)
@@ -171,7 +176,8 @@
 //	            the hold on within a Session, without etcd
 //	recall      a request to a holder to give its lock back (Recall); the grace is the time in which
 //	            it may go on
-//	linger      to keep the key of a hold that was unlocked for the next Lock of the same Session (WithLinger)
+//	linger      to keep the key of a hold that was unlocked for the next Lock of the same Session
+//	            (WithLinger)
 //	attempt     one request to etcd, with its time of sending and its bound; it may be repeated
 //	renewal     one keepalive message of a lease, and its answer
 //	trust       how long a lease counts, by its renewals
@@ -190,13 +196,13 @@
 //
 //	internal/line     who stands in etcd's line, and who waits for whom: line.go has the rule of
 //	                  entry, Line.Blocking; ahead.go what a reading of a part of it says
-//	                  (acquire.go, watch.go, view.go)
+//	                  (acquire.go, rivals.go, viewread.go)
 //	internal/ticket   the life of one key: each transaction, and what its answer says; enter.go
 //	                  for the put, several.go for that of several, release.go for the release,
 //	                  remove.go, read.go (acquire.go, many.go, release.go, removal.go)
 //	internal/turn     whose turn it is among a Session's goroutines (local.go)
-//	internal/trust    how long a lease may be trusted, and when to renew it (lease.go)
-//	internal/recheck  how often a waiter rechecks (watch.go, view.go)
+//	internal/trust    how long a lease may be trusted, and when to renew it (renew.go)
+//	internal/recheck  how often a waiter rechecks (watch.go, viewread.go)
 //
 // These talk to etcd and to the user:
 //

@@ -227,8 +227,8 @@ func (h *hold) letGoLocked() {
 }
 
 // endContexts ends the contexts of h, which has ended itself, and of those that ended together with
-// it. When it returns they all have, and all that come from them, whoever else is at it: to cancel a
-// context is to wait for one who is just cancelling it.
+// it. When it returns they all have, and all that come from them, whoever else is at it: to cancel
+// a context is to wait for one who is just cancelling it.
 func (h *hold) endContexts() {
 	for _, h := range h.all {
 		h.endOwnContexts()
@@ -252,8 +252,8 @@ func (h *hold) endOwnContexts() {
 	delete(h.place.lease.ending, h)
 }
 
-// holdsLocked are the holds at p: that of the owner of the turn, and of those who share it. The last
-// one to begin is among them once it has ended, too.
+// holdsLocked are the holds at p: that of the owner of the turn, and of those who share it. The
+// last one to begin is among them once it has ended, too.
 func (p *place) holdsLocked() iter.Seq[*hold] {
 	return func(yield func(*hold) bool) {
 		if p.hold == nil || !yield(p.hold) {
@@ -282,8 +282,8 @@ func (p *place) endContexts() {
 	}
 }
 
-// endingLocked reports whether h has ended, and its contexts may not have, or those of one that ended
-// together with it.
+// endingLocked reports whether h has ended, and its contexts may not have, or those of one that
+// ended together with it.
 func (h *hold) endingLocked() bool {
 	for _, o := range h.all {
 		if o.cause != nil && o.contexts != nil {
@@ -381,152 +381,6 @@ func (h *hold) lossLocked() error {
 		return h.lost(ErrMaxHold)
 	}
 	return nil
-}
-
-// Context returns a context that comes from parent and also ends the moment the hold
-// ends or can no longer be trusted. Its Err is then context.Canceled, and
-// context.Cause says why: [ErrUnlocked], a [*LostError], [ErrMaxHold], [ErrClosed] or, after a
-// [Recall], a [*RecalledError].
-// If the lock is not held it has ended already, with the cause [ErrNotHeld].
-//
-// After a pause of the process (a stopped container, a suspended machine) its Err,
-// Done and Cause tell the truth at the first call. A context derived from it keeps
-// its own state until a goroutine has run: before each write, check this one.
-//
-// Lock with this context, or one derived from it, is [ErrDeadlock] for the same name
-// and Session, or nests with [WithReentrancy].
-func (m *Mutex) Context(parent context.Context) context.Context {
-	if parent == nil {
-		return endedContext(context.Background(), errors.New("etcdlock: nil context"))
-	}
-	if m == nil || m.s == nil {
-		return endedContext(parent, ErrNotHeld)
-	}
-	m.s.mu.Lock()
-	h := m.hold
-	held := h != nil && h.depth > 0
-	m.s.unlock()
-	if !held {
-		return endedContext(parent, ErrNotHeld)
-	}
-	return h.context(parent)
-}
-
-func (h *hold) context(parent context.Context) context.Context {
-	c := &holdContext{hold: h, parent: parent}
-	c.Context, c.cancel = context.WithCancelCause(parent)
-	// When parent ends first, the hold need not know this context any more.
-	c.stopForget = context.AfterFunc(c.Context, func() { h.forget(c) })
-	if cause := h.add(c); cause != nil {
-		c.end(cause)
-	}
-	return c
-}
-
-func endedContext(parent context.Context, cause error) context.Context {
-	ctx, cancel := context.WithCancelCause(parent)
-	cancel(cause)
-	return ctx
-}
-
-// TokenFrom returns the fencing token of the innermost hold that ctx came from, by
-// [Mutex.Context], Do or TryDo. It stays the same after the hold has ended.
-func TokenFrom(ctx context.Context) (token int64, ok bool) {
-	if ctx == nil {
-		return 0, false
-	}
-	if c := holdContextOf(ctx); c != nil {
-		return c.hold.place.ticket.Rev(), true
-	}
-	return 0, false
-}
-
-// holdKey is the key of a context's innermost holdContext.
-type holdKey struct{}
-
-// A holdContext is a context that ends with a hold. Each of its methods checks the
-// clocks first.
-type holdContext struct {
-	context.Context // comes from parent
-	parent          context.Context
-	hold            *hold
-	cancel          context.CancelCauseFunc
-	stopForget      func() bool
-}
-
-// end ends c with the cause of its hold's end.
-func (c *holdContext) end(cause error) {
-	c.stopForget()
-	c.cancel(cause)
-}
-
-func (c *holdContext) look() {
-	if cause := c.hold.check(); cause != nil {
-		c.end(cause)
-	}
-}
-
-// Err is as in context.Context.
-func (c *holdContext) Err() error {
-	if c.Context.Err() == nil {
-		c.look()
-	}
-	return c.Context.Err()
-}
-
-// Done is as in context.Context.
-func (c *holdContext) Done() <-chan struct{} {
-	if c.Context.Err() == nil {
-		c.look()
-	}
-	return c.Context.Done()
-}
-
-// Value is as in context.Context. context.Cause comes through here.
-func (c *holdContext) Value(key any) any {
-	if key == (holdKey{}) {
-		return c
-	}
-	if c.Context.Err() == nil {
-		c.look()
-	}
-	return c.Context.Value(key)
-}
-
-// outer is the context of the hold around c's, nil if there is none.
-func (c *holdContext) outer() *holdContext { return holdContextOf(c.parent) }
-
-// holdContextOf is the innermost holdContext that ctx comes from, nil if there is none.
-func holdContextOf(ctx context.Context) *holdContext {
-	c, _ := ctx.Value(holdKey{}).(*holdContext)
-	return c
-}
-
-// add makes c end with h. It returns the cause if h has ended already.
-func (h *hold) add(c *holdContext) error {
-	h.m.s.mu.Lock()
-	defer h.m.s.unlock()
-	if cause := h.checkLocked(time.Now()); cause != nil {
-		return cause
-	}
-	if c.Context.Err() != nil { // its parent has ended, and forget may have run
-		return nil
-	}
-	if h.contexts == nil {
-		h.contexts = make(map[*holdContext]struct{})
-	}
-	h.contexts[c] = struct{}{}
-	return nil
-}
-
-// forget removes c, which has ended with its parent, from h.
-func (h *hold) forget(c *holdContext) {
-	c.cancel(nil) // waits until the contexts that come from it have ended too
-	h.m.s.mu.Lock()
-	defer h.m.s.unlock()
-	if h.cause == nil {
-		delete(h.contexts, c)
-	}
 }
 
 // nestsIn returns the hold of m's name and Session that ctx comes from, if it has

@@ -23,16 +23,16 @@ const maxNames = 32
 // It takes all of them or none. It stands in the line of each name, first come, first served, and
 // cannot deadlock with any other LockAll or Lock, in whatever order they have their names. (It can
 // if the caller holds something while it waits, as with any lock.) While it waits for one name it
-// keeps its places in the lines of the others, so the others wait for it, and it counts as the holder
-// of those names at which it is the first.
+// keeps its places in the lines of the others, so the others wait for it, and it counts as the
+// holder of those names at which it is the first.
 //
 // After a nil error the caller holds all names until it calls Unlock on the Hold. They have one
 // token, and they end together: if one is lost all are, and the contexts of the Hold end with the
 // [*LostError] of that name. After an error nothing is held and nothing is left behind that could
 // block others. An error about the names (none, too many, one twice, one that no lock may have)
 // comes at once, before anything was sent. The others are those of [Mutex.Lock]; one about a wait
-// names the first name that is in the way, and [ErrDeadlock] the name that ctx comes from a hold of,
-// also with [WithReentrancy].
+// names the first name that is in the way, and [ErrDeadlock] the name that ctx comes from a hold
+// of, also with [WithReentrancy].
 //
 // The options are those of the Session, without [WithHandoff] and [WithLinger]: LockAll takes over
 // no key. The hooks of its Trace are called for each name.
@@ -65,12 +65,12 @@ func (s *Session) DoAll(
 // A several is one call of LockAll or TryLockAll: a claim for each name, each in its local line and
 // then with a place in etcd's.
 //
-// Invariant: a claim that has a key waits only for keys of lower revisions, and all keys of a several
-// have one. A claim without a key waits only for earlier ones of its Session: a several enters all
-// its local lines in one critical section, and puts its keys, in one transaction, once it owns the
-// turns of all. So nobody waits in a circle. A key of the Session that is handed off, lingers, or is
-// put with a release has a revision of its own: a several never gets one. (Do not put a key while
-// another claim waits for its turn, and do not take one over.
+// Invariant: a claim that has a key waits only for keys of lower revisions, and all keys of a
+// several have one. A claim without a key waits only for earlier ones of its Session: a several
+// enters all its local lines in one critical section, and puts its keys, in one transaction, once
+// it owns the turns of all. So nobody waits in a circle. A key of the Session that is handed off,
+// lingers, or is put with a release has a revision of its own: a several never gets one. (Do not
+// put a key while another claim waits for its turn, and do not take one over.
 // TestSeveralNamesNeverWaitInACircle, TestLockAllTakesOverNoKey.)
 //
 // Its places are given up together, and it takes new ones, if one is lost.
@@ -278,8 +278,8 @@ func (a *several) takePlacesLocked() bool {
 	return true
 }
 
-// put puts all keys, as place.queue puts one. A nil error says that all stand in line: with holds at
-// them if nobody is ahead of any.
+// put puts all keys, as place.queue puts one. A nil error says that all stand in line: with holds
+// at them if nobody is ahead of any.
 func (a *several) put(ctx context.Context) (h *hold, taken []line.Ahead, err error) {
 	tickets := make([]*ticket.Ticket, len(a.places))
 	for i, p := range a.places {
@@ -421,8 +421,8 @@ func (a *several) begin() (*hold, error) {
 	return a.beginLocked()
 }
 
-// beginLocked makes a hold of each place, all at the heads of their lines, and returns the first: all
-// begin, or none. The errors are those of Session.begin.
+// beginLocked makes a hold of each place, all at the heads of their lines, and returns the first:
+// all begin, or none. The errors are those of Session.begin.
 func (a *several) beginLocked() (*hold, error) {
 	now := time.Now()
 	for i, p := range a.places {

@@ -24,13 +24,13 @@ type parting struct {
 	late bool     // the watch has not begun in time
 }
 
-// waitBehindSome waits until the line ahead of p, a permit, may have become one that lets it in, and
-// has read that line then.
+// waitBehindSome waits until the line ahead of p, a permit, may have become one that lets it in,
+// and has read that line then.
 //
 // It knows some keys of which one at least goes before it may hold: line.Ahead.Awaited. Where these
 // are few and the line is long it watches each of them; otherwise, all permits. Either way it
-// watches its own key, too. A watch begins from now, and once all are there it reads the line. So no
-// deletion is missed: the read shows those before the watches, and those after come as events.
+// watches its own key, too. A watch begins from now, and once all are there it reads the line. So
+// no deletion is missed: the read shows those before the watches, and those after come as events.
 //
 // Where it knows all that are before it, it counts the events itself, and reads the line once, at
 // the end. In a long line it does that when it is among the first. So what a hand-over costs grows
@@ -136,8 +136,8 @@ func (w *partings) covers(ahead line.Ahead) bool {
 // watchSome begins to watch the keys for which p waits, and its own: one by one if they are few, it
 // does not know all that are before it, and watches have begun as they should.
 //
-// Invariant: after watches that have failed it begins one, and not one for each key. (An etcd that is
-// slow would get many times as much to do. TestTheWatchesOfAPermitBeginAtASlowEtcd.)
+// Invariant: after watches that have failed it begins one, and not one for each key. (An etcd that
+// is slow would get many times as much to do. TestTheWatchesOfAPermitBeginAtASlowEtcd.)
 func (p *place) watchSome(ctx context.Context, ahead line.Ahead, broken attempt.Backoff) *partings {
 	awaited := ahead.Awaited()
 	w := &partings{told: make(chan parting)}

@@ -11,9 +11,9 @@ import (
 // that hold have the turn beside it. So a Session has at most one key of a name that waits, and the
 // next one is put when the one before holds, or has gone.
 //
-// Invariant: whoever has the turn beside the owner holds, or has lost its hold and not unlocked. (Do
-// not let the next one put its key as soon as the one before stands in line. A large one would be
-// overtaken if it has to queue anew. TestPermitsOfASessionKeepTheirOrder.)
+// Invariant: whoever has the turn beside the owner holds, or has lost its hold and not unlocked.
+// (Do not let the next one put its key as soon as the one before stands in line. A large one would
+// be overtaken if it has to queue anew. TestPermitsOfASessionKeepTheirOrder.)
 //
 // Who is exclusive, or reads, and comes later waits in the local line until all that have the turn
 // have unlocked, and permits that come after that wait behind it.

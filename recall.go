@@ -41,10 +41,10 @@ func requestOf(r line.Recall) RecallRequest {
 // of the same name.
 //
 // A holder notices it within milliseconds, or about a second later if it has just begun to hold:
-// [RecallFrom] tells it, and after the grace its context ends with a [*RecalledError]. A holder that
-// does not unlock keeps the lock as long as its lease is renewed. One that is cut off loses its
-// lease as ever. A waiter may be recalled too: its hold begins as one that has just noticed. Readers
-// that share a key are recalled together.
+// [RecallFrom] tells it, and after the grace its context ends with a [*RecalledError]. A holder
+// that does not unlock keeps the lock as long as its lease is renewed. One that is cut off loses
+// its lease as ever. A waiter may be recalled too: its hold begins as one that has just noticed.
+// Readers that share a key are recalled together.
 func Recall(ctx context.Context, kv clientv3.KV, c Contender, r RecallRequest) error {
 	if err := checkAdmin(ctx, kv, "recall", c.Name); err != nil {
 		return err
@@ -96,21 +96,21 @@ func Recall(ctx context.Context, kv clientv3.KV, c Contender, r RecallRequest) e
 	}
 }
 
-// WithRecall makes holds listen to [Recall]: [RecallFrom] tells that they are asked to end, and they
-// end after the grace that the request allows, but at most this long after they have noticed. The
-// default is that nobody can recall them.
+// WithRecall makes holds listen to [Recall]: [RecallFrom] tells that they are asked to end, and
+// they end after the grace that the request allows, but at most this long after they have noticed.
+// The default is that nobody can recall them.
 //
 // It costs nothing while nobody asks, unless the Session holds more than 100 names: then the keys
-// that listen are read once per renewal period, a hundred in a request. A recalled key is not handed
-// on and does not linger (see [WithHandoff], [WithLinger]), and no reader joins it.
+// that listen are read once per renewal period, a hundred in a request. A recalled key is not
+// handed on and does not linger (see [WithHandoff], [WithLinger]), and no reader joins it.
 func WithRecall(most time.Duration) Option {
 	return func(c *config) error { c.recall = most; return positive("WithRecall", most) }
 }
 
 var (
-	// ErrRecalled says that a hold has ended because it was recalled and its grace is over. It comes
-	// as a [*RecalledError], the cause of the hold's context. The key is still there: nobody else
-	// gets in before Unlock, which says nil if the hold was whole. Stop the work, and unlock.
+	// ErrRecalled says that a hold has ended because it was recalled and its grace is over. It
+	// comes as a [*RecalledError], the cause of the hold's context. The key is still there: nobody
+	// else gets in before Unlock, which says nil if the hold was whole. Stop the work, and unlock.
 	ErrRecalled = errors.New("etcdlock: recalled")
 
 	// ErrNotRecallable says that a contender does not listen to [Recall]: it was made without

@@ -80,9 +80,8 @@ func (rw *RWMutex) RLock(ctx context.Context) (*Hold, error) {
 // but for no other contender: until ctx ends or, if ctx has no deadline, for at most the TTL. If
 // there is a writer it returns a [*LockedError] at once, for which errors.Is(err, ErrLocked) is
 // true, and writes nothing to etcd. It also does so if the Session has lost its reads of the name
-// and not all of them have unlocked, or if they go on and are recalled or their lease is about to be
-// replaced.
-// Other errors, and what is true after them, are those of [RWMutex.RLock].
+// and not all of them have unlocked, or if they go on and are recalled or their lease is about to
+// be replaced. Other errors, and what is true after them, are those of [RWMutex.RLock].
 func (rw *RWMutex) TryRLock(ctx context.Context) (*Hold, error) {
 	return rw.acquire(ctx, true)
 }
@@ -189,9 +188,9 @@ func (rw *RWMutex) Name() string { return rw.writer().Name() }
 // Locker is [Mutex.Locker], of the writer's side.
 func (rw *RWMutex) Locker() sync.Locker { return rw.writer().Locker() }
 
-// Close is [Mutex.Close]: it ends what this RWMutex holds, to write or to read, and releases it. The
-// contexts of its Holds end with the cause [ErrClosed], and their Unlock returns [ErrNotHeld] from
-// then on. Reads of others that share the key go on.
+// Close is [Mutex.Close]: it ends what this RWMutex holds, to write or to read, and releases it.
+// The contexts of its Holds end with the cause [ErrClosed], and their Unlock returns [ErrNotHeld]
+// from then on. Reads of others that share the key go on.
 func (rw *RWMutex) Close(ctx context.Context) error {
 	if err := rw.check(); err != nil {
 		return err
@@ -272,8 +271,9 @@ func (h *Hold) Context(parent context.Context) context.Context {
 	return h.hold.context(parent)
 }
 
-// Token returns the fencing token: the create revision of the key, which readers of one Session
-// may share, and of all keys of several names. See [RWMutex] for how to use that of a read. It is 0 once the hold has ended.
+// Token returns the fencing token: the create revision of the key, which readers of one Session may
+// share, and of all keys of several names. See [RWMutex] for how to use that of a read. It is 0
+// once the hold has ended.
 func (h *Hold) Token() int64 {
 	var token int64
 	h.whole(func(h *hold) { token = h.place.ticket.Rev() })

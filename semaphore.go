@@ -15,17 +15,18 @@ import (
 const mostPermits = math.MaxUint16
 
 // A Semaphore limits how many permits of a name are held at a time, by all processes together. Make
-// it with [NewSemaphore] or [Session.Semaphore]; the zero Semaphore returns errors. Do not copy one.
+// it with [NewSemaphore] or [Session.Semaphore]; the zero Semaphore returns errors. Do not copy
+// one.
 //
 // It is first come, first served: a request for many permits is not overtaken by small ones behind
-// it, and everybody gets in. Within a [Session] that is the order of the calls; one of them at a time
-// waits in etcd's line.
+// it, and everybody gets in. Within a [Session] that is the order of the calls; one of them at a
+// time waits in etcd's line.
 //
 // Nothing is stored but the permits, each with the limit on which its holder counts. So nothing can
 // be left over, and nobody has to reset anything: the permits of a process that has died come back
-// with its lease. While contenders disagree on the limit the lowest of those in line counts, so a new
-// limit may be rolled out process by process. A Semaphore logs a warning once for each other limit
-// that it meets.
+// with its lease. While contenders disagree on the limit the lowest of those in line counts, so a
+// new limit may be rolled out process by process. A Semaphore logs a warning once for each other
+// limit that it meets.
 //
 // A [Mutex] of the same name takes all of it: it waits for all permits before it, and permits wait
 // for it. So it is with the writers and readers of an [RWMutex], with etcd's concurrency.Mutex, and
@@ -53,7 +54,8 @@ func NewSemaphore(client *clientv3.Client, name string, limit int, opts ...Optio
 	return &Semaphore{m: m}, nil
 }
 
-// Semaphore returns a Semaphore for name on the Session's lease, as [Session.Mutex] returns a Mutex.
+// Semaphore returns a Semaphore for name on the Session's lease, as [Session.Mutex] returns a
+// Mutex.
 func (s *Session) Semaphore(name string, limit int, opts ...Option) (*Semaphore, error) {
 	if err := checkLimit(name, limit); err != nil {
 		return nil, err
@@ -74,9 +76,9 @@ func checkLimit(name string, limit int) error {
 	return nil
 }
 
-// Acquire waits until it has n permits: until those of all who came before it and its own are within
-// the limit. n is 1 up to the limit, else it is an error at once. ctx bounds the wait only: the Hold
-// outlives it. With permits free it is one request to etcd.
+// Acquire waits until it has n permits: until those of all who came before it and its own are
+// within the limit. n is 1 up to the limit, else it is an error at once. ctx bounds the wait only:
+// the Hold outlives it. With permits free it is one request to etcd.
 //
 // After a nil error the caller has the permits until it calls Unlock on the Hold, all n at once.
 // [Hold.Context] gives a context that ends with it. After an error there is no Hold, and nothing is
@@ -84,14 +86,15 @@ func checkLimit(name string, limit int) error {
 // once if ctx comes from a hold of a Mutex or RWMutex of this name in this Session.
 //
 // A ctx that comes from a hold of permits of the same name is legal. If the permits are out, and
-// those who have them wait for more, they all wait for ever: ask for all at once, or bound the wait.
+// those who have them wait for more, they all wait for ever: ask for all at once, or bound the
+// wait.
 func (s *Semaphore) Acquire(ctx context.Context, n int) (*Hold, error) {
 	return s.acquire(ctx, n, false)
 }
 
 // TryAcquire takes n permits if they are free and nobody waits. It waits for etcd, but for no other
-// contender: until ctx ends or, if ctx has no deadline, for at most the TTL. If they are not free it
-// returns a [*LockedError] at once, for which errors.Is(err, ErrLocked) is true, and has written
+// contender: until ctx ends or, if ctx has no deadline, for at most the TTL. If they are not free
+// it returns a [*LockedError] at once, for which errors.Is(err, ErrLocked) is true, and has written
 // nothing to etcd. Other errors, and what is true after them, are those of [Semaphore.Acquire].
 func (s *Semaphore) TryAcquire(ctx context.Context, n int) (*Hold, error) {
 	return s.acquire(ctx, n, true)

@@ -200,8 +200,8 @@ func (s *Session) watch(ctx context.Context, broken *attempt.Backoff, key string
 	if !state.CompareAndSwap(opening, open) {
 		broken.Unanswered()
 		if s.stream.isSilent(on, started) {
-			// The other watches on it hear nothing either. (clientv3 begins one watch at a time on a
-			// stream, so many at once take long. Then the stream is not silent.)
+			// The other watches on it hear nothing either. (clientv3 begins one watch at a time on
+			// a stream, so many at once take long. Then the stream is not silent.)
 			s.watchAnew()
 		}
 	}

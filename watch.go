@@ -6,13 +6,11 @@ import (
 	"math/rand/v2"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/recheck"
-	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 const (
@@ -201,8 +199,8 @@ type predecessor struct {
 	late *time.Timer // ends it while nobody needs it. Guarded by Session.mu
 }
 
-// watchBefore watches the key behind which p stands. known says that who was before p is known up to
-// where the watch begins, so that it need not look whether that one still stands.
+// watchBefore watches the key behind which p stands. known says that who was before p is known up
+// to where the watch begins, so that it need not look whether that one still stands.
 //
 // Invariant: known is set only if the transaction that put p has read the key, and the watch tells
 // whatever has become of it since. It is set where p has not asked who holds, either: a look that
@@ -233,8 +231,8 @@ func (p *place) watchBefore(ctx context.Context, broken *attempt.Backoff, before
 }
 
 // knownBefore takes the watch of the key behind which the last place of the Session stood, if there
-// is one. It has begun before p was put, and is all that p needs if it is of the same key. Otherwise
-// from is the revision from which p has to watch, 0 if from now and to look then.
+// is one. It has begun before p was put, and is all that p needs if it is of the same key.
+// Otherwise from is the revision from which p has to watch, 0 if from now and to look then.
 //
 // etcd serves a watch from a past revision late. That is for a line in which one waits for so
 // long that it is served by far when the turn comes.
@@ -254,9 +252,9 @@ func (p *place) knownBefore(before line.Entry) (last *predecessor, same bool, fr
 	return last, last != nil && last.key == before.Key && last.era == p.era, from
 }
 
-// unwatchBefore ends the watch of the key behind which p stood, unless it is gone and p is the first
-// now. Then the watch stays for a while. The one who held before p may queue again, and so may
-// p's Session, which then stands behind the same key, and needs no other watch.
+// unwatchBefore ends the watch of the key behind which p stood, unless it is gone and p is the
+// first now. Then the watch stays for a while. The one who held before p may queue again, and so
+// may p's Session, which then stands behind the same key, and needs no other watch.
 func (p *place) unwatchBefore(w *predecessor) {
 	s, l := p.s, p.local
 	s.mu.Lock()
@@ -316,171 +314,6 @@ func (p *place) deletion(before string, events []*clientv3.Event) (at int64) {
 		}
 	}
 	return at
-}
-
-// rivals are those ahead of p as of the last read, nobody for a nil p. They are stale if
-// that was in an earlier era.
-func (p *place) rivals() (ahead line.Ahead, stale bool) {
-	if p == nil {
-		return line.Nobody, false
-	}
-	p.s.mu.Lock()
-	defer p.s.unlock()
-	return p.ahead, p.staleLocked()
-}
-
-func (p *place) setLine(ahead line.Ahead, at *era) {
-	p.s.mu.Lock()
-	defer p.s.unlock()
-	if p.era == at {
-		ahead = ahead.Since(p.ahead)
-	}
-	p.asPut = false
-	p.seesLocked(ahead, at)
-	p.local.admitLocked()
-}
-
-// seesLocked notes who is ahead of p, by an answer of the era told.
-func (p *place) seesLocked(ahead line.Ahead, told *era) {
-	p.ahead, p.era = ahead, told
-	for _, e := range ahead.Last {
-		p.s.strayLocked(e)
-	}
-	p.m.meetLocked(ahead)
-}
-
-// readOn reads who is ahead of p, if what was read so far does not show it.
-func (p *place) readOn(ctx context.Context, c *claim) error {
-	if ahead, stale := p.rivals(); stale || ticket.Tells(ahead) {
-		return nil
-	}
-	return p.look(ctx, c, 0)
-}
-
-// stands reports whether the very key before and p's own both stand in line now. It is a
-// linearizable read of four compares, and retries until it is answered. It also reads who holds,
-// if that is not known, and how many keys there are in all, if length is not nil.
-func (p *place) stands(
-	ctx context.Context, c *claim, before line.Entry, length *int,
-) (bool, error) {
-	ahead, _ := p.rivals()
-	resp, err := readFor(ctx, p, c, func(ctx context.Context) (*clientv3.TxnResponse, error) {
-		// A range is what makes a transaction without writes linearizable.
-		ask := []clientv3.Op{p.ticket.AskWhoHolds(ahead)}
-		if length != nil {
-			ask = append(ask, countBelow(p.m.name))
-		}
-		ifs := append(ticket.Contends(before), p.ticket.Exists(), p.ticket.OnLease())
-		return p.s.txn(ctx, ifs, ask, ask)
-	})
-	if err != nil {
-		return false, err
-	}
-	ranges := rangesOf(resp)
-	if length != nil {
-		*length = int(ranges[1].GetCount())
-	}
-	p.s.mu.Lock()
-	defer p.s.unlock()
-	p.ahead = p.ticket.WhoHolds(p.ahead, ranges[0])
-	return resp.Succeeded, nil
-}
-
-// countBelow counts the keys below a name.
-func countBelow(name string) clientv3.Op {
-	return clientv3.OpGet(line.Prefix(name), clientv3.WithPrefix(), clientv3.WithCountOnly())
-}
-
-// look reads who is ahead of p: at the revision at if that is not 0 and the answering member
-// knows it, otherwise as of now. It returns errQueueAnew if p's own key is not there, or not with
-// its lease.
-//
-// It reads the nearest few keys. After a deletion it first reads only whether there are any. If
-// none of them is a contender it reads on.
-func (p *place) look(ctx context.Context, c *claim, at int64) error {
-	for look := p.ticket.Look(at != 0); ; {
-		sent := p.s.era.Load()
-		read, err := p.readAhead(ctx, c, at, &look)
-		if err != nil {
-			return err
-		}
-		ahead, there := look.Judge(read...)
-		if !there {
-			p.disowned()
-			return errQueueAnew
-		}
-		if ticket.Tells(ahead) {
-			p.told(read[0])
-			p.setLine(ahead, sent)
-			return nil
-		}
-	}
-}
-
-// readAhead is one request of a look.
-func (p *place) readAhead(
-	ctx context.Context, c *claim, at int64, look *ticket.Look,
-) ([]*pb.RangeResponse, error) {
-	type read struct {
-		header *pb.ResponseHeader
-		ranges []*pb.RangeResponse
-	}
-	// For one that reads it is several ranges in one request, otherwise it is one. What to read is
-	// asked first: an attempt may be late, and the look go on meanwhile.
-	request := func(opts ...clientv3.OpOption) func(context.Context) (read, error) {
-		if p.ticket.Kind != line.Read {
-			opts = append(look.Range(), opts...)
-			return func(ctx context.Context) (read, error) {
-				resp, err := p.s.client.Get(ctx, p.ticket.Prefix(), opts...)
-				all := (*pb.RangeResponse)(resp)
-				return read{all.GetHeader(), []*pb.RangeResponse{all}}, err
-			}
-		}
-		ops := look.Ranges(opts...)
-		return func(ctx context.Context) (read, error) {
-			resp, err := p.s.client.Txn(ctx).Then(ops...).Commit()
-			if err != nil {
-				return read{}, err
-			}
-			return read{resp.Header, rangesOf(resp)}, nil
-		}
-	}
-	if at != 0 {
-		// The state at a revision does not change, so no quorum is needed. The
-		// member may not have reached it yet, or have compacted it away.
-		sent := p.s.era.Load()
-		past := request(clientv3.WithRev(at), clientv3.WithSerializable())
-		r, _, err := attempt.Do(ctx, p.s.calls, &attempt.Backoff{Urgent: true}, attempt.ReadTimeout, past)
-		if err == nil {
-			p.s.heard(r.header, sent, 0) // of the past, by a member that may be behind
-			return r.ranges, nil
-		}
-	}
-	present := request()
-	r, err := readFor(ctx, p, c, func(ctx context.Context) (read, error) {
-		sent := p.s.asks()
-		r, err := present(ctx)
-		if err == nil {
-			p.s.heardNow(r.header, sent)
-		}
-		return r, err
-	})
-	return r.ranges, err
-}
-
-// readFor is read for c, which waits at p, and gives up when the lease or the key is gone.
-func readFor[R any](ctx context.Context, p *place, c *claim, get func(context.Context) (R, error)) (R, error) {
-	resp, err := read(ctx, p.s, get, func(err error) error {
-		c.lastErr = err
-		if p.isGone() || p.lease.isDead() {
-			return errQueueAnew
-		}
-		return nil
-	})
-	if err == nil {
-		c.lastErr = nil
-	}
-	return resp, err
 }
 
 // isGone reports whether p's key is known to be deleted by somebody else.

@@ -103,8 +103,8 @@ func TestARecallOfWhoDoesNotListen(t *testing.T) {
 	run.exits(exitLost).says("its key was deleted")
 }
 
-// One that listens, and does not unlock, is still there when the wait is over. It is deleted if that
-// is wanted.
+// One that listens, and does not unlock, is still there when the wait is over. It is deleted if
+// that is wanted.
 func TestARecallThatIsNotHeeded(t *testing.T) {
 	for _, breaks := range []bool{false, true} {
 		t.Run(fmt.Sprint("break ", breaks), func(t *testing.T) {

@@ -27,10 +27,16 @@ var update = flag.Bool("update", false, "write the uses against the direction as
 var layers = [][]string{
 	{"doc.go", "errors.go", "options.go", "trace.go", "admin.go", "recall.go"},
 	{"session.go", "stream.go", "era.go"}, // a Session: its lock, its tasks, what it knows of etcd
-	{"lease.go", "revoke.go", "audit.go"},
-	{"place.go", "watch.go", "partings.go", "view.go", "keywatch.go", "removal.go"}, // one key in etcd's line
-	{"local.go", "cohort.go", "permits.go", "hold.go", "release.go", "recalled.go"}, // what the goroutines of a Session have of a name
-	{"lock.go", "rwmutex.go", "semaphore.go", "many.go", "acquire.go"},
+	{"lease.go", "renew.go", "revoke.go", "audit.go"},
+	{ // one key in etcd's line
+		"place.go", "rivals.go", "watch.go", "partings.go", "view.go", "viewread.go", "keywatch.go",
+		"removal.go",
+	},
+	{ // what the goroutines of a Session have of a name
+		"local.go", "grant.go", "cohort.go", "permits.go", "hold.go", "context.go", "release.go",
+		"recalled.go",
+	},
+	{"lock.go", "close.go", "rwmutex.go", "semaphore.go", "many.go", "acquire.go"},
 	{"lead.go", "watchholder.go"},
 }
 

@@ -92,9 +92,9 @@ func (l Line) Before(own Entry) Line {
 // read. A permit waits for nobody if all before it are permits, and the sum of their weights and
 // its own is at most the least of their limits and its own; otherwise it waits until that is so,
 // and Blocking is all before it. Who waits counts as who holds does, so that a large permit is not
-// overtaken by small ones. (TestAPermitWaitsForTheSum.) The kind is told by the key, since the event of a deletion has no value. What this version
-// takes for a contender without knowing its kind is exclusive: it waits for everybody before it,
-// and everybody behind it waits for it.
+// overtaken by small ones. (TestAPermitWaitsForTheSum.) The kind is told by the key, since the
+// event of a deletion has no value. What this version takes for a contender without knowing its
+// kind is exclusive: it waits for everybody before it, and everybody behind it waits for it.
 //
 // Nobody is ever put before a place. So once the rule lets it in, it stays in. And of any two that
 // it has let in, and that both stand in line, the later one has seen the earlier one, and borne it.

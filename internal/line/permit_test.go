@@ -13,8 +13,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// standing is the keys of a line as "2/5 x 1/5" says: a permit of 2 that counts on a limit of 5, one
-// that is exclusive (x), one that reads (r), and so on, with the create revisions 1, 2, ...
+// standing is the keys of a line as "2/5 x 1/5" says: a permit of 2 that counts on a limit of 5,
+// one that is exclusive (x), one that reads (r), and so on, with the create revisions 1, 2, ...
 func standing(text string) (read keys) {
 	for i, who := range strings.Fields(text) {
 		tail := fmt.Sprintf("6ba7b810-9dad-41d1-80b4-%012x", i)
@@ -37,8 +37,8 @@ func places(l line.Line) (at []int) {
 	return at
 }
 
-// A permit may hold if those before it are permits only, and the sum of their weights and its own is
-// at most the least of their limits and its own, whether they hold or wait.
+// A permit may hold if those before it are permits only, and the sum of their weights and its own
+// is at most the least of their limits and its own, whether they hold or wait.
 func TestAPermitWaitsForTheSum(t *testing.T) {
 	for _, row := range []struct {
 		line    string // the last one is asked

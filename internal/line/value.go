@@ -10,7 +10,8 @@ import (
 const MaxInfo = 1024
 
 // maxValue is the longest value that is parsed, in bytes. Ours are shorter: each byte takes at most
-// six in JSON, the label has at most 1,024, the info too, a host's name 253, and a recall twice 256.
+// six in JSON, the label has at most 1,024, the info too, a host's name 253, and a recall twice
+// 256.
 const maxValue = 20 * 1024
 
 // A Value is what a contender's key holds, for people and operators.

@@ -44,7 +44,7 @@ var mutants = []mutant{
 	{
 		name: "what a renewal is worth is asked of one member",
 		why:  "That may be the silent one, again and again: renewals are confirmed, and count for nothing (rule 13).",
-		edits: []edit{{"lease.go", `	_, _, err := attempt.Do(ctx, s.calls, &retry, attempt.ReadTimeout,
+		edits: []edit{{"renew.go", `	_, _, err := attempt.Do(ctx, s.calls, &retry, attempt.ReadTimeout,
 `, `	_, _, err := attempt.Do(ctx, s.calls, &retry, time.Hour,
 `}},
 		killers: []killer{core("sim", "TestAReadOfDoubtMeetsAnotherMember")},
@@ -99,7 +99,7 @@ var mutants = []mutant{
 	{
 		name: "contexts end by their timer only",
 		why:  "A context is asked often, the clock costs time, and there is a timer. After a pause of the process it has not run yet (rule 2).",
-		edits: []edit{{"hold.go", `func (c *holdContext) look() {
+		edits: []edit{{"context.go", `func (c *holdContext) look() {
 	if cause := c.hold.check(); cause != nil {
 		c.end(cause)
 	}
@@ -148,7 +148,7 @@ var mutants = []mutant{
 	{
 		name: "one renewal at a time",
 		why:  "The attempt under way has not failed yet. It may have met the one dead endpoint of three, and take the whole TTL (rule 13).",
-		edits: []edit{{"lease.go", `			next.Reset(l.plan.Late())
+		edits: []edit{{"renew.go", `			next.Reset(l.plan.Late())
 `, ``}},
 		killers: []killer{simulation(1000), named("TestAFailedRenewalIsFollowedByTwoAtOnce")},
 	},
@@ -216,7 +216,7 @@ var mutants = []mutant{
 	{
 		name: "the end of a stream is a failure of the renewal",
 		why:  "It has failed. But a token ends all the time, and a member stops at each upgrade: what lingers is given up for it, and an alarm is raised.",
-		edits: []edit{{"lease.go", `			case last && streamIsOver(r.err):
+		edits: []edit{{"renew.go", `			case last && streamIsOver(r.err):
 `, `			case last && streamIsOver(r.err) && false:
 `}},
 		killers: []killer{named("TestARenewalWhoseStreamEndsIsSentAgainAtOnce")},
@@ -236,7 +236,7 @@ var mutants = []mutant{
 	{
 		name: "a lost lease is renewed",
 		why:  "The loser may still be at work, so give it time. The key then stands in everybody's way for longer than the TTL (rule 11).",
-		edits: []edit{{"lease.go", `			return leaseWait
+		edits: []edit{{"renew.go", `			return leaseWait
 `, `			return leaseRenew
 `}},
 		killers: []killer{named("TestALostLeaseIsRenewedNoMore")},
@@ -260,7 +260,7 @@ var mutants = []mutant{
 	{
 		name: "nobody watches the keys of holds",
 		why:  "The looks tell. They are seldom (rule 5).",
-		edits: []edit{{"lease.go", `			l.watchHolds()
+		edits: []edit{{"renew.go", `			l.watchHolds()
 `, ``}},
 		killers: []killer{named("TestALossFromOutsideIsNoticedWithinAboutASecond")},
 	},
@@ -425,7 +425,7 @@ var mutants = []mutant{
 	{
 		name: "a renewal that is refused ends the hold at once",
 		why:  "No retry mends a refusal. But an operator does, who has just enabled auth or changed a role, and the lease lives meanwhile (rule 1, ErrExpired).",
-		edits: []edit{{"lease.go", `		l.refusal = err
+		edits: []edit{{"renew.go", `		l.refusal = err
 `, `		l.endLocked(because(ErrExpired, err))
 `}},
 		killers: []killer{named("TestRenewalsThatAreRefusedForAWhileLoseNothing")},
@@ -633,7 +633,7 @@ var mutants = []mutant{
 	{
 		name: "a re-check of a view asks for the keys that it knows",
 		why:  "They stand, so nothing was missed. Not those who have come since, for whom a key that lingers is to give way (WithLinger).",
-		edits: []edit{{"view.go", `	return resp.Succeeded && (!alone || resp.Responses[0].GetResponseRange().GetCount() == 1)
+		edits: []edit{{"viewread.go", `	return resp.Succeeded && (!alone || resp.Responses[0].GetResponseRange().GetCount() == 1)
 `, `	_ = alone
 	return resp.Succeeded
 `}},
@@ -666,7 +666,7 @@ var mutants = []mutant{
 	{
 		name: "a renewal that knows of less than the one before is a renewal",
 		why:  "It may come from a member that is behind. Or from an etcd that was set back, where nothing else tells (rule 26).",
-		edits: []edit{{"lease.go", `	if l.renewed.era == told && revision < l.renewed.revision {
+		edits: []edit{{"renew.go", `	if l.renewed.era == told && revision < l.renewed.revision {
 `, `	if l.renewed.era == told && revision < 0 {
 `}},
 		killers: []killer{named("TestAHoldThatIsWatchedWhileEtcdIsSetBack")},
@@ -739,7 +739,10 @@ var mutants = []mutant{
 						v.keys[e.Key] = e.Rev
 					}
 				}
-				v.read, v.deleted = maps.Clone(v.keys), make(map[string]int64)
+				v.read, v.deleted = map[string]int64{}, map[string]int64{}
+				for key, rev := range v.keys {
+					v.read[key] = rev
+				}
 				v.s.unlock()
 `}},
 		killers: []killer{simulation(1000), named("TestAViewMissesNothingBeforeItsWatch")},
@@ -816,7 +819,7 @@ var mutants = []mutant{
 		name: "a waiter's own key is told by its create revision alone",
 		why:  "It is the key that the waiter put. Somebody has put it over: it goes with another lease, or with none (rule 12).",
 		edits: []edit{
-			{"watch.go", `p.ticket.Exists(), p.ticket.OnLease())`, `p.ticket.Exists())`},
+			{"rivals.go", `p.ticket.Exists(), p.ticket.OnLease())`, `p.ticket.Exists())`},
 			{"internal/ticket/ticket.go", ` && e.Rev == t.rev && e.Lease == t.Lease
 `, ` && e.Rev == t.rev
 `},
@@ -854,7 +857,7 @@ var mutants = []mutant{
 	{
 		name: "one late watch makes all watch anew",
 		why:  "They share a stream, which may be dead, and it ends when nobody uses it. Mostly it is one watch that is late, and the others are a storm (rule 25).",
-		edits: []edit{{"view.go", `		return 0, false // only this one begins a new watch: the others may be fine
+		edits: []edit{{"viewread.go", `		return 0, false // only this one begins a new watch: the others may be fine
 `, `		v.s.watchAnewLocked()
 		return 0, false
 `}},
@@ -871,7 +874,7 @@ var mutants = []mutant{
 	{
 		name: "a revision that the member does not have yet ends the wait",
 		why:  "An error of a read is an error. This one passes by itself (rule 20).",
-		edits: []edit{{"watch.go", `			return r.ranges, nil
+		edits: []edit{{"rivals.go", `			return r.ranges, nil
 		}
 	}
 `, `			return r.ranges, nil
@@ -1051,7 +1054,7 @@ var mutants = []mutant{
 	{
 		name: "a crowd whose leases run out comes back at once",
 		why:  "Each Session has lost its lease and needs another one. But so have all, and what etcd works through for them is again too late for all (rule 25).",
-		edits: []edit{{"session.go", `	if barren < 2 {
+		edits: []edit{{"grant.go", `	if barren < 2 {
 `, `	if barren >= 0 {
 `}},
 		killers: []killer{named("TestLeasesThatRunOutUnansweredSpreadThoseThatFollow"), named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
@@ -1151,7 +1154,7 @@ var mutants = []mutant{
 	{
 		name: "a Close that is not confirmed leaves the other reads",
 		why:  "The caller is told all the same. But a read that had ended before keeps its turn, and nobody can unlock it any more (rule 9).",
-		edits: []edit{{"lock.go", `				unconfirmed = err
+		edits: []edit{{"close.go", `				unconfirmed = err
 `, `				return err
 `}},
 		killers: []killer{named("TestACloseThatIsNotConfirmedGivesUpEachRead")},
@@ -1364,7 +1367,7 @@ var mutants = []mutant{
 	{
 		name: "a recheck does not show a recall",
 		why:  "It compares whether those before it stand in line, and whether its own key does. The event may have been lost.",
-		edits: []edit{{"view.go", `	ifs := append(p.asPutLocked(), p.ticket.Exists(), p.ticket.OnLease())
+		edits: []edit{{"viewread.go", `	ifs := append(p.asPutLocked(), p.ticket.Exists(), p.ticket.OnLease())
 `, `	ifs := []clientv3.Cmp{p.ticket.Exists(), p.ticket.OnLease()}
 `}},
 		killers: []killer{named("TestAKeyThatLingersGivesWayToARecall"), named("TestAWaiterMayBeRecalled")},
@@ -1372,7 +1375,7 @@ var mutants = []mutant{
 	{
 		name: "what a waiter reads last does not show a recall",
 		why:  "It reads who is before it, and whether its own key is there.",
-		edits: []edit{{"watch.go", `			p.told(read[0])
+		edits: []edit{{"rivals.go", `			p.told(read[0])
 `, ``}},
 		killers: []killer{named("TestAWaiterMayBeRecalled")},
 	},
@@ -1682,7 +1685,7 @@ var mutants = []mutant{
 	{
 		name: "a lease that is being given back is used",
 		why:  "Nobody has used it for two TTLs, so nobody will just now. Somebody does (rule 22).",
-		edits: []edit{{"lease.go", `	case unused && !now.Before(l.idleSince.Add(l.ttl).Add(l.ttl)):
+		edits: []edit{{"renew.go", `	case unused && !now.Before(l.idleSince.Add(l.ttl).Add(l.ttl)):
 		l.endLocked(errLeaseUnused)
 `, `	case unused && !now.Before(l.idleSince.Add(l.ttl).Add(l.ttl)):
 `}},
@@ -1691,7 +1694,7 @@ var mutants = []mutant{
 	{
 		name: "Close revokes before the release under way",
 		why:  "The revocation removes all keys at once. The release then finds its key gone, and Unlock calls it lost (rules 6 and 22).",
-		edits: []edit{{"lease.go", `	case s.closed && l.releases > 0 && l.ended == nil && s.ctx.Err() == nil:
+		edits: []edit{{"renew.go", `	case s.closed && l.releases > 0 && l.ended == nil && s.ctx.Err() == nil:
 		return leaseRenew // a key that goes with a revoked lease would look lost
 `, ``}},
 		killers: []killer{named("TestUnlockThatCloseOvertakesIsNoLoss")},
@@ -1702,7 +1705,7 @@ var mutants = []mutant{
 		edits: []edit{
 			{"lock.go", `		h.place.lease.releases++ // from here on Close waits
 `, ``},
-			{"lock.go", `		h.place.lease.releases++ // as in unlock
+			{"close.go", `		h.place.lease.releases++ // as in unlock
 `, ``},
 			{"release.go", `		s.partLocked(h.claim, nil)
 		h.place.lease.releasedLocked()

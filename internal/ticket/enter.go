@@ -32,9 +32,9 @@ func (t *Ticket) Enter(try, owner bool) Entering {
 // Crowd has Lock expect a long line, unless it wants to know who holds. It reads only keys then:
 // with a line of 1,000 that takes etcd a fifth of the time, in which it carries out nothing else.
 //
-// Where each goes round and round, the key behind which the last ticket of the Session stood is there
-// again, and the nearest. If the key last is there it alone is read, and how many there are: etcd
-// need not go through the line. It is for a ticket that waits for all before it.
+// Where each goes round and round, the key behind which the last ticket of the Session stood is
+// there again, and the nearest. If the key last is there it alone is read, and how many there are:
+// etcd need not go through the line. It is for a ticket that waits for all before it.
 func (e *Entering) Crowd(last string) {
 	e.crowd, e.last = !e.try && !e.owner && e.t.Kind == line.Exclusive, last
 }

@@ -153,16 +153,16 @@ func (s *scenario) steps() int {
 // TestExploration goes every way that a few Sessions can go, by the real cores: line, turn and
 // ticket. An etcd of one name carries out their very transactions.
 //
-// On the way calls are given up whose requests arrive late or never, requests arrive twice,
-// members that lag tell of the past, events get lost, an operator deletes keys or puts them over,
-// leases end, calls of Lock give up, and etcd is restored or wiped. In no state two hold unless both
-// read, but after an operator or a restore has taken the key of one; a writer's token is above all
-// before it, and a reader's above those of all writers, but for a restore; nobody
-// takes another key for his own; TryLock puts no key behind another, and TryRLock none behind a
-// writer, and they say that the lock is taken only if it is; those of a Session that read share a
-// key, which goes with the last of them; a key is handed off no more often than it may be; and Unlock tells the
-// truth. Where nothing can happen any more without a fault, everybody has got in, and nothing is
-// left in etcd; so it is where one comes from one state in 64 when nothing fails any more.
+// On the way calls are given up whose requests arrive late or never, requests arrive twice, members
+// that lag tell of the past, events get lost, an operator deletes keys or puts them over, leases
+// end, calls of Lock give up, and etcd is restored or wiped. In no state two hold unless both read,
+// but after an operator or a restore has taken the key of one; a writer's token is above all before
+// it, and a reader's above those of all writers, but for a restore; nobody takes another key for
+// his own; TryLock puts no key behind another, and TryRLock none behind a writer, and they say that
+// the lock is taken only if it is; those of a Session that read share a key, which goes with the
+// last of them; a key is handed off no more often than it may be; and Unlock tells the truth. Where
+// nothing can happen any more without a fault, everybody has got in, and nothing is left in etcd;
+// so it is where one comes from one state in 64 when nothing fails any more.
 //
 // What the root does is written down in world_test.go: how a view is told of deletions, how a
 // Session hears that etcd was set back, and what it gives up then. Left out is a set-back that no

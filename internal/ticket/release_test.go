@@ -390,7 +390,8 @@ func TestWhatAPutInACrowdReads(t *testing.T) {
 }
 
 // A put in a crowd reads the key behind which the last one stood, if it is there, and how many keys
-// there are, and goes through the line otherwise. In a line that has become short it has to read on.
+// there are, and goes through the line otherwise. In a line that has become short it has to read
+// on.
 func TestAPutInACrowdReadsTheLastKeyFirst(t *testing.T) {
 	last := line.Prefix(name) + oldID
 	for _, row := range []struct {

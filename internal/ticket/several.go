@@ -9,10 +9,11 @@ import (
 // A Several puts the keys of several tickets on one lease, each in the line of another lock, in one
 // transaction: all of them, or none. It is what an Entering of each does.
 //
-// Invariant: the keys get one create revision, and the tickets are Queued only if all are, with that
-// revision. Then whoever has keys waits only for keys of lower revisions, in whatever lines, so that
-// nobody waits in a circle. (Do not go on with keys of unequal revisions: one is before another
-// call's in its line, and another behind that call's. TestKeysOfUnequalRevisionsAreGivenUp.)
+// Invariant: the keys get one create revision, and the tickets are Queued only if all are, with
+// that revision. Then whoever has keys waits only for keys of lower revisions, in whatever lines,
+// so that nobody waits in a circle. (Do not go on with keys of unequal revisions: one is before
+// another call's in its line, and another behind that call's.
+// TestKeysOfUnequalRevisionsAreGivenUp.)
 type Several struct {
 	each []Entering
 	then []int // how many ranges each has in the Then of the transaction

@@ -251,8 +251,8 @@ func (w *world) part(claim, put int) {
 // stepOn is when the first that waits in a Session has the turn beside those that hold permits.
 func (w *world) stepOn(s *session) { w.comes(s.queue.StepNext(), none) }
 
-// mayStep reports whether one that wants permits, and comes or is the first that waits, may have the
-// turn beside those of its Session that hold some.
+// mayStep reports whether one that wants permits, and comes or is the first that waits, may have
+// the turn beside those of its Session that hold some.
 func (w *world) mayStep(s *session, claim int) bool {
 	if s.queue.State() != turn.Taken || w.kind(claim) != line.Permit || w.kind(s.queue.Owner()) != line.Permit {
 		return false

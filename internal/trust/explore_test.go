@@ -38,8 +38,8 @@ type history struct {
 	slow     bool    // the client's clock goes slower than etcd's, by what the margin pays for
 }
 
-// holds plays a history. It reports whether the lease was there, by the model, for as long as it was
-// trusted, and for how many steps that was beyond what the grant was worth.
+// holds plays a history. It reports whether the lease was there, by the model, for as long as it
+// was trusted, and for how many steps that was beyond what the grant was worth.
 func (h *history) holds() (safe bool, beyond int) {
 	start := time.Unix(1000, 0)
 	tick, margin := step, time.Duration(0)

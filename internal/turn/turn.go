@@ -87,8 +87,8 @@ func (w *Waiter[W]) Early() bool { return w.early }
 //
 // Invariant: at most one has the turn, or several that share it: its owner, and others beside it.
 // It alone has a key in etcd's line, which is theirs, too; or each has one, and it alone may wait
-// there, while those beside it hold. The turn stays with it until it passes it on: also if its hold is
-// lost. (Do not pass a turn on when a hold is lost: the loser may still be at work.
+// there, while those beside it hold. The turn stays with it until it passes it on: also if its hold
+// is lost. (Do not pass a turn on when a hold is lost: the loser may still be at work.
 // TestALostHoldExcludesItsSessionUntilUnlock.)
 //
 // Invariant: the turn passes on from its owner alone. So everybody else has gone away before. (Do

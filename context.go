@@ -1,0 +1,123 @@
+package etcdlock
+
+import (
+	"context"
+	"time"
+)
+
+func (h *hold) context(parent context.Context) context.Context {
+	c := &holdContext{hold: h, parent: parent}
+	c.Context, c.cancel = context.WithCancelCause(parent)
+	// When parent ends first, the hold need not know this context any more.
+	c.stopForget = context.AfterFunc(c.Context, func() { h.forget(c) })
+	if cause := h.add(c); cause != nil {
+		c.end(cause)
+	}
+	return c
+}
+
+func endedContext(parent context.Context, cause error) context.Context {
+	ctx, cancel := context.WithCancelCause(parent)
+	cancel(cause)
+	return ctx
+}
+
+// TokenFrom returns the fencing token of the innermost hold that ctx came from, by
+// [Mutex.Context], Do or TryDo. It stays the same after the hold has ended.
+func TokenFrom(ctx context.Context) (token int64, ok bool) {
+	if ctx == nil {
+		return 0, false
+	}
+	if c := holdContextOf(ctx); c != nil {
+		return c.hold.place.ticket.Rev(), true
+	}
+	return 0, false
+}
+
+// holdKey is the key of a context's innermost holdContext.
+type holdKey struct{}
+
+// A holdContext is a context that ends with a hold. Each of its methods checks the
+// clocks first.
+type holdContext struct {
+	context.Context // comes from parent
+	parent          context.Context
+	hold            *hold
+	cancel          context.CancelCauseFunc
+	stopForget      func() bool
+}
+
+// end ends c with the cause of its hold's end.
+func (c *holdContext) end(cause error) {
+	c.stopForget()
+	c.cancel(cause)
+}
+
+func (c *holdContext) look() {
+	if cause := c.hold.check(); cause != nil {
+		c.end(cause)
+	}
+}
+
+// Err is as in context.Context.
+func (c *holdContext) Err() error {
+	if c.Context.Err() == nil {
+		c.look()
+	}
+	return c.Context.Err()
+}
+
+// Done is as in context.Context.
+func (c *holdContext) Done() <-chan struct{} {
+	if c.Context.Err() == nil {
+		c.look()
+	}
+	return c.Context.Done()
+}
+
+// Value is as in context.Context. context.Cause comes through here.
+func (c *holdContext) Value(key any) any {
+	if key == (holdKey{}) {
+		return c
+	}
+	if c.Context.Err() == nil {
+		c.look()
+	}
+	return c.Context.Value(key)
+}
+
+// outer is the context of the hold around c's, nil if there is none.
+func (c *holdContext) outer() *holdContext { return holdContextOf(c.parent) }
+
+// holdContextOf is the innermost holdContext that ctx comes from, nil if there is none.
+func holdContextOf(ctx context.Context) *holdContext {
+	c, _ := ctx.Value(holdKey{}).(*holdContext)
+	return c
+}
+
+// add makes c end with h. It returns the cause if h has ended already.
+func (h *hold) add(c *holdContext) error {
+	h.m.s.mu.Lock()
+	defer h.m.s.unlock()
+	if cause := h.checkLocked(time.Now()); cause != nil {
+		return cause
+	}
+	if c.Context.Err() != nil { // its parent has ended, and forget may have run
+		return nil
+	}
+	if h.contexts == nil {
+		h.contexts = make(map[*holdContext]struct{})
+	}
+	h.contexts[c] = struct{}{}
+	return nil
+}
+
+// forget removes c, which has ended with its parent, from h.
+func (h *hold) forget(c *holdContext) {
+	c.cancel(nil) // waits until the contexts that come from it have ended too
+	h.m.s.mu.Lock()
+	defer h.m.s.unlock()
+	if h.cause == nil {
+		delete(h.contexts, c)
+	}
+}

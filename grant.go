@@ -1,0 +1,159 @@
+package etcdlock
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/etcdlock/etcdlock/internal/attempt"
+)
+
+// A grant is one attempt to get a lease. Every claim that needs a lease waits for it.
+type grant struct {
+	ctx    context.Context // of the attempt; it ends when nobody has waited for a while
+	cancel context.CancelFunc
+	done   chan struct{} // closed once it is decided, after a pause if it failed
+
+	// Guarded by Session.mu.
+	err     error
+	waiting int
+}
+
+// newPlace returns a place for c on the current lease. If there is no lease, one is
+// granted first. The place is accounted for from here on. It returns an error
+// when ctx ends or etcd refuses.
+//
+// Invariant: taking a lease for a place and deciding to revoke it exclude each
+// other: both are done under mu.
+func (s *Session) newPlace(ctx context.Context, c *claim) (p *place, err error) {
+	err = s.onLease(ctx, c, func() bool {
+		p = c.takePlaceLocked()
+		return p != nil
+	})
+	return p, err
+}
+
+// onLease has take, which it calls with mu held, take what c needs on the current lease. take
+// reports false if there is none; then one is granted.
+func (s *Session) onLease(ctx context.Context, c *claim, take func() bool) error {
+	for {
+		s.mu.Lock()
+		if take() {
+			s.unlock()
+			c.lastErr = nil
+			return nil
+		}
+		if s.closed {
+			s.unlock()
+			return ErrClosed
+		}
+		g := s.granting
+		if g == nil {
+			g = &grant{done: make(chan struct{})}
+			g.ctx, g.cancel = context.WithCancel(s.ctx)
+			s.granting = g
+			s.goLocked(func() { s.grantLease(g) })
+		}
+		g.waiting++
+		s.unlock()
+
+		var err error
+		select {
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		case <-g.done:
+		}
+		s.mu.Lock()
+		failure := g.err
+		if g.waiting--; g.waiting == 0 {
+			// Not at once: the next claim may come soon, and etcd may be slow.
+			time.AfterFunc(s.calls.Timeout(), func() { s.forgo(g) })
+		}
+		s.unlock()
+		if failure != nil {
+			c.lastErr = failure
+		}
+		switch {
+		case err != nil:
+			return err
+		case failure == nil:
+		case s.clientClosed():
+			return errClientClosed
+		case attempt.Refused(failure):
+			return failure
+		}
+	}
+}
+
+// usableLocked reports whether the current lease may get new places.
+func (s *Session) usableLocked() bool {
+	if s.current == nil || s.closed {
+		return false
+	}
+	s.current.checkLocked(time.Now())
+	return s.current != nil
+}
+
+// grantLease is one attempt to get a lease. All claims that need one also share the pause
+// after a failure.
+func (s *Session) grantLease(g *grant) {
+	defer close(g.done)
+	defer g.cancel()
+	s.standBack(g.ctx)
+	err := s.newLease(g.ctx)
+	if err != nil && g.ctx.Err() != nil {
+		err = attempt.ErrNoAnswer // for a claim that comes just now
+	}
+	if err != nil {
+		s.mu.Lock()
+		g.err = err
+		s.unlock()
+		if !attempt.Refused(err) && !s.clientClosed() {
+			_ = s.grantRetry.Wait(s.ctx, s.calls) // the callers see s.ctx's end themselves
+		}
+	} else {
+		s.grantRetry.Reset()
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	s.granting = nil
+}
+
+// mostDoubled is how often the time over which the Sessions of a crowd spread their leases is
+// doubled: to four TTLs.
+const mostDoubled = 2
+
+// standBack waits before asking for a lease if etcd granted the last ones and then answered
+// nothing in time until they had run out. Then others ask for more than etcd can do in the life
+// of a lease, perhaps each with its own client, so that no window sees it. One such lease is what
+// an unreachable etcd leaves behind. After two in a row
+// the next one is asked for within a TTL, at random, then within two, then within four.
+//
+// Invariant: leases that run out one after the other, before anything is answered in time under
+// them, spread the next ones over ever more time. (Do not ask for the next one at once: all
+// Sessions do, and etcd's answers are again too late for all.
+// TestAMassStartSendsNoMoreThanEtcdAnswersSoon.)
+func (s *Session) standBack(ctx context.Context) {
+	s.mu.Lock()
+	barren := s.barren
+	s.unlock()
+	if barren < 2 {
+		return
+	}
+	apart := s.cfg.ttl << min(barren-2, mostDoubled)
+	pause := time.NewTimer(rand.N(apart))
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+	case <-ctx.Done():
+	}
+}
+
+// forgo ends a grant that nobody waits for.
+func (s *Session) forgo(g *grant) {
+	s.mu.Lock()
+	defer s.unlock()
+	if g.waiting == 0 {
+		s.afterLocked(g.cancel)
+	}
+}

@@ -1,0 +1,332 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/keepalive"
+	"github.com/etcdlock/etcdlock/internal/trust"
+)
+
+// A renewal is the outcome of one attempt to renew.
+type renewal struct {
+	started time.Time
+	err     error
+}
+
+// streamIsOver reports whether a renewal failed because its stream ended, and not because of what
+// etcd says about the lease. A stream that has answered before ends when its member stops, or with
+// its token.
+func streamIsOver(err error) bool {
+	return errors.Is(err, keepalive.ErrStreamEnded) &&
+		(!attempt.Refused(err) || isOfToken(err))
+}
+
+// A destination is where the renewals of a stream go: a client may be moved to another cluster.
+type destination struct {
+	era       *era
+	endpoints string
+}
+
+func (s *Session) destination(of *era) destination {
+	d := destination{era: of}
+	if s.client.ActiveConnection() != nil {
+		d.endpoints = strings.Join(s.client.Endpoints(), " ")
+	}
+	return d
+}
+
+// keep is the keeper: it renews the lease, audits its keys and finally revokes it.
+// It runs from the grant until no put can apply under the lease any more.
+//
+// Renewals are separate attempts on a stream that stays open. One is sent in each period of the
+// schedule. If its answer takes longer than half a period, or does not come at all, more are
+// sent, each on its own stream, and two at a time if there are several endpoints, so that one
+// dead endpoint cannot get them all. No attempt outlives the trust that it could give: later its
+// answer would be useless.
+func (l *lease) keep(granted time.Time) {
+	ctx, stopAttempts := context.WithCancel(l.s.ctx) // and the streams
+	defer stopAttempts()
+	sender := keepalive.NewSender(ctx, l.s.client, l.id, l.s.spawn)
+	results := make(chan renewal)
+	lastStarted := granted
+	next := time.NewTimer(time.Until(granted.Add(l.plan.Period)))
+	defer next.Stop()
+	tick := time.NewTicker(lookEvery / 2)
+	defer tick.Stop()
+	lastLook := granted
+	looked := make(chan bool, 1) // whether etcd knew the lease
+	looking := false
+	troubled := false // the last attempt failed, or is late
+
+	for {
+		verdict := l.verdict()
+		if verdict == leaseOver {
+			break
+		}
+		select {
+		case <-l.s.ctx.Done():
+		case <-l.wake:
+		case <-next.C:
+			if verdict != leaseRenew {
+				continue
+			}
+			attempts := 1
+			if troubled {
+				if l.s.calls.Several() {
+					attempts = 2
+				}
+				l.risk()
+			}
+			lastStarted = time.Now()
+			r := keepalive.Renewal{Sent: lastStarted, Anew: troubled}
+			for range attempts {
+				l.s.spawn(func() { l.renew(ctx, sender, r, results) })
+			}
+			troubled = true // until its answer comes
+			next.Reset(l.plan.Late())
+		case r := <-results:
+			last := r.started.Equal(lastStarted)
+			switch {
+			case last && streamIsOver(r.err):
+				troubled = false
+				next.Reset(0) // on another stream, which reports its own result
+			case r.err != nil:
+				l.renewalFailed(r.err)
+				next.Reset(attempt.Jitter(l.plan.Again()))
+			case last:
+				troubled = false
+				rtt := time.Since(r.started)
+				next.Reset(time.Until(r.started.Add(l.plan.Next(rtt))))
+			}
+		case <-tick.C:
+			l.watchHolds()
+		case known := <-looked:
+			looking = false
+			if !known && !troubled {
+				next.Reset(0) // a renewal tells for certain
+			}
+		}
+		if !looking && l.lookDue(lastLook) {
+			sent := time.Now()
+			lastLook, looking = sent, true
+			l.s.spawn(func() {
+				looked <- l.look(ctx, sent)
+			})
+		}
+	}
+	stopAttempts()
+	l.revoke()
+}
+
+// A verdict is what the keeper is to do with its lease.
+type verdict int
+
+// verdict decides what happens to the lease. Once it has returned leaseOver nothing
+// uses the lease again.
+func (l *lease) verdict() verdict {
+	s := l.s
+	s.mu.Lock()
+	defer s.unlock()
+	now := time.Now()
+	l.checkLocked(now)
+	unused := l.users == 0
+	switch {
+	case s.closed && l.releases > 0 && l.ended == nil && s.ctx.Err() == nil:
+		return leaseRenew // a key that goes with a revoked lease would look lost
+	case s.closed:
+		l.endLocked(ErrClosed)
+	case l.ended != nil:
+		// The loser may not have stopped yet: its key goes when it unlocks, or
+		// when the lease expires in etcd.
+		if !unused && now.Before(l.trust.Until().Add(l.ttl).Add(l.ttl)) {
+			return leaseWait
+		}
+	case unused && l.retired != nil:
+		l.endLocked(l.retired)
+	case unused && !now.Before(l.idleSince.Add(l.ttl).Add(l.ttl)):
+		l.endLocked(errLeaseUnused)
+	default:
+		return leaseRenew
+	}
+	return leaseOver
+}
+
+// renew is one attempt to renew the lease. It reports to the keeper, unless that
+// has stopped.
+func (l *lease) renew(
+	ctx context.Context, sender *keepalive.Sender, r keepalive.Renewal, results chan<- renewal,
+) {
+	s, started := l.s, r.Sent
+	bounded, cancel := context.WithTimeout(ctx, min(l.ttl/4*3, l.plan.Span))
+	defer cancel()
+	unreachable := s.calls.CancelWhenUnreachable(bounded, cancel)
+	era := s.era.Load()
+	r.Where = s.destination(era)
+	var sent *trust.Attempt
+	l.renewals(func(t *trust.Trust) { sent = t.Sends(started, era) })
+	var resp *pb.LeaseKeepAliveResponse
+	err := attempt.ErrUnreachable
+	if !s.calls.Disconnected() { // else gRPC would wait for a connection
+		resp, err = sender.Renew(bounded, r)
+	}
+	if err != nil && (attempt.Refused(err) || errors.Is(err, attempt.ErrUnreachable)) {
+		l.renewals(func(t *trust.Trust) { t.Fails(sent) }) // or was not even sent
+	}
+	cancel()
+	if cut := <-unreachable; err != nil && cut {
+		err = attempt.ErrUnreachable
+	}
+	if err == nil {
+		s.calls.Alive()
+		if l.confirmed(sent, era, resp) {
+			err = l.ask(ctx, sent)
+		}
+	}
+	if err == nil {
+		if t := s.cfg.trace; t != nil && t.LeaseRenewed != nil {
+			roundTrip := time.Since(started)
+			s.hooks.Run(func() { t.LeaseRenewed(l.id, roundTrip) })
+		}
+	}
+	select {
+	case results <- renewal{started: started, err: err}:
+	case <-ctx.Done():
+	}
+}
+
+// renewals is trustLocked for callers that do not hold mu.
+func (l *lease) renewals(change func(t *trust.Trust)) {
+	l.s.mu.Lock()
+	defer l.s.unlock()
+	l.trustLocked(change)
+}
+
+// confirmed extends the trust by a renewal that etcd has confirmed, as far as that answer is worth.
+// It reports whether a read has to find out more.
+func (l *lease) confirmed(
+	sent *trust.Attempt, era *era, resp *pb.LeaseKeepAliveResponse,
+) (ask bool) {
+	s := l.s
+	known := era.term.Load()
+	s.heard(resp.Header, era, 0) // it may be of a member that is behind
+	if s.era.Load() != era {
+		known = 0
+	}
+	l.renewals(func(t *trust.Trust) {
+		l.refusal = nil
+		l.servedLocked()
+		l.comparedLocked(era, resp.Header.GetRevision())
+		ask = t.Answered(time.Now(), sent, trust.Confirmation{
+			Member: resp.Header.GetMemberId(), Term: resp.Header.GetRaftTerm(),
+			TTL: time.Duration(resp.TTL) * time.Second,
+		}, known)
+	})
+	return ask
+}
+
+// comparedLocked makes an audit due if a renewal's answer has a revision below the one known at
+// the renewal before, in the same era: that member is far behind, or etcd was set back.
+func (l *lease) comparedLocked(told *era, revision int64) {
+	if l.renewed.era == told && revision < l.renewed.revision {
+		l.suspectLocked()
+	}
+	l.renewed.era, l.renewed.revision = told, told.revision.Load()
+}
+
+// ask finds out by a linearizable read what a confirmed renewal is worth, if that matters: nobody
+// relies on a lease that has no key. If no answer comes, the next renewal may do better.
+func (l *lease) ask(ctx context.Context, sent *trust.Attempt) error {
+	s := l.s
+	ctx, cancel := context.WithTimeout(ctx, s.calls.Timeout())
+	defer cancel()
+	s.mu.Lock()
+	key := ""
+	for _, p := range l.places {
+		if p.ticket.Rev() != 0 && !p.ticket.Lost() {
+			key = p.ticket.Key
+			break
+		}
+	}
+	s.unlock()
+	if key == "" {
+		return nil
+	}
+	retry := attempt.Backoff{Urgent: true} // one member may be silent, the one of the renewal or another
+	_, _, err := attempt.Do(ctx, s.calls, &retry, attempt.ReadTimeout,
+		func(ctx context.Context) (*clientv3.GetResponse, error) {
+			return s.get(ctx, key, clientv3.WithCountOnly())
+		})
+	s.mu.Lock()
+	defer s.unlock()
+	switch {
+	case err == nil && sent.Open():
+		return errDeposed
+	case l.plan.AtRisk(l.trust.Remaining(time.Now())):
+		return err
+	default:
+		return nil
+	}
+}
+
+// proved tells all leases about a linearizable answer to a request that was sent as said.
+func (s *Session) proved(sent asking, term uint64) {
+	if s.doubts.Load() == 0 {
+		return // the usual case needs no lock
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	var present any // in no era, if the present one began since
+	if sent.era == s.era.Load() {
+		present = sent.era
+	}
+	for l := range s.leases {
+		l.trustLocked(func(t *trust.Trust) { t.Proved(sent.at, present, term) })
+	}
+}
+
+// renewalFailed notes that an attempt failed. The lease ends only if etcd says that it does
+// not exist. After any other failure it runs until its trust ends. That includes a refusal,
+// which an operator may take back.
+func (l *lease) renewalFailed(err error) {
+	s := l.s
+	s.mu.Lock()
+	defer s.unlock()
+	switch {
+	case attempt.Is(err, rpctypes.ErrLeaseNotFound):
+		l.endLocked(because(ErrLeaseRevoked, err))
+	case attempt.Refused(err):
+		l.refusal = err
+	}
+	s.log(slog.LevelWarn, "lease not renewed", "lease", l.hex(), "error", err,
+		"remaining", time.Until(l.trust.Until()))
+	if t := s.cfg.trace; t != nil && t.RenewalFailed != nil {
+		s.hooks.Run(func() { t.RenewalFailed(l.id, err) })
+	}
+}
+
+// risk gives up what lingers on the lease, whose renewal is late, and reports it if less
+// than half of the trust remains: while etcd is silent nothing fails, and otherwise the loss
+// would be the first report.
+func (l *lease) risk() {
+	s := l.s
+	s.mu.Lock()
+	defer s.unlock()
+	l.giveWayLocked()
+	remaining := time.Until(l.trust.Until())
+	if !l.plan.AtRisk(remaining) || l.ended != nil {
+		return
+	}
+	s.log(slog.LevelWarn, "lease at risk", "lease", l.hex(), "remaining", remaining)
+	if t := s.cfg.trace; t != nil && t.LeaseAtRisk != nil {
+		s.hooks.Run(func() { t.LeaseAtRisk(l.id, remaining) })
+	}
+}

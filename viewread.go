@@ -1,0 +1,153 @@
+package etcdlock
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/recheck"
+)
+
+// readLine brings the view up to date by a linearizable read, and retries until that is
+// answered. It reports false if the view is over.
+func (v *view) readLine() bool {
+	resp, err := v.readKeys(clientv3.WithLimit(viewReads))
+	long := 0
+	if err == nil && resp.More {
+		if n := len(line.Of(v.local.name, resp.Kvs)); n > longLine {
+			long = n
+		} else { // mostly strays
+			resp, err = v.readKeys()
+		}
+	}
+	v.s.mu.Lock()
+	defer v.s.unlock()
+	if err != nil {
+		if attempt.Refused(err) || err == errClientClosed {
+			v.over = err
+			v.endLocked() // it wakes the waiter of now, and affects none that comes later
+		}
+		return false
+	}
+	v.err = nil
+	if v.local.view != v {
+		return false // it has ended meanwhile
+	}
+	if long > 0 {
+		v.growsLocked(long)
+		return false
+	}
+	if at := resp.Header.GetRevision(); at >= v.revision {
+		keys := make(map[string]int64, len(resp.Kvs))
+		over := make(map[string]putOver)
+		for _, kv := range resp.Kvs {
+			if e := line.EntryOf(kv); e.StandsIn(v.local.name) {
+				keys[e.Key] = e.Rev
+				if at := kv.GetModRevision(); at != e.Rev {
+					over[e.Key] = putOver{e, at}
+				}
+				v.putOverLocked(e)
+				v.s.strayLocked(e)
+			} else {
+				v.strayLocked(e)
+			}
+		}
+		v.behind = v.behind || !maps.Equal(v.keys, keys) || !maps.EqualFunc(v.putOver, over, putOver.same)
+		v.revision, v.keys, v.putOver = at, keys, over
+		v.read, v.deleted = maps.Clone(keys), make(map[string]int64)
+		v.judgeLocked(true)
+		v.growsLocked(len(keys))
+	}
+	return v.local.view == v
+}
+
+// readKeys is one linearizable read of all keys below the prefix, or of as many as opts allow.
+func (v *view) readKeys(opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	return read(v.ctx, v.s, func(ctx context.Context) (*clientv3.GetResponse, error) {
+		from, to := v.within()
+		return v.s.get(ctx, from, append(opts, to)...)
+	}, v.failed)
+}
+
+// failed notes why a read was not answered. It returns an error if nobody needs the read.
+func (v *view) failed(err error) error {
+	v.s.mu.Lock()
+	defer v.s.unlock()
+	v.err = err
+	v.blindLocked()
+	if v.idleLocked() {
+		return err
+	}
+	return nil
+}
+
+// isAsKnown reports whether what matters to the place that depends on the view is as it knows it:
+// all those ahead of it are still in line, or, if its key lingers or will linger, there is no other
+// key; and if it listens, nobody has recalled it. Unlike a read of the line this takes a few bytes.
+// It may report false for any reason: a read of the line then shows more.
+func (v *view) isAsKnown() bool {
+	s, name := v.s, v.local.name
+	s.mu.Lock()
+	p := v.ownLocked()
+	if p == nil || p.ticket.Rev() == 0 || p.staleLocked() || !p.ahead.Whole ||
+		p.ticket.Kind == line.Read && p.hold != nil { // a read of who is exclusive is as little
+		s.unlock()
+		return false
+	}
+	ifs := append(p.asPutLocked(), p.ticket.Exists(), p.ticket.OnLease())
+	for _, e := range p.ahead.Last {
+		ifs = append(ifs,
+			clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev),
+			clientv3.Compare(clientv3.LeaseValue(e.Key), "=", e.Lease))
+	}
+	alone := p.ahead.Clear()
+	s.unlock()
+	count := []clientv3.Op{countBelow(name)}
+	resp, err := read(v.ctx, s, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		return s.txn(ctx, ifs, count, count)
+	}, v.failed)
+	if err != nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	v.err = nil
+	return resp.Succeeded && (!alone || resp.Responses[0].GetResponseRange().GetCount() == 1)
+}
+
+// recheck reads the line if somebody depends on it and a recheck is due. It returns when to call
+// it again. goOn is false if a new watch is needed, or nobody has needed the view for a while.
+func (v *view) recheck() (next time.Duration, goOn bool) {
+	v.s.mu.Lock()
+	defer v.s.unlock()
+	now := time.Now()
+	v.local.admitLocked() // the lease may last again
+	switch {
+	case v.over != nil || v.s.closed || v.local.view != v:
+		return 0, false
+	case v.idleLocked():
+		v.endLocked()
+		return 0, false
+	case v.behind:
+		return 0, false // only this one begins a new watch: the others may be fine
+	case !v.neededLocked() || v.reading:
+		return recheck.Least, true
+	case now.Before(v.due):
+		return min(v.due.Sub(now), recheck.Least), true
+	}
+	v.reading, v.joined = true, false
+	v.due = now.Add(v.s.recheckAfter(v.relied, len(v.keys)))
+	v.s.goLocked(func() {
+		if !v.isAsKnown() {
+			v.readLine()
+		}
+		v.s.mu.Lock()
+		defer v.s.unlock()
+		v.reading = false
+	})
+	return recheck.Least, true
+}
