@@ -72,6 +72,28 @@ func TestASessionLeftOpenIsNamed(t *testing.T) {
 			require.NoError(t, mu.Unlock(t.Context()))
 			return s.Lease()
 		}, true},
+		"it reads": {func(t *testing.T, _ *etcdlocktest.Etcd, client *clientv3.Client) clientv3.LeaseID {
+			s, _ := sessionWith(t, client, "n")
+			rw, err := s.RWMutex("jobs/import")
+			require.NoError(t, err)
+			_, err = rw.RLock(t.Context())
+			require.NoError(t, err)
+			return s.Lease()
+		}, true},
+		"it has permits": {func(t *testing.T, _ *etcdlocktest.Etcd, client *clientv3.Client) clientv3.LeaseID {
+			s, _ := sessionWith(t, client, "n")
+			permits, err := s.Semaphore("jobs/import", 3)
+			require.NoError(t, err)
+			_, err = permits.Acquire(t.Context(), 2)
+			require.NoError(t, err)
+			return s.Lease()
+		}, true},
+		"it holds several names": {func(t *testing.T, _ *etcdlocktest.Etcd, client *clientv3.Client) clientv3.LeaseID {
+			s, _ := sessionWith(t, client, "n")
+			_, err := s.LockAll(t.Context(), "jobs/export", "jobs/import")
+			require.NoError(t, err)
+			return s.Lease()
+		}, true},
 		"it never held": {func(t *testing.T, etcd *etcdlocktest.Etcd, client *clientv3.Client) clientv3.LeaseID {
 			other, holder := sessionWith(t, etcd.Client(), "jobs/import")
 			require.NoError(t, holder.Lock(t.Context()))

@@ -88,3 +88,70 @@ func TestThreeHoursOfAMinutelyJob(t *testing.T) {
 		}
 	})
 }
+
+// runInBatches is the code under test: a job that gives way between two batches when it is recalled.
+func runInBatches(ctx context.Context, client *clientv3.Client, batch func(context.Context) error) error {
+	mu, err := etcdlock.New(client, "jobs/import", etcdlock.WithRecall(time.Minute))
+	if err != nil {
+		return err
+	}
+	defer mu.Close(ctx)
+	return mu.Do(ctx, func(ctx context.Context) error {
+		for {
+			if err := batch(ctx); err != nil {
+				return err
+			}
+			select {
+			case <-etcdlock.RecallFrom(ctx):
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			default:
+			}
+		}
+	})
+}
+
+// recall asks whoever holds the lock of the job to give way within a grace.
+func recall(ctx context.Context, client *clientv3.Client, grace time.Duration) error {
+	line, err := etcdlock.Contenders(ctx, client, "jobs/import")
+	if err != nil || len(line) == 0 {
+		return err
+	}
+	return etcdlock.Recall(ctx, client, line[0], etcdlock.RecallRequest{By: "a test", Grace: grace})
+}
+
+// Between two batches: its work was protected to the end, so there is no error.
+func TestTheJobGivesWayWhenItIsRecalled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, batches := etcdlocktest.New(t).Client(), 0
+		err := runInBatches(t.Context(), client, func(ctx context.Context) error {
+			if batches++; batches == 3 {
+				if err := recall(ctx, client, 30*time.Second); err != nil {
+					return err
+				}
+			}
+			time.Sleep(10 * time.Second) // the work
+			return ctx.Err()
+		})
+		if err != nil || batches != 3 {
+			t.Fatalf("it went on for %d batches: %v", batches, err)
+		}
+	})
+}
+
+// In the middle of a batch, if that takes longer than the grace.
+func TestTheJobStopsWhenTheGraceIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := etcdlocktest.New(t).Client()
+		err := runInBatches(t.Context(), client, func(ctx context.Context) error {
+			if err := recall(ctx, client, 30*time.Second); err != nil {
+				return err
+			}
+			return untilTold(ctx)
+		})
+		if !errors.Is(err, etcdlock.ErrRecalled) || errors.Is(err, etcdlock.ErrLost) {
+			t.Fatalf("it was not told: %v", err)
+		}
+	})
+}
