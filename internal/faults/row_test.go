@@ -18,7 +18,7 @@ import (
 
 // A row is one line of the published table.
 type row struct {
-	id    string // S1 to S39
+	id    string // S1 to S43
 	name  string // of several with that id, else ""
 	fault string
 	must  string // what must hold, with its figure
@@ -130,7 +130,8 @@ func (tr *trial) must(holds bool, format string, args ...any) {
 // A span is the time for which a party believed to hold the lock.
 type span struct {
 	who         string
-	reads       bool // and so beside others that do
+	shares      bool // and so beside others that do
+	weight      int  // of its permits, if that is what it shares
 	token       int64
 	from, until time.Duration // on the monotonic clock; until is 0 while it lasts
 	lost        bool          // ended by a loss
@@ -145,7 +146,7 @@ func (tr *trial) begins(who string, token int64, from time.Duration) *span {
 func (tr *trial) beginsTo(u use, who string, token int64, from time.Duration) *span {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
-	s := &span{who: who, reads: u == reading, token: token, from: from, era: tr.era}
+	s := &span{who: who, shares: u == reading || u.weight() > 0, weight: u.weight(), token: token, from: from, era: tr.era}
 	tr.spans = append(tr.spans, s)
 	return s
 }
@@ -166,27 +167,28 @@ func (tr *trial) ends(s *span, at time.Duration, lost bool) {
 	}
 }
 
-// Invariant: no two beliefs overlap, unless both read, and tokens grow with them, from each hold
-// that writes to those after it, and from all to one that writes. judge checks that, and
-// counts the trial.
+// Invariant: no two beliefs overlap, unless both share, and tokens grow with them, from each hold
+// that is alone to those after it, and from all to one that is alone. No more permits than there are
+// are held. judge checks that, and counts the trial.
 func (tr *trial) judge() {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	slices.SortFunc(tr.spans, func(a, b *span) int { return cmp.Compare(a.from, b.from) })
-	last := make(map[bool]*span) // by whether it reads: that which lasts longest of those before
+	last := make(map[bool]*span) // by whether it shares: that which lasts longest of those before
 	for _, s := range tr.spans {
 		if s.until == 0 {
 			s.until = now()
 		}
 		for _, l := range last {
-			if !l.reads || !s.reads {
+			if !l.shares || !s.shares {
 				tr.compare(l, s)
 			}
 		}
-		if l := last[s.reads]; l == nil || s.until > l.until {
-			last[s.reads] = s
+		if l := last[s.shares]; l == nil || s.until > l.until {
+			last[s.shares] = s
 		}
 	}
+	tr.countPermits()
 	if say := tr.Log; len(tr.broken) > 0 {
 		if tr.side.Name == side.Ours.Name {
 			say = tr.Error
@@ -195,6 +197,21 @@ func (tr *trial) judge() {
 		say(fmt.Sprintf("broken %d times:\n%s", len(tr.broken), strings.Join(tr.broken[:min(enough, len(tr.broken))], "\n")))
 	}
 	tr.figures.count(len(tr.broken) > 0)
+}
+
+// countPermits judges each belief by those that have lasted to its beginning, with mu held.
+func (tr *trial) countPermits() {
+	for i, s := range tr.spans {
+		held, least := s.weight, s.until
+		for _, o := range tr.spans[:i] {
+			if o.until > s.from {
+				held, least = held+o.weight, min(least, o.until)
+			}
+		}
+		if held > permits {
+			tr.broken = append(tr.broken, fmt.Sprintf("%d permits of %d were held, for %v", held, permits, least-s.from))
+		}
+	}
 }
 
 // compare judges a belief by an earlier one, with mu held.

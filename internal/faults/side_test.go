@@ -27,7 +27,31 @@ const (
 	exclusive use = "exclusive" // a Mutex
 	writing   use = "writing"   // an RWMutex
 	reading   use = "reading"   // an RWMutex
+	listening use = "listening" // a Mutex that may be recalled
+	several   use = "several"   // two names at once, below the lock's
+	opposed   use = "opposed"   // the same names, in the other order
+	leading   use = "leading"   // a candidate
+	onePermit use = "1 permit"  // of permits
+	allOfThem use = "all permits"
 )
+
+// permits is the limit of the Semaphores of the table.
+const permits = 2
+
+// weight is how many permits u is for.
+func (u use) weight() int {
+	switch u {
+	case onePermit:
+		return 1
+	case allOfThem:
+		return permits
+	default:
+		return 0
+	}
+}
+
+// listens is the longest grace of those that may be recalled.
+const listens = 3 * time.Second
 
 // opens opens a lock, for the one who is named as its owner where the side can tell.
 func opens(s side.Side, c *clientv3.Client, name, who string, ttl time.Duration) (*lock, error) {
@@ -39,6 +63,9 @@ func opensFor(u use, s side.Side, c *clientv3.Client, name, who string, ttl time
 	opts := []etcdlock.Option{etcdlock.WithOwner(who)}
 	if sharing() {
 		opts = append(opts, etcdlock.WithHandoff(3), etcdlock.WithLinger(200*time.Millisecond))
+	}
+	if u == listening {
+		opts = append(opts, etcdlock.WithRecall(listens))
 	}
 	session, err := s.Open(c, ttl, opts...)
 	if err != nil {
@@ -53,13 +80,24 @@ func opensFor(u use, s side.Side, c *clientv3.Client, name, who string, ttl time
 
 // use makes the lock of its session.
 func (l *lock) use(u use, name string) (err error) {
-	if u == exclusive {
+	switch u {
+	case several:
+		l.Mutex, err = side.Several(l.session, name+"/x", name+"/y")
+	case opposed:
+		l.Mutex, err = side.Several(l.session, name+"/y", name+"/x")
+	case leading:
+		l.Mutex, err = side.Candidate(l.session, name)
+	case onePermit, allOfThem:
+		l.Mutex, err = side.Permits(l.session, name, permits, u.weight())
+	case writing, reading:
+		if l.rw, err = l.session.RWMutex(name); err != nil {
+			return err
+		}
+		if l.Mutex = l.rw; u == reading {
+			l.Mutex = l.rw.Reader()
+		}
+	default:
 		l.Mutex, err = l.session.Mutex(name)
-	} else if l.rw, err = l.session.RWMutex(name); err == nil {
-		l.Mutex = l.rw
-	}
-	if u == reading && err == nil {
-		l.Mutex = l.rw.Reader()
 	}
 	if err == nil {
 		l.hold = l.Hold()

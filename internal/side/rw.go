@@ -24,47 +24,7 @@ func (s ourSession) RWMutex(name string) (RWMutex, error) {
 // Hold is the context of the hold that writes.
 func (rw ourRWMutex) Hold() context.Context { return rw.Context(context.Background()) }
 
-func (rw ourRWMutex) Reader() Mutex { return &ourReader{rw: rw.RWMutex} }
-
-// An ourReader keeps the Hold of its read.
-type ourReader struct {
-	rw *etcdlock.RWMutex
-
-	mu   sync.Mutex // never held across a wait
-	read *etcdlock.Hold
-}
-
-func (r *ourReader) Lock(ctx context.Context) error    { return r.keep(r.rw.RLock(ctx)) }
-func (r *ourReader) TryLock(ctx context.Context) error { return r.keep(r.rw.TryRLock(ctx)) }
-
-func (r *ourReader) keep(read *etcdlock.Hold, err error) error {
-	if err != nil {
-		return err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.read = read
-	return nil
-}
-
-// last is the Hold of the last read. Before the first one it is nil, of which the methods of
-// Hold say that nothing is held.
-func (r *ourReader) last() *etcdlock.Hold {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.read
-}
-
-func (r *ourReader) Unlock(ctx context.Context) error { return r.last().Unlock(ctx) }
-func (r *ourReader) Hold() context.Context            { return r.last().Context(context.Background()) }
-func (r *ourReader) Token() int64                     { return r.last().Token() }
-func (r *ourReader) IsOwner() clientv3.Cmp            { return r.last().IsOwner()[0] }
-
-// Key is asked for while the lock is held.
-func (r *ourReader) Key() string {
-	owns := r.IsOwner()
-	return string(owns.KeyBytes())
-}
+func (rw ourRWMutex) Reader() Mutex { return &ourHolder{acquire: rw.RLock, try: rw.TryRLock} }
 
 // ---- etcd's own
 

@@ -1,0 +1,453 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
+	"github.com/etcdlock/etcdlock/internal/side"
+)
+
+// The peers of the rows about several names and about leaders.
+const (
+	inTurn   = "concurrency.Mutex, one name after the other"
+	election = "concurrency.Election"
+)
+
+// S40. Who wants the same names in whatever order waits for nobody who waits for it.
+//
+//	a takes x and y, b takes y and x, at once, again and again
+func TestS40SeveralNamesInOpposedOrdersNeverWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	const rounds, soon = 30, 5 * time.Second
+	prove(t, row{
+		id: "S40", name: "opposed orders", quick: 2, peer: inTurn,
+		fault: fmt.Sprintf("two processes take the same two names in opposed orders, %d times each, at once", rounds),
+		must:  "each is in <= 5 s; no key is left",
+	}, func(tr *trial) {
+		c := etcdtest.Start(tr, 1)
+		var all sync.WaitGroup
+		for _, p := range []*party{tr.partyFor(several, "a", c, 10*ttl), tr.partyFor(opposed, "b", c, 10*ttl)} {
+			all.Go(func() {
+				for range rounds {
+					asked := now()
+					if err := p.tries(tr.bounded(soon), "Lock"); err != nil {
+						tr.broke("%s is not in after %v: %v", p.who, now()-asked, err)
+						return
+					}
+					tr.figures.longest("time to both names", now()-asked)
+					p.leaves()
+					if err := p.lock.Unlock(tr.bounded(patience)); err != nil {
+						tr.broke("%s: Unlock of a hold that was not lost: %v", p.who, err)
+					}
+				}
+			})
+		}
+		all.Wait()
+		tr.isEmptyWithin(c.Client(tr), 3*time.Second)
+	})
+}
+
+// S40. The names of a process that died come free together.
+//
+//	a holds x and y, b waits for both | a is killed | its lease expires | b gets in
+func TestS40TheNamesOfADeadProcessComeFreeTogether(t *testing.T) {
+	t.Parallel()
+	prove(t, row{
+		id: "S40", name: "holder killed", quick: 2, peer: inTurn,
+		fault: "the holder of two names killed (SIGKILL), while another waits for both",
+		must:  "the other in <= TTL + 1 s and the server's step of 0.5 s",
+	}, func(tr *trial) {
+		s := startServers(tr, 1)
+		a := tr.processFor(several, "a", ttl, s.endpoints()...)
+		b := tr.partyOfFor(opposed, "b", s.client(tr), 10*ttl)
+		a.locks()
+		held := tr.keys(s.client(tr))
+		next := b.starts(context.Background())
+		tr.must(contract.Eventually(patience, func() bool { return tr.keys(s.client(tr)) > held }), "b does not stand in line")
+		tr.phase(ttl / 3)
+		died := now()
+		a.kill()
+		next.follows("the holder's death", died, freed)
+		b.unlocks()
+	})
+}
+
+// S40. Who loses one of several names is told, and nobody is beside it before it has let go of the
+// others.
+//
+//	a holds x and y, b waits for both | the key of x is deleted | a knows, b waits on | a unlocks,
+//	b gets in
+func TestS40TheLossOfOneOfSeveralNamesIsTold(t *testing.T) {
+	t.Parallel()
+	prove(t, row{
+		id: "S40", name: "one key deleted", quick: 2, peer: inTurn,
+		fault: "one of the two keys of a holder deleted, while another waits for both names",
+		must:  "told in <= 2 s, Unlock says that the lock was lost; the other in <= 3 s after that, and not before; no key is left",
+	}, func(tr *trial) {
+		c := etcdtest.Start(tr, 1)
+		admin := c.Client(tr)
+		a, b := tr.partyFor(several, "a", c, 10*ttl), tr.partyFor(opposed, "b", c, 10*ttl)
+		a.locks()
+		next := b.waits()
+		tr.phase(2 * time.Second)
+		deleted := now()
+		tr.deletes(admin, "x/")
+		a.isTold(deleted, 2*time.Second)
+		next.goesOnWaiting(ttl / 4)
+		err := a.releases(patience)
+		tr.must(tr.side.Lost(err), "Unlock said %v", err)
+		next.follows("the Unlock", now(), 3*time.Second)
+		b.unlocks()
+		tr.isEmptyWithin(admin, 3*time.Second)
+	})
+}
+
+// deletes deletes the oldest of the keys below the lock's name and a tail.
+func (tr *trial) deletes(admin *clientv3.Client, tail string) {
+	tr.Helper()
+	resp, err := admin.Get(tr.bounded(patience), tr.name+"/"+tail, clientv3.WithFirstCreate()...)
+	require.NoError(tr, err)
+	require.NotEmpty(tr, resp.Kvs)
+	_, err = admin.Delete(tr.bounded(patience), string(resp.Kvs[0].Key))
+	require.NoError(tr, err)
+}
+
+// isTold waits until p knows that it has lost the lock, which must be within d of what took it.
+func (p *party) isTold(of, d time.Duration) {
+	p.tr.Helper()
+	p.loses(d + slack)
+	took := now() - of
+	p.tr.figures.longest("time until the holder knew", took)
+	p.tr.must(took <= d, "%s was told after %v", p.who, took)
+}
+
+// S41. The permits of a process that died come back, and nobody has more than there are.
+//
+//	a and b have a permit each, w waits for two | a is killed | its lease expires, w waits on | b
+//	unlocks, w gets in
+func TestS41ThePermitsOfADeadProcessComeBack(t *testing.T) {
+	t.Parallel()
+	prove(t, row{
+		id: "S41", name: "holder killed", quick: 2, noPeer: true,
+		fault: "one of two that have a permit each killed (SIGKILL), while a third waits for both permits",
+		must:  "the dead one's permit is free in <= TTL + 1 s and the server's step of 0.5 s; the third in <= 1 s after the other one's Unlock",
+	}, func(tr *trial) {
+		s := startServers(tr, 1)
+		admin := s.client(tr)
+		a := tr.processFor(onePermit, "a", ttl, s.endpoints()...)
+		b := tr.partyOfFor(onePermit, "b", s.client(tr), 10*ttl)
+		w := tr.partyOfFor(allOfThem, "w", s.client(tr), 10*ttl)
+		a.locks()
+		b.locks()
+		next := w.starts(context.Background())
+		tr.lineIs(admin, 3)
+		tr.phase(ttl / 3)
+		died := now()
+		a.kill()
+		tr.lineIs(admin, 2)
+		gone := now() - died
+		tr.figures.longest("time until the dead one's permit was free", gone)
+		tr.must(gone <= freed, "the permit of the dead one was free after %v", gone)
+		next.goesOnWaiting(ttl / 4)
+		b.unlocks()
+		next.follows("the last Unlock", now(), time.Second)
+		w.unlocks()
+	})
+}
+
+// S41. A request for many permits is not overtaken by small ones, however many come.
+//
+//	permits come and go, so that one of them is always held | w asks for all | it gets in
+func TestS41ALargeRequestIsNotOvertaken(t *testing.T) {
+	t.Parallel()
+	const overtakes, soon = time.Second, 5 * time.Second
+	prove(t, row{
+		id: "S41", name: "a large request", quick: 2, noPeer: true,
+		fault: "six processes come and go with a permit each, so that all permits are hardly ever free, and one comes that asks for all",
+		must:  "no permit begins more than 1 s after it came and before it was in; it is in <= 5 s, and so is each after it",
+	}, func(tr *trial) {
+		c := etcdtest.Start(tr, 1)
+		admin := c.Client(tr)
+		w := tr.partyFor(allOfThem, "w", c, 10*ttl)
+		w.getsALease()
+		var stops []func() []time.Duration
+		for i := range 6 {
+			stops = append(stops, tr.partyFor(onePermit, fmt.Sprint("p", i), c, 10*ttl).readsOn())
+		}
+		time.Sleep(200 * time.Millisecond)
+		next := w.starts(context.Background())
+		tr.must(contract.Eventually(patience, func() bool { return next.isIn() || tr.standsFor(admin, permits) }),
+			"it does not stand in line")
+		came := now()
+		next.getsIn(soon + slack)
+		tr.figures.longest("wait for all permits", next.at-next.started)
+		tr.must(next.at-next.started <= soon, "it waited for %v", next.at-next.started)
+		w.unlocks()
+		left := now()
+		time.Sleep(500 * time.Millisecond)
+		overtook := 0
+		for _, stop := range stops {
+			after := patience
+			for _, at := range stop() {
+				if at > came+overtakes && at < next.at {
+					overtook++
+				}
+				if at > left {
+					after = min(after, at-left)
+				}
+			}
+			tr.figures.longest("wait behind all permits", after)
+			tr.must(after <= soon, "a permit was got %v after all were free", after)
+		}
+		tr.must(overtook == 0, "%d permits began before the request that waited", overtook)
+	})
+}
+
+// standsFor reports whether a permit of a weight stands in line.
+func (tr *trial) standsFor(admin *clientv3.Client, weight int) bool {
+	tr.Helper()
+	resp, err := admin.Get(tr.bounded(patience), fmt.Sprintf("%s/fffffffe-%04x-", tr.name, weight),
+		clientv3.WithPrefix(), clientv3.WithCountOnly())
+	require.NoError(tr, err)
+	return resp.Count > 0
+}
+
+// S41. A restart of etcd costs no permit, and who waits gets in.
+//
+//	a and b have a permit each, w waits for both | etcd is killed and started again | both unlock
+//	| w gets in
+func TestS41PermitsOutlastARestartOfEtcd(t *testing.T) {
+	t.Parallel()
+	prove(t, row{
+		id: "S41", name: "etcd killed and restarted", quick: 1, lanes: 2, noPeer: true,
+		fault: "etcd killed and restarted under two that have a permit each, while a third waits for both; TTL 5 s",
+		must:  "no permit lost (where etcd serves again within half a TTL); the third in <= 5 s after the last release",
+	}, func(tr *trial) { tr.restartsUnder(onePermit, onePermit, allOfThem) })
+}
+
+// restartsUnder has etcd killed and started again under two holds, for which a third waits, or under
+// one if there is no other.
+func (tr *trial) restartsUnder(first, second, waits use) {
+	tr.Helper()
+	const ttl = 5 * time.Second
+	s := startServers(tr, 1)
+	admin := s.client(tr)
+	holders := []*party{tr.partyOfFor(first, "a", s.client(tr), ttl)}
+	if second != "" {
+		holders = append(holders, tr.partyOfFor(second, "b", s.client(tr), ttl))
+	}
+	w := tr.partyOfFor(waits, "w", s.client(tr), ttl)
+	for _, p := range holders {
+		p.locks()
+	}
+	next := w.starts(context.Background())
+	tr.lineIs(admin, len(holders)+1)
+	tr.phase(ttl / 3)
+	began := now()
+	s.kill(0)
+	s.restart(0)
+	s.serves()
+	away := now() - began
+	tr.figures.longest("time without etcd", away)
+	holders[0].holdsFor(began + ttl + time.Second - now())
+	var released time.Duration
+	for _, p := range holders {
+		whole := p.lock.Holds()
+		tr.must(whole || away >= ttl/2, "%s lost its hold", p.who)
+		err := p.releases(patience)
+		tr.must(err == nil || !whole, "%s: Unlock of a hold that was not lost: %v", p.who, err)
+		released = now()
+	}
+	next.follows("the last release", released, 5*time.Second)
+	w.unlocks()
+}
+
+// S42. A holder that is asked for the lock, and goes on working, has nobody beside it.
+//
+//	a holds and asks before each unit of work, b waits | an operator takes the lock from a, as far
+//	as the library lets him | a knows and does not unlock yet | a unlocks, b gets in
+func TestS42NobodyGetsInBesideAHolderThatWasAsked(t *testing.T) {
+	t.Parallel()
+	const grace = time.Second
+	prove(t, row{
+		id: "S42", name: "an operator wants the lock", quick: 2,
+		fault: "an operator recalls the holder, with a grace of 1 s, while another waits (concurrency.Mutex: he deletes its key); the holder stops when it is told, and unlocks later",
+		must:  "told after 1 s, and in <= 2 s more; Unlock says nil; the other in <= 1 s after that, and not before",
+	}, func(tr *trial) {
+		s := startServers(tr, 1)
+		admin := s.client(tr)
+		a := tr.processFor(listening, "a", 10*ttl, s.endpoints()...)
+		b := tr.partyOfFor(exclusive, "b", s.client(tr), 10*ttl)
+		a.locks()
+		next := b.starts(context.Background())
+		tr.lineIs(admin, 2)
+		tr.phase(2 * time.Second)
+		asked := now()
+		tr.takesBack(admin, grace)
+		told, ok := a.says("ended", asked, patience/4)
+		tr.must(ok, "a does not know after %v", patience/4)
+		after := told.At - asked
+		tr.figures.longest("time until the holder ended its work", after)
+		tr.must(after >= grace && after <= grace+2*time.Second, "it ended its work after %v", after)
+		next.goesOnWaiting(ttl)
+		e := a.releases()
+		tr.must(e.Err == "", "Unlock said %s", e.Err)
+		next.follows("the Unlock", e.Since, time.Second)
+		b.unlocks()
+	})
+}
+
+// takesBack is what an operator does to get the lock from its holder.
+func (tr *trial) takesBack(admin *clientv3.Client, grace time.Duration) {
+	tr.Helper()
+	if tr.side.Name == side.Theirs.Name {
+		tr.deletes(admin, "")
+		return
+	}
+	line, err := etcdlock.Contenders(tr.bounded(patience), admin, tr.name)
+	require.NoError(tr, err)
+	require.NotEmpty(tr, line)
+	require.NoError(tr, etcdlock.Recall(tr.bounded(patience), admin, line[0],
+		etcdlock.RecallRequest{By: "operator", Reason: "maintenance", Grace: grace}))
+}
+
+// S42. A holder that was asked, and frozen before it could answer, has nobody beside it before its
+// lease has expired, and knows of its loss when it wakes.
+//
+//	a holds and asks before each unit of work, b waits | a is asked, and frozen | its lease expires,
+//	b gets in | a wakes
+func TestS42AHolderThatWasFrozenWithARecallBeginsNothing(t *testing.T) {
+	t.Parallel()
+	prove(t, row{
+		id: "S42", name: "frozen with a recall", quick: 2, noPeer: true,
+		fault: "a holder recalled and frozen at once, for more than the TTL",
+		must:  "asked first, no unit of work begins after the next owner got in; loss visible <= 50 ms after it wakes",
+	}, func(tr *trial) {
+		c := etcdtest.Start(tr, 1)
+		admin := c.Client(tr)
+		a := tr.processFor(listening, "a", ttl, c.Proxy(tr, 0).Addr())
+		b := tr.partyFor(exclusive, "b", c, 10*ttl)
+		tr.sleepsThrough(a, b, func() {
+			tr.takesBack(admin, listens)
+			a.freeze()
+		})
+		b.unlocks()
+	})
+}
+
+// S43. A leader that died is followed when its lease has expired.
+//
+//	a leads, b waits | a is killed | its lease expires, b leads
+func TestS43ALeaderThatDiedIsFollowed(t *testing.T) {
+	t.Parallel()
+	prove(t, row{
+		id: "S43", name: "leader killed", quick: 2, peer: election,
+		fault: "the leader killed (SIGKILL), while another candidate waits",
+		must:  "the other leads in <= TTL + 1 s and the server's step of 0.5 s",
+	}, func(tr *trial) {
+		s := startServers(tr, 1)
+		a := tr.processFor(leading, "a", ttl, s.endpoints()...)
+		b := tr.partyOfFor(leading, "b", s.client(tr), 10*ttl)
+		a.locks()
+		next := b.starts(context.Background())
+		tr.lineIs(s.client(tr), 2)
+		tr.phase(ttl / 3)
+		died := now()
+		a.kill()
+		next.follows("the leader's death", died, freed)
+		b.unlocks()
+	})
+}
+
+// S43. A leader that was frozen for longer than its TTL knows that its term is over at its first
+// look.
+//
+//	a leads and asks before each unit of work, b waits | a is frozen | its lease expires, b leads |
+//	a wakes
+func TestS43ALeaderThatWasFrozenBeginsNothing(t *testing.T) {
+	t.Parallel()
+	sideBySide(t, pauses, func(how pause) row {
+		return row{
+			id: "S43", name: "leader " + how.name, quick: 1, peer: election,
+			fault: "the leader " + how.name + ", for more than the TTL, while another candidate waits",
+			must:  "asked first, no unit of work begins after the next one leads; loss visible <= 50 ms after it wakes",
+		}
+	}, func(tr *trial, how pause) {
+		c := etcdtest.Start(tr, 1)
+		proxy := c.Proxy(tr, 0)
+		a := tr.processFor(leading, "a", ttl, proxy.Addr())
+		b := tr.partyFor(leading, "b", c, 10*ttl)
+		tr.sleepsThrough(a, b, func() { how.freeze(tr, a, proxy) })
+		b.unlocks()
+	})
+}
+
+// S43. Two candidates of one process lead in turn.
+//
+//	a leads, b of the same session waits | a resigns, b leads
+func TestS43TwoCandidatesOfAProcessLeadInTurn(t *testing.T) {
+	t.Parallel()
+	prove(t, row{
+		id: "S43", name: "two of one process", quick: 2, peer: election,
+		fault: "two goroutines of a process are candidates, with one session",
+		must:  "they lead one after the other; the second in <= 1 s after the first has resigned",
+	}, func(tr *trial) {
+		c := etcdtest.Start(tr, 1)
+		a := tr.partyFor(leading, "a", c, 10*ttl)
+		b := a.beside("b", leading)
+		a.locks()
+		next := b.starts(context.Background())
+		next.goesOnWaiting(ttl / 2)
+		a.unlocks()
+		next.follows("the resignation", now(), time.Second)
+		b.unlocks()
+	})
+}
+
+// S43. A leader whose key was deleted is told.
+//
+//	a leads, b waits | the key of a is deleted | a knows | b leads
+func TestS43ALeaderWhoseKeyWasDeletedIsTold(t *testing.T) {
+	t.Parallel()
+	prove(t, row{
+		id: "S43", name: "leader's key deleted", quick: 2, peer: election,
+		fault: "the key of a leader deleted, more than a second after its term began",
+		must:  "told in <= 0.5 s; the other leads in <= 3 s after the deletion",
+	}, func(tr *trial) {
+		c := etcdtest.Start(tr, 1)
+		admin := c.Client(tr)
+		a, b := tr.partyFor(leading, "a", c, 10*ttl), tr.partyFor(leading, "b", c, 10*ttl)
+		a.locks()
+		next := b.waits()
+		time.Sleep(1500 * time.Millisecond) // until its key is watched
+		a.leaves() // the deletion lets the next one in at once: how soon a is told is what counts
+		deleted := now()
+		tr.deletes(admin, "")
+		a.isTold(deleted, 500*time.Millisecond)
+		next.follows("the deletion", deleted, 3*time.Second)
+		err := a.releases(patience)
+		tr.must(tr.side.Lost(err), "the end of the term said %v", err)
+		b.unlocks()
+	})
+}
+
+// S43. A restart of etcd costs no term.
+//
+//	a leads, b waits | etcd is killed and started again | a still leads, and resigns | b leads
+func TestS43ALeaderOutlastsARestartOfEtcd(t *testing.T) {
+	t.Parallel()
+	prove(t, row{
+		id: "S43", name: "etcd killed and restarted", quick: 1, lanes: 2, peer: election,
+		fault: "etcd killed and restarted under a leader, while another candidate waits; TTL 5 s",
+		must:  "no term lost (where etcd serves again within half a TTL); the other in <= 5 s after the resignation",
+	}, func(tr *trial) { tr.restartsUnder(leading, "", leading) })
+}
