@@ -78,7 +78,7 @@ func Contenders(ctx context.Context, kv clientv3.KV, name string) ([]Contender, 
 	return contenders, nil
 }
 
-// Holders returns the holder of every lock whose name begins with prefix, which is
+// Holders returns all holders of every lock whose name begins with prefix, which is
 // a plain string and may be empty for all, sorted by name, and by token where several hold. It
 // is one linearizable read of all keys that begin with prefix, and writes nothing.
 func Holders(ctx context.Context, kv clientv3.KV, prefix string) ([]Contender, error) {

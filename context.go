@@ -22,8 +22,9 @@ func endedContext(parent context.Context, cause error) context.Context {
 	return ctx
 }
 
-// TokenFrom returns the fencing token of the innermost hold that ctx came from, by
-// [Mutex.Context], Do or TryDo. It stays the same after the hold has ended.
+// TokenFrom returns the fencing token of the innermost hold that ctx came from, by [Mutex.Context],
+// [Hold.Context], Do or a method like it. It stays the same after the hold has ended. Without a
+// hold ok is false.
 func TokenFrom(ctx context.Context) (token int64, ok bool) {
 	if ctx == nil {
 		return 0, false

@@ -16,9 +16,9 @@ var (
 	// caller. It comes as a [*LockedError]. Try again later, or use Lock.
 	ErrLocked = errors.New("etcdlock: locked by another")
 
-	// ErrNotHeld says that the Mutex holds nothing: Unlock without a Lock, or
-	// the cause of the context of a Mutex that is not held. It is a bug in the
-	// program, and nothing else has happened.
+	// ErrNotHeld says that the Mutex or [Hold] holds nothing: Unlock without a Lock, or
+	// after another Unlock or Close, or the cause of the context of one that is not held.
+	// It is a bug in the program, and nothing else has happened.
 	ErrNotHeld = errors.New("etcdlock: not held")
 
 	// ErrLost says that the hold ended before its release, so another may have
@@ -38,15 +38,17 @@ var (
 	// [WithMaxHold], and the reason of the [*LostError] that Unlock returns then.
 	ErrMaxHold = errors.New("etcdlock: held for the longest time allowed")
 
-	// ErrDeadlock says that Lock was called with the context of a hold of the
-	// same name in the same Session, so it would wait for itself. Pass another
-	// context, or allow nesting with [WithReentrancy].
+	// ErrDeadlock says that a lock was asked for with the context of a hold of the
+	// same name in the same Session, so the call would wait for itself. Pass another
+	// context, or allow nesting with [WithReentrancy], which nests a Lock in a Lock
+	// and a read in a read, but nothing else.
 	ErrDeadlock = errors.New("etcdlock: the context already comes from a hold of this lock")
 
-	// ErrClosed says that the Mutex or its Session was closed. Make a new one.
+	// ErrClosed says that the Mutex, RWMutex or Semaphore, or its Session, was closed.
+	// Make a new one.
 	ErrClosed = errors.New("etcdlock: closed")
 
-	// ErrNotRun says that Do or TryDo did not call its function. The error also wraps the
+	// ErrNotRun says that Do or a method like it did not call its function. The error also wraps the
 	// reason why the call did not get the lock, and the caller may retry the work. Without
 	// ErrNotRun the function was called, and the error says how that ended. ErrNotRun is
 	// always about the call that returned the error: if the function returns the error of
@@ -94,8 +96,10 @@ var (
 // errors.Is(err, ErrLocked) is true for it.
 type LockedError struct {
 	Name   string    // of the lock
-	Holder Contender // first in line when the line was last read
-	Ahead  int       // contenders ahead of the caller, with the holder; approximate above eight
+	Holder Contender // first in line when the line was last read; it may be one of several
+	// Ahead is how many contenders the caller has to wait for, with the holder; approximate above
+	// eight. One that reads does not wait for others that do.
+	Ahead int
 }
 
 func (e *LockedError) Error() string {

@@ -534,6 +534,54 @@ func ExampleMutex_Lead() {
 	// etcdlock: lock "svc/leader": context canceled
 }
 
+// A rolling update: the leader is asked to give way, and the other replica leads when it has.
+func ExampleMutex_Lead_rollingUpdate() {
+	client := exampleClient()
+	defer client.Close()
+	ctx, stop := context.WithCancel(context.Background())
+	leads := make(chan string, 10)
+	var replicas sync.WaitGroup
+	start := func(version string) {
+		mu, err := etcdlock.New(client, "svc/rolling",
+			etcdlock.WithInfo(version), etcdlock.WithRecall(30*time.Second))
+		if err != nil {
+			log.Fatal(err)
+		}
+		replicas.Go(func() {
+			defer mu.Close(context.Background())
+			mu.Lead(ctx, func(ctx context.Context) error { // until ctx ends
+				leads <- version
+				select {
+				case <-etcdlock.RecallFrom(ctx): // finish what is begun, and return
+				case <-ctx.Done():
+				}
+				return nil
+			})
+		})
+	}
+	start("version 1")
+	fmt.Println(<-leads, "leads")
+	start("version 2")
+
+	var line []etcdlock.Contender
+	for len(line) < 2 { // until the new one stands in line
+		var err error
+		if line, err = etcdlock.Contenders(ctx, client, "svc/rolling"); err != nil {
+			log.Fatal(err)
+		}
+	}
+	request := etcdlock.RecallRequest{By: "deploy", Reason: "version 2", Grace: 10 * time.Second}
+	if err := etcdlock.Recall(ctx, client, line[0], request); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(<-leads, "leads")
+	stop()
+	replicas.Wait()
+	// Output:
+	// version 1 leads
+	// version 2 leads
+}
+
 func ExampleWithInfo() {
 	client := exampleClient()
 	defer client.Close()

@@ -25,10 +25,13 @@ var errGoexit = errors.New("etcdlock: lead: the function called runtime.Goexit")
 // ends, or loses the lock, or dies.
 //
 // It waits its turn, calls fn with a context that ends with the hold (see [Mutex.Context]), and
-// releases the lock only after fn has returned: a leader that was told to end, and takes its time,
-// has no successor meanwhile, unless its lease ends. Then it queues anew, behind whoever waits. It
-// pauses before that: 100 ms, doubled up to 30 s each time that fn returns within the granted TTL,
-// and 100 ms again after fn has led for longer.
+// releases the lock only after fn has returned. So a leader that was asked to end (by ctx, or by a
+// [Recall]) and takes its time has no successor meanwhile. Only if the lock is lost, or
+// [WithMaxHold] ends the hold, another may lead before fn has returned.
+//
+// Then it queues anew, behind whoever waits. It pauses before that: 100 ms, doubled up to 30 s each
+// time that fn returns within the granted TTL, and 100 ms again after fn has led for longer. (A
+// pause varies by a quarter.)
 //
 // An error of fn does not end Lead, nor does a loss of the lock: both go to the logger and to
 // Trace.Led. A panic of fn does too, as an error that has its stack; the lock is released. If fn
@@ -40,9 +43,10 @@ var errGoexit = errors.New("etcdlock: lead: the function called runtime.Goexit")
 //   - [ErrClosed] if the Mutex or the Session is, or becomes, closed;
 //   - etcd's own, if it refuses and a retry would not help.
 //
-// Nothing is held then, but that a release may go on in the background, as after
-// [ErrUnconfirmed]. The end of [WithAcquireTimeout] is not the end of Lead: it queues anew. While
-// etcd is down it waits. A candidate that waits costs what any waiter costs.
+// Lead holds nothing then. A release may go on in the background, as after [ErrUnconfirmed]. The
+// end of [WithAcquireTimeout] is not the end of Lead: it queues anew. While etcd is down it waits.
+// A candidate that waits costs what any waiter costs. Calls of Lead and Lock of one Mutex take
+// turns.
 func (m *Mutex) Lead(ctx context.Context, fn func(ctx context.Context) error) error {
 	if err := m.check(); err != nil {
 		return err

@@ -354,7 +354,7 @@ func (m *Mutex) Context(parent context.Context) context.Context {
 // highest token it has seen, and refuses lower ones, is safe from a holder that was
 // paused between its check and its write. It has seen a token once it was sent one, so
 // send it with the read of what you are going to change, too. Token is 0 when the lock
-// is not held, also after a loss.
+// is not held, also after a loss or the grace of a recall.
 func (m *Mutex) Token() int64 {
 	var token int64
 	m.whole(func(h *hold) { token = h.place.ticket.Rev() })
@@ -363,8 +363,8 @@ func (m *Mutex) Token() int64 {
 
 // Held reports whether the lock is held, that is, whether [Mutex.Token] is not 0: false
 // before Lock and after Unlock, from the moment at which the hold is lost, and after its end
-// by [WithMaxHold] or Close. It is for readiness checks and dashboards, and costs no request. It
-// does not protect work, because the answer may be old when it is used: check the
+// by [WithMaxHold], a recall's grace or Close. It is for readiness checks and dashboards, and costs
+// no request. It does not protect work, because the answer may be old when it is used: check the
 // [Mutex.Context] or send the Token along.
 func (m *Mutex) Held() bool { return m.Token() != 0 }
 

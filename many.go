@@ -43,12 +43,14 @@ func (s *Session) LockAll(ctx context.Context, names ...string) (*Hold, error) {
 // TryLockAll takes the locks of all the names if nobody holds or waits for any of them. Like
 // [Mutex.TryLock] it waits for etcd, but for no other contender. If one is taken it returns the
 // [*LockedError] of the first that is, for which errors.Is(err, ErrLocked) is true, and has written
-// nothing to etcd. Other errors are those of [Session.LockAll].
+// nothing to etcd. (It looks at this Session first, and asks etcd only if none is taken there.)
+// Other errors are those of [Session.LockAll].
 func (s *Session) TryLockAll(ctx context.Context, names ...string) (*Hold, error) {
 	return s.lockAll(ctx, names, true)
 }
 
-// DoAll is [Mutex.Do] with LockAll: it calls fn while it holds all the names.
+// DoAll is [Mutex.Do] with LockAll: it calls fn while it holds all the names, with a context that
+// ends if one of them is lost. [TokenFrom] has the token of all.
 func (s *Session) DoAll(
 	ctx context.Context, names []string, fn func(ctx context.Context) error,
 ) error {

@@ -125,7 +125,9 @@ func WithInfo(info string) Option {
 
 // WithReentrancy makes Lock, TryLock and Do with a context that comes from a hold
 // of the same name in the same Session nest in that hold, instead of returning
-// [ErrDeadlock]. Each nested Lock needs its own Unlock; the last Unlock releases.
+// [ErrDeadlock]. Each nested Lock needs its own Unlock; the last Unlock releases. In the
+// same way RLock nests in a read. Lock never nests in a read, nor RLock in a write, nor
+// [Session.LockAll] in anything.
 func WithReentrancy() Option {
 	return func(c *config) error { c.reentrant = true; return nil }
 }
@@ -141,9 +143,10 @@ func WithMaxHold(d time.Duration) Option {
 	return func(c *config) error { c.maxHold = d; return positive("WithMaxHold", d) }
 }
 
-// WithAcquireTimeout bounds each wait of Lock, TryLock, Do and TryDo, without bounding
-// the context of the hold. When the time is over the error is context.DeadlineExceeded.
-// Below 250 ms it does not tell whether etcd was away (see [ErrUnavailable]).
+// WithAcquireTimeout bounds each wait for a lock (Lock, RLock, Acquire, LockAll and their
+// like), without bounding the context of the hold. When the time is over the error is
+// context.DeadlineExceeded. Below 250 ms it does not tell whether etcd was away (see
+// [ErrUnavailable]).
 func WithAcquireTimeout(d time.Duration) Option {
 	return func(c *config) error { c.acquireTimeout = d; return positive("WithAcquireTimeout", d) }
 }

@@ -17,7 +17,8 @@ type RecallRequest struct {
 	// By and Reason are for people: who asks, and why. Each is valid UTF-8 of at most 256 bytes.
 	By, Reason string
 	// Grace is how long the hold may go on after it has noticed the request: as many milliseconds,
-	// rounded up, but no longer than the holder's [WithRecall] says. 0 ends it at once.
+	// rounded up, but no longer than the holder's [WithRecall] says. 0 ends it at once, and less
+	// than 0 is an error.
 	Grace time.Duration
 }
 
@@ -36,15 +37,16 @@ func requestOf(r line.Recall) RecallRequest {
 //
 // It returns nil if the request is written, if an earlier one with no longer a grace is there, and
 // if c is gone, now or already. It returns [ErrNotRecallable] if c does not listen (it has no
-// [WithRecall], or is of another program), and then nothing is written. After another error the
-// request may or may not be written: call Recall again. It never touches a newer key, not even one
-// of the same name.
+// [WithRecall], or is of another program), and then nothing is written, nor is it if an argument is
+// wrong. After another error the request may or may not be written: call Recall again. It never
+// touches a newer key, not even one of the same name.
 //
 // A holder notices it within milliseconds, or about a second later if it has just begun to hold:
-// [RecallFrom] tells it, and after the grace its context ends with a [*RecalledError]. A holder
-// that does not unlock keeps the lock as long as its lease is renewed. One that is cut off loses
-// its lease as ever. A waiter may be recalled too: its hold begins as one that has just noticed.
-// Readers that share a key are recalled together.
+// [RecallFrom] tells it, and after the grace its context ends with a [*RecalledError]. A holder that
+// does not unlock keeps the lock as long as its lease is renewed. One that is cut off loses its
+// lease as ever. A waiter may be recalled too: its hold begins as one that has just noticed. Readers
+// that share a key are recalled together, and so are all names of a [Session.LockAll]. To get a
+// lock back from several holders (readers of several Sessions, permits) recall each of them.
 func Recall(ctx context.Context, kv clientv3.KV, c Contender, r RecallRequest) error {
 	if err := checkAdmin(ctx, kv, "recall", c.Name); err != nil {
 		return err

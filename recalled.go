@@ -12,8 +12,9 @@ import (
 
 // RecallFrom returns a channel that is closed once the innermost hold that ctx came from is
 // recalled. The holder then has the grace of the request to come to a good point and unlock;
-// [Mutex.Deadline] says until when. It is nil if ctx comes from no hold, or from one that does not
-// listen (see [WithRecall]). The channel stays as it is when the hold ends otherwise.
+// [Mutex.Deadline], or [Hold.Deadline], says until when. It is nil, and a receive from it blocks
+// for ever, if ctx comes from no hold, or from one that does not listen (see [WithRecall]). The
+// channel stays as it is when the hold ends otherwise: wait for the end of ctx, too.
 func RecallFrom(ctx context.Context) <-chan struct{} {
 	if ctx == nil {
 		return nil

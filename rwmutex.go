@@ -19,7 +19,8 @@ import (
 //
 // A [Mutex] of the same name is a writer. So are etcd's concurrency.Mutex, etcdctl lock, and a
 // version of this package that knows no readers. There is no upgrade from read to write and no
-// downgrade: Lock inside a read, and RLock inside a write, return [ErrDeadlock].
+// downgrade: Lock inside a read, and RLock inside a write, return [ErrDeadlock], also with
+// [WithReentrancy].
 //
 // The readers of one [Session] share one key in etcd. While one of them holds the lock and no
 // writer waits, the next one costs at most a read and a watch, and further ones cost nothing. A
@@ -29,7 +30,8 @@ import (
 //
 // Readers and writers take their tokens from one sequence: a writer's is higher than those of all
 // holds before it, and lower than those of all holds after it, readers included. (Readers that
-// share the lock have any order, and those of one Session may have the same token.) To refuse late
+// share the lock have any order, and those of one Session may have the same token. So may writers
+// of one Session, by [WithHandoff] and [WithLinger].) To refuse late
 // writes only, a resource keeps the highest write token that it has seen and refuses lower ones. To
 // refuse late reads too, and writes that come behind a later read, it keeps the highest token of a
 // write and the highest of a read: it refuses a write below either, and a read below the highest
@@ -69,7 +71,8 @@ func (s *Session) RWMutex(name string, opts ...Option) (*RWMutex, error) {
 // Hold, and [Hold.Context] gives a context that ends with it. After an error there is no Hold, and
 // nothing is left behind that could block others. The errors are those of [Mutex.Lock]:
 // [ErrDeadlock] comes at once if ctx comes from a hold of this name in this Session. With
-// [WithReentrancy] RLock nests in a hold that reads.
+// [WithReentrancy] RLock nests in a hold that reads: it has a Hold of its own, which ends with that
+// one, and each Hold needs its Unlock.
 //
 // Waiting readers of one Session share one place in line: others see the [WithOwner] of the first.
 func (rw *RWMutex) RLock(ctx context.Context) (*Hold, error) {
@@ -79,9 +82,10 @@ func (rw *RWMutex) RLock(ctx context.Context) (*Hold, error) {
 // TryRLock acquires the lock for reading if no writer holds it or waits for it. It waits for etcd,
 // but for no other contender: until ctx ends or, if ctx has no deadline, for at most the TTL. If
 // there is a writer it returns a [*LockedError] at once, for which errors.Is(err, ErrLocked) is
-// true, and writes nothing to etcd. It also does so if the Session has lost its reads of the name
-// and not all of them have unlocked, or if they go on and are recalled or their lease is about to
-// be replaced. Other errors, and what is true after them, are those of [RWMutex.RLock].
+// true, and has written nothing to etcd. The error names the first in line, who may read: what is
+// in the way is a writer behind it. TryRLock is also refused if the Session has lost its reads of
+// the name and not all of them have unlocked, or if they go on and are recalled or their lease is
+// about to be replaced. Other errors, and what is true after them, are those of [RWMutex.RLock].
 func (rw *RWMutex) TryRLock(ctx context.Context) (*Hold, error) {
 	return rw.acquire(ctx, true)
 }
@@ -97,7 +101,9 @@ func (rw *RWMutex) acquire(ctx context.Context, try bool) (*Hold, error) {
 	return &Hold{m: rw.m, hold: h}, nil
 }
 
-// RDo is [Mutex.Do] with RLock: fn reads, with a context that ends with the hold.
+// RDo is [Mutex.Do] with RLock: fn reads, with a context that ends with the hold. An error that is
+// [ErrNotRun] says that fn was not called, and one that is [ErrLost] that the read was not
+// protected throughout.
 func (rw *RWMutex) RDo(ctx context.Context, fn func(ctx context.Context) error) error {
 	return rw.do(ctx, fn, false)
 }
@@ -215,7 +221,9 @@ type Hold struct {
 
 // Unlock ends the hold. It returns what [Mutex.Unlock] returns: nil only if the lock was held
 // without a break until then, else [ErrLost] or [ErrUnconfirmed]; and [ErrNotHeld] if the Hold was
-// unlocked before, or its RWMutex or Session was closed.
+// unlocked before, or its RWMutex, Semaphore or Session was closed. After each of these the Hold is
+// over. With a nil ctx Unlock returns an error and the hold goes on. After the grace of a [Recall]
+// it is nil: the hold was whole.
 //
 // While other readers of the Session share the key, Unlock asks etcd nothing. nil then says that
 // the hold was whole as far as the lease and the watch of the key show: if an operator has deleted
@@ -254,7 +262,8 @@ func (h *Hold) Unlock(ctx context.Context) error {
 }
 
 // Context returns a context that comes from parent and also ends with the hold, as
-// [Mutex.Context] does. After Unlock it has ended already, with the cause [ErrNotHeld].
+// [Mutex.Context] does, and with the same causes. After Unlock or Close it has ended already, with
+// the cause [ErrNotHeld].
 func (h *Hold) Context(parent context.Context) context.Context {
 	if parent == nil {
 		return endedContext(context.Background(), errors.New("etcdlock: nil context"))
@@ -271,17 +280,18 @@ func (h *Hold) Context(parent context.Context) context.Context {
 	return h.hold.context(parent)
 }
 
-// Token returns the fencing token: the create revision of the key, which readers of one Session may
-// share, and of all keys of several names. See [RWMutex] for how to use that of a read. It is 0
-// once the hold has ended.
+// Token returns the fencing token: the create revision of the key, which readers of one Session
+// may share, and of all keys of several names. See [RWMutex] for how to use that of a read, and
+// [Semaphore] for that of permits. It is 0 once the hold has ended: after Unlock or Close, a loss,
+// or the grace of a recall.
 func (h *Hold) Token() int64 {
 	var token int64
 	h.whole(func(h *hold) { token = h.place.ticket.Rev() })
 	return token
 }
 
-// Deadline returns until when the hold is certain if it is not renewed. It is the zero time once
-// the hold has ended.
+// Deadline returns the time until which the hold is certain without another renewal, as
+// [Mutex.Deadline] does. It is the zero time once the hold has ended.
 func (h *Hold) Deadline() time.Time {
 	var deadline time.Time
 	h.whole(func(h *hold) { deadline = h.deadlineLocked() })
@@ -289,7 +299,9 @@ func (h *Hold) Deadline() time.Time {
 }
 
 // IsOwner returns one comparison per held name, for the If of an etcd transaction. All of them are
-// true only while the keys of this very hold exist. Once it has ended they are never true.
+// true only while the keys of this very hold exist, whatever clocks say. (Readers of one Session
+// may share a key: then it exists until the last of them has unlocked.) What it returns once the
+// hold has ended is never true. See [Mutex.IsOwner] for two writes of one hold.
 func (h *Hold) IsOwner() []clientv3.Cmp {
 	if h == nil || h.hold == nil {
 		return []clientv3.Cmp{(*Mutex)(nil).IsOwner()}

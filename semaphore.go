@@ -32,6 +32,10 @@ const mostPermits = math.MaxUint16
 // for it. So it is with the writers and readers of an [RWMutex], with etcd's concurrency.Mutex, and
 // with a version of this package that knows no permits.
 //
+// Holds of permits overlap, so a token says nothing about the others: a resource that refuses lower
+// ones would refuse holders. If the permits of a process are lost, others may get them while that
+// process still works, and then more than the limit are at work until it looks at its context.
+//
 // All methods are safe for concurrent use.
 type Semaphore struct {
 	_ noCopy
@@ -83,7 +87,7 @@ func checkLimit(name string, limit int) error {
 // After a nil error the caller has the permits until it calls Unlock on the Hold, all n at once.
 // [Hold.Context] gives a context that ends with it. After an error there is no Hold, and nothing is
 // left behind that could block others. The errors are those of [Mutex.Lock]: [ErrDeadlock] comes at
-// once if ctx comes from a hold of a Mutex or RWMutex of this name in this Session.
+// once if ctx comes from a hold of this name in this Session that is not of permits.
 //
 // A ctx that comes from a hold of permits of the same name is legal. If the permits are out, and
 // those who have them wait for more, they all wait for ever: ask for all at once, or bound the
@@ -115,7 +119,8 @@ func (s *Semaphore) acquire(ctx context.Context, n int, try bool) (*Hold, error)
 	return &Hold{m: s.m, hold: h}, nil
 }
 
-// Do is [Mutex.Do] with Acquire: fn has n permits, and a context that ends with them.
+// Do is [Mutex.Do] with Acquire: fn has n permits, and a context that ends with them. An error that
+// is [ErrNotRun] says that fn was not called.
 func (s *Semaphore) Do(ctx context.Context, n int, fn func(ctx context.Context) error) error {
 	if fn == nil {
 		return notRun(errors.New("etcdlock: Do: nil function"))

@@ -19,9 +19,9 @@ import (
 //
 // The hooks named ...Context report the same as those without, are called after them, and get
 // the context of a call for its values: for the parent of a span, for instance. It is the very
-// context that Lock, TryLock, Do or TryDo was given, or context.Background with [Mutex.Locker].
-// It may have ended. Events without a call (leases, removals, an unreachable etcd) have no such
-// hook.
+// context that Lock, RLock, Acquire, LockAll, Do or their like was given, or context.Background
+// with [Mutex.Locker]. It may have ended. Events without a call (leases, removals, an unreachable
+// etcd) have no such hook.
 //
 // The lease hooks, Unavailable and SetBack are those of the Session's Trace (of New's, for a
 // Mutex with its own lease). The others are those of the Mutex.
@@ -29,7 +29,7 @@ type Trace struct {
 	// Queued: a wait began behind holder, with ahead contenders ahead of it (approximate above
 	// eight). Either Acquired or GaveUp follows, once, with the same ahead.
 	Queued func(name string, ahead int, holder Contender)
-	// GaveUp: Lock, TryLock, Do or TryDo returned err without a hold. If it had queued, it
+	// GaveUp: Lock, TryLock, Do or their like returned err without a hold. If it had queued, it
 	// was behind ahead contenders. Otherwise, and always with TryLock, ahead is 0.
 	GaveUp func(name string, waited time.Duration, ahead int, err error)
 	// Acquired: a hold began, after a wait behind ahead contenders when queued. Either

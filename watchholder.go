@@ -24,13 +24,14 @@ const fewOldest = 3
 //
 // Changes that follow each other closely may be skipped, but they are never reordered, and the
 // last one always comes: within milliseconds, or about two seconds later if an event was lost.
-// Nothing is yielded twice in a row. What it yields was true a moment ago: only the holder itself,
-// by its context or its token, can be certain.
+// Nothing is yielded twice in a row, and a [Recall] is no change. What it yields was true a moment
+// ago: only the holder itself, by its context or its token, can be certain.
 //
 // It goes on through lost watches, compactions, members that are cut off, and an etcd that is away
 // or was restored. It ends with ctx, without an error; when the loop breaks; or after it has
-// yielded one error that no retry mends: a bad argument, a refusal, a closed client. Nothing is
-// left running then. The sequence may be used any number of times, each from the start.
+// yielded one error, with the zero Contender, that retrying does not fix: a bad argument, a
+// refusal, a closed client. Nothing is left running then. The sequence may be used any number of
+// times, also at once, and each use begins with who holds then.
 //
 // It writes nothing and needs no lease. At rest it costs a watch, and each 1.5 s a transaction
 // that compares and returns nothing: a thousand that watch send some 670 of these a second. A

@@ -335,8 +335,8 @@ type job struct {
 	run    func(ctx context.Context) error
 }
 
-// work runs jobs in n goroutines of this process, until there are no more, or ctx has ended. With
-// all other processes together it stays within the limit of the pool. done is told how each job ended.
+// work runs jobs in n goroutines of this process, until the channel is closed. With all other
+// processes together it stays within the limit of the pool. done gets the error of each job.
 func work(ctx context.Context, pool *etcdlock.Semaphore, n int, jobs <-chan job, done func(job, error)) {
 	var workers sync.WaitGroup
 	for range n {
