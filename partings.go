@@ -87,7 +87,7 @@ func (p *place) waitBehindSome(ctx context.Context, c *claim, broken *attempt.Ba
 // revision if that is not 0.
 func (p *place) parted(w *partings, told parting, broken *attempt.Backoff) (looks bool, at int64) {
 	if told.told == deletionTold {
-		return p.departed(told.keys), told.at
+		return p.departed(w, told.keys), told.at
 	}
 	if w.begun++; w.begun == w.count {
 		broken.Reset()
@@ -98,14 +98,17 @@ func (p *place) parted(w *partings, told parting, broken *attempt.Backoff) (look
 
 // departed notes that keys were deleted after p was put. It reports whether p may hold now, or does
 // not know whom else it waits for.
-func (p *place) departed(keys []string) (looks bool) {
+//
+// Invariant: events count only where all come by one watch. (Those of some keys say nothing of the
+// others, which may have gone unseen. TestAPermitBehindOthersGetsInWithTheLastOfThem.)
+func (p *place) departed(w *partings, keys []string) (looks bool) {
 	p.s.mu.Lock()
 	defer p.s.unlock()
 	gone := func(e line.Entry) bool { return slices.Contains(keys, e.Key) }
 	if gone(p.ticket.Entry()) || p.staleLocked() {
 		return true
 	}
-	if !p.ahead.Whole {
+	if !p.ahead.Whole || !w.all {
 		return slices.ContainsFunc(p.ahead.Awaited(), gone)
 	}
 	p.ahead = p.ahead.Without(gone)

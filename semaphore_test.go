@@ -407,6 +407,33 @@ func TestAPermitMissesNothingBeforeItsWatches(t *testing.T) {
 	}
 }
 
+// A permit that waits behind Mutexes watches the last of them. It gets in when that one has gone,
+// though it has come to know of all the others meanwhile, and has not seen these go.
+func TestAPermitBehindOthersGetsInWithTheLastOfThem(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		var before []*etcdlock.Mutex
+		var in []<-chan error
+		for i := range 20 {
+			mu := contract.MutexOf(t, processIn(t, etcd, fmt.Sprint("b", i)), "n")
+			before, in = append(before, mu), append(in, writesLater(mu))
+		}
+		permit := acquiresLater(semaIn(t, processIn(t, etcd, "a"), 2), 1)
+		unlock := func(n int) {
+			for range n {
+				require.NoError(t, soonOr(t, in[0], "it does not get in"))
+				require.NoError(t, before[0].Unlock(context.Background()))
+				before, in = before[1:], in[1:]
+			}
+		}
+		unlock(14)
+		time.Sleep(time.Minute) // it has read the line meanwhile: six are left
+		start := time.Now()
+		unlock(6)
+		done(t, soonOr(t, permit, "it does not get in"))
+		require.Less(t, time.Since(start), time.Second)
+	})
+}
+
 // A permit that waits gets in whatever happens to its watches, behind few and behind many, where it
 // knows all that are before it and where it does not.
 func TestAPermitGetsInWhateverHappensToItsWatches(t *testing.T) {

@@ -429,7 +429,7 @@ func TestS43ALeaderWhoseKeyWasDeletedIsTold(t *testing.T) {
 		a.locks()
 		next := b.waits()
 		time.Sleep(1500 * time.Millisecond) // until its key is watched
-		a.leaves() // the deletion lets the next one in at once: how soon a is told is what counts
+		a.leaves()                          // the deletion lets the next one in at once: how soon a is told is what counts
 		deleted := now()
 		tr.deletes(admin, "")
 		a.isTold(deleted, 500*time.Millisecond)

@@ -1567,6 +1567,12 @@ var mutants = []mutant{
 		killers: []killer{named("TestPermitsOfASessionHaveAKeyEach")},
 	},
 	{
+		name:    "a permit counts the events of some keys",
+		why:     "It knows all that are before it, and goes on when none is left. But it watches one of them, and does not see the others go.",
+		edits:   []edit{{"partings.go", `	if !p.ahead.Whole || !w.all {`, `	if !p.ahead.Whole {`}},
+		killers: []killer{named("TestAPermitBehindOthersGetsInWithTheLastOfThem"), ofFamily(1000)},
+	},
+	{
 		name: "a permit that waits misses what was before its watches",
 		why:  "Whoever has gone between the put and the watches told nobody.",
 		edits: []edit{{"partings.go", `		looks = true // what was before the watches

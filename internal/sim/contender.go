@@ -40,7 +40,15 @@ func (w *world) contendersOf(p *process, s side.Session, name string) []contende
 	if err != nil {
 		panic(err)
 	}
-	return append(all, exclusive{writer{rw}}, reader{rw})
+	all = append(all, exclusive{writer{rw}})
+	for weight := 1; weight <= p.limit; weight++ {
+		sem, err := side.OurSession(s).Semaphore(name, p.limit)
+		if err != nil {
+			panic(err)
+		}
+		all = append(all, wanted{sem, permit{weight, p.limit}})
+	}
+	return append(all, reader{rw})
 }
 
 // ---- those who hold alone
@@ -102,6 +110,30 @@ type writer struct{ *etcdlock.RWMutex }
 // Hold is the hold's own context.
 func (w writer) Hold() context.Context { return w.Context(context.Background()) }
 
+// ---- those who limit how many hold
+
+// A wanted is some permits of a Semaphore.
+type wanted struct {
+	sem *etcdlock.Semaphore
+	permit
+}
+
+func (p wanted) kind() kind { return p.permit }
+
+func (p wanted) lock(ctx context.Context, try bool) (*hold, error) {
+	acquire := p.sem.Acquire
+	if try {
+		acquire = p.sem.TryAcquire
+	}
+	return holdOf(acquire(ctx, p.weight))
+}
+
+func (p wanted) do(ctx context.Context, fn func(*hold)) (called bool, err error) {
+	return within(ctx, fn, func(ctx context.Context, fn func(context.Context) error) error {
+		return p.sem.Do(ctx, p.weight, fn)
+	})
+}
+
 // ---- those who read
 
 // A reader is the reader's side of an RWMutex.
@@ -114,7 +146,15 @@ func (r reader) lock(ctx context.Context, try bool) (*hold, error) {
 	if try {
 		lock = r.rw.TryRLock
 	}
-	h, err := lock(ctx)
+	return holdOf(lock(ctx))
+}
+
+func (r reader) do(ctx context.Context, fn func(*hold)) (called bool, err error) {
+	return within(ctx, fn, r.rw.RDo)
+}
+
+// holdOf is what a Hold is to the judge.
+func holdOf(h *etcdlock.Hold, err error) (*hold, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -122,12 +162,16 @@ func (r reader) lock(ctx context.Context, try bool) (*hold, error) {
 	return &hold{token: h.Token(), ctx: own, deadline: h.Deadline, unlock: h.Unlock}, nil
 }
 
-func (r reader) do(ctx context.Context, fn func(*hold)) (called bool, err error) {
+// within is do by a method that gives its function the context of the hold, which comes from that
+// of the call.
+func within(
+	ctx context.Context, fn func(*hold), do func(context.Context, func(context.Context) error) error,
+) (called bool, err error) {
 	waiting, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	stop := context.AfterFunc(ctx, end)
 	defer func() { stop() }()
-	err = r.rw.RDo(waiting, func(inside context.Context) error {
+	err = do(waiting, func(inside context.Context) error {
 		called = true
 		stop() // until fn has returned, inside ends with the hold only
 		token, _ := etcdlock.TokenFrom(inside)

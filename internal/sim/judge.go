@@ -483,7 +483,7 @@ func (j *judge) enters(w *worker, name string, h *hold, c *call) *belief {
 			j.inTurnLocked(b, c)
 			j.afterUnlockLocked(b)
 			// Three renewals fit into a TTL. Those who came before the put begin with the first one.
-			joined := b.life != nil && c.kind.shares() && c.began.After(b.life.put)
+			joined := b.life != nil && c.kind.joins() && c.began.After(b.life.put)
 			if left := time.Until(deadline); joined && !deadline.IsZero() && left < w.p.w.ttl/3 {
 				j.violatedLocked(worn, "%s with token %d of %s, certain for %v", w, h.token, name, left)
 			}
@@ -575,7 +575,7 @@ func (j *judge) afterUnlockLocked(b *belief) {
 	}
 	for _, other := range j.inside[b.who.line(b.name)] {
 		beside := b.kind.shares() && other.kind.mode() == b.kind.mode() &&
-			other.hold.token == b.hold.token && other.hold.ctx.Err() == nil
+			(!b.kind.joins() || other.hold.token == b.hold.token && other.hold.ctx.Err() == nil)
 		if !beside {
 			j.violatedLocked(tooSoon, "%s with token %d of %s, before %s with %d", b.who, b.hold.token, b.name, other.who, other.hold.token)
 		}
@@ -619,10 +619,10 @@ func contenders(v fake.View, name string) []*mvccpb.KeyValue {
 }
 
 // inTurnLocked judges that no goroutine of the Session asked earlier, and still waits. Those that
-// share a hold get it at the same instant.
+// share a key get it at the same instant.
 func (j *judge) inTurnLocked(b *belief, c *call) {
 	for _, other := range j.waiting[b.who.line(b.name)] {
-		together := c.kind.shares() && other.kind.mode() == c.kind.mode()
+		together := c.kind.joins() && other.kind.mode() == c.kind.mode()
 		if other.began.Before(c.began) && other.ctx.Err() == nil && !together {
 			j.violatedLocked(overtook, "%s of %s, who asked %v later", b.who, b.name, c.began.Sub(other.began))
 		}
@@ -653,7 +653,7 @@ func (j *judge) unlocked(b *belief, whole, certain bool, err error) {
 		return
 	}
 	// Its Session may keep the key, and Unlock then asks etcd nothing.
-	kept := j.sharing && !b.kind.shares() || b.kind.shares() && b.life.shared > 1
+	kept := j.sharing && !b.kind.shares() || b.life.shared > 1
 	said := outcomeOf(err)
 	b.life.unsure = b.life.unsure || said != done
 	if said == done && !whole {
@@ -661,7 +661,7 @@ func (j *judge) unlocked(b *belief, whole, certain bool, err error) {
 	}
 	switch life := b.life; {
 	case life.revived: // it was released before
-	case said == done && b.kind.shares() && life.removedBy == "":
+	case said == done && b.kind.joins() && life.removedBy == "":
 		j.mustGo(b) // those who came to share the key at this very instant may be yet to tell
 	case said == done && kept && life.removedBy == "":
 	case said == done && life.removedBy == "":

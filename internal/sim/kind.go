@@ -1,6 +1,9 @@
 package sim
 
-import "regexp"
+import (
+	"regexp"
+	"strconv"
+)
 
 // A kind is how a contender holds, and the judge's model of it. The judge asks it of beliefs (who
 // may believe beside whom) and of the keys in line (who may hold, with whom before it), and
@@ -11,9 +14,11 @@ type kind interface {
 	// beside reports whether one may hold beside all of those, or behind all of those in line.
 	beside(others []kind) bool
 	// shares reports whether several of one mode may hold at once. Their tokens then have no
-	// order among themselves, several of one Session may have the same one, and it does not matter
-	// in which order they come to hold. Tokens of different modes grow always.
+	// order among themselves. Tokens of different modes grow always.
 	shares() bool
+	// joins reports whether several of one Session may have one key. They have one token then, and
+	// it does not matter in which order they come to hold.
+	joins() bool
 }
 
 // alone is the kind of a Mutex, of one that writes, and of etcd's concurrency.Mutex.
@@ -22,12 +27,14 @@ type alone struct{}
 func (alone) mode() string              { return "exclusive" }
 func (alone) beside(others []kind) bool { return len(others) == 0 }
 func (alone) shares() bool              { return false }
+func (alone) joins() bool               { return false }
 
 // read is the kind of one that reads.
 type read struct{}
 
 func (read) mode() string { return "read" }
 func (read) shares() bool { return true }
+func (read) joins() bool  { return true }
 
 func (read) beside(others []kind) bool {
 	for _, other := range others {
@@ -38,14 +45,42 @@ func (read) beside(others []kind) bool {
 	return true
 }
 
+// A permit is the kind of one that wants some permits of a limit.
+type permit struct{ weight, limit int }
+
+func (permit) mode() string { return "permit" }
+func (permit) shares() bool { return true }
+func (permit) joins() bool  { return false }
+
+// beside goes by the least of all limits.
+func (p permit) beside(others []kind) bool {
+	sum, least := p.weight, p.limit
+	for _, other := range others {
+		o, is := other.(permit)
+		if !is {
+			return false
+		}
+		sum, least = sum+o.weight, min(least, o.limit)
+	}
+	return sum <= least
+}
+
 // readKey is a key of one that reads. The judge has it from the layout of the keys, and does not
 // ask the library.
 var readKey = regexp.MustCompile(`/ffffffff-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+
+// permitKey is likewise a key of permits, with the weight and the limit.
+var permitKey = regexp.MustCompile(`/fffffffe-([0-9a-f]{4})-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-([0-9a-f]{4})[0-9a-f]{8}$`)
 
 // kindOf is the kind that a key tells.
 func kindOf(key string) kind {
 	if readKey.MatchString(key) {
 		return read{}
+	}
+	if told := permitKey.FindStringSubmatch(key); told != nil {
+		weight, _ := strconv.ParseInt(told[1], 16, 32)
+		limit, _ := strconv.ParseInt(told[2], 16, 32)
+		return permit{int(weight), int(limit)}
 	}
 	return alone{}
 }

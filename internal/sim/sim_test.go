@@ -156,7 +156,7 @@ func TestSimulationOfTheFamily(t *testing.T) {
 	if t.Failed() || *atMost > 0 {
 		return
 	}
-	for _, k := range []kind{alone{}, read{}} {
+	for _, k := range []kind{alone{}, read{}, permit{}} {
 		require.NotZero(t, modes[k.mode()], k.mode())
 	}
 	require.NotZero(t, beside)

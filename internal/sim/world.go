@@ -35,6 +35,8 @@ type world struct {
 	names    []string // of two locks, which must not block each other
 	peer     int      // the slot of the process that uses the peer, beside ours; -1 if none does
 	reading  int      // of ten contenders how many read, in the family's story
+	permits  int      // likewise, how many want permits
+	limit    int      // of these, 0 if nobody wants any; some processes count on one less
 	each     int      // goroutines of each Session
 	ttl      time.Duration
 	crowd    int  // Sessions of each process, if more stand in a line than a view is for
@@ -60,6 +62,7 @@ type process struct {
 	side     Side
 	client   *clientv3.Client
 	sessions []side.Session
+	limit    int // on which it counts; 0 if nobody wants permits
 
 	mu     sync.Mutex // never held across a wait
 	frozen int
@@ -96,6 +99,9 @@ func newFamily(seed uint64) *world {
 	r := generator(seed, "family")
 	w.story, w.each = family, 2+r.IntN(3)
 	w.reading = []int{5, 7, 9}[r.IntN(3)]
+	if r.IntN(3) == 0 {
+		w.reading, w.permits, w.limit = w.reading/3, w.reading-w.reading/3, 1+r.IntN(4)
+	}
 	if r.IntN(3) == 0 && w.scenario != silent { // where the peer would wait for ever
 		w.peer, w.names = r.IntN(processes), Theirs.names
 	}
@@ -203,6 +209,9 @@ func (w *world) start(slot int, name string) {
 	p.client, err = w.net.Client(name, w.endpoints(r))
 	if err != nil {
 		panic(err) // no I/O is done
+	}
+	if p.limit = w.limit; p.limit > 1 && r.IntN(4) == 0 {
+		p.limit-- // as while a new limit is rolled out
 	}
 	shared := r.IntN(2) == 0
 	sessions, workers := 1+r.IntN(2), w.each
@@ -343,10 +352,15 @@ func (w *worker) picks(name string) contender {
 	if len(all) == 1 {
 		return all[0]
 	}
-	if w.rand.IntN(10) < w.p.w.reading {
+	const alone = 2 // that hold alone: a mutex and a writer
+	switch n := w.rand.IntN(10); {
+	case n < w.p.w.reading:
 		return all[len(all)-1]
+	case n < w.p.w.reading+w.p.w.permits:
+		return all[alone+w.rand.IntN(len(all)-alone-1)]
+	default:
+		return all[w.rand.IntN(alone)]
 	}
-	return all[w.rand.IntN(len(all)-1)]
 }
 
 // once takes a lock, in one of the ways that there are, and works in it.
