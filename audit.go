@@ -42,6 +42,13 @@ func (s *Session) readOnce(ctx context.Context, ops []clientv3.Op) (*clientv3.Tx
 	return s.txn(ctx, nil, ops, nil)
 }
 
+// readInTime is readOnce within the time of one attempt.
+func (s *Session) readInTime(ctx context.Context, ops []clientv3.Op) (*clientv3.TxnResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.calls.Timeout())
+	defer cancel()
+	return s.readOnce(ctx, ops)
+}
+
 // readUntilAnswered tries until etcd answers or refuses, or ctx ends.
 func (s *Session) readUntilAnswered(ctx context.Context, ops []clientv3.Op) (*clientv3.TxnResponse, error) {
 	return read(ctx, s, func(ctx context.Context) (*clientv3.TxnResponse, error) {
@@ -153,6 +160,9 @@ func (l *lease) lookDue(last time.Time) bool {
 // taken before the audit was sent are judged. A key that nobody accounts for, put by a
 // late copy of a request, is read and then deleted by its create revision.
 //
+// Each of its requests has the time of one attempt. (One time for all of them would let no key be
+// deleted where etcd answers after half of it. TestAStrayIsSweptWhereAnswersAreSlow.)
+//
 // ctx ends when the lease is about to be revoked. An audit that is under way then still waits a
 // little for its answer, but does nothing with it: a cancelled request would be a warning in
 // clientv3's log. (TestClosingIsNoWarning, TestCloseDoesNotWaitLongForALook.)
@@ -161,8 +171,6 @@ func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 	if s.calls.Disconnected() || s.calls.Closed() {
 		return true // clientv3 would try many times a second
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.calls.Timeout())
-	defer cancel()
 	asking, stop := context.WithTimeout(s.ctx, s.calls.Timeout())
 	defer stop()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(lookGrace, stop) })()
@@ -185,10 +193,10 @@ func (l *lease) look(ctx context.Context, sent time.Time) (known bool) {
 	// Keys that users attach to the lease are theirs.
 	strays = slices.DeleteFunc(strays, func(key string) bool { return !l.hasDrawn(key) })
 	// After an error the next audit tries again.
-	_ = s.readKeys(ctx, keysOf(missing), s.readOnce, func(from int, read []line.Entry) {
+	_ = s.readKeys(ctx, keysOf(missing), s.readInTime, func(from int, read []line.Entry) {
 		l.confirmMissing(missing[from:], read, known, era)
 	})
-	_ = s.readKeys(ctx, strays, s.readOnce, func(_ int, read []line.Entry) { l.sweep(ctx, read) })
+	_ = s.readKeys(ctx, strays, s.readInTime, func(_ int, read []line.Entry) { l.sweep(ctx, read) })
 	return known
 }
 
@@ -360,6 +368,8 @@ func (l *lease) sweep(ctx context.Context, read []line.Entry) {
 
 // deleteEntry deletes the very key that was read.
 func (s *Session) deleteEntry(ctx context.Context, e line.Entry) error {
+	ctx, cancel := context.WithTimeout(ctx, s.calls.Timeout())
+	defer cancel()
 	_, err := s.client.Txn(ctx).
 		If(clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev)).
 		Then(clientv3.OpDelete(e.Key)).

@@ -761,6 +761,23 @@ func TestAKeyThatALateRequestPutsIsSwept(t *testing.T) {
 	}
 }
 
+// So it does where each answer takes more than half of the time of an attempt.
+func TestAStrayIsSweptWhereAnswersAreSlow(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		etcd.Intercept(onlyNth(2, fake.Txn, fake.Effect{Again: 3 * time.Second}))
+		s := processIn(t, etcd, "a")
+		lockWithin(t, contract.MutexOf(t, s, "held"), time.Second)
+		mu := contract.MutexOf(t, s, "n")
+		lockWithin(t, mu, time.Second)
+		require.NoError(t, mu.Unlock(context.Background()))
+		etcd.Intercept(func(fake.Call) fake.Effect { return fake.Effect{DelayReply: 1200 * time.Millisecond} })
+		time.Sleep(3100 * time.Millisecond) // between two ticks of the keeper, at 350 ms each
+		require.Len(t, etcd.Keys("n/"), 1, "no late copy")
+		time.Sleep(seldomLook + 4*time.Second)
+		require.Empty(t, etcd.Keys("n/"))
+	})
+}
+
 // What users attach to the Session's lease is theirs.
 func TestKeysOfTheUserOnTheLeaseAreNotSwept(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {

@@ -1567,6 +1567,18 @@ var mutants = []mutant{
 		killers: []killer{named("TestPermitsOfASessionHaveAKeyEach")},
 	},
 	{
+		name: "an audit has the time of one attempt",
+		why:  "It asks up to three times. Where each answer takes more than half of that time, it finds a key that blocks others, and never deletes it.",
+		edits: []edit{{"audit.go", `	asking, stop := context.WithTimeout(s.ctx, s.calls.Timeout())
+	defer stop()
+`, `	ctx, cancel := context.WithTimeout(ctx, s.calls.Timeout())
+	defer cancel()
+	asking, stop := context.WithTimeout(s.ctx, s.calls.Timeout())
+	defer stop()
+`}},
+		killers: []killer{named("TestAStrayIsSweptWhereAnswersAreSlow")},
+	},
+	{
 		name:    "a permit counts the events of some keys",
 		why:     "It knows all that are before it, and goes on when none is left. But it watches one of them, and does not see the others go.",
 		edits:   []edit{{"partings.go", `	if !p.ahead.Whole || !w.all {`, `	if !p.ahead.Whole {`}},
