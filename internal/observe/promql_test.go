@@ -40,20 +40,25 @@ func read(t *testing.T) map[string]*history {
 	t.Helper()
 	all := make(map[string]*history)
 	for _, s := range stories {
-		r := recordings(t)[s.name]
-		p := &history{
-			t: t, story: s, began: r.began, data: teststorage.New(t),
-			engine: promqltest.NewTestEngine(t, false, 0, 50_000_000),
-		}
-		appender := p.data.Appender(context.Background())
-		for _, s := range r.samples {
-			_, err := appender.Append(0, s.labels, s.at.UnixMilli(), s.value)
-			require.NoError(t, err)
-		}
-		require.NoError(t, appender.Commit())
-		all[s.name] = p
+		all[s.name] = newHistory(t, s, recordings(t)[s.name])
 	}
 	return all
+}
+
+// newHistory returns a Prometheus that has read a recording of a story.
+func newHistory(t *testing.T, s story, r recording) *history {
+	t.Helper()
+	p := &history{
+		t: t, story: s, began: r.began, data: teststorage.New(t),
+		engine: promqltest.NewTestEngine(t, false, 0, 50_000_000),
+	}
+	appender := p.data.Appender(context.Background())
+	for _, s := range r.samples {
+		_, err := appender.Append(0, s.labels, s.at.UnixMilli(), s.value)
+		require.NoError(t, err)
+	}
+	require.NoError(t, appender.Commit())
+	return p
 }
 
 type recording struct {
