@@ -126,9 +126,9 @@
 //	release.go   how the key of a hold is released, and the next one put
 //	recalled.go  what a holder notices of a recall, and what follows
 //	local.go     what a Session has of one name: the line of its goroutines, what lingers
-//	grant.go     one grant for all who need a lease
 //	cohort.go    those of them that share a key to read: who joins, and who waits
 //	permits.go   how the permits of a Session keep the order of their calls
+//	grant.go     one grant of a lease, for all who need one
 //	place.go     a key in etcd's line; it sends the transactions that internal/ticket builds
 //	watch.go     how it waits behind many: by a watch of the one key before, begun again when it
 //	             ends; and what follows when its own key is lost

@@ -99,8 +99,9 @@ func (p *place) parted(w *partings, told parting, broken *attempt.Backoff) (look
 // departed notes that keys were deleted after p was put. It reports whether p may hold now, or does
 // not know whom else it waits for.
 //
-// Invariant: events count only where all come by one watch. (Those of some keys say nothing of the
-// others, which may have gone unseen. TestAPermitBehindOthersGetsInWithTheLastOfThem.)
+// Invariant: it does not count on the end of a key that no watch tells of. (What is watched key by
+// key says nothing of the other keys, and the watch of permits nothing of the rest: they may have
+// gone unseen. TestAPermitBehindOthersGetsInWithTheLastOfThem.)
 func (p *place) departed(w *partings, keys []string) (looks bool) {
 	p.s.mu.Lock()
 	defer p.s.unlock()
@@ -108,11 +109,11 @@ func (p *place) departed(w *partings, keys []string) (looks bool) {
 	if gone(p.ticket.Entry()) || p.staleLocked() {
 		return true
 	}
-	if !p.ahead.Whole || !w.all {
+	if !p.ahead.Whole {
 		return slices.ContainsFunc(p.ahead.Awaited(), gone)
 	}
 	p.ahead = p.ahead.Without(gone)
-	return p.ahead.Clear()
+	return !w.covers(p.ahead)
 }
 
 // A partings is the watches by which a permit waits.

@@ -432,6 +432,23 @@ func TestAPermitBehindOthersGetsInWithTheLastOfThem(t *testing.T) {
 		done(t, soonOr(t, permit, "it does not get in"))
 		require.Less(t, time.Since(start), time.Second)
 	})
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) { // or permits, with a Mutex before them
+		mu := contract.MutexOf(t, processIn(t, etcd, "first"), "n")
+		lockWithin(t, mu, time.Second)
+		var before []<-chan *etcdlock.Hold
+		for i := range 9 {
+			before = append(before, acquiresLater(semaIn(t, processIn(t, etcd, fmt.Sprint("b", i)), 2), 1))
+		}
+		permit := acquiresLater(semaIn(t, processIn(t, etcd, "a"), 2), 1)
+		time.Sleep(time.Minute)
+		start := time.Now()
+		require.NoError(t, mu.Unlock(context.Background()))
+		for _, in := range before {
+			done(t, soonOr(t, in, "it does not get in"))
+		}
+		done(t, soonOr(t, permit, "it does not get in"))
+		require.Less(t, time.Since(start), time.Second)
+	})
 }
 
 // A permit that waits gets in whatever happens to its watches, behind few and behind many, where it

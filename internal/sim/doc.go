@@ -11,8 +11,8 @@
 //	go test ./internal/sim -run 'TestSimulation$' -side concurrency  # the peer, counted
 //
 // Who contends is the world's story: mutexes alone, or the family, in which mutexes, those who
-// write and those who read ask for the same names, in some worlds beside a process that uses
-// etcd's concurrency.Mutex. A further kind is a contender (contender.go), and a kind (kind.go),
+// write, those who read, permits and holds of several names ask for the same names, and an operator
+// recalls some, in some worlds beside a process that uses etcd's concurrency.Mutex. A further kind is a contender (contender.go), and a kind (kind.go),
 // which is all that the judge knows of it.
 //
 // The files: net.go is the network; etcd.go the members, leaders and leases, on the store

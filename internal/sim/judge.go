@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
@@ -79,7 +81,7 @@ type judge struct {
 	violations []violation
 	log        []string
 	keys       map[string]*keyLife // by key: the last one
-	lives      map[int64]*keyLife  // all of them, by create revision: a transaction puts one key
+	lives      map[place]*keyLife  // all of them
 	past       []*keyLife          // those that a set-back has undone
 	beliefs    map[string][]*belief
 	peers      map[string]bool             // processes that are not judged, beside others
@@ -91,8 +93,20 @@ type judge struct {
 	holds      int
 	modes      map[string]int // holds by mode
 	beside     int            // holds that began beside others
+	several    int            // holds of several names
+	recalls    int            // holds that a recall has ended
 	over       bool           // nobody is judged any more
 }
+
+// A place is a lock's name and a create revision: a transaction puts one key of a name, or of each
+// of several names.
+type place struct {
+	name string
+	rev  int64
+}
+
+func placeOf(kv *mvccpb.KeyValue) place { return place{nameOf(string(kv.Key)), kv.CreateRevision} }
+func (life *keyLife) place() place      { return place{nameOf(life.key), life.rev} }
 
 // A keyLife is what became of one key, from its put to its deletion.
 type keyLife struct {
@@ -121,11 +135,19 @@ type belief struct {
 	lost  time.Time // when hold ended by itself
 	left  bool      // Unlock was called
 	over  bool      // and has returned
+
+	others []*belief // those of the other names that are held with it
 }
 
 // whole reports whether the holder believes.
 func (b *belief) whole() bool {
 	return !b.left && !b.who.p.isDead() && b.hold.ctx.Err() == nil
+}
+
+// ceded reports whether the hold has ended by a recall. It is its holder's until it has unlocked, or
+// its lease has gone: nobody else gets in before.
+func (b *belief) ceded() bool {
+	return !b.left && !b.who.p.isDead() && errors.Is(context.Cause(b.hold.ctx), etcdlock.ErrRecalled)
 }
 
 // A grant is a token that was given to a local line.
@@ -152,7 +174,7 @@ func newJudge(side Side, cluster *Cluster) *judge {
 		inside:  make(map[string][]*belief),
 		cluster: cluster,
 		keys:    make(map[string]*keyLife),
-		lives:   make(map[int64]*keyLife),
+		lives:   make(map[place]*keyLife),
 		beliefs: make(map[string][]*belief),
 		modes:   make(map[string]int),
 		newest:  make(map[string]map[string]grant),
@@ -224,13 +246,16 @@ func (j *judge) changed(change Change) {
 		life := j.keys[key]
 		if event.Type == mvccpb.Event_PUT {
 			j.noteLocked("etcd: %s put %s at %d", change.By, key, rev)
+			if event.Kv.Version > 1 && change.By == byOperator { // a recall
+				continue
+			}
 			if event.Kv.Version > 1 {
 				j.violatedLocked(harm, "%s put over %s of %s", change.By, key, life.owner)
 				continue
 			}
 			j.put[change.By+" "+nameOf(key)] = time.Now()
 			life = &keyLife{key: key, owner: change.By, rev: rev, put: time.Now(), lease: event.Kv.Lease}
-			j.keys[key], j.lives[rev] = life, life
+			j.keys[key], j.lives[life.place()] = life, life
 			continue
 		}
 		j.noteLocked("etcd: %s of %d removed by %s at %d", key, life.rev, change.By, rev)
@@ -242,10 +267,11 @@ func (j *judge) changed(change Change) {
 // barred reports whether a key that is about to go has others before it, of those that there are,
 // that it may not hold beside. Nobody is ever put before a key, so its turn has not come before
 // either.
-func barred(life *keyLife, lives map[int64]*keyLife) bool {
+func barred(life *keyLife, lives map[place]*keyLife) bool {
 	var before []kind
-	for rev, other := range lives {
-		if rev < life.rev && other.removedBy == "" && !other.revived && nameOf(other.key) == nameOf(life.key) {
+	name := nameOf(life.key)
+	for p, other := range lives {
+		if p.name == name && p.rev < life.rev && other.removedBy == "" && !other.revived {
 			before = append(before, kindOf(other.key))
 		}
 	}
@@ -258,6 +284,10 @@ func (j *judge) removedLocked(key string, life *keyLife, change Change) {
 		j.violatedLocked(harm, "%s removed %s of %s, put at %d", change.By, key, life.owner, life.rev)
 	}
 	for _, b := range j.beliefs[nameOf(key)] {
+		// Elsewhere its lease may have been lost since.
+		if b.life == life && j.peaceful && b.ceded() && change.By == life.owner && change.Ended == 0 {
+			j.violatedLocked(expired, "%s, token %d of %s, which was recalled, by %s", key, life.rev, b.who, change.By)
+		}
 		if b.life != life || !b.whole() || !j.counts(b.who.p.name) {
 			continue
 		}
@@ -282,17 +312,17 @@ func (j *judge) wentBack() {
 			life.barred = barred(life, before) // if it goes
 		}
 	}
-	j.keys, j.lives = make(map[string]*keyLife), make(map[int64]*keyLife)
+	j.keys, j.lives = make(map[string]*keyLife), make(map[place]*keyLife)
 	for _, kv := range readAll(j.cluster.store.Now(), "") {
-		life := before[kv.CreateRevision]
+		life := before[placeOf(kv)]
 		if life.removedBy != "" {
 			life.removedBy, life.revoked, life.revived = "", false, true
 		}
 		life.barred = false
-		j.keys[life.key], j.lives[life.rev] = life, life
+		j.keys[life.key], j.lives[life.place()] = life, life
 	}
-	for rev, life := range before {
-		if j.lives[rev] != nil {
+	for p, life := range before {
+		if j.lives[p] != nil {
 			continue
 		}
 		if life.removedBy == "" {
@@ -315,7 +345,7 @@ func (j *judge) lifeLocked(w *worker, name string, token int64) *keyLife {
 	isIt := func(life *keyLife) bool {
 		return life != nil && life.rev == token && life.owner == w.p.name && nameOf(life.key) == name
 	}
-	if life := j.lives[token]; isIt(life) {
+	if life := j.lives[place{name, token}]; isIt(life) {
 		return life
 	}
 	for _, life := range slices.Backward(j.past) {
@@ -324,6 +354,16 @@ func (j *judge) lifeLocked(w *worker, name string, token int64) *keyLife {
 		}
 	}
 	return nil
+}
+
+// together notes that beliefs are of one hold.
+func (j *judge) together(all []*belief) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for i, b := range all {
+		b.others = slices.Concat(all[:i], all[i+1:])
+	}
+	j.several++
 }
 
 // mustNotice makes sure that a hold whose key was taken away ends soon.
@@ -341,6 +381,25 @@ func (j *judge) mustNotice(b *belief) {
 			j.mustNotice(b) // as soon as it can
 		default:
 			j.violatedLocked(noticed, "%s still believes to hold %s, token %d", b.who, b.name, b.hold.token)
+		}
+	})
+}
+
+// recalled makes sure that a hold whose key was put over by a recall hears of it, where nothing is
+// wrong.
+func (j *judge) recalled(key string, token int64, within time.Duration) {
+	time.AfterFunc(within, func() {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		for _, b := range j.beliefs[nameOf(key)] {
+			if b.life == nil || b.life.key != key || b.hold.token != token || !b.whole() || j.over {
+				continue
+			}
+			select {
+			case <-etcdlock.RecallFrom(b.hold.ctx):
+			default:
+				j.violatedLocked(noticed, "%s has not heard of the recall of %s, token %d", b.who, key, token)
+			}
 		}
 	})
 }
@@ -368,7 +427,7 @@ func (j *judge) watchTurns(most time.Duration) {
 	if !j.side.judged {
 		return
 	}
-	since := make(map[int64]time.Time) // by create revision: when its turn was seen, and no holder
+	since := make(map[place]time.Time) // when its turn was seen, and no holder
 	var look func()
 	look = func() {
 		j.cluster.Now(func(v fake.View) {
@@ -386,22 +445,31 @@ func (j *judge) watchTurns(most time.Duration) {
 	look()
 }
 
-func (j *judge) turnsLocked(v fake.View, name string, since map[int64]time.Time, most time.Duration) {
+func (j *judge) turnsLocked(v fake.View, name string, since map[place]time.Time, most time.Duration) {
 	line := contenders(v, name)
 	for i, kv := range line {
-		k, rev := kindOf(string(kv.Key)), kv.CreateRevision
+		k, rev, at := kindOf(string(kv.Key)), kv.CreateRevision, placeOf(kv)
 		mayLinger := j.sharing && len(line) == 1 && !k.shares() && rev <= j.newest[name][k.mode()].token
-		held := slices.ContainsFunc(j.beliefs[name], func(b *belief) bool { return b.hold.token == rev && b.whole() })
+		held := slices.ContainsFunc(j.beliefs[name], func(b *belief) bool { return b.hold.token == rev && (b.whole() || b.ceded()) })
 		switch {
-		case held, mayLinger, !k.beside(kindsIn(line[:i])), !j.counts(j.lives[rev].owner):
-			delete(since, rev)
-		case since[rev].IsZero():
-			since[rev] = time.Now()
-		case time.Since(since[rev]) > most:
-			j.violatedLocked(stuck, "nobody has been in the way of %s for %s for %v, and it does not hold", kv.Key, name, time.Since(since[rev]))
-			since[rev] = time.Now()
+		case held, mayLinger, !k.beside(kindsIn(line[:i])), j.waitsElsewhere(v, at), !j.counts(j.lives[at].owner):
+			delete(since, at)
+		case since[at].IsZero():
+			since[at] = time.Now()
+		case time.Since(since[at]) > most:
+			j.violatedLocked(stuck, "nobody has been in the way of %s for %s for %v, and it does not hold", kv.Key, name, time.Since(since[at]))
+			since[at] = time.Now()
 		}
 	}
+}
+
+// waitsElsewhere reports whether a key was put with one of another name, which is not first there.
+func (j *judge) waitsElsewhere(v fake.View, at place) bool {
+	return slices.ContainsFunc(j.names, func(name string) bool {
+		line := contenders(v, name)
+		i := slices.IndexFunc(line, func(kv *mvccpb.KeyValue) bool { return kv.CreateRevision == at.rev })
+		return name != at.name && i > 0
+	})
 }
 
 // kindsIn are those of keys.
@@ -482,8 +550,9 @@ func (j *judge) enters(w *worker, name string, h *hold, c *call) *belief {
 			j.firstLocked(b, v)
 			j.inTurnLocked(b, c)
 			j.afterUnlockLocked(b)
-			// Three renewals fit into a TTL. Those who came before the put begin with the first one.
-			joined := b.life != nil && c.kind.joins() && c.began.After(b.life.put)
+			// Three renewals fit into a TTL. Those who came before the put begin with the first one,
+			// which may itself have come later: to the place of another that has left.
+			joined := b.life != nil && b.life.shared > 1 && c.kind.joins() && c.began.After(b.life.put)
 			if left := time.Until(deadline); joined && !deadline.IsZero() && left < w.p.w.ttl/3 {
 				j.violatedLocked(worn, "%s with token %d of %s, certain for %v", w, h.token, name, left)
 			}
@@ -509,7 +578,7 @@ func (j *judge) besideLocked(b *belief) {
 	var others []*belief
 	var kinds []kind
 	for _, other := range j.beliefs[b.name] {
-		if !other.whole() || j.taken(other) || !j.peaceful && !j.counts(other.who.p.name) {
+		if !other.whole() && !j.stays(other) || j.taken(other) || !j.peaceful && !j.counts(other.who.p.name) {
 			continue
 		}
 		others, kinds = append(others, other), append(kinds, other.kind)
@@ -524,12 +593,20 @@ func (j *judge) besideLocked(b *belief) {
 		}
 		j.violatedLocked(overlap, "%s of %s, and %s with token %d (%s)", who.String(), b.name, b.who, b.hold.token, b.kind.mode())
 	}
-	j.beliefs[b.name] = slices.DeleteFunc(j.beliefs[b.name], func(other *belief) bool { return !other.whole() })
+	j.beliefs[b.name] = slices.DeleteFunc(j.beliefs[b.name], func(other *belief) bool { return !other.whole() && !j.stays(other) })
 }
 
-// taken reports whether an operator took the key of a belief away. The holder may take a
-// moment to notice.
-func (j *judge) taken(b *belief) bool { return b.life != nil && b.life.removedBy == byOperator }
+// stays reports whether a hold was recalled whose key is there.
+func (j *judge) stays(b *belief) bool {
+	return b.ceded() && b.life != nil && b.life.removedBy == "" && !b.life.revived
+}
+
+// taken reports whether an operator took the key of a belief away, or one that is held with it. The
+// holder may take a moment to notice.
+func (j *judge) taken(b *belief) bool {
+	return b.life != nil && b.life.removedBy == byOperator ||
+		slices.ContainsFunc(b.others, func(o *belief) bool { return o.life != nil && o.life.removedBy == byOperator })
+}
 
 // firstLocked judges that b's key is there, first in line, and newer than all before.
 func (j *judge) firstLocked(b *belief, v fake.View) {
@@ -549,7 +626,7 @@ func (j *judge) firstLocked(b *belief, v fake.View) {
 	}
 	// Those that are revived it has seen go, before etcd was set back.
 	kvs := slices.DeleteFunc(contenders(v, b.name), func(kv *mvccpb.KeyValue) bool {
-		return kv.CreateRevision != b.hold.token && j.lives[kv.CreateRevision].revived
+		return kv.CreateRevision != b.hold.token && j.lives[placeOf(kv)].revived
 	})
 	own := slices.IndexFunc(kvs, func(kv *mvccpb.KeyValue) bool { return kv.CreateRevision == b.hold.token })
 	switch {
@@ -590,7 +667,7 @@ func (j *judge) pastNobodyLocked(b *belief, c *call, v fake.View) {
 		return // one that is handed on is bounded by the library's options
 	}
 	for _, kv := range contenders(v, b.name) {
-		life := j.lives[kv.CreateRevision]
+		life := j.lives[placeOf(kv)]
 		waited := c.began.Sub(life.put)
 		if life.rev > b.hold.token && !life.revived && waited > known+j.slow && !b.kind.beside([]kind{kindOf(life.key)}) {
 			j.violatedLocked(late, "%s with token %d of %s, past %s, which had been there for %v", b.who, b.hold.token, b.name, life.key, waited)
@@ -656,7 +733,7 @@ func (j *judge) unlocked(b *belief, whole, certain bool, err error) {
 	kept := j.sharing && !b.kind.shares() || b.life.shared > 1
 	said := outcomeOf(err)
 	b.life.unsure = b.life.unsure || said != done
-	if said == done && !whole {
+	if said == done && !whole && !errors.Is(context.Cause(b.hold.ctx), etcdlock.ErrRecalled) {
 		j.violatedLocked(untruth, "%s: nil for token %d of %s, but the hold had ended: %v", b.who, b.hold.token, b.name, context.Cause(b.hold.ctx))
 	}
 	switch life := b.life; {
@@ -697,6 +774,10 @@ func (j *judge) ends(b *belief) {
 		return
 	}
 	j.noteLocked("%s lost %s, token %d: %v", b.who, b.name, b.hold.token, context.Cause(b.hold.ctx))
+	if b.ceded() {
+		j.recalls++
+		return
+	}
 	b.lost = time.Now()
 	if j.judges(b.who.p.name) && j.peaceful {
 		j.violatedLocked(lostIt, "%s with token %d of %s: %v", b.who, b.hold.token, b.name, context.Cause(b.hold.ctx))

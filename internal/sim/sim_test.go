@@ -35,7 +35,7 @@ var (
 	procs     = flag.Int("procs", min(runtime.NumCPU(), 4), "processes that TestSimulation divides the seeds among")
 	atMost    = flag.Duration("for", 0, "begin no more seeds after this time, if it is not 0")
 	stride    = flag.Uint64("stride", 0, "run one of so many of -seeds, in this very process: how others are started")
-	ofFamily  = flag.Uint64("family-seeds", uint64(race.Fewer(200, 6)), "how many schedules TestSimulationOfTheFamily runs")
+	ofFamily  = flag.Uint64("family-seeds", uint64(race.Fewer(200, 24)), "how many schedules TestSimulationOfTheFamily runs")
 	whole     = flag.Bool("log", false, "print what happened, too")
 )
 
@@ -73,6 +73,8 @@ type score struct {
 	By           map[string]int // seeds by invariant
 	Modes        map[string]int // holds by mode
 	Beside       int            // holds that began beside others
+	Several      int            // holds of several names
+	Recalls      int            // holds that a recall has ended
 }
 
 func (all tally) of(s scenario) *score {
@@ -92,7 +94,8 @@ func (all tally) add(other tally) {
 		for mode, n := range s.Modes {
 			sum.Modes[mode] += n
 		}
-		sum.Beside += s.Beside
+		sum.Beside, sum.Several = sum.Beside+s.Beside, sum.Several+s.Several
+		sum.Recalls += s.Recalls
 	}
 }
 
@@ -135,8 +138,9 @@ func TestSimulation(t *testing.T) {
 }
 
 // TestSimulationOfTheFamily runs random schedules in which contenders of all kinds ask for the same
-// names: mutexes, those who write, and cohorts of those who read, in some worlds beside a process
-// that uses etcd's concurrency.Mutex. The judge knows for each kind whom it may hold beside.
+// names: mutexes, those who write, those who read, permits, and both names at once, while an operator
+// recalls some of them; in some worlds beside a process that uses etcd's concurrency.Mutex. The judge
+// knows for each kind whom it may hold beside.
 func TestSimulationOfTheFamily(t *testing.T) {
 	if *stride > 0 {
 		runShare(t, Ours, family)
@@ -145,14 +149,15 @@ func TestSimulationOfTheFamily(t *testing.T) {
 	began := time.Now()
 	sum := divide(t, *ofFamily)
 	t.Logf("%v; %v", sum, time.Since(began).Round(time.Millisecond))
-	modes, beside := make(map[string]int), 0
+	modes, beside, several, recalls := make(map[string]int), 0, 0, 0
 	for _, s := range sum {
 		for mode, n := range s.Modes {
 			modes[mode] += n
 		}
-		beside += s.Beside
+		beside, several, recalls = beside+s.Beside, several+s.Several, recalls+s.Recalls
 	}
-	t.Logf("holds: %v, %d of them beside others", modes, beside)
+	t.Logf("holds: %v, %d of them beside others, %d of both names, %d ended by a recall",
+		modes, beside, several, recalls)
 	if t.Failed() || *atMost > 0 {
 		return
 	}
@@ -160,6 +165,8 @@ func TestSimulationOfTheFamily(t *testing.T) {
 		require.NotZero(t, modes[k.mode()], k.mode())
 	}
 	require.NotZero(t, beside)
+	require.NotZero(t, several)
+	require.NotZero(t, recalls)
 	save(t, Ours, family, sum)
 }
 
@@ -202,7 +209,8 @@ func runSeed(t *testing.T, side Side, who story, seed uint64, sum tally) (broken
 	s := sum.of(w.scenario)
 	s.Seeds++
 	s.Holds += w.judge.holds
-	s.Beside += w.judge.beside
+	s.Beside, s.Several = s.Beside+w.judge.beside, s.Several+w.judge.several
+	s.Recalls += w.judge.recalls
 	for mode, n := range w.judge.modes {
 		s.Modes[mode] += n
 	}
@@ -289,7 +297,7 @@ func save(t *testing.T, side Side, who story, sum tally) {
 	command, row := "go test ./internal/sim -run 'TestSimulation$'", ""
 	count := "seeds"
 	if who == family {
-		command, row = "go test ./internal/sim -run 'TestSimulationOfTheFamily$'", "readers and writers, "
+		command, row = "go test ./internal/sim -run 'TestSimulationOfTheFamily$'", "the family, "
 		count = "family-seeds"
 	}
 	if side.Name != Ours.Name {

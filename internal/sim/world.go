@@ -35,6 +35,8 @@ type world struct {
 	names    []string // of two locks, which must not block each other
 	peer     int      // the slot of the process that uses the peer, beside ours; -1 if none does
 	reading  int      // of ten contenders how many read, in the family's story
+	recalls  bool     // an operator recalls holds, and waits
+	several  int      // likewise, how many want all names at once
 	permits  int      // likewise, how many want permits
 	limit    int      // of these, 0 if nobody wants any; some processes count on one less
 	each     int      // goroutines of each Session
@@ -77,6 +79,7 @@ type worker struct {
 	number  int
 	rand    *rand.Rand
 	locks   map[string][]contender // by name
+	whole   *etcdlock.Session      // in the family's story, of this library
 }
 
 func (w *worker) String() string { return fmt.Sprintf("%s.%d.%d", w.p.name, w.session, w.number) }
@@ -99,6 +102,7 @@ func newFamily(seed uint64) *world {
 	r := generator(seed, "family")
 	w.story, w.each = family, 2+r.IntN(3)
 	w.reading = []int{5, 7, 9}[r.IntN(3)]
+	w.several, w.recalls = r.IntN(4), r.IntN(2) == 0
 	if r.IntN(3) == 0 {
 		w.reading, w.permits, w.limit = w.reading/3, w.reading-w.reading/3, 1+r.IntN(4)
 	}
@@ -161,10 +165,47 @@ func (w *world) run() {
 	for _, f := range w.schedule {
 		faults.Go(func() { w.strike(f) })
 	}
+	if w.recalls {
+		faults.Go(w.operator)
+	}
 	faults.Wait()
 	time.Sleep(time.Until(w.ends))
 	w.heal()
 	w.settle()
+}
+
+// operator recalls holds and waits while there are faults.
+func (w *world) operator() {
+	r := generator(w.seed, "operator")
+	client, err := w.net.Client(byOperator, w.endpoints(r))
+	if err != nil {
+		panic(err) // no I/O is done
+	}
+	defer client.Close()
+	for time.Now().Before(w.ends) {
+		time.Sleep(10*time.Millisecond + time.Duration(r.Int64N(int64(time.Second))))
+		w.recall(client, r)
+	}
+}
+
+// recall recalls one in line, mostly the first.
+func (w *world) recall(client *clientv3.Client, r *rand.Rand) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	line, err := etcdlock.Contenders(ctx, client, w.names[r.IntN(len(w.names))])
+	if err != nil || len(line) == 0 {
+		return
+	}
+	c := line[0]
+	if r.IntN(3) == 0 {
+		c = line[r.IntN(len(line))]
+	}
+	grace := time.Duration(r.Int64N(int64(time.Second)))
+	err = etcdlock.Recall(ctx, client, c, etcdlock.RecallRequest{By: byOperator, Grace: grace})
+	w.judge.note("recall of %s, token %d, with %v: %v", c.Key, c.Token, grace, err)
+	if err == nil && w.scenario == calm {
+		w.judge.recalled(c.Key, c.Token, noticeable+4*w.judge.slow)
+	}
 }
 
 // failedLine begins the report of a seed that failed.
@@ -230,6 +271,9 @@ func (w *world) start(slot int, name string) {
 				locks = w.locksOf(p, s)
 			}
 			worker := &worker{p: p, session: i, number: n, rand: generator(w.seed, "worker", name, fmt.Sprint(i, n)), locks: locks}
+			if w.story == family {
+				worker.whole = side.OurSession(s)
+			}
 			w.workers.Go(worker.work)
 		}
 	}
@@ -251,8 +295,11 @@ func (w *world) endpoints(r *rand.Rand) []string {
 // sharing draws how the holds of a Session share a key, for the side that can.
 func (w *world) sharing(r *rand.Rand) (opts []etcdlock.Option) {
 	handoff, linger := r.IntN(4), []time.Duration{0, 100 * time.Millisecond, 3 * time.Second}[r.IntN(3)]
+	if w.recalls {
+		opts = append(opts, etcdlock.WithRecall(1+time.Duration(r.Int64N(int64(2*time.Second)))))
+	}
 	if !w.judge.sharing {
-		return nil
+		return opts
 	}
 	opts = append(opts, etcdlock.WithHandoff(handoff))
 	if linger > 0 {
@@ -332,7 +379,11 @@ func (w *worker) work() {
 		if world.round {
 			name, pause = world.names[0], pause/100
 		}
-		w.once(name, wait)
+		if w.whole != nil && w.rand.IntN(10) < world.several {
+			w.all(wait)
+		} else {
+			w.once(name, wait)
+		}
 		time.Sleep(w.upTo(pause))
 	}
 	time.Sleep(time.Until(world.allGetIn()))
@@ -391,6 +442,53 @@ func (w *worker) once(name string, wait time.Duration) {
 	err = h.unlock(ctx)
 	judge.took(w, "unlock "+name, began, bound)
 	certain.judge(err)
+}
+
+// all takes all names at once, in any order.
+func (w *worker) all(wait time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
+	judge, began := w.p.w.judge, time.Now()
+	names := slices.Clone(w.p.w.names)
+	w.rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	lock, try := w.whole.LockAll, w.rand.IntN(5) == 0
+	if try {
+		lock = w.whole.TryLockAll
+	}
+	calls := make([]*call, len(names))
+	for i, name := range names {
+		calls[i] = judge.asks(w, name, alone{}, ctx, try)
+	}
+	h, err := holdOf(lock(ctx, names...))
+	judge.took(w, fmt.Sprint("lock ", names), began, wait)
+	if err != nil {
+		for i, name := range names {
+			judge.failed(w, name, calls[i], err)
+		}
+		return
+	}
+	var held []*belief
+	for i, name := range names {
+		held = append(held, judge.enters(w, name, h, calls[i]))
+	}
+	judge.together(held)
+	for _, b := range held[1:] {
+		defer context.AfterFunc(h.ctx, func() { judge.ends(b) })()
+	}
+	w.holds(held[0])
+
+	ctx, cancel, bound := w.unlockContext()
+	defer cancel()
+	began = time.Now()
+	var certain []leaving
+	for _, b := range held {
+		certain = append(certain, w.leaves(b))
+	}
+	err = h.unlock(ctx)
+	judge.took(w, fmt.Sprint("unlock ", names), began, bound)
+	for _, c := range certain {
+		c.judge(err)
+	}
 }
 
 // does is once by Do.
