@@ -30,7 +30,7 @@ type scenario struct {
 	most int // steps by default, 0 for all
 }
 
-// scenarios are what is gone through.
+// scenarios are what is gone through, the shortest first: one of these sees most of what is wrong.
 func scenarios() []scenario {
 	waiter := func(home int) goroutine { return goroutine{home: home, rounds: 1} }
 	again := func(home int) goroutine { return goroutine{home: home, rounds: 2} }
@@ -56,85 +56,85 @@ func scenarios() []scenario {
 	four := []goroutine{waiter(0), waiter(0), waiter(0), waiter(0)}
 	all := one(silence, repeat, deletion, putOver, loss, leaving)
 	return []scenario{
-		{"one fault", 0, setting{claims: two, faults: 1, each: all}, 0},
-		{"one fault, reading one of those before, beside strays", 1,
-			setting{claims: two, strays: 2, faults: 1, each: all}, 13},
-		{"three Sessions, reading one", 1,
-			setting{claims: three, faults: 1, each: one(deletion, putOver, leaving)}, 11},
-		{"four goroutines of a Session, who leave", 0,
-			setting{claims: four, faults: 1, each: one(leaving)}, 0},
-		{"TryLock beside Lock, reading one, beside strays", 1, setting{
-			claims: []goroutine{trier(0, 1), waiter(0), trier(1, 2)},
-			strays: 2, faults: 1, each: all,
-		}, 13},
 		{"a crowd, reading keys of one, beside a stray", 1, setting{
 			claims: []goroutine{again(0), waiter(1)},
 			crowd:  true, strays: 1, faults: 1, each: one(silence, repeat, deletion, putOver, leaving),
 		}, 12},
-		{"three Sessions of a crowd, reading keys of one", 1, setting{
-			claims: three, crowd: true, faults: 1, each: one(deletion, leaving),
-		}, 11},
-		{"hand-offs", 0, setting{
-			claims:  []goroutine{again(0), waiter(0), waiter(1)},
-			handoff: 1, faults: 1, each: one(silence, deletion, putOver, loss, leaving),
-		}, 12},
-		{"a key that lingers", 0, setting{
-			claims: []goroutine{again(0), trier(0, 2), waiter(1)},
-			linger: true, faults: 1, each: one(silence, deletion, putOver, loss),
-		}, 11},
-		{"two that read, of two Sessions, and a writer", 0, setting{
-			claims: []goroutine{reader(0), reader(1), waiter(2)}, faults: 1, each: all,
-		}, 10},
+		{"permits of one Session, and one that is exclusive there", 0, setting{
+			claims: []goroutine{permit(0, 1, 2), permit(0, 1, 2), waiter(0)}, faults: 1, each: all,
+		}, 13},
 		{"two that read in one Session, and a writer there", 0, setting{
 			claims: []goroutine{reader(0), reader(0), waiter(0)}, faults: 1, each: all,
 		}, 14},
-		{"three that read in one Session, who leave, behind a writer", 0, setting{
-			claims: []goroutine{waiter(1), reader(0), reader(0), reader(0)},
-			faults: 2, each: one(leaving, leaving),
-		}, 9},
-		{"two that read in one Session, and a writer, reading one, beside a stray", 1, setting{
-			claims: []goroutine{reader(0), reader(0), waiter(1)},
-			strays: 2, faults: 1, each: all,
-		}, 12},
-		{"TryRLock beside a reader and a writer", 0, setting{
-			claims: []goroutine{tries(0), reader(1), waiter(2)},
-			faults: 1, each: one(silence, repeat, deletion, putOver),
+		{"a permit, one that reads, and one that is exclusive", 0, setting{
+			claims: []goroutine{permit(0, 1, 2), reader(1), waiter(0)},
+			faults: 1, each: one(silence, repeat, deletion, putOver, leaving),
 		}, 10},
+		{"four goroutines of a Session, who leave", 0,
+			setting{claims: four, faults: 1, each: one(leaving)}, 0},
+		{"permits that disagree on the limit, and one that is exclusive", 0, setting{
+			claims: []goroutine{permit(0, 1, 1), permit(1, 1, 2), waiter(1)}, faults: 1, each: all,
+		}, 10},
+		{"permits of one Session beyond the limit, who leave", 0, setting{
+			claims: []goroutine{permit(0, 1, 2), permit(0, 2, 2), permit(0, 1, 2)}, faults: 1, each: all,
+		}, 13},
+		{"TryAcquire beside permits of its Session and of another", 0, setting{
+			claims: []goroutine{permit(0, 1, 2), tryPermit(0, 1, 2), tryPermit(1, 1, 2)},
+			strays: 1, faults: 1, each: one(silence, repeat, deletion, putOver, loss),
+		}, 11},
 		{"a set-back under two that read, and a writer", 0, setting{
 			claims: []goroutine{reader(0), reader(0), waiter(1)}, faults: 1, each: one(setBack),
 		}, 12},
 		{"permits of two Sessions, which fill the limit", 0, setting{
 			claims: []goroutine{permit(0, 1, 2), permit(1, 1, 2), permit(2, 2, 2)}, faults: 1, each: all,
 		}, 9},
-		{"permits of one Session, and one that is exclusive there", 0, setting{
-			claims: []goroutine{permit(0, 1, 2), permit(0, 1, 2), waiter(0)}, faults: 1, each: all,
-		}, 13},
-		{"permits of one Session beyond the limit, who leave", 0, setting{
-			claims: []goroutine{permit(0, 1, 2), permit(0, 2, 2), permit(0, 1, 2)}, faults: 1, each: all,
-		}, 13},
-		{"permits that disagree on the limit, and one that is exclusive", 0, setting{
-			claims: []goroutine{permit(0, 1, 1), permit(1, 1, 2), waiter(1)}, faults: 1, each: all,
+		{"TryRLock beside a reader and a writer", 0, setting{
+			claims: []goroutine{tries(0), reader(1), waiter(2)},
+			faults: 1, each: one(silence, repeat, deletion, putOver),
 		}, 10},
-		{"a permit, one that reads, and one that is exclusive", 0, setting{
-			claims: []goroutine{permit(0, 1, 2), reader(1), waiter(0)},
-			faults: 1, each: one(silence, repeat, deletion, putOver, leaving),
-		}, 10},
-		{"TryAcquire beside permits of its Session and of another", 0, setting{
-			claims: []goroutine{permit(0, 1, 2), tryPermit(0, 1, 2), tryPermit(1, 1, 2)},
-			strays: 1, faults: 1, each: one(silence, repeat, deletion, putOver, loss),
+		{"three Sessions of a crowd, reading keys of one", 1, setting{
+			claims: three, crowd: true, faults: 1, each: one(deletion, leaving),
 		}, 11},
+		{"a key that lingers", 0, setting{
+			claims: []goroutine{again(0), trier(0, 2), waiter(1)},
+			linger: true, faults: 1, each: one(silence, deletion, putOver, loss),
+		}, 11},
+		{"hand-offs", 0, setting{
+			claims:  []goroutine{again(0), waiter(0), waiter(1)},
+			handoff: 1, faults: 1, each: one(silence, deletion, putOver, loss, leaving),
+		}, 12},
+		{"two that read in one Session, and a writer, reading one, beside a stray", 1, setting{
+			claims: []goroutine{reader(0), reader(0), waiter(1)},
+			strays: 2, faults: 1, each: all,
+		}, 12},
+		{"a set-back", 0, setting{claims: two, faults: 1, each: one(setBack)}, 13},
+		{"three that read in one Session, who leave, behind a writer", 0, setting{
+			claims: []goroutine{waiter(1), reader(0), reader(0), reader(0)},
+			faults: 2, each: one(leaving, leaving),
+		}, 9},
 		{"a set-back under permits", 0, setting{
 			claims: []goroutine{permit(0, 1, 2), permit(0, 1, 2), permit(1, 1, 2)}, faults: 1, each: one(setBack),
 		}, 12},
-		{"a set-back", 0, setting{claims: two, faults: 1, each: one(setBack)}, 13},
-		{"a set-back, and calls without an answer", 0, setting{
-			claims: []goroutine{waiter(0), waiter(1)},
-			faults: 2, each: one(setBack, silence, repeat),
-		}, 11},
+		{"one fault, reading one of those before, beside strays", 1,
+			setting{claims: two, strays: 2, faults: 1, each: all}, 13},
+		{"TryLock beside Lock, reading one, beside strays", 1, setting{
+			claims: []goroutine{trier(0, 1), waiter(0), trier(1, 2)},
+			strays: 2, faults: 1, each: all,
+		}, 13},
 		{"two faults", 0, setting{
 			claims: two, faults: 2,
 			each: one(silence, silence, repeat, deletion, putOver, loss, leaving),
 		}, 8},
+		{"a set-back, and calls without an answer", 0, setting{
+			claims: []goroutine{waiter(0), waiter(1)},
+			faults: 2, each: one(setBack, silence, repeat),
+		}, 11},
+		{"three Sessions, reading one", 1,
+			setting{claims: three, faults: 1, each: one(deletion, putOver, leaving)}, 11},
+		{"two that read, of two Sessions, and a writer", 0, setting{
+			claims: []goroutine{reader(0), reader(1), waiter(2)}, faults: 1, each: all,
+		}, 10},
+		{"one fault", 0, setting{claims: two, faults: 1, each: all}, 0},
 	}
 }
 
