@@ -72,7 +72,7 @@ func (k killer) waits() bool {
 // simulation is the random simulation, with at most that many seeds.
 func simulation(seeds int) killer { return killer{"./internal/sim", "TestSimulation", seeds} }
 
-// ofFamily is the random simulation with readers and writers.
+// ofFamily is the random simulation with all kinds.
 func ofFamily(seeds int) killer {
 	return killer{"./internal/sim", "TestSimulationOfTheFamily", seeds}
 }

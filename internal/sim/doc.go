@@ -12,8 +12,8 @@
 //
 // Who contends is the world's story: mutexes alone, or the family, in which mutexes, those who
 // write, those who read, permits and holds of several names ask for the same names, and an operator
-// recalls some, in some worlds beside a process that uses etcd's concurrency.Mutex. A further kind is a contender (contender.go), and a kind (kind.go),
-// which is all that the judge knows of it.
+// recalls some, in some worlds beside a process that uses etcd's concurrency.Mutex. A further kind
+// is a contender (contender.go), and a kind (kind.go), which is all that the judge knows of it.
 //
 // The files: net.go is the network; etcd.go the members, leaders and leases, on the store
 // of package fake; server.go and watch.go their gRPC; schedule.go the faults; world.go
