@@ -315,7 +315,7 @@ func leadUnderFaults(t *testing.T, etcd *fake.Server, l *holders, seed uint64) (
 	const faulty = 4 * time.Minute
 	names := []string{"a", "b", "c"}
 	random := rand.New(rand.NewPCG(seed, 1))
-	stop := faultsAtRandom(etcd, seed)
+	stop := faultsAtRandom(etcd, seed, 1)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	var all, watching sync.WaitGroup
 	for home, who := range names {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"testing"
 	"time"
 
@@ -35,9 +34,9 @@ func newSetOfHolders(t *testing.T, names ...string) *setOfHolders {
 
 // Goroutines of some Sessions lock several names, in any order, and one at a time, to write and to
 // read, wait and try and give up, while answers are lost, requests come late and twice, processes are
-// cut off, watches end, and an operator deletes keys that wait. Of each name no two believe to hold it, but readers; several names end
-// together, and Unlock says so; and in the end everybody gets in, in opposed orders, and nothing is
-// left.
+// cut off, watches end, and an operator deletes keys that wait. Of each name no two believe to hold
+// it, but readers; several names end together, and Unlock says so; and in the end everybody gets in,
+// in opposed orders, and nothing is left.
 func TestSeveralNamesUnderRandomFaults(t *testing.T) {
 	several, lost := 0, 0
 	for seed := range uint64(race.Fewer(60, 12)) {
@@ -55,104 +54,31 @@ func TestSeveralNamesUnderRandomFaults(t *testing.T) {
 }
 
 func severalUnderFaults(t *testing.T, etcd *fake.Server, l *setOfHolders, seed uint64) {
-	const sessions, each, faulty = 3, 4, 3 * time.Minute
-	processes := []string{"p", "q", "r"}
-	var homes []*etcdlock.Session
-	random := rand.New(rand.NewPCG(seed, 1))
-	options := [][]etcdlock.Option{
-		nil, {etcdlock.WithHandoff(2), etcdlock.WithLinger(3 * time.Second)},
-		{etcdlock.WithMaxHold(2500 * time.Millisecond)},
-	}
-	for i := range sessions {
-		homes = append(homes, processIn(t, etcd, processes[i], options[random.IntN(len(options))]...))
-	}
-	etcd.Intercept(randomEffects(seed))
-	over := time.Now().Add(faulty)
-	var wg sync.WaitGroup
-	for home, s := range homes {
-		for g := range each {
-			own := rand.New(rand.NewPCG(seed, uint64(100+10*home+g)))
-			who := fmt.Sprintf("%s%d", processes[home], g)
-			wg.Go(func() {
-				for time.Now().Before(over) {
-					patience := time.Duration(own.Int64N(int64(20 * time.Second)))
-					if own.IntN(2) == 0 {
-						name := l.names[own.IntN(len(l.names))]
-						rw, err := s.RWMutex(name)
-						require.NoError(t, err)
-						one(l.lines[name], rw, who, home, own, patience)
-					} else {
-						l.several(s, who, home, own, patience)
-					}
-					time.Sleep(time.Duration(own.Int64N(int64(time.Second))))
+	mayhem{
+		each: 4,
+		does: func(s *etcdlock.Session, home int, who string) chaotic {
+			var last []func(context.Context) error // in opposed orders
+			for _, names := range [][]string{{"a", "b", "c"}, {"c", "b", "a"}, {"b"}, {"c", "a"}} {
+				last = append(last, func(ctx context.Context) error { return s.DoAll(ctx, names, nothing) })
+			}
+			return chaotic{last: last, call: func(own *rand.Rand, patience time.Duration) {
+				if own.IntN(2) == 0 {
+					l.several(s, who, home, own, patience)
+					return
 				}
-			})
-		}
-	}
-	for time.Now().Before(over) {
-		time.Sleep(time.Duration(1+random.IntN(20)) * time.Second)
-		process := processes[random.IntN(sessions)]
-		switch random.IntN(5) {
-		case 0:
-			etcd.Cut(process)
-			time.Sleep(time.Duration(random.Int64N(int64(virtualTTL * 3 / 2))))
-			etcd.Heal(process)
-		case 1:
-			etcd.CancelWatches()
-		case 2:
-			etcd.Freeze()
-			time.Sleep(time.Duration(random.Int64N(int64(virtualTTL / 2))))
-			etcd.Thaw()
-		case 3:
-			etcd.LoseAnswers(process, 1+random.IntN(3))
-		case 4:
+				name := l.names[own.IntN(len(l.names))]
+				rw, err := s.RWMutex(name)
+				require.NoError(t, err)
+				one(l.lines[name], rw, who, home, own, patience)
+			}}
+		},
+		harm: func(random *rand.Rand) {
 			for range 3 {
 				deleteWaiter(etcd, l.names[random.IntN(len(l.names))], random)
 				time.Sleep(time.Duration(random.Int64N(int64(3 * time.Second))))
 			}
-		}
-	}
-	wg.Wait()
-	etcd.Intercept(nil)
-	for home, s := range homes { // all get in at last, in opposed orders
-		for _, names := range [][]string{{"a", "b", "c"}, {"c", "b", "a"}, {"b"}, {"c", "a"}} {
-			wg.Go(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), 10*virtualTTL)
-				defer cancel()
-				if err := s.DoAll(ctx, names, func(context.Context) error { return nil }); err != nil {
-					t.Errorf("%s, %v: %v", processes[home], names, err)
-				}
-			})
-		}
-	}
-	wg.Wait()
-}
-
-// randomEffects loses some requests and answers, and has some come late, or twice.
-func randomEffects(seed uint64) func(fake.Call) fake.Effect {
-	faults := rand.New(rand.NewPCG(seed, 2))
-	var mu sync.Mutex // of faults
-	return func(c fake.Call) (e fake.Effect) {
-		if c.Process == "operator" {
-			return e
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		some := func(most time.Duration) time.Duration { return 1 + time.Duration(faults.Int64N(int64(most))) }
-		switch n := faults.IntN(1000); {
-		case n < 15:
-			e.DropReply = true
-		case n < 30:
-			e.Drop = true
-		case n < 45:
-			e.Again = some(20 * time.Second)
-		case n < 75:
-			e.Delay = some(3 * time.Second)
-		case n < 100:
-			e.DelayReply = some(3 * time.Second)
-		}
-		return e
-	}
+		},
+	}.run(t, etcd, seed)
 }
 
 // deleteWaiter deletes a key of one that waits for a name, if somebody does: one that is exclusive,
@@ -162,7 +88,7 @@ func deleteWaiter(etcd *fake.Server, name string, random *rand.Rand) {
 	defer cancel()
 	line, err := etcdlock.Contenders(ctx, etcd.Client("operator"), name)
 	if err != nil {
-		return // etcd is frozen
+		return // etcd is frozen, or the answer is lost
 	}
 	var waiting []etcdlock.Contender
 	for _, c := range line {

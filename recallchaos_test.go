@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -83,95 +81,22 @@ func TestNobodyBelievesBesideARecalledHold(t *testing.T) {
 }
 
 func (r *recaller) run(t *testing.T, etcd *fake.Server, seed uint64) {
-	const each, faulty = 3, 3 * time.Minute
-	names := []string{"a", "b", "c"}
-	random := rand.New(rand.NewPCG(seed, 1))
-	options := [][]etcdlock.Option{
-		{listens}, {etcdlock.WithRecall(time.Second), etcdlock.WithHandoff(2), etcdlock.WithLinger(3 * time.Second)},
-		{etcdlock.WithRecall(time.Minute), etcdlock.WithMaxHold(6 * time.Second)},
-	}
-	var homes []*etcdlock.Session
-	for _, name := range names {
-		homes = append(homes, processIn(t, etcd, name, options[random.IntN(len(options))]...))
-	}
-	faults := rand.New(rand.NewPCG(seed, 2))
-	var mu sync.Mutex // of faults
-	etcd.Intercept(func(c fake.Call) (e fake.Effect) {
-		mu.Lock()
-		defer mu.Unlock()
-		some := func(most time.Duration) time.Duration { return 1 + time.Duration(faults.Int64N(int64(most))) }
-		rare := 1
-		if c.Process == "operator" {
-			rare = 8
-		}
-		switch n := faults.IntN(1000) / rare; {
-		case n < 10:
-			e.DropReply = true
-		case n < 20:
-			e.Drop = true
-		case n < 30:
-			e.Again = some(20 * time.Second)
-		case n < 45:
-			e.Delay = some(3 * time.Second)
-		case n < 60:
-			e.DelayReply = some(3 * time.Second)
-		}
-		return e
-	})
-	over := time.Now().Add(faulty)
-	var wg sync.WaitGroup
-	for home, s := range homes {
-		for g := range each {
-			own := rand.New(rand.NewPCG(seed, uint64(100+10*home+g)))
-			who := fmt.Sprintf("%s%d", names[home], g)
+	mayhem{
+		each: 3,
+		options: [][]etcdlock.Option{
+			{listens}, {etcdlock.WithRecall(time.Second), etcdlock.WithHandoff(2), etcdlock.WithLinger(3 * time.Second)},
+			{etcdlock.WithRecall(time.Minute), etcdlock.WithMaxHold(6 * time.Second)},
+		},
+		does: func(s *etcdlock.Session, home int, who string) chaotic {
 			rw := rwIn(t, s)
-			wg.Go(func() {
-				for time.Now().Before(over) {
-					r.one(rw, who, home, own)
-					time.Sleep(time.Duration(own.Int64N(int64(time.Second))))
-				}
-			})
-		}
-	}
-	wg.Go(func() { r.recalls(etcd, rand.New(rand.NewPCG(seed, 3)), over) })
-	for time.Now().Before(over) {
-		time.Sleep(time.Duration(1+random.IntN(20)) * time.Second)
-		name := names[random.IntN(len(names))]
-		switch random.IntN(4) {
-		case 0:
-			etcd.Cut(name)
-			time.Sleep(time.Duration(random.Int64N(int64(virtualTTL * 3 / 2))))
-			etcd.Heal(name)
-		case 1:
-			etcd.CancelWatches()
-		case 2:
-			etcd.Freeze()
-			time.Sleep(time.Duration(random.Int64N(int64(virtualTTL / 2))))
-			etcd.Thaw()
-		case 3:
-			etcd.LoseAnswers(name, 1+random.IntN(3))
-		}
-	}
-	wg.Wait()
-	etcd.Intercept(nil)
-	synctest.Wait()
-	for home, s := range homes { // all get in at last
-		for _, writes := range []bool{false, true} {
-			rw := rwIn(t, s)
-			wg.Go(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), 10*virtualTTL)
-				defer cancel()
-				do := rw.RDo
-				if writes {
-					do = rw.Do
-				}
-				if err := do(ctx, func(context.Context) error { return nil }); err != nil {
-					t.Errorf("%s, writes %v: %v", names[home], writes, err)
-				}
-			})
-		}
-	}
-	wg.Wait()
+			return chaotic{
+				call: func(own *rand.Rand, patience time.Duration) { r.one(rw, who, home, own, patience) },
+				last: readsAndWrites(rw),
+			}
+		},
+		beside:   func(over time.Time) { r.recalls(etcd, rand.New(rand.NewPCG(seed, 3)), over) },
+		operator: 5,
+	}.run(t, etcd, seed)
 }
 
 // recalls recalls some of those that stand in line, again and again.
@@ -194,8 +119,10 @@ func (r *recaller) recalls(etcd *fake.Server, random *rand.Rand, over time.Time)
 }
 
 // one is one call, and the hold if there is one.
-func (r *recaller) one(rw *etcdlock.RWMutex, who string, home int, own *rand.Rand) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(own.Int64N(int64(20*time.Second))))
+func (r *recaller) one(
+	rw *etcdlock.RWMutex, who string, home int, own *rand.Rand, patience time.Duration,
+) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	b := &holding{who: who, home: home, writes: own.IntN(3) > 0}
 	var unlock func(context.Context) error

@@ -88,16 +88,13 @@ func TestReadersAndWritersUnderRandomFaults(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				l := &holders{t: t, inside: make(map[*holding]bool)}
-				randomFaults(t, etcd, seed, func(s *etcdlock.Session, home int, who string) chaotic {
+				mayhem{each: 4, does: func(s *etcdlock.Session, home int, who string) chaotic {
 					rw := rwIn(t, s)
 					return chaotic{
 						call: func(own *rand.Rand, patience time.Duration) { one(l, rw, who, home, own, patience) },
-						last: []func(context.Context) error{
-							func(ctx context.Context) error { return rw.RDo(ctx, nothing) },
-							func(ctx context.Context) error { return rw.Do(ctx, nothing) },
-						},
+						last: readsAndWrites(rw),
 					}
-				})
+				}}.run(t, etcd, seed)
 				reads, writes, shared = reads+l.reads, writes+l.writes, shared+l.shared
 			})
 		})
@@ -105,107 +102,6 @@ func TestReadersAndWritersUnderRandomFaults(t *testing.T) {
 	t.Logf("%d reads, %d writes, %d times beside others", reads, writes, shared)
 	require.NotZero(t, writes)
 	require.Greater(t, shared, reads/10)
-}
-
-// A chaotic is what a goroutine does in the chaos.
-type chaotic struct {
-	call func(own *rand.Rand, patience time.Duration)
-	last []func(context.Context) error // each must work once the faults are over
-}
-
-func nothing(context.Context) error { return nil }
-
-// randomFaults has goroutines of some Sessions do what does says, while much goes wrong.
-func randomFaults(
-	t *testing.T, etcd *fake.Server, seed uint64, does func(s *etcdlock.Session, home int, who string) chaotic,
-) {
-	const sessions, each, faulty = 3, 4, 3 * time.Minute
-	names := []string{"a", "b", "c"}
-	var homes []*etcdlock.Session
-	random := rand.New(rand.NewPCG(seed, 1))
-	options := [][]etcdlock.Option{
-		nil, {etcdlock.WithHandoff(2), etcdlock.WithLinger(3 * time.Second)}, {etcdlock.WithMaxHold(2500 * time.Millisecond)},
-	}
-	for i := range sessions {
-		homes = append(homes, processIn(t, etcd, names[i], options[random.IntN(len(options))]...))
-	}
-	stop := faultsAtRandom(etcd, seed)
-	over := time.Now().Add(faulty)
-	var wg sync.WaitGroup
-	for home, s := range homes {
-		for g := range each {
-			own := rand.New(rand.NewPCG(seed, uint64(100+10*home+g)))
-			who := fmt.Sprintf("%s%d", names[home], g)
-			c := does(s, home, who)
-			wg.Go(func() {
-				for time.Now().Before(over) {
-					c.call(own, time.Duration(own.Int64N(int64(20*time.Second))))
-					time.Sleep(time.Duration(own.Int64N(int64(time.Second))))
-				}
-			})
-		}
-	}
-	for time.Now().Before(over) {
-		time.Sleep(time.Duration(1+random.IntN(20)) * time.Second)
-		misfortune(etcd, random, names[random.IntN(sessions)])
-	}
-	wg.Wait()
-	stop()
-	for home, s := range homes { // all get in at last
-		for i, do := range does(s, home, names[home]).last {
-			wg.Go(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), 10*virtualTTL)
-				defer cancel()
-				if err := do(ctx); err != nil {
-					t.Errorf("%s, %d: %v", names[home], i, err)
-				}
-			})
-		}
-	}
-	wg.Wait()
-}
-
-// faultsAtRandom has requests and answers lost, late and doubled by a seed, until stop is called.
-func faultsAtRandom(etcd *fake.Server, seed uint64) (stop func()) {
-	faults := rand.New(rand.NewPCG(seed, 2))
-	var mu sync.Mutex // of faults
-	etcd.Intercept(func(c fake.Call) (e fake.Effect) {
-		mu.Lock()
-		defer mu.Unlock()
-		some := func(most time.Duration) time.Duration { return 1 + time.Duration(faults.Int64N(int64(most))) }
-		switch n := faults.IntN(1000); {
-		case n < 15:
-			e.DropReply = true
-		case n < 30:
-			e.Drop = true
-		case n < 45:
-			e.Again = some(20 * time.Second)
-		case n < 75:
-			e.Delay = some(3 * time.Second)
-		case n < 100:
-			e.DelayReply = some(3 * time.Second)
-		}
-		return e
-	})
-	return func() { etcd.Intercept(nil) }
-}
-
-// misfortune is one thing that happens, to a process or to all.
-func misfortune(etcd *fake.Server, random *rand.Rand, process string) {
-	switch random.IntN(4) {
-	case 0:
-		etcd.Cut(process)
-		time.Sleep(time.Duration(random.Int64N(int64(virtualTTL * 3 / 2))))
-		etcd.Heal(process)
-	case 1:
-		etcd.CancelWatches()
-	case 2:
-		etcd.Freeze()
-		time.Sleep(time.Duration(random.Int64N(int64(virtualTTL / 2))))
-		etcd.Thaw()
-	case 3:
-		etcd.LoseAnswers(process, 1+random.IntN(3))
-	}
 }
 
 // one is one call, and the hold if there is one.

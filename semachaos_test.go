@@ -96,7 +96,7 @@ func TestPermitsUnderRandomFaults(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				p := &pool{t: t, inside: make(map[*drawn]bool)}
-				randomFaults(t, etcd, seed, func(s *etcdlock.Session, home int, who string) chaotic {
+				mayhem{each: 4, does: func(s *etcdlock.Session, home int, who string) chaotic {
 					sems := []*etcdlock.Semaphore{semaIn(t, s, 4), semaIn(t, s, 5)}
 					m, err := s.Mutex("n")
 					require.NoError(t, err)
@@ -110,7 +110,7 @@ func TestPermitsUnderRandomFaults(t *testing.T) {
 							func(ctx context.Context) error { return m.Do(ctx, nothing) },
 						},
 					}
-				})
+				}}.run(t, etcd, seed)
 				permits, beside, locks = permits+p.permits, beside+p.beside, locks+p.locks
 			})
 		})
