@@ -110,7 +110,10 @@ func (s *Session) startedLocked(c *claim, p *place, now time.Time) *hold {
 		h.recall = &recalled{told: make(chan struct{})}
 	}
 	if p.hold == nil {
-		p.held, c.local.waited = now, now.Sub(p.since)
+		c.local.waited = now.Sub(p.since)
+	}
+	if p.held.IsZero() { // else it was the first of its line before the others of a LockAll were
+		p.held = now
 	}
 	p.hold, c.hold = h, h
 	p.keep++

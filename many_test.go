@@ -745,3 +745,25 @@ func TestSeveralNamesAreRecalledTogether(t *testing.T) {
 		})
 	}
 }
+
+// The name at which a LockAll is the first while it waits at another is recalled: it is noticed by
+// the watch that such a key has, as early as if it had been held from then on.
+func TestARecallWhereALockAllIsTheFirst(t *testing.T) {
+	for age := time.Duration(0); age < watchedBy+time.Second; age += 330 * time.Millisecond {
+		inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+			other := contract.MutexOf(t, processIn(t, etcd, "b"), "n")
+			lockWithin(t, other, time.Second)
+			in := allLater(processIn(t, etcd, "a", listens), "m", "n")
+			first := time.Now()
+			require.NoError(t, etcdlock.Recall(context.Background(), etcd.Client("operator"),
+				placeOf(t, etcd, "m", 0), etcdlock.RecallRequest{Grace: 3 * time.Second}))
+			time.Sleep(age)
+			require.NoError(t, other.Unlock(context.Background()))
+			h := <-in
+			hold := h.Context(context.Background())
+			recalledAfter(t, hold, first)
+			require.LessOrEqual(t, time.Since(first), max(age, watchedBy), "it began after %v", age)
+			require.NoError(t, h.Unlock(context.Background()))
+		})
+	}
+}

@@ -32,7 +32,7 @@ type place struct {
 	asPut  bool         // ahead is what the transaction has read that put the key
 	hold   *hold        // the last one to begin, nil while waiting
 	keep   int          // how many holds have the key kept: that are whole, or being freed
-	held   time.Time    // when the first hold at it began
+	held   time.Time    // since when it is Held
 	watch  *keyWatch    // of the key while it is held; nil for short holds
 	recall *line.Recall // with the shortest grace of those in its value, nil if there was none
 	era    *era         // of the last answer with the revision or the line

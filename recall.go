@@ -42,11 +42,11 @@ func requestOf(r line.Recall) RecallRequest {
 // touches a newer key, not even one of the same name.
 //
 // A holder notices it within milliseconds, or about a second later if it has just begun to hold:
-// [RecallFrom] tells it, and after the grace its context ends with a [*RecalledError]. A holder that
-// does not unlock keeps the lock as long as its lease is renewed. One that is cut off loses its
-// lease as ever. A waiter may be recalled too: its hold begins as one that has just noticed. Readers
-// that share a key are recalled together, and so are all names of a [Session.LockAll]. To get a
-// lock back from several holders (readers of several Sessions, permits) recall each of them.
+// [RecallFrom] tells it, and after the grace its context ends with a [*RecalledError]. A holder
+// that does not unlock keeps the lock as long as its lease is renewed. One that is cut off loses
+// its lease as ever. A waiter may be recalled too: its hold begins as one that has just noticed.
+// Readers that share a key are recalled together, and so are all names of a [Session.LockAll]. To
+// get a lock back from several holders (readers of several Sessions, permits) recall each of them.
 func Recall(ctx context.Context, kv clientv3.KV, c Contender, r RecallRequest) error {
 	if err := checkAdmin(ctx, kv, "recall", c.Name); err != nil {
 		return err

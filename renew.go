@@ -260,7 +260,7 @@ func (l *lease) ask(ctx context.Context, sent *trust.Attempt) error {
 	if key == "" {
 		return nil
 	}
-	retry := attempt.Backoff{Urgent: true} // one member may be silent, the one of the renewal or another
+	retry := attempt.Backoff{Urgent: true} // a member may be silent: the renewal's, or another
 	_, _, err := attempt.Do(ctx, s.calls, &retry, attempt.ReadTimeout,
 		func(ctx context.Context) (*clientv3.GetResponse, error) {
 			return s.get(ctx, key, clientv3.WithCountOnly())

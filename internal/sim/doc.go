@@ -11,14 +11,15 @@
 //	go test ./internal/sim -run 'TestSimulation$' -side concurrency  # the peer, counted
 //
 // Who contends is the world's story: mutexes alone, or the family, in which mutexes, those who
-// write, those who read, permits and holds of several names ask for the same names, and an operator
-// recalls some, in some worlds beside a process that uses etcd's concurrency.Mutex. A further kind
-// is a contender (contender.go), and a kind (kind.go), which is all that the judge knows of it.
+// write, those who read, permits, holds of several names and leaders ask for the same names, and an
+// operator recalls some, in some worlds beside a process that uses etcd's concurrency.Mutex. A
+// further kind is a contender (contender.go), and a kind (kind.go), which is all that the judge knows
+// of it.
 //
-// The files: net.go is the network; etcd.go the members, leaders and leases, on the store
-// of package fake; server.go and watch.go their gRPC; schedule.go the faults; world.go
-// processes and what they do; contender.go the locks that they ask for; kind.go and judge.go the
-// invariants; side.go the two libraries, by package side.
+// The files: net.go is the network; etcd.go the members, leaders and leases, on the store of
+// package fake; server.go and watch.go their gRPC; schedule.go the faults; world.go the processes,
+// worker.go what their goroutines do; contender.go the locks that they ask for; kind.go,
+// judge.go and recalls.go the invariants; side.go the two libraries, by package side.
 //
 // Serve has one such etcd in real time, at an address: lock_test.go, the examples and the
 // tests of cmd/etcdlock run on it.

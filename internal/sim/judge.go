@@ -38,6 +38,7 @@ const (
 	tooSoon  = "a goroutine got in before another of its Session had unlocked"
 	worn     = "one joined by a key whose lease is not renewed in time"
 	mistaken = "a hold has the key of another kind"
+	noGrace  = "a recalled hold did not have its grace"
 )
 
 const (
@@ -95,7 +96,11 @@ type judge struct {
 	beside     int            // holds that began beside others
 	several    int            // holds of several names
 	recalls    int            // holds that a recall has ended
+	heeded     int            // holds whose holder has unlocked because of one
+	terms      int            // of leaders
 	over       bool           // nobody is judged any more
+
+	graces map[int64][]time.Duration // that recalls have asked for, by token
 }
 
 // A place is a lock's name and a create revision: a transaction puts one key of a name, or of each
@@ -132,6 +137,7 @@ type belief struct {
 	hold  *hold
 	life  *keyLife
 	began time.Time
+	heard time.Time // when it was known to be recalled
 	lost  time.Time // when hold ended by itself
 	left  bool      // Unlock was called
 	over  bool      // and has returned
@@ -144,11 +150,18 @@ func (b *belief) whole() bool {
 	return !b.left && !b.who.p.isDead() && b.hold.ctx.Err() == nil
 }
 
-// ceded reports whether the hold has ended by a recall. It is its holder's until it has unlocked, or
-// its lease has gone: nobody else gets in before.
-func (b *belief) ceded() bool {
-	return !b.left && !b.who.p.isDead() && errors.Is(context.Cause(b.hold.ctx), etcdlock.ErrRecalled)
+// ceded reports whether the hold has ended by a recall, or is that of a leader who was asked to
+// end. It is its holder's until it has unlocked, or its lease has gone: nobody else gets in before.
+func (b *belief) ceded() bool { return !b.left && !b.who.p.isDead() && b.asked() }
+
+// asked reports whether it was not lost, but its holder was asked to come to an end.
+func (b *belief) asked() bool {
+	why := context.Cause(b.hold.ctx)
+	return errors.Is(why, etcdlock.ErrRecalled) || errors.Is(why, errResigned)
 }
+
+// errResigned is why a leader ends that is told to.
+var errResigned = errors.New("sim: resigned")
 
 // A grant is a token that was given to a local line.
 type grant struct {
@@ -181,6 +194,7 @@ func newJudge(side Side, cluster *Cluster) *judge {
 		waiting: make(map[string][]*call),
 		asked:   make(map[string][]*call),
 		put:     make(map[string]time.Time),
+		graces:  make(map[int64][]time.Duration),
 	}
 	cluster.mu.Lock()
 	defer cluster.mu.Unlock()
@@ -286,7 +300,7 @@ func (j *judge) removedLocked(key string, life *keyLife, change Change) {
 	for _, b := range j.beliefs[nameOf(key)] {
 		// Elsewhere its lease may have been lost since.
 		if b.life == life && j.peaceful && b.ceded() && change.By == life.owner && change.Ended == 0 {
-			j.violatedLocked(expired, "%s, token %d of %s, which was recalled, by %s", key, life.rev, b.who, change.By)
+			j.violatedLocked(expired, "%s, token %d of %s, which was asked to end, by %s", key, life.rev, b.who, change.By)
 		}
 		if b.life != life || !b.whole() || !j.counts(b.who.p.name) {
 			continue
@@ -385,23 +399,11 @@ func (j *judge) mustNotice(b *belief) {
 	})
 }
 
-// recalled makes sure that a hold whose key was put over by a recall hears of it, where nothing is
-// wrong.
-func (j *judge) recalled(key string, token int64, within time.Duration) {
-	time.AfterFunc(within, func() {
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		for _, b := range j.beliefs[nameOf(key)] {
-			if b.life == nil || b.life.key != key || b.hold.token != token || !b.whole() || j.over {
-				continue
-			}
-			select {
-			case <-etcdlock.RecallFrom(b.hold.ctx):
-			default:
-				j.violatedLocked(noticed, "%s has not heard of the recall of %s, token %d", b.who, key, token)
-			}
-		}
-	})
+// leads notes that one begins to lead.
+func (j *judge) leads() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.terms++
 }
 
 // leaseRenewed judges a renewal. Cluster.mu is held. One that was sent before the loss may
@@ -499,6 +501,16 @@ func (j *judge) asks(w *worker, name string, k kind, ctx context.Context, try bo
 	j.asked[of] = append(j.asked[of], c)
 	line := w.line(name)
 	j.waiting[line] = append(j.waiting[line], c)
+	return c
+}
+
+// asksAgain notes that a leader will queue anew, after a pause of its own: nobody who comes before
+// it does so has overtaken it.
+func (j *judge) asksAgain(w *worker, name string, ctx context.Context) *call {
+	c := j.asks(w, name, alone{}, ctx, false)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.waiting[w.line(name)] = slices.DeleteFunc(j.waiting[w.line(name)], func(other *call) bool { return other == c })
 	return c
 }
 
@@ -733,7 +745,7 @@ func (j *judge) unlocked(b *belief, whole, certain bool, err error) {
 	kept := j.sharing && !b.kind.shares() || b.life.shared > 1
 	said := outcomeOf(err)
 	b.life.unsure = b.life.unsure || said != done
-	if said == done && !whole && !errors.Is(context.Cause(b.hold.ctx), etcdlock.ErrRecalled) {
+	if said == done && !whole && !b.asked() {
 		j.violatedLocked(untruth, "%s: nil for token %d of %s, but the hold had ended: %v", b.who, b.hold.token, b.name, context.Cause(b.hold.ctx))
 	}
 	switch life := b.life; {
@@ -775,7 +787,10 @@ func (j *judge) ends(b *belief) {
 	}
 	j.noteLocked("%s lost %s, token %d: %v", b.who, b.name, b.hold.token, context.Cause(b.hold.ctx))
 	if b.ceded() {
-		j.recalls++
+		if errors.Is(context.Cause(b.hold.ctx), etcdlock.ErrRecalled) {
+			j.recalls++
+			j.recalledLocked(b)
+		}
 		return
 	}
 	b.lost = time.Now()

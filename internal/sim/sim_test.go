@@ -75,6 +75,8 @@ type score struct {
 	Beside       int            // holds that began beside others
 	Several      int            // holds of several names
 	Recalls      int            // holds that a recall has ended
+	Heeded       int            // holds whose holder has unlocked because of one
+	Terms        int            // of leaders
 }
 
 func (all tally) of(s scenario) *score {
@@ -86,17 +88,20 @@ func (all tally) of(s scenario) *score {
 
 func (all tally) add(other tally) {
 	for scenario, s := range other {
-		sum := all.of(scenario)
-		sum.Seeds, sum.Holds, sum.Broken = sum.Seeds+s.Seeds, sum.Holds+s.Holds, sum.Broken+s.Broken
-		for invariant, n := range s.By {
-			sum.By[invariant] += n
-		}
-		for mode, n := range s.Modes {
-			sum.Modes[mode] += n
-		}
-		sum.Beside, sum.Several = sum.Beside+s.Beside, sum.Several+s.Several
-		sum.Recalls += s.Recalls
+		all.of(scenario).add(s)
 	}
+}
+
+func (sum *score) add(s *score) {
+	sum.Seeds, sum.Holds, sum.Broken = sum.Seeds+s.Seeds, sum.Holds+s.Holds, sum.Broken+s.Broken
+	for invariant, n := range s.By {
+		sum.By[invariant] += n
+	}
+	for mode, n := range s.Modes {
+		sum.Modes[mode] += n
+	}
+	sum.Beside, sum.Several = sum.Beside+s.Beside, sum.Several+s.Several
+	sum.Recalls, sum.Heeded, sum.Terms = sum.Recalls+s.Recalls, sum.Heeded+s.Heeded, sum.Terms+s.Terms
 }
 
 // String tells everything in one line.
@@ -138,8 +143,8 @@ func TestSimulation(t *testing.T) {
 }
 
 // TestSimulationOfTheFamily runs random schedules in which contenders of all kinds ask for the same
-// names: mutexes, those who write, those who read, permits, and both names at once, while an operator
-// recalls some of them; in some worlds beside a process that uses etcd's concurrency.Mutex. The judge
+// names: mutexes, those who write, those who read, permits, several names at once, and leaders, while
+// an operator recalls some of them; in some worlds beside a process that uses etcd's concurrency.Mutex. The judge
 // knows for each kind whom it may hold beside.
 func TestSimulationOfTheFamily(t *testing.T) {
 	if *stride > 0 {
@@ -149,24 +154,24 @@ func TestSimulationOfTheFamily(t *testing.T) {
 	began := time.Now()
 	sum := divide(t, *ofFamily)
 	t.Logf("%v; %v", sum, time.Since(began).Round(time.Millisecond))
-	modes, beside, several, recalls := make(map[string]int), 0, 0, 0
+	all := make(tally).of("")
 	for _, s := range sum {
-		for mode, n := range s.Modes {
-			modes[mode] += n
-		}
-		beside, several, recalls = beside+s.Beside, several+s.Several, recalls+s.Recalls
+		all.add(s)
 	}
-	t.Logf("holds: %v, %d of them beside others, %d of both names, %d ended by a recall",
-		modes, beside, several, recalls)
+	t.Logf("holds: %v, %d of them beside others, %d of several names, %d terms of leaders, "+
+		"%d ended by a recall, %d unlocked because of one",
+		all.Modes, all.Beside, all.Several, all.Terms, all.Recalls, all.Heeded)
 	if t.Failed() || *atMost > 0 {
 		return
 	}
 	for _, k := range []kind{alone{}, read{}, permit{}} {
-		require.NotZero(t, modes[k.mode()], k.mode())
+		require.NotZero(t, all.Modes[k.mode()], k.mode())
 	}
-	require.NotZero(t, beside)
-	require.NotZero(t, several)
-	require.NotZero(t, recalls)
+	require.NotZero(t, all.Beside)
+	require.NotZero(t, all.Several)
+	require.NotZero(t, all.Terms)
+	require.NotZero(t, all.Recalls)
+	require.NotZero(t, all.Heeded)
 	save(t, Ours, family, sum)
 }
 
@@ -210,7 +215,7 @@ func runSeed(t *testing.T, side Side, who story, seed uint64, sum tally) (broken
 	s.Seeds++
 	s.Holds += w.judge.holds
 	s.Beside, s.Several = s.Beside+w.judge.beside, s.Several+w.judge.several
-	s.Recalls += w.judge.recalls
+	s.Recalls, s.Heeded, s.Terms = s.Recalls+w.judge.recalls, s.Heeded+w.judge.heeded, s.Terms+w.judge.terms
 	for mode, n := range w.judge.modes {
 		s.Modes[mode] += n
 	}
@@ -322,6 +327,22 @@ func save(t *testing.T, side Side, who story, sum tally) {
 
 func figures(s *score) string {
 	parts := []string{fmt.Sprintf("%d holds", s.Holds)}
+	for _, mode := range slices.Sorted(maps.Keys(s.Modes)) {
+		if s.Modes[mode] < s.Holds {
+			parts = append(parts, fmt.Sprintf("%s: %d", mode, s.Modes[mode]))
+		}
+	}
+	for _, some := range []struct {
+		of string
+		n  int
+	}{
+		{"beside others", s.Beside}, {"of several names", s.Several}, {"of leaders", s.Terms},
+		{"ended by a recall", s.Recalls}, {"unlocked because of one", s.Heeded},
+	} {
+		if some.n > 0 {
+			parts = append(parts, fmt.Sprintf("%s: %d", some.of, some.n))
+		}
+	}
 	for _, invariant := range slices.Sorted(maps.Keys(s.By)) {
 		parts = append(parts, fmt.Sprintf("%s: %d", invariant, s.By[invariant]))
 	}

@@ -35,8 +35,9 @@ type world struct {
 	names    []string // of two locks, which must not block each other
 	peer     int      // the slot of the process that uses the peer, beside ours; -1 if none does
 	reading  int      // of ten contenders how many read, in the family's story
+	several  int      // likewise, how many want several names at once
+	leading  int      // likewise, how many are candidates
 	recalls  bool     // an operator recalls holds, and waits
-	several  int      // likewise, how many want all names at once
 	permits  int      // likewise, how many want permits
 	limit    int      // of these, 0 if nobody wants any; some processes count on one less
 	each     int      // goroutines of each Session
@@ -72,21 +73,6 @@ type process struct {
 	dead   bool
 }
 
-// A worker is one goroutine of a process.
-type worker struct {
-	p       *process
-	session int
-	number  int
-	rand    *rand.Rand
-	locks   map[string][]contender // by name
-	whole   *etcdlock.Session      // in the family's story, of this library
-}
-
-func (w *worker) String() string { return fmt.Sprintf("%s.%d.%d", w.p.name, w.session, w.number) }
-
-// line names the local line that the worker waits in for a lock.
-func (w *worker) line(name string) string { return fmt.Sprintf("%s.%d %s", w.p.name, w.session, name) }
-
 // A story is who contends in a world.
 type story string
 
@@ -109,6 +95,10 @@ func newFamily(seed uint64) *world {
 	if r.IntN(3) == 0 && w.scenario != silent { // where the peer would wait for ever
 		w.peer, w.names = r.IntN(processes), Theirs.names
 	}
+	if r.IntN(3) == 0 { // those who want several need not all want the same
+		w.names = append(slices.Clone(w.names), "c")
+	}
+	w.leading = r.IntN(3)
 	if w.scenario == mixed && r.IntN(4) == 0 {
 		w.schedule = append(w.schedule, busy([]time.Duration{20, 150}[r.IntN(2)]*time.Millisecond))
 	}
@@ -201,6 +191,7 @@ func (w *world) recall(client *clientv3.Client, r *rand.Rand) {
 		c = line[r.IntN(len(line))]
 	}
 	grace := time.Duration(r.Int64N(int64(time.Second)))
+	w.judge.asksBack(c.Token, grace)
 	err = etcdlock.Recall(ctx, client, c, etcdlock.RecallRequest{By: byOperator, Grace: grace})
 	w.judge.note("recall of %s, token %d, with %v: %v", c.Key, c.Token, grace, err)
 	if err == nil && w.scenario == calm {
@@ -260,7 +251,8 @@ func (w *world) start(slot int, name string) {
 		sessions, workers = w.crowd, 1
 	}
 	for i := range sessions {
-		s, err := p.side.open(p.client, w.ttl, w.sharing(r))
+		opts, most := w.sharing(r)
+		s, err := p.side.open(p.client, w.ttl, opts)
 		if err != nil {
 			panic(err)
 		}
@@ -270,7 +262,10 @@ func (w *world) start(slot int, name string) {
 			if !shared && n > 0 {
 				locks = w.locksOf(p, s)
 			}
-			worker := &worker{p: p, session: i, number: n, rand: generator(w.seed, "worker", name, fmt.Sprint(i, n)), locks: locks}
+			worker := &worker{
+				p: p, session: i, number: n, rand: generator(w.seed, "worker", name, fmt.Sprint(i, n)),
+				most: most, locks: locks,
+			}
 			if w.story == family {
 				worker.whole = side.OurSession(s)
 			}
@@ -292,20 +287,21 @@ func (w *world) endpoints(r *rand.Rand) []string {
 	return all
 }
 
-// sharing draws how the holds of a Session share a key, for the side that can.
-func (w *world) sharing(r *rand.Rand) (opts []etcdlock.Option) {
+// sharing draws how the holds of a Session share a key and are recalled, for the side that can.
+func (w *world) sharing(r *rand.Rand) (opts []etcdlock.Option, most time.Duration) {
 	handoff, linger := r.IntN(4), []time.Duration{0, 100 * time.Millisecond, 3 * time.Second}[r.IntN(3)]
 	if w.recalls {
-		opts = append(opts, etcdlock.WithRecall(1+time.Duration(r.Int64N(int64(2*time.Second)))))
+		most = 1 + time.Duration(r.Int64N(int64(2*time.Second)))
+		opts = append(opts, etcdlock.WithRecall(most))
 	}
 	if !w.judge.sharing {
-		return opts
+		return opts, most
 	}
 	opts = append(opts, etcdlock.WithHandoff(handoff))
 	if linger > 0 {
 		opts = append(opts, etcdlock.WithLinger(linger))
 	}
-	return opts
+	return opts, most
 }
 
 func (w *world) locksOf(p *process, s side.Session) map[string][]contender {
@@ -358,251 +354,8 @@ func (p *process) goesOn() bool {
 	}
 }
 
-// ---- the life of a worker
-
-// upTo is a time between 0 and most, more often short than long.
-func (w *worker) upTo(most time.Duration) time.Duration {
-	x := w.rand.Float64()
-	return time.Duration(x * x * float64(most))
-}
-
-// work locks what it can while there are faults, and afterwards must get in everywhere.
-func (w *worker) work() {
-	world := w.p.w
-	time.Sleep(w.upTo(500 * time.Millisecond))
-	for w.p.goesOn() && time.Now().Before(world.ends) {
-		wait := w.upTo(4 * world.ttl)
-		if world.scenario == silent {
-			wait += 10 * time.Second // long enough for a missed event to be seen
-		}
-		name, pause := world.names[w.rand.IntN(len(world.names))], time.Second
-		if world.round {
-			name, pause = world.names[0], pause/100
-		}
-		if w.whole != nil && w.rand.IntN(10) < world.several {
-			w.all(wait)
-		} else {
-			w.once(name, wait)
-		}
-		time.Sleep(w.upTo(pause))
-	}
-	time.Sleep(time.Until(world.allGetIn()))
-	for _, name := range world.names {
-		if !w.p.goesOn() {
-			return
-		}
-		for _, c := range w.locks[name] {
-			w.getsIn(name, c)
-		}
-	}
-}
-
-// picks draws in which way the worker asks for a name.
-func (w *worker) picks(name string) contender {
-	all := w.locks[name]
-	if len(all) == 1 {
-		return all[0]
-	}
-	const alone = 2 // that hold alone: a mutex and a writer
-	switch n := w.rand.IntN(10); {
-	case n < w.p.w.reading:
-		return all[len(all)-1]
-	case n < w.p.w.reading+w.p.w.permits:
-		return all[alone+w.rand.IntN(len(all)-alone-1)]
-	default:
-		return all[w.rand.IntN(alone)]
-	}
-}
-
-// once takes a lock, in one of the ways that there are, and works in it.
-func (w *worker) once(name string, wait time.Duration) {
-	ctx, cancel := context.WithTimeout(context.Background(), wait)
-	defer cancel()
-	judge, began := w.p.w.judge, time.Now()
-	lock := w.picks(name)
-	way := w.rand.IntN(10)
-	c := judge.asks(w, name, lock.kind(), ctx, way < 2)
-	if 2 <= way && way < 4 {
-		w.does(ctx, name, lock, c, wait)
-		return
-	}
-	h, err := lock.lock(ctx, way < 2)
-	judge.took(w, "lock "+name, began, wait)
-	if err != nil {
-		judge.failed(w, name, c, err)
-		return
-	}
-	b := judge.enters(w, name, h, c)
-	w.holds(b)
-
-	ctx, cancel, bound := w.unlockContext()
-	defer cancel()
-	began = time.Now()
-	certain := w.leaves(b)
-	err = h.unlock(ctx)
-	judge.took(w, "unlock "+name, began, bound)
-	certain.judge(err)
-}
-
-// all takes all names at once, in any order.
-func (w *worker) all(wait time.Duration) {
-	ctx, cancel := context.WithTimeout(context.Background(), wait)
-	defer cancel()
-	judge, began := w.p.w.judge, time.Now()
-	names := slices.Clone(w.p.w.names)
-	w.rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
-	lock, try := w.whole.LockAll, w.rand.IntN(5) == 0
-	if try {
-		lock = w.whole.TryLockAll
-	}
-	calls := make([]*call, len(names))
-	for i, name := range names {
-		calls[i] = judge.asks(w, name, alone{}, ctx, try)
-	}
-	h, err := holdOf(lock(ctx, names...))
-	judge.took(w, fmt.Sprint("lock ", names), began, wait)
-	if err != nil {
-		for i, name := range names {
-			judge.failed(w, name, calls[i], err)
-		}
-		return
-	}
-	var held []*belief
-	for i, name := range names {
-		held = append(held, judge.enters(w, name, h, calls[i]))
-	}
-	judge.together(held)
-	for _, b := range held[1:] {
-		defer context.AfterFunc(h.ctx, func() { judge.ends(b) })()
-	}
-	w.holds(held[0])
-
-	ctx, cancel, bound := w.unlockContext()
-	defer cancel()
-	began = time.Now()
-	var certain []leaving
-	for _, b := range held {
-		certain = append(certain, w.leaves(b))
-	}
-	err = h.unlock(ctx)
-	judge.took(w, fmt.Sprint("unlock ", names), began, bound)
-	for _, c := range certain {
-		c.judge(err)
-	}
-}
-
-// does is once by Do.
-func (w *worker) does(ctx context.Context, name string, lock contender, c *call, wait time.Duration) {
-	judge, began := w.p.w.judge, time.Now()
-	var b *belief
-	var certain leaving
-	var left time.Time
-	called, err := lock.do(ctx, func(h *hold) {
-		judge.took(w, "lock "+name, began, wait)
-		b = judge.enters(w, name, h, c)
-		w.holds(b)
-		left = time.Now()
-		certain = w.leaves(b)
-	})
-	if !called {
-		judge.took(w, "lock "+name, began, wait)
-		judge.failed(w, name, c, err)
-		return
-	}
-	bound := w.p.w.ttl
-	if deadline, _ := ctx.Deadline(); deadline.After(left) {
-		bound = deadline.Sub(left)
-	}
-	judge.took(w, "unlock "+name, left, bound)
-	certain.judge(err)
-}
-
-// holds is the critical section: it lasts for a while, or until the hold is lost, which
-// the worker is slow to see.
-func (w *worker) holds(b *belief) {
-	judge := w.p.w.judge
-	stop := context.AfterFunc(b.hold.ctx, func() { judge.ends(b) })
-	defer stop()
-	most := 2 * w.p.w.ttl
-	if w.p.w.round {
-		most /= 50
-	}
-	done := time.NewTimer(w.whileFaulty(most))
-	defer done.Stop()
-	select {
-	case <-done.C:
-	case <-b.hold.ctx.Done():
-		time.Sleep(w.whileFaulty(3 * w.p.w.ttl)) // slow to see it
-	}
-	w.p.goesOn()
-}
-
-// whileFaulty is upTo, but no longer than until everybody must get in.
-func (w *worker) whileFaulty(most time.Duration) time.Duration {
-	return min(w.upTo(most), max(0, time.Until(w.p.w.allGetIn())))
-}
-
 // allGetIn is when what was on its way under faults has arrived or been given up.
 func (w *world) allGetIn() time.Time { return w.ends.Add(w.ttl) }
-
-// A leaving is what was known when a belief was given up.
-type leaving struct {
-	w        *worker
-	b        *belief
-	whole    bool
-	deadline time.Time // until when the hold was certain
-}
-
-func (w *worker) leaves(b *belief) leaving {
-	l := leaving{w: w, b: b, deadline: b.hold.deadline()}
-	l.whole = w.p.w.judge.leaves(b)
-	return l
-}
-
-func (l leaving) judge(err error) {
-	l.w.p.w.judge.unlocked(l.b, l.whole, time.Now().Before(l.deadline), err)
-}
-
-// unlockContext is a context for an Unlock, and what bounds the call.
-func (w *worker) unlockContext() (ctx context.Context, cancel context.CancelFunc, bound time.Duration) {
-	bound = 10 * time.Second
-	switch w.rand.IntN(3) {
-	case 0: // it has ended, as in a defer
-		if w.p.side.judged { // which does not mind
-			ctx, cancel = context.WithCancel(context.Background())
-			cancel()
-			return ctx, cancel, w.p.w.ttl
-		}
-	case 1:
-		bound = time.Millisecond + w.upTo(w.p.w.ttl)
-	}
-	ctx, cancel = context.WithTimeout(context.Background(), bound)
-	return ctx, cancel, bound
-}
-
-// getsIn takes a lock after the faults, when nothing is in the way but the others.
-func (w *worker) getsIn(name string, lock contender) {
-	world := w.p.w
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	c := world.judge.asks(w, name, lock.kind(), ctx, false)
-	h, err := lock.lock(ctx, false)
-	for err != nil && world.peer >= 0 && !w.p.side.judged && ctx.Err() == nil {
-		time.Sleep(soon) // the peer tells of a session that has been lost since
-		h, err = lock.lock(ctx, false)
-	}
-	if err != nil {
-		world.judge.failed(w, name, c, err)
-		world.judge.violated(stuck, "%s does not get %s after the faults: %v", w, name, err)
-		return
-	}
-	b := world.judge.enters(w, name, h, c)
-	time.Sleep(time.Millisecond)
-	certain := w.leaves(b)
-	unlocking, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	certain.judge(h.unlock(unlocking))
-}
 
 // bound is how long a lock may be held by nobody who lives after the faults: leases of
 // the dead expire, whose TTLs a new leader may just have restarted, and what meets a member

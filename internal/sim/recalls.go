@@ -1,0 +1,75 @@
+package sim
+
+import (
+	"slices"
+	"time"
+
+	"github.com/etcdlock/etcdlock"
+)
+
+// recalled makes sure that a hold whose key was put over by a recall hears of it, where nothing is
+// wrong.
+func (j *judge) recalled(key string, token int64, within time.Duration) {
+	time.AfterFunc(within, func() {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		for _, b := range j.beliefs[nameOf(key)] {
+			if b.life == nil || b.life.key != key || b.hold.token != token || !b.whole() || j.over {
+				continue
+			}
+			select {
+			case <-etcdlock.RecallFrom(b.hold.ctx):
+			default:
+				j.violatedLocked(noticed, "%s has not heard of the recall of %s, token %d", b.who, key, token)
+			}
+		}
+	})
+}
+
+// asksBack notes that a recall is about to ask for a key, with some grace.
+func (j *judge) asksBack(token int64, grace time.Duration) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.graces[token] = append(j.graces[token], grace)
+}
+
+// hears notes that a holder knows of a recall, which it heeds by unlocking, or not. The hold must
+// then end by itself within the longest grace that was asked for, or with the Session's most if that
+// is shorter.
+func (j *judge) hears(b *belief, heeds bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	b.heard = time.Now()
+	for _, other := range b.others {
+		other.heard = b.heard
+	}
+	if heeds {
+		j.heeded++
+		return
+	}
+	most := slices.Max(append([]time.Duration{0}, j.graces[b.hold.token]...))
+	time.AfterFunc(min(most, b.who.most)+soon, func() {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		if b.whole() && !j.over {
+			j.violatedLocked(noGrace, "%s believes to hold %s, token %d, %v after it was recalled with at most %v, of at most %v",
+				b.who, b.name, b.hold.token, time.Since(b.heard), most, b.who.most)
+		}
+	})
+}
+
+// recalledLocked judges that a hold has ended by a recall: not before the shortest grace that was
+// asked for.
+func (j *judge) recalledLocked(b *belief) {
+	var had time.Duration
+	if !b.heard.IsZero() { // else it has ended at the instant at which it was recalled
+		had = time.Since(b.heard)
+	}
+	least := b.who.most
+	for _, grace := range j.graces[b.hold.token] {
+		least = min(least, grace.Truncate(time.Millisecond)) // as etcd has it
+	}
+	if had < least {
+		j.violatedLocked(noGrace, "%s of %s, token %d, had %v of %v", b.who, b.name, b.hold.token, had, least)
+	}
+}

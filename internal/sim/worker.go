@@ -1,0 +1,322 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/etcdlock/etcdlock"
+)
+
+// A worker is one goroutine of a process.
+type worker struct {
+	p       *process
+	session int
+	number  int
+	rand    *rand.Rand
+	most    time.Duration          // the grace of its Session's holds is at most this, if they are recalled
+	locks   map[string][]contender // by name
+	whole   *etcdlock.Session      // in the family's story, of this library
+}
+
+func (w *worker) String() string { return fmt.Sprintf("%s.%d.%d", w.p.name, w.session, w.number) }
+
+// line names the local line that the worker waits in for a lock.
+func (w *worker) line(name string) string { return fmt.Sprintf("%s.%d %s", w.p.name, w.session, name) }
+
+// upTo is a time between 0 and most, more often short than long.
+func (w *worker) upTo(most time.Duration) time.Duration {
+	x := w.rand.Float64()
+	return time.Duration(x * x * float64(most))
+}
+
+// work locks what it can while there are faults, and afterwards must get in everywhere.
+func (w *worker) work() {
+	world := w.p.w
+	time.Sleep(w.upTo(500 * time.Millisecond))
+	for w.p.goesOn() && time.Now().Before(world.ends) {
+		wait := w.upTo(4 * world.ttl)
+		if world.scenario == silent {
+			wait += 10 * time.Second // long enough for a missed event to be seen
+		}
+		name, pause := world.names[w.rand.IntN(len(world.names))], time.Second
+		if world.round {
+			name, pause = world.names[0], pause/100
+		}
+		switch n := w.rand.IntN(10); {
+		case w.whole != nil && n < world.several:
+			w.together(wait)
+		case w.whole != nil && n < world.several+world.leading:
+			w.leads(name, wait)
+		default:
+			w.once(name, wait)
+		}
+		time.Sleep(w.upTo(pause))
+	}
+	time.Sleep(time.Until(world.allGetIn()))
+	for _, name := range world.names {
+		if !w.p.goesOn() {
+			return
+		}
+		for _, c := range w.locks[name] {
+			w.getsIn(name, c)
+		}
+	}
+}
+
+// picks draws in which way the worker asks for a name.
+func (w *worker) picks(name string) contender {
+	all := w.locks[name]
+	if len(all) == 1 {
+		return all[0]
+	}
+	const alone = 2 // that hold alone: a mutex and a writer
+	switch n := w.rand.IntN(10); {
+	case n < w.p.w.reading:
+		return all[len(all)-1]
+	case n < w.p.w.reading+w.p.w.permits:
+		return all[alone+w.rand.IntN(len(all)-alone-1)]
+	default:
+		return all[w.rand.IntN(alone)]
+	}
+}
+
+// once takes a lock, in one of the ways that there are, and works in it.
+func (w *worker) once(name string, wait time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
+	judge, began := w.p.w.judge, time.Now()
+	lock := w.picks(name)
+	way := w.rand.IntN(10)
+	c := judge.asks(w, name, lock.kind(), ctx, way < 2)
+	if 2 <= way && way < 4 {
+		w.does(ctx, name, lock, c, wait)
+		return
+	}
+	h, err := lock.lock(ctx, way < 2)
+	judge.took(w, "lock "+name, began, wait)
+	if err != nil {
+		judge.failed(w, name, c, err)
+		return
+	}
+	b := judge.enters(w, name, h, c)
+	w.holds(b)
+
+	ctx, cancel, bound := w.unlockContext()
+	defer cancel()
+	began = time.Now()
+	certain := w.leaves(b)
+	err = h.unlock(ctx)
+	judge.took(w, "unlock "+name, began, bound)
+	certain.judge(err)
+}
+
+// together takes several names at once, in any order.
+func (w *worker) together(wait time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
+	judge, began := w.p.w.judge, time.Now()
+	names := slices.Clone(w.p.w.names)
+	w.rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	names = names[:2+w.rand.IntN(len(names)-1)]
+	lock, try := w.whole.LockAll, w.rand.IntN(5) == 0
+	if try {
+		lock = w.whole.TryLockAll
+	}
+	calls := make([]*call, len(names))
+	for i, name := range names {
+		calls[i] = judge.asks(w, name, alone{}, ctx, try)
+	}
+	h, err := holdOf(lock(ctx, names...))
+	judge.took(w, fmt.Sprint("lock ", names), began, wait)
+	if err != nil {
+		for i, name := range names {
+			judge.failed(w, name, calls[i], err)
+		}
+		return
+	}
+	var held []*belief
+	for i, name := range names {
+		held = append(held, judge.enters(w, name, h, calls[i]))
+	}
+	judge.together(held)
+	for _, b := range held[1:] {
+		defer context.AfterFunc(h.ctx, func() { judge.ends(b) })()
+	}
+	w.holds(held[0])
+
+	ctx, cancel, bound := w.unlockContext()
+	defer cancel()
+	began = time.Now()
+	var certain []leaving
+	for _, b := range held {
+		certain = append(certain, w.leaves(b))
+	}
+	err = h.unlock(ctx)
+	judge.took(w, fmt.Sprint("unlock ", names), began, bound)
+	for _, c := range certain {
+		c.judge(err)
+	}
+}
+
+// leads is a candidate for a while. It leads each time that its turn comes.
+func (w *worker) leads(name string, wait time.Duration) {
+	ctx, resign := context.WithTimeoutCause(context.Background(), wait, errResigned)
+	defer resign()
+	judge, began := w.p.w.judge, time.Now()
+	c := judge.asks(w, name, alone{}, ctx, false)
+	terms := make(map[int64]leaving) // by token: those that are not told of yet
+	var mu sync.Mutex
+	candidate, err := w.whole.Mutex(name, etcdlock.WithTrace(&etcdlock.Trace{
+		Led: func(_ string, token int64, _ time.Duration, err error) {
+			mu.Lock()
+			term := terms[token]
+			delete(terms, token)
+			mu.Unlock()
+			term.judge(err)
+		},
+	}))
+	if err != nil {
+		panic(err)
+	}
+	bound := wait
+	err = candidate.Lead(ctx, func(inside context.Context) error {
+		token, _ := etcdlock.TokenFrom(inside)
+		b := judge.enters(w, name, &hold{token: token, ctx: inside, deadline: candidate.Deadline}, c)
+		judge.leads()
+		w.holds(b)
+		mu.Lock()
+		terms[token] = w.leaves(b)
+		mu.Unlock()
+		bound = max(wait, time.Since(began)+w.p.w.ttl)
+		c = judge.asksAgain(w, name, ctx)
+		return nil
+	})
+	judge.took(w, "lead "+name, began, bound)
+	judge.failed(w, name, c, err)
+}
+
+// does is once by Do.
+func (w *worker) does(ctx context.Context, name string, lock contender, c *call, wait time.Duration) {
+	judge, began := w.p.w.judge, time.Now()
+	var b *belief
+	var certain leaving
+	var left time.Time
+	called, err := lock.do(ctx, func(h *hold) {
+		judge.took(w, "lock "+name, began, wait)
+		b = judge.enters(w, name, h, c)
+		w.holds(b)
+		left = time.Now()
+		certain = w.leaves(b)
+	})
+	if !called {
+		judge.took(w, "lock "+name, began, wait)
+		judge.failed(w, name, c, err)
+		return
+	}
+	bound := w.p.w.ttl
+	if deadline, _ := ctx.Deadline(); deadline.After(left) {
+		bound = deadline.Sub(left)
+	}
+	judge.took(w, "unlock "+name, left, bound)
+	certain.judge(err)
+}
+
+// holds is the critical section: it lasts for a while, or until the hold is lost, which
+// the worker is slow to see.
+func (w *worker) holds(b *belief) {
+	judge := w.p.w.judge
+	stop := context.AfterFunc(b.hold.ctx, func() { judge.ends(b) })
+	defer stop()
+	most := 2 * w.p.w.ttl
+	if w.p.w.round {
+		most /= 50
+	}
+	done := time.NewTimer(w.whileFaulty(most))
+	defer done.Stop()
+	select {
+	case <-done.C:
+	case <-b.hold.ctx.Done():
+	case <-etcdlock.RecallFrom(b.hold.ctx):
+		heeds := w.rand.IntN(2) == 0
+		judge.hears(b, heeds)
+		if heeds {
+			break
+		}
+		select {
+		case <-done.C:
+		case <-b.hold.ctx.Done():
+		}
+	}
+	if b.hold.ctx.Err() != nil {
+		time.Sleep(w.whileFaulty(3 * w.p.w.ttl)) // slow to see it
+	}
+	w.p.goesOn()
+}
+
+// whileFaulty is upTo, but no longer than until everybody must get in.
+func (w *worker) whileFaulty(most time.Duration) time.Duration {
+	return min(w.upTo(most), max(0, time.Until(w.p.w.allGetIn())))
+}
+
+// A leaving is what was known when a belief was given up.
+type leaving struct {
+	w        *worker
+	b        *belief
+	whole    bool
+	deadline time.Time // until when the hold was certain
+}
+
+func (w *worker) leaves(b *belief) leaving {
+	l := leaving{w: w, b: b, deadline: b.hold.deadline()}
+	l.whole = w.p.w.judge.leaves(b)
+	return l
+}
+
+func (l leaving) judge(err error) {
+	l.w.p.w.judge.unlocked(l.b, l.whole, time.Now().Before(l.deadline), err)
+}
+
+// unlockContext is a context for an Unlock, and what bounds the call.
+func (w *worker) unlockContext() (ctx context.Context, cancel context.CancelFunc, bound time.Duration) {
+	bound = 10 * time.Second
+	switch w.rand.IntN(3) {
+	case 0: // it has ended, as in a defer
+		if w.p.side.judged { // which does not mind
+			ctx, cancel = context.WithCancel(context.Background())
+			cancel()
+			return ctx, cancel, w.p.w.ttl
+		}
+	case 1:
+		bound = time.Millisecond + w.upTo(w.p.w.ttl)
+	}
+	ctx, cancel = context.WithTimeout(context.Background(), bound)
+	return ctx, cancel, bound
+}
+
+// getsIn takes a lock after the faults, when nothing is in the way but the others.
+func (w *worker) getsIn(name string, lock contender) {
+	world := w.p.w
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c := world.judge.asks(w, name, lock.kind(), ctx, false)
+	h, err := lock.lock(ctx, false)
+	for err != nil && world.peer >= 0 && !w.p.side.judged && ctx.Err() == nil {
+		time.Sleep(soon) // the peer tells of a session that has been lost since
+		h, err = lock.lock(ctx, false)
+	}
+	if err != nil {
+		world.judge.failed(w, name, c, err)
+		world.judge.violated(stuck, "%s does not get %s after the faults: %v", w, name, err)
+		return
+	}
+	b := world.judge.enters(w, name, h, c)
+	time.Sleep(time.Millisecond)
+	certain := w.leaves(b)
+	unlocking, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	certain.judge(h.unlock(unlocking))
+}
