@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"testing"
 	"time"
@@ -22,24 +21,8 @@ var smallFamily = []benchCase{
 }
 
 func TestASmallFamilyIsMeasuredInEachWay(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	cfg, err := parseFlags([]string{"-rounds", "1", "-slice", "100ms", "-tmpfs", "/dev/shm"})
-	require.NoError(t, err)
-	var progress bytes.Buffer
-	r := &runner{cfg: cfg, progress: &progress, report: report{command: cfg.command}}
-	s := setups[1]
-	started, err := s.start(ctx, cfg)
-	defer started.stop()
-	require.NoError(t, err)
-	r.report.begin(s, started, time.Millisecond)
-	for _, c := range smallFamily {
-		require.NoError(t, r.run(ctx, c, started), "%s: %s", c.name, &progress)
-	}
-	page := r.report.markdown()
-	require.NotContains(t, page, "failed:", "%s", &progress)
+	_, chapter, page := measured(t, smallFamily)
 	require.NotContains(t, page, "let two in")
-	chapter := r.report.chapters[0]
 
 	of := func(caseName, name string) row {
 		found, ok := chapter.find(caseName, name)

@@ -24,7 +24,10 @@ var smallFleet = []benchCase{
 	takenCase(2, time.Second),
 }
 
-func TestASmallFleetIsMeasuredInEachWay(t *testing.T) {
+// measured measures cases, none of which fails, and returns the report, its chapter of them, and its
+// page.
+func measured(t *testing.T, cases []benchCase) (*report, *chapter, string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	cfg, err := parseFlags([]string{"-rounds", "1", "-slice", "100ms", "-tmpfs", "/dev/shm"})
@@ -36,13 +39,17 @@ func TestASmallFleetIsMeasuredInEachWay(t *testing.T) {
 	defer started.stop()
 	require.NoError(t, err)
 	r.report.begin(s, started, time.Millisecond)
-	for _, c := range smallFleet {
+	for _, c := range cases {
 		require.NoError(t, r.run(ctx, c, started), "%s: %s", c.name, &progress)
 	}
 	page := r.report.markdown()
 	require.NotContains(t, page, "failed:", "%s", &progress)
-	require.Empty(t, r.report.broken(library))
-	chapter := r.report.chapters[0]
+	return &r.report, r.report.chapters[0], page
+}
+
+func TestASmallFleetIsMeasuredInEachWay(t *testing.T) {
+	r, chapter, _ := measured(t, smallFleet)
+	require.Empty(t, r.broken(library))
 
 	own := func(name string) row {
 		found, ok := chapter.find(name, library)

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/etcdlock/etcdlock"
 )
@@ -46,12 +45,7 @@ func TestAFollowerIsToldWhoLeads(t *testing.T, w World) {
 	require.Equal(t, "10.0.0.7:80", holder.Info)
 	require.True(t, holder.Holds)
 
-	theirs, err := concurrency.NewSession(cluster.Client(t))
-	require.NoError(t, err)
-	defer theirs.Close()
-	peer := concurrency.NewMutex(theirs, "x")
-	in := Async(func() error { return peer.Lock(Patient(t)) })
-	WaitForLine(t, client, "x", 2)
+	peer, in := theirsWaits(t, cluster, 2)
 	step()
 	require.Empty(t, in, "the function has not returned")
 	require.Empty(t, holders)

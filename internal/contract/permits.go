@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/etcdlock/etcdlock"
 )
@@ -66,13 +65,7 @@ func TestPermitsAreHeldUpToTheLimit(t *testing.T, w World) {
 		require.True(t, c.Holds)
 	}
 
-	theirs, err := concurrency.NewSession(cluster.Client(t))
-	require.NoError(t, err)
-	defer theirs.Close()
-	peer := concurrency.NewMutex(theirs, "x")
-	in := Async(func() error { return peer.Lock(Patient(t)) })
-	line = WaitForLine(t, client, "x", 3)
-	require.Equal(t, "exclusive", line[2].Mode)
+	peer, in := theirsWaits(t, cluster, 3)
 	waiting := Async(func() error {
 		h, err := other.Acquire(Patient(t), 1)
 		if err != nil {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/etcdlock/etcdlock"
 )
@@ -21,12 +20,7 @@ func TestARecallTakesNothingAway(t *testing.T, w World) {
 	mu := NewMutex(t, client, "x", etcdlock.WithRecall(time.Minute))
 	require.NoError(t, mu.Lock(t.Context()))
 	hold, token := mu.Context(t.Context()), mu.Token()
-	theirs, err := concurrency.NewSession(cluster.Client(t))
-	require.NoError(t, err)
-	defer theirs.Close()
-	peer := concurrency.NewMutex(theirs, "x")
-	in := Async(func() error { return peer.Lock(Patient(t)) })
-	WaitForLine(t, client, "x", 2)
+	peer, in := theirsWaits(t, cluster, 2)
 	ours := NewMutex(t, cluster.Client(t), "x")
 	last := Async(func() error { return ours.Lock(Patient(t)) })
 	line := WaitForLine(t, client, "x", 3)

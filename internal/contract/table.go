@@ -14,7 +14,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/etcdlock/etcdlock"
 )
@@ -520,14 +519,7 @@ func TestReadersShareAndWritersExclude(t *testing.T, w World) {
 		require.True(t, c.Holds)
 	}
 
-	theirs, err := concurrency.NewSession(cluster.Client(t))
-	require.NoError(t, err)
-	defer theirs.Close()
-	peer := concurrency.NewMutex(theirs, "x")
-	in := Async(func() error { return peer.Lock(Patient(t)) })
-	line = WaitForLine(t, client, "x", 3)
-	require.Equal(t, "exclusive", line[2].Mode)
-	require.False(t, line[2].Holds)
+	peer, in := theirsWaits(t, cluster, 3)
 	require.ErrorIs(t, MutexOf(t, other, "x").TryLock(t.Context()), etcdlock.ErrLocked)
 	waiting := Async(func() error {
 		h, err := elsewhere.RLock(Patient(t))

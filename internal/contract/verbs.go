@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
 	"google.golang.org/grpc"
 
 	"github.com/etcdlock/etcdlock"
@@ -85,6 +86,22 @@ func WaitForLine(t *testing.T, client *clientv3.Client, name string, n int) []et
 		return err == nil && len(line) == n
 	}, Patience, 2*time.Millisecond, "%d contenders for %q", n, name)
 	return line
+}
+
+// theirsWaits has a concurrency.Mutex wait for "x", as the last of n in line, until in tells what its
+// Lock said. It has a client of its own.
+func theirsWaits(t *testing.T, cluster Etcd, n int) (peer *concurrency.Mutex, in <-chan error) {
+	t.Helper()
+	client := cluster.Client(t)
+	s, err := concurrency.NewSession(client)
+	require.NoError(t, err)
+	t.Cleanup(func() { s.Close() })
+	peer = concurrency.NewMutex(s, "x")
+	in = Async(func() error { return peer.Lock(Patient(t)) })
+	line := WaitForLine(t, client, "x", n)
+	require.Equal(t, "exclusive", line[n-1].Mode)
+	require.False(t, line[n-1].Holds)
+	return peer, in
 }
 
 // Await waits for n signals.

@@ -146,25 +146,13 @@ func judgeOrders(items int, left []int, requests int, journal []record, answers 
 			v.halves++
 		}
 	}
-	for id := range requests {
-		recorded, found := decided[id+1]
-		answer, answered := answers[id+1]
-		switch {
-		case !found:
-			v.unanswered++
-		case !answered || answer.Item != recorded.Item || answer.Token != recorded.Token:
-			v.contradicted++
-		}
-	}
+	v.unanswered, v.contradicted = compareAnswers(requests, decided, answers)
 	return v
 }
 
 // faults says in sentences what is wrong; of good orders, nothing.
-func (v orderVerdict) faults() (all []string) {
-	for _, f := range []struct {
-		count int
-		text  string
-	}{
+func (v orderVerdict) faults() []string {
+	return sentences([]count{
 		{v.oversold, "items were sold that were already sold, or never there"},
 		{v.halves, "articles have a stock file that differs from what was sold"},
 		{v.early, "orders were refused while all of their items were left"},
@@ -172,12 +160,7 @@ func (v orderVerdict) faults() (all []string) {
 		{v.unanswered, "orders have no record in the journal"},
 		{v.contradicted, "answers differ from the journal"},
 		{v.tokensBack, "fencing tokens of an article were not above the one before"},
-	} {
-		if f.count > 0 {
-			all = append(all, fmt.Sprintf("%d %s", f.count, f.text))
-		}
-	}
-	return all
+	})
 }
 
 // reportOrders has the orders judged, prints the verdict, and returns the faults.

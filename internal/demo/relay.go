@@ -218,23 +218,15 @@ func (m recallMade) followed(journal []note) (noticed, moved time.Duration, ok b
 }
 
 // faults says in sentences what is wrong; of a good relay, nothing.
-func (v relayVerdict) faults() (all []string) {
-	for _, f := range []struct {
-		count int
-		text  string
-	}{
+func (v relayVerdict) faults() []string {
+	return sentences([]count{
 		{v.overlaps, "lines of the journal are of two who worked at once"},
 		{v.lost, "steps were lost"},
 		{v.twice, "steps were done a second time"},
 		{v.tokensBack, "fencing tokens were not above the one before"},
 		{v.unfollowed, "recalls were not followed"},
 		{v.unasked, "hand-overs came without a recall"},
-	} {
-		if f.count > 0 {
-			all = append(all, fmt.Sprintf("%d %s", f.count, f.text))
-		}
-	}
-	return all
+	})
 }
 
 // report has the relay judged, prints the verdict, and returns the faults.

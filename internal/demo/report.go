@@ -63,25 +63,13 @@ func judge(items, left, requests int, journal []record, answers map[int]record, 
 	if left > 0 {
 		v.early = v.refused
 	}
-	for id := range requests {
-		recorded, found := decided[id+1]
-		answer, answered := answers[id+1]
-		switch {
-		case !found:
-			v.unanswered++
-		case !answered || answer.Item != recorded.Item || answer.Token != recorded.Token:
-			v.contradicted++
-		}
-	}
+	v.unanswered, v.contradicted = compareAnswers(requests, decided, answers)
 	return v
 }
 
 // faults says in sentences what is wrong; of a good sale, nothing.
 func (v verdict) faults() (all []string) {
-	for _, f := range []struct {
-		count int
-		text  string
-	}{
+	all = sentences([]count{
 		{v.oversold, "sales were of an item already sold, or never there"},
 		{v.lostUpdates, "sales are missing from the stock file"},
 		{v.vanished, "items left the stock file without a sale"},
@@ -89,13 +77,41 @@ func (v verdict) faults() (all []string) {
 		{v.decidedTwice, "requests were decided a second time"},
 		{v.unanswered, "requests have no record in the journal"},
 		{v.contradicted, "answers differ from the journal"},
-	} {
-		if f.count > 0 {
-			all = append(all, fmt.Sprintf("%d %s", f.count, f.text))
-		}
-	}
+	})
 	if v.tokensBackAt >= 0 {
 		all = append(all, fmt.Sprintf("fencing token %d came after %d", v.after, v.before))
+	}
+	return all
+}
+
+// compareAnswers counts the requests of 1..requests that have no record, and those whose answer is
+// not what was recorded.
+func compareAnswers(requests int, decided, answers map[int]record) (unanswered, contradicted int) {
+	for id := range requests {
+		recorded, found := decided[id+1]
+		answer, answered := answers[id+1]
+		switch {
+		case !found:
+			unanswered++
+		case !answered || answer.Item != recorded.Item || answer.Token != recorded.Token:
+			contradicted++
+		}
+	}
+	return unanswered, contradicted
+}
+
+// A count is how often something went wrong, and the words that follow the number.
+type count struct {
+	n    int
+	text string
+}
+
+// sentences says what went wrong; of a count of 0, nothing.
+func sentences(counts []count) (all []string) {
+	for _, c := range counts {
+		if c.n > 0 {
+			all = append(all, fmt.Sprintf("%d %s", c.n, c.text))
+		}
 	}
 	return all
 }
