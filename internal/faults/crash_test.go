@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // freed is when the lock of a process that was killed must have passed on: the TTL and
@@ -20,19 +22,60 @@ func TestS16AHolderThatIsKilledBlocksNobodyForLong(t *testing.T) {
 		fault: "holder killed (SIGKILL)",
 		must:  "next owner in <= TTL + 1 s and the server's step of 0.5 s",
 	}, func(tr *trial) {
-		s := startServers(tr, 1)
-		a := tr.process("a", ttl, s.endpoints()...)
-		b := tr.partyOf("b", s.client(tr), 10*ttl)
-
-		a.locks()
-		next := b.starts(context.Background())
-		tr.lineIs(s.client(tr), 2)
-		tr.phase(ttl / 3)
-		died := now()
-		a.kill()
-		next.follows("the holder's death", died, freed)
-		b.stillHolds(s.client(tr))
+		b, admin := tr.diesUnder(exclusive, exclusive, "the holder's death")
+		b.stillHolds(admin)
 	})
+}
+
+// diesUnder has a process killed that holds, while another party waits, which is in when the dead
+// one's lease has expired. It returns that party, and a client of etcd.
+func (tr *trial) diesUnder(first, waits use, death string) (next *party, admin *clientv3.Client) {
+	tr.Helper()
+	s := startServers(tr, 1)
+	admin = s.client(tr)
+	a := tr.processFor(first, "a", ttl, s.endpoints()...)
+	next = tr.partyOfFor(waits, "b", s.client(tr), 10*ttl)
+	a.locks()
+	in := next.starts(context.Background())
+	tr.lineIs(admin, 2)
+	a.diesBefore(in, death)
+	return next, admin
+}
+
+// diesBefore has p killed, which holds, before one that waits and must follow.
+func (p *process) diesBefore(next *wait, death string) {
+	p.tr.Helper()
+	p.tr.phase(ttl / 3)
+	died := now()
+	p.kill()
+	next.follows(death, died, freed)
+}
+
+// oneOfTwoDies has a process killed that holds beside another, while a third party waits for both.
+// What the dead one had, in words, is gone when its lease has expired, and the third is in after the
+// other one's Unlock.
+func (tr *trial) oneOfTwoDies(hold, waits use, what, gone string) {
+	tr.Helper()
+	s := startServers(tr, 1)
+	admin := s.client(tr)
+	a := tr.processFor(hold, "a", ttl, s.endpoints()...)
+	b := tr.partyOfFor(hold, "b", s.client(tr), 10*ttl)
+	w := tr.partyOfFor(waits, "w", s.client(tr), 10*ttl)
+	a.locks()
+	b.locks()
+	next := w.starts(context.Background())
+	tr.lineIs(admin, 3)
+	tr.phase(ttl / 3)
+	died := now()
+	a.kill()
+	tr.lineIs(admin, 2)
+	took := now() - died
+	tr.figures.longest("time until the dead one's "+what+" was "+gone, took)
+	tr.must(took <= freed, "the dead one's %s was %s after %v", what, gone, took)
+	next.goesOnWaiting(ttl / 4)
+	b.unlocks()
+	next.follows("the last Unlock", now(), time.Second)
+	w.unlocks()
 }
 
 // S16. A waiter that is killed blocks those behind it for no longer than its TTL, and

@@ -73,10 +73,7 @@ func TestS40TheNamesOfADeadProcessComeFreeTogether(t *testing.T) {
 		held := tr.keys(s.client(tr))
 		next := b.starts(context.Background())
 		tr.must(contract.Eventually(patience, func() bool { return tr.keys(s.client(tr)) > held }), "b does not stand in line")
-		tr.phase(ttl / 3)
-		died := now()
-		a.kill()
-		next.follows("the holder's death", died, freed)
+		a.diesBefore(next, "the holder's death")
 		b.unlocks()
 	})
 }
@@ -140,28 +137,7 @@ func TestS41ThePermitsOfADeadProcessComeBack(t *testing.T) {
 		id: "S41", name: "holder killed", quick: 2, noPeer: true,
 		fault: "one of two that have a permit each killed (SIGKILL), while a third waits for both permits",
 		must:  "the dead one's permit is free in <= TTL + 1 s and the server's step of 0.5 s; the third in <= 1 s after the other one's Unlock",
-	}, func(tr *trial) {
-		s := startServers(tr, 1)
-		admin := s.client(tr)
-		a := tr.processFor(onePermit, "a", ttl, s.endpoints()...)
-		b := tr.partyOfFor(onePermit, "b", s.client(tr), 10*ttl)
-		w := tr.partyOfFor(allOfThem, "w", s.client(tr), 10*ttl)
-		a.locks()
-		b.locks()
-		next := w.starts(context.Background())
-		tr.lineIs(admin, 3)
-		tr.phase(ttl / 3)
-		died := now()
-		a.kill()
-		tr.lineIs(admin, 2)
-		gone := now() - died
-		tr.figures.longest("time until the dead one's permit was free", gone)
-		tr.must(gone <= freed, "the permit of the dead one was free after %v", gone)
-		next.goesOnWaiting(ttl / 4)
-		b.unlocks()
-		next.follows("the last Unlock", now(), time.Second)
-		w.unlocks()
-	})
+	}, func(tr *trial) { tr.oneOfTwoDies(onePermit, allOfThem, "permit", "free") })
 }
 
 // S41. A request for many permits is not overtaken by small ones, however many come.
@@ -184,31 +160,8 @@ func TestS41ALargeRequestIsNotOvertaken(t *testing.T) {
 			stops = append(stops, tr.partyFor(onePermit, fmt.Sprint("p", i), c, 10*ttl).readsOn())
 		}
 		time.Sleep(200 * time.Millisecond)
-		next := w.starts(context.Background())
-		tr.must(contract.Eventually(patience, func() bool { return next.isIn() || tr.standsFor(admin, permits) }),
-			"it does not stand in line")
-		came := now()
-		next.getsIn(soon + slack)
-		tr.figures.longest("wait for all permits", next.at-next.started)
-		tr.must(next.at-next.started <= soon, "it waited for %v", next.at-next.started)
-		w.unlocks()
-		left := now()
-		time.Sleep(500 * time.Millisecond)
-		overtook := 0
-		for _, stop := range stops {
-			after := patience
-			for _, at := range stop() {
-				if at > came+overtakes && at < next.at {
-					overtook++
-				}
-				if at > left {
-					after = min(after, at-left)
-				}
-			}
-			tr.figures.longest("wait behind all permits", after)
-			tr.must(after <= soon, "a permit was got %v after all were free", after)
-		}
-		tr.must(overtook == 0, "%d permits began before the request that waited", overtook)
+		in := w.staysAmong(soon, "wait for all permits", func() bool { return tr.standsFor(admin, permits) })
+		tr.crowdGaveWay(stops, []stay{in}, overtakes, soon, "wait behind all permits")
 	})
 }
 
@@ -231,26 +184,30 @@ func TestS41PermitsOutlastARestartOfEtcd(t *testing.T) {
 		id: "S41", name: "etcd killed and restarted", quick: 1, lanes: 2, noPeer: true,
 		fault: "etcd killed and restarted under two that have a permit each, while a third waits for both; TTL 5 s",
 		must:  "no permit lost (where etcd serves again within half a TTL); the third in <= 5 s after the last release",
-	}, func(tr *trial) { tr.restartsUnder(onePermit, onePermit, allOfThem) })
+	}, func(tr *trial) {
+		s := startServers(tr, 1)
+		a := tr.partyOfFor(onePermit, "a", s.client(tr), restartTTL)
+		b := tr.partyOfFor(onePermit, "b", s.client(tr), restartTTL)
+		a.locks()
+		b.locks()
+		tr.lineIs(s.client(tr), 2)
+		tr.restartsUnder(s, []*party{a, b}, allOfThem)
+	})
 }
 
-// restartsUnder has etcd killed and started again under two holds, for which a third waits, or under
-// one if there is no other.
-func (tr *trial) restartsUnder(first, second, waits use) {
+// restartTTL is the TTL where etcd restarts under holds.
+const restartTTL = 5 * time.Second
+
+// restartsUnder has etcd killed and started again under some who hold, while another waits for all
+// of them. They keep their holds, and it gets in after the last of them.
+func (tr *trial) restartsUnder(s *servers, holders []*party, waits use) {
 	tr.Helper()
-	const ttl = 5 * time.Second
-	s := startServers(tr, 1)
+	const ttl = restartTTL
 	admin := s.client(tr)
-	holders := []*party{tr.partyOfFor(first, "a", s.client(tr), ttl)}
-	if second != "" {
-		holders = append(holders, tr.partyOfFor(second, "b", s.client(tr), ttl))
-	}
 	w := tr.partyOfFor(waits, "w", s.client(tr), ttl)
-	for _, p := range holders {
-		p.locks()
-	}
+	held := tr.keys(admin) // fewer than the holders, if some share one
 	next := w.starts(context.Background())
-	tr.lineIs(admin, len(holders)+1)
+	tr.lineIs(admin, held+1)
 	tr.phase(ttl / 3)
 	began := now()
 	s.kill(0)
@@ -354,16 +311,7 @@ func TestS43ALeaderThatDiedIsFollowed(t *testing.T) {
 		fault: "the leader killed (SIGKILL), while another candidate waits",
 		must:  "the other leads in <= TTL + 1 s and the server's step of 0.5 s",
 	}, func(tr *trial) {
-		s := startServers(tr, 1)
-		a := tr.processFor(leading, "a", ttl, s.endpoints()...)
-		b := tr.partyOfFor(leading, "b", s.client(tr), 10*ttl)
-		a.locks()
-		next := b.starts(context.Background())
-		tr.lineIs(s.client(tr), 2)
-		tr.phase(ttl / 3)
-		died := now()
-		a.kill()
-		next.follows("the leader's death", died, freed)
+		b, _ := tr.diesUnder(leading, leading, "the leader's death")
 		b.unlocks()
 	})
 }
@@ -449,5 +397,11 @@ func TestS43ALeaderOutlastsARestartOfEtcd(t *testing.T) {
 		id: "S43", name: "etcd killed and restarted", quick: 1, lanes: 2, peer: election,
 		fault: "etcd killed and restarted under a leader, while another candidate waits; TTL 5 s",
 		must:  "no term lost (where etcd serves again within half a TTL); the other in <= 5 s after the resignation",
-	}, func(tr *trial) { tr.restartsUnder(leading, "", leading) })
+	}, func(tr *trial) {
+		s := startServers(tr, 1)
+		a := tr.partyOfFor(leading, "a", s.client(tr), restartTTL)
+		a.locks()
+		tr.lineIs(s.client(tr), 1)
+		tr.restartsUnder(s, []*party{a}, leading)
+	})
 }

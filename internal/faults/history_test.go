@@ -23,7 +23,7 @@ import (
 type hold struct {
 	client  int
 	token   int64
-	reads   bool          // beside others that read
+	ask                   // in the histories of the family: what it is of
 	entered look          // the call of Lock or TryLock
 	last    look          // the last yes before any no; none if asked is 0
 	lost    time.Duration // when it was first told no, or by Unlock that it had lost the lock
@@ -91,7 +91,7 @@ func (tr *trial) believed(all []*hold) {
 // what it does after that has no hold any more.
 func (h *hold) operations() []porcupine.Operation {
 	op := func(v verb, from, until time.Duration) porcupine.Operation {
-		return porcupine.Operation{ClientId: h.client, Input: step{v, h.client, h.token, h.reads}, Call: int64(from), Return: int64(until)}
+		return porcupine.Operation{ClientId: h.client, Input: step{v, h.client, h.token, h.ask}, Call: int64(from), Return: int64(until)}
 	}
 	ops := []porcupine.Operation{op(take, h.entered.asked, h.entered.told)}
 	unconfirmed := h.entered.asked
@@ -128,7 +128,7 @@ type step struct {
 	verb   verb
 	client int
 	token  int64
-	reads  bool
+	ask
 }
 
 // A keeping is the state of the model.

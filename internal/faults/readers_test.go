@@ -143,40 +143,62 @@ func TestS33ReadersDoNotOvertakeAWriterThatWaits(t *testing.T) {
 			tr.phase(20 * time.Millisecond)
 		}
 		time.Sleep(200 * time.Millisecond)
-		var came, in, left []time.Duration
+		var stays []stay
 		for range 2 {
-			next := w.starts(context.Background())
-			tr.must(contract.Eventually(patience, func() bool {
-				return next.isIn() || tr.writers(admin) > 0
-			}), "the writer does not stand in line")
-			came = append(came, now())
-			next.getsIn(soon + slack)
-			tr.figures.longest("wait of the writer", next.at-next.started)
-			tr.must(next.at-next.started <= soon, "the writer waited for %v", next.at-next.started)
-			in = append(in, next.at)
-			w.unlocks()
-			left = append(left, now())
-			time.Sleep(500 * time.Millisecond)
+			stays = append(stays, w.staysAmong(soon, "wait of the writer", func() bool { return tr.writers(admin) > 0 }))
 		}
-		overtook := 0
-		for _, stop := range stops {
-			began := stop()
-			for i := range came {
-				after := patience
-				for _, at := range began {
-					if at > came[i]+event && at < in[i] {
-						overtook++
-					}
-					if at > left[i] {
-						after = min(after, at-left[i])
-					}
-				}
-				tr.figures.longest("wait of a reader behind the writer", after)
-				tr.must(after <= soon, "a reader was in %v after the writer", after)
-			}
-		}
-		tr.must(overtook == 0, "%d reads began before the writer that waited", overtook)
+		tr.crowdGaveWay(stops, stays, event, soon, "wait of a reader behind the writer")
 	})
+}
+
+// A stay is one hold of a party that a crowd gives way to.
+type stay struct {
+	came time.Duration // it stood in line by then
+	in   time.Duration
+	left time.Duration
+}
+
+// staysAmong has w come to a crowd whose members come and go. It must be in soon, and it leaves.
+// stands reports whether it stands in line.
+func (w *party) staysAmong(soon time.Duration, figure string, stands func() bool) (s stay) {
+	w.tr.Helper()
+	next := w.starts(context.Background())
+	w.tr.must(contract.Eventually(patience, func() bool { return next.isIn() || stands() }),
+		"%s does not stand in line", w.who)
+	s.came = now()
+	next.getsIn(soon + slack)
+	waited := next.at - next.started
+	w.tr.figures.longest(figure, waited)
+	w.tr.must(waited <= soon, "%s waited for %v", w.who, waited)
+	s.in = next.at
+	w.unlocks()
+	s.left = now()
+	time.Sleep(500 * time.Millisecond) // in which the crowd goes on
+	return s
+}
+
+// crowdGaveWay ends a crowd. Of its holds none may have begun later than it may overtake a stay, and
+// before that was in; and each member must be in soon after each stay.
+func (tr *trial) crowdGaveWay(stops []func() []time.Duration, stays []stay, overtakes, soon time.Duration, figure string) {
+	tr.Helper()
+	overtook := 0
+	for _, stop := range stops {
+		began := stop()
+		for _, s := range stays {
+			after := patience
+			for _, at := range began {
+				if at > s.came+overtakes && at < s.in {
+					overtook++
+				}
+				if at > s.left {
+					after = min(after, at-s.left)
+				}
+			}
+			tr.figures.longest(figure, after)
+			tr.must(after <= soon, "one of the crowd was in %v after the one it gave way to", after)
+		}
+	}
+	tr.must(overtook == 0, "%d holds of the crowd began before the one that waited", overtook)
 }
 
 // S34. The entry of a reader that died goes with its lease, whoever reads beside it.
@@ -197,34 +219,11 @@ func TestS34TheEntryOfAReaderThatDiedGoesWithItsLease(t *testing.T) {
 			fault: "a reader, " + name + ", killed (SIGKILL) while a writer waits", must: must,
 		}
 	}, func(tr *trial, beside bool) {
-		s := startServers(tr, 1)
-		admin := s.client(tr)
-		a := tr.processFor(reading, "a", ttl, s.endpoints()...)
-		b := tr.partyOfFor(reading, "b", s.client(tr), 10*ttl)
-		w := tr.partyOfFor(writing, "w", s.client(tr), 10*ttl)
-
-		a.locks()
-		entries := 2
 		if beside {
-			b.locks()
-			entries++
+			tr.oneOfTwoDies(reading, writing, "entry", "gone")
+			return
 		}
-		next := w.starts(context.Background())
-		tr.lineIs(admin, entries)
-		tr.phase(ttl / 3)
-		died := now()
-		a.kill()
-		if !beside {
-			next.follows("the reader's death", died, freed)
-		} else {
-			tr.lineIs(admin, 2)
-			gone := now() - died
-			tr.figures.longest("time until the dead one's entry was gone", gone)
-			tr.must(gone <= freed, "the entry of the dead reader was gone after %v", gone)
-			next.goesOnWaiting(ttl / 4)
-			b.unlocks()
-			next.follows("the last Unlock", now(), time.Second)
-		}
+		w, _ := tr.diesUnder(reading, writing, "the reader's death")
 		w.unlocks()
 	})
 }
@@ -431,43 +430,20 @@ func TestS38ReadersOnAMemberThatIsCutOffKnowBeforeTheWriterGetsIn(t *testing.T) 
 //	readers still read, and unlock | w gets in
 func TestS38ReadersOutlastARestartOfEtcd(t *testing.T) {
 	t.Parallel()
-	const ttl = 5 * time.Second
 	prove(t, row{
 		id: "S38", name: "etcd killed and restarted", quick: 1, lanes: 2, peer: recipe,
 		fault: "etcd killed and restarted under readers of two processes, while a writer waits; TTL 5 s",
 		must:  "no read lost (where etcd serves again within half a TTL); the writer in <= 5 s after the last release",
 	}, func(tr *trial) {
 		s := startServers(tr, 1)
-		admin := s.client(tr)
-		a := tr.partyOfFor(reading, "a", s.client(tr), ttl)
+		a := tr.partyOfFor(reading, "a", s.client(tr), restartTTL)
 		b := a.beside("b", reading)
-		d := tr.partyOfFor(reading, "d", s.client(tr), ttl)
-		w := tr.partyOfFor(writing, "w", s.client(tr), ttl)
+		d := tr.partyOfFor(reading, "d", s.client(tr), restartTTL)
 		readers := []*party{a, b, d}
 		for _, r := range readers {
 			r.locks()
 		}
-		held := tr.keys(admin)
-		next := w.starts(context.Background())
-		tr.lineIs(admin, held+1)
-		tr.phase(ttl / 3)
-		began := now()
-		s.kill(0)
-		s.restart(0)
-		s.serves()
-		away := now() - began
-		tr.figures.longest("time without etcd", away)
-		a.holdsFor(began + ttl + time.Second - now())
-		var released time.Duration
-		for _, r := range readers {
-			whole := r.lock.Holds()
-			tr.must(whole || away >= ttl/2, "%s lost its read", r.who)
-			err := r.releases(patience)
-			tr.must(err == nil || !whole, "%s: Unlock of a read that was not lost: %v", r.who, err)
-			released = now()
-		}
-		next.follows("the last release", released, 5*time.Second)
-		w.unlocks()
+		tr.restartsUnder(s, readers, writing)
 	})
 }
 

@@ -17,6 +17,8 @@ import (
 // older is the guest that is the library as it was before it knew readers.
 const older = "the version before readers"
 
+var theOlder = guest{older, before}
+
 // before runs the library as it was before it knew readers, as a process of its own.
 func before(tr *trial, v *visit, ttl time.Duration) error {
 	program, err := olderVersion()

@@ -33,11 +33,19 @@ const (
 	expiry = briefly + soon
 )
 
-// guests are the others that may stand in the same line, by names as they are in etcd.
-var guests = []struct {
+// A guest is another that may stand in the same line.
+type guest struct {
 	name  string
 	comes func(*trial, *visit, time.Duration) error
-}{
+}
+
+// visits has one of the kind queue.
+func (g guest) visits(tr *trial, which string, ttl time.Duration) *visit {
+	return tr.visits(g.name+" "+which, g.comes, ttl)
+}
+
+// guests use names as they are in etcd.
+var guests = []guest{
 	{"etcdctl lock", etcdctl},
 	{"v3lock", service},
 	{"concurrency.Mutex", library},
@@ -303,7 +311,7 @@ func hold(how string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	mu, err := ours(client, h.Name, h.TTL, false)
+	mu, err := ours(client, h.Name, h.TTL, exclusive)
 	if err != nil {
 		return err
 	}
@@ -320,9 +328,7 @@ func hold(how string, out io.Writer) error {
 // companyStories are of one lock that the library and a guest contend for.
 func companyStories() (all []story) {
 	for _, guest := range guests {
-		come := func(tr *trial, who string, ttl time.Duration) *visit {
-			return tr.visits(guest.name+" "+who, guest.comes, ttl)
-		}
+		come := guest.visits
 		all = append(all,
 			// a locks, a guest waits, b waits, another guest waits | each gets in when its
 			// turn comes, and c's TryLock does not while the first guest is in.

@@ -39,7 +39,7 @@ func lockName(st story) string {
 
 func lockNames() (names []string) {
 	for _, st := range stories {
-		names = append(names, lockName(st))
+		names = append(names, lockName(st), second(lockName(st)))
 	}
 	return names
 }

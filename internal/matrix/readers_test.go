@@ -1,63 +1,20 @@
 package matrix
 
-import (
-	"context"
-	"errors"
-	"time"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"github.com/etcdlock/etcdlock"
-	"github.com/etcdlock/etcdlock/internal/side"
-)
-
-// A reader is what reads, with a Session of its own.
-type reader struct {
-	side.Mutex
-	session side.Session
-}
-
-func newReader(client *clientv3.Client, name string, ttl time.Duration) (lock, error) {
-	session, err := side.Ours.Open(client, ttl)
-	if err != nil {
-		return nil, err
-	}
-	rw, err := session.RWMutex(name)
-	if err != nil {
-		return nil, err
-	}
-	return reader{rw.Reader(), session}, nil
-}
-
-func (r reader) Close(ctx context.Context) error { return r.session.Close(ctx) }
-
 // reader is a party that reads.
-func (tr *trial) reader(who string) *party { return tr.partyThat(who, lasting, true) }
-
-// isRefusedToRead has the party try to read what somebody holds alone or waits for, which leaves
-// nothing behind.
-func (p *party) isRefusedToRead() {
-	line := p.tr.line()
-	err := p.TryLock(p.tr.bounded(soon))
-	p.tr.must(errors.Is(err, etcdlock.ErrLocked), "%s: TryRLock of what is not for readers: %v", p.who, err)
-	p.tr.lineIs(len(line))
-}
+func (tr *trial) reader(who string) *party { return tr.partyFor(reading, who, lasting) }
 
 // readersStories are of one lock that readers and writers of this version contend for, and
 // others, to whom each reader is somebody that holds alone.
 func readersStories() (all []story) {
 	all = append(all, story{name: "readers and writers in order", tell: readsAndWrites})
-	for _, guest := range append(guests[:len(guests):len(guests)], struct {
-		name  string
-		comes func(*trial, *visit, time.Duration) error
-	}{older, before}) {
+	for _, guest := range append(guests[:len(guests):len(guests)], theOlder) {
 		all = append(all, story{name: guest.name + ": readers beside it", tell: func(tr *trial) {
 			tr.readersBeside(func(who string) *visit {
 				return tr.visits(guest.name+" "+who, guest.comes, lasting)
 			})
 		}})
 	}
-	return append(all, story{name: older + ": crashes among readers", tell: crashesAmongReaders})
+	return append(all, story{name: older + ": crashes among readers", tell: func(tr *trial) { tr.crashesAmong(reading) }})
 }
 
 // a and b read, c waits to write, d waits behind it to read | e's TryRLock does not get in | a and
@@ -69,13 +26,13 @@ func readsAndWrites(tr *trial) {
 	b.locks()
 	second := c.waits()
 	third := d.waits()
-	e.isRefusedToRead()
+	e.isRefused()
 	a.unlocks()
 	second.stillWaits()
 	b.unlocks()
 	second.getsIn(soon)
 	third.stillWaits()
-	e.isRefusedToRead()
+	e.isRefused()
 	c.unlocks()
 	third.getsIn(soon)
 	err := e.TryLock(tr.bounded(soon))
@@ -101,7 +58,7 @@ func (tr *trial) readersBeside(comes func(who string) *visit) {
 	b.unlocks()
 	second.getsIn(soon)
 	third.stillWaits()
-	a.isRefusedToRead()
+	a.isRefused()
 	second.leaves()
 	third.getsIn(soon)
 	fourth.stillWaits()
@@ -118,10 +75,11 @@ func (tr *trial) readersBeside(comes func(who string) *visit) {
 	d.unlocks()
 }
 
-// a reads, an old process waits, b waits behind it to read | it is killed, b gets in when its lease
-// has run out, though a still reads | an old process holds and is killed, c gets in to read.
-func crashesAmongReaders(tr *trial) {
-	a, b, c := tr.reader("a"), tr.reader("b"), tr.reader("c")
+// a holds in some way that others share, an old process waits, b waits behind it for the same | it is
+// killed, b gets in when its lease has run out, though a still holds | an old process holds and is
+// killed, c gets in.
+func (tr *trial) crashesAmong(u use) {
+	a, b, c := tr.partyFor(u, "a", lasting), tr.partyFor(u, "b", lasting), tr.partyFor(u, "c", lasting)
 	a.locks()
 	second := tr.visits(older+" 2", before, briefly)
 	third := b.waits()

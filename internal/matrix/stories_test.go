@@ -19,7 +19,8 @@ type story struct {
 	tell  func(*trial)
 }
 
-// stories are about the library; those of its company follow, and those of who reads.
+// stories are about the library; those of its company follow, and those of who does not hold one
+// name alone.
 var stories = slices.Concat([]story{
 	{name: "lock and unlock", tell: locksAndUnlocks},
 	{name: "hand-over in order", tell: handsOver},
@@ -30,7 +31,7 @@ var stories = slices.Concat([]story{
 	{name: "longer than TTL and token", tell: lasts},
 	{name: "outside of the role", where: func(s setup) bool { return s.role }, tell: isRefused},
 	{name: "members die under a waiter", alone: true, tell: survivesMembers},
-}, companyStories(), readersStories())
+}, companyStories(), readersStories(), familyStories())
 
 // a locks and unlocks, three times, which nobody else sees a trace of afterwards.
 func locksAndUnlocks(tr *trial) {

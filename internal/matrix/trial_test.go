@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
@@ -42,15 +44,15 @@ type lock interface {
 	Close(context.Context) error
 }
 
-// An opener opens a lock, to hold it alone or to read.
-type opener func(client *clientv3.Client, name string, ttl time.Duration, reads bool) (lock, error)
+// An opener opens a lock for a use.
+type opener func(client *clientv3.Client, name string, ttl time.Duration, u use) (lock, error)
 
-func ours(client *clientv3.Client, name string, ttl time.Duration, reads bool) (lock, error) {
-	if reads {
-		return newReader(client, name, ttl)
+func ours(client *clientv3.Client, name string, ttl time.Duration, u use) (lock, error) {
+	if u == exclusive {
+		mu, err := etcdlock.New(client, name, etcdlock.WithTTL(ttl))
+		return side.OurMutex{Mutex: mu}, err
 	}
-	mu, err := etcdlock.New(client, name, etcdlock.WithTTL(ttl))
-	return side.OurMutex{Mutex: mu}, err
+	return u.open(client, name, ttl)
 }
 
 // A trial is one run of a story, about one lock.
@@ -62,6 +64,11 @@ type trial struct {
 
 	belief *contract.Belief
 
+	*report
+}
+
+// A report is of all names of a story.
+type report struct {
 	cleanups []func() // owned by the story
 
 	mu  sync.Mutex
@@ -70,7 +77,7 @@ type trial struct {
 
 // plays tells a story, and returns what was wrong, nothing if all was well.
 func (w *world) plays(t testing.TB, name string, st story, open opener) []string {
-	tr := &trial{world: w, t: t, name: name, open: open}
+	tr := &trial{world: w, t: t, name: name, open: open, report: new(report)}
 	tr.belief = contract.NewBelief(tr)
 	over := make(chan struct{})
 	go func() { // of its own, so that must can end it
@@ -88,6 +95,15 @@ func (w *world) plays(t testing.TB, name string, st story, open opener) []string
 	defer tr.mu.Unlock()
 	return tr.why
 }
+
+// second is the other name of those who want two at once.
+func (tr *trial) second() *trial {
+	other := &trial{world: tr.world, t: tr.t, name: second(tr.name), open: tr.open, report: tr.report}
+	other.belief = contract.NewBelief(other)
+	return other
+}
+
+func second(name string) string { return name + "-2" }
 
 func (tr *trial) cleanup(f func()) { tr.cleanups = append(tr.cleanups, f) }
 
@@ -146,21 +162,22 @@ type party struct {
 	lock
 	tr      *trial
 	who     string
-	reads   bool
+	use     use
 	hold    context.Context // the last one
 	refused atomic.Int32    // requests, for a token that is good no more
+	writes  atomic.Int32    // requests that wrote a key
 }
 
 func (tr *trial) party(who string, ttl time.Duration) *party {
-	return tr.partyThat(who, ttl, false)
+	return tr.partyFor(exclusive, who, ttl)
 }
 
-func (tr *trial) partyThat(who string, ttl time.Duration, reads bool) *party {
-	p := &party{tr: tr, who: who, reads: reads}
+func (tr *trial) partyFor(u use, who string, ttl time.Duration) *party {
+	p := &party{tr: tr, who: who, use: u}
 	client, err := tr.door.Dial(grpc.WithChainUnaryInterceptor(p.counts))
 	tr.must(err == nil, "%s: dial: %v", who, err)
 	tr.cleanup(func() { client.Close() })
-	p.lock, err = tr.open(client, tr.name, ttl, reads)
+	p.lock, err = tr.open(client, tr.name, ttl, u)
 	tr.must(err == nil, "%s: open the lock: %v", who, err)
 	tr.cleanup(func() { p.lock.Close(tr.bounded(soon)) })
 	return p
@@ -172,8 +189,13 @@ func (p *party) counts(ctx context.Context, method string, req, reply any, cc *g
 	if errors.Is(rpctypes.Error(err), rpctypes.ErrInvalidAuthToken) {
 		p.refused.Add(1)
 	}
+	if txn, is := reply.(*pb.TxnResponse); is && err == nil && slices.ContainsFunc(txn.Responses, hasPut) {
+		p.writes.Add(1)
+	}
 	return err
 }
+
+func hasPut(r *pb.ResponseOp) bool { return r.GetResponsePut() != nil }
 
 // locks gets the lock at once: nobody has it.
 func (p *party) locks() {
@@ -186,7 +208,7 @@ func (p *party) locks() {
 func (p *party) believes() {
 	p.hold = p.Hold()
 	enter := p.tr.belief.EnterUntil
-	if p.reads {
+	if p.use.shares() {
 		enter = p.tr.belief.ReadUntil
 	}
 	enter(p.hold, p.who, p.Token())
@@ -206,6 +228,17 @@ func (p *party) unlockSaysLost() {
 	p.tr.must(errors.Is(err, etcdlock.ErrLost), "%s: Unlock of what was lost: %v", p.who, err)
 }
 
+// isRefused has the party try to get what somebody holds or waits for, of whom each is in its way,
+// which leaves nothing behind.
+func (p *party) isRefused() {
+	line, writes := p.tr.line(), p.writes.Load()
+	err := p.TryLock(p.tr.bounded(soon))
+	_, is := errors.AsType[*etcdlock.LockedError](err)
+	p.tr.must(errors.Is(err, etcdlock.ErrLocked) && is, "%s: TryLock of what is taken: %v", p.who, err)
+	p.tr.must(p.writes.Load() == writes, "%s: a TryLock of what is taken has written", p.who)
+	p.tr.lineIs(len(line))
+}
+
 // A wait is a call of Lock under way.
 type wait struct {
 	p      *party
@@ -213,9 +246,35 @@ type wait struct {
 	done   chan error
 }
 
+// ends waits until the party knows that its hold is over, and why.
+func (p *party) ends(why error) {
+	select {
+	case <-p.hold.Done():
+		cause := context.Cause(p.hold)
+		p.tr.must(errors.Is(cause, why), "%s: the hold's context ended by %v", p.who, cause)
+	case <-time.After(soon):
+		p.tr.must(false, "%s: the hold has not ended after %v", p.who, soon)
+	}
+}
+
+// lineStays sees that so many hold and wait for longer than a release would take.
+func (tr *trial) lineStays(n int) {
+	changes := contract.Eventually(time.Second, func() bool { return len(tr.line()) != n })
+	tr.must(!changes, "the line does not stay %d long", n)
+}
+
 // waits has the party queue, and returns when it stands in line.
 func (p *party) waits() *wait {
 	line := p.tr.line()
+	w := p.begins()
+	queues := contract.Eventually(soon, func() bool { return len(w.done) > 0 || len(p.tr.line()) == len(line)+1 })
+	w.stillWaits()
+	p.tr.must(queues, "%s does not stand in line after %v", p.who, soon)
+	return w
+}
+
+// begins has the party call Lock.
+func (p *party) begins() *wait {
 	ctx, cancel := context.WithCancel(p.tr.bounded(patience))
 	w := &wait{p, cancel, make(chan error, 1)}
 	go func() { // ends with ctx at the latest
@@ -225,9 +284,6 @@ func (p *party) waits() *wait {
 		}
 		w.done <- err
 	}()
-	queues := contract.Eventually(soon, func() bool { return len(w.done) > 0 || len(p.tr.line()) == len(line)+1 })
-	w.stillWaits()
-	p.tr.must(queues, "%s does not stand in line after %v", p.who, soon)
 	return w
 }
 

@@ -21,10 +21,13 @@ var wrongs = []struct {
 	{"it is none", func(l lock) lock { return noLock{l} }, nil},
 	{"Unlock releases nothing", func(l lock) lock { return keeper{l} }, []string{
 		"lock and unlock", "hand-over in order", "TryLock of what is taken", "etcdctl lock: first come, first served",
-		"readers and writers in order", older + ": readers beside it",
+		"readers and writers in order", older + ": readers beside it", older + ": several names beside it",
+		older + ": permits beside it", older + ": a leader beside it", older + ": a crash before several names",
 	}},
 	{"Unlock always says nil", func(l lock) lock { return liar{l} }, []string{"a revoked lease is learnt", "Unlock after Break"}},
-	{"a loss is not told", func(l lock) lock { return mute{l} }, []string{"a revoked lease is learnt", "Unlock after Break"}},
+	{"a loss is not told", func(l lock) lock { return mute{l} }, []string{
+		"a revoked lease is learnt", "Unlock after Break", older + ": a recall beside it",
+	}},
 	{"Lock does not heed its context", func(l lock) lock { return deaf{l} }, []string{
 		"a wait ends with its context", "v3lock: waits that are cancelled",
 	}},
@@ -66,8 +69,8 @@ func TestTheStoriesSeeWhatIsWrong(t *testing.T) {
 	for _, wrong := range wrongs {
 		t.Run(wrong.name, func(t *testing.T) {
 			w := s.open(t, newest(), lockNames())
-			opens := func(client *clientv3.Client, name string, ttl time.Duration, reads bool) (lock, error) {
-				l, err := ours(client, name, ttl, reads)
+			opens := func(client *clientv3.Client, name string, ttl time.Duration, u use) (lock, error) {
+				l, err := ours(client, name, ttl, u)
 				return wrong.of(l), err
 			}
 			var all sync.WaitGroup

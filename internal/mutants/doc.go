@@ -12,7 +12,10 @@
 //	go test ./internal/mutants -mutant 'safety margin'     those with that in their name
 //	go test ./internal/mutants -explored                   those of the cores, by explorations alone
 //	go test ./internal/mutants -mutants -killers waiting   all, by the killers that need real time
-//	go test ./internal/mutants -mutants -killers computing all, by the others
+//	go test ./internal/mutants -mutants -killers computing all, by those that compute
+//
+// CI runs the last two. What is left then are the killers that try random schedules, each of a
+// mutant that has others; they take as long as all else.
 //
 // In each of these it is asked of all that every replacement finds its place, and that
 // what comes of it compiles.

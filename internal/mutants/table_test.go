@@ -1179,7 +1179,7 @@ var mutants = []mutant{
 `, `	defer context.AfterFunc(ctx, func() { _ = m.unlock(context.WithoutCancel(ctx), h) })()
 	err = during(ctx, h, term, func() error {
 `}},
-		killers: []killer{named("TestALeaderIsReleasedOnlyAfterItHasReturned")},
+		killers: []killer{named("TestALeaderIsReleasedOnlyAfterItHasReturned"), ofFamily(300)},
 	},
 	{
 		name:    "a leader that fails at once does so again at once",
@@ -1264,7 +1264,7 @@ var mutants = []mutant{
 		edits: []edit{{"recalled.go", `	ends := now.Add(min(r.Grace, most))
 `, `	ends := now
 `}},
-		killers: []killer{named("TestTheKeyOfARecalledHoldGoesWithItsUnlock"), named("TestARecalledHoldThatUnlocksInTimeIsWhole")},
+		killers: []killer{named("TestTheKeyOfARecalledHoldGoesWithItsUnlock"), named("TestARecalledHoldThatUnlocksInTimeIsWhole"), ofFamily(300)},
 	},
 	{
 		name: "the grace is what was asked for",
@@ -1272,7 +1272,7 @@ var mutants = []mutant{
 		edits: []edit{{"recalled.go", `	ends := now.Add(min(r.Grace, most))
 `, `	ends := now.Add(min(r.Grace, max(most, r.Grace)))
 `}},
-		killers: []killer{named("TestTheKeyOfARecalledHoldGoesWithItsUnlock")},
+		killers: []killer{named("TestTheKeyOfARecalledHoldGoesWithItsUnlock"), ofFamily(300)},
 	},
 	{
 		name: "the key of a recalled hold goes with its grace",
@@ -1282,7 +1282,7 @@ var mutants = []mutant{
 				o.place.abandonLocked(false)
 			}
 `}},
-		killers: []killer{named("TestTheKeyOfARecalledHoldGoesWithItsUnlock"), named("TestNobodyBelievesBesideARecalledHold")},
+		killers: []killer{named("TestTheKeyOfARecalledHoldGoesWithItsUnlock"), named("TestNobodyBelievesBesideARecalledHold"), ofFamily(300)},
 	},
 	{
 		name: "Unlock of a recalled hold does not ask for the key",
@@ -1294,7 +1294,7 @@ var mutants = []mutant{
 		return true
 	}
 `}},
-		killers: []killer{named("TestARecalledHoldMayEndOtherwise"), named("TestTheKeyOfARecalledHoldGoesWithItsUnlock")},
+		killers: []killer{named("TestARecalledHoldMayEndOtherwise"), named("TestTheKeyOfARecalledHoldGoesWithItsUnlock"), ofFamily(300)},
 	},
 	{
 		name:    "a recalled key is handed off",
@@ -1335,7 +1335,7 @@ var mutants = []mutant{
 		edits: []edit{{"recalled.go", `	if c == nil || h.checkLocked(now) != nil || c.end != nil && !ends.Before(c.ends) {
 `, `	if c == nil || h.checkLocked(now) != nil {
 `}},
-		killers: []killer{named("TestTheShorterGraceStays")},
+		killers: []killer{named("TestTheShorterGraceStays"), ofFamily(500)},
 	},
 	{
 		name: "a recall before the watch is not noticed",
@@ -1406,7 +1406,7 @@ var mutants = []mutant{
 		name:    "one of several names is recalled alone",
 		why:     "The request stands in its key. But whoever holds all of them listens for any.",
 		edits:   []edit{{"many.go", `holds[i].all, holds[i].recall = holds, holds[0].recall // who`, `holds[i].all = holds // who`}},
-		killers: []killer{named("TestSeveralNamesAreRecalledTogether")},
+		killers: []killer{named("TestSeveralNamesAreRecalledTogether"), ofFamily(1000)},
 	},
 	{
 		name: "LockAll goes on with keys of unequal revisions",
@@ -1445,7 +1445,7 @@ var mutants = []mutant{
 		name:    "LockAll takes a key that is handed off",
 		why:     "It has waited for this turn, and the key stands first in line. The key has a revision of its own.",
 		edits:   []edit{{"local.go", `!first.Who.exclusive() || first.Who.several || !h.claim.exclusive()`, `!first.Who.exclusive() || !h.claim.exclusive()`}},
-		killers: []killer{named("TestLockAllTakesOverNoKey")},
+		killers: []killer{named("TestLockAllTakesOverNoKey"), ofFamily(500)},
 	},
 	{
 		name:    "the key of a LockAll is put with a release",
@@ -1460,6 +1460,7 @@ var mutants = []mutant{
 `, ``}},
 		killers: []killer{
 			explorationOfSeveral, core("ticket", "TestWhatAReleaseOfSeveralSays"), named("TestWhatSeveralNamesCost"),
+			ofFamily(300),
 		},
 		unexplored: "One name has no other keys. TestExplorationOfSeveral sees it.",
 	},
@@ -1472,7 +1473,7 @@ var mutants = []mutant{
 			all.If = append(all.If, txn.If[1:]...)
 		}
 `}},
-		killers: []killer{explorationOfSeveral, core("ticket", "TestWhatAPutOfSeveralSends"), named("TestWhatSeveralNamesCost")},
+		killers: []killer{explorationOfSeveral, core("ticket", "TestWhatAPutOfSeveralSends"), named("TestWhatSeveralNamesCost"), ofFamily(1000)},
 	},
 	{
 		name: "a place of several that is first is not watched",
@@ -1483,13 +1484,19 @@ var mutants = []mutant{
 		killers: []killer{named("TestAKeyOfSeveralThatIsDeletedIsMissed")},
 	},
 	{
+		name:    "the first places of a LockAll are watched as if they came with the last",
+		why:     "Only then does the hold begin. But until their watches are there nobody hears that they were recalled meanwhile.",
+		edits:   []edit{{"hold.go", `	if p.held.IsZero() { // else`, `	if p.hold == nil { // else`}},
+		killers: []killer{named("TestARecallWhereALockAllIsTheFirst")},
+	},
+	{
 		name: "one of several names is lost alone",
 		why:  "The others are held still. But the work that they protect needs all.",
 		edits: []edit{{"hold.go", `	for _, o := range h.all {
 		o.endLocked(cause)
 	}
 `, ``}},
-		killers: []killer{named("TestALossOfOneOfSeveralNames")},
+		killers: []killer{named("TestALossOfOneOfSeveralNames"), ofFamily(300)},
 	},
 
 	// ---- permits
@@ -1503,6 +1510,7 @@ var mutants = []mutant{
 		killers: []killer{
 			core("line", "TestAPermitWaitsForTheSum"), core("ticket", "TestExploration"),
 			named("TestTheLeastOfTheLimitsInLineCounts"),
+			ofFamily(500),
 		},
 	},
 	{
@@ -1517,6 +1525,7 @@ var mutants = []mutant{
 		killers: []killer{
 			core("ticket", "TestExploration"), core("line", "TestAPermitWaitsForTheSum"),
 			named("TestPermitsAreHeldUpToTheLimitInOrder"),
+			ofFamily(300),
 		},
 	},
 	{
@@ -1532,6 +1541,7 @@ var mutants = []mutant{
 		killers: []killer{
 			core("line", "TestAPermitWaitsForTheSum"), core("ticket", "TestExploration"),
 			named("TestPermitsAndOthersOfTheNameExclude"),
+			ofFamily(300),
 		},
 	},
 	{
@@ -1542,7 +1552,7 @@ var mutants = []mutant{
 `}, {"internal/turn/turn.go", `	if q.waiting > 0 || !w.Steps || !q.owner.Steps {
 `, `	if !w.Steps || !q.owner.Steps {
 `}},
-		killers: []killer{named("TestPermitsAndOthersOfTheNameExclude")},
+		killers: []killer{named("TestPermitsAndOthersOfTheNameExclude"), ofFamily(1000)},
 	},
 	{
 		name: "one joins those who read while a permit waits",
