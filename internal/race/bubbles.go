@@ -9,7 +9,7 @@ import (
 // when two timers of a bubble run at the same time (golang.org/issue/78156): there is one
 // processor then, which all that is unordered shares as well as two.
 func InBubbles() {
-	if Enabled && strings.HasPrefix(runtime.Version(), "go1.26") {
+	if enabled && strings.HasPrefix(runtime.Version(), "go1.26") {
 		runtime.GOMAXPROCS(1)
 	}
 }

@@ -2,5 +2,5 @@
 
 package race
 
-// Enabled is whether the race detector watches.
-const Enabled = true
+// enabled is whether the race detector watches.
+const enabled = true

@@ -9,7 +9,7 @@ import "os"
 const WholeEnv = "ETCDLOCK_WHOLE"
 
 // Whole is whether all rounds are wanted, and the race detector does not watch.
-var Whole = !Enabled && os.Getenv(WholeEnv) != ""
+var Whole = !enabled && os.Getenv(WholeEnv) != ""
 
 // Fewer is n, or less unless all rounds are wanted.
 func Fewer(n, less int) int {

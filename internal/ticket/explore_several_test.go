@@ -13,6 +13,7 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/fake"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/race"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 	"github.com/etcdlock/etcdlock/internal/turn"
 )
@@ -461,14 +462,15 @@ func (w *manyWorld) String() string {
 func TestExplorationOfSeveral(t *testing.T) {
 	call := func(home int, names ...string) manyCall { return manyCall{home: home, names: names} }
 	try := func(home int, names ...string) manyCall { return manyCall{home: home, names: names, try: true} }
-	for _, set := range []manySetting{
+	settings := []manySetting{
 		{"opposed orders", []manyCall{call(0, "a", "b"), call(1, "b", "a"), call(0, "b"), call(1, "a")}, nil},
 		{"a ring", []manyCall{call(0, "a", "b"), call(0, "b", "c"), call(1, "c", "a")}, nil},
 		{"a ring of Sessions", []manyCall{call(0, "a", "b"), call(1, "b", "c"), call(2, "c", "a")}, map[manyVerb]int{mLeave: 1}},
+		{"an operator", []manyCall{call(0, "a", "b"), call(1, "b", "a")}, map[manyVerb]int{mDelete: 2, mLeave: 1, mSilent: 1}},
 		{"lost answers", []manyCall{call(0, "a", "b"), call(1, "b", "a"), call(1, "b")}, map[manyVerb]int{mSilent: 1, mDropped: 1, mDelete: 1}},
 		{"one tries", []manyCall{try(0, "a", "b"), call(1, "b"), try(1, "a"), call(0, "a")}, map[manyVerb]int{mSilent: 1, mDelete: 1}},
-		{"an operator", []manyCall{call(0, "a", "b"), call(1, "b", "a")}, map[manyVerb]int{mDelete: 2, mLeave: 1, mSilent: 1}},
-	} {
+	}
+	for _, set := range settings[:race.Fewer(len(settings), 4)] {
 		t.Run(set.name, func(t *testing.T) {
 			seen := make(map[string]bool)
 			var way []manyStep
@@ -481,10 +483,11 @@ func TestExplorationOfSeveral(t *testing.T) {
 				}
 				require.Empty(t, w.broken, "%v", way)
 				require.False(t, w.circle(), "they wait in a circle: %v\n%v", way, w)
-				if seen[w.String()] {
+				state := w.String()
+				if seen[state] {
 					return
 				}
-				seen[w.String()] = true
+				seen[state] = true
 				steps := w.steps()
 				if len(steps) == 0 {
 					for _, c := range w.calls {
