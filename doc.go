@@ -153,7 +153,8 @@
 //	admin.go     Contenders, Holders, Break: what operators and tools use
 //	recall.go    Recall: how they ask a holder to end
 //	lead.go      Lead: a leader's work, term after term
-//	watchholder.go  WatchHolder: how others follow who holds; it reads and watches by itself
+//	watchholder.go
+//	             WatchHolder: how others follow who holds; it reads and watches by itself
 //
 // The glossary. Code, comments and docs use one word for each thing:
 //
@@ -165,7 +166,8 @@
 //	local line  the goroutines of a Session that want a name; one of them owns the turn
 //	claim       a call of Lock or TryLock, of RLock or TryRLock, or of Acquire or TryAcquire; one for
 //	            each name of a LockAll
-//	permit      a contender for some of a Semaphore's limit: its weight
+//	permit      a contender for some of a Semaphore; its weight is how many it wants at once, its
+//	            limit how many there are by its word: the least in line counts
 //	cohort      the readers of a Session that share a key
 //	ticket      one key of the Session: what was put, and what etcd said about it
 //	place       a ticket with its lease, and the claim or the hold that has it
@@ -174,6 +176,9 @@
 //	release     the request that ends a hold in etcd; a removal deletes any other key
 //	hand-over   a release, and the next contender's hold; with WithHandoff, a hand-off passes
 //	            the hold on within a Session, without etcd
+//	several     names that one LockAll takes: a ticket, a place and a hold of each, with one token,
+//	            which begin and end together
+//	term        the time in which a leader leads: one call of Lead's function, and its hold
 //	recall      a request to a holder to give its lock back (Recall); the grace is the time in which
 //	            it may go on
 //	linger      to keep the key of a hold that was unlocked for the next Lock of the same Session
