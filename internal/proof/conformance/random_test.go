@@ -40,8 +40,8 @@ func TestRandomCallsAreAnsweredAlike(t *testing.T) {
 type drawer struct {
 	*transcript
 	r         *rand.Rand
-	granted   []clientv3.LeaseID
-	at        int64 // the revision, as far as is known
+	granted   []clientv3.LeaseID // in the order of their numbers, and one before that nobody granted
+	at        int64              // the revision, as far as is known
 	compacted int64
 	watches   []watched
 }
@@ -58,7 +58,7 @@ func askAtRandom(t *testing.T, client *clientv3.Client) []string {
 	now, err := client.Get(tr.ctx(), "none")
 	require.NoError(t, err)
 	tr.base = now.Header.Revision
-	d := &drawer{transcript: tr, r: rand.New(rand.NewPCG(*seed, 1)), at: tr.base, granted: []clientv3.LeaseID{12345}}
+	d := &drawer{transcript: tr, r: rand.New(rand.NewPCG(*seed, 1)), at: tr.base, granted: []clientv3.LeaseID{1}}
 	d.watch()
 	for range *calls {
 		d.ask()
