@@ -524,16 +524,22 @@ func (w *world) heal() {
 	w.judge.note("faults are over")
 }
 
-const (
-	// patience is how long workers may take for all that they have to do.
-	patience = 3 * time.Minute
+const closing = 5 * time.Second
 
-	closing = 5 * time.Second
-)
+// patience is how long the workers may take for all that they have to do: to get in, one after the
+// other, in each way everywhere. Where a member is silent, each of these may cost the time after
+// which a request is sent again.
+func (w *world) patience() time.Duration {
+	holds := 0
+	for _, p := range w.processes {
+		holds += p.last
+	}
+	return 3*time.Minute + time.Duration(holds)*w.ttl/3
+}
 
 // settle waits for the workers, and judges what they leave behind.
 func (w *world) settle() {
-	back := make(chan struct{})
+	back, patience := make(chan struct{}), w.patience()
 	go func() { // ends with the workers
 		w.workers.Wait()
 		close(back)

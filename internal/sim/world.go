@@ -66,6 +66,7 @@ type process struct {
 	client   *clientv3.Client
 	sessions []side.Session
 	limit    int // on which it counts; 0 if nobody wants permits
+	last     int // the holds that its workers take when the faults are over
 
 	mu     sync.Mutex // never held across a wait
 	frozen int
@@ -261,6 +262,9 @@ func (w *world) start(slot int, name string) {
 		for n := range workers {
 			if !shared && n > 0 {
 				locks = w.locksOf(p, s)
+			}
+			for _, all := range locks {
+				p.last += len(all)
 			}
 			worker := &worker{
 				p: p, session: i, number: n, rand: generator(w.seed, "worker", name, fmt.Sprint(i, n)),
