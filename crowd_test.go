@@ -95,6 +95,32 @@ func TestWhoReturnsToALongLineAsksForLittle(t *testing.T) {
 	}
 }
 
+// A recheck may have no answer for long, from an etcd that was frozen and has many to answer. What
+// the watch tells meanwhile counts at once.
+func TestARecheckKeepsNobodyFromHearingTheEvent(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		keys, mu, in := waitsBehind(t, etcd, 12)
+		rechecks := make(chan struct{}, 100)
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			if c.Method == fake.Txn {
+				rechecks <- struct{}{}
+				return fake.Effect{Delay: 8 * time.Second}
+			}
+			return fake.Effect{}
+		})
+		<-rechecks
+		time.Sleep(time.Second)
+		start := time.Now()
+		for _, key := range keys {
+			etcd.DeleteKey(key)
+		}
+		require.NoError(t, soonOr(t, in, "it does not get in"))
+		require.Zero(t, time.Since(start))
+		etcd.Intercept(nil)
+		require.NoError(t, mu.Unlock(context.Background()))
+	})
+}
+
 // Rule 20: what happens before the watch is there is not missed, though nobody looks then.
 func TestAWatchFromThePutMissesNothing(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {

@@ -110,7 +110,14 @@ func (s *Session) get(
 // read calls get until it is answered, etcd refuses, or ctx ends. After any other
 // error it asks failed whether to go on.
 func read[R any](ctx context.Context, s *Session, get func(context.Context) (R, error), failed func(error) error) (R, error) {
-	var retry attempt.Backoff
+	return readBy(ctx, s, attempt.Backoff{}, get, failed)
+}
+
+// readBy is read, with attempts as retry says.
+func readBy[R any](
+	ctx context.Context, s *Session, retry attempt.Backoff,
+	get func(context.Context) (R, error), failed func(error) error,
+) (R, error) {
 	for {
 		resp, _, err := attempt.Do(ctx, s.calls, &retry, attempt.ReadTimeout, get)
 		switch {

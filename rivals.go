@@ -52,12 +52,15 @@ func (p *place) readOn(ctx context.Context, c *claim) error {
 
 // stands reports whether the very key before and p's own both stand in line now. It is a
 // linearizable read of four compares, and retries until it is answered. It also reads who holds,
-// if that is not known, and how many keys there are in all, if length is not nil.
+// if that is not known, and how many keys there are in all, if length is not nil: a recheck. In a long
+// line an etcd that is silent gets one from each waiter at about the same time, so few of these are
+// repeated. (TestAFrozenEtcdGetsFewRechecksOfALongLine.)
 func (p *place) stands(
 	ctx context.Context, c *claim, before line.Entry, length *int,
 ) (bool, error) {
 	ahead, _ := p.rivals()
-	resp, err := readFor(ctx, p, c, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+	retry := attempt.Backoff{Spare: length != nil && *length > crowded}
+	resp, err := readFor(ctx, p, c, retry, func(ctx context.Context) (*clientv3.TxnResponse, error) {
 		// A range is what makes a transaction without writes linearizable.
 		ask := []clientv3.Op{p.ticket.AskWhoHolds(ahead)}
 		if length != nil {
@@ -82,6 +85,49 @@ func (p *place) stands(
 // countBelow counts the keys below a name.
 func countBelow(name string) clientv3.Op {
 	return clientv3.OpGet(line.Prefix(name), clientv3.WithPrefix(), clientv3.WithCountOnly())
+}
+
+// A standing is a recheck: one call of stands, of which the length of the line is asked. From its
+// begin to its end the claim's errors are its own to note. The zero one is over.
+type standing struct {
+	stop   context.CancelFunc
+	answer chan stood
+}
+
+// stood is the answer.
+type stood struct {
+	still  bool
+	length int
+	err    error
+}
+
+// recheck begins one, in a line that was so long when it was last asked.
+func (p *place) recheck(ctx context.Context, c *claim, before line.Entry, length int) standing {
+	ctx, stop := context.WithCancel(ctx)
+	answer := make(chan stood, 1)
+	p.s.spawn(func() {
+		defer close(answer)
+		still, err := p.stands(ctx, c, before, &length)
+		answer <- stood{still, length, err}
+	})
+	return standing{stop, answer}
+}
+
+// over reports whether there is none.
+func (r *standing) over() bool { return r.answer == nil }
+
+// answered is where the answer comes.
+func (r *standing) answered() <-chan stood { return r.answer }
+
+// end ends the recheck, whether it is answered or not.
+func (r *standing) end() {
+	if r.over() {
+		return
+	}
+	r.stop()
+	for range r.answer { // until it is closed
+	}
+	*r = standing{}
 }
 
 // look reads who is ahead of p: at the revision at if that is not 0 and the answering member
@@ -150,7 +196,7 @@ func (p *place) readAhead(
 		}
 	}
 	present := request()
-	r, err := readFor(ctx, p, c, func(ctx context.Context) (read, error) {
+	r, err := readFor(ctx, p, c, attempt.Backoff{}, func(ctx context.Context) (read, error) {
 		sent := p.s.asks()
 		r, err := present(ctx)
 		if err == nil {
@@ -162,8 +208,10 @@ func (p *place) readAhead(
 }
 
 // readFor is read for c, which waits at p, and gives up when the lease or the key is gone.
-func readFor[R any](ctx context.Context, p *place, c *claim, get func(context.Context) (R, error)) (R, error) {
-	resp, err := read(ctx, p.s, get, func(err error) error {
+func readFor[R any](
+	ctx context.Context, p *place, c *claim, retry attempt.Backoff, get func(context.Context) (R, error),
+) (R, error) {
+	resp, err := readBy(ctx, p.s, retry, get, func(err error) error {
 		c.lastErr = err
 		if p.isGone() || p.lease.isDead() {
 			return errQueueAnew

@@ -342,6 +342,45 @@ func TestAFrozenEtcdIsAskedOnceByEachCall(t *testing.T) {
 	})
 }
 
+// All who wait in a long line recheck while etcd is frozen. It gets few requests from each: none is
+// in a hurry, and etcd would have to work through all of them when it thaws.
+func TestAFrozenEtcdGetsFewRechecksOfALongLine(t *testing.T) {
+	const waiters = 2 * crowded
+	synctest.Test(t, func(t *testing.T) {
+		etcd := fake.NewServer()
+		ctx, giveUp := context.WithCancel(context.Background())
+		var all sync.WaitGroup
+		var sessions []*Session
+		for i := range 1 + waiters {
+			s, err := NewSession(etcd.Client(fmt.Sprint(i)), WithTTL(time.Minute))
+			require.NoError(t, err)
+			sessions = append(sessions, s)
+			mu, err := s.Mutex("n")
+			require.NoError(t, err)
+			if i == 0 {
+				require.NoError(t, mu.Lock(ctx))
+				continue
+			}
+			all.Go(func() { require.ErrorIs(t, mu.Lock(ctx), context.Canceled) })
+			synctest.Wait()
+		}
+		time.Sleep(time.Minute) // until all know how long the line is
+		before := len(etcd.Calls(fake.Txn))
+		etcd.Freeze()
+		time.Sleep(20 * time.Second)
+		sent := len(etcd.Calls(fake.Txn)) - before
+		etcd.Thaw()
+		giveUp()
+		all.Wait()
+		for _, s := range sessions {
+			require.NoError(t, s.Close(context.Background()))
+		}
+		t.Logf("%d requests of %d waiters", sent, waiters)
+		require.GreaterOrEqual(t, sent, waiters)
+		require.LessOrEqual(t, sent, 4*waiters)
+	})
+}
+
 // Many Sessions of a client end at once while etcd is frozen. It has few revocations to work
 // through when it thaws, and then all leases are given back.
 func TestAMassEndDoesNotRepeatItselfToAFrozenEtcd(t *testing.T) {

@@ -92,8 +92,12 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 // is deleted while H holds, p would enter beside H.)
 //
 // If an event never comes, from a frozen member for instance, a slow recheck makes up
-// for it. The longer the wait and the line, the slower the recheck.
-func (p *place) waitBehind(ctx context.Context, c *claim, before line.Entry, broken *attempt.Backoff) error {
+// for it. The longer the wait and the line, the slower the recheck. Events are heard while it is
+// under way. (Do not wait for its answer alone: an etcd that was frozen answers a line of rechecks
+// when it is back, and tells who is next at once. TestARecheckKeepsNobodyFromHearingTheEvent.)
+func (p *place) waitBehind(
+	ctx context.Context, c *claim, before line.Entry, broken *attempt.Backoff,
+) (err error) {
 	w, known := p.watchBefore(ctx, broken, before)
 	defer func() { p.unwatchBefore(w) }()
 	relied := time.Now() // since when it relies on the watch
@@ -104,25 +108,42 @@ func (p *place) waitBehind(ctx context.Context, c *claim, before line.Entry, bro
 	}
 	again := time.NewTimer(first)
 	defer again.Stop()
+	var checking standing
+	defer func() { checking.end() }()
 	for {
-		check, counted := false, (*int)(nil)
+		var still, checked bool
 		select {
 		case resp, open := <-w.events:
 			switch told, at := p.toldBy(resp, open, w.on, before.Key); told {
 			case watchOver: // read the line, begin a new watch
+				checking.end()
 				if err := broken.Wait(ctx, p.s.calls); err != nil {
 					return err
 				}
 				return p.look(ctx, c, 0)
 			case watchBegun:
 				broken.Reset()
-				check = !known
+				if checked = !known; checked {
+					checking.end() // it may have been sent before
+					if still, err = p.stands(ctx, c, before, nil); err != nil {
+						return err
+					}
+				}
 			case deletionTold:
 				w.gone = true
+				checking.end()
 				return p.look(ctx, c, at)
 			}
 		case <-again.C:
-			check, counted = true, &length
+			if checking.over() {
+				checking = p.recheck(ctx, c, before, length)
+			}
+		case r := <-checking.answered():
+			checking.end()
+			checked = true
+			if still, length, err = r.still, r.length, r.err; err != nil {
+				return err
+			}
 		case <-p.news:
 			if over, err := p.isOutdated(); over {
 				return err
@@ -134,14 +155,11 @@ func (p *place) waitBehind(ctx context.Context, c *claim, before line.Entry, bro
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		if check {
-			still, err := p.stands(ctx, c, before, counted)
-			if err != nil {
-				return err
-			}
-			if !still {
-				return p.look(ctx, c, 0)
-			}
+		switch {
+		case !checked:
+		case !still:
+			return p.look(ctx, c, 0)
+		default:
 			again.Reset(p.s.recheckAfter(relied, length))
 		}
 	}

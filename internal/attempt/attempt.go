@@ -105,7 +105,7 @@ func Do[R any](
 		}
 		var repeats int
 		race := &copies[R]{
-			c: c, f: f, ctx: bounded, won: cancel, first: first, eager: retry.Eager,
+			c: c, f: f, ctx: bounded, won: cancel, first: first, eager: retry.Eager, most: retry.copies(),
 			window: &c.link.windows[retry.kind()], let: !retry.Urgent,
 		}
 		r, repeats, err = race.run(retry.unanswered > 0)
@@ -143,8 +143,9 @@ func (c *Caller) begin(ctx context.Context, retry *Backoff) (context.Context, co
 	return bounded, cancel, nil
 }
 
-// maxCopies bounds the repeats of one attempt.
-const maxCopies = 16
+// maxCopies bounds the repeats of one attempt, spareCopies those of one that can wait: one round with
+// several endpoints.
+const maxCopies, spareCopies = 16, 2
 
 // copies are one attempt's calls of f: the first one, and its repeats, which a timer sends.
 type copies[R any] struct {
@@ -155,6 +156,7 @@ type copies[R any] struct {
 	won   context.CancelFunc // ends them: a repeat was answered
 	first time.Duration      // the least that an answer may take
 	eager bool               // repeats need no credit, but become ever rarer
+	most  int                // repeats that there may be
 
 	window *window // of their kind, guarded by the link's lock
 	let    bool    // the window has let the attempt begin
@@ -270,7 +272,7 @@ func (a *copies[R]) sendLocked(n int) (granted int) {
 	if a.c.Several() {
 		credit = ManyRepeats
 	}
-	granted = min(n, maxCopies-a.sent) // results has room for no more
+	granted = min(n, a.most-a.sent) // results has room for no more
 	if granted <= 0 {
 		return 0
 	}
@@ -280,7 +282,7 @@ func (a *copies[R]) sendLocked(n int) (granted int) {
 	if granted > 0 {
 		a.sent, a.last = a.sent+granted, time.Now()
 		if a.results == nil {
-			a.results = make(chan result[R], maxCopies)
+			a.results = make(chan result[R], a.most)
 		}
 	}
 	for range granted {

@@ -26,6 +26,10 @@ type Backoff struct {
 	// Puts is set if the call puts a key into a line, which takes etcd longer than anything else.
 	Puts bool
 
+	// Spare is set if the call can wait, and many others may make the same call now: each of its
+	// attempts is repeated once per other endpoint at most.
+	Spare bool
+
 	delay      time.Duration
 	unanswered int // attempts in a row that had no answer in time
 	overloads  int // attempts in a row that failed because etcd is overloaded
@@ -37,6 +41,14 @@ func (b *Backoff) kind() int {
 		return putting
 	}
 	return asking
+}
+
+// copies is how many repeats an attempt may have.
+func (b *Backoff) copies() int {
+	if b.Spare {
+		return spareCopies
+	}
+	return maxCopies
 }
 
 // Reset forgets what was not answered.

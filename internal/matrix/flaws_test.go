@@ -94,6 +94,7 @@ func TestClientv3AloneCannotRenewATokenOf34(t *testing.T) {
 	require.NoError(t, asks(alone))
 	require.NoError(t, asks(helped))
 	time.Sleep(2 * tokenLife) // unused tokens die by then
-	require.ErrorIs(t, asks(alone), context.DeadlineExceeded)
+	// The server sees the deadline pass, too, and its answer, a text, may be the first.
+	require.ErrorContains(t, asks(alone), context.DeadlineExceeded.Error())
 	require.NoError(t, asks(helped))
 }

@@ -623,12 +623,30 @@ var mutants = []mutant{
 `, `	tick := time.NewTimer(recheck.Least)
 	tick.Stop()
 `},
-			{"watch.go", `	case <-again.C:
-			check, counted = true, &length
-`, `	case <-again.C:
+			{"watch.go", `			if checking.over() {
+`, `			if false {
 `},
 		},
 		killers: []killer{named("TestAWaiterGetsInWhateverBecomesOfItsWatch")},
+	},
+	{
+		name: "a re-check holds up the events",
+		why:  "An etcd that was frozen under a long line answers its re-checks one by one, and whoever is next may be the last to be answered (rule 25).",
+		edits: []edit{{"watch.go", `				checking = p.recheck(ctx, c, before, length)
+`, `				checked = true
+				if still, err = p.stands(ctx, c, before, &length); err != nil {
+					return err
+				}
+`}},
+		killers: []killer{named("TestARecheckKeepsNobodyFromHearingTheEvent")},
+	},
+	{
+		name: "the re-checks of a long line are repeated as if one waited alone",
+		why:  "Each waiter repeats its own, and an etcd that thaws has all of them to work through (rule 25).",
+		edits: []edit{{"rivals.go", `	retry := attempt.Backoff{Spare: length != nil && *length > crowded}
+`, `	retry := attempt.Backoff{}
+`}},
+		killers: []killer{named("TestAFrozenEtcdGetsFewRechecksOfALongLine")},
 	},
 	{
 		name: "a re-check of a view asks for the keys that it knows",
@@ -675,9 +693,8 @@ var mutants = []mutant{
 		name: "no look once the watch is there",
 		why:  "The line was read when the key was put. What was deleted before the watch began, no event tells (rule 20).",
 		edits: []edit{
-			{"watch.go", `				check = !known
-			case deletionTold:
-`, `			case deletionTold:
+			{"watch.go", `				if checked = !known; checked {
+`, `				if checked = false; checked {
 `},
 		},
 		killers: []killer{named("TestALongLineGetsInWhateverBecomesOfItsWatches")},

@@ -26,6 +26,16 @@ type hold struct {
 	unlock   func(ctx context.Context) error
 }
 
+// recalled reports whether the holder has been asked to give it back.
+func (h *hold) recalled() bool {
+	select {
+	case <-etcdlock.RecallFrom(h.ctx):
+		return true
+	default:
+		return false
+	}
+}
+
 // contendersOf are the locks of a name that a worker of a process has.
 func (w *world) contendersOf(p *process, s side.Session, name string) []contender {
 	mu, err := s.Mutex(name)

@@ -563,9 +563,10 @@ func (j *judge) enters(w *worker, name string, h *hold, c *call) *belief {
 			j.inTurnLocked(b, c)
 			j.afterUnlockLocked(b)
 			// Three renewals fit into a TTL. Those who came before the put begin with the first one,
-			// which may itself have come later: to the place of another that has left.
+			// which may itself have come later: to the place of another that has left. (A recall may have
+			// been heard since one has joined.)
 			joined := b.life != nil && b.life.shared > 1 && c.kind.joins() && c.began.After(b.life.put)
-			if left := time.Until(deadline); joined && !deadline.IsZero() && left < w.p.w.ttl/3 {
+			if left := time.Until(deadline); joined && !h.recalled() && !deadline.IsZero() && left < w.p.w.ttl/3 {
 				j.violatedLocked(worn, "%s with token %d of %s, certain for %v", w, h.token, name, left)
 			}
 			if quiet {
