@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -36,6 +37,7 @@ var (
 	atMost    = flag.Duration("for", 0, "begin no more seeds after this time, if it is not 0")
 	stride    = flag.Uint64("stride", 0, "run one of so many of -seeds, in this very process: how others are started")
 	ofFamily  = flag.Uint64("family-seeds", uint64(race.Fewer(200, 24)), "how many schedules TestSimulationOfTheFamily runs")
+	sumFile   = flag.String("sum", "", "file that keeps the sum of what has run, and from which a later run of the same seeds goes on")
 	whole     = flag.Bool("log", false, "print what happened, too")
 )
 
@@ -135,7 +137,7 @@ func TestSimulation(t *testing.T) {
 		return
 	}
 	began := time.Now()
-	sum := divide(t, *seeds)
+	sum := run(t, *seeds)
 	t.Logf("%s: %v; %v", side.Name, sum, time.Since(began).Round(time.Millisecond))
 	if !t.Failed() {
 		save(t, side, mutexes, sum)
@@ -152,7 +154,7 @@ func TestSimulationOfTheFamily(t *testing.T) {
 		return
 	}
 	began := time.Now()
-	sum := divide(t, *ofFamily)
+	sum := run(t, *ofFamily)
 	t.Logf("%v; %v", sum, time.Since(began).Round(time.Millisecond))
 	all := make(tally).of("")
 	for _, s := range sum {
@@ -238,9 +240,42 @@ func runSeed(t *testing.T, side Side, who story, seed uint64, sum tally) (broken
 	return len(seen) > 0
 }
 
-// divide runs the seeds in several processes, and adds up what became of them. When one
-// fails all end.
-func divide(t *testing.T, seeds uint64) tally {
+// run runs so many seeds, and adds up what became of them. If the sum is kept in a file, it goes on
+// where the run before has ended, and keeps the sum of each part.
+func run(t *testing.T, seeds uint64) tally {
+	if *sumFile == "" {
+		return divide(t, *firstSeed, seeds)
+	}
+	const part = 1000
+	sofar := struct {
+		Seeds uint64
+		Sum   tally
+	}{Sum: make(tally)}
+	text, err := os.ReadFile(*sumFile)
+	if err == nil {
+		err = json.Unmarshal(text, &sofar)
+	} else if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	require.NoError(t, err, *sumFile)
+	for sofar.Seeds < seeds {
+		n := min(seeds-sofar.Seeds, part)
+		sum := divide(t, *firstSeed+sofar.Seeds, n)
+		if t.Failed() {
+			break
+		}
+		sofar.Seeds += n
+		sofar.Sum.add(sum)
+		text, err := json.Marshal(sofar)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(*sumFile, text, 0o666))
+	}
+	return sofar.Sum
+}
+
+// divide runs the seeds from the first one on in several processes, and adds up what became of
+// them. When one fails all end.
+func divide(t *testing.T, first, seeds uint64) tally {
 	var mu sync.Mutex
 	sum := make(tally)
 	var all sync.WaitGroup
@@ -250,7 +285,7 @@ func divide(t *testing.T, seeds uint64) tally {
 	for i := range min(n, seeds) {
 		args := []string{
 			"-test.run=^" + t.Name() + "$", "-stride", fmt.Sprint(n), "-side", *sideName,
-			"-first", fmt.Sprint(*firstSeed + i), "-seeds", fmt.Sprint(seeds - i), "-for", atMost.String(),
+			"-first", fmt.Sprint(first + i), "-seeds", fmt.Sprint(seeds - i), "-for", atMost.String(),
 		}
 		if *whole {
 			args = append(args, "-log")
