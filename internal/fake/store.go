@@ -353,6 +353,10 @@ func (v View) read(in *pb.RangeRequest) *pb.RangeResponse {
 			in.MaxModRevision > 0 && kv.ModRevision > in.MaxModRevision ||
 			kv.ModRevision < in.MinModRevision
 	})
+	filtered := in.MinCreateRevision != 0 || in.MaxCreateRevision != 0 || in.MinModRevision != 0 || in.MaxModRevision != 0
+	if most := in.Limit + 1; in.SortOrder == pb.RangeRequest_NONE && !filtered && 1 < most && most < int64(len(kvs)) {
+		kvs = kvs[:most] // without an order etcd reads one more than the limit, and sorts those
+	}
 	sortRange(kvs, in)
 	if in.Limit > 0 && int64(len(kvs)) > in.Limit {
 		kvs, reply.More = kvs[:in.Limit], true

@@ -137,7 +137,7 @@ func TestSimulation(t *testing.T) {
 		return
 	}
 	began := time.Now()
-	sum := run(t, *seeds)
+	sum := runSeeds(t, *seeds)
 	t.Logf("%s: %v; %v", side.Name, sum, time.Since(began).Round(time.Millisecond))
 	if !t.Failed() {
 		save(t, side, mutexes, sum)
@@ -154,7 +154,7 @@ func TestSimulationOfTheFamily(t *testing.T) {
 		return
 	}
 	began := time.Now()
-	sum := run(t, *ofFamily)
+	sum := runSeeds(t, *ofFamily)
 	t.Logf("%v; %v", sum, time.Since(began).Round(time.Millisecond))
 	all := make(tally).of("")
 	for _, s := range sum {
@@ -240,9 +240,9 @@ func runSeed(t *testing.T, side Side, who story, seed uint64, sum tally) (broken
 	return len(seen) > 0
 }
 
-// run runs so many seeds, and adds up what became of them. If the sum is kept in a file, it goes on
+// runSeeds runs so many seeds, and adds up what became of them. If the sum is kept in a file, it goes on
 // where the run before has ended, and keeps the sum of each part.
-func run(t *testing.T, seeds uint64) tally {
+func runSeeds(t *testing.T, seeds uint64) tally {
 	if *sumFile == "" {
 		return divide(t, *firstSeed, seeds)
 	}
