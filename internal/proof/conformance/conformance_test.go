@@ -388,7 +388,7 @@ var conformance = []struct {
 			clientv3.WithFirstRev(), clientv3.WithLastRev(),
 			{prefixed, clientv3.WithSort(clientv3.SortByValue, clientv3.SortDescend)},
 			{prefixed, clientv3.WithSort(clientv3.SortByVersion, clientv3.SortNone)},
-			{prefixed, clientv3.WithSort(clientv3.SortByVersion, clientv3.SortNone), clientv3.WithLimit(1)},
+			{prefixed, clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortNone), clientv3.WithLimit(1)},
 			{prefixed, clientv3.WithLimit(2)}, {prefixed, clientv3.WithLimit(3)},
 			{prefixed, clientv3.WithCountOnly()}, {prefixed, clientv3.WithKeysOnly()},
 			{prefixed, clientv3.WithCountOnly(), clientv3.WithMaxCreateRev(tr.base + 1)},
