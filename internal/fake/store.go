@@ -353,10 +353,7 @@ func (v View) read(in *pb.RangeRequest) *pb.RangeResponse {
 			in.MaxModRevision > 0 && kv.ModRevision > in.MaxModRevision ||
 			kv.ModRevision < in.MinModRevision
 	})
-	filtered := in.MinCreateRevision != 0 || in.MaxCreateRevision != 0 || in.MinModRevision != 0 || in.MaxModRevision != 0
-	if most := in.Limit + 1; in.SortOrder == pb.RangeRequest_NONE && !filtered && 1 < most && most < int64(len(kvs)) {
-		kvs = kvs[:most] // without an order etcd reads one more than the limit, and sorts those
-	}
+	kvs = unordered(kvs, in)
 	sortRange(kvs, in)
 	if in.Limit > 0 && int64(len(kvs)) > in.Limit {
 		kvs, reply.More = kvs[:in.Limit], true
@@ -372,6 +369,17 @@ func (v View) read(in *pb.RangeRequest) *pb.RangeResponse {
 	}
 	reply.Kvs = kvs
 	return reply
+}
+
+// unordered are the keys that etcd reads. Without an order and a filter these are the first ones only,
+// one more than the limit, and those are sorted.
+func unordered(kvs []*mvccpb.KeyValue, in *pb.RangeRequest) []*mvccpb.KeyValue {
+	filtered := in.MinCreateRevision != 0 || in.MaxCreateRevision != 0 ||
+		in.MinModRevision != 0 || in.MaxModRevision != 0
+	if in.SortOrder != pb.RangeRequest_NONE || filtered || in.Limit <= 0 || in.Limit >= int64(len(kvs)) {
+		return kvs
+	}
+	return kvs[:in.Limit+1]
 }
 
 func sortRange(kvs []*mvccpb.KeyValue, in *pb.RangeRequest) {
