@@ -108,7 +108,7 @@ func (d *drawer) ask() {
 		d.note(resp, err)
 	case n < 98:
 		d.catchUp() // a watch that is behind may be told in time, or not
-		rev := d.at - int64(d.r.IntN(20))
+		rev := max(1, d.at-int64(d.r.IntN(20))) // there is no revision before
 		_, err := d.c.Compact(ctx, rev)
 		d.note("compact", err)
 		if err == nil {
