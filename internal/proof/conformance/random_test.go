@@ -107,7 +107,7 @@ func (d *drawer) ask() {
 		}
 		d.note(resp, err)
 	case n < 98:
-		d.catchUp() // a watch that is behind may be told in time, or not
+		d.catchUp()                             // a watch that is behind may be told in time, or not
 		rev := max(1, d.at-int64(d.r.IntN(20))) // there is no revision before
 		_, err := d.c.Compact(ctx, rev)
 		d.note("compact", err)
