@@ -75,10 +75,12 @@ func (p *place) lastsForLocked(now time.Time, d time.Duration) bool {
 	return p.ticket.State() == ticket.Held && now.Sub(p.held) >= d
 }
 
-// viewedLocked reports whether a view covers p's key.
+// viewedLocked reports whether a view covers p's key: it has judged p by the last event, and will by
+// the next one. (Not whether it has ever judged p: what happened while the Session waited for another
+// permit has told p nothing. TestAPermitIsToldOfWhatHappensWhileAnotherOfItsSessionWaits.)
 func (p *place) viewedLocked() bool {
 	v := p.local.view
-	return v != nil && v.live && v.err == nil && p.seen == v && v.ownLocked() == p
+	return v != nil && v.live && v.err == nil && v.judged == p && v.ownLocked() == p
 }
 
 // unwatchLocked ends the watch of p's key, if there is one: the key is not held any more.

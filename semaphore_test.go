@@ -779,6 +779,52 @@ func TestAPermitIsWatchedWhileAnotherOfItsSessionWaits(t *testing.T) {
 	})
 }
 
+// A permit that has come to hold by the view of the line is told of what happens to its key while
+// the view is for another permit of the Session, though that one gives up and no event follows.
+func TestAPermitIsToldOfWhatHappensWhileAnotherOfItsSessionWaits(t *testing.T) {
+	for _, what := range []string{"recalled", "deleted"} {
+		t.Run(what, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				sem, other := semaIn(t, processIn(t, etcd, "a"), 2, listens), semaIn(t, processIn(t, etcd, "b"), 2)
+				before := acquireWithin(t, other, 2, time.Second)
+				in := acquiresLater(sem, 1)
+				done(t, before)
+				first := soonOr(t, in, "it does not get in")
+				hold := first.Context(context.Background())
+				began := time.Now()
+
+				ctx, giveUp := context.WithCancel(context.Background())
+				second := contract.Async(func() error {
+					_, err := sem.Acquire(ctx, 2)
+					return err
+				})
+				time.Sleep(100 * time.Millisecond)
+				if what == "recalled" {
+					recallAt(t, etcd, 0, virtualTTL)
+				} else {
+					etcd.DeleteKey(placeOf(t, etcd, "n", 0).Key)
+				}
+				etcd.Intercept(func(c fake.Call) (e fake.Effect) {
+					if c.Method == fake.Txn {
+						e.DelayReply = time.Millisecond // the event of its removal comes before the answer
+					}
+					return e
+				})
+				giveUp()
+				<-second
+				etcd.Intercept(nil)
+				if what == "recalled" {
+					<-etcdlock.RecallFrom(hold)
+				} else {
+					<-hold.Done()
+				}
+				require.LessOrEqual(t, time.Since(began), watchedBy+keeperTick)
+				_ = first.Unlock(context.Background())
+			})
+		})
+	}
+}
+
 // The permits of a process that has died come back with its lease, and a process that is cut off
 // knows before that.
 func TestThePermitsOfTheDeadComeBack(t *testing.T) {

@@ -376,7 +376,7 @@ func TestAFrozenEtcdGetsFewRechecksOfALongLine(t *testing.T) {
 			require.NoError(t, s.Close(context.Background()))
 		}
 		t.Logf("%d requests of %d waiters", sent, waiters)
-		require.GreaterOrEqual(t, sent, waiters)
+		require.GreaterOrEqual(t, sent, waiters/2, "some recheck")
 		require.LessOrEqual(t, sent, 4*waiters)
 	})
 }

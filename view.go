@@ -79,6 +79,7 @@ type view struct {
 	relied    time.Time          // since when somebody relies on the watch
 	due       time.Time          // when the line is to be read again
 	needed    time.Time          // when it last was
+	judged    *place             // the own place that the last events were judged for, if there was one
 	err       error              // of the last read, nil once one was answered
 	over      error              // why there is no view, and no waiting: etcd refuses
 }
@@ -346,6 +347,7 @@ func (v *view) judgeLocked(afterRead bool) {
 // keys than its KV, as with a namespace of only one of them, the reads tell.
 func (v *view) judgeOwnLocked(afterRead bool) {
 	p := v.ownLocked()
+	v.judged = nil
 	if p == nil || p.ticket.Rev() == 0 || v.revision < p.ticket.Rev() {
 		return
 	}
@@ -353,7 +355,7 @@ func (v *view) judgeOwnLocked(afterRead bool) {
 	if !there && p.seen != v && !afterRead {
 		return
 	}
-	p.seen = v
+	p.seen, v.judged = v, p
 	if e := v.putOver[p.ticket.Key].Entry; there && p.ticket.Is(e) {
 		p.toldLocked(e)
 	}

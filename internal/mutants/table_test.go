@@ -630,6 +630,14 @@ var mutants = []mutant{
 		killers: []killer{named("TestAWaiterGetsInWhateverBecomesOfItsWatch")},
 	},
 	{
+		name: "a view covers each key that it has ever judged",
+		why:  "While the Session waits for another permit the view is for that one, and what happens to the first is judged by nobody (rule 5).",
+		edits: []edit{{"keywatch.go", `v.judged == p && v.ownLocked() == p
+`, `p.seen == v && v.ownLocked() == p
+`}},
+		killers: []killer{named("TestAPermitIsToldOfWhatHappensWhileAnotherOfItsSessionWaits")},
+	},
+	{
 		name: "a re-check holds up the events",
 		why:  "An etcd that was frozen under a long line answers its re-checks one by one, and whoever is next may be the last to be answered (rule 25).",
 		edits: []edit{{"watch.go", `				checking = p.recheck(ctx, c, before, length)
@@ -1624,7 +1632,7 @@ var mutants = []mutant{
 	{
 		name: "a key counts as watched by a view that looks at another place",
 		why:  "The view of the line is for the place that waits. Permits of the Session that hold have each another key.",
-		edits: []edit{{"keywatch.go", `p.seen == v && v.ownLocked() == p
+		edits: []edit{{"keywatch.go", `v.judged == p && v.ownLocked() == p
 `, `p.seen == v
 `}},
 		killers: []killer{named("TestAPermitIsWatchedWhileAnotherOfItsSessionWaits")},
