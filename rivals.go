@@ -52,34 +52,40 @@ func (p *place) readOn(ctx context.Context, c *claim) error {
 
 // stands reports whether the very key before and p's own both stand in line now. It is a
 // linearizable read of four compares, and retries until it is answered. It also reads who holds,
-// if that is not known, and how many keys there are in all, if length is not nil: a recheck. In a long
-// line an etcd that is silent gets one from each waiter at about the same time, so few of these are
-// repeated. (TestAFrozenEtcdGetsFewRechecksOfALongLine.)
-func (p *place) stands(
-	ctx context.Context, c *claim, before line.Entry, length *int,
-) (bool, error) {
+// if that is not known, and how many keys there are in all, if length is not 0 but how many there
+// were before: a recheck. In a long line an etcd that is silent gets one from each waiter at about
+// the same time, so few of these are repeated. (TestAFrozenEtcdGetsFewRechecksOfALongLine.)
+func (p *place) stands(ctx context.Context, c *claim, before line.Entry, length int) (s standing) {
 	ahead, _ := p.rivals()
-	retry := attempt.Backoff{Spare: length != nil && *length > crowded}
+	retry := attempt.Backoff{Spare: length > crowded}
 	resp, err := readFor(ctx, p, c, retry, func(ctx context.Context) (*clientv3.TxnResponse, error) {
 		// A range is what makes a transaction without writes linearizable.
 		ask := []clientv3.Op{p.ticket.AskWhoHolds(ahead)}
-		if length != nil {
+		if length != 0 {
 			ask = append(ask, countBelow(p.m.name))
 		}
 		ifs := append(ticket.Contends(before), p.ticket.Exists(), p.ticket.OnLease())
 		return p.s.txn(ctx, ifs, ask, ask)
 	})
 	if err != nil {
-		return false, err
+		return standing{err: err}
 	}
 	ranges := rangesOf(resp)
-	if length != nil {
-		*length = int(ranges[1].GetCount())
+	s.still = resp.Succeeded
+	if length != 0 {
+		s.length = int(ranges[1].GetCount())
 	}
 	p.s.mu.Lock()
 	defer p.s.unlock()
 	p.ahead = p.ticket.WhoHolds(p.ahead, ranges[0])
-	return resp.Succeeded, nil
+	return s
+}
+
+// A standing is what stands has read.
+type standing struct {
+	still  bool
+	length int // of the line, 0 if that was not asked
+	err    error
 }
 
 // countBelow counts the keys below a name.
@@ -87,47 +93,35 @@ func countBelow(name string) clientv3.Op {
 	return clientv3.OpGet(line.Prefix(name), clientv3.WithPrefix(), clientv3.WithCountOnly())
 }
 
-// A standing is a recheck: one call of stands, of which the length of the line is asked. From its
-// begin to its end the claim's errors are its own to note. The zero one is over.
-type standing struct {
+// A check is one call of stands in a goroutine of its own. From its begin to its end the claim's
+// errors are its own to note. The zero one is over.
+type check struct {
 	stop   context.CancelFunc
-	answer chan stood
+	answer chan standing // closed after it; nil if the check is over
 }
 
-// stood is the answer.
-type stood struct {
-	still  bool
-	length int
-	err    error
-}
-
-// recheck begins one, in a line that was so long when it was last asked.
-func (p *place) recheck(ctx context.Context, c *claim, before line.Entry, length int) standing {
+// check begins one, of a line of a length as stands takes it.
+func (p *place) check(ctx context.Context, c *claim, before line.Entry, length int) check {
 	ctx, stop := context.WithCancel(ctx)
-	answer := make(chan stood, 1)
+	answer := make(chan standing, 1)
 	p.s.spawn(func() {
 		defer close(answer)
-		still, err := p.stands(ctx, c, before, &length)
-		answer <- stood{still, length, err}
+		answer <- p.stands(ctx, c, before, length)
 	})
-	return standing{stop, answer}
+	return check{stop, answer}
 }
 
-// over reports whether there is none.
-func (r *standing) over() bool { return r.answer == nil }
+func (k *check) over() bool { return k.answer == nil }
 
-// answered is where the answer comes.
-func (r *standing) answered() <-chan stood { return r.answer }
-
-// end ends the recheck, whether it is answered or not.
-func (r *standing) end() {
-	if r.over() {
+// end ends the check, whether it is answered or not.
+func (k *check) end() {
+	if k.over() {
 		return
 	}
-	r.stop()
-	for range r.answer { // until it is closed
+	k.stop()
+	for range k.answer { // until it is closed
 	}
-	*r = standing{}
+	*k = check{}
 }
 
 // look reads who is ahead of p: at the revision at if that is not 0 and the answering member

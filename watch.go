@@ -92,12 +92,11 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 // is deleted while H holds, p would enter beside H.)
 //
 // If an event never comes, from a frozen member for instance, a slow recheck makes up
-// for it. The longer the wait and the line, the slower the recheck. Events are heard while it is
-// under way. (Do not wait for its answer alone: an etcd that was frozen answers a line of rechecks
-// when it is back, and tells who is next at once. TestARecheckKeepsNobodyFromHearingTheEvent.)
-func (p *place) waitBehind(
-	ctx context.Context, c *claim, before line.Entry, broken *attempt.Backoff,
-) (err error) {
+// for it. The longer the wait and the line, the slower the recheck. Events are heard while a check
+// is under way. (Do not wait for its answer alone: an etcd that was frozen answers those of a long
+// line one by one when it is back, and tells who is next at once.
+// TestACheckKeepsNobodyFromHearingTheEvent.)
+func (p *place) waitBehind(ctx context.Context, c *claim, before line.Entry, broken *attempt.Backoff) error {
 	w, known := p.watchBefore(ctx, broken, before)
 	defer func() { p.unwatchBefore(w) }()
 	relied := time.Now() // since when it relies on the watch
@@ -108,10 +107,9 @@ func (p *place) waitBehind(
 	}
 	again := time.NewTimer(first)
 	defer again.Stop()
-	var checking standing
+	var checking check
 	defer func() { checking.end() }()
 	for {
-		var still, checked bool
 		select {
 		case resp, open := <-w.events:
 			switch told, at := p.toldBy(resp, open, w.on, before.Key); told {
@@ -123,11 +121,9 @@ func (p *place) waitBehind(
 				return p.look(ctx, c, 0)
 			case watchBegun:
 				broken.Reset()
-				if checked = !known; checked {
+				if !known {
 					checking.end() // it may have been sent before
-					if still, err = p.stands(ctx, c, before, nil); err != nil {
-						return err
-					}
+					checking = p.check(ctx, c, before, 0)
 				}
 			case deletionTold:
 				w.gone = true
@@ -136,14 +132,20 @@ func (p *place) waitBehind(
 			}
 		case <-again.C:
 			if checking.over() {
-				checking = p.recheck(ctx, c, before, length)
+				checking = p.check(ctx, c, before, length)
 			}
-		case r := <-checking.answered():
+		case r := <-checking.answer:
 			checking.end()
-			checked = true
-			if still, length, err = r.still, r.length, r.err; err != nil {
-				return err
+			switch {
+			case r.err != nil:
+				return r.err
+			case !r.still:
+				return p.look(ctx, c, 0)
 			}
+			if r.length > 0 {
+				length = r.length
+			}
+			again.Reset(p.s.recheckAfter(relied, length))
 		case <-p.news:
 			if over, err := p.isOutdated(); over {
 				return err
@@ -154,13 +156,6 @@ func (p *place) waitBehind(
 			return errQueueAnew
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		}
-		switch {
-		case !checked:
-		case !still:
-			return p.look(ctx, c, 0)
-		default:
-			again.Reset(p.s.recheckAfter(relied, length))
 		}
 	}
 }

@@ -143,8 +143,8 @@ func (c *Caller) begin(ctx context.Context, retry *Backoff) (context.Context, co
 	return bounded, cancel, nil
 }
 
-// maxCopies bounds the repeats of one attempt, spareCopies those of one that can wait: one round with
-// several endpoints.
+// maxCopies bounds the repeats of one attempt, spareCopies those of one that is spare: one round, if
+// there are several endpoints.
 const maxCopies, spareCopies = 16, 2
 
 // copies are one attempt's calls of f: the first one, and its repeats, which a timer sends.

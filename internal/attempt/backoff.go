@@ -27,7 +27,7 @@ type Backoff struct {
 	Puts bool
 
 	// Spare is set if the call can wait, and many others may make the same call now: each of its
-	// attempts is repeated once per other endpoint at most.
+	// attempts is repeated twice at most.
 	Spare bool
 
 	delay      time.Duration

@@ -638,20 +638,20 @@ var mutants = []mutant{
 		killers: []killer{named("TestAPermitIsToldOfWhatHappensWhileAnotherOfItsSessionWaits")},
 	},
 	{
-		name: "a re-check holds up the events",
-		why:  "An etcd that was frozen under a long line answers its re-checks one by one, and whoever is next may be the last to be answered (rule 25).",
-		edits: []edit{{"watch.go", `				checking = p.recheck(ctx, c, before, length)
-`, `				checked = true
-				if still, err = p.stands(ctx, c, before, &length); err != nil {
-					return err
-				}
+		name: "a check holds up the events",
+		why:  "An etcd that was frozen under a long line answers its checks one by one, and whoever is next may be the last to be answered (rule 25).",
+		edits: []edit{{"rivals.go", `	return check{stop, answer}
+`, `	whole := make(chan standing, 1)
+	whole <- <-answer
+	close(whole)
+	return check{stop, whole}
 `}},
-		killers: []killer{named("TestARecheckKeepsNobodyFromHearingTheEvent")},
+		killers: []killer{named("TestACheckKeepsNobodyFromHearingTheEvent")},
 	},
 	{
 		name: "the re-checks of a long line are repeated as if one waited alone",
 		why:  "Each waiter repeats its own, and an etcd that thaws has all of them to work through (rule 25).",
-		edits: []edit{{"rivals.go", `	retry := attempt.Backoff{Spare: length != nil && *length > crowded}
+		edits: []edit{{"rivals.go", `	retry := attempt.Backoff{Spare: length > crowded}
 `, `	retry := attempt.Backoff{}
 `}},
 		killers: []killer{named("TestAFrozenEtcdGetsFewRechecksOfALongLine")},
@@ -701,8 +701,8 @@ var mutants = []mutant{
 		name: "no look once the watch is there",
 		why:  "The line was read when the key was put. What was deleted before the watch began, no event tells (rule 20).",
 		edits: []edit{
-			{"watch.go", `				if checked = !known; checked {
-`, `				if checked = false; checked {
+			{"watch.go", `				if !known {
+`, `				if false {
 `},
 		},
 		killers: []killer{named("TestALongLineGetsInWhateverBecomesOfItsWatches")},
