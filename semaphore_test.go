@@ -798,7 +798,7 @@ func TestAPermitIsToldOfWhatHappensWhileAnotherOfItsSessionWaits(t *testing.T) {
 					_, err := sem.Acquire(ctx, 2)
 					return err
 				})
-				time.Sleep(100 * time.Millisecond)
+				synctest.Wait()
 				if what == "recalled" {
 					recallAt(t, etcd, 0, virtualTTL)
 				} else {

@@ -353,7 +353,7 @@ func (v View) read(in *pb.RangeRequest) *pb.RangeResponse {
 			in.MaxModRevision > 0 && kv.ModRevision > in.MaxModRevision ||
 			kv.ModRevision < in.MinModRevision
 	})
-	kvs = unordered(kvs, in)
+	kvs = withinLimit(kvs, in)
 	sortRange(kvs, in)
 	if in.Limit > 0 && int64(len(kvs)) > in.Limit {
 		kvs, reply.More = kvs[:in.Limit], true
@@ -371,9 +371,9 @@ func (v View) read(in *pb.RangeRequest) *pb.RangeResponse {
 	return reply
 }
 
-// unordered are the keys that etcd reads. Without an order and a filter these are the first ones only,
+// withinLimit are the keys that etcd reads. Without an order and a filter these are the first ones only,
 // one more than the limit, and those are sorted.
-func unordered(kvs []*mvccpb.KeyValue, in *pb.RangeRequest) []*mvccpb.KeyValue {
+func withinLimit(kvs []*mvccpb.KeyValue, in *pb.RangeRequest) []*mvccpb.KeyValue {
 	filtered := in.MinCreateRevision != 0 || in.MaxCreateRevision != 0 ||
 		in.MinModRevision != 0 || in.MaxModRevision != 0
 	if in.SortOrder != pb.RangeRequest_NONE || filtered || in.Limit <= 0 || in.Limit >= int64(len(kvs)) {

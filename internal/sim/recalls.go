@@ -3,8 +3,6 @@ package sim
 import (
 	"slices"
 	"time"
-
-	"github.com/etcdlock/etcdlock"
 )
 
 // recalled makes sure that a hold whose key was put over by a recall hears of it, where nothing is
@@ -14,12 +12,8 @@ func (j *judge) recalled(key string, token int64, within time.Duration) {
 		j.mu.Lock()
 		defer j.mu.Unlock()
 		for _, b := range j.beliefs[nameOf(key)] {
-			if b.life == nil || b.life.key != key || b.hold.token != token || !b.whole() || j.over {
-				continue
-			}
-			select {
-			case <-etcdlock.RecallFrom(b.hold.ctx):
-			default:
+			of := b.life != nil && b.life.key == key && b.hold.token == token
+			if of && b.whole() && !j.over && !b.hold.recalled() {
 				j.violatedLocked(noticed, "%s has not heard of the recall of %s, token %d", b.who, key, token)
 			}
 		}

@@ -146,8 +146,8 @@ func TestSimulation(t *testing.T) {
 
 // TestSimulationOfTheFamily runs random schedules in which contenders of all kinds ask for the same
 // names: mutexes, those who write, those who read, permits, several names at once, and leaders, while
-// an operator recalls some of them; in some worlds beside a process that uses etcd's concurrency.Mutex. The judge
-// knows for each kind whom it may hold beside.
+// an operator recalls some of them; in some worlds beside a process that uses etcd's
+// concurrency.Mutex. The judge knows for each kind whom it may hold beside.
 func TestSimulationOfTheFamily(t *testing.T) {
 	if *stride > 0 {
 		runShare(t, Ours, family)
@@ -240,37 +240,42 @@ func runSeed(t *testing.T, side Side, who story, seed uint64, sum tally) (broken
 	return len(seen) > 0
 }
 
-// runSeeds runs so many seeds, and adds up what became of them. If the sum is kept in a file, it goes on
-// where the run before has ended, and keeps the sum of each part.
+// runSeeds runs so many seeds, and adds up what became of them. If the sum is kept in a file, it goes
+// on where the run before has ended, and keeps the sum of each part.
 func runSeeds(t *testing.T, seeds uint64) tally {
 	if *sumFile == "" {
 		return divide(t, *firstSeed, seeds)
 	}
+	require.Zero(t, *atMost, "-sum counts the seeds of whole parts: not with -for")
 	const part = 1000
-	sofar := struct {
+	type series struct {
+		Test, Side string
+		First      uint64
+	}
+	kept := struct {
+		Of    series
 		Seeds uint64
 		Sum   tally
-	}{Sum: make(tally)}
-	text, err := os.ReadFile(*sumFile)
-	if err == nil {
-		err = json.Unmarshal(text, &sofar)
-	} else if errors.Is(err, os.ErrNotExist) {
-		err = nil
+	}{Of: series{t.Name(), *sideName, *firstSeed}, Sum: make(tally)}
+	this := kept.Of
+	if text, err := os.ReadFile(*sumFile); !errors.Is(err, os.ErrNotExist) {
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(text, &kept), *sumFile)
+		require.Equal(t, this, kept.Of, "%s is the sum of another run", *sumFile)
 	}
-	require.NoError(t, err, *sumFile)
-	for sofar.Seeds < seeds {
-		n := min(seeds-sofar.Seeds, part)
-		sum := divide(t, *firstSeed+sofar.Seeds, n)
+	for kept.Seeds < seeds {
+		n := min(seeds-kept.Seeds, part)
+		sum := divide(t, *firstSeed+kept.Seeds, n)
 		if t.Failed() {
 			break
 		}
-		sofar.Seeds += n
-		sofar.Sum.add(sum)
-		text, err := json.Marshal(sofar)
+		kept.Seeds += n
+		kept.Sum.add(sum)
+		text, err := json.Marshal(kept)
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(*sumFile, text, 0o666))
 	}
-	return sofar.Sum
+	return kept.Sum
 }
 
 // divide runs the seeds from the first one on in several processes, and adds up what became of
