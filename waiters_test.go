@@ -63,11 +63,17 @@ func TestGoingAwayTakesNoSearchOfTheLine(t *testing.T) {
 					search = min(search, timed(func() { require.Negative(t, slices.Index(claims, nil)) }))
 				}
 				arrange(claims)
-				each = min(each, timed(func() {
-					for _, c := range claims {
-						m.s.leave(c)
-					}
-				})/time.Duration(n))
+				// The best of some while nearly all still wait: one may be interrupted.
+				for few := range slices.Chunk(claims[:n/4], n/40) {
+					each = min(each, timed(func() {
+						for _, c := range few {
+							m.s.leave(c)
+						}
+					})/time.Duration(len(few)))
+				}
+				for _, c := range claims[n/4:] {
+					m.s.leave(c)
+				}
 			}
 			t.Logf("%v each, a search takes %v", each, search)
 			require.Less(t, each, search/5)
