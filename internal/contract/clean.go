@@ -100,7 +100,7 @@ func (mark Marked) Goroutines() (stacks []string) {
 
 // Patience bounds every wait for something that must come. It is far above what a loaded
 // machine needs; only tests of the waits themselves change it.
-var Patience = 20 * time.Second
+var Patience = 30 * time.Second
 
 // Poll returns true as soon as ok does, and false when Patience is over.
 func Poll(ok func() bool) bool { return Eventually(Patience, ok) }

@@ -71,13 +71,13 @@ func etcdsMutex(t *testing.T, client *clientv3.Client, name string) *concurrency
 func TestNestedNamesAreIndependent(t *testing.T) {
 	computing.enter(t)
 	client, _ := countedWorld(t)
-	ctx := contract.Patient(t)
 	names := []string{"a", "a/b", "a/b/c", "a//b", "a/" + uuid.NewString(), "ab", "a /b"}
 	for way, order := range map[string]func(int) int{
 		"from the outer to the inner": func(i int) int { return i },
 		"from the inner to the outer": func(i int) int { return len(names) - 1 - i },
 	} {
 		t.Run(way, func(t *testing.T) {
+			ctx := contract.Patient(t)
 			s := contract.NewSession(t, client)
 			var locks, others []*etcdlock.Mutex
 			for i := range names {
@@ -346,11 +346,11 @@ func TestANamespacedClientHoldsLikeAnyOther(t *testing.T) {
 	} {
 		t.Run(about, func(t *testing.T) {
 			t.Parallel()
-			const ttl = 3 * time.Second
 			cluster := etcdtest.Start(t, 1)
 			faults := etcdtest.NewFaults(t)
 			outside := cluster.Client(t)
 			contract.VerifyClean(t, outside, "")
+			ttl := steadyTTL(t, outside, 3*time.Second)
 			inside := namespaced(cluster.Client(t, contract.With(faults)), "tenant-7/", withLease)
 			// What stands under the same name inside, outside and in a namespace inside
 			// the namespace is not ours.
@@ -404,7 +404,7 @@ func TestWhatUsersAttachToTheLeaseIsTheirs(t *testing.T) {
 	client := cluster.Client(t, contract.With(faults))
 	contract.VerifyClean(t, client, "")
 	ctx := contract.Patient(t)
-	s := contract.NewSession(t, client, etcdlock.WithTTL(4*time.Second))
+	s := contract.NewSession(t, client, etcdlock.WithTTL(steadyTTL(t, client, 4*time.Second)))
 	mu := contract.MutexOf(t, s, "a")
 	require.NoError(t, mu.Lock(ctx))
 	lease := s.Lease()
@@ -459,10 +459,11 @@ func tenant(t *testing.T) (root, client *clientv3.Client, counter *contract.Coun
 func TestARoleOnThePrefixIsEnough(t *testing.T) {
 	waiting.enter(t)
 	root, client, _, faults := tenant(t)
+	ttl := steadyTTL(t, root, 3*time.Second)
 	ctx := contract.Patient(t)
-	s := contract.NewSession(t, client, etcdlock.WithTTL(3*time.Second))
+	s := contract.NewSession(t, client, etcdlock.WithTTL(ttl))
 	mu := contract.MutexOf(t, s, "mine")
-	other := contract.NewMutex(t, client, "mine", etcdlock.WithTTL(6*time.Second))
+	other := contract.NewMutex(t, client, "mine", etcdlock.WithTTL(2*ttl))
 	third := contract.NewMutex(t, client, "mine")
 
 	require.NoError(t, other.TryLock(ctx))

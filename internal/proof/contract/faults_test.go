@@ -81,8 +81,8 @@ func TestAHolderBehindABlackHoleKnowsBeforeTheNextOwnerGetsIn(t *testing.T) {
 //	answers under way still arrive | a knows | b gets in
 func TestTrustCountsFromTheSend(t *testing.T) {
 	waiting.enter(t)
-	const ttl = 3 * time.Second
 	w := newWorld(t, 1)
+	ttl := steadyTTL(t, w.admin, 3*time.Second)
 	delays := []struct {
 		delay   time.Duration
 		harmful bool // the hold may be lost by the delay alone

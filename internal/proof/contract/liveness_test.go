@@ -323,8 +323,8 @@ func TestAHoldAndAWaitSurviveARestartOfAllMembers(t *testing.T) {
 //	a member stops | locks come and go | a holds for two TTLs | b gets in
 func TestOneDeadMemberOfThreeLosesNothing(t *testing.T) {
 	waiting.enter(t)
-	const ttl = 4 * time.Second
 	w := newWorld(t, 3)
+	ttl := steadyTTL(t, w.admin, 4*time.Second)
 	c := w.contest(t, "dead-member")
 	a, b := c.party("a", ttl), c.party("b", ttl)
 	a.locks()
@@ -353,8 +353,8 @@ func TestOneDeadMemberOfThreeLosesNothing(t *testing.T) {
 //	a holds, b waits | the connections to one member fall silent | more than a TTL | a unlocks | b gets in
 func TestOneSilentEndpointOfThreeLosesNothing(t *testing.T) {
 	waiting.enter(t)
-	const ttl = 4 * time.Second
 	w := newWorld(t, 3)
+	ttl := steadyTTL(t, w.admin, 4*time.Second)
 	atOnce(t, 6, func(i int) string { return string(rune('0' + i)) }, func(t *testing.T, i int) {
 		c := w.contest(t, t.Name())
 		proxies := []*etcdtest.Proxy{w.cluster.Proxy(t, 0), w.cluster.Proxy(t, 1), w.cluster.Proxy(t, 2)}

@@ -22,11 +22,9 @@ import (
 // they share. When its token is taken away they log in once more, and no renewal fails by that.
 func TestRenewalsLogInOnceWhileTheTokenLasts(t *testing.T) {
 	waiting.enter(t)
-	const (
-		ttl      = 3 * time.Second
-		renewals = 6
-	)
+	const renewals = 6
 	root, client, counter, _ := tenant(t)
+	ttl := steadyTTL(t, root, 3*time.Second)
 	renewed, failed := make(chan struct{}, 1000), make(chan error, 1000)
 	trace := etcdlock.WithTrace(&etcdlock.Trace{
 		LeaseRenewed:  func(clientv3.LeaseID, time.Duration) { renewed <- struct{}{} },
@@ -71,15 +69,13 @@ func TestRenewalsLogInOnceWhileTheTokenLasts(t *testing.T) {
 // that out, by a message on the first stream, and opens one for each renewal.
 func TestBehindEtcdsProxyEachRenewalHasAStream(t *testing.T) {
 	waiting.enter(t)
-	const (
-		ttl      = 3 * time.Second
-		renewals = 8
-	)
+	const renewals = 8
 	cluster := etcdtest.Start(t, 1)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	upstream := cluster.Client(t)
+	ttl := steadyTTL(t, upstream, 3*time.Second)
 	server := grpc.NewServer()
 	kv, _ := grpcproxy.NewKvProxy(upstream)
 	watch, watchDone := grpcproxy.NewWatchProxy(ctx, zap.NewNop(), upstream)

@@ -19,9 +19,9 @@ import (
 //	a holds by the service, for longer than its TTL | b's TryLock says so | a unlocks, b locks |
 //	a waits, and its context ends
 func TestTheServiceStandsInTheSameLine(t *testing.T) {
-	const ttl = 2 * time.Second
 	cluster := etcdtest.Start(t, 1)
 	client := cluster.Client(t)
+	ttl := steadyTTL(t, client, 2*time.Second)
 	a, err := v3lock.New(t.Context(), cluster.Client(t), "x", ttl)
 	require.NoError(t, err)
 	b := contract.NewMutex(t, client, "x")

@@ -44,6 +44,31 @@ func bounded(t testing.TB) context.Context {
 	return ctx
 }
 
+// steadyTTL is least, or up to three times that on a machine that is so busy that etcd is slow: where
+// nothing is wrong, a lease must not run out. It takes half a second, leaves nothing, and has no
+// revision.
+func steadyTTL(t *testing.T, client *clientv3.Client, least time.Duration) time.Duration {
+	t.Helper()
+	const (
+		looks = 500 * time.Millisecond
+		share = 40 // of such answers make a TTL in which none of three renewals is late
+	)
+	var slowest time.Duration
+	for began := time.Now(); time.Since(began) < looks; {
+		asked := time.Now()
+		lease, err := client.Grant(bounded(t), int64(longTTL/time.Second))
+		require.NoError(t, err)
+		slowest = max(slowest, time.Since(asked))
+		_, err = client.Revoke(bounded(t), lease.ID)
+		require.NoError(t, err)
+	}
+	ttl := min(max(least, share*slowest), 3*least).Round(time.Second)
+	if ttl > least {
+		t.Logf("a TTL of %v: a lease is granted after %v", ttl, slowest)
+	}
+	return ttl
+}
+
 // within waits for a message, and fails the test if it does not come.
 func within[T any](t *testing.T, d time.Duration, what string, ch <-chan T) (v T) {
 	t.Helper()
