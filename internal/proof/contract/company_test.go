@@ -404,7 +404,7 @@ func TestWhatUsersAttachToTheLeaseIsTheirs(t *testing.T) {
 	client := cluster.Client(t, contract.With(faults))
 	contract.VerifyClean(t, client, "")
 	ctx := contract.Patient(t)
-	s := contract.NewSession(t, client, etcdlock.WithTTL(steadyTTL(t, client, 4*time.Second)))
+	s := contract.NewSession(t, client, etcdlock.WithTTL(4*time.Second))
 	mu := contract.MutexOf(t, s, "a")
 	require.NoError(t, mu.Lock(ctx))
 	lease := s.Lease()

