@@ -52,7 +52,7 @@ func TestThreeGoroutinesRunBesideAnyNumberOfHolds(t *testing.T, w World) {
 	counter := NewCounter()
 	client := cluster.Client(t, With(counter))
 	renewed := make(chan struct{}, 1000)
-	s := NewSession(t, client, etcdlock.WithTTL(2*time.Second), etcdlock.WithTrace(&etcdlock.Trace{
+	s := NewSession(t, client, etcdlock.WithTTL(6*time.Second), etcdlock.WithTrace(&etcdlock.Trace{
 		LeaseRenewed: func(clientv3.LeaseID, time.Duration) { renewed <- struct{}{} },
 	}))
 	mutexes := make([]*etcdlock.Mutex, 50)
@@ -288,7 +288,9 @@ func TestTenThousandNamesAreOneLeaseAndNoGoroutineEach(t *testing.T, w World) {
 	}
 	workers.Wait()
 	require.Equal(t, 1, counter.Counts().Of("LeaseGrant"))
-	require.Equal(t, names, counter.Counts().Of("Txn"))
+	txns := counter.Counts().Of("Txn")
+	require.GreaterOrEqual(t, txns, names)
+	require.LessOrEqual(t, txns, names+names/20, "with several endpoints a late answer is asked for again")
 	few := func() bool { return LibraryGoroutines() <= 3 } // with that of the renewals, if one is due
 	require.Eventually(t, few, 10*time.Second, 10*time.Millisecond)
 }
