@@ -5,8 +5,10 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
+	"time"
 )
 
 // The kernel ties the death of a child to the thread that started it, not to the process. The
@@ -34,7 +36,41 @@ func start(cmd *exec.Cmd) (*tree, error) {
 	}
 	t.terminal = lend(t.pid)
 	go t.reap() // ends when no child is left, or with this process
+	if t.terminal != nil {
+		go t.unstick() // ends as reap does
+	}
 	return t, nil
+}
+
+// unstick continues the command where ^Z has stopped a child of a shell between vfork and exec. The
+// shell waits for the exec, in which it cannot be stopped, so that reap is not told. Nobody
+// else would continue the child.
+func (t *tree) unstick() {
+	looks := time.NewTicker(time.Second)
+	defer looks.Stop()
+	for {
+		select {
+		case <-t.gone:
+			return
+		case <-looks.C:
+		}
+		if t.isStuck() && !t.hasEnded() { // else the number may be somebody else's by now
+			_ = syscall.Kill(-t.pid, syscall.SIGCONT)
+		}
+	}
+}
+
+// isStuck reports whether a process of the command's group waits for one that is stopped, as none but
+// vfork waits.
+func (t *tree) isStuck() bool {
+	states := make(map[int]byte)
+	group := t.left()
+	for _, p := range group {
+		states[p.pid] = p.state
+	}
+	return slices.ContainsFunc(group, func(p process) bool {
+		return p.group == t.pid && p.state == 'T' && states[p.parent] == 'D'
+	})
 }
 
 // reap waits for all children; orphaned descendants become children too. Nothing else waits.
@@ -122,7 +158,10 @@ func children(of []process, parent int) (children []process) {
 }
 
 // A process is what /proc says about one.
-type process struct{ pid, parent, group int }
+type process struct {
+	pid, parent, group int
+	state              byte
+}
 
 func processes() (all []process) {
 	dir, err := os.Open("/proc")
@@ -147,7 +186,7 @@ func processes() (all []process) {
 		}
 		parent, _ := strconv.Atoi(string(fields[1]))
 		group, _ := strconv.Atoi(string(fields[2]))
-		all = append(all, process{pid, parent, group})
+		all = append(all, process{pid, parent, group, fields[0][0]})
 	}
 	return all
 }
