@@ -161,7 +161,7 @@ func last(t *testing.T, file, what string) time.Time {
 func eventually(t *testing.T, is func() bool, format string, args ...any) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !is(); time.Sleep(2 * time.Millisecond) {
-		require.False(t, time.Now().After(deadline), append([]any{format}, args...)...)
+		require.Falsef(t, time.Now().After(deadline), format, args...)
 	}
 }
 

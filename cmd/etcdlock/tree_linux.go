@@ -37,7 +37,7 @@ func start(cmd *exec.Cmd) (*tree, error) {
 	t.terminal = lend(t.pid)
 	go t.reap() // ends when no child is left, or with this process
 	if t.terminal != nil {
-		go t.unstick() // ends as reap does
+		go t.unstick() // ends with the command
 	}
 	return t, nil
 }
@@ -50,7 +50,7 @@ func (t *tree) unstick() {
 	defer looks.Stop()
 	for {
 		select {
-		case <-t.gone:
+		case <-t.exited:
 			return
 		case <-looks.C:
 		}
