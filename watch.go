@@ -96,7 +96,9 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 // is under way. (Do not wait for its answer alone: an etcd that was frozen answers those of a long
 // line one by one when it is back, and tells who is next at once.
 // TestACheckKeepsNobodyFromHearingTheEvent.)
-func (p *place) waitBehind(ctx context.Context, c *claim, before line.Entry, broken *attempt.Backoff) error {
+func (p *place) waitBehind(
+	ctx context.Context, c *claim, before line.Entry, broken *attempt.Backoff,
+) error {
 	w, known := p.watchBefore(ctx, broken, before)
 	defer func() { p.unwatchBefore(w) }()
 	relied := time.Now() // since when it relies on the watch
