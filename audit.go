@@ -26,8 +26,10 @@ const (
 	lookGrace = 500 * time.Millisecond
 
 	// byKeysEvery is how many audits there are per audit of the keys on the lease, if the others
-	// read values.
-	byKeysEvery = 4
+	// read values. soonByKeysEvery is that number while a late copy of a put may have put a key
+	// since the last one. Both are even, so no two in a row overlook a recall.
+	byKeysEvery     = 4
+	soonByKeysEvery = 2
 
 	// causeTime is how long a deleted key's hold waits for etcd to say whether the lease is gone
 	// too. If it is, that is the reason of the loss.
@@ -148,7 +150,7 @@ func (l *lease) lookDue(last time.Time) bool {
 	case !l.doubted.IsZero(), len(l.places) > manyPlaces, l.plan.AtRisk(l.trust.Remaining(now)):
 		return since >= period
 	default:
-		return since >= l.seldomLocked(now)*period
+		return since >= l.seldomLocked(now, period)*period
 	}
 }
 
@@ -222,7 +224,11 @@ func (l *lease) audits() (suspicious bool, places []*place, byKeys bool) {
 		return suspicious, nil, true
 	}
 	l.audited++
-	if !both && l.audited%byKeysEvery == 0 {
+	every := uint(byKeysEvery)
+	if !l.sweptLocked() {
+		every = soonByKeysEvery
+	}
+	if !both && l.audited%every == 0 {
 		return suspicious, nil, true
 	}
 	return suspicious, places, both
@@ -267,6 +273,7 @@ func (l *lease) isKnown() bool {
 func (l *lease) compare(keys [][]byte, sent time.Time, suspicious bool) (missing []*place, strays []string) {
 	l.s.mu.Lock()
 	defer l.s.unlock()
+	l.swept = sent
 	present := make(map[string]bool, len(keys))
 	for _, key := range keys {
 		present[string(key)] = true
@@ -284,6 +291,10 @@ func (l *lease) compare(keys [][]byte, sent time.Time, suspicious bool) (missing
 	}
 	return missing, strays
 }
+
+// sweptLocked reports whether an audit of the keys on l was sent a TTL after the last put. Copies
+// of puts that come later than that are left to the rare audits.
+func (l *lease) sweptLocked() bool { return l.swept.Sub(l.placed) >= l.ttl }
 
 // keysOf are the keys of places.
 func keysOf(places []*place) []string {

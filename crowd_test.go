@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -508,6 +509,46 @@ func TestAWatchThatIsKeptForTheNextPlaceEnds(t *testing.T) {
 				}
 				synctest.Wait()
 				require.Zero(t, etcd.Watches())
+			})
+		})
+	}
+}
+
+// Who waits audits its lease soon after its put, in case a late copy of it has left a key, and then
+// seldom. In a line of a thousand that comes as rarely as a recheck.
+func TestWhoWaitsInALongLineAuditsAsRarelyAsItRechecks(t *testing.T) {
+	for _, row := range []struct {
+		ahead       int
+		from, until time.Duration // when the first audit comes
+	}{
+		{10, seldomLook - time.Second, seldomLook + time.Second},
+		{1000, time.Minute - renewalPeriod, time.Minute + renewalPeriod},
+	} {
+		t.Run(fmt.Sprint(row.ahead), func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				lease, err := etcd.Client("others").Grant(context.Background(), 3600)
+				require.NoError(t, err)
+				for range row.ahead {
+					require.NoError(t, etcd.PutKey("n/"+uuid.NewString(), lease.ID))
+				}
+				waits, cancel := context.WithTimeout(context.Background(), 5*virtualTTL)
+				defer cancel()
+				start := time.Now()
+				var audits []time.Duration
+				var mu sync.Mutex // of audits
+				etcd.Intercept(func(c fake.Call) fake.Effect {
+					mu.Lock()
+					defer mu.Unlock()
+					if c.Process == "a" && c.Method == fake.TimeToLive && waits.Err() == nil {
+						audits = append(audits, time.Since(start))
+					}
+					return fake.Effect{}
+				})
+				waiter := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
+				require.ErrorIs(t, waiter.Lock(waits), context.DeadlineExceeded)
+				require.Len(t, audits, 1, "the others are seldom")
+				require.GreaterOrEqual(t, audits[0], row.from)
+				require.LessOrEqual(t, audits[0], row.until)
 			})
 		})
 	}

@@ -55,6 +55,8 @@ type lease struct {
 	releases  int                // releases under way, of holds that have ended whole
 	ending    map[*hold]struct{} // holds that have ended while their contexts may not have
 	idleSince time.Time          // when users became 0
+	placed    time.Time          // when the last place was taken
+	swept     time.Time          // when the last answered audit of the keys on it was sent
 	retired   error              // why there are no new places; nil while there may be
 	ended     error              // why it is no longer trusted; nil while it is
 	revoked   bool               // etcd has confirmed that it is gone, and its keys with it

@@ -712,25 +712,42 @@ func TestALossFromOutsideIsNoticedWithinAboutASecond(t *testing.T) {
 // 0 s n is locked, 1 s unlocked, 3 s a late copy of the transaction that locked it puts
 // its key again, of which nothing tells. It blocks the others only until the next look.
 func TestAKeyThatALateRequestPutsIsSwept(t *testing.T) {
+	recallable := []etcdlock.Option{etcdlock.WithRecall(time.Second)} // other audits read values
 	rows := []struct {
-		promise string
-		held    bool
-		within  time.Duration
+		promise     string
+		held, waits bool
+		within      time.Duration
+		options     []etcdlock.Option
 	}{
-		{"while something is held", true, seldomLook},
-		{"while nothing is", false, seldomLook},
+		{"while something is held", true, false, seldomLook, nil},
+		{"while nothing is", false, false, seldomLook, nil},
+		{"while it waits for something", false, true, seldomLook, nil},
+		{"while a hold may be recalled", true, false, 2 * seldomLook, recallable},
+		{"while a wait may be recalled", false, true, 2 * seldomLook, recallable},
 	}
 	for _, row := range rows {
 		t.Run(row.promise, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				etcd.Intercept(onlyNth(2, fake.Txn, fake.Effect{Again: 3 * time.Second}))
-				s := processIn(t, etcd, "a")
+				s := processIn(t, etcd, "a", row.options...)
 				mu, held := contract.MutexOf(t, s, "n"), contract.MutexOf(t, s, "held")
 				hold := lockWithin(t, held, time.Second)
 				lease := s.Lease()
 				lockWithin(t, mu, time.Second)
 				time.Sleep(time.Second)
 				require.NoError(t, mu.Unlock(context.Background()))
+				leave := func() {}
+				if row.waits {
+					awaited := contract.MutexOf(t, processIn(t, etcd, "c"), "awaited")
+					lockWithin(t, awaited, time.Second)
+					waiting, waited := contract.MutexOf(t, s, "awaited"), make(chan error, 1)
+					go func() { waited <- waiting.Lock(context.Background()) }()
+					leave = func() {
+						require.NoError(t, awaited.Unlock(context.Background()))
+						require.NoError(t, <-waited)
+						require.NoError(t, waiting.Unlock(context.Background()))
+					}
+				}
 				if !row.held {
 					require.NoError(t, held.Unlock(context.Background()))
 				}
@@ -741,7 +758,7 @@ func TestAKeyThatALateRequestPutsIsSwept(t *testing.T) {
 
 				other := contract.MutexOf(t, processIn(t, etcd, "b"), "n")
 				start := time.Now()
-				lockWithin(t, other, time.Minute)
+				lockWithin(t, other, 3*seldomLook)
 				require.LessOrEqual(t, time.Since(start), row.within)
 				require.NoError(t, other.Unlock(context.Background()))
 
@@ -754,6 +771,7 @@ func TestAKeyThatALateRequestPutsIsSwept(t *testing.T) {
 					require.NoError(t, hold.Err(), "the hold is not touched")
 					require.NoError(t, held.Unlock(context.Background()))
 				}
+				leave()
 				synctest.Wait()
 				require.NotContains(t, etcd.Leases(), lease)
 			})

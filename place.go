@@ -63,6 +63,7 @@ func (s *Session) newPlaceLocked(c *claim) *place {
 		using:  true,
 	}
 	l.places[p.ticket.Key] = p
+	l.placed = time.Now()
 	l.users++
 	c.local.queue.Gather() // whoever comes from here on may come after the put
 	return p

@@ -587,7 +587,7 @@ func TestAKeyThatLingersGivesWayToARecall(t *testing.T) {
 			hold := lockWithin(t, mu, time.Second)
 			time.Sleep(watchedBy)
 			require.NoError(t, mu.Unlock(context.Background()))
-			time.Sleep(time.Second)
+			time.Sleep(4 * virtualTTL) // from here on audits are rare
 			require.Len(t, etcd.Keys("n/"), 1, "it lingers")
 			recall(t, etcd, 3*time.Second)
 			if faults != nil {

@@ -44,28 +44,47 @@ func (s *Session) destination(of *era) destination {
 	return d
 }
 
-// keep is the keeper: it renews the lease, audits its keys and finally revokes it.
-// It runs from the grant until no put can apply under the lease any more.
+// A keeper renews a lease, audits its keys and finally revokes it. Only the goroutine of keep
+// changes its fields.
 //
 // Renewals are separate attempts on a stream that stays open. One is sent in each period of the
 // schedule. If its answer takes longer than half a period, or does not come at all, more are
 // sent, each on its own stream, and two at a time if there are several endpoints, so that one
 // dead endpoint cannot get them all. No attempt outlives the trust that it could give: later its
 // answer would be useless.
+type keeper struct {
+	*lease
+	ctx    context.Context // of the attempts and the streams
+	sender *keepalive.Sender
+
+	next        *time.Timer // when a renewal is due
+	lastStarted time.Time
+	troubled    bool // the last attempt failed, or is late
+	results     chan renewal
+
+	lastLook time.Time
+	looking  bool
+	looked   chan bool // whether etcd knew the lease
+}
+
+// keep is the keeper's goroutine. It runs from the grant until no put can apply under the lease
+// any more.
 func (l *lease) keep(granted time.Time) {
-	ctx, stopAttempts := context.WithCancel(l.s.ctx) // and the streams
+	ctx, stopAttempts := context.WithCancel(l.s.ctx)
 	defer stopAttempts()
-	sender := keepalive.NewSender(ctx, l.s.client, l.id, l.s.spawn)
-	results := make(chan renewal)
-	lastStarted := granted
-	next := time.NewTimer(time.Until(granted.Add(l.plan.Period)))
-	defer next.Stop()
+	k := &keeper{
+		lease:       l,
+		ctx:         ctx,
+		sender:      keepalive.NewSender(ctx, l.s.client, l.id, l.s.spawn),
+		next:        time.NewTimer(time.Until(granted.Add(l.plan.Period))),
+		lastStarted: granted,
+		results:     make(chan renewal),
+		lastLook:    granted,
+		looked:      make(chan bool, 1),
+	}
+	defer k.next.Stop()
 	tick := time.NewTicker(lookEvery / 2)
 	defer tick.Stop()
-	lastLook := granted
-	looked := make(chan bool, 1) // whether etcd knew the lease
-	looking := false
-	troubled := false // the last attempt failed, or is late
 
 	for {
 		verdict := l.verdict()
@@ -75,56 +94,71 @@ func (l *lease) keep(granted time.Time) {
 		select {
 		case <-l.s.ctx.Done():
 		case <-l.wake:
-		case <-next.C:
-			if verdict != leaseRenew {
-				continue
+		case <-k.next.C:
+			if verdict == leaseRenew {
+				k.send()
 			}
-			attempts := 1
-			if troubled {
-				if l.s.calls.Several() {
-					attempts = 2
-				}
-				l.risk()
-			}
-			lastStarted = time.Now()
-			r := keepalive.Renewal{Sent: lastStarted, Anew: troubled}
-			for range attempts {
-				l.s.spawn(func() { l.renew(ctx, sender, r, results) })
-			}
-			troubled = true // until its answer comes
-			next.Reset(l.plan.Late())
-		case r := <-results:
-			last := r.started.Equal(lastStarted)
-			switch {
-			case last && streamIsOver(r.err):
-				troubled = false
-				next.Reset(0) // on another stream, which reports its own result
-			case r.err != nil:
-				l.renewalFailed(r.err)
-				next.Reset(attempt.Jitter(l.plan.Again()))
-			case last:
-				troubled = false
-				rtt := time.Since(r.started)
-				next.Reset(time.Until(r.started.Add(l.plan.Next(rtt))))
-			}
+		case r := <-k.results:
+			k.answered(r)
 		case <-tick.C:
 			l.watchHolds()
-		case known := <-looked:
-			looking = false
-			if !known && !troubled {
-				next.Reset(0) // a renewal tells for certain
+		case known := <-k.looked:
+			k.looking = false
+			if !known && !k.troubled {
+				k.next.Reset(0) // a renewal tells for certain
 			}
 		}
-		if !looking && l.lookDue(lastLook) {
-			sent := time.Now()
-			lastLook, looking = sent, true
-			l.s.spawn(func() {
-				looked <- l.look(ctx, sent)
-			})
-		}
+		k.lookIfDue()
 	}
 	stopAttempts()
 	l.revoke()
+}
+
+// send sends a renewal, and has the next one sent when the answer of this one is late.
+func (k *keeper) send() {
+	attempts := 1
+	if k.troubled {
+		if k.s.calls.Several() {
+			attempts = 2
+		}
+		k.risk()
+	}
+	k.lastStarted = time.Now()
+	r := keepalive.Renewal{Sent: k.lastStarted, Anew: k.troubled}
+	for range attempts {
+		k.s.spawn(func() { k.renew(k.ctx, k.sender, r, k.results) })
+	}
+	k.troubled = true // until its answer comes
+	k.next.Reset(k.plan.Late())
+}
+
+// answered sets when the next renewal is due, by how one has ended.
+func (k *keeper) answered(r renewal) {
+	last := r.started.Equal(k.lastStarted)
+	switch {
+	case last && streamIsOver(r.err):
+		k.troubled = false
+		k.next.Reset(0) // on another stream, which reports its own result
+	case r.err != nil:
+		k.renewalFailed(r.err)
+		k.next.Reset(attempt.Jitter(k.plan.Again()))
+	case last:
+		k.troubled = false
+		rtt := time.Since(r.started)
+		k.next.Reset(time.Until(r.started.Add(k.plan.Next(rtt))))
+	}
+}
+
+// lookIfDue begins an audit of the lease's keys, one at a time.
+func (k *keeper) lookIfDue() {
+	if k.looking || !k.lookDue(k.lastLook) {
+		return
+	}
+	sent := time.Now()
+	k.lastLook, k.looking = sent, true
+	k.s.spawn(func() {
+		k.looked <- k.look(k.ctx, sent)
+	})
 }
 
 // A verdict is what the keeper is to do with its lease.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -64,28 +65,29 @@ func TestATokenThatDoesNotGrowFailsTheTest(t *testing.T) {
 }
 
 func TestABeliefEndsWithItsContext(t *testing.T) {
-	const moment = 100 * time.Millisecond
-	said := new(reports)
-	b := contract.NewBelief(said)
-	hold, lose := context.WithCancel(t.Context())
-	defer lose()
-	b.EnterUntil(hold, "a", 1)
-	b.Enter("b", 2)
-	require.Len(t, said.failures, 1, "a's context has not ended")
-	b.Leave("a")
-	b.Leave("b")
-	_, lost := b.LeastMargin()
-	require.False(t, lost)
+	synctest.Test(t, func(t *testing.T) {
+		said := new(reports)
+		b := contract.NewBelief(said)
+		hold, lose := context.WithCancel(t.Context())
+		defer lose()
+		b.EnterUntil(hold, "a", 1)
+		b.Enter("b", 2)
+		require.Len(t, said.failures, 1, "a's context has not ended")
+		b.Leave("a")
+		b.Leave("b")
+		_, lost := b.LeastMargin()
+		require.False(t, lost)
 
-	b.EnterUntil(hold, "a", 3)
-	lose()
-	time.Sleep(moment) // the margin to measure
-	b.Enter("b", 4)
-	b.Leave("a") // of the belief that has ended
-	require.Len(t, said.failures, 1)
-	margin, lost := b.LeastMargin()
-	require.True(t, lost)
-	require.InDelta(t, moment, margin, float64(moment/2))
+		b.EnterUntil(hold, "a", 3)
+		lose()
+		time.Sleep(time.Second) // the margin to measure
+		b.Enter("b", 4)
+		b.Leave("a") // of the belief that has ended
+		require.Len(t, said.failures, 1)
+		margin, lost := b.LeastMargin()
+		require.True(t, lost)
+		require.Equal(t, time.Second, margin)
+	})
 }
 
 // The belief of who does not know its token is one like any other, and the tokens of those that

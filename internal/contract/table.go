@@ -175,16 +175,25 @@ func TestAHandOverCostsAtMostOneReadAndNoneInAShortLine(t *testing.T, w World) {
 	}
 	unlock := first.Unlock
 	for i, each := range waiters {
-		before, answered := each.counter.Counts(), each.answered.Load()
+		before, answered, released := each.counter.Counts(), each.answered.Load(), time.Now()
 		require.NoError(t, unlock(t.Context()))
 		require.NoError(t, <-each.in)
 		cost := each.counter.Since(before)
-		if i < few && time.Since(each.began) < recheck {
-			require.Zero(t, cost.Of("Range")+cost.Of("Txn"), "%v", cost)
+		sent := cost.Of("Range") + cost.Of("Txn")
+		most := 1
+		if i < few {
+			most = 0
+		}
+		if time.Since(each.began) >= recheck {
+			most += 1 + int(time.Since(released)/recheck)
 		} else {
-			require.LessOrEqual(t, each.answered.Load()-answered, int32(1), "%v", cost)
 			require.Zero(t, cost.Of("Txn"), "%v", cost)
 		}
+		if most == 0 {
+			require.Zero(t, sent, "%v", cost)
+		}
+		// What was sent before is no part of its turn, though its answer may come now.
+		require.LessOrEqual(t, min(sent, int(each.answered.Load()-answered)), most, "%v", cost)
 		unlock = each.mu.Unlock
 	}
 	require.NoError(t, unlock(t.Context()))
@@ -269,7 +278,7 @@ func TestTenThousandNamesAreOneLeaseAndNoGoroutineEach(t *testing.T, w World) {
 	cluster := w.Start(t)
 	counter := NewCounter()
 	client := cluster.Client(t, With(counter))
-	s := NewSession(t, client, etcdlock.WithTTL(30*time.Second))
+	s := NewSession(t, client, etcdlock.WithTTL(time.Minute))
 
 	revision := cluster.Revision(t)
 	mutexes := make(chan *etcdlock.Mutex, names)
@@ -277,6 +286,7 @@ func TestTenThousandNamesAreOneLeaseAndNoGoroutineEach(t *testing.T, w World) {
 		mutexes <- MutexOf(t, s, fmt.Sprintf("n/%d", i))
 	}
 	close(mutexes)
+	began := time.Now()
 	var workers sync.WaitGroup
 	for range 32 {
 		workers.Go(func() {
@@ -291,8 +301,12 @@ func TestTenThousandNamesAreOneLeaseAndNoGoroutineEach(t *testing.T, w World) {
 	require.Equal(t, 1, counter.Counts().Of("LeaseGrant"))
 	require.EqualValues(t, names, cluster.Revision(t)-revision)
 	require.LessOrEqual(t, counter.Counts().Of("Txn"), names+names/20, "those late are repeated, with several endpoints")
-	few := func() bool { return LibraryGoroutines() <= 3 } // with that of the renewals, if one is due
-	require.Eventually(t, few, 10*time.Second, 10*time.Millisecond)
+	var except []string
+	if time.Since(began) >= time.Second { // on a busy machine the first few are watched before there are many
+		except = append(except, "(*keyWatch).run")
+	}
+	few := func() bool { return LibraryGoroutines(except...) <= 3 } // with that of the renewals, if one is due
+	require.Eventually(t, few, Patience, 10*time.Millisecond)
 }
 
 // A context that has ended before the call is ignored by Unlock.

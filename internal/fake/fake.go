@@ -291,6 +291,17 @@ func (s *Server) DeleteKey(key string) {
 	_, _ = s.txn(deleting(&pb.DeleteRangeRequest{Key: []byte(key)}))
 }
 
+// DeleteKeyBehind deletes a key from outside if another one, of the create revision rev, is there at
+// that moment.
+func (s *Server) DeleteKeyBehind(key, before string, rev int64) {
+	req := deleting(&pb.DeleteRangeRequest{Key: []byte(key)})
+	req.Compare = []*pb.Compare{{
+		Key: []byte(before), Target: pb.Compare_CREATE, Result: pb.Compare_EQUAL,
+		TargetUnion: &pb.Compare_CreateRevision{CreateRevision: rev},
+	}}
+	_, _ = s.txn(req)
+}
+
 // RevokeLease revokes a lease from outside.
 func (s *Server) RevokeLease(id clientv3.LeaseID) {
 	s.mu.Lock()

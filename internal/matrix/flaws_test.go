@@ -59,10 +59,16 @@ func (f *flaw) String() string {
 	return "except " + f.number
 }
 
-// tooSlow reports whether a story that should be shorter than a token lives has met [3].
-func (w *world) tooSlow(st story, why []string) bool {
-	return w.setup.token != "" && strings.HasPrefix(st.name, "v3lock: ") && w.known(st) == nil &&
-		len(why) == 1 && containsOne(why[0], deadToken)
+// tokenDied is that flaw where a story does not wait for a token to die, but one died: that of a
+// slow story, or of another one that the server's lock service watched for first.
+var tokenDied = &flaw{"[3]", "", tokens, true, deadToken}
+
+// tokenDied reports whether a story of the lock service may have met it. (Do not take the word of
+// another than the service for it.)
+func (w *world) tokenDied(st story, why []string) bool {
+	const service = "v3lock"
+	return tokenDied.where(w.setup, w.version) && strings.HasPrefix(st.name, service+": ") &&
+		len(why) == 1 && strings.HasPrefix(why[0], service+" ") && containsOne(why[0], tokenDied.says)
 }
 
 func containsOne(s string, of []string) bool {

@@ -148,7 +148,7 @@ var mutants = []mutant{
 	{
 		name: "one renewal at a time",
 		why:  "The attempt under way has not failed yet. It may have met the one dead endpoint of three, and take the whole TTL (rule 13).",
-		edits: []edit{{"renew.go", `			next.Reset(l.plan.Late())
+		edits: []edit{{"renew.go", `	k.next.Reset(k.plan.Late())
 `, ``}},
 		killers: []killer{simulation(1000), named("TestAFailedRenewalIsFollowedByTwoAtOnce")},
 	},
@@ -216,8 +216,8 @@ var mutants = []mutant{
 	{
 		name: "the end of a stream is a failure of the renewal",
 		why:  "It has failed. But a token ends all the time, and a member stops at each upgrade: what lingers is given up for it, and an alarm is raised.",
-		edits: []edit{{"renew.go", `			case last && streamIsOver(r.err):
-`, `			case last && streamIsOver(r.err) && false:
+		edits: []edit{{"renew.go", `	case last && streamIsOver(r.err):
+`, `	case last && streamIsOver(r.err) && false:
 `}},
 		killers: []killer{named("TestARenewalWhoseStreamEndsIsSentAgainAtOnce")},
 	},
@@ -242,9 +242,27 @@ var mutants = []mutant{
 		killers: []killer{named("TestALostLeaseIsRenewedNoMore")},
 	},
 	{
+		name:    "who waits audits as seldom soon after a put as later",
+		why:     "A late copy of the put is a key that blocks everybody, and 32 renewal periods are 11 TTLs (rule 9).",
+		edits:   []edit{{"keywatch.go", `	case l.sweptLocked():`, `	default:`}},
+		killers: []killer{named("TestAKeyThatALateRequestPutsIsSwept")},
+	},
+	{
+		name:    "of what may be recalled the keys are audited as seldom soon after a put as later",
+		why:     "The values show a recall, and only the keys on the lease a late copy of the put: every fourth audit would (rule 9).",
+		edits:   []edit{{"audit.go", `		every = soonByKeysEvery`, `		every = byKeysEvery`}},
+		killers: []killer{named("TestAKeyThatALateRequestPutsIsSwept")},
+	},
+	{
+		name:    "who waits in a long line audits as soon as in a short one",
+		why:     "In a crowd that goes round and round everybody has put a key a moment ago. 2,000 Sessions would send 100 audits a second (rule 24).",
+		edits:   []edit{{"keywatch.go", `min(max(seldomLooks, asRechecks), idleLooks)`, `min(max(seldomLooks, 0*asRechecks), idleLooks)`}},
+		killers: []killer{named("TestWhoWaitsInALongLineAuditsAsRarelyAsItRechecks")},
+	},
+	{
 		name: "nobody looks at the keys of the lease",
 		why:  "Renewals tell when the lease is gone. That the key is gone they do not (rule 5).",
-		edits: []edit{{"audit.go", `		return since >= l.seldomLocked(now)*period
+		edits: []edit{{"audit.go", `		return since >= l.seldomLocked(now, period)*period
 `, `		return false
 `}},
 		killers: []killer{named("TestALossIsToldThoughAllWatchesAreSilent")},

@@ -11,9 +11,9 @@ const (
 	// young is how long that goes on.
 	young = 8 * Least
 
-	// perContender is how much the period grows with each contender in the line, so that all
+	// PerContender is how much the period grows with each contender in the line, so that all
 	// waiters of a line together send some 17 requests a second, whatever their clients.
-	perContender = 60 * time.Millisecond
+	PerContender = 60 * time.Millisecond
 )
 
 // Period is the time from one recheck to the next, for a waiter that has relied on its watch for
@@ -22,7 +22,7 @@ const (
 //
 // Invariant: a lost event delays a waiter by Least at first, later by no longer than it has
 // waited, and by no more than a TTL and a third, give or take an eighth; but in a long line by as
-// long as perContender says. In the long run there is one recheck for four renewals of a lease
+// long as PerContender says. In the long run there is one recheck for four renewals of a lease
 // that is renewed every third of its TTL. (Do not recheck as often in a line of a
 // thousand as in a short one: together the waiters would keep etcd busy.
 // TestAllInALineTogetherLookSeldom. Do not recheck as rarely with a short TTL as with a long one:
@@ -35,7 +35,7 @@ func Period(relied, ttl time.Duration, contenders int) (from, to time.Duration) 
 		period = relied
 	}
 	period = min(period, max(ttl/3*4, Least))
-	if crowd := time.Duration(contenders) * perContender; crowd > period {
+	if crowd := time.Duration(contenders) * PerContender; crowd > period {
 		return crowd / 2, crowd / 2 * 3 // waiters that came at once do not recheck at once
 	}
 	return period / 8 * 7, period / 8 * 9

@@ -610,14 +610,14 @@ func TestTheStoredValueIsJSONForPeople(t *testing.T) {
 func TestContendersAreInTheOrderOfTheLine(t *testing.T) {
 	computing.enter(t)
 	client, _ := countedWorld(t)
-	ctx, cancel := context.WithCancel(contract.Patient(t))
+	ctx, cancel := context.WithCancel(t.Context()) // of the waits
 	lease := leased(t, client)
-	none, err := etcdlock.Contenders(ctx, client, "a")
+	none, err := etcdlock.Contenders(contract.Patient(t), client, "a")
 	require.NoError(t, err)
 	require.Empty(t, none)
 
 	mu := contract.NewMutex(t, client, "a", etcdlock.WithOwner("first"))
-	require.NoError(t, mu.Lock(ctx))
+	require.NoError(t, mu.Lock(contract.Patient(t)))
 	var waits []<-chan error
 	for i, owner := range []string{"second", "", "fourth", "", "sixth"} {
 		wait := etcdsMutex(t, client, "a").Lock
@@ -630,7 +630,7 @@ func TestContendersAreInTheOrderOfTheLine(t *testing.T) {
 			putKey(t, client, stray.key, stray.lease)
 		}
 	}
-	line, err := etcdlock.Contenders(ctx, client, "a")
+	line, err := etcdlock.Contenders(contract.Patient(t), client, "a")
 	require.NoError(t, err)
 	require.Len(t, line, 6)
 	require.Equal(t, mu.Key(), line[0].Key)
@@ -654,7 +654,7 @@ func TestContendersAreInTheOrderOfTheLine(t *testing.T) {
 func TestHoldersAreThoseWhoseNamesBeginWithThePrefix(t *testing.T) {
 	computing.enter(t)
 	client, _ := countedWorld(t)
-	ctx, cancel := context.WithCancel(contract.Patient(t))
+	ctx, cancel := context.WithCancel(t.Context()) // of locks, waits and looks
 	lease := leased(t, client)
 	none, err := etcdlock.Holders(ctx, client, "")
 	require.NoError(t, err)

@@ -344,7 +344,7 @@ func TestAWaitForEtcdTellsTheCauseAndEtcdsLastError(t *testing.T) {
 				contract.VerifyClean(t, client, "")
 				told := make(chan struct{}) // an attempt had no answer
 				tell := sync.OnceFunc(func() { close(told) })
-				mu := contract.NewMutex(t, client, "a", etcdlock.WithTTL(time.Second),
+				mu := contract.NewMutex(t, client, "a", etcdlock.WithTTL(2*time.Second),
 					etcdlock.WithTrace(&etcdlock.Trace{Unavailable: func(error, time.Duration) { tell() }}))
 				down := faults.Inject(c.fault)
 				t.Cleanup(down.Heal)
