@@ -58,9 +58,9 @@ func (tr *trial) partyOfFor(u use, who string, client *clientv3.Client, ttl time
 	return p
 }
 
-// behindAProxy makes a party for whom the proxy stands between it and etcd, and one that will
-// get in when the other's lease has run out.
-func (tr *trial) behindAProxy(c *etcdtest.Cluster) (proxy *etcdtest.Proxy, a, b *party) {
+// behindAProxy makes a party with a TTL for whom the proxy stands between it and etcd, and one that
+// will get in when the other's lease has run out.
+func (tr *trial) behindAProxy(c *etcdtest.Cluster, ttl time.Duration) (proxy *etcdtest.Proxy, a, b *party) {
 	tr.Helper()
 	proxy = c.Proxy(tr, 0)
 	a = tr.party("a", c, ttl, etcdtest.Via(proxy))

@@ -49,7 +49,7 @@ func TestS01AHolderWhoseConnectionBreaksKnowsBeforeTheNextOneGetsIn(t *testing.T
 				must:  "0 overlaps, least margin >= 100 ms", leastMargin: leastMargin,
 			}, func(tr *trial) {
 				c := etcdtest.Start(tr, 1)
-				proxy, a, b := tr.behindAProxy(c)
+				proxy, a, b := tr.behindAProxy(c, ttl)
 				a.locks()
 				next := b.waits()
 				tr.phase(ttl / 3)
@@ -72,12 +72,14 @@ func TestS02SlowAnswersLengthenNoHold(t *testing.T) {
 	t.Parallel()
 	slows := []struct {
 		name     string
-		eighths  int // of the TTL, reached step by step
+		ttl      time.Duration
+		eighths  int // of it, reached step by step
 		harmless bool
 		must     string
 	}{
-		{"half the TTL", 4, true, "nothing is lost while answers are slow; 0 overlaps once they stop"},
-		{"nearly the TTL", 7, false, "0 overlaps"},
+		// With half a TTL of 2 s gone, a machine that stands still for 400 ms loses the rest.
+		{"half the TTL", 3 * ttl, 4, true, "nothing is lost while answers are slow; 0 overlaps once they stop"},
+		{"nearly the TTL", ttl, 7, false, "0 overlaps"},
 	}
 	for _, slow := range slows {
 		t.Run(slow.name, func(t *testing.T) {
@@ -87,18 +89,18 @@ func TestS02SlowAnswersLengthenNoHold(t *testing.T) {
 				must:  slow.must + ", least margin >= 100 ms", leastMargin: leastMargin,
 			}, func(tr *trial) {
 				c := etcdtest.Start(tr, 1)
-				proxy, a, b := tr.behindAProxy(c)
+				proxy, a, b := tr.behindAProxy(c, slow.ttl)
 				a.locks()
 				next := b.waits()
 				for eighth := 1; eighth <= slow.eighths; eighth++ {
-					proxy.Delay(ttl*time.Duration(eighth)/8, etcdtest.Replies)
-					a.holdsFor(ttl / 2)
+					proxy.Delay(slow.ttl*time.Duration(eighth)/8, etcdtest.Replies)
+					a.holdsFor(slow.ttl / 2)
 				}
-				tr.phase(ttl / 3)
+				tr.phase(slow.ttl / 3)
 				tr.must(!slow.harmless || a.lock.Holds(), "a lost the lock by slow answers alone")
 				proxy.BlackHole(etcdtest.Requests)
-				next.getsIn(2*ttl + slack)
-				a.loses(ttl)
+				next.getsIn(2*slow.ttl + slack)
+				a.loses(slow.ttl)
 				a.heals()
 				b.stillHolds(c.Client(tr))
 			})
@@ -342,7 +344,7 @@ func TestS09UnlockAfterExpiryLeavesTheNextOwnerAlone(t *testing.T) {
 		must:  "it says that the lock was lost, and the next owner's key is untouched",
 	}, func(tr *trial) {
 		c := etcdtest.Start(tr, 1)
-		proxy, a, b := tr.behindAProxy(c)
+		proxy, a, b := tr.behindAProxy(c, ttl)
 		a.locks()
 		next := b.waits()
 		proxy.BlackHole()
