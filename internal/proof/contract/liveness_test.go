@@ -2,6 +2,7 @@ package contract_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -355,7 +356,7 @@ func TestOneSilentEndpointOfThreeLosesNothing(t *testing.T) {
 	waiting.enter(t)
 	w := newWorld(t, 3)
 	ttl := steadyTTL(t, w.admin, 6*time.Second)
-	atOnce(t, 3, func(i int) string { return string(rune('0' + i)) }, func(t *testing.T, i int) {
+	contest := func(t *testing.T, i int) {
 		c := w.contest(t, t.Name())
 		proxies := []*etcdtest.Proxy{w.cluster.Proxy(t, 0), w.cluster.Proxy(t, 1), w.cluster.Proxy(t, 2)}
 		silent := proxies[i]
@@ -376,7 +377,10 @@ func TestOneSilentEndpointOfThreeLosesNothing(t *testing.T) {
 		next.getsIn(missed + slack)
 		t.Logf("in after %v", next.at.Sub(released))
 		b.unlocks()
-	})
+	}
+	for _, round := range []string{"a", "b"} { // six at once are too much for a busy machine
+		atOnce(t, 3, func(i int) string { return fmt.Sprint(round, i) }, contest)
+	}
 }
 
 // etcd without space refuses what puts: a lock can be released, not taken. Nothing
