@@ -238,6 +238,7 @@ func TestTryLockTellsHowManyStandBefore(t *testing.T) {
 func TestAPlaceBehindALocalWaiterCountsBothLines(t *testing.T) {
 	computing.enter(t)
 	l := newLine(t, false)
+	began := time.Now()
 	waits := map[int]func() error{}
 	for _, before := range []int{2, 3, 4} {
 		err := contract.MutexOf(t, l.third, "orders/42").TryLock(t.Context())
@@ -253,7 +254,11 @@ func TestAPlaceBehindALocalWaiterCountsBothLines(t *testing.T) {
 	require.Len(t, contract.WaitForLine(t, l.client, "orders/42", 3), 3, "a Session has one key")
 	for _, before := range []int{4, 3, 2} { // the last one first, so that nobody moves up
 		err := waits[before]()
-		contract.RequireIs(t, err, context.Canceled, etcdlock.ErrLocked)
+		want := []error{context.Canceled, etcdlock.ErrLocked}
+		if time.Since(began) >= time.Second && errors.Is(err, etcdlock.ErrUnavailable) {
+			want = append(want, etcdlock.ErrUnavailable) // etcd owes a busy machine the answer to a recheck
+		}
+		contract.RequireIs(t, err, want...)
 		locked, ok := errors.AsType[*etcdlock.LockedError](err)
 		require.True(t, ok, "%v", err)
 		require.Equal(t, before, locked.Ahead)
