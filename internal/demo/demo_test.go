@@ -100,7 +100,8 @@ func TestRelayMovesTheWorkWithoutGapOrOverlap(t *testing.T) {
 	status, stdout, stderr := demo(t, "-recall", "-workers", "3")
 	require.Equal(t, exitGood, status)
 	require.Empty(t, stderr)
-	requireRow(t, stdout, "holds", "6")
+	// When the work ends, those who wait may still get in, for a moment.
+	require.Regexp(t, `(?m)^holds +[678] `, stdout)
 	requireRow(t, stdout, "overlaps", "0")
 	requireRow(t, stdout, "steps lost", "0")
 	requireRow(t, stdout, "steps done twice", "0")

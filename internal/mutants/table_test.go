@@ -392,7 +392,7 @@ var mutants = []mutant{
 		why:  "What a copy finds says nothing, and there may have been copies. But the answer before them did tell (rule 6).",
 		edits: []edit{{"internal/ticket/release.go", `		r.missed = r.missed || !r.copies // for certain, whatever the next answer says
 `, ``}},
-		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestWhatAReleaseSays"), named("TestAReleaseThatFoundNoKeyStaysALossWhateverGetsLost")},
+		killers: []killer{exploring("two faults"), core("ticket", "TestWhatAReleaseSays"), named("TestAReleaseThatFoundNoKeyStaysALossWhateverGetsLost")},
 	},
 	{
 		name: "a release whose answer was lost is called a loss",
@@ -411,7 +411,7 @@ var mutants = []mutant{
 		edits: []edit{{"internal/ticket/release.go", `	case !now.Certain:
 `, `	case !now.Certain && now.Stale:
 `}},
-		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestWhatAReleaseSays")},
+		killers: []killer{exploring("two faults"), core("ticket", "TestWhatAReleaseSays")},
 	},
 	{
 		name: "a place whose put was not answered was not put",
@@ -496,7 +496,7 @@ var mutants = []mutant{
 `, `	case now.Stale && !now.Certain:
 `}},
 		killers: []killer{
-			core("ticket", "TestExploration"),
+			exploring("a set-back, and calls without an answer"),
 			core("ticket", "TestWhatAReleaseSays"),
 			named("TestAReleaseThatASetBackOvertakesIsNotConfirmed"),
 		},
@@ -540,7 +540,7 @@ var mutants = []mutant{
 			a.Last`, `e.StandsIn(name) {
 			a.Last`}},
 		killers: []killer{
-			core("ticket", "TestExploration"),
+			exploring("three Sessions of a crowd, reading keys of one"),
 			core("line", "TestWhatKeysAloneTellOfTheNearest"), named("TestWhoReturnsWhenTheCrowdHasGone"),
 		},
 	},
@@ -553,7 +553,7 @@ var mutants = []mutant{
 			return false
 `}},
 		killers: []killer{
-			core("ticket", "TestExploration"),
+			exploring("TryRLock beside a reader and a writer"),
 			core("line", "TestWhatKeysAloneTell"), named("TestWhoMovesUpInALongLineDoesNotEnterBesideTheHolder"),
 		},
 	},
@@ -586,7 +586,7 @@ var mutants = []mutant{
 `, `		whole = whole && r != nil && (!r.More || past(r.Kvs[len(r.Kvs)-1]) || own.Rev == 0)
 `}},
 		killers: []killer{
-			core("ticket", "TestExploration"),
+			exploring("TryLock beside Lock, reading one, beside strays"),
 			core("line", "TestTheOldestTellWhoHolds"),
 			core("ticket", "TestWhatAPutSays"),
 		},
@@ -977,7 +977,7 @@ var mutants = []mutant{
 		why:   "It is fastest, and somebody of the Session waits. So do others (WithHandoff).",
 		edits: []edit{{"internal/turn/turn.go", `q.handOffs >= most`, `most == 0`}},
 		killers: []killer{
-			core("ticket", "TestExploration"),
+			exploring("hand-offs"),
 			core("turn", "TestTurns"),
 			named("TestAHandOffIsWithoutEtcdUpToItsNumber"),
 		},
@@ -1046,7 +1046,7 @@ var mutants = []mutant{
 `, `	return isUUID(tail) || strconv.FormatInt(lease, 16) != ""
 `}},
 		killers: []killer{
-			core("ticket", "TestExploration"),
+			exploring("two that read in one Session, and a writer, reading one, beside a stray"),
 			core("line", "TestWhoStandsInLine"),
 			onCluster("TestAStrayKeyBlocksNobody"),
 		},
@@ -1154,7 +1154,7 @@ var mutants = []mutant{
 `, `		txn.If = append(txn.If, e.alone(t.Prefix()).WithPrefix())
 `}},
 		killers: []killer{
-			core("ticket", "TestExploration"), core("ticket", "TestWhatAPutOfOneThatReadsSends"),
+			exploring("TryRLock beside a reader and a writer"), core("ticket", "TestWhatAPutOfOneThatReadsSends"),
 			named("TestWhatReadsCost"),
 		},
 	},
