@@ -46,7 +46,7 @@ func (w want) queue(ctx context.Context, started time.Time) (h *hold, ahead int,
 
 // bounded is the context of a wait of a call with ctx, and what ends it. over is to be called when
 // the wait is over.
-func (m *Mutex) bounded(ctx context.Context, try bool) (
+func (m *party) bounded(ctx context.Context, try bool) (
 	waiting context.Context, cancel context.CancelCauseFunc, over func(),
 ) {
 	stop := func() {}
@@ -88,34 +88,34 @@ func (w want) enter(
 	if s.closed || m.closed {
 		return nil, nil, nil, failed("lock", m.name, ErrClosed)
 	}
-	l := s.lineLocked(m.name)
-	c = w.newClaim(caller, l, started, cancel)
-	taken := l.queue.Owner() != nil
-	waits := l.allAlikeLocked(c) && l.welcomeLocked(c.kind, false) != queues
+	n := s.lineLocked(m.name)
+	c = w.newClaim(caller, n, started, cancel)
+	taken := n.queue.Owner() != nil
+	waits := n.allAlikeLocked(c) && n.welcomeLocked(c.kind, false) != queues
 	switch {
 	case taken && w.try && !waits:
-		return nil, nil, nil, l.lockedLocked(nil)
+		return nil, nil, nil, n.lockedLocked(nil)
 	case clientClosed:
 		return nil, nil, nil, failed("lock", m.name, errClientClosed)
 	case c.joinLocked() != nil: // it could not when join has looked
 	case c.stepLocked():
 		p = c.takePlaceLocked()
 	case taken:
-		locked = l.lockedLocked(nil)
+		locked = n.lockedLocked(nil)
 		if !c.try {
 			c.ahead = locked.Ahead
 			c.traceQueued(locked.Holder)
 		}
 		c.turn = make(chan *place, 1)
-		l.queue.Enter(&c.waiter)
+		n.queue.Enter(&c.waiter)
 		if c.try {
-			l.tries++
+			n.tries++
 		}
-		l.admitLocked()
+		n.admitLocked()
 	case c.relockLocked() != nil: // it may linger since relock has looked
 	default:
-		l.giveWayLocked()
-		l.queue.Enter(&c.waiter)
+		n.giveWayLocked()
+		n.queue.Enter(&c.waiter)
 		p = c.takePlaceLocked()
 	}
 	return c, p, locked, nil
@@ -282,16 +282,6 @@ func (p *place) entered(c *claim, entering *ticket.Entering, done commit) (
 	return h, taken, err
 }
 
-// putLocked notes the answer to a put on l.
-func (l *lease) putLocked(a ticket.Answer, prompt bool) {
-	if a.Doubtful() {
-		l.retireLocked(errLeaseDoubtful)
-	}
-	if prompt {
-		l.servedLocked()
-	}
-}
-
 // again decides what follows an error of put: it returns nil after a pause if the
 // put must be repeated.
 func (p *place) again(ctx context.Context, c *claim, err error, retry *attempt.Backoff) error {
@@ -380,12 +370,12 @@ func (c *claim) giveUp(p *place) *LockedError {
 }
 
 func (c *claim) giveUpLocked(p *place) *LockedError {
-	s, l := c.m.s, c.local
+	s, n := c.m.s, c.local
 	if p != nil && p.ticket.Rev() != 0 {
-		l.ahead = p.ahead
+		n.ahead = p.ahead
 	}
 	c.place = nil
-	locked := l.aheadLocked()
+	locked := n.aheadLocked()
 	s.partLocked(c, nil)
 	return locked
 }

@@ -3,7 +3,11 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"time"
 )
+
+// closeGrace is how long Close takes if its context ended before the call.
+const closeGrace = 50 * time.Millisecond
 
 // Close ends the hold, if there is one, with everything that nests in it (its context ends with
 // the cause [ErrClosed]), and releases its key, also a lingering one. Waiting calls of
@@ -74,14 +78,14 @@ func (m *Mutex) closeLocked() (holds []closedHold, given *place) {
 	if held != nil && held.depth > 0 { // else it nested in a hold that was closed
 		holds = append(holds, closedHold{hold: held})
 	}
-	if l := m.s.lines[m.name]; l != nil {
-		l.cancelLocked(m)
-		if kept := l.queue.Kept(); kept != nil && kept.hold.m == m {
+	if n := m.s.lines[m.name]; n != nil {
+		n.cancelLocked(&m.party)
+		if kept := n.queue.Lingering(); kept != nil && kept.hold.m == &m.party {
 			given = kept
-			l.giveWayLocked()
+			n.giveWayLocked()
 		}
-		for c := range l.queue.Having() {
-			if h := c.hold; !c.exclusive() && h != nil && h.depth > 0 && (h.m == m || h.nests[m] > 0) {
+		for c := range n.queue.Having() {
+			if h := c.hold; !c.exclusive() && h != nil && h.depth > 0 && (h.m == &m.party || h.nests[&m.party] > 0) {
 				holds = append(holds, closedHold{hold: h})
 			}
 		}
@@ -154,3 +158,149 @@ func (p *place) awaitRemoved(ctx context.Context) error {
 	}
 	return nil
 }
+
+// Close ends every hold of the Session (their contexts end with the cause
+// [ErrClosed]) and every wait (which returns ErrClosed), releases all keys by
+// revoking the lease, and stops every goroutine. It waits for that until ctx ends.
+// One read per hundred holds then shows whether somebody has put over a key: such a key
+// does not go with the lease, so Close removes it too.
+//
+// It returns nil if nothing is left behind, and when the Session was closed
+// before. Of several calls at once each waits within its own ctx. An error that is
+// [ErrUnconfirmed] says that etcd did not confirm in time: the Session is closed all
+// the same, its lease is no longer renewed, and its keys go within the TTL, except a key that
+// somebody has put over. If ctx ended before the call, Close takes 50 ms at most; if ctx
+// never ends, two TTLs.
+// After a nil ctx nothing has happened.
+func (s *Session) Close(ctx context.Context) error {
+	if s == nil || s.client == nil {
+		return errors.New("etcdlock: Session not made with NewSession")
+	}
+	if ctx == nil {
+		return errors.New("etcdlock: close: nil context")
+	}
+	ctx, cancel := s.outlive(ctx, func(h *hold) bool { return h.m.s == s }, closeGrace)
+	defer cancel()
+	if ctx.Done() == nil {
+		ttl := s.longestTTL() // twice of which may be more than a Duration can say
+		ctx, cancel = context.WithDeadline(ctx, time.Now().Add(ttl).Add(ttl))
+		defer cancel()
+	}
+
+	s.mu.Lock()
+	switch {
+	case s.closing > 0:
+	case s.closed:
+		s.unlock()
+		return nil
+	default:
+		s.closeLocked()
+	}
+	return s.closesLocked(ctx)
+}
+
+// closeLocked ends whatever there is. The keepers revoke the leases.
+func (s *Session) closeLocked() {
+	s.closed = true
+	for _, n := range s.lines {
+		n.cancelLocked(nil)
+		n.giveWayLocked()
+		if n.due != nil {
+			n.due.Stop()
+		}
+		if n.view != nil {
+			n.view.endLocked()
+		}
+		s.unwatchLastLocked(n)
+		for c := range n.queue.Having() {
+			if h := c.hold; h != nil {
+				h.closeWithSessionLocked()
+			}
+		}
+	}
+	for l := range s.leases {
+		l.wakeKeeper()
+	}
+}
+
+// longestTTL is the longest granted TTL of the Session's leases, or the TTL that it asks for.
+func (s *Session) longestTTL() time.Duration {
+	s.mu.Lock()
+	defer s.unlock()
+	longest := s.cfg.ttl
+	for l := range s.leases {
+		longest = max(longest, l.ttl)
+	}
+	return longest
+}
+
+// closesLocked unlocks mu and waits until the Session is closed. The work goes on until the
+// last call that waits for it has no time left.
+func (s *Session) closesLocked(ctx context.Context) error {
+	s.closing++
+	quiet := s.quietLocked()
+	s.unlock()
+
+	select {
+	case <-quiet:
+	case <-ctx.Done():
+		if !s.isLastClosing() {
+			return closeUnconfirmed(context.Cause(ctx))
+		}
+		s.cancel() // makes every goroutine return
+		<-quiet
+	}
+	s.cancel()
+
+	s.mu.Lock()
+	defer s.unlock()
+	s.closing--
+	if s.left != nil {
+		return closeUnconfirmed(s.left)
+	}
+	return nil
+}
+
+// isLastClosing reports whether no other call waits until the Session is closed. Otherwise the
+// caller stops waiting here too.
+func (s *Session) isLastClosing() bool {
+	s.mu.Lock()
+	defer s.unlock()
+	if s.closing == 1 {
+		return true
+	}
+	s.closing--
+	return false
+}
+
+// outlive returns the context that bounds a release that is called with ctx. If ctx has
+// ended already it is ignored, and ifEnded is the bound. If it comes from a hold that the
+// release ends, it would end with that hold. Then the bounds are its deadline, the end of
+// the parent of the hold's context, and releaseTime. (A cancel below the hold's context
+// looks the same as the hold's end.)
+func (s *Session) outlive(
+	ctx context.Context, ends func(*hold) bool, ifEnded time.Duration,
+) (context.Context, context.CancelFunc) {
+	if ctx.Err() != nil {
+		return context.WithTimeout(context.WithoutCancel(ctx), ifEnded)
+	}
+	var outermost *holdContext
+	for c := holdContextOf(ctx); c != nil; c = c.outer() {
+		if ends(c.hold) {
+			outermost = c
+		}
+	}
+	if outermost == nil {
+		return ctx, func() {}
+	}
+	bound := time.Now().Add(s.releaseTime())
+	if deadline, ok := ctx.Deadline(); ok && deadline.Before(bound) {
+		bound = deadline
+	}
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), bound)
+	stop := context.AfterFunc(outermost.parent, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// releaseTime is how long a release may take if its context does not bound it.
+func (s *Session) releaseTime() time.Duration { return min(s.cfg.ttl, releaseBound) }

@@ -26,8 +26,8 @@ import (
 // not last: it would end with the next renewal that is late.
 // TestNobodyJoinsAKeyWhoseLeaseDoesNotLast.)
 //
-// Invariant: the key is kept while a hold at it is whole, or has ended whole and is being freed
-// (place.keep). The last of these releases it, or has it removed. The turn stays with the Session
+// Invariant: the key stays while a hold at it is whole, or has ended whole and is being freed
+// (place.needed). The last of these releases it, or has it removed. The turn stays with the Session
 // until everybody has unlocked, lost or not. (Do not release for one of several.
 // TestAWriterWaitsForEveryReaderOfItsSession.)
 //
@@ -46,14 +46,6 @@ import (
 //
 // A key that reads hold is not handed off, nor does it linger: to join does more.
 
-// A want is what a call asks for.
-type want struct {
-	m      *Mutex
-	kind   line.Kind
-	permit permit // if it is of that kind
-	try    bool
-}
-
 // A welcome is what becomes of one that comes to read, where others have the turn.
 type welcome int
 
@@ -65,19 +57,19 @@ const (
 
 // welcomeLocked is that of the first that waits, or of one that comes when nobody does. early says
 // that it came before the key was put.
-func (l *localLine) welcomeLocked(kind line.Kind, early bool) welcome {
-	switch owner := l.queue.Owner(); {
+func (n *localLine) welcomeLocked(kind line.Kind, early bool) welcome {
+	switch owner := n.queue.Owner(); {
 	case owner == nil || owner.kind != kind || kind == line.Exclusive:
 		return queues
 	case kind == line.Permit:
 		return owner.leavesRoomLocked()
 	default:
-		return l.welcomeReadLocked(owner.place, early)
+		return n.welcomeReadLocked(owner.place, early)
 	}
 }
 
 // welcomeReadLocked is that of one that reads, where others read or are about to, at p.
-func (l *localLine) welcomeReadLocked(p *place, early bool) welcome {
+func (n *localLine) welcomeReadLocked(p *place, early bool) welcome {
 	switch {
 	case p == nil || p.ticket.Rev() == 0: // its put is under way
 		return later
@@ -99,7 +91,7 @@ func (l *localLine) welcomeReadLocked(p *place, early bool) welcome {
 	case !p.lastsLocked(): // a renewal is late, or etcd was set back
 		return later
 	}
-	switch v := l.view; {
+	switch v := n.view; {
 	case v == nil || !v.live || v.revision == 0 || v.err != nil:
 		return later
 	case v.exclusive > 0:
@@ -111,70 +103,70 @@ func (l *localLine) welcomeReadLocked(p *place, early bool) welcome {
 
 // joinLocked makes c, which comes, a hold beside those of its Session, if it may.
 func (c *claim) joinLocked() *hold {
-	l := c.local
-	if !c.reads() || l.queue.State() != turn.Taken || l.queue.Waiting() > 0 ||
-		l.welcomeLocked(c.kind, false) != joins {
+	n := c.local
+	if !c.reads() || n.queue.State() != turn.Taken || n.queue.Waiting() > 0 ||
+		n.welcomeLocked(c.kind, false) != joins {
 		return nil
 	}
-	p := l.queue.Owner().place
+	p := n.queue.Owner().place
 	h, err := c.m.s.startLocked(c, p)
 	if err != nil {
 		return nil
 	}
 	c.place = p
-	l.queue.Share(&c.waiter)
-	l.view.joined = true
+	n.queue.Share(&c.waiter)
+	n.view.joined = true
 	return h
 }
 
 // admitLocked has those join who may, of those that read and wait before all others. Those who
 // would have to wait for another contender, and do not want to, it refuses.
-func (l *localLine) admitLocked() {
+func (n *localLine) admitLocked() {
 	for {
-		first := l.queue.First()
-		if first == nil || first.Who.exclusive() || l.queue.State() != turn.Taken {
+		first := n.queue.First()
+		if first == nil || first.Who.exclusive() || n.queue.State() != turn.Taken {
 			return
 		}
-		switch l.welcomeLocked(first.Who.kind, first.Early()) {
+		switch n.welcomeLocked(first.Who.kind, first.Early()) {
 		case joins:
 			if first.Steps {
-				l.queue.StepNext().hasTurnLocked(nil)
+				n.queue.StepNext().hasTurnLocked(nil)
 				return
 			}
-			c, p := first.Who, l.queue.Owner().place
+			c, p := first.Who, n.queue.Owner().place
 			if _, err := c.m.s.startLocked(c, p); err != nil {
 				return
 			}
-			l.queue.Join()
+			n.queue.Join()
 			c.waitedLocked()
 			c.place = p
 			c.turn <- p
-			if l.view != nil {
-				l.view.joined = true
+			if n.view != nil {
+				n.view.joined = true
 			}
 			continue
 		case later:
-			l.seekLocked()
+			n.seekLocked()
 		case queues:
-			l.refuseLocked()
+			n.refuseLocked()
 		}
 		return
 	}
 }
 
 // seekLocked has etcd's line watched for one that waits to join.
-func (l *localLine) seekLocked() {
-	if h := l.holdLocked(); h != nil && l.view == nil && !h.m.s.closed {
-		h.m.s.viewLocked(l, true)
+func (n *localLine) seekLocked() {
+	if h := n.holdLocked(); h != nil && n.view == nil && !h.m.s.closed {
+		h.m.s.viewLocked(n, true)
 	}
 }
 
 // refuseLocked ends the waits of those who wait for no other contender.
-func (l *localLine) refuseLocked() {
-	if l.tries == 0 {
+func (n *localLine) refuseLocked() {
+	if n.tries == 0 {
 		return
 	}
-	for c := range l.queue.All() {
+	for c := range n.queue.All() {
 		if cancel := c.cancel; c.try && cancel != nil && c.waiter.Standing() == turn.Waiting {
 			c.m.s.afterLocked(func() { cancel(errTaken) })
 		}
@@ -182,13 +174,13 @@ func (l *localLine) refuseLocked() {
 }
 
 // cohortLocked reports whether several share the turn, or one is about to join.
-func (l *localLine) cohortLocked() bool {
-	h := l.holdLocked()
+func (n *localLine) cohortLocked() bool {
+	h := n.holdLocked()
 	if h == nil || !h.claim.reads() {
 		return false
 	}
-	first := l.queue.First()
-	return l.queue.Sharing() > 0 || first != nil && first.Shares
+	first := n.queue.First()
+	return n.queue.Sharing() > 0 || first != nil && first.Shares
 }
 
 // join makes a hold beside those of the Session, nil if there are none that can be joined now.
@@ -199,29 +191,29 @@ func (w want) join(caller context.Context, now time.Time) *hold {
 	}
 	s.mu.Lock()
 	defer s.unlock()
-	l := s.lines[w.m.name]
-	if l == nil || l.queue.Owner() == nil {
+	n := s.lines[w.m.name]
+	if n == nil || n.queue.Owner() == nil {
 		return nil
 	}
-	return w.newClaim(caller, l, now, nil).joinLocked()
+	return w.newClaim(caller, n, now, nil).joinLocked()
 }
 
 // handDown gives p, at which c has waited in etcd's line, to the next in the local line, if that
 // came before the put: it goes on waiting there. It reports false, and does nothing, if there is
 // nobody, or p is of no use. locked tells c who is before it.
 func (c *claim) handDown(p *place) (locked *LockedError, done bool) {
-	s, l := c.m.s, c.local
+	s, n := c.m.s, c.local
 	s.mu.Lock()
 	defer s.unlock()
-	next := l.queue.First()
+	next := n.queue.First()
 	if s.closed || !c.reads() || next == nil || !next.Early() || next.Who.try ||
 		p.ticket.State() != ticket.InLine || p.removed != nil || p.lease.ended != nil ||
 		p.recall != nil {
 		return nil, false
 	}
-	l.ahead = p.ahead
+	n.ahead = p.ahead
 	c.place = nil
-	locked = l.aheadLocked()
-	s.passLocked(l, p)
+	locked = n.aheadLocked()
+	s.passLocked(n, p)
 	return locked, true
 }

@@ -54,7 +54,8 @@ func (c *holdContext) end(cause error) {
 	c.cancel(cause)
 }
 
-func (c *holdContext) look() {
+// check ends c if its hold has ended.
+func (c *holdContext) check() {
 	if cause := c.hold.check(); cause != nil {
 		c.end(cause)
 	}
@@ -63,7 +64,7 @@ func (c *holdContext) look() {
 // Err is as in context.Context.
 func (c *holdContext) Err() error {
 	if c.Context.Err() == nil {
-		c.look()
+		c.check()
 	}
 	return c.Context.Err()
 }
@@ -71,7 +72,7 @@ func (c *holdContext) Err() error {
 // Done is as in context.Context.
 func (c *holdContext) Done() <-chan struct{} {
 	if c.Context.Err() == nil {
-		c.look()
+		c.check()
 	}
 	return c.Context.Done()
 }
@@ -82,7 +83,7 @@ func (c *holdContext) Value(key any) any {
 		return c
 	}
 	if c.Context.Err() == nil {
-		c.look()
+		c.check()
 	}
 	return c.Context.Value(key)
 }

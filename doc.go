@@ -111,24 +111,43 @@
 //
 // # Reading the code
 //
-// The files stand in layers. Each uses those of its own layer and of those below, except for
-// what internal/direction lists.
+// The files stand in layers. Each uses those of its own layer and of those below; a test in
+// internal/direction asks that. Where those below have something to tell, they call above(), an
+// interface that each of session.go, lease.go, place.go and claim.go has for that.
+//
+// What leads:
+//
+//	lead.go      Lead: a leader's work, term after term
+//	watchholder.go
+//	             WatchHolder: how others follow who holds; it reads and watches by itself
+//
+// What users call:
 //
 //	rwmutex.go   the RWMutex, and the Hold of one that reads
 //	many.go      several names at once: LockAll, whose claims enter all lines together
 //	semaphore.go the Semaphore
 //	lock.go      the Mutex: its verbs in the order of a life, Do, Locker
-//	close.go     its Close
+//	close.go     Close of a Mutex and of a Session
 //	acquire.go   how a call gets to hold: the local line, a place, its put, the wait
+//
+// What the goroutines of a Session have of a name, and what etcd shows of that:
+//
 //	hold.go      a hold, its end, nesting. What ends it is noticed in lease.go (trust, revocation),
 //	             watch.go (its key is gone), lock.go (Unlock), close.go
 //	context.go   the contexts of a hold, TokenFrom
 //	release.go   how the key of a hold is released, and the next one put
 //	recalled.go  what a holder notices of a recall, and what follows
-//	local.go     what a Session has of one name: the line of its goroutines, what lingers
+//	local.go     the line of a Session's goroutines for one name: who is next, what lingers
 //	cohort.go    those of them that share a key to read: who joins, and who waits
 //	permits.go   how the permits of a Session keep the order of their calls
 //	grant.go     one grant of a lease, for all who need one
+//	audit.go     the audit of a lease's keys
+//	setback.go   what follows from a set-back of etcd, and from a lost connection
+//
+// One key in etcd's line:
+//
+//	party.go     what a Mutex is to those below: its Session, name and options, and its hold
+//	claim.go     one call that locks, and the local line that it stands in, as records
 //	place.go     a key in etcd's line; it sends the transactions that internal/ticket builds
 //	watch.go     how it waits behind many: by a watch of the one key before, begun again when it
 //	             ends; and what follows when its own key is lost
@@ -139,22 +158,28 @@
 //	keywatch.go  how the key of a hold that lasts is watched, so that the holder learns what
 //	             others do to it; for a younger hold the audit does that
 //	removal.go   how a key that was given up is removed
+//
+// A lease:
+//
 //	lease.go     one lease: its grant, and the end of its trust and of its holds
 //	renew.go     its renewals
+//	keys.go      how its keys are named, and read many at once
 //	revoke.go    how a lease is revoked
-//	audit.go     the audit of a lease's keys
-//	session.go   the Session: its one mutex, its goroutines, Close
-//	era.go       how each answer is checked for a set-back, and what follows from one; the reads
-//	             and transactions that are repeated until they are answered
+//
+// A Session:
+//
+//	session.go   its one mutex, its goroutines
+//	era.go       how each answer is checked for a set-back; the reads and transactions that are
+//	             repeated until they are answered
 //	stream.go    the stream of a client's watches (that of the renewals is in keepalive)
+//
+// What all use:
+//
 //	errors.go    the errors and their texts
 //	trace.go     the hooks as a type, and the logger
 //	options.go   the options, and their bounds
 //	admin.go     Contenders, Holders, Break: what operators and tools use
 //	recall.go    Recall: how they ask a holder to end
-//	lead.go      Lead: a leader's work, term after term
-//	watchholder.go
-//	             WatchHolder: how others follow who holds; it reads and watches by itself
 //
 // The glossary. Code, comments and docs use one word for each thing:
 //
@@ -164,6 +189,7 @@
 //	            if it is a permit, all before the first that has to wait
 //	waiter      a contender that is no holder, or a claim behind one
 //	local line  the goroutines of a Session that want a name; one of them owns the turn
+//	party       a Mutex, RWMutex or Semaphore, or a name of a LockAll, as the code below knows it
 //	claim       a call of Lock or TryLock, of RLock or TryRLock, or of Acquire or TryAcquire; one for
 //	            each name of a LockAll
 //	permit      a contender for some of a Semaphore; its weight is how many it wants at once, its
@@ -188,7 +214,8 @@
 //	trust       how long a lease counts, by its renewals
 //	margin      the time from the end of the trust to the earliest end of the lease in etcd
 //	audit       the comparison of a lease's keys in etcd with what the Session believes, in case
-//	            an event was lost or a request comes late; the code calls one a look
+//	            an event was lost or a request comes late
+//	look        a read of who stands before a place, or of who holds
 //	recheck     a waiter's read of the line, in case an event was lost
 //	view        a watch of a whole line that the Session's waiters share
 //	key watch   the watch of a held key

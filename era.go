@@ -3,24 +3,18 @@ package etcdlock
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/attempt"
-	"github.com/etcdlock/etcdlock/internal/line"
 )
 
 // etcd's revisions grow, and what was committed stays. Everything here builds on that:
 // create revisions tell holds apart, and newer events bring a view of a line up to date.
 // Neither is true any more when etcd is restored from a snapshot or wiped, or when the client
 // is moved to another cluster. clientv3 hides the reconnect.
-
-// setBackLogEvery is how often a Session logs that etcd was set back. A client whose
-// endpoints belong to two clusters sees a set-back with every other answer.
-const setBackLogEvery = 10 * time.Second
 
 // errSetBack says that etcd was set back since something was learned from it.
 var errSetBack = errors.New("etcd was set back: restored, wiped, or another cluster")
@@ -66,7 +60,7 @@ func (s *Session) heard(h header, sent *era, sentAt int64) {
 	switch {
 	case s.era.Load() != sent: // it says nothing about the present one
 	case !sent.isOf(cluster) || revision < sentAt:
-		s.setBack(h, sent)
+		s.above().setBack(h, sent)
 	default:
 		raise(&sent.revision, revision)
 		raise(&sent.term, h.GetRaftTerm())
@@ -80,7 +74,7 @@ func (s *Session) heardNow(h header, sent asking) {
 	if term := h.GetRaftTerm(); term < sent.term {
 		sent.era.term.CompareAndSwap(sent.term, term)
 	}
-	s.proved(sent, h.GetRaftTerm())
+	s.above().proved(sent, h.GetRaftTerm())
 }
 
 // txn is one transaction. It is linearizable because it writes or has a range in each branch.
@@ -170,66 +164,5 @@ func raise[T int64 | uint64](n number[T], v T) {
 		if n.CompareAndSwap(known, v) {
 			return
 		}
-	}
-}
-
-// setBack ends an era: key names are drawn again, views begin again, lingering keys are
-// given up, and every place is read before it counts again.
-func (s *Session) setBack(h header, ended *era) {
-	s.mu.Lock()
-	defer s.unlock()
-	if s.era.Load() != ended {
-		return
-	}
-	known, revision := ended.revision.Load(), h.GetRevision()
-	next := &era{}
-	next.cluster.Store(h.GetClusterId())
-	next.revision.Store(revision)
-	s.era.Store(next)
-	for _, l := range s.lines {
-		for _, slots := range l.slots {
-			slots.Forget()
-		}
-		l.ahead = line.Nobody
-		l.giveWayLocked()
-	}
-	for l := range s.leases {
-		for _, p := range l.places {
-			p.tellLocked()
-		}
-	}
-	s.stream.moved()
-	s.endViewsLocked()
-	s.suspectLocked()
-	if !s.verifying && !s.closed {
-		s.verifying = true
-		s.goLocked(s.verify)
-	}
-	if now := time.Now(); now.Sub(s.backLogged) >= setBackLogEvery {
-		s.backLogged = now
-		s.log(slog.LevelWarn, "etcd was set back", "revision", revision, "known", known,
-			"cluster", h.GetClusterId(), "before", ended.cluster.Load())
-	}
-	if t := s.cfg.trace; t != nil && t.SetBack != nil {
-		s.hooks.Run(func() { t.SetBack(known, revision) })
-	}
-}
-
-// endViewsLocked ends all views, and the watches of held keys. Whoever needs one begins another.
-func (s *Session) endViewsLocked() {
-	for _, l := range s.lines {
-		if l.view != nil {
-			l.view.endLocked()
-			l.admitLocked() // who waits to join begins another
-		}
-		s.unwatchLastLocked(l)
-	}
-	s.rewatchLocked()
-}
-
-// suspectLocked makes an audit of all leases due now.
-func (s *Session) suspectLocked() {
-	for l := range s.leases {
-		l.suspectLocked()
 	}
 }

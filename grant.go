@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/etcdlock/etcdlock/internal/attempt"
 )
 
@@ -83,6 +85,22 @@ func (s *Session) onLease(ctx context.Context, c *claim, take func() bool) error
 			return failure
 		}
 	}
+}
+
+// Lease returns the lease that the next hold will be bound to, or clientv3.NoLease
+// before the first use, after Close and while a lost lease is not replaced yet. A
+// lease is replaced after a loss, after a request whose outcome is unknown, and when
+// it was not used for two TTLs; any other key attached to it goes with it.
+func (s *Session) Lease() clientv3.LeaseID {
+	if s == nil {
+		return clientv3.NoLease
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	if !s.usableLocked() {
+		return clientv3.NoLease
+	}
+	return s.current.id
 }
 
 // usableLocked reports whether the current lease may get new places.

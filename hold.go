@@ -5,6 +5,8 @@ import (
 	"errors"
 	"iter"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/etcdlock/etcdlock/internal/line"
@@ -27,7 +29,7 @@ import (
 // ends a hold with contexts. TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn.)
 type hold struct {
 	// Set once, then only read.
-	m      *Mutex
+	m      *party
 	claim  *claim
 	place  *place
 	local  *localLine
@@ -40,10 +42,10 @@ type hold struct {
 
 	// Guarded by Session.mu.
 	depth    int                       // Locks that nest, of all Mutexes
-	keeps    bool                      // the key is kept for it
-	nests    map[*Mutex]int            // reads that nest in it, of other Mutexes than m
+	needs    bool                      // the key; it is among those of place.needed
+	nests    map[*party]int            // reads that nest in it, of others than m
 	cause    error                     // why it ended, nil while it is whole
-	over     error                     // why the key is not kept for it any more, mostly cause
+	over     error                     // why it does not need the key any more, mostly cause
 	recall   *recalled                 // nil if it does not listen
 	contexts map[*holdContext]struct{} // fixed once cause is set, nil once all have ended
 }
@@ -98,7 +100,7 @@ func (s *Session) startedLocked(c *claim, p *place, now time.Time) *hold {
 	p.ticket.Hold()
 	h := &hold{
 		m: c.m, claim: c, place: p, local: c.local, caller: c.caller, began: now,
-		depth: 1, keeps: true,
+		depth: 1, needs: true,
 	}
 	h.alone[0] = h
 	h.all = h.alone[:]
@@ -116,7 +118,7 @@ func (s *Session) startedLocked(c *claim, p *place, now time.Time) *hold {
 		p.held = now
 	}
 	p.hold, c.hold = h, h
-	p.keep++
+	p.needed++
 	if c.exclusive() {
 		c.m.hold, c.m.depth = h, 1
 	}
@@ -130,7 +132,7 @@ func (s *Session) startedLocked(c *claim, p *place, now time.Time) *hold {
 }
 
 // clear has the key of a hold removed that was lost, and gives its turn to the next in the
-// local line, unless others share it. The key stays while it is kept for one of these.
+// local line, unless others share it. The key stays while one of these needs it.
 func (h *hold) clear() {
 	s := h.m.s
 	s.mu.Lock()
@@ -141,9 +143,9 @@ func (h *hold) clear() {
 	}
 }
 
-// clearLocked has p's key removed, if it is kept for nobody and nobody else has begun to.
+// clearLocked has p's key removed, if no hold needs it and nobody else has begun to.
 func (p *place) clearLocked() {
-	if s := p.ticket.State(); p.keep == 0 && s != ticket.Leaving && s != ticket.Removed {
+	if s := p.ticket.State(); p.needed == 0 && s != ticket.Leaving && s != ticket.Removed {
 		p.abandonLocked(false)
 	}
 }
@@ -221,11 +223,11 @@ func (h *hold) becauseLocked(cause error) {
 	}
 }
 
-// letGoLocked has the key kept for h no more.
+// letGoLocked notes that h needs the key no more.
 func (h *hold) letGoLocked() {
-	if h.keeps {
-		h.keeps = false
-		h.place.keep--
+	if h.needs {
+		h.needs = false
+		h.place.needed--
 	}
 }
 
@@ -268,6 +270,22 @@ func (p *place) holdsLocked() iter.Seq[*hold] {
 			}
 		}
 	}
+}
+
+// keyLostLocked ends the holds at p, whose key is gone.
+func (p *place) keyLostLocked() {
+	for h := range p.holdsLocked() {
+		h.endLocked(h.lost(reasonOf(p.ticket.Taken())))
+	}
+}
+
+// leaseEndedLocked ends the holds at p, whose lease is not trusted any more.
+func (p *place) leaseEndedLocked(why error) {
+	p.unwatchLocked()
+	for h := range p.holdsLocked() {
+		h.endLocked(h.lostWithLease(why))
+	}
+	p.local.admitLocked()
 }
 
 // endContexts ends the contexts of the holds that have ended at p.
@@ -388,7 +406,7 @@ func (h *hold) lossLocked() error {
 
 // nestsIn returns the hold of m's name and Session that ctx comes from, if it has
 // not been unlocked.
-func (m *Mutex) nestsIn(ctx context.Context) *hold {
+func (m *party) nestsIn(ctx context.Context) *hold {
 	for c := holdContextOf(ctx); c != nil; c = c.outer() {
 		h := m.coveredBy(c.hold)
 		if h == nil {
@@ -437,14 +455,46 @@ func (w want) nest(h *hold) (*hold, error) {
 }
 
 // countNests counts the reads of m that nest in h, so that Close knows them.
-func (h *hold) countNests(m *Mutex, n int) {
+func (h *hold) countNests(m *party, n int) {
 	if m == h.m {
 		return
 	}
 	if h.nests == nil {
-		h.nests = make(map[*Mutex]int)
+		h.nests = make(map[*party]int)
 	}
 	if h.nests[m] += n; h.nests[m] == 0 {
 		delete(h.nests, m)
 	}
+}
+
+// endingLocked notes that h has ended and that its contexts are about to end.
+func (l *lease) endingLocked(h *hold) {
+	if l.ending == nil {
+		l.ending = make(map[*hold]struct{})
+	}
+	l.ending[h] = struct{}{}
+}
+
+// endContexts ends the contexts of all holds on the lease that have ended.
+func (l *lease) endContexts() {
+	l.s.mu.Lock()
+	holds := slices.Collect(maps.Keys(l.ending))
+	l.s.unlock()
+	for _, h := range holds {
+		h.endContexts()
+	}
+}
+
+// covers reports whether h is a hold of m's name in m's Session, or has begun with one.
+func (m *party) covers(h *hold) bool { return m.coveredBy(h) != nil }
+
+// coveredBy is h, or the one of those that have begun together with it, that is a hold of m's name
+// in m's Session; nil if there is none.
+func (m *party) coveredBy(h *hold) *hold {
+	for _, o := range h.all {
+		if o.m.s == m.s && o.m.name == m.name {
+			return o
+		}
+	}
+	return nil
 }

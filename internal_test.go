@@ -239,7 +239,7 @@ func TestWhatLingersAndCannotBeHeldGivesWay(t *testing.T) {
 		l := m.hold.place.lease
 		require.NoError(t, m.Unlock(t.Context()))
 		m.s.mu.Lock()
-		lingers := m.s.lines["x"].queue.Kept() != nil
+		lingers := m.s.lines["x"].queue.Lingering() != nil
 		trustUntil(l, time.Now().Add(2*time.Second)) // the renewals are late
 		m.s.unlock()
 		require.True(t, lingers)

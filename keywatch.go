@@ -16,11 +16,11 @@ const (
 	// watchAfter is the age from which a held key is watched. A shorter hold costs nothing.
 	watchAfter = time.Second
 
-	// seldomLooks is how many renewal periods there are per audit while every hold that lasts is
-	// covered by a watch. idleLooks is that number while every key is also rechecked, and nothing
+	// seldomAudits is how many renewal periods there are per audit while every hold that lasts is
+	// covered by a watch. idleAudits is that number while every key is also rechecked, and nothing
 	// was put for a while.
-	seldomLooks = 4
-	idleLooks   = 32
+	seldomAudits = 4
+	idleAudits   = 32
 
 	// firstPause is the pause before a key watch is made again. It doubles up to a renewal period,
 	// because audits cover the key meanwhile.
@@ -121,12 +121,12 @@ func (l *lease) seldomLocked(now time.Time, period time.Duration) time.Duration 
 	}
 	switch {
 	case !some || !rechecked:
-		return seldomLooks
+		return seldomAudits
 	case l.sweptLocked():
-		return idleLooks
+		return idleAudits
 	}
 	asRechecks := time.Duration(contenders) * recheck.PerContender / period
-	return min(max(seldomLooks, asRechecks), idleLooks)
+	return min(max(seldomAudits, asRechecks), idleAudits)
 }
 
 // rewatchLocked begins new watches of the keys of the Session's holds: the old ones may be silent.
@@ -227,7 +227,7 @@ func (w *keyWatch) apply(events []*clientv3.Event) {
 		case event.Type == clientv3.EventTypeDelete:
 			p.lease.deletedLocked(p)
 		case p.ticket.Is(e): // a put that keeps the lease keeps the place
-			p.toldLocked(e)
+			p.above().toldLocked(e)
 		case e.Rev == p.ticket.Rev():
 			p.ticket.PutOver()
 			p.lostLocked()
@@ -292,7 +292,7 @@ func (l *lease) readSince(created []unread, read []line.Entry, sent *era) {
 		case p.watch != w || p.ticket.State() != ticket.Held:
 		case p.ticket.Is(e):
 			w.sure = w.made == created[i].made
-			p.toldLocked(e)
+			p.above().toldLocked(e)
 		case e.Rev == 0:
 			l.deletedLocked(p)
 		case e.Rev == p.ticket.Rev():

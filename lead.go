@@ -63,7 +63,7 @@ func (m *Mutex) Lead(ctx context.Context, fn func(ctx context.Context) error) er
 	var pause time.Duration
 	for {
 		started := time.Now()
-		h, err := want{m: m}.lock(ctx)
+		h, err := m.lock(ctx, false)
 		var took, long time.Duration
 		switch {
 		case err == nil:

@@ -4,25 +4,29 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
-	"maps"
-	"slices"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/ticket"
 	"github.com/etcdlock/etcdlock/internal/trust"
 )
 
 const (
-	// lookEvery is the time between audits of a lease's keys while the late copy of a request may
+	// auditEvery is the time between audits of a lease's keys while the late copy of a request may
 	// put one. The keeper checks what is due twice as often.
-	lookEvery = 700 * time.Millisecond
+	auditEvery = 700 * time.Millisecond
 
 	// manyPlaces is the number of a lease's keys above which no held key gets a watch of its
 	// own: an audit of all of them, once per renewal period, costs less.
 	manyPlaces = 100
+
+	// causeTime is how long a deleted key's hold waits for etcd to say whether the lease is gone
+	// too. If it is, that is the reason of the loss.
+	causeTime = 100 * time.Millisecond
 )
 
 var (
@@ -62,7 +66,7 @@ type lease struct {
 	revoked   bool               // etcd has confirmed that it is gone, and its keys with it
 	served    bool               // etcd has answered a renewal, or a put in the time of an attempt
 	suspect   bool               // an audit of its keys is due now
-	audited   uint               // audits that have read values
+	audits    uint               // those that have read values
 	doubted   time.Time          // when it was last learned that a copy of a put may come late
 	unread    []unread           // created key watches whose keys are still to be read
 	reading   bool               // that read is under way
@@ -74,6 +78,36 @@ type lease struct {
 		revision int64
 	}
 }
+
+// A tenant is a place, as its lease knows it.
+type tenant interface {
+	ticketLocked() *ticket.Ticket
+	stuckLocked() bool          // the removal of its key was given up
+	giveWayLocked()             // gives its key up if that lingers
+	leaseEndedLocked(why error) // ends the holds at it
+}
+
+// tenantsLocked are the places on l.
+func (l *lease) tenantsLocked() iter.Seq[tenant] {
+	return func(yield func(tenant) bool) {
+		for _, p := range l.places {
+			if !yield(p) {
+				return
+			}
+		}
+	}
+}
+
+// aboveLease is what stands above a lease, as its keeper knows it.
+type aboveLease interface {
+	auditDue(last time.Time) bool // whether it is time to audit its keys
+	audit(ctx context.Context, sent time.Time) (known bool)
+	watchHolds()
+	followConnection()
+	endContexts() // of all holds on it that have ended
+}
+
+func (l *lease) above() aboveLease { return l }
 
 // newLease asks for a lease and makes it the current one if it can be used.
 func (s *Session) newLease(ctx context.Context) error {
@@ -113,7 +147,7 @@ func (s *Session) newLease(ctx context.Context) error {
 	l.expiry = time.AfterFunc(time.Until(l.trust.Until()), l.check)
 	s.leases[l] = struct{}{}
 	s.goLocked(func() { l.keep(attemptStarted) })
-	s.goLocked(l.followConnection)
+	s.goLocked(l.above().followConnection)
 	s.log(slog.LevelDebug, "lease granted", "lease", l.hex(), "ttl", ttl)
 	if t := s.cfg.trace; t != nil && t.LeaseGranted != nil {
 		s.hooks.Run(func() { t.LeaseGranted(l.id, ttl) })
@@ -175,24 +209,6 @@ func (l *lease) releasedLocked() {
 	}
 }
 
-// endingLocked notes that h has ended and that its contexts are about to end.
-func (l *lease) endingLocked(h *hold) {
-	if l.ending == nil {
-		l.ending = make(map[*hold]struct{})
-	}
-	l.ending[h] = struct{}{}
-}
-
-// endContexts ends the contexts of all holds on the lease that have ended.
-func (l *lease) endContexts() {
-	l.s.mu.Lock()
-	holds := slices.Collect(maps.Keys(l.ending))
-	l.s.unlock()
-	for _, h := range holds {
-		h.endContexts()
-	}
-}
-
 // retireLocked keeps new places off the lease. The lease is renewed while places
 // need it, and then revoked.
 func (l *lease) retireLocked(why error) {
@@ -215,10 +231,8 @@ func (l *lease) retireLocked(why error) {
 
 // giveWayLocked gives up the keys that linger on the lease.
 func (l *lease) giveWayLocked() {
-	for _, p := range l.places {
-		if p.lingersLocked() {
-			p.local.giveWayLocked()
-		}
+	for t := range l.tenantsLocked() {
+		t.giveWayLocked()
 	}
 }
 
@@ -234,12 +248,8 @@ func (l *lease) endLocked(why error) {
 	close(l.dead)
 	l.expiry.Stop()
 	l.retireLocked(why)
-	for _, p := range l.places {
-		p.unwatchLocked()
-		for h := range p.holdsLocked() {
-			h.endLocked(h.lostWithLease(why))
-		}
-		p.local.admitLocked()
+	for t := range l.tenantsLocked() {
+		t.leaseEndedLocked(why)
 	}
 	l.wakeKeeper()
 }
@@ -263,8 +273,41 @@ func (l *lease) isDead() bool {
 
 func (l *lease) hex() string { return fmt.Sprintf("%x", int64(l.id)) }
 
-const (
-	leaseRenew verdict = iota // it is needed, or may be soon
-	leaseWait                 // it has ended, but keys may be left on it
-	leaseOver                 // revoke it
-)
+// suspectLocked makes an audit of l's keys due now.
+func (l *lease) suspectLocked() {
+	l.suspect = true
+	l.wakeKeeper()
+}
+
+// isKnown reports whether etcd knows the lease, as far as it answers at once.
+func (l *lease) isKnown() bool {
+	s := l.s
+	if s.calls.Disconnected() || s.calls.Closed() {
+		return true // clientv3 would try many times a second
+	}
+	ctx, cancel := context.WithTimeout(l.live, causeTime)
+	defer cancel()
+	resp, err := s.client.TimeToLive(ctx, l.id)
+	return err != nil || resp.TTL >= 0
+}
+
+// sweptLocked reports whether an audit of the keys on l was sent a TTL after the last put. Copies
+// of puts that come later than that are left to the rare audits.
+func (l *lease) sweptLocked() bool { return l.swept.Sub(l.placed) >= l.ttl }
+
+// putLocked notes the answer to a put on l.
+func (l *lease) putLocked(a ticket.Answer, prompt bool) {
+	if a.Doubtful() {
+		l.retireLocked(errLeaseDoubtful)
+	}
+	if prompt {
+		l.servedLocked()
+	}
+}
+
+// suspectLocked makes an audit of all leases due now.
+func (s *Session) suspectLocked() {
+	for l := range s.leases {
+		l.suspectLocked()
+	}
+}

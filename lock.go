@@ -3,7 +3,7 @@ package etcdlock
 import (
 	"context"
 	"errors"
-	"log/slog"
+	"fmt"
 	"sync"
 	"time"
 
@@ -25,24 +25,13 @@ const releaseBound = 5 * time.Second
 // follows it in the same process.
 type Mutex struct {
 	_ noCopy
+	party
 
-	// Set once, then only read.
-	s    *Session
-	own  bool // Close closes s
-	name string
-	cfg  *config
+	own bool // Close closes the Session; set once
 
-	// Guarded by s.mu.
-	hold    *hold // the current one, until Unlock or Close, lost or not
-	depth   int   // Locks of this Mutex that nest in hold
-	closed  bool
+	// Guarded by Session.mu.
 	closing *closing      // nil unless a call of Close is under way
 	over    chan struct{} // closed with the Mutex, nil while nobody wants to know
-
-	// Of a Semaphore: its limit, and those of others that it has met. The limit is set once, the
-	// others are guarded by s.mu.
-	limit  uint16
-	limits map[uint16]struct{}
 }
 
 // noCopy makes go vet report a copied struct: vet takes it for a sync.Locker.
@@ -64,7 +53,37 @@ func New(client *clientv3.Client, name string, opts ...Option) (*Mutex, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Mutex{s: s, own: true, name: name, cfg: s.cfg}, nil
+	return &Mutex{party: party{s: s, name: name, cfg: s.cfg}, own: true}, nil
+}
+
+// Mutex returns a Mutex for name on the Session's lease. It does no I/O. Mutexes
+// of the same name exclude each other, whichever Session they are from. WithTTL and
+// WithSafetyMargin are errors here: they belong to the Session.
+func (s *Session) Mutex(name string, opts ...Option) (*Mutex, error) {
+	if s == nil || s.client == nil {
+		return nil, errors.New("etcdlock: Session not made with NewSession")
+	}
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	cfg := s.cfg
+	if len(opts) > 0 {
+		changed, err := s.cfg.apply(opts)
+		if changed.leaseOption != "" {
+			return nil, fmt.Errorf("etcdlock: %s is for New and NewSession, not for Session.Mutex",
+				changed.leaseOption)
+		}
+		if err != nil {
+			return nil, err
+		}
+		cfg = &changed
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	if s.closed {
+		return nil, failed("mutex", name, ErrClosed)
+	}
+	return &Mutex{party: party{s: s, name: name, cfg: cfg}}, nil
 }
 
 // Lock waits in line until it holds the lock. ctx bounds the wait only: a hold
@@ -86,7 +105,7 @@ func New(client *clientv3.Client, name string, opts ...Option) (*Mutex, error) {
 // While etcd is down Lock waits and retries. The Session's logger and its hook
 // Trace.Unavailable report it after the first attempt without an answer, and every 10 s.
 func (m *Mutex) Lock(ctx context.Context) error {
-	_, err := want{m: m}.lock(ctx)
+	_, err := m.lock(ctx, false)
 	return err
 }
 
@@ -96,17 +115,21 @@ func (m *Mutex) Lock(ctx context.Context) error {
 // errors.Is(err, ErrLocked) is true, and has written nothing to etcd. Other errors,
 // and what is true after them, are those of [Mutex.Lock].
 func (m *Mutex) TryLock(ctx context.Context) error {
-	_, err := want{m: m, try: true}.lock(ctx)
+	_, err := m.lock(ctx, true)
 	return err
 }
 
-// lock is Lock and TryLock, or RLock and TryRLock. It returns the hold, so that Do releases that
-// very one.
-func (w want) lock(ctx context.Context) (*hold, error) {
-	m := w.m
+// lock is Lock, or TryLock. It returns the hold, so that Do releases that very one.
+func (m *Mutex) lock(ctx context.Context, try bool) (*hold, error) {
 	if err := m.check(); err != nil {
 		return nil, err
 	}
+	return want{m: &m.party, try: try}.lock(ctx)
+}
+
+// lock is one call that locks, whatever it wants.
+func (w want) lock(ctx context.Context) (*hold, error) {
+	m := w.m
 	if err := checkContext(ctx, "lock", m.name); err != nil {
 		return nil, err
 	}
@@ -227,52 +250,6 @@ func (h *hold) nestedLocked() bool {
 	return false
 }
 
-// covers reports whether h is a hold of m's name in m's Session, or has begun with one.
-func (m *Mutex) covers(h *hold) bool { return m.coveredBy(h) != nil }
-
-// coveredBy is h, or the one of those that have begun together with it, that is a hold of m's name
-// in m's Session; nil if there is none.
-func (m *Mutex) coveredBy(h *hold) *hold {
-	for _, o := range h.all {
-		if o.m.s == m.s && o.m.name == m.name {
-			return o
-		}
-	}
-	return nil
-}
-
-// releaseTime is how long a release may take if its context does not bound it.
-func (s *Session) releaseTime() time.Duration { return min(s.cfg.ttl, releaseBound) }
-
-// outlive returns the context that bounds a release that is called with ctx. If ctx has
-// ended already it is ignored, and ifEnded is the bound. If it comes from a hold that the
-// release ends, it would end with that hold. Then the bounds are its deadline, the end of
-// the parent of the hold's context, and releaseTime. (A cancel below the hold's context
-// looks the same as the hold's end.)
-func (s *Session) outlive(
-	ctx context.Context, ends func(*hold) bool, ifEnded time.Duration,
-) (context.Context, context.CancelFunc) {
-	if ctx.Err() != nil {
-		return context.WithTimeout(context.WithoutCancel(ctx), ifEnded)
-	}
-	var outermost *holdContext
-	for c := holdContextOf(ctx); c != nil; c = c.outer() {
-		if ends(c.hold) {
-			outermost = c
-		}
-	}
-	if outermost == nil {
-		return ctx, func() {}
-	}
-	bound := time.Now().Add(s.releaseTime())
-	if deadline, ok := ctx.Deadline(); ok && deadline.Before(bound) {
-		bound = deadline
-	}
-	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), bound)
-	stop := context.AfterFunc(outermost.parent, cancel)
-	return ctx, func() { stop(); cancel() }
-}
-
 // Do locks, calls fn, and unlocks, even if fn panics or calls runtime.Goexit. fn
 // gets a context that comes from ctx and also ends with the hold; its cause says
 // why. See [Mutex.Context].
@@ -295,7 +272,7 @@ func (m *Mutex) do(ctx context.Context, fn func(ctx context.Context) error, try 
 	if fn == nil {
 		return notRun(errors.New("etcdlock: Do: nil function"))
 	}
-	h, err := want{m: m, try: try}.lock(ctx)
+	h, err := m.lock(ctx, try)
 	if err != nil {
 		return notRun(err)
 	}
@@ -419,7 +396,7 @@ func (m *Mutex) IsOwner() clientv3.Cmp {
 }
 
 // notOwner is a comparison that is never true, and that asks for no key outside the lock's.
-func (m *Mutex) notOwner() clientv3.Cmp {
+func (m *party) notOwner() clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(line.Prefix(m.name)), "=", -1)
 }
 
@@ -452,14 +429,14 @@ func (m *Mutex) Locker() sync.Locker { return locker{m} }
 
 type locker struct{ m *Mutex }
 
-func (l locker) Lock() {
-	if err := l.m.Lock(context.Background()); err != nil {
+func (lk locker) Lock() {
+	if err := lk.m.Lock(context.Background()); err != nil {
 		panic(err)
 	}
 }
 
-func (l locker) Unlock() {
-	if err := l.m.Unlock(context.Background()); err != nil && !errors.Is(err, ErrUnconfirmed) {
+func (lk locker) Unlock() {
+	if err := lk.m.Unlock(context.Background()); err != nil && !errors.Is(err, ErrUnconfirmed) {
 		panic(err)
 	}
 }
@@ -472,20 +449,7 @@ func (m *Mutex) check() error {
 	return nil
 }
 
-// contender is what is known about the contenders of m before they queue.
-func (m *Mutex) contender() Contender {
-	host, pid := identity()
-	return Contender{
-		Name: m.name, Owner: m.cfg.owner, Host: host, PID: pid, Mode: line.Exclusive.String(),
-		Info: m.cfg.info,
-	}
-}
-
-func (m *Mutex) log(level slog.Level, message string, args ...any) {
-	m.cfg.tell(&m.s.hooks, level, message, args)
-}
-
-func (m *Mutex) traceGaveUp(caller context.Context, started time.Time, ahead int, err error) {
+func (m *party) traceGaveUp(caller context.Context, started time.Time, ahead int, err error) {
 	t, waited := m.cfg.trace, time.Since(started)
 	if t != nil && t.GaveUp != nil {
 		m.s.hooks.Run(func() { t.GaveUp(m.name, waited, ahead, err) })

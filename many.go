@@ -78,7 +78,7 @@ func (s *Session) DoAll(
 // Its places are given up together, and it takes new ones, if one is lost.
 type several struct {
 	s      *Session
-	m      *Mutex // of the first name: the options of all
+	m      *party // of the first name: the options of all
 	try    bool
 	claims []*claim
 	places []*place // of the claims, in their order; nil while there are none
@@ -99,20 +99,20 @@ func (s *Session) lockAll(ctx context.Context, names []string, try bool) (*Hold,
 	}
 	cfg := *s.cfg
 	cfg.handoff, cfg.linger = 0, 0
-	mutexes := make([]*Mutex, len(names))
+	parties := make([]*party, len(names))
 	for i, name := range names {
-		mutexes[i] = &Mutex{s: s, name: name, cfg: &cfg}
-		if mutexes[i].nestsIn(ctx) != nil {
+		parties[i] = &party{s: s, name: name, cfg: &cfg}
+		if parties[i].nestsIn(ctx) != nil {
 			return nil, failed("lock", name, ErrDeadlock)
 		}
 	}
 	started := time.Now()
-	a := &several{s: s, m: mutexes[0], try: try}
-	h, err := a.queue(ctx, mutexes, started)
+	a := &several{s: s, m: parties[0], try: try}
+	h, err := a.queue(ctx, parties, started)
 	if err == nil {
 		return &Hold{m: h.m, hold: h}, nil
 	}
-	for i, m := range mutexes {
+	for i, m := range parties {
 		ahead := 0
 		if i < len(a.claims) {
 			ahead = a.claims[i].ahead
@@ -145,11 +145,11 @@ func checkNames(names []string) error {
 
 // queue waits in all lines. It returns the hold of the first name.
 func (a *several) queue(
-	caller context.Context, mutexes []*Mutex, started time.Time,
+	caller context.Context, parties []*party, started time.Time,
 ) (*hold, error) {
 	ctx, cancel, over := a.m.bounded(caller, a.try)
 	defer over()
-	if err := a.enter(caller, cancel, mutexes, started); err != nil {
+	if err := a.enter(caller, cancel, parties, started); err != nil {
 		return nil, err
 	}
 	for _, c := range a.claims {
@@ -168,7 +168,7 @@ func (a *several) queue(
 // enter puts a claim into each local line, all at once: so whoever comes before one of them comes
 // before all in the lines that they share.
 func (a *several) enter(
-	caller context.Context, cancel context.CancelCauseFunc, mutexes []*Mutex, started time.Time,
+	caller context.Context, cancel context.CancelCauseFunc, parties []*party, started time.Time,
 ) error {
 	s := a.s
 	clientClosed := s.clientClosed()
@@ -177,27 +177,27 @@ func (a *several) enter(
 	if s.closed {
 		return failed("lock", a.m.name, ErrClosed)
 	}
-	for _, m := range mutexes {
-		if l := s.lines[m.name]; a.try && l != nil && l.queue.Owner() != nil {
-			return l.lockedLocked(nil)
+	for _, m := range parties {
+		if n := s.lines[m.name]; a.try && n != nil && n.queue.Owner() != nil {
+			return n.lockedLocked(nil)
 		}
 	}
 	if clientClosed {
 		return failed("lock", a.m.name, errClientClosed)
 	}
-	for _, m := range mutexes {
-		l := s.lineLocked(m.name)
-		c := want{m: m, try: a.try}.newClaim(caller, l, started, cancel)
+	for _, m := range parties {
+		n := s.lineLocked(m.name)
+		c := want{m: m, try: a.try}.newClaim(caller, n, started, cancel)
 		c.several = true
-		l.giveWayLocked()
-		if l.queue.Owner() != nil {
-			locked := l.lockedLocked(nil)
+		n.giveWayLocked()
+		if n.queue.Owner() != nil {
+			locked := n.lockedLocked(nil)
 			c.ahead = locked.Ahead
 			c.traceQueued(locked.Holder)
 			c.turn = make(chan *place, 1)
 		}
-		l.queue.Enter(&c.waiter)
-		l.admitLocked() // or refuses those who would wait for it
+		n.queue.Enter(&c.waiter)
+		n.admitLocked() // or refuses those who would wait for it
 		a.claims = append(a.claims, c)
 	}
 	return nil

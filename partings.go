@@ -2,7 +2,6 @@ package etcdlock
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -207,23 +206,4 @@ func (p *place) partingBy(resp clientv3.WatchResponse, open bool, on int64) (t p
 		}
 	}
 	return t
-}
-
-// meetLocked warns once for each limit other than its own that a Semaphore meets in line.
-func (m *Mutex) meetLocked(ahead line.Ahead) {
-	if m.limit == 0 {
-		return
-	}
-	for _, e := range slices.Concat(ahead.Last, ahead.Beside) {
-		other := e.Shape().Limit
-		if _, met := m.limits[other]; met || other == 0 || other == m.limit {
-			continue
-		}
-		if m.limits == nil {
-			m.limits = make(map[uint16]struct{})
-		}
-		m.limits[other] = struct{}{}
-		m.log(slog.LevelWarn, "a permit counts on another limit",
-			"name", m.name, "limit", m.limit, "other", other, "key", e.Key)
-	}
 }

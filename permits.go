@@ -18,17 +18,14 @@ import (
 // Who is exclusive, or reads, and comes later waits in the local line until all that have the turn
 // have unlocked, and permits that come after that wait behind it.
 
-// A permit is what is asked for: n of a limit.
-type permit struct{ weight, limit uint16 }
-
 // allAlikeLocked reports whether c may have the turn beside each of those who wait, once they
 // have it.
-func (l *localLine) allAlikeLocked(c *claim) bool {
+func (n *localLine) allAlikeLocked(c *claim) bool {
 	switch c.kind {
 	case line.Read:
-		return l.queue.AllShare()
+		return n.queue.AllShare()
 	case line.Permit:
-		return l.queue.AllStep()
+		return n.queue.AllStep()
 	default:
 		return false
 	}
@@ -50,12 +47,12 @@ func (c *claim) leavesRoomLocked() welcome {
 
 // stepLocked gives c, which comes, the turn, if those of its Session who have it all hold permits.
 func (c *claim) stepLocked() bool {
-	l := c.local
-	if c.kind != line.Permit || l.queue.State() != turn.Taken || l.queue.Waiting() > 0 ||
-		l.welcomeLocked(c.kind, false) != joins {
+	n := c.local
+	if c.kind != line.Permit || n.queue.State() != turn.Taken || n.queue.Waiting() > 0 ||
+		n.welcomeLocked(c.kind, false) != joins {
 		return false
 	}
-	l.queue.Step(&c.waiter)
+	n.queue.Step(&c.waiter)
 	return true
 }
 
@@ -63,18 +60,4 @@ func (c *claim) stepLocked() bool {
 // asks for permits may while it has some.
 func (w want) mayFollow(h *hold) bool {
 	return w.kind == line.Permit && h.claim.kind == line.Permit
-}
-
-// slotsLocked are the names of l's keys of a shape. Few shapes are in use at a time.
-func (l *localLine) slotsLocked(shape line.Shape) *ticket.Slots {
-	const many = 16
-	slots := l.slots[shape]
-	if slots == nil {
-		if l.slots == nil || len(l.slots) >= many {
-			l.slots = make(map[line.Shape]*ticket.Slots)
-		}
-		slots = &ticket.Slots{}
-		l.slots[shape] = slots
-	}
-	return slots
 }

@@ -21,7 +21,7 @@ import (
 type place struct {
 	// Set once, then only read.
 	s     *Session
-	m     *Mutex
+	m     *party
 	local *localLine
 	lease *lease
 
@@ -31,7 +31,7 @@ type place struct {
 	ahead  line.Ahead   // before this place, when last looked at
 	asPut  bool         // ahead is what the transaction has read that put the key
 	hold   *hold        // the last one to begin, nil while waiting
-	keep   int          // how many holds have the key kept: that are whole, or being freed
+	needed int          // how many holds need the key: that are whole, or being freed
 	held   time.Time    // since when it is Held
 	watch  *keyWatch    // of the key while it is held; nil for short holds
 	recall *line.Recall // with the shortest grace of those in its value, nil if there was none
@@ -68,6 +68,22 @@ func (s *Session) newPlaceLocked(c *claim) *place {
 	c.local.queue.Gather() // whoever comes from here on may come after the put
 	return p
 }
+
+// abovePlace is what stands above a place, as its watches and reads know it: the holds there.
+type abovePlace interface {
+	toldLocked(e line.Entry)     // its key, as it was read or an event has told it
+	told(read *pb.RangeResponse) // toldLocked of what a range has read, without mu
+	keyLostLocked()              // ends the holds
+	endContexts()                // of those that have ended, without mu
+}
+
+func (p *place) above() abovePlace { return p }
+
+// ticketLocked is p's ticket.
+func (p *place) ticketLocked() *ticket.Ticket { return &p.ticket }
+
+// stuckLocked reports whether the removal of p's key was given up.
+func (p *place) stuckLocked() bool { return p.stuck }
 
 // value is the value of p's key, which is put now.
 func (p *place) value() string { return p.m.cfg.value(p.ticket.Kind) }
@@ -194,4 +210,42 @@ func appendRanges(read []*pb.RangeResponse, answers []*pb.ResponseOp) []*pb.Rang
 		read = appendRanges(read, r.GetResponseTxn().GetResponses())
 	}
 	return read
+}
+
+// lastsLocked reports whether another hold may begin at p, after one has ended there.
+func (p *place) lastsLocked() bool {
+	l := p.lease
+	now := time.Now()
+	l.checkLocked(now)
+	return l.retired == nil && p.recall == nil && !p.ticket.Lost() && !p.staleLocked() &&
+		l.plan.Lasts(l.trust.Remaining(now))
+}
+
+// lingersLocked reports whether p's key lingers.
+func (p *place) lingersLocked() bool { return p.local.queue.Lingering() == p }
+
+// keysOf are the keys of places.
+func keysOf(places []*place) []string {
+	keys := make([]string, len(places))
+	for i, p := range places {
+		keys[i] = p.ticket.Key
+	}
+	return keys
+}
+
+// strayLocked makes an audit of a lease due if e, which stands in a line, is on that lease and no
+// place accounts for it: e blocks everybody.
+func (s *Session) strayLocked(e line.Entry) {
+	for l := range s.leases {
+		if e.Lease == int64(l.id) && !l.accountsForLocked(e) {
+			l.suspectLocked()
+		}
+	}
+}
+
+// accountsForLocked reports whether e may be the key of a place. If the place's own key is gone, e
+// is an earlier key of that name, which a set-back of etcd has brought back.
+func (l *lease) accountsForLocked(e line.Entry) bool {
+	p := l.places[e.Key]
+	return p != nil && (!p.ticket.Lost() || p.ticket.Rev() == e.Rev)
 }

@@ -40,7 +40,7 @@ func (h *hold) free(spare bool) *release {
 // freesLocked reports whether h, which has ended, may be freed: its contexts have ended, and if it
 // is the last for which the key is kept those of all others there.
 func (h *hold) freesLocked() bool {
-	return !h.endingLocked() && (h.place.keep > 1 || !h.place.endingLocked())
+	return !h.endingLocked() && (h.place.needed > 1 || !h.place.endingLocked())
 }
 
 // freeLocked leaves the key of h, which has ended whole, to those that share it. If spare is set it
@@ -51,7 +51,7 @@ func (h *hold) freeLocked(spare bool) *release {
 	for _, o := range h.all {
 		o.letGoLocked()
 	}
-	if h.place.keep > 0 {
+	if h.place.needed > 0 {
 		h.traceReleased()
 		s.partLocked(h.claim, nil)
 		h.place.lease.releasedLocked()

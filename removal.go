@@ -84,7 +84,7 @@ func (p *place) removal() ticket.Txn {
 func (p *place) remove() {
 	s := p.s
 	defer close(p.removed)
-	p.endContexts()
+	p.above().endContexts()
 	ctx := p.lease.live // when it ends, the key is gone, unless somebody has put it over
 	if p.after != nil {
 		select {
@@ -163,4 +163,21 @@ func (p *place) giveUpRemoval(err error) (certain bool) {
 	p.ticket.Remove(0) // the lease is no longer renewed for it, or has ended
 	p.removedLocked()
 	return false
+}
+
+// giveWayLocked gives p's key up if that lingers.
+func (p *place) giveWayLocked() {
+	if p.lingersLocked() {
+		p.local.giveWayLocked()
+	}
+}
+
+// giveWayLocked gives up the key that lingers, if one does. It returns what abandonLocked does.
+func (n *localLine) giveWayLocked() <-chan struct{} {
+	if n.queue.Lingering() == nil {
+		return nil
+	}
+	p := n.queue.Yield()
+	p.spare = true
+	return p.abandonLocked(false)
 }

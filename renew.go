@@ -62,9 +62,9 @@ type keeper struct {
 	troubled    bool // the last attempt failed, or is late
 	results     chan renewal
 
-	lastLook time.Time
-	looking  bool
-	looked   chan bool // whether etcd knew the lease
+	lastAudit time.Time
+	auditing  bool
+	audited   chan bool // whether etcd knew the lease
 }
 
 // keep is the keeper's goroutine. It runs from the grant until no put can apply under the lease
@@ -79,11 +79,11 @@ func (l *lease) keep(granted time.Time) {
 		next:        time.NewTimer(time.Until(granted.Add(l.plan.Period))),
 		lastStarted: granted,
 		results:     make(chan renewal),
-		lastLook:    granted,
-		looked:      make(chan bool, 1),
+		lastAudit:   granted,
+		audited:     make(chan bool, 1),
 	}
 	defer k.next.Stop()
-	tick := time.NewTicker(lookEvery / 2)
+	tick := time.NewTicker(auditEvery / 2)
 	defer tick.Stop()
 
 	for {
@@ -101,14 +101,14 @@ func (l *lease) keep(granted time.Time) {
 		case r := <-k.results:
 			k.answered(r)
 		case <-tick.C:
-			l.watchHolds()
-		case known := <-k.looked:
-			k.looking = false
+			l.above().watchHolds()
+		case known := <-k.audited:
+			k.auditing = false
 			if !known && !k.troubled {
 				k.next.Reset(0) // a renewal tells for certain
 			}
 		}
-		k.lookIfDue()
+		k.auditIfDue()
 	}
 	stopAttempts()
 	l.revoke()
@@ -149,20 +149,26 @@ func (k *keeper) answered(r renewal) {
 	}
 }
 
-// lookIfDue begins an audit of the lease's keys, one at a time.
-func (k *keeper) lookIfDue() {
-	if k.looking || !k.lookDue(k.lastLook) {
+// auditIfDue begins an audit of the lease's keys, one at a time.
+func (k *keeper) auditIfDue() {
+	if k.auditing || !k.above().auditDue(k.lastAudit) {
 		return
 	}
 	sent := time.Now()
-	k.lastLook, k.looking = sent, true
+	k.lastAudit, k.auditing = sent, true
 	k.s.spawn(func() {
-		k.looked <- k.look(k.ctx, sent)
+		k.audited <- k.above().audit(k.ctx, sent)
 	})
 }
 
 // A verdict is what the keeper is to do with its lease.
 type verdict int
+
+const (
+	leaseRenew verdict = iota // it is needed, or may be soon
+	leaseWait                 // it has ended, but keys may be left on it
+	leaseOver                 // revoke it
+)
 
 // verdict decides what happens to the lease. Once it has returned leaseOver nothing
 // uses the lease again.
@@ -284,9 +290,9 @@ func (l *lease) ask(ctx context.Context, sent *trust.Attempt) error {
 	defer cancel()
 	s.mu.Lock()
 	key := ""
-	for _, p := range l.places {
-		if p.ticket.Rev() != 0 && !p.ticket.Lost() {
-			key = p.ticket.Key
+	for t := range l.tenantsLocked() {
+		if own := t.ticketLocked(); own.Rev() != 0 && !own.Lost() {
+			key = own.Key
 			break
 		}
 	}

@@ -3,8 +3,6 @@ package etcdlock
 import (
 	"context"
 	"log/slog"
-	"maps"
-	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -20,7 +18,7 @@ import (
 // A key that somebody has put over, with another lease or none, does not go with the lease.
 // (Do not take the end of the lease for the end of its keys. TestCloseLeavesNoKeyThatWasPutOver.)
 func (l *lease) revoke() {
-	l.endContexts()
+	l.above().endContexts()
 	s := l.s
 	revoke := func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) {
 		return s.client.Revoke(ctx, l.id)
@@ -58,8 +56,8 @@ func (l *lease) revoke() {
 // leavesLocked reports whether a key may outlive the lease although nobody tries to remove it
 // any more.
 func (l *lease) leavesLocked() bool {
-	for _, p := range l.places {
-		if p.ticket.Lost() && p.stuck {
+	for t := range l.tenantsLocked() {
+		if t.ticketLocked().Lost() && t.stuckLocked() {
 			return true
 		}
 	}
@@ -73,14 +71,15 @@ func (l *lease) removeRest(until time.Time) error {
 	ctx, cancel := context.WithDeadline(s.ctx, until)
 	defer cancel()
 	s.mu.Lock()
-	places := slices.Collect(maps.Values(l.places))
-	revs := make([]int64, len(places))
-	for i, p := range places {
-		revs[i] = p.ticket.Rev()
+	var keys []string
+	var revs []int64
+	for t := range l.tenantsLocked() {
+		own := t.ticketLocked()
+		keys, revs = append(keys, own.Key), append(revs, own.Rev())
 	}
 	s.unlock()
 	var rest []line.Entry
-	err := s.readKeys(ctx, keysOf(places), s.readUntilAnswered, func(from int, read []line.Entry) {
+	err := s.readKeys(ctx, keys, s.readUntilAnswered, func(from int, read []line.Entry) {
 		for i, e := range read {
 			if rev := revs[from+i]; e.Rev != 0 && (rev == 0 || rev == e.Rev) {
 				rest = append(rest, e)

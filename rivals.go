@@ -30,7 +30,7 @@ func (p *place) setLine(ahead line.Ahead, at *era) {
 	}
 	p.asPut = false
 	p.seesLocked(ahead, at)
-	p.local.admitLocked()
+	p.local.above().admitLocked()
 }
 
 // seesLocked notes who is ahead of p, by an answer of the era told.
@@ -143,7 +143,7 @@ func (p *place) look(ctx context.Context, c *claim, at int64) error {
 			return errQueueAnew
 		}
 		if ticket.Tells(ahead) {
-			p.told(read[0])
+			p.above().told(read[0])
 			p.setLine(ahead, sent)
 			return nil
 		}

@@ -94,11 +94,11 @@ func (rw *RWMutex) acquire(ctx context.Context, try bool) (*Hold, error) {
 	if err := rw.check(); err != nil {
 		return nil, err
 	}
-	h, err := want{m: rw.m, kind: line.Read, try: try}.lock(ctx)
+	h, err := want{m: &rw.m.party, kind: line.Read, try: try}.lock(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &Hold{m: rw.m, hold: h}, nil
+	return &Hold{m: &rw.m.party, hold: h}, nil
 }
 
 // RDo is [Mutex.Do] with RLock: fn reads, with a context that ends with the hold. An error that is
@@ -213,7 +213,7 @@ type Hold struct {
 	_ noCopy
 
 	// Set once, then only read.
-	m    *Mutex // of which it is
+	m    *party // of which it is
 	hold *hold  // which others may nest in; that of the first name
 
 	over bool // Unlock was called; guarded by Session.mu

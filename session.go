@@ -2,8 +2,6 @@ package etcdlock
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -20,8 +18,9 @@ const (
 	// minSweep is the number of lines a Session keeps before it drops unused ones.
 	minSweep = 1024
 
-	// closeGrace is how long Close takes if its context ended before the call.
-	closeGrace = 50 * time.Millisecond
+	// manyOps is how many keys are read in one transaction: etcd allows 128 operations by
+	// default.
+	manyOps = 100
 )
 
 // errClientClosed is what the attempts of a closed client return.
@@ -99,165 +98,15 @@ func NewSession(client *clientv3.Client, opts ...Option) (*Session, error) {
 	return s, nil
 }
 
-// Mutex returns a Mutex for name on the Session's lease. It does no I/O. Mutexes
-// of the same name exclude each other, whichever Session they are from. WithTTL and
-// WithSafetyMargin are errors here: they belong to the Session.
-func (s *Session) Mutex(name string, opts ...Option) (*Mutex, error) {
-	if s == nil || s.client == nil {
-		return nil, errors.New("etcdlock: Session not made with NewSession")
-	}
-	if err := checkName(name); err != nil {
-		return nil, err
-	}
-	cfg := s.cfg
-	if len(opts) > 0 {
-		changed, err := s.cfg.apply(opts)
-		if changed.leaseOption != "" {
-			return nil, fmt.Errorf("etcdlock: %s is for New and NewSession, not for Session.Mutex",
-				changed.leaseOption)
-		}
-		if err != nil {
-			return nil, err
-		}
-		cfg = &changed
-	}
-	s.mu.Lock()
-	defer s.unlock()
-	if s.closed {
-		return nil, failed("mutex", name, ErrClosed)
-	}
-	return &Mutex{s: s, name: name, cfg: cfg}, nil
+// aboveSession is what stands above a Session's requests, as these know it: whose matter it is what
+// an answer tells of all of etcd. It is told without mu.
+type aboveSession interface {
+	proved(sent asking, term uint64) // by a linearizable answer
+	setBack(h header, ended *era)
+	watchAnew() // the stream of the watches is silent
 }
 
-// Lease returns the lease that the next hold will be bound to, or clientv3.NoLease
-// before the first use, after Close and while a lost lease is not replaced yet. A
-// lease is replaced after a loss, after a request whose outcome is unknown, and when
-// it was not used for two TTLs; any other key attached to it goes with it.
-func (s *Session) Lease() clientv3.LeaseID {
-	if s == nil {
-		return clientv3.NoLease
-	}
-	s.mu.Lock()
-	defer s.unlock()
-	if !s.usableLocked() {
-		return clientv3.NoLease
-	}
-	return s.current.id
-}
-
-// Close ends every hold of the Session (their contexts end with the cause
-// [ErrClosed]) and every wait (which returns ErrClosed), releases all keys by
-// revoking the lease, and stops every goroutine. It waits for that until ctx ends.
-// One read per hundred holds then shows whether somebody has put over a key: such a key
-// does not go with the lease, so Close removes it too.
-//
-// It returns nil if nothing is left behind, and when the Session was closed
-// before. Of several calls at once each waits within its own ctx. An error that is
-// [ErrUnconfirmed] says that etcd did not confirm in time: the Session is closed all
-// the same, its lease is no longer renewed, and its keys go within the TTL, except a key that
-// somebody has put over. If ctx ended before the call, Close takes 50 ms at most; if ctx
-// never ends, two TTLs.
-// After a nil ctx nothing has happened.
-func (s *Session) Close(ctx context.Context) error {
-	if s == nil || s.client == nil {
-		return errors.New("etcdlock: Session not made with NewSession")
-	}
-	if ctx == nil {
-		return errors.New("etcdlock: close: nil context")
-	}
-	ctx, cancel := s.outlive(ctx, func(h *hold) bool { return h.m.s == s }, closeGrace)
-	defer cancel()
-	if ctx.Done() == nil {
-		ttl := s.longestTTL() // twice of which may be more than a Duration can say
-		ctx, cancel = context.WithDeadline(ctx, time.Now().Add(ttl).Add(ttl))
-		defer cancel()
-	}
-
-	s.mu.Lock()
-	switch {
-	case s.closing > 0:
-	case s.closed:
-		s.unlock()
-		return nil
-	default:
-		s.closeLocked()
-	}
-	return s.closesLocked(ctx)
-}
-
-// closeLocked ends whatever there is. The keepers revoke the leases.
-func (s *Session) closeLocked() {
-	s.closed = true
-	for _, l := range s.lines {
-		l.cancelLocked(nil)
-		l.giveWayLocked()
-		if l.due != nil {
-			l.due.Stop()
-		}
-		if l.view != nil {
-			l.view.endLocked()
-		}
-		s.unwatchLastLocked(l)
-		for c := range l.queue.Having() {
-			if h := c.hold; h != nil {
-				h.closeWithSessionLocked()
-			}
-		}
-	}
-	for l := range s.leases {
-		l.wakeKeeper()
-	}
-}
-
-// longestTTL is the longest granted TTL of the Session's leases, or the TTL that it asks for.
-func (s *Session) longestTTL() time.Duration {
-	s.mu.Lock()
-	defer s.unlock()
-	longest := s.cfg.ttl
-	for l := range s.leases {
-		longest = max(longest, l.ttl)
-	}
-	return longest
-}
-
-// closesLocked unlocks mu and waits until the Session is closed. The work goes on until the
-// last call that waits for it has no time left.
-func (s *Session) closesLocked(ctx context.Context) error {
-	s.closing++
-	quiet := s.quietLocked()
-	s.unlock()
-
-	select {
-	case <-quiet:
-	case <-ctx.Done():
-		if !s.isLastClosing() {
-			return closeUnconfirmed(context.Cause(ctx))
-		}
-		s.cancel() // makes every goroutine return
-		<-quiet
-	}
-	s.cancel()
-
-	s.mu.Lock()
-	defer s.unlock()
-	s.closing--
-	if s.left != nil {
-		return closeUnconfirmed(s.left)
-	}
-	return nil
-}
-
-// isLastClosing reports whether no other call waits until the Session is closed. Otherwise the
-// caller stops waiting here too.
-func (s *Session) isLastClosing() bool {
-	s.mu.Lock()
-	defer s.unlock()
-	if s.closing == 1 {
-		return true
-	}
-	s.closing--
-	return false
-}
+func (s *Session) above() aboveSession { return s }
 
 // afterLocked makes unlock call f once mu is unlocked: cancelling a context runs code that
 // may come back here.
@@ -282,7 +131,7 @@ func (s *Session) unlock() {
 //
 //	goroutine        started by            ends
 //	keeper           a grant, per lease    with the lease, once it is revoked
-//	renewal, look    the keeper            with their answer or their time
+//	renewal, audit   the keeper            with their answer or their time
 //	stream           a renewal             when another has taken its place, its renewal has had
 //	                                       its time, or with the lease
 //	grant            Lock without a lease  with its answer or its time, and a pause

@@ -184,25 +184,25 @@ func (s *Session) watch(ctx context.Context, broken *attempt.Backoff, key string
 	started, before := time.Now(), *broken
 	const opening, open, given = 0, 1, 2
 	var state atomic.Int32
-	var look func()
-	look = func() { // etcd may have become faster since
+	var giveUp func()
+	giveUp = func() { // when it takes too long; etcd may have become faster since
 		left := s.calls.WatchTimeout(before) - time.Since(started)
 		switch {
 		case state.Load() != opening:
 		case left > 0:
-			time.AfterFunc(min(left, attempt.ReadTimeout), look)
+			time.AfterFunc(min(left, attempt.ReadTimeout), giveUp)
 		case state.CompareAndSwap(opening, given):
 			stop() // nobody reads the line before the watch is there
 		}
 	}
-	look()
+	giveUp()
 	events = s.client.Watch(watching, key, append(opts, clientv3.WithCreatedNotify())...)
 	if !state.CompareAndSwap(opening, open) {
 		broken.Unanswered()
 		if s.stream.isSilent(on, started) {
 			// The other watches on it hear nothing either. (clientv3 begins one watch at a time on
 			// a stream, so many at once take long. Then the stream is not silent.)
-			s.watchAnew()
+			s.above().watchAnew()
 		}
 	}
 	return events, on, stop

@@ -92,21 +92,21 @@ type putOver struct {
 
 func (p putOver) same(o putOver) bool { return p.at == o.at }
 
-// viewLocked returns the view for l, which is begun if there is none. A partial one does for who
+// viewLocked returns the view for n, which is begun if there is none. A partial one does for who
 // asks for that alone.
-func (s *Session) viewLocked(l *localLine, partial bool) *view {
-	if l.view != nil && l.view.partial && !partial {
-		l.view.endLocked()
+func (s *Session) viewLocked(n *localLine, partial bool) *view {
+	if n.view != nil && n.view.partial && !partial {
+		n.view.endLocked()
 	}
-	if l.view == nil {
+	if n.view == nil {
 		v := &view{
-			s: s, local: l, partial: partial, again: make(chan struct{}, 1), needed: time.Now(),
+			s: s, local: n, partial: partial, again: make(chan struct{}, 1), needed: time.Now(),
 		}
 		v.ctx, v.cancel = context.WithCancel(s.ctx)
-		l.view = v
+		n.view = v
 		s.goLocked(v.run)
 	}
-	return l.view
+	return n.view
 }
 
 // inView reports whether a waiter with those ahead of it waits by a view: it does if it knows all
@@ -115,13 +115,13 @@ func inView(ahead line.Ahead) bool {
 	return ahead.Whole && len(ahead.Last) <= fewAhead && ahead.Keys <= longLine
 }
 
-// dropView ends the view for l because the line has become too long for views, unless a
+// dropView ends the view for n because the line has become too long for views, unless a
 // key lingers or will linger by it.
-func (s *Session) dropView(l *localLine) {
+func (s *Session) dropView(n *localLine) {
 	s.mu.Lock()
 	defer s.unlock()
-	if l.view != nil && !l.lingersLocked() {
-		l.view.endLocked()
+	if n.view != nil && !n.above().lingersLocked() {
+		n.view.endLocked()
 	}
 }
 
@@ -199,7 +199,7 @@ func (v *view) watched() {
 	defer v.s.unlock()
 	v.live, v.behind = true, false
 	v.reliesLocked()
-	v.local.admitLocked()
+	v.local.above().admitLocked()
 }
 
 // reliesLocked notes that somebody begins to rely on the watch.
@@ -236,12 +236,12 @@ func (v *view) goOn() bool {
 }
 
 // neededLocked reports whether somebody depends on the view.
-func (v *view) neededLocked() bool { return v.waiting || v.local.lingersLocked() || v.joined }
+func (v *view) neededLocked() bool { return v.waiting || v.local.above().lingersLocked() || v.joined }
 
 // idleLocked reports whether nobody has needed the view for a while. It stays while several hold
 // beside each other: a watch costs nothing while nothing happens.
 func (v *view) idleLocked() bool {
-	if v.neededLocked() || v.local.cohortLocked() {
+	if v.neededLocked() || v.local.above().cohortLocked() {
 		v.needed = time.Now()
 	}
 	return time.Since(v.needed) >= min(viewIdle, v.s.cfg.ttl/2)
@@ -302,9 +302,9 @@ func (v *view) growsLocked(length int) {
 	}
 	v.endLocked()
 	if v.partial {
-		v.local.refuseLocked()
+		v.local.above().refuseLocked()
 	} else {
-		v.local.admitLocked() // who waits to join begins a partial one
+		v.local.above().admitLocked() // who waits to join begins a partial one
 	}
 }
 
@@ -317,10 +317,10 @@ func (s *Session) watchAnew() {
 
 func (s *Session) watchAnewLocked() {
 	s.rewatchLocked()
-	for _, l := range s.lines {
-		if l.view != nil && l.view.live {
+	for _, n := range s.lines {
+		if n.view != nil && n.view.live {
 			select {
-			case l.view.again <- struct{}{}:
+			case n.view.again <- struct{}{}:
 			default: // already told
 			}
 		}
@@ -338,7 +338,7 @@ func (v *view) judgeLocked(afterRead bool) {
 	if !v.partial {
 		v.judgeOwnLocked(afterRead)
 	}
-	v.local.admitLocked()
+	v.local.above().admitLocked()
 }
 
 // judgeOwnLocked draws the conclusions for the place that the Session has in the line.
@@ -357,7 +357,7 @@ func (v *view) judgeOwnLocked(afterRead bool) {
 	}
 	p.seen, v.judged = v, p
 	if e := v.putOver[p.ticket.Key].Entry; there && p.ticket.Is(e) {
-		p.toldLocked(e)
+		p.above().toldLocked(e)
 	}
 	switch {
 	case !there:
@@ -385,7 +385,7 @@ func (v *view) ownLocked() *place {
 	if owner := v.local.queue.Owner(); owner != nil {
 		return owner.place
 	}
-	return v.local.queue.Kept()
+	return v.local.queue.Lingering()
 }
 
 // strayLocked notes that the own key was put over without its lease, if it is e: e is still
@@ -422,7 +422,7 @@ func (v *view) tellLocked() {
 // waitInView waits until nobody is ahead of p, which c owns, or the line has become too long for
 // views.
 func (p *place) waitInView(ctx context.Context, c *claim) error {
-	s, l := p.s, c.local
+	s, n := p.s, c.local
 	for {
 		s.mu.Lock()
 		if s.closed {
@@ -433,7 +433,7 @@ func (p *place) waitInView(ctx context.Context, c *claim) error {
 			s.unlock()
 			return nil
 		}
-		v := s.viewLocked(l, false)
+		v := s.viewLocked(n, false)
 		if !v.waiting {
 			v.reliesLocked()
 		}

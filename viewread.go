@@ -125,7 +125,7 @@ func (v *view) recheck() (next time.Duration, goOn bool) {
 	v.s.mu.Lock()
 	defer v.s.unlock()
 	now := time.Now()
-	v.local.admitLocked() // the lease may last again
+	v.local.above().admitLocked() // the lease may last again
 	switch {
 	case v.over != nil || v.s.closed || v.local.view != v:
 		return 0, false

@@ -26,7 +26,7 @@ var departures = map[string]func(claims []*claim){
 func waitAtHome(t *testing.T, m *Mutex, n int) (claims []*claim) {
 	t.Helper()
 	for range n {
-		c, _, locked, err := want{m: m}.enter(t.Context(), func(error) {}, time.Now())
+		c, _, locked, err := want{m: &m.party}.enter(t.Context(), func(error) {}, time.Now())
 		require.NoError(t, err)
 		require.NotNil(t, locked)
 		claims = append(claims, c)

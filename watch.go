@@ -271,15 +271,15 @@ func (p *place) knownBefore(before line.Entry) (last *predecessor, same bool, fr
 // first now. Then the watch stays for a while. The one who held before p may queue again, and so
 // may p's Session, which then stands behind the same key, and needs no other watch.
 func (p *place) unwatchBefore(w *predecessor) {
-	s, l := p.s, p.local
+	s, n := p.s, p.local
 	s.mu.Lock()
 	defer s.unlock()
-	if s.closed || !w.gone || !p.ahead.Clear() || p.era != w.era || l.last != nil {
+	if s.closed || !w.gone || !p.ahead.Clear() || p.era != w.era || n.last != nil {
 		s.afterLocked(w.end)
 		return
 	}
 	w.gone = false
-	l.last = w
+	n.last = w
 	if w.late != nil {
 		w.late.Reset(keepLast)
 		return
@@ -287,22 +287,22 @@ func (p *place) unwatchBefore(w *predecessor) {
 	w.late = time.AfterFunc(keepLast, func() {
 		s.mu.Lock()
 		defer s.unlock()
-		if l.last == w {
-			s.unwatchLastLocked(l)
+		if n.last == w {
+			s.unwatchLastLocked(n)
 		}
 	})
 }
 
-// unwatchLastLocked ends the watch of the key behind which the last place in l stood.
-func (s *Session) unwatchLastLocked(l *localLine) {
-	if l.last != nil {
-		l.last.late.Stop()
-		s.afterLocked(l.last.end)
-		l.last = nil
+// unwatchLastLocked ends the watch of the key behind which the last place in n stood.
+func (s *Session) unwatchLastLocked(n *localLine) {
+	if n.last != nil {
+		n.last.late.Stop()
+		s.afterLocked(n.last.end)
+		n.last = nil
 	}
 }
 
-// recheckAfter is how long to wait for the next look of one that has relied on its watch since a
+// recheckAfter is how long to wait for the next recheck of one that has relied on its watch since a
 // time, in a line of so many. An etcd that is slow is asked less.
 func (s *Session) recheckAfter(relied time.Time, contenders int) time.Duration {
 	from, to := recheck.Period(time.Since(relied), s.cfg.ttl, contenders)
@@ -354,13 +354,9 @@ func (p *place) lostLocked() {
 	}
 	p.unwatchLocked()
 	p.tellLocked()
-	for h := range p.holdsLocked() {
-		h.endLocked(h.lost(reasonOf(p.ticket.Taken())))
-	}
-	if p.lingersLocked() {
-		p.local.giveWayLocked()
-	}
-	p.local.admitLocked()
+	p.above().keyLostLocked()
+	p.giveWayLocked()
+	p.local.above().admitLocked()
 }
 
 // listen lets tellLocked wake the caller, unless nobody is ahead of p.

@@ -99,17 +99,17 @@ var mutants = []mutant{
 	{
 		name: "contexts end by their timer only",
 		why:  "A context is asked often, the clock costs time, and there is a timer. After a pause of the process it has not run yet (rule 2).",
-		edits: []edit{{"context.go", `func (c *holdContext) look() {
+		edits: []edit{{"context.go", `func (c *holdContext) check() {
 	if cause := c.hold.check(); cause != nil {
 		c.end(cause)
 	}
-}`, `func (c *holdContext) look() {}`}},
+}`, `func (c *holdContext) check() {}`}},
 		killers: []killer{named("TestTheFirstLookNeedsNoTimer")},
 	},
 	{
 		name: "Close revokes while the contexts end",
 		why:  "Close has told every hold of its end, and wakes the keeper in the same breath. The contexts are cancelled one by one, and etcd is faster (rule 1).",
-		edits: []edit{{"revoke.go", `	l.endContexts()
+		edits: []edit{{"revoke.go", `	l.above().endContexts()
 	s := l.s
 `, `	s := l.s
 `}},
@@ -119,7 +119,7 @@ var mutants = []mutant{
 		name: "a removal begins while the contexts end",
 		why:  "Whoever ends a hold cancels its contexts next, and the removal takes a request. The contexts of a hold may be many, and theirs may take time (rule 1, WithMaxHold).",
 		edits: []edit{{"removal.go", `	defer close(p.removed)
-	p.endContexts()
+	p.above().endContexts()
 `, `	defer close(p.removed)
 `}},
 		killers: []killer{named("TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},
@@ -230,7 +230,7 @@ var mutants = []mutant{
 	{
 		name:    "what lasts goes by the TTL, whatever the margin",
 		why:     "A third of the TTL is left when two renewals have failed. With a margin of two thirds it never is: nothing lingers, nothing is passed on (WithHandoff, WithLinger).",
-		edits:   []edit{{"local.go", `l.plan.Lasts(l.trust.Remaining(now))`, `l.trust.Until().Sub(now) > l.ttl/3`}},
+		edits:   []edit{{"place.go", `l.plan.Lasts(l.trust.Remaining(now))`, `l.trust.Until().Sub(now) > l.ttl/3`}},
 		killers: []killer{named("TestWithAnyMarginKeysLingerAndHoldsArePassedOn")},
 	},
 	{
@@ -256,7 +256,7 @@ var mutants = []mutant{
 	{
 		name:    "who waits in a long line audits as soon as in a short one",
 		why:     "In a crowd that goes round and round everybody has put a key a moment ago. 2,000 Sessions would send 100 audits a second (rule 24).",
-		edits:   []edit{{"keywatch.go", `min(max(seldomLooks, asRechecks), idleLooks)`, `min(max(seldomLooks, 0*asRechecks), idleLooks)`}},
+		edits:   []edit{{"keywatch.go", `min(max(seldomAudits, asRechecks), idleAudits)`, `min(max(seldomAudits, 0*asRechecks), idleAudits)`}},
 		killers: []killer{named("TestWhoWaitsInALongLineAuditsAsRarelyAsItRechecks")},
 	},
 	{
@@ -271,14 +271,14 @@ var mutants = []mutant{
 		name: "a key that no watch covers is looked at as seldom as one that is watched",
 		why:  "The watch will be back. Until then a look is all that there is (rule 5).",
 		edits: []edit{{"keywatch.go", `				return 1
-`, `				return seldomLooks
+`, `				return seldomAudits
 `}},
 		killers: []killer{named("TestALossIsToldThoughAllWatchesAreSilent")},
 	},
 	{
 		name: "nobody watches the keys of holds",
 		why:  "The looks tell. They are seldom (rule 5).",
-		edits: []edit{{"renew.go", `			l.watchHolds()
+		edits: []edit{{"renew.go", `			l.above().watchHolds()
 `, ``}},
 		killers: []killer{named("TestALossFromOutsideIsNoticedWithinAboutASecond")},
 	},
@@ -459,7 +459,7 @@ var mutants = []mutant{
 	{
 		name: "Unlock is bound to the context that has ended",
 		why:  "A function does not outlive its context. But defer mu.Unlock(ctx) after a cancelled request is the common case (rule 7).",
-		edits: []edit{{"lock.go", `		return context.WithTimeout(context.WithoutCancel(ctx), ifEnded)
+		edits: []edit{{"close.go", `		return context.WithTimeout(context.WithoutCancel(ctx), ifEnded)
 `, `		return ctx, func() {}
 `}},
 		killers: []killer{inContract("TestUnlockWorksWithAnEndedContext")},
@@ -478,7 +478,7 @@ var mutants = []mutant{
 		name: "etcd is never set back",
 		why:  "A cluster does not lose what was committed. A restore, a wipe and a move to another cluster do (rule 26).",
 		edits: []edit{{"era.go", `	case !sent.isOf(cluster) || revision < sentAt:
-		s.setBack(h, sent)
+		s.above().setBack(h, sent)
 `, `	case !sent.isOf(cluster) || revision < sentAt:
 `}},
 		killers: []killer{named("TestNoTwoHoldAfterEtcdWasSetBack")},
@@ -686,7 +686,7 @@ var mutants = []mutant{
 	{
 		name: "a key that lingers is re-checked as seldom as the hold before it was",
 		why:  "The watch has been good for long. Whoever comes now relies on it anew (rule 24).",
-		edits: []edit{{"local.go", `	l.view.reliesLocked()
+		edits: []edit{{"local.go", `	n.view.reliesLocked()
 `, ``}},
 		killers: []killer{named("TestAKeyThatLingersGivesWayThoughNoEventTells")},
 	},
@@ -702,7 +702,7 @@ var mutants = []mutant{
 	{
 		name: "a key of one's own in the line is nobody's",
 		why:  "Looks find what no place accounts for. They are seldom, and it is in everybody's way (rule 26).",
-		edits: []edit{{"audit.go", `		if e.Lease == int64(l.id) && !l.accountsForLocked(e) {
+		edits: []edit{{"place.go", `		if e.Lease == int64(l.id) && !l.accountsForLocked(e) {
 `, `		if e.Lease == int64(l.id) && e.Rev == 0 {
 `}},
 		killers: []killer{named("TestNoTwoHoldAfterEtcdWasSetBack")},
@@ -741,8 +741,8 @@ var mutants = []mutant{
 	{
 		name: "a watch that was kept is kept",
 		why:  "It costs etcd nothing while nothing happens, and the next place may need it. Each name that the Session has ever waited for has one then (rule 24).",
-		edits: []edit{{"watch.go", `		if l.last == w {
-			s.unwatchLastLocked(l)
+		edits: []edit{{"watch.go", `		if n.last == w {
+			s.unwatchLastLocked(n)
 		}
 `, ``}},
 		killers: []killer{named("TestAWatchThatIsKeptForTheNextPlaceEnds")},
@@ -909,8 +909,8 @@ var mutants = []mutant{
 	{
 		name: "a watch may take as long as answers took when it was begun",
 		why:  "The time is known then. If its member is dead, and etcd has become fast meanwhile, nobody looks for that long.",
-		edits: []edit{{"stream.go", `			time.AfterFunc(min(left, attempt.ReadTimeout), look)
-`, `			time.AfterFunc(left, look)
+		edits: []edit{{"stream.go", `			time.AfterFunc(min(left, attempt.ReadTimeout), giveUp)
+`, `			time.AfterFunc(left, giveUp)
 `}},
 		killers: []killer{named("TestAWatchThatWasBegunWhileEtcdWasSlowIsGivenUpSoon")},
 	},
@@ -1019,12 +1019,12 @@ var mutants = []mutant{
 	{
 		name: "what lingers and cannot be held stays",
 		why:  "It is given up when its time is over. Until then the Session waits behind a key of its own (WithLinger).",
-		edits: []edit{{"acquire.go", `		l.giveWayLocked()
-		l.queue.Enter(&c.waiter)
-`, `		if l.queue.Kept() != nil {
-			l.queue.Yield()
+		edits: []edit{{"acquire.go", `		n.giveWayLocked()
+		n.queue.Enter(&c.waiter)
+`, `		if n.queue.Lingering() != nil {
+			n.queue.Yield()
 		}
-		l.queue.Enter(&c.waiter)
+		n.queue.Enter(&c.waiter)
 `}},
 		killers: []killer{named("TestWhatLingersAndCannotBeHeldGivesWay")},
 	},
@@ -1181,16 +1181,16 @@ var mutants = []mutant{
 	{
 		name: "the first to unlock releases the key of all who read",
 		why:  "The one that has put it removes it. Others of its Session still read by it.",
-		edits: []edit{{"release.go", `	if h.place.keep > 0 {
-`, `	if h.place.keep > 0 && h.place.removed != nil {
+		edits: []edit{{"release.go", `	if h.place.needed > 0 {
+`, `	if h.place.needed > 0 && h.place.removed != nil {
 `}},
 		killers: []killer{named("TestAWriterWaitsForEveryReaderOfItsSession")},
 	},
 	{
 		name: "the last but one to unlock releases the key of those who read",
 		why:  "The place counts who still reads, and one is not many. But that one reads.",
-		edits: []edit{{"release.go", `	if h.place.keep > 0 {
-`, `	if h.place.keep > 1 || h.place.ticket.State() != ticket.Held {
+		edits: []edit{{"release.go", `	if h.place.needed > 0 {
+`, `	if h.place.needed > 1 || h.place.ticket.State() != ticket.Held {
 `}},
 		killers: []killer{ofFamily(1000), named("TestAWriterWaitsForEveryReaderOfItsSession")},
 	},
@@ -1205,8 +1205,8 @@ var mutants = []mutant{
 	{
 		name: "one joins while a writer of its Session waits",
 		why:  "The watch tells of etcd's line, where nobody writes. The local line has one who does.",
-		edits: []edit{{"cohort.go", `	if !c.reads() || l.queue.State() != turn.Taken || l.queue.Waiting() > 0 ||
-`, `	if !c.reads() || l.queue.State() != turn.Taken ||
+		edits: []edit{{"cohort.go", `	if !c.reads() || n.queue.State() != turn.Taken || n.queue.Waiting() > 0 ||
+`, `	if !c.reads() || n.queue.State() != turn.Taken ||
 `}, {"internal/turn/turn.go", `	if q.waiting > 0 || !w.Shares || !q.owner.Shares {
 `, `	if !w.Shares || !q.owner.Shares {
 `}},
@@ -1321,7 +1321,7 @@ var mutants = []mutant{
 		name: "the key of a recalled hold goes with its grace",
 		why:  "The context has ended, so nobody works any more. Whoever has not looked yet does, and the next one beside it.",
 		edits: []edit{{"hold.go", `			o.becauseLocked(h.recall.end) // and keeps its key (TestTheKeyOfARecalledHoldGoesWithItsUnlock)
-`, `			if !o.endLocked(h.recall.end) && o.place.keep == 0 {
+`, `			if !o.endLocked(h.recall.end) && o.place.needed == 0 {
 				o.place.abandonLocked(false)
 			}
 `}},
@@ -1342,7 +1342,7 @@ var mutants = []mutant{
 	{
 		name:    "a recalled key is handed off",
 		why:     "The hold that was recalled has ended, and the next one of its Session begins: at the key that somebody wanted back.",
-		edits:   []edit{{"local.go", `l.retired == nil && p.recall == nil && `, `l.retired == nil && `}},
+		edits:   []edit{{"place.go", `l.retired == nil && p.recall == nil && `, `l.retired == nil && `}},
 		killers: []killer{named("TestARecalledKeyIsNotHandedOff")},
 	},
 	{
@@ -1384,7 +1384,7 @@ var mutants = []mutant{
 		name: "a recall before the watch is not noticed",
 		why:  "The watch tells what is done to the key. A hold is watched from its second second on.",
 		edits: []edit{{"keywatch.go", `			w.sure = w.made == created[i].made
-			p.toldLocked(e)
+			p.above().toldLocked(e)
 `, `			w.sure = w.made == created[i].made
 `}},
 		killers: []killer{named("TestARecallOfAYoungHoldIsNoticed")},
@@ -1392,7 +1392,7 @@ var mutants = []mutant{
 	{
 		name: "an event of a recall is taken for nothing",
 		why:  "The key keeps its lease and its place, so nothing has happened to it.",
-		edits: []edit{{"keywatch.go", `			p.toldLocked(e)
+		edits: []edit{{"keywatch.go", `			p.above().toldLocked(e)
 		case e.Rev == p.ticket.Rev():
 `, `		case e.Rev == p.ticket.Rev():
 `}},
@@ -1402,7 +1402,7 @@ var mutants = []mutant{
 		name: "a view does not tell of a recall",
 		why:  "It has the create revisions of who stands in line, and these are as they were.",
 		edits: []edit{{"view.go", `	if e := v.putOver[p.ticket.Key].Entry; there && p.ticket.Is(e) {
-		p.toldLocked(e)
+		p.above().toldLocked(e)
 	}
 `, ``}},
 		killers: []killer{named("TestAWaiterMayBeRecalled"), named("TestAKeyThatLingersGivesWayToARecall")},
@@ -1418,7 +1418,7 @@ var mutants = []mutant{
 	{
 		name: "what a waiter reads last does not show a recall",
 		why:  "It reads who is before it, and whether its own key is there.",
-		edits: []edit{{"rivals.go", `			p.told(read[0])
+		edits: []edit{{"rivals.go", `			p.above().told(read[0])
 `, ``}},
 		killers: []killer{named("TestAWaiterMayBeRecalled")},
 	},
@@ -1590,8 +1590,8 @@ var mutants = []mutant{
 	{
 		name: "a permit does not mind who waits in its Session",
 		why:  "It is within the limit, and comes in beside those of its Session. Who is exclusive, and waits for these, waits on.",
-		edits: []edit{{"permits.go", `	if c.kind != line.Permit || l.queue.State() != turn.Taken || l.queue.Waiting() > 0 ||
-`, `	if c.kind != line.Permit || l.queue.State() != turn.Taken ||
+		edits: []edit{{"permits.go", `	if c.kind != line.Permit || n.queue.State() != turn.Taken || n.queue.Waiting() > 0 ||
+`, `	if c.kind != line.Permit || n.queue.State() != turn.Taken ||
 `}, {"internal/turn/turn.go", `	if q.waiting > 0 || !w.Steps || !q.owner.Steps {
 `, `	if !w.Steps || !q.owner.Steps {
 `}},
@@ -1614,7 +1614,7 @@ var mutants = []mutant{
 	{
 		name: "two permits of a Session have one key",
 		why:  "Few bits of a permit's name are random.",
-		edits: []edit{{"audit.go", `		if ok && l.places[key] == nil {
+		edits: []edit{{"keys.go", `		if ok && l.places[key] == nil {
 `, `		if ok {
 `}},
 		killers: []killer{named("TestPermitsOfASessionHaveAKeyEach")},
@@ -1711,7 +1711,7 @@ var mutants = []mutant{
 		name: "a lease in doubt is used for more",
 		why:  "The lease is fine, only one request was not. That one may come later, and then nobody knows its key: the look does not remove it here (rule 9).",
 		edits: []edit{
-			{"acquire.go", `	if a.Doubtful() {
+			{"lease.go", `	if a.Doubtful() {
 		l.retireLocked(errLeaseDoubtful)
 	}
 `, ``},
@@ -1732,7 +1732,7 @@ var mutants = []mutant{
 	{
 		name: "what looks like a lock's key is swept",
 		why:  "Its last part is a UUID, and nobody accounts for it: who else would put that on the lease? The user, whose lease it is, too (rule 9).",
-		edits: []edit{{"audit.go", `	return ok && l.sign(id, name) == id
+		edits: []edit{{"keys.go", `	return ok && l.sign(id, name) == id
 `, `	return ok && name != "" && id != uuid.Nil
 `}},
 		killers: []killer{named("TestAKeyOfTheUserThatLooksLikeALocksIsNotSwept")},
@@ -1798,7 +1798,7 @@ var mutants = []mutant{
 	{
 		name: "a second Close does not wait",
 		why:  "The Session is closed already, as was asked. The program closes its client next, and the first Close cannot revoke the lease (rule 22).",
-		edits: []edit{{"session.go", `	case s.closing > 0:
+		edits: []edit{{"close.go", `	case s.closing > 0:
 	case s.closed:
 `, `	case s.closed:
 `}},

@@ -488,7 +488,7 @@ func copyQueue(
 			next = who
 		}
 	}
-	if kept := old.Kept(); kept != 0 {
+	if kept := old.Lingering(); kept != 0 {
 		q.Enter(&turn.Waiter[int]{})
 		q.Linger(kept, time.Unix(1, 0))
 	}
@@ -629,7 +629,7 @@ func (w *world) append(b []byte) []byte {
 	}
 	for i := range w.sessions {
 		s := &w.sessions[i]
-		b = append(b, byte(s.drawn), byte(s.era), byte(s.queue.State()), byte(s.queue.Kept()))
+		b = append(b, byte(s.drawn), byte(s.era), byte(s.queue.State()), byte(s.queue.Lingering()))
 		for who := range s.queue.All() {
 			b = append(b, byte(who))
 		}

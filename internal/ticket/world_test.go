@@ -134,7 +134,7 @@ func (w *world) hear(home int) {
 func (w *world) retire(home int, l *lease) {
 	l.retired = true
 	s := &w.sessions[home]
-	if k := s.queue.Kept(); k != 0 && w.entries[k-1].ticket.Lease == l.id {
+	if k := s.queue.Lingering(); k != 0 && w.entries[k-1].ticket.Lease == l.id {
 		w.giveWay(s)
 	}
 }
@@ -152,7 +152,7 @@ func (w *world) end(home int, l *lease) {
 
 // giveWay is giveWayLocked.
 func (w *world) giveWay(s *session) {
-	if s.queue.Kept() != 0 {
+	if s.queue.Lingering() != 0 {
 		w.abandon(s.queue.Yield()-1, false)
 	}
 }
@@ -573,7 +573,7 @@ func (w *world) steps() []step {
 		}
 	}
 	for i := range w.sessions {
-		if w.sessions[i].queue.Kept() != 0 {
+		if w.sessions[i].queue.Lingering() != 0 {
 			add(yields, i, 0)
 		}
 		for j, l := range w.sessions[i].leases {
@@ -827,7 +827,7 @@ func (w *world) enter(claim int) {
 		w.leaves(claim)
 		return
 	}
-	if k := s.queue.Kept(); k != 0 && w.kind(claim) == line.Exclusive && w.lasts(w.entries[k-1]) {
+	if k := s.queue.Lingering(); k != 0 && w.kind(claim) == line.Exclusive && w.lasts(w.entries[k-1]) {
 		s.queue.Take(s.waiters[claim])
 		c.standing, c.ticket = inLine, k-1
 		w.entries[k-1].claim = claim
@@ -884,7 +884,7 @@ func (w *world) audit(i int) {
 	}
 	e.ticket.Lose()
 	e.whole = false
-	if s.queue.Kept() == keyOf(i) {
+	if s.queue.Lingering() == keyOf(i) {
 		w.giveWay(s)
 	}
 }

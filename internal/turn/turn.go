@@ -114,9 +114,9 @@ type Queue[W any, K comparable] struct {
 	handed   K   // the key that was handed off last
 	handOffs int // of that key
 
-	kept  K         // the key that lingers
-	until time.Time // when it is given up
-	due   time.Time // when Due is called, zero if it is not
+	lingering K         // the key that lingers
+	until     time.Time // when it is given up
+	due       time.Time // when Due is called, zero if it is not
 }
 
 // State is the queue's state.
@@ -130,8 +130,8 @@ func (q *Queue[W, K]) Owner() (w W) {
 	return w
 }
 
-// Kept is the key that lingers, the zero K if none does.
-func (q *Queue[W, K]) Kept() K { return q.kept }
+// Lingering is the key that lingers, the zero K if none does.
+func (q *Queue[W, K]) Lingering() K { return q.lingering }
 
 // Waiting is how many wait, not counting the owner and the chosen one.
 func (q *Queue[W, K]) Waiting() int { return q.waiting }
@@ -428,7 +428,7 @@ func (q *Queue[W, K]) Linger(key K, until time.Time) (call bool) {
 	}
 	q.owner.standing = Out
 	q.release(Lingering)
-	q.kept, q.until = key, until
+	q.lingering, q.until = key, until
 	if call = q.due.IsZero() || until.Before(q.due); call {
 		q.due = until
 	}
@@ -452,7 +452,7 @@ func (q *Queue[W, K]) Due(now time.Time) (over bool, again time.Duration) {
 // Yield gives up the key that lingers.
 func (q *Queue[W, K]) Yield() K {
 	q.must("Yield", Lingering)
-	key := q.kept
+	key := q.lingering
 	q.stopLingering()
 	q.state = Free
 	return key
@@ -473,7 +473,7 @@ func (q *Queue[W, K]) release(state State) {
 
 func (q *Queue[W, K]) stopLingering() {
 	var none K
-	q.kept, q.until = none, time.Time{}
+	q.lingering, q.until = none, time.Time{}
 }
 
 // remove takes w out, which waits.

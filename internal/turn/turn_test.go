@@ -128,7 +128,7 @@ func said(who string, ok bool) string {
 func (d *desk) look() string {
 	all := strings.Join(slices.Collect(d.All()), " ")
 	if d.State() == turn.Lingering {
-		return fmt.Sprintf("lingering %d", d.Kept())
+		return fmt.Sprintf("lingering %d", d.Lingering())
 	}
 	return strings.TrimSpace(fmt.Sprintf("%v %s", d.State(), all))
 }
@@ -655,7 +655,7 @@ func TestTheQueueDoesWhatASimpleOneDoes(t *testing.T) {
 			}
 			same(m.look(), d.look())
 			same(m.owner, d.Owner())
-			same(m.kept, d.Kept())
+			same(m.kept, d.Lingering())
 			same(len(m.waiting), d.Waiting())
 		}
 	}

@@ -1,0 +1,137 @@
+package etcdlock
+
+import (
+	"context"
+	"time"
+
+	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/ticket"
+	"github.com/etcdlock/etcdlock/internal/turn"
+)
+
+// A localLine is what a Session has of one name: the queue of its goroutines, of which only the
+// owner has a place in etcd's line, and what it knows about that line. Session.mu guards it.
+type localLine struct {
+	name  string
+	queue turn.Queue[*claim, *place]
+	ahead line.Ahead                   // before the last place, if it was given up without a hold
+	slots map[line.Shape]*ticket.Slots // names of keys
+	view  *view                        // nil while nobody needs one
+	due   *time.Timer                  // calls lingered; nil before a key lingers
+	tries int                          // claims in the queue that wait for no other contender
+
+	// What the next place in etcd's line may expect there.
+	crowded bool          // the line was long when the last one was put
+	waited  time.Duration // for how long the last one that came to hold has stood in it
+	last    *predecessor  // of that one, while it is watched yet
+}
+
+// A claim is one call of Lock or TryLock, of RLock or TryRLock, or of Acquire or TryAcquire.
+type claim struct {
+	// Set once, then only read.
+	m       *party
+	kind    line.Kind
+	permit  permit // if it is of that kind
+	try     bool   // it waits for etcd, and for no other contender
+	several bool   // it is one of those of a LockAll; see many.go
+	local   *localLine
+	caller  context.Context // of the call, only for the Trace
+	started time.Time
+	turn    chan *place // gets the place put for it, or nil, when its turn comes
+
+	// Owned by the goroutine of the call, until it holds.
+	lastErr error // of etcd, while it retries
+	ahead   int   // contenders ahead of it when it queued
+
+	// Guarded by Session.mu.
+	cancel context.CancelCauseFunc // of its wait, nil once that is over
+	place  *place                  // in etcd's line, nil while it has none
+	hold   *hold                   // once it holds
+	waiter turn.Waiter[*claim]     // in the line's queue
+}
+
+// A want is what a call asks for.
+type want struct {
+	m      *party
+	kind   line.Kind
+	permit permit // if it is of that kind
+	try    bool
+}
+
+// A permit is what is asked for: n of a limit.
+type permit struct{ weight, limit uint16 }
+
+// aboveLine is what stands above a local line, as those who wait in etcd's line know it: how its
+// goroutines share a turn, and what they leave.
+type aboveLine interface {
+	admitLocked()        // something has changed: has those join who may
+	refuseLocked()       // somebody else is in the way of those who only try
+	cohortLocked() bool  // whether several share the turn, or one is about to join
+	lingersLocked() bool // whether its key lingers, or will linger
+}
+
+func (n *localLine) above() aboveLine { return n }
+
+// newClaim is a call that has started, and is in no queue yet.
+func (w want) newClaim(
+	caller context.Context, n *localLine, started time.Time, cancel context.CancelCauseFunc,
+) *claim {
+	c := &claim{
+		m: w.m, kind: w.kind, permit: w.permit, try: w.try,
+		local: n, caller: caller, started: started, cancel: cancel,
+	}
+	c.waiter.Who, c.waiter.Shares, c.waiter.Steps = c, w.kind == line.Read, w.kind == line.Permit
+	return c
+}
+
+// shape is what c's keys tell of it.
+func (c *claim) shape() line.Shape {
+	return line.Shape{Kind: c.kind, Weight: c.permit.weight, Limit: c.permit.limit}
+}
+
+// exclusive reports whether c is of Lock or TryLock.
+func (c *claim) exclusive() bool { return c.kind == line.Exclusive }
+
+// reads reports whether c is of RLock or TryRLock.
+func (c *claim) reads() bool { return c.kind == line.Read }
+
+// lineLocked returns the line for a name. Lines that nobody uses are kept for their
+// key names, up to a number.
+func (s *Session) lineLocked(name string) *localLine {
+	if n := s.lines[name]; n != nil {
+		return n
+	}
+	if len(s.lines) >= s.sweepAt {
+		for name, n := range s.lines {
+			if n.queue.State() == turn.Free && n.view == nil && n.last == nil {
+				delete(s.lines, name)
+			}
+		}
+		s.sweepAt = max(minSweep, 2*len(s.lines))
+	}
+	n := &localLine{name: name, ahead: line.Nobody}
+	s.lines[name] = n
+	return n
+}
+
+// holdLocked is the owner's hold, nil if there is none.
+func (n *localLine) holdLocked() *hold {
+	if owner := n.queue.Owner(); owner != nil {
+		return owner.hold
+	}
+	return nil
+}
+
+// slotsLocked are the names of n's keys of a shape. Few shapes are in use at a time.
+func (n *localLine) slotsLocked(shape line.Shape) *ticket.Slots {
+	const many = 16
+	slots := n.slots[shape]
+	if slots == nil {
+		if n.slots == nil || len(n.slots) >= many {
+			n.slots = make(map[line.Shape]*ticket.Slots)
+		}
+		slots = &ticket.Slots{}
+		n.slots[shape] = slots
+	}
+	return slots
+}

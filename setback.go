@@ -1,0 +1,136 @@
+package etcdlock
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/line"
+	"google.golang.org/grpc/connectivity"
+)
+
+// setBackLogEvery is how often a Session logs that etcd was set back. A client whose
+// endpoints belong to two clusters sees a set-back with every other answer.
+const setBackLogEvery = 10 * time.Second
+
+// setBack ends an era: key names are drawn again, views begin again, lingering keys are
+// given up, and every place is read before it counts again.
+func (s *Session) setBack(h header, ended *era) {
+	s.mu.Lock()
+	defer s.unlock()
+	if s.era.Load() != ended {
+		return
+	}
+	known, revision := ended.revision.Load(), h.GetRevision()
+	next := &era{}
+	next.cluster.Store(h.GetClusterId())
+	next.revision.Store(revision)
+	s.era.Store(next)
+	for _, n := range s.lines {
+		for _, slots := range n.slots {
+			slots.Forget()
+		}
+		n.ahead = line.Nobody
+		n.giveWayLocked()
+	}
+	for l := range s.leases {
+		for _, p := range l.places {
+			p.tellLocked()
+		}
+	}
+	s.stream.moved()
+	s.endViewsLocked()
+	s.suspectLocked()
+	if !s.verifying && !s.closed {
+		s.verifying = true
+		s.goLocked(s.verify)
+	}
+	if now := time.Now(); now.Sub(s.backLogged) >= setBackLogEvery {
+		s.backLogged = now
+		s.log(slog.LevelWarn, "etcd was set back", "revision", revision, "known", known,
+			"cluster", h.GetClusterId(), "before", ended.cluster.Load())
+	}
+	if t := s.cfg.trace; t != nil && t.SetBack != nil {
+		s.hooks.Run(func() { t.SetBack(known, revision) })
+	}
+}
+
+// endViewsLocked ends all views, and the watches of held keys. Whoever needs one begins another.
+func (s *Session) endViewsLocked() {
+	for _, n := range s.lines {
+		if n.view != nil {
+			n.view.endLocked()
+			n.admitLocked() // who waits to join begins another
+		}
+		s.unwatchLastLocked(n)
+	}
+	s.rewatchLocked()
+}
+
+// followConnection begins all views again when the client has lost its connection, and makes an
+// audit of l's keys due when it has another. Whoever restores etcd stops it first. If the
+// restored etcd passes its old revision before anybody reads, no answer shows that it was set
+// back, and a watch goes on as if it had missed nothing. followConnection ends with l.
+func (l *lease) followConnection() {
+	s := l.s
+	conn := s.client.ActiveConnection()
+	if conn == nil {
+		return // not made with clientv3.New
+	}
+	for state := conn.GetState(); conn.WaitForStateChange(l.live, state); {
+		was := state
+		state = conn.GetState()
+		s.mu.Lock()
+		if was == connectivity.Ready {
+			s.endViewsLocked()
+		}
+		if state == connectivity.Ready {
+			s.suspectLocked()
+			for _, p := range l.places {
+				p.tellLocked() // whoever waits by a watch of one key rechecks soon
+			}
+		}
+		s.unlock()
+	}
+}
+
+// verify reads the keys of the holds that began in an earlier era. Waiters read the line by
+// themselves. Keys that the user may not read are left to the audits.
+func (s *Session) verify() {
+	var pause attempt.Backoff
+	for {
+		sent := s.era.Load()
+		for l, places := range s.staleHolds() {
+			_ = s.readKeys(s.ctx, keysOf(places), s.readUntilAnswered, func(from int, read []line.Entry) {
+				l.confirmMissing(places[from:], read, true, sent)
+			})
+		}
+		if s.verified(sent) || pause.Wait(s.ctx, s.calls) != nil {
+			return
+		}
+	}
+}
+
+// verified reports whether verify is over: everything was read in the present era, or the
+// Session is closed.
+func (s *Session) verified(read *era) bool {
+	s.mu.Lock()
+	defer s.unlock()
+	s.verifying = s.era.Load() != read && !s.closed
+	return !s.verifying
+}
+
+// staleHolds are the places of holds from an earlier era, by lease.
+func (s *Session) staleHolds() map[*lease][]*place {
+	s.mu.Lock()
+	defer s.unlock()
+	stale := make(map[*lease][]*place)
+	for l := range s.leases {
+		for _, p := range l.places {
+			if p.needed > 0 && !p.ticket.Lost() && p.staleLocked() {
+				stale[l] = append(stale[l], p)
+			}
+		}
+	}
+	return stale
+}
