@@ -57,9 +57,9 @@ func (m *party) bounded(ctx context.Context, try bool) (
 	if bound {
 		ctx, stop = context.WithTimeout(ctx, most)
 	}
-	ctx, cancel = context.WithCancelCause(ctx)
+	ctx, end := context.WithCancelCause(ctx)
 	done := m.s.calls.Waits()
-	return ctx, cancel, func() { done(); cancel(nil); stop() }
+	return ctx, end, func() { done(); end(nil); stop() }
 }
 
 // refused is err, or what TryRLock and TryAcquire return if they were refused as they waited for

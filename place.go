@@ -141,15 +141,14 @@ type commit struct {
 // times: each transaction here may be carried out any number of times. If there is no Else, a
 // repeat has Again in its place, which shows whether the first one was carried out.
 func (s *Session) commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn) commit {
-	ifs, then, otherwise, again := t.If, t.Then, t.Else, t.Again
 	var calls atomic.Int32
 	txn := func(ctx context.Context) (commit, error) {
 		call := &callContext{Context: ctx}
-		otherwise := otherwise
+		otherwise := t.Else
 		if calls.Add(1) > 1 && otherwise == nil {
-			otherwise = []clientv3.Op{again}
+			otherwise = []clientv3.Op{t.Again()}
 		}
-		resp, err := s.txn(call, ifs, then, otherwise)
+		resp, err := s.txn(call, t.If, t.Then, otherwise)
 		return commit{resp: resp, repeated: call.asked.Load()}, err
 	}
 	sent, began := s.era.Load(), time.Now()

@@ -51,9 +51,14 @@ func NewText(v Value, k Kind) (Text, error) {
 
 // Since is the value of a key that is put at a time.
 func (t Text) Since(at time.Time) string {
-	quoted := make([]byte, 0, len(time.RFC3339Nano)+2)
+	quoted := make([]byte, 0, len(`"`+time.RFC3339Nano+`"}`))
 	quoted = at.UTC().AppendFormat(append(quoted, '"'), time.RFC3339Nano)
-	return string(t) + string(append(quoted, `"}`...))
+	quoted = append(quoted, `"}`...)
+	var value strings.Builder
+	value.Grow(len(t) + len(quoted))
+	value.WriteString(string(t))
+	value.Write(quoted)
+	return value.String()
 }
 
 // Bare reports whether e has no value: it is not this library's, or its key alone was read.

@@ -75,7 +75,7 @@ func (e *Entering) aheadOf(a Answer) line.Ahead {
 // beside which it may hold are not in its way.
 func (e *Entering) Txn(value string) Txn {
 	t := e.t
-	txn := Txn{If: []clientv3.Cmp{t.absent()}, Again: t.readOwn()}
+	txn := Txn{If: []clientv3.Cmp{t.absent()}, own: t.Key}
 	switch {
 	case e.crowd:
 		txn.Then = []clientv3.Op{e.readCrowd()}

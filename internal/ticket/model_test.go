@@ -302,7 +302,7 @@ var (
 func wireOf(t ticket.Txn, again bool) wire {
 	otherwise := t.Else
 	if again && otherwise == nil {
-		otherwise = []clientv3.Op{t.Again}
+		otherwise = []clientv3.Op{t.Again()}
 	}
 	txn := client.Txn(context.Background()).If(t.If...).Then(t.Then...).Else(otherwise...)
 	if _, err := txn.Commit(); err != nil {

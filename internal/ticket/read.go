@@ -40,11 +40,12 @@ var (
 // for a ticket that reads. There may be any number of others that read, and it is told of a few of
 // them, in case one is exclusive.
 func (t *Ticket) newest(n int64, opts ...clientv3.OpOption) []clientv3.Op {
+	const more = 2 // room for what a put adds
 	if t.Kind != line.Read {
-		opts = append(opts, clientv3.WithPrefix(), newestFirst, clientv3.WithLimit(n))
-		return []clientv3.Op{clientv3.OpGet(t.Prefix(), opts...)}
+		opts = append(opts, t.whole(), newestFirst, clientv3.WithLimit(n))
+		return append(make([]clientv3.Op, 0, 1+more), clientv3.OpGet(t.Prefix(), opts...))
 	}
-	ops := make([]clientv3.Op, 0, 3)
+	ops := make([]clientv3.Op, 0, 3+more)
 	for i, r := range line.Ranges(t.Name) {
 		most := n
 		if i == line.OfReads {
@@ -54,6 +55,10 @@ func (t *Ticket) newest(n int64, opts ...clientv3.OpOption) []clientv3.Op {
 	}
 	return ops
 }
+
+// whole has a range that begins at the Prefix take all keys below it. WithPrefix says the same, but
+// has clientv3 apply all options once more.
+func (t *Ticket) whole() clientv3.OpOption { return clientv3.WithRange(t.Name + string('/'+1)) }
 
 // within reads a range.
 func within(r line.Range, opts []clientv3.OpOption) clientv3.Op {
@@ -75,8 +80,8 @@ func (t *Ticket) byChance() clientv3.Op {
 
 // oldest reads the oldest keys of the line, so many.
 func (t *Ticket) oldest(n int64, opts ...clientv3.OpOption) clientv3.Op {
-	opts = append(opts, clientv3.WithPrefix(), oldestFirst, clientv3.WithLimit(n))
-	return clientv3.OpGet(t.Prefix(), opts...)
+	all := append(make([]clientv3.OpOption, 0, 4), t.whole(), oldestFirst, clientv3.WithLimit(n))
+	return clientv3.OpGet(t.Prefix(), append(all, opts...)...)
 }
 
 // readAhead is what a transaction reads before it puts t's key: the nearest keys at that time,

@@ -57,9 +57,9 @@ func (r *Release) Txn(value string) Txn {
 	t := r.t
 	// A key that was put over, without the lease, no longer stands in line.
 	txn := Txn{
-		If:    []clientv3.Cmp{t.Exists(), t.OnLease()},
-		Then:  []clientv3.Op{clientv3.OpDelete(t.Key)},
-		Again: t.readOwn(),
+		If:   []clientv3.Cmp{t.Exists(), t.OnLease()},
+		Then: []clientv3.Op{clientv3.OpDelete(t.Key)},
+		own:  t.Key,
 	}
 	for _, o := range r.others {
 		txn.If = append(txn.If, o.Exists(), o.OnLease())

@@ -23,8 +23,9 @@ func (t *Ticket) Removal(tell bool, known line.Ahead) Txn {
 	if t.rev == 0 {
 		gone, there = there, gone // Exists compares with 0
 	}
-	count := clientv3.OpGet(t.Key, clientv3.WithCountOnly()) // so that a copy has something to do
-	return Txn{If: []clientv3.Cmp{t.Exists()}, Then: gone, Else: there, Again: count}
+	txn := Txn{If: []clientv3.Cmp{t.Exists()}, Then: gone, Else: there}
+	txn.own, txn.count = t.Key, true // so that a copy has something to do
+	return txn
 }
 
 // RemovedBy notes an answer to the removal. It returns who was ahead of t then, if the removal has

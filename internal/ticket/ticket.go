@@ -153,9 +153,16 @@ type Txn struct {
 	If         []clientv3.Cmp
 	Then, Else []clientv3.Op
 
-	// Again is the Else of a copy if there is no other: it shows whether the first one was
-	// carried out.
-	Again clientv3.Op
+	own   string // the key that Again reads
+	count bool   // whether it reads only whether that is there
+}
+
+// Again is the Else of a copy if there is no other: it shows whether the first one was carried out.
+func (t Txn) Again() clientv3.Op {
+	if t.count {
+		return clientv3.OpGet(t.own, clientv3.WithCountOnly())
+	}
+	return clientv3.OpGet(t.own)
 }
 
 // An Answer is the result of one attempt at a transaction.
