@@ -48,16 +48,9 @@ func requestOf(r line.Recall) RecallRequest {
 // Readers that share a key are recalled together, and so are all names of a [Session.LockAll]. To
 // get a lock back from several holders (readers of several Sessions, permits) recall each of them.
 func Recall(ctx context.Context, kv clientv3.KV, c Contender, r RecallRequest) error {
-	if err := checkAdmin(ctx, kv, "recall", c.Name); err != nil {
-		return err
-	}
-	if c.Key == "" || c.Token <= 0 {
-		return fmt.Errorf("etcdlock: recall: not a contender: key %s, token %d",
-			excerpt(c.Key, 2*maxNameLen), c.Token)
-	}
 	request := r.line(uuid.NewString())
-	if err := request.Check(); err != nil {
-		return failed("recall", c.Name, err)
+	if err := checkRecall(ctx, kv, c, request); err != nil {
+		return err
 	}
 	resp, err := kv.Get(ctx, c.Key)
 	if err != nil {
@@ -96,6 +89,21 @@ func Recall(ctx context.Context, kv clientv3.KV, c Contender, r RecallRequest) e
 		}
 		read = resp.Responses[0].GetResponseRange().GetKvs()
 	}
+}
+
+// checkRecall returns an error if an argument of Recall is wrong.
+func checkRecall(ctx context.Context, kv clientv3.KV, c Contender, request line.Recall) error {
+	if err := checkAdmin(ctx, kv, "recall", c.Name); err != nil {
+		return err
+	}
+	if c.Key == "" || c.Token <= 0 {
+		return fmt.Errorf("etcdlock: recall: not a contender: key %s, token %d",
+			excerpt(c.Key, 2*maxNameLen), c.Token)
+	}
+	if err := request.Check(); err != nil {
+		return failed("recall", c.Name, err)
+	}
+	return nil
 }
 
 // WithRecall makes holds listen to [Recall]: [RecallFrom] tells that they are asked to end, and

@@ -156,21 +156,26 @@ func (r *release) answered(done commit, final bool, untold []error) (ticket.Verd
 			o.place.abandonLocked(false)
 		}
 	}
+	return f.Verdict, r.endsLocked(f, untold)
+}
+
+// endsLocked ends the release with the error that send returns, unless it is to be sent again.
+func (r *release) endsLocked(f ticket.Finding, untold []error) error {
 	switch f.Verdict {
 	case ticket.Again, ticket.AgainAlone:
-		return f.Verdict, nil
+		return nil
 	case ticket.Done:
-		return f.Verdict, r.overLocked(nil)
+		return r.overLocked(nil)
 	case ticket.Lost:
-		return f.Verdict, r.overLocked(r.holdOf(f.Of).lost(reasonOf(f.Reason)))
+		return r.overLocked(r.holdOf(f.Of).lost(reasonOf(f.Reason)))
 	}
 	switch f.Doubt {
 	case ticket.SetBack:
-		return f.Verdict, r.overLocked(unconfirmed(p.m.name, errSetBack))
+		return r.overLocked(unconfirmed(r.h.m.name, errSetBack))
 	case ticket.Uncertain:
-		return f.Verdict, r.overLocked(unconfirmed(p.m.name, ErrExpired))
+		return r.overLocked(unconfirmed(r.h.m.name, ErrExpired))
 	}
-	return f.Verdict, r.giveUpLocked(untold)
+	return r.giveUpLocked(untold)
 }
 
 // holdOf is the hold whose ticket it is.
