@@ -65,12 +65,6 @@ func keysBelow(t *testing.T, etcd *fake.Server, name string) map[string]int64 {
 
 // The rows of the costs: of any number of names what one costs.
 func TestWhatSeveralNamesCost(t *testing.T) {
-	costs := func(t *testing.T, told func() (string, int64), calls string, revisions int64) {
-		t.Helper()
-		c, r := told()
-		require.Equal(t, calls, c)
-		require.Equal(t, revisions, r)
-	}
 	for _, n := range []int{1, 2, 32} {
 		inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 			etcd.MaxTxnOps(128) // etcd's default

@@ -110,14 +110,16 @@ func callsSince(etcd *fake.Server) func() (calls string, revisions int64) {
 	}
 }
 
+// costs asks what has happened since told was made, by callsSince.
+func costs(t *testing.T, told func() (string, int64), calls string, revisions int64) {
+	t.Helper()
+	c, r := told()
+	require.Equal(t, calls, c)
+	require.Equal(t, revisions, r)
+}
+
 // The rows of the costs.
 func TestWhatReadsCost(t *testing.T) {
-	costs := func(t *testing.T, told func() (string, int64), calls string, revisions int64) {
-		t.Helper()
-		c, r := told()
-		require.Equal(t, calls, c)
-		require.Equal(t, revisions, r)
-	}
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
 		rw := rwIn(t, s)

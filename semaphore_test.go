@@ -95,12 +95,6 @@ func TestALimitAndPermitsAreInRange(t *testing.T) {
 
 // The rows of the costs.
 func TestWhatPermitsCost(t *testing.T) {
-	costs := func(t *testing.T, told func() (string, int64), calls string, revisions int64) {
-		t.Helper()
-		c, r := told()
-		require.Equal(t, calls, c)
-		require.Equal(t, revisions, r)
-	}
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		sem := semaIn(t, processIn(t, etcd, "a"), 40)
 		done(t, acquireWithin(t, sem, 1, time.Second)) // has a lease from here on

@@ -57,6 +57,15 @@ func getsInUnwatched(t *testing.T, mu *etcdlock.Mutex, in <-chan error) {
 	require.NoError(t, mu.Unlock(context.Background()))
 }
 
+// getsInAfter waits until a waiter gets in, which must be after exactly so long, and unlocks.
+func getsInAfter(t *testing.T, mu *etcdlock.Mutex, in <-chan error, d time.Duration) {
+	t.Helper()
+	start := time.Now()
+	require.NoError(t, soonOr(t, in, "it does not get in"))
+	require.Equal(t, d, time.Since(start))
+	require.NoError(t, mu.Unlock(context.Background()))
+}
+
 // Somebody puts a key over, without its lease: it stands in line no more, as isIn says.
 // Behind many a waiter watches that key alone, and only for its deletion, which never comes.
 func TestAPredecessorWhoseKeyHasLostItsLeaseBlocksNobody(t *testing.T) {
