@@ -301,7 +301,7 @@ func TestLeadersUnderRandomFaults(t *testing.T) {
 	for seed := range uint64(race.Fewer(40, 8)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-				l := &holders{t: t, inside: make(map[*holding]bool)}
+				l := newHolders(t)
 				sights += leadUnderFaults(t, etcd, l, seed)
 				terms += l.writes
 			})

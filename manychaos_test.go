@@ -2,7 +2,6 @@ package etcdlock_test
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/fake"
-	"github.com/etcdlock/etcdlock/internal/race"
 )
 
 // A setOfHolders judges several names: who holds each, by what each believes. The lines of the names
@@ -27,7 +25,7 @@ type setOfHolders struct {
 func newSetOfHolders(t *testing.T, names ...string) *setOfHolders {
 	s := &setOfHolders{t: t, names: names, lines: make(map[string]*holders)}
 	for _, name := range names {
-		s.lines[name] = &holders{t: t, inside: make(map[*holding]bool)}
+		s.lines[name] = newHolders(t)
 	}
 	return s
 }
@@ -39,15 +37,11 @@ func newSetOfHolders(t *testing.T, names ...string) *setOfHolders {
 // in opposed orders, and nothing is left.
 func TestSeveralNamesUnderRandomFaults(t *testing.T) {
 	several, lost := 0, 0
-	for seed := range uint64(race.Fewer(60, 12)) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-				l := newSetOfHolders(t, "a", "b", "c")
-				severalUnderFaults(t, etcd, l, seed)
-				several, lost = several+l.all, lost+l.ended
-			})
-		})
-	}
+	eachMayhem(t, func(t *testing.T, etcd *fake.Server, seed uint64) {
+		l := newSetOfHolders(t, "a", "b", "c")
+		severalUnderFaults(t, etcd, l, seed)
+		several, lost = several+l.all, lost+l.ended
+	})
 	t.Logf("%d holds of several names, %d lost", several, lost)
 	require.NotZero(t, several)
 	require.NotZero(t, lost)
@@ -116,12 +110,11 @@ func (l *setOfHolders) several(
 	if own.IntN(3) == 0 {
 		lock = s.TryLockAll
 	}
-	h, err := lock(ctx, names...)
-	if err != nil {
+	b := &holding{who: who, home: home, writes: true}
+	unlock := b.holdsBy(lock(ctx, names...))
+	if unlock == nil {
 		return
 	}
-	inside := h.Context(context.Background())
-	b := &holding{who: who, home: home, writes: true, token: h.Token(), ctx: inside}
 	for _, name := range names {
 		l.lines[name].enter(b)
 	}
@@ -129,8 +122,8 @@ func (l *setOfHolders) several(
 	for _, name := range names {
 		l.lines[name].leave(b)
 	}
-	whole := inside.Err() == nil
-	err = h.Unlock(context.Background())
+	whole := b.ctx.Err() == nil
+	err := unlock(context.Background())
 	first := l.lines[l.names[0]]
 	first.mu.Lock()
 	defer first.mu.Unlock()

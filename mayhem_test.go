@@ -11,6 +11,7 @@ import (
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/race"
 )
 
 // A mayhem is goroutines of some Sessions that use locks while much goes wrong, and in the end all
@@ -29,6 +30,16 @@ type mayhem struct {
 type chaotic struct {
 	call func(own *rand.Rand, patience time.Duration)
 	last []func(context.Context) error // each must work once the faults are over
+}
+
+// eachMayhem runs a test of a mayhem by some seeds.
+func eachMayhem(t *testing.T, test func(t *testing.T, etcd *fake.Server, seed uint64)) {
+	t.Helper()
+	for seed := range uint64(race.Fewer(60, 12)) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) { test(t, etcd, seed) })
+		})
+	}
 }
 
 func nothing(context.Context) error { return nil }

@@ -3,7 +3,6 @@ package etcdlock_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -21,7 +20,7 @@ import (
 // so, unless both read. And if a hold's Unlock says that it was whole, nobody else has come to hold
 // before that Unlock, though the recall may have ended its contexts long ago.
 type recaller struct {
-	holders
+	*holders
 	beside   map[*holding]*holding // who has begun beside one that has not unlocked
 	recalled int                   // holds that a recall has ended
 	heard    int                   // holds that have unlocked since they were recalled
@@ -63,18 +62,11 @@ func (r *recaller) unlocks(b *holding, unlock func(context.Context) error, belie
 // left.
 func TestNobodyBelievesBesideARecalledHold(t *testing.T) {
 	recalled, heard := 0, 0
-	for seed := range uint64(race.Fewer(60, 12)) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-				r := &recaller{
-					holders: holders{t: t, inside: make(map[*holding]bool)},
-					beside:  make(map[*holding]*holding),
-				}
-				r.run(t, etcd, seed)
-				recalled, heard = recalled+r.recalled, heard+r.heard
-			})
-		})
-	}
+	eachMayhem(t, func(t *testing.T, etcd *fake.Server, seed uint64) {
+		r := &recaller{holders: newHolders(t), beside: make(map[*holding]*holding)}
+		r.run(t, etcd, seed)
+		recalled, heard = recalled+r.recalled, heard+r.heard
+	})
 	t.Logf("%d holds ended by a recall, %d unlocked in their grace", recalled, heard)
 	require.Greater(t, recalled, race.Fewer(300, 50))
 	require.Greater(t, heard, race.Fewer(300, 50))
@@ -125,18 +117,9 @@ func (r *recaller) one(
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	b := &holding{who: who, home: home, writes: own.IntN(3) > 0}
-	var unlock func(context.Context) error
-	if b.writes {
-		if rw.Lock(ctx) != nil {
-			return
-		}
-		b.ctx, b.token, unlock = rw.Context(context.Background()), rw.Token(), rw.Unlock
-	} else {
-		h, err := rw.RLock(ctx)
-		if err != nil {
-			return
-		}
-		b.ctx, b.token, unlock = h.Context(context.Background()), h.Token(), h.Unlock
+	unlock := b.readsOrWrites(ctx, rw, false)
+	if unlock == nil {
+		return
 	}
 	r.enters(b)
 	believed := b.ctx.Err() == nil

@@ -2,7 +2,6 @@ package etcdlock_test
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/fake"
-	"github.com/etcdlock/etcdlock/internal/race"
 )
 
 // A holders is who holds, by what each believes.
@@ -28,13 +26,59 @@ type holders struct {
 	shared  int // holds beside others
 }
 
+func newHolders(t *testing.T) *holders {
+	return &holders{t: t, inside: make(map[*holding]bool)}
+}
+
 // A holding is one that has come to hold.
 type holding struct {
-	who    string
-	home   int // its Session
-	writes bool
-	token  int64
-	ctx    context.Context
+	who           string
+	home          int  // its Session
+	writes        bool // excludes all others; those that do not are beside each other
+	weight, limit int  // of permits
+	token         int64
+	ctx           context.Context
+}
+
+// excludes is one call for a lock that excludes all others. unlock is nil unless b holds it then.
+func (b *holding) excludes(ctx context.Context, l interface {
+	Lock(context.Context) error
+	TryLock(context.Context) error
+	Context(context.Context) context.Context
+	Token() int64
+	Unlock(context.Context) error
+}, try bool) (unlock func(context.Context) error) {
+	lock := l.Lock
+	if try {
+		lock = l.TryLock
+	}
+	if lock(ctx) != nil {
+		return nil
+	}
+	b.ctx, b.token = l.Context(context.Background()), l.Token()
+	return l.Unlock
+}
+
+// holdsBy is what one call for a Hold has come to. unlock is nil if that is no Hold.
+func (b *holding) holdsBy(h *etcdlock.Hold, err error) (unlock func(context.Context) error) {
+	if err != nil {
+		return nil
+	}
+	b.ctx, b.token = h.Context(context.Background()), h.Token()
+	return h.Unlock
+}
+
+// readsOrWrites is one call of rw. unlock is nil unless b holds then.
+func (b *holding) readsOrWrites(
+	ctx context.Context, rw *etcdlock.RWMutex, try bool,
+) (unlock func(context.Context) error) {
+	switch {
+	case b.writes:
+		return b.excludes(ctx, rw, try)
+	case try:
+		return b.holdsBy(rw.TryRLock(ctx))
+	}
+	return b.holdsBy(rw.RLock(ctx))
 }
 
 // enter judges one that has come to hold: nobody else believes to, unless both read; in its own
@@ -53,6 +97,12 @@ func (l *holders) enter(b *holding) {
 			l.t.Errorf("%s holds with token %d beside %s with %d", b.who, b.token, o.who, o.token)
 		}
 	}
+	l.admitLocked(b)
+}
+
+// admitLocked judges the token of one that has come to hold: it is greater than those of all that
+// excluded it.
+func (l *holders) admitLocked(b *holding) {
 	before := l.token
 	if !b.writes {
 		before = l.written
@@ -84,21 +134,17 @@ func (l *holders) leave(b *holding) {
 // gets in, and nothing is left.
 func TestReadersAndWritersUnderRandomFaults(t *testing.T) {
 	reads, writes, shared := 0, 0, 0
-	for seed := range uint64(race.Fewer(60, 12)) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-				l := &holders{t: t, inside: make(map[*holding]bool)}
-				mayhem{each: 4, does: func(s *etcdlock.Session, home int, who string) chaotic {
-					rw := rwIn(t, s)
-					return chaotic{
-						call: func(own *rand.Rand, patience time.Duration) { one(l, rw, who, home, own, patience) },
-						last: readsAndWrites(rw),
-					}
-				}}.run(t, etcd, seed)
-				reads, writes, shared = reads+l.reads, writes+l.writes, shared+l.shared
-			})
-		})
-	}
+	eachMayhem(t, func(t *testing.T, etcd *fake.Server, seed uint64) {
+		l := newHolders(t)
+		mayhem{each: 4, does: func(s *etcdlock.Session, home int, who string) chaotic {
+			rw := rwIn(t, s)
+			return chaotic{
+				call: func(own *rand.Rand, patience time.Duration) { one(l, rw, who, home, own, patience) },
+				last: readsAndWrites(rw),
+			}
+		}}.run(t, etcd, seed)
+		reads, writes, shared = reads+l.reads, writes+l.writes, shared+l.shared
+	})
 	t.Logf("%d reads, %d writes, %d times beside others", reads, writes, shared)
 	require.NotZero(t, writes)
 	require.Greater(t, shared, reads/10)
@@ -109,27 +155,9 @@ func one(l *holders, rw *etcdlock.RWMutex, who string, home int, own *rand.Rand,
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	b := &holding{who: who, home: home, writes: own.IntN(4) == 0}
-	try := own.IntN(3) == 0
-	var unlock func(context.Context) error
-	if b.writes {
-		lock := rw.Lock
-		if try {
-			lock = rw.TryLock
-		}
-		if lock(ctx) != nil {
-			return
-		}
-		b.ctx, b.token, unlock = rw.Context(context.Background()), rw.Token(), rw.Unlock
-	} else {
-		lock := rw.RLock
-		if try {
-			lock = rw.TryRLock
-		}
-		h, err := lock(ctx)
-		if err != nil {
-			return
-		}
-		b.ctx, b.token, unlock = h.Context(context.Background()), h.Token(), h.Unlock
+	unlock := b.readsOrWrites(ctx, rw, own.IntN(3) == 0)
+	if unlock == nil {
+		return
 	}
 	l.enter(b)
 	time.Sleep(time.Duration(own.Int64N(int64(4 * time.Second))))

@@ -2,9 +2,7 @@ package etcdlock_test
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
-	"sync"
 	"testing"
 	"time"
 
@@ -12,36 +10,17 @@ import (
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/fake"
-	"github.com/etcdlock/etcdlock/internal/race"
 )
 
 // A pool is who has permits, by what each believes: a multiset of weights and of the limits on which
-// their holders count. A Mutex has all of it.
-type pool struct {
-	t       *testing.T
-	mu      sync.Mutex
-	inside  map[*drawn]bool
-	token   int64 // the highest of a hold
-	last    int   // the home of the last one
-	written int64 // the highest of a Mutex
-	permits int
-	beside  int // holds beside others
-	locks   int
-}
-
-// A drawn is what one has drawn from the pool: weight 0 for a Mutex.
-type drawn struct {
-	who           string
-	home          int // its Session
-	weight, limit int
-	token         int64
-	ctx           context.Context
-}
+// their holders count. They are beside each other as those that read are; a Mutex, which writes, has
+// all of it.
+type pool struct{ *holders }
 
 // enter judges one that has come to hold: the sum of the weights of all who believe to hold is at
 // most the least of their limits, and a Mutex is alone; in its own Session nobody that it excludes
 // has yet to unlock. A hold that has ended by now says nothing.
-func (p *pool) enter(b *drawn) {
+func (p pool) enter(b *holding) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if b.ctx.Err() != nil {
@@ -51,10 +30,10 @@ func (p *pool) enter(b *drawn) {
 	for o := range p.inside {
 		believes := o.ctx.Err() == nil
 		switch {
-		case b.weight > 0 && o.weight > 0 && believes:
-			p.beside++
+		case !b.writes && !o.writes && believes:
+			p.shared++
 			sum, least = sum+o.weight, min(least, o.limit)
-		case b.weight > 0 && o.weight > 0:
+		case !b.writes && !o.writes:
 		case o.home == b.home, believes && b.ctx.Err() == nil:
 			p.t.Errorf("%s holds with token %d beside %s with %d", b.who, b.token, o.who, o.token)
 		}
@@ -62,28 +41,7 @@ func (p *pool) enter(b *drawn) {
 	if sum > least && b.ctx.Err() == nil {
 		p.t.Errorf("%s has %d permits: %d are held, of %d", b.who, b.weight, sum, least)
 	}
-	before := p.written
-	if b.weight == 0 {
-		before = p.token
-	}
-	passedOn := b.weight == 0 && b.token == before && b.home == p.last // WithHandoff, WithLinger
-	if b.token <= before && !passedOn {
-		p.t.Errorf("%s has token %d after %d", b.who, b.token, before)
-	}
-	p.token, p.last = max(p.token, b.token), b.home
-	if b.weight == 0 {
-		p.written = max(p.written, b.token)
-		p.locks++
-	} else {
-		p.permits++
-	}
-	p.inside[b] = true
-}
-
-func (p *pool) leave(b *drawn) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.inside, b)
+	p.admitLocked(b)
 }
 
 // Goroutines of some Sessions take permits, of two limits, and now and then a Mutex of the name; they
@@ -92,52 +50,41 @@ func (p *pool) leave(b *drawn) {
 // of their limits; in the end everybody gets in, also one who wants all, and nothing is left.
 func TestPermitsUnderRandomFaults(t *testing.T) {
 	permits, beside, locks := 0, 0, 0
-	for seed := range uint64(race.Fewer(60, 12)) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-				p := &pool{t: t, inside: make(map[*drawn]bool)}
-				mayhem{each: 4, does: func(s *etcdlock.Session, home int, who string) chaotic {
-					sems := []*etcdlock.Semaphore{semaIn(t, s, 4), semaIn(t, s, 5)}
-					m, err := s.Mutex("n")
-					require.NoError(t, err)
-					return chaotic{
-						call: func(own *rand.Rand, patience time.Duration) {
-							p.draws(own, patience, &drawn{who: who, home: home}, sems, m)
-						},
-						last: []func(context.Context) error{
-							func(ctx context.Context) error { return sems[0].Do(ctx, 1, nothing) },
-							func(ctx context.Context) error { return sems[1].Do(ctx, 5, nothing) },
-							func(ctx context.Context) error { return m.Do(ctx, nothing) },
-						},
-					}
-				}}.run(t, etcd, seed)
-				permits, beside, locks = permits+p.permits, beside+p.beside, locks+p.locks
-			})
-		})
-	}
+	eachMayhem(t, func(t *testing.T, etcd *fake.Server, seed uint64) {
+		p := pool{newHolders(t)}
+		mayhem{each: 4, does: func(s *etcdlock.Session, home int, who string) chaotic {
+			sems := []*etcdlock.Semaphore{semaIn(t, s, 4), semaIn(t, s, 5)}
+			m, err := s.Mutex("n")
+			require.NoError(t, err)
+			return chaotic{
+				call: func(own *rand.Rand, patience time.Duration) {
+					p.draws(own, patience, &holding{who: who, home: home}, sems, m)
+				},
+				last: []func(context.Context) error{
+					func(ctx context.Context) error { return sems[0].Do(ctx, 1, nothing) },
+					func(ctx context.Context) error { return sems[1].Do(ctx, 5, nothing) },
+					func(ctx context.Context) error { return m.Do(ctx, nothing) },
+				},
+			}
+		}}.run(t, etcd, seed)
+		permits, beside, locks = permits+p.reads, beside+p.shared, locks+p.writes
+	})
 	t.Logf("%d holds of permits, %d times beside others, %d of a Mutex", permits, beside, locks)
 	require.NotZero(t, locks)
 	require.Greater(t, beside, permits/4)
 }
 
 // draws is one call, and the hold if there is one.
-func (p *pool) draws(
-	own *rand.Rand, patience time.Duration, b *drawn, sems []*etcdlock.Semaphore, m *etcdlock.Mutex,
+func (p pool) draws(
+	own *rand.Rand, patience time.Duration, b *holding, sems []*etcdlock.Semaphore, m *etcdlock.Mutex,
 ) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	try := own.IntN(3) == 0
 	var unlock func(context.Context) error
-	if own.IntN(8) == 0 {
-		lock := m.Lock
-		if try {
-			lock = m.TryLock
-		}
-		if lock(ctx) != nil {
-			return
-		}
-		b.ctx, b.token, unlock = m.Context(context.Background()), m.Token(), m.Unlock
+	if b.writes = own.IntN(8) == 0; b.writes {
 		b.limit = 5
+		unlock = b.excludes(ctx, m, try)
 	} else {
 		i := own.IntN(2)
 		b.limit = 4 + i
@@ -146,11 +93,10 @@ func (p *pool) draws(
 		if try {
 			acquire = sems[i].TryAcquire
 		}
-		h, err := acquire(ctx, b.weight)
-		if err != nil {
-			return
-		}
-		b.ctx, b.token, unlock = h.Context(context.Background()), h.Token(), h.Unlock
+		unlock = b.holdsBy(acquire(ctx, b.weight))
+	}
+	if unlock == nil {
+		return
 	}
 	p.enter(b)
 	time.Sleep(time.Duration(own.Int64N(int64(4 * time.Second))))
