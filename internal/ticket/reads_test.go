@@ -133,15 +133,7 @@ func TestWhatAPutOfOneThatReadsSays(t *testing.T) {
 	}
 	for _, row := range rows {
 		t.Run(row.promise, func(t *testing.T) {
-			k := unsent(readID, &ticket.Slot{})
-			e := k.Enter(row.try, false)
-			is, ahead := e.Judge(row.answer)
-			says := is.String()
-			if is == ticket.Queued || is == ticket.Taken {
-				says += behind(ahead)
-			}
-			require.Equal(t, row.says, says)
-			require.Equal(t, row.state, k.State(), "%v", k.State())
+			requirePut(t, readID, row.try, row.answer, row.says, row.state)
 		})
 	}
 }

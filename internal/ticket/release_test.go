@@ -247,6 +247,23 @@ func TestWhatAReleaseSends(t *testing.T) {
 	require.Equal(t, k.Key, string(r.Txn("").Else[0].KeyBytes()))
 }
 
+// requirePut puts the key of an id, and asks what the answer says, and where the ticket stands then.
+func requirePut(
+	t *testing.T, id string, try bool, answer ticket.Answer, says string, state ticket.State,
+) *ticket.Ticket {
+	t.Helper()
+	k := unsent(id, &ticket.Slot{})
+	e := k.Enter(try, false)
+	is, ahead := e.Judge(answer)
+	said := is.String()
+	if is == ticket.Queued || is == ticket.Taken {
+		said += behind(ahead)
+	}
+	require.Equal(t, says, said)
+	require.Equal(t, state, k.State(), "%v", k.State())
+	return &k
+}
+
 // The answers to a put: what Lock and TryLock do next, and where the ticket stands.
 func TestWhatAPutSays(t *testing.T) {
 	put := func(before ...*mvccpb.KeyValue) ticket.Answer {
@@ -320,15 +337,7 @@ func TestWhatAPutSays(t *testing.T) {
 	}
 	for _, row := range rows {
 		t.Run(row.promise, func(t *testing.T) {
-			k := unsent(ownID, &ticket.Slot{})
-			e := k.Enter(row.try, false)
-			is, ahead := e.Judge(row.answer)
-			says := is.String()
-			if is == ticket.Queued || is == ticket.Taken {
-				says += behind(ahead)
-			}
-			require.Equal(t, row.says, says)
-			require.Equal(t, row.state, k.State(), "%v", k.State())
+			k := requirePut(t, ownID, row.try, row.answer, row.says, row.state)
 			require.Equal(t, row.doubt, k.Doubtful())
 		})
 	}
