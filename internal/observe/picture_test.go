@@ -40,13 +40,7 @@ var eventful = story{name: "eventful", happens: func(w *world) {
 		})
 	})
 	w.process("d", func(s *etcdlock.Session) {
-		w.lead(s, func(ctx context.Context) error {
-			select {
-			case <-etcdlock.RecallFrom(ctx):
-			case <-ctx.Done():
-			}
-			return nil
-		})
+		w.lead(s, untilRecalled)
 	})
 	for _, name := range []string{"e", "f"} {
 		w.process(name, func(s *etcdlock.Session) {

@@ -185,15 +185,7 @@ var stories = []story{
 				return context.Cause(ctx)
 			})
 		})
-		w.process("d", func(s *etcdlock.Session) {
-			w.lead(s, func(ctx context.Context) error {
-				select {
-				case <-etcdlock.RecallFrom(ctx):
-				case <-ctx.Done():
-				}
-				return nil
-			})
-		})
+		w.process("d", func(s *etcdlock.Session) { w.lead(s, untilRecalled) })
 		for range 2 { // a rolling update each; then one leads, and the other waits
 			time.Sleep(4 * minute)
 			w.recall("leader/2")
@@ -338,6 +330,15 @@ func (w *world) lead(s *etcdlock.Session, fn func(context.Context) error) {
 		err = mu.Lead(w.over, fn)
 	}
 	w.note(err)
+}
+
+// untilRecalled is the work of a leader that ends when it is recalled.
+func untilRecalled(ctx context.Context) error {
+	select {
+	case <-etcdlock.RecallFrom(ctx):
+	case <-ctx.Done():
+	}
+	return nil
 }
 
 // recall asks whoever holds a lock to give it back.
