@@ -40,11 +40,7 @@ func returns(t *testing.T, etcd *fake.Server, after time.Duration) (keys []strin
 }
 
 // lockAgain has mu lock.
-func lockAgain(mu *etcdlock.Mutex) (in <-chan error) {
-	in = contract.Async(func() error { return mu.Lock(context.Background()) })
-	synctest.Wait()
-	return in
-}
+func lockAgain(mu *etcdlock.Mutex) (in <-chan error) { return writesLater(mu) }
 
 // lockAgainWatchingLate has mu lock, whose watches begin 50 ms late from here on.
 func lockAgainWatchingLate(etcd *fake.Server, mu *etcdlock.Mutex) (in <-chan error) {

@@ -204,7 +204,18 @@ func TestAKeyThatWasPutOverIsRemovedAfterAnOutage(t *testing.T) {
 		require.Len(t, keys, others+1)
 		return keys[others]
 	}
-	rows := map[string]func(t *testing.T, etcd *fake.Server, mu *etcdlock.Mutex) (key string){
+	type story func(t *testing.T, etcd *fake.Server, mu *etcdlock.Mutex) (key string)
+	unlocks := func(silent int) story {
+		return func(t *testing.T, etcd *fake.Server, mu *etcdlock.Mutex) string {
+			lockWithin(t, mu, time.Second)
+			key := mu.Key()
+			putOver(t, etcd, key)
+			etcd.Intercept(silentFrom(silent))
+			require.ErrorIs(t, mu.Unlock(in(t, time.Second)), etcdlock.ErrLost)
+			return key
+		}
+	}
+	rows := map[string]story{
 		"a look tells of it": func(t *testing.T, etcd *fake.Server, mu *etcdlock.Mutex) string {
 			hold := lockWithin(t, mu, time.Second)
 			key := etcd.Keys("x/")[0]
@@ -214,22 +225,8 @@ func TestAKeyThatWasPutOverIsRemovedAfterAnOutage(t *testing.T) {
 			require.ErrorIs(t, mu.Unlock(in(t, time.Second)), etcdlock.ErrLost)
 			return key
 		},
-		"Unlock finds it": func(t *testing.T, etcd *fake.Server, mu *etcdlock.Mutex) string {
-			lockWithin(t, mu, time.Second)
-			key := mu.Key()
-			putOver(t, etcd, key)
-			etcd.Intercept(silentFrom(4))
-			require.ErrorIs(t, mu.Unlock(in(t, time.Second)), etcdlock.ErrLost)
-			return key
-		},
-		"Unlock does not find it, and no answer tells why": func(t *testing.T, etcd *fake.Server, mu *etcdlock.Mutex) string {
-			lockWithin(t, mu, time.Second)
-			key := mu.Key()
-			putOver(t, etcd, key)
-			etcd.Intercept(silentFrom(3))
-			require.ErrorIs(t, mu.Unlock(in(t, time.Second)), etcdlock.ErrLost)
-			return key
-		},
+		"Unlock finds it": unlocks(4),
+		"Unlock does not find it, and no answer tells why": unlocks(3),
 		"a Lock finds it, whose answer was lost": func(t *testing.T, etcd *fake.Server, mu *etcdlock.Mutex) string {
 			silent := silentFrom(3)
 			etcd.Intercept(func(c fake.Call) fake.Effect {
@@ -269,9 +266,7 @@ func TestAKeyThatWasPutOverIsRemovedAfterAnOutage(t *testing.T) {
 				time.Sleep(10 * time.Second) // no attempt is longer
 				require.Empty(t, etcd.Keys("x/"))
 				time.Sleep(4 * virtualTTL)
-				before := len(etcd.Calls(""))
-				time.Sleep(10 * virtualTTL)
-				require.Empty(t, etcd.Calls("")[before:])
+				asksNothing(t, etcd, 10*virtualTTL)
 			})
 		})
 	}

@@ -100,6 +100,14 @@ func endsAfter(t *testing.T, hold context.Context, start time.Time) time.Duratio
 	}
 }
 
+// asksNothing asks that etcd is asked for nothing, for so long.
+func asksNothing(t *testing.T, etcd *fake.Server, d time.Duration) {
+	t.Helper()
+	before := len(etcd.Calls(""))
+	time.Sleep(d)
+	require.Empty(t, etcd.Calls("")[before:])
+}
+
 // sentAfter returns when calls were sent, counted from start.
 func sentAfter(calls []fake.Call, start time.Time) []time.Duration {
 	var sent []time.Duration

@@ -42,6 +42,16 @@ type queue struct {
 	wg      sync.WaitGroup
 }
 
+// allJoin has n goroutines join, 0 to n-1, each with a Mutex.
+func (q *queue) allJoin(n int, holds time.Duration, mutexOf func(who string) *etcdlock.Mutex) (came []string) {
+	for i := range n {
+		who := fmt.Sprint(i)
+		came = append(came, who)
+		q.joins(who, mutexOf(who), holds)
+	}
+	return came
+}
+
 // joins starts a goroutine that locks mu, holds for a time and unlocks, and returns
 // when it waits or holds. Its Lock must return nil.
 func (q *queue) joins(who string, mu *etcdlock.Mutex, holds time.Duration) {
@@ -126,11 +136,7 @@ func TestGoroutinesOfASessionGetInAsTheyCame(t *testing.T) {
 				first := contract.MutexOf(t, s, "n")
 				lockWithin(t, first, time.Second)
 				q := &queue{t: t, etcd: etcd}
-				var came []string
-				for i := range 50 {
-					came = append(came, fmt.Sprint(i))
-					q.joins(came[i], contract.MutexOf(t, s, "n"), holds)
-				}
+				came := q.allJoin(50, holds, func(string) *etcdlock.Mutex { return contract.MutexOf(t, s, "n") })
 				require.Len(t, etcd.Keys("n/"), 1)
 				require.NoError(t, first.Unlock(context.Background()))
 				require.Equal(t, came, q.order())
@@ -146,11 +152,7 @@ func TestGoroutinesOnOneMutexGetInAsTheyCame(t *testing.T) {
 		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
 		lockWithin(t, mu, time.Second)
 		q := &queue{t: t, etcd: etcd}
-		var came []string
-		for i := range 50 {
-			came = append(came, fmt.Sprint(i))
-			q.joins(came[i], mu, time.Millisecond)
-		}
+		came := q.allJoin(50, time.Millisecond, func(string) *etcdlock.Mutex { return mu })
 		require.NoError(t, mu.Unlock(context.Background()))
 		require.Equal(t, came, q.order())
 	})
@@ -164,11 +166,9 @@ func TestSessionsGetInByCreateRevision(t *testing.T) {
 				first := contract.MutexOf(t, processIn(t, etcd, "first"), "n")
 				lockWithin(t, first, time.Second)
 				q := &queue{t: t, etcd: etcd}
-				var came []string
-				for i := range 40 {
-					came = append(came, fmt.Sprint(i))
-					q.joins(came[i], contract.MutexOf(t, processIn(t, etcd, came[i]), "n"), holds)
-				}
+				came := q.allJoin(40, holds, func(who string) *etcdlock.Mutex {
+					return contract.MutexOf(t, processIn(t, etcd, who), "n")
+				})
 				require.Len(t, etcd.Keys("n/"), 41)
 				require.NoError(t, first.Unlock(context.Background()))
 				require.Equal(t, came, q.order())
@@ -372,9 +372,7 @@ func TestAHandOverAtHomeIsOneTransaction(t *testing.T) {
 		mu, next := contract.MutexOf(t, s, "n"), contract.MutexOf(t, s, "n")
 		lockWithin(t, mu, time.Second)
 		for range 20 {
-			entered := make(chan error, 1)
-			go func() { entered <- next.Lock(context.Background()) }()
-			synctest.Wait()
+			entered := writesLater(next)
 			before, rev := len(etcd.Calls("")), etcd.Rev()
 			require.NoError(t, mu.Unlock(context.Background()))
 			require.NoError(t, <-entered)
@@ -465,9 +463,7 @@ func TestKeyNamesAreUsedAgain(t *testing.T) {
 		}},
 		{"two in turn", 2, func(t *testing.T, mu, other *etcdlock.Mutex) {
 			lockWithin(t, mu, time.Second)
-			entered := make(chan error, 1)
-			go func() { entered <- other.Lock(context.Background()) }()
-			synctest.Wait()
+			entered := writesLater(other)
 			require.NoError(t, mu.Unlock(context.Background()))
 			require.NoError(t, <-entered)
 			require.NoError(t, other.Unlock(context.Background()))
@@ -731,9 +727,7 @@ func TestAViewTakesNoEventTwice(t *testing.T) {
 		holder := contract.MutexOf(t, processIn(t, etcd, "holder"), "n")
 		waiter := contract.MutexOf(t, processIn(t, etcd, "waiter"), "n")
 		lockWithin(t, holder, time.Second)
-		in := make(chan error, 1)
-		go func() { in <- waiter.Lock(context.Background()) }()
-		synctest.Wait()
+		in := writesLater(waiter)
 		require.NoError(t, holder.Unlock(context.Background()))
 		require.NoError(t, <-in)
 		require.NoError(t, waiter.Unlock(context.Background()))
@@ -755,8 +749,7 @@ func TestAViewTakesNoEventTwice(t *testing.T) {
 		require.NoError(t, holder.Unlock(context.Background()))
 		hold := lockWithin(t, holder, time.Second)
 		require.Equal(t, key, holder.Key())
-		go func() { in <- waiter.Lock(context.Background()) }()
-		synctest.Wait()
+		in = writesLater(waiter)
 		line := etcd.Keys("n/")
 		require.Equal(t, []string{key, own}, line)
 		puts := len(putsOf(etcd.Calls(fake.Txn)))

@@ -31,11 +31,7 @@ func manyNames(n int) (names []string) {
 // allWithin is LockAll, which must not take longer than most.
 func allWithin(t *testing.T, s *etcdlock.Session, most time.Duration, names ...string) *etcdlock.Hold {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), most)
-	defer cancel()
-	h, err := s.LockAll(ctx, names...)
-	require.NoError(t, err)
-	requireReads(t, h)
+	h := holdWithin(t, most, func(ctx context.Context) (*etcdlock.Hold, error) { return s.LockAll(ctx, names...) })
 	require.Len(t, h.IsOwner(), len(names))
 	return h
 }

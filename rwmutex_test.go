@@ -28,9 +28,17 @@ func rwIn(t *testing.T, s *etcdlock.Session, opts ...etcdlock.Option) *etcdlock.
 // readWithin reads, which must not take longer than most.
 func readWithin(t *testing.T, rw *etcdlock.RWMutex, most time.Duration) *etcdlock.Hold {
 	t.Helper()
+	return holdWithin(t, most, rw.RLock)
+}
+
+// holdWithin is the Hold of a call, which must not take longer than most.
+func holdWithin(
+	t *testing.T, most time.Duration, call func(context.Context) (*etcdlock.Hold, error),
+) *etcdlock.Hold {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), most)
 	defer cancel()
-	h, err := rw.RLock(ctx)
+	h, err := call(ctx)
 	require.NoError(t, err)
 	requireReads(t, h)
 	return h

@@ -106,9 +106,7 @@ func TestWithAnyMarginKeysLingerAndHoldsArePassedOn(t *testing.T) {
 		for i := range times {
 			time.Sleep(span / 17)
 			require.NoError(t, lingers.Unlock(context.Background()))
-			in := make(chan error, 1)
-			go func() { in <- passed.Lock(context.Background()) }()
-			synctest.Wait()
+			in := writesLater(passed)
 			token := passed.Token()
 			require.NoError(t, passed.Unlock(context.Background()))
 			require.NoError(t, <-in)

@@ -33,12 +33,7 @@ func semaIn(t *testing.T, s *etcdlock.Session, limit int, opts ...etcdlock.Optio
 // acquireWithin acquires permits, which must not take longer than most.
 func acquireWithin(t *testing.T, s *etcdlock.Semaphore, n int, most time.Duration) *etcdlock.Hold {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), most)
-	defer cancel()
-	h, err := s.Acquire(ctx, n)
-	require.NoError(t, err)
-	requireReads(t, h)
-	return h
+	return holdWithin(t, most, func(ctx context.Context) (*etcdlock.Hold, error) { return s.Acquire(ctx, n) })
 }
 
 // acquiresLater is an Acquire that is under way. It has begun to wait when this returns. If it fails

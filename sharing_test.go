@@ -316,9 +316,7 @@ func TestAViewMissesNothingBeforeItsWatch(t *testing.T) {
 						second := contract.MutexOf(t, processIn(t, etcd, "second"), "n")
 						third := contract.MutexOf(t, processIn(t, etcd, "third"), "n")
 						lockWithin(t, holder, time.Second)
-						in := make(chan error, 1)
-						go func() { in <- second.Lock(context.Background()) }()
-						synctest.Wait()
+						in := writesLater(second)
 						etcd.Intercept(func(c fake.Call) fake.Effect {
 							if c.Process != "third" {
 								return fake.Effect{}
@@ -412,9 +410,7 @@ func TestALineThatGetsLongHasNoView(t *testing.T) {
 				keys = append(keys, "n/"+uuid.NewString())
 				require.NoError(t, etcd.PutKey(keys[len(keys)-1], lease.ID))
 			}
-			in := make(chan error, 1)
-			go func() { in <- mu.Lock(context.Background()) }()
-			synctest.Wait()
+			in := writesLater(mu)
 			before := len(etcd.Calls(fake.Event))
 			for _, key := range keys {
 				etcd.DeleteKey(key)

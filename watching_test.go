@@ -90,9 +90,7 @@ func TestAPredecessorWhoseKeyHasAnotherLeaseIsWaitedFor(t *testing.T) {
 		other, err := etcd.Client("other").Grant(context.Background(), 3000)
 		require.NoError(t, err)
 		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
-		in := make(chan error, 1)
-		go func() { in <- mu.Lock(context.Background()) }()
-		synctest.Wait()
+		in := writesLater(mu)
 		before := keys[len(keys)-1]
 		require.NoError(t, etcd.PutKey(before, other.ID))
 		for _, key := range keys[:len(keys)-1] {
@@ -130,9 +128,7 @@ func TestAWaiterWhoseOwnKeyIsPutOverQueuesAnew(t *testing.T) {
 				etcd.Intercept(fromNth(1, fake.TimeToLive, fake.Effect{Drop: true}))
 				s := processIn(t, etcd, "a")
 				mu := contract.MutexOf(t, s, "n")
-				in := make(chan error, 1)
-				go func() { in <- mu.Lock(context.Background()) }()
-				synctest.Wait()
+				in := writesLater(mu)
 				own := func() etcdlock.Contender {
 					line, err := etcdlock.Contenders(context.Background(), etcd.Client("b"), "n")
 					require.NoError(t, err)
@@ -188,9 +184,7 @@ func TestAWatcherThatSwallowsTheCreatedNoticeDoesNoHarm(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
 		mu := contract.MutexOf(t, s, "n", etcdlock.WithLinger(time.Hour))
-		in := make(chan error, 1)
-		go func() { in <- mu.Lock(context.Background()) }()
-		synctest.Wait()
+		in := writesLater(mu)
 		require.NoError(t, etcd.PutKey("n/config", clientv3.NoLease))
 		etcd.DeleteKey("n/config")
 		require.NoError(t, etcd.PutKey("n/"+uuid.NewString(), lease))
