@@ -52,11 +52,18 @@ func demo(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
+// demoEnds runs the demo, which must end with a status and have no error to tell.
+func demoEnds(t *testing.T, want int, args ...string) (stdout string) {
+	t.Helper()
+	status, stdout, stderr := demo(t, args...)
+	require.Equal(t, want, status)
+	require.Empty(t, stderr)
+	return stdout
+}
+
 func TestSaleWithTheLock(t *testing.T) {
 	t.Parallel()
-	status, stdout, stderr := demo(t, "-workers", "3", "-requests", "60", "-stock", "40")
-	require.Equal(t, exitGood, status)
-	require.Empty(t, stderr)
+	stdout := demoEnds(t, exitGood, "-workers", "3", "-requests", "60", "-stock", "40")
 	requireRow(t, stdout, "sold", "40")
 	requireRow(t, stdout, "refused", "20")
 	requireRow(t, stdout, "oversold", "0")
@@ -68,9 +75,7 @@ func TestSaleWithTheLock(t *testing.T) {
 
 func TestSaleWithoutTheLockOversells(t *testing.T) {
 	t.Parallel()
-	status, stdout, stderr := demo(t, "-no-lock", "-requests", "60", "-stock", "40")
-	require.Equal(t, exitFailed, status)
-	require.Empty(t, stderr)
+	stdout := demoEnds(t, exitFailed, "-no-lock", "-requests", "60", "-stock", "40")
 	require.Contains(t, stdout, "there is no lock")
 	require.Contains(t, stdout, "\nFAILED: ")
 	require.NotContains(t, stdout, "fencing")
@@ -78,9 +83,7 @@ func TestSaleWithoutTheLockOversells(t *testing.T) {
 
 func TestCrashedHolderBlocksTheOthersForAboutTheTTL(t *testing.T) {
 	t.Parallel()
-	status, stdout, stderr := demo(t, "-crash", "-workers", "2", "-requests", "30", "-stock", "20")
-	require.Equal(t, exitGood, status)
-	require.Empty(t, stderr)
+	stdout := demoEnds(t, exitGood, "-crash", "-workers", "2", "-requests", "30", "-stock", "20")
 	require.Regexp(t, `\ncrashed holder blocked the others for \d\.\d\ds \(TTL 2s\)\n`, stdout)
 	require.Regexp(t, `\nworker \d \(pid \d+\) .* killed\n`, stdout)
 	requireRow(t, stdout, "sold", "20")
@@ -97,9 +100,7 @@ func TestUnreachableEtcdIsAnErrorAndNotAHang(t *testing.T) {
 
 func TestRelayMovesTheWorkWithoutGapOrOverlap(t *testing.T) {
 	t.Parallel()
-	status, stdout, stderr := demo(t, "-recall", "-workers", "3")
-	require.Equal(t, exitGood, status)
-	require.Empty(t, stderr)
+	stdout := demoEnds(t, exitGood, "-recall", "-workers", "3")
 	// When the work ends, those who wait may still get in, for a moment.
 	require.Regexp(t, `(?m)^holds +[678] `, stdout)
 	requireRow(t, stdout, "overlaps", "0")
@@ -112,9 +113,7 @@ func TestRelayMovesTheWorkWithoutGapOrOverlap(t *testing.T) {
 
 func TestOrdersAreSoldEntirelyOrNotAtAll(t *testing.T) {
 	t.Parallel()
-	status, stdout, stderr := demo(t, "-orders", "-workers", "3", "-requests", "60", "-stock", "80")
-	require.Equal(t, exitGood, status)
-	require.Empty(t, stderr)
+	stdout := demoEnds(t, exitGood, "-orders", "-workers", "3", "-requests", "60", "-stock", "80")
 	requireRow(t, stdout, "oversold", "0")
 	requireRow(t, stdout, "stock files wrong", "0")
 	requireRow(t, stdout, "tokens going back", "0")
@@ -124,9 +123,7 @@ func TestOrdersAreSoldEntirelyOrNotAtAll(t *testing.T) {
 
 func TestOrdersWithoutTheLocksGoWrong(t *testing.T) {
 	t.Parallel()
-	status, stdout, stderr := demo(t, "-orders", "-no-lock", "-requests", "60", "-stock", "80")
-	require.Equal(t, exitFailed, status)
-	require.Empty(t, stderr)
+	stdout := demoEnds(t, exitFailed, "-orders", "-no-lock", "-requests", "60", "-stock", "80")
 	require.Contains(t, stdout, "\nFAILED: ")
 }
 
@@ -155,9 +152,7 @@ func TestClusterIsLeftAsItWasFound(t *testing.T) {
 	args := []string{"-endpoints", endpoint, "-user", "shop", "-password", "shop-secret"}
 
 	t.Run("after a sale", func(t *testing.T) {
-		status, stdout, stderr := demo(t, append(args, "-requests", "40", "-stock", "30")...)
-		require.Equal(t, exitGood, status)
-		require.Empty(t, stderr)
+		stdout := demoEnds(t, exitGood, append(args, "-requests", "40", "-stock", "30")...)
 		require.Contains(t, stdout, endpoint)
 		requireNothingIn(t, root)
 	})
@@ -167,9 +162,7 @@ func TestClusterIsLeftAsItWasFound(t *testing.T) {
 		requireNothingIn(t, root)
 	})
 	t.Run("after a relay", func(t *testing.T) {
-		status, _, stderr := demo(t, append(args, "-recall", "-workers", "2")...)
-		require.Equal(t, exitGood, status)
-		require.Empty(t, stderr)
+		demoEnds(t, exitGood, append(args, "-recall", "-workers", "2")...)
 		requireNothingIn(t, root)
 	})
 	t.Run("after an interrupt", func(t *testing.T) {

@@ -34,6 +34,20 @@ func receive[T any](t *testing.T, from <-chan T, what string) T {
 	}
 }
 
+// waitsBehind has a call wait in the line of "a", behind the holder's key, and returns when it does.
+func waitsBehind(t *testing.T, client *clientv3.Client, key string, lock func() error) <-chan error {
+	t.Helper()
+	waited := contract.Async(lock)
+	line := contract.WaitForLine(t, client, "a", 2)
+	require.Equal(t, key, line[0].Key)
+	select {
+	case err := <-waited:
+		require.FailNow(t, "it did not wait", "%v", err)
+	default:
+	}
+	return waited
+}
+
 // leased grants a lease that ends with the test.
 func leased(t *testing.T, client *clientv3.Client) clientv3.LeaseID {
 	t.Helper()
@@ -170,9 +184,7 @@ func TestAStrayKeyBlocksNobody(t *testing.T) {
 			_, err = client.Delete(ctx, stray.key)
 			require.NoError(t, err)
 			putKey(t, client, stray.key, stray.lease)
-			waited := contract.Async(func() error { return other.Lock(ctx) })
-			line := contract.WaitForLine(t, client, "a", 2)
-			require.Equal(t, mu.Key(), line[0].Key)
+			waited := waitsBehind(t, client, mu.Key(), func() error { return other.Lock(ctx) })
 			require.NoError(t, mu.Unlock(ctx))
 			require.NoError(t, receive(t, waited, "the lock, with the key between holder and waiter"))
 			stillHolds(t, client, other)
@@ -208,14 +220,7 @@ func TestEtcdsOwnMutexKeepsThisOneOut(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, before.Header.Revision, after.Header.Revision, "TryLock of a taken name writes nothing")
 
-	waited := contract.Async(func() error { return mu.Lock(ctx) })
-	line := contract.WaitForLine(t, client, "a", 2)
-	require.Equal(t, theirs.Key(), line[0].Key)
-	select {
-	case err := <-waited:
-		require.FailNow(t, "it did not wait", "%v", err)
-	default:
-	}
+	waited := waitsBehind(t, client, theirs.Key(), func() error { return mu.Lock(ctx) })
 	require.NoError(t, theirs.Unlock(ctx))
 	require.NoError(t, receive(t, waited, "the lock"))
 	stillHolds(t, client, mu)
@@ -233,14 +238,7 @@ func TestThisMutexKeepsEtcdsOwnOut(t *testing.T) {
 	require.ErrorIs(t, theirs.TryLock(ctx), concurrency.ErrLocked)
 	stillHolds(t, client, mu)
 
-	waited := contract.Async(func() error { return theirs.Lock(ctx) })
-	line := contract.WaitForLine(t, client, "a", 2)
-	require.Equal(t, mu.Key(), line[0].Key)
-	select {
-	case err := <-waited:
-		require.FailNow(t, "it did not wait", "%v", err)
-	default:
-	}
+	waited := waitsBehind(t, client, mu.Key(), func() error { return theirs.Lock(ctx) })
 	require.NoError(t, mu.Unlock(ctx))
 	require.NoError(t, receive(t, waited, "the lock"))
 	require.ErrorIs(t, mu.TryLock(ctx), etcdlock.ErrLocked)
