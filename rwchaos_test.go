@@ -81,6 +81,22 @@ func (b *holding) readsOrWrites(
 	return b.holdsBy(rw.RLock(ctx))
 }
 
+// stays is what b does once it has called: if it holds it does so for a while, before a judge.
+func (b *holding) stays(
+	judge interface {
+		enter(*holding)
+		leave(*holding)
+	}, own *rand.Rand, unlock func(context.Context) error,
+) {
+	if unlock == nil {
+		return
+	}
+	judge.enter(b)
+	time.Sleep(time.Duration(own.Int64N(int64(4 * time.Second))))
+	judge.leave(b)
+	_ = unlock(context.Background())
+}
+
 // enter judges one that has come to hold: nobody else believes to, unless both read; in its own
 // Session nobody else has yet to unlock. A hold that has ended by now says nothing.
 func (l *holders) enter(b *holding) {
@@ -155,12 +171,5 @@ func one(l *holders, rw *etcdlock.RWMutex, who string, home int, own *rand.Rand,
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	b := &holding{who: who, home: home, writes: own.IntN(4) == 0}
-	unlock := b.readsOrWrites(ctx, rw, own.IntN(3) == 0)
-	if unlock == nil {
-		return
-	}
-	l.enter(b)
-	time.Sleep(time.Duration(own.Int64N(int64(4 * time.Second))))
-	l.leave(b)
-	_ = unlock(context.Background())
+	b.stays(l, own, b.readsOrWrites(ctx, rw, own.IntN(3) == 0))
 }

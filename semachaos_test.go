@@ -95,11 +95,5 @@ func (p pool) draws(
 		}
 		unlock = b.holdsBy(acquire(ctx, b.weight))
 	}
-	if unlock == nil {
-		return
-	}
-	p.enter(b)
-	time.Sleep(time.Duration(own.Int64N(int64(4 * time.Second))))
-	p.leave(b)
-	_ = unlock(context.Background())
+	b.stays(p, own, unlock)
 }

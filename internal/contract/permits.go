@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
 )
@@ -27,6 +28,26 @@ func semaphoreOf(t *testing.T, s *etcdlock.Session, limit int) *etcdlock.Semapho
 	sem, err := s.Semaphore("x", limit)
 	require.NoError(t, err)
 	return sem
+}
+
+// twoHold asks that two stand in the line of "x", who hold beside each other in a mode.
+func twoHold(t *testing.T, client *clientv3.Client, mode string) {
+	t.Helper()
+	for _, c := range WaitForLine(t, client, "x", 2) {
+		require.Equal(t, mode, c.Mode)
+		require.True(t, c.Holds)
+	}
+}
+
+// holdsOnce is a call for a Hold that is under way, and then the Unlock.
+func holdsOnce(call func() (*etcdlock.Hold, error)) <-chan error {
+	return Async(func() error {
+		h, err := call()
+		if err != nil {
+			return err
+		}
+		return h.Unlock(context.Background())
+	})
 }
 
 // Permits are held up to the limit, first come, first served, and a Mutex of whatever package takes
@@ -59,21 +80,11 @@ func TestPermitsAreHeldUpToTheLimit(t *testing.T, w World) {
 	third, err := other.TryAcquire(t.Context(), 1)
 	require.NoError(t, err)
 	require.Greater(t, third.Token(), second.Token())
-	line := WaitForLine(t, client, "x", 2)
-	for _, c := range line {
-		require.Equal(t, "permit", c.Mode)
-		require.True(t, c.Holds)
-	}
+	twoHold(t, client, "permit")
 
 	peer, in := theirsWaits(t, cluster, 3)
-	waiting := Async(func() error {
-		h, err := other.Acquire(Patient(t), 1)
-		if err != nil {
-			return err
-		}
-		return h.Unlock(context.Background())
-	})
-	line = WaitForLine(t, client, "x", 4)
+	waiting := holdsOnce(func() (*etcdlock.Hold, error) { return other.Acquire(Patient(t), 1) })
+	line := WaitForLine(t, client, "x", 4)
 	require.Equal(t, "permit", line[3].Mode)
 	require.False(t, line[3].Holds)
 	require.NoError(t, second.Unlock(t.Context()))

@@ -538,21 +538,11 @@ func TestReadersShareAndWritersExclude(t *testing.T, w World) {
 	require.NoError(t, err)
 	beside := read(elsewhere)
 	require.Greater(t, beside.Token(), first.Token())
-	line := WaitForLine(t, client, "x", 2)
-	for _, c := range line {
-		require.Equal(t, "read", c.Mode)
-		require.True(t, c.Holds)
-	}
+	twoHold(t, client, "read")
 
 	peer, in := theirsWaits(t, cluster, 3)
 	require.ErrorIs(t, MutexOf(t, other, "x").TryLock(t.Context()), etcdlock.ErrLocked)
-	waiting := Async(func() error {
-		h, err := elsewhere.RLock(Patient(t))
-		if err != nil {
-			return err
-		}
-		return h.Unlock(context.Background())
-	})
+	waiting := holdsOnce(func() (*etcdlock.Hold, error) { return elsewhere.RLock(Patient(t)) })
 	require.Eventually(t, func() bool { // the watch has told of the writer
 		h, err := rw.TryRLock(t.Context())
 		if err == nil {

@@ -88,54 +88,44 @@ func TestWhatAPutOfOneThatReadsSays(t *testing.T) {
 		a.Read[i].More, a.Read[i].Count = true, 300
 		return a
 	}
-	rows := []struct {
-		promise string
-		try     bool
-		answer  ticket.Answer
-		says    string
-		state   ticket.State
-	}{
-		{"alone", false, put(nil, nil, nil), "queued", ticket.InLine},
-		{"beside one that reads", false, put(nil, kvs(reader), nil, reader), "queued", ticket.InLine},
+	rows := []judgedPut{
+		{"alone", false, put(nil, nil, nil), "queued", ticket.InLine, false},
+		{"beside one that reads", false, put(nil, kvs(reader), nil, reader), "queued", ticket.InLine, false},
 		{"beside very many", false, crowded(put(nil, kvs(reader), nil, reader), 1),
-			"queued", ticket.InLine},
-		{"behind a writer", false, put(kvs(other), nil, nil, other), "queued behind 1", ticket.InLine},
+			"queued", ticket.InLine, false},
+		{"behind a writer", false, put(kvs(other), nil, nil, other), "queued behind 1", ticket.InLine, false},
 		{"behind a writer and one that reads", false, put(kvs(other), kvs(reader), nil, reader),
-			"queued behind 1", ticket.InLine},
+			"queued behind 1", ticket.InLine, false},
 		{"behind one by chance", false, put(nil, kvs(reader, chance), nil, reader),
-			"queued behind 1", ticket.InLine},
+			"queued behind 1", ticket.InLine, false},
 		{"behind strays, and more", false, crowded(put(kvs(kv("config", 2, 1)), nil, nil), 0),
-			"queued behind some", ticket.InLine},
+			"queued behind some", ticket.InLine, false},
 		{"nothing was read", false, ticket.Answer{Succeeded: true, Revision: 20},
-			"queued behind some", ticket.InLine},
+			"queued behind some", ticket.InLine, false},
 		{"TryRLock is alone", true,
 			ticket.Answer{Succeeded: true, Revision: 20, Read: []*pb.RangeResponse{read()}},
-			"queued", ticket.InLine},
+			"queued", ticket.InLine, false},
 		{"TryRLock is beside others", true,
 			ticket.Answer{Succeeded: true, Revision: 20, Read: []*pb.RangeResponse{read(reader)}},
-			"queued", ticket.InLine},
+			"queued", ticket.InLine, false},
 		{"TryRLock is behind one by chance", true,
 			ticket.Answer{Succeeded: true, Revision: 20, Read: []*pb.RangeResponse{read(chance)}},
-			"taken behind 1", ticket.InLine},
+			"taken behind 1", ticket.InLine, false},
 		{"TryRLock finds a writer", true, fails(nil, kvs(other), nil, kvs(other), nil),
-			"taken behind 1", ticket.Unsent},
+			"taken behind 1", ticket.Unsent, false},
 		{"TryRLock finds one that waits", true, fails(nil, kvs(later), nil, kvs(reader), kvs(reader)),
-			"taken behind 1", ticket.Unsent},
+			"taken behind 1", ticket.Unsent, false},
 		{"TryRLock finds strays", true,
 			fails(nil, kvs(kv("config", 2, 1)), nil, kvs(kv("config", 2, 1)), nil),
-			"unsure", ticket.Unsent},
+			"unsure", ticket.Unsent, false},
 		{"TryRLock was put by a copy, before a writer", true,
-			fails(kvs(own), kvs(later), nil, kvs(own), kvs(own)), "queued", ticket.InLine},
+			fails(kvs(own), kvs(later), nil, kvs(own), kvs(own)), "queued", ticket.InLine, false},
 		{"TryRLock was put by a copy, behind a writer", true,
-			fails(kvs(own), kvs(other), nil, kvs(other), kvs(own)), "taken behind 1", ticket.InLine},
+			fails(kvs(own), kvs(other), nil, kvs(other), kvs(own)), "taken behind 1", ticket.InLine, false},
 		{"TryRLock was put by a copy, behind one by chance", true,
-			fails(kvs(own), nil, nil, kvs(chance), kvs(own, chance)), "taken behind 1", ticket.InLine},
+			fails(kvs(own), nil, nil, kvs(chance), kvs(own, chance)), "taken behind 1", ticket.InLine, false},
 	}
-	for _, row := range rows {
-		t.Run(row.promise, func(t *testing.T) {
-			requirePut(t, readID, row.try, row.answer, row.says, row.state)
-		})
-	}
+	requireJudged(t, readID, rows)
 }
 
 // A look of one that reads: itself, and those before it who are exclusive; as many keys at most as

@@ -247,21 +247,33 @@ func TestWhatAReleaseSends(t *testing.T) {
 	require.Equal(t, k.Key, string(r.Txn("").Else[0].KeyBytes()))
 }
 
-// requirePut puts the key of an id, and asks what the answer says, and where the ticket stands then.
-func requirePut(
-	t *testing.T, id string, try bool, answer ticket.Answer, says string, state ticket.State,
-) *ticket.Ticket {
+// A judgedPut is the answer to a put, and what it says.
+type judgedPut struct {
+	promise string
+	try     bool
+	answer  ticket.Answer
+	says    string
+	state   ticket.State
+	doubt   bool
+}
+
+// requireJudged puts the key of an id for each row.
+func requireJudged(t *testing.T, id string, rows []judgedPut) {
 	t.Helper()
-	k := unsent(id, &ticket.Slot{})
-	e := k.Enter(try, false)
-	is, ahead := e.Judge(answer)
-	said := is.String()
-	if is == ticket.Queued || is == ticket.Taken {
-		said += behind(ahead)
+	for _, row := range rows {
+		t.Run(row.promise, func(t *testing.T) {
+			k := unsent(id, &ticket.Slot{})
+			e := k.Enter(row.try, false)
+			is, ahead := e.Judge(row.answer)
+			says := is.String()
+			if is == ticket.Queued || is == ticket.Taken {
+				says += behind(ahead)
+			}
+			require.Equal(t, row.says, says)
+			require.Equal(t, row.state, k.State(), "%v", k.State())
+			require.Equal(t, row.doubt, k.Doubtful())
+		})
 	}
-	require.Equal(t, says, said)
-	require.Equal(t, state, k.State(), "%v", k.State())
-	return &k
 }
 
 // The answers to a put: what Lock and TryLock do next, and where the ticket stands.
@@ -293,14 +305,7 @@ func TestWhatAPutSays(t *testing.T) {
 	}
 	silence := ticket.Answer{Outcome: ticket.Unknown}
 	refused := ticket.Answer{Outcome: ticket.NotApplied}
-	rows := []struct {
-		promise string
-		try     bool
-		answer  ticket.Answer
-		says    string
-		state   ticket.State
-		doubt   bool
-	}{
+	rows := []judgedPut{
 		{"alone", false, put(), "queued", ticket.InLine, false},
 		{"behind another", false, put(other), "queued behind 1", ticket.InLine, false},
 		{"behind another, and others before", false, more(put(other)),
@@ -335,12 +340,7 @@ func TestWhatAPutSays(t *testing.T) {
 			"unsure", ticket.Unsent, false},
 		{"TryLock has no answer", true, silence, "unsure", ticket.Sent, true},
 	}
-	for _, row := range rows {
-		t.Run(row.promise, func(t *testing.T) {
-			k := requirePut(t, ownID, row.try, row.answer, row.says, row.state)
-			require.Equal(t, row.doubt, k.Doubtful())
-		})
-	}
+	requireJudged(t, ownID, rows)
 }
 
 // A put that expects a long line reads only keys. Whoever may stand in line is before it, and who
