@@ -1,7 +1,6 @@
 package etcdlockprom_test
 
 import (
-	"log"
 	"os"
 	"testing"
 
@@ -18,9 +17,4 @@ func TestMain(m *testing.M) { os.Exit(sim.Serving(&endpoints, m.Run)) }
 
 func exampleClient() *clientv3.Client { return contract.ExampleClient(endpoints) }
 
-// must ends an example that went wrong.
-func must(err error) {
-	if err != nil {
-		log.Fatal(err)
-	}
-}
+func must(err error) { contract.Must(err) }

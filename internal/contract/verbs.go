@@ -44,10 +44,15 @@ func ClientOf(t testing.TB, endpoints []string, opts ...ClientOption) *clientv3.
 // ExampleClient makes a client for an example, which has no test to fail.
 func ExampleClient(endpoints []string) *clientv3.Client {
 	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints})
+	Must(err)
+	return client
+}
+
+// Must ends an example that went wrong.
+func Must(err error) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	return client
 }
 
 // NewMutex is New for a test: closed in its Cleanup, and any error fails it.
