@@ -112,8 +112,8 @@
 // # Reading the code
 //
 // The files stand in layers. Each uses those of its own layer and of those below; a test in
-// internal/direction asks that. Where those below have something to tell, they call above(), an
-// interface that each of session.go, lease.go, place.go and claim.go has for that.
+// internal/direction asks that. Where those below have something to tell they call an interface of
+// their own: above() in session.go, lease.go, place.go and claim.go, and a lease its tenants.
 //
 // What leads:
 //
@@ -147,7 +147,7 @@
 // One key in etcd's line:
 //
 //	party.go     what a Mutex is to those below: its Session, name and options, and its hold
-//	claim.go     one call that locks, and the local line that it stands in, as records
+//	claim.go     one call that locks, and the local line that it stands in: what they consist of
 //	place.go     a key in etcd's line; it sends the transactions that internal/ticket builds
 //	watch.go     how it waits behind many: by a watch of the one key before, begun again when it
 //	             ends; and what follows when its own key is lost
@@ -161,7 +161,7 @@
 //
 // A lease:
 //
-//	lease.go     one lease: its grant, and the end of its trust and of its holds
+//	lease.go     one lease: its grant, and the end of its trust, which hold.go is told of
 //	renew.go     its renewals
 //	keys.go      how its keys are named, and read many at once
 //	revoke.go    how a lease is revoked

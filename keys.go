@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/etcdlock/etcdlock/internal/attempt"
-	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/google/uuid"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/line"
 )
 
 // maxUnreadable is how many keys that the user may not read one call of readKeys skips.

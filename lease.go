@@ -66,7 +66,7 @@ type lease struct {
 	revoked   bool               // etcd has confirmed that it is gone, and its keys with it
 	served    bool               // etcd has answered a renewal, or a put in the time of an attempt
 	suspect   bool               // an audit of its keys is due now
-	audits    uint               // those that have read values
+	audits    uint               // while places listen: by values, or in turn by the keys on it
 	doubted   time.Time          // when it was last learned that a copy of a put may come late
 	unread    []unread           // created key watches whose keys are still to be read
 	reading   bool               // that read is under way

@@ -24,7 +24,6 @@ const releaseBound = 5 * time.Second
 // to a goroutine: any may call Unlock. Unlock synchronizes before the Lock that
 // follows it in the same process.
 type Mutex struct {
-	_ noCopy
 	party
 
 	own bool // Close closes the Session; set once

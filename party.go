@@ -10,6 +10,8 @@ import (
 // A party is what a Mutex, an RWMutex, a Semaphore or a name of a LockAll is to those below: its
 // Session, its name and options, and what it holds.
 type party struct {
+	_ noCopy
+
 	// Set once, then only read.
 	s    *Session
 	name string

@@ -38,7 +38,7 @@ func (h *hold) free(spare bool) *release {
 }
 
 // freesLocked reports whether h, which has ended, may be freed: its contexts have ended, and if it
-// is the last for which the key is kept those of all others there.
+// is the last that needs the key those of all others there.
 func (h *hold) freesLocked() bool {
 	return !h.endingLocked() && (h.place.needed > 1 || !h.place.endingLocked())
 }

@@ -4,9 +4,10 @@ import (
 	"log/slog"
 	"time"
 
+	"google.golang.org/grpc/connectivity"
+
 	"github.com/etcdlock/etcdlock/internal/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
-	"google.golang.org/grpc/connectivity"
 )
 
 // setBackLogEvery is how often a Session logs that etcd was set back. A client whose

@@ -23,8 +23,8 @@ import (
 // pure are the packages below internal/ that say what follows, and do nothing.
 var pure = []string{"line", "recheck", "ticket", "trust", "turn"}
 
-// A use against the direction couples what is below to what stands on it. What is below has four
-// interfaces, each called above something, for what it has to tell.
+// A use against the direction couples what is below to what stands on it. What is below has
+// interfaces of its own for what it has to tell: above(), and the tenants of a lease.
 func TestNothingIsUsedAgainstTheDirection(t *testing.T) {
 	layer := layers(t)
 	against := make(map[string]bool)

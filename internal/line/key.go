@@ -11,6 +11,9 @@ import (
 // prefix is a contender; see Entry.StandsIn.
 func Prefix(name string) string { return name + "/" }
 
+// End is behind all keys with the Prefix, as the end of a range of them.
+func End(name string) string { return name + string('/'+1) }
+
 // Key is the key of a contender for the lock name, as this library puts it.
 func Key(name string, id uuid.UUID) string { return Prefix(name) + id.String() }
 

@@ -138,5 +138,5 @@ func Ranges(name string) [3]Range {
 	prefix := Prefix(name)
 	block := prefix + readBlock
 	after := prefix + readBlock[:len(readBlock)-1] + string(readBlock[len(readBlock)-1]+1)
-	return [3]Range{{prefix, block}, {block, after}, {after, name + string('/'+1)}}
+	return [3]Range{{prefix, block}, {block, after}, {after, End(name)}}
 }

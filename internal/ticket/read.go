@@ -58,7 +58,7 @@ func (t *Ticket) newest(n int64, opts ...clientv3.OpOption) []clientv3.Op {
 
 // whole has a range that begins at the Prefix take all keys below it. WithPrefix says the same, but
 // has clientv3 apply all options once more.
-func (t *Ticket) whole() clientv3.OpOption { return clientv3.WithRange(t.Name + string('/'+1)) }
+func (t *Ticket) whole() clientv3.OpOption { return clientv3.WithRange(line.End(t.Name)) }
 
 // within reads a range.
 func within(r line.Range, opts []clientv3.OpOption) clientv3.Op {
