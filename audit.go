@@ -36,7 +36,7 @@ func (l *lease) auditDue(last time.Time) bool {
 	period := max(l.plan.Period, min(l.ttl/3, auditEvery))
 	since := now.Sub(last)
 	switch {
-	case l.ended != nil:
+	case l.hasEndedLocked():
 		return false
 	case l.suspect && since >= auditEvery/2: // else the tick comes soon
 		return true

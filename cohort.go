@@ -86,7 +86,7 @@ func (n *localLine) welcomeReadLocked(p *place, early bool) welcome {
 		return later
 	case early:
 		return joins
-	case p.lease.retired != nil:
+	case p.lease.state != leaseServing:
 		return queues
 	case !p.lastsLocked(): // a renewal is late, or etcd was set back
 		return later
@@ -207,7 +207,7 @@ func (c *claim) handDown(p *place) (locked *LockedError, done bool) {
 	defer s.unlock()
 	next := n.queue.First()
 	if s.closed || !c.reads() || next == nil || !next.Early() || next.Who.try ||
-		p.ticket.State() != ticket.InLine || p.removed != nil || p.lease.ended != nil ||
+		p.ticket.State() != ticket.InLine || p.removed != nil || p.lease.hasEndedLocked() ||
 		p.recall != nil {
 		return nil, false
 	}

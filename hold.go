@@ -86,7 +86,7 @@ func (s *Session) startsLocked(c *claim, p *place, now time.Time) error {
 		return ErrClosed
 	}
 	p.lease.checkLocked(now)
-	if p.lease.ended != nil || p.ticket.Lost() {
+	if p.lease.hasEndedLocked() || p.ticket.Lost() {
 		return errQueueAnew
 	}
 	if p.staleLocked() {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -360,4 +361,30 @@ func TestATermThatEtcdDoesNotKnowAnyMoreIsForgotten(t *testing.T) {
 	require.EqualValues(t, 2, era.term.Load())
 	s.heardNow(term(4), s.asks())
 	require.EqualValues(t, 4, era.term.Load())
+}
+
+// A lease that has ended serves nobody again, and it is gone only once it has ended: then its keys
+// are.
+func TestALeaseGoesOnlyForward(t *testing.T) {
+	states := []leaseState{leaseServing, leaseDraining, leaseEnded, leaseGone}
+	legal := map[leaseState][]leaseState{
+		leaseServing:  {leaseDraining, leaseEnded},
+		leaseDraining: {leaseEnded},
+		leaseEnded:    {leaseGone},
+	}
+	for _, from := range states {
+		for _, to := range states {
+			l, why := &lease{state: from}, errors.New("a reason")
+			become := func() { l.becomesLocked(to, why) }
+			if !slices.Contains(legal[from], to) {
+				require.Panics(t, become, "%v becomes %v", from, to)
+				require.Equal(t, from, l.state)
+				continue
+			}
+			require.NotPanics(t, become, "%v becomes %v", from, to)
+			require.Equal(t, to, l.state)
+			require.Equal(t, why, l.why)
+			require.Equal(t, to >= leaseEnded, l.hasEndedLocked())
+		}
+	}
 }

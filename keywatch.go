@@ -58,7 +58,7 @@ type keyWatch struct {
 func (l *lease) watchHolds() {
 	l.s.mu.Lock()
 	defer l.s.unlock()
-	if l.ended != nil || l.s.closed || len(l.places) > manyPlaces {
+	if l.hasEndedLocked() || l.s.closed || len(l.places) > manyPlaces {
 		return
 	}
 	now := time.Now()

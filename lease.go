@@ -61,9 +61,8 @@ type lease struct {
 	idleSince time.Time          // when users became 0
 	placed    time.Time          // when the last place was taken
 	swept     time.Time          // when the last answered audit of the keys on it was sent
-	retired   error              // why there are no new places; nil while there may be
-	ended     error              // why it is no longer trusted; nil while it is
-	revoked   bool               // etcd has confirmed that it is gone, and its keys with it
+	state     leaseState         // changed by becomesLocked alone
+	why       error              // why it is in that state; nil while it serves
 	served    bool               // etcd has answered a renewal, or a put in the time of an attempt
 	suspect   bool               // an audit of its keys is due now
 	audits    uint               // while places listen: by values, or in turn by the keys on it
@@ -78,6 +77,33 @@ type lease struct {
 		revision int64
 	}
 }
+
+// A leaseState is how far a lease has come. It never goes back.
+type leaseState uint8
+
+const (
+	leaseServing  leaseState = iota // it takes new places
+	leaseDraining                   // it takes none, and is renewed while places need it
+	leaseEnded                      // it is not trusted any more, and is about to be revoked
+	leaseGone                       // etcd has confirmed that it is gone, and its keys with it
+)
+
+// String returns the state's name.
+func (st leaseState) String() string {
+	return [...]string{"serving", "draining", "ended", "gone"}[st]
+}
+
+// becomesLocked is the one transition of a lease's state. It panics if that would not go on, or be
+// gone without having ended.
+func (l *lease) becomesLocked(next leaseState, why error) {
+	if next <= l.state || next == leaseGone && l.state != leaseEnded {
+		panic(fmt.Sprintf("etcdlock: lease %s: %v becomes %v", l.hex(), l.state, next))
+	}
+	l.state, l.why = next, why
+}
+
+// hasEndedLocked reports whether the trust in l has ended.
+func (l *lease) hasEndedLocked() bool { return l.state >= leaseEnded }
 
 // A tenant is a place, as its lease knows it.
 type tenant interface {
@@ -170,7 +196,7 @@ func (l *lease) check() {
 
 // checkLocked is check, for a given now.
 func (l *lease) checkLocked(now time.Time) {
-	if l.ended != nil {
+	if l.hasEndedLocked() {
 		return
 	}
 	switch l.trust.At(now) {
@@ -188,7 +214,7 @@ func (l *lease) checkLocked(now time.Time) {
 // nothing.
 func (l *lease) trustLocked(change func(t *trust.Trust)) {
 	l.checkLocked(time.Now())
-	if l.ended != nil {
+	if l.hasEndedLocked() {
 		return
 	}
 	until := l.trust.Until()
@@ -215,10 +241,15 @@ func (l *lease) retireLocked(why error) {
 	if why == errLeaseDoubtful {
 		l.doubted = time.Now()
 	}
-	if l.retired != nil {
-		return
+	if l.state == leaseServing {
+		l.becomesLocked(leaseDraining, why)
+		l.replacedLocked()
 	}
-	l.retired = why
+}
+
+// replacedLocked has the next places taken on another lease than l, which serves no more.
+func (l *lease) replacedLocked() {
+	why := l.why
 	if l.s.current == l {
 		l.s.current = nil
 		if t := l.s.cfg.trace; t != nil && t.LeaseReplaced != nil {
@@ -241,13 +272,16 @@ func (l *lease) servedLocked() { l.served, l.s.barren = true, 0 }
 
 // endLocked ends the trust in the lease, and so every hold on it.
 func (l *lease) endLocked(why error) {
-	if l.ended != nil {
+	if l.hasEndedLocked() {
 		return
 	}
-	l.ended = why
+	served := l.state == leaseServing
+	l.becomesLocked(leaseEnded, why)
 	close(l.dead)
 	l.expiry.Stop()
-	l.retireLocked(why)
+	if served {
+		l.replacedLocked()
+	}
 	for t := range l.tenantsLocked() {
 		t.leaseEndedLocked(why)
 	}

@@ -216,7 +216,7 @@ func (p *place) lastsLocked() bool {
 	l := p.lease
 	now := time.Now()
 	l.checkLocked(now)
-	return l.retired == nil && p.recall == nil && !p.ticket.Lost() && !p.staleLocked() &&
+	return l.state == leaseServing && p.recall == nil && !p.ticket.Lost() && !p.staleLocked() &&
 		l.plan.Lasts(l.trust.Remaining(now))
 }
 

@@ -234,5 +234,5 @@ func (r *release) overLocked(err error) error {
 func (p *place) certainLocked(most time.Time) bool {
 	now := time.Now()
 	p.lease.checkLocked(now)
-	return p.lease.ended == nil && (most.IsZero() || before(now, most))
+	return !p.lease.hasEndedLocked() && (most.IsZero() || before(now, most))
 }

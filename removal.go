@@ -28,7 +28,7 @@ func (p *place) stopUsingLocked() {
 	p.lease.users--
 	if p.lease.users == 0 {
 		p.lease.idleSince = time.Now()
-		if p.lease.retired != nil {
+		if p.lease.state != leaseServing {
 			p.lease.wakeKeeper()
 		}
 	}
@@ -139,7 +139,7 @@ func (p *place) stays(err error) {
 func (p *place) outlivesLease() bool {
 	p.s.mu.Lock()
 	defer p.s.unlock()
-	return p.ticket.Lost() && !p.lease.revoked && p.s.ctx.Err() == nil
+	return p.ticket.Lost() && p.lease.state != leaseGone && p.s.ctx.Err() == nil
 }
 
 // giveUpRemoval notes that the attempts to remove p's key are over and that the last one failed
@@ -148,7 +148,7 @@ func (p *place) giveUpRemoval(err error) (certain bool) {
 	s, l := p.s, p.lease
 	s.mu.Lock()
 	defer s.unlock()
-	if l.revoked {
+	if l.state == leaseGone {
 		p.ticket.Remove(0)
 		p.removedLocked()
 		return true

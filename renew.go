@@ -180,18 +180,18 @@ func (l *lease) verdict() verdict {
 	l.checkLocked(now)
 	unused := l.users == 0
 	switch {
-	case s.closed && l.releases > 0 && l.ended == nil && s.ctx.Err() == nil:
+	case s.closed && l.releases > 0 && !l.hasEndedLocked() && s.ctx.Err() == nil:
 		return leaseRenew // a key that goes with a revoked lease would look lost
 	case s.closed:
 		l.endLocked(ErrClosed)
-	case l.ended != nil:
+	case l.hasEndedLocked():
 		// The loser may not have stopped yet: its key goes when it unlocks, or
 		// when the lease expires in etcd.
 		if !unused && now.Before(l.trust.Until().Add(l.ttl).Add(l.ttl)) {
 			return leaseWait
 		}
-	case unused && l.retired != nil:
-		l.endLocked(l.retired)
+	case unused && l.state == leaseDraining:
+		l.endLocked(l.why)
 	case unused && !now.Before(l.idleSince.Add(l.ttl).Add(l.ttl)):
 		l.endLocked(errLeaseUnused)
 	default:
@@ -362,7 +362,7 @@ func (l *lease) risk() {
 	defer s.unlock()
 	l.giveWayLocked()
 	remaining := time.Until(l.trust.Until())
-	if !l.plan.AtRisk(remaining) || l.ended != nil {
+	if !l.plan.AtRisk(remaining) || l.hasEndedLocked() {
 		return
 	}
 	s.log(slog.LevelWarn, "lease at risk", "lease", l.hex(), "remaining", remaining)

@@ -46,7 +46,9 @@ func (l *lease) revoke() {
 	defer s.unlock()
 	delete(s.leases, l)
 	s.doubts.Add(int64(-l.doubts))
-	l.revoked = err == nil
+	if err == nil {
+		l.becomesLocked(leaseGone, l.why)
+	}
 	s.afterLocked(l.bury)
 	if err != nil && (s.closed || l.leavesLocked()) {
 		s.left = err

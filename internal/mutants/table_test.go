@@ -60,13 +60,13 @@ var mutants = []mutant{
 	{
 		name: "a late answer revives the hold",
 		why:  "etcd says that the lease lives, so nobody else had the lock. But the hold was declared lost, and its work given up (rule 1).",
-		edits: []edit{{"lease.go", `	if l.ended != nil {
+		edits: []edit{{"lease.go", `	if l.hasEndedLocked() {
 		return
 	}
 	until := l.trust.Until()
 `, `	until := l.trust.Until()
-	if errors.Is(l.ended, ErrExpired) {
-		l.ended, l.retired, l.dead, l.s.current = nil, nil, make(chan struct{}), l
+	if errors.Is(l.why, ErrExpired) {
+		l.state, l.why, l.dead, l.s.current = leaseServing, nil, make(chan struct{}), l
 		for _, p := range l.places {
 			if p.hold != nil {
 				p.hold.cause, p.hold.over = nil, nil
@@ -80,7 +80,7 @@ var mutants = []mutant{
 		name: "a hold begins without a look at the clock",
 		why:  "The place is first in line and the key is there: what else could be asked for? That the trust is not over (rule 1).",
 		edits: []edit{{"hold.go", `	p.lease.checkLocked(now)
-	if p.lease.ended != nil || p.ticket.Lost() {
+	if p.lease.hasEndedLocked() || p.ticket.Lost() {
 		return errQueueAnew
 	}
 `, ``}, {"internal/ticket/ticket.go", `	t.must("Hold", InLine, Held)
@@ -90,8 +90,8 @@ var mutants = []mutant{
 	{
 		name: "a hold begins at a key that is gone",
 		why:  "The line has just been read, and nobody is before the place. A look has told meanwhile that its own key is gone, and tells it once: the hold is never told of its loss (rules 5 and 12).",
-		edits: []edit{{"hold.go", `	if p.lease.ended != nil || p.ticket.Lost() {
-`, `	if p.lease.ended != nil {
+		edits: []edit{{"hold.go", `	if p.lease.hasEndedLocked() || p.ticket.Lost() {
+`, `	if p.lease.hasEndedLocked() {
 `}, {"internal/ticket/ticket.go", `	t.must("Hold", InLine, Held)
 `, ``}},
 		killers: []killer{named("TestNoHoldBeginsAtAKeyThatIsGone")},
@@ -1010,7 +1010,7 @@ var mutants = []mutant{
 		name: "what lingers is held without a look at the clock",
 		why:  "The key was there a moment ago. The process may have been paused since (rule 2, WithLinger).",
 		edits: []edit{{"local.go", `	if p == nil || !c.exclusive() || !p.lastsLocked() {`, `	if p == nil || !c.exclusive() {`}, {"hold.go", `	p.lease.checkLocked(now)
-	if p.lease.ended != nil || p.ticket.Lost() {
+	if p.lease.hasEndedLocked() || p.ticket.Lost() {
 		return errQueueAnew
 	}
 `, ``}},
@@ -1169,7 +1169,7 @@ var mutants = []mutant{
 	{
 		name: "one joins a key whose lease does not last",
 		why:  "It is trusted still. It gets no renewal in time, or is about to be replaced, and the hold that has just begun ends with it.",
-		edits: []edit{{"cohort.go", `	case p.lease.retired != nil:
+		edits: []edit{{"cohort.go", `	case p.lease.state != leaseServing:
 		return queues
 	case !p.lastsLocked(): // a renewal is late, or etcd was set back
 		return later
@@ -1342,7 +1342,7 @@ var mutants = []mutant{
 	{
 		name:    "a recalled key is handed off",
 		why:     "The hold that was recalled has ended, and the next one of its Session begins: at the key that somebody wanted back.",
-		edits:   []edit{{"place.go", `l.retired == nil && p.recall == nil && `, `l.retired == nil && `}},
+		edits:   []edit{{"place.go", `l.state == leaseServing && p.recall == nil && `, `l.state == leaseServing && `}},
 		killers: []killer{named("TestARecalledKeyIsNotHandedOff")},
 	},
 	{
@@ -1675,7 +1675,7 @@ var mutants = []mutant{
 			{"revoke.go", `		err = l.removeRest(time.Now().Add(l.ttl))
 `, `		err = nil
 `},
-			{"removal.go", `	return p.ticket.Lost() && !p.lease.revoked && p.s.ctx.Err() == nil
+			{"removal.go", `	return p.ticket.Lost() && p.lease.state != leaseGone && p.s.ctx.Err() == nil
 `, `	return false
 `},
 		},
@@ -1767,7 +1767,7 @@ var mutants = []mutant{
 	{
 		name: "Close revokes before the release under way",
 		why:  "The revocation removes all keys at once. The release then finds its key gone, and Unlock calls it lost (rules 6 and 22).",
-		edits: []edit{{"renew.go", `	case s.closed && l.releases > 0 && l.ended == nil && s.ctx.Err() == nil:
+		edits: []edit{{"renew.go", `	case s.closed && l.releases > 0 && !l.hasEndedLocked() && s.ctx.Err() == nil:
 		return leaseRenew // a key that goes with a revoked lease would look lost
 `, ``}},
 		killers: []killer{named("TestUnlockThatCloseOvertakesIsNoLoss")},
