@@ -111,9 +111,36 @@
 //
 // # Reading the code
 //
-// The files stand in layers. Each uses those of its own layer and of those below; a test in
-// internal/direction asks that. Where those below have something to tell they call an interface of
-// their own: above() in session.go, lease.go, place.go and claim.go, and a lease its tenants.
+// Decisions are made in packages that have no clock, no mutex and no goroutine. The files beside
+// each carry them out:
+//
+//	internal/line     who stands in etcd's line, and who waits for whom: line.go has the rule of
+//	                  entry, Line.Blocking; ahead.go what a reading of a part of the line says;
+//	                  key.go, kind.go and value.go what a key and its value say
+//	                  (acquire.go, rivals.go, viewread.go)
+//	internal/ticket   the life of one key: each transaction, and what its answer says, also if an
+//	                  answer was lost and the request is repeated. ticket.go has the states,
+//	                  enter.go the put, several.go that of several, release.go the release,
+//	                  remove.go the removal, read.go the reads
+//	                  (acquire.go, many.go, release.go, removal.go, rivals.go)
+//	internal/turn     whose turn it is among a Session's goroutines (local.go)
+//	internal/trust    how long a lease may be trusted, and when to renew it (lease.go, renew.go)
+//	internal/recheck  how often a waiter rechecks (watch.go, viewread.go)
+//
+// These talk to etcd and to the user:
+//
+//	internal/attempt    attempt.go sends one attempt, and repeats it while it has no answer;
+//	                    backoff.go has the pauses between those of a call, window.go limits how
+//	                    many are under way, budget.go how many are repeated, errors.go has the
+//	                    classes of errors
+//	internal/keepalive  the renewals of a lease on a stream that stays open: keepalive.go opens
+//	                    and ends it, streams.go chooses it
+//	internal/events     the user's hooks, called in order
+//
+// The files of this package do what was decided. They stand in layers: each uses those of its own
+// layer and of those below, as a test in internal/direction asks. Where those below have something
+// to tell they call an interface of their own: above() in session.go, lease.go, place.go and
+// claim.go, and a lease its tenants.
 //
 // What leads:
 //
@@ -222,29 +249,6 @@
 //	set back    what a restore, a wipe or a move to another cluster does to etcd: revisions start
 //	            again below what was seen
 //	era         the time between two set-backs
-//
-// The decisions are made in packages that have no clock, no mutex and no goroutine. The files
-// beside each carry them out:
-//
-//	internal/line     who stands in etcd's line, and who waits for whom: line.go has the rule of
-//	                  entry, Line.Blocking; ahead.go what a reading of a part of it says
-//	                  (acquire.go, rivals.go, viewread.go)
-//	internal/ticket   the life of one key: each transaction, and what its answer says; enter.go
-//	                  for the put, several.go for that of several, release.go for the release,
-//	                  remove.go, read.go (acquire.go, many.go, release.go, removal.go)
-//	internal/turn     whose turn it is among a Session's goroutines (local.go)
-//	internal/trust    how long a lease may be trusted, and when to renew it (renew.go)
-//	internal/recheck  how often a waiter rechecks (watch.go, viewread.go)
-//
-// These talk to etcd and to the user:
-//
-//	internal/attempt    attempt.go sends one attempt, and repeats it while it has no answer;
-//	                    backoff.go has the pauses between those of a call, window.go limits how
-//	                    many are under way, budget.go how many are repeated, errors.go has the
-//	                    classes of errors
-//	internal/keepalive  the renewals of a lease on a stream that stays open: keepalive.go opens
-//	                    and ends it, streams.go chooses it
-//	internal/events     the user's hooks, called in order
 //
 // The rest of internal/ is tests and tools: CONTRIBUTING.md has a line for each.
 package etcdlock
