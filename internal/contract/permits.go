@@ -29,9 +29,9 @@ func semaphoreOf(t *testing.T, s *etcdlock.Session, limit int) *etcdlock.Semapho
 	return sem
 }
 
-// Permits are held up to the limit, first come, first served, and a Mutex of whatever package takes
-// all of it. With permits free Acquire is a request and a revision, and so is Unlock; TryAcquire where
-// none is free is a request and writes nothing.
+// Permits are held up to the limit, first come, first served, and a Mutex of either package
+// takes all of them. If permits are free, Acquire is one request and one revision, and so
+// is Unlock. If none is free, TryAcquire is one request and writes nothing.
 func TestPermitsAreHeldUpToTheLimit(t *testing.T, w World) {
 	cluster := w.Start(t)
 	counter := NewCounter()
@@ -88,8 +88,8 @@ func TestPermitsAreHeldUpToTheLimit(t *testing.T, w World) {
 	require.NoError(t, <-waiting)
 }
 
-// Goroutines of some Sessions take permits of different weights, with a Mutex among them: the sum of
-// those that are held is never above the limit, and the Mutex is alone.
+// Goroutines of some Sessions take permits of different weights, and a Mutex is among them.
+// The sum of the weights held never exceeds the limit, and the Mutex holds alone.
 func TestPermitsAreWithinTheLimit(t *testing.T, w World) {
 	const limit, all = 4, 1000
 	cluster := w.Start(t)
@@ -125,8 +125,8 @@ func TestPermitsAreWithinTheLimit(t *testing.T, w World) {
 	wg.Wait()
 }
 
-// Many processes wait for permits, more than a view of the line is for. They get in one by one, as
-// permits are given back, in the order in which they came.
+// More processes wait for permits than a view of the line is for. They get in one by one,
+// as permits are given back, in the order in which they came.
 func TestPermitsInALongLine(t *testing.T, w World) {
 	const limit, many = 3, 24
 	cluster := w.Start(t)
