@@ -22,8 +22,8 @@ import (
 
 var update = flag.Bool("update", false, "write the uses against the direction as they are")
 
-// layers are the library's files, from the ground up. A file uses those of its own layer and of
-// those below.
+// layers are the library's files, from the ground up. A file uses files of its own layer
+// and of those below.
 var layers = [][]string{
 	{"doc.go", "errors.go", "options.go", "trace.go", "admin.go", "recall.go"},
 	{"session.go", "stream.go", "era.go"}, // a Session: its lock, its tasks, what it knows of etcd
@@ -32,7 +32,7 @@ var layers = [][]string{
 		"place.go", "rivals.go", "watch.go", "partings.go", "view.go", "viewread.go", "keywatch.go",
 		"removal.go",
 	},
-	{ // what the goroutines of a Session have of a name
+	{ // what the goroutines of a Session share of a name
 		"local.go", "grant.go", "cohort.go", "permits.go", "hold.go", "context.go", "release.go",
 		"recalled.go",
 	},
@@ -40,12 +40,12 @@ var layers = [][]string{
 	{"lead.go", "watchholder.go"},
 }
 
-// pure are the packages below internal/ that say what follows, and do nothing.
+// pure are the packages below internal/ that decide what follows, and do nothing else.
 var pure = []string{"line", "recheck", "ticket", "trust", "turn"}
 
-// A use against the direction couples what is below to what stands on it. Those that there are
-// stand in testdata/against.txt. There are to be no new ones; one that is gone is taken from the
-// list, so that it does not come back.
+// A use against the direction couples a lower layer to what stands on it. The existing ones
+// stand in testdata/against.txt. Nobody may add new ones. Whoever removes one takes it from
+// the list, so that it does not come back.
 func TestNoNewUseAgainstTheDirection(t *testing.T) {
 	const list = "testdata/against.txt"
 	layer := make(map[string]int)
@@ -74,7 +74,8 @@ func TestNoNewUseAgainstTheDirection(t *testing.T) {
 	require.Equal(t, known, found, "with -update the list becomes what is found")
 }
 
-// A pure package has no clock, no lock and no goroutine, so that all that it does can be explored.
+// A pure package has no clock, no lock and no goroutine, so a test can explore all that it
+// does.
 func TestThePureCoresArePure(t *testing.T) {
 	for _, pkg := range pure {
 		t.Run(pkg, func(t *testing.T) {
@@ -117,12 +118,12 @@ func TestThePureCoresArePure(t *testing.T) {
 	}
 }
 
-// A use is that of what one file declares by another one.
+// A use is one file's use of a name that another one declares.
 type use struct{ from, to, name string }
 
 func (u use) String() string { return u.from + " " + u.to + " " + u.name }
 
-// uses are those between the files of the library.
+// uses returns the uses between the files of the library.
 func uses(t *testing.T) []use {
 	lib, err := source.Load(t.Context(), filepath.Join("..", ".."))
 	require.NoError(t, err)
