@@ -12,7 +12,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
-// A use is what a party has the lock for.
+// A use is what a party does with the lock.
 type use string
 
 const (
@@ -26,7 +26,7 @@ const (
 
 const (
 	permits = 2               // of a name
-	most    = 2 * time.Second // that a hold may go on after a recall
+	most    = 2 * time.Second // how long a hold may go on after a recall
 )
 
 // shares reports whether two of a use may hold at once.
@@ -69,11 +69,12 @@ func (u use) open(client *clientv3.Client, name string, ttl time.Duration) (lock
 	return l, err
 }
 
-// familyStories are of holds that are not one name's alone, beside others to whom each of their keys
-// is one that holds alone.
+// familyStories are about holds of several names, and holds that others share, beside
+// contenders for which each of their keys is exclusive.
 func familyStories() (all []story) {
 	for _, g := range append(guests[:len(guests):len(guests)], theOlder) {
-		// The lock service and etcdctl are concurrency.Mutex inside: how it stands in line is the same.
+		// The lock service and etcdctl are concurrency.Mutex inside, so they stand in line
+		// in the same way.
 		where := func(s setup) bool { return s.name == setups[0].name }
 		if g.name == older || g.name == "concurrency.Mutex" {
 			where = nil
@@ -181,7 +182,7 @@ func recallBeside(tr *trial, g guest) {
 	third.leaves()
 }
 
-// recallsFirst asks the first in line to give the lock back.
+// recallsFirst recalls the first in line.
 func (tr *trial) recallsFirst() (err error) {
 	c := tr.line()[0]
 	contract.Eventually(soon, func() bool { // as line
@@ -191,7 +192,7 @@ func (tr *trial) recallsFirst() (err error) {
 	return err
 }
 
-// versionOfFirst is that of the first key in line: 1 if nobody has put it again.
+// versionOfFirst is the version of the first key in line: 1 if nobody has put it again.
 func (tr *trial) versionOfFirst() int64 {
 	key := tr.line()[0].Key
 	var got *clientv3.GetResponse

@@ -10,8 +10,9 @@ import (
 	"github.com/etcdlock/etcdlock"
 )
 
-// A leader is a candidate whose work goes on after its context has ended, until Unlock: the end of
-// a term is the return of the function. Lock is the first call of Lead, or waits for its next term.
+// A leader is a candidate whose work goes on after its context has ended, until Unlock: a
+// term ends when the function returns. Lock is the first call of Lead, or waits for its
+// next term.
 type leader struct {
 	mu        *etcdlock.Mutex
 	candidacy context.Context // of Lead
