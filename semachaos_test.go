@@ -15,8 +15,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/race"
 )
 
-// A pool is who has permits, by what each believes: a multiset of weights and of the limits on which
-// their holders count. A Mutex has all of it.
+// A pool is the holders of permits, by what each believes: a multiset of weights, and of
+// their limits. A Mutex takes all of it.
 type pool struct {
 	t       *testing.T
 	mu      sync.Mutex
@@ -29,7 +29,7 @@ type pool struct {
 	locks   int
 }
 
-// A drawn is what one has drawn from the pool: weight 0 for a Mutex.
+// A drawn is what a claim has drawn from the pool: weight 0 for a Mutex.
 type drawn struct {
 	who           string
 	home          int // its Session
@@ -38,9 +38,9 @@ type drawn struct {
 	ctx           context.Context
 }
 
-// enter judges one that has come to hold: the sum of the weights of all who believe to hold is at
-// most the least of their limits, and a Mutex is alone; in its own Session nobody that it excludes
-// has yet to unlock. A hold that has ended by now says nothing.
+// enter judges a claim that has come to hold. The weights of all that believe to hold add
+// up to at most the least of their limits, and a Mutex is alone. In its own Session all
+// that it excludes have unlocked. A hold that has ended by now says nothing.
 func (p *pool) enter(b *drawn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,10 +86,11 @@ func (p *pool) leave(b *drawn) {
 	delete(p.inside, b)
 }
 
-// Goroutines of some Sessions take permits, of two limits, and now and then a Mutex of the name; they
-// wait and try, give up and hold for a while, while answers are lost, requests come late and twice,
-// processes are cut off, and watches end. Never do those who believe to hold have more than the least
-// of their limits; in the end everybody gets in, also one who wants all, and nothing is left.
+// Goroutines of some Sessions take permits, of two limits, and now and then a Mutex of the
+// name. They wait and try, give up and hold for a while. Meanwhile answers are lost,
+// requests come late and twice, processes are cut off, and watches end. Those that believe
+// to hold never have more than the least of their limits. In the end everybody gets in,
+// even one that wants all, and nothing is left.
 func TestPermitsUnderRandomFaults(t *testing.T) {
 	permits, beside, locks := 0, 0, 0
 	for seed := range uint64(race.Fewer(60, 12)) {
@@ -120,7 +121,7 @@ func TestPermitsUnderRandomFaults(t *testing.T) {
 	require.Greater(t, beside, permits/4)
 }
 
-// draws is one call, and the hold if there is one.
+// draws makes one call, and returns the hold if there is one.
 func (p *pool) draws(
 	own *rand.Rand, patience time.Duration, b *drawn, sems []*etcdlock.Semaphore, m *etcdlock.Mutex,
 ) {
