@@ -93,9 +93,9 @@ func familyStories() (all []story) {
 	)
 }
 
-// A guest holds the second name, a waits for both, b waits for the first behind a | c's TryLockAll does
-// not get in | the guest leaves, a gets in | another guest waits at the second name | a unlocks, both
-// get in.
+// A guest holds the second name, a waits for both, b waits for the first behind a | c's
+// TryLockAll does not get in | the guest leaves, a gets in | another guest waits at the second
+// name | a unlocks, both get in.
 func severalBeside(tr *trial, g guest) {
 	other := tr.second()
 	a, b, c := tr.partyFor(several, "a", lasting), tr.party("b", lasting), tr.partyFor(several, "c", lasting)
@@ -121,8 +121,8 @@ func severalBeside(tr *trial, g guest) {
 	other.lineIs(0)
 }
 
-// An old process holds the second name and is killed | a, which waits for both, gets in when its lease
-// has run out.
+// An old process holds the second name and is killed | a, which waits for both, gets in when
+// its lease has run out.
 func crashBeforeSeveral(tr *trial) {
 	other := tr.second()
 	a := tr.partyFor(several, "a", lasting)
@@ -135,8 +135,9 @@ func crashBeforeSeveral(tr *trial) {
 	other.lineIs(0)
 }
 
-// a and b have all permits, a guest waits, c waits for a permit | d's TryAcquire does not get in | a
-// unlocks: nobody overtakes the guest | b unlocks, the guest is in, alone | it leaves, c gets in.
+// a and b have all permits, a guest waits, c waits for a permit | d's TryAcquire does not get
+// in | a unlocks: nobody overtakes the guest | b unlocks, the guest is in, alone | it leaves,
+// c gets in.
 func permitsBeside(tr *trial, g guest) {
 	a, b := tr.partyFor(onePermit, "a", lasting), tr.partyFor(onePermit, "b", lasting)
 	c, d := tr.partyFor(onePermit, "c", lasting), tr.partyFor(onePermit, "d", lasting)
@@ -158,8 +159,8 @@ func permitsBeside(tr *trial, g guest) {
 	c.unlocks()
 }
 
-// A guest holds, which cannot be recalled | it leaves, a gets in, another guest waits | a is recalled:
-// its hold ends, the guest still waits | a unlocks, the guest gets in.
+// A guest holds, which cannot be recalled | it leaves, a gets in, another guest waits | a is
+// recalled: its hold ends, the guest still waits | a unlocks, the guest gets in.
 func recallBeside(tr *trial, g guest) {
 	a := tr.partyFor(listening, "a", lasting)
 	first := g.visits(tr, "1", lasting)

@@ -92,10 +92,10 @@ func (l *leader) Token() int64 {
 func (l *leader) Key() string           { return l.mu.Key() }
 func (l *leader) IsOwner() clientv3.Cmp { return l.mu.IsOwner() }
 
-// A guest holds, a waits to lead, another guest waits | the first guest leaves, a leads | a's function
-// returns, the other guest gets in, a waits again behind it | it leaves, a leads, a guest waits | a's
-// candidacy ends, and with it the context of its term, but the function goes on, and the guest waits
-// on | the function returns, the guest gets in.
+// A guest holds, a waits to lead, another guest waits | the first guest leaves, a leads | a's
+// function returns, the other guest gets in, a waits again behind it | it leaves, a leads, a
+// guest waits | a's candidacy ends, and with it the context of its term, but the function goes
+// on, and the guest waits on | the function returns, the guest gets in.
 func leaderBeside(tr *trial, g guest) {
 	a := tr.partyFor(leading, "a", lasting)
 	first := g.visits(tr, "1", lasting)

@@ -355,7 +355,8 @@ func TestOneDeadMemberOfThreeLosesNothing(t *testing.T) {
 
 // One endpoint of three that swallows everything loses no lease.
 //
-//	a holds, b waits | the connections to one member fall silent | more than a TTL | a unlocks | b gets in
+//	a holds, b waits | the connections to one member fall silent | more than a TTL | a
+//	unlocks | b gets in
 func TestOneSilentEndpointOfThreeLosesNothing(t *testing.T) {
 	waiting.enter(t)
 	w := newWorld(t, 3)
