@@ -13,8 +13,9 @@ import (
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
-// An etcd that is frozen says nothing. That is told after the first attempt without an answer,
-// then each 10 s for as long as somebody waits, and again when it happens again.
+// An etcd that is frozen does not answer. The library reports that after the first attempt
+// without an answer, then each 10 s for as long as a call waits, and again when it happens
+// again.
 func TestAFrozenEtcdIsToldEach10s(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		told := contract.NewReports()
@@ -50,8 +51,8 @@ func TestAFrozenEtcdIsToldEach10s(t *testing.T) {
 	})
 }
 
-// While etcd answers somebody there is nothing to tell: neither of one request that gets lost,
-// nor of a wait for another contender.
+// While etcd answers there is nothing to report: neither one request that gets lost, nor a
+// wait for another contender.
 func TestAnEtcdThatAnswersIsNotCalledUnavailable(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		told := contract.NewReports()

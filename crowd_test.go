@@ -18,14 +18,15 @@ import (
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
-// These are tests of a Session that has stood in a long line, and stands in it again: it asks for
-// less then.
+// These tests are about a Session that has stood in a long line and stands in it again: it
+// asks for less then.
 
-// aCrowd is how many stand in a line that is long, and a re-check is seldom.
+// aCrowd is how many stand in a line that counts as long. In such a line a waiter seldom
+// rechecks.
 const aCrowd = 300
 
-// returns has the process "a" come to hold behind aCrowd others, in a given time, and unlock. Then
-// as many others stand in line.
+// returns lets the process "a" come to hold behind aCrowd others, in a given time, and
+// unlock. Then as many others stand in line again.
 func returns(t *testing.T, etcd *fake.Server, after time.Duration) (keys []string, mu *etcdlock.Mutex) {
 	t.Helper()
 	keys, mu, in := waitsBehind(t, etcd, aCrowd)
@@ -39,10 +40,10 @@ func returns(t *testing.T, etcd *fake.Server, after time.Duration) (keys []strin
 	return keys, mu
 }
 
-// lockAgain has mu lock.
+// lockAgain makes mu lock.
 func lockAgain(mu *etcdlock.Mutex) (in <-chan error) { return writesLater(mu) }
 
-// lockAgainWatchingLate has mu lock, whose watches begin 50 ms late from here on.
+// lockAgainWatchingLate makes mu lock. Its watches begin 50 ms late from here on.
 func lockAgainWatchingLate(etcd *fake.Server, mu *etcdlock.Mutex) (in <-chan error) {
 	etcd.Intercept(func(c fake.Call) fake.Effect {
 		if c.Process == "a" && c.Method == fake.Watch {
@@ -53,7 +54,8 @@ func lockAgainWatchingLate(etcd *fake.Server, mu *etcdlock.Mutex) (in <-chan err
 	return lockAgain(mu)
 }
 
-// asked are the requests that the process "a" has sent, by method, but for what renews its lease.
+// asked returns the requests that the process "a" has sent, by method, without those that
+// renew its lease.
 func asked(etcd *fake.Server) map[string]int {
 	n := make(map[string]int)
 	for _, c := range etcd.Calls("") {
@@ -64,7 +66,7 @@ func asked(etcd *fake.Server) map[string]int {
 	return n
 }
 
-// since are the requests that a has sent since.
+// since returns the requests that a has sent since before.
 func since(etcd *fake.Server, before map[string]int) map[string]int {
 	n := asked(etcd)
 	for method := range n {
@@ -75,8 +77,9 @@ func since(etcd *fake.Server, before map[string]int) map[string]int {
 	return n
 }
 
-// Rule 24: one who waits for long in a long line sends four requests: its put, a watch, a look when
-// it is its turn, and the release. Where waits are short it looks besides once the watch is there.
+// Rule 24: a waiter that waits for long in a long line sends four requests: its put, a
+// watch, a look when its turn comes, and the release. If waits are short it also looks once
+// the watch is there.
 func TestWhoReturnsToALongLineAsksForLittle(t *testing.T) {
 	for _, row := range []struct {
 		waited time.Duration
@@ -100,8 +103,8 @@ func TestWhoReturnsToALongLineAsksForLittle(t *testing.T) {
 	}
 }
 
-// A check may have no answer for long, from an etcd that was frozen and has many to answer. What
-// the watch tells meanwhile counts at once.
+// A check may have no answer for long, from an etcd that was frozen and has many to answer.
+// An event of the watch meanwhile counts at once.
 func TestACheckKeepsNobodyFromHearingTheEvent(t *testing.T) {
 	for i, which := range []string{"the one once the watch is there", "a recheck"} {
 		t.Run(which, func(t *testing.T) {
@@ -136,7 +139,8 @@ func TestACheckKeepsNobodyFromHearingTheEvent(t *testing.T) {
 	}
 }
 
-// Rule 20: what happens before the watch is there is not missed, though nobody looks then.
+// Rule 20: what happens before the watch is there is not missed, though the waiter does not
+// look then.
 func TestAWatchFromThePutMissesNothing(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		keys, mu := returns(t, etcd, time.Second)
@@ -148,8 +152,8 @@ func TestAWatchFromThePutMissesNothing(t *testing.T) {
 	})
 }
 
-// The revisions since the put are compacted before the watch is there: it reads the line, and
-// watches from now.
+// The revisions since the put are compacted before the watch is there. So the waiter reads
+// the line, and watches from now.
 func TestAWatchFromAPutThatIsCompactedIsMadeAnew(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		keys, mu := returns(t, etcd, time.Second)
@@ -168,8 +172,9 @@ func TestAWatchFromAPutThatIsCompactedIsMadeAnew(t *testing.T) {
 	})
 }
 
-// Rule 14: keys tell no leases, so what has the form of a contender is taken for one. It is found
-// out, at once where waits are short, and otherwise soon.
+// Rule 14: a key read alone shows no lease, so the waiter takes a key in the form of a
+// contender's for one. It finds out the truth, at once if waits are short, and otherwise
+// soon.
 func TestAStrayThatLooksLikeAContenderBlocksNobodyForLong(t *testing.T) {
 	for _, kind := range []struct {
 		name  string
@@ -209,8 +214,8 @@ func TestAStrayThatLooksLikeAContenderBlocksNobodyForLong(t *testing.T) {
 	}
 }
 
-// The nearest has the form that concurrency.Mutex gives its keys, with the lease that its key
-// tells: it is waited for, after a look, too.
+// The nearest key has the form of concurrency.Mutex, with the lease that the key tells. The
+// waiter waits for it, even after a look.
 func TestAContenderOfAnotherKindIsWaitedForByItsKey(t *testing.T) {
 	for _, waited := range []time.Duration{time.Second, 100 * time.Millisecond} {
 		t.Run(fmt.Sprint(waited), func(t *testing.T) {
@@ -234,8 +239,9 @@ func TestAContenderOfAnotherKindIsWaitedForByItsKey(t *testing.T) {
 	}
 }
 
-// Rule 18: the crowd has gone. Lock is one request, and so is Unlock; a key that stands in no line
-// makes no difference. Behind one it is as if there had never been a crowd, but for a read.
+// Rule 18: the crowd is gone. Lock is one request, and so is Unlock. A key that stands in
+// no line makes no difference. Behind a contender it is as if there had never been a crowd,
+// except for a read.
 func TestWhoReturnsWhenTheCrowdHasGone(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		keys, mu := returns(t, etcd, time.Second)
@@ -262,8 +268,8 @@ func TestWhoReturnsWhenTheCrowdHasGone(t *testing.T) {
 	})
 }
 
-// Rule 8: who holds is not read with the put. Whoever gives up is told of its key, and after a
-// while of its owner.
+// Rule 8: the put does not read who holds. A caller that gives up learns the holder's key,
+// and after a while also its owner.
 func TestWhoReturnsToALongLineIsToldWhoHolds(t *testing.T) {
 	for _, row := range []struct {
 		after time.Duration
@@ -305,10 +311,10 @@ type round struct {
 	etcd    *fake.Server
 	line    []*etcdlock.Mutex // in the order of their turns
 	entered chan int
-	at      int // whose turn it is
+	at      int // the process whose turn it is
 }
 
-// goesRound has so many processes go through the critical section in turn, for a few times.
+// goesRound makes n processes go through the critical section in turn, a few times.
 func goesRound(t *testing.T, etcd *fake.Server, n int) *round {
 	t.Helper()
 	r := &round{t: t, etcd: etcd, entered: make(chan int, n)}
@@ -323,7 +329,7 @@ func goesRound(t *testing.T, etcd *fake.Server, n int) *round {
 	return r
 }
 
-// queues has a process queue, again.
+// queues makes a process queue, again.
 func (r *round) queues(i int) {
 	go func() {
 		if err := r.line[i].Lock(context.Background()); err != nil {
@@ -334,7 +340,7 @@ func (r *round) queues(i int) {
 	synctest.Wait()
 }
 
-// leaves has the one whose turn it is leave.
+// leaves makes the process whose turn it is leave.
 func (r *round) leaves() (who int) {
 	r.t.Helper()
 	who = r.at % len(r.line)
@@ -343,7 +349,8 @@ func (r *round) leaves() (who int) {
 	return who
 }
 
-// passes has the one whose turn it is leave, the next one get in, and the former queue again.
+// passes makes the process whose turn it is leave, the next one get in, and the first one
+// queue again.
 func (r *round) passes() {
 	r.t.Helper()
 	who := r.leaves()
@@ -351,7 +358,7 @@ func (r *round) passes() {
 	r.queues(who)
 }
 
-// ends has all leave, whoever stands in line.
+// ends makes all leave that stand in line.
 func (r *round) ends() {
 	r.t.Helper()
 	for range len(r.line) - 1 {
@@ -361,7 +368,7 @@ func (r *round) ends() {
 	r.leaves()
 }
 
-// requests are all that were sent, by all, but for what renews leases.
+// requests returns how many requests all have sent, without those that renew leases.
 func (r *round) requests() (n int) {
 	for _, c := range r.etcd.Calls("") {
 		if c.Method != fake.KeepAlive && c.Method != fake.TimeToLive && c.Method != fake.Event {
@@ -371,8 +378,8 @@ func (r *round) requests() (n int) {
 	return n
 }
 
-// Rule 24: where all go round and round, each stands behind the same key again, which it watches yet.
-// A hand-over is the release, a look, and the next put.
+// Rule 24: if all go round and round, each stands behind the same key again, and still
+// watches it. A hand-over is the release, a look, and the next put.
 func TestAHandOverInACrowdThatGoesRoundIsThreeRequests(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		r := goesRound(t, etcd, 40)
@@ -386,8 +393,8 @@ func TestAHandOverInACrowdThatGoesRoundIsThreeRequests(t *testing.T) {
 	})
 }
 
-// Somebody else has come between the one behind whose key a place stood last, and which is there
-// again, and the place. It does not get in beside that one.
+// The key behind which a place last stood is there again, and somebody else has come
+// between the two. The place does not get in beside that one.
 func TestWhoStandsBehindTheSameKeyAgainWaitsForThoseBetween(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		r := goesRound(t, etcd, 40)
@@ -410,8 +417,8 @@ func TestWhoStandsBehindTheSameKeyAgainWaitsForThoseBetween(t *testing.T) {
 	})
 }
 
-// The one before gives up in the middle of the line. Whoever stood behind its key moves up, and does
-// not get in before its turn.
+// The one before gives up in the middle of the line. The one behind its key moves up, and
+// does not get in before its turn.
 func TestWhoStoodBehindAKeyThatIsGivenUpMovesUp(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		r := goesRound(t, etcd, 40)
@@ -436,7 +443,8 @@ func TestWhoStoodBehindAKeyThatIsGivenUpMovesUp(t *testing.T) {
 	})
 }
 
-// The key behind which a place stood is there again, without a lease: it stands in no line.
+// The key behind which a place stood is there again, but without a lease: it stands in no
+// line.
 func TestWhoseFormerPredecessorHasLeftAStrayIsNotHeldUp(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		keys, mu := returns(t, etcd, time.Second)
@@ -464,8 +472,8 @@ func TestWhoseFormerPredecessorHasLeftAStrayIsNotHeldUp(t *testing.T) {
 	})
 }
 
-// The watch of the key behind which a place stood is there for two seconds more, and no longer; and
-// Close ends it, as it ends everything.
+// The watch of the key behind which a place stood stays for two seconds more, and no
+// longer. Close ends it, as it ends everything.
 func TestAWatchThatIsKeptForTheNextPlaceEnds(t *testing.T) {
 	for _, closes := range []bool{false, true} {
 		t.Run(fmt.Sprint("close ", closes), func(t *testing.T) {
@@ -494,8 +502,9 @@ func TestAWatchThatIsKeptForTheNextPlaceEnds(t *testing.T) {
 	}
 }
 
-// Who waits audits its lease soon after its put, in case a late copy of it has left a key, and then
-// seldom. In a line of a thousand that comes as rarely as a recheck.
+// A waiter audits its lease soon after its put, in case a late copy of the put has left a
+// key. Then it does so seldom. In a line of a thousand the first audit comes as rarely as a
+// recheck.
 func TestWhoWaitsInALongLineAuditsAsRarelyAsItRechecks(t *testing.T) {
 	for _, row := range []struct {
 		ahead       int

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// docs are the pages of docs/ and of the root, by file name.
+// docs returns the pages of docs/ and of the root, by file name.
 func docs(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob("docs/*.md")
@@ -28,7 +28,7 @@ func docs(t *testing.T) map[string]string {
 	return pages
 }
 
-// sources is the text of all files that a pattern matches.
+// sources returns the text of all files that a pattern matches.
 func sources(t *testing.T, pattern string) string {
 	t.Helper()
 	files, err := filepath.Glob(pattern)
@@ -43,14 +43,14 @@ func sources(t *testing.T, pattern string) string {
 	return all.String()
 }
 
-// allTests is the text of all tests, wherever they run.
+// allTests returns the text of all tests, wherever they run.
 func allTests(t *testing.T) string {
 	t.Helper()
 	return sources(t, "*_test.go") + sources(t, "internal/*/*_test.go") + sources(t, "internal/proof/*/*_test.go") +
 		sources(t, "cmd/*/*_test.go") + sources(t, "etcdlock*/*_test.go") + sources(t, "internal/contract/*.go")
 }
 
-// library is the source of the library.
+// library returns the source of the library.
 func library(t *testing.T) string {
 	t.Helper()
 	files, err := filepath.Glob("*.go")
@@ -64,7 +64,7 @@ func library(t *testing.T) string {
 	return all.String()
 }
 
-// Whatever Go code the pages show is part of a file that is compiled and run here.
+// All Go code on the pages is part of a file that is compiled and run here.
 func TestTheCodeOfThePagesIsTested(t *testing.T) {
 	tested := sources(t, "*example*_test.go") + sources(t, "internal/proof/contract/*example_test.go") +
 		sources(t, "internal/cookbook/*_test.go") + sources(t, "etcdlock*/*example_test.go") +
@@ -94,7 +94,7 @@ func TestThePackageDocumentationShowsTestedCode(t *testing.T) {
 	require.Contains(t, sources(t, "examples_test.go"), "\n"+shown.String())
 }
 
-// Each option has an example, and so has what is not understood from its signature.
+// Each option has an example, and so has everything that its signature does not explain.
 func TestEachOptionHasAnExample(t *testing.T) {
 	names := regexp.MustCompile(`(?m)^func (With\w+)\(`).FindAllStringSubmatch(sources(t, "options.go"), -1)
 	require.GreaterOrEqual(t, len(names), 10)
@@ -111,7 +111,7 @@ func TestEachOptionHasAnExample(t *testing.T) {
 	}
 }
 
-// What a page names is there: files that it links to, headings in them, and tests.
+// What a page names exists: files to which it links, headings in them, and tests.
 func TestThePagesNameWhatExists(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#:]*)(#[^)]*)?\)`)
 	name := regexp.MustCompile(`\b(Test|Example)[A-Z_]\w+`)
@@ -133,7 +133,7 @@ func TestThePagesNameWhatExists(t *testing.T) {
 	}
 }
 
-// anchors are the headings of a page, as links name them.
+// anchors returns the headings of a page, as links name them.
 func anchors(t *testing.T, page string) (anchors []string) {
 	t.Helper()
 	text, err := os.ReadFile(page)
@@ -167,7 +167,7 @@ func TestTheRunbookHasEveryLineOfTheLog(t *testing.T) {
 	require.ElementsMatch(t, slices.Collect(maps.Keys(logged)), row.FindAllString(page, -1))
 }
 
-// The reasons for a loss that the runbook explains are texts of the library's, each of them.
+// The reasons for a loss in the runbook are texts of the library's, all of them.
 func TestTheRunbookExplainsReasonsThatThereAre(t *testing.T) {
 	_, section, found := strings.Cut(docs(t)["docs/runbook.md"], "\n## Holders lose their lock\n")
 	require.True(t, found)
@@ -185,9 +185,9 @@ func TestTheRunbookExplainsReasonsThatThereAre(t *testing.T) {
 	}
 }
 
-// Each figure of the README's performance table, and of that of docs/performance.md, is one of
-// docs/benchmarks.md: of a case, or of a case with an option, by concurrency.Mutex, in the order
-// of the page's setups.
+// Each figure in the performance tables of the README and of docs/performance.md is one of
+// docs/benchmarks.md: of a case, or of a case with an option, divided by that of
+// concurrency.Mutex, in the order of the page's setups.
 func TestTheFiguresOfTheReadmeAreThoseOfThePage(t *testing.T) {
 	pages := docs(t)
 	requireFigures(t, pages, "README.md", 4)
@@ -212,7 +212,8 @@ func requireFigures(t *testing.T, pages map[string]string, page string, number i
 	}
 }
 
-// byThePeer is a figure of a setup's chapter: the median of a row, by concurrency.Mutex.
+// byThePeer is a figure of a setup's chapter: the median of a row, divided by that of
+// concurrency.Mutex.
 func byThePeer(t *testing.T, chapter, benchCase, title string) string {
 	t.Helper()
 	_, table, found := strings.Cut(chapter, "\n### "+benchCase+"\n")

@@ -13,26 +13,26 @@ import (
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
-// To know what a renewal is worth costs etcd nothing at rest, and otherwise one read for a
-// renewal at most. One that was lost matters while etcd may carry it out: 5 s and two election
-// timeouts, which are at most four thirds of the TTL, or five renewals here.
+// To know what a renewal is worth costs etcd nothing at rest, and otherwise at most one
+// read per renewal. A lost renewal matters while etcd may still carry it out: for 5 s and
+// two election timeouts. These are at most four thirds of the TTL, or five renewals here.
 func TestADoubtCostsOneReadForARenewalAtMost(t *testing.T) {
 	const most = 30
 	silent := fake.Effect{DropReply: true}
 	far := always(fake.Effect{DelayReply: 100 * time.Millisecond})
 	for name, row := range map[string]struct {
-		member  func(renewed int) uint64 // that answers
+		member  func(renewed int) uint64 // the member that answers
 		network func(renewed int) fake.Effect
 		term    func(renewed int) uint64
 		most    int  // reads
 		least   int  // reads
-		lost    bool // etcd is away for too long
+		lost    bool // etcd is away for so long that the hold is lost
 	}{
 		"at rest, one member":     {member: only(2)},
 		"at rest, three in turn":  {member: inTurn(3)},
 		"far away, one member":    {member: only(2), network: far},
 		"far away, three in turn": {member: inTurn(3), network: far, most: most, least: 1},
-		// Its stream ends, and the next one leads to another.
+		// Its stream ends, and the next one leads to another member.
 		"far away, another member from the tenth on": {
 			member: fromTenth(1, 2), network: far, most: 1, least: 1,
 		},
@@ -90,12 +90,12 @@ func TestADoubtCostsOneReadForARenewalAtMost(t *testing.T) {
 	}
 }
 
-// always has each renewal meet the same.
+// always makes each renewal meet the same effect.
 func always(e fake.Effect) func(int) fake.Effect {
 	return func(int) fake.Effect { return e }
 }
 
-// nth has one renewal meet something.
+// nth makes the nth renewal meet an effect.
 func nth(n int, e fake.Effect) func(int) fake.Effect {
 	return func(renewed int) fake.Effect {
 		if renewed != n {
@@ -105,7 +105,7 @@ func nth(n int, e fake.Effect) func(int) fake.Effect {
 	}
 }
 
-// fromTenth is one number for ten renewals, and then another: a term, or a member.
+// fromTenth returns one number for ten renewals, and then another one: a term, or a member.
 func fromTenth(first, then uint64) func(int) uint64 {
 	return func(renewed int) uint64 {
 		if renewed <= 10 {
@@ -115,13 +115,13 @@ func fromTenth(first, then uint64) func(int) uint64 {
 	}
 }
 
-// only has one member answer each renewal, as on a stream that stays open, however many members
-// there are.
+// only makes one member answer each renewal, as on a stream that stays open, however many
+// members there are.
 func only(member uint64) func(int) uint64 {
 	return func(int) uint64 { return member }
 }
 
-// inTurn has the members answer in turn, as a proxy may that knows single messages.
+// inTurn makes the members answer in turn, as a proxy may that handles single messages.
 func inTurn(members uint64) func(int) uint64 {
 	return func(renewed int) uint64 { return uint64(renewed) % members }
 }

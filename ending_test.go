@@ -23,11 +23,11 @@ import (
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
-// How a hold ends: its contexts first, then what others see; and what the calls say that end
-// it. All in virtual time, but for the last tests.
+// How a hold ends: its contexts end first, and only then do others see its end. And what
+// the calls say that end it. All is in virtual time, except for the last tests.
 
-// A slowContext takes its time once it is slow: package context asks the parent of a context
-// that ends for its Done, after that context and all that come from it have ended.
+// A slowContext takes its time once it is slow. When a context ends, package context asks
+// its parent for its Done, after that context and all that derive from it have ended.
 type slowContext struct {
 	context.Context
 	slow  *atomic.Bool
@@ -41,14 +41,14 @@ func (c slowContext) Done() <-chan struct{} {
 	return nil
 }
 
-// An ending holds contexts that come from holds, and whose ends take time.
+// An ending holds contexts that derive from holds, and take time to end.
 type ending struct {
 	t       *testing.T
 	slow    atomic.Bool
 	derived []context.Context
 }
 
-// derive makes contexts of mu's hold, and one that comes from each.
+// derive makes contexts of mu's hold, and one that derives from each.
 func (e *ending) derive(mu *etcdlock.Mutex, n int, takes time.Duration) {
 	e.t.Helper()
 	for range n {
@@ -60,7 +60,7 @@ func (e *ending) derive(mu *etcdlock.Mutex, n int, takes time.Duration) {
 	}
 }
 
-// open is how many of the contexts have not ended.
+// open returns how many of the contexts have not ended.
 func (e *ending) open() (n int) {
 	for _, ctx := range e.derived {
 		if ctx.Err() == nil {
@@ -80,8 +80,9 @@ func (e *ending) first() {
 	soonOr(e.t, ended, "no context ends")
 }
 
-// Whatever ends a hold, and however long its contexts take to end, the next one does not get
-// in before they all have: neither another Session nor another goroutine of this one.
+// Whatever ends a hold, and however long its contexts take to end, the next one gets in
+// only after they all have ended. That holds for another Session and for another goroutine
+// of this one.
 func TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn(t *testing.T) {
 	unlock := func(mu *etcdlock.Mutex) { _ = mu.Unlock(context.Background()) }
 	closeMutex := func(mu *etcdlock.Mutex) { _ = mu.Close(context.Background()) }
@@ -100,7 +101,7 @@ func TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn(t *testing.T) {
 	for name, row := range map[string]struct {
 		opts []etcdlock.Option
 		same bool          // the next one is in the same Session
-		late time.Duration // the next one comes that much later than the end begins
+		late time.Duration // how much later than the beginning of the end the next one comes
 		end  func(*stage)
 	}{
 		"Unlock":               {end: func(w *stage) { unlock(w.mu) }},
@@ -200,7 +201,7 @@ func TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn(t *testing.T) {
 	}
 }
 
-// 100 names, held by one Session that is closed while another waits for each.
+// One Session holds 100 names, and another waits for each. The first one is closed.
 func TestCloseEndsTheContextsOfAHundredNamesBeforeItFreesOne(t *testing.T) {
 	const names = 100
 	for _, takes := range []time.Duration{0, time.Millisecond} {
@@ -234,7 +235,8 @@ func TestCloseEndsTheContextsOfAHundredNamesBeforeItFreesOne(t *testing.T) {
 	}
 }
 
-// whileEnding begins an end that takes its time, since contexts take theirs, and calls then.
+// whileEnding begins an end that takes its time, since contexts take theirs, and then calls
+// then.
 func (e *ending) whileEnding(end func() error, then func()) (err error) {
 	e.slow.Store(true)
 	defer e.slow.Store(false)
@@ -244,8 +246,8 @@ func (e *ending) whileEnding(end func() error, then func()) (err error) {
 	return <-ended
 }
 
-// A Close comes while an Unlock is ending the hold's contexts, and has sent nothing yet: the
-// release is under way all the same, and Close waits for it.
+// A Close comes while an Unlock is ending the hold's contexts, and has sent nothing yet.
+// The release counts as under way all the same, and Close waits for it.
 func TestAnUnlockThatIsFollowedByCloseIsNoLoss(t *testing.T) {
 	forever := context.Background()
 	for name, row := range map[string]struct {
@@ -301,7 +303,7 @@ func TestAnUnlockThatIsFollowedByCloseIsNoLoss(t *testing.T) {
 	}
 }
 
-// An Unlock that is under way when its Mutex is closed leaves no key that lingers.
+// If a Mutex is closed while its Unlock is under way, no key lingers.
 func TestNothingLingersAfterAMutexThatWasClosedMeanwhile(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "x", etcdlock.WithLinger(time.Hour))
@@ -322,7 +324,7 @@ type closed struct {
 	keys  int // below the name at that time
 }
 
-// closes calls Close after a while, counted from now, with that long to do it.
+// closes calls Close in a while, with a context that lasts for the given time.
 func closes(
 	etcd *fake.Server, after, bound time.Duration, call func(context.Context) error,
 ) <-chan closed {
@@ -337,8 +339,9 @@ func closes(
 	return result
 }
 
-// etcd takes a second for whatever frees the name. Whoever closes meanwhile waits, too, in
-// its own time; and nil means that nothing is left, whoever says it.
+// etcd takes a second for whatever frees the name. Another Close meanwhile waits, too, as
+// long as its own context lasts. A nil means that nothing is left, from whichever Close it
+// comes.
 func TestACloseBesideAnotherWaitsAsWell(t *testing.T) {
 	const s, ms = time.Second, time.Millisecond
 	type calls struct{ session, mutex func(context.Context) error }
@@ -412,7 +415,7 @@ func TestACloseBesideAnotherWaitsAsWell(t *testing.T) {
 				require.NoError(t, mu.Lock(in(t, s)))
 				etcd.Intercept(func(c fake.Call) fake.Effect {
 					switch {
-					case c.Method != fake.Revoke && len(c.Deletes) == 0: // reads whether a key is left
+					case c.Method != fake.Revoke && len(c.Deletes) == 0: // a read whether a key is left
 						return fake.Effect{}
 					case row.refused:
 						return fake.Effect{Delay: s, Before: permissionDenied}
@@ -437,18 +440,18 @@ func TestACloseBesideAnotherWaitsAsWell(t *testing.T) {
 	}
 }
 
-// permissionDenied is how etcd refuses.
+// permissionDenied is etcd's refusal.
 var permissionDenied = status.Error(codes.PermissionDenied, "etcdserver: permission denied")
 
-// held is a Mutex that holds, and what it holds with.
+// held is a Mutex that holds, and what belongs to it.
 type held struct {
 	etcd *fake.Server
 	s    *etcdlock.Session
 	mu   *etcdlock.Mutex
 }
 
-// Whoever takes a lock away, the context of the hold, Unlock and Trace say the same of it, by
-// errors.Is. (ErrSuspended has a test of its own: a bubble has no wall clock.)
+// Whoever takes a lock away, the context of the hold, Unlock and Trace give the same
+// reason, by errors.Is. (ErrSuspended has a test of its own: a bubble has no wall clock.)
 func TestALossHasAReasonThatErrorsIsTells(t *testing.T) {
 	deleted := func(h *held) { h.etcd.DeleteKey(h.mu.Key()) }
 	putOver := func(h *held) { _ = h.etcd.PutKey(h.mu.Key(), 0) }
@@ -470,7 +473,7 @@ func TestALossHasAReasonThatErrorsIsTells(t *testing.T) {
 		opts    []etcdlock.Option
 		network func(fake.Call) fake.Effect
 		lose    func(*held)
-		unseen  bool // Unlock is the first to notice
+		unseen  bool // Unlock notices first
 		want    []error
 		text    string // instead of theirs
 	}{
@@ -598,7 +601,7 @@ func TestALossHasAReasonThatErrorsIsTells(t *testing.T) {
 	}
 }
 
-// An operator who takes a right away may give it back: as long as the lease lives, so does
+// An operator that takes a right away may give it back. As long as the lease lives, so does
 // the hold.
 func TestRenewalsThatAreRefusedForAWhileLoseNothing(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -614,7 +617,7 @@ func TestRenewalsThatAreRefusedForAWhileLoseNothing(t *testing.T) {
 	})
 }
 
-// Readiness checks ask Held: it says what Token says, whatever ends the hold.
+// Readiness checks call Held: it agrees with Token, whatever ends the hold.
 func TestHeldIsWhetherThereIsAToken(t *testing.T) {
 	require.False(t, (*etcdlock.Mutex)(nil).Held())
 	require.False(t, new(etcdlock.Mutex).Held())
@@ -686,8 +689,9 @@ func ofAPointer(mu *etcdlock.Mutex) { other := mu; _ = other }
 	require.NotContains(t, string(report), "copies.go:10:")
 }
 
-// The context of one hold may bound the release of another. Whoever looks at it looks at the
-// clocks of the first, under the Session's mutex: a release that asked it there would stand still.
+// The context of one hold may bound the release of another. To check that context is to
+// check the clocks of the first hold, under the Session's mutex. If a release checked it
+// under the mutex, it would stand still.
 func TestTheContextOfOneHoldBoundsTheReleaseOfAnother(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
@@ -703,7 +707,7 @@ func TestTheContextOfOneHoldBoundsTheReleaseOfAnother(t *testing.T) {
 			case c.Method != fake.Txn:
 				return fake.Effect{}
 			case c.N == before+1:
-				return fake.Effect{Before: fake.Unavailable} // ctx is whole, and looks
+				return fake.Effect{Before: fake.Unavailable} // ctx is whole, and is checked
 			default:
 				return fake.Effect{Drop: true}
 			}
@@ -716,8 +720,8 @@ func TestTheContextOfOneHoldBoundsTheReleaseOfAnother(t *testing.T) {
 	})
 }
 
-// A look at the lease's keys that has no answer, by an endpoint that hangs, say, holds Close up for
-// half a second at most.
+// An audit of the lease's keys that has no answer, for instance because an endpoint hangs,
+// delays Close by at most half a second.
 func TestCloseDoesNotWaitLongForALook(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")

@@ -95,7 +95,7 @@ func TestARecalledErrorIsErrRecalledAndTellsWhoAndWhy(t *testing.T) {
 	}
 }
 
-// Users make them too, in the tests of what they do on a loss.
+// Users make LostErrors, too, in tests of what they do on a loss.
 func TestALostErrorWithoutAReasonIsALostErrorAllTheSame(t *testing.T) {
 	e := &etcdlock.LostError{Name: "a", Token: 7}
 	contract.RequireIs(t, e, etcdlock.ErrLost)

@@ -20,8 +20,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
-// Keys that should not be there, keys that should be and are not, and what the library does
-// about them.
+// Keys that should not be there, keys that should be there and are not, and what the
+// library does about them.
 
 // isRead reports whether c is a transaction that writes nothing.
 func isRead(c fake.Call) bool {
@@ -36,10 +36,10 @@ func nextCall(t *testing.T, etcd *fake.Server, method string) {
 	}
 }
 
-// Key names are used again, so a key that nobody accounts for when a look is answered may be
-// that of a hold by the time it is read.
+// Key names are used again. So a key for which nobody accounts when an audit is answered
+// may belong to a hold by the time when it is read.
 //
-//	a looks at its lease's keys, x is among them | x is unlocked | the answer comes: nobody
+//	a audits its lease's keys, x is among them | x is unlocked | the answer comes: nobody
 //	accounts for x's key | x is locked again, by the same key name | the key is read
 func TestAKeyThatIsTakenAgainWhileItIsReadIsNotSwept(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -66,16 +66,16 @@ func TestAKeyThatIsTakenAgainWhileItIsReadIsNotSwept(t *testing.T) {
 	})
 }
 
-// Its turn comes, and its own key has gone a moment before: a hold that began then would
-// never be told of that.
+// Its turn comes, and its own key has gone a moment before. A hold that began then would
+// never learn that.
 //
-//	many stand before a | all go at once | a reads the line | a's key is deleted, which a
-//	look tells | the answer to the read comes: a is the first | a queues anew
+//	many stand before a | all go at once | a reads the line | a's key is deleted, and an
+//	audit shows that | the answer to the read comes: a is the first | a queues anew
 func TestNoHoldBeginsAtAKeyThatIsGone(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		crowd, err := etcd.Client("crowd").Grant(context.Background(), 1000)
 		require.NoError(t, err)
-		for range 9 { // so many that a watches the last of them alone
+		for range 9 { // so many that a watches only the last of them
 			require.NoError(t, etcd.PutKey("x/"+uuid.NewString(), crowd.ID))
 		}
 		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "x")
@@ -91,7 +91,7 @@ func TestNoHoldBeginsAtAKeyThatIsGone(t *testing.T) {
 			return fake.Effect{}
 		})
 		nextCall(t, etcd, fake.TimeToLive)
-		time.Sleep(32*virtualTTL/3 - 500*time.Millisecond) // the next look comes soon
+		time.Sleep(32*virtualTTL/3 - 500*time.Millisecond) // the next audit comes soon
 		etcd.RevokeLease(crowd.ID)
 		time.Sleep(50 * time.Millisecond)
 		etcd.DeleteKey(own)
@@ -155,7 +155,7 @@ func TestCloseLeavesNoKeyThatWasPutOver(t *testing.T) {
 	}
 }
 
-// What keeps a key from being removed is told, whatever became of its lease.
+// Close reports what keeps a key from being removed, whatever became of its lease.
 func TestCloseDoesNotSayNilForAKeyThatStays(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
@@ -172,8 +172,8 @@ func TestCloseDoesNotSayNilForAKeyThatStays(t *testing.T) {
 	})
 }
 
-// The removal of a key that may have been put over goes on for as long as etcd is away: the
-// TTL is no bound for it.
+// The removal of a key that may have been put over goes on for as long as etcd is away. The
+// TTL does not bound it.
 func TestAKeyThatWasPutOverIsRemovedAfterAnOutage(t *testing.T) {
 	// silentFrom makes etcd silent from a's nth transaction on.
 	silentFrom := func(n int) func(fake.Call) fake.Effect {
@@ -183,7 +183,8 @@ func TestAKeyThatWasPutOverIsRemovedAfterAnOutage(t *testing.T) {
 			return fake.Effect{Drop: silent && c.Process == "a"}
 		}
 	}
-	// silentFromRemoval does so from the first removal on, and keeps looks from telling.
+	// silentFromRemoval does the same from the first removal on, and keeps audits from
+	// showing anything.
 	silentFromRemoval := func() func(fake.Call) fake.Effect {
 		silent := false
 		return func(c fake.Call) fake.Effect {
@@ -284,8 +285,8 @@ func TestCloseOfAMutexRemovesAKeyThatWasPutOver(t *testing.T) {
 	})
 }
 
-// What users attach to the Session's lease is theirs, whatever it looks like: in a place of
-// its own, or below the name of a lock that the Session has.
+// What users attach to the Session's lease belongs to them, whatever it looks like: in a
+// place of its own, or below the name of a lock that the Session has.
 func TestAKeyOfTheUserThatLooksLikeALocksIsNotSwept(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
@@ -308,8 +309,8 @@ func TestAKeyOfTheUserThatLooksLikeALocksIsNotSwept(t *testing.T) {
 	})
 }
 
-// A line that nobody uses is forgotten when there are many. A late copy of a request that it
-// has made is found all the same.
+// When there are many lines, the Session forgets one that nobody uses. A late copy of a
+// request from that line is found all the same.
 func TestALateKeyOfAForgottenNameIsSwept(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
@@ -328,11 +329,11 @@ func TestALateKeyOfAForgottenNameIsSwept(t *testing.T) {
 	})
 }
 
-// noWatches has no watch answered, so that it is the looks that tell.
+// noWatches leaves every watch without an answer, so that only audits show a loss.
 func noWatches(c fake.Call) fake.Effect { return fake.Effect{Drop: c.Method == fake.Watch} }
 
-// areLost deletes the keys below a prefix, waits until those holds have ended, and returns how many
-// transactions that took.
+// areLost deletes the keys below a prefix, waits until those holds have ended, and returns
+// how many transactions that took.
 func areLost(t *testing.T, etcd *fake.Server, prefix string, holds []context.Context) (asked int) {
 	t.Helper()
 	for _, key := range etcd.Keys(prefix) {
@@ -345,8 +346,8 @@ func areLost(t *testing.T, etcd *fake.Server, prefix string, holds []context.Con
 	return len(etcd.Calls(fake.Txn)) - before
 }
 
-// An etcd that takes few operations in one transaction is asked for few keys at a time, once
-// it has said so. Losses are noticed as ever.
+// If etcd takes only few operations in one transaction, the library asks it for few keys at
+// a time, once it has said so. Holders notice losses as before.
 func TestLossesAreNoticedWhereTransactionsMayHaveFewOperations(t *testing.T) {
 	for _, most := range []int{3, 10, 16, 40} {
 		t.Run(fmt.Sprint(most), func(t *testing.T) {
@@ -360,7 +361,8 @@ func TestLossesAreNoticedWhereTransactionsMayHaveFewOperations(t *testing.T) {
 					lost := contract.HoldMany(t, s, fmt.Sprint("lost", round, "-"), 45)
 					time.Sleep(10 * time.Second)
 					asked := areLost(t, etcd, "lost", lost)
-					// Some are refused at first, when it halves what it asks for.
+					// At first etcd refuses some, and the library then halves what it asks
+					// for.
 					refused := 6 * (1 - round)
 					require.LessOrEqual(t, asked, refused+2*45/most+1)
 				}
@@ -374,7 +376,7 @@ func TestLossesAreNoticedWhereTransactionsMayHaveFewOperations(t *testing.T) {
 	}
 }
 
-// A key that the user may not read any more keeps the others from nothing.
+// A key that the user may no longer read keeps the audits from nothing else.
 func TestLossesAreNoticedBesideKeysThatMayNotBeRead(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		var logged strings.Builder
@@ -397,8 +399,8 @@ func TestLossesAreNoticedBesideKeysThatMayNotBeRead(t *testing.T) {
 	})
 }
 
-// A user that may not remove the key any more cannot be helped, but is told; and what has
-// become possible in the end is done.
+// If a user may no longer remove the key, the library cannot help, but reports it. Once the
+// removal has become possible, the library does it.
 func TestCloseTellsOfAKeyThatMayNotBeRemoved(t *testing.T) {
 	for _, inTheEnd := range []bool{true, false} {
 		t.Run(fmt.Sprintf("it may in the end: %t", inTheEnd), func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
-// What etcd granted counts, not what was asked for.
+// A hold counts by what etcd granted, and not by what the program asked for.
 func TestAHoldTellsItsGrantedTTLAndItsMargin(t *testing.T) {
 	for name, row := range map[string]struct {
 		opts   []etcdlock.Option
@@ -54,7 +54,7 @@ func TestAHoldTellsItsGrantedTTLAndItsMargin(t *testing.T) {
 	require.Zero(t, zero.SafetyMargin())
 }
 
-// Whoever calls Do can tell whether the work was begun, whatever the error is beside that.
+// A caller of Do can tell whether the work was begun, whatever else the error says.
 func TestDoTellsWhetherItCalledItsFunction(t *testing.T) {
 	full := errors.New("disk full")
 	fails := func(context.Context) error { return full }

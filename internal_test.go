@@ -56,7 +56,7 @@ func (k oneKey) Get(context.Context, string, ...clientv3.OpOption) (*clientv3.Ge
 	return &clientv3.GetResponse{Kvs: []*mvccpb.KeyValue{k.kv}}, nil
 }
 
-// unusedClient is a client that New takes. Whoever uses it panics.
+// unusedClient is a client that New accepts. Any use of it panics.
 func unusedClient() *clientv3.Client {
 	client := clientv3.NewCtxClient(context.Background())
 	client.KV = struct{ clientv3.KV }{}
@@ -65,8 +65,8 @@ func unusedClient() *clientv3.Client {
 	return client
 }
 
-// A name is refused with a short text, or is that of a lock whose keys are read back as
-// exactly its own.
+// A name is either refused with a short text, or it is that of a lock whose keys are read
+// back as exactly its own.
 func FuzzName(f *testing.F) {
 	for _, name := range []string{
 		"", "/", "a", "a/", "a//b", "/a", "\x00", "a\x00b", "\xff", "a\xed\xa0\x80", " \n", "日本語/🔒",
@@ -130,8 +130,8 @@ func modeOf(tail string) string {
 // canonical is what a UUID in a key looks like, by its grammar.
 var canonical = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\z`)
 
-// Of the keys below a prefix, whoever put them, Holders tells those of contenders, each
-// with the name that its key has before the last "/". It may be a name that this package
+// Of all keys below a prefix, whoever put them, Holders returns those of contenders, each
+// with the name that its key has before the last "/". That may be a name that this package
 // refuses: etcd's own Mutex queues under it all the same, and Break must reach it.
 func FuzzHolderKey(f *testing.F) {
 	const lease = 0x694d8a6e5bd0a31f
@@ -170,8 +170,8 @@ func FuzzHolderKey(f *testing.F) {
 	})
 }
 
-// Rule 2: whoever looks after a pause sees that the trust is over, although no timer and
-// no goroutine of the library has run since.
+// Rule 2: a check after a pause sees that the trust is over, although no timer and no
+// goroutine of the library has run since.
 func TestTheFirstLookNeedsNoTimer(t *testing.T) {
 	looks := map[string]func(m *Mutex, ctx context.Context) bool{
 		"Err":      func(_ *Mutex, ctx context.Context) bool { return ctx.Err() == context.Canceled },
@@ -208,7 +208,7 @@ func TestTheFirstLookNeedsNoTimer(t *testing.T) {
 	}
 }
 
-// The same of a key that lingers: the next hold has another lease, and another key.
+// The same for a key that lingers: the next hold has another lease, and another key.
 func TestWhatLingersIsNotHeldWhenTheTrustIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, err := New(fake.NewServer().Client("a"), "x", WithLinger(time.Minute))
@@ -228,8 +228,8 @@ func TestWhatLingersIsNotHeldWhenTheTrustIsOver(t *testing.T) {
 	})
 }
 
-// What lingers on a lease that has too little of its trust left for another hold gives way to
-// whoever comes, who would wait for it otherwise.
+// A key lingers on a lease that has too little trust left for another hold. It gives way to
+// a contender that comes, which would otherwise wait for it.
 func TestWhatLingersAndCannotBeHeldGivesWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, err := New(fake.NewServer().Client("a"), "x", WithLinger(time.Minute), WithTTL(24*time.Second))
@@ -270,8 +270,8 @@ func TestAPlaceThatIsLostBeforeTheWaitWakesIt(t *testing.T) {
 	}
 }
 
-// Rule 1: the trust ends as the answer comes that puts the key first in line, and no timer
-// has run yet. Lock holds with another lease.
+// Rule 1: the trust ends as the answer comes that shows the key first in line, and no timer
+// has run yet. Lock then holds with another lease.
 func TestNoHoldBeginsWhenTheTrustIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := fake.NewServer()
@@ -339,13 +339,13 @@ func TestTheWallClockMayEndAHoldAndNeverLengthensOne(t *testing.T) {
 	})
 }
 
-// trustUntil has the trust in l last until a time.
+// trustUntil makes the trust in l last until a time.
 func trustUntil(l *lease, until time.Time) {
 	l.trust = trust.New(until.Add(-l.plan.Span), l.ttl, l.s.cfg.marginOf)
 }
 
-// A term that was heard of, and that no linearizable answer knows later, was that of a leader whom
-// nobody elected, or of before a restore.
+// The Session has heard of a term, and no later linearizable answer knows it. Then it was
+// the term of a leader that nobody elected, or of one before a restore.
 func TestATermThatEtcdDoesNotKnowAnyMoreIsForgotten(t *testing.T) {
 	s, err := NewSession(fake.NewServer().Client("a"))
 	require.NoError(t, err)

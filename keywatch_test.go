@@ -19,25 +19,25 @@ import (
 	"github.com/etcdlock/etcdlock/internal/race"
 )
 
-// These are tests of how the keys of holds are watched, and of what a hold or a wait costs etcd
-// while nothing happens.
+// These tests are about how the keys of holds are watched, and what a hold or a wait costs
+// etcd while nothing happens.
 
 const (
 	renewalPeriod = virtualTTL / 3
 
-	// keeperTick is within what the keeper sees that something is due.
+	// keeperTick is the time within which the keeper sees that something is due.
 	keeperTick = 350 * time.Millisecond
 
 	// watchedBy is the age by which a hold is watched.
 	watchedBy = time.Second + keeperTick
 
-	// unwatchedLook is within what a look at the lease's keys comes while a hold that lasts is
-	// not covered by a watch, and seldomLook while all are.
+	// unwatchedLook is the time within which an audit of the lease's keys comes while no
+	// watch covers a hold that lasts. seldomLook is that time while watches cover all.
 	unwatchedLook = renewalPeriod + keeperTick
 	seldomLook    = 4*renewalPeriod + keeperTick
 )
 
-// putsOf are those of transactions that put something.
+// putsOf returns the transactions that put something.
 func putsOf(calls []fake.Call) (puts []fake.Call) {
 	for _, c := range calls {
 		if len(c.Puts) > 0 {
@@ -47,7 +47,7 @@ func putsOf(calls []fake.Call) (puts []fake.Call) {
 	return puts
 }
 
-// by are the calls of a process.
+// by returns the calls of a process.
 func by(process string, calls []fake.Call) (of []fake.Call) {
 	for _, c := range calls {
 		if c.Process == process && c.Method != fake.Event {
@@ -57,8 +57,9 @@ func by(process string, calls []fake.Call) (of []fake.Call) {
 	return of
 }
 
-// A hold shorter than a second costs the put and the release, beside its lease. One that lasts
-// is watched, by one watch and one read; then it costs nothing but a look now and then.
+// A hold shorter than a second costs the put and the release, besides its lease. One that
+// lasts is watched, by one watch and one read. Then it costs nothing but an audit now and
+// then.
 func TestAShortHoldCostsNothingAndALongOneIsWatched(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
@@ -131,8 +132,8 @@ func TestAnIdleHoldCostsItsRenewalsAndLittleElse(t *testing.T) {
 	}
 }
 
-// So does an idle wait, in a short line and in one of a hundred. In the first minutes it looks
-// more often.
+// So does an idle wait, in a short line and in one of a hundred. In the first minutes it
+// rechecks more often.
 func TestAnIdleWaitCostsItsRenewalsAndLittleElse(t *testing.T) {
 	for _, behind := range []int{1, 8, 9, 100} {
 		t.Run(fmt.Sprint("behind ", behind), func(t *testing.T) {
@@ -157,8 +158,8 @@ func TestAnIdleWaitCostsItsRenewalsAndLittleElse(t *testing.T) {
 	}
 }
 
-// The re-checks of all in a line of 1,000, each of which has a client of its own, are at most
-// 20 requests a second.
+// In a line of 1,000 waiters, each with a client of its own, all rechecks together are at
+// most 20 requests a second.
 func TestTheRechecksOfALongLineAreFew(t *testing.T) {
 	line := race.Fewer(1000, 100)
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -183,8 +184,8 @@ func TestTheRechecksOfALongLineAreFew(t *testing.T) {
 	})
 }
 
-// What an operator takes from a hold that is watched is told by the event: at once, but that
-// etcd is asked for the reason.
+// If an operator takes something from a hold that is watched, the event shows that: at
+// once, except that the library asks etcd for the reason.
 func TestALossIsToldByTheEvent(t *testing.T) {
 	for name, row := range map[string]struct {
 		take   func(etcd *fake.Server, s *etcdlock.Session, key string)
@@ -244,8 +245,8 @@ func TestALossIsToldByTheEvent(t *testing.T) {
 	}
 }
 
-// The watch is there, and tells nothing: the looks do. Where there is no watch they come once
-// per renewal period.
+// The watch is there, and delivers nothing, so the audits show the loss. Without a watch
+// they come once per renewal period.
 func TestALossIsToldThoughAllWatchesAreSilent(t *testing.T) {
 	for name, row := range map[string]struct {
 		faults func(fake.Call) fake.Effect
@@ -282,8 +283,8 @@ func TestALossIsToldThoughAllWatchesAreSilent(t *testing.T) {
 	}
 }
 
-// A watch that ends is made anew, and what happened meanwhile is told when it is there. One that
-// fails each time costs a watch per renewal period in the end.
+// A watch that ends is made anew. The new one shows what happened meanwhile. A watch that
+// fails each time costs one watch per renewal period in the end.
 func TestAWatchOfAHoldIsMadeAnew(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
@@ -311,12 +312,12 @@ func TestAWatchOfAHoldIsMadeAnew(t *testing.T) {
 	})
 }
 
-// The user may not watch: that is asked for once a minute, and the looks tell. A token that has
-// expired is another matter: the next watch is on another stream, soon.
+// The user may not watch. The library tries that once a minute, and the audits show a loss.
+// An expired token is another matter: the next watch is on another stream, soon.
 func TestAHoldWhoseWatchIsRefused(t *testing.T) {
 	for name, row := range map[string]struct {
 		refusal error
-		within  time.Duration // is a loss told
+		within  time.Duration // until the holder knows of a loss
 		most    int           // watches in four minutes
 	}{
 		"permission": {rpctypes.ErrGRPCPermissionDenied, unwatchedLook, 7},
@@ -350,8 +351,8 @@ func TestAHoldWhoseWatchIsRefused(t *testing.T) {
 	}
 }
 
-// A token that has expired, on a stream that another watch keeps open, holds up no watch of a
-// hold: etcd refuses the first one, and the next is on another stream.
+// A token has expired, on a stream that another watch keeps open. That delays no watch of a
+// hold: etcd refuses the first one, and the next one is on another stream.
 func TestAnExpiredTokenHoldsUpNoWatchOfAHold(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		client := etcd.Client("a")
@@ -369,7 +370,7 @@ func TestAnExpiredTokenHoldsUpNoWatchOfAHold(t *testing.T) {
 	})
 }
 
-// Above a hundred names there is no watch for any: one look per renewal period tells of all.
+// Above a hundred names none has a watch: one audit per renewal period covers all.
 func TestTenThousandHoldsHaveNoWatchEach(t *testing.T) {
 	names := race.Fewer(10_000, 1_000)
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -385,8 +386,8 @@ func TestTenThousandHoldsHaveNoWatchEach(t *testing.T) {
 	})
 }
 
-// Up to a hundred names are watched, and read in one transaction or two when the watches are
-// there. When there are more, those stay.
+// Up to a hundred names are watched, and read in one transaction or two when the watches
+// are there. When there are more names, these watches stay.
 func TestManyHoldsAreWatchedTogether(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
@@ -417,8 +418,8 @@ func TestManyHoldsAreWatchedTogether(t *testing.T) {
 	})
 }
 
-// A member that is behind serves its own "now": the watch of a hold tells of an earlier use of
-// the key's name. Puts that keep the lease keep the place.
+// A member that is behind serves its own "now": the watch of a hold then delivers an
+// earlier use of the key's name. A put that keeps the lease keeps the place.
 func TestAnEventOfAnEarlierUseOfTheNameEndsNoHold(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		client := etcd.Client("a")
@@ -460,7 +461,7 @@ func deletionOf(key string, at int64) *clientv3.Event {
 	return e
 }
 
-// replaying is a Watcher that tells of history first, twice.
+// replaying is a Watcher that delivers history first, twice.
 type replaying struct {
 	clientv3.Watcher
 	history []*clientv3.Event
@@ -512,8 +513,8 @@ func TestTheOwnReleaseIsNoLoss(t *testing.T) {
 	}
 }
 
-// A hold is passed on time and again, each for a moment. Its key is watched all the same, and
-// its loss is told to whoever has it.
+// A hold is passed on again and again, each time for a moment. Its key is watched all the
+// same, and the current holder learns of its loss.
 func TestAKeyThatIsPassedOnIsWatched(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
@@ -534,8 +535,8 @@ func TestAKeyThatIsPassedOnIsWatched(t *testing.T) {
 	})
 }
 
-// etcd is set back under a hold that is watched. If its key is there still, the hold goes on,
-// and is watched anew; else it is told.
+// etcd is set back under a hold that is watched. If its key is still there, the hold goes
+// on and is watched anew. Otherwise its holder learns of the loss.
 func TestAHoldThatIsWatchedWhileEtcdIsSetBack(t *testing.T) {
 	for _, cluster := range []uint64{1, 2} {
 		for _, kept := range []bool{true, false} {
@@ -552,7 +553,7 @@ func TestAHoldThatIsWatchedWhileEtcdIsSetBack(t *testing.T) {
 					for range 5 {
 						require.NoError(t, etcd.PutKey("something else", 0))
 					}
-					time.Sleep(seldomLook + 2*time.Second) // the next look is three renewals away
+					time.Sleep(seldomLook + 2*time.Second) // the next audit is three renewals away
 					back := time.Now()
 					etcd.Restore(snapshot, cluster)
 					if !kept {

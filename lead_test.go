@@ -21,7 +21,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/race"
 )
 
-// leads has a Mutex lead until the returned function is called, which tells how that ended.
+// leads makes a Mutex lead until the returned function is called. That function returns how
+// Lead ended.
 func leads(
 	mu *etcdlock.Mutex, fn func(context.Context) error,
 ) (end func(cause error) error, over <-chan error) {
@@ -30,7 +31,7 @@ func leads(
 	return func(cause error) error { cancel(cause); return <-over }, over
 }
 
-// untilItEnds is a leader that does as it is told.
+// untilItEnds is a leader that stops when its context ends.
 func untilItEnds(ctx context.Context) error {
 	<-ctx.Done()
 	return ctx.Err()
@@ -38,7 +39,7 @@ func untilItEnds(ctx context.Context) error {
 
 var errEnough = errors.New("enough")
 
-// One leads at a time. Who has led queues behind those that wait.
+// One candidate leads at a time. After its term it queues behind those that wait.
 func TestCandidatesLeadInTurn(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		var led []string
@@ -85,8 +86,8 @@ func TestALeaderIsReleasedOnlyAfterItHasReturned(t *testing.T) {
 	})
 }
 
-// The pause grows while terms are short, and is short again after a long one. A TTL is the granted
-// one.
+// The pause grows while terms are short, and is short again after a long one. The TTL that
+// counts is the granted one.
 func TestTheRestOfALeader(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		etcd.MinTTL(60)
@@ -121,7 +122,8 @@ func TestTheRestOfALeader(t *testing.T) {
 	})
 }
 
-// What a leader returns is told, and does not end Lead; nor does a panic, or the loss of the lock.
+// The error of a leader is reported, and does not end Lead. Neither does a panic, or the
+// loss of the lock.
 func TestWhatALeaderReturnsIsTold(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		type term struct {
@@ -154,7 +156,7 @@ func TestWhatALeaderReturnsIsTold(t *testing.T) {
 				<-ctx.Done()
 				return nil
 			case 5:
-				require.NoError(t, mu.Unlock(ctx)) // by itself
+				require.NoError(t, mu.Unlock(ctx)) // the leader's own Unlock
 				return nil
 			}
 			return untilItEnds(ctx)
@@ -202,7 +204,7 @@ func TestALeaderThatExitsReleases(t *testing.T) {
 	})
 }
 
-// Lead ends with its context and with its Mutex, whatever it is at, and leaves nothing.
+// Lead ends with its context and with its Mutex, whatever it is doing, and leaves nothing.
 func TestWhatEndsLead(t *testing.T) {
 	for _, at := range []string{"waiting", "leading", "resting"} {
 		for _, by := range []string{"its context", "Close", "Close of the Session", "the end of the client"} {
@@ -223,7 +225,7 @@ func TestWhatEndsLead(t *testing.T) {
 						}
 						return untilItEnds(ctx)
 					})
-					time.Sleep(10 * time.Minute) // it rests for 30 s at a time by now
+					time.Sleep(10 * time.Minute) // by now it pauses for 30 s at a time
 					start := time.Now()
 					switch by {
 					case "its context":
@@ -253,7 +255,7 @@ func TestWhatEndsLead(t *testing.T) {
 	}
 }
 
-// Where Lead cannot begin it says so at once.
+// If Lead cannot begin, it says so at once.
 func TestLeadRefusesWhatCannotBe(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
@@ -293,9 +295,9 @@ func TestAnAcquireTimeoutDoesNotEndLead(t *testing.T) {
 	})
 }
 
-// Candidates lead, follow and give up under random faults, while others watch who leads. No two lead
-// at once, as far as they believe; tokens grow; those that watch see tokens that grow, too, and in
-// the end who leads; and Lead goes on through everything.
+// Candidates lead, follow and give up under random faults, while others watch who leads. No
+// two believe to lead at once, and tokens grow. The watchers see growing tokens, too, and
+// in the end the leader. Lead goes on through everything.
 func TestLeadersUnderRandomFaults(t *testing.T) {
 	terms, sights := 0, 0
 	for seed := range uint64(race.Fewer(40, 8)) {
@@ -361,7 +363,7 @@ func leadUnderFaults(t *testing.T, etcd *fake.Server, l *holders, seed uint64) (
 		misfortune(etcd, random, names[random.IntN(len(names))])
 	}
 	stop()
-	time.Sleep(time.Minute) // whatever was under way is over
+	time.Sleep(time.Minute) // by then all that was under way is over
 	for range 10 {
 		time.Sleep(time.Duration(random.Int64N(int64(10 * time.Second))))
 		synctest.Wait()

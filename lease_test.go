@@ -19,10 +19,9 @@ import (
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
-// The tests here and in line_test.go run in virtual time, in a bubble of
-// testing/synctest, against a simulated etcd that answers at once unless it is told
-// otherwise. So durations are exact, and a goroutine that is left behind makes the
-// bubble panic.
+// The tests here and in line_test.go run in virtual time, in a bubble of testing/synctest,
+// against a simulated etcd. It answers at once unless a test says otherwise. So durations
+// are exact, and a goroutine that is left behind makes the bubble panic.
 
 // virtualTTL makes round numbers: the margin is 3 s, a renewal is sent each 8 s.
 const virtualTTL = 24 * time.Second
@@ -58,8 +57,8 @@ func processIn(t *testing.T, etcd *fake.Server, name string, opts ...etcdlock.Op
 	return s
 }
 
-// lockWithin locks mu, which must not take longer than most, and returns the context
-// of the hold.
+// lockWithin locks mu, and fails if that takes longer than most. It returns the context of
+// the hold.
 func lockWithin(t *testing.T, mu *etcdlock.Mutex, most time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), most)
@@ -69,7 +68,7 @@ func lockWithin(t *testing.T, mu *etcdlock.Mutex, most time.Duration) context.Co
 	return mu.Context(context.Background())
 }
 
-// requireWhole asks of a hold all that it says of itself.
+// requireWhole requires that a hold is whole in every way in which it can be asked.
 func requireWhole(t *testing.T, mu *etcdlock.Mutex) {
 	t.Helper()
 	require.NoError(t, mu.Context(context.Background()).Err())
@@ -157,9 +156,9 @@ func TestTheLeaseIsRenewedEachThirdOfTheTTL(t *testing.T) {
 	}
 }
 
-// When the answers stop, the hold ends at attemptStarted + granted TTL - margin of
-// the last attempt that was answered, to the nanosecond, and while the key is still
-// in etcd: nobody else can have the lock before.
+// When the answers stop, the hold ends at attemptStarted + granted TTL - margin, counted
+// from the last attempt that was answered, to the nanosecond. The key is still in etcd
+// then: nobody else can have the lock before.
 func TestTheHolderHearsOfALossBeforeEtcdCanGiveTheLockAway(t *testing.T) {
 	const s = time.Second
 	hang := fake.Effect{Drop: true}
@@ -213,7 +212,7 @@ func TestTheHolderHearsOfALossBeforeEtcdCanGiveTheLockAway(t *testing.T) {
 	}
 }
 
-// Counted from the answer, the trust would outlive the key by the answer's delay.
+// If trust counted from the answer, it would outlive the key by the answer's delay.
 func TestTrustCountsFromTheSendInVirtualTime(t *testing.T) {
 	const s = time.Second
 	slow := fake.Effect{DelayReply: 3900 * time.Millisecond}
@@ -277,8 +276,9 @@ func TestALateAnswerRevivesNothingInVirtualTime(t *testing.T) {
 	})
 }
 
-// The answers to all renewals are lost, so at 21 s the hold is. The loser does not stop, nor
-// unlock: its key goes with the lease all the same, a TTL after the last attempt.
+// The answers to all renewals are lost, so at 21 s the hold is lost. The loser neither
+// stops nor unlocks. Its key goes with the lease all the same, a TTL after the last
+// attempt.
 func TestALostLeaseIsRenewedNoMore(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		etcd.Intercept(func(c fake.Call) fake.Effect {
@@ -320,8 +320,8 @@ func TestAnswersThatTakeHalfTheTTLLoseNothing(t *testing.T) {
 	}
 }
 
-// The looks at the lease's keys do not answer here, and there is no watch, so that it is the
-// renewal at 8 s that tells.
+// Audits of the lease's keys have no answer here, and there is no watch. So the renewal at
+// 8 s shows the loss.
 func TestARenewalOfALeaseThatIsGoneEndsTheHoldAtOnce(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		etcd.Intercept(func(c fake.Call) fake.Effect {
@@ -376,16 +376,17 @@ func TestAFailedRenewalIsFollowedByTwoAtOnce(t *testing.T) {
 	}
 }
 
-// A stream that has answered ends under a renewal: its token has expired, or its member stops. That
-// is no failure yet: it is sent again at once, alone, on another stream, and nothing is given up
-// for it. What becomes of that one is told, and what etcd refuses is told at once.
+// A stream that has answered ends under a renewal: its token has expired, or its member
+// stops. That is no failure yet. The renewal is sent again at once, alone, on another
+// stream, and nothing is given up for it. The outcome of the second one is reported. A
+// refusal by etcd is reported at once.
 func TestARenewalWhoseStreamEndsIsSentAgainAtOnce(t *testing.T) {
 	tokenExpired := status.Error(codes.Unauthenticated, "etcdserver: invalid auth token")
 	for _, row := range []struct {
 		what   string
 		effect fake.Effect
 		times  int // from the third renewal on
-		told   int // failures
+		told   int // reported failures
 	}{
 		{"the connection breaks", fake.Effect{Before: fake.Unavailable}, 1, 0},
 		{"the token has expired", fake.Effect{Before: tokenExpired}, 1, 0},
@@ -426,8 +427,8 @@ func TestARenewalWhoseStreamEndsIsSentAgainAtOnce(t *testing.T) {
 	}
 }
 
-// A dead endpoint that every other attempt meets, and one that a whole period's
-// attempts meet except one, lose nothing.
+// A dead endpoint meets every other attempt, or all of a whole period's attempts except
+// one. Nothing is lost.
 func TestOneAnswerPerPeriodKeepsTheHold(t *testing.T) {
 	for _, every := range []int{2, 3, 4} {
 		t.Run(fmt.Sprintf("one of %d", every), func(t *testing.T) {
@@ -553,8 +554,8 @@ func TestAnIdleLeaseIsGivenBackAfterTwoTTLsAndReplacedOnUse(t *testing.T) {
 	})
 }
 
-// The Revoke is under way, or was carried out and its answer was lost, when the next
-// Lock comes: it gets another lease and is not lost with this one.
+// When the next Lock comes, the Revoke is under way, or was carried out and its answer was
+// lost. That Lock gets another lease, and is not lost with this one.
 func TestALeaseThatIsBeingGivenBackIsNotUsed(t *testing.T) {
 	for name, effect := range map[string]fake.Effect{
 		"slow request": {Delay: time.Second},
@@ -583,8 +584,8 @@ func TestALeaseThatIsBeingGivenBackIsNotUsed(t *testing.T) {
 	}
 }
 
-// The grant's answer takes 300 ms, the trust is 100 ms: a lease so granted has ended
-// before anything can be held with it.
+// The grant's answer takes 300 ms, and the trust is 100 ms. A lease granted like that has
+// ended before anything can be held with it.
 func TestALeaseWhoseGrantComesTooLateIsNotHeldWith(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		etcd.Intercept(fromNth(1, fake.Grant, fake.Effect{DelayReply: 300 * time.Millisecond}))
@@ -599,8 +600,8 @@ func TestALeaseWhoseGrantComesTooLateIsNotHeldWith(t *testing.T) {
 	})
 }
 
-// The waiter's renewals hang, and its turn comes about when its trust ends, at
-// 21 s: it holds with time left, or it queues anew, with another lease.
+// The waiter's renewals hang, and its turn comes about when its trust ends, at 21 s. It
+// holds with time left, or it queues anew, with another lease.
 func TestLockNeverReturnsNilAfterItsDeadline(t *testing.T) {
 	const step = 5 * time.Millisecond
 	outcomes := map[bool]int{}
@@ -665,7 +666,7 @@ func TestUnlockAfterTheDeadlineIsErrLostEvenIfTheKeyIsThere(t *testing.T) {
 	}
 }
 
-// requireUsable asks that a Mutex holds nothing and can be locked.
+// requireUsable requires that a Mutex holds nothing and can be locked.
 func requireUsable(t *testing.T, mu *etcdlock.Mutex) {
 	t.Helper()
 	require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrNotHeld)
@@ -717,10 +718,10 @@ func TestALossFromOutsideIsNoticedWithinAboutASecond(t *testing.T) {
 	}
 }
 
-// 0 s n is locked, 1 s unlocked, 3 s a late copy of the transaction that locked it puts
-// its key again, of which nothing tells. It blocks the others only until the next look.
+// 0 s n is locked, 1 s unlocked, 3 s a late copy of the transaction that locked it puts its
+// key again. No event shows that. The key blocks the others only until the next audit.
 func TestAKeyThatALateRequestPutsIsSwept(t *testing.T) {
-	recallable := []etcdlock.Option{etcdlock.WithRecall(time.Second)} // other audits read values
+	recallable := []etcdlock.Option{etcdlock.WithRecall(time.Second)} // its other audits read values
 	rows := []struct {
 		promise     string
 		held, waits bool
@@ -787,7 +788,7 @@ func TestAKeyThatALateRequestPutsIsSwept(t *testing.T) {
 	}
 }
 
-// So it does where each answer takes more than half of the time of an attempt.
+// The same holds if each answer takes more than half of the time of an attempt.
 func TestAStrayIsSweptWhereAnswersAreSlow(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		etcd.Intercept(onlyNth(2, fake.Txn, fake.Effect{Again: 3 * time.Second}))
@@ -804,7 +805,7 @@ func TestAStrayIsSweptWhereAnswersAreSlow(t *testing.T) {
 	})
 }
 
-// What users attach to the Session's lease is theirs.
+// What users attach to the Session's lease belongs to them.
 func TestKeysOfTheUserOnTheLeaseAreNotSwept(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
@@ -820,8 +821,8 @@ func TestKeysOfTheUserOnTheLeaseAreNotSwept(t *testing.T) {
 	})
 }
 
-// a is held on the first lease. The answer to b's transaction is lost, so a copy of
-// it may still come: b holds on that lease, c does not.
+// a is held on the first lease. The answer to b's transaction is lost, so a copy of it may
+// still come. b holds on that lease; c does not.
 func TestAfterADoubtfulLockTheNextOneUsesAnotherLease(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "p")
@@ -875,8 +876,8 @@ func TestARequestThatIsCarriedOutAfterItsCallerGaveUpLeavesNoKey(t *testing.T) {
 	}
 }
 
-// etcd has put the key, the answer is lost, and the caller gives up: the key's name is
-// known, so it is gone at once, although the lease is kept for another hold.
+// etcd has put the key, the answer is lost, and the caller gives up. The key's name is
+// known, so the key is gone at once, although another hold keeps the lease.
 func TestAKeyWhosePutWasNotAnsweredIsRemovedAtOnce(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
@@ -891,7 +892,7 @@ func TestAKeyWhosePutWasNotAnsweredIsRemovedAtOnce(t *testing.T) {
 	})
 }
 
-// etcd has put the key, the answer is lost, and Lock asks again: it is the same key, which
+// etcd has put the key, the answer is lost, and Lock asks again. It finds the same key, and
 // does not wait for itself.
 func TestALockWhoseAnswerWasLostStandsInLineOnce(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -903,7 +904,7 @@ func TestALockWhoseAnswerWasLostStandsInLineOnce(t *testing.T) {
 	})
 }
 
-// The key is deleted, and Unlock called before any look could tell.
+// The key is deleted, and Unlock is called before any audit could show that.
 func TestUnlockTellsOfALossThatNobodyHasNoticed(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
@@ -915,8 +916,8 @@ func TestUnlockTellsOfALossThatNobodyHasNoticed(t *testing.T) {
 	})
 }
 
-// An old leader answers with the keys as they were before: the linearizable read
-// that follows tells that the hold is whole.
+// An old leader answers with the keys as they were before. The linearizable read that
+// follows shows that the hold is whole.
 func TestALookThatOmitsALiveKeyEndsNothing(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		etcd.Intercept(fromNth(1, fake.TimeToLive, fake.Effect{Edit: func(reply any) {
@@ -931,8 +932,8 @@ func TestALookThatOmitsALiveKeyEndsNothing(t *testing.T) {
 	})
 }
 
-// The look is sent before b is locked and answered after: what it says of b means
-// nothing, so nothing is asked because of it.
+// The audit is sent before b is locked, and answered after that. What it says about b means
+// nothing, so the library asks nothing because of it.
 func TestALookJudgesNoHoldThatBeganAfterItWasSent(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		etcd.Intercept(onlyNth(1, fake.TimeToLive, fake.Effect{DelayReply: 500 * time.Millisecond}))
@@ -951,8 +952,8 @@ func TestALookJudgesNoHoldThatBeganAfterItWasSent(t *testing.T) {
 	})
 }
 
-// An outage that outlives the lease ends the hold; Session and Mutex go on with a new
-// lease by themselves as soon as etcd is back.
+// An outage that outlives the lease ends the hold. Session and Mutex go on with a new lease
+// by themselves as soon as etcd is back.
 func TestAnExpiredLeaseIsReplacedAfterAnOutage(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
@@ -986,7 +987,8 @@ func leasedIn(t *testing.T, etcd *fake.Server) *etcdlock.Session {
 	return s
 }
 
-// deadEndpoint returns what says whether a call meets it: the first one of each instant.
+// deadEndpoint returns a function that reports whether a call meets a dead endpoint. The
+// first call of each instant does.
 func deadEndpoint() func(fake.Call) bool {
 	met := make(map[time.Time]bool)
 	return func(c fake.Call) bool {
@@ -996,8 +998,9 @@ func deadEndpoint() func(fake.Call) bool {
 	}
 }
 
-// Leases that Close revokes side by side take turns on the endpoints: each attempt of
-// one of them may meet the same, dead one. Of two at once only the first does.
+// Leases that Close revokes side by side take turns on the endpoints. So each attempt of
+// one of them may meet the same dead endpoint. If it sends two at once, only the first
+// does.
 func TestCloseIsConfirmedThoughADeadEndpointMeetsEveryRevocation(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := leasedIn(t, etcd)
@@ -1010,9 +1013,8 @@ func TestCloseIsConfirmedThoughADeadEndpointMeetsEveryRevocation(t *testing.T) {
 	})
 }
 
-// The answer to a revocation is lost. Of the two at once that follow, again and again one
-// meets a dead endpoint, and the other hears that there is no such lease: that is an
-// answer.
+// The answer to a revocation is lost. Two at once follow, again and again: one meets a dead
+// endpoint, and the other learns that there is no such lease. That is an answer.
 func TestCloseIsConfirmedByAnAnswerThatTheLeaseIsGone(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := leasedIn(t, etcd)

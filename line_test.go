@@ -42,7 +42,7 @@ type queue struct {
 	wg      sync.WaitGroup
 }
 
-// allJoin has n goroutines join, 0 to n-1, each with a Mutex.
+// allJoin makes n goroutines join, 0 to n-1, each with a Mutex.
 func (q *queue) allJoin(n int, holds time.Duration, mutexOf func(who string) *etcdlock.Mutex) (came []string) {
 	for i := range n {
 		who := fmt.Sprint(i)
@@ -52,8 +52,8 @@ func (q *queue) allJoin(n int, holds time.Duration, mutexOf func(who string) *et
 	return came
 }
 
-// joins starts a goroutine that locks mu, holds for a time and unlocks, and returns
-// when it waits or holds. Its Lock must return nil.
+// joins starts a goroutine that locks mu, holds for a time and unlocks. It returns when the
+// goroutine waits or holds. The Lock must return nil.
 func (q *queue) joins(who string, mu *etcdlock.Mutex, holds time.Duration) {
 	q.wg.Go(func() {
 		if err := mu.Lock(context.Background()); err != nil {
@@ -88,7 +88,7 @@ func (q *queue) leave() {
 	q.inside--
 }
 
-// order is who held, in order. It waits for all.
+// order returns the holders in order. It waits for all.
 func (q *queue) order() []string {
 	done := make(chan struct{})
 	go func() {
@@ -103,8 +103,8 @@ func (q *queue) order() []string {
 	return order
 }
 
-// soonOr returns what comes within an hour, and otherwise fails: in virtual time a
-// test that waits for ever would spin.
+// soonOr returns what comes within an hour, and otherwise fails: in virtual time a test
+// that waits for ever would spin.
 func soonOr[T any](t *testing.T, ch <-chan T, failure string) (v T) {
 	t.Helper()
 	select {
@@ -115,7 +115,7 @@ func soonOr[T any](t *testing.T, ch <-chan T, failure string) (v T) {
 	return v
 }
 
-// requireOneKeyEach asks that no owner has two keys in the line for name.
+// requireOneKeyEach requires that no owner has two keys in the line for name.
 func requireOneKeyEach(t *testing.T, kv clientv3.KV, name string) (keys int) {
 	t.Helper()
 	line, err := etcdlock.Contenders(context.Background(), kv, name)
@@ -158,7 +158,7 @@ func TestGoroutinesOnOneMutexGetInAsTheyCame(t *testing.T) {
 	})
 }
 
-// So many that the order of their keys, which are random, cannot be theirs by chance.
+// There are so many that the random order of their keys cannot be theirs by chance.
 func TestSessionsGetInByCreateRevision(t *testing.T) {
 	for _, holds := range []time.Duration{0, 10 * time.Millisecond, 3 * time.Second} {
 		t.Run(holds.String(), func(t *testing.T) {
@@ -177,8 +177,8 @@ func TestSessionsGetInByCreateRevision(t *testing.T) {
 	}
 }
 
-// Five processes of ten goroutines each: while one of a process holds or waits in
-// etcd, the others wait at home.
+// Five processes have ten goroutines each. While one goroutine of a process holds or waits
+// in etcd, the others wait in the local line.
 func TestASessionHasAtMostOneKeyPerName(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		etcd.Intercept(func(c fake.Call) fake.Effect {
@@ -207,8 +207,8 @@ func TestASessionHasAtMostOneKeyPerName(t *testing.T) {
 	})
 }
 
-// One claim goes away at some point of its way, and the one behind it and another
-// process get in as if it had never been there.
+// One claim goes away at some point of its way. The one behind it and another process get
+// in as if it had never been there.
 func TestAClaimThatLeavesOnItsWayLeavesNothingBehind(t *testing.T) {
 	const ms = time.Millisecond
 	ofLeaver := func(method string, effect fake.Effect) func(fake.Call) fake.Effect {
@@ -221,7 +221,7 @@ func TestAClaimThatLeavesOnItsWayLeavesNothingBehind(t *testing.T) {
 	}
 	rows := []struct {
 		phase    string
-		ownFirst bool // a goroutine of the leaver's Session holds first, else another process
+		ownFirst bool // another goroutine of the leaver's Session holds first, else another process
 		nobody   bool // nobody holds first
 		faults   func(fake.Call) fake.Effect
 		release  time.Duration // when the first holder unlocks, 0: a second after
@@ -282,7 +282,7 @@ func TestAClaimThatLeavesOnItsWayLeavesNothingBehind(t *testing.T) {
 					defer cancel()
 					err := leaver.Lock(ctx)
 					left <- time.Since(start)
-					held <- err == nil // as it may be, at the same moment
+					held <- err == nil // both may happen at the same moment
 					if err == nil {
 						if err := leaver.Unlock(context.Background()); err != nil {
 							t.Error(err)
@@ -317,9 +317,9 @@ func TestAClaimThatLeavesOnItsWayLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// 0 s a holds, its second goroutine waits at home, b in etcd. 5 s a's key is deleted:
-// a has lost, b gets in. Until a's first goroutine unlocks, the second one must not
-// get in, nor put a key.
+// 0 s a holds, its second goroutine waits in the local line, b in etcd. 5 s a's key is
+// deleted: a has lost, b gets in. Until a's first goroutine unlocks, the second one must
+// neither get in nor put a key.
 func TestALostHoldExcludesItsSessionUntilUnlock(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
@@ -385,7 +385,7 @@ func TestAHandOverAtHomeIsOneTransaction(t *testing.T) {
 	})
 }
 
-// queuesAs has a process, the i-th, stand in line, and tell when it is in.
+// queuesAs makes the i-th process stand in line, and report when it is in.
 func queuesAs(t *testing.T, etcd *fake.Server, i int, entered chan<- int) *etcdlock.Mutex {
 	t.Helper()
 	mu := contract.MutexOf(t, processIn(t, etcd, fmt.Sprint(i)), "n")
@@ -399,8 +399,8 @@ func queuesAs(t *testing.T, etcd *fake.Server, i int, entered chan<- int) *etcdl
 	return mu
 }
 
-// The line is 0, 1, 2, ...: whoever queued behind at most eight sees the whole line, and
-// reads nothing when its turn comes; the others read once.
+// The line is 0, 1, 2, ... A process behind at most eight sees the whole line, and reads
+// nothing when its turn comes. The others read once.
 func TestAHandOverInEtcdCostsAtMostOneRead(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		const n = 14
@@ -426,8 +426,8 @@ func TestAHandOverInEtcdCostsAtMostOneRead(t *testing.T) {
 	})
 }
 
-// h holds, w waits behind it, x behind w. w's key is deleted: x moves up, and w, who
-// has no key any more, queues behind x. When h releases, x alone gets in.
+// h holds, w waits behind it, x behind w. w's key is deleted: x moves up, and w, which has
+// no key any more, queues behind x. When h releases, x alone gets in.
 func TestAWaiterWhoseKeyWasDeletedQueuesAnew(t *testing.T) {
 	for _, delay := range []time.Duration{0, 100 * time.Millisecond} {
 		t.Run(fmt.Sprintf("events take %v", delay), func(t *testing.T) {
@@ -490,8 +490,8 @@ func TestKeyNamesAreUsedAgain(t *testing.T) {
 	}
 }
 
-// A name whose put may still be under way is not used again: the late copy would be
-// taken for the new hold's key.
+// A name whose put may still be under way is not used again: the Session would take the
+// late copy for the new hold's key.
 func TestANameWithADoubtfulPutIsNotUsedAgain(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
@@ -512,9 +512,9 @@ func TestANameWithADoubtfulPutIsNotUsedAgain(t *testing.T) {
 }
 
 // 0 s the release that puts the next place is sent, 1 s Unlock gives up, 5 s the release
-// arrives, and until 6 s the removal of its own key does not get through. Looks tell
-// nothing, and another hold keeps the lease. A removal of the next place before that of
-// its own key would find nothing, and leave what the release then puts.
+// arrives, and until 6 s the removal of its own key does not get through. Audits show
+// nothing, and another hold keeps the lease. If the next place were removed before the
+// release's own key, that removal would find nothing, and leave what the release then puts.
 func TestTheNextPlaceIsRemovedAfterTheReleaseThatMayPutIt(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
@@ -546,7 +546,7 @@ func TestTheNextPlaceIsRemovedAfterTheReleaseThatMayPutIt(t *testing.T) {
 	})
 }
 
-// Waiters stand at home, in etcd, and before a grant that does not come.
+// Waiters stand in the local line, in etcd's line, and before a grant that does not come.
 func TestCloseWakesAllThatWait(t *testing.T) {
 	closes := map[string]func(*etcdlock.Session, *etcdlock.Mutex) error{
 		"of the Mutex":   func(_ *etcdlock.Session, mu *etcdlock.Mutex) error { return mu.Close(context.Background()) },
@@ -595,12 +595,12 @@ func TestCloseWakesAllThatWait(t *testing.T) {
 	}
 }
 
-// A meddling is what becomes of a waiter's watch.
+// A meddling is something that happens to a waiter's watch.
 type meddling struct {
 	promise string
 	faults  func(fake.Call) fake.Effect
-	meddle  func(*fake.Server) // as the one before it goes
-	within  time.Duration      // of that it gets in
+	meddle  func(*fake.Server) // when the one before it goes
+	within  time.Duration      // after that the waiter must get in
 }
 
 // A waiter gets in whatever becomes of its watch and of the history.
@@ -640,8 +640,8 @@ func TestAWaiterGetsInWhateverBecomesOfItsWatch(t *testing.T) {
 				require.Equal(t, 0, <-entered)
 				require.NoError(t, line[0].Unlock(context.Background()))
 				require.Equal(t, 1, soonOr(t, entered, "the waiter directly behind the holder does not get in"))
-				// The waiter before may have looked by itself: let the event of its turn
-				// arrive, which the next one would travel behind.
+				// The waiter before may have rechecked. The event of its turn must arrive,
+				// since the next event would travel behind it.
 				time.Sleep(event)
 				start := time.Now()
 				require.NoError(t, line[1].Unlock(context.Background()))
@@ -656,8 +656,8 @@ func TestAWaiterGetsInWhateverBecomesOfItsWatch(t *testing.T) {
 	}
 }
 
-// The predecessor goes while the request for the watch is under way, so no event will
-// tell: the look after the created notice does.
+// The one before goes while the request for the watch is under way. So no event will show
+// that. The look after the created notice does.
 func TestAReleaseBeforeTheWatchIsThereIsNotMissed(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		etcd.Intercept(fromNth(1, fake.Watch, fake.Effect{Delay: 200 * time.Millisecond}))
@@ -719,9 +719,9 @@ func TestALongLineGetsInWhateverBecomesOfItsWatches(t *testing.T) {
 	}
 }
 
-// A view that is still there from an earlier wait, and whose events are late, learns of
-// the line by its re-check. The deletions of the holder's key and of the own one at their
-// earlier uses, which come after that, let nobody in and cost no place.
+// A view is still there from an earlier wait, and its events are late. It learns the line
+// by its recheck. After that come the deletions of the holder's key and of the own one at
+// their earlier uses. They let nobody in and cost no place.
 func TestAViewTakesNoEventTwice(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		holder := contract.MutexOf(t, processIn(t, etcd, "holder"), "n")
@@ -764,7 +764,7 @@ func TestAViewTakesNoEventTwice(t *testing.T) {
 	})
 }
 
-// oneWaits has "b" wait by a Session s behind "a", who holds.
+// oneWaits makes "b" wait by a Session s behind "a", who holds.
 func oneWaits(t *testing.T, etcd *fake.Server) (holder *etcdlock.Mutex, s *etcdlock.Session, q *queue) {
 	t.Helper()
 	holder = contract.MutexOf(t, processIn(t, etcd, "a"), "n")
@@ -774,8 +774,8 @@ func oneWaits(t *testing.T, etcd *fake.Server) (holder *etcdlock.Mutex, s *etcdl
 	return holder, s, q
 }
 
-// The waiter's renewals are carried out but not answered: at 21 s it gives up its old
-// place, removing the key, and queues with another lease.
+// The waiter's renewals are carried out but not answered. At 21 s it gives up its old
+// place, removes the key, and queues with another lease.
 func TestAWaiterWhoseTrustEndsQueuesAnewAtOnce(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		holder, s, q := oneWaits(t, etcd)
@@ -812,8 +812,8 @@ func TestAWaiterWhoseLeaseIsLostQueuesAnew(t *testing.T) {
 	})
 }
 
-// Keys below the prefix that are no contenders, and a contender's key that is taken
-// for the own one, block nobody.
+// Keys below the prefix that are no contenders block nobody. Neither does a contender's key
+// that is mistaken for the own one.
 func TestStrayKeysBlockNobody(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		strays := []string{"n/config", "n/" + uuid.NewString(), "n/sub/" + uuid.NewString(), "n/" + strings.ToUpper(uuid.NewString())}
@@ -833,17 +833,16 @@ func TestStrayKeysBlockNobody(t *testing.T) {
 	})
 }
 
-// schedules is how many random schedules are tried, a few milliseconds each.
+// schedules is how many random schedules the test tries, a few milliseconds each.
 var schedules = flag.Uint64("schedules", uint64(race.Fewer(200, 60)), "random schedules that TestRandomSchedules tries")
 
-// Three processes of three goroutines contend for two names, while requests, answers
-// and events are late, lost, repeated or refused, processes are cut off, and the
-// server stops, compacts and drops its watches. In every fourth schedule keys and
-// leases are also taken away from outside, which may make two believe that they hold.
+// Three processes of three goroutines contend for two names. Meanwhile requests, answers
+// and events are late, lost, repeated or refused, processes are cut off, and the server
+// stops, compacts and drops its watches. In every fourth schedule keys and leases are also
+// taken away from outside. Then two may believe that they hold.
 //
-// The seed decides how bad it gets and, as far as goroutines run in the same order,
-// what becomes of each request. To repeat one: -run 'TestRandomSchedules/seed_17$'
-// -count 100.
+// The seed decides how bad it gets and, as far as goroutines run in the same order, what
+// becomes of each request. To repeat one: -run 'TestRandomSchedules/seed_17$' -count 100.
 func TestRandomSchedules(t *testing.T) {
 	holds := 0
 	for seed := range *schedules {
@@ -869,7 +868,7 @@ type chaos struct {
 	mu     sync.Mutex
 	rand   *rand.Rand
 	calm   bool               // the faults are over
-	holder map[string]*belief // by name: who believed last to hold
+	holder map[string]*belief // by name: the last one that believed to hold
 	holds  int
 }
 
@@ -1013,15 +1012,15 @@ func (c *chaos) meddle() {
 	}
 }
 
-// work is the life of a goroutine: it locks what it can while there are faults, and
-// afterwards must get in everywhere.
+// work is the life of a goroutine. It locks what it can while there are faults. Afterwards
+// it must get in everywhere.
 func (c *chaos) work(who string, locks map[string]*etcdlock.Mutex) {
 	for time.Now().Before(c.ends) {
 		name := []string{"a", "b"}[c.pick(2)]
 		c.locksAndUnlocks(who, name, locks[name], c.upTo(10*time.Second))
 		time.Sleep(c.upTo(time.Second))
 	}
-	time.Sleep(chaosTTL) // what was on its way has arrived or been given up
+	time.Sleep(chaosTTL) // by then what was on its way has arrived or been given up
 	for name, mu := range locks {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
@@ -1102,9 +1101,9 @@ func (c *chaos) locksAndUnlocks(who, name string, mu *etcdlock.Mutex, wait time.
 	}
 }
 
-// enter notes that who believes to hold name. Nobody else may, and the token must be
-// greater than all before; unless keys are taken away, when an answer that is under
-// way may tell of a key that is there no more.
+// enter records that who believes to hold name. Nobody else may believe so, and the token
+// must be greater than all before. The exception is when keys are taken away: an answer
+// that is under way may then show a key that is there no more.
 func (c *chaos) enter(who, name string, token int64, hold context.Context) *belief {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -1122,7 +1121,7 @@ func (c *chaos) enter(who, name string, token int64, hold context.Context) *beli
 	return b
 }
 
-// leave notes that who is about to unlock, and reports whether the hold is whole.
+// leave records that who is about to unlock, and reports whether the hold is whole.
 func (c *chaos) leave(b *belief) (whole bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

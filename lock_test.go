@@ -12,7 +12,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/sim"
 )
 
-// What the lock promises, on an etcd in memory. Package proof/contract runs the same table on
+// The lock's promises, on an etcd in memory. Package proof/contract runs the same table on
 // clusters of etcd's own servers.
 func TestContract(t *testing.T) {
 	world := contract.World{Start: inMemory}

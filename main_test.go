@@ -10,8 +10,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/sim"
 )
 
-// TestMain starts the etcd of the examples, which is in memory, and asks that no goroutine of
-// the library is left in the end.
+// TestMain starts the etcd of the examples, which is in memory, and checks that no
+// goroutine of the library is left in the end.
 func TestMain(m *testing.M) {
 	race.InBubbles()
 	os.Exit(sim.Serving(&endpoints, func() int {

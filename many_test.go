@@ -20,7 +20,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// manyNames are n names.
+// manyNames returns n names.
 func manyNames(n int) (names []string) {
 	for i := range n {
 		names = append(names, fmt.Sprint("n", i))
@@ -28,7 +28,7 @@ func manyNames(n int) (names []string) {
 	return names
 }
 
-// allWithin is LockAll, which must not take longer than most.
+// allWithin is LockAll, and fails if that takes longer than most.
 func allWithin(t *testing.T, s *etcdlock.Session, most time.Duration, names ...string) *etcdlock.Hold {
 	t.Helper()
 	h := holdWithin(t, most, func(ctx context.Context) (*etcdlock.Hold, error) { return s.LockAll(ctx, names...) })
@@ -36,7 +36,8 @@ func allWithin(t *testing.T, s *etcdlock.Session, most time.Duration, names ...s
 	return h
 }
 
-// allLater is a LockAll that is under way. A nil Hold, which no test likes, comes of one that fails.
+// allLater is a LockAll that is under way. If it fails it returns a nil Hold, and every
+// test fails on that.
 func allLater(s *etcdlock.Session, names ...string) <-chan *etcdlock.Hold {
 	in := make(chan *etcdlock.Hold, 1)
 	go func() {
@@ -47,7 +48,7 @@ func allLater(s *etcdlock.Session, names ...string) <-chan *etcdlock.Hold {
 	return in
 }
 
-// keysBelow are the keys below a name, with their create revisions, as etcd has them.
+// keysBelow returns the keys below a name, with their create revisions, as etcd has them.
 func keysBelow(t *testing.T, etcd *fake.Server, name string) map[string]int64 {
 	t.Helper()
 	resp, err := etcd.Client("operator").Get(context.Background(), line.Prefix(name), clientv3.WithPrefix())
@@ -59,7 +60,7 @@ func keysBelow(t *testing.T, etcd *fake.Server, name string) map[string]int64 {
 	return keys
 }
 
-// The rows of the costs: of any number of names what one costs.
+// The rows of the costs: any number of names costs what one costs.
 func TestWhatSeveralNamesCost(t *testing.T) {
 	for _, n := range []int{1, 2, 32} {
 		inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -85,7 +86,7 @@ func TestWhatSeveralNamesCost(t *testing.T) {
 			h, err := s.TryLockAll(context.Background(), names...)
 			require.NoError(t, err)
 			costs(t, now, "Txn 1", 1)
-			// Taken in its own Session: it asks nothing.
+			// Its own Session holds it: TryLockAll sends nothing.
 			now = callsSince(etcd)
 			_, err = s.TryLockAll(context.Background(), append([]string{"free"}, names[n-1])...)
 			require.ErrorIs(t, err, etcdlock.ErrLocked)
@@ -172,8 +173,8 @@ func TestTheNamesOfALockAll(t *testing.T) {
 	})
 }
 
-// A DoAll inside a hold of one of its names would wait for itself. A Lock inside a DoAll, too, or it
-// nests: then the last Unlock releases all names.
+// A DoAll inside a hold of one of its names would wait for itself. So would a Lock inside a
+// DoAll, unless it nests: then the last Unlock releases all names.
 func TestLockAllInsideAndAroundOtherHolds(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a", etcdlock.WithReentrancy())
@@ -212,7 +213,7 @@ func TestLockAllInsideAndAroundOtherHolds(t *testing.T) {
 			require.Empty(t, keysBelow(t, etcd, name))
 		}
 
-		// Closing what nests ends all.
+		// Close of a nested hold ends all.
 		h = allWithin(t, s, time.Second, "a", "b", "c")
 		inside = h.Context(context.Background())
 		require.NoError(t, mu.Lock(inside))
@@ -224,8 +225,8 @@ func TestLockAllInsideAndAroundOtherHolds(t *testing.T) {
 	})
 }
 
-// It waits in each line, behind whoever came before, and all that come later wait for it, in each
-// line, though it holds nothing yet.
+// LockAll waits in each line, behind those that came before. All that come later wait for
+// it, in each line, though it holds nothing yet.
 func TestLockAllGetsInAsItCame(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "s")
@@ -260,7 +261,8 @@ func TestLockAllGetsInAsItCame(t *testing.T) {
 	})
 }
 
-// A wait that ends names the first name that is in the way, and leaves nothing in any line.
+// The error of a wait that ends names the first name that is in the way. The wait leaves
+// nothing in any line.
 func TestALockAllThatGivesUp(t *testing.T) {
 	for _, local := range []bool{false, true} {
 		inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -290,7 +292,8 @@ func TestALockAllThatGivesUp(t *testing.T) {
 	}
 }
 
-// If the key of one name is lost the whole Hold is, by that name; the others go with its Unlock.
+// If the key of one name is lost the whole Hold is lost, and the error has that name. The
+// others go with its Unlock.
 func TestALossOfOneOfSeveralNames(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -376,7 +379,7 @@ func TestSeveralNamesEndTogether(t *testing.T) {
 	})
 }
 
-// A key of a wait that is deleted, at the head of its line or behind others, makes the call queue
+// A key of a wait is deleted, at the head of its line or behind others. The call queues
 // anew within five seconds, with all keys, which have one revision again.
 func TestAKeyOfSeveralThatIsDeletedIsMissed(t *testing.T) {
 	for _, name := range []string{"x", "y"} {
@@ -395,7 +398,7 @@ func TestAKeyOfSeveralThatIsDeletedIsMissed(t *testing.T) {
 			_, err := etcd.Client("operator").Delete(context.Background(), theirs)
 			require.NoError(t, err)
 			mutex := contract.MutexOf(t, processIn(t, etcd, "c"), "x")
-			if name == "x" { // who gets in meanwhile is not overlapped
+			if name == "x" { // another that gets in meanwhile is not overlapped
 				lockWithin(t, mutex, time.Second)
 			}
 			time.Sleep(5 * time.Second)
@@ -423,8 +426,8 @@ func TestAKeyOfSeveralThatIsDeletedIsMissed(t *testing.T) {
 	}
 }
 
-// With the answer to the put lost, the repeat finds the keys, and that they belong together. If an
-// operator has deleted one of them meanwhile, it gives up the others.
+// The answer to the put is lost. The repeat finds the keys, and that they belong together.
+// If an operator has deleted one of them meanwhile, it gives up the others.
 func TestLockAllAfterALostAnswer(t *testing.T) {
 	for _, deleted := range []bool{false, true} {
 		inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -456,8 +459,8 @@ func TestLockAllAfterALostAnswer(t *testing.T) {
 	}
 }
 
-// LockAll comes to hold by no other key than those it has put together: none that is handed off, none
-// that lingers, none that is put with a release.
+// LockAll comes to hold only by the keys that it has put together: by none that is handed
+// off, none that lingers, and none that a release has put.
 func TestLockAllTakesOverNoKey(t *testing.T) {
 	rows := map[string]etcdlock.Option{
 		"handed off": etcdlock.WithHandoff(100), "lingers": etcdlock.WithLinger(time.Hour),
@@ -498,8 +501,9 @@ func TestLockAllTakesOverNoKey(t *testing.T) {
 	}
 }
 
-// Goroutines of two Sessions take overlapping names in opposed orders, and single names beside them,
-// with hand-offs and lingering keys: all get in, and nobody beside another.
+// Goroutines of two Sessions take overlapping names in opposed orders, and single names
+// beside them, with hand-offs and lingering keys. All get in, and nobody gets in beside
+// another.
 func TestSeveralNamesNeverWaitInACircle(t *testing.T) {
 	options := map[string][]etcdlock.Option{
 		"strict": nil, "hand-offs": {etcdlock.WithHandoff(3)}, "linger": {etcdlock.WithLinger(time.Second)},
@@ -558,8 +562,8 @@ func TestSeveralNamesNeverWaitInACircle(t *testing.T) {
 	}
 }
 
-// A key of the Session's own that lingers gives way, also to a TryLockAll: it is etcd that this one
-// waits for then.
+// A lingering key of the Session's own gives way, also to a TryLockAll. That TryLockAll
+// then waits only for etcd.
 func TestTryLockAllTakesTheTurnOfAKeyThatLingers(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a", etcdlock.WithLinger(time.Hour))
@@ -576,7 +580,8 @@ func TestTryLockAllTakesTheTurnOfAKeyThatLingers(t *testing.T) {
 	})
 }
 
-// After a restore from a backup that has the keys of a wait it goes on, behind those who are there.
+// After a restore from a backup that has the keys of a wait, the wait goes on, behind those
+// that are there.
 func TestLockAllGoesOnAfterASetBackToItsKeys(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
@@ -601,8 +606,8 @@ func TestLockAllGoesOnAfterASetBackToItsKeys(t *testing.T) {
 	})
 }
 
-// After a restore from a backup a wait takes nothing for granted: neither its own keys, nor those
-// that were before it.
+// After a restore from a backup a wait takes nothing for granted: neither its own keys, nor
+// those that were before it.
 func TestLockAllWaitsThroughASetBack(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
@@ -622,7 +627,7 @@ func TestLockAllWaitsThroughASetBack(t *testing.T) {
 	})
 }
 
-// The hooks tell each name, with one token.
+// The hooks report each name, with one token.
 func TestWhatIsToldOfSeveralNames(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		var mu sync.Mutex
@@ -692,8 +697,9 @@ func TestIsOwnerOfSeveralNames(t *testing.T) {
 	})
 }
 
-// Who recalls one of the names recalls the hold: whoever works hears it by its context, which ends
-// after the grace, and all keys go with its Unlock. So it is if the request came while it waited.
+// A recall of one of the names recalls the whole hold. The holder learns of it by its
+// context, which ends after the grace, and all keys go with its Unlock. The same is true if
+// the request came while it waited.
 func TestSeveralNamesAreRecalledTogether(t *testing.T) {
 	for _, waiting := range []bool{false, true} {
 		t.Run(fmt.Sprintf("waiting %v", waiting), func(t *testing.T) {
@@ -736,8 +742,9 @@ func TestSeveralNamesAreRecalledTogether(t *testing.T) {
 	}
 }
 
-// The name at which a LockAll is the first while it waits at another is recalled: it is noticed by
-// the watch that such a key has, as early as if it had been held from then on.
+// A LockAll is first at one name while it waits at another. The first name is recalled. The
+// watch that such a key has shows the recall, as early as if the key had been held from
+// then on.
 func TestARecallWhereALockAllIsTheFirst(t *testing.T) {
 	for age := time.Duration(0); age < watchedBy+time.Second; age += 330 * time.Millisecond {
 		inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {

@@ -12,14 +12,14 @@ import (
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
-// A setOfHolders judges several names: who holds each, by what each believes. The lines of the names
-// share mu, so that what is said of several is said at one moment.
+// A setOfHolders judges several names by the beliefs of those that hold each. The lines of
+// the names share mu, so that all names of a hold are judged at one moment.
 type setOfHolders struct {
 	t     *testing.T
 	names []string
 	lines map[string]*holders
 	all   int // holds of several names
-	ended int // of these, how many by a loss
+	ended int // how many of these a loss has ended
 }
 
 func newSetOfHolders(t *testing.T, names ...string) *setOfHolders {
@@ -30,11 +30,11 @@ func newSetOfHolders(t *testing.T, names ...string) *setOfHolders {
 	return s
 }
 
-// Goroutines of some Sessions lock several names, in any order, and one at a time, to write and to
-// read, wait and try and give up, while answers are lost, requests come late and twice, processes are
-// cut off, watches end, and an operator deletes keys that wait. Of each name no two believe to hold
-// it, but readers; several names end together, and Unlock says so; and in the end everybody gets in,
-// in opposed orders, and nothing is left.
+// Goroutines of some Sessions lock several names, in any order, and one at a time, to write
+// and to read. They wait, try and give up. Meanwhile answers are lost, requests come late
+// and twice, processes are cut off, watches end, and an operator deletes keys that wait. No
+// two believe to hold a name, except readers. Several names end together, and Unlock says
+// so. In the end everybody gets in, in opposed orders, and nothing is left.
 func TestSeveralNamesUnderRandomFaults(t *testing.T) {
 	several, lost := 0, 0
 	eachMayhem(t, func(t *testing.T, etcd *fake.Server, seed uint64) {
@@ -75,9 +75,10 @@ func severalUnderFaults(t *testing.T, etcd *fake.Server, l *setOfHolders, seed u
 	}.run(t, etcd, seed)
 }
 
-// deleteWaiter deletes a key of one that waits for a name, if somebody does: one that is exclusive,
-// and has others before it. It may have got in since the line was read. So the one that held then
-// must still be there: who loses a hold to an operator believes in it for a moment more.
+// deleteWaiter deletes the key of a waiter for a name, if there is one: one that is
+// exclusive, and has others before it. It may have got in since the line was read. So the
+// holder of that time must still be there: who loses a hold to an operator believes in it
+// for a moment more.
 func deleteWaiter(etcd *fake.Server, name string, random *rand.Rand) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -96,7 +97,7 @@ func deleteWaiter(etcd *fake.Server, name string, random *rand.Rand) {
 	}
 }
 
-// several is one call of LockAll or TryLockAll, and the hold if there is one.
+// several makes one call of LockAll or TryLockAll, and returns the hold if there is one.
 func (l *setOfHolders) several(
 	s *etcdlock.Session, who string, home int, own *rand.Rand, patience time.Duration,
 ) {

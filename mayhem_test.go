@@ -14,16 +14,16 @@ import (
 	"github.com/etcdlock/etcdlock/internal/race"
 )
 
-// A mayhem is goroutines of some Sessions that use locks while much goes wrong, and in the end all
-// get in.
+// A mayhem is goroutines of some Sessions that use locks while much goes wrong. In the end
+// all get in.
 type mayhem struct {
 	each    int                 // goroutines of each Session
 	options [][]etcdlock.Option // of a Session, one of these; nil for the usual ones
 	does    func(s *etcdlock.Session, home int, who string) chaotic
 
-	harm     func(random *rand.Rand) // what goes wrong beside the usual, now and then
+	harm     func(random *rand.Rand) // harm that is done now and then, besides the usual
 	beside   func(over time.Time)    // runs meanwhile
-	operator int                     // how much more often than others' an operator's requests are hit
+	operator int                     // how many times as often faults hit an operator's requests
 }
 
 // A chaotic is what a goroutine does in the mayhem.
@@ -44,7 +44,7 @@ func eachMayhem(t *testing.T, test func(t *testing.T, etcd *fake.Server, seed ui
 
 func nothing(context.Context) error { return nil }
 
-// readsAndWrites are the last calls of who uses an RWMutex.
+// readsAndWrites returns the last calls of a goroutine that uses an RWMutex.
 func readsAndWrites(rw *etcdlock.RWMutex) []func(context.Context) error {
 	return []func(context.Context) error{
 		func(ctx context.Context) error { return rw.RDo(ctx, nothing) },
@@ -109,8 +109,8 @@ func (m mayhem) run(t *testing.T, etcd *fake.Server, seed uint64) {
 	wg.Wait()
 }
 
-// faultsAtRandom has requests and answers lost, late and doubled by a seed, until stop is called.
-// Those of an operator are hit so many times as often.
+// faultsAtRandom loses, delays and doubles requests and answers by a seed, until stop is
+// called. It hits those of an operator that many times as often.
 func faultsAtRandom(etcd *fake.Server, seed uint64, operator int) (stop func()) {
 	faults := rand.New(rand.NewPCG(seed, 2))
 	var mu sync.Mutex // of faults

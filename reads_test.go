@@ -24,8 +24,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/race"
 )
 
-// These are tests of what is read of a line: a few keys, however long it is, and however many
-// keys are below the name that are no contenders.
+// These tests are about what is read of a line: a few keys, however long the line is, and
+// however many keys below the name are no contenders.
 
 // A reading counts what clients receive: keys that they read, and events.
 type reading struct {
@@ -100,8 +100,9 @@ func (t *readingTxn) Commit() (*clientv3.TxnResponse, error) {
 	return resp, err
 }
 
-// Rule 24: what a hand-over costs does not grow with the line. Whoever releases queues again, so
-// the line stays as long as it is; and each waits behind the one before it, and no more.
+// Rule 24: the cost of a hand-over does not grow with the line. Each one that releases
+// queues again, so the line keeps its length. Each one waits behind the one before it, and
+// behind no more.
 func TestAHandOverReadsNoMoreOfALongLine(t *testing.T) {
 	for _, n := range []int{4, 16, 24, 100, race.Fewer(1000, 200)} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -148,7 +149,7 @@ func TestAHandOverReadsNoMoreOfALongLine(t *testing.T) {
 				case n > 16:
 					require.LessOrEqual(t, perKeys, int64(13),
 						"9 before it, who holds twice, the event, its own key")
-				default: // up to 8 views, which are told of a put and of a deletion
+				default: // up to 8 views, which get the event of a put and of a deletion
 					require.LessOrEqual(t, perKeys, int64(13+2*8))
 				}
 				require.NoError(t, line[handOvers%n].Unlock(context.Background()))
@@ -162,7 +163,7 @@ func TestAHandOverReadsNoMoreOfALongLine(t *testing.T) {
 	}
 }
 
-// Rule 24: whoever goes away deletes its key, and reads at most who holds.
+// Rule 24: a waiter that goes away deletes its key, and reads at most who holds.
 func TestGivingUpReadsNoLine(t *testing.T) {
 	const n = 100
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -226,12 +227,12 @@ func putStrays(t *testing.T, etcd *fake.Server, n int) (keys []string) {
 	return keys
 }
 
-// Keys that are no contenders fill what a place reads of those before it. It reads on: it waits
-// for whoever is behind them, and holds once nobody is.
+// Keys that are no contenders fill what a place reads of those before it. It reads on: it
+// waits for a contender behind them, and holds once there is none.
 func TestStrayKeysThatFillWhatIsReadLetNobodyIn(t *testing.T) {
 	type row struct {
 		before, n int  // contenders, and strays after them
-		newest    bool // the contenders go from the newest on
+		newest    bool // the newest contenders go first
 	}
 	var rows []row
 	for _, n := range []int{1, 8, 10, 200, 300} {
@@ -295,8 +296,9 @@ func TestStrayKeysThatFillWhatIsReadLetNobodyIn(t *testing.T) {
 	}
 }
 
-// Rule 8, and the position: whoever gives up behind a few is told exactly where it stood. Behind
-// more it may be told so about, and who holds is right.
+// Rule 8, and the position: a caller that gives up behind a few learns exactly where it
+// stood. Behind more it may learn that approximately, and the holder that it learns is
+// right.
 func TestWhoGivesUpInALongLineIsToldWhoHolds(t *testing.T) {
 	rows := []struct {
 		promise   string
@@ -379,8 +381,9 @@ func TestWhoGivesUpInALongLineIsToldWhoHolds(t *testing.T) {
 	}
 }
 
-// The line grows behind one that waits by a view of it. A view of a long line would be told of
-// each that comes and goes: it ends, and the waiter gets in by the one before it.
+// The line grows behind a waiter that waits by a view of it. A view of a long line would
+// get an event for each that comes and goes. So the view ends, and the waiter gets in by a
+// watch of the one before it.
 func TestAViewEndsWhenItsLineIsLong(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		holder := contract.MutexOf(t, processIn(t, etcd, "holder"), "n")
@@ -418,9 +421,10 @@ func TestAViewEndsWhenItsLineIsLong(t *testing.T) {
 	})
 }
 
-// Sessions of this library contend with strangers, who stand in line by the hexadecimal of a
-// lease or by a UUID of a kind to come, and strays come and go. Some of the requests are late,
-// answered twice, or not answered. Whoever holds is the first contender, and everybody gets in.
+// Sessions of this library contend with strangers, which stand in line by the hexadecimal
+// of a lease or by a UUID of a kind to come. Strays come and go. Some of the requests are
+// late, answered twice, or not answered. Every holder is the first contender, and everybody
+// gets in.
 func TestWhoHoldsIsTheFirstAmongStraysAndStrangers(t *testing.T) {
 	for seed := range uint64(race.Fewer(6, 2)) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -514,9 +518,9 @@ func TestWhoHoldsIsTheFirstAmongStraysAndStrangers(t *testing.T) {
 	}
 }
 
-// Behind many the deletion of the one before is followed by a look at keys alone, which tells
-// nothing of leases. The waiter's own key was put over, so it stands in line no more: it queues
-// anew, behind whoever has come meanwhile.
+// Behind many, the deletion of the one before leads to a look that reads only keys, and so
+// shows no leases. The waiter's own key was put over, so it no longer stands in line. The
+// waiter queues anew, behind those that have come meanwhile.
 func TestNobodyEntersByAKeyThatWasPutOver(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		keys, mu, in := waitsBehind(t, etcd, 12)
@@ -534,8 +538,8 @@ func TestNobodyEntersByAKeyThatWasPutOver(t *testing.T) {
 	})
 }
 
-// Those before a waiter in a long line go away, the nearest first. It moves up behind the next
-// one each time, and gets in when the holder has gone, and not before.
+// Those before a waiter in a long line go away, the nearest first. Each time it moves up
+// behind the next one. It gets in when the holder is gone, and not before.
 func TestWhoMovesUpInALongLineDoesNotEnterBesideTheHolder(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		keys, mu, in := waitsBehind(t, etcd, 12)

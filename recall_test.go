@@ -18,12 +18,12 @@ import (
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
-// These are tests of Recall, and of the holds that listen to it.
+// These tests are about Recall, and about holds that listen to it.
 
 // listens is the option of most holds here.
 var listens = etcdlock.WithRecall(10 * time.Second)
 
-// place is the i-th in the line for a name, as an operator sees it.
+// placeOf returns the i-th in the line for a name, as an operator sees it.
 func placeOf(t *testing.T, etcd *fake.Server, name string, i int) etcdlock.Contender {
 	t.Helper()
 	line, err := etcdlock.Contenders(context.Background(), etcd.Client("operator"), name)
@@ -38,7 +38,7 @@ func recall(t *testing.T, etcd *fake.Server, grace time.Duration) {
 	recallAt(t, etcd, 0, grace)
 }
 
-// recallAt recalls the i-th.
+// recallAt recalls the i-th in the line for n.
 func recallAt(t *testing.T, etcd *fake.Server, i int, grace time.Duration) {
 	t.Helper()
 	require.NoError(t, etcdlock.Recall(context.Background(), etcd.Client("operator"), placeOf(t, etcd, "n", i),
@@ -46,7 +46,7 @@ func recallAt(t *testing.T, etcd *fake.Server, i int, grace time.Duration) {
 	synctest.Wait()
 }
 
-// isRecalled reports whether the hold of a context was.
+// isRecalled reports whether the hold of a context was recalled.
 func isRecalled(hold context.Context) bool {
 	select {
 	case <-etcdlock.RecallFrom(hold):
@@ -56,7 +56,7 @@ func isRecalled(hold context.Context) bool {
 	}
 }
 
-// recalledAfter waits for that, and returns how long after start it came.
+// recalledAfter waits for the recall of a hold, and returns how long after start it came.
 func recalledAfter(t *testing.T, hold context.Context, start time.Time) time.Duration {
 	t.Helper()
 	require.NotNil(t, etcdlock.RecallFrom(hold))
@@ -69,7 +69,7 @@ func recalledAfter(t *testing.T, hold context.Context, start time.Time) time.Dur
 	}
 }
 
-// requireRecalled asks of a hold all that it says of itself after the grace.
+// requireRecalled requires all that a hold must say of itself after the grace.
 func requireRecalled(t *testing.T, mu *etcdlock.Mutex, hold context.Context, token int64) {
 	t.Helper()
 	require.ErrorIs(t, hold.Err(), context.Canceled)
@@ -80,8 +80,9 @@ func requireRecalled(t *testing.T, mu *etcdlock.Mutex, hold context.Context, tok
 	require.Zero(t, mu.Deadline())
 }
 
-// The hold hears at once, ends after the grace that was asked for, or after its own if that is
-// less, and keeps its key until it unlocks, whatever that takes. Only then the next one gets in.
+// The holder learns at once. The hold ends after the grace that was asked for, or after its
+// own if that is less. It keeps its key until it unlocks, however long that takes. Only
+// then does the next one get in.
 func TestTheKeyOfARecalledHoldGoesWithItsUnlock(t *testing.T) {
 	for _, row := range []struct{ grace, ends time.Duration }{
 		{3 * time.Second, 3 * time.Second}, {time.Hour, 10 * time.Second}, {0, 0},
@@ -119,7 +120,7 @@ func TestTheKeyOfARecalledHoldGoesWithItsUnlock(t *testing.T) {
 	}
 }
 
-// Who unlocks in time has just unlocked.
+// A recalled holder that unlocks in time has an ordinary Unlock.
 func TestARecalledHoldThatUnlocksInTimeIsWhole(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n", listens)
@@ -137,7 +138,8 @@ func TestARecalledHoldThatUnlocksInTimeIsWhole(t *testing.T) {
 	})
 }
 
-// Do says what its function says: that it was recalled, if it says the cause.
+// Do returns what its function returns. If that is the cause, it says that the hold was
+// recalled.
 func TestDoOfARecalledHoldSaysWhatItsFunctionSays(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n", listens)
@@ -153,8 +155,8 @@ func TestDoOfARecalledHoldSaysWhatItsFunctionSays(t *testing.T) {
 	})
 }
 
-// One read and one transaction, and one revision. Nothing but the value changes, and in that
-// nothing but the request is new.
+// A recall is one read, one transaction and one revision. Only the value changes, and in
+// the value only the request is new.
 func TestARecallKeepsPlaceTokenAndLease(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		operator := etcd.Client("operator")
@@ -201,7 +203,7 @@ func TestARecallKeepsPlaceTokenAndLease(t *testing.T) {
 	})
 }
 
-// A hold that may be recalled costs nothing more than one that may not, while nobody asks.
+// A hold that may be recalled costs no more than one that may not, while nobody asks.
 func TestAHoldThatMayBeRecalledCostsNothingMore(t *testing.T) {
 	for _, how := range []string{"a hold", "that lingers", "ten names", "a reader", "a waiter behind few", "a waiter behind many"} {
 		t.Run(how, func(t *testing.T) {
@@ -253,12 +255,12 @@ func TestAHoldThatMayBeRecalledCostsNothingMore(t *testing.T) {
 				require.InDelta(t, total(costs[0]), total(costs[1]), 0.05*float64(total(costs[0])))
 				return
 			}
-			require.InDelta(t, total(costs[0]), total(costs[1]), 1) // one may be at the very end
+			require.InDelta(t, total(costs[0]), total(costs[1]), 1) // one more may come at the very end
 		})
 	}
 }
 
-// A young hold is not watched yet. It hears of a recall when it is.
+// A young hold is not watched yet. It learns of a recall when it is.
 func TestARecallOfAYoungHoldIsNoticed(t *testing.T) {
 	for _, opts := range [][]etcdlock.Option{{listens}, {listens, etcdlock.WithLinger(time.Minute)}} {
 		for age := time.Duration(0); age < 2*time.Second; age += 110 * time.Millisecond {
@@ -277,7 +279,8 @@ func TestARecallOfAYoungHoldIsNoticed(t *testing.T) {
 	}
 }
 
-// The watch is there, and tells nothing, or there is none: the audits do.
+// The watch is there and delivers nothing, or there is no watch. The audits show the
+// recall.
 func TestARecallIsNoticedThoughAllWatchesAreSilent(t *testing.T) {
 	for name, row := range map[string]struct {
 		faults func(fake.Call) fake.Effect
@@ -318,7 +321,8 @@ func TestARecallIsNoticedThoughAllWatchesAreSilent(t *testing.T) {
 	}
 }
 
-// A Session with more names than it watches finds out within a renewal period, whatever the name.
+// A Session with more names than it watches finds out within a renewal period, whatever the
+// name.
 func TestARecallOfOneOfManyNamesIsNoticed(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a", listens)
@@ -344,8 +348,8 @@ func TestARecallOfOneOfManyNamesIsNoticed(t *testing.T) {
 	})
 }
 
-// A waiter that is recalled waits on, and its hold begins as one that has just noticed. What was
-// before it in line stays before it, and what was behind stays behind.
+// A waiter that is recalled waits on. When its hold begins, it has just noticed the recall.
+// The contenders before and behind it in line stay there.
 func TestAWaiterMayBeRecalled(t *testing.T) {
 	for _, behind := range []int{1, 3, 12} {
 		for _, faults := range []string{"", "the event is lost", "the put is answered late"} {
@@ -397,8 +401,8 @@ func TestAWaiterMayBeRecalled(t *testing.T) {
 	}
 }
 
-// Of two requests the one with the shorter grace stays, in whatever order they come. What would
-// change nothing is not written.
+// Of two requests the one with the shorter grace stays, in whatever order they come. A
+// request that would change nothing is not written.
 func TestTheShorterGraceStays(t *testing.T) {
 	for _, row := range []struct {
 		first, second, later, ends time.Duration
@@ -438,7 +442,7 @@ func TestTheShorterGraceStays(t *testing.T) {
 	}
 }
 
-// Two that recall at the same moment do not undo each other: the shorter grace stays.
+// Two recalls at the same moment do not undo each other: the shorter grace stays.
 func TestTwoRecallsAtOnceDoNotUndoEachOther(t *testing.T) {
 	for _, first := range []time.Duration{2 * time.Second, 8 * time.Second} {
 		inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -469,8 +473,7 @@ func TestTwoRecallsAtOnceDoNotUndoEachOther(t *testing.T) {
 	}
 }
 
-// A copy of the request that comes late is for a key that is not there any more, or that has a
-// newer request.
+// A late copy of the request meets a key that is gone, or one that has a newer request.
 func TestALateCopyOfARecallDoesNothing(t *testing.T) {
 	late := func(after time.Duration) func(fake.Call) fake.Effect {
 		return onlyProcess("first", fake.Txn, fake.Effect{Again: after})
@@ -536,7 +539,7 @@ func TestALateCopyOfARecallDoesNothing(t *testing.T) {
 	})
 }
 
-// onlyProcess has an effect on a method of one process, once.
+// onlyProcess makes an effect for a method of one process, once.
 func onlyProcess(process, method string, effect fake.Effect) func(fake.Call) fake.Effect {
 	return func(c fake.Call) fake.Effect {
 		if c.Process == process && c.Method == method && c.N == 1 {
@@ -564,7 +567,7 @@ func TestARecalledKeyIsNotHandedOff(t *testing.T) {
 	})
 }
 
-// Nor does it linger after its Unlock.
+// Nor does the key linger after its Unlock.
 func TestARecalledKeyDoesNotLinger(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n", listens, etcdlock.WithLinger(time.Hour))
@@ -576,7 +579,8 @@ func TestARecalledKeyDoesNotLinger(t *testing.T) {
 	})
 }
 
-// One that lingers gives way at once. It is nobody's hold, so nobody is told.
+// A key that lingers gives way at once. It belongs to no hold, so no hook reports the
+// recall.
 func TestAKeyThatLingersGivesWayToARecall(t *testing.T) {
 	for _, faults := range []func(fake.Call) fake.Effect{nil, func(c fake.Call) fake.Effect {
 		return fake.Effect{Drop: c.Method == fake.Event}
@@ -603,7 +607,7 @@ func TestAKeyThatLingersGivesWayToARecall(t *testing.T) {
 	}
 }
 
-// comesToRead is an RLock that is under way. Of one that fails there is no Hold.
+// comesToRead is an RLock that is under way. If it fails, it returns no Hold.
 func comesToRead(rw *etcdlock.RWMutex) <-chan *etcdlock.Hold {
 	in := make(chan *etcdlock.Hold, 1)
 	go func() {
@@ -614,8 +618,9 @@ func comesToRead(rw *etcdlock.RWMutex) <-chan *etcdlock.Hold {
 	return in
 }
 
-// A recalled cohort closes: nobody joins it, of those who come and of those who wait. Each member's
-// grace is at most its own, and one that does not listen is not ended. The last one releases.
+// A recalled cohort closes: nobody joins it, neither new callers nor waiters. Each member's
+// grace is at most its own, and a member that does not listen is not ended. The last member
+// releases.
 func TestNobodyJoinsARecalledCohort(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
@@ -655,7 +660,7 @@ func TestNobodyJoinsARecalledCohort(t *testing.T) {
 	})
 }
 
-// One that is recalled while it waits lets nobody join, and hands its place to nobody.
+// A reader that is recalled while it waits lets nobody join, and hands its place to nobody.
 func TestNobodyJoinsARecalledWaiter(t *testing.T) {
 	for _, givesUp := range []bool{false, true} {
 		inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -701,14 +706,14 @@ func TestNobodyJoinsARecalledWaiter(t *testing.T) {
 	}
 }
 
-// What else may end a hold does, in the grace and after it. After the end of the grace Unlock still
-// tells whether the key was there.
+// Anything else that may end a hold still does, in the grace and after it. After the grace
+// Unlock still says whether the key was there.
 func TestARecalledHoldMayEndOtherwise(t *testing.T) {
 	const grace = 3 * time.Second
 	for name, row := range map[string]struct {
 		opts   []etcdlock.Option
 		then   func(etcd *fake.Server, s *etcdlock.Session, mu *etcdlock.Mutex)
-		cause  error // in the grace
+		cause  error // of the end in the grace
 		unlock error
 	}{
 		"deleted": {
@@ -773,7 +778,8 @@ func TestARecalledHoldMayEndOtherwise(t *testing.T) {
 	}
 }
 
-// WithMaxHold counts on in the grace and after it: it frees the name, with or without an Unlock.
+// WithMaxHold goes on counting in the grace and after it. It frees the name, with an Unlock
+// or without.
 func TestMaxHoldGoesOnAfterARecall(t *testing.T) {
 	for _, row := range []struct {
 		grace, ends time.Duration
@@ -802,8 +808,8 @@ func TestMaxHoldGoesOnAfterARecall(t *testing.T) {
 	}
 }
 
-// Who nests in a recalled hold does so in the grace, and not after it. A nested Unlock says that the
-// hold is whole; the last one releases.
+// A call may nest in a recalled hold in the grace, and not after it. A nested Unlock says
+// that the hold is whole. The last one releases.
 func TestHoldsThatNestAreRecalledTogether(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n", listens, etcdlock.WithReentrancy())
@@ -827,7 +833,7 @@ func TestHoldsThatNestAreRecalledTogether(t *testing.T) {
 	})
 }
 
-// Whoever does not listen is not asked: nothing is written.
+// A holder that does not listen is not asked: nothing is written.
 func TestWhoDoesNotListenIsNotRecalled(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		operator := etcd.Client("operator")
@@ -892,8 +898,8 @@ func TestARecallNobodyCanMean(t *testing.T) {
 	})
 }
 
-// What is no well-formed request is ignored, and ends no hold: the key keeps its lease and place. A
-// well-formed one then counts.
+// A request that is not well formed is ignored, and ends no hold: the key keeps its lease
+// and place. A well-formed one after it counts.
 func TestAMalformedRequestIsIgnored(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n", listens)
@@ -919,7 +925,7 @@ func TestAMalformedRequestIsIgnored(t *testing.T) {
 	})
 }
 
-// RecallFrom asks the innermost hold that a context comes from.
+// RecallFrom asks the innermost hold from which a context derives.
 func TestRecallFromAsksTheInnermostHold(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
@@ -941,7 +947,7 @@ func TestRecallFromAsksTheInnermostHold(t *testing.T) {
 	})
 }
 
-// What is told of a recall, and in which order.
+// What the hooks report about a recall, and in which order.
 func TestARecallIsReported(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		var o told
@@ -966,8 +972,8 @@ func TestARecallIsReported(t *testing.T) {
 	})
 }
 
-// After a set-back the keys are read again. A recall that etcd has forgotten is not forgotten by the
-// hold that has noticed it; one that comes later is noticed.
+// After a set-back the keys are read again. If etcd has forgotten a recall, the hold that
+// has noticed it has not. A later recall is noticed.
 func TestARecallBesideASetBack(t *testing.T) {
 	for _, before := range []bool{true, false} {
 		inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {

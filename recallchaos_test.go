@@ -16,12 +16,13 @@ import (
 
 // A recaller judges holds beside which others begin.
 //
-// Invariant: while somebody believes to hold, whether recalled or not, nobody else comes to believe
-// so, unless both read. And if a hold's Unlock says that it was whole, nobody else has come to hold
-// before that Unlock, though the recall may have ended its contexts long ago.
+// Invariant: while one believes to hold, whether recalled or not, nobody else comes to
+// believe so, unless both read. And if a hold's Unlock says that it was whole, nobody else
+// has come to hold before that Unlock, though the recall may have ended its contexts long
+// ago.
 type recaller struct {
 	*holders
-	beside   map[*holding]*holding // who has begun beside one that has not unlocked
+	beside   map[*holding]*holding // those that have begun beside one that has not unlocked
 	recalled int                   // holds that a recall has ended
 	heard    int                   // holds that have unlocked since they were recalled
 }
@@ -56,10 +57,10 @@ func (r *recaller) unlocks(b *holding, unlock func(context.Context) error, belie
 	}
 }
 
-// Goroutines of some Sessions read and write, and operators recall whom they find, with requests that
-// come late, twice or never, while answers are lost, processes are cut off, and watches end. Holders
-// unlock when they hear, when their context ends, or later. Everybody gets in at last, and nothing is
-// left.
+// Goroutines of some Sessions read and write, and operators recall whatever holders they
+// find, with requests that come late, twice or never. Meanwhile answers are lost, processes
+// are cut off, and watches end. Holders unlock when they learn of a recall, when their
+// context ends, or later. Everybody gets in at last, and nothing is left.
 func TestNobodyBelievesBesideARecalledHold(t *testing.T) {
 	recalled, heard := 0, 0
 	eachMayhem(t, func(t *testing.T, etcd *fake.Server, seed uint64) {
@@ -110,7 +111,7 @@ func (r *recaller) recalls(etcd *fake.Server, random *rand.Rand, over time.Time)
 	}
 }
 
-// one is one call, and the hold if there is one.
+// one makes one call, and returns the hold if there is one.
 func (r *recaller) one(
 	rw *etcdlock.RWMutex, who string, home int, own *rand.Rand, patience time.Duration,
 ) {
@@ -136,7 +137,7 @@ func (r *recaller) one(
 		case <-b.ctx.Done():
 		case <-work:
 		}
-	case 2: // it asks nobody
+	case 2: // it looks at nothing meanwhile
 		<-work
 	}
 	r.unlocks(b, unlock, believed)

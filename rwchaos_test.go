@@ -13,14 +13,14 @@ import (
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
-// A holders is who holds, by what each believes.
+// holders are those that hold, by what each believes.
 type holders struct {
 	t       *testing.T
 	mu      sync.Mutex
 	inside  map[*holding]bool
 	token   int64 // the highest of a hold
 	last    int   // the home of the last one
-	written int64 // the highest of one that writes
+	written int64 // the highest of a writer
 	reads   int
 	writes  int
 	shared  int // holds beside others
@@ -30,7 +30,7 @@ func newHolders(t *testing.T) *holders {
 	return &holders{t: t, inside: make(map[*holding]bool)}
 }
 
-// A holding is one that has come to hold.
+// A holding is a claim that has come to hold.
 type holding struct {
 	who           string
 	home          int  // its Session
@@ -97,8 +97,9 @@ func (b *holding) stays(
 	_ = unlock(context.Background())
 }
 
-// enter judges one that has come to hold: nobody else believes to, unless both read; in its own
-// Session nobody else has yet to unlock. A hold that has ended by now says nothing.
+// enter judges a claim that has come to hold. Nobody else may believe to hold, unless both
+// read. In its own Session everybody else has unlocked. A hold that has ended by now says
+// nothing.
 func (l *holders) enter(b *holding) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -143,11 +144,11 @@ func (l *holders) leave(b *holding) {
 	delete(l.inside, b)
 }
 
-// Goroutines of some Sessions read and write, wait and try, give up and hold for a while, while
-// answers are lost, requests come late and twice, processes are cut off, and watches end. A writer
-// is alone, as far as anybody believes; a Session's own goroutines exclude each other until they
-// have unlocked; tokens grow from each write to whatever comes after it; and in the end everybody
-// gets in, and nothing is left.
+// Goroutines of some Sessions read and write, wait and try, give up and hold for a while.
+// Meanwhile answers are lost, requests come late and twice, processes are cut off, and
+// watches end. A writer is alone, as far as anybody believes. A Session's own goroutines
+// exclude each other until they have unlocked. Tokens grow from each write to whatever
+// comes after it. In the end everybody gets in, and nothing is left.
 func TestReadersAndWritersUnderRandomFaults(t *testing.T) {
 	reads, writes, shared := 0, 0, 0
 	eachMayhem(t, func(t *testing.T, etcd *fake.Server, seed uint64) {
@@ -166,7 +167,7 @@ func TestReadersAndWritersUnderRandomFaults(t *testing.T) {
 	require.Greater(t, shared, reads/10)
 }
 
-// one is one call, and the hold if there is one.
+// one makes one call, and returns the hold if there is one.
 func one(l *holders, rw *etcdlock.RWMutex, who string, home int, own *rand.Rand, patience time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -25,7 +25,7 @@ func rwIn(t *testing.T, s *etcdlock.Session, opts ...etcdlock.Option) *etcdlock.
 	return rw
 }
 
-// readWithin reads, which must not take longer than most.
+// readWithin reads, and fails if that takes longer than most.
 func readWithin(t *testing.T, rw *etcdlock.RWMutex, most time.Duration) *etcdlock.Hold {
 	t.Helper()
 	return holdWithin(t, most, rw.RLock)
@@ -44,7 +44,7 @@ func holdWithin(
 	return h
 }
 
-// requireReads asks of a read all that it says of itself.
+// requireReads requires all that a read must say of itself.
 func requireReads(t *testing.T, h *etcdlock.Hold) {
 	t.Helper()
 	require.NoError(t, h.Context(context.Background()).Err())
@@ -52,7 +52,7 @@ func requireReads(t *testing.T, h *etcdlock.Hold) {
 	require.True(t, h.Deadline().After(time.Now()))
 }
 
-// requireOver asks of a read that has ended all that it says of itself.
+// requireOver requires all that an ended read must say of itself.
 func requireOver(t *testing.T, h *etcdlock.Hold) {
 	t.Helper()
 	require.Error(t, h.Context(context.Background()).Err())
@@ -60,7 +60,7 @@ func requireOver(t *testing.T, h *etcdlock.Hold) {
 	require.Zero(t, h.Deadline())
 }
 
-// done ends a read that was whole.
+// done ends reads that were whole.
 func done(t *testing.T, reads ...*etcdlock.Hold) {
 	t.Helper()
 	for _, h := range reads {
@@ -91,14 +91,14 @@ func writesLater(l interface{ Lock(context.Context) error }) <-chan error {
 	return in
 }
 
-// waits asks that nothing has come of a call by now.
+// waits requires that a call has returned nothing by now.
 func waits[T any](t *testing.T, in <-chan T, why string) {
 	t.Helper()
 	synctest.Wait()
 	require.Empty(t, in, "it got in, though %s", why)
 }
 
-// callsSince is what was asked of etcd, by method, and how many revisions that made.
+// callsSince counts what etcd was asked, by method, and how many revisions that made.
 func callsSince(etcd *fake.Server) func() (calls string, revisions int64) {
 	synctest.Wait()
 	n, rev := len(etcd.Calls("")), etcd.Rev()
@@ -161,7 +161,7 @@ func TestWhatReadsCost(t *testing.T) {
 		costs(t, now, "", 0)
 		requireReads(t, fourth)
 
-		// Another Session's TryRLock beside them, and with a writer.
+		// Another Session calls TryRLock beside them, and then with a writer in line.
 		other := rwIn(t, processIn(t, etcd, "b"))
 		done(t, readWithin(t, other, time.Second))
 		now = callsSince(etcd)
@@ -185,8 +185,8 @@ func TestWhatReadsCost(t *testing.T) {
 	})
 }
 
-// A writer releases to readers of as many Sessions. In a short line none of them reads, in a longer
-// one each reads once, and what it reads does not grow with the line.
+// A writer releases to readers of that many Sessions. In a short line none of them reads.
+// In a longer line each reads once, and what it reads does not grow with the line.
 func TestAWriterHandsOverToAllReadersThatWait(t *testing.T) {
 	for _, n := range []int{1, 8, 40} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -221,8 +221,8 @@ func TestAWriterHandsOverToAllReadersThatWait(t *testing.T) {
 	}
 }
 
-// Readers share, a writer excludes, and all get in as they came: nobody is overtaken by one that
-// could share with who holds.
+// Readers share, a writer excludes, and all get in as they came: nobody is overtaken by one
+// that could share with the holder.
 func TestReadersAndWritersGetInAsTheyCame(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		lock := func(name string) *etcdlock.RWMutex { return rwIn(t, processIn(t, etcd, name)) }
@@ -252,8 +252,8 @@ func TestReadersAndWritersGetInAsTheyCame(t *testing.T) {
 	})
 }
 
-// A writer, of its own Session or of another one, waits until the last reader of a Session has
-// unlocked; and it is no less than that which counts.
+// A writer waits until the last reader of a Session has unlocked, whether it is of that
+// Session or of another one. Nothing less counts.
 func TestAWriterWaitsForEveryReaderOfItsSession(t *testing.T) {
 	for _, where := range []string{"a", "b"} {
 		inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -281,9 +281,9 @@ func TestAWriterWaitsForEveryReaderOfItsSession(t *testing.T) {
 	}
 }
 
-// While a writer waits nobody joins those of his Session that read: neither behind a writer at
-// home, nor behind one of another Session, of this package or not. Who has waited behind a writer
-// that gave up joins.
+// While a writer waits nobody joins the readers of its Session. That holds for a writer in
+// the local line, and for one of another Session, of this package or not. A reader that has
+// waited behind a writer that gave up joins.
 func TestNobodyJoinsWhileAWriterWaits(t *testing.T) {
 	rows := map[string]func(t *testing.T, etcd *fake.Server, home *etcdlock.Session) (lock, unlock func(context.Context) error){
 		"at home": func(t *testing.T, _ *fake.Server, home *etcdlock.Session) (_, _ func(context.Context) error) {
@@ -338,8 +338,8 @@ func TestNobodyJoinsWhileAWriterWaits(t *testing.T) {
 	}
 }
 
-// Without a watch nobody knows whether a writer waits, so nobody joins. TryRLock waits for the
-// watch, and no longer than its context or the TTL.
+// Without a watch nobody knows whether a writer waits, so nobody joins. TryRLock waits for
+// the watch, but no longer than its context or the TTL.
 func TestNobodyJoinsWithoutALiveWatch(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		rw := rwIn(t, processIn(t, etcd, "a"))
@@ -395,7 +395,7 @@ func TestNobodyJoinsWithoutALiveWatch(t *testing.T) {
 	})
 }
 
-// TryRLock that waits for the watch is refused by what that shows.
+// TryRLock waits for the watch, and that shows a writer.
 func TestTryRLockThatWaitsForTheWatchIsRefusedByAWriter(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		rw := rwIn(t, processIn(t, etcd, "a"))
@@ -414,7 +414,7 @@ func TestTryRLockThatWaitsForTheWatchIsRefusedByAWriter(t *testing.T) {
 	})
 }
 
-// A key whose lease is about to be replaced, or whose renewals are late, is joined by nobody: the
+// Nobody joins a key whose lease is about to be replaced, or whose renewals are late: the
 // hold would end with it.
 func TestNobodyJoinsAKeyWhoseLeaseDoesNotLast(t *testing.T) {
 	t.Run("renewals are late", func(t *testing.T) {
@@ -440,7 +440,7 @@ func TestNobodyJoinsAKeyWhoseLeaseDoesNotLast(t *testing.T) {
 			etcd.Intercept(onlyNth(len(etcd.Calls(fake.Txn))+1, fake.Txn, fake.Effect{After: fake.Unavailable}))
 			other, err := s.Mutex("other")
 			require.NoError(t, err)
-			require.NoError(t, other.Lock(context.Background())) // whose put is doubtful
+			require.NoError(t, other.Lock(context.Background())) // its put is doubtful
 			third := readsLater(rw)
 			waits(t, third, "the lease is retired")
 			_, err = rw.TryRLock(context.Background())
@@ -455,8 +455,9 @@ func TestNobodyJoinsAKeyWhoseLeaseDoesNotLast(t *testing.T) {
 	})
 }
 
-// Those right behind the first one in the local line, when its turn comes, get in with it, by one
-// key; who comes after the put does only if no writer waits.
+// When the turn of the first reader in the local line comes, those right behind it get in
+// with it, by one key. A reader that comes after the put gets in with it only if no writer
+// waits.
 func TestThoseRightBehindTheFirstReaderGetInWithIt(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
@@ -495,8 +496,9 @@ func TestThoseRightBehindTheFirstReaderGetInWithIt(t *testing.T) {
 	})
 }
 
-// The one whose turn it is gives up while it waits in etcd's line. Those that came before its put go
-// on waiting at its place, and lose nothing; one that came later overtakes nobody.
+// The reader whose turn it is gives up while it waits in etcd's line. Those that came
+// before its put go on waiting at its place, and lose nothing. One that came later
+// overtakes nobody.
 func TestAReaderThatGivesUpLeavesItsPlaceToTheNext(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		rw := rwIn(t, processIn(t, etcd, "a"))
@@ -534,8 +536,8 @@ func TestAReaderThatGivesUpLeavesItsPlaceToTheNext(t *testing.T) {
 	})
 }
 
-// All that read by a key lose it together: their contexts end, each Unlock says so, and nobody of
-// the Session gets in before the last of them has unlocked.
+// All that read by a key lose it together. Their contexts end, each Unlock says so, and
+// nobody of the Session gets in before the last of them has unlocked.
 func TestAKeyThatReadersShareIsLostToAll(t *testing.T) {
 	faults := map[string]func(etcd *fake.Server, s *etcdlock.Session){
 		"its lease is revoked": func(etcd *fake.Server, s *etcdlock.Session) { etcd.RevokeLease(s.Lease()) },
@@ -592,7 +594,7 @@ func TestAKeyThatReadersShareIsLostToAll(t *testing.T) {
 	}
 }
 
-// The longest hold ends its own read. The others go on, and the key with them.
+// WithMaxHold ends its own read. The others go on, and the key with them.
 func TestTheLongestHoldEndsItsOwnRead(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
@@ -622,7 +624,7 @@ func TestTheLongestHoldEndsItsOwnRead(t *testing.T) {
 		require.NoError(t, soonOr(t, behind, "the writer at home does not get in"))
 		require.NoError(t, home.Unlock(context.Background()))
 
-		// All of them end so: the key goes without an Unlock.
+		// If all of them end like that, the key goes without an Unlock.
 		first, third = readWithin(t, short, time.Second), readWithin(t, short, time.Second)
 		time.Sleep(6 * time.Second)
 		require.Empty(t, etcd.Keys("n/"))
@@ -631,8 +633,8 @@ func TestTheLongestHoldEndsItsOwnRead(t *testing.T) {
 	})
 }
 
-// A call whose context comes from a hold of the name would wait for itself. Reads nest in reads
-// with WithReentrancy, and nothing else nests.
+// A call whose context derives from a hold of the name would wait for itself. With
+// WithReentrancy reads nest in reads. Nothing else nests.
 func TestReadsAndWritesDoNotNestInEachOther(t *testing.T) {
 	for _, nests := range []bool{false, true} {
 		inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -668,7 +670,7 @@ func TestReadsAndWritesDoNotNestInEachOther(t *testing.T) {
 				requireReads(t, h)
 			}
 			require.Len(t, etcd.Calls("")[calls:], 0)
-			if nests { // the last Unlock releases, whichever it is
+			if nests { // the last Unlock releases, whichever call it is of
 				inner, err := rw.RLock(inside)
 				require.NoError(t, err)
 				require.NoError(t, h.Unlock(context.Background()))
@@ -691,7 +693,7 @@ func TestReadsAndWritesDoNotNestInEachOther(t *testing.T) {
 	}
 }
 
-// Close of an RWMutex ends its own reads, and those of others go on.
+// Close of an RWMutex ends its own reads. Those of others go on.
 func TestCloseOfAnRWMutexEndsItsReads(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
@@ -719,7 +721,7 @@ func TestCloseOfAnRWMutexEndsItsReads(t *testing.T) {
 		require.NoError(t, soonOr(t, in, "the writer does not get in"))
 		require.NoError(t, writer.Unlock(context.Background()))
 
-		// And of the Session.
+		// So does Close of the Session.
 		third := rwIn(t, s)
 		h1, h2 := readWithin(t, third, time.Second), readWithin(t, third, time.Second)
 		ctx = h2.Context(context.Background())
@@ -730,8 +732,8 @@ func TestCloseOfAnRWMutexEndsItsReads(t *testing.T) {
 	})
 }
 
-// Close ends a read that is whole and one that has ended before. That the release of the one is not
-// confirmed does not keep the turn for the other.
+// Close ends a read that is whole, and one that has ended before. If the release of the one
+// is not confirmed, the other still gives up its turn.
 func TestACloseThatIsNotConfirmedGivesUpEachRead(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
@@ -755,12 +757,12 @@ func TestACloseThatIsNotConfirmedGivesUpEachRead(t *testing.T) {
 	})
 }
 
-// Reads that share a key cost etcd no more than one while nothing happens.
+// While nothing happens, reads that share a key cost etcd no more than one.
 func TestReadsThatShareCostAsMuchAsOneWhileNothingHappens(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		rw := rwIn(t, processIn(t, etcd, "a"))
 		costs := func() int {
-			time.Sleep(time.Minute) // until what follows the last read is over
+			time.Sleep(time.Minute) // by then what follows the last read is over
 			before := len(etcd.Calls(""))
 			time.Sleep(10 * time.Minute)
 			return len(etcd.Calls("")) - before
@@ -776,8 +778,8 @@ func TestReadsThatShareCostAsMuchAsOneWhileNothingHappens(t *testing.T) {
 	})
 }
 
-// One that comes while the last reader's release is under way takes a key of its own. The late put
-// of neither is left behind.
+// A reader that comes while the last reader's release is under way takes a key of its own.
+// The late put of neither is left behind.
 func TestNobodyJoinsAKeyThatIsBeingReleased(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		rw := rwIn(t, processIn(t, etcd, "a"))
@@ -803,8 +805,8 @@ func TestNobodyJoinsAKeyThatIsBeingReleased(t *testing.T) {
 	})
 }
 
-// Etcd is set back to before the key of readers was put. All of them lose it, and nobody gets in
-// beside a writer.
+// etcd is set back to before the put of the readers' key. All of them lose it, and nobody
+// gets in beside a writer.
 func TestReadersLoseAKeyThatASetBackTakesAway(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		rw := rwIn(t, processIn(t, etcd, "a"))
@@ -827,7 +829,8 @@ func TestReadersLoseAKeyThatASetBackTakesAway(t *testing.T) {
 	})
 }
 
-// The same to a revision at which it was there: they go on, and are joined again.
+// etcd is set back to a revision at which the key was there. The readers go on, and others
+// join them again.
 func TestReadersGoOnAfterASetBackThatLeavesTheirKey(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
@@ -846,8 +849,8 @@ func TestReadersGoOnAfterASetBackThatLeavesTheirKey(t *testing.T) {
 	})
 }
 
-// WithHandoff and WithLinger are for writers: a key is passed on to one that writes alone, and gives
-// way to one that reads.
+// WithHandoff and WithLinger are for writers. A key is passed on to a writer alone, and
+// gives way to a reader.
 func TestWritersKeysAreNotPassedOnToReaders(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a", etcdlock.WithHandoff(9), etcdlock.WithLinger(time.Minute))
@@ -908,7 +911,7 @@ func TestRDo(t *testing.T) {
 	})
 }
 
-// What was not made here, and what has ended, says so and does nothing.
+// Values that no constructor made, and holds that have ended, say so and do nothing.
 func TestAnRWMutexAndAHoldOfNothing(t *testing.T) {
 	ctx := context.Background()
 	for _, rw := range []*etcdlock.RWMutex{nil, {}} {

@@ -15,11 +15,11 @@ import (
 	"github.com/etcdlock/etcdlock/internal/race"
 )
 
-// What a fleet asks of etcd while nothing happens, as docs/scale.md has it: whoever holds renews
-// its lease three times per TTL, and looks at the lease's keys with each fourth renewal; whoever
-// waits renews as often, and re-checks its place once in a TTL and a third, or once in 60 ms for
-// each in the line if that is longer. The first two minutes, in which a young wait re-checks more
-// often, does not count.
+// What a fleet asks of etcd while nothing happens, as docs/scale.md has it. A holder renews
+// its lease three times per TTL, and audits the lease's keys with each fourth renewal. A
+// waiter renews as often, and rechecks its place once in a TTL and a third, or once in 60
+// ms for each in the line if that is longer. The first two minutes do not count: a young
+// wait rechecks more often then.
 func TestAFleetAsksWhatTheFormulaSays(t *testing.T) {
 	const ttl, counted = defaultTTL, 5 * time.Minute
 	period := ttl.Seconds()
@@ -40,7 +40,7 @@ func TestAFleetAsksWhatTheFormulaSays(t *testing.T) {
 					defer leave()
 					var ss []*Session
 					var all sync.WaitGroup
-					for i := range n + 1 { // the first one holds, and is not counted
+					for i := range n + 1 { // the first one holds, and does not count
 						process := fmt.Sprint(i)
 						s, err := NewSession(etcd.Client(process))
 						require.NoError(t, err)

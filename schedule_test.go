@@ -16,9 +16,9 @@ import (
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
-// atEachMargin runs test with safety margins of all sizes. span is for how long an attempt is
-// trusted then, and period what is to pass between renewals: a third of the TTL while the
-// margin is up to a quarter of it, and above that four ninths of what is trusted.
+// atEachMargin runs test with safety margins of all sizes. span is how long an attempt is
+// trusted then. period is the time that should pass between renewals: a third of the TTL
+// while the margin is up to a quarter of it, and above that four ninths of the span.
 func atEachMargin(
 	t *testing.T,
 	test func(t *testing.T, etcd *fake.Server, span, period time.Duration, opts []etcdlock.Option),
@@ -60,7 +60,7 @@ func TestNoMarginLosesTheHoldsOfAHealthyEtcd(t *testing.T) {
 	})
 }
 
-// Nor does one that answers only after a third of what is trusted.
+// Nor does an etcd that answers only after a third of the trust.
 func TestNoMarginLosesTheHoldsOfASlowEtcd(t *testing.T) {
 	atEachMargin(t, func(t *testing.T, etcd *fake.Server, span, _ time.Duration, opts []etcdlock.Option) {
 		mu := contract.MutexOf(t, processIn(t, etcd, "a", opts...), "n")
@@ -74,7 +74,7 @@ func TestNoMarginLosesTheHoldsOfASlowEtcd(t *testing.T) {
 	})
 }
 
-// Nor does one whose every second renewal fails, or is not answered.
+// Nor does an etcd whose every second renewal fails, or has no answer.
 func TestNoMarginLosesTheHoldsOfAnEtcdThatFailsNowAndThen(t *testing.T) {
 	atEachMargin(t, func(t *testing.T, etcd *fake.Server, _, _ time.Duration, opts []etcdlock.Option) {
 		mu := contract.MutexOf(t, processIn(t, etcd, "a", opts...), "n")
@@ -93,8 +93,8 @@ func TestNoMarginLosesTheHoldsOfAnEtcdThatFailsNowAndThen(t *testing.T) {
 	})
 }
 
-// With any margin a key that lingers does so at any time between two renewals, and a hold is
-// passed on.
+// With any margin a key that lingers does so at any time between two renewals, and a hold
+// is passed on.
 func TestWithAnyMarginKeysLingerAndHoldsArePassedOn(t *testing.T) {
 	const times = 100
 	atEachMargin(t, func(t *testing.T, etcd *fake.Server, span, _ time.Duration, opts []etcdlock.Option) {
@@ -122,8 +122,8 @@ func TestWithAnyMarginKeysLingerAndHoldsArePassedOn(t *testing.T) {
 	})
 }
 
-// A silent etcd is told of while about half of the trust is left, and the hold ends at its
-// end, with any margin.
+// With any margin, a silent etcd is reported while about half of the trust is left, and the
+// hold ends at its end.
 func TestWithAnyMarginASilentEtcdIsToldOfBeforeTheLoss(t *testing.T) {
 	atEachMargin(t, func(t *testing.T, etcd *fake.Server, span, period time.Duration, opts []etcdlock.Option) {
 		var risks []time.Duration
@@ -146,7 +146,8 @@ func TestWithAnyMarginASilentEtcdIsToldOfBeforeTheLoss(t *testing.T) {
 	})
 }
 
-// Where hardly anything is left by the margin, etcd is not asked more often than each 10 ms.
+// If the margin leaves hardly any trust, the library still asks etcd no more often than
+// each 10 ms.
 func TestAMarginThatLeavesNothingIsNoStorm(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a", etcdlock.WithTTL(time.Second), etcdlock.WithSafetyMargin(time.Second-time.Millisecond))

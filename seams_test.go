@@ -15,9 +15,9 @@ import (
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
-// A Session uses the names of its keys again. After a set-back the key of an earlier hold may be
-// back under the name of the present one, on a lease that the Session keeps alive. It is in
-// nobody's way for long, whether or not the loser has unlocked.
+// A Session uses the names of its keys again. After a set-back the key of an earlier hold
+// may be back under the name of the present one, on a lease that the Session keeps alive.
+// It is in nobody's way for long, whether the loser has unlocked or not.
 func TestAKeyThatASetBackBroughtBackUnderTheNameOfAHoldIsSweptSoon(t *testing.T) {
 	for _, unlocks := range []bool{false, true} {
 		inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -50,8 +50,8 @@ func TestAKeyThatASetBackBroughtBackUnderTheNameOfAHoldIsSweptSoon(t *testing.T)
 	}
 }
 
-// The endpoints of a client belong to two clusters that were restored from one snapshot, and
-// answer in turn. What follows from that is not asked for without a pause.
+// The endpoints of a client belong to two clusters that were restored from one snapshot,
+// and they answer in turn. The library pauses between the requests that follow from that.
 func TestTwoClustersThatAnswerInTurnAreNotBesieged(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		a := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
@@ -84,8 +84,8 @@ func TestTwoClustersThatAnswerInTurnAreNotBesieged(t *testing.T) {
 	})
 }
 
-// A member answers renewals and nothing else. Close without a deadline ends after two TTLs, as
-// it says, also while an Unlock without one is under way.
+// A member answers renewals and nothing else. Close without a deadline ends after two TTLs,
+// as its comment says, even while an Unlock without one is under way.
 func TestCloseEndsWhileAnUnlockHasNoAnswer(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")

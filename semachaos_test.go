@@ -12,14 +12,13 @@ import (
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
-// A pool is who has permits, by what each believes: a multiset of weights and of the limits on which
-// their holders count. They are beside each other as those that read are; a Mutex, which writes, has
-// all of it.
+// A pool is the holders of permits, by what each believes: a multiset of weights, and of their
+// limits. They hold beside each other, as readers do. A Mutex takes all of it, as a writer does.
 type pool struct{ *holders }
 
-// enter judges one that has come to hold: the sum of the weights of all who believe to hold is at
-// most the least of their limits, and a Mutex is alone; in its own Session nobody that it excludes
-// has yet to unlock. A hold that has ended by now says nothing.
+// enter judges a claim that has come to hold. The weights of all that believe to hold add up to at
+// most the least of their limits, and a Mutex is alone. In its own Session all that it excludes
+// have unlocked. A hold that has ended by now says nothing.
 func (p pool) enter(b *holding) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -44,10 +43,11 @@ func (p pool) enter(b *holding) {
 	p.admitLocked(b)
 }
 
-// Goroutines of some Sessions take permits, of two limits, and now and then a Mutex of the name; they
-// wait and try, give up and hold for a while, while answers are lost, requests come late and twice,
-// processes are cut off, and watches end. Never do those who believe to hold have more than the least
-// of their limits; in the end everybody gets in, also one who wants all, and nothing is left.
+// Goroutines of some Sessions take permits, of two limits, and now and then a Mutex of the
+// name. They wait and try, give up and hold for a while. Meanwhile answers are lost,
+// requests come late and twice, processes are cut off, and watches end. Those that believe
+// to hold never have more than the least of their limits. In the end everybody gets in,
+// even one that wants all, and nothing is left.
 func TestPermitsUnderRandomFaults(t *testing.T) {
 	permits, beside, locks := 0, 0, 0
 	eachMayhem(t, func(t *testing.T, etcd *fake.Server, seed uint64) {
@@ -74,7 +74,7 @@ func TestPermitsUnderRandomFaults(t *testing.T) {
 	require.Greater(t, beside, permits/4)
 }
 
-// draws is one call, and the hold if there is one.
+// draws makes one call, and returns the hold if there is one.
 func (p pool) draws(
 	own *rand.Rand, patience time.Duration, b *holding, sems []*etcdlock.Semaphore, m *etcdlock.Mutex,
 ) {

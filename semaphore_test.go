@@ -30,14 +30,14 @@ func semaIn(t *testing.T, s *etcdlock.Session, limit int, opts ...etcdlock.Optio
 	return sem
 }
 
-// acquireWithin acquires permits, which must not take longer than most.
+// acquireWithin acquires permits, and fails if that takes longer than most.
 func acquireWithin(t *testing.T, s *etcdlock.Semaphore, n int, most time.Duration) *etcdlock.Hold {
 	t.Helper()
 	return holdWithin(t, most, func(ctx context.Context) (*etcdlock.Hold, error) { return s.Acquire(ctx, n) })
 }
 
-// acquiresLater is an Acquire that is under way. It has begun to wait when this returns. If it fails
-// nothing comes of it.
+// acquiresLater is an Acquire that is under way. It has begun to wait when this returns. If
+// it fails the channel stays empty.
 func acquiresLater(s *etcdlock.Semaphore, n int) <-chan *etcdlock.Hold {
 	in := make(chan *etcdlock.Hold, 1)
 	go func() {
@@ -49,14 +49,14 @@ func acquiresLater(s *etcdlock.Semaphore, n int) <-chan *etcdlock.Hold {
 	return in
 }
 
-// requireFull asks that a TryAcquire is refused.
+// requireFull requires that a TryAcquire is refused.
 func requireFull(t *testing.T, s *etcdlock.Semaphore, n int) {
 	t.Helper()
 	_, err := s.TryAcquire(context.Background(), n)
 	require.ErrorIs(t, err, etcdlock.ErrLocked)
 }
 
-// Arguments out of range are an error at once, which names the value.
+// An argument out of range is an error at once. It names the value.
 func TestALimitAndPermitsAreInRange(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
@@ -97,7 +97,7 @@ func TestWhatPermitsCost(t *testing.T) {
 		done(t, acquireWithin(t, other, 1, time.Second))
 
 		var holds []*etcdlock.Hold
-		for i := range 40 { // whoever else has some
+		for i := range 40 { // other holders of permits
 			from := []*etcdlock.Semaphore{sem, other}[i%2]
 			now := callsSince(etcd)
 			holds = append(holds, acquireWithin(t, from, 1, time.Second))
@@ -144,8 +144,8 @@ func TestWhatPermitsCost(t *testing.T) {
 	})
 }
 
-// A permit waits until the sum of the weights of all before it and its own is within the limit, and
-// no longer; who waits counts, so that a large one is not overtaken.
+// A permit waits until its own weight and the weights of all before it add up to no more
+// than the limit, and no longer. Waiters count, so a large one is not overtaken.
 func TestPermitsAreHeldUpToTheLimitInOrder(t *testing.T) {
 	for _, where := range []string{"one Session", "many Sessions"} {
 		t.Run(where, func(t *testing.T) {
@@ -185,8 +185,8 @@ func TestPermitsAreHeldUpToTheLimitInOrder(t *testing.T) {
 	}
 }
 
-// While contenders disagree on the limit the least of those in line counts, and each Semaphore that
-// meets another limit warns once.
+// While contenders disagree on the limit, the least limit in line counts. Each Semaphore
+// that meets another limit warns once.
 func TestTheLeastOfTheLimitsInLineCounts(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		var log strings.Builder
@@ -196,7 +196,7 @@ func TestTheLeastOfTheLimitsInLineCounts(t *testing.T) {
 		five := semaIn(t, processIn(t, etcd, "b", etcdlock.WithLogger(logger)), 5)
 		a := acquireWithin(t, five, 3, time.Second)
 		require.Zero(t, warned())
-		b := acquiresLater(three, 1) // it counts on 3, and 3 are held
+		b := acquiresLater(three, 1) // its limit is 3, and 3 are held
 		waits(t, b, "3 are held, and its limit is 3")
 		require.Equal(t, 1, warned())
 		c := acquiresLater(five, 1)
@@ -215,8 +215,8 @@ func TestTheLeastOfTheLimitsInLineCounts(t *testing.T) {
 	})
 }
 
-// A Mutex takes all of a semaphore, and so do writers and readers of its name; each waits for those
-// before it, of its own Session and of others.
+// A Mutex takes all of a semaphore, and so do writers and readers of its name. Each waits
+// for those before it, of its own Session and of others.
 func TestPermitsAndOthersOfTheNameExclude(t *testing.T) {
 	for _, where := range []string{"a", "b"} {
 		inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -253,7 +253,7 @@ func TestPermitsAndOthersOfTheNameExclude(t *testing.T) {
 	}
 }
 
-// Whoever wants to read does not join those of its Session that do while a permit waits for them.
+// A reader does not join the readers of its Session while a permit waits for them.
 func TestNobodyJoinsReadsWhileAPermitWaits(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		a := processIn(t, etcd, "a")
@@ -272,8 +272,8 @@ func TestNobodyJoinsReadsWhileAPermitWaits(t *testing.T) {
 	})
 }
 
-// Within a Session permits get in in the order of their calls, whoever waits in etcd's line, and
-// TryAcquire waits for etcd alone.
+// Within a Session permits get in in the order of their calls, whoever waits in etcd's
+// line. TryAcquire waits for etcd alone.
 func TestPermitsOfASessionKeepTheirOrder(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		sem := semaIn(t, processIn(t, etcd, "a"), 10)
@@ -313,7 +313,7 @@ func TestPermitsOfASessionKeepTheirOrder(t *testing.T) {
 // A Session may have any number of permits, each with a key of its own.
 func TestManyPermitsOfASession(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		const n = 6000 // of so many some would have one name, if nobody cared
+		const n = 6000 // with so many, some would have one name if the library did not prevent it
 		sem := semaIn(t, processIn(t, etcd, "a", etcdlock.WithTTL(10*time.Minute)), n)
 		tokens := make(map[int64]bool)
 		var holds []*etcdlock.Hold
@@ -330,7 +330,7 @@ func TestManyPermitsOfASession(t *testing.T) {
 	})
 }
 
-// A repeating is a source of random bytes which gives each 16 twice.
+// A repeating is a source of random bytes that gives each 16 bytes twice.
 type repeating struct{ n, used int }
 
 func (r *repeating) Read(b []byte) (int, error) {
@@ -343,8 +343,8 @@ func (r *repeating) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// The random bits of two keys may be the same. Each permit has a key of its own all the same, which
-// others wait for.
+// The random bits of two keys may be the same. Each permit has a key of its own all the
+// same, and others wait for it.
 func TestPermitsOfASessionHaveAKeyEach(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		sem := semaIn(t, processIn(t, etcd, "a"), 2)
@@ -361,8 +361,8 @@ func TestPermitsOfASessionHaveAKeyEach(t *testing.T) {
 	})
 }
 
-// What goes between a put and the watches by which its permit waits is not missed: the line is read
-// once these are there.
+// A permit waits by watches. It does not miss those that go between its put and these
+// watches: it reads the line once the watches are there.
 func TestAPermitMissesNothingBeforeItsWatches(t *testing.T) {
 	for _, behind := range []int{10, 60} { // all are known, or some
 		inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -396,8 +396,8 @@ func TestAPermitMissesNothingBeforeItsWatches(t *testing.T) {
 	}
 }
 
-// A permit that waits behind Mutexes watches the last of them. It gets in when that one has gone,
-// though it has come to know of all the others meanwhile, and has not seen these go.
+// A permit that waits behind Mutexes watches the last of them. It gets in when that one is
+// gone, though it has learned of all the others meanwhile, and has not seen them go.
 func TestAPermitBehindOthersGetsInWithTheLastOfThem(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		var before []*etcdlock.Mutex
@@ -440,8 +440,8 @@ func TestAPermitBehindOthersGetsInWithTheLastOfThem(t *testing.T) {
 	})
 }
 
-// A permit that waits gets in whatever happens to its watches, behind few and behind many, where it
-// knows all that are before it and where it does not.
+// A waiting permit gets in whatever happens to its watches, behind few and behind many,
+// whether it knows all before it or not.
 func TestAPermitGetsInWhateverHappensToItsWatches(t *testing.T) {
 	for _, limit := range []int{1, 3, 30} {
 		for _, behind := range []int{3, 12, 90} {
@@ -519,8 +519,8 @@ func stranger(t *testing.T, etcd *fake.Server, i, limit int) (key string) {
 	return key
 }
 
-// At an etcd that takes long to begin a watch, those of a permit begin at last. Otherwise it would read
-// the line again and again.
+// If etcd takes long to begin a watch, the watches of a permit begin at last. Otherwise the
+// permit would read the line again and again.
 func TestTheWatchesOfAPermitBeginAtASlowEtcd(t *testing.T) {
 	for _, limit := range []int{8, 30} {
 		inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -550,8 +550,9 @@ func TestTheWatchesOfAPermitBeginAtASlowEtcd(t *testing.T) {
 	}
 }
 
-// etcd is restored from a snapshot: a permit that has gone with that is lost, one that is there again
-// goes on, and who waits gets in when there is room by what is there.
+// etcd is restored from a snapshot. A permit whose key is gone with that is lost. One whose
+// key is there again goes on. A waiter gets in when there is room, by the keys that are
+// there.
 func TestPermitsAfterEtcdWasSetBack(t *testing.T) {
 	for _, behind := range []int{0, 40} { // in a short line and in a long one
 		inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -589,7 +590,7 @@ func TestPermitsAfterEtcdWasSetBack(t *testing.T) {
 	}
 }
 
-// sizeOf is about how many bytes a reply has: those of the keys that it tells.
+// sizeOf returns about how many bytes a reply has: those of its keys.
 func sizeOf(reply any) (n int64) {
 	read := func(r *pb.RangeResponse) {
 		for _, kv := range r.GetKvs() {
@@ -607,8 +608,8 @@ func sizeOf(reply any) (n int64) {
 	return n
 }
 
-// A hand-over costs as much in a line of 1,000 as in one of 100: requests, watches, events and bytes
-// grow with the limit alone.
+// A hand-over costs as much in a line of 1,000 as in one of 100. Requests, watches, events
+// and bytes grow with the limit alone.
 func TestAHandOverOfPermitsCostsWhatTheLimitSays(t *testing.T) {
 	for i := range 3 * 3 * 2 {
 		limit, n, random := []int{1, 4, 16}[i%3], []int{10, 100, 1000}[i/3%3], i >= 9
@@ -645,7 +646,7 @@ func TestAHandOverOfPermitsCostsWhatTheLimitSays(t *testing.T) {
 				etcd.ForgetCalls()
 				pass := func(times int) {
 					for range times {
-						if random { // as jobs end; otherwise they last equally long
+						if random { // as jobs end; otherwise all last equally long
 							rand.Shuffle(limit, func(i, j int) { holds[i], holds[j] = holds[j], holds[i] })
 						}
 						require.NoError(t, holds[0].Unlock(context.Background()))
@@ -682,8 +683,8 @@ func TestAHandOverOfPermitsCostsWhatTheLimitSays(t *testing.T) {
 	}
 }
 
-// What a context from a hold of the name leads to: permits beside permits are legal, and who would
-// wait for himself is told so.
+// Calls with a context that derives from a hold of the name: permits beside permits are
+// legal, and a caller that would wait for itself gets an error.
 func TestPermitsWithinHolds(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a", etcdlock.WithReentrancy())
@@ -708,7 +709,7 @@ func TestPermitsWithinHolds(t *testing.T) {
 	})
 }
 
-// A permit that is lost takes no other with it, and one that waits and loses its key queues anew.
+// A permit that is lost takes no other with it. A waiter that loses its key queues anew.
 func TestPermitsAreLostOneByOne(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		sem, other := semaIn(t, processIn(t, etcd, "a"), 2), semaIn(t, processIn(t, etcd, "b"), 2)
@@ -744,8 +745,8 @@ func TestPermitsAreLostOneByOne(t *testing.T) {
 	})
 }
 
-// A permit that has come to hold by the view of the line is watched by its key once the view is for
-// another of the Session, which waits.
+// A permit has come to hold by the view of the line. Once the view is for another permit of
+// the Session, which waits, the first one's key is watched.
 func TestAPermitIsWatchedWhileAnotherOfItsSessionWaits(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		sem, other := semaIn(t, processIn(t, etcd, "a"), 2), semaIn(t, processIn(t, etcd, "b"), 2)
@@ -768,8 +769,9 @@ func TestAPermitIsWatchedWhileAnotherOfItsSessionWaits(t *testing.T) {
 	})
 }
 
-// A permit that has come to hold by the view of the line is told of what happens to its key while
-// the view is for another permit of the Session, though that one gives up and no event follows.
+// A permit has come to hold by the view of the line, and the view is now for another permit
+// of the Session. The first one still learns what happens to its key, even if the other one
+// gives up and no event follows.
 func TestAPermitIsToldOfWhatHappensWhileAnotherOfItsSessionWaits(t *testing.T) {
 	for _, what := range []string{"recalled", "deleted"} {
 		t.Run(what, func(t *testing.T) {
@@ -814,8 +816,8 @@ func TestAPermitIsToldOfWhatHappensWhileAnotherOfItsSessionWaits(t *testing.T) {
 	}
 }
 
-// The permits of a process that has died come back with its lease, and a process that is cut off
-// knows before that.
+// The permits of a dead process come back with its lease. A process that is cut off knows
+// before that.
 func TestThePermitsOfTheDeadComeBack(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		sem, other := semaIn(t, processIn(t, etcd, "a"), 3), semaIn(t, processIn(t, etcd, "b"), 3)
@@ -880,7 +882,7 @@ func TestCloseOfASemaphore(t *testing.T) {
 	})
 }
 
-// WithMaxHold ends each hold, and a wait is bounded by its context and by WithAcquireTimeout.
+// WithMaxHold ends each hold. Its context and WithAcquireTimeout bound a wait.
 func TestPermitsKeepTheOptions(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
@@ -898,8 +900,8 @@ func TestPermitsKeepTheOptions(t *testing.T) {
 	})
 }
 
-// One permit of several is recalled alone: the others go on, and what it held comes free with its
-// own Unlock, not before. Each tells of itself what its Semaphore was given.
+// One permit of several is recalled alone: the others go on, and its own Unlock frees what
+// it held, not earlier. Each permit reports what its Semaphore was given.
 func TestAPermitIsRecalledAlone(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		sem := semaIn(t, processIn(t, etcd, "a"), 2, listens, etcdlock.WithInfo("rack 7"))

@@ -21,18 +21,18 @@ import (
 )
 
 // The world of these tests: etcd is set back under contenders, by a restore from a
-// snapshot, a wipe, or a move to another cluster. Whoever holds by a key that is not there
-// any more is told, nobody gets in beside another, and the line goes on.
+// snapshot, a wipe, or a move to another cluster. A holder whose key is no longer there
+// learns of it, nobody gets in beside another, and the line goes on.
 
-// setBackTold is when a hold has ended whose key went with a set-back.
+// setBackTold is the time in which a hold must end whose key went with a set-back.
 const setBackTold = 2 * time.Second
 
-// goesOn is when a line must have gone on after a set-back, if no lease of the dead is in
-// the way.
+// goesOn is the time in which a line must go on after a set-back, if no lease of a dead
+// process is in the way.
 const goesOn = 5 * time.Second
 
-// A believer sees who believes to hold. Two may not, unless a set-back has taken the key of
-// one of them, and it is not due yet that he was told.
+// A believer sees who believes to hold. No two may, unless a set-back has taken the key of
+// one of them and that one need not know yet.
 type believer struct {
 	t    *testing.T
 	etcd *fake.Server
@@ -128,8 +128,8 @@ func TestNoTwoHoldAfterEtcdWasSetBack(t *testing.T) {
 		{"wiped", true, 1},
 		{"wiped as another cluster", true, 2},
 	}
-	// Once etcd has passed the revision that it had, answers are no lower than what is
-	// known, and watches go on that were silent.
+	// Once etcd has passed the revision that it had, its answers are no lower than what is
+	// known, and silent watches go on.
 	passes := []struct {
 		name  string
 		after time.Duration
@@ -142,8 +142,8 @@ func TestNoTwoHoldAfterEtcdWasSetBack(t *testing.T) {
 		for _, back := range backs {
 			for _, pass := range passes {
 				if pass.after == 0 && back == backs[0] {
-					// Nothing in any answer tells of it. There is a connection that tells,
-					// but here.
+					// No answer shows the set-back. A connection would, but there is none
+					// here.
 					continue
 				}
 				t.Run(fmt.Sprintf("%s, %s, passed %s", line.name, back.name, pass.name), func(t *testing.T) {
@@ -187,8 +187,9 @@ func TestNoTwoHoldAfterEtcdWasSetBack(t *testing.T) {
 	}
 }
 
-// If etcd has passed its old revision before anybody reads, no answer tells that it was set
-// back, and a view goes on. That it does not know of a key is no proof that the key is gone.
+// If etcd has passed its old revision before anybody reads, no answer shows that it was set
+// back, and a view goes on. If the view does not know a key, that is no proof that the key
+// is gone.
 func TestAViewFromBeforeASetBackLetsNobodyIn(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		a := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
@@ -215,15 +216,15 @@ func TestAViewFromBeforeASetBackLetsNobodyIn(t *testing.T) {
 	})
 }
 
-// lockFor locks for a time at most.
+// lockFor locks, and waits for at most the given time.
 func lockFor(mu *etcdlock.Mutex, most time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), most)
 	defer cancel()
 	return mu.Lock(ctx)
 }
 
-// A hold whose key went with a set-back is told so, at whatever age, and its Unlock says
-// it. One whose key is there still goes on.
+// The holder of a hold whose key went with a set-back learns of it, whatever the hold's
+// age, and Unlock says so. A hold whose key is still there goes on.
 func TestAHoldWhoseKeyWentWithASetBackIsLost(t *testing.T) {
 	for _, cluster := range []uint64{1, 2} {
 		t.Run(fmt.Sprint("cluster ", cluster), func(t *testing.T) {
@@ -240,7 +241,7 @@ func TestAHoldWhoseKeyWentWithASetBackIsLost(t *testing.T) {
 				other := contract.MutexOf(t, processIn(t, etcd, "b"), "lost")
 				lockWithin(t, other, time.Second)
 				<-lostHold.Done()
-				// There is no connection here that tells. A renewal does.
+				// No connection shows it here. A renewal does.
 				require.LessOrEqual(t, time.Since(began), 2*renewalPeriod+keeperTick)
 				require.ErrorIs(t, context.Cause(lostHold), etcdlock.ErrLost)
 				require.ErrorIs(t, lost.Unlock(context.Background()), etcdlock.ErrLost)
@@ -253,9 +254,9 @@ func TestAHoldWhoseKeyWentWithASetBackIsLost(t *testing.T) {
 	}
 }
 
-// The answer to a release is lost, and before it is sent again etcd is restored without the
-// key: nobody knows whether the hold was whole until a release of its own. Unlock does not say
-// so.
+// The answer to a release is lost, and before the release is sent again etcd is restored
+// without the key. Until a release of its own, nobody knows whether the hold was whole.
+// Unlock does not say that it was.
 func TestAReleaseThatASetBackOvertakesIsNotConfirmed(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
@@ -267,7 +268,7 @@ func TestAReleaseThatASetBackOvertakesIsNotConfirmed(t *testing.T) {
 		etcd.Intercept(func(c fake.Call) (e fake.Effect) {
 			if len(c.Deletes) > 0 {
 				once.Do(func() {
-					e.Before = fake.Unavailable // of which the caller does not know whether it was carried out
+					e.Before = fake.Unavailable // the caller does not know whether it was carried out
 					time.AfterFunc(time.Millisecond, func() { etcd.Restore(snapshot, 1) })
 				})
 			}
@@ -280,7 +281,7 @@ func TestAReleaseThatASetBackOvertakesIsNotConfirmed(t *testing.T) {
 	})
 }
 
-// In a line that is too long for views, too, everybody gets in.
+// Everybody gets in even in a line that is too long for views.
 func TestALongLineGoesOnAfterASetBack(t *testing.T) {
 	for _, cluster := range []uint64{1, 2} {
 		t.Run(fmt.Sprint("cluster ", cluster), func(t *testing.T) {
@@ -319,7 +320,7 @@ func TestALongLineGoesOnAfterASetBack(t *testing.T) {
 	}
 }
 
-// That etcd was set back is told once, however many find it out.
+// A set-back of etcd is reported once, however many find it out.
 func TestASetBackIsTold(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		var mu sync.Mutex
@@ -354,8 +355,8 @@ func TestASetBackIsTold(t *testing.T) {
 	})
 }
 
-// A client whose endpoints are of two clusters meets a set-back with every other answer.
-// No lock can be right then, but it costs each of them little.
+// A client whose endpoints belong to two clusters meets a set-back with every other answer.
+// No lock can be right then, but it costs each cluster little.
 func TestEndpointsOfTwoClustersCostLittle(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		holder := contract.MutexOf(t, processIn(t, etcd, "holder"), "n")

@@ -18,15 +18,15 @@ import (
 
 // WithHandoff and WithLinger: holds of one Session that share a key.
 
-// A shift is a hold, as those who wait for it see it.
+// A shift is a hold, as those that wait for it see it.
 type shift struct {
 	who   string
 	token int64
-	calls int // to etcd, by all, since the one before was told to leave
+	calls int // calls to etcd, by all, since the one before was let go
 }
 
-// shifts has mutexes queue in order, and then each leave when it is let go. It returns
-// who held in which order.
+// shifts makes mutexes queue in order, and each leave when it is let go. It returns the
+// holders in their order.
 func shifts(t *testing.T, etcd *fake.Server, holder *etcdlock.Mutex, names []string, mutexes []*etcdlock.Mutex) (order []shift) {
 	t.Helper()
 	type entered struct {
@@ -95,8 +95,8 @@ func TestWithoutHandOffAllGetInAsTheyCame(t *testing.T) {
 	})
 }
 
-// What was passed on is lost like any hold, to whoever holds then; and after that the
-// next one gets a key of its own.
+// A hold that was passed on is lost like any other, by the one that holds then. After that
+// the next one gets a key of its own.
 func TestAHoldThatWasPassedOnIsLostLikeAny(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a", etcdlock.WithHandoff(9))
@@ -123,7 +123,7 @@ func TestAHoldThatWasPassedOnIsLostLikeAny(t *testing.T) {
 	})
 }
 
-// A goroutine that goes away just as the hold is passed on to it passes it on.
+// If a goroutine goes away just as the hold is passed on to it, it passes the hold on.
 func TestAHandOffToOneWhoLeavesGoesOnToTheNext(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		for range 100 {
@@ -150,8 +150,8 @@ func TestAHandOffToOneWhoLeavesGoesOnToTheNext(t *testing.T) {
 	})
 }
 
-// Once there is a view of the line, locking again costs nothing. The key goes when its
-// time is over, or another queues, which costs two commits in all.
+// Once there is a view of the line, locking again costs nothing. The key goes when its time
+// is over, or when another queues, which costs two commits in all.
 func TestAKeyThatLingersIsLockedAgainWithoutEtcd(t *testing.T) {
 	const linger = 10 * time.Second
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -205,7 +205,7 @@ func TestAKeyThatLingersGivesWayAsSoonAsAnotherQueues(t *testing.T) {
 	})
 }
 
-// The others' TryLock finds the lock taken, and writes nothing.
+// TryLock by others finds the lock taken, and writes nothing.
 func TestAKeyThatLingersIsTakenForATryLock(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		a := contract.MutexOf(t, processIn(t, etcd, "a"), "n", etcdlock.WithLinger(time.Minute))
@@ -225,8 +225,8 @@ func TestAKeyThatLingersIsTakenForATryLock(t *testing.T) {
 	})
 }
 
-// What lingers is given up when nobody could tell that others queue, when the lease is in
-// doubt or at risk, and at the end.
+// A key that lingers is given up when nothing could show that others queue, when the lease
+// is in doubt or at risk, and at the end.
 func TestAKeyThatLingersIsGivenUp(t *testing.T) {
 	const soon = 4 * time.Second
 	rows := map[string]func(t *testing.T, etcd *fake.Server, s *etcdlock.Session, mu *etcdlock.Mutex){
@@ -284,7 +284,7 @@ func TestAKeyThatLingersIsGivenUp(t *testing.T) {
 	}
 }
 
-// A key that lingers is no hold: when the lease is over, so is it, at the first look.
+// A key that lingers is no hold: when its lease is over, so is it, at the first check.
 func TestALingeringKeyOfALeaseThatIsOverIsNotHeld(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n", etcdlock.WithLinger(time.Hour))
@@ -302,9 +302,9 @@ func TestALingeringKeyOfALeaseThatIsOverIsNotHeld(t *testing.T) {
 	})
 }
 
-// A waiter that leaves while a view is being made leaves it to the next. What happens
-// between the watch and its first read is not missed, nor is what the read has told
-// already told twice.
+// A waiter that leaves while a view is being made leaves the view to the next one. What
+// happens between the watch and its first read is not missed. What the read has shown
+// already does not count twice.
 func TestAViewMissesNothingBeforeItsWatch(t *testing.T) {
 	const ms = time.Millisecond
 	for watched := range 6 {
@@ -351,8 +351,8 @@ func TestAViewMissesNothingBeforeItsWatch(t *testing.T) {
 	}
 }
 
-// A key that lingered is on its way out when TryLock comes. Nobody holds the lock then, and
-// least of all the one who asks.
+// A key that lingered is being removed when TryLock comes. Nobody holds the lock then,
+// least of all the caller.
 func TestTryLockWaitsForTheRemovalOfWhatLingered(t *testing.T) {
 	for name, row := range map[string]struct {
 		rival  bool
@@ -396,8 +396,8 @@ func TestTryLockWaitsForTheRemovalOfWhatLingered(t *testing.T) {
 	}
 }
 
-// A view costs etcd an event for each change, so there is none for a line that has become
-// long. A waiter then watches one key.
+// A view costs etcd one event per change. So there is none for a line that has become long,
+// and a waiter watches one key.
 func TestALineThatGetsLongHasNoView(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		others := etcd.Client("others")

@@ -16,17 +16,17 @@ import (
 	"github.com/etcdlock/etcdlock/internal/race"
 )
 
-// A busyEtcd works through its requests one after another, those that their callers have
-// given up included, as an etcd with one core does.
+// A busyEtcd works through its requests one after another, as an etcd with one core does.
+// It also works through those that their callers have given up.
 type busyEtcd struct {
 	takes    func(fake.Call) time.Duration
 	mu       sync.Mutex
-	busy     time.Time // until when it is
+	busy     time.Time // until this time it is busy
 	requests atomic.Int64
-	most     time.Duration // that a request has waited
+	most     time.Duration // the longest wait of a request
 }
 
-// service is what a request takes. A put reads the whole line.
+// service is how long a request takes. A put reads the whole line.
 func service(c fake.Call) time.Duration {
 	switch {
 	case c.Method == fake.Txn && len(c.Puts) > 0:
@@ -57,14 +57,14 @@ func (b *busyEtcd) handle(c fake.Call) fake.Effect {
 	return fake.Effect{Delay: b.busy.Sub(now)}
 }
 
-// A crowd is Sessions that contend for one name, and hold it once each.
+// A crowd is Sessions that contend for one name. Each holds it once.
 type crowd struct {
 	sessions []*Session
 	held     atomic.Int64
 	all      sync.WaitGroup // of what is under way
 }
 
-// crowdOf begins the Lock of so many Sessions, which share the clients. Each client has several
+// crowdOf begins the Lock of n Sessions that share the clients. Each client has several
 // endpoints, or one.
 func crowdOf(
 	t *testing.T, ctx context.Context, etcd *fake.Server, sessions, clients int, several bool,
@@ -99,11 +99,11 @@ func (c *crowd) closes() {
 	c.all.Wait()
 }
 
-// Many Sessions begin to contend for one name at once, beside an etcd that takes seconds for
-// that many requests. All get in, for some times the requests that each needs anyway, which are
-// eight: a grant, a put, a watch and the look behind it, a read when it is its turn, a release,
-// and a renewal or two. Asking again for what etcd is working on makes it slower, and then
-// nobody gets in.
+// Many Sessions begin at once to contend for one name, with an etcd that takes seconds for
+// that many requests. All get in. They send a few times the requests that each needs
+// anyway, which are eight: a grant, a put, a watch and the look behind it, a read when its
+// turn comes, a release, and a renewal or two. To ask again for what etcd is working on
+// makes it slower, and then nobody gets in.
 func TestACrowdOfSessionsGetsThroughASlowEtcd(t *testing.T) {
 	sessions := race.Fewer(400, 100)
 	for _, world := range []struct {
@@ -144,14 +144,15 @@ func TestACrowdOfSessionsGetsThroughASlowEtcd(t *testing.T) {
 	}
 }
 
-// Two thousand Sessions begin at once. Beside an etcd that takes 36 s to put their keys, which is
-// more than their leases last, and over twenty clients, each puts its key once, under its first
-// lease, and all get in: a client sends no more at a time than etcd answers soon, so that the
-// renewals are answered, too. So it is with fewer, over four clients, where a put takes ninety
-// times as long as the grant before it: how fast leases are granted says nothing of puts. With a
-// client each nobody knows how many there are. If etcd takes 6 s none of them asks twice, since
-// there is no other endpoint. If it takes 18 s the leases run out, twice. Then the Sessions spread,
-// and about the third lease of each is good.
+// Two thousand Sessions begin at once, over twenty clients. etcd takes 36 s to put their
+// keys, which is more than their leases last. Each puts its key once, under its first
+// lease, and all get in: a client sends no more at a time than etcd answers soon, so that
+// etcd answers the renewals, too. The same holds for fewer Sessions over four clients,
+// where a put takes ninety times as long as the grant before it: the speed of grants says
+// nothing about puts. If each Session has a client, nobody knows how many there are. If
+// etcd then takes 6 s, none of them asks twice, since there is no other endpoint. If it
+// takes 18 s, the leases run out, twice. Then the Sessions spread, and about the third
+// lease of each is good.
 func TestAMassStartSendsNoMoreThanEtcdAnswersSoon(t *testing.T) {
 	sessions := race.Fewer(2000, 400)
 	type world struct {
@@ -215,9 +216,10 @@ func TestAMassStartSendsNoMoreThanEtcdAnswersSoon(t *testing.T) {
 	}
 }
 
-// A lease that runs out before etcd has answered a renewal, or a put in time, is replaced at once:
-// etcd may have been away. After the second in a row it takes up to one TTL, at random, until the next one is asked
-// for, then up to two, and never more than four. One renewal that is answered ends that.
+// A lease runs out before etcd has answered a renewal, or a put in time. It is replaced at
+// once, since etcd may have been away. After the second such lease in a row, it takes a
+// random time of up to one TTL until the next request for a lease, then of up to two, and
+// never of more than four. One answered renewal ends that.
 func TestLeasesThatRunOutUnansweredSpreadThoseThatFollow(t *testing.T) {
 	const ttl, put, sessions = 8 * time.Second, 3 * time.Second, 40
 	synctest.Test(t, func(t *testing.T) {
@@ -245,7 +247,7 @@ func TestLeasesThatRunOutUnansweredSpreadThoseThatFollow(t *testing.T) {
 			all.Wait()
 			return longest
 		}
-		// next is how long the next hold takes to come, of the one that waits for longest.
+		// next returns how long the next hold of the longest waiter takes to come.
 		next := func() time.Duration {
 			return inParallel(func(mu *Mutex) time.Duration {
 				started := time.Now()
@@ -295,8 +297,8 @@ func TestLeasesThatRunOutUnansweredSpreadThoseThatFollow(t *testing.T) {
 	})
 }
 
-// However long etcd is too slow, a Session waits for no more than four TTLs until it asks for a
-// lease again.
+// However long etcd is too slow, a Session waits for no more than four TTLs before it asks
+// for a lease again.
 func TestALeaseIsAskedForWithinFourTTLsHoweverManyRanOut(t *testing.T) {
 	for barren := range 200 {
 		synctest.Test(t, func(t *testing.T) {
@@ -313,9 +315,9 @@ func TestALeaseIsAskedForWithinFourTTLsHoweverManyRanOut(t *testing.T) {
 	}
 }
 
-// An etcd that is frozen has as many requests to work through when it thaws as there are calls
-// that wait, and a few more for each client: repeats draw on a credit that all calls of a client
-// share, however many wait.
+// When a frozen etcd thaws, it has as many requests to work through as calls wait, and a
+// few more for each client: all calls of a client share one credit for repeats, however
+// many wait.
 func TestAFrozenEtcdIsAskedOnceByEachCall(t *testing.T) {
 	const names = 200
 	synctest.Test(t, func(t *testing.T) {
@@ -343,8 +345,8 @@ func TestAFrozenEtcdIsAskedOnceByEachCall(t *testing.T) {
 	})
 }
 
-// All who wait in a long line recheck while etcd is frozen. It gets few requests from each: none is
-// in a hurry, and etcd would have to work through all of them when it thaws.
+// All waiters in a long line recheck while etcd is frozen. etcd gets few requests from
+// each: none is in a hurry, and etcd would have to work through all of them when it thaws.
 func TestAFrozenEtcdGetsFewRechecksOfALongLine(t *testing.T) {
 	const waiters = 2 * crowded
 	synctest.Test(t, func(t *testing.T) {
@@ -382,8 +384,8 @@ func TestAFrozenEtcdGetsFewRechecksOfALongLine(t *testing.T) {
 	})
 }
 
-// Many Sessions of a client end at once while etcd is frozen. It has few revocations to work
-// through when it thaws, and then all leases are given back.
+// Many Sessions of a client end at once while etcd is frozen. When it thaws it has few
+// revocations to work through, and then all leases are given back.
 func TestAMassEndDoesNotRepeatItselfToAFrozenEtcd(t *testing.T) {
 	const sessions = 200
 	synctest.Test(t, func(t *testing.T) {
@@ -418,10 +420,10 @@ func TestAMassEndDoesNotRepeatItselfToAFrozenEtcd(t *testing.T) {
 	})
 }
 
-// One endpoint of three is frozen, and a third of all requests meet it, for good. Many ask at
-// once, and each is heard by another endpoint after 2 s, or as often again as its repeats meet the
-// frozen one, within a single attempt: a repeat that is answered, when what it repeats is not,
-// costs no credit.
+// One endpoint of three is frozen, and a third of all requests meet it, for good. Many
+// calls ask at once. Another endpoint answers each after 2 s, or after as many more repeats
+// as meet the frozen one, within a single attempt. A repeat that is answered, while what it
+// repeats is not, costs no credit.
 func TestAFrozenEndpointOfThreeIsOvercomeHoweverManyAsk(t *testing.T) {
 	const names, rounds = 50, 20
 	synctest.Test(t, func(t *testing.T) {

@@ -23,7 +23,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
-// A told is what hooks have told, in order.
+// A told keeps what hooks report, in order.
 type told struct {
 	mu    sync.Mutex
 	lines []string
@@ -35,7 +35,7 @@ func (o *told) add(format string, args ...any) {
 	o.lines = append(o.lines, fmt.Sprintf(format, args...))
 }
 
-// take returns what was told since the last time.
+// take returns what hooks have reported since the last take.
 func (o *told) take() []string {
 	synctest.Wait()
 	o.mu.Lock()
@@ -123,8 +123,8 @@ func TestEachHoldIsToldToBeginAndToEndOnce(t *testing.T) {
 	}
 }
 
-// A hold that shares its lock says so right after it has begun: how, and with how much. So does each
-// one that joins, and none that is exclusive.
+// When a hold that shares its lock has begun, a hook reports at once how it shares, and
+// with how many permits. That happens for each one that joins, and for no exclusive one.
 func TestAHoldThatSharesIsToldToDoSo(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		var o told
@@ -170,7 +170,7 @@ func TestAHoldThatSharesIsToldToDoSo(t *testing.T) {
 	})
 }
 
-// A wait that ends without a hold is told, with what it waited for.
+// A wait that ends without a hold is reported, with what it waited for.
 func TestAWaitWithoutAHoldIsToldToHaveGivenUp(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		holder := contract.MutexOf(t, processIn(t, etcd, "holder"), "n")
@@ -195,8 +195,8 @@ func TestAWaitWithoutAHoldIsToldToHaveGivenUp(t *testing.T) {
 	})
 }
 
-// While etcd is silent no renewal fails. The loss is not the first that is heard, by the
-// Trace or in the log.
+// While etcd is silent no renewal fails. Still, the Trace and the log report something
+// before the loss.
 func TestASilentEtcdIsToldOfBeforeTheLoss(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		var o told
@@ -227,8 +227,7 @@ func TestASilentEtcdIsToldOfBeforeTheLoss(t *testing.T) {
 	})
 }
 
-// With two goroutines that hold for a nanosecond in turn, every end is told after its
-// beginning.
+// Two goroutines hold for a nanosecond in turn. Each end is reported after its beginning.
 func TestHooksComeInTheOrderOfTheEvents(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		var o told
@@ -266,12 +265,12 @@ func TestHooksComeInTheOrderOfTheEvents(t *testing.T) {
 // A callerKey is the key of the value that tells contexts of calls from each other.
 type callerKey struct{}
 
-// call returns a context that tells which call it is of.
+// call returns a context that says to which call it belongs.
 func call(name string) context.Context {
 	return context.WithValue(context.Background(), callerKey{}, name)
 }
 
-// callers returns hooks that tell of which call they are.
+// callers returns hooks that record the call to which each event belongs.
 func (o *told) callers() *etcdlock.Trace {
 	add := func(ctx context.Context, what string) {
 		if ctx.Err() != nil {
@@ -298,9 +297,9 @@ func (o *told) callers() *etcdlock.Trace {
 	}
 }
 
-// Each event of a call comes with that call's context, which has not ended unless the caller
-// ended it: in etcd's line, in the Session's own, by
-// hand-off, and with a key that lingered; the end of a hold with that of its beginning.
+// Each event of a call comes with that call's context, which has not ended unless the
+// caller ended it. That is so in etcd's line, in the Session's own, by hand-off, and with a
+// key that lingered. The end of a hold comes with the context of its beginning.
 func TestHooksGetTheContextOfTheirCall(t *testing.T) {
 	const second = time.Second
 	for name, row := range map[string]struct {
@@ -422,7 +421,7 @@ func hooksOf(trace *etcdlock.Trace) iter.Seq2[string, reflect.Value] {
 	}
 }
 
-// Who is told of a call can be told with its context, and with the same arguments.
+// Each hook about a call has a twin with the call's context and the same arguments.
 func TestEachHookOfACallHasOneWithTheContext(t *testing.T) {
 	hooks := make(map[string]reflect.Type)
 	for name, hook := range hooksOf(new(etcdlock.Trace)) {
@@ -445,17 +444,17 @@ func TestEachHookOfACallHasOneWithTheContext(t *testing.T) {
 			require.Equal(t, reflect.TypeFor[context.Context](), hook.In(0), name)
 			require.Equal(t, arguments(hooks[plain], 0), arguments(hook, 1), name)
 			twins++
-		case name == "Recalled": // it is of somebody's request, and of no call
-		case name == "Shared": // says more of the event that AcquiredContext has told
-		case hook.In(0).Kind() == reflect.String && hook.NumIn() > 1: // of a lock, not of a key
+		case name == "Recalled": // it is about a request by another, and about no call
+		case name == "Shared": // it adds to the event that AcquiredContext reports
+		case hook.In(0).Kind() == reflect.String && hook.NumIn() > 1: // about a lock, not about a key
 			require.Contains(t, hooks, name+"Context")
 		}
 	}
 	require.Equal(t, 6, twins)
 }
 
-// Hooks without a context and with it are told of the same events, in the same order: the one
-// without first.
+// Hooks without a context and with one report the same events, in the same order. The one
+// without comes first.
 func TestHooksWithTheContextTellTheSame(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		var both, plain told
@@ -498,7 +497,7 @@ func recorder(who string, calls *[]string) *etcdlock.Trace {
 	return trace
 }
 
-// A hook that Trace gets later is joined too.
+// JoinTraces also joins hooks that Trace will get later.
 func TestJoinTracesCallsEachHookOfEachTraceInOrder(t *testing.T) {
 	var calls, want []string
 	joined := etcdlock.JoinTraces(
@@ -519,7 +518,7 @@ func TestJoinTracesCallsEachHookOfEachTraceInOrder(t *testing.T) {
 	require.Equal(t, want, calls)
 }
 
-// A hook that nobody has stays nil, so that the library queues nothing for it.
+// A hook that no Trace has stays nil, so that the library queues nothing for it.
 func TestJoinTracesLeavesHooksNilThatNobodyHas(t *testing.T) {
 	require.Equal(t, etcdlock.Trace{}, *etcdlock.JoinTraces(nil, new(etcdlock.Trace)))
 	require.Equal(t, etcdlock.Trace{}, *etcdlock.JoinTraces())

@@ -32,8 +32,8 @@ func onlyNext(etcd *fake.Server, method string, effect fake.Effect) func(fake.Ca
 	return onlyNth(len(etcd.Calls(method))+1, method, effect)
 }
 
-// b waits behind a and gives up; a unlocks; two minutes later b is cut off: its Lock
-// fails, and not because anybody held the lock.
+// b waits behind a and gives up; a unlocks; two minutes later b is cut off: its Lock fails,
+// and the error does not say that somebody held the lock.
 func TestALockThatIsFreeIsNotSaidToBeHeld(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		a := contract.MutexOf(t, processIn(t, etcd, "a"), "x")
@@ -68,8 +68,8 @@ func TestCloseDoesNotWaitForAnUnlockBeyondItsContext(t *testing.T) {
 	})
 }
 
-// A context below the hold's own is cancelled while Unlock waits: that cannot be told from
-// the hold's end, so the release takes its own time at most.
+// A context below the hold's own is cancelled while Unlock waits. Unlock cannot tell that
+// from the hold's end, so the release takes at most its own time.
 func TestUnlockWithTheHoldsContextIsBounded(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "x")
@@ -101,7 +101,7 @@ func TestUnlockOfAKeyThatWasPutOverIsALossWhateverGotLost(t *testing.T) {
 }
 
 // The release finds no key, and asks what became of it. Whatever becomes of that question,
-// and of all that come after it, it is a loss: neither a release of its own nor a doubt.
+// and of all later ones, the result is a loss: neither a release of its own nor a doubt.
 func TestAReleaseThatFoundNoKeyStaysALossWhateverGetsLost(t *testing.T) {
 	const unsure = "its key was deleted, or put over"
 	for name, row := range map[string]struct {
@@ -142,8 +142,8 @@ func TestAReleaseThatFoundNoKeyStaysALossWhateverGetsLost(t *testing.T) {
 	}
 }
 
-// copying asks the context, as clientv3 does before it sends a request again, from a
-// transaction on. The Session sends from several goroutines.
+// copying checks the context from a transaction on, as clientv3 does before it sends a
+// request again. The Session sends from several goroutines.
 type copying struct {
 	clientv3.KV
 	txns, from atomic.Int64
@@ -157,7 +157,7 @@ func (k *copying) Txn(ctx context.Context) clientv3.Txn {
 	return k.KV.Txn(ctx)
 }
 
-// A key that is no contender stands where the Session's next key is to go.
+// A key that is no contender stands where the Session's next key would go.
 func TestANameThatIsTakenByAStrayKeyIsNotUsed(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "x")
@@ -175,7 +175,8 @@ func TestANameThatIsTakenByAStrayKeyIsNotUsed(t *testing.T) {
 	})
 }
 
-// One answer is lost when b queues, then an hour of good ones: the error tells of the line.
+// One answer is lost when b queues. Then an hour of good answers follows: the error is
+// about the line.
 func TestAnErrorThatWasMadeUpForIsForgotten(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		a := contract.MutexOf(t, processIn(t, etcd, "a"), "x")
@@ -189,7 +190,7 @@ func TestAnErrorThatWasMadeUpForIsForgotten(t *testing.T) {
 	})
 }
 
-// The margin leaves less time than a grant takes: no lease is any good, and the attempts
+// The margin leaves less time than a grant takes. So no lease is any good, and the attempts
 // are spaced.
 func TestGrantsThatComeTooLateAreSpacedAndExplained(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -201,7 +202,7 @@ func TestGrantsThatComeTooLateAreSpacedAndExplained(t *testing.T) {
 	})
 }
 
-// The longest hold is over while etcd is away: its key is still there when Close returns.
+// WithMaxHold ends the hold while etcd is away. Its key is still there when Close returns.
 func TestCloseOfALostHoldTellsWhetherItsKeyIsGone(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "x", etcdlock.WithMaxHold(time.Second))
@@ -214,7 +215,7 @@ func TestCloseOfALostHoldTellsWhetherItsKeyIsGone(t *testing.T) {
 	})
 }
 
-// The key is deleted; Unlock's request finds that, and Close revokes the lease before the
+// The key is deleted. Unlock's request finds that, and Close revokes the lease before the
 // answer has come.
 func TestCloseDoesNotMakeUnlockSayNilForADeletedKey(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -238,7 +239,7 @@ func TestCloseDoesNotMakeUnlockSayNilForADeletedKey(t *testing.T) {
 	})
 }
 
-// The revocation by Close comes before the release, which finds nothing: nothing was lost.
+// The revocation by Close comes before the release, which finds nothing. Nothing was lost.
 func TestUnlockThatCloseOvertakesIsNoLoss(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")

@@ -34,8 +34,8 @@ func (w *oneByOne) Watch(ctx context.Context, key string, opts ...clientv3.OpOpt
 	return w.Watcher.Watch(ctx, key, opts...)
 }
 
-// Many views that are begun at once take longer than a watch may take by itself. They do
-// not end each other for that.
+// Many views that begin at once take longer than one watch may take. They do not end each
+// other for that.
 func TestManyViewsOfASlowEtcdComeToRest(t *testing.T) {
 	const views = 30
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -96,7 +96,7 @@ func TestAViewThatNobodyNeedsEnds(t *testing.T) {
 	}
 }
 
-// So does that of a hold that was lost and is never unlocked.
+// So does the view of a hold that was lost and is never unlocked.
 func TestAViewOfALostHoldEnds(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n", etcdlock.WithMaxHold(time.Second), etcdlock.WithLinger(time.Second))
@@ -107,7 +107,7 @@ func TestAViewOfALostHoldEnds(t *testing.T) {
 	})
 }
 
-// Of two Mutexes of a name each keeps the key for its own time.
+// Two Mutexes of a name each keep the key for their own time.
 func TestAShorterLingerIsNotHeldUpByALongerOne(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := processIn(t, etcd, "a")
@@ -121,8 +121,8 @@ func TestAShorterLingerIsNotHeldUpByALongerOne(t *testing.T) {
 	})
 }
 
-// The event that another has queued behind a key that lingers is lost. A re-check tells, also if
-// the key has been there for long.
+// The event that another has queued behind a key that lingers is lost. A recheck shows it,
+// even if the key has been there for long.
 func TestAKeyThatLingersGivesWayThoughNoEventTells(t *testing.T) {
 	for _, held := range []time.Duration{2 * time.Second, 5 * virtualTTL} {
 		inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -142,8 +142,8 @@ func TestAKeyThatLingersGivesWayThoughNoEventTells(t *testing.T) {
 	}
 }
 
-// While the line cannot be read, and no event comes, nobody could tell that others wait:
-// then no key lingers.
+// While the line cannot be read, and no event comes, nothing could show that others wait.
+// Then no key lingers.
 func TestAKeyDoesNotLingerUnseen(t *testing.T) {
 	for _, from := range []string{"from the beginning", "later"} {
 		t.Run(from, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/race"
 )
 
-// The order in which those who wait at home go away.
+// departures are orders in which those that wait in the local line go away.
 var departures = map[string]func(claims []*claim){
 	"the first first": func([]*claim) {},
 	"the last first":  slices.Reverse[[]*claim],
@@ -22,7 +22,7 @@ var departures = map[string]func(claims []*claim){
 	},
 }
 
-// waitAtHome has n claims wait behind a hold of m's.
+// waitAtHome makes n claims wait in the local line behind a hold of m's.
 func waitAtHome(t *testing.T, m *Mutex, n int) (claims []*claim) {
 	t.Helper()
 	for range n {
@@ -34,7 +34,7 @@ func waitAtHome(t *testing.T, m *Mutex, n int) (claims []*claim) {
 	return claims
 }
 
-// heldMutex is a Mutex that is held, of an etcd in memory.
+// heldMutex returns a Mutex of an etcd in memory, which holds.
 func heldMutex(t *testing.T) *Mutex {
 	m, err := New(fake.NewServer().Client("a"), "x")
 	require.NoError(t, err)
@@ -43,9 +43,9 @@ func heldMutex(t *testing.T) *Mutex {
 	return m
 }
 
-// Many goroutines that stop waiting at once do not search the line for themselves: it is the
-// Session's mutex that they hold, and a renewal waits for it. What one search takes is
-// measured beside them, so that a machine that is busy, or slow, is so for both.
+// Many goroutines that stop waiting at once do not each search the line: they hold the
+// Session's mutex, and a renewal waits for it. The test measures one search beside them, so
+// that a busy or slow machine is so for both.
 func TestGoingAwayTakesNoSearchOfTheLine(t *testing.T) {
 	n := race.Fewer(100_000, 20_000)
 	m := heldMutex(t)
@@ -63,7 +63,8 @@ func TestGoingAwayTakesNoSearchOfTheLine(t *testing.T) {
 					search = min(search, timed(func() { require.Negative(t, slices.Index(claims, nil)) }))
 				}
 				arrange(claims)
-				// The best of some while nearly all still wait: one may be interrupted.
+				// It takes the best of some while nearly all still wait, since one may be
+				// interrupted.
 				for few := range slices.Chunk(claims[:n/4], n/40) {
 					each = min(each, timed(func() {
 						for _, c := range few {
@@ -81,8 +82,8 @@ func TestGoingAwayTakesNoSearchOfTheLine(t *testing.T) {
 	}
 }
 
-// Whoever goes away is told its place: exactly behind a few, and behind more exactly unless
-// somebody has left from among them.
+// A caller that goes away learns its place: exactly behind a few, and behind more exactly
+// unless somebody among them has left.
 func TestWhoGoesAwayKnowsItsPlace(t *testing.T) {
 	m := heldMutex(t)
 	for name, arrange := range departures {

@@ -43,14 +43,14 @@ func watches(client *clientv3.Client, name string) *watcher {
 	return w
 }
 
-// all are the Contenders that it has seen.
+// all returns the Contenders that it has seen.
 func (w *watcher) all() []etcdlock.Contender {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.seen)
 }
 
-// sights are who it has seen, by their labels: "-" for nobody.
+// sights returns the labels of the holders that it has seen, "-" for nobody.
 func (w *watcher) sights() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -68,7 +68,8 @@ func (w *watcher) sights() string {
 	return strings.Join(all, " ")
 }
 
-// What happens is seen at once, in order, with what the holder says of itself. Whoever waits is not.
+// WatchHolder shows each holder at once, in order, with what the holder says of itself. It
+// does not show waiters.
 func TestWatchHolderSeesEachHolder(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		w := watches(etcd.Client("w"), "n")
@@ -104,7 +105,7 @@ func TestWatchHolderSeesEachHolder(t *testing.T) {
 	})
 }
 
-// Of readers it is the first; when that goes it is the next.
+// Of several readers it shows the first. When that goes it shows the next one.
 func TestWatchHolderSeesTheFirstOfThoseThatRead(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		var holds []*etcdlock.Hold
@@ -147,7 +148,7 @@ func TestWatchHolderSeesPastStrays(t *testing.T) {
 	})
 }
 
-// An event that is lost delays what is seen by about two seconds.
+// A lost event delays what it shows by about two seconds.
 func TestWatchHolderOutlivesLostEvents(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		w := watches(etcd.Client("w"), "n")
@@ -171,7 +172,7 @@ func TestWatchHolderOutlivesLostEvents(t *testing.T) {
 	})
 }
 
-// What happens between the read and the watch is told by the watch.
+// The watch delivers what happens between the read and the watch.
 func TestWatchHolderSeesWhatHappensBeforeItsWatch(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
@@ -193,7 +194,8 @@ func TestWatchHolderSeesWhatHappensBeforeItsWatch(t *testing.T) {
 	})
 }
 
-// After a restore the holder may be the same, and what the watch waits for is far ahead.
+// After a restore the holder may be the same, and the revision for which the watch waits is
+// far ahead.
 func TestWatchHolderWatchesAnewAfterARestore(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n")
@@ -275,8 +277,8 @@ func TestWatchHolderOutlivesWhatHappensToEtcd(t *testing.T) {
 	})
 }
 
-// What is yielded was read after the one before: a member that is behind, and answers to requests
-// that come late, take nothing back.
+// Each yielded holder was read after the one before. A member that is behind, or answers
+// late requests, takes nothing back.
 func TestWatchHolderNeverGoesBack(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		w := watches(etcd.Client("w"), "n")
@@ -312,8 +314,8 @@ func TestWatchHolderNeverGoesBack(t *testing.T) {
 	})
 }
 
-// At rest it costs a watch, and a small read each 1.5 s; a change costs a read and a watch, however
-// long the line is.
+// At rest it costs a watch, and a small read each 1.5 s. A change costs a read and a watch,
+// however long the line is.
 func TestWhatWatchHolderCosts(t *testing.T) {
 	for _, waiting := range []int{0, 50} {
 		t.Run(fmt.Sprint(waiting), func(t *testing.T) {
@@ -348,7 +350,7 @@ func TestWhatWatchHolderCosts(t *testing.T) {
 				require.NoError(t, mu.Unlock(context.Background()))
 				time.Sleep(time.Second)
 				synctest.Wait()
-				changes := len(w.all()) - 1 // of those who waited some may have come and gone in between
+				changes := len(w.all()) - 1 // some of the waiters may have come and gone in between
 				require.NotZero(t, changes)
 				require.LessOrEqual(t, count(fake.Range), changes+1)
 				require.LessOrEqual(t, count(fake.Watch), changes+1)
@@ -357,7 +359,8 @@ func TestWhatWatchHolderCosts(t *testing.T) {
 	}
 }
 
-// It ends with one error if no retry helps, and without any by its context or a break.
+// It ends with one error if retrying does not help, and without an error by its context or
+// a break.
 func TestWhatEndsWatchHolder(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		ctx := context.Background()

@@ -19,12 +19,12 @@ import (
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
-// These are tests of how a waiter watches, and of what it takes for gone.
+// These tests are about how a waiter watches, and what it takes for gone.
 
-// twoRechecks is longer than a waiter needs to look at the line twice.
+// twoRechecks is longer than a waiter needs to recheck the line twice.
 const twoRechecks = 4 * time.Second
 
-// strangers puts n keys of contenders, which are no processes, before those of the test.
+// strangers puts n keys of contenders that have no process, before those of the test.
 func strangers(t *testing.T, etcd *fake.Server, name string, n int) (keys []string, lease clientv3.LeaseID) {
 	t.Helper()
 	granted, err := etcd.Client("strangers").Grant(context.Background(), 3000)
@@ -36,7 +36,7 @@ func strangers(t *testing.T, etcd *fake.Server, name string, n int) (keys []stri
 	return keys, granted.ID
 }
 
-// waitsBehind has one wait behind n others, in the line of "n".
+// waitsBehind makes a Mutex wait behind n others in the line of "n".
 func waitsBehind(t *testing.T, etcd *fake.Server, n int) (
 	keys []string, mu *etcdlock.Mutex, in <-chan error,
 ) {
@@ -48,7 +48,7 @@ func waitsBehind(t *testing.T, etcd *fake.Server, n int) (
 	return keys, mu, in
 }
 
-// getsInUnwatched waits until the rechecks have let a waiter in, which unlocks.
+// getsInUnwatched waits until the rechecks have let a waiter in. Then the waiter unlocks.
 func getsInUnwatched(t *testing.T, mu *etcdlock.Mutex, in <-chan error) {
 	t.Helper()
 	start := time.Now()
@@ -66,8 +66,8 @@ func getsInAfter(t *testing.T, mu *etcdlock.Mutex, in <-chan error, d time.Durat
 	require.NoError(t, mu.Unlock(context.Background()))
 }
 
-// Somebody puts a key over, without its lease: it stands in line no more, as isIn says.
-// Behind many a waiter watches that key alone, and only for its deletion, which never comes.
+// Somebody puts a key over, without its lease, so it no longer stands in line. Behind many
+// a waiter watches that key alone, and only for its deletion, which never comes.
 func TestAPredecessorWhoseKeyHasLostItsLeaseBlocksNobody(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		keys, mu, in := waitsBehind(t, etcd, 12)
@@ -82,8 +82,8 @@ func TestAPredecessorWhoseKeyHasLostItsLeaseBlocksNobody(t *testing.T) {
 	})
 }
 
-// A predecessor whose key has another lease still stands in line. It is waited for without
-// more requests than for any.
+// The key of the one before gets another lease, and still stands in line. To wait for it
+// costs no more requests than to wait for any other.
 func TestAPredecessorWhoseKeyHasAnotherLeaseIsWaitedFor(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		keys, _ := strangers(t, etcd, "n", 12)
@@ -106,8 +106,8 @@ func TestAPredecessorWhoseKeyHasAnotherLeaseIsWaitedFor(t *testing.T) {
 	})
 }
 
-// The waiter's own key is put over. Whatever lease it has then, it is not the waiter's any
-// more: it queues anew, also if nobody looks at the keys of the lease.
+// The waiter's own key is put over. Whatever lease the key has then, it is not the waiter's
+// any more. The waiter queues anew, even if no audit reads the keys of the lease.
 func TestAWaiterWhoseOwnKeyIsPutOverQueuesAnew(t *testing.T) {
 	rows := []struct {
 		promise string
@@ -152,7 +152,7 @@ func TestAWaiterWhoseOwnKeyIsPutOverQueuesAnew(t *testing.T) {
 	}
 }
 
-// swallowing is a Watcher of the user's that hands on what has events, and nothing else.
+// swallowing is a user's Watcher that passes on responses with events, and nothing else.
 type swallowing struct{ clientv3.Watcher }
 
 func (w swallowing) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
@@ -173,8 +173,8 @@ func (w swallowing) Watch(ctx context.Context, key string, opts ...clientv3.OpOp
 	return out
 }
 
-// The first that the view hears is an event, and not that there is a watch. The line before
-// that is unknown, so the view reads it then.
+// The first response that the view gets is an event, and not the created notice. The line
+// before that is unknown, so the view reads it then.
 func TestAWatcherThatSwallowsTheCreatedNoticeDoesNoHarm(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		keys, lease := strangers(t, etcd, "n", 3)
@@ -207,9 +207,9 @@ func TestAWatcherThatSwallowsTheCreatedNoticeDoesNoHarm(t *testing.T) {
 	})
 }
 
-// The re-check of a view is refused, as by an administrator who takes the right away and
-// gives it back. That is told to the one who waits then. Whoever waits after that has a view
-// of its own time.
+// The recheck of a view is refused, as by an administrator that takes the right away and
+// gives it back. The waiter of that time gets the error. A later waiter has a view of its
+// own time.
 func TestARefusalIsToldToNoLaterWaiter(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		keys, _ := strangers(t, etcd, "n", 1)
@@ -237,21 +237,21 @@ func TestARefusalIsToldToNoLaterWaiter(t *testing.T) {
 	})
 }
 
-// A streamed Watcher tells the streams of its watches apart as clientv3 does, by the outgoing
-// metadata of their contexts, and opens and closes them as that does. A watch is refused if
-// its stream was opened too long ago: its token has expired. One on a stream that is dead
-// hangs, and what is there hears nothing.
+// A streamed Watcher tells the streams of its watches apart as clientv3 does, by the
+// outgoing metadata of their contexts, and opens and closes them as clientv3 does. It
+// refuses a watch whose stream was opened too long ago: the token has expired. A watch on a
+// dead stream hangs, and existing watches there get nothing.
 type streamed struct {
 	clientv3.Watcher
 	life  time.Duration // of a token
-	says  error         // when it is over
-	never error         // why each watch is refused, if not nil
+	says  error         // the error after that
+	never error         // the error of every watch, if not nil
 	deaf  func(key string) bool
 
-	stillborn bool // each stream is dead from the beginning
+	stillborn bool // each stream is dead from its beginning
 
 	mu      sync.Mutex
-	streams map[string]*grpcStream // that are open
+	streams map[string]*grpcStream // the open ones
 	opened  int
 	named   map[string]bool // of all so far
 	begun   map[string]int  // watches that were asked for, by key
@@ -264,7 +264,7 @@ type grpcStream struct {
 	dead    bool
 }
 
-// streamsOf has a client's watches go through streams.
+// streamsOf makes a client's watches go through streams.
 func streamsOf(client *clientv3.Client, life time.Duration) *streamed {
 	w := &streamed{
 		Watcher: client.Watcher,
@@ -278,7 +278,8 @@ func streamsOf(client *clientv3.Client, life time.Duration) *streamed {
 	return w
 }
 
-// on is the stream of a context's watches, opened if need be, with one more watch.
+// on returns the stream of a context's watches, with one more watch. It opens the stream if
+// need be.
 func (w *streamed) on(ctx context.Context, key string) (stream *grpcStream, leave func(), refused error) {
 	md, _ := metadata.FromOutgoingContext(ctx)
 	id := fmt.Sprint(md)
@@ -368,8 +369,8 @@ func (w *streamed) die() {
 	}
 }
 
-// counts are the streams that are open, those opened so far, the watches so far, and how many
-// of them were refused.
+// counts returns the streams that are open, those opened so far, the watches so far, and
+// how many of them were refused.
 func (w *streamed) counts() (open, opened, begun, refused int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -391,8 +392,8 @@ func sessionsOf(t *testing.T, client *clientv3.Client, n int) (sessions []*etcdl
 	return sessions
 }
 
-// waitsFor begins to wait for a name that somebody else holds, and returns a channel for what
-// Lock says, with the holder's keys.
+// waitsFor begins to wait for a name that another holds. It returns a channel for the
+// result of Lock, and the holder's keys.
 func waitsFor(
 	t *testing.T, etcd *fake.Server, s *etcdlock.Session, name string, behind int, opts ...etcdlock.Option,
 ) (mu *etcdlock.Mutex, in chan error, keys []string) {
@@ -404,8 +405,8 @@ func waitsFor(
 	return mu, in, keys
 }
 
-// A watch that lives keeps its stream open, and etcd refuses each new one once the token of
-// the stream has expired. Hand-overs go on by events all the same, and keys linger, whether
+// A live watch keeps its stream open, and etcd refuses each new one once the token of the
+// stream has expired. Hand-overs go on by events all the same, and keys linger, whether
 // that watch is the user's or one of the library's, for a view or for one key.
 func TestAStreamWhoseTokenHasExpiredHoldsUpNoWatch(t *testing.T) {
 	const life = time.Minute
@@ -461,8 +462,8 @@ func TestAStreamWhoseTokenHasExpiredHoldsUpNoWatch(t *testing.T) {
 	}
 }
 
-// A fleet of Sessions on one client: one stream for all, and one more when its token has
-// expired and somebody comes.
+// A fleet of Sessions on one client has one stream for all, and one more when its token has
+// expired and another waiter comes.
 func TestTheSessionsOfAClientShareAStream(t *testing.T) {
 	const life, fleet = time.Minute, 50
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -488,7 +489,8 @@ func TestTheSessionsOfAClientShareAStream(t *testing.T) {
 	})
 }
 
-// Where the user may read and write, but not watch, no other stream helps: few are tried.
+// If the user may read and write, but not watch, no other stream helps. The library tries
+// few.
 func TestWhoMayNotWatchOpensFewStreams(t *testing.T) {
 	for _, behind := range []int{1, 12} {
 		t.Run(fmt.Sprint("behind ", behind), func(t *testing.T) {
@@ -514,8 +516,9 @@ func TestWhoMayNotWatchOpensFewStreams(t *testing.T) {
 	}
 }
 
-// The events of one name never come: each look at its line tells what its watch does not. It
-// watches anew each time. The other 199 names, about which there is nothing to tell, do not.
+// The events of one name never come: each look at its line shows what its watch does not.
+// That name watches anew each time. For the other 199 names there is nothing to show, and
+// they do not.
 func TestOneLateWatchIsMadeAnewAlone(t *testing.T) {
 	const names, time2 = 200, 2 * time.Minute
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -544,8 +547,8 @@ func TestOneLateWatchIsMadeAnewAlone(t *testing.T) {
 	})
 }
 
-// The stream itself is dead, as when a member hangs. The first that notices has all watch
-// anew, on another stream, each once. While each stream is dead few are opened.
+// The stream itself is dead, as when a member hangs. The first watch that notices makes all
+// watch anew, on another stream, each once. While each stream is dead few are opened.
 func TestAllWatchAnewWhenTheirStreamIsDead(t *testing.T) {
 	const names = 50
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -589,11 +592,11 @@ func TestAllWatchAnewWhenTheirStreamIsDead(t *testing.T) {
 	})
 }
 
-// A watch was begun while etcd was slow, and is never there: its member is dead. It is given up
-// by what answers take now, not by what they took then.
+// A watch began while etcd was slow, and is never there: its member is dead. It is given up
+// by the time that answers take now, not by the time that they took then.
 func TestAWatchThatWasBegunWhileEtcdWasSlowIsGivenUpSoon(t *testing.T) {
 	const slow = 4 * time.Second
-	for _, company := range []int{1, 20} { // who wait by a view, and by a watch of one key
+	for _, company := range []int{1, 20} { // waiters by a view, and by a watch of one key
 		t.Run(fmt.Sprintf("%d before it", company), func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				keys, _ := strangers(t, etcd, "x", company)

@@ -54,13 +54,14 @@ func WithLockKind(kind func(name string) string) MetricsOption {
 	return func(o *metricsOptions) { o.kind = kind }
 }
 
-// NewMetrics returns hooks for [etcdlock.WithTrace] that record metrics. They keep no state, and
-// serve any number of Sessions and Mutexes of a process at once. Give them to New or NewSession:
-// what concerns leases and etcd is told to the Trace of the one who has the lease, and the Mutexes
-// of a Session inherit its Trace. [etcdlock.JoinTraces] combines them with those of [NewTrace].
+// NewMetrics returns hooks for [etcdlock.WithTrace] that record metrics. They keep no
+// state, and serve any number of Sessions and Mutexes of a process at once. Give them to
+// New or NewSession: events of leases and etcd go to the Trace of whatever has the lease,
+// and the Mutexes of a Session inherit its Trace. [etcdlock.JoinTraces] combines them with
+// those of [NewTrace].
 //
-// The error is the MeterProvider's, if it refuses an instrument: because a View does not fit it,
-// say.
+// The error is the MeterProvider's, if it refuses an instrument: because a View does not
+// fit it, say.
 func NewMetrics(opts ...MetricsOption) (*etcdlock.Trace, error) {
 	o := metricsOptions{
 		provider: otel.GetMeterProvider(),
@@ -247,9 +248,9 @@ func (i *instruments) of(name string, attributes ...attribute.KeyValue) metric.M
 	return metric.WithAttributeSet(attribute.NewSet(attributes...))
 }
 
-// begin makes the losses and recalls of a lock appear as 0. Where a backend knows no start times (Prometheus)
-// one that appears as 1 has not increased, and the first loss would raise no alarm. The context is
-// not that of the call: a 0 is no exemplar.
+// begin makes the losses and recalls of a lock appear as 0. To a backend that knows no
+// start times (Prometheus), a counter that appears as 1 has not increased, and the first
+// loss would raise no alarm. The context is not that of the call: a 0 is no exemplar.
 func (i *instruments) begin(name string) {
 	i.recalled.Add(context.Background(), 0, i.of(name))
 	for _, why := range lossTypes {

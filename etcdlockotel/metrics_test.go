@@ -30,7 +30,7 @@ func kind(name string) string {
 	return kind
 }
 
-// measuring returns hooks, and what reads that which they record.
+// measuring returns hooks, and a reader of what they record.
 func measuring(
 	t *testing.T, opts ...etcdlockotel.MetricsOption,
 ) (*sdkmetric.ManualReader, *etcdlock.Trace) {
@@ -42,8 +42,8 @@ func measuring(
 	return reader, hooks
 }
 
-// recorded are the points of all instruments, by name and attributes: of a counter its value, of
-// a histogram its count and sum.
+// recorded returns the points of all instruments, by name and attributes: the value of a
+// counter, the count and the sum of a histogram.
 func recorded(t *testing.T, reader *sdkmetric.ManualReader) map[string]string {
 	t.Helper()
 	points := make(map[string]string)
@@ -72,7 +72,7 @@ func recorded(t *testing.T, reader *sdkmetric.ManualReader) map[string]string {
 	return points
 }
 
-// instruments are all that have recorded something.
+// instruments returns all instruments that have recorded something.
 func instruments(t *testing.T, reader *sdkmetric.ManualReader) []metricdata.Metrics {
 	t.Helper()
 	var all metricdata.ResourceMetrics
@@ -81,7 +81,7 @@ func instruments(t *testing.T, reader *sdkmetric.ManualReader) []metricdata.Metr
 	return all.ScopeMetrics[0].Metrics
 }
 
-// measured is an etcd in memory, and what is recorded of those who lock there.
+// measured is an etcd in memory, and what the hooks record about the locks there.
 type measured struct {
 	t      *testing.T
 	etcd   *etcdlocktest.Etcd
@@ -89,7 +89,7 @@ type measured struct {
 	hooks  *etcdlock.Trace
 }
 
-// inVirtualTime runs a test on an etcd in memory in which nothing takes time.
+// inVirtualTime runs a test on an etcd in memory that answers in no time.
 func inVirtualTime(t *testing.T, test func(t *testing.T, m *measured)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -123,7 +123,7 @@ func (m *measured) begins(ctx context.Context, mu *etcdlock.Mutex) <-chan error 
 	return ended
 }
 
-// recall asks the holder of name to give it back.
+// recall asks the holder of name to give the lock back.
 func (m *measured) recall(name string, grace time.Duration) {
 	m.t.Helper()
 	ctx, client := context.Background(), m.etcd.Client()
@@ -134,7 +134,7 @@ func (m *measured) recall(name string, grace time.Duration) {
 	synctest.Wait()
 }
 
-// has requires points, and that no other one of the instruments is there that begin so.
+// has requires these points, and no other point of the instruments whose names begin so.
 func (m *measured) has(begin string, want map[string]string) {
 	m.t.Helper()
 	synctest.Wait()
@@ -147,7 +147,7 @@ func (m *measured) has(begin string, want map[string]string) {
 	require.Equal(m.t, want, got)
 }
 
-// One waits for another, and gets in.
+// A call waits behind a holder, and gets in.
 func TestAHandOverIsMeasured(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, m *measured) {
 		first := m.mutex(m.session(m.etcd.Client()), "orders/1")
@@ -183,7 +183,7 @@ func TestAHandOverIsMeasured(t *testing.T) {
 	})
 }
 
-// A call that gives up is measured by why it did. That TryLock found others is no error.
+// A call that gives up is measured by its reason. It is no error that TryLock found others.
 func TestEachCallThatGivesUpIsMeasured(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, m *measured) {
 		holder := m.mutex(m.session(m.etcd.Client()), "orders/1")
@@ -218,7 +218,8 @@ func TestEachCallThatGivesUpIsMeasured(t *testing.T) {
 	})
 }
 
-// Each loss is one of hold.lost, and the hold's end in hold.duration has the same error.type.
+// Each loss adds one to hold.lost, and the hold's end in hold.duration has the same
+// error.type.
 func TestEachLossIsMeasured(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, m *measured) {
 		s := m.session(m.etcd.Client())
@@ -261,8 +262,7 @@ func TestEachLossIsMeasured(t *testing.T) {
 	})
 }
 
-// A hold that shares its lock is counted by its mode, beside all holds, and its permits are added
-// up.
+// A hold that shares its lock counts by its mode, beside all holds, and its permits add up.
 func TestReadersAndPermitsAreMeasured(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, m *measured) {
 		s := m.session(m.etcd.Client())
@@ -285,8 +285,8 @@ func TestReadersAndPermitsAreMeasured(t *testing.T) {
 	})
 }
 
-// A recall is counted when the hold has noticed it. A recalled hold that is unlocked is not lost,
-// however late that comes.
+// A recall counts when the hold has noticed it. A recalled hold that is unlocked is not
+// lost, however late the Unlock comes.
 func TestARecallIsMeasured(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, m *measured) {
 		mu := m.mutex(m.session(m.etcd.Client()), "orders/1", etcdlock.WithRecall(time.Minute))
@@ -353,7 +353,7 @@ func TestATermOfLeadershipIsMeasured(t *testing.T) {
 	})
 }
 
-// Of the process there are renewals, and an etcd that is silent, away, or set back.
+// The process has renewals, and an etcd that is silent, away, or set back.
 func TestWhatHappensToLeasesAndEtcdIsMeasured(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, m *measured) {
 		is := func(instrument, want string) {
@@ -404,7 +404,8 @@ func TestWhatHappensToLeasesAndEtcdIsMeasured(t *testing.T) {
 	})
 }
 
-// All instruments are of the module's scope and of the global provider, unless another is given.
+// All instruments have the module's scope and come from the global provider, unless the
+// caller gives another.
 func TestInstrumentsAreOfTheModulesScope(t *testing.T) {
 	reader := sdkmetric.NewManualReader()
 	global := otel.GetMeterProvider()
@@ -420,7 +421,7 @@ func TestInstrumentsAreOfTheModulesScope(t *testing.T) {
 	require.Equal(t, semconv.SchemaURL, scope.SchemaURL)
 }
 
-// A provider that refuses an instrument is not ignored.
+// If a provider refuses an instrument, that is an error.
 func TestARefusedInstrumentIsAnError(t *testing.T) {
 	unfit := sdkmetric.NewView(sdkmetric.Instrument{Name: "etcdlock.hold.active"},
 		sdkmetric.Stream{Aggregation: sdkmetric.AggregationLastValue{}})
@@ -431,7 +432,7 @@ func TestARefusedInstrumentIsAnError(t *testing.T) {
 	require.Nil(t, hooks)
 }
 
-// Each hook is told of: that with a context, where there is one.
+// Each hook is measured. Of two hooks for one event, it is the one with a context.
 func TestEachHookIsMeasured(t *testing.T) {
 	_, trace := measuring(t)
 	hooks := reflect.ValueOf(trace).Elem()
@@ -442,7 +443,7 @@ func TestEachHookIsMeasured(t *testing.T) {
 	}
 }
 
-// Each hook of the process is counted by its instrument, and by no other.
+// Each hook without a call adds to its own counter, and to no other.
 func TestWhatHasNoCallHasItsCounter(t *testing.T) {
 	for counter, tell := range map[string]func(*etcdlock.Trace){
 		"lease.granted":         func(h *etcdlock.Trace) { h.LeaseGranted(1, time.Second) },
@@ -463,7 +464,7 @@ func TestWhatHasNoCallHasItsCounter(t *testing.T) {
 	}
 }
 
-// everything returns what reads instruments each of which has recorded something.
+// everything returns a reader of instruments that have all recorded something.
 func everything(t *testing.T) *sdkmetric.ManualReader {
 	t.Helper()
 	reader, hooks := measuring(t, etcdlockotel.WithLockKind(kind))
@@ -480,7 +481,7 @@ func everything(t *testing.T) *sdkmetric.ManualReader {
 	return reader
 }
 
-// Names and units are as OpenTelemetry wants them, and those of the package comment.
+// Names and units are as OpenTelemetry requires, and those of the package comment.
 func TestThePackageCommentHasEachInstrument(t *testing.T) {
 	line := regexp.MustCompile(`(?m)^//\t(etcdlock\.\S+)\s+(histogram|updowncounter|counter)\s+(\S+) `)
 	var documented, there []string
@@ -503,8 +504,8 @@ func TestThePackageCommentHasEachInstrument(t *testing.T) {
 	require.ElementsMatch(t, documented, there)
 }
 
-// However many names there are, each instrument has a few points, whose attributes are those of
-// the package comment.
+// However many names there are, each instrument has only a few points. Their attributes are
+// those of the package comment.
 func TestThePointsAreFewWhateverTheNames(t *testing.T) {
 	reader := everything(t)
 	require.LessOrEqual(t, len(recorded(t, reader)), 22)
@@ -536,7 +537,8 @@ func TestAKindIsLeftOutIfThereIsNone(t *testing.T) {
 	}
 }
 
-// What was measured of a request leads to its trace. The 0 of a loss that was none does not.
+// A measurement of a request leads to the request's trace. The 0 before the first loss does
+// not.
 func TestExemplarsLeadToTheRequest(t *testing.T) {
 	reader, hooks := measuring(t)
 	ctx, request := sdktrace.NewTracerProvider().Tracer("test").Start(t.Context(), "request")
@@ -575,7 +577,7 @@ func TestExemplarsLeadToTheRequest(t *testing.T) {
 	require.Equal(t, 1, got["etcdlock.hold.duration"])
 }
 
-// The boundaries of buckets are as advised, upper bounds inclusive.
+// The buckets have the advised boundaries. Upper bounds are inclusive.
 func TestDurationsGoToTheirBuckets(t *testing.T) {
 	reader, hooks := measuring(t)
 	for _, lasted := range []time.Duration{

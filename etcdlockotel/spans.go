@@ -142,8 +142,9 @@ func whyLost(reason error) string {
 	}
 }
 
-// whyGivenUp does so with the error of a call that got no hold. It is "" for a TryLock that found
-// others, which is no error. A wait that ran out behind others is an [etcdlock.ErrLocked] too.
+// whyGivenUp classifies the error of a call that got no hold. It is "" for a TryLock that
+// found others, which is no error. A wait that ran out behind others is an
+// [etcdlock.ErrLocked] too.
 func whyGivenUp(err error) string {
 	switch {
 	case is(err, etcdlock.ErrUnavailable):
@@ -161,9 +162,9 @@ func whyGivenUp(err error) string {
 	}
 }
 
-// whyFailed does so with the error of a term of leadership. It is "" for a function that has
-// returned because its context ended, which is no error: as that of Lead has, or after a recall. A
-// loss comes before whatever else the function says.
+// whyFailed classifies the error of a term of leadership. It is "" for a function that has
+// returned because its context ended, which is no error: that context ends with Lead's, or
+// after a recall. A loss comes before whatever else the function says.
 func whyFailed(err error) string {
 	switch {
 	case err == nil:

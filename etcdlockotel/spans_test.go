@@ -34,7 +34,7 @@ func tracing(t *testing.T) (*tracetest.InMemoryExporter, *sdktrace.TracerProvide
 	return exporter, provider
 }
 
-// attributes are those of a span or event, by key.
+// attributes returns the attributes of a span or event, by key.
 func attributes(list []attribute.KeyValue) map[string]any {
 	values := make(map[string]any)
 	for _, a := range list {
@@ -65,8 +65,8 @@ func TestSpansAreAsLongAsWhatTheyTell(t *testing.T) {
 	require.Equal(t, spans[2].EndTime, spans[2].Events[0].Time)
 }
 
-// All spans are of one instrumentation scope, which has the module's name; they go to the global
-// provider unless another is given.
+// All spans have one instrumentation scope, with the module's name. They go to the global
+// provider unless the caller gives another.
 func TestSpansAreOfTheModulesScope(t *testing.T) {
 	exporter, provider := tracing(t)
 	global := otel.GetTracerProvider()
@@ -79,7 +79,8 @@ func TestSpansAreOfTheModulesScope(t *testing.T) {
 	require.Equal(t, semconv.SchemaURL, scope.SchemaURL)
 }
 
-// Each end has its error.type, except those that are no errors: the same in spans and metrics.
+// Each end has its error.type, except those that are no errors. It is the same in spans and
+// metrics.
 func TestEachEndHasItsErrorType(t *testing.T) {
 	locked := &etcdlock.LockedError{Name: "a"}
 	for _, row := range []struct {
@@ -132,8 +133,8 @@ func TestEachEndHasItsErrorType(t *testing.T) {
 	}
 }
 
-// Each term of a leader has its span below that of Lead, beside the hold's. Its error.type is that
-// of the metrics.
+// Each term of a leader has a span below that of Lead, beside the hold's span. Its
+// error.type is that of the metrics.
 func TestATermOfLeadershipHasItsSpan(t *testing.T) {
 	lost := &etcdlock.LostError{Name: "a", Reason: etcdlock.ErrExpired}
 	for _, row := range []struct {
@@ -171,7 +172,7 @@ func TestATermOfLeadershipHasItsSpan(t *testing.T) {
 	}
 }
 
-// Each hook with a context makes a span or an event, or it is said here why not.
+// Each hook with a context makes a span or an event, or the test says why not.
 func TestEachHookOfACallIsTold(t *testing.T) {
 	hooks := reflect.ValueOf(etcdlockotel.NewTrace()).Elem()
 	for i := range hooks.NumField() {
@@ -180,7 +181,8 @@ func TestEachHookOfACallIsTold(t *testing.T) {
 	}
 }
 
-// A wait that gives up is a span that failed, and its request tells whom it waited for.
+// A wait that gives up is a failed span, and the trace of its request says for whom it
+// waited.
 func TestARequestThatGaveUpTellsWhoHeldTheLock(t *testing.T) {
 	exporter, provider := tracing(t)
 	client := contract.ClientOf(t, endpoints)
@@ -221,8 +223,8 @@ func TestARequestThatGaveUpTellsWhoHeldTheLock(t *testing.T) {
 	require.NotEmpty(t, queued["etcdlock.holder.host"])
 }
 
-// Every hold has its two spans, below the request that it belongs to: with one Trace and one
-// Mutex for all requests.
+// Every hold has its two spans, below the request to which it belongs. All requests share
+// one Trace and one Mutex.
 func TestEachRequestGetsItsOwnSpansWhateverRunsAtOnce(t *testing.T) {
 	const requests = 60
 	exporter, provider := tracing(t)
@@ -281,7 +283,7 @@ func TestEachRequestGetsItsOwnSpansWhateverRunsAtOnce(t *testing.T) {
 	}
 }
 
-// documentedAttributes are those of a section of the package comment.
+// documentedAttributes returns the attributes of a section of the package comment.
 func documentedAttributes(t *testing.T, section string) (names []string) {
 	t.Helper()
 	for _, line := range regexp.MustCompile(`(?m)^//\t(\S+\.\S+)\s+(string|int|bool) `).
@@ -292,7 +294,7 @@ func documentedAttributes(t *testing.T, section string) (names []string) {
 	return names
 }
 
-// packageComment is a section of it.
+// packageComment returns a section of the package comment.
 func packageComment(t *testing.T, section string) string {
 	t.Helper()
 	text, err := os.ReadFile("doc.go")
@@ -303,7 +305,7 @@ func packageComment(t *testing.T, section string) string {
 	return found
 }
 
-// The attributes of the package comment are those that there are.
+// The package comment names exactly the attributes that there are.
 func TestThePackageCommentHasEachAttribute(t *testing.T) {
 	documented := documentedAttributes(t, "Spans")
 	exporter, provider := tracing(t)

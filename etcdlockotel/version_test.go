@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The version is that of the module, wherever the build has it; what is none is left out.
+// The version is that of the module, wherever the build records it. A text that is no
+// version is left out.
 func TestTheVersionIsThatOfTheBuild(t *testing.T) {
 	other := &debug.Module{Path: "example.com/other", Version: "v9.9.9"}
 	for _, row := range []struct {

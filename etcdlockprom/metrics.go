@@ -284,7 +284,7 @@ func whyLost(reason error) string {
 	}
 }
 
-// whyGivenUp does so with the error of a call that got no hold. An error may be in several
+// whyGivenUp classifies the error of a call that got no hold. An error may be in several
 // classes: a wait that ran out while etcd was away counts as etcd's fault, not the lock's.
 func whyGivenUp(err error) string {
 	switch {
@@ -303,9 +303,9 @@ func whyGivenUp(err error) string {
 	}
 }
 
-// howLed does so with the error of a term of leadership. A function that has returned because its
-// context ended, with that of Lead or after a recall, has not failed. A loss comes before whatever
-// else the function says.
+// howLed classifies the error of a term of leadership. A function that has returned because
+// its context ended, with that of Lead or after a recall, has not failed. A loss comes
+// before whatever else the function says.
 func howLed(err error) string {
 	switch {
 	case is(err, etcdlock.ErrLost):

@@ -26,7 +26,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/contract"
 )
 
-// registered returns metrics that registry has.
+// registered returns metrics that are registered with registry.
 func registered(registry *prometheus.Registry, opts ...etcdlockprom.Option) *etcdlockprom.Metrics {
 	metrics := etcdlockprom.NewMetrics(opts...)
 	registry.MustRegister(metrics)
@@ -131,7 +131,7 @@ func everyMetric(t *testing.T) *prometheus.Registry {
 	return registry
 }
 
-// Who waits counts until the hold, or until giving up. TryLock does not wait.
+// A waiter counts until its hold begins, or until it gives up. TryLock does not wait.
 func TestWhoWaitsIsCountedWhileWaiting(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	trace := registered(registry).Trace()
@@ -168,8 +168,8 @@ func TestWhoWaitsIsCountedWhileWaiting(t *testing.T) {
 	is("etcdlock_waiting", 0)
 }
 
-// The first loss must be an increase from 0 to Prometheus: of each lock once it was held or
-// waited for, of all if locks are not told apart.
+// The first loss must be an increase from 0 to Prometheus: for each lock once it was held
+// or waited for, and for all locks if their labels do not differ.
 func TestLossesAreThereBeforeTheFirstOne(t *testing.T) {
 	const zeros = `
 # HELP etcdlock_lost_total Holds that ended without their release, by reason.
@@ -194,12 +194,12 @@ etcdlock_lost_total{lock="%[1]s",reason="taken"} 0
 	require.Contains(t, values(t, grouped), "etcdlock_wait_seconds true")
 }
 
-// Each hook of the Trace is counted, or it is said here why not.
+// Each hook of the Trace counts something, or the test says why not.
 func TestEachHookIsCounted(t *testing.T) {
 	hooks := reflect.ValueOf(registered(prometheus.NewRegistry()).Trace()).Elem()
 	for i := range hooks.NumField() {
 		name := hooks.Type().Field(i).Name
-		if strings.HasSuffix(name, "Context") { // tells the same as the hook without
+		if strings.HasSuffix(name, "Context") { // it reports the same as the hook without
 			require.True(t, hooks.Field(i).IsNil(), name)
 			continue
 		}
@@ -236,7 +236,7 @@ func TestWhatBecomesOfLeasesAndEtcdIsCounted(t *testing.T) {
 	}
 }
 
-// A wait that ends while etcd is away is etcd's matter, whatever ended it.
+// If a wait ends while etcd is away, the reason is etcd, whatever ended the wait.
 func TestACallThatGaveUpHasItsReason(t *testing.T) {
 	for _, row := range []struct {
 		err    error
@@ -259,7 +259,7 @@ func TestACallThatGaveUpHasItsReason(t *testing.T) {
 	}
 }
 
-// The names of the package comment are those that there are.
+// The names in the package comment are those of the metrics.
 func TestThePackageCommentHasEachMetric(t *testing.T) {
 	text, err := os.ReadFile("doc.go")
 	require.NoError(t, err)
@@ -310,7 +310,7 @@ func TestEachLossHasItsReason(t *testing.T) {
 		reason string
 		opts   []etcdlock.Option
 		do     func(t *testing.T, client *clientv3.Client, name string)
-		deaf   bool // no renewal gets through
+		deaf   bool // it gets no renewal through
 	}{
 		{what: "key deleted", reason: "taken", do: func(
 			t *testing.T, client *clientv3.Client, name string,
@@ -375,8 +375,7 @@ func TestEachLossHasItsReason(t *testing.T) {
 	}
 }
 
-// A hold that shares its lock is counted by its mode, beside all holds, and its permits are added
-// up.
+// A hold that shares its lock counts by its mode, beside all holds, and its permits add up.
 func TestReadersAndPermitsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd, registry := etcdlocktest.New(t), prometheus.NewRegistry()
@@ -409,12 +408,12 @@ func TestReadersAndPermitsAreCounted(t *testing.T) {
 		require.Equal(t, 2.0, got["etcdlock_shared_total read"])
 		require.Equal(t, 3.0, got["etcdlock_shared_total permit"])
 		require.Equal(t, 8.0, got["etcdlock_permits_total"])
-		require.Equal(t, 6.0, got["etcdlock_hold_seconds"]) // with the one who writes
+		require.Equal(t, 6.0, got["etcdlock_hold_seconds"]) // including the writer
 	})
 }
 
-// A recall is counted when the hold has noticed it. A recalled hold that is unlocked is not lost,
-// however late that comes. A term of leadership is counted by how it ended.
+// A recall counts when the hold has noticed it. A recalled hold that is unlocked is not
+// lost, however late the Unlock comes. A term of leadership counts by how it ended.
 func TestRecallsAndTermsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd, registry := etcdlocktest.New(t), prometheus.NewRegistry()
@@ -487,8 +486,8 @@ func deafClient(t *testing.T) *clientv3.Client {
 	return client
 }
 
-// values are the counters and gauges of a registry, summed over locks, by name and reason;
-// of histograms the count, by name and contended.
+// values returns the counters and gauges of a registry, summed over locks, by name and
+// reason. For histograms it returns the count, by name and contended.
 func values(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()
@@ -509,7 +508,7 @@ func values(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	return values
 }
 
-// Two Sessions, whose hooks run side by side, share one Metrics and use many names.
+// Two Sessions share one Metrics and use many names. Their hooks run side by side.
 func TestCountsAreExactAndSeriesFewWhateverRunsAtOnce(t *testing.T) {
 	const workers, rounds = 8, 25
 	registry := prometheus.NewRegistry()

@@ -25,7 +25,7 @@ func inBubble(t *testing.T, test func(t *testing.T, etcd *etcdlocktest.Etcd)) {
 	synctest.Test(t, func(t *testing.T) { test(t, etcdlocktest.New(t)) })
 }
 
-// A reporter is a testing.TB that keeps what it is told.
+// A reporter is a testing.TB that keeps what the test reports.
 type reporter struct {
 	testing.TB
 	cleanups []func()
@@ -46,7 +46,7 @@ func (r *reporter) Fatal(args ...any) {
 	runtime.Goexit()
 }
 
-// end is the end of the test.
+// end does what happens at the end of the test.
 func (r *reporter) end() {
 	for len(r.cleanups) > 0 {
 		last := len(r.cleanups) - 1
@@ -127,7 +127,7 @@ func TestASessionLeftOpenIsNamed(t *testing.T) {
 				r := &reporter{TB: t}
 				etcd := etcdlocktest.New(r)
 				lease := row.test(t, etcd, etcd.Client())
-				r.end() // without that the bubble would not end: goroutines would be left
+				r.end() // otherwise goroutines would be left, and the bubble would not end
 				if !row.told {
 					require.Empty(t, r.errors)
 					return
@@ -167,7 +167,8 @@ func TestASessionThatWasClosedWhileEtcdWasAwayIsNoneLeftOpen(t *testing.T) {
 	})
 }
 
-// If one was left the bubble would not end. (An etcd that is made in a bubble waits for them.)
+// If a goroutine were left, the bubble would not end. (An etcd that is made in a bubble
+// waits for them.)
 func TestASessionWhoseClientIsClosedEndsItsGoroutines(t *testing.T) {
 	for name, use := range map[string]func(t *testing.T, mu, other *etcdlock.Mutex){
 		"it holds": func(t *testing.T, mu, _ *etcdlock.Mutex) { require.NoError(t, mu.Lock(t.Context())) },
@@ -222,7 +223,7 @@ func TestAClosedClientIsAProcessThatHasDied(t *testing.T) {
 	})
 }
 
-// value is that of a key, "" if it is not there.
+// value returns the value of a key, and "" if the key is not there.
 func value(t *testing.T, client *clientv3.Client, key string) string {
 	t.Helper()
 	resp, err := client.Get(t.Context(), key)
@@ -350,7 +351,7 @@ func TestAClientOfAnotherEtcdEndsTheTest(t *testing.T) {
 	}
 }
 
-// What a test does with an answer is not seen by others.
+// Others do not see what a test does with an answer.
 func TestAnAnswerMayBeChanged(t *testing.T) {
 	etcd := etcdlocktest.New(t)
 	client := etcd.Client()
@@ -378,7 +379,7 @@ func TestAnAnswerMayBeChanged(t *testing.T) {
 	require.Equal(t, "value", string(past.Kvs[0].Value))
 }
 
-// Parallel tests, in bubbles and outside, have etcds that know nothing of each other.
+// Parallel tests, in bubbles and outside, have etcds that do not affect each other.
 func TestParallelTests(t *testing.T) {
 	for i := range 8 {
 		t.Run("", func(t *testing.T) {
@@ -403,7 +404,7 @@ func TestParallelTests(t *testing.T) {
 	}
 }
 
-// The library's peer works with it, too, with its own use of KeepAlive and Watch.
+// The library's peer works with it, too, in its own way of using KeepAlive and Watch.
 func TestThePeerLocks(t *testing.T) {
 	inBubble(t, func(t *testing.T, etcd *etcdlocktest.Etcd) {
 		held := make(chan string)

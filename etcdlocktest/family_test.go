@@ -17,7 +17,7 @@ import (
 // granted is the TTL of all leases here.
 const granted = 15 * time.Second
 
-// sessionOf is a Session of a process of its own.
+// sessionOf returns a Session of a process of its own.
 func sessionOf(t *testing.T, etcd *etcdlocktest.Etcd) (*clientv3.Client, *etcdlock.Session) {
 	t.Helper()
 	client := etcd.Client()
@@ -27,7 +27,8 @@ func sessionOf(t *testing.T, etcd *etcdlocktest.Etcd) (*clientv3.Client, *etcdlo
 	return client, s
 }
 
-// A process that reads dies. A writer gets in when its lease has ended, and not before.
+// A reading process dies. A writer gets in when that process's lease has ended, and not
+// before.
 func TestAWriterWaitsForTheLeaseOfADeadReader(t *testing.T) {
 	inBubble(t, func(t *testing.T, etcd *etcdlocktest.Etcd) {
 		dying, reading := sessionOf(t, etcd)
@@ -52,7 +53,7 @@ func TestAWriterWaitsForTheLeaseOfADeadReader(t *testing.T) {
 	})
 }
 
-// The permits of a process that is cut off end with its context, and then come back.
+// The holds of a process that is cut off end in time. Then its permits come back.
 func TestThePermitsOfAProcessThatIsCutOffComeBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, etcd *etcdlocktest.Etcd) {
 		away, here := sessionOf(t, etcd)
@@ -93,14 +94,14 @@ func TestSeveralNamesEndWithOneOfThem(t *testing.T) {
 		require.True(t, ok, err)
 		require.Equal(t, "stock/plum", lost.Name)
 		require.ErrorIs(t, err, etcdlock.ErrKeyDeleted)
-		synctest.Wait() // the other key is removed beside
+		synctest.Wait() // the other key is removed in the background
 		left, err := client.Get(t.Context(), "stock/", clientv3.WithPrefix(), clientv3.WithCountOnly())
 		require.NoError(t, err)
 		require.Zero(t, left.Count)
 	})
 }
 
-// The leader's process dies, and whoever follows sees the next one within the TTL.
+// The leader's process dies. A follower sees the next leader within the TTL.
 func TestWhoeverFollowsSeesTheNextLeader(t *testing.T) {
 	inBubble(t, func(t *testing.T, etcd *etcdlocktest.Etcd) {
 		ctx, stop := context.WithCancel(t.Context())

@@ -17,14 +17,15 @@ import (
 	"github.com/etcdlock/etcdlock/internal/contract"
 )
 
-// took is how long f takes.
+// took returns how long f takes.
 func took(f func()) time.Duration {
 	begun := time.Now()
 	f()
 	return time.Since(begun)
 }
 
-// watched are the events that a watch tells in d, as "put k" and "delete k", with the time.
+// watched returns the events that a watch delivers in d, as "put k" and "delete k", with
+// the time.
 func watched(ch clientv3.WatchChan, d time.Duration) (events []string) {
 	begun := time.Now()
 	over := time.After(d)
@@ -92,7 +93,7 @@ func TestCutKeepsBackWhatIsSent(t *testing.T) {
 		require.Equal(t, []string{"PUT 1 after 0s", "PUT 2 after 0s", "PUT 3 after 0s"}, watched(watch, time.Second))
 		require.Empty(t, value(t, other, "lost"))
 
-		heal() // a second one ends no later cut
+		heal() // a second call ends no later cut
 		defer etcd.Cut(client)()
 		heal()
 		again()
@@ -165,7 +166,7 @@ func TestDelayIsOnceForEachRoundTripAndEvent(t *testing.T) {
 		}
 		require.Equal(t, []string{"PUT 1 after 0s", "PUT 2 after 1s", "PUT 3 after 2s"}, watched(watch, 5*time.Second))
 
-		// One that is given up is on its way.
+		// A request that was given up is already on its way.
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		_, err = client.Put(short, "given up", "v")

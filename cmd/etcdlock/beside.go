@@ -53,7 +53,7 @@ func (r *running) open(client *clientv3.Client, name string, opts ...etcdlock.Op
 	return mu, nil
 }
 
-// A beside is held beside others: with -s, or with -N. It is locked once.
+// A beside is a lock that is held beside others: with -s, or with -N. It is locked once.
 type beside struct {
 	name         string
 	acquire, try func(context.Context) (*etcdlock.Hold, error)

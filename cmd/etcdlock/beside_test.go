@@ -11,15 +11,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// With -N so many runs have their commands at a time, and with -s any number; others are excluded,
-// as are those with another flag. The lowest limit counts.
+// With -N at most that many runs have their commands at a time, and with -s any number.
+// They exclude all other runs, also those with another flag. The lowest limit counts.
 func TestRunsBesideEachOther(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
 	for _, row := range []struct {
 		name, mode   string
 		flags        []string
-		beside, full int // of runs with -n: the status of one with these flags, with one more there
+		beside, full int // the status of a run with -n beside one with these flags, and when there is one more
 		refused      [][]string
 	}{
 		{"limited", "permit", []string{"-N", "3"}, exitGood, exitTaken, [][]string{{}, {"-s"}, {"-N", "2"}}},
@@ -29,7 +29,7 @@ func TestRunsBesideEachOther(t *testing.T) {
 			t.Parallel()
 			tries := func(flags ...string) int {
 				args := append([]string{"run", "--endpoints", e.addr, "-n"}, flags...)
-				run := starts(t, append(args, row.name, "--", "true")) // it waits for all children of its process
+				run := starts(t, append(args, row.name, "--", "true")) // this waits for all children of its process
 				<-run.ended
 				return run.ProcessState.ExitCode()
 			}
@@ -63,7 +63,7 @@ func TestRunsBesideEachOther(t *testing.T) {
 	}
 }
 
-// The command knows its key and token, and is ended when its place is taken away.
+// The command knows its key and token. The run ends it when its place is taken away.
 func TestARunWithALimitKnowsItsPlaceAndLosesIt(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)

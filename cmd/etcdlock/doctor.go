@@ -300,7 +300,7 @@ func (d *doctor) several(subject string, findings []string) {
 	}
 }
 
-// recipes tells the locks whose names a recipe.RWMutex has, too.
+// recipes finds the locks whose names a recipe.RWMutex has, too.
 func recipes(kvs []*mvccpb.KeyValue, lines map[string]line.Line) (findings []string) {
 	told := make(map[string]bool)
 	for _, kv := range kvs {

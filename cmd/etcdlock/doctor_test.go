@@ -19,7 +19,7 @@ import (
 	"github.com/etcdlock/etcdlock"
 )
 
-// An etcd that is well, and locks in it. The doctor leaves nothing behind.
+// An etcd that is well has locks in it. The doctor leaves nothing behind.
 func TestAHealthyEtcdHasNoFindings(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
@@ -121,7 +121,8 @@ func TestWhatTheDoctorFinds(t *testing.T) {
 	}
 }
 
-// Endpoints are asked one by one: one that is away, and one of another cluster.
+// The doctor asks endpoints one by one. Here one is away, and one belongs to another
+// cluster.
 func TestTheDoctorAsksEachEndpoint(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
@@ -140,7 +141,7 @@ func TestTheDoctorAsksEachEndpoint(t *testing.T) {
 	require.Contains(t, stderr, "no endpoint can be used: "+away)
 }
 
-// TLS that is wrong on either side, told as such.
+// TLS is wrong on either side, and the doctor says so.
 func TestTheDoctorTellsWrongTLS(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
@@ -182,7 +183,7 @@ func TestTheDoctorTellsWrongTLS(t *testing.T) {
 	}
 }
 
-// All keys are read, in pages of one revision.
+// The doctor reads all keys, in pages of one revision.
 func TestKeysAreReadInPages(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
@@ -198,7 +199,7 @@ func TestKeysAreReadInPages(t *testing.T) {
 	require.Contains(t, run.stdout.String(), `keys: 10 below ""`)
 }
 
-// An etcd, or what stands before it, may grant less than is asked for.
+// etcd, or what stands before it, may grant less than a run asks for.
 func TestALeaseThatIsTooShortIsRefused(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)

@@ -26,7 +26,7 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// A front is an etcd before the one in memory, that is not well.
+// A front stands before the etcd in memory, as an etcd that is not well.
 type front struct {
 	pb.UnimplementedKVServer
 	pb.UnimplementedLeaseServer
@@ -34,17 +34,17 @@ type front struct {
 	kv    pb.KVClient
 	lease pb.LeaseClient
 
-	// Set before it is asked.
+	// Set before the first request.
 	cluster  uint64 // id, if not 0
 	ttl      int64  // of every lease, if not 0
 	alarms   []*pb.AlarmMember
 	readOnly bool // the user may not write
-	blind    bool // nor read
+	blind    bool // the user may not read either
 
 	ranges, grants, revokes atomic.Int64
 }
 
-// newFront starts it, with TLS if creds is not nil.
+// newFront starts a front. It uses TLS if tls is not nil.
 func newFront(t *testing.T, e *etcd, f *front, tls *tls.Config) (addr string) {
 	t.Helper()
 	conn := e.client.ActiveConnection()
@@ -108,7 +108,7 @@ func (f *front) Alarm(context.Context, *pb.AlarmRequest) (*pb.AlarmResponse, err
 	return &pb.AlarmResponse{Alarms: f.alarms}, nil
 }
 
-// certificate makes one for this machine, signed by itself, and the files of it.
+// certificate makes a certificate for this machine, signed by itself, and its files.
 func certificate(t *testing.T) (pair tls.Certificate, cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

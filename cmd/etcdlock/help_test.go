@@ -28,7 +28,7 @@ func TestThePageHasTheHelpOfEachCommand(t *testing.T) {
 	}
 }
 
-// Each way to ask for help tells the same, and names every flag.
+// Each way to ask for help gives the same text, which names every flag.
 func TestHelpIsThereHoweverItIsAskedFor(t *testing.T) {
 	status, all, stderr := runs(t, "", "help")
 	require.Equal(t, exitGood, status)
@@ -95,7 +95,7 @@ printf '%s\n' "${COMPREPLY[@]}"`, "bash")
 	}
 }
 
-// The version is one line, whichever way it is asked for, and needs no etcd.
+// The version is one line, whichever way the user asks for it. It needs no etcd.
 func TestTheVersionIsOneLine(t *testing.T) {
 	for _, args := range [][]string{{"version"}, {"--version"}, {"-version", "who"}} {
 		status, text, stderr := runs(t, "", args...)

@@ -50,7 +50,7 @@ type holding struct {
 	recalls chan error                // gets one for the first recall
 	asked   bool                      // the command was ended by a recall
 	why     reason
-	silent  sync.Once // said that etcd does not answer
+	silent  sync.Once // reports once that etcd does not answer
 }
 
 func (r *running) run(a *app, c call) error {

@@ -49,7 +49,7 @@ func readAt(
 	}
 }
 
-// A place is one in the line for a lock; 0 holds it.
+// A place is a position in the line for a lock; 0 holds it.
 type place struct {
 	etcdlock.Contender
 	Number int

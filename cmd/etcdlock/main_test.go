@@ -29,7 +29,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/sim"
 )
 
-// With asEnv this binary is the program, or the worker that the program runs.
+// With asEnv this binary is the program, or the worker that the program runs as its
+// command.
 const (
 	asEnv     = "ETCDLOCK_TEST_AS"
 	sayWhyEnv = "ETCDLOCK_TEST_SAY_WHY"
@@ -39,7 +40,7 @@ const (
 func TestMain(m *testing.M) {
 	if os.Getenv(asEnv) == "" {
 		flag.Parse()
-		_ = flag.Set("test.parallel", "8") // they wait for other processes, most of the time
+		_ = flag.Set("test.parallel", "8") // most of the time they wait for other processes
 		os.Exit(m.Run())
 	}
 	if len(os.Args) > 2 && os.Args[1] == "worker" {
@@ -54,18 +55,20 @@ func TestMain(m *testing.M) {
 	main()
 }
 
-// patience bounds what is to happen soon, on a machine that has much else to do.
+// patience bounds what must happen soon, on a machine that has much else to do.
 const patience = 20 * time.Second
 
-// nobody listens there. (A port that was closed may be another test's by then.)
+// nobody is an address on which nobody listens. (A port that was closed may belong to
+// another test by then.)
 const nobody = "127.0.0.1:1"
 
 // ---- the worker
 
-// work writes to a file what happens to it and that it lives, until somebody ends it or the file
-// is gone, as it is after the test, whatever became of that.
+// work writes to a file what happens to the worker, and that it lives. It goes on until
+// something ends the worker, or the file is gone. After the test the file is gone, whatever
+// became of the test.
 //
-//	deaf         signals are noted, and do not end it
+//	deaf         the worker notes signals, and they do not end it
 //	daemon=FILE  it starts another worker, deaf and in a session of its own
 //	leave        it ends once that one lives
 //	signals=N    it exits with status 7 after N signals
@@ -120,7 +123,7 @@ func work(file string, flags []string) {
 	}
 }
 
-// events are the times at which a worker noted something.
+// events returns the times at which a worker noted something.
 func events(file, what string) (at []time.Time) {
 	text, _ := os.ReadFile(file)
 	for line := range strings.Lines(string(text)) {
@@ -132,7 +135,7 @@ func events(file, what string) (at []time.Time) {
 	return at
 }
 
-// number is one that a worker noted, as in pid=7.
+// number returns a number that a worker noted, as in pid=7.
 func number(t *testing.T, file, what string) int {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -165,7 +168,7 @@ func eventually(t *testing.T, is func() bool, format string, args ...any) {
 	}
 }
 
-// isGone asks that a process has ended, or is only waited for.
+// isGone requires that a process has ended, or that its parent only has to wait for it.
 func isGone(t *testing.T, pid int) {
 	t.Helper()
 	eventually(t, func() bool {
@@ -177,7 +180,7 @@ func isGone(t *testing.T, pid int) {
 
 // ---- etcd
 
-// An etcd is one in memory, at an address.
+// An etcd is an etcd in memory, at an address.
 type etcd struct {
 	addr   string
 	client *clientv3.Client
@@ -227,7 +230,7 @@ func (e *etcd) renews(t *testing.T, lease clientv3.LeaseID) {
 	}, "%x is not renewed", int64(lease))
 }
 
-// A wire is a TCP connection to somewhere that can become a black hole.
+// A wire is a TCP connection to some address. It can become a black hole.
 type wire struct {
 	net.Listener
 	mu    sync.Mutex
@@ -271,7 +274,7 @@ func newWire(t *testing.T, to string) *wire {
 	return w
 }
 
-// Cut has the bytes in both directions fall into a black hole, for good.
+// Cut makes the bytes in both directions fall into a black hole, for good.
 func (w *wire) Cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -304,7 +307,7 @@ func (w *wire) addr() string { return w.Addr().String() }
 
 // ---- the program
 
-// A program is one that runs, as a process of its own.
+// A program is a running program, as a process of its own.
 type program struct {
 	*exec.Cmd
 	t              *testing.T
@@ -337,7 +340,8 @@ func env(vars ...string) setting { return func(c *exec.Cmd) { c.Env = append(c.E
 
 func typed(text string) setting { return func(c *exec.Cmd) { c.Stdin = strings.NewReader(text) } }
 
-// starts starts the program. It has ended when the test is over, and so has what it started.
+// starts starts the program. The program, and all that it started, have ended when the test
+// is over.
 func starts(t *testing.T, args []string, settings ...setting) *program {
 	t.Helper()
 	p := &program{
@@ -346,7 +350,7 @@ func starts(t *testing.T, args []string, settings ...setting) *program {
 	}
 	p.Env = append(cleanEnv(), asEnv+"=1", race.QuickExit())
 	p.Stdout, p.Stderr = p.stdout, p.stderr
-	p.WaitDelay = time.Second // a command that was left would keep the pipes open
+	p.WaitDelay = time.Second // a command left behind would keep the pipes open
 	for _, set := range settings {
 		set(p.Cmd)
 	}
@@ -365,7 +369,7 @@ func starts(t *testing.T, args []string, settings ...setting) *program {
 	return p
 }
 
-// cleanEnv is the environment without what etcdctl would read.
+// cleanEnv is the environment without the variables that etcdctl reads.
 func cleanEnv() (vars []string) {
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "ETCDCTL_") && !strings.HasPrefix(v, "ETCDLOCK_") {
@@ -375,7 +379,7 @@ func cleanEnv() (vars []string) {
 	return vars
 }
 
-// exits waits for the end of the program, and asks for its status.
+// exits waits for the end of the program, and requires its status.
 func (p *program) exits(status int) *program {
 	p.t.Helper()
 	select {
@@ -387,7 +391,7 @@ func (p *program) exits(status int) *program {
 	return p
 }
 
-// says asks for one line on stderr, that has a text in it.
+// says requires one line on stderr that contains a text.
 func (p *program) says(text string) {
 	p.t.Helper()
 	lines := strings.Split(strings.TrimSuffix(p.stderr.String(), "\n"), "\n")
@@ -407,7 +411,7 @@ func (e *etcd) args(flags []string, name string, worker ...string) []string {
 	return append(append(args, name, "--", os.Args[0], "worker"), worker...)
 }
 
-// runs is the whole program with these arguments, in this process.
+// runs runs the whole program with these arguments, in this process.
 func runs(t *testing.T, answer string, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, errs strings.Builder

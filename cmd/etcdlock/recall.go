@@ -116,7 +116,7 @@ func whoAsks() string {
 	return text[:min(len(text), maxText)]
 }
 
-// places are those that are to be asked.
+// places returns the places to ask.
 func (r *recalling) places(client *clientv3.Client, name string) ([]place, error) {
 	ctx, cancel := r.etcd.bounded()
 	defer cancel()
@@ -129,7 +129,8 @@ func (r *recalling) places(client *clientv3.Client, name string) ([]place, error
 	}), nil
 }
 
-// ask asks each of the places, or deletes it if it cannot be asked and that is wanted.
+// ask asks each of the places. If one cannot be asked, ask deletes it, if the user wants
+// that.
 func (r *recalling) ask(a *app, client *clientv3.Client, places []place) (asked []place, err error) {
 	request := etcdlock.RecallRequest{By: r.by, Reason: r.reason, Grace: r.grace}
 	var deaf error
@@ -157,8 +158,8 @@ func (r *recalling) ask(a *app, client *clientv3.Client, places []place) (asked 
 // pollEvery is the time from one look at the line to the next.
 const pollEvery = 200 * time.Millisecond
 
-// await waits until the asked places are gone. What is there when the time is over it deletes, if
-// that is wanted.
+// await waits until the asked places are gone. If some are left when the time is over, it
+// deletes them, if the user wants that.
 func (r *recalling) await(a *app, client *clientv3.Client, name string, asked []place) error {
 	for over := time.Now().Add(r.grace).Add(notices); ; {
 		ctx, cancel := r.etcd.bounded()

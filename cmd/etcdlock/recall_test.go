@@ -14,7 +14,8 @@ import (
 	"github.com/etcdlock/etcdlock"
 )
 
-// A run that is recalled ends its command, which hears, at once, and all of it before the release.
+// A run that is recalled ends its command, which obeys at once. All of the command has
+// ended before the release.
 func TestARecallEndsTheCommandOfARun(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
@@ -36,8 +37,8 @@ func TestARecallEndsTheCommandOfARun(t *testing.T) {
 	require.NoError(t, waits.Process.Kill())
 }
 
-// What is deaf has its own --recall at most, and so has what it leaves behind. The lock is released
-// once all of it has ended, and not at the end of the grace.
+// A deaf command has at most the run's own --recall, and so has what it leaves behind. The
+// lock is released once all of it has ended, and not at the end of the grace.
 func TestARecallKillsWhatIsDeafBeforeTheRelease(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
@@ -84,7 +85,7 @@ func TestARunThatIsRecalledInLineStartsNothing(t *testing.T) {
 	}
 }
 
-// Who does not listen is not asked: nothing happens, unless it may be deleted.
+// A holder that does not listen is not asked. Nothing happens, unless recall may delete it.
 func TestARecallOfWhoDoesNotListen(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
@@ -103,8 +104,8 @@ func TestARecallOfWhoDoesNotListen(t *testing.T) {
 	run.exits(exitLost).says("its key was deleted")
 }
 
-// One that listens, and does not unlock, is still there when the wait is over. It is deleted if
-// that is wanted.
+// A holder that listens, but does not unlock, is still there when the wait is over. recall
+// deletes it if the user wants that.
 func TestARecallThatIsNotHeeded(t *testing.T) {
 	for _, breaks := range []bool{false, true} {
 		t.Run(fmt.Sprint("break ", breaks), func(t *testing.T) {
@@ -132,7 +133,7 @@ func TestARecallThatIsNotHeeded(t *testing.T) {
 	}
 }
 
-// All that hold are asked, and nobody who waits.
+// recall asks all holders, and no waiter.
 func TestARecallAsksAllReaders(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)

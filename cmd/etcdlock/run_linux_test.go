@@ -25,8 +25,8 @@ func TestARunThatIsKilledTakesItsCommandAlong(t *testing.T) {
 	isGone(t, number(t, command, "pid"))
 }
 
-// A shell that replaces itself by a run has children that are not the command's: they are not
-// waited for, and not ended.
+// A shell that replaces itself by a run has children that are not the command's. The run
+// neither waits for them nor ends them.
 func TestChildrenFromBeforeAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
@@ -53,7 +53,7 @@ func TestChildrenFromBeforeAreLeftAlone(t *testing.T) {
 
 // ---- terminals
 
-// A pty is a terminal whose other end is the test's.
+// A pty is a terminal whose other end the test has.
 type pty struct {
 	master *os.File
 	slave  string
@@ -74,7 +74,7 @@ func newPty(t *testing.T) *pty {
 	return p
 }
 
-// on has a program lead a session on the terminal.
+// on makes a program lead a session on the terminal.
 func (p *pty) on(t *testing.T) setting {
 	slave, err := os.OpenFile(p.slave, os.O_RDWR|syscall.O_NOCTTY, 0)
 	require.NoError(t, err)
@@ -101,7 +101,7 @@ func (p *pty) types(t *testing.T, keys string) {
 	require.NoError(t, err)
 }
 
-// front is the process group in the foreground.
+// front returns the process group in the foreground.
 func (p *pty) front(t *testing.T) int {
 	t.Helper()
 	var group int32
@@ -109,8 +109,8 @@ func (p *pty) front(t *testing.T) int {
 	return int(group)
 }
 
-// On a terminal the command is in the foreground: it reads, ^C is for it alone, and ^Z does not
-// stop it. Then the terminal is run's again.
+// On a terminal the command is in the foreground: it reads, ^C reaches it alone, and ^Z
+// does not stop it. Then the terminal belongs to the run again.
 func TestOnATerminalTheCommandIsInTheForeground(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
@@ -126,7 +126,7 @@ func TestOnATerminalTheCommandIsInTheForeground(t *testing.T) {
 	require.NotEqual(t, run.Process.Pid, terminal.front(t))
 	require.True(t, shown(fmt.Sprint("got words by ", terminal.front(t)))(), "another is in the foreground")
 
-	for range 10 { // in some of them the shell is about to begin a program
+	for range 10 { // sometimes the shell is just about to begin a program
 		before := len(terminal.shows.String())
 		terminal.types(t, "\x1a") // ^Z
 		eventually(t, func() bool { return strings.Contains(terminal.shows.String()[before:], "^Z") }, "no echo")
@@ -142,8 +142,8 @@ func TestOnATerminalTheCommandIsInTheForeground(t *testing.T) {
 	run.exits(5)
 }
 
-// A run whose command has the terminal is in the background there, where "stty tostop" stops
-// those who write. It must not stop between TERM and KILL.
+// A run whose command has the terminal is in the background there. "stty tostop" stops
+// background processes that write. It must not stop the run between TERM and KILL.
 func TestNoTerminalStopsARunThatHasLostItsLock(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
@@ -161,7 +161,7 @@ func TestNoTerminalStopsARunThatHasLostItsLock(t *testing.T) {
 	shown("etcdlock: lock \"job\" lost")
 }
 
-// The live table stays within the window, and is drawn in its place.
+// The live table stays within the window, and each one replaces the one before.
 func TestTheLiveTableStaysInTheWindow(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
@@ -174,7 +174,7 @@ func TestTheLiveTableStaysInTheWindow(t *testing.T) {
 	_, first, _ := strings.Cut(terminal.shows.String(), "\x1b[H")
 	first, _, _ = strings.Cut(first, "\x1b[H")
 	lines := strings.Split(strings.TrimSuffix(first, "\x1b[J"), "\r\n")
-	require.Len(t, lines, 5, "%q", lines) // 4 and what is behind the last
+	require.Len(t, lines, 5, "%q", lines) // 4, and what is behind the last one
 	require.Contains(t, lines[0], "NAME")
 	require.Contains(t, lines[3], "(7 more)")
 	for _, line := range lines[:4] {

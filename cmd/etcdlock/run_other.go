@@ -14,5 +14,5 @@ func (r *running) run(*app, call) error {
 		errors.New("there is no run on "+runtime.GOOS+"; the other commands work"))
 }
 
-// windowSize does not know.
+// windowSize does not know the size.
 func windowSize(*os.File) (rows, columns int, terminal bool) { return 0, 0, false }

@@ -19,8 +19,9 @@ import (
 	"github.com/etcdlock/etcdlock"
 )
 
-// etcdctl lock lets its command go on after a loss; consul lock leaves children behind, and ends
-// them late. Here the command, and a daemon of it, both deaf, have ended before the next begins.
+// etcdctl lock lets its command go on after a loss. consul lock leaves children behind, and
+// ends them late. Here the command and its daemon are both deaf, and both have ended before
+// the next one begins.
 //
 //	last renewal   + TTL - 2.5 s: TERM   + TTL - 1 s: KILL   + TTL: the other begins
 func TestALossEndsAllOfTheCommandBeforeAnotherHolds(t *testing.T) {
@@ -55,7 +56,8 @@ func TestALossEndsAllOfTheCommandBeforeAnotherHolds(t *testing.T) {
 	require.Less(t, began.Sub(cut), ttl+patience/2)
 }
 
-// A place that is taken away may be another's already: what is deaf has a second, not kill-after.
+// A place that is taken away may already be another's. So a deaf command has one second,
+// and not kill-after.
 func TestABreakEndsTheCommandWithinASecond(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
@@ -95,7 +97,7 @@ func TestAReaderThatIsStuckHoldsUpNoKill(t *testing.T) {
 	loser.exits(exitLost)
 }
 
-// A command that ends when it is told to has lost the lock all the same.
+// A command that ends when it is asked to has lost the lock all the same.
 func TestACommandThatHearsEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
@@ -108,7 +110,7 @@ func TestACommandThatHearsEndsAtOnce(t *testing.T) {
 	require.Less(t, time.Since(started), 10*time.Second)
 }
 
-// The end of trust is noticed late by a run that was stopped. KILL counts from the former.
+// A run that was stopped notices the end of trust late. KILL counts from the end of trust.
 func TestKillAtCountsFromTheEndOfTrust(t *testing.T) {
 	r := running{killAfter: 3 * time.Second}
 	trusted := time.Now()
@@ -144,7 +146,7 @@ func TestSignalsArePassedOnOnce(t *testing.T) {
 	e.line(t, "job", 0)
 }
 
-// A signal during the wait ends that, and the place in line.
+// A signal during the wait ends the wait, and the run leaves the line.
 func TestASignalEndsTheWait(t *testing.T) {
 	for _, flags := range [][]string{nil, {"-w", "1m"}} {
 		for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGUSR1} {
@@ -162,7 +164,8 @@ func TestASignalEndsTheWait(t *testing.T) {
 	}
 }
 
-// So it does while etcd is away, and there is no place yet, nor a log-in.
+// A signal also ends the wait while etcd is away, and the run has neither a place nor a
+// login yet.
 func TestASignalEndsTheWaitForEtcd(t *testing.T) {
 	t.Parallel()
 	away := &etcd{addr: nobody}
@@ -175,7 +178,7 @@ func TestASignalEndsTheWaitForEtcd(t *testing.T) {
 	}
 }
 
-// The statuses of a run, each of its own with one line.
+// Each status of a run, with one line for each that is its own.
 func TestExitStatuses(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
@@ -231,7 +234,7 @@ func TestExitStatuses(t *testing.T) {
 	}
 }
 
-// An etcd that does not answer keeps a run that does not wait for no longer than 5 s.
+// An etcd that does not answer delays a run that does not wait by at most 5 s.
 func TestAnEtcdThatIsSilentEndsARunThatDoesNotWait(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
@@ -304,12 +307,12 @@ func TestTheCommandKnowsItsLock(t *testing.T) {
 	c := e.line(t, "orders/42", 1)[0]
 	require.Equal(t, fmt.Sprintf("orders/42 %s %d a b --\nfrom stdin\n", c.Key, c.Token), run.stdout.String())
 	require.Equal(t, run.Process.Pid, c.PID)
-	require.NoError(t, run.Process.Signal(syscall.SIGTERM)) // which waits for the stopped one
+	require.NoError(t, run.Process.Signal(syscall.SIGTERM)) // the signal waits for the stopped run
 	e.server.DeleteKey(c.Key)                               // and the loss wakes it
 	run.exits(exitLost)
 }
 
-// It holds on when the command has been quick, as clocks of machines are not the same.
+// The run holds on even if the command was quick, since the clocks of machines differ.
 func TestTheLockIsHeldAtLeast(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
@@ -323,7 +326,7 @@ func TestTheLockIsHeldAtLeast(t *testing.T) {
 	run = e.run(t, []string{"--at-least", "1h"}, "job", command, "deaf", "signals=1")
 	first(t, command, "beat")
 	require.NoError(t, run.Process.Signal(syscall.SIGHUP))
-	run.exits(7) // the signal that ends the command ends that wait, too
+	run.exits(7) // the signal that ends the command also ends that wait
 	run = starts(t, []string{"run", "--endpoints", e.addr, "--at-least", "1h", "job", "--", "echo", "done"})
 	eventually(t, func() bool { return run.stdout.String() != "" }, "no output")
 	c := e.line(t, "job", 1)[0]
@@ -346,8 +349,8 @@ func waitForNoChild(t *testing.T, pid int) {
 	}, "%d has children", pid)
 }
 
-// Flags of etcd may stand before the command or after it, or in the environment, where etcdctl
-// has them.
+// etcd's flags may stand before the command or after it, or in the environment, as for
+// etcdctl.
 func TestFlagsStandWhereTheyWillAndComeFromTheEnvironment(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)

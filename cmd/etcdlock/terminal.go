@@ -39,7 +39,7 @@ func (t *terminal) giveBack() {
 	}
 }
 
-// windowSize is that of the terminal to which f leads.
+// windowSize returns the size of the terminal to which f leads.
 func windowSize(f *os.File) (rows, columns int, terminal bool) {
 	var size struct{ rows, columns, x, y uint16 }
 	terminal = ioctl(int(f.Fd()), syscall.TIOCGWINSZ, unsafe.Pointer(&size))

@@ -39,8 +39,9 @@ func (t *tree) terminate() {
 
 func (t *tree) kill() { t.signal(syscall.SIGKILL) }
 
-// stopped is called when the command was stopped. If ^Z did that, the command is continued: a
-// stopped run would not renew its lease, and the shell waits for run, which has not stopped.
+// The caller calls stopped when the command was stopped. If ^Z did that, stopped continues
+// the command: a stopped run would not renew its lease, and the shell waits for run, which
+// has not stopped.
 func (t *tree) stopped(by syscall.Signal) {
 	if by == syscall.SIGTSTP && t.terminal != nil {
 		_ = syscall.Kill(-t.pid, syscall.SIGCONT)

@@ -42,9 +42,9 @@ func start(cmd *exec.Cmd) (*tree, error) {
 	return t, nil
 }
 
-// unstick continues the command where ^Z has stopped a child of a shell between vfork and exec. The
-// shell waits for the exec, in which it cannot be stopped, so that reap is not told. Nobody
-// else would continue the child.
+// unstick continues the command if ^Z has stopped a child of a shell between vfork and
+// exec. The shell waits for the exec and cannot be stopped meanwhile, so reap learns
+// nothing. Nobody else would continue the child.
 func (t *tree) unstick() {
 	looks := time.NewTicker(time.Second)
 	defer looks.Stop()
@@ -60,8 +60,8 @@ func (t *tree) unstick() {
 	}
 }
 
-// isStuck reports whether a process of the command's group waits for one that is stopped, as none but
-// vfork waits.
+// isStuck reports whether a process of the command's group waits for a stopped one, in the
+// way in which only vfork waits.
 func (t *tree) isStuck() bool {
 	states := make(map[int]byte)
 	group := t.left()
@@ -119,7 +119,7 @@ func (t *tree) hasEnded() bool {
 // signal sends a signal to each process: to the group as a whole, so that none escapes by a fork,
 // and one by one to those that have left the group.
 func (t *tree) signal(s syscall.Signal) {
-	grouped := !t.hasEnded() // otherwise the number may be somebody else's by now
+	grouped := !t.hasEnded() // otherwise the number may belong to another by now
 	if grouped {
 		_ = syscall.Kill(-t.pid, s)
 	}

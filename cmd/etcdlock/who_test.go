@@ -28,7 +28,7 @@ func rows(stdout string) (rows [][]string) {
 	return rows
 }
 
-// peer has a concurrency.Mutex wait in line, behind n others.
+// peer makes a concurrency.Mutex wait in line, behind n others.
 func (e *etcd) peer(t *testing.T, name string, n int) {
 	t.Helper()
 	session, err := concurrency.NewSession(e.client)
@@ -90,7 +90,7 @@ func TestTheLineOfOneLockWithAnotherProgramInIt(t *testing.T) {
 	require.Equal(t, "nobody holds \"orders/43\" or waits for it\n", stdout)
 }
 
-// Several that read hold at once, and a writer waits behind them.
+// Several readers hold at once, and a writer waits behind them.
 func TestSeveralThatReadHold(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
@@ -117,7 +117,7 @@ func TestSeveralThatReadHold(t *testing.T) {
 	}
 }
 
-// What other programs read stays as it is, to the letter.
+// The output that other programs read stays as it is, to the letter.
 func TestTheJSONIsStable(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
@@ -149,7 +149,7 @@ func TestTheJSONIsStable(t *testing.T) {
 	}
 }
 
-// grant grants a lease with a number of the caller's.
+// grant grants a lease with a number that the caller chooses.
 func (e *etcd) grant(t *testing.T, id clientv3.LeaseID) {
 	t.Helper()
 	_, err := pb.NewLeaseClient(e.client.ActiveConnection()).
@@ -177,8 +177,8 @@ func TestAnOwnerCannotWriteToTheTerminal(t *testing.T) {
 	require.Contains(t, stdout, `"api\x1b[2J\n7"`)
 }
 
-// Without a terminal the live table is one table after the other, also beside an etcd that is
-// away for a while.
+// Without a terminal the live table is one table after the other, even while etcd is away
+// for some time.
 func TestTheLiveTableGoesOn(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
@@ -226,7 +226,7 @@ func TestOnlyTheExactTokenBreaks(t *testing.T) {
 	require.Contains(t, stderr, "nothing was deleted")
 }
 
-// A waiter can be taken away, too, and then whoever was behind it moves up.
+// break can also delete a waiter. The one behind it then moves up.
 func TestAPlaceInTheMiddleIsBroken(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)

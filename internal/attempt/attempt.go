@@ -1,7 +1,8 @@
-// Package attempt sends requests to etcd so that the caller gets an answer if there is one, and a
-// slower etcd does not get more requests. An attempt is bounded, and repeated within a budget that
-// all callers of a client share. A backoff spaces the attempts of a call. Errors fall into a few
-// classes. When etcd is silent, that is reported once for all waiting calls.
+// Package attempt sends requests to etcd so that the caller gets an answer if there is one,
+// and a slower etcd does not get more requests. An attempt is bounded, and repeated within
+// a budget that all callers of a client share. A backoff spaces the attempts of a call.
+// Errors fall into a few classes. The silence of etcd is reported once for all waiting
+// calls.
 package attempt
 
 import (
@@ -33,9 +34,9 @@ type Caller struct {
 	silence silence
 }
 
-// NewCaller returns a Caller. Attempts end with ctx. The lease's ttl says how long one may wait.
-// The Caller starts goroutines by spawn, and reports by tell that etcd does not answer, and for
-// how long.
+// NewCaller returns a Caller. Attempts end with ctx. The lease's ttl says how long one may
+// wait. The Caller starts goroutines by spawn. By tell it reports that etcd does not
+// answer, and for how long.
 func NewCaller(
 	ctx context.Context, client *clientv3.Client, ttl time.Duration,
 	spawn func(func()), tell func(reason error, silent time.Duration),
@@ -55,10 +56,10 @@ func NewCaller(
 // reach another endpoint. It is a fraction of the TTL, within bounds.
 func (c *Caller) Timeout() time.Duration { return c.timeout }
 
-// WatchTimeout is how long the next watch may take to begin, given those before it that did not.
-// With one endpoint, another watch would be no faster. With several, the same dead endpoint may
-// be asked time and again: the line is read between one watch and the next, and not too rarely.
-// The result may change while the watch begins.
+// WatchTimeout is how long the next watch may take to begin, given those before it that did
+// not. With one endpoint, another watch would be no faster. With several endpoints, each
+// new watch may go to the same dead one. So the line is read between one watch and the
+// next, and not too rarely. The result may change while the watch begins.
 func (c *Caller) WatchTimeout(b Backoff) time.Duration {
 	if c.Several() {
 		return c.link.usual(ReadTimeout) << min(b.unanswered, 1)
@@ -66,7 +67,7 @@ func (c *Caller) WatchTimeout(b Backoff) time.Duration {
 	return c.link.usual(4*ReadTimeout) << min(b.unanswered, 3)
 }
 
-// Alive notes that etcd has answered something that is no attempt.
+// Alive notes that etcd has answered something other than an attempt.
 func (c *Caller) Alive() { c.link.with(func(b *budget, now time.Time) { b.alive(now) }) }
 
 // Seldom is budget.seldom.
@@ -75,18 +76,18 @@ func (c *Caller) Seldom(period time.Duration) (d time.Duration) {
 	return d
 }
 
-// Do is one of a call's attempts. It calls f. If no answer has come after first (or after as
-// long as answers take of late, if that is more), it calls f again, as far as the link's credit
-// goes, while the earlier call may still be answered. So a slow etcd is heard, and one that is
-// back is heard soon. With several endpoints it then calls f twice at once, so that one dead
-// endpoint cannot get both.
+// Do is one of a call's attempts. It calls f. If no answer has come after first (or after
+// as long as answers take of late, if that is more), it calls f again, as far as the link's
+// credit goes, while the earlier call may still be answered. So a slow etcd is heard, and
+// one that is back is heard soon. With several endpoints it then calls f twice at once, so
+// that one dead endpoint cannot get both.
 //
-// It returns the first good answer or refusal. ErrNoAnswer says that none came in all the time
-// that an attempt may take; ErrUnreachable that nothing was sent. several says whether this
-// attempt may have carried out f more than once.
+// It returns the first good answer or refusal. ErrNoAnswer says that no answer came in all
+// the time that an attempt may take. ErrUnreachable says that nothing was sent. several
+// says whether this attempt may have carried out f more than once.
 //
-// While etcd has enough to do with the client's other attempts, Do first waits its turn, unless
-// the call is urgent.
+// While etcd has enough to do with the client's other attempts, Do first waits its turn,
+// unless the call is urgent.
 func Do[R any](
 	ctx context.Context, c *Caller, retry *Backoff, first time.Duration,
 	f func(context.Context) (R, error),
@@ -122,8 +123,9 @@ func Do[R any](
 	return r, several, err
 }
 
-// begin waits until there is a connection and it is the attempt's turn. The caller has to report
-// the end of an attempt that is not urgent. begin returns the context that bounds the attempt.
+// begin waits until there is a connection and it is the attempt's turn. If the attempt is
+// not urgent, the caller has to report its end. begin returns the context that bounds the
+// attempt.
 func (c *Caller) begin(ctx context.Context, retry *Backoff) (context.Context, context.CancelFunc, error) {
 	limit := retry.bound(Patience * c.timeout)
 	bounded, cancel := context.WithTimeout(ctx, limit)
@@ -143,8 +145,8 @@ func (c *Caller) begin(ctx context.Context, retry *Backoff) (context.Context, co
 	return bounded, cancel, nil
 }
 
-// maxCopies bounds the repeats of one attempt, spareCopies those of one that is spare: one round, if
-// there are several endpoints.
+// maxCopies bounds the repeats of one attempt. spareCopies bounds those of an attempt that
+// is spare: one round, if there are several endpoints.
 const maxCopies, spareCopies = 16, 2
 
 // copies are one attempt's calls of f: the first one, and its repeats, which a timer sends.
@@ -180,9 +182,9 @@ func settles(err error) bool {
 	return err == nil || Refused(err) || Is(err, rpctypes.ErrLeaseNotFound)
 }
 
-// run calls f and has it repeated: at once if twice is set and there are several endpoints,
-// and then by the timer. Finally it drops the calls that are under way, with their answers. It
-// also returns how many repeats were sent.
+// run calls f and lets it be repeated: at once if twice is set and there are several
+// endpoints, and then by the timer. Finally it drops the calls that are under way, with
+// their answers. It also returns how many repeats were sent.
 func (a *copies[R]) run(twice bool) (r R, repeats int, err error) {
 	a.mu.Lock()
 	a.last = time.Now()
@@ -227,12 +229,12 @@ func (a *copies[R]) call(ctx context.Context) (R, error) {
 	return r, err
 }
 
-// repeat is called by the timer. It sends a repeat, or two if there are several endpoints: a
+// The timer calls repeat. It sends a repeat, or two if there are several endpoints: a
 // single one may reach the dead endpoint each time, in step with other requests. With one
-// endpoint, one repeat is worth little and more are worth less. So none is sent before etcd has
-// answered something else, which shows that it is not just slow. Without credit, repeat is called
-// again soon. It checks each time what answers take: etcd may have become slow since the attempt
-// began, or fast again.
+// endpoint, one repeat is worth little and more are worth less. So repeat sends none before
+// etcd has answered something else, which shows that it is not just slow. Without credit,
+// the timer calls repeat again soon. Each time repeat checks how long answers take: etcd
+// may have become slow since the attempt began, or fast again.
 func (a *copies[R]) repeat() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -305,7 +307,7 @@ func (a *copies[R]) repeated(n int, won bool) {
 	a.c.link.with(func(b *budget, _ time.Time) { b.repeated(n, won) })
 }
 
-// repeats is how many were sent so far.
+// repeats is how many repeats were sent so far.
 func (a *copies[R]) repeats() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()

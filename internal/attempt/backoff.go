@@ -12,15 +12,15 @@ import (
 // etcd turns requests away, to 2 s while it is late, because it may just have been unreachable.
 const mostTurned, mostLate = 4, 2
 
-// A Backoff spaces the attempts of a call: 20 ms, doubling up to half a second, with jitter. The
-// cap keeps it short how long etcd can be back unnoticed. It is doubled while etcd is overloaded,
-// because asking again at once would add load.
+// A Backoff spaces the attempts of a call: 20 ms, doubling up to half a second, with
+// jitter. The cap bounds how long etcd can be back unnoticed. It is doubled while etcd is
+// overloaded, because asking again at once would add load.
 type Backoff struct {
 	// Eager is set if the call is the last of its kind, and cheap: its repeats need no credit.
 	Eager bool
 
-	// Urgent is set if the call gives something back that others wait for: it does not wait its
-	// turn.
+	// Urgent is set if the call gives back something for which others wait: it does not
+	// wait its turn.
 	Urgent bool
 
 	// Puts is set if the call puts a key into a line, which takes etcd longer than anything else.
@@ -57,12 +57,12 @@ func (b *Backoff) Reset() { b.delay, b.unanswered, b.overloads = 0, 0, 0 }
 // Unanswered notes that an attempt had no answer in time.
 func (b *Backoff) Unanswered() { b.unanswered++ }
 
-// Double makes the next attempt go as after one without an answer: to two endpoints at once, if
-// there are several.
+// Double makes the next attempt go as after one without an answer: to two endpoints at
+// once, if there are several.
 func (b *Backoff) Double() { b.unanswered = max(b.unanswered, 1) }
 
-// note tells b how an attempt ended. With several endpoints, another one may do better than the
-// one that was late.
+// note records how an attempt ended. With several endpoints, another one may do better than
+// the one that was late.
 func (b *Backoff) note(err error, several bool) {
 	if err == ErrNoAnswer {
 		b.unanswered++
@@ -79,9 +79,9 @@ func (b *Backoff) note(err error, several bool) {
 	}
 }
 
-// bound is how long the next attempt may take, if the first one may take first: twice as long
-// after one without an answer. Otherwise a slow etcd would never be heard.
-// (TestASlowEtcdKeepsNobodyOut.)
+// bound is how long the next attempt may take, if the first one may take first. After an
+// attempt without an answer it is twice as long. Otherwise a slow etcd would never be
+// heard. (TestASlowEtcdKeepsNobodyOut.)
 func (b *Backoff) bound(first time.Duration) time.Duration {
 	return first << min(b.unanswered, 1)
 }

@@ -37,19 +37,19 @@ const (
 	listenEvery = 1500 * time.Millisecond
 )
 
-// A budget says how much may be sent to an etcd, and how soon, by what it has answered so far.
-// It is pure: it has no clock and no mutex of its own.
+// A budget says how much may be sent to an etcd, and how soon, by what it has answered so
+// far. It is pure: it has no clock and no mutex of its own.
 //
-// Invariant: repeats are at most a tenth of what was answered, plus a credit that comes back
-// in seconds. (Do not repeat without it: a slow etcd then gets more to do, not less, and is
-// never heard again. TestACrowdOfSessionsGetsThroughASlowEtcd.)
+// Invariant: repeats are at most a tenth of what was answered, plus a credit that comes
+// back in seconds. (Do not repeat without it: a slow etcd then gets more to do, not less,
+// and is never heard again. TestACrowdOfSessionsGetsThroughASlowEtcd.)
 type budget struct {
 	latest  []time.Duration // what the last few answers took, the newest last
 	turn    time.Duration   // how long the last attempt waited for its turn
 	spent   float64         // repeats that were sent, less what answers have paid back
 	counted time.Time       // when spent was last brought up to date
 	worth   int             // extra credit: repeats have been worth it of late
-	heard   time.Time       // when etcd last answered, or somebody first asked
+	heard   time.Time       // when etcd last answered, or when requests began
 	listens time.Time       // when a repeat was last granted without credit
 }
 
@@ -87,14 +87,14 @@ func (b *budget) took() time.Duration {
 // usual is how long an answer may take without being late. It is at least first.
 func (b *budget) usual(first time.Duration) time.Duration { return max(first, 3*b.took()) }
 
-// seldom is how often to do something that is normally done every period. It is longer than
-// period if answers take long, or attempts wait long for their turn: a periodic request must wait
-// longer than that.
+// seldom is how often to do something whose normal period is period. It is longer than
+// period if answers take long, or if attempts wait long for their turn: a periodic request
+// must wait longer than that.
 func (b *budget) seldom(period time.Duration) time.Duration { return max(period, 4*(b.took()+b.turn)) }
 
 // spend takes n repeats off a credit, or as many as are left.
 func (b *budget) spend(now time.Time, n, credit int) (granted int) {
-	// What was spent when there was more credit is no debt: some credit comes back soon anyway.
+	// What was spent from a greater credit is no debt: some credit comes back soon anyway.
 	b.spent = min(b.spent, float64(credit+b.worth))
 	back := creditTime
 	if credit == ManyRepeats && now.Sub(b.heard) < lively {

@@ -18,11 +18,11 @@ func TestHowFastEtcdIsGoesByTheSecondLongestOfTheLastFourAnswers(t *testing.T) {
 		{[]time.Duration{3}, 3},
 		{[]time.Duration{3, 1}, 3},
 		{[]time.Duration{1, 3, 2}, 3},
-		{[]time.Duration{1, 9, 2, 3}, 3},       // one that was held up says nothing
-		{[]time.Duration{9, 9, 2, 3}, 9},       // two are an etcd that is slow
-		{[]time.Duration{9, 9, 1, 1, 1}, 1},    // it has become fast
-		{[]time.Duration{1, 1, 1, 1, 9}, 1},    // or one is late
-		{[]time.Duration{1, 1, 1, 1, 9, 8}, 8}, // or it has become slow
+		{[]time.Duration{1, 9, 2, 3}, 3},       // one answer that was held up says nothing
+		{[]time.Duration{9, 9, 2, 3}, 9},       // two late answers mean a slow etcd
+		{[]time.Duration{9, 9, 1, 1, 1}, 1},    // etcd has become fast
+		{[]time.Duration{1, 1, 1, 1, 9}, 1},    // one answer is late
+		{[]time.Duration{1, 1, 1, 1, 9, 8}, 8}, // etcd has become slow
 	} {
 		var b budget
 		for _, after := range tt.answers {
@@ -33,17 +33,17 @@ func TestHowFastEtcdIsGoesByTheSecondLongestOfTheLastFourAnswers(t *testing.T) {
 	}
 }
 
-// Each step asks for repeats, or tells of answers, at a time.
+// At each step's time the test asks for repeats, or reports answers.
 func TestRepeatsAreGrantedByCredit(t *testing.T) {
 	type step struct {
 		at      float64 // seconds
 		asked   int
 		credit  int
 		granted int
-		answers int  // after that
-		won     int  // repeats that were answered, and what they repeated was not
+		answers int  // after the repeats were asked for
+		won     int  // repeats that were answered while what they repeated was not
 		lost    int  // repeats that were of no use
-		began   bool // somebody asks again
+		began   bool // requests begin again
 	}
 	const few, many = fewRepeats, ManyRepeats
 	for name, steps := range map[string][]step{
@@ -91,7 +91,7 @@ func TestRepeatsAreGrantedByCredit(t *testing.T) {
 				}
 				if s.asked > 0 {
 					if b.heard.IsZero() {
-						b.heard = now.Add(-2 * lively) // it answers no more, and is not away
+						b.heard = now.Add(-2 * lively) // it no longer answers, and is not away
 					}
 					require.Equal(t, s.granted, b.spend(now, s.asked, s.credit), "step %d", i)
 				}

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// formsOf are the ways in which an answer of etcd comes to this package: as the client
-// hands it on, as it was on the wire, and inside another error.
+// formsOf returns the forms in which an answer of etcd comes to this package: as the client
+// passes it on, as it was on the wire, and inside another error.
 func formsOf(answer error) map[string]error {
 	return map[string]error{
 		"from the client":           rpctypes.Error(answer),
@@ -26,8 +26,8 @@ func formsOf(answer error) map[string]error {
 	}
 }
 
-// What no retry mends is refused, and nothing else,
-// since a lock that gives up on what passes is as bad as one that never gives up.
+// An answer is a refusal only if a retry does not fix it. A lock that gives up on an error
+// that passes is as bad as one that never gives up.
 func TestRefusalsAreEtcdsOwn(t *testing.T) {
 	for _, answer := range []error{
 		rpctypes.ErrGRPCPermissionDenied,
@@ -39,7 +39,7 @@ func TestRefusalsAreEtcdsOwn(t *testing.T) {
 		rpctypes.ErrGRPCDuplicateKey,
 		rpctypes.ErrGRPCRequestTooLarge,
 		rpctypes.ErrGRPCInvalidClientAPIVersion,
-		// Not etcd's, but a proxy's, a gateway's or gRPC's own.
+		// These are not etcd's, but a proxy's, a gateway's or gRPC's own.
 		status.Error(codes.PermissionDenied, "not on my watch"),
 		status.Error(codes.Unauthenticated, "who are you"),
 		status.Error(codes.InvalidArgument, "what is this"),
@@ -50,7 +50,7 @@ func TestRefusalsAreEtcdsOwn(t *testing.T) {
 			require.True(t, NotApplied(err), "%v, %s: what is refused is not carried out", answer, form)
 		}
 	}
-	// Of other codes, as the client hands them on.
+	// These have other codes, as the client passes them on.
 	for _, err := range []error{rpctypes.ErrLeaseTTLTooLarge, rpctypes.ErrAuthNotEnabled} {
 		require.True(t, Refused(err), "%v", err)
 		require.True(t, Refused(fmt.Errorf("somewhere: %w", err)), "%v, wrapped", err)
@@ -89,8 +89,8 @@ func TestRefusalsAreEtcdsOwn(t *testing.T) {
 	require.False(t, Refused(nil))
 }
 
-// What a member answers that cannot serve is no answer to whoever waits, nor is what gRPC says
-// without one.
+// The answer of a member that cannot serve is no answer for a waiter. Neither is an error
+// of gRPC without an answer.
 func TestAMemberThatCannotServeHasNotAnswered(t *testing.T) {
 	for _, answer := range []error{
 		rpctypes.ErrGRPCNoLeader, rpctypes.ErrGRPCNotLeader, rpctypes.ErrGRPCLeaderChanged, rpctypes.ErrGRPCStopped,
@@ -114,8 +114,8 @@ func TestAMemberThatCannotServeHasNotAnswered(t *testing.T) {
 	require.False(t, Absent(nil))
 }
 
-// After these a write has certainly not been carried out; after any other error nobody
-// knows, the first ErrNoSpace included.
+// After these errors a write has certainly not been carried out. After any other error
+// nobody knows, and that includes the first ErrNoSpace.
 func TestOnlyAnAnswerSaysThatAWriteWasNotApplied(t *testing.T) {
 	for _, answer := range []error{
 		rpctypes.ErrGRPCLeaseNotFound, rpctypes.ErrGRPCRequestTooManyRequests, rpctypes.ErrGRPCPermissionDenied,
@@ -142,7 +142,7 @@ func TestJitterStaysWithinAQuarterAndUsesIt(t *testing.T) {
 			j := Jitter(d)
 			least, most = min(least, j), max(most, j)
 		}
-		// Whole nanoseconds: the quarters are rounded.
+		// Nanoseconds are whole, so the quarters are rounded.
 		require.GreaterOrEqual(t, least, d*3/4, "%v", d)
 		require.LessOrEqual(t, most, d*5/4+1, "%v", d)
 		if d >= time.Millisecond {
@@ -152,7 +152,7 @@ func TestJitterStaysWithinAQuarterAndUsesIt(t *testing.T) {
 	}
 }
 
-// The answers that are acted on are told apart in each form.
+// Is tells the answers that matter apart in each form.
 func TestAnAnswerIsToldInEachForm(t *testing.T) {
 	known := map[error]error{
 		rpctypes.ErrLeaseNotFound:    rpctypes.ErrGRPCLeaseNotFound,

@@ -13,9 +13,9 @@ import (
 	"google.golang.org/grpc/connectivity"
 )
 
-// reconnectEvery is how often a client asks gRPC to connect at once, at most, while somebody
-// waits for a connection. gRPC's own pause between attempts to connect grows from 1 s to
-// 2 minutes.
+// reconnectEvery is the least time between two requests of a client to gRPC to connect at
+// once, while a call waits for a connection. gRPC's own pause between attempts to connect
+// grows from 1 s to 2 minutes.
 const reconnectEvery = 500 * time.Millisecond
 
 // A link is what all callers of one client share. It bounds how often the client connects and how
@@ -25,12 +25,12 @@ type link struct {
 	budget  budget
 	windows windows
 	queues  [kinds][]chan struct{} // attempts that wait for a window to let them begin, in order
-	asked   time.Time              // when connections were last asked for
+	asked   time.Time              // when the client last asked gRPC to connect
 	flights int                    // attempts under way, or waiting
 	ticking bool                   // a timer asks for connections
 	landed  time.Time              // when the last attempt ended
-	reason  error                  // gRPC's, for why nothing is connected
-	told    time.Time              // when it said so
+	reason  error                  // gRPC's reason for having no connection
+	told    time.Time              // when gRPC gave it
 }
 
 var links = struct {
@@ -105,8 +105,8 @@ func (c *Caller) Closed() bool {
 	return ctx != nil && ctx.Err() != nil
 }
 
-// reconnect asks gRPC to connect again at once if there is no connection, unless it was asked
-// just now. Each time costs a connection to each endpoint.
+// reconnect asks gRPC to connect again at once if there is no connection, unless it has
+// asked just now. Each time costs a connection to each endpoint.
 func (c *Caller) reconnect() {
 	if !c.Disconnected() {
 		return

@@ -11,13 +11,13 @@ const (
 	// tellEvery is how often a Caller reports that etcd does not answer.
 	tellEvery = 10 * time.Second
 
-	// lateAnswer is how long an attempt must have had no answer for the error of a wait that
-	// ends then to be ErrUnavailable.
+	// lateAnswer is how long an attempt must have had no answer before the error of a wait
+	// that ends then is ErrUnavailable.
 	lateAnswer = 250 * time.Millisecond
 
-	// forgetSilence is how long after the last attempt it is unknown whether etcd would answer.
-	// It is above the longest pause between two attempts of a call that had no answer.
-	// (TestASilenceOutlastsThePauses.)
+	// forgetSilence is how long after the last attempt the silence still counts. Later it
+	// is unknown whether etcd would answer. It is above the longest pause between two
+	// attempts of a call that had no answer. (TestASilenceOutlastsThePauses.)
 	forgetSilence = 3 * time.Second
 )
 
@@ -93,7 +93,7 @@ func (c *Caller) Waits() (done func()) {
 	}
 }
 
-// tickLocked makes the timer run while somebody waits and an attempt is under way.
+// tickLocked makes the timer run while a call waits and an attempt is under way.
 func (q *silence) tickLocked(c *Caller) {
 	if q.ticking || q.waits == 0 || q.asking == 0 {
 		return

@@ -19,8 +19,8 @@ const (
 	slowWindow = 4
 )
 
-// The kinds of attempts. etcd's time for one kind says little about another: a grant is cheap; a
-// put is committed and reads the end of a line.
+// The kinds of attempts. etcd's time for one kind says little about another: a grant is
+// cheap, but a put is committed and reads the end of a line.
 const (
 	putting = iota // a key into a line
 	asking         // all else: grants, reads, revocations
@@ -35,15 +35,15 @@ const (
 // etcd takes longer than the leases last. TestAMassStartSendsNoMoreThanEtcdAnswersSoon.)
 type windows [kinds]window
 
-// rest forgets how fast etcd was: there were no requests for a while.
+// rest forgets how fast etcd was, since there were no requests for a while.
 func (w *windows) rest() {
 	for kind := range w {
 		w[kind].size = 0
 	}
 }
 
-// overloaded notes that etcd is overloaded, with whatever kind: it said so at now about a request
-// sent at sent, or did not answer that request at all.
+// overloaded notes that etcd is overloaded, by an attempt of whatever kind: at now etcd
+// said so about a request sent at sent, or had not answered that request at all.
 func (w *windows) overloaded(sent, now time.Time) {
 	for kind := range w {
 		w[kind].halve(sent, now, 1)
@@ -75,8 +75,8 @@ func (w *window) limit() int {
 // full reports whether no more may begin.
 func (w *window) full() bool { return w.under >= w.limit() }
 
-// answered notes that etcd has answered at now what was sent at sent. let says whether the window
-// has let it begin.
+// answered notes that at now etcd has answered a request sent at sent. let says whether the
+// window has let it begin.
 func (w *window) answered(sent, now time.Time, let bool) {
 	switch took := now.Sub(sent); {
 	case took > slow:

@@ -81,8 +81,8 @@ func TestWhatSaysThatEtcdHasTooMuchToDo(t *testing.T) {
 	require.True(t, NotApplied(errBusy), "nothing was sent")
 }
 
-// Those that the window does not let begin do so in turn, as others end. Whoever leaves takes
-// nobody's turn.
+// Attempts that the window does not let begin do so in turn, as others end. An attempt that
+// leaves takes nobody's turn.
 func TestAttemptsBeginInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &link{}
@@ -124,7 +124,7 @@ func TestAttemptsBeginInTurn(t *testing.T) {
 	})
 }
 
-// Whoever gives up just as its turn comes hands the turn on.
+// An attempt that gives up just as its turn comes hands the turn on.
 func TestATurnThatNobodyTakesIsHandedOn(t *testing.T) {
 	for range 200 {
 		synctest.Test(t, func(t *testing.T) {
@@ -143,7 +143,7 @@ func TestATurnThatNobodyTakesIsHandedOn(t *testing.T) {
 				synctest.Wait()
 			}
 			leave()
-			l.end(asking) // before it has seen that it is to leave, most of the time
+			l.end(asking) // most of the time before it has seen that it is to leave
 			synctest.Wait()
 			require.EqualValues(t, 2, over.Load())
 			require.Zero(t, l.windows[asking].under)
@@ -176,7 +176,7 @@ func TestABackoffIsLongerWhileEtcdHasTooMuchToDo(t *testing.T) {
 	}
 }
 
-// Who gives up between two attempts is told that etcd does not answer.
+// A caller who gives up between two attempts learns that etcd does not answer.
 func TestASilenceOutlastsThePauses(t *testing.T) {
 	var b Backoff
 	for range 10 {

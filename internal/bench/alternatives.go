@@ -10,14 +10,14 @@ import (
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
-// errTaken is what TryLock returns of a taken lock that is not in etcd.
+// errTaken is TryLock's error for a taken lock that is not in etcd.
 var errTaken = errors.New("taken")
 
-// A party is what one process keeps of an alternative: its connection, and whatever
-// its locks share.
+// A party is what one process keeps of an alternative: its connection, and whatever its
+// locks share.
 type party interface {
-	// lock returns a lock for one more goroutine, which it uses alone. Those of the same
-	// name exclude each other, in one party as between parties.
+	// lock returns a lock for one more goroutine, which uses it alone. Locks of one name
+	// exclude each other, within one party as between parties.
 	lock(ctx context.Context, name string) (side.Lock, error)
 
 	// close ends everything. No goroutine is left in a Lock.
@@ -30,9 +30,10 @@ type sharer interface {
 	sibling() (party, error)
 }
 
-// A rwParty is a party that has read/write locks.
+// An rwParty is a party that has read/write locks.
 type rwParty interface {
-	// rwLock returns the two sides of one, for one more goroutine, which uses them alone.
+	// rwLock returns the two sides of a read/write lock, for one more goroutine, which uses
+	// them alone.
 	rwLock(ctx context.Context, name string) (reader, writer side.Lock, err error)
 }
 
@@ -43,7 +44,8 @@ type severalParty interface {
 
 // A permitParty is a party that has semaphores.
 type permitParty interface {
-	// permit returns a semaphore for one more goroutine, which takes a permit of it at a time.
+	// permit returns a semaphore for one more goroutine, which takes one permit of it at a
+	// time.
 	permit(name string, limit int) (side.Lock, error)
 }
 
@@ -78,8 +80,8 @@ const (
 	floor     = "raw etcd requests"
 )
 
-// alternatives is the table. Whatever an option of the library changes is one line
-// more, with the kinds of cases that it matters in.
+// alternatives is the table. An option of the library that changes something has a line of
+// its own, with the kinds of cases in which it matters.
 var alternatives = []alternative{
 	{name: library, system: onEtcd, open: openLibrary(), kinds: append(slices.Clone(all), idle, fleet, taken, readers, mixes, several, permits, resign, leaderCrash)},
 	{name: handsOff, system: onEtcd, open: openLibrary(etcdlock.WithHandoff(16)), kinds: []kind{crowd}},
@@ -92,7 +94,7 @@ var alternatives = []alternative{
 	{name: "concurrency.Mutex behind a local lock", system: onEtcd, open: openLocalFirst, kinds: []kind{crowd, relock}},
 	{name: floor, system: onEtcd, open: openRaw, kinds: []kind{uncontended, handover, crowd}, most: 64},
 
-	// Nothing renews a lock of redsync, or a lease row, so neither holds names for long.
+	// Nothing renews a lock of redsync or a lease row, so neither holds names for long.
 	{name: "redsync", system: onRedis, open: openRedsync, kinds: except(names)},
 	{name: "redsync", system: onRedisAOF, open: openRedsync, kinds: except(names, crash)},
 	{name: redissons, system: onRedis, open: openRedisson, kinds: []kind{readers, mixes}},

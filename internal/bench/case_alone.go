@@ -9,12 +9,12 @@ import (
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
-// warmUp is how often an operation is done before it is first measured. A JVM takes
+// warmUp is how often a case does an operation before it first measures it. A JVM takes
 // that long to compile what it runs.
 const warmUp = 200
 
-// startUncontended measures a lock and an unlock with nobody else there, after some
-// holds before.
+// startUncontended measures a lock and an unlock while nobody else is there, after some
+// earlier holds.
 func startUncontended(holdsBefore int) func(context.Context, *arena) (*event, error) {
 	return func(ctx context.Context, a *arena) (*event, error) {
 		parties, end, err := a.parties(ctx, 1, ttl)
@@ -38,8 +38,7 @@ func startUncontended(holdsBefore int) func(context.Context, *arena) (*event, er
 	}
 }
 
-// startTurns measures a lock and an unlock of a free lock, that somebody else had
-// last.
+// startTurns measures a lock and an unlock of a free lock whose last holder was another.
 func startTurns(ctx context.Context, a *arena) (*event, error) {
 	parties, end, err := a.parties(ctx, 2, ttl)
 	if err != nil {
@@ -66,7 +65,7 @@ func startTurns(ctx context.Context, a *arena) (*event, error) {
 	return &event{piece, end}, nil
 }
 
-// startTryLock measures TryLock of what another holds.
+// startTryLock measures TryLock of a lock that another holds.
 func startTryLock(ctx context.Context, a *arena) (*event, error) {
 	parties, end, err := a.parties(ctx, 2, ttl)
 	if err != nil {
@@ -108,15 +107,15 @@ func startTryLock(ctx context.Context, a *arena) (*event, error) {
 	}}, nil
 }
 
-// repeat does something for a piece of a slice of time.
+// repeat repeats an operation for a piece of a slice of time.
 func (a *arena) repeat(ctx context.Context, op func(context.Context) error) (m measure, err error) {
 	const atLeast = 3
-	for range atLeast { // the processor's caches are another's by now
+	for range atLeast { // by now others have used the processor's caches
 		if err := op(ctx); err != nil {
 			return m, err
 		}
 	}
-	m.samples = make([]time.Duration, 0, 1<<14) // allocated before it is counted
+	m.samples = make([]time.Duration, 0, 1<<14) // allocated before allocations are counted
 	m.spent, err = a.spent(ctx, func() error {
 		for began := time.Now(); time.Since(began) < a.slice/pieces || m.ops < atLeast; m.ops++ {
 			before := time.Now()

@@ -18,7 +18,7 @@ import (
 
 // A possession is what a process has when it is killed.
 type possession struct {
-	role string // makes this program such a process
+	role string // the role that makes this program such a process
 	of   func(ctx context.Context, p party, name string) (side.Lock, error)
 }
 
@@ -65,8 +65,8 @@ func beHolder(role string, args []string, in io.Reader, out io.Writer) error {
 	return fmt.Errorf("no alternative %q", args[0])
 }
 
-// startCrash measures how long a holder blocks a waiter once its process is killed. It
-// is killed when it has just got the lock, and so has all of its TTL before it: the
+// startCrash measures how long a holder blocks a waiter once its process is killed. The
+// process is killed when it has just got the lock, and so has all of its TTL before it: the
 // worst case.
 func startCrash(what possession) func(context.Context, *arena) (*event, error) {
 	return func(_ context.Context, a *arena) (*event, error) {
@@ -124,7 +124,7 @@ func (a *arena) crash(ctx context.Context, what possession) (m measure, err erro
 	return m, waiter.Unlock(ctx)
 }
 
-// startHolder starts a process that holds the lock, or leads, when this returns.
+// startHolder starts a process. When it returns, that process holds the lock, or leads.
 func (a *arena) startHolder(ctx context.Context, what possession, name string) (kill func(), err error) {
 	self, err := os.Executable()
 	if err != nil {

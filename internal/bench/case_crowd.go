@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// crowdParties is over how many clients a crowd is spread.
+// crowdParties is how many clients share a crowd.
 func crowdParties(n int) int { return min(n, 4) }
 
 // startCrowd measures hand-overs when n contenders do nothing but go through the
@@ -19,8 +19,8 @@ func crowdParties(n int) int { return min(n, 4) }
 func startCrowd(n, parties int, ttl time.Duration) func(context.Context, *arena) (*event, error) {
 	return func(_ context.Context, a *arena) (*event, error) {
 		goroutines := runtime.NumGoroutine()
-		// Parties are opened for each round: a crowd that stands still until its
-		// next turn would still have leases to renew while others are measured.
+		// Each round opens parties of its own. A crowd that stood still until its next turn
+		// would still renew leases while others are measured.
 		piece := func(ctx context.Context) (measure, error) {
 			opened, end, err := a.parties(ctx, parties, ttl)
 			if err != nil {
@@ -39,9 +39,9 @@ func startCrowd(n, parties int, ttl time.Duration) func(context.Context, *arena)
 	}
 }
 
-// times are how long a crowd of n is given to settle, and then measured for, in
-// slices. Thousands of leases take concurrency.Mutex half a minute, and one time
-// around a line of thousands takes seconds.
+// times are how long a crowd of n may settle, and how long it is then measured, in slices.
+// Thousands of leases take concurrency.Mutex half a minute, and once around a line of
+// thousands takes seconds.
 func times(n int) (settle, window float64) {
 	switch {
 	case n >= 2000:
@@ -127,7 +127,8 @@ func (a *arena) watchCrowd(ctx context.Context, s []*section, parties int) (m me
 	return m, nil
 }
 
-// endWithinAMinute waits for that. A lock that takes no context can only be waited for.
+// endWithinAMinute waits for the end of a crowd. A lock that takes no context leaves no
+// other way than to wait.
 func endWithinAMinute(running *sync.WaitGroup) bool {
 	ended := make(chan struct{})
 	go func() { running.Wait(); close(ended) }()
@@ -139,18 +140,18 @@ func endWithinAMinute(running *sync.WaitGroup) bool {
 	}
 }
 
-// fewest is how many hand-overs make a measurement. A crowd that has had fewer in its
-// time gets more of it.
+// fewest is how many hand-overs make a measurement. A crowd that had fewer in its time gets
+// more time.
 const fewest = 5
 
-// A tally is what etcd did for a number of hand-overs. The crowd does not stand still
-// while etcd is asked, so these are more than those that are measured.
+// A tally is what etcd did for a number of hand-overs. The crowd goes on while the
+// benchmark asks etcd, so these are more than those that are measured.
 type tally struct {
 	counts
 	holds int64
 }
 
-// of is what etcd did for n hand-overs.
+// of returns what etcd did for n hand-overs.
 func (t tally) of(n int) counts {
 	share := func(count int64) int64 {
 		return int64(math.Round(float64(count) * float64(n) / float64(max(t.holds, 1))))
@@ -190,7 +191,7 @@ func (c *contender) contend(ctx context.Context, entered *atomic.Int64) error {
 		entered.Add(1)
 		now := time.Now()
 		c.waits = append(c.waits, wait{now, now.Sub(began)})
-		// The last hold is released, too, for those whose wait has not ended yet.
+		// It releases the last hold, too, for those whose wait has not ended yet.
 		if err := c.leave(releasing); err != nil && ctx.Err() == nil {
 			return err
 		}
@@ -198,8 +199,8 @@ func (c *contender) contend(ctx context.Context, entered *atomic.Int64) error {
 	return nil
 }
 
-// outliving is a context that ends closeWithin after ctx. A contender has one for all its
-// releases: to make one for each would take longer than a read of this library takes.
+// outliving returns a context that ends closeWithin after ctx. A contender has one for all
+// its releases: to make one for each would take longer than a read of this library takes.
 func outliving(ctx context.Context) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() { time.AfterFunc(closeWithin, cancel) })

@@ -15,7 +15,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
-// fleetCrowdCase is processesCase for a fleet, with the TTL of one.
+// fleetCrowdCase is processesCase for a fleet, with the TTL of a fleet.
 func fleetCrowdCase(n int) benchCase {
 	c := benchCase{
 		name: fmt.Sprintf("fleet-crowd-%d", n), kind: fleet, n: n, rate: true, whole: true, etcd: true,
@@ -28,14 +28,14 @@ func fleetCrowdCase(n int) benchCase {
 	return c
 }
 
-// A massStart is n Sessions over some clients that begin at once, and go through the critical
-// section.
+// A massStart is n Sessions over some clients. They begin at once, and go through the
+// critical section.
 type massStart struct {
 	n, clients int
 	ttl        time.Duration
 	within     time.Duration
 	once       bool // each goes through once, and the start is over when all have
-	oneCore    bool // which the servers and this process share
+	oneCore    bool // the servers and this process share one core
 }
 
 func (s massStart) benchCase() benchCase {
@@ -152,8 +152,8 @@ func (a *arena) fleet(ctx context.Context, n, clients int, ttl time.Duration) ([
 	return opened, end, nil
 }
 
-// A runningFleet is parties that go through one critical section, each for itself. Where a call
-// fails its party tries again, as a program would.
+// A runningFleet is parties that go through one critical section, each for itself. If a
+// call fails its party tries again, as a program would.
 type runningFleet struct {
 	contenders []*contender
 	witness    witness
@@ -165,8 +165,8 @@ type runningFleet struct {
 	last error
 }
 
-// beginFleet has all parties contend for a new name until ctx ends, or until each has held it
-// once.
+// beginFleet makes all parties contend for a new name until ctx ends, or until each has
+// held it once.
 func (a *arena) beginFleet(ctx context.Context, parties []party, once bool) *runningFleet {
 	f := &runningFleet{contenders: make([]*contender, len(parties)), ended: make(chan struct{})}
 	name := a.name()
@@ -203,7 +203,7 @@ func (f *runningFleet) contend(ctx context.Context, p party, name string, c *con
 		now := time.Now()
 		c.waits = append(c.waits, wait{now, now.Sub(began)})
 		began = now
-		// The last hold is released, too, for those whose wait has not ended yet.
+		// It releases the last hold, too, for those whose wait has not ended yet.
 		releasing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
 		err = c.leave(releasing)
 		cancel()
@@ -216,7 +216,7 @@ func (f *runningFleet) contend(ctx context.Context, p party, name string, c *con
 	}
 }
 
-// fails notes that a call has failed, unless that is since ctx has ended.
+// fails records that a call has failed, unless it failed because ctx has ended.
 func (f *runningFleet) fails(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
@@ -228,7 +228,7 @@ func (f *runningFleet) fails(ctx context.Context, err error) {
 	_ = sleep(ctx, 100*time.Millisecond)
 }
 
-// failure is the last one.
+// failure returns the last failure.
 func (f *runningFleet) failure() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -243,8 +243,8 @@ func (f *runningFleet) verdict() string {
 	return f.witness.verdict(holds)
 }
 
-// frozenCase freezes etcd under n Sessions that contend, and measures how long after that the
-// next one is in.
+// frozenCase freezes etcd under n Sessions that contend, and measures how long after the
+// freeze the next one gets in.
 func frozenCase(n int, ttl, settle, frozen time.Duration) benchCase {
 	return benchCase{
 		name: "fleet-frozen", kind: fleet, n: n, most: 3, whole: true, etcd: true,
@@ -296,8 +296,8 @@ func (a *arena) eachMember(do func(*os.Process) error) {
 	}
 }
 
-// leaveCase measures what it costs that n who wait give up at once, and how long it takes until
-// their keys are gone.
+// leaveCase measures what it costs when n waiters give up at once, and how long it takes
+// until their keys are gone.
 func leaveCase(n int, ttl time.Duration) benchCase {
 	return benchCase{
 		name: fmt.Sprintf("fleet-leave-%d", n), kind: fleet, n: n, most: 3, whole: true, etcd: true,
@@ -320,7 +320,7 @@ func (a *arena) giveUp(ctx context.Context, n int, ttl time.Duration) (m measure
 	if err != nil {
 		return m, err
 	}
-	if err := sleep(ctx, a.inSlices(1)); err != nil { // what belongs to queuing is over then
+	if err := sleep(ctx, a.inSlices(1)); err != nil { // by then the queuing itself is over
 		return m, err
 	}
 	m.spent, err = a.spent(ctx, func() error {
@@ -334,7 +334,7 @@ func (a *arena) giveUp(ctx context.Context, n int, ttl time.Duration) (m measure
 	return m, err
 }
 
-// takenCase measures how soon n Sessions that have held a name each for a while are told that
+// takenCase measures how soon n Sessions that have each held a name for a while learn that
 // its key was deleted.
 func takenCase(n int, old time.Duration) benchCase {
 	return benchCase{
@@ -347,7 +347,7 @@ func takenCase(n int, old time.Duration) benchCase {
 	}
 }
 
-// A teller tells of the loss of its hold.
+// A teller reports the loss of its hold.
 type teller interface {
 	Context(ctx context.Context) context.Context
 }
@@ -389,8 +389,8 @@ func (a *arena) takeAway(ctx context.Context, n int, old time.Duration) (m measu
 			return m, fmt.Errorf("not told: %w", ctx.Err())
 		}
 		m.samples = append(m.samples, time.Since(began))
-		_ = l.Unlock(ctx) // it tells of the loss
-		// What looks each so often is to be met at another time of its period.
+		_ = l.Unlock(ctx) // its error is the loss
+		// A lock that looks at regular times is thus met at different times of its period.
 		if err := sleep(ctx, 130*time.Millisecond); err != nil {
 			return m, err
 		}

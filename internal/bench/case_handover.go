@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// startHandover measures the time from the call of Unlock to the return of the Lock
-// of the one who waits, when the lock was held for a while. Two processes take turns,
-// so that each hand-over is the beginning of the next hold. With puts there are so
-// many others a second in the same etcd.
+// startHandover measures the time from the call of Unlock to the return of the waiter's
+// Lock, after the lock was held for a while. Two processes take turns, so that each
+// hand-over is the beginning of the next hold. With puts, others put that many keys a
+// second in the same etcd.
 func startHandover(hold time.Duration, puts int) func(context.Context, *arena) (*event, error) {
 	return func(ctx context.Context, a *arena) (*event, error) {
 		parties, end, err := a.parties(ctx, 2, ttl)
@@ -69,7 +69,7 @@ func (p *pingPong) piece(ctx context.Context, a *arena) (m measure, err error) {
 	return m, err
 }
 
-// handOver has the waiter queue, and after the hold the holder release.
+// handOver makes the waiter queue, and after the hold the holder release.
 func (p *pingPong) handOver(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -95,7 +95,7 @@ func (p *pingPong) handOver(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// disturb puts keys of no lock, so many a second, until its stop is called.
+// disturb puts keys of no lock, puts of them a second, until stop is called.
 func (a *arena) disturb(ctx context.Context, puts int) (stop func(), err error) {
 	client, err := dialEtcd(a.system.address(), &wire{})
 	if err != nil {

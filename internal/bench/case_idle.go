@@ -12,11 +12,11 @@ import (
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
-// fleetTTL is that of a fleet's leases: the library's default.
+// fleetTTL is the TTL of a fleet's leases: the library's default.
 const fleetTTL = 15 * time.Second
 
-// idleCase measures what it costs that n Sessions, with a client each, do nothing. An operation
-// is a second of one of them.
+// idleCase measures the cost of n Sessions, with a client each, that do nothing. An
+// operation is a second of one of them.
 func idleCase(name, title string, n int, ttl time.Duration, begin func(*idleness, context.Context) error) benchCase {
 	return benchCase{
 		name: name, kind: idle, n: n, most: 3, whole: true, etcd: true, title: title,
@@ -27,28 +27,28 @@ func idleCase(name, title string, n int, ttl time.Duration, begin func(*idleness
 	}
 }
 
-// waitersCase has the Sessions wait in one line, behind a holder that is not counted.
+// waitersCase makes the Sessions wait in one line, behind a holder that does not count.
 func waitersCase(n int, ttl time.Duration) benchCase {
 	return idleCase("fleet-idle-waiters", fmt.Sprintf(
 		"%d Sessions with a client each wait in one line (TTL %v); an operation is a second of one of them", n, ttl),
 		n, ttl, (*idleness).queue)
 }
 
-// holdersCase has each hold a name of its own.
+// holdersCase makes each Session hold a name of its own.
 func holdersCase(n int, ttl time.Duration) benchCase {
 	return idleCase("fleet-idle-holders", fmt.Sprintf(
 		"%d Sessions with a client each hold a name each (TTL %v); an operation is a second of one of them", n, ttl),
 		n, ttl, (*idleness).hold)
 }
 
-// sized is c under a name that tells how many Sessions there are: docs/scale.md has a formula,
-// which must hold for each number.
+// sized returns c under a name that says how many Sessions there are: docs/scale.md has a
+// formula that must hold for each number.
 func sized(c benchCase) benchCase {
 	c.name, c.most = fmt.Sprintf("%s-%d", c.name, c.n), 1
 	return c
 }
 
-// authCase is holdersCase where users log in. An operation is a renewal.
+// authCase is holdersCase with users that log in. An operation is a renewal.
 func authCase(n int, ttl time.Duration) benchCase {
 	c := benchCase{
 		name: "fleet-auth", kind: idle, n: n, most: 3, whole: true, etcd: true,
@@ -85,11 +85,11 @@ type idleness struct {
 	*arena
 	parties []party
 	ttl     time.Duration
-	end     func() // takes them out of it
+	end     func() // ends what they do
 }
 
-// idle measures a TTL of idleness, once it has lasted for a third of one: by then each has
-// renewed its lease.
+// idle measures a TTL of idleness, once the idleness has lasted for a third of a TTL: by
+// then each has renewed its lease.
 func (a *arena) idle(ctx context.Context, n int, ttl time.Duration, begin func(*idleness, context.Context) error) (m measure, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -114,7 +114,7 @@ func (a *arena) idle(ctx context.Context, n int, ttl time.Duration, begin func(*
 	return m, err
 }
 
-// hold has each party hold a name of its own.
+// hold makes each party hold a name of its own.
 func (i *idleness) hold(ctx context.Context) error {
 	prefix := i.name()
 	held := make([]side.Lock, len(i.parties))
@@ -132,7 +132,7 @@ func (i *idleness) hold(ctx context.Context) error {
 	return err
 }
 
-// queue has all parties wait behind a holder.
+// queue makes all parties wait behind a holder.
 func (i *idleness) queue(ctx context.Context) error {
 	l, err := i.standInLine(ctx, i.parties, i.ttl)
 	i.end = l.end
@@ -142,12 +142,12 @@ func (i *idleness) queue(ctx context.Context) error {
 // A standingLine is a holder, and others that wait behind it.
 type standingLine struct {
 	name  string
-	leave func() // has all who wait give up, and returns at once
-	end   func() // that, and releases the hold
+	leave func() // makes all waiters give up, and returns at once
+	end   func() // does the same, and releases the hold
 }
 
-// standInLine has all parties wait for a name that one more holds, whose messages are not
-// counted. It returns once their keys are there.
+// standInLine makes all parties wait for a name that one more party holds. The messages of
+// that one do not count. It returns once the waiters' keys are there.
 func (a *arena) standInLine(ctx context.Context, parties []party, ttl time.Duration) (l *standingLine, err error) {
 	l = &standingLine{name: a.name(), leave: func() {}, end: func() {}}
 	keeper, err := a.alternative.open(ctx, a.system.address(), ttl, &wire{})
@@ -180,7 +180,7 @@ func (a *arena) standInLine(ctx context.Context, parties []party, ttl time.Durat
 	return l, a.until(ctx, l.name, int64(len(parties)+1))
 }
 
-// stand has each party wait for the name until ctx ends.
+// stand makes each party wait for the name until ctx ends.
 func stand(ctx context.Context, parties []party, name string) {
 	done := make(chan struct{}, len(parties))
 	for _, p := range parties {
@@ -191,7 +191,7 @@ func stand(ctx context.Context, parties []party, name string) {
 				if l.Lock(ctx) == nil { // the holder's lease is gone
 					_ = l.Unlock(ctx)
 				}
-				_ = sleep(ctx, 100*time.Millisecond) // a crowd whose calls fail is not to spin
+				_ = sleep(ctx, 100*time.Millisecond) // a crowd whose calls fail must not spin
 			}
 		}()
 	}
@@ -200,7 +200,7 @@ func stand(ctx context.Context, parties []party, name string) {
 	}
 }
 
-// until waits until so many keys stand in the line of a name.
+// until waits until n keys stand in the line of a name.
 func (a *arena) until(ctx context.Context, name string, n int64) error {
 	e := a.system.(*etcd)
 	for {

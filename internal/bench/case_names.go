@@ -9,8 +9,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
-// startNames measures what it costs one process to hold n names: to lock them, and
-// then in goroutines, memory and renewals.
+// startNames measures what it costs one process to hold n names: to lock them, and then in
+// goroutines, memory and renewals.
 func startNames(n int) func(context.Context, *arena) (*event, error) {
 	return func(_ context.Context, a *arena) (*event, error) {
 		piece := func(ctx context.Context) (m measure, err error) {
@@ -52,19 +52,20 @@ func startNames(n int) func(context.Context, *arena) (*event, error) {
 			m.renewals = float64(a.wire.renewals.Load()-renewals) / 3
 			m.goroutines = runtime.NumGoroutine() - goroutines
 
-			// Nobody else contends. That each was held all the while its own Unlock says.
+			// Nobody else contends. Each Unlock says whether its name was held all the
+			// while.
 			return m, inParallel(n, func(i int) error { return held[i].Unlock(ctx) })
 		}
 		return &event{piece, func() {}}, nil
 	}
 }
 
-// namesTTL is short, so that renewals are seen soon.
+// namesTTL is short, so that the case soon sees renewals.
 const namesTTL = 6 * time.Second
 
 func heapInUse() int64 {
 	runtime.GC()
-	runtime.GC() // what finalizers let go
+	runtime.GC() // frees what finalizers let go
 	var mem runtime.MemStats
 	runtime.ReadMemStats(&mem)
 	return int64(mem.HeapAlloc)

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// permitsCase is contenders that each take a permit of so many.
+// permitsCase is contenders that each take one permit of a limit.
 func permitsCase(limit int) benchCase {
 	const n = 32
 	return benchCase{

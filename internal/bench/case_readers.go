@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// readersCase is goroutines of one process that read, and nobody that writes.
+// readersCase is goroutines of one process that read, while nobody writes.
 func readersCase(n int) benchCase {
 	title := fmt.Sprintf("%d goroutines of one process read again and again, nobody writes", n)
 	if n == 1 {
@@ -37,7 +37,7 @@ func mixOf(n, writes int) func(context.Context, *arena, []party) ([]*section, er
 	}
 }
 
-// startSharing is startCrowd with sections of which several may be in at once.
+// startSharing is startCrowd with sections in which several may be at once.
 func startSharing(
 	parties int, made func(context.Context, *arena, []party) ([]*section, error),
 ) func(context.Context, *arena) (*event, error) {
@@ -63,8 +63,9 @@ func startSharing(
 	}
 }
 
-// stayIn has each section go through twice more, unmeasured, and stay in for a while. In an empty critical section the witness would hardly ever see two at once: without its
-// check of the mode the lock on Redis passed.
+// stayIn makes each section go through twice more, unmeasured, and stay in for a while. In
+// an empty critical section the witness would hardly ever see two at once: the lock on
+// Redis passed even without its check of the mode.
 func stayIn(ctx context.Context, sections []*section) error {
 	const times, long = 2, time.Millisecond
 	ctx, stop := context.WithCancelCause(ctx)
@@ -79,7 +80,7 @@ func stayIn(ctx context.Context, sections []*section) error {
 					err = s.leave(ctx)
 				}
 				if err != nil {
-					stop(err) // the first one says why
+					stop(err) // the first error says why
 					return
 				}
 			}
@@ -91,7 +92,7 @@ func stayIn(ctx context.Context, sections []*section) error {
 	return context.Cause(ctx)
 }
 
-// startBeside measures a read beside others of its process, which hold all the time.
+// startBeside measures a read while others of its process hold all the time.
 func startBeside(ctx context.Context, a *arena) (*event, error) {
 	parties, end, err := a.parties(ctx, 1, ttl)
 	if err != nil {
@@ -121,8 +122,8 @@ func startBeside(ctx context.Context, a *arena) (*event, error) {
 	}}, nil
 }
 
-// rwSections is sections with a read/write lock, of which the holds of each write as often as is
-// said, though not all at once.
+// rwSections returns sections with a read/write lock. In each, that many of 100 holds
+// write, though not in all sections at the same time.
 func (a *arena) rwSections(ctx context.Context, parties []party, n, writes int) ([]*section, error) {
 	name, w := a.name(), &witness{}
 	made := make([]*section, n)

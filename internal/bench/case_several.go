@@ -8,7 +8,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
-// severalCase is one process that takes n names and gives them back, nobody else there.
+// severalCase is one process that takes n names and gives them back, while nobody else is
+// there.
 func severalCase(n int) benchCase {
 	return benchCase{
 		name: fmt.Sprintf("several-%d", n), kind: several, n: n, etcd: true,
@@ -62,8 +63,8 @@ func (a *arena) severalLock(ctx context.Context, p party, n int) (side.Lock, err
 	return locks, nil
 }
 
-// inOrder is several locks, that are taken one after another, and given back the other way round.
-// Users who have the names in one order do not deadlock.
+// inOrder is several locks. It takes them one after another, and gives them back the other
+// way round. Users that take the names in one order do not deadlock.
 type inOrder []side.Lock
 
 func (l inOrder) Lock(ctx context.Context) error {

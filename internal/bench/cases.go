@@ -9,7 +9,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
-// A kind says what a case is about, for the alternatives to choose.
+// A kind says what a case is about. The alternatives choose by it.
 type kind string
 
 const (
@@ -36,7 +36,7 @@ const (
 	taken kind = "taken"
 )
 
-// crashes reports whether what is measured is mostly the wait for a lease to end.
+// crashes reports whether a case measures mostly the wait for a lease to end.
 func (k kind) crashes() bool { return k == crash || k == leaderCrash }
 
 // A benchCase is one thing to measure.
@@ -44,19 +44,18 @@ type benchCase struct {
 	name  string
 	kind  kind
 	title string
-	note  string // on the page, of what is not measured, "" if there is none
-	n     int    // how many of whatever it is about, for the alternatives with a limit
-	rate  bool   // reported as so many a second, not as the time of one
+	note  string // on the page, about what is not measured; "" if there is none
+	n     int    // the case's number of contenders, names or the like, for alternatives with a limit
+	rate  bool   // reported as how many a second, not as the time of one
 	most  int    // rounds, if there is a limit
 	whole bool   // a round cannot be cut into pieces
-	etcd  bool   // for what is in etcd only
+	etcd  bool   // only for alternatives in etcd
 	drawn bool   // a point of the chart
 	start func(ctx context.Context, a *arena) (*event, error)
 }
 
-// pieces is how many a round is cut into, where it can be. The alternatives take
-// turns piece by piece, so that each has its share of whatever the machine does
-// beside this.
+// pieces is how many pieces a round has, if it can be cut. The alternatives take turns
+// piece by piece, so that each has its share of whatever else the machine does.
 const pieces = 10
 
 func (c benchCase) pieces() int {
@@ -72,19 +71,19 @@ type event struct {
 	end   func()
 }
 
-// A measure is what came out of a round.
+// A measure is the result of a round.
 type measure struct {
-	value      time.Duration   // of one operation, which is compared; of pieces, the median of all samples
+	value      time.Duration   // of one operation, for comparisons; of pieces, the median of all samples
 	samples    []time.Duration // of single operations
-	ops        int             // that spent is to be divided by
+	ops        int             // spent is divided by this number
 	spent      counts
 	goroutines int     // beyond those of the contenders
-	in         int     // parties that have held at all, if that is asked
-	busiest    float64 // holds of the party with the most, by the mean; 0 if there is one
+	in         int     // how many parties have held at all, if the case asks
+	busiest    float64 // holds of the busiest party, divided by the mean; 0 if there is one party
 	heap       float64 // bytes per name
 	renewals   float64 // per TTL/3
 	ttls       float64 // value in TTLs
-	broken     string  // how exclusion was, "" if it held
+	broken     string  // how exclusion broke, "" if it held
 }
 
 // add adds a piece of the same round.
@@ -235,16 +234,16 @@ func caseNames() (names []string) {
 }
 
 const (
-	// ttl is that of all leases but where crashes are measured: the default of
-	// concurrency.Session. With a shorter one its many sessions would have more to
-	// renew than the library's few.
+	// ttl is the TTL of all leases except in crash cases: the default of
+	// concurrency.Session. With a shorter one, its many sessions would have more to renew
+	// than the library's few.
 	ttl = 60 * time.Second
 
-	// crashTTL is for where the end of a lease is waited for.
+	// crashTTL is the TTL in cases that wait for the end of a lease.
 	crashTTL = 4 * time.Second
 )
 
-// An arena is what a case has to measure an alternative in.
+// An arena is what a case needs to measure an alternative.
 type arena struct {
 	alternative alternative
 	system      system
@@ -260,7 +259,7 @@ func (a *arena) name() string {
 	return fmt.Sprintf("bench/%d", *a.serial)
 }
 
-// parties opens n of them. The function that it returns closes them.
+// parties opens n parties. The function that it returns closes them.
 func (a *arena) parties(ctx context.Context, n int, ttl time.Duration) ([]party, func(), error) {
 	opened := make([]party, n)
 	end := func() {
@@ -287,12 +286,12 @@ type section struct {
 	lock    side.Lock
 	witness *witness
 	who     int64
-	holds   int // so far, alone
+	holds   int // so far, without others beside it
 
-	// Of a read/write lock, which lock is the writer's side of.
+	// For a read/write lock. lock is its writer's side.
 	reader side.Lock
 	writes int // of 100 holds
-	due    int // to be written, in hundredths
+	due    int // hundredths of a hold that must still write
 	reads  bool
 
 	limit int64 // of a semaphore
@@ -328,7 +327,7 @@ func (s *section) leave(ctx context.Context) error {
 	return s.lock.Unlock(ctx)
 }
 
-// enterEither reads or writes, in the mix that there is to be.
+// enterEither reads or writes, so that the section keeps its mix.
 func (s *section) enterEither(ctx context.Context) error {
 	reads := s.due+s.writes < 100
 	lock := s.lock
@@ -356,7 +355,7 @@ func (s *section) through(ctx context.Context) error {
 	return s.leave(ctx)
 }
 
-// sections makes n of them for one new name, dealt to parties in turn.
+// sections makes n sections for one new name, and deals them to the parties in turn.
 func (a *arena) sections(ctx context.Context, parties []party, n int) ([]*section, error) {
 	name, w := a.name(), &witness{}
 	made := make([]*section, n)
@@ -367,7 +366,7 @@ func (a *arena) sections(ctx context.Context, parties []party, n int) ([]*sectio
 	})
 }
 
-// verdict is what the witness of sections says of all that they did.
+// verdict returns what the witness of sections says about all that they did.
 func verdict(sections ...*section) string {
 	holds := 0
 	for _, s := range sections {

@@ -20,8 +20,8 @@ type point struct{ x, y float64 }
 
 func (l line) last() point { return l.points[len(l.points)-1] }
 
-// chart is the hand-overs a second over the number of contenders, of the first setup
-// that has them for more than one number; "" if none has.
+// chart draws the hand-overs a second over the number of contenders, for the first setup
+// that has them for more than one number. It returns "" if none has.
 func (r *report) chart() string {
 	for _, c := range r.chapters {
 		lines, ticks := c.crowds()
@@ -36,7 +36,7 @@ func (r *report) chart() string {
 	return ""
 }
 
-// crowds are the figures of the cases that are drawn, and the sizes of their crowds.
+// crowds returns the figures of the cases in the chart, and the sizes of their crowds.
 func (c *chapter) crowds() (lines []line, sizes []int) {
 	for _, t := range c.tables {
 		if !t.drawn {
@@ -67,8 +67,8 @@ const (
 	labelLeft, labelStep = plotRight + 26, 17
 )
 
-// A scale maps numbers to pixels by their logarithms: 2 contenders and 2,000, and 10
-// hand-overs and 5,000, are to be seen in one picture.
+// A scale maps numbers to pixels by their logarithms: one picture must show 2 contenders
+// and 2,000, and 10 hand-overs and 5,000.
 type scale struct {
 	from, to   float64
 	start, end float64
@@ -84,8 +84,8 @@ var hues = []string{
 	"#3fa34d", "#2a9d8f", "#7d8590", "#a0785a", "#6e7bd9", "#6f9a2f", "#57c4e5",
 }
 
-// draw draws lines over x = ticks. Both axes are logarithmic; each line has its name
-// at its end, so that no legend has to be matched by colour.
+// draw draws lines over x = ticks. Both axes are logarithmic. Each line has its name at its
+// end, so that nobody has to match a legend by colour.
 func draw(title, subtitle string, lines []line, ticks []int) string {
 	least, most := math.Inf(1), 0.
 	for _, l := range lines {
@@ -136,7 +136,7 @@ text { font: 13px system-ui, sans-serif; fill: #1f2328 }
 		ends[i] = y.at(l.last().y)
 	}
 	labels := apart(ends, labelStep, plotTop, plotBottom)
-	// Backwards, so that the library is on top.
+	// It goes backwards, so that the library is on top.
 	for i := len(lines) - 1; i >= 0; i-- {
 		l, width, dashes, class := lines[i], 2, "", "theirs"
 		if strings.HasPrefix(l.title, library) {
@@ -165,7 +165,7 @@ text { font: 13px system-ui, sans-serif; fill: #1f2328 }
 	return b.String()
 }
 
-// gridLines are the 1, 2 and 5 of each decade between two values.
+// gridLines returns the 1, 2 and 5 of each decade between two values.
 func gridLines(from, to float64) (values []float64) {
 	for decade := math.Pow(10, math.Floor(math.Log10(from))); decade <= to; decade *= 10 {
 		for _, v := range []float64{decade, 2 * decade, 5 * decade} {
@@ -177,8 +177,8 @@ func gridLines(from, to float64) (values []float64) {
 	return values
 }
 
-// apart moves positions until each two are a step apart, within bounds if there is
-// room, and keeps their order.
+// apart moves positions until any two are a step apart, within the bounds if there is room.
+// It keeps their order.
 func apart(at []float64, step, top, bottom float64) []float64 {
 	order := make([]int, len(at))
 	for i := range order {

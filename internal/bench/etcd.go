@@ -18,8 +18,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/child"
 )
 
-// roleEtcd makes this program an etcd server: the release whose client the library
-// is built with, with nothing to install.
+// roleEtcd makes this program an etcd server, of the release whose client the library is
+// built with. Nothing needs to be installed.
 const roleEtcd = "etcd"
 
 // An etcd is a cluster with etcd's own defaults.
@@ -76,8 +76,8 @@ func (e *etcd) serves(ctx context.Context) error {
 func (e *etcd) address() string { return e.login + strings.Join(e.clients, ",") }
 func (e *etcd) version() string { return "etcd " + version.Version }
 
-// requirePasswords has etcd ask for user and password. The hash that it compares a password with
-// is made to cost time.
+// requirePasswords makes etcd ask for user and password. The hash with which it compares a
+// password takes time on purpose.
 func (e *etcd) requirePasswords(ctx context.Context) error {
 	const name, password = "root", "secret"
 	if _, err := e.admin.UserAdd(ctx, name, password); err != nil {
@@ -108,12 +108,12 @@ func (e *etcd) stop() {
 		e.admin.Close()
 	}
 	for _, p := range e.members {
-		// Nothing here is worth an orderly end, which takes three members seconds.
+		// Nothing here needs an orderly end, which takes three members seconds.
 		p.stop(syscall.SIGKILL)
 	}
 }
 
-// revision is the cluster's current one.
+// revision returns the cluster's current revision.
 func (e *etcd) revision(ctx context.Context) (int64, error) {
 	resp, err := e.admin.Get(ctx, "x")
 	if err != nil {
@@ -122,7 +122,7 @@ func (e *etcd) revision(ctx context.Context) (int64, error) {
 	return resp.Header.Revision, nil
 }
 
-// proposals is how many Raft proposals the cluster has committed, by the member that
+// proposals returns how many Raft proposals the cluster has committed, by the member that
 // knows of the most.
 func (e *etcd) proposals(ctx context.Context) (most int64, err error) {
 	for _, member := range e.clients {

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each kind of case of a lock that is not a mutex, small.
+// Small cases of each kind of lock that is not a mutex.
 var smallFamily = []benchCase{
 	readersCase(3),
 	mixCase(50),
@@ -51,7 +51,7 @@ func TestASmallFamilyIsMeasuredInEachWay(t *testing.T) {
 	require.Contains(t, chapter.family(), "until the next leads, in TTLs | ")
 }
 
-// A term that was lost before it was given up is no clean one.
+// If a term was lost before it was given up, the candidate reports that.
 func TestACandidateTellsThatItsTermWasLost(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// familyRows are the figures of the locks that are not a mutex: the library beside what does the
-// same in etcd's own packages, and on Redis.
+// familyRows are the figures of the locks that are not a mutex: the library beside what
+// does the same in etcd's own packages, and on Redis.
 var familyRows = []struct {
 	what  string
-	cases []string // a figure of each
+	cases []string // one figure of each
 	cell  func(r row) string
 }{
 	{"reads/s of 1 / 8 / 64 goroutines of a process, nobody writes", readerCases, everySecond},
@@ -34,7 +34,7 @@ func everySecond(r row) string { return digits(1 / r.value.Seconds()) }
 func ofOne(r row) string       { return short(r.value) }
 func inTTLs(r row) string      { return positive(r.ttls) }
 
-// familyPeers are the columns: of each case one alternative of a column was measured.
+// familyPeers are the columns. In each case one alternative of a column was measured.
 var familyPeers = []struct {
 	title string
 	names []string
@@ -44,7 +44,8 @@ var familyPeers = []struct {
 	{"on Redis", []string{redissons, sortedSet}},
 }
 
-// family is the table of what the chapter has measured of a family, "" if that is nothing.
+// family returns the table of what the chapter has measured of the family, "" if that is
+// nothing.
 func (c *chapter) family() string {
 	var b strings.Builder
 	for _, f := range familyRows {

@@ -12,7 +12,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
-// The rows of the family's table are of cases and alternatives that there are.
+// Each row of the family's table names existing cases and alternatives.
 func TestTheFamilysRowsAreOfCasesThatThereAre(t *testing.T) {
 	for _, f := range familyRows {
 		for _, name := range f.cases {
@@ -30,7 +30,7 @@ func TestTheFamilysRowsAreOfCasesThatThereAre(t *testing.T) {
 	}
 }
 
-// A nowhere is a system of no servers.
+// A nowhere is a system without servers.
 type nowhere struct{}
 
 func (nowhere) address() string { return "" }
@@ -38,7 +38,7 @@ func (nowhere) version() string { return "" }
 func (nowhere) pids() []int     { return nil }
 func (nowhere) stop()           {}
 
-// inMemory measures a case with locks that are not in any system.
+// inMemory measures a case with locks that are in no system.
 func inMemory(t *testing.T, p party, c benchCase) measure {
 	t.Helper()
 	a := &arena{
@@ -80,7 +80,7 @@ func TestAMixSeesWhatAReadWriteLockDoesNotExclude(t *testing.T) {
 	reader, writer := localLock{rw.RLock, rw.RUnlock}, localLock{rw.Lock, rw.Unlock}
 	require.Empty(t, inMemory(t, localParty{reader, writer}, mixCase(50)).broken)
 
-	// One that forgets its readers: they yield, as one does that waits.
+	// This lock forgets its readers. They yield, as a waiter does.
 	yields := localLock{func() { time.Sleep(time.Microsecond) }, func() {}}
 	require.Contains(t, inMemory(t, localParty{yields, writer}, mixCase(50)).broken, "overlaps")
 }
@@ -94,7 +94,8 @@ func TestPermitsSeeMoreThanTheLimit(t *testing.T) {
 	require.Contains(t, inMemory(t, localParty{nothing, semaphore}, permitsCase(3)).broken, "overlaps")
 }
 
-// A section of a mix writes as often as is said, and not all sections at the same time.
+// A section of a mix writes as often as it should, and the sections do not all write at the
+// same time.
 func TestAMixWritesAsOftenAsItIsToWrite(t *testing.T) {
 	for _, writes := range []int{10, 50} {
 		together := make([]int, 100)
@@ -117,7 +118,7 @@ func TestAMixWritesAsOftenAsItIsToWrite(t *testing.T) {
 
 var nothing = localLock{func() {}, func() {}}
 
-// A loggedLock notes what is done, and fails where it is to.
+// A loggedLock records its calls, and fails where the test says so.
 type loggedLock struct {
 	name string
 	log  *[]string

@@ -24,8 +24,8 @@ var smallFleet = []benchCase{
 	takenCase(2, time.Second),
 }
 
-// measured measures cases, none of which fails, and returns the report, its chapter of them, and its
-// page.
+// measured measures cases, none of which fails, and returns the report, its chapter of
+// them, and its page.
 func measured(t *testing.T, cases []benchCase) (*report, *chapter, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
@@ -76,7 +76,7 @@ func TestASmallFleetIsMeasuredInEachWay(t *testing.T) {
 	require.Contains(t, chapter.fleet(), "idle waiter: bytes/s")
 }
 
-// The rows of the fleet's table, and its targets, are of cases that there are.
+// Each row of the fleet's table, and each of its targets, names an existing case.
 func TestTheFleetsRowsAreOfCasesThatThereAre(t *testing.T) {
 	for _, f := range fleetRows {
 		for _, name := range f.cases {

@@ -8,7 +8,7 @@ import (
 // fleetRows are what a fleet costs, and how it fares: the library beside the baseline.
 var fleetRows = []struct {
 	what  string
-	cases []string // a figure of each
+	cases []string // one figure of each
 	cell  func(r row) string
 }{
 	{"idle waiter, 100 in line: RPCs/s", []string{"fleet-idle-waiters"}, perOp(rpcs)},
@@ -41,7 +41,8 @@ func perOp(count func(counts) int64) func(row) string {
 
 func inAfter(r row) string { return fmt.Sprintf("%s, %s", grouped(int64(r.in)), short(r.value)) }
 
-// fleet is the table of what the chapter has measured of a fleet, "" if that is nothing.
+// fleet returns the table of what the chapter has measured of a fleet, "" if that is
+// nothing.
 func (c *chapter) fleet() string {
 	var b strings.Builder
 	for _, f := range fleetRows {

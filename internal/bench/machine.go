@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A machine is where and when a run was made.
+// A machine says where and when a run was made.
 type machine struct {
 	processor string
 	cores     int
@@ -40,8 +40,8 @@ func (m machine) String() string {
 	return s
 }
 
-// syncTime is the median time of writing a little and having it on the disk, which is
-// what a commit waits for.
+// syncTime returns the median time that it takes to write a little and have it on the disk.
+// A commit waits for that.
 func syncTime(dir string) (time.Duration, error) {
 	f, err := os.Create(filepath.Join(dir, "sync"))
 	if err != nil {

@@ -1,6 +1,5 @@
-// Bench measures what locks cost: this library beside etcd's own
-// concurrency.Mutex, beside the least that etcd can be asked for, and beside the
-// locks that people pick instead.
+// Bench measures what locks cost: this library beside etcd's own concurrency.Mutex, beside
+// the least that etcd can be asked for, and beside the locks that people choose instead.
 //
 //	go run .                               all cases, on etcd alone
 //	go run . -peers                        also on Redis, ZooKeeper and PostgreSQL,
@@ -14,15 +13,14 @@
 //	                                       what is not a mutex: readers and writers,
 //	                                       several names at once, semaphores, leaders
 //
-// It starts every server itself, on the loopback interface, and ends them all. It
-// prints how it gets on, and writes benchmarks.md and benchmarks.svg.
+// It starts every server itself, on the loopback interface, and ends them all. It reports
+// its progress, and writes benchmarks.md and benchmarks.svg.
 //
-// In each round every alternative is measured in turn, and what is compared is
-// its figure with that of concurrency.Mutex in the same round: a machine that
-// slows down slows down both. Where a case has holders, it checks that no two of
-// them were in at once.
+// Each round measures every alternative in turn. Each figure is compared with that of
+// concurrency.Mutex in the same round: a machine that slows down slows down both. If a case
+// has holders, it checks that no two of them were in at once.
 //
-// To add an alternative is a line in alternatives.go, to add a case one in cases.go.
+// To add an alternative, add a line in alternatives.go; to add a case, one in cases.go.
 package main
 
 import (
@@ -43,7 +41,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdmain"
 )
 
-// roleEnv makes this program something else than the benchmark.
+// roleEnv makes this program something other than the benchmark.
 const roleEnv = "ETCDLOCK_BENCH_ROLE"
 
 // Exit statuses, as a shell expects them.
@@ -57,8 +55,8 @@ const (
 func main() {
 	playRole()
 
-	// A reader that goes away (bench | head) must not end the program on the
-	// spot: it has servers to stop.
+	// If the reader of the output goes away (bench | head), this program must not end on
+	// the spot: it has servers to stop.
 	signal.Ignore(syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	status := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
@@ -66,8 +64,8 @@ func main() {
 	os.Exit(status)
 }
 
-// playRole makes this program what another one of it has started it for, and then
-// ends it. If it was started by a person it returns.
+// playRole plays the role for which another process of this program has started this one,
+// and then ends the process. If a person has started it, it returns.
 func playRole() {
 	switch role := os.Getenv(roleEnv); role {
 	case "":
@@ -96,10 +94,10 @@ type config struct {
 	tmpfs  string
 	out    string
 
-	command string // that makes the same report
+	command string // the command that makes the same report
 }
 
-// newFlagSet declares the flags; what they are set to ends up in c and patterns.
+// newFlagSet declares the flags. Their values go into c and patterns.
 func newFlagSet(c *config, patterns *[3]string) *flag.FlagSet {
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(io.Discard) // run prints the error, once
@@ -169,8 +167,8 @@ func anyMatch(re *regexp.Regexp, names []string) bool {
 	return slices.ContainsFunc(names, re.MatchString)
 }
 
-// run is the whole program and returns its exit status. It ends early, but in good
-// order and with a report of what was measured until then, when ctx does.
+// run is the whole program, and returns its exit status. When ctx ends, run ends early, but
+// in good order and with a report of what was measured until then.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	cfg, err := parseFlags(args)
 	switch {

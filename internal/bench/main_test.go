@@ -45,7 +45,8 @@ func TestHelpNamesAllCasesAndSetups(t *testing.T) {
 	}
 }
 
-// The report finds rows by these names, and a holder's process its alternative.
+// The report finds rows by these names, and a holder's process finds its alternative by
+// them.
 func TestNamesInTheTablesAreUnique(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, a := range alternatives {

@@ -19,8 +19,8 @@ var (
 	memoryOver = flag.Int("clients", 0, "how many clients they share, 0 for one each")
 )
 
-// What Sessions take of memory that hold a name each, here and in etcd. With a client of its own
-// that is less than a megabyte in all. (docs/scale.md has more of them.)
+// The memory of Sessions that each hold a name, here and in etcd. A Session with a client
+// of its own takes less than a megabyte in all. (docs/scale.md has more of them.)
 func TestTheMemoryOfAFleet(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
@@ -44,14 +44,14 @@ func TestTheMemoryOfAFleet(t *testing.T) {
 	i := &idleness{arena: a, parties: parties, ttl: fleetTTL, end: func() {}}
 	require.NoError(t, i.hold(ctx))
 	defer func() { i.end() }()
-	require.NoError(t, sleep(ctx, 6*time.Second)) // a renewal, and the watch of each hold
+	require.NoError(t, sleep(ctx, 6*time.Second)) // time for a renewal, and for the watch of each hold
 	here, there = (heap()-here)/n, (resident(t, sys.pids()[0])-there)/n
 	t.Logf("%d Sessions over %d clients: %d KiB each here, %d KiB each in etcd", n, clients, here>>10, there>>10)
 	require.Positive(t, here)
 	require.Less(t, here+there, 1<<20)
 }
 
-// heap is what this process has in use, of heap and stacks.
+// heap returns what this process has in use, of heap and stacks.
 func heap() int {
 	runtime.GC()
 	runtime.GC()
@@ -60,7 +60,7 @@ func heap() int {
 	return int(m.HeapInuse + m.StackInuse)
 }
 
-// resident is what a process has in memory.
+// resident returns how much of a process is in memory.
 func resident(t *testing.T, pid int) int {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// counts are what work cost, in figures that no noise touches, or little.
+// counts are what work cost, in figures that noise hardly touches.
 type counts struct {
 	RPCs      int64 // to etcd: calls, and messages sent on streams
 	Messages  int64 // to and from etcd
@@ -19,7 +19,7 @@ type counts struct {
 	Logins    int64 // those that ask for a token
 	Proposals int64 // that etcd's Raft committed
 	Revisions int64 // of etcd's store
-	Bytes     int64 // in both directions, on the connections of whatever system
+	Bytes     int64 // in both directions, on the connections of any system
 	Allocs    int64 // of this process
 	ServerCPU time.Duration
 }
@@ -42,8 +42,8 @@ func (c counts) plus(o counts) counts { return c.minus(counts{}.minus(o)) }
 
 // spent runs f and returns what it cost.
 func (a *arena) spent(ctx context.Context, f func() error) (counts, error) {
-	// From the outside to the inside: an answer of etcd costs it processor time, and
-	// to read that costs this process memory.
+	// It asks from the outside to the inside: an answer of etcd costs it processor time,
+	// and reading that costs this process memory.
 	etcd, err := a.askEtcd(ctx)
 	if err != nil {
 		return counts{}, err
@@ -72,7 +72,7 @@ func (a *arena) spentButEtcd(f func() error) (counts, error) {
 	return c, err
 }
 
-// look reads what is counted in this process.
+// look reads the counts of this process.
 func (a *arena) look() (c counts) {
 	var mem runtime.MemStats
 	runtime.ReadMemStats(&mem)
@@ -83,7 +83,7 @@ func (a *arena) look() (c counts) {
 	return c
 }
 
-// askEtcd reads what only etcd knows, if that is what is measured.
+// askEtcd reads the counts that only etcd has, if etcd is measured.
 func (a *arena) askEtcd(ctx context.Context) (c counts, err error) {
 	e, ok := a.system.(*etcd)
 	if !ok {
@@ -95,7 +95,7 @@ func (a *arena) askEtcd(ctx context.Context) (c counts, err error) {
 	return c, err
 }
 
-// A wire counts what goes over the connections of the clients that it is given to.
+// A wire counts what goes over the connections of the clients that have it.
 type wire struct {
 	rpcs, messages, renewals, logins, bytes atomic.Int64
 }
@@ -127,8 +127,8 @@ func (c *countedConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// dialOptions make a gRPC client count. The interceptors are behind etcd's own
-// retries, so that each attempt is seen.
+// dialOptions make a gRPC client count. The interceptors are behind etcd's own retries, so
+// they see each attempt.
 func (w *wire) dialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {

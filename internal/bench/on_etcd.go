@@ -18,7 +18,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
-// closeWithin bounds what a party may take to give back what it has.
+// closeWithin bounds how long a party may take to give back what it has.
 const closeWithin = 10 * time.Second
 
 // dialEtcd makes a client for an address, which may begin with user:password@.
@@ -38,7 +38,7 @@ type libraryParty struct {
 	client  *clientv3.Client
 	opts    []etcdlock.Option
 	session *etcdlock.Session
-	shared  bool // the client is another party's
+	shared  bool // the client belongs to another party
 }
 
 func newLibraryParty(client *clientv3.Client, opts []etcdlock.Option) (*libraryParty, error) {
@@ -67,13 +67,13 @@ func (p *libraryParty) close() {
 
 // ---- etcd's own
 
-// A concurrencyParty shares a session between locks of different names. Two locks of
-// one name need two sessions: a concurrency.Session has one key for a name, and lets
-// in whoever finds that it is there.
+// A concurrencyParty shares a session between locks of different names. Two locks of one
+// name need two sessions: a concurrency.Session has one key for a name, and a second Lock
+// on it finds the key and gets in.
 type concurrencyParty struct {
 	client *clientv3.Client
 	ttl    time.Duration
-	shared bool // the client is another party's
+	shared bool // the client belongs to another party
 
 	mu       sync.Mutex
 	sessions []*concurrency.Session
@@ -132,8 +132,7 @@ func (p *concurrencyParty) close() {
 	}
 }
 
-// A perLock is the way that etcd's documentation shows first: a session for each
-// critical section.
+// A perLock is the first way in etcd's documentation: a session for each critical section.
 type perLock struct {
 	party   *concurrencyParty
 	name    string
@@ -180,7 +179,7 @@ func (l *perLock) Unlock(ctx context.Context) error {
 }
 
 // A localFirstParty is what careful users make of it: the goroutines of a process wait for
-// each other at home, and one at a time goes to etcd.
+// each other locally, and one at a time goes to etcd.
 type localFirstParty struct {
 	client  *clientv3.Client
 	session side.Session
@@ -212,9 +211,9 @@ func (p localFirstParty) close() {
 
 // ---- by hand
 
-// A rawParty is what etcd can do at best, and no lock to use: it checks nothing, cleans
-// up nothing and never renews its lease. Uncontended it is one Txn and one delete; a
-// hand-over is the delete and its event.
+// A rawParty is the best that etcd can do, and no lock to use: it checks nothing, cleans up
+// nothing and never renews its lease. Uncontended it is one Txn and one delete. A hand-over
+// is the delete and its event.
 type rawParty struct {
 	client *clientv3.Client
 	lease  clientv3.LeaseID
@@ -265,7 +264,7 @@ func (l *rawLock) Lock(ctx context.Context) error {
 	case !resp.Succeeded:
 		return errors.New("the key is there already")
 	}
-	// The one before is the last of those that are older than this key.
+	// The key before is the newest of those that are older than this key.
 	before, newest := "", int64(math.MinInt64)
 	for _, kv := range resp.Responses[1].GetResponseRange().GetKvs() {
 		if key := string(kv.GetKey()); key != l.key && kv.GetCreateRevision() > newest {
@@ -303,8 +302,8 @@ func (l *rawLock) Unlock(ctx context.Context) error {
 	return err
 }
 
-// inParallel calls f for 0 to n-1, some at a time, and returns the first error. It is
-// for setting up and clearing away, which thousands at once would only slow down.
+// inParallel calls f for 0 to n-1, some at a time, and returns the first error. It is for
+// setting up and clearing away: thousands of calls at once would only slow that down.
 func inParallel(n int, f func(i int) error) error {
 	var wg sync.WaitGroup
 	var once sync.Once

@@ -17,7 +17,7 @@ import (
 
 // ---- advisory locks: they belong to a connection, and end with it
 
-// A pgParty gives each lock a connection of its own, since it is held by that.
+// A pgParty gives each lock a connection of its own, since the connection holds the lock.
 type pgParty struct {
 	conf *pgx.ConnConfig
 	ttl  time.Duration
@@ -93,8 +93,8 @@ func (l advisoryLock) Unlock(ctx context.Context) error {
 
 // ---- lease rows: the durable way, by hand
 
-// leaseTable is what a team writes that has PostgreSQL and wants a lock to survive
-// its connections: a row that says who and until when.
+// leaseTable is what a team writes that has PostgreSQL and wants a lock to survive its
+// connections: a row that says who holds, and until when.
 const leaseTable = `CREATE TABLE IF NOT EXISTS leases (
 	name    text PRIMARY KEY,
 	holder  text NOT NULL,
@@ -123,7 +123,8 @@ type leaseRowParty struct {
 	made int
 }
 
-// connections is how many a party has: the default of pgxpool on small machines.
+// connections is how many connections a party has: the default of pgxpool on small
+// machines.
 const connections = 4
 
 func (p *leaseRowParty) lock(ctx context.Context, name string) (side.Lock, error) {
@@ -173,7 +174,8 @@ func (l leaseRow) Unlock(ctx context.Context) error {
 	return l.exec(ctx, errors.New("it was lost"), leaseRelease, l.name, l.holder)
 }
 
-// exec executes a statement that must change a row, or ifNone is the error.
+// exec executes a statement that must change a row. If it changes none, exec returns
+// ifNone.
 func (l leaseRow) exec(ctx context.Context, ifNone error, sql string, args ...any) error {
 	var conn *pgx.Conn
 	select {
@@ -182,7 +184,7 @@ func (l leaseRow) exec(ctx context.Context, ifNone error, sql string, args ...an
 		return context.Cause(ctx)
 	}
 	defer func() { l.party.free <- conn }()
-	// A statement that is called off takes its connection with it.
+	// A cancelled statement takes its connection with it.
 	done, err := conn.Exec(context.WithoutCancel(ctx), sql, args...)
 	if err == nil && done.RowsAffected() == 0 {
 		err = ifNone

@@ -57,7 +57,7 @@ func (l redsyncLock) Unlock(ctx context.Context) error {
 	return err
 }
 
-// ---- rueidislock: Redis tells it of changes, by client-side caching
+// ---- rueidislock: it learns of changes from Redis, by client-side caching
 
 type rueidislockParty struct{ locker rueidislock.Locker }
 
@@ -72,8 +72,8 @@ func openRueidislock(_ context.Context, address string, ttl time.Duration, w *wi
 		KeyValidity:    ttl,
 		KeyMajority:    1,    // one server, one key
 		NoLoopTracking: true, // faster, as its documentation says
-		// After the default of 20 ms it would go on to the next key, and there is none:
-		// it would wait for a change that has been made already.
+		// After the default of 20 ms it would go on to the next key, and there is none: it
+		// would wait for a change that was made already.
 		TryNextAfter: ttl,
 	})
 	return rueidislockParty{locker}, err

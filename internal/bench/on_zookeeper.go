@@ -54,8 +54,8 @@ type zkLock struct {
 	l    *zk.Lock
 }
 
-// Lock cannot be called off. Where its context ends, which it does here only when
-// the party is about to be closed, the connection goes, and all its waits with it.
+// Lock cannot be cancelled. If its context ends, which it does here only when the party is
+// about to be closed, the connection goes, and all its waits with it.
 func (l zkLock) Lock(ctx context.Context) error {
 	defer context.AfterFunc(ctx, l.conn.Close)()
 	return l.l.Lock()

@@ -18,8 +18,8 @@ func runAs(cmd *exec.Cmd, uid, gid uint32) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: gid}}
 }
 
-// inOwnGroup makes cmd a group of its own: Ctrl-C is for this program, which then stops
-// its servers.
+// inOwnGroup puts cmd into a process group of its own: Ctrl-C reaches only this program,
+// which then stops its servers.
 func inOwnGroup(cmd *exec.Cmd) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -27,16 +27,16 @@ func inOwnGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr.Setpgid = true
 }
 
-// freeze stops a process without its noticing, until thaw.
+// freeze stops a process until thaw. The process does not notice.
 func freeze(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }
 func thaw(p *os.Process) error   { return p.Signal(syscall.SIGCONT) }
 
-// userHz is in what parts of a second /proc counts. It is the same on all machines
-// that Go runs on.
+// userHz is the number of /proc's clock ticks in a second. It is the same on all machines
+// on which Go runs.
 const userHz = 100
 
-// cpuTime is the processor time that processes have used so far, with their
-// children: PostgreSQL has one for each connection.
+// cpuTime returns the processor time that processes have used so far, with their children:
+// PostgreSQL has one child for each connection.
 func cpuTime(pids []int) (time.Duration, error) {
 	var ticks int64
 	for _, pid := range pids {
@@ -72,13 +72,13 @@ func readStat(pid int) (procStat, error) {
 	return s, nil
 }
 
-// procStat is what is wanted of /proc/<pid>/stat; see proc_pid_stat(5).
+// procStat is what this program needs of /proc/<pid>/stat; see proc_pid_stat(5).
 type procStat struct {
 	own, waitedFor int64 // clock ticks, user and system; its own, and of ended children
 }
 
 func parseStat(b []byte) (s procStat, err error) {
-	// The second field is a name in parentheses, in which anything may stand.
+	// The second field is a name in parentheses. Anything may stand in it.
 	end := bytes.LastIndexByte(b, ')')
 	if end < 0 {
 		return s, fmt.Errorf("no name in %q", b)
@@ -101,7 +101,7 @@ func parseStat(b []byte) (s procStat, err error) {
 	return s, nil
 }
 
-// A cpuSet is a set of cores, as sched_setaffinity(2) has it.
+// A cpuSet is a set of cores, in the form of sched_setaffinity(2).
 type cpuSet [16]uint64
 
 const (
@@ -129,8 +129,8 @@ func (s *cpuSet) first() (one cpuSet) {
 	return one
 }
 
-// shareOneCore has processes run on the first core that this one may use, until release is
-// called.
+// shareOneCore makes processes run on the first core that this process may use, until
+// release is called.
 func shareOneCore(pids []int) (release func(), err error) {
 	var before cpuSet
 	if err := before.affinity(getAffinity, 0); err != nil {
@@ -144,8 +144,9 @@ func shareOneCore(pids []int) (release func(), err error) {
 	return release, nil
 }
 
-// runOn sets the cores that all threads of processes run on. A thread begins on those of the
-// thread that began it: so the threads are gone through until there is no new one.
+// runOn sets the cores on which all threads of processes run. A new thread runs on the
+// cores of the thread that started it. So runOn goes through the threads until there is no
+// new one.
 func runOn(pids []int, cores cpuSet) error {
 	for _, pid := range pids {
 		set := make(map[string]bool)
@@ -207,8 +208,8 @@ func memory() int {
 	return int((uint64(info.Totalram)*uint64(info.Unit) + 1<<29) >> 30)
 }
 
-// load is the machine's load average over the last minute: the figures of a machine
-// that has other things to do tell little.
+// load returns the machine's load average over the last minute: the figures of a busy
+// machine say little.
 func load() string {
 	average, _ := os.ReadFile("/proc/loadavg")
 	minute, _, _ := strings.Cut(string(average), " ")

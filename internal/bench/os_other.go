@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// The benchmark compiles everywhere, so that a change that breaks it is seen
-// everywhere, and says on the first of these that it does not run.
+// The benchmark compiles everywhere, so that everybody sees a change that breaks it. Where
+// it cannot run, the first of these says so.
 
 var errLinuxOnly = errors.New("the benchmark runs on Linux only: it ties its servers' lives to its own and reads /proc")
 

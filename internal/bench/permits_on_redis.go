@@ -6,9 +6,9 @@ import (
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
-// sortedSet is a semaphore as it is often made on Redis: a sorted set of those that have a permit,
-// by when it expires. Whoever asks first while one is free gets it, so a wait has no place in a
-// line. Nothing here renews it.
+// sortedSet is a common form of a semaphore on Redis: a sorted set of the holders of
+// permits, by the time when they expire. The first to ask while a permit is free gets it,
+// so a wait has no place in a line. Nothing here renews a permit.
 const sortedSet = "Lua semaphore, a sorted set"
 
 var (

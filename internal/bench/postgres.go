@@ -14,10 +14,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// pgConnections is how many the server allows. Each is a process there.
+// pgConnections is how many connections the server allows. Each is a process there.
 const pgConnections = 600
 
-// A postgres is one server, with its own defaults but for the number of connections.
+// A postgres is one server, with its own defaults except for the number of connections.
 type postgres struct {
 	process *process
 	dsn     string
@@ -58,7 +58,7 @@ func startPostgres(ctx context.Context, dir string, _ int) (system, error) {
 		return nil, fmt.Errorf("initdb: %w\n%s", err, out)
 	}
 	p := &postgres{dsn: fmt.Sprintf("postgres://bench@%s/postgres?sslmode=disable", addr)}
-	// Killed on the spot it would leave its shared memory behind.
+	// A server killed on the spot would leave its shared memory behind.
 	if p.process, err = startProcess("postgres", serve, syscall.SIGQUIT); err != nil {
 		return nil, err
 	}
@@ -69,8 +69,8 @@ func startPostgres(ctx context.Context, dir string, _ int) (system, error) {
 	return p, nil
 }
 
-// unprivileged makes cmd run as the package's user, to whom dir is given, if this
-// program is root: PostgreSQL refuses to be.
+// unprivileged makes cmd run as the package's user if this program is root, since
+// PostgreSQL refuses to be root. It gives dir to that user.
 func unprivileged(cmd *exec.Cmd, dir string) error {
 	if os.Getuid() != 0 {
 		return nil
@@ -109,4 +109,4 @@ func (p *postgres) prepare(ctx context.Context) error {
 func (p *postgres) address() string { return p.dsn }
 func (p *postgres) version() string { return "PostgreSQL " + p.release }
 func (p *postgres) pids() []int     { return []int{p.process.cmd.Process.Pid} }
-func (p *postgres) stop()           { p.process.stop(syscall.SIGINT) } // the fast one
+func (p *postgres) stop()           { p.process.stop(syscall.SIGINT) } // the fast way to stop

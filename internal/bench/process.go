@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	// readyWithin is how long a server may take until it serves. A JVM on a busy
-	// machine takes some seconds.
+	// readyWithin is how long a server may take until it serves. A JVM on a busy machine
+	// takes some seconds.
 	readyWithin = 30 * time.Second
 
 	// stopWithin is how long it may take to stop before it is killed.
 	stopWithin = 5 * time.Second
 )
 
-// A process is a server that this program started. It ends with this program,
-// however that ends.
+// A process is a server that this program started. It ends with this program, however that
+// ends.
 type process struct {
 	name   string
 	cmd    *exec.Cmd
@@ -41,7 +41,7 @@ func startProcess(name string, cmd *exec.Cmd, death syscall.Signal) (*process, e
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	go func() { // ends with the process
-		_ = cmd.Wait() // tells only how it was stopped
+		_ = cmd.Wait() // the error says only how it was stopped
 		close(p.exited)
 	}()
 	return p, nil
@@ -102,7 +102,7 @@ func (t *tail) String() string {
 	return string(t.end)
 }
 
-// freePort returns an address on the loopback interface that nobody listens on, whole and
+// freePort returns an address on the loopback interface on which nobody listens, whole and
 // in parts.
 func freePort() (addr, host, port string, err error) {
 	addrs, err := child.FreePorts(1)
@@ -113,7 +113,7 @@ func freePort() (addr, host, port string, err error) {
 	return addrs[0], host, port, err
 }
 
-// find returns the first of the programs that is there, or says what to install.
+// find returns the first of the programs that exists, or says what to install.
 func find(debianPackage string, programs ...string) (string, error) {
 	for _, program := range programs {
 		if path, err := exec.LookPath(program); err == nil {

@@ -36,8 +36,8 @@ func (l *libraryReader) TryLock(ctx context.Context) (err error) {
 
 func (l *libraryReader) Unlock(ctx context.Context) error { return l.hold.Unlock(ctx) }
 
-// ---- etcd's own: it takes no context, and each goroutine has one of its own, since an RWMutex
-// remembers one hold only
+// ---- etcd's own: it takes no context, and each goroutine has one of its own, since an
+// RWMutex remembers only one hold
 
 func (p *concurrencyParty) rwLock(ctx context.Context, name string) (reader, writer side.Lock, err error) {
 	p.mu.Lock()

@@ -12,9 +12,9 @@ import (
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
-// redissons is the read/write lock of Redisson as its documentation describes it: a hash with a
-// mode and a field for each holder, and a message to those who wait. Readers are let in while others
-// read, past writers that wait. Nothing here renews it.
+// redissons is Redisson's read/write lock as its documentation describes it: a hash with a
+// mode and a field for each holder, and a message to those who wait. Readers get in while
+// others read, past writers that wait. Nothing here renews a lock.
 const redissons = "Lua read/write lock, as Redisson's"
 
 var (
@@ -59,13 +59,13 @@ func (p redissonParty) rwLock(_ context.Context, name string) (reader, writer si
 
 func (p redissonParty) close() { p.client.Close() }
 
-// A toldLock is a script that takes what it can, and a message to those who wait that they may try
+// A toldLock is a script that takes what it can, and a message that tells waiters to try
 // again.
 type toldLock struct {
 	redissonParty
 	name, who   string
 	take, leave *goredis9.Script
-	limit       int // for take, of a semaphore
+	limit       int // for take: the limit of a semaphore
 
 	told *goredis9.PubSub // keeps its connection from one wait to the next; nil before the first
 }

@@ -37,7 +37,7 @@ type row struct {
 	by map[string]spread // time by the time of a peer, in pairs
 }
 
-// peers are whom a row is compared with, where they were measured too.
+// peers are the alternatives with which a row is compared, if they were measured too.
 var peers = []string{baseline, floor, recipes, singly, elections}
 
 func (r *report) begin(s setup, started *systems, sync time.Duration) {
@@ -98,7 +98,7 @@ func (c *chapter) find(caseName, name string) (row, bool) {
 	return row{}, false
 }
 
-// markdown is the report as a page.
+// markdown returns the report as a page.
 func (r *report) markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Locks, measured\n\n%s.\n\nMade by `%s` in internal/bench.\n", r.machine, r.command)
@@ -136,7 +136,7 @@ committed; allocations are those of the clients' process; CPU is the servers'.
 	return b.String()
 }
 
-// columns are those of all tables. A table has those in which it has something to say.
+// columns are the columns of all tables. A table has those that say something in it.
 var columns = []struct {
 	title string
 	cell  func(c benchCase, r row) string
@@ -200,7 +200,7 @@ func onlyIn(k kind, cell func(row) string) func(benchCase, row) string {
 	}
 }
 
-// inStarts is for the cases in which each party is to be in once.
+// inStarts is for the cases in which each party must be in once.
 func inStarts(cell func(row) string) func(benchCase, row) string {
 	return func(c benchCase, r row) string {
 		if r.in == 0 || c.rate {
@@ -320,7 +320,7 @@ func (c benchCase) show(d time.Duration) string {
 	return short(d)
 }
 
-// digits leaves of a number the three digits that may mean something.
+// digits returns a number with three digits, since no more mean anything.
 func digits(v float64) string {
 	switch a := math.Abs(v); {
 	case math.IsInf(v, 0) || math.IsNaN(v):
@@ -342,7 +342,7 @@ func trimZeros(s string) string {
 	return strings.TrimSuffix(strings.TrimRight(s, "0"), ".")
 }
 
-// grouped is n with a comma after each three digits.
+// grouped returns n with commas between groups of three digits.
 func grouped(n int64) string {
 	if n < 0 {
 		return "-" + grouped(-n)
@@ -353,7 +353,7 @@ func grouped(n int64) string {
 	return fmt.Sprintf("%s,%03d", grouped(n/1000), n%1000)
 }
 
-// short leaves of a duration what there is to say.
+// short returns a duration without what says nothing.
 func short(d time.Duration) string {
 	switch {
 	case d == 0:

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// aReport is of a run that never was.
+// aReport is the report of a run that never was.
 func aReport() *report {
 	r := &report{
 		command: "go run . -case x",

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A run measures each kind of case, reports, and leaves nothing.
+// A run measures each kind of case, reports, and leaves nothing behind.
 func TestARunMeasuresReportsAndClearsAway(t *testing.T) {
 	out, data := t.TempDir(), "/dev/shm"
 	before, err := filepath.Glob(filepath.Join(data, "etcdlock-bench-*"))

@@ -19,8 +19,8 @@ type runner struct {
 	serial   int // of lock names
 }
 
-// all runs what the flags ask for. The report is written after each case, so that a
-// run that is ended early leaves what it has measured.
+// all runs what the flags ask for. It writes the report after each case, so a run that ends
+// early leaves what it has measured.
 func (r *runner) all(ctx context.Context) error {
 	if r.cfg.peers {
 		if err := checkInstalled(); err != nil {
@@ -88,8 +88,7 @@ func (e *entrant) measure(ctx context.Context, limit time.Duration, round int) {
 	}
 }
 
-// finish returns what the round has come to. A round that failed half-way counts for
-// nothing.
+// finish returns the result of a round. A round that failed half-way counts for nothing.
 func (e *entrant) finish(c benchCase, round int) measure {
 	m, ok := e.rounds[round]
 	switch {
@@ -104,8 +103,8 @@ func (e *entrant) finish(c benchCase, round int) measure {
 }
 
 // run runs a case: its rounds, and in each the alternatives in turn. An error of an
-// alternative ends its part and stands in the report; the error that is returned is
-// that of ctx.
+// alternative ends its part and stands in the report. The error that run returns is that of
+// ctx.
 func (r *runner) run(ctx context.Context, c benchCase, started *systems) error {
 	var entrants []*entrant
 	for _, a := range alternatives {
@@ -136,7 +135,7 @@ func (r *runner) run(ctx context.Context, c benchCase, started *systems) error {
 		}
 		for piece := range c.pieces() {
 			for i := range entrants {
-				// Another one begins each time, so that none always follows the same.
+				// Each turn begins with another one, so that none always follows the same.
 				e := entrants[(i+round+piece)%len(entrants)]
 				if e.failed == nil && ctx.Err() == nil {
 					e.measure(ctx, r.limit(), round)

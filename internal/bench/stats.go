@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// percentile is by nearest rank, 0 of nothing.
+// percentile goes by nearest rank. It is 0 if there are no values.
 func percentile[T cmp.Ordered](values []T, p int) (v T) {
 	if len(values) == 0 {
 		return v
@@ -16,7 +16,8 @@ func percentile[T cmp.Ordered](values []T, p int) (v T) {
 	return sorted[max(1, (len(sorted)*p+99)/100)-1]
 }
 
-// median is the middle one, 0 of nothing; of two in the middle it is the mean.
+// median is the middle value, or the mean of the two in the middle. It is 0 if there are no
+// values.
 func median[T ~int64 | ~float64](values []T) (v T) {
 	if len(values) == 0 {
 		return v
@@ -56,8 +57,8 @@ func (s spread) inverse() spread {
 	return spread{1 / s.Most, 1 / s.Median, 1 / s.Least}
 }
 
-// ratios compares the times of an operation, a by b, in each round that both were
-// measured in. The rounds are pairs: what slowed down one has slowed down the other.
+// ratios divides the time of an operation of a by that of b, in each round that measured
+// both. The rounds are pairs: what slowed down one has slowed down the other.
 func ratios(a, b map[int]measure) (by []float64) {
 	for round, m := range a {
 		if other, ok := b[round]; ok && other.value > 0 {
@@ -68,7 +69,7 @@ func ratios(a, b map[int]measure) (by []float64) {
 	return by
 }
 
-// A summary is what the rounds of an alternative come to.
+// A summary is the result of the rounds of an alternative.
 type summary struct {
 	value      time.Duration // median of the rounds
 	values     spread        // in seconds
@@ -117,7 +118,7 @@ func summarize(rounds map[int]measure) (s summary) {
 	return s
 }
 
-// per is a count by operation.
+// per returns a count per operation.
 func (s summary) per(count int64) float64 {
 	if s.ops == 0 {
 		return 0

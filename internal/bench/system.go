@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// A system is what locks are kept in: running servers.
+// A system is the running servers that keep locks.
 type system interface {
 	address() string // for the open function of an alternative
 	version() string
@@ -24,7 +24,7 @@ const (
 	onPostgres  = "PostgreSQL"
 )
 
-// A setup is a set of systems that run side by side, and where their data are.
+// A setup is a set of systems that run side by side, and the place of their data.
 type setup struct {
 	name    string
 	title   string
@@ -59,14 +59,14 @@ var starters = []struct {
 	{onPostgres, startPostgres},
 }
 
-// systems are those of a setup, by kind.
+// systems are the systems of a setup, by kind.
 type systems struct {
 	dir     string
 	running map[string]system
 }
 
-// start starts etcd and, if peers is set, everything else. Whatever it returns is to
-// be stopped.
+// start starts etcd and, if peers is set, everything else. The caller must stop what it
+// returns, even after an error.
 func (s setup) start(ctx context.Context, cfg config) (*systems, error) {
 	base := cfg.disk
 	if s.tmpfs {
@@ -85,7 +85,7 @@ func (s setup) start(ctx context.Context, cfg config) (*systems, error) {
 	if started.dir, err = os.MkdirTemp(base, "etcdlock-bench-"); err != nil {
 		return started, err
 	}
-	// PostgreSQL, which runs as a user of its own, has to get at its part.
+	// PostgreSQL runs as a user of its own, and has to reach its part.
 	if err := os.Chmod(started.dir, 0o711); err != nil {
 		return started, err
 	}
@@ -106,7 +106,7 @@ func (s setup) start(ctx context.Context, cfg config) (*systems, error) {
 	return started, nil
 }
 
-// checkInstalled tells what the peers need and is missing, before anything runs.
+// checkInstalled reports what the peers need and what is missing, before anything runs.
 func checkInstalled() error {
 	for _, find := range []func() (string, error){findRedis, findZooKeeper, findPostgres} {
 		if _, err := find(); err != nil {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A target is what the library is to reach.
+// A target is what the library should reach.
 type target struct {
 	what    string
 	members int // of etcd, 0 for any
@@ -15,7 +15,7 @@ type target struct {
 	limit   float64
 }
 
-// targets is the table. A target of something that was not measured is left out.
+// targets is the table. It leaves out targets for what was not measured.
 var targets = []target{
 	{"uncontended: RPCs", 0, per("uncontended", library, rpcs), atMost, 2},
 	{"uncontended: proposals", 0, per("uncontended", library, proposals), atMost, 2},
@@ -36,7 +36,7 @@ var targets = []target{
 	{"proposals per hand-over, N = 64", 0, per("crowd-64", library, proposals), atMost, 1.02},
 	{"time of a hand-over, N = 2,000 by N = 8", 0, byCase("crowd-2000", "crowd-8"), atMost, 1.3},
 	{"hand-overs/s with WithHandoff(16), N = 8, by " + baseline, 1, speedOf(handsOff, "crowd-8", baseline), atLeast, 100},
-	// 17 holds to each turn in a line that is to be three times as fast.
+	// There are 17 holds to each turn, in a line that should be three times as fast.
 	{"hand-overs/s with WithHandoff(16), N = 8, by " + baseline, 3, speedOf(handsOff, "crowd-8", baseline), atLeast, 50},
 	{"hand-overs/s with WithHandoff(16), N = 64", 0, speedOf(handsOff, "crowd-64", baseline), atLeast, 30},
 	{"hand-overs/s with WithHandoff(16), N = 8, by the best other system", 0, speedOf(handsOff, "crowd-8", others...), atLeast, 2.5},
@@ -104,7 +104,8 @@ func of(caseName string, figure func(row) float64) func(*chapter) (float64, bool
 	}
 }
 
-// per is a count per operation, without what the seconds cost: a renewal now and then.
+// per returns a count per operation, without the cost of the time that passes: a renewal
+// now and then.
 func per(caseName, name string, count func(counts) int64) func(*chapter) (float64, bool) {
 	return func(c *chapter) (float64, bool) {
 		r, ok := c.find(caseName, name)
@@ -126,7 +127,7 @@ func byFloor(caseName string) func(*chapter) (float64, bool) {
 	}
 }
 
-// countBy is a count per operation, by the baseline's.
+// countBy returns a count per operation, divided by the baseline's.
 func countBy(caseName string, count func(counts) int64) func(*chapter) (float64, bool) {
 	return func(c *chapter) (float64, bool) {
 		a, okA := c.find(caseName, library)
@@ -143,7 +144,7 @@ func goroutinesBy(caseName string) func(*chapter) (float64, bool) {
 	}
 }
 
-// got is how many were in.
+// got returns how many were in.
 func got(caseName string) func(*chapter) (float64, bool) {
 	return of(caseName, func(r row) float64 { return float64(r.in) })
 }
@@ -152,7 +153,8 @@ func seconds(caseName string) func(*chapter) (float64, bool) {
 	return of(caseName, func(r row) float64 { return r.value.Seconds() })
 }
 
-// toldAfter is the median of all losses, in milliseconds.
+// toldAfter is the median of the times after which holders knew of their losses, in
+// milliseconds.
 func toldAfter(c *chapter) (float64, bool) {
 	r, ok := c.find("taken", library)
 	return r.p50.Seconds() * 1e3, ok
@@ -177,7 +179,7 @@ func byCase(caseName, other string) func(*chapter) (float64, bool) {
 // others are the systems that are not etcd, at their fastest.
 var others = []string{"redsync", "rueidislock", "go-zookeeper Lock", "pg_advisory_lock"}
 
-// speedOf is how much faster one alternative is than the fastest of some others.
+// speedOf returns how many times as fast one alternative is as the fastest of some others.
 func speedOf(name, caseName string, than ...string) func(*chapter) (float64, bool) {
 	return func(c *chapter) (float64, bool) {
 		a, ok := c.find(caseName, name)
@@ -198,7 +200,7 @@ func perSecond(name, caseName string) func(*chapter) (float64, bool) {
 	}
 }
 
-// byWithout compares the library with an option with itself.
+// byWithout compares the library with an option with the library without it.
 func byWithout(name, caseName string) func(*chapter) (float64, bool) {
 	return func(c *chapter) (float64, bool) {
 		a, okA := c.find(caseName, name)
@@ -220,7 +222,8 @@ func moreGoroutines(c *chapter) (float64, bool) {
 	return float64(a.goroutines - b.goroutines), okA && okB
 }
 
-// targets is the table of targets that the chapter has figures for, "" if it has none.
+// targets returns the table of targets for which the chapter has figures, "" if it has
+// none.
 func (c *chapter) targets() string {
 	var b strings.Builder
 	for _, t := range targets {

@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// A witness is what a lock protects here. It sees whether two were in at once, in two
-// ways that the lock has no part in.
+// A witness is what a lock protects here. It sees in two ways whether two were in at once.
+// The lock has no part in either.
 type witness struct {
 	count    int // plain on purpose: two at once lose an increment
 	inside   atomic.Int64
@@ -14,8 +14,8 @@ type witness struct {
 	overlaps atomic.Int64
 }
 
-// enter is called by contender who (not 0) once it holds the lock, leave before it
-// releases it.
+// Contender who (not 0) calls enter once it holds the lock, and leave before it releases
+// the lock.
 func (w *witness) enter(who int64) {
 	if !w.inside.CompareAndSwap(0, who) || w.sharers.Load() > 0 {
 		w.overlaps.Add(1)
@@ -23,7 +23,7 @@ func (w *witness) enter(who int64) {
 	w.count++
 }
 
-// enterShared is called by one that reads, leaveShared before it releases.
+// A reader calls enterShared once it holds, and leaveShared before it releases.
 func (w *witness) enterShared() {
 	w.sharers.Add(1)
 	if w.inside.Load() != 0 {
@@ -31,7 +31,7 @@ func (w *witness) enterShared() {
 	}
 }
 
-// enterAmong is called by one that holds beside others, of whom there may be so many with it.
+// enterAmong is for a contender that holds beside others, with at most limit in all.
 func (w *witness) enterAmong(limit int64) {
 	if w.sharers.Add(1) > limit {
 		w.overlaps.Add(1)
@@ -47,7 +47,7 @@ func (w *witness) leave(who int64) {
 	}
 }
 
-// verdict says what is wrong after holds critical sections, "" if nothing is.
+// verdict says what is wrong after some critical sections, "" if nothing is.
 func (w *witness) verdict(holds int) string {
 	overlaps, lost := w.overlaps.Load(), holds-w.count
 	if overlaps == 0 && lost == 0 {

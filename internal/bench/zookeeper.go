@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// zkJar is where Debian's package has the server; its manifest names the rest.
+// zkJar is the server's jar in Debian's package. Its manifest names the rest.
 const zkJar = "/usr/share/java/zookeeper.jar"
 
 // A zooKeeper is one server.
@@ -40,7 +40,7 @@ func startZooKeeper(ctx context.Context, dir string, _ int) (system, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The tick is what sessions' timeouts are counted in, at least two.
+	// A session's timeout is counted in ticks, and has at least two.
 	conf := fmt.Sprintf(`dataDir=%s
 clientPort=%s
 clientPortAddress=%s
@@ -54,7 +54,7 @@ admin.enableServer=false
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 		return nil, err
 	}
-	// The heap is the one that ZooKeeper's own start script gives.
+	// The heap has the size that ZooKeeper's own start script gives it.
 	cmd := exec.Command(java, "-Xmx1000m", "-cp", zkJar, "org.apache.zookeeper.server.ZooKeeperServerMain", file)
 	z := &zooKeeper{addr: addr}
 	if z.process, err = startProcess("ZooKeeper", cmd, syscall.SIGKILL); err != nil {

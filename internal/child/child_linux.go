@@ -25,7 +25,7 @@ var spawns = sync.OnceValue(func() chan<- spawn {
 })
 
 // Start starts a process that gets the signal death when this one ends. The kernel ties
-// that to the thread that started the process, not to the process.
+// that signal to the thread that started the process, not to this process.
 func Start(cmd *exec.Cmd, death syscall.Signal) error {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}

@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// A Member is an etcd server of a new cluster, which is to be started.
+// A Member is an etcd server of a new cluster that is about to start.
 type Member struct {
 	Name   string
 	Client string   // its address for clients, host:port
 	Args   []string // its command line
 }
 
-// EtcdMembers returns the members of a new cluster, which keep their data below dir. The scheme,
-// http or https, is that of clients.
+// EtcdMembers returns the members of a new cluster. They keep their data below dir. Their
+// clients use scheme, http or https.
 func EtcdMembers(n int, scheme, dir string) ([]Member, error) {
 	ports, err := FreePorts(2 * n)
 	if err != nil {

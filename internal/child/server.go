@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// A Server is a program that is stopped and started again, and says what it says into a file. Its
-// methods are safe for concurrent use.
+// A Server is a program that can be stopped and started again. Its output goes into a file.
+// Its methods are safe for concurrent use.
 type Server struct {
-	Command func() *exec.Cmd // makes what is started
+	Command func() *exec.Cmd // makes the command to start
 	Log     string           // file
 
 	mu  sync.Mutex
 	cmd *exec.Cmd // nil while it does not run
 }
 
-// Start starts the program, as Start does.
+// Start starts the program, as the function Start does.
 func (s *Server) Start() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,7 +37,8 @@ func (s *Server) Start() error {
 	return nil
 }
 
-// Stop ends the program, if it runs, by a signal, and after patience at once.
+// Stop ends the program by a signal, if it runs. If it still runs after patience, Stop
+// kills it.
 func (s *Server) Stop(sig syscall.Signal, patience time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,7 +62,7 @@ func (s *Server) Process(f func(*os.Process)) {
 	}
 }
 
-// Said returns the last lines that the program has said, each cut to what can be read.
+// Said returns the last lines of the program's output, each cut to a readable length.
 func (s *Server) Said(lines int) string {
 	log, err := os.ReadFile(s.Log)
 	if err != nil {

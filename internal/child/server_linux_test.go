@@ -34,7 +34,8 @@ func says(t *testing.T, s *child.Server, want string) {
 		"it has said %q", s.Said(100))
 }
 
-// A server says more when it is started again, and its process is there while it runs.
+// A server that is started again adds to its output. Process finds its process while it
+// runs.
 func TestAServerIsStoppedAndStartedAgain(t *testing.T) {
 	s := shell(t, "echo up; exec sleep 600")
 	says(t, s, "up")
@@ -44,13 +45,13 @@ func TestAServerIsStoppedAndStartedAgain(t *testing.T) {
 	s.Stop(syscall.SIGKILL, 0)
 	require.ErrorIs(t, syscall.Kill(pid, 0), syscall.ESRCH)
 	s.Process(func(*os.Process) { t.Error("it does not run") })
-	s.Stop(syscall.SIGKILL, 0) // which is nothing
+	s.Stop(syscall.SIGKILL, 0) // the program does not run: this does nothing
 	require.NoError(t, s.Start())
 	says(t, s, "up\nup")
 	require.Equal(t, "up", s.Said(1))
 }
 
-// Stop waits for a server that cleans up, and no longer than it has patience.
+// Stop waits for a server that cleans up, but no longer than its patience.
 func TestAServerIsStoppedByASignalOrAtOnce(t *testing.T) {
 	clean := shell(t, `trap 'echo bye; exit' TERM; echo up; while :; do sleep 0.01; done`)
 	says(t, clean, "up")
@@ -63,7 +64,7 @@ func TestAServerIsStoppedByASignalOrAtOnce(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(began), 100*time.Millisecond)
 }
 
-// The members of a cluster know each other, and no two have an address or a directory.
+// The members of a cluster know each other. No two share an address or a directory.
 func TestMembersOfEtcdKnowEachOther(t *testing.T) {
 	members, err := child.EtcdMembers(3, "https", "dir")
 	require.NoError(t, err)

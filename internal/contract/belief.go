@@ -6,19 +6,20 @@ import (
 	"time"
 )
 
-// A Belief records who believes to hold one lock, and fails its test when two do
-// at once that do not both read, or when the tokens of the beliefs do not strictly grow: those of
-// reads from each that does not read. It is safe for concurrent use.
+// A Belief records who believes to hold one lock. It fails its test when two believe so at
+// once and they do not both read, or when the tokens of the beliefs do not strictly grow.
+// The tokens of two that read need not grow; between a read and anything else they must. It
+// is safe for concurrent use.
 //
-// A belief begins when Lock has returned and ends when Unlock is about to be
-// called: Enter after the one, Leave before the other.
+// A belief begins when Lock has returned and ends when Unlock is about to be called: call
+// Enter after Lock, and Leave before Unlock.
 type Belief struct {
 	t TestingT
 
 	mu        sync.Mutex
 	believers map[string]belief
-	last      int64 // the greatest token seen
-	written   int64 // the greatest one that was not of a read
+	last      int64 // the greatest token so far
+	written   int64 // the greatest token of a hold that was no read
 	entries   int
 	lost      time.Time // when the last belief ended by its context
 	margin    time.Duration
@@ -31,7 +32,7 @@ type belief struct {
 	stop  func() bool // of the hold's AfterFunc
 }
 
-// A TestingT is a test, or what judges a part of one, as a trial of the matrix does.
+// A TestingT is a test, or the judge of a part of one, such as a trial of the matrix.
 type TestingT interface {
 	Helper()
 	Errorf(format string, args ...any)
@@ -42,22 +43,22 @@ func NewBelief(t TestingT) *Belief {
 	return &Belief{t: t, believers: map[string]belief{}, margin: -1}
 }
 
-// Enter records that who believes to hold the lock until Leave. A token of 0 is one that is not
-// known.
+// Enter records that who believes to hold the lock until Leave. A token of 0 means that the
+// token is not known.
 func (b *Belief) Enter(who string, token int64) {
 	b.t.Helper()
 	b.EnterUntil(context.Background(), who, token)
 }
 
 // EnterUntil records that who believes to hold the lock until Leave or the end of hold,
-// whichever comes first. What counts is what hold.Err says when somebody else
-// enters.
+// whichever comes first. When another one enters, hold.Err decides whether the hold has
+// ended.
 func (b *Belief) EnterUntil(hold context.Context, who string, token int64) {
 	b.t.Helper()
 	b.enter(hold, who, token, false)
 }
 
-// ReadUntil is EnterUntil of one that reads.
+// ReadUntil is EnterUntil for a reader.
 func (b *Belief) ReadUntil(hold context.Context, who string, token int64) {
 	b.t.Helper()
 	b.enter(hold, who, token, true)
@@ -78,8 +79,7 @@ func (b *Belief) enter(hold context.Context, who string, token int64, reads bool
 				other, held.token, who, token)
 			continue
 		}
-		// It ended by its context, but Leave comes later, or the AfterFunc
-		// is about to run.
+		// It ended by its context. Leave comes later, or the AfterFunc is about to run.
 		b.endedLocked(other, held, now)
 	}
 	before := b.last
@@ -103,8 +103,8 @@ func (b *Belief) enter(hold context.Context, who string, token int64, reads bool
 	b.believers[who] = belief{token, reads, hold, context.AfterFunc(hold, func() { b.ended(who, token) })}
 }
 
-// Leave records that who no longer believes to hold the lock. Where the belief has
-// ended before, nothing happens.
+// Leave records that who no longer believes to hold the lock. If the belief has ended
+// before, it does nothing.
 func (b *Belief) Leave(who string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -137,8 +137,8 @@ func (b *Belief) Entries() int {
 	return b.entries
 }
 
-// LeastMargin returns the shortest time from the end of a hold's context to the
-// next belief, and false if no hold ended so.
+// LeastMargin returns the shortest time from the end of a hold's context to the next
+// belief. It returns false if no hold ended by its context.
 func (b *Belief) LeastMargin() (time.Duration, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

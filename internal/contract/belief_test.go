@@ -13,7 +13,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/contract"
 )
 
-// reports are what a Belief says to its test.
+// reports are the failures that a Belief reports to its test.
 type reports struct{ failures []string }
 
 func (r *reports) Helper() {}
@@ -90,8 +90,8 @@ func TestABeliefEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// The belief of who does not know its token is one like any other, and the tokens of those that
-// do grow across it.
+// A belief without a known token counts like any other. The tokens of the beliefs before
+// and after it must still grow.
 func TestABeliefWithoutATokenIsJudgedByTimeAlone(t *testing.T) {
 	said := new(reports)
 	b := contract.NewBelief(said)

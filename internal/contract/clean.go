@@ -14,9 +14,10 @@ import (
 )
 
 // VerifyClean makes t fail unless etcd is clean in the end: no key below the prefix, no
-// lease at all, and no goroutine of the library's that t has started. It looks when t ends,
-// before everything that was made earlier is closed, and gives the cleaning some time. So
-// it comes after the client and before what uses the client.
+// lease at all, and no goroutine of the library that t has started. It checks when t ends,
+// and gives the cleaning some time. The check runs before anything that was made earlier is
+// closed. So call VerifyClean after making the client and before making what uses the
+// client.
 func VerifyClean(t testing.TB, client *clientv3.Client, prefix string) {
 	t.Helper()
 	mark := Mark(t)
@@ -37,7 +38,7 @@ func VerifyClean(t testing.TB, client *clientv3.Client, prefix string) {
 	})
 }
 
-// leftInEtcd lists the keys and leases, or the reason why they are not known.
+// leftInEtcd lists the keys and leases that are left, or says why they are not known.
 func leftInEtcd(client *clientv3.Client, prefix string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -59,10 +60,10 @@ func leftInEtcd(client *clientv3.Client, prefix string) string {
 	return left.String()
 }
 
-// A Marked test is one whose goroutines can be told from those of tests beside it.
+// A Marked test is one whose goroutines can be told from those of tests that run beside it.
 type Marked string
 
-// label is the label of the goroutines of a Marked test, by the runtime's profiler.
+// label is the profiler label that the goroutines of a Marked test carry.
 const label = "test"
 
 var (
@@ -70,8 +71,9 @@ var (
 	marks   = make(map[testing.TB]Marked)
 )
 
-// Mark marks the goroutine that calls it, which is that of t, and so all that it and those
-// start from now on. (What a timer starts has no mark.)
+// Mark marks the goroutine that calls it, which is that of t. All goroutines that it starts
+// from now on, and those that they start, have the mark too. (What a timer starts has no
+// mark.)
 func Mark(t testing.TB) Marked {
 	marksMu.Lock()
 	defer marksMu.Unlock()
@@ -85,7 +87,7 @@ func Mark(t testing.TB) Marked {
 	return mark
 }
 
-// Goroutines are the stacks of what runs with the mark, but for the caller.
+// Goroutines returns the stacks of the goroutines with the mark, without the caller's.
 func (mark Marked) Goroutines() (stacks []string) {
 	var all strings.Builder
 	_ = pprof.Lookup("goroutine").WriteTo(&all, 1) // a Builder takes everything
@@ -99,14 +101,14 @@ func (mark Marked) Goroutines() (stacks []string) {
 }
 
 // Patience bounds every wait for something that must come. It is far above what a loaded
-// machine needs; only tests of the waits themselves change it.
+// machine needs. Only tests of the waits themselves change it.
 var Patience = 30 * time.Second
 
-// Poll returns true as soon as ok does, and false when Patience is over.
+// Poll returns true as soon as ok returns true, and false when Patience is over.
 func Poll(ok func() bool) bool { return Eventually(Patience, ok) }
 
-// Eventually waits for what no channel announces: it returns true as soon as ok does, and false
-// when d is over.
+// Eventually waits for what no channel announces. It returns true as soon as ok returns
+// true, and false when d is over.
 func Eventually(d time.Duration, ok func() bool) bool {
 	for deadline := time.Now().Add(d); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {

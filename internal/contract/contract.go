@@ -1,25 +1,26 @@
-// Package contract is what the lock promises wherever it runs: tests that are written once,
-// as a table over a world, and what they are made of. The world is an etcd: lock_test.go at
-// the root has one in memory, package proof/contract clusters of etcd's own servers.
+// Package contract has the tests of what the lock promises wherever it runs, and the parts
+// that they are made of. The tests are written once, as a table that runs over a world. The
+// world is an etcd: lock_test.go at the root has one in memory, package proof/contract has
+// clusters of etcd's own servers.
 //
 // # The words of the tests
 //
-// Stories of several clients are told in the same words here, in the fault table (internal/faults)
-// and in the matrix (internal/matrix). Whose lock it is, this library's or etcd's own, says package
-// side.
+// Stories of several clients are told in the same words here, in the fault table
+// (internal/faults) and in the matrix (internal/matrix). Package side says whose lock it
+// is: this library's or etcd's own.
 //
 //	trial              one run of a story, about one lock
-//	party              a client of its own that contends for the lock by the library
-//	guest              another that stands in the same line, by a library of etcd's
-//	locks, unlocks     what must go well; tries: a call that may say no
-//	waits              begins a Lock, and returns a wait once the party stands in line
+//	party              a contender with a client of its own, by this library
+//	guest              a contender in the same line, by a library of etcd's
+//	locks, unlocks     a call that must succeed; tries: a call that may say no
+//	waits              begins a Lock, and returns a wait when the party stands in line
 //	getsIn, fails      how a wait ends; goesOnWaiting, stillWaits: it does not
-//	stillHolds         says the lock, and etcd by another client
-//	loses              the party knows, in time, that it holds no more
-//	unlockSaysLost     and is told so by Unlock
-//	mends, heals       what ends the faults of a party's network; heals does it
-//	lineIs             so many stand in line; isEmptyWithin: nobody does any more
-//	believes           notes a belief to hold the lock: no two may meet (Belief)
+//	stillHolds         the lock says so, and so does etcd by another client
+//	loses              the party learns in time that it no longer holds
+//	unlockSaysLost     and Unlock tells it so
+//	mends, heals       mends notes what ends the faults of a party's network; heals does it
+//	lineIs             this many stand in line; isEmptyWithin: none is left in time
+//	believes           records a belief to hold the lock: no two may meet (Belief)
 //	Eventually         waits for what no channel announces
 package contract
 
@@ -31,18 +32,20 @@ import (
 
 // A World is where the table is run.
 type World struct {
-	// Start starts an etcd for one test, which ends with it and has nobody else on it.
+	// Start starts an etcd for one test. It ends with the test, and no other test uses it.
 	Start func(t *testing.T) Etcd
-	// Names is how many names are many for one Session. Ten thousand take members of etcd
-	// that share two cores so long that requests are given up, and leases with them.
+	// Names is how many names count as many for one Session. With ten thousand, etcd
+	// members that share two cores take so long that requests are given up, and leases with
+	// them.
 	Names int
-	// Cycles is how often the goroutines that exclude each other go through their section.
+	// Cycles is how often each of the goroutines that exclude each other goes through its
+	// section.
 	Cycles int
 }
 
 // An Etcd is what a test asks of its world.
 type Etcd interface {
-	// Client makes a client of its own, with its own connections, closed when t ends.
+	// Client makes a client with connections of its own. It is closed when t ends.
 	Client(t testing.TB, opts ...ClientOption) *clientv3.Client
 	// Revision returns the revision of the store.
 	Revision(t testing.TB) int64
@@ -63,7 +66,7 @@ func Run(t *testing.T, w World) {
 	}
 }
 
-// table has each test of table.go and many.go, by its name.
+// table has each test of this package by its name.
 var table = []struct {
 	name string
 	test func(t *testing.T, w World)

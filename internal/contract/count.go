@@ -27,10 +27,9 @@ type Interceptor interface {
 		open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error)
 }
 
-// With puts interceptors into a client, the first one nearest to the caller: a
-// Counter before a Faults counts what the client tried, one behind it what went
-// to the network. They are behind the client's own retries, so that each
-// attempt is seen.
+// With puts interceptors into a client, the first one nearest to the caller. A Counter
+// before a Faults counts what the client tried; a Counter behind it counts what went to the
+// network. The interceptors are behind the client's own retries, so they see each attempt.
 func With(interceptors ...Interceptor) ClientOption {
 	return func(cfg *clientv3.Config) {
 		for _, i := range interceptors {
@@ -41,7 +40,7 @@ func With(interceptors ...Interceptor) ClientOption {
 	}
 }
 
-// A Counter counts the calls of all clients that it is given to.
+// A Counter counts the calls of all clients that have it.
 type Counter struct {
 	mu     sync.Mutex
 	counts Counts
@@ -61,7 +60,7 @@ func newCounts() Counts {
 	return Counts{Unary: map[string]int{}, Streams: map[string]int{}, Sent: map[string]int{}}
 }
 
-// Counts returns what was counted so far.
+// Counts returns the counts so far.
 func (c *Counter) Counts() Counts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -72,7 +71,7 @@ func (c *Counter) Counts() Counts {
 	}
 }
 
-// Since returns what was counted after an earlier reading.
+// Since returns the counts since an earlier reading.
 func (c *Counter) Since(earlier Counts) Counts {
 	now := c.Counts()
 	for m, n := range earlier.Unary {
@@ -87,8 +86,8 @@ func (c *Counter) Since(earlier Counts) Counts {
 	return now
 }
 
-// Of returns the number of requests of a method: unary calls, or messages sent
-// on its streams.
+// Of returns the number of requests of a method: unary calls, or messages sent on its
+// streams.
 func (c Counts) Of(method string) int {
 	MustKnow(method)
 	return c.Unary[method] + c.Sent[method]

@@ -11,7 +11,7 @@ import (
 	"github.com/etcdlock/etcdlock"
 )
 
-// Sentinels are all that the package has, by name.
+// Sentinels are all sentinels of the package, by name.
 var Sentinels = map[string]error{
 	"ErrLocked":      etcdlock.ErrLocked,
 	"ErrNotHeld":     etcdlock.ErrNotHeld,
@@ -34,8 +34,8 @@ var Sentinels = map[string]error{
 	"ErrLeaseRevoked":   etcdlock.ErrLeaseRevoked,
 }
 
-// RequireIs fails the test unless err is exactly these, of the sentinels of this package
-// and of context: what an error is not matters as much as what it is.
+// RequireIs fails the test unless err matches exactly these of the sentinels of this
+// package and of context: what an error is not matters as much as what it is.
 func RequireIs(t *testing.T, err error, want ...error) {
 	t.Helper()
 	require.Error(t, err)
@@ -52,7 +52,7 @@ func RequireIs(t *testing.T, err error, want ...error) {
 	}
 }
 
-// Reasons are those of a loss, by name.
+// Reasons are the reasons of a loss, by name.
 var Reasons = map[string]error{
 	"ErrExpired":        etcdlock.ErrExpired,
 	"ErrSuspended":      etcdlock.ErrSuspended,
@@ -62,7 +62,8 @@ var Reasons = map[string]error{
 	"ErrMaxHold":        etcdlock.ErrMaxHold,
 }
 
-// RequireReasons asks that err has exactly these of the reasons, and whatever else is wanted.
+// RequireReasons fails the test unless err has exactly these of the reasons, and whatever
+// else is wanted.
 func RequireReasons(t *testing.T, err error, want ...error) {
 	t.Helper()
 	for name, reason := range Reasons {

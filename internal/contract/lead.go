@@ -9,8 +9,8 @@ import (
 	"github.com/etcdlock/etcdlock"
 )
 
-// Who follows the holder is told each one, whatever package it is of, at the cost of one read each.
-// Lead releases after its function.
+// A follower of the lock learns of each holder, by whatever package it holds. Each costs
+// the follower one read. Lead releases after its function.
 func TestAFollowerIsToldWhoLeads(t *testing.T, w World) {
 	cluster := w.Start(t)
 	counter := NewCounter()

@@ -16,8 +16,9 @@ import (
 	"github.com/etcdlock/etcdlock"
 )
 
-// Several names are held together or not at all: one request and one revision for any number of
-// them, one token, and a TryLockAll that finds one taken writes nothing.
+// Several names are held together or not at all. Any number of them costs one request and
+// one revision, and they have one token. A TryLockAll that finds one name taken writes
+// nothing.
 func TestSeveralNamesAreHeldTogetherOrNotAtAll(t *testing.T, w World) {
 	cluster := w.Start(t)
 	counter := NewCounter()
@@ -69,7 +70,7 @@ func TestSeveralNamesAreHeldTogetherOrNotAtAll(t *testing.T, w World) {
 	}
 	require.Equal(t, revision+1, cluster.Revision(t))
 
-	// What was lost for one name is lost for all.
+	// A loss of one name is a loss of all.
 	h, err = s.LockAll(Patient(t), "x", "y", "z")
 	require.NoError(t, err)
 	ctx := h.Context(t.Context())
@@ -84,8 +85,8 @@ func TestSeveralNamesAreHeldTogetherOrNotAtAll(t *testing.T, w World) {
 	require.NoError(t, h.Unlock(t.Context()))
 }
 
-// Calls of several names in opposed orders exclude each other and single locks, of whatever package,
-// and all get in.
+// Calls that name several locks in opposed orders exclude each other, and exclude single
+// locks of either package. All get in.
 func TestSeveralNamesExcludeInWhateverOrder(t *testing.T, w World) {
 	cluster := w.Start(t)
 	names := []string{"a", "b", "c"}
@@ -150,7 +151,7 @@ func theirLock(t *testing.T, s *concurrency.Session, name string, f func()) {
 	}
 }
 
-// ourLock calls f under a lock that was made for it.
+// ourLock calls f under a lock that it makes for it.
 func ourLock(t *testing.T, client *clientv3.Client, name string, f func()) {
 	mu, err := etcdlock.New(client, name)
 	if err != nil {

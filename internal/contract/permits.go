@@ -30,7 +30,7 @@ func semaphoreOf(t *testing.T, s *etcdlock.Session, limit int) *etcdlock.Semapho
 	return sem
 }
 
-// twoHold asks that two stand in the line of "x", who hold beside each other in a mode.
+// twoHold asks that two contenders hold "x" beside each other in a mode.
 func twoHold(t *testing.T, client *clientv3.Client, mode string) {
 	t.Helper()
 	for _, c := range WaitForLine(t, client, "x", 2) {
@@ -39,7 +39,7 @@ func twoHold(t *testing.T, client *clientv3.Client, mode string) {
 	}
 }
 
-// holdsOnce is a call for a Hold that is under way, and then the Unlock.
+// holdsOnce starts a call for a Hold, and then unlocks it.
 func holdsOnce(call func() (*etcdlock.Hold, error)) <-chan error {
 	return Async(func() error {
 		h, err := call()
@@ -50,9 +50,9 @@ func holdsOnce(call func() (*etcdlock.Hold, error)) <-chan error {
 	})
 }
 
-// Permits are held up to the limit, first come, first served, and a Mutex of whatever package takes
-// all of it. With permits free Acquire is a request and a revision, and so is Unlock; TryAcquire where
-// none is free is a request and writes nothing.
+// Permits are held up to the limit, first come, first served, and a Mutex of either package
+// takes all of them. If permits are free, Acquire is one request and one revision, and so
+// is Unlock. If none is free, TryAcquire is one request and writes nothing.
 func TestPermitsAreHeldUpToTheLimit(t *testing.T, w World) {
 	cluster := w.Start(t)
 	counter := NewCounter()
@@ -99,8 +99,8 @@ func TestPermitsAreHeldUpToTheLimit(t *testing.T, w World) {
 	require.NoError(t, <-waiting)
 }
 
-// Goroutines of some Sessions take permits of different weights, with a Mutex among them: the sum of
-// those that are held is never above the limit, and the Mutex is alone.
+// Goroutines of some Sessions take permits of different weights, and a Mutex is among them.
+// The sum of the weights held never exceeds the limit, and the Mutex holds alone.
 func TestPermitsAreWithinTheLimit(t *testing.T, w World) {
 	const limit, all = 4, 1000
 	cluster := w.Start(t)
@@ -136,8 +136,8 @@ func TestPermitsAreWithinTheLimit(t *testing.T, w World) {
 	wg.Wait()
 }
 
-// Many processes wait for permits, more than a view of the line is for. They get in one by one, as
-// permits are given back, in the order in which they came.
+// More processes wait for permits than a view of the line is for. They get in one by one,
+// as permits are given back, in the order in which they came.
 func TestPermitsInALongLine(t *testing.T, w World) {
 	const limit, many = 3, 24
 	cluster := w.Start(t)

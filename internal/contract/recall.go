@@ -11,9 +11,9 @@ import (
 	"github.com/etcdlock/etcdlock"
 )
 
-// A recall is one read and one transaction, which is one revision. It takes nothing away: the key
-// keeps its place, its token and its lease, and those behind it, of whatever package, wait until the
-// holder has unlocked, however long its grace is over.
+// A recall is one read and one transaction, which is one revision. It takes nothing away:
+// the key keeps its place, its token and its lease. Those behind it wait until the holder
+// has unlocked, whatever their package, and however long the grace has been over.
 func TestARecallTakesNothingAway(t *testing.T, w World) {
 	cluster := w.Start(t)
 	client := cluster.Client(t)
@@ -57,8 +57,8 @@ func TestARecallTakesNothingAway(t *testing.T, w World) {
 	require.NoError(t, ours.Unlock(t.Context()))
 }
 
-// One that is recalled in line waits on, and its hold begins as one that has just noticed. The
-// readers of a Session are recalled together, and nobody joins them.
+// A waiter that is recalled waits on. When its hold begins, it has just noticed the recall.
+// The readers of a Session are recalled together, and nobody joins them.
 func TestWaitersAndReadersAreRecalled(t *testing.T, w World) {
 	cluster := w.Start(t)
 	client := cluster.Client(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/etcdlock/etcdlock"
 )
 
-// Reports is what a Session tells of an etcd that is away.
+// Reports collects what a Session reports about an etcd that does not answer.
 type Reports struct {
 	First chan struct{} // closed once the hook was called
 
@@ -21,10 +21,10 @@ type Reports struct {
 	since []time.Duration
 }
 
-// NewReports returns Reports of nothing yet.
+// NewReports returns Reports that are empty.
 func NewReports() *Reports { return &Reports{First: make(chan struct{})} }
 
-// Options have a Session report to r.
+// Options make a Session report to r.
 func (r *Reports) Options() []etcdlock.Option {
 	return []etcdlock.Option{
 		etcdlock.WithLogger(slog.New(slog.NewTextHandler(r, &slog.HandlerOptions{Level: slog.LevelDebug}))),
@@ -46,7 +46,7 @@ func (r *Reports) Write(line []byte) (int, error) {
 	return r.log.Write(line)
 }
 
-// Lines are those of the log that tell of an etcd that does not answer.
+// Lines returns the lines of the log that report an etcd that does not answer.
 func (r *Reports) Lines() (lines []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -58,7 +58,7 @@ func (r *Reports) Lines() (lines []string) {
 	return lines
 }
 
-// Hooks are what the hook was called with.
+// Hooks returns what the hook was called with.
 func (r *Reports) Hooks() ([]error, []time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

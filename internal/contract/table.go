@@ -43,10 +43,10 @@ func TestUncontendedLockAndUnlockAreOneRequestAndOneRevisionEach(t *testing.T, w
 	}
 }
 
-// Rule 18: no goroutine is started per Lock; 22: none before the first. The three are the
-// keeper, the one that follows the connection, and the receiver of the renewals' answers. A hold
-// that has lasted for a second has one more, which watches its key; whether the fifty have lasted so
-// long depends on the machine, so these are not counted.
+// Rule 18: no goroutine is started per Lock; rule 22: none before the first. The three are
+// the keeper, the one that follows the connection, and the receiver of the renewals'
+// answers. A hold that has lasted for a second has one more, which watches its key. Whether
+// the fifty have lasted so long depends on the machine, so the test does not count these.
 func TestThreeGoroutinesRunBesideAnyNumberOfHolds(t *testing.T, w World) {
 	cluster := w.Start(t)
 	counter := NewCounter()
@@ -139,10 +139,10 @@ func TestTryLockInTheHoldersSessionAsksNobody(t *testing.T, w World) {
 	require.NoError(t, mu.Unlock(t.Context()))
 }
 
-// Rule 20: a waiter in a short line reads nothing when its turn comes; in a long one it
-// reads at most once. (A read at the event's revision may come before the member serves
-// that revision: such a one is refused, and made up for by a linearizable one. So the
-// answered reads are counted.)
+// Rule 20: a waiter in a short line reads nothing when its turn comes. In a long line it
+// reads at most once. (A read at the event's revision may reach a member that does not
+// serve that revision yet. The member refuses it, and a linearizable read replaces it. So
+// the test counts the answered reads.)
 func TestAHandOverCostsAtMostOneReadAndNoneInAShortLine(t *testing.T, w World) {
 	cluster := w.Start(t)
 	first := NewMutex(t, cluster.Client(t), "x")
@@ -156,8 +156,8 @@ func TestAHandOverCostsAtMostOneReadAndNoneInAShortLine(t *testing.T, w World) {
 		began    time.Time
 	}
 	const few = 8 // ahead, for a line to be short
-	// A waiter looks at the line by itself after this. On a machine that is so busy that it waits
-	// for so long here, that look may fall into its turn.
+	// A waiter rechecks the line after this. If the machine is so busy that it waits this
+	// long here, the recheck may fall into its turn.
 	const recheck = 1500 * time.Millisecond
 	waiters := make([]waiter, few+3)
 	for i := range waiters {
@@ -165,7 +165,8 @@ func TestAHandOverCostsAtMostOneReadAndNoneInAShortLine(t *testing.T, w World) {
 		mu := NewMutex(t, cluster.Client(t, With(counter), countAnswers(answered)), "x")
 		in := Async(func() error { return mu.Lock(context.Background()) })
 		waiters[i] = waiter{mu, counter, answered, in, began}
-		// It has a lease, has put its key and, after creating its watch, looked once.
+		// The waiter has a lease, has put its key, and has read once after it created its
+		// watch.
 		require.Eventually(t, func() bool { return answered.Load() >= 3 }, 20*time.Second, time.Millisecond)
 		want := "LeaseGrant 1, Range 1, Txn 1, Watch 1"
 		if i >= few {
@@ -192,15 +193,16 @@ func TestAHandOverCostsAtMostOneReadAndNoneInAShortLine(t *testing.T, w World) {
 		if most == 0 {
 			require.Zero(t, sent, "%v", cost)
 		}
-		// What was sent before is no part of its turn, though its answer may come now.
+		// A request that was sent before the turn does not count, even if its answer comes
+		// now.
 		require.LessOrEqual(t, min(sent, int(each.answered.Load()-answered)), most, "%v", cost)
 		unlock = each.mu.Unlock
 	}
 	require.NoError(t, unlock(t.Context()))
 }
 
-// Rule 18: the release of one goroutine and the place of the next are one request
-// and one revision, and the Session's key names are used in turn.
+// Rule 18: the release of one goroutine and the place of the next are one request and one
+// revision. The Session's key names are used in turn.
 func TestReleaseAndNextPlaceInASessionAreOneTransaction(t *testing.T, w World) {
 	cluster := w.Start(t)
 	counter := NewCounter()
@@ -227,7 +229,8 @@ func TestReleaseAndNextPlaceInASessionAreOneTransaction(t *testing.T, w World) {
 	require.NoError(t, holder.Unlock(t.Context()))
 }
 
-// S7: on one Mutex, on many of one Session, on Sessions and clients.
+// S7: goroutines exclude each other on one Mutex, on many of one Session, on Sessions and
+// on clients.
 func TestGoroutinesExcludeEachOtherAsProcessesDo(t *testing.T, w World) {
 	cycles := w.Cycles
 	cluster := w.Start(t)
@@ -312,13 +315,13 @@ func TestTenThousandNamesAreOneLeaseAndNoGoroutineEach(t *testing.T, w World) {
 	}
 	require.LessOrEqual(t, counter.Counts().Of("Txn"), names+names/20+watched,
 		"those late are repeated, with several endpoints")
-	few := func() bool { // with that of the renewals, if one is due
+	few := func() bool { // one more for the renewal, if it is due
 		return LibraryGoroutines() <= 3+watched && LibraryGoroutines("(*keyWatch).run") <= 3
 	}
 	require.Eventually(t, few, Patience, 10*time.Millisecond)
 }
 
-// A context that has ended before the call is ignored by Unlock.
+// Unlock ignores a context that has ended before the call.
 func TestUnlockWorksWithAnEndedContext(t *testing.T, w World) {
 	cluster := w.Start(t)
 	client := cluster.Client(t)
@@ -421,8 +424,8 @@ func TestDoReleasesWhateverBecomesOfTheFunction(t *testing.T, w World) {
 	require.ErrorIs(t, err, etcdlock.ErrLost, "its key was gone before the release")
 }
 
-// Do releases its own hold and no other: not one that somebody took after fn had
-// unlocked.
+// Do releases its own hold and no other. It does not release a hold that another goroutine
+// took after fn had unlocked.
 func TestDoLeavesTheNextHoldOfItsMutexAlone(t *testing.T, w World) {
 	mu := NewMutex(t, w.Start(t).Client(t), "x")
 	err := mu.Do(t.Context(), func(context.Context) error {
@@ -496,9 +499,9 @@ func TestTraceTellsTheLifeOfALockAndHarmsNone(t *testing.T, w World) {
 	require.Contains(t, <-records, `level=WARN msg="etcdlock: lock lost" name=x`)
 }
 
-// Readers share and a writer excludes, whatever package it is of, by one line: the costs are a
-// request and a revision for each that is alone, a read and a watch for the second one of a Session,
-// nothing for the third, and TryRLock writes nothing where a writer is.
+// Readers share and a writer excludes, by whatever package, in one line. What is alone
+// costs a request and a revision. The second reader of a Session costs a read and a watch,
+// the third nothing. TryRLock writes nothing while a writer holds.
 func TestReadersShareAndWritersExclude(t *testing.T, w World) {
 	cluster := w.Start(t)
 	counter := NewCounter()
@@ -570,8 +573,8 @@ func TestReadersShareAndWritersExclude(t *testing.T, w World) {
 	require.NoError(t, <-waiting)
 }
 
-// Goroutines of two Sessions that read and write: a writer is alone, those that read see no writer,
-// and the tokens of writers grow.
+// Goroutines of two Sessions read and write. A writer is alone, readers see no writer, and
+// the tokens of writers grow.
 func TestReadersAndWritersExcludeAsTheyShould(t *testing.T, w World) {
 	cluster := w.Start(t)
 	var inside, written atomic.Int64 // 1 for each that reads, 1,000 for each that writes

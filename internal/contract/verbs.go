@@ -20,7 +20,7 @@ import (
 	"github.com/etcdlock/etcdlock"
 )
 
-// Patient is a context for what must not block.
+// Patient is a context for calls that must not block.
 func Patient(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
@@ -28,7 +28,7 @@ func Patient(t *testing.T) context.Context {
 	return ctx
 }
 
-// ClientOf makes a client of the etcd at these addresses, closed when t ends.
+// ClientOf makes a client of the etcd at these addresses. It is closed when t ends.
 func ClientOf(t testing.TB, endpoints []string, opts ...ClientOption) *clientv3.Client {
 	t.Helper()
 	cfg := clientv3.Config{Endpoints: endpoints}
@@ -55,7 +55,7 @@ func Must(err error) {
 	}
 }
 
-// NewMutex is New for a test: closed in its Cleanup, and any error fails it.
+// NewMutex is New for a test: the Cleanup closes the Mutex, and any error fails the test.
 func NewMutex(t *testing.T, client *clientv3.Client, name string, opts ...etcdlock.Option) *etcdlock.Mutex {
 	t.Helper()
 	mu, err := etcdlock.New(client, name, opts...)
@@ -93,8 +93,8 @@ func WaitForLine(t *testing.T, client *clientv3.Client, name string, n int) []et
 	return line
 }
 
-// theirsWaits has a concurrency.Mutex wait for "x", as the last of n in line, until in tells what its
-// Lock said. It has a client of its own.
+// theirsWaits makes a concurrency.Mutex wait for "x", as the last of n in line. The channel
+// in gets the result of its Lock. It has a client of its own.
 func theirsWaits(t *testing.T, cluster Etcd, n int) (peer *concurrency.Mutex, in <-chan error) {
 	t.Helper()
 	client := cluster.Client(t)
@@ -129,7 +129,7 @@ func Async(f func() error) <-chan error {
 	return done
 }
 
-// countdown is a critical section that does not survive two at once.
+// countdown is a critical section that fails the test when two are in it at once.
 type countdown struct{ inside atomic.Int32 }
 
 func (c *countdown) enter(t *testing.T) {
@@ -154,13 +154,13 @@ func countAnswers(n *atomic.Int32) ClientOption {
 	}
 }
 
-// A WriterFunc is a Writer.
+// A WriterFunc is a function that is a Writer.
 type WriterFunc func([]byte) (int, error)
 
 func (f WriterFunc) Write(p []byte) (int, error) { return f(p) }
 
-// LibraryGoroutines counts the goroutines that the library has started and that still run, but for
-// those in certain functions of it.
+// LibraryGoroutines counts the goroutines that the library has started and that still run,
+// without those in the functions named.
 func LibraryGoroutines(except ...string) (n int) {
 	stacks := make([]byte, 16<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
@@ -176,7 +176,7 @@ func LibraryGoroutines(except ...string) (n int) {
 	return n
 }
 
-// HoldMany holds n names by one Session.
+// HoldMany locks n names by one Session, and returns the contexts of the holds.
 func HoldMany(t *testing.T, s *etcdlock.Session, prefix string, n int) (holds []context.Context) {
 	t.Helper()
 	for i := range n {
@@ -187,7 +187,7 @@ func HoldMany(t *testing.T, s *etcdlock.Session, prefix string, n int) (holds []
 	return holds
 }
 
-// LocalLine waits until n of the Session stand in line for the name.
+// LocalLine waits until n goroutines of the Session stand in the local line for the name.
 func LocalLine(t *testing.T, s *etcdlock.Session, name string, n int) {
 	t.Helper()
 	require.Eventually(t, func() bool {

@@ -23,7 +23,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/sim"
 )
 
-// endpoints are those of an etcd in memory, which all recipes share.
+// endpoints are the endpoints of an etcd in memory that all recipes share.
 var endpoints []string
 
 func TestMain(m *testing.M) { os.Exit(sim.Serving(&endpoints, m.Run)) }
@@ -81,13 +81,13 @@ func TestEachSlotRunsOnceThoughClocksDiffer(t *testing.T) {
 			})
 		}
 		machines.Wait()
-		// A machine whose clock is behind, when the first one has long released.
+		// The clock of this machine is behind, and the first machine has long released.
 		require.NoError(t, runSlot(t.Context(), newClient(t), "report", slot.AddDate(0, 0, day), job))
 		require.EqualValues(t, day+1, o.runs.Load())
 	}
 }
 
-// A machine on which the job fails, beside one that waits meanwhile.
+// The job fails on one machine while another one waits.
 func TestASlotWhoseJobFailsIsRunByTheNextMachine(t *testing.T) {
 	neverRan(t, "invoices")
 	slot := time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
@@ -179,7 +179,7 @@ func TestTheDatabaseRefusesWhoWasOvertaken(t *testing.T) {
 		if err := setBalance(ctx, db, "a", 20); err != nil {
 			return err
 		}
-		return setBalance(ctx, db, "a", 30) // twice in one hold
+		return setBalance(ctx, db, "a", 30) // a second time in one hold
 	}))
 	require.ErrorIs(t, setBalance(paused, db, "a", 11), errOvertaken)
 	require.Equal(t, 30, stored())
@@ -294,7 +294,7 @@ func TestASeatIsBookedByOneRequestAtATime(t *testing.T) {
 	require.Equal(t, before, o.runs.Load(), "nothing has happened")
 }
 
-// What docs/cookbook.md says a Mutex per request costs.
+// docs/cookbook.md says what a Mutex per request costs.
 func TestAMutexPerRequestCostsWhatItsLockCosts(t *testing.T) {
 	const requests = 20
 	counter := contract.NewCounter()
@@ -346,7 +346,7 @@ func TestASchemaIsMigratedOnce(t *testing.T) {
 	_, err := db.Exec(`INSERT INTO goods (id, price, colour) VALUES (1, 2, 'red')`)
 	require.NoError(t, err)
 
-	err = step(t.Context(), db, 1, `DROP TABLE goods`) // by one that was overtaken
+	err = step(t.Context(), db, 1, `DROP TABLE goods`) // a process that was overtaken calls it
 	require.ErrorIs(t, err, errOvertaken)
 	var goods int
 	require.NoError(t, db.QueryRow(`SELECT count(*) FROM goods`).Scan(&goods))
@@ -402,6 +402,6 @@ func TestTheCommandRunsOnce(t *testing.T) {
 	})
 	require.Zero(t, status)
 	require.Equal(t, 1, command(client, func(context.Context) error { return errors.New("disk full") }))
-	// What its work returns is of another lock, and says nothing of this one.
+	// The error of its work is about another lock, and says nothing about this one.
 	require.Equal(t, 1, command(client, func(ctx context.Context) error { return &etcdlock.LockedError{Name: "other"} }))
 }

@@ -1,3 +1,3 @@
-// Package cookbook is the tested code of docs/cookbook.md. It is a module of its own, since a
-// database and a scheduler are nothing that users of the library should download.
+// Package cookbook is the tested code of docs/cookbook.md. It is a module of its own, since
+// users of the library should not have to download a database and a scheduler.
 package cookbook

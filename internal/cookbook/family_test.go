@@ -19,7 +19,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/contract"
 )
 
-// Baskets that share items, in opposed orders: nothing is sold twice, and none is sold in part.
+// Baskets share items, in opposed orders. No item is sold twice, and no basket is sold in
+// part.
 func TestABasketIsSoldAsAWholeOrNotAtAll(t *testing.T) {
 	db := newStock(t)
 	remaining := func() (of [3]int) {
@@ -67,7 +68,7 @@ func TestABasketIsSoldAsAWholeOrNotAtAll(t *testing.T) {
 	require.Equal(t, before, remaining())
 }
 
-// The payment fails; or it takes so long that a newer holder has come to one of the rows.
+// The payment fails, or it takes so long that a newer holder has come to one of the rows.
 func TestABasketThatIsNotPaidInTimeIsNotSold(t *testing.T) {
 	db := newStock(t)
 	session := contract.NewSession(t, newClient(t))
@@ -92,7 +93,8 @@ func newStock(t *testing.T) *sql.DB {
 		`INSERT INTO stock (item, remaining) VALUES ('0', 10), ('1', 10), ('2', 10)`)
 }
 
-// Three processes with four workers each, and a limit of five: heavy jobs get through, too.
+// Three processes have four workers each, and the limit is five. Heavy jobs get through,
+// too.
 func TestAPoolStaysWithinItsLimit(t *testing.T) {
 	var inside, most, done atomic.Int64
 	run := func(weight int) func(context.Context) error {
@@ -130,7 +132,8 @@ func TestAPoolStaysWithinItsLimit(t *testing.T) {
 	require.Greater(t, most.Load(), int64(1), "one after the other")
 }
 
-// A job that waited in vain has not run; one whose permits were taken away learns it.
+// A job that waited in vain has not run. A job whose permits were taken away learns of
+// that.
 func TestAPoolTellsWhatBecameOfAJob(t *testing.T) {
 	client := newClient(t)
 	pool, err := contract.NewSession(t, client).Semaphore("pool/told", 1)
@@ -162,7 +165,7 @@ func TestAPoolTellsWhatBecameOfAJob(t *testing.T) {
 func TestTheLeadIsHandedOverBetweenTwoSteps(t *testing.T) {
 	const name = "leader/stepping"
 	var o overlaps
-	var lead atomic.Int64 // who has done the last step
+	var lead atomic.Int64 // the process that has done the last step
 	ctx, cancel := context.WithCancel(t.Context())
 	var replicas sync.WaitGroup
 	for i := range 2 {
@@ -248,12 +251,13 @@ func TestAProxyFollowsTheLeader(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, <-follows, context.Canceled)
 
-	w := httptest.NewRecorder() // a proxy that is behind
+	w := httptest.NewRecorder() // the proxy is behind
 	leading(replicas[0], http.NotFoundHandler())(w, httptest.NewRequest(http.MethodGet, "/work", nil))
 	require.Equal(t, http.StatusServiceUnavailable, w.Code)
 }
 
-// Processes with a copy each, and changes by two of them: nobody is told what is not so any more.
+// Some processes have a copy each, and two of them make changes. No process reads what is
+// no longer true.
 func TestACopyIsGoodUntilTheOriginalChanges(t *testing.T) {
 	const name = "catalog"
 	var original, loads atomic.Int64
@@ -315,7 +319,7 @@ func TestACopyIsGoodUntilTheOriginalChanges(t *testing.T) {
 	}
 }
 
-// What fails to load is not kept, and leaves nothing that a writer would wait for.
+// A copy that fails to load is not kept, and leaves nothing for which a writer would wait.
 func TestACopyThatCannotBeLoadedIsNone(t *testing.T) {
 	client := newClient(t)
 	rw, err := etcdlock.NewRWMutex(client, "catalog/broken", etcdlock.WithRecall(time.Minute))
@@ -327,7 +331,7 @@ func TestACopyThatCannotBeLoadedIsNone(t *testing.T) {
 	require.ErrorIs(t, err, broken)
 	require.NoError(t, rw.TryLock(t.Context()))
 	require.NoError(t, rw.Unlock(t.Context()))
-	c.load = func(ctx context.Context) (int, error) { // it was lost meanwhile
+	c.load = func(ctx context.Context) (int, error) { // the hold was lost meanwhile
 		line, err := etcdlock.Contenders(t.Context(), client, "catalog/broken")
 		if err != nil {
 			return 0, err

@@ -19,8 +19,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/race"
 )
 
-// demoEnv in the environment makes the test binary the demo, so that the tests
-// see what a shell would: processes and exit statuses.
+// demoEnv in the environment makes the test binary the demo. So the tests see what a shell
+// would: processes and exit statuses.
 const demoEnv = "ETCDLOCK_DEMO_MAIN"
 
 func TestMain(m *testing.M) {
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// demo runs the demo as a process and requires that it clears up.
+// demo runs the demo as a process, and requires it to clear up.
 func demo(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	self, err := os.Executable()
@@ -101,7 +101,7 @@ func TestUnreachableEtcdIsAnErrorAndNotAHang(t *testing.T) {
 func TestRelayMovesTheWorkWithoutGapOrOverlap(t *testing.T) {
 	t.Parallel()
 	stdout := demoEnds(t, exitGood, "-recall", "-workers", "3")
-	// When the work ends, those who wait may still get in, for a moment.
+	// When the work ends, waiters may still get in, for a moment.
 	require.Regexp(t, `(?m)^holds +[678] `, stdout)
 	requireRow(t, stdout, "overlaps", "0")
 	requireRow(t, stdout, "steps lost", "0")
@@ -138,12 +138,12 @@ func TestSilentEtcdIsAnErrorAndNotAHang(t *testing.T) {
 	require.Contains(t, stderr, "no answer within 5s")
 }
 
-// A cluster that is not the demo's own, with users: it works for one who may
-// write below the prefix and no more, and leaves nothing behind.
+// A cluster that is not the demo's own, with users: the demo works for a user that may only
+// write below the prefix, and leaves nothing behind.
 func TestClusterIsLeftAsItWasFound(t *testing.T) {
 	t.Parallel()
 	cfg := embedded.Config(t.TempDir())
-	cfg.BcryptCost = 4 // the least: passwords are not what is tested here
+	cfg.BcryptCost = 4 // the least: this tests no passwords
 	etcd, err := embedded.Start(t.Context(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(etcd.Close)
@@ -216,8 +216,7 @@ func requireNothingIn(t *testing.T, client *clientv3.Client) {
 	require.Empty(t, leases.Leases)
 }
 
-// requireRow requires the line of the report that begins with name to go on
-// with value.
+// requireRow requires that the line of the report that begins with name goes on with value.
 func requireRow(t *testing.T, report, name, value string) {
 	t.Helper()
 	require.Regexp(t, `(?m)^`+regexp.QuoteMeta(name)+` +`+regexp.QuoteMeta(value)+`( |$)`, report)

@@ -29,15 +29,15 @@ type config struct {
 	cluster                  cluster
 }
 
-// cluster is how to reach etcd. Workers get it on their standard input, never
-// in their arguments or environment, because of the password in it.
+// cluster is how to reach etcd. Workers get it on their standard input, and never in their
+// arguments or environment, because there is a password in it.
 type cluster struct {
 	Endpoints         []string
 	User, Password    string
 	CACert, Cert, Key string // files
 }
 
-// newFlagSet declares the flags; what they are set to ends up in c and endpoints.
+// newFlagSet declares the flags. Their values go into c and endpoints.
 func newFlagSet(c *config, endpoints *string) *flag.FlagSet {
 	fs := flag.NewFlagSet("demo", flag.ContinueOnError)
 	fs.SetOutput(io.Discard) // run prints the error, once
@@ -179,8 +179,8 @@ func (c *cluster) check() error {
 		}
 		schemes[scheme] = true
 	}
-	// The client takes its transport from the endpoints: with "http" it would
-	// send the password in the clear, whatever certificates are given.
+	// The client takes its transport from the endpoints: with "http" it would send the
+	// password in the clear, whatever certificates it has.
 	if len(schemes) > 1 {
 		return fmt.Errorf("-endpoints %q: all must have the same scheme", strings.Join(c.Endpoints, ","))
 	}
@@ -202,7 +202,7 @@ func (c *cluster) check() error {
 	return err
 }
 
-// tls is nil where the connection is to be in the clear.
+// tlsConfig is nil if the connection should be in the clear.
 func (c cluster) tlsConfig() (*tls.Config, error) {
 	if c.CACert+c.Cert == "" && !strings.HasPrefix(c.Endpoints[0], "https://") {
 		return nil, nil
@@ -242,7 +242,7 @@ func (c cluster) client() (*clientv3.Client, error) {
 		Password:    c.Password,
 		TLS:         conf,
 		Logger:      zap.NewNop(),
-		// A member that falls silent is noticed, and another one asked.
+		// The client notices a member that falls silent, and asks another one.
 		DialKeepAliveTime:    5 * time.Second,
 		DialKeepAliveTimeout: 2 * time.Second,
 	})

@@ -1,4 +1,4 @@
-// Demo is the flash sale that distributed locks are explained with.
+// Demo is the flash sale that explains distributed locks.
 //
 //	go run ./internal/demo            300 items, 500 requests, one lock
 //	go run ./internal/demo -no-lock   the same without the lock
@@ -50,7 +50,7 @@ func main() {
 		os.Exit(workerMain())
 	}
 
-	// A reader that goes away (demo | head) must not end the program on the
+	// If the reader of the output goes away (demo | head), the demo must not end on the
 	// spot: it has worker processes and a directory to clear away.
 	signal.Ignore(syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -142,7 +142,7 @@ func holdSale(ctx context.Context, cfg config, stdout io.Writer) (faults []strin
 			return nil, err
 		}
 		defer s.client.Close()
-		// After the workers have ended, and on every way out.
+		// It runs after the workers have ended, and on every way out.
 		defer s.sweep()
 	}
 
@@ -197,8 +197,8 @@ func connect(ctx context.Context, c cluster) (*clientv3.Client, error) {
 	return nil, fmt.Errorf("cannot use etcd at %s: %w", strings.Join(c.Endpoints, ", "), err)
 }
 
-// dial returns a client of which at least one endpoint accepts connections.
-// The client itself would try until the time is up and then not say why.
+// dial returns a client that has at least one endpoint that accepts connections. The client
+// itself would try until the time is up, and then not say why.
 func dial(ctx context.Context, c cluster) (*clientv3.Client, error) {
 	conf, err := c.tlsConfig()
 	if err != nil {
@@ -222,10 +222,10 @@ func dial(ctx context.Context, c cluster) (*clientv3.Client, error) {
 	return nil, errors.Join(failures...)
 }
 
-// sweep removes what may still be queued for the lock. Workers that ended by
-// themselves leave nothing; one that had to be killed leaves its key for up
-// to a TTL. No worker is alive here and the name is this run's own, so that
-// the keys are nobody else's. If it fails, they end with their leases.
+// sweep removes what may still be queued for the lock. Workers that ended by themselves
+// leave nothing. A worker that had to be killed leaves its key for up to a TTL. No worker
+// is alive here and the name is this run's own, so the keys belong to nobody else. If sweep
+// fails, they end with their leases.
 func (s *sale) sweep() (removed int64, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
 	defer cancel()
@@ -236,8 +236,8 @@ func (s *sale) sweep() (removed int64, err error) {
 	return resp.Deleted, nil
 }
 
-// timeLimit bounds the whole run. The slowest disks that etcd is run on need
-// some 50 ms for a sale; beyond twice that something stands still.
+// timeLimit bounds the whole run. A sale on the slowest disks that people use for etcd
+// needs some 50 ms per request; after twice that something stands still.
 func (c config) timeLimit() time.Duration {
 	return time.Minute + c.ttl + time.Duration(c.requests)*100*time.Millisecond
 }

@@ -20,8 +20,8 @@ const (
 	basketMax = 4
 )
 
-// basketOf returns the articles of a request: one of each, in random order, and
-// the same for everybody who asks.
+// basketOf returns the articles of a request: one of each, in random order. Whoever asks
+// gets the same ones.
 func basketOf(request int) []int {
 	random := rand.New(rand.NewPCG(uint64(request), articles))
 	return random.Perm(articles)[:1+random.IntN(basketMax)]
@@ -43,7 +43,7 @@ func (s shop) openArticles(items int) error {
 	return nil
 }
 
-// itemsEach is the stock of each article: about as much in all as -stock says.
+// itemsEach is the stock of each article. In all it is about what -stock says.
 func (c config) itemsEach() int { return (c.stock + articles - 1) / articles }
 
 // withBasket is the guard of an order: all its articles, or none.
@@ -94,11 +94,11 @@ type orderVerdict struct {
 	sold, refused, items int
 
 	oversold     int // items that were sold before, or were never there
-	halves       int // articles whose file and journal differ: an update lost, or half an order
+	halves       int // articles whose file and journal differ: a lost update, or half an order
 	early        int // orders refused although all of it was there
 	decidedTwice int
 	unanswered   int
-	contradicted int // answers that are not what was recorded
+	contradicted int // answers that differ from the record
 	tokensBack   int // articles of an order whose token is not above the one before
 }
 
@@ -150,7 +150,7 @@ func judgeOrders(items int, left []int, requests int, journal []record, answers 
 	return v
 }
 
-// faults says in sentences what is wrong; of good orders, nothing.
+// faults says in sentences what is wrong, and nothing about good orders.
 func (v orderVerdict) faults() []string {
 	return sentences([]count{
 		{v.oversold, "items were sold that were already sold, or never there"},
@@ -163,7 +163,7 @@ func (v orderVerdict) faults() []string {
 	})
 }
 
-// reportOrders has the orders judged, prints the verdict, and returns the faults.
+// reportOrders judges the orders, prints the verdict, and returns the faults.
 func (s *sale) reportOrders(w io.Writer) (faults []string, err error) {
 	journal, err := s.shop.records()
 	if err != nil {

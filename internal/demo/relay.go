@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// recalls is how often the work is made to move.
+	// recalls is how often the parent makes the work move.
 	recalls = 5
 
 	// recallGrace is how long a holder may go on after it has noticed. It needs one step.
 	recallGrace = 2 * time.Second
 
-	// stepsToTell is after how many steps of its hold a worker says that it works.
+	// stepsToTell is how many steps of its hold a worker does before it says that it works.
 	stepsToTell = 20
 )
 
@@ -25,7 +25,7 @@ const (
 type relay struct {
 	*sale
 	recalled []recallMade // in order
-	last     int64        // the token of the hold that was told of last
+	last     int64        // the token of the last hold that a worker has reported
 }
 
 // A recallMade is what the parent knows of a recall.
@@ -34,8 +34,8 @@ type recallMade struct {
 	at    time.Time // before it was asked for
 }
 
-// run starts the workers, recalls each holder that works while all the others
-// wait, and ends the workers once the last recall was followed.
+// run starts the workers, and recalls each holder that works while all the others wait.
+// Once the work has moved after the last recall, run ends the workers.
 func (r *relay) run(ctx context.Context) error {
 	defer r.end()
 	defer r.progress.end()
@@ -59,7 +59,7 @@ func (r *relay) run(ctx context.Context) error {
 	return nil
 }
 
-// over reports whether somebody works who came after the last recall.
+// over reports whether a worker works that came after the last recall.
 func (r *relay) over() bool {
 	return len(r.recalled) == recalls && r.last > r.recalled[recalls-1].token
 }
@@ -82,8 +82,8 @@ func (r *relay) handle(ctx context.Context, ev event) error {
 	return nil
 }
 
-// recall asks p, which says that it works under token, to hand over, if all the
-// others wait behind it. If not, p says it again after some steps.
+// recall recalls p, which says that it works under token, if all the others wait behind it.
+// If they do not, p says it again after some steps.
 func (r *relay) recall(ctx context.Context, p *process, token int64) error {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
@@ -108,9 +108,9 @@ func (r *relay) recall(ctx context.Context, p *process, token int64) error {
 	return nil
 }
 
-// A relayVerdict is what the journal says about a relay. The order of its lines is
-// that of what they tell, so that no clock decides what is right: the instants,
-// which are those of several processes on one machine, are for the durations only.
+// A relayVerdict is what the journal says about a relay. Its lines stand in the order of
+// what they report, so no clock decides what is right. The times come from several
+// processes on one machine, and are only for the durations.
 type relayVerdict struct {
 	steps, holds int
 
@@ -118,20 +118,20 @@ type relayVerdict struct {
 	lost       int // steps that were begun and not ended, or never begun
 	twice      int // steps that were begun a second time
 	tokensBack int // holds whose token is not above the one before
-	unfollowed int // recalls that the holder did not notice, leave, and another one take over
-	unasked    int // hand-overs that nobody asked for
+	unfollowed int // recalls that the holder did not notice, or after which it did not leave, or no other took over
+	unasked    int // hand-overs without a recall
 
-	noticed, moved []time.Duration // since the recall: noticed, the next one begins a step
+	noticed, moved []time.Duration // from the recall until the holder noticed, and until the next one began a step
 }
 
-// judgeRelay compares the journal with the file in which the work stands and
-// with the recalls that were made.
+// judgeRelay compares the journal with the file that has the work, and with the recalls
+// that were made.
 func judgeRelay(journal []note, done int, made []recallMade) relayVerdict {
 	var v relayVerdict
-	var holder, token int64 // the one in, 0 is nobody; the newest
+	var holder, token int64 // the one that is in, 0 for nobody; the newest token
 	begun := make(map[int]bool)
 	ended := make(map[int]bool)
-	open := 0 // the step that was begun last and not ended, 0 if none
+	open := 0 // the last step that was begun and not ended, 0 if none
 	for _, n := range journal {
 		if n.What == noteEnter {
 			v.holds++
@@ -166,7 +166,7 @@ func judgeRelay(journal []note, done int, made []recallMade) relayVerdict {
 	if open != 0 {
 		v.lost++
 	}
-	v.lost += max(0, len(ended)-done) // their trace in the file is gone
+	v.lost += max(0, len(ended)-done) // the file has no trace of them
 	v.twice += max(0, done-len(ended))
 
 	for _, m := range made {
@@ -217,7 +217,7 @@ func (m recallMade) followed(journal []note) (noticed, moved time.Duration, ok b
 	return 0, 0, false
 }
 
-// faults says in sentences what is wrong; of a good relay, nothing.
+// faults says in sentences what is wrong, and nothing about a good relay.
 func (v relayVerdict) faults() []string {
 	return sentences([]count{
 		{v.overlaps, "lines of the journal are of two who worked at once"},
@@ -229,7 +229,7 @@ func (v relayVerdict) faults() []string {
 	})
 }
 
-// report has the relay judged, prints the verdict, and returns the faults.
+// report judges the relay, prints the verdict, and returns the faults.
 func (r *relay) report(w io.Writer) (faults []string, err error) {
 	journal, err := readJournal[note](r.shop)
 	if err != nil {

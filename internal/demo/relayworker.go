@@ -9,9 +9,9 @@ import (
 	"github.com/etcdlock/etcdlock"
 )
 
-// What a note in the journal of a relay tells.
+// What a note in the journal of a relay says.
 const (
-	noteEnter   = "enter"   // the lock was had
+	noteEnter   = "enter"   // the worker has got the lock
 	noteBegin   = "begin"   // of a step
 	noteEnd     = "end"     // of that step
 	noteNoticed = "noticed" // a recall, between two steps
@@ -64,7 +64,8 @@ func (w *worker) shift(hold context.Context) error {
 			return tell(noteLeave, 0)
 		default:
 		}
-		// The parent has ended the work: the hold is whole, and is left in good order.
+		// The parent has ended the work: the hold is whole, and the worker leaves it in
+		// good order.
 		if errors.Is(context.Cause(hold), context.Canceled) {
 			return tell(noteLeave, 0)
 		}

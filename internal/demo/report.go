@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A verdict is what the journal and the stock file say about a sale. It takes
-// nobody's word: neither the lock's nor that of the workers.
+// A verdict is what the journal and the stock file say about a sale. It relies on the word
+// of nobody: neither the lock nor the workers.
 type verdict struct {
 	sold, refused int
 
@@ -20,14 +20,14 @@ type verdict struct {
 	early         int // requests refused although items are left
 	decidedTwice  int // records of a request that had one before
 	unanswered    int // requests without a record
-	contradicted  int // answers that are not what was recorded
+	contradicted  int // answers that differ from the record
 	tokensBackAt  int // record whose token is not above the one before; -1 is none
 	before, after int64
 }
 
-// judge compares the journal with the stock file (items at the start, left at
-// the end) and with the answers that the workers gave to 1..requests.
-// Only with a lock there are tokens to judge.
+// judge compares the journal with the stock file (items at the start, left at the end) and
+// with the answers that the workers gave to 1..requests. Only a sale with a lock has tokens
+// to judge.
 func judge(items, left, requests int, journal []record, answers map[int]record, locked bool) verdict {
 	v := verdict{tokensBackAt: -1}
 	soldBefore := make(map[int]bool)
@@ -67,7 +67,7 @@ func judge(items, left, requests int, journal []record, answers map[int]record, 
 	return v
 }
 
-// faults says in sentences what is wrong; of a good sale, nothing.
+// faults says in sentences what is wrong, and nothing about a good sale.
 func (v verdict) faults() (all []string) {
 	all = sentences([]count{
 		{v.oversold, "sales were of an item already sold, or never there"},
@@ -84,8 +84,8 @@ func (v verdict) faults() (all []string) {
 	return all
 }
 
-// compareAnswers counts the requests of 1..requests that have no record, and those whose answer is
-// not what was recorded.
+// compareAnswers counts the requests of 1..requests that have no record, and those whose
+// answer differs from the record.
 func compareAnswers(requests int, decided, answers map[int]record) (unanswered, contradicted int) {
 	for id := range requests {
 		recorded, found := decided[id+1]
@@ -106,7 +106,7 @@ type count struct {
 	text string
 }
 
-// sentences says what went wrong; of a count of 0, nothing.
+// sentences says what went wrong. It says nothing about a count of 0.
 func sentences(counts []count) (all []string) {
 	for _, c := range counts {
 		if c.n > 0 {
@@ -126,7 +126,7 @@ func (c *crash) blockedFor(journal []record) (blocked time.Duration, found bool)
 	return 0, false
 }
 
-// report has the sale judged, prints the verdict, and returns the faults.
+// report judges the sale, prints the verdict, and returns the faults.
 func (s *sale) report(w io.Writer) (faults []string, err error) {
 	journal, err := s.shop.records()
 	if err != nil {
@@ -266,12 +266,12 @@ func countRetries(journal []record) (retries int) {
 // sorted returns all in order.
 func sorted(all []time.Duration) []time.Duration { return slices.Sorted(slices.Values(all)) }
 
-// percentile is by nearest rank; sorted is not empty.
+// percentile goes by nearest rank. sorted is not empty.
 func percentile(sorted []time.Duration, p int) time.Duration {
 	return sorted[(len(sorted)*p+99)/100-1]
 }
 
-// short leaves of a duration what there is to say.
+// short returns a duration without what says nothing.
 func short(d time.Duration) string {
 	if d < time.Second {
 		return fmt.Sprintf("%.1fms", d.Seconds()*1000)

@@ -16,18 +16,18 @@ import (
 )
 
 const (
-	// lockPrefix is what an etcd user must be allowed to write below.
+	// lockPrefix is the prefix below which an etcd user must be allowed to write.
 	lockPrefix = "etcdlock-demo/"
 
 	// inFlight is how many requests a worker works on at once.
 	inFlight = 8
 
-	// endGrace is for a worker to end by itself after its input has ended.
+	// endGrace is the time in which a worker must end by itself after its input has ended.
 	endGrace = closeTimeout + 2*time.Second
 )
 
-// A sale is the parent's side. Everything in it belongs to the goroutine that
-// calls run; the others only send on events.
+// A sale is the parent's side. The goroutine that calls run owns everything in it. The
+// others only send on events.
 type sale struct {
 	cfg      config
 	dir      string
@@ -37,11 +37,11 @@ type sale struct {
 	progress *progress
 
 	workers []*process
-	events  chan event // received from until all workers have ended
+	events  chan event // run receives from it until all workers have ended
 	pending []int      // requests that no worker has, in order
 	answers map[int]record
 
-	crash         *crash // once a holder was killed
+	crash         *crash // nil until a holder was killed
 	began, ended  time.Time
 	releaseErrors []string
 	notes         []string // for the reader of the report
@@ -132,7 +132,7 @@ func (s *sale) start(number int) error {
 	}
 	s.workers = append(s.workers, p)
 
-	// Ends after the process has; waited for by end, which receives until then.
+	// It ends after the process has. end waits for it: it receives until then.
 	go func() {
 		messages := json.NewDecoder(stdout)
 		for {
@@ -198,8 +198,8 @@ func (s *sale) handle(ctx context.Context, ev event) error {
 	return nil
 }
 
-// handOut gives the workers as much to do as they may have at once, in turn.
-// It waits until all are there: the sale opens for everybody at the same time.
+// handOut gives the workers as much to do as they may have at once, in turn. It waits until
+// all are there: the sale opens for everybody at the same time.
 func (s *sale) handOut() {
 	for _, p := range s.workers {
 		if !p.ready && !p.ended {
@@ -225,8 +225,8 @@ func (s *sale) handOut() {
 	}
 }
 
-// stallAt is the request whose worker -crash kills, at about a third of the
-// sale; 0 is none.
+// stallAt is the request whose worker -crash kills, after about a third of the sale; 0
+// means none.
 func (s *sale) stallAt() int {
 	if !s.cfg.crash {
 		return 0
@@ -234,9 +234,9 @@ func (s *sale) stallAt() int {
 	return max(1, min(s.cfg.requests, s.cfg.stock)/3)
 }
 
-// resolve decides what became of the requests that an ended worker had. The
-// journal knows: with a record the request is answered, even if the answer did
-// not get here. Without one it did not happen, and goes to the others.
+// resolve decides what became of the requests that an ended worker had. The journal knows:
+// with a record, the request is answered, even if the answer did not get here. Without a
+// record it did not happen, and goes to the others.
 func (s *sale) resolve(p *process) error {
 	if len(p.has) == 0 {
 		return nil
@@ -290,8 +290,8 @@ func (s *sale) anyAlive() bool {
 	return slices.ContainsFunc(s.workers, func(p *process) bool { return !p.ended })
 }
 
-// end ends every worker that is still there, and returns when none is: by
-// closing their input, and by force those who do not take the hint.
+// end ends every worker that is still there, and returns when none is. It closes their
+// input, and kills those that do not end by that.
 func (s *sale) end() {
 	for _, p := range s.workers {
 		p.stdin.Close()

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// A shop is two files that the worker processes share: the stock, which is
-// the thing to protect, and the journal, which is the witness.
+// A shop is two files that the worker processes share: the stock, which the lock protects,
+// and the journal, which is the witness.
 type shop struct {
 	stock   string
 	journal string
@@ -25,7 +25,7 @@ type record struct {
 	Item    int // the number of the item sold, 0 if refused
 	Token   int64
 	Waited  time.Duration // for the lock, in the try that succeeded
-	Entered time.Time     // when the lock was had
+	Entered time.Time     // when the worker got the lock
 	Read    []int         `json:",omitempty"` // of an order: the stocks, in the order of the basket
 	Retries int           // holds that were lost before the stock was written
 }
@@ -62,10 +62,9 @@ func (s shop) readStock() (int, error) {
 	return left, nil
 }
 
-// writeStock overwrites the number in place. It has a fixed width, so that a
-// reader that comes in between, as without the lock one may, finds a number
-// and not an empty file. That is all the care that is taken: two who read the
-// same number both sell the same item.
+// writeStock overwrites the number in place. It has a fixed width. So a reader that comes
+// in between, as one may without the lock, finds a number and not an empty file. That is
+// all the care it takes: two workers that read the same number both sell the same item.
 func (s shop) writeStock(left int) error {
 	f, err := os.OpenFile(s.stock, os.O_WRONLY, 0)
 	if err != nil {
@@ -81,9 +80,9 @@ func (s shop) writeStock(left int) error {
 // appendTo writes the record to an open journal.
 func (r record) appendTo(journal *os.File) error { return appendLine(journal, r) }
 
-// appendLine writes v to an open journal as one line with one write.
-// O_APPEND keeps lines whole without a lock. With one, lines stand in the
-// order of the holds, so that the judge needs no clock to know who was first.
+// appendLine writes v to an open journal as one line with one write. O_APPEND keeps lines
+// whole even without a lock. With a lock, the lines stand in the order of the holds, so the
+// judge needs no clock to know who was first.
 func appendLine(journal *os.File, v any) error {
 	line, err := json.Marshal(v)
 	if err != nil {

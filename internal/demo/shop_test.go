@@ -25,8 +25,8 @@ func TestStockIsWhatWasWrittenLast(t *testing.T) {
 	}
 }
 
-// A reader between two bytes of a write finds a number, since the file is at
-// no time shorter than one.
+// A reader between two bytes of a write finds a number, since the file is never shorter
+// than one.
 func TestStockFileKeepsItsLength(t *testing.T) {
 	s := newShop(t, 300)
 	before, err := os.Stat(s.stock)

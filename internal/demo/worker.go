@@ -19,11 +19,11 @@ const (
 	// workerEnv in the environment makes this program a worker.
 	workerEnv = "ETCDLOCK_DEMO_WORKER"
 
-	// payment is the time between reading the stock and writing it back, the
-	// same with the lock and without.
+	// payment is the time between reading the stock and writing it back. It is the same
+	// with the lock and without.
 	payment = 5 * time.Millisecond
 
-	// closeTimeout bounds how long a worker takes leave of etcd.
+	// closeTimeout bounds how long a worker takes to close its Session.
 	closeTimeout = 3 * time.Second
 )
 
@@ -58,15 +58,15 @@ type message struct {
 // A guard runs fn in a critical section.
 type guard func(ctx context.Context, fn func(hold context.Context) error) error
 
-// worker is the child process. One goroutine for each request that the parent
-// lets be in flight: they compete among themselves as the processes do.
+// worker is the child process. It has one goroutine for each request that the parent lets
+// be in flight. They compete among themselves as the processes do.
 type worker struct {
 	number  int
 	shop    shop
 	journal *os.File
 
-	// guard runs the critical section: mu.Do, or without the lock nothing but
-	// the call. The context it hands on is that of the hold.
+	// guard runs the critical section: by mu.Do, or without the lock by nothing but the
+	// call. The context that it hands on is the hold's.
 	guard guard
 	// basket, if set, is the guard of a request that is an order.
 	basket func(request int) guard
@@ -77,9 +77,9 @@ type worker struct {
 }
 
 func workerMain() int {
-	// A terminal sends Ctrl-C to all its processes. The parent decides what it
-	// means and ends this process by closing its input; dying here would leave
-	// a held lock to its TTL. (Ignore does not work on Windows, this does.)
+	// A terminal sends Ctrl-C to all its processes. The parent decides what that means, and
+	// ends this process by closing its input. If this process died here, its lock would
+	// stay held for a TTL. (Ignore does not work on Windows, this does.)
 	signal.Notify(make(chan os.Signal, 1), os.Interrupt, syscall.SIGTERM)
 
 	w := &worker{out: json.NewEncoder(os.Stdout)}
@@ -90,8 +90,8 @@ func workerMain() int {
 	return exitGood
 }
 
-// run serves requests until in ends, and returns when everything that it
-// started has ended and nothing of it is left in etcd.
+// run serves requests until in ends. It returns when everything that it started has ended
+// and nothing of it is left in etcd.
 func (w *worker) run(in io.Reader) (err error) {
 	requests := json.NewDecoder(in)
 	var conf setup
@@ -138,14 +138,14 @@ func (w *worker) run(in io.Reader) (err error) {
 		w.guard = mu.Do
 	}
 
-	// Ends the waits and the stalled sale when the input has ended.
+	// It ends the waits and the stalled sale when the input has ended.
 	ctx, cancel := context.WithCancel(context.Background())
 	var serving sync.WaitGroup
 	defer serving.Wait() // before the lock and the journal are closed
 	defer cancel()
 
 	if conf.Relay {
-		// Ends with ctx; waited for by serving.
+		// It ends with ctx; serving waits for it.
 		serving.Go(func() { w.relay(ctx) })
 	}
 	w.say(message{Ready: true})
@@ -156,13 +156,13 @@ func (w *worker) run(in io.Reader) (err error) {
 		} else if err != nil {
 			return fmt.Errorf("request: %w", err)
 		}
-		// Ends by itself, at the latest with ctx; waited for by serving.
+		// It ends by itself, at the latest with ctx; serving waits for it.
 		serving.Go(func() { w.serve(ctx, req) })
 	}
 }
 
-// serve answers one request. It says nothing if ctx ended first: the parent
-// knows, and knows that the request is unanswered.
+// serve answers one request. If ctx ended first it says nothing: the parent knows that, and
+// that the request is unanswered.
 func (w *worker) serve(ctx context.Context, req request) {
 	r := record{Request: req.ID, Worker: w.number}
 	guarded := w.guard
@@ -202,8 +202,8 @@ func (w *worker) serve(ctx context.Context, req request) {
 	}
 }
 
-// sell is the critical section. After an error neither file has changed,
-// unless the error is that of a file.
+// sell is the critical section. After an error neither file has changed, unless the error
+// is that of a file.
 func (w *worker) sell(hold context.Context, r *record, stall bool) error {
 	r.Entered = time.Now()
 	left, err := w.shop.readStock()
@@ -218,8 +218,8 @@ func (w *worker) sell(hold context.Context, r *record, stall bool) error {
 	if left > 0 {
 		time.Sleep(payment)
 	}
-	// The last look before writing. A process that was stopped for longer than
-	// the TTL wakes up here, and somebody else has the lock.
+	// The last look before writing. A process that was stopped for longer than the TTL
+	// wakes up here, while another one has the lock.
 	if hold.Err() != nil {
 		return context.Cause(hold)
 	}
@@ -231,7 +231,7 @@ func (w *worker) sell(hold context.Context, r *record, stall bool) error {
 	return r.appendTo(w.journal)
 }
 
-// say sends m to the parent. A parent that is gone is noticed on the input.
+// say sends m to the parent. If the parent is gone, the worker notices that on its input.
 func (w *worker) say(m message) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -30,8 +30,8 @@ func receive(t *testing.T, messages *json.Decoder) message {
 	return m
 }
 
-// The hold is lost between reading and writing: nothing is written, and the
-// request is tried again under a new hold.
+// The hold is lost between reading and writing: nothing is written, and the worker tries
+// the request again under a new hold.
 func TestLostHoldWritesNothingAndIsTriedAgain(t *testing.T) {
 	s := newShop(t, 300)
 	w, messages := newWorker(t, s)

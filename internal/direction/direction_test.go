@@ -20,10 +20,10 @@ import (
 	"github.com/etcdlock/etcdlock/internal/source"
 )
 
-// pure are the packages below internal/ that say what follows, and do nothing.
+// pure are the packages below internal/ that decide what follows, and do nothing else.
 var pure = []string{"line", "recheck", "ticket", "trust", "turn"}
 
-// A use against the direction couples what is below to what stands on it. What is below has
+// A use against the direction couples a lower layer to what stands on it. A lower layer has
 // interfaces of its own for what it has to tell: above(), and the tenants of a lease.
 func TestNothingIsUsedAgainstTheDirection(t *testing.T) {
 	layer := layers(t)
@@ -39,7 +39,8 @@ func TestNothingIsUsedAgainstTheDirection(t *testing.T) {
 	require.Empty(t, slices.Sorted(maps.Keys(against)))
 }
 
-// A pure package has no clock, no lock and no goroutine, so that all that it does can be explored.
+// A pure package has no clock, no lock and no goroutine, so a test can explore all that it
+// does.
 func TestThePureCoresArePure(t *testing.T) {
 	for _, pkg := range pure {
 		t.Run(pkg, func(t *testing.T) {
@@ -82,8 +83,8 @@ func TestThePureCoresArePure(t *testing.T) {
 	}
 }
 
-// layers are those of doc.go, by file. A file uses those of its own layer and of those below, which
-// have higher numbers.
+// layers returns the layer of each file, by doc.go. A file uses files of its own layer and of
+// those below, which have higher numbers.
 func layers(t *testing.T) map[string]int {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "doc.go"))
@@ -107,14 +108,14 @@ func layers(t *testing.T) map[string]int {
 
 var fileName = regexp.MustCompile(`^//\t(\w+\.go)\b`)
 
-// A use is that of what one file declares by another one: of a function, a field, a variable or a
-// constant. To name a type is none. Whoever keeps what belongs to those above, and passes it on,
-// knows nothing of it.
+// A use is one file's use of a function, a field, a variable or a constant that another one
+// declares. To name a type is no use: a file that keeps what belongs to those above, and passes it
+// on, knows nothing of it.
 type use struct{ from, to, name string }
 
 func (u use) String() string { return u.from + " " + u.to + " " + u.name }
 
-// uses are those between the files of the library.
+// uses returns the uses between the files of the library.
 func uses(t *testing.T) []use {
 	lib, err := source.Load(t.Context(), filepath.Join("..", ".."))
 	require.NoError(t, err)

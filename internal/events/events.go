@@ -48,7 +48,7 @@ func (q *Queue) drain() {
 		q.pending = q.pending[1:]
 		q.mu.Unlock()
 		func() {
-			defer func() { _ = recover() }() // its panic is its own
+			defer func() { _ = recover() }() // a panic of the callback stays its own
 			callback()
 		}()
 	}

@@ -30,7 +30,8 @@ func TestCallbacksRunInOrderWhateverOneDoes(t *testing.T) {
 	})
 }
 
-// One that blocks holds up the others, and nobody else. What is too much is dropped.
+// A callback that blocks holds up the other callbacks, and nothing else. Callbacks beyond
+// the limit are dropped.
 func TestACallbackThatBlocksHoldsUpOthersOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q Queue

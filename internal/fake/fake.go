@@ -1,12 +1,11 @@
-// Package fake is a small etcd in memory for tests in virtual time: it waits by
-// package time and channels only, and so runs in a bubble of testing/synctest.
+// Package fake is a small etcd in memory for tests in virtual time: it waits by package
+// time and channels only, so it runs in a bubble of testing/synctest.
 //
-// It has all of etcd's KV, Lease and Watch but streams of ranges. Leases expire to the
-// instant (etcd takes up to a second longer). A request that is delayed is carried out
-// even if its caller has gone away meanwhile, as a network may do. There are no
-// members and no auth. Package etcdlocktest is its face for the tests of others.
-// Package sim has members, and a network below gRPC; both keep their keys and leases
-// in a Store.
+// It has all of etcd's KV, Lease and Watch, except streams of ranges. Leases expire to the
+// instant (etcd takes up to a second longer). A delayed request is carried out even if its
+// caller has gone away meanwhile, as may happen in a network. There are no members and no
+// auth. Package etcdlocktest offers it to the tests of users. Package sim has members, and
+// a network below gRPC. Both keep their keys and leases in a Store.
 package fake
 
 import (
@@ -40,21 +39,21 @@ const (
 
 // A Call is one request to the server.
 type Call struct {
-	Process string // that sent it
+	Process string // the process that sent it
 	Method  string
 	N       int // 1 for the first one of its process and method
 	At      time.Time
-	Lease   clientv3.LeaseID // of the methods of leases, 0 for Grant
+	Lease   clientv3.LeaseID // for the methods of leases; 0 for Grant
 	Puts    []string         // keys, in the Then of a Txn
 	Deletes []string         // keys, in the Then of a Txn
 	Gets    []string         // keys, in the Then of a Txn
 }
 
-// An Effect is what becomes of a Call. The zero Effect lets it pass.
+// An Effect says what becomes of a Call. The zero Effect lets it pass.
 type Effect struct {
-	Delay      time.Duration // before the request is carried out, caller or not
+	Delay      time.Duration // until the request is carried out, even if the caller is gone
 	Drop       bool          // it is never carried out, nor answered
-	Before     error         // the answer instead of carrying it out
+	Before     error         // the answer; the request is not carried out
 	Again      time.Duration // if not 0, a copy is carried out that much later
 	DelayReply time.Duration
 	DropReply  bool
@@ -62,7 +61,7 @@ type Effect struct {
 	Edit       func(any) // changes the reply
 }
 
-// Unavailable is how gRPC says that it does not know what became of a request.
+// Unavailable is gRPC's error when it does not know what became of a request.
 var Unavailable = status.Error(codes.Unavailable, "fake: connection lost")
 
 // Server is the one etcd that all processes of a test share.
@@ -72,7 +71,7 @@ type Server struct {
 	cluster   uint64
 	leases    map[int64]*lease // that live
 	minTTL    int64
-	maxOps    int // of a transaction; 0 for any number
+	maxOps    int // the most operations of a transaction; 0 for any number
 	watches   map[*watch]struct{}
 	intercept func(Call) Effect
 	uncalled  bool // calls are counted, and not kept
@@ -80,12 +79,12 @@ type Server struct {
 	numbers   map[[2]string]int // of calls, by process and method
 	cut       map[string]chan struct{}
 	links     map[string]*link
-	frozen    int                 // Freezes without their Thaw
+	frozen    int                 // how many Freezes had no Thaw yet
 	parked    []func()            // what waits for Thaw
 	origins   map[int64]*LeaseUse // of the leases that were granted
 }
 
-// NewServer returns an empty etcd. Make it inside the bubble.
+// NewServer returns an empty etcd. Call it inside the bubble.
 func NewServer() *Server {
 	return &Server{
 		store:   NewStore(),
@@ -111,30 +110,30 @@ func (s *Server) Client(process string) *clientv3.Client {
 
 // ---- hooks
 
-// Intercept has f decide what becomes of each request from now on. f must not call
-// the Server. A nil f lets everything pass.
+// Intercept lets f decide what becomes of each request from now on. f must not call the
+// Server. A nil f lets everything pass.
 func (s *Server) Intercept(f func(Call) Effect) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.intercept = f
 }
 
-// MinTTL is the least TTL that is granted, in seconds.
+// MinTTL sets the least TTL that the server grants, in seconds.
 func (s *Server) MinTTL(seconds int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.minTTL = seconds
 }
 
-// MaxTxnOps is how many operations a transaction may have, as etcd's --max-txn-ops.
+// MaxTxnOps sets how many operations a transaction may have, as etcd's --max-txn-ops does.
 func (s *Server) MaxTxnOps(most int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.maxOps = most
 }
 
-// Cut loses what process sends and what is on its way to it, until Heal. Events of
-// its watches come in order after Heal, as by TCP.
+// Cut loses what process sends and what is on its way to it, until Heal. Events of its
+// watches come in order after Heal, as they would over TCP.
 func (s *Server) Cut(process string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,8 +152,9 @@ func (s *Server) Heal(process string) {
 	}
 }
 
-// Freeze stops the server. Requests are carried out after Thaw. Leases run out meanwhile,
-// and are ended at the thaw, before any request: etcd renews none that has run out.
+// Freeze stops the server. Requests are carried out after Thaw. Leases run out meanwhile.
+// The thaw ends them before it carries out any request: etcd renews no lease that has run
+// out.
 func (s *Server) Freeze() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,23 +202,23 @@ func (s *Server) Release(process string) {
 	}
 }
 
-// Delay has each round trip of process take d longer, and what it is sent on a stream, from
-// now on.
+// Delay makes each round trip of process take d longer from now on, and what process
+// receives on a stream, too.
 func (s *Server) Delay(process string, d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.linkLocked(process).latency = d
 }
 
-// LoseAnswers loses the answers to the next n requests of process. They are carried out, and
-// answered with Unavailable. Watches are not counted.
+// LoseAnswers loses the answers to the next n requests of process. The requests are carried
+// out, and the process gets Unavailable. Watches do not count.
 func (s *Server) LoseAnswers(process string, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.linkLocked(process).lose = n
 }
 
-// ForgetCalls has Calls return none from now on. They are still counted.
+// ForgetCalls makes Calls return none from now on. The server still counts them.
 func (s *Server) ForgetCalls() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -236,7 +236,7 @@ func (s *Server) Counts() map[string]int {
 	return counts
 }
 
-// Calls returns the requests so far, of one method, or of all if that is "".
+// Calls returns the requests so far of one method, or of all methods if method is "".
 func (s *Server) Calls(method string) []Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -280,7 +280,7 @@ func (s *Server) Leases() []clientv3.LeaseID {
 	return ids
 }
 
-// PutKey puts a key from outside, on a lease or 0.
+// PutKey puts a key from outside, on a lease or on none (0).
 func (s *Server) PutKey(key string, on clientv3.LeaseID) error {
 	_, err := s.txn(putting(&pb.PutRequest{Key: []byte(key), Lease: int64(on)}))
 	return err
@@ -291,8 +291,8 @@ func (s *Server) DeleteKey(key string) {
 	_, _ = s.txn(deleting(&pb.DeleteRangeRequest{Key: []byte(key)}))
 }
 
-// DeleteKeyBehind deletes a key from outside if another one, of the create revision rev, is there at
-// that moment.
+// DeleteKeyBehind deletes a key from outside if the key before, with the create revision
+// rev, is there at that moment.
 func (s *Server) DeleteKeyBehind(key, before string, rev int64) {
 	req := deleting(&pb.DeleteRangeRequest{Key: []byte(key)})
 	req.Compare = []*pb.Compare{{
@@ -316,14 +316,14 @@ func (s *Server) Compact() {
 	_ = s.store.Compact(s.store.Rev()) // it may have been compacted already
 }
 
-// Watches is the number of watches that there are.
+// Watches returns the number of watches that there are.
 func (s *Server) Watches() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.watches)
 }
 
-// CancelWatches ends all watches with an error, as a member does that restarts.
+// CancelWatches ends all watches with an error, as a restarting member does.
 func (s *Server) CancelWatches() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -333,25 +333,25 @@ func (s *Server) CancelWatches() {
 	}
 }
 
-// Snapshot takes a snapshot, which Restore goes back to.
+// Snapshot takes a snapshot for Restore.
 func (s *Server) Snapshot() (index int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.store.Index()
 }
 
-// Restore is etcd restored from a snapshot of itself, or of what it went on from; 0 is an
-// empty one. It takes no time. Leases begin their TTL anew. The watches that there are go on
-// as clientv3's do: silent until etcd has passed the revision that they had reached. A
-// cluster of 1 is that of the beginning.
+// Restore restores etcd from a snapshot of itself, or of the store that it went on from;
+// index 0 is an empty one. It takes no time. Leases begin their TTL anew. The existing
+// watches go on as those of clientv3 do: they are silent until etcd has passed the revision
+// that they had reached. At the beginning the cluster id is 1.
 func (s *Server) Restore(index int, cluster uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.restoreLocked(s.store, index, cluster)
 }
 
-// Save takes a snapshot. restore goes back to it, whatever was restored meanwhile, and may be
-// called again. It is as Restore is.
+// Save takes a snapshot. restore goes back to it, whatever was restored meanwhile, and may
+// be called more than once. It does what Restore does.
 func (s *Server) Save() (restore func(cluster uint64)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -370,11 +370,11 @@ func (s *Server) restoreLocked(from *Store, index int, cluster uint64) {
 	for _, l := range s.leases {
 		l.expiry.Stop()
 		if use := s.origins[l.id]; use != nil {
-			use.Ended = true // whoever had it has none, though there may be one again
+			use.Ended = true // its holder has none now, though the id may be there again
 		}
 	}
 	clear(s.leases)
-	lastID := s.store.lastID // none is given again
+	lastID := s.store.lastID // the server grants no id twice
 	s.store, s.cluster = from.Restored(index), cluster
 	s.store.lastID = max(s.store.lastID, lastID)
 	for _, id := range s.store.Now().Leases() {

@@ -41,7 +41,7 @@ func (s *Server) txn(in *pb.TxnRequest) (*pb.TxnResponse, error) {
 	return reply, nil
 }
 
-// disown has a reply share nothing with the store: whoever gets it may change it.
+// disown makes a reply share nothing with the store, since its receiver may change it.
 func disown(reply *pb.TxnResponse) {
 	for _, op := range reply.Responses {
 		switch r := op.Response.(type) {
@@ -148,7 +148,7 @@ func (k *kvClient) RangeStream(context.Context, *pb.RangeRequest, ...grpc.CallOp
 	return nil, Absent("/etcdserverpb.KV/RangeStream")
 }
 
-// Absent is the answer to a method that is not there.
+// Absent is the answer of a method that the server does not have.
 func Absent(method string) error {
 	return status.Error(codes.Unimplemented, "the etcd in memory does not have "+method+": test that with a real etcd")
 }

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// A lease is one that lives.
+// A lease is a lease that lives.
 type lease struct {
 	id      int64
 	ttl     time.Duration
@@ -33,7 +33,7 @@ func (s *Server) runLocked(id, ttl int64) {
 	s.leases[id] = l
 }
 
-// expire revokes a lease whose time has come.
+// expire revokes a lease that has run out.
 func (s *Server) expire(l *lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -44,7 +44,7 @@ func (s *Server) expire(l *lease) {
 
 func (l *lease) ranOut() bool { return !time.Now().Before(l.expires) }
 
-// runOutLocked returns the leases whose time has come, in that order.
+// runOutLocked returns the leases that have run out, in the order in which they did.
 func (s *Server) runOutLocked() []*lease {
 	var over []*lease
 	for _, l := range s.leases {
@@ -82,18 +82,19 @@ func (s *Server) revokeLocked(id int64) (known bool) {
 	return known
 }
 
-// A LeaseUse is what a lease was granted for.
+// A LeaseUse says what a lease was granted for.
 type LeaseUse struct {
-	Process string // that asked for it
+	Process string // the process that asked for it
 	TTL     time.Duration
-	Revoked bool // a client has asked to revoke it, heard or not
-	Ended   bool // it has run out, or somebody from outside has ended it
+	Revoked bool // a client has asked to revoke it, whether the request arrived or not
+	Ended   bool // it has run out, or was ended from outside
 
-	// Put is the last one on it that was asked for, carried out or not. It has no revisions.
+	// Put is the last put on it that a client asked for, carried out or not. It has no
+	// revisions.
 	Put *mvccpb.KeyValue
 }
 
-// LeaseUses tells of the leases that were granted and not given back.
+// LeaseUses returns the leases that were granted and not given back.
 func (s *Server) LeaseUses() map[clientv3.LeaseID]LeaseUse {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,7 +105,7 @@ func (s *Server) LeaseUses() map[clientv3.LeaseID]LeaseUse {
 	return uses
 }
 
-// useLocked notes the puts of a transaction.
+// useLocked records the puts of a transaction.
 func (s *Server) useLocked(in *pb.TxnRequest) {
 	for _, op := range slices.Concat(in.Success, in.Failure) {
 		put := op.GetRequestPut()
@@ -114,8 +115,8 @@ func (s *Server) useLocked(in *pb.TxnRequest) {
 	}
 }
 
-// A leaseClient is clientv3's, but for KeepAliveOnce, which that sends again for as long as
-// it has no answer.
+// A leaseClient is clientv3's, except for KeepAliveOnce. clientv3 repeats that for as long
+// as it has no answer.
 type leaseClient struct {
 	clientv3.Lease
 	remote *leaseService
@@ -131,7 +132,7 @@ func (l *leaseClient) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*
 	return reply, clientv3.ContextError(ctx, err)
 }
 
-// A leaseService answers as etcd does. What an Effect's Edit sees is clientv3's.
+// A leaseService answers as etcd does. An Effect's Edit sees the replies of clientv3.
 type leaseService struct{ *port }
 
 // sendLease is send for the methods of leases.
@@ -173,7 +174,7 @@ func (l *leaseService) LeaseRevoke(ctx context.Context, in *pb.LeaseRevokeReques
 	return (*pb.LeaseRevokeResponse)(reply), err
 }
 
-// renew is one renewal.
+// renew carries out one renewal.
 func (l *leaseService) renew(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
 	return sendLease(ctx, l, KeepAlive, int64(id), func() (*clientv3.LeaseKeepAliveResponse, error) {
 		kept := l.s.leases[int64(id)]
@@ -229,9 +230,9 @@ func (l *leaseService) LeaseKeepAlive(ctx context.Context, _ ...grpc.CallOption)
 	return &renewals{on: l, ctx: ctx, cancel: cancel, more: make(chan struct{}, 1)}, nil
 }
 
-// renewals is a stream of them. The answers come in the order of the requests.
+// renewals is a stream of renewals. The answers come in the order of the requests.
 type renewals struct {
-	grpc.ClientStream // nil: clientv3 asks for no more than what is here
+	grpc.ClientStream // nil: clientv3 calls only the methods below
 	on                *leaseService
 	ctx               context.Context
 	cancel            context.CancelFunc
@@ -257,12 +258,12 @@ func (s *renewals) Send(in *pb.LeaseKeepAliveRequest) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.failed != nil {
-		return io.EOF // Recv tells why
+		return io.EOF // Recv says why
 	}
 	s.sent = append(s.sent, answered)
 	select {
 	case s.more <- struct{}{}:
-	default: // it is told already
+	default: // Recv knows already
 	}
 	go func() {
 		reply, err := s.on.renew(s.ctx, clientv3.LeaseID(in.ID))
@@ -288,7 +289,7 @@ func (s *renewals) Recv() (*pb.LeaseKeepAliveResponse, error) {
 			return nil, err
 		}
 		if next != nil {
-			answer := <-next // it comes when the stream ends, at the latest
+			answer := <-next // it comes at the end of the stream at the latest
 			if answer.err != nil {
 				s.mu.Lock()
 				s.failed = answer.err

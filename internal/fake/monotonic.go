@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// MoveMonotonic moves t's reading of the monotonic clock and leaves that of the wall clock, which
-// package time does for nobody.
+// MoveMonotonic moves t's reading of the monotonic clock, and leaves its wall clock alone.
+// Package time has no function for that.
 func MoveMonotonic(t time.Time, by time.Duration) time.Time {
 	type layout struct {
 		wall      uint64

@@ -8,19 +8,19 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// A port is where a client reaches the server.
+// A port is the way from a client to the server.
 type port struct {
 	s       *Server
 	process string
 	closed  <-chan struct{} // with the client
 }
 
-// A link is what a process's messages go by. Its fields are guarded by Server.mu.
+// A link carries a process's messages. Its fields are guarded by Server.mu.
 type link struct {
 	holds    int
 	released chan struct{} // while holds > 0; closed by the last Release
 	latency  time.Duration
-	lose     int // answers
+	lose     int // how many of the next answers are lost
 }
 
 func (s *Server) linkLocked(process string) *link {
@@ -31,18 +31,18 @@ func (s *Server) linkLocked(process string) *link {
 }
 
 var (
-	// errEnded is what gRPC says when the caller's context ends; clientv3 replaces it
-	// by that context's own error.
+	// errEnded is gRPC's error when the caller's context ends. clientv3 replaces it by that
+	// context's own error.
 	errEnded = status.Error(codes.Canceled, "context canceled")
 
-	// errClosing is what gRPC says once the client is closed.
+	// errClosing is gRPC's error once the client is closed.
 	errClosing = status.Error(codes.Canceled, "grpc: the client connection is closing")
 )
 
 // send takes a request through the network: apply carries it out.
 //
-// It never asks ctx for its Err while ctx lives, except to repeat a request that
-// was answered with DeadlineExceeded or Canceled, as clientv3 does.
+// While ctx lives, send calls ctx.Err only to repeat a request that was answered with
+// DeadlineExceeded or Canceled, as clientv3 does.
 func send[R any](ctx context.Context, p *port, c Call, apply func() (R, error)) (R, error) {
 	c.Process = p.process
 	for {
@@ -125,7 +125,7 @@ func sendOnce[R any](ctx context.Context, p *port, c Call, apply func() (R, erro
 	return r.reply, r.err
 }
 
-// wait waits until done is closed, which a nil one never is.
+// wait waits until done is closed. A nil done is never closed.
 func (p *port) wait(ctx context.Context, done <-chan struct{}) error {
 	select {
 	case <-done:
@@ -144,7 +144,7 @@ func after(d time.Duration) <-chan struct{} {
 	return over
 }
 
-// passes waits while what p's process sends, or is sent, is kept back.
+// passes waits while a Hold keeps back what p's process sends and receives.
 func (p *port) passes(ctx context.Context) error {
 	for {
 		p.s.mu.Lock()
@@ -165,7 +165,7 @@ func (p *port) latency() time.Duration {
 	return p.s.linkLocked(p.process).latency
 }
 
-// loses reports whether the answer that comes is lost.
+// loses reports whether the next answer is lost.
 func (p *port) loses() bool {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
@@ -177,7 +177,7 @@ func (p *port) loses() bool {
 	return true
 }
 
-// arrive counts a call and returns what is to become of it.
+// arrive counts a call, and returns what becomes of it.
 func (s *Server) arrive(c Call) Effect {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,7 +202,7 @@ func (s *Server) cutOff(process string) bool {
 	return s.cut[process] != nil
 }
 
-// UnlessFrozen carries something out, or has Thaw do it.
+// UnlessFrozen carries something out, or leaves that to Thaw.
 func (s *Server) UnlessFrozen(carryOut func()) {
 	s.mu.Lock()
 	frozen := s.frozen > 0

@@ -11,22 +11,22 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// A Store is what the members of etcd agree on: a sequence of entries, each of which
-// is a transaction, a grant or a revocation of a lease, or a compaction. It forgets
-// nothing, so that a View of it is to be had as it was after any entry. When leases
-// expire is not its business. It is not safe for concurrent use.
+// A Store is what the members of etcd agree on: a sequence of entries. Each entry is a
+// transaction, a grant or a revocation of a lease, or a compaction. A Store forgets
+// nothing, so there is a View of it as it was after any entry. It does not decide when
+// leases expire. It is not safe for concurrent use.
 //
 // Invariant: what was at a revision, or after an entry, never changes.
 type Store struct {
 	entries  []state
 	versions map[string][]*mvccpb.KeyValue // oldest first; Version 0 is a deletion
-	keys     []string                      // that versions has, sorted
+	keys     []string                      // of versions, sorted
 	events   map[int64][]*mvccpb.Event     // by revision
-	leases   map[int64]*leaseRecord        // those that have ended, too
+	leases   map[int64]*leaseRecord        // ended ones, too
 	lastID   int64
 }
 
-// A state is what is known after an entry, beside the keys.
+// A state is what is known after an entry, besides the keys.
 type state struct{ rev, compacted int64 }
 
 // A leaseRecord is the life of a lease, in numbers of entries.
@@ -46,22 +46,22 @@ func NewStore() *Store {
 	}
 }
 
-// Index is the number of entries so far.
+// Index returns the number of entries so far.
 func (s *Store) Index() int { return len(s.entries) - 1 }
 
-// Rev is the current revision.
+// Rev returns the current revision.
 func (s *Store) Rev() int64 { return s.last().rev }
 
 func (s *Store) last() state { return s.entries[s.Index()] }
 
-// Now is the Store as it is.
+// Now returns the Store as it is.
 func (s *Store) Now() View { return s.At(s.Index()) }
 
-// At is the Store as it was after an entry.
+// At returns the Store as it was after an entry.
 func (s *Store) At(index int) View { return View{s: s, index: index, state: s.entries[index]} }
 
-// Restored is another Store that goes on from what s was after an entry. It gives none of
-// the leases' ids again that s has given.
+// Restored returns another Store that goes on from what s was after an entry. It gives out
+// no lease id that s has given out.
 func (s *Store) Restored(index int) *Store {
 	at := s.entries[index]
 	restored := &Store{
@@ -96,7 +96,8 @@ func (s *Store) Restored(index int) *Store {
 	return restored
 }
 
-// Before is the key of an event as it was before that, nil if it was not there or is forgotten.
+// Before returns the key of an event as it was before the event. It is nil if the key was
+// not there or is forgotten.
 func (s *Store) Before(event *mvccpb.Event) *mvccpb.KeyValue {
 	before := event.Kv.ModRevision - 1
 	if event.Type == mvccpb.Event_PUT && event.Kv.CreateRevision > before || before < s.last().compacted {
@@ -105,7 +106,7 @@ func (s *Store) Before(event *mvccpb.Event) *mvccpb.KeyValue {
 	return s.latest(string(event.Kv.Key), before)
 }
 
-// Events are the changes from one revision to another, both included, in order.
+// Events returns the changes from one revision to another, both included, in order.
 func (s *Store) Events(from, to int64) []*mvccpb.Event {
 	var events []*mvccpb.Event
 	for rev := from; rev <= to; rev++ {
@@ -122,7 +123,7 @@ func (s *Store) Txn(in *pb.TxnRequest) (*pb.TxnResponse, error) {
 	return reply, err
 }
 
-// Grant grants a lease. An id of 0 has one chosen.
+// Grant grants a lease. For an id of 0 it chooses one.
 func (s *Store) Grant(id, ttl int64) (int64, error) {
 	s.append(state{}, nil)
 	if id == 0 {
@@ -163,7 +164,7 @@ func (s *Store) Compact(rev int64) error {
 	return nil
 }
 
-// append ends an entry. Events make a revision of it.
+// append ends an entry. If there are events, the entry is a revision.
 func (s *Store) append(change state, events []*mvccpb.Event) {
 	next := s.last()
 	next.compacted = max(next.compacted, change.compacted)
@@ -216,7 +217,7 @@ func (s *Store) add(kv *mvccpb.KeyValue) {
 	s.versions[key] = append(s.versions[key], kv)
 }
 
-// latest is a key as it was at a revision, nil if it was not there.
+// latest returns a key as it was at a revision, and nil if it was not there.
 func (s *Store) latest(key string, at int64) *mvccpb.KeyValue {
 	for _, kv := range slices.Backward(s.versions[key]) {
 		switch {
@@ -251,7 +252,7 @@ func (s *Store) within(key, end []byte, at int64) []*mvccpb.KeyValue {
 	return kvs
 }
 
-// clone is a copy that may be changed.
+// clone returns a copy that the caller may change.
 func clone(kv *mvccpb.KeyValue) *mvccpb.KeyValue {
 	if kv == nil {
 		return nil
@@ -262,8 +263,8 @@ func clone(kv *mvccpb.KeyValue) *mvccpb.KeyValue {
 	}
 }
 
-// Within reports whether k is in [key, end); an end of one zero byte has no bound,
-// and no end means key alone.
+// Within reports whether k is in [key, end). An end of one zero byte means no bound, and no
+// end means the one key.
 func Within(k, key, end []byte) bool {
 	if len(end) == 0 {
 		return bytes.Equal(k, key)
@@ -271,21 +272,21 @@ func Within(k, key, end []byte) bool {
 	return bytes.Compare(k, key) >= 0 && (string(end) == "\x00" || bytes.Compare(k, end) < 0)
 }
 
-// A View is the Store as it was after an entry: what a member has that has carried out
-// so many.
+// A View is the Store as it was after an entry: what a member has that has carried out that
+// many.
 type View struct {
 	s     *Store
 	index int
 	state
 }
 
-// Rev is the revision of the View.
+// Rev returns the revision of the View.
 func (v View) Rev() int64 { return v.rev }
 
-// Compacted is the revision below which the View knows nothing.
+// Compacted returns the revision below which the View knows nothing.
 func (v View) Compacted() int64 { return v.compacted }
 
-// Leases are the leases that live, sorted.
+// Leases returns the leases that live, sorted.
 func (v View) Leases() []int64 {
 	var ids []int64
 	for id := range v.s.leases {
@@ -297,7 +298,7 @@ func (v View) Leases() []int64 {
 	return ids
 }
 
-// Lease tells the TTL of a lease in seconds, and its keys, sorted.
+// Lease returns the TTL of a lease in seconds, and its keys, sorted.
 func (v View) Lease(id int64) (ttl int64, keys []string, known bool) {
 	if !v.lives(id) {
 		return 0, nil, false
@@ -363,7 +364,7 @@ func (v View) read(in *pb.RangeRequest) *pb.RangeResponse {
 			kvs[i] = clone(kv)
 			kvs[i].Value = nil
 			if in.SortTarget != pb.RangeRequest_VALUE {
-				kvs[i].Lease = 0 // since 3.7 these come from the index, which knows no leases
+				kvs[i].Lease = 0 // since 3.7 etcd reads these from its index, which knows no leases
 			}
 		}
 	}
@@ -371,8 +372,8 @@ func (v View) read(in *pb.RangeRequest) *pb.RangeResponse {
 	return reply
 }
 
-// withinLimit are the keys that etcd reads. Without an order and a filter these are the first ones only,
-// one more than the limit, and those are sorted.
+// withinLimit returns the keys that etcd reads. Without an order and a filter it reads only
+// the first ones, one more than the limit, and sorts those.
 func withinLimit(kvs []*mvccpb.KeyValue, in *pb.RangeRequest) []*mvccpb.KeyValue {
 	filtered := in.MinCreateRevision != 0 || in.MaxCreateRevision != 0 ||
 		in.MinModRevision != 0 || in.MaxModRevision != 0
@@ -407,7 +408,7 @@ func sortRange(kvs []*mvccpb.KeyValue, in *pb.RangeRequest) {
 	})
 }
 
-// ReadOnly reports whether a transaction has nothing to write, whichever way it goes.
+// ReadOnly reports whether a transaction writes nothing on either of its sides.
 func ReadOnly(in *pb.TxnRequest) bool {
 	return !slices.ContainsFunc(slices.Concat(in.Success, in.Failure), func(op *pb.RequestOp) bool {
 		return op.GetRequestRange() == nil
@@ -419,15 +420,16 @@ func (v View) Txn(in *pb.TxnRequest) (*pb.TxnResponse, error) {
 	return v.carryOut(in, &writer{})
 }
 
-// A branch is what a transaction does on a View: the operations of one of its two sides, and the
-// branches of the transactions among them, in order.
+// A branch is what a transaction does on a View: the operations of one of its two sides,
+// and the branches of the transactions among them, in order.
 type branch struct {
 	succeeded bool
 	ops       []*pb.RequestOp
 	nested    []branch
 }
 
-// choose compares. All that is nested is compared, too, before anything is written.
+// choose makes the comparisons. It makes those of nested transactions, too, before anything
+// is written.
 func (v View) choose(in *pb.TxnRequest) branch {
 	b := branch{ops: in.Success}
 	b.succeeded = !slices.ContainsFunc(in.Compare, func(c *pb.Compare) bool { return !v.holds(c) })
@@ -481,7 +483,8 @@ type writer struct {
 	events []*mvccpb.Event
 }
 
-// carryOut is a transaction on v, which w writes for. It is refused whole.
+// carryOut carries out a transaction on v, and w writes for it. It carries out all of it or
+// nothing.
 func (v View) carryOut(in *pb.TxnRequest, w *writer) (*pb.TxnResponse, error) {
 	if err := checkTxn(in); err != nil {
 		return nil, err
@@ -496,7 +499,7 @@ func (v View) carryOut(in *pb.TxnRequest, w *writer) (*pb.TxnResponse, error) {
 	return reply, nil
 }
 
-// run carries out a branch on v, and returns what is to be seen after it.
+// run carries out a branch on v, and returns the View after it.
 func (v View) run(b branch, w *writer) (*pb.TxnResponse, View) {
 	reply := &pb.TxnResponse{Succeeded: b.succeeded, Header: &pb.ResponseHeader{}}
 	nested := b.nested
@@ -539,7 +542,7 @@ func (v View) run(b branch, w *writer) (*pb.TxnResponse, View) {
 	return reply, v
 }
 
-// checkTxn refuses a transaction that no etcd would carry out, whatever it holds.
+// checkTxn refuses a transaction that no etcd would carry out, whatever keys it has.
 func checkTxn(in *pb.TxnRequest) error {
 	if err := checkRequests(in); err != nil {
 		return err
@@ -551,7 +554,7 @@ func checkTxn(in *pb.TxnRequest) error {
 	return err
 }
 
-// checkRequests looks at each request of both branches by itself.
+// checkRequests checks each request of both branches by itself.
 func checkRequests(in *pb.TxnRequest) error {
 	for _, c := range in.Compare {
 		if len(c.Key) == 0 {
@@ -596,8 +599,8 @@ func checkPutAlone(put *pb.PutRequest) error {
 	return nil
 }
 
-// Size is the most operations, or comparisons, that a transaction has on one path down to a
-// nested one: etcd bounds that.
+// Size returns the most operations, or comparisons, that a transaction has on one path down
+// to a nested one. etcd bounds that number.
 func Size(in *pb.TxnRequest) int {
 	below := 0
 	for _, op := range slices.Concat(in.Success, in.Failure) {
@@ -608,8 +611,9 @@ func Size(in *pb.TxnRequest) int {
 	return max(len(in.Compare), len(in.Success), len(in.Failure)) + below
 }
 
-// checkOverlaps refuses a branch that puts a key twice, or puts one that it deletes. It returns
-// what it writes. The two sides of a nested transaction may put the same key.
+// checkOverlaps refuses a branch that puts a key twice, or that both puts and deletes a
+// key. It returns what the branch writes. The two sides of a nested transaction may put the
+// same key.
 func checkOverlaps(ops []*pb.RequestOp) (puts map[string]bool, dels []*pb.DeleteRangeRequest, err error) {
 	puts = make(map[string]bool)
 	twice := func(key string) bool {
@@ -618,7 +622,7 @@ func checkOverlaps(ops []*pb.RequestOp) (puts map[string]bool, dels []*pb.Delete
 		})
 	}
 	for _, op := range ops {
-		// etcd takes a deletion from a key on for an empty range here.
+		// Here etcd takes a deletion without an upper bound for an empty range.
 		if d := op.GetRequestDeleteRange(); d != nil && string(d.RangeEnd) != "\x00" {
 			dels = append(dels, d)
 		}
@@ -659,8 +663,8 @@ func checkOverlaps(ops []*pb.RequestOp) (puts map[string]bool, dels []*pb.Delete
 	return puts, dels, nil
 }
 
-// holds reports whether a comparison is true of every key in its range. A range
-// without a key is compared as one key that is all zeros.
+// holds reports whether a comparison is true of every key in its range. For a range without
+// a key it compares one key that is all zeros.
 func (v View) holds(c *pb.Compare) bool {
 	kvs := v.s.within(c.Key, c.RangeEnd, v.rev)
 	if len(kvs) == 0 {

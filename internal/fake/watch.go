@@ -12,31 +12,31 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// ProgressInterval is how often a watch that asks for it tells its progress, if nothing else
-// was told meanwhile. It is etcd's.
+// ProgressInterval is how often a watch that asks for progress reports it, if it has
+// delivered nothing else meanwhile. The figure is etcd's.
 const ProgressInterval = 10 * time.Minute
 
-// A watcher is not clientv3's, which has a channel for all clients of a program: a bubble of
-// testing/synctest in which that is waited for stands still.
+// A watcher replaces clientv3's, which has one channel for all clients of a program. A
+// bubble of testing/synctest stands still while a goroutine in it waits on such a channel.
 type watcher struct{ *port }
 
-// A watch delivers what happens, in order, and nothing twice.
+// A watch delivers the events in order, and none twice.
 //
-// Invariant: all below from has been delivered, or is not asked for.
+// Invariant: all below from has been delivered, or was not asked for.
 type watch struct {
 	on             *port
-	stream         string // watches of the same stream tell their progress together
+	stream         string // watches of one stream report their progress together
 	key, end       []byte
 	noPut, noDelet bool
 	withPrev       bool
-	created        bool          // whether to tell that
-	progress       bool          // whether to tell it by itself
+	created        bool          // whether to report its creation
+	progress       bool          // whether to report progress by itself
 	more           chan struct{} // tells pump that queue is not empty
 
 	// Guarded by Server.mu.
 	from     int64
 	queue    []delivery
-	quiet    bool // nothing was told since the last look at that
+	quiet    bool // nothing was delivered since the last check of it
 	reporter *time.Timer
 }
 
@@ -46,7 +46,7 @@ type delivery struct {
 	sent time.Time
 }
 
-// Watch watches a key, or a range. Like clientv3's it returns once etcd has answered, or ctx
+// Watch watches a key or a range. Like clientv3's it returns once etcd has answered, or ctx
 // has ended.
 func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
 	op := clientv3.OpWatch(key, opts...)
@@ -78,13 +78,13 @@ func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 	return ch
 }
 
-// streamOf names the stream of a context as clientv3 does: by its metadata.
+// streamOf returns the name of a context's stream. Like clientv3 it goes by the metadata.
 func streamOf(ctx context.Context) string {
 	md, _ := metadata.FromOutgoingContext(ctx)
 	return fmt.Sprint(map[string][]string(md))
 }
 
-// beginLocked begins a watch: at what has happened, if it asks for that.
+// beginLocked begins a watch, with past events if it asks for them.
 func (s *Server) beginLocked(w *watch) {
 	now := s.store.Rev()
 	if w.from < 0 {
@@ -111,7 +111,7 @@ func (s *Server) beginLocked(w *watch) {
 	}
 }
 
-// notifyLocked tells the watches of what has happened since a revision, by one entry.
+// notifyLocked delivers to the watches what one entry has changed since a revision.
 func (s *Server) notifyLocked(before int64) {
 	changes := s.store.Events(before+1, s.store.Rev())
 	if len(changes) == 0 {
@@ -148,7 +148,7 @@ func (w *watch) addLocked(resp clientv3.WatchResponse) {
 	w.queue = append(w.queue, delivery{resp, time.Now()})
 	select {
 	case w.more <- struct{}{}:
-	default: // it is told already
+	default: // pump knows already
 	}
 }
 
@@ -180,7 +180,7 @@ func (w *watch) fail() {
 	w.addLocked(clientv3.WatchResponse{Canceled: true})
 }
 
-// pump delivers what is in the queue.
+// pump delivers the queue.
 func (w *watch) pump(ctx context.Context, ch chan<- clientv3.WatchResponse) {
 	defer close(ch)
 	defer w.stop()
@@ -207,8 +207,8 @@ func (w *watch) pump(ctx context.Context, ch chan<- clientv3.WatchResponse) {
 	}
 }
 
-// travel takes a response through the network. A watch whose event is dropped
-// delivers nothing any more, until ctx ends: TCP loses nothing in between.
+// travel takes a response through the network. A watch whose event was dropped delivers
+// nothing any more until ctx ends, because TCP loses nothing in between.
 func (w *watch) travel(ctx context.Context, d delivery) (arrived bool) {
 	s := w.on.s
 	if len(d.Events) > 0 {
@@ -227,7 +227,7 @@ func (w *watch) travel(ctx context.Context, d delivery) (arrived bool) {
 			return false
 		}
 	}
-	// What Watch waited for was a round trip by itself.
+	// The wait in Watch was a round trip of its own.
 	if left := w.on.latency() - time.Since(d.sent); left > 0 && !d.Created {
 		if w.on.wait(ctx, after(left)) != nil {
 			return false
@@ -242,7 +242,7 @@ func (w *watch) travel(ctx context.Context, d delivery) (arrived bool) {
 	return w.on.passes(ctx) == nil
 }
 
-// tellProgress tells it by itself, if nothing else was told for a while.
+// tellProgress reports progress unasked, if nothing else was delivered for a while.
 func (w *watch) tellProgress() {
 	s := w.on.s
 	s.mu.Lock()
@@ -257,11 +257,11 @@ func (w *watch) tellProgress() {
 	w.reporter.Reset(ProgressInterval)
 }
 
-// syncedLocked reports whether w has been told all that has happened.
+// syncedLocked reports whether w has delivered all events so far.
 func (w *watch) syncedLocked() bool { return w.from <= w.on.s.store.Rev()+1 }
 
-// RequestProgress has all watches of ctx's stream tell their progress. It does not wait for
-// that.
+// RequestProgress makes all watches of ctx's stream report their progress. It does not wait
+// for that.
 func (w *watcher) RequestProgress(ctx context.Context) error {
 	select {
 	case <-w.closed:

@@ -32,8 +32,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
-// lasting is a TTL that the noise of a loaded machine does not eat up, for rows in which
-// nothing may be lost.
+// lasting is a TTL that the noise of a loaded machine does not eat up. It is for rows in
+// which nothing may be lost.
 const lasting = 5 * time.Second
 
 // S23. Auth tokens end all the time, and no hold, wait or call ends with them.
@@ -49,9 +49,10 @@ func TestS23TokensThatEndEndNothingElse(t *testing.T) {
 		pause time.Duration // between the cycles of d
 		ends  func(tr *trial, root *clientv3.Client)
 	}{
-		// One in use lives on, so d lets it lie: its life, and the step of etcd's broom.
+		// A token in use lives on. So d does not use it for its life and one step of etcd's
+		// broom.
 		{"simple tokens", simpleTokens, life + 1200*time.Millisecond, nil},
-		// One that is in use ends only if it is taken away.
+		// A token in use ends only if it is taken away.
 		{"simple tokens, taken away while in use", simpleTokens, life, takeTokensAway},
 		{"JWT tokens", webTokens, 50 * time.Millisecond, nil},
 	}
@@ -71,7 +72,7 @@ func TestS23TokensThatEndEndNothingElse(t *testing.T) {
 				var held, cycled refusals
 				a := tr.party("a", c, lasting, as("tenant"), held.counted)
 				b := tr.party("b", c, 10*ttl, as("tenant"), held.counted)
-				// So long a TTL that nothing of d's is sent between its cycles.
+				// With so long a TTL, d sends nothing between its cycles.
 				d, err := opens(tr.side, c.Client(tr, as("tenant"), cycled.counted), tr.name+"-of-d", "d", 5*patience)
 				require.NoError(tr, err)
 				defer d.Close(tr.bounded(patience))
@@ -106,7 +107,7 @@ func TestS23TokensThatEndEndNothingElse(t *testing.T) {
 
 func simpleTokens(*trial) string { return "simple" }
 
-// webTokens makes a key, and returns what a member needs to be told to sign with it.
+// webTokens makes a key, and returns the option that makes a member sign with it.
 func webTokens(tr *trial) string {
 	tr.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -150,7 +151,7 @@ func as(user string) contract.ClientOption {
 	return func(cfg *clientv3.Config) { cfg.Username, cfg.Password = user, password(user) }
 }
 
-// refusals counts the answers that a token is good no more.
+// refusals counts the answers that say that a token is no longer valid.
 type refusals struct{ n atomic.Int32 }
 
 func (r *refusals) counted(cfg *clientv3.Config) {
@@ -166,8 +167,8 @@ func (r *refusals) counted(cfg *clientv3.Config) {
 
 // S24. Readwrite on the prefix of a lock is all that a user needs for it.
 //
-//	a locks, b waits, d does not get it by TryLock | a is renewed, and its key looked after,
-//	for longer than the TTL | a unlocks, b gets in | all close: nothing is left
+//	a locks, b waits, d does not get it by TryLock | a's lease is renewed, and its key
+//	audited, for longer than the TTL | a unlocks, b gets in | all close: nothing is left
 func TestS24ARoleOnThePrefixIsEnough(t *testing.T) {
 	t.Parallel()
 	prove(t, row{
@@ -179,7 +180,7 @@ func TestS24ARoleOnThePrefixIsEnough(t *testing.T) {
 		enableAuth(tr, c, grants{tr.name: clientv3.PermReadWrite})
 		root := c.Client(tr, as("root"))
 		a := tr.party("a", c, lasting, as("tenant"))
-		// So long a TTL that nothing of theirs is renewed: only a's renewals are needed.
+		// With so long a TTL, b and d renew nothing: only a's renewals are needed.
 		b, d := tr.party("b", c, 10*ttl, as("tenant")), tr.party("d", c, 10*ttl, as("tenant"))
 
 		err := a.calls("TryLock", patience, func() error { return a.tries(tr.bounded(patience), "TryLock") })
@@ -211,8 +212,8 @@ func (tr *trial) leases(admin *clientv3.Client) int {
 	return len(resp.Leases)
 }
 
-// S24. What a user may not do comes back at once as an error of permission, and is not
-// tried again.
+// S24. A call that the user's permissions do not allow fails at once with an error of
+// permission, and is not tried again.
 //
 //	a holds what it may | it tries what it may not, or only half | an error | nothing more
 //	is sent, and nothing is there | a still holds
@@ -269,10 +270,11 @@ func TestS24OutsideOfTheRoleEveryCallIsRefusedAtOnce(t *testing.T) {
 	})
 }
 
-// S25. A client that TLS keeps out hears so within its context, and does not besiege etcd.
+// S25. A client that TLS keeps out gets an error within its context, and does not besiege
+// etcd.
 //
 //	a, which etcd does not let in, calls for 3 s | an error | a second later nothing more is
-//	called | b, who has what it takes, locks
+//	called | b, which has a certificate, locks
 func TestS25AClientThatTLSKeepsOutHasAnErrorWithinItsContext(t *testing.T) {
 	t.Parallel()
 	const (
@@ -380,7 +382,7 @@ func (a *authority) pool() *x509.CertPool {
 	return pool
 }
 
-// server is what a member needs that lets in only who has a certificate of a.
+// server makes a member let in only clients with a certificate of a.
 func (a *authority) server(tr *trial) *transport.TLSInfo {
 	tr.Helper()
 	dir, cert := tr.TempDir(), a.issue(tr)

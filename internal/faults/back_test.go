@@ -39,8 +39,8 @@ func (s *servers) save(tr *trial) (path string) {
 }
 
 // goBack stops all members and starts them again from a snapshot, as etcdutl restores it,
-// or from nothing if path is "", with the revision raised by bump. They keep their names and
-// addresses, and so the cluster keeps its id.
+// or from nothing if path is "". bump raises the revision. The members keep their names and
+// addresses, so the cluster keeps its id.
 func (s *servers) goBack(tr *trial, path string, bump uint64) {
 	tr.Helper()
 	for i := range s.members {
@@ -74,20 +74,20 @@ func (m *server) flag(name string) string {
 	return ""
 }
 
-// S30. Where etcd is set back, nobody gets in beside another, everybody is told whose key
-// went, and the line goes on.
+// S30. When etcd is set back, nobody gets in beside another, every holder whose key went
+// learns of it, and the line goes on.
 //
 //	a holds, n wait | other keys are written | etcd is set back, to before or after a and
-//	they queued | a unlocks: nil if its key came back, else a loss | all n get in, one
-//	at a time | other keys are written until etcd is past its old revision, all n lock and
-//	unlock meanwhile
+//	they queued | a unlocks: nil if its key came back, else a loss | all n get in, one at a
+//	time | other keys are written until etcd is past its old revision, all n lock and unlock
+//	meanwhile
 func TestS30WhereEtcdIsSetBackNoTwoHoldAndTheLineGoesOn(t *testing.T) {
 	t.Parallel()
 	type world struct {
 		name    string
 		members int
-		kept    bool // a's key and those of who waits come back
-		raised  bool // revisions, and so tokens, go on above those that were seen
+		kept    bool // a's key and those of the waiters come back
+		raised  bool // revisions, and so tokens, go on above those seen before
 		back    func(tr *trial, s, other *servers, clients []*clientv3.Client, saved string)
 	}
 	worlds := []world{
@@ -142,7 +142,7 @@ func TestS30WhereEtcdIsSetBackNoTwoHoldAndTheLineGoesOn(t *testing.T) {
 					reached := revisionOf(tr, admin)
 
 					if !w.kept {
-						a.leaves() // another may get in before a is told, as with any key that is taken
+						a.leaves() // another may get in before a knows, as with any taken key
 					}
 					if !w.kept && !w.raised {
 						tr.forgets()
@@ -196,7 +196,7 @@ func TestS30WhereEtcdIsSetBackNoTwoHoldAndTheLineGoesOn(t *testing.T) {
 	}
 }
 
-// first waits until one more of those that wait has got in, and takes it off.
+// first waits until one more of the waiters has got in, and removes it from waiting.
 func first(tr *trial, waiting []*wait, d time.Duration) (in *wait) {
 	tr.Helper()
 	tr.must(contract.Eventually(d, func() bool {

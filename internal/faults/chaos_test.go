@@ -32,12 +32,12 @@ var firstSeed = sync.OnceValue(func() uint64 {
 
 func (tr *trial) seed() uint64 { return firstSeed() + uint64(tr.i) }
 
-// S10. Whatever happens, and however much of it at once, no two clients work under the
-// lock at the same time; and when it is over, nobody is blocked and nothing is left.
+// S10. Whatever happens, and however much at once, no two clients work under the lock at
+// the same time. When it is over, nobody is blocked and nothing is left.
 //
-//	6 clients lock, work and unlock by 3 members | connections break, clients are frozen
-//	and killed, members are frozen and killed, the leader moves, the history is compacted,
-//	all at random | the faults end | each client gets in once and closes
+//	6 clients lock, work and unlock by 3 members | connections break, clients are frozen and
+//	killed, members are frozen and killed, the leader moves, the history is compacted, all
+//	at random | the faults end | each client gets in once and closes
 func TestS10NoTwoWorkAtOnceThroughChaos(t *testing.T) {
 	t.Parallel()
 	const clients, members = 6, 3
@@ -75,8 +75,8 @@ func TestS10NoTwoWorkAtOnceThroughChaos(t *testing.T) {
 	})
 }
 
-// etcdFaults are what happens to the members, one at a time. Two of three are down at
-// once only for a moment: nobody gets in then.
+// etcdFaults are what happens to the members, one at a time. Two of three are down at once
+// only for a moment, and nobody gets in then.
 func etcdFaults(tr *trial, etcd *servers, admin *clientv3.Client) []fault {
 	frozen := func(how string, members int, most time.Duration) fault {
 		return fault{how, 0, most, func(r *rand.Rand) func() {
@@ -112,7 +112,7 @@ func etcdFaults(tr *trial, etcd *servers, admin *clientv3.Client) []fault {
 			defer cancel()
 			to := etcd.members[(from+1)%len(etcd.members)]
 			if status, err := client.Status(ctx, to.client); err == nil {
-				_, _ = client.MoveLeader(ctx, status.Header.MemberId) // may be refused by one that has just started
+				_, _ = client.MoveLeader(ctx, status.Header.MemberId) // a new member may refuse it
 			}
 			return func() {}
 		}},
@@ -129,13 +129,13 @@ func etcdFaults(tr *trial, etcd *servers, admin *clientv3.Client) []fault {
 
 // ---- a storm: faults at random
 
-// quiet is when each client must have got in after a storm: it has found the way to
+// quiet is when each client must have got in after a storm: by then it has found the way to
 // etcd again, and what others left has expired.
 const quiet = expires + slack
 
-// A storm is a time of faults that strike many things at once. What is random about it
-// comes from its seed: in each lane the same faults follow each other after the same
-// times, whatever they do.
+// A storm is a time of faults that strike many things at once. Its seed decides what is
+// random about it: in each lane the same faults follow each other after the same times,
+// whatever they do.
 type storm struct {
 	tr         *trial
 	seed       uint64
@@ -147,7 +147,7 @@ type storm struct {
 	faults []string
 }
 
-// storm begins the nth storm of a trial, which is judged when the trial ends.
+// storm begins the nth storm of a trial. The storm is judged when the trial ends.
 func (tr *trial) storm(lasts time.Duration, nth uint64) *storm {
 	s := &storm{tr: tr, seed: tr.seed() + nth<<32, began: now()}
 	s.end = s.began + lasts
@@ -155,15 +155,15 @@ func (tr *trial) storm(lasts time.Duration, nth uint64) *storm {
 	return s
 }
 
-// A fault strikes something, until it is mended after a random time.
+// A fault strikes something. It is mended after a random time.
 type fault struct {
 	name        string
 	least, most time.Duration
 	strike      func(*rand.Rand) (mend func())
 }
 
-// strikes starts a lane: one fault after the other until the storm ends, with pauses
-// that are calm times as long.
+// strikes starts a lane: one fault after the other until the storm ends. The pauses between
+// them are calm times as long as the faults.
 func (s *storm) strikes(whom string, calm int, faults ...fault) {
 	r := rand.New(rand.NewPCG(s.seed, hashed(whom)))
 	s.lanes.Go(func() { // ends with the storm
@@ -181,7 +181,7 @@ func (s *storm) strikes(whom string, calm int, faults ...fault) {
 	})
 }
 
-// faultsOfTheHolder strike whoever works for long, and last for long.
+// faultsOfTheHolder strike whoever works for long, and they last for long.
 func (s *storm) faultsOfTheHolder() (all []fault) {
 	for i, f := range s.contenders[0].faults(false) {
 		f.least = f.most / 2
@@ -200,7 +200,8 @@ func (s *storm) faultsOfTheHolder() (all []fault) {
 	return all
 }
 
-// lets some time pass, or less if the storm ends, and reports whether it goes on.
+// lets lets some time pass, or less if the storm ends, and reports whether the storm goes
+// on.
 func (s *storm) lets(d time.Duration) bool {
 	time.Sleep(min(d, s.end-now()))
 	return now() < s.end
@@ -235,7 +236,7 @@ func (s *storm) everybodyGetsInOnce() {
 	}
 }
 
-// said are the events of a kind that all clients have told in all their lives.
+// said returns the events of a kind that all clients have reported in all their lives.
 func (s *storm) said(what string) (all []event) {
 	for _, c := range s.contenders {
 		for _, p := range c.lives {
@@ -249,7 +250,7 @@ func (s *storm) said(what string) (all []event) {
 	return all
 }
 
-// judge judges what all clients have told. To be called when they have ended.
+// judge judges what all clients have reported. Call it when they have ended.
 func (s *storm) judge() {
 	var all []*hold
 	for i, c := range s.contenders {
@@ -283,7 +284,7 @@ func hashed(who string) uint64 {
 // ---- the clients in a storm
 
 // A contender is a client in a storm: a process that runs by itself, and is started anew
-// when it was killed. Its connection to each member goes through a proxy of its own.
+// when it was killed. It reaches each member through a proxy of its own.
 type contender struct {
 	s       *storm
 	who     string
@@ -308,7 +309,7 @@ func (c *contender) life() *process {
 	return c.lives[len(c.lives)-1]
 }
 
-// starts gives c a life, to run for the rest of the storm.
+// starts gives c a life that runs for the rest of the storm.
 func (c *contender) starts() {
 	var endpoints []string
 	for _, p := range c.network {
@@ -323,10 +324,10 @@ func (c *contender) starts() {
 	p.order(run)
 }
 
-// standsStill is a fault of a client that is no fault of its network.
+// standsStill is a fault of a client, and none of its network.
 const standsStill = "is frozen"
 
-// faults break c's connections, to all members or sometimes to one, and freeze it.
+// faults break c's connections to all members, or sometimes to one, and freeze it.
 func (c *contender) faults(sometimesOne bool) (all []fault) {
 	for _, how := range []struct {
 		name string
@@ -357,7 +358,7 @@ func (c *contender) faults(sometimesOne bool) (all []fault) {
 	}
 	stands := fault{standsStill, 0, 2 * c.ttl, func(*rand.Rand) func() {
 		p := c.life()
-		_ = p.cmd.Process.Signal(syscall.SIGSTOP) // when it stands still does not matter
+		_ = p.cmd.Process.Signal(syscall.SIGSTOP) // it does not matter when the process stands still
 		return p.thaw
 	}}
 	return append(all, stands, stands)
@@ -370,7 +371,7 @@ func (c *contender) killed() fault {
 	}}
 }
 
-// worksLong reports whether c works under a hold that is one of the long ones.
+// worksLong reports whether c works under one of the long holds.
 func (c *contender) worksLong() bool {
 	for _, e := range slices.Backward(c.life().said()) {
 		switch e.What {
@@ -406,15 +407,15 @@ func (w *worker) runs(o order) {
 	w.tell(event{What: "done"})
 }
 
-// shortWork and longWork are about what the work of a hold takes: most of them are
-// short, and some outlast their lease unless it is renewed.
+// shortWork and longWork are roughly how long the work of a hold takes. Most work is short.
+// Some of it outlasts the lease unless that is renewed.
 const (
 	shortWork = 100 * time.Millisecond
 	longWork  = 2 * ttl
 )
 
-// worksOn does the work of a hold in units of a millisecond. After a no it goes on
-// asking, so that a lock which comes to life again is found out.
+// worksOn does the work of a hold in units of a millisecond. After a no it goes on asking,
+// so that the test notices a lock that comes to life again.
 func (w *worker) worksOn(r *rand.Rand) {
 	takes := between(r, 0, shortWork)
 	if r.IntN(8) == 0 {

@@ -18,7 +18,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
-// isDue is when a lock that nobody holds must have been got, or one that was released.
+// isDue is when a client must have got a free lock, or one that was released.
 const isDue = 5 * time.Second
 
 // S28. A lock below the name of another is a lock of its own.
@@ -115,7 +115,8 @@ func TestS28AForeignKeyBlocksNobody(t *testing.T) {
 	})
 }
 
-// strayKeys are keys below a name, with or without a lease, that are nearly a contender's.
+// strayKeys returns keys below a name, with or without a lease, that are nearly a
+// contender's.
 func strayKeys() []func(name string, lease clientv3.LeaseID) (key string, on clientv3.LeaseID) {
 	const id = "6ba7b810-9dad-41d1-80b4-00c04fd430c8"
 	type leaseID = clientv3.LeaseID
@@ -124,7 +125,7 @@ func strayKeys() []func(name string, lease clientv3.LeaseID) (key string, on cli
 		func(name string, l leaseID) (string, leaseID) { return name + "/config", l },
 		func(name string, _ leaseID) (string, leaseID) { return name + "/", 0 },
 		func(name string, l leaseID) (string, leaseID) { return name + "/", l },
-		// A UUID that is none, or not all of it, or on no lease.
+		// No UUID, or not a whole one, or one on no lease.
 		func(name string, _ leaseID) (string, leaseID) { return name + "/" + id, 0 },
 		func(name string, l leaseID) (string, leaseID) { return name + "/" + strings.ToUpper(id), l },
 		func(name string, l leaseID) (string, leaseID) { return name + "/{" + id + "}", l },
@@ -135,7 +136,7 @@ func strayKeys() []func(name string, lease clientv3.LeaseID) (key string, on cli
 		func(name string, l leaseID) (string, leaseID) { return name + "/sub/" + id, l },
 		func(name string, l leaseID) (string, leaseID) { return name + "//" + id, l },
 		func(name string, l leaseID) (string, leaseID) { return fmt.Sprintf("%s/sub/%x", name, l), l },
-		// The lease of a key that is not its own, or not as etcd writes it.
+		// A lease that is not the key's own, or is not written as etcd writes it.
 		func(name string, l leaseID) (string, leaseID) { return fmt.Sprintf("%s/%x", name, l+1), l },
 		func(name string, l leaseID) (string, leaseID) { return fmt.Sprintf("%s/%x", name, l), 0 },
 		func(name string, l leaseID) (string, leaseID) { return fmt.Sprintf("%s/0%x", name, l), l },
@@ -153,7 +154,7 @@ var guests = []struct {
 	{"etcdlock", func(tr *trial, client *clientv3.Client) guest { return opened(tr, side.Ours, client) }},
 }
 
-// A guest is a lock of another library than the row's.
+// A guest is a lock of a library that is not the row's.
 type guest interface {
 	Lock(context.Context) error
 	Unlock(context.Context) error
@@ -175,7 +176,7 @@ func openService(tr *trial, client *clientv3.Client) guest {
 	return mu
 }
 
-// visits has a guest hold the lock once. What it does goes on until leave is closed; the
+// visits makes a guest hold the lock once. The guest holds it until leave is closed. Its
 // error comes through done.
 func (tr *trial) visits(admin *clientv3.Client, who string, g guest, leave <-chan struct{}) (in chan struct{}, done chan error) {
 	in, done = make(chan struct{}), make(chan error, 1)
@@ -202,8 +203,9 @@ func (tr *trial) visits(admin *clientv3.Client, who string, g guest, leave <-cha
 	return in, done
 }
 
-// tokenOf is the token of a guest who holds the lock, to be compared with those of the
-// row's own side: create revisions for ours, revisions at which it was got for theirs.
+// tokenOf returns the token of a guest that holds the lock, to compare with those of the
+// row's own side. For ours it is the create revision; for theirs it is the revision at
+// which the guest got the lock.
 func (tr *trial) tokenOf(ctx context.Context, admin *clientv3.Client, key string) (int64, error) {
 	resp, err := admin.Get(ctx, key)
 	switch {
@@ -269,7 +271,7 @@ func TestS28OtherClientsStandInTheSameLine(t *testing.T) {
 	}
 }
 
-// comes waits for what is due.
+// comes waits for a value that is due.
 func comes[T any](tr *trial, from <-chan T, what string) (v T) {
 	tr.Helper()
 	select {

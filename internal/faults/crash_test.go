@@ -8,8 +8,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// freed is when the lock of a process that was killed must have passed on: the TTL and
-// a second, and etcd's step, which looks for expired leases twice a second.
+// freed is when the lock of a killed process must have passed on: after the TTL, a second,
+// and one step of etcd, which looks for expired leases twice a second.
 const freed = ttl + time.Second + 500*time.Millisecond
 
 // S16. A holder that is killed blocks nobody for longer than its TTL.
@@ -27,8 +27,9 @@ func TestS16AHolderThatIsKilledBlocksNobodyForLong(t *testing.T) {
 	})
 }
 
-// diesUnder has a process killed that holds, while another party waits, which is in when the dead
-// one's lease has expired. It returns that party, and a client of etcd.
+// diesUnder kills a process that holds, while another party waits. That party gets in when
+// the lease of the dead process has expired. diesUnder returns the party, and a client of
+// etcd.
 func (tr *trial) diesUnder(first, waits use, death string) (next *party, admin *clientv3.Client) {
 	tr.Helper()
 	s := startServers(tr, 1)
@@ -42,7 +43,7 @@ func (tr *trial) diesUnder(first, waits use, death string) (next *party, admin *
 	return next, admin
 }
 
-// diesBefore has p killed, which holds, before one that waits and must follow.
+// diesBefore kills p, which holds, before a waiter that must follow.
 func (p *process) diesBefore(next *wait, death string) {
 	p.tr.Helper()
 	p.tr.phase(ttl / 3)
@@ -51,9 +52,9 @@ func (p *process) diesBefore(next *wait, death string) {
 	next.follows(death, died, freed)
 }
 
-// oneOfTwoDies has a process killed that holds beside another, while a third party waits for both.
-// What the dead one had, in words, is gone when its lease has expired, and the third is in after the
-// other one's Unlock.
+// oneOfTwoDies kills a process that holds beside another, while a third party waits for
+// both. What the dead process had (gone says it in words) is gone when its lease has
+// expired. The third party gets in after the other one's Unlock.
 func (tr *trial) oneOfTwoDies(hold, waits use, what, gone string) {
 	tr.Helper()
 	s := startServers(tr, 1)
@@ -78,11 +79,11 @@ func (tr *trial) oneOfTwoDies(hold, waits use, what, gone string) {
 	w.unlocks()
 }
 
-// S16. A waiter that is killed blocks those behind it for no longer than its TTL, and
-// not at all once its lease has expired.
+// S16. A waiter that is killed blocks those behind it for no longer than its TTL, and no
+// longer at all once its lease has expired.
 //
-//	a holds, w waits, and b behind it | w is killed | a unlocks, at once or when w's
-//	lease has expired | b gets in
+//	a holds, w waits, and b behind it | w is killed | a unlocks, at once or when w's lease
+//	has expired | b gets in
 func TestS16AWaiterThatIsKilledBlocksNobodyForLong(t *testing.T) {
 	t.Parallel()
 	deaths := []struct {

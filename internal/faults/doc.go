@@ -1,14 +1,14 @@
-// Package faults is the proof: each fault that the library survives as a test on a
-// real etcd, which is made for this library and for etcd's own concurrency.Mutex, or
-// recipe.RWMutex, by the same code, and judged by the same rules. README.md has the table
-// that the tests write, and the commands.
+// Package faults is the proof: it has each fault that the library survives as a test on a
+// real etcd. The same code runs each test with this library and with etcd's own
+// concurrency.Mutex or recipe.RWMutex, and the same rules judge both. README.md has the
+// table that the tests write, and the commands.
 //
-// A row tells a story, in verbs, about parties that contend for one lock. What must
-// hold is checked beside it: no two parties believe at once that they hold the lock,
-// and tokens grow. Where a promise is broken, the trial counts as broken and ends; on
-// our side that fails the test.
+// A row tells a story, in verbs, about parties that contend for one lock. Beside it the
+// trial checks what must hold: no two parties believe at once that they hold the lock, and
+// tokens grow. If a promise is broken, the trial counts as broken and ends. On our side
+// that fails the test.
 //
-// Everything is started by the tests on the loopback interface: clusters in this
-// process (internal/proof/etcdtest), and, where something must be killed or frozen, etcd
-// and parties as processes of their own, which are this test binary run again.
+// The tests start everything on the loopback interface: clusters in this process
+// (internal/proof/etcdtest), and, if something must be killed or frozen, etcd and parties
+// as processes of their own. Those run this test binary again.
 package faults

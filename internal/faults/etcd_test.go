@@ -19,8 +19,8 @@ import (
 )
 
 // servers are etcd members as processes of their own, with etcd's default timing: an
-// election timeout of 1 s, and so a least TTL of 2 s. They end with their test, and
-// with this process, however it ends.
+// election timeout of 1 s, and so a least TTL of 2 s. They end with their test, and with
+// this process, however it ends.
 type servers struct {
 	t       testing.TB
 	members []*server
@@ -33,7 +33,7 @@ type server struct {
 	client string // address, host:port
 }
 
-// startServers boots a cluster and waits until each member serves. Args are added to the
+// startServers boots a cluster and waits until each member serves. It adds args to the
 // command line of each member.
 func startServers(t testing.TB, n int, args ...string) *servers {
 	t.Helper()
@@ -70,7 +70,8 @@ func (m *server) start() {
 // stop ends the process at once, if it runs.
 func (m *server) stop() { m.stopBy(syscall.SIGKILL) }
 
-// stopBy ends the process by a signal, or in the end at once.
+// stopBy ends the process by a signal. If that does not end it in time, it kills the
+// process.
 func (m *server) stopBy(sig syscall.Signal) {
 	m.Stop(sig, patience)
 	if m.t.Failed() {
@@ -86,7 +87,7 @@ func (s *servers) thaw(member int) {
 	s.members[member].Process(func(p *os.Process) { _ = p.Signal(syscall.SIGCONT) }) // fails if it has ended
 }
 
-// endpoints are the addresses of these members, or of all.
+// endpoints returns the addresses of these members, or of all.
 func (s *servers) endpoints(members ...int) (addrs []string) {
 	for i, m := range s.members {
 		if len(members) == 0 || slices.Contains(members, i) {
@@ -103,7 +104,7 @@ func (s *servers) client(t testing.TB, opts ...contract.ClientOption) *clientv3.
 	return contract.ClientOf(t, s.endpoints(), append(opts, quietly)...)
 }
 
-// quietly is a client without a log.
+// quietly makes a client without a log.
 func quietly(cfg *clientv3.Config) { cfg.Logger = zap.NewNop() }
 
 // at gives a client the endpoints of these members only, or of all.
@@ -119,7 +120,8 @@ func (s *servers) memberAt(addr string) int {
 	return m
 }
 
-// serves waits until the cluster answers linearizable reads, by these members or by any.
+// serves waits until the cluster answers linearizable reads through these members, or
+// through any.
 func (s *servers) serves(members ...int) {
 	s.t.Helper()
 	client := s.client(s.t, s.at(members...))
@@ -157,7 +159,7 @@ func (s *servers) moveLeader(to int) {
 	if from == to {
 		return
 	}
-	client := s.client(s.t, s.at(from)) // who alone can hand over
+	client := s.client(s.t, s.at(from)) // only the leader can hand over
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -22,7 +22,8 @@ const (
 	election = "concurrency.Election"
 )
 
-// S40. Who wants the same names in whatever order waits for nobody who waits for it.
+// S40. Callers that want the same names, in whatever order, never wait for each other in a
+// circle.
 //
 //	a takes x and y, b takes y and x, at once, again and again
 func TestS40SeveralNamesInOpposedOrdersNeverWaitForEachOther(t *testing.T) {
@@ -78,11 +79,11 @@ func TestS40TheNamesOfADeadProcessComeFreeTogether(t *testing.T) {
 	})
 }
 
-// S40. Who loses one of several names is told, and nobody is beside it before it has let go of the
-// others.
+// S40. A holder that loses one of several names learns of it. Nobody gets in beside it
+// before it has let go of the other names.
 //
-//	a holds x and y, b waits for both | the key of x is deleted | a knows, b waits on | a unlocks,
-//	b gets in
+//	a holds x and y, b waits for both | the key of x is deleted | a knows, b waits on | a
+//	unlocks, b gets in
 func TestS40TheLossOfOneOfSeveralNamesIsTold(t *testing.T) {
 	t.Parallel()
 	prove(t, row{
@@ -118,7 +119,8 @@ func (tr *trial) deletes(admin *clientv3.Client, tail string) {
 	require.NoError(tr, err)
 }
 
-// isTold waits until p knows that it has lost the lock, which must be within d of what took it.
+// isTold waits until p knows that it has lost the lock. That must be within d of the moment
+// when the lock was taken away.
 func (p *party) isTold(of, d time.Duration) {
 	p.tr.Helper()
 	p.loses(d + slack)
@@ -127,10 +129,11 @@ func (p *party) isTold(of, d time.Duration) {
 	p.tr.must(took <= d, "%s was told after %v", p.who, took)
 }
 
-// S41. The permits of a process that died come back, and nobody has more than there are.
+// S41. The permits of a process that died come back. The permits held never exceed the
+// limit.
 //
-//	a and b have a permit each, w waits for two | a is killed | its lease expires, w waits on | b
-//	unlocks, w gets in
+//	a and b have a permit each, w waits for two | a is killed | its lease expires, w waits
+//	on | b unlocks, w gets in
 func TestS41ThePermitsOfADeadProcessComeBack(t *testing.T) {
 	t.Parallel()
 	prove(t, row{
@@ -140,7 +143,7 @@ func TestS41ThePermitsOfADeadProcessComeBack(t *testing.T) {
 	}, func(tr *trial) { tr.oneOfTwoDies(onePermit, allOfThem, "permit", "free") })
 }
 
-// S41. A request for many permits is not overtaken by small ones, however many come.
+// S41. Small requests do not overtake a request for many permits, however many come.
 //
 //	permits come and go, so that one of them is always held | w asks for all | it gets in
 func TestS41ALargeRequestIsNotOvertaken(t *testing.T) {
@@ -165,7 +168,7 @@ func TestS41ALargeRequestIsNotOvertaken(t *testing.T) {
 	})
 }
 
-// standsFor reports whether a permit of a weight stands in line.
+// standsFor reports whether a permit of that weight stands in line.
 func (tr *trial) standsFor(admin *clientv3.Client, weight int) bool {
 	tr.Helper()
 	resp, err := admin.Get(tr.bounded(patience), fmt.Sprintf("%s/fffffffe-%04x-", tr.name, weight),
@@ -174,10 +177,10 @@ func (tr *trial) standsFor(admin *clientv3.Client, weight int) bool {
 	return resp.Count > 0
 }
 
-// S41. A restart of etcd costs no permit, and who waits gets in.
+// S41. A restart of etcd costs no permit, and the waiter gets in.
 //
-//	a and b have a permit each, w waits for both | etcd is killed and started again | both unlock
-//	| w gets in
+//	a and b have a permit each, w waits for both | etcd is killed and started again | both
+//	unlock | w gets in
 func TestS41PermitsOutlastARestartOfEtcd(t *testing.T) {
 	t.Parallel()
 	prove(t, row{
@@ -195,11 +198,11 @@ func TestS41PermitsOutlastARestartOfEtcd(t *testing.T) {
 	})
 }
 
-// restartTTL is the TTL where etcd restarts under holds.
+// restartTTL is the TTL of holds under which etcd restarts.
 const restartTTL = 5 * time.Second
 
-// restartsUnder has etcd killed and started again under some who hold, while another waits for all
-// of them. They keep their holds, and it gets in after the last of them.
+// restartsUnder kills etcd and starts it again while holders hold and another waits for all
+// of them. They keep their holds, and the waiter gets in after the last of them.
 func (tr *trial) restartsUnder(s *servers, holders []*party, waits use) {
 	tr.Helper()
 	const ttl = restartTTL
@@ -228,10 +231,10 @@ func (tr *trial) restartsUnder(s *servers, holders []*party, waits use) {
 	w.unlocks()
 }
 
-// S42. A holder that is asked for the lock, and goes on working, has nobody beside it.
+// S42. A holder that was asked for the lock, and goes on working, has nobody beside it.
 //
-//	a holds and asks before each unit of work, b waits | an operator takes the lock from a, as far
-//	as the library lets him | a knows and does not unlock yet | a unlocks, b gets in
+//	a holds and asks before each unit of work, b waits | an operator takes the lock from a,
+//	as far as the library lets him | a knows and does not unlock yet | a unlocks, b gets in
 func TestS42NobodyGetsInBesideAHolderThatWasAsked(t *testing.T) {
 	t.Parallel()
 	const grace = time.Second
@@ -277,11 +280,11 @@ func (tr *trial) takesBack(admin *clientv3.Client, grace time.Duration) {
 		etcdlock.RecallRequest{By: "operator", Reason: "maintenance", Grace: grace}))
 }
 
-// S42. A holder that was asked, and frozen before it could answer, has nobody beside it before its
-// lease has expired, and knows of its loss when it wakes.
+// S42. A holder was asked for the lock, and was frozen before it could answer. Nobody gets
+// in beside it before its lease has expired, and it knows of its loss when it wakes.
 //
-//	a holds and asks before each unit of work, b waits | a is asked, and frozen | its lease expires,
-//	b gets in | a wakes
+//	a holds and asks before each unit of work, b waits | a is asked, and frozen | its lease
+//	expires, b gets in | a wakes
 func TestS42AHolderThatWasFrozenWithARecallBeginsNothing(t *testing.T) {
 	t.Parallel()
 	prove(t, row{
@@ -301,7 +304,7 @@ func TestS42AHolderThatWasFrozenWithARecallBeginsNothing(t *testing.T) {
 	})
 }
 
-// S43. A leader that died is followed when its lease has expired.
+// S43. When a leader has died and its lease has expired, the next one follows.
 //
 //	a leads, b waits | a is killed | its lease expires, b leads
 func TestS43ALeaderThatDiedIsFollowed(t *testing.T) {
@@ -316,11 +319,11 @@ func TestS43ALeaderThatDiedIsFollowed(t *testing.T) {
 	})
 }
 
-// S43. A leader that was frozen for longer than its TTL knows that its term is over at its first
-// look.
+// S43. A leader that was frozen for longer than its TTL knows at its first look that its
+// term is over.
 //
-//	a leads and asks before each unit of work, b waits | a is frozen | its lease expires, b leads |
-//	a wakes
+//	a leads and asks before each unit of work, b waits | a is frozen | its lease expires, b
+//	leads | a wakes
 func TestS43ALeaderThatWasFrozenBeginsNothing(t *testing.T) {
 	t.Parallel()
 	sideBySide(t, pauses, func(how pause) row {
@@ -361,7 +364,7 @@ func TestS43TwoCandidatesOfAProcessLeadInTurn(t *testing.T) {
 	})
 }
 
-// S43. A leader whose key was deleted is told.
+// S43. A leader whose key was deleted learns of it.
 //
 //	a leads, b waits | the key of a is deleted | a knows | b leads
 func TestS43ALeaderWhoseKeyWasDeletedIsTold(t *testing.T) {
@@ -376,8 +379,8 @@ func TestS43ALeaderWhoseKeyWasDeletedIsTold(t *testing.T) {
 		a, b := tr.partyFor(leading, "a", c, 10*ttl), tr.partyFor(leading, "b", c, 10*ttl)
 		a.locks()
 		next := b.waits()
-		time.Sleep(1500 * time.Millisecond) // until its key is watched
-		a.leaves()                          // the deletion lets the next one in at once: how soon a is told is what counts
+		time.Sleep(1500 * time.Millisecond) // by then its key is watched
+		a.leaves()                          // the deletion lets the next one in at once: what counts is when a knows
 		deleted := now()
 		tr.deletes(admin, "")
 		a.isTold(deleted, 500*time.Millisecond)

@@ -23,7 +23,7 @@ type ask struct {
 	weight, limit int // of permits
 }
 
-// A mode is how one holds beside others of a name.
+// A mode is how a client holds a name beside others.
 type mode int
 
 const (
@@ -35,7 +35,7 @@ const (
 
 func (m mode) String() string { return []string{"alone", "reading", "permits"}[m] }
 
-// names are some of all names, a bit for each.
+// names is a set of names, one bit for each.
 type names uint
 
 const (
@@ -46,7 +46,7 @@ const (
 	allNames = 3
 )
 
-// each are the names, as the library has them.
+// each returns the names as the library has them.
 func (n names) each() (all []string) {
 	for i, name := range []string{"m", "n", "o"} {
 		if n&(1<<i) != 0 {
@@ -58,7 +58,7 @@ func (n names) each() (all []string) {
 
 // Keepers are the state of the family's names: what each client holds, and the last tokens.
 type keepers struct {
-	in     [visitors]kept // by client; none by the token 0
+	in     [visitors]kept // by client; the token 0 means no hold
 	newest [allNames][modes]int64
 }
 
@@ -67,16 +67,16 @@ type kept struct {
 	ask
 }
 
-// visitors are more than there are clients in a history.
+// visitors is more than the number of clients in a history.
 const visitors = 10
 
-// admits is the rule for whoever takes what s asks for.
+// admits is the rule for a client that takes what s asks for.
 //
-// Invariant: of those who hold a name there is one alone, or readers only, or permits only, whose
-// weights are together at most the least of their limits. (Of any two that hold, the one that came
-// later has counted the other. So the last one has counted all.) A token is above all of that name
-// that were of another mode, or of holders that were alone. Several names are taken by one step, or
-// not at all.
+// Invariant: the holders of a name are one that holds alone, or only readers, or only
+// permits. The weights of the permits are together at most the least of their limits. (Of
+// any two holders, the later one has counted the earlier one. So the last one has counted
+// all.) A token is above all tokens of its name that were of another mode, or of holders
+// that were alone. Several names are taken by one step, or not at all.
 func (k *keepers) admits(s step) bool {
 	sum, least := s.weight, s.limit
 	for _, other := range k.in {
@@ -99,8 +99,8 @@ func (k *keepers) admits(s step) bool {
 	return k.in[s.client].token == 0 && sum <= least
 }
 
-// theFamily is the locks of some names as they should be: of those who are alone, who read, who have
-// permits, and who hold several names. Work, release and loss are of those who are in.
+// theFamily is the locks of some names as they should be, for clients that hold alone,
+// read, have permits, or hold several names. Only a holder works, releases or loses.
 var theFamily = porcupine.Model{
 	Init: func() any { return keepers{} },
 	Step: func(state, input, _ any) (bool, any) {
@@ -130,10 +130,10 @@ var theFamily = porcupine.Model{
 	DescribeState: func(state any) string { return fmt.Sprintf("%+v", state) },
 }
 
-// The judge of histories judges known ones of the family rightly.
+// The judge of histories judges known histories of the family rightly.
 func TestTheJudgeOfHistoriesOfTheFamily(t *testing.T) {
 	t.Parallel()
-	// in is a hold, with a look at its begin and at its end.
+	// in is a hold that was looked at when it began and when it ended.
 	in := func(client int, what ask, token int64, from, until time.Duration) []*hold {
 		return []*hold{{
 			client: client, ask: what, token: token, entered: look{from, from + 1},
@@ -237,8 +237,8 @@ func TestTheJudgeOfHistoriesOfTheFamily(t *testing.T) {
 	}
 }
 
-// Goroutines of three Sessions use a real etcd of three members, of which one after the other is
-// killed or frozen for a while. Porcupine judges what they tell.
+// Goroutines of three Sessions use a real etcd of three members. One member after the other
+// is killed or frozen for a while. Porcupine judges what the goroutines report.
 func TestPorcupineSaysOkOfTheFamily(t *testing.T) {
 	for _, story := range []struct {
 		name string
@@ -272,10 +272,10 @@ func TestPorcupineSaysOkOfTheFamily(t *testing.T) {
 	}
 }
 
-// uses are the ways in which a Session's goroutines use it: each call draws one.
+// uses is the ways in which a Session's goroutines use it: each call draws one.
 type uses func(s *etcdlock.Session) (picks func(r *rand.Rand) (ask, acquires), err error)
 
-// acquires takes what was asked for.
+// acquires takes what a call asks for.
 type acquires func(ctx context.Context) (grip, error)
 
 // A grip is a hold of any kind.
@@ -292,7 +292,7 @@ func gripOf(h *etcdlock.Hold, err error) (grip, error) {
 	return grip{h.Token(), h.Context(context.Background()), h.Unlock}, nil
 }
 
-// locking is how what holds alone is taken: a Mutex, or the writer's side of an RWMutex.
+// locking takes what holds alone: a Mutex, or the writer's side of an RWMutex.
 func locking(mu interface {
 	Lock(context.Context) error
 	Unlock(context.Context) error
@@ -330,7 +330,7 @@ func permitsAndMutexes(s *etcdlock.Session) (func(*rand.Rand) (ask, acquires), e
 		sems, err = append(sems, sem), errors.Join(err, semErr)
 	}
 	return func(r *rand.Rand) (ask, acquires) {
-		i := min(r.IntN(8), 2) // mostly 4, as while a lower limit is rolled out
+		i := min(r.IntN(8), 2) // mostly 4; a lower limit is being rolled out
 		a := ask{names: nameN, mode: asPermit, limit: 2 + i}
 		a.weight = 1 + r.IntN(min(a.limit, 3))
 		switch n := r.IntN(16); {
@@ -366,7 +366,7 @@ func severalNames(s *etcdlock.Session) (func(*rand.Rand) (ask, acquires), error)
 	}, err
 }
 
-// history is what happens on an etcd of three members, and what is told of it.
+// history runs clients on an etcd of three members, and returns what they report.
 func (o uses) history(t *testing.T, seed uint64) (all []*hold) {
 	const (
 		sessions, each = 3, 3
@@ -420,7 +420,7 @@ func (o uses) history(t *testing.T, seed uint64) (all []*hold) {
 	return all
 }
 
-// once is one call, and the hold if it had one.
+// once makes one call, and returns the hold if the call had one.
 func (acquire acquires) once(client int, a ask, r *rand.Rand) *hold {
 	wait := between(r, time.Millisecond, 3*time.Second)
 	ctx, cancel := context.WithTimeout(context.Background(), wait)
@@ -431,7 +431,7 @@ func (acquire acquires) once(client int, a ask, r *rand.Rand) *hold {
 		return nil
 	}
 	h.token, h.entered.told = got.token, now()
-	if h.token == 0 { // it has ended already, and there is nothing to be told
+	if h.token == 0 { // it has ended already, and there is nothing to report
 		_ = got.unlock(context.Background())
 		return nil
 	}

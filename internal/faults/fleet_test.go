@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	// fleetTTL is longer than any fault of a fleet's lasts, and what a loaded machine adds.
+	// fleetTTL is longer than any fault of a fleet lasts, with what a loaded machine adds.
 	fleetTTL = 60 * time.Second
 
-	// fleetClients is how many clients the parties of a fleet have among them: a connection
-	// of each party's own costs the machine more than the fault.
+	// fleetClients is how many clients the parties of a fleet share. One connection for
+	// each party would cost the machine more than the fault does.
 	fleetClients = 20
 )
 
@@ -37,7 +37,7 @@ type fleet struct {
 	parties []*party
 }
 
-// fleet makes parties of clients that a story makes.
+// fleet makes a fleet of parties. client makes the client of each.
 func (tr *trial) fleet(client func() *clientv3.Client) *fleet {
 	f := &fleet{tr: tr}
 	var clients []*clientv3.Client
@@ -51,7 +51,7 @@ func (tr *trial) fleet(client func() *clientv3.Client) *fleet {
 	return f
 }
 
-// A march is a line of a fleet that moves: each party holds once, and lets the next one in.
+// A march is a moving line of a fleet: each party holds once, and lets the next one in.
 type march struct {
 	f     *fleet
 	begun time.Duration
@@ -60,10 +60,10 @@ type march struct {
 	mu    sync.Mutex
 	in    int
 	first time.Duration // when the first one got in
-	last  time.Duration // when the last one did
+	last  time.Duration // when the last one got in
 }
 
-// march has all parties queue. Whoever gets in lets the next one in at once.
+// march makes all parties queue. Each one that gets in lets the next one in at once.
 func (f *fleet) march() *march {
 	m := &march{f: f, begun: now()}
 	for _, p := range f.parties {
@@ -73,7 +73,7 @@ func (f *fleet) march() *march {
 	return m
 }
 
-// passes waits until a party is in, for as long as its trial lasts, and has it leave.
+// passes waits until a party is in, for as long as its trial lasts, and makes it leave.
 func (m *march) passes(w *wait) {
 	<-w.done
 	tr := m.f.tr
@@ -94,14 +94,15 @@ func (m *march) passes(w *wait) {
 	}
 }
 
-// count is how many have been in.
+// count returns how many have been in.
 func (m *march) count() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.in
 }
 
-// isOver waits until all have been in and are out. In all that time nobody may stand still.
+// isOver waits until all have been in and are out. In all that time the line must not stand
+// still.
 func (m *march) isOver() {
 	tr := m.f.tr
 	tr.Helper()
@@ -120,14 +121,14 @@ func (m *march) isOver() {
 	}
 }
 
-// S31. A fleet gets through what happens to its etcd: no hold is lost, and everybody gets in,
-// though all that wait notice it at the same time.
+// S31. A fleet gets through what happens to its etcd: no hold is lost, and everybody gets
+// in, though all waiters notice it at the same time.
 //
 //	a holds, the fleet waits | it happens | a unlocks | each one gets in, and out
 func TestS31AFleetGetsThroughWhatHappensToItsEtcd(t *testing.T) {
 	t.Parallel()
-	// A world has a client that nothing happens to, makes those of the fleet, and says what
-	// happens.
+	// A world has a client to which nothing happens, makes the clients of the fleet, and
+	// makes the fault happen.
 	type world func(tr *trial) (
 		admin *clientv3.Client, client func() *clientv3.Client, happens func(),
 	)
@@ -149,7 +150,7 @@ func TestS31AFleetGetsThroughWhatHappensToItsEtcd(t *testing.T) {
 			return s.client(tr), func() *clientv3.Client { return s.client(tr) }, func() {
 				leader := s.leader()
 				s.freeze(leader)
-				time.Sleep(d) // it is how long the fault lasts
+				time.Sleep(d) // the fault lasts that long
 				s.thaw(leader)
 				s.serves()
 			}

@@ -14,29 +14,29 @@ import (
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
-// A hold is what a client has told of one hold, from Lock to its end.
+// A hold is what a client has reported about one hold, from Lock to its end.
 //
-// A client that is frozen cannot tell when it stops to believe that it holds the lock,
-// and does nothing meanwhile that the lock would have to protect. What counts, for both
-// sides alike, is the work: before each unit of it the client asks its lock, and for as
-// long as it is told yes, it believes. So a hold ends with the last yes.
+// A frozen client cannot say when it stops believing that it holds the lock. Meanwhile it
+// does nothing that the lock would have to protect. What counts, for both sides alike, is
+// the work: before each unit of it the client asks its lock, and it believes for as long as
+// the answer is yes. So a hold ends with the last yes.
 type hold struct {
 	client  int
 	token   int64
-	ask                   // in the histories of the family: what it is of
+	ask                   // in the histories of the family: what the client asked for
 	entered look          // the call of Lock or TryLock
 	last    look          // the last yes before any no; none if asked is 0
-	lost    time.Duration // when it was first told no, or by Unlock that it had lost the lock
+	lost    time.Duration // when the lock first said no, or Unlock said that it was lost
 	revived []look        // each yes after that
 	release look          // the call of Unlock, if that said nil
 }
 
-// A look is a call that tells the truth of some moment between its begin and its end,
-// which may be far apart: a process may be frozen in the midst of a call.
+// A look is a call that tells the truth about some moment between its begin and its end.
+// These may be far apart: a process may be frozen in the midst of a call.
 type look struct{ asked, told time.Duration }
 
-// holds are those that a client tells of. Where it tells no end, it was killed or it
-// hangs, or its Unlock has an unknown outcome.
+// holds returns the holds that a client reports. If it reports no end, the client was
+// killed, or it hangs, or its Unlock has an unknown outcome.
 func holds(client int, said []event) (all []*hold) {
 	var h *hold
 	for _, e := range said {
@@ -64,8 +64,8 @@ func holds(client int, said []event) (all []*hold) {
 	return all
 }
 
-// worked is from when until when the client worked, false if it never did. The last
-// yes was true when it was asked for, or later.
+// worked returns when the client began and stopped working, and false if it never worked.
+// The last yes was true when the client asked, or later.
 func (h *hold) worked() (from, until time.Duration, ok bool) {
 	last := h.last
 	if n := len(h.revived); n > 0 {
@@ -74,7 +74,7 @@ func (h *hold) worked() (from, until time.Duration, ok bool) {
 	return h.entered.told, last.asked, last.asked != 0
 }
 
-// believed notes the beliefs of those who worked.
+// believed records the beliefs of the clients that worked.
 func (tr *trial) believed(all []*hold) {
 	for _, h := range all {
 		if from, until, ok := h.worked(); ok {
@@ -84,11 +84,11 @@ func (tr *trial) believed(all []*hold) {
 	}
 }
 
-// operations are what porcupine judges of h: that it began, that it lasted at the last
-// yes (and so at each one before, since a token comes once), and how it ended. Releases
-// lie within the call of Unlock that confirmed them. An end that was not confirmed lies
-// anywhere after the last yes was asked for, but before the client was told of a loss:
-// what it does after that has no hold any more.
+// operations are what porcupine judges of h: that it began, that it lasted at the last yes
+// (and so at each yes before, since a token comes once), and how it ended. A release lies
+// within the call of Unlock that confirmed it. An end that was not confirmed lies anywhere
+// after the client asked for the last yes, but before it learned of a loss. After that
+// nothing belongs to the hold any more.
 func (h *hold) operations() []porcupine.Operation {
 	op := func(v verb, from, until time.Duration) porcupine.Operation {
 		return porcupine.Operation{ClientId: h.client, Input: step{v, h.client, h.token, h.ask}, Call: int64(from), Return: int64(until)}
@@ -138,8 +138,8 @@ type keeping struct {
 	token  int64 // the last one
 }
 
-// theLock is a lock as it should be: taken only when it is free, and by a greater token
-// than all before; worked under, released and lost by its holder only.
+// theLock is a lock as it should be. A client takes it only when it is free, and with a
+// greater token than all before. Only its holder works, releases it or loses it.
 var theLock = porcupine.Model{
 	Init: func() any { return keeping{} },
 	Step: func(state, input, _ any) (bool, any) {
@@ -165,11 +165,11 @@ var theLock = porcupine.Model{
 	},
 }
 
-// judgement bounds what porcupine may take. It needs a moment for 10,000 operations.
+// judgement bounds how long porcupine may take. It needs a moment for 10,000 operations.
 const judgement = 2 * time.Minute
 
-// judged has porcupine judge the holds of one lock by its model. Unless its verdict is Ok, file is a
-// picture of the history.
+// judged makes porcupine judge the holds of one lock by its model. Unless its verdict is
+// Ok, file is a picture of the history.
 func judged(t testing.TB, model porcupine.Model, all []*hold) (verdict porcupine.CheckResult, file string) {
 	t.Helper()
 	var ops []porcupine.Operation
@@ -188,7 +188,7 @@ func judged(t testing.TB, model porcupine.Model, all []*hold) (verdict porcupine
 	return verdict, file
 }
 
-// The judge of histories judges known ones rightly. Times are in nanoseconds; client 1
+// The judge of histories judges known histories rightly. Times are in nanoseconds. Client 1
 // is the first list, and so on.
 func TestTheJudgeOfHistories(t *testing.T) {
 	t.Parallel()

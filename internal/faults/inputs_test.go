@@ -21,8 +21,9 @@ import (
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
-// S27. A mistake of the program is an error that names it: not a panic, not a hang, not a
-// lock that works by accident, and not a question to etcd if it can be seen without.
+// S27. A mistake of the program is an error that names it. It is not a panic, not a hang
+// and not a lock that works by accident. It asks etcd nothing if the mistake shows without
+// that.
 //
 //	for each input: a call with it | an error
 func TestS27ABadInputIsAnErrorThatNamesIt(t *testing.T) {
@@ -67,8 +68,8 @@ func TestS27ABadInputIsAnErrorThatNamesIt(t *testing.T) {
 	})
 }
 
-// S27. A TTL that etcd cannot have is no mistake if it is only too short: it is the
-// shortest one that etcd has.
+// S27. A TTL that is too short for etcd is no mistake: the lease gets the shortest TTL that
+// etcd has.
 //
 //	a locks with a TTL of 1 ns | its lease has a second | a unlocks
 func TestS27ATTLOfANanosecondIsTheShortestThereIs(t *testing.T) {
@@ -92,24 +93,25 @@ func TestS27ATTLOfANanosecondIsTheShortestThereIs(t *testing.T) {
 	})
 }
 
-// A panicked is what a call panicked with.
+// A panicked is the value with which a call panicked.
 type panicked struct{ value any }
 
 func (p panicked) Error() string { return fmt.Sprint("panic: ", p.value) }
 
-// A bench is where a bad input is tried.
+// A bench is where the test tries a bad input.
 type bench struct {
 	tr     *trial
 	client *clientv3.Client
 	ctx    context.Context
-	sent   atomic.Int32 // requests, by the call and by what else runs
+	sent   atomic.Int32 // requests, by the call and by whatever else runs
 	before int32        // requests sent before the call
 }
 
-// ready notes that the call comes next, and that what was sent so far is not its.
+// ready notes that the call comes next. The requests so far are not the call's.
 func (b *bench) ready() { b.before = b.sent.Load() }
 
-// counts has the client tell what it sends. (An interceptor sees what is tried, too.)
+// counts makes the client count what it sends. (An interceptor would count failed attempts,
+// too.)
 func (b *bench) counts(cfg *clientv3.Config) {
 	cfg.DialOptions = append(cfg.DialOptions, grpc.WithStatsHandler(b))
 }
@@ -158,12 +160,12 @@ func (b *bench) judge(in input, err error) {
 	}
 }
 
-// An input is a bad one, and what is called with it.
+// An input is a bad input, and the call that gets it.
 type input struct {
 	name   string
-	says   string // what names the mistake
+	says   string // the text that names the mistake
 	ours   func(*bench) error
-	theirs func(*bench) error // nil if it has no such input
+	theirs func(*bench) error // nil if it takes no such input
 }
 
 // noContext is a nil context that linters do not see.
@@ -223,7 +225,7 @@ func badInputs() (all []input) {
 		func(b *bench) error { return b.held().Close(noContext) }, nil)
 	add("a nil context for Session.Close", "nil context",
 		func(b *bench) error { return b.session().Close(noContext) }, nil)
-	add("a nil context to come from", "nil context", // of a hold's context, or of a session
+	add("a nil context to come from", "nil context", // the parent of a hold's context, or of a session
 		func(b *bench) error { return cause(b.held().Context(noContext)) },
 		func(b *bench) error {
 			_, err := concurrency.NewSession(b.client, concurrency.WithContext(noContext))
@@ -248,7 +250,7 @@ func badInputs() (all []input) {
 		func(b *bench) error { return b.mutex().TryLock(ended()) },
 		func(b *bench) error { return b.theirs().TryLock(ended()) })
 
-	// What no constructor has made.
+	// Values that no constructor has made.
 	add("Lock of a zero Mutex", "not made with",
 		func(b *bench) error { return new(etcdlock.Mutex).Lock(b.ctx) },
 		func(b *bench) error { return new(concurrency.Mutex).Lock(b.ctx) })
@@ -315,7 +317,7 @@ func badInputs() (all []input) {
 		{"a TTL of 0", "WithTTL(0s)", 0, 0},
 		{"a negative TTL", "WithTTL(-3s)", -3 * second, -3},
 		{"the least TTL there is", "WithTTL(-", math.MinInt64, math.MinInt},
-		// A Duration ends at 292 years, etcd's own limit is at 285.
+		// A Duration ends at 292 years; etcd's own limit is at 285.
 		{"a TTL of 300 years", "2500000h", math.MaxInt64, 300 * years},
 	}
 	for _, ttl := range ttls {

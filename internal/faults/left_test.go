@@ -21,14 +21,14 @@ import (
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
-// prompt is when the next client must be in, once etcd answers.
+// prompt is the time in which the next client must be in, once etcd answers.
 const prompt = time.Second
 
 // A write is one of the requests by which a lock changes what is in etcd.
 type write struct {
 	name  string
 	match etcdtest.Match
-	calls []string // that send it
+	calls []string // the calls that send it
 }
 
 var (
@@ -43,7 +43,7 @@ func is[M any](msg any) bool {
 	return ok
 }
 
-// A loss is what becomes of one message, and how the client hears of it.
+// A loss is what becomes of one message, and how the client learns of it.
 type loss struct {
 	message string // answer or request
 	how     string
@@ -59,8 +59,8 @@ var hows = []struct {
 	{"as a reset connection", codes.OK},
 }
 
-// S13. The answer to a write is lost after the commit. Either the call comes to the
-// truth by itself, or it returns an error, and then what the write did is undone.
+// S13. The answer to a write is lost after the commit. Either the call finds out the truth
+// by itself, or it returns an error and the write is undone.
 //
 //	a calls | its write is committed, the answer is lost | etcd answers again, at once or
 //	only after a's context has ended | b gets in
@@ -91,7 +91,7 @@ func TestS14ARequestLostBeforeTheCommitIsNoSuccess(t *testing.T) {
 			name := w.name + ", " + how.name
 			must := "nil only if it is true; the next client in <= 1 s once etcd answers"
 			if w.name == revoke.name {
-				// Close leaves nobody who could try again.
+				// After Close nobody is left to try again.
 				must = "nil only if it is true; the next client in <= 1 s once etcd answers, or, if Close said that it was not confirmed, when the TTL is over"
 			}
 			t.Run(name, func(t *testing.T) {
@@ -105,14 +105,14 @@ func TestS14ARequestLostBeforeTheCommitIsNoSuccess(t *testing.T) {
 	}
 }
 
-// leavesNothing is the story of a message that is lost.
+// leavesNothing is the story of a lost message.
 func (tr *trial) leavesNothing(w write, l loss) {
 	c := etcdtest.Start(tr, 1)
 	admin := c.Client(tr)
 	proxy := c.Proxy(tr, 0)
-	own := 10 * ttl // so that nothing goes because a lease expires
+	own := 10 * ttl // so long that nothing goes because a lease expires
 	if w.name == grant.name || w.name == revoke.name {
-		own = ttl // nobody knows the lease, or is there to give it back
+		own = ttl // nobody knows the lease, or nobody is there to give it back
 	}
 	a := tr.party("a", c, own, etcdtest.Via(proxy))
 	b := tr.party("b", c, 10*ttl)
@@ -137,7 +137,7 @@ func (tr *trial) leavesNothing(w write, l loss) {
 	go func() { said <- a.does(ctx, verb) }() // ends with the call
 	lost()
 	if silent {
-		tr.phase(1750 * time.Millisecond) // for pauses between attempts that have grown
+		tr.phase(1750 * time.Millisecond) // since the pauses between attempts have grown
 		cancel()
 	}
 	err := a.calls(verb, patience+slack, func() error { return <-said })
@@ -169,14 +169,14 @@ func (tr *trial) leavesNothing(w write, l loss) {
 	b.stillHolds(admin)
 	b.unlocks()
 	for _, p := range []*party{a, b} {
-		_ = p.lock.Close(tr.bounded(slack)) // what is left tells
+		_ = p.lock.Close(tr.bounded(slack)) // the check of what is left says more
 	}
 	tr.must(contract.Eventually(expires, func() bool { return tr.keys(admin)+leases(tr, admin) == 0 }),
 		"%d keys and %d leases are left", tr.keys(admin), leases(tr, admin))
 }
 
-// losing arms the loss of one message. The function that it returns waits for that; from
-// then on nothing is answered if silent is set.
+// losing arms the loss of one message. The function that it returns waits for the loss.
+// From then on nothing is answered if silent is set.
 func (p *party) losing(admin *clientv3.Client, proxy *etcdtest.Proxy, w write, l loss, silent bool) (lost func()) {
 	if l.code == codes.OK {
 		return p.losingTheConnection(admin, proxy, w, l, silent)
@@ -208,8 +208,8 @@ func (p *party) losingTheConnection(admin *clientv3.Client, proxy *etcdtest.Prox
 			require.True(p.tr, committed, "no %s was committed", w.name)
 		}
 	} else {
-		// A request that is not in the connection yet when that is reset goes out by the
-		// next one: that is no success either.
+		// If the request is not in the connection yet when that is reset, it goes out by
+		// the next connection: that is no success either.
 		sent := p.faults.Inject(etcdtest.Delay("*", time.Nanosecond).When(w.match))
 		proxy.Hold(etcdtest.Requests)
 		await = func() { sent.Await(1) }
@@ -224,12 +224,12 @@ func (p *party) losingTheConnection(admin *clientv3.Client, proxy *etcdtest.Prox
 	}
 }
 
-// footprint is what each of the writes changes.
+// footprint counts what each of the writes changes.
 func footprint(tr *trial, admin *clientv3.Client) [2]int {
 	return [2]int{tr.keys(admin), leases(tr, admin)}
 }
 
-// leases is how many leases there are in etcd.
+// leases returns how many leases there are in etcd.
 func leases(tr *trial, admin *clientv3.Client) int {
 	resp, err := admin.Leases(tr.bounded(patience))
 	require.NoError(tr, err)
@@ -254,7 +254,7 @@ func (p *party) does(ctx context.Context, verb string) error {
 //
 //	nothing answers a | a calls | its context ends | the call returns
 //
-// It is not run beside other tests, which would delay its calls.
+// It does not run beside other tests, since they would delay its calls.
 func TestS15ACallReturnsWhenItsContextEnds(t *testing.T) {
 	const bound = 100 * time.Millisecond
 	situations := []struct {
@@ -330,20 +330,20 @@ func TestS15ACallReturnsWhenItsContextEnds(t *testing.T) {
 	}
 }
 
-// S17. After all of a lock's life, losses and cancelled waits among it, Close leaves
-// nothing.
+// S17. After all of a lock's life, with losses and cancelled waits, Close leaves nothing.
 //
 //	10 locks, each: 50 cycles, 10 cancelled waits, 5 losses | all are closed | nothing is
 //	left in this process or in etcd
 //
-// It is not run beside other tests, whose goroutines it would count.
+// It does not run beside other tests, since it would count their goroutines.
 func TestS17CloseLeavesNothing(t *testing.T) {
 	const names, cycles, cancelled, losses = 10, 50, 10, 5
-	// clientv3 keeps a stream of watches, in two goroutines, if the last watch on it was cancelled
-	// before etcd had answered: it ends with the client, or with the next watch there.
+	// If the last watch on a stream was cancelled before etcd had answered it, clientv3
+	// keeps the stream, in two goroutines. The stream ends with the client, or with the
+	// next watch on it.
 	const emptyStream = 2
 	prove(t, row{
-		id: "S17", full: 4, lanes: 1, // so that the goroutines are those of one trial
+		id: "S17", full: 4, lanes: 1, // so that the test counts the goroutines of one trial
 		fault: "500 cycles, 100 cancelled waits, 50 losses, Close",
 		must:  "goroutines of the library and of etcd's client as before (but for an empty stream of clientv3's), 0 keys, 0 leases",
 	}, func(tr *trial) {
@@ -356,10 +356,10 @@ func TestS17CloseLeavesNothing(t *testing.T) {
 				tr.broke("lock %d: %v", i, err)
 			}
 			for _, l := range []*lock{l.a, l.b} {
-				_ = l.Close(tr.bounded(patience)) // what is left tells
+				_ = l.Close(tr.bounded(patience)) // the check of what is left says more
 			}
 		}
-		live(names, 1, 1, 1) // what the clients start, and keep, is there from here on
+		live(names, 1, 1, 1) // what the clients start and keep is there from here on
 		clients, own := goroutines(tr.side)
 		tr.figures.add("goroutines of the library before", own)
 
@@ -394,8 +394,8 @@ func (tr *trial) opens(client *clientv3.Client, i int, who string) *lock {
 	return l
 }
 
-// A life is what happens to one lock of two sessions. It ends with the first error that
-// should not be.
+// A life is what happens to one lock of two sessions. It ends with the first unexpected
+// error.
 type life struct {
 	tr    *trial
 	admin *clientv3.Client
@@ -410,7 +410,7 @@ func (l *life) lives(cycles, cancelled, losses int) error {
 	}
 	for n := range cancelled {
 		err := holding(l.b, func() error {
-			// It ends on the way into the line, or in it.
+			// The wait ends on the way into the line, or in it.
 			ctx, cancel := context.WithTimeout(context.Background(), time.Duration(n)*2*time.Millisecond)
 			defer cancel()
 			if l.a.Lock(ctx) == nil {
@@ -431,7 +431,7 @@ func (l *life) lives(cycles, cancelled, losses int) error {
 		switch {
 		case !taken:
 			return err
-		case err == nil && l.tr.side.Name == side.Ours.Name: // what the peer says is S8's matter
+		case err == nil && l.tr.side.Name == side.Ours.Name: // S8 judges what the peer says
 			return errors.New("Unlock after a loss said nil")
 		case err != nil && !l.tr.side.Lost(err):
 			return err
@@ -440,7 +440,7 @@ func (l *life) lives(cycles, cancelled, losses int) error {
 	return nil
 }
 
-// holding is Lock, what happens, and Unlock.
+// holding calls Lock, what happens, and Unlock.
 func holding(l *lock, happens func() error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), slack)
 	defer cancel()
@@ -454,7 +454,7 @@ func holding(l *lock, happens func() error) error {
 }
 
 // takes takes the key away from its holder, alone or with the lease, and waits until the
-// holder is told.
+// holder knows.
 func (l *life) takes(key string, withLease bool) error {
 	ctx := l.tr.bounded(patience)
 	held, err := l.admin.Get(ctx, key)
@@ -471,14 +471,14 @@ func (l *life) takes(key string, withLease bool) error {
 	}
 	select {
 	case <-l.a.Ended():
-	case <-time.After(3 * time.Second): // the peer is not told of every loss: S8, too
+	case <-time.After(3 * time.Second): // the peer does not learn of every loss: S8, too
 	}
 	return err
 }
 
-// goroutines counts those of etcd's client, and those in which a function of the side
-// runs or that one has started. (etcd itself runs in this process: the sum of all tells
-// of its doings.)
+// goroutines counts the goroutines of etcd's client, and those that a function of the side
+// runs in or has started. (etcd itself runs in this process, so the sum of all goroutines
+// would include its own.)
 func goroutines(s side.Side) (clients, own int) {
 	functions := "github.com/etcdlock/etcdlock."
 	if s.Name == side.Theirs.Name {
@@ -496,8 +496,8 @@ func goroutines(s side.Side) (clients, own int) {
 	return clients, own
 }
 
-// stalls are the times at which this process did not get to run what was due, because
-// of other processes or of its own tests.
+// stalls are the times when this process could not run what was due, because of other
+// processes or its own tests.
 type stalls struct {
 	mu   sync.Mutex
 	seen []stall
@@ -532,7 +532,7 @@ func measureStalls(tr *trial) *stalls {
 	return s
 }
 
-// between is for how long nothing ran in a span of time.
+// between returns for how long nothing ran in a span of time.
 func (s *stalls) between(from, until time.Duration) (sum time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -544,8 +544,8 @@ func (s *stalls) between(from, until time.Duration) (sum time.Duration) {
 	return sum
 }
 
-// getsInSoon is getsIn with a bound from a moment on that leaves scheduling aside. It
-// notes what the time since that moment is called.
+// getsInSoon is getsIn with a bound that counts from a moment and leaves out the stalls.
+// what is the name of the figure that it records.
 func (w *wait) getsInSoon(what string, since, bound time.Duration, slow *stalls) {
 	w.p.tr.Helper()
 	w.getsIn(bound + slack/2)

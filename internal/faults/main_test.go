@@ -17,10 +17,10 @@ var (
 	share  = flag.Bool("share", false, "run the library with WithHandoff and WithLinger")
 )
 
-// roleEnv makes this binary something else than a test.
+// roleEnv makes this binary something other than a test.
 const roleEnv = "ETCDLOCK_FAULTS_ROLE"
 
-// shareEnv hands -share down to processes that this one starts.
+// shareEnv hands -share down to the processes that this one starts.
 const shareEnv = "ETCDLOCK_FAULTS_SHARE"
 
 func TestMain(m *testing.M) {

@@ -16,15 +16,15 @@ import (
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
-// S19. A waiter whose member falls silent gets in by another one, though nothing tells
-// its client, whose connection just delivers nothing any more.
+// S19. A waiter whose member falls silent gets in by another one. Its client gets no sign
+// of this: its connection just delivers nothing any more.
 //
 //	a holds, b waits by one of three members | that is frozen, or black-holed | a unlocks |
 //	b gets in
 func TestS19AWaiterWhoseMemberFallsSilentGetsIn(t *testing.T) {
 	t.Parallel()
-	// A silence makes two clients, and a way to silence the member at an address, from
-	// which the first of them stays away.
+	// A silence makes two clients, and a way to silence the member at an address. The
+	// client away stays away from that member.
 	type silence func(tr *trial, opt contract.ClientOption) (away, client *clientv3.Client, silences func(addr string))
 	frozen := func(leads bool) silence {
 		return func(tr *trial, opt contract.ClientOption) (_, _ *clientv3.Client, _ func(string)) {
@@ -89,7 +89,7 @@ func TestS19AWaiterWhoseMemberFallsSilentGetsIn(t *testing.T) {
 	}
 }
 
-// A route is the way of a client's latest watch.
+// A route is the way that a client's latest watch takes.
 type route struct {
 	mu   sync.Mutex
 	last string // address, host:port
@@ -122,7 +122,7 @@ type routed struct {
 	route *route
 }
 
-// RecvMsg notes where the message came from, which is not known before.
+// RecvMsg records where the message came from. Before that it is not known.
 func (s routed) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	if p, ok := grpcpeer.FromContext(s.Context()); ok && err == nil {
@@ -133,7 +133,7 @@ func (s routed) RecvMsg(m any) error {
 	return err
 }
 
-// S22. What happens to the members of a cluster costs no hold, and nobody its turn.
+// S22. Nothing that happens to the members of a cluster costs a hold, or a waiter its turn.
 //
 //	a holds, b and c wait | it happens | a still holds, longer than its lease would last
 //	without a renewal after that | a unlocks | b gets in, then c
@@ -148,7 +148,7 @@ func TestS22WhatHappensToTheMembersCostsNoHold(t *testing.T) {
 	}
 	faults := []struct {
 		name   string
-		leader bool // another one is elected, which may take as long as a short TTL
+		leader bool // an election follows, which may take as long as a short TTL
 		outage bool // nobody serves until it is over
 		world  world
 	}{
@@ -160,7 +160,8 @@ func TestS22WhatHappensToTheMembersCostsNoHold(t *testing.T) {
 			s.thaw(leader)
 		})},
 		{name: "leader moved", leader: true, world: processes(func(s *servers) { s.moveLeader((s.leader() + 1) % 3) })},
-		// In this process, where a member can be cut from its peers and not from clients.
+		// This one is in this process, where a member can be cut from its peers and not
+		// from clients.
 		{name: "leader cut from its peers", leader: true, world: func(tr *trial) (func() *clientv3.Client, func()) {
 			c := etcdtest.Start(tr, 3)
 			return func() *clientv3.Client { return c.Client(tr) }, func() {
@@ -204,7 +205,7 @@ func TestS22WhatHappensToTheMembersCostsNoHold(t *testing.T) {
 		if outage {
 			away := now() - began
 			tr.figures.longest("time without etcd", away)
-			// A lease that is to be renewed has two thirds of the TTL left, less the margin.
+			// When a renewal is due, two thirds of the TTL are left, less the margin.
 			promised = promised && away < ttl/2
 		}
 		a.holdsFor(began + ttl + time.Second - now())
@@ -232,7 +233,7 @@ func TestS22WhatHappensToTheMembersCostsNoHold(t *testing.T) {
 	}
 
 	var all sync.WaitGroup
-	free := make(chan struct{}, 3) // clusters at once
+	free := make(chan struct{}, 3) // how many clusters run at once
 	for _, fault := range faults {
 		free <- struct{}{}
 		all.Go(func() {

@@ -25,10 +25,10 @@ const (
 	goesOn = 2 * time.Second // after a shortage has ended
 )
 
-// S26. Without space a lock can be released, and not taken.
+// S26. Without space a lock can be released, but not taken.
 //
-//	a holds, b waits | no space | a is renewed, a unlocks, b gets in | d cannot, and
-//	leaves nothing | e waits or is told, b unlocks | space | e gets in
+//	a holds, b waits | no space | a's lease is renewed, a unlocks, b gets in | d cannot, and
+//	leaves nothing | e waits or has an error, b unlocks | space | e gets in
 func TestS26WithoutSpaceALockIsReleasedAndNotTaken(t *testing.T) {
 	t.Parallel()
 	prove(t, row{
@@ -40,7 +40,7 @@ func TestS26WithoutSpaceALockIsReleasedAndNotTaken(t *testing.T) {
 		admin := c.Client(tr)
 		a, b := tr.party("a", c, lasting), tr.party("b", c, lasting)
 		d, e := tr.party("d", c, 10*ttl), tr.party("e", c, 10*ttl)
-		d.getsALease() // so that what is refused is not that
+		d.getsALease() // so that etcd does not refuse the grant
 		e.getsALease()
 		a.locks()
 		next := b.waits()
@@ -69,7 +69,7 @@ func TestS26WithoutSpaceALockIsReleasedAndNotTaken(t *testing.T) {
 	})
 }
 
-// triesFor calls Lock or TryLock with a context that lasts so long.
+// triesFor calls Lock or TryLock with a context that lasts that long.
 func (p *party) triesFor(d time.Duration, verb string) error {
 	p.tr.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), d)
@@ -87,8 +87,8 @@ func (w *wait) returnsWithin(d time.Duration) bool {
 	}
 }
 
-// getsInAfter waits for one who waits since before a shortage has ended, just now. One
-// who was told of it asks again.
+// getsInAfter waits for a waiter that has waited since before a shortage, which has just
+// ended. If its Lock returned an error (told), it asks again.
 func (w *wait) getsInAfter(told bool) {
 	w.p.tr.Helper()
 	ended := now()
@@ -98,7 +98,7 @@ func (w *wait) getsInAfter(told bool) {
 	w.follows("the end of the shortage", ended, goesOn)
 }
 
-// fill puts until etcd has no space.
+// fill puts keys until etcd has no space.
 func fill(tr *trial, admin *clientv3.Client) {
 	tr.Helper()
 	for {
@@ -110,7 +110,7 @@ func fill(tr *trial, admin *clientv3.Client) {
 	}
 }
 
-// makeSpace makes some, and ends the alarm.
+// makeSpace frees some space, and ends the alarm.
 func makeSpace(tr *trial, admin *clientv3.Client) {
 	tr.Helper()
 	ctx := tr.bounded(patience)
@@ -173,8 +173,8 @@ func TestS26TheFirstRefusalForWantOfSpaceLeavesNoKey(t *testing.T) {
 	}
 }
 
-// S26. The same, when the transaction is one that releases a lock and puts the key of
-// the next one in the Session.
+// S26. The same for a transaction that releases a lock and puts the key of the next one in
+// the Session.
 //
 //	a holds, its twin waits in the same process | a unlocks: its key is deleted, its twin's
 //	is put, and etcd answers "no space" | Unlock says nil | space | the twin gets in
@@ -184,7 +184,7 @@ func TestS26AReleaseThatIsRefusedAfterItWasCarriedOutIsARelease(t *testing.T) {
 		id: "S26", name: "the first refusal, of a release", quick: 4,
 		fault:  "NOSPACE: the first Txn that is refused, after it was applied, hands over inside a Session",
 		must:   "Unlock says nil, no key is left (<= 5 s), the next one is in <= 2 s after the disarm",
-		noPeer: true, // whose release puts nothing, and whose session has one key for all goroutines
+		noPeer: true, // its release puts nothing, and its session has one key for all goroutines
 	}, func(tr *trial) {
 		c := etcdtest.Start(tr, 1, smallAndPrompt)
 		admin := c.Client(tr)
@@ -214,19 +214,19 @@ func TestS26AReleaseThatIsRefusedAfterItWasCarriedOutIsARelease(t *testing.T) {
 	})
 }
 
-// smallAndPrompt is a member with a small quota, that sees what its database has grown to
-// with each change, and not some time later.
+// smallAndPrompt makes a member with a small quota. The member sees the size of its
+// database after each change, and not some time later.
 func smallAndPrompt(m *integration.Member) {
 	m.QuotaBackendBytes = quota
 	m.BackendBatchLimit = 1
 }
 
-// meetsTheQuota sees to it that the Txn that call sends passes etcd's first look at the
-// quota, when it comes in, and not the second one, when it is applied. It returns the
-// revision that the Txn makes. Nothing else may write meanwhile.
+// meetsTheQuota makes the Txn that call sends pass etcd's first check of the quota, when it
+// comes in, and fail the second one, when it is applied. It returns the revision that the
+// Txn makes. Nothing else may write meanwhile.
 //
-// It stops the member from applying, puts a key on which the loop that applies blocks, has
-// the Txn queue behind that, and lets the database grow before all goes on.
+// It stops the member from applying, puts a key on which the loop that applies blocks,
+// makes the Txn queue behind that, and lets the database grow before all goes on.
 func meetsTheQuota(tr *trial, c *etcdtest.Cluster, call func()) (revision int64) {
 	tr.Helper()
 	server := c.Members[0].Server
@@ -253,14 +253,15 @@ func meetsTheQuota(tr *trial, c *etcdtest.Cluster, call func()) (revision int64)
 	return blocked.Header.Revision + 1
 }
 
-// stopApplying keeps a cluster of one from applying anything until what it returns is unlocked.
+// stopApplying keeps a cluster of one from applying anything until the caller unlocks what
+// it returns.
 func stopApplying(c *etcdtest.Cluster) backend.BatchTx {
 	tx := c.Members[0].Server.Backend().BatchTx()
 	tx.LockOutsideApply()
 	return tx
 }
 
-// shrink takes back what meetsTheQuota did.
+// shrink undoes meetsTheQuota.
 func shrink(tr *trial, c *etcdtest.Cluster, admin *clientv3.Client) {
 	tr.Helper()
 	tx := stopApplying(c)
@@ -269,7 +270,7 @@ func shrink(tr *trial, c *etcdtest.Cluster, admin *clientv3.Client) {
 	makeSpace(tr, admin)
 }
 
-// keysAt is how many keys there were below the lock's name at a revision.
+// keysAt returns how many keys there were below the lock's name at a revision.
 func (tr *trial) keysAt(admin *clientv3.Client, revision int64) int64 {
 	tr.Helper()
 	resp, err := admin.Get(tr.bounded(patience), tr.name+"/", clientv3.WithPrefix(), clientv3.WithRev(revision))
@@ -277,9 +278,9 @@ func (tr *trial) keysAt(admin *clientv3.Client, revision int64) int64 {
 	return resp.Count
 }
 
-// S26. An etcd that cannot keep up refuses all that writes, until it has caught up.
+// S26. An etcd that cannot keep up refuses all writes until it has caught up.
 //
-//	a holds, b waits | too many requests | a unlocks, d gives up, e waits or is told |
+//	a holds, b waits | too many requests | a unlocks, d gives up, e waits or has an error |
 //	etcd has caught up | a has unlocked, b gets in, then e
 func TestS26AnEtcdThatCannotKeepUpIsWaitedFor(t *testing.T) {
 	t.Parallel()
@@ -313,7 +314,7 @@ func TestS26AnEtcdThatCannotKeepUpIsWaitedFor(t *testing.T) {
 		}
 		tr.must(errors.Is(errs[0], rpctypes.ErrTooManyRequests), "Lock: %v", errs[0])
 		err := a.calls("Unlock", goesOn, func() error { return <-unlocked })
-		if err != nil { // it was told, and asks again
+		if err != nil { // it had an error, and asks again
 			tr.figures.add("Unlocks to be called again", 1)
 			err = a.releases(goesOn)
 		}
@@ -326,8 +327,8 @@ func TestS26AnEtcdThatCannotKeepUpIsWaitedFor(t *testing.T) {
 	})
 }
 
-// overload keeps a cluster of one from applying until it refuses what writes, and returns
-// what lets it catch up.
+// overload keeps a cluster of one from applying until it refuses writes. catchUp lets it
+// catch up.
 func overload(tr *trial, c *etcdtest.Cluster) (catchUp func()) {
 	tr.Helper()
 	const most = 5_000 // etcd's own limit

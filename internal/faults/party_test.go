@@ -12,7 +12,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
-// patience bounds what has no bound of its own in a story. Whoever exceeds it hangs.
+// patience bounds what has no bound of its own in a story. What exceeds it hangs.
 const patience = 40 * time.Second
 
 // A party is one client of the lock in this process: its own connections and faults.
@@ -23,13 +23,13 @@ type party struct {
 	ttl     time.Duration
 	client  *clientv3.Client
 	faults  *etcdtest.Faults
-	watched *etcdtest.Injection // strikes with each message of a watch, and does no harm
+	watched *etcdtest.Injection // strikes on each message of a watch, and does no harm
 	lock    *lock
 	belief  *span
-	mend    []func() // what heals does beside the faults
+	mend    []func() // what heals does besides healing the faults
 }
 
-// party makes a client of the cluster, through proxies or what else opts say.
+// party makes a client of the cluster. opts may say that it goes through proxies.
 func (tr *trial) party(who string, c *etcdtest.Cluster, ttl time.Duration, opts ...contract.ClientOption) *party {
 	tr.Helper()
 	return tr.partyFor(exclusive, who, c, ttl, opts...)
@@ -45,7 +45,7 @@ func (tr *trial) partyFor(u use, who string, c *etcdtest.Cluster, ttl time.Durat
 	return p
 }
 
-// partyOf makes a party of a client that the story has made.
+// partyOf makes a party with a client that the story has made.
 func (tr *trial) partyOf(who string, client *clientv3.Client, ttl time.Duration) *party {
 	tr.Helper()
 	return tr.partyOfFor(exclusive, who, client, ttl)
@@ -58,8 +58,8 @@ func (tr *trial) partyOfFor(u use, who string, client *clientv3.Client, ttl time
 	return p
 }
 
-// behindAProxy makes a party with a TTL for whom the proxy stands between it and etcd, and one that
-// will get in when the other's lease has run out.
+// behindAProxy makes two parties. The proxy stands between one of them, with this TTL, and
+// etcd. The other one will get in when the lease of the first has run out.
 func (tr *trial) behindAProxy(c *etcdtest.Cluster, ttl time.Duration) (proxy *etcdtest.Proxy, a, b *party) {
 	tr.Helper()
 	proxy = c.Proxy(tr, 0)
@@ -69,7 +69,7 @@ func (tr *trial) behindAProxy(c *etcdtest.Cluster, ttl time.Duration) (proxy *et
 	return proxy, a, b
 }
 
-// memberThatIs is the leader of a cluster of three, or a follower.
+// memberThatIs returns the leader of a cluster of three, or a follower.
 func (tr *trial) memberThatIs(role string, c *etcdtest.Cluster) int {
 	tr.Helper()
 	member := c.Leader(tr)
@@ -117,7 +117,7 @@ func (p *party) with(who string, u use, l *lock) *party {
 	return q
 }
 
-// mends adds what heals p's network.
+// mends records how to heal p's network.
 func (p *party) mends(mend func()) { p.mend = append(p.mend, mend) }
 
 func (p *party) heals() {
@@ -127,7 +127,8 @@ func (p *party) heals() {
 	}
 }
 
-// believes notes that p holds the lock from now, until it leaves or is told.
+// believes records that p believes to hold the lock from now on, until it leaves or learns
+// of a loss.
 func (p *party) believes() {
 	s := p.tr.beginsTo(p.use, p.who, p.lock.Token(), now())
 	p.belief = s
@@ -143,14 +144,14 @@ func (p *party) believes() {
 	}()
 }
 
-// leaves notes that p does not believe to hold the lock any more.
+// leaves records that p no longer believes to hold the lock.
 func (p *party) leaves() {
 	if p.belief != nil {
 		p.tr.ends(p.belief, now(), false)
 	}
 }
 
-// tries calls Lock or TryLock, and notes the belief if that says nil.
+// tries calls Lock or TryLock, and records the belief if the call says nil.
 func (p *party) tries(ctx context.Context, verb string) error {
 	call := p.lock.Lock
 	if verb == "TryLock" {
@@ -189,7 +190,7 @@ func (p *party) unlocks() {
 	p.tr.must(err == nil, "%s: Unlock of a hold that was not lost: %v", p.who, err)
 }
 
-// releases calls Unlock and returns what it says.
+// releases calls Unlock and returns its error.
 func (p *party) releases(d time.Duration) error {
 	p.tr.Helper()
 	p.leaves()
@@ -198,7 +199,7 @@ func (p *party) releases(d time.Duration) error {
 	return p.calls("Unlock", d+slack, func() error { return p.lock.Unlock(ctx) })
 }
 
-// calls runs what may hang, and breaks the trial if it does.
+// calls makes a call that may hang, and breaks the trial if it does.
 func (p *party) calls(what string, d time.Duration, call func() error) error {
 	p.tr.Helper()
 	done := make(chan error, 1)
@@ -222,7 +223,7 @@ func (p *party) loses(d time.Duration) {
 	}
 }
 
-// holdsFor lets a time pass, or less if p loses the lock.
+// holdsFor lets some time pass, or less if p loses the lock.
 func (p *party) holdsFor(d time.Duration) {
 	select {
 	case <-p.lock.Ended():
@@ -247,7 +248,7 @@ type wait struct {
 	err     error         // once done
 	at      time.Duration // when it returned
 	cancel  context.CancelFunc
-	left    bool // it was seen to be in
+	left    bool // the story saw that it is in
 }
 
 // starts begins a Lock, which ends with the trial if not before.
@@ -294,7 +295,7 @@ func (w *wait) getsIn(d time.Duration) time.Duration {
 	return w.at - w.started
 }
 
-// follows waits until the Lock says nil, which must be within d of an event.
+// follows waits until the Lock says nil. That must be within d of an event.
 func (w *wait) follows(event string, at, d time.Duration) {
 	w.p.tr.Helper()
 	w.getsIn(d + slack)
@@ -325,7 +326,7 @@ func (w *wait) goesOnWaiting(d time.Duration) {
 	}
 }
 
-// keys is how many keys there are below the lock's name.
+// keys returns how many keys there are below the lock's name.
 func (tr *trial) keys(admin *clientv3.Client) int {
 	tr.Helper()
 	resp, err := admin.Get(tr.bounded(patience), tr.name+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())

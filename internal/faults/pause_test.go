@@ -23,13 +23,14 @@ type pause struct {
 	freeze func(tr *trial, p *process, proxy *etcdtest.Proxy)
 }
 
-// pauses are the ways in which a process stops for longer than its TTL: it has etcd's
-// last word, or finds an answer that would have renewed its lease when it wakes.
+// pauses are the ways in which a process stops for longer than its TTL. Either it has had
+// etcd's last word before, or it wakes and finds an answer that would have renewed its
+// lease.
 var pauses = []pause{
 	{"frozen", func(_ *trial, p *process, _ *etcdtest.Proxy) { p.freeze() }},
 	{"frozen, with an answer in its socket", func(tr *trial, p *process, proxy *etcdtest.Proxy) {
 		proxy.Hold(etcdtest.Replies)
-		// By the second request that it sends without an answer, the first one is answered.
+		// When it sends a second request after that, the first one has its answer.
 		since := now()
 		for range 2 {
 			e, ok := p.says("renewing", since, patience)
@@ -42,8 +43,8 @@ var pauses = []pause{
 	}},
 }
 
-// unread is how many bytes wait in the sockets of this machine that are connected to an
-// address.
+// unread returns how many bytes wait in the sockets of this machine that are connected to
+// an address.
 func unread(tr *trial, addr string) (sum uint64) {
 	tr.Helper()
 	table, err := os.ReadFile("/proc/net/tcp")
@@ -64,10 +65,11 @@ func unread(tr *trial, addr string) (sum uint64) {
 	return sum
 }
 
-// S4. A process that was frozen for longer than its TTL knows that it has lost the lock
-// at its first look, whatever it finds waiting, and for good.
+// S4. A process that was frozen for longer than its TTL knows at its first look that it has
+// lost the lock, whatever answers it finds waiting. It knows so for good.
 //
-//	a works, and asks before each unit | a is frozen | its lease expires, b gets in | a wakes
+//	a works, and asks before each unit | a is frozen | its lease expires, b gets in | a
+//	wakes
 func TestS04AProcessThatWasFrozenBeginsNoWorkAfterTheNextOwnerGotIn(t *testing.T) {
 	t.Parallel()
 	for _, pause := range pauses {
@@ -89,8 +91,8 @@ func TestS04AProcessThatWasFrozenBeginsNoWorkAfterTheNextOwnerGotIn(t *testing.T
 	}
 }
 
-// sleepsThrough has a lock and b wait. a, which asks before each unit of its work, is frozen until b
-// has got in. What a does when it wakes is judged.
+// sleepsThrough makes a lock and b wait. a asks before each unit of its work. It is frozen
+// until b has got in. The trial judges what a does when it wakes.
 func (tr *trial) sleepsThrough(a *process, b *party, freeze func()) {
 	tr.Helper()
 	a.locks()
@@ -105,18 +107,18 @@ func (tr *trial) sleepsThrough(a *process, b *party, freeze func()) {
 	visible := told.At - a.firstLook(thawed)
 	tr.figures.longest("time from waking until the loss is visible", visible)
 
-	time.Sleep(ttl) // for what might revive it
+	time.Sleep(ttl) // time in which something might revive it
 	begun := len(a.looks(next.at))
 	tr.figures.add("units of work begun after the next owner got in", begun)
 	tr.must(begun == 0, "a began %d units of work after b got in", begun)
 	tr.must(visible <= 50*time.Millisecond, "a learnt of its loss %v after it woke", visible)
 }
 
-// S5. What no lock can prevent, since a process may be frozen between the question and
-// the write, the token does: a resource that has seen a newer one refuses the older.
+// S5. A process may be frozen between the question and the write. No lock can prevent that,
+// but the token can: a resource that has seen a newer token refuses an older one.
 //
-//	a writes, and asks no more | a is frozen | its lease expires, b gets in and writes |
-//	a wakes and goes on writing, and so does b
+//	a writes, and asks no more | a is frozen | its lease expires, b gets in and writes | a
+//	wakes and goes on writing, and so does b
 func TestS05AResourceThatChecksTheTokenRefusesEveryStaleWrite(t *testing.T) {
 	t.Parallel()
 	for _, pause := range pauses {
@@ -167,7 +169,7 @@ func TestS05AResourceThatChecksTheTokenRefusesEveryStaleWrite(t *testing.T) {
 	}
 }
 
-// A store takes a write unless it has seen a greater token.
+// A store accepts a write unless it has seen a greater token.
 type store struct {
 	url string
 
@@ -215,7 +217,7 @@ func (s *store) heard() []written {
 	return s.writes[:len(s.writes):len(s.writes)]
 }
 
-// hears waits for n more writes of somebody.
+// hears waits for n more writes of a writer.
 func (s *store) hears(who string, n int) bool {
 	deadline := time.After(patience)
 	for next := len(s.heard()); ; {

@@ -27,7 +27,7 @@ import (
 
 // ---- the parent's side
 
-// A process is a party of its own process, which can be frozen and killed.
+// A process is a party that is a process of its own. It can be frozen and killed.
 type process struct {
 	tr     *trial
 	who    string
@@ -46,17 +46,17 @@ type order struct {
 	Do     string        // lock, unlock, write, run, visit, add
 	Bound  time.Duration // of a call, or of a run
 	Store  string        // to write to: a URL
-	Seed   uint64        // of a run
+	Seed   uint64        // of a run: its seed
 	Set    string        // to add to, in an add or a run: a key
-	Guards bool          // the writes to the set
-	Stops  bool          // to be frozen between the read and the write of the set
+	Guards bool          // its writes to the set have a guard
+	Stops  bool          // it is frozen between the read and the write of the set
 }
 
 // An event is a line from a process.
 type event struct {
 	What  string        // locked, looked, ended, unlocked, failed, renewing, done, closed, stopped, added, refused
 	At    time.Duration // on the monotonic clock
-	Since time.Duration // when the call began, of those that are about a call or a question
+	Since time.Duration // when the call or the question began, in an event about one
 	Token int64         `json:",omitempty"`
 	Err   string        `json:",omitempty"`
 	Lost  bool          `json:",omitempty"` // the error says that the lock was lost
@@ -123,7 +123,7 @@ func (p *process) said() []event {
 	return p.events[:len(p.events):len(p.events)]
 }
 
-// says waits for an event that was said at or after a time, and returns it.
+// says waits for an event at or after a time, and returns it.
 func (p *process) says(what string, since time.Duration, d time.Duration) (event, bool) {
 	deadline := time.After(d)
 	next := 0
@@ -144,7 +144,7 @@ func (p *process) says(what string, since time.Duration, d time.Duration) (event
 	}
 }
 
-// locks has the process lock, and work on it: to look whether it holds, each millisecond.
+// locks makes the process lock and work on it: each millisecond it looks whether it holds.
 func (p *process) locks() event {
 	p.tr.Helper()
 	asked := now()
@@ -154,7 +154,7 @@ func (p *process) locks() event {
 	return e
 }
 
-// starts has the process begin to lock. What it then believes is judged when the trial
+// starts makes the process begin to lock. What it then believes is judged when the trial
 // ends.
 func (p *process) starts() {
 	p.tr.Helper()
@@ -163,9 +163,9 @@ func (p *process) starts() {
 	p.tr.Cleanup(func() { p.believed(asked) })
 }
 
-// believed notes the belief of the hold that the process was asked for. It lasts until
-// Unlock is called or, if the lock was lost, until the last question that was answered
-// by yes: nobody can know of a loss while it is frozen.
+// believed records the belief of the hold that the process was asked for. It lasts until
+// Unlock is called or, if the lock was lost, until the last question that had the answer
+// yes: a frozen process cannot know of a loss.
 func (p *process) believed(asked time.Duration) {
 	var belief *span
 	var lastYes time.Duration
@@ -189,7 +189,7 @@ func (p *process) believed(asked time.Duration) {
 	}
 }
 
-// releases has the process unlock, and returns what that said.
+// releases makes the process unlock, and returns what Unlock said.
 func (p *process) releases() event {
 	p.tr.Helper()
 	asked := now()
@@ -199,8 +199,8 @@ func (p *process) releases() event {
 	return e
 }
 
-// writes has the process write to a store, with the token of its hold, and not ask any
-// more whether it still holds.
+// writes makes the process write to a store with the token of its hold. It no longer asks
+// whether it still holds.
 func (p *process) writes(s *store) {
 	p.tr.Helper()
 	p.order(order{Do: "write", Store: s.url})
@@ -215,15 +215,15 @@ func freeze(p *os.Process) {
 	_ = unix.Waitid(unix.P_PID, p.Pid, nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil)
 }
 
-// kill ends the process at once, if it runs, and waits for what it has said.
+// kill ends the process at once, if it runs, and waits until all that it said has come.
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
 	<-p.over
 	_ = p.cmd.Wait() // says only that it was killed
 }
 
-// looks are the times at which the process asked and was told that it holds, from a
-// time on. Each is a unit of work that may begin.
+// looks returns the times, from one on, at which the process asked and the answer was that
+// it holds. Each is a unit of work that may begin.
 func (p *process) looks(from time.Duration) (asked []time.Duration) {
 	for _, e := range p.said() {
 		if e.What == "looked" && e.Since >= from {
@@ -233,8 +233,8 @@ func (p *process) looks(from time.Duration) (asked []time.Duration) {
 	return asked
 }
 
-// firstLook is when the process asked for the first time after it was thawed, or went
-// on with a question that it was frozen in.
+// firstLook is when the process first asked after it was thawed, or went on with a question
+// in which it was frozen.
 func (p *process) firstLook(thawed time.Duration) time.Duration {
 	for _, e := range p.said() {
 		if (e.What == "looked" || e.What == "ended") && e.At >= thawed {
@@ -271,7 +271,7 @@ func beParty(orders io.Reader, events io.Writer) error {
 	for in := json.NewDecoder(orders); ; {
 		var o order
 		if err := in.Decode(&o); err != nil {
-			return nil // the parent has gone
+			return nil // the parent is gone
 		}
 		switch o.Do {
 		case "lock":
@@ -301,7 +301,7 @@ type worker struct {
 	who    string
 
 	leave, left chan struct{} // of works, nil while it does not run
-	ended       bool          // the hold has; owned by whoever asks
+	ended       bool          // the hold has ended; owned by whoever asks
 
 	mu  sync.Mutex
 	out *json.Encoder
@@ -313,10 +313,10 @@ func (w *worker) tell(e event) {
 	if e.At == 0 {
 		e.At = now()
 	}
-	_ = w.out.Encode(e) // fails only if the parent has gone
+	_ = w.out.Encode(e) // fails only if the parent is gone
 }
 
-// enters calls Lock or TryLock, and reports whether that said nil.
+// enters calls Lock or TryLock, and reports whether it said nil.
 func (w *worker) enters(call func(context.Context) error, bound time.Duration) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()
@@ -331,7 +331,7 @@ func (w *worker) enters(call func(context.Context) error, bound time.Duration) b
 	return true
 }
 
-// works asks whether the lock is held, each millisecond.
+// works asks each millisecond whether it holds the lock.
 func (w *worker) works() {
 	defer close(w.left)
 	for {
@@ -341,13 +341,13 @@ func (w *worker) works() {
 			return
 		default:
 		}
-		// In the kernel, so that it may look before any timer of this process has run.
+		// It sleeps in the kernel, so it may look before any timer of this process has run.
 		_ = unix.Nanosleep(&unix.Timespec{Nsec: int64(time.Millisecond)}, nil)
 	}
 }
 
-// asks asks whether the lock is held, and tells of a yes: a unit of work begins. It
-// tells of the first no, too.
+// asks asks whether the lock is held, and reports a yes: a unit of work begins. It reports
+// the first no, too.
 func (w *worker) asks() (holds bool) {
 	e := event{What: "looked", Since: now()}
 	holds = w.lock.Holds()
@@ -371,17 +371,17 @@ func (w *worker) rests() {
 	}
 }
 
-// writes writes to a store without asking whether the lock is held any more.
+// writes writes to a store. It no longer asks whether the lock is held.
 func (w *worker) writes(store string, token int64) {
 	for {
 		if resp, err := http.PostForm(store, url.Values{"who": {w.who}, "token": {fmt.Sprint(token)}}); err == nil {
-			resp.Body.Close() // what the store says is for the parent to judge
+			resp.Body.Close() // the parent judges what the store says
 		}
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// tellsRenewals tells of each request to renew a lease.
+// tellsRenewals reports each request to renew a lease.
 func (w *worker) tellsRenewals(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	s, err := streamer(ctx, desc, cc, method, opts...)
 	if err != nil || !strings.HasSuffix(method, "/LeaseKeepAlive") {

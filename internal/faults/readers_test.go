@@ -21,7 +21,7 @@ import (
 // go.etcd.io/etcd/client/v3/experimental/recipes.
 const recipe = "recipe.RWMutex"
 
-// sideBySide proves the cases of a row at once: they wait most of the time.
+// sideBySide proves the cases of a row at once, since they wait most of the time.
 func sideBySide[C any](t *testing.T, cases []C, row func(C) row, story func(*trial, C)) {
 	t.Helper()
 	var all sync.WaitGroup
@@ -34,8 +34,8 @@ func sideBySide[C any](t *testing.T, cases []C, row func(C) row, story func(*tri
 	all.Wait()
 }
 
-// readsOn has a party read again and again, for a moment each, until the function that it
-// returns is called, which returns when each read began.
+// readsOn makes a party read again and again, for a moment each, until stop is called. stop
+// returns when each read began.
 func (p *party) readsOn() (stop func() []time.Duration) {
 	var over atomic.Bool
 	var began []time.Duration
@@ -74,7 +74,8 @@ func (w *wait) isIn() bool {
 	}
 }
 
-// writers is how many of the keys below the lock's name are not a reader's, of either library.
+// writers returns how many of the keys below the lock's name are no reader's, of either
+// library.
 func (tr *trial) writers(admin *clientv3.Client) (n int) {
 	tr.Helper()
 	resp, err := admin.Get(tr.bounded(patience), tr.name+"/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
@@ -88,22 +89,22 @@ func (tr *trial) writers(admin *clientv3.Client) (n int) {
 	return n
 }
 
-// S33. A writer that waits is not overtaken by readers, however many come, and they go on when it
+// S33. Readers do not overtake a writer that waits, however many come. They go on when it
 // has been.
 //
-//	readers come and go, so that one of them always reads | w comes to write | the reads end, w
-//	gets in | w unlocks, the readers get in
+//	readers come and go, so that one of them always reads | w comes to write | the reads
+//	end, w gets in | w unlocks, the readers get in
 func TestS33ReadersDoNotOvertakeAWriterThatWaits(t *testing.T) {
 	t.Parallel()
 	const (
-		event = time.Second     // by when those who share a key know that a writer waits
-		blind = 3 * time.Second // or, if they see no event, by when they have looked
-		soon  = 5 * time.Second // when those who wait must be in
+		event = time.Second     // by then those who share a key know that a writer waits
+		blind = 3 * time.Second // or, if they get no event, by then they have rechecked
+		soon  = 5 * time.Second // by then waiters must be in
 	)
 	type crowd struct {
 		name     string
 		sessions int
-		blind    bool // no watch tells the readers anything
+		blind    bool // the readers' watches deliver nothing
 	}
 	sideBySide(t, []crowd{
 		{"of six processes", 6, false},
@@ -151,15 +152,15 @@ func TestS33ReadersDoNotOvertakeAWriterThatWaits(t *testing.T) {
 	})
 }
 
-// A stay is one hold of a party that a crowd gives way to.
+// A stay is one hold of a party to which a crowd gives way.
 type stay struct {
 	came time.Duration // it stood in line by then
 	in   time.Duration
 	left time.Duration
 }
 
-// staysAmong has w come to a crowd whose members come and go. It must be in soon, and it leaves.
-// stands reports whether it stands in line.
+// staysAmong makes w come to a crowd whose members come and go. It must be in soon, and
+// then it leaves. stands reports whether it stands in line.
 func (w *party) staysAmong(soon time.Duration, figure string, stands func() bool) (s stay) {
 	w.tr.Helper()
 	next := w.starts(context.Background())
@@ -173,12 +174,13 @@ func (w *party) staysAmong(soon time.Duration, figure string, stands func() bool
 	s.in = next.at
 	w.unlocks()
 	s.left = now()
-	time.Sleep(500 * time.Millisecond) // in which the crowd goes on
+	time.Sleep(500 * time.Millisecond) // the crowd goes on meanwhile
 	return s
 }
 
-// crowdGaveWay ends a crowd. Of its holds none may have begun later than it may overtake a stay, and
-// before that was in; and each member must be in soon after each stay.
+// crowdGaveWay ends a crowd. A stay may be overtaken only by holds that began within
+// overtakes of its arrival in line. After each stay, each member of the crowd must be in
+// soon.
 func (tr *trial) crowdGaveWay(stops []func() []time.Duration, stays []stay, overtakes, soon time.Duration, figure string) {
 	tr.Helper()
 	overtook := 0
@@ -228,7 +230,7 @@ func TestS34TheEntryOfAReaderThatDiedGoesWithItsLease(t *testing.T) {
 	})
 }
 
-// S35. Each read of a process is one of its own, by the same RWMutex too.
+// S35. Each read of a process is one of its own, even by the same RWMutex.
 //
 //	a and b read by the same RWMutex, w waits to write | a unlocks, w goes on waiting | b
 //	unlocks, w gets in
@@ -256,9 +258,10 @@ func TestS35TwoReadsOfOneRWMutexEndByThemselves(t *testing.T) {
 	})
 }
 
-// S35. A reader waits for those who came before it, and for no writer behind it.
+// S35. A reader waits for those that came before it, but for no writer behind it.
 //
-//	w writes, r waits to read, x waits to write | w unlocks, r gets in | r unlocks, x gets in
+//	w writes, r waits to read, x waits to write | w unlocks, r gets in | r unlocks, x gets
+//	in
 func TestS35AReaderDoesNotWaitForAWriterBehindIt(t *testing.T) {
 	t.Parallel()
 	prove(t, row{
@@ -273,7 +276,7 @@ func TestS35AReaderDoesNotWaitForAWriterBehindIt(t *testing.T) {
 		w.locks()
 		reader := r.waits()
 		behind := x.waits()
-		reader.goesOnWaiting(ttl) // so that it looks again, and sees who is behind it
+		reader.goesOnWaiting(ttl) // so that it rechecks, and sees who is behind it
 		w.unlocks()
 		reader.follows("the release", now(), 3*time.Second)
 		behind.goesOnWaiting(ttl / 4)
@@ -283,12 +286,13 @@ func TestS35AReaderDoesNotWaitForAWriterBehindIt(t *testing.T) {
 	})
 }
 
-// S36. Readers whose key or lease is taken away are told, each of them, and their own process
-// writes only when they all have unlocked. (A writer elsewhere is in at once: as in S8, beliefs
-// may overlap here until the readers are told.)
+// S36. If the key or the lease of readers is taken away, each of them learns of it, and
+// their own process writes only when they all have unlocked. (A writer elsewhere is in at
+// once. As in S8, beliefs may overlap here until the readers know.)
 //
-//	five goroutines of a process read, w waits to write, there or elsewhere | an operator deletes
-//	what they have, or revokes its lease | all five are told | they unlock: lost | w gets in
+//	five goroutines of a process read, w waits to write, there or elsewhere | an operator
+//	deletes what they have, or revokes its lease | all five know | they unlock: lost | w
+//	gets in
 func TestS36ReadersAreToldThatTheirKeyWasTakenAway(t *testing.T) {
 	t.Parallel()
 	const told = 1500 * time.Millisecond
@@ -365,11 +369,11 @@ func TestS36ReadersAreToldThatTheirKeyWasTakenAway(t *testing.T) {
 	})
 }
 
-// S37. A process that reads and was frozen for longer than its TTL knows that it has lost the
-// lock at its first look, whatever it finds waiting.
+// S37. A process that reads and was frozen for longer than its TTL knows at its first look
+// that it has lost the lock, whatever answers it finds waiting.
 //
-//	a reads, and asks before each unit, w waits to write | a is frozen | its lease expires, w gets
-//	in | a wakes
+//	a reads, and asks before each unit, w waits to write | a is frozen | its lease expires,
+//	w gets in | a wakes
 func TestS37AReaderThatWasFrozenBeginsNoReadAfterTheWriterGotIn(t *testing.T) {
 	t.Parallel()
 	sideBySide(t, pauses, func(how pause) row {
@@ -388,10 +392,11 @@ func TestS37AReaderThatWasFrozenBeginsNoReadAfterTheWriterGotIn(t *testing.T) {
 	})
 }
 
-// S38. Readers on a member that is cut off from its peers know it before the writer gets in.
+// S38. Readers on a member that is cut off from its peers know that before the writer gets
+// in.
 //
-//	three goroutines read by one member, w waits by the others | that member is cut off from them
-//	| the readers know | w gets in
+//	three goroutines read by one member, w waits by the others | that member is cut off from
+//	them | the readers know | w gets in
 func TestS38ReadersOnAMemberThatIsCutOffKnowBeforeTheWriterGetsIn(t *testing.T) {
 	t.Parallel()
 	sideBySide(t, []string{"leader", "follower"}, func(role string) row {
@@ -447,10 +452,10 @@ func TestS38ReadersOutlastARestartOfEtcd(t *testing.T) {
 	})
 }
 
-// S38. Whoever waits gets in though the event that it waits for never comes to it.
+// S38. A waiter gets in even if the event for which it waits never reaches it.
 //
-//	a writes, r waits to read, and w behind it to write | every event is lost | a unlocks, r gets
-//	in | r unlocks, w gets in
+//	a writes, r waits to read, and w behind it to write | every event is lost | a unlocks, r
+//	gets in | r unlocks, w gets in
 func TestS38ReadersAndWritersGetInWithoutEvents(t *testing.T) {
 	t.Parallel()
 	const bound = 3 * time.Second
@@ -478,8 +483,8 @@ func TestS38ReadersAndWritersGetInWithoutEvents(t *testing.T) {
 	})
 }
 
-// S39. Where etcd is set back, readers keep the lock if their key came back, and are told if it
-// went, and the writer that waits gets in.
+// S39. When etcd is set back, readers whose key came back keep the lock, and readers whose
+// key went learn of it. The writer that waits gets in.
 //
 //	a and b of one process and d of another read, w waits to write | etcd is restored, from
 //	before or after that | the readers unlock: nil or a loss | w gets in
@@ -512,7 +517,7 @@ func TestS39WhereEtcdIsSetBackReadersKeepTheLockOrAreTold(t *testing.T) {
 			saved = s.save(tr)
 		} else {
 			for _, r := range readers {
-				r.leaves() // w may get in before they are told, as with any key that is taken
+				r.leaves() // as with any key that is taken away, w may get in before they know
 			}
 			tr.forgets()
 		}

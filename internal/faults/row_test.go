@@ -19,18 +19,18 @@ import (
 // A row is one line of the published table.
 type row struct {
 	id    string // S1 to S43
-	name  string // of several with that id, else ""
+	name  string // if several have that id, else ""
 	fault string
 	must  string // what must hold, with its figure
 
 	leastMargin time.Duration // from the end of a hold by a loss to the next hold
 
 	quick   int // trials of a quick run, at least 1
-	full    int // trials of a full run, if that is not -trials
+	full    int // trials of a full run without -trials
 	lanes   int // trials at once, 8 unless said otherwise: most of them wait most of the time
 	noPeer  bool
 	peer    string // instead of concurrency.Mutex
-	command string // that measures the row again, unless it is this test with -trials and -peer
+	command string // the command that measures the row again, if it is not this test with -trials and -peer
 }
 
 // slack is what a loaded machine may take for something that is due now.
@@ -74,7 +74,8 @@ func (r row) run(t *testing.T, s side.Side, story func(tr *trial)) *figures {
 			defer func() { <-free }()
 			t.Run(fmt.Sprint("trial ", i+1), func(t *testing.T) {
 				tr := &trial{T: t, row: r, side: s, i: i, n: n, figures: f, name: fmt.Sprintf("lock/%s/%d", r.id, i)}
-				// First, so that it runs when all else that the trial made has ended.
+				// It comes first, so that it runs when all else that the trial made has
+				// ended.
 				t.Cleanup(tr.judge)
 				tr.tell(story)
 			})
@@ -89,7 +90,7 @@ type trial struct {
 	*testing.T
 	row     row
 	side    side.Side
-	i, n    int    // which trial of how many, from 0
+	i, n    int    // the number of this trial, from 0, and of all trials
 	name    string // of the lock
 	figures *figures
 
@@ -99,10 +100,10 @@ type trial struct {
 	era    int
 }
 
-// endOfTrial is what a trial panics with when it is broken and cannot go on.
+// A broken trial that cannot go on panics with endOfTrial.
 type endOfTrial struct{}
 
-// tell runs a story, to its end or to where it is broken.
+// tell runs a story to its end, or to where it is broken.
 func (tr *trial) tell(story func(*trial)) {
 	defer func() {
 		if r := recover(); r != nil && r != (endOfTrial{}) {
@@ -112,14 +113,14 @@ func (tr *trial) tell(story func(*trial)) {
 	story(tr)
 }
 
-// broke notes that a promise does not hold. The trial goes on.
+// broke records that a promise does not hold. The trial goes on.
 func (tr *trial) broke(format string, args ...any) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	tr.broken = append(tr.broken, fmt.Sprintf(format, args...))
 }
 
-// must ends the trial unless a promise holds. To be called by the story's goroutine.
+// must ends the trial unless a promise holds. Only the story's goroutine may call it.
 func (tr *trial) must(holds bool, format string, args ...any) {
 	if !holds {
 		tr.broke(format, args...)
@@ -130,7 +131,7 @@ func (tr *trial) must(holds bool, format string, args ...any) {
 // A span is the time for which a party believed to hold the lock.
 type span struct {
 	who         string
-	shares      bool // and so beside others that do
+	shares      bool // so it may be beside others that share
 	weight      int  // of its permits, if that is what it shares
 	token       int64
 	from, until time.Duration // on the monotonic clock; until is 0 while it lasts
@@ -138,7 +139,7 @@ type span struct {
 	era         int
 }
 
-// begins notes a belief.
+// begins records a belief.
 func (tr *trial) begins(who string, token int64, from time.Duration) *span {
 	return tr.beginsTo(exclusive, who, token, from)
 }
@@ -151,14 +152,14 @@ func (tr *trial) beginsTo(u use, who string, token int64, from time.Duration) *s
 	return s
 }
 
-// forgets notes that etcd was set back: tokens begin anew.
+// forgets records that etcd was set back: tokens begin anew.
 func (tr *trial) forgets() {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	tr.era++
 }
 
-// ends notes the end of a belief, unless it has ended before.
+// ends records the end of a belief, unless it has ended before.
 func (tr *trial) ends(s *span, at time.Duration, lost bool) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -167,14 +168,16 @@ func (tr *trial) ends(s *span, at time.Duration, lost bool) {
 	}
 }
 
-// Invariant: no two beliefs overlap, unless both share, and tokens grow with them, from each hold
-// that is alone to those after it, and from all to one that is alone. No more permits than there are
-// are held. judge checks that, and counts the trial.
+// judge checks the Invariant, and counts the trial.
+//
+// Invariant: no two beliefs overlap unless both share. Tokens grow, from each hold that is
+// alone to those after it, and from all to one that is alone. The permits held never exceed
+// the limit.
 func (tr *trial) judge() {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	slices.SortFunc(tr.spans, func(a, b *span) int { return cmp.Compare(a.from, b.from) })
-	last := make(map[bool]*span) // by whether it shares: that which lasts longest of those before
+	last := make(map[bool]*span) // by whether it shares: the earlier belief that lasts longest
 	for _, s := range tr.spans {
 		if s.until == 0 {
 			s.until = now()
@@ -199,7 +202,7 @@ func (tr *trial) judge() {
 	tr.figures.count(len(tr.broken) > 0)
 }
 
-// countPermits judges each belief by those that have lasted to its beginning, with mu held.
+// countPermits judges each belief by those that last at its beginning, with mu held.
 func (tr *trial) countPermits() {
 	for i, s := range tr.spans {
 		held, least := s.weight, s.until
@@ -228,13 +231,13 @@ func (tr *trial) compare(last, s *span) {
 			tr.broken = append(tr.broken, fmt.Sprintf("%s knew only %v before %s got in", last.who, gap, s.who))
 		}
 	}
-	told := tr.side.Name == side.Ours.Name || s.token != 0 // a recipe.RWMutex tells no token
+	told := tr.side.Name == side.Ours.Name || s.token != 0 // a recipe.RWMutex has no token
 	if told && s.era == last.era && !grows(last.token, s.token) {
 		tr.broken = append(tr.broken, fmt.Sprintf("token %d of %s after %d of %s", s.token, s.who, last.token, last.who))
 	}
 }
 
-// figures are what the trials of a row and side have measured.
+// figures are the measurements of the trials of a row and a side.
 type figures struct {
 	mu          sync.Mutex
 	n, broken   int
@@ -254,7 +257,7 @@ func (f *figures) count(broken bool) {
 	}
 }
 
-// shortest notes a time of which the table tells the least.
+// shortest records a time, of which the table shows the least.
 func (f *figures) shortest(what string, d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -263,7 +266,7 @@ func (f *figures) shortest(what string, d time.Duration) {
 	}
 }
 
-// longest notes a time of which the table tells the greatest.
+// longest records a time, of which the table shows the greatest.
 func (f *figures) longest(what string, d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -301,14 +304,13 @@ func rounded(d time.Duration) time.Duration {
 	return d.Round(time.Millisecond)
 }
 
-// phase lets a part of d pass that differs from trial to trial, so that a fault does not
-// always strike at the same moment of a period.
+// phase lets a part of d pass that differs from trial to trial. So a fault does not always
+// strike at the same moment of a period.
 func (tr *trial) phase(d time.Duration) {
 	time.Sleep(d * time.Duration(tr.i%tr.n) / time.Duration(tr.n))
 }
 
-// bounded is a context for what must come, which outlives t.Context and so serves in
-// Cleanup.
+// bounded is a context for what must come. It outlives t.Context, so Cleanup can use it.
 func (tr *trial) bounded(d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	tr.Cleanup(cancel)

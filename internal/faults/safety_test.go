@@ -15,18 +15,19 @@ import (
 )
 
 const (
-	// ttl is long enough that an eighth of it is far above the noise of a machine.
+	// ttl is long enough for an eighth of it to be far above the noise of a machine.
 	ttl = 2 * time.Second
 
-	// expires is when the lease of a party that has gone must have expired: the TTL,
+	// expires is when the lease of a party that is gone must have expired: after the TTL,
 	// etcd's own step, and what a loaded machine takes.
 	expires = ttl + time.Second + slack
 
-	// leastMargin is what must lie between the end of a hold by expiry and the next.
+	// leastMargin is the least time from the end of a hold by expiry to the next hold.
 	leastMargin = 100 * time.Millisecond
 )
 
-// S1. A holder whose connection breaks knows it before etcd gives the lock to the next.
+// S1. A holder whose connection breaks knows that before etcd gives the lock to the next
+// one.
 //
 //	a holds, b waits | a's connection breaks | a knows | a's lease expires | b gets in
 func TestS01AHolderWhoseConnectionBreaksKnowsBeforeTheNextOneGetsIn(t *testing.T) {
@@ -63,21 +64,22 @@ func TestS01AHolderWhoseConnectionBreaksKnowsBeforeTheNextOneGetsIn(t *testing.T
 	}
 }
 
-// S2. A renewal counts from when it was sent: answers that come slowly cost nothing up
-// to half the TTL, and beyond that never make a holder trust its lease for too long.
+// S2. A renewal counts from when it was sent. Answers that take up to half the TTL cost
+// nothing. Slower ones never make a holder trust its lease for too long.
 //
-//	a holds, b waits | answers come ever later | requests are lost, and the answers
-//	under way still arrive | a knows | b gets in
+//	a holds, b waits | answers come ever later | requests are lost, and the answers under
+//	way still arrive | a knows | b gets in
 func TestS02SlowAnswersLengthenNoHold(t *testing.T) {
 	t.Parallel()
 	slows := []struct {
 		name     string
 		ttl      time.Duration
-		eighths  int // of it, reached step by step
+		eighths  int // of the TTL; the test reaches it step by step
 		harmless bool
 		must     string
 	}{
-		// With half a TTL of 2 s gone, a machine that stands still for 400 ms loses the rest.
+		// With half a TTL of 2 s gone, a machine that stands still for 400 ms loses the
+		// rest.
 		{"half the TTL", 3 * ttl, 4, true, "nothing is lost while answers are slow; 0 overlaps once they stop"},
 		{"nearly the TTL", ttl, 7, false, "0 overlaps"},
 	}
@@ -141,8 +143,8 @@ func TestS03AHolderOnAMemberThatIsCutOffKnowsBeforeTheNextOneGetsIn(t *testing.T
 	}
 }
 
-// S6. A token is greater than all before it, whatever happens to the holder or to etcd
-// in between. (So it is in every other row, too: the judge of all trials looks.)
+// S6. A token is greater than all before it, whatever happens to the holder or to etcd in
+// between. (The judge of all trials checks that in every other row, too.)
 //
 //	for each: a party holds | it is cut off, or the leader moves, or the history is
 //	compacted, or all members are stopped and started again | the next one holds
@@ -185,7 +187,7 @@ func TestS06TokensGrowThroughEverything(t *testing.T) {
 				a.unlocks()
 				happens()
 				a.locks()
-				a.leaves() // what it believes when it is cut off is S1's matter
+				a.leaves() // S1 judges what it believes while it is cut off
 				proxy.BlackHole()
 				b.locks()
 				a.heals()
@@ -198,12 +200,12 @@ func TestS06TokensGrowThroughEverything(t *testing.T) {
 }
 
 // S7. Goroutines exclude each other as processes do, on sessions of their own and on one
-// Mutex. What they do in the critical section is not synchronized by anything else, so
-// that the race detector judges, too.
+// Mutex. Nothing but the lock synchronizes what they do in the critical section, so the
+// race detector judges, too.
 func TestS07GoroutinesExcludeEachOtherAsProcessesDo(t *testing.T) {
 	t.Parallel()
 	const goroutines = 16
-	cycles := 125 // of each, 2,000 in all
+	cycles := 125 // for each of them; 2,000 in all
 	if *trials > 0 {
 		cycles = 625
 	}
@@ -228,7 +230,7 @@ func TestS07GoroutinesExcludeEachOtherAsProcessesDo(t *testing.T) {
 				for i := range clients {
 					clients[i] = c.Client(tr)
 				}
-				sum := 0 // only touched by the holder
+				sum := 0 // only the holder touches it
 				var all sync.WaitGroup
 				for i := range goroutines / sharing.each {
 					p := tr.partyOf("opener", clients[i%len(clients)], 10*ttl)
@@ -272,11 +274,11 @@ func (tr *trial) adds(l *lock, sum *int) bool {
 	return true
 }
 
-// S8. A holder whose key or lease is taken away is told, and its Unlock says so. Here
-// alone two may believe to hold, until the loser is told.
+// S8. A holder whose key or lease is taken away learns of it, and its Unlock says so. Only
+// here may two believe to hold, until the loser knows.
 //
-//	a holds, for a moment or for seconds | an operator deletes its key, or revokes its lease |
-//	a is told
+//	a holds, for a moment or for seconds | an operator deletes its key, or revokes its lease
+//	| a knows
 func TestS08AHolderIsToldThatItsKeyWasTakenAway(t *testing.T) {
 	t.Parallel()
 	type take func(tr *trial, admin *clientv3.Client, held *mvccpb.KeyValue) error
@@ -348,7 +350,7 @@ func TestS09UnlockAfterExpiryLeavesTheNextOwnerAlone(t *testing.T) {
 		a.locks()
 		next := b.waits()
 		proxy.BlackHole()
-		a.leaves() // what it believes meanwhile is S1's matter
+		a.leaves() // S1 judges what it believes meanwhile
 		next.getsIn(expires)
 		a.heals()
 		err := a.releases(patience)

@@ -19,18 +19,18 @@ import (
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
-// S11. A set in etcd is one value, which each writer reads, adds to and writes back under
-// the lock, by a transaction that is guarded by its hold. No add that was acknowledged is
-// lost, whatever becomes of the writers.
+// S11. A set in etcd is one value. Each writer reads it, adds to it and writes it back
+// under the lock, by a transaction that its hold guards. No acknowledged add is lost,
+// whatever becomes of the writers.
 //
-//	4 clients add | their connections break, they are frozen, most of all between the
-//	read and the write, a member is cut off with a client | the faults end | the set is read
+//	4 clients add | their connections break, they are frozen, most of all between the read
+//	and the write, a member is cut off with a client | the faults end | the set is read
 func TestS11NoAcknowledgedAddIsLost(t *testing.T) {
 	t.Parallel()
 	const clients, members, length = 4, 3, 8 * time.Second
 	adds := 1000
 	if raceDetector {
-		adds = 200 // it makes all of it several times slower
+		adds = 200 // the race detector makes all of it several times slower
 	}
 	prove(t, row{
 		id: "S11", full: min(5, *trials), lanes: 2,
@@ -74,9 +74,9 @@ func TestS11NoAcknowledgedAddIsLost(t *testing.T) {
 	})
 }
 
-// S11, the control: the guard is what does it. A writer that is frozen between the read
-// and the write comes too late, as no lock can prevent; without the guard it undoes what
-// others have added.
+// S11, the control: the guard is what protects the set. A writer that is frozen between the
+// read and the write comes too late, and no lock can prevent that. Without the guard it
+// undoes what others have added.
 //
 //	a holds, and reads the set | a is frozen, its lease expires | b gets in, adds, unlocks |
 //	a wakes and writes
@@ -108,7 +108,7 @@ func TestS11AWriteThatComesTooLateIsRefusedByTheGuardOnly(t *testing.T) {
 				added, ok := b.says("added", 0, patience)
 				tr.must(ok, "b has not added")
 				a.thaw()
-				a.releases() // so that its write is done
+				a.releases() // after that its write is done
 				_, refused := a.says("refused", 0, 0)
 				tr.must(refused == guarded, "refused: %v", refused)
 				stays := slices.Contains(elementsOf(tr, c.Client(tr), add.Set), added.Value)
@@ -118,9 +118,9 @@ func TestS11AWriteThatComesTooLateIsRefusedByTheGuardOnly(t *testing.T) {
 	}
 }
 
-// S11. A write whose outcome is unknown may still come. The guard knows holds, not the
-// order of the writes in one: the hold has to end before the next write, as in the tests
-// above.
+// S11. A write whose outcome is unknown may still come. The guard tells holds apart, but
+// not the order of the writes in one hold. So the hold has to end before the next write, as
+// in the tests above.
 //
 //	a writes, no answer, the request is still on its way | a unlocks, and locks again, or
 //	not | a writes anew | the request arrives
@@ -151,7 +151,7 @@ func TestS11AWriteOfUnknownOutcomeIsRefusedOnceItsHoldHasEnded(t *testing.T) {
 					a.locks()
 				}
 				require.NoError(tr, writes("next"))
-				a.faults.Heal() // when it returns, the late one has been answered
+				a.faults.Heal() // when it returns, the late request has its answer
 				stays := slices.Equal(elementsOf(tr, c.Client(tr), set), []string{"next"})
 				tr.must(stays == ends, "the next write stays: %v", stays)
 				a.unlocks()
@@ -169,7 +169,7 @@ func elementsOf(tr *trial, admin *clientv3.Client, set string) []string {
 	return strings.Fields(string(resp.Kvs[0].Value))
 }
 
-// cutOff cuts a member off from its peers, and has a client reach no other one.
+// cutOff cuts a member off from its peers, and confines a client to it.
 func (s *storm) cutOff(c *etcdtest.Cluster) fault {
 	return fault{"a member is cut off with a client", 0, 3 * time.Second, func(r *rand.Rand) func() {
 		client := s.contenders[r.IntN(len(s.contenders))]
@@ -190,7 +190,7 @@ func (s *storm) cutOff(c *etcdtest.Cluster) fault {
 	}}
 }
 
-// wakes thaws c some time after each time that it was frozen between a read and a write.
+// wakes thaws c, each time that it was frozen between a read and a write, after some time.
 func (c *contender) wakes() {
 	p := c.life()
 	r := rand.New(rand.NewPCG(c.s.seed, hashed(c.who+" wakes")))
@@ -223,9 +223,9 @@ func (w *worker) addsMany(o order, r *rand.Rand) {
 }
 
 // adds reads the set, adds to it and writes it back, and reports whether etcd has
-// acknowledged that. A write whose outcome is not known may still come: as long as the
-// hold lasts it would undo whatever is added after it, guard or not, and so the hold has
-// to end.
+// acknowledged that. A write with an unknown outcome may still come. As long as the hold
+// lasts, that write would undo whatever is added after it, guard or not. So the hold has to
+// end.
 func (w *worker) adds(o order, stops bool) bool {
 	guard := []clientv3.Cmp{w.lock.IsOwner()} // of this hold, whatever becomes of it
 	value := fmt.Sprintf("%d.%d", w.lock.Token(), now())
@@ -261,8 +261,8 @@ func (w *worker) adds(o order, stops bool) bool {
 	return true
 }
 
-// stopHere freezes this process. A signal to the calling thread stops that before the
-// next line; one to the process might come a little later.
+// stopHere freezes this process. A signal to the calling thread stops it before the next
+// line; a signal to the process might come a little later.
 func stopHere() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -11,12 +11,12 @@ import (
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
-// A lock is what the table compares: a Mutex with a Session of its own, for one goroutine,
-// which remembers the hold that it got last.
+// A lock is what the table compares: a Mutex with a Session of its own, for one goroutine.
+// It remembers its last hold.
 type lock struct {
 	side.Mutex
 	session side.Session
-	rw      side.RWMutex // of which it is, if it is of one
+	rw      side.RWMutex // the lock to which it belongs, if it is part of one
 	hold    context.Context
 }
 
@@ -28,7 +28,7 @@ const (
 	writing   use = "writing"   // an RWMutex
 	reading   use = "reading"   // an RWMutex
 	listening use = "listening" // a Mutex that may be recalled
-	several   use = "several"   // two names at once, below the lock's
+	several   use = "several"   // two names at once, below the lock's name
 	opposed   use = "opposed"   // the same names, in the other order
 	leading   use = "leading"   // a candidate
 	onePermit use = "1 permit"  // of permits
@@ -38,7 +38,7 @@ const (
 // permits is the limit of the Semaphores of the table.
 const permits = 2
 
-// weight is how many permits u is for.
+// weight returns how many permits u is for.
 func (u use) weight() int {
 	switch u {
 	case onePermit:
@@ -50,10 +50,10 @@ func (u use) weight() int {
 	}
 }
 
-// listens is the longest grace of those that may be recalled.
+// listens is the longest grace of a hold that may be recalled.
 const listens = 3 * time.Second
 
-// opens opens a lock, for the one who is named as its owner where the side can tell.
+// opens opens a lock. who is its owner, if the side can say that.
 func opens(s side.Side, c *clientv3.Client, name, who string, ttl time.Duration) (*lock, error) {
 	return opensFor(exclusive, s, c, name, who, ttl)
 }
@@ -78,7 +78,7 @@ func opensFor(u use, s side.Side, c *clientv3.Client, name, who string, ttl time
 	return l, nil
 }
 
-// use makes the lock of its session.
+// use makes the lock for its session.
 func (l *lock) use(u use, name string) (err error) {
 	switch u {
 	case several:
@@ -115,10 +115,10 @@ func (l *lock) held(err error) error {
 	return err
 }
 
-// Ended is closed once the hold that was got last is over as far as the library knows.
+// Ended is closed once the last hold is over as far as the library knows.
 func (l *lock) Ended() <-chan struct{} { return l.hold.Done() }
 
-// Holds is what a user asks before each step of the work.
+// Holds is the question that a user asks before each step of the work.
 func (l *lock) Holds() bool { return l.hold.Err() == nil }
 
 func (l *lock) Close(ctx context.Context) error { return l.session.Close(ctx) }
@@ -126,7 +126,7 @@ func (l *lock) Close(ctx context.Context) error { return l.session.Close(ctx) }
 // Share returns the same Mutex for another goroutine.
 func (l *lock) Share() *lock { return &lock{Mutex: l.Mutex, session: l.session, hold: l.Hold()} }
 
-// sideNamed is the side that a process was told to be of.
+// sideNamed returns the side of that name, which this process uses.
 func sideNamed(name string) side.Side {
 	if name == side.Theirs.Name {
 		return side.Theirs

@@ -23,22 +23,23 @@ import (
 var soak = flag.Duration("soak", 0, "how long the soak lasts, with a fleet of full size; 0 for a short one")
 
 const (
-	// soakTTL is what an election does not outlast.
+	// soakTTL is longer than an election.
 	soakTTL = 5 * time.Second
 
-	// soakClients is how many clients a fleet of full size has, ten Sessions on each. Each
-	// client has a network of its own.
+	// soakClients is how many clients a fleet of full size has, with ten Sessions on each.
+	// Each client has a network of its own.
 	soakClients = 30
 )
 
-// S32. A fleet that runs for long, through faults at random, leaves nothing behind: no two hold
-// a lock at once, and when it is over goroutines, heap, keys and leases are what they were.
+// S32. A fleet that runs for long, through faults at random, leaves nothing behind. No two
+// hold a lock at once. When it is over, goroutines, heap, keys and leases are what they
+// were.
 //
-//	30 clients with 10 Sessions each lock 30 names, work and unlock by 3 members | connections
-//	break, members are frozen and killed, the leader moves, the history is compacted, all at
-//	random | the faults end | each Session gets in once and closes
+//	30 clients with 10 Sessions each lock 30 names, work and unlock by 3 members |
+//	connections break, members are frozen and killed, the leader moves, the history is
+//	compacted, all at random | the faults end | each Session gets in once and closes
 func TestS32AFleetThatRunsForLongLeavesNothingBehind(t *testing.T) {
-	// Not parallel: it counts the goroutines of the process.
+	// It is not parallel, since it counts the goroutines of the process.
 	length, clients, sessions, calm := *soak, soakClients, 10, 20
 	if length == 0 {
 		length, clients, sessions, calm = 10*time.Second, 5, 4, 1
@@ -100,7 +101,7 @@ func TestS32AFleetThatRunsForLongLeavesNothingBehind(t *testing.T) {
 	})
 }
 
-// rooms are the locks of a soak, with whoever believes to hold each.
+// rooms are the locks of a soak, with the holder that each has by belief.
 type rooms struct {
 	tr             *trial
 	names          []*room
@@ -111,7 +112,7 @@ type room struct {
 	name string
 
 	mu     sync.Mutex
-	inside *soaker // who believes to hold it
+	inside *soaker // the one that believes to hold it
 	token  int64   // the highest so far
 }
 
@@ -140,7 +141,7 @@ func (l *rooms) soaker(client *clientv3.Client, i, j int) *soaker {
 	return f
 }
 
-// enters notes that f believes to hold its lock.
+// enters records that f believes to hold its lock.
 func (f *soaker) enters() {
 	l := f.room
 	l.mu.Lock()
@@ -227,14 +228,14 @@ func (c *contender) cuts(sometimesOne bool) []fault {
 	return slices.DeleteFunc(c.faults(sometimesOne), func(f fault) bool { return f.name == standsStill })
 }
 
-// rest is what there is when nothing happens.
+// rest is what there is while nothing happens.
 type rest struct {
 	tr         *trial
 	goroutines int // of the library
 	heap       uint64
 }
 
-// rests is what there is now.
+// rests returns what there is now.
 func (tr *trial) rests() *rest {
 	return &rest{tr, contract.LibraryGoroutines(), heap()}
 }
@@ -247,14 +248,14 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// isQuiet waits until the library has no more goroutines than that. A Session that was left open
-// has some for two TTLs.
+// isQuiet waits until the library has no more goroutines than b. A Session that was left
+// open has some for two TTLs.
 func (b *rest) isQuiet() {
 	b.tr.must(contract.Eventually(soakTTL, func() bool { return contract.LibraryGoroutines() <= b.goroutines }),
 		"%d goroutines of the library, %d before", contract.LibraryGoroutines(), b.goroutines)
 }
 
-// isLeft waits until there is no more than that, after so many Sessions.
+// isLeft waits until no more than b is left, after that many Sessions.
 func (b *rest) isLeft(admin *clientv3.Client, sessions int) {
 	tr := b.tr
 	tr.isEmptyWithin(admin, quiet)

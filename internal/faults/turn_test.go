@@ -7,10 +7,10 @@ import (
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
-// S18. A waiter whose member is cut off from the majority gets in by another.
+// S18. A waiter whose member is cut off from the majority gets in by another member.
 //
-//	a holds, b waits by a member | that is cut off from the others, which b can reach |
-//	a unlocks | b gets in
+//	a holds, b waits by a member | that is cut off from the others, which b can reach | a
+//	unlocks | b gets in
 func TestS18AWaiterOnAMemberThatIsCutOffGetsIn(t *testing.T) {
 	t.Parallel()
 	for _, role := range []string{"leader", "follower"} {
@@ -30,7 +30,7 @@ func TestS18AWaiterOnAMemberThatIsCutOffGetsIn(t *testing.T) {
 						}
 					}
 				}
-				reach(false) // so that b is on the member that is to be cut off
+				reach(false) // so that b is on the member that will be cut off
 				a := tr.party("a", c, 10*ttl, c.At((cut+1)%3, (cut+2)%3))
 				b := tr.party("b", c, 10*ttl, etcdtest.Via(proxies...))
 				b.mends(func() { c.Rejoin(cut) })

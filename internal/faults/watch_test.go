@@ -16,9 +16,10 @@ import (
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
-// S20. A waiter gets in though the event that it waits for never comes to it.
+// S20. A waiter gets in even if the event for which it waits never reaches it.
 //
-//	a holds, b waits | a unlocks, and the event is lost with or without b's watch | b gets in
+//	a holds, b waits | a unlocks, and the event is lost with or without b's watch | b gets
+//	in
 func TestS20AWaiterGetsInThoughItsWatchTellsNothing(t *testing.T) {
 	t.Parallel()
 	const bound = 3 * time.Second
@@ -68,7 +69,7 @@ func TestS20AWaiterGetsInThoughItsWatchTellsNothing(t *testing.T) {
 				a.locks()
 				next := b.waits()
 				lost := loss.arm(b, network{proxy, watch})
-				tr.phase(2 * time.Second) // of the time between b's own looks
+				tr.phase(2 * time.Second) // a part of the time between two rechecks of b
 				slow := measureStalls(tr)
 				a.unlocks()
 				released := now()
@@ -81,8 +82,8 @@ func TestS20AWaiterGetsInThoughItsWatchTellsNothing(t *testing.T) {
 	}
 }
 
-// A cancelledWatch has the next event of a client's watches replaced by the server's
-// word that the watch is cancelled.
+// A cancelledWatch replaces the next event of a client's watches by the server's message
+// that the watch is cancelled.
 type cancelledWatch struct{ armed atomic.Bool }
 
 func (w *cancelledWatch) option(cfg *clientv3.Config) {
@@ -177,7 +178,7 @@ func TestS21ACompactionDoesNotEndAWait(t *testing.T) {
 	}
 }
 
-// compacts makes some history, and has etcd forget it all.
+// compacts makes some history, and makes etcd forget it all.
 func compacts(tr *trial, admin *clientv3.Client) {
 	var last int64
 	for range 10 {

@@ -23,8 +23,8 @@ import (
 type Renewal struct {
 	Sent time.Time // before anything was done for it
 
-	// Anew makes it go on a stream of its own. With several endpoints, gRPC opens the next stream
-	// to another one.
+	// Anew makes it go on a stream of its own. With several endpoints, gRPC opens the next
+	// stream to another one.
 	Anew bool
 
 	// Where says where the client's requests go. When that changes, the stream is replaced: gRPC
@@ -65,8 +65,9 @@ func NewSender(
 	return s
 }
 
-// ErrStreamEnded wraps the error of a renewal whose stream had answered others before: its token
-// has expired, for instance, or its member has stopped. That says nothing about another stream.
+// ErrStreamEnded wraps the error of a renewal whose stream had answered others before. For
+// instance, its token has expired, or its member has stopped. That says nothing about
+// another stream.
 var ErrStreamEnded = errors.New("the stream of the renewals ended")
 
 // A streamError is ErrStreamEnded with a reason.
@@ -136,7 +137,7 @@ func (s *Sender) begin(on *stream) {
 }
 
 // nobody is a lease that etcd never has. etcd answers its renewal with a TTL of 0. etcd's
-// grpc-proxy answers -1, which it got from TimeToLive.
+// grpc-proxy answers with -1, which it got from TimeToLive.
 const nobody = clientv3.NoLease
 
 // prove asks, on a stream that has answered, whether etcd itself reads it. If the answer does not
@@ -147,7 +148,7 @@ func (s *Sender) prove(ctx context.Context, on *stream) {
 	}
 }
 
-// provable reports whether on must be proven. It has the time of ctx for that.
+// provable reports whether on must be proven. The proof has the time of ctx.
 func (s *Sender) provable(ctx context.Context, on *stream) bool {
 	deadline, bounded := ctx.Deadline()
 	s.mu.Lock()
@@ -159,7 +160,7 @@ func (s *Sender) provable(ctx context.Context, on *stream) bool {
 	return true
 }
 
-// proved notes the answer to that.
+// proved notes the answer to the question of prove.
 func (s *Sender) proved(on *stream, etcd bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,7 +181,7 @@ func (s *Sender) receive(on *stream) {
 			if resp.ID == int64(nobody) {
 				s.proved(on, resp.TTL == 0)
 			}
-			continue // of no renewal that was sent
+			continue // it belongs to no renewal that was sent
 		}
 		if !s.deliver(on, answer{resp, err}) {
 			return
@@ -188,7 +189,7 @@ func (s *Sender) receive(on *stream) {
 	}
 }
 
-// deliver passes its answer to a renewal. It reports whether the stream goes on.
+// deliver passes an answer to its renewal. It reports whether the stream goes on.
 func (s *Sender) deliver(on *stream, a answer) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -231,7 +232,7 @@ type single struct {
 }
 
 func (o *single) Send(r *pb.LeaseKeepAliveRequest) error {
-	o.requests <- clientv3.LeaseID(r.ID) // there is one at a time
+	o.requests <- clientv3.LeaseID(r.ID) // only one is under way at a time
 	return nil
 }
 

@@ -21,7 +21,7 @@ const (
 	bound = 10 * time.Second // of a renewal
 )
 
-// A wire is a stream whose other end the test is.
+// A wire is a stream whose other end is the test.
 type wire struct {
 	ctx      context.Context
 	requests chan *pb.LeaseKeepAliveRequest
@@ -54,7 +54,8 @@ func (w *wire) answers(ttl int64) {
 	w.replies <- &pb.LeaseKeepAliveResponse{ID: r.ID, TTL: ttl}
 }
 
-// proves answers the question whether etcd itself reads the stream, if it was asked.
+// proves answers the question whether etcd itself reads the stream, if the Sender has asked
+// it.
 func (w *wire) proves(ttl int64) (asked bool) {
 	synctest.Wait()
 	select {
@@ -67,7 +68,7 @@ func (w *wire) proves(ttl int64) (asked bool) {
 	}
 }
 
-// An outcome is that of a renewal.
+// An outcome is the outcome of a renewal.
 type outcome struct {
 	ttl int64
 	err error
@@ -78,7 +79,7 @@ type world struct {
 	ctx    context.Context
 	sender *Sender
 	opened []*wire
-	refuse error // what opening a stream fails with
+	refuse error // the error of opening a stream
 }
 
 func inWorld(t *testing.T, f func(t *testing.T, b *world)) {
@@ -104,7 +105,7 @@ func inWorld(t *testing.T, f func(t *testing.T, b *world)) {
 		for i, w := range b.opened {
 			require.Error(t, w.ctx.Err(), "stream %d is left open", i)
 		}
-	}) // which fails if a goroutine is left
+	}) // the bubble fails if a goroutine is left
 }
 
 // renew sends a renewal.
@@ -121,7 +122,7 @@ func (b *world) renew(anew bool) <-chan outcome {
 	return result
 }
 
-// renewed sends one that is answered at once.
+// renewed sends a renewal that is answered at once.
 func (b *world) renewed(t *testing.T) {
 	t.Helper()
 	result := b.renew(false)
@@ -140,7 +141,7 @@ func TestRenewalsShareAStreamThatAnswers(t *testing.T) {
 	})
 }
 
-// Two renewals are under way, on a stream each, and are answered in either order.
+// Two renewals are under way, each on its own stream. They are answered in either order.
 func TestEachRenewalIsToldItsOwnAnswer(t *testing.T) {
 	inWorld(t, func(t *testing.T, b *world) {
 		b.renewed(t)
@@ -162,8 +163,9 @@ func TestEachRenewalIsToldItsOwnAnswer(t *testing.T) {
 	})
 }
 
-// A stream that does not lead to etcd itself is kept for no second renewal, and no other stream is
-// either, nor asked where it leads. (A proxy has told -1, the TTL of a lease that there is not.)
+// A stream that does not lead to etcd itself serves no second renewal. No other stream does
+// either, and the Sender no longer asks where one leads. (A proxy has answered with -1, the
+// TTL of a lease that does not exist.)
 func TestBehindAProxyNoStreamIsKept(t *testing.T) {
 	inWorld(t, func(t *testing.T, b *world) {
 		for i := range 10 {
@@ -179,7 +181,8 @@ func TestBehindAProxyNoStreamIsKept(t *testing.T) {
 	})
 }
 
-// Where nothing tells where a stream leads, it is left once a renewal would have been given up.
+// If nothing shows where a stream leads, the Sender leaves it at the time at which it would
+// give up a renewal.
 func TestAStreamThatIsNotProvenIsLeftInTime(t *testing.T) {
 	inWorld(t, func(t *testing.T, b *world) {
 		result := b.renew(false)
@@ -213,7 +216,7 @@ func TestNoAnswerIsTakenForThatToALaterRenewal(t *testing.T) {
 	})
 }
 
-// What comes without having been asked for, or for another lease, is nobody's answer.
+// A message that no renewal asked for, or one for another lease, is nobody's answer.
 func TestWhatNobodyAskedForIsNobodysAnswer(t *testing.T) {
 	inWorld(t, func(t *testing.T, b *world) {
 		b.renewed(t)
@@ -239,7 +242,8 @@ func TestALeaseThatIsGoneIsNotFound(t *testing.T) {
 	})
 }
 
-// A stream that ends under a renewal says nothing of the next one, if it had answered before.
+// If a stream that had answered before ends under a renewal, that says nothing about the
+// next stream.
 func TestTheEndOfAStreamIsToldFromAFailure(t *testing.T) {
 	gone := status.Error(codes.Unavailable, "gone")
 	inWorld(t, func(t *testing.T, b *world) {
@@ -259,7 +263,7 @@ func TestTheEndOfAStreamIsToldFromAFailure(t *testing.T) {
 		b.renewed(t)
 		b.opened[2].failure <- gone
 		synctest.Wait()
-		b.renewed(t) // no renewal meets the end of a stream that rests
+		b.renewed(t) // no renewal is under way when a stream at rest ends
 		require.Len(t, b.opened, 4)
 
 		b.opened[3].failure <- gone

@@ -57,8 +57,8 @@ func (k *streams) take(r Renewal) (on *stream, open bool) {
 	return &stream{begun: r.Sent, where: r.Where, busy: true}, false
 }
 
-// answered notes that something came on a stream: an answer, or its end. told says that a renewal
-// waits for it. left is a stream that is no longer needed, nil if there is none.
+// answered notes that something came on a stream: an answer, or its end. told says that a
+// renewal waits for it. left is a stream that is no longer needed, or nil.
 func (k *streams) answered(on *stream, alive bool) (told bool, left *stream) {
 	told, on.busy = on.busy, false
 	if alive {

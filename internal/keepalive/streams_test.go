@@ -8,11 +8,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What becomes of the streams, step by step. In a step the renewal of that letter is sent ("a"), on
-// a stream of its own ("a!", at the same time as the one before "a!!"), or elsewhere ("a@"); etcd
-// answers on its stream ("a ok"), or that ends ("a end"); it is shown that etcd itself reads it ("a
-// yes"), or that it does not ("a no"). "a is" is "a ok, a yes". The streams go by the renewal that
-// they were opened for.
+// What becomes of the streams, step by step. In a step the renewal of that letter is sent:
+// "a"; on a stream of its own: "a!"; at the same time as the one before: "a!!"; or
+// elsewhere: "a@". Or etcd answers on its stream ("a ok"), or the stream ends ("a end"). Or
+// it turns out that etcd itself reads the stream ("a yes"), or that it does not ("a no").
+// "a is" stands for "a ok, a yes". A stream has the name of the renewal for which it was
+// opened.
 func TestWhichStreamARenewalGoesOn(t *testing.T) {
 	for _, row := range []struct{ what, steps, want string }{
 		{"the first one opens a stream", "a", "a opens"},

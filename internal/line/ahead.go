@@ -7,43 +7,45 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// An Ahead is who stands ahead of a place, as far as that was read. A line may be long, and a
-// place needs to know only who is nearest ahead of it, or that nobody is. So it reads the newest
-// keys before its own, up to a number.
+// An Ahead is what a reading shows of the contenders ahead of a place. A line may be long.
+// A place needs to know only who is nearest ahead of it, or that nobody is. So it reads the
+// newest keys before its own, up to a number.
 //
-// Invariant: Last has every contender that is older than the place and no older than the oldest
-// one in Last. If Whole, it has all that are ahead of the place. So a place with somebody in Last
-// waits. A place with nobody in it may hold if Whole, and otherwise has to read on: keys that are
-// no contenders may have filled what was read. (Do not take what was read for everything.
-// TestStrayKeysThatFillWhatIsReadLetNobodyIn.)
+// Invariant: Last has every contender that is older than the place and no older than the
+// oldest one in Last. If Whole is set, it has all that are ahead of the place. So a place
+// waits if Last is not empty. If Last is empty, the place may hold if Whole is set.
+// Otherwise it has to read on: keys that are no contenders may have filled what was read.
+// (Do not take what was read for everything. TestStrayKeysThatFillWhatIsReadLetNobodyIn.)
 //
-// One that reads waits for the exclusive ones before it alone, and is told of these: by Ranges,
-// since those that read may be many. Who holds may be another then, which reads.
+// A reader waits only for the exclusive contenders before it. It reads them by Ranges,
+// since the readers may be many. The holder may then be another reader.
 type Ahead struct {
-	Last  Line  // the nearest, by the rule of entry
-	Whole bool  // it waits for nobody else
-	First Entry // who holds, if not Last[0] or not Whole; without a revision if unknown
-	About int   // how many are before the place, if not Whole: at most, but for later strays
-	Keys  int   // that were below the prefix: strays, and those behind the place, too
+	Last  Line  // the nearest ones for which the place waits
+	Whole bool  // there is nobody else for whom it waits
+	First Entry // the holder, if not Last[0] or not Whole; without a revision if unknown
+	About int   // how many are before the place, if not Whole: at most, not counting later strays
+	Keys  int   // how many keys were below the prefix, including strays and those behind the place
 
-	// Beside is who is before a permit that may hold beside them. Last has nobody then.
+	// Beside has those before a permit, if the permit may hold beside all of them. Last is
+	// empty then.
 	Beside Line
 	own    Shape // of the place, if it is a permit
 
-	// Some says that Last has one of those before the place, who need not be the nearest.
-	// It is enough to wait by: once that one is gone the line is read.
+	// Some says that Last has one of those before the place, but perhaps not the nearest.
+	// That one is enough to wait for: once it is gone the place reads the line.
 	Some bool
 }
 
 // Nobody is the Ahead of a place that is the first in its line.
 var Nobody = Ahead{Whole: true}
 
-// Before is who stands before own in the line for the lock name, by ranges that have read the
-// newest keys up to own, the newest first: the whole prefix, or for one that reads its Ranges. own
-// has no revision if that was before it was put, in the same transaction.
+// Before returns who stands before own in the line for the lock name. The ranges have read
+// the newest keys up to own, the newest first: the whole prefix, or, for a reader, its
+// Ranges. own has no revision if they were read before it was put, in the same transaction.
 //
-// It is Whole if nothing was left out but keys that read, for one that reads. (Of the keys in the
-// block of those that read the nearest are read, in case one is there by chance and exclusive.)
+// The result is Whole if the ranges left nothing out. For a reader they may leave out other
+// readers. (It does read the nearest keys in the readers' block, since one of them may be
+// exclusive by chance.)
 func Before(name string, own Entry, newest ...*pb.RangeResponse) Ahead {
 	contenders, a, read := merge(name, newest)
 	a.Last = contenders.Blocking(own)
@@ -59,7 +61,7 @@ func Before(name string, own Entry, newest ...*pb.RangeResponse) Ahead {
 	return a
 }
 
-// permits notes who is before a permit.
+// permits records who is before a permit.
 func (a *Ahead) permits(l Line, own Entry) {
 	if s := own.Shape(); s.Kind == Permit {
 		a.own = s
@@ -69,13 +71,14 @@ func (a *Ahead) permits(l Line, own Entry) {
 	}
 }
 
-// Awaited is those ahead of a place of which one at least goes before the place may hold: the
-// nearest one, but for a permit behind permits. That waits until the sum of the weights is small
-// enough, and those are the nearest whose weights alone are too much. The place has somebody in
-// Last.
+// Awaited returns some of those ahead of a place, at least one of which must go before the
+// place may hold. That is the nearest one, except for a permit behind permits. A permit
+// waits until the sum of the weights is small enough, so for it they are the nearest ones
+// whose weights alone are too much. Last must not be empty.
 //
-// Invariant: while all of them stand in line, the place may not hold. So one that hears of each of
-// their ends, and of no other, misses nothing. (TestWhileAllAwaitedStandAPermitWaits.)
+// Invariant: while all of them stand in line, the place may not hold. So a place that
+// learns of each of their ends, and of no other, misses nothing.
+// (TestWhileAllAwaitedStandAPermitWaits.)
 func (a Ahead) Awaited() Line {
 	if a.own.Kind != Permit {
 		return a.Last[len(a.Last)-1:]
@@ -91,7 +94,8 @@ func (a Ahead) Awaited() Line {
 	return a.Last
 }
 
-// merge is the contenders that ranges have read, and how many keys those have read and counted.
+// merge returns the contenders that the ranges have read, and how many keys they have read
+// and counted.
 func merge(name string, ranges []*pb.RangeResponse) (l Line, a Ahead, read int) {
 	if len(ranges) == 1 {
 		kvs := ranges[0].GetKvs()
@@ -105,10 +109,10 @@ func merge(name string, ranges []*pb.RangeResponse) (l Line, a Ahead, read int) 
 	return Of(name, kvs), a, len(kvs)
 }
 
-// Among is who stands before own by ranges that have read the oldest keys, the oldest first: who
-// holds, and about how many there are, of whom n were read. Nobody is Last unless all were read,
-// since there may be others between. For one that reads the ranges are those of the Ranges that
-// leave out who reads.
+// Among returns who stands before own, by ranges that have read the oldest keys, the oldest
+// first. It shows the holder, and about how many there are, n of which were read. Last is
+// empty unless all were read, since others may stand between. For a reader the ranges are
+// those of the Ranges that leave out readers.
 func Among(name string, own Entry, oldest ...*pb.RangeResponse) (a Ahead, n int) {
 	contenders, a, read := merge(name, oldest)
 	before := contenders.Before(own)
@@ -129,7 +133,8 @@ func Among(name string, own Entry, oldest ...*pb.RangeResponse) (a Ahead, n int)
 	return a, len(blocking)
 }
 
-// HeldBy is a with the holder, by a range that has read the oldest key, perhaps without its value.
+// HeldBy returns a with the holder, by a range that has read the oldest key, perhaps
+// without its value.
 func (a Ahead) HeldBy(name string, oldest *pb.RangeResponse) Ahead {
 	if kvs := oldest.GetKvs(); len(kvs) > 0 && EntryOf(kvs[0]).MayStandIn(name) {
 		a.First = EntryOf(kvs[0])
@@ -137,16 +142,17 @@ func (a Ahead) HeldBy(name string, oldest *pb.RangeResponse) Ahead {
 	return a
 }
 
-// Nearest is who stands before a place that is yet to be put, in the same transaction, by a range
-// that has read only keys, the newest first. That is enough in a long line. Keys tell no leases, so
-// Last has all that may stand in line, each without its lease, and it is never Whole unless there
-// is none: whoever waits for one of them has to find out whether it does (Entry.LeaseByKey).
+// Nearest returns who stands before a place that the same transaction is about to put. The
+// range has read only keys, the newest first. That is enough in a long line. A key does not
+// show its lease. So Last has all that may stand in line, each without its lease, and the
+// result is Whole only if there is none. A place that waits for one of them has to find out
+// whether it does stand in line (Entry.LeaseByKey).
 func Nearest(name string, newest *pb.RangeResponse) Ahead {
 	kvs := newest.GetKvs()
 	a := Ahead{Keys: int(newest.GetCount())}
 	for _, kv := range kvs {
 		if e := EntryOf(kv); e.MayStandIn(name) {
-			a.Last = append(a.Last, Entry{Key: e.Key, Rev: e.Rev}) // before 3.7 there was a lease
+			a.Last = append(a.Last, Entry{Key: e.Key, Rev: e.Rev}) // before 3.7 etcd also returned a lease
 		}
 	}
 	a.Last.sort()
@@ -155,17 +161,18 @@ func Nearest(name string, newest *pb.RangeResponse) Ahead {
 	return a
 }
 
-// Behind is who stands before a place that is about to be put behind a key that was read, by a
-// range of its own, in a line of so many keys. It is Unread if that key stands in no line.
+// Behind returns who stands before a place that is about to be put behind a key. A range of
+// its own has read that key. keys is how many keys the line has. The result is Unread if
+// that key stands in no line.
 func Behind(name string, read *pb.RangeResponse, keys int64) Ahead {
 	a := Ahead{Last: Of(name, read.GetKvs()), About: int(keys), Keys: int(keys)}
 	a.Some = len(a.Last) > 0
 	return a
 }
 
-// Only reports whether own is the only key that a range has read of those that may stand in line
-// for the lock name, and is as it was put: putting a key over, and taking its lease away, changes
-// its mod revision. The range has read only keys, up to own.
+// Only reports whether own is the only key in a range that may stand in line for the lock
+// name, and is still as it was put. (To put a key over, and to take its lease away, changes
+// its mod revision.) The range has read only keys, up to own.
 func Only(name string, own Entry, newest *pb.RangeResponse) bool {
 	only := false
 	for _, kv := range newest.GetKvs() {
@@ -179,8 +186,8 @@ func Only(name string, own Entry, newest *pb.RangeResponse) bool {
 	return only && !newest.GetMore()
 }
 
-// Since is a with what an earlier reading for the same place adds: nobody is ever put ahead of a
-// place.
+// Since returns a with what an earlier reading for the same place adds: nobody is ever put
+// ahead of a place.
 func (a Ahead) Since(earlier Ahead) Ahead {
 	if a.Whole {
 		return a
@@ -194,7 +201,8 @@ func (a Ahead) Since(earlier Ahead) Ahead {
 	return a
 }
 
-// Without is a, if all of it is known, without those that are gone. Others may read the old Last.
+// Without returns a without those that are gone, if all of a is known. Others may read the
+// old Last.
 func (a Ahead) Without(gone func(Entry) bool) Ahead {
 	for len(a.Last) > 0 && gone(a.Last[0]) {
 		a.Last = a.Last[1:]
@@ -211,8 +219,8 @@ func (a Ahead) Without(gone func(Entry) bool) Ahead {
 // Clear reports whether nobody is ahead of the place, so that it may hold.
 func (a Ahead) Clear() bool { return a.Whole && len(a.Last) == 0 }
 
-// Unread reports whether what was read shows neither that somebody is ahead of the place nor that
-// nobody is.
+// Unread reports whether the reading shows neither that somebody is ahead of the place nor
+// that nobody is.
 func (a Ahead) Unread() bool { return !a.Whole && len(a.Last) == 0 }
 
 // Tells reports whether a says how many are ahead of the place, or that they are more than a few.
@@ -220,10 +228,10 @@ func (a Ahead) Tells(few int) bool {
 	return a.Whole || a.Some || len(a.Last) > few || a.own.Kind == Permit && len(a.Last) > 0
 }
 
-// Brief reports whether a is by Nearest or Behind: it was not asked who holds.
+// Brief reports whether a comes from Nearest or Behind, which do not ask who holds.
 func (a Ahead) Brief() bool { return a.Some || len(a.Last) > 0 && a.Last[0].Lease == 0 }
 
-// Count is how many are before the place: about, if a is not Whole.
+// Count is how many are before the place. If a is not Whole it is approximate.
 func (a Ahead) Count() int {
 	if a.Whole {
 		return len(a.Last)
@@ -231,8 +239,8 @@ func (a Ahead) Count() int {
 	return max(a.About, len(a.Last))
 }
 
-// Holder is the first in line. It has no revision if nobody is ahead of the place, or the first
-// one is unknown.
+// Holder is the first in line. It has no revision if nobody is ahead of the place, or if
+// the first one is unknown.
 func (a Ahead) Holder() Entry {
 	switch {
 	case !a.Whole || len(a.Last) > 0 && 0 < a.First.Rev && a.First.Rev < a.Last[0].Rev:

@@ -11,13 +11,13 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// rangeOf is a range that has read keys, of so many that there are.
+// rangeOf is a range that has read keys, out of count.
 func rangeOf(count int64, more bool, kvs keys) *pb.RangeResponse {
 	return &pb.RangeResponse{Kvs: kvs, Count: count, More: more}
 }
 
-// A place waits for the nearest that was read. It may hold only if all that is before it was
-// read, and nobody is there.
+// A place waits for the nearest contender that was read. It may hold only if all before it
+// was read, and nobody is there.
 func TestWhatALimitedReadingTells(t *testing.T) {
 	config, stray := kv("config", 2, 1), kv(idB, 8, 0)
 	own := line.Entry{Key: name + "/" + idC, Rev: 9, Lease: 1}
@@ -59,7 +59,8 @@ func TestWhatALimitedReadingTells(t *testing.T) {
 	}
 }
 
-// A later reading of the same place adds to an earlier one: nobody is ever put before a place.
+// A later reading of the same place adds to an earlier one: nobody is ever put before a
+// place.
 func TestALaterReadingKnowsWhatAnEarlierOneTold(t *testing.T) {
 	own := line.Entry{Key: name + "/" + idC, Rev: 90, Lease: 1}
 	put := line.Before(name, line.Entry{}, rangeOf(20, true, keys{b(80)}))
@@ -80,8 +81,8 @@ func TestALaterReadingKnowsWhatAnEarlierOneTold(t *testing.T) {
 	require.Zero(t, line.Nobody.Since(put).Count())
 }
 
-// Those who are gone are before nobody, and all others still are. What was known before stays as it
-// was: others may read it.
+// A contender that is gone is before nobody, and all others still are. The earlier result
+// stays as it was, since others may read it.
 func TestWhoIsGoneIsAheadOfNobody(t *testing.T) {
 	for _, row := range []struct {
 		gone, left []string
@@ -107,7 +108,8 @@ func TestWhoIsGoneIsAheadOfNobody(t *testing.T) {
 	}
 }
 
-// The oldest keys tell who holds; who is nearest to a place they do not tell, unless all is read.
+// The oldest keys show who holds. They do not show who is nearest to a place, unless all
+// keys were read.
 func TestTheOldestTellWhoHolds(t *testing.T) {
 	config := kv("config", 2, 1)
 	nobody := line.Entry{Key: name + "/" + idC}
@@ -144,8 +146,8 @@ func TestTheOldestTellWhoHolds(t *testing.T) {
 	}
 }
 
-// A range that reads keys alone tells no leases. What may be a contender is none for certain only
-// with its lease, and the own key is as it was put only if nobody has put it over.
+// A range that reads only keys shows no leases. A key that may be a contender's is ruled
+// out only by its lease. The own key is as it was put only if nobody has put it over.
 func TestWhatKeysAloneTell(t *testing.T) {
 	key := func(tail string, created, modified int64) *keyValue {
 		k := kv(tail, created, 0)
@@ -176,8 +178,9 @@ func TestWhatKeysAloneTell(t *testing.T) {
 	}
 }
 
-// A put that reads keys alone takes for a contender whatever may be one, since keys tell no leases.
-// So nobody holds by it beside one who may stand in line, and the line is not Whole by it.
+// A put that reads only keys takes every key that may be a contender's for one, since it
+// sees no leases. So by it nobody holds beside one that may stand in line, and the line is
+// not Whole.
 func TestWhatKeysAloneTellOfTheNearest(t *testing.T) {
 	older := kv(idA, 7, 1) // etcd before 3.7 tells the lease
 	rows := []struct {
@@ -216,8 +219,8 @@ func TestWhatKeysAloneTellOfTheNearest(t *testing.T) {
 	require.False(t, line.Before(name, line.Entry{}, rangeOf(1, false, keys{a(7)})).Brief())
 }
 
-// A place that is put behind a key that stands in line waits for that one, and there may be others.
-// Behind a key that stands in none it has to read.
+// A place that is put behind a key in line waits for that one, and there may be others.
+// Behind a key that stands in no line it has to read.
 func TestWhoStandsBehindAKeyThatWasRead(t *testing.T) {
 	ahead := line.Behind(name, rangeOf(1, false, keys{a(7)}), 90)
 	require.Equal(t, []string{idA}, tails(ahead.Last))
@@ -237,8 +240,8 @@ func TestWhoStandsBehindAKeyThatWasRead(t *testing.T) {
 	}
 }
 
-// By its key alone a contender of concurrency.Mutex stands in line on one lease, and one of this
-// library on any.
+// By its key alone, a contender of concurrency.Mutex stands in line on one lease, and a
+// contender of this library on any.
 func TestTheLeaseByTheKey(t *testing.T) {
 	for tail, lease := range map[string]int64{
 		hex: lease, "a": 10, "-a": -10, idA: 0, "config": 0, "0a": 0, "A": 0, "0": 0,
@@ -249,7 +252,7 @@ func TestTheLeaseByTheKey(t *testing.T) {
 	}
 }
 
-// Every contender may be one.
+// Every contender passes MayStandIn.
 func TestWhatStandsInLineMayStandInLine(t *testing.T) {
 	for _, e := range []line.Entry{
 		{Key: name + "/" + idA, Lease: 1}, {Key: name + "/" + hex, Lease: lease},
@@ -266,8 +269,8 @@ func TestWhatStandsInLineMayStandInLine(t *testing.T) {
 	require.False(t, line.Entry{Key: "orders/43/" + idA}.MayStandIn(name))
 }
 
-// What one that reads is told by the ranges that leave out who reads: those that are exclusive and
-// before it. Who reads may be many, and is not counted among what is left out.
+// The ranges that leave out readers show a reader the exclusive contenders before it. The
+// readers may be many, and do not count among what is left out.
 func TestWhatALimitedReadingTellsOneThatReads(t *testing.T) {
 	own := line.Entry{Key: name + "/" + idT, Rev: 20, Lease: 1}
 	none := rangeOf(0, false, nil)
@@ -309,8 +312,8 @@ func TestWhatALimitedReadingTellsOneThatReads(t *testing.T) {
 	}
 }
 
-// By the oldest of those that are exclusive TryRLock knows whether one is there. Who holds may be
-// one that reads, before it.
+// The oldest exclusive key tells TryRLock whether there is one. The holder may be a reader
+// before it.
 func TestTheOldestTellOneThatReadsWhoIsExclusive(t *testing.T) {
 	own := line.Entry{Key: name + "/" + idT}
 	none := rangeOf(0, false, nil)
@@ -331,7 +334,7 @@ func TestTheOldestTellOneThatReadsWhoIsExclusive(t *testing.T) {
 	require.False(t, ahead.Whole)
 	require.Zero(t, n)
 
-	there := line.Entry{Key: name + "/" + idT, Rev: 9, Lease: 1} // by an earlier copy
+	there := line.Entry{Key: name + "/" + idT, Rev: 9, Lease: 1} // an earlier copy has put it
 	ahead, _ = line.Among(name, there, rangeOf(30, true, keys{kv("config", 2, 1), a(10)}), none)
 	require.True(t, ahead.Clear(), "who is exclusive came later")
 }

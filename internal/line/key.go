@@ -27,28 +27,29 @@ func ParseKey(key string) (name string, id uuid.UUID, ok bool) {
 	return name, id, err == nil
 }
 
-// StandsIn reports whether e stands in line for the lock name. Other keys block nobody: keys
-// without a lease, keys of nested names, and whatever else people keep below the prefix.
+// StandsIn reports whether e stands in line for the lock name. Other keys block nobody:
+// keys without a lease, keys of nested names, and whatever else people keep below the
+// prefix.
 func (e Entry) StandsIn(name string) bool {
 	tail, below := strings.CutPrefix(e.Key, name)
 	return below && e.Lease != 0 && tail != "" && tail[0] == '/' && isTail(tail[1:], e.Lease)
 }
 
-// MayStandIn reports whether e could stand in line for the lock name, if its lease is unknown: a
-// range that reads only keys returns no lease. It is true for every contender.
+// MayStandIn reports whether e, whose lease is unknown, could stand in line for the lock
+// name. (A range that reads only keys returns no lease.) It is true for every contender.
 func (e Entry) MayStandIn(name string) bool {
 	tail, below := strings.CutPrefix(e.Key, Prefix(name))
 	return below && (isUUID(tail) || leaseIn(tail) != 0)
 }
 
-// LeaseByKey is the lease on which e, which may stand in line, does: the one that its key tells, or
-// 0 if that may be any.
+// LeaseByKey is the lease with which e would stand in line, for an e that may. It is the
+// lease that the key tells, or 0 if any lease will do.
 func (e Entry) LeaseByKey() int64 {
 	_, tail := cut(e.Key)
 	return leaseIn(tail)
 }
 
-// leaseIn is the lease that tail is the hexadecimal of, 0 if it is of none.
+// leaseIn is the lease that tail writes in hexadecimal, or 0 if it writes none.
 func leaseIn(tail string) int64 {
 	lease, err := strconv.ParseInt(tail, 16, 64)
 	if err != nil || strconv.FormatInt(lease, 16) != tail {

@@ -57,7 +57,7 @@ func TestWhoStandsInLine(t *testing.T) {
 	}
 }
 
-// A key that was drawn is taken apart into what it was made of, and no other key is.
+// ParseKey takes a key that was drawn apart into its parts, and no other key.
 func TestKeysAreTakenApart(t *testing.T) {
 	id := uuid.MustParse(idA)
 	for _, name := range []string{"a", "a/b", "orders/42", "🔒"} {

@@ -9,35 +9,35 @@ import (
 
 // A Kind is how a contender holds: alone, or beside others.
 //
-// It stands in the key, since the event of a deletion has no value, and a key never changes its
-// kind. UUIDs of version 8 are reserved for kinds other than Exclusive, in a block for each: a
-// range of keys that begin alike, so that a compare or a watch may leave a kind out. A key of a
-// block that is not written as its kind has it is Exclusive, and so is one of a block that this
-// version does not know.
+// The key shows the kind, since the event of a deletion has no value. A key never changes
+// its kind. UUIDs of version 8 are reserved for kinds other than Exclusive, with a block
+// for each. A block is a range of keys that begin alike, so that a compare or a watch may
+// leave a kind out. A key in a block that is not written as its kind requires is Exclusive.
+// So is a key in a block that this version does not know.
 type Kind uint8
 
 // The kinds.
 const (
 	Exclusive Kind = iota // holds alone
-	Read                  // holds beside others that read
+	Read                  // holds beside other readers
 	Permit                // holds beside other permits, as long as their weights are within a limit
 )
 
 // Kinds is how many there are.
 const Kinds = 3
 
-// String is what people are told.
+// String is the word for people.
 func (k Kind) String() string { return [...]string{"exclusive", "read", "permit"}[k] }
 
-// readBlock is what the tails of those that read begin with. Without the hyphen it would take in
-// leases whose hexadecimal begins with it.
+// readBlock is how the tails of readers begin. Without the hyphen it would include leases
+// whose hexadecimal begins like that.
 const readBlock = "ffffffff-"
 
-// permitBlock is that of permits: fffffffe-WWWW-8RRR-VRRR-LLLLRRRRRRRR has the weight WWWW and
-// counts on the limit LLLL, both in hexadecimal.
+// permitBlock is how the tails of permits begin. fffffffe-WWWW-8RRR-VRRR-LLLLRRRRRRRR has
+// the weight WWWW and the limit LLLL, both in hexadecimal.
 const permitBlock = "fffffffe-"
 
-// A Shape is all that a key tells of how its contender holds.
+// A Shape is all that a key shows of how its contender holds.
 type Shape struct {
 	Kind Kind
 
@@ -47,7 +47,7 @@ type Shape struct {
 
 // shapeOf is the shape that the tail of a contender's key tells.
 func shapeOf(tail string) Shape {
-	const version, variant = 14, 19 // where they stand
+	const version, variant = 14, 19 // their places in the tail
 	if !isUUID(tail) || tail[version] != '8' || strings.IndexByte("89ab", tail[variant]) < 0 {
 		return Shape{}
 	}
@@ -63,7 +63,7 @@ func shapeOf(tail string) Shape {
 	return Shape{}
 }
 
-// hex16 is the number that four hexadecimal digits of a UUID are.
+// hex16 is the value of four hexadecimal digits of a UUID.
 func hex16(digits string) (n uint16) {
 	for i := range len(digits) {
 		digit := digits[i] - '0'
@@ -75,13 +75,15 @@ func hex16(digits string) (n uint16) {
 	return n
 }
 
-// ShapeOf is the shape of the contender that a key is of. What is no contender's is Exclusive.
+// ShapeOf is the shape of the contender to which a key belongs. A key of no contender is
+// Exclusive.
 func ShapeOf(key string) Shape {
 	_, tail := cut(key)
 	return shapeOf(tail)
 }
 
-// KindOf is the kind of the contender that a key is of. What is no contender's is Exclusive.
+// KindOf is the kind of the contender to which a key belongs. A key of no contender is
+// Exclusive.
 func KindOf(key string) Kind { return ShapeOf(key).Kind }
 
 // Kind is the kind of e.
@@ -90,9 +92,9 @@ func (e Entry) Kind() Kind { return KindOf(e.Key) }
 // Shape is the shape of e.
 func (e Entry) Shape() Shape { return ShapeOf(e.Key) }
 
-// Draw is id as one of a shape. ok is false if it cannot be used, and another is to be drawn: a
-// random one that happens to lie in a block is Exclusive, but a range that leaves the block out
-// does not show it.
+// Draw makes id one of a shape. ok is false if id cannot be used, and the caller has to
+// draw another: a random one that happens to lie in a block is Exclusive, but a range that
+// leaves the block out does not show it.
 func Draw(id uuid.UUID, s Shape) (of uuid.UUID, ok bool) {
 	switch s.Kind {
 	case Read:
@@ -110,8 +112,8 @@ func Draw(id uuid.UUID, s Shape) (of uuid.UUID, ok bool) {
 	return id, true
 }
 
-// Told is how many bytes of id, the first ones, tell what it is, or tell it from others. The rest
-// is free, but for the bits of the variant.
+// Told is how many of id's first bytes say what it is, or tell it from others. The rest is
+// free, except for the bits of the variant.
 func Told(id uuid.UUID) int {
 	if shapeOf(id.String()).Kind == Permit {
 		return 12
@@ -119,21 +121,21 @@ func Told(id uuid.UUID) int {
 	return 8
 }
 
-// A Range is the keys from one on up to another.
+// A Range is the keys from one key up to another.
 type Range struct{ From, To string }
 
-// OfReads is which of the Ranges has those that read.
+// OfReads is the index of the readers' range in Ranges.
 const OfReads = 1
 
-// Permits is the keys below the name of a lock that permits have. What it has beside them is there
-// by chance.
+// Permits is the range of the permits' keys below the name of a lock. Any other key is in
+// it by chance.
 func Permits(name string) Range {
 	block := Prefix(name) + permitBlock
 	return Range{block, block[:len(block)-1] + string(block[len(block)-1]+1)}
 }
 
-// Ranges are three that make up all keys below the name of a lock: those that read are in the
-// middle one, and what it has beside them is there by chance.
+// Ranges are three ranges that together make up all keys below the name of a lock. The
+// middle one has the readers. Any other key is in it by chance.
 func Ranges(name string) [3]Range {
 	prefix := Prefix(name)
 	block := prefix + readBlock

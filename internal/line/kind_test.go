@@ -10,8 +10,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// The kind of a contender is told by its key. What is not written as its kind has it is exclusive:
-// so it is taken by versions that know less, and by etcd's own Mutex.
+// The key shows the kind of its contender. A key that is not written as its kind requires
+// is exclusive: versions that know less, and etcd's own Mutex, take it for that, too.
 func TestTheKeyTellsTheKind(t *testing.T) {
 	for tail, kind := range map[string]line.Kind{
 		"ffffffff-6ba7-8dad-81d1-80b400c04fd4": line.Read,
@@ -48,7 +48,8 @@ func TestTheKeyTellsTheKind(t *testing.T) {
 	require.Equal(t, "permit", line.Permit.String())
 }
 
-// What is drawn is of its kind, wherever the random bits lie, or drawn again.
+// An id that was drawn is of its kind, wherever the random bits lie. Otherwise another is
+// drawn.
 func TestWhatIsDrawnIsOfItsKind(t *testing.T) {
 	for range 1000 {
 		id := uuid.New()
@@ -67,7 +68,7 @@ func TestWhatIsDrawnIsOfItsKind(t *testing.T) {
 	}
 }
 
-// A permit's key tells its weight and the limit on which it counts.
+// A permit's key tells its weight and its limit.
 func TestTheKeyOfAPermitTellsWeightAndLimit(t *testing.T) {
 	for _, s := range []line.Shape{
 		{line.Permit, 1, 1}, {line.Permit, 1, 2}, {line.Permit, 255, 256}, {line.Permit, 0x9abc, 0xdef0},
@@ -91,8 +92,8 @@ func TestTheKeyOfAPermitTellsWeightAndLimit(t *testing.T) {
 	require.Equal(t, "fffffffe-", strings.TrimPrefix(line.Permits(name).From, name+"/"))
 }
 
-// The three ranges have all keys below the name, each in one of them, and the middle one has all
-// that read.
+// The three ranges have all keys below the name, each key in one of them. The middle one
+// has all readers.
 func TestTheRangesAreAllThereIs(t *testing.T) {
 	ranges := line.Ranges(name)
 	require.Equal(t, name+"/", ranges[0].From)

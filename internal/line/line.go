@@ -16,18 +16,18 @@ import (
 // An Entry is a key as it was read. A key that was not there has no revision.
 type Entry struct {
 	Key   string
-	Rev   int64 // create revision, which no other use of the key has
+	Rev   int64 // create revision; no other use of the key has it
 	Lease int64
 
 	value []byte // parsed on demand
 }
 
-// EntryOf is the key that was read. The event of a deletion has only its name.
+// EntryOf is the key that was read. The event of a deletion has nothing but the key's name.
 func EntryOf(kv *mvccpb.KeyValue) Entry {
 	return Entry{string(kv.GetKey()), kv.GetCreateRevision(), kv.GetLease(), kv.GetValue()}
 }
 
-// Find is the entry of a key among those that were read, in line or not.
+// Find returns the entry of a key among those that were read, in line or not.
 func Find(kvs []*mvccpb.KeyValue, key string) (e Entry, there bool) {
 	for _, kv := range kvs {
 		if string(kv.GetKey()) == key {
@@ -44,7 +44,7 @@ func Find(kvs []*mvccpb.KeyValue, key string) (e Entry, there bool) {
 // them. TestTheOrderIsThatOfTheCreateRevisions.)
 type Line []Entry
 
-// Of is the line for the lock name, by what was read below it.
+// Of is the line for the lock name, by the keys that were read below it.
 func Of(name string, kvs []*mvccpb.KeyValue) Line {
 	l := make(Line, 0, len(kvs))
 	for _, kv := range kvs {
@@ -75,7 +75,8 @@ func (l Line) sort() {
 	slices.SortFunc(l, func(a, b Entry) int { return cmp.Compare(a.Rev, b.Rev) })
 }
 
-// Before is all contenders that came before own, one that has no revision yet being put now.
+// Before is all contenders that came before own. An own without a revision is being put
+// now.
 func (l Line) Before(own Entry) Line {
 	after := slices.IndexFunc(l, func(e Entry) bool { return own.Rev != 0 && e.Rev >= own.Rev })
 	if after < 0 {
@@ -84,22 +85,23 @@ func (l Line) Before(own Entry) Line {
 	return l[:after]
 }
 
-// Blocking is the rule of entry: whom in line the contender own waits for. One that has no
-// revision yet would be put now. It may hold when it waits for nobody, and then whoever comes
-// later waits for it.
+// Blocking is the rule of entry: it returns the contenders in line for which own waits. An
+// own without a revision would be put now. A contender may hold when it waits for nobody.
+// Then all that come later wait for it.
 //
-// One that is exclusive waits for all before it, and one that reads for all before it that do not
-// read. A permit waits for nobody if all before it are permits, and the sum of their weights and
-// its own is at most the least of their limits and its own; otherwise it waits until that is so,
-// and Blocking is all before it. Who waits counts as who holds does, so that a large permit is not
-// overtaken by small ones. (TestAPermitWaitsForTheSum.) The kind is told by the key, since the
-// event of a deletion has no value. What this version takes for a contender without knowing its
-// kind is exclusive: it waits for everybody before it, and everybody behind it waits for it.
+// An exclusive contender waits for all before it. A reader waits for all before it that do
+// not read. A permit waits for nobody if all before it are permits, and the sum of their
+// weights and its own is at most the least of their limits and its own. Otherwise it waits
+// until that is so, and Blocking is all before it. A waiter counts as a holder does, so
+// that small permits do not overtake a large one. (TestAPermitWaitsForTheSum.) The key
+// shows the kind, since the event of a deletion has no value. A key that this version takes
+// for a contender without knowing its kind is exclusive: it waits for all before it, and
+// all behind it wait for it.
 //
-// Nobody is ever put before a place. So once the rule lets it in, it stays in. And of any two that
-// it has let in, and that both stand in line, the later one has seen the earlier one, and borne it.
-// (Do not count who is behind. Who reads would wait for one who waits for it.
-// TestTheRuleOfEntry.)
+// Nobody is ever put before a place. So once the rule lets a place in, it stays in. Of any
+// two places that the rule has let in, and that both stand in line, the later one has seen
+// the earlier one, and may hold beside it. (Do not count who is behind. A reader would wait
+// for one that waits for it. TestTheRuleOfEntry.)
 func (l Line) Blocking(own Entry) Line {
 	before := l.Before(own)
 	switch s := own.Shape(); {
@@ -125,7 +127,7 @@ func (l Line) admits(s Shape) bool {
 	return sum <= int(least)
 }
 
-// unread is those of l that do not read.
+// unread is the part of l that does not read.
 func (l Line) unread() (rest Line) {
 	for _, e := range l {
 		if e.Kind() != Read {
@@ -135,7 +137,7 @@ func (l Line) unread() (rest Line) {
 	return rest
 }
 
-// Limits are those on which the permits in line count, each once, the least first.
+// Limits are the limits of the permits in line, each once, the least first.
 func (l Line) Limits() (limits []uint16) {
 	for _, e := range l {
 		if s := e.Shape(); s.Kind == Permit {
@@ -146,9 +148,10 @@ func (l Line) Limits() (limits []uint16) {
 	return slices.Compact(limits)
 }
 
-// Holding is those in line that wait for nobody: the first one, and if that reads all that read
-// before the first one that does not. If it is a permit they are those before the first one that
-// has to wait: the sum only grows behind that, and the least of the limits does not.
+// Holding is the contenders in line that wait for nobody. That is the first one. If it
+// reads, it is all readers before the first one that does not read. If it is a permit, it
+// is all before the first one that has to wait: behind that one the sum only grows, and the
+// least of the limits does not.
 func (l Line) Holding() Line {
 	sum, least := 0, 0
 	for n, e := range l {

@@ -18,10 +18,10 @@ const (
 	idB   = "00000000-0000-4000-8000-000000000000"
 	idC   = "cccccccc-cccc-4ccc-8ccc-cccccccccccc"
 
-	idR      = "ffffffff-6ba7-8dad-81d1-80b400c04fd4" // of three that read
+	idR      = "ffffffff-6ba7-8dad-81d1-80b400c04fd4" // of three readers
 	idS      = "ffffffff-0000-8000-8000-000000000000"
 	idT      = "ffffffff-ffff-8fff-bfff-ffffffffffff"
-	byChance = "ffffffff-6ba7-4dad-81d1-80b400c04fd4" // exclusive, and among them
+	byChance = "ffffffff-6ba7-4dad-81d1-80b400c04fd4" // exclusive, in the readers' block
 )
 
 // keys are what was read.
@@ -29,17 +29,17 @@ type keys = []*keyValue
 
 type keyValue = mvccpb.KeyValue
 
-// kv is a key below the name as etcd reads it. One without a lease has lease 0.
+// kv is a key below the name as etcd reads it. Lease 0 means no lease.
 func kv(tail string, rev, lease int64) *mvccpb.KeyValue {
 	return &mvccpb.KeyValue{Key: []byte(name + "/" + tail), CreateRevision: rev, Lease: lease}
 }
 
-// Three contenders, put at a revision each.
+// Three contenders, each put at a revision.
 func a(rev int64) *mvccpb.KeyValue { return kv(idA, rev, 1) }
 func b(rev int64) *mvccpb.KeyValue { return kv(idB, rev, 1) }
 func c(rev int64) *mvccpb.KeyValue { return kv(idC, rev, 1) }
 
-// Two that read.
+// Two readers.
 func r(rev int64) *mvccpb.KeyValue { return kv(idR, rev, 1) }
 func s(rev int64) *mvccpb.KeyValue { return kv(idS, rev, 1) }
 
@@ -52,7 +52,7 @@ func tails(entries []line.Entry) []string {
 	return tails
 }
 
-// Rule 1: etcd reads keys in their own order, which is nobody's.
+// Rule 1: etcd reads keys in an order of its own, which is not the line's.
 func TestTheOrderIsThatOfTheCreateRevisions(t *testing.T) {
 	rows := []struct {
 		promise string
@@ -74,8 +74,8 @@ func TestTheOrderIsThatOfTheCreateRevisions(t *testing.T) {
 	}
 }
 
-// The rule of entry: one waits for exactly those who came before it, and holds when there
-// are none.
+// The rule of entry: a contender waits for exactly those that came before it, and holds
+// when there are none.
 func TestTheRuleOfEntry(t *testing.T) {
 	type tail = []string
 	permit := "fffffffe-0001-8dad-81d1-00020c04fd43"
@@ -83,8 +83,8 @@ func TestTheRuleOfEntry(t *testing.T) {
 	rows := []struct {
 		promise string
 		read    keys
-		own     int64    // revision; whose it is decides whether it reads
-		waits   []string // for these
+		own     int64    // revision; it also decides whether own reads
+		waits   []string // the contenders for which own waits
 		holding []string
 	}{
 		{"alone", keys{a(7)}, 7, nil, tail{idA}},
@@ -148,15 +148,15 @@ func TestTheRuleOfEntry(t *testing.T) {
 	}
 }
 
-// One that reads, before it is put, waits for those that do not.
+// A reader that is not put yet waits for all that do not read.
 func TestAReaderThatIsNotThereYetWaitsForWhoIsExclusive(t *testing.T) {
 	own := line.Entry{Key: name + "/" + idS}
 	require.Equal(t, []string{idA}, tails(line.Of(name, keys{r(7), a(8)}).Blocking(own)))
 	require.Empty(t, line.Of(name, keys{r(7)}).Blocking(own))
 }
 
-// Of any two that both stand in line, and that both may hold, both read: whatever line there is,
-// and whoever has been let in by any of the lines before.
+// If two contenders both stand in line, and both may hold, then both read. That is so for
+// every line, and for those that the rule has let in by any of the lines before.
 func TestWhoeverHoldsTogetherReads(t *testing.T) {
 	var all []*keyValue
 	for i, tail := range []string{idR, idA, idS, byChance, idT, hex} {
@@ -184,7 +184,7 @@ func TestWhoeverHoldsTogetherReads(t *testing.T) {
 	}
 }
 
-// Of any two in line that are exclusive one waits for the other, so never do two hold.
+// Of any two exclusive contenders in line one waits for the other, so two never hold.
 func TestOfAnyTwoInLineOneWaitsForTheOther(t *testing.T) {
 	stand := line.Of(name, keys{a(9), b(8), c(12), kv(hex, 3, lease)})
 	require.Len(t, stand, 4)
@@ -201,8 +201,8 @@ func TestOfAnyTwoInLineOneWaitsForTheOther(t *testing.T) {
 	}
 }
 
-// Whoever leaves the line lets nobody in but the next, and nobody who was let in is blocked
-// again by those who come.
+// A contender that leaves the line lets in only the next one. A contender that the rule has
+// let in is never blocked again by those that come.
 func TestOnceTheRuleLetsOneInItStaysIn(t *testing.T) {
 	read := keys{a(7), b(8)}
 	own := line.Entry{Key: name + "/" + idB, Rev: 8}
@@ -212,7 +212,8 @@ func TestOnceTheRuleLetsOneInItStaysIn(t *testing.T) {
 	require.Empty(t, line.Of(name, later).Blocking(own))
 }
 
-// Find tells of what was put over, which stands in line no more, and of what is not there.
+// Find finds a key that was put over and no longer stands in line, and reports a key that
+// is not there.
 func TestFindTellsOfKeysThatDoNotStandInLine(t *testing.T) {
 	read := keys{kv(idA, 7, 0), kv(idB, 8, 5)}
 	e, there := line.Find(read, name+"/"+idA)

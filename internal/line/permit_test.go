@@ -13,8 +13,9 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// standing is the keys of a line as "2/5 x 1/5" says: a permit of 2 that counts on a limit of 5,
-// one that is exclusive (x), one that reads (r), and so on, with the create revisions 1, 2, ...
+// standing returns the keys of a line such as "2/5 x 1/5": a permit of weight 2 with a
+// limit of 5, an exclusive contender (x), a reader (r), and so on, with the create
+// revisions 1, 2, ...
 func standing(text string) (read keys) {
 	for i, who := range strings.Fields(text) {
 		tail := fmt.Sprintf("6ba7b810-9dad-41d1-80b4-%012x", i)
@@ -37,11 +38,12 @@ func places(l line.Line) (at []int) {
 	return at
 }
 
-// A permit may hold if those before it are permits only, and the sum of their weights and its own
-// is at most the least of their limits and its own, whether they hold or wait.
+// A permit may hold if all before it are permits, and the sum of their weights and its own
+// is at most the least of their limits and its own. It does not matter whether they hold or
+// wait.
 func TestAPermitWaitsForTheSum(t *testing.T) {
 	for _, row := range []struct {
-		line    string // the last one is asked
+		line    string // the test asks about the last one
 		holds   bool
 		holding int    // how many hold
 		awaited string // the positions, if it does not hold
@@ -59,7 +61,7 @@ func TestAPermitWaitsForTheSum(t *testing.T) {
 		{"1/5 1/5 1/2", false, 2, "[0 1]"}, // its own is the least
 		{"3/5 1/5 1/2", false, 2, "[0 1]"},
 		{"1/65535 65534/65535", true, 2, ""},
-		{"65535/65535 65535/65535 65535/65535", false, 1, "[1]"}, // no sum runs over
+		{"65535/65535 65535/65535 65535/65535", false, 1, "[1]"}, // no sum overflows
 		{"x 1/5", false, 1, "[0]"},
 		{"r 1/5", false, 1, "[0]"},
 		{"1/5 x 1/5 1/5", false, 1, "[1]"},
@@ -103,7 +105,7 @@ func line2(read keys) keys {
 	return read
 }
 
-// randomLine is one of a few contenders, the last of whom is a permit.
+// randomLine is a line of a few contenders, the last of which is a permit.
 func randomLine() string {
 	var text []string
 	for range rand.IntN(8) {
@@ -121,8 +123,9 @@ func randomLine() string {
 	return strings.Join(append(text, fmt.Sprintf("%d/%d", 1+rand.IntN(limit), limit)), " ")
 }
 
-// While all whom Awaited names stand in line the permit may not hold, whoever else has gone; and by
-// all that it knows it may hold at last. What was read in part says no more than the whole line.
+// While all that Awaited returns stand in line the permit may not hold, whoever else is
+// gone. By all that it knows it may hold in the end. A partial reading says no more than
+// the whole line.
 func TestWhileAllAwaitedStandAPermitWaits(t *testing.T) {
 	for range 5_000 {
 		text := randomLine()
@@ -161,7 +164,7 @@ func TestWhileAllAwaitedStandAPermitWaits(t *testing.T) {
 	}
 }
 
-// Whoever holds by the whole line is who does not wait for anybody in it.
+// Holding is exactly those that wait for nobody in the whole line.
 func TestThosePermitsHoldThatWaitForNobody(t *testing.T) {
 	for range 5_000 {
 		text := randomLine() + " " + randomLine()

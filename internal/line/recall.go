@@ -9,11 +9,11 @@ import (
 	"unicode/utf8"
 )
 
-// MaxRecallText is the longest that a Recall's By and Reason may be, in bytes.
+// MaxRecallText is the greatest length of a Recall's By and Reason, in bytes.
 const MaxRecallText = 256
 
-// A Recall is a request to the holder, in the value of its key, to give the lock back. Whoever
-// makes it puts it there by a transaction that keeps the key's lease and place.
+// A Recall is a request to the holder, in the value of its key, to give the lock back. The
+// one who asks puts it there by a transaction that keeps the key's lease and place.
 type Recall struct {
 	ID         string // tells requests apart
 	By, Reason string // for people
@@ -41,8 +41,8 @@ func (r Recall) Check() error {
 	return nil
 }
 
-// Recall is the request in e's value. ok is false if there is none, or one that is not well formed,
-// which counts for nothing.
+// Recall is the request in e's value. ok is false if there is none, or one that is not well
+// formed: that counts for nothing.
 func (e Entry) Recall() (r Recall, ok bool) {
 	var v struct {
 		Recall json.RawMessage `json:"recall"`
@@ -64,8 +64,9 @@ func (e Entry) Recall() (r Recall, ok bool) {
 	return r, true
 }
 
-// Recalled is e's value with the request r in place of any that it has. Everything else in the
-// value stays as it is, known here or not. r's Grace is rounded up to milliseconds.
+// Recalled is e's value with the request r in place of any earlier one. Everything else in
+// the value stays as it is, whether this version knows it or not. r's Grace is rounded up
+// to milliseconds.
 func (e Entry) Recalled(r Recall) (string, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(e.value, &fields); err != nil {

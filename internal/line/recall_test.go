@@ -18,8 +18,8 @@ func entryWith(value string) line.Entry {
 	return line.EntryOf(&mvccpb.KeyValue{Key: []byte(name + "/" + idA), Value: []byte(value)})
 }
 
-// A request is put into a value without a change to anything else in it, known here or not, and is
-// read as it was made.
+// To put a request into a value changes nothing else in it, whether this version knows it
+// or not. The request is read as it was made.
 func TestARecallIsPutIntoAValue(t *testing.T) {
 	text, err := line.NewText(line.Value{Owner: "<api>", Host: "h", PID: 1, Recallable: true}, line.Read)
 	require.NoError(t, err)
@@ -50,7 +50,7 @@ func TestARecallIsPutIntoAValue(t *testing.T) {
 	}
 }
 
-// A grace is stored in milliseconds, and rounded up: the shortest is not none.
+// A grace is stored in milliseconds and rounded up, so that the shortest one is not none.
 func TestTheGraceOfARecallIsRoundedUp(t *testing.T) {
 	for grace, want := range map[time.Duration]time.Duration{
 		0: 0, 1: time.Millisecond, time.Millisecond: time.Millisecond, time.Millisecond + 1: 2 * time.Millisecond,
@@ -68,7 +68,7 @@ func TestTheGraceOfARecallIsRoundedUp(t *testing.T) {
 	require.Greater(t, r.Grace, 100*365*24*time.Hour)
 }
 
-// What is no request counts for nothing, and does not hide the rest of the value.
+// A text that is no request counts for nothing, and does not hide the rest of the value.
 func FuzzRecall(f *testing.F) {
 	for _, request := range []string{
 		`null`, `7`, `{}`, `[]`, `""`, `{"id":"x"}`, `{"id":"","grace_ms":1}`, `{"id":"x","grace_ms":-1}`,

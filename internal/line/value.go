@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// MaxInfo is how many bytes of a Value's Info there may be.
+// MaxInfo is the greatest length of a Value's Info, in bytes.
 const MaxInfo = 1024
 
-// maxValue is the longest value that is parsed, in bytes. Ours are shorter: each byte takes at most
-// six in JSON, the label has at most 1,024, the info too, a host's name 253, and a recall twice
-// 256.
+// maxValue is the longest value that this package parses, in bytes. Ours are shorter: each
+// byte takes at most six in JSON, the label has at most 1,024, the info too, a host's name
+// 253, and a recall twice 256.
 const maxValue = 20 * 1024
 
 // A Value is what a contender's key holds, for people and operators.
@@ -19,10 +19,10 @@ type Value struct {
 	Owner string `json:"owner"`
 	Host  string `json:"host"`
 	PID   int    `json:"pid"`
-	Mode  string `json:"mode,omitempty"` // of a key that is not exclusive; its name counts
+	Mode  string `json:"mode,omitempty"` // of a key that is not exclusive; the key itself decides
 
 	Info       string `json:"info,omitempty"`
-	Recallable bool   `json:"recallable,omitempty"` // its holder minds a Recall
+	Recallable bool   `json:"recallable,omitempty"` // its holder heeds a Recall
 
 	Since time.Time `json:"since"` // the last one
 }
@@ -36,8 +36,8 @@ func (e Entry) Value() Value {
 	return v
 }
 
-// A Text is the value of a key up to the time: what does not change from one key of a
-// contender to the next.
+// A Text is the value of a key without the time, which stands at its end: the part that
+// does not change from one key of a contender to the next.
 type Text string
 
 // NewText is the Text for a contender of a kind, with all of v but its mode and its time.
@@ -61,5 +61,6 @@ func (t Text) Since(at time.Time) string {
 	return value.String()
 }
 
-// Bare reports whether e has no value: it is not this library's, or its key alone was read.
+// Bare reports whether e has no value: it is not this library's key, or only the key was
+// read.
 func (e Entry) Bare() bool { return len(e.value) == 0 }

@@ -14,12 +14,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// older is the guest that is the library as it was before it knew readers.
+// older is the guest that uses the library as it was before it had readers.
 const older = "the version before readers"
 
 var theOlder = guest{older, before}
 
-// before runs the library as it was before it knew readers, as a process of its own.
+// before runs the library as it was before it had readers, as a process of its own.
 func before(tr *trial, v *visit, ttl time.Duration) error {
 	program, err := olderVersion()
 	if err != nil {
@@ -60,8 +60,8 @@ var olderVersion = sync.OnceValues(func() (olderProgram, error) {
 	return program, nil
 })
 
-// olderSource takes the library as it was before the commit that brought readers from the
-// history, and returns what go build needs to use that.
+// olderSource takes from the history the library as it was before the commit that brought
+// readers. It returns what go build needs to use that.
 func olderSource(dir string) (from string, args []string, err error) {
 	const root = "../.."
 	said, err := runs(root, "git", "log", "--diff-filter=A", "--format=%H", "--", "rwmutex.go")
@@ -103,7 +103,7 @@ func olderSource(dir string) (from string, args []string, err error) {
 	return commit, []string{"-modfile", modfile}, nil
 }
 
-// editedSource is the library as it is, but that every key is exclusive to it.
+// editedSource is the library as it is, except that it takes every key for exclusive.
 func editedSource(dir string) (from string, args []string, err error) {
 	file, err := filepath.Abs("../line/kind.go")
 	if err != nil {
@@ -133,7 +133,7 @@ func editedSource(dir string) (from string, args []string, err error) {
 	return "the present source, with every key exclusive", []string{"-overlay", list}, nil
 }
 
-// A clone without a history builds the older version by an edit, which must fit.
+// In a clone without a history, an edit makes the older version. It must fit.
 func TestTheEditThatMakesAnOlderVersionFits(t *testing.T) {
 	t.Parallel()
 	_, args, err := editedSource(t.TempDir())

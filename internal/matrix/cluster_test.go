@@ -16,12 +16,12 @@ import (
 	"github.com/etcdlock/etcdlock/internal/matrix/door"
 )
 
-// A cluster is members, and perhaps a proxy, of one version. They end with their test,
-// and with this process, however it ends.
+// A cluster is members of one version, and perhaps a proxy. They end with their test, and
+// with this process, however it ends.
 type cluster struct {
 	t       testing.TB
 	members []*server
-	root    door.Door // past any proxy and namespace, with every right
+	root    door.Door // behind any proxy and outside any namespace, with every right
 }
 
 // A server is a process that serves clients on a port.
@@ -31,7 +31,7 @@ type server struct {
 	url string // for clients
 }
 
-// newServer is to run a program of a version, and to log below dir.
+// newServer returns a server that will run a program of a version, and log below dir.
 func newServer(t testing.TB, program, url, log string, args ...string) *server {
 	s := &server{t: t, url: url}
 	s.Log = log
@@ -39,7 +39,7 @@ func newServer(t testing.TB, program, url, log string, args ...string) *server {
 	return s
 }
 
-// startCluster boots a cluster of a version. Args are added to the command line of each
+// startCluster boots a cluster of a version. It adds args to the command line of each
 // member.
 func startCluster(t testing.TB, v *version, members int, certs *certificates, args ...string) *cluster {
 	t.Helper()
@@ -81,7 +81,7 @@ func (c *cluster) serves(member int) {
 	require.NoError(c.t, err, "etcd does not serve")
 }
 
-// version is what the servers say that they are.
+// version returns the version that the servers report.
 func (c *cluster) version() string {
 	c.t.Helper()
 	config, err := c.root.TLS()

@@ -28,18 +28,18 @@ import (
 
 const (
 	briefly = 3 * time.Second // TTL of those that crash
-	// An expired lease is revoked half a second later at the latest; an election, or a
-	// machine that is busy, takes longer.
+	// An expired lease is revoked half a second later at the latest. An election, or a busy
+	// machine, takes longer.
 	expiry = briefly + soon
 )
 
-// A guest is another that may stand in the same line.
+// A guest is another kind of contender that may stand in the same line.
 type guest struct {
 	name  string
 	comes func(*trial, *visit, time.Duration) error
 }
 
-// visits has one of the kind queue.
+// visits makes a guest of this kind queue.
 func (g guest) visits(tr *trial, which string, ttl time.Duration) *visit {
 	return tr.visits(g.name+" "+which, g.comes, ttl)
 }
@@ -57,15 +57,16 @@ type visit struct {
 	who  string
 	told chan struct{} // if not nil, closed once it knows that it stands in line
 	in   chan struct{} // closed once it holds
-	out  chan error    // what it says in the end
+	out  chan error    // gets its last error
 
 	leave  func() // asks it to release
 	cancel func() // asks it to wait no longer
 	crash  func() // ends it, and whatever renews its lease
 }
 
-// visits has a guest queue, and returns when it stands in line, and knows it where that matters: a
-// concurrency.Mutex whose context ends before the answer to its put has come leaves its key behind.
+// visits makes a guest queue. It returns when the guest stands in line, and knows that if
+// that matters: a concurrency.Mutex whose context ends before the answer to its put leaves
+// its key behind.
 func (tr *trial) visits(who string, comes func(*trial, *visit, time.Duration) error, ttl time.Duration) *visit {
 	line := tr.line()
 	v := &visit{tr: tr, who: who, in: make(chan struct{}), out: make(chan error, 1)}
@@ -91,7 +92,7 @@ func (tr *trial) visits(who string, comes func(*trial, *visit, time.Duration) er
 	return v
 }
 
-// entered notes that the guest holds.
+// entered records that the guest holds.
 func (v *visit) entered() {
 	v.tr.belief.Enter(v.who, 0)
 	close(v.in)
@@ -115,7 +116,7 @@ func (v *visit) getsIn(d time.Duration) {
 	}
 }
 
-// leaves has the guest release, which must go well.
+// leaves makes the guest release. That must succeed.
 func (v *visit) leaves() {
 	v.tr.belief.Leave(v.who)
 	v.leave()
@@ -123,14 +124,14 @@ func (v *visit) leaves() {
 	v.tr.must(err == nil, "%s left: %v", v.who, err)
 }
 
-// givesUp has the guest wait no longer.
+// givesUp makes the guest wait no longer.
 func (v *visit) givesUp() {
 	v.cancel()
-	_ = v.ends() // each has its own words for it
+	_ = v.ends() // each guest has its own words for it
 	v.stillWaits()
 }
 
-// ends waits for the guest's last word.
+// ends waits for the guest's last error.
 func (v *visit) ends() error {
 	select {
 	case err := <-v.out:
@@ -147,9 +148,9 @@ func (v *visit) crashes() {
 	v.crash()
 }
 
-// outside is the door without its namespace, for guests. Where tokens are simple they
-// stay with one member: another may not know their token yet, and some of their requests
-// are not tried again then.
+// outside is the door without its namespace, for guests. Simple tokens stay with one
+// member: another member may not know a guest's token yet, and the guest does not repeat
+// some of its requests then.
 func (tr *trial) outside() door.Door {
 	d := tr.door
 	d.Namespace = ""
@@ -217,7 +218,7 @@ func (v *visit) runs(cmd *exec.Cmd) error {
 	return nil
 }
 
-// service has the server take the lock for its caller, who renews the lease.
+// service makes the server take the lock for its caller, who renews the lease.
 func service(tr *trial, v *visit, ttl time.Duration) error {
 	client, err := tr.outside().Dial()
 	if err != nil {
@@ -291,14 +292,14 @@ func (v *visit) holds(client *clientv3.Client, mu mutex) {
 	v.crash = func() { client.Close() }
 }
 
-// A holder says what a process has to hold, and how.
+// A holder says what a process holds, and how.
 type holder struct {
 	Door door.Door
 	Name string
 	TTL  time.Duration
 }
 
-// holderEnv makes this binary a holder: its JSON.
+// holderEnv makes this binary a holder. Its value is the holder as JSON.
 const holderEnv = "ETCDLOCK_MATRIX_HOLDER"
 
 // hold locks, prints a line, and waits to be killed.
@@ -325,7 +326,7 @@ func hold(how string, out io.Writer) error {
 	return errors.New("nobody has killed the holder")
 }
 
-// companyStories are of one lock that the library and a guest contend for.
+// companyStories are about one lock for which the library and a guest contend.
 func companyStories() (all []story) {
 	for _, guest := range guests {
 		come := guest.visits
@@ -362,7 +363,7 @@ func companyStories() (all []story) {
 				next.getsIn(soon)
 				next.leaves()
 			}},
-			// Those who gave up waiting let those behind them in, either way.
+			// Waiters that gave up let those behind them in, either way.
 			story{name: guest.name + ": waits that are cancelled", tell: func(tr *trial) {
 				a, b := tr.party("a", lasting), tr.party("b", lasting)
 				a.locks()
@@ -386,8 +387,8 @@ func companyStories() (all []story) {
 				fourth.getsIn(soon)
 				fourth.leaves()
 			}},
-			// Those who crash, holding or waiting, let those behind them in once their lease
-			// has run out, either way.
+			// Processes that crash, holding or waiting, let those behind them in once their
+			// lease has run out, either way.
 			story{name: guest.name + ": crashes", tell: func(tr *trial) {
 				a, b := tr.party("a", lasting), tr.party("b", lasting)
 				first := come(tr, "1", briefly)

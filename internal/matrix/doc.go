@@ -3,6 +3,6 @@
 // the table that the tests write, and the commands.
 //
 // Servers, proxies and etcdctl are the real programs, as processes of their own on the
-// loopback interface. Those of 3.5 and later are built from the modules etcd35, etcd36
-// and etcd37 beside this file, those of 3.4 come from Debian's packages.
+// loopback interface. Those of 3.5 and later are built from the modules etcd35, etcd36 and
+// etcd37 beside this file. Those of 3.4 come from Debian's packages.
 package matrix

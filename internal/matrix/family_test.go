@@ -12,7 +12,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
-// A use is what a party has the lock for.
+// A use is what a party does with the lock.
 type use string
 
 const (
@@ -26,7 +26,7 @@ const (
 
 const (
 	permits = 2               // of a name
-	most    = 2 * time.Second // that a hold may go on after a recall
+	most    = 2 * time.Second // how long a hold may go on after a recall
 )
 
 // shares reports whether two of a use may hold at once.
@@ -69,11 +69,12 @@ func (u use) open(client *clientv3.Client, name string, ttl time.Duration) (lock
 	return l, err
 }
 
-// familyStories are of holds that are not one name's alone, beside others to whom each of their keys
-// is one that holds alone.
+// familyStories are about holds of several names, and holds that others share, beside
+// contenders for which each of their keys is exclusive.
 func familyStories() (all []story) {
 	for _, g := range append(guests[:len(guests):len(guests)], theOlder) {
-		// The lock service and etcdctl are concurrency.Mutex inside: how it stands in line is the same.
+		// The lock service and etcdctl are concurrency.Mutex inside, so they stand in line
+		// in the same way.
 		where := func(s setup) bool { return s.name == setups[0].name }
 		if g.name == older || g.name == "concurrency.Mutex" {
 			where = nil
@@ -92,9 +93,9 @@ func familyStories() (all []story) {
 	)
 }
 
-// A guest holds the second name, a waits for both, b waits for the first behind a | c's TryLockAll does
-// not get in | the guest leaves, a gets in | another guest waits at the second name | a unlocks, both
-// get in.
+// A guest holds the second name, a waits for both, b waits for the first behind a | c's
+// TryLockAll does not get in | the guest leaves, a gets in | another guest waits at the second
+// name | a unlocks, both get in.
 func severalBeside(tr *trial, g guest) {
 	other := tr.second()
 	a, b, c := tr.partyFor(several, "a", lasting), tr.party("b", lasting), tr.partyFor(several, "c", lasting)
@@ -120,8 +121,8 @@ func severalBeside(tr *trial, g guest) {
 	other.lineIs(0)
 }
 
-// An old process holds the second name and is killed | a, which waits for both, gets in when its lease
-// has run out.
+// An old process holds the second name and is killed | a, which waits for both, gets in when
+// its lease has run out.
 func crashBeforeSeveral(tr *trial) {
 	other := tr.second()
 	a := tr.partyFor(several, "a", lasting)
@@ -134,8 +135,9 @@ func crashBeforeSeveral(tr *trial) {
 	other.lineIs(0)
 }
 
-// a and b have all permits, a guest waits, c waits for a permit | d's TryAcquire does not get in | a
-// unlocks: nobody overtakes the guest | b unlocks, the guest is in, alone | it leaves, c gets in.
+// a and b have all permits, a guest waits, c waits for a permit | d's TryAcquire does not get
+// in | a unlocks: nobody overtakes the guest | b unlocks, the guest is in, alone | it leaves,
+// c gets in.
 func permitsBeside(tr *trial, g guest) {
 	a, b := tr.partyFor(onePermit, "a", lasting), tr.partyFor(onePermit, "b", lasting)
 	c, d := tr.partyFor(onePermit, "c", lasting), tr.partyFor(onePermit, "d", lasting)
@@ -157,8 +159,8 @@ func permitsBeside(tr *trial, g guest) {
 	c.unlocks()
 }
 
-// A guest holds, which cannot be recalled | it leaves, a gets in, another guest waits | a is recalled:
-// its hold ends, the guest still waits | a unlocks, the guest gets in.
+// A guest holds, which cannot be recalled | it leaves, a gets in, another guest waits | a is
+// recalled: its hold ends, the guest still waits | a unlocks, the guest gets in.
 func recallBeside(tr *trial, g guest) {
 	a := tr.partyFor(listening, "a", lasting)
 	first := g.visits(tr, "1", lasting)
@@ -181,7 +183,7 @@ func recallBeside(tr *trial, g guest) {
 	third.leaves()
 }
 
-// recallsFirst asks the first in line to give the lock back.
+// recallsFirst recalls the first in line.
 func (tr *trial) recallsFirst() (err error) {
 	c := tr.line()[0]
 	contract.Eventually(soon, func() bool { // as line
@@ -191,7 +193,7 @@ func (tr *trial) recallsFirst() (err error) {
 	return err
 }
 
-// versionOfFirst is that of the first key in line: 1 if nobody has put it again.
+// versionOfFirst is the version of the first key in line: 1 if nobody has put it again.
 func (tr *trial) versionOfFirst() int64 {
 	key := tr.line()[0].Key
 	var got *clientv3.GetResponse

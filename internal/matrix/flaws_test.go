@@ -12,19 +12,19 @@ import (
 	"go.uber.org/zap"
 )
 
-// A flaw is one of etcd's, which a story meets. README.md says more of it, by its number.
+// A flaw is a flaw of etcd's that a story meets. README.md explains it, by its number.
 type flaw struct {
 	number string
 	story  string
 	where  func(setup, *version) bool
-	maybe  bool     // the story may go well all the same
-	says   []string // the story, one of these
+	maybe  bool     // the story may succeed all the same
+	says   []string // the story says one of these
 }
 
 var flaws = []flaw{
 	{"[1]", "v3lock: waits that are cancelled", users, false, []string{"the line is 3 and not 2 long"}},
 	{"[3]", "v3lock: a wait longer than the token", tokens, true, deadToken},
-	{"[3]", "v3lock: crashes", tokens, true, deadToken}, // they wait for longer, too
+	{"[3]", "v3lock: crashes", tokens, true, deadToken}, // these waits outlast a token, too
 	{"[3]", "v3lock: first come, first served", tokensOf34, true, deadToken},
 }
 
@@ -32,10 +32,10 @@ func users(s setup, _ *version) bool      { return s.token != "" || s.names }
 func tokens(s setup, _ *version) bool     { return s.token != "" }
 func tokensOf34(s setup, v *version) bool { return s.token != "" && v.keepsDeadTokensOut }
 
-// deadToken is what is said of a lock service whose caller's token lives no more.
+// deadToken is what a story says about a lock service whose caller's token has died.
 var deadToken = []string{"etcdserver: invalid auth token", "does not get in"}
 
-// known is the flaw of etcd's that a story meets here, nil if there is none.
+// known returns the flaw of etcd's that a story meets here, or nil if there is none.
 func (w *world) known(st story) *flaw {
 	i := slices.IndexFunc(flaws, func(f flaw) bool { return f.story == st.name && f.where(w.setup, w.version) })
 	if i < 0 {
@@ -44,7 +44,7 @@ func (w *world) known(st story) *flaw {
 	return &flaws[i]
 }
 
-// isMet reports whether the flaw is what a story has said.
+// isMet reports whether a story's words are those of the flaw.
 func (f *flaw) isMet(why []string) bool {
 	if len(why) == 0 {
 		return f.maybe
@@ -59,12 +59,13 @@ func (f *flaw) String() string {
 	return "except " + f.number
 }
 
-// tokenDied is that flaw where a story does not wait for a token to die, but one died: that of a
-// slow story, or of another one that the server's lock service watched for first.
+// tokenDied is that flaw in a story that does not wait for a token to die, but one died:
+// the token of a slow story, or of another one for which the server's lock service watched
+// first.
 var tokenDied = &flaw{"[3]", "", tokens, true, deadToken}
 
-// tokenDied reports whether a story of the lock service may have met it. (Do not take the word of
-// another than the service for it.)
+// tokenDied reports whether a story of the lock service may have met it. (Do not take the
+// word of any other guest for it.)
 func (w *world) tokenDied(st story, why []string) bool {
 	const service = "v3lock"
 	return tokenDied.where(w.setup, w.version) && strings.HasPrefix(st.name, service+": ") &&
@@ -75,8 +76,9 @@ func containsOne(s string, of []string) bool {
 	return slices.ContainsFunc(of, func(sub string) bool { return strings.Contains(s, sub) })
 }
 
-// With servers of 3.4 clientv3 answers nothing any more once its token has died. That is
-// not the library's doing: there is none here. If this fails, lonelyAuth can go.
+// With servers of 3.4, clientv3 gets no answers any more once its token has died. That is
+// not the library's doing: the library is not part of this test. If this test fails,
+// lonelyAuth can go.
 func TestClientv3AloneCannotRenewATokenOf34(t *testing.T) {
 	t.Parallel()
 	i := slices.IndexFunc(columns(t), func(v *version) bool { return v.keepsDeadTokensOut })
@@ -100,7 +102,7 @@ func TestClientv3AloneCannotRenewATokenOf34(t *testing.T) {
 	require.NoError(t, asks(alone))
 	require.NoError(t, asks(helped))
 	time.Sleep(2 * tokenLife) // unused tokens die by then
-	// The server sees the deadline pass, too, and its answer, a text, may be the first.
+	// The server sees the deadline pass, too. Its answer is a text, and may come first.
 	require.ErrorContains(t, asks(alone), context.DeadlineExceeded.Error())
 	require.NoError(t, asks(helped))
 }

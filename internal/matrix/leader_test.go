@@ -10,8 +10,9 @@ import (
 	"github.com/etcdlock/etcdlock"
 )
 
-// A leader is a candidate whose work goes on after its context has ended, until Unlock: the end of
-// a term is the return of the function. Lock is the first call of Lead, or waits for its next term.
+// A leader is a candidate whose work goes on after its context has ended, until Unlock: a
+// term ends when the function returns. Lock is the first call of Lead, or waits for its
+// next term.
 type leader struct {
 	mu        *etcdlock.Mutex
 	candidacy context.Context // of Lead
@@ -91,10 +92,10 @@ func (l *leader) Token() int64 {
 func (l *leader) Key() string           { return l.mu.Key() }
 func (l *leader) IsOwner() clientv3.Cmp { return l.mu.IsOwner() }
 
-// A guest holds, a waits to lead, another guest waits | the first guest leaves, a leads | a's function
-// returns, the other guest gets in, a waits again behind it | it leaves, a leads, a guest waits | a's
-// candidacy ends, and with it the context of its term, but the function goes on, and the guest waits
-// on | the function returns, the guest gets in.
+// A guest holds, a waits to lead, another guest waits | the first guest leaves, a leads | a's
+// function returns, the other guest gets in, a waits again behind it | it leaves, a leads, a
+// guest waits | a's candidacy ends, and with it the context of its term, but the function goes
+// on, and the guest waits on | the function returns, the guest gets in.
 func leaderBeside(tr *trial, g guest) {
 	a := tr.partyFor(leading, "a", lasting)
 	first := g.visits(tr, "1", lasting)

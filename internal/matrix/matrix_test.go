@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	lanes := false
 	flag.Visit(func(f *flag.Flag) { lanes = lanes || f.Name == "test.parallel" })
-	if !lanes { // what takes long is waiting
+	if !lanes { // what takes long is only waiting
 		_ = flag.Set("test.parallel", "4")
 	}
 	var err error
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// lockName is that of a story's lock.
+// lockName is the name of a story's lock.
 func lockName(st story) string {
 	return fmt.Sprintf("matrix/%d", slices.IndexFunc(stories, func(other story) bool { return other.name == st.name }))
 }
@@ -63,8 +63,8 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// tells tells all stories that the setup has: side by side, then those that harm it, then, to members
-// that have been started anew, those that a dead token may have spoilt.
+// tells tells all stories of the setup: first side by side; then those that harm it; then,
+// with members that were started anew, those that a dead token may have spoilt.
 func (w *world) tells(t *testing.T) (c cell) {
 	if w.door.LoneAuth {
 		c.Notes = append(c.Notes, "with [2]")

@@ -3,8 +3,8 @@ package matrix
 // reader is a party that reads.
 func (tr *trial) reader(who string) *party { return tr.partyFor(reading, who, lasting) }
 
-// readersStories are of one lock that readers and writers of this version contend for, and
-// others, to whom each reader is somebody that holds alone.
+// readersStories are about one lock for which readers and writers of this version contend,
+// and others for which each reader is exclusive.
 func readersStories() (all []story) {
 	all = append(all, story{name: "readers and writers in order", tell: readsAndWrites})
 	for _, guest := range append(guests[:len(guests):len(guests)], theOlder) {
@@ -75,9 +75,9 @@ func (tr *trial) readersBeside(comes func(who string) *visit) {
 	d.unlocks()
 }
 
-// a holds in some way that others share, an old process waits, b waits behind it for the same | it is
-// killed, b gets in when its lease has run out, though a still holds | an old process holds and is
-// killed, c gets in.
+// a holds in a way that others share, an old process waits, b waits behind it for the same
+// | the old process is killed, b gets in when its lease has run out, though a still holds |
+// an old process holds and is killed, c gets in.
 func (tr *trial) crashesAmong(u use) {
 	a, b, c := tr.partyFor(u, "a", lasting), tr.partyFor(u, "b", lasting), tr.partyFor(u, "c", lasting)
 	a.locks()

@@ -16,15 +16,15 @@ import (
 
 var record = flag.Bool("record", false, "write what this run has found to results.json and README.md")
 
-// A cell is what a version with a setup has told.
+// A cell is what a version with a setup has shown.
 type cell struct {
 	Version string // as versions have it
 	Setup   string
-	Etcd    string // version, as the server says
+	Etcd    string // the version that the server reports
 	Date    string
-	Stories int      // told
+	Stories int      // how many were told
 	Notes   []string `json:",omitempty"` // by number, see README.md
-	Not     []string `json:",omitempty"` // stories that were told otherwise, and why
+	Not     []string `json:",omitempty"` // stories that went otherwise, and why
 }
 
 // index is the place of a cell in the table.
@@ -50,7 +50,7 @@ func (c cell) String() string {
 
 var saving sync.Mutex
 
-// save puts a cell into the record, in the place of an earlier one.
+// save puts a cell into the record. It replaces an earlier one.
 func save(t *testing.T, c cell) {
 	t.Helper()
 	if !*record {
@@ -96,7 +96,7 @@ func fill(t *testing.T, text string, all []cell) string {
 }
 
 // table has a line for each setup, a column for each version, and a last line for the
-// dates. A column that was run in parts has its oldest date and version.
+// dates. A column that was run in parts shows its oldest date and version.
 func table(all []cell) string {
 	cells := make([][]cell, len(setups))
 	for i := range cells {

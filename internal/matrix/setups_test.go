@@ -29,13 +29,13 @@ type setup struct {
 	members   int
 	tls       bool   // mutual
 	token     string // kind of token for user and password, "" without passwords
-	names     bool   // the certificates name the users, who have no passwords
-	role      bool   // readwrite below the names of the locks is all that the user may do
+	names     bool   // the certificates name the users; they have no passwords
+	role      bool   // the user may only read and write below the names of the locks
 	namespace string // of the library's clients
 	proxy     bool   // clients connect to etcd grpc-proxy
 }
 
-// tokenLife is how long a token lives, or lives unused if it is simple.
+// tokenLife is how long a token lives. A simple token lives that long after its last use.
 const tokenLife = 3 * time.Second
 
 var setups = []setup{
@@ -55,7 +55,7 @@ var setups = []setup{
 	{name: "etcd grpc-proxy before 3 members", members: 3, proxy: true},
 }
 
-// open starts what the setup needs. Names are those of the locks.
+// open starts what the setup needs. names are the names of the locks.
 func (s setup) open(t testing.TB, v *version, names []string) *world {
 	t.Helper()
 	w := &world{setup: s, version: v}
@@ -150,8 +150,8 @@ func newCertificates(t testing.TB, dir string) *certificates {
 	return authority.issue(t, "")
 }
 
-// issue makes a certificate that servers and clients take for a name. To etcd it is a
-// user, where users are enabled and no password is given.
+// issue makes a certificate that servers and clients accept for a name. If users are
+// enabled and no password is given, that name is a user to etcd.
 func (c *certificates) issue(t testing.TB, name string) *certificates {
 	t.Helper()
 	issued := *c

@@ -14,13 +14,13 @@ import (
 // A story is what every setup of every version must tell the same way.
 type story struct {
 	name  string
-	where func(setup) bool // it can be told; nil: everywhere
-	alone bool             // it harms the cluster, so none else is told meanwhile
+	where func(setup) bool // which setups can tell it; nil: all
+	alone bool             // it harms the cluster, so no other story runs meanwhile
 	tell  func(*trial)
 }
 
-// stories are about the library; those of its company follow, and those of who does not hold one
-// name alone.
+// stories are about the library. Those with guests follow, and those of contenders that do
+// not hold one name alone.
 var stories = slices.Concat([]story{
 	{name: "lock and unlock", tell: locksAndUnlocks},
 	{name: "hand-over in order", tell: handsOver},
@@ -33,7 +33,7 @@ var stories = slices.Concat([]story{
 	{name: "members die under a waiter", alone: true, tell: survivesMembers},
 }, companyStories(), readersStories(), familyStories())
 
-// a locks and unlocks, three times, which nobody else sees a trace of afterwards.
+// a locks and unlocks, three times. Nobody else finds a trace of that afterwards.
 func locksAndUnlocks(tr *trial) {
 	a := tr.party("a", lasting)
 	for range 3 {
@@ -87,7 +87,7 @@ func losesItsLease(tr *trial) {
 	a.unlocks()
 }
 
-// loses waits until the party knows that it holds no more.
+// loses waits until the party knows that it no longer holds.
 func (p *party) loses(d time.Duration) {
 	select {
 	case <-p.hold.Done():
@@ -103,7 +103,7 @@ func isBroken(tr *trial) {
 	a, b := tr.party("a", lasting), tr.party("b", lasting)
 	a.locks()
 	next := b.waits()
-	tr.belief.Leave("a") // from here on it believes wrongly, for about a second
+	tr.belief.Leave("a") // from here on its belief is wrong, for about a second
 	err := etcdlock.Break(tr.bounded(soon), tr.admin, tr.lineIs(2)[0])
 	tr.must(err == nil, "Break: %v", err)
 	next.getsIn(soon)

@@ -38,7 +38,7 @@ type world struct {
 	admin   *clientv3.Client // of root, who sees the names as they are in etcd
 }
 
-// A lock is a Mutex of the library with a Session of its own, or what stands in for it.
+// A lock is a Mutex of the library with a Session of its own, or a stand-in for it.
 type lock interface {
 	side.Mutex
 	Close(context.Context) error
@@ -67,7 +67,7 @@ type trial struct {
 	*report
 }
 
-// A report is of all names of a story.
+// A report is about all names of a story.
 type report struct {
 	cleanups []func() // owned by the story
 
@@ -75,12 +75,12 @@ type report struct {
 	why []string // what is wrong with the lock
 }
 
-// plays tells a story, and returns what was wrong, nothing if all was well.
+// plays tells a story, and returns what was wrong, or nothing.
 func (w *world) plays(t testing.TB, name string, st story, open opener) []string {
 	tr := &trial{world: w, t: t, name: name, open: open, report: new(report)}
 	tr.belief = contract.NewBelief(tr)
 	over := make(chan struct{})
-	go func() { // of its own, so that must can end it
+	go func() { // in a goroutine of its own, so that must can end it
 		defer close(over)
 		defer func() {
 			for i := len(tr.cleanups) - 1; i >= 0; i-- {
@@ -96,7 +96,7 @@ func (w *world) plays(t testing.TB, name string, st story, open opener) []string
 	return tr.why
 }
 
-// second is the other name of those who want two at once.
+// second is the other name for those that want two at once.
 func (tr *trial) second() *trial {
 	other := &trial{world: tr.world, t: tr.t, name: second(tr.name), open: tr.open, report: tr.report}
 	other.belief = contract.NewBelief(other)
@@ -114,7 +114,7 @@ func (tr *trial) bounded(d time.Duration) context.Context {
 	return ctx
 }
 
-// Errorf notes that something is wrong.
+// Errorf records that something is wrong.
 func (tr *trial) Errorf(format string, args ...any) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -123,7 +123,7 @@ func (tr *trial) Errorf(format string, args ...any) {
 
 func (tr *trial) Helper() {}
 
-// must ends the story, whose goroutine calls it, unless all is well.
+// must ends the story unless all is well. The story's goroutine calls it.
 func (tr *trial) must(ok bool, format string, args ...any) {
 	if !ok {
 		tr.Errorf(format, args...)
@@ -134,7 +134,7 @@ func (tr *trial) must(ok bool, format string, args ...any) {
 // full is the name as it is in etcd.
 func (tr *trial) full() string { return tr.setup.namespace + tr.name }
 
-// line is who holds and waits, as root sees it.
+// line returns the contenders in line, as root sees them.
 func (tr *trial) line() (line []etcdlock.Contender) {
 	var err error
 	answers := contract.Eventually(soon, func() bool { // an election, or a token that a member does not know yet
@@ -147,7 +147,7 @@ func (tr *trial) line() (line []etcdlock.Contender) {
 	return line
 }
 
-// lineIs waits until so many hold and wait, and returns them.
+// lineIs waits until n contenders hold and wait, and returns them.
 func (tr *trial) lineIs(n int) (line []etcdlock.Contender) {
 	is := contract.Eventually(soon, func() bool {
 		line = tr.line()
@@ -157,14 +157,14 @@ func (tr *trial) lineIs(n int) (line []etcdlock.Contender) {
 	return line
 }
 
-// A party contends by the library, with a client of its own.
+// A party is a contender by the library, with a client of its own.
 type party struct {
 	lock
 	tr      *trial
 	who     string
 	use     use
 	hold    context.Context // the last one
-	refused atomic.Int32    // requests, for a token that is good no more
+	refused atomic.Int32    // requests refused because of a token that is no longer valid
 	writes  atomic.Int32    // requests that wrote a key
 }
 
@@ -183,7 +183,8 @@ func (tr *trial) partyFor(u use, who string, ttl time.Duration) *party {
 	return p
 }
 
-// counts is below the client's own interceptor, which asks for a new token and tries again.
+// counts stands below the client's own interceptor, which asks for a new token and tries
+// again.
 func (p *party) counts(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	err := invoke(ctx, method, req, reply, cc, opts...)
 	if errors.Is(rpctypes.Error(err), rpctypes.ErrInvalidAuthToken) {
@@ -204,7 +205,7 @@ func (p *party) locks() {
 	p.believes()
 }
 
-// believes notes the hold that has begun.
+// believes records the hold that has begun.
 func (p *party) believes() {
 	p.hold = p.Hold()
 	enter := p.tr.belief.EnterUntil
@@ -228,8 +229,8 @@ func (p *party) unlockSaysLost() {
 	p.tr.must(errors.Is(err, etcdlock.ErrLost), "%s: Unlock of what was lost: %v", p.who, err)
 }
 
-// isRefused has the party try to get what somebody holds or waits for, of whom each is in its way,
-// which leaves nothing behind.
+// isRefused makes the party try to get the lock while contenders hold or wait for it. Each
+// of them is in its way, and its try leaves nothing behind.
 func (p *party) isRefused() {
 	line, writes := p.tr.line(), p.writes.Load()
 	err := p.TryLock(p.tr.bounded(soon))
@@ -257,13 +258,13 @@ func (p *party) ends(why error) {
 	}
 }
 
-// lineStays sees that so many hold and wait for longer than a release would take.
+// lineStays checks that n contenders hold and wait for longer than a release would take.
 func (tr *trial) lineStays(n int) {
 	changes := contract.Eventually(time.Second, func() bool { return len(tr.line()) != n })
 	tr.must(!changes, "the line does not stay %d long", n)
 }
 
-// waits has the party queue, and returns when it stands in line.
+// waits makes the party queue, and returns when it stands in line.
 func (p *party) waits() *wait {
 	line := p.tr.line()
 	w := p.begins()
@@ -273,7 +274,7 @@ func (p *party) waits() *wait {
 	return w
 }
 
-// begins has the party call Lock.
+// begins makes the party call Lock.
 func (p *party) begins() *wait {
 	ctx, cancel := context.WithCancel(p.tr.bounded(patience))
 	w := &wait{p, cancel, make(chan error, 1)}

@@ -28,14 +28,14 @@ type version struct {
 	programs func(t testing.TB, dir string) // puts etcd and etcdctl into dir
 	args     []string                       // of its members
 
-	keepsDeadTokensOut bool // also where a new one is asked for, see lonelyAuth
+	keepsDeadTokensOut bool // even where the client asks for a new one, see lonelyAuth
 
 	made sync.Once
 	dir  string // with etcd and etcdctl, once made; empty if that failed
 }
 
-// versions begin with the oldest. One that is added needs a line here and, if it is
-// built, a module like etcd37.
+// versions begin with the oldest. A new version needs a line here and, if it is built, a
+// module like etcd37.
 var versions = []*version{
 	{name: "3.4", programs: packaged, keepsDeadTokensOut: true},
 	{name: "3.5", programs: built("etcd35"), args: []string{"--unsafe-no-fsync"}},
@@ -68,7 +68,7 @@ func columns(t testing.TB) (columns []*version) {
 // scratch is where the programs are. TestMain makes and removes it.
 var scratch string
 
-// program returns the path of etcd or etcdctl, which are made first if need be.
+// program returns the path of etcd or etcdctl. If need be, it makes both first.
 func (v *version) program(t testing.TB, name string) string {
 	t.Helper()
 	v.made.Do(func() {
@@ -95,8 +95,8 @@ func built(module string) func(testing.TB, string) {
 	}
 }
 
-// packaged takes the programs out of Debian's packages. They are not installed, which
-// would start a service, and apt's lists of packages are of this run, which needs no root.
+// packaged takes the programs out of Debian's packages. It does not install them, which
+// would start a service. apt's lists of packages belong to this run, which needs no root.
 func packaged(t testing.TB, dir string) {
 	t.Helper()
 	from := *etcd34

@@ -16,7 +16,7 @@ import (
 var wrongs = []struct {
 	name string
 	of   func(lock) lock
-	seen []string // nil: by each
+	seen []string // nil: each story
 }{
 	{"it is none", func(l lock) lock { return noLock{l} }, nil},
 	{"Unlock releases nothing", func(l lock) lock { return keeper{l} }, []string{
@@ -62,7 +62,7 @@ func (l deaf) Lock(context.Context) error {
 	return l.lock.Lock(ctx)
 }
 
-// The stories see a lock that is wrong. Otherwise they would show nothing.
+// The stories see a lock that is wrong. If they did not, they would show nothing.
 func TestTheStoriesSeeWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	s := setup{name: "1 member, users", members: 1, token: "jwt", role: true}

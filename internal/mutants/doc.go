@@ -1,11 +1,12 @@
-// Package mutants plants wrong versions of the library, one at a time, and asks that the
-// project's tests see each of them. What a test has never seen fail, it may not test.
+// Package mutants plants wrong versions of the library, one at a time, and requires the
+// project's tests to see each of them. A test that nobody has ever seen fail may test
+// nothing.
 //
-// A mutant is a design that somebody would be tempted by, as textual replacements in the
-// library's source. The sources stay as they are: the test binaries that are to kill mutants
-// are built with other text laid over them (go build -overlay). One binary of a package holds
-// all mutants that change no more than what is inside functions, and a variable of the
-// environment chooses one of them when the binary is run.
+// A mutant is a tempting design, as textual replacements in the library's source. The
+// sources stay as they are: the test binaries that must kill mutants are built with other
+// text laid over them (go build -overlay). One binary of a package holds all mutants that
+// change only the inside of functions. A variable of the environment chooses one of them
+// when the binary runs.
 //
 //	go test ./internal/mutants                             two of them
 //	go test ./internal/mutants -mutants                    all, which takes minutes
@@ -14,9 +15,9 @@
 //	go test ./internal/mutants -mutants -killers waiting   all, by the killers that need real time
 //	go test ./internal/mutants -mutants -killers computing all, by those that compute
 //
-// CI runs the last two. What is left then are the killers that try random schedules, each of a
-// mutant that has others; they take as long as all else.
+// CI runs the last two. That leaves out the killers that try random schedules. They take as
+// long as all else, and each of their mutants has other killers.
 //
-// In each of these it is asked of all that every replacement finds its place, and that
-// what comes of it compiles.
+// Each of these checks of all mutants that every replacement finds its place, and that the
+// result compiles.
 package mutants

@@ -33,23 +33,24 @@ var (
 // module is the root of the module, seen from here.
 const module = "../.."
 
-// timeLimit is what one run of a killer may take, which is seconds on an idle machine. CI leaves
-// those that compute little of the processor. Whoever needs longer has seen nothing.
+// timeLimit is what one run of a killer may take. On an idle machine that is seconds; CI
+// leaves little of the processor to those that compute. A killer that needs longer has seen
+// nothing.
 const timeLimit = 10 * time.Minute
 
-// runs is how often a killer may try. UUIDs are random and goroutines are scheduled freely, so
-// a killer may miss a mutant once. The record says in which run it was seen.
+// runs is how often a killer may try. UUIDs are random and goroutines are scheduled freely,
+// so a killer may miss a mutant once. The record says in which run the killer saw it.
 const runs = 3
 
 // A mutant is one wrong version of the library.
 type mutant struct {
 	name    string   // the design
-	why     string   // it tempts, and what is wrong with it
-	edits   []edit   // that make it of the library as it is
+	why     string   // why it tempts, and what is wrong with it
+	edits   []edit   // they make it out of the library as it is
 	killers []killer // the tests that must see it
 
-	// unexplored is why the exploration of the cores cannot see it, if it is a wrong version of
-	// these alone.
+	// unexplored says why the exploration of the cores cannot see the mutant, if it changes
+	// only cores.
 	unexplored string
 }
 
@@ -58,14 +59,14 @@ type edit struct{ file, old, new string }
 
 // A killer is a test that must fail for a mutant, and for nothing else.
 type killer struct {
-	dir   string // of its package, in the module
+	dir   string // of its package, relative to the module
 	test  string
-	seeds int // that it tries at most; 0 if it does not try seeds
+	seeds int // how many seeds it tries at most; 0 if it does not try seeds
 }
 
-// kind is "waiting" if k is about real time: about processes, or etcd's own servers. What else runs
-// on the machine must leave it the time that it needs. It is "simulating" if k tries random
-// schedules, which may take long, and "computing" otherwise.
+// kind is "waiting" if k is about real time: about processes, or etcd's own servers.
+// Whatever else runs on the machine must leave it the time that it needs. It is
+// "simulating" if k tries random schedules, which may take long, and "computing" otherwise.
 func (k killer) kind() string {
 	switch {
 	case k.dir == "./cmd/etcdlock", k.dir == "./internal/proof/contract":
@@ -94,7 +95,7 @@ func inSim(test string) killer { return killer{"./internal/sim", test, 0} }
 // core is a test of one of the packages that the library is made of.
 func core(pkg, test string) killer { return killer{"./internal/" + pkg, test, 0} }
 
-// exploring is one part of the cores' exploration. Those before it may take a minute.
+// exploring is one part of the cores' exploration. The parts before it may take a minute.
 func exploring(part string) killer {
 	return core("ticket", "TestExploration/"+strings.ReplaceAll(part, " ", "_"))
 }
@@ -108,14 +109,14 @@ func inContract(row string) killer { return named("TestContract/" + row) }
 // onCluster is a test that needs etcd's own servers.
 func onCluster(test string) killer { return killer{"./internal/proof/contract", test, 0} }
 
-// A replacement that does not find its place says which mutant must be brought up to date.
-// A mutant that does not compile would be killed by every test.
+// If a replacement does not find its place, the test says which mutant to bring up to date.
+// Every test would kill a mutant that does not compile.
 func TestEveryMutantFitsTheLibrary(t *testing.T) {
 	lib, err := source.Load(t.Context(), module, "./cmd/etcdlock")
 	require.NoError(t, err)
 	s := newSchema(t, mutants)
 	_, err = lib.Check(s.texts(), nil)
-	together := err == nil // else it is one of them, which fails by itself
+	together := err == nil // else one of them does not compile, and fails by itself
 	defer func() { require.True(t, together || t.Failed(), "each fits, but not all together: %v", err) }()
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
@@ -133,7 +134,7 @@ func TestEveryMutantFitsTheLibrary(t *testing.T) {
 	}
 }
 
-// explorations are the tests that go all ways that cores can go.
+// explorations are the tests that go all ways of the cores.
 var explorations = []struct {
 	cores []string
 	killer
@@ -151,8 +152,8 @@ var explorationOfSeveral = core("ticket", "TestExplorationOfSeveral")
 var explorationOfTrust = core("trust",
 	"TestExplorationOfAChangeOfLeader|TestExplorationOfASuspend|TestExplorationOfSchedules")
 
-// exploration goes all ways of the cores of which m is a wrong version. ok is false if it is one of
-// something else, too, or of what is not explored.
+// exploration goes all ways of the cores that m changes. ok is false if m changes anything
+// else, or something that is not explored.
 func (m mutant) exploration() (k killer, ok bool) {
 	if m.unexplored != "" {
 		return killer{}, false
@@ -169,8 +170,8 @@ func (m mutant) exploration() (k killer, ok bool) {
 	return killer{}, false
 }
 
-// Whatever is wrong in a core is found by going all its ways, so that what nobody has thought of is
-// found, too.
+// The exploration goes all ways of a core, so it finds whatever is wrong in the core, even
+// what nobody has thought of.
 func TestMutantsOfTheCoresAreExplored(t *testing.T) {
 	found := 0
 	for _, m := range mutants {
@@ -190,7 +191,7 @@ func TestMutantsAreKilled(t *testing.T) {
 	s := newSchema(t, chosen)
 	t.Logf("%d mutants are built together, and %d alone", len(s.numbers), len(s.alone))
 	built := &binaries{t: t, overlay: plant(t, s.texts())}
-	// Whatever kills everything tells nothing. These take the longest, and so begin.
+	// A killer that kills everything shows nothing. These take the longest, so they begin.
 	for _, k := range together(chosen) {
 		t.Run("the library as it is survives "+k.dir, func(t *testing.T) {
 			t.Parallel()
@@ -210,7 +211,8 @@ func TestMutantsAreKilled(t *testing.T) {
 	}
 }
 
-// isKilled asks that each of its killers sees m in some run. A number chooses m in what is built.
+// isKilled requires each killer of m to see it in some run. number chooses m in the
+// binaries.
 func (m mutant) isKilled(t *testing.T, built *binaries, number int) {
 	result := record.Mutant{Name: m.name, Command: fmt.Sprintf("go test ./internal/mutants -mutant '%s'", m.name)}
 	for _, k := range m.killers {
@@ -236,8 +238,8 @@ func (m mutant) isKilled(t *testing.T, built *binaries, number int) {
 	}
 }
 
-// few are run without a flag: one is killed by a test of the library, the other by one of a core,
-// each of which is built and run in a few seconds.
+// few run without a flag: a test of the library kills one of them, and a test of a core the
+// other. Each takes a few seconds to build and run.
 var few = []string{"each renewal counts from its own sending", "a hold begins without a look at the clock"}
 
 // chosen are the mutants that the flags ask for.
@@ -254,7 +256,7 @@ func chosen() []mutant {
 	}
 }
 
-// by are those of ms that have killers of a kind, with these alone.
+// by returns the mutants of ms that have killers of a kind, with only these killers.
 func by(t *testing.T, kind string, ms []mutant) (killed []mutant) {
 	t.Helper()
 	if kind == "" {
@@ -272,7 +274,8 @@ func by(t *testing.T, kind string, ms []mutant) (killed []mutant) {
 	return killed
 }
 
-// explored are the mutants of the cores alone, each with the exploration as its only killer.
+// explored returns the mutants that change only cores, each with the exploration as its
+// only killer.
 func explored() (ms []mutant) {
 	for _, m := range mutants {
 		if k, ok := m.exploration(); ok && strings.Contains(m.name, *only) {
@@ -283,7 +286,7 @@ func explored() (ms []mutant) {
 	return ms
 }
 
-// together are the killers of all ms, as one of each package.
+// together returns the killers of all ms, joined into one for each package.
 func together(ms []mutant) []killer {
 	var packages []killer
 	for _, m := range ms {
@@ -302,7 +305,7 @@ func together(ms []mutant) []killer {
 
 // ---- building
 
-// texts are the library's files that m changes, by their paths.
+// texts returns the library's files that m changes, by their paths.
 func (m mutant) texts(t *testing.T) map[string][]byte {
 	t.Helper()
 	changed := make(map[string][]byte)
@@ -319,8 +322,8 @@ func (m mutant) texts(t *testing.T) map[string][]byte {
 	return changed
 }
 
-// plant writes files, and returns the path of the overlay that puts them in the place of the
-// library's.
+// plant writes files, and returns the path of the overlay that puts them in the place of
+// the library's.
 func plant(t *testing.T, texts map[string][]byte) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -336,16 +339,16 @@ func plant(t *testing.T, texts map[string][]byte) string {
 	return path
 }
 
-// binaries are the test binaries of packages, with mutants planted by an overlay. Those who
-// need the same one wait for whoever builds it.
+// binaries are the test binaries of packages, with mutants planted by an overlay. All that
+// need the same one wait for the one that builds it.
 type binaries struct {
-	t       *testing.T // which has subtests that need them
+	t       *testing.T // whose subtests need them
 	overlay string
 	built   sync.Map // by the folder of the package: func() (string, error)
 }
 
-// of returns the test binary of a package. The linker leaves out what a debugger needs, which
-// saves most of its time; the library is vetted elsewhere.
+// of returns the test binary of a package. The linker leaves out what a debugger needs,
+// which saves most of its time. CI vets the library elsewhere.
 func (b *binaries) of(t *testing.T, dir string) (binary string) {
 	t.Helper()
 	built, _ := b.built.LoadOrStore(dir, sync.OnceValues(func() (string, error) {
@@ -374,7 +377,7 @@ func read(t *testing.T, path string) []byte {
 func goCommand(t *testing.T, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(t.Context(), "go", args...)
 	cmd.Dir = module
-	workspace, err := filepath.Abs(filepath.Join(module, "go.work")) // where the tests on clusters are, too
+	workspace, err := filepath.Abs(filepath.Join(module, "go.work")) // it lists the clusters' module, too
 	require.NoError(t, err)
 	cmd.Env = append(os.Environ(), "GOWORK="+workspace)
 	return cmd
@@ -382,12 +385,13 @@ func goCommand(t *testing.T, args ...string) *exec.Cmd {
 
 // ---- killing
 
-// faces runs k, built with mutants planted, of which one is chosen, or none by 0. It reports
-// whether k failed as a test does, after how much, and what it said.
+// faces runs k, which was built with mutants planted. number chooses one of them, or none
+// if it is 0. It returns whether k failed as a test does, how long that took, and the
+// output.
 func (k killer) faces(t *testing.T, binary string, number int) (killed bool, after, output string) {
 	t.Helper()
 	args := []string{"-test.run", k.pattern(), "-test.timeout", timeLimit.String(), "-test.failfast"}
-	if k.seeds > 0 { // one after the other, and in this process, which the time limit ends
+	if k.seeds > 0 { // one after the other, in this process, which the time limit ends
 		args = append(args, "-stride", "1", "-seeds", strconv.Itoa(k.seeds))
 	}
 	test := exec.CommandContext(t.Context(), binary, args...)
@@ -413,10 +417,10 @@ func (k killer) pattern() string {
 	return strings.Join(tests, "|")
 }
 
-// failedSeed is how the simulation tells the first seed that failed.
+// failedSeed matches the simulation's report of the first seed that failed.
 var failedSeed = regexp.MustCompile(`(?m)^sim: seed (\d+) failed`)
 
-// seedsTried is what a killer that failed had tried.
+// seedsTried returns how many seeds a killer had tried when it failed.
 func (k killer) seedsTried(said []byte) string {
 	if k.seeds == 0 {
 		return "one run"

@@ -15,20 +15,21 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// chosenEnv chooses a mutant of a schema by its number, in a process and in those that it starts.
+// chosenEnv chooses a mutant of a schema by its number, in a process and in those that it
+// starts.
 const chosenEnv = "PLANTED_MUTANT"
 
-// A schema is the library with many mutants in it ("mutant schemata", Untch, Offutt and Harrold
-// 1993): of each function that mutants change there are all versions, and the environment of a
-// process chooses. To build it takes as long as to build one mutant. Without a choice it is the
-// library as it is.
+// A schema is the library with many mutants in it ("mutant schemata", Untch, Offutt and
+// Harrold 1993). It has all versions of each function that mutants change, and the
+// environment of a process chooses one. It takes as long to build as one mutant. Without a
+// choice it is the library as it is.
 type schema struct {
 	files   map[string]*file
 	numbers map[string]int // of the mutants in it, from 1, by their names
-	alone   []mutant       // those that change more than what is inside functions
+	alone   []mutant       // mutants that change more than the inside of functions
 }
 
-// A file is one of the library's that mutants change.
+// A file is a file of the library that mutants change.
 type file struct {
 	outline
 	versions map[int][]version // of its functions, by their places in it
@@ -40,21 +41,21 @@ type version struct {
 	body   string
 }
 
-// An outline is a file without what is inside its functions.
+// An outline is a file without the inside of its functions.
 type outline struct {
 	text    []byte
 	name    *ast.Ident // of the package
-	around  string     // what is outside of functions, and no import
+	around  string     // what is outside of functions, without the imports
 	imports map[string]bool
 	funcs   []*ast.FuncDecl
 }
 
-// at is the text of a node. The outline's positions are offsets, and one.
+// at returns the text of a node. The outline's positions are offsets plus one.
 func (o outline) at(from, to token.Pos) string { return string(o.text[from-1 : to-1]) }
 
 func outlineOf(t *testing.T, path string, text []byte) outline {
 	t.Helper()
-	// In a set of its own the base of the first file is 1.
+	// In a file set of its own, the base of the first file is 1.
 	parsed, err := parser.ParseFile(token.NewFileSet(), path, text, parser.SkipObjectResolution)
 	require.NoError(t, err)
 	o := outline{text: text, name: parsed.Name, imports: make(map[string]bool)}
@@ -78,7 +79,7 @@ func outlineOf(t *testing.T, path string, text []byte) outline {
 	return o
 }
 
-// newSchema puts all of ms into one that can be.
+// newSchema puts all of ms into one schema that can be in one.
 func newSchema(t *testing.T, ms []mutant) *schema {
 	s := &schema{files: make(map[string]*file), numbers: make(map[string]int)}
 	for _, m := range ms {
@@ -128,7 +129,7 @@ func (s *schema) add(t *testing.T, m mutant, number int) bool {
 	return true
 }
 
-// texts are the library's files that s changes, by their paths.
+// texts returns the library's files that s changes, by their paths.
 func (s *schema) texts() map[string][]byte {
 	texts, chooses := make(map[string][]byte), make(map[string]bool)
 	for _, path := range slices.Sorted(maps.Keys(s.files)) {
@@ -155,7 +156,7 @@ func (s *schema) texts() map[string][]byte {
 	return texts
 }
 
-// all is a function that calls the chosen one of its versions, and those.
+// all returns a function that calls the chosen one of its versions, and those versions.
 func (o outline) all(f *ast.FuncDecl, versions []version) string {
 	var all, receiver, self strings.Builder
 	if f.Recv != nil {

@@ -1,14 +1,14 @@
 package mutants
 
-// The mutants, in the order of the contract: trust, truth, the line, ghosts, lifetimes.
-// Where a second mechanism of the library makes up for what a mutant gives up, the
-// mutant gives up both: otherwise it would be another right version.
+// The mutants, in the order of the contract: trust, truth, the line, ghosts, lifetimes. If
+// a second mechanism of the library makes up for what a mutant gives up, the mutant gives
+// up both: otherwise it would be another right version.
 var mutants = []mutant{
 	// ---- trust: rules 1 to 3
 
 	{
 		name: "trust counts from the answer",
-		why:  "It is what clientv3.KeepAlive does, and the answer is when one knows. A slow one adds its delay to the trust (rule 1).",
+		why:  "clientv3.KeepAlive counts so, and only with the answer does the client know. But a slow answer adds its delay to the trust (rule 1).",
 		edits: []edit{{"internal/trust/trust.go", `		t.extend(from, a.ttl)
 `, `		t.extend(now, a.ttl)
 `}},
@@ -19,7 +19,7 @@ var mutants = []mutant{
 	},
 	{
 		name:  "no safety margin",
-		why:   "sent + TTL is the exact bound, if all clocks run at one rate. They do not (rule 1).",
+		why:   "sent + TTL is the exact bound if all clocks run at one rate. But they do not (rule 1).",
 		edits: []edit{{"internal/trust/trust.go", `sent.Add(ttl - t.margin(ttl))`, `sent.Add(ttl)`}},
 		killers: []killer{
 			explorationOfTrust,
@@ -29,7 +29,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "each renewal counts from its own sending",
-		why:  "etcd has confirmed it, so the lease lives for a TTL from then. One that was sent before may have reached a newer leader, whose clock counts (rule 1).",
+		why:  "etcd has confirmed the renewal, so the lease lives for a TTL from its sending. But an earlier renewal may have reached a newer leader, and that leader's clock counts (rule 1).",
 		edits: []edit{{"internal/trust/trust.go", `		if o.sent.Before(from) && !harmless {
 `, `		if o.sent.Before(from) && !harmless && false {
 `}},
@@ -37,13 +37,13 @@ var mutants = []mutant{
 	},
 	{
 		name:    "the word of a leader of an older term is taken",
-		why:     "A member that is behind is not wrong. One that led, and is cut off, is (rule 1).",
+		why:     "A member that is behind is not wrong. But a member that led and is cut off is wrong (rule 1).",
 		edits:   []edit{{"internal/trust/trust.go", `	if a.term < known {`, `	if a.term < known && false {`}},
 		killers: []killer{explorationOfTrust, core("trust", "TestWhatARenewalIsWorth")},
 	},
 	{
 		name: "what a renewal is worth is asked of one member",
-		why:  "That may be the silent one, again and again: renewals are confirmed, and count for nothing (rule 13).",
+		why:  "One read should do. But that member may be the silent one, again and again: renewals are confirmed, and count for nothing (rule 13).",
 		edits: []edit{{"renew.go", `	_, _, err := attempt.Do(ctx, s.calls, &retry, attempt.ReadTimeout,
 `, `	_, _, err := attempt.Do(ctx, s.calls, &retry, time.Hour,
 `}},
@@ -51,7 +51,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a read confirms every renewal",
-		why:  "etcd answers, so its leader leads. It may be another one than the one that has renewed the lease (rule 1).",
+		why:  "etcd answers, so its leader leads. But another leader may have renewed the lease (rule 1).",
 		edits: []edit{{"internal/trust/trust.go", `		if a.open && a.era == era && a.term >= term {
 `, `		if a.open && a.era == era {
 `}},
@@ -78,7 +78,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a hold begins without a look at the clock",
-		why:  "The place is first in line and the key is there: what else could be asked for? That the trust is not over (rule 1).",
+		why:  "The place is first in line and the key is there, so nothing seems left to check. But the trust may be over (rule 1).",
 		edits: []edit{{"hold.go", `	p.lease.checkLocked(now)
 	if p.lease.hasEndedLocked() || p.ticket.Lost() {
 		return errQueueAnew
@@ -89,7 +89,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a hold begins at a key that is gone",
-		why:  "The line has just been read, and nobody is before the place. A look has told meanwhile that its own key is gone, and tells it once: the hold is never told of its loss (rules 5 and 12).",
+		why:  "The line has just been read, and nobody is before the place. But a look has found meanwhile that the place's own key is gone. It reports that once, so the hold never learns of its loss (rules 5 and 12).",
 		edits: []edit{{"hold.go", `	if p.lease.hasEndedLocked() || p.ticket.Lost() {
 `, `	if p.lease.hasEndedLocked() {
 `}, {"internal/ticket/ticket.go", `	t.must("Hold", InLine, Held)
@@ -98,7 +98,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "contexts end by their timer only",
-		why:  "A context is asked often, the clock costs time, and there is a timer. After a pause of the process it has not run yet (rule 2).",
+		why:  "Programs check a context often, the clock costs time, and there is a timer. But after a pause of the process the timer has not run yet (rule 2).",
 		edits: []edit{{"context.go", `func (c *holdContext) check() {
 	if cause := c.hold.check(); cause != nil {
 		c.end(cause)
@@ -108,7 +108,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "Close revokes while the contexts end",
-		why:  "Close has told every hold of its end, and wakes the keeper in the same breath. The contexts are cancelled one by one, and etcd is faster (rule 1).",
+		why:  "Close has ended every hold, and wakes the keeper at once. But the contexts are cancelled one by one, and etcd is faster (rule 1).",
 		edits: []edit{{"revoke.go", `	l.above().endContexts()
 	s := l.s
 `, `	s := l.s
@@ -117,7 +117,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a removal begins while the contexts end",
-		why:  "Whoever ends a hold cancels its contexts next, and the removal takes a request. The contexts of a hold may be many, and theirs may take time (rule 1, WithMaxHold).",
+		why:  "The code that ends a hold cancels its contexts next, and the removal takes a request. But the contexts of a hold may be many, and to cancel those derived from them may take time (rule 1, WithMaxHold).",
 		edits: []edit{{"removal.go", `	defer close(p.removed)
 	p.above().endContexts()
 `, `	defer close(p.removed)
@@ -126,7 +126,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "the turn is passed on at home while the contexts end",
-		why:  "The hold has ended, and nobody asks etcd. A goroutine of the hold may not have stopped, since its context has not ended yet (rule 4).",
+		why:  "The hold has ended, and no request to etcd is needed. But a goroutine of the hold may still run, since its context has not ended yet (rule 4).",
 		edits: []edit{{"lock.go", `	frees := h.freesLocked()
 `, `	frees := true
 `}},
@@ -134,7 +134,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "the wall clock is not looked at",
-		why:  "Go's monotonic clock cannot be set, so it is the better one. It stands still while a machine is suspended (rule 2).",
+		why:  "Go's monotonic clock cannot be set, so it is the better one. But it stands still while a machine is suspended (rule 2).",
 		edits: []edit{
 			{"internal/trust/trust.go", `	case !now.Round(0).Before(t.until.Round(0)):
 		return Suspended
@@ -147,14 +147,14 @@ var mutants = []mutant{
 	},
 	{
 		name: "one renewal at a time",
-		why:  "The attempt under way has not failed yet. It may have met the one dead endpoint of three, and take the whole TTL (rule 13).",
+		why:  "The attempt under way has not failed yet. But it may have met the one dead endpoint of three, and take the whole TTL (rule 13).",
 		edits: []edit{{"renew.go", `	k.next.Reset(k.plan.Late())
 `, ``}},
 		killers: []killer{simulation(1000), named("TestAFailedRenewalIsFollowedByTwoAtOnce")},
 	},
 	{
 		name:  "each renewal opens a stream",
-		why:   "It is what clientv3.KeepAliveOnce does, and meets another endpoint each time. With user and password it logs in each time (rule 24).",
+		why:   "clientv3.KeepAliveOnce does so, and meets another endpoint each time. But with user and password it logs in each time (rule 24).",
 		edits: []edit{{"internal/keepalive/streams.go", `c != nil && !c.busy && `, `c != nil && false && !c.busy && `}},
 		killers: []killer{
 			core("keepalive", "TestWhichStreamARenewalGoesOn"),
@@ -164,7 +164,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a stream is kept wherever it leads",
-		why:  "It answers each renewal. etcd's grpc-proxy does so when it hears of one of its own, which it may have sent before (rule 1).",
+		why:  "The stream answers each renewal. But etcd's grpc-proxy answers with the result of a renewal of its own, which it may have sent before (rule 1).",
 		edits: []edit{{"internal/keepalive/keepalive.go", `		on.proven = s.alone
 `, `		on.proven = true
 `}},
@@ -175,7 +175,7 @@ var mutants = []mutant{
 	},
 	{
 		name:  "a renewal is sent behind one that has no answer",
-		why:   "The stream is open, and etcd answers in order. A member that hangs answers neither (rule 13).",
+		why:   "The stream is open, and etcd answers in order. But a member that hangs answers neither renewal (rule 13).",
 		edits: []edit{{"internal/keepalive/streams.go", `!c.busy && !r.Anew && `, ``}},
 		killers: []killer{
 			core("keepalive", "TestWhichStreamARenewalGoesOn"),
@@ -184,13 +184,13 @@ var mutants = []mutant{
 	},
 	{
 		name:    "a renewal after a failure goes on the stream of that",
-		why:     "The stream has answered. It was a leader that is cut off, and its word is worth nothing (rule 1).",
+		why:     "The stream has answered. But the answer came from a leader that is cut off, and its word is worth nothing (rule 1).",
 		edits:   []edit{{"internal/keepalive/streams.go", `!c.busy && !r.Anew && `, `!c.busy && `}},
 		killers: []killer{core("keepalive", "TestWhichStreamARenewalGoesOn")},
 	},
 	{
 		name: "a renewal that is given up leaves its stream to the next",
-		why:  "The stream may be sound. The late answer then is taken for that to a later renewal, and counts from its sending (rule 1).",
+		why:  "The stream may be sound. But the late answer is then taken for the answer to a later renewal, and counts from that one's sending (rule 1).",
 		edits: []edit{{"internal/keepalive/keepalive.go", `	defer context.AfterFunc(ctx, on.end)()
 `, `	defer context.AfterFunc(ctx, func() {
 		s.mu.Lock()
@@ -203,19 +203,19 @@ var mutants = []mutant{
 	},
 	{
 		name:    "a silent stream is ended when another has answered",
-		why:     "Its answer is needed no more. But etcd may yet carry out what was sent on it, and only the answer says that it has: until then the worth of each renewal costs a read.",
+		why:     "Nobody needs its answer any more. But etcd may yet carry out the renewal that was sent on it, and only the answer says that it has. Until then the worth of each renewal costs a read.",
 		edits:   []edit{{"internal/keepalive/streams.go", `if c != nil && !c.busy {`, `if c != nil {`}},
 		killers: []killer{core("keepalive", "TestEachRenewalIsToldItsOwnAnswer")},
 	},
 	{
 		name:    "renewals stay where the client was",
-		why:     "The stream is open. The client was moved to another cluster, where the lock is given to another (rule 26).",
+		why:     "The stream is open. But the client was moved to another cluster, which gives the lock to another (rule 26).",
 		edits:   []edit{{"internal/keepalive/streams.go", ` && c.where == r.Where`, ``}},
 		killers: []killer{inSim("TestRenewalsGoWhereTheClientGoes")},
 	},
 	{
 		name: "the end of a stream is a failure of the renewal",
-		why:  "It has failed. But a token ends all the time, and a member stops at each upgrade: what lingers is given up for it, and an alarm is raised.",
+		why:  "The renewal has failed. But tokens end all the time, and a member stops at each upgrade. Each time, keys that linger are given up, and an alarm is raised.",
 		edits: []edit{{"renew.go", `	case last && streamIsOver(r.err):
 `, `	case last && streamIsOver(r.err) && false:
 `}},
@@ -223,19 +223,19 @@ var mutants = []mutant{
 	},
 	{
 		name:    "renewals go by the TTL, whatever the margin",
-		why:     "A third of the TTL is what everybody renews at. With a margin of two thirds the trust is over by then (rule 1).",
+		why:     "Everybody renews at a third of the TTL. But with a margin of two thirds the trust is over by then (rule 1).",
 		edits:   []edit{{"internal/trust/schedule.go", `max(min(granted/3, span/9*4), leastPeriod)`, `max(granted/3, leastPeriod)`}},
 		killers: []killer{explorationOfTrust, named("TestNoMarginLosesTheHoldsOfAHealthyEtcd")},
 	},
 	{
 		name:    "what lasts goes by the TTL, whatever the margin",
-		why:     "A third of the TTL is left when two renewals have failed. With a margin of two thirds it never is: nothing lingers, nothing is passed on (WithHandoff, WithLinger).",
+		why:     "A third of the TTL is left when two renewals have failed. But with a margin of two thirds that much is never left: nothing lingers, and nothing is passed on (WithHandoff, WithLinger).",
 		edits:   []edit{{"place.go", `l.plan.Lasts(l.trust.Remaining(now))`, `l.trust.Until().Sub(now) > l.ttl/3`}},
 		killers: []killer{named("TestWithAnyMarginKeysLingerAndHoldsArePassedOn")},
 	},
 	{
 		name: "a lost lease is renewed",
-		why:  "The loser may still be at work, so give it time. The key then stands in everybody's way for longer than the TTL (rule 11).",
+		why:  "The loser may still be at work, so it seems kind to give it time. But the key then stands in everybody's way for longer than the TTL (rule 11).",
 		edits: []edit{{"renew.go", `			return leaseWait
 `, `			return leaseRenew
 `}},
@@ -243,25 +243,25 @@ var mutants = []mutant{
 	},
 	{
 		name:    "who waits audits as seldom soon after a put as later",
-		why:     "A late copy of the put is a key that blocks everybody, and 32 renewal periods are 11 TTLs (rule 9).",
+		why:     "An audit costs a request. But a late copy of the put is a key that blocks everybody, and 32 renewal periods are 11 TTLs (rule 9).",
 		edits:   []edit{{"keywatch.go", `	case l.sweptLocked():`, `	default:`}},
 		killers: []killer{named("TestAKeyThatALateRequestPutsIsSwept")},
 	},
 	{
 		name:    "of what may be recalled the keys are audited as seldom soon after a put as later",
-		why:     "The values show a recall, and only the keys on the lease a late copy of the put: every fourth audit would (rule 9).",
+		why:     "Most audits read the values, which show a recall. But only the keys on the lease show a late copy of the put, and only every fourth audit would read those (rule 9).",
 		edits:   []edit{{"audit.go", `		every = soonByKeysEvery`, `		every = byKeysEvery`}},
 		killers: []killer{named("TestAKeyThatALateRequestPutsIsSwept")},
 	},
 	{
 		name:    "who waits in a long line audits as soon as in a short one",
-		why:     "In a crowd that goes round and round everybody has put a key a moment ago. 2,000 Sessions would send 100 audits a second (rule 24).",
+		why:     "A late copy of a put should be found soon. But in a crowd that goes round and round everybody has just put a key: 2,000 Sessions would send 100 audits a second (rule 24).",
 		edits:   []edit{{"keywatch.go", `min(max(seldomAudits, asRechecks), idleAudits)`, `min(max(seldomAudits, 0*asRechecks), idleAudits)`}},
 		killers: []killer{named("TestWhoWaitsInALongLineAuditsAsRarelyAsItRechecks")},
 	},
 	{
 		name: "nobody looks at the keys of the lease",
-		why:  "Renewals tell when the lease is gone. That the key is gone they do not (rule 5).",
+		why:  "Renewals show when the lease is gone. But they do not show that the key is gone (rule 5).",
 		edits: []edit{{"audit.go", `		return since >= l.seldomLocked(now, period)*period
 `, `		return false
 `}},
@@ -269,7 +269,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a key that no watch covers is looked at as seldom as one that is watched",
-		why:  "The watch will be back. Until then a look is all that there is (rule 5).",
+		why:  "The watch will be back. But until then only an audit shows a loss (rule 5).",
 		edits: []edit{{"keywatch.go", `				return 1
 `, `				return seldomAudits
 `}},
@@ -277,14 +277,14 @@ var mutants = []mutant{
 	},
 	{
 		name: "nobody watches the keys of holds",
-		why:  "The looks tell. They are seldom (rule 5).",
+		why:  "The audits show a loss. But they are seldom (rule 5).",
 		edits: []edit{{"renew.go", `			l.above().watchHolds()
 `, ``}},
 		killers: []killer{named("TestALossFromOutsideIsNoticedWithinAboutASecond")},
 	},
 	{
 		name: "the watch of a key is sure before the key is read",
-		why:  "It tells of all that happens. What happened before it was created it does not tell (rule 5).",
+		why:  "The watch delivers all that happens. But it does not deliver what happened before it was created (rule 5).",
 		edits: []edit{{"keywatch.go", `	l.unread = append(l.unread, unread{w, w.made})
 `, `	w.sure = true
 	l.unread = append(l.unread, unread{w, -1})
@@ -298,13 +298,13 @@ var mutants = []mutant{
 	},
 	{
 		name:    "an event ends a hold by the name of the key",
-		why:     "The watch is of that very key. Its name is used again, and a member that is behind tells of an earlier use (rule 20).",
+		why:     "The watch is of that very key. But the key's name is used again, and a member that is behind delivers an event of an earlier use (rule 20).",
 		edits:   []edit{{"keywatch.go", `e.Key != p.ticket.Key || at <= p.ticket.Rev(): // of`, `e.Key != p.ticket.Key || at == 0: // of`}},
 		killers: []killer{named("TestAnEventOfAnEarlierUseOfTheNameEndsNoHold")},
 	},
 	{
 		name: "a watch is left when its hold has ended",
-		why:  "It costs nothing while nothing happens, and names are used again. A process that has held ten thousand names has ten thousand watches (rule 22).",
+		why:  "A watch costs nothing while nothing happens, and names are used again. But a process that has held ten thousand names has ten thousand watches (rule 22).",
 		edits: []edit{{"keywatch.go", `		p.s.afterLocked(w.cancel)
 `, `		_ = w
 `}},
@@ -312,13 +312,13 @@ var mutants = []mutant{
 	},
 	{
 		name:    "each of any number of keys is watched",
-		why:     "A watch costs nothing while nothing happens. Ten thousand of one Session are ten thousand goroutines (rule 21).",
+		why:     "A watch costs nothing while nothing happens. But ten thousand watches of one Session are ten thousand goroutines (rule 21).",
 		edits:   []edit{{"keywatch.go", `l.s.closed || len(l.places) > manyPlaces {`, `l.s.closed {`}},
 		killers: []killer{named("TestTenThousandHoldsHaveNoWatchEach")},
 	},
 	{
 		name: "a waiter looks as often however long it has waited",
-		why:  "An event may be lost at any time. Looks cost more than the lease then (rule 24).",
+		why:  "An event may be lost at any time. But the rechecks then cost more than the lease (rule 24).",
 		edits: []edit{{"internal/recheck/recheck.go", `	if relied > young {
 		period = relied
 	}
@@ -327,13 +327,13 @@ var mutants = []mutant{
 	},
 	{
 		name:    "a waiter looks as often however long the line is",
-		why:     "It looks seldom. A thousand together do not (rule 24).",
+		why:     "One waiter rechecks seldom. But a thousand together do not (rule 24).",
 		edits:   []edit{{"internal/recheck/recheck.go", `crowd > period {`, `crowd < 0 {`}},
 		killers: []killer{core("recheck", "TestAllInALineTogetherLookSeldom"), named("TestTheRechecksOfALongLineAreFew")},
 	},
 	{
 		name: "a look at the keys is believed",
-		why:  "etcd lists the keys of the lease, and the key is not among them. An old leader's list is an old one (rule 5).",
+		why:  "etcd lists the keys of the lease, and the key is not among them. But an old leader's list is an old list (rule 5).",
 		edits: []edit{{"audit.go", `		gone := e.Rev != p.ticket.Rev()
 `, `		gone := e.Key == p.ticket.Key
 `}},
@@ -344,44 +344,44 @@ var mutants = []mutant{
 
 	{
 		name:    "an inner Do speaks for the outer one",
-		why:     "fn's error is the caller's own, to be returned as it is. But if it comes from another Do that could not lock, the caller takes it that its work was not begun (rule 8).",
+		why:     "fn's error belongs to the caller and is returned as it is. But if it comes from another Do that could not lock, the caller thinks that its own work was not begun (rule 8).",
 		edits:   []edit{{"lock.go", `return ran(fn(h.context(ctx)))`, `return fn(h.context(ctx))`}},
 		killers: []killer{named("TestDoTellsWhetherItCalledItsFunction")},
 	},
 	{
 		name:    "the TTL is what was asked for",
-		why:     "It is what the program knows. etcd may have granted more, for which a crash then blocks the others.",
+		why:     "The program knows the TTL that it asked for. But etcd may have granted a longer one, and then a crash blocks the others for longer.",
 		edits:   []edit{{"lock.go", `ttl = h.place.lease.ttl`, `ttl = h.m.s.cfg.ttl`}},
 		killers: []killer{named("TestAHoldTellsItsGrantedTTLAndItsMargin")},
 	},
 	{
 		name:    "a label hides the process",
-		why:     "It was chosen to be shown. A thousand processes may have the same.",
+		why:     "The user chose the label to be shown. But a thousand processes may have the same one.",
 		edits:   []edit{{"admin.go", `	case c.Owner != "" && (c.Host == "" || c.Owner == process):`, `	case c.Owner != "" || process == "":`}},
 		killers: []killer{named("TestALockedErrorIsErrLockedAndTellsWho")},
 	},
 	{
 		name:    "a look is cancelled before the lease is revoked",
-		why:     "Its answer is not needed any more. clientv3 logs a warning for it, on the stderr of programs that close as they should.",
+		why:     "Nobody needs its answer any more. But clientv3 logs a warning for it, on the stderr of programs that close as they should.",
 		edits:   []edit{{"audit.go", `context.WithTimeout(s.ctx, s.calls.Timeout())`, `context.WithTimeout(ctx, s.calls.Timeout())`}},
 		killers: []killer{onCluster("TestClosingIsNoWarning/while_a_look_is_under_way")},
 	},
 	{
 		name:    "a request goes by a client that is closed",
-		why:     "The client says itself that it is closed: after a hundred tries, and as many warnings.",
+		why:     "The client says itself that it is closed. But it does so after a hundred tries, and as many warnings.",
 		edits:   []edit{{"internal/attempt/link.go", `	if c.Closed() {`, `	if c.Closed() && false {`}},
 		killers: []killer{onCluster("TestClosingIsNoWarning/after_the_client")},
 	},
 
 	{
 		name:    "a release does not compare the create revision",
-		why:     "The key has a UUID and the lease is compared. Names are used again, so a late copy of a release deletes the next hold's key (rule 6).",
+		why:     "The key has a UUID, and the lease is compared. But names are used again, so a late copy of a release deletes the next hold's key (rule 6).",
 		edits:   []edit{{"internal/ticket/release.go", `[]clientv3.Cmp{t.Exists(), t.OnLease()}`, `[]clientv3.Cmp{t.OnLease()}`}},
 		killers: []killer{core("ticket", "TestExploration"), onCluster("TestALateReleaseTouchesNoLaterHold")},
 	},
 	{
 		name: "Unlock of a key that is gone is nil",
-		why:  "The lock is free, as was asked; the request may have been sent twice. But it may have been lost long ago (rule 6).",
+		why:  "The lock is free, as the caller wanted, and the request may have been sent twice. But the lock may have been lost long ago (rule 6).",
 		edits: []edit{{"internal/ticket/release.go", `	r.copies = r.copies || a.Copies
 `, `	r.copies = true
 `}},
@@ -389,14 +389,14 @@ var mutants = []mutant{
 	},
 	{
 		name: "a lost answer unsays that the key was gone",
-		why:  "What a copy finds says nothing, and there may have been copies. But the answer before them did tell (rule 6).",
+		why:  "What a copy finds says nothing, and there may have been copies. But the answer before them did say something (rule 6).",
 		edits: []edit{{"internal/ticket/release.go", `		r.missed = r.missed || !r.copies // for certain, whatever the next answer says
 `, ``}},
 		killers: []killer{exploring("two faults"), core("ticket", "TestWhatAReleaseSays"), named("TestAReleaseThatFoundNoKeyStaysALossWhateverGetsLost")},
 	},
 	{
 		name: "a release whose answer was lost is called a loss",
-		why:  "The key is gone, and it was not this request that deleted it. It was the one before (rule 6).",
+		why:  "The key is gone, and this request did not delete it. But the request before may have (rule 6).",
 		edits: []edit{
 			{"internal/ticket/release.go", `	r.copies = r.copies || a.Copies
 `, ``},
@@ -407,7 +407,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a release is confirmed whatever the hold was worth",
-		why:  "A copy may have removed the key. The end of the lease may have, too, once the hold was not certain any more (rule 6).",
+		why:  "A copy may have removed the key. But once the hold was no longer certain, the end of the lease may have removed it, too (rule 6).",
 		edits: []edit{{"internal/ticket/release.go", `	case !now.Certain:
 `, `	case !now.Certain && now.Stale:
 `}},
@@ -415,7 +415,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a place whose put was not answered was not put",
-		why:  "The release that was to put it was not answered, and nobody has seen the key. It stands in line all the same, for ever (rule 9).",
+		why:  "The release that was to put the key was not answered, and nobody has seen the key. But it may stand in line all the same, for ever (rule 9).",
 		edits: []edit{{"internal/ticket/release.go", `		if a.Doubtful() {
 			t.sends()
 		}
@@ -426,13 +426,13 @@ var mutants = []mutant{
 	},
 	{
 		name:    "a removal does not compare the create revision",
-		why:     "The name is the ticket's own. It is used again, and the removal may come late (rules 6 and 9).",
+		why:     "The name belongs to the ticket alone. But it is used again, and the removal may come late (rules 6 and 9).",
 		edits:   []edit{{"internal/ticket/remove.go", `If: []clientv3.Cmp{t.Exists()}, Then: gone`, `If: nil, Then: gone`}},
 		killers: []killer{core("ticket", "TestExploration")},
 	},
 	{
 		name: "a turn that was left goes to nobody",
-		why:  "It was chosen, and has gone away: the turn ends with it. Those who wait are told by nobody (rule 12).",
+		why:  "The waiter was chosen, and has gone away, so the turn ends with it. But then nobody tells those who wait (rule 12).",
 		edits: []edit{{"internal/turn/turn.go", `		if w = q.first; w != nil {
 			q.remove(w)
 		}
@@ -442,7 +442,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a renewal that is refused ends the hold at once",
-		why:  "No retry mends a refusal. But an operator does, who has just enabled auth or changed a role, and the lease lives meanwhile (rule 1, ErrExpired).",
+		why:  "A retry does not fix a refusal. But an operator does, who has just enabled auth or changed a role, and the lease lives meanwhile (rule 1, ErrExpired).",
 		edits: []edit{{"renew.go", `		l.refusal = err
 `, `		l.endLocked(because(ErrExpired, err))
 `}},
@@ -450,7 +450,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a loss does not say what etcd refused",
-		why:  "The hold ended since its time was over. That etcd answered all the time, and what, only the log knows (ErrExpired).",
+		why:  "The hold ended because its time was over. But then only the log says that etcd answered all the time, and what it answered (ErrExpired).",
 		edits: []edit{{"lease.go", `		l.endLocked(because(ErrExpired, l.refusal))
 `, `		l.endLocked(ErrExpired)
 `}},
@@ -458,7 +458,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "Unlock is bound to the context that has ended",
-		why:  "A function does not outlive its context. But defer mu.Unlock(ctx) after a cancelled request is the common case (rule 7).",
+		why:  "A function should not outlive its context. But defer mu.Unlock(ctx) after a cancelled request is the common case (rule 7).",
 		edits: []edit{{"close.go", `		return context.WithTimeout(context.WithoutCancel(ctx), ifEnded)
 `, `		return ctx, func() {}
 `}},
@@ -467,7 +467,7 @@ var mutants = []mutant{
 
 	{
 		name:    "Do unlocks whatever the Mutex holds",
-		why:     "It is Lock, fn, Unlock. If fn has unlocked, it is the hold of another goroutine that is released (rule 6).",
+		why:     "Do is Lock, fn and Unlock. But if fn has unlocked, it releases the hold of another goroutine (rule 6).",
 		edits:   []edit{{"lock.go", `m.unlock(ctx, h)`, `m.unlock(ctx, nil)`}},
 		killers: []killer{inContract("TestDoLeavesTheNextHoldOfItsMutexAlone")},
 	},
@@ -476,7 +476,7 @@ var mutants = []mutant{
 
 	{
 		name: "etcd is never set back",
-		why:  "A cluster does not lose what was committed. A restore, a wipe and a move to another cluster do (rule 26).",
+		why:  "A cluster does not lose what was committed. But a restore, a wipe and a move to another cluster do (rule 26).",
 		edits: []edit{{"era.go", `	case !sent.isOf(cluster) || revision < sentAt:
 		s.above().setBack(h, sent)
 `, `	case !sent.isOf(cluster) || revision < sentAt:
@@ -485,13 +485,13 @@ var mutants = []mutant{
 	},
 	{
 		name:    "what a view does not know is gone",
-		why:     "The view has every event. It has not those between the snapshot that etcd was restored from and the revision that it had (rule 26).",
+		why:     "The view has every event. But it lacks the revisions between the snapshot from which etcd was restored and the revision that etcd had reached (rule 26).",
 		edits:   []edit{{"view.go", `v.deleted[e.Key] > e.Rev || shown && v.read[e.Key] != e.Rev`, `v.keys[e.Key] != e.Rev || shown && v.deleted[e.Key] > e.Rev`}},
 		killers: []killer{named("TestAViewFromBeforeASetBackLetsNobodyIn")},
 	},
 	{
 		name: "a release that a set-back overtakes is confirmed",
-		why:  "The key is gone, and a copy of the release may have removed it. The restore may have, too (rules 6 and 26).",
+		why:  "The key is gone, and a copy of the release may have removed it. But the restore may have, too (rules 6 and 26).",
 		edits: []edit{{"internal/ticket/release.go", `	case now.Stale: // a copy may have removed it, or etcd was restored without it
 `, `	case now.Stale && !now.Certain:
 `}},
@@ -503,7 +503,7 @@ var mutants = []mutant{
 	},
 	{
 		name:    "a place from before a set-back counts",
-		why:     "It was first in line, as etcd had said. That was another line (rule 26).",
+		why:     "The place was first in line, as etcd had said. But that was another line (rule 26).",
 		edits:   []edit{{"place.go", `func (p *place) staleLocked() bool { return p.era != p.s.era.Load() }`, `func (p *place) staleLocked() bool { return false }`}},
 		killers: []killer{named("TestNoTwoHoldAfterEtcdWasSetBack")},
 	},
@@ -512,19 +512,19 @@ var mutants = []mutant{
 
 	{
 		name:    "the line is in the order of the keys",
-		why:     "It is the order that a range comes in. Whose UUID is less gets in beside the holder (rule 1).",
+		why:     "A range returns the keys in this order. But then a contender with a lesser UUID gets in beside the holder (rule 1).",
 		edits:   []edit{{"internal/line/line.go", `return cmp.Compare(a.Rev, b.Rev)`, `return cmp.Compare(a.Key, b.Key)`}},
 		killers: []killer{core("ticket", "TestExploration"), core("line", "TestTheOrderIsThatOfTheCreateRevisions"), simulation(20), named("TestSessionsGetInByCreateRevision")},
 	},
 	{
 		name:    "a place waits for the one before it only",
-		why:     "That one waits for those before it in its turn. Unless it leaves: then the place enters beside the holder (rule 1).",
+		why:     "The one before waits in turn for those before it. But if it leaves, the place enters beside the holder (rule 1).",
 		edits:   []edit{{"internal/line/line.go", `	return l[:after]`, `	return l[max(after-1, 0):after]`}},
 		killers: []killer{core("ticket", "TestExploration"), core("line", "TestTheRuleOfEntry")},
 	},
 	{
 		name: "a limited reading is taken for complete",
-		why:  "Nobody is among those that were read, who are the nearest. They may all be keys that are no contenders (rules 14 and 24).",
+		why:  "The keys that were read are the nearest, and no contender is among them. But all of them may be keys that are no contenders (rules 14 and 24).",
 		edits: []edit{{"internal/line/ahead.go", `		a.Whole = a.Whole && r != nil && (!r.More || len(newest) > 1 && i == OfReads)
 `, `		a.Whole = a.Whole && r != nil && i >= 0
 `}},
@@ -535,7 +535,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "what a put in a crowd has read of keys alone is no contender",
-		why:  "The leases are not told, and without a lease it is none. So the put finds nobody, and lets in beside those that have one (rules 1 and 14).",
+		why:  "A key read alone shows no lease, and a key without a lease is no contender. But these keys may have one: the put finds nobody, and lets in beside them (rules 1 and 14).",
 		edits: []edit{{"internal/line/ahead.go", `e.MayStandIn(name) {
 			a.Last`, `e.StandsIn(name) {
 			a.Last`}},
@@ -546,7 +546,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "what a look has read of keys alone is no contender",
-		why:  "The leases are not told, and without a lease it is none. So it lets in beside those that have one (rules 14 and 20).",
+		why:  "A key read alone shows no lease, and a key without a lease is no contender. But these keys may have one: the look lets in beside them (rules 14 and 20).",
 		edits: []edit{{"internal/line/ahead.go", `		case e.MayStandIn(name):
 			return false
 `, `		case e.StandsIn(name):
@@ -559,7 +559,7 @@ var mutants = []mutant{
 	},
 	{
 		name:  "a look at keys alone takes the own key for what was put",
-		why:   "It is there, with its create revision. Somebody has put it over, and its lease is another one, or none (rule 12).",
+		why:   "The key is there, with its create revision. But somebody may have put it over, with another lease or with none (rule 12).",
 		edits: []edit{{"internal/line/ahead.go", ` && kv.GetModRevision() == own.Rev:`, `:`}},
 		killers: []killer{
 			core("ticket", "TestExploration"),
@@ -569,7 +569,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "who has put its key by a copy is the first",
-		why:  "The answer tells of the own key, and of nobody before it. It has not asked for those (rule 1).",
+		why:  "The answer shows the own key, and nobody before it. But the request did not ask for those before it (rule 1).",
 		edits: []edit{{"internal/ticket/enter.go", `	default:
 		return Queued, line.Ahead{} // by a copy, which shows nobody else
 	}
@@ -581,7 +581,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "TryLock takes the oldest keys for all",
-		why:  "No contender is among them. There may be more keys that are none than it reads (rule 14).",
+		why:  "No contender is among them. But there may be more strays than it reads (rule 14).",
 		edits: []edit{{"internal/line/ahead.go", `		whole = whole && r != nil && (!r.More || past(r.Kvs[len(r.Kvs)-1]))
 `, `		whole = whole && r != nil && (!r.More || past(r.Kvs[len(r.Kvs)-1]) || own.Rev == 0)
 `}},
@@ -593,7 +593,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a view is kept of a line that has become long",
-		why:  "It was short when the view began, and the view knows all that changes. Eight of them are told of each who comes behind (rule 24).",
+		why:  "The line was short when the view began, and the view knows all changes. But eight waiters then get an event for each contender that comes behind (rule 24).",
 		edits: []edit{{"view.go", `	if length <= longLine {
 		return
 	}
@@ -605,7 +605,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "the next goroutine gets in after a loss",
-		why:  "The lock is lost, so the place at home is free. The loser has not stopped yet (rule 4).",
+		why:  "The lock is lost, so the local line could move on. But the loser has not stopped yet (rule 4).",
 		edits: []edit{
 			{"hold.go", `		h.letGoLocked() // who ends it himself frees it next
 `, `		h.letGoLocked()
@@ -620,7 +620,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a wait at home does not ask the context",
-		why:  "The owner will unlock, it is the same process. When, nobody knows (rule 10).",
+		why:  "The owner is in the same process and will unlock. But nobody knows when (rule 10).",
 		edits: []edit{{"acquire.go", `		case <-ctx.Done():
 			// Whatever comes through turn after this is passed on by passLocked.
 			h, locked := m.s.leave(c)
@@ -635,7 +635,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a watch without the slow re-check",
-		why:  "A watch delivers every event or ends with an error. On a member that is frozen it does neither (rule 12).",
+		why:  "A watch delivers every event or ends with an error. But on a member that is frozen it does neither (rule 12).",
 		edits: []edit{
 			{"view.go", `	tick := time.NewTimer(recheck.Least)
 `, `	tick := time.NewTimer(recheck.Least)
@@ -649,7 +649,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a view covers each key that it has ever judged",
-		why:  "While the Session waits for another permit the view is for that one, and what happens to the first is judged by nobody (rule 5).",
+		why:  "The view has judged the first permit. But while the Session waits for another permit the view is for that one, and nobody judges what happens to the first (rule 5).",
 		edits: []edit{{"keywatch.go", `v.judged == p && v.ownLocked() == p
 `, `p.seen == v && v.ownLocked() == p
 `}},
@@ -657,7 +657,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a check holds up the events",
-		why:  "An etcd that was frozen under a long line answers its checks one by one, and whoever is next may be the last to be answered (rule 25).",
+		why:  "A check may show that events were missed. But an etcd that was frozen under a long line answers its checks one by one, and the next in line may get the last answer (rule 25).",
 		edits: []edit{{"rivals.go", `	return check{stop, answer}
 `, `	whole := make(chan standing, 1)
 	whole <- <-answer
@@ -668,7 +668,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "the re-checks of a long line are repeated as if one waited alone",
-		why:  "Each waiter repeats its own, and an etcd that thaws has all of them to work through (rule 25).",
+		why:  "A lost recheck should be repeated. But each waiter repeats its own, and an etcd that thaws has to work through all of them (rule 25).",
 		edits: []edit{{"rivals.go", `	retry := attempt.Backoff{Spare: length > crowded}
 `, `	retry := attempt.Backoff{}
 `}},
@@ -676,7 +676,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a re-check of a view asks for the keys that it knows",
-		why:  "They stand, so nothing was missed. Not those who have come since, for whom a key that lingers is to give way (WithLinger).",
+		why:  "They are still there, so nothing was missed. But those that have come since were missed, and a key that lingers has to give way to them (WithLinger).",
 		edits: []edit{{"viewread.go", `	return resp.Succeeded && (!alone || resp.Responses[0].GetResponseRange().GetCount() == 1)
 `, `	_ = alone
 	return resp.Succeeded
@@ -685,14 +685,14 @@ var mutants = []mutant{
 	},
 	{
 		name: "a key that lingers is re-checked as seldom as the hold before it was",
-		why:  "The watch has been good for long. Whoever comes now relies on it anew (rule 24).",
+		why:  "The watch has been good for long. But whoever comes now relies on it anew (rule 24).",
 		edits: []edit{{"local.go", `	n.view.reliesLocked()
 `, ``}},
 		killers: []killer{named("TestAKeyThatLingersGivesWayThoughNoEventTells")},
 	},
 	{
 		name: "a view takes a key with another lease for its own",
-		why:  "It has the create revision, and stands in line. It goes with a lease that is not the holder's (rule 5).",
+		why:  "The key has the create revision, and stands in line. But it goes with a lease that is not the holder's (rule 5).",
 		edits: []edit{{"view.go", `			v.putOverLocked(e)
 		} else {
 			delete`, `		} else {
@@ -701,7 +701,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a key of one's own in the line is nobody's",
-		why:  "Looks find what no place accounts for. They are seldom, and it is in everybody's way (rule 26).",
+		why:  "Audits find a key for which no place accounts. But they are seldom, and the key is in everybody's way (rule 26).",
 		edits: []edit{{"place.go", `		if e.Lease == int64(l.id) && !l.accountsForLocked(e) {
 `, `		if e.Lease == int64(l.id) && e.Rev == 0 {
 `}},
@@ -709,7 +709,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a renewal that knows of less than the one before is a renewal",
-		why:  "It may come from a member that is behind. Or from an etcd that was set back, where nothing else tells (rule 26).",
+		why:  "The answer may come from a member that is behind. But it may also come from an etcd that was set back, and nothing else may show that (rule 26).",
 		edits: []edit{{"renew.go", `	if l.renewed.era == told && revision < l.renewed.revision {
 `, `	if l.renewed.era == told && revision < 0 {
 `}},
@@ -717,7 +717,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "no look once the watch is there",
-		why:  "The line was read when the key was put. What was deleted before the watch began, no event tells (rule 20).",
+		why:  "The line was read when the key was put. But no event shows what was deleted before the watch began (rule 20).",
 		edits: []edit{
 			{"watch.go", `				if !known {
 `, `				if false {
@@ -727,20 +727,20 @@ var mutants = []mutant{
 	},
 	{
 		name: "who does not look watches from now",
-		why:  "The watch from the put is served late, and one from now at once. What was deleted in between it does not tell, and nobody looks (rule 20).",
+		why:  "etcd serves a watch from the put late, and one from now at once. But the latter does not show what was deleted in between, and nobody looks (rule 20).",
 		edits: []edit{{"watch.go", `		opts = append(opts, clientv3.WithRev(from))
 `, ``}},
 		killers: []killer{named("TestAWatchFromThePutMissesNothing")},
 	},
 	{
 		name:    "the watch that was kept is taken for that of any key",
-		why:     "It is there, and whoever goes round stands behind the same key again. Unless somebody has come between, or the one before has not come back (rule 12).",
+		why:     "The watch is there, and a place that goes round stands behind the same key again. But somebody may have come between, or the one before may not have come back (rule 12).",
 		edits:   []edit{{"watch.go", `last != nil && last.key == before.Key && last`, `last != nil && last`}},
 		killers: []killer{named("TestWhoReturnsToALongLineAsksForLittle")},
 	},
 	{
 		name: "a watch that was kept is kept",
-		why:  "It costs etcd nothing while nothing happens, and the next place may need it. Each name that the Session has ever waited for has one then (rule 24).",
+		why:  "The watch costs etcd nothing while nothing happens, and the next place may need it. But then each name for which the Session has ever waited has one (rule 24).",
 		edits: []edit{{"watch.go", `		if n.last == w {
 			s.unwatchLastLocked(n)
 		}
@@ -749,7 +749,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a key that is there again stands in line again",
-		why:  "It is the name of a contender, and was put after it was deleted. Without a lease it stands in no line, and never goes (rule 14).",
+		why:  "The key has the name of a contender, and was put again after it was deleted. But without a lease it stands in no line, and never goes (rule 14).",
 		edits: []edit{{"internal/line/ahead.go", `	a := Ahead{Last: Of(name, read.GetKvs()), About: int(keys), Keys: int(keys)}
 `, `	a := Ahead{About: int(keys), Keys: int(keys)}
 	for _, kv := range read.GetKvs() {
@@ -763,14 +763,14 @@ var mutants = []mutant{
 	},
 	{
 		name: "who is known by a key is looked at as seldom as any in a long line",
-		why:  "It was read with the put, and the watch tells when it goes. If it has no lease it never does, and all who come behind wait (rule 14).",
+		why:  "The key was read with the put, and the watch shows when it goes. But if it has no lease it never goes, and all that come behind wait (rule 14).",
 		edits: []edit{{"watch.go", `		first = min(first, attempt.Jitter(lateCheck))
 `, ``}},
 		killers: []killer{named("TestAStrayThatLooksLikeAContenderBlocksNobodyForLong")},
 	},
 	{
 		name: "a view without a read",
-		why:  "The line is in the answer to the put, and the watch tells what changes. Not what has changed in between (rule 20).",
+		why:  "The answer to the put has the line, and the watch shows later changes. But it does not show the changes in between (rule 20).",
 		edits: []edit{{"view.go", `				if !v.readLine() || v.s.elsewhere(resp.Header) {
 					return
 				}
@@ -792,7 +792,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a view takes events that its read knows",
-		why:  "Events are the truth, in order. Those of before the read are older than it: a key name that is used again is deleted by the deletion of its earlier use (rule 20).",
+		why:  "Events are the truth, in order. But events from before the read are older than the read: the deletion of an earlier use of a name then deletes its later use (rule 20).",
 		edits: []edit{{"view.go", `		if at <= v.revision {
 			continue // known from the read
 		}
@@ -801,7 +801,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "the event of the predecessor is enough",
-		why:  "Whoever was before has gone, so it is one's turn. Not if that one was a waiter, too (rule 20).",
+		why:  "The one before is gone, so it is the waiter's turn. But that one may have been a waiter, too (rule 20).",
 		edits: []edit{
 			{"watch.go", `				return p.look(ctx, c, at)
 `, `				_ = at
@@ -819,7 +819,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "who is gone takes those behind it along",
-		why:  "They stood behind it, so they are no nearer. They are nearer to the head than the place, which enters beside one of them (rule 1).",
+		why:  "They stood behind the one that is gone, so they seem no nearer. But they are nearer to the head than the place, and the place enters beside one of them (rule 1).",
 		edits: []edit{{"internal/line/ahead.go", `		a.Last = slices.DeleteFunc(slices.Clone(a.Last), gone)
 `, `		a.Last = a.Last[:slices.IndexFunc(a.Last, gone)]
 `}, {"internal/line/ahead.go", `	for len(a.Last) > 0 && gone(a.Last[0]) {
@@ -832,7 +832,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a waiter does not miss its own key",
-		why:  "Only those before it can be in its way. Without a key it is in nobody's (rule 12).",
+		why:  "Only those before the waiter can be in its way. But without a key the waiter is in nobody's way (rule 12).",
 		edits: []edit{{"view.go", `	case !there:
 		p.lostLocked()
 `, ``}, {"audit.go", `		p.lostLocked()
@@ -844,7 +844,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a predecessor is told by its create revision alone",
-		why:  "The create revision is what tells one key from another. A key that was put over keeps it, and may have lost its lease: nothing removes it then (rule 14).",
+		why:  "The create revision tells one key from another. But a key that was put over keeps it, and may have lost its lease: then nothing removes the key (rule 14).",
 		edits: []edit{{"internal/ticket/read.go", `		clientv3.Compare(clientv3.LeaseValue(e.Key), is, lease),
 `, ``}, {"internal/ticket/read.go", `	is, lease := "=", e.Lease
 	if lease == 0 {
@@ -860,7 +860,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a waiter's own key is told by its create revision alone",
-		why:  "It is the key that the waiter put. Somebody has put it over: it goes with another lease, or with none (rule 12).",
+		why:  "It is the key that the waiter put. But somebody may have put it over, and it goes with another lease, or with none (rule 12).",
 		edits: []edit{
 			{"rivals.go", `p.ticket.Exists(), p.ticket.OnLease())`, `p.ticket.Exists())`},
 			{"internal/ticket/ticket.go", ` && e.Rev == t.rev && e.Lease == t.Lease
@@ -874,7 +874,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "the library's watches are on the user's stream",
-		why:  "It is one stream less. Once its token has expired the user's watch keeps it open, and etcd refuses all that come after (rules 12 and 16).",
+		why:  "That saves one stream. But once the stream's token has expired the user's watch keeps the stream open, and etcd refuses all later watches (rules 12 and 16).",
 		edits: []edit{{"stream.go", `	return metadata.AppendToOutgoingContext(ctx, streamKey, strconv.FormatInt(s.name, 10)), s.name
 `, `	_, _ = metadata.AppendToOutgoingContext, strconv.FormatInt
 	return ctx, s.name
@@ -883,7 +883,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a refused watch is begun on the same stream again",
-		why:  "clientv3 gets a token for each stream that it opens, and would open one. Not while an older watch keeps the one open whose token has expired (rules 12 and 16).",
+		why:  "clientv3 gets a token for each stream that it opens, and would open a new one. But it does not while an older watch keeps the one open whose token has expired (rules 12 and 16).",
 		edits: []edit{{"stream.go", `	if name == s.name && time.Since(s.since) >= rest {
 		s.renewLocked()
 	}
@@ -893,13 +893,13 @@ var mutants = []mutant{
 	},
 	{
 		name:    "each Session has a stream of its own",
-		why:     "It is the simplest owner for one. A fleet of Sessions on a client opens as many, each of which may be a login (rule 25).",
+		why:     "A Session is the simplest owner of a stream. But a fleet of Sessions on one client then opens as many streams, and each may be a login (rule 25).",
 		edits:   []edit{{"session.go", `streamOf(client)`, `&stream{name: streamNames.Add(1), patience: leastSilence}`}},
 		killers: []killer{named("TestTheSessionsOfAClientShareAStream")},
 	},
 	{
 		name: "one late watch makes all watch anew",
-		why:  "They share a stream, which may be dead, and it ends when nobody uses it. Mostly it is one watch that is late, and the others are a storm (rule 25).",
+		why:  "The watches share a stream, which may be dead, and which ends when nobody uses it. But mostly only one watch is late, and the others make a storm (rule 25).",
 		edits: []edit{{"viewread.go", `		return 0, false // only this one begins a new watch: the others may be fine
 `, `		v.s.watchAnewLocked()
 		return 0, false
@@ -908,7 +908,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a watch may take as long as answers took when it was begun",
-		why:  "The time is known then. If its member is dead, and etcd has become fast meanwhile, nobody looks for that long.",
+		why:  "The time is known when the watch begins. But if its member is dead, and etcd has become fast meanwhile, nobody looks for that long.",
 		edits: []edit{{"stream.go", `			time.AfterFunc(min(left, attempt.ReadTimeout), giveUp)
 `, `			time.AfterFunc(left, giveUp)
 `}},
@@ -916,7 +916,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a revision that the member does not have yet ends the wait",
-		why:  "An error of a read is an error. This one passes by itself (rule 20).",
+		why:  "An error of a read is an error. But this one passes by itself (rule 20).",
 		edits: []edit{{"rivals.go", `			return r.ranges, nil
 		}
 	}
@@ -929,7 +929,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a watch that ends is the end of the wait",
-		why:  "What Lock builds on is gone, and the caller may call it again. The watch ends whenever a member restarts (rule 12).",
+		why:  "What Lock builds on is gone, and the caller may call it again. But the watch ends whenever a member restarts (rule 12).",
 		edits: []edit{
 			{"watch.go", `				if err := broken.Wait(ctx, p.s.calls); err != nil {
 					return err
@@ -953,7 +953,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a key lingers whoever waits",
-		why:  "It is given up when its time is over. Until then others wait for nobody (WithLinger).",
+		why:  "The key is given up when its time is over. But until then others wait for nobody (WithLinger).",
 		edits: []edit{{"view.go", `		if v.othersLocked() {
 			v.local.giveWayLocked()
 		}
@@ -962,7 +962,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a key lingers without a watch",
-		why:  "The watch will be back. Meanwhile nobody tells who waits (WithLinger).",
+		why:  "The watch will be back. But meanwhile nothing shows who waits (WithLinger).",
 		edits: []edit{{"view.go", `	v.live = false
 	v.blindLocked()
 `, `	v.live = false
@@ -974,7 +974,7 @@ var mutants = []mutant{
 	},
 	{
 		name:  "a hold is passed on without end",
-		why:   "It is fastest, and somebody of the Session waits. So do others (WithHandoff).",
+		why:   "That is fastest, and somebody of the Session waits. But others wait, too (WithHandoff).",
 		edits: []edit{{"internal/turn/turn.go", `q.handOffs >= most`, `most == 0`}},
 		killers: []killer{
 			exploring("hand-offs"),
@@ -984,7 +984,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "the turn goes to one that has left",
-		why:  "It was chosen, and the release puts its key. It has gone away meanwhile: nobody passes the turn on, and all behind it wait for ever (rule 12).",
+		why:  "The waiter was chosen, and the release puts its key. But it has gone away meanwhile: nobody passes the turn on, and all behind it wait for ever (rule 12).",
 		edits: []edit{{"internal/turn/turn.go", `	if w == nil || w.standing == Left {
 `, `	if w == nil {
 `}},
@@ -996,7 +996,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "who leaves from the middle takes the others along",
-		why:  "Its neighbours are told of each other, or one of the two is: those behind it are never reached (rule 12).",
+		why:  "Its neighbours are linked to each other. But if only one of the two is, those behind it are never reached (rule 12).",
 		edits: []edit{{"internal/turn/turn.go", `		w.before.after = w.after
 `, `		w.before.after = nil
 `}},
@@ -1008,7 +1008,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "what lingers is held without a look at the clock",
-		why:  "The key was there a moment ago. The process may have been paused since (rule 2, WithLinger).",
+		why:  "The key was there a moment ago. But the process may have been paused since (rule 2, WithLinger).",
 		edits: []edit{{"local.go", `	if p == nil || !c.exclusive() || !p.lastsLocked() {`, `	if p == nil || !c.exclusive() {`}, {"hold.go", `	p.lease.checkLocked(now)
 	if p.lease.hasEndedLocked() || p.ticket.Lost() {
 		return errQueueAnew
@@ -1018,7 +1018,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "what lingers and cannot be held stays",
-		why:  "It is given up when its time is over. Until then the Session waits behind a key of its own (WithLinger).",
+		why:  "The key is given up when its time is over. But until then the Session waits behind a key of its own (WithLinger).",
 		edits: []edit{{"acquire.go", `		n.giveWayLocked()
 		n.queue.Enter(&c.waiter)
 `, `		if n.queue.Lingering() != nil {
@@ -1030,7 +1030,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "TryLock puts its key and removes it",
-		why:  "It is what concurrency.Mutex does, and Lock's own code. The others see a contender that does not contend (rule 19).",
+		why:  "concurrency.Mutex does so, and Lock's code does it already. But the others see a contender that does not contend (rule 19).",
 		edits: []edit{{"internal/ticket/enter.go", `		txn.If = append(txn.If, e.alone(t.Prefix()).WithPrefix())
 `, `		txn.If = append(txn.If, t.absent())
 `}},
@@ -1041,7 +1041,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "every key below the prefix counts",
-		why:  "It is what concurrency.Mutex does. A stray key blocks everybody for ever (rule 14).",
+		why:  "concurrency.Mutex does so. But then a stray key blocks everybody for ever (rule 14).",
 		edits: []edit{{"internal/line/key.go", `	return isUUID(tail) || tail == strconv.FormatInt(lease, 16)
 `, `	return isUUID(tail) || strconv.FormatInt(lease, 16) != ""
 `}},
@@ -1062,19 +1062,19 @@ var mutants = []mutant{
 	},
 	{
 		name:    "repeats have no credit",
-		why:     "The answer may have got lost, and a repeat brings it. Where nothing is lost it is one more request for an etcd that is slow (rule 25).",
+		why:     "The answer may have got lost, and a repeat brings it. But if nothing was lost, the repeat is one more request for a slow etcd (rule 25).",
 		edits:   []edit{{"internal/attempt/budget.go", `granted < n && b.spent+1 <= float64(credit+b.worth)`, `granted < n`}},
 		killers: []killer{core("attempt", "TestRepeatsAreGrantedByCredit")},
 	},
 	{
 		name:    "everything is sent at once",
-		why:     "The sooner it is sent, the sooner it is answered. But etcd works through it in turn, and through what is repeated, while leases run out (rule 25).",
+		why:     "What is sent sooner is answered sooner. But etcd works through all of it in turn, and through the repeats, while leases run out (rule 25).",
 		edits:   []edit{{"internal/attempt/window.go", `w.under >= w.limit() }`, `w.under > 1<<20 }`}},
 		killers: []killer{core("attempt", "TestAttemptsBeginInTurn"), named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
 	},
 	{
 		name: "a slow answer is as good as any",
-		why:  "It is an answer. But the more are asked for, the slower the next ones (rule 25).",
+		why:  "An answer is an answer. But the more requests are sent, the slower the next answers are (rule 25).",
 		edits: []edit{{"internal/attempt/window.go", `	case took > slow:
 `, `	case took > time.Hour:
 `}},
@@ -1082,7 +1082,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "puts are let begin by what grants have taken",
-		why:  "A put is an attempt as any other, and one window is simpler. But grants are cheap, and a window that they have grown lets more puts begin than etcd can do in the time of a lease (rule 25).",
+		why:  "A put is an attempt like any other, and one window is simpler. But grants are cheap, and a window that grew by them lets more puts begin than etcd can do in the time of a lease (rule 25).",
 		edits: []edit{{"internal/attempt/backoff.go", `	if b.Puts {
 `, `	if b == nil {
 `}},
@@ -1090,13 +1090,13 @@ var mutants = []mutant{
 	},
 	{
 		name:    "an urgent answer lets others begin",
-		why:     "It was brisk, too. But it is none of those that the window counts, and tells of cheap removals (rule 25).",
+		why:     "The answer was brisk, too. But the window does not count this attempt, and the answer only shows that removals are cheap (rule 25).",
 		edits:   []edit{{"internal/attempt/window.go", `	case let && took < brisk`, `	case took < brisk`}},
 		killers: []killer{core("attempt", "TestAWindowGrowsWhileAnswersAreBriskAndItIsUsed")},
 	},
 	{
 		name: "a crowd whose leases run out comes back at once",
-		why:  "Each Session has lost its lease and needs another one. But so have all, and what etcd works through for them is again too late for all (rule 25).",
+		why:  "Each Session has lost its lease and needs another one. But so have all others, and what etcd works through for them is again too late for all (rule 25).",
 		edits: []edit{{"grant.go", `	if barren < 2 {
 `, `	if barren >= 0 {
 `}},
@@ -1104,29 +1104,29 @@ var mutants = []mutant{
 	},
 	{
 		name: "a turn that nobody takes is lost",
-		why:  "Whoever has left needs no turn. But it was given, and those who wait behind it wait for ever.",
+		why:  "An attempt that has left needs no turn. But the turn was given to it, and those behind it wait for ever.",
 		edits: []edit{{"internal/attempt/link.go", `	l.endLocked(kind) // its turn has come just now
 	return true, false`, `	return true, false // its turn has come just now`}},
 		killers: []killer{core("attempt", "TestATurnThatNobodyTakesIsHandedOn")},
 	},
 	{
 		name:    "the only endpoint is asked twice",
-		why:     "The first request may have got lost. Nearly always it waits, and the second one waits behind it (rule 25).",
+		why:     "The first request may have got lost. But nearly always it waits, and the second one waits behind it (rule 25).",
 		edits:   []edit{{"internal/attempt/attempt.go", `next <= 0 && !several && !a.c.link.heardSince(a.last)`, `next <= 0 && !several && a.c == nil`}},
 		killers: []killer{named("TestAMassEndDoesNotRepeatItselfToAFrozenEtcd"), named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
 	},
 	{
 		name:    "each wait asks for a connection",
-		why:     "The sooner the better, and it asks twice a second only. So do the others (rule 25).",
+		why:     "Each wait asks only twice a second, so that it connects soon. But the others ask, too (rule 25).",
 		edits:   []edit{{"internal/attempt/link.go", `	due := time.Since(l.asked) >= reconnectEvery`, `	due := l != nil`}},
 		killers: []killer{onCluster("TestACrowdThatWaitsForEtcdConnectsAFewTimesASecond")},
 	},
 
-	// ---- those that read
+	// ---- readers
 
 	{
 		name: "one that reads does not look at its own key",
-		why:  "Who is before it is what it waits for, and of these nobody is left. If its own key is gone, too, a writer may have come in between, and hold.",
+		why:  "A reader waits for those before it, and none of these is left. But if its own key is gone, too, a writer may have come in between, and hold.",
 		edits: []edit{{"internal/ticket/read.go", `	if !there || !l.t.Is(own) {
 `, `	if l.t.Kind == line.Exclusive && (!there || !l.t.Is(own)) {
 `}},
@@ -1134,7 +1134,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "one that reads waits for the writers behind it",
-		why:  "A writer is in line, so it is not time to read. But that one waits for it.",
+		why:  "A writer is in line, so it is not time to read. But that writer waits for the reader.",
 		edits: []edit{
 			{"internal/line/line.go", `		return before.unread()
 `, `		return l.unread()
@@ -1147,7 +1147,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "TryRLock compares the whole line",
-		why:  "It is what TryLock does, and once it has read that those who are there read, it gets in all the same: by a second request, or a third, as long as others come and go.",
+		why:  "TryLock does so. And once TryRLock has read that the others are readers, it gets in all the same. But it needs a second request, or a third, as long as others come and go.",
 		edits: []edit{{"internal/ticket/enter.go", `		for _, r := range t.exclusives() {
 			txn.If = append(txn.If, e.alone(r.From).WithRange(r.To))
 		}
@@ -1160,7 +1160,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "one joins those who read without a live watch",
-		why:  "The key is held, and whoever writes waits for it. So he would for ever, if one more came each time.",
+		why:  "The key is held, and a writer waits for it. But if one more reader joins each time, the writer waits for ever.",
 		edits: []edit{{"cohort.go", `	case v == nil || !v.live || v.revision == 0 || v.err != nil:
 `, `	case v == nil:
 `}},
@@ -1168,7 +1168,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "one joins a key whose lease does not last",
-		why:  "It is trusted still. It gets no renewal in time, or is about to be replaced, and the hold that has just begun ends with it.",
+		why:  "The lease is still trusted. But it gets no renewal in time, or is about to be replaced, and the hold that has just begun ends with it.",
 		edits: []edit{{"cohort.go", `	case p.lease.state != leaseServing:
 		return queues
 	case !p.lastsLocked(): // a renewal is late, or etcd was set back
@@ -1180,7 +1180,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "the first to unlock releases the key of all who read",
-		why:  "The one that has put it removes it. Others of its Session still read by it.",
+		why:  "The reader that has put the key removes it. But others of its Session still read by it.",
 		edits: []edit{{"release.go", `	if h.place.needed > 0 {
 `, `	if h.place.needed > 0 && h.place.removed != nil {
 `}},
@@ -1188,7 +1188,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "the last but one to unlock releases the key of those who read",
-		why:  "The place counts who still reads, and one is not many. But that one reads.",
+		why:  "The place counts those that still read, and one is not many. But that one reads.",
 		edits: []edit{{"release.go", `	if h.place.needed > 0 {
 `, `	if h.place.needed > 1 || h.place.ticket.State() != ticket.Held {
 `}},
@@ -1196,7 +1196,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a Close that is not confirmed leaves the other reads",
-		why:  "The caller is told all the same. But a read that had ended before keeps its turn, and nobody can unlock it any more (rule 9).",
+		why:  "The caller gets the error all the same. But a read that had ended before keeps its turn, and nobody can unlock it any more (rule 9).",
 		edits: []edit{{"close.go", `				unconfirmed = err
 `, `				return err
 `}},
@@ -1204,7 +1204,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "one joins while a writer of its Session waits",
-		why:  "The watch tells of etcd's line, where nobody writes. The local line has one who does.",
+		why:  "The watch shows etcd's line, and no writer is in it. But the local line has one.",
 		edits: []edit{{"cohort.go", `	if !c.reads() || n.queue.State() != turn.Taken || n.queue.Waiting() > 0 ||
 `, `	if !c.reads() || n.queue.State() != turn.Taken ||
 `}, {"internal/turn/turn.go", `	if q.waiting > 0 || !w.Shares || !q.owner.Shares {
@@ -1217,7 +1217,7 @@ var mutants = []mutant{
 
 	{
 		name: "a leader is released before it has returned",
-		why:  "Its context has ended, so it will return soon, and the next one need not wait for that.",
+		why:  "Its context has ended, so the leader will return soon, and the next one could begin. But until then two lead.",
 		edits: []edit{{"lead.go", `	err = during(ctx, h, term, func() error {
 `, `	defer context.AfterFunc(ctx, func() { _ = m.unlock(context.WithoutCancel(ctx), h) })()
 	err = during(ctx, h, term, func() error {
@@ -1226,25 +1226,25 @@ var mutants = []mutant{
 	},
 	{
 		name:    "a leader that fails at once does so again at once",
-		why:     "Whoever waits gets in first anyway. If nobody waits etcd gets two writes for each failure.",
+		why:     "If others wait, they get in first anyway. But if nobody waits, etcd gets two writes for each failure.",
 		edits:   []edit{{"lead.go", `	return min(2*pause, mostPause)`, `	return leastPause`}},
 		killers: []killer{named("TestTheRestOfALeader")},
 	},
 	{
 		name:    "a term is long by the TTL that was asked for",
-		why:     "That is what the user has written down. etcd may have granted more.",
+		why:     "The user has written that TTL down. But etcd may have granted a longer one.",
 		edits:   []edit{{"lead.go", `m.lead(ctx, h, fn), h.place.lease.ttl`, `m.lead(ctx, h, fn), m.s.cfg.ttl`}},
 		killers: []killer{named("TestTheRestOfALeader")},
 	},
 	{
 		name:    "Lead nests",
-		why:     "WithReentrancy is there for that. But a Lead that nests has no turn, and never waits for one.",
+		why:     "WithReentrancy is there for nesting. But a Lead that nests has no turn, and never waits for one.",
 		edits:   []edit{{"lead.go", `	if m.nestsIn(ctx) != nil { // to nest`, `	if !m.cfg.reentrant && m.nestsIn(ctx) != nil { // to nest`}},
 		killers: []killer{named("TestLeadRefusesWhatCannotBe")},
 	},
 	{
 		name: "who follows a leader relies on its watch",
-		why:  "A watch tells everything, and a request each 1.5 s tells mostly nothing.",
+		why:  "A watch delivers everything, and a request each 1.5 s mostly shows nothing. But a watch may be silent.",
 		edits: []edit{{"watchholder.go", `			if !w.stands(ctx, seen) {
 				return
 			}
@@ -1253,13 +1253,13 @@ var mutants = []mutant{
 	},
 	{
 		name:    "who follows a leader watches from now",
-		why:     "It has just read who leads. What happens before the watch is there is noticed 1.5 s later.",
+		why:     "The follower has just read who leads. But it notices what happens before the watch is there 1.5 s late.",
 		edits:   []edit{{"watchholder.go", `[]clientv3.OpOption{clientv3.WithRev(seen.revision + 1)}`, `[]clientv3.OpOption(nil)`}},
 		killers: []killer{named("TestWatchHolderSeesWhatHappensBeforeItsWatch")},
 	},
 	{
 		name: "a restore of etcd is no change of the leader",
-		why:  "The key is there with the revision that it had. But the watch begins at a revision that is yet to come again.",
+		why:  "The key is there with its revision. But the watch begins at a revision that is still to come again.",
 		edits: []edit{{"watchholder.go", `	return resp.Succeeded && seen.era == w.s.era.Load()
 `, `	return resp.Succeeded
 `}},
@@ -1270,7 +1270,7 @@ var mutants = []mutant{
 
 	{
 		name: "a recall does not compare the mod revision",
-		why:  "The create revision says that it is the very hold. But a copy that comes late takes back the request that came after it.",
+		why:  "The create revision says that it is the very hold. But a late copy then takes back the request that came after it.",
 		edits: []edit{{"recall.go", `"=", c.Token),
 				clientv3.Compare(clientv3.ModRevision(c.Key), "=", read[0].ModRevision)).
 `, `"=", c.Token)).
@@ -1279,7 +1279,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a recall compares the mod revision alone",
-		why:  "The mod revision of a key grows with its create revision, so it seems to say all. It is asked of what is there by now.",
+		why:  "The mod revision of a key grows with its create revision, so it seems to say all. But it is compared with the key that is there by now.",
 		edits: []edit{{"recall.go", `		if !there || e.Rev != c.Token {
 `, `		if !there {
 `}, {"recall.go", `			If(clientv3.Compare(clientv3.CreateRevision(c.Key), "=", c.Token),
@@ -1289,13 +1289,13 @@ var mutants = []mutant{
 	},
 	{
 		name:    "a recall is put with a lease",
-		why:     "That of the contender, which is the key's. Whoever has only key and token takes the key off its lease, and the holder has lost it (rule 5).",
+		why:     "The lease is the contender's, which is the key's. But a caller that has only key and token takes the key off its lease, and the holder has lost it (rule 5).",
 		edits:   []edit{{"recall.go", `clientv3.WithIgnoreLease()`, `clientv3.WithLease(c.Lease)`}},
 		killers: []killer{named("TestARecallKeepsPlaceTokenAndLease")},
 	},
 	{
 		name: "a recall asks one that does not listen",
-		why:  "It does no harm to ask. But whoever asks waits for an answer that does not come.",
+		why:  "It does no harm to ask. But the one who asks waits for an answer that does not come.",
 		edits: []edit{{"recall.go", `		if e.Lease == 0 || !e.Value().Recallable {
 `, `		if e.Lease == 0 {
 `}},
@@ -1303,7 +1303,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a recalled hold has no grace",
-		why:  "It is asked to end, so it ends. Its work had a moment to come to a good point.",
+		why:  "The holder is asked to end, so it ends. But its work had a moment to come to a good point.",
 		edits: []edit{{"recalled.go", `	ends := now.Add(min(r.Grace, most))
 `, `	ends := now
 `}},
@@ -1311,7 +1311,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "the grace is what was asked for",
-		why:  "Whoever recalls knows how long it may wait. The holder has said how long it may take at most.",
+		why:  "The one who recalls knows how long it may wait. But the holder has said how long it may take at most.",
 		edits: []edit{{"recalled.go", `	ends := now.Add(min(r.Grace, most))
 `, `	ends := now.Add(min(r.Grace, max(most, r.Grace)))
 `}},
@@ -1319,7 +1319,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "the key of a recalled hold goes with its grace",
-		why:  "The context has ended, so nobody works any more. Whoever has not looked yet does, and the next one beside it.",
+		why:  "The context has ended, so nobody should work any more. But a holder that has not looked yet still works, and the next one works beside it.",
 		edits: []edit{{"hold.go", `			o.becauseLocked(h.recall.end) // and keeps its key (TestTheKeyOfARecalledHoldGoesWithItsUnlock)
 `, `			if !o.endLocked(h.recall.end) && o.place.needed == 0 {
 				o.place.abandonLocked(false)
@@ -1329,7 +1329,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "Unlock of a recalled hold does not ask for the key",
-		why:  "It has ended, and nobody else has taken the key from it. Or so it was when the grace was over (rule 6).",
+		why:  "The hold has ended, and nobody else has taken the key. But that was so when the grace was over, and may have changed since (rule 6).",
 		edits: []edit{{"hold.go", `	if h.over != nil {
 		return true
 	}
@@ -1341,13 +1341,13 @@ var mutants = []mutant{
 	},
 	{
 		name:    "a recalled key is handed off",
-		why:     "The hold that was recalled has ended, and the next one of its Session begins: at the key that somebody wanted back.",
+		why:     "The recalled hold has ended, and the next one of its Session begins. But it begins at the key that somebody wants back.",
 		edits:   []edit{{"place.go", `l.state == leaseServing && p.recall == nil && `, `l.state == leaseServing && `}},
 		killers: []killer{named("TestARecalledKeyIsNotHandedOff")},
 	},
 	{
 		name: "a key that lingers does not give way to a recall",
-		why:  "Nobody holds, so there is nobody to ask. And nobody who would unlock.",
+		why:  "Nobody holds, so there is nobody to ask. But there is nobody to unlock either.",
 		edits: []edit{{"recalled.go", `	if p.lingersLocked() {
 		p.local.giveWayLocked()
 		return
@@ -1357,7 +1357,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "one joins a recalled cohort",
-		why:  "Those who read hold still. So they would for ever, if one more came in each grace.",
+		why:  "The readers still hold. But if one more came in each grace, they would hold for ever.",
 		edits: []edit{{"cohort.go", `	case p.recall != nil:
 		return queues // (Do not join. TestNobodyJoinsARecalledCohort.)
 `, ``}},
@@ -1365,7 +1365,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a recalled place is handed down",
-		why:  "Whoever waited there has given up, and the next one came before the put. It takes over a place that somebody wants back.",
+		why:  "The waiter there has given up, and the next one came before the put. But it takes over a place that somebody wants back.",
 		edits: []edit{{"cohort.go", ` ||
 		p.recall != nil {
 		return nil, false`, ` {
@@ -1374,7 +1374,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "the last recall counts",
-		why:  "It is the newest word of whoever may recall. It gives back time that somebody else has counted on.",
+		why:  "It is the newest word of those who may recall. But it gives back time on which somebody else has counted.",
 		edits: []edit{{"recalled.go", `	if c == nil || h.checkLocked(now) != nil || c.end != nil && !ends.Before(c.ends) {
 `, `	if c == nil || h.checkLocked(now) != nil {
 `}},
@@ -1382,7 +1382,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a recall before the watch is not noticed",
-		why:  "The watch tells what is done to the key. A hold is watched from its second second on.",
+		why:  "The watch shows what is done to the key. But a hold is watched only from its second second on.",
 		edits: []edit{{"keywatch.go", `			w.sure = w.made == created[i].made
 			p.above().toldLocked(e)
 `, `			w.sure = w.made == created[i].made
@@ -1391,7 +1391,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "an event of a recall is taken for nothing",
-		why:  "The key keeps its lease and its place, so nothing has happened to it.",
+		why:  "The key keeps its lease and its place, so nothing seems to have happened to it. But its value has the request.",
 		edits: []edit{{"keywatch.go", `			p.above().toldLocked(e)
 		case e.Rev == p.ticket.Rev():
 `, `		case e.Rev == p.ticket.Rev():
@@ -1400,7 +1400,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a view does not tell of a recall",
-		why:  "It has the create revisions of who stands in line, and these are as they were.",
+		why:  "The view has the create revisions of those in line. But a recall leaves these alone.",
 		edits: []edit{{"view.go", `	if e := v.putOver[p.ticket.Key].Entry; there && p.ticket.Is(e) {
 		p.above().toldLocked(e)
 	}
@@ -1409,7 +1409,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a recheck does not show a recall",
-		why:  "It compares whether those before it stand in line, and whether its own key does. The event may have been lost.",
+		why:  "The recheck compares whether those before it stand in line, and whether its own key does. But the event of the recall may have been lost.",
 		edits: []edit{{"viewread.go", `	ifs := append(p.asPutLocked(), p.ticket.Exists(), p.ticket.OnLease())
 `, `	ifs := []clientv3.Cmp{p.ticket.Exists(), p.ticket.OnLease()}
 `}},
@@ -1417,14 +1417,14 @@ var mutants = []mutant{
 	},
 	{
 		name: "what a waiter reads last does not show a recall",
-		why:  "It reads who is before it, and whether its own key is there.",
+		why:  "The waiter reads who is before it, and whether its own key is there. But its key may have a request.",
 		edits: []edit{{"rivals.go", `			p.above().told(read[0])
 `, ``}},
 		killers: []killer{named("TestAWaiterMayBeRecalled")},
 	},
 	{
 		name: "audits do not show a recall",
-		why:  "They compare the names of keys, and a recall changes none. A watch may be silent, and above a hundred names there is none.",
+		why:  "Audits compare the names of keys, and a recall changes none. But a watch may be silent, and above a hundred names there is none.",
 		edits: []edit{{"audit.go", `	if !some {
 		return suspicious, nil, true
 	}
@@ -1436,7 +1436,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "audits for a recall come beside the others",
-		why:  "They ask for something else. An idle hold costs more then than one that does not listen (rule 24).",
+		why:  "They ask for something else. But an idle hold then costs more than one that does not listen (rule 24).",
 		edits: []edit{{"audit.go", `	return suspicious, places, both
 `, `	return suspicious, places, true
 `}},
@@ -1447,13 +1447,13 @@ var mutants = []mutant{
 
 	{
 		name:    "one of several names is recalled alone",
-		why:     "The request stands in its key. But whoever holds all of them listens for any.",
+		why:     "The request stands in the key of one name. But a holder of all of them listens for a request for any.",
 		edits:   []edit{{"many.go", `holds[i].all, holds[i].recall = holds, holds[0].recall // who`, `holds[i].all = holds // who`}},
 		killers: []killer{named("TestSeveralNamesAreRecalledTogether"), ofFamily(1000)},
 	},
 	{
 		name: "LockAll goes on with keys of unequal revisions",
-		why:  "They are its keys, each stands in its line, and the lines bring each to its turn. But one is before another call's, and the next behind that call's: both wait for ever.",
+		why:  "They are the call's keys, each stands in its line, and each line brings it to its turn. But one key is before another call's, and the next one is behind that call's: both calls wait for ever.",
 		edits: []edit{{"internal/ticket/several.go", `	case told[Unsure] > 0 || !s.equal():
 `, `	case told[Unsure] > 0:
 `}},
@@ -1462,7 +1462,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "LockAll goes on with some of its keys",
-		why:  "The others are put by the next attempt. They get another revision.",
+		why:  "The next attempt puts the others. But they get another revision.",
 		edits: []edit{{"internal/ticket/several.go", `	case told[Unsure] == len(s.each):
 		return Unsure, ahead
 	case told[Unsure] > 0 || !s.equal():
@@ -1474,7 +1474,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "LockAll puts its keys before it owns its local lines",
-		why:  "Whoever is before it at home has a key already, so etcd's line has them in the right order. One who has none yet is behind it there, and before it at home.",
+		why:  "A call before it in the local line should have a key already, so etcd's line has the two in the right order. But one that has no key yet is behind it there, and before it in the local line.",
 		edits: []edit{{"many.go", `		if c.turn == nil {
 			continue // it had it at once
 		}
@@ -1486,19 +1486,19 @@ var mutants = []mutant{
 	},
 	{
 		name:    "LockAll takes a key that is handed off",
-		why:     "It has waited for this turn, and the key stands first in line. The key has a revision of its own.",
+		why:     "The call has waited for this turn, and the key stands first in line. But the key has a revision of its own.",
 		edits:   []edit{{"local.go", `!first.Who.exclusive() || first.Who.several || !h.claim.exclusive()`, `!first.Who.exclusive() || !h.claim.exclusive()`}},
 		killers: []killer{named("TestLockAllTakesOverNoKey"), ofFamily(500)},
 	},
 	{
 		name:    "the key of a LockAll is put with a release",
-		why:     "It is what the next one gets, and saves a round trip. The others of its names have none yet.",
+		why:     "A release does so for the next waiter, and saves a round trip. But the other names of the LockAll have no key yet.",
 		edits:   []edit{{"local.go", `first.Who.try || first.Who.several {`, `first.Who.try {`}, {"local.go", ` || next.try || next.several) {`, ` || next.try) {`}},
 		killers: []killer{named("TestLockAllTakesOverNoKey"), named("TestSeveralNamesNeverWaitInACircle")},
 	},
 	{
 		name: "the Unlock of several names leaves a key",
-		why:  "The first name is given back, the hold is over. The other keys live as long as the Session.",
+		why:  "The first name is given back, and the hold is over. But the other keys live as long as the Session.",
 		edits: []edit{{"internal/ticket/release.go", `		txn.Then = append(txn.Then, clientv3.OpDelete(o.Key))
 `, ``}},
 		killers: []killer{
@@ -1509,7 +1509,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "TryLockAll asks of all names but the last",
-		why:  "The transaction is long, and its answer says who else is there.",
+		why:  "The transaction is long, and its answer says who else is there. But nobody compares the last name.",
 		edits: []edit{{"internal/ticket/several.go", `		all.If = append(all.If, txn.If...)
 `, `		all.If = append(all.If, txn.If[:1]...)
 		if i < len(s.each)-1 {
@@ -1520,7 +1520,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a place of several that is first is not watched",
-		why:  "Nobody is before it any more, and nobody is ever put before it. Its own key may go while it waits for the others, and then somebody else holds.",
+		why:  "Nobody is before the place any more, and nobody is ever put before it. But its own key may go while it waits for the others, and then somebody else holds.",
 		edits: []edit{{"many.go", `		p.ticket.Hold()
 		p.held = time.Now()
 `, ``}},
@@ -1528,13 +1528,13 @@ var mutants = []mutant{
 	},
 	{
 		name:    "the first places of a LockAll are watched as if they came with the last",
-		why:     "Only then does the hold begin. But until their watches are there nobody hears that they were recalled meanwhile.",
+		why:     "Only then does the hold begin. But until their watches are there, nobody learns that they were recalled meanwhile.",
 		edits:   []edit{{"hold.go", `	if p.held.IsZero() { // else`, `	if p.hold == nil { // else`}},
 		killers: []killer{named("TestARecallWhereALockAllIsTheFirst")},
 	},
 	{
 		name: "one of several names is lost alone",
-		why:  "The others are held still. But the work that they protect needs all.",
+		why:  "The others are still held. But the work that they protect needs all names.",
 		edits: []edit{{"hold.go", `	for _, o := range h.all {
 		o.endLocked(cause)
 	}
@@ -1546,7 +1546,7 @@ var mutants = []mutant{
 
 	{
 		name: "a permit goes by its own limit",
-		why:  "Others count on a lower one, or it was raised while they held.",
+		why:  "It asked for that limit. But others count on a lower one, or the limit was raised while they held.",
 		edits: []edit{{"internal/line/line.go", `sum+int(other.Weight), min(least, other.Limit)
 `, `sum+int(other.Weight), least
 `}},
@@ -1558,7 +1558,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a permit leaves out who waits",
-		why:  "There is room for it beside those who hold. A large request that came before it is overtaken, and may be for ever.",
+		why:  "There is room for it beside the holders. But it overtakes a large request that came before it, perhaps for ever.",
 		edits: []edit{{"internal/line/line.go", `		sum, least = sum+int(other.Weight), min(least, other.Limit)
 `, `		if sum+int(other.Weight) > int(min(least, other.Limit)) {
 			continue
@@ -1573,7 +1573,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a permit minds permits alone",
-		why:  "A Mutex of the name, or one that reads, is before it.",
+		why:  "It counts only permits. But a Mutex of the name, or a reader, is before it.",
 		edits: []edit{{"internal/line/line.go", `		if other.Kind != Permit {
 			return false
 		}
@@ -1589,7 +1589,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a permit does not mind who waits in its Session",
-		why:  "It is within the limit, and comes in beside those of its Session. Who is exclusive, and waits for these, waits on.",
+		why:  "It is within the limit, and comes in beside the holders of its Session. But an exclusive claim that waits for these waits on.",
 		edits: []edit{{"permits.go", `	if c.kind != line.Permit || n.queue.State() != turn.Taken || n.queue.Waiting() > 0 ||
 `, `	if c.kind != line.Permit || n.queue.State() != turn.Taken ||
 `}, {"internal/turn/turn.go", `	if q.waiting > 0 || !w.Steps || !q.owner.Steps {
@@ -1599,7 +1599,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "one joins those who read while a permit waits",
-		why:  "No writer stands in line. The permit waits for as long as they come.",
+		why:  "No writer stands in line. But the permit waits for as long as readers come.",
 		edits: []edit{{"view.go", `		if line.KindOf(key) != line.Read {
 `, `		if line.KindOf(key) == line.Exclusive {
 `}},
@@ -1607,13 +1607,13 @@ var mutants = []mutant{
 	},
 	{
 		name:    "a permit begins as many watches again after watches that have failed",
-		why:     "An etcd that is slow gets one for each key that is waited for, time and again (rule 25).",
+		why:     "A watch that failed should begin again. But a slow etcd then gets a watch for each key for which the permit waits, time and again (rule 25).",
 		edits:   []edit{{"partings.go", `(ahead.Whole || failed || len(awaited) > manyWatched)`, `(ahead.Whole || failed && len(awaited) == 0 || len(awaited) > manyWatched)`}},
 		killers: []killer{named("TestTheWatchesOfAPermitBeginAtASlowEtcd")},
 	},
 	{
 		name: "two permits of a Session have one key",
-		why:  "Few bits of a permit's name are random.",
+		why:  "A name is random enough. But few bits of a permit's name are random.",
 		edits: []edit{{"keys.go", `		if ok && l.places[key] == nil {
 `, `		if ok {
 `}},
@@ -1621,7 +1621,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "an audit has the time of one attempt",
-		why:  "It asks up to three times. Where each answer takes more than half of that time, it finds a key that blocks others, and never deletes it.",
+		why:  "An audit makes up to three requests. But if each answer takes more than half of that time, it finds a key that blocks others, and never deletes it.",
 		edits: []edit{{"audit.go", `	asking, stop := context.WithTimeout(s.ctx, s.calls.Timeout())
 	defer stop()
 `, `	ctx, cancel := context.WithTimeout(ctx, s.calls.Timeout())
@@ -1633,7 +1633,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a permit goes in by the end of what it has seen",
-		why:  "It watches all permits, and nobody is left. But it does not see a Mutex go that stands before them.",
+		why:  "It watches all permits, and none is left. But it does not see a Mutex that stands before them.",
 		edits: []edit{{"partings.go", `	return !w.covers(p.ahead)
 }`, `	return p.ahead.Clear()
 }`}},
@@ -1641,7 +1641,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a permit that waits misses what was before its watches",
-		why:  "Whoever has gone between the put and the watches told nobody.",
+		why:  "The line was read with the put. But those that have gone between the put and the watches told nobody.",
 		edits: []edit{{"partings.go", `		looks = true // what was before the watches
 `, `		looks = false
 `}},
@@ -1649,7 +1649,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a key counts as watched by a view that looks at another place",
-		why:  "The view of the line is for the place that waits. Permits of the Session that hold have each another key.",
+		why:  "The Session has a view of the line. But the view is for the place that waits, and each permit of the Session that holds has another key.",
 		edits: []edit{{"keywatch.go", `v.judged == p && v.ownLocked() == p
 `, `p.seen == v
 `}},
@@ -1660,7 +1660,7 @@ var mutants = []mutant{
 
 	{
 		name: "a failed wait leaves its key to the lease",
-		why:  "The lease removes it. The lease is renewed for as long as the Session lives (rule 9).",
+		why:  "The lease removes the key. But the lease is renewed for as long as the Session lives (rule 9).",
 		edits: []edit{{"acquire.go", `		if p != nil {
 			removed = p.leave(ctx.Err() != nil)
 `, `		if p != nil && err == errQueueAnew {
@@ -1670,7 +1670,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "all keys go with their lease",
-		why:  "etcd deletes the keys of a lease that it revokes. Not one that somebody has put over, with another lease or none: it stands for ever, and Close says nil (rule 9).",
+		why:  "etcd deletes the keys of a lease that it revokes. But it does not delete one that somebody has put over, with another lease or none: that stands for ever, and Close says nil (rule 9).",
 		edits: []edit{
 			{"revoke.go", `		err = l.removeRest(time.Now().Add(l.ttl))
 `, `		err = nil
@@ -1686,13 +1686,13 @@ var mutants = []mutant{
 	},
 	{
 		name:    "only a key that was seen is removed",
-		why:     "The put failed, so there is nothing to remove. It was the answer that failed (rule 9).",
+		why:     "The put failed, so there is nothing to remove. But it may be only its answer that failed (rule 9).",
 		edits:   []edit{{"removal.go", `	if unsent || p.s.closed {`, `	if p.ticket.Rev() == 0 || p.s.closed {`}},
 		killers: []killer{named("TestAKeyWhosePutWasNotAnsweredIsRemovedAtOnce")},
 	},
 	{
 		name: "a retry puts another key",
-		why:  "A fresh name is safe to put. The first one may have been put, too (rules 4 and 9).",
+		why:  "A fresh name is safe to put. But the first one may have been put, too (rules 4 and 9).",
 		edits: []edit{{"acquire.go", `			if err := p.again(ctx, c, done.err, &retry); err != nil {
 				return err
 			}
@@ -1709,7 +1709,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a lease in doubt is used for more",
-		why:  "The lease is fine, only one request was not. That one may come later, and then nobody knows its key: the look does not remove it here (rule 9).",
+		why:  "The lease is fine, only one request was not. But that request may come later, and then nobody knows its key: no audit removes it here (rule 9).",
 		edits: []edit{
 			{"lease.go", `	if a.Doubtful() {
 		l.retireLocked(errLeaseDoubtful)
@@ -1723,7 +1723,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a stray key is swept whoever has it by now",
-		why:  "Nobody accounted for it when the lease's keys came. Names are used again, so it is the next hold's key (rule 9).",
+		why:  "Nobody accounted for the key when the answer with the lease's keys came. But names are used again, so by now it is the next hold's key (rule 9).",
 		edits: []edit{{"audit.go", `		accounted := l.accountsForLocked(e) // its name was taken again since the audit
 `, `		accounted := l.places == nil
 `}},
@@ -1731,7 +1731,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "what looks like a lock's key is swept",
-		why:  "Its last part is a UUID, and nobody accounts for it: who else would put that on the lease? The user, whose lease it is, too (rule 9).",
+		why:  "Its last part is a UUID, nobody accounts for it, and who else would put that on the lease? But the user may, to whom the lease belongs, too (rule 9).",
 		edits: []edit{{"keys.go", `	return ok && l.sign(id, name) == id
 `, `	return ok && name != "" && id != uuid.Nil
 `}},
@@ -1739,7 +1739,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a key name is used again before etcd has deleted the key",
-		why:  "The delete is on its way. If it gets lost, the next hold takes the old key for its own (rule 18).",
+		why:  "The delete is on its way. But if it gets lost, the next hold takes the old key for its own (rule 18).",
 		edits: []edit{{"internal/ticket/ticket.go", `	t.state = Leaving
 `, `	t.state, t.slot.busy = Leaving, false
 `}},
@@ -1747,7 +1747,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "the next place is removed beside the release that puts it",
-		why:  "Two requests at once are faster. If the removal comes first, the release puts the key after it (rule 9).",
+		why:  "Two requests at once are faster. But if the removal comes first, the release puts the key after it (rule 9).",
 		edits: []edit{{"release.go", `		r.put.after = h.place.removed
 `, ``}},
 		killers: []killer{named("TestTheNextPlaceIsRemovedAfterTheReleaseThatMayPutIt")},
@@ -1757,7 +1757,7 @@ var mutants = []mutant{
 
 	{
 		name: "a lease that is being given back is used",
-		why:  "Nobody has used it for two TTLs, so nobody will just now. Somebody does (rule 22).",
+		why:  "Nobody has used the lease for two TTLs, so nobody will just now. But somebody does (rule 22).",
 		edits: []edit{{"renew.go", `	case unused && !now.Before(l.idleSince.Add(l.ttl).Add(l.ttl)):
 		l.endLocked(errLeaseUnused)
 `, `	case unused && !now.Before(l.idleSince.Add(l.ttl).Add(l.ttl)):
@@ -1766,7 +1766,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "Close revokes before the release under way",
-		why:  "The revocation removes all keys at once. The release then finds its key gone, and Unlock calls it lost (rules 6 and 22).",
+		why:  "The revocation removes all keys at once. But the release then finds its key gone, and Unlock calls it lost (rules 6 and 22).",
 		edits: []edit{{"renew.go", `	case s.closed && l.releases > 0 && !l.hasEndedLocked() && s.ctx.Err() == nil:
 		return leaseRenew // a key that goes with a revoked lease would look lost
 `, ``}},
@@ -1774,7 +1774,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a release counts from when it is sent",
-		why:  "Before that there is nothing for Close to wait for. The contexts are cancelled in between, Close revokes the lease, and Unlock calls that a loss (rules 6 and 22).",
+		why:  "Before that there is nothing for which Close should wait. But the contexts are cancelled in between, Close revokes the lease, and Unlock calls that a loss (rules 6 and 22).",
 		edits: []edit{
 			{"lock.go", `		h.place.lease.releases++ // from here on Close waits
 `, ``},
@@ -1797,7 +1797,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a second Close does not wait",
-		why:  "The Session is closed already, as was asked. The program closes its client next, and the first Close cannot revoke the lease (rule 22).",
+		why:  "The Session is closed already, as the caller wants. But the program closes its client next, and the first Close cannot revoke the lease (rule 22).",
 		edits: []edit{{"close.go", `	case s.closing > 0:
 	case s.closed:
 `, `	case s.closed:
@@ -1806,7 +1806,7 @@ var mutants = []mutant{
 	},
 	{
 		name:    "Break takes a contender without a token",
-		why:     "The key is what is deleted. A zero token compares with a key that is not there: nothing is broken, and nobody is told.",
+		why:     "The key is what Break deletes. But a zero token compares with a key that is not there: nothing is broken, and nobody learns that.",
 		edits:   []edit{{"admin.go", `	if c.Key == "" || c.Token <= 0 {`, `	if c.Key == "" {`}},
 		killers: []killer{onCluster("TestBreakOfNoContenderIsAnError")},
 	},
@@ -1815,7 +1815,7 @@ var mutants = []mutant{
 
 	{
 		name: "the command is killed a kill-after after the loss was noticed",
-		why:  "The command has been promised that time. A run that was stopped notices late, and then another may hold (rule 1).",
+		why:  "The command has been promised that time. But a run that was stopped notices late, and then another may hold (rule 1).",
 		edits: []edit{{"cmd/etcdlock/run.go", `		return trusted.Add(r.killAfter)
 `, `		return now.Add(r.killAfter)
 `}},
@@ -1823,13 +1823,13 @@ var mutants = []mutant{
 	},
 	{
 		name:    "the command has the margin of a hold",
-		why:     "The hold's context ends before another can hold. What it cancels then has to end, too, and a process takes its time.",
+		why:     "The hold's context ends before another can hold. But what it cancels has to end, too, and a process takes its time.",
 		edits:   []edit{{"cmd/etcdlock/hold.go", `, etcdlock.WithSafetyMargin(h.margin())`, ``}},
 		killers: []killer{ofCommand("TestALossEndsAllOfTheCommandBeforeAnotherHolds")},
 	},
 	{
 		name: "the command of a recalled run is not told",
-		why:  "It gets KILL in time, and nobody else gets in before. It has a grace to come to an end by itself.",
+		why:  "It gets KILL in time, and nobody else gets in before. But it has a grace in which to end by itself.",
 		edits: []edit{{"cmd/etcdlock/hold.go", `			hurried, h.asked = true, exited != nil
 			tree.terminate()
 `, `			hurried, h.asked = true, exited != nil
@@ -1838,7 +1838,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a recalled run releases at the end of the grace",
-		why:  "The grace is over, and the KILL is on its way.",
+		why:  "The grace is over, and the KILL is on its way. But the command may still run.",
 		edits: []edit{{"cmd/etcdlock/hold.go", `				killBy(time.Now())
 			}
 `, `				_ = h.release()
@@ -1849,7 +1849,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a run that was recalled in line starts its command",
-		why:  "It holds the lock, and the command hears soon enough that it is to end.",
+		why:  "It holds the lock, and the command will soon learn that it has to end. But it does better not to begin.",
 		edits: []edit{{"cmd/etcdlock/hold.go", `	case <-etcdlock.RecallFrom(hold): // while it waited
 		h.asked = true
 		return h.finish(0)
@@ -1859,7 +1859,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "only the group of the command is killed",
-		why:  "A job is a process group. A daemon leaves it, by setsid, and works on.",
+		why:  "A job is a process group. But a daemon leaves the group, by setsid, and works on.",
 		edits: []edit{{"cmd/etcdlock/tree_linux.go", `			_ = syscall.Kill(p.pid, s)
 `, ``}},
 		killers: []killer{
@@ -1869,7 +1869,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "the lock is released when the command has ended",
-		why:  "The command was waited for, and its status is known. What it has left in the background works on, beside the next.",
+		why:  "The run has waited for the command, and its status is known. But what the command has left in the background works on, beside the next one.",
 		edits: []edit{{"cmd/etcdlock/hold.go", `			tree.terminal.giveBack()
 			killBy(time.Now().Add(h.killAfter))
 			tree.terminate()
@@ -1880,7 +1880,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a command that was broken has the whole kill-after",
-		why:  "It is what --kill-after says. Another may hold already, so each second counts.",
+		why:  "--kill-after says so. But another may hold already, so each second counts.",
 		edits: []edit{{"cmd/etcdlock/run.go", `	return now.Add(min(r.killAfter, time.Second)) // another may hold already
 `, `	return now.Add(r.killAfter)
 `}},
@@ -1888,7 +1888,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a loss is left to the next look at it",
-		why:  "etcdctl lock does so: it runs its command, and looks at the lease when that has ended.",
+		why:  "etcdctl lock does so: it runs its command, and looks at the lease when that has ended. But meanwhile the command works on without the lock.",
 		edits: []edit{{"cmd/etcdlock/hold.go", `	exited, lost := tree.exited, hold.Done()
 `, `	exited, lost := tree.exited, (<-chan struct{})(nil)
 `}},
@@ -1896,7 +1896,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "the command's loss is told before the KILL",
-		why:  "The sooner the operator knows, the better. But who reads stderr may be stuck, and then nobody is there to send the KILL.",
+		why:  "The sooner the operator knows, the better. But the reader of stderr may be stuck, and then nobody sends the KILL.",
 		edits: []edit{{"cmd/etcdlock/hold.go", `			killBy(h.killAt(time.Now(), *h.trusted.Load(), expired))
 			tree.terminate()
 `, `			killBy(h.killAt(time.Now(), *h.trusted.Load(), expired))
@@ -1907,7 +1907,7 @@ var mutants = []mutant{
 	},
 	{
 		name:    "a command outlives a run that was killed",
-		why:     "It is in a group of its own, so that signals reach it once. Nobody tells it then that the lease is renewed no more.",
+		why:     "It is in a group of its own, so that signals reach it once. But then nobody tells it that the lease is no longer renewed.",
 		edits:   []edit{{"cmd/etcdlock/tree_linux.go", `, Pdeathsig: syscall.SIGKILL}`, `}`}},
 		killers: []killer{ofCommand("TestARunThatIsKilledTakesItsCommandAlong")},
 	},

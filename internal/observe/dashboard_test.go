@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A dashboard is the classic form of Grafana's dashboards, as far as it is used here. What it
-// has no field for is not let through: each of these fields is in the schema that Grafana
+// A dashboard is the classic form of Grafana's dashboards, as far as this one uses it. The
+// test refuses what it has no field for. Each of these fields is in the schema that Grafana
 // publishes (grafana-foundation-sdk, jsonschema/dashboard.jsonschema.json).
 type dashboard struct {
 	UID                  string
@@ -82,7 +82,8 @@ type panel struct {
 	Options map[string]any
 }
 
-// Without a Grafana: the rules that it has for a dashboard, as far as they can be told.
+// The rules that Grafana has for a dashboard, as far as they can be checked without a
+// Grafana.
 func TestTheDashboardIsWhatGrafanaAsksFor(t *testing.T) {
 	d := board(t)
 	require.NotEmpty(t, d.UID)

@@ -42,8 +42,8 @@ type curve struct {
 	values []float64
 }
 
-// drawing is a dashboard in SVG. What comes of the story's values stands between the lines
-// dataBegin and dataEnd: the rest comes of the dashboard alone.
+// drawing is a dashboard in SVG. What depends on the story's values stands between the
+// lines dataBegin and dataEnd. The rest depends on the dashboard alone.
 type drawing struct{ strings.Builder }
 
 const (
@@ -111,7 +111,7 @@ func (d *drawing) panel(p shown, marks []int) {
 	}
 	fmt.Fprintf(d, `<rect class="panel" x="%s" y="%s" width="%s" height="%s" rx="4"/>`+"\n",
 		pixel(b.left), pixel(b.top), pixel(b.right-b.left), pixel(b.bottom-b.top))
-	// The queries, so that the picture can be told from that of others.
+	// It names the queries, so that the picture differs from that of other queries.
 	fmt.Fprintf(d, "<desc>%s in %s:", p.Type, escape(p.FieldConfig.Defaults.Unit))
 	for _, target := range p.Targets {
 		query := strings.Join(strings.Fields(target.Expr), " ")
@@ -144,7 +144,8 @@ func wrap(text string, width float64) (lines []string) {
 	return lines
 }
 
-// signal is the colour of a stat: that of the highest step that its number has reached.
+// signal returns the colour of a stat: that of the highest step that its number has
+// reached.
 func (p shown) signal() (hue string) {
 	for _, step := range p.FieldConfig.Defaults.Thresholds.Steps {
 		if step.Value == nil || p.number >= *step.Value {
@@ -182,7 +183,7 @@ func (d *drawing) series(p shown, b box, marks []int) {
 	if len(p.curves) == 0 {
 		d.text("small", "middle", (plot.left+plot.right)/2, (plot.top+plot.bottom)/2, "No data")
 	}
-	below := make([]float64, int(steps)+1) // the bars on which the next ones stand
+	below := make([]float64, int(steps)+1) // the bars on which the next bars stand
 	for n, c := range p.curves {
 		hue := hues[n%len(hues)]
 		if stacked {
@@ -235,7 +236,8 @@ func highest(curves []curve, stacked bool) (most float64) {
 	return most
 }
 
-// ladder is the least of 1, 2, 2.5 and 5 times a power of ten that is not below a step.
+// ladder returns the least number of the form 1, 2, 2.5 or 5 times a power of ten that is
+// not below a step.
 func ladder(step float64) float64 {
 	decade := math.Pow(10, math.Floor(math.Log10(step)))
 	for _, v := range []float64{1, 2, 2.5, 5} {
@@ -246,8 +248,8 @@ func ladder(step float64) float64 {
 	return 10 * decade
 }
 
-// polyline goes through values, with a gap where there is none; points in the middle of a
-// straight line are left out.
+// polyline goes through values, with a gap where there is none. It leaves out points in the
+// middle of a straight line.
 func polyline(values []float64, x, y func(float64) float64) string {
 	var path strings.Builder
 	for i := 0; i < len(values); i++ {
@@ -271,7 +273,7 @@ func polyline(values []float64, x, y func(float64) float64) string {
 	return path.String()
 }
 
-// bars stand on those below, and are below the next ones.
+// bars draws bars that stand on those below.
 func bars(values, below []float64, x, y func(float64) float64) string {
 	var path strings.Builder
 	for i, v := range values {
@@ -286,7 +288,7 @@ func bars(values, below []float64, x, y func(float64) float64) string {
 	return path.String()
 }
 
-// format is a value with its unit, about as Grafana writes it.
+// format returns a value with its unit, about as Grafana writes it.
 func format(v float64, unit string) string {
 	digits := func(v float64) string { return strconv.FormatFloat(v, 'g', 3, 64) }
 	switch {
@@ -320,7 +322,7 @@ func escape(s string) string {
 	return b.String()
 }
 
-// frame is what of a picture comes of the dashboard alone.
+// frame is the part of a picture that depends on the dashboard alone.
 func frame(picture string) string {
 	var b strings.Builder
 	for i, part := range strings.Split(picture, dataBegin) {

@@ -67,7 +67,7 @@ func Example() {
 	// span: etcdlock.hold
 }
 
-// endings tells of each span that ends.
+// endings gets a value for each span that ends.
 type endings chan struct{}
 
 func (e endings) OnEnd(sdktrace.ReadOnlySpan)                   { e <- struct{}{} }

@@ -19,13 +19,13 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 )
 
-// A twin says where an instrument of etcdlockotel has what a metric of etcdlockprom has: in all
-// of its points, or in those with an attribute. A metric with two twins is their sum.
+// A twin says which instrument of etcdlockotel has what a metric of etcdlockprom has: in
+// all of its points, or in those with an attribute. A metric with two twins is their sum.
 type twin struct {
 	instrument string
 	metric     string
 	only       attribute.KeyValue
-	label      string // which the metric has beside lock
+	label      string // the label of the metric besides lock
 }
 
 var twins = []twin{
@@ -54,14 +54,14 @@ var twins = []twin{
 
 var metricName = regexp.MustCompile(`etcdlock_\w+`)
 
-// A comparison is of what both modules have said in a story.
+// A comparison is of what both modules have reported in a story.
 type comparison struct {
-	differences map[string]string // the first of each series
+	differences map[string]string // the first difference of each series
 	told        map[string]bool   // metrics that were not 0
 	instruments map[string]*instrument
 }
 
-// An instrument is what OpenTelemetry has of it.
+// An instrument is what OpenTelemetry has of an instrument.
 type instrument struct {
 	kind, unit string
 	attributes map[attribute.Key]bool
@@ -75,8 +75,8 @@ func newComparison() comparison {
 }
 
 // compare compares what Prometheus has just read of a process, by series, with what its
-// instruments say. What is 0 there need not be here: a histogram has no point before its first
-// measurement.
+// instruments say. A series of 0 there may be missing here: a histogram has no point before
+// its first measurement.
 func (c *comparison) compare(t *testing.T, counted map[string]float64, reader *sdkmetric.ManualReader) {
 	t.Helper()
 	var all metricdata.ResourceMetrics
@@ -98,7 +98,7 @@ func (c *comparison) compare(t *testing.T, counted map[string]float64, reader *s
 	}
 }
 
-// translate adds what an instrument says to the series that Prometheus would have of it.
+// translate adds what an instrument says to the series that Prometheus would have for it.
 func (c *comparison) translate(t *testing.T, m metricdata.Metrics, series map[string]float64) {
 	t.Helper()
 	known := &instrument{unit: m.Unit, attributes: make(map[attribute.Key]bool)}
@@ -153,7 +153,7 @@ func (c *comparison) translate(t *testing.T, m metricdata.Metrics, series map[st
 	}
 }
 
-// labels are those of the metric, in pairs, of a point of the instrument.
+// labels returns the labels of the metric, in pairs, for a point of the instrument.
 func (w twin) labels(of attribute.Set) (pairs []string) {
 	if kind, ok := of.Value("etcdlock.kind"); ok {
 		pairs = append(pairs, "lock", kind.AsString())
@@ -191,8 +191,8 @@ func (w twin) labels(of attribute.Set) (pairs []string) {
 	return pairs
 }
 
-// Whatever happens in the stories, both modules say the same of it at any time; and something
-// does happen to each metric.
+// Whatever happens in the stories, both modules report the same at any time. Each metric
+// changes in some story.
 func TestBothModulesTellTheSameStories(t *testing.T) {
 	told := make(map[string]bool)
 	for name, r := range recordings(t) {
@@ -219,8 +219,8 @@ func allInstruments(t *testing.T) map[string]*instrument {
 	return all
 }
 
-// The page's table has each instrument, with its type, unit and attributes, and the metrics that
-// it is compared with.
+// The page's table has each instrument, with its type, unit and attributes, and the metrics
+// that match it.
 func TestThePageHasEachInstrument(t *testing.T) {
 	row := regexp.MustCompile("(?m)^\\| `(etcdlock\\.\\S+)` \\| (\\w+) \\| (\\S+) \\| (.*?) ?\\| (.*) \\|$")
 	quoted := regexp.MustCompile("`(.*?)`")
@@ -252,8 +252,8 @@ func TestThePageHasEachInstrument(t *testing.T) {
 	}
 }
 
-// Who has both modules, and Prometheus read them from one process, gets no two metrics of one
-// name.
+// If a program uses both modules, and Prometheus reads them from one process, no two
+// metrics have one name.
 func TestTheNamesOfBothModulesDoNotCollide(t *testing.T) {
 	types := map[string]otlptranslator.MetricType{
 		"histogram":     otlptranslator.MetricTypeHistogram,

@@ -69,7 +69,7 @@ func TestTheConfigurationOfThePageIsOneOfPrometheus(t *testing.T) {
 	require.Len(t, c.RuleFiles, 1)
 }
 
-// No metric is there that neither dashboard nor rules look at, but for those named here.
+// The dashboard or the rules look at each metric, except for those named here.
 func TestEachMetricIsLookedAt(t *testing.T) {
 	looked := make(map[string]bool)
 	look := func(query string) {
@@ -90,7 +90,7 @@ func TestEachMetricIsLookedAt(t *testing.T) {
 			look(target.Expr)
 		}
 	}
-	looked["etcdlock_contended_total"] = true // also those that gave up; for queries of one's own
+	looked["etcdlock_contended_total"] = true // it includes those that gave up; it is for the user's own queries
 	for _, name := range names(t) {
 		require.True(t, looked[name], name)
 		delete(looked, name)

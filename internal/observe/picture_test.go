@@ -22,8 +22,8 @@ const pictureFile = "../../docs/dashboard.svg"
 
 var update = flag.Bool("update", false, "draw "+pictureFile+" anew")
 
-// eventful is the story of the picture: a bit of all that the dashboard has a panel for. It is
-// no story of an alert.
+// eventful is the story of the picture: it has a little for each panel of the dashboard. It
+// belongs to no alert.
 var eventful = story{name: "eventful", happens: func(w *world) {
 	from := time.Now()
 	at := func(after time.Duration) { time.Sleep(time.Until(from.Add(after))) }
@@ -50,7 +50,7 @@ var eventful = story{name: "eventful", happens: func(w *world) {
 			}
 		})
 	}
-	w.process("g", func(s *etcdlock.Session) { // hears of a recall, and holds on
+	w.process("g", func(s *etcdlock.Session) { // it learns of a recall, and holds on
 		mu, err := s.Mutex("reports/1", etcdlock.WithRecall(minute))
 		if err == nil {
 			err = mu.Lock(w.over)
@@ -78,11 +78,12 @@ var eventful = story{name: "eventful", happens: func(w *world) {
 	w.etcd.Restore(0, 1)
 }}
 
-// The picture in the docs is of the dashboard as it is. Its values are those of one recording: a
-// story has other ones each time (delays are random, and so is who comes first, and which
-// reasons come up), so they and the legends are not compared. What is compared is all else: the
-// panels, where they stand, their titles, types, units, queries and the forms of their legends.
-// No panel is without curves, neither there nor today. (With -update it is drawn anew.)
+// The picture in the docs shows the dashboard as it is. Its values are those of one
+// recording. A story has other values each time, since delays are random, and so are the
+// order of arrival and the reasons that come up. So the test does not compare them, nor the
+// legends. It compares all else: the panels, where they stand, their titles, types, units,
+// queries and the forms of their legends. No panel is without curves, neither in the
+// picture nor today. (-update draws it anew.)
 func TestThePictureIsOfTheDashboard(t *testing.T) {
 	p := newHistory(t, eventful, record(t, eventful))
 	now := p.picture(t)
@@ -136,8 +137,8 @@ func (p *history) picture(t *testing.T) string {
 			"Curves that are always 0 are left out.", panels, marks)
 }
 
-// something is whether a series is ever above zero. Others would fill the legends, with each
-// reason that has not come up for each lock.
+// something reports whether a series is ever above zero. The others would fill the legends,
+// with each reason that has not come up for each lock.
 func something(series promql.Series) bool {
 	return slices.ContainsFunc(series.Floats, func(p promql.FPoint) bool { return p.F > 0 })
 }
@@ -157,7 +158,7 @@ func (p *history) curve(series promql.Series, legend string) curve {
 	return c
 }
 
-// step is which one of the story a point belongs to.
+// step returns the step of the story to which a point belongs.
 func (p *history) step(point promql.FPoint) int {
 	return int(time.UnixMilli(point.T).Sub(p.began) / scrapeInterval)
 }

@@ -35,7 +35,7 @@ type history struct {
 	engine *promql.Engine
 }
 
-// read returns a Prometheus that has read each of the stories. They are recorded once.
+// read returns a Prometheus that has read each of the stories. It records them once.
 func read(t *testing.T) map[string]*history {
 	t.Helper()
 	all := make(map[string]*history)
@@ -93,7 +93,8 @@ func alertRules(t *testing.T) []rulefmt.Rule {
 	return groups.Groups[0].Rules
 }
 
-// Each alert fires in the story that it is for, in time, and in no other: a quiet day has none.
+// Each alert fires in the story that it is for, in time, and in no other. On a quiet day
+// none fires.
 func TestEachAlertFiresInItsStoryAndInNoOther(t *testing.T) {
 	fired := make(map[string]bool)
 	for name, p := range read(t) {
@@ -130,8 +131,8 @@ func TestEachAlertFiresInItsStoryAndInNoOther(t *testing.T) {
 	}
 }
 
-// fires has Prometheus carry out a rule each 15 s. It returns the labels of the alerts that
-// fire, and when the first one does, after the event of the story.
+// fires makes Prometheus evaluate a rule each 15 s. It returns the labels of the alerts
+// that fire, and the time from the story's event to the first one.
 func (p *history) fires(t *testing.T, rule rulefmt.Rule) (alerts []string, first time.Duration) {
 	t.Helper()
 	expr, err := parser.ParseExpr(rule.Expr)
@@ -163,7 +164,7 @@ func (p *history) fires(t *testing.T, rule rulefmt.Rule) (alerts []string, first
 	return alerts, first
 }
 
-// An outage that is over is told no more, and nor is a loss after a quarter of an hour.
+// No alert fires for an outage that is over, nor for a loss after a quarter of an hour.
 func TestAlertsEnd(t *testing.T) {
 	p := read(t)["etcd away"]
 	for _, rule := range alertRules(t) {
@@ -202,7 +203,8 @@ func (p *history) engineRange(t *testing.T, query string) promql.Matrix {
 	return matrix
 }
 
-// interpolate puts values in place of Grafana's variables, as it does: with "All" chosen.
+// interpolate puts values in place of Grafana's variables, as Grafana does if "All" is
+// chosen.
 func interpolate(query string) string {
 	return strings.NewReplacer(
 		`"$job"`, `".*"`, `"$lock"`, `".*"`,
@@ -210,7 +212,7 @@ func interpolate(query string) string {
 	).Replace(query)
 }
 
-// Each query of the dashboard shows something in some story, by the labels that its legend has.
+// Each query of the dashboard shows something in some story, with the labels of its legend.
 func TestEachQueryOfTheDashboardShowsSomething(t *testing.T) {
 	worlds := read(t)
 	legend := regexp.MustCompile(`\{\{(\w+)\}\}`)
@@ -251,7 +253,7 @@ func TestEachQueryOfTheDashboardShowsSomething(t *testing.T) {
 	require.Empty(t, worlds["quiet"].engineRange(t, interpolate(board(t).Annotations.List[0].Expr)))
 }
 
-// What stands on top in red is red in the story that it is for, and in a quiet one it is not.
+// The numbers on top are red in the story that they are for, and not in a quiet one.
 func TestTheNumbersOnTopAreRedWhenTheyShouldBe(t *testing.T) {
 	worlds := read(t)
 	for _, row := range []struct {
@@ -285,7 +287,7 @@ func TestTheNumbersOnTopAreRedWhenTheyShouldBe(t *testing.T) {
 	}
 }
 
-// The lists to choose from have what they should have.
+// The dashboard's variables offer the right values.
 func TestTheVariablesOfTheDashboardFindTheirValues(t *testing.T) {
 	world := read(t)["quiet"]
 	call := regexp.MustCompile(`^label_values\((.*), (\w+)\)$`)

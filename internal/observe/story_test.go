@@ -41,21 +41,21 @@ type sample struct {
 	value  float64
 }
 
-// A story is what happens to some processes, which Prometheus scrapes.
+// A story is what happens to some processes that Prometheus scrapes.
 type story struct {
 	name string
-	// Happens is called at the end of the calm, and then what it began goes on.
+	// Happens runs at the end of the calm. What it began goes on after it.
 	happens func(w *world)
-	// Fires are the alerts that fire, with a label of theirs; no other does.
+	// Fires are the alerts that fire, each with one of its labels. No other alert fires.
 	fires map[string]string
-	// May is one more that may fire.
+	// May is one more alert that may fire.
 	may string
 	// Soon is the time from the event within which the first one fires.
 	soon time.Duration
 }
 
-// A world is an etcd in memory, two processes that do their work under locks, and the
-// Prometheus that scrapes them.
+// A world is an etcd in memory, two processes that work under locks, and the Prometheus
+// that scrapes them.
 type world struct {
 	t    *testing.T
 	etcd *fake.Server
@@ -97,7 +97,7 @@ var stories = []story{
 		fires: map[string]string{
 			"EtcdlockEtcdAway": "instance=a", "EtcdlockLost": "reason=expired", "EtcdlockLeaseAtRisk": "instance=a",
 		},
-		may:  "EtcdlockLongWaits", // if somebody waited for another when etcd went away
+		may:  "EtcdlockLongWaits", // if a claim waited behind a holder when etcd went away
 		soon: 4 * minute,
 	},
 	{
@@ -180,13 +180,13 @@ var stories = []story{
 		w.process("c", func(s *etcdlock.Session) {
 			w.running.Go(func() { w.readAndWrite(s) })
 			w.running.Go(func() { w.limited(s) })
-			w.lead(s, func(ctx context.Context) error { // a good one
+			w.lead(s, func(ctx context.Context) error { // a good leader
 				<-ctx.Done()
 				return context.Cause(ctx)
 			})
 		})
 		w.process("d", func(s *etcdlock.Session) { w.lead(s, untilRecalled) })
-		for range 2 { // a rolling update each; then one leads, and the other waits
+		for range 2 { // a rolling update each time; then one leads and the other waits
 			time.Sleep(4 * minute)
 			w.recall("leader/2")
 		}
@@ -219,8 +219,8 @@ var stories = []story{
 	},
 }
 
-// record lets a story happen, in virtual time, and returns what Prometheus has read of it, and
-// how that compares to what OpenTelemetry has.
+// record lets a story happen in virtual time. It returns what Prometheus has read of it,
+// and how that compares with what OpenTelemetry has.
 func record(t *testing.T, s story) (r recording) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -246,7 +246,7 @@ func record(t *testing.T, s story) (r recording) {
 		w.etcd.Intercept(nil)
 		w.running.Wait()
 		synctest.Wait()
-		for instance, p := range w.processes { // the end, which Prometheus has not read
+		for instance, p := range w.processes { // the state at the end, which Prometheus has not read
 			w.read(instance, p)
 		}
 		if s.fires == nil && s.name == "quiet" {
@@ -257,7 +257,8 @@ func record(t *testing.T, s story) (r recording) {
 	return r
 }
 
-// process begins a process that does f with a Session of its own, which it closes in the end.
+// process begins a process that calls f with a Session of its own. It closes the Session in
+// the end.
 func (w *world) process(name string, f func(*etcdlock.Session)) {
 	kind := func(name string) string {
 		kind, _, _ := strings.Cut(name, "/")
@@ -285,8 +286,8 @@ func (w *world) process(name string, f func(*etcdlock.Session)) {
 	})
 }
 
-// work is the usual: a short piece of work each few seconds, for which one has to wait now and
-// then, and one that is left out if another is at it.
+// work is the usual work: a short piece every few seconds, which has to wait now and then,
+// and a piece that is left out while another process is at it.
 func (w *world) work(s *etcdlock.Session) {
 	for round := 0; w.over.Err() == nil; round++ {
 		w.hold(s, "orders/1", 1500*time.Millisecond)
@@ -341,7 +342,7 @@ func untilRecalled(ctx context.Context) error {
 	return nil
 }
 
-// recall asks whoever holds a lock to give it back.
+// recall asks the holder of a lock to give it back.
 func (w *world) recall(name string) {
 	client := w.etcd.Client("operator")
 	line, err := etcdlock.Contenders(w.over, client, name)
@@ -401,7 +402,7 @@ func (w *world) sleep(d time.Duration) {
 // scrape reads the metrics of all processes, as Prometheus does.
 func (w *world) scrape() {
 	for w.over.Err() == nil {
-		synctest.Wait() // so that nothing is told between the two readings
+		synctest.Wait() // so that nothing changes between the two readings
 		w.mu.Lock()
 		for instance, p := range w.processes {
 			w.samples = append(w.samples, w.read(instance, p)...)

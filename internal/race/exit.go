@@ -2,8 +2,9 @@ package race
 
 import "os"
 
-// QuickExit is for the environment of a process that a test starts. With the race detector each
-// process sleeps for a second when it ends, in which its other threads may still report something.
+// QuickExit is for the environment of a process that a test starts. With the race detector
+// each process sleeps for a second at its end, so that its other threads may still report
+// something.
 func QuickExit() string {
 	return "GORACE=" + os.Getenv("GORACE") + " atexit_sleep_ms=0"
 }

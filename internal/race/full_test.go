@@ -22,8 +22,8 @@ import (
 // module is the root of the module, seen from here.
 const module = "../.."
 
-// Invariant: whatever Fewer shortens runs in full in a step of .ci/run, and those steps run nothing
-// else. A round that is left out everywhere proves nothing.
+// Invariant: whatever Fewer shortens runs in full in a step of .ci/run, and those steps run
+// nothing else. A round that every step leaves out proves nothing.
 func TestCIRunsInFullWhatIsShortened(t *testing.T) {
 	shortened := make(map[string][]string) // tests by the folder of their package
 	for dir, files := range testFiles(t) {
@@ -42,7 +42,7 @@ func inFull(t *testing.T) map[string][]string {
 	require.NoError(t, err)
 	functions := regexp.MustCompile(`(?ms)^(in_full\w*)\(\) \{(?: [^\n]* \}$|\n.*?^\}$)`)
 	var script strings.Builder
-	script.WriteString("go() { [[ $" + race.WholeEnv + " ]] && printf '%s\\n' \"$@\"; }\n") // tells what it is asked for
+	script.WriteString("go() { [[ $" + race.WholeEnv + " ]] && printf '%s\\n' \"$@\"; }\n") // prints its arguments
 	found := functions.FindAllStringSubmatch(string(text), -1)
 	require.NotEmpty(t, found)
 	for _, function := range found {
@@ -72,7 +72,7 @@ func inFull(t *testing.T) map[string][]string {
 	return selected
 }
 
-// testFiles are the files of tests of all modules, by their folder.
+// testFiles returns the test files of all modules, by their folder.
 func testFiles(t *testing.T) map[string][]*ast.File {
 	t.Helper()
 	files, fset := make(map[string][]*ast.File), token.NewFileSet()
@@ -95,8 +95,9 @@ func testFiles(t *testing.T) map[string][]*ast.File {
 	return files
 }
 
-// An outline is what a package's tests declare, by name, with the names that each declaration
-// mentions. A method's begins with a dot: those of other types are taken for it.
+// An outline has what a package's tests declare, by name, with the names that each
+// declaration mentions. A method's name begins with a dot, and methods of one name count as
+// one, whatever their types.
 type outline map[string]map[string]bool
 
 func outlineOf(files []*ast.File) outline {
@@ -124,7 +125,7 @@ func outlineOf(files []*ast.File) outline {
 	return o
 }
 
-// add puts a declaration into o, as one with whatever has that name, too.
+// add puts a declaration into o. It joins those of one name.
 func (o outline) add(name string, decl ast.Node) {
 	if o[name] == nil {
 		o[name] = make(map[string]bool)
@@ -147,15 +148,15 @@ func (o outline) add(name string, decl ast.Node) {
 	ast.Inspect(decl, mention)
 }
 
-// tests are the names of the tests.
+// tests returns the names of the tests.
 func (o outline) tests() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(o)), func(name string) bool {
 		return !strings.HasPrefix(name, "Test") || name == "TestMain"
 	})
 }
 
-// shortened are the tests that ask package race how much to do, themselves or by what they
-// mention.
+// shortened returns the tests that ask package race how much to do, directly or through
+// what they mention.
 func (o outline) shortened() []string {
 	return slices.DeleteFunc(o.tests(), func(test string) bool {
 		return !o.asks(test, make(map[string]bool))

@@ -2,5 +2,5 @@
 
 package race
 
-// enabled is whether the race detector watches.
+// enabled says whether the race detector watches.
 const enabled = true

@@ -1,17 +1,18 @@
-// Package race tells tests how much to do: all rounds, or the first few. The race detector, under
-// which everything takes about ten times as long, looks for races, which the first few have as well
-// as the thousandth; and whoever works on the code wants an answer soon. CI runs all rounds.
+// Package race tells tests how much to do: all rounds, or the first few. Under the race
+// detector everything takes about ten times as long. A race shows in the first rounds as
+// well as in the thousandth, and a developer wants an answer soon. CI runs all rounds.
 package race
 
 import "os"
 
-// WholeEnv is the environment variable that asks for all rounds, by any value.
+// WholeEnv is the environment variable that asks for all rounds, whatever its value.
 const WholeEnv = "ETCDLOCK_WHOLE"
 
-// Whole is whether all rounds are wanted, and the race detector does not watch.
+// Whole says whether to run all rounds: the environment asks for them, and the race
+// detector does not watch.
 var Whole = !enabled && os.Getenv(WholeEnv) != ""
 
-// Fewer is n, or less unless all rounds are wanted.
+// Fewer returns n if all rounds are to run, and otherwise less.
 func Fewer(n, less int) int {
 	if Whole {
 		return n

@@ -5,30 +5,31 @@ package recheck
 import "time"
 
 const (
-	// Least is how often a waiter rechecks that has just begun to wait.
+	// Least is how often a waiter rechecks when it has just begun to wait.
 	Least = 1500 * time.Millisecond
 
 	// young is how long that goes on.
 	young = 8 * Least
 
-	// PerContender is how much the period grows with each contender in the line, so that all
-	// waiters of a line together send some 17 requests a second, whatever their clients.
+	// PerContender is how much the period grows with each contender in the line. With it,
+	// all waiters of a line together send some 17 requests a second, whatever their
+	// clients.
 	PerContender = 60 * time.Millisecond
 )
 
-// Period is the time from one recheck to the next, for a waiter that has relied on its watch for
-// some time in a line of so many contenders. The caller draws it between from and to, so that
-// crowds do not act in step.
+// Period is the time from one recheck to the next, for a waiter that has relied on its
+// watch for some time, in a line of that many contenders. The caller draws the time between
+// from and to, so that crowds do not act in step.
 //
-// Invariant: a lost event delays a waiter by Least at first, later by no longer than it has
-// waited, and by no more than a TTL and a third, give or take an eighth; but in a long line by as
-// long as PerContender says. In the long run there is one recheck for four renewals of a lease
-// that is renewed every third of its TTL. (Do not recheck as often in a line of a
-// thousand as in a short one: together the waiters would keep etcd busy.
-// TestAllInALineTogetherLookSeldom. Do not recheck as rarely with a short TTL as with a long one:
-// a waiter on a member that hangs has nothing else. The simulation shows it. Do not ask for the
-// progress of the stream instead: etcd does not answer while one of its watches begins at a
-// future revision. docs/scale.md.)
+// Invariant: a lost event delays a waiter by Least at first. Later it delays the waiter by
+// no longer than it has waited, and by no more than a TTL and a third, give or take an
+// eighth. In a long line it is as long as PerContender says. In the long run there is one
+// recheck for four renewals of a lease that is renewed every third of its TTL. (Do not
+// recheck as often in a line of a thousand as in a short one: together the waiters would
+// keep etcd busy. TestAllInALineTogetherLookSeldom. Do not recheck as rarely with a short
+// TTL as with a long one: a waiter on a member that hangs has nothing else. The simulation
+// shows it. Do not ask for the progress of the stream instead: etcd does not answer while
+// one of its watches begins at a future revision. docs/scale.md.)
 func Period(relied, ttl time.Duration, contenders int) (from, to time.Duration) {
 	period := Least
 	if relied > young {

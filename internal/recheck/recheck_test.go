@@ -40,8 +40,8 @@ func TestWhoHasWaitedForLongLooksSeldom(t *testing.T) {
 	}
 }
 
-// However long a line is, and however short its waits, those in it send at most 20 requests a
-// second together.
+// However long a line is, and however short its waits are, all that wait in it send at most
+// 20 requests a second together.
 func TestAllInALineTogetherLookSeldom(t *testing.T) {
 	for contenders := 1; contenders <= 20_000; contenders *= 2 {
 		for _, ttl := range []time.Duration{0, time.Second, 15 * time.Second} {
@@ -53,7 +53,8 @@ func TestAllInALineTogetherLookSeldom(t *testing.T) {
 	}
 }
 
-// One who waits for long sends a quarter of the messages by which its lease is renewed.
+// A waiter that waits for long sends a quarter as many messages as its lease needs
+// renewals.
 func TestALongWaitCostsAFractionOfItsLease(t *testing.T) {
 	for _, ttl := range []time.Duration{5 * time.Second, 15 * time.Second, time.Minute} {
 		const waits = 6 * time.Hour

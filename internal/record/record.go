@@ -1,7 +1,7 @@
-// Package record keeps what the tests of the faults have measured, and writes the
-// published tables from it: internal/faults/results.json and, between the markers of
-// internal/faults/README.md, the tables. A test that measures calls Save, which does
-// nothing unless its binary was given the flag -record with that directory.
+// Package record keeps what the tests of the faults have measured, and writes the published
+// tables from it: internal/faults/results.json and, between the markers of
+// internal/faults/README.md, the tables. A test that measures calls Save. Save does nothing
+// unless the test binary has the flag -record with that directory.
 package record
 
 import (
@@ -32,15 +32,15 @@ const (
 // A Result is what one side did under one fault.
 type Result struct {
 	Row     string // S1 to S39
-	Case    string // of several in a row, else ""
-	Fault   string // what is done
+	Case    string // the row's case, if the row has several, else ""
+	Fault   string // what the test does
 	Must    string // what must hold
 	Side    string // Ours or Theirs
-	Peer    string `json:",omitempty"` // what Theirs is in this row, if not concurrency.Mutex
+	Peer    string `json:",omitempty"` // the peer of this row, if it is not concurrency.Mutex
 	N       int    // trials
-	Broken  int    // trials in which it did not hold
-	Figures string // what was measured beside that
-	Command string // that measures it again
+	Broken  int    // trials in which Must did not hold
+	Figures string // other measurements
+	Command string // the command that measures it again
 	Date    string // YYYY-MM-DD
 	Etcd    string // version of the server and the client
 	Go      string
@@ -50,7 +50,7 @@ type Result struct {
 type Mutant struct {
 	Name     string // the tempting design, in a few words
 	KilledBy string // the test that sees it; "" if none does
-	After    string // how much that took, such as "3 seeds"
+	After    string // how much the test needed for that, such as "3 seeds"
 	Command  string
 	Date     string
 }
@@ -62,8 +62,8 @@ type results struct {
 
 var mu sync.Mutex
 
-// Save records a result, in the place of an earlier one of the same row, case and side.
-// Date and Go are filled in.
+// Save records a result. It replaces an earlier one of the same row, case and side. It
+// fills in Date and Go.
 func Save(t testing.TB, r Result) {
 	t.Helper()
 	r.Date, r.Go = time.Now().Format(time.DateOnly), runtime.Version()
@@ -74,7 +74,7 @@ func Save(t testing.TB, r Result) {
 	})
 }
 
-// SaveMutant records what became of a mutant, in the place of an earlier record of it.
+// SaveMutant records what became of a mutant. It replaces an earlier record of it.
 func SaveMutant(t testing.TB, m Mutant) {
 	t.Helper()
 	m.Date = time.Now().Format(time.DateOnly)

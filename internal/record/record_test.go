@@ -25,7 +25,7 @@ func saved(t *testing.T, dir string) string {
 	return string(text)
 }
 
-// save is Save of a test that runs with -record into.
+// save is Save in a test that runs with -record into.
 func save(t *testing.T, into string, r Result) {
 	t.Helper()
 	before := *dir
@@ -65,8 +65,8 @@ func TestAReadmeWithoutMarkersIsAnError(t *testing.T) {
 	}
 }
 
-// The published tables say what was recorded, all rows are in them, and what must
-// hold held on our side.
+// The published tables say what was recorded, all rows are in them, and all promises hold
+// on our side.
 func TestTheTablesSayWhatWasRecorded(t *testing.T) {
 	const published = "../faults"
 	all, err := load(published)

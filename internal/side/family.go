@@ -11,8 +11,8 @@ import (
 	"github.com/etcdlock/etcdlock"
 )
 
-// Several returns a Mutex that holds all of some names: by one LockAll, or with the other side by
-// one Mutex after another, in the order in which they are given.
+// Several returns a Mutex that holds all of some names. This library does that by one
+// LockAll; the other side locks one Mutex after another, in the given order.
 func Several(s Session, names ...string) (Mutex, error) {
 	if ours := OurSession(s); ours != nil {
 		return &ourHolder{
@@ -47,8 +47,9 @@ func Permits(s Session, name string, limit, n int) (Mutex, error) {
 	}, nil
 }
 
-// Candidate returns a Mutex that is held while its owner leads: from one call of the function of
-// Lead to its return, or with the other side from Campaign to Resign. It has no TryLock.
+// Candidate returns a Mutex that is held while its owner leads. With this library that is
+// from a call of Lead's function to its return, with the other side from Campaign to
+// Resign. It has no TryLock.
 func Candidate(s Session, name string) (Mutex, error) {
 	if theirs, ok := s.(*theirSession); ok {
 		return &theirCandidate{s: theirs, name: name}, nil
@@ -83,7 +84,7 @@ func (h *ourHolder) keep(hold *etcdlock.Hold, err error) error {
 	return nil
 }
 
-// last is the last Hold. Before the first one it is nil, of which the methods of Hold say that
+// last is the last Hold. Before the first one it is nil: the methods of a nil Hold say that
 // nothing is held.
 func (h *ourHolder) last() *etcdlock.Hold {
 	h.mu.Lock()
@@ -96,7 +97,8 @@ func (h *ourHolder) Hold() context.Context            { return h.last().Context(
 func (h *ourHolder) Token() int64                     { return h.last().Token() }
 func (h *ourHolder) IsOwner() clientv3.Cmp            { return h.last().IsOwner()[0] }
 
-// Key is asked for while the lock is held. Of several names it is that of the first.
+// Key may be called only while the lock is held. For several names it returns the key of
+// the first.
 func (h *ourHolder) Key() string {
 	owns := h.IsOwner()
 	return string(owns.KeyBytes())
@@ -143,7 +145,7 @@ func (c *ourCandidate) Lock(ctx context.Context) error {
 
 func (c *ourCandidate) TryLock(context.Context) error { return errors.ErrUnsupported }
 
-// Unlock says why the term was over, if it was before.
+// Unlock says why the term was over, if it had ended before.
 func (c *ourCandidate) Unlock(ctx context.Context) error {
 	c.guard.Lock()
 	term, resign, over := c.term, c.resign, c.over
@@ -181,7 +183,7 @@ func (c *ourCandidate) IsOwner() clientv3.Cmp { return c.mu.IsOwner() }
 
 // ---- etcd's own
 
-// oneByOne is some locks, in the order in which they are taken.
+// oneByOne is some locks, in the order in which they are locked.
 type oneByOne []Mutex
 
 func (all oneByOne) Lock(ctx context.Context) error {
@@ -192,7 +194,7 @@ func (all oneByOne) TryLock(ctx context.Context) error {
 	return all.take(ctx, func(m Mutex) error { return m.TryLock(ctx) })
 }
 
-// take takes all, or gives back those that it has.
+// take locks all, or gives back those that it has.
 func (all oneByOne) take(ctx context.Context, lock func(Mutex) error) error {
 	for i, m := range all {
 		if err := lock(m); err != nil {
@@ -209,13 +211,14 @@ func (all oneByOne) Unlock(ctx context.Context) (err error) {
 	return err
 }
 
-// Hold, Token, Key and IsOwner are those of the last: it was got after all others.
+// Hold, Token, Key and IsOwner are those of the last lock, which was locked after all
+// others.
 func (all oneByOne) Hold() context.Context { return all[len(all)-1].Hold() }
 func (all oneByOne) Token() int64          { return all[len(all)-1].Token() }
 func (all oneByOne) Key() string           { return all[len(all)-1].Key() }
 func (all oneByOne) IsOwner() clientv3.Cmp { return all[len(all)-1].IsOwner() }
 
-// A theirCandidate is a concurrency.Election of the session that is live.
+// A theirCandidate is a concurrency.Election on the live session.
 type theirCandidate struct {
 	s    *theirSession
 	name string
@@ -256,7 +259,8 @@ func (c *theirCandidate) Unlock(ctx context.Context) error {
 	return election.Resign(ctx)
 }
 
-// Hold is the session's context, and before there is a session one that does not end.
+// Hold is the session's context. Before there is a session it is a context that does not
+// end.
 func (c *theirCandidate) Hold() context.Context {
 	session, _ := c.last()
 	if session == nil {
@@ -282,7 +286,7 @@ func (c *theirCandidate) Key() string {
 	return election.Key()
 }
 
-// IsOwner is asked for while it leads, or did.
+// IsOwner may be called while it leads, and after that.
 func (c *theirCandidate) IsOwner() clientv3.Cmp {
 	_, election := c.last()
 	return clientv3.Compare(clientv3.CreateRevision(election.Key()), "=", election.Rev())

@@ -28,7 +28,7 @@ func (rw ourRWMutex) Reader() Mutex { return &ourHolder{acquire: rw.RLock, try: 
 
 // ---- etcd's own
 
-// A theirRWMutex is a recipe.RWMutex of the session that is live. It has no TryLock, and tells
+// A theirRWMutex is a recipe.RWMutex on the live session. It has no TryLock, and tells
 // neither key nor token.
 type theirRWMutex struct {
 	s    *theirSession
@@ -67,7 +67,7 @@ func (m *theirRWMutex) ready(ctx context.Context) (*concurrency.Session, *recipe
 	return m.session, m.rw, nil
 }
 
-// A theirUser is one user of a theirRWMutex, who reads or writes.
+// A theirUser is one user of a theirRWMutex. It reads or writes.
 type theirUser struct {
 	m            *theirRWMutex
 	lock, unlock func(*recipe.RWMutex) error
@@ -77,8 +77,8 @@ type theirUser struct {
 	rw      *recipe.RWMutex      // of the session, nil if it is not held
 }
 
-// Lock returns when ctx ends, which the recipe does not take. The wait goes on then, and what it
-// gets is given back.
+// Lock returns when ctx ends, though the recipe takes no context. The recipe's wait goes on
+// then, and Lock gives back what it gets.
 func (r *theirUser) Lock(ctx context.Context) error {
 	session, rw, err := r.m.ready(ctx)
 	if err != nil {
@@ -111,7 +111,7 @@ func (r *theirUser) Lock(ctx context.Context) error {
 
 func (r *theirUser) TryLock(context.Context) error { return errors.ErrUnsupported }
 
-// Unlock returns when ctx ends, which the recipe does not take.
+// Unlock returns when ctx ends, though the recipe takes no context.
 func (r *theirUser) Unlock(ctx context.Context) error {
 	r.mu.Lock()
 	rw := r.rw
@@ -130,7 +130,8 @@ func (r *theirUser) Unlock(ctx context.Context) error {
 	}
 }
 
-// Hold is the session's context, and before there is a session one that does not end.
+// Hold is the session's context. Before there is a session it is a context that does not
+// end.
 func (r *theirUser) Hold() context.Context {
 	r.mu.Lock()
 	defer r.mu.Unlock()

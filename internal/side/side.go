@@ -1,11 +1,11 @@
-// Package side is the one face of the two libraries that the tests and the benchmarks
+// Package side is one interface to the two libraries that the tests and the benchmarks
 // compare: this one, and etcd's own package concurrency. The simulation (internal/sim), the
 // fault table (internal/faults), the matrix of versions (internal/matrix) and the benchmark
 // (internal/bench) say what happens to a lock, and this package says whose lock it is.
 //
-// Each side is used as a careful user would use it. What that takes beyond the library is
-// here: a session of etcd's is made anew once it is lost, and [InTurn] has the goroutines of a
-// process wait for each other at home.
+// It uses each side as a careful user would. What that takes beyond the library is here: a
+// session of etcd's is made anew once it is lost, and [InTurn] makes the goroutines of a
+// process wait for each other locally.
 package side
 
 import (
@@ -22,8 +22,8 @@ import (
 // A Side is a library of locks.
 type Side struct {
 	Name string
-	// Open makes the session of a process. It does no I/O. The options are of this library
-	// only, and the other side does without.
+	// Open makes the session of a process. It does no I/O. The options are for this library
+	// only; the other side ignores them.
 	Open func(client *clientv3.Client, ttl time.Duration, opts ...etcdlock.Option) (Session, error)
 	// Lost reports whether an Unlock said that the lock had been lost.
 	Lost func(error) bool
@@ -35,8 +35,8 @@ var (
 		Name: "etcdlock", Open: openOurs,
 		Lost: func(err error) bool { return errors.Is(err, etcdlock.ErrLost) },
 	}
-	// An Unlock that follows a Lock has no error for a loss alone: ErrLockReleased comes
-	// without a Lock only.
+	// An Unlock that follows a Lock reports no loss by its error: ErrLockReleased only
+	// means that there was no Lock.
 	Theirs = Side{
 		Name: "concurrency.Mutex", Open: openTheirs,
 		Lost: func(err error) bool { return err != nil },
@@ -60,25 +60,25 @@ type Lock interface {
 	Unlock(ctx context.Context) error
 }
 
-// A Mutex is a Lock that tells of its hold.
+// A Mutex is a Lock that says what it holds.
 type Mutex interface {
 	Lock
-	// Hold is a context that ends when the current hold is over as far as the library knows.
-	// It is what a user watches, and asks before each step of the work.
+	// Hold is a context that ends when the current hold is over as far as the library
+	// knows. A user watches it, and checks it before each step of the work.
 	Hold() context.Context
 	// Token grows with each hold.
 	Token() int64
-	// Key is the key of the hold, or of the place in line where that is known.
+	// Key is the key of the hold, or of the place in line if that is known.
 	Key() string
 	// IsOwner is true in a transaction only while the hold's key exists.
 	IsOwner() clientv3.Cmp
 }
 
-// An RWMutex is a read/write lock: as a Mutex it writes.
+// An RWMutex is a read/write lock. Its own Mutex is the writer's side.
 type RWMutex interface {
 	Mutex
-	// Reader returns a Mutex that reads, one read at a time: what it locks is shared with others
-	// that read.
+	// Reader returns a Mutex that reads, one read at a time. Others that read share what it
+	// locks.
 	Reader() Mutex
 }
 
@@ -95,8 +95,8 @@ func (m OurMutex) Hold() context.Context { return m.Context(context.Background()
 
 type ourSession struct{ *etcdlock.Session }
 
-// OurSession is the Session of this library that s is, for what the other side has not. It is nil
-// if s is not of this library.
+// OurSession returns s as a Session of this library, for what the other side does not have.
+// It is nil if s is not of this library.
 func OurSession(s Session) *etcdlock.Session {
 	ours, _ := s.(ourSession)
 	return ours.Session

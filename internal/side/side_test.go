@@ -30,8 +30,9 @@ type world struct {
 	cluster *sim.Cluster
 }
 
-// clientv3's watches wait on this channel, which nobody closes. A goroutine that waits
-// on a channel from outside its bubble stops the bubble's time, so each has its own.
+// clientv3's watches wait on this channel, which nobody closes. A goroutine that waits on a
+// channel from outside its bubble stops the bubble's time, so each bubble has its own
+// channel.
 //
 //go:linkname valCtxCh go.etcd.io/etcd/client/v3.valCtxCh
 var valCtxCh chan struct{}
@@ -49,7 +50,7 @@ func inWorld(t *testing.T, test func(t *testing.T, w *world)) {
 	})
 }
 
-// patient is a context for what must not block.
+// patient is a context for calls that must not block.
 func patient(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -57,7 +58,7 @@ func patient(t *testing.T) context.Context {
 	return ctx
 }
 
-// client is one of a process of its own.
+// client returns the client of a process of its own.
 func (w *world) client(t *testing.T, process string) *clientv3.Client {
 	t.Helper()
 	client, err := w.net.Client(process, []string{"http://m0"})
@@ -66,7 +67,7 @@ func (w *world) client(t *testing.T, process string) *clientv3.Client {
 	return client
 }
 
-// open is a session on a client, and its lock of a name.
+// open returns a session on a client, and its lock of a name.
 func open(t *testing.T, s side.Side, client *clientv3.Client) (side.Session, side.Mutex) {
 	t.Helper()
 	session, err := s.Open(client, ttl)
@@ -93,9 +94,9 @@ func onBothSides(t *testing.T, test func(t *testing.T, s side.Side)) {
 	}
 }
 
-// Whatever side it is of, a lock excludes, tells what it has, and is locked again after a loss.
+// A lock of either side excludes, says what it holds, and can be locked again after a loss.
 //
-//	a locks, b's TryLock says that it is taken | a's lease is revoked, and a is told |
+//	a locks, b's TryLock says that it is taken | a's lease is revoked, and a learns of it |
 //	a locks and unlocks again
 func TestBothSidesHaveOneFace(t *testing.T) {
 	onBothSides(t, func(t *testing.T, s side.Side) {
@@ -139,10 +140,10 @@ func TestBothSidesHaveOneFace(t *testing.T) {
 	})
 }
 
-// Whatever side it is of, a read/write lock lets readers in together and a writer alone.
+// A read/write lock of either side lets readers in together and a writer alone.
 //
-//	a and b read, e waits to write and gives up, c waits to write | both have unlocked, c is in | d waits to read | c unlocks,
-//	d is in
+//	a and b read, e waits to write and gives up, c waits to write | both have unlocked, c is
+//	in | d waits to read | c unlocks, d is in
 func TestBothSidesReadAndWriteByOneFace(t *testing.T) {
 	onBothSides(t, func(t *testing.T, s side.Side) {
 		inWorld(t, func(t *testing.T, w *world) {
@@ -182,7 +183,7 @@ func TestBothSidesReadAndWriteByOneFace(t *testing.T) {
 	})
 }
 
-// Close ends with its context where etcd does not answer.
+// Close ends with its context if etcd does not answer.
 func TestCloseEndsWithItsContext(t *testing.T) {
 	onBothSides(t, func(t *testing.T, s side.Side) {
 		inWorld(t, func(t *testing.T, w *world) {
@@ -198,8 +199,8 @@ func TestCloseEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// The goroutines of a process do not exclude each other by a session of etcd's alone, which
-// is what InTurn is for.
+// A session of etcd's alone does not make the goroutines of a process exclude each other.
+// InTurn does.
 func TestGoroutinesExcludeEachOtherInTurn(t *testing.T) {
 	for _, inTurn := range []bool{false, true} {
 		inWorld(t, func(t *testing.T, w *world) {
@@ -212,7 +213,7 @@ func TestGoroutinesExcludeEachOtherInTurn(t *testing.T) {
 			for range 4 {
 				mu, err := session.Mutex("n")
 				require.NoError(t, err)
-				go func() { // ends with the test, which hears each
+				go func() { // ends with the test, which receives from each
 					err := mu.Lock(patient(t))
 					if n := inside.Add(1); n > most.Load() {
 						most.Store(n)
@@ -233,7 +234,7 @@ func TestGoroutinesExcludeEachOtherInTurn(t *testing.T) {
 	}
 }
 
-// Who waits for its turn heeds its context, and a call that fails gives the turn up.
+// A wait for the turn ends with its context, and a call that fails gives the turn up.
 func TestAWaitForTheTurnEndsWithItsContext(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		opened, _ := open(t, side.Theirs, w.client(t, "a"))

@@ -11,8 +11,8 @@ import (
 	"github.com/etcdlock/etcdlock"
 )
 
-// NewSession makes a session of etcd's. The lease is granted within ctx, but the session
-// outlives it.
+// NewSession makes a session of etcd's. It grants the lease within ctx, but the session
+// outlives ctx.
 func NewSession(ctx context.Context, client *clientv3.Client, ttl time.Duration) (*concurrency.Session, error) {
 	seconds := int64((ttl + time.Second - 1) / time.Second)
 	lease, err := client.Grant(ctx, seconds)
@@ -23,7 +23,7 @@ func NewSession(ctx context.Context, client *clientv3.Client, ttl time.Duration)
 }
 
 // A theirSession makes a concurrency.Session when one is needed, and another one when that
-// is done.
+// has ended.
 type theirSession struct {
 	client *clientv3.Client
 	ttl    time.Duration
@@ -61,11 +61,11 @@ func (s *theirSession) live(ctx context.Context) (*concurrency.Session, error) {
 	return made, nil
 }
 
-// Mutex returns a lock for one goroutine at a time: a session has one key for a name, and
-// lets in whoever finds that it is there.
+// Mutex returns a lock for one goroutine at a time: a session has one key for a name, and a
+// second Lock on that session finds the key and gets in.
 func (s *theirSession) Mutex(name string) (Mutex, error) { return &theirMutex{s: s, name: name}, nil }
 
-// Close is bounded by ctx, which the session's own Close does not take.
+// ctx bounds Close, though the session's own Close takes no context.
 func (s *theirSession) Close(ctx context.Context) error {
 	s.mu.Lock()
 	current := s.current
@@ -83,7 +83,7 @@ func (s *theirSession) Close(ctx context.Context) error {
 	}
 }
 
-// A theirMutex is a concurrency.Mutex of the session that is live.
+// A theirMutex is a concurrency.Mutex on the live session.
 type theirMutex struct {
 	s    *theirSession
 	name string
@@ -107,7 +107,7 @@ func (m *theirMutex) ready(ctx context.Context) (*concurrency.Mutex, error) {
 	return m.mutex, nil
 }
 
-// last returns what ready returned last, nil and nil before.
+// last returns what ready returned last. Before that it returns nil and nil.
 func (m *theirMutex) last() (*concurrency.Session, *concurrency.Mutex) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -138,7 +138,8 @@ func (m *theirMutex) Unlock(ctx context.Context) error {
 	return mutex.Unlock(ctx)
 }
 
-// Hold is the session's context, and before there is a session one that does not end.
+// Hold is the session's context. Before there is a session it is a context that does not
+// end.
 func (m *theirMutex) Hold() context.Context {
 	session, _ := m.last()
 	if session == nil {
@@ -147,8 +148,8 @@ func (m *theirMutex) Hold() context.Context {
 	return session.Ctx()
 }
 
-// Token is the revision at which the lock was got: the one that grows with each hold even
-// where a key is used twice.
+// Token is the revision at which the lock was got. It grows with each hold even if a key is
+// used twice.
 func (m *theirMutex) Token() int64 {
 	_, mutex := m.last()
 	if mutex == nil || mutex.Header() == nil {
@@ -165,7 +166,7 @@ func (m *theirMutex) Key() string {
 	return mutex.Key()
 }
 
-// IsOwner is asked for while the lock is held, or was.
+// IsOwner may be called while the lock is held, and after that.
 func (m *theirMutex) IsOwner() clientv3.Cmp {
 	_, mutex := m.last()
 	return mutex.IsOwner()

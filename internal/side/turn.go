@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// InTurn returns a Session whose locks may be used by many goroutines: they wait for each
-// other at home, and one at a time goes to etcd. It is what a careful user makes of a
+// InTurn returns a Session whose locks many goroutines may use: they wait for each other
+// locally, and one at a time goes to etcd. A careful user makes this of a
 // concurrency.Session. (Its RWMutexes are those of s: goroutines that read need no turn.)
 func InTurn(s Session) Session {
 	return &turnSession{Session: s, mutexes: make(map[string]*turnMutex)}
@@ -19,7 +19,7 @@ type turnSession struct {
 	mutexes map[string]*turnMutex
 }
 
-// Mutex returns the one of that name.
+// Mutex returns the lock of that name.
 func (s *turnSession) Mutex(name string) (Mutex, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,10 +20,10 @@ const (
 	clockFirst = 9 * time.Second // when the holder is cut off, at the earliest
 )
 
-// A holder is cut off, and etcd gives the lock to the next one as soon as its clock
-// says that the lease has expired. One bubble has one clock: a client's clock that is 8 %
-// slow is a lease that lives 8 % less. The holder must have stopped before; how long
-// before is the margin, less what the clocks differ by.
+// A holder is cut off, and etcd gives the lock to the next one as soon as its clock says
+// that the lease has expired. One bubble has one clock, so a lease that lives 8 % less
+// stands for a client's clock that is 8 % slow. The holder must have stopped before the
+// next one holds. The time between is the margin, less the difference of the clocks.
 func TestClocksThatDifferByEightPercentLetNobodyOverlap(t *testing.T) {
 	for _, rate := range []float64{0.92, 1, 1.08} {
 		t.Run(fmt.Sprintf("leases live %v of their time", rate), func(t *testing.T) {
@@ -47,7 +47,8 @@ func TestClocksThatDifferByEightPercentLetNobodyOverlap(t *testing.T) {
 	}
 }
 
-// handedOverByExpiry returns how long after the one holder knew the next one held.
+// handedOverByExpiry returns the time from the moment when one holder knew of its loss to
+// the moment when the next one held.
 func handedOverByExpiry(t *testing.T, seed uint64, rate float64) time.Duration {
 	w := newClocks(seed, clockTTL, rate)
 	defer w.stop(t)
@@ -101,7 +102,7 @@ func TestClocksThatDifferByEightPercentLoseNothing(t *testing.T) {
 	}
 }
 
-// clocks is a cluster whose leases expire to the instant, with clients.
+// clocks is a cluster whose leases expire to the instant, and its clients.
 type clocks struct {
 	ttl      time.Duration
 	net      *Net
@@ -133,7 +134,7 @@ func (w *clocks) stop(t *testing.T) {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	for i, s := range w.sessions {
-		_ = s.Close(ended) // who is cut off cannot say so
+		_ = s.Close(ended) // a process that is cut off cannot say so
 		_ = w.clients[i].Close()
 	}
 	w.net.Close()

@@ -8,13 +8,13 @@ import (
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
-// A contender is what a worker asks a name for, in one way: a lock of a kind.
+// A contender is a lock of one kind: one way in which a worker asks for a name.
 type contender interface {
 	kind() kind
-	// lock takes it; with try only if nobody is in the way.
+	// lock takes the lock. With try it does so only if nobody is in the way.
 	lock(ctx context.Context, try bool) (*hold, error)
-	// do calls fn with a hold, which does not end with ctx and which is unlocked when fn has
-	// returned. It returns whether fn was called, and the error of the one call or the other.
+	// do calls fn with a hold. The hold does not end with ctx, and it is unlocked when fn
+	// has returned. do returns whether it called fn, and the error of Lock or of Unlock.
 	do(ctx context.Context, fn func(*hold)) (called bool, err error)
 }
 
@@ -22,11 +22,11 @@ type contender interface {
 type hold struct {
 	token    int64 // the create revision of its key
 	ctx      context.Context
-	deadline func() time.Time // until when it is certain; no time where the library does not say
+	deadline func() time.Time // until when the hold is certain; zero if the library does not say
 	unlock   func(ctx context.Context) error
 }
 
-// recalled reports whether the holder has been asked to give it back.
+// recalled reports whether a recall has asked the holder to give the hold back.
 func (h *hold) recalled() bool {
 	select {
 	case <-etcdlock.RecallFrom(h.ctx):
@@ -36,7 +36,7 @@ func (h *hold) recalled() bool {
 	}
 }
 
-// contendersOf are the locks of a name that a worker of a process has.
+// contendersOf returns the locks of a name that a worker of a process has.
 func (w *world) contendersOf(p *process, s side.Session, name string) []contender {
 	mu, err := s.Mutex(name)
 	if err != nil {
@@ -66,7 +66,7 @@ func (w *world) contendersOf(p *process, s side.Session, name string) []contende
 // An exclusive is a mutex of any library.
 type exclusive struct{ mu side.Mutex }
 
-// ours is what this library's mutexes can beside what all can.
+// ours is what only this library's mutexes can do.
 type ours interface {
 	Deadline() time.Time
 	Do(ctx context.Context, fn func(ctx context.Context) error) error
@@ -85,7 +85,7 @@ func (e exclusive) lock(ctx context.Context, try bool) (*hold, error) {
 	return e.hold(), nil
 }
 
-// hold is the hold of whoever has just locked.
+// hold returns the hold of the caller, which has just locked.
 func (e exclusive) hold() *hold {
 	h := &hold{token: e.mu.Token(), ctx: e.mu.Hold(), deadline: noTime, unlock: e.mu.Unlock}
 	if mu, ok := e.mu.(ours); ok {
@@ -163,7 +163,7 @@ func (r reader) do(ctx context.Context, fn func(*hold)) (called bool, err error)
 	return within(ctx, fn, r.rw.RDo)
 }
 
-// holdOf is what a Hold is to the judge.
+// holdOf makes of a Hold what the judge sees.
 func holdOf(h *etcdlock.Hold, err error) (*hold, error) {
 	if err != nil {
 		return nil, err
@@ -172,8 +172,8 @@ func holdOf(h *etcdlock.Hold, err error) (*hold, error) {
 	return &hold{token: h.Token(), ctx: own, deadline: h.Deadline, unlock: h.Unlock}, nil
 }
 
-// within is do by a method that gives its function the context of the hold, which comes from that
-// of the call.
+// within is do, for a method that gives its function the context of the hold. That context
+// is derived from the context of the call.
 func within(
 	ctx context.Context, fn func(*hold), do func(context.Context, func(context.Context) error) error,
 ) (called bool, err error) {
@@ -195,5 +195,5 @@ func within(
 	return called, err
 }
 
-// noTime is the deadline of a hold that does not tell it.
+// noTime is the deadline of a hold whose library does not tell it.
 func noTime() time.Time { return time.Time{} }

@@ -12,10 +12,10 @@ import (
 	"github.com/etcdlock/etcdlock/internal/race"
 )
 
-// A leader that is cut off from the others goes on renewing leases until it steps down, while
-// its successor counts a TTL from what reached it before. A holder who can reach both is cut
-// off from all of them in between, or a little later; it must have stopped before the next
-// one gets in.
+// A leader that is cut off from the others goes on renewing leases until it steps down. Its
+// successor counts a TTL from the last renewal that reached the successor itself. A holder
+// that can reach both is cut off from all of them in between, or a little later. It must
+// have stopped before the next one gets in.
 func TestTheWordOfADeposedLeaderIsNotTrusted(t *testing.T) {
 	const ttl = 2 * time.Second
 	runs, broken := race.Fewer(1000, 100), 0

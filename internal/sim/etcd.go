@@ -28,12 +28,12 @@ const (
 )
 
 // A Cluster is etcd as clients see it: members that answer gRPC over a Net, agree on a
-// fake.Store, elect leaders, and can be cut off from each other, frozen and restarted.
+// fake.Store and elect leaders. They can be cut off from each other, frozen and restarted.
 //
-// Raft is not acted out. A proposal goes to the member that its member takes for the
-// leader; it is carried out once that one can reach a majority, and lost if that one
-// learns of another leader first, or cannot be reached. So what etcd has not confirmed
-// may have been carried out, or be carried out later, or never.
+// Raft is not acted out. A member sends a proposal to the member that it takes for the
+// leader. That one carries it out once it can reach a majority. The proposal is lost if
+// that one learns of another leader first, or cannot be reached. So what etcd has not
+// confirmed may have been carried out, or be carried out later, or never.
 type Cluster struct {
 	net     *Net
 	members []*member
@@ -47,10 +47,10 @@ type Cluster struct {
 	term     uint64
 	election *time.Timer   // running while the leader has no majority
 	changed  chan struct{} // closed, and replaced, whenever something changes
-	step     time.Duration // of the check for expired leases, 0 for none: to the instant
-	entry    time.Duration // that a leader takes for an entry, 0 if it takes all at once
+	step     time.Duration // of the check for expired leases; 0 means that leases expire to the instant
+	entry    time.Duration // how long a leader takes for one entry; 0 if it takes all at once
 	rates    map[string]float64
-	grants   map[int64]string // the process that was granted a lease
+	grants   map[int64]string // by lease: the process that has it
 	audit    func(Change)
 	wentBack func()
 	renewed  func(lease int64)
@@ -63,10 +63,10 @@ type Change struct {
 	Rev    int64
 	Events []*mvccpb.Event
 	Ended  int64  // the lease that was revoked, or 0
-	Owner  string // the process that Ended was granted
+	Owner  string // the process to which etcd granted Ended
 }
 
-// Who else may change something.
+// Who may change something, besides processes.
 const (
 	byExpiry   = "expiry"
 	byOperator = "operator"
@@ -82,14 +82,14 @@ type member struct {
 
 	frozen, cut, down bool
 	stale             bool    // it has just thawed, and has not heard from anybody yet
-	lead              *member // whom it takes for the leader
-	term              uint64  // of that one, or of the last one
+	lead              *member // the member that it takes for the leader
+	term              uint64  // of that leader, or of the last one
 	losing            *time.Timer
-	applied           int           // entries that it has carried out
-	lag               time.Duration // beside the usual delay until it carries them out
-	applying          bool          // a timer for that runs
-	inbox             []*proposal   // that it has as a leader, and not carried out
-	busy              bool          // with the first one of them
+	applied           int           // how many entries it has carried out
+	lag               time.Duration // added to the usual delay before it carries them out
+	applying          bool          // a timer for the next entries runs
+	inbox             []*proposal   // what it has to carry out as a leader
+	busy              bool          // it carries out the first one of them
 	expiry            map[int64]time.Time
 	checking          *time.Timer
 	streams           []*watchStream
@@ -98,10 +98,10 @@ type member struct {
 // A proposal is an entry on its way into the store.
 type proposal struct {
 	carryOut func() // with Cluster.mu held
-	index    int    // of the entry, 0 before
+	index    int    // of the entry; 0 until it is carried out
 }
 
-// NewCluster starts members that all are well. Make it inside the bubble.
+// NewCluster starts members that are all well. Call it inside the bubble.
 func NewCluster(seed uint64, n *Net, members int) *Cluster {
 	c := &Cluster{
 		net:      n,
@@ -132,7 +132,7 @@ func NewCluster(seed uint64, n *Net, members int) *Cluster {
 	return c
 }
 
-// Stop ends all members. The Net is to be closed before.
+// Stop ends all members. Close the Net before.
 func (c *Cluster) Stop() {
 	c.mu.Lock()
 	c.stopped = true
@@ -152,14 +152,14 @@ func (c *Cluster) Stop() {
 	}
 }
 
-// Leader is the index of the member that leads, or led last.
+// Leader is the index of the member that leads, or of the one that led last.
 func (c *Cluster) Leader() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Index(c.members, c.leader)
 }
 
-// ---- what is done to it
+// ---- what the schedule does to it
 
 // Cut cuts a member off from the others, but not from clients.
 func (c *Cluster) Cut(i int) { c.set(i, func(m *member) { m.cut = true }) }
@@ -167,7 +167,7 @@ func (c *Cluster) Cut(i int) { c.set(i, func(m *member) { m.cut = true }) }
 // Heal ends Cut.
 func (c *Cluster) Heal(i int) { c.set(i, func(m *member) { m.cut, m.stale = false, false }) }
 
-// Freeze stops a member: what reaches it waits. Whoever freezes it holds its bytes, too.
+// Freeze stops a member: what reaches it waits. The caller holds its bytes, too.
 func (c *Cluster) Freeze(i int) {
 	c.set(i, func(m *member) {
 		m.frozen = true
@@ -175,13 +175,14 @@ func (c *Cluster) Freeze(i int) {
 	})
 }
 
-// Thaw ends Freeze. For a moment the member believes what it believed before, and longer
-// if it is cut off.
+// Thaw ends Freeze. For a moment the member believes what it believed before. If it is cut
+// off it believes so for longer.
 //
-// A leader that thaws then renews no lease, since it makes sure first that it still leads.
-// etcd's does so for three ticks only (EtcdServer.ensureLeadership). After that it renews,
-// for as long as it takes to step down, leases that the new leader may let expire: the word
-// of a leader that was frozen and is cut off is worth nothing, and no client can tell.
+// A leader that has just thawed renews no lease, since it makes sure first that it still
+// leads. etcd's leader does so for three ticks only (EtcdServer.ensureLeadership). After
+// that, and until it steps down, it renews leases that the new leader may let expire. So
+// the word of a leader that was frozen and is cut off is worth nothing, and no client can
+// tell.
 func (c *Cluster) Thaw(i int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -193,8 +194,8 @@ func (c *Cluster) Thaw(i int) {
 	})
 }
 
-// Kill ends a member's process; Boot starts it again. Whoever kills it resets its
-// connections, and has new ones refused.
+// Kill ends a member's process; Boot starts it again. The caller resets its connections,
+// and has new ones refused.
 func (c *Cluster) Kill(i int) {
 	c.set(i, func(m *member) {
 		m.down = true
@@ -206,18 +207,18 @@ func (c *Cluster) Kill(i int) {
 // Boot ends Kill.
 func (c *Cluster) Boot(i int) { c.set(i, func(m *member) { m.down = false }) }
 
-// Busy has a leader take so long for each entry, one after the other, or not. What nobody waits
-// for any more takes it as long.
+// Busy makes a leader take that long for each entry, one after the other; 0 ends that. An
+// entry for which nobody waits any more takes as long.
 func (c *Cluster) Busy(entry time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.entry = entry
 }
 
-// Lag has a member carry out entries that much later.
+// Lag makes a member carry out entries that much later.
 func (c *Cluster) Lag(i int, d time.Duration) { c.set(i, func(m *member) { m.lag = d }) }
 
-// MoveLeader makes the next member that can be reached the leader.
+// MoveLeader makes the next reachable member the leader.
 func (c *Cluster) MoveLeader() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -241,7 +242,7 @@ func (c *Cluster) Compact() {
 // A Snapshot is what SetBack goes back to.
 type Snapshot struct{ life, index int }
 
-// Snapshot takes one of the store as it is, or of the empty one that it began as.
+// Snapshot takes a snapshot of the store as it is, or of the empty store at the beginning.
 func (c *Cluster) Snapshot(empty bool) Snapshot {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -251,10 +252,10 @@ func (c *Cluster) Snapshot(empty bool) Snapshot {
 	return Snapshot{c.lives, c.store.Index()}
 }
 
-// SetBack restores all members from a snapshot, under another cluster id if so asked,
-// unless they were set back since it was taken. What was under way is lost. If passed is set somebody writes other keys
-// before all others, until etcd is past the revision that it had. Whoever does it has
-// killed all members.
+// SetBack restores all members from a snapshot, under another cluster id if another is set.
+// It does nothing if they were set back since the snapshot was taken. What was under way is
+// lost. If passed is set, others then write other keys first, until etcd is past the
+// revision that it had. The caller has killed all members.
 func (c *Cluster) SetBack(to Snapshot, another, passed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -295,7 +296,7 @@ func (c *Cluster) RevokeLease(id int64) {
 	c.operate(func() { c.revokeLocked(byOperator, id) })
 }
 
-// operate carries something out if there is a leader that can.
+// operate carries something out if some leader can.
 func (c *Cluster) operate(do func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -305,22 +306,22 @@ func (c *Cluster) operate(do func()) {
 	}
 }
 
-// Now is the store as it is.
+// Now shows the store as it is.
 func (c *Cluster) Now(look func(fake.View)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	look(c.store.Now())
 }
 
-// Rate has the leases of a process live that much longer than etcd says, which is how a
-// clock of the process's that is so much faster looks to etcd's.
+// Rate makes the leases of a process live that much longer than etcd says. To etcd's clock
+// this looks as if the process's own clock were that much faster.
 func (c *Cluster) Rate(process string, rate float64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.rates[process] = rate
 }
 
-// ExpireInTime has leases expire to the instant, and not at the next step.
+// ExpireInTime makes leases expire to the instant, instead of at the next step.
 func (c *Cluster) ExpireInTime() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -371,8 +372,8 @@ func (c *Cluster) reviewLocked() {
 			m.stopLosingLocked()
 			m.followLocked(c.leader)
 		case m.lead != nil && m.losing == nil && !m.frozen && !m.down:
-			// A leader steps down, and a follower forgets its leader, when it has not
-			// heard from the others for one to two election timeouts.
+			// A leader steps down when it has not heard from the others for one to two
+			// election timeouts. A follower then forgets its leader.
 			m.losing = time.AfterFunc(m.oneToTwoTimeouts(), func() {
 				c.mu.Lock()
 				defer c.mu.Unlock()
@@ -408,7 +409,8 @@ func (m *member) stopLosingLocked() {
 	}
 }
 
-// elect makes one of those that can reach each other the leader, if they are a majority.
+// elect makes one of the members that can reach each other the leader, if they are a
+// majority.
 func (c *Cluster) elect() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -447,7 +449,7 @@ func (c *Cluster) leadLocked(m *member) {
 	c.reviewLocked()
 }
 
-// followLocked has m take another member, or nobody, for the leader.
+// followLocked makes m take another member for the leader, or nobody.
 func (m *member) followLocked(lead *member) {
 	if m.lead == lead {
 		return
@@ -485,8 +487,8 @@ func (m *member) demoteLocked() {
 
 // ---- entries
 
-// propose has an entry carried out, and waits until m has it. After an error it may
-// be, or yet be carried out, or never.
+// propose sends an entry to be carried out, and waits until m has it. After an error the
+// entry may have been carried out, or be carried out later, or never.
 func (c *Cluster) propose(ctx context.Context, m *member, carryOut func()) error {
 	deadline := time.Now().Add(requestTimeout)
 	p := &proposal{carryOut: carryOut}
@@ -498,7 +500,8 @@ func (c *Cluster) propose(ctx context.Context, m *member, carryOut func()) error
 		if !sent && m.lead != nil {
 			sent = true
 			lead := m.lead
-			// Whoever cannot be reached never gets it; the frozen one gets it late.
+			// A leader that cannot be reached never gets the entry. A frozen one gets it
+			// late.
 			if lead == m || m.reachableLocked() && !lead.cut && !lead.down {
 				lead.inbox = append(lead.inbox, p)
 				time.AfterFunc(m.delayLocked(), func() {
@@ -512,12 +515,12 @@ func (c *Cluster) propose(ctx context.Context, m *member, carryOut func()) error
 	})
 }
 
-// delayLocked is how long an entry takes to another member.
+// delayLocked returns how long an entry takes to reach another member.
 func (m *member) delayLocked() time.Duration {
 	return 100*time.Microsecond + time.Duration(m.rand.Int64N(int64(time.Millisecond)))
 }
 
-// processLocked carries out what waits for a leader.
+// processLocked carries out the entries that wait for a leader.
 func (c *Cluster) processLocked(m *member) {
 	if !m.commitsLocked() || len(m.inbox) == 0 {
 		return
@@ -552,7 +555,7 @@ func (c *Cluster) carryOutLocked(m *member, n int) {
 	c.committedLocked()
 }
 
-// committedLocked tells the members of what the leader has carried out.
+// committedLocked tells the members about the entries that the leader has carried out.
 func (c *Cluster) committedLocked() {
 	c.leader.applyLocked()
 	c.catchUpLocked()
@@ -589,14 +592,14 @@ func (m *member) applyLocked() {
 // viewLocked is the store as m has it.
 func (m *member) viewLocked() fake.View { return m.c.store.At(m.applied) }
 
-// changedLocked has every await look again.
+// changedLocked makes every await check again.
 func (c *Cluster) changedLocked() {
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
 
-// await waits until ok, which is called with mu held. The error is etcd's after the
-// deadline, or that of ctx.
+// await waits until ok, which it calls with mu held, returns true. After the deadline it
+// returns etcd's error; otherwise that of ctx.
 func (c *Cluster) await(ctx context.Context, deadline time.Time, ok func() bool) error {
 	timeout := time.NewTimer(time.Until(deadline))
 	defer timeout.Stop()
@@ -630,7 +633,7 @@ func (c *Cluster) awake(ctx context.Context, m *member) error {
 	return c.await(ctx, time.Now().Add(time.Hour), func() bool { return !m.frozen })
 }
 
-// linearizable waits until m has all that was carried out when it was called.
+// linearizable waits until m has all entries that were carried out before the call.
 func (c *Cluster) linearizable(ctx context.Context, m *member) error {
 	deadline := time.Now().Add(requestTimeout)
 	index := -1
@@ -681,7 +684,7 @@ func (c *Cluster) grantLocked(process string, id, ttl int64) (granted, grantedTT
 	return id, ttl, nil
 }
 
-// revokeLocked ends a lease, and tells whether it was there.
+// revokeLocked ends a lease, and reports whether there was one.
 func (c *Cluster) revokeLocked(by string, id int64) bool {
 	before := c.store.Rev()
 	known := c.store.Revoke(id)
@@ -733,7 +736,7 @@ func (c *Cluster) renew(ctx context.Context, m *member, id int64) (ttl int64, er
 	return ttl, err
 }
 
-// timeToLive tells what m's leader knows of a lease.
+// timeToLive returns what m's leader knows of a lease.
 func (c *Cluster) timeToLive(ctx context.Context, m *member, id int64) (granted int64, remaining time.Duration, keys []string, known bool, err error) {
 	err = c.await(ctx, time.Now().Add(requestTimeout), func() bool {
 		if m.frozen || m.down || m.lead == nil {
@@ -791,8 +794,8 @@ func (m *member) expireLocked() {
 	}
 }
 
-// checkInTimeLocked has m check at the instant at which the next lease expires, if there
-// is no step.
+// checkInTimeLocked makes m check at the instant when the next lease expires, if there is
+// no step.
 func (m *member) checkInTimeLocked() {
 	if m.c.step > 0 || m.c.leader != m {
 		return

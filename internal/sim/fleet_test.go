@@ -12,20 +12,21 @@ import (
 
 var fleetSeeds = flag.Uint64("fleet-seeds", uint64(race.Fewer(16, 1)), "how many schedules each story of a fleet runs")
 
-// fleetOf is how many Sessions each of the three processes has: twenty-four contend. Of roundOf forty
-// and more stand in one line, and go round and round in it.
+// fleetOf is how many Sessions each of the three processes has, so that twenty-four
+// contend. With roundOf, more than forty stand in one line, and go round and round in it.
 const fleetOf, roundOf = 8, 15
 
-// Two dozen Sessions contend for the same names, through whatever the schedules of the simulation
-// have. For most of that time, or all of it, an entry may take etcd so long that what is asked for
-// takes longer than the leases last, or than the requests do. Then windows are narrow, and repeats
-// have no credit. What the simulation promises is promised here, too: nobody holds beside another,
-// and once all is well everybody gets in everywhere and nothing is left behind.
+// Two dozen Sessions contend for the same names, while the schedules of the simulation do
+// all that they can. For most of that time, or all of it, etcd may take so long for an
+// entry that a request takes longer than the leases last, or than the requests are allowed
+// to. Then windows are narrow, and there is no credit for repeats. The simulation's
+// promises hold here, too: nobody holds beside another, and once all is well everybody gets
+// in everywhere and nothing is left behind.
 func TestAFleetIsJudgedAsFewAre(t *testing.T) {
 	for _, story := range []struct {
 		name     string
 		sessions int           // of each process
-		entry    time.Duration // that it takes for each
+		entry    time.Duration // how long etcd takes for each
 		alone    bool          // there are no other faults
 	}{
 		{"as fast as ever", fleetOf, 0, false},
@@ -43,7 +44,7 @@ func TestAFleetIsJudgedAsFewAre(t *testing.T) {
 					w = newWorld(seed, Ours)
 					w.crowd, w.round = story.sessions, story.sessions == roundOf
 					w.scenario = mixed
-					// What a network holds back comes late, and is no black hole.
+					// What a network holds back comes late. It is not lost.
 					w.judge.peaceful, w.judge.strict, w.judge.stale = false, false, 0
 					w.schedule = nil
 					if !story.alone {

@@ -45,12 +45,12 @@ const (
 	// soon is the time in which a call returns after its context has ended.
 	soon = 100 * time.Millisecond
 
-	// noticeable is the time in which a loss by an operator's hand is noticed, while
+	// noticeable is the time in which a holder notices a loss by an operator's hand, while
 	// there are no faults.
 	noticeable = 1500 * time.Millisecond
 
-	// known is the time in which whoever stands in etcd's line is known to all Sessions, while
-	// there are no faults and answers are not slow: one event.
+	// known is the time in which all Sessions learn who stands in etcd's line, while there
+	// are no faults and answers are not slow: one event.
 	known = 100 * time.Millisecond
 )
 
@@ -73,10 +73,10 @@ type judge struct {
 	faulty  func() bool // there are faults, or were a moment ago
 
 	peaceful bool          // no hold may be lost
-	strict   bool          // an operator is all that there is to fear
+	strict   bool          // an operator is the only fault
 	sharing  bool          // the holds of a Session may share a key
-	slow     time.Duration // that each answer takes more than the network does
-	stale    time.Duration // after a loss no renewal is sent any more; 0 if it may be late
+	slow     time.Duration // how much longer an answer takes than the network needs
+	stale    time.Duration // how long after a loss a renewal may still come; 0 if it may come late
 
 	mu         sync.Mutex
 	violations []violation
@@ -85,26 +85,26 @@ type judge struct {
 	lives      map[place]*keyLife  // all of them
 	past       []*keyLife          // those that a set-back has undone
 	beliefs    map[string][]*belief
-	peers      map[string]bool             // processes that are not judged, beside others
+	peers      map[string]bool             // processes that are not judged, while others are
 	newest     map[string]map[string]grant // the greatest token, by name and mode
 	inside     map[string][]*belief        // those that have not unlocked, by local line
 	waiting    map[string][]*call
-	asked      map[string][]*call   // under way, by process and lock
-	put        map[string]time.Time // the last key, likewise
+	asked      map[string][]*call   // calls under way, by process and lock
+	put        map[string]time.Time // when the last key was put, by process and lock
 	holds      int
 	modes      map[string]int // holds by mode
 	beside     int            // holds that began beside others
 	several    int            // holds of several names
 	recalls    int            // holds that a recall has ended
 	heeded     int            // holds whose holder has unlocked because of one
-	terms      int            // of leaders
-	over       bool           // nobody is judged any more
+	terms      int            // of leaders that have led
+	over       bool           // the judge judges no more
 
 	graces map[int64][]time.Duration // that recalls have asked for, by token
 }
 
-// A place is a lock's name and a create revision: a transaction puts one key of a name, or of each
-// of several names.
+// A place is a lock's name and a create revision. One transaction puts one key of a name,
+// or one of each of several names.
 type place struct {
 	name string
 	rev  int64
@@ -121,8 +121,8 @@ type keyLife struct {
 	put       time.Time
 	shared    int  // beliefs that it has carried
 	open      int  // those of them that have not unlocked
-	unsure    bool // one of them was not told that it released the key
-	barred    bool // when it went, somebody before it was in its way: its turn never came
+	unsure    bool // the Unlock of one of them did not learn whether it released the key
+	barred    bool // when it went, another before it was in its way: its turn never came
 	lease     int64
 	removedBy string // "" while it is there
 	revoked   bool   // with its lease
@@ -137,45 +137,46 @@ type belief struct {
 	hold  *hold
 	life  *keyLife
 	began time.Time
-	heard time.Time // when it was known to be recalled
+	heard time.Time // when its holder learned of a recall
 	lost  time.Time // when hold ended by itself
 	left  bool      // Unlock was called
-	over  bool      // and has returned
+	over  bool      // Unlock has returned
 
-	others []*belief // those of the other names that are held with it
+	others []*belief // beliefs of the other names that are held with it
 }
 
-// whole reports whether the holder believes.
+// whole reports whether the holder still believes.
 func (b *belief) whole() bool {
 	return !b.left && !b.who.p.isDead() && b.hold.ctx.Err() == nil
 }
 
-// ceded reports whether the hold has ended by a recall, or is that of a leader who was asked to
-// end. It is its holder's until it has unlocked, or its lease has gone: nobody else gets in before.
+// ceded reports whether the hold has ended by a recall, or is that of a leader who was
+// asked to end. The key stays its holder's until the holder has unlocked, or its lease is
+// gone. Nobody else gets in before.
 func (b *belief) ceded() bool { return !b.left && !b.who.p.isDead() && b.asked() }
 
-// asked reports whether it was not lost, but its holder was asked to come to an end.
+// asked reports whether the hold was not lost, but its holder was asked to come to an end.
 func (b *belief) asked() bool {
 	why := context.Cause(b.hold.ctx)
 	return errors.Is(why, etcdlock.ErrRecalled) || errors.Is(why, errResigned)
 }
 
-// errResigned is why a leader ends that is told to.
+// errResigned is the cause with which a leader ends that was told to resign.
 var errResigned = errors.New("sim: resigned")
 
-// A grant is a token that was given to a local line.
+// A grant is a token that a local line was given.
 type grant struct {
 	token int64
 	line  string
 }
 
-// A call is one that waits for a lock.
+// A call is a call that waits for a lock.
 type call struct {
 	kind  kind
 	ctx   context.Context
 	try   bool
 	began time.Time
-	alone bool // nobody else of its process asks for that lock, or holds it, meanwhile
+	alone bool // no other worker of its process asks for that lock, or holds it, meanwhile
 }
 
 func newJudge(side Side, cluster *Cluster) *judge {
@@ -202,16 +203,16 @@ func newJudge(side Side, cluster *Cluster) *judge {
 	return j
 }
 
-// leavesOut has the judge blame nothing on a process, which uses the peer beside others that do
-// not.
+// leavesOut makes the judge blame nothing on a process. It is for the one process that uses
+// the peer while others do not.
 func (j *judge) leavesOut(process string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.peers[process] = true
 }
 
-// judges reports whether a process uses what promises all that the judge looks for, and counts
-// whether anything is blamed on it.
+// judges reports whether a process uses a library that promises all that the judge looks
+// for, and the judge counts what it does.
 func (j *judge) judges(process string) bool { return j.side.judged && j.counts(process) }
 func (j *judge) counts(process string) bool { return !j.peers[process] }
 
@@ -278,9 +279,9 @@ func (j *judge) changed(change Change) {
 	}
 }
 
-// barred reports whether a key that is about to go has others before it, of those that there are,
-// that it may not hold beside. Nobody is ever put before a key, so its turn has not come before
-// either.
+// barred reports whether a key that is about to go has another before it, among the lives,
+// that it may not hold beside. No key is ever put before another, so its turn has not come
+// earlier either.
 func barred(life *keyLife, lives map[place]*keyLife) bool {
 	var before []kind
 	name := nameOf(life.key)
@@ -292,13 +293,13 @@ func barred(life *keyLife, lives map[place]*keyLife) bool {
 	return !life.revived && !kindOf(life.key).beside(before)
 }
 
-// removedLocked judges that a key went.
+// removedLocked judges the removal of a key.
 func (j *judge) removedLocked(key string, life *keyLife, change Change) {
 	if change.By != byExpiry && change.By != byOperator && change.By != life.owner && j.side.judged {
 		j.violatedLocked(harm, "%s removed %s of %s, put at %d", change.By, key, life.owner, life.rev)
 	}
 	for _, b := range j.beliefs[nameOf(key)] {
-		// Elsewhere its lease may have been lost since.
+		// In other runs the lease may have been lost since.
 		if b.life == life && j.peaceful && b.ceded() && change.By == life.owner && change.Ended == 0 {
 			j.violatedLocked(expired, "%s, token %d of %s, which was asked to end, by %s", key, life.rev, b.who, change.By)
 		}
@@ -313,9 +314,9 @@ func (j *judge) removedLocked(key string, life *keyLife, change Change) {
 	}
 }
 
-// wentBack judges that etcd was set back, whose members are all down. Cluster.mu is held.
-// Keys are gone that were there, as by an operator's hand, and keys are there that were
-// gone; tokens begin anew.
+// wentBack judges a set-back of etcd, whose members are all down. Cluster.mu is held. Some
+// keys that were there are gone, as by an operator's hand, and some keys that were gone are
+// back. Tokens begin anew.
 func (j *judge) wentBack() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -354,7 +355,7 @@ func (j *judge) wentBack() {
 	clear(j.newest)
 }
 
-// lifeLocked is that of the key by which a worker holds.
+// lifeLocked returns the life of the key by which a worker holds.
 func (j *judge) lifeLocked(w *worker, name string, token int64) *keyLife {
 	isIt := func(life *keyLife) bool {
 		return life != nil && life.rev == token && life.owner == w.p.name && nameOf(life.key) == name
@@ -370,7 +371,7 @@ func (j *judge) lifeLocked(w *worker, name string, token int64) *keyLife {
 	return nil
 }
 
-// together notes that beliefs are of one hold.
+// together records that beliefs belong to one hold.
 func (j *judge) together(all []*belief) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -399,15 +400,15 @@ func (j *judge) mustNotice(b *belief) {
 	})
 }
 
-// leads notes that one begins to lead.
+// leads records that a leader begins to lead.
 func (j *judge) leads() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.terms++
 }
 
-// leaseRenewed judges a renewal. Cluster.mu is held. One that was sent before the loss may
-// arrive later, for as long as its attempt lives.
+// leaseRenewed judges a renewal. Cluster.mu is held. A renewal that was sent before the
+// loss may arrive later, for as long as its attempt lives.
 func (j *judge) leaseRenewed(id int64) {
 	if !j.side.judged || j.stale == 0 {
 		return
@@ -424,7 +425,8 @@ func (j *judge) leaseRenewed(id int64) {
 	}
 }
 
-// watchTurns judges from now on that whoever in line has nobody in its way holds, or soon does.
+// watchTurns judges from now on that each in line who has nobody in its way holds, or soon
+// does.
 func (j *judge) watchTurns(most time.Duration) {
 	if !j.side.judged {
 		return
@@ -465,7 +467,8 @@ func (j *judge) turnsLocked(v fake.View, name string, since map[place]time.Time,
 	}
 }
 
-// waitsElsewhere reports whether a key was put with one of another name, which is not first there.
+// waitsElsewhere reports whether a key was put together with a key of another name that has
+// to wait there.
 func (j *judge) waitsElsewhere(v fake.View, at place) bool {
 	return slices.ContainsFunc(j.names, func(name string) bool {
 		line := contenders(v, name)
@@ -474,7 +477,7 @@ func (j *judge) waitsElsewhere(v fake.View, at place) bool {
 	})
 }
 
-// kindsIn are those of keys.
+// kindsIn returns the kinds of the keys in a line.
 func kindsIn(line []*mvccpb.KeyValue) (kinds []kind) {
 	for _, kv := range line {
 		kinds = append(kinds, kindOf(string(kv.Key)))
@@ -482,12 +485,12 @@ func kindsIn(line []*mvccpb.KeyValue) (kinds []kind) {
 	return kinds
 }
 
-// nameOf is the lock of a key.
+// nameOf returns the name of the lock that a key belongs to.
 func nameOf(key string) string { return key[:strings.LastIndexByte(key, '/')] }
 
 // ---- what the workers see
 
-// asks notes that a worker calls Lock, in the order of the local line.
+// asks records that a worker calls Lock, in the order of the local line.
 func (j *judge) asks(w *worker, name string, k kind, ctx context.Context, try bool) *call {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -504,8 +507,8 @@ func (j *judge) asks(w *worker, name string, k kind, ctx context.Context, try bo
 	return c
 }
 
-// asksAgain notes that a leader will queue anew, after a pause of its own: nobody who comes before
-// it does so has overtaken it.
+// asksAgain records that a leader will stand in line anew, after a pause of its own.
+// Whoever comes before it does so has not overtaken it.
 func (j *judge) asksAgain(w *worker, name string, ctx context.Context) *call {
 	c := j.asks(w, name, alone{}, ctx, false)
 	j.mu.Lock()
@@ -514,7 +517,7 @@ func (j *judge) asksAgain(w *worker, name string, ctx context.Context) *call {
 	return c
 }
 
-// failed notes that a call is over, without a hold.
+// failed records that a call is over without a hold.
 func (j *judge) failed(w *worker, name string, c *call, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -537,7 +540,7 @@ func (j *judge) goneLocked(w *worker, name string, c *call) {
 	j.waiting[line] = slices.DeleteFunc(j.waiting[line], same)
 }
 
-// enters judges that a worker was given a lock.
+// enters judges a lock that a worker was given.
 func (j *judge) enters(w *worker, name string, h *hold, c *call) *belief {
 	b := &belief{who: w, name: name, kind: c.kind, hold: h, began: time.Now()}
 	deadline := h.deadline()
@@ -562,9 +565,10 @@ func (j *judge) enters(w *worker, name string, h *hold, c *call) *belief {
 			j.firstLocked(b, v)
 			j.inTurnLocked(b, c)
 			j.afterUnlockLocked(b)
-			// Three renewals fit into a TTL. Those who came before the put begin with the first one,
-			// which may itself have come later: to the place of another that has left. (A recall may have
-			// been heard since one has joined.)
+			// Three renewals fit into a TTL. Holders that called before the put begin with
+			// the first of them. That one may itself have come later, in the place of
+			// another that has left. (The others may have learned of a recall since one has
+			// joined.)
 			joined := b.life != nil && b.life.shared > 1 && c.kind.joins() && c.began.After(b.life.put)
 			if left := time.Until(deadline); joined && !h.recalled() && !deadline.IsZero() && left < w.p.w.ttl/3 {
 				j.violatedLocked(worn, "%s with token %d of %s, certain for %v", w, h.token, name, left)
@@ -585,8 +589,8 @@ func (j *judge) enters(w *worker, name string, h *hold, c *call) *belief {
 	return b
 }
 
-// besideLocked judges that nobody else believes whom b may not hold beside. What the peer believes
-// counts only where nothing goes wrong.
+// besideLocked judges that nobody believes to hold whom b may not hold beside. What the
+// peer believes counts only while nothing goes wrong.
 func (j *judge) besideLocked(b *belief) {
 	var others []*belief
 	var kinds []kind
@@ -609,13 +613,13 @@ func (j *judge) besideLocked(b *belief) {
 	j.beliefs[b.name] = slices.DeleteFunc(j.beliefs[b.name], func(other *belief) bool { return !other.whole() && !j.stays(other) })
 }
 
-// stays reports whether a hold was recalled whose key is there.
+// stays reports whether a hold was recalled and its key is still there.
 func (j *judge) stays(b *belief) bool {
 	return b.ceded() && b.life != nil && b.life.removedBy == "" && !b.life.revived
 }
 
-// taken reports whether an operator took the key of a belief away, or one that is held with it. The
-// holder may take a moment to notice.
+// taken reports whether an operator took away the key of a belief, or a key that is held
+// with it. The holder may take a moment to notice.
 func (j *judge) taken(b *belief) bool {
 	return b.life != nil && b.life.removedBy == byOperator ||
 		slices.ContainsFunc(b.others, func(o *belief) bool { return o.life != nil && o.life.removedBy == byOperator })
@@ -637,7 +641,7 @@ func (j *judge) firstLocked(b *belief, v fake.View) {
 	if kindOf(b.life.key) != b.kind {
 		j.violatedLocked(mistaken, "%s, which is %s, with %s", b.who, b.kind.mode(), b.life.key)
 	}
-	// Those that are revived it has seen go, before etcd was set back.
+	// The holder has seen these keys go. A set-back has revived them since.
 	kvs := slices.DeleteFunc(contenders(v, b.name), func(kv *mvccpb.KeyValue) bool {
 		return kv.CreateRevision != b.hold.token && j.lives[placeOf(kv)].revived
 	})
@@ -657,8 +661,9 @@ func (j *judge) firstLocked(b *belief, v fake.View) {
 	}
 }
 
-// afterUnlockLocked judges that nobody of b's Session has yet to unlock: not even one whose hold
-// has ended, since it may not have seen that. Those that share a hold that is whole come and go.
+// afterUnlockLocked judges that every other hold of b's Session has unlocked. Even a hold
+// that has ended counts, since its holder may not have seen that. Those that share one
+// whole hold come and go.
 func (j *judge) afterUnlockLocked(b *belief) {
 	if b.hold.ctx.Err() != nil {
 		return
@@ -672,9 +677,9 @@ func (j *judge) afterUnlockLocked(b *belief) {
 	}
 }
 
-// pastNobodyLocked judges that b, which shares a hold, did not know when it called of one in line
-// that it may not hold beside, and that stands behind the key that b has got: it has joined others
-// then.
+// pastNobodyLocked judges a belief b that shares a hold. If its Session knew, when b
+// called, of a contender that b may not hold beside, that one must not stand behind the key
+// that b has got. Else b has joined others past it.
 func (j *judge) pastNobodyLocked(b *belief, c *call, v fake.View) {
 	if !b.kind.shares() {
 		return // one that is handed on is bounded by the library's options
@@ -701,15 +706,15 @@ func readAll(v fake.View, prefix string) []*mvccpb.KeyValue {
 	return reply.Kvs
 }
 
-// contenders are the keys of a lock by create revision.
+// contenders returns the keys of a lock by create revision.
 func contenders(v fake.View, name string) []*mvccpb.KeyValue {
 	kvs := slices.DeleteFunc(readAll(v, name+"/"), func(kv *mvccpb.KeyValue) bool { return nameOf(string(kv.Key)) != name })
 	slices.SortFunc(kvs, func(a, b *mvccpb.KeyValue) int { return int(a.CreateRevision - b.CreateRevision) })
 	return kvs
 }
 
-// inTurnLocked judges that no goroutine of the Session asked earlier, and still waits. Those that
-// share a key get it at the same instant.
+// inTurnLocked judges that no goroutine of the Session asked earlier and still waits. Those
+// that share a key get it at the same instant.
 func (j *judge) inTurnLocked(b *belief, c *call) {
 	for _, other := range j.waiting[b.who.line(b.name)] {
 		together := c.kind.joins() && other.kind.mode() == c.kind.mode()
@@ -719,7 +724,7 @@ func (j *judge) inTurnLocked(b *belief, c *call) {
 	}
 }
 
-// leaves notes that a worker is about to unlock, and reports whether it believes.
+// leaves records that a worker is about to unlock, and reports whether it still believes.
 func (j *judge) leaves(b *belief) (whole bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -742,7 +747,7 @@ func (j *judge) unlocked(b *belief, whole, certain bool, err error) {
 	if !j.judges(b.who.p.name) || b.who.p.isDead() || b.life == nil {
 		return
 	}
-	// Its Session may keep the key, and Unlock then asks etcd nothing.
+	// The Session may keep the key. Unlock then asks etcd nothing.
 	kept := j.sharing && !b.kind.shares() || b.life.shared > 1
 	said := outcomeOf(err)
 	b.life.unsure = b.life.unsure || said != done
@@ -752,12 +757,12 @@ func (j *judge) unlocked(b *belief, whole, certain bool, err error) {
 	switch life := b.life; {
 	case life.revived: // it was released before
 	case said == done && b.kind.joins() && life.removedBy == "":
-		j.mustGo(b) // those who came to share the key at this very instant may be yet to tell
+		j.mustGo(b) // others that came to share the key at this very instant may not have told yet
 	case said == done && kept && life.removedBy == "":
 	case said == done && life.removedBy == "":
 		j.violatedLocked(untruth, "%s: nil for token %d of %s, but its key is there", b.who, life.rev, b.name)
 	case said == done && life.removedBy != life.owner && j.strict && !kept:
-		// Elsewhere an answer may have been lost, and what it would have said with it.
+		// In other runs an answer may have been lost, and with it what it would have said.
 		j.violatedLocked(untruth, "%s: nil for token %d of %s, but its key was removed by %s", b.who, life.rev, b.name, life.removedBy)
 	case said == done && (life.removedBy != life.owner || life.revoked) && !j.taken(b):
 		j.violatedLocked(untruth, "%s: nil for token %d of %s, but its key was removed by %s", b.who, life.rev, b.name, life.removedBy)
@@ -768,7 +773,7 @@ func (j *judge) unlocked(b *belief, whole, certain bool, err error) {
 	}
 }
 
-// mustGo makes sure that a key goes that was shared, once the last one of those has unlocked.
+// mustGo makes sure that a shared key goes after the last one that shared it has unlocked.
 func (j *judge) mustGo(b *belief) {
 	time.AfterFunc(soon, func() {
 		j.mu.Lock()
@@ -800,7 +805,7 @@ func (j *judge) ends(b *belief) {
 	}
 }
 
-// took judges how long a call took that was bounded.
+// took judges how long a bounded call took.
 func (j *judge) took(w *worker, what string, began time.Time, bound time.Duration) {
 	if took := time.Since(began); took > bound+soon && !w.p.isDead() && j.counts(w.p.name) {
 		j.violated(lateCall, "%s: %s took %v, bounded by %v", w, what, took, bound)
@@ -831,7 +836,7 @@ func (j *judge) noLeases(when string) {
 	})
 }
 
-// rest ends all judgement.
+// rest ends all judging.
 func (j *judge) rest() {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -5,23 +5,24 @@ import (
 	"strconv"
 )
 
-// A kind is how a contender holds, and the judge's model of it. The judge asks it of beliefs (who
-// may believe beside whom) and of the keys in line (who may hold, with whom before it), and
-// knows no kind by name.
+// A kind is how a contender holds, and the judge's model of it. The judge applies it to
+// beliefs (who may believe beside whom) and to the keys in line (who may hold while whom is
+// before it). It knows no kind by name.
 type kind interface {
-	// mode is what holds of the kind have in common, whatever else they ask for.
+	// mode names what holds of the kind have in common, whatever else they ask for.
 	mode() string
-	// beside reports whether one may hold beside all of those, or behind all of those in line.
+	// beside reports whether one may hold beside all of the others, or behind all of them
+	// in line.
 	beside(others []kind) bool
-	// shares reports whether several of one mode may hold at once. Their tokens then have no
-	// order among themselves. Tokens of different modes grow always.
+	// shares reports whether several of one mode may hold at once. Their tokens then have
+	// no order among themselves. Tokens of different modes always grow.
 	shares() bool
-	// joins reports whether several of one Session may have one key. They have one token then, and
-	// it does not matter in which order they come to hold.
+	// joins reports whether several of one Session may share one key. They then have one
+	// token, and the order in which they come to hold does not matter.
 	joins() bool
 }
 
-// alone is the kind of a Mutex, of one that writes, and of etcd's concurrency.Mutex.
+// alone is the kind of a Mutex, of a writer, and of etcd's concurrency.Mutex.
 type alone struct{}
 
 func (alone) mode() string              { return "exclusive" }
@@ -29,7 +30,7 @@ func (alone) beside(others []kind) bool { return len(others) == 0 }
 func (alone) shares() bool              { return false }
 func (alone) joins() bool               { return false }
 
-// read is the kind of one that reads.
+// read is the kind of a reader.
 type read struct{}
 
 func (read) mode() string { return "read" }
@@ -45,14 +46,14 @@ func (read) beside(others []kind) bool {
 	return true
 }
 
-// A permit is the kind of one that wants some permits of a limit.
+// A permit is the kind of a contender that wants some permits of a limit.
 type permit struct{ weight, limit int }
 
 func (permit) mode() string { return "permit" }
 func (permit) shares() bool { return true }
 func (permit) joins() bool  { return false }
 
-// beside goes by the least of all limits.
+// beside counts the least of all limits.
 func (p permit) beside(others []kind) bool {
 	sum, least := p.weight, p.limit
 	for _, other := range others {
@@ -65,11 +66,11 @@ func (p permit) beside(others []kind) bool {
 	return sum <= least
 }
 
-// readKey is a key of one that reads. The judge has it from the layout of the keys, and does not
-// ask the library.
+// readKey matches a reader's key. The judge knows it from the layout of the keys, and does
+// not ask the library.
 var readKey = regexp.MustCompile(`/ffffffff-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
 
-// permitKey is likewise a key of permits, with the weight and the limit.
+// permitKey likewise matches a key of permits, and finds the weight and the limit.
 var permitKey = regexp.MustCompile(`/fffffffe-([0-9a-f]{4})-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-([0-9a-f]{4})[0-9a-f]{8}$`)
 
 // kindOf is the kind that a key tells.

@@ -12,9 +12,9 @@ import (
 	"google.golang.org/grpc"
 )
 
-// A Net carries bytes between processes and members, in memory and in virtual time.
-// Between each two there are two lanes, one for each direction, which can be slow,
-// hold what is sent, or lose it.
+// A Net carries bytes between processes and members, in memory and in virtual time. Between
+// any two hosts there are two lanes, one for each direction. A lane can be slow, hold what
+// is sent, or lose it.
 type Net struct {
 	seed uint64
 
@@ -29,20 +29,20 @@ type route struct{ from, to string }
 
 // A lane is one direction between two hosts. Its fields are guarded by Net.mu.
 //
-// Invariant: what a lane delivers of one connection is what was written, in order, up
-// to the first byte that was lost. TCP delivers nothing behind a hole.
+// Invariant: what a lane delivers of one connection is what was written, in order, up to
+// the first byte that was lost. TCP delivers nothing behind a hole.
 //
-// What is usual is drawn once, and not for each segment: how many of those there are is
-// not the same in every run of a seed.
+// The usual delay is drawn once for a lane, and not for each segment, because two runs of a
+// seed do not have the same number of segments.
 type lane struct {
 	usual      time.Duration
-	slow       time.Duration // beside that
+	slow       time.Duration // added to the usual delay
 	held, lost int           // faults that hold, or lose, what is sent
 }
 
 func (l *lane) delay() time.Duration { return l.usual + l.slow }
 
-// NewNet returns a Net that nobody is on. Make it inside the bubble.
+// NewNet returns a Net without hosts. Call it inside the bubble.
 func NewNet(seed uint64) *Net {
 	return &Net{
 		seed:      seed,
@@ -61,15 +61,15 @@ func (n *Net) laneLocked(from, to string) *lane {
 	return n.lanes[r]
 }
 
-// Hold holds what is on its way, and what is sent, from one host to another, until
-// Release. Holds add up.
+// Hold holds what is on its way and what is sent from one host to another, until Release.
+// Holds add up.
 func (n *Net) Hold(from, to string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.laneLocked(from, to).held++
 }
 
-// Release ends a Hold: what was held arrives, in order.
+// Release ends one Hold: what it held arrives, in order.
 func (n *Net) Release(from, to string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -77,8 +77,8 @@ func (n *Net) Release(from, to string) {
 	n.wakeLocked()
 }
 
-// Lose has everything vanish that is sent from one host to another, until Find. Nobody
-// is told. A connection that has lost something never delivers anything again.
+// Lose makes everything vanish that is sent from one host to another, until Find. Neither
+// host learns of it. A connection that has lost something never delivers anything again.
 func (n *Net) Lose(from, to string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -99,7 +99,7 @@ func (n *Net) Slow(from, to string, d time.Duration) {
 	n.laneLocked(from, to).slow += d
 }
 
-// Reset breaks the connections of a process to a member, at both ends.
+// Reset breaks the connections of a process to a member at both ends.
 func (n *Net) Reset(process, member string) {
 	n.resetIf(func(c *conn) bool { return c.local == process && c.remote == member })
 }
@@ -120,7 +120,7 @@ func (n *Net) resetIf(which func(*conn) bool) {
 	}
 }
 
-// Refuse has the member refuse new connections of the process, or take them again.
+// Refuse makes the member refuse new connections of the process, or accept them again.
 func (n *Net) Refuse(process, member string, refuse bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -130,7 +130,7 @@ func (n *Net) Refuse(process, member string, refuse bool) {
 // Close breaks all connections.
 func (n *Net) Close() { n.resetIf(func(*conn) bool { return true }) }
 
-// wakeLocked has all that read look again.
+// wakeLocked makes all readers check again.
 func (n *Net) wakeLocked() {
 	for _, c := range n.conns {
 		c.in.wakeLocked()
@@ -138,7 +138,7 @@ func (n *Net) wakeLocked() {
 	}
 }
 
-// resend is when TCP sends a SYN again that was not answered, doubling.
+// resend is when TCP repeats a SYN that had no answer. The time doubles with each repeat.
 const resend = time.Second
 
 // Dial connects a process to a member.
@@ -177,8 +177,8 @@ func (n *Net) Dial(ctx context.Context, process, member string) (net.Conn, error
 	}
 }
 
-// noLog is a logger that says nothing, as clientv3 has it for a client without one. The
-// module does not require the package that it is of.
+// noLog is a logger that logs nothing: clientv3 uses it for a client without a logger. The
+// module does not require the package of its type.
 var noLog = clientv3.NewCtxClient(context.Background()).GetLogger()
 
 // Client returns the client of a process. Small buffers make it fast.
@@ -208,7 +208,7 @@ func (n *Net) connect(process, member string) (near, far *conn) {
 	return near, far
 }
 
-// Listen has a member accept connections.
+// Listen makes a member accept connections.
 func (n *Net) Listen(member string) net.Listener {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -255,7 +255,7 @@ type conn struct {
 func (c *conn) Read(b []byte) (int, error)  { return c.in.read(b) }
 func (c *conn) Write(b []byte) (int, error) { return c.out.write(b) }
 
-// Close ends this end at once; the other one hears of it as of everything sent.
+// Close closes this end at once. The other end learns of it in the way of everything sent.
 func (c *conn) Close() error {
 	c.in.n.mu.Lock()
 	defer c.in.n.mu.Unlock()
@@ -268,7 +268,7 @@ func (c *conn) Close() error {
 func (c *conn) LocalAddr() net.Addr  { return addr(c.local) }
 func (c *conn) RemoteAddr() net.Addr { return addr(c.remote) }
 
-// Deadlines are gRPC's for the handshake only, which ends with the connection anyway.
+// gRPC sets deadlines for the handshake only, and that ends with the connection anyway.
 
 func (c *conn) SetDeadline(time.Time) error      { return nil }
 func (c *conn) SetReadDeadline(time.Time) error  { return nil }
@@ -285,7 +285,7 @@ type pipe struct {
 	broken error // for write
 }
 
-// A segment is bytes on their way; none are the end of the stream.
+// A segment is bytes on their way. No bytes mean the end of the stream.
 type segment struct {
 	bytes   []byte
 	arrives time.Time
@@ -335,7 +335,8 @@ func (p *pipe) read(b []byte) (int, error) {
 	}
 }
 
-// take takes what has arrived, or tells when something will, 0 for nobody knows.
+// take takes what has arrived, or returns how long until something will arrive; 0 means not
+// known.
 func (p *pipe) take(b []byte) (n int, wait time.Duration, err error) {
 	p.n.mu.Lock()
 	defer p.n.mu.Unlock()
@@ -373,6 +374,6 @@ func (p *pipe) breakLocked(why error) {
 func (p *pipe) wakeLocked() {
 	select {
 	case p.wake <- struct{}{}:
-	default: // it is told already
+	default: // the reader knows already
 	}
 }

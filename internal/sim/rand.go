@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// generator returns the random numbers of one purpose under a seed. Each purpose has
-// its own, so that the order in which goroutines run does not shift another's.
+// generator returns the random numbers for one purpose under a seed. Each purpose has its
+// own, so that the order in which goroutines run does not shift those of another.
 func generator(seed uint64, purpose ...string) *rand.Rand {
 	h := fnv.New64a()
 	h.Write([]byte(strings.Join(purpose, "\x00")))

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// recalled makes sure that a hold whose key was put over by a recall hears of it, where nothing is
-// wrong.
+// recalled makes sure that the holder learns of a recall that has put over its key, while
+// nothing is wrong.
 func (j *judge) recalled(key string, token int64, within time.Duration) {
 	time.AfterFunc(within, func() {
 		j.mu.Lock()
@@ -20,16 +20,16 @@ func (j *judge) recalled(key string, token int64, within time.Duration) {
 	})
 }
 
-// asksBack notes that a recall is about to ask for a key, with some grace.
+// asksBack records that a recall is about to ask for a key, with some grace.
 func (j *judge) asksBack(token int64, grace time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.graces[token] = append(j.graces[token], grace)
 }
 
-// hears notes that a holder knows of a recall, which it heeds by unlocking, or not. The hold must
-// then end by itself within the longest grace that was asked for, or with the Session's most if that
-// is shorter.
+// hears records that a holder knows of a recall. If it heeds the recall, it unlocks. If
+// not, the hold must end by itself within the longest grace that was asked for, or within
+// the Session's most if that is shorter.
 func (j *judge) hears(b *belief, heeds bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -52,8 +52,8 @@ func (j *judge) hears(b *belief, heeds bool) {
 	})
 }
 
-// recalledLocked judges that a hold has ended by a recall: not before the shortest grace that was
-// asked for.
+// recalledLocked judges the end of a hold by a recall: it must not come before the shortest
+// grace that was asked for.
 func (j *judge) recalledLocked(b *belief) {
 	var had time.Duration
 	if !b.heard.IsZero() { // else it has ended at the instant at which it was recalled

@@ -20,9 +20,9 @@ import (
 	"github.com/etcdlock/etcdlock/internal/race"
 )
 
-const renewTTL = 9 * time.Second // which is renewed each 3 s
+const renewTTL = 9 * time.Second // a renewal is due each 3 s
 
-// A renewer is a process whose renewals are watched, on the way out of its client.
+// A renewer is a process whose renewals the test watches as they leave its client.
 type renewer struct {
 	net     *Net
 	cluster *Cluster
@@ -33,14 +33,14 @@ type renewer struct {
 	guard   sync.Mutex // never held across a wait
 	streams []*renewals
 	reads   int  // Range and Txn
-	proxy   bool // one ends each stream
+	proxy   bool // a proxy ends each new stream
 	ended   int  // streams that it has ended
 
-	swallows  bool // one of the reads that are under way is not answered
-	swallowed int  // reads of which that is true now
+	swallows  bool // one of the reads under way gets no answer
+	swallowed int  // how many reads get none now
 }
 
-// renewals are those of one stream.
+// renewals are the renewals on one stream.
 type renewals struct {
 	grpc.ClientStream
 	by     *renewer
@@ -76,7 +76,7 @@ func (w *renewer) stream(
 	return s, nil
 }
 
-// endsStream reports whether a proxy ends a new stream at once, and counts it.
+// endsStream reports whether a proxy ends a new stream at once, and counts that.
 func (w *renewer) endsStream() bool {
 	w.guard.Lock()
 	defer w.guard.Unlock()
@@ -86,7 +86,7 @@ func (w *renewer) endsStream() bool {
 	return w.proxy
 }
 
-// proxied has a proxy end each new stream, or none.
+// proxied makes a proxy end each new stream, or none.
 func (w *renewer) proxied(ends bool) {
 	w.guard.Lock()
 	defer w.guard.Unlock()
@@ -116,14 +116,15 @@ func (w *renewer) unary(
 	return invoke(ctx, method, req, reply, cc, opts...)
 }
 
-// swallow has one of the reads that are under way not answered, or none.
+// swallow leaves one of the reads under way without an answer, or none.
 func (w *renewer) swallow(on bool) {
 	w.guard.Lock()
 	defer w.guard.Unlock()
 	w.swallows = on
 }
 
-// opened is how many streams were opened so far, with how many renewals, and how many are open.
+// opened returns how many streams were opened so far, how many renewals they carried, and
+// how many streams are open.
 func (w *renewer) opened() (streams, sent, open int) {
 	w.guard.Lock()
 	defer w.guard.Unlock()
@@ -136,14 +137,14 @@ func (w *renewer) opened() (streams, sent, open int) {
 	return len(w.streams) + w.ended, sent, open
 }
 
-// asked is how many requests were sent that are no renewals, and no looks at the lease.
+// asked returns how many requests were sent, without renewals and reads of the lease.
 func (w *renewer) asked() int {
 	w.guard.Lock()
 	defer w.guard.Unlock()
 	return w.reads
 }
 
-// at is the number of the member that the stream leads to.
+// at returns the number of the member to which the stream leads.
 func (w *renewer) at(t *testing.T) (member int) {
 	w.guard.Lock()
 	defer w.guard.Unlock()
@@ -160,7 +161,8 @@ func (w *renewer) at(t *testing.T) (member int) {
 	return member
 }
 
-// holding has a process hold a lock of a cluster of three members, of which it knows some.
+// holding makes a process hold a lock of a cluster of three members, some of which it
+// knows.
 func holding(
 	t *testing.T, seed uint64, known int, f func(t *testing.T, w *renewer, hold context.Context),
 ) {
@@ -183,7 +185,7 @@ func holding(
 		require.NoError(t, w.mu.Lock(t.Context()))
 		f(t, w, w.mu.Context(context.Background()))
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		_ = w.s.Close(ctx) // who is cut off cannot say so
+		_ = w.s.Close(ctx) // a process that is cut off cannot say so
 		cancel()
 		synctest.Wait()
 		_, _, open := w.opened()
@@ -194,7 +196,7 @@ func holding(
 	}))
 }
 
-// slow adds to the way to all members, and back.
+// slow slows the ways to all members and back.
 func (w *renewer) slow(d time.Duration) {
 	for m := range members {
 		w.net.Slow("one", fmt.Sprint("m", m), d)
@@ -213,8 +215,9 @@ func (w *renewer) mend(member int) {
 	w.net.Find(fmt.Sprint("m", member), "one")
 }
 
-// At rest a lease costs one message for each period, on one stream, and no read to find out what
-// the answer is worth, however many endpoints there are, and however far away they are.
+// At rest a lease costs one message per period, on one stream. No read is needed to find
+// out what the answer is worth. That holds for any number of endpoints, however far away
+// they are.
 func TestAtRestALeaseCostsOneStreamAndOneMessageAPeriod(t *testing.T) {
 	const periods = 100
 	for _, row := range []struct {
@@ -229,7 +232,7 @@ func TestAtRestALeaseCostsOneStreamAndOneMessageAPeriod(t *testing.T) {
 		t.Run(row.what, func(t *testing.T) {
 			holding(t, 1, row.known, func(t *testing.T, w *renewer, hold context.Context) {
 				w.slow(row.away)
-				time.Sleep(renewTTL) // until the hold is watched, and its key was read for that
+				time.Sleep(renewTTL) // by then the hold is watched, and its key was read for that
 				before := w.asked()
 				_, earlier, _ := w.opened()
 				time.Sleep(periods*renewTTL/3 + renewTTL/6)
@@ -246,8 +249,9 @@ func TestAtRestALeaseCostsOneStreamAndOneMessageAPeriod(t *testing.T) {
 	}
 }
 
-// The member that the stream leads to is frozen, or what is sent to it and back vanishes, or its
-// answers do, time and again, at any moment between two renewals. The other one keeps the lease.
+// The member to which the stream leads is frozen, or what is sent to it and back vanishes,
+// or only its answers do. This happens again and again, at any moment between two renewals.
+// The other member keeps the lease alive.
 func TestASilentStreamIsReplacedInTime(t *testing.T) {
 	const rounds, least, last = 10, 2 * renewTTL, 8 * renewTTL
 	for what, faults := range map[string]struct {
@@ -300,8 +304,9 @@ func TestASilentStreamIsReplacedInTime(t *testing.T) {
 	}
 }
 
-// What a renewal is worth after one that had no answer is asked once more where the first read has
-// none either: it may have met the very member that is silent.
+// A renewal after one without an answer is in doubt, so a read asks what it is worth. If
+// that read has no answer either, it may have met the very member that is silent. Then one
+// more read asks.
 func TestAReadOfDoubtMeetsAnotherMember(t *testing.T) {
 	holding(t, 1, 2, func(t *testing.T, w *renewer, hold context.Context) {
 		for range 3 {
@@ -318,8 +323,8 @@ func TestAReadOfDoubtMeetsAnotherMember(t *testing.T) {
 	})
 }
 
-// While no member can be reached, or none answers, streams are opened as seldom as renewals are
-// sent: there is no loop. After it, one stays.
+// While no member can be reached, or none answers, streams are opened as seldom as renewals
+// are sent: there is no loop. After the outage one stream stays.
 func TestAnOutageOpensFewStreams(t *testing.T) {
 	const (
 		outage = 60 * time.Second
@@ -328,7 +333,7 @@ func TestAnOutageOpensFewStreams(t *testing.T) {
 	)
 	for what, row := range map[string]struct {
 		begin, end func(w *renewer, member int)
-		pause      time.Duration // between two that fail, at least
+		pause      time.Duration // the least pause between two that fail
 	}{
 		"refused": {
 			func(w *renewer, m int) {
@@ -379,7 +384,7 @@ func TestAnOutageOpensFewStreams(t *testing.T) {
 	}
 }
 
-// A lease that is not used is given back after two TTLs, with its stream.
+// A lease that nobody uses is given back after two TTLs, with its stream.
 func TestWithoutALeaseThereIsNoStream(t *testing.T) {
 	holding(t, 1, 3, func(t *testing.T, w *renewer, hold context.Context) {
 		time.Sleep(renewTTL)
@@ -393,8 +398,8 @@ func TestWithoutALeaseThereIsNoStream(t *testing.T) {
 	})
 }
 
-// gRPC lets a stream that is open go on to an endpoint that the client was moved away from: there
-// the lease may live on, while the lock is given to others where the client is now.
+// gRPC keeps a stream open to an endpoint even after the client was moved away from it.
+// There the lease may live on, while the lock is given to others where the client is now.
 func TestRenewalsGoWhereTheClientGoes(t *testing.T) {
 	holding(t, 1, 1, func(t *testing.T, w *renewer, hold context.Context) {
 		time.Sleep(renewTTL)

@@ -10,10 +10,11 @@ import (
 )
 
 // A seed fixes the faults, what each worker sets out to do, the delays of the net and the
-// names of keys. It does not fix with which member gRPC's round robin begins, the jitter
-// that the library and gRPC draw for their pauses, in which order Go runs goroutines that
-// are ready at the same instant, and which way a select goes. So two runs of a seed are the
-// same story, and not the same events; whoever repeats a failure runs its seed some times.
+// names of keys. It does not fix the member with which gRPC's round robin begins, the
+// jitter that the library and gRPC draw for their pauses, the order in which Go runs
+// goroutines that are ready at the same instant, or the arm that a select takes. So two
+// runs of a seed are the same story, but not the same events. To repeat a failure, run its
+// seed several times.
 func TestASeedRepeatsItsFaultsAndWork(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	same := 0

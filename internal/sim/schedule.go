@@ -17,7 +17,7 @@ type scenario string
 
 // The scenarios.
 const (
-	blackHole scenario = "black hole" // what processes send and are sent vanishes
+	blackHole scenario = "black hole" // what processes send, and what is sent to them, vanishes
 	mixed     scenario = "mixed"      // everything but an operator
 	operator  scenario = "operator"   // keys and leases are taken away, in every other seed beside mixed
 	setBack   scenario = "set back"   // etcd is restored from a snapshot or wiped, in every other seed beside mixed
@@ -128,8 +128,8 @@ func anyFault(r *rand.Rand, ttl time.Duration) fault {
 
 // ---- the network
 
-// A path is the lanes that a fault is on: between a process and one member or all of
-// them, one way or both.
+// A path is the set of lanes that a fault affects: between a process and one member or all
+// of them, one way or both.
 type path struct {
 	slot     int
 	members  []int
@@ -173,7 +173,7 @@ func (p path) String() string {
 	return fmt.Sprintf("p%d to %s %s", p.slot, to, way)
 }
 
-// each calls f for every lane.
+// each calls f for every lane of the path.
 func (p path) each(process string, f func(from, to string)) {
 	for _, i := range p.members {
 		member := fmt.Sprint("m", i)
@@ -220,8 +220,8 @@ func slow(r *rand.Rand, ttl time.Duration) fault {
 		func(n *Net, from, to string) { n.Slow(from, to, -d) })
 }
 
-// slowThenCut has answers come later, but in time, and then none: whoever counts his
-// trust from an answer believes too long.
+// slowThenCut makes answers come later, but in time, and then not at all. A holder that
+// counted its trust from an answer would believe too long.
 func slowThenCut(r *rand.Rand, ttl time.Duration) fault {
 	p := path{slot: r.IntN(processes), members: everyMember(), up: true, down: true}
 	d, cut := ttl/6+upTo(r, ttl/2), ttl/2+upTo(r, ttl)
@@ -245,7 +245,7 @@ func slowThenCut(r *rand.Rand, ttl time.Duration) fault {
 	}}
 }
 
-// silence is that one member is not heard any more, by one process or by all.
+// silence makes one member silent, for one process or for all.
 func silence(r *rand.Rand) []fault {
 	member, way := r.IntN(members), r.IntN(3)
 	slots := []int{0, 1, 2}
@@ -281,7 +281,7 @@ func refuse(r *rand.Rand, ttl time.Duration) fault {
 // ---- processes
 
 // freezeProcess stops a process: its bytes wait, both ways, and so do its workers. Its
-// timers go on, which those of a stopped process do not.
+// timers run on, unlike those of a process that is really stopped.
 func freezeProcess(r *rand.Rand, ttl time.Duration) fault {
 	p := path{slot: r.IntN(processes), members: everyMember(), up: true, down: true}
 	return fault{lasts: upTo(r, 3*ttl), what: fmt.Sprintf("frozen: p%d", p.slot), start: func(w *world) func() {
@@ -295,7 +295,7 @@ func freezeProcess(r *rand.Rand, ttl time.Duration) fault {
 	}}
 }
 
-// kill ends a process, which nobody is told, and starts another one in its place.
+// kill ends a process without a word to anybody, and starts another one in its place.
 func kill(r *rand.Rand, ttl time.Duration) fault {
 	p := path{slot: r.IntN(processes), members: everyMember(), up: true, down: true}
 	return fault{lasts: upTo(r, ttl), what: fmt.Sprintf("killed: p%d", p.slot), start: func(w *world) func() {
@@ -305,7 +305,7 @@ func kill(r *rand.Rand, ttl time.Duration) fault {
 		}
 		process.die()
 		if !process.side.judged && w.side.judged {
-			_ = process.client.Close() // nothing of the peer's then waits for an answer
+			_ = process.client.Close() // no call of the peer then waits for an answer
 		}
 		p.each(process.name, w.net.Lose)
 		return func() { w.start(p.slot, process.name+"'") }
@@ -374,7 +374,7 @@ func (w *world) kill(i int) (boot func()) {
 	}
 }
 
-// busy has an entry take etcd long, for nearly all the time that there are faults.
+// busy makes etcd take long for an entry, for nearly all the time that there are faults.
 func busy(entry time.Duration) fault {
 	return fault{
 		at: 200 * time.Millisecond, lasts: faultsLast - 200*time.Millisecond,
@@ -386,7 +386,7 @@ func busy(entry time.Duration) fault {
 	}
 }
 
-// atOnce is what the whole cluster does in an instant.
+// atOnce is a fault of the whole cluster in an instant.
 func atOnce(r *rand.Rand) fault {
 	if r.IntN(2) == 0 {
 		return fault{what: "compacted", start: func(w *world) func() { w.cluster.Compact(); return func() {} }}
@@ -396,8 +396,8 @@ func atOnce(r *rand.Rand) fault {
 
 // ---- the operator
 
-// takeAway deletes a key, more often one that holds than one that waits, or revokes its
-// lease.
+// takeAway deletes a key or revokes its lease. The key is that of a holder more often than
+// that of a waiter.
 func takeAway(r *rand.Rand) fault {
 	lock, nth, lease := r.IntN(2), r.IntN(2)*r.IntN(3), r.IntN(3) == 0
 	what := fmt.Sprintf("deleted: the key of number %d in line %d", nth+1, lock+1)
@@ -422,7 +422,7 @@ func takeAway(r *rand.Rand) fault {
 	}}
 }
 
-// goBack takes a snapshot, and has all members stopped and restored from it later.
+// goBack takes a snapshot. Later it stops all members and restores them from it.
 func goBack(r *rand.Rand, ttl time.Duration) fault {
 	age, down := upTo(r, 3*time.Second), 10*time.Millisecond+upTo(r, ttl)
 	wiped, another, passed := r.IntN(4) == 0, r.IntN(2) == 0, r.IntN(3) == 0
@@ -457,15 +457,15 @@ func goBack(r *rand.Rand, ttl time.Duration) fault {
 
 // ---- the course of a run
 
-// at is the process in a slot.
+// at returns the process in a slot.
 func (w *world) at(slot int) *process {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.alive[slot]
 }
 
-// processNames are all that there were. One that is started later is not met by a fault
-// of a member that lasts, but by the member itself.
+// processNames returns the names of all processes that there were. A lasting fault of a
+// member does not strike a process that is started later; the member itself does.
 func (w *world) processNames() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -476,7 +476,7 @@ func (w *world) processNames() []string {
 	return all
 }
 
-// strike has a fault happen.
+// strike makes a fault happen.
 func (w *world) strike(f fault) {
 	time.Sleep(f.at)
 	w.judge.note("fault: %s, for %v", f.what, f.lasts)
@@ -492,7 +492,7 @@ func (w *world) strike(f fault) {
 	w.calmSince = time.Now()
 }
 
-// aftermath is how long after a fault what it did may be felt.
+// aftermath is how long the effects of a fault may be felt after it.
 const aftermath = 5 * time.Second
 
 // faulty reports whether there are faults, or were a moment ago.
@@ -502,15 +502,15 @@ func (w *world) faulty() bool {
 	return !w.judge.strict && (w.faults > 0 || time.Since(w.calmSince) < aftermath)
 }
 
-// holes notes that connections lose bytes, which is felt until they are reset.
+// holes records that connections lose bytes. That is felt until they are reset.
 func (w *world) holes() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.faults++
 }
 
-// heal ends what faults have left. Connections with holes are reset, as TCP does in the
-// end; in some runs those of one process to one member stay as they are for ever.
+// heal ends what faults have left. It resets connections with holes, as TCP does in the
+// end. In some runs those of one process to one member stay as they are for ever.
 func (w *world) heal() {
 	r := generator(w.seed, "heal")
 	forever := r.IntN(4) == 0 && w.peer < 0 // the peer may wait for ever there
@@ -526,9 +526,9 @@ func (w *world) heal() {
 
 const closing = 5 * time.Second
 
-// patience is how long the workers may take for all that they have to do: to get in, one after the
-// other, in each way everywhere. Where a member is silent, each of these may cost the time after
-// which a request is sent again.
+// patience is how long the workers may take for all that they have to do: they get in one
+// after the other, in each way, everywhere. While a member is silent, each of these may
+// cost the time after which a request is repeated.
 func (w *world) patience() time.Duration {
 	holds := 0
 	for _, p := range w.processes {
@@ -549,7 +549,7 @@ func (w *world) settle() {
 	case <-time.After(patience):
 		w.judge.violated(stuck, "workers are not back %v after the faults", patience)
 	}
-	// What was given up at the last moment is being removed.
+	// What the workers gave up at the last moment is being removed.
 	for wait := time.Duration(0); wait < closing && w.judge.keysLeft() > 0; wait += closing / 20 {
 		time.Sleep(closing / 20)
 	}
@@ -567,8 +567,8 @@ func (w *world) settle() {
 			cancel()
 		}
 	}
-	// By then the leases have expired of processes that died, and those whose grant was
-	// never heard of.
+	// By then the leases have expired of processes that died, and those whose grant had no
+	// answer.
 	time.Sleep(w.bound())
 	w.judge.noKeys("in the end")
 	w.judge.noLeases("in the end")
@@ -579,7 +579,7 @@ func (w *world) settle() {
 		cancel()
 		if p.isDead() && p.side.judged {
 			for _, s := range p.sessions {
-				_ = s.Close(ctx) // nobody hears it
+				_ = s.Close(ctx) // nobody learns of it
 			}
 		}
 		_ = p.client.Close()

@@ -18,7 +18,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
-// The services of a member. What the lock and its peer do not need is Unimplemented.
+// The services of a member. What neither the lock nor its peer needs is Unimplemented.
 type (
 	kvServer struct {
 		pb.UnimplementedKVServer
@@ -35,7 +35,7 @@ type (
 )
 
 func (m *member) serve(l net.Listener) {
-	// Small buffers and goroutines that are used again, for speed.
+	// Small buffers and reused goroutines make it fast.
 	m.server = grpc.NewServer(grpc.NumStreamWorkers(4), grpc.ReadBufferSize(4096), grpc.WriteBufferSize(4096))
 	pb.RegisterKVServer(m.server, &kvServer{m: m})
 	pb.RegisterLeaseServer(m.server, &leaseServer{m: m})
@@ -43,8 +43,8 @@ func (m *member) serve(l net.Listener) {
 	go func() { _ = m.server.Serve(l) }() // ends with Cluster.Stop
 }
 
-// Serve starts an etcd of one member in real time, and returns its address on this machine,
-// at which any client reaches it. Stop ends it.
+// Serve starts an etcd of one member in real time, and returns its address on this machine.
+// Any client can use it. Stop ends it.
 func Serve() (endpoint string, c *Cluster, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -56,8 +56,8 @@ func Serve() (endpoint string, c *Cluster, err error) {
 	return l.Addr().String(), c, nil
 }
 
-// Serving runs f beside what Serve starts, at the endpoints that it fills in, and returns what f
-// does, or 1 if there is no etcd. It is for TestMain.
+// Serving starts an etcd as Serve does, fills in its endpoints, and runs f. It returns what
+// f returns, or 1 if etcd did not start. It is for TestMain.
 func Serving(endpoints *[]string, f func() (status int)) (status int) {
 	endpoint, etcd, err := Serve()
 	if err != nil {
@@ -69,7 +69,7 @@ func Serving(endpoints *[]string, f func() (status int)) (status int) {
 	return f()
 }
 
-// processOf is who sent a request.
+// processOf returns the process that sent a request.
 func processOf(ctx context.Context) string {
 	p, _ := peer.FromContext(ctx)
 	return p.Addr.String()
@@ -114,7 +114,7 @@ func (s *kvServer) Range(ctx context.Context, in *pb.RangeRequest) (*pb.RangeRes
 	return reply, nil
 }
 
-// view is what a read sees.
+// view returns the store as a read sees it.
 func (s *kvServer) view(ctx context.Context, serializable bool) (v fake.View, err error) {
 	c := s.m.c
 	if serializable {
@@ -147,7 +147,7 @@ func (s *kvServer) Txn(ctx context.Context, in *pb.TxnRequest) (*pb.TxnResponse,
 	var reply *pb.TxnResponse
 	var refused error
 	if err := c.propose(ctx, m, func() { reply, refused = c.txnLocked(by, in) }); err != nil {
-		return nil, err // it may yet be carried out: what that writes is not to be read
+		return nil, err // it may yet be carried out: nobody may read what it writes
 	}
 	if refused != nil {
 		return nil, refused

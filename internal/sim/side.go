@@ -11,13 +11,13 @@ import (
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
-// A Side is a library of locks, as a schedule is run with it.
+// A Side is a library of locks that a schedule can run with.
 type Side struct {
 	Name    string // for -side
 	library side.Side
-	names   []string // of two locks, which must not block each other
-	// judged says that it promises what the judge looks for. Otherwise the judge
-	// counts, and looks only for what every lock must do.
+	names   []string // of two locks that must not block each other
+	// judged says that the library promises what the judge checks. Otherwise the judge
+	// counts, and checks only what every lock must do.
 	judged bool
 }
 
@@ -27,8 +27,8 @@ var (
 	Theirs = Side{Name: "concurrency", library: side.Theirs, names: []string{"a", "b"}}
 )
 
-// open makes the session of a process. Its locks are for any number of goroutines, which the
-// peer leaves to its users.
+// open makes the session of a process. Any number of goroutines may use one of its locks.
+// The peer leaves that to its users.
 func (s Side) open(client *clientv3.Client, ttl time.Duration, opts []etcdlock.Option) (side.Session, error) {
 	opened, err := s.library.Open(client, ttl, opts...)
 	if err == nil && !s.judged {
@@ -37,12 +37,12 @@ func (s Side) open(client *clientv3.Client, ttl time.Duration, opts []etcdlock.O
 	return opened, err
 }
 
-// An outcome is what an error of a call means.
+// An outcome is the meaning of a call's error.
 type outcome string
 
 const (
 	done        outcome = "done"
-	ended       outcome = "ended" // with its context
+	ended       outcome = "ended" // the context has ended
 	locked      outcome = "locked"
 	lost        outcome = "lost"
 	unconfirmed outcome = "unconfirmed"

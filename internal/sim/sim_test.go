@@ -41,14 +41,15 @@ var (
 	whole     = flag.Bool("log", false, "print what happened, too")
 )
 
-// clientv3's watches wait on this channel, which nobody closes. A goroutine that waits
-// on a channel from outside its bubble stops the bubble's time, so each has its own.
+// clientv3's watches wait on this channel, which nobody closes. A goroutine that waits on a
+// channel from outside its bubble stops the bubble's time, so each bubble has its own
+// channel.
 //
 //go:linkname valCtxCh go.etcd.io/etcd/client/v3.valCtxCh
 var valCtxCh chan struct{}
 
-// inBubble runs f in virtual time. The names that the library gives its keys are drawn from
-// the seed. A goroutine that is left behind is the error.
+// inBubble runs f in virtual time. The seed decides the names of the keys that the library
+// puts. The error is non-nil if a goroutine is left behind.
 func inBubble(t *testing.T, seed uint64, f func(t *testing.T)) (err error) {
 	outside := valCtxCh
 	defer func() {
@@ -66,19 +67,19 @@ func inBubble(t *testing.T, seed uint64, f func(t *testing.T)) (err error) {
 	return nil
 }
 
-// A tally is what became of seeds, by scenario.
+// A tally is the result of seeds, by scenario.
 type tally map[scenario]*score
 
 type score struct {
 	Seeds, Holds int
-	Broken       int            // seeds in which anything was
+	Broken       int            // seeds in which something was broken
 	By           map[string]int // seeds by invariant
 	Modes        map[string]int // holds by mode
 	Beside       int            // holds that began beside others
 	Several      int            // holds of several names
 	Recalls      int            // holds that a recall has ended
-	Heeded       int            // holds whose holder has unlocked because of one
-	Terms        int            // of leaders
+	Heeded       int            // holds that their holder unlocked because of a recall
+	Terms        int            // of leaders that have led
 }
 
 func (all tally) of(s scenario) *score {
@@ -106,7 +107,7 @@ func (sum *score) add(s *score) {
 	sum.Recalls, sum.Heeded, sum.Terms = sum.Recalls+s.Recalls, sum.Heeded+s.Heeded, sum.Terms+s.Terms
 }
 
-// String tells everything in one line.
+// String sums everything up in one line.
 func (all tally) String() string {
 	var parts []string
 	for _, scenario := range scenarios {
@@ -121,14 +122,14 @@ func (all tally) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// What a process that TestSimulation starts prints on lines of its own.
+// These begin the lines that a process of TestSimulation prints.
 const (
 	atLine    = "sim: at "
 	tallyLine = "sim: tally "
 )
 
-// TestSimulation runs random schedules in virtual time, and judges them. A seed that
-// fails is reported in a line "sim: seed 17 failed: ..." with what broke.
+// TestSimulation runs random schedules in virtual time, and judges them. It reports a seed
+// that fails in a line "sim: seed 17 failed: ..." with what broke.
 func TestSimulation(t *testing.T) {
 	side := map[string]Side{Ours.Name: Ours, Theirs.Name: Theirs}[*sideName]
 	require.NotEmpty(t, side.Name, "-side is %s or %s", Ours.Name, Theirs.Name)
@@ -144,10 +145,10 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// TestSimulationOfTheFamily runs random schedules in which contenders of all kinds ask for the same
-// names: mutexes, those who write, those who read, permits, several names at once, and leaders, while
-// an operator recalls some of them; in some worlds beside a process that uses etcd's
-// concurrency.Mutex. The judge knows for each kind whom it may hold beside.
+// TestSimulationOfTheFamily runs random schedules in which contenders of all kinds ask for
+// the same names: mutexes, writers, readers, permits, several names at once, and leaders.
+// An operator recalls some of them. In some worlds a process beside them uses etcd's
+// concurrency.Mutex. The judge knows for each kind what it may hold beside.
 func TestSimulationOfTheFamily(t *testing.T) {
 	if *stride > 0 {
 		runShare(t, Ours, family)
@@ -177,7 +178,7 @@ func TestSimulationOfTheFamily(t *testing.T) {
 	save(t, Ours, family, sum)
 }
 
-// runShare is what one process does: its share of the seeds, until one fails.
+// runShare is the work of one process: it runs its share of the seeds until one fails.
 func runShare(t *testing.T, side Side, who story) {
 	runtime.GOMAXPROCS(1) // goroutines then run in nearly the same order every time
 	debug.SetGCPercent(1000)
@@ -240,8 +241,8 @@ func runSeed(t *testing.T, side Side, who story, seed uint64, sum tally) (broken
 	return len(seen) > 0
 }
 
-// runSeeds runs so many seeds, and adds up what became of them. If the sum is kept in a file, it goes
-// on where the run before has ended, and keeps the sum of each part.
+// runSeeds runs that many seeds, and sums up the results. If a file keeps the sum, the run
+// goes on where the run before has ended, and keeps the sum of each part.
 func runSeeds(t *testing.T, seeds uint64) tally {
 	if *sumFile == "" {
 		return divide(t, *firstSeed, seeds)
@@ -278,8 +279,8 @@ func runSeeds(t *testing.T, seeds uint64) tally {
 	return kept.Sum
 }
 
-// divide runs the seeds from the first one on in several processes, and adds up what became of
-// them. When one fails all end.
+// divide runs the seeds from the first one on in several processes, and sums up the
+// results. When one process fails, all end.
 func divide(t *testing.T, first, seeds uint64) tally {
 	var mu sync.Mutex
 	sum := make(tally)

@@ -25,14 +25,14 @@ type watchStream struct {
 	failed         chan error
 }
 
-// A watch delivers what happens in a range, in order, and nothing twice.
+// A watch delivers the events of a range, in order, and none twice.
 //
 // Invariant: all below next has been delivered.
 type watch struct {
 	id             int64
 	key, end       []byte
 	next           int64
-	behind         bool // what is past is delivered at the member's next step
+	behind         bool // past events are delivered at the member's next step
 	noPut, noDelet bool
 }
 
@@ -109,7 +109,7 @@ func (w *watchStream) addLocked(reply *pb.WatchResponse) {
 	w.queue = append(w.queue, reply)
 	select {
 	case w.more <- struct{}{}:
-	default: // it is told already
+	default: // the sender knows already
 	}
 }
 
@@ -158,7 +158,7 @@ func (w *watchStream) createLocked(in *pb.WatchCreateRequest) {
 	}
 }
 
-// catchUp delivers what was before a watch began.
+// catchUp delivers the events from before a watch began.
 func (w *watchStream) catchUp(behind *watch) {
 	c := w.m.c
 	c.mu.Lock()
@@ -178,7 +178,7 @@ func (w *watchStream) catchUp(behind *watch) {
 	w.deliverLocked(behind, c.store.Events(from, view.Rev()))
 }
 
-// notifyLocked delivers what m has just carried out.
+// notifyLocked delivers the events of what m has just carried out.
 func (m *member) notifyLocked(events []*mvccpb.Event) {
 	for _, w := range m.streams {
 		for _, watch := range w.watches {

@@ -17,14 +17,14 @@ type worker struct {
 	session int
 	number  int
 	rand    *rand.Rand
-	most    time.Duration          // the grace of its Session's holds is at most this, if they are recalled
+	most    time.Duration          // the longest grace of its Session's holds, if they are recalled
 	locks   map[string][]contender // by name
-	whole   *etcdlock.Session      // in the family's story, of this library
+	whole   *etcdlock.Session      // in the family's story: its Session, of this library
 }
 
 func (w *worker) String() string { return fmt.Sprintf("%s.%d.%d", w.p.name, w.session, w.number) }
 
-// line names the local line that the worker waits in for a lock.
+// line names the local line of a lock in which the worker waits.
 func (w *worker) line(name string) string { return fmt.Sprintf("%s.%d %s", w.p.name, w.session, name) }
 
 // upTo is a time between 0 and most, more often short than long.
@@ -33,7 +33,7 @@ func (w *worker) upTo(most time.Duration) time.Duration {
 	return time.Duration(x * x * float64(most))
 }
 
-// work locks what it can while there are faults, and afterwards must get in everywhere.
+// work locks what it can while there are faults. Afterwards it must get in everywhere.
 func (w *worker) work() {
 	world := w.p.w
 	time.Sleep(w.upTo(500 * time.Millisecond))
@@ -67,13 +67,13 @@ func (w *worker) work() {
 	}
 }
 
-// picks draws in which way the worker asks for a name.
+// picks draws the way in which the worker asks for a name.
 func (w *worker) picks(name string) contender {
 	all := w.locks[name]
 	if len(all) == 1 {
 		return all[0]
 	}
-	const alone = 2 // that hold alone: a mutex and a writer
+	const alone = 2 // contenders that hold alone: a mutex and a writer
 	switch n := w.rand.IntN(10); {
 	case n < w.p.w.reading:
 		return all[len(all)-1]
@@ -84,7 +84,7 @@ func (w *worker) picks(name string) contender {
 	}
 }
 
-// once takes a lock, in one of the ways that there are, and works in it.
+// once takes a lock in one of the ways that there are, and works in it.
 func (w *worker) once(name string, wait time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
@@ -162,13 +162,13 @@ func (w *worker) together(wait time.Duration) {
 	}
 }
 
-// leads is a candidate for a while. It leads each time that its turn comes.
+// leads makes the worker a candidate for a while. It leads each time that its turn comes.
 func (w *worker) leads(name string, wait time.Duration) {
 	ctx, resign := context.WithTimeoutCause(context.Background(), wait, errResigned)
 	defer resign()
 	judge, began := w.p.w.judge, time.Now()
 	c := judge.asks(w, name, alone{}, ctx, false)
-	terms := make(map[int64]leaving) // by token: those that are not told of yet
+	terms := make(map[int64]leaving) // by token: those whose end the judge does not know yet
 	var mu sync.Mutex
 	candidate, err := w.whole.Mutex(name, etcdlock.WithTrace(&etcdlock.Trace{
 		Led: func(_ string, token int64, _ time.Duration, err error) {
@@ -199,7 +199,7 @@ func (w *worker) leads(name string, wait time.Duration) {
 	judge.failed(w, name, c, err)
 }
 
-// does is once by Do.
+// does does the same as once, by Do.
 func (w *worker) does(ctx context.Context, name string, lock contender, c *call, wait time.Duration) {
 	judge, began := w.p.w.judge, time.Now()
 	var b *belief
@@ -225,8 +225,8 @@ func (w *worker) does(ctx context.Context, name string, lock contender, c *call,
 	certain.judge(err)
 }
 
-// holds is the critical section: it lasts for a while, or until the hold is lost, which
-// the worker is slow to see.
+// holds is the critical section. It lasts for a while, or until the hold is lost. The
+// worker is slow to see the loss.
 func (w *worker) holds(b *belief) {
 	judge := w.p.w.judge
 	stop := context.AfterFunc(b.hold.ctx, func() { judge.ends(b) })
@@ -257,12 +257,12 @@ func (w *worker) holds(b *belief) {
 	w.p.goesOn()
 }
 
-// whileFaulty is upTo, but no longer than until everybody must get in.
+// whileFaulty is upTo, but it ends when everybody must get in.
 func (w *worker) whileFaulty(most time.Duration) time.Duration {
 	return min(w.upTo(most), max(0, time.Until(w.p.w.allGetIn())))
 }
 
-// A leaving is what was known when a belief was given up.
+// A leaving is what the worker knew when it gave a belief up.
 type leaving struct {
 	w        *worker
 	b        *belief
@@ -284,8 +284,8 @@ func (l leaving) judge(err error) {
 func (w *worker) unlockContext() (ctx context.Context, cancel context.CancelFunc, bound time.Duration) {
 	bound = 10 * time.Second
 	switch w.rand.IntN(3) {
-	case 0: // it has ended, as in a defer
-		if w.p.side.judged { // which does not mind
+	case 0: // a context that has ended, as in a defer
+		if w.p.side.judged { // the library does not mind
 			ctx, cancel = context.WithCancel(context.Background())
 			cancel()
 			return ctx, cancel, w.p.w.ttl
@@ -297,7 +297,7 @@ func (w *worker) unlockContext() (ctx context.Context, cancel context.CancelFunc
 	return ctx, cancel, bound
 }
 
-// getsIn takes a lock after the faults, when nothing is in the way but the others.
+// getsIn takes a lock after the faults, when only the others are in the way.
 func (w *worker) getsIn(name string, lock contender) {
 	world := w.p.w
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -305,7 +305,7 @@ func (w *worker) getsIn(name string, lock contender) {
 	c := world.judge.asks(w, name, lock.kind(), ctx, false)
 	h, err := lock.lock(ctx, false)
 	for err != nil && world.peer >= 0 && !w.p.side.judged && ctx.Err() == nil {
-		time.Sleep(soon) // the peer tells of a session that has been lost since
+		time.Sleep(soon) // the peer reports a session that was lost before
 		h, err = lock.lock(ctx, false)
 	}
 	if err != nil {

@@ -21,8 +21,8 @@ const (
 	workers   = 2 // goroutines of each Session, in the mutexes' story
 	crowd     = 5 // Sessions of a process in a crowded world, of one goroutine each
 
-	// faultsLast is how long there are faults. After that all is well, and everybody
-	// must get in everywhere.
+	// faultsLast is how long there are faults. After that all is well, and everybody must
+	// get in everywhere.
 	faultsLast = 8 * time.Second
 )
 
@@ -32,14 +32,14 @@ type world struct {
 	side     Side
 	scenario scenario
 	story    story
-	names    []string // of two locks, which must not block each other
-	peer     int      // the slot of the process that uses the peer, beside ours; -1 if none does
-	reading  int      // of ten contenders how many read, in the family's story
+	names    []string // of two locks that must not block each other
+	peer     int      // the slot of the process that uses the peer; -1 if there is none
+	reading  int      // in the family's story: how many of ten contenders read
 	several  int      // likewise, how many want several names at once
 	leading  int      // likewise, how many are candidates
-	recalls  bool     // an operator recalls holds, and waits
+	recalls  bool     // an operator recalls holds and waiters
 	permits  int      // likewise, how many want permits
-	limit    int      // of these, 0 if nobody wants any; some processes count on one less
+	limit    int      // the number of permits, 0 if nobody wants any; some processes count on one less
 	each     int      // goroutines of each Session
 	ttl      time.Duration
 	crowd    int  // Sessions of each process, if more stand in a line than a view is for
@@ -54,8 +54,8 @@ type world struct {
 	mu        sync.Mutex // never held across a wait
 	processes []*process // those that died, too
 	alive     []*process // by slot
-	faults    int        // that last
-	calmSince time.Time  // no faults since
+	faults    int        // that have not ended
+	calmSince time.Time  // since when there have been no faults
 }
 
 // A process is a client with one or two Sessions, and the goroutines that use them.
@@ -65,8 +65,8 @@ type process struct {
 	side     Side
 	client   *clientv3.Client
 	sessions []side.Session
-	limit    int // on which it counts; 0 if nobody wants permits
-	last     int // the holds that its workers take when the faults are over
+	limit    int // the limit of permits on which it counts; 0 if nobody wants any
+	last     int // how many holds its workers take after the faults
 
 	mu     sync.Mutex // never held across a wait
 	frozen int
@@ -74,16 +74,16 @@ type process struct {
 	dead   bool
 }
 
-// A story is who contends in a world.
+// A story says who contends in a world.
 type story string
 
 // The stories.
 const (
 	mutexes story = "mutexes"
-	family  story = "family" // mutexes, those who write, those who read; and the peer
+	family  story = "family" // mutexes, writers, readers and the peer
 )
 
-// newFamily draws the world of a seed in which all kinds contend.
+// newFamily draws a seed's world in which all kinds contend.
 func newFamily(seed uint64) *world {
 	w := newWorld(seed, Ours)
 	r := generator(seed, "family")
@@ -110,7 +110,7 @@ func newFamily(seed uint64) *world {
 	return w
 }
 
-// newWorld draws the world of a seed. Make it inside the bubble that it runs in.
+// newWorld draws the world of a seed. Call it inside the bubble in which the world runs.
 func newWorld(seed uint64, side Side) *world {
 	r := generator(seed, "world")
 	w := &world{
@@ -137,12 +137,12 @@ func newWorld(seed uint64, side Side) *world {
 	return w
 }
 
-// run runs the schedule, and has everything judged.
+// run runs the schedule, and makes the judge judge everything.
 func (w *world) run() {
 	switch {
 	case w.scenario == calm:
-		// A request that comes after the removal of what it puts, when its caller's
-		// context has ended, leaves a key until the next look at the lease's keys.
+		// If a caller's context has ended, its put may reach etcd after the removal of its
+		// key. The key then stays until the next audit of the lease's keys.
 		w.judge.watchTurns(1300*time.Millisecond + 4*w.judge.slow)
 	case w.scenario == silent:
 		w.judge.watchTurns(5 * time.Second)
@@ -165,12 +165,12 @@ func (w *world) run() {
 	w.settle()
 }
 
-// operator recalls holds and waits while there are faults.
+// operator recalls holds and waiters while there are faults.
 func (w *world) operator() {
 	r := generator(w.seed, "operator")
 	client, err := w.net.Client(byOperator, w.endpoints(r))
 	if err != nil {
-		panic(err) // no I/O is done
+		panic(err) // it has no I/O to fail at
 	}
 	defer client.Close()
 	for time.Now().Before(w.ends) {
@@ -179,7 +179,7 @@ func (w *world) operator() {
 	}
 }
 
-// recall recalls one in line, mostly the first.
+// recall recalls one contender in line, mostly the first.
 func (w *world) recall(client *clientv3.Client, r *rand.Rand) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -241,7 +241,7 @@ func (w *world) start(slot int, name string) {
 	var err error
 	p.client, err = w.net.Client(name, w.endpoints(r))
 	if err != nil {
-		panic(err) // no I/O is done
+		panic(err) // it has no I/O to fail at
 	}
 	if p.limit = w.limit; p.limit > 1 && r.IntN(4) == 0 {
 		p.limit-- // as while a new limit is rolled out
@@ -282,7 +282,7 @@ func (w *world) start(slot int, name string) {
 	w.processes = append(w.processes, p)
 }
 
-// endpoints are all members, in an order of the process's own.
+// endpoints returns all members, in an order of the process's own.
 func (w *world) endpoints(r *rand.Rand) []string {
 	var all []string
 	for _, i := range r.Perm(members) {
@@ -291,7 +291,8 @@ func (w *world) endpoints(r *rand.Rand) []string {
 	return all
 }
 
-// sharing draws how the holds of a Session share a key and are recalled, for the side that can.
+// sharing draws how the holds of a Session share a key and are recalled, if the side can do
+// that.
 func (w *world) sharing(r *rand.Rand) (opts []etcdlock.Option, most time.Duration) {
 	handoff, linger := r.IntN(4), []time.Duration{0, 100 * time.Millisecond, 3 * time.Second}[r.IntN(3)]
 	if w.recalls {
@@ -358,12 +359,12 @@ func (p *process) goesOn() bool {
 	}
 }
 
-// allGetIn is when what was on its way under faults has arrived or been given up.
+// allGetIn is when everything under way during the faults has arrived or was given up.
 func (w *world) allGetIn() time.Time { return w.ends.Add(w.ttl) }
 
-// bound is how long a lock may be held by nobody who lives after the faults: leases of
-// the dead expire, whose TTLs a new leader may just have restarted, and what meets a member
-// that is silent is tried again.
+// bound is how long a lock may be held by no living process after the faults. The leases of
+// dead processes expire, and a new leader may just have restarted their TTLs. A request
+// that meets a silent member is repeated.
 func (w *world) bound() time.Duration {
 	return w.ttl*11/10 + electionTimeout + expiryStep + 5*time.Second
 }

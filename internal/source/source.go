@@ -1,6 +1,6 @@
-// Package source checks the types of the library's source, as the compiler does, in a fraction
-// of its time: of the package at the root, and of those below internal/ that it is made of; if
-// asked, of commands, too.
+// Package source checks the types of the library's source, as the compiler does, in a
+// fraction of its time. It checks the package at the root, the packages below internal/ of
+// which that is made, and commands if the caller asks for them.
 package source
 
 import (
@@ -18,12 +18,12 @@ import (
 	"strings"
 )
 
-// A Library is its source, and what that imports.
+// A Library is its source, and the packages that this imports.
 type Library struct {
 	Fset     *token.FileSet
 	root     string         // path of the package at the root
 	packages []sources      // the library's own, each after those that it imports
-	others   types.Importer // of what they import, each package of which it reads once
+	others   types.Importer // of the packages that they import; it reads each once
 }
 
 // sources are the files of a package.
@@ -32,8 +32,8 @@ type sources struct {
 	files []string
 }
 
-// Load reads which files there are. dir is the root of the module, and commands are the folders
-// of those that are to be checked with the library.
+// Load reads which files there are. dir is the root of the module. commands are the folders
+// of commands to check with the library.
 func Load(ctx context.Context, dir string, commands ...string) (*Library, error) {
 	var failed error
 	list := func(args ...string) []string {
@@ -68,15 +68,16 @@ func Load(ctx context.Context, dir string, commands ...string) (*Library, error)
 	return l, failed
 }
 
-// Check checks the library with some of its files changed, which are given by their paths. It
-// returns the package at the root, and adds to info, if that is not nil, what it learns of all.
+// Check checks the library. changed has other texts for some of its files, by their paths.
+// Check returns the package at the root. If info is not nil, it adds to info what it learns
+// about all packages.
 func (l *Library) Check(changed map[string][]byte, info *types.Info) (root *types.Package, err error) {
 	imports := own{Importer: l.others, checked: make(map[string]*types.Package)}
 	left := len(changed)
 	for _, p := range l.packages {
 		var files []*ast.File
 		for _, path := range p.files {
-			var text any // nil has the file read
+			var text any // nil makes the parser read the file
 			if changed[path] != nil {
 				text = changed[path]
 				left--
@@ -100,7 +101,7 @@ func (l *Library) Check(changed map[string][]byte, info *types.Info) (root *type
 	return imports.checked[l.root], nil
 }
 
-// An own importer has packages that were checked, and gets the others elsewhere.
+// An own importer has the packages that were checked, and gets all others elsewhere.
 type own struct {
 	types.Importer
 	checked map[string]*types.Package

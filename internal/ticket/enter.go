@@ -6,35 +6,37 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// An Entering puts a ticket's key. The same put may be carried out many times, and
-// makes one key.
+// An Entering puts a ticket's key. The same put may be carried out many times, and makes
+// one key.
 //
-// That of Lock stands in line after it. That of TryLock puts the key only if nobody else stands
-// in line, and otherwise writes nothing. That of TryRLock does not mind those that read.
+// After that of Lock the key stands in line. That of TryLock puts the key only if nobody
+// else stands in line, and otherwise writes nothing. That of TryRLock ignores readers.
 type Entering struct {
 	t     *Ticket
 	try   bool
-	owner bool       // it reads who holds: the owner, not only the key
-	crowd bool       // it reads only keys, of those that are the nearest
-	last  string     // or, if it is there, this key, and how many there are; "" for none
-	reads bool       // whether the key is there already, and for TryLock whose the line is
-	n     int64      // TryLock: how many of the line it reads
+	owner bool       // it reads who holds: the owner, and not only the key
+	crowd bool       // it reads only keys, the nearest ones
+	last  string     // if this key is there it reads it instead, and how many keys there are; "" for none
+	reads bool       // whether it reads if the key is there already, and for TryLock whose the line is
+	n     int64      // TryLock: how many keys of the line it reads
 	seen  int64      // TryLock: up to here nothing below the prefix is in its way
 	among line.Ahead // TryAcquire: who was there then
 }
 
-// Enter begins to put t's key, with try as TryLock does. With owner it also reads the value of the
-// holder's key, otherwise only the key.
+// Enter begins to put t's key. With try it does so as TryLock does. With owner it also
+// reads the value of the holder's key, otherwise only the key.
 func (t *Ticket) Enter(try, owner bool) Entering {
 	return Entering{t: t, try: try, owner: owner, reads: try, n: t.few(), among: line.Nobody}
 }
 
-// Crowd has Lock expect a long line, unless it wants to know who holds. It reads only keys then:
-// with a line of 1,000 that takes etcd a fifth of the time, in which it carries out nothing else.
+// Crowd makes Lock expect a long line, unless it wants to know who holds. It then reads
+// only keys. In a line of 1,000 that takes etcd a fifth of the time, and meanwhile etcd
+// carries out nothing else.
 //
-// Where each goes round and round, the key behind which the last ticket of the Session stood is
-// there again, and the nearest. If the key last is there it alone is read, and how many there are:
-// etcd need not go through the line. It is for a ticket that waits for all before it.
+// If all go round and round, the key behind which the last ticket of the Session stood is
+// there again, and it is the nearest. If the key last is there, Lock reads only that key,
+// and how many keys there are: etcd need not go through the line. This is for a ticket that
+// waits for all before it.
 func (e *Entering) Crowd(last string) {
 	e.crowd, e.last = !e.try && !e.owner && e.t.Kind == line.Exclusive, last
 }
@@ -52,8 +54,8 @@ func (e *Entering) readCrowd() clientv3.Op {
 	)
 }
 
-// aheadOf is who that tells of. Those before the ticket are few in a line that is short, which it
-// reads then.
+// aheadOf returns who is ahead by what readCrowd has read. In a short line few stand before
+// the ticket, and it reads those itself.
 func (e *Entering) aheadOf(a Answer) line.Ahead {
 	count := a.read(1)
 	switch {
@@ -66,13 +68,14 @@ func (e *Entering) aheadOf(a Answer) line.Ahead {
 	}
 }
 
-// Txn is what to send next, with the value of the key.
+// Txn is the next transaction to send, with the value of the key.
 //
-// Lock reads who is before t, and then puts the key. TryLock first asks that nothing be below
-// the prefix. If something is, but it is no contender, it asks that nothing below the prefix be
-// newer than what it has seen. So it has nobody before it if it puts the key. TryRLock asks the
-// same of the two ranges that leave out who reads. TryAcquire does what TryLock does, but permits
-// beside which it may hold are not in its way.
+// Lock reads who is before t, and then puts the key. TryLock first compares that there is
+// nothing below the prefix. If there is something, but no contender, it then compares that
+// nothing below the prefix is newer than what it has seen. So if it puts the key, nobody is
+// before it. TryRLock compares the same for the two ranges that leave out readers.
+// TryAcquire does what TryLock does, except that permits beside which it may hold are not
+// in its way.
 func (e *Entering) Txn(value string) Txn {
 	t := e.t
 	txn := Txn{If: []clientv3.Cmp{t.absent()}, own: t.Key}
@@ -106,7 +109,7 @@ func (e *Entering) Txn(value string) Txn {
 	return txn
 }
 
-// alone is true of a range of keys in which nobody stands, as far as is known.
+// alone is true of a range of keys in which nobody stands in line, as far as is known.
 func (e *Entering) alone(from string) clientv3.Cmp {
 	if e.seen == 0 {
 		return clientv3.Compare(clientv3.CreateRevision(from), "=", 0)
@@ -130,20 +133,20 @@ func (e Entrance) String() string {
 	return [...]string{"unsure", "queued", "taken", "useless"}[e]
 }
 
-// Judge says what follows from an answer, and who is ahead of t in line. That is Unread if an
-// earlier copy has put the key.
+// Judge says what follows from an answer, and who is ahead of t in line. The latter is
+// Unread if an earlier copy has put the key.
 func (e *Entering) Judge(a Answer) (is Entrance, ahead line.Ahead) {
 	t := e.t
 	if a.Outcome == Answered && a.Succeeded {
 		t.sends()
 	}
 	if a.Doubtful() {
-		// A copy may come late. It can apply as long as the lease lives.
+		// A copy may come late. etcd can carry it out as long as the lease lives.
 		t.sends()
 		t.doubt = true
 	}
 	if a.Outcome != Answered || a.Empty {
-		e.reads = true // shows whose it is
+		e.reads = true // shows whose the key is
 		return Unsure, line.Ahead{}
 	}
 	is = t.adopt(a, 0)
@@ -163,8 +166,8 @@ func (e *Entering) Judge(a Answer) (is Entrance, ahead line.Ahead) {
 	}
 }
 
-// judgeTry is Judge for TryLock. is says whether its key was put, by this request or by an earlier
-// one whose answer was lost.
+// judgeTry is Judge for TryLock. is says whether its key was put, by this request or by an
+// earlier one whose answer was lost.
 func (e *Entering) judgeTry(a Answer, is Entrance) (Entrance, line.Ahead) {
 	t := e.t
 	if a.Succeeded && t.Kind != line.Read {
@@ -193,7 +196,8 @@ func (e *Entering) judgeTry(a Answer, is Entrance) (Entrance, line.Ahead) {
 	return is, ahead
 }
 
-// blockingByChance is whom byChance has read that t waits for, which is the last range.
+// blockingByChance returns those for which t waits among what byChance has read, which is
+// the last range.
 func (t *Ticket) blockingByChance(a Answer) line.Line {
 	if t.Kind != line.Read || len(a.Read) == 0 {
 		return nil
@@ -201,10 +205,10 @@ func (t *Ticket) blockingByChance(a Answer) line.Line {
 	return line.Of(t.Name, a.Read[len(a.Read)-1].GetKvs()).Blocking(t.Entry())
 }
 
-// adopt finds t's key in the answer to a transaction that puts it, and otherwise reads it by a
-// range of its own, the i-th; and it notes the key's revision. It returns Queued if t stands in
-// line; Useless if what is there under t's name is not what t has put: a leftover of an earlier
-// use, or a key that somebody put over.
+// adopt records the revision of t's key. It finds the key in the answer to the transaction
+// that puts it, or otherwise in the i-th range, which reads the key. It returns Queued if t
+// stands in line. It returns Useless if what is there under t's name is not what t has put:
+// a leftover of an earlier use, or a key that somebody put over.
 func (t *Ticket) adopt(a Answer, i int) Entrance {
 	own, there := line.Entry{Key: t.Key, Rev: a.Revision, Lease: t.Lease}, a.Succeeded
 	if !there {
@@ -222,7 +226,7 @@ func (t *Ticket) adopt(a Answer, i int) Entrance {
 	return Queued
 }
 
-// sends notes that a put may have been carried out.
+// sends records that a put may have been carried out.
 func (t *Ticket) sends() {
 	t.must("Enter", Unsent, Sent)
 	t.state = Sent

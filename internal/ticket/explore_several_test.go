@@ -18,8 +18,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/turn"
 )
 
-// A manyCall is a call of LockAll, or of Lock if it has one name, in the exploration of several
-// names.
+// A manyCall is a call of LockAll, or of Lock if it has one name, in the exploration of
+// several names.
 type manyCall struct {
 	home  int
 	names []string
@@ -45,7 +45,8 @@ const (
 	gone
 )
 
-// A manyWorld is some Sessions that share an etcd. What happens in it is chosen step by step.
+// A manyWorld is some Sessions that share an etcd. The exploration chooses step by step
+// what happens in it.
 type manyWorld struct {
 	etcd   *fake.Store
 	calls  []*manyCall
@@ -63,7 +64,7 @@ const (
 	mSilent           // it is carried out, and the answer is lost
 	mDropped          // it is not carried out, and nobody says so
 	mAgain            // the repeat
-	mLook             // of one place
+	mLook             // a look of one place
 	mBegin
 	mUnlock
 	mLeave  // the call gives up
@@ -134,7 +135,7 @@ func (w *manyWorld) owns(c *manyCall) bool {
 	return !slices.ContainsFunc(c.waiters, func(x *turn.Waiter[int]) bool { return x.Standing() != turn.Owner })
 }
 
-// before is how many stand before a place now, -1 if its key is gone.
+// before returns how many stand before a place now, and -1 if its key is gone.
 func (w *manyWorld) before(c *manyCall, i int) int {
 	l := w.lineOf(c.names[i])
 	at := slices.IndexFunc(l, func(e line.Entry) bool { return c.tickets[i].Is(e) })
@@ -326,7 +327,7 @@ func (w *manyWorld) begin(call int) {
 	}
 	for i, t := range c.tickets {
 		t.Hold()
-		c.lost = c.lost || w.before(c, i) < 0 // its loss is on its way, as that of a hold
+		c.lost = c.lost || w.before(c, i) < 0 // as with a hold, its loss is on its way
 	}
 	for k, o := range w.calls {
 		if k == call || o.phase != allHeld || o.lost || c.lost {
@@ -376,8 +377,8 @@ func (w *manyWorld) breaks(format string, args ...any) {
 	}
 }
 
-// waitsFor are the calls for which one waits: those that came before it at home, while it has no
-// keys, and then those whose keys are before its own.
+// waitsFor returns the calls for which one waits: while it has no keys, those that came
+// before it in its local lines; then those whose keys are before its own.
 func (w *manyWorld) waitsFor(call int) (others []int) {
 	c := w.calls[call]
 	switch c.phase {
@@ -419,7 +420,7 @@ func (w *manyWorld) circle() bool {
 	return false
 }
 
-// String is all that tells a world from others: revisions count by their order.
+// String has all that tells a world from others. Of revisions only the order counts.
 func (w *manyWorld) String() string {
 	var b strings.Builder
 	revs := make(map[int64]int)
@@ -455,10 +456,10 @@ func (w *manyWorld) String() string {
 	return b.String()
 }
 
-// Two Sessions take overlapping names in opposed orders, beside single names. Whatever comes when,
-// whichever answer is lost, whoever gives up, and whatever key an operator deletes: nobody waits in
-// a circle, no two hold a name, all keys of a call have one revision, its Unlock leaves none, and
-// all that go on get in.
+// Two Sessions take overlapping names in opposed orders, beside single names. Answers get
+// lost, calls give up, an operator deletes keys, in any order. Nobody waits in a circle. No
+// two hold a name. All keys of a call have one revision, and its Unlock leaves none. All
+// that go on get in.
 func TestExplorationOfSeveral(t *testing.T) {
 	call := func(home int, names ...string) manyCall { return manyCall{home: home, names: names} }
 	try := func(home int, names ...string) manyCall { return manyCall{home: home, names: names, try: true} }

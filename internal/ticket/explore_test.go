@@ -25,12 +25,13 @@ var (
 // A scenario is a world, and what may go wrong in it.
 type scenario struct {
 	name  string
-	reads int64 // how many of those before it a ticket reads; 0 for as many as the library
+	reads int64 // how many of those before it a ticket reads; 0 for the library's number
 	setting
 	most int // steps by default, 0 for all
 }
 
-// scenarios are what is gone through, the shortest first: one of these sees most of what is wrong.
+// scenarios are what the exploration goes through, the shortest first: one of these sees
+// most of what is wrong.
 func scenarios() []scenario {
 	waiter := func(home int) goroutine { return goroutine{home: home, rounds: 1} }
 	again := func(home int) goroutine { return goroutine{home: home, rounds: 2} }
@@ -138,7 +139,7 @@ func scenarios() []scenario {
 	}
 }
 
-// steps are how many s is gone.
+// steps is how many steps the exploration of s goes.
 func (s *scenario) steps() int {
 	switch {
 	case !race.Whole:
@@ -150,24 +151,34 @@ func (s *scenario) steps() int {
 	}
 }
 
-// TestExploration goes every way that a few Sessions can go, by the real cores: line, turn and
-// ticket. An etcd of one name carries out their very transactions.
+// TestExploration goes every way that a few Sessions can go, by the real cores: line, turn
+// and ticket. An etcd of one name carries out their very transactions.
 //
-// On the way calls are given up whose requests arrive late or never, requests arrive twice, members
-// that lag tell of the past, events get lost, an operator deletes keys or puts them over, leases
-// end, calls of Lock give up, and etcd is restored or wiped. In no state two hold unless both read,
-// but after an operator or a restore has taken the key of one; a writer's token is above all before
-// it, and a reader's above those of all writers, but for a restore; nobody takes another key for
-// his own; TryLock puts no key behind another, and TryRLock none behind a writer, and they say that
-// the lock is taken only if it is; those of a Session that read share a key, which goes with the
-// last of them; a key is handed off no more often than it may be; and Unlock tells the truth. Where
-// nothing can happen any more without a fault, everybody has got in, and nothing is left in etcd;
-// so it is where one comes from one state in 64 when nothing fails any more.
+// On the way, calls are given up while their requests arrive late or never. Requests arrive
+// twice. Members that lag show the past. Events get lost. An operator deletes keys or puts
+// them over. Leases end. Calls of Lock give up. etcd is restored or wiped.
 //
-// What the root does is written down in world_test.go: how a view is told of deletions, how a
-// Session hears that etcd was set back, and what it gives up then. Left out is a set-back that no
-// answer tells of, since the cluster is the same and has passed the revision that it had; and
-// when leases end: here they end after their Session has given them up.
+// In every state:
+//   - No two hold unless both read, except after an operator or a restore has taken the key of
+//     one.
+//   - A writer's token is above all before it, and a reader's above those of all writers, except
+//     after a restore.
+//   - Nobody takes another's key for its own.
+//   - TryLock puts no key behind another, and TryRLock none behind a writer. They say that the
+//     lock is taken only if it is.
+//   - The readers of a Session share a key, which goes with the last of them.
+//   - A key is handed off no more often than it may be.
+//   - Unlock tells the truth.
+//
+// In a state in which nothing more can happen without a fault, everybody has got in, and
+// nothing is left in etcd. The same holds for the end of the ways without faults, which the
+// exploration goes from one state in 64.
+//
+// world_test.go says what the root does: how a view learns of deletions, how a Session
+// learns that etcd was set back, and what it gives up then. Two things are left out. One is
+// a set-back that no answer shows, since the cluster is the same and has passed the
+// revision that it had. The other is when leases end: here they end after their Session has
+// given them up.
 func TestExploration(t *testing.T) {
 	collected := debug.SetGCPercent(400) // worlds live for two steps
 	defer debug.SetGCPercent(collected)
@@ -184,14 +195,14 @@ func TestExploration(t *testing.T) {
 	t.Logf("%d states, %d steps between them", states, ways)
 }
 
-// A node is a state, and how it was reached.
+// A node is a state, and the way to it.
 type node struct {
 	*world // nil once it is done
 	parent *node
 	step   step
 }
 
-// way is how n was reached.
+// way is the way to n.
 func (n *node) way() string {
 	var steps []string
 	for ; n.parent != nil; n = n.parent {
@@ -201,11 +212,12 @@ func (n *node) way() string {
 	return strings.Join(steps, "\n")
 }
 
-// oneIn is of how many states one is gone on from without faults, until everything has ended.
+// From one state in oneIn the exploration goes on without faults, until everything has
+// ended.
 const oneIn = 64
 
-// explore goes all ways, breadth first. States are told apart by 64 bits of a hash: among ten
-// million there is one that is taken for another with a probability of 3 in a million.
+// explore goes all ways, breadth first. It tells states apart by 64 bits of a hash. Among
+// ten million states, the probability that one is taken for another is 3 in a million.
 func explore(t *testing.T, first *world, most int) (states, ways int) {
 	seed, started := maphash.MakeSeed(), time.Now()
 	var text []byte

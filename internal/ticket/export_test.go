@@ -5,23 +5,23 @@ import (
 	"testing"
 )
 
-// What follows lets the exploration copy a world, and tell two apart.
+// These let the exploration copy a world, and tell two worlds apart.
 
-// Reads has tickets read so many keys of those before them, until a test is over.
+// Reads makes tickets read n of the keys before them, until a test is over.
 func Reads(t testing.TB, n int64) {
 	before := nearest
 	nearest = n
 	t.Cleanup(func() { nearest = before })
 }
 
-// Copy is t in a copied world, with its slot there.
+// Copy returns t in a copied world. slot finds its slot there.
 func (t *Ticket) Copy(slot func(*Slot) *Slot) Ticket {
 	c := *t
 	c.slot = slot(t.slot)
 	return c
 }
 
-// Copy is s in a copied world, and where each slot is there, if it is one of these.
+// Copy returns s in a copied world, and a function that finds a slot of s there.
 func (s *Slots) Copy() (c Slots, slot func(*Slot) (*Slot, bool)) {
 	c.on = s.on
 	for _, old := range s.slots {
@@ -37,19 +37,19 @@ func (s *Slots) Copy() (c Slots, slot func(*Slot) (*Slot, bool)) {
 	}
 }
 
-// Once is s, which is used once, in a copied world.
+// Once returns s in a copied world, for a slot that is used once.
 func (s *Slot) Once() *Slot {
 	once := *s
 	return &once
 }
 
-// Of is e for a copy of its ticket.
+// Of returns e for a copy of its ticket.
 func (e Entering) Of(t *Ticket) Entering {
 	e.t = t
 	return e
 }
 
-// Of is r for copies of its tickets.
+// Of returns r for copies of its tickets.
 func (r Release) Of(t, next *Ticket) Release {
 	r.t = t
 	if r.next != nil {
@@ -84,13 +84,13 @@ func (s *Slots) Append(b []byte) []byte {
 	return binary.AppendVarint(append(b, 0xff), on)
 }
 
-// Append appends all that there is of e, but for its ticket.
+// Append appends all that there is of e, except its ticket.
 func (e *Entering) Append(b []byte) []byte {
 	b = binary.AppendVarint(append(b, flags(e.try, e.reads)), e.n)
 	return binary.AppendVarint(b, e.seen)
 }
 
-// Append appends all that there is of r, but for its tickets.
+// Append appends all that there is of r, except its tickets.
 func (r *Release) Append(b []byte) []byte {
 	return append(b, flags(r.copies, r.missed), flags(r.reads, r.next != nil))
 }

@@ -32,14 +32,14 @@ type stored struct {
 // standsIn reports whether s stands in line.
 func (s *stored) standsIn() bool { return !s.stray && s.lease != 0 }
 
-// reads reports whether s is of one that reads.
+// reads reports whether s is the key of a reader.
 func (s *stored) reads() bool { return line.KindOf(s.key) == line.Read }
 
-// foreign is the lease of somebody else.
+// foreign is a lease that belongs to no Session.
 const foreign = 62
 
-// An etcd is one name's part of etcd. Its history is what was there at each revision, so that a
-// member that lags can tell of the past, and etcd can be set back.
+// An etcd is one name's part of etcd. Its history is what was there at each revision. So a
+// member that lags can show the past, and etcd can be set back.
 type etcd struct {
 	history []moment // by revision
 	leases  uint64   // that there are, by bit
@@ -56,7 +56,7 @@ func (e *etcd) rev() int64             { return int64(len(e.history) - 1) }
 func (e *etcd) now() []*stored         { return e.history[e.rev()].there }
 func (e *etcd) alive(lease int64) bool { return e.leases&(1<<lease) != 0 }
 
-// find is a key that is there, nil if it is not.
+// find returns a key that is there, and nil if it is not.
 func (e *etcd) find(key string) *stored {
 	for _, s := range e.now() {
 		if s.key == key {
@@ -72,12 +72,12 @@ func (e *etcd) has(t *ticket.Ticket) bool {
 	return s != nil && s.rev == t.Rev()
 }
 
-// hasAsPut reports whether it is there, and nobody has put it over.
+// hasAsPut reports whether the ticket's key is there and nobody has put it over.
 func (e *etcd) hasAsPut(t *ticket.Ticket) bool {
 	return e.has(t) && e.find(t.Key).lease == t.Lease
 }
 
-// others reports whether others stand in line, beside a key: those that it does not hold beside.
+// others reports whether others stand in line beside which the key does not hold.
 func (e *etcd) others(key string) bool {
 	if own := line.ShapeOf(key); own.Kind == line.Permit {
 		sum, least, alone := own.Weight, own.Limit, true
@@ -93,8 +93,8 @@ func (e *etcd) others(key string) bool {
 	return slices.ContainsFunc(e.now(), other)
 }
 
-// overtakes reports whether a permit that holds leaves out some that stand before it, whether
-// these hold or wait.
+// overtakes reports whether a permit that holds has not counted some that stand before it,
+// whether these hold or wait.
 func (e *etcd) overtakes(t *ticket.Ticket) bool {
 	own := line.ShapeOf(t.Key)
 	sum, least := own.Weight, own.Limit
@@ -117,7 +117,7 @@ func (e *etcd) set(now []*stored) {
 	e.history = append(slices.Clip(e.history), moment{now, e.leases})
 }
 
-// setBack is a restore from a snapshot of a revision.
+// setBack restores etcd from a snapshot of a revision.
 func (e *etcd) setBack(to int64) {
 	e.history = e.history[:to+1]
 	e.leases = e.history[to].leases
@@ -137,12 +137,12 @@ func (e *etcd) putOver(rev, lease int64) {
 	e.set(now)
 }
 
-// without is what is there now, without those that a function picks.
+// without returns what is there now, except for those that a function picks.
 func (e *etcd) without(gone func(*stored) bool) []*stored {
 	return slices.DeleteFunc(slices.Clone(e.now()), gone)
 }
 
-// end ends a lease, and its keys.
+// end ends a lease and deletes its keys.
 func (e *etcd) end(lease int64) {
 	e.leases &^= 1 << lease
 	if rest := e.without(func(s *stored) bool { return s.lease == lease }); len(rest) < len(e.now()) {
@@ -150,7 +150,7 @@ func (e *etcd) end(lease int64) {
 	}
 }
 
-// answer is what a range reads of what is there.
+// answer returns what a range reads of what is there.
 func answer(there []*stored, r *pb.RangeRequest) *pb.RangeResponse {
 	reply := &pb.RangeResponse{}
 	for _, s := range there {
@@ -185,7 +185,7 @@ func answer(there []*stored, r *pb.RangeRequest) *pb.RangeResponse {
 	return reply
 }
 
-// look is what a ticket that looks at a revision is answered.
+// look is the answer to a ticket's look at a revision.
 func (e *etcd) look(l *ticket.Look, k line.Kind, at int64) (read []*pb.RangeResponse) {
 	if k == line.Read {
 		for _, op := range wireOf(ticket.Txn{Then: l.Ranges()}, false).in.Success {
@@ -200,7 +200,8 @@ func (e *etcd) look(l *ticket.Look, k line.Kind, at int64) (read []*pb.RangeResp
 	return append(read, answer(e.history[at].there, caught.read))
 }
 
-// carryOut carries out a transaction. It fails if that puts with a lease that is not there.
+// carryOut carries out a transaction. It fails if the transaction puts with a lease that is
+// not there.
 func (e *etcd) carryOut(in *pb.TxnRequest) (a ticket.Answer, noLease bool) {
 	a.Succeeded = !slices.ContainsFunc(in.Compare, func(c *pb.Compare) bool { return !e.holds(c) })
 	ops := in.Success
@@ -232,11 +233,11 @@ func (e *etcd) carryOut(in *pb.TxnRequest) (a ticket.Answer, noLease bool) {
 	if changed {
 		e.set(there)
 	}
-	a.Empty, a.Revision = len(ops) == 0, e.rev() // which is that of what was put
+	a.Empty, a.Revision = len(ops) == 0, e.rev() // the revision of what was put
 	return a, false
 }
 
-// holds is one compare, of those that there are here.
+// holds evaluates one compare, of the kinds that occur here.
 func (e *etcd) holds(c *pb.Compare) bool {
 	if len(c.RangeEnd) > 0 { // of each key that there is
 		return !slices.ContainsFunc(e.now(), func(s *stored) bool {
@@ -298,7 +299,8 @@ var (
 	client = clientv3.NewKVFromKVClient(caught, nil)
 )
 
-// wireOf is a transaction as clientv3 sends it. again is for a copy that the library sends.
+// wireOf is a transaction as clientv3 sends it. again is set for a copy that the library
+// sends.
 func wireOf(t ticket.Txn, again bool) wire {
 	otherwise := t.Else
 	if again && otherwise == nil {
@@ -329,7 +331,7 @@ func tries(in *pb.TxnRequest) (key string, is bool) {
 	return key, is
 }
 
-// appendOps appends what the operations of a branch are.
+// appendOps appends a text for the operations of a branch.
 func appendOps(b []byte, ops []*pb.RequestOp) []byte {
 	b = append(b, byte(len(ops)))
 	for _, op := range ops {
@@ -352,7 +354,7 @@ func short(key []byte) []byte { return key[max(len(key)-2, 0):] }
 // A message is a request on its way to etcd.
 type message struct {
 	wire
-	to  int // the ticket whose call it is; none if that is over
+	to  int // the ticket that made the call; none if the call is over
 	era int // of the Session, when it was sent
 }
 
@@ -379,19 +381,19 @@ func (p phase) String() string {
 	}[p]
 }
 
-// An entry is what the library has of a ticket, and what the judge has.
+// An entry is what the library and the judge know of a ticket.
 type entry struct {
 	ticket ticket.Ticket
 	claim  int
 	phase  phase
 	using  bool // counted among the lease's users
-	copies bool // of the present call there may be
+	copies bool // there may be copies of the present call
 	ahead  line.Ahead
-	next   int // whom its release puts, or none
-	after  int // whose removal comes before, or none
-	era    int // of the answer that told the revision, or the line, last
+	next   int // the ticket that its release puts, or none
+	after  int // the ticket whose removal comes before, or none
+	era    int // of the last answer that told the revision, or the line
 
-	unqueued int // of a release: whom it was to put, and did not, or none
+	unqueued int // of a release: the ticket that it was to put, and did not, or none
 
 	entering ticket.Entering
 	release  ticket.Release
@@ -399,11 +401,11 @@ type entry struct {
 	// The judge's.
 	whole     bool // the hold, as its holder knows
 	taken     bool // somebody else has ended the key: an operator, or the end of the lease
-	operated  bool // it was an operator, or a set-back
-	undone    bool // it was a set-back, which the next answer tells of
+	operated  bool // an operator did that, or a set-back
+	undone    bool // a set-back did it, and the next answer shows that
 	ambiguous bool // a copy of the release may have been carried out before its last answer
-	sure      bool // an answer that was not ambiguous told that the key was gone
-	handed    int  // holds that were passed on with the key, in a row
+	sure      bool // an unambiguous answer said that the key was gone
+	handed    int  // how many holds in a row got the key handed on
 }
 
 // A standing is where a claim stands.
@@ -414,17 +416,17 @@ const (
 	atHome          // in the local queue
 	inLine          // it has the turn, and a ticket
 	done
-	beside // it holds beside the one that owns the turn, or has lost that
+	beside // it holds beside the owner of the turn, or has lost that hold
 )
 
-// A claim is one goroutine.
+// A claim is the claim of one goroutine.
 type claim struct {
 	standing standing
-	rounds   int // to go
+	rounds   int // rounds to go
 	ticket   int
 }
 
-// A lease is one of a Session's.
+// A lease is a lease of a Session.
 type lease struct {
 	id      int64
 	retired bool
@@ -435,11 +437,11 @@ type lease struct {
 // A session is one Session.
 type session struct {
 	queue   *turn.Queue[int, int]
-	waiters []*turn.Waiter[int] // by claim, nil for those of others
+	waiters []*turn.Waiter[int] // by claim, nil for the claims of other Sessions
 	slots   map[line.Shape]*ticket.Slots
 	leases  []lease // the last one is in use
 	drawn   int
-	era     int // how many set-backs it has heard of
+	era     int // how many set-backs it knows of
 }
 
 // ---- copies
@@ -465,8 +467,9 @@ func (s *session) copy(key, handed int) (c session, slot func(*ticket.Slot) *tic
 	return c, slot
 }
 
-// copyQueue makes a queue in which each stands where it does in another, by its own transitions.
-// A key was handed off so many times, last to the owner.
+// copyQueue makes a queue in which each waiter stands where it does in another queue. It
+// uses the queue's own transitions. A key was handed off that many times, last to the
+// owner.
 func copyQueue(
 	old *turn.Queue[int, int], those []*turn.Waiter[int], key, handed int,
 ) (*turn.Queue[int, int], []*turn.Waiter[int]) {
@@ -543,7 +546,7 @@ func copyQueue(
 	return q, waiters
 }
 
-// gather notes that those who wait came before a put, if anybody has the turn.
+// gather notes that the waiters came before a put, if anybody has the turn.
 func gather(q *turn.Queue[int, int]) {
 	if s := q.State(); s == turn.Taken || s == turn.Passing {
 		q.Gather()
@@ -581,7 +584,8 @@ func (w *world) copy() *world {
 	return &c
 }
 
-// handed is the key at which the owner of a queue holds, and how often that was handed off.
+// handed returns the key at which the owner of a queue holds, and how often that was handed
+// off.
 func (w *world) handed(s *session) (key, times int) {
 	if state := s.queue.State(); state != turn.Taken && state != turn.Passing {
 		return 0, 0
@@ -593,9 +597,9 @@ func (w *world) handed(s *session) (key, times int) {
 	return keyOf(i), w.entries[i].handed
 }
 
-// append appends all that makes w another world than others.
+// append appends all that makes w different from other worlds.
 func (w *world) append(b []byte) []byte {
-	oldest := w.etcd.rev() // what nobody who waits may ask for is forgotten
+	oldest := w.etcd.rev() // it leaves out what no waiter can ask for any more
 	for _, e := range w.entries {
 		if e != nil && e.phase == waiting {
 			oldest = min(oldest, e.ticket.Rev())
@@ -647,7 +651,7 @@ func (w *world) append(b []byte) []byte {
 		}
 		for claim, waiter := range s.waiters {
 			if slots := s.slots[w.shape(claim)]; waiter != nil && slots != nil {
-				b = slots.Append(append(b, 0xfe)) // those of one shape more than once
+				b = slots.Append(append(b, 0xfe)) // slots of one shape are there more than once
 			}
 		}
 	}

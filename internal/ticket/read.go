@@ -9,26 +9,27 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// Few is how many may be ahead of a ticket that knows all of them. Behind more it reads only
-// the nearest, so that the cost of a wait does not grow with the line. etcd sorts the whole
-// line for it all the same.
+// Few is how many may be ahead of a ticket that knows all of them. Behind more it reads
+// only the nearest, so that the cost of a wait does not grow with the line. etcd sorts the
+// whole line for it all the same.
 const Few = 8
 
-// nearest is how many keys it reads, except in tests: one more shows that there are more.
+// nearest is how many keys it reads, except in tests. One more than Few shows that there
+// are more.
 var nearest int64 = Few + 1
 
-// mostNearest is how many keys a permit reads at most at first.
+// mostNearest is how many keys a permit reads at most in its first reading.
 const mostNearest = 1024
 
-// few is how many keys t reads of those before it, the nearest. For a permit that is so many that
-// what it has read either is all there is, or is too much for its limit even if the weights are
-// 1; and twice as many, so that it soon knows all of those that it waits for.
+// few is how many keys t reads of those before it, the nearest ones. A permit reads so many
+// that either they are all there are, or their weights are too much for its limit even if
+// each is 1. It reads twice that many, so that it soon knows all for which it waits.
 func (t *Ticket) few() int64 {
 	return min(nearest+2*int64(line.ShapeOf(t.Key).Limit), max(nearest, mostNearest))
 }
 
-// wider is how many times as many keys it reads after keys that are no contenders have filled
-// the first range.
+// wider is the factor by which it reads more keys after keys that are no contenders have
+// filled the first range.
 const wider = 32
 
 var (
@@ -36,9 +37,9 @@ var (
 	oldestFirst = clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend)
 )
 
-// newest reads the newest keys of the line, so many, as line.Before has them: in the ranges apart
-// for a ticket that reads. There may be any number of others that read, and it is told of a few of
-// them, in case one is exclusive.
+// newest reads the n newest keys of the line, in the form that line.Before expects. A
+// ticket that reads has several ranges. There may be any number of other readers. It reads
+// a few of them, in case one is exclusive.
 func (t *Ticket) newest(n int64, opts ...clientv3.OpOption) []clientv3.Op {
 	const more = 2 // room for what a put adds
 	if t.Kind != line.Read {
@@ -65,30 +66,30 @@ func within(r line.Range, opts []clientv3.OpOption) clientv3.Op {
 	return clientv3.OpGet(r.From, append(opts, clientv3.WithRange(r.To))...)
 }
 
-// exclusives are the ranges that those who read are not in.
+// exclusives are the ranges without readers.
 func (t *Ticket) exclusives() []line.Range {
 	ranges := line.Ranges(t.Name)
 	return slices.Delete(ranges[:], line.OfReads, line.OfReads+1)
 }
 
-// byChance reads those of the nearest among whom one may be exclusive that no range of the
-// exclusives has.
+// byChance reads the nearest keys in the readers' range. One of them may be exclusive, and
+// the exclusives do not include it.
 func (t *Ticket) byChance() clientv3.Op {
 	opts := []clientv3.OpOption{newestFirst, clientv3.WithLimit(nearest)}
 	return within(line.Ranges(t.Name)[line.OfReads], opts)
 }
 
-// oldest reads the oldest keys of the line, so many.
+// oldest reads the n oldest keys of the line.
 func (t *Ticket) oldest(n int64, opts ...clientv3.OpOption) clientv3.Op {
 	all := append(make([]clientv3.OpOption, 0, 4), t.whole(), oldestFirst, clientv3.WithLimit(n))
 	return clientv3.OpGet(t.Prefix(), append(all, opts...)...)
 }
 
-// readAhead is what a transaction reads before it puts t's key: the nearest keys at that time,
-// and the oldest. The key that t puts after that is behind all of them.
+// readAhead is what a transaction reads before it puts t's key: the nearest keys at that
+// time, and the oldest. The key that t puts after that is behind all of them.
 //
-// Of the oldest it reads only the key, unless its owner is asked for. etcd has keys in memory:
-// in a line of 1,000 that takes a fifth of the time.
+// Of the oldest it reads only the key, unless the caller asks for the owner. etcd has keys
+// in memory: in a line of 1,000 that takes a fifth of the time.
 func (t *Ticket) readAhead(owner bool) []clientv3.Op {
 	if owner {
 		return append(t.newest(t.few()), t.oldest(1))
@@ -96,7 +97,7 @@ func (t *Ticket) readAhead(owner bool) []clientv3.Op {
 	return append(t.newest(t.few()), t.oldest(1, clientv3.WithKeysOnly()))
 }
 
-// aheadOf is whom readAhead has found.
+// aheadOf returns who is ahead, by what readAhead has read.
 func (t *Ticket) aheadOf(a Answer) line.Ahead {
 	n := len(a.Read) - 1
 	if n < 1 {
@@ -106,8 +107,8 @@ func (t *Ticket) aheadOf(a Answer) line.Ahead {
 	return ahead.HeldBy(t.Name, a.Read[n])
 }
 
-// AskWhoHolds reads who holds, if ahead does not have the holder or only its key, and otherwise
-// next to nothing.
+// AskWhoHolds reads who holds, if ahead lacks the holder or has only its key. Otherwise it
+// reads next to nothing.
 func (t *Ticket) AskWhoHolds(ahead line.Ahead) clientv3.Op {
 	switch holder := ahead.Holder(); {
 	case holder.Rev == 0 && ahead.Brief():
@@ -121,7 +122,7 @@ func (t *Ticket) AskWhoHolds(ahead line.Ahead) clientv3.Op {
 	}
 }
 
-// WhoHolds is ahead with what AskWhoHolds has read.
+// WhoHolds returns ahead with what AskWhoHolds has read.
 func (t *Ticket) WhoHolds(ahead line.Ahead, read *pb.RangeResponse) line.Ahead {
 	oldest := line.Of(t.Name, read.GetKvs()).Before(t.Entry())
 	unknown := ahead.First.Rev == 0 && !ahead.Whole
@@ -131,11 +132,11 @@ func (t *Ticket) WhoHolds(ahead line.Ahead, read *pb.RangeResponse) line.Ahead {
 	return ahead
 }
 
-// Contends compares e, behind which t waits, with what is there: whether that very key is, and
-// stands in line.
+// Contends compares e, behind which t waits, with what is there: it is true if that very
+// key is there and stands in line.
 //
-// A key that was put over has the create revision that it had, but perhaps no lease: it
-// stands in line no more, and no lease removes it.
+// A key that was put over keeps its create revision, but perhaps has no lease. Then it no
+// longer stands in line, and no lease removes it.
 func Contends(e line.Entry) []clientv3.Cmp {
 	is, lease := "=", e.Lease
 	if lease == 0 {
@@ -158,19 +159,19 @@ type Look struct {
 	keys bool // read only keys first
 }
 
-// Look begins to read who is before t. When the one before is gone there is mostly nobody else,
-// and that the keys alone tell.
+// Look begins to read who is before t. If the one before is gone there is mostly nobody
+// else, and the keys alone show that.
 func (t *Ticket) Look(gone bool) Look { return Look{t, t.few(), gone && t.Kind == line.Exclusive} }
 
-// Ranges is what to read together next, for a ticket that reads: the own key, and what line.Before
-// asks for.
+// Ranges is what to read together next, for a ticket that reads: its own key, and what
+// line.Before asks for.
 func (l *Look) Ranges(opts ...clientv3.OpOption) []clientv3.Op {
 	own := clientv3.OpGet(l.t.Key, opts...)
 	return append([]clientv3.Op{own}, l.t.newest(l.n, append(opts, clientv3.WithMaxCreateRev(l.t.rev))...)...)
 }
 
-// Range is what to read below the Prefix next, for a ticket that does not read. The own key is the
-// newest that it reads, if it is there.
+// Range is what to read below the Prefix next, for a ticket that does not read. If its own
+// key is there, it is the newest that the range reads.
 func (l *Look) Range() []clientv3.OpOption {
 	opts := []clientv3.OpOption{
 		clientv3.WithPrefix(),
@@ -184,15 +185,15 @@ func (l *Look) Range() []clientv3.OpOption {
 	return opts
 }
 
-// Judge says what an answer tells. there is whether the key is there as t has put it. If ahead does
-// not Tell, the next Range is to be read.
+// Judge says what an answer shows. there is whether the key is there as t has put it. If
+// ahead does not Tell, the next Range is to be read.
 func (l *Look) Judge(read ...*pb.RangeResponse) (ahead line.Ahead, there bool) {
 	if l.keys {
 		l.keys = false
 		if line.Only(l.t.Name, l.t.Entry(), read[0]) {
 			return line.Nobody, true
 		}
-		return line.Ahead{}, true // their leases show more
+		return line.Ahead{}, true // only a reading with their leases shows more
 	}
 	own, there := line.Find(read[0].GetKvs(), l.t.Key)
 	if !there || !l.t.Is(own) {
@@ -205,6 +206,7 @@ func (l *Look) Judge(read ...*pb.RangeResponse) (ahead line.Ahead, there bool) {
 	return line.Before(l.t.Name, own, read...), true
 }
 
-// Tells reports whether ahead is enough to wait by. It is not if keys that are no contenders have
-// filled what was read: then the nearest is known, but not how many there are.
+// Tells reports whether ahead is enough to wait by. It is not if keys that are no
+// contenders have filled what was read: then the nearest is known, but not how many there
+// are.
 func Tells(ahead line.Ahead) bool { return ahead.Tells(int(nearest) - 1) }

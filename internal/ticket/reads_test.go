@@ -14,18 +14,18 @@ import (
 
 const (
 	readID   = "ffffffff-0000-8000-8000-000000000001"
-	byChance = "ffffffff-0000-4000-8000-000000000004" // exclusive, in the block of those that read
+	byChance = "ffffffff-0000-4000-8000-000000000004" // exclusive, in the readers' block
 )
 
-// several is what the ranges of one that reads have read: below the block, in it, and beyond it.
+// several is what a reader's ranges have read: below the block, in it, and beyond it.
 func several(below, block, beyond []*mvccpb.KeyValue) []*pb.RangeResponse {
 	return []*pb.RangeResponse{read(below...), read(block...), read(beyond...)}
 }
 
 func kvs(of ...*mvccpb.KeyValue) []*mvccpb.KeyValue { return of }
 
-// What is sent to put a key that reads: RLock reads who is exclusive, and TryRLock asks that nobody
-// be, and of nobody else.
+// What the put of a reader's key sends: RLock reads who is exclusive. TryRLock compares
+// that nobody is, and compares nothing else.
 func TestWhatAPutOfOneThatReadsSends(t *testing.T) {
 	ranges := line.Ranges(name)
 	k := unsent(readID, &ticket.Slot{})
@@ -69,7 +69,7 @@ func TestWhatAPutOfOneThatReadsSends(t *testing.T) {
 	}
 }
 
-// The answers to the put of one that reads.
+// The answers to the put of a reader.
 func TestWhatAPutOfOneThatReadsSays(t *testing.T) {
 	own, other, chance := kv(readID, rev, mine), kv(oldID, 3, mine+1), kv(byChance, 4, mine+1)
 	reader := kv(readID[:35]+"2", 2, mine+1)
@@ -128,8 +128,8 @@ func TestWhatAPutOfOneThatReadsSays(t *testing.T) {
 	requireJudged(t, readID, rows)
 }
 
-// A look of one that reads: itself, and those before it who are exclusive; as many keys at most as
-// there are ranges, however many read.
+// A reader's look reads its own key and the exclusive contenders before it. It reads no
+// more keys than there are ranges, however many read.
 func TestALookOfOneThatReads(t *testing.T) {
 	k := unsent(readID, &ticket.Slot{})
 	e := k.Enter(false, false)

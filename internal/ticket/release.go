@@ -8,24 +8,25 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// A Release deletes the key of a hold that has ended whole, and in the same transaction puts
-// the key of the Session's next ticket, if there is one. A hold of several names has several keys,
-// which it deletes together, or none of them: so if some are there no copy has deleted the others.
+// A Release deletes the key of a hold that has ended whole. In the same transaction it puts
+// the key of the Session's next ticket, if there is one. A hold of several names has
+// several keys. The transaction deletes all of them or none, so if some are there no copy
+// has deleted the others.
 //
-// The answer to a copy does not say what the first request did. When the key is gone and a
-// copy may have been sent, the release itself is taken to have removed it, as long as the hold
-// was certain.
+// The answer to a copy does not say what the first request did. If the key is gone and a
+// copy may have been sent, the release itself is taken to have removed it, as long as the
+// hold was certain.
 type Release struct {
 	t      *Ticket
 	others []*Ticket // that go with t; next is nil then
 	next   *Ticket   // nil if there is none, or none any more
 	reads  bool      // it reads what is there, if the key is not as it should be
 	copies bool      // an earlier request may have been carried out
-	missed bool      // the key was not there as t had put it, for certain
+	missed bool      // for certain, the key was not there as t had put it
 }
 
-// Release begins to release t's key, and to put the key of next, which may be nil. With others it
-// releases their keys, too, in the same transaction.
+// Release begins to release t's key, and to put the key of next, which may be nil. With
+// others it releases their keys, too, in the same transaction.
 func (t *Ticket) Release(next *Ticket, others ...*Ticket) Release {
 	r := Release{t: t, others: others, next: next, reads: len(others) > 0}
 	for _, t := range r.all() {
@@ -52,7 +53,7 @@ func (r *Release) all() iter.Seq2[int, *Ticket] {
 // Together reports whether the next transaction puts the key of the next ticket.
 func (r *Release) Together() bool { return r.next != nil }
 
-// Txn is what to send next, with the value of the next ticket's key.
+// Txn is the next transaction to send, with the value of the next ticket's key.
 func (r *Release) Txn(value string) Txn {
 	t := r.t
 	// A key that was put over, without the lease, no longer stands in line.
@@ -115,21 +116,21 @@ func (d Doubt) String() string { return [...]string{"silence", "set back", "unce
 type Finding struct {
 	Verdict
 	Reason Reason     // of Lost
-	Of     *Ticket    // of Lost, if etcd has told: whose key
+	Of     *Ticket    // of Lost: whose key, if etcd has said so
 	Doubt  Doubt      // of Unconfirmed
 	Queued bool       // the next ticket stands in line
 	Ahead  line.Ahead // of the next ticket, Unread if a copy has put it
 }
 
-// A Now is what is known besides etcd's answer when that has come.
+// A Now is what is known besides etcd's answer when the answer has come.
 type Now struct {
 	Certain bool // nobody else can have got in before this moment
 	Stale   bool // etcd was set back since the key was last seen
 	Final   bool // no other attempt is possible
 }
 
-// Judge says what follows from an answer. After every verdict but the first two t is Removed, or
-// Leaving if its key must still be removed.
+// Judge says what follows from an answer. After every verdict except the first two, t is
+// Removed, or Leaving if its key must still be removed.
 func (r *Release) Judge(a Answer, now Now) (f Finding) {
 	t, next := r.t, r.next
 	r.next = nil
@@ -170,7 +171,7 @@ func (r *Release) Judge(a Answer, now Now) (f Finding) {
 	return f
 }
 
-// remove notes that all keys are gone, at a revision.
+// remove records that all keys are gone, at a revision.
 func (r *Release) remove(revision int64) {
 	for _, t := range r.all() {
 		t.Remove(revision)
@@ -187,8 +188,8 @@ func (r *Release) some(a Answer) bool {
 	return false
 }
 
-// lose notes which of the keys were lost, and tells the first one and why. The others are to be
-// removed.
+// lose records which of the keys were lost, and returns the first one and why. The others
+// must be removed.
 func (r *Release) lose(a Answer) (of *Ticket, why Reason) {
 	for i, t := range r.all() {
 		own, _ := a.find(i, t.Key)

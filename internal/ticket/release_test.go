@@ -25,12 +25,12 @@ func kv(id string, rev, lease int64) *mvccpb.KeyValue {
 	return &mvccpb.KeyValue{Key: []byte(line.Prefix(name) + id), CreateRevision: rev, Lease: lease}
 }
 
-// read is what one range has read.
+// read is the result of one range.
 func read(kvs ...*mvccpb.KeyValue) *pb.RangeResponse {
 	return &pb.RangeResponse{Kvs: kvs, Count: int64(len(kvs))}
 }
 
-// ahead is what the ranges before a put have read, the newest first.
+// ahead is the result of the ranges before a put, the newest first.
 func ahead(kvs ...*mvccpb.KeyValue) []*pb.RangeResponse {
 	oldest := read()
 	if n := len(kvs); n > 0 {
@@ -55,7 +55,8 @@ func held(t *testing.T) *ticket.Ticket {
 	return &k
 }
 
-// An answer is as the rows have it: words for what etcd has done, and for what is known beside.
+// answered makes an answer from the words of a row: for what etcd has done, and for what
+// else is known.
 func answered(t *testing.T, words string) (a ticket.Answer, now ticket.Now) {
 	a.Revision, now.Certain = 20, true
 	var own, next, before []*mvccpb.KeyValue
@@ -98,12 +99,12 @@ func answered(t *testing.T, words string) (a ticket.Answer, now ticket.Now) {
 	return a, now
 }
 
-// Rules 6 and 7: what Unlock says for each answer that a release may get, and what becomes of
-// the key, and of that of the next ticket.
+// Rules 6 and 7: what Unlock says for each answer that a release may get, and what becomes
+// of the key and of the next ticket's key.
 func TestWhatAReleaseSays(t *testing.T) {
 	rows := []struct {
 		promise string
-		answers string // alone; or after "with:" with a next ticket
+		answers string // without a next ticket; or, after "with:", with one
 		says    string
 		key     ticket.State
 	}{
@@ -188,7 +189,7 @@ func TestWhatAReleaseSays(t *testing.T) {
 	}
 }
 
-// said is a finding as the rows have it.
+// said is a finding in the words of the rows.
 func said(f ticket.Finding) string {
 	says := f.Verdict.String()
 	switch f.Verdict {
@@ -206,7 +207,7 @@ func said(f ticket.Finding) string {
 	return says
 }
 
-// behind is who is ahead as the rows have it.
+// behind is who is ahead, in the words of the rows.
 func behind(ahead line.Ahead) string {
 	switch {
 	case ahead.Clear():
@@ -220,8 +221,8 @@ func behind(ahead line.Ahead) string {
 	}
 }
 
-// What a release sends: the key is deleted only as this ticket has put it, and whether it reads
-// is told by what it knows.
+// What a release sends: it deletes the key only as this ticket has put it. What it knows
+// decides whether it reads.
 func TestWhatAReleaseSends(t *testing.T) {
 	k := held(t)
 	next := unsent(nextID, &ticket.Slot{})
@@ -281,7 +282,8 @@ func TestWhatAPutSays(t *testing.T) {
 	put := func(before ...*mvccpb.KeyValue) ticket.Answer {
 		return ticket.Answer{Succeeded: true, Read: ahead(before...), Revision: 20}
 	}
-	// The put is refused: what is there under the name, and for TryLock in the line.
+	// The put is refused. own is what is there under the name; stand is what is in the
+	// line, for TryLock.
 	fails := func(own *mvccpb.KeyValue, stand ...*mvccpb.KeyValue) ticket.Answer {
 		there := read()
 		if own != nil {
@@ -343,8 +345,9 @@ func TestWhatAPutSays(t *testing.T) {
 	requireJudged(t, ownID, rows)
 }
 
-// A put that expects a long line reads only keys. Whoever may stand in line is before it, and who
-// holds is unknown. One that tries, or wants to know who holds, reads what it reads otherwise.
+// A put that expects a long line reads only keys. All that may stand in line are before it,
+// and who holds is unknown. A put that tries, or wants to know who holds, reads what it
+// reads otherwise.
 func TestWhatAPutInACrowdReads(t *testing.T) {
 	enter := func(try, owner bool) (*ticket.Ticket, ticket.Entering) {
 		k := unsent(ownID, &ticket.Slot{})
@@ -398,9 +401,9 @@ func TestWhatAPutInACrowdReads(t *testing.T) {
 	}
 }
 
-// A put in a crowd reads the key behind which the last one stood, if it is there, and how many keys
-// there are, and goes through the line otherwise. In a line that has become short it has to read
-// on.
+// A put in a crowd reads the key behind which the last one stood, if it is there, and how
+// many keys there are. Otherwise it goes through the line. In a line that has become short
+// it has to read on.
 func TestAPutInACrowdReadsTheLastKeyFirst(t *testing.T) {
 	last := line.Prefix(name) + oldID
 	for _, row := range []struct {
@@ -436,8 +439,8 @@ func TestAPutInACrowdReadsTheLastKeyFirst(t *testing.T) {
 	}
 }
 
-// Whom one waits for is compared with its lease, or if only its key was read with the one that its
-// key tells, or with none.
+// A waiter compares the one for which it waits with its lease. If only the key was read, it
+// compares with the lease that the key tells, or with none.
 func TestWhoIsWaitedForIsComparedWithItsLease(t *testing.T) {
 	for _, row := range []struct {
 		tail   string
@@ -459,8 +462,8 @@ func TestWhoIsWaitedForIsComparedWithItsLease(t *testing.T) {
 	}
 }
 
-// A leftover of an earlier use of a name is not taken for the key: its revision is no newer than
-// the one at which the name was last known to be free.
+// A ticket does not take a leftover of an earlier use of its name for its key: the
+// leftover's revision is no newer than the one at which the name was last known to be free.
 func TestALeftoverIsNotAdopted(t *testing.T) {
 	var slot ticket.Slot
 	for _, row := range []struct {
@@ -486,7 +489,7 @@ func TestALeftoverIsNotAdopted(t *testing.T) {
 	}
 }
 
-// Whose put may come late leaves its name to nobody.
+// A ticket whose put may come late leaves its name to nobody.
 func TestANameInDoubtIsNotUsedAgain(t *testing.T) {
 	var slot ticket.Slot
 	k := unsent(ownID, &slot)
@@ -503,7 +506,8 @@ func unsentKey(id string, slot *ticket.Slot) string {
 	return k.Key
 }
 
-// Each transition is from the states that the package comment names, and panics from others.
+// Each transition begins in the states that the package comment names, and panics in
+// others.
 func TestAnIllegalTransitionPanics(t *testing.T) {
 	k := unsent(ownID, &ticket.Slot{})
 	require.PanicsWithValue(t, "ticket: Hold: the ticket is unsent", k.Hold)

@@ -6,17 +6,17 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// A Several puts the keys of several tickets on one lease, each in the line of another lock, in one
-// transaction: all of them, or none. It is what an Entering of each does.
+// A Several puts the keys of several tickets on one lease, each in the line of another
+// lock, in one transaction: all of them, or none. It does what an Entering of each does.
 //
-// Invariant: the keys get one create revision, and the tickets are Queued only if all are, with
-// that revision. Then whoever has keys waits only for keys of lower revisions, in whatever lines,
-// so that nobody waits in a circle. (Do not go on with keys of unequal revisions: one is before
-// another call's in its line, and another behind that call's.
+// Invariant: the keys get one create revision, and the tickets are Queued only if all keys
+// have that revision. Then a contender with keys waits only for keys of lower revisions, in
+// whatever lines, so nobody waits in a circle. (Do not go on with keys of unequal
+// revisions: one is before another call's in its line, and another is behind that call's.
 // TestKeysOfUnequalRevisionsAreGivenUp.)
 type Several struct {
 	each []Entering
-	then []int // how many ranges each has in the Then of the transaction
+	then []int // how many ranges each ticket has in the Then of the transaction
 	rest []int // and in its Else
 }
 
@@ -25,13 +25,13 @@ func EnterAll(tickets []*Ticket, try, owner bool) Several {
 	s := Several{then: make([]int, len(tickets)), rest: make([]int, len(tickets))}
 	for _, t := range tickets {
 		e := t.Enter(try, owner)
-		e.reads = true // if an earlier copy has put them all have to show
+		e.reads = true // if an earlier copy has put them, all have to show
 		s.each = append(s.each, e)
 	}
 	return s
 }
 
-// Txn is what to send next, with the values of the keys.
+// Txn is the next transaction to send, with the values of the keys.
 func (s *Several) Txn(values []string) Txn {
 	var all Txn
 	for i := range s.each {
@@ -55,7 +55,7 @@ func ranges(ops []clientv3.Op) (n int) {
 }
 
 // Judge says what follows from an answer, and who is ahead of each ticket in its line, as
-// Entering.Judge does. If it is Taken that is so for the tickets that somebody is ahead of.
+// Entering.Judge does. If it says Taken, those tickets are taken that somebody is ahead of.
 func (s *Several) Judge(a Answer) (is Entrance, ahead []line.Ahead) {
 	counts, read := s.rest, a.Read
 	if a.Succeeded {
@@ -77,7 +77,7 @@ func (s *Several) Judge(a Answer) (is Entrance, ahead []line.Ahead) {
 	case told[Unsure] == len(s.each):
 		return Unsure, ahead
 	case told[Unsure] > 0 || !s.equal():
-		return Useless, ahead // others than one transaction leaves behind
+		return Useless, ahead // one transaction does not leave such keys behind
 	default:
 		return Queued, ahead
 	}

@@ -20,15 +20,15 @@ func both(t *testing.T) (tickets []*ticket.Ticket, keys []string) {
 	return tickets, keys
 }
 
-// keyAt is what a range of one key has read.
+// keyAt is the result of a range of one key.
 func keyAt(key string, rev, lease int64) *pb.RangeResponse {
 	kv := kv(ownID, rev, lease)
 	kv.Key = []byte(key)
 	return read(kv)
 }
 
-// What the put of several sends is what each would send, in one transaction: 3 operations each, so
-// that 32 are below etcd's 128.
+// The put of several sends what each would send, in one transaction. That is 3 operations
+// each, so that 32 names are below etcd's limit of 128.
 func TestWhatAPutOfSeveralSends(t *testing.T) {
 	tickets, keys := both(t)
 	e := ticket.EnterAll(tickets, false, false)
@@ -52,11 +52,12 @@ func TestWhatAPutOfSeveralSends(t *testing.T) {
 	}
 }
 
-// Keys that a repeat finds are those of one transaction, or all are given up.
+// If a repeat finds keys, they are those of one transaction, or the call gives all of them
+// up.
 func TestKeysOfUnequalRevisionsAreGivenUp(t *testing.T) {
 	for _, row := range []struct {
 		name string
-		x, y int64 // create revisions that the repeat finds, 0 if the key is not there
+		x, y int64 // create revisions that the repeat finds; 0 for a key that is not there
 		is   ticket.Entrance
 	}{
 		{"both, as put", 20, 20, ticket.Queued},
@@ -104,8 +105,8 @@ func TestAPutOfSeveralIsTakenByOne(t *testing.T) {
 	require.Equal(t, 1, ahead[1].Count())
 }
 
-// The release of several deletes all keys or none. What the answer says of the keys that are there
-// tells whether an earlier copy was carried out.
+// The release of several deletes all keys or none. The keys that the answer shows tell
+// whether an earlier copy was carried out.
 func TestWhatAReleaseOfSeveralSays(t *testing.T) {
 	const lost = -1 // put over
 	for _, row := range []struct {

@@ -1,7 +1,7 @@
-// Package ticket is the life of one key in etcd's line: it builds each transaction that puts,
-// releases or removes the key, and says what follows from each answer. It sends nothing itself:
-// no mutex, no goroutine, no clock. The Session's mutex guards it; what never changes once it is
-// known (name, key, lease, revision) may be read without it.
+// Package ticket is the life of one key in etcd's line: it builds each transaction that
+// puts, releases or removes the key, and says what follows from each answer. It sends
+// nothing itself: no mutex, no goroutine, no clock. The Session's mutex guards it. What
+// never changes once it is known (name, key, lease, revision) may be read without it.
 //
 //	transition  from                    to
 //	Enter       Unsent, Sent            Sent, InLine, or Gone: by each answer to its put
@@ -31,10 +31,10 @@ type State uint8
 
 // The states of a Ticket.
 const (
-	Unsent  State = iota // no put was sent, or none that may be carried out
+	Unsent  State = iota // no put was sent, or none that etcd may carry out
 	Sent                 // a put may have been carried out
 	InLine               // the key was seen, with its revision
-	Held                 // its turn has come: a hold has begun, and may have ended, or waits for others of its call
+	Held                 // its hold has begun, and may have ended, or waits for others of its call
 	Gone                 // somebody else has deleted the key, or put it over
 	Leaving              // its release or removal is under way
 	Removed              // etcd has confirmed that the key is gone, or never had it
@@ -66,18 +66,18 @@ func (r Reason) String() string {
 
 // A Ticket is one key in etcd's line, which may exist or not.
 //
-// Invariant: the revision, once it is known, is the create revision of the key that this very
-// ticket put. Every check and every removal compares it. The names of keys are used again,
-// create revisions never are, so that a late event, answer or request cannot mean another
-// ticket. (Do not delete a key without the revision: it may be the next owner's.
+// Invariant: the revision, once it is known, is the create revision of the key that this
+// very ticket put. Every check and every removal compares it. The names of keys are used
+// again, but create revisions never are. So a late event, answer or request cannot mean
+// another ticket. (Do not delete a key without the revision: it may be the next owner's.
 // TestUnlockAfterLossLeavesTheNewHolderAlone.)
 type Ticket struct {
 	// Set once, then only read.
 	Name  string // of the lock
 	Key   string
 	Lease int64
-	Kind  line.Kind // that Key tells
-	slot  *Slot     // where Key is from
+	Kind  line.Kind // the kind that Key shows
+	slot  *Slot     // the slot that Key comes from
 	floor int64     // create revisions up to here are of earlier uses of Key
 
 	rev   int64 // create revision of the key, 0 until it is known
@@ -87,8 +87,8 @@ type Ticket struct {
 	taken Reason // what is known about how it was lost
 }
 
-// New is the ticket for the next use of a slot, which is free. If the slot has no name, one is
-// drawn.
+// New returns the ticket for the next use of a slot, which is free. If the slot has no
+// name, New draws one.
 func New(name string, lease int64, slot *Slot, draw func(name string) string) Ticket {
 	if slot.key == "" {
 		*slot = Slot{key: draw(name)}
@@ -115,7 +115,7 @@ func (t *Ticket) Lost() bool { return t.lost }
 // Taken is what is known about how the key was lost.
 func (t *Ticket) Taken() Reason { return t.taken }
 
-// Entry is t's key as it is in etcd: without a revision while that is not known.
+// Entry is t's key as it is in etcd. It has no revision while that is not known.
 func (t *Ticket) Entry() line.Entry { return line.Entry{Key: t.Key, Rev: t.rev, Lease: t.Lease} }
 
 // Prefix is the prefix of all keys in the line.
@@ -148,7 +148,7 @@ func (t *Ticket) put(value string) clientv3.Op {
 // readOwn reads the key.
 func (t *Ticket) readOwn() clientv3.Op { return clientv3.OpGet(t.Key) }
 
-// A Txn is a transaction to be sent. Each one here may be carried out any number of times.
+// A Txn is a transaction to be sent. etcd may carry out each one here any number of times.
 type Txn struct {
 	If         []clientv3.Cmp
 	Then, Else []clientv3.Op
@@ -170,12 +170,12 @@ type Answer struct {
 	Outcome   Outcome
 	Copies    bool // it may have been sent more than once
 	Succeeded bool
-	Empty     bool                // the branch that was taken has nothing in it
-	Read      []*pb.RangeResponse // by the ranges of that branch
+	Empty     bool                // the branch that etcd took has no operations
+	Read      []*pb.RangeResponse // the results of the ranges of that branch
 	Revision  int64               // of what the transaction has put
 }
 
-// read is the i-th range of the branch that was taken.
+// read returns the result of the i-th range of the branch that etcd took.
 func (a *Answer) read(i int) *pb.RangeResponse {
 	if i < len(a.Read) {
 		return a.Read[i]
@@ -183,7 +183,7 @@ func (a *Answer) read(i int) *pb.RangeResponse {
 	return nil
 }
 
-// find is a key as a range of its own has read it.
+// find returns a key as the i-th range, which reads only that key, has read it.
 func (a *Answer) find(i int, key string) (e line.Entry, there bool) {
 	return line.Find(a.read(i).GetKvs(), key)
 }
@@ -220,8 +220,8 @@ func (t *Ticket) PutOver() { t.taken = Overwritten }
 // Revoked notes that the lease is not there. A call of Lose must follow.
 func (t *Ticket) Revoked() { t.taken = LeaseRevoked }
 
-// Lose notes that somebody else has deleted the key, or put it over. It reports false if that
-// was known.
+// Lose notes that somebody else has deleted the key, or put it over. It returns false if
+// that was known.
 func (t *Ticket) Lose() bool {
 	if t.lost || t.state == Removed {
 		return false
@@ -280,13 +280,14 @@ type Slot struct {
 	busy  bool
 }
 
-// Slots are those of one name and shape, for keys on one lease. Beyond so many a slot is used once.
+// Slots are the slots of one name and shape, for keys on one lease. Beyond most of them a
+// slot is used once.
 type Slots struct {
 	on    any // the lease
 	slots []*Slot
 }
 
-// most is how many slots there are of a kind. Of those for a key at a time there are two, since a
+// most is how many slots there are of a kind. Two are enough for one key at a time, since a
 // transaction may not delete and put the same key. Permits may be many.
 func most(k line.Kind) int {
 	if k == line.Permit {

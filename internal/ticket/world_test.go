@@ -15,12 +15,12 @@ import (
 // name is the lock.
 const name = "x"
 
-// Faults, of each of which there are so many.
+// A fault is a kind of fault. A world has some of each.
 type fault int
 
 const (
 	silence  fault = iota // a call is given up without an answer; its request may come late, or not
-	repeat                // a request is sent twice
+	repeat                // etcd gets a request twice
 	deletion              // an operator deletes a key
 	putOver               // somebody puts over a key, without a lease or with another one
 	loss                  // a Session's trust in its lease is over, and etcd ends the lease then
@@ -33,14 +33,14 @@ const (
 type setting struct {
 	claims  []goroutine
 	strays  int  // keys below the prefix that are no contenders
-	crowd   bool // each expects a long line
+	crowd   bool // each ticket expects a long line
 	handoff int  // WithHandoff
 	linger  bool // WithLinger
 	faults  int  // of all kinds
 	each    [numFaults]int
 }
 
-// A goroutine wants so many holds, in a Session, by Lock or TryLock.
+// A goroutine wants some holds, in a Session, by Lock or TryLock.
 type goroutine struct {
 	home, rounds int
 	try          bool
@@ -48,7 +48,7 @@ type goroutine struct {
 	permit       line.Shape // by Acquire or TryAcquire, if it is of that kind
 }
 
-// A world is some Sessions, each of which has goroutines, and etcd.
+// A world is an etcd and some Sessions, each with goroutines.
 type world struct {
 	*setting
 	etcd     etcd
@@ -61,23 +61,23 @@ type world struct {
 	left     int            // faults of all kinds
 
 	token   int64  // the highest of a hold, for the judge
-	written int64  // the highest of one that is exclusive
+	written int64  // the highest of an exclusive hold
 	broken  string // the promise that was broken
 }
 
 // may reports whether a fault may still happen.
 func (w *world) may(f fault) bool { return w.left > 0 && w.faults[f] > 0 }
 
-// fails notes that a fault happens.
+// fails records that a fault happens.
 func (w *world) fails(f fault) {
 	w.faults[f]--
 	w.left--
 }
 
-// home is the Session of a claim.
+// home returns the Session of a claim.
 func (w *world) home(claim int) int { return w.setting.claims[claim].home }
 
-// keyOf is an entry as a queue knows it, to which 0 is none.
+// keyOf is an entry as a queue knows it. For a queue 0 means none.
 func keyOf(entry int) int { return entry + 1 }
 
 // newWorld is a world before anything has happened. The second one of the strays has a lease.
@@ -116,10 +116,11 @@ func (w *world) breaks(format string, args ...any) {
 
 func (w *world) sessionOf(e *entry) *session { return &w.sessions[w.home(e.claim)] }
 
-// stale is staleLocked.
+// stale stands for staleLocked.
 func (w *world) stale(e *entry) bool { return e.era != w.sessionOf(e).era }
 
-// hear is heard, of an answer that has just come: a Session learns that etcd was set back.
+// hear stands for heard, at an answer that has just come: a Session learns that etcd was
+// set back.
 func (w *world) hear(home int) {
 	if s := &w.sessions[home]; s.era != w.etcd.backs {
 		s.era = w.etcd.backs
@@ -130,7 +131,7 @@ func (w *world) hear(home int) {
 	}
 }
 
-// retire has a lease get no new keys.
+// retire makes a lease get no new keys.
 func (w *world) retire(home int, l *lease) {
 	l.retired = true
 	s := &w.sessions[home]
@@ -139,7 +140,7 @@ func (w *world) retire(home int, l *lease) {
 	}
 }
 
-// end is endLocked of a lease.
+// end stands for endLocked of a lease.
 func (w *world) end(home int, l *lease) {
 	l.ended = true
 	for _, e := range w.entries {
@@ -150,14 +151,14 @@ func (w *world) end(home int, l *lease) {
 	w.retire(home, l)
 }
 
-// giveWay is giveWayLocked.
+// giveWay stands for giveWayLocked.
 func (w *world) giveWay(s *session) {
 	if s.queue.Lingering() != 0 {
 		w.abandon(s.queue.Yield()-1, false)
 	}
 }
 
-// lasts is lastsLocked.
+// lasts stands for lastsLocked.
 func (w *world) lasts(e *entry) bool {
 	l := w.leaseOf(e)
 	return !l.retired && !l.ended && !e.ticket.Lost() && !w.stale(e)
@@ -169,9 +170,9 @@ func (w *world) leaseOf(e *entry) *lease {
 	return &s.leases[slices.IndexFunc(s.leases, func(l lease) bool { return l.id == e.ticket.Lease })]
 }
 
-// ---- what the library does, by what its cores say
+// ---- what the library does, as its cores say
 
-// take is newPlaceLocked, with whatever lease it takes.
+// take stands for newPlaceLocked, with whatever lease it takes.
 func (w *world) take(claim int) int {
 	s := &w.sessions[w.home(claim)]
 	if n := len(s.leases); n == 0 || s.leases[n-1].retired || s.leases[n-1].ended {
@@ -201,7 +202,8 @@ func (w *world) take(claim int) int {
 	return i
 }
 
-// comes is when the turn of a claim has come, with the ticket that was put for it, or none.
+// comes does what follows when the turn of a claim has come, with the ticket that was put
+// for it, or none.
 func (w *world) comes(claim, put int) {
 	c := &w.claims[claim]
 	c.standing, c.ticket = inLine, put
@@ -218,7 +220,7 @@ func (w *world) comes(claim, put int) {
 	w.send(c.ticket)
 }
 
-// pass is passLocked.
+// pass stands for passLocked.
 func (w *world) pass(s *session, put int) {
 	next, ok := s.queue.Pass()
 	if put != none && (!ok || w.shape(next) != line.ShapeOf(w.entries[put].ticket.Key) || w.setting.claims[next].try) {
@@ -230,7 +232,7 @@ func (w *world) pass(s *session, put int) {
 	}
 }
 
-// part is partLocked, and the end of a round of a claim.
+// part stands for partLocked, and for the end of a round of a claim.
 func (w *world) part(claim, put int) {
 	s := &w.sessions[w.home(claim)]
 	w.leaves(claim)
@@ -248,11 +250,11 @@ func (w *world) part(claim, put int) {
 	w.admit(s)
 }
 
-// stepOn is when the first that waits in a Session has the turn beside those that hold permits.
+// stepOn gives the first waiter of a Session the turn beside those that hold permits.
 func (w *world) stepOn(s *session) { w.comes(s.queue.StepNext(), none) }
 
-// mayStep reports whether one that wants permits, and comes or is the first that waits, may have
-// the turn beside those of its Session that hold some.
+// mayStep reports whether a claim for permits, which comes now or is the first waiter, may
+// have the turn beside those of its Session that hold some.
 func (w *world) mayStep(s *session, claim int) bool {
 	if s.queue.State() != turn.Taken || w.kind(claim) != line.Permit || w.kind(s.queue.Owner()) != line.Permit {
 		return false
@@ -261,22 +263,22 @@ func (w *world) mayStep(s *session, claim int) bool {
 	return i != none && w.entries[i].phase > waiting
 }
 
-// admit has the first that waits step, if it may.
+// admit makes the first waiter step, if it may.
 func (w *world) admit(s *session) {
 	if f := s.queue.First(); f != nil && w.mayStep(s, f.Who) {
 		w.stepOn(s)
 	}
 }
 
-// join is when the first that waits in a Session joins those that hold.
+// join makes the first waiter of a Session join those that hold.
 func (w *world) join(s *session) {
 	i := w.claims[s.queue.Owner()].ticket
 	c := &w.claims[s.queue.Join()]
 	c.standing, c.ticket = beside, i
 }
 
-// mayJoin reports whether the first that waits in a Session may join those that hold, as far as
-// the watch may tell, which may be late.
+// mayJoin reports whether the first waiter of a Session may join those that hold, as far as
+// the watch shows, which may be late.
 func (w *world) mayJoin(s *session, claim int) bool {
 	if s.queue.State() != turn.Taken || s.queue.First() != s.waiters[claim] {
 		return false
@@ -289,10 +291,10 @@ func (w *world) mayJoin(s *session, claim int) bool {
 	return e.ticket.Kind == line.Read && e.phase == holding && e.whole && w.lasts(e)
 }
 
-// kind is how a claim is to hold.
+// kind returns the kind of a claim's holds.
 func (w *world) kind(claim int) line.Kind { return w.shape(claim).Kind }
 
-// shape is what its keys tell of that.
+// shape returns the shape that a claim's keys have.
 func (w *world) shape(claim int) line.Shape {
 	if w.setting.claims[claim].reads {
 		return line.Shape{Kind: line.Read}
@@ -300,7 +302,7 @@ func (w *world) shape(claim int) line.Shape {
 	return w.setting.claims[claim].permit
 }
 
-// txn is what the ticket says is to be sent.
+// txn returns the transaction that the ticket wants to send.
 func (w *world) txn(i int) ticket.Txn {
 	e := w.entries[i]
 	switch e.phase {
@@ -319,7 +321,7 @@ func (w *world) send(i int) {
 	w.net = append(w.net, message{wireOf(w.txn(i), false), i, w.sessionOf(w.entries[i]).era})
 }
 
-// abandon is abandonLocked.
+// abandon stands for abandonLocked.
 func (w *world) abandon(i int, unsure bool) {
 	e := w.entries[i]
 	e.ticket.Leave()
@@ -341,7 +343,7 @@ func (w *world) abandon(i int, unsure bool) {
 	}
 }
 
-// forgetCalls has nobody wait for an answer to the requests of a ticket any more.
+// forgetCalls makes nobody wait for an answer to the requests of a ticket any more.
 func (w *world) forgetCalls(i int) {
 	for m := range w.net {
 		if w.net[m].to == i {
@@ -350,7 +352,7 @@ func (w *world) forgetCalls(i int) {
 	}
 }
 
-// forget is when a ticket is Removed. Whose removal waits for that begins.
+// forget does what follows when a ticket is Removed. A removal that waits for that begins.
 func (w *world) forget(i int) {
 	w.forgetCalls(i)
 	w.entries[i] = nil
@@ -363,14 +365,14 @@ func (w *world) forget(i int) {
 	}
 }
 
-// anew is what errQueueAnew leads to.
+// anew stands for what errQueueAnew leads to.
 func (w *world) anew(i int) {
 	claim := w.entries[i].claim
 	w.abandon(i, false)
 	w.comes(claim, none)
 }
 
-// answered has the ticket judge an answer, and does what it says.
+// answered lets the ticket judge an answer, and does what it says.
 func (w *world) answered(i, era int, a ticket.Answer, noLease, final bool) {
 	e := w.entries[i]
 	a.Copies = e.copies
@@ -421,7 +423,7 @@ func (w *world) answered(i, era int, a ticket.Answer, noLease, final bool) {
 	}
 }
 
-// released is place.release, and what hold.release does after it.
+// released stands for place.release, and for what hold.release does after it.
 func (w *world) released(i, era int, a ticket.Answer, noLease, final bool) {
 	e := w.entries[i]
 	l := w.leaseOf(e)
@@ -447,7 +449,8 @@ func (w *world) released(i, era int, a ticket.Answer, noLease, final bool) {
 		w.send(i)
 		return
 	case ticket.Done:
-		// A late copy may put a key again that was lost with a restore, at the same revision.
+		// A late copy may put a key again, at the same revision, that was lost with a
+		// restore.
 		again := a.Succeeded && w.etcd.backs > 0
 		if e.taken && !again && (!e.ambiguous || e.sure || !e.operated || e.undone) {
 			w.breaks("Unlock said nil, and the key was taken away before")
@@ -491,16 +494,16 @@ const (
 	enters   verb = iota // claim
 	delivers             // message
 	looks                // claim, at a revision
-	hears                // claim: that one of those before it is gone
+	hears                // claim: one of those before it is gone
 	begins               // claim
 	unlocks              // claim
 	joins                // claim
 	audits               // ticket
-	sweeps               // a key that is nobody's
-	yields               // session: what lingers
+	sweeps               // a key that belongs to nobody
+	yields               // session: it gives up what lingers
 	expires              // session, lease
 	revokes              // session, lease
-	progress             // all before need no fault
+	progress             // the verbs before this need no fault
 	silent               // ticket; 1: its request is lost; 2: and no other attempt is possible
 	repeats              // ticket; 1: by clientv3, without Again; 2, 3: the first answer is lost
 	deletes              // a key
@@ -527,7 +530,7 @@ type step struct {
 
 func (s step) String() string { return fmt.Sprintf("%d %v (%d)", s.a, s.verb, s.b) }
 
-// steps are all that may happen next, those without a fault first.
+// steps returns all that may happen next, steps without a fault first.
 func (w *world) steps() []step {
 	var steps []step
 	add := func(v verb, a, b int) { steps = append(steps, step{v, a, b}) }
@@ -554,7 +557,7 @@ func (w *world) steps() []step {
 			w.waits(i, add)
 		case c.standing == inLine && w.entries[c.ticket].phase == holding:
 			add(unlocks, i, 0)
-			if w.linger { // as far as the view tells
+			if w.linger { // as far as the view shows
 				add(unlocks, i, 1)
 			}
 		}
@@ -613,7 +616,7 @@ func (w *world) steps() []step {
 		}
 	}
 	if w.may(putOver) {
-		for _, e := range w.entries { // another key would be whose who has put it over
+		for _, e := range w.entries { // any other key belongs to the one who has put it over
 			if e != nil && e.ticket.Rev() != 0 && w.etcd.hasAsPut(&e.ticket) {
 				add(putsOver, int(e.ticket.Rev()), 0)
 				add(putsOver, int(e.ticket.Rev()), foreign)
@@ -642,7 +645,7 @@ func (w *world) steps() []step {
 	return steps
 }
 
-// waits are the steps of a claim that waits in line.
+// waits adds the steps of a claim that waits in line.
 func (w *world) waits(claim int, add func(v verb, a, b int)) {
 	e := w.entries[w.claims[claim].ticket]
 	stale := w.stale(e)
@@ -666,7 +669,8 @@ func (w *world) waits(claim int, add func(v verb, a, b int)) {
 	}
 }
 
-// deletedBy reports whether one of those before e was deleted by a revision, as far as etcd tells.
+// deletedBy reports whether one of those before e was deleted by a revision, as far as etcd
+// shows.
 func (w *world) deletedBy(e *entry, at int64) bool {
 	return slices.ContainsFunc(e.ahead.Last, func(before line.Entry) bool {
 		return !slices.ContainsFunc(w.etcd.history[at].there, func(s *stored) bool {
@@ -678,8 +682,9 @@ func (w *world) deletedBy(e *entry, at int64) bool {
 // isPresent reports whether s needs no member that lags.
 func (w *world) isPresent(s step) bool { return s.verb != looks || int64(s.b>>1) == w.etcd.rev() }
 
-// isSwept reports whether a key is on a lease that a Session keeps, and none of its tickets. What
-// leaves a key behind is to be seen here: it is swept after a set-back alone.
+// isSwept reports whether a key is on a lease that a Session keeps, and belongs to none of
+// its tickets. It is swept only after a set-back, so that the exploration sees what else
+// leaves a key behind.
 func (w *world) isSwept(s *stored) bool {
 	if w.etcd.backs == 0 {
 		return false
@@ -704,7 +709,7 @@ func (w *world) used(l lease) bool {
 	})
 }
 
-// do does a step. A core that panics has been asked for what it must never be asked for.
+// do does a step. A core that panics was asked for what nobody may ask it for.
 func (w *world) do(s step) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -783,7 +788,7 @@ func (w *world) do(s step) {
 	}
 }
 
-// takeAway notes that keys are taken away, which are there.
+// takeAway records that some keys, which are there, are taken away.
 func (w *world) takeAway(which func(*entry) bool, byOperator bool) {
 	for _, e := range w.entries {
 		if e == nil || !which(e) || e.phase == removing {
@@ -795,7 +800,7 @@ func (w *world) takeAway(which func(*entry) bool, byOperator bool) {
 	}
 }
 
-// setBack has etcd set back. What has gone with that was taken away, and what is there again was
+// setBack sets etcd back. What is gone with that was taken away. What is there again was
 // not.
 func (w *world) setBack(to int64) {
 	before := w.etcd
@@ -842,7 +847,7 @@ func (w *world) enter(claim int) {
 	}
 }
 
-// look is place.look, where an answer tells of a revision.
+// look stands for place.look, with an answer about a revision.
 func (w *world) look(claim int, at int64, gone bool) {
 	e := w.entries[w.claims[claim].ticket]
 	era := w.sessionOf(e).era
@@ -865,7 +870,7 @@ func (w *world) look(claim int, at int64, gone bool) {
 	}
 }
 
-// audit is confirmMissing, for one key.
+// audit stands for confirmMissing, for one key.
 func (w *world) audit(i int) {
 	e := w.entries[i]
 	era, s := w.sessionOf(e).era, w.sessionOf(e)
@@ -904,7 +909,7 @@ func (w *world) sweep(rev int64) {
 	w.etcd.set(w.etcd.without(func(s *stored) bool { return s.rev == rev }))
 }
 
-// begin is beginLocked.
+// begin stands for beginLocked.
 func (w *world) begin(claim int) {
 	e := w.entries[w.claims[claim].ticket]
 	if w.leaseOf(e).ended || e.ticket.Lost() {
@@ -935,7 +940,7 @@ func (w *world) begin(claim int) {
 	if w.etcd.backs == 0 && w.etcd.hasAsPut(&e.ticket) && w.etcd.overtakes(&e.ticket) {
 		w.breaks("it holds before one that came before it")
 	}
-	if w.etcd.hasAsPut(&e.ticket) { // again, by a late copy after a restore: this hold misses nothing
+	if w.etcd.hasAsPut(&e.ticket) { // put again by a late copy after a restore: this hold misses nothing
 		e.taken, e.operated, e.undone = false, false, false
 	}
 	again := e.ticket.State() == ticket.Held && e.ticket.Rev() == w.token
@@ -946,7 +951,7 @@ func (w *world) begin(claim int) {
 	if e.ticket.Rev() <= before && !e.operated && !again {
 		w.breaks("token %d after %d", e.ticket.Rev(), before)
 	}
-	if !e.operated { // one that was gone is that of a history which may be over
+	if !e.operated { // one that was gone belongs to a history that may be over
 		w.token = max(w.token, e.ticket.Rev())
 		if e.ticket.Kind == line.Exclusive {
 			w.written = max(w.written, e.ticket.Rev())
@@ -961,10 +966,11 @@ func (w *world) begin(claim int) {
 	w.admit(s)
 }
 
-// unlock is what Unlock does before it sends anything. alone is what the view of the line tells.
+// unlock is what Unlock does before it sends anything. alone is what the view of the line
+// shows.
 func (w *world) unlock(claim int, alone bool) {
 	i, s := w.claims[claim].ticket, &w.sessions[w.home(claim)]
-	if i == none { // another who has lost it has unlocked before
+	if i == none { // another that has lost it has unlocked before
 		w.part(claim, none)
 		return
 	}
@@ -1000,7 +1006,7 @@ func (w *world) unlock(claim int, alone bool) {
 	w.send(i)
 }
 
-// keeps is passOnLocked and lingerLocked.
+// keeps stands for passOnLocked and lingerLocked.
 func (w *world) keeps(s *session, i int, alone bool) bool {
 	e := w.entries[i]
 	if e.ticket.Kind != line.Exclusive {
@@ -1043,12 +1049,12 @@ func (w *world) endLease(in, at int, revoked bool) {
 	}
 }
 
-// give is what a Lock does whose context ends.
+// give is what a Lock does when its context ends.
 func (w *world) give(claim int) {
 	c, s := &w.claims[claim], &w.sessions[w.home(claim)]
 	if c.standing == atHome {
 		s.queue.Leave(s.waiters[claim])
-		c.standing, c.rounds = done, 0 // what was chosen may have it in its hands still
+		c.standing, c.rounds = done, 0 // a chosen claim may still have it in its hands
 		w.admit(s)
 		return
 	}
@@ -1068,7 +1074,7 @@ func (w *world) give(claim int) {
 	w.part(claim, none)
 }
 
-// over says what is wrong with a world in which nothing happens any more without a fault.
+// over says what is wrong with a world in which nothing more can happen without a fault.
 func (w *world) over() string {
 	for i, c := range w.claims {
 		if c.standing != done {

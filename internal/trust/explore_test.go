@@ -10,36 +10,36 @@ import (
 	"github.com/etcdlock/etcdlock/internal/race"
 )
 
-// The model: a lease that is granted at 0, one change of leader, and what the client sends. Time
-// goes in steps. A renewal is handled, and answered, by whoever leads or believes to.
+// The model: a lease that is granted at 0, one change of leader, and the client's requests.
+// Time goes in steps. A member that leads, or believes so, handles and answers a renewal.
 const (
 	step     = 100 * time.Millisecond // more than prompt, so that a later step is a late answer
 	ttlSteps = 5
-	election = 3 // steps for which a leader that is cut off goes on, at most; etcd: TTL >= 1.5 of it
+	election = 3 // the most steps for which a leader that is cut off goes on; etcd: TTL >= 1.5 of it
 	horizon  = 11
 	never    = 1000
 )
 
-// A request is one that the client sends, and what becomes of it.
+// A request is a request of the client, and what becomes of it.
 type request struct {
 	sent     int
 	member   int  // 1 led first, 2 leads after the election
 	waits    int  // steps until it is handled
-	late     bool // it comes to the member when it is handled, and not when it is sent
-	answered int  // steps until the answer is there after that
+	late     bool // it reaches the member when it is handled, and not when it is sent
+	answered int  // steps from then until the answer is there
 }
 
-// A history is a choice of all that may happen.
+// A history is one choice of all that may happen.
 type history struct {
 	elected  int // step at which 2 begins to lead
-	deposed  int // step at which 1 notices that it leads no more
+	deposed  int // step at which 1 notices that it no longer leads
 	renewals []request
 	read     request // linearizable; not sent if its step is never
-	slow     bool    // the client's clock goes slower than etcd's, by what the margin pays for
+	slow     bool    // the client's clock is slower than etcd's, by what the margin covers
 }
 
-// holds plays a history. It reports whether the lease was there, by the model, for as long as it
-// was trusted, and for how many steps that was beyond what the grant was worth.
+// holds plays a history. It reports whether, by the model, the lease was there for as long
+// as the client trusted it, and for how many steps longer than the grant alone was worth.
 func (h *history) holds() (safe bool, beyond int) {
 	start := time.Unix(1000, 0)
 	tick, margin := step, time.Duration(0)
@@ -49,10 +49,10 @@ func (h *history) holds() (safe bool, beyond int) {
 	at := func(now int) time.Time { return start.Add(time.Duration(now) * tick) }
 	t := New(at(0), ttlSteps*step, func(time.Duration) time.Duration { return margin })
 
-	expiry := ttlSteps // where it counts: at 1 until the election, at 2 after
+	expiry := ttlSteps // where it counts: at member 1 until the election, at 2 after it
 	alive := true
 	era := new(int)
-	var known uint64 // the newest term that was heard of
+	var known uint64 // the newest term that the client knows
 	attempts := make([]*Attempt, len(h.renewals))
 	terms := make([]uint64, len(h.renewals))
 	leads := func(now int) int { // who leads in truth
@@ -61,7 +61,7 @@ func (h *history) holds() (safe bool, beyond int) {
 		}
 		return 1
 	}
-	// termAt is the newest term that a member knows of.
+	// termAt returns the newest term that a member knows.
 	termAt := func(member, now int) uint64 {
 		if now >= h.elected && (member == 2 || now >= h.deposed) {
 			return 2
@@ -87,7 +87,8 @@ func (h *history) holds() (safe bool, beyond int) {
 			if comes == now {
 				terms[i] = termAt(r.member, now)
 			}
-			// One that believes to lead renews by itself; all others pass it on to who leads.
+			// A member that believes to lead renews by itself. All others pass the renewal
+			// on to the leader.
 			believes := r.member == 1 && now < h.deposed
 			if r.sent+r.waits == now && alive && (leads(now) == 1 || !believes) {
 				expiry = now + ttlSteps
@@ -97,8 +98,8 @@ func (h *history) holds() (safe bool, beyond int) {
 			if r.waits == never || r.sent+r.waits+r.answered != now || !alive {
 				continue
 			}
-			// What was heard so far says nothing of a later request: Answered takes what was
-			// known before this answer.
+			// What the client knew so far says nothing about a later request: Answered
+			// takes what was known before this answer.
 			before := known
 			hear(terms[i])
 			if t.At(at(now)) == Whole {
@@ -106,7 +107,8 @@ func (h *history) holds() (safe bool, beyond int) {
 			}
 		}
 		if r := h.read; r.sent+r.waits+r.answered == now && t.At(at(now)) == Whole {
-			// It was handled by who led then. The member tells the term of when it answered.
+			// The leader of that time has handled it. The member reports the term of when
+			// it answered.
 			handled := r.sent + r.waits
 			term := termAt(leads(handled), handled)
 			hear(term)
@@ -122,7 +124,7 @@ func (h *history) holds() (safe bool, beyond int) {
 	return true, beyond
 }
 
-// each calls f with every request of a kind that is sent at a step.
+// each calls f with every request of a kind that the client may send at a step.
 func each(members []int, sent, most int, f func(request)) {
 	for _, member := range members {
 		for waits := range most {
@@ -139,9 +141,9 @@ func each(members []int, sent, most int, f func(request)) {
 	}
 }
 
-// Whatever a change of leader does to two or three renewals and a read, a lease is trusted for
-// no longer than it lives: with clocks of one rate without a margin, and with others with one that
-// pays for that.
+// A change of leader may do anything to two or three renewals and a read. The client still
+// trusts a lease for no longer than it lives: without a margin if all clocks run at one
+// rate, and otherwise with a margin that covers the difference.
 func TestExplorationOfAChangeOfLeader(t *testing.T) {
 	histories, longest := 0, 0
 	var h history
@@ -154,7 +156,7 @@ func TestExplorationOfAChangeOfLeader(t *testing.T) {
 		longest = max(longest, beyond)
 	}
 	elections := []int{1, 2, 3, 4, never}
-	for _, h.elected = range elections[:race.Fewer(len(elections), 1)] { // there is but one goroutine
+	for _, h.elected = range elections[:race.Fewer(len(elections), 1)] { // there is only one goroutine
 		for late := 0; late <= election; late++ {
 			h.deposed = h.elected + late
 			for first := 0; first <= 2; first++ {
@@ -187,8 +189,8 @@ func TestExplorationOfAChangeOfLeader(t *testing.T) {
 
 func noMargin(time.Duration) time.Duration { return 0 }
 
-// However long a machine sleeps, and whenever, it trusts no lease that may be over when it is awake
-// again, though its monotonic clock has stood still.
+// However long a machine sleeps, and whenever, it trusts no lease that may be over when it
+// wakes, though its monotonic clock has stood still.
 func TestExplorationOfASuspend(t *testing.T) {
 	start, histories := time.Now(), 0
 	for sent := range ttlSteps {
@@ -198,7 +200,7 @@ func TestExplorationOfASuspend(t *testing.T) {
 					histories++
 					at := func(now int) time.Time {
 						moved := start.Add(time.Duration(now) * step)
-						if now > asleep { // it stands still from then on, until it wakes
+						if now > asleep { // from then on the clock stands still, until the machine wakes
 							stood := time.Duration(min(now, wakes)-asleep) * step
 							moved = fake.MoveMonotonic(moved, -stood)
 						}
@@ -231,8 +233,8 @@ func TestExplorationOfASuspend(t *testing.T) {
 	t.Logf("%d histories", histories)
 }
 
-// As long as etcd answers nobody loses the trust in a lease, whatever the margin; nor if one
-// attempt gets lost.
+// As long as etcd answers, no client loses the trust in a lease, whatever the margin. One
+// attempt may get lost.
 func TestExplorationOfSchedules(t *testing.T) {
 	histories := 0
 	for ttl := time.Second; ttl <= 30*time.Second; ttl += time.Second {
@@ -252,7 +254,7 @@ func TestExplorationOfSchedules(t *testing.T) {
 	t.Logf("%d histories", histories)
 }
 
-// lasts plays some renewals, each of which is answered after so many quarters of the time within
+// lasts plays some renewals. Each is answered after the given quarters of the time within
 // which it is not late, except for one that is lost.
 func lasts(t *testing.T, ttl, margin time.Duration, lost int, quarters time.Duration) {
 	now := time.Unix(1000, 0)

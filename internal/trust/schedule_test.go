@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whatever the margin, more than half of the trust is left when a renewal is sent, and enough for
-// others if that is not answered.
+// Whatever the margin, more than half of the trust is left when a renewal is sent, and
+// enough for others if that one has no answer.
 func TestTheScheduleFollowsFromWhatIsTrusted(t *testing.T) {
 	for _, ttl := range []time.Duration{time.Second, 2 * time.Second, 15 * time.Second, 24 * time.Hour} {
 		for percent := 1; percent < 100; percent++ {

@@ -34,17 +34,17 @@ func New(sent time.Time, ttl time.Duration, margin func(granted time.Duration) t
 	return t
 }
 
-// extend is the formula.
+// extend applies the formula.
 func (t *Trust) extend(sent time.Time, ttl time.Duration) {
 	if until := sent.Add(ttl - t.margin(ttl)); until.After(t.until) {
 		t.until = until
 	}
 }
 
-// Until is when the trust is over, unless it is extended before.
+// Until is when the trust is over, unless a renewal extends it before.
 func (t *Trust) Until() time.Time { return t.until }
 
-// Remaining is how long it lasts.
+// Remaining is how long the trust lasts.
 func (t *Trust) Remaining(now time.Time) time.Duration { return t.until.Sub(now) }
 
 // Schedule is when to renew the lease.
@@ -92,9 +92,9 @@ func (t *Trust) At(now time.Time) State {
 // request shows that there was no newer leader. (TestTheWordOfADeposedLeaderIsNotTrusted.)
 
 const (
-	// prompt is the time within which an answer can be taken at its word: its header was written
-	// when the request came, and a request that waits for an election, or for another member,
-	// waits no less than that.
+	// prompt is the time within which an answer counts as it stands. Its header was then
+	// written when the request came, since a request that waits for an election, or for
+	// another member, waits no less than that.
 	prompt = 50 * time.Millisecond
 
 	// requestTimeout is how long etcd works on a renewal, besides two election timeouts.
@@ -106,7 +106,7 @@ type Attempt struct {
 	era    any // in which it was sent: answers of two eras are not comparable
 	sent   time.Time
 	ended  time.Time // when its answer came; zero if none has come
-	member uint64    // that has answered
+	member uint64    // the member that has answered
 	term   uint64    // the newest Raft term that this member knew when the request came
 	ttl    time.Duration
 	open   bool // it was answered but does not count from sent yet
@@ -145,9 +145,10 @@ type Confirmation struct {
 	TTL          time.Duration
 }
 
-// Answered notes that etcd has confirmed a, and extends the trust by what that is worth. known is
-// the newest term that was known before, in the era in which a was sent; 0 if that era is over. It
-// reports whether a linearizable read should find out if the answer is worth more.
+// Answered notes that etcd has confirmed a, and extends the trust by what the answer is
+// worth. known is the newest term that was known before, in the era in which a was sent; it
+// is 0 if that era is over. Answered reports whether a linearizable read should find out if
+// the answer is worth more.
 func (t *Trust) Answered(now time.Time, a *Attempt, c Confirmation, known uint64) (ask bool) {
 	a.ended, a.member, a.term, a.ttl = now, c.Member, c.Term, c.TTL
 	from := a.sent
@@ -171,9 +172,10 @@ func (t *Trust) Answered(now time.Time, a *Attempt, c Confirmation, known uint64
 	return ask
 }
 
-// Proved applies a linearizable answer, from a member that knew no newer term, to a request that
-// was sent at a time in an era. Then no renewal that was answered before was carried out by a
-// leader of a newer term, and the answer of a leader of an older term is worth nothing.
+// Proved applies a linearizable answer to a request that was sent at a time in an era. The
+// answer comes from a member that knew no newer term. Then no leader of a newer term has
+// carried out a renewal that was answered before, and the answer of a leader of an older
+// term is worth nothing.
 func (t *Trust) Proved(sent time.Time, era any, term uint64) {
 	t.forget(func(a *Attempt) bool {
 		if a.ended.IsZero() || a.ended.After(sent) {

@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a renewal is worth depends on the others that may have reached another leader. Each step
-// comes 100 ms after the one before; what is wanted is the step from whose beginning the trust
-// counts in the end.
+// The worth of a renewal depends on the others that may have reached another leader. Each
+// step comes 100 ms after the one before. The wanted value is the step from whose beginning
+// the trust counts in the end.
 func TestWhatARenewalIsWorth(t *testing.T) {
 	const (
 		step = 100 * time.Millisecond
@@ -123,7 +123,7 @@ func TestTheTrustIsSentPlusTTLLessMargin(t *testing.T) {
 	}{
 		{1, 4, 10, 9},   // a slow answer adds nothing
 		{5, 5, 10, 13},  //
-		{6, 6, 5, 13},   // what was trusted stays
+		{6, 6, 5, 13},   // the trust never shrinks
 		{7, 12, 20, 23}, // etcd may grant another TTL
 	} {
 		a := trust.Sends(at(tt.sent), nil)
@@ -134,7 +134,7 @@ func TestTheTrustIsSentPlusTTLLessMargin(t *testing.T) {
 	require.Equal(t, Expired, trust.At(at(23)))
 }
 
-// Only what may matter for others is remembered.
+// A Trust remembers only attempts that may matter for others.
 func TestWhatARenewalLeavesBehind(t *testing.T) {
 	start := time.Unix(1e9, 0)
 	trust := New(start, 3*time.Second, func(time.Duration) time.Duration { return 0 })

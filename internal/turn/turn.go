@@ -1,7 +1,7 @@
-// Package turn is the local queue for one name: the goroutines of a Session wait here, first
-// come, first served, so that the Session has one key in etcd's line. It says whose turn it
-// is, and whom the turn goes to next. It calls nobody: no mutex, no goroutine,
-// no clock. The Session's mutex guards it, and the Session tells the waiters.
+// Package turn is the local queue for one name: the goroutines of a Session wait here,
+// first come, first served, so that the Session has one key in etcd's line. It says whose
+// turn it is, and who gets the turn next. It calls nobody: no mutex, no goroutine, no
+// clock. The Session's mutex guards it, and the Session tells the waiters.
 //
 //	transition  from            to
 //	Enter       Free            Taken
@@ -33,10 +33,10 @@ type State uint8
 
 // The states of a Queue.
 const (
-	Free      State = iota // nobody has the turn, and nobody waits
+	Free      State = iota // nobody has the turn or waits
 	Taken                  // the owner queues in etcd, or holds, or has lost and not unlocked
-	Passing                // as Taken; the next is chosen, and gets the turn after the release
-	Lingering              // nobody has the turn; a key is kept for the next to come
+	Passing                // as Taken; the next one is chosen, and gets the turn after the release
+	Lingering              // nobody has the turn; a key is kept for the next one that comes
 )
 
 // String is for messages.
@@ -49,7 +49,7 @@ type Standing uint8
 
 // The standings of a Waiter.
 const (
-	Out     Standing = iota // not in the queue yet, or any more
+	Out     Standing = iota // not in the queue yet, or no longer
 	Waiting                 // for its turn
 	Next                    // chosen: gets the turn after the owner's release
 	Owner                   // has the turn
@@ -70,46 +70,48 @@ type Waiter[W any] struct {
 	Steps  bool // it has its own key, and the turn beside others that step once it holds
 
 	standing      Standing
-	early         bool   // it came before the key was put at which the owner holds, or will
-	number        uint32 // one more than that of the one before when it came; it wraps
+	early         bool   // it came before the put of the key at which the owner holds or will hold
+	number        uint32 // the number of the one before it when it came, plus one; it wraps
 	before, after *Waiter[W]
 }
 
 // Standing is where w stands.
 func (w *Waiter[W]) Standing() Standing { return w.standing }
 
-// Early reports whether w, which waits, may share what the owner has put, whoever has come to
-// etcd's line since: it came before that, right behind the owner.
+// Early reports whether w, which waits, may share the owner's key even if others have come
+// to etcd's line since: w came before the put of that key, and stands right behind the
+// owner.
 func (w *Waiter[W]) Early() bool { return w.early }
 
-// A Queue is the local queue for one name, of waiters W, who hold at keys K. The zero Queue is
-// free.
+// A Queue is the local queue for one name, with waiters W that hold at keys K. The zero
+// Queue is free.
 //
-// Invariant: at most one has the turn, or several that share it: its owner, and others beside it.
-// It alone has a key in etcd's line, which is theirs, too; or each has one, and it alone may wait
-// there, while those beside it hold. The turn stays with it until it passes it on: also if its hold
-// is lost. (Do not pass a turn on when a hold is lost: the loser may still be at work.
+// Invariant: at most one waiter has the turn, or several share it: its owner, and others
+// beside it. Either the owner alone has a key in etcd's line, and the others hold at that
+// key, too. Or each has a key; then only the owner may wait there, while those beside it
+// hold. The turn stays with its owner until the owner passes it on, even if its hold is
+// lost. (Do not pass a turn on when a hold is lost: the loser may still be at work.
 // TestALostHoldExcludesItsSessionUntilUnlock.)
 //
-// Invariant: the turn passes on from its owner alone. So everybody else has gone away before. (Do
+// Invariant: only its owner passes the turn on. So everybody else has gone away before. (Do
 // not pass it on when one of several goes. TestAWriterWaitsForEveryReaderOfItsSession.)
 //
 // Invariant: while a key lingers nobody has the turn or waits.
 //
-// Coming and going take a time that does not depend on the number of waiters: a hundred
-// thousand may go at once, and a renewal that waits for the Session's mutex meanwhile must not
-// wait for the square of that.
+// The time of coming and going does not depend on the number of waiters: a hundred thousand
+// may go at once, and a renewal that waits for the Session's mutex meanwhile must not wait
+// for the square of that.
 type Queue[W any, K comparable] struct {
 	state       State
 	owner, next *Waiter[W]
 
 	beside *Waiter[W] // the last of those that have the turn beside its owner
-	shares int        // how many
+	shares int        // how many have the turn beside its owner
 
 	first, last *Waiter[W] // of those that wait
-	waiting     int        // how many
+	waiting     int        // how many wait
 	alone       int        // how many of these, and of the chosen one, do not share
-	unlike      int        // how many do not step
+	unlike      int        // how many of them do not step
 
 	handed   K   // the key that was handed off last
 	handOffs int // of that key
@@ -122,7 +124,7 @@ type Queue[W any, K comparable] struct {
 // State is the queue's state.
 func (q *Queue[W, K]) State() State { return q.state }
 
-// Owner is who has the turn, the zero W if nobody does.
+// Owner is the owner of the turn, or the zero W if nobody has it.
 func (q *Queue[W, K]) Owner() (w W) {
 	if q.owner != nil {
 		w = q.owner.Who
@@ -130,25 +132,25 @@ func (q *Queue[W, K]) Owner() (w W) {
 	return w
 }
 
-// Lingering is the key that lingers, the zero K if none does.
+// Lingering is the key that lingers, or the zero K if none does.
 func (q *Queue[W, K]) Lingering() K { return q.lingering }
 
 // Waiting is how many wait, not counting the owner and the chosen one.
 func (q *Queue[W, K]) Waiting() int { return q.waiting }
 
-// First is the first that waits, nil if nobody does.
+// First is the first waiter, or nil if there is none.
 func (q *Queue[W, K]) First() *Waiter[W] { return q.first }
 
-// AllShare reports whether all that wait share, and the one that is chosen.
+// AllShare reports whether all that wait share, including the chosen one.
 func (q *Queue[W, K]) AllShare() bool { return q.alone == 0 }
 
-// AllStep reports whether all that wait step, and the one that is chosen.
+// AllStep reports whether all that wait step, including the chosen one.
 func (q *Queue[W, K]) AllStep() bool { return q.unlike == 0 }
 
 // Sharing is how many have the turn beside its owner.
 func (q *Queue[W, K]) Sharing() int { return q.shares }
 
-// Having are those that have the turn: the owner, and those beside it.
+// Having yields those that have the turn: the owner, and those beside it.
 func (q *Queue[W, K]) Having() iter.Seq[W] {
 	return func(yield func(W) bool) {
 		if q.owner != nil && !yield(q.owner.Who) {
@@ -162,8 +164,8 @@ func (q *Queue[W, K]) Having() iter.Seq[W] {
 	}
 }
 
-// All are those in the queue: who wait, in order, the owner, and the one that is chosen. Those
-// beside the owner are not among them.
+// All yields those in the queue: the waiters in order, the owner, and the chosen one. It
+// leaves out those beside the owner.
 func (q *Queue[W, K]) All() iter.Seq[W] {
 	return func(yield func(W) bool) {
 		for w := q.first; w != nil; w = w.after {
@@ -183,9 +185,9 @@ func (q *Queue[W, K]) All() iter.Seq[W] {
 // few is the number of waiters up to which Ahead counts.
 const few = 8
 
-// Ahead is how many are ahead of w, with the owner, or ahead of one that came now if w is nil.
-// Behind more than a few waiters it is no less than the true number, and more only by those that
-// have left from among them.
+// Ahead is how many are ahead of w, including the owner. For a nil w it is how many would
+// be ahead of one that came now. Behind more than a few waiters it may be too high, but
+// only by those that have left from among them.
 func (q *Queue[W, K]) Ahead(w *Waiter[W]) int {
 	ahead := q.waiting
 	if w != nil {
@@ -213,8 +215,8 @@ func (q *Queue[W, K]) waitingBefore(w *Waiter[W]) int {
 
 // ---- transitions
 
-// Enter adds w. If nobody is there w has the turn at once, otherwise it waits. A key that
-// lingers must be taken or given up before.
+// Enter adds w. If nobody is there w has the turn at once, otherwise it waits. If a key
+// lingers, the caller must take it or give it up before.
 func (q *Queue[W, K]) Enter(w *Waiter[W]) (has bool) {
 	q.must("Enter", Free, Taken, Passing)
 	w.must("Enter", Out)
@@ -235,8 +237,8 @@ func (q *Queue[W, K]) Enter(w *Waiter[W]) (has bool) {
 	return false
 }
 
-// Gather notes that a key is about to be put, at which the owner is to hold, or the one that is
-// chosen: those right behind it that share, if it does, are Early.
+// Gather notes that a key is about to be put, at which the owner or the chosen one will
+// hold. If that one shares, those right behind it that share, too, are Early.
 func (q *Queue[W, K]) Gather() {
 	q.must("Gather", Taken, Passing)
 	holder := q.owner
@@ -248,7 +250,7 @@ func (q *Queue[W, K]) Gather() {
 	}
 }
 
-// Share gives w, who comes, the turn beside its owner. Both share, and nobody waits.
+// Share gives w, which comes now, the turn beside its owner. Both share, and nobody waits.
 func (q *Queue[W, K]) Share(w *Waiter[W]) {
 	q.must("Share", Taken)
 	w.must("Share", Out)
@@ -258,7 +260,7 @@ func (q *Queue[W, K]) Share(w *Waiter[W]) {
 	q.join(w)
 }
 
-// Join gives the first that waits the turn beside its owner. Both share.
+// Join gives the first waiter the turn beside its owner. Both share.
 func (q *Queue[W, K]) Join() W {
 	q.must("Join", Taken)
 	w := q.first
@@ -270,8 +272,8 @@ func (q *Queue[W, K]) Join() W {
 	return w.Who
 }
 
-// Step gives w, who comes, the turn, and its owner, which holds, has it beside w. Both step, and
-// nobody waits.
+// Step makes w, which comes now, the owner of the turn. The owner until now, which holds,
+// has the turn beside w. Both step, and nobody waits.
 func (q *Queue[W, K]) Step(w *Waiter[W]) {
 	q.must("Step", Taken)
 	w.must("Step", Out)
@@ -281,8 +283,8 @@ func (q *Queue[W, K]) Step(w *Waiter[W]) {
 	q.step(w)
 }
 
-// StepNext gives the first that waits the turn, and its owner, which holds, has it beside that one.
-// Both step.
+// StepNext makes the first waiter the owner of the turn. The owner until now, which holds,
+// has the turn beside it. Both step.
 func (q *Queue[W, K]) StepNext() W {
 	q.must("StepNext", Taken)
 	w := q.first
@@ -308,8 +310,9 @@ func (q *Queue[W, K]) join(w *Waiter[W]) {
 	q.shares++
 }
 
-// Part has w go away, who has the turn, if others have it, too: one of these owns it then if w did.
-// It reports false, and does nothing, if w is the only one, and has to pass the turn on.
+// Part makes w, which has the turn, go away if others have it, too. If w owned the turn,
+// one of these owns it then. If w is the only one, Part returns false and does nothing: w
+// has to pass the turn on.
 func (q *Queue[W, K]) Part(w *Waiter[W]) (goes bool) {
 	q.must("Part", Taken, Passing)
 	w.must("Part", Owner, Beside)
@@ -337,7 +340,7 @@ func (q *Queue[W, K]) Part(w *Waiter[W]) (goes bool) {
 	return true
 }
 
-// Take gives w, who comes, the turn, and the key that lingers.
+// Take gives w, which comes now, the turn and the key that lingers.
 func (q *Queue[W, K]) Take(w *Waiter[W]) {
 	q.must("Take", Lingering)
 	w.must("Take", Out)
@@ -345,8 +348,8 @@ func (q *Queue[W, K]) Take(w *Waiter[W]) {
 	q.give(w)
 }
 
-// Leave removes w, which waited or was chosen. It returns where w stood. An Owner has got the
-// turn before it went away, keeps it, and has to pass it on.
+// Leave removes w, which waited or was chosen. It returns where w stood. If that is Owner,
+// w has got the turn before it went away, keeps it, and has to pass it on.
 func (q *Queue[W, K]) Leave(w *Waiter[W]) Standing {
 	w.must("Leave", Waiting, Next, Owner)
 	stood := w.standing
@@ -360,8 +363,8 @@ func (q *Queue[W, K]) Leave(w *Waiter[W]) Standing {
 	return stood
 }
 
-// Choose chooses the first that waits. It gets the turn when the owner's release is over, which
-// puts its key. ok is false if nobody waits.
+// Choose chooses the first waiter. It gets the turn after the owner's release, which puts
+// its key. ok is false if nobody waits.
 func (q *Queue[W, K]) Choose() (next W, ok bool) {
 	q.must("Choose", Taken)
 	q.mustBeAlone("Choose")
@@ -375,8 +378,8 @@ func (q *Queue[W, K]) Choose() (next W, ok bool) {
 	return w.Who, true
 }
 
-// Pass takes the turn from its owner. The turn goes to the chosen one, if there is one that has
-// not left, otherwise to the first that waits. ok is false if there is nobody: the queue is free.
+// Pass takes the turn from its owner. The turn goes to the chosen one if it has not left,
+// otherwise to the first waiter. ok is false if there is nobody: the queue is free.
 func (q *Queue[W, K]) Pass() (owner W, ok bool) {
 	q.must("Pass", Taken, Passing)
 	q.mustBeAlone("Pass")
@@ -401,9 +404,9 @@ func (q *Queue[W, K]) Pass() (owner W, ok bool) {
 	return w.Who, true
 }
 
-// HandOff passes the turn, and the key at which its owner held, to the first that waits. It works
-// up to most times in a row with one key; for a key that has lingered the count starts again. ok
-// is false, and nothing has happened, if most is reached or nobody waits.
+// HandOff passes the turn, and the key at which its owner held, to the first waiter. It
+// works up to most times in a row with one key. For a key that has lingered the count
+// starts again. If most is reached or nobody waits, ok is false and nothing has happened.
 func (q *Queue[W, K]) HandOff(key K, most int) (owner W, ok bool) {
 	q.must("HandOff", Taken)
 	q.mustBeAlone("HandOff")
@@ -417,9 +420,9 @@ func (q *Queue[W, K]) HandOff(key K, most int) (owner W, ok bool) {
 	return q.Pass()
 }
 
-// Linger ends the owner's turn and keeps the key at which it held until then, unless somebody
-// comes. Nobody may wait. call says that Due must be called then, and not at the time set
-// before, if there was one: that would be too late.
+// Linger ends the owner's turn and keeps the key at which it held until then, unless
+// another one comes. Nobody may wait. call says that the caller must call Due then: if a
+// time was set before, it would be too late.
 func (q *Queue[W, K]) Linger(key K, until time.Time) (call bool) {
 	q.must("Linger", Taken)
 	q.mustBeAlone("Linger")
@@ -435,8 +438,9 @@ func (q *Queue[W, K]) Linger(key K, until time.Time) (call bool) {
 	return call
 }
 
-// Due says whether the time of the key that lingers is over; the caller then gives the key up.
-// If it is not over, the caller calls Due once more after the time returned, unless that is 0.
+// Due says whether the time of the key that lingers is over; the caller then gives the key
+// up. If it is not over, the caller calls Due once more after the time returned, unless
+// that is 0.
 func (q *Queue[W, K]) Due(now time.Time) (over bool, again time.Duration) {
 	q.due = time.Time{}
 	if q.state != Lingering {
@@ -464,7 +468,7 @@ func (q *Queue[W, K]) give(w *Waiter[W]) {
 	q.state, q.owner, q.next = Taken, w, nil
 }
 
-// release leaves nobody with the turn.
+// release takes the turn from everybody.
 func (q *Queue[W, K]) release(state State) {
 	var none K
 	q.state, q.owner, q.next = state, nil, nil
@@ -476,7 +480,7 @@ func (q *Queue[W, K]) stopLingering() {
 	q.lingering, q.until = none, time.Time{}
 }
 
-// remove takes w out, which waits.
+// remove takes out w, which waits.
 func (q *Queue[W, K]) remove(w *Waiter[W]) {
 	if w.before != nil {
 		w.before.after = w.after
@@ -493,7 +497,8 @@ func (q *Queue[W, K]) remove(w *Waiter[W]) {
 	q.counts(w, -1)
 }
 
-// counts counts w among those that do not share, and those that do not step, if it does not.
+// counts adds n to the number of those that do not share if w does not share, and likewise
+// for step.
 func (q *Queue[W, K]) counts(w *Waiter[W], n int) {
 	if !w.Shares {
 		q.alone += n

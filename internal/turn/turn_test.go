@@ -19,7 +19,7 @@ type (
 	waiter = turn.Waiter[string]
 )
 
-// A desk is a queue and those that have come to it, by their names.
+// A desk is a queue and those that have come to it, by name.
 type desk struct {
 	queue
 	waiters map[string]*waiter
@@ -37,10 +37,10 @@ func (d *desk) of(name string) *waiter {
 	return d.waiters[name]
 }
 
-// noon is when it is in these tests.
+// noon is the time in these tests.
 var noon = time.Date(2024, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// do is one step, as the tables have it, and what comes of it.
+// do does one step of the tables, and returns what comes of it.
 func (d *desk) do(step string) string {
 	verb, arg, _ := strings.Cut(strings.TrimSpace(step), " ")
 	switch verb {
@@ -85,7 +85,7 @@ func (d *desk) do(step string) string {
 		return said(d.Choose())
 	case "pass":
 		return said(d.Pass())
-	case "handoff": // of a key, at most twice
+	case "handoff": // of a key, at most two in a row
 		return said(d.HandOff(key(arg), 2))
 	case "linger":
 		return fmt.Sprint(d.Linger(key(arg), noon.Add(time.Minute)))
@@ -100,7 +100,7 @@ func (d *desk) do(step string) string {
 	panic("no step: " + step)
 }
 
-// after is who waits behind another, "" if nobody does.
+// after returns who waits behind another, and "" if nobody does.
 func after(d *desk, who string) string {
 	all := slices.Collect(d.All())[:d.Waiting()]
 	if i := slices.Index(all, who); i+1 < len(all) {
@@ -124,7 +124,8 @@ func said(who string, ok bool) string {
 	return who
 }
 
-// look is how d is: its state, the owner or what lingers, and who waits, as All tells.
+// look describes d: its state, the owner or what lingers, and the waiters in the order of
+// All.
 func (d *desk) look() string {
 	all := strings.Join(slices.Collect(d.All()), " ")
 	if d.State() == turn.Lingering {
@@ -133,7 +134,7 @@ func (d *desk) look() string {
 	return strings.TrimSpace(fmt.Sprintf("%v %s", d.State(), all))
 }
 
-// split is the steps of a row.
+// split returns the steps of a row.
 func split(steps string) []string {
 	return strings.FieldsFunc(steps, func(r rune) bool { return r == ',' })
 }
@@ -142,7 +143,7 @@ func split(steps string) []string {
 func TestTurns(t *testing.T) {
 	rows := []struct {
 		promise string
-		steps   string // each with what comes of it, after "="
+		steps   string // each step with what comes of it, after "="
 		then    string
 	}{
 		{"nobody came", "", "free"},
@@ -292,7 +293,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// What would have two hold, or lose a turn, is not done.
+// A transition that would let two hold, or lose a turn, panics.
 func TestIllegalTransitionsPanic(t *testing.T) {
 	rows := []struct {
 		state string
@@ -334,7 +335,7 @@ func TestIllegalTransitionsPanic(t *testing.T) {
 	}
 }
 
-// Whoever waits for one name's turn takes none of another's.
+// A waiter for one name's turn takes no turn of another.
 func TestAWaiterIsInOneQueue(t *testing.T) {
 	var d, other desk
 	other.waiters = map[string]*waiter{"b": d.of("b")}
@@ -346,8 +347,9 @@ func TestAWaiterIsInOneQueue(t *testing.T) {
 	require.Panics(t, func() { other.do("take b") })
 }
 
-// WithLinger: one timer does for all the keys that linger at a name, one after the other. It is
-// called when the first one's time would have been over, and told when to come again.
+// WithLinger: one timer is enough for all the keys that linger at a name, one after the
+// other. It calls Due when the first key's time would have been over. Due says when to call
+// again.
 func TestDue(t *testing.T) {
 	at := func(seconds int) time.Time { return noon.Add(time.Duration(seconds) * time.Second) }
 	lingering := func(until int) *desk {
@@ -388,8 +390,8 @@ func TestDue(t *testing.T) {
 	require.Equal(t, "false 0s", told(d.Due(at(10))))
 }
 
-// Behind a few waiters one's place is counted, behind more it may be too high by those that
-// have left from among them, and by no others.
+// Behind a few waiters, Ahead counts a waiter's place exactly. Behind more, it may be too
+// high, but only by those that have left from among them.
 func TestAheadIsExactBehindAFew(t *testing.T) {
 	const n = 40
 	var d desk
@@ -399,7 +401,7 @@ func TestAheadIsExactBehindAFew(t *testing.T) {
 		names[i] = fmt.Sprint("w", i)
 		d.do("enter " + names[i])
 	}
-	for i := range 20 { // every other one of the first ones leaves
+	for i := range 20 { // every second one of the first twenty leaves
 		if i%2 == 1 {
 			d.do("leave " + names[i])
 		}
@@ -421,7 +423,7 @@ func TestAheadIsExactBehindAFew(t *testing.T) {
 	require.Equal(t, ahead, d.Ahead(nil))
 }
 
-// A model of the queue, by lists that are searched. Some share, and some step.
+// A model of the queue, by lists that it searches. Some waiters share, and some step.
 type model struct {
 	beside        []string // in the order in which they came
 	waiting       []string
@@ -429,11 +431,11 @@ type model struct {
 	gone          bool // next has left
 	kept          int  // 0 if nothing lingers
 	key, handOffs int
-	came          int // to be named
+	came          int // how many have come, for their names
 	early         []string
 }
 
-// legal are the steps that may come next: none of them panics.
+// legal returns the steps that may come next: none of them panics.
 func (m *model) legal() []string {
 	var steps []string
 	for _, w := range m.waiting {
@@ -481,7 +483,7 @@ func (m *model) legal() []string {
 	return steps
 }
 
-// do is what desk.do is to do, and say.
+// do does what desk.do must do, and returns what that must return.
 func (m *model) do(step string) string {
 	verb, arg, _ := strings.Cut(step, " ")
 	first := func() string {
@@ -590,7 +592,7 @@ func (m *model) do(step string) string {
 		return m.owner
 	case "linger":
 		m.owner, m.kept, m.handOffs = "", m.key, 0
-		return "" // whether a call is due is TestDue's
+		return "" // TestDue checks whether a call is due
 	case "yield":
 		kept := m.kept
 		m.kept = 0

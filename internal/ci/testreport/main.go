@@ -33,10 +33,10 @@ type event struct {
 	Output     string
 }
 
-// report copies to w what a reader of the test's result wants to see.
+// report copies to w what a reader wants to see of the tests' result.
 func report(r io.Reader, w io.Writer) error {
 	type test struct{ pkg, name string }
-	output := map[test]string{} // of what has not ended yet
+	output := map[test]string{} // of tests that have not ended yet
 	var passed int
 	var failed, skipped []string
 
@@ -51,7 +51,7 @@ func report(r io.Reader, w io.Writer) error {
 		}
 		var e event
 		if err := json.Unmarshal(line, &e); err != nil {
-			fmt.Fprintf(w, "%s", line) // what the go command says by itself
+			fmt.Fprintf(w, "%s", line) // the go command's own words
 			continue
 		}
 		t := test{e.Package, e.Test}
@@ -79,7 +79,7 @@ func report(r io.Reader, w io.Writer) error {
 			failed = append(failed, strings.TrimSpace(t.pkg+" "+t.name))
 			fmt.Fprint(w, output[t])
 			delete(output, t)
-			if t.name == "" { // a crash ends no test by itself
+			if t.name == "" { // after a crash no test has an end of its own
 				unended := slices.DeleteFunc(slices.Collect(maps.Keys(output)), func(u test) bool {
 					return u.pkg != t.pkg
 				})

@@ -1,5 +1,5 @@
-// Command before is a holder of another version of this library: one that knows no readers. The
-// matrix builds it from that version's source, and so it uses nothing that is newer.
+// Command before is a holder by another version of this library: one that knows no readers.
+// The matrix builds it from that version's source, so it uses nothing newer.
 //
 // It locks, prints a line, and unlocks when it is interrupted. Its argument is JSON.
 package main

@@ -1,5 +1,5 @@
-// Package door says how a client of the matrix gets to etcd. It knows nothing of the library: a
-// worker that is built from an older version of that gets in by it, too.
+// Package door says how a client of the matrix gets to etcd. It knows nothing of the
+// library: a worker that is built from an older version of the library uses it, too.
 package door
 
 import (
@@ -61,7 +61,7 @@ func (d Door) Dial(opts ...grpc.DialOption) (*clientv3.Client, error) {
 // lonelyAuth makes a client that asks for tokens on a connection of their own.
 //
 // clientv3 sends its dead token along when it asks for a new one. Servers of 3.4 refuse
-// every request with a dead token, this one too, so that the client never gets another.
+// every request with a dead token, even this one, so the client never gets another.
 // (TestClientv3AloneCannotRenewATokenOf34.)
 func lonelyAuth(cfg clientv3.Config) (*clientv3.Client, error) {
 	nobody := cfg
@@ -86,7 +86,7 @@ func lonelyAuth(cfg clientv3.Config) (*clientv3.Client, error) {
 	return client, nil
 }
 
-// Args are the same for etcdctl, which has no namespaces.
+// Args are the flags with which etcdctl uses the Door. etcdctl has no namespaces.
 func (d Door) Args() []string {
 	args := []string{"--endpoints", strings.Join(d.Endpoints, ",")}
 	if c := d.Certificates; c != nil {

@@ -21,9 +21,9 @@ import (
 	"github.com/etcdlock/etcdlock/internal/sim"
 )
 
-// A transcript is what etcd answered to a row of requests. Revisions are counted from
-// the row's first, and leases named in the order in which they come up, so that two
-// etcds can be compared.
+// A transcript is what etcd answered to a row of requests. It counts revisions from the
+// row's first, and names leases in the order in which they come up, so that the test can
+// compare two etcds.
 type transcript struct {
 	t      *testing.T
 	c      *clientv3.Client
@@ -83,7 +83,7 @@ func (tr *transcript) prevs(kvs []*mvccpb.KeyValue) string {
 	return text.String()
 }
 
-// ops is the answer to a transaction.
+// ops returns the answer to a transaction as text.
 func (tr *transcript) ops(a *pb.TxnResponse) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%v @%d", a.Succeeded, tr.rev(a.GetHeader().GetRevision()))
@@ -257,7 +257,7 @@ func (tr *transcript) opDel(key string, opts ...clientv3.OpOption) clientv3.Op {
 
 var prefixed = clientv3.WithPrefix()
 
-// conformance is what the library and its peer rely on.
+// conformance has what the library and its peer rely on.
 var conformance = []struct {
 	name string
 	ask  func(tr *transcript)
@@ -416,7 +416,7 @@ var conformance = []struct {
 				tr.opGet("", prefixed, newest, clientv3.WithLimit(9)),
 			}
 		}
-		// A put that comes last is in none of them; its revision is the answer's.
+		// None of the reads has a put that comes last; its revision is the answer's.
 		tr.txn([]clientv3.Cmp{tr.created("d", "=", 0)}, append(readAhead(), tr.opPut("d", "d", lease)), nil)
 		tr.get("d")
 		release := append([]clientv3.Op{tr.opDel("c")}, readAhead()...)
@@ -570,7 +570,7 @@ var conformance = []struct {
 		tr.say("asked", tr.c.RequestProgress(ctx))
 		tr.next(ch)
 	}},
-	// The last row, since what is before it is forgotten.
+	// This row is the last one, since etcd forgets what was before it.
 	{"compaction", func(tr *transcript) {
 		tr.put("k", "1")
 		tr.put("k", "2")

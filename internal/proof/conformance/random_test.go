@@ -21,8 +21,8 @@ var (
 	calls = flag.Int("calls", race.Fewer(4000, 1000), "how many there are")
 )
 
-// The etcd in memory answers whatever is asked of it as a real one does: each call is drawn, and
-// so are its keys, which are few, so that the calls meet.
+// The etcd in memory answers whatever a client asks as a real one does. Each call is drawn,
+// and so are its keys. There are few keys, so that the calls meet.
 func TestRandomCallsAreAnsweredAlike(t *testing.T) {
 	if *seed == 0 {
 		*seed = uint64(time.Now().UnixNano())
@@ -36,11 +36,11 @@ func TestRandomCallsAreAnsweredAlike(t *testing.T) {
 	require.Len(t, inMemory, len(real))
 }
 
-// A drawer draws calls. What it draws depends on the seed only, and on what was answered.
+// A drawer draws calls. What it draws depends only on the seed and on the answers.
 type drawer struct {
 	*transcript
 	r         *rand.Rand
-	granted   []clientv3.LeaseID // in the order of their numbers, and one before that nobody granted
+	granted   []clientv3.LeaseID // in the order of their numbers; the first one was never granted
 	at        int64              // the revision, as far as is known
 	compacted int64
 	watches   []watched
@@ -48,11 +48,11 @@ type drawer struct {
 
 type watched struct {
 	ch      clientv3.WatchChan
-	deletes bool // it tells those, too
+	deletes bool // it delivers deletions, too
 }
 
-// askAtRandom makes the calls, and has the watches tell what they saw, before each compaction and
-// in the end.
+// askAtRandom makes the calls. Before each compaction and in the end it writes down what
+// the watches saw.
 func askAtRandom(t *testing.T, client *clientv3.Client) []string {
 	tr := &transcript{t: t, c: client, prefix: "random/", leases: make(map[int64]string)}
 	now, err := client.Get(tr.ctx(), "none")
@@ -107,7 +107,7 @@ func (d *drawer) ask() {
 		}
 		d.note(resp, err)
 	case n < 98:
-		d.catchUp()                             // a watch that is behind may be told in time, or not
+		d.catchUp()                             // a watch that is behind may deliver in time, or not
 		rev := max(1, d.at-int64(d.r.IntN(20))) // there is no revision before
 		_, err := d.c.Compact(ctx, rev)
 		d.note("compact", err)
@@ -126,7 +126,7 @@ func (d *drawer) ask() {
 	}
 }
 
-// note is say, and notes the revision.
+// note is say, and records the revision.
 func (d *drawer) note(resp any, err error) {
 	d.t.Helper()
 	if err == nil {
@@ -154,7 +154,7 @@ func (d *drawer) value() string { return []string{"", "1", "2", "3"}[d.r.IntN(4)
 
 func (d *drawer) lease() clientv3.LeaseID { return d.granted[d.r.IntN(len(d.granted))] }
 
-// rev is a revision: mostly of the past.
+// rev draws a revision, mostly of the past.
 func (d *drawer) rev() int64 { return max(1, d.at-int64(d.r.IntN(25))+2) }
 
 func (d *drawer) putOpts() (opts []clientv3.OpOption) {
@@ -173,7 +173,7 @@ func (d *drawer) putOpts() (opts []clientv3.OpOption) {
 	return opts
 }
 
-// rangeOpts are what may follow a key. What is beyond the prefix is not asked for.
+// rangeOpts draws what may follow a key. No call asks for keys beyond the prefix.
 func (d *drawer) rangeOpts() (opts []clientv3.OpOption) {
 	switch d.r.IntN(3) {
 	case 0:
@@ -216,7 +216,7 @@ func (d *drawer) deleteOpts() []clientv3.OpOption {
 	return opts
 }
 
-// txnOf draws a transaction, with others in it down to a depth.
+// txnOf draws a transaction, with nested ones down to a depth.
 func (d *drawer) txnOf(depth int) (cmps []clientv3.Cmp, then, otherwise []clientv3.Op) {
 	for range d.r.IntN(3) {
 		cmps = append(cmps, d.cmp())
@@ -263,8 +263,8 @@ func (d *drawer) cmp() clientv3.Cmp {
 	return cmp
 }
 
-// watch begins one: of all, with what it asks for drawn, and from a revision that may be past,
-// compacted or to come.
+// watch begins a watch of all keys. Its options are drawn, and its first revision may be
+// past, compacted or to come.
 func (d *drawer) watch() {
 	opts := []clientv3.OpOption{clientv3.WithRange(d.k("\xff")), clientv3.WithCreatedNotify()}
 	switch d.r.IntN(4) {
@@ -288,8 +288,8 @@ func (d *drawer) watch() {
 	d.watches = append(d.watches, w)
 }
 
-// catchUp writes down what the watches tell, up to now. Two puts and deletions of a key are seen
-// by each, if it is only from a revision to come.
+// catchUp writes down what the watches deliver up to now. It makes two puts and deletions
+// of a key, so that even a watch that begins at a revision to come sees them.
 func (d *drawer) catchUp() {
 	var last struct{ put, deleted int64 }
 	for range 2 {
@@ -308,8 +308,8 @@ func (d *drawer) catchUp() {
 	})
 }
 
-// drain writes down what a watch tells, up to a revision or its end. How events come together is
-// not the same: what is past is told at once.
+// drain writes down what a watch delivers, up to a revision or to its end. It ignores how
+// events are grouped, which differs: past events come at once.
 func (d *drawer) drain(ch clientv3.WatchChan, until int64) (over bool) {
 	d.t.Helper()
 	d.lines = append(d.lines, "a watch:")

@@ -29,7 +29,7 @@ import (
 
 // ---- connections
 
-// connects is what a client's dialer counts. While away it refuses.
+// connects counts the calls of a client's dialer. While away is set the dialer refuses.
 type connects struct {
 	n    atomic.Int64
 	away atomic.Bool
@@ -49,8 +49,8 @@ func (c *connects) with(cfg *clientv3.Config) {
 	cfg.Logger = zap.NewNop()
 }
 
-// While etcd is away a client connects a few times a second, whatever waits; and when etcd is
-// back all go on at once.
+// While etcd is away a client connects a few times a second, however many wait. When etcd
+// is back all go on at once.
 //
 //	each Session holds | a member goes | 300 wait | the member is back
 func TestACrowdThatWaitsForEtcdConnectsAFewTimesASecond(t *testing.T) {
@@ -101,7 +101,7 @@ func TestACrowdThatWaitsForEtcdConnectsAFewTimesASecond(t *testing.T) {
 const reconnects = 500 * time.Millisecond
 
 // A Lock that waits for an etcd that cannot be reached says so, with the endpoints and with
-// gRPC's own reason, once for all that wait; and its error is ErrUnavailable, also for those
+// gRPC's own reason, once for all that wait. Its error is ErrUnavailable, also for those
 // who wait in the Session's own line.
 func TestALockThatWaitsForAnEtcdThatIsAwayTellsWhy(t *testing.T) {
 	waiting.enter(t)
@@ -112,7 +112,7 @@ func TestALockThatWaitsForAnEtcdThatIsAwayTellsWhy(t *testing.T) {
 	mute := listen(t) // it takes connections, and answers nothing
 	worlds := []struct {
 		name, endpoint, reason string
-		fails                  bool // the connection does, at once
+		fails                  bool // the connection fails at once
 		tls                    *tls.Config
 		options                []grpc.DialOption
 	}{
@@ -133,7 +133,7 @@ func TestALockThatWaitsForAnEtcdThatIsAwayTellsWhy(t *testing.T) {
 			client, err := clientv3.New(clientv3.Config{Endpoints: []string{w.endpoint}, TLS: w.tls, Logger: zap.NewNop(), DialOptions: w.options})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, client.Close()) }()
-			if w.fails { // however busy the machine, gRPC knows why before somebody asks
+			if w.fails { // however busy the machine is, gRPC then knows why before a call asks
 				conn := client.ActiveConnection()
 				conn.Connect()
 				for state := conn.GetState(); state != connectivity.TransientFailure; state = conn.GetState() {
@@ -179,8 +179,8 @@ func TestALockThatWaitsForAnEtcdThatIsAwayTellsWhy(t *testing.T) {
 	}
 }
 
-// A wait that is too short for a report is told the reason all the same, once gRPC has failed
-// to connect.
+// A wait that is too short for a report has the reason in its error all the same, once gRPC
+// has failed to connect.
 func TestAShortWaitForARefusedEtcdIsToldTheReason(t *testing.T) {
 	waiting.enter(t)
 	etcdtest.VerifyNoLeaks(t)
@@ -204,7 +204,7 @@ func TestAShortWaitForARefusedEtcdIsToldTheReason(t *testing.T) {
 	}
 }
 
-// nowhere dials a host that has no address, without asking anybody.
+// nowhere dials a host that has no address, without a lookup.
 func nowhere(context.Context, string) (net.Conn, error) {
 	return nil, &net.DNSError{Err: "no such host", Name: "etcd.invalid", IsNotFound: true}
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
-// The benchmarks of the library alone. What they count (rpc/op, revisions/op) is the
-// same on every machine; their times are those of an etcd in this very process, whose
-// allocations are among those reported. The exception is the last one, which has no
-// etcd. internal/bench compares with others, on servers of their own.
+// The benchmarks of the library alone. What they count (rpc/op, revisions/op) is the same
+// on every machine. Their times are those of an etcd in this very process, and the
+// allocations that they report include that etcd's. The last one is the exception: it has
+// no etcd. internal/bench compares with other locks, on servers of their own.
 func BenchmarkMutex(b *testing.B) {
 	cluster := etcdtest.Start(b, 1)
 
@@ -56,7 +56,7 @@ func BenchmarkMutex(b *testing.B) {
 		})
 	}
 
-	// The same by goroutines of one process: release and next place are one Txn.
+	// The same by goroutines of one process: the release and the next place are one Txn.
 	b.Run("handover/8 in one process", func(b *testing.B) {
 		s := newBenchSession(b, cluster)
 		s.handOver(b, []*etcdlock.Session{s.Session}, 8)
@@ -98,8 +98,8 @@ func BenchmarkMutex(b *testing.B) {
 		})
 	})
 
-	// What the library itself costs, with the building of its requests: etcd answers
-	// at once, from memory.
+	// The cost of the library itself and of building its requests: etcd answers at once,
+	// from memory.
 	b.Run("without etcd", func(b *testing.B) {
 		etcd := &instantEtcd{}
 		s, err := etcdlock.NewSession(&clientv3.Client{KV: etcd, Lease: instantLease{}, Watcher: noWatcher{}}, etcdlock.WithTTL(time.Hour))
@@ -115,8 +115,8 @@ func BenchmarkMutex(b *testing.B) {
 	})
 }
 
-// through goes through the critical section once. It is on the path that is measured,
-// so it asserts by hand.
+// through goes through the critical section once. The benchmark measures it, so it makes
+// its checks by hand.
 func through(b *testing.B, mu *etcdlock.Mutex) {
 	if err := mu.Lock(b.Context()); err != nil {
 		b.Fatal(err)
@@ -126,15 +126,15 @@ func through(b *testing.B, mu *etcdlock.Mutex) {
 	}
 }
 
-// isTaken tries for what is taken. It is on the path that is measured, too.
+// isTaken tries a lock that is taken. The benchmark measures it, too.
 func isTaken(b *testing.B, mu *etcdlock.Mutex) {
 	if mu.TryLock(b.Context()) == nil {
 		b.Fatal("it was free")
 	}
 }
 
-// A benchSession is a Session whose requests are counted, with those of the Sessions
-// that it makes.
+// A benchSession is a Session whose requests are counted, together with those of the
+// Sessions that it makes.
 type benchSession struct {
 	*etcdlock.Session
 	cluster *etcdtest.Cluster
@@ -159,7 +159,7 @@ func (s *benchSession) another(b *testing.B) *etcdlock.Session {
 	return session
 }
 
-// mutex returns a Mutex of the Session that was held before: the lease is there, and
+// mutex returns a Mutex of the Session that has been held before: the lease is there, and
 // etcd's client has connected.
 func (s *benchSession) mutex(b *testing.B, name string) *etcdlock.Mutex {
 	mu, err := s.Mutex(name)
@@ -170,7 +170,7 @@ func (s *benchSession) mutex(b *testing.B, name string) *etcdlock.Mutex {
 	return mu
 }
 
-// measure runs a benchmark's loop, and reports what it cost by operation.
+// measure runs a benchmark's loop, and reports the cost of one operation.
 func (s *benchSession) measure(b *testing.B, loop func()) {
 	revision, before := s.cluster.Revision(b), s.counter.Counts()
 	b.ReportAllocs()
@@ -180,7 +180,8 @@ func (s *benchSession) measure(b *testing.B, loop func()) {
 	b.ReportMetric(float64(s.cluster.Revision(b)-revision)/n, "revisions/op")
 }
 
-// handOver has n goroutines on the given Sessions contend until b.N times one got in.
+// handOver makes n goroutines on the given Sessions contend until one of them got in b.N
+// times in all.
 func (s *benchSession) handOver(b *testing.B, sessions []*etcdlock.Session, n int) {
 	mus := make([]*etcdlock.Mutex, n)
 	for i := range mus {
@@ -214,8 +215,8 @@ func (s *benchSession) handOver(b *testing.B, sessions []*etcdlock.Session, n in
 	contenders.Wait()
 }
 
-// An instantEtcd carries out each transaction, and finds nothing wherever one reads. It allocates
-// one transaction a call.
+// An instantEtcd carries out each transaction, and every read finds nothing. It allocates
+// one transaction per call.
 type instantEtcd struct {
 	clientv3.KV
 	reply clientv3.TxnResponse
@@ -269,7 +270,7 @@ func (instantLease) Grant(_ context.Context, ttl int64) (*clientv3.LeaseGrantRes
 }
 
 func (instantLease) TimeToLive(context.Context, clientv3.LeaseID, ...clientv3.LeaseOption) (*clientv3.LeaseTimeToLiveResponse, error) {
-	return nil, context.DeadlineExceeded // the benchmark's keys are nowhere
+	return nil, context.DeadlineExceeded // the keys of the benchmark are nowhere
 }
 
 func (instantLease) Revoke(context.Context, clientv3.LeaseID) (*clientv3.LeaseRevokeResponse, error) {

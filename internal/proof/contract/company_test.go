@@ -22,7 +22,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
-// receive waits for what has to come.
+// receive waits for a value that must come.
 func receive[T any](t *testing.T, from <-chan T, what string) T {
 	t.Helper()
 	select {
@@ -127,7 +127,7 @@ func TestNestedNamesAreIndependent(t *testing.T) {
 	}
 }
 
-// strayKeys are keys below "a/" that are no contender's: key and lease.
+// strayKeys returns keys below "a/" that are no contender's, with a lease or without.
 func strayKeys(lease clientv3.LeaseID) map[string]struct {
 	key   string
 	lease clientv3.LeaseID
@@ -158,7 +158,7 @@ func strayKeys(lease clientv3.LeaseID) map[string]struct {
 	}
 }
 
-// Rule 14: what is no contender blocks nobody, wherever in the line it stands.
+// Rule 14: a key that is no contender's blocks nobody, wherever in the line it stands.
 func TestAStrayKeyBlocksNobody(t *testing.T) {
 	computing.enter(t)
 	client, _ := countedWorld(t)
@@ -247,8 +247,8 @@ func TestThisMutexKeepsEtcdsOwnOut(t *testing.T) {
 	require.NoError(t, mu.Unlock(ctx))
 }
 
-// A mixed fleet is served first come first served. Who is cancelled in between leaves the
-// line, and neither lets the one behind in early nor holds it up.
+// A mixed fleet is served first come, first served. A waiter that is cancelled leaves the
+// line. It neither lets the one behind it in early nor holds it up.
 func TestAMixedLineIsServedFirstComeFirstServed(t *testing.T) {
 	computing.enter(t)
 	type contender interface {
@@ -334,8 +334,8 @@ func namespaced(client *clientv3.Client, prefix string, withLease bool) *clientv
 	return client
 }
 
-// Rule 16. The looks at the lease's keys, which see other names without a namespaced
-// Lease, must neither end a hold nor delete what is not the Session's.
+// Rule 16. Without a namespaced Lease the audits of the lease's keys see other names. They
+// must neither end a hold nor delete a key that is not the Session's.
 func TestANamespacedClientHoldsLikeAnyOther(t *testing.T) {
 	waiting.enter(t)
 	for about, withLease := range map[string]bool{
@@ -350,8 +350,8 @@ func TestANamespacedClientHoldsLikeAnyOther(t *testing.T) {
 			contract.VerifyClean(t, outside, "")
 			ttl := steadyTTL(t, outside, 3*time.Second)
 			inside := namespaced(cluster.Client(t, contract.With(faults)), "tenant-7/", withLease)
-			// What stands under the same name inside, outside and in a namespace inside
-			// the namespace is not ours.
+			// The same name outside, and in a namespace inside the namespace, is another
+			// lock.
 			neighbour := contract.NewMutex(t, outside, "a")
 			require.NoError(t, neighbour.Lock(contract.Patient(t)))
 
@@ -367,7 +367,7 @@ func TestANamespacedClientHoldsLikeAnyOther(t *testing.T) {
 
 			waited := contract.Async(func() error { return other.Lock(ctx) })
 			contract.WaitForLine(t, inside, "a", 2)
-			// When the holder's second look is sent the first one is certainly complete.
+			// When the holder sends its second audit, the first one is certainly complete.
 			looks := faults.Inject(etcdtest.Delay("LeaseTimeToLive", 1))
 			looks.Await(2)
 			time.Sleep(time.Until(began.Add(ttl))) // nothing announces that only a renewed lease is left
@@ -394,7 +394,7 @@ func TestANamespacedClientHoldsLikeAnyOther(t *testing.T) {
 }
 
 // A Session's lease may carry keys of its user, who learns its number from Lease. They
-// block nobody, and the looks at the lease's keys leave them alone.
+// block nobody, and the audits of the lease's keys leave them alone.
 func TestWhatUsersAttachToTheLeaseIsTheirs(t *testing.T) {
 	waiting.enter(t)
 	cluster := etcdtest.Start(t, 1)
@@ -410,7 +410,7 @@ func TestWhatUsersAttachToTheLeaseIsTheirs(t *testing.T) {
 	for _, key := range keys {
 		putKey(t, client, key, lease)
 	}
-	// When the second look is sent the first one is certainly complete.
+	// When the second audit is sent, the first one is certainly complete.
 	faults.Inject(etcdtest.Delay("LeaseTimeToLive", 1)).Await(2)
 	for _, key := range keys {
 		resp, err := client.Get(ctx, key)
@@ -452,8 +452,8 @@ func tenant(t *testing.T) (root, client *clientv3.Client, counter *contract.Coun
 	return root, client, counter, faults
 }
 
-// Rule 16: readwrite on "name/" is all that it needs, to hold for long, to wait and to be
-// waited for included.
+// Rule 16: readwrite on "name/" is all that it needs, even to hold for long, to wait, and
+// to have others wait for it.
 func TestARoleOnThePrefixIsEnough(t *testing.T) {
 	waiting.enter(t)
 	root, client, _, faults := tenant(t)
@@ -496,8 +496,8 @@ func TestARoleOnThePrefixIsEnough(t *testing.T) {
 	require.False(t, resp.Succeeded)
 }
 
-// Rule 16: what the user may not do is reported at once, by one attempt that etcd refuses,
-// and harms no other hold of the Session.
+// Rule 16: a call that the user's permissions do not allow fails at once, by one attempt
+// that etcd refuses. It harms no other hold of the Session.
 func TestOutsideOfItsRoleEveryCallIsRefusedAtOnce(t *testing.T) {
 	computing.enter(t)
 	root, client, _, faults := tenant(t)
@@ -506,7 +506,7 @@ func TestOutsideOfItsRoleEveryCallIsRefusedAtOnce(t *testing.T) {
 	mu := contract.MutexOf(t, s, "mine")
 	require.NoError(t, mu.Lock(ctx))
 	lease := s.Lease()
-	puts := faults.Inject(etcdtest.Delay("Txn", 1).When(etcdtest.Puts)) // a hold that lasts is read in a Txn, too
+	puts := faults.Inject(etcdtest.Delay("Txn", 1).When(etcdtest.Puts)) // a Txn also reads a hold that lasts
 	for about, name := range map[string]string{
 		"no permission at all":             "theirs",
 		"permission for its beginning":     "mine2",
@@ -532,7 +532,7 @@ func TestOutsideOfItsRoleEveryCallIsRefusedAtOnce(t *testing.T) {
 			})
 		}
 	}
-	// The first use of a Session may be the one that is refused.
+	// Here the refused use is the first one of a Session.
 	own := contract.NewMutex(t, client, "theirs")
 	require.ErrorIs(t, own.Lock(ctx), rpctypes.ErrPermissionDenied)
 	require.ErrorIs(t, own.TryLock(ctx), rpctypes.ErrPermissionDenied)
@@ -652,7 +652,7 @@ func TestContendersAreInTheOrderOfTheLine(t *testing.T) {
 func TestHoldersAreThoseWhoseNamesBeginWithThePrefix(t *testing.T) {
 	computing.enter(t)
 	client, _ := countedWorld(t)
-	ctx, cancel := context.WithCancel(t.Context()) // of locks, waits and looks
+	ctx, cancel := context.WithCancel(t.Context()) // of locks, waits and reads
 	lease := leased(t, client)
 	none, err := etcdlock.Holders(ctx, client, "")
 	require.NoError(t, err)
@@ -718,7 +718,7 @@ func TestHoldersAreThoseWhoseNamesBeginWithThePrefix(t *testing.T) {
 	require.NoError(t, theirs.Unlock(contract.Patient(t)))
 }
 
-// Break lets the next one in, and the one that is broken is told.
+// Break lets the next one in, and the holder that was broken learns of it.
 func TestBreakOfTheHolderLetsTheNextOneIn(t *testing.T) {
 	computing.enter(t)
 	client, _ := countedWorld(t)
@@ -741,7 +741,7 @@ func TestBreakOfTheHolderLetsTheNextOneIn(t *testing.T) {
 	require.NoError(t, etcdlock.Break(ctx, client, line[1]), "gone by itself")
 }
 
-// A waiter that is broken has done nothing wrong: it queues anew, at the end.
+// A waiter that was broken has done nothing wrong: it stands in line anew, at the end.
 func TestBreakOfAWaiterSendsItToTheEndOfTheLine(t *testing.T) {
 	computing.enter(t)
 	client, _ := countedWorld(t)
@@ -753,7 +753,7 @@ func TestBreakOfAWaiterSendsItToTheEndOfTheLine(t *testing.T) {
 	behindWaited := contract.Async(func() error { return behind.Lock(ctx) })
 	line := contract.WaitForLine(t, client, "a", 3)
 	require.NoError(t, etcdlock.Break(ctx, client, line[1]))
-	require.Eventually(t, func() bool { // who queues anew announces it to nobody
+	require.Eventually(t, func() bool { // a waiter that stands in line anew announces it to nobody
 		now, err := etcdlock.Contenders(ctx, client, "a")
 		return err == nil && len(now) == 3 && now[1].Key == line[2].Key
 	}, contract.Patience, 5*time.Millisecond)
@@ -766,7 +766,7 @@ func TestBreakOfAWaiterSendsItToTheEndOfTheLine(t *testing.T) {
 	require.NoError(t, broken.Unlock(ctx))
 }
 
-// An operator looks, thinks, and breaks: meanwhile the same key may be another hold's.
+// An operator looks, thinks, and breaks. Meanwhile the same key may belong to another hold.
 func TestBreakOfAStaleContenderTouchesNoNewerKey(t *testing.T) {
 	computing.enter(t)
 	client, _ := countedWorld(t)

@@ -9,7 +9,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/race"
 )
 
-// What lock_test.go runs on an etcd in memory, on clusters of etcd's own servers.
+// The tests that lock_test.go runs on an etcd in memory, here on clusters of etcd's own
+// servers.
 func TestContract(t *testing.T) {
 	many := map[int]int{1: race.Fewer(10_000, 300), 3: race.Fewer(1_000, 300)}
 	for members, names := range many {

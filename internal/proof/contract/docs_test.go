@@ -11,7 +11,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
-// Why the guide says to send the create revision, while a fleet is mixed.
+// This is why the guide says to send the create revision while a fleet is mixed.
 func TestHeaderRevisionDoesNotCompareWithTokens(t *testing.T) {
 	computing.enter(t)
 	ctx := contract.Patient(t)

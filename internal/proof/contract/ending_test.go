@@ -19,8 +19,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
-// Auth is enabled while a lock is held by a client without a user: etcd refuses what it asks
-// for from then on, and the loss says so.
+// Auth is enabled while a client without a user holds a lock. etcd refuses its requests
+// from then on, and the loss says so.
 func TestALossByARefusalSaysWhatEtcdRefused(t *testing.T) {
 	waiting.enter(t)
 	etcdtest.VerifyNoLeaks(t)
@@ -42,11 +42,11 @@ func TestALossByARefusalSaysWhatEtcdRefused(t *testing.T) {
 	require.ErrorIs(t, mu.Close(ctx), etcdlock.ErrUnconfirmed)
 }
 
-// clientv3 logs a warning for each request that fails, and for each of its retries: with a logger
-// that programs have by default, on their stderr.
+// clientv3 logs a warning for each request that fails, and for each of its retries. With
+// the logger that programs have by default, it goes to their stderr.
 func TestClosingIsNoWarning(t *testing.T) {
 	waiting.enter(t)
-	// looks holds the looks of one lock up from the moment at which it is armed.
+	// looks holds up the audits of one lock once it is armed.
 	type looks struct {
 		armed   atomic.Bool
 		begun   chan struct{}
@@ -92,7 +92,7 @@ func TestClosingIsNoWarning(t *testing.T) {
 		t.Parallel()
 		l := held(t)
 		require.NoError(t, l.client.Close())
-		before := l.warned.Len() // of what was under way
+		before := l.warned.Len() // by what was under way
 		err := l.session.Close(contract.Patient(t))
 		contract.RequireIs(t, err, etcdlock.ErrUnconfirmed)
 		require.ErrorContains(t, err, "the etcd client is closed")

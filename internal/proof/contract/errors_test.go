@@ -21,7 +21,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
-// theHolder is how errors name the one that holds in a line: by its label, and its process.
+// theHolder is how errors name the holder of a line: by its label and its process.
 func theHolder(t *testing.T) string {
 	t.Helper()
 	host, err := os.Hostname()
@@ -29,13 +29,13 @@ func theHolder(t *testing.T) string {
 	return fmt.Sprintf("api-7:1234 (%s:%d)", host, os.Getpid())
 }
 
-// line is a world for the errors of waits: "orders/42" is held by api-7:1234, and one
-// contender waits behind it.
+// line is a world for the errors of waits: api-7:1234 holds "orders/42", and one contender
+// waits behind it.
 type line struct {
 	client *clientv3.Client
 	faults *etcdtest.Faults
 	holder *etcdlock.Mutex
-	third  *etcdlock.Session // of those that come now; its lease is granted
+	third  *etcdlock.Session // for contenders that come now; its lease is granted
 }
 
 // newLine makes a line. Its second contender is in another Session, or in the holder's.
@@ -77,7 +77,7 @@ func newLine(t *testing.T, sameSession bool) line {
 	return l
 }
 
-// isOfTwo waits until the holder and the one behind it are all that is left, in etcd.
+// isOfTwo waits until only the holder and the one behind it are left in etcd.
 func (l line) isOfTwo(t *testing.T) {
 	t.Helper()
 	own := func(c etcdlock.Contender) bool { return c.Owner == "api-9:5" }
@@ -91,13 +91,15 @@ func (l line) isOfTwo(t *testing.T) {
 func TestAWaitThatEndsTellsWhatItWaitedFor(t *testing.T) {
 	waiting.enter(t)
 	place := `etcdlock: lock "orders/42": 3rd in line, held by ` + theHolder(t) + `: `
-	// After it has queued, which takes some milliseconds, and before it looks at the line again.
+	// The time is after it has put its key, which takes some milliseconds, and before it
+	// rechecks the line.
 	const soon = time.Second
 	closing := errors.New("the shop is closing")
 	cases := []struct {
 		name string
 		opts []etcdlock.Option
-		// ctx makes the context of the wait, and end ends it when that does not end by itself.
+		// ctx makes the context of the wait. end ends that context if it does not end by
+		// itself.
 		ctx  func(parent context.Context) (ctx context.Context, end func(mu *etcdlock.Mutex))
 		text string
 		is   []error
@@ -182,7 +184,7 @@ func TestAWaitThatEndsTellsWhatItWaitedFor(t *testing.T) {
 			l := newLine(t, sameSession)
 			for _, c := range cases {
 				t.Run("ended by "+c.name, func(t *testing.T) {
-					l.isOfTwo(t) // the key of the wait before may be on its way out
+					l.isOfTwo(t) // etcd may not have removed the key of the wait before yet
 					queued := make(chan int, 1)
 					trace := etcdlock.WithTrace(&etcdlock.Trace{
 						Queued: func(_ string, ahead int, _ etcdlock.Contender) { queued <- ahead },
@@ -204,7 +206,7 @@ func TestAWaitThatEndsTellsWhatItWaitedFor(t *testing.T) {
 	}
 }
 
-// requireThird checks what an error tells of the two in l.
+// requireThird checks what an error says about the two in l.
 func requireThird(t *testing.T, l line, err error) {
 	t.Helper()
 	locked, ok := errors.AsType[*etcdlock.LockedError](err)
@@ -234,7 +236,8 @@ func TestTryLockTellsHowManyStandBefore(t *testing.T) {
 	}
 }
 
-// Behind a Session that waits itself stand all that it waits for, and those that wait in it.
+// A claim behind a Session that itself waits stands behind all that the Session waits for,
+// and behind those that wait in it.
 func TestAPlaceBehindALocalWaiterCountsBothLines(t *testing.T) {
 	computing.enter(t)
 	l := newLine(t, false)
@@ -256,7 +259,7 @@ func TestAPlaceBehindALocalWaiterCountsBothLines(t *testing.T) {
 		err := waits[before]()
 		want := []error{context.Canceled, etcdlock.ErrLocked}
 		if time.Since(began) >= time.Second && errors.Is(err, etcdlock.ErrUnavailable) {
-			want = append(want, etcdlock.ErrUnavailable) // etcd owes a busy machine the answer to a recheck
+			want = append(want, etcdlock.ErrUnavailable) // on a busy machine etcd may owe the answer to a recheck
 		}
 		contract.RequireIs(t, err, want...)
 		locked, ok := errors.AsType[*etcdlock.LockedError](err)
@@ -265,7 +268,7 @@ func TestAPlaceBehindALocalWaiterCountsBothLines(t *testing.T) {
 	}
 }
 
-// queueAs has a Mutex of s wait for "orders/42", and returns once it waits behind ahead
+// queueAs makes a Mutex of s wait for "orders/42". It returns once that waits behind ahead
 // others.
 func queueAs(ctx context.Context, t *testing.T, s *etcdlock.Session, ahead int) (waited <-chan error) {
 	t.Helper()
@@ -278,8 +281,8 @@ func queueAs(ctx context.Context, t *testing.T, s *etcdlock.Session, ahead int) 
 	return waited
 }
 
-// A process that shuts down cancels all that it waits for at once. Another held the lock
-// all the time, and each of the errors says so, whoever of them moved up meanwhile.
+// A process that shuts down cancels all its waits at once. Another held the lock all the
+// time. Each of the errors says so, whichever of the waiters moved up meanwhile.
 func TestWaitersThatAreCancelledTogetherAllTellWhoHeld(t *testing.T) {
 	computing.enter(t)
 	l := newLine(t, false)
@@ -318,16 +321,16 @@ func TestAForeignHolderIsNamedByItsKey(t *testing.T) {
 	require.Equal(t, &etcdlock.LockedError{Name: "orders/42", Holder: want, Ahead: 1}, locked)
 }
 
-// A wait for etcd itself ends with the cause of the context, tells why etcd did not serve
-// it, and is no wait for another. The deadline of one attempt is the library's own affair:
-// a caller who cancelled must not be told of a deadline.
+// A wait for etcd itself ends with the cause of the context, says why etcd did not serve
+// it, and does not count as a wait for another holder. The deadline of one attempt is the
+// library's own affair: a caller who cancelled must not read about a deadline.
 func TestAWaitForEtcdTellsTheCauseAndEtcdsLastError(t *testing.T) {
 	computing.enter(t)
 	closing := errors.New("the shop is closing")
 	lanes := make(chan struct{}, 4) // each has an etcd of its own
 	for about, c := range map[string]struct {
 		fault   etcdtest.Fault
-		strikes int // after which etcd has said why
+		strikes int // after which etcd has given its reason
 		says    string
 	}{
 		"the lease is not granted":   {etcdtest.DropRequest("LeaseGrant", codes.Unavailable), 2, ""},
@@ -353,10 +356,11 @@ func TestAWaitForEtcdTellsTheCauseAndEtcdsLastError(t *testing.T) {
 					etcdlock.WithTrace(&etcdlock.Trace{Unavailable: func(error, time.Duration) { tell() }}))
 				down := faults.Inject(c.fault)
 				t.Cleanup(down.Heal)
-				// The answer to a look at the lease's keys would end the silence after it was told.
+				// The answer to an audit of the lease's keys would end the silence after it
+				// was reported.
 				t.Cleanup(faults.Inject(etcdtest.SwallowRequest("LeaseTimeToLive")).Heal)
 				ctx, cancel := context.WithCancelCause(t.Context())
-				// With a deadline, so that TryLock's own bound is not what ends it.
+				// It has a deadline, so that TryLock's own bound does not end it.
 				ctx, stop := context.WithTimeout(ctx, time.Hour)
 				defer stop()
 				waited := contract.Async(func() error { return lock(mu, ctx) })
@@ -395,7 +399,7 @@ func TestTheErrorsOfALoss(t *testing.T) {
 	full := errors.New("disk full")
 	for about, row := range map[string]struct {
 		lose   func(*testing.T, *clientv3.Client, *etcdlock.Mutex)
-		reason error // once etcd has said it; Unlock alone sees that the key is gone
+		reason error // once etcd has given it; Unlock alone sees that the key is gone
 	}{
 		"the key was deleted": {func(t *testing.T, client *clientv3.Client, mu *etcdlock.Mutex) {
 			_, err := client.Delete(t.Context(), mu.Key())
@@ -426,7 +430,7 @@ func TestTheErrorsOfALoss(t *testing.T) {
 				}
 				err := mu.Unlock(ctx)
 				if errors.Is(err, row.reason) {
-					reason = row.reason // etcd has said it in time
+					reason = row.reason // etcd has given it in time
 				}
 				contract.RequireIs(t, err, etcdlock.ErrLost, reason)
 				requireLoss(t, err, token)
@@ -435,7 +439,7 @@ func TestTheErrorsOfALoss(t *testing.T) {
 
 			var token int64
 			var err error
-			for range 10 { // an etcd that takes 100 ms to say why the key is gone is not waited for
+			for range 10 { // nobody waits for an etcd that takes 100 ms to say why the key is gone
 				err = mu.Do(ctx, func(ctx context.Context) error {
 					token = mu.Token()
 					lose(t, client, mu)
@@ -474,7 +478,7 @@ func TestTheErrorsOfALoss(t *testing.T) {
 	}
 }
 
-// requireLoss checks what err tells of a lost hold of "a".
+// requireLoss checks what err says about a lost hold of "a".
 func requireLoss(t *testing.T, err error, token int64) {
 	t.Helper()
 	lost, ok := errors.AsType[*etcdlock.LostError](err)
@@ -512,7 +516,8 @@ func TestTheErrorsOfTheLongestHold(t *testing.T) {
 	contract.RequireIs(t, err, etcdlock.ErrLost, etcdlock.ErrMaxHold, context.Canceled)
 }
 
-// A release that etcd did not confirm is ErrUnconfirmed and not a loss: nobody knows.
+// A release that etcd did not confirm is ErrUnconfirmed. It is not a loss, since nobody
+// knows.
 func TestTheErrorsOfAReleaseThatIsNotConfirmed(t *testing.T) {
 	computing.enter(t)
 	closing := errors.New("the shop is closing")

@@ -19,8 +19,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/race"
 )
 
-// The faults of this file are about truth: who holds, who knows it, and what is
-// left behind. Those of liveness_test.go are about getting in at all.
+// The faults of this file are about truth: who holds, who knows it, and what is left
+// behind. Those of liveness_test.go are about getting in at all.
 
 // ---- the holder's trust ends in time
 
@@ -63,8 +63,9 @@ func TestAHolderBehindABlackHoleKnowsBeforeTheNextOwnerGetsIn(t *testing.T) {
 			cuts[runs[i].cut].cut(proxy)
 			knew := a.loses(ttl + slack)
 			next.getsIn(ttl + slack)
-			// The contest judges, by what a's context says when b enters. When a's goroutine
-			// has noticed is a figure: on a busy machine it wakes late.
+			// The contest judges, by what a's context says when b enters. The moment at
+			// which a's goroutine notices is only a figure: on a busy machine it wakes
+			// late.
 			least[runs[i].cut].note(next.at.Sub(knew))
 
 			b.outlives(a)
@@ -74,21 +75,21 @@ func TestAHolderBehindABlackHoleKnowsBeforeTheNextOwnerGetsIn(t *testing.T) {
 	}
 }
 
-// A renewal counts from when it was sent, so slow answers cost nothing and never
-// make a holder trust its lease for too long.
+// A renewal counts from when it was sent. So slow answers cost nothing, and never make a
+// holder trust its lease for too long.
 //
-//	a holds, b waits | answers are slow | for some TTLs | requests are lost, the
-//	answers under way still arrive | a knows | b gets in
+//	a holds, b waits | answers are slow | for some TTLs | requests are lost, the answers
+//	under way still arrive | a knows | b gets in
 func TestTrustCountsFromTheSend(t *testing.T) {
 	waiting.enter(t)
 	w := newWorld(t, 1)
 	ttl := steadyTTL(t, w.admin, 3*time.Second)
 	delays := []struct {
 		delay   time.Duration
-		harmful bool // the hold may be lost by the delay alone
+		harmful bool // the delay alone may lose the hold
 	}{
-		// After half of the TTL a 24th of it is left: TestAnswersThatTakeHalfTheTTLLoseNothing
-		// has that in virtual time.
+		// After half of the TTL a 24th of it is left.
+		// TestAnswersThatTakeHalfTheTTLLoseNothing has that in virtual time.
 		{ttl / 4, false}, {ttl / 2, true}, {ttl * 6 / 10, true}, {ttl * 7 / 10, true}, {ttl * 9 / 10, true},
 	}
 	var margins least
@@ -113,7 +114,7 @@ func TestTrustCountsFromTheSend(t *testing.T) {
 	t.Logf("%d of %d, least margin %v", margins.n, len(delays), margins.d)
 }
 
-// The answer to a renewal that comes after the hold has ended revives nothing.
+// An answer to a renewal that comes after the end of the hold revives nothing.
 //
 //	a holds | answers are held | a's deadline | the answers arrive
 func TestALateAnswerRevivesNothing(t *testing.T) {
@@ -147,8 +148,8 @@ func TestALateAnswerRevivesNothing(t *testing.T) {
 	b.unlocks()
 }
 
-// What an operator takes away is noticed within about a second, Unlock says so, and
-// whoever is next is left alone.
+// If an operator takes a lock away, the holder notices within about a second, and its
+// Unlock says so. The next holder is left alone.
 //
 //	a holds, b waits | an operator takes a's key | b gets in | a knows | a unlocks
 func TestUnlockAfterLossLeavesTheNewHolderAlone(t *testing.T) {
@@ -196,7 +197,7 @@ var takings = []struct {
 
 // ---- answers and requests that are lost
 
-// lossy is each way in which one write can go wrong, once.
+// lossy has each way in which one write can go wrong, once.
 var lossy = []struct {
 	name  string
 	fault func(method string) etcdtest.Fault
@@ -223,7 +224,8 @@ func dropRequest(code codes.Code) func(string) etcdtest.Fault {
 	return func(method string) etcdtest.Fault { return etcdtest.DropRequest(method, code) }
 }
 
-// untilStruck is a context for a call: if ends is set it ends when the fault strikes.
+// untilStruck returns a context for a call. If ends is set, the context ends when the fault
+// strikes.
 func untilStruck(t *testing.T, lost *etcdtest.Injection, ends bool) context.Context {
 	ctx, cancel := context.WithCancel(bounded(t))
 	t.Cleanup(cancel)
@@ -239,9 +241,9 @@ func untilStruck(t *testing.T, lost *etcdtest.Injection, ends bool) context.Cont
 	return ctx
 }
 
-// Whatever becomes of the answer to the acquiring transaction, or of its request:
-// either the lock is held, or it is free for the next one at once, not only when a
-// lease expires.
+// Whatever becomes of the acquiring transaction's answer or request, either the call holds
+// the lock, or the lock is free for the next one at once, and not only when a lease
+// expires.
 //
 //	a locks, one message is lost | a holds and unlocks, or has an error | b locks
 func TestAnAnswerLostAfterTheCommitBlocksNobody(t *testing.T) {
@@ -249,7 +251,7 @@ func TestAnAnswerLostAfterTheCommitBlocksNobody(t *testing.T) {
 	w := newWorld(t, 1)
 	ways := []struct {
 		verb string
-		kept bool // the lease, by another hold, so that its end cannot remove a key
+		kept bool // another hold keeps the lease, so that its end cannot remove a key
 	}{{"Lock", false}, {"TryLock", false}, {"Lock", true}, {"TryLock", true}}
 	name := func(i int) string {
 		way := ways[i%len(ways)]
@@ -296,10 +298,11 @@ func TestAnAnswerLostAfterTheCommitBlocksNobody(t *testing.T) {
 	}
 }
 
-// The same while another holds: the lost wait has its place removed, and its
-// neighbours get in.
+// The same while another holds: the place of the wait whose message was lost is removed,
+// and its neighbours get in.
 //
-//	a holds | b queues, one message is lost | b waits or gives up | c queues | a unlocks | all who wait get in
+//	a holds | b queues, one message is lost | b waits or gives up | c queues | a unlocks |
+//	all who wait get in
 func TestAnAnswerLostWhileQueuingBlocksNobody(t *testing.T) {
 	computing.enter(t)
 	w := newWorld(t, 1)
@@ -330,8 +333,8 @@ func TestAnAnswerLostWhileQueuingBlocksNobody(t *testing.T) {
 	})
 }
 
-// A grant whose answer is lost leaves a lease that nobody knows: it blocks nobody
-// and expires.
+// A grant whose answer is lost leaves a lease that nobody knows. It blocks nobody and
+// expires.
 func TestALostGrantBlocksNobody(t *testing.T) {
 	waiting.enter(t)
 	const ttl = 5 * time.Second
@@ -354,8 +357,8 @@ func TestALostGrantBlocksNobody(t *testing.T) {
 	})
 }
 
-// Unlock says nil if the release was confirmed in the end, ErrUnconfirmed if it was
-// not in time, and never ErrLost. The next one gets in at once, once etcd answers.
+// Unlock says nil if the release was confirmed in the end, and ErrUnconfirmed if it was not
+// confirmed in time. It never says ErrLost. The next one gets in as soon as etcd answers.
 //
 //	a holds | a unlocks, one message is lost | b locks
 func TestALostReleaseIsNeverCalledALoss(t *testing.T) {
@@ -392,7 +395,7 @@ func TestALostReleaseIsNeverCalledALoss(t *testing.T) {
 	}
 }
 
-// Close gives the lease back also when the answer to the revocation is lost.
+// Close gives the lease back even if the answer to the revocation is lost.
 func TestALostRevocationLeavesNothing(t *testing.T) {
 	waiting.enter(t)
 	w := newWorld(t, 1)
@@ -420,17 +423,18 @@ func TestALostRevocationLeavesNothing(t *testing.T) {
 	})
 }
 
-// A copy of the acquiring transaction that applies after Unlock, under a lease that
-// other holds keep alive, puts a key that nobody waits for. It is found and removed.
+// A copy of the acquiring transaction is applied after Unlock, under a lease that other
+// holds keep alive. It puts a key for which nobody waits. The audit finds the key and
+// removes it.
 //
-//	a holds another lock | a locks, the first request is late, the second works |
-//	a unlocks | the first request applies | its key goes | b locks
+//	a holds another lock | a locks, the first request is late, the second works | a unlocks
+//	| the first request applies | its key goes | b locks
 func TestALateRequestLeavesNoGhost(t *testing.T) {
 	computing.enter(t)
 	w := newWorld(t, 1)
 	type row struct {
 		code    codes.Code
-		give    bool // up, with every request late
+		give    bool // give up, with every request late
 		another bool // lock on the lease
 	}
 	rows := []row{
@@ -472,10 +476,11 @@ func TestALateRequestLeavesNoGhost(t *testing.T) {
 	})
 }
 
-// A copy of a release that applies later is no release of a later hold, though the
-// names of keys are used again.
+// A copy of a release that is applied later releases no later hold, though the names of
+// keys are used again.
 //
-//	a unlocks, the first request is late, the second works | a locks some times more | the first request arrives
+//	a unlocks, the first request is late, the second works | a locks several times more |
+//	the first request arrives
 func TestALateReleaseTouchesNoLaterHold(t *testing.T) {
 	computing.enter(t)
 	w := newWorld(t, 1)
@@ -506,11 +511,11 @@ func TestALateReleaseTouchesNoLaterHold(t *testing.T) {
 
 // ---- the release that puts the next place
 
-// One transaction releases for one goroutine of a Session and queues for the next
-// one. Whatever becomes of it, both come out right.
+// One transaction releases for one goroutine of a Session and puts the next one's place.
+// Whatever becomes of it, both come out right.
 //
-//	a1 holds, a2 waits behind it in the same Session | a1 unlocks, one message is
-//	lost or late | a2 gets in | b gets in
+//	a1 holds, a2 waits behind it in the same Session | a1 unlocks, one message is lost or
+//	late | a2 gets in | b gets in
 func TestAReleaseThatQueuesTheNextOneMayGetLost(t *testing.T) {
 	computing.enter(t)
 	type row struct {
@@ -574,7 +579,7 @@ func TestAReleaseThatQueuesTheNextOneMayGetLost(t *testing.T) {
 			}
 			require.NoError(t, within(t, slack, "a2 to get in", in))
 			require.Greater(t, second.Token(), token)
-			lost.Heal() // what is late arrives now
+			lost.Heal() // the late request arrives now
 			require.Equal(t, second.Token(), c.line()[0].Token)
 			require.NoError(t, second.Context(context.Background()).Err())
 			c.belief.Leave("a2")
@@ -585,8 +590,9 @@ func TestAReleaseThatQueuesTheNextOneMayGetLost(t *testing.T) {
 
 // ---- contexts
 
-// A witness is a goroutine that sleeps for a millisecond, again and again, and notes how much
-// later than that it woke: what the machine and the runtime keep any goroutine waiting.
+// A witness is a goroutine that sleeps for a millisecond, again and again, and notes how
+// much later than that it woke. So long the machine and the runtime may keep any goroutine
+// waiting.
 type witness struct {
 	mu    sync.Mutex
 	wakes []wake
@@ -616,8 +622,9 @@ func newWitness(t *testing.T) *witness {
 	return w
 }
 
-// excuse is what a call may have lost between two times to the machine and the runtime: as
-// often as it may have to wake, the most that the witness woke late; and no more than all that.
+// excuse is how much time a call may have lost, between two times, to the machine and the
+// runtime. It is the worst delay of the witness, times the wakings that a call may need,
+// and never more than the sum of its delays.
 func (w *witness) excuse(from, to time.Time) time.Duration {
 	const wakings = 5
 	for { // until it has woken since
@@ -644,8 +651,8 @@ func (w *witness) excuse(from, to time.Time) time.Duration {
 	return min(sum, wakings*worst)
 }
 
-// Every call returns when its context ends, whatever the network does, and what it
-// could not do is done later.
+// Every call returns when its context ends, whatever the network does. What it could not do
+// is done later.
 //
 //	nothing answers any more | a call | its context ends | it returns
 func TestEveryCallReturnsWhenItsContextEnds(t *testing.T) {
@@ -671,7 +678,8 @@ func TestEveryCallReturnsWhenItsContextEnds(t *testing.T) {
 	}
 	var latest, own most
 	witness := newWitness(t)
-	// late is how long after the end of its context a call returns, and how much of that is the machine's.
+	// late is how long after the end of its context a call returns, and how much of that
+	// the machine caused.
 	late := func(t *testing.T, i, try int) (over, excuse time.Duration) {
 		call := calls[i/2]
 		c := w.contest(t, fmt.Sprintf("ctx/%d/%d", i, try))
@@ -705,7 +713,8 @@ func TestEveryCallReturnsWhenItsContextEnds(t *testing.T) {
 	}
 	atOnce(t, 2*len(calls), func(i int) string { return fmt.Sprintf("%s, cancelled: %t", calls[i/2].name, i%2 == 1) },
 		func(t *testing.T, i int) {
-			// What the machine does is not always seen by the witness: who is late is asked again.
+			// The witness does not always see what the machine does. So a call that is late
+			// gets a second try.
 			over, excuse := late(t, i, 0)
 			for try := 1; try < 3 && over >= 100*time.Millisecond+excuse; try++ {
 				t.Logf("%v late, of which %v are the machine's", over, excuse)
@@ -759,11 +768,11 @@ func TestUnlockIgnoresAContextThatIsAlreadyDone(t *testing.T) {
 		})
 }
 
-// A live context bounds Unlock, and nothing else does as long as the lease is renewed:
-// while that is so the hold stays certain, and the release can be confirmed.
+// Only a live context bounds Unlock, as long as the lease is renewed. While it is renewed
+// the hold stays certain, and the release can be confirmed.
 //
-//	a holds | transactions are not answered, renewals are | a unlocks | more than the
-//	TTL | etcd answers | Unlock says nil
+//	a holds | transactions are not answered, renewals are | a unlocks | more than the TTL |
+//	etcd answers | Unlock says nil
 func TestUnlockGoesOnWhileTheLeaseIsRenewed(t *testing.T) {
 	waiting.enter(t)
 	const ttl = 2 * time.Second

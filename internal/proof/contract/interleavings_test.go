@@ -14,8 +14,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
-// Each test here is one schedule, told by its timeline, in which a lock that looks
-// right goes wrong.
+// Each test here is one schedule, told by its timeline, in which a plausible lock goes
+// wrong.
 
 // laggingWatcher watches through a member that is behind: its "now" is an earlier
 // revision.
@@ -44,8 +44,8 @@ func (w laggingWatcher) Watch(ctx context.Context, key string, opts ...clientv3.
 	return passedOn
 }
 
-// Key names are used again. A holds, releases and holds again with the same key; B
-// watches on a member that has not heard of the release, and hears of it late.
+// Key names are used again. A holds, releases and holds again with the same key. B watches
+// through a member that has not seen the release yet, and learns of it late.
 func TestADeletionOlderThanThePlaceLetsNobodyIn(t *testing.T) {
 	computing.enter(t)
 	etcdtest.VerifyNoLeaks(t)
@@ -63,7 +63,7 @@ func TestADeletionOlderThanThePlaceLetsNobodyIn(t *testing.T) {
 	b := contract.NewMutex(t, behind, "x")
 	in := contract.Async(func() error { return b.Lock(context.Background()) })
 	<-heard
-	// Another client's key comes after what B did on the late news.
+	// Another client puts its key after what B did on the late news.
 	c := contract.NewMutex(t, client, "x")
 	last := contract.Async(func() error { return c.Lock(context.Background()) })
 	contract.WaitForLine(t, client, "x", 3)
@@ -80,8 +80,8 @@ func TestADeletionOlderThanThePlaceLetsNobodyIn(t *testing.T) {
 	require.NoError(t, c.Unlock(t.Context()))
 }
 
-// Somebody puts over the holder's key, without its lease: for all others it is no
-// contender any more.
+// Another client puts over the holder's key, without its lease. For all others the key is
+// no contender any more.
 func TestAHoldWhoseKeyWasPutOverIsLost(t *testing.T) {
 	computing.enter(t)
 	etcdtest.VerifyNoLeaks(t)
@@ -104,7 +104,8 @@ func TestAHoldWhoseKeyWasPutOverIsLost(t *testing.T) {
 	}
 }
 
-// faultyClient is the one of a cluster that is clean in the end, of what concerns "x".
+// faultyClient returns the client of a cluster in which nothing about "x" may be left in
+// the end.
 func faultyClient(t *testing.T) (*clientv3.Client, *etcdtest.Faults) {
 	t.Helper()
 	etcdtest.VerifyNoLeaks(t)
@@ -114,7 +115,7 @@ func faultyClient(t *testing.T) (*clientv3.Client, *etcdtest.Faults) {
 	return client, faults
 }
 
-// A releases, and its transaction is to put B's key too; meanwhile B is closed.
+// A releases, and its transaction would put B's key, too. Meanwhile B is closed.
 func TestAMutexClosedWhileItsTurnIsComingLetsOthersIn(t *testing.T) {
 	computing.enter(t)
 	client, faults := faultyClient(t)
@@ -134,8 +135,8 @@ func TestAMutexClosedWhileItsTurnIsComingLetsOthersIn(t *testing.T) {
 	require.NoError(t, a.Unlock(t.Context()))
 }
 
-// The answers to renewals and looks are told apart from the lease's end at the
-// shortest TTL, too: etcd rounds the remaining time down to 0 s.
+// Even at the shortest TTL the library tells the answers to renewals and audits from the
+// end of the lease: etcd rounds the remaining time down to 0 s.
 func TestALostKeyIsNoticedWhateverTheTTL(t *testing.T) {
 	waiting.enter(t)
 	etcdtest.VerifyNoLeaks(t)
@@ -166,8 +167,8 @@ func TestALostKeyIsNoticedWhateverTheTTL(t *testing.T) {
 	}
 }
 
-// Unlock with the context of the very hold: the hold's end does not count as the
-// context's, its deadline does.
+// Unlock gets the context of the very hold. The end of the hold does not count as the end
+// of that context; its deadline does.
 func TestTheHoldsOwnContextBoundsItsUnlock(t *testing.T) {
 	computing.enter(t)
 	client, faults := faultyClient(t)
@@ -204,7 +205,7 @@ func TestTheHoldsOwnContextBoundsItsUnlock(t *testing.T) {
 	}
 }
 
-// A closed hold, and what nested in it, is nobody's any more.
+// After Close of a hold, nobody holds it, nor what nested in it.
 func TestWhatNestedInAClosedHoldHoldsNothing(t *testing.T) {
 	computing.enter(t)
 	etcdtest.VerifyNoLeaks(t)
@@ -225,8 +226,8 @@ func TestWhatNestedInAClosedHoldHoldsNothing(t *testing.T) {
 	require.NoError(t, b.Unlock(t.Context()))
 }
 
-// A's put was sent twice. While A holds, an operator breaks the lock, and then the
-// second copy comes and puts the key again: the same name, on the same lease.
+// A's put was sent twice. While A holds, an operator breaks the lock. Then the second copy
+// comes and puts the key again: the same name, on the same lease.
 func TestAHoldWhoseKeyWasPutAgainByALateRequestIsLost(t *testing.T) {
 	computing.enter(t)
 	client, faults := faultyClient(t)
@@ -248,7 +249,7 @@ func TestAHoldWhoseKeyWasPutAgainByALateRequestIsLost(t *testing.T) {
 	require.ErrorIs(t, mu.Unlock(t.Context()), etcdlock.ErrLost)
 }
 
-// A thousand names that wait for a lease share one attempt at a time.
+// The waiters for a thousand names, all without a lease, share one attempt at a time.
 func TestManyWaitersShareTheAttemptsToGetALease(t *testing.T) {
 	computing.enter(t)
 	etcdtest.VerifyNoLeaks(t)

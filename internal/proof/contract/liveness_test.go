@@ -18,16 +18,16 @@ import (
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
-// The faults of this file are about getting in: a waiter's turn comes, whatever
-// happens to its key, its lease, its watch and its members.
+// The faults of this file are about getting in: a waiter's turn comes, whatever happens to
+// its key, its lease, its watch and its members.
 
-// missed is how long a waiter may take that has to find out by itself, by its slow
-// re-check, what no event tells it.
+// missed is how long a waiter may take if no event comes, and it has to find out by its
+// slow recheck.
 const missed = 3500 * time.Millisecond
 
 // ---- the waiter's key and lease
 
-// A waiter never gets in without its own key: if that goes it queues anew.
+// A waiter never gets in without its own key. If that goes, the waiter queues anew.
 //
 //	a holds, b waits | an operator takes b's key | b queues anew | a unlocks | b gets in
 func TestAWaiterWhoseKeyIsTakenQueuesAnew(t *testing.T) {
@@ -55,9 +55,10 @@ func TestAWaiterWhoseKeyIsTakenQueuesAnew(t *testing.T) {
 	})
 }
 
-// Whoever moves up behind a holder does not enter beside it.
+// A waiter that moves up behind a holder does not enter beside it.
 //
-//	h holds, then w, then x | w's key is taken | w queues behind x | h unlocks | x gets in, then w
+//	h holds, then w, then x | w's key is taken | w queues behind x | h unlocks | x gets in,
+//	then w
 func TestWhoMovesUpBehindTheHolderDoesNotEnterBesideIt(t *testing.T) {
 	computing.enter(t)
 	w := newWorld(t, 1)
@@ -81,10 +82,11 @@ func TestWhoMovesUpBehindTheHolderDoesNotEnterBesideIt(t *testing.T) {
 	})
 }
 
-// The key of a waiter and that of the holder before it may go in the same moment,
-// in one transaction or in two: only who has a key of its own gets in.
+// The key of a waiter and that of the holder before it may go at the same moment, in one
+// transaction or in two. Only a waiter that has its own key gets in.
 //
-//	h holds, then w, then x | the keys of h and w are deleted | x gets in | x unlocks | w gets in
+//	h holds, then w, then x | the keys of h and w are deleted | x gets in | x unlocks | w
+//	gets in
 func TestAWaiterThatIsFirstWithoutAKeyDoesNotEnter(t *testing.T) {
 	computing.enter(t)
 	w := newWorld(t, 1)
@@ -130,7 +132,7 @@ func TestAWaiterThatIsFirstWithoutAKeyDoesNotEnter(t *testing.T) {
 
 // ---- the waiter's watch
 
-// A waiter gets in though its watch tells nothing, breaks or is cut off.
+// A waiter gets in even if its watch delivers nothing, breaks or is cut off.
 //
 //	a holds, b waits | b's watch is harmed | a unlocks | b gets in
 func TestAWaiterGetsInWhateverHappensToItsWatch(t *testing.T) {
@@ -181,9 +183,10 @@ func inject(f etcdtest.Fault) func(*party, *etcdtest.Proxy) {
 	return func(b *party, _ *etcdtest.Proxy) { b.faults.Inject(f) }
 }
 
-// Compaction of the revisions that a waiter watches from is no error.
+// A compaction of the revisions from which a waiter watches is no error.
 //
-//	a holds, b waits | everything is compacted, once while b is cut off | a unlocks | b gets in
+//	a holds, b waits | everything is compacted, once while b is cut off | a unlocks | b gets
+//	in
 func TestACompactionDoesNotEndAWait(t *testing.T) {
 	computing.enter(t)
 	w := newWorld(t, 1)
@@ -217,9 +220,10 @@ func TestACompactionDoesNotEndAWait(t *testing.T) {
 
 // ---- members
 
-// A waiter gets in though the member that it watches is cut off from the others.
+// A waiter gets in even if the member through which it watches is cut off from the others.
 //
-//	a holds, b waits on one member | that member is cut off | a unlocks | b gets in by another
+//	a holds, b waits on one member | that member is cut off | a unlocks | b gets in by
+//	another
 func TestAWaiterOnAMemberThatIsCutOffGetsInByAnother(t *testing.T) {
 	computing.enter(t)
 	for _, which := range []string{"follower", "leader"} {
@@ -351,7 +355,8 @@ func TestOneDeadMemberOfThreeLosesNothing(t *testing.T) {
 
 // One endpoint of three that swallows everything loses no lease.
 //
-//	a holds, b waits | the connections to one member fall silent | more than a TTL | a unlocks | b gets in
+//	a holds, b waits | the connections to one member fall silent | more than a TTL | a
+//	unlocks | b gets in
 func TestOneSilentEndpointOfThreeLosesNothing(t *testing.T) {
 	waiting.enter(t)
 	w := newWorld(t, 3)
@@ -378,16 +383,16 @@ func TestOneSilentEndpointOfThreeLosesNothing(t *testing.T) {
 		t.Logf("in after %v", next.at.Sub(released))
 		b.unlocks()
 	}
-	for _, round := range []string{"a", "b"} { // six at once are too much for a busy machine
+	for _, round := range []string{"a", "b"} { // six at once are too many for a busy machine
 		atOnce(t, 3, func(i int) string { return fmt.Sprint(round, i) }, contest)
 	}
 }
 
-// etcd without space refuses what puts: a lock can be released, not taken. Nothing
-// of a Lock that failed is left, and when there is space again it goes on.
+// An etcd without space refuses every put: a lock can be released, but not taken. A Lock
+// that failed leaves nothing behind. When there is space again, locking goes on.
 //
-//	a holds, b waits | no space | a unlocks, b gets in, d cannot | b unlocks | d gives up,
-//	e waits | space | e gets in
+//	a holds, b waits | no space | a unlocks, b gets in, d cannot | b unlocks | d gives up, e
+//	waits | space | e gets in
 func TestWithoutSpaceALockIsReleasedAndNotTaken(t *testing.T) {
 	computing.enter(t)
 	w := newWorld(t, 1, func(m *integration.Member) { m.QuotaBackendBytes = 1 << 20 })
@@ -431,10 +436,12 @@ func TestWithoutSpaceALockIsReleasedAndNotTaken(t *testing.T) {
 	d.unlocks()
 }
 
-// The first refusal for want of space comes after the transaction was applied. (Here by
-// a fault with the same code: which transaction meets the end of the space is chance.)
+// The first refusal for want of space comes after the transaction was applied. (Here a
+// fault has the same code, because it is chance which transaction meets the end of the
+// space.)
 //
-//	a's acquiring transaction is carried out and refused | a holds, or has an error and no key | b locks
+//	a's acquiring transaction is carried out and refused | a holds, or has an error and no
+//	key | b locks
 func TestTheFirstRefusalForWantOfSpaceLeavesNoKey(t *testing.T) {
 	computing.enter(t)
 	w := newWorld(t, 1, func(m *integration.Member) { m.QuotaBackendBytes = 1 << 20 })
@@ -456,7 +463,7 @@ func TestTheFirstRefusalForWantOfSpaceLeavesNoKey(t *testing.T) {
 
 // ---- long life
 
-// Holds, waits that are given up and losses, many of them, leave nothing behind.
+// Many holds, cancelled waits and losses leave nothing behind.
 func TestALongLifeLeavesNothingBehind(t *testing.T) {
 	computing.enter(t)
 	w := newWorld(t, 1)
@@ -489,7 +496,7 @@ func TestALongLifeLeavesNothingBehind(t *testing.T) {
 	b.closes()
 }
 
-// A Mutex that is forgotten gives its lease back by itself, and has no goroutine.
+// A Mutex that the program forgets gives its lease back by itself, and has no goroutine.
 func TestAForgottenMutexGivesItsLeaseBack(t *testing.T) {
 	waiting.enter(t)
 	const ttl = 3 * time.Second
@@ -504,7 +511,7 @@ func TestAForgottenMutexGivesItsLeaseBack(t *testing.T) {
 	require.True(t, contract.Eventually(2*ttl+slack, func() bool { return len(w.leases(t)) == 0 }))
 	t.Logf("given back after %v", time.Since(unlocked))
 	require.GreaterOrEqual(t, time.Since(unlocked), ttl, "so soon it is of no use for the next Lock")
-	// It can be used again, and forgotten again: the world's end is clean.
+	// The Mutex can be used again, and forgotten again. In the end the world is clean.
 	require.NoError(t, mu.Lock(bounded(t)))
 	require.NoError(t, mu.Unlock(bounded(t)))
 }
@@ -539,7 +546,7 @@ func (w *world) makeSpace(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// changes waits until a place is gone from the line and its owner stands in it anew.
+// changes waits until a place is gone from the line and its owner stands in line anew.
 func (c *contest) changes(d time.Duration, place etcdlock.Contender) {
 	c.t.Helper()
 	require.True(c.t, contract.Eventually(d, func() bool {

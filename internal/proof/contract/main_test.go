@@ -15,19 +15,19 @@ import (
 	"github.com/etcdlock/etcdlock/internal/proof/embedded"
 )
 
-// holderEnv makes this test binary a process that holds a lock of the etcd at the
-// address that it contains.
+// holderEnv holds the address of an etcd. If it is set, this test binary is a process that
+// holds a lock there.
 const holderEnv = "ETCDLOCK_TEST_HOLDER"
 
-// becomeHolder is what this binary does instead of testing when a test runs it as a
-// process that holds a lock, where processes can be stopped.
+// becomeHolder is what this binary does instead of testing when a test runs it as a process
+// that holds a lock. It is set where processes can be stopped.
 var becomeHolder func(endpoint string) error
 
 // endpoints are those of the etcd that TestMain starts for the examples.
 var endpoints []string
 
-// TestMain starts the etcd of the examples, and asks that no goroutine is left in the end.
-// Tests start their own clusters.
+// TestMain starts the etcd of the examples, and checks that no goroutine is left in the
+// end. Tests start their own clusters.
 func TestMain(m *testing.M) {
 	if endpoint := os.Getenv(holderEnv); endpoint != "" {
 		if err := becomeHolder(endpoint); err != nil {
@@ -42,13 +42,13 @@ func TestMain(m *testing.M) {
 			tests.lanes = [2]int{n, n}
 		}
 	})
-	_ = flag.Set("test.parallel", "1000") // all wait for their room
+	_ = flag.Set("test.parallel", "1000") // each test waits for its room
 	os.Exit(embedded.Run(func(endpoint string) int {
 		endpoints = []string{endpoint}
 		now := goleak.IgnoreCurrent()
 		processors := runtime.GOMAXPROCS(0)
 		status := m.Run()
-		// Each test has looked for its own goroutines, but for those of timers.
+		// Each test has checked its own goroutines, except those of timers.
 		if err := goleak.Find(now); err != nil && status == 0 {
 			fmt.Fprintln(os.Stderr, err)
 			return 1

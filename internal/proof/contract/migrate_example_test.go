@@ -46,9 +46,9 @@ func sellBefore(ctx context.Context, client *clientv3.Client, sell sale) error {
 	return sell(ctx, token)
 }
 
-// createRevision is the token of a concurrency.Mutex that compares with those of
-// etcdlock. Its Header().Revision does not: it may be later than the create revision
-// of a key that stands behind it in the line.
+// createRevision returns a token of a concurrency.Mutex that compares with the tokens of
+// etcdlock. Its Header().Revision does not: it may be later than the create revision of a
+// key that stands behind it in the line.
 func createRevision(ctx context.Context, client *clientv3.Client, mu *concurrency.Mutex) (int64, error) {
 	resp, err := client.Get(ctx, mu.Key())
 	if err != nil {
@@ -72,7 +72,7 @@ func sellAfter(ctx context.Context, client *clientv3.Client, sell sale) error {
 	})
 }
 
-// Half of the callers have moved over. All sell from one stock, one at a time.
+// Half of the callers have moved over. All of them sell from one stock, one at a time.
 func Example_migration() {
 	client := exampleClient()
 	defer client.Close()
@@ -80,7 +80,7 @@ func Example_migration() {
 	defer cancel()
 
 	var inside, sold, overlaps, late atomic.Int64
-	var highest atomic.Int64 // token that the stock has seen
+	var highest atomic.Int64 // the highest token that the stock has seen
 	sell := func(ctx context.Context, token int64) error {
 		if inside.Add(1) > 1 {
 			overlaps.Add(1)
@@ -131,7 +131,7 @@ func priceAfter(ctx context.Context, prices *etcdlock.RWMutex, read func() (int,
 	return cents, err
 }
 
-// A reader by the recipe, and the same one by this package.
+// A reader by the recipe becomes a reader by this package.
 func Example_migrationOfReaders() {
 	client := exampleClient()
 	defer client.Close()

@@ -20,11 +20,11 @@ import (
 // noContext is a nil context that linters do not see.
 var noContext context.Context
 
-// longest is the longest text that an error may have: whatever was handed in, it has
-// to fit into a log line.
+// longest is the longest text that an error may have, whatever was handed in: it has to fit
+// into a log line.
 const longest = 2048
 
-// A refusal is a bad input and what the error has to say about it.
+// A refusal is a bad input, and what the error must say about it.
 type refusal struct {
 	name  string
 	try   func() error
@@ -32,8 +32,8 @@ type refusal struct {
 	isErr error // by errors.Is, if not nil
 }
 
-// checkRefusals runs each refusal as a test of its own: a clear error that names what
-// was wrong, from this package, of a bearable length, and without any request.
+// checkRefusals runs each refusal as a test of its own. The error must name what was wrong,
+// come from this package, and have a bearable length. The call must send no request.
 func checkRefusals(t *testing.T, counter *contract.Counter, refusals []refusal) {
 	t.Helper()
 	for _, r := range refusals {
@@ -59,8 +59,8 @@ func checkRefusals(t *testing.T, counter *contract.Counter, refusals []refusal) 
 	}
 }
 
-// sentNothing fails the test if anything was sent since, beside what keeps a
-// lease alive.
+// sentNothing fails the test if anything was sent since before, except what keeps a lease
+// alive.
 func sentNothing(t *testing.T, counter *contract.Counter, before contract.Counts) {
 	t.Helper()
 	sent := counter.Since(before)
@@ -77,8 +77,8 @@ func stillHolds(t *testing.T, client *clientv3.Client, mu *etcdlock.Mutex) {
 	require.True(t, resp.Succeeded, "the key of the hold is there")
 }
 
-// countedWorld is a cluster of one with a client whose requests are counted. At its
-// end nothing must be left in etcd.
+// countedWorld is a cluster of one with a client whose requests are counted. Nothing may be
+// left in etcd at its end.
 func countedWorld(t *testing.T) (*clientv3.Client, *contract.Counter) {
 	t.Helper()
 	etcdtest.VerifyNoLeaks(t)
@@ -229,7 +229,7 @@ func TestABadOptionIsAnErrorOfTheConstructor(t *testing.T) {
 	for _, c := range cases {
 		says := c.says
 		if c.not == "" && (strings.Contains(c.name, "TTL") || strings.Contains(c.name, "margin")) {
-			says = []string{"With", "Session.Mutex"} // where it is a mistake whatever its value
+			says = []string{"With", "Session.Mutex"} // the words for a mistake whatever its value
 		}
 		mutex := refusal{c.name + " for Session.Mutex", func() error { _, err := s.Mutex("a", c.opts...); return err }, says, nil}
 		refusals = append(refusals, mutex)
@@ -249,7 +249,7 @@ func TestABadOptionIsAnErrorOfTheConstructor(t *testing.T) {
 	checkRefusals(t, counter, refusals)
 }
 
-// The other side of the limits.
+// Values at the limits work.
 func TestAnOptionAtItsLimitWorks(t *testing.T) {
 	waiting.enter(t)
 	const second = time.Second
@@ -326,7 +326,7 @@ func TestABadClientIsAnErrorOfTheConstructor(t *testing.T) {
 		{"a nil KV for Holders", func() error { _, err := etcdlock.Holders(ctx, nil, "a"); return err }, []string{"nil KV", `"a"`}, nil},
 		{"a nil KV for Break", func() error { return etcdlock.Break(ctx, nil, etcdlock.Contender{Key: "a/b", Token: 1}) }, []string{"nil KV"}, nil},
 
-		// The same mistakes as they look when the variable is a *clientv3.Client.
+		// The same mistakes when the variable is a *clientv3.Client.
 		{"a nil client for Contenders", func() error { _, err := etcdlock.Contenders(ctx, noClient, "a"); return err }, []string{"nil"}, nil},
 		{"a nil client for Holders", func() error { _, err := etcdlock.Holders(ctx, noClient, "a"); return err }, []string{"nil"}, nil},
 		{"a nil client for Break", func() error { return etcdlock.Break(ctx, noClient, etcdlock.Contender{Key: "a/b", Token: 1}) }, []string{"nil"}, nil},
@@ -432,7 +432,7 @@ func TestAZeroSessionReturnsErrors(t *testing.T) {
 	}
 }
 
-// panicOf returns the error that f panics with. No other value will do.
+// panicOf returns the error that f panics with. A panic with any other value is a failure.
 func panicOf(f func()) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -468,8 +468,8 @@ func falseInEtcd(t *testing.T, client *clientv3.Client, cmp clientv3.Cmp) {
 	require.False(t, resp.Succeeded)
 }
 
-// The guard of a hold that is over, or never was, is false: whatever stands below the
-// prefix, and without an error of the transaction.
+// The guard of a hold that is over, or never was, is false, whatever stands below the
+// prefix. The transaction has no error.
 func TestIsOwnerWithoutAHoldIsFalse(t *testing.T) {
 	computing.enter(t)
 	client, _ := countedWorld(t)
@@ -623,14 +623,15 @@ func TestAClosedMutexLeavesItsSessionAlone(t *testing.T) {
 	require.NoError(t, b.Unlock(ctx))
 }
 
-// detached is a context that comes from ctx and does not end with it, nor last for ever.
+// detached returns a context that derives from ctx, does not end with it, and does not last
+// for ever.
 func detached(t *testing.T, ctx context.Context) context.Context {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), contract.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// contextsFrom are the ways in which contexts come from one another.
+// contextsFrom returns contexts that derive from a hold's context in each possible way.
 func contextsFrom(t *testing.T, hold context.Context) map[string]context.Context {
 	cancelled, cancel := context.WithCancel(hold)
 	t.Cleanup(cancel)
@@ -875,8 +876,7 @@ func TestBreakOfNoContenderIsAnError(t *testing.T) {
 	require.NoError(t, mu.Unlock(ctx))
 }
 
-// What the function of a Do does to its Mutex, Do tells, and it releases nothing that
-// is not its own.
+// Do reports what its function did to the Mutex. It releases nothing that is not its own.
 func TestDoTellsWhatItsFunctionDidToTheHold(t *testing.T) {
 	computing.enter(t)
 	client, _ := countedWorld(t)

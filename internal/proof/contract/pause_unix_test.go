@@ -23,7 +23,8 @@ import (
 
 func init() { becomeHolder = holder }
 
-// holder locks "x", says so, waits for a line, and tells what it believes at its first look.
+// holder locks "x", says so, waits for a line, and reports what it believes at its first
+// check.
 func holder(endpoint string) error {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()})
 	if err != nil {
@@ -46,8 +47,8 @@ func holder(endpoint string) error {
 	return nil
 }
 
-// S4: a process is stopped for longer than the TTL, with the lock held. When it wakes it
-// knows at once, and touches nothing of the next owner's.
+// S4: a process is stopped for longer than the TTL while it holds the lock. When it wakes
+// it knows at once that it lost the lock, and leaves the next owner alone.
 //
 //	a holds | a is stopped | its lease expires, b gets in | a wakes and looks
 func TestAProcessThatWasStoppedKnowsAtItsFirstLook(t *testing.T) {

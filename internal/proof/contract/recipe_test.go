@@ -12,8 +12,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/contract"
 )
 
-// The keys of the recipe for a read/write lock are no contenders: who migrates from it needs another
-// name. Its writers wait for every key below the name, though.
+// The keys of the recipe for a read/write lock are no contenders, so a migration from it
+// needs another name. Its writers do wait for every key below the name.
 //
 //	theirs writes: ours reads and writes | ours writes: theirs reads, and waits to write
 func TestARecipeRWMutexIsNoContender(t *testing.T) {

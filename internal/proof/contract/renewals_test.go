@@ -20,11 +20,12 @@ import (
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
-// Rule 24. A login costs the server some 70 ms of CPU, so renewals log in once, for the stream that
-// they share. When its token is taken away they log in once more, and no renewal fails by that.
+// Rule 24. A login costs the server some 70 ms of CPU. So the renewals log in once, for the
+// stream that they share. When their token is taken away they log in once more, and no
+// renewal fails because of that.
 //
-// A stream that is slow to answer is replaced, which a slow machine may bring about. So what does not
-// hold with one TTL is asked with a longer one, and once more.
+// A stream that is slow to answer is replaced, and a slow machine may cause that. So if the
+// test fails with one TTL, it tries once more with a longer one.
 func TestRenewalsLogInOnceWhileTheTokenLasts(t *testing.T) {
 	waiting.enter(t)
 	root, client, counter, _ := tenant(t)
@@ -38,7 +39,8 @@ func TestRenewalsLogInOnceWhileTheTokenLasts(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// renewsWithFewLogins is an error if the renewals of a hold log in more often than they should.
+// renewsWithFewLogins returns an error if the renewals of a hold log in more often than
+// they should.
 func renewsWithFewLogins(
 	t *testing.T, root, client *clientv3.Client, counter *contract.Counter, ttl time.Duration,
 ) error {
@@ -62,7 +64,7 @@ func renewsWithFewLogins(
 		return true
 	}
 
-	// Until the stream is open, and that of the watch of the key.
+	// It waits until the stream of the renewals and that of the key watch are open.
 	inTime := wait(2 * renewals / 3)
 	before := counter.Counts()
 	inTime = inTime && wait(renewals)
@@ -84,18 +86,19 @@ func renewsWithFewLogins(
 	case kept.Streams["LeaseKeepAlive"] != 0 || kept.Of("Authenticate") != 0:
 		return fmt.Errorf("%d streams and %d logins while the token lasts",
 			kept.Streams["LeaseKeepAlive"], kept.Of("Authenticate"))
-	case anew.Streams["LeaseKeepAlive"] != 1 || anew.Of("Authenticate") > 2: // one for a look at the lease's keys
+	case anew.Streams["LeaseKeepAlive"] != 1 || anew.Of("Authenticate") > 2: // one more for an audit
 		return fmt.Errorf("%d streams and %d logins after the token was taken away",
 			anew.Streams["LeaseKeepAlive"], anew.Of("Authenticate"))
 	case len(failed) > 0:
 		return fmt.Errorf("%d renewals failed: %w", len(failed), <-failed)
 	}
-	return unlocked // it was held all the time
+	return unlocked // nil if the lock was held all the time
 }
 
-// etcd's own grpc-proxy answers each request on a stream with what the next renewal of its own
-// says, so only the first answer on a stream is to be trusted, and comes soon. The library finds
-// that out, by a message on the first stream, and opens one for each renewal.
+// etcd's own grpc-proxy answers each request on a stream with the answer to its own next
+// renewal. So only the first answer on a stream is to be trusted and comes soon. The
+// library finds that out, by a message on the first stream, and then opens a stream for
+// each renewal.
 func TestBehindEtcdsProxyEachRenewalHasAStream(t *testing.T) {
 	waiting.enter(t)
 	const renewals = 8

@@ -8,16 +8,18 @@ import (
 	"time"
 )
 
-// A room is where tests run beside each other. Those of another one wait outside until it is
-// empty, so that what one test computes keeps no other one from renewing its lease in time.
+// A room is where tests run beside each other. Tests of another room wait outside until it
+// is empty. So the computing of one test keeps no other test from renewing its lease in
+// time.
 type room int
 
 const (
-	// waiting is for tests that wait for time to pass. They keep leases of a few seconds, or lose
-	// one in time, or bound what comes soon; and all of them together compute little.
+	// waiting is for tests that wait for time to pass. They keep leases of a few seconds,
+	// or lose one in time, or bound what comes soon. All of them together compute little.
 	waiting room = iota
 
-	// computing is for the others. Their leases are of the default TTL and more, or may be lost.
+	// computing is for the others. Their leases have the default TTL or more, or may be
+	// lost.
 	computing
 )
 
@@ -37,8 +39,9 @@ func newHouse() *house {
 	return h
 }
 
-// enter makes t parallel, with the tests of its room. What counts the goroutines or the
-// allocations of the process, or requests to the last one, enters none, and runs alone.
+// enter makes t parallel with the tests of its room. A test that counts the goroutines or
+// allocations of the process, or its requests to the last one, enters no room, and runs
+// alone.
 func (r room) enter(t *testing.T) {
 	t.Helper()
 	t.Parallel()

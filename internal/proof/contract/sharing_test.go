@@ -14,7 +14,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/contract"
 )
 
-// The claim and the hold are all that is allocated. A Trace that is absent costs nothing.
+// The claim and the hold are the only allocations. An absent Trace costs nothing.
 func TestLockingAKeyThatLingersAllocatesTwice(t *testing.T) {
 	w := newWorld(t, 1)
 	mu := contract.MutexOf(t, contract.NewSession(t, w.cluster.Client(t)), "allocations", etcdlock.WithLinger(longTTL))
@@ -31,7 +31,7 @@ func TestLockingAKeyThatLingersAllocatesTwice(t *testing.T) {
 	require.LessOrEqual(t, allocations, 2.0)
 }
 
-// Many goroutines of many Sessions with both options: one at a time, and whoever waits
+// Many goroutines of many Sessions use both options. One holds at a time, and each waiter
 // gets in.
 func TestSharedKeysExclude(t *testing.T) {
 	computing.enter(t)
@@ -73,8 +73,8 @@ func TestSharedKeysExclude(t *testing.T) {
 	wg.Wait()
 }
 
-// The same with etcd's own client beside: a key that lingers gives way to whatever
-// queues below the name.
+// The same beside etcd's own client: a key that lingers gives way to whatever queues below
+// the name.
 func TestAKeyThatLingersGivesWayToOtherLocks(t *testing.T) {
 	computing.enter(t)
 	w := newWorld(t, 1)

@@ -13,11 +13,11 @@ import (
 	"github.com/etcdlock/etcdlock/internal/proof/v3lock"
 )
 
-// The service's lock stands in this library's line: first one holds it, then the other, and its
-// key is the one that it says.
+// The service's lock stands in this library's line. First it holds, then this library does.
+// The key that it reports is the one in the line.
 //
-//	a holds by the service, for longer than its TTL | b's TryLock says so | a unlocks, b locks |
-//	a waits, its context ends, and its lease
+//	a holds by the service, for longer than its TTL | b's TryLock says so | a unlocks, b
+//	locks | a waits, its context ends, and its lease
 func TestTheServiceStandsInTheSameLine(t *testing.T) {
 	cluster := etcdtest.Start(t, 1)
 	client := cluster.Client(t)
@@ -27,7 +27,7 @@ func TestTheServiceStandsInTheSameLine(t *testing.T) {
 	b := contract.NewMutex(t, client, "x")
 
 	require.NoError(t, a.Lock(t.Context()))
-	time.Sleep(2 * ttl) // which it outlives by being renewed
+	time.Sleep(2 * ttl) // renewals keep it alive for longer
 	locked := new(etcdlock.LockedError)
 	require.ErrorAs(t, b.TryLock(t.Context()), &locked)
 	require.Equal(t, locked.Holder.Key, a.Key())
@@ -40,7 +40,8 @@ func TestTheServiceStandsInTheSameLine(t *testing.T) {
 	cancel()
 	require.Error(t, <-left)
 	require.NoError(t, b.Unlock(t.Context()))
-	// The service removes its key, but not if its caller goes before it is told of the put.
+	// The service removes its key, but not if its caller goes before the service learns of
+	// the put.
 	_, err = client.Revoke(t.Context(), line[1].Lease)
 	require.NoError(t, err)
 	contract.WaitForLine(t, client, "x", 0)

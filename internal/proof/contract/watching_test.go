@@ -18,10 +18,10 @@ import (
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
-// counted counts what etcd says to the watches of a client.
+// counted counts what etcd sends to the watches of a client.
 type counted struct {
 	clientv3.Watcher
-	asked, begun, refused atomic.Int64 // asked are without an answer yet
+	asked, begun, refused atomic.Int64 // asked counts those without an answer yet
 }
 
 func (w *counted) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
@@ -47,8 +47,8 @@ func (w *counted) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 	return out
 }
 
-// The same with etcd and clientv3 as they are: a JWT expires while watches live, one of the
-// user's and one of the library's. etcd refuses what comes after on their streams.
+// The same with etcd and clientv3 as they are. A JWT expires while watches live, one of the
+// user's and one of the library's. etcd refuses later requests on their streams.
 func TestATokenThatExpiresHoldsUpNoWatch(t *testing.T) {
 	waiting.enter(t)
 	etcdtest.VerifyNoLeaks(t)
@@ -74,8 +74,8 @@ func TestATokenThatExpiresHoldsUpNoWatch(t *testing.T) {
 
 	users, stop := context.WithCancel(clientv3.WithRequireLeader(context.Background()))
 	defer stop()
-	require.True(t, contract.Eventually(slack, func() bool { // a token of one second may be over at once
-		_, err := client.Get(bounded(t), "config") // with another one, if need be
+	require.True(t, contract.Eventually(slack, func() bool { // a token of one second may expire at once
+		_, err := client.Get(bounded(t), "config") // with another token if need be
 		require.NoError(t, err)
 		first := <-client.Watch(users, "config", clientv3.WithCreatedNotify())
 		return first.Err() == nil
@@ -92,7 +92,7 @@ func TestATokenThatExpiresHoldsUpNoWatch(t *testing.T) {
 		return err != nil
 	}), "the token does not expire")
 	require.ErrorContains(t, err, "etcdserver: invalid auth token", "what etcd says to a watch")
-	time.Sleep(2 * time.Second) // nothing announces that the library's has, too
+	time.Sleep(2 * time.Second) // nothing announces that the library's token has expired, too
 
 	var took []time.Duration
 	for range 11 {
@@ -121,7 +121,7 @@ func TestATokenThatExpiresHoldsUpNoWatch(t *testing.T) {
 	require.NoError(t, holds.Unlock(bounded(t)))
 	require.NoError(t, receive(t, longIn, "the turn"))
 	require.NoError(t, long.Unlock(bounded(t)))
-	// clientv3 has a race of its own: if the last watch of a stream ends at the moment in which
-	// another one is refused, Client.Close waits for ever.
+	// clientv3 has a race of its own. If the last watch of a stream ends at the moment when
+	// etcd refuses another one, Client.Close waits for ever.
 	require.True(t, contract.Eventually(slack, func() bool { return w.asked.Load() == 0 }), "a watch begins")
 }

@@ -17,36 +17,35 @@ import (
 )
 
 // The world of the fault tests: parties that contend for a lock, each a Session with a
-// client of its own, and verbs for what they do and what must follow. When a test ends
-// it has seen no two holders at once, and leaves no key, lease or goroutine.
+// client of its own, and verbs for what they do and what must follow. When a test ends it
+// has seen no two holders at once, and it leaves no key, lease or goroutine.
 
 const (
-	// longTTL is far above what any test takes, so that what is gone within it has
-	// been removed, and has not just expired.
+	// longTTL is far above what any test takes. So what is gone within it was removed, and
+	// has not just expired.
 	longTTL = 15 * time.Second
 
 	// slack is what a loaded machine may take for something that is due now.
 	slack = 10 * time.Second
 
-	// prompt is when what needs no expiry of a lease must have happened. On an idle
-	// machine it has after some milliseconds; the tests log that.
+	// prompt is the bound for what needs no lease to expire. On an idle machine it takes
+	// some milliseconds; the tests log that.
 	prompt = longTTL / 2
 
 	// lanes is how many subtests run at once.
 	lanes = 16
 )
 
-// bounded is a context for what must come. It outlives t.Context, and so serves in
-// Cleanup.
+// bounded is a context for what must come. It outlives t.Context, so Cleanup can use it.
 func bounded(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*longTTL)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// steadyTTL is least, or up to three times that on a machine that is so busy that etcd is slow: where
-// nothing is wrong, a lease must not run out. It takes half a second, leaves nothing, and has no
-// revision.
+// steadyTTL is least, or up to three times that on a machine that is so busy that etcd is
+// slow: where nothing is wrong, a lease must not run out. It takes half a second to find
+// out, leaves nothing, and makes no revision.
 func steadyTTL(t *testing.T, client *clientv3.Client, least time.Duration) time.Duration {
 	t.Helper()
 	const (
@@ -80,8 +79,8 @@ func within[T any](t *testing.T, d time.Duration, what string, ch <-chan T) (v T
 	return v
 }
 
-// atOnce runs n subtests at the same time, so that their waits overlap: of t.Parallel
-// there are fewer at once, and the world that they share would end with the function.
+// atOnce runs n subtests at the same time, so that their waits overlap. With t.Parallel
+// fewer would run at once, and the world that they share would end with the function.
 func atOnce(t *testing.T, n int, name func(i int) string, run func(t *testing.T, i int)) {
 	t.Helper()
 	var all sync.WaitGroup
@@ -96,7 +95,7 @@ func atOnce(t *testing.T, n int, name func(i int) string, run func(t *testing.T,
 	all.Wait()
 }
 
-// A least is the least of some durations, a most the greatest.
+// A least is the least of some durations; a most is the greatest.
 type (
 	least struct {
 		mu sync.Mutex
@@ -140,7 +139,7 @@ func newWorld(t *testing.T, members int, opts ...etcdtest.Option) *world {
 	return w
 }
 
-// A contest is about one name. Nobody else's belief to hold it may meet another's.
+// A contest is about one name. No two beliefs to hold it may overlap.
 type contest struct {
 	t      *testing.T
 	w      *world
@@ -152,7 +151,7 @@ func (w *world) contest(t *testing.T, name string) *contest {
 	return &contest{t: t, w: w, name: name, belief: contract.NewBelief(t)}
 }
 
-// line is who stands in line, the holder first.
+// line returns the contenders in line, the holder first.
 func (c *contest) line() []etcdlock.Contender {
 	c.t.Helper()
 	line, err := etcdlock.Contenders(bounded(c.t), c.w.admin, c.name)
@@ -191,13 +190,13 @@ type party struct {
 	faults *etcdtest.Faults
 	txns   *etcdtest.Injection // strikes when etcd answers a Txn, and does no harm
 	reads  *etcdtest.Injection // the same for a read
-	looks  *etcdtest.Injection // the same for the look at the lease's keys
+	looks  *etcdtest.Injection // the same for an audit of the lease's keys
 	client *clientv3.Client
 	s      *etcdlock.Session
 	mu     *etcdlock.Mutex
 	other  *etcdlock.Mutex // of another name in the same Session
 	hold   context.Context // of the last hold
-	mend   func()          // what heals does beside the faults
+	mend   func()          // what heals does besides healing the faults
 }
 
 func (c *contest) party(who string, ttl time.Duration, opts ...contract.ClientOption) *party {
@@ -227,7 +226,7 @@ func (c *contest) partyWith(who string, ttl time.Duration, options []etcdlock.Op
 	return p
 }
 
-// mends says what heals p's network beside the end of its faults.
+// mends says how to heal p's network, besides ending its faults.
 func (p *party) mends(mend func()) { p.mend = mend }
 
 func (p *party) heals() {
@@ -243,7 +242,7 @@ func (p *party) do(ctx context.Context) error {
 	return p.mu.Do(ctx, func(context.Context) error { return errors.New("never called") })
 }
 
-// tries calls Lock or TryLock, and notes the belief if that says nil.
+// tries calls Lock or TryLock, and records the belief if the call says nil.
 func (p *party) tries(ctx context.Context, verb string) error {
 	var err error
 	if verb == "TryLock" {
@@ -257,7 +256,7 @@ func (p *party) tries(ctx context.Context, verb string) error {
 	return err
 }
 
-// believes notes the hold that has begun.
+// believes records the hold that has begun.
 func (p *party) believes() {
 	p.hold = p.mu.Context(context.Background())
 	if token := p.mu.Token(); token > 0 { // else it has been lost already
@@ -265,8 +264,8 @@ func (p *party) believes() {
 	}
 }
 
-// believesUntilTold takes the belief back: an operator takes the lock away, which is
-// the one case in which two may believe for some time.
+// believesUntilTold takes the belief back. An operator takes the lock away: the one case in
+// which two may believe for some time.
 func (p *party) believesUntilTold() { p.belief.Leave(p.who) }
 
 func (p *party) locks() {
@@ -287,8 +286,8 @@ func (p *party) locksAnother() {
 	require.NoError(p.t, p.other.Lock(bounded(p.t)))
 }
 
-// locksWithin locks in a time that does not suffice for a lease to expire, and
-// returns the time it took.
+// locksWithin locks in less time than a lease needs to expire, and returns the time that it
+// took.
 func (p *party) locksWithin(d time.Duration) time.Duration {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(bounded(p.t), d)
@@ -321,7 +320,7 @@ func (p *party) loses(bound time.Duration) (knew time.Time) {
 	return knew
 }
 
-// unlockSaysLost unlocks after a loss: that is said once, at once, and for good.
+// unlockSaysLost unlocks after a loss: Unlock says so once, at once, and for good.
 func (p *party) unlockSaysLost() {
 	p.t.Helper()
 	p.belief.Leave(p.who)
@@ -330,12 +329,13 @@ func (p *party) unlockSaysLost() {
 	require.Zero(p.t, p.mu.Token())
 }
 
-// outlives holds on, whatever one that has lost the lock to p does in the end.
+// outlives checks that p holds on, whatever the party that lost the lock to it does in the
+// end.
 func (p *party) outlives(lost *party) {
 	p.t.Helper()
 	lost.unlockSaysLost()
 	lost.heals()
-	lost.closes() // whatever it still has to remove, it has removed
+	lost.closes() // by now it has removed whatever it had to remove
 	p.stillHolds()
 	p.unlocks()
 }
@@ -386,15 +386,15 @@ func (p *party) starts(ctx context.Context) *wait {
 	return w
 }
 
-// waits begins a Lock, and returns when it stands in line behind somebody and
-// watches: it has put its key, and has looked again once the watch was there.
+// waits begins a Lock, and returns when it stands in line behind another and watches: it
+// has put its key, and has read again once the watch was there.
 func (p *party) waits() *wait {
 	p.t.Helper()
 	answered := p.txns.Strikes()
 	w := p.starts(bounded(p.t))
 	p.queues(slack)
 	p.txns.Await(answered + 1)
-	p.reads.Await(1) // later waits may find the view that the first one needed
+	p.reads.Await(1) // a later waiter may find the view that the first one needed
 	return w
 }
 
@@ -420,7 +420,7 @@ func (w *wait) getsIn(d time.Duration) {
 	require.NoError(w.p.t, w.err)
 }
 
-// fails waits until the Lock says something else, which it returns.
+// fails waits until the Lock returns an error, and returns that.
 func (w *wait) fails(d time.Duration) error {
 	w.p.t.Helper()
 	within(w.p.t, d, w.p.who+" to fail", w.done)

@@ -18,8 +18,8 @@ import (
 // Config is an etcd of one member that only this machine can reach. It keeps its
 // data in dir.
 func Config(dir string) *embed.Config {
-	// Port 0 lets the kernel choose a free one. A port that was tried out and
-	// closed beforehand could be somebody else's by now.
+	// Port 0 makes the kernel choose a free port. A port that was tried out and closed
+	// before could belong to another process by now.
 	loopback := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
 
 	cfg := embed.NewConfig()
@@ -28,7 +28,7 @@ func Config(dir string) *embed.Config {
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = loopback, loopback
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	// The data is thrown away at the end: no need to wait for the disk.
+	// The data is thrown away at the end, so there is no need to wait for the disk.
 	cfg.UnsafeNoFsync = true
 	return cfg
 }
@@ -52,8 +52,8 @@ func Start(ctx context.Context, cfg *embed.Config) (*embed.Etcd, error) {
 	return nil, err
 }
 
-// Run runs f beside an etcd that ends with it, and returns what f does, or 1 if there is
-// no etcd.
+// Run runs f beside an etcd that ends with it. It returns what f returns, or 1 if etcd did
+// not start.
 func Run(f func(endpoint string) (status int)) (status int) {
 	status, err := beside(f)
 	if err != nil {
@@ -75,7 +75,8 @@ func beside(f func(endpoint string) int) (int, error) {
 	}
 	defer etcd.Close()
 	endpoint := etcd.Clients[0].Addr().String()
-	// Once it answers HTTP all its goroutines run, and tests can tell their own.
+	// Once etcd answers HTTP, all its goroutines run, and tests can tell their own from
+	// them.
 	resp, err := http.Get("http://" + endpoint + "/health")
 	if err != nil {
 		return 0, err

@@ -8,7 +8,7 @@ import (
 )
 
 // VerifyNoLeaks makes t fail unless all goroutines that it has started have ended with it.
-// Call it first, so that it looks last, when clusters and clients are closed.
+// Call it first, so that it checks last, when clusters and clients are closed.
 func VerifyNoLeaks(t testing.TB) {
 	t.Helper()
 	mark := contract.Mark(t)

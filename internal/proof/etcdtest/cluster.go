@@ -40,9 +40,9 @@ import (
 )
 
 const (
-	// An election timeout of 0.5 s makes the least TTL that the servers grant
-	// 1 s: they round one and a half timeouts up to whole seconds. A shorter
-	// one would lose leaders whenever the machine is busy.
+	// An election timeout of 0.5 s makes the least TTL that the servers grant 1 s: they
+	// round one and a half timeouts up to whole seconds. With a shorter one the leader
+	// would change whenever the machine is busy.
 	tick          = 10 * time.Millisecond
 	electionTicks = 50
 )
@@ -51,20 +51,19 @@ const (
 // on the loopback interface, to clients and to each other. Its methods are safe
 // for concurrent use.
 type Cluster struct {
-	// Members gives access to what has no verb here, such as Server. Not to be
-	// read beside Stop and Restart.
+	// Members gives access to what has no verb here, such as Server. Do not read it beside
+	// Stop and Restart.
 	Members []*integration.Member
 
 	mu sync.Mutex // guards what Stop and Restart change in the members
 }
 
-// An Option changes a member before it starts: its QuotaBackendBytes, AuthToken,
-// TokenTTL, ClientTLSInfo and whatever else etcd can be told.
+// An Option changes a member before it starts: its QuotaBackendBytes, AuthToken, TokenTTL,
+// ClientTLSInfo and whatever else an etcd can be configured with.
 type Option func(*integration.Member)
 
-// Start boots a cluster, waits for its leader, and stops it when t ends. It
-// takes 0.1 to 0.5 s. The members do not sync their files, and what they say
-// they say to nobody.
+// Start boots a cluster, waits for its leader, and stops it when t ends. It takes 0.1 to
+// 0.5 s. The members do not sync their files, and log nothing.
 func Start(t testing.TB, members int, opts ...Option) *Cluster {
 	t.Helper()
 	c := &Cluster{}
@@ -99,9 +98,9 @@ func Start(t testing.TB, members int, opts ...Option) *Cluster {
 	return c
 }
 
-// newMember does what the framework's MustNewMember does, with two differences:
-// peers talk TCP instead of unix sockets named relative to the working
-// directory, which the whole process would have to change, and the log is off.
+// newMember does what the framework's MustNewMember does, with two differences. Peers talk
+// TCP: the framework's unix sockets have names relative to the working directory, which the
+// whole process would have to change. And the log is off.
 func newMember(i int, dir string, opts []Option) (*integration.Member, error) {
 	peer, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -201,8 +200,7 @@ func (c *Cluster) Restart(t testing.TB, member int) {
 	m.Closed = false
 }
 
-// listenAgain waits for the port in case that something else in this machine
-// was given it meanwhile.
+// listenAgain waits for the port, in case something else on this machine got it meanwhile.
 func listenAgain(t testing.TB, closed net.Listener) net.Listener {
 	t.Helper()
 	var l net.Listener
@@ -219,7 +217,7 @@ func (c *Cluster) Isolate(member int) {
 	c.eachPeer(member, func(a, b *integration.Member) { a.Server.CutPeer(b.Server.MemberID()) })
 }
 
-// Rejoin ends what Isolate did.
+// Rejoin ends Isolate.
 func (c *Cluster) Rejoin(member int) {
 	c.eachPeer(member, func(a, b *integration.Member) { a.Server.MendPeer(b.Server.MemberID()) })
 }
@@ -303,8 +301,8 @@ func (c *Cluster) At(members ...int) contract.ClientOption {
 	}
 }
 
-// Client makes a client of its own, with its own connections, to all members
-// unless an option says otherwise. It is closed when t ends.
+// Client makes a client with its own connections to all members, unless an option says
+// otherwise. It is closed when t ends.
 func (c *Cluster) Client(t testing.TB, opts ...contract.ClientOption) *clientv3.Client {
 	t.Helper()
 	cfg := clientv3.Config{DialTimeout: 2 * time.Second, Logger: zap.NewNop()}
@@ -329,7 +327,7 @@ func (c *Cluster) Client(t testing.TB, opts ...contract.ClientOption) *clientv3.
 	return client
 }
 
-// eventually fails the test if what no channel announces does not come.
+// eventually fails the test if what it waits for does not come. No channel announces that.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	if !contract.Poll(ok) {

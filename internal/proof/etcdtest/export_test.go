@@ -7,8 +7,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/contract"
 )
 
-// LosePatience makes waits short until t ends, for tests in which what is waited
-// for must not come.
+// LosePatience makes waits short until t ends. It is for tests that wait for what must not
+// come.
 func LosePatience(t *testing.T) {
 	before := contract.Patience
 	contract.Patience = 50 * time.Millisecond

@@ -19,13 +19,13 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A Fault is what happens to calls of one method. It is a value: Times and When
-// return a changed copy. Methods go by their short names, such as "Txn", "Range",
-// "LeaseGrant", "LeaseKeepAlive" and "Watch"; "*" is every method. A fault of a
-// name that etcd does not have is a panic.
+// A Fault is what happens to calls of one method. It is a value: Times and When return a
+// changed copy. Methods have their short names, such as "Txn", "Range", "LeaseGrant",
+// "LeaseKeepAlive" and "Watch"; "*" is every method. A fault of a name that etcd does not
+// have panics.
 //
-// On the streams, LeaseKeepAlive and Watch, a fault strikes single messages,
-// and where a unary call would return an error the stream ends with it.
+// On the streams, LeaseKeepAlive and Watch, a fault strikes single messages. Where a unary
+// call would return an error, the stream ends with it.
 type Fault struct {
 	kind   kind
 	method string
@@ -56,21 +56,20 @@ var kindNames = [...]string{
 
 func (k kind) onRequest() bool { return k <= lateRequest }
 
-// DropRequest fails the call; the server never hears of it.
+// DropRequest fails the call; it never reaches the server.
 func DropRequest(method string, code codes.Code) Fault {
 	return fault(Fault{kind: dropRequest, method: method, code: code})
 }
 
-// SwallowRequest lets nobody hear of the call, the caller included: it waits
-// until its context ends. After Heal it fails as Unavailable instead, as on a
-// connection that turned out to be dead. (A message to a stream is lost without
-// a sign.)
+// SwallowRequest makes the call vanish. It never reaches the server, and its caller waits
+// until its context ends. After Heal the call fails as Unavailable instead, as on a
+// connection that turned out to be dead. (A message to a stream is lost without a sign.)
 func SwallowRequest(method string) Fault {
 	return fault(Fault{kind: swallowRequest, method: method})
 }
 
-// HoldRequest keeps the call back until Heal. If its context ends before, the
-// server never hears of it.
+// HoldRequest keeps the call back until Heal. If its context ends before, the call never
+// reaches the server.
 func HoldRequest(method string) Fault {
 	return fault(Fault{kind: holdRequest, method: method})
 }
@@ -80,8 +79,8 @@ func Delay(method string, d time.Duration) Fault {
 	return fault(Fault{kind: delayRequest, method: method, delay: d})
 }
 
-// LateRequest fails the call at once, but the request is still on its way: it
-// reaches the server at Heal, which waits for it. Unary calls only.
+// LateRequest fails the call at once, but the request is still on its way: it reaches the
+// server at Heal, and Heal waits for it. It is for unary calls only.
 func LateRequest(method string, code codes.Code) Fault {
 	if contract.IsStream(method) {
 		panic("etcdtest: LateRequest of the stream " + method)
@@ -89,15 +88,15 @@ func LateRequest(method string, code codes.Code) Fault {
 	return fault(Fault{kind: lateRequest, method: method, code: code})
 }
 
-// DropReply runs the call on the server, and then fails it: the answer is lost
-// after the commit.
+// DropReply runs the call on the server and then fails it: the answer is lost after the
+// commit.
 func DropReply(method string, code codes.Code) Fault {
 	return fault(Fault{kind: dropReply, method: method, code: code})
 }
 
-// SwallowReply runs the call on the server and never answers: the caller waits
-// until its context ends, or fails as Unavailable after Heal. (A message from a
-// stream is lost without a sign, and the next one comes through.)
+// SwallowReply runs the call on the server and never answers. The caller waits until its
+// context ends, or fails as Unavailable after Heal. (A message from a stream is lost
+// without a sign, and the next one comes through.)
 func SwallowReply(method string) Fault {
 	return fault(Fault{kind: swallowReply, method: method})
 }
@@ -127,7 +126,8 @@ func (f Fault) When(m Match) Fault {
 	return f
 }
 
-// String writes the fault as it was made: DropReply(Txn, Unavailable).When(puts).Times(1).
+// String writes the fault as the code made it: DropReply(Txn,
+// Unavailable).When(puts).Times(1).
 func (f Fault) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s(%s", kindNames[f.kind], f.method)
@@ -147,7 +147,7 @@ func (f Fault) String() string {
 	return b.String()
 }
 
-// A Match picks calls by their request, and on streams messages by themselves.
+// A Match picks calls by their request, and messages on streams by themselves.
 type Match struct {
 	Name string
 	OK   func(msg any) bool
@@ -166,8 +166,8 @@ var (
 		return del || hasOp(msg, func(op *pb.RequestOp) bool { return op.GetRequestDeleteRange() != nil })
 	}}
 
-	// Events matches a message of a watch that carries events, unlike the
-	// notices that it was created or cancelled, or progressed.
+	// Events matches a message of a watch that carries events, unlike the notices of its
+	// creation, cancellation or progress.
 	Events = Match{"events", func(msg any) bool {
 		resp, ok := msg.(*pb.WatchResponse)
 		return ok && len(resp.Events) > 0
@@ -179,8 +179,8 @@ func hasOp(msg any, match func(*pb.RequestOp) bool) bool {
 	return ok && (slices.ContainsFunc(txn.Success, match) || slices.ContainsFunc(txn.Failure, match))
 }
 
-// Faults are the faults of the clients that were made With them. They may be
-// injected and healed at any time, by any goroutine.
+// Faults are the faults of the clients that were made With them. Any goroutine may inject
+// and heal them at any time.
 type Faults struct {
 	t testing.TB
 
@@ -208,8 +208,8 @@ type Injection struct {
 	late    sync.WaitGroup // requests owed to the server; grows under mu until over
 }
 
-// Inject sets a fault to work. Where several match, the oldest comes first, and
-// each goes to work on what the one before left of the call.
+// Inject sets a fault to work. If several faults match, the oldest comes first, and each
+// goes to work on what the one before left of the call.
 func (f *Faults) Inject(fault Fault) *Injection {
 	i := &Injection{fault: fault, faults: f, struck: make(chan struct{}), healed: make(chan struct{})}
 	f.mu.Lock()
@@ -268,7 +268,7 @@ func (i *Injection) String() string {
 	return fmt.Sprintf("%v (struck %d times)", i.fault, i.Strikes())
 }
 
-// strike says whether the fault hits this message, and counts it then.
+// strike reports whether the fault hits this message. If so, it counts that.
 func (i *Injection) strike(onRequest bool, method string, msg any) bool {
 	f := i.fault
 	if f.kind.onRequest() != onRequest || f.method != "*" && f.method != path.Base(method) {
@@ -297,8 +297,8 @@ func (i *Injection) strike(onRequest bool, method string, msg any) bool {
 	return true
 }
 
-// wait returns nil when d is over (without one: when the fault is healed), or
-// the context's end as an error of a call. Heal also cuts a delay short.
+// wait returns nil when d is over (for a d of 0: when the fault is healed). If the context
+// ends before, it returns that end as a call's error. Heal also cuts a delay short.
 func (i *Injection) wait(ctx context.Context, d time.Duration) error {
 	var over <-chan time.Time
 	if d > 0 {
@@ -320,8 +320,8 @@ func (i *Injection) error(code codes.Code) error {
 	return status.Errorf(code, "etcdtest: %v", i.fault)
 }
 
-// striking returns the faults that hit a message, in turn: the next one is
-// asked only after the caller is done with the one before.
+// striking yields the faults that hit a message, in turn. It asks the next one only after
+// the caller is done with the one before.
 func (f *Faults) striking(onRequest bool, method string, msg any) func(yield func(*Injection) bool) {
 	return func(yield func(*Injection) bool) {
 		f.mu.Lock()
@@ -357,7 +357,7 @@ func (f *Faults) Unary(ctx context.Context, method string, req, reply any, cc *g
 				<-i.healed
 				ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), contract.Patience)
 				defer cancel()
-				// The caller has gone: the answer, good or bad, is for nobody.
+				// The caller is gone: nobody reads the answer, good or bad.
 				unread := reply.(proto.Message).ProtoReflect().New().Interface()
 				_ = invoke(ctx, method, req, unread, cc)
 			}()
@@ -413,12 +413,12 @@ func (s *faultyStream) SendMsg(msg any) error {
 		switch i.fault.kind {
 		case dropRequest:
 			s.end(i.error(i.fault.code))
-			return nil // as gRPC does; RecvMsg tells
+			return nil // as gRPC does; RecvMsg has the error
 		case swallowRequest:
 			return nil
 		case holdRequest, delayRequest:
 			if i.wait(s.Context(), i.fault.delay) != nil {
-				return nil // the stream has ended; RecvMsg tells
+				return nil // the stream has ended; RecvMsg has the error
 			}
 		}
 	}
@@ -440,7 +440,7 @@ func (s *faultyStream) RecvMsg(msg any) error {
 	}
 }
 
-// receive lets the faults at a message that arrived.
+// receive applies the faults to a message that arrived.
 func (s *faultyStream) receive(msg any) (swallowed bool, err error) {
 	for i := range s.faults.striking(false, s.method, msg) {
 		switch i.fault.kind {

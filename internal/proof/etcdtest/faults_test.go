@@ -15,8 +15,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
-// faulty is a client with faults, what it sent to the network, and another client
-// that sees what became of it.
+// faulty returns a client with faults, a counter of what it sent to the network, and
+// another client that sees the effect.
 func faulty(t *testing.T) (*clientv3.Client, *etcdtest.Faults, *contract.Counter, *clientv3.Client) {
 	cluster := etcdtest.Start(t, 1)
 	faults := etcdtest.NewFaults(t)

@@ -16,7 +16,7 @@ const (
 	// within bounds what must come: far above what it takes.
 	within = 10 * time.Second
 
-	// moment is how long a test looks at what must not come.
+	// moment is how long a test checks that something does not come.
 	moment = 100 * time.Millisecond
 )
 
@@ -44,7 +44,7 @@ func exists(t *testing.T, client *clientv3.Client, key string) bool {
 	return resp.Count == 1
 }
 
-// begin runs f beside the test. The channel takes its result.
+// begin runs f beside the test. The channel delivers its result.
 func begin(f func() error) <-chan error {
 	result := make(chan error, 1)
 	go func() { result <- f() }()
@@ -71,8 +71,7 @@ func requirePending(t *testing.T, pending <-chan error) {
 	}
 }
 
-// fakeTB is a test within a test: it records its failures, and finish runs its
-// cleanups.
+// fakeTB is a test within a test: it records its failures, and finish runs its cleanups.
 type fakeTB struct {
 	testing.TB
 	mu       sync.Mutex

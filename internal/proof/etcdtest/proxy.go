@@ -14,13 +14,13 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// A Proxy is a TCP proxy on the loopback interface, and the network that a test
-// can break. Its verbs work on all connections through it, those that exist and
-// those to come, until Heal. They are safe for concurrent use.
+// A Proxy is a TCP proxy on the loopback interface: the network that a test can break. Its
+// verbs work on all connections through it, existing and future, until Heal. They are safe
+// for concurrent use.
 //
-// Bytes that are lost from the middle of a TCP stream never come back, and
-// HTTP/2 does not work without them. So Heal resets the connections that
-// lost any, as a network does in the end.
+// Bytes that are lost from the middle of a TCP stream never come back, and HTTP/2 does not
+// work without them. So Heal resets the connections that lost any, as a network does in the
+// end.
 type Proxy struct {
 	listener net.Listener
 	target   string
@@ -51,7 +51,7 @@ type rule struct {
 	delay   time.Duration
 }
 
-// link is a connection of a client and the one to the server that goes with it.
+// link is a client's connection and the connection to the server that goes with it.
 type link struct {
 	client, server net.Conn
 	poisoned       bool // guarded by Proxy.mu: bytes were lost
@@ -108,19 +108,18 @@ func (p *Proxy) Swallowed() int {
 	return p.swallowed
 }
 
-// BlackHole takes all bytes and delivers none, in the directions given or in
-// both. New connections are made, and fall into it too.
+// BlackHole takes all bytes and delivers none, in the given directions or in both. New
+// connections are made, and fall into it too.
 func (p *Proxy) BlackHole(in ...Direction) {
 	p.set(in, func(r *rule) { r.swallow = true })
 }
 
-// Hold keeps the bytes, in the directions given or in both, and delivers them
-// all at Heal.
+// Hold keeps the bytes, in the given directions or in both, and delivers them all at Heal.
 func (p *Proxy) Hold(in ...Direction) {
 	p.set(in, func(r *rule) { r.hold = true })
 }
 
-// Delay delivers bytes d after they came, in the directions given or in both.
+// Delay delivers bytes d after they came, in the given directions or in both.
 func (p *Proxy) Delay(d time.Duration, in ...Direction) {
 	p.set(in, func(r *rule) { r.delay = d })
 }
@@ -137,15 +136,14 @@ func (p *Proxy) set(in []Direction, change func(*rule)) {
 	p.changedLocked()
 }
 
-// Refuse resets each new connection as soon as it is made. Those that exist
-// go on.
+// Refuse resets each new connection as soon as it is made. Existing connections go on.
 func (p *Proxy) Refuse() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.refusing = true
 }
 
-// Reset resets the connections that exist, once; what they carry is lost.
+// Reset resets the existing connections, once; what they carry is lost.
 func (p *Proxy) Reset() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -154,8 +152,8 @@ func (p *Proxy) Reset() {
 	}
 }
 
-// Heal ends all of this. What was held is delivered, and connections that lost
-// something are reset.
+// Heal ends all faults of the proxy. It delivers what was held, and resets the connections
+// that lost something.
 func (p *Proxy) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -181,8 +179,7 @@ func (p *Proxy) resetLocked(l *link) {
 	p.changedLocked()
 }
 
-// reset closes a connection by RST, which the other side sees at once and
-// whatever it does.
+// reset closes a connection by RST. The other side sees that at once, whatever it does.
 func reset(conn net.Conn) {
 	conn.(*net.TCPConn).SetLinger(0)
 	conn.Close()
@@ -250,9 +247,9 @@ type chunk struct {
 	came  time.Time
 }
 
-// carry moves the bytes of one direction. A reader takes them at once, so that
-// their delay counts from then and TCP does not push back on the sender; the
-// writer delivers them in order by the rule of the moment.
+// carry moves the bytes of one direction. A reader takes them at once, so that their delay
+// counts from then and TCP does not push back on the sender. The writer delivers them in
+// order, by the rule of the moment.
 func (p *Proxy) carry(l *link, d Direction, from, to net.Conn) {
 	chunks := make(chan chunk, 1024)
 	p.running.Go(func() { // ends with the connection that it reads
@@ -286,8 +283,8 @@ func (p *Proxy) carry(l *link, d Direction, from, to net.Conn) {
 	}
 }
 
-// passes waits until the rules say what becomes of a chunk, and says whether it
-// is to be delivered.
+// passes waits until the rules say what becomes of a chunk, and reports whether to deliver
+// it.
 func (p *Proxy) passes(l *link, d Direction, c chunk) bool {
 	for {
 		p.mu.Lock()

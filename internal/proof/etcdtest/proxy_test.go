@@ -224,7 +224,7 @@ func TestAClientSurvivesABlackHoleByANewConnection(t *testing.T) {
 	p.BlackHole(etcdtest.Replies)
 	pending := begin(func() error { return put(bounded(t), client, "b") })
 	require.Eventually(t, func() bool { return exists(t, witness, "b") }, within, time.Millisecond)
-	// The witness may see the key before the answer has come as far as the proxy.
+	// The witness may see the key before the answer has reached the proxy.
 	require.Eventually(t, func() bool { return p.Swallowed() > 0 }, within, time.Millisecond)
 	p.Heal()
 	require.Error(t, result(t, pending), "the answer was lost after the commit")

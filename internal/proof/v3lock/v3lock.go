@@ -1,6 +1,7 @@
-// Package v3lock is a client of etcd's own lock service, which takes a lock of package concurrency
-// for its caller: one of the others that may stand in the same line as this library. Its test is in
-// package contract: modules that import this one would get the dependencies of a test beside it.
+// Package v3lock is a client of etcd's own lock service. The service takes a lock of
+// package concurrency for its caller, so this is one of the other libraries that may stand
+// in the same line as this one. Its test is in package contract: a test beside it would
+// give its dependencies to the modules that import this one.
 package v3lock
 
 import (
@@ -19,7 +20,7 @@ type Mutex struct {
 	key     []byte // of the hold
 }
 
-// New returns a Mutex of that name. Its lease is granted within ctx, and renewed until the
+// New returns a Mutex of that name. It grants the lease within ctx, and renews it until the
 // client is closed.
 func New(ctx context.Context, client *clientv3.Client, name string, ttl time.Duration) (*Mutex, error) {
 	lease, err := client.Grant(ctx, int64(ttl/time.Second))
@@ -52,5 +53,5 @@ func (m *Mutex) Unlock(ctx context.Context) error {
 	return err
 }
 
-// Key is that of the hold, or of the last one.
+// Key returns the key of the hold, or of the last one.
 func (m *Mutex) Key() string { return string(m.key) }
