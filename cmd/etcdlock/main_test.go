@@ -41,6 +41,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asEnv) == "" {
 		flag.Parse()
 		_ = flag.Set("test.parallel", "8") // most of the time they wait for other processes
+		ignoreAlone()
 		os.Exit(m.Run())
 	}
 	if len(os.Args) > 2 && os.Args[1] == "worker" {
@@ -53,6 +54,17 @@ func TestMain(m *testing.M) {
 		page = n
 	}
 	main()
+}
+
+// ignoreAlone keeps from the programs that the tests start what this process was started with: that
+// HUP is ignored, as nohup does, or INT, as a shell does in the background. A program inherits
+// that a signal is ignored, but not that it is caught, as it is now by a channel nobody reads.
+func ignoreAlone() {
+	for _, s := range forwarded {
+		if signal.Ignored(s) {
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
 }
 
 // patience bounds what must happen soon, on a machine that has much else to do.

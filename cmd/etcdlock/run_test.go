@@ -146,6 +146,24 @@ func TestSignalsArePassedOnOnce(t *testing.T) {
 	e.line(t, "job", 0)
 }
 
+// A signal that was ignored when run started is ignored by all of it, as HUP is under nohup.
+func TestAnIgnoredSignalIsNotPassedOn(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	command := file(t, "command")
+	args := e.args(nil, "job", command, "deaf", "signals=1")
+	run := starts(t, args, func(c *exec.Cmd) {
+		c.Path = "/bin/sh"
+		c.Args = append([]string{"sh", "-c", `trap '' HUP INT; exec "$0" "$@"`}, c.Args...)
+	})
+	first(t, command, "beat")
+	for _, s := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGUSR1} {
+		require.NoError(t, run.Process.Signal(s))
+	}
+	run.exits(7)
+	require.Len(t, events(command, fmt.Sprint("signal=", int(syscall.SIGUSR1))), 1, "another came first")
+}
+
 // A signal during the wait ends the wait, and the run leaves the line.
 func TestASignalEndsTheWait(t *testing.T) {
 	for _, flags := range [][]string{nil, {"-w", "1m"}} {
