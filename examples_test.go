@@ -193,7 +193,7 @@ func ExampleWithAcquireTimeout() {
 	client := exampleClient()
 	defer client.Close()
 	ctx := context.Background()
-	session, err := etcdlock.NewSession(client, etcdlock.WithAcquireTimeout(50*time.Millisecond))
+	session, err := etcdlock.NewSession(client, etcdlock.WithAcquireTimeout(30*time.Second))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func ExampleWithAcquireTimeout() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	waiter, err := session.Mutex("checkout")
+	waiter, err := session.Mutex("checkout", etcdlock.WithAcquireTimeout(50*time.Millisecond))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -25,8 +25,9 @@ var forwarded = []os.Signal{
 	syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
 }
 
-// catch sends signals to a channel, except those that are ignored, as HUP is under nohup. The
-// command starts with the default action for the caught ones.
+// catch sends signals to a channel, except HUP and INT if this process was started with them
+// ignored, as nohup does it. (Go catches the others in any case.) The command starts with the
+// default action for the caught ones.
 func catch() <-chan os.Signal {
 	signals := make(chan os.Signal, 16)
 	for _, s := range forwarded {
