@@ -45,7 +45,7 @@ type lease struct {
 	ttl  time.Duration      // as granted
 	plan trust.Schedule     // of its renewals
 	wake chan struct{}      // tells the keeper to check the state again
-	dead chan struct{}      // closed when ended is set
+	dead chan struct{}      // closed when it has ended
 	live context.Context    // ended by the keeper, once no put can apply any more
 	bury context.CancelFunc // ends live
 
@@ -63,7 +63,7 @@ type lease struct {
 	swept     time.Time          // when the last answered audit of the keys on it was sent
 	state     leaseState         // changed by becomesLocked alone
 	why       error              // why it is in that state; nil while it serves
-	served    bool               // etcd has answered a renewal, or a put in the time of an attempt
+	inTime    bool               // etcd has answered a renewal, or a put in the time of an attempt
 	suspect   bool               // an audit of its keys is due now
 	audits    uint               // while places listen: by values, or in turn by the keys on it
 	doubted   time.Time          // when it was last learned that a copy of a put may come late
@@ -201,7 +201,7 @@ func (l *lease) checkLocked(now time.Time) {
 	}
 	switch l.trust.At(now) {
 	case trust.Expired:
-		if !l.served && l.refusal == nil {
+		if !l.inTime && l.refusal == nil {
 			l.s.barren++
 		}
 		l.endLocked(because(ErrExpired, l.refusal))
@@ -267,15 +267,15 @@ func (l *lease) giveWayLocked() {
 	}
 }
 
-// servedLocked notes that etcd has answered in time under the lease.
-func (l *lease) servedLocked() { l.served, l.s.barren = true, 0 }
+// answeredInTimeLocked notes that etcd has answered in time under the lease.
+func (l *lease) answeredInTimeLocked() { l.inTime, l.s.barren = true, 0 }
 
 // endLocked ends the trust in the lease, and so every hold on it.
 func (l *lease) endLocked(why error) {
 	if l.hasEndedLocked() {
 		return
 	}
-	served := l.state == leaseServing
+	served := l.state == leaseServing // until now
 	l.becomesLocked(leaseEnded, why)
 	close(l.dead)
 	l.expiry.Stop()
@@ -335,7 +335,7 @@ func (l *lease) putLocked(a ticket.Answer, prompt bool) {
 		l.retireLocked(errLeaseDoubtful)
 	}
 	if prompt {
-		l.servedLocked()
+		l.answeredInTimeLocked()
 	}
 }
 

@@ -263,7 +263,7 @@ func (l *lease) confirmed(
 	}
 	l.renewals(func(t *trust.Trust) {
 		l.refusal = nil
-		l.servedLocked()
+		l.answeredInTimeLocked()
 		l.comparedLocked(era, resp.Header.GetRevision())
 		ask = t.Answered(time.Now(), sent, trust.Confirmation{
 			Member: resp.Header.GetMemberId(), Term: resp.Header.GetRaftTerm(),
