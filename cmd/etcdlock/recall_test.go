@@ -43,21 +43,23 @@ func TestARecallKillsWhatIsDeafBeforeTheRelease(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
 	command, daemon, next := file(t, "command"), file(t, "daemon"), file(t, "next")
-	run := e.run(t, []string{"--recall", "1500ms", "--ttl", "1m", "--kill-after", "15s"},
+	run := e.run(t, []string{"--recall", "5s", "--ttl", "1m", "--kill-after", "15s"},
 		"job", command, "deaf", "daemon="+daemon)
 	first(t, command, "beat")
 	waits := e.run(t, nil, "job", next)
 	e.line(t, "job", 2)
+	asked := time.Now()
 	status, _, stderr := runs(t, "", "recall", "job", "--endpoints", e.addr, "--grace", "1h")
 	require.Equal(t, exitGood, status, stderr)
 	run.exits(exitRecalled).says("recalled")
+	require.GreaterOrEqual(t, time.Since(asked), 5*time.Second)
 	began := first(t, next, "start")
 	for _, worker := range []string{command, daemon} {
 		end := last(t, worker, "beat")
 		require.True(t, end.Before(began), "it works beside the next")
-		grace := end.Sub(first(t, worker, "signal=15"))
-		require.Greater(t, grace, time.Second)
-		require.Less(t, grace, 10*time.Second, "it had the time of kill-after")
+		// Not since its TERM: a worker may note that late, on a machine that has much else to do.
+		require.Greater(t, end.Sub(asked), 2*time.Second, "it had the second of a command that is broken")
+		require.Less(t, end.Sub(first(t, worker, "signal=15")), 15*time.Second, "it had kill-after, too")
 	}
 	isGone(t, number(t, command, "pid"))
 	isGone(t, number(t, daemon, "pid"))
