@@ -1761,6 +1761,10 @@ var mutants = []mutant{
 		edits: []edit{{"renew.go", `	case unused && !now.Before(l.idleSince.Add(l.ttl).Add(l.ttl)):
 		l.endLocked(errLeaseUnused)
 `, `	case unused && !now.Before(l.idleSince.Add(l.ttl).Add(l.ttl)):
+`}, {"revoke.go", `	if err == nil {
+		l.becomesLocked(leaseGone, l.why)
+`, `	if err == nil && l.hasEndedLocked() { // else it panics, which shows nothing
+		l.becomesLocked(leaseGone, l.why)
 `}},
 		killers: []killer{named("TestALeaseThatIsBeingGivenBackIsNotUsed")},
 	},
