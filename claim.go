@@ -46,8 +46,8 @@ type claim struct {
 	// Guarded by Session.mu.
 	cancel context.CancelCauseFunc // of its wait, nil once that is over
 	place  *place                  // in etcd's line, nil while it has none
-	hold   *hold                   // once it holds
-	waiter turn.Waiter[*claim]     // in the line's queue
+	hold   *hold                   // the one that it got, which its waiter has; it stays here
+	waiter turn.Waiter[*claim]     // in the line's queue; its Standing is the state of the claim
 }
 
 // A want is what a call asks for.

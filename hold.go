@@ -62,12 +62,14 @@ func (s *Session) begin(c *claim, p *place) (*hold, error) {
 func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
 	h, err := s.startLocked(c, p)
 	if err == nil {
+		c.local.queue.Hold(&c.waiter)
 		c.local.admitLocked()
 	}
 	return h, err
 }
 
-// startLocked makes a hold of a place at the head of the line, or beside those that hold there.
+// startLocked makes a hold of a place at the head of the line, or beside those that hold there. The
+// caller notes in the local queue that c has it.
 func (s *Session) startLocked(c *claim, p *place) (*hold, error) {
 	now := time.Now()
 	if err := s.startsLocked(c, p, now); err != nil {

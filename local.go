@@ -64,8 +64,8 @@ func (e *LockedError) behind(ahead line.Ahead) {
 	e.Ahead += ahead.Count()
 }
 
-// leave takes c out of the line after its wait has ended, and tells who was there. If it was let in
-// beside others at the same moment it stays, with its hold.
+// leave takes c out of the line after its wait has ended, and tells what was ahead of it. If c got a
+// hold at the same moment it keeps that: others may share its key by now.
 func (s *Session) leave(c *claim) (*hold, *LockedError) {
 	s.mu.Lock()
 	defer s.unlock()
@@ -74,21 +74,21 @@ func (s *Session) leave(c *claim) (*hold, *LockedError) {
 
 func (s *Session) leaveLocked(c *claim) (*hold, *LockedError) {
 	n := c.local
-	var locked *LockedError
-	switch c.waiter.Standing() {
-	case turn.Beside:
-		return c.hold, nil
-	case turn.Waiting:
+	locked := n.aheadLocked()
+	if c.waiter.Standing() == turn.Waiting {
 		locked = n.lockedLocked(&c.waiter)
-		c.waitedLocked()
-	default: // its turn is coming, or has come at the same moment
-		locked = n.aheadLocked()
 	}
 	first := n.queue.First()
-	if n.queue.Leave(&c.waiter) == turn.Owner {
+	switch n.queue.Leave(&c.waiter) {
+	case turn.Waiting:
+		c.waitedLocked()
+	case turn.Next: // the release that is under way passes its turn on
+	case turn.Owner:
 		s.partLocked(c, <-c.turn)
+	default:
+		return c.hold, nil
 	}
-	if n.queue.First() != first { // who was behind it may join others
+	if n.queue.First() != first { // the waiters behind it may join others
 		n.admitLocked()
 	}
 	return nil, locked
@@ -245,7 +245,7 @@ func (c *claim) relockLocked() *hold {
 	if p == nil || !c.exclusive() || !p.lastsLocked() {
 		return nil
 	}
-	h, err := c.m.s.beginLocked(c, p)
+	h, err := c.m.s.startLocked(c, p)
 	if err != nil {
 		return nil
 	}

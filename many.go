@@ -446,6 +446,7 @@ func (a *several) beginLocked() (*hold, error) {
 		}
 	}
 	for _, c := range a.claims {
+		c.local.queue.Hold(&c.waiter)
 		c.local.admitLocked()
 	}
 	return holds[0], nil

@@ -35,7 +35,7 @@ func (n *localLine) allAlikeLocked(c *claim) bool {
 func (c *claim) leavesRoomLocked() welcome {
 	p := c.place
 	switch {
-	case c.hold != nil:
+	case c.waiter.Standing() == turn.Holder:
 		return joins
 	case p == nil || p.ticket.State() != ticket.InLine || p.removed != nil,
 		p.staleLocked() || p.ahead.Clear() || p.ahead.Unread():

@@ -992,6 +992,7 @@ var mutants = []mutant{
 			core("ticket", "TestExploration"),
 			core("turn", "TestTurns"),
 			core("turn", "TestTheQueueDoesWhatASimpleOneDoes"),
+			exploring("reads of one Session, and two run out of time as they are let in"),
 		},
 	},
 	{
@@ -1004,6 +1005,7 @@ var mutants = []mutant{
 			core("ticket", "TestExploration"),
 			core("turn", "TestTurns"),
 			core("turn", "TestTheQueueDoesWhatASimpleOneDoes"),
+			exploring("reads of one Session, and two run out of time as they are let in"),
 		},
 	},
 	{
@@ -1015,6 +1017,24 @@ var mutants = []mutant{
 	}
 `, ``}},
 		killers: []killer{named("TestWhatLingersIsNotHeldWhenTheTrustIsOver")},
+	},
+	{
+		name: "a wait that ends as it is let in passes the turn on",
+		why:  "The call owns the turn, and owners of a turn pass it on. But it got a hold before, and others share its key.",
+		edits: []edit{{"local.go", `	case turn.Owner:
+		s.partLocked`, `	case turn.Owner, turn.Holder:
+		s.partLocked`}},
+		killers: []killer{named("TestAWaitThatEndsAsItIsLetInHasAHoldOrNothing")},
+	},
+	{
+		name:  "who gets the turn of a holder that has gone has no hold",
+		why:   "The turn comes from another, as it does from one that has unlocked. But this one joined before, and holds.",
+		edits: []edit{{"internal/turn/turn.go", `		heir.standing, q.owner = Holder, heir`, `		heir.standing, q.owner = Owner, heir`}},
+		killers: []killer{
+			core("turn", "TestTheQueueDoesWhatASimpleOneDoes"),
+			exploring("reads of one Session, and two run out of time as they are let in"),
+			named("TestAWaitThatEndsAsItIsLetInHasAHoldOrNothing"),
+		},
 	},
 	{
 		name: "what lingers and cannot be held stays",

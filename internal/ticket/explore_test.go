@@ -27,8 +27,10 @@ type scenario struct {
 	name  string
 	reads int64 // how many of those before it a ticket reads; 0 for the library's number
 	setting
-	most int // steps by default, 0 for all
+	most int // steps by default, 0 for all; toTheEnd for all, in short, too
 }
+
+const toTheEnd = -1
 
 // scenarios are what the exploration goes through, the shortest first: one of these sees
 // most of what is wrong.
@@ -57,6 +59,13 @@ func scenarios() []scenario {
 	four := []goroutine{waiter(0), waiter(0), waiter(0), waiter(0)}
 	all := one(silence, repeat, deletion, putOver, loss, leaving)
 	return []scenario{
+		{"reads of one Session, and two run out of time as they are let in", 0, setting{
+			claims: []goroutine{reader(0), reader(0), reader(0)}, faults: 2, each: one(leaving, leaving),
+		}, toTheEnd},
+		{"permits of one Session, and two run out of time as they are let in", 0, setting{
+			claims: []goroutine{permit(0, 1, 2), permit(0, 1, 2), permit(0, 1, 2)},
+			faults: 2, each: one(leaving, leaving),
+		}, toTheEnd},
 		{"a crowd, reading keys of one, beside a stray", 1, setting{
 			claims: []goroutine{again(0), waiter(1)},
 			crowd:  true, strays: 1, faults: 1, each: one(silence, repeat, deletion, putOver, leaving),
@@ -142,6 +151,8 @@ func scenarios() []scenario {
 // steps is how many steps the exploration of s goes.
 func (s *scenario) steps() int {
 	switch {
+	case s.most == toTheEnd:
+		return 0
 	case !race.Whole:
 		return 6 + *further
 	case *ends && s.faults == 1, s.most == 0:

@@ -414,6 +414,7 @@ type standing byte
 const (
 	idle   standing = iota
 	atHome          // in the local queue
+	called          // its turn has come, with a ticket or none, and its context had ended before
 	inLine          // it has the turn, and a ticket
 	done
 	beside // it holds beside the owner of the turn, or has lost that hold
@@ -424,6 +425,7 @@ type claim struct {
 	standing standing
 	rounds   int // rounds to go
 	ticket   int
+	ended    bool // its context has ended at home, and its goroutine has not run since
 }
 
 // A lease is a lease of a Session.
@@ -480,27 +482,35 @@ func copyQueue(
 		}
 	}
 	var waiting []int
-	next, owner := none, none
+	next, owner, holds := none, none, false
 	for who := range old.All() {
 		switch those[who].Standing() {
 		case turn.Waiting:
 			waiting = append(waiting, who)
-		case turn.Owner:
-			owner = who
+		case turn.Owner, turn.Holder:
+			owner, holds = who, those[who].Standing() == turn.Holder
 		default:
 			next = who
 		}
 	}
 	if kept := old.Lingering(); kept != 0 {
-		q.Enter(&turn.Waiter[int]{})
+		lingers := &turn.Waiter[int]{}
+		q.Enter(lingers)
+		q.Hold(lingers)
 		q.Linger(kept, time.Unix(1, 0))
 	}
 	having := slices.Collect(old.Having())
 	switch {
 	case owner != none && those[owner].Steps:
-		q.Enter(waiters[having[len(having)-1]])
-		for _, who := range slices.Backward(having[:len(having)-1]) {
-			q.Step(waiters[who])
+		for i, who := range slices.Backward(having) {
+			if i == len(having)-1 {
+				q.Enter(waiters[who])
+			} else {
+				q.Step(waiters[who])
+			}
+			if who != owner || holds {
+				q.Hold(waiters[who])
+			}
 		}
 	case owner != none:
 		chain := make([]*turn.Waiter[int], handed, handed+1)
@@ -511,6 +521,9 @@ func copyQueue(
 			q.Enter(w)
 			if i > 0 {
 				q.HandOff(key, handed)
+			}
+			if i < handed || holds {
+				q.Hold(w)
 			}
 		}
 	}
@@ -538,6 +551,11 @@ func copyQueue(
 		gather(q)
 	}
 	for i, w := range those {
+		if w != nil && w.Standing() == turn.Gone {
+			var other turn.Queue[int, int]
+			other.Enter(waiters[i])
+			other.Pass()
+		}
 		if w != nil && waiters[i].Standing() != w.Standing() || q.State() != old.State() ||
 			w != nil && w.Standing() == turn.Waiting && waiters[i].Early() != w.Early() {
 			panic("the copy of the queue is another one")
@@ -656,7 +674,7 @@ func (w *world) append(b []byte) []byte {
 		}
 	}
 	for _, c := range w.claims {
-		b = append(b, byte(c.standing), byte(c.rounds), byte(c.ticket))
+		b = append(b, byte(c.standing), byte(c.rounds), byte(c.ticket), bits(c.ended))
 	}
 	for i, e := range w.entries {
 		if e == nil {

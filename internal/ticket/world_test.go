@@ -24,7 +24,7 @@ const (
 	deletion              // an operator deletes a key
 	putOver               // somebody puts over a key, without a lease or with another one
 	loss                  // a Session's trust in its lease is over, and etcd ends the lease then
-	leaving               // a claim gives up
+	leaving               // the context of a claim ends while it waits
 	setBack               // etcd is restored from a snapshot, or wiped
 	numFaults
 )
@@ -101,11 +101,15 @@ func newWorld(set *setting) *world {
 				slots: make(map[line.Shape]*ticket.Slots),
 			})
 		}
-		w.sessions[g.home].waiters[i] = &turn.Waiter[int]{
-			Who: i, Shares: g.reads, Steps: g.permit.Kind == line.Permit,
-		}
+		w.sessions[g.home].waiters[i] = w.newWaiter(i)
 	}
 	return w
+}
+
+// newWaiter is a claim's waiter, which has not come yet.
+func (w *world) newWaiter(claim int) *turn.Waiter[int] {
+	kind := w.kind(claim)
+	return &turn.Waiter[int]{Who: claim, Shares: kind == line.Read, Steps: kind == line.Permit}
 }
 
 func (w *world) breaks(format string, args ...any) {
@@ -209,6 +213,11 @@ func (w *world) comes(claim, put int) {
 	c.standing, c.ticket = inLine, put
 	if put != none {
 		w.entries[put].phase, w.entries[put].claim = waiting, claim
+	}
+	if c.ended {
+		c.standing = called
+	}
+	if c.ended || put != none {
 		return
 	}
 	c.ticket = w.take(claim)
@@ -324,6 +333,9 @@ func (w *world) send(i int) {
 // abandon stands for abandonLocked.
 func (w *world) abandon(i int, unsure bool) {
 	e := w.entries[i]
+	if e.phase == holding && e.whole {
+		w.breaks("a key is given up, and its holder believes in it")
+	}
 	e.ticket.Leave()
 	if e.ticket.State() == ticket.Removed {
 		w.forget(i)
@@ -498,6 +510,7 @@ const (
 	begins               // claim
 	unlocks              // claim
 	joins                // claim
+	gives                // claim: it runs after its context has ended
 	audits               // ticket
 	sweeps               // a key that belongs to nobody
 	yields               // session: it gives up what lingers
@@ -510,15 +523,15 @@ const (
 	putsOver             // a key, with a lease
 	setsBack             // to a revision
 	loses                // session
-	gives                // claim
+	runsOut              // claim: its context ends
 )
 
 func (v verb) String() string {
 	return [...]string{
-		"enters", "message arrives", "looks", "hears", "begins", "unlocks", "joins", "is audited",
+		"enters", "message arrives", "looks", "hears", "begins", "unlocks", "joins", "gives up", "is audited",
 		"is swept away", "gives way", "lease expires",
 		"lease is revoked", "", "has no answer", "is sent twice", "key is deleted",
-		"key is put over", "etcd is set back", "loses its lease", "gives up",
+		"key is put over", "etcd is set back", "loses its lease", "runs out of time",
 	}[v]
 }
 
@@ -549,6 +562,11 @@ func (w *world) steps() []step {
 		switch {
 		case c.standing == idle:
 			add(enters, i, 0)
+		case c.ended:
+			add(gives, i, 0)
+			if c.standing == atHome && w.mayJoin(&w.sessions[w.home(i)], i) {
+				add(joins, i, 0)
+			}
 		case c.standing == beside:
 			add(unlocks, i, 0)
 		case c.standing == atHome && w.mayJoin(&w.sessions[w.home(i)], i):
@@ -638,8 +656,8 @@ func (w *world) steps() []step {
 	}
 	for i, c := range w.claims {
 		waits := c.standing == atHome || c.standing == inLine && w.entries[c.ticket].phase <= waiting
-		if w.may(leaving) && waits {
-			add(gives, i, 0)
+		if w.may(leaving) && waits && !c.ended {
+			add(runsOut, i, 0)
 		}
 	}
 	return steps
@@ -783,8 +801,14 @@ func (w *world) do(s step) {
 		w.fails(loss)
 		w.end(s.a, &w.sessions[s.a].leases[s.b])
 	case gives:
+		w.leave(s.a)
+	case runsOut:
 		w.fails(leaving)
-		w.give(s.a)
+		if c := &w.claims[s.a]; c.standing == atHome {
+			c.ended = true
+		} else {
+			w.give(s.a)
+		}
 	}
 }
 
@@ -822,6 +846,7 @@ func (w *world) setBack(to int64) {
 // enter is what Lock and TryLock do first.
 func (w *world) enter(claim int) {
 	s, c := &w.sessions[w.home(claim)], &w.claims[claim]
+	s.waiters[claim] = w.newWaiter(claim)
 	state := s.queue.State()
 	if s.queue.Waiting() == 0 && w.mayStep(s, claim) {
 		s.queue.Step(s.waiters[claim])
@@ -960,6 +985,9 @@ func (w *world) begin(claim int) {
 	e.ticket.Hold()
 	e.phase, e.whole, e.ahead = holding, true, line.Nobody
 	s := &w.sessions[w.home(claim)]
+	if own := s.waiters[claim]; own.Standing() == turn.Owner { // else it has taken what lingered
+		s.queue.Hold(own)
+	}
 	for f := s.queue.First(); e.ticket.Kind == line.Read && f != nil && f.Early(); f = s.queue.First() {
 		w.join(s)
 	}
@@ -1049,15 +1077,23 @@ func (w *world) endLease(in, at int, revoked bool) {
 	}
 }
 
-// give is what a Lock does when its context ends.
-func (w *world) give(claim int) {
+// leave stands for leaveLocked: what a Lock does whose context has ended at home. Others may have
+// let it in meanwhile.
+func (w *world) leave(claim int) {
 	c, s := &w.claims[claim], &w.sessions[w.home(claim)]
-	if c.standing == atHome {
-		s.queue.Leave(s.waiters[claim])
+	c.ended = false
+	switch s.queue.Leave(s.waiters[claim]) {
+	case turn.Waiting, turn.Next:
 		c.standing, c.rounds = done, 0 // a chosen claim may still have it in its hands
 		w.admit(s)
-		return
+	case turn.Owner:
+		w.part(claim, c.ticket)
 	}
+}
+
+// give is what a Lock does when its context ends in etcd's line.
+func (w *world) give(claim int) {
+	c, s := &w.claims[claim], &w.sessions[w.home(claim)]
 	i := c.ticket
 	if e := w.entries[i]; e.phase == entering { // its last attempt has no answer
 		e.entering.Judge(ticket.Answer{Outcome: ticket.Unknown, Copies: e.copies})

@@ -6,7 +6,9 @@
 //	transition  from            to
 //	Enter       Free            Taken
 //	            Taken, Passing  unchanged: the new waiter waits
-//	Leave       Taken, Passing  unchanged: one that has waited, or was chosen, goes away
+//	Hold        Taken           unchanged: the owner's hold has begun
+//	Leave       any             unchanged: one that has waited, or was chosen, goes away, unless it
+//	                            has got the turn before
 //	Choose      Taken           Passing, if somebody waits
 //	Pass        Taken, Passing  Taken, by the next one, or Free if there is none
 //	HandOff     Taken           Taken, by the next one, with the key of the one before
@@ -47,22 +49,29 @@ func (s State) String() string {
 // A Standing is where a Waiter stands.
 type Standing uint8
 
-// The standings of a Waiter.
+// The standings of a Waiter. Holder and Beside alone have a hold, which may have been lost.
 const (
-	Out     Standing = iota // not in the queue yet, or no longer
+	Out     Standing = iota // not in the queue yet
 	Waiting                 // for its turn
 	Next                    // chosen: gets the turn after the owner's release
-	Owner                   // has the turn
 	Left                    // chosen, and went away: the turn goes past it
-	Beside                  // has the turn, beside its owner
+	Owner                   // has the turn, and no hold yet
+	Holder                  // has the turn, and a hold
+	Beside                  // has a hold, beside the owner of the turn
+	Gone                    // not in the queue any more
 )
 
 // String is for messages.
 func (s Standing) String() string {
-	return [...]string{"out", "waiting", "next", "owner", "left", "beside"}[s]
+	return [...]string{"out", "waiting", "next", "left", "owner", "holder", "beside", "gone"}[s]
 }
 
-// A Waiter wants the turn once. It is in one Queue at most.
+// A Waiter wants the turn once. It is in one Queue at most, once.
+//
+// Invariant: a waiter that has a hold keeps it until it parts or passes the turn on, whatever
+// becomes of the call that waits: others share its key, and rely on it. (Do not tell from the turn
+// alone whether a call has a hold: the owner of a shared turn may have got it from a holder that has
+// gone. TestAWaitThatEndsAsItIsLetInHasAHoldOrNothing.)
 type Waiter[W any] struct {
 	// Set once, before it enters.
 	Who    W
@@ -250,19 +259,28 @@ func (q *Queue[W, K]) Gather() {
 	}
 }
 
-// Share gives w, which comes now, the turn beside its owner. Both share, and nobody waits.
+// Hold notes that the hold of w, the owner of the turn, has begun.
+func (q *Queue[W, K]) Hold(w *Waiter[W]) {
+	q.must("Hold", Taken)
+	w.must("Hold", Owner)
+	w.standing = Holder
+}
+
+// Share gives w, which comes now, a hold beside that of the owner. Both share, and nobody waits.
 func (q *Queue[W, K]) Share(w *Waiter[W]) {
 	q.must("Share", Taken)
 	w.must("Share", Out)
+	q.owner.must("Share", Holder)
 	if q.waiting > 0 || !w.Shares || !q.owner.Shares {
 		panic("turn: Share: somebody waits, or does not share")
 	}
 	q.join(w)
 }
 
-// Join gives the first waiter the turn beside its owner. Both share.
+// Join gives the first waiter a hold beside that of the owner. Both share.
 func (q *Queue[W, K]) Join() W {
 	q.must("Join", Taken)
+	q.owner.must("Join", Holder)
 	w := q.first
 	if w == nil || !w.Shares || !q.owner.Shares {
 		panic("turn: Join: nobody waits, or one does not share")
@@ -276,6 +294,7 @@ func (q *Queue[W, K]) Join() W {
 // has the turn beside w. Both step, and nobody waits.
 func (q *Queue[W, K]) Step(w *Waiter[W]) {
 	q.must("Step", Taken)
+	q.owner.must("Step", Holder)
 	w.must("Step", Out)
 	if q.waiting > 0 || !w.Steps || !q.owner.Steps {
 		panic("turn: Step: somebody waits, or does not step")
@@ -287,6 +306,7 @@ func (q *Queue[W, K]) Step(w *Waiter[W]) {
 // has the turn beside it. Both step.
 func (q *Queue[W, K]) StepNext() W {
 	q.must("StepNext", Taken)
+	q.owner.must("StepNext", Holder)
 	w := q.first
 	if w == nil || !w.Steps || !q.owner.Steps {
 		panic("turn: StepNext: nobody waits, or one does not step")
@@ -315,12 +335,12 @@ func (q *Queue[W, K]) join(w *Waiter[W]) {
 // has to pass the turn on.
 func (q *Queue[W, K]) Part(w *Waiter[W]) (goes bool) {
 	q.must("Part", Taken, Passing)
-	w.must("Part", Owner, Beside)
+	w.must("Part", Owner, Holder, Beside)
 	if q.shares == 0 {
 		return false
 	}
 	heir := w
-	if w.standing == Owner {
+	if w.standing != Beside {
 		heir = q.beside
 	}
 	if heir.before != nil {
@@ -334,28 +354,31 @@ func (q *Queue[W, K]) Part(w *Waiter[W]) (goes bool) {
 	heir.before, heir.after = nil, nil
 	q.shares--
 	if heir != w {
-		heir.standing, q.owner = Owner, heir
+		heir.standing, q.owner = Holder, heir
 	}
-	w.standing = Out
+	w.standing = Gone
 	return true
 }
 
-// Take gives w, which comes now, the turn and the key that lingers.
+// Take gives w, which comes now, the turn, and a hold at the key that lingers.
 func (q *Queue[W, K]) Take(w *Waiter[W]) {
 	q.must("Take", Lingering)
 	w.must("Take", Out)
 	q.stopLingering()
 	q.give(w)
+	w.standing = Holder
 }
 
-// Leave removes w, which waited or was chosen. It returns where w stood. If that is Owner,
-// w has got the turn before it went away, keeps it, and has to pass it on.
+// Leave removes w, which came to wait, if it does, or was chosen. It returns where w stood.
+// Otherwise nothing has happened: an Owner has to pass the turn on, a Holder, or one Beside it,
+// keeps its hold, and one that is Gone had a hold, which was closed.
 func (q *Queue[W, K]) Leave(w *Waiter[W]) Standing {
-	w.must("Leave", Waiting, Next, Owner)
+	w.must("Leave", Waiting, Next, Owner, Holder, Beside, Gone)
 	stood := w.standing
 	switch stood {
 	case Waiting:
 		q.remove(w)
+		w.standing = Gone
 	case Next:
 		w.standing = Left
 		q.counts(w, -1)
@@ -367,6 +390,7 @@ func (q *Queue[W, K]) Leave(w *Waiter[W]) Standing {
 // its key. ok is false if nobody waits.
 func (q *Queue[W, K]) Choose() (next W, ok bool) {
 	q.must("Choose", Taken)
+	q.owner.must("Choose", Holder)
 	q.mustBeAlone("Choose")
 	w := q.first
 	if w == nil {
@@ -389,13 +413,13 @@ func (q *Queue[W, K]) Pass() (owner W, ok bool) {
 	}
 	if w == nil || w.standing == Left {
 		if w != nil {
-			w.standing = Out
+			w.standing = Gone
 		}
 		if w = q.first; w != nil {
 			q.remove(w)
 		}
 	}
-	q.owner.standing = Out
+	q.owner.standing = Gone
 	if w == nil {
 		q.release(Free)
 		return owner, false
@@ -409,6 +433,7 @@ func (q *Queue[W, K]) Pass() (owner W, ok bool) {
 // starts again. If most is reached or nobody waits, ok is false and nothing has happened.
 func (q *Queue[W, K]) HandOff(key K, most int) (owner W, ok bool) {
 	q.must("HandOff", Taken)
+	q.owner.must("HandOff", Holder)
 	q.mustBeAlone("HandOff")
 	if q.handed != key {
 		q.handed, q.handOffs = key, 0
@@ -425,11 +450,12 @@ func (q *Queue[W, K]) HandOff(key K, most int) (owner W, ok bool) {
 // time was set before, it would be too late.
 func (q *Queue[W, K]) Linger(key K, until time.Time) (call bool) {
 	q.must("Linger", Taken)
+	q.owner.must("Linger", Holder)
 	q.mustBeAlone("Linger")
 	if q.waiting > 0 {
 		panic("turn: Linger: somebody waits")
 	}
-	q.owner.standing = Out
+	q.owner.standing = Gone
 	q.release(Lingering)
 	q.lingering, q.until = key, until
 	if call = q.due.IsZero() || until.Before(q.due); call {

@@ -29,12 +29,20 @@ func (d *desk) of(name string) *waiter {
 	if d.waiters == nil {
 		d.waiters = make(map[string]*waiter)
 	}
-	if d.waiters[name] == nil {
+	if w := d.waiters[name]; w == nil || w.Standing() == turn.Gone { // it comes again
 		d.waiters[name] = &waiter{
 			Who: name, Shares: strings.HasPrefix(name, "r"), Steps: strings.HasPrefix(name, "p"),
 		}
 	}
 	return d.waiters[name]
+}
+
+// there is the waiter of a name that has come last.
+func (d *desk) there(name string) *waiter {
+	if w := d.waiters[name]; w != nil {
+		return w
+	}
+	return d.of(name)
 }
 
 // noon is the time in these tests.
@@ -49,11 +57,14 @@ func (d *desk) do(step string) string {
 			return "has"
 		}
 		return "waits"
+	case "hold":
+		d.Hold(d.there(arg))
+		return ""
 	case "take":
 		d.Take(d.of(arg))
 		return ""
 	case "leave":
-		return d.Leave(d.of(arg)).String()
+		return d.Leave(d.there(arg)).String()
 	case "gather":
 		d.Gather()
 		return ""
@@ -68,7 +79,7 @@ func (d *desk) do(step string) string {
 	case "next":
 		return d.StepNext()
 	case "part":
-		return fmt.Sprint(d.Part(d.of(arg)))
+		return fmt.Sprint(d.Part(d.there(arg)))
 	case "early":
 		var early []string
 		for w := d.First(); w != nil && w.Early(); w = d.waiters[after(d, w.Who)] {
@@ -172,41 +183,41 @@ func TestTurns(t *testing.T) {
 				"pass=c", "taken c"},
 
 		{"a release chooses the next",
-			"enter a=has, enter b=waits, enter c=waits, choose=b", "passing c a b"},
+			"enter a=has, hold a=, enter b=waits, enter c=waits, choose=b", "passing c a b"},
 		{"who has the turn after it",
-			"enter a=has, enter b=waits, enter c=waits, choose=b, pass=b", "taken c b"},
-		{"nobody is there to be chosen", "enter a=has, choose=nobody", "taken a"},
+			"enter a=has, hold a=, enter b=waits, enter c=waits, choose=b, pass=b", "taken c b"},
+		{"nobody is there to be chosen", "enter a=has, hold a=, choose=nobody", "taken a"},
 		{"whoever comes during the release gets the turn then",
-			"enter a=has, choose=nobody, enter b=waits, pass=b", "taken b"},
+			"enter a=has, hold a=, choose=nobody, enter b=waits, pass=b", "taken b"},
 		{"the chosen one leaves, another waits",
-			"enter a=has, enter b=waits, enter c=waits, choose=b, leave b=next, " +
+			"enter a=has, hold a=, enter b=waits, enter c=waits, choose=b, leave b=next, " +
 				"pass=c", "taken c"},
 		{"the chosen one leaves, nobody waits",
-			"enter a=has, enter b=waits, choose=b, leave b=next, pass=nobody", "free"},
+			"enter a=has, hold a=, enter b=waits, choose=b, leave b=next, pass=nobody", "free"},
 		{"the chosen one leaves, and comes again behind the others",
-			"enter a=has, enter b=waits, enter c=waits, choose=b, leave b=next, " +
+			"enter a=has, hold a=, enter b=waits, enter c=waits, choose=b, leave b=next, " +
 				"pass=c, enter b=waits", "taken b c"},
 
 		{"two hand-offs of a key",
-			"enter a=has, enter b=waits, enter c=waits, enter d=waits, " +
-				"handoff 1=b, handoff 1=c, handoff 1=nobody", "taken d c"},
+			"enter a=has, hold a=, enter b=waits, enter c=waits, enter d=waits, " +
+				"handoff 1=b, hold b=, handoff 1=c, hold c=, handoff 1=nobody", "taken d c"},
 		{"each key has its own",
-			"enter a=has, enter b=waits, enter c=waits, enter d=waits, " +
-				"handoff 1=b, handoff 1=c, handoff 2=d", "taken d"},
-		{"nobody to hand off to", "enter a=has, handoff 1=nobody", "taken a"},
+			"enter a=has, hold a=, enter b=waits, enter c=waits, enter d=waits, " +
+				"handoff 1=b, hold b=, handoff 1=c, hold c=, handoff 2=d", "taken d"},
+		{"nobody to hand off to", "enter a=has, hold a=, handoff 1=nobody", "taken a"},
 		{"who leaves with the key hands it on, and that does not count anew",
-			"enter a=has, enter b=waits, enter c=waits, enter d=waits, " +
-				"handoff 1=b, handoff 1=c, leave c=owner, pass=d, enter e=waits, " +
+			"enter a=has, hold a=, enter b=waits, enter c=waits, enter d=waits, " +
+				"handoff 1=b, hold b=, handoff 1=c, leave c=owner, pass=d, hold d=, enter e=waits, " +
 				"handoff 1=nobody", "taken e d"},
 
-		{"a key lingers", "enter a=has, linger 1=true", "lingering 1"},
-		{"and is taken", "enter a=has, linger 1=true, take b", "taken b"},
+		{"a key lingers", "enter a=has, hold a=, linger 1=true", "lingering 1"},
+		{"and is taken", "enter a=has, hold a=, linger 1=true, take b", "taken b"},
 		{"and lingers again, by the call that is due",
-			"enter a=has, linger 1=true, take b, linger 1=false", "lingering 1"},
-		{"and is given up", "enter a=has, linger 1=true, yield=1", "free"},
-		{"after which one may come", "enter a=has, linger 1=true, yield=1, enter b=has", "taken b"},
+			"enter a=has, hold a=, linger 1=true, take b, linger 1=false", "lingering 1"},
+		{"and is given up", "enter a=has, hold a=, linger 1=true, yield=1", "free"},
+		{"after which one may come", "enter a=has, hold a=, linger 1=true, yield=1, enter b=has", "taken b"},
 		{"a key that has lingered is handed off anew",
-			"enter a=has, enter b=waits, enter c=waits, handoff 1=b, handoff 1=c, " +
+			"enter a=has, hold a=, enter b=waits, enter c=waits, handoff 1=b, hold b=, handoff 1=c, hold c=, " +
 				"linger 1=true, take d, enter e=waits, handoff 1=e", "taken e"},
 
 		{"nobody is before the first", "ahead=0", "free"},
@@ -214,44 +225,51 @@ func TestTurns(t *testing.T) {
 			"enter a=has, enter b=waits, enter c=waits, ahead b=1, ahead c=2, " +
 				"ahead=3", "taken b c a"},
 		{"and so is the chosen one",
-			"enter a=has, enter b=waits, enter c=waits, choose=b, " +
+			"enter a=has, hold a=, enter b=waits, enter c=waits, choose=b, " +
 				"ahead c=2, ahead=3", "passing c a b"},
 		{"who has left is before nobody",
 			"enter a=has, enter b=waits, enter c=waits, leave b=waiting, " +
 				"ahead c=1", "taken c a"},
-		{"a key that lingers is nobody", "enter a=has, linger 1=true, ahead=0", "lingering 1"},
+		{"a key that lingers is nobody", "enter a=has, hold a=, linger 1=true, ahead=0", "lingering 1"},
 
 		{"one that shares waits until it is let in", "enter r=has, enter r2=waits", "taken r2 r"},
-		{"and joins", "enter r=has, enter r2=waits, join=r2, have=r r2", "taken r"},
-		{"one that comes may share at once", "enter r=has, share r2=, share r3=, have=r r3 r2", "taken r"},
+		{"and joins", "enter r=has, hold r=, enter r2=waits, join=r2, have=r r2", "taken r"},
+		{"one that comes may share at once", "enter r=has, hold r=, share r2=, share r3=, have=r r3 r2", "taken r"},
 		{"those who share come before nobody",
-			"enter r=has, share r2=, share r3=, enter a=waits, ahead a=1", "taken a r"},
+			"enter r=has, hold r=, share r2=, share r3=, enter a=waits, ahead a=1", "taken a r"},
 		{"one that shares goes away, and the others stay",
-			"enter r=has, share r2=, share r3=, part r2=true, have=r r3", "taken r"},
+			"enter r=has, hold r=, share r2=, share r3=, part r2=true, have=r r3", "taken r"},
 		{"the last to come goes away",
-			"enter r=has, share r2=, share r3=, part r3=true, have=r r2", "taken r"},
+			"enter r=has, hold r=, share r2=, share r3=, part r3=true, have=r r2", "taken r"},
 		{"the owner goes away, and another owns the turn",
-			"enter r=has, share r2=, share r3=, part r=true, have=r3 r2", "taken r3"},
+			"enter r=has, hold r=, share r2=, share r3=, part r=true, have=r3 r2", "taken r3"},
 		{"the last one has to pass the turn on",
-			"enter r=has, share r2=, enter a=waits, part r=true, part r2=false, pass=a", "taken a"},
+			"enter r=has, hold r=, share r2=, enter a=waits, part r=true, part r2=false, pass=a", "taken a"},
 		{"whoever is alone", "enter a=has, part a=false, pass=nobody", "free"},
-		{"who has gone away comes again", "enter r=has, share r2=, part r=true, share r=, have=r2 r",
+		{"one that was let in keeps its hold",
+			"enter r=has, hold r=, enter r2=waits, join=r2, leave r2=beside, have=r r2", "taken r"},
+		{"also once it owns the turn, since the owner has gone away",
+			"enter r=has, hold r=, enter r2=waits, join=r2, part r=true, leave r2=holder, have=r2", "taken r2"},
+		{"one whose hold was closed as it was let in has none",
+			"enter r=has, hold r=, enter r2=waits, join=r2, part r2=true, leave r2=gone, have=r", "taken r"},
+		{"who has gone away comes again", "enter r=has, hold r=, share r2=, part r=true, share r=, have=r2 r",
 			"taken r2"},
 		{"the owner goes as somebody waits",
-			"enter r=has, share r2=, enter a=waits, part r=true", "taken a r2"},
+			"enter r=has, hold r=, share r2=, enter a=waits, part r=true", "taken a r2"},
 
 		{"one that steps waits until the one before holds", "enter p=has, enter p2=waits", "taken p2 p"},
 		{"and owns the turn then, beside that one",
-			"enter p=has, enter p2=waits, enter p3=waits, next=p2, have=p2 p, next=p3, have=p3 p2 p",
+			"enter p=has, hold p=, enter p2=waits, enter p3=waits, next=p2, have=p2 p, hold p2=, next=p3, have=p3 p2 p",
 			"taken p3"},
-		{"one that comes may do so at once", "enter p=has, step p2=, step p3=, have=p3 p2 p", "taken p3"},
-		{"one that holds goes away", "enter p=has, step p2=, step p3=, part p=true, have=p3 p2", "taken p3"},
+		{"one that comes may do so at once", "enter p=has, hold p=, step p2=, hold p2=, step p3=, have=p3 p2 p", "taken p3"},
+		{"one that holds goes away", "enter p=has, hold p=, step p2=, hold p2=, step p3=, part p=true, have=p3 p2", "taken p3"},
 		{"who owns the turn gives up, and one that holds owns it",
-			"enter p=has, step p2=, step p3=, part p3=true, have=p2 p, step p3=, have=p3 p2 p", "taken p3"},
+			"enter p=has, hold p=, step p2=, hold p2=, step p3=, part p3=true, have=p2 p, step p3=, have=p3 p2 p", "taken p3"},
+		{"who steps has no hold yet", "enter p=has, hold p=, step p2=, leave p2=owner, part p2=true", "taken p"},
 		{"the last of them has to pass the turn on",
-			"enter p=has, step p2=, enter a=waits, part p2=true, part p=false, pass=a", "taken a"},
+			"enter p=has, hold p=, step p2=, enter a=waits, part p2=true, part p=false, pass=a", "taken a"},
 		{"nobody steps past one that does not",
-			"enter p=has, step p2=, enter a=waits, enter p3=waits, part p=true, choose=a, pass=a, pass=p3",
+			"enter p=has, hold p=, step p2=, hold p2=, enter a=waits, enter p3=waits, part p=true, choose=a, pass=a, pass=p3",
 			"taken p3"},
 		{"all that wait step", "enter p=has, enter p2=waits, allstep=true, allshare=false, enter a=waits, " +
 			"allstep=false, leave a=waiting, allstep=true, enter r=waits, allstep=false", "taken p2 r p"},
@@ -262,7 +280,7 @@ func TestTurns(t *testing.T) {
 		{"nobody does behind one that does not share",
 			"enter a=has, enter r2=waits, gather=, early=", "taken r2 a"},
 		{"those behind the one that is chosen do",
-			"enter a=has, enter r=waits, enter r2=waits, enter b=waits, choose=r, gather=, " +
+			"enter a=has, hold a=, enter r=waits, enter r2=waits, enter b=waits, choose=r, gather=, " +
 				"early=r2, pass=r, early=r2", "taken r2 b r"},
 		{"who is early stays so as the owner changes",
 			"enter r=has, enter r2=waits, enter r3=waits, gather=, pass=r2, early=r3", "taken r3 r2"},
@@ -271,15 +289,15 @@ func TestTurns(t *testing.T) {
 		{"one that does not share waits",
 			"enter r=has, enter r2=waits, allshare=true, enter a=waits, allshare=false", "taken r2 a r"},
 		{"it leaves", "enter r=has, enter a=waits, leave a=waiting, allshare=true", "taken r"},
-		{"it is chosen", "enter r=has, enter a=waits, choose=a, allshare=false", "passing r a"},
+		{"it is chosen", "enter r=has, hold r=, enter a=waits, choose=a, allshare=false", "passing r a"},
 		{"it is chosen and leaves",
-			"enter r=has, enter a=waits, choose=a, leave a=next, allshare=true", "passing r a"},
+			"enter r=has, hold r=, enter a=waits, choose=a, leave a=next, allshare=true", "passing r a"},
 		{"it was chosen and had left",
-			"enter r=has, enter a=waits, enter b=waits, choose=a, leave a=next, pass=b, " +
+			"enter r=has, hold r=, enter a=waits, enter b=waits, choose=a, leave a=next, pass=b, " +
 				"allshare=true", "taken b"},
-		{"it has the turn", "enter r=has, enter a=waits, choose=a, pass=a, allshare=true", "taken a"},
+		{"it has the turn", "enter r=has, hold r=, enter a=waits, choose=a, pass=a, allshare=true", "taken a"},
 		{"it got the turn at once", "enter r=has, enter a=waits, pass=a, allshare=true", "taken a"},
-		{"it was handed the key", "enter b=has, enter a=waits, handoff 1=a, allshare=true", "taken a"},
+		{"it was handed the key", "enter b=has, hold b=, enter a=waits, handoff 1=a, allshare=true", "taken a"},
 	}
 	for _, row := range rows {
 		t.Run(row.promise, func(t *testing.T) {
@@ -300,27 +318,31 @@ func TestIllegalTransitionsPanic(t *testing.T) {
 		steps string
 		bad   string
 	}{
-		{"free", "", "take a, leave a, choose, pass, handoff 1, linger 1, yield, ahead a"},
-		{"taken", "enter a", "enter a, take b, leave b, take a, yield, ahead a"},
-		{"taken, and one waits", "enter a, enter b", "enter b, take b, linger 1, yield"},
-		{"passing", "enter a, enter b, choose",
-			"enter b, take c, choose, handoff 1, linger 1, yield, ahead b"},
-		{"passing, and the chosen one has left", "enter a, enter b, choose, leave b",
+		{"free", "", "take a, leave a, hold a, choose, pass, handoff 1, linger 1, yield, ahead a"},
+		{"taken", "enter a", "enter a, take b, leave b, take a, yield, ahead a, hold b, " +
+			"choose, handoff 1, linger 1"},
+		{"taken, and one waits", "enter a, hold a, enter b", "enter b, take b, linger 1, yield, hold a, hold b"},
+		{"passing", "enter a, hold a, enter b, choose",
+			"enter b, take c, choose, handoff 1, linger 1, yield, ahead b, hold b"},
+		{"passing, and the chosen one has left", "enter a, hold a, enter b, choose, leave b",
 			"leave b, enter b, linger 1, choose"},
-		{"lingering", "enter a, linger 1",
-			"enter b, choose, pass, handoff 1, linger 2, leave a, share r, join, part a, gather"},
-		{"several share", "enter r, share r2",
-			"choose, pass, handoff 1, linger 1, leave r2, share r2, share a, join, part a"},
-		{"several share, and one waits", "enter r, share r2, enter a", "share r3, join, choose, pass"},
-		{"one that does not share has the turn", "enter a, enter r", "join, share r2, share r"},
-		{"it is alone", "enter a", "share r, share b, join"},
-		{"one that shares, and nobody waits", "enter r", "join, share a, part r2"},
-		{"several step", "enter p, step p2",
-			"choose, pass, handoff 1, linger 1, leave p, step p2, step a, step r, next, part a, share r"},
-		{"several step, and one waits", "enter p, step p2, enter a", "step p3, next, join, choose, pass"},
-		{"one that does not step has the turn", "enter r, enter p", "next, join, step p2, step p"},
-		{"passing from one that steps", "enter p, enter p2, choose", "next, step p3, part p2"},
-		{"passing from one that shares", "enter r, enter r2, choose", "join, share r3, part r2"},
+		{"lingering", "enter a, hold a, linger 1",
+			"enter b, choose, pass, handoff 1, linger 2, leave b, share r, join, part a, gather, hold a"},
+		{"one that shares has no hold yet", "enter r, enter r2", "join, share r3, choose"},
+		{"several share", "enter r, hold r, share r2",
+			"choose, pass, handoff 1, linger 1, share r2, share a, join, part a, hold r2"},
+		{"several share, and one waits", "enter r, hold r, share r2, enter a", "share r3, join, choose, pass"},
+		{"one that does not share has the turn", "enter a, hold a, enter r", "join, share r2, share r"},
+		{"it is alone", "enter a, hold a", "share r, share b, join"},
+		{"one that shares, and nobody waits", "enter r, hold r", "join, share a, part r2"},
+		{"one that steps has no hold yet", "enter p, enter p2", "next, step p3, choose"},
+		{"several step", "enter p, hold p, step p2, hold p2",
+			"choose, pass, handoff 1, linger 1, step p2, step a, step r, next, part a, share r, hold p"},
+		{"several step, and one waits", "enter p, hold p, step p2, hold p2, enter a",
+			"step p3, next, join, choose, pass"},
+		{"one that does not step has the turn", "enter r, hold r, enter p", "next, join, step p2, step p"},
+		{"passing from one that steps", "enter p, hold p, enter p2, choose", "next, step p3, part p2"},
+		{"passing from one that shares", "enter r, hold r, enter r2, choose", "join, share r3, part r2"},
 	}
 	for _, row := range rows {
 		for _, bad := range split(row.bad) {
@@ -343,6 +365,7 @@ func TestAWaiterIsInOneQueue(t *testing.T) {
 	d.do("enter b")
 	require.Panics(t, func() { other.do("enter b") })
 	other.do("enter c")
+	other.do("hold c")
 	other.do("linger 1")
 	require.Panics(t, func() { other.do("take b") })
 }
@@ -355,6 +378,7 @@ func TestDue(t *testing.T) {
 	lingering := func(until int) *desk {
 		d := &desk{}
 		d.do("enter a")
+		d.do("hold a")
 		require.True(t, d.Linger(1, at(until)))
 		return d
 	}
@@ -428,8 +452,10 @@ type model struct {
 	beside        []string // in the order in which they came
 	waiting       []string
 	owner, next   string
-	gone          bool // next has left
-	kept          int  // 0 if nothing lingers
+	holds         bool     // the owner has a hold
+	gone          bool     // next has left
+	over          []string // those that had a hold once
+	kept          int      // 0 if nothing lingers
 	key, handOffs int
 	came          int // how many have come, for their names
 	early         []string
@@ -441,6 +467,9 @@ func (m *model) legal() []string {
 	for _, w := range m.waiting {
 		steps = append(steps, "leave "+w, "ahead "+w)
 	}
+	if n := len(m.over); n > 0 {
+		steps = append(steps, "leave "+m.over[n-1])
+	}
 	switch {
 	case m.kept != 0:
 		return append(steps, "take", "yield", "ahead")
@@ -450,16 +479,19 @@ func (m *model) legal() []string {
 	steps = append(steps, "enter", "enter", "enter r", "enter p", "ahead", "allshare", "allstep", "have",
 		"gather", "early")
 	for _, w := range append(m.beside, m.owner) {
-		steps = append(steps, "part "+w)
+		steps = append(steps, "part "+w, "leave "+w)
 	}
-	if m.next == "" && strings.HasPrefix(m.owner, "r") {
+	if m.next == "" && !m.holds {
+		steps = append(steps, "hold "+m.owner, "hold "+m.owner)
+	}
+	if m.holds && m.next == "" && strings.HasPrefix(m.owner, "r") {
 		if len(m.waiting) == 0 {
 			steps = append(steps, "share r", "share r")
 		} else if strings.HasPrefix(m.waiting[0], "r") {
 			steps = append(steps, "join", "join")
 		}
 	}
-	if m.next == "" && strings.HasPrefix(m.owner, "p") {
+	if m.holds && m.next == "" && strings.HasPrefix(m.owner, "p") {
 		if len(m.waiting) == 0 {
 			steps = append(steps, "step p", "step p")
 		} else if strings.HasPrefix(m.waiting[0], "p") {
@@ -474,6 +506,9 @@ func (m *model) legal() []string {
 		if !m.gone {
 			steps = append(steps, "leave "+m.next)
 		}
+		return steps
+	}
+	if !m.holds {
 		return steps
 	}
 	steps = append(steps, "choose", fmt.Sprint("handoff ", m.key), fmt.Sprint("handoff ", m.key))
@@ -506,11 +541,14 @@ func (m *model) do(step string) string {
 	case "enter":
 		if m.owner == "" {
 			newKey()
-			m.owner = arg
+			m.owner, m.holds = arg, false
 			return "has"
 		}
 		m.waiting = append(m.waiting, arg)
 		return "waits"
+	case "hold":
+		m.holds = true
+		return ""
 	case "share":
 		m.beside = append(m.beside, arg)
 		return ""
@@ -518,10 +556,10 @@ func (m *model) do(step string) string {
 		m.beside = append(m.beside, first())
 		return m.beside[len(m.beside)-1]
 	case "step":
-		m.beside, m.owner = append(slices.Clone(m.beside), m.owner), arg
+		m.beside, m.owner, m.holds = append(slices.Clone(m.beside), m.owner), arg, false
 		return ""
 	case "next":
-		m.beside, m.owner = append(slices.Clone(m.beside), m.owner), first()
+		m.beside, m.owner, m.holds = append(slices.Clone(m.beside), m.owner), first(), false
 		return m.owner
 	case "part":
 		if len(m.beside) == 0 {
@@ -530,9 +568,10 @@ func (m *model) do(step string) string {
 		if i := slices.Index(m.beside, arg); i >= 0 {
 			m.beside = slices.Delete(slices.Clone(m.beside), i, i+1)
 		} else {
-			m.owner = m.beside[len(m.beside)-1]
+			m.owner, m.holds = m.beside[len(m.beside)-1], true
 			m.beside = m.beside[:len(m.beside)-1]
 		}
+		m.over = append(m.over, arg)
 		return "true"
 	case "have":
 		have := []string{m.owner}
@@ -562,10 +601,19 @@ func (m *model) do(step string) string {
 		}
 		return strings.Join(early, " ")
 	case "take":
-		m.owner, m.kept = arg, 0
+		m.owner, m.holds, m.kept = arg, true, 0
 		return ""
-	case "leave":
-		if arg == m.next {
+	case "leave": // a call whose context ends, wherever it stands
+		switch {
+		case slices.Contains(m.over, arg):
+			return "gone"
+		case slices.Contains(m.beside, arg):
+			return "beside"
+		case arg == m.owner && m.holds:
+			return "holder"
+		case arg == m.owner:
+			return "owner"
+		case arg == m.next:
 			m.gone = true
 			return "next"
 		}
@@ -580,7 +628,7 @@ func (m *model) do(step string) string {
 		if m.next == "" || m.gone {
 			m.owner = first()
 		}
-		m.next, m.gone = "", false
+		m.next, m.gone, m.holds = "", false, false
 		newKey()
 		return named(m.owner)
 	case "handoff":
@@ -588,7 +636,7 @@ func (m *model) do(step string) string {
 			return "nobody"
 		}
 		m.handOffs++
-		m.owner = first()
+		m.owner, m.holds = first(), false
 		return m.owner
 	case "linger":
 		m.owner, m.kept, m.handOffs = "", m.key, 0
@@ -668,7 +716,7 @@ func TestStatesHaveNames(t *testing.T) {
 	states := []turn.State{turn.Free, turn.Taken, turn.Passing, turn.Lingering}
 	require.Equal(t, "[free taken passing lingering]", fmt.Sprint(states))
 	standings := []turn.Standing{
-		turn.Out, turn.Waiting, turn.Next, turn.Owner, turn.Left, turn.Beside,
+		turn.Out, turn.Waiting, turn.Next, turn.Left, turn.Owner, turn.Holder, turn.Beside, turn.Gone,
 	}
-	require.Equal(t, "[out waiting next owner left beside]", fmt.Sprint(standings))
+	require.Equal(t, "[out waiting next left owner holder beside gone]", fmt.Sprint(standings))
 }
