@@ -1024,7 +1024,7 @@ var mutants = []mutant{
 		edits: []edit{{"local.go", `	case turn.Owner:
 		s.partLocked`, `	case turn.Owner, turn.Holder:
 		s.partLocked`}},
-		killers: []killer{named("TestAWaitThatEndsAsItIsLetInHasAHoldOrNothing")},
+		killers: []killer{named("TestAWaitThatEndsAsItIsLetInHasAHoldOrNothing"), ofFamily(500)},
 	},
 	{
 		name:  "who gets the turn of a holder that has gone has no hold",

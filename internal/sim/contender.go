@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/etcdlock/etcdlock"
@@ -172,8 +173,12 @@ func holdOf(h *etcdlock.Hold, err error) (*hold, error) {
 	return &hold{token: h.Token(), ctx: own, deadline: h.Deadline, unlock: h.Unlock}, nil
 }
 
+// errEndedFirst says that a hold was none for the caller.
+var errEndedFirst = errors.New("sim: the context ended before the work began")
+
 // within is do, for a method that gives its function the context of the hold. That context
-// is derived from the context of the call.
+// is derived from the context of the call, so it has ended already if that one ended just after the
+// hold had begun. Such a hold is none for the caller.
 func within(
 	ctx context.Context, fn func(*hold), do func(context.Context, func(context.Context) error) error,
 ) (called bool, err error) {
@@ -182,8 +187,11 @@ func within(
 	stop := context.AfterFunc(ctx, end)
 	defer func() { stop() }()
 	err = do(waiting, func(inside context.Context) error {
-		called = true
-		stop() // until fn has returned, inside ends with the hold only
+		if called = stop(); !called {
+			<-waiting.Done()
+			return errors.Join(errEndedFirst, context.Cause(ctx))
+		}
+		// Until fn has returned, inside ends with the hold only.
 		token, _ := etcdlock.TokenFrom(inside)
 		fn(&hold{token: token, ctx: inside, deadline: noTime})
 		if ctx.Err() != nil {

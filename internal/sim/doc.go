@@ -1,6 +1,6 @@
 // Package sim runs the lock, with the unmodified clientv3 and gRPC, in virtual time: in a
 // bubble of testing/synctest, over a network in memory, against a cluster that behaves as
-// etcd does. A run takes about 50 ms of a processor. It goes through half a minute in which
+// etcd does. A run takes about 0.1 s of a processor. It goes through half a minute in which
 // networks, members, processes and operators do what a seed says. A judge sees every entry
 // of the store and every belief, and compares them with what the lock promises.
 //
@@ -17,7 +17,8 @@
 //
 // The files: net.go is the network; etcd.go the members, leaders and leases, on the store
 // of package fake; server.go and watch.go their gRPC; schedule.go the faults; world.go the
-// processes, worker.go what their goroutines do; contender.go the locks that they ask for;
+// processes, worker.go what their goroutines do, meeting.go the instants at which they end their
+// waits and holds together; contender.go the locks that they ask for;
 // kind.go, judge.go and recalls.go the invariants; side.go the two libraries, by package
 // side.
 //

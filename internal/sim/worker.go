@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -43,8 +44,11 @@ func (w *worker) work() {
 			wait += 10 * time.Second // long enough for a missed event to be seen
 		}
 		name, pause := world.names[w.rand.IntN(len(world.names))], time.Second
-		if world.round {
+		if world.round || world.rushes() {
 			name, pause = world.names[0], pause/100
+		}
+		if world.rushes() {
+			wait = w.upTo(100 * time.Millisecond)
 		}
 		switch n := w.rand.IntN(10); {
 		case w.whole != nil && n < world.several:
@@ -86,18 +90,19 @@ func (w *worker) picks(name string) contender {
 
 // once takes a lock in one of the ways that there are, and works in it.
 func (w *worker) once(name string, wait time.Duration) {
-	ctx, cancel := context.WithTimeout(context.Background(), wait)
-	defer cancel()
+	waiting := w.patient(wait, name)
+	defer waiting.cancel()
 	judge, began := w.p.w.judge, time.Now()
 	lock := w.picks(name)
 	way := w.rand.IntN(10)
-	c := judge.asks(w, name, lock.kind(), ctx, way < 2)
+	c := judge.asks(w, name, lock.kind(), waiting, way < 2)
 	if 2 <= way && way < 4 {
-		w.does(ctx, name, lock, c, wait)
+		w.does(waiting, name, lock, c)
 		return
 	}
-	h, err := lock.lock(ctx, way < 2)
-	judge.took(w, "lock "+name, began, wait)
+	h, err := lock.lock(waiting, way < 2)
+	waiting.returned()
+	judge.took(w, "lock "+name, began, waiting.most())
 	if err != nil {
 		judge.failed(w, name, c, err)
 		return
@@ -116,22 +121,23 @@ func (w *worker) once(name string, wait time.Duration) {
 
 // together takes several names at once, in any order.
 func (w *worker) together(wait time.Duration) {
-	ctx, cancel := context.WithTimeout(context.Background(), wait)
-	defer cancel()
 	judge, began := w.p.w.judge, time.Now()
 	names := slices.Clone(w.p.w.names)
 	w.rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	names = names[:2+w.rand.IntN(len(names)-1)]
+	waiting := w.patient(wait, names...)
+	defer waiting.cancel()
 	lock, try := w.whole.LockAll, w.rand.IntN(5) == 0
 	if try {
 		lock = w.whole.TryLockAll
 	}
 	calls := make([]*call, len(names))
 	for i, name := range names {
-		calls[i] = judge.asks(w, name, alone{}, ctx, try)
+		calls[i] = judge.asks(w, name, alone{}, waiting, try)
 	}
-	h, err := holdOf(lock(ctx, names...))
-	judge.took(w, fmt.Sprint("lock ", names), began, wait)
+	h, err := holdOf(lock(waiting, names...))
+	waiting.returned()
+	judge.took(w, fmt.Sprint("lock ", names), began, waiting.most())
 	if err != nil {
 		for i, name := range names {
 			judge.failed(w, name, calls[i], err)
@@ -200,25 +206,32 @@ func (w *worker) leads(name string, wait time.Duration) {
 }
 
 // does does the same as once, by Do.
-func (w *worker) does(ctx context.Context, name string, lock contender, c *call, wait time.Duration) {
+func (w *worker) does(waiting *patience, name string, lock contender, c *call) {
 	judge, began := w.p.w.judge, time.Now()
 	var b *belief
 	var certain leaving
-	var left time.Time
-	called, err := lock.do(ctx, func(h *hold) {
-		judge.took(w, "lock "+name, began, wait)
+	var left time.Time // when it began to unlock, and whether the context of the call had ended by then
+	var ended bool
+	called, err := lock.do(waiting, func(h *hold) {
+		waiting.returned()
+		judge.took(w, "lock "+name, began, waiting.most())
 		b = judge.enters(w, name, h, c)
 		w.holds(b)
-		left = time.Now()
+		left, ended = time.Now(), waiting.Err() != nil
 		certain = w.leaves(b)
 	})
 	if !called {
-		judge.took(w, "lock "+name, began, wait)
+		waiting.returned()
+		most := waiting.most()
+		if errors.Is(err, errEndedFirst) {
+			most += w.p.w.ttl // for the Unlock
+		}
+		judge.took(w, "lock "+name, began, most)
 		judge.failed(w, name, c, err)
 		return
 	}
 	bound := w.p.w.ttl
-	if deadline, _ := ctx.Deadline(); deadline.After(left) {
+	if deadline, _ := waiting.Deadline(); !ended && deadline.After(left) {
 		bound = deadline.Sub(left)
 	}
 	judge.took(w, "unlock "+name, left, bound)
@@ -232,13 +245,14 @@ func (w *worker) holds(b *belief) {
 	stop := context.AfterFunc(b.hold.ctx, func() { judge.ends(b) })
 	defer stop()
 	most := 2 * w.p.w.ttl
-	if w.p.w.round {
+	if w.p.w.round || w.p.w.rushes() {
 		most /= 50
 	}
-	done := time.NewTimer(w.whileFaulty(most))
-	defer done.Stop()
+	working, done := context.WithTimeout(context.Background(), w.whileFaulty(most))
+	defer done()
+	defer w.p.w.meetings.comes(w.line(b.name), done)()
 	select {
-	case <-done.C:
+	case <-working.Done():
 	case <-b.hold.ctx.Done():
 	case <-etcdlock.RecallFrom(b.hold.ctx):
 		heeds := w.rand.IntN(2) == 0
@@ -247,7 +261,7 @@ func (w *worker) holds(b *belief) {
 			break
 		}
 		select {
-		case <-done.C:
+		case <-working.Done():
 		case <-b.hold.ctx.Done():
 		}
 	}

@@ -44,12 +44,14 @@ type world struct {
 	ttl      time.Duration
 	crowd    int  // Sessions of each process, if more stand in a line than a view is for
 	round    bool // all lock one name, again and again
+	rush     bool // many in each Session, and at first all lock one name with little time
 	net      *Net
 	cluster  *Cluster
 	judge    *judge
 	ends     time.Time // of the faults
 	schedule []fault
 	workers  sync.WaitGroup
+	meetings meetings
 
 	mu        sync.Mutex // never held across a wait
 	processes []*process // those that died, too
@@ -106,6 +108,15 @@ func newFamily(seed uint64) *world {
 	if w.scenario == calm && r.IntN(2) == 0 {
 		w.judge.slow = time.Duration(100+r.IntN(300)) * time.Millisecond
 	}
+	if r.IntN(8) == 0 && w.crowd == 0 && w.scenario != silent { // where an answer takes longer
+		w.rush, w.each = true, 6+r.IntN(7)
+		w.several, w.leading = 0, 0
+		if w.limit > 0 {
+			w.reading, w.permits = 0, 9
+		} else {
+			w.reading = 9
+		}
+	}
 	w.judge.names = w.names
 	return w
 }
@@ -159,6 +170,7 @@ func (w *world) run() {
 	if w.recalls {
 		faults.Go(w.operator)
 	}
+	faults.Go(w.meet)
 	faults.Wait()
 	time.Sleep(time.Until(w.ends))
 	w.heal()
