@@ -2,7 +2,6 @@ package sim
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/etcdlock/etcdlock"
@@ -15,7 +14,8 @@ type contender interface {
 	// lock takes the lock. With try it does so only if nobody is in the way.
 	lock(ctx context.Context, try bool) (*hold, error)
 	// do calls fn with a hold. The hold does not end with ctx, and it is unlocked when fn
-	// has returned. do returns whether it called fn, and the error of Lock or of Unlock.
+	// has returned. do returns whether it called fn with a hold that was not late, and the error of
+	// Lock or of Unlock.
 	do(ctx context.Context, fn func(*hold)) (called bool, err error)
 }
 
@@ -25,6 +25,7 @@ type hold struct {
 	ctx      context.Context
 	deadline func() time.Time // until when the hold is certain; zero if the library does not say
 	unlock   func(ctx context.Context) error
+	late     bool // the context of the call has ended before the work began: it is a hold of nobody
 }
 
 // recalled reports whether a recall has asked the holder to give the hold back.
@@ -173,12 +174,9 @@ func holdOf(h *etcdlock.Hold, err error) (*hold, error) {
 	return &hold{token: h.Token(), ctx: own, deadline: h.Deadline, unlock: h.Unlock}, nil
 }
 
-// errEndedFirst says that a hold was none for the caller.
-var errEndedFirst = errors.New("sim: the context ended before the work began")
-
 // within is do, for a method that gives its function the context of the hold. That context
-// is derived from the context of the call, so it has ended already if that one ended just after the
-// hold had begun. Such a hold is none for the caller.
+// is derived from the context of the call. If that one ended just after the hold had begun the hold
+// is late.
 func within(
 	ctx context.Context, fn func(*hold), do func(context.Context, func(context.Context) error) error,
 ) (called bool, err error) {
@@ -187,12 +185,12 @@ func within(
 	stop := context.AfterFunc(ctx, end)
 	defer func() { stop() }()
 	err = do(waiting, func(inside context.Context) error {
+		token, _ := etcdlock.TokenFrom(inside)
 		if called = stop(); !called {
-			<-waiting.Done()
-			return errors.Join(errEndedFirst, context.Cause(ctx))
+			fn(&hold{token: token, late: true})
+			return nil
 		}
 		// Until fn has returned, inside ends with the hold only.
-		token, _ := etcdlock.TokenFrom(inside)
 		fn(&hold{token: token, ctx: inside, deadline: noTime})
 		if ctx.Err() != nil {
 			end()

@@ -589,6 +589,16 @@ func (j *judge) enters(w *worker, name string, h *hold, c *call) *belief {
 	return b
 }
 
+// passes records that a worker has a hold for a moment, in which it does not work.
+func (j *judge) passes(w *worker, name string, token int64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.noteLocked("%s had a hold of %s, token %d, and no time", w, name, token)
+	if life := j.lifeLocked(w, name, token); life != nil {
+		life.unsure = true // the others do not know when it is gone
+	}
+}
+
 // besideLocked judges that nobody believes to hold whom b may not hold beside. What the
 // peer believes counts only while nothing goes wrong.
 func (j *judge) besideLocked(b *belief) {

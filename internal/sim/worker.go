@@ -2,7 +2,6 @@ package sim
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -212,9 +211,14 @@ func (w *worker) does(waiting *patience, name string, lock contender, c *call) {
 	var certain leaving
 	var left time.Time // when it began to unlock, and whether the context of the call had ended by then
 	var ended bool
+	var late bool
 	called, err := lock.do(waiting, func(h *hold) {
 		waiting.returned()
 		judge.took(w, "lock "+name, began, waiting.most())
+		if late = h.late; late {
+			judge.passes(w, name, h.token)
+			return
+		}
 		b = judge.enters(w, name, h, c)
 		w.holds(b)
 		left, ended = time.Now(), waiting.Err() != nil
@@ -222,11 +226,11 @@ func (w *worker) does(waiting *patience, name string, lock contender, c *call) {
 	})
 	if !called {
 		waiting.returned()
-		most := waiting.most()
-		if errors.Is(err, errEndedFirst) {
-			most += w.p.w.ttl // for the Unlock
+		if late {
+			err = context.Cause(waiting)
+		} else {
+			judge.took(w, "lock "+name, began, waiting.most())
 		}
-		judge.took(w, "lock "+name, began, most)
 		judge.failed(w, name, c, err)
 		return
 	}
