@@ -388,3 +388,60 @@ func TestALeaseGoesOnlyForward(t *testing.T) {
 		}
 	}
 }
+
+// A view that a Session has of a short line hears of a deletion in the very moment in which a
+// permit finds itself behind too many to wait by that view. The permit then waits for what it has
+// found, and gets in.
+func TestAPermitWaitsForThoseThatItHasFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := fake.NewServer()
+		sema := func(name string) *Semaphore {
+			s, err := NewSession(etcd.Client(name))
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
+			sem, err := s.Semaphore("n", 12)
+			require.NoError(t, err)
+			return sem
+		}
+		a, b := sema("a"), sema("b")
+		acquire := func(from *Semaphore, n int) *Hold {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			h, err := from.Acquire(ctx, n)
+			require.NoError(t, err)
+			return h
+		}
+		var full []*Hold
+		for range 8 {
+			full = append(full, acquire(b, 1))
+		}
+		time.AfterFunc(time.Millisecond, func() { full[7].Unlock(context.Background()) })
+		require.NoError(t, acquire(a, 5).Unlock(t.Context())) // it has waited by a view, which stays
+		for full = full[:7]; len(full) < 12; {
+			full = append(full, acquire(b, 1))
+		}
+		synctest.Wait()
+
+		s := a.m.s
+		s.mu.Lock()
+		n := s.lines["n"]
+		require.NotNil(t, n.view)
+		require.Len(t, n.view.keys, 12, "more than a permit waits behind by a view, and no long line")
+		var meanwhile func() // at the end of each critical section, until the permit has found them
+		meanwhile = func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if owner := n.queue.Owner(); owner == nil || owner.place == nil || owner.place.news == nil {
+				s.afterLocked(meanwhile)
+				return
+			}
+			s.afterLocked(func() {
+				require.NoError(t, full[0].Unlock(context.Background()))
+				synctest.Wait()
+			})
+		}
+		s.afterLocked(meanwhile)
+		s.mu.Unlock()
+		require.NotPanics(t, func() { require.NoError(t, acquire(a, 1).Unlock(t.Context())) })
+	})
+}

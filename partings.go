@@ -24,7 +24,8 @@ type parting struct {
 }
 
 // waitBehindSome waits until the line ahead of p, a permit, may have become one that lets it in,
-// and has read that line then.
+// and has read that line then. ahead is the line as p has found it. (Do not read it once more: a
+// view may have cleared it meanwhile. TestAPermitWaitsForThoseThatItHasFound.)
 //
 // It knows some keys of which one at least goes before it may hold: line.Ahead.Awaited. Where these
 // are few and the line is long it watches each of them; otherwise, all permits. Either way it
@@ -36,8 +37,9 @@ type parting struct {
 // with the limit, and not with the line.
 //
 // It does not enter by the events alone: they come by several watches, in any order.
-func (p *place) waitBehindSome(ctx context.Context, c *claim, broken *attempt.Backoff) error {
-	ahead, _ := p.rivals()
+func (p *place) waitBehindSome(
+	ctx context.Context, c *claim, ahead line.Ahead, broken *attempt.Backoff,
+) error {
 	w := p.watchSome(ctx, ahead, *broken)
 	defer w.end()
 	relied := time.Now() // since when it relies on the watches

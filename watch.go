@@ -69,7 +69,7 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 			err = p.waitInView(ctx, c)
 		case p.ticket.Kind == line.Permit:
 			p.s.dropView(c.local)
-			err = p.waitBehindSome(ctx, c, &broken)
+			err = p.waitBehindSome(ctx, c, ahead, &broken)
 		default:
 			p.s.dropView(c.local)
 			err = p.waitBehind(ctx, c, ahead.Last[len(ahead.Last)-1], &broken)

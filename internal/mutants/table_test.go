@@ -1660,6 +1660,15 @@ var mutants = []mutant{
 		killers: []killer{named("TestAPermitBehindOthersGetsInWithTheLastOfThem")},
 	},
 	{
+		name: "a permit that has found whom it waits for reads once more",
+		why:  "Later is newer. But a view may have cleared it meanwhile, and there is nobody whom it could watch.",
+		edits: []edit{{"partings.go", `	w := p.watchSome(ctx, ahead, *broken)
+`, `	ahead, _ = p.rivals()
+	w := p.watchSome(ctx, ahead, *broken)
+`}},
+		killers: []killer{named("TestAPermitWaitsForThoseThatItHasFound")},
+	},
+	{
 		name: "a permit that waits misses what was before its watches",
 		why:  "The line was read with the put. But those that have gone between the put and the watches told nobody.",
 		edits: []edit{{"partings.go", `		looks = true // what was before the watches
