@@ -445,3 +445,74 @@ func TestAPermitWaitsForThoseThatItHasFound(t *testing.T) {
 		require.NotPanics(t, func() { require.NoError(t, acquire(a, 1).Unlock(t.Context())) })
 	})
 }
+
+// What a view remembers does not grow with what comes and goes in its line or below it, however
+// long the Session depends on the view.
+func TestWhatAViewRemembersIsBounded(t *testing.T) {
+	lockLater := func(m *Mutex) { go func() { _ = m.Lock(context.Background()) }() }
+	for _, row := range []struct {
+		state string
+		reach func(t *testing.T, etcd *fake.Server, other, m *Mutex)
+	}{
+		{"a key waits", func(t *testing.T, _ *fake.Server, other, m *Mutex) {
+			require.NoError(t, other.Lock(t.Context()))
+			lockLater(m)
+		}},
+		{"a put is under way", func(t *testing.T, etcd *fake.Server, other, m *Mutex) {
+			require.NoError(t, other.Lock(t.Context()))
+			soon, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			require.ErrorIs(t, m.Lock(soon), context.DeadlineExceeded) // the view stays for a while
+			etcd.Intercept(func(c fake.Call) (e fake.Effect) {
+				if c.Process == "a" && c.Method == fake.Txn {
+					e.DelayReply = time.Second
+				}
+				return e
+			})
+			lockLater(m)
+		}},
+		{"it is held", func(t *testing.T, _ *fake.Server, _, m *Mutex) {
+			require.NoError(t, m.Lock(t.Context()))
+		}},
+		{"it lingers", func(t *testing.T, _ *fake.Server, _, m *Mutex) {
+			require.NoError(t, m.Lock(t.Context()))
+			require.NoError(t, m.Unlock(t.Context()))
+		}},
+	} {
+		t.Run(row.state, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				etcd := fake.NewServer()
+				mutex := func(process string) *Mutex {
+					m, err := New(etcd.Client(process), "n", WithTTL(time.Minute), WithLinger(time.Hour))
+					require.NoError(t, err)
+					t.Cleanup(func() { require.NoError(t, m.Close(context.Background())) })
+					return m
+				}
+				strangers, err := etcd.Client("strangers").Grant(t.Context(), 3600)
+				require.NoError(t, err)
+				m := mutex("a")
+				row.reach(t, etcd, mutex("b"), m)
+				synctest.Wait()
+				most := 0
+				for i := range 2000 {
+					key := "n/" + uuid.NewString()
+					if i%2 == 0 || row.state == "it lingers" {
+						key = "n/nested/" + uuid.NewString()
+					}
+					require.NoError(t, etcd.PutKey(key, strangers.ID))
+					etcd.DeleteKey(key)
+					synctest.Wait()
+					m.s.mu.Lock()
+					if v := m.s.lines["n"].view; v != nil {
+						most = max(most, len(v.deleted), len(v.keys), len(v.read), len(v.putOver))
+					} else {
+						require.Equal(t, "a put is under way", row.state)
+					}
+					m.s.unlock()
+				}
+				require.LessOrEqual(t, most, viewReads)
+				etcd.Intercept(nil)
+			})
+		})
+	}
+}

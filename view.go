@@ -69,7 +69,7 @@ type view struct {
 	keys      map[string]int64   // create revisions of the contenders
 	exclusive int                // how many of these do not read
 	read      map[string]int64   // keys as the last read told them
-	deleted   map[string]int64   // the last DELETE of each key since then
+	deleted   map[string]int64   // the last DELETE of each key since then, as long as it may count
 	putOver   map[string]putOver // of keys: values that are not the first ones, and may have a recall
 	live      bool               // there is a watch, as far as is known
 	behind    bool               // a read told what the watch did not, or not yet
@@ -281,7 +281,9 @@ func (v *view) apply(events []*clientv3.Event) {
 		} else {
 			delete(v.keys, e.Key)
 			delete(v.putOver, e.Key)
-			v.deleted[e.Key] = at
+			if e.MayStandIn(v.local.name) {
+				v.deleted[e.Key] = at
+			}
 			v.strayLocked(e)
 		}
 	}
@@ -289,6 +291,28 @@ func (v *view) apply(events []*clientv3.Event) {
 	raise(&v.s.era.Load().revision, revision)
 	v.judgeLocked(false)
 	v.growsLocked(len(v.keys))
+	v.forgetLocked()
+}
+
+// forgetLocked forgets the deletions by which the own place was judged: no key is ever put ahead of
+// it. Deletions are needed only while it is not known which keys are ahead of the own place, or of
+// the place that its release puts. If too many keys go meanwhile the view ends, and a waiter begins
+// another. (TestADeletionThatIsToldBeforeTheAnswerToThePutCounts, TestWhatAViewRemembersIsBounded.)
+func (v *view) forgetLocked() {
+	known := true
+	if p := v.ownLocked(); p != nil && !v.partial {
+		switch p.ticket.State() {
+		case ticket.InLine:
+			known = p.ahead.Whole
+		case ticket.Unsent, ticket.Sent, ticket.Leaving:
+			known = false
+		}
+	}
+	if known {
+		clear(v.deleted)
+	} else if len(v.deleted) > viewReads {
+		v.endLocked()
+	}
 }
 
 // growsLocked notes how long the line is, and ends the view if that is too long. A waiter goes on

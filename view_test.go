@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -169,6 +170,54 @@ func TestAKeyDoesNotLingerUnseen(t *testing.T) {
 				lockWithin(t, b, 10*time.Second)
 				etcd.Intercept(nil)
 				require.NoError(t, b.Unlock(context.Background()))
+			})
+		})
+	}
+}
+
+// Whoever is ahead of a key goes before the answer comes that tells who is ahead of it: that to the
+// put, or to a read if the put has read nothing but strays. The event comes before that answer.
+func TestADeletionThatIsToldBeforeTheAnswerToThePutCounts(t *testing.T) {
+	for _, by := range []string{"a call", "a call behind strays", "a release"} {
+		t.Run(by, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				s := processIn(t, etcd, "a")
+				a := contract.MutexOf(t, s, "n", etcdlock.WithLinger(time.Hour)) // it has a view
+				lockWithin(t, a, time.Second)
+				b := contract.MutexOf(t, processIn(t, etcd, "b"), "n")
+				held := make(chan error, 1)
+				go func() { held <- b.Lock(context.Background()) }()
+				synctest.Wait()
+				if by != "a release" {
+					require.NoError(t, a.Unlock(context.Background()))
+					require.NoError(t, soonOr(t, held, "it does not get in"))
+				}
+				slow, answered, strays := fake.Txn, 500*time.Millisecond, []string(nil)
+				if by == "a call behind strays" { // it reads twice
+					slow, answered, strays = fake.Range, time.Second, putStrays(t, etcd, 10)
+				}
+				etcd.Intercept(func(c fake.Call) (e fake.Effect) {
+					if c.Process == "a" && c.Method == slow {
+						e.DelayReply = 500 * time.Millisecond
+					}
+					return e
+				})
+				began := time.Now()
+				in := make(chan error, 1)
+				go func() { in <- contract.MutexOf(t, s, "n").Lock(context.Background()) }()
+				synctest.Wait()
+				if by == "a release" {
+					go func() { _ = a.Unlock(context.Background()) }()
+					require.NoError(t, soonOr(t, held, "it does not get in"))
+				}
+				require.Len(t, etcd.Keys("n/"), 2+len(strays), "b's, and the next one of a")
+				time.Sleep(answered - 100*time.Millisecond)
+				require.NoError(t, b.Unlock(context.Background()))
+				require.NoError(t, soonOr(t, in, "it does not get in"))
+				require.Equal(t, answered, time.Since(began))
+				for _, key := range strays {
+					etcd.DeleteKey(key)
+				}
 			})
 		})
 	}

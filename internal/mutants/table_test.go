@@ -800,6 +800,27 @@ var mutants = []mutant{
 		killers: []killer{named("TestAViewTakesNoEventTwice")},
 	},
 	{
+		name: "a view remembers every key that went",
+		why:  "The deletion of a key proves that it is gone. But few of them are ahead of anybody, and a wait may be long.",
+		edits: []edit{{"view.go", `	v.forgetLocked()
+}
+`, `}
+`}},
+		killers: []killer{named("TestWhatAViewRemembersIsBounded")},
+	},
+	{
+		name:    "a view remembers every contender that went while a put is under way",
+		why:     "One of them may be ahead of the key. But an answer may take long, and many go meanwhile.",
+		edits:   []edit{{"view.go", `len(v.deleted) > viewReads`, `len(v.deleted) > viewReads && v.partial`}},
+		killers: []killer{named("TestWhatAViewRemembersIsBounded")},
+	},
+	{
+		name:    "a view forgets who went while a put is under way",
+		why:     "Nobody waits yet. But the answer to the put tells who was ahead of the key when it was put, and nothing tells again that they are gone.",
+		edits:   []edit{{"view.go", `	if known {`, `	if known || !known {`}},
+		killers: []killer{named("TestADeletionThatIsToldBeforeTheAnswerToThePutCounts")},
+	},
+	{
 		name: "the event of the predecessor is enough",
 		why:  "The one before is gone, so it is the waiter's turn. But that one may have been a waiter, too (rule 20).",
 		edits: []edit{
