@@ -8,7 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
@@ -221,4 +223,87 @@ func TestADeletionThatIsToldBeforeTheAnswerToThePutCounts(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Whoever holds with WithLinger, and whoever joins readers, depends on the watch of the line for as
+// long as that lasts. Now and then a re-check makes up for lost events. What it reads does not grow
+// with what else is below the name: keys of nested names, held or in use.
+func TestAReCheckDoesNotReadTheKeysOfNestedNames(t *testing.T) {
+	const nested, minutes = 1000, 10
+	for _, kind := range []string{"a lock is held", "a key lingers", "readers join"} {
+		for _, when := range []string{"before", "after", "in use"} {
+			t.Run(kind+", nested names "+when, func(t *testing.T) {
+				inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+					granted, err := etcd.Client("nested").Grant(context.Background(), 3000)
+					require.NoError(t, err)
+					var keys []string
+					put := func() {
+						for range nested {
+							key := "n/5/" + uuid.NewString() // among the keys of writers
+							require.NoError(t, etcd.PutKey(key, granted.ID))
+							keys = append(keys, key)
+						}
+					}
+					if when != "after" {
+						put()
+					}
+					s := processIn(t, etcd, "a")
+					a, rw := contract.MutexOf(t, s, "n", etcdlock.WithLinger(time.Hour)), rwIn(t, s)
+					joins := func() {}
+					switch kind {
+					case "a lock is held":
+						lockWithin(t, a, time.Second)
+					case "a key lingers":
+						lockWithin(t, a, time.Second)
+						require.NoError(t, a.Unlock(context.Background()))
+					default:
+						reads := readWithin(t, rw, time.Second)
+						joins = func() { done(t, readWithin(t, rw, time.Second)) }
+						defer done(t, reads)
+					}
+					if when == "after" {
+						put()
+					}
+					joins() // the view begins with a read of all
+					read, asked := 0, callsSince(etcd)
+					etcd.Intercept(func(c fake.Call) (e fake.Effect) {
+						if c.Process == "a" {
+							e.Edit = func(reply any) { read += keysIn(reply) }
+						}
+						return e
+					})
+					for range minutes * 60 {
+						time.Sleep(time.Second)
+						joins()
+						if when == "in use" {
+							etcd.DeleteKey(keys[0])
+							require.NoError(t, etcd.PutKey(keys[0], granted.ID))
+							keys = append(keys[1:], keys[0])
+						}
+					}
+					calls, _ := asked()
+					require.LessOrEqual(t, read, nested, "%v", calls)
+					if kind != "readers join" {
+						require.Len(t, etcd.Keys("n/"), nested+1)
+					}
+					for _, key := range keys {
+						etcd.DeleteKey(key)
+					}
+				})
+			})
+		}
+	}
+}
+
+// keysIn is how many keys an answer has.
+func keysIn(reply any) (n int) {
+	switch reply := reply.(type) {
+	case *pb.RangeResponse:
+		return len(reply.Kvs)
+	case *pb.TxnResponse:
+		for _, r := range reply.Responses {
+			n += len(r.GetResponseRange().GetKvs())
+		}
+	}
+	return n
 }

@@ -3,8 +3,11 @@ package etcdlock
 import (
 	"context"
 	"maps"
+	"slices"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/attempt"
@@ -86,15 +89,14 @@ func (v *view) failed(err error) error {
 }
 
 // isAsKnown reports whether what matters to the place that depends on the view is as it knows it:
-// all those ahead of it are still in line, or, if its key lingers or will linger, there is no other
-// key; and if it listens, nobody has recalled it. Unlike a read of the line this takes a few bytes.
+// all those ahead of it are still in line, or, if nobody is, no key has come that the view does not
+// know; and if it listens, nobody has recalled it. Unlike a read of the line this takes a few bytes.
 // It may report false for any reason: a read of the line then shows more.
 func (v *view) isAsKnown() bool {
 	s, name := v.s, v.local.name
 	s.mu.Lock()
 	p := v.ownLocked()
-	if p == nil || p.ticket.Rev() == 0 || p.staleLocked() || !p.ahead.Whole ||
-		p.ticket.Kind == line.Read && p.hold != nil { // a read of who is exclusive is as little
+	if p == nil || p.ticket.Rev() == 0 || p.staleLocked() || !p.ahead.Whole {
 		s.unlock()
 		return false
 	}
@@ -104,11 +106,13 @@ func (v *view) isAsKnown() bool {
 			clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev),
 			clientv3.Compare(clientv3.LeaseValue(e.Key), "=", e.Lease))
 	}
-	alone := p.ahead.Clear()
+	first, ask := p.ahead.Clear(), []clientv3.Op{countBelow(name)}
+	if first {
+		ask = v.newerLocked(p)
+	}
 	s.unlock()
-	count := []clientv3.Op{countBelow(name)}
 	resp, err := read(v.ctx, s, func(ctx context.Context) (*clientv3.TxnResponse, error) {
-		return s.txn(ctx, ifs, count, count)
+		return s.txn(ctx, ifs, ask, ask)
 	}, v.failed)
 	if err != nil {
 		return false
@@ -116,7 +120,31 @@ func (v *view) isAsKnown() bool {
 	s.mu.Lock()
 	defer s.unlock()
 	v.err = nil
-	return resp.Succeeded && (!alone || resp.Responses[0].GetResponseRange().GetCount() == 1)
+	return resp.Succeeded && (!first || slices.ContainsFunc(rangesOf(resp), p.isAlone))
+}
+
+// newerLocked reads a few of the keys that were put after p's key, and of those that were put since
+// the view's revision: one of the two shows whether a contender has come that the view does not
+// know. The first shows it whatever has become of etcd, if few keys of nested names are newer than
+// p's; the second, if few of these come and go at a time.
+func (v *view) newerLocked(p *place) []clientv3.Op {
+	newer := func(than clientv3.OpOption) clientv3.Op {
+		from, to := v.within()
+		return clientv3.OpGet(from, to, than, clientv3.WithKeysOnly(), clientv3.WithLimit(longLine))
+	}
+	return []clientv3.Op{
+		newer(clientv3.WithMinCreateRev(p.ticket.Rev() + 1)),
+		newer(clientv3.WithMinModRev(v.revision + 1)),
+	}
+}
+
+// isAlone reports whether a range has read all keys that it was to read, and none but p's own may
+// stand in line.
+func (p *place) isAlone(read *pb.RangeResponse) bool {
+	return !read.More && !slices.ContainsFunc(read.Kvs, func(kv *mvccpb.KeyValue) bool {
+		e := line.EntryOf(kv)
+		return e.Key != p.ticket.Key && e.MayStandIn(p.ticket.Name)
+	})
 }
 
 // recheck reads the line if somebody depends on it and a recheck is due. It returns when to call

@@ -677,11 +677,24 @@ var mutants = []mutant{
 	{
 		name: "a re-check of a view asks for the keys that it knows",
 		why:  "They are still there, so nothing was missed. But those that have come since were missed, and a key that lingers has to give way to them (WithLinger).",
-		edits: []edit{{"viewread.go", `	return resp.Succeeded && (!alone || resp.Responses[0].GetResponseRange().GetCount() == 1)
-`, `	_ = alone
+		edits: []edit{{"viewread.go", `	return resp.Succeeded && (!first || slices.ContainsFunc(rangesOf(resp), p.isAlone))
+`, `	_ = p.isAlone
 	return resp.Succeeded
 `}},
 		killers: []killer{named("TestAKeyThatLingersGivesWayThoughNoEventTells")},
+	},
+	{
+		name:    "a re-check of a view asks whether there is any other key",
+		why:     "If there is none the key is alone in line. But there may be thousands of nested names, and then all are read each time (rule 24).",
+		edits:   []edit{{"viewread.go", `	return !read.More && !slices`, `	return read.Count == 1 && !slices`}},
+		killers: []killer{named("TestAReCheckDoesNotReadTheKeysOfNestedNames")},
+	},
+	{
+		name: "a re-check of a view asks only for what is newer than its own key",
+		why:  "Whoever comes is newer. But so may be thousands of nested names.",
+		edits: []edit{{"viewread.go", `		newer(clientv3.WithMinModRev(v.revision + 1)),
+`, ``}},
+		killers: []killer{named("TestAReCheckDoesNotReadTheKeysOfNestedNames")},
 	},
 	{
 		name: "a key that lingers is re-checked as seldom as the hold before it was",
