@@ -343,12 +343,16 @@ func TestARenewalOfALeaseThatIsGoneEndsTheHoldAtOnce(t *testing.T) {
 }
 
 func TestAFailedRenewalIsFollowedByTwoAtOnce(t *testing.T) {
+	const ms = time.Millisecond
 	rows := []struct {
 		promise     string
 		effect      fake.Effect
 		least, most time.Duration // from the first to the next two
 	}{
-		{"after an error within about a second", fake.Effect{Before: fake.Unavailable}, 750 * time.Millisecond, 1250 * time.Millisecond},
+		{"soon after an error that has come at once", fake.Effect{Before: fake.Unavailable}, 37 * ms, 63 * ms},
+		{"about a second after a refusal", fake.Effect{Before: permissionDenied}, 750 * ms, 1250 * ms},
+		{"as much later as the error took", fake.Effect{Before: fake.Unavailable, Delay: 400 * ms}, 700 * ms, 900 * ms},
+		{"about a second after one that took long", fake.Effect{Before: fake.Unavailable, Delay: 3000 * ms}, 3750 * ms, 4250 * ms},
 		{"without an answer after a sixth of the TTL", fake.Effect{Drop: true}, virtualTTL / 6, virtualTTL / 6},
 	}
 	for _, row := range rows {

@@ -50,8 +50,9 @@ func (s *Session) destination(of *era) destination {
 // Renewals are separate attempts on a stream that stays open. One is sent in each period of the
 // schedule. If its answer takes longer than half a period, or does not come at all, more are
 // sent, each on its own stream, and two at a time if there are several endpoints, so that one
-// dead endpoint cannot get them all. No attempt outlives the trust that it could give: later its
-// answer would be useless.
+// dead endpoint cannot get them all. If an attempt fails at once more are sent soon: a renewal is
+// one small message, and its loss costs a hold. No attempt outlives the trust that it could give:
+// later its answer would be useless.
 type keeper struct {
 	*lease
 	ctx    context.Context // of the attempts and the streams
@@ -59,7 +60,7 @@ type keeper struct {
 
 	next        *time.Timer // when a renewal is due
 	lastStarted time.Time
-	troubled    bool // the last attempt failed, or is late
+	unanswered  int // how many sendings in a row had no good answer yet, the last one included
 	results     chan renewal
 
 	lastAudit time.Time
@@ -104,7 +105,7 @@ func (l *lease) keep(granted time.Time) {
 			l.above().watchHolds()
 		case known := <-k.audited:
 			k.auditing = false
-			if !known && !k.troubled {
+			if !known && k.unanswered == 0 {
 				k.next.Reset(0) // a renewal tells for certain
 			}
 		}
@@ -117,18 +118,18 @@ func (l *lease) keep(granted time.Time) {
 // send sends a renewal, and has the next one sent when the answer of this one is late.
 func (k *keeper) send() {
 	attempts := 1
-	if k.troubled {
+	if k.unanswered > 0 {
 		if k.s.calls.Several() {
 			attempts = 2
 		}
 		k.risk()
 	}
 	k.lastStarted = time.Now()
-	r := keepalive.Renewal{Sent: k.lastStarted, Anew: k.troubled}
+	r := keepalive.Renewal{Sent: k.lastStarted, Anew: k.unanswered > 0}
 	for range attempts {
 		k.s.spawn(func() { k.renew(k.ctx, k.sender, r, k.results) })
 	}
-	k.troubled = true // until its answer comes
+	k.unanswered++ // until its answer comes
 	k.next.Reset(k.plan.Late())
 }
 
@@ -137,16 +138,29 @@ func (k *keeper) answered(r renewal) {
 	last := r.started.Equal(k.lastStarted)
 	switch {
 	case last && streamIsOver(r.err):
-		k.troubled = false
+		k.unanswered = 0
 		k.next.Reset(0) // on another stream, which reports its own result
 	case r.err != nil:
 		k.renewalFailed(r.err)
-		k.next.Reset(attempt.Jitter(k.plan.Again()))
+		if k.unanswered > 0 { // else another one, sent since or with it, was answered
+			k.next.Reset(k.again(r))
+		}
 	case last:
-		k.troubled = false
+		k.unanswered = 0
 		rtt := time.Since(r.started)
 		k.next.Reset(time.Until(r.started.Add(k.plan.Next(rtt))))
 	}
+}
+
+// again is how long after a renewal that failed the next one is sent: soon if it has failed at
+// once, later if etcd is slow. It is later, too, if the renewal was refused, because each new stream
+// may cost a login, or if it was not even sent.
+func (k *keeper) again(r renewal) time.Duration {
+	took := k.s.calls.Seldom(time.Since(r.started))
+	if attempt.Refused(r.err) || errors.Is(r.err, attempt.ErrUnreachable) {
+		took = k.plan.Late()
+	}
+	return attempt.Jitter(k.plan.Again(k.unanswered, took))
 }
 
 // auditIfDue begins an audit of the lease's keys, one at a time.
@@ -218,8 +232,8 @@ func (l *lease) renew(
 	if !s.calls.Disconnected() { // else gRPC would wait for a connection
 		resp, err = sender.Renew(bounded, r)
 	}
-	if err != nil && (attempt.Refused(err) || errors.Is(err, attempt.ErrUnreachable)) {
-		l.renewals(func(t *trust.Trust) { t.Fails(sent) }) // or was not even sent
+	if err != nil && attempt.NotApplied(err) {
+		l.renewals(func(t *trust.Trust) { t.Fails(sent) })
 	}
 	cancel()
 	if cut := <-unreachable; err != nil && cut {
@@ -300,11 +314,12 @@ func (l *lease) ask(ctx context.Context, sent *trust.Attempt) error {
 	if key == "" {
 		return nil
 	}
-	retry := attempt.Backoff{Urgent: true} // a member may be silent: the renewal's, or another
-	_, _, err := attempt.Do(ctx, s.calls, &retry, attempt.ReadTimeout,
-		func(ctx context.Context) (*clientv3.GetResponse, error) {
-			return s.get(ctx, key, clientv3.WithCountOnly())
-		})
+	// A member may be silent: the renewal's, or another. A read that fails at once is repeated as
+	// soon as a renewal.
+	retry := attempt.Backoff{Urgent: true, Most: l.plan.Soon()}
+	_, err := readBy(ctx, s, retry, func(ctx context.Context) (*clientv3.GetResponse, error) {
+		return s.get(ctx, key, clientv3.WithCountOnly())
+	}, func(error) error { return nil })
 	s.mu.Lock()
 	defer s.unlock()
 	switch {

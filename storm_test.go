@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/etcdlock/etcdlock/internal/attempt"
 	"github.com/etcdlock/etcdlock/internal/fake"
@@ -458,4 +461,116 @@ func TestAFrozenEndpointOfThreeIsOvercomeHoweverManyAsk(t *testing.T) {
 		time.Sleep(time.Hour)
 		require.Empty(t, etcd.Keys(""))
 	})
+}
+
+// transients are errors that come back at once and say nothing about the next request.
+var transients = []error{
+	status.Error(codes.Internal, "stream terminated by RST_STREAM"),
+	status.Error(codes.Unavailable, "no upstream"),
+	status.Error(codes.ResourceExhausted, "the gateway's quota"),
+	status.Error(codes.Unknown, "unexpected HTTP status code received from server: 502"),
+}
+
+// fails makes a share of all requests fail at once with one of the errors. One of four that fail
+// was carried out.
+func fails(seed uint64, share float64, of []error) func(fake.Call) fake.Effect {
+	var mu sync.Mutex
+	r := rand.New(rand.NewPCG(seed, 0))
+	return func(c fake.Call) fake.Effect {
+		mu.Lock()
+		defer mu.Unlock()
+		if c.Method == fake.Event || r.Float64() >= share {
+			return fake.Effect{}
+		}
+		err := of[r.IntN(len(of))]
+		if r.IntN(4) == 0 {
+			return fake.Effect{After: err}
+		}
+		return fake.Effect{Before: err}
+	}
+}
+
+// holdsAmid holds a lock for ten minutes amid faults, or for as long as it can. It returns whether
+// the hold was lost, and how many renewals were sent.
+func holdsAmid(
+	t *testing.T, ttl time.Duration, several bool, faults func(fake.Call) fake.Effect,
+) (lost bool, renewals int) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := fake.NewServer()
+		s, err := NewSession(etcd.Client("a"), WithTTL(ttl))
+		require.NoError(t, err)
+		s.calls.Several = func() bool { return several }
+		mu, err := s.Mutex("n")
+		require.NoError(t, err)
+		require.NoError(t, mu.Lock(context.Background()))
+		etcd.Intercept(faults)
+		hold := mu.Context(context.Background())
+		select {
+		case <-hold.Done():
+			lost = true
+		case <-time.After(10 * time.Minute):
+		}
+		renewals = len(etcd.Calls(fake.KeepAlive))
+		etcd.Intercept(nil)
+		require.Equal(t, !lost, mu.Unlock(context.Background()) == nil)
+		require.NoError(t, s.Close(context.Background()))
+	})
+	return lost, renewals
+}
+
+// For ten minutes two of three requests fail at once, whatever the error, the TTL and the number of
+// endpoints. A renewal that fails so is sent again soon, and so is the read that asks what a
+// renewal is worth. No hold is lost.
+func TestErrorsThatComeBackAtOnceLoseNoHold(t *testing.T) {
+	errors := map[string][]error{"all of them": transients}
+	for _, err := range transients {
+		errors[status.Code(err).String()] = []error{err}
+	}
+	for _, ttl := range []time.Duration{2 * time.Second, 3 * time.Second, 15 * time.Second} {
+		for name, of := range errors {
+			for _, several := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%v, TTL %v, several endpoints: %t", name, ttl, several), func(t *testing.T) {
+					for seed := range uint64(race.Fewer(3, 1)) {
+						lost, _ := holdsAmid(t, ttl, several, fails(seed, 2./3, of))
+						require.False(t, lost, "seed %d", seed)
+					}
+				})
+			}
+		}
+	}
+}
+
+// docs/ttl.md says what share of failures a hold survives. While nearly all requests fail the hold
+// is lost, and until then the keeper has sent no more than some hundred renewals, or pairs of them.
+func TestTheShareOfFailuresThatAHoldSurvives(t *testing.T) {
+	runs := race.Fewer(10, 1)
+	for _, ttl := range []time.Duration{2 * time.Second, 15 * time.Second, time.Minute} {
+		for _, several := range []bool{false, true} {
+			for _, row := range []struct {
+				share       float64
+				least, most int // holds that are lost
+			}{
+				{1. / 2, 0, 0},
+				{2. / 3, 0, 0},
+				{3. / 4, 0, 1},
+				{1, runs, runs},
+			} {
+				lost, most := 0, 0
+				for seed := range uint64(runs) {
+					l, renewals := holdsAmid(t, ttl, several, fails(seed, row.share, transients))
+					if l {
+						lost++
+					}
+					most = max(most, renewals)
+				}
+				t.Logf("TTL %v, several endpoints: %t, %.0f %% fail: %d of %d lost, %d renewals at most",
+					ttl, several, 100*row.share, lost, runs, most)
+				require.GreaterOrEqual(t, lost, row.least)
+				require.LessOrEqual(t, lost, row.most)
+				if row.share == 1 {
+					require.LessOrEqual(t, most, 200)
+				}
+			}
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package attempt
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"time"
@@ -29,6 +30,10 @@ type Backoff struct {
 	// Spare is set if the call can wait, and many others may make the same call now: each of its
 	// attempts is repeated twice at most.
 	Spare bool
+
+	// Most caps the pauses after errors other than those of an etcd that is overloaded. It is half
+	// a second if it is not set.
+	Most time.Duration
 
 	delay      time.Duration
 	unanswered int // attempts in a row that had no answer in time
@@ -92,7 +97,7 @@ func (b *Backoff) next() time.Duration {
 	if b.overloads > 0 {
 		b.delay = most << b.overloads
 	} else {
-		b.delay = min(max(2*b.delay, least), most)
+		b.delay = min(max(2*b.delay, least), cmp.Or(b.Most, most))
 	}
 	return b.delay
 }

@@ -150,7 +150,8 @@ var explorations = []struct {
 var explorationOfSeveral = core("ticket", "TestExplorationOfSeveral")
 
 var explorationOfTrust = core("trust",
-	"TestExplorationOfAChangeOfLeader|TestExplorationOfASuspend|TestExplorationOfSchedules")
+	"TestExplorationOfAChangeOfLeader|TestExplorationOfASuspend|TestExplorationOfSchedules|"+
+		"TestExplorationOfErrorsThatComeBackAtOnce")
 
 // exploration goes all ways of the cores that m changes. ok is false if m changes anything
 // else, or something that is not explored.

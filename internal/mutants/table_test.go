@@ -44,8 +44,12 @@ var mutants = []mutant{
 	{
 		name: "what a renewal is worth is asked of one member",
 		why:  "One read should do. But that member may be the silent one, again and again: renewals are confirmed, and count for nothing (rule 13).",
-		edits: []edit{{"renew.go", `	_, _, err := attempt.Do(ctx, s.calls, &retry, attempt.ReadTimeout,
-`, `	_, _, err := attempt.Do(ctx, s.calls, &retry, time.Hour,
+		edits: []edit{{"renew.go", `	_, err := readBy(ctx, s, retry, func(ctx context.Context) (*clientv3.GetResponse, error) {
+		return s.get(ctx, key, clientv3.WithCountOnly())
+	}, func(error) error { return nil })
+`, `	_, _, err := attempt.Do(ctx, s.calls, &retry, time.Hour, func(ctx context.Context) (*clientv3.GetResponse, error) {
+		return s.get(ctx, key, clientv3.WithCountOnly())
+	})
 `}},
 		killers: []killer{core("sim", "TestAReadOfDoubtMeetsAnotherMember")},
 	},
@@ -151,6 +155,40 @@ var mutants = []mutant{
 		edits: []edit{{"renew.go", `	k.next.Reset(k.plan.Late())
 `, ``}},
 		killers: []killer{simulation(1000), named("TestAFailedRenewalIsFollowedByTwoAtOnce")},
+	},
+	{
+		name: "a renewal that fails at once is sent again as if it had been late",
+		why:  "A second is short beside a TTL of 15 s. But eight attempts fit into a trust, and where two of three requests fail at once all eight do now and then (rule 13).",
+		edits: []edit{{"internal/trust/schedule.go", `	return min(max(soon, took), s.longest())
+`, `	return max(soon, s.longest())
+`}},
+		killers: []killer{
+			named("TestErrorsThatComeBackAtOnceLoseNoHold"),
+			explorationOfTrust,
+		},
+	},
+	{
+		name: "the read of what a renewal is worth is sent once",
+		why:  "The next renewal asks again. But while requests fail at once each renewal is in doubt, and two of three reads fail, too (rule 13).",
+		edits: []edit{{"renew.go", `	}, func(error) error { return nil })
+`, `	}, func(err error) error { return err })
+`}},
+		killers: []killer{named("TestErrorsThatComeBackAtOnceLoseNoHold")},
+	},
+	{
+		name:    "a renewal that fails late is sent again at once",
+		why:     "The sooner it is sent, the sooner it is answered. But an etcd that is slow then gets more renewals, and not fewer (rule 25).",
+		edits:   []edit{{"internal/trust/schedule.go", `min(max(soon, took), s.longest())`, `min(soon, s.longest())`}},
+		killers: []killer{
+			explorationOfTrust, named("TestAFailedRenewalIsFollowedByTwoAtOnce"),
+			core("trust", "TestTheScheduleOfTheDefaults"),
+		},
+	},
+	{
+		name:    "a renewal that is refused is sent again at once",
+		why:     "An operator may take the refusal back. But each new stream may be a login, which costs etcd more than anything else (rule 25).",
+		edits:   []edit{{"renew.go", `attempt.Refused(r.err) || errors.Is(r.err`, `errors.Is(r.err`}},
+		killers: []killer{named("TestAFailedRenewalIsFollowedByTwoAtOnce")},
 	},
 	{
 		name:  "each renewal opens a stream",

@@ -32,9 +32,10 @@ type renewer struct {
 
 	guard   sync.Mutex // never held across a wait
 	streams []*renewals
-	reads   int  // Range and Txn
-	proxy   bool // a proxy ends each new stream
-	ended   int  // streams that it has ended
+	reads   int          // Range and Txn
+	proxy   bool         // a proxy ends each new stream
+	ended   int          // streams that it has ended
+	fails   func() error // fails a request, or the opening of a stream; nil if none fails
 
 	swallows  bool // one of the reads under way gets no answer
 	swallowed int  // how many reads get none now
@@ -59,6 +60,9 @@ func (w *renewer) stream(
 	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
 	open grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
+	if err := w.failure(); err != nil {
+		return nil, err
+	}
 	if !strings.HasSuffix(method, "/LeaseKeepAlive") {
 		return open(ctx, desc, cc, method, opts...)
 	}
@@ -86,6 +90,16 @@ func (w *renewer) endsStream() bool {
 	return w.proxy
 }
 
+// failure is the error with which a request, or the opening of a stream, fails, or nil.
+func (w *renewer) failure() error {
+	w.guard.Lock()
+	defer w.guard.Unlock()
+	if w.fails == nil {
+		return nil
+	}
+	return w.fails()
+}
+
 // proxied makes a proxy end each new stream, or none.
 func (w *renewer) proxied(ends bool) {
 	w.guard.Lock()
@@ -97,6 +111,9 @@ func (w *renewer) unary(
 	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
 	invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {
+	if err := w.failure(); err != nil {
+		return err
+	}
 	if strings.HasSuffix(method, "/Range") || strings.HasSuffix(method, "/Txn") {
 		w.guard.Lock()
 		w.reads++
@@ -330,6 +347,7 @@ func TestAnOutageOpensFewStreams(t *testing.T) {
 		outage = 60 * time.Second
 		late   = renewTTL / 6
 		again  = renewTTL / 3 * 3 / 16 * 3 / 4 // with the most jitter
+		atOnce = renewTTL / 3 / 30 * 3 / 4     // after an error that comes back at once
 	)
 	for what, row := range map[string]struct {
 		begin, end func(w *renewer, member int)
@@ -353,7 +371,7 @@ func TestAnOutageOpensFewStreams(t *testing.T) {
 				w.proxied(true)
 				w.net.Reset("one", fmt.Sprint("m", m))
 			},
-			func(w *renewer, m int) { w.proxied(false) }, again,
+			func(w *renewer, m int) { w.proxied(false) }, atOnce,
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -380,6 +398,38 @@ func TestAnOutageOpensFewStreams(t *testing.T) {
 				_, _, open = w.opened()
 				require.Equal(t, 1, open)
 			})
+		})
+	}
+}
+
+// Two of three requests fail at once, and two of three streams cannot be opened. The connections
+// break again and again, so that streams have to be opened. No hold is lost.
+func TestStreamsThatCannotBeOpenedLoseNoHold(t *testing.T) {
+	for _, known := range []int{1, 3} {
+		t.Run(fmt.Sprintf("%d endpoints", known), func(t *testing.T) {
+			for seed := range uint64(race.Fewer(5, 1)) {
+				holding(t, seed, known, func(t *testing.T, w *renewer, hold context.Context) {
+					r := generator(seed, "openings")
+					w.guard.Lock()
+					w.fails = func() error {
+						if r.IntN(3) == 0 {
+							return nil
+						}
+						return status.Error(codes.Unavailable, "no upstream")
+					}
+					w.guard.Unlock()
+					for range 10 * time.Minute / renewTTL {
+						time.Sleep(renewTTL)
+						for m := range known {
+							w.net.Reset("one", fmt.Sprint("m", m))
+						}
+						require.NoError(t, hold.Err(), "seed %d, %v", seed, context.Cause(hold))
+					}
+					w.guard.Lock()
+					w.fails = nil
+					w.guard.Unlock()
+				})
+			}
 		})
 	}
 }

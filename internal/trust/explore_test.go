@@ -254,6 +254,36 @@ func TestExplorationOfSchedules(t *testing.T) {
 	t.Logf("%d histories", histories)
 }
 
+// Whatever the TTL and the margin, many attempts that fail at once fit into what is left of a trust
+// when the first of them is sent, however long jitter makes their pauses. They are not too many
+// either, with a TTL of up to a minute, and there are few if each takes long to fail.
+func TestExplorationOfErrorsThatComeBackAtOnce(t *testing.T) {
+	fewest, most, slow := 1000, 0, 0
+	for ttl := time.Second; ttl <= 10*time.Minute; ttl += time.Second {
+		for percent := 1; percent < 100; percent++ {
+			s := scheduleOf(ttl, ttl/100*time.Duration(percent))
+			if s.Period < 30*leastPeriod {
+				continue
+			}
+			count := func(took, quarters time.Duration) (attempts int) {
+				for left := s.Span - s.Period; left > 0; left -= took + s.Again(attempts, took)/4*quarters {
+					attempts++
+				}
+				return attempts
+			}
+			fewest = min(fewest, count(0, 5))
+			if ttl <= time.Minute {
+				most = max(most, count(0, 3))
+				slow = max(slow, count(s.longest(), 3))
+			}
+		}
+	}
+	t.Logf("%d to %d attempts, %d slow ones", fewest, most, slow)
+	require.GreaterOrEqual(t, fewest, 30)
+	require.LessOrEqual(t, most, 100)
+	require.LessOrEqual(t, slow, 24)
+}
+
 // lasts plays some renewals. Each is answered after the given quarters of the time within
 // which it is not late, except for one that is lost.
 func lasts(t *testing.T, ttl, margin time.Duration, lost int, quarters time.Duration) {

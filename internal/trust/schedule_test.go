@@ -23,7 +23,7 @@ func TestTheScheduleFollowsFromWhatIsTrusted(t *testing.T) {
 				require.False(t, s.AtRisk(left), "when a renewal is sent")
 				require.True(t, s.Lasts(left))
 				require.GreaterOrEqual(t, left, 2*s.Late(), "one is late, another is sent")
-				require.LessOrEqual(t, s.Again(), s.Late())
+				require.LessOrEqual(t, s.Again(1, s.Span), s.Late())
 				require.LessOrEqual(t, s.Next(0), s.Period)
 				require.Greater(t, s.Next(s.Span), time.Duration(0), "never at once")
 			})
@@ -35,7 +35,12 @@ func TestTheScheduleOfTheDefaults(t *testing.T) {
 	s := scheduleOf(15*time.Second, 15*time.Second/8)
 	require.Equal(t, 5*time.Second, s.Period)
 	require.Equal(t, 2500*time.Millisecond, s.Late())
-	require.Equal(t, 937500*time.Microsecond, s.Again())
+	for n, pause := range []time.Duration{50, 50, 100, 166, 166} {
+		require.Equal(t, pause, s.Again(n, 0)/time.Millisecond, "the pause after %d failures", n)
+	}
+	require.Equal(t, 166*time.Millisecond, s.Again(1e9, 0).Truncate(time.Millisecond))
+	require.Equal(t, 500*time.Millisecond, s.Again(1, 500*time.Millisecond), "as long as that one took")
+	require.Equal(t, 937500*time.Microsecond, s.Again(9, time.Minute))
 	require.Equal(t, 4*time.Second, s.Next(time.Second))
 	require.True(t, s.AtRisk(6*time.Second))
 	require.False(t, s.Lasts(5*time.Second))
