@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
@@ -98,6 +99,26 @@ func TestUnlockOfAKeyThatWasPutOverIsALossWhateverGotLost(t *testing.T) {
 		synctest.Wait() // for the removal
 		require.Empty(t, etcd.Keys("x/"))
 	})
+}
+
+// Somebody deletes the held key, and the first request of the release is answered by a member that
+// does not carry it out: a learner, for instance. The next one finds no key. No earlier copy can
+// have deleted it, so that is a loss.
+func TestARequestThatWasNotCarriedOutDoesNotMakeALossLookLikeARelease(t *testing.T) {
+	for _, answer := range []error{
+		rpctypes.ErrGRPCNotSupportedForLearner, rpctypes.ErrGRPCNotCapable, rpctypes.ErrGRPCAuthOldRevision,
+		rpctypes.ErrGRPCRequestTooManyRequests,
+	} {
+		t.Run(answer.Error(), func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				mu := contract.MutexOf(t, processIn(t, etcd, "a"), "x")
+				require.NoError(t, mu.Lock(in(t, time.Second)))
+				etcd.DeleteKey(mu.Key())
+				etcd.Intercept(onlyNext(etcd, fake.Txn, fake.Effect{Before: answer}))
+				require.ErrorIs(t, mu.Unlock(in(t, 10*time.Second)), etcdlock.ErrLost)
+			})
+		})
+	}
 }
 
 // The release finds no key, and asks what became of it. Whatever becomes of that question,

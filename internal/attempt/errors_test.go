@@ -4,7 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"math"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -89,6 +96,49 @@ func TestRefusalsAreEtcdsOwn(t *testing.T) {
 	require.False(t, Refused(nil))
 }
 
+// Each error of the module rpctypes has one row, with the text that it has on the wire. A version of
+// the module that has another error fails here until that has a row, too.
+func TestEachErrorOfEtcdHasAClass(t *testing.T) {
+	dir, err := exec.CommandContext(t.Context(),
+		"go", "list", "-f", "{{.Dir}}", "go.etcd.io/etcd/api/v3/v3rpc/rpctypes").Output()
+	require.NoError(t, err)
+	files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "*.go"))
+	require.NoError(t, err)
+	found := make(map[string]bool) // by text
+	for _, path := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		require.NoError(t, err)
+		ast.Inspect(file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || len(call.Args) != 2 || !isStatus(call) {
+				return true
+			}
+			text, err := strconv.Unquote(call.Args[1].(*ast.BasicLit).Value)
+			require.NoError(t, err)
+			found[text] = true
+			require.Contains(t, answers, text, "give it a row in classOf")
+			return true
+		})
+	}
+	require.Greater(t, len(found), 50)
+	rows := 0
+	for _, errs := range classOf {
+		rows += len(errs)
+	}
+	require.Len(t, answers, rows, "one has two rows")
+	require.Len(t, found, rows, "the module has no such error any more")
+}
+
+// isStatus reports whether a call is one of status.Error.
+func isStatus(call *ast.CallExpr) bool {
+	of, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok || of.Sel.Name != "Error" {
+		return false
+	}
+	pkg, ok := of.X.(*ast.Ident)
+	return ok && pkg.Name == "status"
+}
+
 // The answer of a member that cannot serve is no answer for a waiter. Neither is an error
 // of gRPC without an answer.
 func TestAMemberThatCannotServeHasNotAnswered(t *testing.T) {
@@ -96,6 +146,7 @@ func TestAMemberThatCannotServeHasNotAnswered(t *testing.T) {
 		rpctypes.ErrGRPCNoLeader, rpctypes.ErrGRPCNotLeader, rpctypes.ErrGRPCLeaderChanged, rpctypes.ErrGRPCStopped,
 		rpctypes.ErrGRPCTimeout, rpctypes.ErrGRPCTimeoutDueToLeaderFail, rpctypes.ErrGRPCTimeoutDueToConnectionLost,
 		rpctypes.ErrGRPCTimeoutWaitAppliedIndex, rpctypes.ErrGRPCUnhealthy, status.Error(codes.Unavailable, "refused"),
+		rpctypes.ErrGRPCNotSupportedForLearner, rpctypes.ErrGRPCNotCapable,
 	} {
 		for form, err := range formsOf(answer) {
 			require.True(t, Absent(err), "%v, %s", answer, form)
@@ -119,6 +170,7 @@ func TestAMemberThatCannotServeHasNotAnswered(t *testing.T) {
 func TestOnlyAnAnswerSaysThatAWriteWasNotApplied(t *testing.T) {
 	for _, answer := range []error{
 		rpctypes.ErrGRPCLeaseNotFound, rpctypes.ErrGRPCRequestTooManyRequests, rpctypes.ErrGRPCPermissionDenied,
+		rpctypes.ErrGRPCNotSupportedForLearner, rpctypes.ErrGRPCNotCapable, rpctypes.ErrGRPCAuthOldRevision,
 	} {
 		for form, err := range formsOf(answer) {
 			require.True(t, NotApplied(err), "%v, %s", answer, form)

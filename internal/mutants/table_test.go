@@ -176,9 +176,9 @@ var mutants = []mutant{
 		killers: []killer{named("TestErrorsThatComeBackAtOnceLoseNoHold")},
 	},
 	{
-		name:    "a renewal that fails late is sent again at once",
-		why:     "The sooner it is sent, the sooner it is answered. But an etcd that is slow then gets more renewals, and not fewer (rule 25).",
-		edits:   []edit{{"internal/trust/schedule.go", `min(max(soon, took), s.longest())`, `min(soon, s.longest())`}},
+		name:  "a renewal that fails late is sent again at once",
+		why:   "The sooner it is sent, the sooner it is answered. But an etcd that is slow then gets more renewals, and not fewer (rule 25).",
+		edits: []edit{{"internal/trust/schedule.go", `min(max(soon, took), s.longest())`, `min(soon, s.longest())`}},
 		killers: []killer{
 			explorationOfTrust, named("TestAFailedRenewalIsFollowedByTwoAtOnce"),
 			core("trust", "TestTheScheduleOfTheDefaults"),
@@ -380,6 +380,15 @@ var mutants = []mutant{
 
 	// ---- truth: rules 6 to 8
 
+	{
+		name:  "a member that cannot serve a request may have carried it out",
+		why:   "Only an answer tells what became of a request. But a learner's refusal is one: the next request finds no key, somebody else has deleted it, and Unlock says nil (rule 6).",
+		edits: []edit{{"internal/attempt/errors.go", `return classify(err) >= incapable`, `return classify(err) >= unapplied`}},
+		killers: []killer{
+			named("TestARequestThatWasNotCarriedOutDoesNotMakeALossLookLikeARelease"),
+			core("attempt", "TestOnlyAnAnswerSaysThatAWriteWasNotApplied"),
+		},
+	},
 	{
 		name:    "an inner Do speaks for the outer one",
 		why:     "fn's error belongs to the caller and is returned as it is. But if it comes from another Do that could not lock, the caller thinks that its own work was not begun (rule 8).",
