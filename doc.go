@@ -100,7 +100,8 @@
 // renewal, less often while all its keys are rechecked anyway, and with every renewal where a key
 // is not watched: a Session that holds more than 100 names has no watches. A waiter rechecks the
 // line in case an event was lost: every 1.5 s at first, once in a TTL and a third in the end, and
-// less often in a long line and while etcd is slow.
+// less often in a long line and while etcd is slow. The watches of a client's Sessions share a
+// stream. So they carry no outgoing metadata of a caller's context, as the requests of its call do.
 //
 // An attempt without an answer is repeated after 0.5 to 2 s, or after as long as recent answers
 // took if that is more, and given up after 2.5 to 10 s. All Sessions of a client share a budget

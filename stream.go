@@ -18,9 +18,8 @@ import (
 )
 
 const (
-	// streamKey is what the library adds to the outgoing metadata of its watches. clientv3
-	// tells its streams apart by metadata: watches with the same metadata share a stream. etcd
-	// ignores the key.
+	// streamKey is in the outgoing metadata of the library's watches. clientv3 tells its streams
+	// apart by metadata: watches with the same metadata share a stream. etcd ignores the key.
 	streamKey = "etcdlock-stream"
 
 	// streamRest is the least age of a stream that is replaced because of its token: each new
@@ -104,11 +103,14 @@ func isOfToken(err error) bool {
 	return slices.ContainsFunc(tokenRefusals, func(e error) bool { return attempt.Is(err, e) })
 }
 
-// context returns ctx for a watch on the stream, and the stream's name.
+// context returns ctx for a watch on the stream, and the stream's name. Its outgoing metadata are the
+// library's alone: a request id or a trace header of the caller would open a stream for each call,
+// and with user and password log in for it.
 func (s *stream) context(ctx context.Context) (context.Context, int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return metadata.AppendToOutgoingContext(ctx, streamKey, strconv.FormatInt(s.name, 10)), s.name
+	own := metadata.Pairs(streamKey, strconv.FormatInt(s.name, 10))
+	return clientv3.WithRequireLeader(metadata.NewOutgoingContext(ctx, own)), s.name
 }
 
 // tells notes that a watch on the named stream reported something: the stream lives.
@@ -179,7 +181,7 @@ func (s *stream) renewLocked() {
 func (s *Session) watch(ctx context.Context, broken *attempt.Backoff, key string, opts ...clientv3.OpOption) (
 	events clientv3.WatchChan, on int64, stop context.CancelFunc,
 ) {
-	watching, on := s.stream.context(clientv3.WithRequireLeader(ctx))
+	watching, on := s.stream.context(ctx)
 	watching, stop = context.WithCancel(watching)
 	started, before := time.Now(), *broken
 	const opening, open, given = 0, 1, 2

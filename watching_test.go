@@ -462,6 +462,79 @@ func TestAStreamWhoseTokenHasExpiredHoldsUpNoWatch(t *testing.T) {
 	}
 }
 
+// A noting KV notes the request ids of its transactions.
+type noting struct {
+	clientv3.KV
+	mu  sync.Mutex
+	ids map[string]bool
+}
+
+func (k *noting) Txn(ctx context.Context) clientv3.Txn {
+	md, _ := metadata.FromOutgoingContext(ctx)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, id := range md.Get("request-id") {
+		k.ids[id] = true
+	}
+	return k.KV.Txn(ctx)
+}
+
+// Each call has a context with an id of its own in its outgoing metadata. Its requests carry it. All
+// watches have the library's metadata alone, and so one stream: those of few, of many, of permits,
+// of keys that are held, and of WatchHolder.
+func TestTheMetadataOfACallOpensNoStream(t *testing.T) {
+	const waiters = 20
+	withID := func(ctx context.Context, id string) context.Context {
+		return metadata.AppendToOutgoingContext(clientv3.WithRequireLeader(ctx), "request-id", id)
+	}
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		client := etcd.Client("a")
+		kv := &noting{KV: client.KV, ids: make(map[string]bool)}
+		client.KV = kv
+		w := streamsOf(client, time.Hour)
+		ctx, end := context.WithCancel(context.Background())
+		defer end()
+		var all sync.WaitGroup
+		strangers(t, etcd, "few", 2)
+		strangers(t, etcd, "many", 20)
+		strangers(t, etcd, "permits", 20)
+		for i, s := range sessionsOf(t, client, waiters) {
+			id := func(what string) context.Context { return withID(ctx, fmt.Sprint(what, i)) }
+			waits := func(what string, lock func(context.Context) error) {
+				all.Go(func() { require.ErrorIs(t, lock(id(what)), context.Canceled) })
+			}
+			waits("few", contract.MutexOf(t, s, "few").Lock)
+			waits("many", contract.MutexOf(t, s, "many").Lock)
+			permits, err := s.Semaphore("permits", 3)
+			require.NoError(t, err)
+			waits("permits", func(ctx context.Context) error {
+				_, err := permits.Acquire(ctx, 1)
+				return err
+			})
+			held := contract.MutexOf(t, s, fmt.Sprint("held", i))
+			require.NoError(t, held.Lock(id("held")))
+			all.Go(func() {
+				for _, err := range etcdlock.WatchHolder(id("holder"), client, "few") {
+					require.NoError(t, err)
+				}
+			})
+			synctest.Wait()
+		}
+		time.Sleep(time.Minute) // by then the held keys are watched
+		open, _, begun, _ := w.counts()
+		t.Logf("%d watches on %d streams", begun, open)
+		require.Equal(t, 1, open)
+		require.GreaterOrEqual(t, begun, 3*waiters)
+		for _, what := range []string{"few", "many", "permits", "held", "holder"} {
+			for i := range waiters {
+				require.Contains(t, kv.ids, fmt.Sprint(what, i), "the requests of a call carry its metadata")
+			}
+		}
+		end()
+		all.Wait()
+	})
+}
+
 // A fleet of Sessions on one client has one stream for all, and one more when its token has
 // expired and another waiter comes.
 func TestTheSessionsOfAClientShareAStream(t *testing.T) {

@@ -956,11 +956,19 @@ var mutants = []mutant{
 	{
 		name: "the library's watches are on the user's stream",
 		why:  "That saves one stream. But once the stream's token has expired the user's watch keeps the stream open, and etcd refuses all later watches (rules 12 and 16).",
-		edits: []edit{{"stream.go", `	return metadata.AppendToOutgoingContext(ctx, streamKey, strconv.FormatInt(s.name, 10)), s.name
-`, `	_, _ = metadata.AppendToOutgoingContext, strconv.FormatInt
-	return ctx, s.name
+		edits: []edit{{"stream.go", `	own := metadata.Pairs(streamKey, strconv.FormatInt(s.name, 10))
+`, `	own, _, _ := metadata.MD(nil), streamKey, strconv.FormatInt
 `}},
 		killers: []killer{named("TestAStreamWhoseTokenHasExpiredHoldsUpNoWatch")},
+	},
+	{
+		name: "a watch has the metadata of the call that began it",
+		why:  "The requests of a call have them, too. But a request id is another one in each call, and so each waiter opens a stream, and logs in for it (rule 24).",
+		edits: []edit{{"stream.go", `	return clientv3.WithRequireLeader(metadata.NewOutgoingContext(ctx, own)), s.name
+`, `	theirs, _ := metadata.FromOutgoingContext(ctx)
+	return clientv3.WithRequireLeader(metadata.NewOutgoingContext(ctx, metadata.Join(theirs, own))), s.name
+`}},
+		killers: []killer{named("TestTheMetadataOfACallOpensNoStream")},
 	},
 	{
 		name: "a refused watch is begun on the same stream again",
