@@ -45,7 +45,7 @@ func (l *lease) auditDue(last time.Time) bool {
 	case !l.doubted.IsZero(), len(l.places) > manyPlaces, l.plan.AtRisk(l.trust.Remaining(now)):
 		return since >= period
 	default:
-		return since >= l.seldomLocked(now, period)*period
+		return since/l.seldomLocked(now, period) >= period // a multiple of the longest TTLs overflows
 	}
 }
 

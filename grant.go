@@ -2,6 +2,7 @@ package etcdlock
 
 import (
 	"context"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -158,7 +159,7 @@ func (s *Session) standBack(ctx context.Context) {
 	if barren < 2 {
 		return
 	}
-	apart := s.cfg.ttl << min(barren-2, mostDoubled)
+	apart := min(s.cfg.ttl, math.MaxInt64>>mostDoubled) << min(barren-2, mostDoubled)
 	pause := time.NewTimer(rand.N(apart))
 	defer pause.Stop()
 	select {

@@ -132,6 +132,36 @@ func TestAnIdleHoldCostsItsRenewalsAndLittleElse(t *testing.T) {
 	}
 }
 
+// With any TTL that etcd grants, up to 285 years, a hold and a wait cost etcd next to nothing, and
+// the wait ends with the hold.
+func TestTheLongestTTLsCostNoMoreThanOthers(t *testing.T) {
+	for _, ttl := range []time.Duration{400_000_000, 7_000_000_000, 9_000_000_000} {
+		t.Run(fmt.Sprintf("%d s", ttl), func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				long := etcdlock.WithTTL(ttl * time.Second)
+				held := contract.MutexOf(t, processIn(t, etcd, "a", long), "n")
+				lockWithin(t, held, time.Second)
+				next := contract.MutexOf(t, processIn(t, etcd, "b", long), "n")
+				in := contract.Async(func() error { return next.Lock(context.Background()) })
+				etcd.Intercept(func(fake.Call) fake.Effect { return fake.Effect{DelayReply: time.Second} })
+				time.Sleep(time.Hour)
+				before := etcd.Counts()
+				time.Sleep(time.Hour)
+				sent := 0
+				for method, n := range etcd.Counts() {
+					sent += n - before[method]
+				}
+				t.Logf("%d requests in an hour", sent)
+				require.LessOrEqual(t, sent, 4)
+				etcd.Intercept(nil)
+				require.NoError(t, held.Unlock(context.Background()))
+				require.NoError(t, soonOr(t, in, "the waiter does not get in"))
+				require.NoError(t, next.Unlock(context.Background()))
+			})
+		})
+	}
+}
+
 // So does an idle wait, in a short line and in one of a hundred. In the first minutes it
 // rechecks more often.
 func TestAnIdleWaitCostsItsRenewalsAndLittleElse(t *testing.T) {

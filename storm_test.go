@@ -303,18 +303,24 @@ func TestLeasesThatRunOutUnansweredSpreadThoseThatFollow(t *testing.T) {
 // However long etcd is too slow, a Session waits for no more than four TTLs before it asks
 // for a lease again.
 func TestALeaseIsAskedForWithinFourTTLsHoweverManyRanOut(t *testing.T) {
-	for barren := range 200 {
-		synctest.Test(t, func(t *testing.T) {
-			s, err := NewSession(fake.NewServer().Client("a"))
-			require.NoError(t, err)
-			s.barren = barren
-			mu, err := s.Mutex("n")
-			require.NoError(t, err)
-			started := time.Now()
-			require.NoError(t, mu.Lock(context.Background()))
-			require.LessOrEqual(t, time.Since(started), 4*defaultTTL)
-			require.NoError(t, s.Close(context.Background()))
-		})
+	for _, ttl := range []time.Duration{defaultTTL, maxTTL} {
+		for barren := range 200 {
+			synctest.Test(t, func(t *testing.T) {
+				s, err := NewSession(fake.NewServer().Client("a"), WithTTL(ttl))
+				require.NoError(t, err)
+				s.barren = barren
+				mu, err := s.Mutex("n")
+				require.NoError(t, err)
+				ctx, cancel := context.WithTimeout(context.Background(), 4*defaultTTL)
+				defer cancel()
+				if err := mu.Lock(ctx); ttl == defaultTTL || barren < 2 {
+					require.NoError(t, err)
+				} else {
+					require.ErrorIs(t, err, context.DeadlineExceeded) // within some centuries
+				}
+				require.NoError(t, s.Close(context.Background()))
+			})
+		}
 	}
 }
 

@@ -54,6 +54,13 @@ var mutants = []mutant{
 		killers: []killer{core("sim", "TestAReadOfDoubtMeetsAnotherMember")},
 	},
 	{
+		name:       "an attempt matters for four thirds of the TTL, whatever the TTL",
+		why:        "So it does. But four thirds of the longest TTLs overflow, and no attempt matters at all (rule 1).",
+		edits:      []edit{{"internal/trust/trust.go", `(now.Sub(a.sent)-requestTimeout)/4 > t.ttl/3`, `now.Sub(a.sent) > requestTimeout+t.ttl/3*4`}},
+		killers:    []killer{core("trust", "TestAnAttemptMattersHoweverLongTheTTL")},
+		unexplored: "The exploration has one TTL, of five steps.",
+	},
+	{
 		name: "a read confirms every renewal",
 		why:  "etcd answers, so its leader leads. But another leader may have renewed the lease (rule 1).",
 		edits: []edit{{"internal/trust/trust.go", `		if a.open && a.era == era && a.term >= term {
@@ -298,9 +305,15 @@ var mutants = []mutant{
 		killers: []killer{named("TestWhoWaitsInALongLineAuditsAsRarelyAsItRechecks")},
 	},
 	{
+		name:    "audits are a multiple of a period apart",
+		why:     "So it says. But a third of the longest TTLs overflows if it is multiplied by four: each audit is followed by the next one at once (rule 24).",
+		edits:   []edit{{"audit.go", `since/l.seldomLocked(now, period) >= period`, `since >= l.seldomLocked(now, period)*period`}},
+		killers: []killer{named("TestTheLongestTTLsCostNoMoreThanOthers")},
+	},
+	{
 		name: "nobody looks at the keys of the lease",
 		why:  "Renewals show when the lease is gone. But they do not show that the key is gone (rule 5).",
-		edits: []edit{{"audit.go", `		return since >= l.seldomLocked(now, period)*period
+		edits: []edit{{"audit.go", `		return since/l.seldomLocked(now, period) >= period // a multiple of the longest TTLs overflows
 `, `		return false
 `}},
 		killers: []killer{named("TestALossIsToldThoughAllWatchesAreSilent")},

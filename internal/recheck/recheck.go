@@ -35,7 +35,9 @@ func Period(relied, ttl time.Duration, contenders int) (from, to time.Duration) 
 	if relied > young {
 		period = relied
 	}
-	period = min(period, max(ttl/3*4, Least))
+	if period/4 > ttl/3 { // four thirds of the longest TTLs overflow
+		period = max(ttl/3*4, Least)
+	}
 	if crowd := time.Duration(contenders) * PerContender; crowd > period {
 		return crowd / 2, crowd / 2 * 3 // waiters that came at once do not recheck at once
 	}

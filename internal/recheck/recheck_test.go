@@ -31,6 +31,8 @@ func TestWhoHasWaitedForLongLooksSeldom(t *testing.T) {
 		{0, ttl, 1000, time.Minute},
 		{time.Hour, ttl, 1000, time.Minute},
 		{time.Hour, 5 * time.Minute, 1000, 400 * s},
+		{time.Hour, 7_000_000_000 * s, 2, time.Hour},
+		{time.Hour, 9_000_000_000 * s, 2, time.Hour},
 	} {
 		t.Run(fmt.Sprintf("%v, TTL %v, %d", row.relied, row.ttl, row.contenders), func(t *testing.T) {
 			from, to := recheck.Period(row.relied, row.ttl, row.contenders)

@@ -118,8 +118,8 @@ func (a *Attempt) Open() bool { return a.open }
 // Sends notes that a renewal is sent, and forgets attempts that etcd has given up by now: its
 // least TTL is one and a half election timeouts.
 func (t *Trust) Sends(now time.Time, era any) *Attempt {
-	longest := requestTimeout + t.ttl/3*4
-	t.forget(func(a *Attempt) bool { return now.Sub(a.sent) > longest })
+	// Four thirds of the longest TTLs overflow.
+	t.forget(func(a *Attempt) bool { return (now.Sub(a.sent)-requestTimeout)/4 > t.ttl/3 })
 	a := &Attempt{era: era, sent: now}
 	t.attempts = append(t.attempts, a)
 	return a

@@ -155,6 +155,18 @@ func TestWhatARenewalLeavesBehind(t *testing.T) {
 	require.Equal(t, 1, trust.Doubts(), "etcd has given it up")
 }
 
+// With the longest TTL that etcd grants, too, an attempt without an answer matters as long as etcd may
+// carry it out.
+func TestAnAttemptMattersHoweverLongTheTTL(t *testing.T) {
+	start := time.Unix(1000, 0)
+	for _, ttl := range []time.Duration{time.Second, 7_000_000_000 * time.Second, 9_000_000_000 * time.Second} {
+		trust := New(start, ttl, func(time.Duration) time.Duration { return 0 })
+		trust.Sends(start, nil)
+		trust.Sends(start.Add(requestTimeout), nil)
+		require.Equal(t, 2, trust.Doubts(), "TTL %v", ttl)
+	}
+}
+
 func TestStatesHaveNames(t *testing.T) {
 	require.Equal(t, "whole expired suspended", fmt.Sprint(Whole, Expired, Suspended))
 }
