@@ -1,9 +1,9 @@
 package attempt
 
 import (
+	"container/list"
 	"context"
 	"runtime"
-	"slices"
 	"sync"
 	"time"
 	"weak"
@@ -24,13 +24,13 @@ type link struct {
 	mu      sync.Mutex
 	budget  budget
 	windows windows
-	queues  [kinds][]chan struct{} // attempts that wait for a window to let them begin, in order
-	asked   time.Time              // when the client last asked gRPC to connect
-	flights int                    // attempts under way, or waiting
-	ticking bool                   // a timer asks for connections
-	landed  time.Time              // when the last attempt ended
-	reason  error                  // gRPC's reason for having no connection
-	told    time.Time              // when gRPC gave it
+	queues  [kinds]list.List // of chan struct{}: attempts that wait for a window, in order
+	asked   time.Time        // when the client last asked gRPC to connect
+	flights int              // attempts under way, or waiting
+	ticking bool             // a timer asks for connections
+	landed  time.Time        // when the last attempt ended
+	reason  error            // gRPC's reason for having no connection
+	told    time.Time        // when gRPC gave it
 }
 
 var links = struct {
@@ -126,16 +126,20 @@ func (c *Caller) reconnect() {
 // begin waits until the window of its kind lets an attempt begin. The caller calls end when the
 // attempt is over. Within a kind, the first to come is the first to begin. begun is false if ctx
 // ends before; waited says whether there was a wait.
+//
+// (Do not search the queue for the one that gives up. A hundred thousand that give up at once then
+// have the lock for seconds, and the renewals of all that hold wait for it.
+// TestGivingUpCostsTheSameHoweverManyWait.)
 func (l *link) begin(ctx context.Context, kind int) (waited, begun bool) {
 	l.mu.Lock()
 	window, queue := &l.windows[kind], &l.queues[kind]
-	if !window.full() && len(*queue) == 0 {
+	if !window.full() && queue.Len() == 0 {
 		window.under++
 		l.mu.Unlock()
 		return false, true
 	}
 	turn := make(chan struct{}, 1)
-	*queue = append(*queue, turn)
+	stands := queue.PushBack(turn)
 	l.mu.Unlock()
 	select {
 	case <-turn:
@@ -144,8 +148,8 @@ func (l *link) begin(ctx context.Context, kind int) (waited, begun bool) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if i := slices.Index(*queue, turn); i >= 0 {
-		*queue = slices.Delete(*queue, i, i+1)
+	if len(turn) == 0 {
+		queue.Remove(stands)
 		return true, false
 	}
 	l.endLocked(kind) // its turn has come just now
@@ -162,10 +166,9 @@ func (l *link) end(kind int) {
 func (l *link) endLocked(kind int) {
 	window, queue := &l.windows[kind], &l.queues[kind]
 	window.under--
-	for len(*queue) > 0 && !window.full() {
+	for queue.Len() > 0 && !window.full() {
 		window.under++
-		(*queue)[0] <- struct{}{}
-		*queue = (*queue)[1:]
+		queue.Remove(queue.Front()).(chan struct{}) <- struct{}{}
 	}
 }
 

@@ -3,6 +3,8 @@ package attempt
 import (
 	"context"
 	"errors"
+	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -122,6 +124,33 @@ func TestAttemptsBeginInTurn(t *testing.T) {
 		}
 		require.Zero(t, l.windows[asking].under)
 	})
+}
+
+// What an attempt that gives up costs does not grow with the number of those that wait: all that hold
+// with the same client wait for the same lock.
+func TestGivingUpCostsTheSameHoweverManyWait(t *testing.T) {
+	// each returns the time in which one of n gives up, while all do.
+	each := func(n int) time.Duration {
+		l := &link{windows: windows{asking: {size: 1, under: 1}}}
+		ctx, leave := context.WithCancel(context.Background())
+		var all sync.WaitGroup
+		for range n {
+			all.Go(func() { l.begin(ctx, asking) })
+		}
+		for waiting := 0; waiting < n; runtime.Gosched() {
+			l.with(func(*budget, time.Time) { waiting = l.queues[asking].Len() })
+		}
+		started := time.Now()
+		leave()
+		all.Wait()
+		return time.Since(started) / time.Duration(n)
+	}
+	few, many := time.Hour, time.Hour
+	for range 3 { // the least, because other work on the machine only adds
+		few, many = min(few, each(2_000)), min(many, each(100_000))
+	}
+	t.Logf("%v with 2,000, %v with 100,000", few, many)
+	require.Less(t, many, 10*few)
 }
 
 // An attempt that gives up just as its turn comes hands the turn on.

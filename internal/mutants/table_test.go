@@ -1225,6 +1225,18 @@ var mutants = []mutant{
 		killers: []killer{named("TestLeasesThatRunOutUnansweredSpreadThoseThatFollow"), named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
 	},
 	{
+		name: "the queue is searched for an attempt that gives up",
+		why:  "The queue is short while etcd answers. But while it does not a hundred thousand may wait, and give up at once: renewals wait for the lock until holds are lost (rule 25).",
+		edits: []edit{{"internal/attempt/link.go", `		queue.Remove(stands)
+`, `		found := queue.Front()
+		for found != stands {
+			found = found.Next()
+		}
+		queue.Remove(found)
+`}},
+		killers: []killer{core("attempt", "TestGivingUpCostsTheSameHoweverManyWait")},
+	},
+	{
 		name: "a turn that nobody takes is lost",
 		why:  "An attempt that has left needs no turn. But the turn was given to it, and those behind it wait for ever.",
 		edits: []edit{{"internal/attempt/link.go", `	l.endLocked(kind) // its turn has come just now
