@@ -95,19 +95,33 @@ var (
 // A LockedError says who holds a lock that the call did not get.
 // errors.Is(err, ErrLocked) is true for it.
 type LockedError struct {
-	Name   string    // of the lock
-	Holder Contender // first in line when the line was last read; it may be one of several
+	Name string // of the lock
+	// Holder is the first in line when the line was last read; it may be one of several. While a
+	// hold that the caller's Session has lost is yet to be unlocked, no other call of the Session
+	// gets the lock, whether another process holds it or not. Then Holder has the Owner of the
+	// lost hold, but no Key, Token and Lease, and its Holds is false.
+	Holder Contender
 	// Ahead is how many contenders the caller has to wait for, with the holder; approximate above
 	// eight. One that reads does not wait for others that do.
 	Ahead int
+
+	lost int64 // the token of the lost hold, 0 if the call does not wait for an Unlock
 }
 
 func (e *LockedError) Error() string {
-	text := fmt.Sprintf("etcdlock: lock %q: held by %s", e.Name, e.Holder.label())
+	text := fmt.Sprintf("etcdlock: lock %q: %s", e.Name, e.awaits())
 	if e.Ahead > 1 {
 		text += fmt.Sprintf(", %d waiting", e.Ahead-1)
 	}
 	return text
+}
+
+// awaits is what the call waits for, or does not want to wait for.
+func (e *LockedError) awaits() string {
+	if e.lost != 0 {
+		return fmt.Sprintf("waits for the Unlock of a hold lost here (token %d)", e.lost)
+	}
+	return "held by " + e.Holder.label()
 }
 
 // Unwrap makes errors.Is(e, ErrLocked) true.
@@ -167,7 +181,7 @@ func failed(op, name string, reasons ...error) error {
 func waitFailed(ctx context.Context, name string, locked *LockedError, away, lastRPC error) error {
 	e := &opError{text: fmt.Sprintf("etcdlock: lock %q", name)}
 	if locked != nil {
-		e.text += fmt.Sprintf(": %s in line, held by %s", ordinal(locked.Ahead+1), locked.Holder.label())
+		e.text += fmt.Sprintf(": %s in line, %s", ordinal(locked.Ahead+1), locked.awaits())
 		e.wraps = append(e.wraps, locked)
 	}
 	if away != nil {

@@ -355,6 +355,167 @@ func TestALostHoldExcludesItsSessionUntilUnlock(t *testing.T) {
 	})
 }
 
+// Once a hold is lost another process may hold. Then an error of the loser's Session does not call
+// the lost hold the holder. It says that the lost hold is yet to be unlocked.
+func TestALostHoldIsNotToldAsTheHolder(t *testing.T) {
+	type acquire func(t *testing.T, s *etcdlock.Session) (unlock func(context.Context) error)
+	locks := func(opts ...etcdlock.Option) acquire {
+		return func(t *testing.T, s *etcdlock.Session) func(context.Context) error {
+			mu := contract.MutexOf(t, s, "n", opts...)
+			lockWithin(t, mu, time.Second)
+			return mu.Unlock
+		}
+	}
+	deletes := func(etcd *fake.Server) { etcd.DeleteKey(etcd.Keys("n/")[0]) }
+	for name, row := range map[string]struct {
+		acquire acquire
+		loses   func(etcd *fake.Server)
+		reason  error
+	}{
+		"a Mutex":                      {locks(), deletes, etcdlock.ErrKeyDeleted},
+		"a Mutex whose lease has gone": {locks(), func(etcd *fake.Server) { etcd.RevokeLease(etcd.Leases()[0]) }, etcdlock.ErrLeaseRevoked},
+		"a Mutex that held for too long": {
+			locks(etcdlock.WithMaxHold(8 * time.Second)), func(*fake.Server) { time.Sleep(5 * time.Second) }, etcdlock.ErrMaxHold,
+		},
+		"a read": {func(t *testing.T, s *etcdlock.Session) func(context.Context) error {
+			return readWithin(t, rwIn(t, s), time.Second).Unlock
+		}, deletes, etcdlock.ErrKeyDeleted},
+		"a permit": {func(t *testing.T, s *etcdlock.Session) func(context.Context) error {
+			return acquireWithin(t, semaIn(t, s, 1), 1, time.Second).Unlock
+		}, deletes, etcdlock.ErrKeyDeleted},
+		"several names": {func(t *testing.T, s *etcdlock.Session) func(context.Context) error {
+			return holdWithin(t, time.Second, func(ctx context.Context) (*etcdlock.Hold, error) { return s.LockAll(ctx, "m", "n") }).Unlock
+		}, deletes, etcdlock.ErrKeyDeleted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				var queued []etcdlock.Contender
+				s := processIn(t, etcd, "a", etcdlock.WithTrace(&etcdlock.Trace{
+					Queued: func(_ string, _ int, holder etcdlock.Contender) { queued = append(queued, holder) },
+				}))
+				unlock := row.acquire(t, s)
+				time.Sleep(5 * time.Second) // a hold that lasts is watched
+				row.loses(etcd)
+				time.Sleep(time.Second)
+				other := contract.MutexOf(t, processIn(t, etcd, "b"), "n")
+				lockWithin(t, other, time.Second)
+
+				mu, rw := contract.MutexOf(t, s, "n"), rwIn(t, s)
+				for call, err := range map[string]error{
+					"TryLock": mu.TryLock(context.Background()),
+					"Lock":    mu.Lock(in(t, time.Second)),
+					"TryRLock": func() error {
+						_, err := rw.TryRLock(context.Background())
+						return err
+					}(),
+					"TryLockAll": func() error {
+						_, err := s.TryLockAll(context.Background(), "k", "n")
+						return err
+					}(),
+					"LockAll": func() error {
+						_, err := s.LockAll(in(t, time.Second), "k", "n")
+						return err
+					}(),
+				} {
+					locked, ok := errors.AsType[*etcdlock.LockedError](err)
+					require.True(t, ok, "%s: %v", call, err)
+					require.Equal(t, 1, locked.Ahead, call)
+					queued = append(queued, locked.Holder)
+					require.NotContains(t, err.Error(), "held by", call)
+					require.Contains(t, err.Error(), "waits for the Unlock of a hold lost here", call)
+				}
+				require.Len(t, queued, 7)
+				for _, holder := range queued {
+					require.Equal(t, "a", holder.Owner, "it is this process that has to unlock")
+					require.False(t, holder.Holds)
+					require.Empty(t, holder.Key)
+					require.Zero(t, holder.Token)
+					require.Zero(t, holder.Lease)
+				}
+				err := unlock(context.Background())
+				require.ErrorIs(t, err, etcdlock.ErrLost)
+				require.ErrorIs(t, err, row.reason)
+				locked, ok := errors.AsType[*etcdlock.LockedError](mu.TryLock(context.Background()))
+				require.True(t, ok)
+				require.Equal(t, other.Token(), locked.Holder.Token)
+				require.NoError(t, other.Unlock(context.Background()))
+			})
+		})
+	}
+}
+
+// Where some of a Session's holds of a name are lost, one that is whole is told as the holder.
+func TestOfSeveralHoldsOfASessionOneThatIsWholeIsToldAsTheHolder(t *testing.T) {
+	permits := func(lost int) func(*testing.T, *fake.Server, *etcdlock.Session) []*etcdlock.Hold {
+		return func(t *testing.T, etcd *fake.Server, s *etcdlock.Session) []*etcdlock.Hold {
+			sem := semaIn(t, s, 2)
+			holds := []*etcdlock.Hold{acquireWithin(t, sem, 1, time.Second), acquireWithin(t, sem, 1, time.Second)}
+			time.Sleep(5 * time.Second) // holds that last are watched
+			line, err := etcdlock.Contenders(context.Background(), etcd.Client("op"), "n")
+			require.NoError(t, err)
+			etcd.DeleteKey(line[lost].Key)
+			time.Sleep(time.Second)
+			return holds
+		}
+	}
+	reads := func(lost int) func(*testing.T, *fake.Server, *etcdlock.Session) []*etcdlock.Hold {
+		return func(t *testing.T, _ *fake.Server, s *etcdlock.Session) []*etcdlock.Hold {
+			rws := []*etcdlock.RWMutex{rwIn(t, s), rwIn(t, s)}
+			rws[lost] = rwIn(t, s, etcdlock.WithMaxHold(8*time.Second))
+			holds := []*etcdlock.Hold{readWithin(t, rws[0], time.Second), readWithin(t, rws[1], time.Second)}
+			time.Sleep(9 * time.Second)
+			return holds
+		}
+	}
+	for name, row := range map[string]struct {
+		hold func(*testing.T, *fake.Server, *etcdlock.Session) []*etcdlock.Hold
+		lost int
+	}{
+		"the first permit is lost":             {permits(0), 0},
+		"the second permit is lost":            {permits(1), 1},
+		"the first has read for too long":      {reads(0), 0},
+		"the second one has read for too long": {reads(1), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				s := processIn(t, etcd, "a")
+				holds := row.hold(t, etcd, s)
+				lost, whole := holds[row.lost], holds[1-row.lost]
+				require.Zero(t, lost.Token())
+				err := contract.MutexOf(t, s, "n").TryLock(context.Background())
+				locked, ok := errors.AsType[*etcdlock.LockedError](err)
+				require.True(t, ok, "%v", err)
+				require.True(t, locked.Holder.Holds)
+				require.Equal(t, whole.Token(), locked.Holder.Token)
+				require.ErrorContains(t, err, "held by a")
+				require.ErrorIs(t, lost.Unlock(context.Background()), etcdlock.ErrLost)
+				done(t, whole)
+			})
+		})
+	}
+}
+
+// A permit is lost, and the put of the next one is under way: that is who is told.
+func TestALostPermitIsNotToldAsTheHolderWhileTheNextOneIsOnItsWay(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := processIn(t, etcd, "a")
+		sem := semaIn(t, s, 1)
+		lost := acquireWithin(t, sem, 1, time.Second)
+		time.Sleep(5 * time.Second)
+		etcd.DeleteKey(etcd.Keys("n/")[0])
+		time.Sleep(time.Second)
+		etcd.Freeze()
+		next := acquiresLater(sem, 1)
+		locked, ok := errors.AsType[*etcdlock.LockedError](contract.MutexOf(t, s, "n").TryLock(context.Background()))
+		require.True(t, ok)
+		require.False(t, locked.Holder.Holds)
+		require.Zero(t, locked.Holder.Token)
+		etcd.Thaw()
+		done(t, soonOr(t, next, "the next one does not get in"))
+		require.ErrorIs(t, lost.Unlock(context.Background()), etcdlock.ErrLost)
+	})
+}
+
 // callsBy counts requests by process and method.
 func callsBy(calls []fake.Call) map[string]int {
 	counts := make(map[string]int)

@@ -12,34 +12,48 @@ import (
 // nil. The queue has an owner.
 func (n *localLine) lockedLocked(w *turn.Waiter[*claim]) *LockedError {
 	e := &LockedError{Name: n.name, Ahead: n.queue.Ahead(w)}
+	if h := n.holdLocked(); h != nil { // after a pause no timer may have run
+		h.checkLocked(time.Now())
+	}
 	owner := n.queue.Owner()
 	if owner.kind == line.Permit {
 		e.Ahead += n.queue.Sharing() // each has a key
 	}
+	onItsWay := owner.place == nil || owner.place.ticket.Rev() == 0
 	switch {
-	case (owner.place == nil || owner.place.ticket.Rev() == 0) && n.ahead.Count() > 0: // on its way
+	case onItsWay && n.ahead.Count() > 0:
 		e.behind(n.ahead)
-	case owner.place == nil || owner.place.ticket.Rev() == 0: // the first to go
-		e.Holder = n.firstLocked().contender()
-	case owner.hold == nil && owner.place.ahead.Count() > 0:
+	case !onItsWay && owner.hold == nil && owner.place.ahead.Count() > 0:
 		e.behind(owner.place.ahead)
 	default:
-		e.Holder = owner.place.contender()
+		first := n.firstLocked()
+		e.Holder = first.contenderLocked()
+		if first.lostLocked() {
+			e.lost = first.place.ticket.Rev()
+		}
 	}
 	return e
 }
 
-// firstLocked is the one that has had the turn for longest, of those that have it. Somebody does.
-func (n *localLine) firstLocked() (first *claim) {
+// firstLocked is the claim that has had the turn for longest, of those that have it and have not
+// lost their holds. If all have lost theirs it is the owner. There is one.
+func (n *localLine) firstLocked() *claim {
+	first := n.queue.Owner()
 	for c := range n.queue.Having() {
-		first = c
+		if !c.lostLocked() {
+			first = c
+		}
 	}
 	return first
 }
 
-// contender is c as others see it: its place, once its key is there.
-func (c *claim) contender() Contender {
-	if c.place != nil && c.place.ticket.Rev() != 0 {
+// lostLocked reports whether c has a hold that is lost and not unlocked.
+func (c *claim) lostLocked() bool { return c.hold != nil && c.hold.lossLocked() != nil }
+
+// contenderLocked is c as others see it: its place, once its key is there and while its hold is not
+// lost. (Do not tell a lost key: another process may hold. TestALostHoldIsNotToldAsTheHolder.)
+func (c *claim) contenderLocked() Contender {
+	if c.place != nil && c.place.ticket.Rev() != 0 && !c.lostLocked() {
 		return c.place.contender()
 	}
 	who := c.m.contender()

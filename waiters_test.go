@@ -119,3 +119,16 @@ func TestWhoGoesAwayKnowsItsPlace(t *testing.T) {
 		})
 	}
 }
+
+// After a pause of the process a hold may be over, while the timer that ends it has not run. A call
+// that finds the lock taken compares the clock itself.
+func TestAHoldThatIsOverByTheClockIsNotToldAsTheHolder(t *testing.T) {
+	m := heldMutex(t)
+	m.s.mu.Lock()
+	m.hold.most = time.Now()
+	m.s.unlock()
+	err := m.TryLock(t.Context())
+	require.ErrorIs(t, err, ErrLocked)
+	require.ErrorContains(t, err, "waits for the Unlock of a hold lost here")
+	require.ErrorIs(t, m.Unlock(t.Context()), ErrMaxHold)
+}

@@ -679,6 +679,28 @@ var mutants = []mutant{
 		killers: []killer{simulation(1000), named("TestALostHoldExcludesItsSessionUntilUnlock")},
 	},
 	{
+		name: "a lost hold is told as the holder",
+		why:  "The loser keeps the turn until its Unlock, so the others wait for it. But its key is gone, and another process may hold (rule 8).",
+		edits: []edit{{"local.go", `func (c *claim) lostLocked() bool { return c.hold != nil && c.hold.lossLocked() != nil }`,
+			`func (c *claim) lostLocked() bool { return false }`}},
+		killers: []killer{named("TestALostHoldIsNotToldAsTheHolder")},
+	},
+	{
+		name:    "of several holds the one that has had the turn for longest is told as the holder",
+		why:     "It stands first in line. But it may be lost, while another one holds (rule 8).",
+		edits:   []edit{{"local.go", `		if !c.lostLocked() {`, `		if true {`}},
+		killers: []killer{named("TestOfSeveralHoldsOfASessionOneThatIsWholeIsToldAsTheHolder")},
+	},
+	{
+		name: "who holds is told without a look at the clock",
+		why:  "A timer ends the hold, and the key was there a moment ago. But the process may have been paused since (rules 2 and 8).",
+		edits: []edit{{"local.go", `	if h := n.holdLocked(); h != nil { // after a pause no timer may have run
+		h.checkLocked(time.Now())
+	}
+`, ``}},
+		killers: []killer{named("TestAHoldThatIsOverByTheClockIsNotToldAsTheHolder")},
+	},
+	{
 		name: "a wait at home does not ask the context",
 		why:  "The owner is in the same process and will unlock. But nobody knows when (rule 10).",
 		edits: []edit{{"acquire.go", `		case <-ctx.Done():
