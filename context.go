@@ -2,18 +2,32 @@ package etcdlock
 
 import (
 	"context"
+	"reflect"
 	"time"
 )
 
+// context is a context that comes from parent and ends with h. For one parent it is one context: h
+// and a parent that goes on both keep what they have to end.
+// (TestAHoldKeepsNoMoreContextsThanItHasParents.)
 func (h *hold) context(parent context.Context) context.Context {
+	if c, ok := parent.(*holdContext); ok && c.hold == h {
+		return c
+	}
+	if !reflect.ValueOf(parent).Comparable() {
+		parent = &struct{ context.Context }{parent}
+	}
+	if c := h.contextOf(parent); c != nil {
+		return c
+	}
 	c := &holdContext{hold: h, parent: parent}
 	c.Context, c.cancel = context.WithCancelCause(parent)
 	// When parent ends first, the hold need not know this context any more.
 	c.stopForget = context.AfterFunc(c.Context, func() { h.forget(c) })
-	if cause := h.add(c); cause != nil {
+	one, cause := h.add(c)
+	if one != c || cause != nil {
 		c.end(cause)
 	}
-	return c
+	return one
 }
 
 func endedContext(parent context.Context, cause error) context.Context {
@@ -97,21 +111,32 @@ func holdContextOf(ctx context.Context) *holdContext {
 	return c
 }
 
-// add makes c end with h. It returns the cause if h has ended already.
-func (h *hold) add(c *holdContext) error {
+// contextOf is the context that h knows for parent, nil if there is none.
+func (h *hold) contextOf(parent context.Context) *holdContext {
+	h.m.s.mu.Lock()
+	defer h.m.s.unlock()
+	return h.contexts[parent]
+}
+
+// add makes c end with h and returns c, or the context that was added for its parent meanwhile.
+// cause says why h has ended already.
+func (h *hold) add(c *holdContext) (one *holdContext, cause error) {
 	h.m.s.mu.Lock()
 	defer h.m.s.unlock()
 	if cause := h.checkLocked(time.Now()); cause != nil {
-		return cause
+		return c, cause
+	}
+	if other := h.contexts[c.parent]; other != nil {
+		return other, nil
 	}
 	if c.Context.Err() != nil { // its parent has ended, and forget may have run
-		return nil
+		return c, nil
 	}
 	if h.contexts == nil {
-		h.contexts = make(map[*holdContext]struct{})
+		h.contexts = make(map[context.Context]*holdContext)
 	}
-	h.contexts[c] = struct{}{}
-	return nil
+	h.contexts[c.parent] = c
+	return c, nil
 }
 
 // forget removes c, which has ended with its parent, from h.
@@ -119,7 +144,7 @@ func (h *hold) forget(c *holdContext) {
 	c.cancel(nil) // waits until the contexts that come from it have ended too
 	h.m.s.mu.Lock()
 	defer h.m.s.unlock()
-	if h.cause == nil {
-		delete(h.contexts, c)
+	if h.cause == nil && h.contexts[c.parent] == c {
+		delete(h.contexts, c.parent)
 	}
 }

@@ -41,13 +41,15 @@ type hold struct {
 	all    []*hold     // that begin and end together: those of a LockAll, or alone
 
 	// Guarded by Session.mu.
-	depth    int                       // Locks that nest, of all Mutexes
-	needs    bool                      // the key; it is among those of place.needed
-	nests    map[*party]int            // reads that nest in it, of others than m
-	cause    error                     // why it ended, nil while it is whole
-	over     error                     // why it does not need the key any more, mostly cause
-	recall   *recalled                 // nil if it does not listen
-	contexts map[*holdContext]struct{} // fixed once cause is set, nil once all have ended
+	depth  int            // Locks that nest, of all Mutexes
+	needs  bool           // the key; it is among those of place.needed
+	nests  map[*party]int // reads that nest in it, of others than m
+	cause  error          // why it ended, nil while it is whole
+	over   error          // why it does not need the key any more, mostly cause
+	recall *recalled      // nil if it does not listen
+	// contexts are those that have not ended, by their parents. They are fixed once cause is set,
+	// and nil once all have ended.
+	contexts map[context.Context]*holdContext
 }
 
 // begin makes a hold of c's place at the head of the line. It returns errQueueAnew if
@@ -250,7 +252,7 @@ func (h *hold) endOwnContexts() {
 	if contexts == nil {
 		return
 	}
-	for c := range contexts {
+	for _, c := range contexts {
 		c.end(cause)
 	}
 	s.mu.Lock()

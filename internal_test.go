@@ -516,3 +516,106 @@ func TestWhatAViewRemembersIsBounded(t *testing.T) {
 		})
 	}
 }
+
+// An oddContext cannot be compared with another.
+type oddContext struct {
+	context.Context
+	_ []string
+}
+
+// A hold knows a context until the context ends, and no two for one parent: so a leader may ask for
+// one before each step, and with a parent of its own for each request.
+func TestAHoldKeepsNoMoreContextsThanItHasParents(t *testing.T) {
+	type key struct{}
+	background := context.Background()
+	for name, row := range map[string]struct {
+		ask   func(t *testing.T, m *Mutex)
+		kept  int
+		later int // once the parents that end have ended
+	}{
+		"one that never ends": {func(_ *testing.T, m *Mutex) { m.Context(background) }, 1, 1},
+		"one with a value": {func() func(*testing.T, *Mutex) {
+			parent := context.WithValue(background, key{}, 1)
+			return func(_ *testing.T, m *Mutex) { m.Context(parent) }
+		}(), 1, 1},
+		"a copy of one": {func(_ *testing.T, m *Mutex) { m.Context(struct{ context.Context }{background}) }, 1, 1},
+		"one of the hold's own": {func(_ *testing.T, m *Mutex) {
+			ctx := background
+			for range 10 {
+				ctx = m.Context(ctx)
+			}
+		}, 1, 1},
+		"one that is cancelled, for each request": {func(t *testing.T, m *Mutex) {
+			parent, cancel := context.WithCancel(background)
+			require.NoError(t, m.Context(parent).Err())
+			cancel()
+		}, 0, 0},
+		"one with a time-out, for each request": {func(t *testing.T, m *Mutex) {
+			parent, cancel := context.WithTimeout(background, time.Second)
+			t.Cleanup(cancel)
+			require.NoError(t, m.Context(parent).Err())
+		}, 1000, 0},
+		"one that cannot be compared, for each request": {func(t *testing.T, m *Mutex) {
+			parent, cancel := context.WithCancel(background)
+			require.NotPanics(t, func() { require.NoError(t, m.Context(oddContext{Context: parent}).Err()) })
+			cancel()
+		}, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := heldMutex(t)
+				kept := func() int {
+					synctest.Wait()
+					m.s.mu.Lock()
+					defer m.s.unlock()
+					return len(m.hold.contexts)
+				}
+				for range 1000 {
+					row.ask(t, m)
+				}
+				require.Equal(t, row.kept, kept())
+				time.Sleep(2 * time.Second)
+				require.Equal(t, row.later, kept())
+			})
+		})
+	}
+}
+
+// A busyContext does something else when it is asked for its Done for the first time.
+type busyContext struct {
+	context.Context
+	first func()
+}
+
+func (c *busyContext) Done() <-chan struct{} {
+	if first := c.first; first != nil {
+		c.first = nil
+		first()
+	}
+	return c.Context.Done()
+}
+
+// For one parent a hold has one context, also if two calls ask for it at the same time, and the next
+// hold has another.
+func TestOneParentHasOneContextOfAHold(t *testing.T) {
+	m := heldMutex(t)
+	ended, cancel := context.WithCancelCause(t.Context())
+	parent := &busyContext{Context: ended}
+	var first context.Context
+	parent.first = func() { first = m.Context(parent) } // while another call makes one
+	require.Same(t, m.Context(parent), first)
+	require.Same(t, m.Context(parent), first)
+	require.NotSame(t, first, m.Context(t.Context()))
+	require.NoError(t, m.Unlock(t.Context()))
+	require.ErrorIs(t, context.Cause(first), ErrUnlocked)
+
+	require.NoError(t, m.Lock(t.Context()))
+	second := m.Context(parent)
+	require.NotSame(t, first, second)
+	require.NoError(t, second.Err())
+	full := errors.New("disk full")
+	cancel(full)
+	require.Equal(t, full, context.Cause(second))
+	require.Equal(t, full, context.Cause(m.Context(parent)))
+	require.NoError(t, m.Context(t.Context()).Err())
+}

@@ -301,6 +301,9 @@ func during(
 // [Recall], a [*RecalledError].
 // If the lock is not held it has ended already, with the cause [ErrNotHeld].
 //
+// During a hold the same parent always gets the same context. The hold and the parent keep it until
+// one of them ends: a parent that is made for each call should be cancelled after it.
+//
 // After a pause of the process (a stopped container, a suspended machine) its Err,
 // Done and Cause tell the truth at the first call. A context derived from it keeps
 // its own state until a goroutine has run: before each write, check this one.

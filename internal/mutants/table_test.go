@@ -118,6 +118,40 @@ var mutants = []mutant{
 		killers: []killer{named("TestTheFirstLookNeedsNoTimer")},
 	},
 	{
+		name:    "each call of Context makes a context",
+		why:     "It ends with the hold, and the hold forgets it with its parent. But both may go on for days, and the program may ask before each step.",
+		edits:   []edit{{"context.go", `	if !reflect.ValueOf(parent).Comparable() {`, `	if true {`}},
+		killers: []killer{named("TestAHoldKeepsNoMoreContextsThanItHasParents")},
+	},
+	{
+		name: "a context that comes from the hold's own gets one more",
+		why:  "It is a parent as any other. But a loop may ask with what it got before.",
+		edits: []edit{{"context.go", `	if c, ok := parent.(*holdContext); ok && c.hold == h {
+		return c
+	}
+`, ``}},
+		killers: []killer{named("TestAHoldKeepsNoMoreContextsThanItHasParents")},
+	},
+	{
+		name: "of two contexts for one parent the hold ends the later one",
+		why:  "The hold did not know one a moment ago. But another call may have made one since, and that one would outlive the hold (rule 2).",
+		edits: []edit{{"context.go", `	if other := h.contexts[c.parent]; other != nil {
+		return other, nil
+	}
+`, ``}},
+		killers: []killer{named("TestOneParentHasOneContextOfAHold")},
+	},
+	{
+		name: "every context can be a key",
+		why:  "Those of package context can. But a program may have a type of its own, and one that cannot be compared panics.",
+		edits: []edit{{"context.go", `	if !reflect.ValueOf(parent).Comparable() {
+		parent = &struct{ context.Context }{parent}
+	}
+`, `	_ = reflect.ValueOf
+`}},
+		killers: []killer{named("TestAHoldKeepsNoMoreContextsThanItHasParents")},
+	},
+	{
 		name: "Close revokes while the contexts end",
 		why:  "Close has ended every hold, and wakes the keeper at once. But the contexts are cancelled one by one, and etcd is faster (rule 1).",
 		edits: []edit{{"revoke.go", `	l.above().endContexts()
