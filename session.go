@@ -141,6 +141,7 @@ func (s *Session) unlock() {
 //	report           a wait for etcd       when it has asked gRPC for the reason
 //	removal          a place given up      once etcd confirms, or with the lease if the
 //	                                       key goes with that
+//	opening          a watch that begins   when etcd has answered, or after its time
 //	view             a wait in a short     when nobody has needed it for 5 s
 //	                 line; WithLinger
 //	partings         a permit that waits   when it waits no more

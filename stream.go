@@ -175,31 +175,57 @@ func (s *stream) renewLocked() {
 	s.heard, s.silent = time.Time{}, time.Time{}
 }
 
-// watch begins a watch from now. It returns when etcd has answered. If that takes too long, it
-// returns a closed channel, and by broken the next watch may take longer. stop ends the watch;
-// on is the name of its stream.
+// watch begins a watch from now. It returns when etcd has answered, or with a closed channel if ctx
+// ends before. If that takes too long, it returns a closed channel, too, and by broken the next watch
+// may take longer. stop ends the watch; on is the name of its stream.
+//
+// Invariant: clientv3's watch is not ended before etcd has answered, unless it takes too long. So it
+// begins in a goroutine of its own if ctx ends meanwhile. (Do not end it with ctx. clientv3 ends a
+// stream when it ends the last watch that etcd has answered: another one leaves the stream open.
+// TestNoStreamOfWatchesStaysOpen.)
 func (s *Session) watch(ctx context.Context, broken *attempt.Backoff, key string, opts ...clientv3.OpOption) (
 	events clientv3.WatchChan, on int64, stop context.CancelFunc,
 ) {
-	watching, on := s.stream.context(ctx)
-	watching, stop = context.WithCancel(watching)
+	watching, on := s.stream.context(context.WithoutCancel(ctx))
+	watching, end := context.WithCancel(watching)
+	none := make(chan clientv3.WatchResponse)
+	close(none)
+	if ctx.Err() != nil {
+		return none, on, end
+	}
 	started, before := time.Now(), *broken
-	const opening, open, given = 0, 1, 2
+	const opening, open, given, left = 0, 1, 2, 3
 	var state atomic.Int32
 	var giveUp func()
 	giveUp = func() { // when it takes too long; etcd may have become faster since
-		left := s.calls.WatchTimeout(before) - time.Since(started)
+		remains := s.calls.WatchTimeout(before) - time.Since(started)
 		switch {
-		case state.Load() != opening:
-		case left > 0:
-			time.AfterFunc(min(left, attempt.ReadTimeout), giveUp)
-		case state.CompareAndSwap(opening, given):
-			stop() // nobody reads the line before the watch is there
+		case state.Load() == open:
+		case remains > 0:
+			time.AfterFunc(min(remains, attempt.ReadTimeout), giveUp)
+		case state.CompareAndSwap(opening, given) || state.Load() == left:
+			end() // nobody reads the line before the watch is there
 		}
 	}
 	giveUp()
-	events = s.client.Watch(watching, key, append(opts, clientv3.WithCreatedNotify())...)
-	if !state.CompareAndSwap(opening, open) {
+	begun := make(chan clientv3.WatchChan, 1)
+	s.spawn(func() {
+		defer context.AfterFunc(s.ctx, end)()
+		watch := s.client.Watch(watching, key, append(opts, clientv3.WithCreatedNotify())...)
+		if !state.CompareAndSwap(opening, open) {
+			end()
+		}
+		begun <- watch
+	})
+	select {
+	case events = <-begun:
+	case <-ctx.Done():
+		if state.CompareAndSwap(opening, left) {
+			return none, on, func() {} // its goroutine ends it
+		}
+		events = <-begun
+	}
+	if state.Load() == given {
 		broken.Unanswered()
 		if s.stream.isSilent(on, started) {
 			// The other watches on it hear nothing either. (clientv3 begins one watch at a time on
@@ -207,5 +233,6 @@ func (s *Session) watch(ctx context.Context, broken *attempt.Backoff, key string
 			s.above().watchAnew()
 		}
 	}
-	return events, on, stop
+	unlink := context.AfterFunc(ctx, end)
+	return events, on, func() { unlink(); end() }
 }

@@ -1031,6 +1031,12 @@ var mutants = []mutant{
 		killers: []killer{named("TestAStreamWhoseTokenHasExpiredHoldsUpNoWatch")},
 	},
 	{
+		name:    "a watch ends with its context, though etcd has not answered",
+		why:     "Nobody needs it any more. But clientv3 then leaves its stream open: it ends one with the last watch that was answered (rule 22).",
+		edits:   []edit{{"stream.go", `s.stream.context(context.WithoutCancel(ctx))`, `s.stream.context(ctx)`}},
+		killers: []killer{inSim("TestNoStreamOfWatchesStaysOpen")},
+	},
+	{
 		name: "a watch has the metadata of the call that began it",
 		why:  "The requests of a call have them, too. But a request id is another one in each call, and so each waiter opens a stream, and logs in for it (rule 24).",
 		edits: []edit{{"stream.go", `	return clientv3.WithRequireLeader(metadata.NewOutgoingContext(ctx, own)), s.name
@@ -1067,8 +1073,8 @@ var mutants = []mutant{
 	{
 		name: "a watch may take as long as answers took when it was begun",
 		why:  "The time is known when the watch begins. But if its member is dead, and etcd has become fast meanwhile, nobody looks for that long.",
-		edits: []edit{{"stream.go", `			time.AfterFunc(min(left, attempt.ReadTimeout), giveUp)
-`, `			time.AfterFunc(left, giveUp)
+		edits: []edit{{"stream.go", `			time.AfterFunc(min(remains, attempt.ReadTimeout), giveUp)
+`, `			time.AfterFunc(remains, giveUp)
 `}},
 		killers: []killer{named("TestAWatchThatWasBegunWhileEtcdWasSlowIsGivenUpSoon")},
 	},
