@@ -525,13 +525,13 @@ func TestTheMetadataOfACallOpensNoStream(t *testing.T) {
 		t.Logf("%d watches on %d streams", begun, open)
 		require.Equal(t, 1, open)
 		require.GreaterOrEqual(t, begun, 3*waiters)
+		end()
+		all.Wait()
 		for _, what := range []string{"few", "many", "permits", "held", "holder"} {
 			for i := range waiters {
 				require.Contains(t, kv.ids, fmt.Sprint(what, i), "the requests of a call carry its metadata")
 			}
 		}
-		end()
-		all.Wait()
 	})
 }
 
