@@ -194,13 +194,19 @@ func waitFailed(ctx context.Context, name string, locked *LockedError, away, las
 		e.wraps = append(e.wraps, lastRPC)
 	}
 	cause := context.Cause(ctx)
-	e.text += ": " + bare(cause)
-	e.wraps = append(e.wraps, cause)
-	if !errors.Is(cause, ctx.Err()) && !errors.Is(cause, ErrClosed) {
+	if cause != errWaitClosed && !errors.Is(cause, ctx.Err()) {
+		e.text += ": " + ctx.Err().Error()
 		e.wraps = append(e.wraps, ctx.Err())
 	}
+	e.text += ": " + bare(cause)
+	e.wraps = append(e.wraps, cause)
 	return e
 }
+
+// errWaitClosed ends the context of a wait whose Mutex or Session was closed. It is not ErrClosed
+// itself: the caller's context may have ended with that, because it comes from a hold of another
+// lock.
+var errWaitClosed error = &opError{text: ErrClosed.Error(), wraps: []error{ErrClosed}}
 
 // notRun is the error of a Do that did not get the lock. It has the text of why.
 func notRun(why error) error {

@@ -1,15 +1,18 @@
 package etcdlock_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
 func TestEachSentinelIsItselfOnly(t *testing.T) {
@@ -102,4 +105,74 @@ func TestALostErrorWithoutAReasonIsALostErrorAllTheSame(t *testing.T) {
 	_, ok := errors.AsType[*etcdlock.LockedError](e)
 	require.False(t, ok)
 	require.NotPanics(t, func() { require.Contains(t, e.Error(), `"a"`) })
+}
+
+// The caller's context may come from a hold of another lock, which Close has ended. The error of a
+// wait says that the context has ended, and why, and does not say that its own lock was closed.
+func TestAWaitTellsAContextThatEndedWithACloseFromItsOwnClose(t *testing.T) {
+	type call func(ctx context.Context) error
+	calls := map[string]func(t *testing.T, s *etcdlock.Session) call{
+		"Lock":    func(t *testing.T, s *etcdlock.Session) call { return contract.MutexOf(t, s, "n").Lock },
+		"TryLock": func(t *testing.T, s *etcdlock.Session) call { return contract.MutexOf(t, s, "free").TryLock },
+		"Lead": func(t *testing.T, s *etcdlock.Session) call {
+			mu := contract.MutexOf(t, s, "n")
+			return func(ctx context.Context) error {
+				return mu.Lead(ctx, func(context.Context) error { return nil })
+			}
+		},
+		"RLock": func(t *testing.T, s *etcdlock.Session) call {
+			rw := rwIn(t, s)
+			return func(ctx context.Context) error { _, err := rw.RLock(ctx); return err }
+		},
+		"Acquire": func(t *testing.T, s *etcdlock.Session) call {
+			sem := semaIn(t, s, 1)
+			return func(ctx context.Context) error { _, err := sem.Acquire(ctx, 1); return err }
+		},
+		"LockAll": func(_ *testing.T, s *etcdlock.Session) call {
+			return func(ctx context.Context) error { _, err := s.LockAll(ctx, "n", "o"); return err }
+		},
+	}
+	for name, callOf := range calls {
+		for where, holder := range map[string]string{"at home": "a", "in etcd's line": "b"} {
+			t.Run(name+" "+where, func(t *testing.T) {
+				inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+					s := processIn(t, etcd, "a")
+					held := contract.MutexOf(t, processIn(t, etcd, holder), "n")
+					if holder == "a" {
+						held = contract.MutexOf(t, s, "n")
+					}
+					lockWithin(t, held, time.Second)
+					other := contract.MutexOf(t, processIn(t, etcd, "c"), "other")
+					ctx := lockWithin(t, other, time.Second)
+					if name == "TryLock" { // which waits for etcd alone
+						etcd.Freeze()
+					}
+					call := callOf(t, s)
+					in := contract.Async(func() error { return call(ctx) })
+					time.Sleep(time.Second)
+					waits(t, in, "it waits")
+					closed := contract.Async(func() error { return other.Close(context.Background()) })
+					err := soonOr(t, in, "it goes on waiting")
+					etcd.Thaw()
+					require.ErrorIs(t, err, context.Canceled)
+					require.ErrorIs(t, err, etcdlock.ErrClosed, "the cause")
+					require.ErrorContains(t, err, "context canceled: closed")
+					require.ErrorIs(t, call(ctx), context.Canceled, "and it does not begin to wait")
+					require.NoError(t, <-closed)
+
+					own := contract.Async(func() error { return call(context.Background()) })
+					time.Sleep(time.Second)
+					if name == "TryLock" {
+						require.NoError(t, <-own)
+						return
+					}
+					require.NoError(t, s.Close(context.Background()))
+					err = soonOr(t, own, "it goes on waiting")
+					require.ErrorIs(t, err, etcdlock.ErrClosed)
+					require.NotErrorIs(t, err, context.Canceled)
+					require.NotContains(t, err.Error(), "context")
+				})
+			})
+		}
+	}
 }

@@ -38,9 +38,9 @@ var errGoexit = errors.New("etcdlock: lead: the function called runtime.Goexit")
 // calls runtime.Goexit the lock is released, and Lead is over with its goroutine.
 //
 // Lead always returns an error. It is, by errors.Is,
-//   - the cause of ctx (and ctx.Err()) if ctx ended; fn was given the time to return;
+//   - the cause of ctx and ctx.Err() if ctx ended; fn was given the time to return;
 //   - [ErrDeadlock] at once if ctx comes from a hold of this name in this Session;
-//   - [ErrClosed] if the Mutex or the Session is, or becomes, closed;
+//   - [ErrClosed], and not ctx.Err(), if the Mutex or the Session is, or becomes, closed;
 //   - etcd's own, if it refuses and a retry would not help.
 //
 // Lead holds nothing then. A release may go on in the background, as after [ErrUnconfirmed]. The

@@ -279,7 +279,7 @@ func (n *localLine) lingersLocked() bool {
 func (n *localLine) cancelLocked(m *party) {
 	for c := range n.queue.All() {
 		if cancel := c.cancel; cancel != nil && (m == nil || c.m == m) {
-			c.m.s.afterLocked(func() { cancel(ErrClosed) })
+			c.m.s.afterLocked(func() { cancel(errWaitClosed) })
 		}
 	}
 }

@@ -92,12 +92,12 @@ func (s *Session) Mutex(name string, opts ...Option) (*Mutex, error) {
 // with the hold. After an error the caller does not hold it, and nothing is left behind
 // that could block others: a key that may exist is removed in the background. The
 // error is, by errors.Is,
-//   - the cause of ctx (and ctx.Err()) if ctx ended, or context.DeadlineExceeded
+//   - the cause of ctx and ctx.Err() if ctx ended, or context.DeadlineExceeded
 //     if the time of [WithAcquireTimeout] is over; if another held the lock then, the
 //     error wraps a [*LockedError], and if etcd was not answering then, [ErrUnavailable]
 //     and the reason;
 //   - [ErrDeadlock] at once if ctx comes from a hold of this name in this Session;
-//   - [ErrClosed] if the Mutex or the Session is, or becomes, closed;
+//   - [ErrClosed], and not ctx.Err(), if the Mutex or the Session is, or becomes, closed;
 //   - etcd's own, if it refuses and a retry would not help (permission, for instance), or
 //     says that the client is closed.
 //

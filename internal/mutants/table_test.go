@@ -735,6 +735,12 @@ var mutants = []mutant{
 		killers: []killer{named("TestAHoldThatIsOverByTheClockIsNotToldAsTheHolder")},
 	},
 	{
+		name:    "a context that ended with ErrClosed is taken for a Close",
+		why:     "Close ends the waits with that. But the caller's context may come from a hold of another lock, which was closed (rule 8).",
+		edits:   []edit{{"errors.go", `	if cause != errWaitClosed && `, `	if !errors.Is(cause, ErrClosed) && `}},
+		killers: []killer{named("TestAWaitTellsAContextThatEndedWithACloseFromItsOwnClose")},
+	},
+	{
 		name: "a wait at home does not ask the context",
 		why:  "The owner is in the same process and will unlock. But nobody knows when (rule 10).",
 		edits: []edit{{"acquire.go", `		case <-ctx.Done():
