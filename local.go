@@ -132,10 +132,12 @@ func (s *Session) nextLocked(n *localLine) *place {
 
 // passLocked takes the turn from its owner. Whoever gets it gets put, the place that stands for
 // it, or nil; if nobody does the line is free. A place is of no use to one that holds in another
-// way, that does not wait in line, or that puts several keys.
+// way, that does not wait in line, that puts several keys, or of which its value is not true. (A
+// read may hold at a key with the value of another read: so it is in a cohort.)
 func (s *Session) passLocked(n *localLine, put *place) {
 	next, ok := n.queue.Pass()
-	if put != nil && (!ok || next.shape() != line.ShapeOf(put.ticket.Key) || next.try || next.several) {
+	if put != nil && (!ok || next.shape() != line.ShapeOf(put.ticket.Key) ||
+		!next.reads() && !put.tellsOf(next) || next.try || next.several) {
 		put.abandonLocked(false)
 		put = nil
 	}
@@ -178,7 +180,7 @@ func (s *Session) passOnLocked(h *hold) bool {
 	p, most := h.place, h.m.cfg.handoff
 	first := h.local.queue.First()
 	if most == 0 || first == nil || !first.Who.exclusive() || first.Who.several || !h.claim.exclusive() ||
-		!p.lastsLocked() {
+		!p.tellsOf(first.Who) || !p.lastsLocked() {
 		return false
 	}
 	next, ok := h.local.queue.HandOff(p, most)
@@ -256,7 +258,7 @@ func (m *party) relock(caller context.Context, now time.Time) *hold {
 // can be used.
 func (c *claim) relockLocked() *hold {
 	n, p := c.local, c.local.queue.Lingering()
-	if p == nil || !c.exclusive() || !p.lastsLocked() {
+	if p == nil || !c.exclusive() || !p.tellsOf(c) || !p.lastsLocked() {
 		return nil
 	}
 	h, err := c.m.s.startLocked(c, p)

@@ -160,7 +160,9 @@ func WithAcquireTimeout(d time.Duration) Option {
 // grows from one Session to the next. So a resource that refuses older tokens, or checks
 // IsOwner, cannot tell two goroutines of one Session apart. An Unlock that passes the hold
 // on returns nil as long as the hold is certain. If an operator deleted the key in the last
-// second or so, the next holder learns it instead.
+// second or so, the next holder learns it instead. The key goes on saying the same of its holder.
+// So a hold is passed on only between Mutexes with the same [WithOwner] and [WithInfo], both with
+// [WithRecall] or both without.
 func WithHandoff(n int) Option {
 	return func(c *config) error {
 		c.handoff = n
@@ -182,7 +184,9 @@ func WithHandoff(n int) Option {
 // every 1.5 s at first and once in a TTL and a third in the end. The holds of one key have
 // the same Token and the same IsOwner. An Unlock that leaves the key lingering returns nil
 // as long as the hold is certain. If an operator deleted the key in the last second or so,
-// that is noticed later.
+// that is noticed later. A lingering key is for Mutexes with the same [WithOwner] and
+// [WithInfo], all with [WithRecall] or all without. Any other one of the Session puts a key
+// of its own.
 func WithLinger(d time.Duration) Option {
 	return func(c *config) error { c.linger = d; return positive("WithLinger", d) }
 }

@@ -88,6 +88,14 @@ func (p *place) stuckLocked() bool { return p.stuck }
 // value is the value of p's key, which is put now.
 func (p *place) value() string { return p.m.cfg.value(p.ticket.Kind) }
 
+// tellsOf reports whether the value of p's key is true of a hold of c: the label, the info, and
+// whether it may be recalled. (Do not have c hold at p otherwise: a recall would be refused though
+// the hold listens, or written though the hold does not.
+// TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue.)
+func (p *place) tellsOf(c *claim) bool {
+	return p.m.cfg.texts[p.ticket.Kind] == c.m.cfg.texts[c.kind]
+}
+
 // listens reports whether p's key says that it may be recalled.
 func (p *place) listens() bool { return p.m.cfg.recall > 0 }
 

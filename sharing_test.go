@@ -396,6 +396,84 @@ func TestTryLockWaitsForTheRemovalOfWhatLingered(t *testing.T) {
 	}
 }
 
+// What the value of a key says of its holder is true of each hold that gets the key: whether it may
+// be recalled, its label and its info. A Mutex of which it would not be true gets a key of its own.
+func TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue(t *testing.T) {
+	none, listens := []etcdlock.Option(nil), []etcdlock.Option{etcdlock.WithRecall(time.Minute)}
+	for name, row := range map[string]struct {
+		first, second []etcdlock.Option
+		shares        bool
+	}{
+		"neither listens":       {none, none, true},
+		"both listen":           {listens, []etcdlock.Option{etcdlock.WithRecall(time.Second)}, true},
+		"the first one listens": {listens, none, false},
+		"the next one listens":  {none, listens, false},
+		"another label":         {none, []etcdlock.Option{etcdlock.WithOwner("b")}, false},
+		"another info":          {none, []etcdlock.Option{etcdlock.WithInfo("10.0.0.2")}, false},
+	} {
+		for way, share := range map[string]etcdlock.Option{
+			"handed off": etcdlock.WithHandoff(9), "lingers": etcdlock.WithLinger(time.Hour),
+			"put with the release": etcdlock.WithHandoff(0),
+		} {
+			t.Run(way+" "+name, func(t *testing.T) {
+				inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+					s := processIn(t, etcd, "a", share)
+					first := contract.MutexOf(t, s, "n", row.first...)
+					second := contract.MutexOf(t, s, "n", row.second...)
+					lockWithin(t, first, time.Second)
+					token := first.Token()
+					shared := row.shares
+					switch way {
+					case "lingers":
+						require.NoError(t, first.Unlock(context.Background()))
+						lockWithin(t, second, time.Second)
+					case "handed off":
+						in := writesLater(second)
+						require.NoError(t, first.Unlock(context.Background()))
+						require.NoError(t, soonOr(t, in, "the next one does not get in"))
+					default: // the release puts a key for the first that waits, which leaves
+						leaving := make(chan error, 1)
+						ctx, leave := context.WithCancel(context.Background())
+						go func() { leaving <- contract.MutexOf(t, s, "n", row.first...).Lock(ctx) }()
+						synctest.Wait()
+						in := writesLater(second)
+						etcd.Hold("a")
+						released := contract.Async(func() error { return first.Unlock(context.Background()) })
+						synctest.Wait()
+						leave()
+						require.ErrorIs(t, <-leaving, context.Canceled)
+						token = etcd.Rev() + 1
+						etcd.Release("a")
+						require.NoError(t, <-released)
+						require.NoError(t, soonOr(t, in, "the next one does not get in"))
+					}
+					require.Equal(t, shared, second.Token() == token)
+
+					line, err := etcdlock.Contenders(context.Background(), etcd.Client("op"), "n")
+					require.NoError(t, err)
+					holder := line[0]
+					require.Equal(t, second.Key(), holder.Key)
+					want := map[string]string{"another label": "b"}[name]
+					if want == "" {
+						want = "a"
+					}
+					require.Equal(t, want, holder.Owner)
+					require.Equal(t, map[string]string{"another info": "10.0.0.2"}[name], holder.Info)
+					recalled := etcdlock.RecallFrom(second.Context(context.Background()))
+					err = etcdlock.Recall(context.Background(), etcd.Client("op"), holder, etcdlock.RecallRequest{})
+					if recalled == nil {
+						require.ErrorIs(t, err, etcdlock.ErrNotRecallable)
+					} else {
+						require.NoError(t, err)
+						soonOr(t, recalled, "the recall is not noticed")
+					}
+					require.NoError(t, second.Unlock(context.Background()))
+				})
+			})
+		}
+	}
+}
+
 // A view costs etcd one event per change. So there is none for a line that has become long,
 // and a waiter watches one key.
 func TestALineThatGetsLongHasNoView(t *testing.T) {

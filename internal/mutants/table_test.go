@@ -1181,7 +1181,7 @@ var mutants = []mutant{
 	{
 		name: "what lingers is held without a look at the clock",
 		why:  "The key was there a moment ago. But the process may have been paused since (rule 2, WithLinger).",
-		edits: []edit{{"local.go", `	if p == nil || !c.exclusive() || !p.lastsLocked() {`, `	if p == nil || !c.exclusive() {`}, {"hold.go", `	p.lease.checkLocked(now)
+		edits: []edit{{"local.go", `	if p == nil || !c.exclusive() || !p.tellsOf(c) || !p.lastsLocked() {`, `	if p == nil || !c.exclusive() || !p.tellsOf(c) {`}, {"hold.go", `	p.lease.checkLocked(now)
 	if p.lease.hasEndedLocked() || p.ticket.Lost() {
 		return errQueueAnew
 	}
@@ -1205,6 +1205,24 @@ var mutants = []mutant{
 			exploring("reads of one Session, and two run out of time as they are let in"),
 			named("TestAWaitThatEndsAsItIsLetInHasAHoldOrNothing"),
 		},
+	},
+	{
+		name:    "what lingers is held whatever its value says",
+		why:     "The key is the Session's own, whichever Mutex comes. But its value says whether the holder may be recalled (WithLinger).",
+		edits:   []edit{{"local.go", `!p.tellsOf(c) || `, ``}},
+		killers: []killer{named("TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue")},
+	},
+	{
+		name:    "a key is handed off whatever its value says",
+		why:     "The key is the Session's own, whichever Mutex waits. But its value says whether the holder may be recalled (WithHandoff).",
+		edits:   []edit{{"local.go", `		!p.tellsOf(first.Who) || `, `		`}},
+		killers: []killer{named("TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue")},
+	},
+	{
+		name:    "a key that was put for one that left serves the next one whatever its value says",
+		why:     "The key stands first in line, and the next one waits. But the value is that of the one that left.",
+		edits:   []edit{{"local.go", `		!next.reads() && !put.tellsOf(next) || next.try`, `		next.try`}},
+		killers: []killer{named("TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue")},
 	},
 	{
 		name: "what lingers and cannot be held stays",
