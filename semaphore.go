@@ -89,8 +89,10 @@ func checkLimit(name string, limit int) error {
 // left behind that could block others. The errors are those of [Mutex.Lock]: [ErrDeadlock] comes at
 // once if ctx comes from a hold of this name in this Session that is not of permits.
 //
-// A ctx that comes from a hold of permits of the same name is legal. If the permits are out, and
-// those who have them wait for more, they all wait for ever: ask for all at once, or bound the
+// A ctx that comes from a hold of permits of the same name is legal. The call waits in line as any
+// other does. If the permits are out, and their holders wait for more, all of them wait for ever. So
+// do this call and a [Mutex], a read or a request for many permits that came before it and waits for
+// those that the caller has, even while others are free. Ask for all permits at once, or bound the
 // wait.
 func (s *Semaphore) Acquire(ctx context.Context, n int) (*Hold, error) {
 	return s.acquire(ctx, n, false)

@@ -709,6 +709,40 @@ func TestPermitsWithinHolds(t *testing.T) {
 	})
 }
 
+// An Acquire within a permit stands in line as any other. Behind a Mutex, which waits for that very
+// permit, it waits until its context ends or the permit is unlocked, though others are free.
+func TestAnAcquireWithinAPermitWaitsBehindAMutex(t *testing.T) {
+	for _, where := range []string{"a", "b"} {
+		t.Run("of "+where, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				s := processIn(t, etcd, "a")
+				mutexes := map[string]*etcdlock.Session{"a": s, "b": processIn(t, etcd, "b")}
+				sem, mu := semaIn(t, s, 3), contract.MutexOf(t, mutexes[where], "n")
+				outer := acquireWithin(t, sem, 1, time.Second)
+				writes := writesLater(mu)
+				bounded, cancel := context.WithTimeout(outer.Context(context.Background()), time.Minute)
+				defer cancel()
+				_, err := sem.Acquire(bounded, 1)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				waits(t, writes, "the permit is held")
+
+				inner := make(chan *etcdlock.Hold, 1)
+				go func() {
+					h, err := sem.Acquire(context.WithoutCancel(outer.Context(context.Background())), 1)
+					require.NoError(t, err)
+					inner <- h
+				}()
+				time.Sleep(time.Hour)
+				waits(t, inner, "the Mutex came before")
+				done(t, outer)
+				require.NoError(t, soonOr(t, writes, "the Mutex does not get in"))
+				require.NoError(t, mu.Unlock(context.Background()))
+				done(t, soonOr(t, inner, "the permit does not get in"))
+			})
+		})
+	}
+}
+
 // A permit that is lost takes no other with it. A waiter that loses its key queues anew.
 func TestPermitsAreLostOneByOne(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
