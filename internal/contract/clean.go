@@ -102,7 +102,7 @@ func (mark Marked) Goroutines() (stacks []string) {
 
 // Patience bounds every wait for something that must come. It is far above what a loaded
 // machine needs. Only tests of the waits themselves change it.
-var Patience = 30 * time.Second
+var Patience = 2 * time.Minute
 
 // Poll returns true as soon as ok returns true, and false when Patience is over.
 func Poll(ok func() bool) bool { return Eventually(Patience, ok) }

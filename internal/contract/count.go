@@ -8,9 +8,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing"
+	"time"
 
+	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 )
@@ -43,7 +45,7 @@ func With(interceptors ...Interceptor) ClientOption {
 // A Counter counts the calls of all clients that have it.
 type Counter struct {
 	mu     sync.Mutex
-	counts Counts
+	counts Counts // at is when the Counter was made
 }
 
 // NewCounter returns a Counter that stands at zero.
@@ -54,10 +56,52 @@ type Counts struct {
 	Unary   map[string]int // attempts of unary calls
 	Streams map[string]int // streams opened
 	Sent    map[string]int // messages sent on streams
+
+	at time.Time // of the reading
 }
 
 func newCounts() Counts {
-	return Counts{Unary: map[string]int{}, Streams: map[string]int{}, Sent: map[string]int{}}
+	return Counts{
+		Unary: map[string]int{}, Streams: map[string]int{}, Sent: map[string]int{}, at: time.Now(),
+	}
+}
+
+const (
+	// unrepeated is a time within which no attempt is repeated, and so no key and no lease in
+	// doubt.
+	unrepeated = 400 * time.Millisecond
+
+	// unwatched is a time within which no hold gets a key watch, no waiter rechecks, and no
+	// lease is renewed or audited.
+	unwatched = 900 * time.Millisecond
+)
+
+// Exactly returns what was sent since an earlier reading, or since the Counter was made. ok is
+// false if so much time has passed that it may have added to that, and Exactly has logged it.
+// With exact times, the tests of the root ask for the same counts.
+func (c *Counter) Exactly(t testing.TB, earlier Counts) (since Counts, ok bool) {
+	t.Helper()
+	since = c.Since(earlier)
+	if earlier.at.IsZero() {
+		earlier = c.counts
+	}
+	took, age := since.at.Sub(earlier.at), since.at.Sub(c.counts.at)
+	if took >= unrepeated || age >= unwatched {
+		t.Logf("%v in %v, %v after the first: not compared", since, took, age)
+		return since, false
+	}
+	return since, true
+}
+
+// Costs compares what was sent since an earlier reading with a text as Counts.String has it, if
+// it is exact, and returns whether it is.
+func (c *Counter) Costs(t testing.TB, earlier Counts, want string) (exact bool) {
+	t.Helper()
+	since, exact := c.Exactly(t, earlier)
+	if exact {
+		require.Equal(t, want, since.String())
+	}
+	return exact
 }
 
 // Counts returns the counts so far.
@@ -68,6 +112,7 @@ func (c *Counter) Counts() Counts {
 		Unary:   maps.Clone(c.counts.Unary),
 		Streams: maps.Clone(c.counts.Streams),
 		Sent:    maps.Clone(c.counts.Sent),
+		at:      time.Now(),
 	}
 }
 

@@ -55,18 +55,24 @@ func Must(err error) {
 	}
 }
 
-// NewMutex is New for a test: the Cleanup closes the Mutex, and any error fails the test.
+// steady is a TTL in which a busy machine renews a lease in time.
+const steady = time.Minute
+
+// NewMutex is New for a test: the Cleanup closes the Mutex, and any error fails the test. Unless
+// an option says otherwise the lease has a TTL of a minute.
 func NewMutex(t *testing.T, client *clientv3.Client, name string, opts ...etcdlock.Option) *etcdlock.Mutex {
 	t.Helper()
+	opts = append([]etcdlock.Option{etcdlock.WithTTL(steady)}, opts...)
 	mu, err := etcdlock.New(client, name, opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, mu.Close(context.Background())) })
 	return mu
 }
 
-// NewSession is NewSession for a test.
+// NewSession is NewSession for a test, as NewMutex is New.
 func NewSession(t *testing.T, client *clientv3.Client, opts ...etcdlock.Option) *etcdlock.Session {
 	t.Helper()
+	opts = append([]etcdlock.Option{etcdlock.WithTTL(steady)}, opts...)
 	s, err := etcdlock.NewSession(client, opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
