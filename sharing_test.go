@@ -505,3 +505,19 @@ func TestALineThatGetsLongHasNoView(t *testing.T) {
 		}
 	})
 }
+
+// The claim and the hold are the only allocations. An absent Trace costs nothing.
+func TestLockingAKeyThatLingersAllocatesTwice(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n", etcdlock.WithLinger(virtualTTL))
+		ctx := context.Background()
+		failed := 0
+		allocations := testing.AllocsPerRun(1000, func() { // the first run, which puts the key, does not count
+			if mu.Lock(ctx) != nil || mu.Unlock(ctx) != nil {
+				failed++
+			}
+		})
+		require.Zero(t, failed)
+		require.LessOrEqual(t, allocations, 2.0)
+	})
+}

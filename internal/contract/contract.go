@@ -1,7 +1,7 @@
 // Package contract has the tests of what the lock promises wherever it runs, and the parts
 // that they are made of. The tests are written once, as a table that runs over a world. The
 // world is an etcd: lock_test.go at the root has one in memory, package proof/contract has
-// clusters of etcd's own servers.
+// etcd's own servers.
 //
 // # The words of the tests
 //
@@ -64,6 +64,14 @@ func Run(t *testing.T, w World) {
 			row.test(t, world)
 		})
 	}
+}
+
+// Rows returns the names of the table's tests.
+func Rows() (names []string) {
+	for _, row := range table {
+		names = append(names, row.name)
+	}
+	return names
 }
 
 // table has each test of this package by its name.

@@ -152,7 +152,7 @@ func (s *benchSession) another(b *testing.B) *etcdlock.Session {
 	session, err := etcdlock.NewSession(s.cluster.Client(b, contract.With(s.counter)), etcdlock.WithTTL(time.Minute))
 	require.NoError(b, err)
 	b.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), slack)
+		ctx, cancel := context.WithTimeout(context.Background(), contract.Patience)
 		defer cancel()
 		_ = session.Close(ctx)
 	})

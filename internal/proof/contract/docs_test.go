@@ -13,7 +13,7 @@ import (
 
 // This is why the guide says to send the create revision while a fleet is mixed.
 func TestHeaderRevisionDoesNotCompareWithTokens(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	ctx := contract.Patient(t)
 	client := etcdtest.Start(t, 1).Client(t)
 	first, theirs, ours := contract.NewMutex(t, client, "a"), etcdsMutex(t, client, "a"), contract.NewMutex(t, client, "a")

@@ -14,14 +14,14 @@ import (
 
 // The same with etcd itself.
 func TestLossesAreNoticedWhereEtcdTakesFewOperations(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	w := newWorld(t, 1, func(m *integration.Member) { m.MaxTxnOps = 16 })
 	s := contract.NewSession(t, w.cluster.Client(t))
 	kept, lost := contract.HoldMany(t, s, "kept", 5), contract.HoldMany(t, s, "lost", 60)
 	_, err := w.admin.Delete(bounded(t), "lost", clientv3.WithPrefix())
 	require.NoError(t, err)
 	for _, hold := range lost {
-		within(t, slack, "the loss to be noticed", hold.Done())
+		receive(t, hold.Done(), "the loss to be noticed")
 		require.ErrorIs(t, context.Cause(hold), etcdlock.ErrLost)
 	}
 	for _, hold := range kept {

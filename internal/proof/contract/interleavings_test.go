@@ -47,7 +47,7 @@ func (w laggingWatcher) Watch(ctx context.Context, key string, opts ...clientv3.
 // Key names are used again. A holds, releases and holds again with the same key. B watches
 // through a member that has not seen the release yet, and learns of it late.
 func TestADeletionOlderThanThePlaceLetsNobodyIn(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	etcdtest.VerifyNoLeaks(t)
 	cluster := etcdtest.Start(t, 1)
 	client, behind := cluster.Client(t), cluster.Client(t)
@@ -83,7 +83,7 @@ func TestADeletionOlderThanThePlaceLetsNobodyIn(t *testing.T) {
 // Another client puts over the holder's key, without its lease. For all others the key is
 // no contender any more.
 func TestAHoldWhoseKeyWasPutOverIsLost(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	etcdtest.VerifyNoLeaks(t)
 	cluster := etcdtest.Start(t, 1)
 	client := cluster.Client(t)
@@ -117,7 +117,7 @@ func faultyClient(t *testing.T) (*clientv3.Client, *etcdtest.Faults) {
 
 // A releases, and its transaction would put B's key, too. Meanwhile B is closed.
 func TestAMutexClosedWhileItsTurnIsComingLetsOthersIn(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	client, faults := faultyClient(t)
 	s := contract.NewSession(t, client)
 	a, b := contract.MutexOf(t, s, "x"), contract.MutexOf(t, s, "x")
@@ -138,76 +138,29 @@ func TestAMutexClosedWhileItsTurnIsComingLetsOthersIn(t *testing.T) {
 // Even at the shortest TTL the library tells the answers to renewals and audits from the
 // end of the lease: etcd rounds the remaining time down to 0 s.
 func TestALostKeyIsNoticedWhateverTheTTL(t *testing.T) {
-	waiting.enter(t)
+	t.Parallel()
 	etcdtest.VerifyNoLeaks(t)
 	cluster := etcdtest.Start(t, 1)
 	client := cluster.Client(t)
-	for _, ttl := range []time.Duration{time.Second, 15 * time.Second} {
+	for _, ttl := range []time.Duration{time.Second, longTTL} {
 		mu := contract.NewMutex(t, client, "x", etcdlock.WithTTL(ttl))
-		for what, takeAway := range map[string]func() error{
-			"key deleted": func() error { _, err := client.Delete(t.Context(), mu.Key()); return err },
-			"lease revoked": func() error {
-				line, err := etcdlock.Contenders(t.Context(), client, "x")
-				if err == nil {
-					_, err = client.Revoke(t.Context(), line[0].Lease)
-				}
-				return err
-			},
-		} {
+		for _, taking := range takings {
 			require.NoError(t, mu.Lock(t.Context()))
 			ctx := mu.Context(t.Context())
-			require.NoError(t, takeAway())
-			started := time.Now()
-			<-ctx.Done()
-			told := time.Since(started)
-			t.Logf("TTL %v, %s: told after %v", ttl, what, told)
-			require.Less(t, told, 5*time.Second)
+			line, err := etcdlock.Contenders(t.Context(), client, "x")
+			require.NoError(t, err)
+			for _, c := range line { // none, if the machine is too slow for the shortest TTL
+				taking.take(t, client, c)
+			}
+			receive(t, ctx.Done(), taking.name)
 			require.ErrorIs(t, mu.Unlock(t.Context()), etcdlock.ErrLost)
 		}
 	}
 }
 
-// Unlock gets the context of the very hold. The end of the hold does not count as the end
-// of that context; its deadline does.
-func TestTheHoldsOwnContextBoundsItsUnlock(t *testing.T) {
-	computing.enter(t)
-	client, faults := faultyClient(t)
-	const bound = 200 * time.Millisecond
-	for name, end := range map[string]func(*etcdlock.Mutex) context.Context{
-		"deadline below the hold": func(mu *etcdlock.Mutex) context.Context {
-			ctx, cancel := context.WithTimeout(mu.Context(context.Background()), bound)
-			t.Cleanup(cancel)
-			return ctx
-		},
-		"deadline above the hold": func(mu *etcdlock.Mutex) context.Context {
-			ctx, cancel := context.WithTimeout(context.Background(), bound)
-			t.Cleanup(cancel)
-			return mu.Context(ctx)
-		},
-		"cancelled above the hold": func(mu *etcdlock.Mutex) context.Context {
-			ctx, cancel := context.WithCancel(context.Background())
-			time.AfterFunc(bound, cancel)
-			return mu.Context(ctx)
-		},
-	} {
-		mu := contract.NewMutex(t, client, "x", etcdlock.WithTTL(15*time.Second))
-		require.NoError(t, mu.Lock(t.Context()))
-		ctx := end(mu)
-		silence := faults.Inject(etcdtest.SwallowRequest("Txn"))
-		started := time.Now()
-		require.ErrorIs(t, mu.Unlock(ctx), etcdlock.ErrUnconfirmed, name)
-		require.Less(t, time.Since(started), 2*time.Second, "%s: releaseBound is 5 s", name)
-		silence.Heal()
-		contract.WaitForLine(t, client, "x", 0)
-
-		require.NoError(t, mu.Lock(t.Context()))
-		require.NoError(t, mu.Unlock(mu.Context(t.Context())), "%s: as usual", name)
-	}
-}
-
 // After Close of a hold, nobody holds it, nor what nested in it.
 func TestWhatNestedInAClosedHoldHoldsNothing(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	etcdtest.VerifyNoLeaks(t)
 	client := etcdtest.Start(t, 1).Client(t)
 	s := contract.NewSession(t, client, etcdlock.WithReentrancy())
@@ -229,7 +182,7 @@ func TestWhatNestedInAClosedHoldHoldsNothing(t *testing.T) {
 // A's put was sent twice. While A holds, an operator breaks the lock. Then the second copy
 // comes and puts the key again: the same name, on the same lease.
 func TestAHoldWhoseKeyWasPutAgainByALateRequestIsLost(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	client, faults := faultyClient(t)
 	mu := contract.NewMutex(t, client, "x")
 	require.NoError(t, mu.Lock(t.Context())) // grants the lease
@@ -251,7 +204,7 @@ func TestAHoldWhoseKeyWasPutAgainByALateRequestIsLost(t *testing.T) {
 
 // The waiters for a thousand names, all without a lease, share one attempt at a time.
 func TestManyWaitersShareTheAttemptsToGetALease(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	etcdtest.VerifyNoLeaks(t)
 	cluster := etcdtest.Start(t, 1)
 	counter, faults := contract.NewCounter(), etcdtest.NewFaults(t)
@@ -264,9 +217,8 @@ func TestManyWaitersShareTheAttemptsToGetALease(t *testing.T) {
 		mu := contract.MutexOf(t, s, string(rune('a'+i%26))+string(rune('a'+i/26)))
 		go func() { results <- mu.Lock(context.Background()) }()
 	}
-	started := time.Now()
 	refusing.Await(6)
-	require.Less(t, refusing.Strikes(), names, "after %v", time.Since(started))
+	require.Less(t, refusing.Strikes(), names)
 	refusing.Heal()
 	for range names {
 		require.NoError(t, <-results)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"strconv"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -37,12 +36,11 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	flag.Parse()
-	flag.Visit(func(f *flag.Flag) {
-		if n, err := strconv.Atoi(f.Value.String()); f.Name == "test.parallel" && err == nil {
-			tests.lanes = [2]int{n, n}
-		}
-	})
-	_ = flag.Set("test.parallel", "1000") // each test waits for its room
+	asked := false
+	flag.Visit(func(f *flag.Flag) { asked = asked || f.Name == "test.parallel" })
+	if !asked {
+		_ = flag.Set("test.parallel", "8") // they mostly wait
+	}
 	os.Exit(embedded.Run(func(endpoint string) int {
 		endpoints = []string{endpoint}
 		now := goleak.IgnoreCurrent()

@@ -59,12 +59,10 @@ func checkRefusals(t *testing.T, counter *contract.Counter, refusals []refusal) 
 	}
 }
 
-// sentNothing fails the test if anything was sent since before, except what keeps a lease
-// alive.
+// sentNothing fails the test if anything was sent since before.
 func sentNothing(t *testing.T, counter *contract.Counter, before contract.Counts) {
 	t.Helper()
-	sent := counter.Since(before)
-	require.Zero(t, sent.Total()-sent.Of("LeaseKeepAlive")-sent.Of("LeaseTimeToLive"), "requests: %v", sent)
+	counter.Costs(t, before, "none")
 }
 
 // stillHolds fails the test unless mu holds its lock, in etcd's eyes too.
@@ -97,7 +95,7 @@ func nothing(t *testing.T) func(context.Context) error {
 }
 
 func TestABadNameIsAnErrorOfTheConstructor(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	client, counter := countedWorld(t)
 	s := contract.NewSession(t, client)
 	names := []struct {
@@ -131,7 +129,7 @@ func TestABadNameIsAnErrorOfTheConstructor(t *testing.T) {
 }
 
 func TestAnOddNameIsANameLikeAnyOther(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	client, _ := countedWorld(t)
 	s := contract.NewSession(t, client)
 	for about, name := range map[string]string{
@@ -180,7 +178,7 @@ func TestAnOddNameIsANameLikeAnyOther(t *testing.T) {
 }
 
 func TestABadOptionIsAnErrorOfTheConstructor(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	client, counter := countedWorld(t)
 	s := contract.NewSession(t, client)
 	type opts []etcdlock.Option
@@ -251,11 +249,10 @@ func TestABadOptionIsAnErrorOfTheConstructor(t *testing.T) {
 
 // Values at the limits work.
 func TestAnOptionAtItsLimitWorks(t *testing.T) {
-	waiting.enter(t)
+	t.Parallel()
 	const second = time.Second
 	for name, opts := range map[string][]etcdlock.Option{
 		"no options":                     nil,
-		"a TTL of 1 ns":                  {etcdlock.WithTTL(1)},
 		"a TTL at etcd's limit":          {etcdlock.WithTTL(9_000_000_000 * second)},
 		"a margin just below the TTL":    {etcdlock.WithTTL(10 * second), etcdlock.WithSafetyMargin(5 * second)},
 		"a margin before its TTL":        {etcdlock.WithSafetyMargin(16 * second), etcdlock.WithTTL(20 * second)},
@@ -280,30 +277,32 @@ func TestAnOptionAtItsLimitWorks(t *testing.T) {
 }
 
 func TestATTLIsRoundedUpToWholeSeconds(t *testing.T) {
-	waiting.enter(t)
+	t.Parallel()
 	client, _ := countedWorld(t)
-	for asked, granted := range map[time.Duration]int64{
-		1: 1, time.Second: 1, time.Second + 1: 2, 2500 * time.Millisecond: 3, 0: 15,
+	const second = time.Second
+	for asked, want := range map[time.Duration]time.Duration{
+		1: second, second: second, second + 1: 2 * second, 2500 * time.Millisecond: 3 * second, 0: 15 * second,
 	} {
 		t.Run(asked.String(), func(t *testing.T) {
-			var opts []etcdlock.Option
+			granted := make(chan time.Duration, 10)
+			opts := []etcdlock.Option{etcdlock.WithTrace(&etcdlock.Trace{
+				LeaseGranted: func(_ clientv3.LeaseID, ttl time.Duration) { granted <- ttl },
+			})}
 			if asked != 0 {
 				opts = append(opts, etcdlock.WithTTL(asked))
 			}
-			s := contract.NewSession(t, client, opts...)
-			require.Equal(t, clientv3.LeaseID(clientv3.NoLease), s.Lease())
-			mu := contract.MutexOf(t, s, "a")
-			require.NoError(t, mu.Lock(t.Context()))
-			ttl, err := client.TimeToLive(t.Context(), s.Lease())
+			s, err := etcdlock.NewSession(client, opts...)
 			require.NoError(t, err)
-			require.Equal(t, granted, ttl.GrantedTTL)
-			require.NoError(t, mu.Unlock(t.Context()))
+			require.Equal(t, clientv3.LeaseID(clientv3.NoLease), s.Lease())
+			require.NoError(t, contract.MutexOf(t, s, "a").Lock(t.Context()))
+			require.Equal(t, want, receive(t, granted, "the lease"))
+			require.NoError(t, s.Close(t.Context()))
 		})
 	}
 }
 
 func TestABadClientIsAnErrorOfTheConstructor(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	ctx := contract.Patient(t)
 	noClient := (*clientv3.Client)(nil)
 	zero := &clientv3.Client{}
@@ -337,7 +336,7 @@ func TestABadClientIsAnErrorOfTheConstructor(t *testing.T) {
 }
 
 func TestANilContextOrFunctionIsAnErrorAndNothingElse(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	client, counter := countedWorld(t)
 	s := contract.NewSession(t, client)
 	held, free := contract.MutexOf(t, s, "held"), contract.MutexOf(t, s, "free")
@@ -384,7 +383,7 @@ func TestANilContextOrFunctionIsAnErrorAndNothingElse(t *testing.T) {
 }
 
 func TestAZeroMutexReturnsErrors(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	client, counter := countedWorld(t)
 	var never *etcdlock.Mutex
 	for which, mu := range map[string]*etcdlock.Mutex{"nil": never, "zero": {}} {
@@ -416,7 +415,7 @@ func TestAZeroMutexReturnsErrors(t *testing.T) {
 }
 
 func TestAZeroSessionReturnsErrors(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	var never *etcdlock.Session
 	for which, s := range map[string]*etcdlock.Session{"nil": never, "zero": {}} {
 		t.Run(which, func(t *testing.T) {
@@ -471,7 +470,7 @@ func falseInEtcd(t *testing.T, client *clientv3.Client, cmp clientv3.Cmp) {
 // The guard of a hold that is over, or never was, is false, whatever stands below the
 // prefix. The transaction has no error.
 func TestIsOwnerWithoutAHoldIsFalse(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	client, _ := countedWorld(t)
 	ctx := contract.Patient(t)
 	mu := contract.NewMutex(t, client, "a")
@@ -498,7 +497,7 @@ func TestIsOwnerWithoutAHoldIsFalse(t *testing.T) {
 }
 
 func TestUnlockOfWhatIsNotHeldDoesNothing(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	client, counter := countedWorld(t)
 	ctx := contract.Patient(t)
 	ended, cancel := context.WithCancel(ctx)
@@ -538,7 +537,7 @@ func TestUnlockOfWhatIsNotHeldDoesNothing(t *testing.T) {
 }
 
 func TestAClosedMutexSaysSo(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	type closer struct {
 		mu         *etcdlock.Mutex
 		closeIt    func(context.Context) error
@@ -606,7 +605,7 @@ func TestAClosedMutexSaysSo(t *testing.T) {
 }
 
 func TestAClosedMutexLeavesItsSessionAlone(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	client, _ := countedWorld(t)
 	ctx := contract.Patient(t)
 	s := contract.NewSession(t, client)
@@ -649,7 +648,7 @@ func contextsFrom(t *testing.T, hold context.Context) map[string]context.Context
 }
 
 func TestLockWithAContextOfItsOwnHoldIsADeadlock(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	client, counter := countedWorld(t)
 	ctx := contract.Patient(t)
 	s := contract.NewSession(t, client)
@@ -687,7 +686,7 @@ func TestLockWithAContextOfItsOwnHoldIsADeadlock(t *testing.T) {
 }
 
 func TestReentrantLocksAreCountedAndTheLastUnlockReleases(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	client, counter := countedWorld(t)
 	ctx := contract.Patient(t)
 	s := contract.NewSession(t, client, etcdlock.WithReentrancy())
@@ -724,7 +723,7 @@ func TestReentrantLocksAreCountedAndTheLastUnlockReleases(t *testing.T) {
 }
 
 func TestReentrancyGoesByTheContextAlone(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	client, _ := countedWorld(t)
 	ctx := contract.Patient(t)
 	mu := contract.NewMutex(t, client, "a", etcdlock.WithReentrancy())
@@ -736,7 +735,7 @@ func TestReentrancyGoesByTheContextAlone(t *testing.T) {
 }
 
 func TestAHoldMayBeNestedInByAnotherMutexOfTheSession(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	for order, unlockFirst := range map[string]int{"the inner one unlocks first": 1, "the outer one unlocks first": 0} {
 		t.Run(order, func(t *testing.T) {
 			client, _ := countedWorld(t)
@@ -763,7 +762,7 @@ func TestAHoldMayBeNestedInByAnotherMutexOfTheSession(t *testing.T) {
 
 // A Mutex of the Session without the option keeps its own rule.
 func TestReentrancyIsTheOptionOfTheOneThatNests(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	client, _ := countedWorld(t)
 	ctx := contract.Patient(t)
 	s := contract.NewSession(t, client)
@@ -779,7 +778,7 @@ func TestReentrancyIsTheOptionOfTheOneThatNests(t *testing.T) {
 
 // Nesting in a hold that is lost would be a critical section without a lock.
 func TestNobodyNestsInALostHold(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	client, counter := countedWorld(t)
 	ctx := contract.Patient(t)
 	s := contract.NewSession(t, client, etcdlock.WithReentrancy())
@@ -800,7 +799,7 @@ func TestNobodyNestsInALostHold(t *testing.T) {
 }
 
 func TestAnEndedContextIsReportedWithoutARequest(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	client, counter := countedWorld(t)
 	s := contract.NewSession(t, client)
 	mu := contract.MutexOf(t, s, "a")
@@ -847,7 +846,7 @@ func TestAnEndedContextIsReportedWithoutARequest(t *testing.T) {
 }
 
 func TestBreakOfNoContenderIsAnError(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	client, counter := countedWorld(t)
 	ctx := contract.Patient(t)
 	mu := contract.NewMutex(t, client, "a")
@@ -878,7 +877,7 @@ func TestBreakOfNoContenderIsAnError(t *testing.T) {
 
 // Do reports what its function did to the Mutex. It releases nothing that is not its own.
 func TestDoTellsWhatItsFunctionDidToTheHold(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	client, _ := countedWorld(t)
 	ctx := contract.Patient(t)
 	t.Run("it unlocked", func(t *testing.T) {

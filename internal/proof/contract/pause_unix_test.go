@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"syscall"
@@ -47,14 +48,9 @@ func holder(endpoint string) error {
 	return nil
 }
 
-// S4: a process is stopped for longer than the TTL while it holds the lock. When it wakes
-// it knows at once that it lost the lock, and leaves the next owner alone.
-//
-//	a holds | a is stopped | its lease expires, b gets in | a wakes and looks
-func TestAProcessThatWasStoppedKnowsAtItsFirstLook(t *testing.T) {
-	waiting.enter(t)
-	etcdtest.VerifyNoLeaks(t)
-	cluster := etcdtest.Start(t, 1)
+// startHolder starts a process that holds "x", with what it is told and what it says.
+func startHolder(t *testing.T, cluster *etcdtest.Cluster) (*exec.Cmd, io.Writer, *bufio.Scanner) {
+	t.Helper()
 	self, err := os.Executable()
 	require.NoError(t, err)
 	a := exec.CommandContext(t.Context(), self)
@@ -68,11 +64,37 @@ func TestAProcessThatWasStoppedKnowsAtItsFirstLook(t *testing.T) {
 	said := bufio.NewScanner(answers)
 	require.True(t, said.Scan())
 	require.Equal(t, "held", said.Text())
+	return a, orders, said
+}
 
+// Rule 11.
+//
+//	a holds | a is killed | its lease expires, b gets in
+func TestAProcessThatDiedBlocksNobody(t *testing.T) {
+	t.Parallel()
+	etcdtest.VerifyNoLeaks(t)
+	cluster := etcdtest.Start(t, 1)
+	a, _, _ := startHolder(t, cluster)
+	require.NoError(t, a.Process.Kill())
+	require.Error(t, a.Wait())
+	b := contract.NewMutex(t, cluster.Client(t), "x")
+	require.NoError(t, b.Lock(bounded(t)))
+	require.NoError(t, b.Unlock(bounded(t)))
+}
+
+// S4: a process is stopped for longer than the TTL while it holds the lock. When it wakes
+// it knows at once that it lost the lock, and leaves the next owner alone.
+//
+//	a holds | a is stopped | its lease expires, b gets in | a wakes and looks
+func TestAProcessThatWasStoppedKnowsAtItsFirstLook(t *testing.T) {
+	t.Parallel()
+	etcdtest.VerifyNoLeaks(t)
+	cluster := etcdtest.Start(t, 1)
+	a, orders, said := startHolder(t, cluster)
 	require.NoError(t, a.Process.Signal(syscall.SIGSTOP))
 	b := contract.NewMutex(t, cluster.Client(t), "x")
 	require.NoError(t, b.Lock(bounded(t)))
-	_, err = fmt.Fprintln(orders, "look")
+	_, err := fmt.Fprintln(orders, "look")
 	require.NoError(t, err)
 	require.NoError(t, a.Process.Signal(syscall.SIGCONT))
 

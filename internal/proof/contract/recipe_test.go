@@ -17,7 +17,7 @@ import (
 //
 //	theirs writes: ours reads and writes | ours writes: theirs reads, and waits to write
 func TestARecipeRWMutexIsNoContender(t *testing.T) {
-	computing.enter(t)
+	t.Parallel()
 	client, _ := countedWorld(t)
 	ctx := contract.Patient(t)
 	session, err := concurrency.NewSession(client)

@@ -3,7 +3,6 @@ package contract_test
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -16,18 +15,17 @@ import (
 // The service's lock stands in this library's line. First it holds, then this library does.
 // The key that it reports is the one in the line.
 //
-//	a holds by the service, for longer than its TTL | b's TryLock says so | a unlocks, b
-//	locks | a waits, its context ends, and its lease
+//	a holds by the service | b's TryLock says so | a unlocks, b locks | a waits, its context
+//	ends, and its lease
 func TestTheServiceStandsInTheSameLine(t *testing.T) {
+	t.Parallel()
 	cluster := etcdtest.Start(t, 1)
 	client := cluster.Client(t)
-	ttl := steadyTTL(t, client, 2*time.Second)
-	a, err := v3lock.New(t.Context(), cluster.Client(t), "x", ttl)
+	a, err := v3lock.New(t.Context(), cluster.Client(t), "x", longTTL)
 	require.NoError(t, err)
 	b := contract.NewMutex(t, client, "x")
 
 	require.NoError(t, a.Lock(t.Context()))
-	time.Sleep(2 * ttl) // renewals keep it alive for longer
 	locked := new(etcdlock.LockedError)
 	require.ErrorAs(t, b.TryLock(t.Context()), &locked)
 	require.Equal(t, locked.Holder.Key, a.Key())

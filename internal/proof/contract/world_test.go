@@ -21,16 +21,9 @@ import (
 // has seen no two holders at once, and it leaves no key, lease or goroutine.
 
 const (
-	// longTTL is far above what any test takes. So what is gone within it was removed, and
-	// has not just expired.
-	longTTL = 15 * time.Second
-
-	// slack is what a loaded machine may take for something that is due now.
-	slack = 10 * time.Second
-
-	// prompt is the bound for what needs no lease to expire. On an idle machine it takes
-	// some milliseconds; the tests log that.
-	prompt = longTTL / 2
+	// longTTL is far above the patience of a test. So what is gone when a test goes on was
+	// removed, and has not just expired. And no machine is so busy that such a lease is lost.
+	longTTL = 10 * time.Minute
 
 	// lanes is how many subtests run at once.
 	lanes = 16
@@ -38,45 +31,21 @@ const (
 
 // bounded is a context for what must come. It outlives t.Context, so Cleanup can use it.
 func bounded(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*longTTL)
+	ctx, cancel := context.WithTimeout(context.Background(), contract.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// steadyTTL is least, or up to three times that on a machine that is so busy that etcd is
-// slow: where nothing is wrong, a lease must not run out. It takes half a second to find
-// out, leaves nothing, and makes no revision.
-func steadyTTL(t *testing.T, client *clientv3.Client, least time.Duration) time.Duration {
-	t.Helper()
-	const (
-		looks = 500 * time.Millisecond
-		share = 40 // of such answers make a TTL in which none of three renewals is late
-	)
-	var slowest time.Duration
-	for began := time.Now(); time.Since(began) < looks; {
-		asked := time.Now()
-		lease, err := client.Grant(bounded(t), int64(longTTL/time.Second))
-		require.NoError(t, err)
-		slowest = max(slowest, time.Since(asked))
-		_, err = client.Revoke(bounded(t), lease.ID)
-		require.NoError(t, err)
-	}
-	ttl := min(max(least, share*slowest), 3*least).Round(time.Second)
-	if ttl > least {
-		t.Logf("a TTL of %v: a lease is granted after %v", ttl, slowest)
-	}
-	return ttl
-}
-
-// within waits for a message, and fails the test if it does not come.
-func within[T any](t *testing.T, d time.Duration, what string, ch <-chan T) (v T) {
+// receive waits for a value that must come.
+func receive[T any](t *testing.T, from <-chan T, what string) T {
 	t.Helper()
 	select {
-	case v = <-ch:
-	case <-time.After(d):
-		require.Fail(t, "too late", "waited %v for %s", d, what)
+	case v := <-from:
+		return v
+	case <-time.After(contract.Patience):
+		require.FailNow(t, "it does not come: "+what)
+		panic("not reached")
 	}
-	return v
 }
 
 // atOnce runs n subtests at the same time, so that their waits overlap. With t.Parallel
@@ -93,35 +62,6 @@ func atOnce(t *testing.T, n int, name func(i int) string, run func(t *testing.T,
 		})
 	}
 	all.Wait()
-}
-
-// A least is the least of some durations; a most is the greatest.
-type (
-	least struct {
-		mu sync.Mutex
-		n  int
-		d  time.Duration
-	}
-	most struct {
-		mu sync.Mutex
-		n  int
-		d  time.Duration
-	}
-)
-
-func (l *least) note(d time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.n++; l.n == 1 || d < l.d {
-		l.d = d
-	}
-}
-
-func (m *most) note(d time.Duration) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.n++
-	m.d = max(m.d, d)
 }
 
 // A world is a cluster that is clean in the end: no key, no lease, no goroutine.
@@ -168,18 +108,13 @@ func (c *contest) owners() []string {
 	return owners
 }
 
-// hasWithin waits until exactly these stand in line.
-func (c *contest) hasWithin(d time.Duration, owners ...string) {
+// is waits until exactly these stand in line.
+func (c *contest) is(owners ...string) {
 	c.t.Helper()
 	var now []string
-	if !contract.Eventually(d, func() bool { now = c.owners(); return slices.Equal(now, owners) }) {
-		require.Equal(c.t, owners, now, "after %v", d)
+	if !contract.Poll(func() bool { now = c.owners(); return slices.Equal(now, owners) }) {
+		require.Equal(c.t, owners, now)
 	}
-}
-
-func (c *contest) isEmptyWithin(d time.Duration) {
-	c.t.Helper()
-	c.hasWithin(d)
 }
 
 // A party is one client: its own connections, faults and Session.
@@ -190,7 +125,6 @@ type party struct {
 	faults *etcdtest.Faults
 	txns   *etcdtest.Injection // strikes when etcd answers a Txn, and does no harm
 	reads  *etcdtest.Injection // the same for a read
-	looks  *etcdtest.Injection // the same for an audit of the lease's keys
 	client *clientv3.Client
 	s      *etcdlock.Session
 	mu     *etcdlock.Mutex
@@ -210,7 +144,6 @@ func (c *contest) partyWith(who string, ttl time.Duration, options []etcdlock.Op
 	network := etcdtest.NewFaults(c.t)
 	p.txns = network.Inject(etcdtest.DelayReply("Txn", time.Nanosecond))
 	p.reads = network.Inject(etcdtest.DelayReply("Range", time.Nanosecond))
-	p.looks = network.Inject(etcdtest.DelayReply("LeaseTimeToLive", time.Nanosecond))
 	p.client = c.w.cluster.Client(c.t, append(opts, contract.With(p.faults, network))...)
 	var err error
 	p.s, err = etcdlock.NewSession(p.client, append(options, etcdlock.WithTTL(ttl), etcdlock.WithOwner(who))...)
@@ -273,28 +206,10 @@ func (p *party) locks() {
 	require.NoError(p.t, p.tries(bounded(p.t), "Lock"))
 }
 
-// getsALease locks and unlocks, so that it has a lease.
-func (p *party) getsALease() {
-	p.t.Helper()
-	p.locks()
-	p.unlocks()
-}
-
 // locksAnother holds another name on the same lease.
 func (p *party) locksAnother() {
 	p.t.Helper()
 	require.NoError(p.t, p.other.Lock(bounded(p.t)))
-}
-
-// locksWithin locks in less time than a lease needs to expire, and returns the time that it
-// took.
-func (p *party) locksWithin(d time.Duration) time.Duration {
-	p.t.Helper()
-	ctx, cancel := context.WithTimeout(bounded(p.t), d)
-	defer cancel()
-	started := time.Now()
-	require.NoError(p.t, p.tries(ctx, "Lock"))
-	return time.Since(started)
 }
 
 func (p *party) unlocks() {
@@ -310,14 +225,12 @@ func (p *party) closes() {
 	require.NoError(p.t, p.s.Close(bounded(p.t)))
 }
 
-// loses waits until the hold's context ends by a loss, and returns when it did.
-func (p *party) loses(bound time.Duration) (knew time.Time) {
+// loses waits until the hold's context ends by a loss.
+func (p *party) loses() {
 	p.t.Helper()
-	within(p.t, bound, p.who+" to know of its loss", p.hold.Done())
-	knew = time.Now()
+	receive(p.t, p.hold.Done(), p.who+" to know of its loss")
 	require.ErrorIs(p.t, context.Cause(p.hold), etcdlock.ErrLost)
 	require.Zero(p.t, p.mu.Token())
-	return knew
 }
 
 // unlockSaysLost unlocks after a loss: Unlock says so once, at once, and for good.
@@ -327,17 +240,6 @@ func (p *party) unlockSaysLost() {
 	require.ErrorIs(p.t, p.mu.Unlock(bounded(p.t)), etcdlock.ErrLost)
 	require.ErrorIs(p.t, p.mu.Unlock(bounded(p.t)), etcdlock.ErrNotHeld)
 	require.Zero(p.t, p.mu.Token())
-}
-
-// outlives checks that p holds on, whatever the party that lost the lock to it does in the
-// end.
-func (p *party) outlives(lost *party) {
-	p.t.Helper()
-	lost.unlockSaysLost()
-	lost.heals()
-	lost.closes() // by now it has removed whatever it had to remove
-	p.stillHolds()
-	p.unlocks()
 }
 
 // stillHolds asks the Mutex and etcd.
@@ -359,7 +261,7 @@ func (p *party) locksAfter(holder *party) {
 	p.t.Helper()
 	next := p.waits()
 	holder.unlocks()
-	next.getsIn(slack)
+	next.getsIn()
 	p.unlocks()
 }
 
@@ -367,8 +269,7 @@ func (p *party) locksAfter(holder *party) {
 type wait struct {
 	p    *party
 	done chan struct{}
-	err  error     // once done
-	at   time.Time // when it returned
+	err  error // once done
 }
 
 // starts begins a Lock in a goroutine, which ends with it.
@@ -377,12 +278,11 @@ func (p *party) starts(ctx context.Context) *wait {
 	go func() {
 		defer close(w.done)
 		w.err = p.mu.Lock(ctx)
-		w.at = time.Now()
 		if w.err == nil {
 			p.believes()
 		}
 	}()
-	p.t.Cleanup(func() { within(p.t, 3*longTTL, p.who+" to return", w.done) })
+	p.t.Cleanup(func() { receive(p.t, w.done, p.who+" to return") })
 	return w
 }
 
@@ -392,16 +292,16 @@ func (p *party) waits() *wait {
 	p.t.Helper()
 	answered := p.txns.Strikes()
 	w := p.starts(bounded(p.t))
-	p.queues(slack)
+	p.queues()
 	p.txns.Await(answered + 1)
 	p.reads.Await(1) // a later waiter may find the view that the first one needed
 	return w
 }
 
 // queues waits until p stands in line, whoever is before it, and returns its place.
-func (p *party) queues(d time.Duration) (place etcdlock.Contender) {
+func (p *party) queues() (place etcdlock.Contender) {
 	p.t.Helper()
-	require.True(p.t, contract.Eventually(d, func() bool {
+	require.True(p.t, contract.Poll(func() bool {
 		for _, c := range p.line() {
 			if c.Owner == p.who {
 				place = c
@@ -414,18 +314,10 @@ func (p *party) queues(d time.Duration) (place etcdlock.Contender) {
 }
 
 // getsIn waits until the Lock says nil.
-func (w *wait) getsIn(d time.Duration) {
+func (w *wait) getsIn() {
 	w.p.t.Helper()
-	within(w.p.t, d, w.p.who+" to get in", w.done)
+	receive(w.p.t, w.done, w.p.who+" to get in")
 	require.NoError(w.p.t, w.err)
-}
-
-// fails waits until the Lock returns an error, and returns that.
-func (w *wait) fails(d time.Duration) error {
-	w.p.t.Helper()
-	within(w.p.t, d, w.p.who+" to fail", w.done)
-	require.Error(w.p.t, w.err)
-	return w.err
 }
 
 // goesOnWaiting checks that the Lock has not returned, and does not for a while.

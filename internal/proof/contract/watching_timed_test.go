@@ -1,3 +1,5 @@
+//go:build timed
+
 package contract_test
 
 import (
@@ -50,7 +52,6 @@ func (w *counted) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 // The same with etcd and clientv3 as they are. A JWT expires while watches live, one of the
 // user's and one of the library's. etcd refuses later requests on their streams.
 func TestATokenThatExpiresHoldsUpNoWatch(t *testing.T) {
-	waiting.enter(t)
 	etcdtest.VerifyNoLeaks(t)
 	secret := filepath.Join(t.TempDir(), "secret")
 	require.NoError(t, os.WriteFile(secret, []byte("a secret of sixteen bytes and more"), 0o600))
@@ -70,11 +71,11 @@ func TestATokenThatExpiresHoldsUpNoWatch(t *testing.T) {
 	holds, holder := contract.MutexOf(t, other, "held"), contract.MutexOf(t, other, "n")
 	s := contract.NewSession(t, client)
 	long, mu := contract.MutexOf(t, s, "held"), contract.MutexOf(t, s, "n")
-	lingers := contract.MutexOf(t, s, "lingers", etcdlock.WithLinger(longTTL))
+	lingers := contract.MutexOf(t, s, "lingers", etcdlock.WithLinger(15*time.Second))
 
 	users, stop := context.WithCancel(clientv3.WithRequireLeader(context.Background()))
 	defer stop()
-	require.True(t, contract.Eventually(slack, func() bool { // a token of one second may expire at once
+	require.True(t, contract.Poll(func() bool { // a token of one second may expire at once
 		_, err := client.Get(bounded(t), "config") // with another token if need be
 		require.NoError(t, err)
 		first := <-client.Watch(users, "config", clientv3.WithCreatedNotify())
@@ -82,9 +83,9 @@ func TestATokenThatExpiresHoldsUpNoWatch(t *testing.T) {
 	}), "the user's watch")
 	require.NoError(t, holds.Lock(bounded(t)))
 	longIn := contract.Async(func() error { return long.Lock(bounded(t)) })
-	require.True(t, contract.Eventually(slack, func() bool { return w.begun.Load() >= 2 }), "the library's watch")
+	require.True(t, contract.Poll(func() bool { return w.begun.Load() >= 2 }), "the library's watch")
 
-	require.True(t, contract.Eventually(slack, func() bool {
+	require.True(t, contract.Poll(func() bool {
 		ctx, cancel := context.WithCancel(users)
 		defer cancel()
 		first := <-client.Watch(ctx, "config", clientv3.WithCreatedNotify())
@@ -101,7 +102,7 @@ func TestATokenThatExpiresHoldsUpNoWatch(t *testing.T) {
 		in := contract.Async(func() error { return mu.Lock(bounded(t)) })
 		contract.WaitForLine(t, client, "n", 2)
 		if len(took) == 0 {
-			require.True(t, contract.Eventually(slack, func() bool { return w.begun.Load() > begun }),
+			require.True(t, contract.Poll(func() bool { return w.begun.Load() > begun }),
 				"no watch can be made: %d were refused", w.refused.Load())
 		}
 		start := time.Now()
@@ -112,7 +113,7 @@ func TestATokenThatExpiresHoldsUpNoWatch(t *testing.T) {
 	}
 	slices.Sort(took)
 	t.Logf("hand-overs took %v (median), %v at most; %d watches were refused", took[5], took[10], w.refused.Load())
-	require.True(t, contract.Eventually(slack, func() bool {
+	require.True(t, contract.Poll(func() bool {
 		require.NoError(t, lingers.Lock(bounded(t)))
 		require.NoError(t, lingers.Unlock(bounded(t)))
 		resp, err := client.Get(bounded(t), "lingers/", clientv3.WithPrefix(), clientv3.WithCountOnly())
@@ -123,5 +124,5 @@ func TestATokenThatExpiresHoldsUpNoWatch(t *testing.T) {
 	require.NoError(t, long.Unlock(bounded(t)))
 	// clientv3 has a race of its own. If the last watch of a stream ends at the moment when
 	// etcd refuses another one, Client.Close waits for ever.
-	require.True(t, contract.Eventually(slack, func() bool { return w.asked.Load() == 0 }), "a watch begins")
+	require.True(t, contract.Poll(func() bool { return w.asked.Load() == 0 }), "a watch begins")
 }

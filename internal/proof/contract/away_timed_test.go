@@ -1,3 +1,5 @@
+//go:build timed
+
 package contract_test
 
 import (
@@ -54,7 +56,6 @@ func (c *connects) with(cfg *clientv3.Config) {
 //
 //	each Session holds | a member goes | 300 wait | the member is back
 func TestACrowdThatWaitsForEtcdConnectsAFewTimesASecond(t *testing.T) {
-	waiting.enter(t)
 	etcdtest.VerifyNoLeaks(t)
 	cluster := etcdtest.Start(t, 1)
 	proxy := cluster.Proxy(t, 0)
@@ -65,7 +66,7 @@ func TestACrowdThatWaitsForEtcdConnectsAFewTimesASecond(t *testing.T) {
 	ctx := contract.Patient(t)
 	var all []*etcdlock.Session
 	for range sessions {
-		s := contract.NewSession(t, client, etcdlock.WithTTL(longTTL))
+		s := contract.NewSession(t, client, etcdlock.WithTTL(15*time.Second))
 		require.NoError(t, contract.MutexOf(t, s, "held-"+uuid.NewString()).Lock(ctx))
 		all = append(all, s)
 	}
@@ -104,7 +105,6 @@ const reconnects = 500 * time.Millisecond
 // gRPC's own reason, once for all that wait. Its error is ErrUnavailable, also for those
 // who wait in the Session's own line.
 func TestALockThatWaitsForAnEtcdThatIsAwayTellsWhy(t *testing.T) {
-	waiting.enter(t)
 	etcdtest.VerifyNoLeaks(t)
 	refused := listen(t)
 	refused.Close()
@@ -127,7 +127,7 @@ func TestALockThatWaitsForAnEtcdThatIsAwayTellsWhy(t *testing.T) {
 			nil, nil,
 		},
 	}
-	for _, ttl := range []time.Duration{time.Second, longTTL} {
+	for _, ttl := range []time.Duration{time.Second, 15 * time.Second} {
 		atOnce(t, len(worlds), func(i int) string { return worlds[i].name + ", TTL " + ttl.String() }, func(t *testing.T, i int) {
 			w := worlds[i]
 			client, err := clientv3.New(clientv3.Config{Endpoints: []string{w.endpoint}, TLS: w.tls, Logger: zap.NewNop(), DialOptions: w.options})
@@ -182,7 +182,6 @@ func TestALockThatWaitsForAnEtcdThatIsAwayTellsWhy(t *testing.T) {
 // A wait that is too short for a report has the reason in its error all the same, once gRPC
 // has failed to connect.
 func TestAShortWaitForARefusedEtcdIsToldTheReason(t *testing.T) {
-	waiting.enter(t)
 	etcdtest.VerifyNoLeaks(t)
 	refused := listen(t)
 	refused.Close()

@@ -1,3 +1,5 @@
+//go:build timed
+
 package contract_test
 
 import (
@@ -22,7 +24,6 @@ import (
 // Auth is enabled while a client without a user holds a lock. etcd refuses its requests
 // from then on, and the loss says so.
 func TestALossByARefusalSaysWhatEtcdRefused(t *testing.T) {
-	waiting.enter(t)
 	etcdtest.VerifyNoLeaks(t)
 	cluster := etcdtest.Start(t, 1)
 	client := cluster.Client(t)
@@ -35,7 +36,7 @@ func TestALossByARefusalSaysWhatEtcdRefused(t *testing.T) {
 	contract.AddUser(ctx, t, client, "root", "secret")
 	_, err = client.AuthEnable(ctx)
 	require.NoError(t, err)
-	within(t, slack, "the loss", hold.Done())
+	receive(t, hold.Done(), "the loss")
 	t.Log(context.Cause(hold))
 	contract.RequireReasons(t, context.Cause(hold), etcdlock.ErrExpired, rpctypes.ErrUserEmpty)
 	require.ErrorIs(t, mu.Unlock(ctx), etcdlock.ErrLost)
@@ -45,7 +46,6 @@ func TestALossByARefusalSaysWhatEtcdRefused(t *testing.T) {
 // clientv3 logs a warning for each request that fails, and for each of its retries. With
 // the logger that programs have by default, it goes to their stderr.
 func TestClosingIsNoWarning(t *testing.T) {
-	waiting.enter(t)
 	// looks holds up the audits of one lock once it is armed.
 	type looks struct {
 		armed   atomic.Bool
@@ -80,16 +80,14 @@ func TestClosingIsNoWarning(t *testing.T) {
 		return l
 	}
 	t.Run("while a look is under way", func(t *testing.T) {
-		t.Parallel()
 		l := held(t)
 		l.armed.Store(true)
-		within(t, slack, "a look at the keys", l.begun)
+		receive(t, l.begun, "a look at the keys")
 		require.NoError(t, l.session.Close(contract.Patient(t)))
 		require.NoError(t, l.client.Close())
 		require.Empty(t, l.warned.All())
 	})
 	t.Run("after the client", func(t *testing.T) {
-		t.Parallel()
 		l := held(t)
 		require.NoError(t, l.client.Close())
 		before := l.warned.Len() // by what was under way
