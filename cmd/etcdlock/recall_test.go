@@ -14,55 +14,24 @@ import (
 	"github.com/etcdlock/etcdlock"
 )
 
-// A run that is recalled ends its command, which obeys at once. All of the command has
+// A run that is recalled ends its command, which obeys long before the end of the grace. All of the command has
 // ended before the release.
 func TestARecallEndsTheCommandOfARun(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
 	command, next := file(t, "command"), file(t, "next")
-	run := e.run(t, []string{"--recall", "1m", "--at-least", "1h"}, "job", command)
+	run := e.run(t, []string{"--recall", "1h", "--at-least", "1h"}, "job", command)
 	first(t, command, "beat")
 	c := e.line(t, "job", 1)[0]
 	waits := e.run(t, nil, "job", next)
 	e.line(t, "job", 2)
-	started := time.Now()
 	status, stdout, stderr := runs(t, "", "recall", "job", "--endpoints", e.addr,
 		"--wait", "--by", "op", "--reason", "update")
 	require.Equal(t, exitGood, status, stderr)
 	require.Equal(t, fmt.Sprintf("asked %s\ngone %s\n", c.Key, c.Key), stdout)
 	run.exits(exitRecalled).says(fmt.Sprintf(`lock "job" recalled (token %d) by op: update`, c.Token))
-	require.Less(t, time.Since(started), 20*time.Second, "it has had the whole grace")
 	isGone(t, number(t, command, "pid"))
 	require.True(t, last(t, command, "beat").Before(first(t, next, "start")))
-	require.NoError(t, waits.Process.Kill())
-}
-
-// A deaf command has at most the run's own --recall, and so has what it leaves behind. The
-// lock is released once all of it has ended, and not at the end of the grace.
-func TestARecallKillsWhatIsDeafBeforeTheRelease(t *testing.T) {
-	t.Parallel()
-	e := newEtcd(t)
-	command, daemon, next := file(t, "command"), file(t, "daemon"), file(t, "next")
-	run := e.run(t, []string{"--recall", "5s", "--ttl", "1m", "--kill-after", "15s"},
-		"job", command, "deaf", "daemon="+daemon)
-	first(t, command, "beat")
-	waits := e.run(t, nil, "job", next)
-	e.line(t, "job", 2)
-	asked := time.Now()
-	status, _, stderr := runs(t, "", "recall", "job", "--endpoints", e.addr, "--grace", "1h")
-	require.Equal(t, exitGood, status, stderr)
-	run.exits(exitRecalled).says("recalled")
-	require.GreaterOrEqual(t, time.Since(asked), 5*time.Second)
-	began := first(t, next, "start")
-	for _, worker := range []string{command, daemon} {
-		end := last(t, worker, "beat")
-		require.True(t, end.Before(began), "it works beside the next")
-		// Not since its TERM: a worker may note that late, on a machine that has much else to do.
-		require.Greater(t, end.Sub(asked), 2*time.Second, "it had the second of a command that is broken")
-		require.Less(t, end.Sub(first(t, worker, "signal=15")), 15*time.Second, "it had kill-after, too")
-	}
-	isGone(t, number(t, command, "pid"))
-	isGone(t, number(t, daemon, "pid"))
 	require.NoError(t, waits.Process.Kill())
 }
 
@@ -105,35 +74,6 @@ func TestARecallOfWhoDoesNotListen(t *testing.T) {
 	require.Equal(t, exitGood, status, stderr)
 	require.Equal(t, "deleted "+key+"\n", stdout)
 	run.exits(exitLost).says("its key was deleted")
-}
-
-// A holder that listens, but does not unlock, is still there when the wait is over. recall
-// deletes it if the user wants that.
-func TestARecallThatIsNotHeeded(t *testing.T) {
-	for _, breaks := range []bool{false, true} {
-		t.Run(fmt.Sprint("break ", breaks), func(t *testing.T) {
-			t.Parallel()
-			e := newEtcd(t)
-			mu := e.holds(t, "job", etcdlock.WithRecall(time.Hour))
-			key := mu.Key()
-			args := []string{"recall", "job", "--endpoints", e.addr, "--grace", "0s", "--wait"}
-			if breaks {
-				args = append(args, "--break")
-			}
-			hold := mu.Context(context.Background())
-			status, stdout, stderr := runs(t, "", args...)
-			require.ErrorIs(t, context.Cause(hold), etcdlock.ErrRecalled)
-			if !breaks {
-				require.Equal(t, exitBad, status)
-				require.Contains(t, stderr, "still there: "+key)
-				require.NoError(t, mu.Unlock(context.Background()))
-				return
-			}
-			require.Equal(t, exitGood, status, stderr)
-			require.Equal(t, "asked "+key+"\ndeleted "+key+"\n", stdout)
-			require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrLost)
-		})
-	}
 }
 
 // recall asks all holders, and no waiter.

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"os"
@@ -16,63 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/etcdlock/etcdlock"
 )
-
-// etcdctl lock lets its command go on after a loss. consul lock leaves children behind, and
-// ends them late. Here the command and its daemon are both deaf, and both have ended before
-// the next one begins.
-//
-//	last renewal   + TTL - 2.5 s: TERM   + TTL - 1 s: KILL   + TTL: the other begins
-func TestALossEndsAllOfTheCommandBeforeAnotherHolds(t *testing.T) {
-	t.Parallel()
-	const ttl, margin = 11 * time.Second, 3500 * time.Millisecond // by default it would be 1.4 s
-	fast := []string{"--ttl", "11s", "--kill-after", "2500ms"}
-	e := newEtcd(t)
-	wire := newWire(t, e.addr)
-	command, daemon, next := file(t, "command"), file(t, "daemon"), file(t, "next")
-	behind := *e
-	behind.addr = wire.addr()
-	loser := behind.run(t, fast, "job", command, "deaf", "daemon="+daemon)
-	first(t, command, "beat")
-	e.run(t, fast, "job", next)
-	e.line(t, "job", 2)
-	e.renews(t, e.line(t, "job", 2)[0].Lease)
-	cut := time.Now()
-	wire.Cut()
-
-	loser.exits(exitLost).says("not renewed in time")
-	isGone(t, number(t, command, "pid"))
-	isGone(t, number(t, daemon, "pid"))
-	began := first(t, next, "start")
-	for _, worker := range []string{command, daemon} {
-		end := last(t, worker, "beat")
-		require.True(t, end.Before(began), "%s lived %v too long", worker, end.Sub(began))
-		told := first(t, worker, "signal=15")
-		require.True(t, end.After(told), "there was no time between TERM and KILL")
-		require.Greater(t, told.Sub(cut), time.Second, "it was ended although the lease was whole")
-		require.Less(t, told.Sub(cut), ttl-margin+1100*time.Millisecond, "the margin is not kept")
-	}
-	require.Less(t, began.Sub(cut), ttl+patience/2)
-}
-
-// A place that is taken away may already be another's. So a deaf command has one second,
-// and not kill-after.
-func TestABreakEndsTheCommandWithinASecond(t *testing.T) {
-	t.Parallel()
-	e := newEtcd(t)
-	command := file(t, "command")
-	loser := e.run(t, []string{"--kill-after", "4s"}, "job", command, "deaf")
-	first(t, command, "beat")
-	token := e.line(t, "job", 1)[0].Token
-	status, _, _ := runs(t, "", "--endpoints", e.addr, "break", "job", "--token", fmt.Sprint(token))
-	require.Equal(t, exitGood, status)
-	loser.exits(exitLost).says("its key was deleted")
-	grace := last(t, command, "beat").Sub(last(t, command, "signal=15"))
-	require.Greater(t, grace, 200*time.Millisecond)
-	require.Less(t, grace, 3*time.Second)
-	isGone(t, number(t, command, "pid"))
-}
 
 // A stderr that nobody reads holds up nothing.
 func TestAReaderThatIsStuckHoldsUpNoKill(t *testing.T) {
@@ -102,12 +45,10 @@ func TestACommandThatHearsEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
 	command := file(t, "command")
-	loser := e.run(t, []string{"--ttl", "1m", "--kill-after", "15s"}, "job", command)
+	loser := e.run(t, []string{"--ttl", "1h", "--kill-after", "15m"}, "job", command)
 	first(t, command, "beat")
-	started := time.Now()
 	e.server.RevokeLease(int64(e.line(t, "job", 1)[0].Lease))
-	loser.exits(exitLost).says("lost")
-	require.Less(t, time.Since(started), 10*time.Second)
+	loser.exits(exitLost).says("lost") // long before it would be killed
 }
 
 // A run that was stopped notices the end of trust late. KILL counts from the end of trust.
@@ -217,7 +158,6 @@ func TestExitStatuses(t *testing.T) {
 		"by a signal":         {[]string{e.addr, "c", "--", "sh", "-c", "kill -9 $$"}, 137, ""},
 		"75 of its own":       {[]string{e.addr, "d", "--", "sh", "-c", "exit 75"}, 75, ""},
 		"not waiting":         {[]string{e.addr, "-n", "taken", "--", "true"}, 75, "held by"},
-		"waiting":             {[]string{e.addr, "-w", "4s", "taken", "--", "true"}, 75, "held by"},
 		"another conflict":    {[]string{e.addr, "-n", "--conflict-exit-code", "3", "taken", "--", "true"}, 3, "held by"},
 		"no conflict":         {[]string{e.addr, "-n", "--conflict-exit-code", "0", "taken", "--", "true"}, 0, "held by"},
 		"not there":           {[]string{e.addr, "e", "--", "no-such-command"}, 127, "no-such-command"},
@@ -252,57 +192,6 @@ func TestExitStatuses(t *testing.T) {
 	}
 }
 
-// An etcd that does not answer delays a run that does not wait by at most 5 s.
-func TestAnEtcdThatIsSilentEndsARunThatDoesNotWait(t *testing.T) {
-	t.Parallel()
-	e := newEtcd(t)
-	wire := newWire(t, e.addr)
-	wire.Cut()
-	for _, addr := range []string{wire.addr(), nobody} {
-		t.Run(addr, func(t *testing.T) {
-			t.Parallel()
-			started := time.Now()
-			starts(t, []string{"run", "--endpoints", addr, "-n", "job", "--", "true"}).
-				exits(exitFailed).says("no answer from etcd")
-			require.Less(t, time.Since(started), 10*time.Second)
-		})
-	}
-}
-
-// A run that waits for ever says why.
-func TestALongWaitSaysWhatItIsFor(t *testing.T) {
-	t.Parallel()
-	e := newEtcd(t)
-	mu := e.holds(t, "job", etcdlock.WithOwner("api-7:1234"))
-	run := starts(t, e.args(nil, "job", file(t, "command"), "deaf", "signals=1"), env(sayWhyEnv+"=3s"))
-	eventually(t, func() bool { return strings.Contains(run.stderr.String(), "\n") }, "it says nothing")
-	run.says(`lock "job": has waited for 3s: 1 before it in line, held by api-7:1234`)
-	require.NoError(t, mu.Unlock(context.Background()))
-
-	away := &etcd{addr: nobody}
-	run = starts(t, away.args(nil, "job", file(t, "command")), env(sayWhyEnv+"=1h"))
-	eventually(t, func() bool { return strings.Contains(run.stderr.String(), "\n") }, "it says nothing")
-	run.says(`lock "job": waits for etcd: `)
-	run.says("connection refused")
-}
-
-// What a command leaves behind, deaf and in a session of its own, ends before the release.
-func TestWhatStaysInTheBackgroundEndsBeforeTheRelease(t *testing.T) {
-	t.Parallel()
-	e := newEtcd(t)
-	daemon, next := file(t, "daemon"), file(t, "next")
-	run := e.run(t, []string{"--kill-after", "1s"}, "job", file(t, "command"), "daemon="+daemon, "leave")
-	first(t, daemon, "signal=15")
-	waits := e.run(t, nil, "job", next)
-	run.exits(exitGood)
-	require.Empty(t, run.stderr.String())
-	isGone(t, number(t, daemon, "pid"))
-	require.True(t, last(t, daemon, "beat").Before(first(t, next, "start")), "it works beside the next")
-	require.Greater(t, last(t, daemon, "beat").Sub(first(t, daemon, "signal=15")), 200*time.Millisecond)
-	require.NoError(t, waits.Process.Signal(syscall.SIGTERM))
-	waits.exits(143)
-}
-
 // A release that etcd does not confirm is no reason to call a good run bad.
 func TestAReleaseThatIsNotConfirmed(t *testing.T) {
 	t.Parallel()
@@ -328,43 +217,6 @@ func TestTheCommandKnowsItsLock(t *testing.T) {
 	require.NoError(t, run.Process.Signal(syscall.SIGTERM)) // the signal waits for the stopped run
 	e.server.DeleteKey(c.Key)                               // and the loss wakes it
 	run.exits(exitLost)
-}
-
-// The run holds on even if the command was quick, since the clocks of machines differ.
-func TestTheLockIsHeldAtLeast(t *testing.T) {
-	t.Parallel()
-	e := newEtcd(t)
-	started := time.Now()
-	run := starts(t, []string{"run", "--endpoints", e.addr, "--at-least", "2s", "job", "--", "sh", "-c", "exit 3"})
-	e.line(t, "job", 1)
-	run.exits(3)
-	require.GreaterOrEqual(t, time.Since(started), 2*time.Second)
-
-	command := file(t, "command")
-	run = e.run(t, []string{"--at-least", "1h"}, "job", command, "deaf", "signals=1")
-	first(t, command, "beat")
-	require.NoError(t, run.Process.Signal(syscall.SIGHUP))
-	run.exits(7) // the signal that ends the command also ends that wait
-	run = starts(t, []string{"run", "--endpoints", e.addr, "--at-least", "1h", "job", "--", "echo", "done"})
-	eventually(t, func() bool { return run.stdout.String() != "" }, "no output")
-	c := e.line(t, "job", 1)[0]
-	require.Equal(t, run.Process.Pid, c.PID)
-	waitForNoChild(t, run.Process.Pid)
-	require.NoError(t, run.Process.Signal(syscall.SIGUSR1))
-	run.exits(exitGood)
-	e.line(t, "job", 0)
-
-	run = starts(t, []string{"run", "--endpoints", e.addr, "--at-least", "1h", "job", "--", "echo", "done"})
-	eventually(t, func() bool { return run.stdout.String() != "" }, "no output")
-	e.server.DeleteKey(e.line(t, "job", 1)[0].Key)
-	run.exits(exitLost).says("its key was deleted")
-}
-
-func waitForNoChild(t *testing.T, pid int) {
-	t.Helper()
-	eventually(t, func() bool {
-		return exec.Command("pgrep", "-P", fmt.Sprint(pid)).Run() != nil
-	}, "%d has children", pid)
 }
 
 // etcd's flags may stand before the command or after it, or in the environment, as for

@@ -8,7 +8,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -272,12 +271,10 @@ func TestArgumentsThatMakeNoSense(t *testing.T) {
 func TestAnEtcdThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"who"}, {"who", "orders/42"}, {"break", "orders/42"}, {"who", "--user", "a:b"}} {
-		started := time.Now()
 		status, stdout, stderr := runs(t, "", append(args, "--endpoints", nobody,
 			"--command-timeout", "200ms", "--dial-timeout", "200ms")...)
 		require.Equal(t, exitFailed, status)
 		require.Empty(t, stdout)
 		require.Contains(t, stderr, "etcdlock: "+nobody+": no answer within 200ms (etcdlock doctor may know why): ")
-		require.Less(t, time.Since(started), patience/3)
 	}
 }

@@ -1,3 +1,5 @@
+//go:build timed
+
 package etcdtest_test
 
 import (
