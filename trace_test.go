@@ -195,6 +195,41 @@ func TestAWaitWithoutAHoldIsToldToHaveGivenUp(t *testing.T) {
 	})
 }
 
+// The error of a wait that a time-out ends has the cause of the context, if there is one, and tells
+// what it waited for.
+func TestATimeOutTellsWhatTheWaitWasFor(t *testing.T) {
+	closing := errors.New("the shop is closing")
+	acquire := []etcdlock.Option{etcdlock.WithAcquireTimeout(time.Second)}
+	for name, row := range map[string]struct {
+		opts    []etcdlock.Option
+		timeout time.Duration // of the context
+		cause   error
+		text    string
+		is      []error
+	}{
+		"of the context": {nil, time.Second, nil, "context deadline exceeded", nil},
+		"with a cause":   {nil, time.Second, closing, "the shop is closing", []error{closing}},
+		"to acquire":     {acquire, time.Hour, nil, "context deadline exceeded", nil},
+		"to acquire, before that of a context with a cause": {
+			acquire, time.Hour, closing, "context deadline exceeded", nil,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				holder := contract.MutexOf(t, processIn(t, etcd, "api-7:1234"), "n")
+				lockWithin(t, holder, time.Second)
+				mu := contract.MutexOf(t, processIn(t, etcd, "a"), "n", row.opts...)
+				ctx, cancel := context.WithTimeoutCause(t.Context(), row.timeout, row.cause)
+				defer cancel()
+				err := mu.Lock(ctx)
+				require.Regexp(t, `^etcdlock: lock "n": 2nd in line, held by api-7:1234 \(.*:\d+\): `+row.text+"$", err.Error())
+				contract.RequireIs(t, err, append(row.is, context.DeadlineExceeded, etcdlock.ErrLocked)...)
+				require.NoError(t, holder.Unlock(t.Context()))
+			})
+		})
+	}
+}
+
 // While etcd is silent no renewal fails. Still, the Trace and the log report something
 // before the loss.
 func TestASilentEtcdIsToldOfBeforeTheLoss(t *testing.T) {

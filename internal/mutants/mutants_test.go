@@ -26,6 +26,7 @@ import (
 var (
 	all    = flag.Bool("mutants", false, "have all mutants killed, which takes minutes, instead of two")
 	only   = flag.String("mutant", "", "have the mutants killed whose names contain this")
+	files  = flag.String("changed", "", "have those killed that edit a package of one of these files, or two if none does")
 	byWays = flag.Bool("explored", false, "have the cores' killed by explorations alone")
 	kind   = flag.String("killers", "", "have them killed by computing killers only, or by waiting or simulating ones")
 )
@@ -252,9 +253,22 @@ func chosen() []mutant {
 		return slices.DeleteFunc(slices.Clone(mutants), func(m mutant) bool { return !strings.Contains(m.name, *only) })
 	case *all:
 		return mutants
-	default:
-		return slices.DeleteFunc(slices.Clone(mutants), func(m mutant) bool { return !slices.Contains(few, m.name) })
 	}
+	var ms []mutant
+	packages := make(map[string]bool)
+	for file := range strings.FieldsSeq(*files) {
+		packages[filepath.Dir(file)] = true
+	}
+	for _, m := range mutants {
+		changes := func(e edit) bool { return packages[filepath.Dir(e.file)] }
+		if slices.ContainsFunc(m.edits, changes) {
+			ms = append(ms, m)
+		}
+	}
+	if len(ms) > 0 {
+		return ms
+	}
+	return slices.DeleteFunc(slices.Clone(mutants), func(m mutant) bool { return !slices.Contains(few, m.name) })
 }
 
 // by returns the mutants of ms that have killers of a kind, with only these killers.
@@ -354,7 +368,7 @@ func (b *binaries) of(t *testing.T, dir string) (binary string) {
 	t.Helper()
 	built, _ := b.built.LoadOrStore(dir, sync.OnceValues(func() (string, error) {
 		binary := filepath.Join(b.t.TempDir(), "killer.test")
-		output, err := goCommand(b.t, "test", "-c", "-vet=off", "-overlay", b.overlay,
+		output, err := goCommand(b.t, "test", "-c", "-tags", "timed", "-vet=off", "-overlay", b.overlay,
 			"-ldflags", "-s -w", "-o", binary, dir).CombinedOutput()
 		if err != nil {
 			err = fmt.Errorf("%w:\n%s", err, output)

@@ -17,8 +17,8 @@ import (
 // different rates. A trust that is over is over for good.
 //
 // Do not count from the answer: a slow answer would add its delay to the trust
-// (TestTrustCountsFromTheSend). Do not let an answer after Until revive the trust
-// (TestALateAnswerRevivesNothing).
+// (TestTrustCountsFromTheSendInVirtualTime). Do not let an answer after Until revive the trust
+// (TestALateAnswerRevivesNothingInVirtualTime).
 type Trust struct {
 	margin   func(granted time.Duration) time.Duration
 	ttl      time.Duration // as granted

@@ -1,8 +1,11 @@
 package contract_test
 
 import (
+	"bytes"
 	"context"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -168,6 +171,26 @@ func TestEachRuleIsShownOnAnEtcdServer(t *testing.T) {
 		require.NotZero(t, len(rules[n].tests)+len(rules[n].rows), "rule %d", n)
 		require.Subset(t, contract.Rows(), rules[n].rows, "rule %d", n)
 	}
+}
+
+// A build beside the tests makes them slower, and must not make them red.
+func TestWhatIsNotTimedBoundsNoTime(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("*_test.go")
+	require.NoError(t, err)
+	checked := 0
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		if bytes.HasPrefix(source, []byte("//go:build timed\n")) || file == "bench_test.go" {
+			continue
+		}
+		checked++
+		for _, clock := range []string{"time.Si" + "nce(", "time.Un" + "til("} {
+			require.NotContains(t, string(source), clock, file)
+		}
+	}
+	require.Positive(t, checked)
 }
 
 // Rule 13, first half: the endpoint by which the renewals go falls silent.
