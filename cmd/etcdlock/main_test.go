@@ -68,7 +68,7 @@ func ignoreAlone() {
 }
 
 // patience bounds what must happen, on a machine that has much else to do.
-const patience = 2 * time.Minute
+var patience = contract.Patience
 
 // nobody is an address on which nobody listens. (A port that was closed may belong to
 // another test by then.)

@@ -3,6 +3,7 @@ package contract
 import (
 	"context"
 	"fmt"
+	"os"
 	"runtime/pprof"
 	"strconv"
 	"strings"
@@ -101,8 +102,19 @@ func (mark Marked) Goroutines() (stacks []string) {
 }
 
 // Patience bounds every wait for something that must come. It is far above what a loaded
-// machine needs. Only tests of the waits themselves change it.
-var Patience = 2 * time.Minute
+// machine needs. Only tests of the waits themselves change it, and PatienceEnv.
+var Patience = patience()
+
+// PatienceEnv is the environment variable with another Patience. A mutant makes a test wait in
+// vain, and that need not take as long.
+const PatienceEnv = "ETCDLOCK_PATIENCE"
+
+func patience() time.Duration {
+	if d, err := time.ParseDuration(os.Getenv(PatienceEnv)); err == nil {
+		return d
+	}
+	return 2 * time.Minute
+}
 
 // Poll returns true as soon as ok returns true, and false when Patience is over.
 func Poll(ok func() bool) bool { return Eventually(Patience, ok) }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/race"
 	"github.com/etcdlock/etcdlock/internal/record"
 	"github.com/etcdlock/etcdlock/internal/source"
@@ -412,6 +413,9 @@ func (k killer) faces(t *testing.T, binary string, number int) (killed bool, aft
 	test := exec.CommandContext(t.Context(), binary, args...)
 	test.Dir = filepath.Join(module, k.dir)
 	test.Env = append(os.Environ(), race.WholeEnv+"=1", fmt.Sprintf("%s=%d", chosenEnv, number))
+	if number > 0 {
+		test.Env = append(test.Env, contract.PatienceEnv+"=20s")
+	}
 	said, err := test.CombinedOutput()
 	if err == nil {
 		require.Contains(t, string(said), "PASS")
