@@ -8,7 +8,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -228,94 +227,6 @@ func (e *etcd) line(t *testing.T, name string, n int) (line []etcdlock.Contender
 	}, "%q: not %d in line", name, n)
 	return line
 }
-
-// renews waits until a lease is renewed.
-func (e *etcd) renews(t *testing.T, lease clientv3.LeaseID) {
-	t.Helper()
-	before := int64(-1)
-	eventually(t, func() bool {
-		resp, err := e.client.TimeToLive(context.Background(), lease)
-		require.NoError(t, err)
-		more := before >= 0 && resp.TTL > before
-		before = resp.TTL
-		return more
-	}, "%x is not renewed", int64(lease))
-}
-
-// A wire is a TCP connection to some address. It can become a black hole.
-type wire struct {
-	net.Listener
-	mu    sync.Mutex
-	cut   bool
-	conns []net.Conn
-}
-
-func newWire(t *testing.T, to string) *wire {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	w := &wire{Listener: l}
-	var running sync.WaitGroup
-	running.Go(func() {
-		for {
-			from, err := l.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial("tcp", to)
-			if err != nil {
-				from.Close()
-				continue
-			}
-			w.mu.Lock()
-			w.conns = append(w.conns, from, server)
-			w.mu.Unlock()
-			running.Go(func() { w.carry(from, server) })
-			running.Go(func() { w.carry(server, from) })
-		}
-	})
-	t.Cleanup(func() {
-		l.Close()
-		w.mu.Lock()
-		for _, conn := range w.conns {
-			conn.Close()
-		}
-		w.mu.Unlock()
-		running.Wait()
-	})
-	return w
-}
-
-// Cut makes the bytes in both directions fall into a black hole, for good.
-func (w *wire) Cut() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.cut = true
-}
-
-func (w *wire) carry(from, to net.Conn) {
-	buf := make([]byte, 16<<10)
-	for {
-		n, err := from.Read(buf)
-		w.mu.Lock()
-		cut := w.cut
-		w.mu.Unlock()
-		if err != nil {
-			if !cut {
-				to.Close()
-			}
-			return
-		}
-		if cut {
-			continue
-		}
-		if _, err := to.Write(buf[:n]); err != nil {
-			return
-		}
-	}
-}
-
-func (w *wire) addr() string { return w.Addr().String() }
 
 // ---- the program
 
