@@ -94,10 +94,10 @@ func ExampleWithTTL() {
 		log.Fatal(err)
 	}
 	fmt.Println("a crash would block others for:", mu.TTL())
-	fmt.Println("may pause for 50 s:", time.Until(mu.Deadline()) > 50*time.Second)
+	fmt.Println("a hold outlasts a pause of:", mu.TTL()-mu.SafetyMargin())
 	// Output:
 	// a crash would block others for: 1m0s
-	// may pause for 50 s: true
+	// a hold outlasts a pause of: 52.5s
 }
 
 // Work that takes up to 5 s to stop gets that time: the hold ends 5 s before another can get in.

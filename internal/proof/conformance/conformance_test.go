@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/etcdlock/etcdlock/etcdlocktest"
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 	"github.com/etcdlock/etcdlock/internal/sim"
 )
@@ -34,7 +35,7 @@ type transcript struct {
 }
 
 func (tr *transcript) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), contract.Patience)
 	tr.t.Cleanup(cancel)
 	return ctx
 }
@@ -138,7 +139,11 @@ func (tr *transcript) say(answer any, err error) {
 		}
 	case *clientv3.LeaseTimeToLiveResponse:
 		if err == nil {
-			text = fmt.Sprintf("ttl %s %d of %d", tr.lease(int64(a.ID)), a.TTL, a.GrantedTTL)
+			left := "some" // how much depends on the machine
+			if a.TTL < 0 {
+				left = "none"
+			}
+			text = fmt.Sprintf("ttl %s %s of %d", tr.lease(int64(a.ID)), left, a.GrantedTTL)
 			slices.SortFunc(a.Keys, bytes.Compare)
 			for _, key := range a.Keys {
 				text += " " + strings.TrimPrefix(string(key), tr.prefix)
@@ -221,21 +226,20 @@ func (tr *transcript) next(ch clientv3.WatchChan) {
 			return
 		}
 		tr.say(resp, nil)
-	case <-time.After(10 * time.Second):
+	case <-time.After(contract.Patience):
 		tr.say("nothing came", nil)
 	}
 }
 
 // until waits until etcd has deleted a key.
 func (tr *transcript) until(key string) {
-	for range 200 {
+	gone := func() bool {
 		resp, err := tr.c.Get(tr.ctx(), tr.k(key))
-		if err != nil || len(resp.Kvs) == 0 {
-			return
-		}
-		time.Sleep(50 * time.Millisecond)
+		return err != nil || len(resp.Kvs) == 0
 	}
-	tr.say("still there: "+key, nil)
+	if !contract.Poll(gone) {
+		tr.say("still there: "+key, nil)
+	}
 }
 
 // created compares a create revision.
@@ -484,13 +488,24 @@ var conformance = []struct {
 		tr.say(resp, err)
 	}},
 	{"a renewal", func(tr *transcript) {
-		lease := tr.grant(5)
-		tr.ttl(lease)
-		time.Sleep(1500 * time.Millisecond)
-		tr.ttl(lease)
+		lease := tr.grant(600)
+		left := func() int64 {
+			resp, err := tr.c.TimeToLive(tr.ctx(), lease)
+			if err != nil {
+				tr.say(nil, err)
+				return 0
+			}
+			return resp.TTL
+		}
+		tr.say(fmt.Sprint("it gets less: ", contract.Poll(func() bool { return left() < 599 })), nil)
+		least := left()
 		resp, err := tr.c.KeepAliveOnce(tr.ctx(), lease)
 		tr.say(resp, err)
-		tr.ttl(lease)
+		tr.say(fmt.Sprint("and more again: ", contract.Poll(func() bool {
+			_, err := tr.c.KeepAliveOnce(tr.ctx(), lease)
+			return err == nil && left() > least
+		})), nil)
+		tr.revoke(lease)
 	}},
 	{"leases that are not there", func(tr *transcript) {
 		tr.ttl(4711)

@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/etcdlocktest"
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 	"github.com/etcdlock/etcdlock/internal/race"
 )
@@ -329,7 +330,7 @@ func (d *drawer) drain(ch clientv3.WatchChan, until int64) (over bool) {
 					return false
 				}
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(contract.Patience):
 			d.t.Fatalf("a watch does not tell what was at revision %d", until)
 		}
 	}
