@@ -195,7 +195,9 @@ func waitFailed(ctx context.Context, name string, locked *LockedError, away, las
 	}
 	cause := context.Cause(ctx)
 	if cause != errWaitClosed && !errors.Is(cause, ctx.Err()) {
-		e.text += ": " + ctx.Err().Error()
+		if errors.Is(cause, ErrClosed) { // of another lock
+			e.text += ": " + ctx.Err().Error()
+		}
 		e.wraps = append(e.wraps, ctx.Err())
 	}
 	e.text += ": " + bare(cause)
