@@ -197,6 +197,9 @@ func (c *claim) advance(ctx context.Context, p *place) (
 	c.tellQueued(p)
 	for {
 		if err := p.wait(ctx, c); err != nil {
+			if err == errTaken {
+				taken, _ = p.rivals()
+			}
 			return nil, taken, err
 		}
 		h, err = c.m.s.begin(c, p)
@@ -211,8 +214,9 @@ func (c *claim) advance(ctx context.Context, p *place) (
 //
 // A nil error says that p stands in line: with p.ahead before it or, if nobody is and etcd was
 // not set back meanwhile, with a hold at it. errTaken comes if c only tries, with those before it,
-// if others stand in line, and then nothing was written. errQueueAnew says that p cannot be used.
-// After any other error the key may be there or not.
+// if others stand in line, and then nothing was written. (Where it cannot find that out before, p
+// is put behind them, and wait returns errTaken.) errQueueAnew says that p cannot be used. After
+// any other error the key may be there or not.
 func (p *place) queue(ctx context.Context, c *claim) (
 	h *hold, taken line.Ahead, err error,
 ) {
@@ -308,10 +312,11 @@ func (p *place) again(ctx context.Context, c *claim, err error, retry *attempt.B
 	return nil
 }
 
-// tellQueued tells the Trace who is ahead of p in etcd's line, if nobody was ahead of c before.
+// tellQueued tells the Trace who is ahead of p in etcd's line, if nobody was ahead of c before. A
+// call that only tries does not queue.
 func (c *claim) tellQueued(p *place) {
 	ahead, _ := p.rivals()
-	if ahead.Count() == 0 || c.ahead > 0 {
+	if ahead.Count() == 0 || c.ahead > 0 || c.try {
 		return
 	}
 	c.ahead = ahead.Count()

@@ -113,6 +113,10 @@ func (m *Mutex) Lock(ctx context.Context) error {
 // the TTL. If the lock is taken it returns a [*LockedError] at once, for which
 // errors.Is(err, ErrLocked) is true, and has written nothing to etcd. Other errors,
 // and what is true after them, are those of [Mutex.Lock].
+//
+// It takes one request, or up to three beside keys of nested names. If such keys come and go
+// meanwhile it takes up to six, and if another contender comes at the same moment it puts its
+// key behind that one's, and deletes it.
 func (m *Mutex) TryLock(ctx context.Context) error {
 	_, err := m.lock(ctx, true)
 	return err

@@ -43,7 +43,8 @@ func (s *Session) LockAll(ctx context.Context, names ...string) (*Hold, error) {
 // TryLockAll takes the locks of all the names if nobody holds or waits for any of them. Like
 // [Mutex.TryLock] it waits for etcd, but for no other contender. If one is taken it returns the
 // [*LockedError] of the first that is, for which errors.Is(err, ErrLocked) is true, and has written
-// nothing to etcd. (It looks at this Session first, and asks etcd only if none is taken there.)
+// nothing to etcd (but see [Mutex.TryLock] about nested names). It looks at this Session first, and asks
+// etcd only if none is taken there.
 // Other errors are those of [Session.LockAll].
 func (s *Session) TryLockAll(ctx context.Context, names ...string) (*Hold, error) {
 	return s.lockAll(ctx, names, true)
@@ -257,8 +258,17 @@ func (a *several) advance(ctx context.Context) (h *hold, taken []line.Ahead, err
 	}
 	h, taken, err = a.put(ctx)
 	for h == nil && err == nil {
-		if err = a.wait(ctx); err == nil {
+		switch err = a.wait(ctx); err {
+		case nil:
 			h, err = a.begin()
+		case errTaken:
+			for _, p := range a.places {
+				ahead, _ := p.rivals()
+				if ahead.Unread() { // another one was taken meanwhile
+					ahead = line.Nobody
+				}
+				taken = append(taken, ahead)
+			}
 		}
 		if err == errSetBack { // who was ahead says nothing now: wait reads the lines
 			err = nil
@@ -338,7 +348,8 @@ func (a *several) entered(entering *ticket.Several, done commit) (
 }
 
 // wait waits until nobody is ahead of any place. It returns nil then, errQueueAnew if one of the
-// keys or the lease is gone, the cause of ctx when ctx ends, or an error that a retry does not fix.
+// keys or the lease is gone, errTaken if somebody is ahead of one and a only tries, the cause of
+// ctx when ctx ends, or an error that a retry does not fix.
 func (a *several) wait(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

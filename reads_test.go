@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -554,4 +555,114 @@ func TestWhoMovesUpInALongLineDoesNotEnterBesideTheHolder(t *testing.T) {
 			etcd.DeleteKey(key)
 		}
 	})
+}
+
+// Below the name keys come and go all the time: those of nested names that are in use, or, for
+// TryAcquire, of permits. So nothing shows before a put that nobody is in line. The call gets an
+// answer all the same, and soon: it holds, or it is refused and leaves nothing behind. If a
+// contender stands there from the beginning nothing is written.
+func TestTryLockBesideKeysThatComeAndGoAnswersSoon(t *testing.T) {
+	const latency = 10 * time.Millisecond
+	type unlock = func(context.Context) error
+	of := func(h *etcdlock.Hold, err error) (unlock, error) { return h.Unlock, err }
+	ctx := context.Background()
+	calls := map[string]func(context.Context, *etcdlock.Session) (unlock, error){
+		"TryLock": func(ctx context.Context, s *etcdlock.Session) (unlock, error) {
+			mu, err := s.Mutex("n")
+			if err == nil {
+				err = mu.TryLock(ctx)
+			}
+			return mu.Unlock, err
+		},
+		"TryRLock": func(ctx context.Context, s *etcdlock.Session) (unlock, error) {
+			rw, _ := s.RWMutex("n")
+			return of(rw.TryRLock(ctx))
+		},
+		"TryLockAll": func(ctx context.Context, s *etcdlock.Session) (unlock, error) {
+			return of(s.TryLockAll(ctx, "m", "n", "o"))
+		},
+		"TryAcquire": func(ctx context.Context, s *etcdlock.Session) (unlock, error) {
+			sem, _ := s.Semaphore("n", 5)
+			return of(sem.TryAcquire(ctx, 1))
+		},
+	}
+	for name, call := range calls {
+		for _, nested := range []int{1, 5, 500} {
+			for _, other := range []string{"nobody", "one before", "one meanwhile"} {
+				t.Run(fmt.Sprint(name, " beside ", nested, ", ", other), func(t *testing.T) {
+					inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+						a := processIn(t, etcd, "a")
+						end, err := call(ctx, a) // has a lease from here on
+						require.NoError(t, err)
+						require.NoError(t, end(ctx))
+						b := contract.MutexOf(t, processIn(t, etcd, "b"), "n")
+						lockWithin(t, b, time.Second)
+						if other != "one before" {
+							require.NoError(t, b.Unlock(ctx))
+						}
+						sem := semaIn(t, processIn(t, etcd, "c"), 5)
+
+						busy, stop := context.WithCancel(ctx)
+						var churn sync.WaitGroup
+						for i := range nested {
+							key := fmt.Sprint("n/0/", i)
+							require.NoError(t, etcd.PutKey(key, 0))
+							defer etcd.DeleteKey(key)
+						}
+						churn.Go(func() {
+							for i := 0; busy.Err() == nil; i++ {
+								key := fmt.Sprint("n/0/", i%nested)
+								etcd.DeleteKey(key)
+								require.NoError(t, etcd.PutKey(key, 0))
+								time.Sleep(time.Millisecond)
+							}
+						})
+						if name == "TryAcquire" && other == "nobody" {
+							churn.Go(func() {
+								for busy.Err() == nil {
+									done(t, acquireWithin(t, sem, 1, time.Second))
+									time.Sleep(time.Millisecond)
+								}
+							})
+						}
+						requests, puts := 0, 3 // the one that puts, as Lock does
+						if nested == 500 && name != "TryLockAll" {
+							puts = 4 // it has to read more before
+						}
+						etcd.Intercept(func(c fake.Call) (e fake.Effect) {
+							if c.Process != "a" || c.Method != fake.Txn && c.Method != fake.Range {
+								return e
+							}
+							if requests++; requests == puts && other == "one meanwhile" {
+								go func() { assert.NoError(t, b.TryLock(ctx)) }()
+							}
+							return fake.Effect{Delay: latency}
+						})
+						within, cancel := context.WithTimeout(ctx, time.Second)
+						defer cancel()
+						end, err = call(within, a)
+						time.Sleep(2 * latency) // so that what it puts for nothing is gone
+						etcd.Intercept(nil)
+						stop()
+						churn.Wait()
+						require.LessOrEqual(t, requests, 6)
+						if other == "nobody" {
+							require.NoError(t, err)
+							require.NoError(t, end(ctx))
+						} else {
+							require.ErrorIs(t, err, etcdlock.ErrLocked)
+							locked, _ := errors.AsType[*etcdlock.LockedError](err)
+							require.Equal(t, b.Key(), locked.Holder.Key)
+							require.Equal(t, "b", locked.Holder.Owner)
+							require.NoError(t, b.Unlock(ctx))
+						}
+						if other == "one before" {
+							require.LessOrEqual(t, requests, 2)
+						}
+						require.Len(t, etcd.Keys(""), nested)
+					})
+				})
+			}
+		}
+	}
 }

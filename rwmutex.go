@@ -82,10 +82,11 @@ func (rw *RWMutex) RLock(ctx context.Context) (*Hold, error) {
 // TryRLock acquires the lock for reading if no writer holds it or waits for it. It waits for etcd,
 // but for no other contender: until ctx ends or, if ctx has no deadline, for at most the TTL. If
 // there is a writer it returns a [*LockedError] at once, for which errors.Is(err, ErrLocked) is
-// true, and has written nothing to etcd. The error names the first in line, who may read: what is
-// in the way is a writer behind it. TryRLock is also refused if the Session has lost its reads of
-// the name and not all of them have unlocked, or if they go on and are recalled or their lease is
-// about to be replaced. Other errors, and what is true after them, are those of [RWMutex.RLock].
+// true, and has written nothing to etcd (but see [Mutex.TryLock] about nested names). The error
+// names the first in line, who may read: what is in the way is a writer behind it. TryRLock is also
+// refused if the Session has lost its reads of the name and not all of them have unlocked, or if
+// they go on and are recalled or their lease is about to be replaced. Other errors, and what is
+// true after them, are those of [RWMutex.RLock].
 func (rw *RWMutex) TryRLock(ctx context.Context) (*Hold, error) {
 	return rw.acquire(ctx, true)
 }

@@ -101,7 +101,8 @@ func (s *Semaphore) Acquire(ctx context.Context, n int) (*Hold, error) {
 // TryAcquire takes n permits if they are free and nobody waits. It waits for etcd, but for no other
 // contender: until ctx ends or, if ctx has no deadline, for at most the TTL. If they are not free
 // it returns a [*LockedError] at once, for which errors.Is(err, ErrLocked) is true, and has written
-// nothing to etcd. Other errors, and what is true after them, are those of [Semaphore.Acquire].
+// nothing to etcd. (Permits that come and go meanwhile are to it what keys of nested names are to
+// [Mutex.TryLock].) Other errors, and what is true after them, are those of [Semaphore.Acquire].
 func (s *Semaphore) TryAcquire(ctx context.Context, n int) (*Hold, error) {
 	return s.acquire(ctx, n, true)
 }

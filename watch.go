@@ -46,8 +46,9 @@ var (
 )
 
 // wait waits until everybody ahead of p is gone. It returns nil if p is first and its
-// key is there; errQueueAnew if its key or its lease is gone; the cause of ctx when
-// ctx ends; or an error that a retry does not fix.
+// key is there; errQueueAnew if its key or its lease is gone; errTaken if somebody is ahead
+// of it and c only tries; the cause of ctx when ctx ends; or an error that a retry does not
+// fix.
 //
 // Behind a few it waits by the Session's view of the line, which needs no request of its
 // own; behind many by a watch of one key.
@@ -65,6 +66,8 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 			return nil
 		case ahead.Unread():
 			err = p.look(ctx, c, 0)
+		case c.try:
+			err = errTaken
 		case inView(ahead):
 			err = p.waitInView(ctx, c)
 		case p.ticket.Kind == line.Permit:

@@ -11,14 +11,19 @@ import (
 //
 // After that of Lock the key stands in line. That of TryLock puts the key only if nobody
 // else stands in line, and otherwise writes nothing. That of TryRLock ignores readers.
+//
+// Beside nested names or permits that come and go, TryLock cannot compare that there is
+// nobody: there is always something newer than what it has seen. After one such compare it
+// goes on as Lock does. It is then Queued, perhaps behind others, and the caller gives the
+// key up. (Do not compare again and again. TestTryLockBesideKeysThatComeAndGoAnswersSoon.)
 type Entering struct {
 	t     *Ticket
-	try   bool
+	try   bool       // false once it goes on as Lock does
 	owner bool       // it reads who holds: the owner, and not only the key
 	crowd bool       // it reads only keys, the nearest ones
 	last  string     // if this key is there it reads it instead, and how many keys there are; "" for none
 	reads bool       // whether it reads if the key is there already, and for TryLock whose the line is
-	n     int64      // TryLock: how many keys of the line it reads
+	n     int64      // how many keys of the line it reads
 	seen  int64      // TryLock: up to here nothing below the prefix is in its way
 	among line.Ahead // TryAcquire: who was there then
 }
@@ -75,7 +80,7 @@ func (e *Entering) aheadOf(a Answer) line.Ahead {
 // nothing below the prefix is newer than what it has seen. So if it puts the key, nobody is
 // before it. TryRLock compares the same for the two ranges that leave out readers.
 // TryAcquire does what TryLock does, except that permits beside which it may hold are not
-// in its way.
+// in its way. If that fails, too, each goes on as Lock does.
 func (e *Entering) Txn(value string) Txn {
 	t := e.t
 	txn := Txn{If: []clientv3.Cmp{t.absent()}, own: t.Key}
@@ -83,7 +88,7 @@ func (e *Entering) Txn(value string) Txn {
 	case e.crowd:
 		txn.Then = []clientv3.Op{e.readCrowd()}
 	case !e.try:
-		txn.Then = t.readAhead(e.owner)
+		txn.Then = t.readAhead(e.n, e.owner)
 	case t.Kind == line.Read: // (Do not ask this of the whole line. TestWhatAPutOfOneThatReadsSends.)
 		for _, r := range t.exclusives() {
 			txn.If = append(txn.If, e.alone(r.From).WithRange(r.To))
@@ -188,13 +193,18 @@ func (e *Entering) judgeTry(a Answer, is Entrance) (Entrance, line.Ahead) {
 	case n > 0 && (ahead.Whole || t.Kind == line.Permit), n >= int(nearest):
 		return Taken, ahead
 	case !ahead.Whole:
-		e.n *= wider
+		e.n = max(e.n*wider, 2*int64(ahead.Keys)) // the next one reads all
 		return Unsure, line.Ahead{}
+	case is != Queued && e.seen != 0:
+		e.queue()
 	case is != Queued:
 		e.seen, e.among = a.Revision, ahead
 	}
 	return is, ahead
 }
+
+// queue makes TryLock go on as Lock does.
+func (e *Entering) queue() { e.try, e.owner = false, true }
 
 // blockingByChance returns those for which t waits among what byChance has read, which is
 // the last range.

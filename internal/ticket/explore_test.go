@@ -92,6 +92,10 @@ func scenarios() []scenario {
 			claims: []goroutine{permit(0, 1, 2), tryPermit(0, 1, 2), tryPermit(1, 1, 2)},
 			strays: 1, faults: 1, each: one(silence, repeat, deletion, putOver, loss),
 		}, 11},
+		{"TryAcquire beside permits that come", 0, setting{
+			claims: []goroutine{tryPermit(0, 1, 2), permit(1, 1, 2), permit(2, 1, 2)},
+			strays: 1, faults: 1, each: one(silence, repeat, deletion, setBack),
+		}, 10},
 		{"a set-back under two that read, and a writer", 0, setting{
 			claims: []goroutine{reader(0), reader(0), waiter(1)}, faults: 1, each: one(setBack),
 		}, 12},
@@ -175,8 +179,8 @@ func (s *scenario) steps() int {
 //   - A writer's token is above all before it, and a reader's above those of all writers, except
 //     after a restore.
 //   - Nobody takes another's key for its own.
-//   - TryLock puts no key behind another, and TryRLock none behind a writer. They say that the
-//     lock is taken only if it is.
+//   - TryLock puts no key behind another, and TryRLock none behind a writer, except after a
+//     restore, and where they cannot know it before. They say that the lock is taken only if it is.
 //   - The readers of a Session share a key, which goes with the last of them.
 //   - A key is handed off no more often than it may be.
 //   - Unlock tells the truth.

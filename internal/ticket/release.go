@@ -68,7 +68,7 @@ func (r *Release) Txn(value string) Txn {
 	}
 	if r.Together() {
 		txn.If = append(txn.If, r.next.absent())
-		txn.Then = append(append(txn.Then, r.next.readAhead(false)...), r.next.put(value))
+		txn.Then = append(append(txn.Then, r.next.readAhead(r.next.few(), false)...), r.next.put(value))
 		r.reads = true
 	}
 	if r.reads { // it costs time, and the key is nearly always there

@@ -1,6 +1,8 @@
 package ticket
 
 import (
+	"slices"
+
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/line"
@@ -75,11 +77,21 @@ func (s *Several) Judge(a Answer) (is Entrance, ahead []line.Ahead) {
 	case told[Taken] > 0:
 		return Taken, ahead
 	case told[Unsure] == len(s.each):
+		if slices.ContainsFunc(s.each, func(e Entering) bool { return !e.try }) {
+			s.queue()
+		}
 		return Unsure, ahead
 	case told[Unsure] > 0 || !s.equal():
 		return Useless, ahead // one transaction does not leave such keys behind
 	default:
 		return Queued, ahead
+	}
+}
+
+// queue makes TryLockAll go on as LockAll does, for all names.
+func (s *Several) queue() {
+	for i := range s.each {
+		s.each[i].queue()
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
@@ -392,6 +393,7 @@ func (w *world) answered(i, era int, a ticket.Answer, noLease, final bool) {
 	w.forgetCalls(i)
 	switch e.phase {
 	case entering:
+		compared := e.comparesNewer()
 		is, ahead := e.entering.Judge(a)
 		if a.Doubtful() {
 			w.retire(at, l)
@@ -407,6 +409,9 @@ func (w *world) answered(i, era int, a ticket.Answer, noLease, final bool) {
 		if is == ticket.Unsure && a.Outcome == ticket.Answered && unhindered {
 			w.breaks("a put is sent again, and nobody is in its way")
 		}
+		if is == ticket.Unsure && a.Outcome == ticket.Answered && compared && e.comparesNewer() {
+			w.breaks("TryLock compares once more that there is nothing newer")
+		}
 		switch {
 		case is == ticket.Taken:
 			if !w.etcd.others(e.ticket.Key) {
@@ -417,6 +422,7 @@ func (w *world) answered(i, era int, a ticket.Answer, noLease, final bool) {
 			w.part(claim, none)
 		case is == ticket.Queued:
 			e.phase, e.ahead, e.entering = waiting, ahead, ticket.Entering{}
+			w.refuse(i)
 		case is == ticket.Useless, l.ended:
 			w.anew(i)
 		default:
@@ -433,6 +439,28 @@ func (w *world) answered(i, era int, a ticket.Answer, noLease, final bool) {
 		w.retire(at, l)
 		w.send(i)
 	}
+}
+
+// comparesNewer reports whether the next put compares that nothing newer is there than what the
+// one before has seen.
+func (e *entry) comparesNewer() bool {
+	newer := func(c *pb.Compare) bool { return c.Target == pb.Compare_MOD }
+	return slices.ContainsFunc(wireOf(e.entering.Txn(""), false).in.Compare, newer)
+}
+
+// refuse does what follows if a claim that only tries has found, after its put, that others are
+// before it.
+func (w *world) refuse(i int) {
+	e := w.entries[i]
+	if !w.setting.claims[e.claim].try || w.stale(e) || e.ahead.Clear() || e.ahead.Unread() {
+		return
+	}
+	if !w.etcd.others(e.ticket.Key) {
+		w.breaks("TryLock has put its key, and said that the lock is taken, and nobody else is there")
+	}
+	claim := e.claim
+	w.abandon(i, false)
+	w.part(claim, none)
 }
 
 // released stands for place.release, and for what hold.release does after it.
@@ -678,8 +706,11 @@ func (w *world) waits(claim int, add func(v verb, a, b int)) {
 			}
 		}
 	}
-	now := w.etcd.rev()
-	for at := now; at == now || at >= e.ticket.Rev() && !stale; at-- {
+	now, oldest := w.etcd.rev(), e.ticket.Rev()
+	if w.setting.claims[claim].try { // no event has told it anything
+		oldest = now
+	}
+	for at := now; at == now || at >= oldest && !stale; at-- {
 		add(looks, claim, int(at)<<1)
 		if !stale && w.deletedBy(e, at) {
 			add(looks, claim, int(at)<<1|1)
@@ -743,7 +774,7 @@ func (w *world) do(s step) {
 		own, try := tries(m.in)
 		others := try && w.etcd.others(own)
 		a, noLease := w.etcd.carryOut(m.in)
-		if others && a.Succeeded && !noLease {
+		if others && a.Succeeded && !noLease && w.etcd.backs == 0 { // what it had seen may be gone
 			w.breaks("TryLock has put its key behind another")
 		}
 		if m.to != none {
@@ -888,6 +919,7 @@ func (w *world) look(claim int, at int64, gone bool) {
 			break
 		}
 	}
+	defer w.refuse(w.claims[claim].ticket)
 	if !slices.ContainsFunc(w.etcd.history[at].there, func(s *stored) bool {
 		return s.key == e.ticket.Key && s.rev == e.ticket.Rev() && s.lease == e.ticket.Lease
 	}) {
