@@ -110,9 +110,9 @@
 // attempts under way, more while etcd answers within 0.2 s, and half as many when it takes more
 // than 2 s or is overloaded. The rest queue. A release, a removal and a renewal do not queue.
 //
-// A renewal that fails at once is sent again after 50 ms, and then up to fifty times until the trust
-// ends, or a hundred times if there are several endpoints. So a hold survives minutes in which two
-// of three requests fail; docs/ttl.md has the shares.
+// A renewal that fails at once is sent again after 50 ms, and then up to fifty times until the
+// trust ends, or a hundred times if there are several endpoints. So a hold survives minutes in
+// which two of three requests fail; docs/ttl.md has the shares.
 //
 // # Reading the code
 //

@@ -153,8 +153,8 @@ func (k *keeper) answered(r renewal) {
 }
 
 // again is how long after a renewal that failed the next one is sent: soon if it has failed at
-// once, later if etcd is slow. It is later, too, if the renewal was refused, because each new stream
-// may cost a login, or if it was not even sent.
+// once, later if etcd is slow. It is later, too, if the renewal was refused, because each new
+// stream may cost a login, or if it was not even sent.
 func (k *keeper) again(r renewal) time.Duration {
 	took := k.s.calls.Seldom(time.Since(r.started))
 	if attempt.Refused(r.err) || errors.Is(r.err, attempt.ErrUnreachable) {

@@ -103,9 +103,9 @@ func isOfToken(err error) bool {
 	return slices.ContainsFunc(tokenRefusals, func(e error) bool { return attempt.Is(err, e) })
 }
 
-// context returns ctx for a watch on the stream, and the stream's name. Its outgoing metadata are the
-// library's alone: a request id or a trace header of the caller would open a stream for each call,
-// and with user and password log in for it.
+// context returns ctx for a watch on the stream, and the stream's name. Its outgoing metadata are
+// the library's alone: a request id or a trace header of the caller would open a stream for each
+// call, and with user and password log in for it.
 func (s *stream) context(ctx context.Context) (context.Context, int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,12 +176,12 @@ func (s *stream) renewLocked() {
 }
 
 // watch begins a watch from now. It returns when etcd has answered, or with a closed channel if ctx
-// ends before. If that takes too long, it returns a closed channel, too, and by broken the next watch
-// may take longer. stop ends the watch; on is the name of its stream.
+// ends before. If that takes too long, it returns a closed channel, too, and by broken the next
+// watch may take longer. stop ends the watch; on is the name of its stream.
 //
-// Invariant: clientv3's watch is not ended before etcd has answered, unless it takes too long. So it
-// begins in a goroutine of its own if ctx ends meanwhile. (Do not end it with ctx. clientv3 ends a
-// stream when it ends the last watch that etcd has answered: another one leaves the stream open.
+// Invariant: clientv3's watch is not ended before etcd has answered, unless it takes too long. So
+// it begins in a goroutine of its own, which goes on if ctx ends. (Do not end it with ctx. clientv3
+// ends a stream with the last watch that etcd has answered: another one leaves the stream open.
 // TestNoStreamOfWatchesStaysOpen.)
 func (s *Session) watch(ctx context.Context, broken *attempt.Backoff, key string, opts ...clientv3.OpOption) (
 	events clientv3.WatchChan, on int64, stop context.CancelFunc,

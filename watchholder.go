@@ -30,9 +30,9 @@ const fewOldest = 3
 // It goes on through lost watches, compactions, members that are cut off, and an etcd that is away
 // or was restored. It ends with ctx, without an error; when the loop breaks; or after it has
 // yielded one error, with the zero Contender, that retrying does not fix: a bad argument, a
-// refusal, a closed client. Nothing is left running then, unless a watch has just begun and etcd does
-// not answer within 50 ms: then the client may keep a stream open until its next watch. The sequence
-// may be used any number of times, also at once, and each use begins with who holds then.
+// refusal, a closed client. Nothing is left running then, unless a watch has just begun and etcd
+// does not answer within 50 ms: then the client may keep a stream open until its next watch. The
+// sequence may be used any number of times, also at once, and each use begins with who holds then.
 //
 // It writes nothing and needs no lease. At rest it costs a watch, and each 1.5 s a transaction
 // that compares and returns nothing: a thousand that watch send some 670 of these a second. A

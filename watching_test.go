@@ -479,9 +479,9 @@ func (k *noting) Txn(ctx context.Context) clientv3.Txn {
 	return k.KV.Txn(ctx)
 }
 
-// Each call has a context with an id of its own in its outgoing metadata. Its requests carry it. All
-// watches have the library's metadata alone, and so one stream: those of few, of many, of permits,
-// of keys that are held, and of WatchHolder.
+// Each call has a context with an id of its own in its outgoing metadata. Its requests carry it.
+// All watches have the library's metadata alone, and so one stream: those of few, of many, of
+// permits, of keys that are held, and of WatchHolder.
 func TestTheMetadataOfACallOpensNoStream(t *testing.T) {
 	const waiters = 20
 	withID := func(ctx context.Context, id string) context.Context {

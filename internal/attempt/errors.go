@@ -53,13 +53,15 @@ var classOf = map[class][]error{
 		// These are about members.
 		rpctypes.ErrGRPCMemberExist, rpctypes.ErrGRPCPeerURLExist, rpctypes.ErrGRPCMemberNotEnoughStarted,
 		rpctypes.ErrGRPCMemberNotFound, rpctypes.ErrGRPCMemberNotLearner, rpctypes.ErrGRPCLearnerNotReady,
-		rpctypes.ErrGRPCTooManyLearners, rpctypes.ErrGRPCClusterIDMismatch, rpctypes.ErrGRPCBadLeaderTransferee,
+		rpctypes.ErrGRPCTooManyLearners, rpctypes.ErrGRPCClusterIDMismatch,
+		rpctypes.ErrGRPCBadLeaderTransferee,
 		rpctypes.ErrGRPCClusterVersionUnavailable, rpctypes.ErrGRPCDowngradeInProcess,
 		rpctypes.ErrGRPCNoInflightDowngrade,
 
 		// These are about users and roles.
-		rpctypes.ErrGRPCRootUserNotExist, rpctypes.ErrGRPCRootRoleNotExist, rpctypes.ErrGRPCUserAlreadyExist,
-		rpctypes.ErrGRPCUserNotFound, rpctypes.ErrGRPCRoleAlreadyExist, rpctypes.ErrGRPCRoleNotFound,
+		rpctypes.ErrGRPCRootUserNotExist, rpctypes.ErrGRPCRootRoleNotExist,
+		rpctypes.ErrGRPCUserAlreadyExist, rpctypes.ErrGRPCUserNotFound,
+		rpctypes.ErrGRPCRoleAlreadyExist, rpctypes.ErrGRPCRoleNotFound,
 		rpctypes.ErrGRPCRoleNotGranted, rpctypes.ErrGRPCPermissionNotGranted,
 	},
 	absence: {

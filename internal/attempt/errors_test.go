@@ -96,8 +96,8 @@ func TestRefusalsAreEtcdsOwn(t *testing.T) {
 	require.False(t, Refused(nil))
 }
 
-// Each error of the module rpctypes has one row, with the text that it has on the wire. A version of
-// the module that has another error fails here until that has a row, too.
+// Each error of the module rpctypes has one row, with the text that it has on the wire. A version
+// of the module that has another error fails here until that has a row, too.
 func TestEachErrorOfEtcdHasAClass(t *testing.T) {
 	dir, err := exec.CommandContext(t.Context(),
 		"go", "list", "-f", "{{.Dir}}", "go.etcd.io/etcd/api/v3/v3rpc/rpctypes").Output()

@@ -129,7 +129,7 @@ func (c *Caller) reconnect() {
 //
 // (Do not search the queue for the one that gives up. A hundred thousand that give up at once then
 // have the lock for seconds, and the renewals of all that hold wait for it.
-// TestGivingUpCostsTheSameHoweverManyWait.)
+// TestGivingUpCostsNoMoreThanBeginningHoweverManyWait.)
 func (l *link) begin(ctx context.Context, kind int) (waited, begun bool) {
 	l.mu.Lock()
 	window, queue := &l.windows[kind], &l.queues[kind]

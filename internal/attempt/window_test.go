@@ -126,13 +126,15 @@ func TestAttemptsBeginInTurn(t *testing.T) {
 	})
 }
 
-// What an attempt that gives up costs does not grow with the number of those that wait: all that hold
+// An attempt that gives up costs about as much as one that begins, however many wait: all that hold
 // with the same client wait for the same lock.
-func TestGivingUpCostsTheSameHoweverManyWait(t *testing.T) {
-	// each returns the time in which one of n gives up, while all do.
-	each := func(n int) time.Duration {
+func TestGivingUpCostsNoMoreThanBeginningHoweverManyWait(t *testing.T) {
+	const n = 100_000
+	// each returns the time in which one of n goes, while all do.
+	each := func(goes func(l *link, giveUp func())) time.Duration {
 		l := &link{windows: windows{asking: {size: 1, under: 1}}}
-		ctx, leave := context.WithCancel(context.Background())
+		ctx, giveUp := context.WithCancel(context.Background())
+		defer giveUp()
 		var all sync.WaitGroup
 		for range n {
 			all.Go(func() { l.begin(ctx, asking) })
@@ -141,16 +143,20 @@ func TestGivingUpCostsTheSameHoweverManyWait(t *testing.T) {
 			l.with(func(*budget, time.Time) { waiting = l.queues[asking].Len() })
 		}
 		started := time.Now()
-		leave()
+		goes(l, giveUp)
 		all.Wait()
-		return time.Since(started) / time.Duration(n)
+		return time.Since(started) / n
 	}
-	few, many := time.Hour, time.Hour
+	begins, ends := time.Hour, time.Hour
 	for range 2 { // the least, because other work on the machine only adds
-		few, many = min(few, each(2_000)), min(many, each(100_000))
+		begins = min(begins, each(func(l *link, _ func()) {
+			l.with(func(*budget, time.Time) { l.windows[asking].size = n + 1 })
+			l.end(asking)
+		}))
+		ends = min(ends, each(func(_ *link, giveUp func()) { giveUp() }))
 	}
-	t.Logf("%v with 2,000, %v with 100,000", few, many)
-	require.Less(t, many, 10*few)
+	t.Logf("one of %d begins in %v, and gives up in %v", n, begins, ends)
+	require.Less(t, ends, 8*begins)
 }
 
 // An attempt that gives up just as its turn comes hands the turn on.

@@ -1348,7 +1348,7 @@ var mutants = []mutant{
 		}
 		queue.Remove(found)
 `}},
-		killers: []killer{core("attempt", "TestGivingUpCostsTheSameHoweverManyWait")},
+		killers: []killer{core("attempt", "TestGivingUpCostsNoMoreThanBeginningHoweverManyWait")},
 	},
 	{
 		name: "a turn that nobody takes is lost",

@@ -46,8 +46,8 @@ func (w *watching) open() (open, opened int) {
 	return open, len(w.opened)
 }
 
-// Whenever a wait ends, and however the loop over a WatchHolder does, no stream of watches stays open
-// in the client.
+// Whenever a wait ends, and however the loop over a WatchHolder does, no stream of watches stays
+// open in the client.
 func TestNoStreamOfWatchesStaysOpen(t *testing.T) {
 	type world struct {
 		client  *clientv3.Client

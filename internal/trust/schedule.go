@@ -38,10 +38,10 @@ func (s Schedule) Again(n int, took time.Duration) time.Duration {
 	return min(max(soon, took), s.longest())
 }
 
-// Soon is the pause between attempts that fail at once, in the end. At least thirty attempts fit into
-// what is left of the trust when the first one fails. (Do not make it a second, however long the
-// TTL: of eight attempts, two of three of which fail, all fail once in 25 periods, and a renewal
-// that is in doubt needs a good read, too. TestTheShareOfFailuresThatAHoldSurvives.)
+// Soon is the pause between attempts that fail at once, in the end. At least thirty attempts fit
+// into what is left of the trust when the first one fails. (Do not make it a second, however long
+// the TTL: of eight attempts, two of three of which fail, all fail once in 25 periods, and a
+// renewal that is in doubt needs a good read, too. TestTheShareOfFailuresThatAHoldSurvives.)
 func (s Schedule) Soon() time.Duration { return min(max(s.Period/30, leastPeriod), s.longest()) }
 
 // longest is the longest pause after a failure.

@@ -155,8 +155,8 @@ func TestWhatARenewalLeavesBehind(t *testing.T) {
 	require.Equal(t, 1, trust.Doubts(), "etcd has given it up")
 }
 
-// With the longest TTL that etcd grants, too, an attempt without an answer matters as long as etcd may
-// carry it out.
+// With the longest TTL that etcd grants, too, an attempt without an answer matters as long as etcd
+// may carry it out.
 func TestAnAttemptMattersHoweverLongTheTTL(t *testing.T) {
 	start := time.Unix(1000, 0)
 	for _, ttl := range []time.Duration{time.Second, 7_000_000_000 * time.Second, 9_000_000_000 * time.Second} {
