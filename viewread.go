@@ -120,7 +120,9 @@ func (v *view) isAsKnown() bool {
 	s.mu.Lock()
 	defer s.unlock()
 	v.err = nil
-	return resp.Succeeded && (!first || slices.ContainsFunc(rangesOf(resp), p.isAlone))
+	return resp.Succeeded && (!first || slices.ContainsFunc(rangesOf(resp), func(r *pb.RangeResponse) bool {
+		return showsNobody(r, name, p.ticket.Key)
+	}))
 }
 
 // newerLocked reads a few of the keys that were put after p's key, and of those that were put since
@@ -128,22 +130,24 @@ func (v *view) isAsKnown() bool {
 // know. The first shows it whatever has become of etcd, if few keys of nested names are newer than
 // p's; the second, if few of these come and go at a time.
 func (v *view) newerLocked(p *place) []clientv3.Op {
-	newer := func(than clientv3.OpOption) clientv3.Op {
-		from, to := v.within()
-		return clientv3.OpGet(from, to, than, clientv3.WithKeysOnly(), clientv3.WithLimit(longLine))
-	}
+	from, to := v.within()
 	return []clientv3.Op{
-		newer(clientv3.WithMinCreateRev(p.ticket.Rev() + 1)),
-		newer(clientv3.WithMinModRev(v.revision + 1)),
+		fewKeys(from, to, clientv3.WithMinCreateRev(p.ticket.Rev()+1)),
+		fewKeys(from, to, clientv3.WithMinModRev(v.revision+1)),
 	}
 }
 
-// isAlone reports whether a range has read all keys that it was to read, and none but p's own may
-// stand in line.
-func (p *place) isAlone(read *pb.RangeResponse) bool {
+// fewKeys reads some of the keys from one on, without their values.
+func fewKeys(from string, which ...clientv3.OpOption) clientv3.Op {
+	return clientv3.OpGet(from, append(which, clientv3.WithKeysOnly(), clientv3.WithLimit(longLine))...)
+}
+
+// showsNobody reports whether a range has read all keys that it was to read, and none but own may
+// stand in the line of a name.
+func showsNobody(read *pb.RangeResponse, name, own string) bool {
 	return !read.More && !slices.ContainsFunc(read.Kvs, func(kv *mvccpb.KeyValue) bool {
 		e := line.EntryOf(kv)
-		return e.Key != p.ticket.Key && e.MayStandIn(p.ticket.Name)
+		return e.Key != own && e.MayStandIn(name)
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -66,6 +67,45 @@ func (w *watcher) sights() string {
 		}
 	}
 	return strings.Join(all, " ")
+}
+
+// While nobody holds, and keys of nested names come and go below the name, WatchHolder reads none of
+// them again and again. It sees the holder that comes then, though no event tells.
+func TestWatchHolderOfAFreeNameReadsNoNestedNames(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		const nested, minutes = 1000, 10
+		granted, err := etcd.Client("nested").Grant(context.Background(), 3000)
+		require.NoError(t, err)
+		key := func(i int) string { return fmt.Sprintf("n/5/%d", i%nested) }
+		for i := range nested {
+			require.NoError(t, etcd.PutKey(key(i), granted.ID))
+		}
+		w := watches(etcd.Client("w"), "n")
+		synctest.Wait()
+		var read atomic.Int64
+		etcd.Intercept(func(c fake.Call) (e fake.Effect) {
+			if c.Process == "w" {
+				e.Drop = c.Method == fake.Event
+				e.Edit = func(reply any) { read.Add(int64(keysIn(reply))) }
+			}
+			return e
+		})
+		for i := range minutes * 60 {
+			time.Sleep(time.Second)
+			etcd.DeleteKey(key(i))
+			require.NoError(t, etcd.PutKey(key(i), granted.ID))
+		}
+		require.LessOrEqual(t, int(read.Load()), minutes*60, "each of those that came, once")
+		require.Equal(t, "-", w.sights())
+		lockWithin(t, contract.MutexOf(t, processIn(t, etcd, "a"), "n"), time.Second)
+		time.Sleep(2 * time.Second)
+		require.Equal(t, "- a", w.sights())
+		w.end()
+		etcd.Intercept(nil)
+		for i := range nested {
+			etcd.DeleteKey(key(i))
+		}
+	})
 }
 
 // WatchHolder shows each holder at once, in order, with what the holder says of itself. It
