@@ -35,7 +35,7 @@ const fewOldest = 3
 // sequence may be used any number of times, also at once, and each use begins with who holds then.
 //
 // It writes nothing and needs no lease. At rest it costs a watch, and each 1.5 s a transaction
-// that compares and returns nothing: a thousand that watch send some 670 of these a second. A
+// that returns next to nothing: a thousand that watch send some 670 of these a second. A
 // change costs each a read of a few keys and a watch, however long the line is.
 func WatchHolder(
 	ctx context.Context, client *clientv3.Client, name string,
