@@ -28,7 +28,12 @@ var forwarded = []os.Signal{
 // catch sends signals to a channel, except HUP and INT if this process was started with them
 // ignored, as nohup does it. (Go catches the others in any case.) The command starts with the
 // default action for the caught ones.
+//
+// It also catches PIPE and drops it. Otherwise a write to a stderr without a reader would end this
+// process. So the write fails, and the wait or the hold goes on. (Do not ignore PIPE: the command
+// would inherit that. TestAStderrWithoutAReaderEndsNoRun.)
 func catch() <-chan os.Signal {
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	signals := make(chan os.Signal, 16)
 	for _, s := range forwarded {
 		if !signal.Ignored(s) {

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -189,6 +190,30 @@ func TestExitStatuses(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A run whose stderr has no reader any more waits, holds, and exits as ever. Its command has the
+// default action for SIGPIPE.
+func TestAStderrWithoutAReaderEndsNoRun(t *testing.T) {
+	t.Parallel()
+	reader, stderr, err := os.Pipe()
+	require.NoError(t, err)
+	require.NoError(t, reader.Close())
+	t.Cleanup(func() { stderr.Close() })
+	unread := func(c *exec.Cmd) { c.Stderr = stderr }
+	e := newEtcd(t)
+	mu := e.holds(t, "job")
+	starts(t, e.args([]string{"-n"}, "job", file(t, "command")), unread).exits(exitTaken)
+
+	run := starts(t, []string{"run", "--endpoints", e.addr, "job", "--", "sh", "-c", "kill -PIPE $$; exit 3"},
+		unread, env(sayWhyEnv+"=1ms"))
+	e.line(t, "job", 2)
+	require.NoError(t, mu.Unlock(context.Background()))
+	run.exits(exitSignal + int(syscall.SIGPIPE))
+
+	away := &etcd{addr: nobody}
+	starts(t, away.args([]string{"-w", "1s"}, "job", file(t, "command")), unread, env(sayWhyEnv+"=1ms")).
+		exits(exitFailed)
 }
 
 // A release that etcd does not confirm is no reason to call a good run bad.

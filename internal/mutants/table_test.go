@@ -2090,6 +2090,19 @@ var mutants = []mutant{
 		killers: []killer{ofCommand("TestALossEndsAllOfTheCommandBeforeAnotherHolds")},
 	},
 	{
+		name: "a stderr without a reader ends a run",
+		why:  "So it is with most programs in a pipe. But a run waits for the sake of its command, and what it says matters less.",
+		edits: []edit{{"cmd/etcdlock/hold.go", `	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+`, ``}},
+		killers: []killer{ofCommand("TestAStderrWithoutAReaderEndsNoRun")},
+	},
+	{
+		name:    "a run ignores PIPE, and so does its command",
+		why:     "To ignore a signal is the shortest way not to die of it. But the command inherits that, and a pipeline in it never ends.",
+		edits:   []edit{{"cmd/etcdlock/hold.go", `	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)`, `	signal.Ignore(syscall.SIGPIPE)`}},
+		killers: []killer{ofCommand("TestAStderrWithoutAReaderEndsNoRun")},
+	},
+	{
 		name: "the command of a recalled run is not told",
 		why:  "It gets KILL in time, and nobody else gets in before. But it has a grace in which to end by itself.",
 		edits: []edit{{"cmd/etcdlock/hold.go", `			hurried, h.asked = true, exited != nil
