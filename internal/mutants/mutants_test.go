@@ -258,7 +258,9 @@ func chosen() []mutant {
 	var ms []mutant
 	packages := make(map[string]bool)
 	for file := range strings.FieldsSeq(*files) {
-		packages[filepath.Dir(file)] = true
+		if strings.HasSuffix(file, ".go") {
+			packages[filepath.Dir(file)] = true
+		}
 	}
 	for _, m := range mutants {
 		changes := func(e edit) bool { return packages[filepath.Dir(e.file)] }
