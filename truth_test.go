@@ -83,6 +83,23 @@ func TestUnlockWithTheHoldsContextIsBounded(t *testing.T) {
 	})
 }
 
+// The requests of a release get no answer for two TTLs, while the lease is renewed. Unlock goes on
+// for as long as its context lasts, and is nil once one of them is answered: the hold was whole.
+func TestUnlockGoesOnWhileTheLeaseIsRenewed(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		mu := contract.MutexOf(t, processIn(t, etcd, "a"), "x")
+		require.NoError(t, mu.Lock(in(t, time.Second)))
+		etcd.Intercept(func(c fake.Call) fake.Effect { return fake.Effect{Drop: c.Method == fake.Txn} })
+		unlocked := contract.Async(func() error { return mu.Unlock(in(t, 4*virtualTTL)) })
+		time.Sleep(2 * virtualTTL)
+		synctest.Wait()
+		require.Empty(t, unlocked, "it gave up before its context ended")
+		etcd.Intercept(nil)
+		require.NoError(t, <-unlocked)
+		require.Empty(t, etcd.Keys("x/"))
+	})
+}
+
 // Somebody puts over the held key, without its lease; the first request of the release is
 // lost. Unlock says so, and the name is not used again.
 func TestUnlockOfAKeyThatWasPutOverIsALossWhateverGotLost(t *testing.T) {
