@@ -20,7 +20,7 @@ func docs(t *testing.T) map[string]string {
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	pages := make(map[string]string)
-	for _, file := range append(files, "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md") {
+	for _, file := range append(files, "README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md") {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
 		pages[filepath.ToSlash(file)] = string(text)

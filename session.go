@@ -125,31 +125,7 @@ func (s *Session) unlock() {
 
 // goLocked runs f in a goroutine that Close waits for. The caller makes sure that
 // f ends soon after s.ctx does, or after the context of a call that Close ends.
-//
-// These are all goroutines of a Session; Close waits for all but the hooks, which may
-// be blocked in the user's code:
-//
-//	goroutine        started by            ends
-//	keeper           a grant, per lease    with the lease, once it is revoked
-//	renewal, audit   the keeper            with their answer or their time
-//	stream           a renewal             when another has taken its place, its renewal has had
-//	                                       its time, or with the lease
-//	grant            Lock without a lease  with its answer or its time, and a pause
-//	connection       a grant, per lease    with the lease, once it is revoked
-//	verify           etcd was set back     when every hold from before was read
-//	repeat           a call unanswered     with the first answer or its time
-//	report           a wait for etcd       when it has asked gRPC for the reason
-//	removal          a place given up      once etcd confirms, or with the lease if the
-//	                                       key goes with that
-//	opening          a watch that begins   when etcd has answered, or after its time
-//	view             a wait in a short     when nobody has needed it for 5 s
-//	                 line; WithLinger
-//	partings         a permit that waits   when it waits no more
-//	                 in a longer line
-//	key watch        a hold that lasts     with the hold
-//	key read         such watches made     when all keys were read
-//	key loss         a key that is gone    when etcd has told why, in 100 ms at most
-//	hooks            an event to report    when all events are reported
+// ARCHITECTURE.md has a table of all of them; a new one needs a row there.
 func (s *Session) goLocked(f func()) {
 	s.tasks++
 	go func() {

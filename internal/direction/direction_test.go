@@ -83,22 +83,22 @@ func TestThePureCoresArePure(t *testing.T) {
 	}
 }
 
-// layers returns the layer of each file, by doc.go. A file uses files of its own layer and of
-// those below, which have higher numbers.
+// layers returns the layer of each file, by ARCHITECTURE.md. A file uses files of its own layer and
+// of those below, which have higher numbers.
 func layers(t *testing.T) map[string]int {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "doc.go"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "ARCHITECTURE.md"))
 	require.NoError(t, err)
-	_, after, found := strings.Cut(string(text), "# Reading the code")
+	_, after, found := strings.Cut(string(text), "\n## Files\n")
 	require.True(t, found)
-	list, _, found := strings.Cut(after, "The glossary")
+	list, _, found := strings.Cut(after, "\n## ")
 	require.True(t, found)
 	layer, n := make(map[string]int), 0
 	for line := range strings.Lines(list) {
 		if name := fileName.FindStringSubmatch(line); name != nil {
 			require.NotContains(t, layer, name[1])
 			layer[name[1]] = n
-		} else if strings.HasPrefix(line, "// ") {
+		} else if strings.HasSuffix(line, ":\n") {
 			n++ // what follows is another layer
 		}
 	}
@@ -106,7 +106,7 @@ func layers(t *testing.T) map[string]int {
 	return layer
 }
 
-var fileName = regexp.MustCompile(`^//\t(\w+\.go)\b`)
+var fileName = regexp.MustCompile(`^- (\w+\.go): `)
 
 // A use is one file's use of a function, a field, a variable or a constant that another one
 // declares. To name a type is no use: a file that keeps what belongs to those above, and passes it
