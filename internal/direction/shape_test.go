@@ -1,0 +1,99 @@
+package direction
+
+import (
+	"go/ast"
+	"go/types"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcdlock/etcdlock/internal/source"
+)
+
+// Files that use each other, directly or not, cannot be read one after the other. An interface of
+// the same package is no wall between them: a use of it is one of all its implementations. The
+// bound is what there is now: it may only be lowered.
+func TestTheLargestKnotOfFilesGrowsNoLarger(t *testing.T) {
+	const most = 26
+	graph := make(map[string][]string)
+	for _, u := range uses(t) {
+		graph[u.from] = append(graph[u.from], u.to)
+	}
+	knot := largestKnot(graph)
+	require.LessOrEqual(t, len(knot), most, "%v", knot)
+}
+
+// largestKnot returns the largest set of nodes each of which leads to each other.
+func largestKnot(graph map[string][]string) (largest []string) {
+	reached := make(map[string]map[string]bool)
+	for from := range graph {
+		seen := make(map[string]bool)
+		for next := graph[from]; len(next) > 0; {
+			at := next[0]
+			next = next[1:]
+			if !seen[at] {
+				seen[at] = true
+				next = append(slices.Clone(next), graph[at]...)
+			}
+		}
+		reached[from] = seen
+	}
+	for from := range graph {
+		knot := []string{from}
+		for to := range reached[from] {
+			if to != from && reached[to][from] {
+				knot = append(knot, to)
+			}
+		}
+		if len(knot) > len(largest) {
+			largest = slices.Sorted(slices.Values(knot))
+		}
+	}
+	return largest
+}
+
+// A knot is found among files that only lead to it, or away from it.
+func TestAKnotIsFound(t *testing.T) {
+	require.Equal(t, []string{"b", "c", "d"}, largestKnot(map[string][]string{
+		"a": {"b"}, "b": {"c"}, "c": {"d"}, "d": {"b", "e"}, "e": {"f"}, "f": {"e"},
+	}))
+}
+
+// The methods of a type stand in one file, or two. The bounds of the types that have more are what
+// there is now: they may only be lowered.
+func TestATypeStandsInOneFileOrTwo(t *testing.T) {
+	most := map[string]int{
+		"Session": 21, "place": 13, "lease": 9, "claim": 7, "want": 6, "hold": 5, "localLine": 5, "party": 5, "Mutex": 3,
+		"ticket.Ticket": 5, "line.Entry": 4, "attempt.Caller": 3,
+	}
+	lib, err := source.Load(t.Context(), filepath.Join("..", ".."))
+	require.NoError(t, err)
+	info := &types.Info{Defs: make(map[*ast.Ident]types.Object)}
+	library, err := lib.Check(nil, info)
+	require.NoError(t, err)
+	inPackage := func(p *types.Package) string {
+		if p == library {
+			return ""
+		}
+		return p.Name()
+	}
+	files := make(map[string]map[string]bool)
+	for id, object := range info.Defs {
+		f, isFunc := object.(*types.Func)
+		if !isFunc || f.Signature().Recv() == nil || types.IsInterface(f.Signature().Recv().Type()) {
+			continue
+		}
+		name := strings.TrimPrefix(types.TypeString(f.Signature().Recv().Type(), inPackage), "*")
+		if files[name] == nil {
+			files[name] = make(map[string]bool)
+		}
+		files[name][filepath.Base(lib.Fset.Position(id.Pos()).Filename)] = true
+	}
+	for name, in := range files {
+		require.LessOrEqual(t, len(in), max(2, most[name]), "%s: %v", name, slices.Sorted(maps.Keys(in)))
+	}
+}
