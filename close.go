@@ -261,6 +261,13 @@ func (s *Session) closesLocked(ctx context.Context) error {
 	return nil
 }
 
+// isClosing reports whether a call waits until the Session is closed.
+func (s *Session) isClosing() bool {
+	s.mu.Lock()
+	defer s.unlock()
+	return s.closing > 0
+}
+
 // isLastClosing reports whether no other call waits until the Session is closed. Otherwise the
 // caller stops waiting here too.
 func (s *Session) isLastClosing() bool {

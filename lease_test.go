@@ -1017,6 +1017,26 @@ func TestCloseIsConfirmedThoughADeadEndpointMeetsEveryRevocation(t *testing.T) {
 	})
 }
 
+// An idle lease is being given back, and etcd does not answer that for two TTLs, in which the lease
+// must have expired. A Close that waits goes on asking for as long as it has time.
+func TestCloseRevokesForAsLongAsItHasTime(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := processIn(t, etcd, "a")
+		mu := contract.MutexOf(t, s, "n")
+		lockWithin(t, mu, time.Second)
+		require.NoError(t, mu.Unlock(context.Background()))
+		etcd.Intercept(func(c fake.Call) fake.Effect { return fake.Effect{Drop: c.Method == fake.Revoke} })
+		for len(etcd.Calls(fake.Revoke)) == 0 {
+			time.Sleep(time.Second)
+		}
+		time.Sleep(2*virtualTTL - 2*time.Second)
+		time.AfterFunc(20*time.Second, func() { etcd.Intercept(nil) })
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		require.NoError(t, s.Close(ctx))
+	})
+}
+
 // The answer to a revocation is lost. Two at once follow, again and again: one meets a dead
 // endpoint, and the other learns that there is no such lease. That is an answer.
 func TestCloseIsConfirmedByAnAnswerThatTheLeaseIsGone(t *testing.T) {

@@ -161,6 +161,12 @@ var mutants = []mutant{
 		killers: []killer{named("TestCloseEndsTheContextsOfAHundredNamesBeforeItFreesOne"), named("TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},
 	},
 	{
+		name:    "Close gives up a revocation once the lease must have expired",
+		why:     "Two TTLs after the last renewal nothing can be left of it. But etcd has not said so, and Close still has time to ask (rule 22).",
+		edits:   []edit{{"revoke.go", ` && !s.isClosing() {`, ` {`}},
+		killers: []killer{named("TestCloseRevokesForAsLongAsItHasTime")},
+	},
+	{
 		name: "a removal begins while the contexts end",
 		why:  "The code that ends a hold cancels its contexts next, and the removal takes a request. But the contexts of a hold may be many, and to cancel those derived from them may take time (rule 1, WithMaxHold).",
 		edits: []edit{{"removal.go", `	defer close(p.removed)
