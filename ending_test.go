@@ -52,7 +52,7 @@ type ending struct {
 func (e *ending) derive(mu *etcdlock.Mutex, n int, takes time.Duration) {
 	e.t.Helper()
 	for range n {
-		hold := mu.Context(slowContext{context.Background(), &e.slow, takes})
+		hold := mu.Context(&slowContext{context.Background(), &e.slow, takes}) // each of a parent of its own
 		derived, cancel := context.WithCancel(hold)
 		e.t.Cleanup(cancel)
 		require.NoError(e.t, derived.Err())
