@@ -201,7 +201,7 @@ func (s *Session) Close(ctx context.Context) error {
 
 // closeLocked ends whatever there is. The keepers revoke the leases.
 func (s *Session) closeLocked() {
-	s.closed = true
+	s.closed, s.closedAt = true, time.Now()
 	for _, n := range s.lines {
 		n.cancelLocked(nil)
 		n.giveWayLocked()
@@ -261,11 +261,11 @@ func (s *Session) closesLocked(ctx context.Context) error {
 	return nil
 }
 
-// isClosing reports whether a call waits until the Session is closed.
-func (s *Session) isClosing() bool {
+// closedFor is how long ago the Session was closed, the longest time if it was not.
+func (s *Session) closedFor() time.Duration {
 	s.mu.Lock()
 	defer s.unlock()
-	return s.closing > 0
+	return time.Since(s.closedAt)
 }
 
 // isLastClosing reports whether no other call waits until the Session is closed. Otherwise the

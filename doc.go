@@ -43,6 +43,8 @@
 //
 //	trustedUntil = attemptStarted + grantedTTL - margin
 //
+// Term by term:
+//
 //   - attemptStarted is when the last acknowledged grant or renewal was sent, not when its
 //     answer came: etcd starts to count when it handles the request, at any time in between.
 //     It is read from the monotonic clock. The wall clock is checked too, in case the machine

@@ -1018,23 +1018,34 @@ func TestCloseIsConfirmedThoughADeadEndpointMeetsEveryRevocation(t *testing.T) {
 }
 
 // An idle lease is being given back, and etcd does not answer that for two TTLs, in which the lease
-// must have expired. A Close that waits goes on asking for as long as it has time.
-func TestCloseRevokesForAsLongAsItHasTime(t *testing.T) {
-	inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		s := processIn(t, etcd, "a")
-		mu := contract.MutexOf(t, s, "n")
-		lockWithin(t, mu, time.Second)
-		require.NoError(t, mu.Unlock(context.Background()))
-		etcd.Intercept(func(c fake.Call) fake.Effect { return fake.Effect{Drop: c.Method == fake.Revoke} })
-		for len(etcd.Calls(fake.Revoke)) == 0 {
-			time.Sleep(time.Second)
-		}
-		time.Sleep(2*virtualTTL - 2*time.Second)
-		time.AfterFunc(20*time.Second, func() { etcd.Intercept(nil) })
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		require.NoError(t, s.Close(ctx))
-	})
+// must have expired. A Close that comes then has two TTLs of its own for the answer, and no more.
+func TestCloseHasItsOwnTimeToRevokeALease(t *testing.T) {
+	for _, answers := range []bool{true, false} {
+		inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+			s := processIn(t, etcd, "a")
+			mu := contract.MutexOf(t, s, "n")
+			lockWithin(t, mu, time.Second)
+			require.NoError(t, mu.Unlock(context.Background()))
+			etcd.Intercept(func(c fake.Call) fake.Effect { return fake.Effect{Drop: c.Method == fake.Revoke} })
+			for len(etcd.Calls(fake.Revoke)) == 0 {
+				time.Sleep(time.Second)
+			}
+			time.Sleep(2*virtualTTL - 2*time.Second)
+			if answers {
+				time.AfterFunc(20*time.Second, func() { etcd.Intercept(nil) })
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			began := time.Now()
+			err := s.Close(ctx)
+			if answers {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorIs(t, err, etcdlock.ErrUnconfirmed)
+			require.WithinRange(t, time.Now(), began.Add(2*virtualTTL), began.Add(3*virtualTTL)) // with an attempt and its pause
+		})
+	}
 }
 
 // The answer to a revocation is lost. Two at once follow, again and again: one meets a dead

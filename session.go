@@ -65,6 +65,7 @@ type Session struct {
 	tasks      int             // goroutines running
 	quiet      []chan struct{} // closed when tasks reaches 0
 	closed     bool
+	closedAt   time.Time
 	closing    int   // calls that wait until it is
 	left       error // why Close could not revoke a lease, or remove a key
 	mostOps    int   // how many keys etcd lets one transaction read, as far as is known

@@ -161,10 +161,10 @@ var mutants = []mutant{
 		killers: []killer{named("TestCloseEndsTheContextsOfAHundredNamesBeforeItFreesOne"), named("TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},
 	},
 	{
-		name:    "Close gives up a revocation once the lease must have expired",
+		name:    "Close gives up a revocation that had no answer before",
 		why:     "Two TTLs after the last renewal nothing can be left of it. But etcd has not said so, and Close still has time to ask (rule 22).",
-		edits:   []edit{{"revoke.go", ` && !s.isClosing() {`, ` {`}},
-		killers: []killer{named("TestCloseRevokesForAsLongAsItHasTime")},
+		edits:   []edit{{"revoke.go", ` && s.closedFor()/2 > l.ttl {`, ` {`}},
+		killers: []killer{named("TestCloseHasItsOwnTimeToRevokeALease")},
 	},
 	{
 		name: "a removal begins while the contexts end",
