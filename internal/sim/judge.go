@@ -655,6 +655,9 @@ func (j *judge) firstLocked(b *belief, v fake.View) {
 		j.mustNotice(b)
 		return
 	}
+	if b.hold.token == 0 && b.hold.ctx.Err() != nil {
+		return // lost before its holder could look
+	}
 	if b.life == nil {
 		j.violatedLocked(notFirst, "%s: no key of %s was ever put at %d", b.who, b.name, b.hold.token)
 		return
