@@ -261,13 +261,6 @@ func (s *Session) closesLocked(ctx context.Context) error {
 	return nil
 }
 
-// closedFor is how long ago the Session was closed, the longest time if it was not.
-func (s *Session) closedFor() time.Duration {
-	s.mu.Lock()
-	defer s.unlock()
-	return time.Since(s.closedAt)
-}
-
 // isLastClosing reports whether no other call waits until the Session is closed. Otherwise the
 // caller stops waiting here too.
 func (s *Session) isLastClosing() bool {

@@ -161,6 +161,13 @@ func (s *Session) quietLocked() <-chan struct{} {
 	return quiet
 }
 
+// closedFor is how long ago the Session was closed, the longest time if it was not.
+func (s *Session) closedFor() time.Duration {
+	s.mu.Lock()
+	defer s.unlock()
+	return time.Since(s.closedAt)
+}
+
 // clientClosed reports whether the client was closed. Nothing works after that.
 func (s *Session) clientClosed() bool { return s.calls.Closed() }
 
