@@ -13,7 +13,7 @@ import (
 )
 
 // queue waits in line. It also tells how many were before it when it queued.
-func (w want) queue(ctx context.Context, started time.Time) (h *hold, ahead int, err error) {
+func (w request) queue(ctx context.Context, started time.Time) (h *hold, ahead int, err error) {
 	m, caller := w.m, ctx
 	ctx, cancel, over := m.bounded(ctx, w.try)
 	defer over()
@@ -29,7 +29,7 @@ func (w want) queue(ctx context.Context, started time.Time) (h *hold, ahead int,
 		select {
 		case p = <-c.turn: // put with the release of the previous owner's key, or that very key
 		case <-ctx.Done():
-			// Whatever comes through turn after this is passed on by passLocked.
+			// Whatever comes through turn after this is passed on by passTurnLocked.
 			h, locked := m.s.leave(c)
 			if h == nil {
 				err = c.refused(ctx, waitFailed(ctx, m.name, locked, m.s.calls.Unavailable(), nil))
@@ -46,7 +46,7 @@ func (w want) queue(ctx context.Context, started time.Time) (h *hold, ahead int,
 
 // bounded is the context of a wait of a call with ctx, and what ends it. over is to be called when
 // the wait is over.
-func (m *party) bounded(ctx context.Context, try bool) (
+func (m *lockHandle) bounded(ctx context.Context, try bool) (
 	waiting context.Context, cancel context.CancelCauseFunc, over func(),
 ) {
 	stop := func() {}
@@ -78,30 +78,30 @@ func (c *claim) refused(ctx context.Context, err error) error {
 // its place, nil while there is no lease for one. So it does where all that are there hold permits,
 // as the claim wants to. Otherwise locked tells who is there, and TryLock gets that as its error.
 // So do TryRLock and TryAcquire, unless it may be etcd alone that they wait for.
-func (w want) enter(
+func (w request) enter(
 	caller context.Context, cancel context.CancelCauseFunc, started time.Time,
 ) (c *claim, p *place, locked *LockedError, err error) {
 	m, s := w.m, w.m.s
 	clientClosed := s.clientClosed()
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	if s.closed || m.closed {
 		return nil, nil, nil, failed("lock", m.name, ErrClosed)
 	}
 	n := s.lineLocked(m.name)
 	c = w.newClaim(caller, n, started, cancel)
 	taken := n.queue.Owner() != nil
-	waits := n.allAlikeLocked(c) && n.welcomeLocked(c.kind, false) != queues
+	waits := n.allAlikeLocked(c) && n.admissionLocked(c.kind, false) != mustQueue
 	switch {
 	case taken && w.try && !waits:
-		return nil, nil, nil, n.lockedLocked(nil)
+		return nil, nil, nil, n.lockedErrorLocked(nil)
 	case clientClosed:
 		return nil, nil, nil, failed("lock", m.name, errClientClosed)
 	case c.joinLocked() != nil: // it could not when join has looked
 	case c.stepLocked():
 		p = c.takePlaceLocked()
 	case taken:
-		locked = n.lockedLocked(nil)
+		locked = n.lockedErrorLocked(nil)
 		if !c.try {
 			c.ahead = locked.Ahead
 			c.traceQueued(locked.Holder)
@@ -150,7 +150,7 @@ func (c *claim) acquire(ctx context.Context, p *place) (*hold, error) {
 		if p != nil {
 			removed = p.leave(ctx.Err() != nil)
 		}
-		if s.goesOn(ctx, err, taken, &anew) {
+		if s.requeues(ctx, err, taken, &anew) {
 			p = nil
 			continue
 		}
@@ -171,9 +171,9 @@ func (c *claim) acquire(ctx context.Context, p *place) (*hold, error) {
 	}
 }
 
-// goesOn reports, after a pause, whether a call whose place was given up for err takes another.
+// requeues reports, after a pause, whether a call whose place was given up for err takes another.
 // taken is whom it found in line, if it only tries.
-func (s *Session) goesOn(
+func (s *Session) requeues(
 	ctx context.Context, err error, taken line.Ahead, anew *attempt.Backoff,
 ) bool {
 	return err == errQueueAnew && anew.Wait(ctx, s.calls) == nil ||
@@ -246,7 +246,7 @@ func (p *place) put(
 			return err
 		}
 		if done.err != nil {
-			if err := p.again(ctx, c, done.err, &retry); err != nil {
+			if err := p.retryPut(ctx, c, done.err, &retry); err != nil {
 				return err
 			}
 		}
@@ -259,12 +259,12 @@ func (p *place) entered(c *claim, entering *ticket.Entering, done commit) (
 	h *hold, taken line.Ahead, err error,
 ) {
 	p.s.mu.Lock()
-	defer p.s.unlock()
+	defer p.s.mu.Unlock()
 	a := done.answer()
 	entrance, ahead := entering.Judge(a)
 	p.lease.putLocked(a, done.prompt)
 	if p.ticket.State() == ticket.InLine {
-		p.queuedLocked(ahead, done.era)
+		p.queuedLocked(ahead, done.epoch)
 	}
 	if entrance != ticket.Unsure {
 		c.lastErr = nil
@@ -286,16 +286,16 @@ func (p *place) entered(c *claim, entering *ticket.Entering, done commit) (
 	return h, taken, err
 }
 
-// again decides what follows an error of put: it returns nil after a pause if the
+// retryPut decides what follows an error of put: it returns nil after a pause if the
 // put must be repeated.
-func (p *place) again(ctx context.Context, c *claim, err error, retry *attempt.Backoff) error {
+func (p *place) retryPut(ctx context.Context, c *claim, err error, retry *attempt.Backoff) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case attempt.Is(err, rpctypes.ErrLeaseNotFound):
 		p.s.mu.Lock()
 		p.lease.endLocked(because(ErrLeaseRevoked, err))
-		p.s.unlock()
+		p.s.mu.Unlock()
 		return errQueueAnew
 	case attempt.Refused(err):
 		return err
@@ -354,7 +354,7 @@ func (s *Session) awaitRemoval(ctx context.Context, taken line.Ahead) bool {
 			removed = p.removed // nil while it is in use
 		}
 	}
-	s.unlock()
+	s.mu.Unlock()
 	if removed == nil {
 		return false
 	}
@@ -370,7 +370,7 @@ func (s *Session) awaitRemoval(ctx context.Context, taken line.Ahead) bool {
 // returns who was ahead of it, nil if nobody was.
 func (c *claim) giveUp(p *place) *LockedError {
 	c.m.s.mu.Lock()
-	defer c.m.s.unlock()
+	defer c.m.s.mu.Unlock()
 	return c.giveUpLocked(p)
 }
 
@@ -381,6 +381,6 @@ func (c *claim) giveUpLocked(p *place) *LockedError {
 	}
 	c.place = nil
 	locked := n.aheadLocked()
-	s.partLocked(c, nil)
+	s.leaveTurnLocked(c, nil)
 	return locked
 }

@@ -31,7 +31,7 @@ const (
 // (TestAnIdleHoldCostsItsRenewalsAndLittleElse.)
 func (l *lease) auditDue(last time.Time) bool {
 	l.s.mu.Lock()
-	defer l.s.unlock()
+	defer l.s.mu.Unlock()
 	now := time.Now()
 	period := max(l.plan.Period, min(l.ttl/3, auditEvery))
 	since := now.Sub(last)
@@ -72,16 +72,16 @@ func (l *lease) audit(ctx context.Context, sent time.Time) (known bool) {
 	defer stop()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(auditGrace, stop) })()
 	suspicious, places, byKeys := l.auditsBy()
-	era := s.era.Load()
-	if known = l.auditPlaces(ctx, asking, places, era); !byKeys {
+	epoch := s.epoch.Load()
+	if known = l.auditPlaces(ctx, asking, places, epoch); !byKeys {
 		return known
 	}
-	revision := era.revision.Load()
+	revision := epoch.revision.Load()
 	resp, err := s.client.TimeToLive(asking, l.id, clientv3.WithAttachedKeys())
 	if err != nil || ctx.Err() != nil {
 		return true // the renewals show it, or it does not matter any more
 	}
-	s.heard(resp.ResponseHeader, era, 0)
+	s.heard(resp.ResponseHeader, epoch, 0)
 	// A member that lags behind also reports fewer keys. A read decides.
 	suspicious = suspicious || resp.GetRevision() < revision
 	known = resp.TTL >= 0 // -1 is the answer for a lease that does not exist
@@ -91,7 +91,7 @@ func (l *lease) audit(ctx context.Context, sent time.Time) (known bool) {
 	strays = slices.DeleteFunc(strays, func(key string) bool { return !l.hasDrawn(key) })
 	// After an error the next audit tries again.
 	_ = s.readKeys(ctx, keysOf(missing), s.readInTime, func(from int, read []line.Entry) {
-		l.confirmMissing(missing[from:], read, known, era)
+		l.confirmMissing(missing[from:], read, known, epoch)
 	})
 	_ = s.readKeys(ctx, strays, s.readInTime, func(_ int, read []line.Entry) { l.sweep(ctx, read) })
 	return known
@@ -103,7 +103,7 @@ func (l *lease) audit(ctx context.Context, sent time.Time) (known bool) {
 // and where a late request may put a key, which only the keys on the lease show.
 func (l *lease) auditsBy() (suspicious bool, places []*place, byKeys bool) {
 	l.s.mu.Lock()
-	defer l.s.unlock()
+	defer l.s.mu.Unlock()
 	suspicious = l.suspect
 	l.suspect = false
 	both := suspicious || !l.doubted.IsZero() || len(l.places) > manyPlaces
@@ -132,7 +132,7 @@ func (l *lease) auditsBy() (suspicious bool, places []*place, byKeys bool) {
 // auditPlaces is the audit of places by their keys and values, if there are any. It reports false if
 // etcd seems not to know the lease. Like that of all keys it waits a little for its answer when ctx
 // has ended.
-func (l *lease) auditPlaces(ctx, asking context.Context, places []*place, sent *era) (known bool) {
+func (l *lease) auditPlaces(ctx, asking context.Context, places []*place, sent *epoch) (known bool) {
 	known = true
 	_ = l.s.readKeys(asking, keysOf(places), l.s.readOnce, func(from int, read []line.Entry) {
 		if ctx.Err() != nil {
@@ -155,7 +155,7 @@ func (l *lease) auditPlaces(ctx, asking context.Context, places []*place, sent *
 // some of those that are there.
 func (l *lease) compare(keys [][]byte, sent time.Time, suspicious bool) (missing []*place, strays []string) {
 	l.s.mu.Lock()
-	defer l.s.unlock()
+	defer l.s.mu.Unlock()
 	l.swept = sent
 	present := make(map[string]bool, len(keys))
 	for _, key := range keys {
@@ -176,10 +176,10 @@ func (l *lease) compare(keys [][]byte, sent time.Time, suspicious bool) (missing
 }
 
 // confirmMissing gives up the places whose keys are gone or changed, by what was read of them in
-// the era sent. known says whether etcd seems to know the lease: if not, the keys went with it.
-func (l *lease) confirmMissing(places []*place, read []line.Entry, known bool, sent *era) {
+// the epoch sent. known says whether etcd seems to know the lease: if not, the keys went with it.
+func (l *lease) confirmMissing(places []*place, read []line.Entry, known bool, sent *epoch) {
 	l.s.mu.Lock()
-	defer l.s.unlock()
+	defer l.s.mu.Unlock()
 	for i, e := range read {
 		p := places[i]
 		gone := e.Rev != p.ticket.Rev()
@@ -193,10 +193,10 @@ func (l *lease) confirmMissing(places []*place, read []line.Entry, known bool, s
 		case e.Lease != int64(l.id):
 			p.ticket.PutOver()
 		default:
-			if p.needed > 0 && sent == l.s.era.Load() {
-				p.era = sent // who waits has to read the line, too
+			if p.refs > 0 && sent == l.s.epoch.Load() {
+				p.epoch = sent // who waits has to read the line, too
 			}
-			p.toldLocked(e)
+			p.noteRecallLocked(e)
 			continue
 		}
 		p.lostLocked()
@@ -215,7 +215,7 @@ func (l *lease) sweep(ctx context.Context, read []line.Entry) {
 		if !accounted {
 			l.retireLocked(errLeaseDoubtful)
 		}
-		s.unlock()
+		s.mu.Unlock()
 		if accounted {
 			continue
 		}

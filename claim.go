@@ -29,15 +29,15 @@ type localLine struct {
 // A claim is one call of Lock or TryLock, of RLock or TryRLock, or of Acquire or TryAcquire.
 type claim struct {
 	// Set once, then only read.
-	m       *party
-	kind    line.Kind
-	permit  permit // if it is of that kind
-	try     bool   // it waits for etcd, and for no other contender
-	several bool   // it is one of those of a LockAll; see many.go
-	local   *localLine
-	caller  context.Context // of the call, only for the Trace
-	started time.Time
-	turn    chan *place // gets the place put for it, or nil, when its turn comes
+	m        *lockHandle
+	kind     line.Kind
+	permit   permit // if it is of that kind
+	try      bool   // it waits for etcd, and for no other contender
+	together bool   // it is one of those of a LockAll; see many.go
+	local    *localLine
+	caller   context.Context // of the call, only for the Trace
+	started  time.Time
+	turn     chan *place // gets the place put for it, or nil, when its turn comes
 
 	// Owned by the goroutine of the call, until it holds.
 	lastErr error // of etcd, while it retries
@@ -50,9 +50,9 @@ type claim struct {
 	waiter turn.Waiter[*claim]     // in the line's queue; its Standing is the state of the claim
 }
 
-// A want is what a call asks for.
-type want struct {
-	m      *party
+// A request is what a call asks for.
+type request struct {
+	m      *lockHandle
 	kind   line.Kind
 	permit permit // if it is of that kind
 	try    bool
@@ -73,14 +73,14 @@ type aboveLine interface {
 func (n *localLine) above() aboveLine { return n }
 
 // newClaim is a call that has started, and is in no queue yet.
-func (w want) newClaim(
+func (w request) newClaim(
 	caller context.Context, n *localLine, started time.Time, cancel context.CancelCauseFunc,
 ) *claim {
 	c := &claim{
 		m: w.m, kind: w.kind, permit: w.permit, try: w.try,
 		local: n, caller: caller, started: started, cancel: cancel,
 	}
-	c.waiter.Who, c.waiter.Shares, c.waiter.Steps = c, w.kind == line.Read, w.kind == line.Permit
+	c.waiter.Value, c.waiter.Shares, c.waiter.Steps = c, w.kind == line.Read, w.kind == line.Permit
 	return c
 }
 
@@ -109,7 +109,7 @@ func (s *Session) lineLocked(name string) *localLine {
 		}
 		s.sweepAt = max(minSweep, 2*len(s.lines))
 	}
-	n := &localLine{name: name, ahead: line.Nobody}
+	n := &localLine{name: name, ahead: line.None}
 	s.lines[name] = n
 	return n
 }

@@ -32,7 +32,7 @@ func (m *Mutex) Close(ctx context.Context) error {
 	if m.own {
 		return s.Close(ctx)
 	}
-	ctx, cancel := s.outlive(ctx, m.covers, closeGrace)
+	ctx, cancel := s.releaseContext(ctx, m.covers, closeGrace)
 	defer cancel()
 
 	s.mu.Lock()
@@ -42,7 +42,7 @@ func (m *Mutex) Close(ctx context.Context) error {
 		m.closed = true
 		return s.closesLocked(ctx)
 	case underWay != nil:
-		s.unlock()
+		s.mu.Unlock()
 		select {
 		case <-underWay.done:
 			return underWay.err
@@ -50,15 +50,15 @@ func (m *Mutex) Close(ctx context.Context) error {
 			return unconfirmed(m.name, context.Cause(ctx))
 		}
 	case m.closed:
-		s.unlock()
+		s.mu.Unlock()
 		return nil
 	}
 	holds, given := m.closeLocked()
-	s.unlock()
+	s.mu.Unlock()
 
 	err := m.free(ctx, holds, given)
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	m.closing.err = err
 	close(m.closing.done)
 	m.closing = nil
@@ -70,8 +70,8 @@ func (m *Mutex) Close(ctx context.Context) error {
 func (m *Mutex) closeLocked() (holds []closedHold, given *place) {
 	m.closed = true
 	m.closing = &closing{done: make(chan struct{})}
-	if m.over != nil {
-		close(m.over)
+	if m.closedNotice != nil {
+		close(m.closedNotice)
 	}
 	held := m.hold
 	m.hold, m.depth = nil, 0
@@ -79,13 +79,13 @@ func (m *Mutex) closeLocked() (holds []closedHold, given *place) {
 		holds = append(holds, closedHold{hold: held})
 	}
 	if n := m.s.lines[m.name]; n != nil {
-		n.cancelLocked(&m.party)
-		if kept := n.queue.Lingering(); kept != nil && kept.hold.m == &m.party {
+		n.cancelLocked(&m.lockHandle)
+		if kept := n.queue.Lingering(); kept != nil && kept.hold.m == &m.lockHandle {
 			given = kept
 			n.giveWayLocked()
 		}
 		for c := range n.queue.Having() {
-			if h := c.hold; !c.exclusive() && h != nil && h.depth > 0 && (h.m == &m.party || h.nests[&m.party] > 0) {
+			if h := c.hold; !c.exclusive() && h != nil && h.depth > 0 && (h.m == &m.lockHandle || h.nests[&m.lockHandle] > 0) {
 				holds = append(holds, closedHold{hold: h})
 			}
 		}
@@ -142,7 +142,7 @@ func (p *place) awaitRemoved(ctx context.Context) error {
 	}
 	p.s.mu.Lock()
 	removed := p.removed
-	p.s.unlock()
+	p.s.mu.Unlock()
 	if removed == nil { // it was released
 		return nil
 	}
@@ -152,9 +152,9 @@ func (p *place) awaitRemoved(ctx context.Context) error {
 		return unconfirmed(p.m.name, context.Cause(ctx))
 	}
 	p.s.mu.Lock()
-	defer p.s.unlock()
+	defer p.s.mu.Unlock()
 	if p.stuck {
-		return unconfirmed(p.m.name, p.lease.left)
+		return unconfirmed(p.m.name, p.lease.leftoverErr)
 	}
 	return nil
 }
@@ -179,7 +179,7 @@ func (s *Session) Close(ctx context.Context) error {
 	if ctx == nil {
 		return errors.New("etcdlock: close: nil context")
 	}
-	ctx, cancel := s.outlive(ctx, func(h *hold) bool { return h.m.s == s }, closeGrace)
+	ctx, cancel := s.releaseContext(ctx, func(h *hold) bool { return h.m.s == s }, closeGrace)
 	defer cancel()
 	if ctx.Done() == nil {
 		ttl := s.longestTTL() // twice of which may be more than a Duration can say
@@ -191,7 +191,7 @@ func (s *Session) Close(ctx context.Context) error {
 	switch {
 	case s.closing > 0:
 	case s.closed:
-		s.unlock()
+		s.mu.Unlock()
 		return nil
 	default:
 		s.closeLocked()
@@ -226,7 +226,7 @@ func (s *Session) closeLocked() {
 // longestTTL is the longest granted TTL of the Session's leases, or the TTL that it asks for.
 func (s *Session) longestTTL() time.Duration {
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	longest := s.cfg.ttl
 	for l := range s.leases {
 		longest = max(longest, l.ttl)
@@ -238,8 +238,8 @@ func (s *Session) longestTTL() time.Duration {
 // last call that waits for it has no time left.
 func (s *Session) closesLocked(ctx context.Context) error {
 	s.closing++
-	quiet := s.quietLocked()
-	s.unlock()
+	quiet := s.tasks.IdleLocked()
+	s.mu.Unlock()
 
 	select {
 	case <-quiet:
@@ -253,10 +253,10 @@ func (s *Session) closesLocked(ctx context.Context) error {
 	s.cancel()
 
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	s.closing--
-	if s.left != nil {
-		return closeUnconfirmed(s.left)
+	if s.leftoverErr != nil {
+		return closeUnconfirmed(s.leftoverErr)
 	}
 	return nil
 }
@@ -265,7 +265,7 @@ func (s *Session) closesLocked(ctx context.Context) error {
 // caller stops waiting here too.
 func (s *Session) isLastClosing() bool {
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	if s.closing == 1 {
 		return true
 	}
@@ -273,12 +273,12 @@ func (s *Session) isLastClosing() bool {
 	return false
 }
 
-// outlive returns the context that bounds a release that is called with ctx. If ctx has
+// releaseContext returns the context that bounds a release that is called with ctx. If ctx has
 // ended already it is ignored, and ifEnded is the bound. If it comes from a hold that the
 // release ends, it would end with that hold. Then the bounds are its deadline, the end of
 // the parent of the hold's context, and releaseTime. (A cancel below the hold's context
 // looks the same as the hold's end.)
-func (s *Session) outlive(
+func (s *Session) releaseContext(
 	ctx context.Context, ends func(*hold) bool, ifEnded time.Duration,
 ) (context.Context, context.CancelFunc) {
 	if ctx.Err() != nil {

@@ -27,7 +27,7 @@ import (
 // TestNobodyJoinsAKeyWhoseLeaseDoesNotLast.)
 //
 // Invariant: the key stays while a hold at it is whole, or has ended whole and is being freed
-// (place.needed). The last of these releases it, or has it removed. The turn stays with the Session
+// (place.refs). The last of these releases it, or has it removed. The turn stays with the Session
 // until everybody has unlocked, lost or not. (Do not release for one of several.
 // TestAWriterWaitsForEveryReaderOfItsSession.)
 //
@@ -46,58 +46,58 @@ import (
 //
 // A key that reads hold is not handed off, nor does it linger: to join does more.
 
-// A welcome is what becomes of one that comes to read, where others have the turn.
-type welcome int
+// An admission is what becomes of one that comes to read, where others have the turn.
+type admission int
 
 const (
-	joins  welcome = iota // it has the turn beside them
-	later                 // etcd has to tell first
-	queues                // it waits for their turn to end
+	admitted  admission = iota // it has the turn beside them
+	undecided                  // etcd has to tell first
+	mustQueue                  // it waits for their turn to end
 )
 
-// welcomeLocked is that of the first that waits, or of one that comes when nobody does. early says
+// admissionLocked is that of the first that waits, or of one that comes when nobody does. early says
 // that it came before the key was put.
-func (n *localLine) welcomeLocked(kind line.Kind, early bool) welcome {
+func (n *localLine) admissionLocked(kind line.Kind, early bool) admission {
 	switch owner := n.queue.Owner(); {
 	case owner == nil || owner.kind != kind || kind == line.Exclusive:
-		return queues
+		return mustQueue
 	case kind == line.Permit:
 		return owner.leavesRoomLocked()
 	default:
-		return n.welcomeReadLocked(owner.place, early)
+		return n.admissionOfReadLocked(owner.place, early)
 	}
 }
 
-// welcomeReadLocked is that of one that reads, where others read or are about to, at p.
-func (n *localLine) welcomeReadLocked(p *place, early bool) welcome {
+// admissionOfReadLocked is that of one that reads, where others read or are about to, at p.
+func (n *localLine) admissionOfReadLocked(p *place, early bool) admission {
 	switch {
 	case p == nil || p.ticket.Rev() == 0: // its put is under way
-		return later
+		return undecided
 	case p.ticket.Lost() || p.removed != nil || p.ticket.State() == ticket.Removed:
-		return queues // those who have lost it are yet to unlock
+		return mustQueue // those who have lost it are yet to unlock
 	case p.recall != nil:
-		return queues // (Do not join. TestNobodyJoinsARecalledCohort.)
+		return mustQueue // (Do not join. TestNobodyJoinsARecalledCohort.)
 	case p.ticket.State() == ticket.InLine:
 		if p.staleLocked() || p.ahead.Clear() || p.ahead.Unread() {
-			return later
+			return undecided
 		}
-		return queues
+		return mustQueue
 	case p.ticket.State() != ticket.Held: // its release is under way
-		return later
+		return undecided
 	case early:
-		return joins
+		return admitted
 	case p.lease.state != leaseServing:
-		return queues
+		return mustQueue
 	case !p.lastsLocked(): // a renewal is late, or etcd was set back
-		return later
+		return undecided
 	}
 	switch v := n.view; {
 	case v == nil || !v.live || v.revision == 0 || v.err != nil:
-		return later
+		return undecided
 	case v.exclusive > 0:
-		return queues
+		return mustQueue
 	default:
-		return joins
+		return admitted
 	}
 }
 
@@ -105,11 +105,11 @@ func (n *localLine) welcomeReadLocked(p *place, early bool) welcome {
 func (c *claim) joinLocked() *hold {
 	n := c.local
 	if !c.reads() || n.queue.State() != turn.Taken || n.queue.Waiting() > 0 ||
-		n.welcomeLocked(c.kind, false) != joins {
+		n.admissionLocked(c.kind, false) != admitted {
 		return nil
 	}
 	p := n.queue.Owner().place
-	h, err := c.m.s.startLocked(c, p)
+	h, err := c.m.s.beginAtLocked(c, p)
 	if err != nil {
 		return nil
 	}
@@ -124,17 +124,17 @@ func (c *claim) joinLocked() *hold {
 func (n *localLine) admitLocked() {
 	for {
 		first := n.queue.First()
-		if first == nil || first.Who.exclusive() || n.queue.State() != turn.Taken {
+		if first == nil || first.Value.exclusive() || n.queue.State() != turn.Taken {
 			return
 		}
-		switch n.welcomeLocked(first.Who.kind, first.Early()) {
-		case joins:
+		switch n.admissionLocked(first.Value.kind, first.Early()) {
+		case admitted:
 			if first.Steps {
 				n.queue.StepNext().hasTurnLocked(nil)
 				return
 			}
-			c, p := first.Who, n.queue.Owner().place
-			if _, err := c.m.s.startLocked(c, p); err != nil {
+			c, p := first.Value, n.queue.Owner().place
+			if _, err := c.m.s.beginAtLocked(c, p); err != nil {
 				return
 			}
 			n.queue.Join()
@@ -145,9 +145,9 @@ func (n *localLine) admitLocked() {
 				n.view.joined = true
 			}
 			continue
-		case later:
+		case undecided:
 			n.seekLocked()
-		case queues:
+		case mustQueue:
 			n.refuseLocked()
 		}
 		return
@@ -168,7 +168,7 @@ func (n *localLine) refuseLocked() {
 	}
 	for c := range n.queue.All() {
 		if cancel := c.cancel; c.try && cancel != nil && c.waiter.Standing() == turn.Waiting {
-			c.m.s.afterLocked(func() { cancel(errTaken) })
+			c.m.s.mu.After(func() { cancel(errTaken) })
 		}
 	}
 }
@@ -184,13 +184,13 @@ func (n *localLine) cohortLocked() bool {
 }
 
 // join makes a hold beside those of the Session, nil if there are none that can be joined now.
-func (w want) join(caller context.Context, now time.Time) *hold {
+func (w request) join(caller context.Context, now time.Time) *hold {
 	s := w.m.s
 	if s.clientClosed() {
 		return nil
 	}
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	n := s.lines[w.m.name]
 	if n == nil || n.queue.Owner() == nil {
 		return nil
@@ -204,9 +204,9 @@ func (w want) join(caller context.Context, now time.Time) *hold {
 func (c *claim) handDown(p *place) (locked *LockedError, done bool) {
 	s, n := c.m.s, c.local
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	next := n.queue.First()
-	if s.closed || !c.reads() || next == nil || !next.Early() || next.Who.try ||
+	if s.closed || !c.reads() || next == nil || !next.Early() || next.Value.try ||
 		p.ticket.State() != ticket.InLine || p.removed != nil || p.lease.hasEndedLocked() ||
 		p.recall != nil {
 		return nil, false
@@ -214,6 +214,6 @@ func (c *claim) handDown(p *place) (locked *LockedError, done bool) {
 	n.ahead = p.ahead
 	c.place = nil
 	locked = n.aheadLocked()
-	s.passLocked(n, p)
+	s.passTurnLocked(n, p)
 	return locked, true
 }

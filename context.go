@@ -114,7 +114,7 @@ func holdContextOf(ctx context.Context) *holdContext {
 // contextOf is the context that h knows for parent, nil if there is none.
 func (h *hold) contextOf(parent context.Context) *holdContext {
 	h.m.s.mu.Lock()
-	defer h.m.s.unlock()
+	defer h.m.s.mu.Unlock()
 	return h.contexts[parent]
 }
 
@@ -122,7 +122,7 @@ func (h *hold) contextOf(parent context.Context) *holdContext {
 // cause says why h has ended already.
 func (h *hold) add(c *holdContext) (one *holdContext, cause error) {
 	h.m.s.mu.Lock()
-	defer h.m.s.unlock()
+	defer h.m.s.mu.Unlock()
 	if cause := h.checkLocked(time.Now()); cause != nil {
 		return c, cause
 	}
@@ -143,7 +143,7 @@ func (h *hold) add(c *holdContext) (one *holdContext, cause error) {
 func (h *hold) forget(c *holdContext) {
 	c.cancel(nil) // waits until the contexts that come from it have ended too
 	h.m.s.mu.Lock()
-	defer h.m.s.unlock()
+	defer h.m.s.mu.Unlock()
 	if h.cause == nil && h.contexts[c.parent] == c {
 		delete(h.contexts, c.parent)
 	}

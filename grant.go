@@ -42,12 +42,12 @@ func (s *Session) onLease(ctx context.Context, c *claim, take func() bool) error
 	for {
 		s.mu.Lock()
 		if take() {
-			s.unlock()
+			s.mu.Unlock()
 			c.lastErr = nil
 			return nil
 		}
 		if s.closed {
-			s.unlock()
+			s.mu.Unlock()
 			return ErrClosed
 		}
 		g := s.granting
@@ -55,10 +55,10 @@ func (s *Session) onLease(ctx context.Context, c *claim, take func() bool) error
 			g = &grant{done: make(chan struct{})}
 			g.ctx, g.cancel = context.WithCancel(s.ctx)
 			s.granting = g
-			s.goLocked(func() { s.grantLease(g) })
+			s.tasks.GoLocked(func() { s.grantLease(g) })
 		}
 		g.waiting++
-		s.unlock()
+		s.mu.Unlock()
 
 		var err error
 		select {
@@ -72,7 +72,7 @@ func (s *Session) onLease(ctx context.Context, c *claim, take func() bool) error
 			// Not at once: the next claim may come soon, and etcd may be slow.
 			time.AfterFunc(s.calls.Timeout(), func() { s.forgo(g) })
 		}
-		s.unlock()
+		s.mu.Unlock()
 		if failure != nil {
 			c.lastErr = failure
 		}
@@ -97,7 +97,7 @@ func (s *Session) Lease() clientv3.LeaseID {
 		return clientv3.NoLease
 	}
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	if !s.usableLocked() {
 		return clientv3.NoLease
 	}
@@ -126,7 +126,7 @@ func (s *Session) grantLease(g *grant) {
 	if err != nil {
 		s.mu.Lock()
 		g.err = err
-		s.unlock()
+		s.mu.Unlock()
 		if !attempt.Refused(err) && !s.clientClosed() {
 			_ = s.grantRetry.Wait(s.ctx, s.calls) // the callers see s.ctx's end themselves
 		}
@@ -134,7 +134,7 @@ func (s *Session) grantLease(g *grant) {
 		s.grantRetry.Reset()
 	}
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	s.granting = nil
 }
 
@@ -154,12 +154,12 @@ const mostDoubled = 2
 // TestAMassStartSendsNoMoreThanEtcdAnswersSoon.)
 func (s *Session) standBack(ctx context.Context) {
 	s.mu.Lock()
-	barren := s.barren
-	s.unlock()
-	if barren < 2 {
+	unansweredLeases := s.unansweredLeases
+	s.mu.Unlock()
+	if unansweredLeases < 2 {
 		return
 	}
-	apart := min(s.cfg.ttl, math.MaxInt64>>mostDoubled) << min(barren-2, mostDoubled)
+	apart := min(s.cfg.ttl, math.MaxInt64>>mostDoubled) << min(unansweredLeases-2, mostDoubled)
 	pause := time.NewTimer(rand.N(apart))
 	defer pause.Stop()
 	select {
@@ -171,8 +171,8 @@ func (s *Session) standBack(ctx context.Context) {
 // forgo ends a grant that nobody waits for.
 func (s *Session) forgo(g *grant) {
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	if g.waiting == 0 {
-		s.afterLocked(g.cancel)
+		s.mu.After(g.cancel)
 	}
 }

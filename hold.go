@@ -29,7 +29,7 @@ import (
 // ends a hold with contexts. TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn.)
 type hold struct {
 	// Set once, then only read.
-	m      *party
+	m      *lockHandle
 	claim  *claim
 	place  *place
 	local  *localLine
@@ -41,12 +41,12 @@ type hold struct {
 	all    []*hold     // that begin and end together: those of a LockAll, or alone
 
 	// Guarded by Session.mu.
-	depth  int            // Locks that nest, of all Mutexes
-	needs  bool           // the key; it is among those of place.needed
-	nests  map[*party]int // reads that nest in it, of others than m
-	cause  error          // why it ended, nil while it is whole
-	over   error          // why it does not need the key any more, mostly cause
-	recall *recalled      // nil if it does not listen
+	depth    int                 // Locks that nest, of all Mutexes
+	hasRef   bool                // the key; it is among those of place.refs
+	nests    map[*lockHandle]int // reads that nest in it, of others than m
+	cause    error               // why it ended, nil while it is whole
+	finished error               // why it does not need the key any more, mostly cause
+	recall   *recallState        // nil if it does not listen
 	// contexts are those that have not ended, by their parents. They are fixed once cause is set,
 	// and nil once all have ended.
 	contexts map[context.Context]*holdContext
@@ -57,12 +57,12 @@ type hold struct {
 // be read first.
 func (s *Session) begin(c *claim, p *place) (*hold, error) {
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	return s.beginLocked(c, p)
 }
 
 func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
-	h, err := s.startLocked(c, p)
+	h, err := s.beginAtLocked(c, p)
 	if err == nil {
 		c.local.queue.Hold(&c.waiter)
 		c.local.admitLocked()
@@ -70,22 +70,22 @@ func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
 	return h, err
 }
 
-// startLocked makes a hold of a place at the head of the line, or beside those that hold there. The
+// beginAtLocked makes a hold of a place at the head of the line, or beside those that hold there. The
 // caller notes in the local queue that c has it.
-func (s *Session) startLocked(c *claim, p *place) (*hold, error) {
+func (s *Session) beginAtLocked(c *claim, p *place) (*hold, error) {
 	now := time.Now()
-	if err := s.startsLocked(c, p, now); err != nil {
+	if err := s.checkCanBeginLocked(c, p, now); err != nil {
 		return nil, err
 	}
-	h := s.startedLocked(c, p, now)
+	h := s.newHoldLocked(c, p, now)
 	if p.recall != nil { // while it waited
 		h.recallLocked(*p.recall, now)
 	}
 	return h, nil
 }
 
-// startsLocked returns an error if no hold can begin at p now.
-func (s *Session) startsLocked(c *claim, p *place, now time.Time) error {
+// checkCanBeginLocked returns an error if no hold can begin at p now.
+func (s *Session) checkCanBeginLocked(c *claim, p *place, now time.Time) error {
 	if s.closed || c.m.closed {
 		return ErrClosed
 	}
@@ -99,12 +99,12 @@ func (s *Session) startsLocked(c *claim, p *place, now time.Time) error {
 	return nil
 }
 
-// startedLocked is the hold of c that begins at p now.
-func (s *Session) startedLocked(c *claim, p *place, now time.Time) *hold {
+// newHoldLocked is the hold of c that begins at p now.
+func (s *Session) newHoldLocked(c *claim, p *place, now time.Time) *hold {
 	p.ticket.Hold()
 	h := &hold{
 		m: c.m, claim: c, place: p, local: c.local, caller: c.caller, began: now,
-		depth: 1, needs: true,
+		depth: 1, hasRef: true,
 	}
 	h.alone[0] = h
 	h.all = h.alone[:]
@@ -113,7 +113,7 @@ func (s *Session) startedLocked(c *claim, p *place, now time.Time) *hold {
 		h.timer = time.AfterFunc(most, func() { h.check() })
 	}
 	if c.m.cfg.recall > 0 {
-		h.recall = &recalled{told: make(chan struct{})}
+		h.recall = &recallState{told: make(chan struct{})}
 	}
 	if p.hold == nil {
 		c.local.waited = now.Sub(p.since)
@@ -122,11 +122,11 @@ func (s *Session) startedLocked(c *claim, p *place, now time.Time) *hold {
 		p.held = now
 	}
 	p.hold, c.hold = h, h
-	p.needed++
+	p.refs++
 	if c.exclusive() {
 		c.m.hold, c.m.depth = h, 1
 	}
-	p.ahead, c.local.ahead = line.Nobody, line.Nobody
+	p.ahead, c.local.ahead = line.None, line.None
 	c.cancel = nil // nothing waits any more
 	h.traceAcquired(now.Sub(c.started), c.ahead)
 	if c.m.cfg.linger > 0 && c.ahead <= fewAhead && c.exclusive() {
@@ -140,16 +140,16 @@ func (s *Session) startedLocked(c *claim, p *place, now time.Time) *hold {
 func (h *hold) clear() {
 	s := h.m.s
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	for _, h := range h.all {
 		h.place.clearLocked()
-		s.partLocked(h.claim, nil)
+		s.leaveTurnLocked(h.claim, nil)
 	}
 }
 
 // clearLocked has p's key removed, if no hold needs it and nobody else has begun to.
 func (p *place) clearLocked() {
-	if s := p.ticket.State(); p.needed == 0 && s != ticket.Leaving && s != ticket.Removed {
+	if s := p.ticket.State(); p.refs == 0 && s != ticket.Leaving && s != ticket.Removed {
 		p.abandonLocked(false)
 	}
 }
@@ -168,13 +168,13 @@ func (h *hold) deadlineLocked() time.Time {
 // the process, before any timer has run.
 func (h *hold) check() error {
 	h.m.s.mu.Lock()
-	defer h.m.s.unlock()
+	defer h.m.s.mu.Unlock()
 	return h.checkLocked(time.Now())
 }
 
 func (h *hold) checkLocked(now time.Time) error {
 	h.place.lease.checkLocked(now)
-	if h.over == nil && !h.most.IsZero() && !before(now, h.most) {
+	if h.finished == nil && !h.most.IsZero() && !before(now, h.most) {
 		h.endLocked(ErrMaxHold)
 		for _, h := range h.all {
 			h.place.clearLocked()
@@ -196,17 +196,17 @@ func before(now, t time.Time) bool {
 // endLocked ends h and its contexts with cause, unless it is over. With it end all that began
 // together with it. One that a recall has ended ends once more, with its contexts as they are.
 func (h *hold) endLocked(cause error) (endedBefore bool) {
-	if h.over != nil {
+	if h.finished != nil {
 		return true
 	}
-	h.over = cause
+	h.finished = cause
 	if h.timer != nil {
 		h.timer.Stop()
 	}
 	h.recall.stopLocked()
 	h.becauseLocked(cause)
 	if cause != ErrUnlocked && cause != ErrClosed {
-		h.letGoLocked() // who ends it himself frees it next
+		h.dropRefLocked() // who ends it himself frees it next
 		h.reportLocked(cause)
 	}
 	for _, o := range h.all {
@@ -222,16 +222,16 @@ func (h *hold) becauseLocked(cause error) {
 	}
 	h.cause = cause
 	if len(h.contexts) > 0 {
-		h.place.lease.endingLocked(h)
-		h.m.s.afterLocked(h.endContexts)
+		h.place.lease.trackEndingLocked(h)
+		h.m.s.mu.After(h.endContexts)
 	}
 }
 
-// letGoLocked notes that h needs the key no more.
-func (h *hold) letGoLocked() {
-	if h.needs {
-		h.needs = false
-		h.place.needed--
+// dropRefLocked notes that h needs the key no more.
+func (h *hold) dropRefLocked() {
+	if h.hasRef {
+		h.hasRef = false
+		h.place.refs--
 	}
 }
 
@@ -248,7 +248,7 @@ func (h *hold) endOwnContexts() {
 	s := h.m.s
 	s.mu.Lock()
 	cause, contexts := h.cause, h.contexts
-	s.unlock()
+	s.mu.Unlock()
 	if contexts == nil {
 		return
 	}
@@ -256,7 +256,7 @@ func (h *hold) endOwnContexts() {
 		c.end(cause)
 	}
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	h.contexts = nil
 	delete(h.place.lease.ending, h)
 }
@@ -297,19 +297,19 @@ func (p *place) endContexts() {
 	p.s.mu.Lock()
 	var ended []*hold
 	for h := range p.holdsLocked() {
-		if h.endingLocked() {
+		if h.contextsOpenLocked() {
 			ended = append(ended, h)
 		}
 	}
-	p.s.unlock()
+	p.s.mu.Unlock()
 	for _, h := range ended {
 		h.endContexts()
 	}
 }
 
-// endingLocked reports whether h has ended, and its contexts may not have, or those of one that
+// contextsOpenLocked reports whether h has ended, and its contexts may not have, or those of one that
 // ended together with it.
-func (h *hold) endingLocked() bool {
+func (h *hold) contextsOpenLocked() bool {
 	for _, o := range h.all {
 		if o.cause != nil && o.contexts != nil {
 			return true
@@ -318,10 +318,10 @@ func (h *hold) endingLocked() bool {
 	return false
 }
 
-// endingLocked reports whether a hold at p has ended, and its contexts may not have.
-func (p *place) endingLocked() bool {
+// contextsOpenLocked reports whether a hold at p has ended, and its contexts may not have.
+func (p *place) contextsOpenLocked() bool {
 	for h := range p.holdsLocked() {
-		if h.endingLocked() {
+		if h.contextsOpenLocked() {
 			return true
 		}
 	}
@@ -399,10 +399,10 @@ func (h *hold) lost(reason error) *LostError {
 // lossLocked is what Unlock says about h: a LostError, whose reason may be ErrMaxHold,
 // or nil if h is whole or its owner ended it.
 func (h *hold) lossLocked() error {
-	if lost, ok := errors.AsType[*LostError](h.over); ok {
+	if lost, ok := errors.AsType[*LostError](h.finished); ok {
 		return lost
 	}
-	if errors.Is(h.over, ErrMaxHold) {
+	if errors.Is(h.finished, ErrMaxHold) {
 		return h.lost(ErrMaxHold)
 	}
 	return nil
@@ -410,7 +410,7 @@ func (h *hold) lossLocked() error {
 
 // nestsIn returns the hold of m's name and Session that ctx comes from, if it has
 // not been unlocked.
-func (m *party) nestsIn(ctx context.Context) *hold {
+func (m *lockHandle) nestsIn(ctx context.Context) *hold {
 	for c := holdContextOf(ctx); c != nil; c = c.outer() {
 		h := m.coveredBy(c.hold)
 		if h == nil {
@@ -418,7 +418,7 @@ func (m *party) nestsIn(ctx context.Context) *hold {
 		}
 		m.s.mu.Lock()
 		current := h.depth > 0
-		m.s.unlock()
+		m.s.mu.Unlock()
 		if current {
 			return h
 		}
@@ -429,13 +429,13 @@ func (m *party) nestsIn(ctx context.Context) *hold {
 // nest makes a Lock whose context comes from h a part of h. Nobody comes to hold in another way
 // than h does: who reads would wait for itself if it were to write, and who writes would lose its
 // place if it were to read.
-func (w want) nest(h *hold) (*hold, error) {
+func (w request) nest(h *hold) (*hold, error) {
 	m := w.m
 	if !m.cfg.reentrant || w.kind != h.claim.kind {
 		return nil, failed("lock", m.name, ErrDeadlock)
 	}
 	m.s.mu.Lock()
-	defer m.s.unlock()
+	defer m.s.mu.Unlock()
 	switch {
 	case m.closed || m.s.closed:
 		return nil, failed("lock", m.name, ErrClosed)
@@ -459,20 +459,20 @@ func (w want) nest(h *hold) (*hold, error) {
 }
 
 // countNests counts the reads of m that nest in h, so that Close knows them.
-func (h *hold) countNests(m *party, n int) {
+func (h *hold) countNests(m *lockHandle, n int) {
 	if m == h.m {
 		return
 	}
 	if h.nests == nil {
-		h.nests = make(map[*party]int)
+		h.nests = make(map[*lockHandle]int)
 	}
 	if h.nests[m] += n; h.nests[m] == 0 {
 		delete(h.nests, m)
 	}
 }
 
-// endingLocked notes that h has ended and that its contexts are about to end.
-func (l *lease) endingLocked(h *hold) {
+// trackEndingLocked notes that h has ended and that its contexts are about to end.
+func (l *lease) trackEndingLocked(h *hold) {
 	if l.ending == nil {
 		l.ending = make(map[*hold]struct{})
 	}
@@ -483,18 +483,18 @@ func (l *lease) endingLocked(h *hold) {
 func (l *lease) endContexts() {
 	l.s.mu.Lock()
 	holds := slices.Collect(maps.Keys(l.ending))
-	l.s.unlock()
+	l.s.mu.Unlock()
 	for _, h := range holds {
 		h.endContexts()
 	}
 }
 
 // covers reports whether h is a hold of m's name in m's Session, or has begun with one.
-func (m *party) covers(h *hold) bool { return m.coveredBy(h) != nil }
+func (m *lockHandle) covers(h *hold) bool { return m.coveredBy(h) != nil }
 
 // coveredBy is h, or the one of those that have begun together with it, that is a hold of m's name
 // in m's Session; nil if there is none.
-func (m *party) coveredBy(h *hold) *hold {
+func (m *lockHandle) coveredBy(h *hold) *hold {
 	for _, o := range h.all {
 		if o.m.s == m.s && o.m.name == m.name {
 			return o

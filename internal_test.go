@@ -200,7 +200,7 @@ func TestTheFirstLookNeedsNoTimer(t *testing.T) {
 				l := m.hold.place.lease
 				l.expiry.Stop()
 				trustUntil(l, time.Now())
-				m.s.unlock()
+				m.s.mu.Unlock()
 				require.True(t, truth(m, ctx))
 				require.NoError(t, m.Close(t.Context()))
 			})
@@ -220,7 +220,7 @@ func TestWhatLingersIsNotHeldWhenTheTrustIsOver(t *testing.T) {
 		m.s.mu.Lock()
 		l.expiry.Stop()
 		trustUntil(l, time.Now())
-		m.s.unlock()
+		m.s.mu.Unlock()
 		require.NoError(t, m.Lock(t.Context()))
 		require.NotEqual(t, key, m.Key())
 		require.True(t, m.Deadline().After(time.Now()), "deadline %v", m.Deadline())
@@ -242,7 +242,7 @@ func TestWhatLingersAndCannotBeHeldGivesWay(t *testing.T) {
 		m.s.mu.Lock()
 		lingers := m.s.lines["x"].queue.Lingering() != nil
 		trustUntil(l, time.Now().Add(2*time.Second)) // the renewals are late
-		m.s.unlock()
+		m.s.mu.Unlock()
 		require.True(t, lingers)
 		started := time.Now()
 		require.NoError(t, m.Lock(t.Context()))
@@ -261,7 +261,7 @@ func TestAPlaceThatIsLostBeforeTheWaitWakesIt(t *testing.T) {
 	entering.Judge(ticket.Answer{Succeeded: true, Revision: 2})
 	s.mu.Lock()
 	p.lostLocked()
-	s.unlock()
+	s.mu.Unlock()
 	p.listen()
 	select {
 	case <-p.news:
@@ -283,7 +283,7 @@ func TestNoHoldBeginsWhenTheTrustIsOver(t *testing.T) {
 			}
 			return fake.Effect{Edit: func(any) {
 				m.s.mu.Lock()
-				defer m.s.unlock()
+				defer m.s.mu.Unlock()
 				m.s.current.expiry.Stop()
 				trustUntil(m.s.current, time.Now())
 			}}
@@ -319,7 +319,7 @@ func TestTheWallClockMayEndAHoldAndNeverLengthensOne(t *testing.T) {
 			until := fake.MoveMonotonic(time.Now().Add(row.wall), row.monotonic-row.wall)
 			m.s.mu.Lock()
 			trustUntil(m.hold.place.lease, until)
-			m.s.unlock()
+			m.s.mu.Unlock()
 			if row.reason == nil {
 				require.NoError(t, ctx.Err())
 			} else {
@@ -350,17 +350,17 @@ func TestATermThatEtcdDoesNotKnowAnyMoreIsForgotten(t *testing.T) {
 	s, err := NewSession(fake.NewServer().Client("a"))
 	require.NoError(t, err)
 	term := func(term uint64) header { return &pb.ResponseHeader{RaftTerm: term} }
-	era := s.era.Load()
-	before := s.asks()
-	s.heard(term(3), era, 0)
+	epoch := s.epoch.Load()
+	before := s.sending()
+	s.heard(term(3), epoch, 0)
 	s.heardNow(term(2), before)
-	require.EqualValues(t, 3, era.term.Load(), "asked before")
-	s.heard(term(2), era, 0)
-	require.EqualValues(t, 3, era.term.Load(), "a member that is behind")
-	s.heardNow(term(2), s.asks())
-	require.EqualValues(t, 2, era.term.Load())
-	s.heardNow(term(4), s.asks())
-	require.EqualValues(t, 4, era.term.Load())
+	require.EqualValues(t, 3, epoch.term.Load(), "asked before")
+	s.heard(term(2), epoch, 0)
+	require.EqualValues(t, 3, epoch.term.Load(), "a member that is behind")
+	s.heardNow(term(2), s.sending())
+	require.EqualValues(t, 2, epoch.term.Load())
+	s.heardNow(term(4), s.sending())
+	require.EqualValues(t, 4, epoch.term.Load())
 }
 
 // A lease that has ended serves nobody again, and it is gone only once it has ended: then its keys
@@ -429,19 +429,19 @@ func TestAPermitWaitsForThoseThatItHasFound(t *testing.T) {
 		require.Len(t, n.view.keys, 12, "more than a permit waits behind by a view, and no long line")
 		var meanwhile func() // at the end of each critical section, until the permit has found them
 		meanwhile = func() {
-			s.mu.Lock()
-			defer s.mu.Unlock()
+			s.mu.Mutex.Lock()
+			defer s.mu.Mutex.Unlock() // which leaves what After is given to the next one
 			if owner := n.queue.Owner(); owner == nil || owner.place == nil || owner.place.news == nil {
-				s.afterLocked(meanwhile)
+				s.mu.After(meanwhile)
 				return
 			}
-			s.afterLocked(func() {
+			s.mu.After(func() {
 				require.NoError(t, full[0].Unlock(context.Background()))
 				synctest.Wait()
 			})
 		}
-		s.afterLocked(meanwhile)
-		s.mu.Unlock()
+		s.mu.After(meanwhile)
+		s.mu.Mutex.Unlock()
 		require.NotPanics(t, func() { require.NoError(t, acquire(a, 1).Unlock(t.Context())) })
 	})
 }
@@ -508,7 +508,7 @@ func TestWhatAViewRemembersIsBounded(t *testing.T) {
 					} else {
 						require.Equal(t, "a put is under way", row.state)
 					}
-					m.s.unlock()
+					m.s.mu.Unlock()
 				}
 				require.LessOrEqual(t, most, viewReads)
 				etcd.Intercept(nil)
@@ -567,7 +567,7 @@ func TestAHoldKeepsNoMoreContextsThanItHasParents(t *testing.T) {
 				kept := func() int {
 					synctest.Wait()
 					m.s.mu.Lock()
-					defer m.s.unlock()
+					defer m.s.mu.Unlock()
 					return len(m.hold.contexts)
 				}
 				for range 1000 {

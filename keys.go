@@ -85,7 +85,7 @@ func (s *Session) readKeys(ctx context.Context, keys []string, by reader, got fu
 // opsAllowed is how many keys may be read in one transaction, now that most is known to be a bound.
 func (s *Session) opsAllowed(most int) int {
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	if most < s.mostOps {
 		if s.mostOps == manyOps { // logged once
 			s.log(slog.LevelWarn, "etcd takes few operations in one transaction", "most", most)
@@ -98,7 +98,7 @@ func (s *Session) opsAllowed(most int) int {
 // tellUnreadable logs once that the user may not read one of the Session's keys.
 func (s *Session) tellUnreadable(key string, err error) {
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	if !s.unreadable {
 		s.unreadable = true
 		s.log(slog.LevelWarn, "a key cannot be looked at", "key", key, "error", err)

@@ -57,7 +57,7 @@ type keyWatch struct {
 // watchHolds begins to watch the keys of the lease's holds that last and that no view covers.
 func (l *lease) watchHolds() {
 	l.s.mu.Lock()
-	defer l.s.unlock()
+	defer l.s.mu.Unlock()
 	if l.hasEndedLocked() || l.s.closed || len(l.places) > manyPlaces {
 		return
 	}
@@ -67,7 +67,7 @@ func (l *lease) watchHolds() {
 			w := &keyWatch{place: p, again: make(chan struct{}, 1)}
 			w.ctx, w.cancel = context.WithCancel(l.s.ctx)
 			p.watch = w
-			l.s.goLocked(w.run)
+			l.s.tasks.GoLocked(w.run)
 		}
 	}
 }
@@ -89,7 +89,7 @@ func (p *place) viewedLocked() bool {
 func (p *place) unwatchLocked() {
 	if w := p.watch; w != nil {
 		p.watch = nil
-		p.s.afterLocked(w.cancel)
+		p.s.mu.After(w.cancel)
 	}
 }
 
@@ -208,7 +208,7 @@ func (w *keyWatch) follow(broken *attempt.Backoff) error {
 // unsure notes that there is no watch.
 func (w *keyWatch) unsure() {
 	w.place.s.mu.Lock()
-	defer w.place.s.unlock()
+	defer w.place.s.mu.Unlock()
 	w.made++
 	w.sure = false
 }
@@ -217,7 +217,7 @@ func (w *keyWatch) unsure() {
 func (w *keyWatch) apply(events []*clientv3.Event) {
 	p := w.place
 	p.s.mu.Lock()
-	defer p.s.unlock()
+	defer p.s.mu.Unlock()
 	for _, event := range events {
 		e, at := line.EntryOf(event.Kv), event.Kv.GetModRevision()
 		switch {
@@ -227,7 +227,7 @@ func (w *keyWatch) apply(events []*clientv3.Event) {
 		case event.Type == clientv3.EventTypeDelete:
 			p.lease.deletedLocked(p)
 		case p.ticket.Is(e): // a put that keeps the lease keeps the place
-			p.above().toldLocked(e)
+			p.above().noteRecallLocked(e)
 		case e.Rev == p.ticket.Rev():
 			p.ticket.PutOver()
 			p.lostLocked()
@@ -247,11 +247,11 @@ type unread struct {
 func (w *keyWatch) created() {
 	l := w.place.lease
 	l.s.mu.Lock()
-	defer l.s.unlock()
+	defer l.s.mu.Unlock()
 	l.unread = append(l.unread, unread{w, w.made})
 	if !l.reading {
 		l.reading = true
-		l.s.goLocked(l.readWatched)
+		l.s.tasks.GoLocked(l.readWatched)
 	}
 }
 
@@ -262,7 +262,7 @@ func (l *lease) readWatched() {
 		s.mu.Lock()
 		created := l.unread
 		l.unread, l.reading = nil, len(created) > 0
-		s.unlock()
+		s.mu.Unlock()
 		if len(created) == 0 {
 			return
 		}
@@ -270,7 +270,7 @@ func (l *lease) readWatched() {
 		for i, c := range created {
 			places[i] = c.watch.place
 		}
-		sent := s.era.Load()
+		sent := s.epoch.Load()
 		// If a key is not read, its watch stays unsure.
 		_ = s.readKeys(l.live, keysOf(places), s.readUntilAnswered, func(from int, read []line.Entry) {
 			l.readSince(created[from:], read, sent)
@@ -278,12 +278,12 @@ func (l *lease) readWatched() {
 	}
 }
 
-// readSince notes what was read of keys after their watches were created, in the era sent.
-func (l *lease) readSince(created []unread, read []line.Entry, sent *era) {
+// readSince notes what was read of keys after their watches were created, in the epoch sent.
+func (l *lease) readSince(created []unread, read []line.Entry, sent *epoch) {
 	s := l.s
 	s.mu.Lock()
-	defer s.unlock()
-	if sent != s.era.Load() {
+	defer s.mu.Unlock()
+	if sent != s.epoch.Load() {
 		return // new watches have begun
 	}
 	for i, e := range read {
@@ -292,7 +292,7 @@ func (l *lease) readSince(created []unread, read []line.Entry, sent *era) {
 		case p.watch != w || p.ticket.State() != ticket.Held:
 		case p.ticket.Is(e):
 			w.sure = w.made == created[i].made
-			p.above().toldLocked(e)
+			p.above().noteRecallLocked(e)
 		case e.Rev == 0:
 			l.deletedLocked(p)
 		case e.Rev == p.ticket.Rev():
@@ -310,7 +310,7 @@ func (l *lease) deletedLocked(p *place) {
 	l.deleted = append(l.deleted, p)
 	if !l.asking {
 		l.asking = true
-		l.s.goLocked(l.tellDeleted)
+		l.s.tasks.GoLocked(l.tellDeleted)
 	}
 }
 
@@ -319,7 +319,7 @@ func (l *lease) deletedLocked(p *place) {
 func (l *lease) tellDeleted() {
 	known := l.isKnown()
 	l.s.mu.Lock()
-	defer l.s.unlock()
+	defer l.s.mu.Unlock()
 	for _, p := range l.deleted {
 		if p.ticket.State() != ticket.Held {
 			continue // it was released meanwhile, and Unlock has returned the loss

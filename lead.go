@@ -156,12 +156,12 @@ func (m *Mutex) rest(ctx context.Context, d time.Duration) bool {
 // closes is closed when m is, unless the Session is closed with it.
 func (m *Mutex) closes() <-chan struct{} {
 	m.s.mu.Lock()
-	defer m.s.unlock()
-	if m.over == nil {
-		m.over = make(chan struct{})
+	defer m.s.mu.Unlock()
+	if m.closedNotice == nil {
+		m.closedNotice = make(chan struct{})
 		if m.closed {
-			close(m.over)
+			close(m.closedNotice)
 		}
 	}
-	return m.over
+	return m.closedNotice
 }

@@ -50,30 +50,30 @@ type lease struct {
 	bury context.CancelFunc // ends live
 
 	// Guarded by Session.mu.
-	trust     *trust.Trust
-	expiry    *time.Timer        // of the trust
-	doubts    int                // of the trust, as counted in Session.doubts
-	refusal   error              // of renewals since the last good one, nil if there was none
-	places    map[string]*place  // by key: all that the Session accounts for
-	users     int                // places that hold, wait or are being released
-	releases  int                // releases under way, of holds that have ended whole
-	ending    map[*hold]struct{} // holds that have ended while their contexts may not have
-	idleSince time.Time          // when users became 0
-	placed    time.Time          // when the last place was taken
-	swept     time.Time          // when the last answered audit of the keys on it was sent
-	state     leaseState         // changed by becomesLocked alone
-	why       error              // why it is in that state; nil while it serves
-	inTime    bool               // etcd has answered a renewal, or a put in the time of an attempt
-	suspect   bool               // an audit of its keys is due now
-	audits    uint               // while places listen: by values, or in turn by the keys on it
-	doubted   time.Time          // when it was last learned that a copy of a put may come late
-	unread    []unread           // created key watches whose keys are still to be read
-	reading   bool               // that read is under way
-	deleted   []*place           // places whose keys are gone and whose holds are about to end
-	asking    bool               // whether the lease is gone too is being asked
-	left      error              // why the last removal was given up
-	renewed   struct {           // what was known when the last renewal was confirmed
-		era      *era
+	trust       *trust.Trust
+	expiry      *time.Timer        // of the trust
+	doubts      int                // of the trust, as counted in Session.doubts
+	refusal     error              // of renewals since the last good one, nil if there was none
+	places      map[string]*place  // by key: all that the Session accounts for
+	users       int                // places that hold, wait or are being released
+	releases    int                // releases under way, of holds that have ended whole
+	ending      map[*hold]struct{} // holds that have ended while their contexts may not have
+	idleSince   time.Time          // when users became 0
+	placed      time.Time          // when the last place was taken
+	swept       time.Time          // when the last answered audit of the keys on it was sent
+	state       leaseState         // changed by becomesLocked alone
+	why         error              // why it is in that state; nil while it serves
+	inTime      bool               // etcd has answered a renewal, or a put in the time of an attempt
+	suspect     bool               // an audit of its keys is due now
+	audits      uint               // while places listen: by values, or in turn by the keys on it
+	doubted     time.Time          // when it was last learned that a copy of a put may come late
+	unread      []unread           // created key watches whose keys are still to be read
+	reading     bool               // that read is under way
+	deleted     []*place           // places whose keys are gone and whose holds are about to end
+	asking      bool               // whether the lease is gone too is being asked
+	leftoverErr error              // why the last removal was given up
+	renewed     struct {           // what was known when the last renewal was confirmed
+		epoch    *epoch
 		revision int64
 	}
 }
@@ -143,7 +143,7 @@ func (s *Session) newLease(ctx context.Context) error {
 	}
 	// Of several answers the first counts. The other leases have no keys, and expire.
 	g, _, err := attempt.Do(ctx, s.calls, &s.grantRetry, s.calls.Timeout(), func(ctx context.Context) (granted, error) {
-		started, sent := time.Now(), s.era.Load()
+		started, sent := time.Now(), s.epoch.Load()
 		resp, err := s.client.Grant(ctx, int64(s.cfg.ttl/time.Second))
 		if err == nil {
 			s.heard(resp.ResponseHeader, sent, 0)
@@ -156,7 +156,7 @@ func (s *Session) newLease(ctx context.Context) error {
 	resp, attemptStarted := g.resp, g.started
 
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	ttl := time.Duration(resp.TTL) * time.Second
 	l := &lease{
 		s:         s,
@@ -172,8 +172,8 @@ func (s *Session) newLease(ctx context.Context) error {
 	l.plan = l.trust.Schedule()
 	l.expiry = time.AfterFunc(time.Until(l.trust.Until()), l.check)
 	s.leases[l] = struct{}{}
-	s.goLocked(func() { l.keep(attemptStarted) })
-	s.goLocked(l.above().followConnection)
+	s.tasks.GoLocked(func() { l.keep(attemptStarted) })
+	s.tasks.GoLocked(l.above().followConnection)
 	s.log(slog.LevelDebug, "lease granted", "lease", l.hex(), "ttl", ttl)
 	if t := s.cfg.trace; t != nil && t.LeaseGranted != nil {
 		s.hooks.Run(func() { t.LeaseGranted(l.id, ttl) })
@@ -190,7 +190,7 @@ func (s *Session) newLease(ctx context.Context) error {
 // number of times.
 func (l *lease) check() {
 	l.s.mu.Lock()
-	defer l.s.unlock()
+	defer l.s.mu.Unlock()
 	l.checkLocked(time.Now())
 }
 
@@ -202,7 +202,7 @@ func (l *lease) checkLocked(now time.Time) {
 	switch l.trust.At(now) {
 	case trust.Expired:
 		if !l.inTime && l.refusal == nil {
-			l.s.barren++
+			l.s.unansweredLeases++
 		}
 		l.endLocked(because(ErrExpired, l.refusal))
 	case trust.Suspended:
@@ -268,7 +268,7 @@ func (l *lease) giveWayLocked() {
 }
 
 // answeredInTimeLocked notes that etcd has answered in time under the lease.
-func (l *lease) answeredInTimeLocked() { l.inTime, l.s.barren = true, 0 }
+func (l *lease) answeredInTimeLocked() { l.inTime, l.s.unansweredLeases = true, 0 }
 
 // endLocked ends the trust in the lease, and so every hold on it.
 func (l *lease) endLocked(why error) {

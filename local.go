@@ -8,9 +8,9 @@ import (
 	"github.com/etcdlock/etcdlock/internal/turn"
 )
 
-// lockedLocked is the LockedError of a waiter in the queue, or of a claim that comes now if w is
+// lockedErrorLocked is the LockedError of a waiter in the queue, or of a claim that comes now if w is
 // nil. The queue has an owner.
-func (n *localLine) lockedLocked(w *turn.Waiter[*claim]) *LockedError {
+func (n *localLine) lockedErrorLocked(w *turn.Waiter[*claim]) *LockedError {
 	e := &LockedError{Name: n.name, Ahead: n.queue.Ahead(w)}
 	if h := n.holdLocked(); h != nil { // after a pause no timer may have run
 		h.checkLocked(time.Now())
@@ -82,7 +82,7 @@ func (e *LockedError) behind(ahead line.Ahead) {
 // hold at the same moment it keeps that: others may share its key by now.
 func (s *Session) leave(c *claim) (*hold, *LockedError) {
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	return s.leaveLocked(c)
 }
 
@@ -90,7 +90,7 @@ func (s *Session) leaveLocked(c *claim) (*hold, *LockedError) {
 	n := c.local
 	locked := n.aheadLocked()
 	if c.waiter.Standing() == turn.Waiting {
-		locked = n.lockedLocked(&c.waiter)
+		locked = n.lockedErrorLocked(&c.waiter)
 	}
 	first := n.queue.First()
 	switch n.queue.Leave(&c.waiter) {
@@ -98,7 +98,7 @@ func (s *Session) leaveLocked(c *claim) (*hold, *LockedError) {
 		c.waitedLocked()
 	case turn.Next: // the release that is under way passes its turn on
 	case turn.Owner:
-		s.partLocked(c, <-c.turn)
+		s.leaveTurnLocked(c, <-c.turn)
 	default:
 		return c.hold, nil
 	}
@@ -118,9 +118,9 @@ func (c *claim) takePlaceLocked() *place {
 }
 
 // nextLocked chooses who is next in line, and takes a place for it if there is a lease. The
-// owner's release must put the place and then call passLocked.
+// owner's release must put the place and then call passTurnLocked.
 func (s *Session) nextLocked(n *localLine) *place {
-	if first := n.queue.First(); first == nil || first.Who.try || first.Who.several {
+	if first := n.queue.First(); first == nil || first.Value.try || first.Value.together {
 		return nil // a key that is put so stands in line, whoever is before it, and alone
 	}
 	next, _ := n.queue.Choose()
@@ -130,33 +130,33 @@ func (s *Session) nextLocked(n *localLine) *place {
 	return s.newPlaceLocked(next)
 }
 
-// passLocked takes the turn from its owner. Whoever gets it gets put, the place that stands for
+// passTurnLocked takes the turn from its owner. Whoever gets it gets put, the place that stands for
 // it, or nil; if nobody does the line is free. A place is of no use to one that holds in another
 // way, that does not wait in line, that puts several keys, or of which its value is not true. (A
 // read may hold at a key with the value of another read: so it is in a cohort.)
-func (s *Session) passLocked(n *localLine, put *place) {
+func (s *Session) passTurnLocked(n *localLine, put *place) {
 	next, ok := n.queue.Pass()
 	if put != nil && (!ok || next.shape() != line.ShapeOf(put.ticket.Key) ||
-		!next.reads() && !put.tellsOf(next) || next.try || next.several) {
+		!next.reads() && !put.tellsOf(next) || next.try || next.together) {
 		put.abandonLocked(false)
 		put = nil
 	}
 	if ok {
 		next.hasTurnLocked(put)
 	} else {
-		n.ahead = line.Nobody
+		n.ahead = line.None
 	}
 }
 
-// partLocked ends the turn of c, if others share it, and otherwise passes it on, with put.
-func (s *Session) partLocked(c *claim, put *place) {
+// leaveTurnLocked ends the turn of c, if others share it, and otherwise passes it on, with put.
+func (s *Session) leaveTurnLocked(c *claim, put *place) {
 	if c.local.queue.Part(&c.waiter) {
 		c.local.admitLocked() // or refuses them
 		if put != nil {
 			put.abandonLocked(false)
 		}
 	} else {
-		s.passLocked(c.local, put)
+		s.passTurnLocked(c.local, put)
 	}
 }
 
@@ -174,13 +174,13 @@ func (c *claim) waitedLocked() {
 	}
 }
 
-// passOnLocked gives the key of h, which has ended whole, to the next in the local line,
+// handOffLocked gives the key of h, which has ended whole, to the next in the local line,
 // unless others have waited for long enough; see WithHandoff.
-func (s *Session) passOnLocked(h *hold) bool {
+func (s *Session) handOffLocked(h *hold) bool {
 	p, most := h.place, h.m.cfg.handoff
 	first := h.local.queue.First()
-	if most == 0 || first == nil || !first.Who.exclusive() || first.Who.several || !h.claim.exclusive() ||
-		!p.tellsOf(first.Who) || !p.lastsLocked() {
+	if most == 0 || first == nil || !first.Value.exclusive() || first.Value.together || !h.claim.exclusive() ||
+		!p.tellsOf(first.Value) || !p.lastsLocked() {
 		return false
 	}
 	next, ok := h.local.queue.HandOff(p, most)
@@ -230,7 +230,7 @@ func (s *Session) setDueLocked(n *localLine, after time.Duration) {
 // lingered gives up the key that lingers if its time is over.
 func (s *Session) lingered(n *localLine) {
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	switch over, again := n.queue.Due(time.Now()); {
 	case over:
 		n.giveWayLocked()
@@ -240,18 +240,18 @@ func (s *Session) lingered(n *localLine) {
 }
 
 // relock makes a hold of the key that lingers, or nil if there is none that can be used.
-func (m *party) relock(caller context.Context, now time.Time) *hold {
+func (m *lockHandle) relock(caller context.Context, now time.Time) *hold {
 	s := m.s
 	if s.clientClosed() {
 		return nil
 	}
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	n := s.lines[m.name]
 	if n == nil || n.queue.Lingering() == nil {
 		return nil
 	}
-	return want{m: m}.newClaim(caller, n, now, nil).relockLocked()
+	return request{m: m}.newClaim(caller, n, now, nil).relockLocked()
 }
 
 // relockLocked makes c the owner with a hold of the key that lingers, if there is one that
@@ -261,7 +261,7 @@ func (c *claim) relockLocked() *hold {
 	if p == nil || !c.exclusive() || !p.tellsOf(c) || !p.lastsLocked() {
 		return nil
 	}
-	h, err := c.m.s.startLocked(c, p)
+	h, err := c.m.s.beginAtLocked(c, p)
 	if err != nil {
 		return nil
 	}
@@ -278,10 +278,10 @@ func (n *localLine) lingersLocked() bool {
 }
 
 // cancelLocked ends the waits of m's claims, or of all claims if m is nil.
-func (n *localLine) cancelLocked(m *party) {
+func (n *localLine) cancelLocked(m *lockHandle) {
 	for c := range n.queue.All() {
 		if cancel := c.cancel; cancel != nil && (m == nil || c.m == m) {
-			c.m.s.afterLocked(func() { cancel(errWaitClosed) })
+			c.m.s.mu.After(func() { cancel(errWaitClosed) })
 		}
 	}
 }

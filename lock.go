@@ -24,13 +24,13 @@ const releaseBound = 5 * time.Second
 // to a goroutine: any may call Unlock. Unlock synchronizes before the Lock that
 // follows it in the same process.
 type Mutex struct {
-	party
+	lockHandle
 
 	own bool // Close closes the Session; set once
 
 	// Guarded by Session.mu.
-	closing *closing      // nil unless a call of Close is under way
-	over    chan struct{} // closed with the Mutex, nil while nobody wants to know
+	closing      *closing      // nil unless a call of Close is under way
+	closedNotice chan struct{} // closed with the Mutex, nil while nobody wants to know
 }
 
 // noCopy makes go vet report a copied struct: vet takes it for a sync.Locker.
@@ -52,7 +52,7 @@ func New(client *clientv3.Client, name string, opts ...Option) (*Mutex, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Mutex{party: party{s: s, name: name, cfg: s.cfg}, own: true}, nil
+	return &Mutex{lockHandle: lockHandle{s: s, name: name, cfg: s.cfg}, own: true}, nil
 }
 
 // Mutex returns a Mutex for name on the Session's lease. It does no I/O. Mutexes
@@ -78,11 +78,11 @@ func (s *Session) Mutex(name string, opts ...Option) (*Mutex, error) {
 		cfg = &changed
 	}
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	if s.closed {
 		return nil, failed("mutex", name, ErrClosed)
 	}
-	return &Mutex{party: party{s: s, name: name, cfg: cfg}}, nil
+	return &Mutex{lockHandle: lockHandle{s: s, name: name, cfg: cfg}}, nil
 }
 
 // Lock waits in line until it holds the lock. ctx bounds the wait only: a hold
@@ -127,11 +127,11 @@ func (m *Mutex) lock(ctx context.Context, try bool) (*hold, error) {
 	if err := m.check(); err != nil {
 		return nil, err
 	}
-	return want{m: &m.party, try: try}.lock(ctx)
+	return request{m: &m.lockHandle, try: try}.lock(ctx)
 }
 
 // lock is one call that locks, whatever it wants.
-func (w want) lock(ctx context.Context) (*hold, error) {
+func (w request) lock(ctx context.Context) (*hold, error) {
 	m := w.m
 	if err := checkContext(ctx, "lock", m.name); err != nil {
 		return nil, err
@@ -191,13 +191,13 @@ func (m *Mutex) Unlock(ctx context.Context) error {
 // unlock releases m's hold; if only is not nil, then only that very hold.
 func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 	s := m.s
-	ctx, cancel := s.outlive(ctx, m.covers, s.releaseTime())
+	ctx, cancel := s.releaseContext(ctx, m.covers, s.releaseTime())
 	defer cancel()
 
 	s.mu.Lock()
 	h := m.hold
 	if h == nil || h.depth == 0 || only != nil && h != only {
-		s.unlock()
+		s.mu.Unlock()
 		return failed("unlock", m.name, ErrNotHeld)
 	}
 	m.depth--
@@ -214,7 +214,7 @@ func (h *hold) unlockLocked(ctx context.Context) error {
 	h.checkLocked(time.Now())
 	if h.nestedLocked() {
 		err := h.lossLocked()
-		s.unlock()
+		s.mu.Unlock()
 		return err
 	}
 	endedBefore := h.endLocked(ErrUnlocked)
@@ -227,7 +227,7 @@ func (h *hold) unlockLocked(ctx context.Context) error {
 			r = h.freeLocked(true)
 		}
 	}
-	s.unlock()
+	s.mu.Unlock()
 	switch {
 	case endedBefore:
 		h.endContexts()
@@ -324,7 +324,7 @@ func (m *Mutex) Context(parent context.Context) context.Context {
 	m.s.mu.Lock()
 	h := m.hold
 	held := h != nil && h.depth > 0
-	m.s.unlock()
+	m.s.mu.Unlock()
 	if !held {
 		return endedContext(parent, ErrNotHeld)
 	}
@@ -402,7 +402,7 @@ func (m *Mutex) IsOwner() clientv3.Cmp {
 }
 
 // notOwner is a comparison that is never true, and that asks for no key outside the lock's.
-func (m *party) notOwner() clientv3.Cmp {
+func (m *lockHandle) notOwner() clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(line.Prefix(m.name)), "=", -1)
 }
 
@@ -420,7 +420,7 @@ func (m *Mutex) whole(f func(*hold)) {
 		return
 	}
 	m.s.mu.Lock()
-	defer m.s.unlock()
+	defer m.s.mu.Unlock()
 	if m.hold != nil && m.hold.checkLocked(time.Now()) == nil {
 		f(m.hold)
 	}
@@ -455,7 +455,7 @@ func (m *Mutex) check() error {
 	return nil
 }
 
-func (m *party) traceGaveUp(caller context.Context, started time.Time, ahead int, err error) {
+func (m *lockHandle) traceGaveUp(caller context.Context, started time.Time, ahead int, err error) {
 	t, waited := m.cfg.trace, time.Since(started)
 	if t != nil && t.GaveUp != nil {
 		m.s.hooks.Run(func() { t.GaveUp(m.name, waited, ahead, err) })

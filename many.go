@@ -79,7 +79,7 @@ func (s *Session) DoAll(
 // Its places are given up together, and it takes new ones, if one is lost.
 type several struct {
 	s      *Session
-	m      *party // of the first name: the options of all
+	m      *lockHandle // of the first name: the options of all
 	try    bool
 	claims []*claim
 	places []*place // of the claims, in their order; nil while there are none
@@ -100,9 +100,9 @@ func (s *Session) lockAll(ctx context.Context, names []string, try bool) (*Hold,
 	}
 	cfg := *s.cfg
 	cfg.handoff, cfg.linger = 0, 0
-	parties := make([]*party, len(names))
+	parties := make([]*lockHandle, len(names))
 	for i, name := range names {
-		parties[i] = &party{s: s, name: name, cfg: &cfg}
+		parties[i] = &lockHandle{s: s, name: name, cfg: &cfg}
 		if parties[i].nestsIn(ctx) != nil {
 			return nil, failed("lock", name, ErrDeadlock)
 		}
@@ -146,7 +146,7 @@ func checkNames(names []string) error {
 
 // queue waits in all lines. It returns the hold of the first name.
 func (a *several) queue(
-	caller context.Context, parties []*party, started time.Time,
+	caller context.Context, parties []*lockHandle, started time.Time,
 ) (*hold, error) {
 	ctx, cancel, over := a.m.bounded(caller, a.try)
 	defer over()
@@ -169,18 +169,18 @@ func (a *several) queue(
 // enter puts a claim into each local line, all at once: so whoever comes before one of them comes
 // before all in the lines that they share.
 func (a *several) enter(
-	caller context.Context, cancel context.CancelCauseFunc, parties []*party, started time.Time,
+	caller context.Context, cancel context.CancelCauseFunc, parties []*lockHandle, started time.Time,
 ) error {
 	s := a.s
 	clientClosed := s.clientClosed()
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	if s.closed {
 		return failed("lock", a.m.name, ErrClosed)
 	}
 	for _, m := range parties {
 		if n := s.lines[m.name]; a.try && n != nil && n.queue.Owner() != nil {
-			return n.lockedLocked(nil)
+			return n.lockedErrorLocked(nil)
 		}
 	}
 	if clientClosed {
@@ -188,11 +188,11 @@ func (a *several) enter(
 	}
 	for _, m := range parties {
 		n := s.lineLocked(m.name)
-		c := want{m: m, try: a.try}.newClaim(caller, n, started, cancel)
-		c.several = true
+		c := request{m: m, try: a.try}.newClaim(caller, n, started, cancel)
+		c.together = true
 		n.giveWayLocked()
 		if n.queue.Owner() != nil {
-			locked := n.lockedLocked(nil)
+			locked := n.lockedErrorLocked(nil)
 			c.ahead = locked.Ahead
 			c.traceQueued(locked.Holder)
 			c.turn = make(chan *place, 1)
@@ -218,7 +218,7 @@ func (a *several) acquire(ctx context.Context) (*hold, error) {
 			removed = append(removed, p.leave(ctx.Err() != nil))
 		}
 		first, isTaken := firstAhead(taken)
-		if a.s.goesOn(ctx, err, first, &anew) {
+		if a.s.requeues(ctx, err, first, &anew) {
 			a.places = nil
 			continue
 		}
@@ -239,7 +239,7 @@ func firstAhead(ahead []line.Ahead) (line.Ahead, int) {
 			return those, i
 		}
 	}
-	return line.Nobody, 0
+	return line.None, 0
 }
 
 // lockedBy is the error of TryLockAll if it found others in the line of its i-th name.
@@ -265,7 +265,7 @@ func (a *several) advance(ctx context.Context) (h *hold, taken []line.Ahead, err
 			for _, p := range a.places {
 				ahead, _ := p.rivals()
 				if ahead.Unread() { // another one was taken meanwhile
-					ahead = line.Nobody
+					ahead = line.None
 				}
 				taken = append(taken, ahead)
 			}
@@ -317,7 +317,7 @@ func (a *several) entered(entering *ticket.Several, done commit) (
 	h *hold, taken []line.Ahead, err error,
 ) {
 	a.s.mu.Lock()
-	defer a.s.unlock()
+	defer a.s.mu.Unlock()
 	answer := done.answer()
 	entrance, ahead := entering.Judge(answer)
 	a.places[0].lease.putLocked(answer, done.prompt)
@@ -334,7 +334,7 @@ func (a *several) entered(entering *ticket.Several, done commit) (
 	}
 	clear := true
 	for i, p := range a.places {
-		p.queuedLocked(ahead[i], done.era)
+		p.queuedLocked(ahead[i], done.epoch)
 		clear = clear && ahead[i].Clear()
 	}
 	if !clear {
@@ -413,7 +413,7 @@ func (p *place) staysFirst(ctx context.Context, c *claim, all <-chan struct{}) e
 // standsFirst notes that p is at the head of its line.
 func (p *place) standsFirst() {
 	p.s.mu.Lock()
-	defer p.s.unlock()
+	defer p.s.mu.Unlock()
 	if p.news == nil {
 		p.news = make(chan struct{}, 1)
 	}
@@ -430,7 +430,7 @@ func (p *place) standsFirst() {
 // begin is beginLocked for callers that do not hold mu.
 func (a *several) begin() (*hold, error) {
 	a.s.mu.Lock()
-	defer a.s.unlock()
+	defer a.s.mu.Unlock()
 	return a.beginLocked()
 }
 
@@ -439,7 +439,7 @@ func (a *several) begin() (*hold, error) {
 func (a *several) beginLocked() (*hold, error) {
 	now := time.Now()
 	for i, p := range a.places {
-		if err := a.s.startsLocked(a.claims[i], p, now); err != nil {
+		if err := a.s.checkCanBeginLocked(a.claims[i], p, now); err != nil {
 			return nil, err
 		}
 		if !p.ahead.Clear() {
@@ -448,7 +448,7 @@ func (a *several) beginLocked() (*hold, error) {
 	}
 	holds := make([]*hold, len(a.places))
 	for i, p := range a.places {
-		holds[i] = a.s.startedLocked(a.claims[i], p, now)
+		holds[i] = a.s.newHoldLocked(a.claims[i], p, now)
 		holds[i].all, holds[i].recall = holds, holds[0].recall // who recalls one recalls all
 	}
 	for i, p := range a.places {
@@ -486,7 +486,7 @@ func (a *several) giveUp(ctx context.Context, why error, last []*place) error {
 			lastErr = c.lastErr
 		}
 	}
-	a.s.unlock()
+	a.s.mu.Unlock()
 	locked, taken := errors.AsType[*LockedError](why)
 	name := a.m.name
 	if way != nil {

@@ -7,9 +7,9 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// A party is what a Mutex, an RWMutex, a Semaphore or a name of a LockAll is to those below: its
+// A lockHandle is what a Mutex, an RWMutex, a Semaphore or a name of a LockAll is to those below: its
 // Session, its name and options, and what it holds.
-type party struct {
+type lockHandle struct {
 	_ noCopy
 
 	// Set once, then only read.
@@ -29,7 +29,7 @@ type party struct {
 }
 
 // contender is what is known about the contenders of m before they queue.
-func (m *party) contender() Contender {
+func (m *lockHandle) contender() Contender {
 	host, pid := identity()
 	return Contender{
 		Name: m.name, Owner: m.cfg.owner, Host: host, PID: pid, Mode: line.Exclusive.String(),
@@ -37,12 +37,12 @@ func (m *party) contender() Contender {
 	}
 }
 
-func (m *party) log(level slog.Level, message string, args ...any) {
+func (m *lockHandle) log(level slog.Level, message string, args ...any) {
 	m.cfg.tell(&m.s.hooks, level, message, args)
 }
 
 // meetLocked warns once for each limit other than its own that a Semaphore meets in line.
-func (m *party) meetLocked(ahead line.Ahead) {
+func (m *lockHandle) meetLocked(ahead line.Ahead) {
 	if m.limit == 0 {
 		return
 	}

@@ -32,16 +32,16 @@ func (n *localLine) allAlikeLocked(c *claim) bool {
 }
 
 // leavesRoomLocked is the welcome of a permit that comes where c owns the turn, which is one, too.
-func (c *claim) leavesRoomLocked() welcome {
+func (c *claim) leavesRoomLocked() admission {
 	p := c.place
 	switch {
 	case c.waiter.Standing() == turn.Holder:
-		return joins
+		return admitted
 	case p == nil || p.ticket.State() != ticket.InLine || p.removed != nil,
 		p.staleLocked() || p.ahead.Clear() || p.ahead.Unread():
-		return later // etcd has to tell first
+		return undecided // etcd has to tell first
 	default:
-		return queues
+		return mustQueue
 	}
 }
 
@@ -49,7 +49,7 @@ func (c *claim) leavesRoomLocked() welcome {
 func (c *claim) stepLocked() bool {
 	n := c.local
 	if c.kind != line.Permit || n.queue.State() != turn.Taken || n.queue.Waiting() > 0 ||
-		n.welcomeLocked(c.kind, false) != joins {
+		n.admissionLocked(c.kind, false) != admitted {
 		return false
 	}
 	n.queue.Step(&c.waiter)
@@ -58,6 +58,6 @@ func (c *claim) stepLocked() bool {
 
 // mayFollow reports whether a call whose context comes from h queues, as any other does. One that
 // asks for permits may while it has some.
-func (w want) mayFollow(h *hold) bool {
+func (w request) mayFollow(h *hold) bool {
 	return w.kind == line.Permit && h.claim.kind == line.Permit
 }

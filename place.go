@@ -21,7 +21,7 @@ import (
 type place struct {
 	// Set once, then only read.
 	s     *Session
-	m     *party
+	m     *lockHandle
 	local *localLine
 	lease *lease
 
@@ -31,11 +31,11 @@ type place struct {
 	ahead  line.Ahead   // before this place, when last looked at
 	asPut  bool         // ahead is what the transaction has read that put the key
 	hold   *hold        // the last one to begin, nil while waiting
-	needed int          // how many holds need the key: that are whole, or being freed
+	refs   int          // how many holds need the key: that are whole, or being freed
 	held   time.Time    // since when it is Held
 	watch  *keyWatch    // of the key while it is held; nil for short holds
 	recall *line.Recall // with the shortest grace of those in its value, nil if there was none
-	era    *era         // of the last answer with the revision or the line
+	epoch  *epoch       // of the last answer with the revision or the line
 	seen   *view        // the view that has seen its key
 	using  bool         // counted among the lease's users
 	spare  bool         // a lingering key that nobody needs is being removed
@@ -71,10 +71,10 @@ func (s *Session) newPlaceLocked(c *claim) *place {
 
 // abovePlace is what stands above a place, as its watches and reads know it: the holds there.
 type abovePlace interface {
-	toldLocked(e line.Entry)     // its key, as it was read or an event has told it
-	told(read *pb.RangeResponse) // toldLocked of what a range has read, without mu
-	keyLostLocked()              // ends the holds
-	endContexts()                // of those that have ended, without mu
+	noteRecallLocked(e line.Entry)     // its key, as it was read or an event has told it
+	findRecall(read *pb.RangeResponse) // noteRecallLocked of what a range has read, without mu
+	keyLostLocked()                    // ends the holds
+	endContexts()                      // of those that have ended, without mu
 }
 
 func (p *place) above() abovePlace { return p }
@@ -139,9 +139,9 @@ func (c *callContext) Err() error {
 // A commit is the outcome of one attempt at a transaction that writes.
 type commit struct {
 	resp     *clientv3.TxnResponse
-	era      *era // in which it was sent
-	repeated bool // it may have been sent more than once
-	prompt   bool // the answer came before the attempt would have been repeated
+	epoch    *epoch // in which it was sent
+	repeated bool   // it may have been sent more than once
+	prompt   bool   // the answer came before the attempt would have been repeated
 	err      error
 }
 
@@ -159,9 +159,9 @@ func (s *Session) commit(ctx context.Context, retry *attempt.Backoff, t ticket.T
 		resp, err := s.txn(call, t.If, t.Then, otherwise)
 		return commit{resp: resp, repeated: call.asked.Load()}, err
 	}
-	sent, began := s.era.Load(), time.Now()
+	sent, began := s.epoch.Load(), time.Now()
 	c, several, err := attempt.Do(ctx, s.calls, retry, s.calls.Timeout(), txn)
-	c.era, c.err = sent, err
+	c.epoch, c.err = sent, err
 	c.prompt = err == nil && time.Since(began) <= s.calls.Timeout()
 	c.repeated = c.repeated || several
 	return c
@@ -182,11 +182,11 @@ func (c *commit) answer() ticket.Answer {
 	return a
 }
 
-// queuedLocked notes what an answer of an era says about p's line.
-func (p *place) queuedLocked(ahead line.Ahead, told *era) {
+// queuedLocked notes what an answer of an epoch says about p's line.
+func (p *place) queuedLocked(ahead line.Ahead, told *epoch) {
 	p.since = time.Now()
 	p.local.crowded = ahead.Keys > crowded && ticket.Tells(ahead)
-	p.seesLocked(ahead, told)
+	p.setAheadLocked(ahead, told)
 	p.asPut = true
 }
 
@@ -194,15 +194,15 @@ func (p *place) queuedLocked(ahead line.Ahead, told *era) {
 // tells behind which key that one stood if it is watched yet.
 func (p *place) expectsCrowd() (crowded bool, last string) {
 	p.s.mu.Lock()
-	defer p.s.unlock()
+	defer p.s.mu.Unlock()
 	if w := p.local.last; w != nil {
 		last = w.key
 	}
 	return p.local.crowded, last
 }
 
-// staleLocked reports whether p was last seen in an era before.
-func (p *place) staleLocked() bool { return p.era != p.s.era.Load() }
+// staleLocked reports whether p was last seen in an epoch before.
+func (p *place) staleLocked() bool { return p.epoch != p.s.epoch.Load() }
 
 // rangesOf returns what the ranges of a transaction have read, with those of one nested in it.
 func rangesOf(resp *clientv3.TxnResponse) (read []*pb.RangeResponse) {
@@ -242,7 +242,7 @@ func keysOf(places []*place) []string {
 
 // strayLocked makes an audit of a lease due if e, which stands in a line, is on that lease and no
 // place accounts for it: e blocks everybody.
-func (s *Session) strayLocked(e line.Entry) {
+func (s *Session) suspectOrphanLocked(e line.Entry) {
 	for l := range s.leases {
 		if e.Lease == int64(l.id) && !l.accountsForLocked(e) {
 			l.suspectLocked()

@@ -26,14 +26,14 @@ func RecallFrom(ctx context.Context) <-chan struct{} {
 	return c.hold.recall.told
 }
 
-// recalled is what a hold that listens has of a recall. That of one that does not is nil.
+// recallState is what a hold that listens has of a recall. That of one that does not is nil.
 //
 // Invariant: whoever is recalled ends by itself. Its context ends when the grace is over, at the
 // latest, and its key goes with its own Unlock after that, or with its lease. So the next one gets
 // in after the context has ended, or has been unlocked. (Do not remove the key at the end of the
 // grace: whoever works on until it looks would do so beside the next one.
 // TestTheKeyOfARecalledHoldGoesWithItsUnlock, TestNobodyBelievesBesideARecalledHold.)
-type recalled struct {
+type recallState struct {
 	told chan struct{} // closed by the first request
 
 	// Guarded by Session.mu.
@@ -42,9 +42,9 @@ type recalled struct {
 	timer *time.Timer
 }
 
-// toldLocked notes what e, which is p's key as it was read or as an event has told it, says of a
+// noteRecallLocked notes what e, which is p's key as it was read or as an event has told it, says of a
 // recall. Of several requests the one with the shortest grace counts.
-func (p *place) toldLocked(e line.Entry) {
+func (p *place) noteRecallLocked(e line.Entry) {
 	if !p.listens() {
 		return
 	}
@@ -64,13 +64,13 @@ func (p *place) toldLocked(e line.Entry) {
 	p.local.admitLocked() // or refuses them
 }
 
-// told is toldLocked of what a range has read, which may have p's key.
-func (p *place) told(read *pb.RangeResponse) {
+// findRecall is noteRecallLocked of what a range has read, which may have p's key.
+func (p *place) findRecall(read *pb.RangeResponse) {
 	e, _ := line.Find(read.GetKvs(), p.ticket.Key)
 	p.s.mu.Lock()
-	defer p.s.unlock()
+	defer p.s.mu.Unlock()
 	if p.ticket.Is(e) {
-		p.toldLocked(e)
+		p.noteRecallLocked(e)
 	}
 }
 
@@ -98,19 +98,19 @@ func (h *hold) recallLocked(r line.Recall, now time.Time) {
 }
 
 // stopLocked stops the timer.
-func (c *recalled) stopLocked() {
+func (c *recallState) stopLocked() {
 	if c != nil && c.timer != nil {
 		c.timer.Stop()
 	}
 }
 
 // overLocked reports whether a request has come, and its grace is over.
-func (c *recalled) overLocked(now time.Time) bool {
+func (c *recallState) overLocked(now time.Time) bool {
 	return c != nil && c.end != nil && !now.Before(c.ends)
 }
 
 // cappedLocked is until, or the end of the grace if that is sooner.
-func (c *recalled) cappedLocked(until time.Time) time.Time {
+func (c *recallState) cappedLocked(until time.Time) time.Time {
 	if c != nil && c.end != nil && c.ends.Before(until) {
 		return c.ends
 	}

@@ -30,17 +30,17 @@ func (h *hold) free(spare bool) *release {
 		h.place.endContexts()
 		s.mu.Lock()
 		if h.freesLocked() {
-			defer s.unlock()
+			defer s.mu.Unlock()
 			return h.freeLocked(spare)
 		}
-		s.unlock()
+		s.mu.Unlock()
 	}
 }
 
 // freesLocked reports whether h, which has ended, may be freed: its contexts have ended, and if it
 // is the last that needs the key those of all others there.
 func (h *hold) freesLocked() bool {
-	return !h.endingLocked() && (h.place.needed > 1 || !h.place.endingLocked())
+	return !h.contextsOpenLocked() && (h.place.refs > 1 || !h.place.contextsOpenLocked())
 }
 
 // freeLocked leaves the key of h, which has ended whole, to those that share it. If spare is set it
@@ -49,15 +49,15 @@ func (h *hold) freesLocked() bool {
 func (h *hold) freeLocked(spare bool) *release {
 	s := h.m.s
 	for _, o := range h.all {
-		o.letGoLocked()
+		o.dropRefLocked()
 	}
-	if h.place.needed > 0 {
+	if h.place.refs > 0 {
 		h.traceReleased()
-		s.partLocked(h.claim, nil)
+		s.leaveTurnLocked(h.claim, nil)
 		h.place.lease.releasedLocked()
 		return nil
 	}
-	if spare && !s.closed && (s.passOnLocked(h) || s.lingerLocked(h)) {
+	if spare && !s.closed && (s.handOffLocked(h) || s.lingerLocked(h)) {
 		h.place.lease.releasedLocked()
 		return nil
 	}
@@ -131,7 +131,7 @@ func whyUntold(ctx context.Context, done commit) (reasons []error) {
 func (r *release) answered(done commit, final bool, untold []error) (ticket.Verdict, error) {
 	p, s := r.h.place, r.h.m.s
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	if r.Together() && done.err != nil && attempt.Is(done.err, rpctypes.ErrLeaseNotFound) {
 		r.put.lease.endLocked(because(ErrLeaseRevoked, done.err)) // which p may be on, too
 	}
@@ -146,7 +146,7 @@ func (r *release) answered(done commit, final bool, untold []error) (ticket.Verd
 	f := r.Judge(a, now)
 	if f.Queued {
 		r.queued = true
-		r.put.queuedLocked(f.Ahead, done.era)
+		r.put.queuedLocked(f.Ahead, done.epoch)
 	}
 	for _, o := range r.h.all {
 		switch {
@@ -191,7 +191,7 @@ func (r *release) holdOf(t *ticket.Ticket) *hold {
 // giveUp is giveUpLocked for callers that do not hold mu.
 func (r *release) giveUp(untold []error) error {
 	r.h.m.s.mu.Lock()
-	defer r.h.m.s.unlock()
+	defer r.h.m.s.mu.Unlock()
 	return r.giveUpLocked(untold)
 }
 
@@ -224,7 +224,7 @@ func (r *release) overLocked(err error) error {
 		if errors.Is(err, ErrUnconfirmed) {
 			h.m.log(slog.LevelWarn, "release not confirmed", "name", h.m.name, "error", err)
 		}
-		s.partLocked(h.claim, r.put)
+		s.leaveTurnLocked(h.claim, r.put)
 	}
 	return err
 }

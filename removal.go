@@ -14,7 +14,7 @@ func (p *place) removedLocked() {
 	if p.lease.places[p.ticket.Key] == p {
 		delete(p.lease.places, p.ticket.Key)
 	}
-	if p.staleLocked() && p.era != nil { // an earlier key of that name may be back
+	if p.staleLocked() && p.epoch != nil { // an earlier key of that name may be back
 		p.lease.suspectLocked()
 	}
 }
@@ -38,7 +38,7 @@ func (p *place) stopUsingLocked() {
 // who was ahead of it.
 func (p *place) leave(tells bool) (removed <-chan struct{}) {
 	p.s.mu.Lock()
-	defer p.s.unlock()
+	defer p.s.mu.Unlock()
 	p.tells = tells
 	return p.abandonLocked(false)
 }
@@ -69,14 +69,14 @@ func (p *place) abandonLocked(unsure bool) <-chan struct{} {
 	if t := p.m.cfg.trace; t != nil && t.CleanupPending != nil && !p.spare {
 		p.s.hooks.Run(func() { t.CleanupPending(p.ticket.Key) })
 	}
-	p.s.goLocked(p.remove)
+	p.s.tasks.GoLocked(p.remove)
 	return p.removed
 }
 
 // removal is what remove sends.
 func (p *place) removal() ticket.Txn {
 	p.s.mu.Lock()
-	defer p.s.unlock()
+	defer p.s.mu.Unlock()
 	return p.ticket.Removal(p.tells, p.ahead)
 }
 
@@ -101,7 +101,7 @@ func (p *place) remove() {
 			s.mu.Lock()
 			p.ahead = p.ticket.RemovedBy(done.answer(), p.ahead)
 			p.removedLocked()
-			s.unlock()
+			s.mu.Unlock()
 			break
 		}
 		if !warned && ctx.Err() == nil {
@@ -130,7 +130,7 @@ func (p *place) remove() {
 // stays notes that p's key is not removed yet: its lease gets no new keys.
 func (p *place) stays(err error) {
 	p.s.mu.Lock()
-	defer p.s.unlock()
+	defer p.s.mu.Unlock()
 	p.lease.retireLocked(errLeaseDoubtful)
 	p.m.log(slog.LevelWarn, "key not removed yet", "key", p.ticket.Key, "error", err)
 }
@@ -138,7 +138,7 @@ func (p *place) stays(err error) {
 // outlivesLease reports whether p's key may still be there after its lease has ended.
 func (p *place) outlivesLease() bool {
 	p.s.mu.Lock()
-	defer p.s.unlock()
+	defer p.s.mu.Unlock()
 	return p.ticket.Lost() && p.lease.state != leaseGone && p.s.ctx.Err() == nil
 }
 
@@ -147,18 +147,18 @@ func (p *place) outlivesLease() bool {
 func (p *place) giveUpRemoval(err error) (certain bool) {
 	s, l := p.s, p.lease
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	if l.state == leaseGone {
 		p.ticket.Remove(0)
 		p.removedLocked()
 		return true
 	}
-	p.stuck, l.left = true, err
+	p.stuck, l.leftoverErr = true, err
 	if _, kept := s.leases[l]; p.ticket.Lost() && kept {
 		return false // the keeper tries again when the lease has ended
 	}
 	if p.ticket.Lost() {
-		s.left = err
+		s.leftoverErr = err
 	}
 	p.ticket.Remove(0) // the lease is no longer renewed for it, or has ended
 	p.removedLocked()

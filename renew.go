@@ -32,12 +32,12 @@ func streamIsOver(err error) bool {
 
 // A destination is where the renewals of a stream go: a client may be moved to another cluster.
 type destination struct {
-	era       *era
+	epoch     *epoch
 	endpoints string
 }
 
-func (s *Session) destination(of *era) destination {
-	d := destination{era: of}
+func (s *Session) destination(of *epoch) destination {
+	d := destination{epoch: of}
 	if s.client.ActiveConnection() != nil {
 		d.endpoints = strings.Join(s.client.Endpoints(), " ")
 	}
@@ -76,7 +76,7 @@ func (l *lease) keep(granted time.Time) {
 	k := &keeper{
 		lease:       l,
 		ctx:         ctx,
-		sender:      keepalive.NewSender(ctx, l.s.client, l.id, l.s.spawn),
+		sender:      keepalive.NewSender(ctx, l.s.client, l.id, l.s.tasks.Go),
 		next:        time.NewTimer(time.Until(granted.Add(l.plan.Period))),
 		lastStarted: granted,
 		results:     make(chan renewal),
@@ -127,7 +127,7 @@ func (k *keeper) send() {
 	k.lastStarted = time.Now()
 	r := keepalive.Renewal{Sent: k.lastStarted, Anew: k.unanswered > 0}
 	for range attempts {
-		k.s.spawn(func() { k.renew(k.ctx, k.sender, r, k.results) })
+		k.s.tasks.Go(func() { k.renew(k.ctx, k.sender, r, k.results) })
 	}
 	k.unanswered++ // until its answer comes
 	k.next.Reset(k.plan.Late())
@@ -170,7 +170,7 @@ func (k *keeper) auditIfDue() {
 	}
 	sent := time.Now()
 	k.lastAudit, k.auditing = sent, true
-	k.s.spawn(func() {
+	k.s.tasks.Go(func() {
 		k.audited <- k.above().audit(k.ctx, sent)
 	})
 }
@@ -189,7 +189,7 @@ const (
 func (l *lease) verdict() verdict {
 	s := l.s
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	now := time.Now()
 	l.checkLocked(now)
 	unused := l.users == 0
@@ -223,10 +223,10 @@ func (l *lease) renew(
 	bounded, cancel := context.WithTimeout(ctx, min(l.ttl/4*3, l.plan.Span))
 	defer cancel()
 	unreachable := s.calls.CancelWhenUnreachable(bounded, cancel)
-	era := s.era.Load()
-	r.Where = s.destination(era)
+	epoch := s.epoch.Load()
+	r.Where = s.destination(epoch)
 	var sent *trust.Attempt
-	l.renewals(func(t *trust.Trust) { sent = t.Sends(started, era) })
+	l.renewals(func(t *trust.Trust) { sent = t.Sends(started, epoch) })
 	var resp *pb.LeaseKeepAliveResponse
 	err := attempt.ErrUnreachable
 	if !s.calls.Disconnected() { // else gRPC would wait for a connection
@@ -241,7 +241,7 @@ func (l *lease) renew(
 	}
 	if err == nil {
 		s.calls.Alive()
-		if l.confirmed(sent, era, resp) {
+		if l.confirmed(sent, epoch, resp) {
 			err = l.ask(ctx, sent)
 		}
 	}
@@ -260,25 +260,25 @@ func (l *lease) renew(
 // renewals is trustLocked for callers that do not hold mu.
 func (l *lease) renewals(change func(t *trust.Trust)) {
 	l.s.mu.Lock()
-	defer l.s.unlock()
+	defer l.s.mu.Unlock()
 	l.trustLocked(change)
 }
 
 // confirmed extends the trust by a renewal that etcd has confirmed, as far as that answer is worth.
 // It reports whether a read has to find out more.
 func (l *lease) confirmed(
-	sent *trust.Attempt, era *era, resp *pb.LeaseKeepAliveResponse,
+	sent *trust.Attempt, epoch *epoch, resp *pb.LeaseKeepAliveResponse,
 ) (ask bool) {
 	s := l.s
-	known := era.term.Load()
-	s.heard(resp.Header, era, 0) // it may be of a member that is behind
-	if s.era.Load() != era {
+	known := epoch.term.Load()
+	s.heard(resp.Header, epoch, 0) // it may be of a member that is behind
+	if s.epoch.Load() != epoch {
 		known = 0
 	}
 	l.renewals(func(t *trust.Trust) {
 		l.refusal = nil
 		l.answeredInTimeLocked()
-		l.comparedLocked(era, resp.Header.GetRevision())
+		l.comparedLocked(epoch, resp.Header.GetRevision())
 		ask = t.Answered(time.Now(), sent, trust.Confirmation{
 			Member: resp.Header.GetMemberId(), Term: resp.Header.GetRaftTerm(),
 			TTL: time.Duration(resp.TTL) * time.Second,
@@ -288,12 +288,12 @@ func (l *lease) confirmed(
 }
 
 // comparedLocked makes an audit due if a renewal's answer has a revision below the one known at
-// the renewal before, in the same era: that member is far behind, or etcd was set back.
-func (l *lease) comparedLocked(told *era, revision int64) {
-	if l.renewed.era == told && revision < l.renewed.revision {
+// the renewal before, in the same epoch: that member is far behind, or etcd was set back.
+func (l *lease) comparedLocked(told *epoch, revision int64) {
+	if l.renewed.epoch == told && revision < l.renewed.revision {
 		l.suspectLocked()
 	}
-	l.renewed.era, l.renewed.revision = told, told.revision.Load()
+	l.renewed.epoch, l.renewed.revision = told, told.revision.Load()
 }
 
 // ask finds out by a linearizable read what a confirmed renewal is worth, if that matters: nobody
@@ -310,7 +310,7 @@ func (l *lease) ask(ctx context.Context, sent *trust.Attempt) error {
 			break
 		}
 	}
-	s.unlock()
+	s.mu.Unlock()
 	if key == "" {
 		return nil
 	}
@@ -321,7 +321,7 @@ func (l *lease) ask(ctx context.Context, sent *trust.Attempt) error {
 		return s.get(ctx, key, clientv3.WithCountOnly())
 	}, func(error) error { return nil })
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	switch {
 	case err == nil && sent.Open():
 		return errDeposed
@@ -333,15 +333,15 @@ func (l *lease) ask(ctx context.Context, sent *trust.Attempt) error {
 }
 
 // proved tells all leases about a linearizable answer to a request that was sent as said.
-func (s *Session) proved(sent asking, term uint64) {
+func (s *Session) proved(sent sending, term uint64) {
 	if s.doubts.Load() == 0 {
 		return // the usual case needs no lock
 	}
 	s.mu.Lock()
-	defer s.unlock()
-	var present any // in no era, if the present one began since
-	if sent.era == s.era.Load() {
-		present = sent.era
+	defer s.mu.Unlock()
+	var present any // in no epoch, if the present one began since
+	if sent.epoch == s.epoch.Load() {
+		present = sent.epoch
 	}
 	for l := range s.leases {
 		l.trustLocked(func(t *trust.Trust) { t.Proved(sent.at, present, term) })
@@ -354,7 +354,7 @@ func (s *Session) proved(sent asking, term uint64) {
 func (l *lease) renewalFailed(err error) {
 	s := l.s
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	switch {
 	case attempt.Is(err, rpctypes.ErrLeaseNotFound):
 		l.endLocked(because(ErrLeaseRevoked, err))
@@ -374,7 +374,7 @@ func (l *lease) renewalFailed(err error) {
 func (l *lease) risk() {
 	s := l.s
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	l.giveWayLocked()
 	remaining := time.Until(l.trust.Until())
 	if !l.plan.AtRisk(remaining) || l.hasEndedLocked() {

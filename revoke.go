@@ -47,15 +47,15 @@ func (l *lease) revoke() {
 		s.log(slog.LevelWarn, "lease not revoked; it expires by itself", "lease", l.hex(), "error", err)
 	}
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	delete(s.leases, l)
 	s.doubts.Add(int64(-l.doubts))
 	if err == nil {
 		l.becomesLocked(leaseGone, l.why)
 	}
-	s.afterLocked(l.bury)
+	s.mu.After(l.bury)
 	if err != nil && (s.closed || l.leavesLocked()) {
-		s.left = err
+		s.leftoverErr = err
 	}
 }
 
@@ -83,7 +83,7 @@ func (l *lease) removeRest(until time.Time) error {
 		own := t.ticketLocked()
 		keys, revs = append(keys, own.Key), append(revs, own.Rev())
 	}
-	s.unlock()
+	s.mu.Unlock()
 	var rest []line.Entry
 	err := s.readKeys(ctx, keys, s.readUntilAnswered, func(from int, read []line.Entry) {
 		for i, e := range read {

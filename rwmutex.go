@@ -95,11 +95,11 @@ func (rw *RWMutex) acquire(ctx context.Context, try bool) (*Hold, error) {
 	if err := rw.check(); err != nil {
 		return nil, err
 	}
-	h, err := want{m: &rw.m.party, kind: line.Read, try: try}.lock(ctx)
+	h, err := request{m: &rw.m.lockHandle, kind: line.Read, try: try}.lock(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &Hold{m: &rw.m.party, hold: h}, nil
+	return &Hold{m: &rw.m.lockHandle, hold: h}, nil
 }
 
 // RDo is [Mutex.Do] with RLock: fn reads, with a context that ends with the hold. An error that is
@@ -214,8 +214,8 @@ type Hold struct {
 	_ noCopy
 
 	// Set once, then only read.
-	m    *party // of which it is
-	hold *hold  // which others may nest in; that of the first name
+	m    *lockHandle // of which it is
+	hold *hold       // which others may nest in; that of the first name
 
 	over bool // Unlock was called; guarded by Session.mu
 }
@@ -243,13 +243,13 @@ func (h *Hold) Unlock(ctx context.Context) error {
 	s := h.m.s
 	together := h.hold.all
 	ends := func(ended *hold) bool { return slices.Contains(together, ended) }
-	ctx, cancel := s.outlive(ctx, ends, s.releaseTime())
+	ctx, cancel := s.releaseContext(ctx, ends, s.releaseTime())
 	defer cancel()
 
 	s.mu.Lock()
 	if h.over || h.hold.depth == 0 {
 		h.over = true
-		s.unlock()
+		s.mu.Unlock()
 		return failed("unlock", h.m.name, ErrNotHeld)
 	}
 	h.over = true
@@ -274,7 +274,7 @@ func (h *Hold) Context(parent context.Context) context.Context {
 	}
 	h.m.s.mu.Lock()
 	held := !h.over && h.hold.depth > 0
-	h.m.s.unlock()
+	h.m.s.mu.Unlock()
 	if !held {
 		return endedContext(parent, ErrNotHeld)
 	}
@@ -325,7 +325,7 @@ func (h *Hold) whole(f func(*hold)) {
 		return
 	}
 	h.m.s.mu.Lock()
-	defer h.m.s.unlock()
+	defer h.m.s.mu.Unlock()
 	if !h.over && h.hold.checkLocked(time.Now()) == nil {
 		f(h.hold)
 	}

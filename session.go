@@ -3,7 +3,6 @@ package etcdlock
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/attempt"
 	"github.com/etcdlock/etcdlock/internal/events"
+	"github.com/etcdlock/etcdlock/internal/guard"
 )
 
 const (
@@ -42,34 +42,31 @@ type Session struct {
 	stream *stream         // of watches
 	ctx    context.Context // of all goroutines
 	cancel context.CancelFunc
-	doubts atomic.Int64        // renewals of all leases whose worth is not certain
-	secret uuid.UUID           // marks the names of the keys that it puts
-	hooks  events.Queue        // to the user's Trace and Logger
-	calls  *attempt.Caller     // of etcd
-	era    atomic.Pointer[era] // the present one, changed under mu
+	doubts atomic.Int64          // renewals of all leases whose worth is not certain
+	secret uuid.UUID             // marks the names of the keys that it puts
+	tasks  *guard.Group          // all goroutines, for which Close waits; ARCHITECTURE.md has a row of each
+	hooks  events.Queue          // to the user's Trace and Logger
+	calls  *attempt.Caller       // of etcd
+	epoch  atomic.Pointer[epoch] // the present one, changed under mu
 
 	// mu guards what follows and the mutable state of every lease, line, place
-	// and hold of the Session. It is never held across a call to etcd, to the
-	// user's code, or to the cancel function of a context; see unlock.
-	mu         sync.Mutex
-	current    *lease // for new places, nil if there is none
-	granting   *grant // under way, or nil; it owns grantRetry
-	grantRetry attempt.Backoff
-	barren     int // leases in a row that ran out before etcd answered anything under them
-	leases     map[*lease]struct{}
-	lines      map[string]*localLine
-	verifying  bool            // holds of an earlier era are being read
-	backLogged time.Time       // when it was last logged that etcd was set back
-	sweepAt    int             // size of lines at which unused ones are dropped
-	after      []func()        // for unlock to call
-	tasks      int             // goroutines running
-	quiet      []chan struct{} // closed when tasks reaches 0
-	closed     bool
-	closedAt   time.Time
-	closing    int   // calls that wait until it is
-	left       error // why Close could not revoke a lease, or remove a key
-	mostOps    int   // how many keys etcd lets one transaction read, as far as is known
-	unreadable bool  // a key that the user may not read was logged
+	// and hold of the Session.
+	mu               guard.Mutex
+	current          *lease // for new places, nil if there is none
+	granting         *grant // under way, or nil; it owns grantRetry
+	grantRetry       attempt.Backoff
+	unansweredLeases int // leases in a row that ran out before etcd answered anything under them
+	leases           map[*lease]struct{}
+	lines            map[string]*localLine
+	verifying        bool      // holds of an earlier epoch are being read
+	backLogged       time.Time // when it was last logged that etcd was set back
+	sweepAt          int       // size of lines at which unused ones are dropped
+	closed           bool
+	closedAt         time.Time
+	closing          int   // calls that wait until it is
+	leftoverErr      error // why Close could not revoke a lease, or remove a key
+	mostOps          int   // how many keys etcd lets one transaction read, as far as is known
+	unreadable       bool  // a key that the user may not read was logged
 }
 
 // NewSession returns a Session. It validates the options and does no I/O. The
@@ -94,77 +91,26 @@ func NewSession(client *clientv3.Client, opts ...Option) (*Session, error) {
 		mostOps: manyOps,
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.calls = attempt.NewCaller(s.ctx, client, cfg.ttl, s.spawn, s.tellUnavailable)
-	s.era.Store(&era{})
+	s.tasks = guard.NewGroup(&s.mu)
+	s.calls = attempt.NewCaller(s.ctx, client, cfg.ttl, s.tasks.Go, s.tellUnavailable)
+	s.epoch.Store(&epoch{})
 	return s, nil
 }
 
 // aboveSession is what stands above a Session's requests, as these know it: whose matter it is what
 // an answer tells of all of etcd. It is told without mu.
 type aboveSession interface {
-	proved(sent asking, term uint64) // by a linearizable answer
-	setBack(h header, ended *era)
+	proved(sent sending, term uint64) // by a linearizable answer
+	setBack(h header, ended *epoch)
 	watchAnew() // the stream of the watches is silent
 }
 
 func (s *Session) above() aboveSession { return s }
 
-// afterLocked makes unlock call f once mu is unlocked: cancelling a context runs code that
-// may come back here.
-func (s *Session) afterLocked(f func()) { s.after = append(s.after, f) }
-
-// unlock unlocks mu, and then calls what afterLocked was given. It follows every
-// mu.Lock.
-func (s *Session) unlock() {
-	after := s.after
-	s.after = nil
-	s.mu.Unlock()
-	for _, f := range after {
-		f()
-	}
-}
-
-// goLocked runs f in a goroutine that Close waits for. The caller makes sure that
-// f ends soon after s.ctx does, or after the context of a call that Close ends.
-// ARCHITECTURE.md has a table of all of them; a new one needs a row there.
-func (s *Session) goLocked(f func()) {
-	s.tasks++
-	go func() {
-		f()
-		s.mu.Lock()
-		defer s.unlock()
-		s.tasks--
-		if s.tasks == 0 {
-			for _, quiet := range s.quiet {
-				close(quiet)
-			}
-			s.quiet = nil
-		}
-	}()
-}
-
-// spawn is goLocked for callers that do not hold mu.
-func (s *Session) spawn(f func()) {
-	s.mu.Lock()
-	defer s.unlock()
-	s.goLocked(f)
-}
-
-// quietLocked returns a channel that is closed when no goroutine of the Session runs.
-func (s *Session) quietLocked() <-chan struct{} {
-	quiet := make(chan struct{})
-	if s.tasks == 0 {
-		close(quiet)
-	} else {
-		s.quiet = append(s.quiet, quiet)
-	}
-	return quiet
-}
-
 // closedFor is how long ago the Session was closed, the longest time if it was not.
 func (s *Session) closedFor() time.Duration {
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	return time.Since(s.closedAt)
 }
 

@@ -27,9 +27,9 @@ import (
 // setBackTold is the time in which a hold must end whose key went with a set-back.
 const setBackTold = 2 * time.Second
 
-// goesOn is the time in which a line must go on after a set-back, if no lease of a dead
+// requeues is the time in which a line must go on after a set-back, if no lease of a dead
 // process is in the way.
-const goesOn = 5 * time.Second
+const requeues = 5 * time.Second
 
 // A believer sees who believes to hold. No two may, unless a set-back has taken the key of
 // one of them and that one need not know yet.
@@ -176,9 +176,9 @@ func TestNoTwoHoldAfterEtcdWasSetBack(t *testing.T) {
 							require.NoError(t, etcd.PutKey("something else", 0))
 						}
 						etcd.DeleteKey("something else")
-						time.Sleep(goesOn)
+						time.Sleep(requeues)
 						before := b.holds()
-						time.Sleep(goesOn)
+						time.Sleep(requeues)
 						require.Greater(t, b.holds(), before+20, "the line does not go on")
 					})
 				})
@@ -313,7 +313,7 @@ func TestALongLineGoesOnAfterASetBack(t *testing.T) {
 				require.NoError(t, holder.Unlock(context.Background()))
 				began := time.Now()
 				all.Wait()
-				require.Less(t, time.Since(began), goesOn)
+				require.Less(t, time.Since(began), requeues)
 				require.Equal(t, 20, b.holds())
 			})
 		})

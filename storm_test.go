@@ -304,16 +304,16 @@ func TestLeasesThatRunOutUnansweredSpreadThoseThatFollow(t *testing.T) {
 // for a lease again.
 func TestALeaseIsAskedForWithinFourTTLsHoweverManyRanOut(t *testing.T) {
 	for _, ttl := range []time.Duration{defaultTTL, maxTTL} {
-		for barren := range 200 {
+		for unansweredLeases := range 200 {
 			synctest.Test(t, func(t *testing.T) {
 				s, err := NewSession(fake.NewServer().Client("a"), WithTTL(ttl))
 				require.NoError(t, err)
-				s.barren = barren
+				s.unansweredLeases = unansweredLeases
 				mu, err := s.Mutex("n")
 				require.NoError(t, err)
 				ctx, cancel := context.WithTimeout(context.Background(), 4*defaultTTL)
 				defer cancel()
-				if err := mu.Lock(ctx); ttl == defaultTTL || barren < 2 {
+				if err := mu.Lock(ctx); ttl == defaultTTL || unansweredLeases < 2 {
 					require.NoError(t, err)
 				} else {
 					require.ErrorIs(t, err, context.DeadlineExceeded) // within some centuries

@@ -209,7 +209,7 @@ func (s *Session) watch(ctx context.Context, broken *attempt.Backoff, key string
 	}
 	giveUp()
 	begun := make(chan clientv3.WatchChan, 1)
-	s.spawn(func() {
+	s.tasks.Go(func() {
 		defer context.AfterFunc(s.ctx, end)()
 		watch := s.client.Watch(watching, key, append(opts, clientv3.WithCreatedNotify())...)
 		if !state.CompareAndSwap(opening, open) {

@@ -43,7 +43,7 @@ const (
 // would be missing. TestAViewMissesNothingBeforeItsWatch.)
 //
 // A key's absence from keys proves nothing: etcd may have been set back unnoticed, and
-// keys be from another era. A key is proven gone by its DELETE, newer than the key itself, or
+// keys be from another epoch. A key is proven gone by its DELETE, newer than the key itself, or
 // by a read that shows the place in question. (TestAViewFromBeforeASetBackLetsNobodyIn.)
 //
 // A watch may go silent without ending. So the line is rechecked now and then, and a watch
@@ -81,7 +81,7 @@ type view struct {
 	needed    time.Time          // when it last was
 	judged    *place             // the own place that the last events were judged for, if there was one
 	err       error              // of the last read, nil once one was answered
-	over      error              // why there is no view, and no waiting: etcd refuses
+	refusal   error              // why there is no view, and no waiting: etcd refuses
 }
 
 // A putOver is a key that was put over at a revision and kept its create revision.
@@ -104,7 +104,7 @@ func (s *Session) viewLocked(n *localLine, partial bool) *view {
 		}
 		v.ctx, v.cancel = context.WithCancel(s.ctx)
 		n.view = v
-		s.goLocked(v.run)
+		s.tasks.GoLocked(v.run)
 	}
 	return n.view
 }
@@ -119,7 +119,7 @@ func inView(ahead line.Ahead) bool {
 // key lingers or will linger by it.
 func (s *Session) dropView(n *localLine) {
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	if n.view != nil && !n.above().lingersLocked() {
 		n.view.endLocked()
 	}
@@ -132,13 +132,13 @@ func (v *view) run() {
 	var broken attempt.Backoff
 	for {
 		v.follow(&broken)
-		if !v.goOn() || broken.Wait(v.ctx, v.s.calls) != nil {
+		if !v.keepRunning() || broken.Wait(v.ctx, v.s.calls) != nil {
 			break
 		}
 		v.readLine() // the waiter need not wait for the watch
 	}
 	v.s.mu.Lock()
-	defer v.s.unlock()
+	defer v.s.mu.Unlock()
 	v.endLocked()
 }
 
@@ -196,7 +196,7 @@ func (v *view) within() (from string, to clientv3.OpOption) {
 // watched notes that there is a watch, and that everything before it was read.
 func (v *view) watched() {
 	v.s.mu.Lock()
-	defer v.s.unlock()
+	defer v.s.mu.Unlock()
 	v.live, v.behind = true, false
 	v.reliesLocked()
 	v.local.above().admitLocked()
@@ -215,7 +215,7 @@ func (v *view) reliesLocked() {
 // unwatched notes that there is no watch.
 func (v *view) unwatched() {
 	v.s.mu.Lock()
-	defer v.s.unlock()
+	defer v.s.mu.Unlock()
 	v.live = false
 	v.blindLocked()
 }
@@ -228,11 +228,11 @@ func (v *view) blindLocked() {
 	}
 }
 
-// goOn reports whether the view is to be kept.
-func (v *view) goOn() bool {
+// keepRunning reports whether the view is to be kept.
+func (v *view) keepRunning() bool {
 	v.s.mu.Lock()
-	defer v.s.unlock()
-	return v.local.view == v && v.over == nil && !v.s.closed && !v.idleLocked()
+	defer v.s.mu.Unlock()
+	return v.local.view == v && v.refusal == nil && !v.s.closed && !v.idleLocked()
 }
 
 // neededLocked reports whether somebody depends on the view.
@@ -254,13 +254,13 @@ func (v *view) endLocked() {
 		v.local.view = nil
 		v.tellLocked()
 	}
-	v.s.afterLocked(v.cancel)
+	v.s.mu.After(v.cancel)
 }
 
 // apply brings the view up to date with events.
 func (v *view) apply(events []*clientv3.Event) {
 	v.s.mu.Lock()
-	defer v.s.unlock()
+	defer v.s.mu.Unlock()
 	if v.local.view != v {
 		return // it has ended meanwhile
 	}
@@ -284,11 +284,11 @@ func (v *view) apply(events []*clientv3.Event) {
 			if e.MayStandIn(v.local.name) {
 				v.deleted[e.Key] = at
 			}
-			v.strayLocked(e)
+			v.lostLeaseLocked(e)
 		}
 	}
 	v.revision = revision
-	raise(&v.s.era.Load().revision, revision)
+	raise(&v.s.epoch.Load().revision, revision)
 	v.judgeLocked(false)
 	v.growsLocked(len(v.keys))
 	v.forgetLocked()
@@ -335,7 +335,7 @@ func (v *view) growsLocked(length int) {
 // watchAnew begins new watches for all views of the Session and for the keys of its holds.
 func (s *Session) watchAnew() {
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	s.watchAnewLocked()
 }
 
@@ -381,7 +381,7 @@ func (v *view) judgeOwnLocked(afterRead bool) {
 	}
 	p.seen, v.judged = v, p
 	if e := v.putOver[p.ticket.Key].Entry; there && p.ticket.Is(e) {
-		p.above().toldLocked(e)
+		p.above().noteRecallLocked(e)
 	}
 	switch {
 	case !there:
@@ -414,7 +414,7 @@ func (v *view) ownLocked() *place {
 
 // strayLocked notes that the own key was put over without its lease, if it is e: e is still
 // there, but no longer stands in line.
-func (v *view) strayLocked(e line.Entry) {
+func (v *view) lostLeaseLocked(e line.Entry) {
 	if p := v.ownLocked(); p != nil && p.ticket.Rev() != 0 && p.ticket.Rev() == e.Rev && p.ticket.Key == e.Key {
 		p.ticket.PutOver()
 	}
@@ -450,11 +450,11 @@ func (p *place) waitInView(ctx context.Context, c *claim) error {
 	for {
 		s.mu.Lock()
 		if s.closed {
-			s.unlock()
+			s.mu.Unlock()
 			return ErrClosed
 		}
 		if p.staleLocked() || !inView(p.ahead) {
-			s.unlock()
+			s.mu.Unlock()
 			return nil
 		}
 		v := s.viewLocked(n, false)
@@ -464,7 +464,7 @@ func (p *place) waitInView(ctx context.Context, c *claim) error {
 		v.waiting, v.needed = true, time.Now()
 		v.judgeLocked(false)
 		first, gone := p.ahead.Clear(), p.ticket.Lost()
-		s.unlock()
+		s.mu.Unlock()
 
 		var err error
 		if !first && !gone {
@@ -475,11 +475,11 @@ func (p *place) waitInView(ctx context.Context, c *claim) error {
 		if gone || p.ticket.Lost() {
 			err = errQueueAnew
 		}
-		if c.lastErr = v.err; v.over != nil {
-			err = v.over
+		if c.lastErr = v.err; v.refusal != nil {
+			err = v.refusal
 		}
 		first = p.ahead.Clear()
-		s.unlock()
+		s.mu.Unlock()
 		if err != nil || first {
 			return err
 		}

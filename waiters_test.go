@@ -26,7 +26,7 @@ var departures = map[string]func(claims []*claim){
 func waitAtHome(t *testing.T, m *Mutex, n int) (claims []*claim) {
 	t.Helper()
 	for range n {
-		c, _, locked, err := want{m: &m.party}.enter(t.Context(), func(error) {}, time.Now())
+		c, _, locked, err := request{m: &m.lockHandle}.enter(t.Context(), func(error) {}, time.Now())
 		require.NoError(t, err)
 		require.NotNil(t, locked)
 		claims = append(claims, c)
@@ -126,7 +126,7 @@ func TestAHoldThatIsOverByTheClockIsNotToldAsTheHolder(t *testing.T) {
 	m := heldMutex(t)
 	m.s.mu.Lock()
 	m.hold.most = time.Now()
-	m.s.unlock()
+	m.s.mu.Unlock()
 	err := m.TryLock(t.Context())
 	require.ErrorIs(t, err, ErrLocked)
 	require.ErrorContains(t, err, "waits for the Unlock of a hold lost here")

@@ -117,7 +117,7 @@ func (p *place) waitBehind(
 	for {
 		select {
 		case resp, open := <-w.events:
-			switch told, at := p.toldBy(resp, open, w.on, before.Key); told {
+			switch told, at := p.noticeBy(resp, open, w.on, before.Key); told {
 			case watchOver: // read the line, begin a new watch
 				checking.end()
 				if err := broken.Wait(ctx, p.s.calls); err != nil {
@@ -136,7 +136,7 @@ func (p *place) waitBehind(
 				return p.look(ctx, c, at)
 			}
 		case <-again.C:
-			if checking.over() {
+			if checking.finished() {
 				checking = p.check(ctx, c, before, length)
 			}
 		case r := <-checking.answer:
@@ -165,20 +165,20 @@ func (p *place) waitBehind(
 	}
 }
 
-// A tiding is what the watch of the one key before a place reports.
-type tiding uint8
+// A notice is what the watch of the one key before a place reports.
+type notice uint8
 
 const (
-	nothingTold  tiding = iota
+	nothing      notice = iota
 	watchOver           // no leader, compacted, cut off, refused, or another cluster
 	watchBegun          // what happened before it is to be read
 	deletionTold        // of the key before, at a revision
 )
 
-// toldBy is what an answer of p's watch reports. open is false if the watch has ended.
-func (p *place) toldBy(
+// noticeBy is what an answer of p's watch reports. open is false if the watch has ended.
+func (p *place) noticeBy(
 	resp clientv3.WatchResponse, open bool, on int64, before string,
-) (told tiding, at int64) {
+) (told notice, at int64) {
 	if !open || resp.Err() != nil || p.s.elsewhere(resp.Header) {
 		p.s.stream.fails(on, resp.Err())
 		return watchOver, 0
@@ -190,14 +190,14 @@ func (p *place) toldBy(
 	if at = p.deletion(before, resp.Events); at != 0 {
 		return deletionTold, at
 	}
-	return nothingTold, 0
+	return nothing, 0
 }
 
 // isOutdated reports whether p no longer waits for the key before it: p's own key is gone, which
 // is errQueueAnew, or etcd was set back and the line must be read.
 func (p *place) isOutdated() (over bool, err error) {
 	p.s.mu.Lock()
-	defer p.s.unlock()
+	defer p.s.mu.Unlock()
 	if p.ticket.Lost() {
 		return true, errQueueAnew
 	}
@@ -208,7 +208,7 @@ func (p *place) isOutdated() (over bool, err error) {
 type predecessor struct {
 	// Set once, then only read.
 	key    string
-	era    *era // in which the watch began
+	epoch  *epoch // in which the watch began
 	events clientv3.WatchChan
 	on     int64              // the name of its stream
 	end    context.CancelFunc // of the watch
@@ -235,7 +235,7 @@ func (p *place) watchBefore(ctx context.Context, broken *attempt.Backoff, before
 	if from != 0 {
 		opts = append(opts, clientv3.WithRev(from))
 	}
-	w = &predecessor{key: before.Key, era: p.s.era.Load()}
+	w = &predecessor{key: before.Key, epoch: p.s.epoch.Load()}
 	watching, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it may outlast the wait
 	begins := context.AfterFunc(ctx, cancel)
 	var stop context.CancelFunc
@@ -256,7 +256,7 @@ func (p *place) watchBefore(ctx context.Context, broken *attempt.Backoff, before
 // long that it is served by far when the turn comes.
 func (p *place) knownBefore(before line.Entry) (last *predecessor, same bool, from int64) {
 	p.s.mu.Lock()
-	defer p.s.unlock()
+	defer p.s.mu.Unlock()
 	if last = p.local.last; last != nil {
 		p.local.last = nil
 		last.late.Stop()
@@ -267,7 +267,7 @@ func (p *place) knownBefore(before line.Entry) (last *predecessor, same bool, fr
 	if p.local.waited >= pastWait {
 		from = p.ticket.Rev() + 1
 	}
-	return last, last != nil && last.key == before.Key && last.era == p.era, from
+	return last, last != nil && last.key == before.Key && last.epoch == p.epoch, from
 }
 
 // unwatchBefore ends the watch of the key behind which p stood, unless it is gone and p is the
@@ -276,9 +276,9 @@ func (p *place) knownBefore(before line.Entry) (last *predecessor, same bool, fr
 func (p *place) unwatchBefore(w *predecessor) {
 	s, n := p.s, p.local
 	s.mu.Lock()
-	defer s.unlock()
-	if s.closed || !w.gone || !p.ahead.Clear() || p.era != w.era || n.last != nil {
-		s.afterLocked(w.end)
+	defer s.mu.Unlock()
+	if s.closed || !w.gone || !p.ahead.Clear() || p.epoch != w.epoch || n.last != nil {
+		s.mu.After(w.end)
 		return
 	}
 	w.gone = false
@@ -289,7 +289,7 @@ func (p *place) unwatchBefore(w *predecessor) {
 	}
 	w.late = time.AfterFunc(keepLast, func() {
 		s.mu.Lock()
-		defer s.unlock()
+		defer s.mu.Unlock()
 		if n.last == w {
 			s.unwatchLastLocked(n)
 		}
@@ -300,7 +300,7 @@ func (p *place) unwatchBefore(w *predecessor) {
 func (s *Session) unwatchLastLocked(n *localLine) {
 	if n.last != nil {
 		n.last.late.Stop()
-		s.afterLocked(n.last.end)
+		s.mu.After(n.last.end)
 		n.last = nil
 	}
 }
@@ -337,15 +337,15 @@ func (p *place) deletion(before string, events []*clientv3.Event) (at int64) {
 // isGone reports whether p's key is known to be deleted by somebody else.
 func (p *place) isGone() bool {
 	p.s.mu.Lock()
-	defer p.s.unlock()
+	defer p.s.mu.Unlock()
 	return p.ticket.Lost()
 }
 
-// disowned notes that p's key is not what p had put. If etcd was set back, an earlier key of the
+// ownKeyChanged notes that p's key is not what p had put. If etcd was set back, an earlier key of the
 // Session may be there instead, and block everybody.
-func (p *place) disowned() {
+func (p *place) ownKeyChanged() {
 	p.s.mu.Lock()
-	defer p.s.unlock()
+	defer p.s.mu.Unlock()
 	p.ticket.Lose()
 	p.lease.suspectLocked()
 }
@@ -365,7 +365,7 @@ func (p *place) lostLocked() {
 // listen lets tellLocked wake the caller, unless nobody is ahead of p.
 func (p *place) listen() {
 	p.s.mu.Lock()
-	defer p.s.unlock()
+	defer p.s.mu.Unlock()
 	if p.news == nil && !p.ahead.Clear() {
 		p.news = make(chan struct{}, 1)
 	}

@@ -83,15 +83,15 @@ type holderWatch struct {
 	broken attempt.Backoff // of watches
 }
 
-// A sighting is what a read has shown.
-type sighting struct {
+// A snapshot is what a read has shown.
+type snapshot struct {
 	e        line.Entry // the first in line, without a revision if there is nobody
 	revision int64      // at which that was so
-	era      *era
+	epoch    *epoch
 }
 
 func (w *holderWatch) run(ctx context.Context, yield func(Contender, error) bool) {
-	var last sighting
+	var last snapshot
 	for began := false; ; began = true {
 		seen, err := w.look(ctx)
 		if ctx.Err() != nil {
@@ -112,7 +112,7 @@ func (w *holderWatch) run(ctx context.Context, yield func(Contender, error) bool
 }
 
 // is reports whether a and b are the same hold, or nobody's.
-func (a sighting) is(b sighting) bool { return a.e.Key == b.e.Key && a.e.Rev == b.e.Rev }
+func (a snapshot) is(b snapshot) bool { return a.e.Key == b.e.Key && a.e.Rev == b.e.Rev }
 
 // contender is e as others see it, the zero Contender for nobody.
 func (w *holderWatch) contender(e line.Entry) Contender {
@@ -123,15 +123,15 @@ func (w *holderWatch) contender(e line.Entry) Contender {
 }
 
 // look reads who is the first in line. It retries until it is answered.
-func (w *holderWatch) look(ctx context.Context) (sighting, error) {
+func (w *holderWatch) look(ctx context.Context) (snapshot, error) {
 	for n := int64(fewOldest); ; n *= n {
-		era := w.s.era.Load()
+		epoch := w.s.epoch.Load()
 		resp, err := w.get(ctx, line.Prefix(w.name), clientv3.WithPrefix(), clientv3.WithLimit(n),
 			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
 		if err != nil {
-			return sighting{}, err
+			return snapshot{}, err
 		}
-		seen := sighting{revision: resp.Header.GetRevision(), era: era}
+		seen := snapshot{revision: resp.Header.GetRevision(), epoch: epoch}
 		if l := line.Of(w.name, resp.Kvs); len(l) > 0 {
 			seen.e = l[0]
 			return seen, nil
@@ -152,7 +152,7 @@ func (w *holderWatch) get(
 
 // wait returns when the line is to be read again: the holder has gone or, if there is none,
 // somebody may have come; or nobody knows, after a pause.
-func (w *holderWatch) wait(ctx context.Context, seen sighting) {
+func (w *holderWatch) wait(ctx context.Context, seen snapshot) {
 	key, opts := seen.e.Key, []clientv3.OpOption{clientv3.WithRev(seen.revision + 1)}
 	if key == "" {
 		key, opts = line.Prefix(w.name), append(opts, clientv3.WithPrefix())
@@ -187,7 +187,7 @@ func (w *holderWatch) wait(ctx context.Context, seen sighting) {
 
 // changes reports whether events say that another holds now. A key that was put over stays the
 // holder's if it keeps its place.
-func (w *holderWatch) changes(seen sighting, events []*clientv3.Event) bool {
+func (w *holderWatch) changes(seen snapshot, events []*clientv3.Event) bool {
 	for _, event := range events {
 		e := line.EntryOf(event.Kv)
 		put := event.Type == clientv3.EventTypePut && e.StandsIn(w.name)
@@ -205,7 +205,7 @@ func (w *holderWatch) changes(seen sighting, events []*clientv3.Event) bool {
 // While there is no holder it reads a few of the keys that are newer than seen. If none of these may
 // stand in line, seen is as of now. (Do not compare that there is none: beside nested names in use
 // there always is. TestWatchHolderOfAFreeNameReadsNoNestedNames.)
-func (w *holderWatch) stands(ctx context.Context, seen *sighting) bool {
+func (w *holderWatch) stands(ctx context.Context, seen *snapshot) bool {
 	// A range is what makes a transaction without writes linearizable.
 	ifs, ask := []clientv3.Cmp(nil), clientv3.OpGet(line.Prefix(w.name), clientv3.WithCountOnly())
 	if seen.e.Rev != 0 {
@@ -222,7 +222,7 @@ func (w *holderWatch) stands(ctx context.Context, seen *sighting) bool {
 	if err != nil {
 		return !attempt.Refused(err) && !w.s.clientClosed() // if it stays so look says it
 	}
-	if !resp.Succeeded || seen.era != w.s.era.Load() ||
+	if !resp.Succeeded || seen.epoch != w.s.epoch.Load() ||
 		seen.e.Rev == 0 && !showsNobody(rangesOf(resp)[0], w.name, "") {
 		return false
 	}

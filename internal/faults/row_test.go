@@ -97,7 +97,7 @@ type trial struct {
 	mu     sync.Mutex
 	broken []string
 	spans  []*span
-	era    int
+	epoch  int
 }
 
 // A broken trial that cannot go on panics with endOfTrial.
@@ -136,7 +136,7 @@ type span struct {
 	token       int64
 	from, until time.Duration // on the monotonic clock; until is 0 while it lasts
 	lost        bool          // ended by a loss
-	era         int
+	epoch       int
 }
 
 // begins records a belief.
@@ -147,7 +147,7 @@ func (tr *trial) begins(who string, token int64, from time.Duration) *span {
 func (tr *trial) beginsTo(u use, who string, token int64, from time.Duration) *span {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
-	s := &span{who: who, shares: u == reading || u.weight() > 0, weight: u.weight(), token: token, from: from, era: tr.era}
+	s := &span{who: who, shares: u == reading || u.weight() > 0, weight: u.weight(), token: token, from: from, epoch: tr.epoch}
 	tr.spans = append(tr.spans, s)
 	return s
 }
@@ -156,7 +156,7 @@ func (tr *trial) beginsTo(u use, who string, token int64, from time.Duration) *s
 func (tr *trial) forgets() {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
-	tr.era++
+	tr.epoch++
 }
 
 // ends records the end of a belief, unless it has ended before.
@@ -232,7 +232,7 @@ func (tr *trial) compare(last, s *span) {
 		}
 	}
 	told := tr.side.Name == side.Ours.Name || s.token != 0 // a recipe.RWMutex has no token
-	if told && s.era == last.era && !grows(last.token, s.token) {
+	if told && s.epoch == last.epoch && !grows(last.token, s.token) {
 		tr.broken = append(tr.broken, fmt.Sprintf("token %d of %s after %d of %s", s.token, s.who, last.token, last.who))
 	}
 }

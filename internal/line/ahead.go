@@ -37,7 +37,7 @@ type Ahead struct {
 }
 
 // Nobody is the Ahead of a place that is the first in its line.
-var Nobody = Ahead{Whole: true}
+var None = Ahead{Whole: true}
 
 // Before returns who stands before own in the line for the lock name. The ranges have read
 // the newest keys up to own, the newest first: the whole prefix, or, for a reader, its

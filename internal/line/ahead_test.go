@@ -77,8 +77,8 @@ func TestALaterReadingKnowsWhatAnEarlierOneTold(t *testing.T) {
 	whole := line.Before(name, own, rangeOf(70, false, keys{c(90), b(80)})).Since(put)
 	require.Equal(t, 1, whole.Count())
 	require.Equal(t, idB, tails(line.Line{whole.Holder()})[0])
-	require.Zero(t, line.Nobody.Since(put).Holder().Rev)
-	require.Zero(t, line.Nobody.Since(put).Count())
+	require.Zero(t, line.None.Since(put).Holder().Rev)
+	require.Zero(t, line.None.Since(put).Count())
 }
 
 // A contender that is gone is before nobody, and all others still are. The earlier result

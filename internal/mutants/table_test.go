@@ -63,8 +63,8 @@ var mutants = []mutant{
 	{
 		name: "a read confirms every renewal",
 		why:  "etcd answers, so its leader leads. But another leader may have renewed the lease (rule 1).",
-		edits: []edit{{"internal/trust/trust.go", `		if a.open && a.era == era && a.term >= term {
-`, `		if a.open && a.era == era {
+		edits: []edit{{"internal/trust/trust.go", `		if a.open && a.epoch == epoch && a.term >= term {
+`, `		if a.open && a.epoch == epoch {
 `}},
 		killers: []killer{explorationOfTrust, core("trust", "TestWhatARenewalIsWorth")},
 	},
@@ -80,7 +80,7 @@ var mutants = []mutant{
 		l.state, l.why, l.dead, l.s.current = leaseServing, nil, make(chan struct{}), l
 		for _, p := range l.places {
 			if p.hold != nil {
-				p.hold.cause, p.hold.over = nil, nil
+				p.hold.cause, p.hold.finished = nil, nil
 			}
 		}
 	}
@@ -120,7 +120,7 @@ var mutants = []mutant{
 	{
 		name:    "each call of Context makes a context",
 		why:     "It ends with the hold, and the hold forgets it with its parent. But both may go on for days, and the program may ask before each step.",
-		edits:   []edit{{"context.go", `	if !reflect.ValueOf(parent).Comparable() {`, `	if true {`}},
+		edits:   []edit{{"context.go", `	if !reflect.ValueOf(parent).Comparable() {`, `	if !reflect.ValueOf(parent).Comparable() || true {`}},
 		killers: []killer{named("TestAHoldKeepsNoMoreContextsThanItHasParents")},
 	},
 	{
@@ -396,7 +396,7 @@ var mutants = []mutant{
 	{
 		name: "a watch is left when its hold has ended",
 		why:  "A watch costs nothing while nothing happens, and names are used again. But a process that has held ten thousand names has ten thousand watches (rule 22).",
-		edits: []edit{{"keywatch.go", `		p.s.afterLocked(w.cancel)
+		edits: []edit{{"keywatch.go", `		p.s.mu.After(w.cancel)
 `, `		_ = w
 `}},
 		killers: []killer{named("TestAShortHoldCostsNothingAndALongOneIsWatched")},
@@ -577,7 +577,7 @@ var mutants = []mutant{
 	{
 		name: "etcd is never set back",
 		why:  "A cluster does not lose what was committed. But a restore, a wipe and a move to another cluster do (rule 26).",
-		edits: []edit{{"era.go", `	case !sent.isOf(cluster) || revision < sentAt:
+		edits: []edit{{"epoch.go", `	case !sent.isOf(cluster) || revision < sentAt:
 		s.above().setBack(h, sent)
 `, `	case !sent.isOf(cluster) || revision < sentAt:
 `}},
@@ -604,7 +604,7 @@ var mutants = []mutant{
 	{
 		name:    "a place from before a set-back counts",
 		why:     "The place was first in line, as etcd had said. But that was another line (rule 26).",
-		edits:   []edit{{"place.go", `func (p *place) staleLocked() bool { return p.era != p.s.era.Load() }`, `func (p *place) staleLocked() bool { return false }`}},
+		edits:   []edit{{"place.go", `func (p *place) staleLocked() bool { return p.epoch != p.s.epoch.Load() }`, `func (p *place) staleLocked() bool { return false }`}},
 		killers: []killer{named("TestNoTwoHoldAfterEtcdWasSetBack")},
 	},
 
@@ -674,7 +674,7 @@ var mutants = []mutant{
 		return Queued, line.Ahead{} // by a copy, which shows nobody else
 	}
 `, `	default:
-		return Queued, line.Nobody
+		return Queued, line.None
 	}
 `}},
 		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestWhatAPutSays")},
@@ -707,11 +707,11 @@ var mutants = []mutant{
 		name: "the next goroutine gets in after a loss",
 		why:  "The lock is lost, so the local line could move on. But the loser has not stopped yet (rule 4).",
 		edits: []edit{
-			{"hold.go", `		h.letGoLocked() // who ends it himself frees it next
-`, `		h.letGoLocked()
-		h.m.s.partLocked(h.claim, nil)
+			{"hold.go", `		h.dropRefLocked() // who ends it himself frees it next
+`, `		h.dropRefLocked()
+		h.m.s.leaveTurnLocked(h.claim, nil)
 `},
-			{"hold.go", `		s.partLocked(h.claim, nil)
+			{"hold.go", `		s.leaveTurnLocked(h.claim, nil)
 	}
 `, `	}
 `},
@@ -750,7 +750,7 @@ var mutants = []mutant{
 		name: "a wait at home does not ask the context",
 		why:  "The owner is in the same process and will unlock. But nobody knows when (rule 10).",
 		edits: []edit{{"acquire.go", `		case <-ctx.Done():
-			// Whatever comes through turn after this is passed on by passLocked.
+			// Whatever comes through turn after this is passed on by passTurnLocked.
 			h, locked := m.s.leave(c)
 			if h == nil {
 				err = c.refused(ctx, waitFailed(ctx, m.name, locked, m.s.calls.Unavailable(), nil))
@@ -769,7 +769,7 @@ var mutants = []mutant{
 `, `	tick := time.NewTimer(recheck.Least)
 	tick.Stop()
 `},
-			{"watch.go", `			if checking.over() {
+			{"watch.go", `			if checking.finished() {
 `, `			if false {
 `},
 		},
@@ -786,7 +786,7 @@ var mutants = []mutant{
 	{
 		name: "a check holds up the events",
 		why:  "A check may show that events were missed. But an etcd that was frozen under a long line answers its checks one by one, and the next in line may get the last answer (rule 25).",
-		edits: []edit{{"rivals.go", `	return check{stop, answer}
+		edits: []edit{{"look.go", `	return check{stop, answer}
 `, `	whole := make(chan standing, 1)
 	whole <- <-answer
 	close(whole)
@@ -797,7 +797,7 @@ var mutants = []mutant{
 	{
 		name: "the re-checks of a long line are repeated as if one waited alone",
 		why:  "A lost recheck should be repeated. But each waiter repeats its own, and an etcd that thaws has to work through all of them (rule 25).",
-		edits: []edit{{"rivals.go", `	retry := attempt.Backoff{Spare: length > crowded}
+		edits: []edit{{"look.go", `	retry := attempt.Backoff{Spare: length > crowded}
 `, `	retry := attempt.Backoff{}
 `}},
 		killers: []killer{named("TestAFrozenEtcdGetsFewRechecksOfALongLine")},
@@ -805,19 +805,19 @@ var mutants = []mutant{
 	{
 		name:    "a re-check of a view asks for the keys that it knows",
 		why:     "They are still there, so nothing was missed. But those that have come since were missed, and a key that lingers has to give way to them (WithLinger).",
-		edits:   []edit{{"viewread.go", `	return resp.Succeeded && (!first || slices`, `	return resp.Succeeded && (true || slices`}},
+		edits:   []edit{{"view_recheck.go", `	return resp.Succeeded && (!first || slices`, `	return resp.Succeeded && (true || slices`}},
 		killers: []killer{named("TestAKeyThatLingersGivesWayThoughNoEventTells")},
 	},
 	{
 		name:    "a re-check of a view asks whether there is any other key",
 		why:     "If there is none the key is alone in line. But there may be thousands of nested names, and then all are read each time (rule 24).",
-		edits:   []edit{{"viewread.go", `	return !read.More && !slices`, `	return read.Count == 1 && !slices`}},
+		edits:   []edit{{"view_recheck.go", `	return !read.More && !slices`, `	return read.Count == 1 && !slices`}},
 		killers: []killer{named("TestAReCheckDoesNotReadTheKeysOfNestedNames")},
 	},
 	{
 		name: "a re-check of a view asks only for what is newer than its own key",
 		why:  "Whoever comes is newer. But so may be thousands of nested names.",
-		edits: []edit{{"viewread.go", `		fewKeys(from, to, clientv3.WithMinModRev(v.revision+1)),
+		edits: []edit{{"view_recheck.go", `		fewKeys(from, to, clientv3.WithMinModRev(v.revision+1)),
 `, ``}},
 		killers: []killer{named("TestAReCheckDoesNotReadTheKeysOfNestedNames")},
 	},
@@ -848,8 +848,8 @@ var mutants = []mutant{
 	{
 		name: "a renewal that knows of less than the one before is a renewal",
 		why:  "The answer may come from a member that is behind. But it may also come from an etcd that was set back, and nothing else may show that (rule 26).",
-		edits: []edit{{"renew.go", `	if l.renewed.era == told && revision < l.renewed.revision {
-`, `	if l.renewed.era == told && revision < 0 {
+		edits: []edit{{"renew.go", `	if l.renewed.epoch == told && revision < l.renewed.revision {
+`, `	if l.renewed.epoch == told && revision < 0 {
 `}},
 		killers: []killer{named("TestAHoldThatIsWatchedWhileEtcdIsSetBack")},
 	},
@@ -924,7 +924,7 @@ var mutants = []mutant{
 				for key, rev := range v.keys {
 					v.read[key] = rev
 				}
-				v.s.unlock()
+				v.s.mu.Unlock()
 `}},
 		killers: []killer{simulation(1000), named("TestAViewMissesNothingBeforeItsWatch")},
 	},
@@ -964,7 +964,7 @@ var mutants = []mutant{
 		edits: []edit{
 			{"watch.go", `				return p.look(ctx, c, at)
 `, `				_ = at
-				p.setLine(line.Nobody, p.s.era.Load())
+				p.setLine(line.None, p.s.epoch.Load())
 				return nil
 `},
 			{"view.go", `		p.ahead = p.ahead.Without(v.goneLocked(p))
@@ -1021,7 +1021,7 @@ var mutants = []mutant{
 		name: "a waiter's own key is told by its create revision alone",
 		why:  "It is the key that the waiter put. But somebody may have put it over, and it goes with another lease, or with none (rule 12).",
 		edits: []edit{
-			{"rivals.go", `p.ticket.Exists(), p.ticket.OnLease())`, `p.ticket.Exists())`},
+			{"look.go", `p.ticket.Exists(), p.ticket.OnLease())`, `p.ticket.Exists())`},
 			{"internal/ticket/ticket.go", ` && e.Rev == t.rev && e.Lease == t.Lease
 `, ` && e.Rev == t.rev
 `},
@@ -1073,7 +1073,7 @@ var mutants = []mutant{
 	{
 		name: "one late watch makes all watch anew",
 		why:  "The watches share a stream, which may be dead, and which ends when nobody uses it. But mostly only one watch is late, and the others make a storm (rule 25).",
-		edits: []edit{{"viewread.go", `		return 0, false // only this one begins a new watch: the others may be fine
+		edits: []edit{{"view_recheck.go", `		return 0, false // only this one begins a new watch: the others may be fine
 `, `		v.s.watchAnewLocked()
 		return 0, false
 `}},
@@ -1090,7 +1090,7 @@ var mutants = []mutant{
 	{
 		name: "a revision that the member does not have yet ends the wait",
 		why:  "An error of a read is an error. But this one passes by itself (rule 20).",
-		edits: []edit{{"rivals.go", `			return r.ranges, nil
+		edits: []edit{{"look.go", `			return r.ranges, nil
 		}
 	}
 `, `			return r.ranges, nil
@@ -1118,8 +1118,8 @@ var mutants = []mutant{
 			switch {
 			case !open || resp.Err() != nil:
 				v.s.mu.Lock()
-				v.over = attempt.ErrNoAnswer
-				v.s.unlock()
+				v.refusal = attempt.ErrNoAnswer
+				v.s.mu.Unlock()
 `},
 		},
 		killers: []killer{simulation(1000), named("TestAWaiterGetsInWhateverBecomesOfItsWatch")},
@@ -1193,8 +1193,8 @@ var mutants = []mutant{
 		name: "a wait that ends as it is let in passes the turn on",
 		why:  "The call owns the turn, and owners of a turn pass it on. But it got a hold before, and others share its key.",
 		edits: []edit{{"local.go", `	case turn.Owner:
-		s.partLocked`, `	case turn.Owner, turn.Holder:
-		s.partLocked`}},
+		s.leaveTurnLocked`, `	case turn.Owner, turn.Holder:
+		s.leaveTurnLocked`}},
 		killers: []killer{named("TestAWaitThatEndsAsItIsLetInHasAHoldOrNothing"), ofFamily(500)},
 	},
 	{
@@ -1216,7 +1216,7 @@ var mutants = []mutant{
 	{
 		name:    "a key is handed off whatever its value says",
 		why:     "The key is the Session's own, whichever Mutex waits. But its value says whether the holder may be recalled (WithHandoff).",
-		edits:   []edit{{"local.go", `		!p.tellsOf(first.Who) || `, `		`}},
+		edits:   []edit{{"local.go", `		!p.tellsOf(first.Value) || `, `		`}},
 		killers: []killer{named("TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue")},
 	},
 	{
@@ -1263,7 +1263,7 @@ var mutants = []mutant{
 		name: "TryLock waits once its key is in line",
 		why:  "Its key is there, as that of Lock. But somebody came before it, and it does not wait for others.",
 		edits: []edit{{"watch.go", `		case c.try:
-`, `		case c.try && c.several && !c.try:
+`, `		case c.try && c.together && !c.try:
 `}},
 		killers: []killer{named("TestTryLockBesideKeysThatComeAndGoAnswersSoon")},
 	},
@@ -1334,8 +1334,8 @@ var mutants = []mutant{
 	{
 		name: "a crowd whose leases run out comes back at once",
 		why:  "Each Session has lost its lease and needs another one. But so have all others, and what etcd works through for them is again too late for all (rule 25).",
-		edits: []edit{{"grant.go", `	if barren < 2 {
-`, `	if barren >= 0 {
+		edits: []edit{{"grant.go", `	if unansweredLeases < 2 {
+`, `	if unansweredLeases >= 0 {
 `}},
 		killers: []killer{named("TestLeasesThatRunOutUnansweredSpreadThoseThatFollow"), named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
 	},
@@ -1419,9 +1419,9 @@ var mutants = []mutant{
 		name: "one joins a key whose lease does not last",
 		why:  "The lease is still trusted. But it gets no renewal in time, or is about to be replaced, and the hold that has just begun ends with it.",
 		edits: []edit{{"cohort.go", `	case p.lease.state != leaseServing:
-		return queues
+		return mustQueue
 	case !p.lastsLocked(): // a renewal is late, or etcd was set back
-		return later
+		return undecided
 	}
 `, `	}
 `}},
@@ -1430,16 +1430,16 @@ var mutants = []mutant{
 	{
 		name: "the first to unlock releases the key of all who read",
 		why:  "The reader that has put the key removes it. But others of its Session still read by it.",
-		edits: []edit{{"release.go", `	if h.place.needed > 0 {
-`, `	if h.place.needed > 0 && h.place.removed != nil {
+		edits: []edit{{"release.go", `	if h.place.refs > 0 {
+`, `	if h.place.refs > 0 && h.place.removed != nil {
 `}},
 		killers: []killer{named("TestAWriterWaitsForEveryReaderOfItsSession")},
 	},
 	{
 		name: "the last but one to unlock releases the key of those who read",
 		why:  "The place counts those that still read, and one is not many. But that one reads.",
-		edits: []edit{{"release.go", `	if h.place.needed > 0 {
-`, `	if h.place.needed > 1 || h.place.ticket.State() != ticket.Held {
+		edits: []edit{{"release.go", `	if h.place.refs > 0 {
+`, `	if h.place.refs > 1 || h.place.ticket.State() != ticket.Held {
 `}},
 		killers: []killer{ofFamily(1000), named("TestAWriterWaitsForEveryReaderOfItsSession")},
 	},
@@ -1509,7 +1509,7 @@ var mutants = []mutant{
 	{
 		name: "a restore of etcd is no change of the leader",
 		why:  "The key is there with its revision. But the watch begins at a revision that is still to come again.",
-		edits: []edit{{"watchholder.go", `	if !resp.Succeeded || seen.era != w.s.era.Load() ||
+		edits: []edit{{"watchholder.go", `	if !resp.Succeeded || seen.epoch != w.s.epoch.Load() ||
 `, `	if !resp.Succeeded ||
 `}},
 		killers: []killer{named("TestWatchHolderWatchesAnewAfterARestore")},
@@ -1576,7 +1576,7 @@ var mutants = []mutant{
 		name: "the key of a recalled hold goes with its grace",
 		why:  "The context has ended, so nobody should work any more. But a holder that has not looked yet still works, and the next one works beside it.",
 		edits: []edit{{"hold.go", `			o.becauseLocked(h.recall.end) // and keeps its key (TestTheKeyOfARecalledHoldGoesWithItsUnlock)
-`, `			if !o.endLocked(h.recall.end) && o.place.needed == 0 {
+`, `			if !o.endLocked(h.recall.end) && o.place.refs == 0 {
 				o.place.abandonLocked(false)
 			}
 `}},
@@ -1585,10 +1585,10 @@ var mutants = []mutant{
 	{
 		name: "Unlock of a recalled hold does not ask for the key",
 		why:  "The hold has ended, and nobody else has taken the key. But that was so when the grace was over, and may have changed since (rule 6).",
-		edits: []edit{{"hold.go", `	if h.over != nil {
+		edits: []edit{{"hold.go", `	if h.finished != nil {
 		return true
 	}
-`, `	if h.over != nil || h.cause != nil {
+`, `	if h.finished != nil || h.cause != nil {
 		return true
 	}
 `}},
@@ -1614,7 +1614,7 @@ var mutants = []mutant{
 		name: "one joins a recalled cohort",
 		why:  "The readers still hold. But if one more came in each grace, they would hold for ever.",
 		edits: []edit{{"cohort.go", `	case p.recall != nil:
-		return queues // (Do not join. TestNobodyJoinsARecalledCohort.)
+		return mustQueue // (Do not join. TestNobodyJoinsARecalledCohort.)
 `, ``}},
 		killers: []killer{named("TestNobodyJoinsARecalledCohort"), named("TestNobodyJoinsARecalledWaiter")},
 	},
@@ -1639,7 +1639,7 @@ var mutants = []mutant{
 		name: "a recall before the watch is not noticed",
 		why:  "The watch shows what is done to the key. But a hold is watched only from its second second on.",
 		edits: []edit{{"keywatch.go", `			w.sure = w.made == created[i].made
-			p.above().toldLocked(e)
+			p.above().noteRecallLocked(e)
 `, `			w.sure = w.made == created[i].made
 `}},
 		killers: []killer{named("TestARecallOfAYoungHoldIsNoticed")},
@@ -1647,7 +1647,7 @@ var mutants = []mutant{
 	{
 		name: "an event of a recall is taken for nothing",
 		why:  "The key keeps its lease and its place, so nothing seems to have happened to it. But its value has the request.",
-		edits: []edit{{"keywatch.go", `			p.above().toldLocked(e)
+		edits: []edit{{"keywatch.go", `			p.above().noteRecallLocked(e)
 		case e.Rev == p.ticket.Rev():
 `, `		case e.Rev == p.ticket.Rev():
 `}},
@@ -1657,7 +1657,7 @@ var mutants = []mutant{
 		name: "a view does not tell of a recall",
 		why:  "The view has the create revisions of those in line. But a recall leaves these alone.",
 		edits: []edit{{"view.go", `	if e := v.putOver[p.ticket.Key].Entry; there && p.ticket.Is(e) {
-		p.above().toldLocked(e)
+		p.above().noteRecallLocked(e)
 	}
 `, ``}},
 		killers: []killer{named("TestAWaiterMayBeRecalled"), named("TestAKeyThatLingersGivesWayToARecall")},
@@ -1665,7 +1665,7 @@ var mutants = []mutant{
 	{
 		name: "a recheck does not show a recall",
 		why:  "The recheck compares whether those before it stand in line, and whether its own key does. But the event of the recall may have been lost.",
-		edits: []edit{{"viewread.go", `	ifs := append(p.asPutLocked(), p.ticket.Exists(), p.ticket.OnLease())
+		edits: []edit{{"view_recheck.go", `	ifs := append(p.asPutLocked(), p.ticket.Exists(), p.ticket.OnLease())
 `, `	ifs := []clientv3.Cmp{p.ticket.Exists(), p.ticket.OnLease()}
 `}},
 		killers: []killer{named("TestAKeyThatLingersGivesWayToARecall"), named("TestAWaiterMayBeRecalled")},
@@ -1673,7 +1673,7 @@ var mutants = []mutant{
 	{
 		name: "what a waiter reads last does not show a recall",
 		why:  "The waiter reads who is before it, and whether its own key is there. But its key may have a request.",
-		edits: []edit{{"rivals.go", `			p.above().told(read[0])
+		edits: []edit{{"look.go", `			p.above().findRecall(read[0])
 `, ``}},
 		killers: []killer{named("TestAWaiterMayBeRecalled")},
 	},
@@ -1740,13 +1740,13 @@ var mutants = []mutant{
 	{
 		name:    "LockAll takes a key that is handed off",
 		why:     "The call has waited for this turn, and the key stands first in line. But the key has a revision of its own.",
-		edits:   []edit{{"local.go", `!first.Who.exclusive() || first.Who.several || !h.claim.exclusive()`, `!first.Who.exclusive() || !h.claim.exclusive()`}},
+		edits:   []edit{{"local.go", `!first.Value.exclusive() || first.Value.together || !h.claim.exclusive()`, `!first.Value.exclusive() || !h.claim.exclusive()`}},
 		killers: []killer{named("TestLockAllTakesOverNoKey"), ofFamily(500)},
 	},
 	{
 		name:    "the key of a LockAll is put with a release",
 		why:     "A release does so for the next waiter, and saves a round trip. But the other names of the LockAll have no key yet.",
-		edits:   []edit{{"local.go", `first.Who.try || first.Who.several {`, `first.Who.try {`}, {"local.go", ` || next.try || next.several) {`, ` || next.try) {`}},
+		edits:   []edit{{"local.go", `first.Value.try || first.Value.together {`, `first.Value.try {`}, {"local.go", ` || next.try || next.together) {`, ` || next.try) {`}},
 		killers: []killer{named("TestLockAllTakesOverNoKey"), named("TestSeveralNamesNeverWaitInACircle")},
 	},
 	{
@@ -1861,7 +1861,7 @@ var mutants = []mutant{
 	{
 		name:    "a permit begins as many watches again after watches that have failed",
 		why:     "A watch that failed should begin again. But a slow etcd then gets a watch for each key for which the permit waits, time and again (rule 25).",
-		edits:   []edit{{"partings.go", `(ahead.Whole || failed || len(awaited) > manyWatched)`, `(ahead.Whole || failed && len(awaited) == 0 || len(awaited) > manyWatched)`}},
+		edits:   []edit{{"wait_permits.go", `(ahead.Whole || failed || len(awaited) > manyWatched)`, `(ahead.Whole || failed && len(awaited) == 0 || len(awaited) > manyWatched)`}},
 		killers: []killer{named("TestTheWatchesOfAPermitBeginAtASlowEtcd")},
 	},
 	{
@@ -1887,7 +1887,7 @@ var mutants = []mutant{
 	{
 		name: "a permit goes in by the end of what it has seen",
 		why:  "It watches all permits, and none is left. But it does not see a Mutex that stands before them.",
-		edits: []edit{{"partings.go", `	return !w.covers(p.ahead)
+		edits: []edit{{"wait_permits.go", `	return !w.covers(p.ahead)
 }`, `	return p.ahead.Clear()
 }`}},
 		killers: []killer{named("TestAPermitBehindOthersGetsInWithTheLastOfThem")},
@@ -1895,7 +1895,7 @@ var mutants = []mutant{
 	{
 		name: "a permit that has found whom it waits for reads once more",
 		why:  "Later is newer. But a view may have cleared it meanwhile, and there is nobody whom it could watch.",
-		edits: []edit{{"partings.go", `	w := p.watchSome(ctx, ahead, *broken)
+		edits: []edit{{"wait_permits.go", `	w := p.watchSome(ctx, ahead, *broken)
 `, `	ahead, _ = p.rivals()
 	w := p.watchSome(ctx, ahead, *broken)
 `}},
@@ -1904,7 +1904,7 @@ var mutants = []mutant{
 	{
 		name: "a permit that waits misses what was before its watches",
 		why:  "The line was read with the put. But those that have gone between the put and the watches told nobody.",
-		edits: []edit{{"partings.go", `		looks = true // what was before the watches
+		edits: []edit{{"wait_permits.go", `		looks = true // what was before the watches
 `, `		looks = false
 `}},
 		killers: []killer{named("TestAPermitMissesNothingBeforeItsWatches")},
@@ -1955,17 +1955,17 @@ var mutants = []mutant{
 	{
 		name: "a retry puts another key",
 		why:  "A fresh name is safe to put. But the first one may have been put, too (rules 4 and 9).",
-		edits: []edit{{"acquire.go", `			if err := p.again(ctx, c, done.err, &retry); err != nil {
+		edits: []edit{{"acquire.go", `			if err := p.retryPut(ctx, c, done.err, &retry); err != nil {
 				return err
 			}
-`, `			if err := p.again(ctx, c, done.err, &retry); err != nil {
+`, `			if err := p.retryPut(ctx, c, done.err, &retry); err != nil {
 				return err
 			}
 			p.s.mu.Lock()
 			delete(p.lease.places, p.ticket.Key)
 			p.ticket.Key = p.lease.draw(p.m.name, line.ShapeOf(p.ticket.Key))
 			p.lease.places[p.ticket.Key] = p
-			p.s.unlock()
+			p.s.mu.Unlock()
 `}},
 		killers: []killer{named("TestALockWhoseAnswerWasLostStandsInLineOnce")},
 	},
@@ -2046,13 +2046,13 @@ var mutants = []mutant{
 `, ``},
 			{"close.go", `		h.place.lease.releases++ // as in unlock
 `, ``},
-			{"release.go", `		s.partLocked(h.claim, nil)
+			{"release.go", `		s.leaveTurnLocked(h.claim, nil)
 		h.place.lease.releasedLocked()
-`, `		s.partLocked(h.claim, nil)
+`, `		s.leaveTurnLocked(h.claim, nil)
 `},
-			{"release.go", `	if spare && !s.closed && (s.passOnLocked(h) || s.lingerLocked(h)) {
+			{"release.go", `	if spare && !s.closed && (s.handOffLocked(h) || s.lingerLocked(h)) {
 		h.place.lease.releasedLocked()
-`, `	if spare && !s.closed && (s.passOnLocked(h) || s.lingerLocked(h)) {
+`, `	if spare && !s.closed && (s.handOffLocked(h) || s.lingerLocked(h)) {
 `},
 			{"release.go", `	r := &release{h: h}
 `, `	h.place.lease.releases++

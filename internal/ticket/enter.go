@@ -31,7 +31,7 @@ type Entering struct {
 // Enter begins to put t's key. With try it does so as TryLock does. With owner it also
 // reads the value of the holder's key, otherwise only the key.
 func (t *Ticket) Enter(try, owner bool) Entering {
-	return Entering{t: t, try: try, owner: owner, reads: try, n: t.few(), among: line.Nobody}
+	return Entering{t: t, try: try, owner: owner, reads: try, n: t.few(), among: line.None}
 }
 
 // Crowd makes Lock expect a long line, unless it wants to know who holds. It then reads
@@ -182,7 +182,7 @@ func (e *Entering) judgeTry(a Answer, is Entrance) (Entrance, line.Ahead) {
 		return Taken, line.Ahead{Last: l, Whole: true}
 	}
 	if a.Succeeded {
-		return Queued, line.Nobody
+		return Queued, line.None
 	}
 	ahead, n := line.Among(t.Name, t.Entry(), a.read(1))
 	if t.Kind == line.Read {

@@ -206,7 +206,7 @@ func (w *manyWorld) do(s manyStep) {
 			return
 		}
 		for _, n := range c.names {
-			x := &turn.Waiter[int]{Who: s.call}
+			x := &turn.Waiter[int]{Value: s.call}
 			at := w.local(s.call, n)
 			w.queues[at].Enter(x)
 			w.order[at] = append(w.order[at], s.call)
@@ -293,7 +293,7 @@ func (w *manyWorld) giveUp(c *manyCall) {
 		}
 		t.Leave()
 		if t.State() == ticket.Leaving {
-			t.RemovedBy(w.send(t.Removal(false, line.Nobody)), line.Nobody)
+			t.RemovedBy(w.send(t.Removal(false, line.None)), line.None)
 		}
 	}
 	c.tickets, c.ahead = nil, nil

@@ -354,8 +354,8 @@ func short(key []byte) []byte { return key[max(len(key)-2, 0):] }
 // A message is a request on its way to etcd.
 type message struct {
 	wire
-	to  int // the ticket that made the call; none if the call is over
-	era int // of the Session, when it was sent
+	to    int // the ticket that made the call; none if the call is over
+	epoch int // of the Session, when it was sent
 }
 
 const none = -1
@@ -391,7 +391,7 @@ type entry struct {
 	ahead  line.Ahead
 	next   int // the ticket that its release puts, or none
 	after  int // the ticket whose removal comes before, or none
-	era    int // of the last answer that told the revision, or the line
+	epoch  int // of the last answer that told the revision, or the line
 
 	unqueued int // of a release: the ticket that it was to put, and did not, or none
 
@@ -443,7 +443,7 @@ type session struct {
 	slots   map[line.Shape]*ticket.Slots
 	leases  []lease // the last one is in use
 	drawn   int
-	era     int // how many set-backs it knows of
+	epoch   int // how many set-backs it knows of
 }
 
 // ---- copies
@@ -478,7 +478,7 @@ func copyQueue(
 	q, waiters := &turn.Queue[int, int]{}, make([]*turn.Waiter[int], len(those))
 	for i, w := range those {
 		if w != nil {
-			waiters[i] = &turn.Waiter[int]{Who: w.Who, Shares: w.Shares, Steps: w.Steps}
+			waiters[i] = &turn.Waiter[int]{Value: w.Value, Shares: w.Shares, Steps: w.Steps}
 		}
 	}
 	var waiting []int
@@ -643,7 +643,7 @@ func (w *world) append(b []byte) []byte {
 	b = append(b, byte(w.token), byte(w.written), byte(w.granted), byte(len(w.net)))
 	texts := make([]string, len(w.net)) // in whatever order they were sent
 	for i, m := range w.net {
-		texts[i] = string([]byte{byte(m.to + 1), byte(m.era)}) + m.text
+		texts[i] = string([]byte{byte(m.to + 1), byte(m.epoch)}) + m.text
 	}
 	slices.Sort(texts)
 	for _, text := range texts {
@@ -651,7 +651,7 @@ func (w *world) append(b []byte) []byte {
 	}
 	for i := range w.sessions {
 		s := &w.sessions[i]
-		b = append(b, byte(s.drawn), byte(s.era), byte(s.queue.State()), byte(s.queue.Lingering()))
+		b = append(b, byte(s.drawn), byte(s.epoch), byte(s.queue.State()), byte(s.queue.Lingering()))
 		for who := range s.queue.All() {
 			b = append(b, byte(who))
 		}
@@ -681,7 +681,7 @@ func (w *world) append(b []byte) []byte {
 			continue
 		}
 		b = append(b, byte(i), byte(e.claim), byte(e.phase))
-		b = append(b, byte(e.next), byte(e.after), byte(e.unqueued), byte(e.era), byte(e.handed))
+		b = append(b, byte(e.next), byte(e.after), byte(e.unqueued), byte(e.epoch), byte(e.handed))
 		b = append(b, bits(e.using, e.copies, e.whole))
 		b = append(b, bits(e.taken, e.operated, e.undone, e.ambiguous, e.sure))
 		b = e.ticket.Append(b)

@@ -191,7 +191,7 @@ func (l *Look) Judge(read ...*pb.RangeResponse) (ahead line.Ahead, there bool) {
 	if l.keys {
 		l.keys = false
 		if line.Only(l.t.Name, l.t.Entry(), read[0]) {
-			return line.Nobody, true
+			return line.None, true
 		}
 		return line.Ahead{}, true // only a reading with their leases shows more
 	}

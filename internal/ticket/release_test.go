@@ -497,7 +497,7 @@ func TestANameInDoubtIsNotUsedAgain(t *testing.T) {
 	e.Judge(ticket.Answer{Outcome: ticket.Unknown})
 	k.Leave()
 	require.Equal(t, ticket.Leaving, k.State())
-	k.RemovedBy(ticket.Answer{Revision: 20}, line.Nobody)
+	k.RemovedBy(ticket.Answer{Revision: 20}, line.None)
 	require.NotEqual(t, k.Key, unsentKey(nextID, &slot))
 }
 

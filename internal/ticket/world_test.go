@@ -110,7 +110,7 @@ func newWorld(set *setting) *world {
 // newWaiter is a claim's waiter, which has not come yet.
 func (w *world) newWaiter(claim int) *turn.Waiter[int] {
 	kind := w.kind(claim)
-	return &turn.Waiter[int]{Who: claim, Shares: kind == line.Read, Steps: kind == line.Permit}
+	return &turn.Waiter[int]{Value: claim, Shares: kind == line.Read, Steps: kind == line.Permit}
 }
 
 func (w *world) breaks(format string, args ...any) {
@@ -122,13 +122,13 @@ func (w *world) breaks(format string, args ...any) {
 func (w *world) sessionOf(e *entry) *session { return &w.sessions[w.home(e.claim)] }
 
 // stale stands for staleLocked.
-func (w *world) stale(e *entry) bool { return e.era != w.sessionOf(e).era }
+func (w *world) stale(e *entry) bool { return e.epoch != w.sessionOf(e).epoch }
 
 // hear stands for heard, at an answer that has just come: a Session learns that etcd was
 // set back.
 func (w *world) hear(home int) {
-	if s := &w.sessions[home]; s.era != w.etcd.backs {
-		s.era = w.etcd.backs
+	if s := &w.sessions[home]; s.epoch != w.etcd.backs {
+		s.epoch = w.etcd.backs
 		for _, slots := range s.slots {
 			slots.Forget()
 		}
@@ -275,7 +275,7 @@ func (w *world) mayStep(s *session, claim int) bool {
 
 // admit makes the first waiter step, if it may.
 func (w *world) admit(s *session) {
-	if f := s.queue.First(); f != nil && w.mayStep(s, f.Who) {
+	if f := s.queue.First(); f != nil && w.mayStep(s, f.Value) {
 		w.stepOn(s)
 	}
 }
@@ -321,14 +321,14 @@ func (w *world) txn(i int) ticket.Txn {
 	case releasing:
 		return e.release.Txn("")
 	default:
-		return e.ticket.Removal(false, line.Nobody)
+		return e.ticket.Removal(false, line.None)
 	}
 }
 
 // send begins a call.
 func (w *world) send(i int) {
 	w.entries[i].copies = false
-	w.net = append(w.net, message{wireOf(w.txn(i), false), i, w.sessionOf(w.entries[i]).era})
+	w.net = append(w.net, message{wireOf(w.txn(i), false), i, w.sessionOf(w.entries[i]).epoch})
 }
 
 // abandon stands for abandonLocked.
@@ -342,7 +342,7 @@ func (w *world) abandon(i int, unsure bool) {
 		w.forget(i)
 		return
 	}
-	e.using, e.phase, e.ahead = false, removing, line.Nobody
+	e.using, e.phase, e.ahead = false, removing, line.None
 	e.whole, e.taken, e.operated, e.ambiguous, e.sure = false, false, false, false, false
 	e.entering, e.release, e.next = ticket.Entering{}, ticket.Release{}, none
 	e.unqueued = none
@@ -360,7 +360,7 @@ func (w *world) abandon(i int, unsure bool) {
 func (w *world) forgetCalls(i int) {
 	for m := range w.net {
 		if w.net[m].to == i {
-			w.net[m].to, w.net[m].era = none, 0
+			w.net[m].to, w.net[m].epoch = none, 0
 		}
 	}
 }
@@ -386,7 +386,7 @@ func (w *world) anew(i int) {
 }
 
 // answered lets the ticket judge an answer, and does what it says.
-func (w *world) answered(i, era int, a ticket.Answer, noLease, final bool) {
+func (w *world) answered(i, epoch int, a ticket.Answer, noLease, final bool) {
 	e := w.entries[i]
 	a.Copies = e.copies
 	l, at := w.leaseOf(e), w.home(e.claim)
@@ -402,7 +402,7 @@ func (w *world) answered(i, era int, a ticket.Answer, noLease, final bool) {
 			w.end(at, l)
 		}
 		if e.ticket.State() == ticket.InLine {
-			e.era = era
+			e.epoch = epoch
 		}
 		unhindered := w.left == w.setting.faults && w.strays == 0 && !w.etcd.others(e.ticket.Key) &&
 			(e.ticket.Kind != line.Permit || !w.etcd.company(e.ticket.Key))
@@ -429,10 +429,10 @@ func (w *world) answered(i, era int, a ticket.Answer, noLease, final bool) {
 			w.send(i)
 		}
 	case releasing:
-		w.released(i, era, a, noLease, final)
+		w.released(i, epoch, a, noLease, final)
 	case removing:
 		if a.Outcome == ticket.Answered {
-			e.ticket.RemovedBy(a, line.Nobody)
+			e.ticket.RemovedBy(a, line.None)
 			w.forget(i)
 			return
 		}
@@ -464,7 +464,7 @@ func (w *world) refuse(i int) {
 }
 
 // released stands for place.release, and for what hold.release does after it.
-func (w *world) released(i, era int, a ticket.Answer, noLease, final bool) {
+func (w *world) released(i, epoch int, a ticket.Answer, noLease, final bool) {
 	e := w.entries[i]
 	l := w.leaseOf(e)
 	e.ambiguous = e.ambiguous || a.Copies
@@ -480,7 +480,7 @@ func (w *world) released(i, era int, a ticket.Answer, noLease, final bool) {
 	if next := e.next; next != none { // it went together
 		e.next, e.unqueued = none, next
 		if f.Queued {
-			w.entries[next].ahead, w.entries[next].era = f.Ahead, era
+			w.entries[next].ahead, w.entries[next].epoch = f.Ahead, epoch
 			put, e.unqueued = next, none
 		}
 	}
@@ -699,7 +699,7 @@ func (w *world) waits(claim int, add func(v verb, a, b int)) {
 		add(begins, claim, 0)
 		return
 	}
-	if e.ahead.Whole && !stale && e.era == w.etcd.backs {
+	if e.ahead.Whole && !stale && e.epoch == w.etcd.backs {
 		for j, before := range e.ahead.Last {
 			if s := w.etcd.find(before.Key); s == nil || s.rev != before.Rev {
 				add(hears, claim, j)
@@ -781,7 +781,7 @@ func (w *world) do(s step) {
 			if !noLease {
 				w.hear(w.home(w.entries[m.to].claim))
 			}
-			w.answered(m.to, m.era, a, noLease, false)
+			w.answered(m.to, m.epoch, a, noLease, false)
 		}
 	case looks:
 		w.look(s.a, int64(s.b>>1), s.b&1 != 0)
@@ -815,8 +815,8 @@ func (w *world) do(s step) {
 		if s.b >= 2 {
 			w.forgetCalls(s.a)
 		}
-		era := w.sessionOf(w.entries[s.a]).era
-		w.net = append(w.net, message{wireOf(w.txn(s.a), s.b&1 == 0), s.a, era})
+		epoch := w.sessionOf(w.entries[s.a]).epoch
+		w.net = append(w.net, message{wireOf(w.txn(s.a), s.b&1 == 0), s.a, epoch})
 	case deletes:
 		w.fails(deletion)
 		w.takeAway(func(e *entry) bool { return e.ticket.Rev() == int64(s.a) }, true)
@@ -906,7 +906,7 @@ func (w *world) enter(claim int) {
 // look stands for place.look, with an answer about a revision.
 func (w *world) look(claim int, at int64, gone bool) {
 	e := w.entries[w.claims[claim].ticket]
-	era := w.sessionOf(e).era
+	epoch := w.sessionOf(e).epoch
 	w.hear(w.home(claim))
 	for look := e.ticket.Look(gone); ; {
 		ahead, there := look.Judge(w.etcd.look(&look, e.ticket.Kind, at)...)
@@ -915,7 +915,7 @@ func (w *world) look(claim int, at int64, gone bool) {
 			return
 		}
 		if ticket.Tells(ahead) {
-			e.ahead, e.era = ahead, era
+			e.ahead, e.epoch = ahead, epoch
 			break
 		}
 	}
@@ -930,12 +930,12 @@ func (w *world) look(claim int, at int64, gone bool) {
 // audit stands for confirmMissing, for one key.
 func (w *world) audit(i int) {
 	e := w.entries[i]
-	era, s := w.sessionOf(e).era, w.sessionOf(e)
+	epoch, s := w.sessionOf(e).epoch, w.sessionOf(e)
 	w.hear(w.home(e.claim))
 	switch {
 	case w.etcd.hasAsPut(&e.ticket):
-		if era == s.era {
-			e.era = era
+		if epoch == s.epoch {
+			e.epoch = epoch
 		}
 		return
 	case w.etcd.has(&e.ticket):
@@ -1015,7 +1015,7 @@ func (w *world) begin(claim int) {
 		}
 	}
 	e.ticket.Hold()
-	e.phase, e.whole, e.ahead = holding, true, line.Nobody
+	e.phase, e.whole, e.ahead = holding, true, line.None
 	s := &w.sessions[w.home(claim)]
 	if own := s.waiters[claim]; own.Standing() == turn.Owner { // else it has taken what lingered
 		s.queue.Hold(own)
@@ -1072,7 +1072,7 @@ func (w *world) keeps(s *session, i int, alone bool) bool {
 	if e.ticket.Kind != line.Exclusive {
 		return false
 	}
-	if first := s.queue.First(); w.handoff > 0 && first != nil && w.kind(first.Who) == line.Exclusive {
+	if first := s.queue.First(); w.handoff > 0 && first != nil && w.kind(first.Value) == line.Exclusive {
 		if next, ok := s.queue.HandOff(keyOf(i), w.handoff); ok {
 			if e.handed++; e.handed > w.handoff {
 				w.breaks("a key was handed off %d times", e.handed)
@@ -1133,7 +1133,7 @@ func (w *world) give(claim int) {
 	}
 	next := s.queue.First()
 	if e := w.entries[i]; next != nil && next.Early() && e.ticket.State() == ticket.InLine && !w.leaseOf(e).ended &&
-		w.kind(next.Who) == line.Read && e.ticket.Kind == line.Read { // handDown
+		w.kind(next.Value) == line.Read && e.ticket.Kind == line.Read { // handDown
 		w.leaves(claim)
 		w.pass(s, i)
 		return

@@ -51,7 +51,7 @@ func (h *history) holds() (safe bool, beyond int) {
 
 	expiry := ttlSteps // where it counts: at member 1 until the election, at 2 after it
 	alive := true
-	era := new(int)
+	epoch := new(int)
 	var known uint64 // the newest term that the client knows
 	attempts := make([]*Attempt, len(h.renewals))
 	terms := make([]uint64, len(h.renewals))
@@ -78,7 +78,7 @@ func (h *history) holds() (safe bool, beyond int) {
 		}
 		for i, r := range h.renewals {
 			if r.sent == now {
-				attempts[i] = t.Sends(at(now), era)
+				attempts[i] = t.Sends(at(now), epoch)
 			}
 			comes := r.sent
 			if r.late {
@@ -112,7 +112,7 @@ func (h *history) holds() (safe bool, beyond int) {
 			handled := r.sent + r.waits
 			term := termAt(leads(handled), handled)
 			hear(term)
-			t.Proved(at(r.sent), era, term)
+			t.Proved(at(r.sent), epoch, term)
 		}
 		if t.At(at(now)) == Whole {
 			if now >= expiry {

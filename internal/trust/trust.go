@@ -103,7 +103,7 @@ const (
 
 // An Attempt is one renewal that was sent, and that may matter for the worth of others.
 type Attempt struct {
-	era    any // in which it was sent: answers of two eras are not comparable
+	epoch  any // in which it was sent: answers of two epochs are not comparable
 	sent   time.Time
 	ended  time.Time // when its answer came; zero if none has come
 	member uint64    // the member that has answered
@@ -117,10 +117,10 @@ func (a *Attempt) Open() bool { return a.open }
 
 // Sends notes that a renewal is sent, and forgets attempts that etcd has given up by now: its
 // least TTL is one and a half election timeouts.
-func (t *Trust) Sends(now time.Time, era any) *Attempt {
+func (t *Trust) Sends(now time.Time, epoch any) *Attempt {
 	// Four thirds of the longest TTLs overflow.
 	t.forget(func(a *Attempt) bool { return (now.Sub(a.sent)-requestTimeout)/4 > t.ttl/3 })
-	a := &Attempt{era: era, sent: now}
+	a := &Attempt{epoch: epoch, sent: now}
 	t.attempts = append(t.attempts, a)
 	return a
 }
@@ -146,8 +146,8 @@ type Confirmation struct {
 }
 
 // Answered notes that etcd has confirmed a, and extends the trust by what the answer is
-// worth. known is the newest term that was known before, in the era in which a was sent; it
-// is 0 if that era is over. Answered reports whether a linearizable read should find out if
+// worth. known is the newest term that was known before, in the epoch in which a was sent; it
+// is 0 if that epoch is over. Answered reports whether a linearizable read should find out if
 // the answer is worth more.
 func (t *Trust) Answered(now time.Time, a *Attempt, c Confirmation, known uint64) (ask bool) {
 	a.ended, a.member, a.term, a.ttl = now, c.Member, c.Term, c.TTL
@@ -172,16 +172,16 @@ func (t *Trust) Answered(now time.Time, a *Attempt, c Confirmation, known uint64
 	return ask
 }
 
-// Proved applies a linearizable answer to a request that was sent at a time in an era. The
+// Proved applies a linearizable answer to a request that was sent at a time in an epoch. The
 // answer comes from a member that knew no newer term. Then no leader of a newer term has
 // carried out a renewal that was answered before, and the answer of a leader of an older
 // term is worth nothing.
-func (t *Trust) Proved(sent time.Time, era any, term uint64) {
+func (t *Trust) Proved(sent time.Time, epoch any, term uint64) {
 	t.forget(func(a *Attempt) bool {
 		if a.ended.IsZero() || a.ended.After(sent) {
 			return false
 		}
-		if a.open && a.era == era && a.term >= term {
+		if a.open && a.epoch == epoch && a.term >= term {
 			a.open = false
 			t.extend(a.sent, a.ttl)
 		}

@@ -25,7 +25,7 @@ func TestWhatARenewalIsWorth(t *testing.T) {
 	prompt := func(member, term uint64) func(*renewals) {
 		return func(r *renewals) { r.answer(r.send(), member, term) }
 	}
-	ask := func(r *renewals) { r.asked, r.askedIn, r.askedKnown = r.now, r.era, r.known }
+	ask := func(r *renewals) { r.asked, r.askedIn, r.askedKnown = r.now, r.epoch, r.known }
 	told := func(term uint64) func(*renewals) {
 		return func(r *renewals) {
 			if r.known = max(r.known, term); term < r.askedKnown && r.known == r.askedKnown {
@@ -36,7 +36,7 @@ func TestWhatARenewalIsWorth(t *testing.T) {
 	}
 	confirmed := steps{prompt(2, 2), ask, told(2)}
 	twice := func(r *renewals) { r.send(); r.send() }
-	setBack := func(r *renewals) { r.era, r.known = 2, 0 }
+	setBack := func(r *renewals) { r.epoch, r.known = 2, 0 }
 
 	for _, tt := range []struct {
 		name  string
@@ -71,7 +71,7 @@ func TestWhatARenewalIsWorth(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			began := time.Unix(1e9, 0)
 			margin := func(time.Duration) time.Duration { return ttl / 8 }
-			r := &renewals{era: 1, now: began, trust: New(began.Add(-time.Second), ttl, margin)}
+			r := &renewals{epoch: 1, now: began, trust: New(began.Add(-time.Second), ttl, margin)}
 			for _, do := range tt.steps {
 				do(r)
 				r.now = r.now.Add(step)
@@ -85,7 +85,7 @@ func TestWhatARenewalIsWorth(t *testing.T) {
 type renewals struct {
 	now     time.Time
 	trust   *Trust
-	era     int
+	epoch   int
 	known   uint64 // term
 	sent    []*Attempt
 	asked   time.Time
@@ -95,13 +95,13 @@ type renewals struct {
 }
 
 func (r *renewals) send() int {
-	r.sent = append(r.sent, r.trust.Sends(r.now, r.era))
+	r.sent = append(r.sent, r.trust.Sends(r.now, r.epoch))
 	return len(r.sent) - 1
 }
 
 func (r *renewals) answer(n int, member, term uint64) {
 	a, known := r.sent[n], r.known
-	if a.era != r.era {
+	if a.epoch != r.epoch {
 		known = 0
 	} else {
 		r.known = max(r.known, term)

@@ -74,7 +74,7 @@ func (s Standing) String() string {
 // gone. TestAWaitThatEndsAsItIsLetInHasAHoldOrNothing.)
 type Waiter[W any] struct {
 	// Set once, before it enters.
-	Who    W
+	Value  W
 	Shares bool // it may have the turn beside others that share
 	Steps  bool // it has its own key, and the turn beside others that step once it holds
 
@@ -136,7 +136,7 @@ func (q *Queue[W, K]) State() State { return q.state }
 // Owner is the owner of the turn, or the zero W if nobody has it.
 func (q *Queue[W, K]) Owner() (w W) {
 	if q.owner != nil {
-		w = q.owner.Who
+		w = q.owner.Value
 	}
 	return w
 }
@@ -162,11 +162,11 @@ func (q *Queue[W, K]) Sharing() int { return q.shares }
 // Having yields those that have the turn: the owner, and those beside it.
 func (q *Queue[W, K]) Having() iter.Seq[W] {
 	return func(yield func(W) bool) {
-		if q.owner != nil && !yield(q.owner.Who) {
+		if q.owner != nil && !yield(q.owner.Value) {
 			return
 		}
 		for w := q.beside; w != nil; w = w.before {
-			if !yield(w.Who) {
+			if !yield(w.Value) {
 				return
 			}
 		}
@@ -178,15 +178,15 @@ func (q *Queue[W, K]) Having() iter.Seq[W] {
 func (q *Queue[W, K]) All() iter.Seq[W] {
 	return func(yield func(W) bool) {
 		for w := q.first; w != nil; w = w.after {
-			if !yield(w.Who) {
+			if !yield(w.Value) {
 				return
 			}
 		}
-		if q.owner != nil && !yield(q.owner.Who) {
+		if q.owner != nil && !yield(q.owner.Value) {
 			return
 		}
 		if q.next != nil {
-			yield(q.next.Who)
+			yield(q.next.Value)
 		}
 	}
 }
@@ -287,7 +287,7 @@ func (q *Queue[W, K]) Join() W {
 	}
 	q.remove(w)
 	q.join(w)
-	return w.Who
+	return w.Value
 }
 
 // Step makes w, which comes now, the owner of the turn. The owner until now, which holds,
@@ -313,7 +313,7 @@ func (q *Queue[W, K]) StepNext() W {
 	}
 	q.remove(w)
 	q.step(w)
-	return w.Who
+	return w.Value
 }
 
 func (q *Queue[W, K]) step(w *Waiter[W]) {
@@ -399,7 +399,7 @@ func (q *Queue[W, K]) Choose() (next W, ok bool) {
 	q.remove(w)
 	q.counts(w, 1)
 	w.standing, q.next, q.state = Next, w, Passing
-	return w.Who, true
+	return w.Value, true
 }
 
 // Pass takes the turn from its owner. The turn goes to the chosen one if it has not left,
@@ -425,7 +425,7 @@ func (q *Queue[W, K]) Pass() (owner W, ok bool) {
 		return owner, false
 	}
 	q.give(w)
-	return w.Who, true
+	return w.Value, true
 }
 
 // HandOff passes the turn, and the key at which its owner held, to the first waiter. It
@@ -518,7 +518,7 @@ func (q *Queue[W, K]) remove(w *Waiter[W]) {
 	} else {
 		q.last = w.before
 	}
-	*w = Waiter[W]{Who: w.Who, Shares: w.Shares, Steps: w.Steps}
+	*w = Waiter[W]{Value: w.Value, Shares: w.Shares, Steps: w.Steps}
 	q.waiting--
 	q.counts(w, -1)
 }

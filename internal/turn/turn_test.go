@@ -31,7 +31,7 @@ func (d *desk) of(name string) *waiter {
 	}
 	if w := d.waiters[name]; w == nil || w.Standing() == turn.Gone { // it comes again
 		d.waiters[name] = &waiter{
-			Who: name, Shares: strings.HasPrefix(name, "r"), Steps: strings.HasPrefix(name, "p"),
+			Value: name, Shares: strings.HasPrefix(name, "r"), Steps: strings.HasPrefix(name, "p"),
 		}
 	}
 	return d.waiters[name]
@@ -82,8 +82,8 @@ func (d *desk) do(step string) string {
 		return fmt.Sprint(d.Part(d.there(arg)))
 	case "early":
 		var early []string
-		for w := d.First(); w != nil && w.Early(); w = d.waiters[after(d, w.Who)] {
-			early = append(early, w.Who)
+		for w := d.First(); w != nil && w.Early(); w = d.waiters[after(d, w.Value)] {
+			early = append(early, w.Value)
 		}
 		return strings.Join(early, " ")
 	case "have":

@@ -14,24 +14,24 @@ import (
 // endpoints belong to two clusters sees a set-back with every other answer.
 const setBackLogEvery = 10 * time.Second
 
-// setBack ends an era: key names are drawn again, views begin again, lingering keys are
+// setBack ends an epoch: key names are drawn again, views begin again, lingering keys are
 // given up, and every place is read before it counts again.
-func (s *Session) setBack(h header, ended *era) {
+func (s *Session) setBack(h header, ended *epoch) {
 	s.mu.Lock()
-	defer s.unlock()
-	if s.era.Load() != ended {
+	defer s.mu.Unlock()
+	if s.epoch.Load() != ended {
 		return
 	}
 	known, revision := ended.revision.Load(), h.GetRevision()
-	next := &era{}
+	next := &epoch{}
 	next.cluster.Store(h.GetClusterId())
 	next.revision.Store(revision)
-	s.era.Store(next)
+	s.epoch.Store(next)
 	for _, n := range s.lines {
 		for _, slots := range n.slots {
 			slots.Forget()
 		}
-		n.ahead = line.Nobody
+		n.ahead = line.None
 		n.giveWayLocked()
 	}
 	for l := range s.leases {
@@ -44,7 +44,7 @@ func (s *Session) setBack(h header, ended *era) {
 	s.suspectLocked()
 	if !s.verifying && !s.closed {
 		s.verifying = true
-		s.goLocked(s.verify)
+		s.tasks.GoLocked(s.verify)
 	}
 	if now := time.Now(); now.Sub(s.backLogged) >= setBackLogEvery {
 		s.backLogged = now
@@ -91,16 +91,16 @@ func (l *lease) followConnection() {
 				p.tellLocked() // whoever waits by a watch of one key rechecks soon
 			}
 		}
-		s.unlock()
+		s.mu.Unlock()
 	}
 }
 
-// verify reads the keys of the holds that began in an earlier era. Waiters read the line by
+// verify reads the keys of the holds that began in an earlier epoch. Waiters read the line by
 // themselves. Keys that the user may not read are left to the audits.
 func (s *Session) verify() {
 	var pause attempt.Backoff
 	for {
-		sent := s.era.Load()
+		sent := s.epoch.Load()
 		for l, places := range s.staleHolds() {
 			_ = s.readKeys(s.ctx, keysOf(places), s.readUntilAnswered, func(from int, read []line.Entry) {
 				l.confirmMissing(places[from:], read, true, sent)
@@ -112,23 +112,23 @@ func (s *Session) verify() {
 	}
 }
 
-// verified reports whether verify is over: everything was read in the present era, or the
+// verified reports whether verify is over: everything was read in the present epoch, or the
 // Session is closed.
-func (s *Session) verified(read *era) bool {
+func (s *Session) verified(read *epoch) bool {
 	s.mu.Lock()
-	defer s.unlock()
-	s.verifying = s.era.Load() != read && !s.closed
+	defer s.mu.Unlock()
+	s.verifying = s.epoch.Load() != read && !s.closed
 	return !s.verifying
 }
 
-// staleHolds are the places of holds from an earlier era, by lease.
+// staleHolds are the places of holds from an earlier epoch, by lease.
 func (s *Session) staleHolds() map[*lease][]*place {
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	stale := make(map[*lease][]*place)
 	for l := range s.leases {
 		for _, p := range l.places {
-			if p.needed > 0 && !p.ticket.Lost() && p.staleLocked() {
+			if p.refs > 0 && !p.ticket.Lost() && p.staleLocked() {
 				stale[l] = append(stale[l], p)
 			}
 		}

@@ -12,32 +12,32 @@ import (
 )
 
 // rivals are those ahead of p as of the last read, nobody for a nil p. They are stale if
-// that was in an earlier era.
+// that was in an earlier epoch.
 func (p *place) rivals() (ahead line.Ahead, stale bool) {
 	if p == nil {
-		return line.Nobody, false
+		return line.None, false
 	}
 	p.s.mu.Lock()
-	defer p.s.unlock()
+	defer p.s.mu.Unlock()
 	return p.ahead, p.staleLocked()
 }
 
-func (p *place) setLine(ahead line.Ahead, at *era) {
+func (p *place) setLine(ahead line.Ahead, at *epoch) {
 	p.s.mu.Lock()
-	defer p.s.unlock()
-	if p.era == at {
+	defer p.s.mu.Unlock()
+	if p.epoch == at {
 		ahead = ahead.Since(p.ahead)
 	}
 	p.asPut = false
-	p.seesLocked(ahead, at)
+	p.setAheadLocked(ahead, at)
 	p.local.above().admitLocked()
 }
 
-// seesLocked notes who is ahead of p, by an answer of the era told.
-func (p *place) seesLocked(ahead line.Ahead, told *era) {
-	p.ahead, p.era = ahead, told
+// setAheadLocked notes who is ahead of p, by an answer of the epoch told.
+func (p *place) setAheadLocked(ahead line.Ahead, told *epoch) {
+	p.ahead, p.epoch = ahead, told
 	for _, e := range ahead.Last {
-		p.s.strayLocked(e)
+		p.s.suspectOrphanLocked(e)
 	}
 	p.m.meetLocked(ahead)
 }
@@ -76,7 +76,7 @@ func (p *place) stands(ctx context.Context, c *claim, before line.Entry, length 
 		s.length = int(ranges[1].GetCount())
 	}
 	p.s.mu.Lock()
-	defer p.s.unlock()
+	defer p.s.mu.Unlock()
 	p.ahead = p.ticket.WhoHolds(p.ahead, ranges[0])
 	return s
 }
@@ -104,18 +104,18 @@ type check struct {
 func (p *place) check(ctx context.Context, c *claim, before line.Entry, length int) check {
 	ctx, stop := context.WithCancel(ctx)
 	answer := make(chan standing, 1)
-	p.s.spawn(func() {
+	p.s.tasks.Go(func() {
 		defer close(answer)
 		answer <- p.stands(ctx, c, before, length)
 	})
 	return check{stop, answer}
 }
 
-func (k *check) over() bool { return k.answer == nil }
+func (k *check) finished() bool { return k.answer == nil }
 
 // end ends the check, whether it is answered or not.
 func (k *check) end() {
-	if k.over() {
+	if k.finished() {
 		return
 	}
 	k.stop()
@@ -132,18 +132,18 @@ func (k *check) end() {
 // none of them is a contender it reads on.
 func (p *place) look(ctx context.Context, c *claim, at int64) error {
 	for look := p.ticket.Look(at != 0); ; {
-		sent := p.s.era.Load()
+		sent := p.s.epoch.Load()
 		read, err := p.readAhead(ctx, c, at, &look)
 		if err != nil {
 			return err
 		}
 		ahead, there := look.Judge(read...)
 		if !there {
-			p.disowned()
+			p.ownKeyChanged()
 			return errQueueAnew
 		}
 		if ticket.Tells(ahead) {
-			p.above().told(read[0])
+			p.above().findRecall(read[0])
 			p.setLine(ahead, sent)
 			return nil
 		}
@@ -181,7 +181,7 @@ func (p *place) readAhead(
 	if at != 0 {
 		// The state at a revision does not change, so no quorum is needed. The
 		// member may not have reached it yet, or have compacted it away.
-		sent := p.s.era.Load()
+		sent := p.s.epoch.Load()
 		past := request(clientv3.WithRev(at), clientv3.WithSerializable())
 		r, _, err := attempt.Do(ctx, p.s.calls, &attempt.Backoff{Urgent: true}, attempt.ReadTimeout, past)
 		if err == nil {
@@ -191,7 +191,7 @@ func (p *place) readAhead(
 	}
 	present := request()
 	r, err := readFor(ctx, p, c, attempt.Backoff{}, func(ctx context.Context) (read, error) {
-		sent := p.s.asks()
+		sent := p.s.sending()
 		r, err := present(ctx)
 		if err == nil {
 			p.s.heardNow(r.header, sent)

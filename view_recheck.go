@@ -28,10 +28,10 @@ func (v *view) readLine() bool {
 		}
 	}
 	v.s.mu.Lock()
-	defer v.s.unlock()
+	defer v.s.mu.Unlock()
 	if err != nil {
 		if attempt.Refused(err) || err == errClientClosed {
-			v.over = err
+			v.refusal = err
 			v.endLocked() // it wakes the waiter of now, and affects none that comes later
 		}
 		return false
@@ -54,9 +54,9 @@ func (v *view) readLine() bool {
 					over[e.Key] = putOver{e, at}
 				}
 				v.putOverLocked(e)
-				v.s.strayLocked(e)
+				v.s.suspectOrphanLocked(e)
 			} else {
-				v.strayLocked(e)
+				v.lostLeaseLocked(e)
 			}
 		}
 		v.behind = v.behind || !maps.Equal(v.keys, keys) || !maps.EqualFunc(v.putOver, over, putOver.same)
@@ -79,7 +79,7 @@ func (v *view) readKeys(opts ...clientv3.OpOption) (*clientv3.GetResponse, error
 // failed notes why a read was not answered. It returns an error if nobody needs the read.
 func (v *view) failed(err error) error {
 	v.s.mu.Lock()
-	defer v.s.unlock()
+	defer v.s.mu.Unlock()
 	v.err = err
 	v.blindLocked()
 	if v.idleLocked() {
@@ -97,7 +97,7 @@ func (v *view) isAsKnown() bool {
 	s.mu.Lock()
 	p := v.ownLocked()
 	if p == nil || p.ticket.Rev() == 0 || p.staleLocked() || !p.ahead.Whole {
-		s.unlock()
+		s.mu.Unlock()
 		return false
 	}
 	ifs := append(p.asPutLocked(), p.ticket.Exists(), p.ticket.OnLease())
@@ -110,7 +110,7 @@ func (v *view) isAsKnown() bool {
 	if first {
 		ask = v.newerLocked(p)
 	}
-	s.unlock()
+	s.mu.Unlock()
 	resp, err := read(v.ctx, s, func(ctx context.Context) (*clientv3.TxnResponse, error) {
 		return s.txn(ctx, ifs, ask, ask)
 	}, v.failed)
@@ -118,7 +118,7 @@ func (v *view) isAsKnown() bool {
 		return false
 	}
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	v.err = nil
 	return resp.Succeeded && (!first || slices.ContainsFunc(rangesOf(resp), func(r *pb.RangeResponse) bool {
 		return showsNobody(r, name, p.ticket.Key)
@@ -155,11 +155,11 @@ func showsNobody(read *pb.RangeResponse, name, own string) bool {
 // it again. goOn is false if a new watch is needed, or nobody has needed the view for a while.
 func (v *view) recheck() (next time.Duration, goOn bool) {
 	v.s.mu.Lock()
-	defer v.s.unlock()
+	defer v.s.mu.Unlock()
 	now := time.Now()
 	v.local.above().admitLocked() // the lease may last again
 	switch {
-	case v.over != nil || v.s.closed || v.local.view != v:
+	case v.refusal != nil || v.s.closed || v.local.view != v:
 		return 0, false
 	case v.idleLocked():
 		v.endLocked()
@@ -173,12 +173,12 @@ func (v *view) recheck() (next time.Duration, goOn bool) {
 	}
 	v.reading, v.joined = true, false
 	v.due = now.Add(v.s.recheckAfter(v.relied, len(v.keys)))
-	v.s.goLocked(func() {
+	v.s.tasks.GoLocked(func() {
 		if !v.isAsKnown() {
 			v.readLine()
 		}
 		v.s.mu.Lock()
-		defer v.s.unlock()
+		defer v.s.mu.Unlock()
 		v.reading = false
 	})
 	return recheck.Least, true

@@ -15,9 +15,9 @@ import (
 // watches all permits.
 const manyWatched = 16
 
-// A parting is what a watch of some keys reports.
-type parting struct {
-	told tiding
+// A permitNotice is what a watch of some keys reports.
+type permitNotice struct {
+	kind notice
 	keys []string // that were deleted
 	at   int64    // the revision of the last of these
 	late bool     // the watch has not begun in time
@@ -48,8 +48,8 @@ func (p *place) waitBehindSome(
 	for {
 		looks, at := false, int64(0)
 		select {
-		case told := <-w.told:
-			if told.told == watchOver { // read the line, begin new watches
+		case told := <-w.notices:
+			if told.kind == watchOver { // read the line, begin new watches
 				if told.late {
 					broken.Unanswered()
 				}
@@ -58,7 +58,7 @@ func (p *place) waitBehindSome(
 				}
 				return p.look(ctx, c, 0)
 			}
-			looks, at = p.parted(w, told, broken)
+			looks, at = p.permitNoticed(w, told, broken)
 		case <-again.C:
 			looks = true
 		case <-p.news:
@@ -84,10 +84,10 @@ func (p *place) waitBehindSome(
 	}
 }
 
-// parted notes what one of the watches reports. looks says that p has to read the line then, at a
+// permitNoticed notes what one of the watches reports. looks says that p has to read the line then, at a
 // revision if that is not 0.
-func (p *place) parted(w *partings, told parting, broken *attempt.Backoff) (looks bool, at int64) {
-	if told.told == deletionTold {
+func (p *place) permitNoticed(w *permitWatch, told permitNotice, broken *attempt.Backoff) (looks bool, at int64) {
+	if told.kind == deletionTold {
 		return p.departed(w, told.keys), told.at
 	}
 	if w.begun++; w.begun == w.count {
@@ -103,9 +103,9 @@ func (p *place) parted(w *partings, told parting, broken *attempt.Backoff) (look
 // Invariant: it does not count on the end of a key that no watch tells of. (What is watched key by
 // key says nothing of the other keys, and the watch of permits nothing of the rest: they may have
 // gone unseen. TestAPermitBehindOthersGetsInWithTheLastOfThem.)
-func (p *place) departed(w *partings, keys []string) (looks bool) {
+func (p *place) departed(w *permitWatch, keys []string) (looks bool) {
 	p.s.mu.Lock()
-	defer p.s.unlock()
+	defer p.s.mu.Unlock()
 	gone := func(e line.Entry) bool { return slices.Contains(keys, e.Key) }
 	if gone(p.ticket.Entry()) || p.staleLocked() {
 		return true
@@ -117,19 +117,19 @@ func (p *place) departed(w *partings, keys []string) (looks bool) {
 	return !w.covers(p.ahead)
 }
 
-// A partings is the watches by which a permit waits.
-type partings struct {
-	told  chan parting
-	count int // of watches
-	begun int // of these
-	end   context.CancelFunc
+// A permitWatch is the watches by which a permit waits.
+type permitWatch struct {
+	notices chan permitNotice
+	count   int // of watches
+	begun   int // of these
+	end     context.CancelFunc
 
 	all  bool // permits are watched
 	keys []string
 }
 
 // covers reports whether one of the watches tells when a place with those ahead of it may hold.
-func (w *partings) covers(ahead line.Ahead) bool {
+func (w *permitWatch) covers(ahead line.Ahead) bool {
 	if ahead.Clear() || ahead.Unread() {
 		return false
 	}
@@ -143,21 +143,21 @@ func (w *partings) covers(ahead line.Ahead) bool {
 //
 // Invariant: after watches that have failed it begins one, and not one for each key. (An etcd that
 // is slow would get many times as much to do. TestTheWatchesOfAPermitBeginAtASlowEtcd.)
-func (p *place) watchSome(ctx context.Context, ahead line.Ahead, broken attempt.Backoff) *partings {
+func (p *place) watchSome(ctx context.Context, ahead line.Ahead, broken attempt.Backoff) *permitWatch {
 	awaited := ahead.Awaited()
-	w := &partings{told: make(chan parting)}
+	w := &permitWatch{notices: make(chan permitNotice)}
 	ctx, w.end = context.WithCancel(ctx)
 	failed := broken != attempt.Backoff{}
 	if awaited[0].Kind() == line.Permit && (ahead.Whole || failed || len(awaited) > manyWatched) {
 		w.all, w.count = true, 1
 		permits := line.Permits(p.ticket.Name)
-		p.s.spawn(func() { p.follow(ctx, w.told, broken, permits.From, clientv3.WithRange(permits.To)) })
+		p.s.tasks.Go(func() { p.follow(ctx, w.notices, broken, permits.From, clientv3.WithRange(permits.To)) })
 		return w
 	}
 	for _, e := range append(slices.Clone(awaited), p.ticket.Entry()) {
 		w.keys = append(w.keys, e.Key)
 		w.count++
-		p.s.spawn(func() { p.follow(ctx, w.told, broken, e.Key) })
+		p.s.tasks.Go(func() { p.follow(ctx, w.notices, broken, e.Key) })
 	}
 	return w
 }
@@ -165,21 +165,21 @@ func (p *place) watchSome(ctx context.Context, ahead line.Ahead, broken attempt.
 // follow tells what a watch of deletions reports, until ctx ends, which whoever waits ends, or the
 // watch does.
 func (p *place) follow(
-	ctx context.Context, told chan<- parting, broken attempt.Backoff, key string, opts ...clientv3.OpOption,
+	ctx context.Context, told chan<- permitNotice, broken attempt.Backoff, key string, opts ...clientv3.OpOption,
 ) {
 	before := broken
 	events, on, stop := p.s.watch(ctx, &broken, key, append(opts, clientv3.WithFilterPut())...)
 	defer stop()
 	late := broken != before
 	for {
-		var t parting
+		var t permitNotice
 		select {
 		case resp, open := <-events:
-			t = p.partingBy(resp, open, on)
+			t = p.permitNoticeBy(resp, open, on)
 		case <-ctx.Done():
 			return
 		}
-		if t.told == nothingTold {
+		if t.kind == nothing {
 			continue
 		}
 		t.late = late
@@ -188,22 +188,22 @@ func (p *place) follow(
 		case <-ctx.Done():
 			return
 		}
-		if t.told == watchOver {
+		if t.kind == watchOver {
 			return
 		}
 	}
 }
 
-// partingBy is what an answer of a watch reports. open is false if the watch has ended. Only events
+// permitNoticeBy is what an answer of a watch reports. open is false if the watch has ended. Only events
 // newer than p count, as with one key.
-func (p *place) partingBy(resp clientv3.WatchResponse, open bool, on int64) (t parting) {
-	t.told, _ = p.toldBy(resp, open, on, "")
-	if t.told != nothingTold {
+func (p *place) permitNoticeBy(resp clientv3.WatchResponse, open bool, on int64) (t permitNotice) {
+	t.kind, _ = p.noticeBy(resp, open, on, "")
+	if t.kind != nothing {
 		return t
 	}
 	for _, event := range resp.Events {
 		if at := event.Kv.GetModRevision(); event.Type == clientv3.EventTypeDelete && at > p.ticket.Rev() {
-			t.told, t.at = deletionTold, max(t.at, at)
+			t.kind, t.at = deletionTold, max(t.at, at)
 			t.keys = append(t.keys, string(event.Kv.GetKey()))
 		}
 	}

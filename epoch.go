@@ -19,14 +19,14 @@ import (
 // errSetBack says that etcd was set back since something was learned from it.
 var errSetBack = errors.New("etcd was set back: restored, wiped, or another cluster")
 
-// An era is a part of etcd's history, as a Session has seen it: one cluster whose
+// An epoch is a part of etcd's history, as a Session has seen it: one cluster whose
 // revision does not go back.
 //
-// Invariant: nothing that was learned in one era counts in another. An answer belongs to
-// the era in which its request was sent, and a place from an earlier era is read before
-// anything is concluded from it. (Do not compare revisions of two eras: after
+// Invariant: nothing that was learned in one epoch counts in another. An answer belongs to
+// the epoch in which its request was sent, and a place from an earlier epoch is read before
+// anything is concluded from it. (Do not compare revisions of two epochs: after
 // a restore the same number is another write. TestNoTwoHoldAfterEtcdWasSetBack.)
-type era struct {
+type epoch struct {
 	cluster  atomic.Uint64 // 0 until a header has it
 	revision atomic.Int64  // the highest one known
 	term     atomic.Uint64 // of Raft, the newest one known
@@ -39,26 +39,26 @@ type header interface {
 	GetRaftTerm() uint64
 }
 
-// An asking is the sending of a request, and what was known then.
-type asking struct {
+// A sending is the sending of a request, and what was known then.
+type sending struct {
 	at       time.Time
-	era      *era
+	epoch    *epoch
 	revision int64
 	term     uint64
 }
 
-func (s *Session) asks() asking {
-	e := s.era.Load()
-	return asking{time.Now(), e, e.revision.Load(), e.term.Load()}
+func (s *Session) sending() sending {
+	e := s.epoch.Load()
+	return sending{time.Now(), e, e.revision.Load(), e.term.Load()}
 }
 
-// heard judges the header of an answer to a request that was sent in the era sent, when the
+// heard judges the header of an answer to a request that was sent in the epoch sent, when the
 // revision sentAt was known (0 if the answer may have an older one). An answer from
-// another cluster, or from before sentAt, begins a new era.
-func (s *Session) heard(h header, sent *era, sentAt int64) {
+// another cluster, or from before sentAt, begins a new epoch.
+func (s *Session) heard(h header, sent *epoch, sentAt int64) {
 	cluster, revision := h.GetClusterId(), h.GetRevision()
 	switch {
-	case s.era.Load() != sent: // it says nothing about the present one
+	case s.epoch.Load() != sent: // it says nothing about the present one
 	case !sent.isOf(cluster) || revision < sentAt:
 		s.above().setBack(h, sent)
 	default:
@@ -69,10 +69,10 @@ func (s *Session) heard(h header, sent *era, sentAt int64) {
 
 // heardNow judges the header of a linearizable answer. Its term was the newest when its request was
 // sent: a higher known term was from a candidate that was not elected, or from before a restore.
-func (s *Session) heardNow(h header, sent asking) {
-	s.heard(h, sent.era, sent.revision)
+func (s *Session) heardNow(h header, sent sending) {
+	s.heard(h, sent.epoch, sent.revision)
 	if term := h.GetRaftTerm(); term < sent.term {
-		sent.era.term.CompareAndSwap(sent.term, term)
+		sent.epoch.term.CompareAndSwap(sent.term, term)
 	}
 	s.above().proved(sent, h.GetRaftTerm())
 }
@@ -81,7 +81,7 @@ func (s *Session) heardNow(h header, sent asking) {
 func (s *Session) txn(
 	ctx context.Context, ifs []clientv3.Cmp, then, otherwise []clientv3.Op,
 ) (*clientv3.TxnResponse, error) {
-	sent := s.asks()
+	sent := s.sending()
 	resp, err := s.client.Txn(ctx).If(ifs...).Then(then...).Else(otherwise...).Commit()
 	if err == nil {
 		s.heardNow(resp.Header, sent)
@@ -93,7 +93,7 @@ func (s *Session) txn(
 func (s *Session) get(
 	ctx context.Context, key string, opts ...clientv3.OpOption,
 ) (*clientv3.GetResponse, error) {
-	sent := s.asks()
+	sent := s.sending()
 	resp, err := s.client.Get(ctx, key, opts...)
 	if err == nil {
 		s.heardNow(resp.Header, sent)
@@ -135,11 +135,11 @@ func readBy[R any](
 }
 
 // elsewhere reports whether the header of a watch's answer is from another cluster than the
-// present era's. It does not begin a new era: after the client was moved, an open stream still
+// present epoch's. It does not begin a new epoch: after the client was moved, an open stream still
 // leads to the old cluster. A later read shows which of the two counts, and the
 // next watch is on another stream.
 func (s *Session) elsewhere(h header) bool {
-	cluster, present := h.GetClusterId(), s.era.Load().cluster.Load()
+	cluster, present := h.GetClusterId(), s.epoch.Load().cluster.Load()
 	if cluster == 0 || present == 0 || cluster == present {
 		return false
 	}
@@ -148,7 +148,7 @@ func (s *Session) elsewhere(h header) bool {
 }
 
 // isOf reports whether a cluster is e's. The first one seen becomes e's.
-func (e *era) isOf(cluster uint64) bool {
+func (e *epoch) isOf(cluster uint64) bool {
 	return cluster == 0 || e.cluster.CompareAndSwap(0, cluster) || e.cluster.Load() == cluster
 }
 
