@@ -153,12 +153,19 @@ func (k *keeper) answered(r renewal) {
 }
 
 // again is how long after a renewal that failed the next one is sent: soon if it has failed at
-// once, later if etcd is slow. It is later, too, if the renewal was refused, because each new
-// stream may cost a login, or if it was not even sent.
+// once, as late as it failed otherwise. It is later if etcd is overloaded, if the renewal was
+// refused, because each new stream may cost a login, or if it was not even sent.
+//
+// (Do not have it depend on how long other answers take. clientv3 repeats a read that fails by
+// itself, so where most requests fail at once the others take long.
+// TestARenewalThatFailsAtOnceIsSentAgainSoonWhereAnswersAreSlow.)
 func (k *keeper) again(r renewal) time.Duration {
-	took := k.s.calls.Seldom(time.Since(r.started))
-	if attempt.Refused(r.err) || errors.Is(r.err, attempt.ErrUnreachable) {
+	took := time.Since(r.started)
+	switch {
+	case attempt.Refused(r.err) || errors.Is(r.err, attempt.ErrUnreachable):
 		took = k.plan.Late()
+	case attempt.Overloaded(r.err):
+		took = k.s.calls.Seldom(took)
 	}
 	return attempt.Jitter(k.plan.Again(k.unanswered, took))
 }

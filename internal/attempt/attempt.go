@@ -116,7 +116,7 @@ func Do[R any](
 	if err != nil && !errors.Is(err, ErrUnreachable) && late && ctx.Err() == nil {
 		err = ErrNoAnswer
 	}
-	if overloaded(err) {
+	if Overloaded(err) {
 		c.link.with(func(_ *budget, now time.Time) { c.link.windows.overloaded(sent, now) })
 	}
 	retry.note(err, c.Several())

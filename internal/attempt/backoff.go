@@ -77,7 +77,7 @@ func (b *Backoff) note(err error, several bool) {
 	switch {
 	case Is(err, rpctypes.ErrTooManyRequests):
 		b.overloads = min(b.overloads+1, mostTurned)
-	case overloaded(err) && !several && !b.Urgent:
+	case Overloaded(err) && !several && !b.Urgent:
 		b.overloads = min(b.overloads+1, mostLate)
 	default:
 		b.overloads = 0

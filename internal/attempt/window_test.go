@@ -78,7 +78,7 @@ func TestWhatSaysThatEtcdHasTooMuchToDo(t *testing.T) {
 		nil: false, ErrNoAnswer: true, rpctypes.ErrTooManyRequests: true, rpctypes.ErrTimeout: true,
 		rpctypes.ErrNoLeader: false, rpctypes.ErrLeaseNotFound: false, errBusy: false, ErrUnreachable: false,
 	} {
-		require.Equal(t, want, overloaded(err), "%v", err)
+		require.Equal(t, want, Overloaded(err), "%v", err)
 	}
 	require.True(t, NotApplied(errBusy), "nothing was sent")
 }

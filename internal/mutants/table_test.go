@@ -232,6 +232,12 @@ var mutants = []mutant{
 		},
 	},
 	{
+		name:    "a renewal that fails at once waits as long as other answers take",
+		why:     "An etcd that answers late gets less to do. But where most requests fail at once clientv3 repeats reads by itself, and it is these that take long (rule 13).",
+		edits:   []edit{{"renew.go", `	case attempt.Overloaded(r.err):`, `	default:`}},
+		killers: []killer{core("sim", "TestARenewalThatFailsAtOnceIsSentAgainSoonWhereAnswersAreSlow")},
+	},
+	{
 		name:    "a renewal that is refused is sent again at once",
 		why:     "An operator may take the refusal back. But each new stream may be a login, which costs etcd more than anything else (rule 25).",
 		edits:   []edit{{"renew.go", `attempt.Refused(r.err) || errors.Is(r.err`, `errors.Is(r.err`}},

@@ -402,6 +402,31 @@ func TestAnOutageOpensFewStreams(t *testing.T) {
 	}
 }
 
+// Answers take long, as where clientv3 repeats most reads. A renewal that fails at once is sent again
+// soon all the same: thirty times in a third of the TTL.
+func TestARenewalThatFailsAtOnceIsSentAgainSoonWhereAnswersAreSlow(t *testing.T) {
+	holding(t, 1, 1, func(t *testing.T, w *renewer, hold context.Context) {
+		w.slow(100 * time.Millisecond)
+		other, err := w.s.Mutex("other")
+		require.NoError(t, err)
+		for range 4 {
+			require.NoError(t, other.Lock(t.Context()))
+			require.NoError(t, other.Unlock(t.Context()))
+		}
+		w.proxied(true)
+		w.net.Reset("one", "m0")
+		time.Sleep(renewTTL / 6) // the first renewal after that fails
+		before, _, _ := w.opened()
+		time.Sleep(renewTTL / 6)
+		failed, _, _ := w.opened()
+		require.GreaterOrEqual(t, failed-before, 12)
+		require.LessOrEqual(t, failed-before, 18)
+		w.proxied(false)
+		time.Sleep(renewTTL)
+		require.NoError(t, hold.Err())
+	})
+}
+
 // Two of three requests fail at once, and two of three streams cannot be opened. The connections
 // break again and again, so that streams have to be opened. No hold is lost.
 func TestStreamsThatCannotBeOpenedLoseNoHold(t *testing.T) {
