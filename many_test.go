@@ -580,6 +580,50 @@ func TestTryLockAllTakesTheTurnOfAKeyThatLingers(t *testing.T) {
 	})
 }
 
+// A call that only tries has found the key that gives way to it, and its answer comes when etcd has
+// already confirmed that this key is gone. It is etcd that it waits for, and no other contender.
+func TestATryIsNotRefusedForAKeyOfItsOwnSessionThatHasGone(t *testing.T) {
+	for what, try := range map[string]func(s *etcdlock.Session) error{
+		"TryLock": func(s *etcdlock.Session) error {
+			mu, err := s.Mutex("y", etcdlock.WithInfo("another value: the key that lingers cannot be used"))
+			if err == nil {
+				err = mu.TryLock(context.Background())
+			}
+			if err == nil {
+				err = mu.Unlock(context.Background())
+			}
+			return err
+		},
+		"TryLockAll": func(s *etcdlock.Session) error {
+			h, err := s.TryLockAll(context.Background(), "x", "y")
+			if err == nil {
+				err = h.Unlock(context.Background())
+			}
+			return err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				s := processIn(t, etcd, "a", etcdlock.WithLinger(time.Hour))
+				mu := contract.MutexOf(t, s, "y")
+				lockWithin(t, mu, time.Second)
+				require.NoError(t, mu.Unlock(context.Background()))
+				require.Len(t, keysBelow(t, etcd, "y"), 1)
+				etcd.Intercept(func(c fake.Call) (e fake.Effect) {
+					switch {
+					case len(c.Puts) > 0:
+						e.DelayReply = 20 * time.Millisecond
+					case len(c.Deletes) > 0:
+						e.Delay = 10 * time.Millisecond
+					}
+					return e
+				})
+				require.NoError(t, try(s))
+			})
+		})
+	}
+}
+
 // After a restore from a backup that has the keys of a wait, the wait goes on, behind those
 // that are there.
 func TestLockAllGoesOnAfterASetBackToItsKeys(t *testing.T) {
