@@ -753,9 +753,9 @@ var mutants = []mutant{
 		killers: []killer{named("TestAWaitTellsAContextThatEndedWithACloseFromItsOwnClose")},
 	},
 	{
-		name:    "a try is refused for a key of its own Session that has just gone",
-		why:     "No place accounts for the key, so the Session has nothing to wait for. But it has just removed it, and the answer is older (rule 7).",
-		edits:   []edit{{"acquire.go", `			gone = l.hasDrawn(e.Key)
+		name: "a try is refused for a key of its own Session that has just gone",
+		why:  "No place accounts for the key, so the Session has nothing to wait for. But it has just removed it, and the answer is older (rule 7).",
+		edits: []edit{{"acquire.go", `			gone = l.hasDrawn(e.Key)
 `, `			gone = false
 `}},
 		killers: []killer{named("TestATryIsNotRefusedForAKeyOfItsOwnSessionThatHasGone")},
