@@ -16,7 +16,7 @@ import (
 )
 
 // Patience is how many times its timeout an attempt waits in all: 10 s for a TTL of 6 s and more.
-// etcd works through a request even when nobody waits for it any more, so giving up and asking
+// etcd works through a request even when its caller has given it up, so giving up and asking
 // again makes a slow etcd slower.
 const Patience = 5
 
@@ -56,8 +56,8 @@ func NewCaller(
 // reach another endpoint. It is a fraction of the TTL, within bounds.
 func (c *Caller) Timeout() time.Duration { return c.timeout }
 
-// WatchTimeout is how long the next watch may take to begin, given those before it that did
-// not. With one endpoint, another watch would be no faster. With several endpoints, each
+// WatchTimeout is how long the next watch may take to begin, given how many before it did not.
+// With one endpoint, another watch would be no faster. With several endpoints, each
 // new watch may go to the same dead one. So the line is read between one watch and the
 // next, and not too rarely. The result may change while the watch begins.
 func (c *Caller) WatchTimeout(b Backoff) time.Duration {
@@ -145,8 +145,8 @@ func (c *Caller) begin(ctx context.Context, retry *Backoff) (context.Context, co
 	return bounded, cancel, nil
 }
 
-// maxCopies bounds the repeats of one attempt. spareCopies bounds those of an attempt that
-// is spare: one round, if there are several endpoints.
+// maxCopies bounds the repeats of one attempt, and spareCopies the repeats of a spare one: one
+// round, if there are several endpoints.
 const maxCopies, spareCopies = 16, 2
 
 // copies are one attempt's calls of f: the first one, and its repeats, which a timer sends.

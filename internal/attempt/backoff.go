@@ -20,18 +20,18 @@ type Backoff struct {
 	// Eager is set if the call is the last of its kind, and cheap: its repeats need no credit.
 	Eager bool
 
-	// Urgent is set if the call gives back something for which others wait: it does not
+	// Urgent is set if the call gives back something for which other calls wait: it does not
 	// wait its turn.
 	Urgent bool
 
 	// Puts is set if the call puts a key into a line, which takes etcd longer than anything else.
 	Puts bool
 
-	// Spare is set if the call can wait, and many others may make the same call now: each of its
+	// Spare is set if the call can wait, and many waiters may make the same call now: each of its
 	// attempts is repeated twice at most.
 	Spare bool
 
-	// Most caps the pauses after errors other than those of an etcd that is overloaded. It is half
+	// Most caps the pauses after errors, except where they say that etcd is overloaded. It is half
 	// a second if it is not set.
 	Most time.Duration
 

@@ -70,7 +70,7 @@ func (b *budget) answered(now time.Time, after time.Duration) {
 func (b *budget) alive(now time.Time) { b.heard = now }
 
 // took is how long answers take of late: the second longest of the last few. One delayed answer
-// says nothing about the others, and would keep a request to a dead endpoint from being repeated.
+// says nothing about the next, and would keep a request to a dead endpoint from being repeated.
 // Two mean that etcd is slow. Until there are a few, each one counts.
 func (b *budget) took() time.Duration {
 	sorted := slices.Sorted(slices.Values(b.latest))

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// errBusy says that a request was not sent because etcd was still busy with others.
+// errBusy says that a request was not sent because etcd was still busy with earlier ones.
 var errBusy error = &unreachableError{errors.New("etcd is busy: no request was sent")}
 
 var (

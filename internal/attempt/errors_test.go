@@ -165,8 +165,8 @@ func TestAMemberThatCannotServeHasNotAnswered(t *testing.T) {
 	require.False(t, Absent(nil))
 }
 
-// After these errors a write has certainly not been carried out. After any other error
-// nobody knows, and that includes the first ErrNoSpace.
+// After these errors a write has certainly not been carried out. After any other error the
+// outcome is unknown, also after the first ErrNoSpace.
 func TestOnlyAnAnswerSaysThatAWriteWasNotApplied(t *testing.T) {
 	for _, answer := range []error{
 		rpctypes.ErrGRPCLeaseNotFound, rpctypes.ErrGRPCRequestTooManyRequests, rpctypes.ErrGRPCPermissionDenied,

@@ -127,8 +127,8 @@ func (c *Caller) reconnect() {
 // attempt is over. Within a kind, the first to come is the first to begin. begun is false if ctx
 // ends before; waited says whether there was a wait.
 //
-// (Do not search the queue for the one that gives up. A hundred thousand that give up at once then
-// have the lock for seconds, and the renewals of all that hold wait for it.
+// (Do not search the queue for an attempt that gives up. A hundred thousand that give up at once
+// then have the mutex for seconds, and the renewals of all holders wait for it.
 // TestGivingUpCostsNoMoreThanBeginningHoweverManyWait.)
 func (l *link) begin(ctx context.Context, kind int) (waited, begun bool) {
 	l.mu.Lock()
@@ -156,7 +156,7 @@ func (l *link) begin(ctx context.Context, kind int) (waited, begun bool) {
 	return true, false
 }
 
-// end counts an attempt that is over, and lets others of its kind begin.
+// end counts an attempt that is over, and lets the next ones of its kind begin.
 func (l *link) end(kind int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -55,10 +55,10 @@ func (w *windows) overloaded(sent, now time.Time) {
 // that it is overloaded, much as TCP probes a network. It is pure: it has no clock and no mutex of
 // its own.
 //
-// Invariant: no more attempts begin while full reports true, except those that give something
-// back. (Do not send everything at once: etcd works through what it has accepted, even if nobody
-// waits for it any more. Every answer is then late, and every retry makes the next one later,
-// until leases expire before their keys are put. TestACrowdGetsThroughAnEtcdThatTimesOut.)
+// Invariant: no more attempts begin while full reports true, except urgent ones. (Do not send
+// everything at once: etcd works through what it has accepted, even if the caller has given it
+// up. Every answer is then late, and every retry makes the next one later, until leases expire
+// before their keys are put. TestACrowdGetsThroughAnEtcdThatTimesOut.)
 type window struct {
 	size   int // how many may be under way, 0 for firstWindow
 	under  int // how many are under way

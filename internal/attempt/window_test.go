@@ -83,8 +83,8 @@ func TestWhatSaysThatEtcdHasTooMuchToDo(t *testing.T) {
 	require.True(t, NotApplied(errBusy), "nothing was sent")
 }
 
-// Attempts that the window does not let begin do so in turn, as others end. An attempt that
-// leaves takes nobody's turn.
+// Attempts that the window does not let begin do so in turn, as earlier ones end. An attempt
+// that leaves costs no other attempt its turn.
 func TestAttemptsBeginInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &link{}
@@ -126,11 +126,11 @@ func TestAttemptsBeginInTurn(t *testing.T) {
 	})
 }
 
-// An attempt that gives up costs about as much as one that begins, however many wait: all that hold
-// with the same client wait for the same lock.
+// An attempt that gives up costs about as much as one that begins, however many wait: the renewals
+// of all holders with the same client wait for the same mutex.
 func TestGivingUpCostsNoMoreThanBeginningHoweverManyWait(t *testing.T) {
 	const n = 100_000
-	// each returns the time in which one of n goes, while all do.
+	// each returns how long one of n attempts takes to leave the queue, while all leave it.
 	each := func(goes func(l *link, giveUp func())) time.Duration {
 		l := &link{windows: windows{asking: {size: 1, under: 1}}}
 		ctx, giveUp := context.WithCancel(context.Background())
@@ -211,7 +211,7 @@ func TestABackoffIsLongerWhileEtcdHasTooMuchToDo(t *testing.T) {
 	}
 }
 
-// A caller who gives up between two attempts learns that etcd does not answer.
+// A call that gives up between two attempts learns that etcd does not answer.
 func TestASilenceOutlastsThePauses(t *testing.T) {
 	var b Backoff
 	for range 10 {

@@ -7,7 +7,7 @@ import "sync"
 const MaxPending = 16_384
 
 // A Queue runs callbacks one at a time, in order, in a goroutine that exists only while there is
-// something to run. So no callback can harm its caller. Nobody waits for that goroutine, because
+// something to run. So no callback can harm its caller. Nothing waits for that goroutine, because
 // it may be blocked in the user's code. The zero Queue is ready for use.
 type Queue struct {
 	mu      sync.Mutex

@@ -65,7 +65,7 @@ func NewSender(
 	return s
 }
 
-// ErrStreamEnded wraps the error of a renewal whose stream had answered others before. For
+// ErrStreamEnded wraps the error of a renewal whose stream had answered earlier renewals. For
 // instance, its token has expired, or its member has stopped. That says nothing about
 // another stream.
 var ErrStreamEnded = errors.New("the stream of the renewals ended")

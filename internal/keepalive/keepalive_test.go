@@ -216,7 +216,7 @@ func TestNoAnswerIsTakenForThatToALaterRenewal(t *testing.T) {
 	})
 }
 
-// A message that no renewal asked for, or one for another lease, is nobody's answer.
+// A message that no renewal asked for, or one for another lease, answers no renewal.
 func TestWhatNobodyAskedForIsNobodysAnswer(t *testing.T) {
 	inWorld(t, func(t *testing.T, b *world) {
 		b.renewed(t)

@@ -8,7 +8,7 @@ import (
 )
 
 // streams are the streams of one lease. At rest there is one, the current one. While renewals have
-// no answer there are others, one for each.
+// no answer there are more, one for each.
 //
 // Invariant: at most one renewal is under way on a stream, so that the next message on it is the
 // answer to that one. etcd answers in the order of the requests. A renewal that is given up
