@@ -1,24 +1,24 @@
 // Package turn is the local queue for one name: the goroutines of a Session wait here,
-// first come, first served, so that the Session has one key in etcd's line. It says whose
-// turn it is, and who gets the turn next. It calls nobody: no mutex, no goroutine, no
-// clock. The Session's mutex guards it, and the Session tells the waiters.
+// first come, first served, so that the Session has one key in etcd's line. It decides which
+// waiter has the turn, and which one gets it next. It only decides: it has no mutex, no
+// goroutine and no clock. The Session's mutex guards it, and the Session tells the waiters.
 //
 //	transition  from            to
 //	Enter       Free            Taken
 //	            Taken, Passing  unchanged: the new waiter waits
 //	Hold        Taken           unchanged: the owner's hold has begun
-//	Leave       any             unchanged: one that has waited, or was chosen, goes away, unless it
-//	                            has got the turn before
-//	Choose      Taken           Passing, if somebody waits
-//	Pass        Taken, Passing  Taken, by the next one, or Free if there is none
-//	HandOff     Taken           Taken, by the next one, with the key of the one before
-//	Share       Taken           as it is: whoever comes, and shares, has the turn beside the owner
-//	Join        Taken           as it is: the first that waits, and shares, has it, too
-//	Step        Taken           as it is: whoever comes, and steps, owns the turn, and its owner has
-//	                            it, too
-//	StepNext    Taken           as it is: so does the first that waits, and steps
-//	Part        Taken, Passing  as it is: one of several who have the turn goes away
-//	Linger      Taken           Lingering, if nobody waits
+//	Leave       any             unchanged: a waiter goes away if it waits or is chosen; if it has got
+//	                            the turn before, it stays
+//	Choose      Taken           Passing, if there is a waiter
+//	Pass        Taken, Passing  Taken, by the next waiter, or Free if there is none
+//	HandOff     Taken           Taken, by the next waiter, with the key of the owner before
+//	Share       Taken           unchanged: a new waiter, which shares, has the turn beside the owner
+//	Join        Taken           unchanged: the first waiter, which shares, has the turn, too
+//	Step        Taken           unchanged: a new waiter, which steps, owns the turn, and the owner
+//	                            before has the turn beside it
+//	StepNext    Taken           unchanged: the first waiter, which steps, does the same
+//	Part        Taken, Passing  unchanged: one of several waiters that have the turn goes away
+//	Linger      Taken           Lingering, if there is no waiter
 //	Take        Lingering       Taken, with the key that lingers
 //	Yield       Lingering       Free
 package turn
@@ -35,10 +35,10 @@ type State uint8
 
 // The states of a Queue.
 const (
-	Free      State = iota // nobody has the turn or waits
+	Free      State = iota // the turn has no owner, and there is no waiter
 	Taken                  // the owner queues in etcd, or holds, or has lost and not unlocked
-	Passing                // as Taken; the next one is chosen, and gets the turn after the release
-	Lingering              // nobody has the turn; a key is kept for the next one that comes
+	Passing                // as Taken; the next waiter is chosen, and gets the turn after the release
+	Lingering              // the turn has no owner; a key is kept for the next waiter
 )
 
 // String is for messages.
@@ -69,56 +69,56 @@ func (s Standing) String() string {
 // A Waiter wants the turn once. It is in one Queue at most, once.
 //
 // Invariant: a waiter that has a hold keeps it until it parts or passes the turn on, whatever
-// becomes of the call that waits: others share its key, and rely on it. (Do not tell from the turn
-// alone whether a call has a hold: the owner of a shared turn may have got it from a holder that has
-// gone. TestAWaitThatEndsAsItIsLetInHasAHoldOrNothing.)
+// becomes of its call: other waiters share its key, and rely on the hold. (Do not tell from the
+// turn alone whether a call has a hold: the owner of a shared turn may have got the turn from a
+// holder that has gone. TestAWaitThatEndsAsItIsLetInHasAHoldOrNothing.)
 type Waiter[W any] struct {
 	// Set once, before it enters.
 	Value  W
-	Shares bool // it may have the turn beside others that share
-	Steps  bool // it has its own key, and the turn beside others that step once it holds
+	Shares bool // it may have the turn beside other waiters that share
+	Steps  bool // it has its own key; once it holds it may have the turn beside waiters that step
 
 	standing      Standing
 	early         bool   // it came before the put of the key at which the owner holds or will hold
-	number        uint32 // the number of the one before it when it came, plus one; it wraps
+	number        uint32 // the number of the waiter before it when it came, plus one; it wraps
 	before, after *Waiter[W]
 }
 
 // Standing is where w stands.
 func (w *Waiter[W]) Standing() Standing { return w.standing }
 
-// Early reports whether w, which waits, may share the owner's key even if others have come
-// to etcd's line since: w came before the put of that key, and stands right behind the
+// Early reports whether w, which waits, may share the owner's key even if other contenders have
+// come to etcd's line since: w came before the put of that key, and stands right behind the
 // owner.
 func (w *Waiter[W]) Early() bool { return w.early }
 
 // A Queue is the local queue for one name, with waiters W that hold at keys K. The zero
 // Queue is free.
 //
-// Invariant: at most one waiter has the turn, or several share it: its owner, and others
-// beside it. Either the owner alone has a key in etcd's line, and the others hold at that
-// key, too. Or each has a key; then only the owner may wait there, while those beside it
-// hold. The turn stays with its owner until the owner passes it on, even if its hold is
+// Invariant: at most one waiter has the turn, or several share it: its owner, and the waiters
+// beside the owner. Either the owner alone has a key in etcd's line, and the waiters beside it
+// hold at that key, too. Or each has a key; then only the owner may wait there, while the waiters
+// beside it hold. The turn stays with its owner until the owner passes it on, even if its hold is
 // lost. (Do not pass a turn on when a hold is lost: the loser may still be at work.
 // TestALostHoldExcludesItsSessionUntilUnlock.)
 //
-// Invariant: only its owner passes the turn on. So everybody else has gone away before. (Do
-// not pass it on when one of several goes. TestAWriterWaitsForEveryReaderOfItsSession.)
+// Invariant: only the owner passes the turn on, and only once every waiter beside it has gone
+// away. (Do not pass it on when one of several goes. TestAWriterWaitsForEveryReaderOfItsSession.)
 //
-// Invariant: while a key lingers nobody has the turn or waits.
+// Invariant: while a key lingers the turn has no owner, and there is no waiter.
 //
-// The time of coming and going does not depend on the number of waiters: a hundred thousand
-// may go at once, and a renewal that waits for the Session's mutex meanwhile must not wait
-// for the square of that.
+// How long it takes to enter or to leave does not depend on the number of waiters: a hundred
+// thousand may leave at once, and a renewal that waits for the Session's mutex meanwhile must not
+// wait for the square of that.
 type Queue[W any, K comparable] struct {
 	state       State
 	owner, next *Waiter[W]
 
-	beside *Waiter[W] // the last of those that have the turn beside its owner
+	beside *Waiter[W] // the last waiter that got the turn beside its owner
 	shares int        // how many have the turn beside its owner
 
-	first, last *Waiter[W] // of those that wait
-	waiting     int        // how many wait
+	first, last *Waiter[W] // the ends of the queue of waiters
+	waiting     int        // how many there are in it
 	alone       int        // how many of these, and of the chosen one, do not share
 	unlike      int        // how many of them do not step
 
@@ -133,7 +133,7 @@ type Queue[W any, K comparable] struct {
 // State is the queue's state.
 func (q *Queue[W, K]) State() State { return q.state }
 
-// Owner is the owner of the turn, or the zero W if nobody has it.
+// Owner is the owner of the turn, or the zero W if there is none.
 func (q *Queue[W, K]) Owner() (w W) {
 	if q.owner != nil {
 		w = q.owner.Value
@@ -144,22 +144,22 @@ func (q *Queue[W, K]) Owner() (w W) {
 // Lingering is the key that lingers, or the zero K if none does.
 func (q *Queue[W, K]) Lingering() K { return q.lingering }
 
-// Waiting is how many wait, not counting the owner and the chosen one.
+// Waiting is the number of waiters, without the owner and the chosen one.
 func (q *Queue[W, K]) Waiting() int { return q.waiting }
 
 // First is the first waiter, or nil if there is none.
 func (q *Queue[W, K]) First() *Waiter[W] { return q.first }
 
-// AllShare reports whether all that wait share, including the chosen one.
+// AllShare reports whether all waiters share, including the chosen one.
 func (q *Queue[W, K]) AllShare() bool { return q.alone == 0 }
 
-// AllStep reports whether all that wait step, including the chosen one.
+// AllStep reports whether all waiters step, including the chosen one.
 func (q *Queue[W, K]) AllStep() bool { return q.unlike == 0 }
 
 // Sharing is how many have the turn beside its owner.
 func (q *Queue[W, K]) Sharing() int { return q.shares }
 
-// Having yields those that have the turn: the owner, and those beside it.
+// Having yields the waiters that have the turn: the owner, and the ones beside it.
 func (q *Queue[W, K]) Having() iter.Seq[W] {
 	return func(yield func(W) bool) {
 		if q.owner != nil && !yield(q.owner.Value) {
@@ -173,8 +173,8 @@ func (q *Queue[W, K]) Having() iter.Seq[W] {
 	}
 }
 
-// All yields those in the queue: the waiters in order, the owner, and the chosen one. It
-// leaves out those beside the owner.
+// All yields the whole queue: the waiters in order, the owner, and the chosen one. It leaves out
+// the waiters beside the owner.
 func (q *Queue[W, K]) All() iter.Seq[W] {
 	return func(yield func(W) bool) {
 		for w := q.first; w != nil; w = w.after {
@@ -194,9 +194,9 @@ func (q *Queue[W, K]) All() iter.Seq[W] {
 // few is the number of waiters up to which Ahead counts.
 const few = 8
 
-// Ahead is how many are ahead of w, including the owner. For a nil w it is how many would
-// be ahead of one that came now. Behind more than a few waiters it may be too high, but
-// only by those that have left from among them.
+// Ahead is how many waiters are ahead of w, including the owner. For a nil w it is how many
+// would be ahead of a new waiter. Behind more than a few waiters it may be too high, but only by
+// the number of waiters that have left from among them.
 func (q *Queue[W, K]) Ahead(w *Waiter[W]) int {
 	ahead := q.waiting
 	if w != nil {
@@ -224,8 +224,8 @@ func (q *Queue[W, K]) waitingBefore(w *Waiter[W]) int {
 
 // ---- transitions
 
-// Enter adds w. If nobody is there w has the turn at once, otherwise it waits. If a key
-// lingers, the caller must take it or give it up before.
+// Enter adds w. In a free queue w has the turn at once, otherwise it waits. If a key lingers, the
+// caller must take it or give it up before.
 func (q *Queue[W, K]) Enter(w *Waiter[W]) (has bool) {
 	q.must("Enter", Free, Taken, Passing)
 	w.must("Enter", Out)
@@ -247,7 +247,7 @@ func (q *Queue[W, K]) Enter(w *Waiter[W]) (has bool) {
 }
 
 // Gather notes that a key is about to be put, at which the owner or the chosen one will
-// hold. If that one shares, those right behind it that share, too, are Early.
+// hold. If that waiter shares, the ones right behind it that share, too, are Early.
 func (q *Queue[W, K]) Gather() {
 	q.must("Gather", Taken, Passing)
 	holder := q.owner
@@ -266,7 +266,8 @@ func (q *Queue[W, K]) Hold(w *Waiter[W]) {
 	w.standing = Holder
 }
 
-// Share gives w, which comes now, a hold beside that of the owner. Both share, and nobody waits.
+// Share gives w, a new waiter, a hold beside the owner's. Both must share, and the queue must have
+// no other waiter.
 func (q *Queue[W, K]) Share(w *Waiter[W]) {
 	q.must("Share", Taken)
 	w.must("Share", Out)
@@ -277,7 +278,7 @@ func (q *Queue[W, K]) Share(w *Waiter[W]) {
 	q.join(w)
 }
 
-// Join gives the first waiter a hold beside that of the owner. Both share.
+// Join gives the first waiter a hold beside the owner's. Both must share.
 func (q *Queue[W, K]) Join() W {
 	q.must("Join", Taken)
 	q.owner.must("Join", Holder)
@@ -290,8 +291,8 @@ func (q *Queue[W, K]) Join() W {
 	return w.Value
 }
 
-// Step makes w, which comes now, the owner of the turn. The owner until now, which holds,
-// has the turn beside w. Both step, and nobody waits.
+// Step makes w, a new waiter, the owner of the turn. The owner until now, which holds, has the turn
+// beside w. Both must step, and the queue must have no other waiter.
 func (q *Queue[W, K]) Step(w *Waiter[W]) {
 	q.must("Step", Taken)
 	q.owner.must("Step", Holder)
@@ -303,7 +304,7 @@ func (q *Queue[W, K]) Step(w *Waiter[W]) {
 }
 
 // StepNext makes the first waiter the owner of the turn. The owner until now, which holds,
-// has the turn beside it. Both step.
+// has the turn beside it. Both must step.
 func (q *Queue[W, K]) StepNext() W {
 	q.must("StepNext", Taken)
 	q.owner.must("StepNext", Holder)
@@ -330,9 +331,9 @@ func (q *Queue[W, K]) join(w *Waiter[W]) {
 	q.shares++
 }
 
-// Part makes w, which has the turn, go away if others have it, too. If w owned the turn,
-// one of these owns it then. If w is the only one, Part returns false and does nothing: w
-// has to pass the turn on.
+// Part makes w, which has the turn, go away if another waiter has the turn, too. If w was the owner,
+// one of the waiters beside it becomes the owner. If w is the only one, Part returns false and does
+// nothing: w has to pass the turn on.
 func (q *Queue[W, K]) Part(w *Waiter[W]) (goes bool) {
 	q.must("Part", Taken, Passing)
 	w.must("Part", Owner, Holder, Beside)
@@ -360,7 +361,7 @@ func (q *Queue[W, K]) Part(w *Waiter[W]) (goes bool) {
 	return true
 }
 
-// Take gives w, which comes now, the turn, and a hold at the key that lingers.
+// Take gives w, a new waiter, the turn, and a hold at the key that lingers.
 func (q *Queue[W, K]) Take(w *Waiter[W]) {
 	q.must("Take", Lingering)
 	w.must("Take", Out)
@@ -369,9 +370,9 @@ func (q *Queue[W, K]) Take(w *Waiter[W]) {
 	w.standing = Holder
 }
 
-// Leave removes w, which came to wait, if it does, or was chosen. It returns where w stood.
-// Otherwise nothing has happened: an Owner has to pass the turn on, a Holder, or one Beside it,
-// keeps its hold, and one that is Gone had a hold, which was closed.
+// Leave removes w if it waits or is chosen. It returns where w stood. If w stood anywhere else
+// nothing has happened: an Owner has to pass the turn on, a Holder, or a waiter Beside it, keeps its
+// hold, and a waiter that is Gone had a hold, which was closed.
 func (q *Queue[W, K]) Leave(w *Waiter[W]) Standing {
 	w.must("Leave", Waiting, Next, Owner, Holder, Beside, Gone)
 	stood := w.standing
@@ -387,7 +388,7 @@ func (q *Queue[W, K]) Leave(w *Waiter[W]) Standing {
 }
 
 // Choose chooses the first waiter. It gets the turn after the owner's release, which puts
-// its key. ok is false if nobody waits.
+// its key. ok is false if there is no waiter.
 func (q *Queue[W, K]) Choose() (next W, ok bool) {
 	q.must("Choose", Taken)
 	q.owner.must("Choose", Holder)
@@ -402,8 +403,8 @@ func (q *Queue[W, K]) Choose() (next W, ok bool) {
 	return w.Value, true
 }
 
-// Pass takes the turn from its owner. The turn goes to the chosen one if it has not left,
-// otherwise to the first waiter. ok is false if there is nobody: the queue is free.
+// Pass takes the turn from its owner. The turn goes to the chosen waiter if it has not left,
+// otherwise to the first waiter. ok is false if there is neither: the queue is free.
 func (q *Queue[W, K]) Pass() (owner W, ok bool) {
 	q.must("Pass", Taken, Passing)
 	q.mustBeAlone("Pass")
@@ -430,7 +431,7 @@ func (q *Queue[W, K]) Pass() (owner W, ok bool) {
 
 // HandOff passes the turn, and the key at which its owner held, to the first waiter. It
 // works up to most times in a row with one key. For a key that has lingered the count
-// starts again. If most is reached or nobody waits, ok is false and nothing has happened.
+// starts again. If most is reached or there is no waiter, ok is false and nothing has happened.
 func (q *Queue[W, K]) HandOff(key K, most int) (owner W, ok bool) {
 	q.must("HandOff", Taken)
 	q.owner.must("HandOff", Holder)
@@ -445,9 +446,9 @@ func (q *Queue[W, K]) HandOff(key K, most int) (owner W, ok bool) {
 	return q.Pass()
 }
 
-// Linger ends the owner's turn and keeps the key at which it held until then, unless
-// another one comes. Nobody may wait. call says that the caller must call Due then: if a
-// time was set before, it would be too late.
+// Linger ends the owner's turn. It keeps the key at which the owner held until the time until, or
+// until a waiter comes. There must be no waiter now. call says that the caller must call Due at that
+// time: if a time was set before, it would be too late.
 func (q *Queue[W, K]) Linger(key K, until time.Time) (call bool) {
 	q.must("Linger", Taken)
 	q.owner.must("Linger", Holder)
@@ -494,7 +495,7 @@ func (q *Queue[W, K]) give(w *Waiter[W]) {
 	q.state, q.owner, q.next = Taken, w, nil
 }
 
-// release takes the turn from everybody.
+// release leaves the turn without an owner.
 func (q *Queue[W, K]) release(state State) {
 	var none K
 	q.state, q.owner, q.next = state, nil, nil
@@ -523,8 +524,8 @@ func (q *Queue[W, K]) remove(w *Waiter[W]) {
 	q.counts(w, -1)
 }
 
-// counts adds n to the number of those that do not share if w does not share, and likewise
-// for step.
+// counts adds n to the number of waiters that do not share if w does not share, and likewise for
+// step.
 func (q *Queue[W, K]) counts(w *Waiter[W], n int) {
 	if !w.Shares {
 		q.alone += n
@@ -535,7 +536,7 @@ func (q *Queue[W, K]) counts(w *Waiter[W], n int) {
 }
 
 // must panics if q is in none of the states from which there is a transition. That is a bug in
-// the Session, which could let two hold.
+// the Session, which could let two waiters hold.
 func (q *Queue[W, K]) must(transition string, from ...State) {
 	if slices.Contains(from, q.state) {
 		return
@@ -543,7 +544,7 @@ func (q *Queue[W, K]) must(transition string, from ...State) {
 	panic(fmt.Sprintf("turn: %s: the turn is %v", transition, q.state))
 }
 
-// mustBeAlone panics if others have the turn beside its owner.
+// mustBeAlone panics if a waiter has the turn beside its owner.
 func (q *Queue[W, K]) mustBeAlone(transition string) {
 	if q.shares > 0 {
 		panic(fmt.Sprintf("turn: %s: %d have the turn beside its owner", transition, q.shares))

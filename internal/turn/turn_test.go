@@ -19,7 +19,7 @@ type (
 	waiter = turn.Waiter[string]
 )
 
-// A desk is a queue and those that have come to it, by name.
+// A desk is a queue and the waiters that have come to it, by name.
 type desk struct {
 	queue
 	waiters map[string]*waiter
@@ -37,7 +37,7 @@ func (d *desk) of(name string) *waiter {
 	return d.waiters[name]
 }
 
-// there is the waiter of a name that has come last.
+// there is the latest waiter of a name.
 func (d *desk) there(name string) *waiter {
 	if w := d.waiters[name]; w != nil {
 		return w
@@ -111,10 +111,10 @@ func (d *desk) do(step string) string {
 	panic("no step: " + step)
 }
 
-// after returns who waits behind another, and "" if nobody does.
-func after(d *desk, who string) string {
+// after returns the waiter behind another, and "" if there is none.
+func after(d *desk, name string) string {
 	all := slices.Collect(d.All())[:d.Waiting()]
-	if i := slices.Index(all, who); i+1 < len(all) {
+	if i := slices.Index(all, name); i+1 < len(all) {
 		return all[i+1]
 	}
 	return ""
@@ -128,11 +128,11 @@ func key(arg string) int {
 	return key
 }
 
-func said(who string, ok bool) string {
+func said(name string, ok bool) string {
 	if !ok {
 		return "nobody"
 	}
-	return who
+	return name
 }
 
 // look describes d: its state, the owner or what lingers, and the waiters in the order of
@@ -150,7 +150,7 @@ func split(steps string) []string {
 	return strings.FieldsFunc(steps, func(r rune) bool { return r == ',' })
 }
 
-// Who has the turn, and who gets it next: first come, first served.
+// The owner of the turn, and the next one: first come, first served.
 func TestTurns(t *testing.T) {
 	rows := []struct {
 		promise string
@@ -311,7 +311,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// A transition that would let two hold, or lose a turn, panics.
+// A transition that would let two waiters hold, or lose a turn, panics.
 func TestIllegalTransitionsPanic(t *testing.T) {
 	rows := []struct {
 		state string
@@ -415,7 +415,7 @@ func TestDue(t *testing.T) {
 }
 
 // Behind a few waiters, Ahead counts a waiter's place exactly. Behind more, it may be too
-// high, but only by those that have left from among them.
+// high, but only by the number of waiters that have left from among them.
 func TestAheadIsExactBehindAFew(t *testing.T) {
 	const n = 40
 	var d desk
@@ -454,10 +454,10 @@ type model struct {
 	owner, next   string
 	holds         bool     // the owner has a hold
 	gone          bool     // next has left
-	over          []string // those that had a hold once
+	over          []string // the waiters that had a hold once
 	kept          int      // 0 if nothing lingers
 	key, handOffs int
-	came          int // how many have come, for their names
+	came          int // how many waiters have come, for their names
 	early         []string
 }
 
@@ -530,13 +530,13 @@ func (m *model) do(step string) string {
 		return w
 	}
 	newKey := func() { m.key, m.handOffs = m.key+1, 0 }
-	named := func(who string) string {
-		if who == "" {
+	named := func(name string) string {
+		if name == "" {
 			return "nobody"
 		}
-		return who
+		return name
 	}
-	shares := func(who string) bool { return strings.HasPrefix(who, "r") }
+	shares := func(name string) bool { return strings.HasPrefix(name, "r") }
 	switch verb {
 	case "enter":
 		if m.owner == "" {
@@ -650,8 +650,8 @@ func (m *model) do(step string) string {
 		if arg == "" {
 			n = len(m.waiting)
 		}
-		for _, who := range []string{m.owner, m.next} {
-			if who != "" {
+		for _, name := range []string{m.owner, m.next} {
+			if name != "" {
 				n++
 			}
 		}
@@ -711,7 +711,7 @@ func TestTheQueueDoesWhatASimpleOneDoes(t *testing.T) {
 	}
 }
 
-// States and standings are told by name.
+// States and standings print their names.
 func TestStatesHaveNames(t *testing.T) {
 	states := []turn.State{turn.Free, turn.Taken, turn.Passing, turn.Lingering}
 	require.Equal(t, "[free taken passing lingering]", fmt.Sprint(states))
