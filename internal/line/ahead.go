@@ -7,41 +7,41 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// An Ahead is what a reading shows of the contenders ahead of a place. A line may be long.
-// A place needs to know only who is nearest ahead of it, or that nobody is. So it reads the
+// An Ahead is what a reading shows of a place's predecessors in line. A line may be long. A
+// place needs to know only its nearest predecessor, or that it has none. So it reads the
 // newest keys before its own, up to a number.
 //
-// Invariant: Last has every contender that is older than the place and no older than the
-// oldest one in Last. If Whole is set, it has all that are ahead of the place. So a place
-// waits if Last is not empty. If Last is empty, the place may hold if Whole is set.
-// Otherwise it has to read on: keys that are no contenders may have filled what was read.
+// Invariant: of the contenders for which the place waits, Last has the newest ones without a gap
+// (unless Some is set), and all of them if Whole is set. So a place waits if Last is not empty. If
+// Last is empty, the place may hold if Whole is set. Otherwise it has to read on: keys that are no
+// contenders may have filled what was read.
 // (Do not take what was read for everything. TestStrayKeysThatFillWhatIsReadLetNobodyIn.)
 //
 // A reader waits only for the exclusive contenders before it. It reads them by Ranges,
 // since the readers may be many. The holder may then be another reader.
 type Ahead struct {
-	Last  Line  // the nearest ones for which the place waits
-	Whole bool  // there is nobody else for whom it waits
+	Last  Line  // the nearest predecessors for which the place waits
+	Whole bool  // Last has all for which it waits
 	First Entry // the holder, if not Last[0] or not Whole; without a revision if unknown
-	About int   // how many are before the place, if not Whole: at most, not counting later strays
-	Keys  int   // how many keys were below the prefix, including strays and those behind the place
+	About int   // how many predecessors, if not Whole: at most, not counting later strays
+	Keys  int   // how many keys were below the prefix, with strays and keys behind the place
 
-	// Beside has those before a permit, if the permit may hold beside all of them. Last is
-	// empty then.
+	// Beside has the predecessors of a permit, if the permit may hold beside all of them. Last
+	// is empty then.
 	Beside Line
 	own    Shape // of the place, if it is a permit
 
-	// Some says that Last has one of those before the place, but perhaps not the nearest.
-	// That one is enough to wait for: once it is gone the place reads the line.
+	// Some says that Last has one predecessor of the place, but perhaps not the nearest. That
+	// one is enough to wait for: once it is gone the place reads the line.
 	Some bool
 }
 
-// Nobody is the Ahead of a place that is the first in its line.
+// None is the Ahead of a place that is the first in its line.
 var None = Ahead{Whole: true}
 
-// Before returns who stands before own in the line for the lock name. The ranges have read
+// Before returns the predecessors of own in the line for the lock name. The ranges have read
 // the newest keys up to own, the newest first: the whole prefix, or, for a reader, its
-// Ranges. own has no revision if they were read before it was put, in the same transaction.
+// Ranges. own has no revision if the ranges were read before it was put, in the same transaction.
 //
 // The result is Whole if the ranges left nothing out. For a reader they may leave out other
 // readers. (It does read the nearest keys in the readers' block, since one of them may be
@@ -61,7 +61,7 @@ func Before(name string, own Entry, newest ...*pb.RangeResponse) Ahead {
 	return a
 }
 
-// permits records who is before a permit.
+// permits records the predecessors of a permit.
 func (a *Ahead) permits(l Line, own Entry) {
 	if s := own.Shape(); s.Kind == Permit {
 		a.own = s
@@ -71,13 +71,13 @@ func (a *Ahead) permits(l Line, own Entry) {
 	}
 }
 
-// Awaited returns some of those ahead of a place, at least one of which must go before the
-// place may hold. That is the nearest one, except for a permit behind permits. A permit
-// waits until the sum of the weights is small enough, so for it they are the nearest ones
-// whose weights alone are too much. Last must not be empty.
+// Awaited returns predecessors of a place, at least one of which must go before the place may
+// hold. That is the nearest one, except for a permit behind permits. A permit waits until the
+// sum of the weights is small enough, so for a permit Awaited is the nearest permits whose
+// weights alone are too much. Last must not be empty.
 //
-// Invariant: while all of them stand in line, the place may not hold. So a place that
-// learns of each of their ends, and of no other, misses nothing.
+// Invariant: while all of Awaited stand in line, the place may not hold. So a place that learns
+// when each of them goes, and learns of no other key, misses nothing.
 // (TestWhileAllAwaitedStandAPermitWaits.)
 func (a Ahead) Awaited() Line {
 	if a.own.Kind != Permit {
@@ -109,10 +109,10 @@ func merge(name string, ranges []*pb.RangeResponse) (l Line, a Ahead, read int) 
 	return Of(name, kvs), a, len(kvs)
 }
 
-// Among returns who stands before own, by ranges that have read the oldest keys, the oldest
-// first. It shows the holder, and about how many there are, n of which were read. Last is
-// empty unless all were read, since others may stand between. For a reader the ranges are
-// those of the Ranges that leave out readers.
+// Among returns the predecessors of own, by ranges that have read the oldest keys, the oldest
+// first. It shows the holder, and about how many predecessors there are, n of which were read.
+// Last is empty unless all were read, since unread contenders may stand between. For a reader the
+// ranges are the two of its Ranges that leave out readers.
 func Among(name string, own Entry, oldest ...*pb.RangeResponse) (a Ahead, n int) {
 	contenders, a, read := merge(name, oldest)
 	before := contenders.Before(own)
@@ -142,11 +142,11 @@ func (a Ahead) HeldBy(name string, oldest *pb.RangeResponse) Ahead {
 	return a
 }
 
-// Nearest returns who stands before a place that the same transaction is about to put. The
+// Nearest returns the predecessors of a place that the same transaction is about to put. The
 // range has read only keys, the newest first. That is enough in a long line. A key does not
-// show its lease. So Last has all that may stand in line, each without its lease, and the
+// show its lease. So Last has all keys that may stand in line, each without its lease, and the
 // result is Whole only if there is none. A place that waits for one of them has to find out
-// whether it does stand in line (Entry.LeaseByKey).
+// whether that key does stand in line (Entry.LeaseByKey).
 func Nearest(name string, newest *pb.RangeResponse) Ahead {
 	kvs := newest.GetKvs()
 	a := Ahead{Keys: int(newest.GetCount())}
@@ -161,9 +161,9 @@ func Nearest(name string, newest *pb.RangeResponse) Ahead {
 	return a
 }
 
-// Behind returns who stands before a place that is about to be put behind a key. A range of
-// its own has read that key. keys is how many keys the line has. The result is Unread if
-// that key stands in no line.
+// Behind returns the known predecessor of a place that is about to be put behind a key. A range
+// of its own has read that key. keys is how many keys the line has. The result is Unread if that
+// key stands in no line.
 func Behind(name string, read *pb.RangeResponse, keys int64) Ahead {
 	a := Ahead{Last: Of(name, read.GetKvs()), About: int(keys), Keys: int(keys)}
 	a.Some = len(a.Last) > 0
@@ -186,8 +186,8 @@ func Only(name string, own Entry, newest *pb.RangeResponse) bool {
 	return only && !newest.GetMore()
 }
 
-// Since returns a with what an earlier reading for the same place adds: nobody is ever put
-// ahead of a place.
+// Since returns a with what an earlier reading for the same place adds: no key is ever put ahead
+// of a place.
 func (a Ahead) Since(earlier Ahead) Ahead {
 	if a.Whole {
 		return a
@@ -201,8 +201,8 @@ func (a Ahead) Since(earlier Ahead) Ahead {
 	return a
 }
 
-// Without returns a without those that are gone, if all of a is known. Others may read the
-// old Last.
+// Without returns a without the contenders that are gone, if all of a is known. It does not
+// write to the old Last, of which there may be copies.
 func (a Ahead) Without(gone func(Entry) bool) Ahead {
 	for len(a.Last) > 0 && gone(a.Last[0]) {
 		a.Last = a.Last[1:]
@@ -216,22 +216,23 @@ func (a Ahead) Without(gone func(Entry) bool) Ahead {
 	return a
 }
 
-// Clear reports whether nobody is ahead of the place, so that it may hold.
+// Clear reports whether the place waits for no contender, so that it may hold.
 func (a Ahead) Clear() bool { return a.Whole && len(a.Last) == 0 }
 
-// Unread reports whether the reading shows neither that somebody is ahead of the place nor
-// that nobody is.
+// Unread reports whether the reading shows neither that the place waits for a contender nor that
+// it waits for none.
 func (a Ahead) Unread() bool { return !a.Whole && len(a.Last) == 0 }
 
-// Tells reports whether a says how many are ahead of the place, or that they are more than a few.
+// Tells reports whether a says how many predecessors the place has, or that they are more than a
+// few.
 func (a Ahead) Tells(few int) bool {
 	return a.Whole || a.Some || len(a.Last) > few || a.own.Kind == Permit && len(a.Last) > 0
 }
 
-// Brief reports whether a comes from Nearest or Behind, which do not ask who holds.
+// Brief reports whether a comes from Nearest or Behind, which do not read the holder.
 func (a Ahead) Brief() bool { return a.Some || len(a.Last) > 0 && a.Last[0].Lease == 0 }
 
-// Count is how many are before the place. If a is not Whole it is approximate.
+// Count is how many predecessors the place waits for. If a is not Whole it is approximate.
 func (a Ahead) Count() int {
 	if a.Whole {
 		return len(a.Last)
@@ -239,8 +240,8 @@ func (a Ahead) Count() int {
 	return max(a.About, len(a.Last))
 }
 
-// Holder is the first in line. It has no revision if nobody is ahead of the place, or if
-// the first one is unknown.
+// Holder is the first in line. It has no revision if the place waits for no contender, or if the
+// first one is unknown.
 func (a Ahead) Holder() Entry {
 	switch {
 	case !a.Whole || len(a.Last) > 0 && 0 < a.First.Rev && a.First.Rev < a.Last[0].Rev:

@@ -16,8 +16,8 @@ func rangeOf(count int64, more bool, kvs keys) *pb.RangeResponse {
 	return &pb.RangeResponse{Kvs: kvs, Count: count, More: more}
 }
 
-// A place waits for the nearest contender that was read. It may hold only if all before it
-// was read, and nobody is there.
+// A place waits for the nearest contender that was read. It may hold only if everything
+// before it was read, and no contender is there.
 func TestWhatALimitedReadingTells(t *testing.T) {
 	config, stray := kv("config", 2, 1), kv(idB, 8, 0)
 	own := line.Entry{Key: name + "/" + idC, Rev: 9, Lease: 1}
@@ -59,7 +59,7 @@ func TestWhatALimitedReadingTells(t *testing.T) {
 	}
 }
 
-// A later reading of the same place adds to an earlier one: nobody is ever put before a
+// A later reading of the same place adds to an earlier one: no key is ever put before a
 // place.
 func TestALaterReadingKnowsWhatAnEarlierOneTold(t *testing.T) {
 	own := line.Entry{Key: name + "/" + idC, Rev: 90, Lease: 1}
@@ -81,8 +81,8 @@ func TestALaterReadingKnowsWhatAnEarlierOneTold(t *testing.T) {
 	require.Zero(t, line.None.Since(put).Count())
 }
 
-// A contender that is gone is before nobody, and all others still are. The earlier result
-// stays as it was, since others may read it.
+// A contender that is gone is ahead of no place, and the rest still are. The earlier result
+// stays as it was, since there may be copies of it.
 func TestWhoIsGoneIsAheadOfNobody(t *testing.T) {
 	for _, row := range []struct {
 		gone, left []string
@@ -108,11 +108,11 @@ func TestWhoIsGoneIsAheadOfNobody(t *testing.T) {
 	}
 }
 
-// The oldest keys show who holds. They do not show who is nearest to a place, unless all
-// keys were read.
+// The oldest keys show the holder. They do not show the nearest predecessor of a place, unless
+// all keys were read.
 func TestTheOldestTellWhoHolds(t *testing.T) {
 	config := kv("config", 2, 1)
-	nobody := line.Entry{Key: name + "/" + idC}
+	unsent := line.Entry{Key: name + "/" + idC}
 	own := line.Entry{Key: name + "/" + idC, Rev: 9, Lease: 1}
 	rows := []struct {
 		promise string
@@ -122,10 +122,10 @@ func TestTheOldestTellWhoHolds(t *testing.T) {
 		n       int // contenders before it that were read
 		whole   bool
 	}{
-		{"nobody", rangeOf(0, false, nil), nobody, "", 0, true},
-		{"one", rangeOf(2, false, keys{config, a(7)}), nobody, idA, 1, true},
-		{"one, and more", rangeOf(30, true, keys{config, a(7)}), nobody, idA, 1, false},
-		{"no contender, and more", rangeOf(30, true, keys{config}), nobody, "", 0, false},
+		{"nobody", rangeOf(0, false, nil), unsent, "", 0, true},
+		{"one", rangeOf(2, false, keys{config, a(7)}), unsent, idA, 1, true},
+		{"one, and more", rangeOf(30, true, keys{config, a(7)}), unsent, idA, 1, false},
+		{"no contender, and more", rangeOf(30, true, keys{config}), unsent, "", 0, false},
 		{"before the own key", rangeOf(30, true, keys{a(7), c(9)}), own, idA, 1, true},
 		{"the own key is the first", rangeOf(30, true, keys{config, c(9), a(10)}), own, "", 0, true},
 		{"what is before the own key was not read", rangeOf(30, true, keys{config}), own, "", 0, false},
@@ -147,7 +147,7 @@ func TestTheOldestTellWhoHolds(t *testing.T) {
 }
 
 // A range that reads only keys shows no leases. A key that may be a contender's is ruled
-// out only by its lease. The own key is as it was put only if nobody has put it over.
+// out only by its lease. The own key is as it was put only if it was not put over.
 func TestWhatKeysAloneTell(t *testing.T) {
 	key := func(tail string, created, modified int64) *keyValue {
 		k := kv(tail, created, 0)
@@ -178,9 +178,9 @@ func TestWhatKeysAloneTell(t *testing.T) {
 	}
 }
 
-// A put that reads only keys takes every key that may be a contender's for one, since it
-// sees no leases. So by it nobody holds beside one that may stand in line, and the line is
-// not Whole.
+// A put that reads only keys takes every key that may be a contender's for a contender's, since
+// it sees no leases. So by it no place may hold behind a key that may stand in line, and the line
+// is not Whole.
 func TestWhatKeysAloneTellOfTheNearest(t *testing.T) {
 	older := kv(idA, 7, 1) // etcd before 3.7 tells the lease
 	rows := []struct {
@@ -219,7 +219,7 @@ func TestWhatKeysAloneTellOfTheNearest(t *testing.T) {
 	require.False(t, line.Before(name, line.Entry{}, rangeOf(1, false, keys{a(7)})).Brief())
 }
 
-// A place that is put behind a key in line waits for that one, and there may be others.
+// A place that is put behind a key in line waits for that key, and may have more predecessors.
 // Behind a key that stands in no line it has to read.
 func TestWhoStandsBehindAKeyThatWasRead(t *testing.T) {
 	ahead := line.Behind(name, rangeOf(1, false, keys{a(7)}), 90)

@@ -27,7 +27,7 @@ func ParseKey(key string) (name string, id uuid.UUID, ok bool) {
 	return name, id, err == nil
 }
 
-// StandsIn reports whether e stands in line for the lock name. Other keys block nobody:
+// StandsIn reports whether e stands in line for the lock name. Other keys block no contender:
 // keys without a lease, keys of nested names, and whatever else people keep below the
 // prefix.
 func (e Entry) StandsIn(name string) bool {

@@ -16,7 +16,7 @@ import (
 // canonical is what a UUID in a key looks like, by its grammar.
 var canonical = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\z`)
 
-// Rule 14: what is a contender, and what blocks nobody.
+// Rule 14: which keys are contenders, and which block no contender.
 func TestWhoStandsInLine(t *testing.T) {
 	rows := []struct {
 		promise string
@@ -80,7 +80,7 @@ func TestKeysAreTakenApart(t *testing.T) {
 }
 
 // A contender's key ends in a canonical UUID in lower case or in the hexadecimal of its
-// own lease, and has a lease. Everything else blocks nobody.
+// own lease, and has a lease. Everything else blocks no contender.
 func FuzzContenderKey(f *testing.F) {
 	for _, tail := range []string{
 		"", "config", hex, strings.ToUpper(hex), "0" + hex, "0x" + hex, idA, strings.ToUpper(idA),

@@ -7,7 +7,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// A Kind is how a contender holds: alone, or beside others.
+// A Kind is how a contender holds: alone, or beside other contenders.
 //
 // The key shows the kind, since the event of a deletion has no value. A key never changes
 // its kind. UUIDs of version 8 are reserved for kinds other than Exclusive, with a block
@@ -23,7 +23,7 @@ const (
 	Permit                // holds beside other permits, as long as their weights are within a limit
 )
 
-// Kinds is how many there are.
+// Kinds is the number of kinds.
 const Kinds = 3
 
 // String is the word for people.
@@ -112,7 +112,7 @@ func Draw(id uuid.UUID, s Shape) (of uuid.UUID, ok bool) {
 	return id, true
 }
 
-// Told is how many of id's first bytes say what it is, or tell it from others. The rest is
+// Told is how many of id's first bytes say what it is, or tell it from other ids. The rest is
 // free, except for the bits of the variant.
 func Told(id uuid.UUID) int {
 	if shapeOf(id.String()).Kind == Permit {

@@ -1,9 +1,9 @@
 // Package line says what stands in etcd's line for a lock: which keys are contenders, in
-// which order they stand, and who waits for whom. It gets what was read, and sends nothing
-// to etcd itself: no mutex, no goroutine, no clock.
+// which order they stand, and which of them a contender waits for. It gets what was read, and
+// sends nothing to etcd itself. It has no mutex, no goroutine and no clock.
 //
-// The keys are those below the lock's name (key.go), and their values are for people
-// (value.go). Nothing outside this package knows how either is written.
+// The keys lie below the lock's name (key.go), and their values are for people (value.go).
+// Nothing outside this package knows how either is written.
 package line
 
 import (
@@ -27,7 +27,7 @@ func EntryOf(kv *mvccpb.KeyValue) Entry {
 	return Entry{string(kv.GetKey()), kv.GetCreateRevision(), kv.GetLease(), kv.GetValue()}
 }
 
-// Find returns the entry of a key among those that were read, in line or not.
+// Find returns the entry of a key, in line or not, among the keys that were read.
 func Find(kvs []*mvccpb.KeyValue, key string) (e Entry, there bool) {
 	for _, kv := range kvs {
 		if string(kv.GetKey()) == key {
@@ -86,22 +86,22 @@ func (l Line) Before(own Entry) Line {
 }
 
 // Blocking is the rule of entry: it returns the contenders in line for which own waits. An
-// own without a revision would be put now. A contender may hold when it waits for nobody.
-// Then all that come later wait for it.
+// own without a revision would be put now. A contender may hold when it waits for none.
+// Then all later contenders wait for it, unless they may hold beside it.
 //
-// An exclusive contender waits for all before it. A reader waits for all before it that do
-// not read. A permit waits for nobody if all before it are permits, and the sum of their
+// An exclusive contender waits for all its predecessors. A reader waits for all that do not
+// read. A permit waits for none if all its predecessors are permits, and the sum of their
 // weights and its own is at most the least of their limits and its own. Otherwise it waits
-// until that is so, and Blocking is all before it. A waiter counts as a holder does, so
+// until that is so, and Blocking is all its predecessors. A waiter counts as a holder does, so
 // that small permits do not overtake a large one. (TestAPermitWaitsForTheSum.) The key
 // shows the kind, since the event of a deletion has no value. A key that this version takes
-// for a contender without knowing its kind is exclusive: it waits for all before it, and
-// all behind it wait for it.
+// for a contender without knowing its kind is exclusive: it waits for all its predecessors,
+// and all its successors wait for it.
 //
-// Nobody is ever put before a place. So once the rule lets a place in, it stays in. Of any
+// No key is ever put before a place. So once the rule lets a place in, it stays in. Of any
 // two places that the rule has let in, and that both stand in line, the later one has seen
-// the earlier one, and may hold beside it. (Do not count who is behind. A reader would wait
-// for one that waits for it. TestTheRuleOfEntry.)
+// the earlier one, and may hold beside it. (Do not count the contenders behind. A reader would
+// wait for a contender that waits for it. TestTheRuleOfEntry.)
 func (l Line) Blocking(own Entry) Line {
 	before := l.Before(own)
 	switch s := own.Shape(); {
@@ -148,10 +148,10 @@ func (l Line) Limits() (limits []uint16) {
 	return slices.Compact(limits)
 }
 
-// Holding is the contenders in line that wait for nobody. That is the first one. If it
-// reads, it is all readers before the first one that does not read. If it is a permit, it
-// is all before the first one that has to wait: behind that one the sum only grows, and the
-// least of the limits does not.
+// Holding is the contenders in line that wait for none. That is the first one. If it reads,
+// Holding is all readers before the first contender that does not read. If it is a permit,
+// Holding is all before the first contender that has to wait: behind that one the sum only
+// grows, and the least of the limits does not.
 func (l Line) Holding() Line {
 	sum, least := 0, 0
 	for n, e := range l {

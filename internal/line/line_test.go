@@ -74,7 +74,7 @@ func TestTheOrderIsThatOfTheCreateRevisions(t *testing.T) {
 	}
 }
 
-// The rule of entry: a contender waits for exactly those that came before it, and holds
+// The rule of entry: a contender waits for exactly the ones that came before it, and holds
 // when there are none.
 func TestTheRuleOfEntry(t *testing.T) {
 	type tail = []string
@@ -155,8 +155,8 @@ func TestAReaderThatIsNotThereYetWaitsForWhoIsExclusive(t *testing.T) {
 	require.Empty(t, line.Of(name, keys{r(7)}).Blocking(own))
 }
 
-// If two contenders both stand in line, and both may hold, then both read. That is so for
-// every line, and for those that the rule has let in by any of the lines before.
+// If two contenders both stand in line, and both may hold, then both read. That is so for every
+// line, so also for contenders that the rule has let in while the line was another.
 func TestWhoeverHoldsTogetherReads(t *testing.T) {
 	var all []*keyValue
 	for i, tail := range []string{idR, idA, idS, byChance, idT, hex} {
@@ -202,7 +202,7 @@ func TestOfAnyTwoInLineOneWaitsForTheOther(t *testing.T) {
 }
 
 // A contender that leaves the line lets in only the next one. A contender that the rule has
-// let in is never blocked again by those that come.
+// let in is never blocked again by later ones.
 func TestOnceTheRuleLetsOneInItStaysIn(t *testing.T) {
 	read := keys{a(7), b(8)}
 	own := line.Entry{Key: name + "/" + idB, Rev: 8}

@@ -17,12 +17,12 @@ import (
 // limit of 5, an exclusive contender (x), a reader (r), and so on, with the create
 // revisions 1, 2, ...
 func standing(text string) (read keys) {
-	for i, who := range strings.Fields(text) {
+	for i, contender := range strings.Fields(text) {
 		tail := fmt.Sprintf("6ba7b810-9dad-41d1-80b4-%012x", i)
 		var weight, limit int
-		if who == "r" {
+		if contender == "r" {
 			tail = fmt.Sprintf("ffffffff-9dad-81d1-80b4-%012x", i)
-		} else if n, _ := fmt.Sscanf(who, "%d/%d", &weight, &limit); n == 2 {
+		} else if n, _ := fmt.Sscanf(contender, "%d/%d", &weight, &limit); n == 2 {
 			tail = fmt.Sprintf("fffffffe-%04x-8dad-81d1-%04x%08x", weight, limit, i)
 		}
 		read = append(read, kv(tail, int64(i+1), 1))
@@ -123,9 +123,9 @@ func randomLine() string {
 	return strings.Join(append(text, fmt.Sprintf("%d/%d", 1+rand.IntN(limit), limit)), " ")
 }
 
-// While all that Awaited returns stand in line the permit may not hold, whoever else is
-// gone. By all that it knows it may hold in the end. A partial reading says no more than
-// the whole line.
+// While all that Awaited returns stand in line the permit may not hold, whatever else is gone. A
+// reading of the whole line, without its contenders one by one, lets the permit in when the rule
+// does. A partial reading lets it in only if the whole line does.
 func TestWhileAllAwaitedStandAPermitWaits(t *testing.T) {
 	for range 5_000 {
 		text := randomLine()
@@ -144,7 +144,7 @@ func TestWhileAllAwaitedStandAPermitWaits(t *testing.T) {
 		require.True(t, ahead.Tells(8), "%s", text)
 		awaited := ahead.Awaited()
 		require.NotEmpty(t, awaited)
-		for range 8 { // some of the others go
+		for range 8 { // some of the rest go
 			var rest line.Line
 			for _, e := range l {
 				if slices.ContainsFunc(awaited, func(a line.Entry) bool { return a.Rev == e.Rev }) ||
@@ -154,7 +154,7 @@ func TestWhileAllAwaitedStandAPermitWaits(t *testing.T) {
 			}
 			require.NotEmpty(t, rest.Blocking(own), "%s without others than %v", text, places(awaited))
 		}
-		if !all.Clear() { // they go one by one
+		if !all.Clear() { // its predecessors go one by one
 			for i, e := range l[:len(l)-1] {
 				all = all.Without(func(o line.Entry) bool { return o.Rev == e.Rev })
 				require.Equal(t, len(l[i+1:].Blocking(own)) == 0, all.Clear(), "%s without %d", text, i+1)
@@ -164,7 +164,7 @@ func TestWhileAllAwaitedStandAPermitWaits(t *testing.T) {
 	}
 }
 
-// Holding is exactly those that wait for nobody in the whole line.
+// Holding is exactly the contenders of the whole line that wait for none.
 func TestThosePermitsHoldThatWaitForNobody(t *testing.T) {
 	for range 5_000 {
 		text := randomLine() + " " + randomLine()

@@ -12,8 +12,8 @@ import (
 // MaxRecallText is the greatest length of a Recall's By and Reason, in bytes.
 const MaxRecallText = 256
 
-// A Recall is a request to the holder, in the value of its key, to give the lock back. The
-// one who asks puts it there by a transaction that keeps the key's lease and place.
+// A Recall is a request to the holder, in the value of its key, to give the lock back. A
+// transaction puts it there that keeps the key's lease and place.
 type Recall struct {
 	ID         string // tells requests apart
 	By, Reason string // for people

@@ -38,7 +38,7 @@ func TestTheValueIsSmallJSON(t *testing.T) {
 	require.Equal(t, strings.Replace(ours, `"since"`, `"mode":"read","since"`, 1), text.Since(at))
 }
 
-// Values of others do no harm, and this package reads what it writes.
+// Values of other programs do no harm, and this package reads what it writes.
 func FuzzStoredValue(f *testing.F) {
 	for _, value := range []string{
 		"", "{}", "null", "[]", ours, `{"owner":1}`, `{"owner":"a"`, `{"OWNER":"a"}`, "\xff\xfe",
