@@ -677,7 +677,7 @@ var mutants = []mutant{
 		name: "who has put its key by a copy is the first",
 		why:  "The answer shows the own key, and nobody before it. But the request did not ask for those before it (rule 1).",
 		edits: []edit{{"internal/ticket/enter.go", `	default:
-		return Queued, line.Ahead{} // by a copy, which shows nobody else
+		return Queued, line.Ahead{} // by a copy: this answer shows no predecessors
 	}
 `, `	default:
 		return Queued, line.None

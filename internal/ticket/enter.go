@@ -9,23 +9,23 @@ import (
 // An Entering puts a ticket's key. The same put may be carried out many times, and makes
 // one key.
 //
-// After that of Lock the key stands in line. That of TryLock puts the key only if nobody
-// else stands in line, and otherwise writes nothing. That of TryRLock ignores readers.
+// After the put of Lock the key stands in line. The transaction of TryLock puts the key only if no
+// other contender stands in line, and otherwise writes nothing. The one of TryRLock ignores readers.
 //
-// Beside nested names or permits that come and go, TryLock cannot compare that there is
-// nobody: there is always something newer than what it has seen. After one such compare it
-// goes on as Lock does. It is then Queued, perhaps behind others, and the caller gives the
+// Beside nested names or permits that come and go, TryLock cannot compare that the line is
+// empty: there is always something newer than what it has seen. After one such compare it
+// goes on as Lock does. It is then Queued. If that is behind other contenders, the caller gives the
 // key up. (Do not compare again and again. TestTryLockBesideKeysThatComeAndGoAnswersSoon.)
 type Entering struct {
 	t     *Ticket
 	try   bool       // false once it goes on as Lock does
-	owner bool       // it reads who holds: the owner, and not only the key
+	owner bool       // it reads the value of the holder's key, and not only the key
 	crowd bool       // it reads only keys, the nearest ones
 	last  string     // if this key is there it reads it instead, and how many keys there are; "" for none
 	reads bool       // whether it reads if the key is there already, and for TryLock whose the line is
 	n     int64      // how many keys of the line it reads
 	seen  int64      // TryLock: up to here nothing below the prefix is in its way
-	among line.Ahead // TryAcquire: who was there then
+	among line.Ahead // TryAcquire: the contenders that were there then
 }
 
 // Enter begins to put t's key. With try it does so as TryLock does. With owner it also
@@ -34,11 +34,11 @@ func (t *Ticket) Enter(try, owner bool) Entering {
 	return Entering{t: t, try: try, owner: owner, reads: try, n: t.few(), among: line.None}
 }
 
-// Crowd makes Lock expect a long line, unless it wants to know who holds. It then reads
+// Crowd makes Lock expect a long line, unless Lock is to read the holder's value. It then reads
 // only keys. In a line of 1,000 that takes etcd a fifth of the time, and meanwhile etcd
 // carries out nothing else.
 //
-// If all go round and round, the key behind which the last ticket of the Session stood is
+// If all contenders go round and round, the key behind which the Session's last ticket stood is
 // there again, and it is the nearest. If the key last is there, Lock reads only that key,
 // and how many keys there are: etcd need not go through the line. This is for a ticket that
 // waits for all before it.
@@ -59,8 +59,8 @@ func (e *Entering) readCrowd() clientv3.Op {
 	)
 }
 
-// aheadOf returns who is ahead by what readCrowd has read. In a short line few stand before
-// the ticket, and it reads those itself.
+// aheadOf returns the ticket's predecessors, by what readCrowd has read. In a short line it leaves
+// them to a look, since they are few.
 func (e *Entering) aheadOf(a Answer) line.Ahead {
 	count := a.read(1)
 	switch {
@@ -75,10 +75,10 @@ func (e *Entering) aheadOf(a Answer) line.Ahead {
 
 // Txn is the next transaction to send, with the value of the key.
 //
-// Lock reads who is before t, and then puts the key. TryLock first compares that there is
+// Lock reads t's predecessors, and then puts the key. TryLock first compares that there is
 // nothing below the prefix. If there is something, but no contender, it then compares that
-// nothing below the prefix is newer than what it has seen. So if it puts the key, nobody is
-// before it. TryRLock compares the same for the two ranges that leave out readers.
+// nothing below the prefix is newer than what it has seen. So if it puts the key, the key has no
+// predecessor. TryRLock compares the same for the two ranges that leave out readers.
 // TryAcquire does what TryLock does, except that permits beside which it may hold are not
 // in its way. If that fails, too, each goes on as Lock does.
 func (e *Entering) Txn(value string) Txn {
@@ -114,7 +114,7 @@ func (e *Entering) Txn(value string) Txn {
 	return txn
 }
 
-// alone is true of a range of keys in which nobody stands in line, as far as is known.
+// alone is true of a range of keys in which no contender is in the way, as far as is known.
 func (e *Entering) alone(from string) clientv3.Cmp {
 	if e.seen == 0 {
 		return clientv3.Compare(clientv3.CreateRevision(from), "=", 0)
@@ -129,7 +129,7 @@ type Entrance uint8
 const (
 	Unsure  Entrance = iota // try again
 	Queued                  // t stands in line
-	Taken                   // TryLock: others are ahead of t, and t's key may be there
+	Taken                   // TryLock: other contenders are ahead of t, whose key may be there
 	Useless                 // t cannot be used
 )
 
@@ -138,8 +138,8 @@ func (e Entrance) String() string {
 	return [...]string{"unsure", "queued", "taken", "useless"}[e]
 }
 
-// Judge says what follows from an answer, and who is ahead of t in line. The latter is
-// Unread if an earlier copy has put the key.
+// Judge says what follows from an answer, and what is ahead of t in line. ahead is Unread if an
+// earlier copy has put the key.
 func (e *Entering) Judge(a Answer) (is Entrance, ahead line.Ahead) {
 	t := e.t
 	if a.Outcome == Answered && a.Succeeded {
@@ -167,7 +167,7 @@ func (e *Entering) Judge(a Answer) (is Entrance, ahead line.Ahead) {
 	case a.Succeeded:
 		return Queued, t.aheadOf(a)
 	default:
-		return Queued, line.Ahead{} // by a copy, which shows nobody else
+		return Queued, line.Ahead{} // by a copy: this answer shows no predecessors
 	}
 }
 
@@ -206,7 +206,7 @@ func (e *Entering) judgeTry(a Answer, is Entrance) (Entrance, line.Ahead) {
 // queue makes TryLock go on as Lock does.
 func (e *Entering) queue() { e.try, e.owner = false, true }
 
-// blockingByChance returns those for which t waits among what byChance has read, which is
+// blockingByChance returns the contenders for which t waits among what byChance has read, which is
 // the last range.
 func (t *Ticket) blockingByChance(a Answer) line.Line {
 	if t.Kind != line.Read || len(a.Read) == 0 {
@@ -218,7 +218,7 @@ func (t *Ticket) blockingByChance(a Answer) line.Line {
 // adopt records the revision of t's key. It finds the key in the answer to the transaction
 // that puts it, or otherwise in the i-th range, which reads the key. It returns Queued if t
 // stands in line. It returns Useless if what is there under t's name is not what t has put:
-// a leftover of an earlier use, or a key that somebody put over.
+// a leftover of an earlier use, or a key that was put over.
 func (t *Ticket) adopt(a Answer, i int) Entrance {
 	own, there := line.Entry{Key: t.Key, Rev: a.Revision, Lease: t.Lease}, a.Succeeded
 	if !there {

@@ -62,7 +62,7 @@ const (
 	mEnter   manyVerb = iota
 	mPut              // and the answer comes
 	mSilent           // it is carried out, and the answer is lost
-	mDropped          // it is not carried out, and nobody says so
+	mDropped          // it is not carried out, and no answer says so
 	mAgain            // the repeat
 	mLook             // a look of one place
 	mBegin
@@ -135,7 +135,7 @@ func (w *manyWorld) owns(c *manyCall) bool {
 	return !slices.ContainsFunc(c.waiters, func(x *turn.Waiter[int]) bool { return x.Standing() != turn.Owner })
 }
 
-// before returns how many stand before a place now, and -1 if its key is gone.
+// before returns how many keys stand before a place now, and -1 if its key is gone.
 func (w *manyWorld) before(c *manyCall, i int) int {
 	l := w.lineOf(c.names[i])
 	at := slices.IndexFunc(l, func(e line.Entry) bool { return c.tickets[i].Is(e) })
@@ -377,8 +377,8 @@ func (w *manyWorld) breaks(format string, args ...any) {
 	}
 }
 
-// waitsFor returns the calls for which one waits: while it has no keys, those that came
-// before it in its local lines; then those whose keys are before its own.
+// waitsFor returns the calls for which one waits: while it has no keys, the calls that came
+// before it in its local lines; then the calls whose keys are before its own.
 func (w *manyWorld) waitsFor(call int) (others []int) {
 	c := w.calls[call]
 	switch c.phase {
@@ -420,7 +420,7 @@ func (w *manyWorld) circle() bool {
 	return false
 }
 
-// String has all that tells a world from others. Of revisions only the order counts.
+// String has all that tells a world from other worlds. Of revisions only the order counts.
 func (w *manyWorld) String() string {
 	var b strings.Builder
 	revs := make(map[int64]int)
@@ -457,9 +457,9 @@ func (w *manyWorld) String() string {
 }
 
 // Two Sessions take overlapping names in opposed orders, beside single names. Answers get
-// lost, calls give up, an operator deletes keys, in any order. Nobody waits in a circle. No
-// two hold a name. All keys of a call have one revision, and its Unlock leaves none. All
-// that go on get in.
+// lost, calls give up, an operator deletes keys, in any order. No calls wait in a circle. No
+// two hold a name. All keys of a call have one revision, and its Unlock leaves none. Every call
+// that does not give up gets in.
 func TestExplorationOfSeveral(t *testing.T) {
 	call := func(home int, names ...string) manyCall { return manyCall{home: home, names: names} }
 	try := func(home int, names ...string) manyCall { return manyCall{home: home, names: names, try: true} }

@@ -25,7 +25,7 @@ var (
 // A scenario is a world, and what may go wrong in it.
 type scenario struct {
 	name  string
-	reads int64 // how many of those before it a ticket reads; 0 for the library's number
+	reads int64 // how many of the keys before it a ticket reads; 0 for the library's number
 	setting
 	most int // steps by default, 0 for all; toTheEnd for all, in short, too
 }
@@ -174,18 +174,18 @@ func (s *scenario) steps() int {
 // them over. Leases end. Calls of Lock give up. etcd is restored or wiped.
 //
 // In every state:
-//   - No two hold unless both read, except after an operator or a restore has taken the key of
-//     one.
-//   - A writer's token is above all before it, and a reader's above those of all writers, except
-//     after a restore.
-//   - Nobody takes another's key for its own.
+//   - No two contenders hold unless both read, except after an operator or a restore has taken
+//     the key of one.
+//   - A writer's token is above all tokens before it, and a reader's above the tokens of all
+//     writers before it, except after a restore.
+//   - No contender takes another's key for its own.
 //   - TryLock puts no key behind another, and TryRLock none behind a writer, except after a
 //     restore, and where they cannot know it before. They say that the lock is taken only if it is.
 //   - The readers of a Session share a key, which goes with the last of them.
 //   - A key is handed off no more often than it may be.
 //   - Unlock tells the truth.
 //
-// In a state in which nothing more can happen without a fault, everybody has got in, and
+// In a state in which nothing more can happen without a fault, every goroutine has got in, and
 // nothing is left in etcd. The same holds for the end of the ways without faults, which the
 // exploration goes from one state in 64.
 //

@@ -72,12 +72,12 @@ func (e *etcd) has(t *ticket.Ticket) bool {
 	return s != nil && s.rev == t.Rev()
 }
 
-// hasAsPut reports whether the ticket's key is there and nobody has put it over.
+// hasAsPut reports whether the ticket's key is there and was not put over.
 func (e *etcd) hasAsPut(t *ticket.Ticket) bool {
 	return e.has(t) && e.find(t.Key).lease == t.Lease
 }
 
-// others reports whether others stand in line beside which the key does not hold.
+// others reports whether contenders stand in line beside which the key does not hold.
 func (e *etcd) others(key string) bool {
 	if own := line.ShapeOf(key); own.Kind == line.Permit {
 		sum, least, alone := own.Weight, own.Limit, true
@@ -93,7 +93,7 @@ func (e *etcd) others(key string) bool {
 	return slices.ContainsFunc(e.now(), other)
 }
 
-// overtakes reports whether a permit that holds has not counted some that stand before it,
+// overtakes reports whether a permit that holds has not counted some of the permits before it,
 // whether these hold or wait.
 func (e *etcd) overtakes(t *ticket.Ticket) bool {
 	own := line.ShapeOf(t.Key)
@@ -107,7 +107,7 @@ func (e *etcd) overtakes(t *ticket.Ticket) bool {
 	return own.Kind == line.Permit && sum > least
 }
 
-// company reports whether anybody else stands in line.
+// company reports whether another contender stands in line.
 func (e *etcd) company(key string) bool {
 	return slices.ContainsFunc(e.now(), func(s *stored) bool { return s.standsIn() && s.key != key })
 }
@@ -137,7 +137,7 @@ func (e *etcd) putOver(rev, lease int64) {
 	e.set(now)
 }
 
-// without returns what is there now, except for those that a function picks.
+// without returns the keys that are there now, except for the ones that a function picks.
 func (e *etcd) without(gone func(*stored) bool) []*stored {
 	return slices.DeleteFunc(slices.Clone(e.now()), gone)
 }
@@ -348,7 +348,7 @@ func appendOps(b []byte, ops []*pb.RequestOp) []byte {
 	return b
 }
 
-// short is as much of a key as tells it from others.
+// short is as much of a key as tells it from other keys.
 func short(key []byte) []byte { return key[max(len(key)-2, 0):] }
 
 // A message is a request on its way to etcd.
@@ -400,7 +400,7 @@ type entry struct {
 
 	// The judge's.
 	whole     bool // the hold, as its holder knows
-	taken     bool // somebody else has ended the key: an operator, or the end of the lease
+	taken     bool // an operator or the end of the lease has ended the key
 	operated  bool // an operator did that, or a set-back
 	undone    bool // a set-back did it, and the next answer shows that
 	ambiguous bool // a copy of the release may have been carried out before its last answer
@@ -473,24 +473,24 @@ func (s *session) copy(key, handed int) (c session, slot func(*ticket.Slot) *tic
 // uses the queue's own transitions. A key was handed off that many times, last to the
 // owner.
 func copyQueue(
-	old *turn.Queue[int, int], those []*turn.Waiter[int], key, handed int,
+	old *turn.Queue[int, int], olds []*turn.Waiter[int], key, handed int,
 ) (*turn.Queue[int, int], []*turn.Waiter[int]) {
-	q, waiters := &turn.Queue[int, int]{}, make([]*turn.Waiter[int], len(those))
-	for i, w := range those {
+	q, waiters := &turn.Queue[int, int]{}, make([]*turn.Waiter[int], len(olds))
+	for i, w := range olds {
 		if w != nil {
 			waiters[i] = &turn.Waiter[int]{Value: w.Value, Shares: w.Shares, Steps: w.Steps}
 		}
 	}
 	var waiting []int
 	next, owner, holds := none, none, false
-	for who := range old.All() {
-		switch those[who].Standing() {
+	for claim := range old.All() {
+		switch olds[claim].Standing() {
 		case turn.Waiting:
-			waiting = append(waiting, who)
+			waiting = append(waiting, claim)
 		case turn.Owner, turn.Holder:
-			owner, holds = who, those[who].Standing() == turn.Holder
+			owner, holds = claim, olds[claim].Standing() == turn.Holder
 		default:
-			next = who
+			next = claim
 		}
 	}
 	if kept := old.Lingering(); kept != 0 {
@@ -501,15 +501,15 @@ func copyQueue(
 	}
 	having := slices.Collect(old.Having())
 	switch {
-	case owner != none && those[owner].Steps:
-		for i, who := range slices.Backward(having) {
+	case owner != none && olds[owner].Steps:
+		for i, claim := range slices.Backward(having) {
 			if i == len(having)-1 {
-				q.Enter(waiters[who])
+				q.Enter(waiters[claim])
 			} else {
-				q.Step(waiters[who])
+				q.Step(waiters[claim])
 			}
-			if who != owner || holds {
-				q.Hold(waiters[who])
+			if claim != owner || holds {
+				q.Hold(waiters[claim])
 			}
 		}
 	case owner != none:
@@ -527,30 +527,30 @@ func copyQueue(
 			}
 		}
 	}
-	for _, who := range slices.Backward(having) {
-		if who != owner && waiters[who].Shares {
-			q.Share(waiters[who])
+	for _, claim := range slices.Backward(having) {
+		if claim != owner && waiters[claim].Shares {
+			q.Share(waiters[claim])
 		}
 	}
 	if next != none {
 		q.Enter(waiters[next])
 		q.Choose()
-		if those[next].Standing() == turn.Left {
+		if olds[next].Standing() == turn.Left {
 			q.Leave(waiters[next])
 		}
 	}
 	gathered := false
-	for _, who := range waiting {
-		if !gathered && !those[who].Early() {
+	for _, claim := range waiting {
+		if !gathered && !olds[claim].Early() {
 			gather(q)
 			gathered = true
 		}
-		q.Enter(waiters[who])
+		q.Enter(waiters[claim])
 	}
 	if !gathered {
 		gather(q)
 	}
-	for i, w := range those {
+	for i, w := range olds {
 		if w != nil && w.Standing() == turn.Gone {
 			var other turn.Queue[int, int]
 			other.Enter(waiters[i])
@@ -564,7 +564,7 @@ func copyQueue(
 	return q, waiters
 }
 
-// gather notes that the waiters came before a put, if anybody has the turn.
+// gather notes that the waiters came before a put, if the turn has an owner.
 func gather(q *turn.Queue[int, int]) {
 	if s := q.State(); s == turn.Taken || s == turn.Passing {
 		q.Gather()
@@ -652,8 +652,8 @@ func (w *world) append(b []byte) []byte {
 	for i := range w.sessions {
 		s := &w.sessions[i]
 		b = append(b, byte(s.drawn), byte(s.epoch), byte(s.queue.State()), byte(s.queue.Lingering()))
-		for who := range s.queue.All() {
-			b = append(b, byte(who))
+		for claim := range s.queue.All() {
+			b = append(b, byte(claim))
 		}
 		for _, waiter := range s.waiters {
 			if waiter != nil {
@@ -664,8 +664,8 @@ func (w *world) append(b []byte) []byte {
 		for _, l := range s.leases {
 			b = append(b, byte(l.id), bits(l.retired, l.ended, l.dead))
 		}
-		for who := range s.queue.Having() {
-			b = append(b, byte(who))
+		for claim := range s.queue.Having() {
+			b = append(b, byte(claim))
 		}
 		for claim, waiter := range s.waiters {
 			if slots := s.slots[w.shape(claim)]; waiter != nil && slots != nil {

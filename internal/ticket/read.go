@@ -9,26 +9,26 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// Few is how many may be ahead of a ticket that knows all of them. Behind more it reads
+// Few is the number of predecessors up to which a ticket knows all of them. Behind more it reads
 // only the nearest, so that the cost of a wait does not grow with the line. etcd sorts the
 // whole line for it all the same.
 const Few = 8
 
-// nearest is how many keys it reads, except in tests. One more than Few shows that there
+// nearest is how many keys a ticket reads, except in tests. One more than Few shows that there
 // are more.
 var nearest int64 = Few + 1
 
 // mostNearest is how many keys a permit reads at most in its first reading.
 const mostNearest = 1024
 
-// few is how many keys t reads of those before it, the nearest ones. A permit reads so many
+// few is how many of the keys before it t reads: the nearest ones. A permit reads so many
 // that either they are all there are, or their weights are too much for its limit even if
 // each is 1. It reads twice that many, so that it soon knows all for which it waits.
 func (t *Ticket) few() int64 {
 	return min(nearest+2*int64(line.ShapeOf(t.Key).Limit), max(nearest, mostNearest))
 }
 
-// wider is the factor by which it reads more keys after keys that are no contenders have
+// wider is the factor by which a ticket reads more keys after keys that are no contenders have
 // filled the first range.
 const wider = 32
 
@@ -38,8 +38,8 @@ var (
 )
 
 // newest reads the n newest keys of the line, in the form that line.Before expects. A
-// ticket that reads has several ranges. There may be any number of other readers. It reads
-// a few of them, in case one is exclusive.
+// reader's ticket has several ranges. There may be any number of other readers. It reads a few
+// keys of their range, in case one is exclusive.
 func (t *Ticket) newest(n int64, opts ...clientv3.OpOption) []clientv3.Op {
 	const more = 2 // room for what a put adds
 	if t.Kind != line.Read {
@@ -97,7 +97,7 @@ func (t *Ticket) readAhead(n int64, owner bool) []clientv3.Op {
 	return append(t.newest(n), t.oldest(1, clientv3.WithKeysOnly()))
 }
 
-// aheadOf returns who is ahead, by what readAhead has read.
+// aheadOf returns t's predecessors, by what readAhead has read.
 func (t *Ticket) aheadOf(a Answer) line.Ahead {
 	n := len(a.Read) - 1
 	if n < 1 {
@@ -107,12 +107,12 @@ func (t *Ticket) aheadOf(a Answer) line.Ahead {
 	return ahead.HeldBy(t.Name, a.Read[n])
 }
 
-// AskWhoHolds reads who holds, if ahead lacks the holder or has only its key. Otherwise it
-// reads next to nothing.
+// AskWhoHolds reads the holder, if ahead lacks the holder or has only its key. Otherwise it reads
+// next to nothing.
 func (t *Ticket) AskWhoHolds(ahead line.Ahead) clientv3.Op {
 	switch holder := ahead.Holder(); {
 	case holder.Rev == 0 && ahead.Brief():
-		return t.oldest(nearest) // nobody has asked yet
+		return t.oldest(nearest) // the holder was not read yet
 	case holder.Rev == 0:
 		return t.oldest(nearest * wider) // the oldest was no contender
 	case holder.Bare():
@@ -151,7 +151,7 @@ func Contends(e line.Entry) []clientv3.Cmp {
 	}
 }
 
-// A Look is a reading of who is before a ticket that stands in line. It may take several
+// A Look is a reading of the predecessors of a ticket that stands in line. It may take several
 // ranges, if keys that are no contenders stand before it.
 type Look struct {
 	t    *Ticket
@@ -159,19 +159,19 @@ type Look struct {
 	keys bool // read only keys first
 }
 
-// Look begins to read who is before t. If the one before is gone there is mostly nobody
-// else, and the keys alone show that.
+// Look begins to read t's predecessors. gone says that the nearest one is gone. There is mostly
+// no other then, and the keys alone show that.
 func (t *Ticket) Look(gone bool) Look { return Look{t, t.few(), gone && t.Kind == line.Exclusive} }
 
-// Ranges is what to read together next, for a ticket that reads: its own key, and what
-// line.Before asks for.
+// Ranges is what to read together next, for a reader's ticket: its own key, and what line.Before
+// asks for.
 func (l *Look) Ranges(opts ...clientv3.OpOption) []clientv3.Op {
 	own := clientv3.OpGet(l.t.Key, opts...)
 	return append([]clientv3.Op{own}, l.t.newest(l.n, append(opts, clientv3.WithMaxCreateRev(l.t.rev))...)...)
 }
 
-// Range is what to read below the Prefix next, for a ticket that does not read. If its own
-// key is there, it is the newest that the range reads.
+// Range is what to read below the Prefix next, for the ticket of a contender that does not read.
+// If the ticket's own key is there, it is the newest that the range reads.
 func (l *Look) Range() []clientv3.OpOption {
 	opts := []clientv3.OpOption{
 		clientv3.WithPrefix(),

@@ -24,8 +24,8 @@ func several(below, block, beyond []*mvccpb.KeyValue) []*pb.RangeResponse {
 
 func kvs(of ...*mvccpb.KeyValue) []*mvccpb.KeyValue { return of }
 
-// What the put of a reader's key sends: RLock reads who is exclusive. TryRLock compares
-// that nobody is, and compares nothing else.
+// What the put of a reader's key sends: RLock reads the exclusive contenders. TryRLock compares
+// that there are none, and compares nothing else.
 func TestWhatAPutOfOneThatReadsSends(t *testing.T) {
 	ranges := line.Ranges(name)
 	k := unsent(readID, &ticket.Slot{})
@@ -129,7 +129,7 @@ func TestWhatAPutOfOneThatReadsSays(t *testing.T) {
 }
 
 // A reader's look reads its own key and the exclusive contenders before it. It reads no
-// more keys than there are ranges, however many read.
+// more keys than there are ranges, however many readers there are.
 func TestALookOfOneThatReads(t *testing.T) {
 	k := unsent(readID, &ticket.Slot{})
 	e := k.Enter(false, false)

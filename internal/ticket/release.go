@@ -10,23 +10,23 @@ import (
 
 // A Release deletes the key of a hold that has ended whole. In the same transaction it puts
 // the key of the Session's next ticket, if there is one. A hold of several names has
-// several keys. The transaction deletes all of them or none, so if some are there no copy
-// has deleted the others.
+// several keys. The transaction deletes all of them or none, so if one of them is there no copy
+// has deleted any.
 //
 // The answer to a copy does not say what the first request did. If the key is gone and a
 // copy may have been sent, the release itself is taken to have removed it, as long as the
 // hold was certain.
 type Release struct {
 	t      *Ticket
-	others []*Ticket // that go with t; next is nil then
+	others []*Ticket // the hold's other tickets; next is nil then
 	next   *Ticket   // nil if there is none, or none any more
 	reads  bool      // it reads what is there, if the key is not as it should be
 	copies bool      // an earlier request may have been carried out
 	missed bool      // for certain, the key was not there as t had put it
 }
 
-// Release begins to release t's key, and to put the key of next, which may be nil. With
-// others it releases their keys, too, in the same transaction.
+// Release begins to release t's key, and to put the key of next, which may be nil. The same
+// transaction releases the keys of the other tickets of the hold.
 func (t *Ticket) Release(next *Ticket, others ...*Ticket) Release {
 	r := Release{t: t, others: others, next: next, reads: len(others) > 0}
 	for _, t := range r.all() {
@@ -116,7 +116,7 @@ func (d Doubt) String() string { return [...]string{"silence", "set back", "unce
 type Finding struct {
 	Verdict
 	Reason Reason     // of Lost
-	Of     *Ticket    // of Lost: whose key, if etcd has said so
+	Of     *Ticket    // of Lost: the ticket whose key was lost, if etcd has said so
 	Doubt  Doubt      // of Unconfirmed
 	Queued bool       // the next ticket stands in line
 	Ahead  line.Ahead // of the next ticket, Unread if a copy has put it
@@ -124,7 +124,7 @@ type Finding struct {
 
 // A Now is what is known besides etcd's answer when the answer has come.
 type Now struct {
-	Certain bool // nobody else can have got in before this moment
+	Certain bool // no other contender can have got in before this moment
 	Stale   bool // etcd was set back since the key was last seen
 	Final   bool // no other attempt is possible
 }
@@ -188,8 +188,8 @@ func (r *Release) some(a Answer) bool {
 	return false
 }
 
-// lose records which of the keys were lost, and returns the first one and why. The others
-// must be removed.
+// lose records which of the keys were lost, and returns the ticket of the first one, and why. The
+// remaining keys must be removed.
 func (r *Release) lose(a Answer) (of *Ticket, why Reason) {
 	for i, t := range r.all() {
 		own, _ := a.find(i, t.Key)
@@ -228,7 +228,7 @@ func (r *Release) unanswered(o Outcome, together bool, now Now) Verdict {
 }
 
 // settle finds t in the answer to the release that should have put its key. It reports whether t
-// stands in line, and who is ahead of it.
+// stands in line, and what is ahead of it.
 func (t *Ticket) settle(a Answer) (queued bool, ahead line.Ahead) {
 	if a.Outcome != Answered {
 		if a.Doubtful() {

@@ -72,7 +72,7 @@ func answered(t *testing.T, words string) (a ticket.Answer, now ticket.Now) {
 			own = append(own, kv(ownID, rev, 0))
 		case "later": // a later key of the name
 			own = append(own, kv(ownID, rev+1, mine))
-		case "before": // somebody stands before next
+		case "before": // another contender stands before next
 			before = append(before, kv(oldID, 3, mine+1))
 		case "gone": // nothing more is there
 		case "fails":
@@ -207,7 +207,7 @@ func said(f ticket.Finding) string {
 	return says
 }
 
-// behind is who is ahead, in the words of the rows.
+// behind is what is ahead, in the words of the rows.
 func behind(ahead line.Ahead) string {
 	switch {
 	case ahead.Clear():
@@ -346,7 +346,7 @@ func TestWhatAPutSays(t *testing.T) {
 }
 
 // A put that expects a long line reads only keys. All that may stand in line are before it,
-// and who holds is unknown. A put that tries, or wants to know who holds, reads what it
+// and the holder is unknown. A put that tries, or that reads the holder's value, reads what it
 // reads otherwise.
 func TestWhatAPutInACrowdReads(t *testing.T) {
 	enter := func(try, owner bool) (*ticket.Ticket, ticket.Entering) {
@@ -439,8 +439,8 @@ func TestAPutInACrowdReadsTheLastKeyFirst(t *testing.T) {
 	}
 }
 
-// A waiter compares the one for which it waits with its lease. If only the key was read, it
-// compares with the lease that the key tells, or with none.
+// A waiter compares the key for which it waits with that key's lease. If only the key was read,
+// it compares with the lease that the key's name tells, or with none.
 func TestWhoIsWaitedForIsComparedWithItsLease(t *testing.T) {
 	for _, row := range []struct {
 		tail   string
@@ -489,7 +489,7 @@ func TestALeftoverIsNotAdopted(t *testing.T) {
 	}
 }
 
-// A ticket whose put may come late leaves its name to nobody.
+// A ticket whose put may come late leaves its name to no other ticket.
 func TestANameInDoubtIsNotUsedAgain(t *testing.T) {
 	var slot ticket.Slot
 	k := unsent(ownID, &slot)
@@ -506,8 +506,8 @@ func unsentKey(id string, slot *ticket.Slot) string {
 	return k.Key
 }
 
-// Each transition begins in the states that the package comment names, and panics in
-// others.
+// Each transition begins in the states that the package comment names, and panics in any
+// other.
 func TestAnIllegalTransitionPanics(t *testing.T) {
 	k := unsent(ownID, &ticket.Slot{})
 	require.PanicsWithValue(t, "ticket: Hold: the ticket is unsent", k.Hold)

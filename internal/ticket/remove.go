@@ -7,12 +7,11 @@ import (
 )
 
 // Removal is the transaction that removes t's key for certain. Without a known revision it
-// removes whatever is there under t's name. That name belongs to nobody else and is not
-// used again.
+// removes whatever is there under t's name. That name belongs to t alone and is not used again.
 //
-// With tell it reads who is ahead of t, for the error of a wait that ends: in a short line
-// the few that known has, in a longer one only the holder's key. A crowd may give up at
-// once.
+// With tell it reads what is ahead of t, for the error of a wait that ends: in a short line
+// the few contenders that known has, in a longer one only the holder's key, since a crowd may give
+// up at once.
 func (t *Ticket) Removal(tell bool, known line.Ahead) Txn {
 	gone, there := []clientv3.Op{clientv3.OpDelete(t.Key)}, []clientv3.Op(nil)
 	if tell && t.rev != 0 {
@@ -30,7 +29,7 @@ func (t *Ticket) Removal(tell bool, known line.Ahead) Txn {
 	return txn
 }
 
-// RemovedBy records an answer to the removal. It returns who was ahead of t then, if the
+// RemovedBy records an answer to the removal. It returns what was ahead of t then, if the
 // removal has read that, and otherwise what was known before.
 func (t *Ticket) RemovedBy(a Answer, known line.Ahead) line.Ahead {
 	if t.rev == 0 {

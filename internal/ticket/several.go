@@ -13,8 +13,8 @@ import (
 //
 // Invariant: the keys get one create revision, and the tickets are Queued only if all keys
 // have that revision. Then a contender with keys waits only for keys of lower revisions, in
-// whatever lines, so nobody waits in a circle. (Do not go on with keys of unequal
-// revisions: one is before another call's in its line, and another is behind that call's.
+// whatever lines, so contenders never wait in a circle. (Do not go on with keys of unequal
+// revisions: in one line such a key is before another call's, and in another line behind it.
 // TestKeysOfUnequalRevisionsAreGivenUp.)
 type Several struct {
 	each []Entering
@@ -27,7 +27,7 @@ func EnterAll(tickets []*Ticket, try, owner bool) Several {
 	s := Several{then: make([]int, len(tickets)), rest: make([]int, len(tickets))}
 	for _, t := range tickets {
 		e := t.Enter(try, owner)
-		e.reads = true // if an earlier copy has put them, all have to show
+		e.reads = true // if an earlier copy has put the keys, each has to show
 		s.each = append(s.each, e)
 	}
 	return s
@@ -56,8 +56,8 @@ func ranges(ops []clientv3.Op) (n int) {
 	return n
 }
 
-// Judge says what follows from an answer, and who is ahead of each ticket in its line, as
-// Entering.Judge does. If it says Taken, those tickets are taken that somebody is ahead of.
+// Judge says what follows from an answer, and what is ahead of each ticket in its line, as
+// Entering.Judge does. If it says Taken, the names with a contender ahead are taken.
 func (s *Several) Judge(a Answer) (is Entrance, ahead []line.Ahead) {
 	counts, read := s.rest, a.Read
 	if a.Succeeded {

@@ -52,7 +52,7 @@ func TestWhatAPutOfSeveralSends(t *testing.T) {
 	}
 }
 
-// If a repeat finds keys, they are those of one transaction, or the call gives all of them
+// If a repeat finds keys, one transaction has put all of them, or the call gives all of them
 // up.
 func TestKeysOfUnequalRevisionsAreGivenUp(t *testing.T) {
 	for _, row := range []struct {

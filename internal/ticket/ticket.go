@@ -1,7 +1,7 @@
 // Package ticket is the life of one key in etcd's line: it builds each transaction that
 // puts, releases or removes the key, and says what follows from each answer. It sends
-// nothing itself: no mutex, no goroutine, no clock. The Session's mutex guards it. What
-// never changes once it is known (name, key, lease, revision) may be read without it.
+// nothing itself, and has no mutex, no goroutine and no clock. The Session's mutex guards it.
+// What never changes once it is known (name, key, lease, revision) may be read without the mutex.
 //
 //	transition  from                    to
 //	Enter       Unsent, Sent            Sent, InLine, or Gone: by each answer to its put
@@ -34,8 +34,8 @@ const (
 	Unsent  State = iota // no put was sent, or none that etcd may carry out
 	Sent                 // a put may have been carried out
 	InLine               // the key was seen, with its revision
-	Held                 // its hold has begun, and may have ended, or waits for others of its call
-	Gone                 // somebody else has deleted the key, or put it over
+	Held                 // its hold has begun, and may have ended, or waits for the call's other names
+	Gone                 // another request has deleted the key, or put it over
 	Leaving              // its release or removal is under way
 	Removed              // etcd has confirmed that the key is gone, or never had it
 )
@@ -51,8 +51,8 @@ type Reason uint8
 // The reasons.
 const (
 	Untold       Reason = iota
-	Deleted             // somebody else has deleted it
-	Overwritten         // somebody else has put it over, without the lease
+	Deleted             // another request has deleted it
+	Overwritten         // another request has put it over, without the lease
 	Either              // one of the two above: etcd did not answer which
 	LeaseRevoked        // it went with its lease
 )
@@ -109,7 +109,7 @@ func (t *Ticket) Rev() int64 { return t.rev }
 // Doubtful reports whether a late copy may put the key again.
 func (t *Ticket) Doubtful() bool { return t.doubt }
 
-// Lost reports whether somebody else has changed or deleted the key that t has put.
+// Lost reports whether another request has changed or deleted the key that t has put.
 func (t *Ticket) Lost() bool { return t.lost }
 
 // Taken is what is known about how the key was lost.

@@ -23,7 +23,7 @@ const (
 	silence  fault = iota // a call is given up without an answer; its request may come late, or not
 	repeat                // etcd gets a request twice
 	deletion              // an operator deletes a key
-	putOver               // somebody puts over a key, without a lease or with another one
+	putOver               // a key is put over, without a lease or with another one
 	loss                  // a Session's trust in its lease is over, and etcd ends the lease then
 	leaving               // the context of a claim ends while it waits
 	setBack               // etcd is restored from a snapshot, or wiped
@@ -230,7 +230,7 @@ func (w *world) comes(claim, put int) {
 	w.send(c.ticket)
 }
 
-// pass stands for passLocked.
+// pass stands for passTurnLocked.
 func (w *world) pass(s *session, put int) {
 	next, ok := s.queue.Pass()
 	if put != none && (!ok || w.shape(next) != line.ShapeOf(w.entries[put].ticket.Key) || w.setting.claims[next].try) {
@@ -242,7 +242,7 @@ func (w *world) pass(s *session, put int) {
 	}
 }
 
-// part stands for partLocked, and for the end of a round of a claim.
+// part stands for leaveTurnLocked, and for the end of a round of a claim.
 func (w *world) part(claim, put int) {
 	s := &w.sessions[w.home(claim)]
 	w.leaves(claim)
@@ -260,11 +260,11 @@ func (w *world) part(claim, put int) {
 	w.admit(s)
 }
 
-// stepOn gives the first waiter of a Session the turn beside those that hold permits.
+// stepOn gives the first waiter of a Session the turn beside the holders of permits.
 func (w *world) stepOn(s *session) { w.comes(s.queue.StepNext(), none) }
 
 // mayStep reports whether a claim for permits, which comes now or is the first waiter, may
-// have the turn beside those of its Session that hold some.
+// have the turn beside the claims of its Session that hold some.
 func (w *world) mayStep(s *session, claim int) bool {
 	if s.queue.State() != turn.Taken || w.kind(claim) != line.Permit || w.kind(s.queue.Owner()) != line.Permit {
 		return false
@@ -280,15 +280,15 @@ func (w *world) admit(s *session) {
 	}
 }
 
-// join makes the first waiter of a Session join those that hold.
+// join makes the first waiter of a Session join its holders.
 func (w *world) join(s *session) {
 	i := w.claims[s.queue.Owner()].ticket
 	c := &w.claims[s.queue.Join()]
 	c.standing, c.ticket = beside, i
 }
 
-// mayJoin reports whether the first waiter of a Session may join those that hold, as far as
-// the watch shows, which may be late.
+// mayJoin reports whether the first waiter of a Session may join its holders, as far as the
+// watch shows, which may be late.
 func (w *world) mayJoin(s *session, claim int) bool {
 	if s.queue.State() != turn.Taken || s.queue.First() != s.waiters[claim] {
 		return false
@@ -356,7 +356,7 @@ func (w *world) abandon(i int, unsure bool) {
 	}
 }
 
-// forgetCalls makes nobody wait for an answer to the requests of a ticket any more.
+// forgetCalls drops the answers to the requests of a ticket: no call waits for them any more.
 func (w *world) forgetCalls(i int) {
 	for m := range w.net {
 		if w.net[m].to == i {
@@ -448,8 +448,8 @@ func (e *entry) comparesNewer() bool {
 	return slices.ContainsFunc(wireOf(e.entering.Txn(""), false).in.Compare, newer)
 }
 
-// refuse does what follows if a claim that only tries has found, after its put, that others are
-// before it.
+// refuse does what follows if a claim that only tries has found, after its put, that contenders
+// are before it.
 func (w *world) refuse(i int) {
 	e := w.entries[i]
 	if !w.setting.claims[e.claim].try || w.stale(e) || e.ahead.Clear() || e.ahead.Unread() {
@@ -534,13 +534,13 @@ const (
 	enters   verb = iota // claim
 	delivers             // message
 	looks                // claim, at a revision
-	hears                // claim: one of those before it is gone
+	hears                // claim: a predecessor is gone
 	begins               // claim
 	unlocks              // claim
 	joins                // claim
 	gives                // claim: it runs after its context has ended
 	audits               // ticket
-	sweeps               // a key that belongs to nobody
+	sweeps               // a key that no ticket accounts for
 	yields               // session: it gives up what lingers
 	expires              // session, lease
 	revokes              // session, lease
@@ -662,7 +662,7 @@ func (w *world) steps() []step {
 		}
 	}
 	if w.may(putOver) {
-		for _, e := range w.entries { // any other key belongs to the one who has put it over
+		for _, e := range w.entries { // a key that was put over is no longer the ticket's
 			if e != nil && e.ticket.Rev() != 0 && w.etcd.hasAsPut(&e.ticket) {
 				add(putsOver, int(e.ticket.Rev()), 0)
 				add(putsOver, int(e.ticket.Rev()), foreign)
@@ -718,7 +718,7 @@ func (w *world) waits(claim int, add func(v verb, a, b int)) {
 	}
 }
 
-// deletedBy reports whether one of those before e was deleted by a revision, as far as etcd
+// deletedBy reports whether a predecessor of e was deleted by a revision, as far as etcd
 // shows.
 func (w *world) deletedBy(e *entry, at int64) bool {
 	return slices.ContainsFunc(e.ahead.Last, func(before line.Entry) bool {
@@ -758,7 +758,7 @@ func (w *world) used(l lease) bool {
 	})
 }
 
-// do does a step. A core that panics was asked for what nobody may ask it for.
+// do does a step. A core that panics was asked for a transition that it does not have.
 func (w *world) do(s step) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -951,7 +951,7 @@ func (w *world) audit(i int) {
 	}
 }
 
-// sweep deletes a key that nobody accounts for.
+// sweep deletes a key that no ticket accounts for.
 func (w *world) sweep(rev int64) {
 	at := slices.IndexFunc(w.etcd.now(), func(s *stored) bool { return s.rev == rev })
 	key := w.etcd.now()[at]
@@ -1008,7 +1008,7 @@ func (w *world) begin(claim int) {
 	if e.ticket.Rev() <= before && !e.operated && !again {
 		w.breaks("token %d after %d", e.ticket.Rev(), before)
 	}
-	if !e.operated { // one that was gone belongs to a history that may be over
+	if !e.operated { // a key that was gone belongs to a history that may be over
 		w.token = max(w.token, e.ticket.Rev())
 		if e.ticket.Kind == line.Exclusive {
 			w.written = max(w.written, e.ticket.Rev())
@@ -1030,7 +1030,7 @@ func (w *world) begin(claim int) {
 // shows.
 func (w *world) unlock(claim int, alone bool) {
 	i, s := w.claims[claim].ticket, &w.sessions[w.home(claim)]
-	if i == none { // another that has lost it has unlocked before
+	if i == none { // another claim that has lost it has unlocked before
 		w.part(claim, none)
 		return
 	}
@@ -1066,7 +1066,7 @@ func (w *world) unlock(claim int, alone bool) {
 	w.send(i)
 }
 
-// keeps stands for passOnLocked and lingerLocked.
+// keeps stands for handOffLocked and lingerLocked.
 func (w *world) keeps(s *session, i int, alone bool) bool {
 	e := w.entries[i]
 	if e.ticket.Kind != line.Exclusive {
@@ -1109,8 +1109,8 @@ func (w *world) endLease(in, at int, revoked bool) {
 	}
 }
 
-// leave stands for leaveLocked: what a Lock does whose context has ended at home. Others may have
-// let it in meanwhile.
+// leave stands for leaveLocked: what a Lock does whose context has ended at home. It may have been
+// let in meanwhile.
 func (w *world) leave(claim int) {
 	c, s := &w.claims[claim], &w.sessions[w.home(claim)]
 	c.ended = false
