@@ -42,8 +42,8 @@ func TestWhoHasWaitedForLongLooksSeldom(t *testing.T) {
 	}
 }
 
-// However long a line is, and however short its waits are, all that wait in it send at most
-// 20 requests a second together.
+// However long a line is, and however short its waits are, all its waiters together send at most
+// 20 requests a second.
 func TestAllInALineTogetherLookSeldom(t *testing.T) {
 	for contenders := 1; contenders <= 20_000; contenders *= 2 {
 		for _, ttl := range []time.Duration{0, time.Second, 15 * time.Second} {

@@ -55,7 +55,7 @@ func (h *history) holds() (safe bool, beyond int) {
 	var known uint64 // the newest term that the client knows
 	attempts := make([]*Attempt, len(h.renewals))
 	terms := make([]uint64, len(h.renewals))
-	leads := func(now int) int { // who leads in truth
+	leads := func(now int) int { // the member that leads in truth
 		if now >= h.elected {
 			return 2
 		}
@@ -87,8 +87,8 @@ func (h *history) holds() (safe bool, beyond int) {
 			if comes == now {
 				terms[i] = termAt(r.member, now)
 			}
-			// A member that believes to lead renews by itself. All others pass the renewal
-			// on to the leader.
+			// A member that believes to lead renews by itself. Any other member passes the
+			// renewal on to the leader.
 			believes := r.member == 1 && now < h.deposed
 			if r.sent+r.waits == now && alive && (leads(now) == 1 || !believes) {
 				expiry = now + ttlSteps

@@ -26,7 +26,7 @@ func scheduleOf(granted, margin time.Duration) Schedule {
 	return Schedule{Span: span, Period: max(min(granted/3, span/9*4), leastPeriod)}
 }
 
-// Late is how long an attempt may take before others are sent too.
+// Late is how long an attempt may take before further attempts are sent too.
 func (s Schedule) Late() time.Duration { return s.Period / 2 }
 
 // Again is how long after a failure the next attempt is sent, give or take some. n says how many

@@ -9,7 +9,7 @@ import (
 )
 
 // Whatever the margin, more than half of the trust is left when a renewal is sent, and
-// enough for others if that one has no answer.
+// enough for further renewals if that one has no answer.
 func TestTheScheduleFollowsFromWhatIsTrusted(t *testing.T) {
 	for _, ttl := range []time.Duration{time.Second, 2 * time.Second, 15 * time.Second, 24 * time.Hour} {
 		for percent := 1; percent < 100; percent++ {

@@ -12,8 +12,8 @@ import (
 //
 // Invariant: it lasts until sent + granted TTL - margin, for the latest attempt to grant or
 // renew that etcd has confirmed, as far as the answer is worth (see Attempt). etcd counts the TTL
-// from when it handled that attempt, which is no earlier than sent. So it cannot give a key of
-// the lease to anybody before sent + granted TTL. The margin covers clocks that run at
+// from when it handled that attempt, which is no earlier than sent. So it cannot end the lease, and
+// let another contender in, before sent + granted TTL. The margin covers clocks that run at
 // different rates. A trust that is over is over for good.
 //
 // Do not count from the answer: a slow answer would add its delay to the trust
@@ -56,7 +56,7 @@ type State int
 // The states.
 const (
 	Whole     State = iota
-	Expired         // etcd may have given the keys away
+	Expired         // etcd may have ended the lease and deleted its keys
 	Suspended       // it may have, by the wall clock: the machine has slept
 )
 
@@ -79,8 +79,8 @@ func (t *Trust) At(now time.Time) State {
 }
 
 // A renewal is confirmed by a member that leads, or believes that it leads. A leader that is cut
-// off from the others goes on renewing until it steps down, which may be an election timeout after
-// the others have elected a new leader. The new leader grants each lease its whole TTL again, and
+// off from the other members goes on renewing until it steps down, which may be an election timeout
+// after they have elected a new leader. The new leader grants each lease its whole TTL again, and
 // an election timeout more, so that the old leader's confirmation still holds. The exception is
 // an earlier renewal that has reached the new leader meanwhile: the lease then
 // expires a TTL after that renewal. A client with several endpoints has such renewals: they wait
@@ -101,7 +101,7 @@ const (
 	requestTimeout = 5 * time.Second
 )
 
-// An Attempt is one renewal that was sent, and that may matter for the worth of others.
+// An Attempt is one renewal that was sent, and that may matter for the worth of other renewals.
 type Attempt struct {
 	epoch  any // in which it was sent: answers of two epochs are not comparable
 	sent   time.Time
@@ -136,7 +136,7 @@ func (t *Trust) forget(which func(*Attempt) bool) {
 	t.attempts = slices.DeleteFunc(t.attempts, which)
 }
 
-// Doubts is the number of attempts that may matter for others.
+// Doubts is the number of attempts that may matter for other attempts.
 func (t *Trust) Doubts() int { return len(t.attempts) }
 
 // A Confirmation is what etcd's answer to a renewal says.
@@ -167,7 +167,7 @@ func (t *Trust) Answered(now time.Time, a *Attempt, c Confirmation, known uint64
 		t.extend(from, a.ttl)
 	}
 	if !a.open && a.ended.Sub(a.sent) <= prompt {
-		t.drop(a) // it is worth what it says, and no longer matters for others
+		t.drop(a) // it is worth what it says, and no longer matters for other attempts
 	}
 	return ask
 }

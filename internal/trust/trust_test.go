@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The worth of a renewal depends on the others that may have reached another leader. Each
+// The worth of a renewal depends on other renewals that may have reached another leader. Each
 // step comes 100 ms after the one before. The wanted value is the step from whose beginning
 // the trust counts in the end.
 func TestWhatARenewalIsWorth(t *testing.T) {
@@ -134,7 +134,7 @@ func TestTheTrustIsSentPlusTTLLessMargin(t *testing.T) {
 	require.Equal(t, Expired, trust.At(at(23)))
 }
 
-// A Trust remembers only attempts that may matter for others.
+// A Trust remembers only attempts that may matter for other attempts.
 func TestWhatARenewalLeavesBehind(t *testing.T) {
 	start := time.Unix(1e9, 0)
 	trust := New(start, 3*time.Second, func(time.Duration) time.Duration { return 0 })
