@@ -10,18 +10,18 @@ import (
 // one key.
 //
 // After the put of Lock the key stands in line. The transaction of TryLock puts the key only if no
-// other contender stands in line, and otherwise writes nothing. The one of TryRLock ignores readers.
+// other contender stands in line, and otherwise writes nothing. That of TryRLock ignores readers.
 //
 // Beside nested names or permits that come and go, TryLock cannot compare that the line is
 // empty: there is always something newer than what it has seen. After one such compare it
-// goes on as Lock does. It is then Queued. If that is behind other contenders, the caller gives the
-// key up. (Do not compare again and again. TestTryLockBesideKeysThatComeAndGoAnswersSoon.)
+// goes on as Lock does. It is then Queued. If that is behind other contenders, the caller gives
+// the key up. (Do not compare again and again. TestTryLockBesideKeysThatComeAndGoAnswersSoon.)
 type Entering struct {
 	t     *Ticket
 	try   bool       // false once it goes on as Lock does
 	owner bool       // it reads the value of the holder's key, and not only the key
 	crowd bool       // it reads only keys, the nearest ones
-	last  string     // if this key is there it reads it instead, and how many keys there are; "" for none
+	last  string     // if this key is there, it reads that and the number of keys instead; "" for none
 	reads bool       // whether it reads if the key is there already, and for TryLock whose the line is
 	n     int64      // how many keys of the line it reads
 	seen  int64      // TryLock: up to here nothing below the prefix is in its way

@@ -167,7 +167,8 @@ func (t *Ticket) Look(gone bool) Look { return Look{t, t.few(), gone && t.Kind =
 // asks for.
 func (l *Look) Ranges(opts ...clientv3.OpOption) []clientv3.Op {
 	own := clientv3.OpGet(l.t.Key, opts...)
-	return append([]clientv3.Op{own}, l.t.newest(l.n, append(opts, clientv3.WithMaxCreateRev(l.t.rev))...)...)
+	return append([]clientv3.Op{own},
+		l.t.newest(l.n, append(opts, clientv3.WithMaxCreateRev(l.t.rev))...)...)
 }
 
 // Range is what to read below the Prefix next, for the ticket of a contender that does not read.

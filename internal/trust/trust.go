@@ -28,7 +28,9 @@ type Trust struct {
 
 // New returns the trust in a lease that was granted with a TTL for a request sent at a time. The
 // margin is computed for each TTL that etcd grants.
-func New(sent time.Time, ttl time.Duration, margin func(granted time.Duration) time.Duration) *Trust {
+func New(
+	sent time.Time, ttl time.Duration, margin func(granted time.Duration) time.Duration,
+) *Trust {
 	t := &Trust{margin: margin, ttl: ttl}
 	t.extend(sent, ttl)
 	return t

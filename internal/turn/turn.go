@@ -331,9 +331,9 @@ func (q *Queue[W, K]) join(w *Waiter[W]) {
 	q.shares++
 }
 
-// Part makes w, which has the turn, go away if another waiter has the turn, too. If w was the owner,
-// one of the waiters beside it becomes the owner. If w is the only one, Part returns false and does
-// nothing: w has to pass the turn on.
+// Part makes w, which has the turn, go away if another waiter has the turn, too. If w was the
+// owner, one of the waiters beside it becomes the owner. If w is the only one, Part returns false
+// and does nothing: w has to pass the turn on.
 func (q *Queue[W, K]) Part(w *Waiter[W]) (goes bool) {
 	q.must("Part", Taken, Passing)
 	w.must("Part", Owner, Holder, Beside)
@@ -371,8 +371,8 @@ func (q *Queue[W, K]) Take(w *Waiter[W]) {
 }
 
 // Leave removes w if it waits or is chosen. It returns where w stood. If w stood anywhere else
-// nothing has happened: an Owner has to pass the turn on, a Holder, or a waiter Beside it, keeps its
-// hold, and a waiter that is Gone had a hold, which was closed.
+// nothing has happened: an Owner has to pass the turn on, a Holder, or a waiter Beside it, keeps
+// its hold, and a waiter that is Gone had a hold, which was closed.
 func (q *Queue[W, K]) Leave(w *Waiter[W]) Standing {
 	w.must("Leave", Waiting, Next, Owner, Holder, Beside, Gone)
 	stood := w.standing
@@ -447,8 +447,8 @@ func (q *Queue[W, K]) HandOff(key K, most int) (owner W, ok bool) {
 }
 
 // Linger ends the owner's turn. It keeps the key at which the owner held until the time until, or
-// until a waiter comes. There must be no waiter now. call says that the caller must call Due at that
-// time: if a time was set before, it would be too late.
+// until a waiter comes. There must be no waiter now. call says that the caller must call Due at
+// that time: if a time was set before, it would be too late.
 func (q *Queue[W, K]) Linger(key K, until time.Time) (call bool) {
 	q.must("Linger", Taken)
 	q.owner.must("Linger", Holder)
