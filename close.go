@@ -85,7 +85,8 @@ func (m *Mutex) closeLocked() (holds []closedHold, given *place) {
 			n.giveWayLocked()
 		}
 		for c := range n.queue.Having() {
-			if h := c.hold; !c.exclusive() && h != nil && h.depth > 0 && (h.m == &m.lockHandle || h.nests[&m.lockHandle] > 0) {
+			if h := c.hold; !c.exclusive() && h != nil && h.depth > 0 &&
+				(h.m == &m.lockHandle || h.nests[&m.lockHandle] > 0) {
 				holds = append(holds, closedHold{hold: h})
 			}
 		}
@@ -99,13 +100,13 @@ func (m *Mutex) closeLocked() (holds []closedHold, given *place) {
 	return holds, given
 }
 
-// A closedHold is one that was closed. It may have ended before.
+// A closedHold is a hold that was closed. It may have ended before.
 type closedHold struct {
 	*hold
 	before bool
 }
 
-// A closing is a call of Mutex.Close that is under way. Others wait for it.
+// A closing is a call of Mutex.Close that is under way. Other calls of Close wait for it.
 type closing struct {
 	done chan struct{}
 	err  error // written before done is closed
@@ -114,7 +115,7 @@ type closing struct {
 // free frees the name for Close: of the holds that it has ended, or of a key that lingered, which
 // was given up.
 //
-// Invariant: each of the holds is cleared or freed, whatever becomes of the others: nobody else can
+// Invariant: each of the holds is cleared or freed, whatever becomes of the rest: no other call can
 // give up its turn. (TestACloseThatIsNotConfirmedGivesUpEachRead.)
 func (m *Mutex) free(ctx context.Context, holds []closedHold, given *place) error {
 	var unconfirmed error
@@ -162,16 +163,15 @@ func (p *place) awaitRemoved(ctx context.Context) error {
 // Close ends every hold of the Session (their contexts end with the cause
 // [ErrClosed]) and every wait (which returns ErrClosed), releases all keys by
 // revoking the lease, and stops every goroutine. It waits for that until ctx ends.
-// One read per hundred holds then shows whether somebody has put over a key: such a key
+// One read per hundred holds then shows whether a key was put over: such a key
 // does not go with the lease, so Close removes it too.
 //
 // It returns nil if nothing is left behind, and when the Session was closed
 // before. Of several calls at once each waits within its own ctx. An error that is
 // [ErrUnconfirmed] says that etcd did not confirm in time: the Session is closed all
 // the same, its lease is no longer renewed, and its keys go within the TTL, except a key that
-// somebody has put over. If ctx ended before the call, Close takes 50 ms at most; if ctx
-// never ends, two TTLs.
-// After a nil ctx nothing has happened.
+// was put over. If ctx ended before the call, Close takes 50 ms at most; if ctx never ends, two
+// TTLs. After a nil ctx nothing has happened.
 func (s *Session) Close(ctx context.Context) error {
 	if s == nil || s.client == nil {
 		return errors.New("etcdlock: Session not made with NewSession")

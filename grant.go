@@ -13,7 +13,7 @@ import (
 
 // A grant is one attempt to get a lease. Every claim that needs a lease waits for it.
 type grant struct {
-	ctx    context.Context // of the attempt; it ends when nobody has waited for a while
+	ctx    context.Context // of the attempt; it ends when no claim has waited for a while
 	cancel context.CancelFunc
 	done   chan struct{} // closed once it is decided, after a pause if it failed
 
@@ -143,10 +143,10 @@ func (s *Session) grantLease(g *grant) {
 const mostDoubled = 2
 
 // standBack waits before asking for a lease if etcd granted the last ones and then answered
-// nothing in time until they had run out. Then others ask for more than etcd can do in the life
-// of a lease, perhaps each with its own client, so that no window sees it. One such lease is what
-// an unreachable etcd leaves behind. After two in a row
-// the next one is asked for within a TTL, at random, then within two, then within four.
+// nothing in time until they had run out. Then other Sessions ask for more than etcd can do in the
+// life of a lease, perhaps each with its own client, so that no window sees it. One such lease is
+// what an unreachable etcd leaves behind. After two in a row the next one is asked for within a
+// TTL, at random, then within two, then within four.
 //
 // Invariant: leases that run out one after the other, before anything is answered in time under
 // them, spread the next ones over ever more time. (Do not ask for the next one at once: all
@@ -168,7 +168,7 @@ func (s *Session) standBack(ctx context.Context) {
 	}
 }
 
-// forgo ends a grant that nobody waits for.
+// forgo ends a grant that no claim waits for.
 func (s *Session) forgo(g *grant) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

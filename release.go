@@ -13,12 +13,12 @@ import (
 )
 
 // A release gives the key of a hold that has ended whole back to etcd, and its turn to the next
-// in the local line, whose key the same transaction puts. Whoever ended the hold has counted the
-// release among those of the lease.
+// waiter in the local line, whose key the same transaction puts. The call that has ended the hold
+// has counted the release among the lease's.
 type release struct {
 	ticket.Release
 	h      *hold
-	put    *place // for the next in the local line, nil if there is none
+	put    *place // for the next waiter in the local line, nil if there is none
 	queued bool   // put stands in line
 }
 
@@ -37,15 +37,15 @@ func (h *hold) free(spare bool) *release {
 	}
 }
 
-// freesLocked reports whether h, which has ended, may be freed: its contexts have ended, and if it
-// is the last that needs the key those of all others there.
+// freesLocked reports whether h, which has ended, may be freed: its contexts have ended and, if no
+// other hold needs the key, so have the contexts of all holds there.
 func (h *hold) freesLocked() bool {
 	return !h.contextsOpenLocked() && (h.place.refs > 1 || !h.place.contextsOpenLocked())
 }
 
-// freeLocked leaves the key of h, which has ended whole, to those that share it. If spare is set it
-// keeps it for the next hold of the Session, if WithHandoff or WithLinger want that. In these cases
-// it returns nil, and otherwise the release that is to be sent.
+// freeLocked leaves the key of h, which has ended whole, to the holds that share it. If spare is
+// set and there are none, it keeps the key for the Session's next hold, by WithHandoff or
+// WithLinger. In these cases it returns nil, and otherwise the release that is to be sent.
 func (h *hold) freeLocked(spare bool) *release {
 	s := h.m.s
 	for _, o := range h.all {
@@ -64,8 +64,8 @@ func (h *hold) freeLocked(spare bool) *release {
 	return h.releaseLocked()
 }
 
-// releaseLocked begins the release of h, which is to be sent. Those who have shared its key, and
-// have lost it, may be at work still: nobody is put then.
+// releaseLocked begins the release of h, which is to be sent. Holders that shared its key, and have
+// lost it, may be at work still: then it puts no key.
 func (h *hold) releaseLocked() *release {
 	r := &release{h: h}
 	if len(h.all) == 1 && h.local.queue.Sharing() == 0 {

@@ -35,7 +35,7 @@ func (p *place) stopUsingLocked() {
 }
 
 // leave gives up p after a call that waited there has failed. With tells, the removal also reads
-// who was ahead of it.
+// what was ahead of it.
 func (p *place) leave(tells bool) (removed <-chan struct{}) {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
@@ -85,7 +85,7 @@ func (p *place) remove() {
 	s := p.s
 	defer close(p.removed)
 	p.above().endContexts()
-	ctx := p.lease.live // when it ends, the key is gone, unless somebody has put it over
+	ctx := p.lease.live // when it ends, the key is gone, unless it was put over
 	if p.after != nil {
 		select {
 		case <-p.after:

@@ -157,7 +157,7 @@ func (k *keeper) answered(r renewal) {
 // refused, because each new stream may cost a login, or if it was not even sent.
 //
 // (Do not have it depend on how long other answers take. clientv3 repeats a read that fails by
-// itself, so where most requests fail at once the others take long.
+// itself, so where most requests fail at once the rest take long.
 // TestARenewalThatFailsAtOnceIsSentAgainSoonWhereAnswersAreSlow.)
 func (k *keeper) again(r renewal) time.Duration {
 	took := time.Since(r.started)
@@ -303,7 +303,7 @@ func (l *lease) comparedLocked(told *epoch, revision int64) {
 	l.renewed.epoch, l.renewed.revision = told, told.revision.Load()
 }
 
-// ask finds out by a linearizable read what a confirmed renewal is worth, if that matters: nobody
+// ask finds out by a linearizable read what a confirmed renewal is worth, if that matters: no hold
 // relies on a lease that has no key. If no answer comes, the next renewal may do better.
 func (l *lease) ask(ctx context.Context, sent *trust.Attempt) error {
 	s := l.s

@@ -56,12 +56,13 @@ func (s *Session) setBack(h header, ended *epoch) {
 	}
 }
 
-// endViewsLocked ends all views, and the watches of held keys. Whoever needs one begins another.
+// endViewsLocked ends all views, and the watches of held keys. Waiters and holders that need one
+// begin another.
 func (s *Session) endViewsLocked() {
 	for _, n := range s.lines {
 		if n.view != nil {
 			n.view.endLocked()
-			n.admitLocked() // who waits to join begins another
+			n.admitLocked() // a reader that waits to join begins another
 		}
 		s.unwatchLastLocked(n)
 	}
@@ -69,9 +70,9 @@ func (s *Session) endViewsLocked() {
 }
 
 // followConnection begins all views again when the client has lost its connection, and makes an
-// audit of l's keys due when it has another. Whoever restores etcd stops it first. If the
-// restored etcd passes its old revision before anybody reads, no answer shows that it was set
-// back, and a watch goes on as if it had missed nothing. followConnection ends with l.
+// audit of l's keys due when it has another. A restore stops etcd first. If the restored etcd
+// passes its old revision before the Session reads, no answer shows that it was set back, and a
+// watch goes on as if it had missed nothing. followConnection ends with l.
 func (l *lease) followConnection() {
 	s := l.s
 	conn := s.client.ActiveConnection()
@@ -88,7 +89,7 @@ func (l *lease) followConnection() {
 		if state == connectivity.Ready {
 			s.suspectLocked()
 			for _, p := range l.places {
-				p.tellLocked() // whoever waits by a watch of one key rechecks soon
+				p.tellLocked() // a waiter behind many, which watches one key, rechecks soon
 			}
 		}
 		s.mu.Unlock()

@@ -16,10 +16,10 @@ import (
 // etcd confirms, the Session ends, or the lease must have expired: for two TTLs, and for two more
 // from a Close on.
 //
-// (Do not count the time before a Close. It would return an error at once, and etcd might answer
-// within its context. TestCloseHasItsOwnTimeToRevokeALease.)
+// (Do not count the time before a Close. Close would return an error at once, and etcd might
+// answer within its context. TestCloseHasItsOwnTimeToRevokeALease.)
 //
-// A key that somebody has put over, with another lease or none, does not go with the lease.
+// A key that was put over, with another lease or none, does not go with the lease.
 // (Do not take the end of the lease for the end of its keys. TestCloseLeavesNoKeyThatWasPutOver.)
 func (l *lease) revoke() {
 	l.above().endContexts()
@@ -59,8 +59,7 @@ func (l *lease) revoke() {
 	}
 }
 
-// leavesLocked reports whether a key may outlive the lease although nobody tries to remove it
-// any more.
+// leavesLocked reports whether a key whose removal was given up may outlive the lease.
 func (l *lease) leavesLocked() bool {
 	for t := range l.tenantsLocked() {
 		if t.ticketLocked().Lost() && t.stuckLocked() {
@@ -70,8 +69,8 @@ func (l *lease) leavesLocked() bool {
 	return false
 }
 
-// removeRest removes those of the Session's keys that the end of the lease has not removed. It
-// reads all keys that the Session accounts for: none if nothing was held.
+// removeRest removes the Session's keys that the end of the lease has not removed. It reads all
+// keys that the Session accounts for: none if nothing was held.
 func (l *lease) removeRest(until time.Time) error {
 	s := l.s
 	ctx, cancel := context.WithDeadline(s.ctx, until)
