@@ -14,7 +14,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// A Contender is one place in the line for a lock: one that holds it, or one that waits.
+// A Contender is one place in the line for a lock: a holder, or a waiter.
 // Of contenders of other programs (etcd's own concurrency.Mutex, etcdctl lock) Owner,
 // Host, PID and Since are not known, and zero.
 type Contender struct {
@@ -25,16 +25,15 @@ type Contender struct {
 	PID   int    // of the process, on its host
 	// Token is the create revision of Key: the place in line, and the fencing token of a holder.
 	Token int64
-	// Lease is the lease of Key. Key goes with it: in client.TimeToLive(ctx, Lease) seconds if
-	// nobody renews it.
+	// Lease is the lease of Key. Key goes with it: in client.TimeToLive(ctx, Lease) seconds if it
+	// is not renewed.
 	Lease clientv3.LeaseID
 	Since time.Time // when it queued, by its own clock
-	// Mode is how it holds the lock or wants to: "exclusive"; "read", which others that read
-	// share (see [RWMutex]); or "permit", which is held beside others up to a limit (see
-	// [Semaphore]).
+	// Mode is how it holds the lock, or will hold it: "exclusive"; "read", which readers share (see
+	// [RWMutex]); or "permit", which is held beside other permits up to a limit (see [Semaphore]).
 	Mode string
-	// Holds reports whether it held the lock at that time: whether nobody stood before it for whom
-	// it has to wait. Several that read may hold it, and several permits.
+	// Holds reports whether it held the lock at that time: whether no contender stood before it for
+	// which it has to wait. Several readers may hold it, and several permits.
 	Holds bool
 	Info  string // see WithInfo
 }
@@ -54,10 +53,10 @@ func (c Contender) label() string {
 	}
 }
 
-// Contenders returns all that hold or wait for the lock name, in the order of the line. The first
-// one holds. If it reads, so do those behind it up to the first one that does not; and if it is a
-// permit, those up to the first one that has to wait. It is one linearizable read, writes nothing,
-// and may be called with any KV that sees the same keys as the lock's client.
+// Contenders returns all holders and waiters of the lock name, in the order of the line. The first
+// one holds. If it reads, all before the first one that does not read hold. If it is a permit, all
+// before the first one that has to wait hold. It is one linearizable read, writes nothing, and may
+// be called with any KV that sees the same keys as the lock's client.
 func Contenders(ctx context.Context, kv clientv3.KV, name string) ([]Contender, error) {
 	if err := checkAdmin(ctx, kv, "contenders of", name); err != nil {
 		return nil, err
@@ -102,13 +101,13 @@ func Holders(ctx context.Context, kv clientv3.KV, prefix string) ([]Contender, e
 	return holders, nil
 }
 
-// Break deletes exactly the key of c, whoever made it, so that the next in line
-// gets in. It returns nil if the key is gone, now or already. It compares the create
+// Break deletes exactly the key of c, whichever program made it, so that the next waiter in
+// line gets in. It returns nil if the key is gone, now or already. It compares the create
 // revision, so it never touches a newer key, not even one of the same name.
 //
 // The broken holder learns it within milliseconds, or about a second later if it has
-// just begun to hold. Its Unlock then returns ErrLost. Until it learns, two may believe
-// that they hold the lock, and only the fencing token protects. After an error the key
+// just begun to hold. Its Unlock then returns ErrLost. Until it learns, two contenders may
+// believe that they hold the lock, and only the fencing token protects. After an error the key
 // may or may not be there: call Break again.
 func Break(ctx context.Context, kv clientv3.KV, c Contender) error {
 	if err := checkAdmin(ctx, kv, "break", c.Name); err != nil {
@@ -136,8 +135,8 @@ func checkAdmin(ctx context.Context, kv clientv3.KV, op, name string) error {
 	return checkContext(ctx, op, name)
 }
 
-// holderOf is the first of those ahead in the line for the lock name. Only its Name is set if
-// the first one is not known.
+// holderOf is the first contender ahead of a place in the line for the lock name. Only its Name is
+// set if the first one is not known.
 func holderOf(name string, ahead line.Ahead) Contender {
 	first := ahead.Holder()
 	if first.Rev == 0 {
@@ -146,7 +145,7 @@ func holderOf(name string, ahead line.Ahead) Contender {
 	return contenderOf(name, first, true)
 }
 
-// contenderOf is e, which stands in line for the lock name, for others to see.
+// contenderOf is e, which stands in line for the lock name, as a Contender.
 func contenderOf(name string, e line.Entry, holds bool) Contender {
 	v := e.Value()
 	return Contender{

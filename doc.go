@@ -17,29 +17,29 @@
 // # What is guaranteed
 //
 // At most one Mutex holds a name at a time, in the sense that matters: the hold's context ends
-// before etcd can give the lock to anybody else because the lease expired, and before this
-// package gives it away itself. Unlock tells the truth: nil means that the lock was held without
+// before another contender can get the lock because the lease expired, and before this package
+// gives the lock away itself. Unlock tells the truth: nil means that the lock was held without
 // a break until this release, and a loss is a [*LostError] that says why. Whatever answers are
-// lost, no call leaves a key behind that blocks others. Every call returns when its context ends.
-// A Mutex stays usable through any outage. If etcd does not answer, a wait says so
+// lost, no call leaves a key behind that blocks other contenders. Every call returns when its
+// context ends. A Mutex stays usable through any outage. If etcd does not answer, a wait says so
 // ([ErrUnavailable], [WithLogger], [Trace]).
 //
 // # What is not
 //
 // A process may be paused between its check of the context and its write, for longer than the TTL.
 // No lock can prevent that write; a fencing token can. [Mutex.Token] grows with every new hold of a
-// name: send it along, with reads too if you write what you compute from them, and have the resource
-// refuse a token lower than the highest it has seen. For writes to etcd itself, [Mutex.IsOwner] in
-// the If of the transaction does the same. When etcd is restored from a snapshot, or wiped, tokens
-// start again; docs/runbook.md says how to keep them growing. When an operator takes the key away
-// ([Break], a revoked lease), the holder learns it by an event, or about a second later if it has
-// just begun to hold. Until then only the token protects. To get a lock back from a holder that
-// lives, without such an overlap, there is [Recall].
+// name: send it along, with reads too if you write what you compute from them, and have the
+// resource refuse a token lower than the highest it has seen. For writes to etcd itself,
+// [Mutex.IsOwner] in the If of the transaction does the same. When etcd is restored from a
+// snapshot, or wiped, tokens start again; docs/runbook.md says how to keep them growing. When an
+// operator takes the key away ([Break], a revoked lease), the holder learns it by an event, or
+// about a second later if it has just begun to hold. Until then only the token protects. To get a
+// lock back from a holder that lives, without such an overlap, there is [Recall].
 //
 // # Time
 //
-// etcd alone decides who holds the lock. The local clock only decides how long a holder may
-// believe it:
+// etcd alone decides which contender holds the lock. The local clock only decides how long a
+// holder may believe that it does:
 //
 //	trustedUntil = attemptStarted + grantedTTL - margin
 //
@@ -67,17 +67,17 @@
 // First come, first served. A contender is a key name/<UUID> with a lease, or name/<lease in
 // hexadecimal>, the form that etcd's concurrency.Mutex, etcdctl lock and the server's lock service
 // use: they and this package exclude each other. A reader of an [RWMutex] and a permit of a
-// [Semaphore] have UUIDs of a kind of their own. Other keys below name/ block nobody here, but they
-// do block concurrency.Mutex: do not nest names while both are in use. [WithHandoff] and
-// [WithLinger] let the holds of a Session share a key and its Token.
+// [Semaphore] have UUIDs of a kind of their own. Other keys below name/ block no contender of this
+// package, but they do block concurrency.Mutex: do not nest names while both are in use.
+// [WithHandoff] and [WithLinger] let the holds of a Session share a key and its Token.
 //
 // # Cost
 //
 // An uncontended Lock is one request and one Raft entry, and so is Unlock. TryLock of a taken name
 // is one read, or nothing if the same Session holds it. A hand-over is the release and one event,
-// and in a line of more than nine at most one read. [Session.LockAll] of any number of free names is
-// one request. A [Session] costs one renewal per third of the TTL for any number of names, and a hold
-// or a wait during which nothing happens little more than that. See docs/performance.md.
+// and in a line of more than nine at most one read. [Session.LockAll] of any number of free names
+// is one request. A [Session] costs one renewal per third of the TTL for any number of names, and a
+// hold or a wait during which nothing happens little more than that. See docs/performance.md.
 //
 // The modules etcdlockprom and etcdlockotel turn a [Trace] into metrics and spans. Package
 // etcdlocktest is an etcd in memory for tests. docs/cookbook.md has recipes.

@@ -17,12 +17,12 @@ var (
 	ErrLocked = errors.New("etcdlock: locked by another")
 
 	// ErrNotHeld says that the Mutex or [Hold] holds nothing: Unlock without a Lock, or
-	// after another Unlock or Close, or the cause of the context of one that is not held.
+	// after another Unlock or Close, or the cause of the context of a lock that is not held.
 	// It is a bug in the program, and nothing else has happened.
 	ErrNotHeld = errors.New("etcdlock: not held")
 
-	// ErrLost says that the hold ended before its release, so another may have
-	// held the lock meanwhile. It comes as a [*LostError]. Treat the work done
+	// ErrLost says that the hold ended before its release, so another contender may
+	// have held the lock meanwhile. It comes as a [*LostError]. Treat the work done
 	// in the critical section as unprotected from the moment of the loss.
 	ErrLost = errors.New("etcdlock: lost")
 
@@ -78,12 +78,12 @@ var (
 	ErrSuspended = errors.New("etcdlock: the wall clock ran ahead: machine suspended, or clock set")
 
 	// ErrKeyDeleted says that the key of the hold was gone. An operator deleted it ([Break],
-	// etcdctl), or revoked the lease and the missing key was noticed first. Another may hold
-	// the lock since the deletion, which is some time before the loss was noticed.
+	// etcdctl), or revoked the lease and the missing key was noticed first. Another contender may
+	// hold the lock since the deletion, which is some time before the loss was noticed.
 	ErrKeyDeleted = errors.New("etcdlock: its key was deleted")
 
 	// ErrKeyOverwritten says that another program put a value of its own over the key of the
-	// hold, and so took it off the lease. Find out who writes below the name.
+	// hold, and so took it off the lease. Find out which program writes below the name.
 	ErrKeyOverwritten = errors.New("etcdlock: its key was put over")
 
 	// ErrLeaseRevoked says that etcd does not know the lease any more: an operator revoked
@@ -92,7 +92,7 @@ var (
 	ErrLeaseRevoked = errors.New("etcdlock: its lease was revoked, or has expired in etcd")
 )
 
-// A LockedError says who holds a lock that the call did not get.
+// A LockedError names the holder of a lock that the call did not get.
 // errors.Is(err, ErrLocked) is true for it.
 type LockedError struct {
 	Name string // of the lock
@@ -102,7 +102,7 @@ type LockedError struct {
 	// lost hold, but no Key, Token and Lease, and its Holds is false.
 	Holder Contender
 	// Ahead is how many contenders the caller has to wait for, with the holder; approximate above
-	// eight. One that reads does not wait for others that do.
+	// eight. A reader does not wait for other readers.
 	Ahead int
 
 	lost int64 // the token of the lost hold, 0 if the call does not wait for an Unlock
@@ -116,7 +116,7 @@ func (e *LockedError) Error() string {
 	return text
 }
 
-// awaits is what the call waits for, or does not want to wait for.
+// awaits is what the call waits for, or would have to wait for.
 func (e *LockedError) awaits() string {
 	if e.lost != 0 {
 		return fmt.Sprintf("waits for the Unlock of a hold lost here (token %d)", e.lost)

@@ -17,19 +17,19 @@ const (
 	mostPause  = 30 * time.Second
 )
 
-// errGoexit is what is told of a function that ended its goroutine.
+// errGoexit is the error of a function that ended its goroutine.
 var errGoexit = errors.New("etcdlock: lead: the function called runtime.Goexit")
 
 // Lead calls fn each time this process holds the lock, again and again until ctx ends. So of all
-// processes that call Lead for a name one is the leader at a time, and another takes over when it
-// ends, or loses the lock, or dies.
+// processes that call Lead for a name one is the leader at a time, and another takes over when the
+// leader ends, or loses the lock, or dies.
 //
 // It waits its turn, calls fn with a context that ends with the hold (see [Mutex.Context]), and
 // releases the lock only after fn has returned. So a leader that was asked to end (by ctx, or by a
 // [Recall]) and takes its time has no successor meanwhile. Only if the lock is lost, or
-// [WithMaxHold] ends the hold, another may lead before fn has returned.
+// [WithMaxHold] ends the hold, another process may lead before fn has returned.
 //
-// Then it queues anew, behind whoever waits. It pauses before that: 100 ms, doubled up to 30 s each
+// Then it queues anew, behind all waiters. It pauses before that: 100 ms, doubled up to 30 s each
 // time that fn returns within the granted TTL, and 100 ms again after fn has led for longer. (A
 // pause varies by a quarter.)
 //
@@ -88,10 +88,10 @@ func nextPause(pause time.Duration, long bool) time.Duration {
 	return min(2*pause, mostPause)
 }
 
-// lead is one term: it calls fn during h, and tells how it was. It returns how long fn took.
+// lead is one term: it calls fn during h, and reports how fn ended. It returns how long fn took.
 //
-// (Do not release before fn has returned, whatever has ended its context: the next one would lead
-// beside it. TestALeaderIsReleasedOnlyAfterItHasReturned.)
+// (Do not release before fn has returned, whatever has ended its context: the next leader would
+// work beside it. TestALeaderIsReleasedOnlyAfterItHasReturned.)
 func (m *Mutex) lead(
 	ctx context.Context, h *hold, fn func(ctx context.Context) error,
 ) (took time.Duration) {
@@ -123,7 +123,8 @@ func panicked(p any) error {
 	return &opError{text: text, wraps: []error{err}}
 }
 
-// traceLed reports that a term is over. That its context ended with the caller's is no failure.
+// traceLed reports that a term is over. If its context has ended with the caller's, that is no
+// failure.
 func (m *Mutex) traceLed(ctx context.Context, token int64, took time.Duration, err error) {
 	if t := m.cfg.trace; t != nil && t.Led != nil {
 		m.s.hooks.Run(func() { t.Led(m.name, token, took, err) })

@@ -21,7 +21,7 @@ const releaseBound = 5 * time.Second
 // the zero Mutex returns errors. Do not copy a Mutex: go vet reports it.
 //
 // All methods are safe for concurrent use. As with sync.Mutex, a hold is not bound
-// to a goroutine: any may call Unlock. Unlock synchronizes before the Lock that
+// to a goroutine: any goroutine may call Unlock. Unlock synchronizes before the Lock that
 // follows it in the same process.
 type Mutex struct {
 	lockHandle
@@ -30,7 +30,7 @@ type Mutex struct {
 
 	// Guarded by Session.mu.
 	closing      *closing      // nil unless a call of Close is under way
-	closedNotice chan struct{} // closed with the Mutex, nil while nobody wants to know
+	closedNotice chan struct{} // closed with the Mutex, nil while no call of Lead has needed it
 }
 
 // noCopy makes go vet report a copied struct: vet takes it for a sync.Locker.
@@ -90,12 +90,12 @@ func (s *Session) Mutex(name string, opts ...Option) (*Mutex, error) {
 //
 // After nil the caller holds the lock; [Mutex.Context] gives a context that ends
 // with the hold. After an error the caller does not hold it, and nothing is left behind
-// that could block others: a key that may exist is removed in the background. The
+// that could block other contenders: a key that may exist is removed in the background. The
 // error is, by errors.Is,
 //   - the cause of ctx and ctx.Err() if ctx ended, or context.DeadlineExceeded
-//     if the time of [WithAcquireTimeout] is over; if another held the lock then, the
-//     error wraps a [*LockedError], and if etcd was not answering then, [ErrUnavailable]
-//     and the reason;
+//     if the time of [WithAcquireTimeout] is over; if another contender held the lock
+//     then, the error wraps a [*LockedError], and if etcd was not answering then,
+//     [ErrUnavailable] and the reason;
 //   - [ErrDeadlock] at once if ctx comes from a hold of this name in this Session;
 //   - [ErrClosed], and not ctx.Err(), if the Mutex or the Session is, or becomes, closed;
 //   - etcd's own, if it refuses and a retry would not help (permission, for instance), or
@@ -108,21 +108,21 @@ func (m *Mutex) Lock(ctx context.Context) error {
 	return err
 }
 
-// TryLock takes the lock if nobody holds it or waits for it. It does not wait for other
+// TryLock takes the lock if no contender holds it or waits for it. It does not wait for other
 // contenders, only for etcd: until ctx ends or, if ctx has no deadline, for at most
 // the TTL. If the lock is taken it returns a [*LockedError] at once, for which
 // errors.Is(err, ErrLocked) is true, and has written nothing to etcd. Other errors,
-// and what is true after them, are those of [Mutex.Lock].
+// and what is true after them, are as for [Mutex.Lock].
 //
 // It takes one request, or up to three beside keys of nested names. If such keys come and go
 // meanwhile it takes up to six, and if another contender comes at the same moment it puts its
-// key behind that one's, and deletes it.
+// key behind that contender's, and deletes it.
 func (m *Mutex) TryLock(ctx context.Context) error {
 	_, err := m.lock(ctx, true)
 	return err
 }
 
-// lock is Lock, or TryLock. It returns the hold, so that Do releases that very one.
+// lock is Lock, or TryLock. It returns the hold, so that Do releases that very hold.
 func (m *Mutex) lock(ctx context.Context, try bool) (*hold, error) {
 	if err := m.check(); err != nil {
 		return nil, err
@@ -130,7 +130,7 @@ func (m *Mutex) lock(ctx context.Context, try bool) (*hold, error) {
 	return request{m: &m.lockHandle, try: try}.lock(ctx)
 }
 
-// lock is one call that locks, whatever it wants.
+// lock is one call that locks, whatever kind of hold it asks for.
 func (w request) lock(ctx context.Context) (*hold, error) {
 	m := w.m
 	if err := checkContext(ctx, "lock", m.name); err != nil {
@@ -242,8 +242,8 @@ func (h *hold) unlockLocked(ctx context.Context) error {
 	return r.send(ctx)
 }
 
-// nestedLocked reports whether Locks nest in h, or in one that ends together with it, that are not
-// unlocked yet.
+// nestedLocked reports whether Locks that are not unlocked yet nest in h, or in a hold that ends
+// together with h.
 func (h *hold) nestedLocked() bool {
 	for _, o := range h.all {
 		if o.depth > 0 {
@@ -368,8 +368,8 @@ func (m *Mutex) Deadline() time.Time {
 }
 
 // TTL returns the time to live of the current hold's lease: how long a crash of this process
-// would block others. It is what etcd granted, which may be more than [WithTTL] asked for. It
-// is 0 when the lock is not held.
+// would block other contenders. It is what etcd granted, which may be more than [WithTTL] asked
+// for. It is 0 when the lock is not held.
 func (m *Mutex) TTL() time.Duration {
 	var ttl time.Duration
 	m.whole(func(h *hold) { ttl = h.place.lease.ttl })
@@ -401,7 +401,7 @@ func (m *Mutex) IsOwner() clientv3.Cmp {
 	return cmp
 }
 
-// notOwner is a comparison that is never true, and that asks for no key outside the lock's.
+// notOwner is a comparison that is never true, and that reads no key outside the lock's prefix.
 func (m *lockHandle) notOwner() clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(line.Prefix(m.name)), "=", -1)
 }

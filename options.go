@@ -47,7 +47,7 @@ type config struct {
 	reentrant      bool
 	maxHold        time.Duration // 0: none
 	acquireTimeout time.Duration // 0: none
-	info           string        // for those that watch
+	info           string        // for programs that watch
 	handoff        int           // 0: strict order
 	linger         time.Duration // 0: none
 	recall         time.Duration // the longest grace; 0: holds do not listen
@@ -61,8 +61,8 @@ type config struct {
 	leaseOption string
 }
 
-// WithTTL sets the time to live of the lease: how long a crashed holder blocks
-// the others, and within what time a hold must be renewed. It is rounded up to
+// WithTTL sets the time to live of the lease: how long a crashed holder blocks other
+// contenders, and within what time a hold must be renewed. It is rounded up to
 // whole seconds. etcd may grant more (at least one and a half of its election
 // timeouts, 2 s by default), and the granted TTL counts. The default is 15 s.
 // For New and NewSession.
@@ -106,9 +106,9 @@ func WithOwner(label string) Option {
 	}
 }
 
-// WithInfo sets a text that is stored with the key, for others to read as Contender.Info: an
-// address, a version. It is valid UTF-8 of at most 1 KiB. Whoever can read the key can read it. The
-// default is none.
+// WithInfo sets a text that is stored with the key, for other programs to read as Contender.Info:
+// an address, a version. It is valid UTF-8 of at most 1 KiB. Every etcd user with the right to read
+// the key can read it. The default is none.
 func WithInfo(info string) Option {
 	return func(c *config) error {
 		c.info = info
@@ -153,7 +153,7 @@ func WithAcquireTimeout(d time.Duration) Option {
 
 // WithHandoff lets up to n Unlocks in a row pass the hold on to the next goroutine of the
 // Session that waits for the name, without a request to etcd. Then the key is released
-// and others get their turn. The default is 0: strict order of arrival.
+// and other Sessions get their turn. The default is 0: strict order of arrival.
 //
 // It trades order and waiting time for speed: another Session waits for up to n+1 critical
 // sections at a time. Holds that are passed on have the same key and Token, which still
@@ -173,19 +173,19 @@ func WithHandoff(n int) Option {
 	}
 }
 
-// WithLinger keeps the key for up to d after an Unlock when nobody waits for it. Meanwhile
+// WithLinger keeps the key for up to d after an Unlock when no contender waits for it. Meanwhile
 // the Session may lock again without a request to etcd. The key goes as soon as another
 // contender queues, when the lease is at risk or retired, when the line cannot be watched,
 // at Close, and when d is over. The default is to release at once.
 //
-// The trade-off: the first wait of others needs an event and one more commit, and their
+// The trade-off: the first wait of another Session needs an event and one more commit, and its
 // TryLock returns [ErrLocked] while the key lingers. So it suits locks that one process
 // takes again and again. A lingering key costs a watch of the name, a goroutine, and a read
 // every 1.5 s at first and once in a TTL and a third in the end. The holds of one key have
 // the same Token and the same IsOwner. An Unlock that leaves the key lingering returns nil
 // as long as the hold is certain. If an operator deleted the key in the last second or so,
 // that is noticed later. A lingering key is for Mutexes with the same [WithOwner] and
-// [WithInfo], all with [WithRecall] or all without. Any other one of the Session puts a key
+// [WithInfo], all with [WithRecall] or all without. Any other Mutex of the Session puts a key
 // of its own.
 func WithLinger(d time.Duration) Option {
 	return func(c *config) error { c.linger = d; return positive("WithLinger", d) }
@@ -272,7 +272,7 @@ func (c *config) marginOf(granted time.Duration) time.Duration {
 	return max(granted/8, minMargin)
 }
 
-// identity tells this process from others. It is read once, because every key's
+// identity tells this process from other ones. It is read once, because every key's
 // value needs it.
 var identity = sync.OnceValues(func() (host string, pid int) {
 	host, err := os.Hostname()

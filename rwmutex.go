@@ -13,9 +13,9 @@ import (
 )
 
 // An RWMutex is a read/write lock of a name: one writer holds it, or any number of readers do. It
-// is first come, first served: readers in a row share the lock, whoever comes behind a writer waits
-// for it, and nobody starves. Make it with [NewRWMutex] or [Session.RWMutex]; the zero RWMutex
-// returns errors. Do not copy one.
+// is first come, first served: readers in a row share the lock, every contender behind a writer
+// waits for it, and no waiter starves. Make it with [NewRWMutex] or [Session.RWMutex]; the zero
+// RWMutex returns errors. Do not copy one.
 //
 // A [Mutex] of the same name is a writer. So are etcd's concurrency.Mutex, etcdctl lock, and a
 // version of this package that knows no readers. There is no upgrade from read to write and no
@@ -28,17 +28,17 @@ import (
 //
 // # Tokens
 //
-// Readers and writers take their tokens from one sequence: a writer's is higher than those of all
-// holds before it, and lower than those of all holds after it, readers included. (Readers that
-// share the lock have any order, and those of one Session may have the same token. So may writers
-// of one Session, by [WithHandoff] and [WithLinger].) To refuse late
+// Readers and writers take their tokens from one sequence: a writer's token is higher than the
+// tokens of all holds before it, and lower than the tokens of all holds after it, readers included.
+// (Readers that share the lock have any order, and readers of one Session may have the same token.
+// So may writers of one Session, by [WithHandoff] and [WithLinger].) To refuse late
 // writes only, a resource keeps the highest write token that it has seen and refuses lower ones. To
 // refuse late reads too, and writes that come behind a later read, it keeps the highest token of a
 // write and the highest of a read: it refuses a write below either, and a read below the highest
 // write.
 //
 // All methods are safe for concurrent use. An Unlock of a writer synchronizes before the Lock or
-// RLock that follows it in the same process, and that of a reader before the Lock that does.
+// RLock that follows it in the same process, and an Unlock of a reader before the Lock that does.
 type RWMutex struct {
 	_ noCopy
 
@@ -46,7 +46,7 @@ type RWMutex struct {
 }
 
 // NewRWMutex returns an RWMutex for name with a lease of its own. It validates name and options and
-// does no I/O. The options are those of [New]; [WithHandoff] and [WithLinger] are for its writers.
+// does no I/O. It takes the options of [New]; [WithHandoff] and [WithLinger] are for its writers.
 func NewRWMutex(client *clientv3.Client, name string, opts ...Option) (*RWMutex, error) {
 	m, err := New(client, name, opts...)
 	if err != nil {
@@ -69,12 +69,12 @@ func (s *Session) RWMutex(name string, opts ...Option) (*RWMutex, error) {
 //
 // After a nil error the caller may read until it calls Unlock on the Hold. Each RLock has its own
 // Hold, and [Hold.Context] gives a context that ends with it. After an error there is no Hold, and
-// nothing is left behind that could block others. The errors are those of [Mutex.Lock]:
+// nothing is left behind that could block other contenders. The errors are as for [Mutex.Lock]:
 // [ErrDeadlock] comes at once if ctx comes from a hold of this name in this Session. With
 // [WithReentrancy] RLock nests in a hold that reads: it has a Hold of its own, which ends with that
 // one, and each Hold needs its Unlock.
 //
-// Waiting readers of one Session share one place in line: others see the [WithOwner] of the first.
+// Waiting readers of one Session share one place in line, which shows the [WithOwner] of the first.
 func (rw *RWMutex) RLock(ctx context.Context) (*Hold, error) {
 	return rw.acquire(ctx, false)
 }
@@ -83,10 +83,10 @@ func (rw *RWMutex) RLock(ctx context.Context) (*Hold, error) {
 // but for no other contender: until ctx ends or, if ctx has no deadline, for at most the TTL. If
 // there is a writer it returns a [*LockedError] at once, for which errors.Is(err, ErrLocked) is
 // true, and has written nothing to etcd (but see [Mutex.TryLock] about nested names). The error
-// names the first in line, who may read: what is in the way is a writer behind it. TryRLock is also
-// refused if the Session has lost its reads of the name and not all of them have unlocked, or if
-// they go on and are recalled or their lease is about to be replaced. Other errors, and what is
-// true after them, are those of [RWMutex.RLock].
+// names the first in line. That may be a reader: the writer in the way is behind it then. TryRLock
+// is also refused if the Session has lost its reads of the name and not all of them have unlocked,
+// or if they go on and are recalled or their lease is about to be replaced. Other errors, and what
+// is true after them, are as for [RWMutex.RLock].
 func (rw *RWMutex) TryRLock(ctx context.Context) (*Hold, error) {
 	return rw.acquire(ctx, true)
 }
@@ -143,11 +143,11 @@ func (rw *RWMutex) writer() *Mutex {
 	return rw.m
 }
 
-// Lock is [Mutex.Lock]: it waits until everybody who came before it is gone, readers and writers.
+// Lock is [Mutex.Lock]: it waits until every reader and writer that came before it is gone.
 func (rw *RWMutex) Lock(ctx context.Context) error { return rw.writer().Lock(ctx) }
 
-// TryLock is [Mutex.TryLock]: it takes the lock if nobody holds it or waits for it, not even to
-// read.
+// TryLock is [Mutex.TryLock]: it takes the lock if no writer and no reader holds it or waits for
+// it.
 func (rw *RWMutex) TryLock(ctx context.Context) error { return rw.writer().TryLock(ctx) }
 
 // Unlock is [Mutex.Unlock]: it ends the hold that writes. A read ends with [Hold.Unlock].
@@ -197,7 +197,7 @@ func (rw *RWMutex) Locker() sync.Locker { return rw.writer().Locker() }
 
 // Close is [Mutex.Close]: it ends what this RWMutex holds, to write or to read, and releases it.
 // The contexts of its Holds end with the cause [ErrClosed], and their Unlock returns [ErrNotHeld]
-// from then on. Reads of others that share the key go on.
+// from then on. Reads of other RWMutexes that share the key go on.
 func (rw *RWMutex) Close(ctx context.Context) error {
 	if err := rw.check(); err != nil {
 		return err
@@ -215,7 +215,7 @@ type Hold struct {
 
 	// Set once, then only read.
 	m    *lockHandle // of which it is
-	hold *hold       // which others may nest in; that of the first name
+	hold *hold       // of several names the first one's; calls may nest in it
 
 	over bool // Unlock was called; guarded by Session.mu
 }
@@ -228,11 +228,11 @@ type Hold struct {
 //
 // While other readers of the Session share the key, Unlock asks etcd nothing. nil then says that
 // the hold was whole as far as the lease and the watch of the key show: if an operator has deleted
-// the key within the last second or so, those who still read learn it. The last reader removes the
-// key. ctx is as in Mutex.Unlock.
+// the key within the last second or so, the readers that go on learn it. The last reader removes
+// the key. ctx is as in Mutex.Unlock.
 //
 // Several names end together. If one was lost Unlock returns its [*LostError], and the keys of the
-// others are removed in the background.
+// other names are removed in the background.
 func (h *Hold) Unlock(ctx context.Context) error {
 	if h == nil || h.hold == nil {
 		return ErrNotHeld
@@ -282,9 +282,9 @@ func (h *Hold) Context(parent context.Context) context.Context {
 }
 
 // Token returns the fencing token: the create revision of the key, which readers of one Session
-// may share, and of all keys of several names. See [RWMutex] for how to use that of a read, and
-// [Semaphore] for that of permits. It is 0 once the hold has ended: after Unlock or Close, a loss,
-// or the grace of a recall.
+// may share, and of all keys of several names. See [RWMutex] for how to use the token of a read,
+// and [Semaphore] for the token of permits. It is 0 once the hold has ended: after Unlock or Close,
+// a loss, or the grace of a recall.
 func (h *Hold) Token() int64 {
 	var token int64
 	h.whole(func(h *hold) { token = h.place.ticket.Rev() })

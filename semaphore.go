@@ -19,12 +19,12 @@ const mostPermits = math.MaxUint16
 // one.
 //
 // It is first come, first served: a request for many permits is not overtaken by small ones behind
-// it, and everybody gets in. Within a [Session] that is the order of the calls; one of them at a
-// time waits in etcd's line.
+// it, and every request gets in. Within a [Session] that is the order of the calls; one of them at
+// a time waits in etcd's line.
 //
 // Nothing is stored but the permits, each with the limit on which its holder counts. So nothing can
-// be left over, and nobody has to reset anything: the permits of a process that has died come back
-// with its lease. While contenders disagree on the limit the lowest of those in line counts, so a
+// be left over, and nothing needs a reset: the permits of a process that has died come back
+// with its lease. While contenders disagree on the limit the lowest limit in line counts, so a
 // new limit may be rolled out process by process. A Semaphore logs a warning once for each other
 // limit that it meets.
 //
@@ -32,9 +32,10 @@ const mostPermits = math.MaxUint16
 // for it. So it is with the writers and readers of an [RWMutex], with etcd's concurrency.Mutex, and
 // with a version of this package that knows no permits.
 //
-// Holds of permits overlap, so a token says nothing about the others: a resource that refuses lower
-// ones would refuse holders. If the permits of a process are lost, others may get them while that
-// process still works, and then more than the limit are at work until it looks at its context.
+// Holds of permits overlap, so a token says nothing about other holds: a resource that refuses
+// lower tokens would refuse holders. If the permits of a process are lost, another process may get
+// them while the first still works. Then more than the limit are at work until that one looks at
+// its context.
 //
 // All methods are safe for concurrent use.
 type Semaphore struct {
@@ -44,9 +45,11 @@ type Semaphore struct {
 }
 
 // NewSemaphore returns a Semaphore for name with a lease of its own. It validates name, limit and
-// options and does no I/O. limit is 1 to 65,535. The options are those of [New]; [WithHandoff],
+// options and does no I/O. limit is 1 to 65,535. It takes the options of [New]; [WithHandoff],
 // [WithLinger] and [WithReentrancy] change nothing.
-func NewSemaphore(client *clientv3.Client, name string, limit int, opts ...Option) (*Semaphore, error) {
+func NewSemaphore(
+	client *clientv3.Client, name string, limit int, opts ...Option,
+) (*Semaphore, error) {
 	if err := checkLimit(name, limit); err != nil {
 		return nil, err
 	}
@@ -80,29 +83,31 @@ func checkLimit(name string, limit int) error {
 	return nil
 }
 
-// Acquire waits until it has n permits: until those of all who came before it and its own are
-// within the limit. n is 1 up to the limit, else it is an error at once. ctx bounds the wait only:
-// the Hold outlives it. With permits free it is one request to etcd.
+// Acquire waits until it has n permits: until the permits of all contenders before it and its own
+// are within the limit. n is 1 up to the limit, else it is an error at once. ctx bounds the wait
+// only: the Hold outlives it. With permits free it is one request to etcd.
 //
 // After a nil error the caller has the permits until it calls Unlock on the Hold, all n at once.
 // [Hold.Context] gives a context that ends with it. After an error there is no Hold, and nothing is
-// left behind that could block others. The errors are those of [Mutex.Lock]: [ErrDeadlock] comes at
-// once if ctx comes from a hold of this name in this Session that is not of permits.
+// left behind that could block other contenders. The errors are as for [Mutex.Lock]:
+// [ErrDeadlock] comes at once if ctx comes from a hold of this name in this Session that is not of
+// permits.
 //
 // A ctx that comes from a hold of permits of the same name is legal. The call waits in line as any
-// other does. If the permits are out, and their holders wait for more, all of them wait for ever. So
-// do this call and a [Mutex], a read or a request for many permits that came before it and waits for
-// those that the caller has, even while others are free. Ask for all permits at once, or bound the
-// wait.
+// other does. If the permits are out, and their holders wait for more, all of them wait for ever.
+// This call also waits for ever behind a [Mutex], a read or a request for many permits that waits
+// for the caller's own permits, even while other permits are free. Ask for all permits at once, or
+// bound the wait.
 func (s *Semaphore) Acquire(ctx context.Context, n int) (*Hold, error) {
 	return s.acquire(ctx, n, false)
 }
 
-// TryAcquire takes n permits if they are free and nobody waits. It waits for etcd, but for no other
-// contender: until ctx ends or, if ctx has no deadline, for at most the TTL. If they are not free
-// it returns a [*LockedError] at once, for which errors.Is(err, ErrLocked) is true, and has written
-// nothing to etcd. (Permits that come and go meanwhile are to it what keys of nested names are to
-// [Mutex.TryLock].) Other errors, and what is true after them, are those of [Semaphore.Acquire].
+// TryAcquire takes n permits if they are free and there is no waiter. It waits for etcd, but for no
+// other contender: until ctx ends or, if ctx has no deadline, for at most the TTL. If they are not
+// free it returns a [*LockedError] at once, for which errors.Is(err, ErrLocked) is true, and has
+// written nothing to etcd. (Permits that come and go meanwhile are to it what keys of nested names
+// are to [Mutex.TryLock].) Other errors, and what is true after them, are as for
+// [Semaphore.Acquire].
 func (s *Semaphore) TryAcquire(ctx context.Context, n int) (*Hold, error) {
 	return s.acquire(ctx, n, true)
 }
@@ -112,7 +117,8 @@ func (s *Semaphore) acquire(ctx context.Context, n int, try bool) (*Hold, error)
 		return nil, err
 	}
 	if limit := int(s.m.limit); n < 1 || n > limit {
-		return nil, failed("acquire", s.m.name, fmt.Errorf("%d permits: must be 1 to the limit of %d", n, limit))
+		return nil, failed("acquire", s.m.name,
+			fmt.Errorf("%d permits: must be 1 to the limit of %d", n, limit))
 	}
 	w := request{m: &s.m.lockHandle, kind: line.Permit, permit: permit{uint16(n), s.m.limit}, try: try}
 	h, err := w.lock(ctx)

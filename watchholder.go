@@ -13,13 +13,13 @@ import (
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
-// fewOldest is how many keys are read to find the holder: the first is one, unless somebody put
-// keys of another kind below the name.
+// fewOldest is how many keys are read to find the holder: the first is the holder's, unless there
+// are keys of another kind below the name.
 const fewOldest = 3
 
-// WatchHolder yields who holds the lock name now, and then who holds it after each change. It is
-// for those that follow a leader without being candidates: proxies, dashboards. While nobody holds
-// it yields the zero Contender. Of several that read, or have permits, it yields the first in
+// WatchHolder yields the holder of the lock name now, and then the holder after each change. It is
+// for programs that follow a leader without being candidates: proxies, dashboards. While there is
+// no holder it yields the zero Contender. Of several readers, or permits, it yields the first in
 // line. [WithInfo] is how a holder tells its address.
 //
 // Changes that follow each other closely may be skipped, but they are never reordered, and the
@@ -32,11 +32,12 @@ const fewOldest = 3
 // yielded one error, with the zero Contender, that retrying does not fix: a bad argument, a
 // refusal, a closed client. Nothing is left running then, unless a watch has just begun and etcd
 // does not answer within 50 ms: then the client may keep a stream open until its next watch. The
-// sequence may be used any number of times, also at once, and each use begins with who holds then.
+// sequence may be used any number of times, also at once, and each use begins with the holder at
+// that time.
 //
 // It writes nothing and needs no lease. At rest it costs a watch, and each 1.5 s a transaction
-// that returns next to nothing: a thousand that watch send some 670 of these a second. A
-// change costs each a read of a few keys and a watch, however long the line is.
+// that returns next to nothing: a thousand uses send some 670 of these a second. A change costs
+// each use a read of a few keys and a watch, however long the line is.
 func WatchHolder(
 	ctx context.Context, client *clientv3.Client, name string,
 ) iter.Seq2[Contender, error] {
@@ -69,9 +70,9 @@ func sessionToWatch(ctx context.Context, client *clientv3.Client, name string) (
 
 // A holderWatch is one use of the sequence. One goroutine has it: that of the loop.
 //
-// Invariant: who is yielded was the first in line in a linearizable read that was sent after the
-// one before had been answered. So nothing is reordered. (Do not yield what an event or a member
-// that may be behind says. TestWatchHolderNeverGoesBack.)
+// Invariant: the holder that is yielded was the first in line in a linearizable read, and each read
+// was sent after the read before it had been answered. So nothing is reordered. (Do not yield what
+// an event or a member that may be behind says. TestWatchHolderNeverGoesBack.)
 //
 // Invariant: after a read nothing happens to its holder unnoticed: a watch begins right behind it,
 // and the key is read again each 1.5 s, because an event may be lost.
@@ -85,7 +86,7 @@ type holderWatch struct {
 
 // A snapshot is what a read has shown.
 type snapshot struct {
-	e        line.Entry // the first in line, without a revision if there is nobody
+	e        line.Entry // the first in line, without a revision if there is none
 	revision int64      // at which that was so
 	epoch    *epoch
 }
@@ -111,10 +112,10 @@ func (w *holderWatch) run(ctx context.Context, yield func(Contender, error) bool
 	}
 }
 
-// is reports whether a and b are the same hold, or nobody's.
+// is reports whether a and b show the same hold, or none.
 func (a snapshot) is(b snapshot) bool { return a.e.Key == b.e.Key && a.e.Rev == b.e.Rev }
 
-// contender is e as others see it, the zero Contender for nobody.
+// contender is e as a Contender, the zero Contender if there is no holder.
 func (w *holderWatch) contender(e line.Entry) Contender {
 	if e.Rev == 0 {
 		return Contender{}
@@ -122,7 +123,7 @@ func (w *holderWatch) contender(e line.Entry) Contender {
 	return contenderOf(w.name, e, true)
 }
 
-// look reads who is the first in line. It retries until it is answered.
+// look reads the first in line. It retries until it is answered.
 func (w *holderWatch) look(ctx context.Context) (snapshot, error) {
 	for n := int64(fewOldest); ; n *= n {
 		epoch := w.s.epoch.Load()
@@ -150,8 +151,8 @@ func (w *holderWatch) get(
 	}, func(error) error { return nil })
 }
 
-// wait returns when the line is to be read again: the holder has gone or, if there is none,
-// somebody may have come; or nobody knows, after a pause.
+// wait returns when the line is to be read again: the holder has gone or, if there is none, a
+// contender may have come; or the watch has failed, after a pause.
 func (w *holderWatch) wait(ctx context.Context, seen snapshot) {
 	key, opts := seen.e.Key, []clientv3.OpOption{clientv3.WithRev(seen.revision + 1)}
 	if key == "" {
@@ -185,26 +186,26 @@ func (w *holderWatch) wait(ctx context.Context, seen snapshot) {
 	}
 }
 
-// changes reports whether events say that another holds now. A key that was put over stays the
-// holder's if it keeps its place.
+// changes reports whether events say that the holder is another now. A key that was put over stays
+// the holder's if it keeps its place.
 func (w *holderWatch) changes(seen snapshot, events []*clientv3.Event) bool {
 	for _, event := range events {
 		e := line.EntryOf(event.Kv)
 		put := event.Type == clientv3.EventTypePut && e.StandsIn(w.name)
-		if nobody := seen.e.Rev == 0; nobody == put || !nobody && e.Rev != seen.e.Rev {
+		if free := seen.e.Rev == 0; free == put || !free && e.Rev != seen.e.Rev {
 			return true
 		}
 	}
 	return false
 }
 
-// stands reports whether nothing has changed since, as one more request shows, or whether nobody
-// knows: then the watch has to tell. It waits no longer than until the next one is due, since the
-// events of a member that is back may be there already.
+// stands reports whether nothing has changed since, as one more request shows. It also reports true
+// if no answer comes: then the watch has to tell. It waits no longer than until the next request is
+// due, since the events of a member that is back may be there already.
 //
-// While there is no holder it reads a few of the keys that are newer than seen. If none of these may
-// stand in line, seen is as of now. (Do not compare that there is none: beside nested names in use
-// there always is. TestWatchHolderOfAFreeNameReadsNoNestedNames.)
+// While there is no holder it reads a few of the keys that are newer than seen. If none of these
+// may stand in line, seen is as of now. (Do not compare that there are none: beside nested names in
+// use there always are some. TestWatchHolderOfAFreeNameReadsNoNestedNames.)
 func (w *holderWatch) stands(ctx context.Context, seen *snapshot) bool {
 	// A range is what makes a transaction without writes linearizable.
 	ifs, ask := []clientv3.Cmp(nil), clientv3.OpGet(line.Prefix(w.name), clientv3.WithCountOnly())
