@@ -199,7 +199,7 @@ func (s *Session) Close(ctx context.Context) error {
 	return s.closesLocked(ctx)
 }
 
-// closeLocked ends whatever there is. The keepers revoke the leases.
+// closeLocked ends all waits, views, holds and lingering keys. The keepers revoke the leases.
 func (s *Session) closeLocked() {
 	s.closed, s.closedAt = true, time.Now()
 	for _, n := range s.lines {

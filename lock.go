@@ -426,7 +426,7 @@ func (m *Mutex) whole(f func(*hold)) {
 	}
 }
 
-// Locker returns a sync.Locker for code that wants one. Its Lock waits without
+// Locker returns a sync.Locker for code that needs one. Its Lock waits without
 // bound until it holds the lock. sync.Locker has no errors, so they become panics
 // rather than unprotected critical sections: Lock panics with an error that
 // waiting does not fix ([ErrClosed], a refusal by etcd), Unlock with [ErrLost] and

@@ -208,8 +208,8 @@ func (r *release) giveUpLocked(untold []error) error {
 func (r *release) overLocked(err error) error {
 	h, s := r.h, r.h.m.s
 	if r.put != nil && !r.queued {
-		// The transaction that removes this key may yet put that one: its removal is final only
-		// once that is impossible.
+		// The transaction that removes h's key may yet put the next one: the removal of the next
+		// one is final only once that is impossible.
 		r.put.after = h.place.removed
 		r.put.abandonLocked(errors.Is(err, ErrUnconfirmed))
 		r.put = nil

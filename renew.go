@@ -339,7 +339,8 @@ func (l *lease) ask(ctx context.Context, sent *trust.Attempt) error {
 	}
 }
 
-// proved tells all leases about a linearizable answer to a request that was sent as said.
+// proved applies a linearizable answer to all leases. sent says when its request was sent, and in
+// which epoch.
 func (s *Session) proved(sent sending, term uint64) {
 	if s.doubts.Load() == 0 {
 		return // the usual case needs no lock

@@ -66,8 +66,8 @@ func (b *Backoff) Unanswered() { b.unanswered++ }
 // once, if there are several.
 func (b *Backoff) Double() { b.unanswered = max(b.unanswered, 1) }
 
-// note records how an attempt ended. With several endpoints, another one may do better than
-// the one that was late.
+// note records how an attempt ended. With several endpoints, another endpoint may do better
+// than the one that was late.
 func (b *Backoff) note(err error, several bool) {
 	if err == ErrNoAnswer {
 		b.unanswered++

@@ -94,7 +94,7 @@ func (w *window) halve(sent, now time.Time, least int) {
 	}
 }
 
-// Overloaded reports whether err says that etcd is overloaded, as far as one can tell: etcd turns
+// Overloaded reports whether err says that etcd is overloaded, as far as is known: etcd turns
 // the request away, or its own time for the request runs out, or all the time of the attempt does.
 func Overloaded(err error) bool {
 	return err == ErrNoAnswer || Is(err, rpctypes.ErrTooManyRequests) || Is(err, rpctypes.ErrTimeout)

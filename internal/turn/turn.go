@@ -66,7 +66,7 @@ func (s Standing) String() string {
 	return [...]string{"out", "waiting", "next", "left", "owner", "holder", "beside", "gone"}[s]
 }
 
-// A Waiter wants the turn once. It is in one Queue at most, once.
+// A Waiter asks for the turn once. It is in one Queue at most, once.
 //
 // Invariant: a waiter that has a hold keeps it until it parts or passes the turn on, whatever
 // becomes of its call: other waiters share its key, and rely on the hold. (Do not tell from the
