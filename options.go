@@ -153,7 +153,7 @@ func WithAcquireTimeout(d time.Duration) Option {
 
 // WithHandoff lets up to n Unlocks in a row pass the hold on to the next goroutine of the
 // Session that waits for the name, without a request to etcd. Then the key is released
-// and other Sessions get their turn. The default is 0: strict order of arrival.
+// and other contenders get their turn. The default is 0: strict order of arrival.
 //
 // It trades order and waiting time for speed: another Session waits for up to n+1 critical
 // sections at a time. Holds that are passed on have the same key and Token, which still
@@ -178,7 +178,7 @@ func WithHandoff(n int) Option {
 // contender queues, when the lease is at risk or retired, when the line cannot be watched,
 // at Close, and when d is over. The default is to release at once.
 //
-// The trade-off: the first wait of another Session needs an event and one more commit, and its
+// The trade-off: the first wait of another contender needs an event and one more commit, and its
 // TryLock returns [ErrLocked] while the key lingers. So it suits locks that one process
 // takes again and again. A lingering key costs a watch of the name, a goroutine, and a read
 // every 1.5 s at first and once in a TTL and a third in the end. The holds of one key have

@@ -62,7 +62,7 @@ func (s *Session) endViewsLocked() {
 	for _, n := range s.lines {
 		if n.view != nil {
 			n.view.endLocked()
-			n.admitLocked() // a reader that waits to join begins another
+			n.admitLocked() // a waiter that is to join begins another
 		}
 		s.unwatchLastLocked(n)
 	}

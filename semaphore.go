@@ -34,7 +34,7 @@ const mostPermits = math.MaxUint16
 //
 // Holds of permits overlap, so a token says nothing about other holds: a resource that refuses
 // lower tokens would refuse holders. If the permits of a process are lost, another process may get
-// them while the first still works. Then more than the limit are at work until that one looks at
+// them while the first still works. Then more than the limit are at work until the first looks at
 // its context.
 //
 // All methods are safe for concurrent use.

@@ -19,8 +19,8 @@ const fewOldest = 3
 
 // WatchHolder yields the holder of the lock name now, and then the holder after each change. It is
 // for programs that follow a leader without being candidates: proxies, dashboards. While there is
-// no holder it yields the zero Contender. Of several readers, or permits, it yields the first in
-// line. [WithInfo] is how a holder tells its address.
+// no holder it yields the zero Contender. Of several holders (readers, or permits) it yields the
+// first in line. [WithInfo] is how a holder tells its address.
 //
 // Changes that follow each other closely may be skipped, but they are never reordered, and the
 // last one always comes: within milliseconds, or about two seconds later if an event was lost.
