@@ -1,6 +1,7 @@
 package etcdlock_test
 
 import (
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,7 +11,13 @@ import (
 	"github.com/etcdlock/etcdlock/internal/fake"
 	"github.com/etcdlock/etcdlock/internal/race"
 	"github.com/etcdlock/etcdlock/internal/sim"
+	"github.com/etcdlock/etcdlock/internal/tests"
 )
+
+// TestMain starts the etcd of the examples, which is in memory.
+func TestMain(m *testing.M) {
+	os.Exit(sim.Serving(&endpoints, func() int { return tests.Run(m) }))
+}
 
 // The lock's promises, on an etcd in memory. Package proof/contract runs the same table on
 // clusters of etcd's own servers.

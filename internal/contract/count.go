@@ -78,7 +78,7 @@ const (
 
 // Exactly returns what was sent since an earlier reading, or since the Counter was made. ok is
 // false if so much time has passed that it may have added to that, and Exactly has logged it.
-// With exact times, the tests of the root ask for the same counts.
+// With exact times, the tests in virtual time ask for the same counts.
 func (c *Counter) Exactly(t testing.TB, earlier Counts) (since Counts, ok bool) {
 	t.Helper()
 	since = c.Since(earlier)

@@ -91,6 +91,9 @@ func ofFamily(seeds int) killer {
 // named is a test of the library's own package.
 func named(test string) killer { return killer{".", test, 0} }
 
+// inArea is a test of the library from outside, by its area.
+func inArea(area, test string) killer { return killer{"./internal/tests/" + area, test, 0} }
+
 // inSim is another test of the simulation's package.
 func inSim(test string) killer { return killer{"./internal/sim", test, 0} }
 

@@ -13,7 +13,7 @@ var mutants = []mutant{
 `, `		t.extend(now, a.ttl)
 `}},
 		killers: []killer{
-			explorationOfTrust, simulation(2000), named("TestTrustCountsFromTheSendInVirtualTime"),
+			explorationOfTrust, simulation(2000), inArea("lease", "TestTrustCountsFromTheSendInVirtualTime"),
 			core("trust", "TestTheTrustIsSentPlusTTLLessMargin"),
 		},
 	},
@@ -23,7 +23,7 @@ var mutants = []mutant{
 		edits: []edit{{"internal/trust/trust.go", `sent.Add(ttl - t.margin(ttl))`, `sent.Add(ttl)`}},
 		killers: []killer{
 			explorationOfTrust,
-			simulation(2000), named("TestTheHolderHearsOfALossBeforeEtcdCanGiveTheLockAway"),
+			simulation(2000), inArea("lease", "TestTheHolderHearsOfALossBeforeEtcdCanGiveTheLockAway"),
 			core("trust", "TestTheTrustIsSentPlusTTLLessMargin"),
 		},
 	},
@@ -85,7 +85,7 @@ var mutants = []mutant{
 		}
 	}
 `}},
-		killers: []killer{simulation(1000), named("TestALateAnswerRevivesNothingInVirtualTime")},
+		killers: []killer{simulation(1000), inArea("lease", "TestALateAnswerRevivesNothingInVirtualTime")},
 	},
 	{
 		name: "a hold begins without a look at the clock",
@@ -105,7 +105,7 @@ var mutants = []mutant{
 `, `	if p.lease.hasEndedLocked() {
 `}, {"internal/ticket/ticket.go", `	t.must("Hold", InLine, Held)
 `, ``}},
-		killers: []killer{named("TestNoHoldBeginsAtAKeyThatIsGone")},
+		killers: []killer{inArea("lease", "TestNoHoldBeginsAtAKeyThatIsGone")},
 	},
 	{
 		name: "contexts end by their timer only",
@@ -158,13 +158,13 @@ var mutants = []mutant{
 	s := l.s
 `, `	s := l.s
 `}},
-		killers: []killer{named("TestCloseEndsTheContextsOfAHundredNamesBeforeItFreesOne"), named("TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},
+		killers: []killer{inArea("mutex", "TestCloseEndsTheContextsOfAHundredNamesBeforeItFreesOne"), inArea("mutex", "TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},
 	},
 	{
 		name:    "Close gives up a revocation that had no answer before",
 		why:     "Two TTLs after the last renewal nothing can be left of it. But etcd has not said so, and Close still has time to ask (rule 22).",
 		edits:   []edit{{"revoke.go", ` && s.closedFor()/2 > l.ttl {`, ` {`}},
-		killers: []killer{named("TestCloseHasItsOwnTimeToRevokeALease")},
+		killers: []killer{inArea("lease", "TestCloseHasItsOwnTimeToRevokeALease")},
 	},
 	{
 		name: "a removal begins while the contexts end",
@@ -173,7 +173,7 @@ var mutants = []mutant{
 	p.above().endContexts()
 `, `	defer close(p.removed)
 `}},
-		killers: []killer{named("TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},
+		killers: []killer{inArea("mutex", "TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},
 	},
 	{
 		name: "the turn is passed on at home while the contexts end",
@@ -181,7 +181,7 @@ var mutants = []mutant{
 		edits: []edit{{"lock.go", `	frees := h.freesLocked()
 `, `	frees := true
 `}},
-		killers: []killer{named("TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},
+		killers: []killer{inArea("mutex", "TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},
 	},
 	{
 		name: "the wall clock is not looked at",
@@ -201,7 +201,7 @@ var mutants = []mutant{
 		why:  "The attempt under way has not failed yet. But it may have met the one dead endpoint of three, and take the whole TTL (rule 13).",
 		edits: []edit{{"renew.go", `	k.next.Reset(k.plan.Late())
 `, ``}},
-		killers: []killer{simulation(1000), named("TestAFailedRenewalIsFollowedByTwoAtOnce")},
+		killers: []killer{simulation(1000), inArea("lease", "TestAFailedRenewalIsFollowedByTwoAtOnce")},
 	},
 	{
 		name: "a renewal that fails at once is sent again as if it had been late",
@@ -227,7 +227,7 @@ var mutants = []mutant{
 		why:   "The sooner it is sent, the sooner it is answered. But an etcd that is slow then gets more renewals, and not fewer (rule 25).",
 		edits: []edit{{"internal/trust/schedule.go", `min(max(soon, took), s.longest())`, `min(soon, s.longest())`}},
 		killers: []killer{
-			explorationOfTrust, named("TestAFailedRenewalIsFollowedByTwoAtOnce"),
+			explorationOfTrust, inArea("lease", "TestAFailedRenewalIsFollowedByTwoAtOnce"),
 			core("trust", "TestTheScheduleOfTheDefaults"),
 		},
 	},
@@ -241,7 +241,7 @@ var mutants = []mutant{
 		name:    "a renewal that is refused is sent again at once",
 		why:     "An operator may take the refusal back. But each new stream may be a login, which costs etcd more than anything else (rule 25).",
 		edits:   []edit{{"renew.go", `attempt.Refused(r.err) || errors.Is(r.err`, `errors.Is(r.err`}},
-		killers: []killer{named("TestAFailedRenewalIsFollowedByTwoAtOnce")},
+		killers: []killer{inArea("lease", "TestAFailedRenewalIsFollowedByTwoAtOnce")},
 	},
 	{
 		name:  "each renewal opens a stream",
@@ -310,19 +310,19 @@ var mutants = []mutant{
 		edits: []edit{{"renew.go", `	case last && streamIsOver(r.err):
 `, `	case last && streamIsOver(r.err) && false:
 `}},
-		killers: []killer{named("TestARenewalWhoseStreamEndsIsSentAgainAtOnce")},
+		killers: []killer{inArea("lease", "TestARenewalWhoseStreamEndsIsSentAgainAtOnce")},
 	},
 	{
 		name:    "renewals go by the TTL, whatever the margin",
 		why:     "Everybody renews at a third of the TTL. But with a margin of two thirds the trust is over by then (rule 1).",
 		edits:   []edit{{"internal/trust/schedule.go", `max(min(granted/3, span/9*4), leastPeriod)`, `max(granted/3, leastPeriod)`}},
-		killers: []killer{explorationOfTrust, named("TestNoMarginLosesTheHoldsOfAHealthyEtcd")},
+		killers: []killer{explorationOfTrust, inArea("lease", "TestNoMarginLosesTheHoldsOfAHealthyEtcd")},
 	},
 	{
 		name:    "what lasts goes by the TTL, whatever the margin",
 		why:     "A third of the TTL is left when two renewals have failed. But with a margin of two thirds that much is never left: nothing lingers, and nothing is passed on (WithHandoff, WithLinger).",
 		edits:   []edit{{"place.go", `l.plan.Lasts(l.trust.Remaining(now))`, `l.trust.Until().Sub(now) > l.ttl/3`}},
-		killers: []killer{named("TestWithAnyMarginKeysLingerAndHoldsArePassedOn")},
+		killers: []killer{inArea("lease", "TestWithAnyMarginKeysLingerAndHoldsArePassedOn")},
 	},
 	{
 		name: "a lost lease is renewed",
@@ -330,31 +330,31 @@ var mutants = []mutant{
 		edits: []edit{{"renew.go", `			return leaseWait
 `, `			return leaseRenew
 `}},
-		killers: []killer{named("TestALostLeaseIsRenewedNoMore")},
+		killers: []killer{inArea("lease", "TestALostLeaseIsRenewedNoMore")},
 	},
 	{
 		name:    "who waits audits as seldom soon after a put as later",
 		why:     "An audit costs a request. But a late copy of the put is a key that blocks everybody, and 32 renewal periods are 11 TTLs (rule 9).",
 		edits:   []edit{{"keywatch.go", `	case l.sweptLocked():`, `	default:`}},
-		killers: []killer{named("TestAKeyThatALateRequestPutsIsSwept")},
+		killers: []killer{inArea("lease", "TestAKeyThatALateRequestPutsIsSwept")},
 	},
 	{
 		name:    "of what may be recalled the keys are audited as seldom soon after a put as later",
 		why:     "Most audits read the values, which show a recall. But only the keys on the lease show a late copy of the put, and only every fourth audit would read those (rule 9).",
 		edits:   []edit{{"audit.go", `		every = soonByKeysEvery`, `		every = byKeysEvery`}},
-		killers: []killer{named("TestAKeyThatALateRequestPutsIsSwept")},
+		killers: []killer{inArea("lease", "TestAKeyThatALateRequestPutsIsSwept")},
 	},
 	{
 		name:    "who waits in a long line audits as soon as in a short one",
 		why:     "A late copy of a put should be found soon. But in a crowd that goes round and round everybody has just put a key: 2,000 Sessions would send 100 audits a second (rule 24).",
 		edits:   []edit{{"keywatch.go", `min(max(seldomAudits, asRechecks), idleAudits)`, `min(max(seldomAudits, 0*asRechecks), idleAudits)`}},
-		killers: []killer{named("TestWhoWaitsInALongLineAuditsAsRarelyAsItRechecks")},
+		killers: []killer{inArea("queue", "TestWhoWaitsInALongLineAuditsAsRarelyAsItRechecks")},
 	},
 	{
 		name:    "audits are a multiple of a period apart",
 		why:     "So it says. But a third of the longest TTLs overflows if it is multiplied by four: each audit is followed by the next one at once (rule 24).",
 		edits:   []edit{{"audit.go", `since/l.seldomLocked(now, period) >= period`, `since >= l.seldomLocked(now, period)*period`}},
-		killers: []killer{named("TestTheLongestTTLsCostNoMoreThanOthers")},
+		killers: []killer{inArea("watching", "TestTheLongestTTLsCostNoMoreThanOthers")},
 	},
 	{
 		name: "nobody looks at the keys of the lease",
@@ -362,7 +362,7 @@ var mutants = []mutant{
 		edits: []edit{{"audit.go", `		return since/l.seldomLocked(now, period) >= period // a multiple of the longest TTLs overflows
 `, `		return false
 `}},
-		killers: []killer{named("TestALossIsToldThoughAllWatchesAreSilent")},
+		killers: []killer{inArea("watching", "TestALossIsToldThoughAllWatchesAreSilent")},
 	},
 	{
 		name: "a key that no watch covers is looked at as seldom as one that is watched",
@@ -370,14 +370,14 @@ var mutants = []mutant{
 		edits: []edit{{"keywatch.go", `				return 1
 `, `				return seldomAudits
 `}},
-		killers: []killer{named("TestALossIsToldThoughAllWatchesAreSilent")},
+		killers: []killer{inArea("watching", "TestALossIsToldThoughAllWatchesAreSilent")},
 	},
 	{
 		name: "nobody watches the keys of holds",
 		why:  "The audits show a loss. But they are seldom (rule 5).",
 		edits: []edit{{"renew.go", `			l.above().watchHolds()
 `, ``}},
-		killers: []killer{named("TestALossFromOutsideIsNoticedWithinAboutASecond")},
+		killers: []killer{inArea("lease", "TestALossFromOutsideIsNoticedWithinAboutASecond")},
 	},
 	{
 		name: "the watch of a key is sure before the key is read",
@@ -391,13 +391,13 @@ var mutants = []mutant{
 			l.deletedLocked(p)
 `, `			_ = e
 `}},
-		killers: []killer{named("TestALossFromOutsideIsNoticedWithinAboutASecond")},
+		killers: []killer{inArea("lease", "TestALossFromOutsideIsNoticedWithinAboutASecond")},
 	},
 	{
 		name:    "an event ends a hold by the name of the key",
 		why:     "The watch is of that very key. But the key's name is used again, and a member that is behind delivers an event of an earlier use (rule 20).",
 		edits:   []edit{{"keywatch.go", `e.Key != p.ticket.Key || at <= p.ticket.Rev(): // of`, `e.Key != p.ticket.Key || at == 0: // of`}},
-		killers: []killer{named("TestAnEventOfAnEarlierUseOfTheNameEndsNoHold")},
+		killers: []killer{inArea("watching", "TestAnEventOfAnEarlierUseOfTheNameEndsNoHold")},
 	},
 	{
 		name: "a watch is left when its hold has ended",
@@ -405,13 +405,13 @@ var mutants = []mutant{
 		edits: []edit{{"keywatch.go", `		p.s.mu.After(w.cancel)
 `, `		_ = w
 `}},
-		killers: []killer{named("TestAShortHoldCostsNothingAndALongOneIsWatched")},
+		killers: []killer{inArea("watching", "TestAShortHoldCostsNothingAndALongOneIsWatched")},
 	},
 	{
 		name:    "each of any number of keys is watched",
 		why:     "A watch costs nothing while nothing happens. But ten thousand watches of one Session are ten thousand goroutines (rule 21).",
 		edits:   []edit{{"keywatch.go", `l.s.closed || len(l.places) > manyPlaces {`, `l.s.closed {`}},
-		killers: []killer{named("TestTenThousandHoldsHaveNoWatchEach")},
+		killers: []killer{inArea("watching", "TestTenThousandHoldsHaveNoWatchEach")},
 	},
 	{
 		name: "a waiter looks as often however long it has waited",
@@ -420,13 +420,13 @@ var mutants = []mutant{
 		period = relied
 	}
 `, ``}},
-		killers: []killer{core("recheck", "TestWhoHasWaitedForLongLooksSeldom"), named("TestAnIdleWaitCostsItsRenewalsAndLittleElse")},
+		killers: []killer{core("recheck", "TestWhoHasWaitedForLongLooksSeldom"), inArea("watching", "TestAnIdleWaitCostsItsRenewalsAndLittleElse")},
 	},
 	{
 		name:    "a waiter looks as often however long the line is",
 		why:     "One waiter rechecks seldom. But a thousand together do not (rule 24).",
 		edits:   []edit{{"internal/recheck/recheck.go", `crowd > period {`, `crowd < 0 {`}},
-		killers: []killer{core("recheck", "TestAllInALineTogetherLookSeldom"), named("TestTheRechecksOfALongLineAreFew")},
+		killers: []killer{core("recheck", "TestAllInALineTogetherLookSeldom"), inArea("watching", "TestTheRechecksOfALongLineAreFew")},
 	},
 	{
 		name: "a look at the keys is believed",
@@ -434,7 +434,7 @@ var mutants = []mutant{
 		edits: []edit{{"audit.go", `		gone := e.Rev != p.ticket.Rev()
 `, `		gone := e.Key == p.ticket.Key
 `}},
-		killers: []killer{named("TestALookThatOmitsALiveKeyEndsNothing")},
+		killers: []killer{inArea("lease", "TestALookThatOmitsALiveKeyEndsNothing")},
 	},
 
 	// ---- truth: rules 6 to 8
@@ -444,7 +444,7 @@ var mutants = []mutant{
 		why:   "Only an answer tells what became of a request. But a learner's refusal is one: the next request finds no key, somebody else has deleted it, and Unlock says nil (rule 6).",
 		edits: []edit{{"internal/attempt/errors.go", `return classify(err) >= incapable`, `return classify(err) >= unapplied`}},
 		killers: []killer{
-			named("TestARequestThatWasNotCarriedOutDoesNotMakeALossLookLikeARelease"),
+			inArea("mutex", "TestARequestThatWasNotCarriedOutDoesNotMakeALossLookLikeARelease"),
 			core("attempt", "TestOnlyAnAnswerSaysThatAWriteWasNotApplied"),
 		},
 	},
@@ -452,19 +452,19 @@ var mutants = []mutant{
 		name:    "an inner Do speaks for the outer one",
 		why:     "fn's error belongs to the caller and is returned as it is. But if it comes from another Do that could not lock, the caller thinks that its own work was not begun (rule 8).",
 		edits:   []edit{{"lock.go", `return ran(fn(h.context(ctx)))`, `return fn(h.context(ctx))`}},
-		killers: []killer{named("TestDoTellsWhetherItCalledItsFunction")},
+		killers: []killer{inArea("mutex", "TestDoTellsWhetherItCalledItsFunction")},
 	},
 	{
 		name:    "the TTL is what was asked for",
 		why:     "The program knows the TTL that it asked for. But etcd may have granted a longer one, and then a crash blocks the others for longer.",
 		edits:   []edit{{"lock.go", `ttl = h.place.lease.ttl`, `ttl = h.m.s.cfg.ttl`}},
-		killers: []killer{named("TestAHoldTellsItsGrantedTTLAndItsMargin")},
+		killers: []killer{inArea("mutex", "TestAHoldTellsItsGrantedTTLAndItsMargin")},
 	},
 	{
 		name:    "a label hides the process",
 		why:     "The user chose the label to be shown. But a thousand processes may have the same one.",
 		edits:   []edit{{"admin.go", `	case c.Owner != "" && (c.Host == "" || c.Owner == process):`, `	case c.Owner != "" || process == "":`}},
-		killers: []killer{named("TestALockedErrorIsErrLockedAndTellsWho")},
+		killers: []killer{inArea("mutex", "TestALockedErrorIsErrLockedAndTellsWho")},
 	},
 	{
 		name:    "a look is cancelled before the lease is revoked",
@@ -491,14 +491,14 @@ var mutants = []mutant{
 		edits: []edit{{"internal/ticket/release.go", `	r.copies = r.copies || a.Copies
 `, `	r.copies = true
 `}},
-		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestWhatAReleaseSays"), simulation(1000), named("TestUnlockTellsOfALossThatNobodyHasNoticed")},
+		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestWhatAReleaseSays"), simulation(1000), inArea("lease", "TestUnlockTellsOfALossThatNobodyHasNoticed")},
 	},
 	{
 		name: "a lost answer unsays that the key was gone",
 		why:  "What a copy finds says nothing, and there may have been copies. But the answer before them did say something (rule 6).",
 		edits: []edit{{"internal/ticket/release.go", `		r.missed = r.missed || !r.copies // for certain, whatever the next answer says
 `, ``}},
-		killers: []killer{exploring("two faults"), core("ticket", "TestWhatAReleaseSays"), named("TestAReleaseThatFoundNoKeyStaysALossWhateverGetsLost")},
+		killers: []killer{exploring("two faults"), core("ticket", "TestWhatAReleaseSays"), inArea("mutex", "TestAReleaseThatFoundNoKeyStaysALossWhateverGetsLost")},
 	},
 	{
 		name: "a release whose answer was lost is called a loss",
@@ -509,7 +509,7 @@ var mutants = []mutant{
 			{"internal/ticket/release.go", `	r.copies = r.copies || o == Unknown
 `, ``},
 		},
-		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestWhatAReleaseSays"), simulation(1000), named("TestRandomSchedules")},
+		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestWhatAReleaseSays"), simulation(1000), inArea("outages", "TestRandomSchedules")},
 	},
 	{
 		name: "a release is confirmed whatever the hold was worth",
@@ -552,7 +552,7 @@ var mutants = []mutant{
 		edits: []edit{{"renew.go", `		l.refusal = err
 `, `		l.endLocked(because(ErrExpired, err))
 `}},
-		killers: []killer{named("TestRenewalsThatAreRefusedForAWhileLoseNothing")},
+		killers: []killer{inArea("mutex", "TestRenewalsThatAreRefusedForAWhileLoseNothing")},
 	},
 	{
 		name: "a loss does not say what etcd refused",
@@ -560,7 +560,7 @@ var mutants = []mutant{
 		edits: []edit{{"lease.go", `		l.endLocked(because(ErrExpired, l.refusal))
 `, `		l.endLocked(ErrExpired)
 `}},
-		killers: []killer{named("TestALossHasAReasonThatErrorsIsTells")},
+		killers: []killer{inArea("mutex", "TestALossHasAReasonThatErrorsIsTells")},
 	},
 	{
 		name: "Unlock is bound to the context that has ended",
@@ -587,13 +587,13 @@ var mutants = []mutant{
 		s.above().setBack(h, sent)
 `, `	case !sent.isOf(cluster) || revision < sentAt:
 `}},
-		killers: []killer{named("TestNoTwoHoldAfterEtcdWasSetBack")},
+		killers: []killer{inArea("outages", "TestNoTwoHoldAfterEtcdWasSetBack")},
 	},
 	{
 		name:    "what a view does not know is gone",
 		why:     "The view has every event. But it lacks the revisions between the snapshot from which etcd was restored and the revision that etcd had reached (rule 26).",
 		edits:   []edit{{"view.go", `v.deleted[e.Key] > e.Rev || shown && v.read[e.Key] != e.Rev`, `v.keys[e.Key] != e.Rev || shown && v.deleted[e.Key] > e.Rev`}},
-		killers: []killer{named("TestAViewFromBeforeASetBackLetsNobodyIn")},
+		killers: []killer{inArea("outages", "TestAViewFromBeforeASetBackLetsNobodyIn")},
 	},
 	{
 		name: "a release that a set-back overtakes is confirmed",
@@ -604,14 +604,14 @@ var mutants = []mutant{
 		killers: []killer{
 			exploring("a set-back, and calls without an answer"),
 			core("ticket", "TestWhatAReleaseSays"),
-			named("TestAReleaseThatASetBackOvertakesIsNotConfirmed"),
+			inArea("outages", "TestAReleaseThatASetBackOvertakesIsNotConfirmed"),
 		},
 	},
 	{
 		name:    "a place from before a set-back counts",
 		why:     "The place was first in line, as etcd had said. But that was another line (rule 26).",
 		edits:   []edit{{"place.go", `func (p *place) staleLocked() bool { return p.epoch != p.s.epoch.Load() }`, `func (p *place) staleLocked() bool { return false }`}},
-		killers: []killer{named("TestNoTwoHoldAfterEtcdWasSetBack")},
+		killers: []killer{inArea("outages", "TestNoTwoHoldAfterEtcdWasSetBack")},
 	},
 
 	// ---- the line: rules 4, 12, 14, 19 and 20
@@ -620,7 +620,7 @@ var mutants = []mutant{
 		name:    "the line is in the order of the keys",
 		why:     "A range returns the keys in this order. But then a contender with a lesser UUID gets in beside the holder (rule 1).",
 		edits:   []edit{{"internal/line/line.go", `return cmp.Compare(a.Rev, b.Rev)`, `return cmp.Compare(a.Key, b.Key)`}},
-		killers: []killer{core("ticket", "TestExploration"), core("line", "TestTheOrderIsThatOfTheCreateRevisions"), simulation(20), named("TestSessionsGetInByCreateRevision")},
+		killers: []killer{core("ticket", "TestExploration"), core("line", "TestTheOrderIsThatOfTheCreateRevisions"), simulation(20), inArea("queue", "TestSessionsGetInByCreateRevision")},
 	},
 	{
 		name:    "a place waits for the one before it only",
@@ -636,7 +636,7 @@ var mutants = []mutant{
 `}},
 		killers: []killer{
 			core("ticket", "TestExploration"), core("line", "TestWhatALimitedReadingTells"),
-			named("TestStrayKeysThatFillWhatIsReadLetNobodyIn"),
+			inArea("queue", "TestStrayKeysThatFillWhatIsReadLetNobodyIn"),
 		},
 	},
 	{
@@ -647,7 +647,7 @@ var mutants = []mutant{
 			a.Last`}},
 		killers: []killer{
 			exploring("three Sessions of a crowd, reading keys of one"),
-			core("line", "TestWhatKeysAloneTellOfTheNearest"), named("TestWhoReturnsWhenTheCrowdHasGone"),
+			core("line", "TestWhatKeysAloneTellOfTheNearest"), inArea("queue", "TestWhoReturnsWhenTheCrowdHasGone"),
 		},
 	},
 	{
@@ -660,7 +660,7 @@ var mutants = []mutant{
 `}},
 		killers: []killer{
 			exploring("TryRLock beside a reader and a writer"),
-			core("line", "TestWhatKeysAloneTell"), named("TestWhoMovesUpInALongLineDoesNotEnterBesideTheHolder"),
+			core("line", "TestWhatKeysAloneTell"), inArea("queue", "TestWhoMovesUpInALongLineDoesNotEnterBesideTheHolder"),
 		},
 	},
 	{
@@ -670,7 +670,7 @@ var mutants = []mutant{
 		killers: []killer{
 			core("ticket", "TestExploration"),
 			core("line", "TestWhatKeysAloneTell"),
-			named("TestNobodyEntersByAKeyThatWasPutOver"),
+			inArea("queue", "TestNobodyEntersByAKeyThatWasPutOver"),
 		},
 	},
 	{
@@ -707,7 +707,7 @@ var mutants = []mutant{
 		return
 	}
 `}},
-		killers: []killer{named("TestAViewEndsWhenItsLineIsLong")},
+		killers: []killer{inArea("queue", "TestAViewEndsWhenItsLineIsLong")},
 	},
 	{
 		name: "the next goroutine gets in after a loss",
@@ -722,20 +722,20 @@ var mutants = []mutant{
 `, `	}
 `},
 		},
-		killers: []killer{simulation(1000), named("TestALostHoldExcludesItsSessionUntilUnlock")},
+		killers: []killer{simulation(1000), inArea("queue", "TestALostHoldExcludesItsSessionUntilUnlock")},
 	},
 	{
 		name: "a lost hold is told as the holder",
 		why:  "The loser keeps the turn until its Unlock, so the others wait for it. But its key is gone, and another process may hold (rule 8).",
 		edits: []edit{{"local.go", `func (c *claim) lostLocked() bool { return c.hold != nil && c.hold.lossLocked() != nil }`,
 			`func (c *claim) lostLocked() bool { return false }`}},
-		killers: []killer{named("TestALostHoldIsNotToldAsTheHolder")},
+		killers: []killer{inArea("queue", "TestALostHoldIsNotToldAsTheHolder")},
 	},
 	{
 		name:    "of several holds the one that has had the turn for longest is told as the holder",
 		why:     "It stands first in line. But it may be lost, while another one holds (rule 8).",
 		edits:   []edit{{"local.go", `		if !c.lostLocked() {`, `		if true {`}},
-		killers: []killer{named("TestOfSeveralHoldsOfASessionOneThatIsWholeIsToldAsTheHolder")},
+		killers: []killer{inArea("queue", "TestOfSeveralHoldsOfASessionOneThatIsWholeIsToldAsTheHolder")},
 	},
 	{
 		name: "who holds is told without a look at the clock",
@@ -750,7 +750,7 @@ var mutants = []mutant{
 		name:    "a context that ended with ErrClosed is taken for a Close",
 		why:     "Close ends the waits with that. But the caller's context may come from a hold of another lock, which was closed (rule 8).",
 		edits:   []edit{{"errors.go", `	if cause != errWaitClosed && `, `	if !errors.Is(cause, ErrClosed) && `}},
-		killers: []killer{named("TestAWaitTellsAContextThatEndedWithACloseFromItsOwnClose")},
+		killers: []killer{inArea("mutex", "TestAWaitTellsAContextThatEndedWithACloseFromItsOwnClose")},
 	},
 	{
 		name: "a try is refused for a key of its own Session that has just gone",
@@ -758,7 +758,7 @@ var mutants = []mutant{
 		edits: []edit{{"acquire.go", `			gone = l.hasDrawn(e.Key)
 `, `			gone = false
 `}},
-		killers: []killer{named("TestATryIsNotRefusedForAKeyOfItsOwnSessionThatHasGone")},
+		killers: []killer{inArea("kinds", "TestATryIsNotRefusedForAKeyOfItsOwnSessionThatHasGone")},
 	},
 	{
 		name: "a wait at home does not ask the context",
@@ -773,7 +773,7 @@ var mutants = []mutant{
 		}
 `, `		}
 `}},
-		killers: []killer{simulation(1000), named("TestAClaimThatLeavesOnItsWayLeavesNothingBehind")},
+		killers: []killer{simulation(1000), inArea("queue", "TestAClaimThatLeavesOnItsWayLeavesNothingBehind")},
 	},
 	{
 		name: "a watch without the slow re-check",
@@ -787,7 +787,7 @@ var mutants = []mutant{
 `, `			if false {
 `},
 		},
-		killers: []killer{named("TestAWaiterGetsInWhateverBecomesOfItsWatch")},
+		killers: []killer{inArea("queue", "TestAWaiterGetsInWhateverBecomesOfItsWatch")},
 	},
 	{
 		name: "a view covers each key that it has ever judged",
@@ -795,7 +795,7 @@ var mutants = []mutant{
 		edits: []edit{{"keywatch.go", `v.judged == p && v.ownLocked() == p
 `, `p.seen == v && v.ownLocked() == p
 `}},
-		killers: []killer{named("TestAPermitIsToldOfWhatHappensWhileAnotherOfItsSessionWaits")},
+		killers: []killer{inArea("kinds", "TestAPermitIsToldOfWhatHappensWhileAnotherOfItsSessionWaits")},
 	},
 	{
 		name: "a check holds up the events",
@@ -806,7 +806,7 @@ var mutants = []mutant{
 	close(whole)
 	return check{stop, whole}
 `}},
-		killers: []killer{named("TestACheckKeepsNobodyFromHearingTheEvent")},
+		killers: []killer{inArea("queue", "TestACheckKeepsNobodyFromHearingTheEvent")},
 	},
 	{
 		name: "the re-checks of a long line are repeated as if one waited alone",
@@ -820,27 +820,27 @@ var mutants = []mutant{
 		name:    "a re-check of a view asks for the keys that it knows",
 		why:     "They are still there, so nothing was missed. But those that have come since were missed, and a key that lingers has to give way to them (WithLinger).",
 		edits:   []edit{{"view_recheck.go", `	return resp.Succeeded && (!first || slices`, `	return resp.Succeeded && (true || slices`}},
-		killers: []killer{named("TestAKeyThatLingersGivesWayThoughNoEventTells")},
+		killers: []killer{inArea("watching", "TestAKeyThatLingersGivesWayThoughNoEventTells")},
 	},
 	{
 		name:    "a re-check of a view asks whether there is any other key",
 		why:     "If there is none the key is alone in line. But there may be thousands of nested names, and then all are read each time (rule 24).",
 		edits:   []edit{{"view_recheck.go", `	return !read.More && !slices`, `	return read.Count == 1 && !slices`}},
-		killers: []killer{named("TestAReCheckDoesNotReadTheKeysOfNestedNames")},
+		killers: []killer{inArea("watching", "TestAReCheckDoesNotReadTheKeysOfNestedNames")},
 	},
 	{
 		name: "a re-check of a view asks only for what is newer than its own key",
 		why:  "Whoever comes is newer. But so may be thousands of nested names.",
 		edits: []edit{{"view_recheck.go", `		fewKeys(from, to, clientv3.WithMinModRev(v.revision+1)),
 `, ``}},
-		killers: []killer{named("TestAReCheckDoesNotReadTheKeysOfNestedNames")},
+		killers: []killer{inArea("watching", "TestAReCheckDoesNotReadTheKeysOfNestedNames")},
 	},
 	{
 		name: "a key that lingers is re-checked as seldom as the hold before it was",
 		why:  "The watch has been good for long. But whoever comes now relies on it anew (rule 24).",
 		edits: []edit{{"local.go", `	n.view.reliesLocked()
 `, ``}},
-		killers: []killer{named("TestAKeyThatLingersGivesWayThoughNoEventTells")},
+		killers: []killer{inArea("watching", "TestAKeyThatLingersGivesWayThoughNoEventTells")},
 	},
 	{
 		name: "a view takes a key with another lease for its own",
@@ -849,7 +849,7 @@ var mutants = []mutant{
 		} else {
 			delete`, `		} else {
 			delete`}},
-		killers: []killer{named("TestALossIsToldByTheEvent")},
+		killers: []killer{inArea("watching", "TestALossIsToldByTheEvent")},
 	},
 	{
 		name: "a key of one's own in the line is nobody's",
@@ -857,7 +857,7 @@ var mutants = []mutant{
 		edits: []edit{{"place.go", `		if e.Lease == int64(l.id) && !l.accountsForLocked(e) {
 `, `		if e.Lease == int64(l.id) && e.Rev == 0 {
 `}},
-		killers: []killer{named("TestNoTwoHoldAfterEtcdWasSetBack")},
+		killers: []killer{inArea("outages", "TestNoTwoHoldAfterEtcdWasSetBack")},
 	},
 	{
 		name: "a renewal that knows of less than the one before is a renewal",
@@ -865,7 +865,7 @@ var mutants = []mutant{
 		edits: []edit{{"renew.go", `	if l.renewed.epoch == told && revision < l.renewed.revision {
 `, `	if l.renewed.epoch == told && revision < 0 {
 `}},
-		killers: []killer{named("TestAHoldThatIsWatchedWhileEtcdIsSetBack")},
+		killers: []killer{inArea("watching", "TestAHoldThatIsWatchedWhileEtcdIsSetBack")},
 	},
 	{
 		name: "no look once the watch is there",
@@ -875,20 +875,20 @@ var mutants = []mutant{
 `, `				if false {
 `},
 		},
-		killers: []killer{named("TestALongLineGetsInWhateverBecomesOfItsWatches")},
+		killers: []killer{inArea("queue", "TestALongLineGetsInWhateverBecomesOfItsWatches")},
 	},
 	{
 		name: "who does not look watches from now",
 		why:  "etcd serves a watch from the put late, and one from now at once. But the latter does not show what was deleted in between, and nobody looks (rule 20).",
 		edits: []edit{{"watch.go", `		opts = append(opts, clientv3.WithRev(from))
 `, ``}},
-		killers: []killer{named("TestAWatchFromThePutMissesNothing")},
+		killers: []killer{inArea("queue", "TestAWatchFromThePutMissesNothing")},
 	},
 	{
 		name:    "the watch that was kept is taken for that of any key",
 		why:     "The watch is there, and a place that goes round stands behind the same key again. But somebody may have come between, or the one before may not have come back (rule 12).",
 		edits:   []edit{{"watch.go", `last != nil && last.key == before.Key && last`, `last != nil && last`}},
-		killers: []killer{named("TestWhoReturnsToALongLineAsksForLittle")},
+		killers: []killer{inArea("queue", "TestWhoReturnsToALongLineAsksForLittle")},
 	},
 	{
 		name: "a watch that was kept is kept",
@@ -897,7 +897,7 @@ var mutants = []mutant{
 			s.unwatchLastLocked(n)
 		}
 `, ``}},
-		killers: []killer{named("TestAWatchThatIsKeptForTheNextPlaceEnds")},
+		killers: []killer{inArea("queue", "TestAWatchThatIsKeptForTheNextPlaceEnds")},
 	},
 	{
 		name: "a key that is there again stands in line again",
@@ -909,7 +909,7 @@ var mutants = []mutant{
 	}
 `}},
 		killers: []killer{
-			named("TestWhoseFormerPredecessorHasLeftAStrayIsNotHeldUp"), core("line", "TestWhoStandsBehindAKeyThatWasRead"),
+			inArea("queue", "TestWhoseFormerPredecessorHasLeftAStrayIsNotHeldUp"), core("line", "TestWhoStandsBehindAKeyThatWasRead"),
 		},
 		unexplored: "A single key is read only where the line is longer than sixteen.",
 	},
@@ -918,7 +918,7 @@ var mutants = []mutant{
 		why:  "The key was read with the put, and the watch shows when it goes. But if it has no lease it never goes, and all that come behind wait (rule 14).",
 		edits: []edit{{"watch.go", `		first = min(first, attempt.Jitter(lateCheck))
 `, ``}},
-		killers: []killer{named("TestAStrayThatLooksLikeAContenderBlocksNobodyForLong")},
+		killers: []killer{inArea("queue", "TestAStrayThatLooksLikeAContenderBlocksNobodyForLong")},
 	},
 	{
 		name: "a view without a read",
@@ -940,7 +940,7 @@ var mutants = []mutant{
 				}
 				v.s.mu.Unlock()
 `}},
-		killers: []killer{simulation(1000), named("TestAViewMissesNothingBeforeItsWatch")},
+		killers: []killer{simulation(1000), inArea("queue", "TestAViewMissesNothingBeforeItsWatch")},
 	},
 	{
 		name: "a view takes events that its read knows",
@@ -949,7 +949,7 @@ var mutants = []mutant{
 			continue // known from the read
 		}
 `, ``}},
-		killers: []killer{named("TestAViewTakesNoEventTwice")},
+		killers: []killer{inArea("queue", "TestAViewTakesNoEventTwice")},
 	},
 	{
 		name: "a view remembers every key that went",
@@ -970,7 +970,7 @@ var mutants = []mutant{
 		name:    "a view forgets who went while a put is under way",
 		why:     "Nobody waits yet. But the answer to the put tells who was ahead of the key when it was put, and nothing tells again that they are gone.",
 		edits:   []edit{{"view.go", `	if known {`, `	if known || !known {`}},
-		killers: []killer{named("TestADeletionThatIsToldBeforeTheAnswerToThePutCounts")},
+		killers: []killer{inArea("watching", "TestADeletionThatIsToldBeforeTheAnswerToThePutCounts")},
 	},
 	{
 		name: "the event of the predecessor is enough",
@@ -1013,7 +1013,7 @@ var mutants = []mutant{
 			p.lostLocked()
 		}
 `}},
-		killers: []killer{named("TestAWaiterWhoseKeyWasDeletedQueuesAnew")},
+		killers: []killer{inArea("queue", "TestAWaiterWhoseKeyWasDeletedQueuesAnew")},
 	},
 	{
 		name: "a predecessor is told by its create revision alone",
@@ -1027,7 +1027,7 @@ var mutants = []mutant{
 		is = "!="
 	}
 `, ``}},
-		killers: []killer{named("TestAPredecessorWhoseKeyHasLostItsLeaseBlocksNobody")},
+		killers: []killer{inArea("watching", "TestAPredecessorWhoseKeyHasLostItsLeaseBlocksNobody")},
 
 		unexplored: "Who watches one key compares it by itself. The exploration has no such watch.",
 	},
@@ -1042,7 +1042,7 @@ var mutants = []mutant{
 		},
 		killers: []killer{
 			core("ticket", "TestExploration"),
-			named("TestAWaiterWhoseOwnKeyIsPutOverQueuesAnew"),
+			inArea("watching", "TestAWaiterWhoseOwnKeyIsPutOverQueuesAnew"),
 		},
 	},
 	{
@@ -1051,7 +1051,7 @@ var mutants = []mutant{
 		edits: []edit{{"stream.go", `	own := metadata.Pairs(streamKey, strconv.FormatInt(s.name, 10))
 `, `	own, _, _ := metadata.MD(nil), streamKey, strconv.FormatInt
 `}},
-		killers: []killer{named("TestAStreamWhoseTokenHasExpiredHoldsUpNoWatch")},
+		killers: []killer{inArea("watching", "TestAStreamWhoseTokenHasExpiredHoldsUpNoWatch")},
 	},
 	{
 		name:    "a watch ends with its context, though etcd has not answered",
@@ -1066,7 +1066,7 @@ var mutants = []mutant{
 `, `	theirs, _ := metadata.FromOutgoingContext(ctx)
 	return clientv3.WithRequireLeader(metadata.NewOutgoingContext(ctx, metadata.Join(theirs, own))), s.name
 `}},
-		killers: []killer{named("TestTheMetadataOfACallOpensNoStream")},
+		killers: []killer{inArea("watching", "TestTheMetadataOfACallOpensNoStream")},
 	},
 	{
 		name: "a refused watch is begun on the same stream again",
@@ -1076,13 +1076,13 @@ var mutants = []mutant{
 	}
 `, `	_ = rest
 `}},
-		killers: []killer{named("TestAStreamWhoseTokenHasExpiredHoldsUpNoWatch"), onCluster("TestATokenThatExpiresHoldsUpNoWatch")},
+		killers: []killer{inArea("watching", "TestAStreamWhoseTokenHasExpiredHoldsUpNoWatch"), onCluster("TestATokenThatExpiresHoldsUpNoWatch")},
 	},
 	{
 		name:    "each Session has a stream of its own",
 		why:     "A Session is the simplest owner of a stream. But a fleet of Sessions on one client then opens as many streams, and each may be a login (rule 25).",
 		edits:   []edit{{"session.go", `streamOf(client)`, `&stream{name: streamNames.Add(1), patience: leastSilence}`}},
-		killers: []killer{named("TestTheSessionsOfAClientShareAStream")},
+		killers: []killer{inArea("watching", "TestTheSessionsOfAClientShareAStream")},
 	},
 	{
 		name: "one late watch makes all watch anew",
@@ -1091,7 +1091,7 @@ var mutants = []mutant{
 `, `		v.s.watchAnewLocked()
 		return 0, false
 `}},
-		killers: []killer{named("TestOneLateWatchIsMadeAnewAlone")},
+		killers: []killer{inArea("watching", "TestOneLateWatchIsMadeAnewAlone")},
 	},
 	{
 		name: "a watch may take as long as answers took when it was begun",
@@ -1099,7 +1099,7 @@ var mutants = []mutant{
 		edits: []edit{{"stream.go", `			time.AfterFunc(min(remains, attempt.ReadTimeout), giveUp)
 `, `			time.AfterFunc(remains, giveUp)
 `}},
-		killers: []killer{named("TestAWatchThatWasBegunWhileEtcdWasSlowIsGivenUpSoon")},
+		killers: []killer{inArea("watching", "TestAWatchThatWasBegunWhileEtcdWasSlowIsGivenUpSoon")},
 	},
 	{
 		name: "a revision that the member does not have yet ends the wait",
@@ -1112,7 +1112,7 @@ var mutants = []mutant{
 		return nil, err
 	}
 `}},
-		killers: []killer{named("TestALongLineGetsInWhateverBecomesOfItsWatches")},
+		killers: []killer{inArea("queue", "TestALongLineGetsInWhateverBecomesOfItsWatches")},
 	},
 	{
 		name: "a watch that ends is the end of the wait",
@@ -1136,7 +1136,7 @@ var mutants = []mutant{
 				v.s.mu.Unlock()
 `},
 		},
-		killers: []killer{simulation(1000), named("TestAWaiterGetsInWhateverBecomesOfItsWatch")},
+		killers: []killer{simulation(1000), inArea("queue", "TestAWaiterGetsInWhateverBecomesOfItsWatch")},
 	},
 	{
 		name: "a key lingers whoever waits",
@@ -1145,7 +1145,7 @@ var mutants = []mutant{
 			v.local.giveWayLocked()
 		}
 `, ``}},
-		killers: []killer{simulation(1000), named("TestAKeyThatLingersGivesWayAsSoonAsAnotherQueues")},
+		killers: []killer{simulation(1000), inArea("queue", "TestAKeyThatLingersGivesWayAsSoonAsAnotherQueues")},
 	},
 	{
 		name: "a key lingers without a watch",
@@ -1157,7 +1157,7 @@ var mutants = []mutant{
 		v.local.view = nil
 `, `		v.local.view = nil
 `}},
-		killers: []killer{named("TestAKeyThatLingersIsGivenUp")},
+		killers: []killer{inArea("queue", "TestAKeyThatLingersIsGivenUp")},
 	},
 	{
 		name:  "a hold is passed on without end",
@@ -1166,7 +1166,7 @@ var mutants = []mutant{
 		killers: []killer{
 			exploring("hand-offs"),
 			core("turn", "TestTurns"),
-			named("TestAHandOffIsWithoutEtcdUpToItsNumber"),
+			inArea("queue", "TestAHandOffIsWithoutEtcdUpToItsNumber"),
 		},
 	},
 	{
@@ -1209,7 +1209,7 @@ var mutants = []mutant{
 		edits: []edit{{"local.go", `	case turn.Owner:
 		s.leaveTurnLocked`, `	case turn.Owner, turn.Holder:
 		s.leaveTurnLocked`}},
-		killers: []killer{named("TestAWaitThatEndsAsItIsLetInHasAHoldOrNothing"), ofFamily(500)},
+		killers: []killer{inArea("queue", "TestAWaitThatEndsAsItIsLetInHasAHoldOrNothing"), ofFamily(500)},
 	},
 	{
 		name:  "who gets the turn of a holder that has gone has no hold",
@@ -1218,26 +1218,26 @@ var mutants = []mutant{
 		killers: []killer{
 			core("turn", "TestTheQueueDoesWhatASimpleOneDoes"),
 			exploring("reads of one Session, and two run out of time as they are let in"),
-			named("TestAWaitThatEndsAsItIsLetInHasAHoldOrNothing"),
+			inArea("queue", "TestAWaitThatEndsAsItIsLetInHasAHoldOrNothing"),
 		},
 	},
 	{
 		name:    "what lingers is held whatever its value says",
 		why:     "The key is the Session's own, whichever Mutex comes. But its value says whether the holder may be recalled (WithLinger).",
 		edits:   []edit{{"local.go", `!p.tellsOf(c) || `, ``}},
-		killers: []killer{named("TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue")},
+		killers: []killer{inArea("queue", "TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue")},
 	},
 	{
 		name:    "a key is handed off whatever its value says",
 		why:     "The key is the Session's own, whichever Mutex waits. But its value says whether the holder may be recalled (WithHandoff).",
 		edits:   []edit{{"local.go", `		!p.tellsOf(first.Value) || `, `		`}},
-		killers: []killer{named("TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue")},
+		killers: []killer{inArea("queue", "TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue")},
 	},
 	{
 		name:    "a key that was put for one that left serves the next one whatever its value says",
 		why:     "The key stands first in line, and the next one waits. But the value is that of the one that left.",
 		edits:   []edit{{"local.go", `		!next.reads() && !put.tellsOf(next) || next.try`, `		next.try`}},
-		killers: []killer{named("TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue")},
+		killers: []killer{inArea("queue", "TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue")},
 	},
 	{
 		name: "what lingers and cannot be held stays",
@@ -1270,7 +1270,7 @@ var mutants = []mutant{
 `, ``}},
 		killers: []killer{
 			exploring("TryAcquire beside permits that come"),
-			named("TestTryLockBesideKeysThatComeAndGoAnswersSoon"),
+			inArea("queue", "TestTryLockBesideKeysThatComeAndGoAnswersSoon"),
 		},
 	},
 	{
@@ -1279,7 +1279,7 @@ var mutants = []mutant{
 		edits: []edit{{"watch.go", `		case c.try:
 `, `		case c.try && c.together && !c.try:
 `}},
-		killers: []killer{named("TestTryLockBesideKeysThatComeAndGoAnswersSoon")},
+		killers: []killer{inArea("queue", "TestTryLockBesideKeysThatComeAndGoAnswersSoon")},
 	},
 	{
 		name: "TryLockAll goes on as LockAll for one of its names",
@@ -1287,7 +1287,7 @@ var mutants = []mutant{
 		edits: []edit{{"internal/ticket/several.go", `			s.queue()
 `, `			_ = s.queue
 `}},
-		killers:    []killer{named("TestTryLockBesideKeysThatComeAndGoAnswersSoon")},
+		killers:    []killer{inArea("queue", "TestTryLockBesideKeysThatComeAndGoAnswersSoon")},
 		unexplored: "the exploration of several names has no keys of nested names, so their compares never fail",
 	},
 	{
@@ -1418,7 +1418,7 @@ var mutants = []mutant{
 `}},
 		killers: []killer{
 			exploring("TryRLock beside a reader and a writer"), core("ticket", "TestWhatAPutOfOneThatReadsSends"),
-			named("TestWhatReadsCost"),
+			inArea("kinds", "TestWhatReadsCost"),
 		},
 	},
 	{
@@ -1427,7 +1427,7 @@ var mutants = []mutant{
 		edits: []edit{{"cohort.go", `	case v == nil || !v.live || v.revision == 0 || v.err != nil:
 `, `	case v == nil:
 `}},
-		killers: []killer{named("TestNobodyJoinsWithoutALiveWatch"), ofFamily(2000)},
+		killers: []killer{inArea("kinds", "TestNobodyJoinsWithoutALiveWatch"), ofFamily(2000)},
 	},
 	{
 		name: "one joins a key whose lease does not last",
@@ -1439,7 +1439,7 @@ var mutants = []mutant{
 	}
 `, `	}
 `}},
-		killers: []killer{named("TestNobodyJoinsAKeyWhoseLeaseDoesNotLast"), ofFamily(1000)},
+		killers: []killer{inArea("kinds", "TestNobodyJoinsAKeyWhoseLeaseDoesNotLast"), ofFamily(1000)},
 	},
 	{
 		name: "the first to unlock releases the key of all who read",
@@ -1447,7 +1447,7 @@ var mutants = []mutant{
 		edits: []edit{{"release.go", `	if h.place.refs > 0 {
 `, `	if h.place.refs > 0 && h.place.removed != nil {
 `}},
-		killers: []killer{named("TestAWriterWaitsForEveryReaderOfItsSession")},
+		killers: []killer{inArea("kinds", "TestAWriterWaitsForEveryReaderOfItsSession")},
 	},
 	{
 		name: "the last but one to unlock releases the key of those who read",
@@ -1455,7 +1455,7 @@ var mutants = []mutant{
 		edits: []edit{{"release.go", `	if h.place.refs > 0 {
 `, `	if h.place.refs > 1 || h.place.ticket.State() != ticket.Held {
 `}},
-		killers: []killer{ofFamily(1000), named("TestAWriterWaitsForEveryReaderOfItsSession")},
+		killers: []killer{ofFamily(1000), inArea("kinds", "TestAWriterWaitsForEveryReaderOfItsSession")},
 	},
 	{
 		name: "a Close that is not confirmed leaves the other reads",
@@ -1463,7 +1463,7 @@ var mutants = []mutant{
 		edits: []edit{{"close.go", `				unconfirmed = err
 `, `				return err
 `}},
-		killers: []killer{named("TestACloseThatIsNotConfirmedGivesUpEachRead")},
+		killers: []killer{inArea("kinds", "TestACloseThatIsNotConfirmedGivesUpEachRead")},
 	},
 	{
 		name: "one joins while a writer of its Session waits",
@@ -1473,7 +1473,7 @@ var mutants = []mutant{
 `}, {"internal/turn/turn.go", `	if q.waiting > 0 || !w.Shares || !q.owner.Shares {
 `, `	if !w.Shares || !q.owner.Shares {
 `}},
-		killers: []killer{named("TestNobodyJoinsWhileAWriterWaits"), ofFamily(1000)},
+		killers: []killer{inArea("kinds", "TestNobodyJoinsWhileAWriterWaits"), ofFamily(1000)},
 	},
 
 	// ---- lead
@@ -1485,25 +1485,25 @@ var mutants = []mutant{
 `, `	defer context.AfterFunc(ctx, func() { _ = m.unlock(context.WithoutCancel(ctx), h) })()
 	err = during(ctx, h, term, func() error {
 `}},
-		killers: []killer{named("TestALeaderIsReleasedOnlyAfterItHasReturned"), ofFamily(300)},
+		killers: []killer{inArea("holders", "TestALeaderIsReleasedOnlyAfterItHasReturned"), ofFamily(300)},
 	},
 	{
 		name:    "a leader that fails at once does so again at once",
 		why:     "If others wait, they get in first anyway. But if nobody waits, etcd gets two writes for each failure.",
 		edits:   []edit{{"lead.go", `	return min(2*pause, mostPause)`, `	return leastPause`}},
-		killers: []killer{named("TestTheRestOfALeader")},
+		killers: []killer{inArea("holders", "TestTheRestOfALeader")},
 	},
 	{
 		name:    "a term is long by the TTL that was asked for",
 		why:     "The user has written that TTL down. But etcd may have granted a longer one.",
 		edits:   []edit{{"lead.go", `m.lead(ctx, h, fn), h.place.lease.ttl`, `m.lead(ctx, h, fn), m.s.cfg.ttl`}},
-		killers: []killer{named("TestTheRestOfALeader")},
+		killers: []killer{inArea("holders", "TestTheRestOfALeader")},
 	},
 	{
 		name:    "Lead nests",
 		why:     "WithReentrancy is there for nesting. But a Lead that nests has no turn, and never waits for one.",
 		edits:   []edit{{"lead.go", `	if m.nestsIn(ctx) != nil { // to nest`, `	if !m.cfg.reentrant && m.nestsIn(ctx) != nil { // to nest`}},
-		killers: []killer{named("TestLeadRefusesWhatCannotBe")},
+		killers: []killer{inArea("holders", "TestLeadRefusesWhatCannotBe")},
 	},
 	{
 		name: "who follows a leader relies on its watch",
@@ -1512,13 +1512,13 @@ var mutants = []mutant{
 				return
 			}
 `, ``}},
-		killers: []killer{named("TestWatchHolderOutlivesLostEvents")},
+		killers: []killer{inArea("holders", "TestWatchHolderOutlivesLostEvents")},
 	},
 	{
 		name:    "who follows a leader watches from now",
 		why:     "The follower has just read who leads. But it notices what happens before the watch is there 1.5 s late.",
 		edits:   []edit{{"watchholder.go", `[]clientv3.OpOption{clientv3.WithRev(seen.revision + 1)}`, `[]clientv3.OpOption(nil)`}},
-		killers: []killer{named("TestWatchHolderSeesWhatHappensBeforeItsWatch")},
+		killers: []killer{inArea("holders", "TestWatchHolderSeesWhatHappensBeforeItsWatch")},
 	},
 	{
 		name: "a restore of etcd is no change of the leader",
@@ -1526,13 +1526,13 @@ var mutants = []mutant{
 		edits: []edit{{"watchholder.go", `	if !resp.Succeeded || seen.epoch != w.s.epoch.Load() ||
 `, `	if !resp.Succeeded ||
 `}},
-		killers: []killer{named("TestWatchHolderWatchesAnewAfterARestore")},
+		killers: []killer{inArea("holders", "TestWatchHolderWatchesAnewAfterARestore")},
 	},
 	{
 		name:    "who follows a leader asks whether there is any newer key",
 		why:     "While nobody leads, each newer key may be a leader's. But nested names in use are newer, too, and then all keys are read each time (rule 24).",
 		edits:   []edit{{"watchholder.go", `!showsNobody(rangesOf(resp)[0], w.name, "")`, `rangesOf(resp)[0].Count > 0`}},
-		killers: []killer{named("TestWatchHolderOfAFreeNameReadsNoNestedNames")},
+		killers: []killer{inArea("holders", "TestWatchHolderOfAFreeNameReadsNoNestedNames")},
 	},
 
 	// ---- recall
@@ -1544,7 +1544,7 @@ var mutants = []mutant{
 				clientv3.Compare(clientv3.ModRevision(c.Key), "=", read[0].ModRevision)).
 `, `"=", c.Token)).
 `}},
-		killers: []killer{named("TestALateCopyOfARecallDoesNothing")},
+		killers: []killer{inArea("holders", "TestALateCopyOfARecallDoesNothing")},
 	},
 	{
 		name: "a recall compares the mod revision alone",
@@ -1554,13 +1554,13 @@ var mutants = []mutant{
 `}, {"recall.go", `			If(clientv3.Compare(clientv3.CreateRevision(c.Key), "=", c.Token),
 				clientv3.Compare(clientv3.ModRevision`, `			If(
 				clientv3.Compare(clientv3.ModRevision`}},
-		killers: []killer{named("TestALateCopyOfARecallDoesNothing")},
+		killers: []killer{inArea("holders", "TestALateCopyOfARecallDoesNothing")},
 	},
 	{
 		name:    "a recall is put with a lease",
 		why:     "The lease is the contender's, which is the key's. But a caller that has only key and token takes the key off its lease, and the holder has lost it (rule 5).",
 		edits:   []edit{{"recall.go", `clientv3.WithIgnoreLease()`, `clientv3.WithLease(c.Lease)`}},
-		killers: []killer{named("TestARecallKeepsPlaceTokenAndLease")},
+		killers: []killer{inArea("holders", "TestARecallKeepsPlaceTokenAndLease")},
 	},
 	{
 		name: "a recall asks one that does not listen",
@@ -1568,7 +1568,7 @@ var mutants = []mutant{
 		edits: []edit{{"recall.go", `		if e.Lease == 0 || !e.Value().Recallable {
 `, `		if e.Lease == 0 {
 `}},
-		killers: []killer{named("TestWhoDoesNotListenIsNotRecalled")},
+		killers: []killer{inArea("holders", "TestWhoDoesNotListenIsNotRecalled")},
 	},
 	{
 		name: "a recalled hold has no grace",
@@ -1576,7 +1576,7 @@ var mutants = []mutant{
 		edits: []edit{{"recalled.go", `	ends := now.Add(min(r.Grace, most))
 `, `	ends := now
 `}},
-		killers: []killer{named("TestTheKeyOfARecalledHoldGoesWithItsUnlock"), named("TestARecalledHoldThatUnlocksInTimeIsWhole"), ofFamily(300)},
+		killers: []killer{inArea("holders", "TestTheKeyOfARecalledHoldGoesWithItsUnlock"), inArea("holders", "TestARecalledHoldThatUnlocksInTimeIsWhole"), ofFamily(300)},
 	},
 	{
 		name: "the grace is what was asked for",
@@ -1584,7 +1584,7 @@ var mutants = []mutant{
 		edits: []edit{{"recalled.go", `	ends := now.Add(min(r.Grace, most))
 `, `	ends := now.Add(min(r.Grace, max(most, r.Grace)))
 `}},
-		killers: []killer{named("TestTheKeyOfARecalledHoldGoesWithItsUnlock"), ofFamily(300)},
+		killers: []killer{inArea("holders", "TestTheKeyOfARecalledHoldGoesWithItsUnlock"), ofFamily(300)},
 	},
 	{
 		name: "the key of a recalled hold goes with its grace",
@@ -1594,7 +1594,7 @@ var mutants = []mutant{
 				o.place.abandonLocked(false)
 			}
 `}},
-		killers: []killer{named("TestTheKeyOfARecalledHoldGoesWithItsUnlock"), named("TestNobodyBelievesBesideARecalledHold"), ofFamily(300)},
+		killers: []killer{inArea("holders", "TestTheKeyOfARecalledHoldGoesWithItsUnlock"), inArea("outages", "TestNobodyBelievesBesideARecalledHold"), ofFamily(300)},
 	},
 	{
 		name: "Unlock of a recalled hold does not ask for the key",
@@ -1606,13 +1606,13 @@ var mutants = []mutant{
 		return true
 	}
 `}},
-		killers: []killer{named("TestARecalledHoldMayEndOtherwise"), named("TestTheKeyOfARecalledHoldGoesWithItsUnlock"), ofFamily(300)},
+		killers: []killer{inArea("holders", "TestARecalledHoldMayEndOtherwise"), inArea("holders", "TestTheKeyOfARecalledHoldGoesWithItsUnlock"), ofFamily(300)},
 	},
 	{
 		name:    "a recalled key is handed off",
 		why:     "The recalled hold has ended, and the next one of its Session begins. But it begins at the key that somebody wants back.",
 		edits:   []edit{{"place.go", `l.state == leaseServing && p.recall == nil && `, `l.state == leaseServing && `}},
-		killers: []killer{named("TestARecalledKeyIsNotHandedOff")},
+		killers: []killer{inArea("holders", "TestARecalledKeyIsNotHandedOff")},
 	},
 	{
 		name: "a key that lingers does not give way to a recall",
@@ -1622,7 +1622,7 @@ var mutants = []mutant{
 		return
 	}
 `, ``}},
-		killers: []killer{named("TestAKeyThatLingersGivesWayToARecall")},
+		killers: []killer{inArea("holders", "TestAKeyThatLingersGivesWayToARecall")},
 	},
 	{
 		name: "one joins a recalled cohort",
@@ -1630,7 +1630,7 @@ var mutants = []mutant{
 		edits: []edit{{"cohort.go", `	case p.recall != nil:
 		return mustQueue // (Do not join. TestNobodyJoinsARecalledCohort.)
 `, ``}},
-		killers: []killer{named("TestNobodyJoinsARecalledCohort"), named("TestNobodyJoinsARecalledWaiter")},
+		killers: []killer{inArea("holders", "TestNobodyJoinsARecalledCohort"), inArea("holders", "TestNobodyJoinsARecalledWaiter")},
 	},
 	{
 		name: "a recalled place is handed down",
@@ -1639,7 +1639,7 @@ var mutants = []mutant{
 		p.recall != nil {
 		return nil, false`, ` {
 		return nil, false`}},
-		killers: []killer{named("TestNobodyJoinsARecalledWaiter")},
+		killers: []killer{inArea("holders", "TestNobodyJoinsARecalledWaiter")},
 	},
 	{
 		name: "the last recall counts",
@@ -1647,7 +1647,7 @@ var mutants = []mutant{
 		edits: []edit{{"recalled.go", `	if c == nil || h.checkLocked(now) != nil || c.end != nil && !ends.Before(c.ends) {
 `, `	if c == nil || h.checkLocked(now) != nil {
 `}},
-		killers: []killer{named("TestTheShorterGraceStays"), ofFamily(500)},
+		killers: []killer{inArea("holders", "TestTheShorterGraceStays"), ofFamily(500)},
 	},
 	{
 		name: "a recall before the watch is not noticed",
@@ -1656,7 +1656,7 @@ var mutants = []mutant{
 			p.above().noteRecallLocked(e)
 `, `			w.sure = w.made == created[i].made
 `}},
-		killers: []killer{named("TestARecallOfAYoungHoldIsNoticed")},
+		killers: []killer{inArea("holders", "TestARecallOfAYoungHoldIsNoticed")},
 	},
 	{
 		name: "an event of a recall is taken for nothing",
@@ -1665,7 +1665,7 @@ var mutants = []mutant{
 		case e.Rev == p.ticket.Rev():
 `, `		case e.Rev == p.ticket.Rev():
 `}},
-		killers: []killer{named("TestTheKeyOfARecalledHoldGoesWithItsUnlock")},
+		killers: []killer{inArea("holders", "TestTheKeyOfARecalledHoldGoesWithItsUnlock")},
 	},
 	{
 		name: "a view does not tell of a recall",
@@ -1674,7 +1674,7 @@ var mutants = []mutant{
 		p.above().noteRecallLocked(e)
 	}
 `, ``}},
-		killers: []killer{named("TestAWaiterMayBeRecalled"), named("TestAKeyThatLingersGivesWayToARecall")},
+		killers: []killer{inArea("holders", "TestAWaiterMayBeRecalled"), inArea("holders", "TestAKeyThatLingersGivesWayToARecall")},
 	},
 	{
 		name: "a recheck does not show a recall",
@@ -1682,14 +1682,14 @@ var mutants = []mutant{
 		edits: []edit{{"view_recheck.go", `	ifs := append(p.asPutLocked(), p.ticket.Exists(), p.ticket.OnLease())
 `, `	ifs := []clientv3.Cmp{p.ticket.Exists(), p.ticket.OnLease()}
 `}},
-		killers: []killer{named("TestAKeyThatLingersGivesWayToARecall"), named("TestAWaiterMayBeRecalled")},
+		killers: []killer{inArea("holders", "TestAKeyThatLingersGivesWayToARecall"), inArea("holders", "TestAWaiterMayBeRecalled")},
 	},
 	{
 		name: "what a waiter reads last does not show a recall",
 		why:  "The waiter reads who is before it, and whether its own key is there. But its key may have a request.",
 		edits: []edit{{"look.go", `			p.above().findRecall(read[0])
 `, ``}},
-		killers: []killer{named("TestAWaiterMayBeRecalled")},
+		killers: []killer{inArea("holders", "TestAWaiterMayBeRecalled")},
 	},
 	{
 		name: "audits do not show a recall",
@@ -1701,7 +1701,7 @@ var mutants = []mutant{
 		return suspicious, nil, true
 	}
 `}},
-		killers: []killer{named("TestARecallOfOneOfManyNamesIsNoticed"), named("TestARecallIsNoticedThoughAllWatchesAreSilent")},
+		killers: []killer{inArea("holders", "TestARecallOfOneOfManyNamesIsNoticed"), inArea("holders", "TestARecallIsNoticedThoughAllWatchesAreSilent")},
 	},
 	{
 		name: "audits for a recall come beside the others",
@@ -1709,7 +1709,7 @@ var mutants = []mutant{
 		edits: []edit{{"audit.go", `	return suspicious, places, both
 `, `	return suspicious, places, true
 `}},
-		killers: []killer{named("TestAHoldThatMayBeRecalledCostsNothingMore")},
+		killers: []killer{inArea("holders", "TestAHoldThatMayBeRecalledCostsNothingMore")},
 	},
 
 	// ---- several names
@@ -1718,7 +1718,7 @@ var mutants = []mutant{
 		name:    "one of several names is recalled alone",
 		why:     "The request stands in the key of one name. But a holder of all of them listens for a request for any.",
 		edits:   []edit{{"many.go", `holds[i].all, holds[i].recall = holds, holds[0].recall // who`, `holds[i].all = holds // who`}},
-		killers: []killer{named("TestSeveralNamesAreRecalledTogether"), ofFamily(1000)},
+		killers: []killer{inArea("kinds", "TestSeveralNamesAreRecalledTogether"), ofFamily(1000)},
 	},
 	{
 		name: "LockAll goes on with keys of unequal revisions",
@@ -1749,19 +1749,19 @@ var mutants = []mutant{
 			continue // it had it at once
 		}
 `}},
-		killers: []killer{named("TestLockAllTakesOverNoKey")},
+		killers: []killer{inArea("kinds", "TestLockAllTakesOverNoKey")},
 	},
 	{
 		name:    "LockAll takes a key that is handed off",
 		why:     "The call has waited for this turn, and the key stands first in line. But the key has a revision of its own.",
 		edits:   []edit{{"local.go", `!first.Value.exclusive() || first.Value.together || !h.claim.exclusive()`, `!first.Value.exclusive() || !h.claim.exclusive()`}},
-		killers: []killer{named("TestLockAllTakesOverNoKey"), ofFamily(500)},
+		killers: []killer{inArea("kinds", "TestLockAllTakesOverNoKey"), ofFamily(500)},
 	},
 	{
 		name:    "the key of a LockAll is put with a release",
 		why:     "A release does so for the next waiter, and saves a round trip. But the other names of the LockAll have no key yet.",
 		edits:   []edit{{"local.go", `first.Value.try || first.Value.together {`, `first.Value.try {`}, {"local.go", ` || next.try || next.together) {`, ` || next.try) {`}},
-		killers: []killer{named("TestLockAllTakesOverNoKey"), named("TestSeveralNamesNeverWaitInACircle")},
+		killers: []killer{inArea("kinds", "TestLockAllTakesOverNoKey"), inArea("kinds", "TestSeveralNamesNeverWaitInACircle")},
 	},
 	{
 		name: "the Unlock of several names leaves a key",
@@ -1769,7 +1769,7 @@ var mutants = []mutant{
 		edits: []edit{{"internal/ticket/release.go", `		txn.Then = append(txn.Then, clientv3.OpDelete(o.Key))
 `, ``}},
 		killers: []killer{
-			explorationOfSeveral, core("ticket", "TestWhatAReleaseOfSeveralSays"), named("TestWhatSeveralNamesCost"),
+			explorationOfSeveral, core("ticket", "TestWhatAReleaseOfSeveralSays"), inArea("kinds", "TestWhatSeveralNamesCost"),
 			ofFamily(300),
 		},
 		unexplored: "One name has no other keys. TestExplorationOfSeveral sees it.",
@@ -1783,7 +1783,7 @@ var mutants = []mutant{
 			all.If = append(all.If, txn.If[1:]...)
 		}
 `}},
-		killers: []killer{explorationOfSeveral, core("ticket", "TestWhatAPutOfSeveralSends"), named("TestWhatSeveralNamesCost"), ofFamily(1000)},
+		killers: []killer{explorationOfSeveral, core("ticket", "TestWhatAPutOfSeveralSends"), inArea("kinds", "TestWhatSeveralNamesCost"), ofFamily(1000)},
 	},
 	{
 		name: "a place of several that is first is not watched",
@@ -1791,13 +1791,13 @@ var mutants = []mutant{
 		edits: []edit{{"many.go", `		p.ticket.Hold()
 		p.held = time.Now()
 `, ``}},
-		killers: []killer{named("TestAKeyOfSeveralThatIsDeletedIsMissed")},
+		killers: []killer{inArea("kinds", "TestAKeyOfSeveralThatIsDeletedIsMissed")},
 	},
 	{
 		name:    "the first places of a LockAll are watched as if they came with the last",
 		why:     "Only then does the hold begin. But until their watches are there, nobody learns that they were recalled meanwhile.",
 		edits:   []edit{{"hold.go", `	if p.held.IsZero() { // else`, `	if p.hold == nil { // else`}},
-		killers: []killer{named("TestARecallWhereALockAllIsTheFirst")},
+		killers: []killer{inArea("kinds", "TestARecallWhereALockAllIsTheFirst")},
 	},
 	{
 		name: "one of several names is lost alone",
@@ -1806,7 +1806,7 @@ var mutants = []mutant{
 		o.endLocked(cause)
 	}
 `, ``}},
-		killers: []killer{named("TestALossOfOneOfSeveralNames"), ofFamily(300)},
+		killers: []killer{inArea("kinds", "TestALossOfOneOfSeveralNames"), ofFamily(300)},
 	},
 
 	// ---- permits
@@ -1819,7 +1819,7 @@ var mutants = []mutant{
 `}},
 		killers: []killer{
 			core("line", "TestAPermitWaitsForTheSum"), core("ticket", "TestExploration"),
-			named("TestTheLeastOfTheLimitsInLineCounts"),
+			inArea("kinds", "TestTheLeastOfTheLimitsInLineCounts"),
 			ofFamily(500),
 		},
 	},
@@ -1834,7 +1834,7 @@ var mutants = []mutant{
 `}},
 		killers: []killer{
 			core("ticket", "TestExploration"), core("line", "TestAPermitWaitsForTheSum"),
-			named("TestPermitsAreHeldUpToTheLimitInOrder"),
+			inArea("kinds", "TestPermitsAreHeldUpToTheLimitInOrder"),
 			ofFamily(300),
 		},
 	},
@@ -1850,7 +1850,7 @@ var mutants = []mutant{
 `}},
 		killers: []killer{
 			core("line", "TestAPermitWaitsForTheSum"), core("ticket", "TestExploration"),
-			named("TestPermitsAndOthersOfTheNameExclude"),
+			inArea("kinds", "TestPermitsAndOthersOfTheNameExclude"),
 			ofFamily(300),
 		},
 	},
@@ -1862,7 +1862,7 @@ var mutants = []mutant{
 `}, {"internal/turn/turn.go", `	if q.waiting > 0 || !w.Steps || !q.owner.Steps {
 `, `	if !w.Steps || !q.owner.Steps {
 `}},
-		killers: []killer{named("TestPermitsAndOthersOfTheNameExclude"), ofFamily(1000)},
+		killers: []killer{inArea("kinds", "TestPermitsAndOthersOfTheNameExclude"), ofFamily(1000)},
 	},
 	{
 		name: "one joins those who read while a permit waits",
@@ -1870,13 +1870,13 @@ var mutants = []mutant{
 		edits: []edit{{"view.go", `		if line.KindOf(key) != line.Read {
 `, `		if line.KindOf(key) == line.Exclusive {
 `}},
-		killers: []killer{named("TestNobodyJoinsReadsWhileAPermitWaits")},
+		killers: []killer{inArea("kinds", "TestNobodyJoinsReadsWhileAPermitWaits")},
 	},
 	{
 		name:    "a permit begins as many watches again after watches that have failed",
 		why:     "A watch that failed should begin again. But a slow etcd then gets a watch for each key for which the permit waits, time and again (rule 25).",
 		edits:   []edit{{"wait_permits.go", `(ahead.Whole || failed || len(awaited) > manyWatched)`, `(ahead.Whole || failed && len(awaited) == 0 || len(awaited) > manyWatched)`}},
-		killers: []killer{named("TestTheWatchesOfAPermitBeginAtASlowEtcd")},
+		killers: []killer{inArea("kinds", "TestTheWatchesOfAPermitBeginAtASlowEtcd")},
 	},
 	{
 		name: "two permits of a Session have one key",
@@ -1884,7 +1884,7 @@ var mutants = []mutant{
 		edits: []edit{{"keys.go", `		if ok && l.places[key] == nil {
 `, `		if ok {
 `}},
-		killers: []killer{named("TestPermitsOfASessionHaveAKeyEach")},
+		killers: []killer{inArea("kinds", "TestPermitsOfASessionHaveAKeyEach")},
 	},
 	{
 		name: "an audit has the time of one attempt",
@@ -1896,7 +1896,7 @@ var mutants = []mutant{
 	asking, stop := context.WithTimeout(s.ctx, s.calls.Timeout())
 	defer stop()
 `}},
-		killers: []killer{named("TestAStrayIsSweptWhereAnswersAreSlow")},
+		killers: []killer{inArea("lease", "TestAStrayIsSweptWhereAnswersAreSlow")},
 	},
 	{
 		name: "a permit goes in by the end of what it has seen",
@@ -1904,7 +1904,7 @@ var mutants = []mutant{
 		edits: []edit{{"wait_permits.go", `	return !w.covers(p.ahead)
 }`, `	return p.ahead.Clear()
 }`}},
-		killers: []killer{named("TestAPermitBehindOthersGetsInWithTheLastOfThem")},
+		killers: []killer{inArea("kinds", "TestAPermitBehindOthersGetsInWithTheLastOfThem")},
 	},
 	{
 		name: "a permit that has found whom it waits for reads once more",
@@ -1921,7 +1921,7 @@ var mutants = []mutant{
 		edits: []edit{{"wait_permits.go", `		looks = true // what was before the watches
 `, `		looks = false
 `}},
-		killers: []killer{named("TestAPermitMissesNothingBeforeItsWatches")},
+		killers: []killer{inArea("kinds", "TestAPermitMissesNothingBeforeItsWatches")},
 	},
 	{
 		name: "a key counts as watched by a view that looks at another place",
@@ -1929,7 +1929,7 @@ var mutants = []mutant{
 		edits: []edit{{"keywatch.go", `v.judged == p && v.ownLocked() == p
 `, `p.seen == v
 `}},
-		killers: []killer{named("TestAPermitIsWatchedWhileAnotherOfItsSessionWaits")},
+		killers: []killer{inArea("kinds", "TestAPermitIsWatchedWhileAnotherOfItsSessionWaits")},
 	},
 
 	// ---- ghosts: rules 9 and 18
@@ -1942,7 +1942,7 @@ var mutants = []mutant{
 `, `		if p != nil && err == errQueueAnew {
 			removed = p.leave(ctx.Err() != nil)
 `}},
-		killers: []killer{simulation(1000), named("TestAClaimThatLeavesOnItsWayLeavesNothingBehind")},
+		killers: []killer{simulation(1000), inArea("queue", "TestAClaimThatLeavesOnItsWayLeavesNothingBehind")},
 	},
 	{
 		name: "all keys go with their lease",
@@ -1956,15 +1956,15 @@ var mutants = []mutant{
 `},
 		},
 		killers: []killer{
-			named("TestCloseLeavesNoKeyThatWasPutOver"), named("TestCloseDoesNotSayNilForAKeyThatStays"),
-			named("TestAKeyThatWasPutOverIsRemovedAfterAnOutage"),
+			inArea("lease", "TestCloseLeavesNoKeyThatWasPutOver"), inArea("lease", "TestCloseDoesNotSayNilForAKeyThatStays"),
+			inArea("lease", "TestAKeyThatWasPutOverIsRemovedAfterAnOutage"),
 		},
 	},
 	{
 		name:    "only a key that was seen is removed",
 		why:     "The put failed, so there is nothing to remove. But it may be only its answer that failed (rule 9).",
 		edits:   []edit{{"removal.go", `	if unsent || p.s.closed {`, `	if p.ticket.Rev() == 0 || p.s.closed {`}},
-		killers: []killer{named("TestAKeyWhosePutWasNotAnsweredIsRemovedAtOnce")},
+		killers: []killer{inArea("lease", "TestAKeyWhosePutWasNotAnsweredIsRemovedAtOnce")},
 	},
 	{
 		name: "a retry puts another key",
@@ -1981,7 +1981,7 @@ var mutants = []mutant{
 			p.lease.places[p.ticket.Key] = p
 			p.s.mu.Unlock()
 `}},
-		killers: []killer{named("TestALockWhoseAnswerWasLostStandsInLineOnce")},
+		killers: []killer{inArea("lease", "TestALockWhoseAnswerWasLostStandsInLineOnce")},
 	},
 	{
 		name: "a lease in doubt is used for more",
@@ -1995,7 +1995,7 @@ var mutants = []mutant{
 `, `			continue
 `},
 		},
-		killers: []killer{simulation(1000), named("TestAfterADoubtfulLockTheNextOneUsesAnotherLease")},
+		killers: []killer{simulation(1000), inArea("lease", "TestAfterADoubtfulLockTheNextOneUsesAnotherLease")},
 	},
 	{
 		name: "a stray key is swept whoever has it by now",
@@ -2003,7 +2003,7 @@ var mutants = []mutant{
 		edits: []edit{{"audit.go", `		accounted := l.accountsForLocked(e) // its name was taken again since the audit
 `, `		accounted := l.places == nil
 `}},
-		killers: []killer{named("TestAKeyThatIsTakenAgainWhileItIsReadIsNotSwept")},
+		killers: []killer{inArea("lease", "TestAKeyThatIsTakenAgainWhileItIsReadIsNotSwept")},
 	},
 	{
 		name: "what looks like a lock's key is swept",
@@ -2011,7 +2011,7 @@ var mutants = []mutant{
 		edits: []edit{{"keys.go", `	return ok && l.sign(id, name) == id
 `, `	return ok && name != "" && id != uuid.Nil
 `}},
-		killers: []killer{named("TestAKeyOfTheUserThatLooksLikeALocksIsNotSwept")},
+		killers: []killer{inArea("lease", "TestAKeyOfTheUserThatLooksLikeALocksIsNotSwept")},
 	},
 	{
 		name: "a key name is used again before etcd has deleted the key",
@@ -2026,7 +2026,7 @@ var mutants = []mutant{
 		why:  "Two requests at once are faster. But if the removal comes first, the release puts the key after it (rule 9).",
 		edits: []edit{{"release.go", `		r.put.after = h.place.removed
 `, ``}},
-		killers: []killer{named("TestTheNextPlaceIsRemovedAfterTheReleaseThatMayPutIt")},
+		killers: []killer{inArea("queue", "TestTheNextPlaceIsRemovedAfterTheReleaseThatMayPutIt")},
 	},
 
 	// ---- lifetimes: rule 22, and what operators use
@@ -2042,7 +2042,7 @@ var mutants = []mutant{
 `, `	if err == nil && l.hasEndedLocked() { // else it panics, which shows nothing
 		l.becomesLocked(leaseGone, l.why)
 `}},
-		killers: []killer{named("TestALeaseThatIsBeingGivenBackIsNotUsed")},
+		killers: []killer{inArea("lease", "TestALeaseThatIsBeingGivenBackIsNotUsed")},
 	},
 	{
 		name: "Close revokes before the release under way",
@@ -2050,7 +2050,7 @@ var mutants = []mutant{
 		edits: []edit{{"renew.go", `	case s.closed && l.releases > 0 && !l.hasEndedLocked() && s.ctx.Err() == nil:
 		return leaseRenew // a key that goes with a revoked lease would look lost
 `, ``}},
-		killers: []killer{named("TestUnlockThatCloseOvertakesIsNoLoss")},
+		killers: []killer{inArea("mutex", "TestUnlockThatCloseOvertakesIsNoLoss")},
 	},
 	{
 		name: "a release counts from when it is sent",
@@ -2073,7 +2073,7 @@ var mutants = []mutant{
 	r := &release{h: h}
 `},
 		},
-		killers: []killer{named("TestAnUnlockThatIsFollowedByCloseIsNoLoss")},
+		killers: []killer{inArea("mutex", "TestAnUnlockThatIsFollowedByCloseIsNoLoss")},
 	},
 	{
 		name: "a second Close does not wait",
@@ -2082,7 +2082,7 @@ var mutants = []mutant{
 	case s.closed:
 `, `	case s.closed:
 `}},
-		killers: []killer{named("TestACloseBesideAnotherWaitsAsWell")},
+		killers: []killer{inArea("mutex", "TestACloseBesideAnotherWaitsAsWell")},
 	},
 	{
 		name:    "Break takes a contender without a token",

@@ -17,8 +17,8 @@ import (
 )
 
 // The faults of this file are about truth: who holds, who knows it, and what is left behind.
-// The fault table (internal/faults) has many more, with their times, and the tests of the root
-// have them to the nanosecond.
+// The fault table (internal/faults) has many more, with their times, and internal/tests has them
+// to the nanosecond.
 
 // ---- the holder's trust ends in time
 

@@ -1,0 +1,242 @@
+// Package docs tests the pages: their code and figures, and what they say of the library.
+package docs
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The tests read files by their paths in the repository.
+func TestMain(m *testing.M) {
+	if err := os.Chdir(filepath.Join("..", "..", "..")); err != nil {
+		panic(err)
+	}
+	m.Run()
+}
+
+// docs returns the pages of docs/ and of the root, by file name.
+func docs(t *testing.T) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob("docs/*.md")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	pages := make(map[string]string)
+	for _, file := range append(files, "README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md") {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		pages[filepath.ToSlash(file)] = string(text)
+	}
+	return pages
+}
+
+// sources returns the text of all files that a pattern matches.
+func sources(t *testing.T, pattern string) string {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	var all strings.Builder
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		all.Write(text)
+	}
+	return all.String()
+}
+
+// allTests returns the text of all tests, wherever they run.
+func allTests(t *testing.T) string {
+	t.Helper()
+	return sources(t, "*_test.go") + sources(t, "internal/*/*_test.go") + sources(t, "internal/tests/*/*_test.go") +
+		sources(t, "internal/proof/*/*_test.go") + sources(t, "cmd/*/*_test.go") + sources(t, "etcdlock*/*_test.go") + sources(t, "internal/contract/*.go")
+}
+
+// library returns the source of the library.
+func library(t *testing.T) string {
+	t.Helper()
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	var all strings.Builder
+	for _, file := range files {
+		if !strings.HasSuffix(file, "_test.go") {
+			all.WriteString(sources(t, file))
+		}
+	}
+	return all.String()
+}
+
+// All Go code on the pages is part of a file that is compiled and run here.
+func TestTheCodeOfThePagesIsTested(t *testing.T) {
+	tested := sources(t, "*example*_test.go") + sources(t, "internal/proof/contract/*example_test.go") +
+		sources(t, "internal/cookbook/*_test.go") + sources(t, "etcdlock*/*example_test.go") +
+		sources(t, "internal/observe/example_test.go")
+	fence := regexp.MustCompile("(?s)\n```go\n(.*?)\n```\n")
+	shown := 0
+	for page, text := range docs(t) {
+		for _, block := range fence.FindAllStringSubmatch(text, -1) {
+			shown++
+			require.Contains(t, tested, block[1], page)
+		}
+	}
+	require.Positive(t, shown)
+}
+
+// The program in the package's documentation is compiled, and run by an example.
+func TestThePackageDocumentationShowsTestedCode(t *testing.T) {
+	var shown strings.Builder
+	for line := range strings.Lines(sources(t, "doc.go")) {
+		if code, found := strings.CutPrefix(line, "//\t"); found {
+			shown.WriteString(code)
+		} else if shown.Len() > 0 {
+			break
+		}
+	}
+	require.Contains(t, shown.String(), "etcdlock.New(")
+	require.Contains(t, sources(t, "examples_test.go"), "\n"+shown.String())
+}
+
+// Each option has an example, and so has everything that its signature does not explain.
+func TestEachOptionHasAnExample(t *testing.T) {
+	names := regexp.MustCompile(`(?m)^func (With\w+)\(`).FindAllStringSubmatch(sources(t, "options.go"), -1)
+	require.GreaterOrEqual(t, len(names), 10)
+	want := []string{
+		"Contenders", "Holders", "Break", "Trace", "Session", "LockedError", "Mutex_Locker", "Mutex_Do",
+		"Recall", "WithRecall", "Mutex_Lead", "WatchHolder",
+	}
+	for _, name := range names {
+		want = append(want, name[1])
+	}
+	examples := sources(t, "*example*_test.go")
+	for _, name := range want {
+		require.Contains(t, examples, "\nfunc Example"+name+"() {", "no example of %s", name)
+	}
+}
+
+// What a page names exists: files to which it links, headings in them, and tests.
+func TestThePagesNameWhatExists(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)#:]*)(#[^)]*)?\)`)
+	name := regexp.MustCompile(`\b(Test|Example)[A-Z_]\w+`)
+	tests := allTests(t)
+	for page, text := range docs(t) {
+		for _, to := range link.FindAllStringSubmatch(text, -1) {
+			target := page
+			if to[1] != "" {
+				target = filepath.Join(filepath.Dir(page), to[1])
+				require.FileExists(t, target, page)
+			}
+			if to[2] != "" {
+				require.Contains(t, anchors(t, target), to[2], page)
+			}
+		}
+		for _, test := range name.FindAllString(text, -1) {
+			require.Contains(t, tests, "func "+test, page)
+		}
+	}
+}
+
+// anchors returns the headings of a page, as links name them.
+func anchors(t *testing.T, page string) (anchors []string) {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	require.NoError(t, err)
+	dropped := regexp.MustCompile(`[^a-z0-9 _-]`)
+	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(string(text), -1) {
+		plain := dropped.ReplaceAllString(strings.ToLower(heading[1]), "")
+		anchors = append(anchors, "#"+strings.ReplaceAll(plain, " ", "-"))
+	}
+	return anchors
+}
+
+// The runbook's table has each line that the library logs, with its level and fields.
+func TestTheRunbookHasEveryLineOfTheLog(t *testing.T) {
+	source := library(t)
+	call := regexp.MustCompile(`(?s)\.log\(slog\.Level(\w+), "([^"]+)"(.*?)\)\n`)
+	field := regexp.MustCompile(`, *\s*"(\w+)"`)
+	logged := make(map[string]bool)
+	for _, found := range call.FindAllStringSubmatch(source, -1) {
+		var fields []string
+		for _, name := range field.FindAllStringSubmatch(found[3], -1) {
+			fields = append(fields, name[1])
+		}
+		logged[fmt.Sprintf("| %s | `etcdlock: %s` | %s |", strings.ToUpper(found[1]), found[2], strings.Join(fields, ", "))] = true
+	}
+	calls := strings.Count(source, ".log(slog.") + strings.Count(source, ".log(level")
+	require.Equal(t, calls, len(logged), "a call that this test cannot read, or two of one text")
+
+	page := docs(t)["docs/runbook.md"]
+	row := regexp.MustCompile("(?m)^\\| (DEBUG|INFO|WARN|ERROR) \\| `etcdlock: [^`]+` \\| [a-z, ]* \\|")
+	require.ElementsMatch(t, slices.Collect(maps.Keys(logged)), row.FindAllString(page, -1))
+}
+
+// The reasons for a loss in the runbook are texts of the library's, all of them.
+func TestTheRunbookExplainsReasonsThatThereAre(t *testing.T) {
+	_, section, found := strings.Cut(docs(t)["docs/runbook.md"], "\n## Holders lose their lock\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n## ")
+	reasons := regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(section, -1)
+	require.Len(t, reasons, 7)
+	for _, sentinel := range []string{
+		"ErrExpired", "ErrSuspended", "ErrKeyDeleted", "ErrKeyOverwritten", "ErrLeaseRevoked", "ErrMaxHold",
+	} {
+		require.Contains(t, section, "| `"+sentinel+"` |")
+	}
+	source := strings.ReplaceAll(library(t), `"etcdlock: `, `"`)
+	for _, reason := range reasons {
+		require.Contains(t, source, `"`+reason[1]+`"`)
+	}
+}
+
+// Each figure in the performance tables of the README and of docs/performance.md is one of
+// docs/benchmarks.md: of a case, or of a case with an option, divided by that of
+// concurrency.Mutex, in the order of the page's setups.
+func TestTheFiguresOfTheReadmeAreThoseOfThePage(t *testing.T) {
+	pages := docs(t)
+	requireFigures(t, pages, "README.md", 4)
+	requireFigures(t, pages, "docs/performance.md", 11)
+}
+
+func requireFigures(t *testing.T, pages map[string]string, page string, number int) {
+	t.Helper()
+	setups := strings.Split(pages["docs/benchmarks.md"], "\n## ")[1:]
+	rows := regexp.MustCompile("(?m)^\\| `([a-z0-9-]+)`(?:, `(With.*?)`)? \\|.*? \\| (.*) \\|$").FindAllStringSubmatch(pages[page], -1)
+	require.Len(t, rows, number, page)
+	for _, row := range rows {
+		title := "etcdlock"
+		if row[2] != "" {
+			title += ", " + row[2]
+		}
+		figures := strings.Split(row[3], " | ")
+		require.Len(t, figures, len(setups), row[0])
+		for i, setup := range setups {
+			require.Equal(t, byThePeer(t, setup, row[1], title), figures[i], "%s: %s", row[0], setup[:40])
+		}
+	}
+}
+
+// byThePeer is a figure of a setup's chapter: the median of a row, divided by that of
+// concurrency.Mutex.
+func byThePeer(t *testing.T, chapter, benchCase, title string) string {
+	t.Helper()
+	_, table, found := strings.Cut(chapter, "\n### "+benchCase+"\n")
+	require.True(t, found, benchCase)
+	table, _, _ = strings.Cut(table, "\n### ")
+	column := -1
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, " | ")
+		if column < 0 {
+			column = slices.IndexFunc(cells, func(c string) bool { return strings.HasSuffix(c, "by concurrency.Mutex") })
+		} else if cells[0] == "| "+title {
+			return strings.Fields(cells[column])[0]
+		}
+	}
+	require.Fail(t, "no such row", "%s: %s", benchCase, title)
+	return ""
+}

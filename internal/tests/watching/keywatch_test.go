@@ -1,0 +1,444 @@
+package watching
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/race"
+	"github.com/etcdlock/etcdlock/internal/tests"
+)
+
+// These tests are about how the keys of holds are watched.
+
+// A hold shorter than a second costs the put and the release, besides its lease. One that
+// lasts is watched, by one watch and one read. Then it costs nothing but an audit now and
+// then.
+func TestAShortHoldCostsNothingAndALongOneIsWatched(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n")
+		for range 60 {
+			tests.LockWithin(t, mu, time.Second)
+			time.Sleep(999 * time.Millisecond)
+			require.NoError(t, mu.Unlock(context.Background()))
+			time.Sleep(time.Millisecond)
+		}
+		require.Empty(t, etcd.Calls(fake.Watch))
+		require.LessOrEqual(t, len(etcd.Calls(fake.TimeToLive)), 2)
+		require.Len(t, etcd.Calls(fake.Txn), 120)
+
+		looks := len(etcd.Calls(fake.TimeToLive))
+		tests.LockWithin(t, mu, time.Second)
+		time.Sleep(tests.SeldomLook)
+		require.Len(t, etcd.Calls(fake.Watch), 1)
+		require.Len(t, etcd.Calls(fake.Txn), 122, "the put, and a read of the key")
+		require.LessOrEqual(t, len(etcd.Calls(fake.TimeToLive)), looks+2)
+		require.Equal(t, 1, etcd.Watches())
+		require.NoError(t, mu.Unlock(context.Background()))
+		synctest.Wait()
+		require.Zero(t, etcd.Watches(), "a watch is left")
+	})
+}
+
+// If an operator takes something from a hold that is watched, the event shows that: at
+// once, except that the library asks etcd for the reason.
+func TestALossIsToldByTheEvent(t *testing.T) {
+	for name, row := range map[string]struct {
+		take   func(etcd *fake.Server, s *etcdlock.Session, key string)
+		reason error
+	}{
+		"deleted": {func(etcd *fake.Server, _ *etcdlock.Session, key string) {
+			etcd.DeleteKey(key)
+		}, etcdlock.ErrKeyDeleted},
+		"revoked": {func(etcd *fake.Server, s *etcdlock.Session, _ string) {
+			etcd.RevokeLease(s.Lease())
+		}, etcdlock.ErrLeaseRevoked},
+		"put over without a lease": {func(etcd *fake.Server, _ *etcdlock.Session, key string) {
+			_ = etcd.PutKey(key, clientv3.NoLease)
+		}, etcdlock.ErrKeyOverwritten},
+		"put over with another lease": {func(etcd *fake.Server, _ *etcdlock.Session, key string) {
+			other, _ := etcd.Client("other").Grant(context.Background(), 3000)
+			_ = etcd.PutKey(key, other.ID)
+		}, etcdlock.ErrKeyOverwritten},
+	} {
+		for _, opts := range [][]etcdlock.Option{nil, {etcdlock.WithLinger(time.Minute)}} {
+			for _, silent := range []bool{false, true} {
+				how := fmt.Sprintf("%s, linger %t, nothing else answers %t", name, opts != nil, silent)
+				t.Run(how, func(t *testing.T) {
+					tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+						s := tests.SessionOf(t, etcd, "a")
+						mu := contract.MutexOf(t, s, "n", opts...)
+						hold := tests.LockWithin(t, mu, time.Second)
+						time.Sleep(tests.WatchedBy)
+						require.Equal(t, 1, etcd.Watches())
+						const rtt = time.Millisecond
+						etcd.Intercept(func(c fake.Call) fake.Effect {
+							if c.Process != "a" || c.Method == fake.Event {
+								return fake.Effect{}
+							}
+							return fake.Effect{DelayReply: rtt, Drop: silent}
+						})
+						taken := time.Now()
+						row.take(etcd, s, mu.Key())
+						if silent {
+							require.LessOrEqual(t, tests.EndsAfter(t, hold, taken), 100*time.Millisecond)
+							require.ErrorIs(t, context.Cause(hold), etcdlock.ErrLost)
+							return
+						}
+						require.LessOrEqual(t, tests.EndsAfter(t, hold, taken), rtt)
+						if opts == nil || row.reason != etcdlock.ErrLeaseRevoked { // a view does not ask
+							require.ErrorIs(t, context.Cause(hold), row.reason)
+						}
+						require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrLost)
+						synctest.Wait()
+						if opts == nil {
+							require.Zero(t, etcd.Watches())
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// The watch is there, and delivers nothing, so the audits show the loss. Without a watch
+// they come once per renewal period.
+func TestALossIsToldThoughAllWatchesAreSilent(t *testing.T) {
+	for name, row := range map[string]struct {
+		faults func(fake.Call) fake.Effect
+		within time.Duration
+	}{
+		"no watch is answered": {tests.NoWatches, tests.UnwatchedLook},
+		"every watch fails": {func(c fake.Call) fake.Effect {
+			if c.Method != fake.Watch {
+				return fake.Effect{}
+			}
+			return fake.Effect{Before: fake.Unavailable}
+		}, tests.UnwatchedLook},
+		"the first read is not answered": {
+			tests.OnlyNth(2, fake.Txn, fake.Effect{Drop: true}), time.Millisecond,
+		},
+		"every event is lost": {func(c fake.Call) fake.Effect {
+			return fake.Effect{Drop: c.Method == fake.Event}
+		}, tests.SeldomLook},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for age := 5 * time.Second; age < 2*tests.SeldomLook; age += 7 * time.Second {
+				tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+					mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n")
+					etcd.Intercept(row.faults)
+					hold := tests.LockWithin(t, mu, time.Second)
+					time.Sleep(age)
+					taken := time.Now()
+					etcd.DeleteKey(mu.Key())
+					require.LessOrEqual(t, tests.EndsAfter(t, hold, taken), row.within, "deleted after %v", age)
+					require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrLost)
+				})
+			}
+		})
+	}
+}
+
+// A watch that ends is made anew. The new one shows what happened meanwhile. A watch that
+// fails each time costs one watch per renewal period in the end.
+func TestAWatchOfAHoldIsMadeAnew(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n")
+		for range 5 {
+			hold := tests.LockWithin(t, mu, time.Second)
+			time.Sleep(tests.WatchedBy)
+			etcd.CancelWatches()
+			taken := time.Now()
+			etcd.DeleteKey(mu.Key())
+			require.LessOrEqual(t, tests.EndsAfter(t, hold, taken), 100*time.Millisecond)
+			require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrLost)
+		}
+		etcd.Intercept(tests.FromNth(1, fake.Watch, fake.Effect{Before: fake.Unavailable}))
+		tests.LockWithin(t, mu, time.Second)
+		time.Sleep(10 * tests.TTL)
+		before := len(etcd.Calls(fake.Watch))
+		time.Sleep(10 * tests.TTL)
+		require.LessOrEqual(t, len(etcd.Calls(fake.Watch))-before, 40, "for 30 renewals")
+		require.Greater(t, len(etcd.Calls(fake.Watch))-before, 10)
+		etcd.Intercept(nil)
+		time.Sleep(tests.TTL)
+		hold, taken := mu.Context(context.Background()), time.Now()
+		etcd.DeleteKey(mu.Key())
+		require.LessOrEqual(t, tests.EndsAfter(t, hold, taken), time.Millisecond)
+	})
+}
+
+// The user may not watch. The library tries that once a minute, and the audits show a loss.
+// An expired token is another matter: the next watch is on another stream, soon.
+func TestAHoldWhoseWatchIsRefused(t *testing.T) {
+	for name, row := range map[string]struct {
+		refusal error
+		within  time.Duration // until the holder knows of a loss
+		most    int           // watches in four minutes
+	}{
+		"permission": {rpctypes.ErrGRPCPermissionDenied, tests.UnwatchedLook, 7},
+		"token":      {rpctypes.ErrGRPCInvalidAuthToken, tests.UnwatchedLook, 60},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				client := etcd.Client("a")
+				w := streamsOf(client, time.Hour)
+				w.never = row.refusal
+				mu := contract.MutexOf(t, sessionsOf(t, client, 1)[0], "n")
+				hold := tests.LockWithin(t, mu, time.Second)
+				time.Sleep(4 * time.Minute)
+				_, _, begun, _ := w.counts()
+				require.LessOrEqual(t, begun, row.most)
+				require.Greater(t, begun, 2)
+				require.NoError(t, hold.Err())
+				taken := time.Now()
+				etcd.DeleteKey(mu.Key())
+				require.LessOrEqual(t, tests.EndsAfter(t, hold, taken), row.within)
+				require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrLost)
+
+				w.becomes(func() { w.never = nil })
+				hold = tests.LockWithin(t, mu, time.Second)
+				time.Sleep(2 * time.Minute)
+				taken = time.Now()
+				etcd.DeleteKey(mu.Key())
+				require.Zero(t, tests.EndsAfter(t, hold, taken), "it is not watched")
+			})
+		})
+	}
+}
+
+// A token has expired, on a stream that another watch keeps open. That delays no watch of a
+// hold: etcd refuses the first one, and the next one is on another stream.
+func TestAnExpiredTokenHoldsUpNoWatchOfAHold(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		client := etcd.Client("a")
+		streamsOf(client, time.Minute)
+		s := sessionsOf(t, client, 1)[0]
+		tests.LockWithin(t, contract.MutexOf(t, s, "old"), time.Second)
+		time.Sleep(2 * time.Minute)
+		mu := contract.MutexOf(t, s, "n")
+		hold := tests.LockWithin(t, mu, time.Second)
+		time.Sleep(tests.WatchedBy + time.Second)
+		taken := time.Now()
+		etcd.DeleteKey(mu.Key())
+		require.Zero(t, tests.EndsAfter(t, hold, taken), "it is not watched")
+		require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrLost)
+	})
+}
+
+// Above a hundred names none has a watch: one audit per renewal period covers all.
+func TestTenThousandHoldsHaveNoWatchEach(t *testing.T) {
+	names := race.Fewer(10_000, 1_000)
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := tests.SessionOf(t, etcd, "a")
+		holds := contract.HoldMany(t, s, "n", names)
+		time.Sleep(5 * tests.TTL)
+		require.Empty(t, etcd.Calls(fake.Watch))
+		require.InDelta(t, 15, len(etcd.Calls(fake.TimeToLive)), 1)
+		taken := time.Now()
+		etcd.DeleteKey(etcd.Keys("n77/")[0])
+		require.LessOrEqual(t, tests.EndsAfter(t, holds[77], taken), tests.UnwatchedLook)
+		require.NoError(t, holds[78].Err())
+	})
+}
+
+// Up to a hundred names are watched, and read in one transaction or two when the watches
+// are there. When there are more names, these watches stay.
+func TestManyHoldsAreWatchedTogether(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := tests.SessionOf(t, etcd, "a")
+		holds := contract.HoldMany(t, s, "n", 100)
+		asked := len(etcd.Calls(fake.Txn))
+		etcd.Intercept(tests.FromNth(1, fake.Txn, fake.Effect{DelayReply: time.Millisecond}))
+		time.Sleep(2 * tests.WatchedBy)
+		require.Equal(t, 100, etcd.Watches())
+		require.LessOrEqual(t, len(etcd.Calls(fake.Txn))-asked, 3)
+		etcd.Intercept(nil)
+		more := contract.HoldMany(t, s, "more", 50)
+		time.Sleep(2 * tests.WatchedBy)
+		require.Equal(t, 100, etcd.Watches())
+		taken := time.Now()
+		etcd.DeleteKey(etcd.Keys("n5/")[0])
+		require.Zero(t, tests.EndsAfter(t, holds[5], taken))
+		etcd.DeleteKey(etcd.Keys("more5/")[0])
+		require.LessOrEqual(t, tests.EndsAfter(t, more[5], taken), tests.UnwatchedLook)
+		etcd.RevokeLease(s.Lease())
+		for i, hold := range holds {
+			if i != 5 {
+				tests.EndsAfter(t, hold, taken)
+				require.ErrorIs(t, context.Cause(hold), etcdlock.ErrLeaseRevoked)
+			}
+		}
+		synctest.Wait()
+		require.Zero(t, etcd.Watches())
+	})
+}
+
+// A member that is behind serves its own "now": the watch of a hold then delivers an
+// earlier use of the key's name. A put that keeps the lease keeps the place.
+func TestAnEventOfAnEarlierUseOfTheNameEndsNoHold(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		client := etcd.Client("a")
+		late := &replaying{Watcher: client.Watcher}
+		client.Watcher = late
+		s := sessionsOf(t, client, 1)[0]
+		mu := contract.MutexOf(t, s, "n")
+		tests.LockWithin(t, mu, time.Second)
+		first := mu.Key()
+		require.NoError(t, mu.Unlock(context.Background()))
+		tests.LockWithin(t, mu, time.Second)
+		require.NoError(t, mu.Unlock(context.Background()))
+		// The history of the name: put, deleted, and put again by the hold.
+		late.history = []*clientv3.Event{
+			deletionOf(first, 3), putOf(first, 2, 2, int64(s.Lease())), deletionOf(first, 3),
+		}
+		hold := tests.LockWithin(t, mu, time.Second)
+		require.Equal(t, first, mu.Key(), "the schedule needs the same name")
+		require.Greater(t, mu.Token(), int64(3))
+		time.Sleep(tests.WatchedBy)
+		require.NoError(t, etcd.PutKey(first, s.Lease()))
+		require.NoError(t, etcd.PutKey("n/"+uuid.NewString(), clientv3.NoLease))
+		time.Sleep(tests.TTL)
+		require.NoError(t, hold.Err(), context.Cause(hold))
+		require.NoError(t, mu.Unlock(context.Background()))
+		etcd.DeleteKey(etcd.Keys("n/")[0])
+	})
+}
+
+func putOf(key string, create, at, lease int64) *clientv3.Event {
+	return &clientv3.Event{Kv: &mvccpb.KeyValue{
+		Key: []byte(key), CreateRevision: create, ModRevision: at, Lease: lease,
+	}}
+}
+
+func deletionOf(key string, at int64) *clientv3.Event {
+	e := putOf(key, 0, at, 0)
+	e.Type = clientv3.EventTypeDelete
+	return e
+}
+
+// replaying is a Watcher that delivers history first, twice.
+type replaying struct {
+	clientv3.Watcher
+	history []*clientv3.Event
+}
+
+func (w *replaying) Watch(
+	ctx context.Context, key string, opts ...clientv3.OpOption,
+) clientv3.WatchChan {
+	in := w.Watcher.Watch(ctx, key, opts...)
+	out := make(chan clientv3.WatchResponse, 3)
+	history := w.history
+	go func() { // ends with ctx
+		defer close(out)
+		for resp := range in {
+			out <- resp
+			if resp.Created {
+				out <- clientv3.WatchResponse{Header: resp.Header, Events: history}
+				out <- clientv3.WatchResponse{Header: resp.Header, Events: history}
+			}
+		}
+	}()
+	return out
+}
+
+// The event of the release comes before its answer, or instead of it: the release is no loss.
+func TestTheOwnReleaseIsNoLoss(t *testing.T) {
+	effects := []fake.Effect{{DelayReply: time.Second}, {After: fake.Unavailable}, {Delay: time.Second}}
+	options := [][]etcdlock.Option{nil, {etcdlock.WithHandoff(3)}, {etcdlock.WithMaxHold(time.Hour)}}
+	for _, effect := range effects {
+		for _, opts := range options {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				lost := 0
+				s := tests.SessionOf(t, etcd, "a", etcdlock.WithTrace(&etcdlock.Trace{
+					Lost: func(string, int64, time.Duration, error) { lost++ },
+				}))
+				mu := contract.MutexOf(t, s, "n", opts...)
+				for range 5 {
+					tests.LockWithin(t, mu, 3*time.Second)
+					time.Sleep(2 * tests.WatchedBy)
+					etcd.Intercept(tests.OnlyNext(etcd, fake.Txn, effect))
+					require.NoError(t, mu.Unlock(context.Background()))
+					etcd.Intercept(nil)
+				}
+				synctest.Wait()
+				require.Zero(t, lost)
+				require.Zero(t, etcd.Watches())
+			})
+		}
+	}
+}
+
+// A hold is passed on again and again, each time for a moment. Its key is watched all the
+// same, and the current holder learns of its loss.
+func TestAKeyThatIsPassedOnIsWatched(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := tests.SessionOf(t, etcd, "a")
+		mu := contract.MutexOf(t, s, "n", etcdlock.WithHandoff(1000))
+		tests.LockWithin(t, mu, time.Second)
+		for range 50 {
+			in := contract.Async(func() error { return mu.Lock(context.Background()) })
+			synctest.Wait()
+			time.Sleep(100 * time.Millisecond)
+			require.NoError(t, mu.Unlock(context.Background()))
+			require.NoError(t, <-in)
+		}
+		require.Len(t, etcd.Calls(fake.Watch), 1)
+		hold, taken := mu.Context(context.Background()), time.Now()
+		etcd.DeleteKey(mu.Key())
+		require.Zero(t, tests.EndsAfter(t, hold, taken))
+		require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrLost)
+	})
+}
+
+// etcd is set back under a hold that is watched. If its key is still there, the hold goes
+// on and is watched anew. Otherwise its holder learns of the loss.
+func TestAHoldThatIsWatchedWhileEtcdIsSetBack(t *testing.T) {
+	for _, cluster := range []uint64{1, 2} {
+		for _, kept := range []bool{true, false} {
+			t.Run(fmt.Sprintf("cluster %d, key kept %t", cluster, kept), func(t *testing.T) {
+				tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+					s := tests.SessionOf(t, etcd, "a")
+					tests.LockWithin(t, contract.MutexOf(t, s, "other"), time.Second)
+					mu := contract.MutexOf(t, s, "n")
+					snapshot := etcd.Snapshot()
+					hold := tests.LockWithin(t, mu, time.Second)
+					if kept {
+						snapshot = etcd.Snapshot()
+					}
+					for range 5 {
+						require.NoError(t, etcd.PutKey("something else", 0))
+					}
+					time.Sleep(tests.SeldomLook + 2*time.Second) // the next audit is three renewals away
+					back := time.Now()
+					etcd.Restore(snapshot, cluster)
+					if !kept {
+						require.LessOrEqual(t, tests.EndsAfter(t, hold, back), 2*tests.RenewalPeriod+tests.KeeperTick)
+						require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrLost)
+						return
+					}
+					time.Sleep(2 * tests.TTL)
+					require.NoError(t, hold.Err(), context.Cause(hold))
+					if cluster == 2 {
+						taken := time.Now()
+						etcd.DeleteKey(mu.Key())
+						require.Zero(t, tests.EndsAfter(t, hold, taken), "it is not watched anew")
+						return
+					}
+					require.NoError(t, mu.Unlock(context.Background()))
+				})
+			})
+		}
+	}
+}
