@@ -100,7 +100,7 @@ func TestThePackageDocumentationShowsTestedCode(t *testing.T) {
 		}
 	}
 	require.Contains(t, shown.String(), "etcdlock.New(")
-	require.Contains(t, sources(t, "examples_test.go"), "\n"+shown.String())
+	require.Contains(t, sources(t, "example_test.go"), "\n"+shown.String())
 }
 
 // Each option has an example, and so has everything that its signature does not explain.

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"log/slog"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,242 +14,155 @@ import (
 	"github.com/etcdlock/etcdlock"
 )
 
-// charge is the program of the package's documentation.
-func charge(ctx context.Context, client *clientv3.Client) error {
-	mu, err := etcdlock.New(client, "orders/42")
-	if err != nil {
-		return err
-	}
-	defer mu.Close(ctx)
-	return mu.Do(ctx, func(ctx context.Context) error { // waits for the lock
-		return writeOrder(ctx) // ctx ends if the lock is lost
-	})
-}
-
-func writeOrder(ctx context.Context) error { return ctx.Err() }
-
-func Example_do() {
-	client := exampleClient()
-	defer client.Close()
-	fmt.Println(charge(context.Background(), client))
-	// Output: <nil>
-}
-
-// Was the work begun? What was not may be tried again; what failed in between may not.
-func ExampleMutex_Do_notRun() {
+// Many names on one lease, with one renewal for all of them.
+func ExampleSession() {
 	client := exampleClient()
 	defer client.Close()
 	ctx := context.Background()
-	session, err := etcdlock.NewSession(client)
+	session, err := etcdlock.NewSession(client, etcdlock.WithTTL(10*time.Second))
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer session.Close(ctx)
-	mu, err := session.Mutex("charges/7")
-	if err != nil {
-		log.Fatal(err)
-	}
-	other, err := session.Mutex("charges/7")
-	if err != nil {
-		log.Fatal(err)
-	}
 
-	refused := errors.New("card refused")
-	charge := func() {
-		err := mu.TryDo(ctx, func(context.Context) error { return refused })
-		switch {
-		case errors.Is(err, etcdlock.ErrNotRun):
-			fmt.Println("not charged, may be tried again: taken:", errors.Is(err, etcdlock.ErrLocked))
-		case errors.Is(err, refused):
-			fmt.Println("do not try again:", err)
+	for shard := range 100 {
+		mu, err := session.Mutex(fmt.Sprintf("shards/%d", shard))
+		if err != nil {
+			log.Fatal(err)
+		}
+		if err := mu.Lock(ctx); err != nil {
+			log.Fatal(err)
 		}
 	}
-	if err := other.Lock(ctx); err != nil {
+	lease, err := client.TimeToLive(ctx, session.Lease(), clientv3.WithAttachedKeys())
+	if err != nil {
 		log.Fatal(err)
 	}
-	charge()
-	if err := other.Unlock(ctx); err != nil {
+	fmt.Println("keys on the lease:", len(lease.Keys))
+	// Output: keys on the lease: 100
+}
+
+// An operator finds out who holds a stuck lock, and takes it away.
+func ExampleBreak() {
+	client := exampleClient()
+	defer client.Close()
+	ctx := context.Background()
+	stuck, err := etcdlock.New(client, "jobs/import", etcdlock.WithOwner("worker-3"))
+	if err != nil {
 		log.Fatal(err)
 	}
-	charge()
+	defer stuck.Close(ctx)
+	if err := stuck.Lock(ctx); err != nil {
+		log.Fatal(err)
+	}
+
+	holders, err := etcdlock.Holders(ctx, client, "jobs/")
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, holder := range holders {
+		fmt.Println(holder.Name, "is held by", holder.Owner)
+		if err := etcdlock.Break(ctx, client, holder); err != nil {
+			log.Fatal(err)
+		}
+	}
+	line, err := etcdlock.Contenders(ctx, client, "jobs/import")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("contenders left:", len(line))
+	fmt.Println("the holder's Unlock: lost:", errors.Is(stuck.Unlock(ctx), etcdlock.ErrLost))
 	// Output:
-	// not charged, may be tried again: taken: true
-	// do not try again: card refused
+	// jobs/import is held by worker-3
+	// contenders left: 0
+	// the holder's Unlock: lost: true
 }
 
-// A job that may pause for some seconds (a collection of garbage, a busy machine) wants a TTL
-// well above that. A crash then blocks the others for as long.
-func ExampleWithTTL() {
+// A rolling update moves the work to another machine: whoever holds is asked to end, and the next one
+// begins when it has. The holder comes to a good point by itself.
+func ExampleRecall() {
 	client := exampleClient()
 	defer client.Close()
 	ctx := context.Background()
-	mu, err := etcdlock.New(client, "reports", etcdlock.WithTTL(time.Minute))
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer mu.Close(ctx)
-	if err := mu.Lock(ctx); err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println("a crash would block others for:", mu.TTL())
-	fmt.Println("a hold outlasts a pause of:", mu.TTL()-mu.SafetyMargin())
-	// Output:
-	// a crash would block others for: 1m0s
-	// a hold outlasts a pause of: 52.5s
-}
-
-// Work that takes up to 5 s to stop gets that time: the hold ends 5 s before another can get in.
-func ExampleWithSafetyMargin() {
-	client := exampleClient()
-	defer client.Close()
-	ctx := context.Background()
-	mu, err := etcdlock.New(client, "uploads",
-		etcdlock.WithTTL(20*time.Second), etcdlock.WithSafetyMargin(5*time.Second))
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer mu.Close(ctx)
-	if err := mu.Lock(ctx); err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println("time to stop in:", mu.SafetyMargin())
-	// Output: time to stop in: 5s
-}
-
-// What others read in their errors, and operators in the line.
-func ExampleWithOwner() {
-	client := exampleClient()
-	defer client.Close()
-	ctx := context.Background()
-	mu, err := etcdlock.New(client, "invoices", etcdlock.WithOwner("billing, release 7"))
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer mu.Close(ctx)
-	if err := mu.Lock(ctx); err != nil {
-		log.Fatal(err)
-	}
-	line, err := etcdlock.Contenders(ctx, client, "invoices")
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println("held by:", line[0].Owner)
-	fmt.Println("by this process:", line[0].PID == os.Getpid())
-	// Output:
-	// held by: billing, release 7
-	// by this process: true
-}
-
-// A function that locks calls another one that locks the same, with the context of the hold.
-func ExampleWithReentrancy() {
-	client := exampleClient()
-	defer client.Close()
-	ctx := context.Background()
-	mu, err := etcdlock.New(client, "tree", etcdlock.WithReentrancy())
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer mu.Close(ctx)
-
-	var remove func(ctx context.Context, depth int) error
-	remove = func(ctx context.Context, depth int) error {
-		return mu.Do(ctx, func(ctx context.Context) error {
-			if depth == 0 {
-				return nil
-			}
-			fmt.Println("removing at depth", depth)
-			return remove(ctx, depth-1)
+	leads := func(who string, work func(ctx context.Context)) {
+		mu, err := etcdlock.New(client, "leader/billing", etcdlock.WithOwner(who),
+			etcdlock.WithRecall(30*time.Second))
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer mu.Close(ctx)
+		err = mu.Do(ctx, func(ctx context.Context) error {
+			work(ctx)
+			return nil
 		})
+		fmt.Println(who, "has led:", err)
 	}
-	fmt.Println(remove(ctx, 2))
-	// Output:
-	// removing at depth 2
-	// removing at depth 1
-	// <nil>
-}
+	begun, over := make(chan bool), make(chan bool)
+	go func() {
+		defer close(over)
+		leads("old", func(ctx context.Context) {
+			close(begun)
+			for bill := 1; ; bill++ {
+				select {
+				case <-etcdlock.RecallFrom(ctx): // between two bills: a good point to end
+					return
+				case <-ctx.Done(): // lost, or the grace is over
+					return
+				case <-time.After(time.Millisecond): // one bill more
+				}
+			}
+		})
+	}()
+	<-begun
 
-// A job that hangs gives the lock up.
-func ExampleWithMaxHold() {
-	client := exampleClient()
-	defer client.Close()
-	ctx := context.Background()
-	mu, err := etcdlock.New(client, "sync", etcdlock.WithMaxHold(50*time.Millisecond))
+	holders, err := etcdlock.Holders(ctx, client, "leader/billing")
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer mu.Close(ctx)
-	err = mu.Do(ctx, func(ctx context.Context) error {
-		<-ctx.Done() // it hangs
-		return nil
-	})
-	fmt.Println("held too long:", errors.Is(err, etcdlock.ErrMaxHold))
-	// Output: held too long: true
+	for _, holder := range holders {
+		err := etcdlock.Recall(ctx, client, holder, etcdlock.RecallRequest{
+			By: "deploy", Reason: "version 2", Grace: 10 * time.Second,
+		})
+		if err != nil { // ErrNotRecallable: it does not listen
+			log.Fatal(err)
+		}
+	}
+	<-over
+	leads("new", func(context.Context) {})
+	// Output:
+	// old has led: <nil>
+	// new has led: <nil>
 }
 
-// The wait is bounded, and the work is not.
-func ExampleWithAcquireTimeout() {
+// Which locks of a service are taken?
+func ExampleHolders() {
 	client := exampleClient()
 	defer client.Close()
 	ctx := context.Background()
-	session, err := etcdlock.NewSession(client, etcdlock.WithAcquireTimeout(30*time.Second))
+	session, err := etcdlock.NewSession(client, etcdlock.WithOwner("worker-1"))
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer session.Close(ctx)
-	holder, err := session.Mutex("checkout")
-	if err != nil {
-		log.Fatal(err)
-	}
-	waiter, err := session.Mutex("checkout", etcdlock.WithAcquireTimeout(50*time.Millisecond))
-	if err != nil {
-		log.Fatal(err)
-	}
-
-	err = holder.Do(ctx, func(ctx context.Context) error {
-		err := waiter.Lock(context.Background()) // that of another request
-		fmt.Println("the wait is over:", errors.Is(err, context.DeadlineExceeded))
-		_, bounded := ctx.Deadline()
-		fmt.Println("the work has a deadline:", bounded)
-		return nil
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	// Output:
-	// the wait is over: true
-	// the work has a deadline: false
-}
-
-// Warnings go where the program's own go. Here an operator's deletion is told.
-func ExampleWithLogger() {
-	client := exampleClient()
-	defer client.Close()
-	ctx := context.Background()
-	plain := &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		switch a.Key {
-		case slog.TimeKey, "token", "held": // they differ from run to run
-			return slog.Attr{}
+	for _, name := range []string{"tenants/b", "tenants/a"} {
+		mu, err := session.Mutex(name)
+		if err != nil {
+			log.Fatal(err)
 		}
-		return a
-	}}
-	logger := slog.New(slog.NewTextHandler(os.Stdout, plain))
-	mu, err := etcdlock.New(client, "imports", etcdlock.WithLogger(logger))
+		if err := mu.Lock(ctx); err != nil {
+			log.Fatal(err)
+		}
+	}
+	holders, err := etcdlock.Holders(ctx, client, "tenants/")
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := mu.Lock(ctx); err != nil {
-		log.Fatal(err)
-	}
-	hold := mu.Context(ctx)
-	if _, err := client.Delete(ctx, mu.Key()); err != nil {
-		log.Fatal(err)
-	}
-	<-hold.Done()
-	if err := mu.Close(ctx); err != nil {
-		log.Fatal(err)
+	for _, h := range holders {
+		fmt.Println(h.Name, "is held by", h.Owner)
 	}
 	// Output:
-	// level=WARN msg="etcdlock: lock lost" name=imports reason="its key was deleted"
+	// tenants/a is held by worker-1
+	// tenants/b is held by worker-1
 }
 
 // How long the holds of a program last, for a histogram.
@@ -308,69 +219,6 @@ func ExampleWithTrace() {
 	}
 	fmt.Println("by an operator:", errors.Is(<-lost, etcdlock.ErrKeyDeleted))
 	// Output: by an operator: true
-}
-
-// The goroutines of a process pass the lock on among themselves, up to eight times in a row.
-// Their holds have one key, and one token.
-func ExampleWithHandoff() {
-	client := exampleClient()
-	defer client.Close()
-	ctx := context.Background()
-	session, err := etcdlock.NewSession(client, etcdlock.WithHandoff(8))
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer session.Close(ctx)
-	first, err := session.Mutex("stock/7")
-	if err != nil {
-		log.Fatal(err)
-	}
-	second, err := session.Mutex("stock/7")
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := first.Lock(ctx); err != nil {
-		log.Fatal(err)
-	}
-	token := first.Token()
-	in := make(chan error)
-	go func() { in <- second.Lock(ctx) }()
-	for { // until it stands in the Session's own line
-		locked, ok := errors.AsType[*etcdlock.LockedError](first.TryLock(ctx))
-		if ok && locked.Ahead == 2 {
-			break
-		}
-	}
-	if err := errors.Join(first.Unlock(ctx), <-in); err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println("the same token:", second.Token() == token)
-	// Output: the same token: true
-}
-
-// One worker takes the same lock again and again: between its turns the key stays, and the
-// next Lock asks nobody.
-func ExampleWithLinger() {
-	client := exampleClient()
-	defer client.Close()
-	ctx := context.Background()
-	mu, err := etcdlock.New(client, "cursor", etcdlock.WithLinger(10*time.Second))
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer mu.Close(ctx)
-	tokens := make(map[int64]int)
-	for range 100 {
-		err := mu.Do(ctx, func(context.Context) error {
-			tokens[mu.Token()]++
-			return nil
-		})
-		if err != nil {
-			log.Fatal(err)
-		}
-	}
-	fmt.Println("turns:", 100, "keys put:", len(tokens))
-	// Output: turns: 100 keys put: 1
 }
 
 // A hold that is asked for goes on for half a second at most, whatever grace the request allows.
@@ -440,34 +288,6 @@ func ExampleContenders() {
 	// Output:
 	// 1. machine 1, for less than a minute: true
 	// 2. machine 2, for less than a minute: true
-}
-
-// Where every code path expects a sync.Locker. Errors become panics.
-func ExampleMutex_Locker() {
-	client := exampleClient()
-	defer client.Close()
-	ctx := context.Background()
-	mu, err := etcdlock.New(client, "queue")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer mu.Close(ctx)
-
-	jobs := 0
-	ready := sync.NewCond(mu.Locker())
-	go func() {
-		ready.L.Lock()
-		defer ready.L.Unlock()
-		jobs = 3
-		ready.Signal()
-	}()
-	ready.L.Lock()
-	for jobs == 0 {
-		ready.Wait()
-	}
-	ready.L.Unlock()
-	fmt.Println("jobs:", jobs)
-	// Output: jobs: 3
 }
 
 // Many read what few change: a cache of rows that this process keeps as long as nobody writes. All
