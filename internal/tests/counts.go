@@ -24,16 +24,6 @@ func CountByProcess(calls []fake.Call) map[string]int {
 	return counts
 }
 
-// PutsOf returns the transactions that put something.
-func PutsOf(calls []fake.Call) (puts []fake.Call) {
-	for _, c := range calls {
-		if len(c.Puts) > 0 {
-			puts = append(puts, c)
-		}
-	}
-	return puts
-}
-
 // CallsOf returns the calls of a process.
 func CallsOf(process string, calls []fake.Call) (of []fake.Call) {
 	for _, c := range calls {
@@ -63,15 +53,6 @@ func AsksNothing(t *testing.T, etcd *fake.Server, d time.Duration) {
 	before := len(etcd.Calls(""))
 	time.Sleep(d)
 	require.Empty(t, etcd.Calls("")[before:])
-}
-
-// SentAfter returns when calls were sent, counted from start.
-func SentAfter(calls []fake.Call, start time.Time) []time.Duration {
-	var sent []time.Duration
-	for _, c := range calls {
-		sent = append(sent, c.At.Sub(start))
-	}
-	return sent
 }
 
 // CallsSince counts what etcd was asked, by method, and how many revisions that made.

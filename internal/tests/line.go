@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -75,15 +74,6 @@ func WaitsFor(
 	keys, _ = Strangers(t, etcd, name, behind)
 	mu = contract.MutexOf(t, s, name, opts...)
 	return mu, LockLater(mu), keys
-}
-
-// GetsInAfter waits until a waiter gets in, which must be after exactly so long, and unlocks.
-func GetsInAfter(t *testing.T, mu *etcdlock.Mutex, in <-chan error, d time.Duration) {
-	t.Helper()
-	start := time.Now()
-	require.NoError(t, SoonOr(t, in, "it does not get in"))
-	require.Equal(t, d, time.Since(start))
-	require.NoError(t, mu.Unlock(context.Background()))
 }
 
 // PlaceOf returns the i-th in the line for a name, as an operator sees it.

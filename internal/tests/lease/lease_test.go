@@ -262,7 +262,7 @@ func TestAThousandNamesCostOneLeaseAndOneRenewalPerThirdOfTheTTL(t *testing.T) {
 		require.Len(t, etcd.Leases(), 1)
 		require.Len(t, etcd.Keys(""), 1000)
 		require.Len(t, etcd.Calls(fake.KeepAlive), 30)
-		require.LessOrEqual(t, len(etcd.Calls(fake.TimeToLive)), 30, "%v", tests.SentAfter(etcd.Calls(fake.TimeToLive), start))
+		require.LessOrEqual(t, len(etcd.Calls(fake.TimeToLive)), 30, "%v", sentAfter(etcd.Calls(fake.TimeToLive), start))
 		require.NotEmpty(t, etcd.Calls(fake.TimeToLive))
 	})
 }

@@ -18,6 +18,15 @@ import (
 	"github.com/etcdlock/etcdlock/internal/tests"
 )
 
+// sentAfter returns when calls were sent, counted from start.
+func sentAfter(calls []fake.Call, start time.Time) []time.Duration {
+	var sent []time.Duration
+	for _, c := range calls {
+		sent = append(sent, c.At.Sub(start))
+	}
+	return sent
+}
+
 func TestTheLeaseIsRenewedEachThirdOfTheTTL(t *testing.T) {
 	for _, ttl := range []time.Duration{time.Second, 3 * time.Second, 15 * time.Second, time.Hour} {
 		t.Run(ttl.String(), func(t *testing.T) {
@@ -27,7 +36,7 @@ func TestTheLeaseIsRenewedEachThirdOfTheTTL(t *testing.T) {
 				hold := tests.LockWithin(t, contract.MutexOf(t, s, "n"), time.Second)
 				time.Sleep(10*ttl + ttl/6)
 				require.NoError(t, hold.Err())
-				sent := tests.SentAfter(etcd.Calls(fake.KeepAlive), start)
+				sent := sentAfter(etcd.Calls(fake.KeepAlive), start)
 				require.Len(t, sent, 30)
 				for i, at := range sent {
 					require.Equal(t, time.Duration(i+1)*(ttl/3), at)
@@ -250,7 +259,7 @@ func TestAFailedRenewalIsFollowedByTwoAtOnce(t *testing.T) {
 				start := time.Now()
 				hold := tests.LockWithin(t, contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n"), time.Second)
 				time.Sleep(20 * time.Second)
-				sent := tests.SentAfter(etcd.Calls(fake.KeepAlive), start)
+				sent := sentAfter(etcd.Calls(fake.KeepAlive), start)
 				require.GreaterOrEqual(t, len(sent), 3)
 				require.Equal(t, sent[1], sent[2])
 				require.GreaterOrEqual(t, sent[1]-sent[0], row.least)
@@ -297,7 +306,7 @@ func TestARenewalWhoseStreamEndsIsSentAgainAtOnce(t *testing.T) {
 				tests.LockWithin(t, mu, time.Second)
 				require.NoError(t, mu.Unlock(context.Background())) // the key lingers
 				time.Sleep(tests.TTL + tests.TTL/6)
-				sent := tests.SentAfter(etcd.Calls(fake.KeepAlive), start)
+				sent := sentAfter(etcd.Calls(fake.KeepAlive), start)
 				require.Len(t, told, row.told)
 				if row.times == 2 || row.told == 0 {
 					require.Equal(t, sent[2], sent[3], "not at once")

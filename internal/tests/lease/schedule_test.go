@@ -52,7 +52,7 @@ func TestNoMarginLosesTheHoldsOfAHealthyEtcd(t *testing.T) {
 		hold := tests.LockWithin(t, mu, time.Second)
 		time.Sleep(ttls*tests.TTL + time.Millisecond)
 		require.NoError(t, hold.Err(), "%v, until %v", context.Cause(hold), time.Since(start))
-		sent := tests.SentAfter(etcd.Calls(fake.KeepAlive), start)
+		sent := sentAfter(etcd.Calls(fake.KeepAlive), start)
 		require.Len(t, sent, int(ttls*tests.TTL/period))
 		for i, at := range sent {
 			require.Equal(t, time.Duration(i+1)*period, at)

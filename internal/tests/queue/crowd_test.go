@@ -97,7 +97,7 @@ func TestWhoReturnsToALongLineAsksForLittle(t *testing.T) {
 					require.Empty(t, in)
 					etcd.DeleteKey(key)
 				}
-				tests.GetsInAfter(t, mu, in, 0)
+				getsInAfter(t, mu, in, 0)
 				require.Equal(t, map[string]int{fake.Txn: row.txns + 1, fake.Watch: 1, fake.Range: 1}, since(etcd, before))
 			})
 		})
@@ -149,7 +149,7 @@ func TestAWatchFromThePutMissesNothing(t *testing.T) {
 		for _, key := range keys {
 			etcd.DeleteKey(key)
 		}
-		tests.GetsInAfter(t, mu, in, 50*time.Millisecond)
+		getsInAfter(t, mu, in, 50*time.Millisecond)
 	})
 }
 
@@ -166,7 +166,7 @@ func TestAWatchFromAPutThatIsCompactedIsMadeAnew(t *testing.T) {
 			require.Empty(t, in)
 			etcd.DeleteKey(key)
 		}
-		tests.GetsInAfter(t, mu, in, 0)
+		getsInAfter(t, mu, in, 0)
 		for _, key := range behind {
 			etcd.DeleteKey(key)
 		}
@@ -265,7 +265,7 @@ func TestWhoReturnsWhenTheCrowdHasGone(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		require.Empty(t, in)
 		etcd.DeleteKey(keys[0])
-		tests.GetsInAfter(t, mu, in, 0)
+		getsInAfter(t, mu, in, 0)
 	})
 }
 
@@ -468,7 +468,7 @@ func TestWhoseFormerPredecessorHasLeftAStrayIsNotHeldUp(t *testing.T) {
 			require.Empty(t, in)
 			etcd.DeleteKey(key)
 		}
-		tests.GetsInAfter(t, mu, in, 0)
+		getsInAfter(t, mu, in, 0)
 		etcd.DeleteKey(stray)
 	})
 }

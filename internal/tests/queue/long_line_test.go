@@ -333,7 +333,7 @@ func TestWhoMovesUpInALongLineDoesNotEnterBesideTheHolder(t *testing.T) {
 			etcd.DeleteKey(key)
 			synctest.Wait()
 		}
-		tests.GetsInAfter(t, mu, in, 0)
+		getsInAfter(t, mu, in, 0)
 		for _, key := range behind {
 			etcd.DeleteKey(key)
 		}

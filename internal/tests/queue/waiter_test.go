@@ -19,6 +19,25 @@ import (
 	"github.com/etcdlock/etcdlock/internal/tests"
 )
 
+// getsInAfter waits until a waiter gets in, which must be after exactly so long, and unlocks.
+func getsInAfter(t *testing.T, mu *etcdlock.Mutex, in <-chan error, d time.Duration) {
+	t.Helper()
+	start := time.Now()
+	require.NoError(t, tests.SoonOr(t, in, "it does not get in"))
+	require.Equal(t, d, time.Since(start))
+	require.NoError(t, mu.Unlock(context.Background()))
+}
+
+// putsOf returns the transactions that put something.
+func putsOf(calls []fake.Call) (puts []fake.Call) {
+	for _, c := range calls {
+		if len(c.Puts) > 0 {
+			puts = append(puts, c)
+		}
+	}
+	return puts
+}
+
 // h holds, w waits behind it, x behind w. w's key is deleted: x moves up, and w, which has
 // no key any more, queues behind x. When h releases, x alone gets in.
 func TestAWaiterWhoseKeyWasDeletedQueuesAnew(t *testing.T) {
@@ -200,10 +219,10 @@ func TestAViewTakesNoEventTwice(t *testing.T) {
 		in = tests.LockLater(waiter)
 		line := etcd.Keys("n/")
 		require.Equal(t, []string{key, own}, line)
-		puts := len(tests.PutsOf(etcd.Calls(fake.Txn)))
+		puts := len(putsOf(etcd.Calls(fake.Txn)))
 		time.Sleep(20 * time.Second)
 		require.Equal(t, line, etcd.Keys("n/"))
-		require.Len(t, tests.PutsOf(etcd.Calls(fake.Txn)), puts, "the waiter queued anew")
+		require.Len(t, putsOf(etcd.Calls(fake.Txn)), puts, "the waiter queued anew")
 		require.NoError(t, hold.Err())
 		require.Empty(t, in, "both are in")
 		require.NoError(t, holder.Unlock(context.Background()))
