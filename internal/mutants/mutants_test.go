@@ -25,9 +25,10 @@ import (
 )
 
 var (
-	all    = flag.Bool("mutants", false, "have all mutants killed, which takes minutes, instead of two")
-	only   = flag.String("mutant", "", "have the mutants killed whose names contain this")
-	files  = flag.String("changed", "", "have those killed that edit a package of one of these files, or two if none does")
+	all   = flag.Bool("mutants", false, "have all mutants killed, which takes minutes, instead of two")
+	only  = flag.String("mutant", "", "have the mutants killed whose names contain this")
+	files = flag.String("changed", "", "have those killed that edit a package of one of these files, or have a killer "+
+		"there, or two if none does")
 	byWays = flag.Bool("explored", false, "have the cores' killed by explorations alone")
 	kind   = flag.String("killers", "", "have them killed by computing killers only, or by waiting or simulating ones")
 )
@@ -265,9 +266,10 @@ func chosen() []mutant {
 			packages[filepath.Dir(file)] = true
 		}
 	}
+	edits := func(e edit) bool { return packages[filepath.Dir(e.file)] }
+	kills := func(k killer) bool { return k.kind() == "computing" && packages[filepath.Clean(k.dir)] }
 	for _, m := range mutants {
-		changes := func(e edit) bool { return packages[filepath.Dir(e.file)] }
-		if slices.ContainsFunc(m.edits, changes) {
+		if slices.ContainsFunc(m.edits, edits) || slices.ContainsFunc(m.killers, kills) {
 			ms = append(ms, m)
 		}
 	}
