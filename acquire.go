@@ -8,6 +8,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
@@ -224,7 +225,7 @@ func (p *place) queue(ctx context.Context, c *claim) (
 	if crowded, last := p.expectsCrowd(); crowded {
 		entering.Crowd(last)
 	}
-	err = p.put(ctx, c, func() ticket.Txn { return entering.Txn(p.value()) }, func(done commit) (err error) {
+	err = p.put(ctx, c, func() ticket.Txn { return entering.Txn(p.value()) }, func(done etcd.Outcome) (err error) {
 		h, taken, err = p.entered(c, &entering, done)
 		return err
 	})
@@ -234,19 +235,19 @@ func (p *place) queue(ctx context.Context, c *claim) (
 // put sends the transaction that puts p's key, perhaps with others on its lease, until entered says
 // what became of it: until that is not errUnsure, or no attempt may follow.
 func (p *place) put(
-	ctx context.Context, c *claim, txn func() ticket.Txn, entered func(commit) error,
+	ctx context.Context, c *claim, txn func() ticket.Txn, entered func(etcd.Outcome) error,
 ) error {
 	retry := attempt.Backoff{Puts: true}
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		done := p.s.commit(ctx, &retry, txn())
+		done := p.s.etcd.Commit(ctx, &retry, txn())
 		if err := entered(done); err != errUnsure {
 			return err
 		}
-		if done.err != nil {
-			if err := p.retryPut(ctx, c, done.err, &retry); err != nil {
+		if done.Err != nil {
+			if err := p.retryPut(ctx, c, done.Err, &retry); err != nil {
 				return err
 			}
 		}
@@ -255,16 +256,16 @@ func (p *place) put(
 
 // entered has p's ticket judge the answer to its put. It returns what queue returns, or errUnsure
 // if the put must be sent again.
-func (p *place) entered(c *claim, entering *ticket.Entering, done commit) (
+func (p *place) entered(c *claim, entering *ticket.Entering, done etcd.Outcome) (
 	h *hold, taken line.Ahead, err error,
 ) {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
-	a := done.answer()
+	a := done.Answer()
 	entrance, ahead := entering.Judge(a)
-	p.lease.putLocked(a, done.prompt)
+	p.lease.putLocked(a, done.Prompt)
 	if p.ticket.State() == ticket.InLine {
-		p.queuedLocked(ahead, done.epoch)
+		p.queuedLocked(ahead, done.Epoch)
 	}
 	if entrance != ticket.Unsure {
 		c.lastErr = nil

@@ -7,6 +7,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/recheck"
 	"github.com/etcdlock/etcdlock/internal/ticket"
@@ -270,20 +271,20 @@ func (l *lease) readWatched() {
 		for i, c := range created {
 			places[i] = c.watch.place
 		}
-		sent := s.epoch.Load()
+		present := s.etcd.Epoch()
 		// If a key is not read, its watch stays unsure.
-		_ = s.readKeys(l.live, keysOf(places), s.readUntilAnswered, func(from int, read []line.Entry) {
-			l.readSince(created[from:], read, sent)
+		_ = s.etcd.ReadKeys(l.live, keysOf(places), s.etcd.Read, func(from int, read []line.Entry, _ *etcd.Epoch) {
+			l.readSince(created[from:], read, present)
 		})
 	}
 }
 
-// readSince notes what was read of keys after their watches were created, in the epoch sent.
-func (l *lease) readSince(created []unread, read []line.Entry, sent *epoch) {
+// readSince notes what was read of keys after their watches were created, since an epoch.
+func (l *lease) readSince(created []unread, read []line.Entry, since *etcd.Epoch) {
 	s := l.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if sent != s.epoch.Load() {
+	if since != s.etcd.Epoch() {
 		return // new watches have begun
 	}
 	for i, e := range read {

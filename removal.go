@@ -95,11 +95,11 @@ func (p *place) remove() {
 	warned := false
 	retry := attempt.Backoff{Urgent: true}
 	for {
-		done := s.commit(ctx, &retry, p.removal())
-		err := done.err
+		done := s.etcd.Commit(ctx, &retry, p.removal())
+		err := done.Err
 		if err == nil {
 			s.mu.Lock()
-			p.ahead = p.ticket.RemovedBy(done.answer(), p.ahead)
+			p.ahead = p.ticket.RemovedBy(done.Answer(), p.ahead)
 			p.removedLocked()
 			s.mu.Unlock()
 			break

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"strings"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -12,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/keepalive"
 	"github.com/etcdlock/etcdlock/internal/trust"
 )
@@ -28,20 +28,6 @@ type renewal struct {
 func streamIsOver(err error) bool {
 	return errors.Is(err, keepalive.ErrStreamEnded) &&
 		(!attempt.Refused(err) || isOfToken(err))
-}
-
-// A destination is where the renewals of a stream go: a client may be moved to another cluster.
-type destination struct {
-	epoch     *epoch
-	endpoints string
-}
-
-func (s *Session) destination(of *epoch) destination {
-	d := destination{epoch: of}
-	if s.client.ActiveConnection() != nil {
-		d.endpoints = strings.Join(s.client.Endpoints(), " ")
-	}
-	return d
 }
 
 // A keeper renews a lease, audits its keys and finally revokes it. Only the goroutine of keep
@@ -76,7 +62,7 @@ func (l *lease) keep(granted time.Time) {
 	k := &keeper{
 		lease:       l,
 		ctx:         ctx,
-		sender:      keepalive.NewSender(ctx, l.s.client, l.id, l.s.tasks.Go),
+		sender:      l.s.etcd.Renewals(ctx, l.id),
 		next:        time.NewTimer(time.Until(granted.Add(l.plan.Period))),
 		lastStarted: granted,
 		results:     make(chan renewal),
@@ -230,8 +216,8 @@ func (l *lease) renew(
 	bounded, cancel := context.WithTimeout(ctx, min(l.ttl/4*3, l.plan.Span))
 	defer cancel()
 	unreachable := s.calls.CancelWhenUnreachable(bounded, cancel)
-	epoch := s.epoch.Load()
-	r.Where = s.destination(epoch)
+	epoch := s.etcd.Epoch()
+	r.Where = s.etcd.Where(epoch)
 	var sent *trust.Attempt
 	l.renewals(func(t *trust.Trust) { sent = t.Sends(started, epoch) })
 	var resp *pb.LeaseKeepAliveResponse
@@ -274,14 +260,9 @@ func (l *lease) renewals(change func(t *trust.Trust)) {
 // confirmed extends the trust by a renewal that etcd has confirmed, as far as that answer is worth.
 // It reports whether a read has to find out more.
 func (l *lease) confirmed(
-	sent *trust.Attempt, epoch *epoch, resp *pb.LeaseKeepAliveResponse,
+	sent *trust.Attempt, epoch *etcd.Epoch, resp *pb.LeaseKeepAliveResponse,
 ) (ask bool) {
-	s := l.s
-	known := epoch.term.Load()
-	s.heard(resp.Header, epoch, 0) // it may be of a member that is behind
-	if s.epoch.Load() != epoch {
-		known = 0
-	}
+	known := l.s.etcd.Renewed(resp, epoch)
 	l.renewals(func(t *trust.Trust) {
 		l.refusal = nil
 		l.answeredInTimeLocked()
@@ -296,11 +277,11 @@ func (l *lease) confirmed(
 
 // comparedLocked makes an audit due if a renewal's answer has a revision below the one known at
 // the renewal before, in the same epoch: that member is far behind, or etcd was set back.
-func (l *lease) comparedLocked(told *epoch, revision int64) {
+func (l *lease) comparedLocked(told *etcd.Epoch, revision int64) {
 	if l.renewed.epoch == told && revision < l.renewed.revision {
 		l.suspectLocked()
 	}
-	l.renewed.epoch, l.renewed.revision = told, told.revision.Load()
+	l.renewed.epoch, l.renewed.revision = told, told.Revision()
 }
 
 // ask finds out by a linearizable read what a confirmed renewal is worth, if that matters: no hold
@@ -324,9 +305,7 @@ func (l *lease) ask(ctx context.Context, sent *trust.Attempt) error {
 	// A member may be silent: the renewal's, or another. A read that fails at once is repeated as
 	// soon as a renewal.
 	retry := attempt.Backoff{Urgent: true, Most: l.plan.Soon()}
-	_, err := readBy(ctx, s, retry, func(ctx context.Context) (*clientv3.GetResponse, error) {
-		return s.get(ctx, key, clientv3.WithCountOnly())
-	}, func(error) error { return nil })
+	_, err := s.etcd.ReadBy(ctx, etcd.Range(key, clientv3.WithCountOnly()), retry, nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -339,20 +318,19 @@ func (l *lease) ask(ctx context.Context, sent *trust.Attempt) error {
 	}
 }
 
-// proved applies a linearizable answer to all leases. sent says when its request was sent, and in
-// which epoch.
-func (s *Session) proved(sent sending, term uint64) {
+// proved applies a linearizable answer to all leases. Its request was sent at a time, in an epoch.
+func (s *Session) proved(sent time.Time, of *etcd.Epoch, term uint64) {
 	if s.doubts.Load() == 0 {
 		return // the usual case needs no lock
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var present any // in no epoch, if the present one began since
-	if sent.epoch == s.epoch.Load() {
-		present = sent.epoch
+	if of == s.etcd.Epoch() {
+		present = of
 	}
 	for l := range s.leases {
-		l.trustLocked(func(t *trust.Trust) { t.Proved(sent.at, present, term) })
+		l.trustLocked(func(t *trust.Trust) { t.Proved(sent, present, term) })
 	}
 }
 

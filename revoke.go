@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
@@ -24,14 +24,11 @@ import (
 func (l *lease) revoke() {
 	l.above().endContexts()
 	s := l.s
-	revoke := func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) {
-		return s.client.Revoke(ctx, l.id)
-	}
 	expired := time.Now().Add(l.ttl).Add(l.ttl)
 	retry := attempt.Backoff{Eager: true}
 	var err error
 	for {
-		_, _, err = attempt.Do(s.ctx, s.calls, &retry, s.calls.Timeout(), revoke)
+		err = s.etcd.Revoke(s.ctx, &retry, l.id)
 		if err == nil || attempt.Is(err, rpctypes.ErrLeaseNotFound) || attempt.Refused(err) ||
 			s.clientClosed() || time.Now().After(expired) && s.closedFor()/2 > l.ttl {
 			break
@@ -84,7 +81,7 @@ func (l *lease) removeRest(until time.Time) error {
 	}
 	s.mu.Unlock()
 	var rest []line.Entry
-	err := s.readKeys(ctx, keys, s.readUntilAnswered, func(from int, read []line.Entry) {
+	err := s.etcd.ReadKeys(ctx, keys, s.etcd.Read, func(from int, read []line.Entry, _ *etcd.Epoch) {
 		for i, e := range read {
 			if rev := revs[from+i]; e.Rev != 0 && (rev == 0 || rev == e.Rev) {
 				rest = append(rest, e)
@@ -92,10 +89,7 @@ func (l *lease) removeRest(until time.Time) error {
 		}
 	})
 	for _, e := range rest {
-		_, failure := read(ctx, s, func(ctx context.Context) (struct{}, error) {
-			return struct{}{}, s.deleteEntry(ctx, e)
-		}, func(error) error { return nil })
-		if failure != nil {
+		if failure := s.etcd.DeleteUntilAnswered(ctx, e); failure != nil {
 			err = failure
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 	"weak"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
@@ -235,4 +236,16 @@ func (s *Session) watch(ctx context.Context, broken *attempt.Backoff, key string
 	}
 	unlink := context.AfterFunc(ctx, end)
 	return events, on, func() { unlink(); end() }
+}
+
+// elsewhere reports whether the header of a watch's answer is from another cluster than the
+// present epoch's. It does not begin a new epoch: after the client was moved, an open stream still
+// leads to the old cluster. A later read shows which of the two counts, and the
+// next watch is on another stream.
+func (s *Session) elsewhere(h *pb.ResponseHeader) bool {
+	if !s.etcd.Epoch().IsElsewhere(h) {
+		return false
+	}
+	s.stream.moved()
+	return true
 }

@@ -288,7 +288,7 @@ func (v *view) apply(events []*clientv3.Event) {
 		}
 	}
 	v.revision = revision
-	raise(&v.s.epoch.Load().revision, revision)
+	v.s.etcd.Reached(revision)
 	v.judgeLocked(false)
 	v.growsLocked(len(v.keys))
 	v.forgetLocked()

@@ -9,6 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/recheck"
 )
@@ -208,7 +209,7 @@ func (p *place) isOutdated() (over bool, err error) {
 type predecessor struct {
 	// Set once, then only read.
 	key    string
-	epoch  *epoch // in which the watch began
+	epoch  *etcd.Epoch // in which the watch began
 	events clientv3.WatchChan
 	on     int64              // the name of its stream
 	end    context.CancelFunc // of the watch
@@ -235,7 +236,7 @@ func (p *place) watchBefore(ctx context.Context, broken *attempt.Backoff, before
 	if from != 0 {
 		opts = append(opts, clientv3.WithRev(from))
 	}
-	w = &predecessor{key: before.Key, epoch: p.s.epoch.Load()}
+	w = &predecessor{key: before.Key, epoch: p.s.etcd.Epoch()}
 	watching, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it may outlast the wait
 	begins := context.AfterFunc(ctx, cancel)
 	var stop context.CancelFunc

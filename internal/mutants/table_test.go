@@ -44,11 +44,9 @@ var mutants = []mutant{
 	{
 		name: "what a renewal is worth is asked of one member",
 		why:  "One read should do. But that member may be the silent one, again and again: renewals are confirmed, and count for nothing (rule 13).",
-		edits: []edit{{"renew.go", `	_, err := readBy(ctx, s, retry, func(ctx context.Context) (*clientv3.GetResponse, error) {
-		return s.get(ctx, key, clientv3.WithCountOnly())
-	}, func(error) error { return nil })
-`, `	_, _, err := attempt.Do(ctx, s.calls, &retry, time.Hour, func(ctx context.Context) (*clientv3.GetResponse, error) {
-		return s.get(ctx, key, clientv3.WithCountOnly())
+		edits: []edit{{"renew.go", `	_, err := s.etcd.ReadBy(ctx, etcd.Range(key, clientv3.WithCountOnly()), retry, nil)
+`, `	_, _, err := attempt.Do(ctx, s.calls, &retry, time.Hour, func(ctx context.Context) (etcd.Reading, error) {
+		return s.etcd.Ask(ctx, etcd.Range(key, clientv3.WithCountOnly()))
 	})
 `}},
 		killers: []killer{core("sim", "TestAReadOfDoubtMeetsAnotherMember")},
@@ -217,8 +215,8 @@ var mutants = []mutant{
 	{
 		name: "the read of what a renewal is worth is sent once",
 		why:  "The next renewal asks again. But while requests fail at once each renewal is in doubt, and two of three reads fail, too (rule 13).",
-		edits: []edit{{"renew.go", `	}, func(error) error { return nil })
-`, `	}, func(err error) error { return err })
+		edits: []edit{{"renew.go", `clientv3.WithCountOnly()), retry, nil)
+`, `clientv3.WithCountOnly()), retry, func(err error) error { return err })
 `}},
 		killers: []killer{named("TestErrorsThatComeBackAtOnceLoseNoHold")},
 	},
@@ -583,9 +581,8 @@ var mutants = []mutant{
 	{
 		name: "etcd is never set back",
 		why:  "A cluster does not lose what was committed. But a restore, a wipe and a move to another cluster do (rule 26).",
-		edits: []edit{{"epoch.go", `	case !sent.isOf(cluster) || revision < sentAt:
-		s.above().setBack(h, sent)
-`, `	case !sent.isOf(cluster) || revision < sentAt:
+		edits: []edit{{"internal/etcd/conn.go", `		c.setBack(sent, beginAt(h))
+`, `		_ = beginAt(h)
 `}},
 		killers: []killer{named("TestNoTwoHoldAfterEtcdWasSetBack")},
 	},
@@ -610,7 +607,7 @@ var mutants = []mutant{
 	{
 		name:    "a place from before a set-back counts",
 		why:     "The place was first in line, as etcd had said. But that was another line (rule 26).",
-		edits:   []edit{{"place.go", `func (p *place) staleLocked() bool { return p.epoch != p.s.epoch.Load() }`, `func (p *place) staleLocked() bool { return false }`}},
+		edits:   []edit{{"place.go", `func (p *place) staleLocked() bool { return p.epoch != p.s.etcd.Epoch() }`, `func (p *place) staleLocked() bool { return false }`}},
 		killers: []killer{named("TestNoTwoHoldAfterEtcdWasSetBack")},
 	},
 
@@ -819,7 +816,7 @@ var mutants = []mutant{
 	{
 		name:    "a re-check of a view asks for the keys that it knows",
 		why:     "They are still there, so nothing was missed. But those that have come since were missed, and a key that lingers has to give way to them (WithLinger).",
-		edits:   []edit{{"view_recheck.go", `	return resp.Succeeded && (!first || slices`, `	return resp.Succeeded && (true || slices`}},
+		edits:   []edit{{"view_recheck.go", `	return read.Holds && (!first || slices`, `	return read.Holds && (true || slices`}},
 		killers: []killer{named("TestAKeyThatLingersGivesWayThoughNoEventTells")},
 	},
 	{
@@ -978,7 +975,7 @@ var mutants = []mutant{
 		edits: []edit{
 			{"watch.go", `				return p.look(ctx, c, at)
 `, `				_ = at
-				p.setLine(line.None, p.s.epoch.Load())
+				p.setLine(line.None, p.s.etcd.Epoch())
 				return nil
 `},
 			{"view.go", `		p.ahead = p.ahead.Without(v.goneLocked(p))
@@ -1104,12 +1101,13 @@ var mutants = []mutant{
 	{
 		name: "a revision that the member does not have yet ends the wait",
 		why:  "An error of a read is an error. But this one passes by itself (rule 20).",
-		edits: []edit{{"look.go", `			return r.ranges, nil
+		edits: []edit{{"look.go", `			return read, nil
 		}
 	}
-`, `			return r.ranges, nil
+`, `			return read, nil
+		} else {
+			return read, err
 		}
-		return nil, err
 	}
 `}},
 		killers: []killer{named("TestALongLineGetsInWhateverBecomesOfItsWatches")},
@@ -1523,15 +1521,15 @@ var mutants = []mutant{
 	{
 		name: "a restore of etcd is no change of the leader",
 		why:  "The key is there with its revision. But the watch begins at a revision that is still to come again.",
-		edits: []edit{{"watchholder.go", `	if !resp.Succeeded || seen.epoch != w.s.epoch.Load() ||
-`, `	if !resp.Succeeded ||
+		edits: []edit{{"watchholder.go", `	if !read.Holds || seen.epoch != w.s.etcd.Epoch() ||
+`, `	if !read.Holds ||
 `}},
 		killers: []killer{named("TestWatchHolderWatchesAnewAfterARestore")},
 	},
 	{
 		name:    "who follows a leader asks whether there is any newer key",
 		why:     "While nobody leads, each newer key may be a leader's. But nested names in use are newer, too, and then all keys are read each time (rule 24).",
-		edits:   []edit{{"watchholder.go", `!showsNobody(rangesOf(resp)[0], w.name, "")`, `rangesOf(resp)[0].Count > 0`}},
+		edits:   []edit{{"watchholder.go", `!showsNobody(read.Ranges[0], w.name, "")`, `read.Ranges[0].Count > 0`}},
 		killers: []killer{named("TestWatchHolderOfAFreeNameReadsNoNestedNames")},
 	},
 
@@ -1687,7 +1685,7 @@ var mutants = []mutant{
 	{
 		name: "what a waiter reads last does not show a recall",
 		why:  "The waiter reads who is before it, and whether its own key is there. But its key may have a request.",
-		edits: []edit{{"look.go", `			p.above().findRecall(read[0])
+		edits: []edit{{"look.go", `			p.above().findRecall(read.Ranges[0])
 `, ``}},
 		killers: []killer{named("TestAWaiterMayBeRecalled")},
 	},
@@ -1969,10 +1967,10 @@ var mutants = []mutant{
 	{
 		name: "a retry puts another key",
 		why:  "A fresh name is safe to put. But the first one may have been put, too (rules 4 and 9).",
-		edits: []edit{{"acquire.go", `			if err := p.retryPut(ctx, c, done.err, &retry); err != nil {
+		edits: []edit{{"acquire.go", `			if err := p.retryPut(ctx, c, done.Err, &retry); err != nil {
 				return err
 			}
-`, `			if err := p.retryPut(ctx, c, done.err, &retry); err != nil {
+`, `			if err := p.retryPut(ctx, c, done.Err, &retry); err != nil {
 				return err
 			}
 			p.s.mu.Lock()
