@@ -87,10 +87,12 @@ func (l *lease) audit(ctx context.Context, sent time.Time) (known bool) {
 	// Keys that users attach to the lease are theirs.
 	strays = slices.DeleteFunc(strays, func(key string) bool { return !l.hasDrawn(key) })
 	// After an error the next audit tries again.
-	_ = s.etcd.ReadKeys(ctx, keysOf(missing), s.etcd.AskInTime, func(from int, read []line.Entry, of *etcd.Epoch) {
-		l.confirmMissing(missing[from:], read, known, of)
+	_ = s.etcd.ReadKeys(ctx, keysOf(missing), s.etcd.AskInTime, func(part etcd.Part) {
+		l.confirmMissing(missing[part.From:], part, known)
 	})
-	_ = s.etcd.ReadKeys(ctx, strays, s.etcd.AskInTime, func(_ int, read []line.Entry, _ *etcd.Epoch) { l.sweep(ctx, read) })
+	_ = s.etcd.ReadKeys(ctx, strays, s.etcd.AskInTime, func(part etcd.Part) {
+		l.sweep(ctx, part.Entries)
+	})
 	return known
 }
 
@@ -131,18 +133,18 @@ func (l *lease) auditsBy() (suspicious bool, places []*place, byKeys bool) {
 // has ended.
 func (l *lease) auditPlaces(ctx, asking context.Context, places []*place) (known bool) {
 	known = true
-	_ = l.s.etcd.ReadKeys(asking, keysOf(places), l.s.etcd.Ask, func(from int, read []line.Entry, of *etcd.Epoch) {
+	_ = l.s.etcd.ReadKeys(asking, keysOf(places), l.s.etcd.Ask, func(part etcd.Part) {
 		if ctx.Err() != nil {
 			return
 		}
-		part := places[from:][:len(read)]
-		for i, p := range part {
-			if read[i].Rev != p.ticket.Rev() { // the lease may be the reason
+		some := places[part.From:]
+		for i, e := range part.Entries {
+			if e.Rev != some[i].ticket.Rev() { // the lease may be the reason
 				known = known && l.isKnown()
 				break
 			}
 		}
-		l.confirmMissing(part, read, known, of)
+		l.confirmMissing(some, part, known)
 	})
 	return known
 }
@@ -172,12 +174,12 @@ func (l *lease) compare(keys [][]byte, sent time.Time, suspicious bool) (missing
 	return missing, strays
 }
 
-// confirmMissing gives up the places whose keys are gone or changed, by what was read of them in
-// an epoch. known says whether etcd seems to know the lease: if not, the keys went with it.
-func (l *lease) confirmMissing(places []*place, read []line.Entry, known bool, of *etcd.Epoch) {
+// confirmMissing gives up the places whose keys are gone or changed, by what was read of them.
+// known says whether etcd seems to know the lease: if not, the keys went with it.
+func (l *lease) confirmMissing(places []*place, part etcd.Part, known bool) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	for i, e := range read {
+	for i, e := range part.Entries {
 		p := places[i]
 		gone := e.Rev != p.ticket.Rev()
 		if gone && e.Rev != 0 { // another key of that name is in the way
@@ -190,8 +192,8 @@ func (l *lease) confirmMissing(places []*place, read []line.Entry, known bool, o
 		case e.Lease != int64(l.id):
 			p.ticket.PutOver()
 		default:
-			if p.refs > 0 && of == l.s.etcd.Epoch() {
-				p.epoch = of // who waits has to read the line, too
+			if p.refs > 0 && part.Epoch == l.s.etcd.Epoch() {
+				p.epoch = part.Epoch // who waits has to read the line, too
 			}
 			p.noteRecallLocked(e)
 			continue

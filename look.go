@@ -146,7 +146,9 @@ func (p *place) look(ctx context.Context, c *claim, at int64) error {
 }
 
 // readAhead is one request of a look.
-func (p *place) readAhead(ctx context.Context, c *claim, at int64, look *ticket.Look) (etcd.Reading, error) {
+func (p *place) readAhead(
+	ctx context.Context, c *claim, at int64, look *ticket.Look,
+) (etcd.Reading, error) {
 	// For one that reads it is several ranges in one request, otherwise it is one.
 	query := func(opts ...clientv3.OpOption) etcd.Query {
 		if p.ticket.Kind != line.Read {
@@ -163,9 +165,11 @@ func (p *place) readAhead(ctx context.Context, c *claim, at int64, look *ticket.
 	return p.readFor(ctx, c, query(), attempt.Backoff{})
 }
 
-// readFor reads for c, which waits at p, until it is answered, and gives up when the lease or the key
-// is gone.
-func (p *place) readFor(ctx context.Context, c *claim, q etcd.Query, retry attempt.Backoff) (etcd.Reading, error) {
+// readFor reads for c, which waits at p, until it is answered, and gives up when the lease or the
+// key is gone.
+func (p *place) readFor(
+	ctx context.Context, c *claim, q etcd.Query, retry attempt.Backoff,
+) (etcd.Reading, error) {
 	read, err := p.s.etcd.ReadBy(ctx, q, retry, func(err error) error {
 		c.lastErr = err
 		if p.isGone() || p.lease.isDead() {

@@ -27,7 +27,7 @@ type renewal struct {
 // its token.
 func streamIsOver(err error) bool {
 	return errors.Is(err, keepalive.ErrStreamEnded) &&
-		(!attempt.Refused(err) || isOfToken(err))
+		(!attempt.Refused(err) || etcd.IsOfToken(err))
 }
 
 // A keeper renews a lease, audits its keys and finally revokes it. Only the goroutine of keep

@@ -30,6 +30,9 @@ func (l *listener) SetBackLocked(ended, present *etcd.Epoch) {
 	(*Session)(l).setBackLocked(ended, present)
 }
 
+// StreamSilent is as in etcd.Listener.
+func (l *listener) StreamSilent() { (*Session)(l).watchAnew() }
+
 // Unavailable is as in etcd.Listener.
 func (l *listener) Unavailable(reason error, silent time.Duration) {
 	(*Session)(l).tellUnavailable(reason, silent)
@@ -45,8 +48,8 @@ func (l *listener) Unreadable(key string, err error) {
 	(*Session)(l).log(slog.LevelWarn, "a key cannot be looked at", "key", key, "error", err)
 }
 
-// setBackLocked follows the end of an epoch: key names are drawn again, views begin again, lingering
-// keys are given up, and every place is read before it counts again.
+// setBackLocked follows the end of an epoch: key names are drawn again, views begin again,
+// lingering keys are given up, and every place is read before it counts again.
 func (s *Session) setBackLocked(ended, present *etcd.Epoch) {
 	for _, n := range s.lines {
 		for _, slots := range n.slots {
@@ -60,7 +63,6 @@ func (s *Session) setBackLocked(ended, present *etcd.Epoch) {
 			p.tellLocked()
 		}
 	}
-	s.stream.moved()
 	s.endViewsLocked()
 	s.suspectLocked()
 	if !s.verifying && !s.closed {
@@ -118,8 +120,8 @@ func (s *Session) verify() {
 	for {
 		present := s.etcd.Epoch()
 		for l, places := range s.staleHolds() {
-			_ = s.etcd.ReadKeys(s.ctx, keysOf(places), s.etcd.Read, func(from int, read []line.Entry, of *etcd.Epoch) {
-				l.confirmMissing(places[from:], read, true, of)
+			_ = s.etcd.ReadKeys(s.ctx, keysOf(places), s.etcd.Read, func(part etcd.Part) {
+				l.confirmMissing(places[part.From:], part, true)
 			})
 		}
 		if s.verified(present) || pause.Wait(s.ctx, s.calls) != nil {

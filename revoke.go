@@ -81,9 +81,9 @@ func (l *lease) removeRest(until time.Time) error {
 	}
 	s.mu.Unlock()
 	var rest []line.Entry
-	err := s.etcd.ReadKeys(ctx, keys, s.etcd.Read, func(from int, read []line.Entry, _ *etcd.Epoch) {
-		for i, e := range read {
-			if rev := revs[from+i]; e.Rev != 0 && (rev == 0 || rev == e.Rev) {
+	err := s.etcd.ReadKeys(ctx, keys, s.etcd.Read, func(part etcd.Part) {
+		for i, e := range part.Entries {
+			if rev := revs[part.From+i]; e.Rev != 0 && (rev == 0 || rev == e.Rev) {
 				rest = append(rest, e)
 			}
 		}

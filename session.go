@@ -32,10 +32,8 @@ var errClientClosed = attempt.ErrClientClosed
 // it gives the lease back by itself and has no goroutine until it is used again.
 type Session struct {
 	// Set once, then only read.
-	client *clientv3.Client
 	cfg    *config
 	etcd   *etcd.Conn
-	stream *stream         // of watches
 	ctx    context.Context // of all goroutines
 	cancel context.CancelFunc
 	doubts atomic.Int64    // renewals of all leases whose worth is not certain
@@ -74,9 +72,7 @@ func NewSession(client *clientv3.Client, opts ...Option) (*Session, error) {
 		return nil, err
 	}
 	s := &Session{
-		client:  client,
 		cfg:     &cfg,
-		stream:  streamOf(client),
 		leases:  make(map[*lease]struct{}),
 		lines:   make(map[string]*localLine),
 		sweepAt: minSweep,
@@ -88,13 +84,6 @@ func NewSession(client *clientv3.Client, opts ...Option) (*Session, error) {
 	s.calls = s.etcd.Caller
 	return s, nil
 }
-
-// aboveSession is what stands above a Session's watches, as these know it. It is told without mu.
-type aboveSession interface {
-	watchAnew() // the stream of the watches is silent
-}
-
-func (s *Session) above() aboveSession { return s }
 
 // closedFor is how long ago the Session was closed, the longest time if it was not.
 func (s *Session) closedFor() time.Duration {

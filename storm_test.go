@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -74,12 +75,12 @@ func crowdOf(
 ) *crowd {
 	t.Helper()
 	c := &crowd{}
+	shared := make([]*clientv3.Client, min(sessions, clients))
+	for i := range shared {
+		shared[i] = etcd.Client(fmt.Sprint(i))
+	}
 	for i := range sessions {
-		client := etcd.Client(fmt.Sprint(i))
-		if i >= clients {
-			client = c.sessions[i%clients].client
-		}
-		s, err := NewSession(client)
+		s, err := NewSession(shared[i%clients])
 		require.NoError(t, err)
 		s.calls.Several = func() bool { return several }
 		c.sessions = append(c.sessions, s)

@@ -127,8 +127,9 @@ func (w *holderWatch) contender(e line.Entry) Contender {
 // look reads the first in line. It retries until it is answered.
 func (w *holderWatch) look(ctx context.Context) (snapshot, error) {
 	for n := int64(fewOldest); ; n *= n {
-		read, err := w.s.etcd.Read(ctx, etcd.Range(line.Prefix(w.name), clientv3.WithPrefix(), clientv3.WithLimit(n),
-			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend)))
+		oldest := clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend)
+		read, err := w.s.etcd.Read(ctx, etcd.Range(line.Prefix(w.name),
+			clientv3.WithPrefix(), clientv3.WithLimit(n), oldest))
 		if err != nil {
 			return snapshot{}, err
 		}
@@ -150,24 +151,23 @@ func (w *holderWatch) wait(ctx context.Context, seen snapshot) {
 	if key == "" {
 		key, opts = line.Prefix(w.name), append(opts, clientv3.WithPrefix())
 	}
-	events, on, stop := w.s.watch(ctx, &w.broken, key, opts...)
-	defer stop()
+	watch := w.s.etcd.Watch(ctx, &w.broken, key, opts...)
+	defer watch.Stop()
 	again := time.NewTimer(attempt.Jitter(recheck.Least))
 	defer again.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case resp, open := <-events:
+		case answer, open := <-watch.Answers:
+			n := watch.Notice(answer, open)
 			switch {
-			case !open || resp.Err() != nil || w.s.elsewhere(resp.Header):
-				w.s.stream.fails(on, resp.Err())
+			case n.Kind == etcd.Ended:
 				_ = w.broken.Wait(ctx, w.s.calls) // the caller asks ctx itself
 				return
-			case w.changes(seen, resp.Events):
+			case w.changes(seen, n.Events):
 				return
 			}
-			w.s.stream.tells(on)
 			w.broken.Reset()
 		case <-again.C:
 			if !w.stands(ctx, &seen) {

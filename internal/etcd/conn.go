@@ -20,11 +20,14 @@ import (
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
-// A Listener is told what the answers to a Session's requests say of all of etcd. It is told without
-// the Session's mutex, but for SetBackLocked.
+// A Listener is told what the answers to a Session's requests say of all of etcd. It is told
+// without the Session's mutex, but for SetBackLocked.
 type Listener interface {
 	// SetBackLocked says that an epoch has ended, and another has begun.
 	SetBackLocked(ended, present *Epoch)
+
+	// StreamSilent says that the stream of the watches is silent. All watches are to be begun anew.
+	StreamSilent()
 
 	// Proved says that etcd's leader, of a term, has answered a request that was sent at a time, in
 	// an epoch.
@@ -47,16 +50,17 @@ type Conn struct {
 	// Set once, then only read.
 	client   *clientv3.Client
 	listener Listener
-	limits   limits
+	ctx      context.Context // of all goroutines
+	tasks    *guard.Group
+	stream   *stream      // of watches
+	mu       *guard.Mutex // the Session's
 
-	tasks *guard.Group
-
-	mu      *guard.Mutex // the Session's
-	present atomic.Pointer[Epoch]
+	present atomic.Pointer[Epoch] // changed under mu
+	limits  limits
 }
 
-// New returns the Conn of a Session, which has a mutex, and goroutines that end with ctx. The ttl of
-// its leases says how long an attempt may wait.
+// New returns the Conn of a Session, which has a mutex, and goroutines that end with ctx. The ttl
+// of its leases says how long an attempt may wait.
 func New(
 	ctx context.Context, client *clientv3.Client, ttl time.Duration,
 	mu *guard.Mutex, tasks *guard.Group, listener Listener,
@@ -65,7 +69,9 @@ func New(
 		Caller:   attempt.NewCaller(ctx, client, ttl, tasks.Go, listener.Unavailable),
 		client:   client,
 		listener: listener,
+		ctx:      ctx,
 		tasks:    tasks,
+		stream:   streamOf(client),
 		mu:       mu,
 	}
 	c.present.Store(&Epoch{})
@@ -102,13 +108,14 @@ func (c *Conn) heardNow(h header, sent sending) {
 // setBack ends an epoch, unless another answer has ended it.
 //
 // Invariant: the present epoch changes with the Session's mutex held, and the listener gives up in
-// the same critical section what it has from the one that has ended: views, names of keys, keys that
-// linger. (Do not swap the epoch first and tell then. A place that is put between the two counts as
-// one of the present epoch, and meets a view of the one before.)
+// the same critical section what it has from the one that has ended: views, names of keys, keys
+// that linger. (Do not swap the epoch first and tell then. A place that is put between the two
+// counts as one of the present epoch, and meets a view of the one before.)
 func (c *Conn) setBack(ended, present *Epoch) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.present.CompareAndSwap(ended, present) {
+		c.stream.moved()
 		c.listener.SetBackLocked(ended, present)
 	}
 }
@@ -136,12 +143,14 @@ func (c *Conn) AskInTime(ctx context.Context, q Query) (Reading, error) {
 
 // Attempt is one attempt to read.
 func (c *Conn) Attempt(ctx context.Context, q Query) (Reading, error) {
-	return c.attempt(ctx, &attempt.Backoff{}, func(ctx context.Context) (Reading, error) { return c.Ask(ctx, q) })
+	return c.attempt(ctx, &attempt.Backoff{}, func(ctx context.Context) (Reading, error) {
+		return c.Ask(ctx, q)
+	})
 }
 
-// AttemptPast is Attempt of a q that is of the past, and may be answered by any member. The state at
-// a revision does not change, so no quorum is needed. The member may not have reached it yet, or have
-// compacted it away.
+// AttemptPast is Attempt of a q that is of the past, and may be answered by any member. The state
+// at a revision does not change, so no quorum is needed. The member may not have reached it yet, or
+// have compacted it away.
 func (c *Conn) AttemptPast(ctx context.Context, q Query) (Reading, error) {
 	return c.attempt(ctx, &attempt.Backoff{Urgent: true}, func(ctx context.Context) (Reading, error) {
 		sent := c.Epoch()
@@ -166,12 +175,14 @@ func (c *Conn) Read(ctx context.Context, q Query) (Reading, error) {
 	return c.ReadBy(ctx, q, attempt.Backoff{}, nil)
 }
 
-// ReadBy is Read with attempts as retry says. It tells failed, which may be nil, of any other error,
-// and ends with the error that failed returns.
+// ReadBy is Read with attempts as retry says. It tells failed, which may be nil, of any other
+// error, and ends with the error that failed returns.
 func (c *Conn) ReadBy(
 	ctx context.Context, q Query, retry attempt.Backoff, failed func(error) error,
 ) (Reading, error) {
-	return untilAnswered(ctx, c, retry, failed, func(ctx context.Context) (Reading, error) { return c.Ask(ctx, q) })
+	return untilAnswered(ctx, c, retry, failed, func(ctx context.Context) (Reading, error) {
+		return c.Ask(ctx, q)
+	})
 }
 
 // untilAnswered calls ask until it is answered, etcd refuses, ctx ends, or failed returns an error.
@@ -203,15 +214,20 @@ func untilAnswered[R any](
 	}
 }
 
-// ReadKeys reads keys linearizably, by ask, and calls got with what it read of keys[from:], part by
-// part, and the epoch of that. The entry of a key that is not there has no revision.
-//
-// A part is as large as etcd takes, which c remembers. ReadKeys finds keys that the user may not read
-// by halving the part that has them, and skips them: the error then says so, and says nothing about
-// the others.
+// A Part is what was read of some keys, from one on. The entry of a key that is not there has no
+// revision.
+type Part struct {
+	From    int
+	Entries []line.Entry
+	Epoch   *Epoch
+}
+
+// ReadKeys reads keys linearizably, by ask, and calls got part by part. A part is as large as etcd
+// takes, which c remembers. ReadKeys finds keys that the user may not read by halving the part that
+// has them, and skips them: the error then says so, and says nothing about the others.
 func (c *Conn) ReadKeys(
 	ctx context.Context, keys []string, ask func(context.Context, Query) (Reading, error),
-	got func(from int, read []line.Entry, of *Epoch),
+	got func(Part),
 ) error {
 	most := c.limits.most()
 	size := most
@@ -230,7 +246,7 @@ func (c *Conn) ReadKeys(
 			for i, key := range part {
 				read[i], _ = line.Find(answer.Ranges[i].GetKvs(), key)
 			}
-			got(from, read, answer.Epoch)
+			got(Part{from, read, answer.Epoch})
 			from += len(part)
 			size = min(2*size, most)
 		case len(part) > 1 && attempt.Is(err, rpctypes.ErrTooManyOps):
@@ -295,9 +311,8 @@ func (c *Conn) Delete(ctx context.Context, e line.Entry) error {
 
 // DeleteUntilAnswered is Delete until etcd has answered or refused, or ctx ends.
 func (c *Conn) DeleteUntilAnswered(ctx context.Context, e line.Entry) error {
-	_, err := untilAnswered(ctx, c, attempt.Backoff{}, nil, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, c.Delete(ctx, e)
-	})
+	deletes := func(ctx context.Context) (struct{}, error) { return struct{}{}, c.Delete(ctx, e) }
+	_, err := untilAnswered(ctx, c, attempt.Backoff{}, nil, deletes)
 	return err
 }
 
@@ -310,8 +325,10 @@ type Grant struct {
 
 // Grant is one of a call's attempts to get a lease. Of several answers the first counts. The other
 // leases have no keys, and expire.
-func (c *Conn) Grant(ctx context.Context, retry *attempt.Backoff, ttl time.Duration) (Grant, error) {
-	g, _, err := attempt.Do(ctx, c.Caller, retry, c.Timeout(), func(ctx context.Context) (Grant, error) {
+func (c *Conn) Grant(
+	ctx context.Context, retry *attempt.Backoff, ttl time.Duration,
+) (Grant, error) {
+	grant := func(ctx context.Context) (Grant, error) {
 		sent, epoch := time.Now(), c.Epoch()
 		resp, err := c.client.Grant(ctx, int64(ttl/time.Second))
 		if err != nil {
@@ -319,14 +336,17 @@ func (c *Conn) Grant(ctx context.Context, retry *attempt.Backoff, ttl time.Durat
 		}
 		c.heard(resp.ResponseHeader, epoch, 0)
 		return Grant{resp.ID, time.Duration(resp.TTL) * time.Second, sent}, nil
-	})
+	}
+	g, _, err := attempt.Do(ctx, c.Caller, retry, c.Timeout(), grant)
 	return g, err
 }
 
 // Revoke is one of a call's attempts to give a lease back.
 func (c *Conn) Revoke(ctx context.Context, retry *attempt.Backoff, id clientv3.LeaseID) error {
-	_, _, err := attempt.Do(ctx, c.Caller, retry, c.Timeout(),
-		func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) { return c.client.Revoke(ctx, id) })
+	revoke := func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) {
+		return c.client.Revoke(ctx, id)
+	}
+	_, _, err := attempt.Do(ctx, c.Caller, retry, c.Timeout(), revoke)
 	return err
 }
 
@@ -337,16 +357,22 @@ type Lifetime struct {
 	Keys   [][]byte
 }
 
-// Lifetime asks once what a member knows of a lease. The answer is neither linearizable nor versioned.
-func (c *Conn) Lifetime(ctx context.Context, id clientv3.LeaseID, opts ...clientv3.LeaseOption) (Lifetime, error) {
+// Lifetime asks once what a member knows of a lease. The answer is neither linearizable nor
+// versioned.
+func (c *Conn) Lifetime(
+	ctx context.Context, id clientv3.LeaseID, opts ...clientv3.LeaseOption,
+) (Lifetime, error) {
 	sent := c.Epoch().sending()
 	resp, err := c.client.TimeToLive(ctx, id, opts...)
 	if err != nil {
 		return Lifetime{}, err
 	}
 	c.heard(resp.ResponseHeader, sent.epoch, 0)
-	// -1 is the answer for a lease that does not exist.
-	return Lifetime{Known: resp.TTL >= 0, Behind: resp.GetRevision() < sent.revision, Keys: resp.Keys}, nil
+	return Lifetime{
+		Known:  resp.TTL >= 0, // -1 is the answer for a lease that does not exist
+		Behind: resp.GetRevision() < sent.revision,
+		Keys:   resp.Keys,
+	}, nil
 }
 
 // Renewals sends the renewals of a lease, on streams that end with ctx.
@@ -382,8 +408,8 @@ func (c *Conn) Endpoints() []string {
 	return c.client.Endpoints()
 }
 
-// FollowConnection calls lost when the client has lost its connection, and found when it has another,
-// until ctx ends.
+// FollowConnection calls lost when the client has lost its connection, and found when it has
+// another, until ctx ends.
 func (c *Conn) FollowConnection(ctx context.Context, lost, found func()) {
 	conn := c.client.ActiveConnection()
 	if conn == nil {

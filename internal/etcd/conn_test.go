@@ -5,10 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/etcdlock/etcdlock/internal/fake"
 	"github.com/etcdlock/etcdlock/internal/guard"
@@ -21,6 +20,7 @@ type told struct {
 	limits     []int
 	unreadable []string
 	proved     int
+	silent     int
 }
 
 func (l *told) SetBackLocked(ended, _ *Epoch) {
@@ -33,6 +33,8 @@ func (l *told) Proved(time.Time, *Epoch, uint64) { l.proved++ }
 func (l *told) Unavailable(error, time.Duration) {}
 func (l *told) Limited(most int)                 { l.limits = append(l.limits, most) }
 func (l *told) Unreadable(key string, _ error)   { l.unreadable = append(l.unreadable, key) }
+
+func (l *told) StreamSilent() { l.silent++ }
 
 // conn returns a Conn with a client, and what it tells.
 func conn(t *testing.T, client *clientv3.Client) (*Conn, *told) {
@@ -61,8 +63,8 @@ func TestATermThatEtcdDoesNotKnowAnyMoreIsForgotten(t *testing.T) {
 	require.EqualValues(t, 4, epoch.term.Load())
 }
 
-// An answer with an older revision than was known when its request was sent, or from another cluster,
-// ends the epoch, once. It belongs to the epoch that has ended.
+// An answer with an older revision than was known when its request was sent, or from another
+// cluster, ends the epoch, once. It belongs to the epoch that has ended.
 func TestAnAnswerFromBeforeItsRequestEndsTheEpoch(t *testing.T) {
 	of := func(cluster uint64, revision int64) header {
 		return &pb.ResponseHeader{ClusterId: cluster, Revision: revision}

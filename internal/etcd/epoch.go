@@ -9,9 +9,9 @@ import (
 // revision does not go back.
 //
 // etcd's revisions grow, and what was committed stays. The library builds on that: create revisions
-// tell holds apart, and newer events bring a view of a line up to date. Neither is true any more when
-// etcd is restored from a snapshot or wiped, or when the client is moved to another cluster. clientv3
-// hides the reconnect.
+// tell holds apart, and newer events bring a view of a line up to date. Neither is true any more
+// when etcd is restored from a snapshot or wiped, or when the client is moved to another cluster.
+// clientv3 hides the reconnect.
 //
 // Invariant: nothing that was learned in one epoch counts in another. An answer belongs to
 // the epoch in which its request was sent, and a place from an earlier epoch is read before
@@ -51,8 +51,8 @@ func (e *Epoch) isOf(cluster uint64) bool {
 	return cluster == 0 || e.cluster.CompareAndSwap(0, cluster) || e.cluster.Load() == cluster
 }
 
-// IsElsewhere reports whether a header is from another cluster than e's, as far as both are known.
-func (e *Epoch) IsElsewhere(h header) bool {
+// isElsewhere reports whether a header is from another cluster than e's, as far as both are known.
+func (e *Epoch) isElsewhere(h header) bool {
 	cluster, known := h.GetClusterId(), e.cluster.Load()
 	return cluster != 0 && known != 0 && cluster != known
 }

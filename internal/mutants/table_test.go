@@ -920,11 +920,11 @@ var mutants = []mutant{
 	{
 		name: "a view without a read",
 		why:  "The answer to the put has the line, and the watch shows later changes. But it does not show the changes in between (rule 20).",
-		edits: []edit{{"view.go", `				if !v.readLine() || v.s.elsewhere(resp.Header) {
+		edits: []edit{{"view.go", `				if !v.readLine() {
 					return
 				}
 `, `				v.s.mu.Lock()
-				v.keys, v.revision = map[string]int64{}, resp.Header.GetRevision()
+				v.keys, v.revision = map[string]int64{}, answer.Header.GetRevision()
 				if p := v.local.queue.Owner(); p != nil && p.place != nil {
 					v.keys[p.place.ticket.Key] = p.place.ticket.Rev()
 					for _, e := range p.place.ahead.Last {
@@ -1045,7 +1045,7 @@ var mutants = []mutant{
 	{
 		name: "the library's watches are on the user's stream",
 		why:  "That saves one stream. But once the stream's token has expired the user's watch keeps the stream open, and etcd refuses all later watches (rules 12 and 16).",
-		edits: []edit{{"stream.go", `	own := metadata.Pairs(streamKey, strconv.FormatInt(s.name, 10))
+		edits: []edit{{"internal/etcd/stream.go", `	own := metadata.Pairs(streamKey, strconv.FormatInt(s.name, 10))
 `, `	own, _, _ := metadata.MD(nil), streamKey, strconv.FormatInt
 `}},
 		killers: []killer{named("TestAStreamWhoseTokenHasExpiredHoldsUpNoWatch")},
@@ -1053,22 +1053,28 @@ var mutants = []mutant{
 	{
 		name:    "a watch ends with its context, though etcd has not answered",
 		why:     "Nobody needs it any more. But clientv3 then leaves its stream open: it ends one with the last watch that was answered (rule 22).",
-		edits:   []edit{{"stream.go", `s.stream.context(context.WithoutCancel(ctx))`, `s.stream.context(ctx)`}},
+		edits:   []edit{{"internal/etcd/watch.go", `c.stream.context(context.WithoutCancel(ctx))`, `c.stream.context(ctx)`}},
 		killers: []killer{inSim("TestNoStreamOfWatchesStaysOpen")},
 	},
 	{
 		name: "a watch has the metadata of the call that began it",
 		why:  "The requests of a call have them, too. But a request id is another one in each call, and so each waiter opens a stream, and logs in for it (rule 24).",
-		edits: []edit{{"stream.go", `	return clientv3.WithRequireLeader(metadata.NewOutgoingContext(ctx, own)), s.name
+		edits: []edit{{"internal/etcd/stream.go", `	return clientv3.WithRequireLeader(metadata.NewOutgoingContext(ctx, own)), s.name
 `, `	theirs, _ := metadata.FromOutgoingContext(ctx)
 	return clientv3.WithRequireLeader(metadata.NewOutgoingContext(ctx, metadata.Join(theirs, own))), s.name
 `}},
 		killers: []killer{named("TestTheMetadataOfACallOpensNoStream")},
 	},
 	{
+		name:    "an event of another cluster is an event",
+		why:     "The watch goes on, and tells what happens. But it tells it of the cluster from which the client was moved away (rule 26).",
+		edits:   []edit{{"internal/etcd/watch.go", `	case w.c.Epoch().isElsewhere(answer.Header):`, `	case w == nil:`}},
+		killers: []killer{core("etcd", "TestWhatAnAnswerOfAWatchSays")},
+	},
+	{
 		name: "a refused watch is begun on the same stream again",
 		why:  "clientv3 gets a token for each stream that it opens, and would open a new one. But it does not while an older watch keeps the one open whose token has expired (rules 12 and 16).",
-		edits: []edit{{"stream.go", `	if name == s.name && time.Since(s.since) >= rest {
+		edits: []edit{{"internal/etcd/stream.go", `	if name == s.name && time.Since(s.since) >= rest {
 		s.renewLocked()
 	}
 `, `	_ = rest
@@ -1078,7 +1084,7 @@ var mutants = []mutant{
 	{
 		name:    "each Session has a stream of its own",
 		why:     "A Session is the simplest owner of a stream. But a fleet of Sessions on one client then opens as many streams, and each may be a login (rule 25).",
-		edits:   []edit{{"session.go", `streamOf(client)`, `&stream{name: streamNames.Add(1), patience: leastSilence}`}},
+		edits:   []edit{{"internal/etcd/conn.go", `streamOf(client)`, `&stream{name: streamNames.Add(1), patience: leastSilence}`}},
 		killers: []killer{named("TestTheSessionsOfAClientShareAStream")},
 	},
 	{
@@ -1093,7 +1099,7 @@ var mutants = []mutant{
 	{
 		name: "a watch may take as long as answers took when it was begun",
 		why:  "The time is known when the watch begins. But if its member is dead, and etcd has become fast meanwhile, nobody looks for that long.",
-		edits: []edit{{"stream.go", `			time.AfterFunc(min(remains, attempt.ReadTimeout), giveUp)
+		edits: []edit{{"internal/etcd/watch.go", `			time.AfterFunc(min(remains, attempt.ReadTimeout), giveUp)
 `, `			time.AfterFunc(remains, giveUp)
 `}},
 		killers: []killer{named("TestAWatchThatWasBegunWhileEtcdWasSlowIsGivenUpSoon")},
@@ -1123,12 +1129,8 @@ var mutants = []mutant{
 					return attempt.ErrNoAnswer
 				}
 `},
-			{"view.go", `		case resp, open := <-events:
-			switch {
-			case !open || resp.Err() != nil:
-`, `		case resp, open := <-events:
-			switch {
-			case !open || resp.Err() != nil:
+			{"view.go", `			case etcd.Ended:
+`, `			case etcd.Ended:
 				v.s.mu.Lock()
 				v.refusal = attempt.ErrNoAnswer
 				v.s.mu.Unlock()
@@ -1916,8 +1918,8 @@ var mutants = []mutant{
 	{
 		name: "a permit that waits misses what was before its watches",
 		why:  "The line was read with the put. But those that have gone between the put and the watches told nobody.",
-		edits: []edit{{"wait_permits.go", `		looks = true // what was before the watches
-`, `		looks = false
+		edits: []edit{{"wait_permits.go", `			return true, 0 // what was before the watches
+`, `			return false, 0
 `}},
 		killers: []killer{named("TestAPermitMissesNothingBeforeItsWatches")},
 	},
