@@ -33,7 +33,7 @@ func (w request) queue(ctx context.Context, started time.Time) (h *hold, ahead i
 			// Whatever comes through turn after this is passed on by passTurnLocked.
 			h, locked := m.s.leave(c)
 			if h == nil {
-				err = c.refused(ctx, waitFailed(ctx, m.name, locked, m.s.calls.Unavailable(), nil))
+				err = c.refused(ctx, waitFailed(ctx, m.name, locked, m.s.etcd.Unavailable(), nil))
 			}
 			return h, c.ahead, err
 		}
@@ -59,7 +59,7 @@ func (m *lockHandle) bounded(ctx context.Context, try bool) (
 		ctx, stop = context.WithTimeout(ctx, most)
 	}
 	ctx, end := context.WithCancelCause(ctx)
-	done := m.s.calls.Waits()
+	done := m.s.etcd.Waits()
 	return ctx, end, func() { done(); end(nil); stop() }
 }
 
@@ -141,7 +141,7 @@ func (c *claim) acquire(ctx context.Context, p *place) (*hold, error) {
 			return h, nil
 		}
 
-		away := s.calls.Unavailable()
+		away := s.etcd.Unavailable()
 		if p != nil && ctx.Err() != nil {
 			if locked, done := c.handDown(p); done {
 				return nil, waitFailed(ctx, m.name, locked, away, c.lastErr)
@@ -177,7 +177,7 @@ func (c *claim) acquire(ctx context.Context, p *place) (*hold, error) {
 func (s *Session) requeues(
 	ctx context.Context, err error, taken line.Ahead, anew *attempt.Backoff,
 ) bool {
-	return err == errQueueAnew && anew.Wait(ctx, s.calls) == nil ||
+	return err == errQueueAnew && anew.Wait(ctx, s.etcd.Caller) == nil ||
 		err == errTaken && s.awaitRemoval(ctx, taken, anew)
 }
 
@@ -304,7 +304,7 @@ func (p *place) retryPut(ctx context.Context, c *claim, err error, retry *attemp
 		return errClientClosed
 	}
 	c.lastErr = err
-	if err := retry.Wait(ctx, p.s.calls); err != nil {
+	if err := retry.Wait(ctx, p.s.etcd.Caller); err != nil {
 		return err
 	}
 	if p.lease.isDead() {
@@ -368,7 +368,7 @@ func (s *Session) awaitRemoval(ctx context.Context, taken line.Ahead, anew *atte
 	s.mu.Unlock()
 	switch {
 	case gone:
-		return anew.Wait(ctx, s.calls) == nil
+		return anew.Wait(ctx, s.etcd.Caller) == nil
 	case removed == nil:
 		return false
 	}

@@ -66,10 +66,10 @@ func (l *lease) auditDue(last time.Time) bool {
 // clientv3's log. (TestClosingIsNoWarning, TestCloseDoesNotWaitLongForALook.)
 func (l *lease) audit(ctx context.Context, sent time.Time) (known bool) {
 	s := l.s
-	if s.calls.Disconnected() || s.calls.Closed() {
+	if s.etcd.Disconnected() || s.etcd.Closed() {
 		return true // clientv3 would try many times a second
 	}
-	asking, stop := context.WithTimeout(s.ctx, s.calls.Timeout())
+	asking, stop := context.WithTimeout(s.ctx, s.etcd.Timeout())
 	defer stop()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(auditGrace, stop) })()
 	suspicious, places, byKeys := l.auditsBy()

@@ -303,7 +303,7 @@ func (l *lease) suspectLocked() {
 // isKnown reports whether etcd knows the lease, as far as it answers at once.
 func (l *lease) isKnown() bool {
 	s := l.s
-	if s.calls.Disconnected() || s.calls.Closed() {
+	if s.etcd.Disconnected() || s.etcd.Closed() {
 		return true // clientv3 would try many times a second
 	}
 	ctx, cancel := context.WithTimeout(l.live, causeTime)

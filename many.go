@@ -469,7 +469,7 @@ func (a *several) beginLocked() (*hold, error) {
 func (a *several) giveUp(ctx context.Context, why error, last []*place) error {
 	var way *LockedError // who is in the way, of the first name that somebody is
 	var lastErr error
-	away := a.s.calls.Unavailable()
+	away := a.s.etcd.Unavailable()
 	a.s.mu.Lock()
 	for i, c := range a.claims {
 		var locked *LockedError

@@ -104,7 +104,7 @@ func (r *release) send(ctx context.Context) error {
 		switch verdict, err := r.answered(done, final, whyUntold(ctx, done)); verdict {
 		case ticket.AgainAlone:
 		case ticket.Again:
-			if done.Err != nil && retry.Wait(ctx, s.calls) != nil {
+			if done.Err != nil && retry.Wait(ctx, s.etcd.Caller) != nil {
 				return r.giveUp(whyUntold(ctx, done))
 			}
 		default:

@@ -109,7 +109,7 @@ func (p *place) remove() {
 			p.stays(err)
 		}
 		if !attempt.Refused(err) && !s.clientClosed() {
-			if retry.Wait(ctx, s.calls) == nil {
+			if retry.Wait(ctx, s.etcd.Caller) == nil {
 				continue
 			}
 			if ctx != s.ctx && p.outlivesLease() {

@@ -105,7 +105,7 @@ func (l *lease) keep(granted time.Time) {
 func (k *keeper) send() {
 	attempts := 1
 	if k.unanswered > 0 {
-		if k.s.calls.Several() {
+		if k.s.etcd.Several() {
 			attempts = 2
 		}
 		k.risk()
@@ -151,7 +151,7 @@ func (k *keeper) again(r renewal) time.Duration {
 	case attempt.Refused(r.err) || errors.Is(r.err, attempt.ErrUnreachable):
 		took = k.plan.Late()
 	case attempt.Overloaded(r.err):
-		took = k.s.calls.Seldom(took)
+		took = k.s.etcd.Seldom(took)
 	}
 	return attempt.Jitter(k.plan.Again(k.unanswered, took))
 }
@@ -215,14 +215,14 @@ func (l *lease) renew(
 	s, started := l.s, r.Sent
 	bounded, cancel := context.WithTimeout(ctx, min(l.ttl/4*3, l.plan.Span))
 	defer cancel()
-	unreachable := s.calls.CancelWhenUnreachable(bounded, cancel)
+	unreachable := s.etcd.CancelWhenUnreachable(bounded, cancel)
 	epoch := s.etcd.Epoch()
 	r.Where = s.etcd.Where(epoch)
 	var sent *trust.Attempt
 	l.renewals(func(t *trust.Trust) { sent = t.Sends(started, epoch) })
 	var resp *pb.LeaseKeepAliveResponse
 	err := attempt.ErrUnreachable
-	if !s.calls.Disconnected() { // else gRPC would wait for a connection
+	if !s.etcd.Disconnected() { // else gRPC would wait for a connection
 		resp, err = sender.Renew(bounded, r)
 	}
 	if err != nil && attempt.NotApplied(err) {
@@ -233,7 +233,7 @@ func (l *lease) renew(
 		err = attempt.ErrUnreachable
 	}
 	if err == nil {
-		s.calls.Alive()
+		s.etcd.Alive()
 		if l.confirmed(sent, epoch, resp) {
 			err = l.ask(ctx, sent)
 		}
@@ -288,7 +288,7 @@ func (l *lease) comparedLocked(told *etcd.Epoch, revision int64) {
 // relies on a lease that has no key. If no answer comes, the next renewal may do better.
 func (l *lease) ask(ctx context.Context, sent *trust.Attempt) error {
 	s := l.s
-	ctx, cancel := context.WithTimeout(ctx, s.calls.Timeout())
+	ctx, cancel := context.WithTimeout(ctx, s.etcd.Timeout())
 	defer cancel()
 	s.mu.Lock()
 	key := ""

@@ -124,7 +124,7 @@ func (s *Session) verify() {
 				l.confirmMissing(places[part.From:], part, true)
 			})
 		}
-		if s.verified(present) || pause.Wait(s.ctx, s.calls) != nil {
+		if s.verified(present) || pause.Wait(s.ctx, s.etcd.Caller) != nil {
 			return
 		}
 	}

@@ -33,7 +33,7 @@ func (l *lease) revoke() {
 			s.clientClosed() || time.Now().After(expired) && s.closedFor()/2 > l.ttl {
 			break
 		}
-		if retry.Wait(s.ctx, s.calls) != nil {
+		if retry.Wait(s.ctx, s.etcd.Caller) != nil {
 			break
 		}
 	}

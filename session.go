@@ -36,11 +36,10 @@ type Session struct {
 	etcd   *etcd.Conn
 	ctx    context.Context // of all goroutines
 	cancel context.CancelFunc
-	doubts atomic.Int64    // renewals of all leases whose worth is not certain
-	secret uuid.UUID       // marks the names of the keys that it puts
-	tasks  *guard.Group    // all goroutines, for which Close waits; ARCHITECTURE.md has a row of each
-	hooks  events.Queue    // to the user's Trace and Logger
-	calls  *attempt.Caller // of etcd
+	doubts atomic.Int64 // renewals of all leases whose worth is not certain
+	secret uuid.UUID    // marks the names of the keys that it puts
+	tasks  *guard.Group // all goroutines, for which Close waits; ARCHITECTURE.md has a row of each
+	hooks  events.Queue // to the user's Trace and Logger
 
 	// mu guards what follows and the mutable state of every lease, line, place
 	// and hold of the Session.
@@ -81,7 +80,6 @@ func NewSession(client *clientv3.Client, opts ...Option) (*Session, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.tasks = guard.NewGroup(&s.mu)
 	s.etcd = etcd.New(s.ctx, client, cfg.ttl, &s.mu, s.tasks, (*listener)(s))
-	s.calls = s.etcd.Caller
 	return s, nil
 }
 
@@ -93,7 +91,7 @@ func (s *Session) closedFor() time.Duration {
 }
 
 // clientClosed reports whether the client was closed. Nothing works after that.
-func (s *Session) clientClosed() bool { return s.calls.Closed() }
+func (s *Session) clientClosed() bool { return s.etcd.Closed() }
 
 // log logs a record in order with the hooks: a handler that blocks does not hold up a
 // lock.

@@ -133,7 +133,7 @@ func (v *view) run() {
 	var broken attempt.Backoff
 	for {
 		v.follow(&broken)
-		if !v.keepRunning() || broken.Wait(v.ctx, v.s.calls) != nil {
+		if !v.keepRunning() || broken.Wait(v.ctx, v.s.etcd.Caller) != nil {
 			break
 		}
 		v.readLine() // the waiter need not wait for the watch

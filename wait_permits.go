@@ -54,7 +54,7 @@ func (p *place) waitBehindSome(
 				if told.late {
 					broken.Unanswered()
 				}
-				if err := broken.Wait(ctx, p.s.calls); err != nil {
+				if err := broken.Wait(ctx, p.s.etcd.Caller); err != nil {
 					return err
 				}
 				return p.look(ctx, c, 0)

@@ -60,7 +60,7 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 		var err error
 		switch ahead, stale := p.rivals(); {
 		case stale:
-			if err = anew.Wait(ctx, p.s.calls); err == nil {
+			if err = anew.Wait(ctx, p.s.etcd.Caller); err == nil {
 				err = p.look(ctx, c, 0)
 			}
 		case ahead.Clear():
@@ -122,7 +122,7 @@ func (p *place) waitBehind(
 			switch n.Kind {
 			case etcd.Ended: // read the line, begin a new watch
 				checking.end()
-				if err := broken.Wait(ctx, p.s.calls); err != nil {
+				if err := broken.Wait(ctx, p.s.etcd.Caller); err != nil {
 					return err
 				}
 				return p.look(ctx, c, 0)
@@ -281,7 +281,7 @@ func (s *Session) unwatchLastLocked(n *localLine) {
 // time, in a line of so many. An etcd that is slow is asked less.
 func (s *Session) recheckAfter(relied time.Time, contenders int) time.Duration {
 	from, to := recheck.Period(time.Since(relied), s.cfg.ttl, contenders)
-	return s.calls.Seldom(from) + rand.N(to-from+1)
+	return s.etcd.Seldom(from) + rand.N(to-from+1)
 }
 
 // lengthOf is the length of p's line, as far as is known.

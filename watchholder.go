@@ -163,7 +163,7 @@ func (w *holderWatch) wait(ctx context.Context, seen snapshot) {
 			n := watch.Notice(answer, open)
 			switch {
 			case n.Kind == etcd.Ended:
-				_ = w.broken.Wait(ctx, w.s.calls) // the caller asks ctx itself
+				_ = w.broken.Wait(ctx, w.s.etcd.Caller) // the caller asks ctx itself
 				return
 			case w.changes(seen, n.Events):
 				return
@@ -173,7 +173,7 @@ func (w *holderWatch) wait(ctx context.Context, seen snapshot) {
 			if !w.stands(ctx, &seen) {
 				return
 			}
-			again.Reset(attempt.Jitter(w.s.calls.Seldom(recheck.Least)))
+			again.Reset(attempt.Jitter(w.s.etcd.Seldom(recheck.Least)))
 		}
 	}
 }
@@ -205,7 +205,7 @@ func (w *holderWatch) stands(ctx context.Context, seen *snapshot) bool {
 	} else {
 		ask = fewKeys(line.Prefix(w.name), clientv3.WithPrefix(), clientv3.WithMinModRev(seen.revision+1))
 	}
-	bounded, cancel := context.WithTimeout(ctx, w.s.calls.Seldom(recheck.Least))
+	bounded, cancel := context.WithTimeout(ctx, w.s.etcd.Seldom(recheck.Least))
 	defer cancel()
 	read, err := w.s.etcd.Attempt(bounded, etcd.Ranges(ifs, ask))
 	if err != nil {

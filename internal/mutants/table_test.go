@@ -45,7 +45,7 @@ var mutants = []mutant{
 		name: "what a renewal is worth is asked of one member",
 		why:  "One read should do. But that member may be the silent one, again and again: renewals are confirmed, and count for nothing (rule 13).",
 		edits: []edit{{"renew.go", `	_, err := s.etcd.ReadBy(ctx, etcd.Range(key, clientv3.WithCountOnly()), retry, nil)
-`, `	_, _, err := attempt.Do(ctx, s.calls, &retry, time.Hour, func(ctx context.Context) (etcd.Reading, error) {
+`, `	_, _, err := attempt.Do(ctx, s.etcd.Caller, &retry, time.Hour, func(ctx context.Context) (etcd.Reading, error) {
 		return s.etcd.Ask(ctx, etcd.Range(key, clientv3.WithCountOnly()))
 	})
 `}},
@@ -467,7 +467,7 @@ var mutants = []mutant{
 	{
 		name:    "a look is cancelled before the lease is revoked",
 		why:     "Nobody needs its answer any more. But clientv3 logs a warning for it, on the stderr of programs that close as they should.",
-		edits:   []edit{{"audit.go", `context.WithTimeout(s.ctx, s.calls.Timeout())`, `context.WithTimeout(ctx, s.calls.Timeout())`}},
+		edits:   []edit{{"audit.go", `context.WithTimeout(s.ctx, s.etcd.Timeout())`, `context.WithTimeout(ctx, s.etcd.Timeout())`}},
 		killers: []killer{onCluster("TestClosingIsNoWarning/while_a_look_is_under_way")},
 	},
 	{
@@ -764,7 +764,7 @@ var mutants = []mutant{
 			// Whatever comes through turn after this is passed on by passTurnLocked.
 			h, locked := m.s.leave(c)
 			if h == nil {
-				err = c.refused(ctx, waitFailed(ctx, m.name, locked, m.s.calls.Unavailable(), nil))
+				err = c.refused(ctx, waitFailed(ctx, m.name, locked, m.s.etcd.Unavailable(), nil))
 			}
 			return h, c.ahead, err
 		}
@@ -1122,10 +1122,10 @@ var mutants = []mutant{
 		name: "a watch that ends is the end of the wait",
 		why:  "What Lock builds on is gone, and the caller may call it again. But the watch ends whenever a member restarts (rule 12).",
 		edits: []edit{
-			{"watch.go", `				if err := broken.Wait(ctx, p.s.calls); err != nil {
+			{"watch.go", `				if err := broken.Wait(ctx, p.s.etcd.Caller); err != nil {
 					return err
 				}
-`, `				if err := broken.Wait(ctx, p.s.calls); err == nil {
+`, `				if err := broken.Wait(ctx, p.s.etcd.Caller); err == nil {
 					return attempt.ErrNoAnswer
 				}
 `},
@@ -1889,11 +1889,11 @@ var mutants = []mutant{
 	{
 		name: "an audit has the time of one attempt",
 		why:  "An audit makes up to three requests. But if each answer takes more than half of that time, it finds a key that blocks others, and never deletes it.",
-		edits: []edit{{"audit.go", `	asking, stop := context.WithTimeout(s.ctx, s.calls.Timeout())
+		edits: []edit{{"audit.go", `	asking, stop := context.WithTimeout(s.ctx, s.etcd.Timeout())
 	defer stop()
-`, `	ctx, cancel := context.WithTimeout(ctx, s.calls.Timeout())
+`, `	ctx, cancel := context.WithTimeout(ctx, s.etcd.Timeout())
 	defer cancel()
-	asking, stop := context.WithTimeout(s.ctx, s.calls.Timeout())
+	asking, stop := context.WithTimeout(s.ctx, s.etcd.Timeout())
 	defer stop()
 `}},
 		killers: []killer{named("TestAStrayIsSweptWhereAnswersAreSlow")},
