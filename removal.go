@@ -4,7 +4,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 

@@ -10,7 +10,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
@@ -76,10 +76,10 @@ func TestARefusedTokenChangesTheStream(t *testing.T) {
 			s := &stream{}
 			s.renewLocked()
 			name := s.name
-			time.Sleep(row.rest - 1)
+			time.Sleep(row.rest - time.Nanosecond)
 			s.fails(name, row.why)
 			require.Equal(t, name, s.name, "%v", row.why)
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			s.fails(name-1, row.why)
 			require.Equal(t, name, s.name, "%v of an earlier stream", row.why)
 			s.fails(name, rpctypes.ErrCompacted)

@@ -244,9 +244,9 @@ var mutants = []mutant{
 	{
 		name:  "each renewal opens a stream",
 		why:   "clientv3.KeepAliveOnce does so, and meets another endpoint each time. But with user and password it logs in each time (rule 24).",
-		edits: []edit{{"internal/keepalive/streams.go", `c != nil && !c.busy && `, `c != nil && false && !c.busy && `}},
+		edits: []edit{{"internal/etcd/keepalive/streams.go", `c != nil && !c.busy && `, `c != nil && false && !c.busy && `}},
 		killers: []killer{
-			core("keepalive", "TestWhichStreamARenewalGoesOn"),
+			core("etcd/keepalive", "TestWhichStreamARenewalGoesOn"),
 			inSim("TestAtRestALeaseCostsOneStreamAndOneMessageAPeriod"),
 			onCluster("TestRenewalsLogInOnceWhileTheTokenLasts"),
 		},
@@ -254,33 +254,33 @@ var mutants = []mutant{
 	{
 		name: "a stream is kept wherever it leads",
 		why:  "The stream answers each renewal. But etcd's grpc-proxy answers with the result of a renewal of its own, which it may have sent before (rule 1).",
-		edits: []edit{{"internal/keepalive/keepalive.go", `		on.proven = s.alone
+		edits: []edit{{"internal/etcd/keepalive/keepalive.go", `		on.proven = s.alone
 `, `		on.proven = true
 `}},
 		killers: []killer{
-			core("keepalive", "TestBehindAProxyNoStreamIsKept"),
+			core("etcd/keepalive", "TestBehindAProxyNoStreamIsKept"),
 			onCluster("TestBehindEtcdsProxyEachRenewalHasAStream"),
 		},
 	},
 	{
 		name:  "a renewal is sent behind one that has no answer",
 		why:   "The stream is open, and etcd answers in order. But a member that hangs answers neither renewal (rule 13).",
-		edits: []edit{{"internal/keepalive/streams.go", `!c.busy && !r.Anew && `, ``}},
+		edits: []edit{{"internal/etcd/keepalive/streams.go", `!c.busy && !r.Anew && `, ``}},
 		killers: []killer{
-			core("keepalive", "TestWhichStreamARenewalGoesOn"),
+			core("etcd/keepalive", "TestWhichStreamARenewalGoesOn"),
 			inSim("TestASilentStreamIsReplacedInTime"),
 		},
 	},
 	{
 		name:    "a renewal after a failure goes on the stream of that",
 		why:     "The stream has answered. But the answer came from a leader that is cut off, and its word is worth nothing (rule 1).",
-		edits:   []edit{{"internal/keepalive/streams.go", `!c.busy && !r.Anew && `, `!c.busy && `}},
-		killers: []killer{core("keepalive", "TestWhichStreamARenewalGoesOn")},
+		edits:   []edit{{"internal/etcd/keepalive/streams.go", `!c.busy && !r.Anew && `, `!c.busy && `}},
+		killers: []killer{core("etcd/keepalive", "TestWhichStreamARenewalGoesOn")},
 	},
 	{
 		name: "a renewal that is given up leaves its stream to the next",
 		why:  "The stream may be sound. But the late answer is then taken for the answer to a later renewal, and counts from that one's sending (rule 1).",
-		edits: []edit{{"internal/keepalive/keepalive.go", `	defer context.AfterFunc(ctx, on.end)()
+		edits: []edit{{"internal/etcd/keepalive/keepalive.go", `	defer context.AfterFunc(ctx, on.end)()
 `, `	defer context.AfterFunc(ctx, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -288,18 +288,18 @@ var mutants = []mutant{
 		answers <- answer{err: ctx.Err()}
 	})()
 `}},
-		killers: []killer{core("keepalive", "TestNoAnswerIsTakenForThatToALaterRenewal")},
+		killers: []killer{core("etcd/keepalive", "TestNoAnswerIsTakenForThatToALaterRenewal")},
 	},
 	{
 		name:    "a silent stream is ended when another has answered",
 		why:     "Nobody needs its answer any more. But etcd may yet carry out the renewal that was sent on it, and only the answer says that it has. Until then the worth of each renewal costs a read.",
-		edits:   []edit{{"internal/keepalive/streams.go", `if c != nil && !c.busy {`, `if c != nil {`}},
-		killers: []killer{core("keepalive", "TestEachRenewalIsToldItsOwnAnswer")},
+		edits:   []edit{{"internal/etcd/keepalive/streams.go", `if c != nil && !c.busy {`, `if c != nil {`}},
+		killers: []killer{core("etcd/keepalive", "TestEachRenewalIsToldItsOwnAnswer")},
 	},
 	{
 		name:    "renewals stay where the client was",
 		why:     "The stream is open. But the client was moved to another cluster, which gives the lock to another (rule 26).",
-		edits:   []edit{{"internal/keepalive/streams.go", ` && c.where == r.Where`, ``}},
+		edits:   []edit{{"internal/etcd/keepalive/streams.go", ` && c.where == r.Where`, ``}},
 		killers: []killer{inSim("TestRenewalsGoWhereTheClientGoes")},
 	},
 	{
@@ -440,10 +440,10 @@ var mutants = []mutant{
 	{
 		name:  "a member that cannot serve a request may have carried it out",
 		why:   "Only an answer tells what became of a request. But a learner's refusal is one: the next request finds no key, somebody else has deleted it, and Unlock says nil (rule 6).",
-		edits: []edit{{"internal/attempt/errors.go", `return classify(err) >= incapable`, `return classify(err) >= unapplied`}},
+		edits: []edit{{"internal/etcd/attempt/errors.go", `return classify(err) >= incapable`, `return classify(err) >= unapplied`}},
 		killers: []killer{
 			named("TestARequestThatWasNotCarriedOutDoesNotMakeALossLookLikeARelease"),
-			core("attempt", "TestOnlyAnAnswerSaysThatAWriteWasNotApplied"),
+			core("etcd/attempt", "TestOnlyAnAnswerSaysThatAWriteWasNotApplied"),
 		},
 	},
 	{
@@ -473,7 +473,7 @@ var mutants = []mutant{
 	{
 		name:    "a request goes by a client that is closed",
 		why:     "The client says itself that it is closed. But it does so after a hundred tries, and as many warnings.",
-		edits:   []edit{{"internal/attempt/link.go", `	if c.Closed() {`, `	if c.Closed() && false {`}},
+		edits:   []edit{{"internal/etcd/attempt/link.go", `	if c.Closed() {`, `	if c.Closed() && false {`}},
 		killers: []killer{onCluster("TestClosingIsNoWarning/after_the_client")},
 	},
 
@@ -1306,7 +1306,7 @@ var mutants = []mutant{
 	{
 		name: "an attempt gives up as soon as it repeats",
 		why:  "Two seconds without an answer are long. But etcd works through the request all the same, and then through the next one, which is given up as well (rule 25).",
-		edits: []edit{{"internal/attempt/attempt.go", `const Patience = 5
+		edits: []edit{{"internal/etcd/attempt/attempt.go", `const Patience = 5
 `, `const Patience = 1
 `}},
 		killers: []killer{named("TestACrowdOfSessionsGetsThroughASlowEtcd")},
@@ -1314,27 +1314,27 @@ var mutants = []mutant{
 	{
 		name:    "repeats have no credit",
 		why:     "The answer may have got lost, and a repeat brings it. But if nothing was lost, the repeat is one more request for a slow etcd (rule 25).",
-		edits:   []edit{{"internal/attempt/budget.go", `granted < n && b.spent+1 <= float64(credit+b.worth)`, `granted < n`}},
-		killers: []killer{core("attempt", "TestRepeatsAreGrantedByCredit")},
+		edits:   []edit{{"internal/etcd/attempt/budget.go", `granted < n && b.spent+1 <= float64(credit+b.worth)`, `granted < n`}},
+		killers: []killer{core("etcd/attempt", "TestRepeatsAreGrantedByCredit")},
 	},
 	{
 		name:    "everything is sent at once",
 		why:     "What is sent sooner is answered sooner. But etcd works through all of it in turn, and through the repeats, while leases run out (rule 25).",
-		edits:   []edit{{"internal/attempt/window.go", `w.under >= w.limit() }`, `w.under > 1<<20 }`}},
-		killers: []killer{core("attempt", "TestAttemptsBeginInTurn"), named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
+		edits:   []edit{{"internal/etcd/attempt/window.go", `w.under >= w.limit() }`, `w.under > 1<<20 }`}},
+		killers: []killer{core("etcd/attempt", "TestAttemptsBeginInTurn"), named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
 	},
 	{
 		name: "a slow answer is as good as any",
 		why:  "An answer is an answer. But the more requests are sent, the slower the next answers are (rule 25).",
-		edits: []edit{{"internal/attempt/window.go", `	case took > slow:
+		edits: []edit{{"internal/etcd/attempt/window.go", `	case took > slow:
 `, `	case took > time.Hour:
 `}},
-		killers: []killer{core("attempt", "TestAWindowIsHalvedOnceForWhatWasSentBefore")},
+		killers: []killer{core("etcd/attempt", "TestAWindowIsHalvedOnceForWhatWasSentBefore")},
 	},
 	{
 		name: "puts are let begin by what grants have taken",
 		why:  "A put is an attempt like any other, and one window is simpler. But grants are cheap, and a window that grew by them lets more puts begin than etcd can do in the time of a lease (rule 25).",
-		edits: []edit{{"internal/attempt/backoff.go", `	if b.Puts {
+		edits: []edit{{"internal/etcd/attempt/backoff.go", `	if b.Puts {
 `, `	if b == nil {
 `}},
 		killers: []killer{named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
@@ -1342,8 +1342,8 @@ var mutants = []mutant{
 	{
 		name:    "an urgent answer lets others begin",
 		why:     "The answer was brisk, too. But the window does not count this attempt, and the answer only shows that removals are cheap (rule 25).",
-		edits:   []edit{{"internal/attempt/window.go", `	case let && took < brisk`, `	case took < brisk`}},
-		killers: []killer{core("attempt", "TestAWindowGrowsWhileAnswersAreBriskAndItIsUsed")},
+		edits:   []edit{{"internal/etcd/attempt/window.go", `	case let && took < brisk`, `	case took < brisk`}},
+		killers: []killer{core("etcd/attempt", "TestAWindowGrowsWhileAnswersAreBriskAndItIsUsed")},
 	},
 	{
 		name: "a crowd whose leases run out comes back at once",
@@ -1356,32 +1356,32 @@ var mutants = []mutant{
 	{
 		name: "the queue is searched for an attempt that gives up",
 		why:  "The queue is short while etcd answers. But while it does not a hundred thousand may wait, and give up at once: renewals wait for the lock until holds are lost (rule 25).",
-		edits: []edit{{"internal/attempt/link.go", `		queue.Remove(stands)
+		edits: []edit{{"internal/etcd/attempt/link.go", `		queue.Remove(stands)
 `, `		found := queue.Front()
 		for found != stands {
 			found = found.Next()
 		}
 		queue.Remove(found)
 `}},
-		killers: []killer{core("attempt", "TestGivingUpCostsNoMoreThanBeginningHoweverManyWait")},
+		killers: []killer{core("etcd/attempt", "TestGivingUpCostsNoMoreThanBeginningHoweverManyWait")},
 	},
 	{
 		name: "a turn that nobody takes is lost",
 		why:  "An attempt that has left needs no turn. But the turn was given to it, and those behind it wait for ever.",
-		edits: []edit{{"internal/attempt/link.go", `	l.endLocked(kind) // its turn has come just now
+		edits: []edit{{"internal/etcd/attempt/link.go", `	l.endLocked(kind) // its turn has come just now
 	return true, false`, `	return true, false // its turn has come just now`}},
-		killers: []killer{core("attempt", "TestATurnThatNobodyTakesIsHandedOn")},
+		killers: []killer{core("etcd/attempt", "TestATurnThatNobodyTakesIsHandedOn")},
 	},
 	{
 		name:    "the only endpoint is asked twice",
 		why:     "The first request may have got lost. But nearly always it waits, and the second one waits behind it (rule 25).",
-		edits:   []edit{{"internal/attempt/attempt.go", `next <= 0 && !several && !a.c.link.heardSince(a.last)`, `next <= 0 && !several && a.c == nil`}},
+		edits:   []edit{{"internal/etcd/attempt/attempt.go", `next <= 0 && !several && !a.c.link.heardSince(a.last)`, `next <= 0 && !several && a.c == nil`}},
 		killers: []killer{named("TestAMassEndDoesNotRepeatItselfToAFrozenEtcd"), named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
 	},
 	{
 		name:    "each wait asks for a connection",
 		why:     "Each wait asks only twice a second, so that it connects soon. But the others ask, too (rule 25).",
-		edits:   []edit{{"internal/attempt/link.go", `	due := time.Since(l.asked) >= reconnectEvery`, `	due := l != nil`}},
+		edits:   []edit{{"internal/etcd/attempt/link.go", `	due := time.Since(l.asked) >= reconnectEvery`, `	due := l != nil`}},
 		killers: []killer{onCluster("TestACrowdThatWaitsForEtcdConnectsAFewTimesASecond")},
 	},
 
