@@ -224,7 +224,7 @@ type Part struct {
 
 // ReadKeys reads keys linearizably, by ask, and calls got part by part. A part is as large as etcd
 // takes, which c remembers. ReadKeys finds keys that the user may not read by halving the part that
-// has them, and skips them: the error then says so, and says nothing about the others.
+// has them, and skips them: the error then says so, and nothing about the readable ones.
 func (c *Conn) ReadKeys(
 	ctx context.Context, keys []string, ask func(context.Context, Query) (Reading, error),
 	got func(Part),
@@ -400,7 +400,7 @@ func (c *Conn) Renewed(resp *pb.LeaseKeepAliveResponse, sent *Epoch) (known uint
 	return known
 }
 
-// Endpoints are those of the client, none if it was not made with clientv3.New.
+// Endpoints are the endpoints of the client, none if it was not made with clientv3.New.
 func (c *Conn) Endpoints() []string {
 	if c.client.ActiveConnection() == nil {
 		return nil

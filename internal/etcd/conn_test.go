@@ -46,7 +46,7 @@ func conn(t *testing.T, client *clientv3.Client) (*Conn, *told) {
 }
 
 // A Session has heard of a term, and no later linearizable answer knows it. Then it was
-// the term of a leader that nobody elected, or of one before a restore.
+// the term of a leader that was not elected, or of one before a restore.
 func TestATermThatEtcdDoesNotKnowAnyMoreIsForgotten(t *testing.T) {
 	c, _ := conn(t, fake.NewServer().Client("a"))
 	term := func(term uint64) header { return &pb.ResponseHeader{RaftTerm: term} }

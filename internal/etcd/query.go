@@ -51,7 +51,7 @@ func (q *Query) send(ctx context.Context, kv clientv3.KV) (Reading, error) {
 	return Reading{Header: resp.Header, Holds: resp.Succeeded, Ranges: rangesOf(resp)}, nil
 }
 
-// rangesOf returns what the ranges of a transaction have read, with those of one nested in it.
+// rangesOf returns what the ranges of a transaction have read, with the ranges of one nested in it.
 func rangesOf(resp *clientv3.TxnResponse) (read []*pb.RangeResponse) {
 	return appendRanges(nil, resp.Responses)
 }

@@ -59,7 +59,7 @@ type stream struct {
 var (
 	streamNames atomic.Int64
 
-	// streams are those of all clients that have a Session. They keep no client alive.
+	// streams are the streams of all clients that have a Session. They keep no client alive.
 	streams struct {
 		mu sync.Mutex
 		of map[weak.Pointer[clientv3.Client]]*stream

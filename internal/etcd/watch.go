@@ -106,7 +106,7 @@ func (c *Conn) Watch(
 		case remains > 0:
 			time.AfterFunc(min(remains, attempt.ReadTimeout), giveUp)
 		case state.CompareAndSwap(opening, given) || state.Load() == left:
-			end() // nobody reads the line before the watch is there
+			end() // no waiter reads the line before the watch is there
 		}
 	}
 	giveUp()
