@@ -7,7 +7,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
-	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
@@ -32,7 +33,7 @@ func (w request) queue(ctx context.Context, started time.Time) (h *hold, ahead i
 			// Whatever comes through turn after this is passed on by passTurnLocked.
 			h, locked := m.s.leave(c)
 			if h == nil {
-				err = c.refused(ctx, waitFailed(ctx, m.name, locked, m.s.calls.Unavailable(), nil))
+				err = c.refused(ctx, waitFailed(ctx, m.name, locked, m.s.etcd.Unavailable(), nil))
 			}
 			return h, c.ahead, err
 		}
@@ -58,7 +59,7 @@ func (m *lockHandle) bounded(ctx context.Context, try bool) (
 		ctx, stop = context.WithTimeout(ctx, most)
 	}
 	ctx, end := context.WithCancelCause(ctx)
-	done := m.s.calls.Waits()
+	done := m.s.etcd.Waits()
 	return ctx, end, func() { done(); end(nil); stop() }
 }
 
@@ -140,7 +141,7 @@ func (c *claim) acquire(ctx context.Context, p *place) (*hold, error) {
 			return h, nil
 		}
 
-		away := s.calls.Unavailable()
+		away := s.etcd.Unavailable()
 		if p != nil && ctx.Err() != nil {
 			if locked, done := c.handDown(p); done {
 				return nil, waitFailed(ctx, m.name, locked, away, c.lastErr)
@@ -176,7 +177,7 @@ func (c *claim) acquire(ctx context.Context, p *place) (*hold, error) {
 func (s *Session) requeues(
 	ctx context.Context, err error, taken line.Ahead, anew *attempt.Backoff,
 ) bool {
-	return err == errQueueAnew && anew.Wait(ctx, s.calls) == nil ||
+	return err == errQueueAnew && anew.Wait(ctx, s.etcd.Caller) == nil ||
 		err == errTaken && s.awaitRemoval(ctx, taken, anew)
 }
 
@@ -224,7 +225,7 @@ func (p *place) queue(ctx context.Context, c *claim) (
 	if crowded, last := p.expectsCrowd(); crowded {
 		entering.Crowd(last)
 	}
-	err = p.put(ctx, c, func() ticket.Txn { return entering.Txn(p.value()) }, func(done commit) (err error) {
+	err = p.put(ctx, c, func() ticket.Txn { return entering.Txn(p.value()) }, func(done etcd.Outcome) (err error) {
 		h, taken, err = p.entered(c, &entering, done)
 		return err
 	})
@@ -234,19 +235,19 @@ func (p *place) queue(ctx context.Context, c *claim) (
 // put sends the transaction that puts p's key, perhaps with others on its lease, until entered says
 // what became of it: until that is not errUnsure, or no attempt may follow.
 func (p *place) put(
-	ctx context.Context, c *claim, txn func() ticket.Txn, entered func(commit) error,
+	ctx context.Context, c *claim, txn func() ticket.Txn, entered func(etcd.Outcome) error,
 ) error {
 	retry := attempt.Backoff{Puts: true}
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		done := p.s.commit(ctx, &retry, txn())
+		done := p.s.etcd.Commit(ctx, &retry, txn())
 		if err := entered(done); err != errUnsure {
 			return err
 		}
-		if done.err != nil {
-			if err := p.retryPut(ctx, c, done.err, &retry); err != nil {
+		if done.Err != nil {
+			if err := p.retryPut(ctx, c, done.Err, &retry); err != nil {
 				return err
 			}
 		}
@@ -255,16 +256,16 @@ func (p *place) put(
 
 // entered has p's ticket judge the answer to its put. It returns what queue returns, or errUnsure
 // if the put must be sent again.
-func (p *place) entered(c *claim, entering *ticket.Entering, done commit) (
+func (p *place) entered(c *claim, entering *ticket.Entering, done etcd.Outcome) (
 	h *hold, taken line.Ahead, err error,
 ) {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
-	a := done.answer()
+	a := done.Answer()
 	entrance, ahead := entering.Judge(a)
-	p.lease.putLocked(a, done.prompt)
+	p.lease.putLocked(a, done.Prompt)
 	if p.ticket.State() == ticket.InLine {
-		p.queuedLocked(ahead, done.epoch)
+		p.queuedLocked(ahead, done.Epoch)
 	}
 	if entrance != ticket.Unsure {
 		c.lastErr = nil
@@ -303,7 +304,7 @@ func (p *place) retryPut(ctx context.Context, c *claim, err error, retry *attemp
 		return errClientClosed
 	}
 	c.lastErr = err
-	if err := retry.Wait(ctx, p.s.calls); err != nil {
+	if err := retry.Wait(ctx, p.s.etcd.Caller); err != nil {
 		return err
 	}
 	if p.lease.isDead() {
@@ -367,7 +368,7 @@ func (s *Session) awaitRemoval(ctx context.Context, taken line.Ahead, anew *atte
 	s.mu.Unlock()
 	switch {
 	case gone:
-		return anew.Wait(ctx, s.calls) == nil
+		return anew.Wait(ctx, s.etcd.Caller) == nil
 	case removed == nil:
 		return false
 	}

@@ -8,6 +8,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
@@ -65,35 +66,33 @@ func (l *lease) auditDue(last time.Time) bool {
 // clientv3's log. (TestClosingIsNoWarning, TestCloseDoesNotWaitLongForALook.)
 func (l *lease) audit(ctx context.Context, sent time.Time) (known bool) {
 	s := l.s
-	if s.calls.Disconnected() || s.calls.Closed() {
+	if s.etcd.Disconnected() || s.etcd.Closed() {
 		return true // clientv3 would try many times a second
 	}
-	asking, stop := context.WithTimeout(s.ctx, s.calls.Timeout())
+	asking, stop := context.WithTimeout(s.ctx, s.etcd.Timeout())
 	defer stop()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(auditGrace, stop) })()
 	suspicious, places, byKeys := l.auditsBy()
-	epoch := s.epoch.Load()
-	if known = l.auditPlaces(ctx, asking, places, epoch); !byKeys {
+	if known = l.auditPlaces(ctx, asking, places); !byKeys {
 		return known
 	}
-	revision := epoch.revision.Load()
-	resp, err := s.client.TimeToLive(asking, l.id, clientv3.WithAttachedKeys())
+	lifetime, err := s.etcd.Lifetime(asking, l.id, clientv3.WithAttachedKeys())
 	if err != nil || ctx.Err() != nil {
 		return true // the renewals show it, or it does not matter any more
 	}
-	s.heard(resp.ResponseHeader, epoch, 0)
+	known = lifetime.Known
 	// A member that lags behind also reports fewer keys. A read decides.
-	suspicious = suspicious || resp.GetRevision() < revision
-	known = resp.TTL >= 0 // -1 is the answer for a lease that does not exist
-	missing, strays := l.compare(resp.Keys, sent, suspicious)
+	missing, strays := l.compare(lifetime.Keys, sent, suspicious || lifetime.Behind)
 
 	// Keys that users attach to the lease are theirs.
 	strays = slices.DeleteFunc(strays, func(key string) bool { return !l.hasDrawn(key) })
 	// After an error the next audit tries again.
-	_ = s.readKeys(ctx, keysOf(missing), s.readInTime, func(from int, read []line.Entry) {
-		l.confirmMissing(missing[from:], read, known, epoch)
+	_ = s.etcd.ReadKeys(ctx, keysOf(missing), s.etcd.AskInTime, func(part etcd.Part) {
+		l.confirmMissing(missing[part.From:], part, known)
 	})
-	_ = s.readKeys(ctx, strays, s.readInTime, func(_ int, read []line.Entry) { l.sweep(ctx, read) })
+	_ = s.etcd.ReadKeys(ctx, strays, s.etcd.AskInTime, func(part etcd.Part) {
+		l.sweep(ctx, part.Entries)
+	})
 	return known
 }
 
@@ -132,20 +131,20 @@ func (l *lease) auditsBy() (suspicious bool, places []*place, byKeys bool) {
 // auditPlaces is the audit of places by their keys and values, if there are any. It reports false if
 // etcd seems not to know the lease. Like that of all keys it waits a little for its answer when ctx
 // has ended.
-func (l *lease) auditPlaces(ctx, asking context.Context, places []*place, sent *epoch) (known bool) {
+func (l *lease) auditPlaces(ctx, asking context.Context, places []*place) (known bool) {
 	known = true
-	_ = l.s.readKeys(asking, keysOf(places), l.s.readOnce, func(from int, read []line.Entry) {
+	_ = l.s.etcd.ReadKeys(asking, keysOf(places), l.s.etcd.Ask, func(part etcd.Part) {
 		if ctx.Err() != nil {
 			return
 		}
-		part := places[from:][:len(read)]
-		for i, p := range part {
-			if read[i].Rev != p.ticket.Rev() { // the lease may be the reason
+		some := places[part.From:]
+		for i, e := range part.Entries {
+			if e.Rev != some[i].ticket.Rev() { // the lease may be the reason
 				known = known && l.isKnown()
 				break
 			}
 		}
-		l.confirmMissing(part, read, known, sent)
+		l.confirmMissing(some, part, known)
 	})
 	return known
 }
@@ -175,12 +174,12 @@ func (l *lease) compare(keys [][]byte, sent time.Time, suspicious bool) (missing
 	return missing, strays
 }
 
-// confirmMissing gives up the places whose keys are gone or changed, by what was read of them in
-// the epoch sent. known says whether etcd seems to know the lease: if not, the keys went with it.
-func (l *lease) confirmMissing(places []*place, read []line.Entry, known bool, sent *epoch) {
+// confirmMissing gives up the places whose keys are gone or changed, by what was read of them.
+// known says whether etcd seems to know the lease: if not, the keys went with it.
+func (l *lease) confirmMissing(places []*place, part etcd.Part, known bool) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	for i, e := range read {
+	for i, e := range part.Entries {
 		p := places[i]
 		gone := e.Rev != p.ticket.Rev()
 		if gone && e.Rev != 0 { // another key of that name is in the way
@@ -193,8 +192,8 @@ func (l *lease) confirmMissing(places []*place, read []line.Entry, known bool, s
 		case e.Lease != int64(l.id):
 			p.ticket.PutOver()
 		default:
-			if p.refs > 0 && sent == l.s.epoch.Load() {
-				p.epoch = sent // who waits has to read the line, too
+			if p.refs > 0 && part.Epoch == l.s.etcd.Epoch() {
+				p.epoch = part.Epoch // who waits has to read the line, too
 			}
 			p.noteRecallLocked(e)
 			continue
@@ -219,7 +218,7 @@ func (l *lease) sweep(ctx context.Context, read []line.Entry) {
 		if accounted {
 			continue
 		}
-		err := s.deleteEntry(ctx, e)
+		err := s.etcd.Delete(ctx, e)
 		s.log(slog.LevelWarn, "removed a key that a late request had put", "key", e.Key, "revision", e.Rev, "error", err)
 	}
 }

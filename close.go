@@ -173,7 +173,7 @@ func (p *place) awaitRemoved(ctx context.Context) error {
 // was put over. If ctx ended before the call, Close takes 50 ms at most; if ctx never ends, two
 // TTLs. After a nil ctx nothing has happened.
 func (s *Session) Close(ctx context.Context) error {
-	if s == nil || s.client == nil {
+	if s == nil || s.etcd == nil {
 		return errors.New("etcdlock: Session not made with NewSession")
 	}
 	if ctx == nil {

@@ -8,7 +8,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 )
 
 // A grant is one attempt to get a lease. Every claim that needs a lease waits for it.
@@ -70,7 +70,7 @@ func (s *Session) onLease(ctx context.Context, c *claim, take func() bool) error
 		failure := g.err
 		if g.waiting--; g.waiting == 0 {
 			// Not at once: the next claim may come soon, and etcd may be slow.
-			time.AfterFunc(s.calls.Timeout(), func() { s.forgo(g) })
+			time.AfterFunc(s.etcd.Timeout(), func() { s.forgo(g) })
 		}
 		s.mu.Unlock()
 		if failure != nil {
@@ -128,7 +128,7 @@ func (s *Session) grantLease(g *grant) {
 		g.err = err
 		s.mu.Unlock()
 		if !attempt.Refused(err) && !s.clientClosed() {
-			_ = s.grantRetry.Wait(s.ctx, s.calls) // the callers see s.ctx's end themselves
+			_ = s.grantRetry.Wait(s.ctx, s.etcd.Caller) // the callers see s.ctx's end themselves
 		}
 	} else {
 		s.grantRetry.Reset()

@@ -6,7 +6,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/recheck"
 	"github.com/etcdlock/etcdlock/internal/ticket"
@@ -157,8 +158,8 @@ func (w *keyWatch) run() {
 		began := time.Now()
 		err := w.follow(&broken)
 		switch {
-		case attempt.Refused(err) && !isOfToken(err):
-			pause = deniedRest // an operator may give the right back
+		case attempt.Refused(err) && !etcd.IsOfToken(err):
+			pause = etcd.DeniedRest // an operator may give the right back
 		case time.Since(began) >= period:
 			pause = firstPause
 		default:
@@ -177,27 +178,20 @@ func (w *keyWatch) run() {
 // follow watches the key until the watch ends or a new one is wanted. It returns why the watch
 // ended, if etcd has said so.
 func (w *keyWatch) follow(broken *attempt.Backoff) error {
-	s, p := w.place.s, w.place
-	events, on, stop := s.watch(w.ctx, broken, p.ticket.Key)
-	defer stop()
+	watch := w.place.s.etcd.Watch(w.ctx, broken, w.place.ticket.Key)
+	defer watch.Stop()
 	defer w.unsure()
-	for known := false; ; {
+	for {
 		select {
-		case resp, open := <-events:
-			switch {
-			case !open:
-				return nil
-			case resp.Err() != nil || s.elsewhere(resp.Header):
-				s.stream.fails(on, resp.Err())
-				return resp.Err()
-			case !known: // created; a user's own Watcher may send only events
-				known = true
-				s.stream.tells(on)
+		case answer, open := <-watch.Answers:
+			switch n := watch.Notice(answer, open); n.Kind {
+			case etcd.Created:
 				broken.Reset()
 				w.created()
-			default:
-				s.stream.tells(on)
-				w.apply(resp.Events)
+			case etcd.Events:
+				w.apply(n.Events)
+			case etcd.Ended:
+				return n.Err
 			}
 		case <-w.again:
 			return nil
@@ -270,20 +264,20 @@ func (l *lease) readWatched() {
 		for i, c := range created {
 			places[i] = c.watch.place
 		}
-		sent := s.epoch.Load()
+		present := s.etcd.Epoch()
 		// If a key is not read, its watch stays unsure.
-		_ = s.readKeys(l.live, keysOf(places), s.readUntilAnswered, func(from int, read []line.Entry) {
-			l.readSince(created[from:], read, sent)
+		_ = s.etcd.ReadKeys(l.live, keysOf(places), s.etcd.Read, func(part etcd.Part) {
+			l.readSince(created[part.From:], part.Entries, present)
 		})
 	}
 }
 
-// readSince notes what was read of keys after their watches were created, in the epoch sent.
-func (l *lease) readSince(created []unread, read []line.Entry, sent *epoch) {
+// readSince notes what was read of keys after their watches were created, since an epoch.
+func (l *lease) readSince(created []unread, read []line.Entry, since *etcd.Epoch) {
 	s := l.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if sent != s.epoch.Load() {
+	if since != s.etcd.Epoch() {
 		return // new watches have begun
 	}
 	for i, e := range read {

@@ -10,7 +10,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 	"github.com/etcdlock/etcdlock/internal/trust"
 )
@@ -73,7 +73,7 @@ type lease struct {
 	asking      bool               // whether the lease is gone too is being asked
 	leftoverErr error              // why the last removal was given up
 	renewed     struct {           // what was known when the last renewal was confirmed
-		epoch    *epoch
+		epoch    *etcd.Epoch
 		revision int64
 	}
 }
@@ -137,30 +137,17 @@ func (l *lease) above() aboveLease { return l }
 
 // newLease asks for a lease and makes it the current one if it can be used.
 func (s *Session) newLease(ctx context.Context) error {
-	type granted struct {
-		resp    *clientv3.LeaseGrantResponse
-		started time.Time
-	}
-	// Of several answers the first counts. The other leases have no keys, and expire.
-	g, _, err := attempt.Do(ctx, s.calls, &s.grantRetry, s.calls.Timeout(), func(ctx context.Context) (granted, error) {
-		started, sent := time.Now(), s.epoch.Load()
-		resp, err := s.client.Grant(ctx, int64(s.cfg.ttl/time.Second))
-		if err == nil {
-			s.heard(resp.ResponseHeader, sent, 0)
-		}
-		return granted{resp, started}, err
-	})
+	granted, err := s.etcd.Grant(ctx, &s.grantRetry, s.cfg.ttl)
 	if err != nil {
 		return err
 	}
-	resp, attemptStarted := g.resp, g.started
+	attemptStarted, ttl := granted.Sent, granted.TTL
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ttl := time.Duration(resp.TTL) * time.Second
 	l := &lease{
 		s:         s,
-		id:        resp.ID,
+		id:        granted.ID,
 		ttl:       ttl,
 		trust:     trust.New(attemptStarted, ttl, s.cfg.marginOf),
 		wake:      make(chan struct{}, 1),
@@ -316,13 +303,13 @@ func (l *lease) suspectLocked() {
 // isKnown reports whether etcd knows the lease, as far as it answers at once.
 func (l *lease) isKnown() bool {
 	s := l.s
-	if s.calls.Disconnected() || s.calls.Closed() {
+	if s.etcd.Disconnected() || s.etcd.Closed() {
 		return true // clientv3 would try many times a second
 	}
 	ctx, cancel := context.WithTimeout(l.live, causeTime)
 	defer cancel()
-	resp, err := s.client.TimeToLive(ctx, l.id)
-	return err != nil || resp.TTL >= 0
+	lifetime, err := s.etcd.Lifetime(ctx, l.id)
+	return err != nil || lifetime.Known
 }
 
 // sweptLocked reports whether an audit of the keys on l was sent a TTL after the last put. Copies

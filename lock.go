@@ -59,7 +59,7 @@ func New(client *clientv3.Client, name string, opts ...Option) (*Mutex, error) {
 // of the same name exclude each other, whichever Session they are from. WithTTL and
 // WithSafetyMargin are errors here: they belong to the Session.
 func (s *Session) Mutex(name string, opts ...Option) (*Mutex, error) {
-	if s == nil || s.client == nil {
+	if s == nil || s.etcd == nil {
 		return nil, errors.New("etcdlock: Session not made with NewSession")
 	}
 	if err := checkName(name); err != nil {

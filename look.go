@@ -3,10 +3,10 @@ package etcdlock
 import (
 	"context"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
@@ -22,7 +22,7 @@ func (p *place) rivals() (ahead line.Ahead, stale bool) {
 	return p.ahead, p.staleLocked()
 }
 
-func (p *place) setLine(ahead line.Ahead, at *epoch) {
+func (p *place) setLine(ahead line.Ahead, at *etcd.Epoch) {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
 	if p.epoch == at {
@@ -34,7 +34,7 @@ func (p *place) setLine(ahead line.Ahead, at *epoch) {
 }
 
 // setAheadLocked notes who is ahead of p, by an answer of the epoch told.
-func (p *place) setAheadLocked(ahead line.Ahead, told *epoch) {
+func (p *place) setAheadLocked(ahead line.Ahead, told *etcd.Epoch) {
 	p.ahead, p.epoch = ahead, told
 	for _, e := range ahead.Last {
 		p.s.suspectOrphanLocked(e)
@@ -58,26 +58,22 @@ func (p *place) readOn(ctx context.Context, c *claim) error {
 func (p *place) stands(ctx context.Context, c *claim, before line.Entry, length int) (s standing) {
 	ahead, _ := p.rivals()
 	retry := attempt.Backoff{Spare: length > crowded}
-	resp, err := readFor(ctx, p, c, retry, func(ctx context.Context) (*clientv3.TxnResponse, error) {
-		// A range is what makes a transaction without writes linearizable.
-		ask := []clientv3.Op{p.ticket.AskWhoHolds(ahead)}
-		if length != 0 {
-			ask = append(ask, countBelow(p.m.name))
-		}
-		ifs := append(ticket.Contends(before), p.ticket.Exists(), p.ticket.OnLease())
-		return p.s.txn(ctx, ifs, ask, ask)
-	})
+	ask := []clientv3.Op{p.ticket.AskWhoHolds(ahead)}
+	if length != 0 {
+		ask = append(ask, countBelow(p.m.name))
+	}
+	compares := append(ticket.Contends(before), p.ticket.Exists(), p.ticket.OnLease())
+	read, err := p.readFor(ctx, c, etcd.Ranges(compares, ask...), retry)
 	if err != nil {
 		return standing{err: err}
 	}
-	ranges := rangesOf(resp)
-	s.still = resp.Succeeded
+	s.still = read.Holds
 	if length != 0 {
-		s.length = int(ranges[1].GetCount())
+		s.length = int(read.Ranges[1].GetCount())
 	}
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
-	p.ahead = p.ticket.WhoHolds(p.ahead, ranges[0])
+	p.ahead = p.ticket.WhoHolds(p.ahead, read.Ranges[0])
 	return s
 }
 
@@ -132,19 +128,18 @@ func (k *check) end() {
 // none of them is a contender it reads on.
 func (p *place) look(ctx context.Context, c *claim, at int64) error {
 	for look := p.ticket.Look(at != 0); ; {
-		sent := p.s.epoch.Load()
 		read, err := p.readAhead(ctx, c, at, &look)
 		if err != nil {
 			return err
 		}
-		ahead, there := look.Judge(read...)
+		ahead, there := look.Judge(read.Ranges...)
 		if !there {
 			p.ownKeyChanged()
 			return errQueueAnew
 		}
 		if ticket.Tells(ahead) {
-			p.above().findRecall(read[0])
-			p.setLine(ahead, sent)
+			p.above().findRecall(read.Ranges[0])
+			p.setLine(ahead, read.Epoch)
 			return nil
 		}
 	}
@@ -153,59 +148,29 @@ func (p *place) look(ctx context.Context, c *claim, at int64) error {
 // readAhead is one request of a look.
 func (p *place) readAhead(
 	ctx context.Context, c *claim, at int64, look *ticket.Look,
-) ([]*pb.RangeResponse, error) {
-	type read struct {
-		header *pb.ResponseHeader
-		ranges []*pb.RangeResponse
-	}
-	// For one that reads it is several ranges in one request, otherwise it is one. What to read is
-	// asked first: an attempt may be late, and the look go on meanwhile.
-	request := func(opts ...clientv3.OpOption) func(context.Context) (read, error) {
+) (etcd.Reading, error) {
+	// For one that reads it is several ranges in one request, otherwise it is one.
+	query := func(opts ...clientv3.OpOption) etcd.Query {
 		if p.ticket.Kind != line.Read {
-			opts = append(look.Range(), opts...)
-			return func(ctx context.Context) (read, error) {
-				resp, err := p.s.client.Get(ctx, p.ticket.Prefix(), opts...)
-				all := (*pb.RangeResponse)(resp)
-				return read{all.GetHeader(), []*pb.RangeResponse{all}}, err
-			}
+			return etcd.Range(p.ticket.Prefix(), append(look.Range(), opts...)...)
 		}
-		ops := look.Ranges(opts...)
-		return func(ctx context.Context) (read, error) {
-			resp, err := p.s.client.Txn(ctx).Then(ops...).Commit()
-			if err != nil {
-				return read{}, err
-			}
-			return read{resp.Header, rangesOf(resp)}, nil
-		}
+		return etcd.Ranges(nil, look.Ranges(opts...)...)
 	}
 	if at != 0 {
-		// The state at a revision does not change, so no quorum is needed. The
-		// member may not have reached it yet, or have compacted it away.
-		sent := p.s.epoch.Load()
-		past := request(clientv3.WithRev(at), clientv3.WithSerializable())
-		r, _, err := attempt.Do(ctx, p.s.calls, &attempt.Backoff{Urgent: true}, attempt.ReadTimeout, past)
-		if err == nil {
-			p.s.heard(r.header, sent, 0) // of the past, by a member that may be behind
-			return r.ranges, nil
+		past := query(clientv3.WithRev(at), clientv3.WithSerializable())
+		if read, err := p.s.etcd.AttemptPast(ctx, past); err == nil {
+			return read, nil
 		}
 	}
-	present := request()
-	r, err := readFor(ctx, p, c, attempt.Backoff{}, func(ctx context.Context) (read, error) {
-		sent := p.s.sending()
-		r, err := present(ctx)
-		if err == nil {
-			p.s.heardNow(r.header, sent)
-		}
-		return r, err
-	})
-	return r.ranges, err
+	return p.readFor(ctx, c, query(), attempt.Backoff{})
 }
 
-// readFor is read for c, which waits at p, and gives up when the lease or the key is gone.
-func readFor[R any](
-	ctx context.Context, p *place, c *claim, retry attempt.Backoff, get func(context.Context) (R, error),
-) (R, error) {
-	resp, err := readBy(ctx, p.s, retry, get, func(err error) error {
+// readFor reads for c, which waits at p, until it is answered, and gives up when the lease or the
+// key is gone.
+func (p *place) readFor(
+	ctx context.Context, c *claim, q etcd.Query, retry attempt.Backoff,
+) (etcd.Reading, error) {
+	read, err := p.s.etcd.ReadBy(ctx, q, retry, func(err error) error {
 		c.lastErr = err
 		if p.isGone() || p.lease.isDead() {
 			return errQueueAnew
@@ -215,5 +180,5 @@ func readFor[R any](
 	if err == nil {
 		c.lastErr = nil
 	}
-	return resp, err
+	return read, err
 }

@@ -7,7 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 	"github.com/etcdlock/etcdlock/internal/turn"
@@ -86,7 +87,7 @@ type several struct {
 }
 
 func (s *Session) lockAll(ctx context.Context, names []string, try bool) (*Hold, error) {
-	if s == nil || s.client == nil {
+	if s == nil || s.etcd == nil {
 		return nil, errors.New("etcdlock: Session not made with NewSession")
 	}
 	if err := checkNames(names); err != nil {
@@ -305,7 +306,7 @@ func (a *several) put(ctx context.Context) (h *hold, taken []line.Ahead, err err
 		}
 		return entering.Txn(values)
 	}
-	err = a.places[0].put(ctx, a.claims[0], txn, func(done commit) (err error) {
+	err = a.places[0].put(ctx, a.claims[0], txn, func(done etcd.Outcome) (err error) {
 		h, taken, err = a.entered(&entering, done)
 		return err
 	})
@@ -313,14 +314,14 @@ func (a *several) put(ctx context.Context) (h *hold, taken []line.Ahead, err err
 }
 
 // entered is place.entered for all.
-func (a *several) entered(entering *ticket.Several, done commit) (
+func (a *several) entered(entering *ticket.Several, done etcd.Outcome) (
 	h *hold, taken []line.Ahead, err error,
 ) {
 	a.s.mu.Lock()
 	defer a.s.mu.Unlock()
-	answer := done.answer()
+	answer := done.Answer()
 	entrance, ahead := entering.Judge(answer)
-	a.places[0].lease.putLocked(answer, done.prompt)
+	a.places[0].lease.putLocked(answer, done.Prompt)
 	if entrance != ticket.Unsure {
 		a.claims[0].lastErr = nil
 	}
@@ -334,7 +335,7 @@ func (a *several) entered(entering *ticket.Several, done commit) (
 	}
 	clear := true
 	for i, p := range a.places {
-		p.queuedLocked(ahead[i], done.epoch)
+		p.queuedLocked(ahead[i], done.Epoch)
 		clear = clear && ahead[i].Clear()
 	}
 	if !clear {
@@ -468,7 +469,7 @@ func (a *several) beginLocked() (*hold, error) {
 func (a *several) giveUp(ctx context.Context, why error, last []*place) error {
 	var way *LockedError // who is in the way, of the first name that somebody is
 	var lastErr error
-	away := a.s.calls.Unavailable()
+	away := a.s.etcd.Unavailable()
 	a.s.mu.Lock()
 	for i, c := range a.claims {
 		var locked *LockedError

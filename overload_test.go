@@ -11,10 +11,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/fake"
 	"github.com/etcdlock/etcdlock/internal/race"
 )
@@ -74,14 +75,14 @@ func crowdOf(
 ) *crowd {
 	t.Helper()
 	c := &crowd{}
+	shared := make([]*clientv3.Client, min(sessions, clients))
+	for i := range shared {
+		shared[i] = etcd.Client(fmt.Sprint(i))
+	}
 	for i := range sessions {
-		client := etcd.Client(fmt.Sprint(i))
-		if i >= clients {
-			client = c.sessions[i%clients].client
-		}
-		s, err := NewSession(client)
+		s, err := NewSession(shared[i%clients])
 		require.NoError(t, err)
-		s.calls.Several = func() bool { return several }
+		s.etcd.Several = func() bool { return several }
 		c.sessions = append(c.sessions, s)
 		mu, err := s.Mutex("n")
 		require.NoError(t, err)
@@ -344,7 +345,7 @@ func TestAFrozenEtcdIsAskedOnceByEachCall(t *testing.T) {
 			require.NoError(t, err)
 			all.Go(func() { require.NoError(t, mu.Lock(context.Background())) })
 		}
-		time.Sleep(attempt.Patience*s.calls.Timeout() - time.Second) // within the first attempt of each
+		time.Sleep(attempt.Patience*s.etcd.Timeout() - time.Second) // within the first attempt of each
 		sent := len(etcd.Calls(fake.Txn)) - before
 		t.Logf("%d requests for %d calls", sent, names)
 		require.LessOrEqual(t, sent, names+2*attempt.ManyRepeats)
@@ -404,7 +405,7 @@ func TestAMassEndDoesNotRepeatItselfToAFrozenEtcd(t *testing.T) {
 		for i := range sessions {
 			s, err := NewSession(client, WithTTL(time.Minute))
 			require.NoError(t, err)
-			s.calls.Several = func() bool { return false }
+			s.etcd.Several = func() bool { return false }
 			ss = append(ss, s)
 			mu, err := s.Mutex(fmt.Sprint(i))
 			require.NoError(t, err)
@@ -416,7 +417,7 @@ func TestAMassEndDoesNotRepeatItselfToAFrozenEtcd(t *testing.T) {
 		for _, s := range ss {
 			all.Go(func() { require.NoError(t, s.Close(context.Background())) })
 		}
-		time.Sleep(attempt.Patience*ss[0].calls.Timeout() - time.Second) // within the first attempt of each
+		time.Sleep(attempt.Patience*ss[0].etcd.Timeout() - time.Second) // within the first attempt of each
 		sent := len(etcd.Calls(fake.Revoke))
 		t.Logf("%d revocations sent for %d leases", sent, sessions)
 		require.Positive(t, sent)
@@ -461,7 +462,7 @@ func TestAFrozenEndpointOfThreeIsOvercomeHoweverManyAsk(t *testing.T) {
 		}
 		all.Wait()
 		t.Logf("%d calls, the slowest took %v", 2*names*rounds, time.Duration(most.Load()))
-		require.Less(t, time.Duration(most.Load()), attempt.Patience*s.calls.Timeout())
+		require.Less(t, time.Duration(most.Load()), attempt.Patience*s.etcd.Timeout())
 		etcd.Intercept(nil)
 		require.NoError(t, s.Close(context.Background()))
 		time.Sleep(time.Hour)
@@ -505,7 +506,7 @@ func holdsAmid(
 		etcd := fake.NewServer()
 		s, err := NewSession(etcd.Client("a"), WithTTL(ttl))
 		require.NoError(t, err)
-		s.calls.Several = func() bool { return several }
+		s.etcd.Several = func() bool { return several }
 		mu, err := s.Mutex("n")
 		require.NoError(t, err)
 		require.NoError(t, mu.Lock(context.Background()))

@@ -1,14 +1,12 @@
 package etcdlock
 
 import (
-	"context"
-	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
@@ -35,7 +33,7 @@ type place struct {
 	held   time.Time    // since when it is Held
 	watch  *keyWatch    // of the key while it is held; nil for short holds
 	recall *line.Recall // with the shortest grace of those in its value, nil if there was none
-	epoch  *epoch       // of the last answer with the revision or the line
+	epoch  *etcd.Epoch  // of the last answer with the revision or the line
 	seen   *view        // the view that has seen its key
 	using  bool         // counted among the lease's users
 	spare  bool         // a lingering key that nobody needs is being removed
@@ -116,74 +114,8 @@ func (p *place) contender() Contender {
 	return c
 }
 
-// A callContext is the context of one write. It notices when clientv3 repeats the
-// request by itself: after an answer of DeadlineExceeded or Canceled the client
-// asks whether the context has ended, and if not sends the request again. Nothing
-// else in clientv3 or gRPC asks this very context; gRPC asks its own child of it. A user's
-// interceptor that asks makes a request look repeated: that costs a new
-// lease, and lets Unlock return nil where a key was deleted just before.
-type callContext struct {
-	context.Context
-	asked atomic.Bool
-}
-
-// Err is as in context.Context.
-func (c *callContext) Err() error {
-	err := c.Context.Err()
-	if err == nil {
-		c.asked.Store(true)
-	}
-	return err
-}
-
-// A commit is the outcome of one attempt at a transaction that writes.
-type commit struct {
-	resp     *clientv3.TxnResponse
-	epoch    *epoch // in which it was sent
-	repeated bool   // it may have been sent more than once
-	prompt   bool   // the answer came before the attempt would have been repeated
-	err      error
-}
-
-// commit is one of a call's attempts at a transaction that writes. It may be sent several
-// times: each transaction here may be carried out any number of times. If there is no Else, a
-// repeat has Again in its place, which shows whether the first one was carried out.
-func (s *Session) commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn) commit {
-	var calls atomic.Int32
-	txn := func(ctx context.Context) (commit, error) {
-		call := &callContext{Context: ctx}
-		otherwise := t.Else
-		if calls.Add(1) > 1 && otherwise == nil {
-			otherwise = []clientv3.Op{t.Again()}
-		}
-		resp, err := s.txn(call, t.If, t.Then, otherwise)
-		return commit{resp: resp, repeated: call.asked.Load()}, err
-	}
-	sent, began := s.epoch.Load(), time.Now()
-	c, several, err := attempt.Do(ctx, s.calls, retry, s.calls.Timeout(), txn)
-	c.epoch, c.err = sent, err
-	c.prompt = err == nil && time.Since(began) <= s.calls.Timeout()
-	c.repeated = c.repeated || several
-	return c
-}
-
-// answer is c in the form that the ticket judges.
-func (c *commit) answer() ticket.Answer {
-	a := ticket.Answer{Copies: c.repeated}
-	switch {
-	case c.err == nil:
-		a.Succeeded, a.Empty = c.resp.Succeeded, len(c.resp.Responses) == 0
-		a.Read, a.Revision = rangesOf(c.resp), c.resp.Header.GetRevision()
-	case attempt.NotApplied(c.err):
-		a.Outcome = ticket.NotApplied
-	default:
-		a.Outcome = ticket.Unknown
-	}
-	return a
-}
-
 // queuedLocked notes what an answer of an epoch says about p's line.
-func (p *place) queuedLocked(ahead line.Ahead, told *epoch) {
+func (p *place) queuedLocked(ahead line.Ahead, told *etcd.Epoch) {
 	p.since = time.Now()
 	p.local.crowded = ahead.Keys > crowded && ticket.Tells(ahead)
 	p.setAheadLocked(ahead, told)
@@ -202,22 +134,7 @@ func (p *place) expectsCrowd() (crowded bool, last string) {
 }
 
 // staleLocked reports whether p was last seen in an epoch before.
-func (p *place) staleLocked() bool { return p.epoch != p.s.epoch.Load() }
-
-// rangesOf returns what the ranges of a transaction have read, with those of one nested in it.
-func rangesOf(resp *clientv3.TxnResponse) (read []*pb.RangeResponse) {
-	return appendRanges(nil, resp.Responses)
-}
-
-func appendRanges(read []*pb.RangeResponse, answers []*pb.ResponseOp) []*pb.RangeResponse {
-	for _, r := range answers {
-		if r.GetResponseRange() != nil {
-			read = append(read, r.GetResponseRange())
-		}
-		read = appendRanges(read, r.GetResponseTxn().GetResponses())
-	}
-	return read
-}
+func (p *place) staleLocked() bool { return p.epoch != p.s.etcd.Epoch() }
 
 // lastsLocked reports whether another hold may begin at p, after one has ended there.
 func (p *place) lastsLocked() bool {

@@ -8,7 +8,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
-	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
@@ -97,13 +98,13 @@ func (r *release) send(ctx context.Context) error {
 		if r.Together() {
 			value = r.put.value()
 		}
-		done := s.commit(ctx, &retry, r.Txn(value))
+		done := s.etcd.Commit(ctx, &retry, r.Txn(value))
 		// Called without mu: ctx may come from a hold of the Session, whose Err locks mu.
-		final := done.err != nil && (attempt.Refused(done.err) || ctx.Err() != nil || s.clientClosed())
+		final := done.Err != nil && (attempt.Refused(done.Err) || ctx.Err() != nil || s.clientClosed())
 		switch verdict, err := r.answered(done, final, whyUntold(ctx, done)); verdict {
 		case ticket.AgainAlone:
 		case ticket.Again:
-			if done.err != nil && retry.Wait(ctx, s.calls) != nil {
+			if done.Err != nil && retry.Wait(ctx, s.etcd.Caller) != nil {
 				return r.giveUp(whyUntold(ctx, done))
 			}
 		default:
@@ -114,11 +115,11 @@ func (r *release) send(ctx context.Context) error {
 
 // whyUntold is why the outcome of a release is unknown: etcd's error alone, or that and the
 // end of ctx.
-func whyUntold(ctx context.Context, done commit) (reasons []error) {
-	if done.err == nil {
+func whyUntold(ctx context.Context, done etcd.Outcome) (reasons []error) {
+	if done.Err == nil {
 		return nil
 	}
-	reasons = append(reasons, done.err)
+	reasons = append(reasons, done.Err)
 	if ctx.Err() != nil {
 		reasons = append(reasons, context.Cause(ctx))
 	}
@@ -128,14 +129,14 @@ func whyUntold(ctx context.Context, done commit) (reasons []error) {
 // answered has the ticket judge the answer to a release, and notes what happened to the key and
 // the next one. final says that no other attempt is possible, untold why there was no answer.
 // Unless the verdict is to send the release again, it is over with the error that send returns.
-func (r *release) answered(done commit, final bool, untold []error) (ticket.Verdict, error) {
+func (r *release) answered(done etcd.Outcome, final bool, untold []error) (ticket.Verdict, error) {
 	p, s := r.h.place, r.h.m.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r.Together() && done.err != nil && attempt.Is(done.err, rpctypes.ErrLeaseNotFound) {
-		r.put.lease.endLocked(because(ErrLeaseRevoked, done.err)) // which p may be on, too
+	if r.Together() && done.Err != nil && attempt.Is(done.Err, rpctypes.ErrLeaseNotFound) {
+		r.put.lease.endLocked(because(ErrLeaseRevoked, done.Err)) // which p may be on, too
 	}
-	a := done.answer()
+	a := done.Answer()
 	now := ticket.Now{Final: final}
 	for _, o := range r.h.all {
 		now.Stale = now.Stale || o.place.staleLocked()
@@ -146,7 +147,7 @@ func (r *release) answered(done commit, final bool, untold []error) (ticket.Verd
 	f := r.Judge(a, now)
 	if f.Queued {
 		r.queued = true
-		r.put.queuedLocked(f.Ahead, done.epoch)
+		r.put.queuedLocked(f.Ahead, done.Epoch)
 	}
 	for _, o := range r.h.all {
 		switch {

@@ -4,7 +4,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
@@ -95,11 +95,11 @@ func (p *place) remove() {
 	warned := false
 	retry := attempt.Backoff{Urgent: true}
 	for {
-		done := s.commit(ctx, &retry, p.removal())
-		err := done.err
+		done := s.etcd.Commit(ctx, &retry, p.removal())
+		err := done.Err
 		if err == nil {
 			s.mu.Lock()
-			p.ahead = p.ticket.RemovedBy(done.answer(), p.ahead)
+			p.ahead = p.ticket.RemovedBy(done.Answer(), p.ahead)
 			p.removedLocked()
 			s.mu.Unlock()
 			break
@@ -109,7 +109,7 @@ func (p *place) remove() {
 			p.stays(err)
 		}
 		if !attempt.Refused(err) && !s.clientClosed() {
-			if retry.Wait(ctx, s.calls) == nil {
+			if retry.Wait(ctx, s.etcd.Caller) == nil {
 				continue
 			}
 			if ctx != s.ctx && p.outlivesLease() {

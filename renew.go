@@ -4,15 +4,15 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"strings"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcdlock/etcdlock/internal/attempt"
-	"github.com/etcdlock/etcdlock/internal/keepalive"
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd/keepalive"
 	"github.com/etcdlock/etcdlock/internal/trust"
 )
 
@@ -27,21 +27,7 @@ type renewal struct {
 // its token.
 func streamIsOver(err error) bool {
 	return errors.Is(err, keepalive.ErrStreamEnded) &&
-		(!attempt.Refused(err) || isOfToken(err))
-}
-
-// A destination is where the renewals of a stream go: a client may be moved to another cluster.
-type destination struct {
-	epoch     *epoch
-	endpoints string
-}
-
-func (s *Session) destination(of *epoch) destination {
-	d := destination{epoch: of}
-	if s.client.ActiveConnection() != nil {
-		d.endpoints = strings.Join(s.client.Endpoints(), " ")
-	}
-	return d
+		(!attempt.Refused(err) || etcd.IsOfToken(err))
 }
 
 // A keeper renews a lease, audits its keys and finally revokes it. Only the goroutine of keep
@@ -76,7 +62,7 @@ func (l *lease) keep(granted time.Time) {
 	k := &keeper{
 		lease:       l,
 		ctx:         ctx,
-		sender:      keepalive.NewSender(ctx, l.s.client, l.id, l.s.tasks.Go),
+		sender:      l.s.etcd.Renewals(ctx, l.id),
 		next:        time.NewTimer(time.Until(granted.Add(l.plan.Period))),
 		lastStarted: granted,
 		results:     make(chan renewal),
@@ -119,7 +105,7 @@ func (l *lease) keep(granted time.Time) {
 func (k *keeper) send() {
 	attempts := 1
 	if k.unanswered > 0 {
-		if k.s.calls.Several() {
+		if k.s.etcd.Several() {
 			attempts = 2
 		}
 		k.risk()
@@ -165,7 +151,7 @@ func (k *keeper) again(r renewal) time.Duration {
 	case attempt.Refused(r.err) || errors.Is(r.err, attempt.ErrUnreachable):
 		took = k.plan.Late()
 	case attempt.Overloaded(r.err):
-		took = k.s.calls.Seldom(took)
+		took = k.s.etcd.Seldom(took)
 	}
 	return attempt.Jitter(k.plan.Again(k.unanswered, took))
 }
@@ -229,14 +215,14 @@ func (l *lease) renew(
 	s, started := l.s, r.Sent
 	bounded, cancel := context.WithTimeout(ctx, min(l.ttl/4*3, l.plan.Span))
 	defer cancel()
-	unreachable := s.calls.CancelWhenUnreachable(bounded, cancel)
-	epoch := s.epoch.Load()
-	r.Where = s.destination(epoch)
+	unreachable := s.etcd.CancelWhenUnreachable(bounded, cancel)
+	epoch := s.etcd.Epoch()
+	r.Where = s.etcd.Where(epoch)
 	var sent *trust.Attempt
 	l.renewals(func(t *trust.Trust) { sent = t.Sends(started, epoch) })
 	var resp *pb.LeaseKeepAliveResponse
 	err := attempt.ErrUnreachable
-	if !s.calls.Disconnected() { // else gRPC would wait for a connection
+	if !s.etcd.Disconnected() { // else gRPC would wait for a connection
 		resp, err = sender.Renew(bounded, r)
 	}
 	if err != nil && attempt.NotApplied(err) {
@@ -247,7 +233,7 @@ func (l *lease) renew(
 		err = attempt.ErrUnreachable
 	}
 	if err == nil {
-		s.calls.Alive()
+		s.etcd.Alive()
 		if l.confirmed(sent, epoch, resp) {
 			err = l.ask(ctx, sent)
 		}
@@ -274,14 +260,9 @@ func (l *lease) renewals(change func(t *trust.Trust)) {
 // confirmed extends the trust by a renewal that etcd has confirmed, as far as that answer is worth.
 // It reports whether a read has to find out more.
 func (l *lease) confirmed(
-	sent *trust.Attempt, epoch *epoch, resp *pb.LeaseKeepAliveResponse,
+	sent *trust.Attempt, epoch *etcd.Epoch, resp *pb.LeaseKeepAliveResponse,
 ) (ask bool) {
-	s := l.s
-	known := epoch.term.Load()
-	s.heard(resp.Header, epoch, 0) // it may be of a member that is behind
-	if s.epoch.Load() != epoch {
-		known = 0
-	}
+	known := l.s.etcd.Renewed(resp, epoch)
 	l.renewals(func(t *trust.Trust) {
 		l.refusal = nil
 		l.answeredInTimeLocked()
@@ -296,18 +277,18 @@ func (l *lease) confirmed(
 
 // comparedLocked makes an audit due if a renewal's answer has a revision below the one known at
 // the renewal before, in the same epoch: that member is far behind, or etcd was set back.
-func (l *lease) comparedLocked(told *epoch, revision int64) {
+func (l *lease) comparedLocked(told *etcd.Epoch, revision int64) {
 	if l.renewed.epoch == told && revision < l.renewed.revision {
 		l.suspectLocked()
 	}
-	l.renewed.epoch, l.renewed.revision = told, told.revision.Load()
+	l.renewed.epoch, l.renewed.revision = told, told.Revision()
 }
 
 // ask finds out by a linearizable read what a confirmed renewal is worth, if that matters: no hold
 // relies on a lease that has no key. If no answer comes, the next renewal may do better.
 func (l *lease) ask(ctx context.Context, sent *trust.Attempt) error {
 	s := l.s
-	ctx, cancel := context.WithTimeout(ctx, s.calls.Timeout())
+	ctx, cancel := context.WithTimeout(ctx, s.etcd.Timeout())
 	defer cancel()
 	s.mu.Lock()
 	key := ""
@@ -324,9 +305,7 @@ func (l *lease) ask(ctx context.Context, sent *trust.Attempt) error {
 	// A member may be silent: the renewal's, or another. A read that fails at once is repeated as
 	// soon as a renewal.
 	retry := attempt.Backoff{Urgent: true, Most: l.plan.Soon()}
-	_, err := readBy(ctx, s, retry, func(ctx context.Context) (*clientv3.GetResponse, error) {
-		return s.get(ctx, key, clientv3.WithCountOnly())
-	}, func(error) error { return nil })
+	_, err := s.etcd.ReadBy(ctx, etcd.Range(key, clientv3.WithCountOnly()), retry, nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -339,20 +318,19 @@ func (l *lease) ask(ctx context.Context, sent *trust.Attempt) error {
 	}
 }
 
-// proved applies a linearizable answer to all leases. sent says when its request was sent, and in
-// which epoch.
-func (s *Session) proved(sent sending, term uint64) {
+// proved applies a linearizable answer to all leases. Its request was sent at a time, in an epoch.
+func (s *Session) proved(sent time.Time, of *etcd.Epoch, term uint64) {
 	if s.doubts.Load() == 0 {
 		return // the usual case needs no lock
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var present any // in no epoch, if the present one began since
-	if sent.epoch == s.epoch.Load() {
-		present = sent.epoch
+	if of == s.etcd.Epoch() {
+		present = of
 	}
 	for l := range s.leases {
-		l.trustLocked(func(t *trust.Trust) { t.Proved(sent.at, present, term) })
+		l.trustLocked(func(t *trust.Trust) { t.Proved(sent, present, term) })
 	}
 }
 

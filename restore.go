@@ -1,12 +1,12 @@
 package etcdlock
 
 import (
+	"errors"
 	"log/slog"
 	"time"
 
-	"google.golang.org/grpc/connectivity"
-
-	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
@@ -14,19 +14,43 @@ import (
 // endpoints belong to two clusters sees a set-back with every other answer.
 const setBackLogEvery = 10 * time.Second
 
-// setBack ends an epoch: key names are drawn again, views begin again, lingering keys are
-// given up, and every place is read before it counts again.
-func (s *Session) setBack(h header, ended *epoch) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.epoch.Load() != ended {
-		return
-	}
-	known, revision := ended.revision.Load(), h.GetRevision()
-	next := &epoch{}
-	next.cluster.Store(h.GetClusterId())
-	next.revision.Store(revision)
-	s.epoch.Store(next)
+// errSetBack says that etcd was set back since something was learned from it.
+var errSetBack = errors.New("etcd was set back: restored, wiped, or another cluster")
+
+// A listener is a Session as its etcd.Conn knows it.
+type listener Session
+
+// Proved is as in etcd.Listener.
+func (l *listener) Proved(sent time.Time, of *etcd.Epoch, term uint64) {
+	(*Session)(l).proved(sent, of, term)
+}
+
+// SetBackLocked is as in etcd.Listener.
+func (l *listener) SetBackLocked(ended, present *etcd.Epoch) {
+	(*Session)(l).setBackLocked(ended, present)
+}
+
+// StreamSilent is as in etcd.Listener.
+func (l *listener) StreamSilent() { (*Session)(l).watchAnew() }
+
+// Unavailable is as in etcd.Listener.
+func (l *listener) Unavailable(reason error, silent time.Duration) {
+	(*Session)(l).tellUnavailable(reason, silent)
+}
+
+// Limited is as in etcd.Listener.
+func (l *listener) Limited(most int) {
+	(*Session)(l).log(slog.LevelWarn, "etcd takes few operations in one transaction", "most", most)
+}
+
+// Unreadable is as in etcd.Listener.
+func (l *listener) Unreadable(key string, err error) {
+	(*Session)(l).log(slog.LevelWarn, "a key cannot be looked at", "key", key, "error", err)
+}
+
+// setBackLocked follows the end of an epoch: key names are drawn again, views begin again,
+// lingering keys are given up, and every place is read before it counts again.
+func (s *Session) setBackLocked(ended, present *etcd.Epoch) {
 	for _, n := range s.lines {
 		for _, slots := range n.slots {
 			slots.Forget()
@@ -39,17 +63,17 @@ func (s *Session) setBack(h header, ended *epoch) {
 			p.tellLocked()
 		}
 	}
-	s.stream.moved()
 	s.endViewsLocked()
 	s.suspectLocked()
 	if !s.verifying && !s.closed {
 		s.verifying = true
 		s.tasks.GoLocked(s.verify)
 	}
+	known, revision := ended.Revision(), present.Began
 	if now := time.Now(); now.Sub(s.backLogged) >= setBackLogEvery {
 		s.backLogged = now
 		s.log(slog.LevelWarn, "etcd was set back", "revision", revision, "known", known,
-			"cluster", h.GetClusterId(), "before", ended.cluster.Load())
+			"cluster", present.Cluster(), "before", ended.Cluster())
 	}
 	if t := s.cfg.trace; t != nil && t.SetBack != nil {
 		s.hooks.Run(func() { t.SetBack(known, revision) })
@@ -75,25 +99,18 @@ func (s *Session) endViewsLocked() {
 // watch goes on as if it had missed nothing. followConnection ends with l.
 func (l *lease) followConnection() {
 	s := l.s
-	conn := s.client.ActiveConnection()
-	if conn == nil {
-		return // not made with clientv3.New
-	}
-	for state := conn.GetState(); conn.WaitForStateChange(l.live, state); {
-		was := state
-		state = conn.GetState()
+	s.etcd.FollowConnection(l.live, func() {
 		s.mu.Lock()
-		if was == connectivity.Ready {
-			s.endViewsLocked()
+		defer s.mu.Unlock()
+		s.endViewsLocked()
+	}, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.suspectLocked()
+		for _, p := range l.places {
+			p.tellLocked() // a waiter behind many, which watches one key, rechecks soon
 		}
-		if state == connectivity.Ready {
-			s.suspectLocked()
-			for _, p := range l.places {
-				p.tellLocked() // a waiter behind many, which watches one key, rechecks soon
-			}
-		}
-		s.mu.Unlock()
-	}
+	})
 }
 
 // verify reads the keys of the holds that began in an earlier epoch. Waiters read the line by
@@ -101,13 +118,13 @@ func (l *lease) followConnection() {
 func (s *Session) verify() {
 	var pause attempt.Backoff
 	for {
-		sent := s.epoch.Load()
+		present := s.etcd.Epoch()
 		for l, places := range s.staleHolds() {
-			_ = s.readKeys(s.ctx, keysOf(places), s.readUntilAnswered, func(from int, read []line.Entry) {
-				l.confirmMissing(places[from:], read, true, sent)
+			_ = s.etcd.ReadKeys(s.ctx, keysOf(places), s.etcd.Read, func(part etcd.Part) {
+				l.confirmMissing(places[part.From:], part, true)
 			})
 		}
-		if s.verified(sent) || pause.Wait(s.ctx, s.calls) != nil {
+		if s.verified(present) || pause.Wait(s.ctx, s.etcd.Caller) != nil {
 			return
 		}
 	}
@@ -115,10 +132,10 @@ func (s *Session) verify() {
 
 // verified reports whether verify is over: everything was read in the present epoch, or the
 // Session is closed.
-func (s *Session) verified(read *epoch) bool {
+func (s *Session) verified(read *etcd.Epoch) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.verifying = s.epoch.Load() != read && !s.closed
+	s.verifying = s.etcd.Epoch() != read && !s.closed
 	return !s.verifying
 }
 

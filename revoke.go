@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
@@ -24,19 +24,16 @@ import (
 func (l *lease) revoke() {
 	l.above().endContexts()
 	s := l.s
-	revoke := func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) {
-		return s.client.Revoke(ctx, l.id)
-	}
 	expired := time.Now().Add(l.ttl).Add(l.ttl)
 	retry := attempt.Backoff{Eager: true}
 	var err error
 	for {
-		_, _, err = attempt.Do(s.ctx, s.calls, &retry, s.calls.Timeout(), revoke)
+		err = s.etcd.Revoke(s.ctx, &retry, l.id)
 		if err == nil || attempt.Is(err, rpctypes.ErrLeaseNotFound) || attempt.Refused(err) ||
 			s.clientClosed() || time.Now().After(expired) && s.closedFor()/2 > l.ttl {
 			break
 		}
-		if retry.Wait(s.ctx, s.calls) != nil {
+		if retry.Wait(s.ctx, s.etcd.Caller) != nil {
 			break
 		}
 	}
@@ -84,18 +81,15 @@ func (l *lease) removeRest(until time.Time) error {
 	}
 	s.mu.Unlock()
 	var rest []line.Entry
-	err := s.readKeys(ctx, keys, s.readUntilAnswered, func(from int, read []line.Entry) {
-		for i, e := range read {
-			if rev := revs[from+i]; e.Rev != 0 && (rev == 0 || rev == e.Rev) {
+	err := s.etcd.ReadKeys(ctx, keys, s.etcd.Read, func(part etcd.Part) {
+		for i, e := range part.Entries {
+			if rev := revs[part.From+i]; e.Rev != 0 && (rev == 0 || rev == e.Rev) {
 				rest = append(rest, e)
 			}
 		}
 	})
 	for _, e := range rest {
-		_, failure := read(ctx, s, func(ctx context.Context) (struct{}, error) {
-			return struct{}{}, s.deleteEntry(ctx, e)
-		}, func(error) error { return nil })
-		if failure != nil {
+		if failure := s.etcd.DeleteUntilAnswered(ctx, e); failure != nil {
 			err = failure
 		}
 	}

@@ -9,19 +9,14 @@ import (
 	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/events"
 	"github.com/etcdlock/etcdlock/internal/guard"
 )
 
-const (
-	// minSweep is the number of lines a Session keeps before it drops unused ones.
-	minSweep = 1024
-
-	// manyOps is how many keys are read in one transaction: etcd allows 128 operations by
-	// default.
-	manyOps = 100
-)
+// minSweep is the number of lines a Session keeps before it drops unused ones.
+const minSweep = 1024
 
 // errClientClosed is what the attempts of a closed client return.
 var errClientClosed = attempt.ErrClientClosed
@@ -37,17 +32,14 @@ var errClientClosed = attempt.ErrClientClosed
 // it gives the lease back by itself and has no goroutine until it is used again.
 type Session struct {
 	// Set once, then only read.
-	client *clientv3.Client
 	cfg    *config
-	stream *stream         // of watches
+	etcd   *etcd.Conn
 	ctx    context.Context // of all goroutines
 	cancel context.CancelFunc
-	doubts atomic.Int64          // renewals of all leases whose worth is not certain
-	secret uuid.UUID             // marks the names of the keys that it puts
-	tasks  *guard.Group          // all goroutines, for which Close waits; ARCHITECTURE.md has a row of each
-	hooks  events.Queue          // to the user's Trace and Logger
-	calls  *attempt.Caller       // of etcd
-	epoch  atomic.Pointer[epoch] // the present one, changed under mu
+	doubts atomic.Int64 // renewals of all leases whose worth is not certain
+	secret uuid.UUID    // marks the names of the keys that it puts
+	tasks  *guard.Group // all goroutines, for which Close waits; ARCHITECTURE.md has a row of each
+	hooks  events.Queue // to the user's Trace and Logger
 
 	// mu guards what follows and the mutable state of every lease, line, place
 	// and hold of the Session.
@@ -65,8 +57,6 @@ type Session struct {
 	closedAt         time.Time
 	closing          int   // calls that wait until it is
 	leftoverErr      error // why Close could not revoke a lease, or remove a key
-	mostOps          int   // how many keys etcd lets one transaction read, as far as is known
-	unreadable       bool  // a key that the user may not read was logged
 }
 
 // NewSession returns a Session. It validates the options and does no I/O. The
@@ -81,31 +71,17 @@ func NewSession(client *clientv3.Client, opts ...Option) (*Session, error) {
 		return nil, err
 	}
 	s := &Session{
-		client:  client,
 		cfg:     &cfg,
-		stream:  streamOf(client),
 		leases:  make(map[*lease]struct{}),
 		lines:   make(map[string]*localLine),
 		sweepAt: minSweep,
 		secret:  uuid.New(),
-		mostOps: manyOps,
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.tasks = guard.NewGroup(&s.mu)
-	s.calls = attempt.NewCaller(s.ctx, client, cfg.ttl, s.tasks.Go, s.tellUnavailable)
-	s.epoch.Store(&epoch{})
+	s.etcd = etcd.New(s.ctx, client, cfg.ttl, &s.mu, s.tasks, (*listener)(s))
 	return s, nil
 }
-
-// aboveSession is what stands above a Session's requests, as these know it: whose matter it is what
-// an answer tells of all of etcd. It is told without mu.
-type aboveSession interface {
-	proved(sent sending, term uint64) // by a linearizable answer
-	setBack(h header, ended *epoch)
-	watchAnew() // the stream of the watches is silent
-}
-
-func (s *Session) above() aboveSession { return s }
 
 // closedFor is how long ago the Session was closed, the longest time if it was not.
 func (s *Session) closedFor() time.Duration {
@@ -115,7 +91,7 @@ func (s *Session) closedFor() time.Duration {
 }
 
 // clientClosed reports whether the client was closed. Nothing works after that.
-func (s *Session) clientClosed() bool { return s.calls.Closed() }
+func (s *Session) clientClosed() bool { return s.etcd.Closed() }
 
 // log logs a record in order with the hooks: a handler that blocks does not hold up a
 // lock.
@@ -125,11 +101,7 @@ func (s *Session) log(level slog.Level, message string, args ...any) {
 
 // tellUnavailable reports to Trace and Logger that etcd does not answer, and for how long.
 func (s *Session) tellUnavailable(reason error, silent time.Duration) {
-	var endpoints []string
-	if s.client.ActiveConnection() != nil {
-		endpoints = s.client.Endpoints()
-	}
-	s.log(slog.LevelWarn, "etcd does not answer", "endpoints", endpoints, "error", reason,
+	s.log(slog.LevelWarn, "etcd does not answer", "endpoints", s.etcd.Endpoints(), "error", reason,
 		"silent", silent)
 	if t := s.cfg.trace; t != nil && t.Unavailable != nil {
 		err := &opError{text: reason.Error(), wraps: []error{ErrUnavailable, reason}}

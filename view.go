@@ -7,7 +7,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/recheck"
 	"github.com/etcdlock/etcdlock/internal/ticket"
@@ -132,7 +133,7 @@ func (v *view) run() {
 	var broken attempt.Backoff
 	for {
 		v.follow(&broken)
-		if !v.keepRunning() || broken.Wait(v.ctx, v.s.calls) != nil {
+		if !v.keepRunning() || broken.Wait(v.ctx, v.s.etcd.Caller) != nil {
 			break
 		}
 		v.readLine() // the waiter need not wait for the watch
@@ -145,32 +146,25 @@ func (v *view) run() {
 // follow watches the line until the watch ends or a new one is wanted.
 func (v *view) follow(broken *attempt.Backoff) {
 	from, to := v.within()
-	events, on, stop := v.s.watch(v.ctx, broken, from, to)
-	defer stop()
+	watch := v.s.etcd.Watch(v.ctx, broken, from, to)
+	defer watch.Stop()
 	defer v.unwatched()
 	tick := time.NewTimer(recheck.Least)
 	defer tick.Stop()
-	known := false // what was before the watch
 	for {
 		select {
-		case resp, open := <-events:
-			switch {
-			case !open || resp.Err() != nil:
-				v.s.stream.fails(on, resp.Err())
-				return // no leader, compacted, cut off, refused
-			case !known: // created; a user's own Watcher may send only events
-				known = true
-				v.s.stream.tells(on)
-				if !v.readLine() || v.s.elsewhere(resp.Header) {
+		case answer, open := <-watch.Answers:
+			switch n := watch.Notice(answer, open); n.Kind {
+			case etcd.Created:
+				if !v.readLine() {
 					return
 				}
 				broken.Reset()
 				v.watched()
-			case v.s.elsewhere(resp.Header):
+			case etcd.Events:
+				v.apply(n.Events)
+			case etcd.Ended:
 				return // run reads the line, which shows which cluster counts
-			default:
-				v.s.stream.tells(on)
-				v.apply(resp.Events)
 			}
 		case <-tick.C:
 			next, goOn := v.recheck()
@@ -288,7 +282,7 @@ func (v *view) apply(events []*clientv3.Event) {
 		}
 	}
 	v.revision = revision
-	raise(&v.s.epoch.Load().revision, revision)
+	v.s.etcd.Reached(revision)
 	v.judgeLocked(false)
 	v.growsLocked(len(v.keys))
 	v.forgetLocked()

@@ -1,7 +1,6 @@
 package etcdlock
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"time"
@@ -10,7 +9,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/recheck"
 )
@@ -18,13 +18,13 @@ import (
 // readLine brings the view up to date by a linearizable read, and retries until that is
 // answered. It reports false if the view is over.
 func (v *view) readLine() bool {
-	resp, err := v.readKeys(clientv3.WithLimit(viewReads))
+	read, err := v.readKeys(clientv3.WithLimit(viewReads))
 	long := 0
-	if err == nil && resp.More {
-		if n := len(line.Of(v.local.name, resp.Kvs)); n > longLine {
+	if err == nil && read.Ranges[0].More {
+		if n := len(line.Of(v.local.name, read.Ranges[0].Kvs)); n > longLine {
 			long = n
 		} else { // mostly strays
-			resp, err = v.readKeys()
+			read, err = v.readKeys()
 		}
 	}
 	v.s.mu.Lock()
@@ -44,10 +44,10 @@ func (v *view) readLine() bool {
 		v.growsLocked(long)
 		return false
 	}
-	if at := resp.Header.GetRevision(); at >= v.revision {
-		keys := make(map[string]int64, len(resp.Kvs))
+	if at := read.Header.GetRevision(); at >= v.revision {
+		keys := make(map[string]int64, len(read.Ranges[0].Kvs))
 		over := make(map[string]putOver)
-		for _, kv := range resp.Kvs {
+		for _, kv := range read.Ranges[0].Kvs {
 			if e := line.EntryOf(kv); e.StandsIn(v.local.name) {
 				keys[e.Key] = e.Rev
 				if at := kv.GetModRevision(); at != e.Rev {
@@ -69,11 +69,9 @@ func (v *view) readLine() bool {
 }
 
 // readKeys is one linearizable read of all keys below the prefix, or of as many as opts allow.
-func (v *view) readKeys(opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
-	return read(v.ctx, v.s, func(ctx context.Context) (*clientv3.GetResponse, error) {
-		from, to := v.within()
-		return v.s.get(ctx, from, append(opts, to)...)
-	}, v.failed)
+func (v *view) readKeys(opts ...clientv3.OpOption) (etcd.Reading, error) {
+	from, to := v.within()
+	return v.s.etcd.ReadBy(v.ctx, etcd.Range(from, append(opts, to)...), attempt.Backoff{}, v.failed)
 }
 
 // failed notes why a read was not answered. It returns an error if nobody needs the read.
@@ -111,16 +109,14 @@ func (v *view) isAsKnown() bool {
 		ask = v.newerLocked(p)
 	}
 	s.mu.Unlock()
-	resp, err := read(v.ctx, s, func(ctx context.Context) (*clientv3.TxnResponse, error) {
-		return s.txn(ctx, ifs, ask, ask)
-	}, v.failed)
+	read, err := s.etcd.ReadBy(v.ctx, etcd.Ranges(ifs, ask...), attempt.Backoff{}, v.failed)
 	if err != nil {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v.err = nil
-	return resp.Succeeded && (!first || slices.ContainsFunc(rangesOf(resp), func(r *pb.RangeResponse) bool {
+	return read.Holds && (!first || slices.ContainsFunc(read.Ranges, func(r *pb.RangeResponse) bool {
 		return showsNobody(r, name, p.ticket.Key)
 	}))
 }

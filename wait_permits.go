@@ -7,7 +7,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
@@ -17,7 +18,7 @@ const manyWatched = 16
 
 // A permitNotice is what a watch of some keys reports.
 type permitNotice struct {
-	kind notice
+	kind etcd.NoticeKind
 	keys []string // that were deleted
 	at   int64    // the revision of the last of these
 	late bool     // the watch has not begun in time
@@ -49,11 +50,11 @@ func (p *place) waitBehindSome(
 		looks, at := false, int64(0)
 		select {
 		case told := <-w.notices:
-			if told.kind == watchOver { // read the line, begin new watches
+			if told.kind == etcd.Ended { // read the line, begin new watches
 				if told.late {
 					broken.Unanswered()
 				}
-				if err := broken.Wait(ctx, p.s.calls); err != nil {
+				if err := broken.Wait(ctx, p.s.etcd.Caller); err != nil {
 					return err
 				}
 				return p.look(ctx, c, 0)
@@ -87,14 +88,13 @@ func (p *place) waitBehindSome(
 // permitNoticed notes what one of the watches reports. looks says that p has to read the line then, at a
 // revision if that is not 0.
 func (p *place) permitNoticed(w *permitWatch, told permitNotice, broken *attempt.Backoff) (looks bool, at int64) {
-	if told.kind == deletionTold {
-		return p.departed(w, told.keys), told.at
+	if told.kind == etcd.Created {
+		if w.begun++; w.begun == w.count {
+			broken.Reset()
+			return true, 0 // what was before the watches
+		}
 	}
-	if w.begun++; w.begun == w.count {
-		broken.Reset()
-		looks = true // what was before the watches
-	}
-	return looks, 0
+	return told.at != 0 && p.departed(w, told.keys), told.at
 }
 
 // departed notes that keys were deleted after p was put. It reports whether p may hold now, or does
@@ -168,44 +168,39 @@ func (p *place) follow(
 	ctx context.Context, told chan<- permitNotice, broken attempt.Backoff, key string, opts ...clientv3.OpOption,
 ) {
 	before := broken
-	events, on, stop := p.s.watch(ctx, &broken, key, append(opts, clientv3.WithFilterPut())...)
-	defer stop()
+	watch := p.s.etcd.Watch(ctx, &broken, key, append(opts, clientv3.WithFilterPut())...)
+	defer watch.Stop()
 	late := broken != before
 	for {
-		var t permitNotice
 		select {
-		case resp, open := <-events:
-			t = p.permitNoticeBy(resp, open, on)
+		case answer, open := <-watch.Answers:
+			n := watch.Notice(answer, open)
+			keys, at := p.deletions(n.Events)
+			if n.Kind == etcd.Events && at == 0 {
+				continue
+			}
+			select {
+			case told <- permitNotice{n.Kind, keys, at, late}:
+			case <-ctx.Done():
+				return
+			}
+			if n.Kind == etcd.Ended {
+				return
+			}
 		case <-ctx.Done():
-			return
-		}
-		if t.kind == nothing {
-			continue
-		}
-		t.late = late
-		select {
-		case told <- t:
-		case <-ctx.Done():
-			return
-		}
-		if t.kind == watchOver {
 			return
 		}
 	}
 }
 
-// permitNoticeBy is what an answer of a watch reports. open is false if the watch has ended. Only events
-// newer than p count, as with one key.
-func (p *place) permitNoticeBy(resp clientv3.WatchResponse, open bool, on int64) (t permitNotice) {
-	t.kind, _ = p.noticeBy(resp, open, on, "")
-	if t.kind != nothing {
-		return t
-	}
-	for _, event := range resp.Events {
-		if at := event.Kv.GetModRevision(); event.Type == clientv3.EventTypeDelete && at > p.ticket.Rev() {
-			t.kind, t.at = deletionTold, max(t.at, at)
-			t.keys = append(t.keys, string(event.Kv.GetKey()))
+// deletions are the keys that were deleted by events, and the revision of the last of these. Only
+// events newer than p count, as with one key.
+func (p *place) deletions(events []*clientv3.Event) (keys []string, at int64) {
+	for _, event := range events {
+		newer := event.Kv.GetModRevision() > p.ticket.Rev()
+		if event.Type == clientv3.EventTypeDelete && newer {
+			keys, at = append(keys, string(event.Kv.GetKey())), max(at, event.Kv.GetModRevision())
 		}
 	}
-	return t
+	return keys, at
 }

@@ -8,7 +8,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/recheck"
 )
@@ -59,7 +60,7 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 		var err error
 		switch ahead, stale := p.rivals(); {
 		case stale:
-			if err = anew.Wait(ctx, p.s.calls); err == nil {
+			if err = anew.Wait(ctx, p.s.etcd.Caller); err == nil {
 				err = p.look(ctx, c, 0)
 			}
 		case ahead.Clear():
@@ -116,21 +117,23 @@ func (p *place) waitBehind(
 	defer func() { checking.end() }()
 	for {
 		select {
-		case resp, open := <-w.events:
-			switch told, at := p.noticeBy(resp, open, w.on, before.Key); told {
-			case watchOver: // read the line, begin a new watch
+		case answer, open := <-w.Answers:
+			n := w.Notice(answer, open)
+			switch n.Kind {
+			case etcd.Ended: // read the line, begin a new watch
 				checking.end()
-				if err := broken.Wait(ctx, p.s.calls); err != nil {
+				if err := broken.Wait(ctx, p.s.etcd.Caller); err != nil {
 					return err
 				}
 				return p.look(ctx, c, 0)
-			case watchBegun:
+			case etcd.Created:
 				broken.Reset()
 				if !known {
 					checking.end() // it may have been sent before
 					checking = p.check(ctx, c, before, 0)
 				}
-			case deletionTold:
+			}
+			if at := p.deletion(before.Key, n.Events); at != 0 {
 				w.gone = true
 				checking.end()
 				return p.look(ctx, c, at)
@@ -165,34 +168,6 @@ func (p *place) waitBehind(
 	}
 }
 
-// A notice is what the watch of the one key before a place reports.
-type notice uint8
-
-const (
-	nothing      notice = iota
-	watchOver           // no leader, compacted, cut off, refused, or another cluster
-	watchBegun          // what happened before it is to be read
-	deletionTold        // of the key before, at a revision
-)
-
-// noticeBy is what an answer of p's watch reports. open is false if the watch has ended.
-func (p *place) noticeBy(
-	resp clientv3.WatchResponse, open bool, on int64, before string,
-) (told notice, at int64) {
-	if !open || resp.Err() != nil || p.s.elsewhere(resp.Header) {
-		p.s.stream.fails(on, resp.Err())
-		return watchOver, 0
-	}
-	p.s.stream.tells(on)
-	if resp.Created {
-		return watchBegun, 0
-	}
-	if at = p.deletion(before, resp.Events); at != 0 {
-		return deletionTold, at
-	}
-	return nothing, 0
-}
-
 // isOutdated reports whether p no longer waits for the key before it: p's own key is gone, which
 // is errQueueAnew, or etcd was set back and the line must be read.
 func (p *place) isOutdated() (over bool, err error) {
@@ -207,11 +182,9 @@ func (p *place) isOutdated() (over bool, err error) {
 // A predecessor is the key behind which a place stands, as it is watched.
 type predecessor struct {
 	// Set once, then only read.
-	key    string
-	epoch  *epoch // in which the watch began
-	events clientv3.WatchChan
-	on     int64              // the name of its stream
-	end    context.CancelFunc // of the watch
+	key string
+	etcd.Watch
+	end context.CancelFunc // of the watch
 
 	gone bool        // the key was deleted. Owned by whoever waits
 	late *time.Timer // ends it while nobody needs it. Guarded by Session.mu
@@ -235,13 +208,12 @@ func (p *place) watchBefore(ctx context.Context, broken *attempt.Backoff, before
 	if from != 0 {
 		opts = append(opts, clientv3.WithRev(from))
 	}
-	w = &predecessor{key: before.Key, epoch: p.s.epoch.Load()}
+	w = &predecessor{key: before.Key}
 	watching, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it may outlast the wait
 	begins := context.AfterFunc(ctx, cancel)
-	var stop context.CancelFunc
-	w.events, w.on, stop = p.s.watch(watching, broken, before.Key, opts...)
+	w.Watch = p.s.etcd.Watch(watching, broken, before.Key, opts...)
 	begins()
-	w.end = func() { stop(); cancel() }
+	w.end = func() { w.Stop(); cancel() }
 	if last != nil {
 		last.end() // not before: clientv3 ends a stream with its last watch
 	}
@@ -267,7 +239,7 @@ func (p *place) knownBefore(before line.Entry) (last *predecessor, same bool, fr
 	if p.local.waited >= pastWait {
 		from = p.ticket.Rev() + 1
 	}
-	return last, last != nil && last.key == before.Key && last.epoch == p.epoch, from
+	return last, last != nil && last.key == before.Key && last.Epoch == p.epoch, from
 }
 
 // unwatchBefore ends the watch of the key behind which p stood, unless it is gone and p is the
@@ -277,7 +249,7 @@ func (p *place) unwatchBefore(w *predecessor) {
 	s, n := p.s, p.local
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || !w.gone || !p.ahead.Clear() || p.epoch != w.epoch || n.last != nil {
+	if s.closed || !w.gone || !p.ahead.Clear() || p.epoch != w.Epoch || n.last != nil {
 		s.mu.After(w.end)
 		return
 	}
@@ -309,7 +281,7 @@ func (s *Session) unwatchLastLocked(n *localLine) {
 // time, in a line of so many. An etcd that is slow is asked less.
 func (s *Session) recheckAfter(relied time.Time, contenders int) time.Duration {
 	from, to := recheck.Period(time.Since(relied), s.cfg.ttl, contenders)
-	return s.calls.Seldom(from) + rand.N(to-from+1)
+	return s.etcd.Seldom(from) + rand.N(to-from+1)
 }
 
 // lengthOf is the length of p's line, as far as is known.

@@ -7,7 +7,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/recheck"
 	"github.com/etcdlock/etcdlock/internal/ticket"
@@ -88,7 +89,7 @@ type holderWatch struct {
 type snapshot struct {
 	e        line.Entry // the first in line, without a revision if there is none
 	revision int64      // at which that was so
-	epoch    *epoch
+	epoch    *etcd.Epoch
 }
 
 func (w *holderWatch) run(ctx context.Context, yield func(Contender, error) bool) {
@@ -126,29 +127,21 @@ func (w *holderWatch) contender(e line.Entry) Contender {
 // look reads the first in line. It retries until it is answered.
 func (w *holderWatch) look(ctx context.Context) (snapshot, error) {
 	for n := int64(fewOldest); ; n *= n {
-		epoch := w.s.epoch.Load()
-		resp, err := w.get(ctx, line.Prefix(w.name), clientv3.WithPrefix(), clientv3.WithLimit(n),
-			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
+		oldest := clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend)
+		read, err := w.s.etcd.Read(ctx, etcd.Range(line.Prefix(w.name),
+			clientv3.WithPrefix(), clientv3.WithLimit(n), oldest))
 		if err != nil {
 			return snapshot{}, err
 		}
-		seen := snapshot{revision: resp.Header.GetRevision(), epoch: epoch}
-		if l := line.Of(w.name, resp.Kvs); len(l) > 0 {
+		seen := snapshot{revision: read.Header.GetRevision(), epoch: read.Epoch}
+		if l := line.Of(w.name, read.Ranges[0].Kvs); len(l) > 0 {
 			seen.e = l[0]
 			return seen, nil
 		}
-		if !resp.More {
+		if !read.Ranges[0].More {
 			return seen, nil
 		}
 	}
-}
-
-func (w *holderWatch) get(
-	ctx context.Context, key string, opts ...clientv3.OpOption,
-) (*clientv3.GetResponse, error) {
-	return read(ctx, w.s, func(ctx context.Context) (*clientv3.GetResponse, error) {
-		return w.s.get(ctx, key, opts...)
-	}, func(error) error { return nil })
 }
 
 // wait returns when the line is to be read again: the holder has gone or, if there is none, a
@@ -158,30 +151,29 @@ func (w *holderWatch) wait(ctx context.Context, seen snapshot) {
 	if key == "" {
 		key, opts = line.Prefix(w.name), append(opts, clientv3.WithPrefix())
 	}
-	events, on, stop := w.s.watch(ctx, &w.broken, key, opts...)
-	defer stop()
+	watch := w.s.etcd.Watch(ctx, &w.broken, key, opts...)
+	defer watch.Stop()
 	again := time.NewTimer(attempt.Jitter(recheck.Least))
 	defer again.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case resp, open := <-events:
+		case answer, open := <-watch.Answers:
+			n := watch.Notice(answer, open)
 			switch {
-			case !open || resp.Err() != nil || w.s.elsewhere(resp.Header):
-				w.s.stream.fails(on, resp.Err())
-				_ = w.broken.Wait(ctx, w.s.calls) // the caller asks ctx itself
+			case n.Kind == etcd.Ended:
+				_ = w.broken.Wait(ctx, w.s.etcd.Caller) // the caller asks ctx itself
 				return
-			case w.changes(seen, resp.Events):
+			case w.changes(seen, n.Events):
 				return
 			}
-			w.s.stream.tells(on)
 			w.broken.Reset()
 		case <-again.C:
 			if !w.stands(ctx, &seen) {
 				return
 			}
-			again.Reset(attempt.Jitter(w.s.calls.Seldom(recheck.Least)))
+			again.Reset(attempt.Jitter(w.s.etcd.Seldom(recheck.Least)))
 		}
 	}
 }
@@ -207,26 +199,22 @@ func (w *holderWatch) changes(seen snapshot, events []*clientv3.Event) bool {
 // may stand in line, seen is as of now. (Do not compare that there are none: beside nested names in
 // use there always are some. TestWatchHolderOfAFreeNameReadsNoNestedNames.)
 func (w *holderWatch) stands(ctx context.Context, seen *snapshot) bool {
-	// A range is what makes a transaction without writes linearizable.
 	ifs, ask := []clientv3.Cmp(nil), clientv3.OpGet(line.Prefix(w.name), clientv3.WithCountOnly())
 	if seen.e.Rev != 0 {
 		ifs = ticket.Contends(seen.e)
 	} else {
 		ask = fewKeys(line.Prefix(w.name), clientv3.WithPrefix(), clientv3.WithMinModRev(seen.revision+1))
 	}
-	bounded, cancel := context.WithTimeout(ctx, w.s.calls.Seldom(recheck.Least))
+	bounded, cancel := context.WithTimeout(ctx, w.s.etcd.Seldom(recheck.Least))
 	defer cancel()
-	resp, _, err := attempt.Do(bounded, w.s.calls, &attempt.Backoff{}, attempt.ReadTimeout,
-		func(ctx context.Context) (*clientv3.TxnResponse, error) {
-			return w.s.txn(ctx, ifs, []clientv3.Op{ask}, []clientv3.Op{ask})
-		})
+	read, err := w.s.etcd.Attempt(bounded, etcd.Ranges(ifs, ask))
 	if err != nil {
 		return !attempt.Refused(err) && !w.s.clientClosed() // if it stays so look says it
 	}
-	if !resp.Succeeded || seen.epoch != w.s.epoch.Load() ||
-		seen.e.Rev == 0 && !showsNobody(rangesOf(resp)[0], w.name, "") {
+	if !read.Holds || seen.epoch != w.s.etcd.Epoch() ||
+		seen.e.Rev == 0 && !showsNobody(read.Ranges[0], w.name, "") {
 		return false
 	}
-	seen.revision = max(seen.revision, resp.Header.GetRevision())
+	seen.revision = max(seen.revision, read.Header.GetRevision())
 	return true
 }

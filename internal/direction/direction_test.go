@@ -39,6 +39,50 @@ func TestNothingIsUsedAgainstTheDirection(t *testing.T) {
 	require.Empty(t, slices.Sorted(maps.Keys(against)))
 }
 
+// imports are the packages below internal/ that the library is made of, each with those of them that
+// it may import.
+var imports = map[string][]string{
+	"etcd":           {"etcd/attempt", "etcd/keepalive", "guard", "line", "ticket"},
+	"etcd/attempt":   nil,
+	"etcd/keepalive": {"etcd/attempt"},
+	"events":         nil,
+	"guard":          nil,
+	"line":           nil,
+	"recheck":        nil,
+	"ticket":         {"line"},
+	"trust":          nil,
+	"turn":           nil,
+}
+
+// An import against the list couples a package to what stands above it.
+func TestAPackageImportsWhatStandsBelowIt(t *testing.T) {
+	lib, err := source.Load(t.Context(), filepath.Join("..", ".."))
+	require.NoError(t, err)
+	library, err := lib.Check(nil, nil)
+	require.NoError(t, err)
+	below := library.Path() + "/internal/"
+	checked := make(map[string]bool)
+	var check func(p *types.Package)
+	check = func(p *types.Package) {
+		for _, imported := range p.Imports() {
+			name, own := strings.CutPrefix(imported.Path(), below)
+			if !own {
+				continue
+			}
+			require.Contains(t, imports, name, p.Path())
+			if p != library {
+				require.Contains(t, imports[strings.TrimPrefix(p.Path(), below)], name, p.Path())
+			}
+			if !checked[name] {
+				checked[name] = true
+				check(imported)
+			}
+		}
+	}
+	check(library)
+	require.Len(t, checked, len(imports), "a package that the library does not use any more")
+}
+
 // A pure package has no clock, no lock and no goroutine, so a test can explore all that it
 // does.
 func TestThePureCoresArePure(t *testing.T) {

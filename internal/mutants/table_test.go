@@ -44,11 +44,9 @@ var mutants = []mutant{
 	{
 		name: "what a renewal is worth is asked of one member",
 		why:  "One read should do. But that member may be the silent one, again and again: renewals are confirmed, and count for nothing (rule 13).",
-		edits: []edit{{"renew.go", `	_, err := readBy(ctx, s, retry, func(ctx context.Context) (*clientv3.GetResponse, error) {
-		return s.get(ctx, key, clientv3.WithCountOnly())
-	}, func(error) error { return nil })
-`, `	_, _, err := attempt.Do(ctx, s.calls, &retry, time.Hour, func(ctx context.Context) (*clientv3.GetResponse, error) {
-		return s.get(ctx, key, clientv3.WithCountOnly())
+		edits: []edit{{"renew.go", `	_, err := s.etcd.ReadBy(ctx, etcd.Range(key, clientv3.WithCountOnly()), retry, nil)
+`, `	_, _, err := attempt.Do(ctx, s.etcd.Caller, &retry, time.Hour, func(ctx context.Context) (etcd.Reading, error) {
+		return s.etcd.Ask(ctx, etcd.Range(key, clientv3.WithCountOnly()))
 	})
 `}},
 		killers: []killer{core("sim", "TestAReadOfDoubtMeetsAnotherMember")},
@@ -217,8 +215,8 @@ var mutants = []mutant{
 	{
 		name: "the read of what a renewal is worth is sent once",
 		why:  "The next renewal asks again. But while requests fail at once each renewal is in doubt, and two of three reads fail, too (rule 13).",
-		edits: []edit{{"renew.go", `	}, func(error) error { return nil })
-`, `	}, func(err error) error { return err })
+		edits: []edit{{"renew.go", `clientv3.WithCountOnly()), retry, nil)
+`, `clientv3.WithCountOnly()), retry, func(err error) error { return err })
 `}},
 		killers: []killer{named("TestErrorsThatComeBackAtOnceLoseNoHold")},
 	},
@@ -246,9 +244,9 @@ var mutants = []mutant{
 	{
 		name:  "each renewal opens a stream",
 		why:   "clientv3.KeepAliveOnce does so, and meets another endpoint each time. But with user and password it logs in each time (rule 24).",
-		edits: []edit{{"internal/keepalive/streams.go", `c != nil && !c.busy && `, `c != nil && false && !c.busy && `}},
+		edits: []edit{{"internal/etcd/keepalive/streams.go", `c != nil && !c.busy && `, `c != nil && false && !c.busy && `}},
 		killers: []killer{
-			core("keepalive", "TestWhichStreamARenewalGoesOn"),
+			core("etcd/keepalive", "TestWhichStreamARenewalGoesOn"),
 			inSim("TestAtRestALeaseCostsOneStreamAndOneMessageAPeriod"),
 			onCluster("TestRenewalsLogInOnceWhileTheTokenLasts"),
 		},
@@ -256,33 +254,33 @@ var mutants = []mutant{
 	{
 		name: "a stream is kept wherever it leads",
 		why:  "The stream answers each renewal. But etcd's grpc-proxy answers with the result of a renewal of its own, which it may have sent before (rule 1).",
-		edits: []edit{{"internal/keepalive/keepalive.go", `		on.proven = s.alone
+		edits: []edit{{"internal/etcd/keepalive/keepalive.go", `		on.proven = s.alone
 `, `		on.proven = true
 `}},
 		killers: []killer{
-			core("keepalive", "TestBehindAProxyNoStreamIsKept"),
+			core("etcd/keepalive", "TestBehindAProxyNoStreamIsKept"),
 			onCluster("TestBehindEtcdsProxyEachRenewalHasAStream"),
 		},
 	},
 	{
 		name:  "a renewal is sent behind one that has no answer",
 		why:   "The stream is open, and etcd answers in order. But a member that hangs answers neither renewal (rule 13).",
-		edits: []edit{{"internal/keepalive/streams.go", `!c.busy && !r.Anew && `, ``}},
+		edits: []edit{{"internal/etcd/keepalive/streams.go", `!c.busy && !r.Anew && `, ``}},
 		killers: []killer{
-			core("keepalive", "TestWhichStreamARenewalGoesOn"),
+			core("etcd/keepalive", "TestWhichStreamARenewalGoesOn"),
 			inSim("TestASilentStreamIsReplacedInTime"),
 		},
 	},
 	{
 		name:    "a renewal after a failure goes on the stream of that",
 		why:     "The stream has answered. But the answer came from a leader that is cut off, and its word is worth nothing (rule 1).",
-		edits:   []edit{{"internal/keepalive/streams.go", `!c.busy && !r.Anew && `, `!c.busy && `}},
-		killers: []killer{core("keepalive", "TestWhichStreamARenewalGoesOn")},
+		edits:   []edit{{"internal/etcd/keepalive/streams.go", `!c.busy && !r.Anew && `, `!c.busy && `}},
+		killers: []killer{core("etcd/keepalive", "TestWhichStreamARenewalGoesOn")},
 	},
 	{
 		name: "a renewal that is given up leaves its stream to the next",
 		why:  "The stream may be sound. But the late answer is then taken for the answer to a later renewal, and counts from that one's sending (rule 1).",
-		edits: []edit{{"internal/keepalive/keepalive.go", `	defer context.AfterFunc(ctx, on.end)()
+		edits: []edit{{"internal/etcd/keepalive/keepalive.go", `	defer context.AfterFunc(ctx, on.end)()
 `, `	defer context.AfterFunc(ctx, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -290,18 +288,18 @@ var mutants = []mutant{
 		answers <- answer{err: ctx.Err()}
 	})()
 `}},
-		killers: []killer{core("keepalive", "TestNoAnswerIsTakenForThatToALaterRenewal")},
+		killers: []killer{core("etcd/keepalive", "TestNoAnswerIsTakenForThatToALaterRenewal")},
 	},
 	{
 		name:    "a silent stream is ended when another has answered",
 		why:     "Nobody needs its answer any more. But etcd may yet carry out the renewal that was sent on it, and only the answer says that it has. Until then the worth of each renewal costs a read.",
-		edits:   []edit{{"internal/keepalive/streams.go", `if c != nil && !c.busy {`, `if c != nil {`}},
-		killers: []killer{core("keepalive", "TestEachRenewalIsToldItsOwnAnswer")},
+		edits:   []edit{{"internal/etcd/keepalive/streams.go", `if c != nil && !c.busy {`, `if c != nil {`}},
+		killers: []killer{core("etcd/keepalive", "TestEachRenewalIsToldItsOwnAnswer")},
 	},
 	{
 		name:    "renewals stay where the client was",
 		why:     "The stream is open. But the client was moved to another cluster, which gives the lock to another (rule 26).",
-		edits:   []edit{{"internal/keepalive/streams.go", ` && c.where == r.Where`, ``}},
+		edits:   []edit{{"internal/etcd/keepalive/streams.go", ` && c.where == r.Where`, ``}},
 		killers: []killer{inSim("TestRenewalsGoWhereTheClientGoes")},
 	},
 	{
@@ -442,10 +440,10 @@ var mutants = []mutant{
 	{
 		name:  "a member that cannot serve a request may have carried it out",
 		why:   "Only an answer tells what became of a request. But a learner's refusal is one: the next request finds no key, somebody else has deleted it, and Unlock says nil (rule 6).",
-		edits: []edit{{"internal/attempt/errors.go", `return classify(err) >= incapable`, `return classify(err) >= unapplied`}},
+		edits: []edit{{"internal/etcd/attempt/errors.go", `return classify(err) >= incapable`, `return classify(err) >= unapplied`}},
 		killers: []killer{
 			inArea("mutex", "TestARequestThatWasNotCarriedOutDoesNotMakeALossLookLikeARelease"),
-			core("attempt", "TestOnlyAnAnswerSaysThatAWriteWasNotApplied"),
+			core("etcd/attempt", "TestOnlyAnAnswerSaysThatAWriteWasNotApplied"),
 		},
 	},
 	{
@@ -469,13 +467,13 @@ var mutants = []mutant{
 	{
 		name:    "a look is cancelled before the lease is revoked",
 		why:     "Nobody needs its answer any more. But clientv3 logs a warning for it, on the stderr of programs that close as they should.",
-		edits:   []edit{{"audit.go", `context.WithTimeout(s.ctx, s.calls.Timeout())`, `context.WithTimeout(ctx, s.calls.Timeout())`}},
+		edits:   []edit{{"audit.go", `context.WithTimeout(s.ctx, s.etcd.Timeout())`, `context.WithTimeout(ctx, s.etcd.Timeout())`}},
 		killers: []killer{onCluster("TestClosingIsNoWarning/while_a_look_is_under_way")},
 	},
 	{
 		name:    "a request goes by a client that is closed",
 		why:     "The client says itself that it is closed. But it does so after a hundred tries, and as many warnings.",
-		edits:   []edit{{"internal/attempt/link.go", `	if c.Closed() {`, `	if c.Closed() && false {`}},
+		edits:   []edit{{"internal/etcd/attempt/link.go", `	if c.Closed() {`, `	if c.Closed() && false {`}},
 		killers: []killer{onCluster("TestClosingIsNoWarning/after_the_client")},
 	},
 
@@ -583,9 +581,8 @@ var mutants = []mutant{
 	{
 		name: "etcd is never set back",
 		why:  "A cluster does not lose what was committed. But a restore, a wipe and a move to another cluster do (rule 26).",
-		edits: []edit{{"epoch.go", `	case !sent.isOf(cluster) || revision < sentAt:
-		s.above().setBack(h, sent)
-`, `	case !sent.isOf(cluster) || revision < sentAt:
+		edits: []edit{{"internal/etcd/conn.go", `		c.setBack(sent, beginAt(h))
+`, `		_ = beginAt(h)
 `}},
 		killers: []killer{inArea("outages", "TestNoTwoHoldAfterEtcdWasSetBack")},
 	},
@@ -610,7 +607,7 @@ var mutants = []mutant{
 	{
 		name:    "a place from before a set-back counts",
 		why:     "The place was first in line, as etcd had said. But that was another line (rule 26).",
-		edits:   []edit{{"place.go", `func (p *place) staleLocked() bool { return p.epoch != p.s.epoch.Load() }`, `func (p *place) staleLocked() bool { return false }`}},
+		edits:   []edit{{"place.go", `func (p *place) staleLocked() bool { return p.epoch != p.s.etcd.Epoch() }`, `func (p *place) staleLocked() bool { return false }`}},
 		killers: []killer{inArea("outages", "TestNoTwoHoldAfterEtcdWasSetBack")},
 	},
 
@@ -767,7 +764,7 @@ var mutants = []mutant{
 			// Whatever comes through turn after this is passed on by passTurnLocked.
 			h, locked := m.s.leave(c)
 			if h == nil {
-				err = c.refused(ctx, waitFailed(ctx, m.name, locked, m.s.calls.Unavailable(), nil))
+				err = c.refused(ctx, waitFailed(ctx, m.name, locked, m.s.etcd.Unavailable(), nil))
 			}
 			return h, c.ahead, err
 		}
@@ -819,7 +816,7 @@ var mutants = []mutant{
 	{
 		name:    "a re-check of a view asks for the keys that it knows",
 		why:     "They are still there, so nothing was missed. But those that have come since were missed, and a key that lingers has to give way to them (WithLinger).",
-		edits:   []edit{{"view_recheck.go", `	return resp.Succeeded && (!first || slices`, `	return resp.Succeeded && (true || slices`}},
+		edits:   []edit{{"view_recheck.go", `	return read.Holds && (!first || slices`, `	return read.Holds && (true || slices`}},
 		killers: []killer{inArea("watching", "TestAKeyThatLingersGivesWayThoughNoEventTells")},
 	},
 	{
@@ -923,11 +920,11 @@ var mutants = []mutant{
 	{
 		name: "a view without a read",
 		why:  "The answer to the put has the line, and the watch shows later changes. But it does not show the changes in between (rule 20).",
-		edits: []edit{{"view.go", `				if !v.readLine() || v.s.elsewhere(resp.Header) {
+		edits: []edit{{"view.go", `				if !v.readLine() {
 					return
 				}
 `, `				v.s.mu.Lock()
-				v.keys, v.revision = map[string]int64{}, resp.Header.GetRevision()
+				v.keys, v.revision = map[string]int64{}, answer.Header.GetRevision()
 				if p := v.local.queue.Owner(); p != nil && p.place != nil {
 					v.keys[p.place.ticket.Key] = p.place.ticket.Rev()
 					for _, e := range p.place.ahead.Last {
@@ -978,7 +975,7 @@ var mutants = []mutant{
 		edits: []edit{
 			{"watch.go", `				return p.look(ctx, c, at)
 `, `				_ = at
-				p.setLine(line.None, p.s.epoch.Load())
+				p.setLine(line.None, p.s.etcd.Epoch())
 				return nil
 `},
 			{"view.go", `		p.ahead = p.ahead.Without(v.goneLocked(p))
@@ -1048,7 +1045,7 @@ var mutants = []mutant{
 	{
 		name: "the library's watches are on the user's stream",
 		why:  "That saves one stream. But once the stream's token has expired the user's watch keeps the stream open, and etcd refuses all later watches (rules 12 and 16).",
-		edits: []edit{{"stream.go", `	own := metadata.Pairs(streamKey, strconv.FormatInt(s.name, 10))
+		edits: []edit{{"internal/etcd/stream.go", `	own := metadata.Pairs(streamKey, strconv.FormatInt(s.name, 10))
 `, `	own, _, _ := metadata.MD(nil), streamKey, strconv.FormatInt
 `}},
 		killers: []killer{inArea("watching", "TestAStreamWhoseTokenHasExpiredHoldsUpNoWatch")},
@@ -1056,22 +1053,28 @@ var mutants = []mutant{
 	{
 		name:    "a watch ends with its context, though etcd has not answered",
 		why:     "Nobody needs it any more. But clientv3 then leaves its stream open: it ends one with the last watch that was answered (rule 22).",
-		edits:   []edit{{"stream.go", `s.stream.context(context.WithoutCancel(ctx))`, `s.stream.context(ctx)`}},
+		edits:   []edit{{"internal/etcd/watch.go", `c.stream.context(context.WithoutCancel(ctx))`, `c.stream.context(ctx)`}},
 		killers: []killer{inSim("TestNoStreamOfWatchesStaysOpen")},
 	},
 	{
 		name: "a watch has the metadata of the call that began it",
 		why:  "The requests of a call have them, too. But a request id is another one in each call, and so each waiter opens a stream, and logs in for it (rule 24).",
-		edits: []edit{{"stream.go", `	return clientv3.WithRequireLeader(metadata.NewOutgoingContext(ctx, own)), s.name
+		edits: []edit{{"internal/etcd/stream.go", `	return clientv3.WithRequireLeader(metadata.NewOutgoingContext(ctx, own)), s.name
 `, `	theirs, _ := metadata.FromOutgoingContext(ctx)
 	return clientv3.WithRequireLeader(metadata.NewOutgoingContext(ctx, metadata.Join(theirs, own))), s.name
 `}},
 		killers: []killer{inArea("watching", "TestTheMetadataOfACallOpensNoStream")},
 	},
 	{
+		name:    "an event of another cluster is an event",
+		why:     "The watch goes on, and tells what happens. But it tells it of the cluster from which the client was moved away (rule 26).",
+		edits:   []edit{{"internal/etcd/watch.go", `	case w.c.Epoch().isElsewhere(answer.Header):`, `	case w == nil:`}},
+		killers: []killer{core("etcd", "TestWhatAnAnswerOfAWatchSays")},
+	},
+	{
 		name: "a refused watch is begun on the same stream again",
 		why:  "clientv3 gets a token for each stream that it opens, and would open a new one. But it does not while an older watch keeps the one open whose token has expired (rules 12 and 16).",
-		edits: []edit{{"stream.go", `	if name == s.name && time.Since(s.since) >= rest {
+		edits: []edit{{"internal/etcd/stream.go", `	if name == s.name && time.Since(s.since) >= rest {
 		s.renewLocked()
 	}
 `, `	_ = rest
@@ -1081,7 +1084,7 @@ var mutants = []mutant{
 	{
 		name:    "each Session has a stream of its own",
 		why:     "A Session is the simplest owner of a stream. But a fleet of Sessions on one client then opens as many streams, and each may be a login (rule 25).",
-		edits:   []edit{{"session.go", `streamOf(client)`, `&stream{name: streamNames.Add(1), patience: leastSilence}`}},
+		edits:   []edit{{"internal/etcd/conn.go", `streamOf(client)`, `&stream{name: streamNames.Add(1), patience: leastSilence}`}},
 		killers: []killer{inArea("watching", "TestTheSessionsOfAClientShareAStream")},
 	},
 	{
@@ -1096,7 +1099,7 @@ var mutants = []mutant{
 	{
 		name: "a watch may take as long as answers took when it was begun",
 		why:  "The time is known when the watch begins. But if its member is dead, and etcd has become fast meanwhile, nobody looks for that long.",
-		edits: []edit{{"stream.go", `			time.AfterFunc(min(remains, attempt.ReadTimeout), giveUp)
+		edits: []edit{{"internal/etcd/watch.go", `			time.AfterFunc(min(remains, attempt.ReadTimeout), giveUp)
 `, `			time.AfterFunc(remains, giveUp)
 `}},
 		killers: []killer{inArea("watching", "TestAWatchThatWasBegunWhileEtcdWasSlowIsGivenUpSoon")},
@@ -1104,12 +1107,13 @@ var mutants = []mutant{
 	{
 		name: "a revision that the member does not have yet ends the wait",
 		why:  "An error of a read is an error. But this one passes by itself (rule 20).",
-		edits: []edit{{"look.go", `			return r.ranges, nil
+		edits: []edit{{"look.go", `			return read, nil
 		}
 	}
-`, `			return r.ranges, nil
+`, `			return read, nil
+		} else {
+			return read, err
 		}
-		return nil, err
 	}
 `}},
 		killers: []killer{inArea("queue", "TestALongLineGetsInWhateverBecomesOfItsWatches")},
@@ -1118,19 +1122,15 @@ var mutants = []mutant{
 		name: "a watch that ends is the end of the wait",
 		why:  "What Lock builds on is gone, and the caller may call it again. But the watch ends whenever a member restarts (rule 12).",
 		edits: []edit{
-			{"watch.go", `				if err := broken.Wait(ctx, p.s.calls); err != nil {
+			{"watch.go", `				if err := broken.Wait(ctx, p.s.etcd.Caller); err != nil {
 					return err
 				}
-`, `				if err := broken.Wait(ctx, p.s.calls); err == nil {
+`, `				if err := broken.Wait(ctx, p.s.etcd.Caller); err == nil {
 					return attempt.ErrNoAnswer
 				}
 `},
-			{"view.go", `		case resp, open := <-events:
-			switch {
-			case !open || resp.Err() != nil:
-`, `		case resp, open := <-events:
-			switch {
-			case !open || resp.Err() != nil:
+			{"view.go", `			case etcd.Ended:
+`, `			case etcd.Ended:
 				v.s.mu.Lock()
 				v.refusal = attempt.ErrNoAnswer
 				v.s.mu.Unlock()
@@ -1306,7 +1306,7 @@ var mutants = []mutant{
 	{
 		name: "an attempt gives up as soon as it repeats",
 		why:  "Two seconds without an answer are long. But etcd works through the request all the same, and then through the next one, which is given up as well (rule 25).",
-		edits: []edit{{"internal/attempt/attempt.go", `const Patience = 5
+		edits: []edit{{"internal/etcd/attempt/attempt.go", `const Patience = 5
 `, `const Patience = 1
 `}},
 		killers: []killer{named("TestACrowdOfSessionsGetsThroughASlowEtcd")},
@@ -1314,27 +1314,27 @@ var mutants = []mutant{
 	{
 		name:    "repeats have no credit",
 		why:     "The answer may have got lost, and a repeat brings it. But if nothing was lost, the repeat is one more request for a slow etcd (rule 25).",
-		edits:   []edit{{"internal/attempt/budget.go", `granted < n && b.spent+1 <= float64(credit+b.worth)`, `granted < n`}},
-		killers: []killer{core("attempt", "TestRepeatsAreGrantedByCredit")},
+		edits:   []edit{{"internal/etcd/attempt/budget.go", `granted < n && b.spent+1 <= float64(credit+b.worth)`, `granted < n`}},
+		killers: []killer{core("etcd/attempt", "TestRepeatsAreGrantedByCredit")},
 	},
 	{
 		name:    "everything is sent at once",
 		why:     "What is sent sooner is answered sooner. But etcd works through all of it in turn, and through the repeats, while leases run out (rule 25).",
-		edits:   []edit{{"internal/attempt/window.go", `w.under >= w.limit() }`, `w.under > 1<<20 }`}},
-		killers: []killer{core("attempt", "TestAttemptsBeginInTurn"), named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
+		edits:   []edit{{"internal/etcd/attempt/window.go", `w.under >= w.limit() }`, `w.under > 1<<20 }`}},
+		killers: []killer{core("etcd/attempt", "TestAttemptsBeginInTurn"), named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
 	},
 	{
 		name: "a slow answer is as good as any",
 		why:  "An answer is an answer. But the more requests are sent, the slower the next answers are (rule 25).",
-		edits: []edit{{"internal/attempt/window.go", `	case took > slow:
+		edits: []edit{{"internal/etcd/attempt/window.go", `	case took > slow:
 `, `	case took > time.Hour:
 `}},
-		killers: []killer{core("attempt", "TestAWindowIsHalvedOnceForWhatWasSentBefore")},
+		killers: []killer{core("etcd/attempt", "TestAWindowIsHalvedOnceForWhatWasSentBefore")},
 	},
 	{
 		name: "puts are let begin by what grants have taken",
 		why:  "A put is an attempt like any other, and one window is simpler. But grants are cheap, and a window that grew by them lets more puts begin than etcd can do in the time of a lease (rule 25).",
-		edits: []edit{{"internal/attempt/backoff.go", `	if b.Puts {
+		edits: []edit{{"internal/etcd/attempt/backoff.go", `	if b.Puts {
 `, `	if b == nil {
 `}},
 		killers: []killer{named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
@@ -1342,8 +1342,8 @@ var mutants = []mutant{
 	{
 		name:    "an urgent answer lets others begin",
 		why:     "The answer was brisk, too. But the window does not count this attempt, and the answer only shows that removals are cheap (rule 25).",
-		edits:   []edit{{"internal/attempt/window.go", `	case let && took < brisk`, `	case took < brisk`}},
-		killers: []killer{core("attempt", "TestAWindowGrowsWhileAnswersAreBriskAndItIsUsed")},
+		edits:   []edit{{"internal/etcd/attempt/window.go", `	case let && took < brisk`, `	case took < brisk`}},
+		killers: []killer{core("etcd/attempt", "TestAWindowGrowsWhileAnswersAreBriskAndItIsUsed")},
 	},
 	{
 		name: "a crowd whose leases run out comes back at once",
@@ -1356,32 +1356,32 @@ var mutants = []mutant{
 	{
 		name: "the queue is searched for an attempt that gives up",
 		why:  "The queue is short while etcd answers. But while it does not a hundred thousand may wait, and give up at once: renewals wait for the lock until holds are lost (rule 25).",
-		edits: []edit{{"internal/attempt/link.go", `		queue.Remove(stands)
+		edits: []edit{{"internal/etcd/attempt/link.go", `		queue.Remove(stands)
 `, `		found := queue.Front()
 		for found != stands {
 			found = found.Next()
 		}
 		queue.Remove(found)
 `}},
-		killers: []killer{core("attempt", "TestGivingUpCostsNoMoreThanBeginningHoweverManyWait")},
+		killers: []killer{core("etcd/attempt", "TestGivingUpCostsNoMoreThanBeginningHoweverManyWait")},
 	},
 	{
 		name: "a turn that nobody takes is lost",
 		why:  "An attempt that has left needs no turn. But the turn was given to it, and those behind it wait for ever.",
-		edits: []edit{{"internal/attempt/link.go", `	l.endLocked(kind) // its turn has come just now
+		edits: []edit{{"internal/etcd/attempt/link.go", `	l.endLocked(kind) // its turn has come just now
 	return true, false`, `	return true, false // its turn has come just now`}},
-		killers: []killer{core("attempt", "TestATurnThatNobodyTakesIsHandedOn")},
+		killers: []killer{core("etcd/attempt", "TestATurnThatNobodyTakesIsHandedOn")},
 	},
 	{
 		name:    "the only endpoint is asked twice",
 		why:     "The first request may have got lost. But nearly always it waits, and the second one waits behind it (rule 25).",
-		edits:   []edit{{"internal/attempt/attempt.go", `next <= 0 && !several && !a.c.link.heardSince(a.last)`, `next <= 0 && !several && a.c == nil`}},
+		edits:   []edit{{"internal/etcd/attempt/attempt.go", `next <= 0 && !several && !a.c.link.heardSince(a.last)`, `next <= 0 && !several && a.c == nil`}},
 		killers: []killer{named("TestAMassEndDoesNotRepeatItselfToAFrozenEtcd"), named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
 	},
 	{
 		name:    "each wait asks for a connection",
 		why:     "Each wait asks only twice a second, so that it connects soon. But the others ask, too (rule 25).",
-		edits:   []edit{{"internal/attempt/link.go", `	due := time.Since(l.asked) >= reconnectEvery`, `	due := l != nil`}},
+		edits:   []edit{{"internal/etcd/attempt/link.go", `	due := time.Since(l.asked) >= reconnectEvery`, `	due := l != nil`}},
 		killers: []killer{onCluster("TestACrowdThatWaitsForEtcdConnectsAFewTimesASecond")},
 	},
 
@@ -1523,15 +1523,15 @@ var mutants = []mutant{
 	{
 		name: "a restore of etcd is no change of the leader",
 		why:  "The key is there with its revision. But the watch begins at a revision that is still to come again.",
-		edits: []edit{{"watchholder.go", `	if !resp.Succeeded || seen.epoch != w.s.epoch.Load() ||
-`, `	if !resp.Succeeded ||
+		edits: []edit{{"watchholder.go", `	if !read.Holds || seen.epoch != w.s.etcd.Epoch() ||
+`, `	if !read.Holds ||
 `}},
 		killers: []killer{inArea("holders", "TestWatchHolderWatchesAnewAfterARestore")},
 	},
 	{
 		name:    "who follows a leader asks whether there is any newer key",
 		why:     "While nobody leads, each newer key may be a leader's. But nested names in use are newer, too, and then all keys are read each time (rule 24).",
-		edits:   []edit{{"watchholder.go", `!showsNobody(rangesOf(resp)[0], w.name, "")`, `rangesOf(resp)[0].Count > 0`}},
+		edits:   []edit{{"watchholder.go", `!showsNobody(read.Ranges[0], w.name, "")`, `read.Ranges[0].Count > 0`}},
 		killers: []killer{inArea("holders", "TestWatchHolderOfAFreeNameReadsNoNestedNames")},
 	},
 
@@ -1687,7 +1687,7 @@ var mutants = []mutant{
 	{
 		name: "what a waiter reads last does not show a recall",
 		why:  "The waiter reads who is before it, and whether its own key is there. But its key may have a request.",
-		edits: []edit{{"look.go", `			p.above().findRecall(read[0])
+		edits: []edit{{"look.go", `			p.above().findRecall(read.Ranges[0])
 `, ``}},
 		killers: []killer{inArea("holders", "TestAWaiterMayBeRecalled")},
 	},
@@ -1889,11 +1889,11 @@ var mutants = []mutant{
 	{
 		name: "an audit has the time of one attempt",
 		why:  "An audit makes up to three requests. But if each answer takes more than half of that time, it finds a key that blocks others, and never deletes it.",
-		edits: []edit{{"audit.go", `	asking, stop := context.WithTimeout(s.ctx, s.calls.Timeout())
+		edits: []edit{{"audit.go", `	asking, stop := context.WithTimeout(s.ctx, s.etcd.Timeout())
 	defer stop()
-`, `	ctx, cancel := context.WithTimeout(ctx, s.calls.Timeout())
+`, `	ctx, cancel := context.WithTimeout(ctx, s.etcd.Timeout())
 	defer cancel()
-	asking, stop := context.WithTimeout(s.ctx, s.calls.Timeout())
+	asking, stop := context.WithTimeout(s.ctx, s.etcd.Timeout())
 	defer stop()
 `}},
 		killers: []killer{inArea("lease", "TestAStrayIsSweptWhereAnswersAreSlow")},
@@ -1918,8 +1918,8 @@ var mutants = []mutant{
 	{
 		name: "a permit that waits misses what was before its watches",
 		why:  "The line was read with the put. But those that have gone between the put and the watches told nobody.",
-		edits: []edit{{"wait_permits.go", `		looks = true // what was before the watches
-`, `		looks = false
+		edits: []edit{{"wait_permits.go", `			return true, 0 // what was before the watches
+`, `			return false, 0
 `}},
 		killers: []killer{inArea("kinds", "TestAPermitMissesNothingBeforeItsWatches")},
 	},
@@ -1969,10 +1969,10 @@ var mutants = []mutant{
 	{
 		name: "a retry puts another key",
 		why:  "A fresh name is safe to put. But the first one may have been put, too (rules 4 and 9).",
-		edits: []edit{{"acquire.go", `			if err := p.retryPut(ctx, c, done.err, &retry); err != nil {
+		edits: []edit{{"acquire.go", `			if err := p.retryPut(ctx, c, done.Err, &retry); err != nil {
 				return err
 			}
-`, `			if err := p.retryPut(ctx, c, done.err, &retry); err != nil {
+`, `			if err := p.retryPut(ctx, c, done.Err, &retry); err != nil {
 				return err
 			}
 			p.s.mu.Lock()

@@ -1,4 +1,4 @@
-package etcdlock
+package etcd
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/etcdlock/etcdlock/internal/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 )
 
 const (
@@ -23,10 +23,10 @@ const (
 	streamKey = "etcdlock-stream"
 
 	// streamRest is the least age of a stream that is replaced because of its token: each new
-	// stream may cost a login. deniedRest is the least age if permission was denied: only an old
+	// stream may cost a login. DeniedRest is the least age if permission was denied: only an old
 	// etcd says so about a token, and if the user may not watch, no other stream helps.
 	streamRest = time.Second
-	deniedRest = time.Minute
+	DeniedRest = time.Minute
 
 	// leastSilence is how long new watches on a stream may have no answer before the stream is
 	// replaced. It doubles with each stream that is replaced for it, up to mostSilence: another
@@ -59,7 +59,7 @@ type stream struct {
 var (
 	streamNames atomic.Int64
 
-	// streams are those of all clients that have a Session. They keep no client alive.
+	// streams are the streams of all clients that have a Session. They keep no client alive.
 	streams struct {
 		mu sync.Mutex
 		of map[weak.Pointer[clientv3.Client]]*stream
@@ -98,8 +98,8 @@ var tokenRefusals = []error{
 	rpctypes.ErrUserEmpty,
 }
 
-// isOfToken reports whether err is among the tokenRefusals.
-func isOfToken(err error) bool {
+// IsOfToken reports whether err is among the tokenRefusals.
+func IsOfToken(err error) bool {
 	return slices.ContainsFunc(tokenRefusals, func(e error) bool { return attempt.Is(err, e) })
 }
 
@@ -130,8 +130,8 @@ func (s *stream) fails(name int64, why error) {
 	rest := streamRest
 	switch {
 	case attempt.Is(why, rpctypes.ErrPermissionDenied):
-		rest = deniedRest
-	case !isOfToken(why):
+		rest = DeniedRest
+	case !IsOfToken(why):
 		return
 	}
 	if name == s.name && time.Since(s.since) >= rest {
@@ -173,66 +173,4 @@ func (s *stream) moved() {
 func (s *stream) renewLocked() {
 	s.name, s.since = streamNames.Add(1), time.Now()
 	s.heard, s.silent = time.Time{}, time.Time{}
-}
-
-// watch begins a watch from now. It returns when etcd has answered, or with a closed channel if ctx
-// ends before. If that takes too long, it returns a closed channel, too, and by broken the next
-// watch may take longer. stop ends the watch; on is the name of its stream.
-//
-// Invariant: clientv3's watch is not ended before etcd has answered, unless it takes too long. So
-// it begins in a goroutine of its own, which goes on if ctx ends. (Do not end it with ctx. clientv3
-// ends a stream with the last watch that etcd has answered: another one leaves the stream open.
-// TestNoStreamOfWatchesStaysOpen.)
-func (s *Session) watch(ctx context.Context, broken *attempt.Backoff, key string, opts ...clientv3.OpOption) (
-	events clientv3.WatchChan, on int64, stop context.CancelFunc,
-) {
-	watching, on := s.stream.context(context.WithoutCancel(ctx))
-	watching, end := context.WithCancel(watching)
-	none := make(chan clientv3.WatchResponse)
-	close(none)
-	if ctx.Err() != nil {
-		return none, on, end
-	}
-	started, before := time.Now(), *broken
-	const opening, open, given, left = 0, 1, 2, 3
-	var state atomic.Int32
-	var giveUp func()
-	giveUp = func() { // when it takes too long; etcd may have become faster since
-		remains := s.calls.WatchTimeout(before) - time.Since(started)
-		switch {
-		case state.Load() == open:
-		case remains > 0:
-			time.AfterFunc(min(remains, attempt.ReadTimeout), giveUp)
-		case state.CompareAndSwap(opening, given) || state.Load() == left:
-			end() // nobody reads the line before the watch is there
-		}
-	}
-	giveUp()
-	begun := make(chan clientv3.WatchChan, 1)
-	s.tasks.Go(func() {
-		defer context.AfterFunc(s.ctx, end)()
-		watch := s.client.Watch(watching, key, append(opts, clientv3.WithCreatedNotify())...)
-		if !state.CompareAndSwap(opening, open) {
-			end()
-		}
-		begun <- watch
-	})
-	select {
-	case events = <-begun:
-	case <-ctx.Done():
-		if state.CompareAndSwap(opening, left) {
-			return none, on, func() {} // its goroutine ends it
-		}
-		events = <-begun
-	}
-	if state.Load() == given {
-		broken.Unanswered()
-		if s.stream.isSilent(on, started) {
-			// The other watches on it hear nothing either. (clientv3 begins one watch at a time on
-			// a stream, so many at once take long. Then the stream is not silent.)
-			s.above().watchAnew()
-		}
-	}
-	unlink := context.AfterFunc(ctx, end)
-	return events, on, func() { unlink(); end() }
 }

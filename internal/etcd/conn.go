@@ -1,0 +1,428 @@
+// Package etcd is all that a Session sends to etcd and watches there, and what it knows of etcd's
+// history: an answer comes with the epoch to which it belongs.
+package etcd
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/connectivity"
+
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/etcd/keepalive"
+	"github.com/etcdlock/etcdlock/internal/guard"
+	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/ticket"
+)
+
+// A Listener is told what the answers to a Session's requests say of all of etcd. It is told
+// without the Session's mutex, but for SetBackLocked.
+type Listener interface {
+	// SetBackLocked says that an epoch has ended, and another has begun.
+	SetBackLocked(ended, present *Epoch)
+
+	// StreamSilent says that the stream of the watches is silent. All watches are to be begun anew.
+	StreamSilent()
+
+	// Proved says that etcd's leader, of a term, has answered a request that was sent at a time, in
+	// an epoch.
+	Proved(sent time.Time, of *Epoch, term uint64)
+
+	// Unavailable says that etcd does not answer, and for how long.
+	Unavailable(reason error, silent time.Duration)
+
+	// Limited says once that etcd takes few operations in one transaction.
+	Limited(most int)
+
+	// Unreadable says once that the user may not read a key.
+	Unreadable(key string, err error)
+}
+
+// A Conn is the connection of a Session with etcd.
+type Conn struct {
+	*attempt.Caller
+
+	// Set once, then only read.
+	client   *clientv3.Client
+	listener Listener
+	ctx      context.Context // of all goroutines
+	tasks    *guard.Group
+	stream   *stream      // of watches
+	mu       *guard.Mutex // the Session's
+
+	present atomic.Pointer[Epoch] // changed under mu
+	limits  limits
+}
+
+// New returns the Conn of a Session, which has a mutex, and goroutines that end with ctx. The ttl
+// of its leases says how long an attempt may wait.
+func New(
+	ctx context.Context, client *clientv3.Client, ttl time.Duration,
+	mu *guard.Mutex, tasks *guard.Group, listener Listener,
+) *Conn {
+	c := &Conn{
+		Caller:   attempt.NewCaller(ctx, client, ttl, tasks.Go, listener.Unavailable),
+		client:   client,
+		listener: listener,
+		ctx:      ctx,
+		tasks:    tasks,
+		stream:   streamOf(client),
+		mu:       mu,
+	}
+	c.present.Store(&Epoch{})
+	return c
+}
+
+// Epoch is the present epoch: that of the requests that are sent now.
+func (c *Conn) Epoch() *Epoch { return c.present.Load() }
+
+// heard judges the header of an answer to a request that was sent in the epoch sent, when the
+// revision sentAt was known (0 if the answer may have an older one). An answer from
+// another cluster, or from before sentAt, begins a new epoch.
+func (c *Conn) heard(h header, sent *Epoch, sentAt int64) {
+	switch {
+	case c.Epoch() != sent: // it says nothing about the present one
+	case !sent.isOf(h.GetClusterId()) || h.GetRevision() < sentAt:
+		c.setBack(sent, beginAt(h))
+	default:
+		raise(&sent.revision, h.GetRevision())
+		raise(&sent.term, h.GetRaftTerm())
+	}
+}
+
+// heardNow judges the header of a linearizable answer. Its term was the newest when its request was
+// sent: a higher known term was from a candidate that was not elected, or from before a restore.
+func (c *Conn) heardNow(h header, sent sending) {
+	c.heard(h, sent.epoch, sent.revision)
+	if term := h.GetRaftTerm(); term < sent.term {
+		sent.epoch.term.CompareAndSwap(sent.term, term)
+	}
+	c.listener.Proved(sent.at, sent.epoch, h.GetRaftTerm())
+}
+
+// setBack ends an epoch, unless another answer has ended it.
+//
+// Invariant: the present epoch changes with the Session's mutex held, and the listener gives up in
+// the same critical section what it has from the one that has ended: views, names of keys, keys
+// that linger. (Do not swap the epoch first and tell then. A place that is put between the two
+// counts as one of the present epoch, and meets a view of the one before.)
+func (c *Conn) setBack(ended, present *Epoch) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.present.CompareAndSwap(ended, present) {
+		c.stream.moved()
+		c.listener.SetBackLocked(ended, present)
+	}
+}
+
+// Reached notes that an event of a watch, which was begun in the present epoch, had a revision.
+func (c *Conn) Reached(revision int64) { raise(&c.Epoch().revision, revision) }
+
+// Ask asks once.
+func (c *Conn) Ask(ctx context.Context, q Query) (Reading, error) {
+	sent := c.Epoch().sending()
+	read, err := q.send(ctx, c.client)
+	if err == nil {
+		read.Epoch = sent.epoch
+		c.heardNow(read.Header, sent)
+	}
+	return read, err
+}
+
+// AskInTime is Ask within the time of one attempt.
+func (c *Conn) AskInTime(ctx context.Context, q Query) (Reading, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout())
+	defer cancel()
+	return c.Ask(ctx, q)
+}
+
+// Attempt is one attempt to read.
+func (c *Conn) Attempt(ctx context.Context, q Query) (Reading, error) {
+	return c.attempt(ctx, &attempt.Backoff{}, func(ctx context.Context) (Reading, error) {
+		return c.Ask(ctx, q)
+	})
+}
+
+// AttemptPast is Attempt of a q that is of the past, and may be answered by any member. The state
+// at a revision does not change, so no quorum is needed. The member may not have reached it yet, or
+// have compacted it away.
+func (c *Conn) AttemptPast(ctx context.Context, q Query) (Reading, error) {
+	return c.attempt(ctx, &attempt.Backoff{Urgent: true}, func(ctx context.Context) (Reading, error) {
+		sent := c.Epoch()
+		read, err := q.send(ctx, c.client)
+		if err == nil {
+			read.Epoch = sent
+			c.heard(read.Header, sent, 0) // the member may be behind
+		}
+		return read, err
+	})
+}
+
+func (c *Conn) attempt(
+	ctx context.Context, retry *attempt.Backoff, ask func(context.Context) (Reading, error),
+) (Reading, error) {
+	read, _, err := attempt.Do(ctx, c.Caller, retry, attempt.ReadTimeout, ask)
+	return read, err
+}
+
+// Read asks until it is answered, etcd refuses, or ctx ends.
+func (c *Conn) Read(ctx context.Context, q Query) (Reading, error) {
+	return c.ReadBy(ctx, q, attempt.Backoff{}, nil)
+}
+
+// ReadBy is Read with attempts as retry says. It tells failed, which may be nil, of any other
+// error, and ends with the error that failed returns.
+func (c *Conn) ReadBy(
+	ctx context.Context, q Query, retry attempt.Backoff, failed func(error) error,
+) (Reading, error) {
+	return untilAnswered(ctx, c, retry, failed, func(ctx context.Context) (Reading, error) {
+		return c.Ask(ctx, q)
+	})
+}
+
+// untilAnswered calls ask until it is answered, etcd refuses, ctx ends, or failed returns an error.
+func untilAnswered[R any](
+	ctx context.Context, c *Conn, retry attempt.Backoff, failed func(error) error,
+	ask func(context.Context) (R, error),
+) (R, error) {
+	for {
+		answer, _, err := attempt.Do(ctx, c.Caller, &retry, attempt.ReadTimeout, ask)
+		switch {
+		case err == nil:
+			return answer, nil
+		case ctx.Err() != nil:
+			return answer, context.Cause(ctx)
+		case attempt.Refused(err):
+			return answer, err
+		case c.Closed():
+			return answer, attempt.ErrClientClosed
+		}
+		if failed != nil {
+			if err := failed(err); err != nil {
+				return answer, err
+			}
+		}
+		retry.Double() // another member may know more
+		if err := retry.Wait(ctx, c.Caller); err != nil {
+			return answer, err
+		}
+	}
+}
+
+// A Part is what was read of some keys, from one on. The entry of a key that is not there has no
+// revision.
+type Part struct {
+	From    int
+	Entries []line.Entry
+	Epoch   *Epoch
+}
+
+// ReadKeys reads keys linearizably, by ask, and calls got part by part. A part is as large as etcd
+// takes, which c remembers. ReadKeys finds keys that the user may not read by halving the part that
+// has them, and skips them: the error then says so, and nothing about the readable ones.
+func (c *Conn) ReadKeys(
+	ctx context.Context, keys []string, ask func(context.Context, Query) (Reading, error),
+	got func(Part),
+) error {
+	most := c.limits.most()
+	size := most
+	var refusal error
+	unreadable := 0
+	for from := 0; from < len(keys); {
+		part := keys[from:min(from+size, len(keys))]
+		ops := make([]clientv3.Op, len(part))
+		for i, key := range part {
+			ops[i] = clientv3.OpGet(key)
+		}
+		answer, err := ask(ctx, Ranges(nil, ops...))
+		switch {
+		case err == nil:
+			read := make([]line.Entry, len(part))
+			for i, key := range part {
+				read[i], _ = line.Find(answer.Ranges[i].GetKvs(), key)
+			}
+			got(Part{from, read, answer.Epoch})
+			from += len(part)
+			size = min(2*size, most)
+		case len(part) > 1 && attempt.Is(err, rpctypes.ErrTooManyOps):
+			most = c.limits.limit(len(part)/2, c.listener)
+			size = most
+		case len(part) > 1 && attempt.Is(err, rpctypes.ErrPermissionDenied):
+			size = len(part) / 2
+		case attempt.Is(err, rpctypes.ErrPermissionDenied) && unreadable < maxUnreadable:
+			unreadable++
+			refusal = err
+			c.limits.refuse(part[0], err, c.listener)
+			from++
+		default:
+			return err
+		}
+	}
+	return refusal
+}
+
+// Commit is one of a call's attempts at a transaction that writes. It may be sent several
+// times: each transaction here may be carried out any number of times. If there is no Else, a
+// repeat has Again in its place, which shows whether the first one was carried out.
+func (c *Conn) Commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn) Outcome {
+	var calls atomic.Int32
+	txn := func(ctx context.Context) (Outcome, error) {
+		call := &callContext{Context: ctx}
+		otherwise := t.Else
+		if calls.Add(1) > 1 && otherwise == nil {
+			otherwise = []clientv3.Op{t.Again()}
+		}
+		resp, err := c.txn(call, t.If, t.Then, otherwise)
+		return Outcome{resp: resp, repeated: call.asked.Load()}, err
+	}
+	sent, began := c.Epoch(), time.Now()
+	o, several, err := attempt.Do(ctx, c.Caller, retry, c.Timeout(), txn)
+	o.Epoch, o.Err = sent, err
+	o.Prompt = err == nil && time.Since(began) <= c.Timeout()
+	o.repeated = o.repeated || several
+	return o
+}
+
+// txn is one transaction that writes, which makes it linearizable.
+func (c *Conn) txn(
+	ctx context.Context, ifs []clientv3.Cmp, then, otherwise []clientv3.Op,
+) (*clientv3.TxnResponse, error) {
+	sent := c.Epoch().sending()
+	resp, err := c.client.Txn(ctx).If(ifs...).Then(then...).Else(otherwise...).Commit()
+	if err == nil {
+		c.heardNow(resp.Header, sent)
+	}
+	return resp, err
+}
+
+// Delete deletes the very key that was read, by one request in the time of an attempt.
+func (c *Conn) Delete(ctx context.Context, e line.Entry) error {
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout())
+	defer cancel()
+	is := clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev)
+	_, err := c.txn(ctx, []clientv3.Cmp{is}, []clientv3.Op{clientv3.OpDelete(e.Key)}, nil)
+	return err
+}
+
+// DeleteUntilAnswered is Delete until etcd has answered or refused, or ctx ends.
+func (c *Conn) DeleteUntilAnswered(ctx context.Context, e line.Entry) error {
+	deletes := func(ctx context.Context) (struct{}, error) { return struct{}{}, c.Delete(ctx, e) }
+	_, err := untilAnswered(ctx, c, attempt.Backoff{}, nil, deletes)
+	return err
+}
+
+// A Grant is a lease that etcd has granted.
+type Grant struct {
+	ID   clientv3.LeaseID
+	TTL  time.Duration
+	Sent time.Time
+}
+
+// Grant is one of a call's attempts to get a lease. Of several answers the first counts. The other
+// leases have no keys, and expire.
+func (c *Conn) Grant(
+	ctx context.Context, retry *attempt.Backoff, ttl time.Duration,
+) (Grant, error) {
+	grant := func(ctx context.Context) (Grant, error) {
+		sent, epoch := time.Now(), c.Epoch()
+		resp, err := c.client.Grant(ctx, int64(ttl/time.Second))
+		if err != nil {
+			return Grant{}, err
+		}
+		c.heard(resp.ResponseHeader, epoch, 0)
+		return Grant{resp.ID, time.Duration(resp.TTL) * time.Second, sent}, nil
+	}
+	g, _, err := attempt.Do(ctx, c.Caller, retry, c.Timeout(), grant)
+	return g, err
+}
+
+// Revoke is one of a call's attempts to give a lease back.
+func (c *Conn) Revoke(ctx context.Context, retry *attempt.Backoff, id clientv3.LeaseID) error {
+	revoke := func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) {
+		return c.client.Revoke(ctx, id)
+	}
+	_, _, err := attempt.Do(ctx, c.Caller, retry, c.Timeout(), revoke)
+	return err
+}
+
+// A Lifetime is what one member knows of a lease.
+type Lifetime struct {
+	Known  bool // there is such a lease
+	Behind bool // the member knows less of etcd than was known when it was asked
+	Keys   [][]byte
+}
+
+// Lifetime asks once what a member knows of a lease. The answer is neither linearizable nor
+// versioned.
+func (c *Conn) Lifetime(
+	ctx context.Context, id clientv3.LeaseID, opts ...clientv3.LeaseOption,
+) (Lifetime, error) {
+	sent := c.Epoch().sending()
+	resp, err := c.client.TimeToLive(ctx, id, opts...)
+	if err != nil {
+		return Lifetime{}, err
+	}
+	c.heard(resp.ResponseHeader, sent.epoch, 0)
+	return Lifetime{
+		Known:  resp.TTL >= 0, // -1 is the answer for a lease that does not exist
+		Behind: resp.GetRevision() < sent.revision,
+		Keys:   resp.Keys,
+	}, nil
+}
+
+// Renewals sends the renewals of a lease, on streams that end with ctx.
+func (c *Conn) Renewals(ctx context.Context, id clientv3.LeaseID) *keepalive.Sender {
+	return keepalive.NewSender(ctx, c.client, id, c.tasks.Go)
+}
+
+// Where is where the requests of an epoch go: a client may be moved to another cluster.
+func (c *Conn) Where(epoch *Epoch) any {
+	type where struct {
+		epoch     *Epoch
+		endpoints string
+	}
+	return where{epoch, strings.Join(c.Endpoints(), " ")}
+}
+
+// Renewed judges the answer to a renewal, which may be of a member that is behind. It returns the
+// term that was known before, 0 if the epoch in which the renewal was sent has ended.
+func (c *Conn) Renewed(resp *pb.LeaseKeepAliveResponse, sent *Epoch) (known uint64) {
+	known = sent.term.Load()
+	c.heard(resp.Header, sent, 0)
+	if c.Epoch() != sent {
+		return 0
+	}
+	return known
+}
+
+// Endpoints are the endpoints of the client, none if it was not made with clientv3.New.
+func (c *Conn) Endpoints() []string {
+	if c.client.ActiveConnection() == nil {
+		return nil
+	}
+	return c.client.Endpoints()
+}
+
+// FollowConnection calls lost when the client has lost its connection, and found when it has
+// another, until ctx ends.
+func (c *Conn) FollowConnection(ctx context.Context, lost, found func()) {
+	conn := c.client.ActiveConnection()
+	if conn == nil {
+		return // not made with clientv3.New
+	}
+	for state := conn.GetState(); conn.WaitForStateChange(ctx, state); {
+		was := state
+		state = conn.GetState()
+		if was == connectivity.Ready {
+			lost()
+		}
+		if state == connectivity.Ready {
+			found()
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package etcd
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/guard"
+)
+
+// A told Listener has what it was told.
+type told struct {
+	mu         *guard.Mutex
+	setBack    []*Epoch // that have ended
+	limits     []int
+	unreadable []string
+	proved     int
+	silent     int
+}
+
+func (l *told) SetBackLocked(ended, _ *Epoch) {
+	if l.mu.TryLock() {
+		panic("SetBackLocked without the mutex")
+	}
+	l.setBack = append(l.setBack, ended)
+}
+func (l *told) Proved(time.Time, *Epoch, uint64) { l.proved++ }
+func (l *told) Unavailable(error, time.Duration) {}
+func (l *told) Limited(most int)                 { l.limits = append(l.limits, most) }
+func (l *told) Unreadable(key string, _ error)   { l.unreadable = append(l.unreadable, key) }
+
+func (l *told) StreamSilent() { l.silent++ }
+
+// conn returns a Conn with a client, and what it tells.
+func conn(t *testing.T, client *clientv3.Client) (*Conn, *told) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	l := &told{mu: new(guard.Mutex)}
+	return New(ctx, client, 10*time.Second, l.mu, guard.NewGroup(l.mu), l), l
+}
+
+// A Session has heard of a term, and no later linearizable answer knows it. Then it was
+// the term of a leader that was not elected, or of one before a restore.
+func TestATermThatEtcdDoesNotKnowAnyMoreIsForgotten(t *testing.T) {
+	c, _ := conn(t, fake.NewServer().Client("a"))
+	term := func(term uint64) header { return &pb.ResponseHeader{RaftTerm: term} }
+	epoch := c.Epoch()
+	before := epoch.sending()
+	c.heard(term(3), epoch, 0)
+	c.heardNow(term(2), before)
+	require.EqualValues(t, 3, epoch.term.Load(), "asked before")
+	c.heard(term(2), epoch, 0)
+	require.EqualValues(t, 3, epoch.term.Load(), "a member that is behind")
+	c.heardNow(term(2), epoch.sending())
+	require.EqualValues(t, 2, epoch.term.Load())
+	c.heardNow(term(4), epoch.sending())
+	require.EqualValues(t, 4, epoch.term.Load())
+}
+
+// An answer with an older revision than was known when its request was sent, or from another
+// cluster, ends the epoch, once. It belongs to the epoch that has ended.
+func TestAnAnswerFromBeforeItsRequestEndsTheEpoch(t *testing.T) {
+	of := func(cluster uint64, revision int64) header {
+		return &pb.ResponseHeader{ClusterId: cluster, Revision: revision}
+	}
+	for name, row := range map[string]struct {
+		answer header
+		weak   bool // the answer may have an older revision
+		ends   bool
+	}{
+		"the same revision":           {answer: of(1, 10)},
+		"a later one":                 {answer: of(1, 11)},
+		"an earlier one":              {answer: of(1, 9), ends: true},
+		"of a member that is behind":  {answer: of(1, 9), weak: true},
+		"of another cluster":          {answer: of(2, 10), ends: true},
+		"of a member of another one":  {answer: of(2, 10), weak: true, ends: true},
+		"of a proxy without a header": {answer: of(0, 10)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, l := conn(t, fake.NewServer().Client("a"))
+			c.heard(of(1, 10), c.Epoch(), 0)
+			sent := c.Epoch().sending()
+			if row.weak {
+				sent.revision = 0
+			}
+			for range 2 {
+				c.heard(row.answer, sent.epoch, sent.revision)
+			}
+			if !row.ends {
+				require.Empty(t, l.setBack)
+				require.Same(t, sent.epoch, c.Epoch())
+				require.Equal(t, max(10, row.answer.GetRevision()), c.Epoch().Revision())
+				return
+			}
+			require.Equal(t, []*Epoch{sent.epoch}, l.setBack)
+			require.NotSame(t, sent.epoch, c.Epoch())
+			require.Equal(t, row.answer.GetRevision(), c.Epoch().Revision())
+			require.Equal(t, row.answer.GetClusterId(), c.Epoch().Cluster())
+			require.EqualValues(t, 10, sent.epoch.Revision(), "the answer says nothing about it")
+		})
+	}
+}

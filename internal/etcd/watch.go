@@ -1,0 +1,148 @@
+package etcd
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+)
+
+// A Watch is one watch. Its owner receives from Answers, and gives each answer to Notice.
+type Watch struct {
+	Answers clientv3.WatchChan
+	Epoch   *Epoch // in which it was begun
+
+	c       *Conn
+	on      int64 // the name of its stream
+	created bool  // etcd has answered
+	unlink  func() bool
+	end     context.CancelFunc
+}
+
+// A Notice is what an answer of a Watch says.
+type Notice struct {
+	Kind   NoticeKind
+	Events []*clientv3.Event
+	Err    error // why the watch has ended, nil if etcd has not said so
+}
+
+// A NoticeKind is a kind of Notice.
+type NoticeKind uint8
+
+const (
+	// Created is the first one. What happened before is to be read. It has events only if the
+	// Watcher is a user's own, and does not say when a watch is there.
+	Created NoticeKind = iota
+
+	// Events is each later one, until the watch has ended.
+	Events
+
+	// Ended is the last one: no leader, compacted, cut off, refused, or of another cluster. Where
+	// the next watch begins on another stream for it, that is arranged.
+	Ended
+)
+
+// Notice judges an answer. open is false if there is none, and none will come.
+//
+// An answer of another cluster than the present epoch's begins no new epoch: after the client was
+// moved, an open stream still leads to the old cluster. A later read shows which of the two counts,
+// and the next watch is on another stream.
+func (w *Watch) Notice(answer clientv3.WatchResponse, open bool) Notice {
+	err := answer.Err()
+	switch {
+	case !open || err != nil:
+		w.c.stream.fails(w.on, err)
+		return Notice{Kind: Ended, Err: err}
+	case w.c.Epoch().isElsewhere(answer.Header):
+		w.c.stream.moved()
+		return Notice{Kind: Ended}
+	}
+	w.c.stream.tells(w.on)
+	kind := Events
+	if !w.created {
+		w.created, kind = true, Created
+	}
+	return Notice{Kind: kind, Events: answer.Events}
+}
+
+// Stop ends the watch.
+func (w *Watch) Stop() {
+	if w.unlink != nil {
+		w.unlink()
+	}
+	if w.end != nil {
+		w.end()
+	}
+}
+
+// Watch begins a watch from now. It returns when etcd has answered, or with closed Answers if ctx
+// ends before. If that takes too long, Answers are closed, too, and by broken the
+// next watch may take longer.
+//
+// Invariant: clientv3's watch is not ended before etcd has answered, unless it takes too long. So
+// it begins in a goroutine of its own, which goes on if ctx ends. (Do not end it with ctx. clientv3
+// ends a stream with the last watch that etcd has answered: another one leaves the stream open.
+// TestNoStreamOfWatchesStaysOpen.)
+func (c *Conn) Watch(
+	ctx context.Context, broken *attempt.Backoff, key string, opts ...clientv3.OpOption,
+) (w Watch) {
+	watching, on := c.stream.context(context.WithoutCancel(ctx))
+	watching, end := context.WithCancel(watching)
+	w = Watch{Answers: none, Epoch: c.Epoch(), c: c, on: on, end: end}
+	if ctx.Err() != nil {
+		return w
+	}
+	started, before := time.Now(), *broken
+	const opening, open, given, left = 0, 1, 2, 3
+	var state atomic.Int32
+	var giveUp func()
+	giveUp = func() { // when it takes too long; etcd may have become faster since
+		remains := c.WatchTimeout(before) - time.Since(started)
+		switch {
+		case state.Load() == open:
+		case remains > 0:
+			time.AfterFunc(min(remains, attempt.ReadTimeout), giveUp)
+		case state.CompareAndSwap(opening, given) || state.Load() == left:
+			end() // no waiter reads the line before the watch is there
+		}
+	}
+	giveUp()
+	begun := make(chan clientv3.WatchChan, 1)
+	c.tasks.Go(func() {
+		defer context.AfterFunc(c.ctx, end)()
+		watch := c.client.Watch(watching, key, append(opts, clientv3.WithCreatedNotify())...)
+		if !state.CompareAndSwap(opening, open) {
+			end()
+		}
+		begun <- watch
+	})
+	select {
+	case w.Answers = <-begun:
+	case <-ctx.Done():
+		if state.CompareAndSwap(opening, left) {
+			w.end = nil // its goroutine ends it
+			return w
+		}
+		w.Answers = <-begun
+	}
+	if state.Load() == given {
+		broken.Unanswered()
+		if c.stream.isSilent(on, started) {
+			// The other watches on it hear nothing either. (clientv3 begins one watch at a time on
+			// a stream, so many at once take long. Then the stream is not silent.)
+			c.listener.StreamSilent()
+		}
+	}
+	w.unlink = context.AfterFunc(ctx, end)
+	return w
+}
+
+// none are the Answers of a Watch that was not begun.
+var none = func() clientv3.WatchChan {
+	closed := make(chan clientv3.WatchResponse)
+	close(closed)
+	return closed
+}()
