@@ -260,7 +260,7 @@ func TestAPlaceThatIsLostBeforeTheWaitWakesIt(t *testing.T) {
 	entering := p.ticket.Enter(false, false)
 	entering.Judge(ticket.Answer{Succeeded: true, Revision: 2})
 	s.mu.Lock()
-	p.lostLocked()
+	p.observedLocked(ticket.Observation{Entry: line.Entry{Key: "x/2"}})
 	s.mu.Unlock()
 	p.listen()
 	select {

@@ -137,17 +137,27 @@ func (p *place) look(ctx context.Context, c *claim, at int64) error {
 		if err != nil {
 			return err
 		}
-		ahead, there := look.Judge(read...)
-		if !there {
-			p.ownKeyChanged()
+		ahead, own := look.Judge(read...)
+		if p.isLostBy(own) {
 			return errQueueAnew
 		}
 		if ticket.Tells(ahead) {
-			p.above().findRecall(read[0])
 			p.setLine(ahead, sent)
 			return nil
 		}
 	}
+}
+
+// isLostBy observes p's own key, as a look has read it, and reports whether p is lost. If etcd was
+// set back, an earlier key of the Session may be beyond what the look has read, and block everybody.
+func (p *place) isLostBy(own ticket.Observation) bool {
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	lost := p.observedLocked(own).IsLoss()
+	if lost {
+		p.lease.suspectLocked()
+	}
+	return lost
 }
 
 // readAhead is one request of a look.

@@ -272,20 +272,20 @@ func (v *view) apply(events []*clientv3.Event) {
 			continue // known from the read
 		}
 		revision = max(revision, at)
-		if e := line.EntryOf(event.Kv); event.Type != clientv3.EventTypeDelete && e.StandsIn(v.local.name) {
+		e := line.EntryOf(event.Kv)
+		if event.Type != clientv3.EventTypeDelete && e.StandsIn(v.local.name) {
 			v.keys[e.Key] = e.Rev
 			if at != e.Rev {
 				v.putOver[e.Key] = putOver{e, at}
 			}
-			v.putOverLocked(e)
 		} else {
 			delete(v.keys, e.Key)
 			delete(v.putOver, e.Key)
 			if e.MayStandIn(v.local.name) {
 				v.deleted[e.Key] = at
 			}
-			v.lostLeaseLocked(e)
 		}
+		v.observedLocked(e)
 	}
 	v.revision = revision
 	raise(&v.s.epoch.Load().revision, revision)
@@ -372,20 +372,23 @@ func (v *view) judgeLocked(afterRead bool) {
 func (v *view) judgeOwnLocked(afterRead bool) {
 	p := v.ownLocked()
 	v.judged = nil
-	if p == nil || p.ticket.Rev() == 0 || v.revision < p.ticket.Rev() {
+	if p == nil || v.revision == 0 {
 		return
 	}
-	there := v.keys[p.ticket.Key] == p.ticket.Rev()
-	if !there && p.seen != v && !afterRead {
+	// What was not put over is as its own ticket has put it, or is of another ticket.
+	own := line.Entry{Key: p.ticket.Key, Rev: v.keys[p.ticket.Key], Lease: p.ticket.Lease}
+	if over, is := v.putOver[own.Key]; is {
+		own = over.Entry
+	}
+	seen := p.observedLocked(ticket.Observation{
+		Entry: own, At: v.revision, Unproven: p.seen != v && !afterRead,
+	})
+	if seen == ticket.Nothing {
 		return
 	}
 	p.seen, v.judged = v, p
-	if e := v.putOver[p.ticket.Key].Entry; there && p.ticket.Is(e) {
-		p.above().noteRecallLocked(e)
-	}
 	switch {
-	case !there:
-		p.lostLocked()
+	case seen.IsLoss():
 	case p.lingersLocked():
 		if v.othersLocked() {
 			v.local.giveWayLocked()
@@ -395,6 +398,14 @@ func (v *view) judgeOwnLocked(afterRead bool) {
 		if p.ahead.Clear() {
 			v.tellLocked()
 		}
+	}
+}
+
+// observedLocked has the own place observe e, as an event or a read has shown it: it may be the own
+// key, recalled or put over. That the own key is gone, judgeOwnLocked finds.
+func (v *view) observedLocked(e line.Entry) {
+	if p := v.ownLocked(); p != nil {
+		p.observedLocked(ticket.Observation{Entry: e, Unproven: true})
 	}
 }
 
@@ -410,27 +421,6 @@ func (v *view) ownLocked() *place {
 		return owner.place
 	}
 	return v.local.queue.Lingering()
-}
-
-// strayLocked notes that the own key was put over without its lease, if it is e: e is still
-// there, but no longer stands in line.
-func (v *view) lostLeaseLocked(e line.Entry) {
-	if p := v.ownLocked(); p != nil && p.ticket.Rev() != 0 && p.ticket.Rev() == e.Rev && p.ticket.Key == e.Key {
-		p.ticket.PutOver()
-	}
-}
-
-// putOverLocked notes that the own key is lost, if it is e and e has another lease: for the
-// others it still stands in line.
-func (v *view) putOverLocked(e line.Entry) {
-	p := v.ownLocked()
-	if p == nil || p.ticket.Rev() != e.Rev || p.ticket.Key != e.Key || p.ticket.Is(e) {
-		return
-	}
-	if s := p.ticket.State(); s == ticket.InLine || s == ticket.Held {
-		p.ticket.PutOver()
-		p.lostLocked()
-	}
 }
 
 // othersLocked reports whether other keys than the Session's own stand in line.

@@ -48,16 +48,15 @@ func (v *view) readLine() bool {
 		keys := make(map[string]int64, len(resp.Kvs))
 		over := make(map[string]putOver)
 		for _, kv := range resp.Kvs {
-			if e := line.EntryOf(kv); e.StandsIn(v.local.name) {
+			e := line.EntryOf(kv)
+			if e.StandsIn(v.local.name) {
 				keys[e.Key] = e.Rev
 				if at := kv.GetModRevision(); at != e.Rev {
 					over[e.Key] = putOver{e, at}
 				}
-				v.putOverLocked(e)
 				v.s.suspectOrphanLocked(e)
-			} else {
-				v.lostLeaseLocked(e)
 			}
+			v.observedLocked(e)
 		}
 		v.behind = v.behind || !maps.Equal(v.keys, keys) || !maps.EqualFunc(v.putOver, over, putOver.same)
 		v.revision, v.keys, v.putOver = at, keys, over
