@@ -77,7 +77,7 @@ func (p *place) lastsForLocked(now time.Time, d time.Duration) bool {
 // permit has told p nothing. TestAPermitIsToldOfWhatHappensWhileAnotherOfItsSessionWaits.)
 func (p *place) viewedLocked() bool {
 	v := p.local.view
-	return v != nil && v.live && v.err == nil && v.judged == p && v.ownLocked() == p
+	return v.isLiveLocked() && v.judged == p && v.ownLocked() == p
 }
 
 // unwatchLocked ends the watch of p's key, if there is one: the key is not held any more.

@@ -2,6 +2,7 @@ package etcdlock
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -71,7 +72,7 @@ type view struct {
 	read      map[string]int64   // keys as the last read told them
 	deleted   map[string]int64   // the last DELETE of each key since then, as long as it may count
 	putOver   map[string]putOver // of keys: values that are not the first ones, and may have a recall
-	live      bool               // there is a watch, as far as is known
+	state     viewState          // changed by becomesLocked alone
 	behind    bool               // a read told what the watch did not, or not yet
 	reading   bool               // a re-check is under way
 	waiting   bool               // the line's owner waits by this view
@@ -81,8 +82,40 @@ type view struct {
 	needed    time.Time          // when it last was
 	judged    *place             // the own place that the last events were judged for, if there was one
 	err       error              // of the last read, nil once one was answered
-	refusal   error              // why there is no view, and no waiting: etcd refuses
+	refusal   error              // why it is over, and there is no waiting: etcd refuses
 }
+
+// A viewState is how far a view has come, and whether it may be relied on.
+type viewState uint8
+
+const (
+	viewBegun  viewState = iota // its first watch is under way, and nothing was read yet
+	viewBlind                   // it has no watch, or none since whose beginning the line was read
+	viewLive                    // it has one, and the last read was answered
+	viewFailed                  // it has one, and the last read was not answered
+	viewOver                    // it is off its line, for good
+)
+
+// String returns the state's name.
+func (st viewState) String() string {
+	return [...]string{"begun", "blind", "live", "failed", "over"}[st]
+}
+
+// becomesLocked is the one transition of a view's state. A view that is over stays so, whatever its
+// goroutine learns yet. Only a blind view, or one that has begun, begins to have a watch.
+func (v *view) becomesLocked(next viewState) {
+	switch {
+	case v.state == viewOver:
+		return
+	case next == viewBegun, next == viewFailed && v.state != viewLive:
+		panic(fmt.Sprintf("etcdlock: view of %q: %v becomes %v", v.local.name, v.state, next))
+	}
+	v.state = next
+}
+
+// isLiveLocked reports whether v may be relied on: it shows whatever happens in the line. (What its
+// watch does not show, as it is silent, the rechecks do.)
+func (v *view) isLiveLocked() bool { return v != nil && v.state == viewLive }
 
 // A putOver is a key that was put over at a revision and kept its create revision.
 type putOver struct {
@@ -197,7 +230,8 @@ func (v *view) within() (from string, to clientv3.OpOption) {
 func (v *view) watched() {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
-	v.live, v.behind = true, false
+	v.becomesLocked(viewLive)
+	v.behind = false
 	v.reliesLocked()
 	v.local.above().admitLocked()
 }
@@ -216,14 +250,16 @@ func (v *view) reliesLocked() {
 func (v *view) unwatched() {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
-	v.live = false
+	if v.state != viewBegun {
+		v.becomesLocked(viewBlind)
+	}
 	v.blindLocked()
 }
 
 // blindLocked gives up the key that lingers by this view: without a watch nobody would
 // notice that others wait for it.
 func (v *view) blindLocked() {
-	if v.local.view == v {
+	if v.state != viewOver {
 		v.local.giveWayLocked()
 	}
 }
@@ -232,7 +268,7 @@ func (v *view) blindLocked() {
 func (v *view) keepRunning() bool {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
-	return v.local.view == v && v.refusal == nil && !v.s.closed && !v.idleLocked()
+	return v.state != viewOver && !v.s.closed && !v.idleLocked()
 }
 
 // neededLocked reports whether somebody depends on the view.
@@ -249,8 +285,9 @@ func (v *view) idleLocked() bool {
 
 // endLocked takes the view off its line and ends its goroutine.
 func (v *view) endLocked() {
-	if v.local.view == v {
+	if v.state != viewOver {
 		v.blindLocked()
+		v.becomesLocked(viewOver)
 		v.local.view = nil
 		v.tellLocked()
 	}
@@ -261,7 +298,7 @@ func (v *view) endLocked() {
 func (v *view) apply(events []*clientv3.Event) {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
-	if v.local.view != v {
+	if v.state == viewOver {
 		return // it has ended meanwhile
 	}
 	v.behind = false
@@ -342,7 +379,7 @@ func (s *Session) watchAnew() {
 func (s *Session) watchAnewLocked() {
 	s.rewatchLocked()
 	for _, n := range s.lines {
-		if n.view != nil && n.view.live {
+		if n.view != nil && (n.view.state == viewLive || n.view.state == viewFailed) {
 			select {
 			case n.view.again <- struct{}{}:
 			default: // already told

@@ -1145,6 +1145,7 @@ var mutants = []mutant{
 			case !open || resp.Err() != nil:
 				v.s.mu.Lock()
 				v.refusal = attempt.ErrNoAnswer
+				v.endLocked()
 				v.s.mu.Unlock()
 `},
 		},
@@ -1162,12 +1163,14 @@ var mutants = []mutant{
 	{
 		name: "a key lingers without a watch",
 		why:  "The watch will be back. But meanwhile nothing shows who waits (WithLinger).",
-		edits: []edit{{"view.go", `	v.live = false
+		edits: []edit{{"view.go", `		v.becomesLocked(viewBlind)
+	}
 	v.blindLocked()
-`, `	v.live = false
+`, `		v.becomesLocked(viewBlind)
+	}
 `}, {"view.go", `		v.blindLocked()
-		v.local.view = nil
-`, `		v.local.view = nil
+		v.becomesLocked(viewOver)
+`, `		v.becomesLocked(viewOver)
 `}},
 		killers: []killer{named("TestAKeyThatLingersIsGivenUp")},
 	},
@@ -1439,7 +1442,7 @@ var mutants = []mutant{
 	{
 		name: "one joins those who read without a live watch",
 		why:  "The key is held, and a writer waits for it. But if one more reader joins each time, the writer waits for ever.",
-		edits: []edit{{"cohort.go", `	case v == nil || !v.live || v.revision == 0 || v.err != nil:
+		edits: []edit{{"cohort.go", `	case !v.isLiveLocked():
 `, `	case v == nil:
 `}},
 		killers: []killer{named("TestNobodyJoinsWithoutALiveWatch"), ofFamily(2000)},
