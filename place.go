@@ -106,7 +106,7 @@ func (p *place) lostLocked() {
 	p.tellLocked()
 	p.above().keyLostLocked()
 	p.giveWayLocked()
-	if p.hold != nil {
+	if p.hold != nil { // a waiter queues anew, and says nothing yet about the others of its Session
 		p.local.above().admitLocked()
 	}
 }
