@@ -181,24 +181,10 @@ func (l *lease) confirmMissing(places []*place, part etcd.Part, known bool) {
 	defer l.s.mu.Unlock()
 	for i, e := range part.Entries {
 		p := places[i]
-		gone := e.Rev != p.ticket.Rev()
-		if gone && e.Rev != 0 { // another key of that name is in the way
-			l.suspectLocked()
+		seen := p.observedLocked(ticket.Observation{Entry: e, LeaseGone: !known})
+		if seen == ticket.Same && p.refs > 0 && part.Epoch == l.s.etcd.Epoch() {
+			p.epoch = part.Epoch // who waits has to read the line, too
 		}
-		switch {
-		case gone && !known:
-			p.ticket.Revoked()
-		case gone:
-		case e.Lease != int64(l.id):
-			p.ticket.PutOver()
-		default:
-			if p.refs > 0 && part.Epoch == l.s.etcd.Epoch() {
-				p.epoch = part.Epoch // who waits has to read the line, too
-			}
-			p.noteRecallLocked(e)
-			continue
-		}
-		p.lostLocked()
 	}
 }
 

@@ -92,7 +92,7 @@ func (n *localLine) admissionOfReadLocked(p *place, early bool) admission {
 		return undecided
 	}
 	switch v := n.view; {
-	case v == nil || !v.live || v.revision == 0 || v.err != nil:
+	case !v.isLiveLocked():
 		return undecided
 	case v.exclusive > 0:
 		return mustQueue

@@ -38,11 +38,6 @@ const (
 // known, and the watch has not ended since. It may have gone silent all the same. So the lease's
 // keys are audited now and then, and once per renewal period where a key is not covered.
 // (TestALossIsToldThoughAllWatchesAreSilent.)
-//
-// Invariant: an event ends a hold only by its revisions: a DELETE that is newer than the key, or
-// a put that kept the create revision but not the lease. Key names are used again, and a member
-// that lags behind reports their earlier uses. (Do not end a hold by the key's name alone.
-// TestAnEventOfAnEarlierUseOfTheNameEndsNoHold.)
 type keyWatch struct {
 	// Set once, then only read.
 	place  *place
@@ -83,7 +78,7 @@ func (p *place) lastsForLocked(now time.Time, d time.Duration) bool {
 // permit has told p nothing. TestAPermitIsToldOfWhatHappensWhileAnotherOfItsSessionWaits.)
 func (p *place) viewedLocked() bool {
 	v := p.local.view
-	return v != nil && v.live && v.err == nil && v.judged == p && v.ownLocked() == p
+	return v.isLiveLocked() && v.judged == p && v.ownLocked() == p
 }
 
 // unwatchLocked ends the watch of p's key, if there is one: the key is not held any more.
@@ -207,27 +202,18 @@ func (w *keyWatch) unsure() {
 	w.sure = false
 }
 
-// apply judges what has happened to the key.
+// apply observes what has happened to the key.
 func (w *keyWatch) apply(events []*clientv3.Event) {
 	p := w.place
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
 	for _, event := range events {
-		e, at := line.EntryOf(event.Kv), event.Kv.GetModRevision()
-		switch {
-		case p.watch != w || p.ticket.State() != ticket.Held:
+		if p.watch != w {
 			return // the release has deleted it, or is about to
-		case e.Key != p.ticket.Key || at <= p.ticket.Rev(): // of an earlier use of the name
-		case event.Type == clientv3.EventTypeDelete:
-			p.lease.deletedLocked(p)
-		case p.ticket.Is(e): // a put that keeps the lease keeps the place
-			p.above().noteRecallLocked(e)
-		case e.Rev == p.ticket.Rev():
-			p.ticket.PutOver()
-			p.lostLocked()
-		default: // it was put again; a read decides
-			p.lease.suspectLocked()
 		}
+		p.observedLocked(ticket.Observation{
+			Entry: line.EntryOf(event.Kv), At: event.Kv.GetModRevision(), AskFirst: true,
+		})
 	}
 }
 
@@ -282,25 +268,14 @@ func (l *lease) readSince(created []unread, read []line.Entry, since *etcd.Epoch
 	}
 	for i, e := range read {
 		w, p := created[i].watch, created[i].watch.place
-		switch {
-		case p.watch != w || p.ticket.State() != ticket.Held:
-		case p.ticket.Is(e):
+		if p.watch == w && p.observedLocked(ticket.Observation{Entry: e, AskFirst: true}) == ticket.Same {
 			w.sure = w.made == created[i].made
-			p.above().noteRecallLocked(e)
-		case e.Rev == 0:
-			l.deletedLocked(p)
-		case e.Rev == p.ticket.Rev():
-			p.ticket.PutOver()
-			p.lostLocked()
-		default: // another key of that name is there
-			l.suspectLocked()
-			l.deletedLocked(p)
 		}
 	}
 }
 
-// deletedLocked ends the hold at p, whose key is gone, in the background.
-func (l *lease) deletedLocked(p *place) {
+// askWhyLocked ends the hold at p, whose key is gone, in the background.
+func (l *lease) askWhyLocked(p *place) {
 	l.deleted = append(l.deleted, p)
 	if !l.asking {
 		l.asking = true
@@ -315,13 +290,7 @@ func (l *lease) tellDeleted() {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
 	for _, p := range l.deleted {
-		if p.ticket.State() != ticket.Held {
-			continue // it was released meanwhile, and Unlock has returned the loss
-		}
-		if !known {
-			p.ticket.Revoked()
-		}
-		p.lostLocked()
+		p.observedLocked(ticket.Observation{Entry: line.Entry{Key: p.ticket.Key}, LeaseGone: !known})
 	}
 	l.deleted, l.asking = nil, false
 	if !known {

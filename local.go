@@ -203,11 +203,11 @@ func (s *Session) lingerLocked(h *hold) bool {
 		return false
 	}
 	switch v := n.view; {
-	case v == nil || v.err != nil || v.partial:
+	case v == nil || v.partial:
 		return false
-	case v.revision == 0 && n.queue.Owner().ahead == 0:
+	case v.state == viewBegun && n.queue.Owner().ahead == 0:
 		// The first watch is under way. Its end, or a read that fails, takes the key back.
-	case !v.live || v.othersLocked():
+	case !v.isLiveLocked() || v.othersLocked():
 		return false // if the first watch is under way, those who came before may be there
 	}
 	h.traceReleased()

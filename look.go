@@ -132,17 +132,27 @@ func (p *place) look(ctx context.Context, c *claim, at int64) error {
 		if err != nil {
 			return err
 		}
-		ahead, there := look.Judge(read.Ranges...)
-		if !there {
-			p.ownKeyChanged()
+		ahead, own := look.Judge(read.Ranges...)
+		if p.isLostBy(own) {
 			return errQueueAnew
 		}
 		if ticket.Tells(ahead) {
-			p.above().findRecall(read.Ranges[0])
 			p.setLine(ahead, read.Epoch)
 			return nil
 		}
 	}
+}
+
+// isLostBy observes p's own key, as a look has read it, and reports whether p is lost. If etcd was
+// set back, an earlier key of the Session may be beyond what the look has read, and block everybody.
+func (p *place) isLostBy(own ticket.Observation) bool {
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	lost := p.observedLocked(own).IsLoss()
+	if lost {
+		p.lease.suspectLocked()
+	}
+	return lost
 }
 
 // readAhead is one request of a look.

@@ -3,7 +3,6 @@ package etcdlock
 import (
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
@@ -69,13 +68,45 @@ func (s *Session) newPlaceLocked(c *claim) *place {
 
 // abovePlace is what stands above a place, as its watches and reads know it: the holds there.
 type abovePlace interface {
-	noteRecallLocked(e line.Entry)     // its key, as it was read or an event has told it
-	findRecall(read *pb.RangeResponse) // noteRecallLocked of what a range has read, without mu
-	keyLostLocked()                    // ends the holds
-	endContexts()                      // of those that have ended, without mu
+	noteRecallLocked(e line.Entry) // its key, as it was read or an event has told it
+	keyLostLocked()                // ends the holds
+	endContexts()                  // of those that have ended, without mu
 }
 
 func (p *place) above() abovePlace { return p }
+
+// observedLocked has p's ticket judge what was observed of a key, and draws the conclusions. All
+// that events, views and reads show of p's key comes here.
+func (p *place) observedLocked(o ticket.Observation) ticket.Seen {
+	known := p.ticket.Lost()
+	seen := p.ticket.Observe(o)
+	if seen == ticket.Same {
+		p.above().noteRecallLocked(o.Entry)
+	}
+	if known || !seen.IsLoss() {
+		return seen
+	}
+	if seen == ticket.Replaced { // that key blocks everybody
+		p.lease.suspectLocked()
+	}
+	if p.ticket.Lost() {
+		p.lostLocked()
+	} else {
+		p.lease.askWhyLocked(p)
+	}
+	return seen
+}
+
+// lostLocked draws the conclusions of the loss of p's key.
+func (p *place) lostLocked() {
+	p.unwatchLocked()
+	p.tellLocked()
+	p.above().keyLostLocked()
+	p.giveWayLocked()
+	if p.hold != nil { // a waiter queues anew, and says nothing yet about the others of its Session
+		p.local.above().admitLocked()
+	}
+}
 
 // ticketLocked is p's ticket.
 func (p *place) ticketLocked() *ticket.Ticket { return &p.ticket }

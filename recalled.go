@@ -5,8 +5,6 @@ import (
 	"log/slog"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
@@ -62,16 +60,6 @@ func (p *place) noteRecallLocked(e line.Entry) {
 		h.recallLocked(r, now)
 	}
 	p.local.admitLocked() // or refuses them
-}
-
-// findRecall is noteRecallLocked of what a range has read, which may have p's key.
-func (p *place) findRecall(read *pb.RangeResponse) {
-	e, _ := line.Find(read.GetKvs(), p.ticket.Key)
-	p.s.mu.Lock()
-	defer p.s.mu.Unlock()
-	if p.ticket.Is(e) {
-		p.noteRecallLocked(e)
-	}
 }
 
 // recallLocked begins the grace of h, which has noticed a request now, if it listens. One that ends

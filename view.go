@@ -2,6 +2,7 @@ package etcdlock
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -72,7 +73,7 @@ type view struct {
 	read      map[string]int64   // keys as the last read told them
 	deleted   map[string]int64   // the last DELETE of each key since then, as long as it may count
 	putOver   map[string]putOver // of keys: values that are not the first ones, and may have a recall
-	live      bool               // there is a watch, as far as is known
+	state     viewState          // changed by becomesLocked alone
 	behind    bool               // a read told what the watch did not, or not yet
 	reading   bool               // a re-check is under way
 	waiting   bool               // the line's owner waits by this view
@@ -82,8 +83,40 @@ type view struct {
 	needed    time.Time          // when it last was
 	judged    *place             // the own place that the last events were judged for, if there was one
 	err       error              // of the last read, nil once one was answered
-	refusal   error              // why there is no view, and no waiting: etcd refuses
+	refusal   error              // why it is over, and there is no waiting: etcd refuses
 }
+
+// A viewState is how far a view has come, and whether it may be relied on.
+type viewState uint8
+
+const (
+	viewBegun  viewState = iota // its first watch is under way, and nothing was read yet
+	viewBlind                   // it has no watch, or none since whose beginning the line was read
+	viewLive                    // it has one, and the last read was answered
+	viewFailed                  // it has one, and the last read was not answered
+	viewOver                    // it is off its line, for good
+)
+
+// String returns the state's name.
+func (st viewState) String() string {
+	return [...]string{"begun", "blind", "live", "failed", "over"}[st]
+}
+
+// becomesLocked is the one transition of a view's state. A view that is over stays so, whatever its
+// goroutine learns yet. Only a blind view, or one that has begun, begins to have a watch.
+func (v *view) becomesLocked(next viewState) {
+	switch {
+	case v.state == viewOver:
+		return
+	case next == viewBegun, next == viewFailed && v.state != viewLive:
+		panic(fmt.Sprintf("etcdlock: view of %q: %v becomes %v", v.local.name, v.state, next))
+	}
+	v.state = next
+}
+
+// isLiveLocked reports whether v may be relied on: it shows whatever happens in the line. (What its
+// watch does not show, as it is silent, the rechecks do.)
+func (v *view) isLiveLocked() bool { return v != nil && v.state == viewLive }
 
 // A putOver is a key that was put over at a revision and kept its create revision.
 type putOver struct {
@@ -191,7 +224,8 @@ func (v *view) within() (from string, to clientv3.OpOption) {
 func (v *view) watched() {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
-	v.live, v.behind = true, false
+	v.becomesLocked(viewLive)
+	v.behind = false
 	v.reliesLocked()
 	v.local.above().admitLocked()
 }
@@ -210,14 +244,16 @@ func (v *view) reliesLocked() {
 func (v *view) unwatched() {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
-	v.live = false
+	if v.state != viewBegun {
+		v.becomesLocked(viewBlind)
+	}
 	v.blindLocked()
 }
 
 // blindLocked gives up the key that lingers by this view: without a watch nobody would
 // notice that others wait for it.
 func (v *view) blindLocked() {
-	if v.local.view == v {
+	if v.state != viewOver {
 		v.local.giveWayLocked()
 	}
 }
@@ -226,7 +262,7 @@ func (v *view) blindLocked() {
 func (v *view) keepRunning() bool {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
-	return v.local.view == v && v.refusal == nil && !v.s.closed && !v.idleLocked()
+	return v.state != viewOver && !v.s.closed && !v.idleLocked()
 }
 
 // neededLocked reports whether somebody depends on the view.
@@ -243,8 +279,9 @@ func (v *view) idleLocked() bool {
 
 // endLocked takes the view off its line and ends its goroutine.
 func (v *view) endLocked() {
-	if v.local.view == v {
+	if v.state != viewOver {
 		v.blindLocked()
+		v.becomesLocked(viewOver)
 		v.local.view = nil
 		v.tellLocked()
 	}
@@ -255,7 +292,7 @@ func (v *view) endLocked() {
 func (v *view) apply(events []*clientv3.Event) {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
-	if v.local.view != v {
+	if v.state == viewOver {
 		return // it has ended meanwhile
 	}
 	v.behind = false
@@ -266,20 +303,20 @@ func (v *view) apply(events []*clientv3.Event) {
 			continue // known from the read
 		}
 		revision = max(revision, at)
-		if e := line.EntryOf(event.Kv); event.Type != clientv3.EventTypeDelete && e.StandsIn(v.local.name) {
+		e := line.EntryOf(event.Kv)
+		if event.Type != clientv3.EventTypeDelete && e.StandsIn(v.local.name) {
 			v.keys[e.Key] = e.Rev
 			if at != e.Rev {
 				v.putOver[e.Key] = putOver{e, at}
 			}
-			v.putOverLocked(e)
 		} else {
 			delete(v.keys, e.Key)
 			delete(v.putOver, e.Key)
 			if e.MayStandIn(v.local.name) {
 				v.deleted[e.Key] = at
 			}
-			v.lostLeaseLocked(e)
 		}
+		v.observedLocked(e)
 	}
 	v.revision = revision
 	v.s.etcd.Reached(revision)
@@ -336,7 +373,7 @@ func (s *Session) watchAnew() {
 func (s *Session) watchAnewLocked() {
 	s.rewatchLocked()
 	for _, n := range s.lines {
-		if n.view != nil && n.view.live {
+		if n.view != nil && (n.view.state == viewLive || n.view.state == viewFailed) {
 			select {
 			case n.view.again <- struct{}{}:
 			default: // already told
@@ -366,20 +403,23 @@ func (v *view) judgeLocked(afterRead bool) {
 func (v *view) judgeOwnLocked(afterRead bool) {
 	p := v.ownLocked()
 	v.judged = nil
-	if p == nil || p.ticket.Rev() == 0 || v.revision < p.ticket.Rev() {
+	if p == nil || v.revision == 0 {
 		return
 	}
-	there := v.keys[p.ticket.Key] == p.ticket.Rev()
-	if !there && p.seen != v && !afterRead {
+	// What was not put over is as its own ticket has put it, or is of another ticket.
+	own := line.Entry{Key: p.ticket.Key, Rev: v.keys[p.ticket.Key], Lease: p.ticket.Lease}
+	if over, is := v.putOver[own.Key]; is {
+		own = over.Entry
+	}
+	seen := p.observedLocked(ticket.Observation{
+		Entry: own, At: v.revision, Unproven: p.seen != v && !afterRead,
+	})
+	if seen == ticket.Nothing {
 		return
 	}
 	p.seen, v.judged = v, p
-	if e := v.putOver[p.ticket.Key].Entry; there && p.ticket.Is(e) {
-		p.above().noteRecallLocked(e)
-	}
 	switch {
-	case !there:
-		p.lostLocked()
+	case seen.IsLoss():
 	case p.lingersLocked():
 		if v.othersLocked() {
 			v.local.giveWayLocked()
@@ -389,6 +429,14 @@ func (v *view) judgeOwnLocked(afterRead bool) {
 		if p.ahead.Clear() {
 			v.tellLocked()
 		}
+	}
+}
+
+// observedLocked has the own place observe e, as an event or a read has shown it: it may be the own
+// key, recalled or put over. That the own key is gone, judgeOwnLocked finds.
+func (v *view) observedLocked(e line.Entry) {
+	if p := v.ownLocked(); p != nil {
+		p.observedLocked(ticket.Observation{Entry: e, Unproven: true})
 	}
 }
 
@@ -404,27 +452,6 @@ func (v *view) ownLocked() *place {
 		return owner.place
 	}
 	return v.local.queue.Lingering()
-}
-
-// strayLocked notes that the own key was put over without its lease, if it is e: e is still
-// there, but no longer stands in line.
-func (v *view) lostLeaseLocked(e line.Entry) {
-	if p := v.ownLocked(); p != nil && p.ticket.Rev() != 0 && p.ticket.Rev() == e.Rev && p.ticket.Key == e.Key {
-		p.ticket.PutOver()
-	}
-}
-
-// putOverLocked notes that the own key is lost, if it is e and e has another lease: for the
-// others it still stands in line.
-func (v *view) putOverLocked(e line.Entry) {
-	p := v.ownLocked()
-	if p == nil || p.ticket.Rev() != e.Rev || p.ticket.Key != e.Key || p.ticket.Is(e) {
-		return
-	}
-	if s := p.ticket.State(); s == ticket.InLine || s == ticket.Held {
-		p.ticket.PutOver()
-		p.lostLocked()
-	}
 }
 
 // othersLocked reports whether other keys than the Session's own stand in line.

@@ -36,8 +36,8 @@ func (v *view) readLine() bool {
 		}
 		return false
 	}
-	v.err = nil
-	if v.local.view != v {
+	v.answeredLocked()
+	if v.state == viewOver {
 		return false // it has ended meanwhile
 	}
 	if long > 0 {
@@ -48,24 +48,26 @@ func (v *view) readLine() bool {
 		keys := make(map[string]int64, len(read.Ranges[0].Kvs))
 		over := make(map[string]putOver)
 		for _, kv := range read.Ranges[0].Kvs {
-			if e := line.EntryOf(kv); e.StandsIn(v.local.name) {
+			e := line.EntryOf(kv)
+			if e.StandsIn(v.local.name) {
 				keys[e.Key] = e.Rev
 				if at := kv.GetModRevision(); at != e.Rev {
 					over[e.Key] = putOver{e, at}
 				}
-				v.putOverLocked(e)
 				v.s.suspectOrphanLocked(e)
-			} else {
-				v.lostLeaseLocked(e)
 			}
+			v.observedLocked(e)
 		}
 		v.behind = v.behind || !maps.Equal(v.keys, keys) || !maps.EqualFunc(v.putOver, over, putOver.same)
 		v.revision, v.keys, v.putOver = at, keys, over
+		if v.state == viewBegun {
+			v.becomesLocked(viewBlind)
+		}
 		v.read, v.deleted = maps.Clone(keys), make(map[string]int64)
 		v.judgeLocked(true)
 		v.growsLocked(len(keys))
 	}
-	return v.local.view == v
+	return v.state != viewOver
 }
 
 // readKeys is one linearizable read of all keys below the prefix, or of as many as opts allow.
@@ -79,11 +81,25 @@ func (v *view) failed(err error) error {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
 	v.err = err
+	switch v.state {
+	case viewBegun:
+		v.becomesLocked(viewBlind)
+	case viewLive:
+		v.becomesLocked(viewFailed)
+	}
 	v.blindLocked()
 	if v.idleLocked() {
 		return err
 	}
 	return nil
+}
+
+// answeredLocked notes that a read was answered.
+func (v *view) answeredLocked() {
+	v.err = nil
+	if v.state == viewFailed {
+		v.becomesLocked(viewLive)
+	}
 }
 
 // isAsKnown reports whether what matters to the place that depends on the view is as it knows it:
@@ -115,7 +131,7 @@ func (v *view) isAsKnown() bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	v.err = nil
+	v.answeredLocked()
 	return read.Holds && (!first || slices.ContainsFunc(read.Ranges, func(r *pb.RangeResponse) bool {
 		return showsNobody(r, name, p.ticket.Key)
 	}))
@@ -155,7 +171,7 @@ func (v *view) recheck() (next time.Duration, goOn bool) {
 	now := time.Now()
 	v.local.above().admitLocked() // the lease may last again
 	switch {
-	case v.refusal != nil || v.s.closed || v.local.view != v:
+	case v.state == viewOver || v.s.closed:
 		return 0, false
 	case v.idleLocked():
 		v.endLocked()

@@ -2,6 +2,7 @@ package etcdlock
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,7 +24,7 @@ func TestAPlaceThatIsLostBeforeTheWaitWakesIt(t *testing.T) {
 	entering := p.ticket.Enter(false, false)
 	entering.Judge(ticket.Answer{Succeeded: true, Revision: 2})
 	s.mu.Lock()
-	p.lostLocked()
+	p.observedLocked(ticket.Observation{Entry: line.Entry{Key: "x/2"}})
 	s.mu.Unlock()
 	p.listen()
 	select {
@@ -31,6 +32,35 @@ func TestAPlaceThatIsLostBeforeTheWaitWakesIt(t *testing.T) {
 	default:
 		require.Fail(t, "the waiter is not told")
 	}
+}
+
+// A view that is over stays so, and only one that is live is relied on: it comes to that by the
+// beginning of a watch, and a read that is not answered takes it away until one is.
+func TestAViewIsReliedOnWhileItIsLive(t *testing.T) {
+	states := []viewState{viewBegun, viewBlind, viewLive, viewFailed, viewOver}
+	illegal := map[viewState][]viewState{
+		viewBegun:  {viewBegun, viewFailed},
+		viewBlind:  {viewBegun, viewFailed},
+		viewLive:   {viewBegun},
+		viewFailed: {viewBegun, viewFailed},
+	}
+	for _, from := range states {
+		for _, to := range states {
+			v := &view{local: &localLine{name: "x"}, state: from}
+			become := func() { v.becomesLocked(to) }
+			if slices.Contains(illegal[from], to) {
+				require.Panics(t, become, "%v becomes %v", from, to)
+				continue
+			}
+			require.NotPanics(t, become, "%v becomes %v", from, to)
+			if from == viewOver {
+				to = viewOver
+			}
+			require.Equal(t, to, v.state, "%v becomes it", from)
+			require.Equal(t, to == viewLive, v.isLiveLocked())
+		}
+	}
+	require.False(t, (*view)(nil).isLiveLocked())
 }
 
 // A view that a Session has of a short line hears of a deletion in the very moment in which a

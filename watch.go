@@ -313,27 +313,6 @@ func (p *place) isGone() bool {
 	return p.ticket.Lost()
 }
 
-// ownKeyChanged notes that p's key is not what p had put. If etcd was set back, an earlier key of the
-// Session may be there instead, and block everybody.
-func (p *place) ownKeyChanged() {
-	p.s.mu.Lock()
-	defer p.s.mu.Unlock()
-	p.ticket.Lose()
-	p.lease.suspectLocked()
-}
-
-// lostLocked notes that somebody else deleted p's key or put it over.
-func (p *place) lostLocked() {
-	if !p.ticket.Lose() {
-		return
-	}
-	p.unwatchLocked()
-	p.tellLocked()
-	p.above().keyLostLocked()
-	p.giveWayLocked()
-	p.local.above().admitLocked()
-}
-
 // listen lets tellLocked wake the caller, unless nobody is ahead of p.
 func (p *place) listen() {
 	p.s.mu.Lock()

@@ -146,6 +146,7 @@ var explorations = []struct {
 	killer
 }{
 	{[]string{"internal/ticket/several.go"}, explorationOfSeveral},
+	{[]string{"internal/ticket/observe.go"}, core("ticket", "TestObservations")},
 	{
 		[]string{"internal/line/", "internal/ticket/", "internal/turn/"},
 		core("ticket", "TestExploration"),

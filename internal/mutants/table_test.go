@@ -383,19 +383,30 @@ var mutants = []mutant{
 		edits: []edit{{"keywatch.go", `	l.unread = append(l.unread, unread{w, w.made})
 `, `	w.sure = true
 	l.unread = append(l.unread, unread{w, -1})
-`}, {"keywatch.go", `		case e.Rev == 0:
-			l.deletedLocked(p)
-`, ``}, {"keywatch.go", `			l.suspectLocked()
-			l.deletedLocked(p)
-`, `			_ = e
-`}},
+`}, {"keywatch.go", `		if p.watch == w && p.observedLocked(`, `		if p.watch == w && e.Rev == p.ticket.Rev() && p.observedLocked(`}},
 		killers: []killer{inArea("lease", "TestALossFromOutsideIsNoticedWithinAboutASecond")},
 	},
 	{
 		name:    "an event ends a hold by the name of the key",
 		why:     "The watch is of that very key. But the key's name is used again, and a member that is behind delivers an event of an earlier use (rule 20).",
-		edits:   []edit{{"keywatch.go", `e.Key != p.ticket.Key || at <= p.ticket.Rev(): // of`, `e.Key != p.ticket.Key || at == 0: // of`}},
-		killers: []killer{inArea("watching", "TestAnEventOfAnEarlierUseOfTheNameEndsNoHold")},
+		edits:   []edit{{"internal/ticket/observe.go", `, o.At != 0 && o.At < t.rev:`, `:`}},
+		killers: []killer{core("ticket", "TestObservations"), core("ticket", "TestWhatIsSeenOfAKey"), inArea("watching", "TestAnEventOfAnEarlierUseOfTheNameEndsNoHold")},
+	},
+	{
+		name: "what a source does not show is gone",
+		why:  "The view of the line has every key of it. But a client's watches may see other keys than its reads, and a view that has never shown a key does not miss it (rule 20).",
+		edits: []edit{{"internal/ticket/observe.go", `	case o.Unproven:
+		return Nothing
+`, ``}},
+		killers: []killer{core("ticket", "TestObservations"), core("ticket", "TestWhatIsSeenOfAKey")},
+	},
+	{
+		name:    "a hold is lost before etcd was asked why",
+		why:     "The key is gone, whatever the reason. But the holder then learns that it was deleted, though its lease was revoked (rule 5).",
+		edits:   []edit{{"internal/ticket/ticket.go", ` || o.AskFirst && seen != PutOver:`, `:`}},
+		killers: []killer{core("ticket", "TestObservations"), core("ticket", "TestWhatIsSeenOfAKey")},
+
+		unexplored: "TestObservations goes every way of an observation. In the exploration nothing asks etcd for the reason of a loss.",
 	},
 	{
 		name: "a watch is left when its hold has ended",
@@ -429,8 +440,8 @@ var mutants = []mutant{
 	{
 		name: "a look at the keys is believed",
 		why:  "etcd lists the keys of the lease, and the key is not among them. But an old leader's list is an old list (rule 5).",
-		edits: []edit{{"audit.go", `		gone := e.Rev != p.ticket.Rev()
-`, `		gone := e.Key == p.ticket.Key
+		edits: []edit{{"audit.go", `		seen := p.observedLocked(ticket.Observation{Entry: e, LeaseGone: !known})
+`, `		seen := p.observedLocked(ticket.Observation{Entry: line.Entry{Key: e.Key}, LeaseGone: !known})
 `}},
 		killers: []killer{inArea("lease", "TestALookThatOmitsALiveKeyEndsNothing")},
 	},
@@ -842,10 +853,14 @@ var mutants = []mutant{
 	{
 		name: "a view takes a key with another lease for its own",
 		why:  "The key has the create revision, and stands in line. But it goes with a lease that is not the holder's (rule 5).",
-		edits: []edit{{"view.go", `			v.putOverLocked(e)
-		} else {
-			delete`, `		} else {
-			delete`}},
+		edits: []edit{{"view.go", `		v.observedLocked(e)
+	}
+	v.revision = revision
+`, `	}
+	v.revision = revision
+`}, {"view.go", `		own = over.Entry
+`, `		own.Rev = over.Rev
+`}},
 		killers: []killer{inArea("watching", "TestALossIsToldByTheEvent")},
 	},
 	{
@@ -1003,13 +1018,10 @@ var mutants = []mutant{
 	{
 		name: "a waiter does not miss its own key",
 		why:  "Only those before the waiter can be in its way. But without a key the waiter is in nobody's way (rule 12).",
-		edits: []edit{{"view.go", `	case !there:
-		p.lostLocked()
-`, ``}, {"audit.go", `		p.lostLocked()
-`, `		if p.hold != nil {
-			p.lostLocked()
-		}
-`}},
+		edits: []edit{
+			{"view.go", `Unproven: p.seen != v && !afterRead,`, `Unproven: p.hold == nil || p.seen != v && !afterRead,`},
+			{"audit.go", `Entry: e, LeaseGone: !known}`, `Entry: e, LeaseGone: !known, Unproven: p.hold == nil}`},
+		},
 		killers: []killer{inArea("queue", "TestAWaiterWhoseKeyWasDeletedQueuesAnew")},
 	},
 	{
@@ -1133,6 +1145,7 @@ var mutants = []mutant{
 `, `			case etcd.Ended:
 				v.s.mu.Lock()
 				v.refusal = attempt.ErrNoAnswer
+				v.endLocked()
 				v.s.mu.Unlock()
 `},
 		},
@@ -1150,12 +1163,14 @@ var mutants = []mutant{
 	{
 		name: "a key lingers without a watch",
 		why:  "The watch will be back. But meanwhile nothing shows who waits (WithLinger).",
-		edits: []edit{{"view.go", `	v.live = false
+		edits: []edit{{"view.go", `		v.becomesLocked(viewBlind)
+	}
 	v.blindLocked()
-`, `	v.live = false
+`, `		v.becomesLocked(viewBlind)
+	}
 `}, {"view.go", `		v.blindLocked()
-		v.local.view = nil
-`, `		v.local.view = nil
+		v.becomesLocked(viewOver)
+`, `		v.becomesLocked(viewOver)
 `}},
 		killers: []killer{inArea("queue", "TestAKeyThatLingersIsGivenUp")},
 	},
@@ -1390,8 +1405,11 @@ var mutants = []mutant{
 	{
 		name: "one that reads does not look at its own key",
 		why:  "A reader waits for those before it, and none of these is left. But if its own key is gone, too, a writer may have come in between, and hold.",
-		edits: []edit{{"internal/ticket/read.go", `	if !there || !l.t.Is(own) {
-`, `	if l.t.Kind == line.Exclusive && (!there || !l.t.Is(own)) {
+		edits: []edit{{"internal/ticket/read.go", `	if !l.t.Is(own.Entry) {
+`, `	if l.t.Kind != line.Exclusive {
+		own.Entry = l.t.Entry()
+	}
+	if !l.t.Is(own.Entry) {
 `}},
 		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestALookOfOneThatReads"), ofFamily(2000)},
 	},
@@ -1424,7 +1442,7 @@ var mutants = []mutant{
 	{
 		name: "one joins those who read without a live watch",
 		why:  "The key is held, and a writer waits for it. But if one more reader joins each time, the writer waits for ever.",
-		edits: []edit{{"cohort.go", `	case v == nil || !v.live || v.revision == 0 || v.err != nil:
+		edits: []edit{{"cohort.go", `	case !v.isLiveLocked():
 `, `	case v == nil:
 `}},
 		killers: []killer{inArea("kinds", "TestNobodyJoinsWithoutALiveWatch"), ofFamily(2000)},
@@ -1650,30 +1668,26 @@ var mutants = []mutant{
 		killers: []killer{inArea("holders", "TestTheShorterGraceStays"), ofFamily(500)},
 	},
 	{
-		name: "a recall before the watch is not noticed",
-		why:  "The watch shows what is done to the key. But a hold is watched only from its second second on.",
-		edits: []edit{{"keywatch.go", `			w.sure = w.made == created[i].made
-			p.above().noteRecallLocked(e)
-`, `			w.sure = w.made == created[i].made
-`}},
+		name:    "a recall before the watch is not noticed",
+		why:     "The watch shows what is done to the key. But a hold is watched only from its second second on.",
+		edits:   []edit{{"keywatch.go", `Entry: e, AskFirst: true}`, `Entry: line.Entry{Key: e.Key, Rev: e.Rev, Lease: e.Lease}, AskFirst: true}`}},
 		killers: []killer{inArea("holders", "TestARecallOfAYoungHoldIsNoticed")},
 	},
 	{
 		name: "an event of a recall is taken for nothing",
 		why:  "The key keeps its lease and its place, so nothing seems to have happened to it. But its value has the request.",
-		edits: []edit{{"keywatch.go", `			p.above().noteRecallLocked(e)
-		case e.Rev == p.ticket.Rev():
-`, `		case e.Rev == p.ticket.Rev():
+		edits: []edit{{"keywatch.go", `		p.observedLocked(ticket.Observation{
+`, `		event.Kv.Value = nil
+		p.observedLocked(ticket.Observation{
 `}},
 		killers: []killer{inArea("holders", "TestTheKeyOfARecalledHoldGoesWithItsUnlock")},
 	},
 	{
 		name: "a view does not tell of a recall",
 		why:  "The view has the create revisions of those in line. But a recall leaves these alone.",
-		edits: []edit{{"view.go", `	if e := v.putOver[p.ticket.Key].Entry; there && p.ticket.Is(e) {
-		p.above().noteRecallLocked(e)
-	}
-`, ``}},
+		edits: []edit{{"view.go", `		own = over.Entry
+`, `		own.Rev, own.Lease = over.Rev, over.Lease
+`}, {"view.go", `Entry: e, Unproven: true}`, `Entry: line.Entry{Key: e.Key, Rev: e.Rev, Lease: e.Lease}, Unproven: true}`}},
 		killers: []killer{inArea("holders", "TestAWaiterMayBeRecalled"), inArea("holders", "TestAKeyThatLingersGivesWayToARecall")},
 	},
 	{
@@ -1687,8 +1701,10 @@ var mutants = []mutant{
 	{
 		name: "what a waiter reads last does not show a recall",
 		why:  "The waiter reads who is before it, and whether its own key is there. But its key may have a request.",
-		edits: []edit{{"look.go", `			p.above().findRecall(read.Ranges[0])
-`, ``}},
+		edits: []edit{{"look.go", `	lost := p.observedLocked(own).IsLoss()
+`, `	own.Entry = line.Entry{Key: own.Key, Rev: own.Rev, Lease: own.Lease}
+	lost := p.observedLocked(own).IsLoss()
+`}},
 		killers: []killer{inArea("holders", "TestAWaiterMayBeRecalled")},
 	},
 	{

@@ -310,8 +310,8 @@ func (w *manyWorld) look(c *manyCall, i int) {
 		panic(err)
 	}
 	slices.SortFunc(resp.Kvs, func(a, b *mvccpb.KeyValue) int { return int(b.CreateRevision - a.CreateRevision) })
-	ahead, there := look.Judge(resp)
-	if !there {
+	ahead, own := look.Judge(resp)
+	if c.tickets[i].Observe(own).IsLoss() {
 		w.giveUp(c)
 		c.phase = athome
 		return

@@ -186,25 +186,25 @@ func (l *Look) Range() []clientv3.OpOption {
 	return opts
 }
 
-// Judge says what an answer shows. there is whether the key is there as t has put it. If
-// ahead does not Tell, the next Range is to be read.
-func (l *Look) Judge(read ...*pb.RangeResponse) (ahead line.Ahead, there bool) {
+// Judge says what an answer shows: who is ahead, and what is there under the key, which is to be
+// observed. If t is not lost and ahead does not Tell, the next Range is to be read.
+func (l *Look) Judge(read ...*pb.RangeResponse) (ahead line.Ahead, own Observation) {
 	if l.keys {
 		l.keys = false
 		if line.Only(l.t.Name, l.t.Entry(), read[0]) {
-			return line.None, true
+			return line.None, Observation{Entry: l.t.Entry()}
 		}
-		return line.Ahead{}, true // only a reading with their leases shows more
+		return line.Ahead{}, Observation{} // only a reading with their leases shows more
 	}
-	own, there := line.Find(read[0].GetKvs(), l.t.Key)
-	if !there || !l.t.Is(own) {
-		return line.Ahead{}, false
+	own.Entry, _ = line.Find(read[0].GetKvs(), l.t.Key)
+	if !l.t.Is(own.Entry) {
+		return line.Ahead{}, own
 	}
 	l.n *= wider
 	if l.t.Kind == line.Read {
 		read = read[1:]
 	}
-	return line.Before(l.t.Name, own, read...), true
+	return line.Before(l.t.Name, own.Entry, read...), own
 }
 
 // Tells reports whether ahead is enough to wait by. It is not if keys that are no

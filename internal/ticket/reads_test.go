@@ -151,22 +151,24 @@ func TestALookOfOneThatReads(t *testing.T) {
 	for i := range ticket.Few + 1 {
 		many = append(many, kv(fmt.Sprintf("%s%x", readID[:35], 15-i), int64(19-i), mine+1))
 	}
-	judge := func(own, below []*mvccpb.KeyValue) (line.Ahead, bool) {
+	judge := func(own, below []*mvccpb.KeyValue) (line.Ahead, ticket.Seen) {
 		look := k.Look(true)
 		block := read(many...)
 		block.More, block.Count = true, 500
-		return look.Judge(read(own...), read(below...), block, read())
+		ahead, seen := look.Judge(read(own...), read(below...), block, read())
+		return ahead, k.Observe(seen)
 	}
-	ahead, there := judge(kvs(kv(readID, 20, mine)), nil)
-	require.True(t, there)
+	ahead, own := judge(kvs(kv(readID, 20, mine)), nil)
+	require.Equal(t, ticket.Same, own)
 	require.True(t, ahead.Clear() && ticket.Tells(ahead))
-	ahead, there = judge(kvs(kv(readID, 20, mine)), kvs(kv(oldID, 3, mine+1)))
-	require.True(t, there)
+	ahead, own = judge(kvs(kv(readID, 20, mine)), kvs(kv(oldID, 3, mine+1)))
+	require.Equal(t, ticket.Same, own)
 	require.Equal(t, 1, ahead.Count())
-	_, there = judge(nil, nil)
-	require.False(t, there, "its own key is not there")
-	_, there = judge(kvs(kv(readID, 20, mine+1)), nil)
-	require.False(t, there, "it was put over")
-	_, there = judge(kvs(kv(readID, 21, mine)), nil)
-	require.False(t, there, "it is another use of the name")
+	ahead, own = judge(nil, nil)
+	require.Equal(t, ticket.Missing, own)
+	require.False(t, ahead.Clear(), "one that has no key is not first")
+	_, own = judge(kvs(kv(readID, 20, mine+1)), nil)
+	require.Equal(t, ticket.PutOver, own)
+	_, own = judge(kvs(kv(readID, 21, mine)), nil)
+	require.Equal(t, ticket.Replaced, own, "it is another use of the name")
 }

@@ -194,14 +194,14 @@ func (r *Release) lose(a Answer) (of *Ticket, why Reason) {
 	for i, t := range r.all() {
 		own, _ := a.find(i, t.Key)
 		reason := Overwritten
-		switch {
-		case !t.in(a, i):
+		switch seen := (Observation{Entry: own}).of(t); {
+		case seen == Missing, seen == Replaced:
 			reason = Deleted
 			t.Remove(a.Revision)
-		case len(r.others) > 0 && t.Is(own):
+		case seen == Same && len(r.others) > 0:
 			continue
 		default:
-			t.Lose()
+			t.lose()
 		}
 		if of == nil {
 			of, why = t, reason
@@ -213,7 +213,7 @@ func (r *Release) lose(a Answer) (of *Ticket, why Reason) {
 // unanswered is Judge without an answer.
 func (r *Release) unanswered(o Outcome, together bool, now Now) Verdict {
 	if r.missed { // it is lost, whatever happened to it
-		r.t.Lose()
+		r.t.lose()
 		return Lost
 	}
 	r.copies = r.copies || o == Unknown

@@ -511,7 +511,6 @@ func unsentKey(id string, slot *ticket.Slot) string {
 func TestAnIllegalTransitionPanics(t *testing.T) {
 	k := unsent(ownID, &ticket.Slot{})
 	require.PanicsWithValue(t, "ticket: Hold: the ticket is unsent", k.Hold)
-	require.PanicsWithValue(t, "ticket: Lose: the ticket is unsent", func() { k.Lose() })
 	require.PanicsWithValue(t, "ticket: Release: the ticket is unsent", func() { k.Release(nil) })
 	require.PanicsWithValue(t, "ticket: Remove: the ticket is unsent", func() { k.Remove(0) })
 	k.Leave()
@@ -519,12 +518,9 @@ func TestAnIllegalTransitionPanics(t *testing.T) {
 	require.PanicsWithValue(t, "ticket: Leave: the ticket is removed", k.Leave)
 
 	k = *held(t)
-	require.True(t, k.Lose())
-	require.False(t, k.Lose(), "it is known")
+	k.Observe(ticket.Observation{Entry: line.Entry{Key: k.Key}})
 	require.Equal(t, ticket.Gone, k.State())
 	require.PanicsWithValue(t, "ticket: Hold: the ticket is gone", k.Hold)
 	k.Leave()
 	require.True(t, k.Lost(), "still")
-	k.Remove(20)
-	require.False(t, k.Lose(), "it was removed")
 }

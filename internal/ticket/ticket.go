@@ -6,7 +6,7 @@
 //	transition  from                    to
 //	Enter       Unsent, Sent            Sent, InLine, or Gone: by each answer to its put
 //	Hold        InLine, Held            Held
-//	Lose        InLine, Held            Gone; a Leaving one stays Leaving
+//	Observe     InLine, Held            Gone, if it is lost; a Leaving one stays Leaving
 //	Release     Held, Gone              Leaving: the release is sent
 //	Leave       Unsent                  Removed: nothing was sent
 //	            all but that, Removed   Leaving
@@ -214,24 +214,36 @@ func (t *Ticket) Hold() {
 	t.state = Held
 }
 
-// PutOver notes that the key is there without the lease. A call of Lose must follow.
-func (t *Ticket) PutOver() { t.taken = Overwritten }
+// Observe says what an observation means for t. It is the one transition by which t is lost to
+// others, from InLine or Held to Gone. A Leaving ticket stays Leaving, since its own request may
+// have deleted the key: but if it was put over it may outlive its lease. The first loss counts,
+// with its reason.
+func (t *Ticket) Observe(o Observation) Seen {
+	seen := o.of(t)
+	switch {
+	case t.lost || !seen.IsLoss() || o.AskFirst && seen != PutOver:
+		return seen
+	case seen == PutOver:
+		t.taken = Overwritten
+	case o.LeaseGone:
+		t.taken = LeaseRevoked
+	default:
+		t.taken = Deleted
+	}
+	t.lose()
+	return seen
+}
 
-// Revoked notes that the lease is not there. A call of Lose must follow.
-func (t *Ticket) Revoked() { t.taken = LeaseRevoked }
-
-// Lose notes that somebody else has deleted the key, or put it over. It returns false if
-// that was known.
-func (t *Ticket) Lose() bool {
-	if t.lost || t.state == Removed {
-		return false
+// lose notes that somebody else has deleted the key, or put it over, unless that is known.
+func (t *Ticket) lose() {
+	if t.lost {
+		return
 	}
 	t.must("Lose", InLine, Held, Leaving)
 	t.lost = true
 	if t.state != Leaving {
 		t.state = Gone
 	}
-	return true
 }
 
 // Leave notes that t is given up and that its key must be removed if it may exist. If no key may

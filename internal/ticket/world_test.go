@@ -909,9 +909,8 @@ func (w *world) look(claim int, at int64, gone bool) {
 	epoch := w.sessionOf(e).epoch
 	w.hear(w.home(claim))
 	for look := e.ticket.Look(gone); ; {
-		ahead, there := look.Judge(w.etcd.look(&look, e.ticket.Kind, at)...)
-		if !there {
-			e.ticket.Lose()
+		ahead, own := look.Judge(w.etcd.look(&look, e.ticket.Kind, at)...)
+		if e.ticket.Observe(own).IsLoss() {
 			return
 		}
 		if ticket.Tells(ahead) {
@@ -932,19 +931,19 @@ func (w *world) audit(i int) {
 	e := w.entries[i]
 	epoch, s := w.sessionOf(e).epoch, w.sessionOf(e)
 	w.hear(w.home(e.claim))
-	switch {
-	case w.etcd.hasAsPut(&e.ticket):
+	own := ticket.Observation{Entry: line.Entry{Key: e.ticket.Key}}
+	if key := w.etcd.find(e.ticket.Key); key != nil {
+		own.Rev, own.Lease = key.rev, key.lease
+	}
+	if !e.ticket.Observe(own).IsLoss() {
 		if epoch == s.epoch {
 			e.epoch = epoch
 		}
 		return
-	case w.etcd.has(&e.ticket):
-		e.ticket.PutOver()
 	}
 	if e.phase == removing { // what lingered was given up
 		return
 	}
-	e.ticket.Lose()
 	e.whole = false
 	if s.queue.Lingering() == keyOf(i) {
 		w.giveWay(s)
