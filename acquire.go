@@ -2,7 +2,6 @@ package etcdlock
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -11,38 +10,99 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
+	"github.com/etcdlock/etcdlock/internal/turn"
 )
 
-// queue waits in line. It also tells how many were before it when it queued.
-func (w request) queue(ctx context.Context, started time.Time) (h *hold, ahead int, err error) {
-	m, caller := w.m, ctx
-	ctx, cancel, over := m.bounded(ctx, w.try)
-	defer over()
+// A call is one that locks, as its claims: one for each of its names, in their order. Lock has one,
+// and LockAll as many as it has names. What only several claims need is in lockall.go.
+//
+// Invariant: a claim that has a key waits only for keys of lower revisions, and all keys of a call
+// have one. A claim without a key waits only for earlier ones of its Session: a call enters all its
+// local lines in one critical section, and puts its keys, in one transaction, once it owns the
+// turns of all. So no call waits in a circle. A key of the Session that is handed off, lingers, or
+// is put with a release has a revision of its own: LockAll never gets one. (Do not put a key while
+// another claim waits for its turn, and do not take one over. TestSeveralNamesNeverWaitInACircle,
+// TestLockAllTakesOverNoKey.)
+type call []*claim
 
-	c, p, locked, err := w.enter(caller, cancel, started)
+// lock is acquire, and tells the Trace of a call that has failed.
+func (a call) lock(ctx context.Context) (*hold, error) {
+	h, err := a.acquire(ctx)
 	if err != nil {
-		return nil, 0, err
+		for _, c := range a {
+			c.m.traceGaveUp(ctx, c.started, c.ahead, err)
+		}
 	}
-	if locked == nil && c.hold != nil {
-		return c.hold, 0, nil
+	return h, err
+}
+
+// acquire takes the claims through their local lines, puts their keys, waits until these are first
+// in etcd's lines, and begins the holds, of which it returns the first. After an error no claim is
+// in a line, and its key, if it may exist, is being removed.
+func (a call) acquire(ctx context.Context) (*hold, error) {
+	ctx, cancel, over := a[0].m.bounded(ctx, a[0].try)
+	defer over()
+	if err := a.enter(cancel); err != nil {
+		return nil, err
 	}
-	if locked != nil {
+	for _, c := range a {
+		if c.turn == nil {
+			continue // it had it at once
+		}
 		select {
-		case p = <-c.turn: // put with the release of the previous owner's key, or that very key
+		case <-c.turn:
 		case <-ctx.Done():
-			// Whatever comes through turn after this is passed on by passTurnLocked.
-			h, locked := m.s.leave(c)
+			// What comes through turn after this is passed on by leaveLocked.
+			h, locked := a.leave()
 			if h == nil {
-				err = c.refused(ctx, waitFailed(ctx, m.name, locked, m.s.etcd.Unavailable(), nil))
+				return nil, a.gaveUp(ctx, context.Cause(ctx), locked, c.m.s.etcd.Unavailable())
 			}
-			return h, c.ahead, err
-		}
-		if c.hold != nil { // it has joined others
-			return c.hold, c.ahead, nil
+			return h, nil
 		}
 	}
-	h, err = c.acquire(ctx, p)
-	return h, c.ahead, c.refused(ctx, err)
+	if h := a[0].hold; h != nil { // it has joined others, or taken over a key
+		return h, nil
+	}
+	var anew attempt.Backoff
+	for placed := a[0].place != nil; ; placed = false {
+		h, err := a.advance(ctx, placed)
+		if err == nil {
+			return h, nil
+		}
+		if err := a.retreat(ctx, err, &anew); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// retreat gives up the places after an attempt that has failed. It returns nil, after a pause, if
+// the call takes new ones. Otherwise it passes the turns on, and returns the error of the call.
+func (a call) retreat(ctx context.Context, err error, anew *attempt.Backoff) error {
+	s := a[0].m.s
+	var taken *LockedError
+	var goes <-chan struct{}
+	if err == errTaken {
+		if taken, goes = a.taken(); taken == nil {
+			err = errQueueAnew
+		}
+	}
+	away := s.etcd.Unavailable()
+	if ctx.Err() != nil {
+		if locked, done := a[0].handDown(); done {
+			return a.gaveUp(ctx, err, locked, away)
+		}
+	}
+	removed := a.leavePlaces(ctx.Err() != nil)
+	if err == errQueueAnew && anew.Wait(ctx, s.etcd.Caller) == nil || isRemoved(ctx, goes) {
+		return nil
+	}
+	if ctx.Err() != nil {
+		awaitGrace(removed)
+	}
+	if _, locked := a.leave(); taken == nil {
+		return a.gaveUp(ctx, err, locked, away)
+	}
+	return taken
 }
 
 // bounded is the context of a wait of a call with ctx, and what ends it. over is to be called when
@@ -63,260 +123,249 @@ func (m *lockHandle) bounded(ctx context.Context, try bool) (
 	return ctx, end, func() { done(); end(nil); stop() }
 }
 
-// refused is err, or what TryRLock and TryAcquire return if they were refused as they waited for
-// etcd.
-func (c *claim) refused(ctx context.Context, err error) error {
-	if err == nil || context.Cause(ctx) != errTaken {
-		return err
-	}
-	if locked, ok := errors.AsType[*LockedError](err); ok {
-		return locked
-	}
-	return &LockedError{Name: c.m.name, Holder: Contender{Name: c.m.name}, Ahead: 1}
-}
-
-// enter puts a new claim into the local line. Its turn comes at once if nobody is there: then p is
-// its place, nil while there is no lease for one. So it does where all that are there hold permits,
-// as the claim wants to. Otherwise locked tells who is there, and TryLock gets that as its error.
-// So do TryRLock and TryAcquire, unless it may be etcd alone that they wait for.
-func (w request) enter(
-	caller context.Context, cancel context.CancelCauseFunc, started time.Time,
-) (c *claim, p *place, locked *LockedError, err error) {
-	m, s := w.m, w.m.s
+// enter puts the claims into their local lines, all at once, and takes their places if all own
+// their turns. TryLock gets a LockedError if a line is taken. So do TryRLock and TryAcquire, unless
+// it may be etcd alone that they wait for.
+func (a call) enter(cancel context.CancelCauseFunc) error {
+	m, s := a[0].m, a[0].m.s
 	clientClosed := s.clientClosed()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || m.closed {
-		return nil, nil, nil, failed("lock", m.name, ErrClosed)
+		return failed("lock", m.name, ErrClosed)
 	}
-	n := s.lineLocked(m.name)
-	c = w.newClaim(caller, n, started, cancel)
-	taken := n.queue.Owner() != nil
-	waits := n.allAlikeLocked(c) && n.admissionLocked(c.kind, false) != mustQueue
-	switch {
-	case taken && w.try && !waits:
-		return nil, nil, nil, n.lockedErrorLocked(nil)
-	case clientClosed:
-		return nil, nil, nil, failed("lock", m.name, errClientClosed)
-	case c.joinLocked() != nil: // it could not when join has looked
-	case c.stepLocked():
-		p = c.takePlaceLocked()
-	case taken:
-		locked = n.lockedErrorLocked(nil)
-		if !c.try {
+	for _, c := range a {
+		if n := s.lines[c.m.name]; c.try && n != nil && n.queue.Owner() != nil && !n.mayAdmitLocked(c) {
+			return n.lockedErrorLocked(nil)
+		}
+	}
+	if clientClosed {
+		return failed("lock", m.name, errClientClosed)
+	}
+	own := true
+	for _, c := range a {
+		c.local, c.cancel = s.lineLocked(c.m.name), cancel
+		c.enterLocked(c.wayInLocked())
+		own = own && c.waiter.Standing() == turn.Owner
+	}
+	if own {
+		a.takePlacesLocked()
+	}
+	return nil
+}
+
+// holdAtOnce is the hold of c if it gets one without a wait for anything, etcd included, and
+// otherwise nil.
+func (c *claim) holdAtOnce() *hold {
+	s := c.m.s
+	clientClosed := s.clientClosed()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.local = s.lines[c.m.name]; c.local == nil || clientClosed || s.closed || c.m.closed {
+		return nil
+	}
+	if way := c.wayInLocked(); way == joins || way == takesOver {
+		c.enterLocked(way)
+	}
+	return c.hold
+}
+
+// enterLocked brings c into its line by a way.
+func (c *claim) enterLocked(way wayIn) {
+	n, s := c.local, c.m.s
+	switch way {
+	case owns:
+		n.giveWayLocked()
+		n.queue.Enter(&c.waiter)
+	case waits:
+		locked := n.lockedErrorLocked(nil)
+		if c.try {
+			n.tries++
+		} else {
 			c.ahead = locked.Ahead
 			c.traceQueued(locked.Holder)
 		}
-		c.turn = make(chan *place, 1)
+		c.turn = make(chan struct{}, 1)
 		n.queue.Enter(&c.waiter)
-		if c.try {
-			n.tries++
-		}
 		n.admitLocked()
-	case c.relockLocked() != nil: // it may linger since relock has looked
-	default:
-		n.giveWayLocked()
-		n.queue.Enter(&c.waiter)
-		p = c.takePlaceLocked()
+	case steps:
+		n.queue.Step(&c.waiter)
+	case joins:
+		s.newHoldLocked(c, n.queue.Owner().place, time.Now())
+		n.queue.Share(&c.waiter)
+		n.view.joined = true
+	case takesOver:
+		s.newHoldLocked(c, n.queue.Lingering(), time.Now())
+		n.queue.Take(&c.waiter)
 	}
-	return c, p, locked, nil
 }
 
-// acquire takes c, whose turn has come, to the head of etcd's line. p is its place, which may
-// stand there already, or nil. On an error it passes the turn on.
-func (c *claim) acquire(ctx context.Context, p *place) (*hold, error) {
-	m, s := c.m, c.m.s
-	var anew attempt.Backoff
+// takePlacesLocked takes a place for each claim, all on one lease. It reports false if there is no
+// lease for them.
+func (a call) takePlacesLocked() bool {
+	s := a[0].m.s
+	if !s.usableLocked() {
+		return false
+	}
+	for _, c := range a {
+		c.place = s.newPlaceLocked(c)
+	}
+	return true
+}
+
+// advance takes places, unless the claims are placed, puts their keys, unless these stand in line,
+// waits for those ahead of them, and begins the holds. The error is errTaken if the call only tries
+// and a contender is ahead, and errQueueAnew if a place is lost.
+func (a call) advance(ctx context.Context, placed bool) (*hold, error) {
+	if !placed {
+		if err := a[0].m.s.onLease(ctx, a[0], a.takePlacesLocked); err != nil {
+			return nil, err
+		}
+	}
+	if a[0].place.ticket.Rev() == 0 {
+		if h, err := a.put(ctx); h != nil || err != nil {
+			return h, err
+		}
+	}
 	for {
-		var h *hold
-		var taken line.Ahead
-		var err error
-		if p == nil {
-			p, err = s.newPlace(ctx, c)
+		if err := a.wait(ctx); err != nil {
+			return nil, err
 		}
-		if err == nil {
-			h, taken, err = c.advance(ctx, p)
-		}
-		if err == nil {
-			return h, nil
-		}
-
-		away := s.etcd.Unavailable()
-		if p != nil && ctx.Err() != nil {
-			if locked, done := c.handDown(p); done {
-				return nil, waitFailed(ctx, m.name, locked, away, c.lastErr)
-			}
-		}
-		var removed <-chan struct{}
-		if p != nil {
-			removed = p.leave(ctx.Err() != nil)
-		}
-		if s.requeues(ctx, err, taken, &anew) {
-			p = nil
-			continue
-		}
-		if removed != nil && ctx.Err() != nil {
-			awaitGrace(removed)
-		}
-		locked := c.giveUp(p)
-		switch {
-		case err == errTaken:
-			locked := &LockedError{Name: m.name}
-			locked.behind(taken)
-			return nil, locked
-		case ctx.Err() != nil:
-			return nil, waitFailed(ctx, m.name, locked, away, c.lastErr)
-		default:
-			return nil, failed("lock", m.name, err)
+		if h, err := a.begin(); err != errSetBack { // what was read says nothing now: wait reads again
+			return h, err
 		}
 	}
 }
 
-// requeues reports, after a pause, whether a call whose place was given up for err takes another.
-// taken is whom it found in line, if it only tries.
-func (s *Session) requeues(
-	ctx context.Context, err error, taken line.Ahead, anew *attempt.Backoff,
-) bool {
-	return err == errQueueAnew && anew.Wait(ctx, s.etcd.Caller) == nil ||
-		err == errTaken && s.awaitRemoval(ctx, taken, anew)
-}
-
-// advance puts the key of p, unless it stands in line, waits for those ahead of it, and makes a
-// hold of it. taken is whom TryLock found in line, if the error is errTaken.
-func (c *claim) advance(ctx context.Context, p *place) (
-	h *hold, taken line.Ahead, err error,
-) {
-	if p.ticket.Rev() == 0 {
-		h, taken, err = p.queue(ctx, c)
-		if h != nil || err != nil {
-			return h, taken, err
-		}
-	}
-	if err := p.readOn(ctx, c); err != nil {
-		return nil, taken, err
-	}
-	c.tellQueued(p)
-	for {
-		if err := p.wait(ctx, c); err != nil {
-			if err == errTaken {
-				taken, _ = p.rivals()
-			}
-			return nil, taken, err
-		}
-		h, err = c.m.s.begin(c, p)
-		if err != errSetBack { // who was ahead of p then says nothing now: wait reads the line
-			return h, taken, err
-		}
-	}
-}
-
-// queue puts the key, unless it is there already, and reads who is ahead of it. It may be
-// called again after an error.
+// put puts the keys in one transaction, which it sends until it knows what has become of it.
 //
-// A nil error says that p stands in line: with p.ahead before it or, if nobody is and etcd was
-// not set back meanwhile, with a hold at it. errTaken comes if c only tries, with those before it,
-// if others stand in line, and then nothing was written. (Where it cannot find that out before, p
-// is put behind them, and wait returns errTaken.) errQueueAnew says that p cannot be used. After
-// any other error the key may be there or not.
-func (p *place) queue(ctx context.Context, c *claim) (
-	h *hold, taken line.Ahead, err error,
-) {
-	entering := p.ticket.Enter(c.try, p.m.cfg.trace.tellsQueued())
-	if crowded, last := p.expectsCrowd(); crowded {
-		entering.Crowd(last)
-	}
-	err = p.put(ctx, c, func() ticket.Txn { return entering.Txn(p.value()) }, func(done etcd.Outcome) (err error) {
-		h, taken, err = p.entered(c, &entering, done)
-		return err
-	})
-	return h, taken, err
-}
-
-// put sends the transaction that puts p's key, perhaps with others on its lease, until entered says
-// what became of it: until that is not errUnsure, or no attempt may follow.
-func (p *place) put(
-	ctx context.Context, c *claim, txn func() ticket.Txn, entered func(etcd.Outcome) error,
-) error {
+// With a nil error the keys stand in line, with holds if no contender is ahead of any. errTaken
+// says that a contender is ahead of one, and the call only tries; then nothing was written. (Where
+// a ticket cannot find that out before, the keys are put, and wait returns errTaken.) errQueueAnew
+// says that the places cannot be used. After any other error the keys may be there or not.
+func (a call) put(ctx context.Context) (*hold, error) {
+	var one [1]ticket.Entering
+	entering, values := a.entering(one[:0]), make([]string, len(a))
 	retry := attempt.Backoff{Puts: true}
 	for {
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		}
-		done := p.s.etcd.Commit(ctx, &retry, txn())
-		if err := entered(done); err != errUnsure {
-			return err
+		for i, c := range a {
+			values[i] = c.place.value()
+		}
+		done := a[0].m.s.etcd.Commit(ctx, &retry, entering.Txn(values))
+		if h, known, err := a.entered(entering, done); known {
+			return h, err
 		}
 		if done.Err != nil {
-			if err := p.retryPut(ctx, c, done.Err, &retry); err != nil {
-				return err
+			if err := a.retryPut(ctx, done.Err, &retry); err != nil {
+				return nil, err
 			}
 		}
 	}
 }
 
-// entered has p's ticket judge the answer to its put. It returns what queue returns, or errUnsure
-// if the put must be sent again.
-func (p *place) entered(c *claim, entering *ticket.Entering, done etcd.Outcome) (
-	h *hold, taken line.Ahead, err error,
-) {
-	p.s.mu.Lock()
-	defer p.s.mu.Unlock()
-	a := done.Answer()
-	entrance, ahead := entering.Judge(a)
-	p.lease.putLocked(a, done.Prompt)
-	if p.ticket.State() == ticket.InLine {
-		p.queuedLocked(ahead, done.Epoch)
+// entering begins to put the keys. It appends to e.
+func (a call) entering(e ticket.Several) ticket.Several {
+	tickets := make([]*ticket.Ticket, len(a))
+	for i, c := range a {
+		tickets[i] = &c.place.ticket
 	}
-	if entrance != ticket.Unsure {
-		c.lastErr = nil
+	e = ticket.EnterAll(e, tickets, a[0].try, a[0].m.cfg.trace.tellsQueued())
+	if len(a) == 1 {
+		if crowded, last := a[0].place.expectsCrowd(); crowded {
+			e[0].Crowd(last)
+		}
+	}
+	return e
+}
+
+// entered has the tickets judge the answer to their put, and begins the holds if no contender is
+// ahead. It returns what put returns, unless known is false: then the put must be sent again.
+func (a call) entered(entering ticket.Several, done etcd.Outcome) (h *hold, known bool, err error) {
+	s := a[0].m.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	answer := done.Answer()
+	entrance := entering.Judge(answer)
+	a[0].place.lease.putLocked(answer, done.Prompt)
+	for i, c := range a {
+		if ahead := entering.Ahead(i); c.place.ticket.State() == ticket.InLine {
+			c.place.queuedLocked(ahead, done.Epoch)
+		} else {
+			c.place.ahead = ahead
+			c.m.meetLocked(ahead)
+		}
 	}
 	switch entrance {
 	case ticket.Unsure:
-		return nil, taken, errUnsure
+		return nil, false, nil
 	case ticket.Taken:
-		c.m.meetLocked(ahead)
-		return nil, ahead, errTaken
+		err = errTaken
 	case ticket.Useless:
-		return nil, taken, errQueueAnew
+		err = errQueueAnew
+	case ticket.Queued:
+		if h, err = a.beginLocked(); err == errSetBack { // contenders are ahead
+			err = nil
+			for _, c := range a {
+				c.local.admitLocked()
+			}
+		}
 	}
-	if !ahead.Clear() || p.staleLocked() {
-		p.local.admitLocked()
-		return nil, taken, nil
-	}
-	h, err = p.s.beginLocked(c, p)
-	return h, taken, err
+	a[0].lastErr = nil
+	return h, true, err
 }
 
-// retryPut decides what follows an error of put: it returns nil after a pause if the
-// put must be repeated.
-func (p *place) retryPut(ctx context.Context, c *claim, err error, retry *attempt.Backoff) error {
+// retryPut decides what follows an error of put: it returns nil after a pause if the put must be
+// repeated.
+func (a call) retryPut(ctx context.Context, err error, retry *attempt.Backoff) error {
+	s, l := a[0].m.s, a[0].place.lease
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case attempt.Is(err, rpctypes.ErrLeaseNotFound):
-		p.s.mu.Lock()
-		p.lease.endLocked(because(ErrLeaseRevoked, err))
-		p.s.mu.Unlock()
+		s.mu.Lock()
+		l.endLocked(because(ErrLeaseRevoked, err))
+		s.mu.Unlock()
 		return errQueueAnew
 	case attempt.Refused(err):
 		return err
-	case p.s.clientClosed():
+	case s.clientClosed():
 		return errClientClosed
 	}
-	c.lastErr = err
-	if err := retry.Wait(ctx, p.s.etcd.Caller); err != nil {
+	a[0].lastErr = err
+	if err := retry.Wait(ctx, s.etcd.Caller); err != nil {
 		return err
 	}
-	if p.lease.isDead() {
+	if l.isDead() {
 		return errQueueAnew
 	}
 	return nil
 }
 
-// tellQueued tells the Trace who is ahead of p in etcd's line, if nobody was ahead of c before. A
+// wait waits until no contender is ahead of any place. It returns nil then, and otherwise what
+// place.wait returns.
+func (a call) wait(ctx context.Context) error {
+	if len(a) == 1 {
+		return a[0].wait(ctx)
+	}
+	return a.waitForAll(ctx)
+}
+
+// wait waits until no contender is ahead of c's place.
+func (c *claim) wait(ctx context.Context) error {
+	if err := c.place.readOn(ctx, c); err != nil {
+		return err
+	}
+	c.tellQueued()
+	return c.place.wait(ctx, c)
+}
+
+// tellQueued tells the Trace what is ahead of c in etcd's line, if nothing was in the local line. A
 // call that only tries does not queue.
-func (c *claim) tellQueued(p *place) {
-	ahead, _ := p.rivals()
+func (c *claim) tellQueued() {
+	ahead, _ := c.place.rivals()
 	if ahead.Count() == 0 || c.ahead > 0 || c.try {
 		return
 	}
@@ -326,9 +375,115 @@ func (c *claim) tellQueued(p *place) {
 	}
 }
 
+// begin is beginLocked for callers that do not hold mu.
+func (a call) begin() (*hold, error) {
+	a[0].m.s.mu.Lock()
+	defer a[0].m.s.mu.Unlock()
+	return a.beginLocked()
+}
+
+// beginLocked makes holds of the claims at their places, which are first in their lines, and
+// returns the first hold: all begin, or none. The error is errSetBack if the lines must be read
+// first, and errQueueAnew if a place is lost: a hold never begins after its end.
+func (a call) beginLocked() (*hold, error) {
+	now := time.Now()
+	for _, c := range a {
+		if err := c.m.s.checkCanBeginLocked(c, c.place, now); err != nil {
+			return nil, err
+		}
+		if !c.place.ahead.Clear() {
+			return nil, errSetBack
+		}
+	}
+	for _, c := range a {
+		c.m.s.newHoldLocked(c, c.place, now)
+	}
+	if len(a) > 1 {
+		a.bindLocked()
+	}
+	for _, c := range a {
+		if r := c.place.recall; r != nil { // while it waited
+			c.hold.recallLocked(*r, now)
+		}
+	}
+	for _, c := range a {
+		c.local.queue.Hold(&c.waiter)
+		c.local.admitLocked()
+	}
+	return a[0].hold, nil
+}
+
+// taken is the error of a call that only tries, for the first of its names in whose line a
+// contender is before it. If that is a key of the Session's own, of a hold or wait that has ended,
+// TryLock waits for etcd, and for no other contender: until goes is closed, if it is not nil.
+//
+// The result is nil for a key that no place accounts for: it has gone since it was read, or a late
+// request has put it and an audit is about to remove it. (Do not refuse the call for it.
+// TestATryIsNotRefusedForAKeyOfItsOwnSessionThatHasGone.)
+func (a call) taken() (locked *LockedError, goes <-chan struct{}) {
+	s := a[0].m.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first, before := a[0], line.Entry{}
+	for _, c := range a {
+		e := c.place.ahead.Holder()
+		if last := c.place.ahead.Last; len(last) > 0 {
+			e = last[0]
+		}
+		if e.Rev != 0 {
+			first, before = c, e
+			break
+		}
+	}
+	for l := range s.leases {
+		p := l.places[before.Key]
+		switch ours := p != nil && p.ticket.Rev() == before.Rev; {
+		case before.Lease != int64(l.id):
+		case ours && !p.stuck:
+			goes = p.removed // nil while it is in use
+		case !ours && l.hasDrawn(before.Key):
+			return nil, nil
+		}
+	}
+	locked = &LockedError{Name: first.m.name}
+	locked.behind(first.place.ahead)
+	return locked, goes
+}
+
+// isRemoved waits until goes is closed, and reports whether it is. A nil one never is.
+func isRemoved(ctx context.Context, goes <-chan struct{}) bool {
+	if goes == nil {
+		return false
+	}
+	select {
+	case <-goes:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// leavePlaces gives up the places after an attempt that has failed. With tells, their removals also
+// read what was ahead of them. The channels are closed when the keys are gone.
+func (a call) leavePlaces(tells bool) (removed []<-chan struct{}) {
+	a[0].m.s.mu.Lock()
+	defer a[0].m.s.mu.Unlock()
+	for _, c := range a {
+		switch p := c.place; {
+		case p == nil:
+		case p.removed != nil: // that of an earlier attempt: there was no lease for another
+			c.place = nil
+		default:
+			p.tells = tells
+			removed = append(removed, p.abandonLocked(false))
+		}
+	}
+	return removed
+}
+
 // awaitGrace waits a little for the removal of keys. The removal is usually over at once, and
 // its answer brings the line up to date.
-func awaitGrace(removed ...<-chan struct{}) {
+func awaitGrace(removed []<-chan struct{}) {
 	grace := time.NewTimer(removalGrace)
 	defer grace.Stop()
 	for _, r := range removed {
@@ -340,61 +495,41 @@ func awaitGrace(removed ...<-chan struct{}) {
 	}
 }
 
-// awaitRemoval waits until the key of the first that is in the way is gone, if that is the
-// Session's own, of a hold or wait that has ended: it is etcd that TryLock waits for then, and
-// no other contender. It reports whether that is done.
-//
-// A key that no place accounts for has gone since it was read, or a late request has put it and an
-// audit is about to remove it. (Do not refuse the call for it.
-// TestATryIsNotRefusedForAKeyOfItsOwnSessionThatHasGone.)
-func (s *Session) awaitRemoval(ctx context.Context, taken line.Ahead, anew *attempt.Backoff) bool {
-	e := taken.Holder()
-	if len(taken.Last) > 0 {
-		e = taken.Last[0]
-	}
-	var removed <-chan struct{}
-	gone := false
-	s.mu.Lock()
-	for l := range s.leases {
-		if e.Lease != int64(l.id) {
-			continue
-		}
-		if p := l.places[e.Key]; p == nil || p.ticket.Rev() != e.Rev {
-			gone = l.hasDrawn(e.Key)
-		} else if !p.stuck {
-			removed = p.removed // nil while it is in use
+// leave takes the claims out of their local lines, or passes their turns on. locked tells what is
+// ahead of the first claim that has something ahead. If the only claim got a hold at the same
+// moment it keeps that: others may share its key by now.
+func (a call) leave() (h *hold, locked *LockedError) {
+	a[0].m.s.mu.Lock()
+	defer a[0].m.s.mu.Unlock()
+	for _, c := range a {
+		kept, inWay := c.leaveLocked()
+		if h = kept; locked == nil {
+			locked = inWay
 		}
 	}
-	s.mu.Unlock()
-	switch {
-	case gone:
-		return anew.Wait(ctx, s.etcd.Caller) == nil
-	case removed == nil:
-		return false
-	}
-	select {
-	case <-removed:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return h, locked
 }
 
-// giveUp passes on the turn of c, which did not get a hold at its last place p, and
-// returns who was ahead of it, nil if nobody was.
-func (c *claim) giveUp(p *place) *LockedError {
-	c.m.s.mu.Lock()
-	defer c.m.s.mu.Unlock()
-	return c.giveUpLocked(p)
-}
-
-func (c *claim) giveUpLocked(p *place) *LockedError {
-	s, n := c.m.s, c.local
-	if p != nil && p.ticket.Rev() != 0 {
-		n.ahead = p.ahead
+// gaveUp is the error of a call that has given up for why. locked tells what was in its way, and
+// away why etcd does not answer.
+func (a call) gaveUp(ctx context.Context, why error, locked *LockedError, away error) error {
+	name := a[0].m.name
+	if locked != nil {
+		name = locked.Name
 	}
-	c.place = nil
-	locked := n.aheadLocked()
-	s.leaveTurnLocked(c, nil)
-	return locked
+	switch refused := context.Cause(ctx) == errRefused; {
+	case refused && locked != nil:
+		return locked
+	case refused:
+		return &LockedError{Name: name, Holder: Contender{Name: name}, Ahead: 1}
+	case ctx.Err() == nil:
+		return failed("lock", name, why)
+	}
+	var lastErr error
+	for _, c := range a {
+		if lastErr == nil {
+			lastErr = c.lastErr
+		}
+	}
+	return waitFailed(ctx, name, locked, away, lastErr)
 }

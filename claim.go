@@ -33,19 +33,21 @@ type claim struct {
 	kind     line.Kind
 	permit   permit // if it is of that kind
 	try      bool   // it waits for etcd, and for no other contender
-	together bool   // it is one of those of a LockAll; see many.go
+	together bool   // it is one of those of a LockAll; see lockall.go
 	local    *localLine
 	caller   context.Context // of the call, only for the Trace
 	started  time.Time
-	turn     chan *place // gets the place put for it, or nil, when its turn comes
+	turn     chan struct{} // tells that its turn has come; nil if it had it at once
+	alone    [1]*claim     // c itself
 
 	// Owned by the goroutine of the call, until it holds.
 	lastErr error // of etcd, while it retries
 	ahead   int   // contenders ahead of it when it queued
 
-	// Guarded by Session.mu.
+	// Guarded by Session.mu. While the claim owns the turn, and does not hold, only the goroutine of
+	// the call changes its place and its hold, and reads them without mu.
 	cancel context.CancelCauseFunc // of its wait, nil once that is over
-	place  *place                  // in etcd's line, nil while it has none
+	place  *place                  // in etcd's line, nil while it has none; it may have been given up
 	hold   *hold                   // the one that it got, which its waiter has; it stays here
 	waiter turn.Waiter[*claim]     // in the line's queue; its Standing is the state of the claim
 }
@@ -72,14 +74,10 @@ type aboveLine interface {
 
 func (n *localLine) above() aboveLine { return n }
 
-// newClaim is a call that has started, and is in no queue yet.
-func (w request) newClaim(
-	caller context.Context, n *localLine, started time.Time, cancel context.CancelCauseFunc,
-) *claim {
-	c := &claim{
-		m: w.m, kind: w.kind, permit: w.permit, try: w.try,
-		local: n, caller: caller, started: started, cancel: cancel,
-	}
+// newClaim is a claim of a call that has started. It is in no queue yet.
+func (w request) newClaim(caller context.Context, started time.Time) *claim {
+	c := &claim{m: w.m, kind: w.kind, permit: w.permit, try: w.try, caller: caller, started: started}
+	c.alone[0] = c
 	c.waiter.Value, c.waiter.Shares, c.waiter.Steps = c, w.kind == line.Read, w.kind == line.Permit
 	return c
 }

@@ -1,7 +1,7 @@
 package etcdlock
 
 import (
-	"context"
+	"errors"
 	"time"
 
 	"github.com/etcdlock/etcdlock/internal/line"
@@ -101,24 +101,6 @@ func (n *localLine) admissionOfReadLocked(p *place, early bool) admission {
 	}
 }
 
-// joinLocked makes c, which comes, a hold beside those of its Session, if it may.
-func (c *claim) joinLocked() *hold {
-	n := c.local
-	if !c.reads() || n.queue.State() != turn.Taken || n.queue.Waiting() > 0 ||
-		n.admissionLocked(c.kind, false) != admitted {
-		return nil
-	}
-	p := n.queue.Owner().place
-	h, err := c.m.s.beginAtLocked(c, p)
-	if err != nil {
-		return nil
-	}
-	c.place = p
-	n.queue.Share(&c.waiter)
-	n.view.joined = true
-	return h
-}
-
 // admitLocked has those join who may, of those that read and wait before all others. Those who
 // would have to wait for another contender, and do not want to, it refuses.
 func (n *localLine) admitLocked() {
@@ -134,13 +116,14 @@ func (n *localLine) admitLocked() {
 				return
 			}
 			c, p := first.Value, n.queue.Owner().place
-			if _, err := c.m.s.beginAtLocked(c, p); err != nil {
+			now := time.Now()
+			if c.m.s.checkCanBeginLocked(c, p, now) != nil {
 				return
 			}
+			c.m.s.newHoldLocked(c, p, now)
 			n.queue.Join()
 			c.waitedLocked()
-			c.place = p
-			c.turn <- p
+			c.turn <- struct{}{}
 			if n.view != nil {
 				n.view.joined = true
 			}
@@ -161,6 +144,10 @@ func (n *localLine) seekLocked() {
 	}
 }
 
+// errRefused ends the wait of a TryRLock or TryAcquire for its turn: it would have to wait for
+// another contender.
+var errRefused = errors.New("refused")
+
 // refuseLocked ends the waits of those who wait for no other contender.
 func (n *localLine) refuseLocked() {
 	if n.tries == 0 {
@@ -168,7 +155,7 @@ func (n *localLine) refuseLocked() {
 	}
 	for c := range n.queue.All() {
 		if cancel := c.cancel; c.try && cancel != nil && c.waiter.Standing() == turn.Waiting {
-			c.m.s.mu.After(func() { cancel(errTaken) })
+			c.m.s.mu.After(func() { cancel(errRefused) })
 		}
 	}
 }
@@ -183,30 +170,15 @@ func (n *localLine) cohortLocked() bool {
 	return n.queue.Sharing() > 0 || first != nil && first.Shares
 }
 
-// join makes a hold beside those of the Session, nil if there are none that can be joined now.
-func (w request) join(caller context.Context, now time.Time) *hold {
-	s := w.m.s
-	if s.clientClosed() {
-		return nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := s.lines[w.m.name]
-	if n == nil || n.queue.Owner() == nil {
-		return nil
-	}
-	return w.newClaim(caller, n, now, nil).joinLocked()
-}
-
-// handDown gives p, at which c has waited in etcd's line, to the next in the local line, if that
+// handDown gives the place at which c has waited in etcd's line to the next in the local line, if that
 // came before the put: it goes on waiting there. It reports false, and does nothing, if there is
-// nobody, or p is of no use. locked tells c who is before it.
-func (c *claim) handDown(p *place) (locked *LockedError, done bool) {
-	s, n := c.m.s, c.local
+// nobody, or the place is of no use. locked tells c who is before it.
+func (c *claim) handDown() (locked *LockedError, done bool) {
+	s, n, p := c.m.s, c.local, c.place
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next := n.queue.First()
-	if s.closed || !c.reads() || next == nil || !next.Early() || next.Value.try ||
+	if s.closed || !c.reads() || p == nil || next == nil || !next.Early() || next.Value.try ||
 		p.ticket.State() != ticket.InLine || p.removed != nil || p.lease.hasEndedLocked() ||
 		p.recall != nil {
 		return nil, false

@@ -22,22 +22,12 @@ type grant struct {
 	waiting int
 }
 
-// newPlace returns a place for c on the current lease. If there is no lease, one is
-// granted first. The place is accounted for from here on. It returns an error
-// when ctx ends or etcd refuses.
+// onLease has take, which it calls with mu held, take what c needs on the current lease. take
+// reports false if there is none; then one is granted. It returns an error when ctx ends or etcd
+// refuses.
 //
 // Invariant: taking a lease for a place and deciding to revoke it exclude each
 // other: both are done under mu.
-func (s *Session) newPlace(ctx context.Context, c *claim) (p *place, err error) {
-	err = s.onLease(ctx, c, func() bool {
-		p = c.takePlaceLocked()
-		return p != nil
-	})
-	return p, err
-}
-
-// onLease has take, which it calls with mu held, take what c needs on the current lease. take
-// reports false if there is none; then one is granted.
 func (s *Session) onLease(ctx context.Context, c *claim, take func() bool) error {
 	for {
 		s.mu.Lock()

@@ -52,39 +52,8 @@ type hold struct {
 	contexts map[context.Context]*holdContext
 }
 
-// begin makes a hold of c's place at the head of the line. It returns errQueueAnew if
-// the place is lost (a hold never begins after its end) and errSetBack if the line must
-// be read first.
-func (s *Session) begin(c *claim, p *place) (*hold, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.beginLocked(c, p)
-}
-
-func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
-	h, err := s.beginAtLocked(c, p)
-	if err == nil {
-		c.local.queue.Hold(&c.waiter)
-		c.local.admitLocked()
-	}
-	return h, err
-}
-
-// beginAtLocked makes a hold of a place at the head of the line, or beside those that hold there. The
-// caller notes in the local queue that c has it.
-func (s *Session) beginAtLocked(c *claim, p *place) (*hold, error) {
-	now := time.Now()
-	if err := s.checkCanBeginLocked(c, p, now); err != nil {
-		return nil, err
-	}
-	h := s.newHoldLocked(c, p, now)
-	if p.recall != nil { // while it waited
-		h.recallLocked(*p.recall, now)
-	}
-	return h, nil
-}
-
-// checkCanBeginLocked returns an error if no hold can begin at p now.
+// checkCanBeginLocked returns an error if no hold of c can begin at p now: errQueueAnew if the place
+// is lost (a hold never begins after its end), errSetBack if the line must be read first.
 func (s *Session) checkCanBeginLocked(c *claim, p *place, now time.Time) error {
 	if s.closed || c.m.closed {
 		return ErrClosed
@@ -99,7 +68,8 @@ func (s *Session) checkCanBeginLocked(c *claim, p *place, now time.Time) error {
 	return nil
 }
 
-// newHoldLocked is the hold of c that begins at p now.
+// newHoldLocked makes the hold of c that begins at p now, where it can. The caller notes in the local
+// queue that c has it.
 func (s *Session) newHoldLocked(c *claim, p *place, now time.Time) *hold {
 	p.ticket.Hold()
 	h := &hold{
@@ -121,7 +91,7 @@ func (s *Session) newHoldLocked(c *claim, p *place, now time.Time) *hold {
 	if p.held.IsZero() { // else it was the first of its line before the others of a LockAll were
 		p.held = now
 	}
-	p.hold, c.hold = h, h
+	p.hold, c.hold, c.place = h, h, p
 	p.refs++
 	if c.exclusive() {
 		c.m.hold, c.m.depth = h, 1

@@ -1,7 +1,6 @@
 package etcdlock
 
 import (
-	"context"
 	"time"
 
 	"github.com/etcdlock/etcdlock/internal/line"
@@ -78,17 +77,41 @@ func (e *LockedError) behind(ahead line.Ahead) {
 	e.Ahead += ahead.Count()
 }
 
-// leave takes c out of the line after its wait has ended, and tells what was ahead of it. If c got a
-// hold at the same moment it keeps that: others may share its key by now.
-func (s *Session) leave(c *claim) (*hold, *LockedError) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.leaveLocked(c)
+// A wayIn is how a claim that comes gets its turn, or a hold.
+type wayIn int
+
+const (
+	owns      wayIn = iota // it has the turn at once: the line is free
+	waits                  // its turn comes later
+	steps                  // it has the turn at once, beside permits that its Session holds
+	joins                  // it has a hold at once, beside reads of its Session
+	takesOver              // it has a hold at once, at the key that lingers
+)
+
+// wayInLocked is the way of c, which comes, into its line.
+func (c *claim) wayInLocked() wayIn {
+	n := c.local
+	beside := n.queue.State() == turn.Taken && n.queue.Waiting() == 0 &&
+		n.admissionLocked(c.kind, false) == admitted
+	switch p := n.queue.Lingering(); {
+	case beside && c.kind == line.Permit:
+		return steps
+	case beside:
+		return joins
+	case n.queue.Owner() != nil:
+		return waits
+	case p != nil && c.exclusive() && !c.together && p.tellsOf(c) && p.lastsLocked():
+		return takesOver
+	default:
+		return owns
+	}
 }
 
-func (s *Session) leaveLocked(c *claim) (*hold, *LockedError) {
-	n := c.local
-	locked := n.aheadLocked()
+// leaveLocked takes c out of the line after its wait has ended, or passes its turn on, and tells
+// what was ahead of it. If c got a hold at the same moment it keeps that: others may share its key
+// by now.
+func (c *claim) leaveLocked() (h *hold, locked *LockedError) {
+	s, n, p := c.m.s, c.local, c.place
 	if c.waiter.Standing() == turn.Waiting {
 		locked = n.lockedErrorLocked(&c.waiter)
 	}
@@ -97,8 +120,17 @@ func (s *Session) leaveLocked(c *claim) (*hold, *LockedError) {
 	case turn.Waiting:
 		c.waitedLocked()
 	case turn.Next: // the release that is under way passes its turn on
+		locked = n.aheadLocked()
 	case turn.Owner:
-		s.leaveTurnLocked(c, <-c.turn)
+		if p != nil && p.removed != nil { // it was given up
+			if p.ticket.Rev() != 0 {
+				n.ahead = p.ahead
+			}
+			p = nil
+		}
+		c.place = nil
+		locked = n.aheadLocked()
+		s.leaveTurnLocked(c, p)
 	default:
 		return c.hold, nil
 	}
@@ -106,15 +138,6 @@ func (s *Session) leaveLocked(c *claim) (*hold, *LockedError) {
 		n.admitLocked()
 	}
 	return nil, locked
-}
-
-// takePlaceLocked takes a place for c, whose turn has come, or nil if there is no lease for it.
-func (c *claim) takePlaceLocked() *place {
-	if !c.m.s.usableLocked() {
-		return nil
-	}
-	c.place = c.m.s.newPlaceLocked(c)
-	return c.place
 }
 
 // nextLocked chooses who is next in line, and takes a place for it if there is a lease. The
@@ -164,7 +187,7 @@ func (s *Session) leaveTurnLocked(c *claim, put *place) {
 func (c *claim) hasTurnLocked(put *place) {
 	c.waitedLocked()
 	c.place = put
-	c.turn <- put
+	c.turn <- struct{}{}
 }
 
 // waitedLocked notes that c waits in the queue no more.
@@ -237,37 +260,6 @@ func (s *Session) lingered(n *localLine) {
 	case again > 0:
 		s.setDueLocked(n, again)
 	}
-}
-
-// relock makes a hold of the key that lingers, or nil if there is none that can be used.
-func (m *lockHandle) relock(caller context.Context, now time.Time) *hold {
-	s := m.s
-	if s.clientClosed() {
-		return nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := s.lines[m.name]
-	if n == nil || n.queue.Lingering() == nil {
-		return nil
-	}
-	return request{m: m}.newClaim(caller, n, now, nil).relockLocked()
-}
-
-// relockLocked makes c the owner with a hold of the key that lingers, if there is one that
-// can be used.
-func (c *claim) relockLocked() *hold {
-	n, p := c.local, c.local.queue.Lingering()
-	if p == nil || !c.exclusive() || !p.tellsOf(c) || !p.lastsLocked() {
-		return nil
-	}
-	h, err := c.m.s.beginAtLocked(c, p)
-	if err != nil {
-		return nil
-	}
-	c.place = p
-	n.queue.Take(&c.waiter)
-	return h
 }
 
 // lingersLocked reports whether the line's key lingers, or will linger after its Unlock.

@@ -26,9 +26,9 @@ var departures = map[string]func(claims []*claim){
 func waitAtHome(t *testing.T, m *Mutex, n int) (claims []*claim) {
 	t.Helper()
 	for range n {
-		c, _, locked, err := request{m: &m.lockHandle}.enter(t.Context(), func(error) {}, time.Now())
-		require.NoError(t, err)
-		require.NotNil(t, locked)
+		c := request{m: &m.lockHandle}.newClaim(t.Context(), time.Now())
+		require.NoError(t, call(c.alone[:]).enter(func(error) {}))
+		require.NotNil(t, c.turn)
 		claims = append(claims, c)
 	}
 	return claims
@@ -68,12 +68,12 @@ func TestGoingAwayTakesNoSearchOfTheLine(t *testing.T) {
 				for few := range slices.Chunk(claims[:n/4], n/40) {
 					each = min(each, timed(func() {
 						for _, c := range few {
-							m.s.leave(c)
+							call(c.alone[:]).leave()
 						}
 					})/time.Duration(len(few)))
 				}
 				for _, c := range claims[n/4:] {
-					m.s.leave(c)
+					call(c.alone[:]).leave()
 				}
 			}
 			t.Logf("%v each, a search takes %v", each, search)
@@ -103,7 +103,7 @@ func TestWhoGoesAwayKnowsItsPlace(t *testing.T) {
 						ahead++
 					}
 				}
-				_, locked := m.s.leave(c)
+				_, locked := call(c.alone[:]).leave()
 				told := locked.Ahead
 				gone[c] = true
 				if ahead <= fewAhead+1 || name == "the last first" || name == "the first first" {

@@ -142,22 +142,14 @@ func (w request) lock(ctx context.Context) (*hold, error) {
 	if nested := m.nestsIn(ctx); nested != nil && !w.mayFollow(nested) {
 		return w.nest(nested)
 	}
-	started := time.Now()
-	switch {
-	case w.kind == line.Read:
-		if h := w.join(ctx, started); h != nil {
-			return h, nil
-		}
-	case w.kind == line.Exclusive && m.cfg.linger > 0: // otherwise it is rare, and enter sees to it
-		if h := m.relock(ctx, started); h != nil {
+	c := w.newClaim(ctx, time.Now())
+	// Otherwise it is rare, and enter sees to it.
+	if w.kind == line.Read || w.kind == line.Exclusive && m.cfg.linger > 0 {
+		if h := c.holdAtOnce(); h != nil {
 			return h, nil
 		}
 	}
-	h, ahead, err := w.queue(ctx, started)
-	if err != nil {
-		m.traceGaveUp(ctx, started, ahead, err)
-	}
-	return h, err
+	return call(c.alone[:]).lock(ctx)
 }
 
 // Unlock ends the hold and releases the lock. Uncontended it is one request.

@@ -18,17 +18,11 @@ import (
 // Who is exclusive, or reads, and comes later waits in the local line until all that have the turn
 // have unlocked, and permits that come after that wait behind it.
 
-// allAlikeLocked reports whether c may have the turn beside each of those who wait, once they
-// have it.
-func (n *localLine) allAlikeLocked(c *claim) bool {
-	switch c.kind {
-	case line.Read:
-		return n.queue.AllShare()
-	case line.Permit:
-		return n.queue.AllStep()
-	default:
-		return false
-	}
+// mayAdmitLocked reports whether c, which comes, and the waiters before it may all get the turn
+// beside its owner: then it may be etcd alone that c waits for.
+func (n *localLine) mayAdmitLocked(c *claim) bool {
+	alike := c.kind == line.Read && n.queue.AllShare() || c.kind == line.Permit && n.queue.AllStep()
+	return alike && n.admissionLocked(c.kind, false) != mustQueue
 }
 
 // leavesRoomLocked is the welcome of a permit that comes where c owns the turn, which is one, too.
@@ -43,17 +37,6 @@ func (c *claim) leavesRoomLocked() admission {
 	default:
 		return mustQueue
 	}
-}
-
-// stepLocked gives c, which comes, the turn, if those of its Session who have it all hold permits.
-func (c *claim) stepLocked() bool {
-	n := c.local
-	if c.kind != line.Permit || n.queue.State() != turn.Taken || n.queue.Waiting() > 0 ||
-		n.admissionLocked(c.kind, false) != admitted {
-		return false
-	}
-	n.queue.Step(&c.waiter)
-	return true
 }
 
 // mayFollow reports whether a call whose context comes from h queues, as any other does. One that

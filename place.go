@@ -12,7 +12,7 @@ import (
 
 // A place is what the Session has of one ticket: its lease, and the claim or hold that has it.
 //
-// Its life: taken from a lease by newPlaceLocked, put by queue, waited in by wait,
+// Its life: taken from a lease by newPlaceLocked, put by a call or a release, waited in by wait,
 // and then either held and released, or abandoned. Until etcd has confirmed that
 // its key is gone, the lease accounts for it. The ticket says where its key stands.
 type place struct {

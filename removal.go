@@ -34,15 +34,6 @@ func (p *place) stopUsingLocked() {
 	}
 }
 
-// leave gives up p after a call that waited there has failed. With tells, the removal also reads
-// what was ahead of it.
-func (p *place) leave(tells bool) (removed <-chan struct{}) {
-	p.s.mu.Lock()
-	defer p.s.mu.Unlock()
-	p.tells = tells
-	return p.abandonLocked(false)
-}
-
 // abandonLocked gives p up. If its key may exist, it is removed in the background until
 // etcd confirms or the key is gone with the lease. The returned channel is closed then. The
 // lease is retired if unsure is set, or as soon as an attempt fails: a key that cannot be

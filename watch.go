@@ -41,9 +41,6 @@ var (
 
 	// errTaken says that TryLock found another contender.
 	errTaken = errors.New("taken")
-
-	// errUnsure says that a put must be sent again.
-	errUnsure = errors.New("not known whether the key was put")
 )
 
 // wait waits until everybody ahead of p is gone. It returns nil if p is first and its

@@ -763,8 +763,8 @@ var mutants = []mutant{
 	{
 		name: "a try is refused for a key of its own Session that has just gone",
 		why:  "No place accounts for the key, so the Session has nothing to wait for. But it has just removed it, and the answer is older (rule 7).",
-		edits: []edit{{"acquire.go", `			gone = l.hasDrawn(e.Key)
-`, `			gone = false
+		edits: []edit{{"acquire.go", `		case !ours && l.hasDrawn(before.Key):
+`, `		case !ours && false:
 `}},
 		killers: []killer{inArea("kinds", "TestATryIsNotRefusedForAKeyOfItsOwnSessionThatHasGone")},
 	},
@@ -772,12 +772,12 @@ var mutants = []mutant{
 		name: "a wait at home does not ask the context",
 		why:  "The owner is in the same process and will unlock. But nobody knows when (rule 10).",
 		edits: []edit{{"acquire.go", `		case <-ctx.Done():
-			// Whatever comes through turn after this is passed on by passTurnLocked.
-			h, locked := m.s.leave(c)
+			// What comes through turn after this is passed on by leaveLocked.
+			h, locked := a.leave()
 			if h == nil {
-				err = c.refused(ctx, waitFailed(ctx, m.name, locked, m.s.etcd.Unavailable(), nil))
+				return nil, a.gaveUp(ctx, context.Cause(ctx), locked, c.m.s.etcd.Unavailable())
 			}
-			return h, c.ahead, err
+			return h, nil
 		}
 `, `		}
 `}},
@@ -1209,21 +1209,17 @@ var mutants = []mutant{
 		},
 	},
 	{
-		name: "what lingers is held without a look at the clock",
-		why:  "The key was there a moment ago. But the process may have been paused since (rule 2, WithLinger).",
-		edits: []edit{{"local.go", `	if p == nil || !c.exclusive() || !p.tellsOf(c) || !p.lastsLocked() {`, `	if p == nil || !c.exclusive() || !p.tellsOf(c) {`}, {"hold.go", `	p.lease.checkLocked(now)
-	if p.lease.hasEndedLocked() || p.ticket.Lost() {
-		return errQueueAnew
-	}
-`, ``}},
+		name:    "what lingers is held without a look at the clock",
+		why:     "The key was there a moment ago. But the process may have been paused since (rule 2, WithLinger).",
+		edits:   []edit{{"local.go", ` && p.tellsOf(c) && p.lastsLocked():`, ` && p.tellsOf(c):`}},
 		killers: []killer{named("TestWhatLingersIsNotHeldWhenTheTrustIsOver")},
 	},
 	{
 		name: "a wait that ends as it is let in passes the turn on",
 		why:  "The call owns the turn, and owners of a turn pass it on. But it got a hold before, and others share its key.",
 		edits: []edit{{"local.go", `	case turn.Owner:
-		s.leaveTurnLocked`, `	case turn.Owner, turn.Holder:
-		s.leaveTurnLocked`}},
+		if p != nil`, `	case turn.Owner, turn.Holder:
+		if p != nil`}},
 		killers: []killer{inArea("queue", "TestAWaitThatEndsAsItIsLetInHasAHoldOrNothing"), ofFamily(500)},
 	},
 	{
@@ -1239,7 +1235,7 @@ var mutants = []mutant{
 	{
 		name:    "what lingers is held whatever its value says",
 		why:     "The key is the Session's own, whichever Mutex comes. But its value says whether the holder may be recalled (WithLinger).",
-		edits:   []edit{{"local.go", `!p.tellsOf(c) || `, ``}},
+		edits:   []edit{{"local.go", ` && p.tellsOf(c) && p`, ` && p`}},
 		killers: []killer{inArea("queue", "TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue")},
 	},
 	{
@@ -1486,8 +1482,8 @@ var mutants = []mutant{
 	{
 		name: "one joins while a writer of its Session waits",
 		why:  "The watch shows etcd's line, and no writer is in it. But the local line has one.",
-		edits: []edit{{"cohort.go", `	if !c.reads() || n.queue.State() != turn.Taken || n.queue.Waiting() > 0 ||
-`, `	if !c.reads() || n.queue.State() != turn.Taken ||
+		edits: []edit{{"local.go", ` && n.queue.Waiting() == 0 &&
+`, ` && (c.reads() || n.queue.Waiting() == 0) &&
 `}, {"internal/turn/turn.go", `	if q.waiting > 0 || !w.Shares || !q.owner.Shares {
 `, `	if !w.Shares || !q.owner.Shares {
 `}},
@@ -1733,7 +1729,7 @@ var mutants = []mutant{
 	{
 		name:    "one of several names is recalled alone",
 		why:     "The request stands in the key of one name. But a holder of all of them listens for a request for any.",
-		edits:   []edit{{"many.go", `holds[i].all, holds[i].recall = holds, holds[0].recall // who`, `holds[i].all = holds // who`}},
+		edits:   []edit{{"lockall.go", `h.all, h.recall = all, all[0].recall`, `h.all = all`}},
 		killers: []killer{inArea("kinds", "TestSeveralNamesAreRecalledTogether"), ofFamily(1000)},
 	},
 	{
@@ -1750,7 +1746,7 @@ var mutants = []mutant{
 		why:  "The next attempt puts the others. But they get another revision.",
 		edits: []edit{{"internal/ticket/several.go", `	case told[Unsure] > 0 || !s.equal():
 `, `	case told[Queued] == 0:
-		return Unsure, ahead
+		return Unsure
 	case !s.equal() && false:
 `}},
 		killers: []killer{explorationOfSeveral, core("ticket", "TestKeysOfUnequalRevisionsAreGivenUp")},
@@ -1758,10 +1754,10 @@ var mutants = []mutant{
 	{
 		name: "LockAll puts its keys before it owns its local lines",
 		why:  "A call before it in the local line should have a key already, so etcd's line has the two in the right order. But one that has no key yet is behind it there, and before it in the local line.",
-		edits: []edit{{"many.go", `		if c.turn == nil {
+		edits: []edit{{"acquire.go", `		if c.turn == nil {
 			continue // it had it at once
 		}
-`, `		if c.turn == nil || c != a.claims[0] {
+`, `		if c.turn == nil || c != a[0] {
 			continue // it had it at once
 		}
 `}},
@@ -1795,7 +1791,7 @@ var mutants = []mutant{
 		why:  "The transaction is long, and its answer says who else is there. But nobody compares the last name.",
 		edits: []edit{{"internal/ticket/several.go", `		all.If = append(all.If, txn.If...)
 `, `		all.If = append(all.If, txn.If[:1]...)
-		if i < len(s.each)-1 {
+		if i < len(s)-1 {
 			all.If = append(all.If, txn.If[1:]...)
 		}
 `}},
@@ -1804,7 +1800,7 @@ var mutants = []mutant{
 	{
 		name: "a place of several that is first is not watched",
 		why:  "Nobody is before the place any more, and nobody is ever put before it. But its own key may go while it waits for the others, and then somebody else holds.",
-		edits: []edit{{"many.go", `		p.ticket.Hold()
+		edits: []edit{{"lockall.go", `		p.ticket.Hold()
 		p.held = time.Now()
 `, ``}},
 		killers: []killer{inArea("kinds", "TestAKeyOfSeveralThatIsDeletedIsMissed")},
@@ -1873,8 +1869,8 @@ var mutants = []mutant{
 	{
 		name: "a permit does not mind who waits in its Session",
 		why:  "It is within the limit, and comes in beside the holders of its Session. But an exclusive claim that waits for these waits on.",
-		edits: []edit{{"permits.go", `	if c.kind != line.Permit || n.queue.State() != turn.Taken || n.queue.Waiting() > 0 ||
-`, `	if c.kind != line.Permit || n.queue.State() != turn.Taken ||
+		edits: []edit{{"local.go", ` && n.queue.Waiting() == 0 &&
+`, ` && (c.kind == line.Permit || n.queue.Waiting() == 0) &&
 `}, {"internal/turn/turn.go", `	if q.waiting > 0 || !w.Steps || !q.owner.Steps {
 `, `	if !w.Steps || !q.owner.Steps {
 `}},
@@ -1953,10 +1949,12 @@ var mutants = []mutant{
 	{
 		name: "a failed wait leaves its key to the lease",
 		why:  "The lease removes the key. But the lease is renewed for as long as the Session lives (rule 9).",
-		edits: []edit{{"acquire.go", `		if p != nil {
-			removed = p.leave(ctx.Err() != nil)
-`, `		if p != nil && err == errQueueAnew {
-			removed = p.leave(ctx.Err() != nil)
+		edits: []edit{{"acquire.go", `			p.tells = tells
+`, `			if p.tells = tells; tells {
+				p.removed = make(chan struct{})
+				p.stopUsingLocked()
+				continue
+			}
 `}},
 		killers: []killer{simulation(1000), inArea("queue", "TestAClaimThatLeavesOnItsWayLeavesNothingBehind")},
 	},
@@ -1985,12 +1983,13 @@ var mutants = []mutant{
 	{
 		name: "a retry puts another key",
 		why:  "A fresh name is safe to put. But the first one may have been put, too (rules 4 and 9).",
-		edits: []edit{{"acquire.go", `			if err := p.retryPut(ctx, c, done.Err, &retry); err != nil {
-				return err
+		edits: []edit{{"acquire.go", `			if err := a.retryPut(ctx, done.Err, &retry); err != nil {
+				return nil, err
 			}
-`, `			if err := p.retryPut(ctx, c, done.Err, &retry); err != nil {
-				return err
+`, `			if err := a.retryPut(ctx, done.Err, &retry); err != nil {
+				return nil, err
 			}
+			p := a[0].place
 			p.s.mu.Lock()
 			delete(p.lease.places, p.ticket.Key)
 			p.ticket.Key = p.lease.draw(p.m.name, line.ShapeOf(p.ticket.Key))

@@ -26,6 +26,10 @@ type Entering struct {
 	n     int64      // how many keys of the line it reads
 	seen  int64      // TryLock: up to here nothing below the prefix is in its way
 	among line.Ahead // TryAcquire: the contenders that were there then
+
+	// In the transaction of a Several.
+	then, rest int        // how many ranges it has in the Then, and in the Else
+	ahead      line.Ahead // by the last answer
 }
 
 // Enter begins to put t's key. With try it does so as TryLock does. With owner it also

@@ -249,7 +249,7 @@ func (w *manyWorld) put(c *manyCall, s manyStep) {
 		})
 		c.tickets = append(c.tickets, &k)
 	}
-	c.entry = ticket.EnterAll(c.tickets, c.try, false)
+	c.entry = ticket.EnterAll(nil, c.tickets, c.try, false)
 	txn := c.entry.Txn(c.names)
 	a := ticket.Answer{Outcome: ticket.Unknown}
 	switch s.verb {
@@ -262,16 +262,16 @@ func (w *manyWorld) put(c *manyCall, s manyStep) {
 }
 
 func (w *manyWorld) entered(c *manyCall, a ticket.Answer) {
-	is, ahead := c.entry.Judge(a)
-	switch is {
+	switch c.entry.Judge(a) {
 	case ticket.Taken:
 		w.giveUp(c)
 		w.passAll(slices.Index(w.calls, c))
 	case ticket.Unsure:
 		c.phase = unsure
 	case ticket.Queued:
-		c.phase, c.ahead = inLines, ahead
+		c.phase = inLines
 		for i, t := range c.tickets {
+			c.ahead[i] = c.entry.Ahead(i)
 			if t.Rev() != c.tickets[0].Rev() {
 				w.breaks("%v goes on with revisions %d and %d", c.names, c.tickets[0].Rev(), t.Rev())
 			}

@@ -31,7 +31,7 @@ func keyAt(key string, rev, lease int64) *pb.RangeResponse {
 // each, so that 32 names are below etcd's limit of 128.
 func TestWhatAPutOfSeveralSends(t *testing.T) {
 	tickets, keys := both(t)
-	e := ticket.EnterAll(tickets, false, false)
+	e := ticket.EnterAll(nil, tickets, false, false)
 	txn := e.Txn([]string{"1", "2"})
 	require.Len(t, txn.If, 2)
 	require.Len(t, txn.Then, 6)
@@ -42,7 +42,7 @@ func TestWhatAPutOfSeveralSends(t *testing.T) {
 		require.Equal(t, key, string(txn.Then[3*i+2].KeyBytes()))
 		require.Equal(t, key, string(txn.Else[i].KeyBytes()))
 	}
-	e = ticket.EnterAll(tickets, true, false)
+	e = ticket.EnterAll(nil, tickets, true, false)
 	txn = e.Txn([]string{"1", "2"})
 	require.Len(t, txn.If, 4, "that neither its key nor another is there, of each")
 	for i, n := range []string{"x", "y"} {
@@ -67,10 +67,9 @@ func TestKeysOfUnequalRevisionsAreGivenUp(t *testing.T) {
 	} {
 		for _, try := range []bool{false, true} {
 			tickets, keys := both(t)
-			e := ticket.EnterAll(tickets, try, false)
+			e := ticket.EnterAll(nil, tickets, try, false)
 			e.Txn([]string{"1", "2"})
-			is, _ := e.Judge(ticket.Answer{Outcome: ticket.Unknown})
-			require.Equal(t, ticket.Unsure, is)
+			require.Equal(t, ticket.Unsure, e.Judge(ticket.Answer{Outcome: ticket.Unknown}))
 			e.Txn([]string{"1", "2"})
 			a := ticket.Answer{Revision: 30}
 			for i, rev := range []int64{row.x, row.y} {
@@ -83,10 +82,9 @@ func TestKeysOfUnequalRevisionsAreGivenUp(t *testing.T) {
 					a.Read = append(a.Read, found)
 				}
 			}
-			is, ahead := e.Judge(a)
-			require.Equal(t, row.is, is, "%s, try %v", row.name, try)
+			require.Equal(t, row.is, e.Judge(a), "%s, try %v", row.name, try)
 			if row.is == ticket.Queued && try {
-				require.True(t, ahead[0].Clear() && ahead[1].Clear())
+				require.True(t, e.Ahead(0).Clear() && e.Ahead(1).Clear())
 			}
 		}
 	}
@@ -95,14 +93,13 @@ func TestKeysOfUnequalRevisionsAreGivenUp(t *testing.T) {
 // A put of several is Taken if one of the names is, and says which.
 func TestAPutOfSeveralIsTakenByOne(t *testing.T) {
 	tickets, _ := both(t)
-	e := ticket.EnterAll(tickets, true, false)
+	e := ticket.EnterAll(nil, tickets, true, false)
 	e.Txn([]string{"1", "2"})
-	is, ahead := e.Judge(ticket.Answer{Revision: 30, Read: []*pb.RangeResponse{
+	require.Equal(t, ticket.Taken, e.Judge(ticket.Answer{Revision: 30, Read: []*pb.RangeResponse{
 		read(), read(), read(), keyAt(line.Prefix("y")+oldID, 3, mine+1),
-	}})
-	require.Equal(t, ticket.Taken, is)
-	require.Zero(t, ahead[0].Count())
-	require.Equal(t, 1, ahead[1].Count())
+	}}))
+	require.Zero(t, e.Ahead(0).Count())
+	require.Equal(t, 1, e.Ahead(1).Count())
 }
 
 // The release of several deletes all keys or none. The keys that the answer shows tell
@@ -126,12 +123,11 @@ func TestWhatAReleaseOfSeveralSays(t *testing.T) {
 		{"all are gone, by a copy", 0, 0, true, ticket.Done, 0, ticket.Untold},
 	} {
 		tickets, keys := both(t)
-		e := ticket.EnterAll(tickets, false, false)
+		e := ticket.EnterAll(nil, tickets, false, false)
 		e.Txn([]string{"1", "2"})
-		is, _ := e.Judge(ticket.Answer{Succeeded: true, Revision: 20, Read: []*pb.RangeResponse{
+		require.Equal(t, ticket.Queued, e.Judge(ticket.Answer{Succeeded: true, Revision: 20, Read: []*pb.RangeResponse{
 			read(), read(), read(), read(),
-		}})
-		require.Equal(t, ticket.Queued, is)
+		}}))
 		for _, k := range tickets {
 			require.EqualValues(t, 20, k.Rev())
 			k.Hold()
