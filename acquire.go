@@ -107,16 +107,11 @@ func (w request) enter(
 			c.ahead = locked.Ahead
 			c.traceQueued(locked.Holder)
 		}
-		c.turn = make(chan *place, 1)
-		n.queue.Enter(&c.waiter)
-		if c.try {
-			n.tries++
-		}
-		n.admitLocked()
+		c.enterLocked()
 	case c.relockLocked() != nil: // it may linger since relock has looked
 	default:
 		n.giveWayLocked()
-		n.queue.Enter(&c.waiter)
+		c.enterLocked()
 		p = c.takePlaceLocked()
 	}
 	return c, p, locked, nil
@@ -280,7 +275,6 @@ func (p *place) entered(c *claim, entering *ticket.Entering, done etcd.Outcome) 
 		return nil, taken, errQueueAnew
 	}
 	if !ahead.Clear() || p.staleLocked() {
-		p.local.admitLocked()
 		return nil, taken, nil
 	}
 	h, err = p.s.beginLocked(c, p)

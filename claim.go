@@ -12,6 +12,7 @@ import (
 // A localLine is what a Session has of one name: the queue of its goroutines, of which only the
 // owner has a place in etcd's line, and what it knows about that line. Session.mu guards it.
 type localLine struct {
+	s     *Session
 	name  string
 	queue turn.Queue[*claim, *place]
 	ahead line.Ahead                   // before the last place, if it was given up without a hold
@@ -19,6 +20,9 @@ type localLine struct {
 	view  *view                        // nil while nobody needs one
 	due   *time.Timer                  // calls lingered; nil before a key lingers
 	tries int                          // claims in the queue that wait for no other contender
+
+	marked     bool       // its admission follows at the Unlock
+	markedNext *localLine // the one that was marked before it
 
 	// What the next place in etcd's line may expect there.
 	crowded bool          // the line was long when the last one was put
@@ -64,7 +68,7 @@ type permit struct{ weight, limit uint16 }
 // aboveLine is what stands above a local line, as those who wait in etcd's line know it: how its
 // goroutines share a turn, and what they leave.
 type aboveLine interface {
-	admitLocked()        // something has changed: has those join who may
+	admitLocked()        // lets in who may have the turn beside the owner
 	refuseLocked()       // somebody else is in the way of those who only try
 	cohortLocked() bool  // whether several share the turn, or one is about to join
 	lingersLocked() bool // whether its key lingers, or will linger
@@ -109,9 +113,33 @@ func (s *Session) lineLocked(name string) *localLine {
 		}
 		s.sweepAt = max(minSweep, 2*len(s.lines))
 	}
-	n := &localLine{name: name, ahead: line.None}
+	n := &localLine{s: s, name: name, ahead: line.None}
 	s.lines[name] = n
 	return n
+}
+
+// markLocked notes that something has changed on which n's admission depends.
+func (n *localLine) markLocked() {
+	if !n.marked {
+		n.marked, n.markedNext, n.s.marked = true, n.s.marked, n
+	}
+}
+
+// admitMarkedLocked is the Settle of the Session's mutex: the admissions of the lines that were
+// marked. An admission may change its line, or end a lease, and so mark lines.
+//
+// Invariant: while mu is free, no line is marked, and each is as its admission leaves it. So no
+// waiter waits that may have the turn beside its owner, TryRLock and TryAcquire wait only where etcd
+// has to tell first, and where a watch has to tell there is one, if there can be. Whatever changes
+// what an admission asks marks the line: the turn, the place of its owner, the view, and the lease.
+// (Time alone makes it only less certain: a lease that is not renewed lasts no longer.) Do not call
+// an admission by hand where something changes: a call that is forgotten is a hang.
+// (TestAWaiterIsLetInByTheUnlockOfWhateverChanges.)
+func (s *Session) admitMarkedLocked() {
+	for n := s.marked; n != nil; n = s.marked {
+		n.marked, n.markedNext, s.marked = false, nil, n.markedNext
+		n.above().admitLocked()
+	}
 }
 
 // holdLocked is the owner's hold, nil if there is none.

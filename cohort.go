@@ -64,16 +64,21 @@ func (n *localLine) admissionLocked(kind line.Kind, early bool) admission {
 	case kind == line.Permit:
 		return owner.leavesRoomLocked()
 	default:
-		return n.admissionOfReadLocked(owner.place, early)
+		return n.admissionOfReadLocked(owner, early)
 	}
 }
 
-// admissionOfReadLocked is that of one that reads, where others read or are about to, at p.
-func (n *localLine) admissionOfReadLocked(p *place, early bool) admission {
+// admissionOfReadLocked is that of one that reads, where others read or are about to, at the place
+// of the owner.
+func (n *localLine) admissionOfReadLocked(owner *claim, early bool) admission {
+	p := owner.place
+	lost := p != nil && (p.ticket.Lost() || p.removed != nil || p.ticket.State() == ticket.Removed)
 	switch {
 	case p == nil || p.ticket.Rev() == 0: // its put is under way
 		return undecided
-	case p.ticket.Lost() || p.removed != nil || p.ticket.State() == ticket.Removed:
+	case lost && owner.hold == nil: // it queues anew, or gives up
+		return undecided
+	case lost:
 		return mustQueue // those who have lost it are yet to unlock
 	case p.recall != nil:
 		return mustQueue // (Do not join. TestNobodyJoinsARecalledCohort.)
@@ -119,38 +124,43 @@ func (c *claim) joinLocked() *hold {
 	return h
 }
 
-// admitLocked has those join who may, of those that read and wait before all others. Those who
-// would have to wait for another contender, and do not want to, it refuses.
+// admitLocked lets the first waiter in if it reads, or wants permits, and may have the turn beside
+// its owner. It refuses the waiters that would have to wait for another contender, and do not want
+// to.
 func (n *localLine) admitLocked() {
-	for {
-		first := n.queue.First()
-		if first == nil || first.Value.exclusive() || n.queue.State() != turn.Taken {
-			return
-		}
-		switch n.admissionLocked(first.Value.kind, first.Early()) {
-		case admitted:
-			if first.Steps {
-				n.queue.StepNext().hasTurnLocked(nil)
-				return
-			}
-			c, p := first.Value, n.queue.Owner().place
-			if _, err := c.m.s.beginAtLocked(c, p); err != nil {
-				return
-			}
-			n.queue.Join()
-			c.waitedLocked()
-			c.place = p
-			c.turn <- p
-			if n.view != nil {
-				n.view.joined = true
-			}
-			continue
-		case undecided:
-			n.seekLocked()
-		case mustQueue:
-			n.refuseLocked()
-		}
+	first := n.queue.First()
+	if first == nil || first.Value.exclusive() || n.queue.State() != turn.Taken {
 		return
+	}
+	switch n.admissionLocked(first.Value.kind, first.Early()) {
+	case admitted:
+		first.Value.letInLocked()
+	case undecided:
+		n.seekLocked()
+	case mustQueue:
+		n.refuseLocked()
+	}
+}
+
+// letInLocked gives c, the first that waits, the turn beside its owner: as the next owner, if c wants
+// permits, and with a hold at the owner's place, if c reads.
+func (c *claim) letInLocked() {
+	n := c.local
+	if c.waiter.Steps {
+		n.queue.StepNext()
+		n.markLocked()
+		c.hasTurnLocked(nil)
+		return
+	}
+	p := n.queue.Owner().place
+	if _, err := n.s.beginAtLocked(c, p); err != nil {
+		return
+	}
+	n.queue.Join()
+	n.markLocked() // the next one may, too
+	c.hasTurnLocked(p)
+	if n.view != nil {
+		n.view.joined = true
 	}
 }
 

@@ -64,8 +64,7 @@ func (s *Session) begin(c *claim, p *place) (*hold, error) {
 func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
 	h, err := s.beginAtLocked(c, p)
 	if err == nil {
-		c.local.queue.Hold(&c.waiter)
-		c.local.admitLocked()
+		c.holdsLocked()
 	}
 	return h, err
 }
@@ -289,7 +288,6 @@ func (p *place) leaseEndedLocked(why error) {
 	for h := range p.holdsLocked() {
 		h.endLocked(h.lostWithLease(why))
 	}
-	p.local.admitLocked()
 }
 
 // endContexts ends the contexts of the holds that have ended at p.

@@ -100,6 +100,14 @@ func (l *lease) becomesLocked(next leaseState, why error) {
 		panic(fmt.Sprintf("etcdlock: lease %s: %v becomes %v", l.hex(), l.state, next))
 	}
 	l.state, l.why = next, why
+	l.markLocked()
+}
+
+// markLocked marks the local lines of the places on l.
+func (l *lease) markLocked() {
+	for t := range l.tenantsLocked() {
+		t.markLocked()
+	}
 }
 
 // hasEndedLocked reports whether the trust in l has ended.
@@ -109,6 +117,7 @@ func (l *lease) hasEndedLocked() bool { return l.state >= leaseEnded }
 type tenant interface {
 	ticketLocked() *ticket.Ticket
 	stuckLocked() bool          // the removal of its key was given up
+	markLocked()                // the state of the lease has changed, or it lasts again
 	giveWayLocked()             // gives its key up if that lingers
 	leaseEndedLocked(why error) // ends the holds at it
 }
@@ -200,12 +209,16 @@ func (l *lease) checkLocked(now time.Time) {
 // trustLocked changes the lease's trust, unless the lease has ended: a late answer revives
 // nothing.
 func (l *lease) trustLocked(change func(t *trust.Trust)) {
-	l.checkLocked(time.Now())
+	now := time.Now()
+	l.checkLocked(now)
 	if l.hasEndedLocked() {
 		return
 	}
-	until := l.trust.Until()
+	until, lasted := l.trust.Until(), l.plan.Lasts(l.trust.Remaining(now))
 	change(l.trust)
+	if !lasted {
+		l.markLocked()
+	}
 	if l.trust.Until() != until {
 		l.expiry.Reset(time.Until(l.trust.Until()))
 	}

@@ -92,20 +92,37 @@ func (s *Session) leaveLocked(c *claim) (*hold, *LockedError) {
 	if c.waiter.Standing() == turn.Waiting {
 		locked = n.lockedErrorLocked(&c.waiter)
 	}
-	first := n.queue.First()
 	switch n.queue.Leave(&c.waiter) {
 	case turn.Waiting:
 		c.waitedLocked()
+		n.markLocked() // the waiters behind it may join others
 	case turn.Next: // the release that is under way passes its turn on
 	case turn.Owner:
 		s.leaveTurnLocked(c, <-c.turn)
 	default:
 		return c.hold, nil
 	}
-	if n.queue.First() != first { // the waiters behind it may join others
-		n.admitLocked()
-	}
 	return nil, locked
+}
+
+// enterLocked puts c into the queue. It has the turn at once if the queue is free, and otherwise
+// waits for it.
+func (c *claim) enterLocked() {
+	n := c.local
+	if n.queue.Owner() != nil {
+		c.turn = make(chan *place, 1)
+		if c.try {
+			n.tries++
+		}
+	}
+	n.queue.Enter(&c.waiter)
+	n.markLocked()
+}
+
+// holdsLocked notes in the queue that c, which owns the turn, has a hold.
+func (c *claim) holdsLocked() {
+	c.local.queue.Hold(&c.waiter)
+	c.local.markLocked()
 }
 
 // takePlaceLocked takes a place for c, whose turn has come, or nil if there is no lease for it.
@@ -136,6 +153,7 @@ func (s *Session) nextLocked(n *localLine) *place {
 // read may hold at a key with the value of another read: so it is in a cohort.)
 func (s *Session) passTurnLocked(n *localLine, put *place) {
 	next, ok := n.queue.Pass()
+	n.markLocked()
 	if put != nil && (!ok || next.shape() != line.ShapeOf(put.ticket.Key) ||
 		!next.reads() && !put.tellsOf(next) || next.try || next.together) {
 		put.abandonLocked(false)
@@ -151,7 +169,7 @@ func (s *Session) passTurnLocked(n *localLine, put *place) {
 // leaveTurnLocked ends the turn of c, if others share it, and otherwise passes it on, with put.
 func (s *Session) leaveTurnLocked(c *claim, put *place) {
 	if c.local.queue.Part(&c.waiter) {
-		c.local.admitLocked() // or refuses them
+		c.local.markLocked()
 		if put != nil {
 			put.abandonLocked(false)
 		}
@@ -187,6 +205,7 @@ func (s *Session) handOffLocked(h *hold) bool {
 	if !ok {
 		return false
 	}
+	h.local.markLocked()
 	h.traceReleased()
 	next.hasTurnLocked(p)
 	return true

@@ -196,10 +196,8 @@ func (a *several) enter(
 			locked := n.lockedErrorLocked(nil)
 			c.ahead = locked.Ahead
 			c.traceQueued(locked.Holder)
-			c.turn = make(chan *place, 1)
 		}
-		n.queue.Enter(&c.waiter)
-		n.admitLocked() // or refuses those who would wait for it
+		c.enterLocked()
 		a.claims = append(a.claims, c)
 	}
 	return nil
@@ -458,8 +456,7 @@ func (a *several) beginLocked() (*hold, error) {
 		}
 	}
 	for _, c := range a.claims {
-		c.local.queue.Hold(&c.waiter)
-		c.local.admitLocked()
+		c.holdsLocked()
 	}
 	return holds[0], nil
 }

@@ -103,10 +103,11 @@ func (p *place) lostLocked() {
 	p.tellLocked()
 	p.above().keyLostLocked()
 	p.giveWayLocked()
-	if p.hold != nil { // a waiter queues anew, and says nothing yet about the others of its Session
-		p.local.above().admitLocked()
-	}
+	p.markLocked()
 }
+
+// markLocked marks the local line of p.
+func (p *place) markLocked() { p.local.markLocked() }
 
 // ticketLocked is p's ticket.
 func (p *place) ticketLocked() *ticket.Ticket { return &p.ticket }

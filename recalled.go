@@ -51,6 +51,7 @@ func (p *place) noteRecallLocked(e line.Entry) {
 		return
 	}
 	p.recall = &r
+	p.markLocked()
 	if p.lingersLocked() {
 		p.local.giveWayLocked()
 		return
@@ -59,7 +60,6 @@ func (p *place) noteRecallLocked(e line.Entry) {
 	for h := range p.holdsLocked() {
 		h.recallLocked(r, now)
 	}
-	p.local.admitLocked() // or refuses them
 }
 
 // recallLocked begins the grace of h, which has noticed a request now, if it listens. One that ends

@@ -52,6 +52,7 @@ func (p *place) abandonLocked(unsure bool) <-chan struct{} {
 		return p.removed
 	}
 	p.removed = make(chan struct{})
+	p.markLocked()
 	p.stopUsingLocked()
 	p.unwatchLocked()
 	p.ticket.Leave()

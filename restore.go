@@ -57,6 +57,7 @@ func (s *Session) setBackLocked(ended, present *etcd.Epoch) {
 		}
 		n.ahead = line.None
 		n.giveWayLocked()
+		n.markLocked()
 	}
 	for l := range s.leases {
 		for _, p := range l.places {
@@ -86,7 +87,6 @@ func (s *Session) endViewsLocked() {
 	for _, n := range s.lines {
 		if n.view != nil {
 			n.view.endLocked()
-			n.admitLocked() // a waiter that is to join begins another
 		}
 		s.unwatchLastLocked(n)
 	}

@@ -84,6 +84,7 @@ type view struct {
 	judged    *place             // the own place that the last events were judged for, if there was one
 	err       error              // of the last read, nil once one was answered
 	refusal   error              // why it is over, and there is no waiting: etcd refuses
+	hopeless  bool               // it is partial, and the line too long all the same
 }
 
 // A viewState is how far a view has come, and whether it may be relied on.
@@ -112,6 +113,9 @@ func (v *view) becomesLocked(next viewState) {
 		panic(fmt.Sprintf("etcdlock: view of %q: %v becomes %v", v.local.name, v.state, next))
 	}
 	v.state = next
+	if next != viewOver || !v.hopeless && v.refusal == nil {
+		v.local.markLocked() // if v is over, a waiter that is to join begins another
+	}
 }
 
 // isLiveLocked reports whether v may be relied on: it shows whatever happens in the line. (What its
@@ -227,7 +231,6 @@ func (v *view) watched() {
 	v.becomesLocked(viewLive)
 	v.behind = false
 	v.reliesLocked()
-	v.local.above().admitLocked()
 }
 
 // reliesLocked notes that somebody begins to rely on the watch.
@@ -355,11 +358,10 @@ func (v *view) growsLocked(length int) {
 	if length <= longLine {
 		return
 	}
+	v.hopeless = v.partial
 	v.endLocked()
 	if v.partial {
 		v.local.above().refuseLocked()
-	} else {
-		v.local.above().admitLocked() // who waits to join begins a partial one
 	}
 }
 
@@ -393,7 +395,7 @@ func (v *view) judgeLocked(afterRead bool) {
 	if !v.partial {
 		v.judgeOwnLocked(afterRead)
 	}
-	v.local.above().admitLocked()
+	v.local.markLocked()
 }
 
 // judgeOwnLocked draws the conclusions for the place that the Session has in the line.

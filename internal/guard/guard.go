@@ -6,10 +6,16 @@ package guard
 
 import "sync"
 
-// A Mutex is a [sync.Mutex] with calls that are made once it is unlocked. Its zero value is
-// unlocked. A method with a name that ends in Locked, of any package, is called with it held.
+// A Mutex is a [sync.Mutex] with calls that are made as it is unlocked, and once it is. Its zero
+// value is unlocked. A method with a name that ends in Locked, of any package, is called with it
+// held.
 type Mutex struct {
 	sync.Mutex
+
+	// Settle is set before the first Lock, or nil. Each Unlock calls it first, with the mutex held: it
+	// draws the conclusions of what has changed since the Lock. So a change needs only a mark.
+	Settle func()
+
 	after []func()
 }
 
@@ -17,8 +23,11 @@ type Mutex struct {
 // lock m. The caller holds m.
 func (m *Mutex) After(f func()) { m.after = append(m.after, f) }
 
-// Unlock unlocks m, and then calls what After was given since the Lock.
+// Unlock calls Settle, unlocks m, and then calls what After was given since the Lock.
 func (m *Mutex) Unlock() {
+	if m.Settle != nil {
+		m.Settle()
+	}
 	after := m.after
 	m.after = nil
 	m.Mutex.Unlock()

@@ -29,6 +29,19 @@ func TestWhatAfterIsGivenRunsOnceUnlockedAndInOrder(t *testing.T) {
 	require.Equal(t, []int{0, 1, 2, 3}, ran, "once")
 }
 
+func TestEachUnlockSettlesBeforeItUnlocks(t *testing.T) {
+	var mu guard.Mutex
+	var ran []string
+	mu.Settle = func() {
+		require.False(t, mu.TryLock())
+		ran = append(ran, "settled")
+		mu.After(func() { ran = append(ran, "after") })
+	}
+	mu.Lock()
+	mu.Unlock()
+	require.Equal(t, []string{"settled", "after"}, ran)
+}
+
 func TestAGroupIsIdleWhenItsLastGoroutineHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu guard.Mutex

@@ -72,8 +72,8 @@ var mutants = []mutant{
 		edits: []edit{{"lease.go", `	if l.hasEndedLocked() {
 		return
 	}
-	until := l.trust.Until()
-`, `	until := l.trust.Until()
+	until, lasted := l.trust.Until(), l.plan.Lasts(l.trust.Remaining(now))
+`, `	until, lasted := l.trust.Until(), l.plan.Lasts(l.trust.Remaining(now))
 	if errors.Is(l.why, ErrExpired) {
 		l.state, l.why, l.dead, l.s.current = leaseServing, nil, make(chan struct{}), l
 		for _, p := range l.places {
@@ -1258,11 +1258,11 @@ var mutants = []mutant{
 		name: "what lingers and cannot be held stays",
 		why:  "The key is given up when its time is over. But until then the Session waits behind a key of its own (WithLinger).",
 		edits: []edit{{"acquire.go", `		n.giveWayLocked()
-		n.queue.Enter(&c.waiter)
+		c.enterLocked()
 `, `		if n.queue.Lingering() != nil {
 			n.queue.Yield()
 		}
-		n.queue.Enter(&c.waiter)
+		c.enterLocked()
 `}},
 		killers: []killer{named("TestWhatLingersAndCannotBeHeldGivesWay")},
 	},
@@ -1641,6 +1641,37 @@ var mutants = []mutant{
 	}
 `, ``}},
 		killers: []killer{inArea("holders", "TestAKeyThatLingersGivesWayToARecall")},
+	},
+	{
+		name: "a hold that begins does not mark its line",
+		why:  "The holder has no reason to look behind it. But those who read and wait there may join now, and no other event may ever come.",
+		edits: []edit{{"local.go", `	c.local.queue.Hold(&c.waiter)
+	c.local.markLocked()
+`, `	c.local.queue.Hold(&c.waiter)
+`}},
+		killers: []killer{named("TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
+	},
+	{
+		name: "a waiter that leaves does not mark its line",
+		why:  "It takes nothing that somebody else could want. But a writer that has left held up those behind it.",
+		edits: []edit{{"local.go", `		n.markLocked() // the waiters behind it may join others
+`, ``}},
+		killers: []killer{named("TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
+	},
+	{
+		name: "a view that ends does not mark its line",
+		why:  "It has nothing to tell any more. But a reader that waits for its word waits on, and nobody begins another view.",
+		edits: []edit{{"view.go", `	if next != viewOver || !v.hopeless && v.refusal == nil {
+`, `	if next != viewOver {
+`}},
+		killers: []killer{named("TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
+	},
+	{
+		name: "an admission that lets one in does not mark its line",
+		why:  "It has looked at the line just now. But the next one may join, too.",
+		edits: []edit{{"cohort.go", `	n.markLocked() // the next one may, too
+`, ``}},
+		killers: []killer{named("TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
 	},
 	{
 		name: "one joins a recalled cohort",
