@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"log/slog"
 	"maps"
@@ -15,11 +16,8 @@ import (
 
 // A hold is the time from a Lock to its Unlock.
 //
-// Invariant: once cause is set the hold has ended, and it is set before etcd can
-// give the lock to another by expiry: with the lease, at trustedUntil.
-//
-// A hold that a recall has ended keeps its key all the same, until its Unlock: over is set by that,
-// or by whatever takes the key away before. All others are over as they end.
+// Invariant: a hold is whole no more before etcd can give the lock to another by expiry: with the
+// lease, at trustedUntil.
 //
 // Invariant: what frees a name (a release, a removal, the revocation of the lease, the next
 // turn in the local line) begins only after every context of the hold has been cancelled, and
@@ -41,15 +39,57 @@ type hold struct {
 	all    []*hold     // that begin and end together: those of a LockAll, or alone
 
 	// Guarded by Session.mu.
-	depth    int                 // Locks that nest, of all Mutexes
-	hasRef   bool                // the key; it is among those of place.refs
-	nests    map[*lockHandle]int // reads that nest in it, of others than m
-	cause    error               // why it ended, nil while it is whole
-	finished error               // why it does not need the key any more, mostly cause
-	recall   *recallState        // nil if it does not listen
-	// contexts are those that have not ended, by their parents. They are fixed once cause is set,
-	// and nil once all have ended.
+	depth  int                 // Locks that nest, of all Mutexes
+	nests  map[*lockHandle]int // reads that nest in it, of others than m
+	state  holdState           // changed by becomesLocked alone
+	cause  error               // of its contexts' end, nil while it is whole
+	why    error               // it has ended or is gone, nil before; mostly cause
+	recall *recallState        // nil if it does not listen
+	// contexts are those that have not ended, by their parents. They are fixed once it is whole no
+	// more, and nil once all have ended.
 	contexts map[context.Context]*holdContext
+}
+
+// A holdState is how far a hold has come. It never goes back, and may leave states out.
+type holdState uint8
+
+const (
+	holdWhole    holdState = iota // its contexts go on
+	holdRecalled                  // its grace is over; it keeps its key until its Unlock
+	holdEnded                     // its owner has ended it, and is about to free its key
+	holdGone                      // it does not need its key: that was lost, or is freed
+)
+
+// String returns the state's name.
+func (st holdState) String() string {
+	return [...]string{"whole", "recalled", "ended", "gone"}[st]
+}
+
+// becomesLocked is the one transition of a hold's state. It panics if that would not go on. A hold
+// that is whole no more has its contexts ended, with the cause why.
+func (h *hold) becomesLocked(next holdState, why error) {
+	was := h.state
+	if next <= was {
+		panic(fmt.Sprintf("etcdlock: hold of %q: %v becomes %v", h.m.name, was, next))
+	}
+	h.state = next
+	if was == holdWhole {
+		h.cause = why
+		if len(h.contexts) > 0 {
+			h.place.lease.trackEndingLocked(h)
+			h.m.s.mu.After(h.endContexts)
+		}
+	}
+	if was < holdEnded && next >= holdEnded {
+		h.why = why
+		if h.timer != nil {
+			h.timer.Stop()
+		}
+		h.recall.stopLocked()
+	}
+	if next == holdGone {
+		h.place.refs--
+	}
 }
 
 // begin makes a hold of c's place at the head of the line. It returns errQueueAnew if
@@ -103,7 +143,7 @@ func (s *Session) newHoldLocked(c *claim, p *place, now time.Time) *hold {
 	p.ticket.Hold()
 	h := &hold{
 		m: c.m, claim: c, place: p, local: c.local, caller: c.caller, began: now,
-		depth: 1, hasRef: true,
+		depth: 1,
 	}
 	h.alone[0] = h
 	h.all = h.alone[:]
@@ -173,7 +213,7 @@ func (h *hold) check() error {
 
 func (h *hold) checkLocked(now time.Time) error {
 	h.place.lease.checkLocked(now)
-	if h.finished == nil && !h.most.IsZero() && !before(now, h.most) {
+	if h.state < holdEnded && !h.most.IsZero() && !before(now, h.most) {
 		h.endLocked(ErrMaxHold)
 		for _, h := range h.all {
 			h.place.clearLocked()
@@ -181,7 +221,9 @@ func (h *hold) checkLocked(now time.Time) error {
 	}
 	if h.recall.overLocked(now) {
 		for _, o := range h.all {
-			o.becauseLocked(h.recall.end) // and keeps its key (TestTheKeyOfARecalledHoldGoesWithItsUnlock)
+			if o.state == holdWhole { // (TestTheKeyOfARecalledHoldGoesWithItsUnlock)
+				o.becomesLocked(holdRecalled, h.recall.end)
+			}
 		}
 	}
 	return h.cause
@@ -192,46 +234,21 @@ func before(now, t time.Time) bool {
 	return now.Before(t) && now.Round(0).Before(t.Round(0))
 }
 
-// endLocked ends h and its contexts with cause, unless it is over. With it end all that began
-// together with it. One that a recall has ended ends once more, with its contexts as they are.
+// endLocked ends h with cause, unless it has ended. With it end all that began together with it.
 func (h *hold) endLocked(cause error) (endedBefore bool) {
-	if h.finished != nil {
+	switch {
+	case h.state >= holdEnded:
 		return true
-	}
-	h.finished = cause
-	if h.timer != nil {
-		h.timer.Stop()
-	}
-	h.recall.stopLocked()
-	h.becauseLocked(cause)
-	if cause != ErrUnlocked && cause != ErrClosed {
-		h.dropRefLocked() // who ends it himself frees it next
+	case cause == ErrUnlocked || cause == ErrClosed:
+		h.becomesLocked(holdEnded, cause) // its owner frees it next
+	default:
+		h.becomesLocked(holdGone, cause)
 		h.reportLocked(cause)
 	}
 	for _, o := range h.all {
 		o.endLocked(cause)
 	}
 	return false
-}
-
-// becauseLocked ends the contexts of h with cause, unless they have ended before.
-func (h *hold) becauseLocked(cause error) {
-	if h.cause != nil {
-		return
-	}
-	h.cause = cause
-	if len(h.contexts) > 0 {
-		h.place.lease.trackEndingLocked(h)
-		h.m.s.mu.After(h.endContexts)
-	}
-}
-
-// dropRefLocked notes that h needs the key no more.
-func (h *hold) dropRefLocked() {
-	if h.hasRef {
-		h.hasRef = false
-		h.place.refs--
-	}
 }
 
 // endContexts ends the contexts of h, which has ended itself, and of those that ended together with
@@ -309,7 +326,7 @@ func (p *place) endContexts() {
 // ended together with it.
 func (h *hold) contextsOpenLocked() bool {
 	for _, o := range h.all {
-		if o.cause != nil && o.contexts != nil {
+		if o.state != holdWhole && o.contexts != nil {
 			return true
 		}
 	}
@@ -397,10 +414,10 @@ func (h *hold) lost(reason error) *LostError {
 // lossLocked is what Unlock says about h: a LostError, whose reason may be ErrMaxHold,
 // or nil if h is whole or its owner ended it.
 func (h *hold) lossLocked() error {
-	if lost, ok := errors.AsType[*LostError](h.finished); ok {
+	if lost, ok := errors.AsType[*LostError](h.why); ok {
 		return lost
 	}
-	if errors.Is(h.finished, ErrMaxHold) {
+	if errors.Is(h.why, ErrMaxHold) {
 		return h.lost(ErrMaxHold)
 	}
 	return nil

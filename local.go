@@ -293,7 +293,7 @@ func (c *claim) relockLocked() *hold {
 func (n *localLine) lingersLocked() bool {
 	h := n.holdLocked()
 	return n.queue.Lingering() != nil ||
-		h != nil && h.cause == nil && h.m.cfg.linger > 0 && h.claim.exclusive() && h.place.recall == nil
+		h != nil && h.state == holdWhole && h.m.cfg.linger > 0 && h.claim.exclusive() && h.place.recall == nil
 }
 
 // cancelLocked ends the waits of m's claims, or of all claims if m is nil.

@@ -50,7 +50,7 @@ func (h *hold) freesLocked() bool {
 func (h *hold) freeLocked(spare bool) *release {
 	s := h.m.s
 	for _, o := range h.all {
-		o.dropRefLocked()
+		o.becomesLocked(holdGone, nil)
 	}
 	if h.place.refs > 0 {
 		h.traceReleased()

@@ -78,7 +78,8 @@ var mutants = []mutant{
 		l.state, l.why, l.dead, l.s.current = leaseServing, nil, make(chan struct{}), l
 		for _, p := range l.places {
 			if p.hold != nil {
-				p.hold.cause, p.hold.finished = nil, nil
+				p.hold.state, p.hold.cause, p.hold.why = holdWhole, nil, nil
+				p.refs++
 			}
 		}
 	}
@@ -721,9 +722,11 @@ var mutants = []mutant{
 		name: "the next goroutine gets in after a loss",
 		why:  "The lock is lost, so the local line could move on. But the loser has not stopped yet (rule 4).",
 		edits: []edit{
-			{"hold.go", `		h.dropRefLocked() // who ends it himself frees it next
-`, `		h.dropRefLocked()
+			{"hold.go", `		h.becomesLocked(holdGone, cause)
+		h.reportLocked(cause)
+`, `		h.becomesLocked(holdGone, cause)
 		h.m.s.leaveTurnLocked(h.claim, nil)
+		h.reportLocked(cause)
 `},
 			{"hold.go", `		s.leaveTurnLocked(h.claim, nil)
 	}
@@ -1607,22 +1610,20 @@ var mutants = []mutant{
 	{
 		name: "the key of a recalled hold goes with its grace",
 		why:  "The context has ended, so nobody should work any more. But a holder that has not looked yet still works, and the next one works beside it.",
-		edits: []edit{{"hold.go", `			o.becauseLocked(h.recall.end) // and keeps its key (TestTheKeyOfARecalledHoldGoesWithItsUnlock)
-`, `			if !o.endLocked(h.recall.end) && o.place.refs == 0 {
-				o.place.abandonLocked(false)
-			}
+		edits: []edit{{"hold.go", `				o.becomesLocked(holdRecalled, h.recall.end)
+`, `				if !o.endLocked(h.recall.end) && o.place.refs == 0 {
+					o.place.abandonLocked(false)
+				}
 `}},
 		killers: []killer{inArea("holders", "TestTheKeyOfARecalledHoldGoesWithItsUnlock"), inArea("outages", "TestNobodyBelievesBesideARecalledHold"), ofFamily(300)},
 	},
 	{
 		name: "Unlock of a recalled hold does not ask for the key",
 		why:  "The hold has ended, and nobody else has taken the key. But that was so when the grace was over, and may have changed since (rule 6).",
-		edits: []edit{{"hold.go", `	if h.finished != nil {
+		edits: []edit{{"hold.go", `	case h.state >= holdEnded:
 		return true
-	}
-`, `	if h.finished != nil || h.cause != nil {
+`, `	case h.state >= holdRecalled:
 		return true
-	}
 `}},
 		killers: []killer{inArea("holders", "TestARecalledHoldMayEndOtherwise"), inArea("holders", "TestTheKeyOfARecalledHoldGoesWithItsUnlock"), ofFamily(300)},
 	},
