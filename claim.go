@@ -65,17 +65,6 @@ type request struct {
 // A permit is what is asked for: n of a limit.
 type permit struct{ weight, limit uint16 }
 
-// aboveLine is what stands above a local line, as those who wait in etcd's line know it: how its
-// goroutines share a turn, and what they leave.
-type aboveLine interface {
-	admitLocked()        // lets in who may have the turn beside the owner
-	refuseLocked()       // somebody else is in the way of those who only try
-	cohortLocked() bool  // whether several share the turn, or one is about to join
-	lingersLocked() bool // whether its key lingers, or will linger
-}
-
-func (n *localLine) above() aboveLine { return n }
-
 // newClaim is a call that has started, and is in no queue yet.
 func (w request) newClaim(
 	caller context.Context, n *localLine, started time.Time, cancel context.CancelCauseFunc,
@@ -118,27 +107,13 @@ func (s *Session) lineLocked(name string) *localLine {
 	return n
 }
 
+// The markedLines of a Session are those whose admissions follow at the Unlock; they are its Settler.
+type markedLines struct{ last *localLine }
+
 // markLocked notes that something has changed on which n's admission depends.
 func (n *localLine) markLocked() {
 	if !n.marked {
-		n.marked, n.markedNext, n.s.marked = true, n.s.marked, n
-	}
-}
-
-// admitMarkedLocked is the Settle of the Session's mutex: the admissions of the lines that were
-// marked. An admission may change its line, or end a lease, and so mark lines.
-//
-// Invariant: while mu is free, no line is marked, and each is as its admission leaves it. So no
-// waiter waits that may have the turn beside its owner, TryRLock and TryAcquire wait only where etcd
-// has to tell first, and where a watch has to tell there is one, if there can be. Whatever changes
-// what an admission asks marks the line: the turn, the place of its owner, the view, and the lease.
-// (Time alone makes it only less certain: a lease that is not renewed lasts no longer.) Do not call
-// an admission by hand where something changes: a call that is forgotten is a hang.
-// (TestAWaiterIsLetInByTheUnlockOfWhateverChanges.)
-func (s *Session) admitMarkedLocked() {
-	for n := s.marked; n != nil; n = s.marked {
-		n.marked, n.markedNext, s.marked = false, nil, n.markedNext
-		n.above().admitLocked()
+		n.marked, n.markedNext, n.s.marked.last = true, n.s.marked.last, n
 	}
 }
 

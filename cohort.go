@@ -124,6 +124,23 @@ func (c *claim) joinLocked() *hold {
 	return h
 }
 
+// SettleLocked makes the admissions of the lines that were marked. An admission may change its line, or
+// end a lease, and so mark lines.
+//
+// Invariant: while mu is free, no line is marked, and each is as its admission leaves it. So no
+// waiter waits that may have the turn beside its owner, TryRLock and TryAcquire wait only where etcd
+// has to tell first, and where a watch has to tell there is one, if there can be. Whatever changes
+// what an admission asks marks the line: the turn, the place of its owner, the view, and the lease.
+// (Time alone makes it only less certain: a lease that is not renewed lasts no longer.) Do not call
+// an admission by hand where something changes: a call that is forgotten is a hang.
+// (TestAWaiterIsLetInByTheUnlockOfWhateverChanges.)
+func (all *markedLines) SettleLocked() {
+	for n := all.last; n != nil; n = all.last {
+		n.marked, n.markedNext, all.last = false, nil, n.markedNext
+		n.admitLocked()
+	}
+}
+
 // admitLocked lets the first waiter in if it reads, or wants permits, and may have the turn beside
 // its owner. It refuses the waiters that would have to wait for another contender, and do not want
 // to.

@@ -133,17 +133,6 @@ func (l *lease) tenantsLocked() iter.Seq[tenant] {
 	}
 }
 
-// aboveLease is what stands above a lease, as its keeper knows it.
-type aboveLease interface {
-	auditDue(last time.Time) bool // whether it is time to audit its keys
-	audit(ctx context.Context, sent time.Time) (known bool)
-	watchHolds()
-	followConnection()
-	endContexts() // of all holds on it that have ended
-}
-
-func (l *lease) above() aboveLease { return l }
-
 // newLease asks for a lease and makes it the current one if it can be used.
 func (s *Session) newLease(ctx context.Context) error {
 	granted, err := s.etcd.Grant(ctx, &s.grantRetry, s.cfg.ttl)
@@ -169,7 +158,7 @@ func (s *Session) newLease(ctx context.Context) error {
 	l.expiry = time.AfterFunc(time.Until(l.trust.Until()), l.check)
 	s.leases[l] = struct{}{}
 	s.tasks.GoLocked(func() { l.keep(attemptStarted) })
-	s.tasks.GoLocked(l.above().followConnection)
+	s.tasks.GoLocked(l.followConnection)
 	s.log(slog.LevelDebug, "lease granted", "lease", l.hex(), "ttl", ttl)
 	if t := s.cfg.trace; t != nil && t.LeaseGranted != nil {
 		s.hooks.Run(func() { t.LeaseGranted(l.id, ttl) })

@@ -137,32 +137,35 @@ func TestAHoldThatIsOverByTheClockIsNotToldAsTheHolder(t *testing.T) {
 	require.ErrorIs(t, m.Unlock(t.Context()), ErrMaxHold)
 }
 
-// settles fails if a line that is not marked could be settled further, whenever an Unlock has
-// settled those that are.
-func settles(t *testing.T, s *Session) {
-	settle := s.mu.Settle
-	s.mu.Settle = func() {
-		settle()
-		for _, n := range s.lines {
-			first := n.queue.First()
-			if first == nil || first.Value.exclusive() || n.queue.State() != turn.Taken ||
-				s.closed || first.Value.m.closed {
-				continue
-			}
-			c, p := first.Value, n.queue.Owner().place
-			held := p != nil && p.ticket.State() == ticket.Held
-			switch admission := n.admissionLocked(c.kind, first.Early()); {
-			case s.marked != nil: // to ask has ended a lease, by the clock
-			case admission == undecided && held && n.view == nil:
-				t.Error("no view tells whether a waiter may join")
-			case admission == admitted && c.waiter.Steps:
-				t.Error("a permit could have the turn")
-			case admission == admitted && s.checkCanBeginLocked(c, p, time.Now()) == nil:
-				t.Error("a reader could join")
-			}
+// A settlesAll is a Settler that fails the test if a line that was not marked could be settled further,
+// too.
+type settlesAll struct {
+	*markedLines
+	t *testing.T
+	s *Session
+}
+
+func (all settlesAll) SettleLocked() {
+	all.markedLines.SettleLocked()
+	for _, n := range all.s.lines {
+		first := n.queue.First()
+		if first == nil || first.Value.exclusive() || n.queue.State() != turn.Taken ||
+			all.s.closed || first.Value.m.closed {
+			continue
 		}
-		settle()
+		c, p := first.Value, n.queue.Owner().place
+		held := p != nil && p.ticket.State() == ticket.Held
+		switch admission := n.admissionLocked(c.kind, first.Early()); {
+		case all.last != nil: // to ask has ended a lease, by the clock
+		case admission == undecided && held && n.view == nil:
+			all.t.Error("no view tells whether a waiter may join")
+		case admission == admitted && c.waiter.Steps:
+			all.t.Error("a permit could have the turn")
+		case admission == admitted && all.s.checkCanBeginLocked(c, p, time.Now()) == nil:
+			all.t.Error("a reader could join")
+		}
 	}
+	all.markedLines.SettleLocked()
 }
 
 // requireRefused fails if TryRLock or TryAcquire waits for another contender.
@@ -199,7 +202,7 @@ func TestAWaiterIsLetInByTheUnlockOfWhateverChanges(t *testing.T) {
 			for _, name := range []string{"a", "b"} {
 				s, err := NewSession(etcd.Client(name), WithTTL(5*time.Second), WithRecall(time.Second))
 				require.NoError(t, err)
-				settles(t, s)
+				s.mu.Settler = settlesAll{&s.marked, t, s}
 				sessions = append(sessions, s)
 			}
 			var calls sync.WaitGroup

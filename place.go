@@ -66,22 +66,13 @@ func (s *Session) newPlaceLocked(c *claim) *place {
 	return p
 }
 
-// abovePlace is what stands above a place, as its watches and reads know it: the holds there.
-type abovePlace interface {
-	noteRecallLocked(e line.Entry) // its key, as it was read or an event has told it
-	keyLostLocked()                // ends the holds
-	endContexts()                  // of those that have ended, without mu
-}
-
-func (p *place) above() abovePlace { return p }
-
 // observedLocked has p's ticket judge what was observed of a key, and draws the conclusions. All
 // that events, views and reads show of p's key comes here.
 func (p *place) observedLocked(o ticket.Observation) ticket.Seen {
 	known := p.ticket.Lost()
 	seen := p.ticket.Observe(o)
 	if seen == ticket.Same {
-		p.above().noteRecallLocked(o.Entry)
+		p.noteRecallLocked(o.Entry)
 	}
 	if known || !seen.IsLoss() {
 		return seen
@@ -101,7 +92,7 @@ func (p *place) observedLocked(o ticket.Observation) ticket.Seen {
 func (p *place) lostLocked() {
 	p.unwatchLocked()
 	p.tellLocked()
-	p.above().keyLostLocked()
+	p.keyLostLocked()
 	p.giveWayLocked()
 	p.markLocked()
 }

@@ -85,7 +85,7 @@ func (p *place) removal() ticket.Txn {
 func (p *place) remove() {
 	s := p.s
 	defer close(p.removed)
-	p.above().endContexts()
+	p.endContexts()
 	ctx := p.lease.live // when it ends, the key is gone, unless it was put over
 	if p.after != nil {
 		select {

@@ -88,7 +88,7 @@ func (l *lease) keep(granted time.Time) {
 		case r := <-k.results:
 			k.answered(r)
 		case <-tick.C:
-			l.above().watchHolds()
+			l.watchHolds()
 		case known := <-k.audited:
 			k.auditing = false
 			if !known && k.unanswered == 0 {
@@ -158,13 +158,13 @@ func (k *keeper) again(r renewal) time.Duration {
 
 // auditIfDue begins an audit of the lease's keys, one at a time.
 func (k *keeper) auditIfDue() {
-	if k.auditing || !k.above().auditDue(k.lastAudit) {
+	if k.auditing || !k.auditDue(k.lastAudit) {
 		return
 	}
 	sent := time.Now()
 	k.lastAudit, k.auditing = sent, true
 	k.s.tasks.Go(func() {
-		k.audited <- k.above().audit(k.ctx, sent)
+		k.audited <- k.audit(k.ctx, sent)
 	})
 }
 

@@ -50,10 +50,10 @@ type Session struct {
 	unansweredLeases int // leases in a row that ran out before etcd answered anything under them
 	leases           map[*lease]struct{}
 	lines            map[string]*localLine
-	marked           *localLine // the last line that was marked, nil while none is
-	verifying        bool       // holds of an earlier epoch are being read
-	backLogged       time.Time  // when it was last logged that etcd was set back
-	sweepAt          int        // size of lines at which unused ones are dropped
+	marked           markedLines
+	verifying        bool      // holds of an earlier epoch are being read
+	backLogged       time.Time // when it was last logged that etcd was set back
+	sweepAt          int       // size of lines at which unused ones are dropped
 	closed           bool
 	closedAt         time.Time
 	closing          int   // calls that wait until it is
@@ -78,7 +78,7 @@ func NewSession(client *clientv3.Client, opts ...Option) (*Session, error) {
 		sweepAt: minSweep,
 		secret:  uuid.New(),
 	}
-	s.mu.Settle = s.admitMarkedLocked
+	s.mu.Settler = &s.marked
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.tasks = guard.NewGroup(&s.mu)
 	s.etcd = etcd.New(s.ctx, client, cfg.ttl, &s.mu, s.tasks, (*listener)(s))

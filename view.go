@@ -158,7 +158,7 @@ func inView(ahead line.Ahead) bool {
 func (s *Session) dropView(n *localLine) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n.view != nil && !n.above().lingersLocked() {
+	if n.view != nil && !n.lingersLocked() {
 		n.view.endLocked()
 	}
 }
@@ -269,12 +269,12 @@ func (v *view) keepRunning() bool {
 }
 
 // neededLocked reports whether somebody depends on the view.
-func (v *view) neededLocked() bool { return v.waiting || v.local.above().lingersLocked() || v.joined }
+func (v *view) neededLocked() bool { return v.waiting || v.local.lingersLocked() || v.joined }
 
 // idleLocked reports whether nobody has needed the view for a while. It stays while several hold
 // beside each other: a watch costs nothing while nothing happens.
 func (v *view) idleLocked() bool {
-	if v.neededLocked() || v.local.above().cohortLocked() {
+	if v.neededLocked() || v.local.cohortLocked() {
 		v.needed = time.Now()
 	}
 	return time.Since(v.needed) >= min(viewIdle, v.s.cfg.ttl/2)
@@ -361,7 +361,7 @@ func (v *view) growsLocked(length int) {
 	v.hopeless = v.partial
 	v.endLocked()
 	if v.partial {
-		v.local.above().refuseLocked()
+		v.local.refuseLocked()
 	}
 }
 

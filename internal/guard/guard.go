@@ -12,21 +12,23 @@ import "sync"
 type Mutex struct {
 	sync.Mutex
 
-	// Settle is set before the first Lock, or nil. Each Unlock calls it first, with the mutex held: it
-	// draws the conclusions of what has changed since the Lock. So a change needs only a mark.
-	Settle func()
+	Settler Settler // set before the first Lock, or nil
 
 	after []func()
 }
+
+// A Settler draws the conclusions of what has changed since the Lock. Each Unlock calls it, with the
+// mutex held. So a change needs only a mark that the Settler finds.
+type Settler interface{ SettleLocked() }
 
 // After makes the Unlock that follows call f, without m: to cancel a context runs code that may
 // lock m. The caller holds m.
 func (m *Mutex) After(f func()) { m.after = append(m.after, f) }
 
-// Unlock calls Settle, unlocks m, and then calls what After was given since the Lock.
+// Unlock calls the Settler, unlocks m, and then calls what After was given since the Lock.
 func (m *Mutex) Unlock() {
-	if m.Settle != nil {
-		m.Settle()
+	if m.Settler != nil {
+		m.Settler.SettleLocked()
 	}
 	after := m.after
 	m.after = nil

@@ -29,14 +29,18 @@ func TestWhatAfterIsGivenRunsOnceUnlockedAndInOrder(t *testing.T) {
 	require.Equal(t, []int{0, 1, 2, 3}, ran, "once")
 }
 
+type settler func()
+
+func (f settler) SettleLocked() { f() }
+
 func TestEachUnlockSettlesBeforeItUnlocks(t *testing.T) {
 	var mu guard.Mutex
 	var ran []string
-	mu.Settle = func() {
+	mu.Settler = settler(func() {
 		require.False(t, mu.TryLock())
 		ran = append(ran, "settled")
 		mu.After(func() { ran = append(ran, "after") })
-	}
+	})
 	mu.Lock()
 	mu.Unlock()
 	require.Equal(t, []string{"settled", "after"}, ran)

@@ -153,7 +153,7 @@ var mutants = []mutant{
 	{
 		name: "Close revokes while the contexts end",
 		why:  "Close has ended every hold, and wakes the keeper at once. But the contexts are cancelled one by one, and etcd is faster (rule 1).",
-		edits: []edit{{"revoke.go", `	l.above().endContexts()
+		edits: []edit{{"revoke.go", `	l.endContexts()
 	s := l.s
 `, `	s := l.s
 `}},
@@ -169,7 +169,7 @@ var mutants = []mutant{
 		name: "a removal begins while the contexts end",
 		why:  "The code that ends a hold cancels its contexts next, and the removal takes a request. But the contexts of a hold may be many, and to cancel those derived from them may take time (rule 1, WithMaxHold).",
 		edits: []edit{{"removal.go", `	defer close(p.removed)
-	p.above().endContexts()
+	p.endContexts()
 `, `	defer close(p.removed)
 `}},
 		killers: []killer{inArea("mutex", "TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},
@@ -374,7 +374,7 @@ var mutants = []mutant{
 	{
 		name: "nobody watches the keys of holds",
 		why:  "The audits show a loss. But they are seldom (rule 5).",
-		edits: []edit{{"renew.go", `			l.above().watchHolds()
+		edits: []edit{{"renew.go", `			l.watchHolds()
 `, ``}},
 		killers: []killer{inArea("lease", "TestALossFromOutsideIsNoticedWithinAboutASecond")},
 	},
