@@ -105,7 +105,7 @@ func (w request) enter(
 		locked = n.lockedErrorLocked(nil)
 		if !c.try {
 			c.ahead = locked.Ahead
-			c.traceQueued(locked.Holder)
+			m.trace().queued(caller, m.name, c.ahead, locked.Holder)
 		}
 		c.enterLocked()
 	case c.relockLocked() != nil: // it may linger since relock has looked
@@ -316,7 +316,7 @@ func (c *claim) tellQueued(p *place) {
 	}
 	c.ahead = ahead.Count()
 	if c.m.cfg.trace.tellsQueued() { // it takes parsing
-		c.traceQueued(holderOf(c.m.name, ahead))
+		c.m.trace().queued(c.caller, c.m.name, c.ahead, holderOf(c.m.name, ahead))
 	}
 }
 

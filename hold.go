@@ -167,7 +167,7 @@ func (s *Session) newHoldLocked(c *claim, p *place, now time.Time) *hold {
 	}
 	p.ahead, c.local.ahead = line.None, line.None
 	c.cancel = nil // nothing waits any more
-	h.traceAcquired(now.Sub(c.started), c.ahead)
+	h.reportAcquired()
 	if c.m.cfg.linger > 0 && c.ahead <= fewAhead && c.exclusive() {
 		s.viewLocked(c.local, false)
 	}
@@ -243,7 +243,7 @@ func (h *hold) endLocked(cause error) (endedBefore bool) {
 		h.becomesLocked(holdEnded, cause) // its owner frees it next
 	default:
 		h.becomesLocked(holdGone, cause)
-		h.reportLocked(cause)
+		h.reportLost(cause)
 	}
 	for _, o := range h.all {
 		o.endLocked(cause)
@@ -356,50 +356,35 @@ func (h *hold) closeLocked() (endedBefore bool) {
 func (h *hold) closeWithSessionLocked() {
 	if !h.closeLocked() {
 		for _, h := range h.all {
-			h.traceReleased()
+			h.reportReleased()
 		}
 	}
 }
 
-// reportLocked reports a loss to Trace and Logger.
-func (h *hold) reportLocked(cause error) {
+// reportLost reports a loss to Trace and Logger.
+func (h *hold) reportLost(cause error) {
 	reason := cause
 	if lost, ok := errors.AsType[*LostError](cause); ok {
 		reason = lost.Reason
 	}
-	m, t, token, held := h.m, h.m.cfg.trace, h.place.ticket.Rev(), time.Since(h.began)
-	if t != nil && t.Lost != nil {
-		m.s.hooks.Run(func() { t.Lost(m.name, token, held, reason) })
-	}
-	if t != nil && t.LostContext != nil {
-		m.s.hooks.Run(func() { t.LostContext(h.caller, m.name, token, held, reason) })
-	}
+	m, token, held := h.m, h.place.ticket.Rev(), time.Since(h.began)
+	m.trace().lost(h.caller, m.name, token, held, reason)
 	m.log(slog.LevelWarn, "lock lost", "name", m.name, "token", token, "held", held,
 		"reason", bare(reason))
 }
 
-func (h *hold) traceAcquired(waited time.Duration, ahead int) {
-	m, t, token := h.m, h.m.cfg.trace, h.place.ticket.Rev()
-	if t != nil && t.Acquired != nil {
-		m.s.hooks.Run(func() { t.Acquired(m.name, token, waited, ahead) })
-	}
-	if t != nil && t.AcquiredContext != nil {
-		m.s.hooks.Run(func() { t.AcquiredContext(h.caller, m.name, token, waited, ahead) })
-	}
-	if t != nil && t.Shared != nil && !h.claim.exclusive() {
-		mode, weight := h.claim.kind.String(), max(1, int(h.claim.permit.weight))
-		m.s.hooks.Run(func() { t.Shared(m.name, token, mode, weight) })
+// reportAcquired reports to Trace that h has begun.
+func (h *hold) reportAcquired() {
+	c, m, token := h.claim, h.m, h.place.ticket.Rev()
+	m.trace().acquired(h.caller, m.name, token, h.began.Sub(c.started), c.ahead)
+	if !c.exclusive() {
+		m.trace().shared(m.name, token, c.kind.String(), max(1, int(c.permit.weight)))
 	}
 }
 
-func (h *hold) traceReleased() {
-	m, t, token, held := h.m, h.m.cfg.trace, h.place.ticket.Rev(), time.Since(h.began)
-	if t != nil && t.Released != nil {
-		m.s.hooks.Run(func() { t.Released(m.name, token, held) })
-	}
-	if t != nil && t.ReleasedContext != nil {
-		m.s.hooks.Run(func() { t.ReleasedContext(h.caller, m.name, token, held) })
-	}
+// reportReleased reports to Trace that h has ended without a loss.
+func (h *hold) reportReleased() {
+	h.m.trace().released(h.caller, h.m.name, h.place.ticket.Rev(), time.Since(h.began))
 }
 
 // lostWithLease is the LostError of h, or of the first of those that end together, if its lease is

@@ -160,9 +160,7 @@ func (s *Session) newLease(ctx context.Context) error {
 	s.tasks.GoLocked(func() { l.keep(attemptStarted) })
 	s.tasks.GoLocked(l.followConnection)
 	s.log(slog.LevelDebug, "lease granted", "lease", l.hex(), "ttl", ttl)
-	if t := s.cfg.trace; t != nil && t.LeaseGranted != nil {
-		s.hooks.Run(func() { t.LeaseGranted(l.id, ttl) })
-	}
+	s.trace().leaseGranted(l.id, ttl)
 	if l.trust.At(time.Now()) != trust.Whole {
 		l.endLocked(errGrantTooLate)
 		return errGrantTooLate
@@ -238,12 +236,9 @@ func (l *lease) retireLocked(why error) {
 
 // replacedLocked has the next places taken on another lease than l, which serves no more.
 func (l *lease) replacedLocked() {
-	why := l.why
 	if l.s.current == l {
 		l.s.current = nil
-		if t := l.s.cfg.trace; t != nil && t.LeaseReplaced != nil {
-			l.s.hooks.Run(func() { t.LeaseReplaced(l.id, why) })
-		}
+		l.s.trace().leaseReplaced(l.id, l.why)
 	}
 	l.giveWayLocked()
 	l.wakeKeeper()

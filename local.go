@@ -206,7 +206,7 @@ func (s *Session) handOffLocked(h *hold) bool {
 		return false
 	}
 	h.local.markLocked()
-	h.traceReleased()
+	h.reportReleased()
 	next.hasTurnLocked(p)
 	return true
 }
@@ -229,7 +229,7 @@ func (s *Session) lingerLocked(h *hold) bool {
 	case !v.isLiveLocked() || v.othersLocked():
 		return false // if the first watch is under way, those who came before may be there
 	}
-	h.traceReleased()
+	h.reportReleased()
 	p.unwatchLocked() // the view covers what lingers
 	n.view.reliesLocked()
 	if n.queue.Linger(p, time.Now().Add(linger)) {

@@ -155,7 +155,7 @@ func (w request) lock(ctx context.Context) (*hold, error) {
 	}
 	h, ahead, err := w.queue(ctx, started)
 	if err != nil {
-		m.traceGaveUp(ctx, started, ahead, err)
+		m.trace().gaveUp(ctx, m.name, time.Since(started), ahead, err)
 	}
 	return h, err
 }
@@ -453,24 +453,4 @@ func (m *Mutex) check() error {
 		return errors.New("etcdlock: Mutex not made with New or Session.Mutex")
 	}
 	return nil
-}
-
-func (m *lockHandle) traceGaveUp(caller context.Context, started time.Time, ahead int, err error) {
-	t, waited := m.cfg.trace, time.Since(started)
-	if t != nil && t.GaveUp != nil {
-		m.s.hooks.Run(func() { t.GaveUp(m.name, waited, ahead, err) })
-	}
-	if t != nil && t.GaveUpContext != nil {
-		m.s.hooks.Run(func() { t.GaveUpContext(caller, m.name, waited, ahead, err) })
-	}
-}
-
-func (c *claim) traceQueued(holder Contender) {
-	m, t, ahead := c.m, c.m.cfg.trace, c.ahead
-	if t != nil && t.Queued != nil {
-		m.s.hooks.Run(func() { t.Queued(m.name, ahead, holder) })
-	}
-	if t != nil && t.QueuedContext != nil {
-		m.s.hooks.Run(func() { t.QueuedContext(c.caller, m.name, ahead, holder) })
-	}
 }

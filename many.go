@@ -119,7 +119,7 @@ func (s *Session) lockAll(ctx context.Context, names []string, try bool) (*Hold,
 		if i < len(a.claims) {
 			ahead = a.claims[i].ahead
 		}
-		m.traceGaveUp(ctx, started, ahead, err)
+		m.trace().gaveUp(ctx, m.name, time.Since(started), ahead, err)
 	}
 	return nil, err
 }
@@ -195,7 +195,7 @@ func (a *several) enter(
 		if n.queue.Owner() != nil {
 			locked := n.lockedErrorLocked(nil)
 			c.ahead = locked.Ahead
-			c.traceQueued(locked.Holder)
+			m.trace().queued(caller, m.name, c.ahead, locked.Holder)
 		}
 		c.enterLocked()
 		a.claims = append(a.claims, c)

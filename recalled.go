@@ -74,12 +74,10 @@ func (h *hold) recallLocked(r line.Recall, now time.Time) {
 		close(c.told)
 	}
 	c.stopLocked()
-	t, name, token := h.m.cfg.trace, h.place.ticket.Name, h.place.ticket.Rev()
+	name, token := h.place.ticket.Name, h.place.ticket.Rev()
 	c.ends, c.end = ends, &RecalledError{Name: name, Token: token, By: r.By, Reason: r.Reason}
 	c.timer = time.AfterFunc(ends.Sub(now), func() { h.check() })
-	if t != nil && t.Recalled != nil {
-		h.place.s.hooks.Run(func() { t.Recalled(name, token, requestOf(r)) })
-	}
+	h.m.trace().recalled(name, token, requestOf(r))
 	h.m.log(slog.LevelWarn, "lock recalled", "name", name, "token", token, "by", r.By,
 		"reason", r.Reason, "grace", min(r.Grace, most))
 	h.checkLocked(now) // it may have none

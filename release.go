@@ -53,7 +53,7 @@ func (h *hold) freeLocked(spare bool) *release {
 		o.becomesLocked(holdGone, nil)
 	}
 	if h.place.refs > 0 {
-		h.traceReleased()
+		h.reportReleased()
 		s.leaveTurnLocked(h.claim, nil)
 		h.place.lease.releasedLocked()
 		return nil
@@ -218,9 +218,9 @@ func (r *release) overLocked(err error) error {
 	h.place.lease.releasedLocked()
 	for _, h := range h.all {
 		if errors.Is(err, ErrLost) {
-			h.reportLocked(err)
+			h.reportLost(err)
 		} else {
-			h.traceReleased()
+			h.reportReleased()
 		}
 		if errors.Is(err, ErrUnconfirmed) {
 			h.m.log(slog.LevelWarn, "release not confirmed", "name", h.m.name, "error", err)

@@ -67,8 +67,8 @@ func (p *place) abandonLocked(unsure bool) <-chan struct{} {
 	if unsure {
 		p.lease.retireLocked(errLeaseDoubtful)
 	}
-	if t := p.m.cfg.trace; t != nil && t.CleanupPending != nil && !p.spare {
-		p.s.hooks.Run(func() { t.CleanupPending(p.ticket.Key) })
+	if !p.spare {
+		p.m.trace().cleanupPending(p.ticket.Key)
 	}
 	p.s.tasks.GoLocked(p.remove)
 	return p.removed
@@ -123,8 +123,8 @@ func (p *place) remove() {
 		}
 		break
 	}
-	if t := p.m.cfg.trace; t != nil && t.CleanupDone != nil && !p.spare {
-		s.hooks.Run(func() { t.CleanupDone(p.ticket.Key) })
+	if !p.spare {
+		p.m.trace().cleanupDone(p.ticket.Key)
 	}
 }
 

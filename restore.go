@@ -76,9 +76,7 @@ func (s *Session) setBackLocked(ended, present *etcd.Epoch) {
 		s.log(slog.LevelWarn, "etcd was set back", "revision", revision, "known", known,
 			"cluster", present.Cluster(), "before", ended.Cluster())
 	}
-	if t := s.cfg.trace; t != nil && t.SetBack != nil {
-		s.hooks.Run(func() { t.SetBack(known, revision) })
-	}
+	s.trace().setBack(known, revision)
 }
 
 // endViewsLocked ends all views, and the watches of held keys. Waiters and holders that need one

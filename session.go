@@ -95,6 +95,9 @@ func (s *Session) closedFor() time.Duration {
 // clientClosed reports whether the client was closed. Nothing works after that.
 func (s *Session) clientClosed() bool { return s.etcd.Closed() }
 
+// trace reports what happens to all of the Session.
+func (s *Session) trace() tracer { return tracer{s.cfg.trace, &s.hooks} }
+
 // log logs a record in order with the hooks: a handler that blocks does not hold up a
 // lock.
 func (s *Session) log(level slog.Level, message string, args ...any) {
@@ -105,8 +108,5 @@ func (s *Session) log(level slog.Level, message string, args ...any) {
 func (s *Session) tellUnavailable(reason error, silent time.Duration) {
 	s.log(slog.LevelWarn, "etcd does not answer", "endpoints", s.etcd.Endpoints(), "error", reason,
 		"silent", silent)
-	if t := s.cfg.trace; t != nil && t.Unavailable != nil {
-		err := &opError{text: reason.Error(), wraps: []error{ErrUnavailable, reason}}
-		s.hooks.Run(func() { t.Unavailable(err, silent) })
-	}
+	s.trace().unavailable(reason, silent)
 }

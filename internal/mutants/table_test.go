@@ -723,10 +723,10 @@ var mutants = []mutant{
 		why:  "The lock is lost, so the local line could move on. But the loser has not stopped yet (rule 4).",
 		edits: []edit{
 			{"hold.go", `		h.becomesLocked(holdGone, cause)
-		h.reportLocked(cause)
+		h.reportLost(cause)
 `, `		h.becomesLocked(holdGone, cause)
 		h.m.s.leaveTurnLocked(h.claim, nil)
-		h.reportLocked(cause)
+		h.reportLost(cause)
 `},
 			{"hold.go", `		s.leaveTurnLocked(h.claim, nil)
 	}
