@@ -31,7 +31,7 @@ func (w request) queue(ctx context.Context, started time.Time) (h *hold, ahead i
 		case p = <-c.turn: // put with the release of the previous owner's key, or that very key
 		case <-ctx.Done():
 			// Whatever comes through turn after this is passed on by passTurnLocked.
-			h, locked := m.s.leave(c)
+			h, locked := c.leave()
 			if h == nil {
 				err = c.refused(ctx, waitFailed(ctx, m.name, locked, m.s.etcd.Unavailable(), nil))
 			}
@@ -108,7 +108,7 @@ func (w request) enter(
 			m.trace().queued(caller, m.name, c.ahead, locked.Holder)
 		}
 		c.enterLocked()
-	case c.relockLocked() != nil: // it may linger since relock has looked
+	case n.relockLocked(c) != nil: // it may linger since relock has looked
 	default:
 		n.giveWayLocked()
 		c.enterLocked()
@@ -198,7 +198,7 @@ func (c *claim) advance(ctx context.Context, p *place) (
 			}
 			return nil, taken, err
 		}
-		h, err = c.m.s.begin(c, p)
+		h, err = p.begin(c)
 		if err != errSetBack { // who was ahead of p then says nothing now: wait reads the line
 			return h, taken, err
 		}
@@ -277,7 +277,7 @@ func (p *place) entered(c *claim, entering *ticket.Entering, done etcd.Outcome) 
 	if !ahead.Clear() || p.staleLocked() {
 		return nil, taken, nil
 	}
-	h, err = p.s.beginLocked(c, p)
+	h, err = p.beginLocked(c)
 	return h, taken, err
 }
 
@@ -383,12 +383,12 @@ func (c *claim) giveUp(p *place) *LockedError {
 }
 
 func (c *claim) giveUpLocked(p *place) *LockedError {
-	s, n := c.m.s, c.local
+	n := c.local
 	if p != nil && p.ticket.Rev() != 0 {
 		n.ahead = p.ahead
 	}
 	c.place = nil
 	locked := n.aheadLocked()
-	s.leaveTurnLocked(c, nil)
+	c.leaveTurnLocked(nil)
 	return locked
 }

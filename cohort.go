@@ -114,7 +114,7 @@ func (c *claim) joinLocked() *hold {
 		return nil
 	}
 	p := n.queue.Owner().place
-	h, err := c.m.s.beginAtLocked(c, p)
+	h, err := p.beginAtLocked(c)
 	if err != nil {
 		return nil
 	}
@@ -170,7 +170,7 @@ func (c *claim) letInLocked() {
 		return
 	}
 	p := n.queue.Owner().place
-	if _, err := n.s.beginAtLocked(c, p); err != nil {
+	if _, err := p.beginAtLocked(c); err != nil {
 		return
 	}
 	n.queue.Join()
@@ -241,6 +241,6 @@ func (c *claim) handDown(p *place) (locked *LockedError, done bool) {
 	n.ahead = p.ahead
 	c.place = nil
 	locked = n.aheadLocked()
-	s.passTurnLocked(n, p)
+	n.passTurnLocked(p)
 	return locked, true
 }

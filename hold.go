@@ -92,40 +92,40 @@ func (h *hold) becomesLocked(next holdState, why error) {
 	}
 }
 
-// begin makes a hold of c's place at the head of the line. It returns errQueueAnew if
+// begin makes a hold of c at p, which is at the head of the line. It returns errQueueAnew if
 // the place is lost (a hold never begins after its end) and errSetBack if the line must
 // be read first.
-func (s *Session) begin(c *claim, p *place) (*hold, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.beginLocked(c, p)
+func (p *place) begin(c *claim) (*hold, error) {
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	return p.beginLocked(c)
 }
 
-func (s *Session) beginLocked(c *claim, p *place) (*hold, error) {
-	h, err := s.beginAtLocked(c, p)
+func (p *place) beginLocked(c *claim) (*hold, error) {
+	h, err := p.beginAtLocked(c)
 	if err == nil {
 		c.holdsLocked()
 	}
 	return h, err
 }
 
-// beginAtLocked makes a hold of a place at the head of the line, or beside those that hold there. The
-// caller notes in the local queue that c has it.
-func (s *Session) beginAtLocked(c *claim, p *place) (*hold, error) {
+// beginAtLocked makes a hold of c at p, at the head of the line, or beside the holds there. The caller
+// notes in the local queue that c has it.
+func (p *place) beginAtLocked(c *claim) (*hold, error) {
 	now := time.Now()
-	if err := s.checkCanBeginLocked(c, p, now); err != nil {
+	if err := p.checkCanBeginLocked(c, now); err != nil {
 		return nil, err
 	}
-	h := s.newHoldLocked(c, p, now)
+	h := p.newHoldLocked(c, now)
 	if p.recall != nil { // while it waited
 		h.recallLocked(*p.recall, now)
 	}
 	return h, nil
 }
 
-// checkCanBeginLocked returns an error if no hold can begin at p now.
-func (s *Session) checkCanBeginLocked(c *claim, p *place, now time.Time) error {
-	if s.closed || c.m.closed {
+// checkCanBeginLocked returns an error if no hold of c can begin at p now.
+func (p *place) checkCanBeginLocked(c *claim, now time.Time) error {
+	if p.s.closed || c.m.closed {
 		return ErrClosed
 	}
 	p.lease.checkLocked(now)
@@ -139,7 +139,7 @@ func (s *Session) checkCanBeginLocked(c *claim, p *place, now time.Time) error {
 }
 
 // newHoldLocked is the hold of c that begins at p now.
-func (s *Session) newHoldLocked(c *claim, p *place, now time.Time) *hold {
+func (p *place) newHoldLocked(c *claim, now time.Time) *hold {
 	p.ticket.Hold()
 	h := &hold{
 		m: c.m, claim: c, place: p, local: c.local, caller: c.caller, began: now,
@@ -169,7 +169,7 @@ func (s *Session) newHoldLocked(c *claim, p *place, now time.Time) *hold {
 	c.cancel = nil // nothing waits any more
 	h.reportAcquired()
 	if c.m.cfg.linger > 0 && c.ahead <= fewAhead && c.exclusive() {
-		s.viewLocked(c.local, false)
+		p.s.viewLocked(c.local, false)
 	}
 	return h
 }
@@ -182,7 +182,7 @@ func (h *hold) clear() {
 	defer s.mu.Unlock()
 	for _, h := range h.all {
 		h.place.clearLocked()
-		s.leaveTurnLocked(h.claim, nil)
+		h.claim.leaveTurnLocked(nil)
 	}
 }
 

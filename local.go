@@ -80,13 +80,13 @@ func (e *LockedError) behind(ahead line.Ahead) {
 
 // leave takes c out of the line after its wait has ended, and tells what was ahead of it. If c got a
 // hold at the same moment it keeps that: others may share its key by now.
-func (s *Session) leave(c *claim) (*hold, *LockedError) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.leaveLocked(c)
+func (c *claim) leave() (*hold, *LockedError) {
+	c.m.s.mu.Lock()
+	defer c.m.s.mu.Unlock()
+	return c.leaveLocked()
 }
 
-func (s *Session) leaveLocked(c *claim) (*hold, *LockedError) {
+func (c *claim) leaveLocked() (*hold, *LockedError) {
 	n := c.local
 	locked := n.aheadLocked()
 	if c.waiter.Standing() == turn.Waiting {
@@ -98,7 +98,7 @@ func (s *Session) leaveLocked(c *claim) (*hold, *LockedError) {
 		n.markLocked() // the waiters behind it may join others
 	case turn.Next: // the release that is under way passes its turn on
 	case turn.Owner:
-		s.leaveTurnLocked(c, <-c.turn)
+		c.leaveTurnLocked(<-c.turn)
 	default:
 		return c.hold, nil
 	}
@@ -136,22 +136,22 @@ func (c *claim) takePlaceLocked() *place {
 
 // nextLocked chooses who is next in line, and takes a place for it if there is a lease. The
 // owner's release must put the place and then call passTurnLocked.
-func (s *Session) nextLocked(n *localLine) *place {
+func (n *localLine) nextLocked() *place {
 	if first := n.queue.First(); first == nil || first.Value.try || first.Value.together {
 		return nil // a key that is put so stands in line, whoever is before it, and alone
 	}
 	next, _ := n.queue.Choose()
-	if !s.usableLocked() {
+	if !n.s.usableLocked() {
 		return nil
 	}
-	return s.newPlaceLocked(next)
+	return n.s.newPlaceLocked(next)
 }
 
 // passTurnLocked takes the turn from its owner. Whoever gets it gets put, the place that stands for
 // it, or nil; if nobody does the line is free. A place is of no use to one that holds in another
 // way, that does not wait in line, that puts several keys, or of which its value is not true. (A
 // read may hold at a key with the value of another read: so it is in a cohort.)
-func (s *Session) passTurnLocked(n *localLine, put *place) {
+func (n *localLine) passTurnLocked(put *place) {
 	next, ok := n.queue.Pass()
 	n.markLocked()
 	if put != nil && (!ok || next.shape() != line.ShapeOf(put.ticket.Key) ||
@@ -167,14 +167,14 @@ func (s *Session) passTurnLocked(n *localLine, put *place) {
 }
 
 // leaveTurnLocked ends the turn of c, if others share it, and otherwise passes it on, with put.
-func (s *Session) leaveTurnLocked(c *claim, put *place) {
+func (c *claim) leaveTurnLocked(put *place) {
 	if c.local.queue.Part(&c.waiter) {
 		c.local.markLocked()
 		if put != nil {
 			put.abandonLocked(false)
 		}
 	} else {
-		s.passTurnLocked(c.local, put)
+		c.local.passTurnLocked(put)
 	}
 }
 
@@ -194,18 +194,18 @@ func (c *claim) waitedLocked() {
 
 // handOffLocked gives the key of h, which has ended whole, to the next in the local line,
 // unless others have waited for long enough; see WithHandoff.
-func (s *Session) handOffLocked(h *hold) bool {
+func (n *localLine) handOffLocked(h *hold) bool {
 	p, most := h.place, h.m.cfg.handoff
-	first := h.local.queue.First()
+	first := n.queue.First()
 	if most == 0 || first == nil || !first.Value.exclusive() || first.Value.together || !h.claim.exclusive() ||
 		!p.tellsOf(first.Value) || !p.lastsLocked() {
 		return false
 	}
-	next, ok := h.local.queue.HandOff(p, most)
+	next, ok := n.queue.HandOff(p, most)
 	if !ok {
 		return false
 	}
-	h.local.markLocked()
+	n.markLocked()
 	h.reportReleased()
 	next.hasTurnLocked(p)
 	return true
@@ -216,8 +216,8 @@ func (s *Session) handOffLocked(h *hold) bool {
 //
 // Invariant: a new claim takes over the key that lingers, or finds it given up; and the key is
 // given up once a view shows others, or there is no view.
-func (s *Session) lingerLocked(h *hold) bool {
-	n, p, linger := h.local, h.place, h.m.cfg.linger
+func (n *localLine) lingerLocked(h *hold) bool {
+	p, linger := h.place, h.m.cfg.linger
 	if linger == 0 || h.m.closed || !h.claim.exclusive() || n.queue.Waiting() > 0 || !p.lastsLocked() {
 		return false
 	}
@@ -233,28 +233,28 @@ func (s *Session) lingerLocked(h *hold) bool {
 	p.unwatchLocked() // the view covers what lingers
 	n.view.reliesLocked()
 	if n.queue.Linger(p, time.Now().Add(linger)) {
-		s.setDueLocked(n, linger)
+		n.setDueLocked(linger)
 	}
 	return true
 }
 
 // setDueLocked makes the timer call lingered after a while, and no longer at an earlier time.
-func (s *Session) setDueLocked(n *localLine, after time.Duration) {
+func (n *localLine) setDueLocked(after time.Duration) {
 	if n.due != nil {
 		n.due.Stop()
 	}
-	n.due = time.AfterFunc(after, func() { s.lingered(n) })
+	n.due = time.AfterFunc(after, n.lingered)
 }
 
 // lingered gives up the key that lingers if its time is over.
-func (s *Session) lingered(n *localLine) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (n *localLine) lingered() {
+	n.s.mu.Lock()
+	defer n.s.mu.Unlock()
 	switch over, again := n.queue.Due(time.Now()); {
 	case over:
 		n.giveWayLocked()
 	case again > 0:
-		s.setDueLocked(n, again)
+		n.setDueLocked(again)
 	}
 }
 
@@ -270,17 +270,17 @@ func (m *lockHandle) relock(caller context.Context, now time.Time) *hold {
 	if n == nil || n.queue.Lingering() == nil {
 		return nil
 	}
-	return request{m: m}.newClaim(caller, n, now, nil).relockLocked()
+	return n.relockLocked(request{m: m}.newClaim(caller, n, now, nil))
 }
 
 // relockLocked makes c the owner with a hold of the key that lingers, if there is one that
 // can be used.
-func (c *claim) relockLocked() *hold {
-	n, p := c.local, c.local.queue.Lingering()
+func (n *localLine) relockLocked(c *claim) *hold {
+	p := n.queue.Lingering()
 	if p == nil || !c.exclusive() || !p.tellsOf(c) || !p.lastsLocked() {
 		return nil
 	}
-	h, err := c.m.s.beginAtLocked(c, p)
+	h, err := p.beginAtLocked(c)
 	if err != nil {
 		return nil
 	}

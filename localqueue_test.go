@@ -72,12 +72,12 @@ func TestGoingAwayTakesNoSearchOfTheLine(t *testing.T) {
 				for few := range slices.Chunk(claims[:n/4], n/40) {
 					each = min(each, timed(func() {
 						for _, c := range few {
-							m.s.leave(c)
+							c.leave()
 						}
 					})/time.Duration(len(few)))
 				}
 				for _, c := range claims[n/4:] {
-					m.s.leave(c)
+					c.leave()
 				}
 			}
 			t.Logf("%v each, a search takes %v", each, search)
@@ -107,7 +107,7 @@ func TestWhoGoesAwayKnowsItsPlace(t *testing.T) {
 						ahead++
 					}
 				}
-				_, locked := m.s.leave(c)
+				_, locked := c.leave()
 				told := locked.Ahead
 				gone[c] = true
 				if ahead <= fewAhead+1 || name == "the last first" || name == "the first first" {
@@ -161,7 +161,7 @@ func (all settlesAll) SettleLocked() {
 			all.t.Error("no view tells whether a waiter may join")
 		case admission == admitted && c.waiter.Steps:
 			all.t.Error("a permit could have the turn")
-		case admission == admitted && all.s.checkCanBeginLocked(c, p, time.Now()) == nil:
+		case admission == admitted && p.checkCanBeginLocked(c, time.Now()) == nil:
 			all.t.Error("a reader could join")
 		}
 	}

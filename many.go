@@ -434,11 +434,11 @@ func (a *several) begin() (*hold, error) {
 }
 
 // beginLocked makes a hold of each place, all at the heads of their lines, and returns the first:
-// all begin, or none. The errors are those of Session.begin.
+// all begin, or none. The errors are those of place.begin.
 func (a *several) beginLocked() (*hold, error) {
 	now := time.Now()
 	for i, p := range a.places {
-		if err := a.s.checkCanBeginLocked(a.claims[i], p, now); err != nil {
+		if err := p.checkCanBeginLocked(a.claims[i], now); err != nil {
 			return nil, err
 		}
 		if !p.ahead.Clear() {
@@ -447,7 +447,7 @@ func (a *several) beginLocked() (*hold, error) {
 	}
 	holds := make([]*hold, len(a.places))
 	for i, p := range a.places {
-		holds[i] = a.s.newHoldLocked(a.claims[i], p, now)
+		holds[i] = p.newHoldLocked(a.claims[i], now)
 		holds[i].all, holds[i].recall = holds, holds[0].recall // who recalls one recalls all
 	}
 	for i, p := range a.places {
@@ -471,7 +471,7 @@ func (a *several) giveUp(ctx context.Context, why error, last []*place) error {
 	for i, c := range a.claims {
 		var locked *LockedError
 		if c.waiter.Standing() == turn.Waiting {
-			_, locked = a.s.leaveLocked(c)
+			_, locked = c.leaveLocked()
 		} else if last != nil {
 			locked = c.giveUpLocked(last[i])
 		} else {

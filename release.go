@@ -54,11 +54,11 @@ func (h *hold) freeLocked(spare bool) *release {
 	}
 	if h.place.refs > 0 {
 		h.reportReleased()
-		s.leaveTurnLocked(h.claim, nil)
+		h.claim.leaveTurnLocked(nil)
 		h.place.lease.releasedLocked()
 		return nil
 	}
-	if spare && !s.closed && (s.handOffLocked(h) || s.lingerLocked(h)) {
+	if spare && !s.closed && (h.local.handOffLocked(h) || h.local.lingerLocked(h)) {
 		h.place.lease.releasedLocked()
 		return nil
 	}
@@ -70,7 +70,7 @@ func (h *hold) freeLocked(spare bool) *release {
 func (h *hold) releaseLocked() *release {
 	r := &release{h: h}
 	if len(h.all) == 1 && h.local.queue.Sharing() == 0 {
-		r.put = h.m.s.nextLocked(h.local)
+		r.put = h.local.nextLocked()
 	}
 	var next *ticket.Ticket
 	if r.put != nil {
@@ -207,7 +207,7 @@ func (r *release) giveUpLocked(untold []error) error {
 // overLocked notes that the release is over with an error, passes the turn on, and returns the
 // error.
 func (r *release) overLocked(err error) error {
-	h, s := r.h, r.h.m.s
+	h := r.h
 	if r.put != nil && !r.queued {
 		// The transaction that removes h's key may yet put the next one: the removal of the next
 		// one is final only once that is impossible.
@@ -225,7 +225,7 @@ func (r *release) overLocked(err error) error {
 		if errors.Is(err, ErrUnconfirmed) {
 			h.m.log(slog.LevelWarn, "release not confirmed", "name", h.m.name, "error", err)
 		}
-		s.leaveTurnLocked(h.claim, r.put)
+		h.claim.leaveTurnLocked(r.put)
 	}
 	return err
 }

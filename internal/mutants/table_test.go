@@ -83,6 +83,10 @@ var mutants = []mutant{
 			}
 		}
 	}
+`}, {"revoke.go", `	if err == nil {
+		l.becomesLocked(leaseGone, l.why)
+`, `	if err == nil && l.hasEndedLocked() {
+		l.becomesLocked(leaseGone, l.why)
 `}},
 		killers: []killer{simulation(1000), inArea("lease", "TestALateAnswerRevivesNothingInVirtualTime")},
 	},
@@ -725,10 +729,10 @@ var mutants = []mutant{
 			{"hold.go", `		h.becomesLocked(holdGone, cause)
 		h.reportLost(cause)
 `, `		h.becomesLocked(holdGone, cause)
-		h.m.s.leaveTurnLocked(h.claim, nil)
+		h.claim.leaveTurnLocked(nil)
 		h.reportLost(cause)
 `},
-			{"hold.go", `		s.leaveTurnLocked(h.claim, nil)
+			{"hold.go", `		h.claim.leaveTurnLocked(nil)
 	}
 `, `	}
 `},
@@ -776,7 +780,7 @@ var mutants = []mutant{
 		why:  "The owner is in the same process and will unlock. But nobody knows when (rule 10).",
 		edits: []edit{{"acquire.go", `		case <-ctx.Done():
 			// Whatever comes through turn after this is passed on by passTurnLocked.
-			h, locked := m.s.leave(c)
+			h, locked := c.leave()
 			if h == nil {
 				err = c.refused(ctx, waitFailed(ctx, m.name, locked, m.s.etcd.Unavailable(), nil))
 			}
@@ -1225,8 +1229,8 @@ var mutants = []mutant{
 		name: "a wait that ends as it is let in passes the turn on",
 		why:  "The call owns the turn, and owners of a turn pass it on. But it got a hold before, and others share its key.",
 		edits: []edit{{"local.go", `	case turn.Owner:
-		s.leaveTurnLocked`, `	case turn.Owner, turn.Holder:
-		s.leaveTurnLocked`}},
+		c.leaveTurnLocked`, `	case turn.Owner, turn.Holder:
+		c.leaveTurnLocked`}},
 		killers: []killer{inArea("queue", "TestAWaitThatEndsAsItIsLetInHasAHoldOrNothing"), ofFamily(500)},
 	},
 	{
@@ -2108,13 +2112,13 @@ var mutants = []mutant{
 `, ``},
 			{"close.go", `		h.place.lease.releases++ // as in unlock
 `, ``},
-			{"release.go", `		s.leaveTurnLocked(h.claim, nil)
+			{"release.go", `		h.claim.leaveTurnLocked(nil)
 		h.place.lease.releasedLocked()
-`, `		s.leaveTurnLocked(h.claim, nil)
+`, `		h.claim.leaveTurnLocked(nil)
 `},
-			{"release.go", `	if spare && !s.closed && (s.handOffLocked(h) || s.lingerLocked(h)) {
+			{"release.go", `	if spare && !s.closed && (h.local.handOffLocked(h) || h.local.lingerLocked(h)) {
 		h.place.lease.releasedLocked()
-`, `	if spare && !s.closed && (s.handOffLocked(h) || s.lingerLocked(h)) {
+`, `	if spare && !s.closed && (h.local.handOffLocked(h) || h.local.lingerLocked(h)) {
 `},
 			{"release.go", `	r := &release{h: h}
 `, `	h.place.lease.releases++
