@@ -343,6 +343,14 @@ func (p *place) contextsOpenLocked() bool {
 	return false
 }
 
+// certainLocked reports whether a hold at p would be certain: its lease is trusted, and most, if
+// it is set, has not passed.
+func (p *place) certainLocked(most time.Time) bool {
+	now := time.Now()
+	p.lease.checkLocked(now)
+	return !p.lease.hasEndedLocked() && (most.IsZero() || before(now, most))
+}
+
 // closeLocked ends h for all Mutexes that nest in it.
 func (h *hold) closeLocked() (endedBefore bool) {
 	h.checkLocked(time.Now())
@@ -408,56 +416,6 @@ func (h *hold) lossLocked() error {
 	return nil
 }
 
-// nestsIn returns the hold of m's name and Session that ctx comes from, if it has
-// not been unlocked.
-func (m *lockHandle) nestsIn(ctx context.Context) *hold {
-	for c := holdContextOf(ctx); c != nil; c = c.outer() {
-		h := m.coveredBy(c.hold)
-		if h == nil {
-			continue
-		}
-		m.s.mu.Lock()
-		current := h.depth > 0
-		m.s.mu.Unlock()
-		if current {
-			return h
-		}
-	}
-	return nil
-}
-
-// nest makes a Lock whose context comes from h a part of h. Nobody comes to hold in another way
-// than h does: who reads would wait for itself if it were to write, and who writes would lose its
-// place if it were to read.
-func (w request) nest(h *hold) (*hold, error) {
-	m := w.m
-	if !m.cfg.reentrant || w.kind != h.claim.kind {
-		return nil, failed("lock", m.name, ErrDeadlock)
-	}
-	m.s.mu.Lock()
-	defer m.s.mu.Unlock()
-	switch {
-	case m.closed || m.s.closed:
-		return nil, failed("lock", m.name, ErrClosed)
-	case h.checkLocked(time.Now()) != nil:
-		reason := h.lossLocked()
-		if reason == nil {
-			reason = h.cause // it was unlocked, or closed, in between
-		}
-		return nil, failed("lock", m.name, reason)
-	}
-	h.depth++
-	if w.kind == line.Read {
-		h.countNests(m, 1)
-		return h, nil
-	}
-	if m.hold != h { // what it nested in before was closed
-		m.hold, m.depth = h, 0
-	}
-	m.depth++
-	return h, nil
-}
-
 // countNests counts the reads of m that nest in h, so that Close knows them.
 func (h *hold) countNests(m *lockHandle, n int) {
 	if m == h.m {
@@ -487,18 +445,4 @@ func (l *lease) endContexts() {
 	for _, h := range holds {
 		h.endContexts()
 	}
-}
-
-// covers reports whether h is a hold of m's name in m's Session, or has begun with one.
-func (m *lockHandle) covers(h *hold) bool { return m.coveredBy(h) != nil }
-
-// coveredBy is h, or the one of those that have begun together with it, that is a hold of m's name
-// in m's Session; nil if there is none.
-func (m *lockHandle) coveredBy(h *hold) *hold {
-	for _, o := range h.all {
-		if o.m.s == m.s && o.m.name == m.name {
-			return o
-		}
-	}
-	return nil
 }

@@ -171,6 +171,13 @@ func (p *place) lastsLocked() bool {
 // lingersLocked reports whether p's key lingers.
 func (p *place) lingersLocked() bool { return p.local.queue.Lingering() == p }
 
+// giveWayLocked gives p's key up if that lingers.
+func (p *place) giveWayLocked() {
+	if p.lingersLocked() {
+		p.local.giveWayLocked()
+	}
+}
+
 // keysOf are the keys of places.
 func keysOf(places []*place) []string {
 	keys := make([]string, len(places))

@@ -23,6 +23,52 @@ type release struct {
 	queued bool   // put stands in line
 }
 
+// unlockLocked is one Unlock of h, which has had as many Locks at least. It unlocks mu.
+func (h *hold) unlockLocked(ctx context.Context) error {
+	s := h.m.s
+	h.depth--
+	h.checkLocked(time.Now())
+	if h.nestedLocked() {
+		err := h.lossLocked()
+		s.mu.Unlock()
+		return err
+	}
+	endedBefore := h.endLocked(ErrUnlocked)
+	err := h.lossLocked()
+	var r *release
+	frees := h.freesLocked()
+	if !endedBefore {
+		h.place.lease.releases++ // from here on Close waits
+		if frees {
+			r = h.freeLocked(true)
+		}
+	}
+	s.mu.Unlock()
+	switch {
+	case endedBefore:
+		h.endContexts()
+		h.clear()
+		return err
+	case !frees:
+		r = h.free(true)
+	}
+	if r == nil {
+		return nil
+	}
+	return r.send(ctx)
+}
+
+// nestedLocked reports whether Locks that are not unlocked yet nest in h, or in a hold that ends
+// together with h.
+func (h *hold) nestedLocked() bool {
+	for _, o := range h.all {
+		if o.depth > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // free is freeLocked for callers that do not hold mu, and after the contexts have ended.
 func (h *hold) free(spare bool) *release {
 	s := h.m.s
@@ -228,12 +274,4 @@ func (r *release) overLocked(err error) error {
 		h.claim.leaveTurnLocked(r.put)
 	}
 	return err
-}
-
-// certainLocked reports whether a hold at p would be certain: its lease is trusted, and most, if
-// it is set, has not passed.
-func (p *place) certainLocked(most time.Time) bool {
-	now := time.Now()
-	p.lease.checkLocked(now)
-	return !p.lease.hasEndedLocked() && (most.IsZero() || before(now, most))
 }

@@ -1,6 +1,7 @@
 package etcdlock
 
 import (
+	"context"
 	"log/slog"
 	"time"
 
@@ -166,19 +167,26 @@ func (p *place) giveUpRemoval(err error) (certain bool) {
 	return false
 }
 
-// giveWayLocked gives p's key up if that lingers.
-func (p *place) giveWayLocked() {
-	if p.lingersLocked() {
-		p.local.giveWayLocked()
-	}
-}
-
-// giveWayLocked gives up the key that lingers, if one does. It returns what abandonLocked does.
-func (n *localLine) giveWayLocked() <-chan struct{} {
-	if n.queue.Lingering() == nil {
+// awaitRemoved waits until p's key is removed, if it was given up. A nil p has none.
+func (p *place) awaitRemoved(ctx context.Context) error {
+	if p == nil {
 		return nil
 	}
-	p := n.queue.Yield()
-	p.spare = true
-	return p.abandonLocked(false)
+	p.s.mu.Lock()
+	removed := p.removed
+	p.s.mu.Unlock()
+	if removed == nil { // it was released
+		return nil
+	}
+	select {
+	case <-removed:
+	case <-ctx.Done():
+		return unconfirmed(p.m.name, context.Cause(ctx))
+	}
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	if p.stuck {
+		return unconfirmed(p.m.name, p.lease.leftoverErr)
+	}
+	return nil
 }

@@ -27,7 +27,7 @@ var pure = []string{"line", "recheck", "ticket", "trust", "turn"}
 // learned. The list may only get shorter.
 var upward = []string{
 	"audit", "auditDue", "cohortLocked", "endContexts", "followConnection",
-	"keyLostLocked", "lingersLocked", "noteRecallLocked", "refuseLocked", "watchHolds",
+	"giveWayLocked", "keyLostLocked", "lingersLocked", "noteRecallLocked", "refuseLocked", "watchHolds",
 }
 
 // A use against the direction couples a lower layer to what stands on it.

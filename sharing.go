@@ -46,6 +46,18 @@ import (
 //
 // A key that reads hold is not handed off, nor does it linger: to join does more.
 
+// Permits have each a key of their own. Those of a Session keep the order of their calls: one of
+// them at a time puts its key and waits in etcd's line, and owns the turn of the local line; those
+// that hold have the turn beside it. So a Session has at most one key of a name that waits, and the
+// next one is put when the one before holds, or has gone.
+//
+// Invariant: whoever has the turn beside the owner holds, or has lost its hold and not unlocked.
+// (Do not let the next one put its key as soon as the one before stands in line. A large one would
+// be overtaken if it has to queue anew. TestPermitsOfASessionKeepTheirOrder.)
+//
+// Who is exclusive, or reads, and comes later waits in the local line until all that have the turn
+// have unlocked, and permits that come after that wait behind it.
+
 // An admission is what becomes of one that comes to read, where others have the turn.
 type admission int
 
@@ -106,22 +118,18 @@ func (n *localLine) admissionOfReadLocked(owner *claim, early bool) admission {
 	}
 }
 
-// joinLocked makes c, which comes, a hold beside those of its Session, if it may.
-func (c *claim) joinLocked() *hold {
-	n := c.local
-	if !c.reads() || n.queue.State() != turn.Taken || n.queue.Waiting() > 0 ||
-		n.admissionLocked(c.kind, false) != admitted {
-		return nil
+// leavesRoomLocked is the welcome of a permit that comes where c owns the turn, which is one, too.
+func (c *claim) leavesRoomLocked() admission {
+	p := c.place
+	switch {
+	case c.waiter.Standing() == turn.Holder:
+		return admitted
+	case p == nil || p.ticket.State() != ticket.InLine || p.removed != nil,
+		p.staleLocked() || p.ahead.Clear() || p.ahead.Unread():
+		return undecided // etcd has to tell first
+	default:
+		return mustQueue
 	}
-	p := n.queue.Owner().place
-	h, err := p.beginAtLocked(c)
-	if err != nil {
-		return nil
-	}
-	c.place = p
-	n.queue.Share(&c.waiter)
-	n.view.joined = true
-	return h
 }
 
 // SettleLocked makes the admissions of the lines that were marked. An admission may change its line, or
@@ -200,16 +208,6 @@ func (n *localLine) refuseLocked() {
 	}
 }
 
-// cohortLocked reports whether several share the turn, or one is about to join.
-func (n *localLine) cohortLocked() bool {
-	h := n.holdLocked()
-	if h == nil || !h.claim.reads() {
-		return false
-	}
-	first := n.queue.First()
-	return n.queue.Sharing() > 0 || first != nil && first.Shares
-}
-
 // join makes a hold beside those of the Session, nil if there are none that can be joined now.
 func (w request) join(caller context.Context, now time.Time) *hold {
 	s := w.m.s
@@ -223,6 +221,35 @@ func (w request) join(caller context.Context, now time.Time) *hold {
 		return nil
 	}
 	return w.newClaim(caller, n, now, nil).joinLocked()
+}
+
+// joinLocked makes c, which comes, a hold beside those of its Session, if it may.
+func (c *claim) joinLocked() *hold {
+	n := c.local
+	if !c.reads() || n.queue.State() != turn.Taken || n.queue.Waiting() > 0 ||
+		n.admissionLocked(c.kind, false) != admitted {
+		return nil
+	}
+	p := n.queue.Owner().place
+	h, err := p.beginAtLocked(c)
+	if err != nil {
+		return nil
+	}
+	c.place = p
+	n.queue.Share(&c.waiter)
+	n.view.joined = true
+	return h
+}
+
+// stepLocked gives c, which comes, the turn, if those of its Session who have it all hold permits.
+func (c *claim) stepLocked() bool {
+	n := c.local
+	if c.kind != line.Permit || n.queue.State() != turn.Taken || n.queue.Waiting() > 0 ||
+		n.admissionLocked(c.kind, false) != admitted {
+		return false
+	}
+	n.queue.Step(&c.waiter)
+	return true
 }
 
 // handDown gives p, at which c has waited in etcd's line, to the next in the local line, if that
@@ -243,4 +270,33 @@ func (c *claim) handDown(p *place) (locked *LockedError, done bool) {
 	locked = n.aheadLocked()
 	n.passTurnLocked(p)
 	return locked, true
+}
+
+// allAlikeLocked reports whether c may have the turn beside each of those who wait, once they
+// have it.
+func (n *localLine) allAlikeLocked(c *claim) bool {
+	switch c.kind {
+	case line.Read:
+		return n.queue.AllShare()
+	case line.Permit:
+		return n.queue.AllStep()
+	default:
+		return false
+	}
+}
+
+// cohortLocked reports whether several share the turn, or one is about to join.
+func (n *localLine) cohortLocked() bool {
+	h := n.holdLocked()
+	if h == nil || !h.claim.reads() {
+		return false
+	}
+	first := n.queue.First()
+	return n.queue.Sharing() > 0 || first != nil && first.Shares
+}
+
+// mayFollow reports whether a call whose context comes from h queues, as any other does. One that
+// asks for permits may while it has some.
+func (w request) mayFollow(h *hold) bool {
+	return w.kind == line.Permit && h.claim.kind == line.Permit
 }
