@@ -42,8 +42,9 @@ func TestEachUnlockSettlesBeforeItUnlocks(t *testing.T) {
 		mu.After(func() { ran = append(ran, "after") })
 	})
 	mu.Lock()
+	ran = append(ran, "changed")
 	mu.Unlock()
-	require.Equal(t, []string{"settled", "after"}, ran)
+	require.Equal(t, []string{"changed", "settled", "after"}, ran)
 }
 
 func TestAGroupIsIdleWhenItsLastGoroutineHasEnded(t *testing.T) {
