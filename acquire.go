@@ -30,7 +30,7 @@ func (a call) lock(ctx context.Context) (*hold, error) {
 	h, err := a.acquire(ctx)
 	if err != nil {
 		for _, c := range a {
-			c.m.traceGaveUp(ctx, c.started, c.ahead, err)
+			c.m.trace().gaveUp(ctx, c.m.name, time.Since(c.started), c.ahead, err)
 		}
 	}
 	return h, err
@@ -172,7 +172,7 @@ func (c *claim) holdAtOnce() *hold {
 
 // enterLocked brings c into its line by a way.
 func (c *claim) enterLocked(way wayIn) {
-	n, s := c.local, c.m.s
+	n := c.local
 	switch way {
 	case owns:
 		n.giveWayLocked()
@@ -183,21 +183,21 @@ func (c *claim) enterLocked(way wayIn) {
 			n.tries++
 		} else {
 			c.ahead = locked.Ahead
-			c.traceQueued(locked.Holder)
+			c.m.trace().queued(c.caller, c.m.name, c.ahead, locked.Holder)
 		}
 		c.turn = make(chan struct{}, 1)
 		n.queue.Enter(&c.waiter)
-		n.admitLocked()
 	case steps:
 		n.queue.Step(&c.waiter)
 	case joins:
-		s.newHoldLocked(c, n.queue.Owner().place, time.Now())
+		n.queue.Owner().place.newHoldLocked(c, time.Now())
 		n.queue.Share(&c.waiter)
 		n.view.joined = true
 	case takesOver:
-		s.newHoldLocked(c, n.queue.Lingering(), time.Now())
+		n.queue.Lingering().newHoldLocked(c, time.Now())
 		n.queue.Take(&c.waiter)
 	}
+	n.markLocked()
 }
 
 // takePlacesLocked takes a place for each claim, all on one lease. It reports false if there is no
@@ -308,9 +308,6 @@ func (a call) entered(entering ticket.Several, done etcd.Outcome) (h *hold, know
 	case ticket.Queued:
 		if h, err = a.beginLocked(); err == errSetBack { // contenders are ahead
 			err = nil
-			for _, c := range a {
-				c.local.admitLocked()
-			}
 		}
 	}
 	a[0].lastErr = nil
@@ -371,7 +368,7 @@ func (c *claim) tellQueued() {
 	}
 	c.ahead = ahead.Count()
 	if c.m.cfg.trace.tellsQueued() { // it takes parsing
-		c.traceQueued(holderOf(c.m.name, ahead))
+		c.m.trace().queued(c.caller, c.m.name, c.ahead, holderOf(c.m.name, ahead))
 	}
 }
 
@@ -388,7 +385,7 @@ func (a call) begin() (*hold, error) {
 func (a call) beginLocked() (*hold, error) {
 	now := time.Now()
 	for _, c := range a {
-		if err := c.m.s.checkCanBeginLocked(c, c.place, now); err != nil {
+		if err := c.place.checkCanBeginLocked(c, now); err != nil {
 			return nil, err
 		}
 		if !c.place.ahead.Clear() {
@@ -396,7 +393,7 @@ func (a call) beginLocked() (*hold, error) {
 		}
 	}
 	for _, c := range a {
-		c.m.s.newHoldLocked(c, c.place, now)
+		c.place.newHoldLocked(c, now)
 	}
 	if len(a) > 1 {
 		a.bindLocked()
@@ -408,7 +405,7 @@ func (a call) beginLocked() (*hold, error) {
 	}
 	for _, c := range a {
 		c.local.queue.Hold(&c.waiter)
-		c.local.admitLocked()
+		c.local.markLocked()
 	}
 	return a[0].hold, nil
 }

@@ -184,6 +184,7 @@ func (l *lease) confirmMissing(places []*place, part etcd.Part, known bool) {
 		seen := p.observedLocked(ticket.Observation{Entry: e, LeaseGone: !known})
 		if seen == ticket.Same && p.refs > 0 && part.Epoch == l.s.etcd.Epoch() {
 			p.epoch = part.Epoch // who waits has to read the line, too
+			p.markLocked()
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 // A localLine is what a Session has of one name: the queue of its goroutines, of which only the
 // owner has a place in etcd's line, and what it knows about that line. Session.mu guards it.
 type localLine struct {
+	s     *Session
 	name  string
 	queue turn.Queue[*claim, *place]
 	ahead line.Ahead                   // before the last place, if it was given up without a hold
@@ -19,6 +20,9 @@ type localLine struct {
 	view  *view                        // nil while nobody needs one
 	due   *time.Timer                  // calls lingered; nil before a key lingers
 	tries int                          // claims in the queue that wait for no other contender
+
+	marked     bool       // its admission follows at the Unlock
+	markedNext *localLine // the one that was marked before it
 
 	// What the next place in etcd's line may expect there.
 	crowded bool          // the line was long when the last one was put
@@ -63,17 +67,6 @@ type request struct {
 // A permit is what is asked for: n of a limit.
 type permit struct{ weight, limit uint16 }
 
-// aboveLine is what stands above a local line, as those who wait in etcd's line know it: how its
-// goroutines share a turn, and what they leave.
-type aboveLine interface {
-	admitLocked()        // something has changed: has those join who may
-	refuseLocked()       // somebody else is in the way of those who only try
-	cohortLocked() bool  // whether several share the turn, or one is about to join
-	lingersLocked() bool // whether its key lingers, or will linger
-}
-
-func (n *localLine) above() aboveLine { return n }
-
 // newClaim is a claim of a call that has started. It is in no queue yet.
 func (w request) newClaim(caller context.Context, started time.Time) *claim {
 	c := &claim{m: w.m, kind: w.kind, permit: w.permit, try: w.try, caller: caller, started: started}
@@ -107,9 +100,19 @@ func (s *Session) lineLocked(name string) *localLine {
 		}
 		s.sweepAt = max(minSweep, 2*len(s.lines))
 	}
-	n := &localLine{name: name, ahead: line.None}
+	n := &localLine{s: s, name: name, ahead: line.None}
 	s.lines[name] = n
 	return n
+}
+
+// The markedLines of a Session are those whose admissions follow at the Unlock; they are its Settler.
+type markedLines struct{ last *localLine }
+
+// markLocked notes that something has changed on which n's admission depends.
+func (n *localLine) markLocked() {
+	if !n.marked {
+		n.marked, n.markedNext, n.s.marked.last = true, n.s.marked.last, n
+	}
 }
 
 // holdLocked is the owner's hold, nil if there is none.

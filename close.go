@@ -136,30 +136,6 @@ func (m *Mutex) free(ctx context.Context, holds []closedHold, given *place) erro
 	return given.awaitRemoved(ctx)
 }
 
-// awaitRemoved waits until p's key is removed, if it was given up. A nil p has none.
-func (p *place) awaitRemoved(ctx context.Context) error {
-	if p == nil {
-		return nil
-	}
-	p.s.mu.Lock()
-	removed := p.removed
-	p.s.mu.Unlock()
-	if removed == nil { // it was released
-		return nil
-	}
-	select {
-	case <-removed:
-	case <-ctx.Done():
-		return unconfirmed(p.m.name, context.Cause(ctx))
-	}
-	p.s.mu.Lock()
-	defer p.s.mu.Unlock()
-	if p.stuck {
-		return unconfirmed(p.m.name, p.lease.leftoverErr)
-	}
-	return nil
-}
-
 // Close ends every hold of the Session (their contexts end with the cause
 // [ErrClosed]) and every wait (which returns ErrClosed), releases all keys by
 // revoking the lease, and stops every goroutine. It waits for that until ctx ends.

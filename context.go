@@ -144,7 +144,7 @@ func (h *hold) forget(c *holdContext) {
 	c.cancel(nil) // waits until the contexts that come from it have ended too
 	h.m.s.mu.Lock()
 	defer h.m.s.mu.Unlock()
-	if h.cause == nil && h.contexts[c.parent] == c {
+	if h.state == holdWhole && h.contexts[c.parent] == c {
 		delete(h.contexts, c.parent)
 	}
 }

@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"log/slog"
 	"maps"
@@ -15,11 +16,8 @@ import (
 
 // A hold is the time from a Lock to its Unlock.
 //
-// Invariant: once cause is set the hold has ended, and it is set before etcd can
-// give the lock to another by expiry: with the lease, at trustedUntil.
-//
-// A hold that a recall has ended keeps its key all the same, until its Unlock: over is set by that,
-// or by whatever takes the key away before. All others are over as they end.
+// Invariant: a hold is whole no more before etcd can give the lock to another by expiry: with the
+// lease, at trustedUntil.
 //
 // Invariant: what frees a name (a release, a removal, the revocation of the lease, the next
 // turn in the local line) begins only after every context of the hold has been cancelled, and
@@ -41,21 +39,63 @@ type hold struct {
 	all    []*hold     // that begin and end together: those of a LockAll, or alone
 
 	// Guarded by Session.mu.
-	depth    int                 // Locks that nest, of all Mutexes
-	hasRef   bool                // the key; it is among those of place.refs
-	nests    map[*lockHandle]int // reads that nest in it, of others than m
-	cause    error               // why it ended, nil while it is whole
-	finished error               // why it does not need the key any more, mostly cause
-	recall   *recallState        // nil if it does not listen
-	// contexts are those that have not ended, by their parents. They are fixed once cause is set,
-	// and nil once all have ended.
+	depth  int                 // Locks that nest, of all Mutexes
+	nests  map[*lockHandle]int // reads that nest in it, of others than m
+	state  holdState           // changed by becomesLocked alone
+	cause  error               // of its contexts' end, nil while it is whole
+	why    error               // it has ended or is gone, nil before; mostly cause
+	recall *recallState        // nil if it does not listen
+	// contexts are those that have not ended, by their parents. They are fixed once it is whole no
+	// more, and nil once all have ended.
 	contexts map[context.Context]*holdContext
+}
+
+// A holdState is how far a hold has come. It never goes back, and may leave states out.
+type holdState uint8
+
+const (
+	holdWhole    holdState = iota // its contexts go on
+	holdRecalled                  // its grace is over; it keeps its key until its Unlock
+	holdEnded                     // its owner has ended it, and is about to free its key
+	holdGone                      // it does not need its key: that was lost, or is freed
+)
+
+// String returns the state's name.
+func (st holdState) String() string {
+	return [...]string{"whole", "recalled", "ended", "gone"}[st]
+}
+
+// becomesLocked is the one transition of a hold's state. It panics if that would not go on. A hold
+// that is whole no more has its contexts ended, with the cause why.
+func (h *hold) becomesLocked(next holdState, why error) {
+	was := h.state
+	if next <= was {
+		panic(fmt.Sprintf("etcdlock: hold of %q: %v becomes %v", h.m.name, was, next))
+	}
+	h.state = next
+	if was == holdWhole {
+		h.cause = why
+		if len(h.contexts) > 0 {
+			h.place.lease.trackEndingLocked(h)
+			h.m.s.mu.After(h.endContexts)
+		}
+	}
+	if was < holdEnded && next >= holdEnded {
+		h.why = why
+		if h.timer != nil {
+			h.timer.Stop()
+		}
+		h.recall.stopLocked()
+	}
+	if next == holdGone {
+		h.place.refs--
+	}
 }
 
 // checkCanBeginLocked returns an error if no hold of c can begin at p now: errQueueAnew if the place
 // is lost (a hold never begins after its end), errSetBack if the line must be read first.
-func (s *Session) checkCanBeginLocked(c *claim, p *place, now time.Time) error {
-	if s.closed || c.m.closed {
+func (p *place) checkCanBeginLocked(c *claim, now time.Time) error {
+	if p.s.closed || c.m.closed {
 		return ErrClosed
 	}
 	p.lease.checkLocked(now)
@@ -70,11 +110,11 @@ func (s *Session) checkCanBeginLocked(c *claim, p *place, now time.Time) error {
 
 // newHoldLocked makes the hold of c that begins at p now, where it can. The caller notes in the local
 // queue that c has it.
-func (s *Session) newHoldLocked(c *claim, p *place, now time.Time) *hold {
+func (p *place) newHoldLocked(c *claim, now time.Time) *hold {
 	p.ticket.Hold()
 	h := &hold{
 		m: c.m, claim: c, place: p, local: c.local, caller: c.caller, began: now,
-		depth: 1, hasRef: true,
+		depth: 1,
 	}
 	h.alone[0] = h
 	h.all = h.alone[:]
@@ -98,9 +138,9 @@ func (s *Session) newHoldLocked(c *claim, p *place, now time.Time) *hold {
 	}
 	p.ahead, c.local.ahead = line.None, line.None
 	c.cancel = nil // nothing waits any more
-	h.traceAcquired(now.Sub(c.started), c.ahead)
+	h.reportAcquired()
 	if c.m.cfg.linger > 0 && c.ahead <= fewAhead && c.exclusive() {
-		s.viewLocked(c.local, false)
+		p.s.viewLocked(c.local, false)
 	}
 	return h
 }
@@ -113,7 +153,7 @@ func (h *hold) clear() {
 	defer s.mu.Unlock()
 	for _, h := range h.all {
 		h.place.clearLocked()
-		s.leaveTurnLocked(h.claim, nil)
+		h.claim.leaveTurnLocked(nil)
 	}
 }
 
@@ -144,7 +184,7 @@ func (h *hold) check() error {
 
 func (h *hold) checkLocked(now time.Time) error {
 	h.place.lease.checkLocked(now)
-	if h.finished == nil && !h.most.IsZero() && !before(now, h.most) {
+	if h.state < holdEnded && !h.most.IsZero() && !before(now, h.most) {
 		h.endLocked(ErrMaxHold)
 		for _, h := range h.all {
 			h.place.clearLocked()
@@ -152,7 +192,9 @@ func (h *hold) checkLocked(now time.Time) error {
 	}
 	if h.recall.overLocked(now) {
 		for _, o := range h.all {
-			o.becauseLocked(h.recall.end) // and keeps its key (TestTheKeyOfARecalledHoldGoesWithItsUnlock)
+			if o.state == holdWhole { // (TestTheKeyOfARecalledHoldGoesWithItsUnlock)
+				o.becomesLocked(holdRecalled, h.recall.end)
+			}
 		}
 	}
 	return h.cause
@@ -163,46 +205,21 @@ func before(now, t time.Time) bool {
 	return now.Before(t) && now.Round(0).Before(t.Round(0))
 }
 
-// endLocked ends h and its contexts with cause, unless it is over. With it end all that began
-// together with it. One that a recall has ended ends once more, with its contexts as they are.
+// endLocked ends h with cause, unless it has ended. With it end all that began together with it.
 func (h *hold) endLocked(cause error) (endedBefore bool) {
-	if h.finished != nil {
+	switch {
+	case h.state >= holdEnded:
 		return true
-	}
-	h.finished = cause
-	if h.timer != nil {
-		h.timer.Stop()
-	}
-	h.recall.stopLocked()
-	h.becauseLocked(cause)
-	if cause != ErrUnlocked && cause != ErrClosed {
-		h.dropRefLocked() // who ends it himself frees it next
-		h.reportLocked(cause)
+	case cause == ErrUnlocked || cause == ErrClosed:
+		h.becomesLocked(holdEnded, cause) // its owner frees it next
+	default:
+		h.becomesLocked(holdGone, cause)
+		h.reportLost(cause)
 	}
 	for _, o := range h.all {
 		o.endLocked(cause)
 	}
 	return false
-}
-
-// becauseLocked ends the contexts of h with cause, unless they have ended before.
-func (h *hold) becauseLocked(cause error) {
-	if h.cause != nil {
-		return
-	}
-	h.cause = cause
-	if len(h.contexts) > 0 {
-		h.place.lease.trackEndingLocked(h)
-		h.m.s.mu.After(h.endContexts)
-	}
-}
-
-// dropRefLocked notes that h needs the key no more.
-func (h *hold) dropRefLocked() {
-	if h.hasRef {
-		h.hasRef = false
-		h.place.refs--
-	}
 }
 
 // endContexts ends the contexts of h, which has ended itself, and of those that ended together with
@@ -259,7 +276,6 @@ func (p *place) leaseEndedLocked(why error) {
 	for h := range p.holdsLocked() {
 		h.endLocked(h.lostWithLease(why))
 	}
-	p.local.admitLocked()
 }
 
 // endContexts ends the contexts of the holds that have ended at p.
@@ -281,7 +297,7 @@ func (p *place) endContexts() {
 // ended together with it.
 func (h *hold) contextsOpenLocked() bool {
 	for _, o := range h.all {
-		if o.cause != nil && o.contexts != nil {
+		if o.state != holdWhole && o.contexts != nil {
 			return true
 		}
 	}
@@ -298,6 +314,14 @@ func (p *place) contextsOpenLocked() bool {
 	return false
 }
 
+// certainLocked reports whether a hold at p would be certain: its lease is trusted, and most, if
+// it is set, has not passed.
+func (p *place) certainLocked(most time.Time) bool {
+	now := time.Now()
+	p.lease.checkLocked(now)
+	return !p.lease.hasEndedLocked() && (most.IsZero() || before(now, most))
+}
+
 // closeLocked ends h for all Mutexes that nest in it.
 func (h *hold) closeLocked() (endedBefore bool) {
 	h.checkLocked(time.Now())
@@ -311,50 +335,35 @@ func (h *hold) closeLocked() (endedBefore bool) {
 func (h *hold) closeWithSessionLocked() {
 	if !h.closeLocked() {
 		for _, h := range h.all {
-			h.traceReleased()
+			h.reportReleased()
 		}
 	}
 }
 
-// reportLocked reports a loss to Trace and Logger.
-func (h *hold) reportLocked(cause error) {
+// reportLost reports a loss to Trace and Logger.
+func (h *hold) reportLost(cause error) {
 	reason := cause
 	if lost, ok := errors.AsType[*LostError](cause); ok {
 		reason = lost.Reason
 	}
-	m, t, token, held := h.m, h.m.cfg.trace, h.place.ticket.Rev(), time.Since(h.began)
-	if t != nil && t.Lost != nil {
-		m.s.hooks.Run(func() { t.Lost(m.name, token, held, reason) })
-	}
-	if t != nil && t.LostContext != nil {
-		m.s.hooks.Run(func() { t.LostContext(h.caller, m.name, token, held, reason) })
-	}
+	m, token, held := h.m, h.place.ticket.Rev(), time.Since(h.began)
+	m.trace().lost(h.caller, m.name, token, held, reason)
 	m.log(slog.LevelWarn, "lock lost", "name", m.name, "token", token, "held", held,
 		"reason", bare(reason))
 }
 
-func (h *hold) traceAcquired(waited time.Duration, ahead int) {
-	m, t, token := h.m, h.m.cfg.trace, h.place.ticket.Rev()
-	if t != nil && t.Acquired != nil {
-		m.s.hooks.Run(func() { t.Acquired(m.name, token, waited, ahead) })
-	}
-	if t != nil && t.AcquiredContext != nil {
-		m.s.hooks.Run(func() { t.AcquiredContext(h.caller, m.name, token, waited, ahead) })
-	}
-	if t != nil && t.Shared != nil && !h.claim.exclusive() {
-		mode, weight := h.claim.kind.String(), max(1, int(h.claim.permit.weight))
-		m.s.hooks.Run(func() { t.Shared(m.name, token, mode, weight) })
+// reportAcquired reports to Trace that h has begun.
+func (h *hold) reportAcquired() {
+	c, m, token := h.claim, h.m, h.place.ticket.Rev()
+	m.trace().acquired(h.caller, m.name, token, h.began.Sub(c.started), c.ahead)
+	if !c.exclusive() {
+		m.trace().shared(m.name, token, c.kind.String(), max(1, int(c.permit.weight)))
 	}
 }
 
-func (h *hold) traceReleased() {
-	m, t, token, held := h.m, h.m.cfg.trace, h.place.ticket.Rev(), time.Since(h.began)
-	if t != nil && t.Released != nil {
-		m.s.hooks.Run(func() { t.Released(m.name, token, held) })
-	}
-	if t != nil && t.ReleasedContext != nil {
-		m.s.hooks.Run(func() { t.ReleasedContext(h.caller, m.name, token, held) })
-	}
+// reportReleased reports to Trace that h has ended without a loss.
+func (h *hold) reportReleased() {
+	h.m.trace().released(h.caller, h.m.name, h.place.ticket.Rev(), time.Since(h.began))
 }
 
 // lostWithLease is the LostError of h, or of the first of those that end together, if its lease is
@@ -369,63 +378,13 @@ func (h *hold) lost(reason error) *LostError {
 // lossLocked is what Unlock says about h: a LostError, whose reason may be ErrMaxHold,
 // or nil if h is whole or its owner ended it.
 func (h *hold) lossLocked() error {
-	if lost, ok := errors.AsType[*LostError](h.finished); ok {
+	if lost, ok := errors.AsType[*LostError](h.why); ok {
 		return lost
 	}
-	if errors.Is(h.finished, ErrMaxHold) {
+	if errors.Is(h.why, ErrMaxHold) {
 		return h.lost(ErrMaxHold)
 	}
 	return nil
-}
-
-// nestsIn returns the hold of m's name and Session that ctx comes from, if it has
-// not been unlocked.
-func (m *lockHandle) nestsIn(ctx context.Context) *hold {
-	for c := holdContextOf(ctx); c != nil; c = c.outer() {
-		h := m.coveredBy(c.hold)
-		if h == nil {
-			continue
-		}
-		m.s.mu.Lock()
-		current := h.depth > 0
-		m.s.mu.Unlock()
-		if current {
-			return h
-		}
-	}
-	return nil
-}
-
-// nest makes a Lock whose context comes from h a part of h. Nobody comes to hold in another way
-// than h does: who reads would wait for itself if it were to write, and who writes would lose its
-// place if it were to read.
-func (w request) nest(h *hold) (*hold, error) {
-	m := w.m
-	if !m.cfg.reentrant || w.kind != h.claim.kind {
-		return nil, failed("lock", m.name, ErrDeadlock)
-	}
-	m.s.mu.Lock()
-	defer m.s.mu.Unlock()
-	switch {
-	case m.closed || m.s.closed:
-		return nil, failed("lock", m.name, ErrClosed)
-	case h.checkLocked(time.Now()) != nil:
-		reason := h.lossLocked()
-		if reason == nil {
-			reason = h.cause // it was unlocked, or closed, in between
-		}
-		return nil, failed("lock", m.name, reason)
-	}
-	h.depth++
-	if w.kind == line.Read {
-		h.countNests(m, 1)
-		return h, nil
-	}
-	if m.hold != h { // what it nested in before was closed
-		m.hold, m.depth = h, 0
-	}
-	m.depth++
-	return h, nil
 }
 
 // countNests counts the reads of m that nest in h, so that Close knows them.
@@ -457,18 +416,4 @@ func (l *lease) endContexts() {
 	for _, h := range holds {
 		h.endContexts()
 	}
-}
-
-// covers reports whether h is a hold of m's name in m's Session, or has begun with one.
-func (m *lockHandle) covers(h *hold) bool { return m.coveredBy(h) != nil }
-
-// coveredBy is h, or the one of those that have begun together with it, that is a hold of m's name
-// in m's Session; nil if there is none.
-func (m *lockHandle) coveredBy(h *hold) *hold {
-	for _, o := range h.all {
-		if o.m.s == m.s && o.m.name == m.name {
-			return o
-		}
-	}
-	return nil
 }

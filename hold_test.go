@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -264,4 +265,24 @@ func TestOneParentHasOneContextOfAHold(t *testing.T) {
 	require.Equal(t, full, context.Cause(second))
 	require.Equal(t, full, context.Cause(m.Context(parent)))
 	require.NoError(t, m.Context(t.Context()).Err())
+}
+
+// A hold that is whole no more never is again. It keeps its key until it is gone.
+func TestAHoldGoesOnlyForward(t *testing.T) {
+	states := []holdState{holdWhole, holdRecalled, holdEnded, holdGone}
+	for _, from := range states {
+		for _, to := range states {
+			p := &place{refs: 1}
+			h := &hold{m: &lockHandle{name: "x"}, place: p, state: from}
+			goes := func() { h.becomesLocked(to, ErrUnlocked) }
+			if to <= from {
+				require.PanicsWithValue(t, fmt.Sprintf(`etcdlock: hold of "x": %v becomes %v`, from, to), goes)
+				continue
+			}
+			goes()
+			require.Equal(t, to, h.state)
+			require.Equal(t, from == holdWhole, h.cause != nil, "%v", to)
+			require.Equal(t, to == holdGone, p.refs == 0, "%v", to)
+		}
+	}
 }

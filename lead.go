@@ -126,12 +126,7 @@ func panicked(p any) error {
 // traceLed reports that a term is over. If its context has ended with the caller's, that is no
 // failure.
 func (m *Mutex) traceLed(ctx context.Context, token int64, took time.Duration, err error) {
-	if t := m.cfg.trace; t != nil && t.Led != nil {
-		m.s.hooks.Run(func() { t.Led(m.name, token, took, err) })
-	}
-	if t := m.cfg.trace; t != nil && t.LedContext != nil {
-		m.s.hooks.Run(func() { t.LedContext(ctx, m.name, token, took, err) })
-	}
+	m.trace().led(ctx, m.name, token, took, err)
 	ends := ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)))
 	if err == nil || ends {
 		return

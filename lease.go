@@ -100,6 +100,14 @@ func (l *lease) becomesLocked(next leaseState, why error) {
 		panic(fmt.Sprintf("etcdlock: lease %s: %v becomes %v", l.hex(), l.state, next))
 	}
 	l.state, l.why = next, why
+	l.markLocked()
+}
+
+// markLocked marks the local lines of the places on l.
+func (l *lease) markLocked() {
+	for t := range l.tenantsLocked() {
+		t.markLocked()
+	}
 }
 
 // hasEndedLocked reports whether the trust in l has ended.
@@ -109,6 +117,7 @@ func (l *lease) hasEndedLocked() bool { return l.state >= leaseEnded }
 type tenant interface {
 	ticketLocked() *ticket.Ticket
 	stuckLocked() bool          // the removal of its key was given up
+	markLocked()                // the state of the lease has changed, or it lasts again
 	giveWayLocked()             // gives its key up if that lingers
 	leaseEndedLocked(why error) // ends the holds at it
 }
@@ -123,17 +132,6 @@ func (l *lease) tenantsLocked() iter.Seq[tenant] {
 		}
 	}
 }
-
-// aboveLease is what stands above a lease, as its keeper knows it.
-type aboveLease interface {
-	auditDue(last time.Time) bool // whether it is time to audit its keys
-	audit(ctx context.Context, sent time.Time) (known bool)
-	watchHolds()
-	followConnection()
-	endContexts() // of all holds on it that have ended
-}
-
-func (l *lease) above() aboveLease { return l }
 
 // newLease asks for a lease and makes it the current one if it can be used.
 func (s *Session) newLease(ctx context.Context) error {
@@ -160,11 +158,9 @@ func (s *Session) newLease(ctx context.Context) error {
 	l.expiry = time.AfterFunc(time.Until(l.trust.Until()), l.check)
 	s.leases[l] = struct{}{}
 	s.tasks.GoLocked(func() { l.keep(attemptStarted) })
-	s.tasks.GoLocked(l.above().followConnection)
+	s.tasks.GoLocked(l.followConnection)
 	s.log(slog.LevelDebug, "lease granted", "lease", l.hex(), "ttl", ttl)
-	if t := s.cfg.trace; t != nil && t.LeaseGranted != nil {
-		s.hooks.Run(func() { t.LeaseGranted(l.id, ttl) })
-	}
+	s.trace().leaseGranted(l.id, ttl)
 	if l.trust.At(time.Now()) != trust.Whole {
 		l.endLocked(errGrantTooLate)
 		return errGrantTooLate
@@ -200,12 +196,16 @@ func (l *lease) checkLocked(now time.Time) {
 // trustLocked changes the lease's trust, unless the lease has ended: a late answer revives
 // nothing.
 func (l *lease) trustLocked(change func(t *trust.Trust)) {
-	l.checkLocked(time.Now())
+	now := time.Now()
+	l.checkLocked(now)
 	if l.hasEndedLocked() {
 		return
 	}
-	until := l.trust.Until()
+	until, lasted := l.trust.Until(), l.plan.Lasts(l.trust.Remaining(now))
 	change(l.trust)
+	if !lasted {
+		l.markLocked()
+	}
 	if l.trust.Until() != until {
 		l.expiry.Reset(time.Until(l.trust.Until()))
 	}
@@ -236,12 +236,9 @@ func (l *lease) retireLocked(why error) {
 
 // replacedLocked has the next places taken on another lease than l, which serves no more.
 func (l *lease) replacedLocked() {
-	why := l.why
 	if l.s.current == l {
 		l.s.current = nil
-		if t := l.s.cfg.trace; t != nil && t.LeaseReplaced != nil {
-			l.s.hooks.Run(func() { t.LeaseReplaced(l.id, why) })
-		}
+		l.s.trace().leaseReplaced(l.id, l.why)
 	}
 	l.giveWayLocked()
 	l.wakeKeeper()

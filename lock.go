@@ -152,6 +152,56 @@ func (w request) lock(ctx context.Context) (*hold, error) {
 	return call(c.alone[:]).lock(ctx)
 }
 
+// nestsIn returns the hold of m's name and Session that ctx comes from, if it has
+// not been unlocked.
+func (m *lockHandle) nestsIn(ctx context.Context) *hold {
+	for c := holdContextOf(ctx); c != nil; c = c.outer() {
+		h := m.coveredBy(c.hold)
+		if h == nil {
+			continue
+		}
+		m.s.mu.Lock()
+		current := h.depth > 0
+		m.s.mu.Unlock()
+		if current {
+			return h
+		}
+	}
+	return nil
+}
+
+// nest makes a Lock whose context comes from h a part of h. Nobody comes to hold in another way
+// than h does: who reads would wait for itself if it were to write, and who writes would lose its
+// place if it were to read.
+func (w request) nest(h *hold) (*hold, error) {
+	m := w.m
+	if !m.cfg.reentrant || w.kind != h.claim.kind {
+		return nil, failed("lock", m.name, ErrDeadlock)
+	}
+	m.s.mu.Lock()
+	defer m.s.mu.Unlock()
+	switch {
+	case m.closed || m.s.closed:
+		return nil, failed("lock", m.name, ErrClosed)
+	case h.checkLocked(time.Now()) != nil:
+		reason := h.lossLocked()
+		if reason == nil {
+			reason = h.cause // it was unlocked, or closed, in between
+		}
+		return nil, failed("lock", m.name, reason)
+	}
+	h.depth++
+	if w.kind == line.Read {
+		h.countNests(m, 1)
+		return h, nil
+	}
+	if m.hold != h { // what it nested in before was closed
+		m.hold, m.depth = h, 0
+	}
+	m.depth++
+	return h, nil
+}
+
 // Unlock ends the hold and releases the lock. Uncontended it is one request.
 //
 // It returns nil only if the lock was held without a break until this release.
@@ -197,52 +247,6 @@ func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 		m.hold = nil
 	}
 	return h.unlockLocked(ctx)
-}
-
-// unlockLocked is one Unlock of h, which has had as many Locks at least. It unlocks mu.
-func (h *hold) unlockLocked(ctx context.Context) error {
-	s := h.m.s
-	h.depth--
-	h.checkLocked(time.Now())
-	if h.nestedLocked() {
-		err := h.lossLocked()
-		s.mu.Unlock()
-		return err
-	}
-	endedBefore := h.endLocked(ErrUnlocked)
-	err := h.lossLocked()
-	var r *release
-	frees := h.freesLocked()
-	if !endedBefore {
-		h.place.lease.releases++ // from here on Close waits
-		if frees {
-			r = h.freeLocked(true)
-		}
-	}
-	s.mu.Unlock()
-	switch {
-	case endedBefore:
-		h.endContexts()
-		h.clear()
-		return err
-	case !frees:
-		r = h.free(true)
-	}
-	if r == nil {
-		return nil
-	}
-	return r.send(ctx)
-}
-
-// nestedLocked reports whether Locks that are not unlocked yet nest in h, or in a hold that ends
-// together with h.
-func (h *hold) nestedLocked() bool {
-	for _, o := range h.all {
-		if o.depth > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // Do locks, calls fn, and unlocks, even if fn panics or calls runtime.Goexit. fn
@@ -393,11 +397,6 @@ func (m *Mutex) IsOwner() clientv3.Cmp {
 	return cmp
 }
 
-// notOwner is a comparison that is never true, and that reads no key outside the lock's prefix.
-func (m *lockHandle) notOwner() clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(line.Prefix(m.name)), "=", -1)
-}
-
 // Name returns the name of the lock.
 func (m *Mutex) Name() string {
 	if m == nil {
@@ -447,22 +446,16 @@ func (m *Mutex) check() error {
 	return nil
 }
 
-func (m *lockHandle) traceGaveUp(caller context.Context, started time.Time, ahead int, err error) {
-	t, waited := m.cfg.trace, time.Since(started)
-	if t != nil && t.GaveUp != nil {
-		m.s.hooks.Run(func() { t.GaveUp(m.name, waited, ahead, err) })
-	}
-	if t != nil && t.GaveUpContext != nil {
-		m.s.hooks.Run(func() { t.GaveUpContext(caller, m.name, waited, ahead, err) })
-	}
-}
+// covers reports whether h is a hold of m's name in m's Session, or has begun with one.
+func (m *lockHandle) covers(h *hold) bool { return m.coveredBy(h) != nil }
 
-func (c *claim) traceQueued(holder Contender) {
-	m, t, ahead := c.m, c.m.cfg.trace, c.ahead
-	if t != nil && t.Queued != nil {
-		m.s.hooks.Run(func() { t.Queued(m.name, ahead, holder) })
+// coveredBy is h, or the one of those that have begun together with it, that is a hold of m's name
+// in m's Session; nil if there is none.
+func (m *lockHandle) coveredBy(h *hold) *hold {
+	for _, o := range h.all {
+		if o.m.s == m.s && o.m.name == m.name {
+			return o
+		}
 	}
-	if t != nil && t.QueuedContext != nil {
-		m.s.hooks.Run(func() { t.QueuedContext(c.caller, m.name, ahead, holder) })
-	}
+	return nil
 }

@@ -30,12 +30,12 @@ func (p *place) setLine(ahead line.Ahead, at *etcd.Epoch) {
 	}
 	p.asPut = false
 	p.setAheadLocked(ahead, at)
-	p.local.above().admitLocked()
 }
 
 // setAheadLocked notes who is ahead of p, by an answer of the epoch told.
 func (p *place) setAheadLocked(ahead line.Ahead, told *etcd.Epoch) {
 	p.ahead, p.epoch = ahead, told
+	p.markLocked()
 	for _, e := range ahead.Last {
 		p.s.suspectOrphanLocked(e)
 	}

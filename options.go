@@ -260,6 +260,7 @@ func defaultConfig() config {
 	host, pid := identity()
 	return config{
 		ttl:   defaultTTL,
+		trace: new(Trace),
 		owner: fmt.Sprintf("%s:%d", host, pid),
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"slices"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
@@ -37,6 +39,9 @@ func (m *lockHandle) contender() Contender {
 	}
 }
 
+// trace reports what happens to m.
+func (m *lockHandle) trace() tracer { return tracer{m.cfg.trace, &m.s.hooks} }
+
 func (m *lockHandle) log(level slog.Level, message string, args ...any) {
 	m.cfg.tell(&m.s.hooks, level, message, args)
 }
@@ -58,4 +63,9 @@ func (m *lockHandle) meetLocked(ahead line.Ahead) {
 		m.log(slog.LevelWarn, "a permit counts on another limit",
 			"name", m.name, "limit", m.limit, "other", other, "key", e.Key)
 	}
+}
+
+// notOwner is a comparison that is never true, and that reads no key outside the lock's prefix.
+func (m *lockHandle) notOwner() clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(line.Prefix(m.name)), "=", -1)
 }

@@ -66,22 +66,13 @@ func (s *Session) newPlaceLocked(c *claim) *place {
 	return p
 }
 
-// abovePlace is what stands above a place, as its watches and reads know it: the holds there.
-type abovePlace interface {
-	noteRecallLocked(e line.Entry) // its key, as it was read or an event has told it
-	keyLostLocked()                // ends the holds
-	endContexts()                  // of those that have ended, without mu
-}
-
-func (p *place) above() abovePlace { return p }
-
 // observedLocked has p's ticket judge what was observed of a key, and draws the conclusions. All
 // that events, views and reads show of p's key comes here.
 func (p *place) observedLocked(o ticket.Observation) ticket.Seen {
 	known := p.ticket.Lost()
 	seen := p.ticket.Observe(o)
 	if seen == ticket.Same {
-		p.above().noteRecallLocked(o.Entry)
+		p.noteRecallLocked(o.Entry)
 	}
 	if known || !seen.IsLoss() {
 		return seen
@@ -101,12 +92,13 @@ func (p *place) observedLocked(o ticket.Observation) ticket.Seen {
 func (p *place) lostLocked() {
 	p.unwatchLocked()
 	p.tellLocked()
-	p.above().keyLostLocked()
+	p.keyLostLocked()
 	p.giveWayLocked()
-	if p.hold != nil { // a waiter queues anew, and says nothing yet about the others of its Session
-		p.local.above().admitLocked()
-	}
+	p.markLocked()
 }
+
+// markLocked marks the local line of p.
+func (p *place) markLocked() { p.local.markLocked() }
 
 // ticketLocked is p's ticket.
 func (p *place) ticketLocked() *ticket.Ticket { return &p.ticket }
@@ -178,6 +170,13 @@ func (p *place) lastsLocked() bool {
 
 // lingersLocked reports whether p's key lingers.
 func (p *place) lingersLocked() bool { return p.local.queue.Lingering() == p }
+
+// giveWayLocked gives p's key up if that lingers.
+func (p *place) giveWayLocked() {
+	if p.lingersLocked() {
+		p.local.giveWayLocked()
+	}
+}
 
 // keysOf are the keys of places.
 func keysOf(places []*place) []string {

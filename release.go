@@ -23,6 +23,52 @@ type release struct {
 	queued bool   // put stands in line
 }
 
+// unlockLocked is one Unlock of h, which has had as many Locks at least. It unlocks mu.
+func (h *hold) unlockLocked(ctx context.Context) error {
+	s := h.m.s
+	h.depth--
+	h.checkLocked(time.Now())
+	if h.nestedLocked() {
+		err := h.lossLocked()
+		s.mu.Unlock()
+		return err
+	}
+	endedBefore := h.endLocked(ErrUnlocked)
+	err := h.lossLocked()
+	var r *release
+	frees := h.freesLocked()
+	if !endedBefore {
+		h.place.lease.releases++ // from here on Close waits
+		if frees {
+			r = h.freeLocked(true)
+		}
+	}
+	s.mu.Unlock()
+	switch {
+	case endedBefore:
+		h.endContexts()
+		h.clear()
+		return err
+	case !frees:
+		r = h.free(true)
+	}
+	if r == nil {
+		return nil
+	}
+	return r.send(ctx)
+}
+
+// nestedLocked reports whether Locks that are not unlocked yet nest in h, or in a hold that ends
+// together with h.
+func (h *hold) nestedLocked() bool {
+	for _, o := range h.all {
+		if o.depth > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // free is freeLocked for callers that do not hold mu, and after the contexts have ended.
 func (h *hold) free(spare bool) *release {
 	s := h.m.s
@@ -50,15 +96,15 @@ func (h *hold) freesLocked() bool {
 func (h *hold) freeLocked(spare bool) *release {
 	s := h.m.s
 	for _, o := range h.all {
-		o.dropRefLocked()
+		o.becomesLocked(holdGone, nil)
 	}
 	if h.place.refs > 0 {
-		h.traceReleased()
-		s.leaveTurnLocked(h.claim, nil)
+		h.reportReleased()
+		h.claim.leaveTurnLocked(nil)
 		h.place.lease.releasedLocked()
 		return nil
 	}
-	if spare && !s.closed && (s.handOffLocked(h) || s.lingerLocked(h)) {
+	if spare && !s.closed && (h.local.handOffLocked(h) || h.local.lingerLocked(h)) {
 		h.place.lease.releasedLocked()
 		return nil
 	}
@@ -70,7 +116,7 @@ func (h *hold) freeLocked(spare bool) *release {
 func (h *hold) releaseLocked() *release {
 	r := &release{h: h}
 	if len(h.all) == 1 && h.local.queue.Sharing() == 0 {
-		r.put = h.m.s.nextLocked(h.local)
+		r.put = h.local.nextLocked()
 	}
 	var next *ticket.Ticket
 	if r.put != nil {
@@ -207,7 +253,7 @@ func (r *release) giveUpLocked(untold []error) error {
 // overLocked notes that the release is over with an error, passes the turn on, and returns the
 // error.
 func (r *release) overLocked(err error) error {
-	h, s := r.h, r.h.m.s
+	h := r.h
 	if r.put != nil && !r.queued {
 		// The transaction that removes h's key may yet put the next one: the removal of the next
 		// one is final only once that is impossible.
@@ -218,22 +264,14 @@ func (r *release) overLocked(err error) error {
 	h.place.lease.releasedLocked()
 	for _, h := range h.all {
 		if errors.Is(err, ErrLost) {
-			h.reportLocked(err)
+			h.reportLost(err)
 		} else {
-			h.traceReleased()
+			h.reportReleased()
 		}
 		if errors.Is(err, ErrUnconfirmed) {
 			h.m.log(slog.LevelWarn, "release not confirmed", "name", h.m.name, "error", err)
 		}
-		s.leaveTurnLocked(h.claim, r.put)
+		h.claim.leaveTurnLocked(r.put)
 	}
 	return err
-}
-
-// certainLocked reports whether a hold at p would be certain: its lease is trusted, and most, if
-// it is set, has not passed.
-func (p *place) certainLocked(most time.Time) bool {
-	now := time.Now()
-	p.lease.checkLocked(now)
-	return !p.lease.hasEndedLocked() && (most.IsZero() || before(now, most))
 }

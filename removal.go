@@ -1,6 +1,7 @@
 package etcdlock
 
 import (
+	"context"
 	"log/slog"
 	"time"
 
@@ -43,6 +44,7 @@ func (p *place) abandonLocked(unsure bool) <-chan struct{} {
 		return p.removed
 	}
 	p.removed = make(chan struct{})
+	p.markLocked()
 	p.stopUsingLocked()
 	p.unwatchLocked()
 	p.ticket.Leave()
@@ -57,8 +59,8 @@ func (p *place) abandonLocked(unsure bool) <-chan struct{} {
 	if unsure {
 		p.lease.retireLocked(errLeaseDoubtful)
 	}
-	if t := p.m.cfg.trace; t != nil && t.CleanupPending != nil && !p.spare {
-		p.s.hooks.Run(func() { t.CleanupPending(p.ticket.Key) })
+	if !p.spare {
+		p.m.trace().cleanupPending(p.ticket.Key)
 	}
 	p.s.tasks.GoLocked(p.remove)
 	return p.removed
@@ -75,7 +77,7 @@ func (p *place) removal() ticket.Txn {
 func (p *place) remove() {
 	s := p.s
 	defer close(p.removed)
-	p.above().endContexts()
+	p.endContexts()
 	ctx := p.lease.live // when it ends, the key is gone, unless it was put over
 	if p.after != nil {
 		select {
@@ -113,8 +115,8 @@ func (p *place) remove() {
 		}
 		break
 	}
-	if t := p.m.cfg.trace; t != nil && t.CleanupDone != nil && !p.spare {
-		s.hooks.Run(func() { t.CleanupDone(p.ticket.Key) })
+	if !p.spare {
+		p.m.trace().cleanupDone(p.ticket.Key)
 	}
 }
 
@@ -156,19 +158,26 @@ func (p *place) giveUpRemoval(err error) (certain bool) {
 	return false
 }
 
-// giveWayLocked gives p's key up if that lingers.
-func (p *place) giveWayLocked() {
-	if p.lingersLocked() {
-		p.local.giveWayLocked()
-	}
-}
-
-// giveWayLocked gives up the key that lingers, if one does. It returns what abandonLocked does.
-func (n *localLine) giveWayLocked() <-chan struct{} {
-	if n.queue.Lingering() == nil {
+// awaitRemoved waits until p's key is removed, if it was given up. A nil p has none.
+func (p *place) awaitRemoved(ctx context.Context) error {
+	if p == nil {
 		return nil
 	}
-	p := n.queue.Yield()
-	p.spare = true
-	return p.abandonLocked(false)
+	p.s.mu.Lock()
+	removed := p.removed
+	p.s.mu.Unlock()
+	if removed == nil { // it was released
+		return nil
+	}
+	select {
+	case <-removed:
+	case <-ctx.Done():
+		return unconfirmed(p.m.name, context.Cause(ctx))
+	}
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	if p.stuck {
+		return unconfirmed(p.m.name, p.lease.leftoverErr)
+	}
+	return nil
 }

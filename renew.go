@@ -88,7 +88,7 @@ func (l *lease) keep(granted time.Time) {
 		case r := <-k.results:
 			k.answered(r)
 		case <-tick.C:
-			l.above().watchHolds()
+			l.watchHolds()
 		case known := <-k.audited:
 			k.auditing = false
 			if !known && k.unanswered == 0 {
@@ -158,13 +158,13 @@ func (k *keeper) again(r renewal) time.Duration {
 
 // auditIfDue begins an audit of the lease's keys, one at a time.
 func (k *keeper) auditIfDue() {
-	if k.auditing || !k.above().auditDue(k.lastAudit) {
+	if k.auditing || !k.auditDue(k.lastAudit) {
 		return
 	}
 	sent := time.Now()
 	k.lastAudit, k.auditing = sent, true
 	k.s.tasks.Go(func() {
-		k.audited <- k.above().audit(k.ctx, sent)
+		k.audited <- k.audit(k.ctx, sent)
 	})
 }
 
@@ -239,10 +239,7 @@ func (l *lease) renew(
 		}
 	}
 	if err == nil {
-		if t := s.cfg.trace; t != nil && t.LeaseRenewed != nil {
-			roundTrip := time.Since(started)
-			s.hooks.Run(func() { t.LeaseRenewed(l.id, roundTrip) })
-		}
+		s.trace().leaseRenewed(l.id, time.Since(started))
 	}
 	select {
 	case results <- renewal{started: started, err: err}:
@@ -349,9 +346,7 @@ func (l *lease) renewalFailed(err error) {
 	}
 	s.log(slog.LevelWarn, "lease not renewed", "lease", l.hex(), "error", err,
 		"remaining", time.Until(l.trust.Until()))
-	if t := s.cfg.trace; t != nil && t.RenewalFailed != nil {
-		s.hooks.Run(func() { t.RenewalFailed(l.id, err) })
-	}
+	s.trace().renewalFailed(l.id, err)
 }
 
 // risk gives up what lingers on the lease, whose renewal is late, and reports it if less
@@ -367,7 +362,5 @@ func (l *lease) risk() {
 		return
 	}
 	s.log(slog.LevelWarn, "lease at risk", "lease", l.hex(), "remaining", remaining)
-	if t := s.cfg.trace; t != nil && t.LeaseAtRisk != nil {
-		s.hooks.Run(func() { t.LeaseAtRisk(l.id, remaining) })
-	}
+	s.trace().leaseAtRisk(l.id, remaining)
 }

@@ -57,6 +57,7 @@ func (s *Session) setBackLocked(ended, present *etcd.Epoch) {
 		}
 		n.ahead = line.None
 		n.giveWayLocked()
+		n.markLocked()
 	}
 	for l := range s.leases {
 		for _, p := range l.places {
@@ -75,9 +76,7 @@ func (s *Session) setBackLocked(ended, present *etcd.Epoch) {
 		s.log(slog.LevelWarn, "etcd was set back", "revision", revision, "known", known,
 			"cluster", present.Cluster(), "before", ended.Cluster())
 	}
-	if t := s.cfg.trace; t != nil && t.SetBack != nil {
-		s.hooks.Run(func() { t.SetBack(known, revision) })
-	}
+	s.trace().setBack(known, revision)
 }
 
 // endViewsLocked ends all views, and the watches of held keys. Waiters and holders that need one
@@ -86,7 +85,6 @@ func (s *Session) endViewsLocked() {
 	for _, n := range s.lines {
 		if n.view != nil {
 			n.view.endLocked()
-			n.admitLocked() // a waiter that is to join begins another
 		}
 		s.unwatchLastLocked(n)
 	}

@@ -22,7 +22,7 @@ import (
 // A key that was put over, with another lease or none, does not go with the lease.
 // (Do not take the end of the lease for the end of its keys. TestCloseLeavesNoKeyThatWasPutOver.)
 func (l *lease) revoke() {
-	l.above().endContexts()
+	l.endContexts()
 	s := l.s
 	expired := time.Now().Add(l.ttl).Add(l.ttl)
 	retry := attempt.Backoff{Eager: true}

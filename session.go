@@ -50,6 +50,7 @@ type Session struct {
 	unansweredLeases int // leases in a row that ran out before etcd answered anything under them
 	leases           map[*lease]struct{}
 	lines            map[string]*localLine
+	marked           markedLines
 	verifying        bool      // holds of an earlier epoch are being read
 	backLogged       time.Time // when it was last logged that etcd was set back
 	sweepAt          int       // size of lines at which unused ones are dropped
@@ -77,6 +78,7 @@ func NewSession(client *clientv3.Client, opts ...Option) (*Session, error) {
 		sweepAt: minSweep,
 		secret:  uuid.New(),
 	}
+	s.mu.Settler = &s.marked
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.tasks = guard.NewGroup(&s.mu)
 	s.etcd = etcd.New(s.ctx, client, cfg.ttl, &s.mu, s.tasks, (*listener)(s))
@@ -93,6 +95,9 @@ func (s *Session) closedFor() time.Duration {
 // clientClosed reports whether the client was closed. Nothing works after that.
 func (s *Session) clientClosed() bool { return s.etcd.Closed() }
 
+// trace reports what happens to all of the Session.
+func (s *Session) trace() tracer { return tracer{s.cfg.trace, &s.hooks} }
+
 // log logs a record in order with the hooks: a handler that blocks does not hold up a
 // lock.
 func (s *Session) log(level slog.Level, message string, args ...any) {
@@ -103,8 +108,5 @@ func (s *Session) log(level slog.Level, message string, args ...any) {
 func (s *Session) tellUnavailable(reason error, silent time.Duration) {
 	s.log(slog.LevelWarn, "etcd does not answer", "endpoints", s.etcd.Endpoints(), "error", reason,
 		"silent", silent)
-	if t := s.cfg.trace; t != nil && t.Unavailable != nil {
-		err := &opError{text: reason.Error(), wraps: []error{ErrUnavailable, reason}}
-		s.hooks.Run(func() { t.Unavailable(err, silent) })
-	}
+	s.trace().unavailable(reason, silent)
 }

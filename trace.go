@@ -135,7 +135,140 @@ func JoinTraces(traces ...*Trace) *Trace {
 
 // tellsQueued reports whether a hook wants to know who is ahead of a claim that queues.
 func (t *Trace) tellsQueued() bool {
-	return t != nil && (t.Queued != nil || t.QueuedContext != nil)
+	return t.Queued != nil || t.QueuedContext != nil
+}
+
+// A tracer reports events to the hooks of a Trace that are set, in the order of its calls.
+type tracer struct {
+	*Trace
+	hooks *events.Queue
+}
+
+func (r tracer) queued(caller context.Context, name string, ahead int, holder Contender) {
+	if r.Queued != nil {
+		r.hooks.Run(func() { r.Queued(name, ahead, holder) })
+	}
+	if r.QueuedContext != nil {
+		r.hooks.Run(func() { r.QueuedContext(caller, name, ahead, holder) })
+	}
+}
+
+func (r tracer) gaveUp(
+	caller context.Context, name string, waited time.Duration, ahead int, err error,
+) {
+	if r.GaveUp != nil {
+		r.hooks.Run(func() { r.GaveUp(name, waited, ahead, err) })
+	}
+	if r.GaveUpContext != nil {
+		r.hooks.Run(func() { r.GaveUpContext(caller, name, waited, ahead, err) })
+	}
+}
+
+func (r tracer) acquired(
+	caller context.Context, name string, token int64, waited time.Duration, ahead int,
+) {
+	if r.Acquired != nil {
+		r.hooks.Run(func() { r.Acquired(name, token, waited, ahead) })
+	}
+	if r.AcquiredContext != nil {
+		r.hooks.Run(func() { r.AcquiredContext(caller, name, token, waited, ahead) })
+	}
+}
+
+func (r tracer) shared(name string, token int64, mode string, weight int) {
+	if r.Shared != nil {
+		r.hooks.Run(func() { r.Shared(name, token, mode, weight) })
+	}
+}
+
+func (r tracer) released(caller context.Context, name string, token int64, held time.Duration) {
+	if r.Released != nil {
+		r.hooks.Run(func() { r.Released(name, token, held) })
+	}
+	if r.ReleasedContext != nil {
+		r.hooks.Run(func() { r.ReleasedContext(caller, name, token, held) })
+	}
+}
+
+func (r tracer) lost(
+	caller context.Context, name string, token int64, held time.Duration, reason error,
+) {
+	if r.Lost != nil {
+		r.hooks.Run(func() { r.Lost(name, token, held, reason) })
+	}
+	if r.LostContext != nil {
+		r.hooks.Run(func() { r.LostContext(caller, name, token, held, reason) })
+	}
+}
+
+func (r tracer) recalled(name string, token int64, request RecallRequest) {
+	if r.Recalled != nil {
+		r.hooks.Run(func() { r.Recalled(name, token, request) })
+	}
+}
+
+func (r tracer) led(caller context.Context, name string, token int64, held time.Duration, err error) {
+	if r.Led != nil {
+		r.hooks.Run(func() { r.Led(name, token, held, err) })
+	}
+	if r.LedContext != nil {
+		r.hooks.Run(func() { r.LedContext(caller, name, token, held, err) })
+	}
+}
+
+func (r tracer) leaseGranted(lease clientv3.LeaseID, ttl time.Duration) {
+	if r.LeaseGranted != nil {
+		r.hooks.Run(func() { r.LeaseGranted(lease, ttl) })
+	}
+}
+
+func (r tracer) leaseRenewed(lease clientv3.LeaseID, roundTrip time.Duration) {
+	if r.LeaseRenewed != nil {
+		r.hooks.Run(func() { r.LeaseRenewed(lease, roundTrip) })
+	}
+}
+
+func (r tracer) renewalFailed(lease clientv3.LeaseID, err error) {
+	if r.RenewalFailed != nil {
+		r.hooks.Run(func() { r.RenewalFailed(lease, err) })
+	}
+}
+
+func (r tracer) leaseAtRisk(lease clientv3.LeaseID, remaining time.Duration) {
+	if r.LeaseAtRisk != nil {
+		r.hooks.Run(func() { r.LeaseAtRisk(lease, remaining) })
+	}
+}
+
+func (r tracer) leaseReplaced(old clientv3.LeaseID, reason error) {
+	if r.LeaseReplaced != nil {
+		r.hooks.Run(func() { r.LeaseReplaced(old, reason) })
+	}
+}
+
+func (r tracer) unavailable(reason error, since time.Duration) {
+	if r.Unavailable != nil {
+		err := &opError{text: reason.Error(), wraps: []error{ErrUnavailable, reason}}
+		r.hooks.Run(func() { r.Unavailable(err, since) })
+	}
+}
+
+func (r tracer) setBack(known, revision int64) {
+	if r.SetBack != nil {
+		r.hooks.Run(func() { r.SetBack(known, revision) })
+	}
+}
+
+func (r tracer) cleanupPending(key string) {
+	if r.CleanupPending != nil {
+		r.hooks.Run(func() { r.CleanupPending(key) })
+	}
+}
+
+func (r tracer) cleanupDone(key string) {
+	if r.CleanupDone != nil {
+		r.hooks.Run(func() { r.CleanupDone(key) })
+	}
 }
 
 // tell logs a record, in order with the hooks.

@@ -84,6 +84,7 @@ type view struct {
 	judged    *place             // the own place that the last events were judged for, if there was one
 	err       error              // of the last read, nil once one was answered
 	refusal   error              // why it is over, and there is no waiting: etcd refuses
+	hopeless  bool               // it is partial, and the line too long all the same
 }
 
 // A viewState is how far a view has come, and whether it may be relied on.
@@ -112,6 +113,9 @@ func (v *view) becomesLocked(next viewState) {
 		panic(fmt.Sprintf("etcdlock: view of %q: %v becomes %v", v.local.name, v.state, next))
 	}
 	v.state = next
+	if next != viewOver || !v.hopeless && v.refusal == nil {
+		v.local.markLocked() // if v is over, a waiter that is to join begins another
+	}
 }
 
 // isLiveLocked reports whether v may be relied on: it shows whatever happens in the line. (What its
@@ -154,7 +158,7 @@ func inView(ahead line.Ahead) bool {
 func (s *Session) dropView(n *localLine) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n.view != nil && !n.above().lingersLocked() {
+	if n.view != nil && !n.lingersLocked() {
 		n.view.endLocked()
 	}
 }
@@ -227,7 +231,6 @@ func (v *view) watched() {
 	v.becomesLocked(viewLive)
 	v.behind = false
 	v.reliesLocked()
-	v.local.above().admitLocked()
 }
 
 // reliesLocked notes that somebody begins to rely on the watch.
@@ -266,12 +269,12 @@ func (v *view) keepRunning() bool {
 }
 
 // neededLocked reports whether somebody depends on the view.
-func (v *view) neededLocked() bool { return v.waiting || v.local.above().lingersLocked() || v.joined }
+func (v *view) neededLocked() bool { return v.waiting || v.local.lingersLocked() || v.joined }
 
 // idleLocked reports whether nobody has needed the view for a while. It stays while several hold
 // beside each other: a watch costs nothing while nothing happens.
 func (v *view) idleLocked() bool {
-	if v.neededLocked() || v.local.above().cohortLocked() {
+	if v.neededLocked() || v.local.cohortLocked() {
 		v.needed = time.Now()
 	}
 	return time.Since(v.needed) >= min(viewIdle, v.s.cfg.ttl/2)
@@ -355,11 +358,10 @@ func (v *view) growsLocked(length int) {
 	if length <= longLine {
 		return
 	}
+	v.hopeless = v.partial
 	v.endLocked()
 	if v.partial {
-		v.local.above().refuseLocked()
-	} else {
-		v.local.above().admitLocked() // who waits to join begins a partial one
+		v.local.refuseLocked()
 	}
 }
 
@@ -393,7 +395,7 @@ func (v *view) judgeLocked(afterRead bool) {
 	if !v.partial {
 		v.judgeOwnLocked(afterRead)
 	}
-	v.local.above().admitLocked()
+	v.local.markLocked()
 }
 
 // judgeOwnLocked draws the conclusions for the place that the Session has in the line.

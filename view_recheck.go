@@ -169,7 +169,6 @@ func (v *view) recheck() (next time.Duration, goOn bool) {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
 	now := time.Now()
-	v.local.above().admitLocked() // the lease may last again
 	switch {
 	case v.state == viewOver || v.s.closed:
 		return 0, false

@@ -19,7 +19,7 @@ import (
 func TestAPlaceThatIsLostBeforeTheWaitWakesIt(t *testing.T) {
 	s, err := NewSession(fake.NewServer().Client("a"))
 	require.NoError(t, err)
-	p := &place{s: s, local: &localLine{name: "x"}, ahead: line.Ahead{Last: line.Line{{Key: "x/1"}}}}
+	p := &place{s: s, local: &localLine{s: s, name: "x"}, ahead: line.Ahead{Last: line.Line{{Key: "x/1"}}}}
 	p.ticket = ticket.New("x", 1, &ticket.Slot{}, func(string) string { return "x/2" })
 	entering := p.ticket.Enter(false, false)
 	entering.Judge(ticket.Answer{Succeeded: true, Revision: 2})
@@ -46,7 +46,7 @@ func TestAViewIsReliedOnWhileItIsLive(t *testing.T) {
 	}
 	for _, from := range states {
 		for _, to := range states {
-			v := &view{local: &localLine{name: "x"}, state: from}
+			v := &view{local: &localLine{s: new(Session), name: "x"}, state: from}
 			become := func() { v.becomesLocked(to) }
 			if slices.Contains(illegal[from], to) {
 				require.Panics(t, become, "%v becomes %v", from, to)

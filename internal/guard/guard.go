@@ -6,19 +6,30 @@ package guard
 
 import "sync"
 
-// A Mutex is a [sync.Mutex] with calls that are made once it is unlocked. Its zero value is
-// unlocked. A method with a name that ends in Locked, of any package, is called with it held.
+// A Mutex is a [sync.Mutex] with calls that are made as it is unlocked, and once it is. Its zero
+// value is unlocked. A method with a name that ends in Locked, of any package, is called with it
+// held.
 type Mutex struct {
 	sync.Mutex
+
+	Settler Settler // set before the first Lock, or nil
+
 	after []func()
 }
+
+// A Settler draws the conclusions of what has changed since the Lock. Each Unlock calls it, with the
+// mutex held. So a change needs only a mark that the Settler finds.
+type Settler interface{ SettleLocked() }
 
 // After makes the Unlock that follows call f, without m: to cancel a context runs code that may
 // lock m. The caller holds m.
 func (m *Mutex) After(f func()) { m.after = append(m.after, f) }
 
-// Unlock unlocks m, and then calls what After was given since the Lock.
+// Unlock calls the Settler, unlocks m, and then calls what After was given since the Lock.
 func (m *Mutex) Unlock() {
+	if m.Settler != nil {
+		m.Settler.SettleLocked()
+	}
 	after := m.after
 	m.after = nil
 	m.Mutex.Unlock()

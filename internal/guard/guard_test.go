@@ -29,6 +29,24 @@ func TestWhatAfterIsGivenRunsOnceUnlockedAndInOrder(t *testing.T) {
 	require.Equal(t, []int{0, 1, 2, 3}, ran, "once")
 }
 
+type settler func()
+
+func (f settler) SettleLocked() { f() }
+
+func TestEachUnlockSettlesBeforeItUnlocks(t *testing.T) {
+	var mu guard.Mutex
+	var ran []string
+	mu.Settler = settler(func() {
+		require.False(t, mu.TryLock())
+		ran = append(ran, "settled")
+		mu.After(func() { ran = append(ran, "after") })
+	})
+	mu.Lock()
+	ran = append(ran, "changed")
+	mu.Unlock()
+	require.Equal(t, []string{"changed", "settled", "after"}, ran)
+}
+
 func TestAGroupIsIdleWhenItsLastGoroutineHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu guard.Mutex

@@ -72,16 +72,21 @@ var mutants = []mutant{
 		edits: []edit{{"lease.go", `	if l.hasEndedLocked() {
 		return
 	}
-	until := l.trust.Until()
-`, `	until := l.trust.Until()
+	until, lasted := l.trust.Until(), l.plan.Lasts(l.trust.Remaining(now))
+`, `	until, lasted := l.trust.Until(), l.plan.Lasts(l.trust.Remaining(now))
 	if errors.Is(l.why, ErrExpired) {
 		l.state, l.why, l.dead, l.s.current = leaseServing, nil, make(chan struct{}), l
 		for _, p := range l.places {
 			if p.hold != nil {
-				p.hold.cause, p.hold.finished = nil, nil
+				p.hold.state, p.hold.cause, p.hold.why = holdWhole, nil, nil
+				p.refs++
 			}
 		}
 	}
+`}, {"revoke.go", `	if err == nil {
+		l.becomesLocked(leaseGone, l.why)
+`, `	if err == nil && l.hasEndedLocked() {
+		l.becomesLocked(leaseGone, l.why)
 `}},
 		killers: []killer{simulation(1000), inArea("lease", "TestALateAnswerRevivesNothingInVirtualTime")},
 	},
@@ -152,7 +157,7 @@ var mutants = []mutant{
 	{
 		name: "Close revokes while the contexts end",
 		why:  "Close has ended every hold, and wakes the keeper at once. But the contexts are cancelled one by one, and etcd is faster (rule 1).",
-		edits: []edit{{"revoke.go", `	l.above().endContexts()
+		edits: []edit{{"revoke.go", `	l.endContexts()
 	s := l.s
 `, `	s := l.s
 `}},
@@ -168,7 +173,7 @@ var mutants = []mutant{
 		name: "a removal begins while the contexts end",
 		why:  "The code that ends a hold cancels its contexts next, and the removal takes a request. But the contexts of a hold may be many, and to cancel those derived from them may take time (rule 1, WithMaxHold).",
 		edits: []edit{{"removal.go", `	defer close(p.removed)
-	p.above().endContexts()
+	p.endContexts()
 `, `	defer close(p.removed)
 `}},
 		killers: []killer{inArea("mutex", "TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},
@@ -176,7 +181,7 @@ var mutants = []mutant{
 	{
 		name: "the turn is passed on at home while the contexts end",
 		why:  "The hold has ended, and no request to etcd is needed. But a goroutine of the hold may still run, since its context has not ended yet (rule 4).",
-		edits: []edit{{"lock.go", `	frees := h.freesLocked()
+		edits: []edit{{"release.go", `	frees := h.freesLocked()
 `, `	frees := true
 `}},
 		killers: []killer{inArea("mutex", "TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},
@@ -373,7 +378,7 @@ var mutants = []mutant{
 	{
 		name: "nobody watches the keys of holds",
 		why:  "The audits show a loss. But they are seldom (rule 5).",
-		edits: []edit{{"renew.go", `			l.above().watchHolds()
+		edits: []edit{{"renew.go", `			l.watchHolds()
 `, ``}},
 		killers: []killer{inArea("lease", "TestALossFromOutsideIsNoticedWithinAboutASecond")},
 	},
@@ -721,11 +726,13 @@ var mutants = []mutant{
 		name: "the next goroutine gets in after a loss",
 		why:  "The lock is lost, so the local line could move on. But the loser has not stopped yet (rule 4).",
 		edits: []edit{
-			{"hold.go", `		h.dropRefLocked() // who ends it himself frees it next
-`, `		h.dropRefLocked()
-		h.m.s.leaveTurnLocked(h.claim, nil)
+			{"hold.go", `		h.becomesLocked(holdGone, cause)
+		h.reportLost(cause)
+`, `		h.becomesLocked(holdGone, cause)
+		h.claim.leaveTurnLocked(nil)
+		h.reportLost(cause)
 `},
-			{"hold.go", `		s.leaveTurnLocked(h.claim, nil)
+			{"hold.go", `		h.claim.leaveTurnLocked(nil)
 	}
 `, `	}
 `},
@@ -735,20 +742,20 @@ var mutants = []mutant{
 	{
 		name: "a lost hold is told as the holder",
 		why:  "The loser keeps the turn until its Unlock, so the others wait for it. But its key is gone, and another process may hold (rule 8).",
-		edits: []edit{{"local.go", `func (c *claim) lostLocked() bool { return c.hold != nil && c.hold.lossLocked() != nil }`,
+		edits: []edit{{"localqueue.go", `func (c *claim) lostLocked() bool { return c.hold != nil && c.hold.lossLocked() != nil }`,
 			`func (c *claim) lostLocked() bool { return false }`}},
 		killers: []killer{inArea("queue", "TestALostHoldIsNotToldAsTheHolder")},
 	},
 	{
 		name:    "of several holds the one that has had the turn for longest is told as the holder",
 		why:     "It stands first in line. But it may be lost, while another one holds (rule 8).",
-		edits:   []edit{{"local.go", `		if !c.lostLocked() {`, `		if true {`}},
+		edits:   []edit{{"localqueue.go", `		if !c.lostLocked() {`, `		if true {`}},
 		killers: []killer{inArea("queue", "TestOfSeveralHoldsOfASessionOneThatIsWholeIsToldAsTheHolder")},
 	},
 	{
 		name: "who holds is told without a look at the clock",
 		why:  "A timer ends the hold, and the key was there a moment ago. But the process may have been paused since (rules 2 and 8).",
-		edits: []edit{{"local.go", `	if h := n.holdLocked(); h != nil { // after a pause no timer may have run
+		edits: []edit{{"localqueue.go", `	if h := n.holdLocked(); h != nil { // after a pause no timer may have run
 		h.checkLocked(time.Now())
 	}
 `, ``}},
@@ -846,7 +853,7 @@ var mutants = []mutant{
 	{
 		name: "a key that lingers is re-checked as seldom as the hold before it was",
 		why:  "The watch has been good for long. But whoever comes now relies on it anew (rule 24).",
-		edits: []edit{{"local.go", `	n.view.reliesLocked()
+		edits: []edit{{"keep.go", `	n.view.reliesLocked()
 `, ``}},
 		killers: []killer{inArea("watching", "TestAKeyThatLingersGivesWayThoughNoEventTells")},
 	},
@@ -1211,13 +1218,13 @@ var mutants = []mutant{
 	{
 		name:    "what lingers is held without a look at the clock",
 		why:     "The key was there a moment ago. But the process may have been paused since (rule 2, WithLinger).",
-		edits:   []edit{{"local.go", ` && p.tellsOf(c) && p.lastsLocked():`, ` && p.tellsOf(c):`}},
+		edits:   []edit{{"localqueue.go", ` && p.tellsOf(c) && p.lastsLocked():`, ` && p.tellsOf(c):`}},
 		killers: []killer{named("TestWhatLingersIsNotHeldWhenTheTrustIsOver")},
 	},
 	{
 		name: "a wait that ends as it is let in passes the turn on",
 		why:  "The call owns the turn, and owners of a turn pass it on. But it got a hold before, and others share its key.",
-		edits: []edit{{"local.go", `	case turn.Owner:
+		edits: []edit{{"localqueue.go", `	case turn.Owner:
 		if p != nil`, `	case turn.Owner, turn.Holder:
 		if p != nil`}},
 		killers: []killer{inArea("queue", "TestAWaitThatEndsAsItIsLetInHasAHoldOrNothing"), ofFamily(500)},
@@ -1235,19 +1242,19 @@ var mutants = []mutant{
 	{
 		name:    "what lingers is held whatever its value says",
 		why:     "The key is the Session's own, whichever Mutex comes. But its value says whether the holder may be recalled (WithLinger).",
-		edits:   []edit{{"local.go", ` && p.tellsOf(c) && p`, ` && p`}},
+		edits:   []edit{{"localqueue.go", ` && p.tellsOf(c) && p`, ` && p`}},
 		killers: []killer{inArea("queue", "TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue")},
 	},
 	{
 		name:    "a key is handed off whatever its value says",
 		why:     "The key is the Session's own, whichever Mutex waits. But its value says whether the holder may be recalled (WithHandoff).",
-		edits:   []edit{{"local.go", `		!p.tellsOf(first.Value) || `, `		`}},
+		edits:   []edit{{"keep.go", `		!p.tellsOf(first.Value) || `, `		`}},
 		killers: []killer{inArea("queue", "TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue")},
 	},
 	{
 		name:    "a key that was put for one that left serves the next one whatever its value says",
 		why:     "The key stands first in line, and the next one waits. But the value is that of the one that left.",
-		edits:   []edit{{"local.go", `		!next.reads() && !put.tellsOf(next) || next.try`, `		next.try`}},
+		edits:   []edit{{"localqueue.go", `		!next.reads() && !put.tellsOf(next) || next.try`, `		next.try`}},
 		killers: []killer{inArea("queue", "TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue")},
 	},
 	{
@@ -1438,7 +1445,7 @@ var mutants = []mutant{
 	{
 		name: "one joins those who read without a live watch",
 		why:  "The key is held, and a writer waits for it. But if one more reader joins each time, the writer waits for ever.",
-		edits: []edit{{"cohort.go", `	case !v.isLiveLocked():
+		edits: []edit{{"sharing.go", `	case !v.isLiveLocked():
 `, `	case v == nil:
 `}},
 		killers: []killer{inArea("kinds", "TestNobodyJoinsWithoutALiveWatch"), ofFamily(2000)},
@@ -1446,7 +1453,7 @@ var mutants = []mutant{
 	{
 		name: "one joins a key whose lease does not last",
 		why:  "The lease is still trusted. But it gets no renewal in time, or is about to be replaced, and the hold that has just begun ends with it.",
-		edits: []edit{{"cohort.go", `	case p.lease.state != leaseServing:
+		edits: []edit{{"sharing.go", `	case p.lease.state != leaseServing:
 		return mustQueue
 	case !p.lastsLocked(): // a renewal is late, or etcd was set back
 		return undecided
@@ -1482,7 +1489,7 @@ var mutants = []mutant{
 	{
 		name: "one joins while a writer of its Session waits",
 		why:  "The watch shows etcd's line, and no writer is in it. But the local line has one.",
-		edits: []edit{{"local.go", ` && n.queue.Waiting() == 0 &&
+		edits: []edit{{"localqueue.go", ` && n.queue.Waiting() == 0 &&
 `, ` && (c.reads() || n.queue.Waiting() == 0) &&
 `}, {"internal/turn/turn.go", `	if q.waiting > 0 || !w.Shares || !q.owner.Shares {
 `, `	if !w.Shares || !q.owner.Shares {
@@ -1587,7 +1594,7 @@ var mutants = []mutant{
 	{
 		name: "a recalled hold has no grace",
 		why:  "The holder is asked to end, so it ends. But its work had a moment to come to a good point.",
-		edits: []edit{{"recalled.go", `	ends := now.Add(min(r.Grace, most))
+		edits: []edit{{"recall.go", `	ends := now.Add(min(r.Grace, most))
 `, `	ends := now
 `}},
 		killers: []killer{inArea("holders", "TestTheKeyOfARecalledHoldGoesWithItsUnlock"), inArea("holders", "TestARecalledHoldThatUnlocksInTimeIsWhole"), ofFamily(300)},
@@ -1595,7 +1602,7 @@ var mutants = []mutant{
 	{
 		name: "the grace is what was asked for",
 		why:  "The one who recalls knows how long it may wait. But the holder has said how long it may take at most.",
-		edits: []edit{{"recalled.go", `	ends := now.Add(min(r.Grace, most))
+		edits: []edit{{"recall.go", `	ends := now.Add(min(r.Grace, most))
 `, `	ends := now.Add(min(r.Grace, max(most, r.Grace)))
 `}},
 		killers: []killer{inArea("holders", "TestTheKeyOfARecalledHoldGoesWithItsUnlock"), ofFamily(300)},
@@ -1603,22 +1610,20 @@ var mutants = []mutant{
 	{
 		name: "the key of a recalled hold goes with its grace",
 		why:  "The context has ended, so nobody should work any more. But a holder that has not looked yet still works, and the next one works beside it.",
-		edits: []edit{{"hold.go", `			o.becauseLocked(h.recall.end) // and keeps its key (TestTheKeyOfARecalledHoldGoesWithItsUnlock)
-`, `			if !o.endLocked(h.recall.end) && o.place.refs == 0 {
-				o.place.abandonLocked(false)
-			}
+		edits: []edit{{"hold.go", `				o.becomesLocked(holdRecalled, h.recall.end)
+`, `				if !o.endLocked(h.recall.end) && o.place.refs == 0 {
+					o.place.abandonLocked(false)
+				}
 `}},
 		killers: []killer{inArea("holders", "TestTheKeyOfARecalledHoldGoesWithItsUnlock"), inArea("outages", "TestNobodyBelievesBesideARecalledHold"), ofFamily(300)},
 	},
 	{
 		name: "Unlock of a recalled hold does not ask for the key",
 		why:  "The hold has ended, and nobody else has taken the key. But that was so when the grace was over, and may have changed since (rule 6).",
-		edits: []edit{{"hold.go", `	if h.finished != nil {
+		edits: []edit{{"hold.go", `	case h.state >= holdEnded:
 		return true
-	}
-`, `	if h.finished != nil || h.cause != nil {
+`, `	case h.state >= holdRecalled:
 		return true
-	}
 `}},
 		killers: []killer{inArea("holders", "TestARecalledHoldMayEndOtherwise"), inArea("holders", "TestTheKeyOfARecalledHoldGoesWithItsUnlock"), ofFamily(300)},
 	},
@@ -1631,7 +1636,7 @@ var mutants = []mutant{
 	{
 		name: "a key that lingers does not give way to a recall",
 		why:  "Nobody holds, so there is nobody to ask. But there is nobody to unlock either.",
-		edits: []edit{{"recalled.go", `	if p.lingersLocked() {
+		edits: []edit{{"recall.go", `	if p.lingersLocked() {
 		p.local.giveWayLocked()
 		return
 	}
@@ -1639,9 +1644,40 @@ var mutants = []mutant{
 		killers: []killer{inArea("holders", "TestAKeyThatLingersGivesWayToARecall")},
 	},
 	{
+		name: "a hold that begins does not mark its line",
+		why:  "The holder has no reason to look behind it. But those who read and wait there may join now, and no other event may ever come.",
+		edits: []edit{{"acquire.go", `		c.local.queue.Hold(&c.waiter)
+		c.local.markLocked()
+`, `		c.local.queue.Hold(&c.waiter)
+`}},
+		killers: []killer{named("TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
+	},
+	{
+		name: "a waiter that leaves does not mark its line",
+		why:  "It takes nothing that somebody else could want. But a writer that has left held up those behind it.",
+		edits: []edit{{"localqueue.go", `		n.markLocked() // the waiters behind it may join others
+`, ``}},
+		killers: []killer{named("TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
+	},
+	{
+		name: "a view that ends does not mark its line",
+		why:  "It has nothing to tell any more. But a reader that waits for its word waits on, and nobody begins another view.",
+		edits: []edit{{"view.go", `	if next != viewOver || !v.hopeless && v.refusal == nil {
+`, `	if next != viewOver {
+`}},
+		killers: []killer{named("TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
+	},
+	{
+		name: "an admission that lets one in does not mark its line",
+		why:  "It has looked at the line just now. But the next one may join, too.",
+		edits: []edit{{"sharing.go", `	n.markLocked() // the next one may, too
+`, ``}},
+		killers: []killer{named("TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
+	},
+	{
 		name: "one joins a recalled cohort",
 		why:  "The readers still hold. But if one more came in each grace, they would hold for ever.",
-		edits: []edit{{"cohort.go", `	case p.recall != nil:
+		edits: []edit{{"sharing.go", `	case p.recall != nil:
 		return mustQueue // (Do not join. TestNobodyJoinsARecalledCohort.)
 `, ``}},
 		killers: []killer{inArea("holders", "TestNobodyJoinsARecalledCohort"), inArea("holders", "TestNobodyJoinsARecalledWaiter")},
@@ -1649,7 +1685,7 @@ var mutants = []mutant{
 	{
 		name: "a recalled place is handed down",
 		why:  "The waiter there has given up, and the next one came before the put. But it takes over a place that somebody wants back.",
-		edits: []edit{{"cohort.go", ` ||
+		edits: []edit{{"sharing.go", ` ||
 		p.recall != nil {
 		return nil, false`, ` {
 		return nil, false`}},
@@ -1658,7 +1694,7 @@ var mutants = []mutant{
 	{
 		name: "the last recall counts",
 		why:  "It is the newest word of those who may recall. But it gives back time on which somebody else has counted.",
-		edits: []edit{{"recalled.go", `	if c == nil || h.checkLocked(now) != nil || c.end != nil && !ends.Before(c.ends) {
+		edits: []edit{{"recall.go", `	if c == nil || h.checkLocked(now) != nil || c.end != nil && !ends.Before(c.ends) {
 `, `	if c == nil || h.checkLocked(now) != nil {
 `}},
 		killers: []killer{inArea("holders", "TestTheShorterGraceStays"), ofFamily(500)},
@@ -1766,13 +1802,13 @@ var mutants = []mutant{
 	{
 		name:    "LockAll takes a key that is handed off",
 		why:     "The call has waited for this turn, and the key stands first in line. But the key has a revision of its own.",
-		edits:   []edit{{"local.go", `!first.Value.exclusive() || first.Value.together || !h.claim.exclusive()`, `!first.Value.exclusive() || !h.claim.exclusive()`}},
+		edits:   []edit{{"keep.go", `!first.Value.exclusive() || first.Value.together || !h.claim.exclusive()`, `!first.Value.exclusive() || !h.claim.exclusive()`}},
 		killers: []killer{inArea("kinds", "TestLockAllTakesOverNoKey"), ofFamily(500)},
 	},
 	{
 		name:    "the key of a LockAll is put with a release",
 		why:     "A release does so for the next waiter, and saves a round trip. But the other names of the LockAll have no key yet.",
-		edits:   []edit{{"local.go", `first.Value.try || first.Value.together {`, `first.Value.try {`}, {"local.go", ` || next.try || next.together) {`, ` || next.try) {`}},
+		edits:   []edit{{"localqueue.go", `first.Value.try || first.Value.together {`, `first.Value.try {`}, {"localqueue.go", ` || next.try || next.together) {`, ` || next.try) {`}},
 		killers: []killer{inArea("kinds", "TestLockAllTakesOverNoKey"), inArea("kinds", "TestSeveralNamesNeverWaitInACircle")},
 	},
 	{
@@ -1869,7 +1905,7 @@ var mutants = []mutant{
 	{
 		name: "a permit does not mind who waits in its Session",
 		why:  "It is within the limit, and comes in beside the holders of its Session. But an exclusive claim that waits for these waits on.",
-		edits: []edit{{"local.go", ` && n.queue.Waiting() == 0 &&
+		edits: []edit{{"localqueue.go", ` && n.queue.Waiting() == 0 &&
 `, ` && (c.kind == line.Permit || n.queue.Waiting() == 0) &&
 `}, {"internal/turn/turn.go", `	if q.waiting > 0 || !w.Steps || !q.owner.Steps {
 `, `	if !w.Steps || !q.owner.Steps {
@@ -2071,17 +2107,17 @@ var mutants = []mutant{
 		name: "a release counts from when it is sent",
 		why:  "Before that there is nothing for which Close should wait. But the contexts are cancelled in between, Close revokes the lease, and Unlock calls that a loss (rules 6 and 22).",
 		edits: []edit{
-			{"lock.go", `		h.place.lease.releases++ // from here on Close waits
+			{"release.go", `		h.place.lease.releases++ // from here on Close waits
 `, ``},
 			{"close.go", `		h.place.lease.releases++ // as in unlock
 `, ``},
-			{"release.go", `		s.leaveTurnLocked(h.claim, nil)
+			{"release.go", `		h.claim.leaveTurnLocked(nil)
 		h.place.lease.releasedLocked()
-`, `		s.leaveTurnLocked(h.claim, nil)
+`, `		h.claim.leaveTurnLocked(nil)
 `},
-			{"release.go", `	if spare && !s.closed && (s.handOffLocked(h) || s.lingerLocked(h)) {
+			{"release.go", `	if spare && !s.closed && (h.local.handOffLocked(h) || h.local.lingerLocked(h)) {
 		h.place.lease.releasedLocked()
-`, `	if spare && !s.closed && (s.handOffLocked(h) || s.lingerLocked(h)) {
+`, `	if spare && !s.closed && (h.local.handOffLocked(h) || h.local.lingerLocked(h)) {
 `},
 			{"release.go", `	r := &release{h: h}
 `, `	h.place.lease.releases++

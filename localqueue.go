@@ -111,14 +111,14 @@ func (c *claim) wayInLocked() wayIn {
 // what was ahead of it. If c got a hold at the same moment it keeps that: others may share its key
 // by now.
 func (c *claim) leaveLocked() (h *hold, locked *LockedError) {
-	s, n, p := c.m.s, c.local, c.place
+	n, p := c.local, c.place
 	if c.waiter.Standing() == turn.Waiting {
 		locked = n.lockedErrorLocked(&c.waiter)
 	}
-	first := n.queue.First()
 	switch n.queue.Leave(&c.waiter) {
 	case turn.Waiting:
 		c.waitedLocked()
+		n.markLocked() // the waiters behind it may join others
 	case turn.Next: // the release that is under way passes its turn on
 		locked = n.aheadLocked()
 	case turn.Owner:
@@ -130,35 +130,33 @@ func (c *claim) leaveLocked() (h *hold, locked *LockedError) {
 		}
 		c.place = nil
 		locked = n.aheadLocked()
-		s.leaveTurnLocked(c, p)
+		c.leaveTurnLocked(p)
 	default:
 		return c.hold, nil
-	}
-	if n.queue.First() != first { // the waiters behind it may join others
-		n.admitLocked()
 	}
 	return nil, locked
 }
 
 // nextLocked chooses who is next in line, and takes a place for it if there is a lease. The
 // owner's release must put the place and then call passTurnLocked.
-func (s *Session) nextLocked(n *localLine) *place {
+func (n *localLine) nextLocked() *place {
 	if first := n.queue.First(); first == nil || first.Value.try || first.Value.together {
 		return nil // a key that is put so stands in line, whoever is before it, and alone
 	}
 	next, _ := n.queue.Choose()
-	if !s.usableLocked() {
+	if !n.s.usableLocked() {
 		return nil
 	}
-	return s.newPlaceLocked(next)
+	return n.s.newPlaceLocked(next)
 }
 
 // passTurnLocked takes the turn from its owner. Whoever gets it gets put, the place that stands for
 // it, or nil; if nobody does the line is free. A place is of no use to one that holds in another
 // way, that does not wait in line, that puts several keys, or of which its value is not true. (A
 // read may hold at a key with the value of another read: so it is in a cohort.)
-func (s *Session) passTurnLocked(n *localLine, put *place) {
+func (n *localLine) passTurnLocked(put *place) {
 	next, ok := n.queue.Pass()
+	n.markLocked()
 	if put != nil && (!ok || next.shape() != line.ShapeOf(put.ticket.Key) ||
 		!next.reads() && !put.tellsOf(next) || next.try || next.together) {
 		put.abandonLocked(false)
@@ -172,14 +170,14 @@ func (s *Session) passTurnLocked(n *localLine, put *place) {
 }
 
 // leaveTurnLocked ends the turn of c, if others share it, and otherwise passes it on, with put.
-func (s *Session) leaveTurnLocked(c *claim, put *place) {
+func (c *claim) leaveTurnLocked(put *place) {
 	if c.local.queue.Part(&c.waiter) {
-		c.local.admitLocked() // or refuses them
+		c.local.markLocked()
 		if put != nil {
 			put.abandonLocked(false)
 		}
 	} else {
-		s.passTurnLocked(c.local, put)
+		c.local.passTurnLocked(put)
 	}
 }
 
@@ -195,78 +193,6 @@ func (c *claim) waitedLocked() {
 	if c.try {
 		c.local.tries--
 	}
-}
-
-// handOffLocked gives the key of h, which has ended whole, to the next in the local line,
-// unless others have waited for long enough; see WithHandoff.
-func (s *Session) handOffLocked(h *hold) bool {
-	p, most := h.place, h.m.cfg.handoff
-	first := h.local.queue.First()
-	if most == 0 || first == nil || !first.Value.exclusive() || first.Value.together || !h.claim.exclusive() ||
-		!p.tellsOf(first.Value) || !p.lastsLocked() {
-		return false
-	}
-	next, ok := h.local.queue.HandOff(p, most)
-	if !ok {
-		return false
-	}
-	h.traceReleased()
-	next.hasTurnLocked(p)
-	return true
-}
-
-// lingerLocked keeps the key of h, which has ended whole, if nobody waits for it; see
-// WithLinger.
-//
-// Invariant: a new claim takes over the key that lingers, or finds it given up; and the key is
-// given up once a view shows others, or there is no view.
-func (s *Session) lingerLocked(h *hold) bool {
-	n, p, linger := h.local, h.place, h.m.cfg.linger
-	if linger == 0 || h.m.closed || !h.claim.exclusive() || n.queue.Waiting() > 0 || !p.lastsLocked() {
-		return false
-	}
-	switch v := n.view; {
-	case v == nil || v.partial:
-		return false
-	case v.state == viewBegun && n.queue.Owner().ahead == 0:
-		// The first watch is under way. Its end, or a read that fails, takes the key back.
-	case !v.isLiveLocked() || v.othersLocked():
-		return false // if the first watch is under way, those who came before may be there
-	}
-	h.traceReleased()
-	p.unwatchLocked() // the view covers what lingers
-	n.view.reliesLocked()
-	if n.queue.Linger(p, time.Now().Add(linger)) {
-		s.setDueLocked(n, linger)
-	}
-	return true
-}
-
-// setDueLocked makes the timer call lingered after a while, and no longer at an earlier time.
-func (s *Session) setDueLocked(n *localLine, after time.Duration) {
-	if n.due != nil {
-		n.due.Stop()
-	}
-	n.due = time.AfterFunc(after, func() { s.lingered(n) })
-}
-
-// lingered gives up the key that lingers if its time is over.
-func (s *Session) lingered(n *localLine) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch over, again := n.queue.Due(time.Now()); {
-	case over:
-		n.giveWayLocked()
-	case again > 0:
-		s.setDueLocked(n, again)
-	}
-}
-
-// lingersLocked reports whether the line's key lingers, or will linger after its Unlock.
-func (n *localLine) lingersLocked() bool {
-	h := n.holdLocked()
-	return n.queue.Lingering() != nil ||
-		h != nil && h.cause == nil && h.m.cfg.linger > 0 && h.claim.exclusive() && h.place.recall == nil
 }
 
 // cancelLocked ends the waits of m's claims, or of all claims if m is nil.

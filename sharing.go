@@ -46,6 +46,18 @@ import (
 //
 // A key that reads hold is not handed off, nor does it linger: to join does more.
 
+// Permits have each a key of their own. Those of a Session keep the order of their calls: one of
+// them at a time puts its key and waits in etcd's line, and owns the turn of the local line; those
+// that hold have the turn beside it. So a Session has at most one key of a name that waits, and the
+// next one is put when the one before holds, or has gone.
+//
+// Invariant: whoever has the turn beside the owner holds, or has lost its hold and not unlocked.
+// (Do not let the next one put its key as soon as the one before stands in line. A large one would
+// be overtaken if it has to queue anew. TestPermitsOfASessionKeepTheirOrder.)
+//
+// Who is exclusive, or reads, and comes later waits in the local line until all that have the turn
+// have unlocked, and permits that come after that wait behind it.
+
 // An admission is what becomes of one that comes to read, where others have the turn.
 type admission int
 
@@ -64,16 +76,21 @@ func (n *localLine) admissionLocked(kind line.Kind, early bool) admission {
 	case kind == line.Permit:
 		return owner.leavesRoomLocked()
 	default:
-		return n.admissionOfReadLocked(owner.place, early)
+		return n.admissionOfReadLocked(owner, early)
 	}
 }
 
-// admissionOfReadLocked is that of one that reads, where others read or are about to, at p.
-func (n *localLine) admissionOfReadLocked(p *place, early bool) admission {
+// admissionOfReadLocked is that of one that reads, where others read or are about to, at the place
+// of the owner.
+func (n *localLine) admissionOfReadLocked(owner *claim, early bool) admission {
+	p := owner.place
+	lost := p != nil && (p.ticket.Lost() || p.removed != nil || p.ticket.State() == ticket.Removed)
 	switch {
 	case p == nil || p.ticket.Rev() == 0: // its put is under way
 		return undecided
-	case p.ticket.Lost() || p.removed != nil || p.ticket.State() == ticket.Removed:
+	case lost && owner.hold == nil: // it queues anew, or gives up
+		return undecided
+	case lost:
 		return mustQueue // those who have lost it are yet to unlock
 	case p.recall != nil:
 		return mustQueue // (Do not join. TestNobodyJoinsARecalledCohort.)
@@ -101,39 +118,76 @@ func (n *localLine) admissionOfReadLocked(p *place, early bool) admission {
 	}
 }
 
-// admitLocked has those join who may, of those that read and wait before all others. Those who
-// would have to wait for another contender, and do not want to, it refuses.
+// leavesRoomLocked is the welcome of a permit that comes where c owns the turn, which is one, too.
+func (c *claim) leavesRoomLocked() admission {
+	p := c.place
+	switch {
+	case c.waiter.Standing() == turn.Holder:
+		return admitted
+	case p == nil || p.ticket.State() != ticket.InLine || p.removed != nil,
+		p.staleLocked() || p.ahead.Clear() || p.ahead.Unread():
+		return undecided // etcd has to tell first
+	default:
+		return mustQueue
+	}
+}
+
+// SettleLocked makes the admissions of the lines that were marked. An admission may change its line, or
+// end a lease, and so mark lines.
+//
+// Invariant: while mu is free, no line is marked, and each is as its admission leaves it. So no
+// waiter waits that may have the turn beside its owner, TryRLock and TryAcquire wait only where etcd
+// has to tell first, and where a watch has to tell there is one, if there can be. Whatever changes
+// what an admission asks marks the line: the turn, the place of its owner, the view, and the lease.
+// (Time alone makes it only less certain: a lease that is not renewed lasts no longer.) Do not call
+// an admission by hand where something changes: a call that is forgotten is a hang.
+// (TestAWaiterIsLetInByTheUnlockOfWhateverChanges.)
+func (all *markedLines) SettleLocked() {
+	for n := all.last; n != nil; n = all.last {
+		n.marked, n.markedNext, all.last = false, nil, n.markedNext
+		n.admitLocked()
+	}
+}
+
+// admitLocked lets the first waiter in if it reads, or wants permits, and may have the turn beside
+// its owner. It refuses the waiters that would have to wait for another contender, and do not want
+// to.
 func (n *localLine) admitLocked() {
-	for {
-		first := n.queue.First()
-		if first == nil || first.Value.exclusive() || n.queue.State() != turn.Taken {
-			return
-		}
-		switch n.admissionLocked(first.Value.kind, first.Early()) {
-		case admitted:
-			if first.Steps {
-				n.queue.StepNext().hasTurnLocked(nil)
-				return
-			}
-			c, p := first.Value, n.queue.Owner().place
-			now := time.Now()
-			if c.m.s.checkCanBeginLocked(c, p, now) != nil {
-				return
-			}
-			c.m.s.newHoldLocked(c, p, now)
-			n.queue.Join()
-			c.waitedLocked()
-			c.turn <- struct{}{}
-			if n.view != nil {
-				n.view.joined = true
-			}
-			continue
-		case undecided:
-			n.seekLocked()
-		case mustQueue:
-			n.refuseLocked()
-		}
+	first := n.queue.First()
+	if first == nil || first.Value.exclusive() || n.queue.State() != turn.Taken {
 		return
+	}
+	switch n.admissionLocked(first.Value.kind, first.Early()) {
+	case admitted:
+		first.Value.letInLocked()
+	case undecided:
+		n.seekLocked()
+	case mustQueue:
+		n.refuseLocked()
+	}
+}
+
+// letInLocked gives c, the first that waits, the turn beside its owner: as the next owner, if c wants
+// permits, and with a hold at the owner's place, if c reads.
+func (c *claim) letInLocked() {
+	n := c.local
+	if c.waiter.Steps {
+		n.queue.StepNext()
+		n.markLocked()
+		c.hasTurnLocked(nil)
+		return
+	}
+	p := n.queue.Owner().place
+	now := time.Now()
+	if p.checkCanBeginLocked(c, now) != nil {
+		return
+	}
+	p.newHoldLocked(c, now)
+	n.queue.Join()
+	n.markLocked() // the next one may, too
+	c.hasTurnLocked(p)
+	if n.view != nil {
+		n.view.joined = true
 	}
 }
 
@@ -160,16 +214,6 @@ func (n *localLine) refuseLocked() {
 	}
 }
 
-// cohortLocked reports whether several share the turn, or one is about to join.
-func (n *localLine) cohortLocked() bool {
-	h := n.holdLocked()
-	if h == nil || !h.claim.reads() {
-		return false
-	}
-	first := n.queue.First()
-	return n.queue.Sharing() > 0 || first != nil && first.Shares
-}
-
 // handDown gives the place at which c has waited in etcd's line to the next in the local line, if that
 // came before the put: it goes on waiting there. It reports false, and does nothing, if there is
 // nobody, or the place is of no use. locked tells c who is before it.
@@ -186,6 +230,29 @@ func (c *claim) handDown() (locked *LockedError, done bool) {
 	n.ahead = p.ahead
 	c.place = nil
 	locked = n.aheadLocked()
-	s.passTurnLocked(n, p)
+	n.passTurnLocked(p)
 	return locked, true
+}
+
+// mayAdmitLocked reports whether c, which comes, and the waiters before it may all get the turn
+// beside its owner: then it may be etcd alone that c waits for.
+func (n *localLine) mayAdmitLocked(c *claim) bool {
+	alike := c.kind == line.Read && n.queue.AllShare() || c.kind == line.Permit && n.queue.AllStep()
+	return alike && n.admissionLocked(c.kind, false) != mustQueue
+}
+
+// cohortLocked reports whether several share the turn, or one is about to join.
+func (n *localLine) cohortLocked() bool {
+	h := n.holdLocked()
+	if h == nil || !h.claim.reads() {
+		return false
+	}
+	first := n.queue.First()
+	return n.queue.Sharing() > 0 || first != nil && first.Shares
+}
+
+// mayFollow reports whether a call whose context comes from h queues, as any other does. One that
+// asks for permits may while it has some.
+func (w request) mayFollow(h *hold) bool {
+	return w.kind == line.Permit && h.claim.kind == line.Permit
 }
