@@ -152,6 +152,12 @@ func (w request) lock(ctx context.Context) (*hold, error) {
 	return call(c.alone[:]).lock(ctx)
 }
 
+// mayFollow reports whether a call whose context comes from h queues, as any other does. One that
+// asks for permits may while it has some.
+func (w request) mayFollow(h *hold) bool {
+	return w.kind == line.Permit && h.claim.kind == line.Permit
+}
+
 // nestsIn returns the hold of m's name and Session that ctx comes from, if it has
 // not been unlocked.
 func (m *lockHandle) nestsIn(ctx context.Context) *hold {

@@ -250,9 +250,3 @@ func (n *localLine) cohortLocked() bool {
 	first := n.queue.First()
 	return n.queue.Sharing() > 0 || first != nil && first.Shares
 }
-
-// mayFollow reports whether a call whose context comes from h queues, as any other does. One that
-// asks for permits may while it has some.
-func (w request) mayFollow(h *hold) bool {
-	return w.kind == line.Permit && h.claim.kind == line.Permit
-}
