@@ -279,16 +279,19 @@ func TestTryLockBesideKeysThatComeAndGoAnswersSoon(t *testing.T) {
 
 						busy, stop := context.WithCancel(ctx)
 						var churn sync.WaitGroup
+						key := func(i int) string { return fmt.Sprint("n/0/", i) }
 						for i := range nested {
-							key := fmt.Sprint("n/0/", i)
-							require.NoError(t, etcd.PutKey(key, 0))
-							defer etcd.DeleteKey(key)
+							require.NoError(t, etcd.PutKey(key(i), 0))
 						}
+						defer func() {
+							for _, key := range etcd.Keys("n/0/") {
+								etcd.DeleteKey(key)
+							}
+						}()
 						churn.Go(func() {
 							for i := 0; busy.Err() == nil; i++ {
-								key := fmt.Sprint("n/0/", i%nested)
-								etcd.DeleteKey(key)
-								require.NoError(t, etcd.PutKey(key, 0))
+								require.NoError(t, etcd.PutKey(key(nested+i), 0)) // there is always one
+								etcd.DeleteKey(key(i))
 								time.Sleep(time.Millisecond)
 							}
 						})
