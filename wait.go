@@ -2,8 +2,6 @@ package etcdlock
 
 import (
 	"context"
-	"errors"
-	"math/rand/v2"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -11,36 +9,15 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
-	"github.com/etcdlock/etcdlock/internal/recheck"
 )
 
 const (
 	// removalGrace is how long a wait that failed waits for its key to be removed.
 	removalGrace = 25 * time.Millisecond
 
-	// crowded is how many keys are below a name whose line is long. A place there needs to know
-	// little of it.
-	crowded = 4 * fewAhead
-
-	// pastWait is how long a place must have stood in line for the next one to watch from the
-	// revision of its put. etcd serves such a watch within 100 ms.
-	pastWait = 250 * time.Millisecond
-
-	// keepLast is for how long the key behind which a place stood is watched when it is gone.
-	keepLast = 2 * time.Second
-
-	// lateCheck is when such a wait looks for the first time whether whom it waits for stands in
-	// line.
+	// lateCheck is when a waiter that watches from the revision of its put checks for the first
+	// time whether the key before it stands in line.
 	lateCheck = 5 * time.Second
-)
-
-var (
-	// errQueueAnew says that a place is lost through no fault of its owner. The
-	// owner takes a new one.
-	errQueueAnew = errors.New("place in line lost")
-
-	// errTaken says that TryLock found another contender.
-	errTaken = errors.New("taken")
 )
 
 // wait waits until everybody ahead of p is gone. It returns nil if p is first and its
@@ -78,6 +55,61 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 		if err != nil {
 			return err
 		}
+	}
+}
+
+// waitInView waits until nobody is ahead of p, which c owns, or the line has become too long for
+// views.
+func (p *place) waitInView(ctx context.Context, c *claim) error {
+	s, n := p.s, c.local
+	for {
+		s.mu.Lock()
+		if s.closed {
+			s.mu.Unlock()
+			return ErrClosed
+		}
+		if p.staleLocked() || !inView(p.ahead) {
+			s.mu.Unlock()
+			return nil
+		}
+		v := s.viewLocked(n, false)
+		if !v.waiting {
+			v.reliesLocked()
+		}
+		v.waiting, v.needed = true, time.Now()
+		v.judgeLocked(false)
+		first, gone := p.ahead.Clear(), p.ticket.Lost()
+		s.mu.Unlock()
+
+		var err error
+		if !first && !gone {
+			gone, err = p.awaitNews(ctx)
+		}
+		s.mu.Lock()
+		v.waiting = false
+		if gone || p.ticket.Lost() {
+			err = errQueueAnew
+		}
+		if c.lastErr = v.err; v.refusal != nil {
+			err = v.refusal
+		}
+		first = p.ahead.Clear()
+		s.mu.Unlock()
+		if err != nil || first {
+			return err
+		}
+	}
+}
+
+// awaitNews waits until there is news for p, or p is gone with its lease.
+func (p *place) awaitNews(ctx context.Context) (gone bool, err error) {
+	select {
+	case <-p.news:
+		return false, nil
+	case <-p.lease.dead:
+		return true, nil
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
 	}
 }
 
@@ -176,111 +208,6 @@ func (p *place) isOutdated() (over bool, err error) {
 	return p.staleLocked(), nil
 }
 
-// A predecessor is the key behind which a place stands, as it is watched.
-type predecessor struct {
-	// Set once, then only read.
-	key string
-	etcd.Watch
-	end context.CancelFunc // of the watch
-
-	gone bool        // the key was deleted. Owned by whoever waits
-	late *time.Timer // ends it while nobody needs it. Guarded by Session.mu
-}
-
-// watchBefore watches the key behind which p stands. known says that who was before p is known up
-// to where the watch begins, so that it need not look whether that one still stands.
-//
-// Invariant: known is set only if the transaction that put p has read the key, and the watch tells
-// whatever has become of it since. It is set where p has not asked who holds, either: a look that
-// tells that is not needed then. (Do not set it for what was read later.
-// TestAWatchFromThePutMissesNothing.)
-func (p *place) watchBefore(ctx context.Context, broken *attempt.Backoff, before line.Entry) (
-	w *predecessor, known bool,
-) {
-	last, same, from := p.knownBefore(before)
-	if same {
-		return last, true
-	}
-	opts := []clientv3.OpOption{clientv3.WithFilterPut()}
-	if from != 0 {
-		opts = append(opts, clientv3.WithRev(from))
-	}
-	w = &predecessor{key: before.Key}
-	watching, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it may outlast the wait
-	begins := context.AfterFunc(ctx, cancel)
-	w.Watch = p.s.etcd.Watch(watching, broken, before.Key, opts...)
-	begins()
-	w.end = func() { w.Stop(); cancel() }
-	if last != nil {
-		last.end() // not before: clientv3 ends a stream with its last watch
-	}
-	return w, from != 0
-}
-
-// knownBefore takes the watch of the key behind which the last place of the Session stood, if there
-// is one. It has begun before p was put, and is all that p needs if it is of the same key.
-// Otherwise from is the revision from which p has to watch, 0 if from now and to look then.
-//
-// etcd serves a watch from a past revision late. That is for a line in which one waits for so
-// long that it is served by far when the turn comes.
-func (p *place) knownBefore(before line.Entry) (last *predecessor, same bool, from int64) {
-	p.s.mu.Lock()
-	defer p.s.mu.Unlock()
-	if last = p.local.last; last != nil {
-		p.local.last = nil
-		last.late.Stop()
-	}
-	if !p.asPut || !p.ahead.Brief() {
-		return last, false, 0
-	}
-	if p.local.waited >= pastWait {
-		from = p.ticket.Rev() + 1
-	}
-	return last, last != nil && last.key == before.Key && last.Epoch == p.epoch, from
-}
-
-// unwatchBefore ends the watch of the key behind which p stood, unless it is gone and p is the
-// first now. Then the watch stays for a while. The one who held before p may queue again, and so
-// may p's Session, which then stands behind the same key, and needs no other watch.
-func (p *place) unwatchBefore(w *predecessor) {
-	s, n := p.s, p.local
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || !w.gone || !p.ahead.Clear() || p.epoch != w.Epoch || n.last != nil {
-		s.mu.After(w.end)
-		return
-	}
-	w.gone = false
-	n.last = w
-	if w.late != nil {
-		w.late.Reset(keepLast)
-		return
-	}
-	w.late = time.AfterFunc(keepLast, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if n.last == w {
-			s.unwatchLastLocked(n)
-		}
-	})
-}
-
-// unwatchLastLocked ends the watch of the key behind which the last place in n stood.
-func (s *Session) unwatchLastLocked(n *localLine) {
-	if n.last != nil {
-		n.last.late.Stop()
-		s.mu.After(n.last.end)
-		n.last = nil
-	}
-}
-
-// recheckAfter is how long to wait for the next recheck of one that has relied on its watch since a
-// time, in a line of so many. An etcd that is slow is asked less.
-func (s *Session) recheckAfter(relied time.Time, contenders int) time.Duration {
-	from, to := recheck.Period(time.Since(relied), s.cfg.ttl, contenders)
-	return s.etcd.Seldom(from) + rand.N(to-from+1)
-}
-
 // lengthOf is the length of p's line, as far as is known.
 func (p *place) lengthOf() int {
 	ahead, _ := p.rivals()
@@ -303,13 +230,6 @@ func (p *place) deletion(before string, events []*clientv3.Event) (at int64) {
 	return at
 }
 
-// isGone reports whether p's key is known to be deleted by somebody else.
-func (p *place) isGone() bool {
-	p.s.mu.Lock()
-	defer p.s.mu.Unlock()
-	return p.ticket.Lost()
-}
-
 // listen lets tellLocked wake the caller, unless nobody is ahead of p.
 func (p *place) listen() {
 	p.s.mu.Lock()
@@ -319,13 +239,5 @@ func (p *place) listen() {
 	}
 	if p.ticket.Lost() {
 		p.tellLocked() // it went before anybody listened
-	}
-}
-
-// tellLocked wakes whoever waits at p.
-func (p *place) tellLocked() {
-	select {
-	case p.news <- struct{}{}:
-	default: // told already, or nobody waits
 	}
 }
