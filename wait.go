@@ -1,7 +1,10 @@
 package etcdlock
 
 import (
+	"cmp"
 	"context"
+	"math"
+	"slices"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -26,7 +29,7 @@ const (
 // fix.
 //
 // Behind a few it waits by the Session's view of the line, which needs no request of its
-// own; behind many by a watch of one key.
+// own; behind many by a watch of one key, or those of a permit.
 func (p *place) wait(ctx context.Context, c *claim) error {
 	p.listen()
 	var broken, anew attempt.Backoff
@@ -58,59 +61,39 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 	}
 }
 
-// waitInView waits until nobody is ahead of p, which c owns, or the line has become too long for
-// views.
-func (p *place) waitInView(ctx context.Context, c *claim) error {
-	s, n := p.s, c.local
-	for {
-		s.mu.Lock()
-		if s.closed {
-			s.mu.Unlock()
-			return ErrClosed
-		}
-		if p.staleLocked() || !inView(p.ahead) {
-			s.mu.Unlock()
-			return nil
-		}
-		v := s.viewLocked(n, false)
-		if !v.waiting {
-			v.reliesLocked()
-		}
-		v.waiting, v.needed = true, time.Now()
-		v.judgeLocked(false)
-		first, gone := p.ahead.Clear(), p.ticket.Lost()
+// waitInView waits by the view until it has news for p, which c owns: nobody is ahead of p, or the
+// line has become too long for views.
+func (p *place) waitInView(ctx context.Context, c *claim) (err error) {
+	s := p.s
+	s.mu.Lock()
+	if s.closed {
 		s.mu.Unlock()
-
-		var err error
-		if !first && !gone {
-			gone, err = p.awaitNews(ctx)
-		}
-		s.mu.Lock()
-		v.waiting = false
-		if gone || p.ticket.Lost() {
-			err = errQueueAnew
-		}
-		if c.lastErr = v.err; v.refusal != nil {
-			err = v.refusal
-		}
-		first = p.ahead.Clear()
+		return ErrClosed
+	}
+	if p.staleLocked() {
 		s.mu.Unlock()
-		if err != nil || first {
-			return err
-		}
+		return nil
 	}
-}
+	v := s.viewLocked(c.local, false)
+	v.reliesLocked()
+	v.waiting, v.needed = true, time.Now()
+	v.judgeLocked(false)
+	waits := !p.ahead.Clear() && !p.ticket.Lost()
+	s.mu.Unlock()
 
-// awaitNews waits until there is news for p, or p is gone with its lease.
-func (p *place) awaitNews(ctx context.Context) (gone bool, err error) {
-	select {
-	case <-p.news:
-		return false, nil
-	case <-p.lease.dead:
-		return true, nil
-	case <-ctx.Done():
-		return false, context.Cause(ctx)
+	if waits {
+		err = p.waitBy(ctx, c, source{first: never, news: returns}, nil)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v.waiting = false
+	if p.ticket.Lost() {
+		err = errQueueAnew
+	}
+	if c.lastErr = v.err; v.refusal != nil {
+		err = v.refusal
+	}
+	return err
 }
 
 // waitBehind waits until the line ahead of p may have changed, and then reads it again.
@@ -123,111 +106,196 @@ func (p *place) awaitNews(ctx context.Context) (gone bool, err error) {
 // The order of departures may differ from that of the line, so one read at the event's
 // revision shows who is ahead of p then. (Do not enter without it: if W between H and p
 // is deleted while H holds, p would enter beside H.)
+func (p *place) waitBehind(
+	ctx context.Context, c *claim, before line.Entry, broken *attempt.Backoff,
+) error {
+	w, known := p.watchBefore(ctx, broken, before)
+	defer p.unwatchBefore(w)
+	by := source{
+		answers: w.Answers, judge: w.Notice, count: 1,
+		begun: verifies, due: checks, first: p.firstRecheck(), news: relies, before: before,
+		departed: func(keys []string) bool {
+			w.gone = w.gone || slices.Contains(keys, before.Key)
+			return w.gone
+		},
+	}
+	if known {
+		by.begun, by.first = stays, min(by.first, attempt.Jitter(lateCheck))
+	}
+	return p.waitBy(ctx, c, by, broken)
+}
+
+// A source is what tells a waiter that the line ahead of it may have changed: the view of the line,
+// the watch of the key before, or the watches of a permit. waitBy waits by it.
+type source struct {
+	// The watches, unless it is the view: one, of which the waiter judges the answers itself, or
+	// several, each with a goroutine that does.
+	answers clientv3.WatchChan
+	judge   func(answer clientv3.WatchResponse, open bool) etcd.Notice
+	notices <-chan notice
+	count   int // of watches that have not begun
+
+	// What follows.
+	begun    step                        // when all watches have begun
+	departed func(keys []string) bool    // whether a look does when keys were deleted
+	due      step                        // when a recheck is due
+	first    time.Duration               // the time to the first recheck
+	news     step                        // when the client has reconnected, or the view has news
+	before   line.Entry                  // the key that a check is about
+	covers   func(ahead line.Ahead) bool // whether the wait goes on after a look; nil if it never does
+}
+
+// never is a time that no wait lasts.
+const never = time.Duration(math.MaxInt64)
+
+// A step is what follows for a waiter from what it has heard. Of two, the later does.
+type step uint8
+
+const (
+	stays     step = iota // nothing
+	relies                // no event was missed: the next recheck is due after a period
+	verifies              // a check shows what was before the watch
+	checks                // a check shows whether an event was missed, if none is under way
+	looks                 // it reads the line
+	rewatches             // it reads the line, and then begins new watches
+	returns               // the wait is over
+)
+
+// A notice is what a watch of deletions reports.
+type notice struct {
+	kind etcd.NoticeKind
+	keys []string // that were deleted
+	at   int64    // the revision of the last of these
+	late bool     // the watch has not begun in time
+}
+
+// noticeOf is what n says to p's waiter.
+//
+// Only events newer than p count, because the key was there when p was put. A member
+// that lags behind serves its own "now", and may report an earlier use of the same
+// key name. (TestADeletionOlderThanThePlaceLetsNobodyIn.)
+func (p *place) noticeOf(n etcd.Notice) notice {
+	told := notice{kind: n.Kind}
+	for _, event := range n.Events {
+		newer := event.Kv.GetModRevision() > p.ticket.Rev()
+		if event.Type == clientv3.EventTypeDelete && newer {
+			told.keys = append(told.keys, string(event.Kv.GetKey()))
+			told.at = max(told.at, event.Kv.GetModRevision())
+		}
+	}
+	return told
+}
+
+// hear is what follows from a notice, and the revision at which the waiter looks, 0 for now.
+func (w *source) hear(n notice, broken *attempt.Backoff) (next step, at int64) {
+	if n.kind == etcd.Ended {
+		if n.late {
+			broken.Unanswered()
+		}
+		return rewatches, 0
+	}
+	if n.at != 0 && w.departed(n.keys) {
+		next, at = looks, n.at
+	}
+	if n.kind != etcd.Created {
+		return next, at
+	}
+	if w.count--; w.count == 0 {
+		broken.Reset()
+		if w.begun >= next {
+			next, at = w.begun, 0 // a look as of now shows what was before the watches
+		}
+	}
+	return next, at
+}
+
+// waitBy waits by w until the line ahead of p may have changed, and has read it then.
 //
 // If an event never comes, from a frozen member for instance, a slow recheck makes up
 // for it. The longer the wait and the line, the slower the recheck. Events are heard while a check
 // is under way. (Do not wait for its answer alone: an etcd that was frozen answers those of a long
 // line one by one when it is back, and tells who is next at once.
 // TestACheckKeepsNobodyFromHearingTheEvent.)
-func (p *place) waitBehind(
-	ctx context.Context, c *claim, before line.Entry, broken *attempt.Backoff,
-) error {
-	w, known := p.watchBefore(ctx, broken, before)
-	defer func() { p.unwatchBefore(w) }()
-	relied := time.Now() // since when it relies on the watch
-	length := p.lengthOf()
-	first := p.s.recheckAfter(relied, length)
-	if known {
-		first = min(first, attempt.Jitter(lateCheck))
-	}
-	again := time.NewTimer(first)
+func (p *place) waitBy(ctx context.Context, c *claim, w source, broken *attempt.Backoff) error {
+	relied, length := time.Now(), p.lengthOf() // since when it relies on the watch
+	again := time.NewTimer(w.first)
 	defer again.Stop()
 	var checking check
 	defer func() { checking.end() }()
 	for {
+		next, at := stays, int64(0)
 		select {
-		case answer, open := <-w.Answers:
-			n := w.Notice(answer, open)
-			switch n.Kind {
-			case etcd.Ended: // read the line, begin a new watch
-				checking.end()
-				if err := broken.Wait(ctx, p.s.etcd.Caller); err != nil {
-					return err
-				}
-				return p.look(ctx, c, 0)
-			case etcd.Created:
-				broken.Reset()
-				if !known {
-					checking.end() // it may have been sent before
-					checking = p.check(ctx, c, before, 0)
-				}
-			}
-			if at := p.deletion(before.Key, n.Events); at != 0 {
-				w.gone = true
-				checking.end()
-				return p.look(ctx, c, at)
-			}
+		case answer, open := <-w.answers:
+			next, at = w.hear(p.noticeOf(w.judge(answer, open)), broken)
+		case n := <-w.notices:
+			next, at = w.hear(n, broken)
 		case <-again.C:
-			if checking.finished() {
-				checking = p.check(ctx, c, before, length)
-			}
+			next = w.due
 		case r := <-checking.answer:
 			checking.end()
 			switch {
 			case r.err != nil:
 				return r.err
-			case !r.still:
-				return p.look(ctx, c, 0)
+			case !r.still: // an event was missed
+				next = looks
+			default:
+				next, length = relies, cmp.Or(r.length, length)
 			}
-			if r.length > 0 {
-				length = r.length
-			}
-			again.Reset(p.s.recheckAfter(relied, length))
 		case <-p.news:
-			if over, err := p.isOutdated(); over {
-				return err
+			if p.isGone() {
+				return errQueueAnew
 			}
-			relied = time.Now() // the client has reconnected
-			again.Reset(p.s.recheckAfter(relied, length))
+			if _, stale := p.rivals(); stale { // etcd was set back
+				return nil
+			}
+			relied, next = time.Now(), w.news
 		case <-p.lease.dead:
 			return errQueueAnew
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
+
+		switch next {
+		case stays:
+			continue
+		case verifies:
+			checking.end() // it may have been sent before
+			checking = p.check(ctx, c, w.before, 0)
+			continue
+		case checks:
+			if checking.finished() {
+				checking = p.check(ctx, c, w.before, length)
+			}
+			continue
+		case looks:
+			checking.end()
+			if err := p.look(ctx, c, at); err != nil || w.covers == nil {
+				return err
+			}
+			if ahead, stale := p.rivals(); stale || !w.covers(ahead) {
+				return nil
+			}
+			length = p.lengthOf()
+		case rewatches:
+			checking.end()
+			if err := broken.Wait(ctx, p.s.etcd.Caller); err != nil {
+				return err
+			}
+			return p.look(ctx, c, 0)
+		case returns:
+			return nil
+		}
+		again.Reset(p.s.recheckAfter(relied, length))
 	}
 }
 
-// isOutdated reports whether p no longer waits for the key before it: p's own key is gone, which
-// is errQueueAnew, or etcd was set back and the line must be read.
-func (p *place) isOutdated() (over bool, err error) {
-	p.s.mu.Lock()
-	defer p.s.mu.Unlock()
-	if p.ticket.Lost() {
-		return true, errQueueAnew
-	}
-	return p.staleLocked(), nil
-}
+// firstRecheck is how long to wait for the first recheck of a waiter at p.
+func (p *place) firstRecheck() time.Duration { return p.s.recheckAfter(time.Now(), p.lengthOf()) }
 
 // lengthOf is the length of p's line, as far as is known.
 func (p *place) lengthOf() int {
 	ahead, _ := p.rivals()
 	return max(ahead.Keys, ahead.Count()+1)
-}
-
-// deletion finds among events the revision at which the key before was deleted, or 0 if
-// it was not.
-//
-// Only events newer than p count, because the key was there when p was put. A member
-// that lags behind serves its own "now", and may report an earlier use of the same
-// key name. (TestADeletionOlderThanThePlaceLetsNobodyIn.)
-func (p *place) deletion(before string, events []*clientv3.Event) (at int64) {
-	for _, event := range events {
-		newer := event.Kv.GetModRevision() > p.ticket.Rev()
-		if event.Type == clientv3.EventTypeDelete && newer && string(event.Kv.GetKey()) == before {
-			at = event.Kv.GetModRevision()
-		}
-	}
-	return at
 }
 
 // listen lets tellLocked wake the caller, unless nobody is ahead of p.

@@ -890,9 +890,7 @@ var mutants = []mutant{
 		name: "no look once the watch is there",
 		why:  "The line was read when the key was put. But no event shows what was deleted before the watch began (rule 20).",
 		edits: []edit{
-			{"wait.go", `				if !known {
-`, `				if false {
-`},
+			{"wait.go", `		begun: verifies, due: checks,`, `		begun: stays, due: checks,`},
 		},
 		killers: []killer{inArea("queue", "TestALongLineGetsInWhateverBecomesOfItsWatches")},
 	},
@@ -933,10 +931,9 @@ var mutants = []mutant{
 		unexplored: "A single key is read only where the line is longer than sixteen.",
 	},
 	{
-		name: "who is known by a key is looked at as seldom as any in a long line",
-		why:  "The key was read with the put, and the watch shows when it goes. But if it has no lease it never goes, and all that come behind wait (rule 14).",
-		edits: []edit{{"wait.go", `		first = min(first, attempt.Jitter(lateCheck))
-`, ``}},
+		name:    "who is known by a key is looked at as seldom as any in a long line",
+		why:     "The key was read with the put, and the watch shows when it goes. But if it has no lease it never goes, and all that come behind wait (rule 14).",
+		edits:   []edit{{"wait.go", `by.begun, by.first = stays, min(by.first, attempt.Jitter(lateCheck))`, `by.begun = stays`}},
 		killers: []killer{inArea("queue", "TestAStrayThatLooksLikeAContenderBlocksNobodyForLong")},
 	},
 	{
@@ -995,11 +992,11 @@ var mutants = []mutant{
 		name: "the event of the predecessor is enough",
 		why:  "The one before is gone, so it is the waiter's turn. But that one may have been a waiter, too (rule 20).",
 		edits: []edit{
-			{"wait.go", `				return p.look(ctx, c, at)
-`, `				_ = at
+			{"wait.go", `			if err := p.look(ctx, c, at); err != nil`, `			if w.covers == nil && at != 0 {
 				p.setLine(line.None, p.s.etcd.Epoch())
 				return nil
-`},
+			}
+			if err := p.look(ctx, c, at); err != nil`},
 			{"view.go", `		p.ahead = p.ahead.Without(v.goneLocked(p))
 `, `		if gone := v.goneLocked(p); gone(p.ahead.Last[len(p.ahead.Last)-1]) {
 			p.ahead.Last = nil
@@ -1141,12 +1138,12 @@ var mutants = []mutant{
 		name: "a watch that ends is the end of the wait",
 		why:  "What Lock builds on is gone, and the caller may call it again. But the watch ends whenever a member restarts (rule 12).",
 		edits: []edit{
-			{"wait.go", `				if err := broken.Wait(ctx, p.s.etcd.Caller); err != nil {
-					return err
-				}
-`, `				if err := broken.Wait(ctx, p.s.etcd.Caller); err == nil {
-					return attempt.ErrNoAnswer
-				}
+			{"wait.go", `			if err := broken.Wait(ctx, p.s.etcd.Caller); err != nil {
+				return err
+			}
+`, `			if err := broken.Wait(ctx, p.s.etcd.Caller); err == nil {
+				return attempt.ErrNoAnswer
+			}
 `},
 			{"view.go", `			case etcd.Ended:
 `, `			case etcd.Ended:
@@ -1964,11 +1961,9 @@ var mutants = []mutant{
 		killers: []killer{named("TestAPermitWaitsForThoseThatItHasFound")},
 	},
 	{
-		name: "a permit that waits misses what was before its watches",
-		why:  "The line was read with the put. But those that have gone between the put and the watches told nobody.",
-		edits: []edit{{"wait_permits.go", `			return true, 0 // what was before the watches
-`, `			return false, 0
-`}},
+		name:    "a permit that waits misses what was before its watches",
+		why:     "The line was read with the put. But those that have gone between the put and the watches told nobody.",
+		edits:   []edit{{"wait_permits.go", `		begun: looks, due: looks,`, `		begun: stays, due: looks,`}},
 		killers: []killer{inArea("kinds", "TestAPermitMissesNothingBeforeItsWatches")},
 	},
 	{
