@@ -1,6 +1,7 @@
 package etcdlock
 
 import (
+	"errors"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -8,6 +9,19 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
+)
+
+// crowded is how many keys are below a name whose line is long. A place there needs to know
+// little of it.
+const crowded = 4 * fewAhead
+
+var (
+	// errQueueAnew says that a place is lost through no fault of its owner. The
+	// owner takes a new one.
+	errQueueAnew = errors.New("place in line lost")
+
+	// errTaken says that TryLock found another contender.
+	errTaken = errors.New("taken")
 )
 
 // A place is what the Session has of one ticket: its lease, and the claim or hold that has it.
@@ -99,6 +113,21 @@ func (p *place) lostLocked() {
 
 // markLocked marks the local line of p.
 func (p *place) markLocked() { p.local.markLocked() }
+
+// isGone reports whether p's key is known to be deleted by somebody else.
+func (p *place) isGone() bool {
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	return p.ticket.Lost()
+}
+
+// tellLocked wakes whoever waits at p.
+func (p *place) tellLocked() {
+	select {
+	case p.news <- struct{}{}:
+	default: // told already, or nobody waits
+	}
+}
 
 // ticketLocked is p's ticket.
 func (p *place) ticketLocked() *ticket.Ticket { return &p.ticket }

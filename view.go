@@ -243,6 +243,13 @@ func (v *view) reliesLocked() {
 	}
 }
 
+// recheckAfter is how long to wait for the next recheck of one that has relied on its watch since a
+// time, in a line of so many. An etcd that is slow is asked less.
+func (s *Session) recheckAfter(relied time.Time, contenders int) time.Duration {
+	from, to := recheck.Period(time.Since(relied), s.cfg.ttl, contenders)
+	return s.etcd.Seldom(from) + rand.N(to-from+1)
+}
+
 // unwatched notes that there is no watch.
 func (v *view) unwatched() {
 	v.s.mu.Lock()
@@ -463,60 +470,5 @@ func (v *view) othersLocked() bool { return len(v.keys) > 1 }
 func (v *view) tellLocked() {
 	if v.waiting {
 		v.local.queue.Owner().place.tellLocked()
-	}
-}
-
-// waitInView waits until nobody is ahead of p, which c owns, or the line has become too long for
-// views.
-func (p *place) waitInView(ctx context.Context, c *claim) error {
-	s, n := p.s, c.local
-	for {
-		s.mu.Lock()
-		if s.closed {
-			s.mu.Unlock()
-			return ErrClosed
-		}
-		if p.staleLocked() || !inView(p.ahead) {
-			s.mu.Unlock()
-			return nil
-		}
-		v := s.viewLocked(n, false)
-		if !v.waiting {
-			v.reliesLocked()
-		}
-		v.waiting, v.needed = true, time.Now()
-		v.judgeLocked(false)
-		first, gone := p.ahead.Clear(), p.ticket.Lost()
-		s.mu.Unlock()
-
-		var err error
-		if !first && !gone {
-			gone, err = p.awaitNews(ctx)
-		}
-		s.mu.Lock()
-		v.waiting = false
-		if gone || p.ticket.Lost() {
-			err = errQueueAnew
-		}
-		if c.lastErr = v.err; v.refusal != nil {
-			err = v.refusal
-		}
-		first = p.ahead.Clear()
-		s.mu.Unlock()
-		if err != nil || first {
-			return err
-		}
-	}
-}
-
-// awaitNews waits until there is news for p, or p is gone with its lease.
-func (p *place) awaitNews(ctx context.Context) (gone bool, err error) {
-	select {
-	case <-p.news:
-		return false, nil
-	case <-p.lease.dead:
-		return true, nil
-	case <-ctx.Done():
-		return false, context.Cause(ctx)
 	}
 }

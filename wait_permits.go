@@ -3,7 +3,6 @@ package etcdlock
 import (
 	"context"
 	"slices"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -15,14 +14,6 @@ import (
 // manyWatched is how many keys a permit watches one by one. Where it waits for the end of more, it
 // watches all permits.
 const manyWatched = 16
-
-// A permitNotice is what a watch of some keys reports.
-type permitNotice struct {
-	kind etcd.NoticeKind
-	keys []string // that were deleted
-	at   int64    // the revision of the last of these
-	late bool     // the watch has not begun in time
-}
 
 // waitBehindSome waits until the line ahead of p, a permit, may have become one that lets it in,
 // and has read that line then. ahead is the line as p has found it. (Do not read it once more: a
@@ -43,58 +34,11 @@ func (p *place) waitBehindSome(
 ) error {
 	w := p.watchSome(ctx, ahead, *broken)
 	defer w.end()
-	relied := time.Now() // since when it relies on the watches
-	again := time.NewTimer(p.s.recheckAfter(relied, p.lengthOf()))
-	defer again.Stop()
-	for {
-		looks, at := false, int64(0)
-		select {
-		case told := <-w.notices:
-			if told.kind == etcd.Ended { // read the line, begin new watches
-				if told.late {
-					broken.Unanswered()
-				}
-				if err := broken.Wait(ctx, p.s.etcd.Caller); err != nil {
-					return err
-				}
-				return p.look(ctx, c, 0)
-			}
-			looks, at = p.permitNoticed(w, told, broken)
-		case <-again.C:
-			looks = true
-		case <-p.news:
-			if over, err := p.isOutdated(); over {
-				return err
-			}
-			relied, looks = time.Now(), true // the client has reconnected
-		case <-p.lease.dead:
-			return errQueueAnew
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		if !looks {
-			continue
-		}
-		if err := p.look(ctx, c, at); err != nil {
-			return err
-		}
-		if ahead, stale := p.rivals(); stale || !w.covers(ahead) {
-			return nil
-		}
-		again.Reset(p.s.recheckAfter(relied, p.lengthOf()))
-	}
-}
-
-// permitNoticed notes what one of the watches reports. looks says that p has to read the line then, at a
-// revision if that is not 0.
-func (p *place) permitNoticed(w *permitWatch, told permitNotice, broken *attempt.Backoff) (looks bool, at int64) {
-	if told.kind == etcd.Created {
-		if w.begun++; w.begun == w.count {
-			broken.Reset()
-			return true, 0 // what was before the watches
-		}
-	}
-	return told.at != 0 && p.departed(w, told.keys), told.at
+	return p.waitBy(ctx, c, source{
+		notices: w.notices, count: max(1, len(w.keys)),
+		begun: looks, due: looks, first: p.firstRecheck(), news: looks, covers: w.covers,
+		departed: func(keys []string) bool { return p.departed(w, keys) },
+	}, broken)
 }
 
 // departed notes that keys were deleted after p was put. It reports whether p may hold now, or does
@@ -119,13 +63,9 @@ func (p *place) departed(w *permitWatch, keys []string) (looks bool) {
 
 // A permitWatch is the watches by which a permit waits.
 type permitWatch struct {
-	notices chan permitNotice
-	count   int // of watches
-	begun   int // of these
+	notices chan notice
 	end     context.CancelFunc
-
-	all  bool // permits are watched
-	keys []string
+	keys    []string // that are watched one by one; none if all permits are
 }
 
 // covers reports whether one of the watches tells when a place with those ahead of it may hold.
@@ -134,7 +74,7 @@ func (w *permitWatch) covers(ahead line.Ahead) bool {
 		return false
 	}
 	return !slices.ContainsFunc(ahead.Awaited(), func(e line.Entry) bool {
-		return !slices.Contains(w.keys, e.Key) && !(w.all && e.Kind() == line.Permit)
+		return !slices.Contains(w.keys, e.Key) && (len(w.keys) > 0 || e.Kind() != line.Permit)
 	})
 }
 
@@ -145,18 +85,16 @@ func (w *permitWatch) covers(ahead line.Ahead) bool {
 // is slow would get many times as much to do. TestTheWatchesOfAPermitBeginAtASlowEtcd.)
 func (p *place) watchSome(ctx context.Context, ahead line.Ahead, broken attempt.Backoff) *permitWatch {
 	awaited := ahead.Awaited()
-	w := &permitWatch{notices: make(chan permitNotice)}
+	w := &permitWatch{notices: make(chan notice)}
 	ctx, w.end = context.WithCancel(ctx)
 	failed := broken != attempt.Backoff{}
 	if awaited[0].Kind() == line.Permit && (ahead.Whole || failed || len(awaited) > manyWatched) {
-		w.all, w.count = true, 1
 		permits := line.Permits(p.ticket.Name)
 		p.s.tasks.Go(func() { p.follow(ctx, w.notices, broken, permits.From, clientv3.WithRange(permits.To)) })
 		return w
 	}
 	for _, e := range append(slices.Clone(awaited), p.ticket.Entry()) {
 		w.keys = append(w.keys, e.Key)
-		w.count++
 		p.s.tasks.Go(func() { p.follow(ctx, w.notices, broken, e.Key) })
 	}
 	return w
@@ -165,7 +103,7 @@ func (p *place) watchSome(ctx context.Context, ahead line.Ahead, broken attempt.
 // follow tells what a watch of deletions reports, until ctx ends, which whoever waits ends, or the
 // watch does.
 func (p *place) follow(
-	ctx context.Context, told chan<- permitNotice, broken attempt.Backoff, key string, opts ...clientv3.OpOption,
+	ctx context.Context, told chan<- notice, broken attempt.Backoff, key string, opts ...clientv3.OpOption,
 ) {
 	before := broken
 	watch := p.s.etcd.Watch(ctx, &broken, key, append(opts, clientv3.WithFilterPut())...)
@@ -174,33 +112,21 @@ func (p *place) follow(
 	for {
 		select {
 		case answer, open := <-watch.Answers:
-			n := watch.Notice(answer, open)
-			keys, at := p.deletions(n.Events)
-			if n.Kind == etcd.Events && at == 0 {
+			n := p.noticeOf(watch.Notice(answer, open))
+			if n.kind == etcd.Events && n.at == 0 {
 				continue
 			}
+			n.late = late
 			select {
-			case told <- permitNotice{n.Kind, keys, at, late}:
+			case told <- n:
 			case <-ctx.Done():
 				return
 			}
-			if n.Kind == etcd.Ended {
+			if n.kind == etcd.Ended {
 				return
 			}
 		case <-ctx.Done():
 			return
 		}
 	}
-}
-
-// deletions are the keys that were deleted by events, and the revision of the last of these. Only
-// events newer than p count, as with one key.
-func (p *place) deletions(events []*clientv3.Event) (keys []string, at int64) {
-	for _, event := range events {
-		newer := event.Kv.GetModRevision() > p.ticket.Rev()
-		if event.Type == clientv3.EventTypeDelete && newer {
-			keys, at = append(keys, string(event.Kv.GetKey())), max(at, event.Kv.GetModRevision())
-		}
-	}
-	return keys, at
 }

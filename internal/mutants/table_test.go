@@ -798,7 +798,7 @@ var mutants = []mutant{
 `, `	tick := time.NewTimer(recheck.Least)
 	tick.Stop()
 `},
-			{"watch.go", `			if checking.finished() {
+			{"wait.go", `			if checking.finished() {
 `, `			if false {
 `},
 		},
@@ -890,29 +890,27 @@ var mutants = []mutant{
 		name: "no look once the watch is there",
 		why:  "The line was read when the key was put. But no event shows what was deleted before the watch began (rule 20).",
 		edits: []edit{
-			{"watch.go", `				if !known {
-`, `				if false {
-`},
+			{"wait.go", `		begun: verifies, due: checks,`, `		begun: stays, due: checks,`},
 		},
 		killers: []killer{inArea("queue", "TestALongLineGetsInWhateverBecomesOfItsWatches")},
 	},
 	{
 		name: "who does not look watches from now",
 		why:  "etcd serves a watch from the put late, and one from now at once. But the latter does not show what was deleted in between, and nobody looks (rule 20).",
-		edits: []edit{{"watch.go", `		opts = append(opts, clientv3.WithRev(from))
+		edits: []edit{{"predecessor.go", `		opts = append(opts, clientv3.WithRev(from))
 `, ``}},
 		killers: []killer{inArea("queue", "TestAWatchFromThePutMissesNothing")},
 	},
 	{
 		name:    "the watch that was kept is taken for that of any key",
 		why:     "The watch is there, and a place that goes round stands behind the same key again. But somebody may have come between, or the one before may not have come back (rule 12).",
-		edits:   []edit{{"watch.go", `last != nil && last.key == before.Key && last`, `last != nil && last`}},
+		edits:   []edit{{"predecessor.go", `last != nil && last.key == before.Key && last`, `last != nil && last`}},
 		killers: []killer{inArea("queue", "TestWhoReturnsToALongLineAsksForLittle")},
 	},
 	{
 		name: "a watch that was kept is kept",
 		why:  "The watch costs etcd nothing while nothing happens, and the next place may need it. But then each name for which the Session has ever waited has one (rule 24).",
-		edits: []edit{{"watch.go", `		if n.last == w {
+		edits: []edit{{"predecessor.go", `		if n.last == w {
 			s.unwatchLastLocked(n)
 		}
 `, ``}},
@@ -933,10 +931,9 @@ var mutants = []mutant{
 		unexplored: "A single key is read only where the line is longer than sixteen.",
 	},
 	{
-		name: "who is known by a key is looked at as seldom as any in a long line",
-		why:  "The key was read with the put, and the watch shows when it goes. But if it has no lease it never goes, and all that come behind wait (rule 14).",
-		edits: []edit{{"watch.go", `		first = min(first, attempt.Jitter(lateCheck))
-`, ``}},
+		name:    "who is known by a key is looked at as seldom as any in a long line",
+		why:     "The key was read with the put, and the watch shows when it goes. But if it has no lease it never goes, and all that come behind wait (rule 14).",
+		edits:   []edit{{"wait.go", `by.begun, by.first = stays, min(by.first, attempt.Jitter(lateCheck))`, `by.begun = stays`}},
 		killers: []killer{inArea("queue", "TestAStrayThatLooksLikeAContenderBlocksNobodyForLong")},
 	},
 	{
@@ -995,11 +992,11 @@ var mutants = []mutant{
 		name: "the event of the predecessor is enough",
 		why:  "The one before is gone, so it is the waiter's turn. But that one may have been a waiter, too (rule 20).",
 		edits: []edit{
-			{"watch.go", `				return p.look(ctx, c, at)
-`, `				_ = at
+			{"wait.go", `			if err := p.look(ctx, c, at); err != nil`, `			if w.covers == nil && at != 0 {
 				p.setLine(line.None, p.s.etcd.Epoch())
 				return nil
-`},
+			}
+			if err := p.look(ctx, c, at); err != nil`},
 			{"view.go", `		p.ahead = p.ahead.Without(v.goneLocked(p))
 `, `		if gone := v.goneLocked(p); gone(p.ahead.Last[len(p.ahead.Last)-1]) {
 			p.ahead.Last = nil
@@ -1141,12 +1138,12 @@ var mutants = []mutant{
 		name: "a watch that ends is the end of the wait",
 		why:  "What Lock builds on is gone, and the caller may call it again. But the watch ends whenever a member restarts (rule 12).",
 		edits: []edit{
-			{"watch.go", `				if err := broken.Wait(ctx, p.s.etcd.Caller); err != nil {
-					return err
-				}
-`, `				if err := broken.Wait(ctx, p.s.etcd.Caller); err == nil {
-					return attempt.ErrNoAnswer
-				}
+			{"wait.go", `			if err := broken.Wait(ctx, p.s.etcd.Caller); err != nil {
+				return err
+			}
+`, `			if err := broken.Wait(ctx, p.s.etcd.Caller); err == nil {
+				return attempt.ErrNoAnswer
+			}
 `},
 			{"view.go", `			case etcd.Ended:
 `, `			case etcd.Ended:
@@ -1294,7 +1291,7 @@ var mutants = []mutant{
 	{
 		name: "TryLock waits once its key is in line",
 		why:  "Its key is there, as that of Lock. But somebody came before it, and it does not wait for others.",
-		edits: []edit{{"watch.go", `		case c.try:
+		edits: []edit{{"wait.go", `		case c.try:
 `, `		case c.try && c.together && !c.try:
 `}},
 		killers: []killer{inArea("queue", "TestTryLockBesideKeysThatComeAndGoAnswersSoon")},
@@ -1964,11 +1961,9 @@ var mutants = []mutant{
 		killers: []killer{named("TestAPermitWaitsForThoseThatItHasFound")},
 	},
 	{
-		name: "a permit that waits misses what was before its watches",
-		why:  "The line was read with the put. But those that have gone between the put and the watches told nobody.",
-		edits: []edit{{"wait_permits.go", `			return true, 0 // what was before the watches
-`, `			return false, 0
-`}},
+		name:    "a permit that waits misses what was before its watches",
+		why:     "The line was read with the put. But those that have gone between the put and the watches told nobody.",
+		edits:   []edit{{"wait_permits.go", `		begun: looks, due: looks,`, `		begun: stays, due: looks,`}},
 		killers: []killer{inArea("kinds", "TestAPermitMissesNothingBeforeItsWatches")},
 	},
 	{

@@ -1,0 +1,311 @@
+package etcdlock
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/line"
+)
+
+const (
+	// removalGrace is how long a wait that failed waits for its key to be removed.
+	removalGrace = 25 * time.Millisecond
+
+	// lateCheck is when a waiter that watches from the revision of its put checks for the first
+	// time whether the key before it stands in line.
+	lateCheck = 5 * time.Second
+)
+
+// wait waits until everybody ahead of p is gone. It returns nil if p is first and its
+// key is there; errQueueAnew if its key or its lease is gone; errTaken if somebody is ahead
+// of it and c only tries; the cause of ctx when ctx ends; or an error that a retry does not
+// fix.
+//
+// Behind a few it waits by the Session's view of the line, which needs no request of its
+// own; behind many by a watch of one key, or those of a permit.
+func (p *place) wait(ctx context.Context, c *claim) error {
+	p.listen()
+	var broken, anew attempt.Backoff
+	for {
+		var err error
+		switch ahead, stale := p.rivals(); {
+		case stale:
+			if err = anew.Wait(ctx, p.s.etcd.Caller); err == nil {
+				err = p.look(ctx, c, 0)
+			}
+		case ahead.Clear():
+			return nil
+		case ahead.Unread():
+			err = p.look(ctx, c, 0)
+		case c.try:
+			err = errTaken
+		case inView(ahead):
+			err = p.waitInView(ctx, c)
+		case p.ticket.Kind == line.Permit:
+			p.s.dropView(c.local)
+			err = p.waitBehindSome(ctx, c, ahead, &broken)
+		default:
+			p.s.dropView(c.local)
+			err = p.waitBehind(ctx, c, ahead.Last[len(ahead.Last)-1], &broken)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// waitInView waits by the view until it has news for p, which c owns: nobody is ahead of p, or the
+// line has become too long for views.
+func (p *place) waitInView(ctx context.Context, c *claim) (err error) {
+	s := p.s
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return ErrClosed
+	}
+	if p.staleLocked() {
+		s.mu.Unlock()
+		return nil
+	}
+	v := s.viewLocked(c.local, false)
+	v.reliesLocked()
+	v.waiting, v.needed = true, time.Now()
+	v.judgeLocked(false)
+	waits := !p.ahead.Clear() && !p.ticket.Lost()
+	s.mu.Unlock()
+
+	if waits {
+		err = p.waitBy(ctx, c, source{first: never, news: returns}, nil)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v.waiting = false
+	if p.ticket.Lost() {
+		err = errQueueAnew
+	}
+	if c.lastErr = v.err; v.refusal != nil {
+		err = v.refusal
+	}
+	return err
+}
+
+// waitBehind waits until the line ahead of p may have changed, and then reads it again.
+//
+// It watches the DELETE of the one key before its own, from now: etcd serves a watch
+// from a past revision in a loop of 100 ms. Once the watch is there it checks by a read
+// that the very key, by its create revision, is still there. So no deletion is missed:
+// the read shows those before the watch, and those after it come as events.
+//
+// The order of departures may differ from that of the line, so one read at the event's
+// revision shows who is ahead of p then. (Do not enter without it: if W between H and p
+// is deleted while H holds, p would enter beside H.)
+func (p *place) waitBehind(
+	ctx context.Context, c *claim, before line.Entry, broken *attempt.Backoff,
+) error {
+	w, known := p.watchBefore(ctx, broken, before)
+	defer p.unwatchBefore(w)
+	by := source{
+		answers: w.Answers, judge: w.Notice, count: 1,
+		begun: verifies, due: checks, first: p.firstRecheck(), news: relies, before: before,
+		departed: func(keys []string) bool {
+			w.gone = w.gone || slices.Contains(keys, before.Key)
+			return w.gone
+		},
+	}
+	if known {
+		by.begun, by.first = stays, min(by.first, attempt.Jitter(lateCheck))
+	}
+	return p.waitBy(ctx, c, by, broken)
+}
+
+// A source is what tells a waiter that the line ahead of it may have changed: the view of the line,
+// the watch of the key before, or the watches of a permit. waitBy waits by it.
+type source struct {
+	// The watches, unless it is the view: one, of which the waiter judges the answers itself, or
+	// several, each with a goroutine that does.
+	answers clientv3.WatchChan
+	judge   func(answer clientv3.WatchResponse, open bool) etcd.Notice
+	notices <-chan notice
+	count   int // of watches that have not begun
+
+	// What follows.
+	begun    step                        // when all watches have begun
+	departed func(keys []string) bool    // whether a look does when keys were deleted
+	due      step                        // when a recheck is due
+	first    time.Duration               // the time to the first recheck
+	news     step                        // when the client has reconnected, or the view has news
+	before   line.Entry                  // the key that a check is about
+	covers   func(ahead line.Ahead) bool // whether the wait goes on after a look; nil if it never does
+}
+
+// never is a time that no wait lasts.
+const never = time.Duration(math.MaxInt64)
+
+// A step is what follows for a waiter from what it has heard. Of two, the later does.
+type step uint8
+
+const (
+	stays     step = iota // nothing
+	relies                // no event was missed: the next recheck is due after a period
+	verifies              // a check shows what was before the watch
+	checks                // a check shows whether an event was missed, if none is under way
+	looks                 // it reads the line
+	rewatches             // it reads the line, and then begins new watches
+	returns               // the wait is over
+)
+
+// A notice is what a watch of deletions reports.
+type notice struct {
+	kind etcd.NoticeKind
+	keys []string // that were deleted
+	at   int64    // the revision of the last of these
+	late bool     // the watch has not begun in time
+}
+
+// noticeOf is what n says to p's waiter.
+//
+// Only events newer than p count, because the key was there when p was put. A member
+// that lags behind serves its own "now", and may report an earlier use of the same
+// key name. (TestADeletionOlderThanThePlaceLetsNobodyIn.)
+func (p *place) noticeOf(n etcd.Notice) notice {
+	told := notice{kind: n.Kind}
+	for _, event := range n.Events {
+		newer := event.Kv.GetModRevision() > p.ticket.Rev()
+		if event.Type == clientv3.EventTypeDelete && newer {
+			told.keys = append(told.keys, string(event.Kv.GetKey()))
+			told.at = max(told.at, event.Kv.GetModRevision())
+		}
+	}
+	return told
+}
+
+// hear is what follows from a notice, and the revision at which the waiter looks, 0 for now.
+func (w *source) hear(n notice, broken *attempt.Backoff) (next step, at int64) {
+	if n.kind == etcd.Ended {
+		if n.late {
+			broken.Unanswered()
+		}
+		return rewatches, 0
+	}
+	if n.at != 0 && w.departed(n.keys) {
+		next, at = looks, n.at
+	}
+	if n.kind != etcd.Created {
+		return next, at
+	}
+	if w.count--; w.count == 0 {
+		broken.Reset()
+		if w.begun >= next {
+			next, at = w.begun, 0 // a look as of now shows what was before the watches
+		}
+	}
+	return next, at
+}
+
+// waitBy waits by w until the line ahead of p may have changed, and has read it then.
+//
+// If an event never comes, from a frozen member for instance, a slow recheck makes up
+// for it. The longer the wait and the line, the slower the recheck. Events are heard while a check
+// is under way. (Do not wait for its answer alone: an etcd that was frozen answers those of a long
+// line one by one when it is back, and tells who is next at once.
+// TestACheckKeepsNobodyFromHearingTheEvent.)
+func (p *place) waitBy(ctx context.Context, c *claim, w source, broken *attempt.Backoff) error {
+	relied, length := time.Now(), p.lengthOf() // since when it relies on the watch
+	again := time.NewTimer(w.first)
+	defer again.Stop()
+	var checking check
+	defer func() { checking.end() }()
+	for {
+		next, at := stays, int64(0)
+		select {
+		case answer, open := <-w.answers:
+			next, at = w.hear(p.noticeOf(w.judge(answer, open)), broken)
+		case n := <-w.notices:
+			next, at = w.hear(n, broken)
+		case <-again.C:
+			next = w.due
+		case r := <-checking.answer:
+			checking.end()
+			switch {
+			case r.err != nil:
+				return r.err
+			case !r.still: // an event was missed
+				next = looks
+			default:
+				next, length = relies, cmp.Or(r.length, length)
+			}
+		case <-p.news:
+			if p.isGone() {
+				return errQueueAnew
+			}
+			if _, stale := p.rivals(); stale { // etcd was set back
+				return nil
+			}
+			relied, next = time.Now(), w.news
+		case <-p.lease.dead:
+			return errQueueAnew
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+
+		switch next {
+		case stays:
+			continue
+		case verifies:
+			checking.end() // it may have been sent before
+			checking = p.check(ctx, c, w.before, 0)
+			continue
+		case checks:
+			if checking.finished() {
+				checking = p.check(ctx, c, w.before, length)
+			}
+			continue
+		case looks:
+			checking.end()
+			if err := p.look(ctx, c, at); err != nil || w.covers == nil {
+				return err
+			}
+			if ahead, stale := p.rivals(); stale || !w.covers(ahead) {
+				return nil
+			}
+			length = p.lengthOf()
+		case rewatches:
+			checking.end()
+			if err := broken.Wait(ctx, p.s.etcd.Caller); err != nil {
+				return err
+			}
+			return p.look(ctx, c, 0)
+		case returns:
+			return nil
+		}
+		again.Reset(p.s.recheckAfter(relied, length))
+	}
+}
+
+// firstRecheck is how long to wait for the first recheck of a waiter at p.
+func (p *place) firstRecheck() time.Duration { return p.s.recheckAfter(time.Now(), p.lengthOf()) }
+
+// lengthOf is the length of p's line, as far as is known.
+func (p *place) lengthOf() int {
+	ahead, _ := p.rivals()
+	return max(ahead.Keys, ahead.Count()+1)
+}
+
+// listen lets tellLocked wake the caller, unless nobody is ahead of p.
+func (p *place) listen() {
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	if p.news == nil && !p.ahead.Clear() {
+		p.news = make(chan struct{}, 1)
+	}
+	if p.ticket.Lost() {
+		p.tellLocked() // it went before anybody listened
+	}
+}
