@@ -48,8 +48,8 @@ type claim struct {
 	lastErr error // of etcd, while it retries
 	ahead   int   // contenders ahead of it when it queued
 
-	// Guarded by Session.mu. While the claim owns the turn, and does not hold, only the goroutine of
-	// the call changes its place and its hold, and reads them without mu.
+	// Guarded by Session.mu. While the claim owns the turn, and does not hold, only the goroutine
+	// of the call changes its place and its hold, and reads them without mu.
 	cancel context.CancelCauseFunc // of its wait, nil once that is over
 	place  *place                  // in etcd's line, nil while it has none; it may have been given up
 	hold   *hold                   // the one that it got, which its waiter has; it stays here
@@ -105,7 +105,8 @@ func (s *Session) lineLocked(name string) *localLine {
 	return n
 }
 
-// The markedLines of a Session are those whose admissions follow at the Unlock; they are its Settler.
+// The markedLines of a Session are those whose admissions follow at the Unlock; they are its
+// Settler.
 type markedLines struct{ last *localLine }
 
 // markLocked notes that something has changed on which n's admission depends.

@@ -92,8 +92,8 @@ func (h *hold) becomesLocked(next holdState, why error) {
 	}
 }
 
-// checkCanBeginLocked returns an error if no hold of c can begin at p now: errQueueAnew if the place
-// is lost (a hold never begins after its end), errSetBack if the line must be read first.
+// checkCanBeginLocked returns an error if no hold of c can begin at p now: errQueueAnew if the
+// place is lost (a hold never begins after its end), errSetBack if the line must be read first.
 func (p *place) checkCanBeginLocked(c *claim, now time.Time) error {
 	if p.s.closed || c.m.closed {
 		return ErrClosed
@@ -108,8 +108,8 @@ func (p *place) checkCanBeginLocked(c *claim, now time.Time) error {
 	return nil
 }
 
-// newHoldLocked makes the hold of c that begins at p now, where it can. The caller notes in the local
-// queue that c has it.
+// newHoldLocked makes the hold of c that begins at p now, where it can. The caller notes in the
+// local queue that c has it.
 func (p *place) newHoldLocked(c *claim, now time.Time) *hold {
 	p.ticket.Hold()
 	h := &hold{
@@ -293,8 +293,8 @@ func (p *place) endContexts() {
 	}
 }
 
-// contextsOpenLocked reports whether h has ended, and its contexts may not have, or those of one that
-// ended together with it.
+// contextsOpenLocked reports whether h has ended, and its contexts may not have, or those of one
+// that ended together with it.
 func (h *hold) contextsOpenLocked() bool {
 	for _, o := range h.all {
 		if o.state != holdWhole && o.contexts != nil {

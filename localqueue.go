@@ -7,8 +7,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/turn"
 )
 
-// lockedErrorLocked is the LockedError of a waiter in the queue, or of a claim that comes now if w is
-// nil. The queue has an owner.
+// lockedErrorLocked is the LockedError of a waiter in the queue, or of a claim that comes now if w
+// is nil. The queue has an owner.
 func (n *localLine) lockedErrorLocked(w *turn.Waiter[*claim]) *LockedError {
 	e := &LockedError{Name: n.name, Ahead: n.queue.Ahead(w)}
 	if h := n.holdLocked(); h != nil { // after a pause no timer may have run

@@ -137,8 +137,8 @@ func TestAHoldThatIsOverByTheClockIsNotToldAsTheHolder(t *testing.T) {
 	require.ErrorIs(t, m.Unlock(t.Context()), ErrMaxHold)
 }
 
-// A settlesAll is a Settler that fails the test if a line that was not marked could be settled further,
-// too.
+// A settlesAll is a Settler that fails the test if a line that was not marked could be settled
+// further, too.
 type settlesAll struct {
 	*markedLines
 	t *testing.T

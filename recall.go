@@ -183,8 +183,8 @@ type recallState struct {
 	timer *time.Timer
 }
 
-// noteRecallLocked notes what e, which is p's key as it was read or as an event has told it, says of a
-// recall. Of several requests the one with the shortest grace counts.
+// noteRecallLocked notes what e, which is p's key as it was read or as an event has told it, says
+// of a recall. Of several requests the one with the shortest grace counts.
 func (p *place) noteRecallLocked(e line.Entry) {
 	if !p.listens() {
 		return

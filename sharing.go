@@ -67,8 +67,8 @@ const (
 	mustQueue                  // it waits for their turn to end
 )
 
-// admissionLocked is that of the first that waits, or of one that comes when nobody does. early says
-// that it came before the key was put.
+// admissionLocked is that of the first that waits, or of one that comes when nobody does. early
+// says that it came before the key was put.
 func (n *localLine) admissionLocked(kind line.Kind, early bool) admission {
 	switch owner := n.queue.Owner(); {
 	case owner == nil || owner.kind != kind || kind == line.Exclusive:
@@ -118,7 +118,8 @@ func (n *localLine) admissionOfReadLocked(owner *claim, early bool) admission {
 	}
 }
 
-// leavesRoomLocked is the welcome of a permit that comes where c owns the turn, which is one, too.
+// leavesRoomLocked is the admission of a permit that comes where c owns the turn, which is one,
+// too.
 func (c *claim) leavesRoomLocked() admission {
 	p := c.place
 	switch {
@@ -132,15 +133,15 @@ func (c *claim) leavesRoomLocked() admission {
 	}
 }
 
-// SettleLocked makes the admissions of the lines that were marked. An admission may change its line, or
-// end a lease, and so mark lines.
+// SettleLocked makes the admissions of the lines that were marked. An admission may change its
+// line, or end a lease, and so mark lines.
 //
 // Invariant: while mu is free, no line is marked, and each is as its admission leaves it. So no
-// waiter waits that may have the turn beside its owner, TryRLock and TryAcquire wait only where etcd
-// has to tell first, and where a watch has to tell there is one, if there can be. Whatever changes
-// what an admission asks marks the line: the turn, the place of its owner, the view, and the lease.
-// (Time alone makes it only less certain: a lease that is not renewed lasts no longer.) Do not call
-// an admission by hand where something changes: a call that is forgotten is a hang.
+// waiter waits that may have the turn beside its owner, TryRLock and TryAcquire wait only where
+// etcd has to tell first, and where a watch has to tell there is one, if there can be. Whatever
+// changes what an admission asks marks the line: the turn, the place of its owner, the view, and
+// the lease. (Time alone makes it only less certain: a lease that is not renewed lasts no longer.)
+// Do not call an admission by hand where something changes: a call that is forgotten is a hang.
 // (TestAWaiterIsLetInByTheUnlockOfWhateverChanges.)
 func (all *markedLines) SettleLocked() {
 	for n := all.last; n != nil; n = all.last {
@@ -167,8 +168,8 @@ func (n *localLine) admitLocked() {
 	}
 }
 
-// letInLocked gives c, the first that waits, the turn beside its owner: as the next owner, if c wants
-// permits, and with a hold at the owner's place, if c reads.
+// letInLocked gives c, the first that waits, the turn beside its owner: as the next owner, if c
+// wants permits, and with a hold at the owner's place, if c reads.
 func (c *claim) letInLocked() {
 	n := c.local
 	if c.waiter.Steps {
@@ -214,9 +215,9 @@ func (n *localLine) refuseLocked() {
 	}
 }
 
-// handDown gives the place at which c has waited in etcd's line to the next in the local line, if that
-// came before the put: it goes on waiting there. It reports false, and does nothing, if there is
-// nobody, or the place is of no use. locked tells c who is before it.
+// handDown gives the place at which c has waited in etcd's line to the next in the local line, if
+// that came before the put: it goes on waiting there. It reports false, and does nothing, if there
+// is nobody, or the place is of no use. locked tells c who is before it.
 func (c *claim) handDown() (locked *LockedError, done bool) {
 	s, n, p := c.m.s, c.local, c.place
 	s.mu.Lock()

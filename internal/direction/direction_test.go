@@ -45,8 +45,8 @@ func TestNothingElseIsUsedAgainstTheDirection(t *testing.T) {
 	require.Equal(t, upward, slices.Sorted(maps.Keys(against)), "%v", against)
 }
 
-// imports are the packages below internal/ that the library is made of, each with those of them that
-// it may import.
+// imports are the packages below internal/ that the library is made of, each with those of them
+// that it may import.
 var imports = map[string][]string{
 	"etcd":           {"etcd/attempt", "etcd/keepalive", "guard", "line", "ticket"},
 	"etcd/attempt":   nil,
@@ -189,8 +189,8 @@ func uses(t *testing.T) []use {
 	return all
 }
 
-// implementations returns the methods of the library for which object stands, if that is a method of
-// an interface.
+// implementations returns the methods of the library for which object stands, if that is a method
+// of an interface.
 func implementations(library *types.Package, object types.Object) (all []types.Object) {
 	f, isFunc := object.(*types.Func)
 	if !isFunc || f.Signature().Recv() == nil || !types.IsInterface(f.Signature().Recv().Type()) {

@@ -17,8 +17,8 @@ type Mutex struct {
 	after []func()
 }
 
-// A Settler draws the conclusions of what has changed since the Lock. Each Unlock calls it, with the
-// mutex held. So a change needs only a mark that the Settler finds.
+// A Settler draws the conclusions of what has changed since the Lock. Each Unlock calls it, with
+// the mutex held. So a change needs only a mark that the Settler finds.
 type Settler interface{ SettleLocked() }
 
 // After makes the Unlock that follows call f, without m: to cancel a context runs code that may
