@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -51,54 +48,6 @@ func (c Contender) label() string {
 	default: // a long line with keys ahead of it that are no contenders
 		return "somebody"
 	}
-}
-
-// Contenders returns all holders and waiters of the lock name, in the order of the line. The first
-// one holds. If it reads, all before the first one that does not read hold. If it is a permit, all
-// before the first one that has to wait hold. It is one linearizable read, writes nothing, and may
-// be called with any KV that sees the same keys as the lock's client.
-func Contenders(ctx context.Context, kv clientv3.KV, name string) ([]Contender, error) {
-	if err := checkAdmin(ctx, kv, "contenders of", name); err != nil {
-		return nil, err
-	}
-	if err := checkName(name); err != nil {
-		return nil, err
-	}
-	resp, err := kv.Get(ctx, line.Prefix(name), clientv3.WithPrefix())
-	if err != nil {
-		return nil, failed("contenders of", name, err)
-	}
-	l := line.Of(name, resp.Kvs)
-	holding := len(l.Holding())
-	contenders := make([]Contender, len(l))
-	for i, e := range l {
-		contenders[i] = contenderOf(name, e, i < holding)
-	}
-	return contenders, nil
-}
-
-// Holders returns all holders of every lock whose name begins with prefix, which is
-// a plain string and may be empty for all, sorted by name, and by token where several hold. It
-// is one linearizable read of all keys that begin with prefix, and writes nothing.
-func Holders(ctx context.Context, kv clientv3.KV, prefix string) ([]Contender, error) {
-	if err := checkAdmin(ctx, kv, "holders below", prefix); err != nil {
-		return nil, err
-	}
-	resp, err := kv.Get(ctx, prefix, clientv3.WithPrefix())
-	if err != nil {
-		return nil, failed("holders below", prefix, err)
-	}
-	var holders []Contender
-	lines := line.ByName(resp.Kvs)
-	for _, name := range slices.Sorted(maps.Keys(lines)) {
-		if !strings.HasPrefix(name, prefix) {
-			continue // prefix ends in the last part of a key
-		}
-		for _, e := range lines[name].Holding() {
-			holders = append(holders, contenderOf(name, e, true))
-		}
-	}
-	return holders, nil
 }
 
 // Break deletes exactly the key of c, whichever program made it, so that the next waiter in

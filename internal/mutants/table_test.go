@@ -1526,7 +1526,7 @@ var mutants = []mutant{
 	{
 		name: "who follows a leader relies on its watch",
 		why:  "A watch delivers everything, and a request each 1.5 s mostly shows nothing. But a watch may be silent.",
-		edits: []edit{{"watchholder.go", `			if !w.stands(ctx, &seen) {
+		edits: []edit{{"watch.go", `			if !w.stands(ctx, &seen) {
 				return
 			}
 `, ``}},
@@ -1535,13 +1535,13 @@ var mutants = []mutant{
 	{
 		name:    "who follows a leader watches from now",
 		why:     "The follower has just read who leads. But it notices what happens before the watch is there 1.5 s late.",
-		edits:   []edit{{"watchholder.go", `[]clientv3.OpOption{clientv3.WithRev(seen.revision + 1)}`, `[]clientv3.OpOption(nil)`}},
+		edits:   []edit{{"watch.go", `[]clientv3.OpOption{clientv3.WithRev(seen.revision + 1)}`, `[]clientv3.OpOption(nil)`}},
 		killers: []killer{inArea("holders", "TestWatchHolderSeesWhatHappensBeforeItsWatch")},
 	},
 	{
 		name: "a restore of etcd is no change of the leader",
 		why:  "The key is there with its revision. But the watch begins at a revision that is still to come again.",
-		edits: []edit{{"watchholder.go", `	if !read.Holds || seen.epoch != w.s.etcd.Epoch() ||
+		edits: []edit{{"watch.go", `	if !read.Holds || seen.epoch != w.s.etcd.Epoch() ||
 `, `	if !read.Holds ||
 `}},
 		killers: []killer{inArea("holders", "TestWatchHolderWatchesAnewAfterARestore")},
@@ -1549,7 +1549,7 @@ var mutants = []mutant{
 	{
 		name:    "who follows a leader asks whether there is any newer key",
 		why:     "While nobody leads, each newer key may be a leader's. But nested names in use are newer, too, and then all keys are read each time (rule 24).",
-		edits:   []edit{{"watchholder.go", `!showsNobody(read.Ranges[0], w.name, "")`, `read.Ranges[0].Count > 0`}},
+		edits:   []edit{{"watch.go", `!showsNobody(read.Ranges[0], w.name, "")`, `read.Ranges[0].Count > 0`}},
 		killers: []killer{inArea("holders", "TestWatchHolderOfAFreeNameReadsNoNestedNames")},
 	},
 
