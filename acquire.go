@@ -203,12 +203,12 @@ func (c *claim) enterLocked(way wayIn) {
 // takePlacesLocked takes a place for each claim, all on one lease. It reports false if there is no
 // lease for them.
 func (a call) takePlacesLocked() bool {
-	s := a[0].m.s
-	if !s.usableLocked() {
+	k := a[0].m.s.accountLocked()
+	if k == nil {
 		return false
 	}
 	for _, c := range a {
-		c.place = s.newPlaceLocked(c)
+		c.place = k.newPlaceLocked(c)
 	}
 	return true
 }
@@ -289,7 +289,7 @@ func (a call) entered(entering ticket.Several, done etcd.Outcome) (h *hold, know
 	defer s.mu.Unlock()
 	answer := done.Answer()
 	entrance := entering.Judge(answer)
-	a[0].place.lease.putLocked(answer, done.Prompt)
+	a[0].place.account.putLocked(answer, done.Prompt)
 	for i, c := range a {
 		if ahead := entering.Ahead(i); c.place.ticket.State() == ticket.InLine {
 			c.place.queuedLocked(ahead, done.Epoch)
@@ -432,13 +432,13 @@ func (a call) taken() (locked *LockedError, goes <-chan struct{}) {
 			break
 		}
 	}
-	for l := range s.leases {
-		p := l.places[before.Key]
+	for l, k := range s.accounts {
+		p := k.places[before.Key]
 		switch ours := p != nil && p.ticket.Rev() == before.Rev; {
 		case before.Lease != int64(l.id):
 		case ours && !p.stuck:
 			goes = p.removed // nil while it is in use
-		case !ours && l.hasDrawn(before.Key):
+		case !ours && k.hasDrawn(before.Key):
 			return nil, nil
 		}
 	}

@@ -10,10 +10,21 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/recheck"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 const (
+	// auditEvery is the time between audits of a lease's keys while the late copy of a request may
+	// put one.
+	auditEvery = 2 * tickEvery
+
+	// seldomAudits is how many renewal periods there are per audit while every hold that lasts is
+	// covered by a watch. idleAudits is that number while every key is also rechecked, and nothing
+	// was put for a while.
+	seldomAudits = 4
+	idleAudits   = 32
+
 	// auditGrace is how long an audit may wait for its answer after the lease has ended.
 	auditGrace = 500 * time.Millisecond
 
@@ -24,33 +35,33 @@ const (
 	soonByKeysEvery = 2
 )
 
-// auditDue reports whether it is time to audit the lease's keys. The last audit was at last.
+// AuditDue is as in lease.Tenants.
 //
 // Invariant: a hold that lasts is covered by a sure watch, or its lease's keys are audited once
 // per renewal period. They are audited as often while the renewals are late. Otherwise audits are
 // rare: each is a message, and an idle hold must cost little more than its renewals.
 // (TestAnIdleHoldCostsItsRenewalsAndLittleElse.)
-func (l *lease) auditDue(last time.Time) bool {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
+func (k *account) AuditDue(last time.Time) bool {
+	k.s.mu.Lock()
+	defer k.s.mu.Unlock()
 	now := time.Now()
-	period := max(l.plan.Period, min(l.ttl/3, auditEvery))
+	period := max(k.lease.plan.Period, min(k.lease.ttl/3, auditEvery))
 	since := now.Sub(last)
 	switch {
-	case l.hasEndedLocked():
+	case k.lease.hasEndedLocked():
 		return false
-	case l.suspect && since >= auditEvery/2: // else the tick comes soon
+	case k.suspect && since >= auditEvery/2: // else the tick comes soon
 		return true
-	case !l.doubted.IsZero() && now.Sub(l.doubted) < l.ttl && since >= auditEvery:
+	case !k.doubted.IsZero() && now.Sub(k.doubted) < k.lease.ttl && since >= auditEvery:
 		return true
-	case !l.doubted.IsZero(), len(l.places) > manyPlaces, l.plan.AtRisk(l.trust.Remaining(now)):
+	case !k.doubted.IsZero(), len(k.places) > manyPlaces, k.lease.plan.AtRisk(k.lease.trust.Remaining(now)):
 		return since >= period
 	default:
-		return since/l.seldomLocked(now, period) >= period // a multiple of the longest TTLs overflows
+		return since/k.seldomLocked(now, period) >= period // a multiple of the longest TTLs overflows
 	}
 }
 
-// audit compares the lease's keys in etcd with those that the Session
+// Audit is as in lease.Tenants. It compares the lease's keys in etcd with those that the Session
 // accounts for. It reports false if etcd seems not to know the lease.
 //
 // The answer is neither linearizable nor versioned, so nothing is done because of it
@@ -64,34 +75,34 @@ func (l *lease) auditDue(last time.Time) bool {
 // ctx ends when the lease is about to be revoked. An audit that is under way then still waits a
 // little for its answer, but does nothing with it: a cancelled request would be a warning in
 // clientv3's log. (TestClosingIsNoWarning, TestCloseDoesNotWaitLongForALook.)
-func (l *lease) audit(ctx context.Context, sent time.Time) (known bool) {
-	s := l.s
+func (k *account) Audit(ctx context.Context, sent time.Time) (known bool) {
+	s := k.s
 	if s.etcd.Disconnected() || s.etcd.Closed() {
 		return true // clientv3 would try many times a second
 	}
 	asking, stop := context.WithTimeout(s.ctx, s.etcd.Timeout())
 	defer stop()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(auditGrace, stop) })()
-	suspicious, places, byKeys := l.auditsBy()
-	if known = l.auditPlaces(ctx, asking, places); !byKeys {
+	suspicious, places, byKeys := k.auditsBy()
+	if known = k.auditPlaces(ctx, asking, places); !byKeys {
 		return known
 	}
-	lifetime, err := s.etcd.Lifetime(asking, l.id, clientv3.WithAttachedKeys())
+	lifetime, err := s.etcd.Lifetime(asking, k.lease.id, clientv3.WithAttachedKeys())
 	if err != nil || ctx.Err() != nil {
 		return true // the renewals show it, or it does not matter any more
 	}
 	known = lifetime.Known
 	// A member that lags behind also reports fewer keys. A read decides.
-	missing, strays := l.compare(lifetime.Keys, sent, suspicious || lifetime.Behind)
+	missing, strays := k.compare(lifetime.Keys, sent, suspicious || lifetime.Behind)
 
 	// Keys that users attach to the lease are theirs.
-	strays = slices.DeleteFunc(strays, func(key string) bool { return !l.hasDrawn(key) })
+	strays = slices.DeleteFunc(strays, func(key string) bool { return !k.hasDrawn(key) })
 	// After an error the next audit tries again.
 	_ = s.etcd.ReadKeys(ctx, keysOf(missing), s.etcd.AskInTime, func(part etcd.Part) {
-		l.confirmMissing(missing[part.From:], part, known)
+		k.confirmMissing(missing[part.From:], part, known)
 	})
 	_ = s.etcd.ReadKeys(ctx, strays, s.etcd.AskInTime, func(part etcd.Part) {
-		l.sweep(ctx, part.Entries)
+		k.sweep(ctx, part.Entries)
 	})
 	return known
 }
@@ -100,14 +111,14 @@ func (l *lease) audit(ctx context.Context, sent time.Time) (known bool) {
 // alone show a recall. If some listen it is one or the other in turn, so that it costs no more than
 // for holds that do not. It is both where holds have no watches, since there are too many names,
 // and where a late request may put a key, which only the keys on the lease show.
-func (l *lease) auditsBy() (suspicious bool, places []*place, byKeys bool) {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	suspicious = l.suspect
-	l.suspect = false
-	both := suspicious || !l.doubted.IsZero() || len(l.places) > manyPlaces
+func (k *account) auditsBy() (suspicious bool, places []*place, byKeys bool) {
+	k.s.mu.Lock()
+	defer k.s.mu.Unlock()
+	suspicious = k.suspect
+	k.suspect = false
+	both := suspicious || !k.doubted.IsZero() || len(k.places) > manyPlaces
 	some := false
-	for _, p := range l.places {
+	for _, p := range k.places {
 		listens := p.listens()
 		if s := p.ticket.State(); (s == ticket.InLine || s == ticket.Held) && (listens || !both) {
 			places = append(places, p)
@@ -117,12 +128,12 @@ func (l *lease) auditsBy() (suspicious bool, places []*place, byKeys bool) {
 	if !some {
 		return suspicious, nil, true
 	}
-	l.audits++
+	k.audits++
 	every := uint(byKeysEvery)
-	if !l.sweptLocked() {
+	if !k.sweptLocked() {
 		every = soonByKeysEvery
 	}
-	if !both && l.audits%every == 0 {
+	if !both && k.audits%every == 0 {
 		return suspicious, nil, true
 	}
 	return suspicious, places, both
@@ -131,20 +142,20 @@ func (l *lease) auditsBy() (suspicious bool, places []*place, byKeys bool) {
 // auditPlaces is the audit of places by their keys and values, if there are any. It reports false if
 // etcd seems not to know the lease. Like that of all keys it waits a little for its answer when ctx
 // has ended.
-func (l *lease) auditPlaces(ctx, asking context.Context, places []*place) (known bool) {
+func (k *account) auditPlaces(ctx, asking context.Context, places []*place) (known bool) {
 	known = true
-	_ = l.s.etcd.ReadKeys(asking, keysOf(places), l.s.etcd.Ask, func(part etcd.Part) {
+	_ = k.s.etcd.ReadKeys(asking, keysOf(places), k.s.etcd.Ask, func(part etcd.Part) {
 		if ctx.Err() != nil {
 			return
 		}
 		some := places[part.From:]
 		for i, e := range part.Entries {
 			if e.Rev != some[i].ticket.Rev() { // the lease may be the reason
-				known = known && l.isKnown()
+				known = known && k.lease.isKnown()
 				break
 			}
 		}
-		l.confirmMissing(some, part, known)
+		k.confirmMissing(some, part, known)
 	})
 	return known
 }
@@ -152,18 +163,18 @@ func (l *lease) auditPlaces(ctx, asking context.Context, places []*place) (known
 // compare compares the keys on l, as an audit sent at sent found them, with those that the
 // Session accounts for. The missing ones are to be read, and if the answer is suspicious also
 // some of those that are there.
-func (l *lease) compare(keys [][]byte, sent time.Time, suspicious bool) (missing []*place, strays []string) {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	l.swept = sent
+func (k *account) compare(keys [][]byte, sent time.Time, suspicious bool) (missing []*place, strays []string) {
+	k.s.mu.Lock()
+	defer k.s.mu.Unlock()
+	k.swept = sent
 	present := make(map[string]bool, len(keys))
 	for _, key := range keys {
 		present[string(key)] = true
-		if p := l.places[string(key)]; p == nil || p.ticket.Lost() {
+		if p := k.places[string(key)]; p == nil || p.ticket.Lost() {
 			strays = append(strays, string(key))
 		}
 	}
-	for key, p := range l.places {
+	for key, p := range k.places {
 		// Under a doubtful name a late request may have put the key again. After a set-back it
 		// may be the key of an earlier hold.
 		doubtful := !present[key] || p.ticket.Doubtful() || suspicious && p.hold != nil && len(missing) < manyPlaces
@@ -176,13 +187,13 @@ func (l *lease) compare(keys [][]byte, sent time.Time, suspicious bool) (missing
 
 // confirmMissing gives up the places whose keys are gone or changed, by what was read of them.
 // known says whether etcd seems to know the lease: if not, the keys went with it.
-func (l *lease) confirmMissing(places []*place, part etcd.Part, known bool) {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
+func (k *account) confirmMissing(places []*place, part etcd.Part, known bool) {
+	k.s.mu.Lock()
+	defer k.s.mu.Unlock()
 	for i, e := range part.Entries {
 		p := places[i]
 		seen := p.observedLocked(ticket.Observation{Entry: e, LeaseGone: !known})
-		if seen == ticket.Same && p.refs > 0 && part.Epoch == l.s.etcd.Epoch() {
+		if seen == ticket.Same && p.refs > 0 && part.Epoch == k.s.etcd.Epoch() {
 			p.epoch = part.Epoch // who waits has to read the line, too
 			p.markLocked()
 		}
@@ -190,16 +201,16 @@ func (l *lease) confirmMissing(places []*place, part etcd.Part, known bool) {
 }
 
 // sweep deletes those keys of the lease that no place of the Session accounts for.
-func (l *lease) sweep(ctx context.Context, read []line.Entry) {
-	s := l.s
+func (k *account) sweep(ctx context.Context, read []line.Entry) {
+	s := k.s
 	for _, e := range read {
-		if e.Lease != int64(l.id) {
+		if e.Lease != int64(k.lease.id) {
 			continue
 		}
 		s.mu.Lock()
-		accounted := l.accountsForLocked(e) // its name was taken again since the audit
+		accounted := k.accountsForLocked(e) // its name was taken again since the audit
 		if !accounted {
-			l.retireLocked(errLeaseDoubtful)
+			k.retireLocked()
 		}
 		s.mu.Unlock()
 		if accounted {
@@ -209,3 +220,43 @@ func (l *lease) sweep(ctx context.Context, read []line.Entry) {
 		s.log(slog.LevelWarn, "removed a key that a late request had put", "key", e.Key, "revision", e.Rev, "error", err)
 	}
 }
+
+// seldomLocked is how many renewal periods there are per audit of the lease's keys. It depends on
+// what else covers them: 1 if the key of a hold that lasts is not covered by a watch; many if each
+// key is rechecked, by a waiter, or by the view of a key that lingers or will linger, and the keys
+// were audited a TTL after the last put.
+//
+// (Do not leave out the latter. clientv3 may repeat a put unseen, and the late copy of one blocks
+// everybody until the next audit. TestAKeyThatALateRequestPutsIsSwept. In a long line it is rarer,
+// as rechecks are: else a crowd that goes round would mostly audit.
+// TestWhoWaitsInALongLineAuditsAsRarelyAsItRechecks.)
+func (k *account) seldomLocked(now time.Time, period time.Duration) time.Duration {
+	some, rechecked := false, true
+	contenders := 0 // in the longest line that it waits in
+	for _, p := range k.places {
+		switch p.ticket.State() {
+		case ticket.Held:
+			viewed := p.viewedLocked()
+			if !viewed && p.lastsForLocked(now, watchAfter) && (p.watch == nil || !p.watch.sure) {
+				return 1
+			}
+			rechecked = rechecked && viewed && p.local.view.neededLocked()
+			some = true
+		case ticket.InLine:
+			contenders = max(contenders, p.ahead.Keys)
+			some = true
+		}
+	}
+	switch {
+	case !some || !rechecked:
+		return seldomAudits
+	case k.sweptLocked():
+		return idleAudits
+	}
+	asRechecks := time.Duration(contenders) * recheck.PerContender / period
+	return min(max(seldomAudits, asRechecks), idleAudits)
+}
+
+// sweptLocked reports whether an audit of the keys on the lease was sent a TTL after the last put.
+// Copies of puts that come later than that are left to the rare audits.
+func (k *account) sweptLocked() bool { return k.swept.Sub(k.placed) >= k.lease.ttl }

@@ -94,7 +94,7 @@ func (m *Mutex) closeLocked() (holds []closedHold, given *place) {
 	for i := range holds {
 		h := &holds[i]
 		if h.before = h.closeLocked(); !h.before {
-			h.place.lease.releases++ // as in unlock
+			h.place.account.releases++ // as in unlock
 		}
 	}
 	return holds, given

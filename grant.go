@@ -94,6 +94,14 @@ func (s *Session) Lease() clientv3.LeaseID {
 	return s.current.id
 }
 
+// accountLocked is the account of the lease for new places, nil if there is none.
+func (s *Session) accountLocked() *account {
+	if !s.usableLocked() {
+		return nil
+	}
+	return s.accounts[s.current]
+}
+
 // usableLocked reports whether the current lease may get new places.
 func (s *Session) usableLocked() bool {
 	if s.current == nil || s.closed {

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/etcdlock/etcdlock/internal/line"
@@ -76,7 +74,7 @@ func (h *hold) becomesLocked(next holdState, why error) {
 	if was == holdWhole {
 		h.cause = why
 		if len(h.contexts) > 0 {
-			h.place.lease.trackEndingLocked(h)
+			h.place.account.trackEndingLocked(h)
 			h.m.s.mu.After(h.endContexts)
 		}
 	}
@@ -245,7 +243,7 @@ func (h *hold) endOwnContexts() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h.contexts = nil
-	delete(h.place.lease.ending, h)
+	delete(h.place.account.ending, h)
 }
 
 // holdsLocked are the holds at p: that of the owner of the turn, and of those who share it. The
@@ -397,23 +395,5 @@ func (h *hold) countNests(m *lockHandle, n int) {
 	}
 	if h.nests[m] += n; h.nests[m] == 0 {
 		delete(h.nests, m)
-	}
-}
-
-// trackEndingLocked notes that h has ended and that its contexts are about to end.
-func (l *lease) trackEndingLocked(h *hold) {
-	if l.ending == nil {
-		l.ending = make(map[*hold]struct{})
-	}
-	l.ending[h] = struct{}{}
-}
-
-// endContexts ends the contexts of all holds on the lease that have ended.
-func (l *lease) endContexts() {
-	l.s.mu.Lock()
-	holds := slices.Collect(maps.Keys(l.ending))
-	l.s.mu.Unlock()
-	for _, h := range holds {
-		h.endContexts()
 	}
 }

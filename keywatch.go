@@ -9,19 +9,12 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
-	"github.com/etcdlock/etcdlock/internal/recheck"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 const (
 	// watchAfter is the age from which a held key is watched. A shorter hold costs nothing.
 	watchAfter = time.Second
-
-	// seldomAudits is how many renewal periods there are per audit while every hold that lasts is
-	// covered by a watch. idleAudits is that number while every key is also rechecked, and nothing
-	// was put for a while.
-	seldomAudits = 4
-	idleAudits   = 32
 
 	// firstPause is the pause before a key watch is made again. It doubles up to a renewal period,
 	// because audits cover the key meanwhile.
@@ -50,22 +43,12 @@ type keyWatch struct {
 	sure bool // there is a watch, and the key was read since it was created
 }
 
-// watchHolds begins to watch the keys of the lease's holds that last and that no view covers.
-func (l *lease) watchHolds() {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	if l.hasEndedLocked() || l.s.closed || len(l.places) > manyPlaces {
-		return
-	}
-	now := time.Now()
-	for _, p := range l.places {
-		if p.watch == nil && p.lastsForLocked(now, watchAfter) && !p.viewedLocked() {
-			w := &keyWatch{place: p, again: make(chan struct{}, 1)}
-			w.ctx, w.cancel = context.WithCancel(l.s.ctx)
-			p.watch = w
-			l.s.tasks.GoLocked(w.run)
-		}
-	}
+// watchLocked begins to watch p's key.
+func (p *place) watchLocked() {
+	w := &keyWatch{place: p, again: make(chan struct{}, 1)}
+	w.ctx, w.cancel = context.WithCancel(p.s.ctx)
+	p.watch = w
+	p.s.tasks.GoLocked(w.run)
 }
 
 // lastsForLocked reports whether p's key has been held for a time.
@@ -86,60 +69,6 @@ func (p *place) unwatchLocked() {
 	if w := p.watch; w != nil {
 		p.watch = nil
 		p.s.mu.After(w.cancel)
-	}
-}
-
-// seldomLocked is how many renewal periods there are per audit of the lease's keys. It depends on
-// what else covers them: 1 if the key of a hold that lasts is not covered by a watch; many if each
-// key is rechecked, by a waiter, or by the view of a key that lingers or will linger, and the keys
-// were audited a TTL after the last put.
-//
-// (Do not leave out the latter. clientv3 may repeat a put unseen, and the late copy of one blocks
-// everybody until the next audit. TestAKeyThatALateRequestPutsIsSwept. In a long line it is rarer,
-// as rechecks are: else a crowd that goes round would mostly audit.
-// TestWhoWaitsInALongLineAuditsAsRarelyAsItRechecks.)
-func (l *lease) seldomLocked(now time.Time, period time.Duration) time.Duration {
-	some, rechecked := false, true
-	contenders := 0 // in the longest line that it waits in
-	for _, p := range l.places {
-		switch p.ticket.State() {
-		case ticket.Held:
-			viewed := p.viewedLocked()
-			if !viewed && p.lastsForLocked(now, watchAfter) && (p.watch == nil || !p.watch.sure) {
-				return 1
-			}
-			rechecked = rechecked && viewed && p.local.view.neededLocked()
-			some = true
-		case ticket.InLine:
-			contenders = max(contenders, p.ahead.Keys)
-			some = true
-		}
-	}
-	switch {
-	case !some || !rechecked:
-		return seldomAudits
-	case l.sweptLocked():
-		return idleAudits
-	}
-	asRechecks := time.Duration(contenders) * recheck.PerContender / period
-	return min(max(seldomAudits, asRechecks), idleAudits)
-}
-
-// rewatchLocked begins new watches of the keys of the Session's holds: the old ones may be silent.
-func (s *Session) rewatchLocked() {
-	for l := range s.leases {
-		if len(l.places) > manyPlaces {
-			continue
-		}
-		for _, p := range l.places {
-			if w := p.watch; w != nil {
-				w.sure = false
-				select {
-				case w.again <- struct{}{}:
-				default: // already told
-				}
-			}
-		}
 	}
 }
 
@@ -194,6 +123,15 @@ func (w *keyWatch) follow(broken *attempt.Backoff) error {
 	}
 }
 
+// renewLocked begins a new watch: the old one may be silent.
+func (w *keyWatch) renewLocked() {
+	w.sure = false
+	select {
+	case w.again <- struct{}{}:
+	default: // already told
+	}
+}
+
 // unsure notes that there is no watch.
 func (w *keyWatch) unsure() {
 	w.place.s.mu.Lock()
@@ -225,23 +163,29 @@ type unread struct {
 
 // created starts a read of the key, together with those of other watches that were just created.
 func (w *keyWatch) created() {
-	l := w.place.lease
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	l.unread = append(l.unread, unread{w, w.made})
-	if !l.reading {
-		l.reading = true
-		l.s.tasks.GoLocked(l.readWatched)
+	k := w.place.account
+	k.s.mu.Lock()
+	defer k.s.mu.Unlock()
+	k.reads.unread = append(k.reads.unread, unread{w, w.made})
+	if !k.reads.underWay {
+		k.reads.underWay = true
+		k.s.tasks.GoLocked(func() { k.reads.run(k) })
 	}
 }
 
-// readWatched reads the keys whose watches were created.
-func (l *lease) readWatched() {
-	s := l.s
+// watchReads are the reads of a lease's keys whose watches were created: of many at once.
+type watchReads struct {
+	unread   []unread // those whose keys are still to be read
+	underWay bool
+}
+
+// run reads the keys.
+func (r *watchReads) run(k *account) {
+	s := k.s
 	for {
 		s.mu.Lock()
-		created := l.unread
-		l.unread, l.reading = nil, len(created) > 0
+		created := r.unread
+		r.unread, r.underWay = nil, len(created) > 0
 		s.mu.Unlock()
 		if len(created) == 0 {
 			return
@@ -252,18 +196,17 @@ func (l *lease) readWatched() {
 		}
 		present := s.etcd.Epoch()
 		// If a key is not read, its watch stays unsure.
-		_ = s.etcd.ReadKeys(l.live, keysOf(places), s.etcd.Read, func(part etcd.Part) {
-			l.readSince(created[part.From:], part.Entries, present)
+		_ = s.etcd.ReadKeys(k.lease.live, keysOf(places), s.etcd.Read, func(part etcd.Part) {
+			r.since(k, created[part.From:], part.Entries, present)
 		})
 	}
 }
 
-// readSince notes what was read of keys after their watches were created, since an epoch.
-func (l *lease) readSince(created []unread, read []line.Entry, since *etcd.Epoch) {
-	s := l.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if since != s.etcd.Epoch() {
+// since notes what was read of keys after their watches were created, since an epoch.
+func (r *watchReads) since(k *account, created []unread, read []line.Entry, epoch *etcd.Epoch) {
+	k.s.mu.Lock()
+	defer k.s.mu.Unlock()
+	if epoch != k.s.etcd.Epoch() {
 		return // new watches have begun
 	}
 	for i, e := range read {
@@ -271,29 +214,5 @@ func (l *lease) readSince(created []unread, read []line.Entry, since *etcd.Epoch
 		if p.watch == w && p.observedLocked(ticket.Observation{Entry: e, AskFirst: true}) == ticket.Same {
 			w.sure = w.made == created[i].made
 		}
-	}
-}
-
-// askWhyLocked ends the hold at p, whose key is gone, in the background.
-func (l *lease) askWhyLocked(p *place) {
-	l.deleted = append(l.deleted, p)
-	if !l.asking {
-		l.asking = true
-		l.s.tasks.GoLocked(l.tellDeleted)
-	}
-}
-
-// tellDeleted ends the holds whose keys are gone. The lease may be the reason, so it first asks
-// etcd, for a moment, to give the right reason of the loss.
-func (l *lease) tellDeleted() {
-	known := l.isKnown()
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	for _, p := range l.deleted {
-		p.observedLocked(ticket.Observation{Entry: line.Entry{Key: p.ticket.Key}, LeaseGone: !known})
-	}
-	l.deleted, l.asking = nil, false
-	if !known {
-		l.suspectLocked() // and then a renewal decides
 	}
 }

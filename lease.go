@@ -4,25 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"log/slog"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
-	"github.com/etcdlock/etcdlock/internal/ticket"
 	"github.com/etcdlock/etcdlock/internal/trust"
 )
 
 const (
-	// auditEvery is the time between audits of a lease's keys while the late copy of a request may
-	// put one. The keeper checks what is due twice as often.
-	auditEvery = 700 * time.Millisecond
-
-	// manyPlaces is the number of a lease's keys above which no held key gets a watch of its
-	// own: an audit of all of them, once per renewal period, costs less.
-	manyPlaces = 100
+	// tickEvery is how often a keeper asks its tenants what is due, and whether their keys are to be
+	// audited.
+	tickEvery = 350 * time.Millisecond
 
 	// causeTime is how long a deleted key's hold waits for etcd to say whether the lease is gone
 	// too. If it is, that is the reason of the loss.
@@ -49,30 +43,17 @@ type lease struct {
 	live context.Context    // ended by the keeper, once no put can apply any more
 	bury context.CancelFunc // ends live
 
+	tenants tenants
+
 	// Guarded by Session.mu.
-	trust       *trust.Trust
-	expiry      *time.Timer        // of the trust
-	doubts      int                // of the trust, as counted in Session.doubts
-	refusal     error              // of renewals since the last good one, nil if there was none
-	places      map[string]*place  // by key: all that the Session accounts for
-	users       int                // places that hold, wait or are being released
-	releases    int                // releases under way, of holds that have ended whole
-	ending      map[*hold]struct{} // holds that have ended while their contexts may not have
-	idleSince   time.Time          // when users became 0
-	placed      time.Time          // when the last place was taken
-	swept       time.Time          // when the last answered audit of the keys on it was sent
-	state       leaseState         // changed by becomesLocked alone
-	why         error              // why it is in that state; nil while it serves
-	inTime      bool               // etcd has answered a renewal, or a put in the time of an attempt
-	suspect     bool               // an audit of its keys is due now
-	audits      uint               // while places listen: by values, or in turn by the keys on it
-	doubted     time.Time          // when it was last learned that a copy of a put may come late
-	unread      []unread           // created key watches whose keys are still to be read
-	reading     bool               // that read is under way
-	deleted     []*place           // places whose keys are gone and whose holds are about to end
-	asking      bool               // whether the lease is gone too is being asked
-	leftoverErr error              // why the last removal was given up
-	renewed     struct {           // what was known when the last renewal was confirmed
+	trust   *trust.Trust
+	expiry  *time.Timer // of the trust
+	doubts  int         // of the trust, as counted in Session.doubts
+	refusal error       // of renewals since the last good one, nil if there was none
+	state   leaseState  // changed by becomesLocked alone
+	why     error       // why it is in that state; nil while it serves
+	inTime  bool        // etcd has answered a renewal, or a put in the time of an attempt
+	renewed struct {    // what was known when the last renewal was confirmed
 		epoch    *etcd.Epoch
 		revision int64
 	}
@@ -100,37 +81,62 @@ func (l *lease) becomesLocked(next leaseState, why error) {
 		panic(fmt.Sprintf("etcdlock: lease %s: %v becomes %v", l.hex(), l.state, next))
 	}
 	l.state, l.why = next, why
-	l.markLocked()
+	l.tenants.MarkLocked()
 }
 
-// markLocked marks the local lines of the places on l.
-func (l *lease) markLocked() {
-	for t := range l.tenantsLocked() {
-		t.markLocked()
-	}
-}
+// servesLocked reports whether the lease takes new places.
+func (l *lease) servesLocked() bool { return l.state == leaseServing }
 
 // hasEndedLocked reports whether the trust in l has ended.
 func (l *lease) hasEndedLocked() bool { return l.state >= leaseEnded }
 
-// A tenant is a place, as its lease knows it.
-type tenant interface {
-	ticketLocked() *ticket.Ticket
-	stuckLocked() bool          // the removal of its key was given up
-	markLocked()                // the state of the lease has changed, or it lasts again
-	giveWayLocked()             // gives its key up if that lingers
-	leaseEndedLocked(why error) // ends the holds at it
+// A tenants is what a lease knows of its keys. A method with a name that ends in Locked is called
+// with the Session's mutex held.
+type tenants interface {
+	// UseLocked is what needs the lease.
+	UseLocked() use
+
+	// MarkLocked is called when the lease's state has changed, or the lease lasts again.
+	MarkLocked()
+
+	// GiveWayLocked gives up keys that are only kept for what may come.
+	GiveWayLocked()
+
+	// EndedLocked says that the trust in the lease has ended, and why.
+	EndedLocked(why error)
+
+	// KeyLocked is a key on the lease, empty if there is none.
+	KeyLocked() string
+
+	// Tick is called while the lease is kept, every tickEvery.
+	Tick()
+
+	// SuspectLocked makes an audit of the keys due now.
+	SuspectLocked()
+
+	// AuditDue reports whether it is time to audit the keys. The last audit was at last.
+	AuditDue(last time.Time) bool
+
+	// Audit compares the keys in etcd with the accounts. It was decided on at sent, and ctx ends when
+	// the lease is about to be revoked. It reports false if etcd seems not to know the lease.
+	Audit(ctx context.Context, sent time.Time) (known bool)
+
+	// BeforeRevoke is called before the lease is revoked, and its keys go.
+	BeforeRevoke()
+
+	// RemoveRest removes the keys that the end of the lease has not removed.
+	RemoveRest(until time.Time) error
+
+	// RevokedLocked says that the lease needs no tenants any more. err is why it could not be revoked,
+	// or why keys may be left.
+	RevokedLocked(err error)
 }
 
-// tenantsLocked are the places on l.
-func (l *lease) tenantsLocked() iter.Seq[tenant] {
-	return func(yield func(tenant) bool) {
-		for _, p := range l.places {
-			if !yield(p) {
-				return
-			}
-		}
-	}
+// A use is what needs a lease.
+type use struct {
+	Users     int       // places that hold, wait or are being released
+	IdleSince time.Time // when Users became 0
+	Releases  int       // under way, of holds that have ended whole
 }
 
 // newLease asks for a lease and makes it the current one if it can be used.
@@ -144,21 +150,19 @@ func (s *Session) newLease(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := &lease{
-		s:         s,
-		id:        granted.ID,
-		ttl:       ttl,
-		trust:     trust.New(attemptStarted, ttl, s.cfg.marginOf),
-		wake:      make(chan struct{}, 1),
-		dead:      make(chan struct{}),
-		places:    make(map[string]*place),
-		idleSince: time.Now(),
+		s:     s,
+		id:    granted.ID,
+		ttl:   ttl,
+		trust: trust.New(attemptStarted, ttl, s.cfg.marginOf),
+		wake:  make(chan struct{}, 1),
+		dead:  make(chan struct{}),
 	}
 	l.live, l.bury = context.WithCancel(s.ctx)
 	l.plan = l.trust.Schedule()
 	l.expiry = time.AfterFunc(time.Until(l.trust.Until()), l.check)
 	s.leases[l] = struct{}{}
+	l.tenants = s.openAccountLocked(l)
 	s.tasks.GoLocked(func() { l.keep(attemptStarted) })
-	s.tasks.GoLocked(l.followConnection)
 	s.log(slog.LevelDebug, "lease granted", "lease", l.hex(), "ttl", ttl)
 	s.trace().leaseGranted(l.id, ttl)
 	if l.trust.At(time.Now()) != trust.Whole {
@@ -204,7 +208,7 @@ func (l *lease) trustLocked(change func(t *trust.Trust)) {
 	until, lasted := l.trust.Until(), l.plan.Lasts(l.trust.Remaining(now))
 	change(l.trust)
 	if !lasted {
-		l.markLocked()
+		l.tenants.MarkLocked()
 	}
 	if l.trust.Until() != until {
 		l.expiry.Reset(time.Until(l.trust.Until()))
@@ -213,23 +217,11 @@ func (l *lease) trustLocked(change func(t *trust.Trust)) {
 	l.doubts = l.trust.Doubts()
 }
 
-// releasedLocked counts a release that is over. A hold that ends whole counts its release in
-// the same critical section, so that Close does not revoke the lease under it.
-func (l *lease) releasedLocked() {
-	l.releases--
-	if l.s.closed {
-		l.wakeKeeper()
-	}
-}
-
-// retireLocked keeps new places off the lease. The lease is renewed while places
-// need it, and then revoked.
-func (l *lease) retireLocked(why error) {
-	if why == errLeaseDoubtful {
-		l.doubted = time.Now()
-	}
+// retireLocked keeps new places off the lease: a request with it may still be under way. The lease
+// is renewed while places need it, and then revoked.
+func (l *lease) retireLocked() {
 	if l.state == leaseServing {
-		l.becomesLocked(leaseDraining, why)
+		l.becomesLocked(leaseDraining, errLeaseDoubtful)
 		l.replacedLocked()
 	}
 }
@@ -240,15 +232,8 @@ func (l *lease) replacedLocked() {
 		l.s.current = nil
 		l.s.trace().leaseReplaced(l.id, l.why)
 	}
-	l.giveWayLocked()
+	l.tenants.GiveWayLocked()
 	l.wakeKeeper()
-}
-
-// giveWayLocked gives up the keys that linger on the lease.
-func (l *lease) giveWayLocked() {
-	for t := range l.tenantsLocked() {
-		t.giveWayLocked()
-	}
 }
 
 // answeredInTimeLocked notes that etcd has answered in time under the lease.
@@ -266,9 +251,7 @@ func (l *lease) endLocked(why error) {
 	if served {
 		l.replacedLocked()
 	}
-	for t := range l.tenantsLocked() {
-		t.leaseEndedLocked(why)
-	}
+	l.tenants.EndedLocked(why)
 	l.wakeKeeper()
 }
 
@@ -291,12 +274,6 @@ func (l *lease) isDead() bool {
 
 func (l *lease) hex() string { return fmt.Sprintf("%x", int64(l.id)) }
 
-// suspectLocked makes an audit of l's keys due now.
-func (l *lease) suspectLocked() {
-	l.suspect = true
-	l.wakeKeeper()
-}
-
 // isKnown reports whether etcd knows the lease, as far as it answers at once.
 func (l *lease) isKnown() bool {
 	s := l.s
@@ -307,25 +284,4 @@ func (l *lease) isKnown() bool {
 	defer cancel()
 	lifetime, err := s.etcd.Lifetime(ctx, l.id)
 	return err != nil || lifetime.Known
-}
-
-// sweptLocked reports whether an audit of the keys on l was sent a TTL after the last put. Copies
-// of puts that come later than that are left to the rare audits.
-func (l *lease) sweptLocked() bool { return l.swept.Sub(l.placed) >= l.ttl }
-
-// putLocked notes the answer to a put on l.
-func (l *lease) putLocked(a ticket.Answer, prompt bool) {
-	if a.Doubtful() {
-		l.retireLocked(errLeaseDoubtful)
-	}
-	if prompt {
-		l.answeredInTimeLocked()
-	}
-}
-
-// suspectLocked makes an audit of all leases due now.
-func (s *Session) suspectLocked() {
-	for l := range s.leases {
-		l.suspectLocked()
-	}
 }

@@ -37,7 +37,7 @@ func TestALeaseGoesOnlyForward(t *testing.T) {
 	}
 	for _, from := range states {
 		for _, to := range states {
-			l, why := &lease{state: from}, errors.New("a reason")
+			l, why := &lease{state: from, tenants: new(account)}, errors.New("a reason")
 			become := func() { l.becomesLocked(to, why) }
 			if !slices.Contains(legal[from], to) {
 				require.Panics(t, become, "%v becomes %v", from, to)

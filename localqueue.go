@@ -144,10 +144,10 @@ func (n *localLine) nextLocked() *place {
 		return nil // a key that is put so stands in line, whoever is before it, and alone
 	}
 	next, _ := n.queue.Choose()
-	if !n.s.usableLocked() {
-		return nil
+	if k := n.s.accountLocked(); k != nil {
+		return k.newPlaceLocked(next)
 	}
-	return n.s.newPlaceLocked(next)
+	return nil
 }
 
 // passTurnLocked takes the turn from its owner. Whoever gets it gets put, the place that stands for

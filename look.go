@@ -37,7 +37,7 @@ func (p *place) setAheadLocked(ahead line.Ahead, told *etcd.Epoch) {
 	p.ahead, p.epoch = ahead, told
 	p.markLocked()
 	for _, e := range ahead.Last {
-		p.s.suspectOrphanLocked(e)
+		p.s.accounts.suspectOrphanLocked(e)
 	}
 	p.m.meetLocked(ahead)
 }
@@ -150,7 +150,7 @@ func (p *place) isLostBy(own ticket.Observation) bool {
 	defer p.s.mu.Unlock()
 	lost := p.observedLocked(own).IsLoss()
 	if lost {
-		p.lease.suspectLocked()
+		p.account.SuspectLocked()
 	}
 	return lost
 }

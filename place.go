@@ -31,10 +31,11 @@ var (
 // its key is gone, the lease accounts for it. The ticket says where its key stands.
 type place struct {
 	// Set once, then only read.
-	s     *Session
-	m     *lockHandle
-	local *localLine
-	lease *lease
+	s       *Session
+	m       *lockHandle
+	local   *localLine
+	lease   *lease
+	account *account // of the lease's keys
 
 	// Guarded by Session.mu.
 	ticket ticket.Ticket
@@ -50,34 +51,13 @@ type place struct {
 	seen   *view        // the view that has seen its key
 	using  bool         // counted among the lease's users
 	spare  bool         // a lingering key that nobody needs is being removed
-	stuck  bool         // its removal was given up; lease.left says why
+	stuck  bool         // its removal was given up; the account says why
 	tells  bool         // its removal also reads who was ahead of it, for a failed call
 
 	news chan struct{} // to the waiter: it is gone, or nobody is ahead of it
 
 	removed chan struct{}   // closed when the removal is over; nil before abandonLocked
 	after   <-chan struct{} // if not nil, the removal waits for that of another place
-}
-
-// newPlaceLocked takes a place on the current lease. The caller has checked that the
-// lease is usable.
-func (s *Session) newPlaceLocked(c *claim) *place {
-	l := s.current
-	shape := c.shape()
-	slot := c.local.slotsLocked(shape).Free(l, shape.Kind)
-	p := &place{
-		s:      s,
-		m:      c.m,
-		local:  c.local,
-		lease:  l,
-		ticket: ticket.New(c.m.name, int64(l.id), slot, l.drawer(shape)),
-		using:  true,
-	}
-	l.places[p.ticket.Key] = p
-	l.placed = time.Now()
-	l.users++
-	c.local.queue.Gather() // whoever comes from here on may come after the put
-	return p
 }
 
 // observedLocked has p's ticket judge what was observed of a key, and draws the conclusions. All
@@ -92,12 +72,12 @@ func (p *place) observedLocked(o ticket.Observation) ticket.Seen {
 		return seen
 	}
 	if seen == ticket.Replaced { // that key blocks everybody
-		p.lease.suspectLocked()
+		p.account.SuspectLocked()
 	}
 	if p.ticket.Lost() {
 		p.lostLocked()
 	} else {
-		p.lease.askWhyLocked(p)
+		p.account.askWhyLocked(p)
 	}
 	return seen
 }
@@ -128,12 +108,6 @@ func (p *place) tellLocked() {
 	default: // told already, or nobody waits
 	}
 }
-
-// ticketLocked is p's ticket.
-func (p *place) ticketLocked() *ticket.Ticket { return &p.ticket }
-
-// stuckLocked reports whether the removal of p's key was given up.
-func (p *place) stuckLocked() bool { return p.stuck }
 
 // value is the value of p's key, which is put now.
 func (p *place) value() string { return p.m.cfg.value(p.ticket.Kind) }
@@ -214,21 +188,4 @@ func keysOf(places []*place) []string {
 		keys[i] = p.ticket.Key
 	}
 	return keys
-}
-
-// strayLocked makes an audit of a lease due if e, which stands in a line, is on that lease and no
-// place accounts for it: e blocks everybody.
-func (s *Session) suspectOrphanLocked(e line.Entry) {
-	for l := range s.leases {
-		if e.Lease == int64(l.id) && !l.accountsForLocked(e) {
-			l.suspectLocked()
-		}
-	}
-}
-
-// accountsForLocked reports whether e may be the key of a place. If the place's own key is gone, e
-// is an earlier key of that name, which a set-back of etcd has brought back.
-func (l *lease) accountsForLocked(e line.Entry) bool {
-	p := l.places[e.Key]
-	return p != nil && (!p.ticket.Lost() || p.ticket.Rev() == e.Rev)
 }

@@ -38,7 +38,7 @@ func (h *hold) unlockLocked(ctx context.Context) error {
 	var r *release
 	frees := h.freesLocked()
 	if !endedBefore {
-		h.place.lease.releases++ // from here on Close waits
+		h.place.account.releases++ // from here on Close waits
 		if frees {
 			r = h.freeLocked(true)
 		}
@@ -101,11 +101,11 @@ func (h *hold) freeLocked(spare bool) *release {
 	if h.place.refs > 0 {
 		h.reportReleased()
 		h.claim.leaveTurnLocked(nil)
-		h.place.lease.releasedLocked()
+		h.place.account.releasedLocked()
 		return nil
 	}
 	if spare && !s.closed && (h.local.handOffLocked(h) || h.local.lingerLocked(h)) {
-		h.place.lease.releasedLocked()
+		h.place.account.releasedLocked()
 		return nil
 	}
 	return h.releaseLocked()
@@ -261,7 +261,7 @@ func (r *release) overLocked(err error) error {
 		r.put.abandonLocked(errors.Is(err, ErrUnconfirmed))
 		r.put = nil
 	}
-	h.place.lease.releasedLocked()
+	h.place.account.releasedLocked()
 	for _, h := range h.all {
 		if errors.Is(err, ErrLost) {
 			h.reportLost(err)

@@ -3,7 +3,6 @@ package etcdlock
 import (
 	"context"
 	"log/slog"
-	"time"
 
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/ticket"
@@ -12,11 +11,11 @@ import (
 // removedLocked notes that p's key is gone, as its ticket says.
 func (p *place) removedLocked() {
 	p.stopUsingLocked()
-	if p.lease.places[p.ticket.Key] == p {
-		delete(p.lease.places, p.ticket.Key)
+	if p.account.places[p.ticket.Key] == p {
+		delete(p.account.places, p.ticket.Key)
 	}
 	if p.staleLocked() && p.epoch != nil { // an earlier key of that name may be back
-		p.lease.suspectLocked()
+		p.account.SuspectLocked()
 	}
 }
 
@@ -26,13 +25,7 @@ func (p *place) stopUsingLocked() {
 		return
 	}
 	p.using = false
-	p.lease.users--
-	if p.lease.users == 0 {
-		p.lease.idleSince = time.Now()
-		if p.lease.state != leaseServing {
-			p.lease.wakeKeeper()
-		}
-	}
+	p.account.leftLocked()
 }
 
 // abandonLocked gives p up. If its key may exist, it is removed in the background until
@@ -57,7 +50,7 @@ func (p *place) abandonLocked(unsure bool) <-chan struct{} {
 		return p.removed
 	}
 	if unsure {
-		p.lease.retireLocked(errLeaseDoubtful)
+		p.account.retireLocked()
 	}
 	if !p.spare {
 		p.m.trace().cleanupPending(p.ticket.Key)
@@ -124,7 +117,7 @@ func (p *place) remove() {
 func (p *place) stays(err error) {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
-	p.lease.retireLocked(errLeaseDoubtful)
+	p.account.retireLocked()
 	p.m.log(slog.LevelWarn, "key not removed yet", "key", p.ticket.Key, "error", err)
 }
 
@@ -146,8 +139,8 @@ func (p *place) giveUpRemoval(err error) (certain bool) {
 		p.removedLocked()
 		return true
 	}
-	p.stuck, l.leftoverErr = true, err
-	if _, kept := s.leases[l]; p.ticket.Lost() && kept {
+	p.stuck, p.account.leftoverErr = true, err
+	if _, kept := s.accounts[l]; p.ticket.Lost() && kept {
 		return false // the keeper tries again when the lease has ended
 	}
 	if p.ticket.Lost() {
@@ -177,7 +170,7 @@ func (p *place) awaitRemoved(ctx context.Context) error {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
 	if p.stuck {
-		return unconfirmed(p.m.name, p.lease.leftoverErr)
+		return unconfirmed(p.m.name, p.account.leftoverErr)
 	}
 	return nil
 }

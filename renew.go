@@ -70,7 +70,7 @@ func (l *lease) keep(granted time.Time) {
 		audited:     make(chan bool, 1),
 	}
 	defer k.next.Stop()
-	tick := time.NewTicker(auditEvery / 2)
+	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
 
 	for {
@@ -88,7 +88,7 @@ func (l *lease) keep(granted time.Time) {
 		case r := <-k.results:
 			k.answered(r)
 		case <-tick.C:
-			l.watchHolds()
+			l.tenants.Tick()
 		case known := <-k.audited:
 			k.auditing = false
 			if !known && k.unanswered == 0 {
@@ -158,13 +158,13 @@ func (k *keeper) again(r renewal) time.Duration {
 
 // auditIfDue begins an audit of the lease's keys, one at a time.
 func (k *keeper) auditIfDue() {
-	if k.auditing || !k.auditDue(k.lastAudit) {
+	if k.auditing || !k.tenants.AuditDue(k.lastAudit) {
 		return
 	}
 	sent := time.Now()
 	k.lastAudit, k.auditing = sent, true
 	k.s.tasks.Go(func() {
-		k.audited <- k.audit(k.ctx, sent)
+		k.audited <- k.tenants.Audit(k.ctx, sent)
 	})
 }
 
@@ -185,9 +185,10 @@ func (l *lease) verdict() verdict {
 	defer s.mu.Unlock()
 	now := time.Now()
 	l.checkLocked(now)
-	unused := l.users == 0
+	use := l.tenants.UseLocked()
+	unused := use.Users == 0
 	switch {
-	case s.closed && l.releases > 0 && !l.hasEndedLocked() && s.ctx.Err() == nil:
+	case s.closed && use.Releases > 0 && !l.hasEndedLocked() && s.ctx.Err() == nil:
 		return leaseRenew // a key that goes with a revoked lease would look lost
 	case s.closed:
 		l.endLocked(ErrClosed)
@@ -199,7 +200,7 @@ func (l *lease) verdict() verdict {
 		}
 	case unused && l.state == leaseDraining:
 		l.endLocked(l.why)
-	case unused && !now.Before(l.idleSince.Add(l.ttl).Add(l.ttl)):
+	case unused && !now.Before(use.IdleSince.Add(l.ttl).Add(l.ttl)):
 		l.endLocked(errLeaseUnused)
 	default:
 		return leaseRenew
@@ -276,7 +277,7 @@ func (l *lease) confirmed(
 // the renewal before, in the same epoch: that member is far behind, or etcd was set back.
 func (l *lease) comparedLocked(told *etcd.Epoch, revision int64) {
 	if l.renewed.epoch == told && revision < l.renewed.revision {
-		l.suspectLocked()
+		l.tenants.SuspectLocked()
 	}
 	l.renewed.epoch, l.renewed.revision = told, told.Revision()
 }
@@ -288,13 +289,7 @@ func (l *lease) ask(ctx context.Context, sent *trust.Attempt) error {
 	ctx, cancel := context.WithTimeout(ctx, s.etcd.Timeout())
 	defer cancel()
 	s.mu.Lock()
-	key := ""
-	for t := range l.tenantsLocked() {
-		if own := t.ticketLocked(); own.Rev() != 0 && !own.Lost() {
-			key = own.Key
-			break
-		}
-	}
+	key := l.tenants.KeyLocked()
 	s.mu.Unlock()
 	if key == "" {
 		return nil
@@ -356,7 +351,7 @@ func (l *lease) risk() {
 	s := l.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l.giveWayLocked()
+	l.tenants.GiveWayLocked()
 	remaining := time.Until(l.trust.Until())
 	if !l.plan.AtRisk(remaining) || l.hasEndedLocked() {
 		return

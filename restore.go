@@ -59,13 +59,13 @@ func (s *Session) setBackLocked(ended, present *etcd.Epoch) {
 		n.giveWayLocked()
 		n.markLocked()
 	}
-	for l := range s.leases {
-		for _, p := range l.places {
+	for _, k := range s.accounts {
+		for _, p := range k.places {
 			p.tellLocked()
 		}
 	}
 	s.endViewsLocked()
-	s.suspectLocked()
+	s.accounts.suspectLocked()
 	if !s.verifying && !s.closed {
 		s.verifying = true
 		s.tasks.GoLocked(s.verify)
@@ -88,24 +88,31 @@ func (s *Session) endViewsLocked() {
 		}
 		s.unwatchLastLocked(n)
 	}
-	s.rewatchLocked()
+	s.accounts.rewatchLocked()
+}
+
+// openAccountLocked begins to account for the keys on l, which was just granted.
+func (s *Session) openAccountLocked(l *lease) *account {
+	k := &account{s: s, lease: l, places: make(map[string]*place), idleSince: time.Now()}
+	s.accounts[l] = k
+	s.tasks.GoLocked(func() { s.followConnection(k) })
+	return k
 }
 
 // followConnection begins all views again when the client has lost its connection, and makes an
-// audit of l's keys due when it has another. A restore stops etcd first. If the restored etcd
+// audit of all keys due when it has another. A restore stops etcd first. If the restored etcd
 // passes its old revision before the Session reads, no answer shows that it was set back, and a
-// watch goes on as if it had missed nothing. followConnection ends with l.
-func (l *lease) followConnection() {
-	s := l.s
-	s.etcd.FollowConnection(l.live, func() {
+// watch goes on as if it had missed nothing. followConnection ends with k's lease.
+func (s *Session) followConnection(k *account) {
+	s.etcd.FollowConnection(k.lease.live, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.endViewsLocked()
 	}, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.suspectLocked()
-		for _, p := range l.places {
+		s.accounts.suspectLocked()
+		for _, p := range k.places {
 			p.tellLocked() // a waiter behind many, which watches one key, rechecks soon
 		}
 	})
@@ -117,9 +124,12 @@ func (s *Session) verify() {
 	var pause attempt.Backoff
 	for {
 		present := s.etcd.Epoch()
-		for l, places := range s.staleHolds() {
+		s.mu.Lock()
+		stale := s.accounts.staleHoldsLocked()
+		s.mu.Unlock()
+		for k, places := range stale {
 			_ = s.etcd.ReadKeys(s.ctx, keysOf(places), s.etcd.Read, func(part etcd.Part) {
-				l.confirmMissing(places[part.From:], part, true)
+				k.confirmMissing(places[part.From:], part, true)
 			})
 		}
 		if s.verified(present) || pause.Wait(s.ctx, s.etcd.Caller) != nil {
@@ -135,19 +145,4 @@ func (s *Session) verified(read *etcd.Epoch) bool {
 	defer s.mu.Unlock()
 	s.verifying = s.etcd.Epoch() != read && !s.closed
 	return !s.verifying
-}
-
-// staleHolds are the places of holds from an earlier epoch, by lease.
-func (s *Session) staleHolds() map[*lease][]*place {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	stale := make(map[*lease][]*place)
-	for l := range s.leases {
-		for _, p := range l.places {
-			if p.refs > 0 && !p.ticket.Lost() && p.staleLocked() {
-				stale[l] = append(stale[l], p)
-			}
-		}
-	}
-	return stale
 }

@@ -49,6 +49,7 @@ type Session struct {
 	grantRetry       attempt.Backoff
 	unansweredLeases int // leases in a row that ran out before etcd answered anything under them
 	leases           map[*lease]struct{}
+	accounts         accounts
 	lines            map[string]*localLine
 	marked           markedLines
 	verifying        bool      // holds of an earlier epoch are being read
@@ -72,11 +73,12 @@ func NewSession(client *clientv3.Client, opts ...Option) (*Session, error) {
 		return nil, err
 	}
 	s := &Session{
-		cfg:     &cfg,
-		leases:  make(map[*lease]struct{}),
-		lines:   make(map[string]*localLine),
-		sweepAt: minSweep,
-		secret:  uuid.New(),
+		cfg:      &cfg,
+		leases:   make(map[*lease]struct{}),
+		accounts: make(accounts),
+		lines:    make(map[string]*localLine),
+		sweepAt:  minSweep,
+		secret:   uuid.New(),
 	}
 	s.mu.Settler = &s.marked
 	s.ctx, s.cancel = context.WithCancel(context.Background())

@@ -380,7 +380,7 @@ func (s *Session) watchAnew() {
 }
 
 func (s *Session) watchAnewLocked() {
-	s.rewatchLocked()
+	s.accounts.rewatchLocked()
 	for _, n := range s.lines {
 		if n.view != nil && (n.view.state == viewLive || n.view.state == viewFailed) {
 			select {

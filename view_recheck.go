@@ -54,7 +54,7 @@ func (v *view) readLine() bool {
 				if at := kv.GetModRevision(); at != e.Rev {
 					over[e.Key] = putOver{e, at}
 				}
-				v.s.suspectOrphanLocked(e)
+				v.s.accounts.suspectOrphanLocked(e)
 			}
 			v.observedLocked(e)
 		}

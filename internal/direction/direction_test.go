@@ -26,8 +26,8 @@ var pure = []string{"line", "recheck", "ticket", "trust", "turn"}
 // upward is what is used against the direction: how a lower layer tells those above it what it has
 // learned. The list may only get shorter.
 var upward = []string{
-	"audit", "auditDue", "cohortLocked", "endContexts", "followConnection",
-	"giveWayLocked", "keyLostLocked", "lingersLocked", "noteRecallLocked", "refuseLocked", "watchHolds",
+	"cohortLocked", "endContexts", "giveWayLocked", "keyLostLocked", "leaseEndedLocked",
+	"lingersLocked", "noteRecallLocked", "openAccountLocked", "refuseLocked",
 }
 
 // A use against the direction couples a lower layer to what stands on it.

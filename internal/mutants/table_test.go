@@ -76,7 +76,7 @@ var mutants = []mutant{
 `, `	until, lasted := l.trust.Until(), l.plan.Lasts(l.trust.Remaining(now))
 	if errors.Is(l.why, ErrExpired) {
 		l.state, l.why, l.dead, l.s.current = leaseServing, nil, make(chan struct{}), l
-		for _, p := range l.places {
+		for _, p := range l.s.accounts[l].places {
 			if p.hold != nil {
 				p.hold.state, p.hold.cause, p.hold.why = holdWhole, nil, nil
 				p.refs++
@@ -157,7 +157,7 @@ var mutants = []mutant{
 	{
 		name: "Close revokes while the contexts end",
 		why:  "Close has ended every hold, and wakes the keeper at once. But the contexts are cancelled one by one, and etcd is faster (rule 1).",
-		edits: []edit{{"revoke.go", `	l.endContexts()
+		edits: []edit{{"revoke.go", `	l.tenants.BeforeRevoke()
 	s := l.s
 `, `	s := l.s
 `}},
@@ -338,7 +338,7 @@ var mutants = []mutant{
 	{
 		name:    "who waits audits as seldom soon after a put as later",
 		why:     "An audit costs a request. But a late copy of the put is a key that blocks everybody, and 32 renewal periods are 11 TTLs (rule 9).",
-		edits:   []edit{{"keywatch.go", `	case l.sweptLocked():`, `	default:`}},
+		edits:   []edit{{"audit.go", `	case k.sweptLocked():`, `	default:`}},
 		killers: []killer{inArea("lease", "TestAKeyThatALateRequestPutsIsSwept")},
 	},
 	{
@@ -350,19 +350,19 @@ var mutants = []mutant{
 	{
 		name:    "who waits in a long line audits as soon as in a short one",
 		why:     "A late copy of a put should be found soon. But in a crowd that goes round and round everybody has just put a key: 2,000 Sessions would send 100 audits a second (rule 24).",
-		edits:   []edit{{"keywatch.go", `min(max(seldomAudits, asRechecks), idleAudits)`, `min(max(seldomAudits, 0*asRechecks), idleAudits)`}},
+		edits:   []edit{{"audit.go", `min(max(seldomAudits, asRechecks), idleAudits)`, `min(max(seldomAudits, 0*asRechecks), idleAudits)`}},
 		killers: []killer{inArea("queue", "TestWhoWaitsInALongLineAuditsAsRarelyAsItRechecks")},
 	},
 	{
 		name:    "audits are a multiple of a period apart",
 		why:     "So it says. But a third of the longest TTLs overflows if it is multiplied by four: each audit is followed by the next one at once (rule 24).",
-		edits:   []edit{{"audit.go", `since/l.seldomLocked(now, period) >= period`, `since >= l.seldomLocked(now, period)*period`}},
+		edits:   []edit{{"audit.go", `since/k.seldomLocked(now, period) >= period`, `since >= k.seldomLocked(now, period)*period`}},
 		killers: []killer{inArea("watching", "TestTheLongestTTLsCostNoMoreThanOthers")},
 	},
 	{
 		name: "nobody looks at the keys of the lease",
 		why:  "Renewals show when the lease is gone. But they do not show that the key is gone (rule 5).",
-		edits: []edit{{"audit.go", `		return since/l.seldomLocked(now, period) >= period // a multiple of the longest TTLs overflows
+		edits: []edit{{"audit.go", `		return since/k.seldomLocked(now, period) >= period // a multiple of the longest TTLs overflows
 `, `		return false
 `}},
 		killers: []killer{inArea("watching", "TestALossIsToldThoughAllWatchesAreSilent")},
@@ -370,7 +370,7 @@ var mutants = []mutant{
 	{
 		name: "a key that no watch covers is looked at as seldom as one that is watched",
 		why:  "The watch will be back. But until then only an audit shows a loss (rule 5).",
-		edits: []edit{{"keywatch.go", `				return 1
+		edits: []edit{{"audit.go", `				return 1
 `, `				return seldomAudits
 `}},
 		killers: []killer{inArea("watching", "TestALossIsToldThoughAllWatchesAreSilent")},
@@ -378,16 +378,16 @@ var mutants = []mutant{
 	{
 		name: "nobody watches the keys of holds",
 		why:  "The audits show a loss. But they are seldom (rule 5).",
-		edits: []edit{{"renew.go", `			l.watchHolds()
+		edits: []edit{{"renew.go", `			l.tenants.Tick()
 `, ``}},
 		killers: []killer{inArea("lease", "TestALossFromOutsideIsNoticedWithinAboutASecond")},
 	},
 	{
 		name: "the watch of a key is sure before the key is read",
 		why:  "The watch delivers all that happens. But it does not deliver what happened before it was created (rule 5).",
-		edits: []edit{{"keywatch.go", `	l.unread = append(l.unread, unread{w, w.made})
+		edits: []edit{{"keywatch.go", `	k.reads.unread = append(k.reads.unread, unread{w, w.made})
 `, `	w.sure = true
-	l.unread = append(l.unread, unread{w, -1})
+	k.reads.unread = append(k.reads.unread, unread{w, -1})
 `}, {"keywatch.go", `		if p.watch == w && p.observedLocked(`, `		if p.watch == w && e.Rev == p.ticket.Rev() && p.observedLocked(`}},
 		killers: []killer{inArea("lease", "TestALossFromOutsideIsNoticedWithinAboutASecond")},
 	},
@@ -424,7 +424,7 @@ var mutants = []mutant{
 	{
 		name:    "each of any number of keys is watched",
 		why:     "A watch costs nothing while nothing happens. But ten thousand watches of one Session are ten thousand goroutines (rule 21).",
-		edits:   []edit{{"keywatch.go", `l.s.closed || len(l.places) > manyPlaces {`, `l.s.closed {`}},
+		edits:   []edit{{"account.go", `k.s.closed || len(k.places) > manyPlaces {`, `k.s.closed {`}},
 		killers: []killer{inArea("watching", "TestTenThousandHoldsHaveNoWatchEach")},
 	},
 	{
@@ -770,7 +770,7 @@ var mutants = []mutant{
 	{
 		name: "a try is refused for a key of its own Session that has just gone",
 		why:  "No place accounts for the key, so the Session has nothing to wait for. But it has just removed it, and the answer is older (rule 7).",
-		edits: []edit{{"acquire.go", `		case !ours && l.hasDrawn(before.Key):
+		edits: []edit{{"acquire.go", `		case !ours && k.hasDrawn(before.Key):
 `, `		case !ours && false:
 `}},
 		killers: []killer{inArea("kinds", "TestATryIsNotRefusedForAKeyOfItsOwnSessionThatHasGone")},
@@ -873,7 +873,7 @@ var mutants = []mutant{
 	{
 		name: "a key of one's own in the line is nobody's",
 		why:  "Audits find a key for which no place accounts. But they are seldom, and the key is in everybody's way (rule 26).",
-		edits: []edit{{"place.go", `		if e.Lease == int64(l.id) && !l.accountsForLocked(e) {
+		edits: []edit{{"account.go", `		if e.Lease == int64(l.id) && !k.accountsForLocked(e) {
 `, `		if e.Lease == int64(l.id) && e.Rev == 0 {
 `}},
 		killers: []killer{inArea("outages", "TestNoTwoHoldAfterEtcdWasSetBack")},
@@ -1926,7 +1926,7 @@ var mutants = []mutant{
 	{
 		name: "two permits of a Session have one key",
 		why:  "A name is random enough. But few bits of a permit's name are random.",
-		edits: []edit{{"keys.go", `		if ok && l.places[key] == nil {
+		edits: []edit{{"account.go", `		if ok && k.places[key] == nil {
 `, `		if ok {
 `}},
 		killers: []killer{inArea("kinds", "TestPermitsOfASessionHaveAKeyEach")},
@@ -1993,7 +1993,7 @@ var mutants = []mutant{
 		name: "all keys go with their lease",
 		why:  "etcd deletes the keys of a lease that it revokes. But it does not delete one that somebody has put over, with another lease or none: that stands for ever, and Close says nil (rule 9).",
 		edits: []edit{
-			{"revoke.go", `		err = l.removeRest(time.Now().Add(l.ttl))
+			{"revoke.go", `		err = l.tenants.RemoveRest(time.Now().Add(l.ttl))
 `, `		err = nil
 `},
 			{"removal.go", `	return p.ticket.Lost() && p.lease.state != leaseGone && p.s.ctx.Err() == nil
@@ -2022,9 +2022,9 @@ var mutants = []mutant{
 			}
 			p := a[0].place
 			p.s.mu.Lock()
-			delete(p.lease.places, p.ticket.Key)
-			p.ticket.Key = p.lease.draw(p.m.name, line.ShapeOf(p.ticket.Key))
-			p.lease.places[p.ticket.Key] = p
+			delete(p.account.places, p.ticket.Key)
+			p.ticket.Key = p.account.draw(p.m.name, line.ShapeOf(p.ticket.Key))
+			p.account.places[p.ticket.Key] = p
 			p.s.mu.Unlock()
 `}},
 		killers: []killer{inArea("lease", "TestALockWhoseAnswerWasLostStandsInLineOnce")},
@@ -2033,8 +2033,8 @@ var mutants = []mutant{
 		name: "a lease in doubt is used for more",
 		why:  "The lease is fine, only one request was not. But that request may come later, and then nobody knows its key: no audit removes it here (rule 9).",
 		edits: []edit{
-			{"lease.go", `	if a.Doubtful() {
-		l.retireLocked(errLeaseDoubtful)
+			{"account.go", `	if a.Doubtful() {
+		k.retireLocked()
 	}
 `, ``},
 			{"audit.go", `			strays = append(strays, string(key))
@@ -2046,15 +2046,15 @@ var mutants = []mutant{
 	{
 		name: "a stray key is swept whoever has it by now",
 		why:  "Nobody accounted for the key when the answer with the lease's keys came. But names are used again, so by now it is the next hold's key (rule 9).",
-		edits: []edit{{"audit.go", `		accounted := l.accountsForLocked(e) // its name was taken again since the audit
-`, `		accounted := l.places == nil
+		edits: []edit{{"audit.go", `		accounted := k.accountsForLocked(e) // its name was taken again since the audit
+`, `		accounted := k.places == nil
 `}},
 		killers: []killer{inArea("lease", "TestAKeyThatIsTakenAgainWhileItIsReadIsNotSwept")},
 	},
 	{
 		name: "what looks like a lock's key is swept",
 		why:  "Its last part is a UUID, nobody accounts for it, and who else would put that on the lease? But the user may, to whom the lease belongs, too (rule 9).",
-		edits: []edit{{"keys.go", `	return ok && l.sign(id, name) == id
+		edits: []edit{{"account.go", `	return ok && k.sign(id, name) == id
 `, `	return ok && name != "" && id != uuid.Nil
 `}},
 		killers: []killer{inArea("lease", "TestAKeyOfTheUserThatLooksLikeALocksIsNotSwept")},
@@ -2080,9 +2080,9 @@ var mutants = []mutant{
 	{
 		name: "a lease that is being given back is used",
 		why:  "Nobody has used the lease for two TTLs, so nobody will just now. But somebody does (rule 22).",
-		edits: []edit{{"renew.go", `	case unused && !now.Before(l.idleSince.Add(l.ttl).Add(l.ttl)):
+		edits: []edit{{"renew.go", `	case unused && !now.Before(use.IdleSince.Add(l.ttl).Add(l.ttl)):
 		l.endLocked(errLeaseUnused)
-`, `	case unused && !now.Before(l.idleSince.Add(l.ttl).Add(l.ttl)):
+`, `	case unused && !now.Before(use.IdleSince.Add(l.ttl).Add(l.ttl)):
 `}, {"revoke.go", `	if err == nil {
 		l.becomesLocked(leaseGone, l.why)
 `, `	if err == nil && l.hasEndedLocked() { // else it panics, which shows nothing
@@ -2093,7 +2093,7 @@ var mutants = []mutant{
 	{
 		name: "Close revokes before the release under way",
 		why:  "The revocation removes all keys at once. But the release then finds its key gone, and Unlock calls it lost (rules 6 and 22).",
-		edits: []edit{{"renew.go", `	case s.closed && l.releases > 0 && !l.hasEndedLocked() && s.ctx.Err() == nil:
+		edits: []edit{{"renew.go", `	case s.closed && use.Releases > 0 && !l.hasEndedLocked() && s.ctx.Err() == nil:
 		return leaseRenew // a key that goes with a revoked lease would look lost
 `, ``}},
 		killers: []killer{inArea("mutex", "TestUnlockThatCloseOvertakesIsNoLoss")},
@@ -2102,20 +2102,20 @@ var mutants = []mutant{
 		name: "a release counts from when it is sent",
 		why:  "Before that there is nothing for which Close should wait. But the contexts are cancelled in between, Close revokes the lease, and Unlock calls that a loss (rules 6 and 22).",
 		edits: []edit{
-			{"release.go", `		h.place.lease.releases++ // from here on Close waits
+			{"release.go", `		h.place.account.releases++ // from here on Close waits
 `, ``},
-			{"close.go", `		h.place.lease.releases++ // as in unlock
+			{"close.go", `		h.place.account.releases++ // as in unlock
 `, ``},
 			{"release.go", `		h.claim.leaveTurnLocked(nil)
-		h.place.lease.releasedLocked()
+		h.place.account.releasedLocked()
 `, `		h.claim.leaveTurnLocked(nil)
 `},
 			{"release.go", `	if spare && !s.closed && (h.local.handOffLocked(h) || h.local.lingerLocked(h)) {
-		h.place.lease.releasedLocked()
+		h.place.account.releasedLocked()
 `, `	if spare && !s.closed && (h.local.handOffLocked(h) || h.local.lingerLocked(h)) {
 `},
 			{"release.go", `	r := &release{h: h}
-`, `	h.place.lease.releases++
+`, `	h.place.account.releases++
 	r := &release{h: h}
 `},
 		},
