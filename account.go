@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/lease"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
@@ -23,7 +24,7 @@ const manyPlaces = 100
 type account struct {
 	// Set once, then only read.
 	s     *Session
-	lease *lease
+	lease *lease.Lease
 
 	// Guarded by Session.mu.
 	places      map[string]*place  // by key: all that the Session accounts for
@@ -52,7 +53,7 @@ func (k *account) newPlaceLocked(c *claim) *place {
 		local:   c.local,
 		lease:   k.lease,
 		account: k,
-		ticket:  ticket.New(c.m.name, int64(k.lease.id), slot, k.drawer(shape)),
+		ticket:  ticket.New(c.m.name, int64(k.lease.ID), slot, k.drawer(shape)),
 		using:   true,
 	}
 	k.places[p.ticket.Key] = p
@@ -69,8 +70,8 @@ func (k *account) drawer(shape line.Shape) func(name string) string {
 
 // draw returns a new name for a key of a shape for the lock name, on k's lease. Only this Session
 // can have drawn it: the second half of the UUID, or the last quarter of a permit's, follows from
-// the rest and from a secret. So the keys that late requests of the Session put are known from those
-// of its user for certain, and nobody has to remember them.
+// the rest and from a secret. So the keys that late requests of the Session put are known from
+// those of its user for certain, and nobody has to remember them.
 //
 // Invariant: no place has the name that is drawn. (Few of a permit's bits are random: among some
 // thousand permits two would have one name. TestPermitsOfASessionHaveAKeyEach.)
@@ -93,7 +94,8 @@ func (k *account) hasDrawn(key string) bool {
 // sign returns id with what the Session derives from its first bytes and the lease behind these.
 func (k *account) sign(id uuid.UUID, name string) uuid.UUID {
 	told := line.Told(id)
-	signature := uuid.NewSHA1(k.s.secret, fmt.Appendf(id[:told:told], "%x/%s", int64(k.lease.id), name))
+	from := fmt.Appendf(id[:told:told], "%x/%s", int64(k.lease.ID), name)
+	signature := uuid.NewSHA1(k.s.secret, from)
 	copy(id[told:], signature[told:]) // with the bits of the variant
 	return id
 }
@@ -111,14 +113,14 @@ func (k *account) putLocked(a ticket.Answer, prompt bool) {
 		k.retireLocked()
 	}
 	if prompt {
-		k.lease.answeredInTimeLocked()
+		k.lease.AnsweredInTimeLocked()
 	}
 }
 
 // retireLocked keeps new places off the lease: a request with it may still be under way.
 func (k *account) retireLocked() {
 	k.doubted = time.Now()
-	k.lease.retireLocked()
+	k.lease.RetireLocked()
 }
 
 // leftLocked notes that a place needs the lease no more.
@@ -126,8 +128,8 @@ func (k *account) leftLocked() {
 	k.users--
 	if k.users == 0 {
 		k.idleSince = time.Now()
-		if !k.lease.servesLocked() {
-			k.lease.wakeKeeper()
+		if !k.lease.ServesLocked() {
+			k.lease.WakeKeeper()
 		}
 	}
 }
@@ -137,7 +139,7 @@ func (k *account) leftLocked() {
 func (k *account) releasedLocked() {
 	k.releases--
 	if k.s.closed {
-		k.lease.wakeKeeper()
+		k.lease.WakeKeeper()
 	}
 }
 
@@ -161,7 +163,7 @@ func (k *account) askWhyLocked(p *place) {
 // tellDeleted ends the holds whose keys are gone. The lease may be the reason, so it first asks
 // etcd, for a moment, to give the right reason of the loss.
 func (k *account) tellDeleted() {
-	known := k.lease.isKnown()
+	known := k.lease.IsKnown()
 	k.s.mu.Lock()
 	defer k.s.mu.Unlock()
 	for _, p := range k.deleted {
@@ -176,8 +178,8 @@ func (k *account) tellDeleted() {
 // What follows, with the audits, are the methods of lease.Tenants.
 
 // UseLocked is as in lease.Tenants.
-func (k *account) UseLocked() use {
-	return use{Users: k.users, IdleSince: k.idleSince, Releases: k.releases}
+func (k *account) UseLocked() lease.Use {
+	return lease.Use{Users: k.users, IdleSince: k.idleSince, Releases: k.releases}
 }
 
 // MarkLocked is as in lease.Tenants.
@@ -216,7 +218,7 @@ func (k *account) KeyLocked() string {
 func (k *account) Tick() {
 	k.s.mu.Lock()
 	defer k.s.mu.Unlock()
-	if k.lease.hasEndedLocked() || k.s.closed || len(k.places) > manyPlaces {
+	if k.lease.HasEndedLocked() || k.s.closed || len(k.places) > manyPlaces {
 		return
 	}
 	now := time.Now()
@@ -230,7 +232,7 @@ func (k *account) Tick() {
 // SuspectLocked is as in lease.Tenants.
 func (k *account) SuspectLocked() {
 	k.suspect = true
-	k.lease.wakeKeeper()
+	k.lease.WakeKeeper()
 }
 
 // BeforeRevoke is as in lease.Tenants: it ends the contexts of all holds that have ended.
@@ -270,7 +272,7 @@ func (k *account) RemoveRest(until time.Time) error {
 		}
 	}
 	if err != nil {
-		s.log(slog.LevelWarn, "keys may have outlived their lease", "lease", k.lease.hex(), "error", err)
+		s.log(slog.LevelWarn, "keys may have outlived their lease", "lease", k.lease.Hex(), "error", err)
 	}
 	return err
 }
@@ -294,7 +296,7 @@ func (k *account) leavesLocked() bool {
 }
 
 // accounts are those of a Session, by their leases.
-type accounts map[*lease]*account
+type accounts map[*lease.Lease]*account
 
 // suspectLocked makes an audit of all leases' keys due now.
 func (all accounts) suspectLocked() {
@@ -307,7 +309,7 @@ func (all accounts) suspectLocked() {
 // lease and no place accounts for it: e blocks everybody.
 func (all accounts) suspectOrphanLocked(e line.Entry) {
 	for l, k := range all {
-		if e.Lease == int64(l.id) && !k.accountsForLocked(e) {
+		if e.Lease == int64(l.ID) && !k.accountsForLocked(e) {
 			k.SuspectLocked()
 		}
 	}

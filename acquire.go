@@ -218,7 +218,11 @@ func (a call) takePlacesLocked() bool {
 // and a contender is ahead, and errQueueAnew if a place is lost.
 func (a call) advance(ctx context.Context, placed bool) (*hold, error) {
 	if !placed {
-		if err := a[0].m.s.onLease(ctx, a[0], a.takePlacesLocked); err != nil {
+		failure, err := a[0].m.s.leases.Take(ctx, a.takePlacesLocked)
+		if err == nil || failure != nil {
+			a[0].lastErr = failure
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -323,7 +327,7 @@ func (a call) retryPut(ctx context.Context, err error, retry *attempt.Backoff) e
 		return context.Cause(ctx)
 	case attempt.Is(err, rpctypes.ErrLeaseNotFound):
 		s.mu.Lock()
-		l.endLocked(because(ErrLeaseRevoked, err))
+		l.EndRevokedLocked(err)
 		s.mu.Unlock()
 		return errQueueAnew
 	case attempt.Refused(err):
@@ -335,7 +339,7 @@ func (a call) retryPut(ctx context.Context, err error, retry *attempt.Backoff) e
 	if err := retry.Wait(ctx, s.etcd.Caller); err != nil {
 		return err
 	}
-	if l.isDead() {
+	if l.IsDead() {
 		return errQueueAnew
 	}
 	return nil
@@ -435,7 +439,7 @@ func (a call) taken() (locked *LockedError, goes <-chan struct{}) {
 	for l, k := range s.accounts {
 		p := k.places[before.Key]
 		switch ours := p != nil && p.ticket.Rev() == before.Rev; {
-		case before.Lease != int64(l.id):
+		case before.Lease != int64(l.ID):
 		case ours && !p.stuck:
 			goes = p.removed // nil while it is in use
 		case !ours && k.hasDrawn(before.Key):

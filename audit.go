@@ -9,6 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/lease"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/recheck"
 	"github.com/etcdlock/etcdlock/internal/ticket"
@@ -17,7 +18,7 @@ import (
 const (
 	// auditEvery is the time between audits of a lease's keys while the late copy of a request may
 	// put one.
-	auditEvery = 2 * tickEvery
+	auditEvery = 2 * lease.TickEvery
 
 	// seldomAudits is how many renewal periods there are per audit while every hold that lasts is
 	// covered by a watch. idleAudits is that number while every key is also rechecked, and nothing
@@ -45,16 +46,16 @@ func (k *account) AuditDue(last time.Time) bool {
 	k.s.mu.Lock()
 	defer k.s.mu.Unlock()
 	now := time.Now()
-	period := max(k.lease.plan.Period, min(k.lease.ttl/3, auditEvery))
+	period := max(k.lease.Period(), min(k.lease.TTL/3, auditEvery))
 	since := now.Sub(last)
 	switch {
-	case k.lease.hasEndedLocked():
+	case k.lease.HasEndedLocked():
 		return false
 	case k.suspect && since >= auditEvery/2: // else the tick comes soon
 		return true
-	case !k.doubted.IsZero() && now.Sub(k.doubted) < k.lease.ttl && since >= auditEvery:
+	case !k.doubted.IsZero() && now.Sub(k.doubted) < k.lease.TTL && since >= auditEvery:
 		return true
-	case !k.doubted.IsZero(), len(k.places) > manyPlaces, k.lease.plan.AtRisk(k.lease.trust.Remaining(now)):
+	case !k.doubted.IsZero(), len(k.places) > manyPlaces, k.lease.AtRiskLocked(now):
 		return since >= period
 	default:
 		return since/k.seldomLocked(now, period) >= period // a multiple of the longest TTLs overflows
@@ -87,7 +88,7 @@ func (k *account) Audit(ctx context.Context, sent time.Time) (known bool) {
 	if known = k.auditPlaces(ctx, asking, places); !byKeys {
 		return known
 	}
-	lifetime, err := s.etcd.Lifetime(asking, k.lease.id, clientv3.WithAttachedKeys())
+	lifetime, err := s.etcd.Lifetime(asking, k.lease.ID, clientv3.WithAttachedKeys())
 	if err != nil || ctx.Err() != nil {
 		return true // the renewals show it, or it does not matter any more
 	}
@@ -151,7 +152,7 @@ func (k *account) auditPlaces(ctx, asking context.Context, places []*place) (kno
 		some := places[part.From:]
 		for i, e := range part.Entries {
 			if e.Rev != some[i].ticket.Rev() { // the lease may be the reason
-				known = known && k.lease.isKnown()
+				known = known && k.lease.IsKnown()
 				break
 			}
 		}
@@ -204,7 +205,7 @@ func (k *account) confirmMissing(places []*place, part etcd.Part, known bool) {
 func (k *account) sweep(ctx context.Context, read []line.Entry) {
 	s := k.s
 	for _, e := range read {
-		if e.Lease != int64(k.lease.id) {
+		if e.Lease != int64(k.lease.ID) {
 			continue
 		}
 		s.mu.Lock()
@@ -259,4 +260,4 @@ func (k *account) seldomLocked(now time.Time, period time.Duration) time.Duratio
 
 // sweptLocked reports whether an audit of the keys on the lease was sent a TTL after the last put.
 // Copies of puts that come later than that are left to the rare audits.
-func (k *account) sweptLocked() bool { return k.swept.Sub(k.placed) >= k.lease.ttl }
+func (k *account) sweptLocked() bool { return k.swept.Sub(k.placed) >= k.lease.TTL }

@@ -158,7 +158,7 @@ func (s *Session) Close(ctx context.Context) error {
 	ctx, cancel := s.releaseContext(ctx, func(h *hold) bool { return h.m.s == s }, closeGrace)
 	defer cancel()
 	if ctx.Done() == nil {
-		ttl := s.longestTTL() // twice of which may be more than a Duration can say
+		ttl := s.leases.LongestTTL() // twice of which may be more than a Duration can say
 		ctx, cancel = context.WithDeadline(ctx, time.Now().Add(ttl).Add(ttl))
 		defer cancel()
 	}
@@ -177,7 +177,8 @@ func (s *Session) Close(ctx context.Context) error {
 
 // closeLocked ends all waits, views, holds and lingering keys. The keepers revoke the leases.
 func (s *Session) closeLocked() {
-	s.closed, s.closedAt = true, time.Now()
+	s.closed = true
+	s.leases.CloseLocked()
 	for _, n := range s.lines {
 		n.cancelLocked(nil)
 		n.giveWayLocked()
@@ -194,20 +195,6 @@ func (s *Session) closeLocked() {
 			}
 		}
 	}
-	for l := range s.leases {
-		l.wakeKeeper()
-	}
-}
-
-// longestTTL is the longest granted TTL of the Session's leases, or the TTL that it asks for.
-func (s *Session) longestTTL() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	longest := s.cfg.ttl
-	for l := range s.leases {
-		longest = max(longest, l.ttl)
-	}
-	return longest
 }
 
 // closesLocked unlocks mu and waits until the Session is closed. The work goes on until the

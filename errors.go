@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/lease"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
@@ -279,6 +280,20 @@ func closeUnconfirmed(why error) error {
 // unconfirmed is the error of an Unlock if etcd did not confirm it in time.
 func unconfirmed(name string, reasons ...error) error {
 	return failed("unlock", name, append([]error{ErrUnconfirmed}, reasons...)...)
+}
+
+// leaseError is the error for why a lease has ended. answer is what etcd has answered, and may be nil.
+func leaseError(r lease.Reason, answer error) error {
+	switch r {
+	case lease.Expired:
+		return because(ErrExpired, answer)
+	case lease.Suspended:
+		return ErrSuspended
+	case lease.Revoked:
+		return because(ErrLeaseRevoked, answer)
+	default:
+		return ErrClosed
+	}
 }
 
 // reasonOf is the Reason of a LostError. Anything else is a deletion.

@@ -96,8 +96,8 @@ func (p *place) checkCanBeginLocked(c *claim, now time.Time) error {
 	if p.s.closed || c.m.closed {
 		return ErrClosed
 	}
-	p.lease.checkLocked(now)
-	if p.lease.hasEndedLocked() || p.ticket.Lost() {
+	p.lease.CheckLocked(now)
+	if p.lease.HasEndedLocked() || p.ticket.Lost() {
 		return errQueueAnew
 	}
 	if p.staleLocked() {
@@ -164,7 +164,7 @@ func (p *place) clearLocked() {
 
 // deadlineLocked is the time until which h is certain.
 func (h *hold) deadlineLocked() time.Time {
-	until := h.place.lease.trust.Until()
+	until := h.place.lease.Trust.Until()
 	if !h.most.IsZero() && h.most.Before(until) {
 		until = h.most
 	}
@@ -181,7 +181,7 @@ func (h *hold) check() error {
 }
 
 func (h *hold) checkLocked(now time.Time) error {
-	h.place.lease.checkLocked(now)
+	h.place.lease.CheckLocked(now)
 	if h.state < holdEnded && !h.most.IsZero() && !before(now, h.most) {
 		h.endLocked(ErrMaxHold)
 		for _, h := range h.all {
@@ -316,8 +316,8 @@ func (p *place) contextsOpenLocked() bool {
 // it is set, has not passed.
 func (p *place) certainLocked(most time.Time) bool {
 	now := time.Now()
-	p.lease.checkLocked(now)
-	return !p.lease.hasEndedLocked() && (most.IsZero() || before(now, most))
+	p.lease.CheckLocked(now)
+	return !p.lease.HasEndedLocked() && (most.IsZero() || before(now, most))
 }
 
 // closeLocked ends h for all Mutexes that nest in it.

@@ -11,7 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/lease"
 	"github.com/etcdlock/etcdlock/internal/record"
+	"github.com/etcdlock/etcdlock/internal/trust"
 )
 
 // Rule 2: a check after a pause sees that the trust is over, although no timer and no
@@ -42,8 +44,7 @@ func TestTheFirstLookNeedsNoTimer(t *testing.T) {
 				ctx := m.Context(t.Context())
 				m.s.mu.Lock()
 				l := m.hold.place.lease
-				l.expiry.Stop()
-				trustUntil(l, time.Now())
+				trustUntil(m, l, time.Now())
 				m.s.mu.Unlock()
 				require.True(t, truth(m, ctx))
 				require.NoError(t, m.Close(t.Context()))
@@ -62,8 +63,7 @@ func TestWhatLingersIsNotHeldWhenTheTrustIsOver(t *testing.T) {
 		l := m.hold.place.lease
 		require.NoError(t, m.Unlock(t.Context()))
 		m.s.mu.Lock()
-		l.expiry.Stop()
-		trustUntil(l, time.Now())
+		trustUntil(m, l, time.Now())
 		m.s.mu.Unlock()
 		require.NoError(t, m.Lock(t.Context()))
 		require.NotEqual(t, key, m.Key())
@@ -85,7 +85,7 @@ func TestWhatLingersAndCannotBeHeldGivesWay(t *testing.T) {
 		require.NoError(t, m.Unlock(t.Context()))
 		m.s.mu.Lock()
 		lingers := m.s.lines["x"].queue.Lingering() != nil
-		trustUntil(l, time.Now().Add(2*time.Second)) // the renewals are late
+		trustUntil(m, l, time.Now().Add(2*time.Second)) // the renewals are late
 		m.s.mu.Unlock()
 		require.True(t, lingers)
 		started := time.Now()
@@ -109,8 +109,7 @@ func TestNoHoldBeginsWhenTheTrustIsOver(t *testing.T) {
 			return fake.Effect{Edit: func(any) {
 				m.s.mu.Lock()
 				defer m.s.mu.Unlock()
-				m.s.current.expiry.Stop()
-				trustUntil(m.s.current, time.Now())
+				trustUntil(m, m.s.leases.CurrentLocked(), time.Now())
 			}}
 		})
 		require.NoError(t, m.Lock(t.Context()))
@@ -143,7 +142,7 @@ func TestTheWallClockMayEndAHoldAndNeverLengthensOne(t *testing.T) {
 			ctx := m.Context(t.Context())
 			until := fake.MoveMonotonic(time.Now().Add(row.wall), row.monotonic-row.wall)
 			m.s.mu.Lock()
-			trustUntil(m.hold.place.lease, until)
+			trustUntil(m, m.hold.place.lease, until)
 			m.s.mu.Unlock()
 			if row.reason == nil {
 				require.NoError(t, ctx.Err())
@@ -284,5 +283,21 @@ func TestAHoldGoesOnlyForward(t *testing.T) {
 			require.Equal(t, from == holdWhole, h.cause != nil, "%v", to)
 			require.Equal(t, to == holdGone, p.refs == 0, "%v", to)
 		}
+	}
+}
+
+// trustUntil makes the trust in l, a lease of m's Session, last until a time.
+func trustUntil(m *Mutex, l *lease.Lease, until time.Time) {
+	span := l.TTL - m.s.cfg.marginOf(l.TTL)
+	l.Trust = trust.New(until.Add(-span), l.TTL, m.s.cfg.marginOf)
+}
+
+func TestTheDefaultMarginIsAnEighthOfTheGrantedTTLButNotTooLittle(t *testing.T) {
+	for granted, want := range map[time.Duration]time.Duration{
+		16 * time.Second: 2 * time.Second, 2 * time.Second: 250 * time.Millisecond,
+		time.Second: 125 * time.Millisecond, 800 * time.Millisecond: 100 * time.Millisecond, 0: 100 * time.Millisecond,
+	} {
+		require.Equal(t, want, (&config{}).marginOf(granted), "%v", granted)
+		require.Equal(t, time.Minute, (&config{margin: time.Minute}).marginOf(granted))
 	}
 }

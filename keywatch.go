@@ -75,7 +75,7 @@ func (p *place) unwatchLocked() {
 // run is the goroutine of a keyWatch. It ends with the hold.
 func (w *keyWatch) run() {
 	defer w.cancel()
-	period := w.place.lease.plan.Period
+	period := w.place.lease.Period()
 	pause := firstPause
 	var broken attempt.Backoff
 	for {
@@ -196,7 +196,7 @@ func (r *watchReads) run(k *account) {
 		}
 		present := s.etcd.Epoch()
 		// If a key is not read, its watch stays unsure.
-		_ = s.etcd.ReadKeys(k.lease.live, keysOf(places), s.etcd.Read, func(part etcd.Part) {
+		_ = s.etcd.ReadKeys(k.lease.Live(), keysOf(places), s.etcd.Read, func(part etcd.Part) {
 			r.since(k, created[part.From:], part.Entries, present)
 		})
 	}

@@ -67,7 +67,7 @@ func (m *Mutex) Lead(ctx context.Context, fn func(ctx context.Context) error) er
 		var took, long time.Duration
 		switch {
 		case err == nil:
-			took, long = m.lead(ctx, h, fn), h.place.lease.ttl
+			took, long = m.lead(ctx, h, fn), h.place.lease.TTL
 		case ctx.Err() == nil && m.cfg.acquireTimeout > 0 && errors.Is(err, context.DeadlineExceeded):
 			took, long = time.Since(started), m.s.cfg.ttl
 		default:

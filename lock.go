@@ -374,7 +374,7 @@ func (m *Mutex) Deadline() time.Time {
 // for. It is 0 when the lock is not held.
 func (m *Mutex) TTL() time.Duration {
 	var ttl time.Duration
-	m.whole(func(h *hold) { ttl = h.place.lease.ttl })
+	m.whole(func(h *hold) { ttl = h.place.lease.TTL })
 	return ttl
 }
 
@@ -384,7 +384,7 @@ func (m *Mutex) TTL() time.Duration {
 // lock is not held.
 func (m *Mutex) SafetyMargin() time.Duration {
 	var margin time.Duration
-	m.whole(func(h *hold) { margin = m.s.cfg.marginOf(h.place.lease.ttl) })
+	m.whole(func(h *hold) { margin = m.s.cfg.marginOf(h.place.lease.TTL) })
 	return margin
 }
 

@@ -157,7 +157,7 @@ func (p *place) staysFirst(ctx context.Context, c *claim, all <-chan struct{}) e
 			if err := p.wait(ctx, c); err != nil { // it reads the line if etcd was set back
 				return err
 			}
-		case <-p.lease.dead:
+		case <-p.lease.Dead():
 			return errQueueAnew
 		case <-ctx.Done():
 			return context.Cause(ctx)

@@ -182,7 +182,7 @@ func (p *place) readFor(
 ) (etcd.Reading, error) {
 	read, err := p.s.etcd.ReadBy(ctx, q, retry, func(err error) error {
 		c.lastErr = err
-		if p.isGone() || p.lease.isDead() {
+		if p.isGone() || p.lease.IsDead() {
 			return errQueueAnew
 		}
 		return nil

@@ -301,30 +301,6 @@ func TestLeasesThatRunOutUnansweredSpreadThoseThatFollow(t *testing.T) {
 	})
 }
 
-// However long etcd is too slow, a Session waits for no more than four TTLs before it asks
-// for a lease again.
-func TestALeaseIsAskedForWithinFourTTLsHoweverManyRanOut(t *testing.T) {
-	for _, ttl := range []time.Duration{defaultTTL, maxTTL} {
-		for unansweredLeases := range 200 {
-			synctest.Test(t, func(t *testing.T) {
-				s, err := NewSession(fake.NewServer().Client("a"), WithTTL(ttl))
-				require.NoError(t, err)
-				s.unansweredLeases = unansweredLeases
-				mu, err := s.Mutex("n")
-				require.NoError(t, err)
-				ctx, cancel := context.WithTimeout(context.Background(), 4*defaultTTL)
-				defer cancel()
-				if err := mu.Lock(ctx); ttl == defaultTTL || unansweredLeases < 2 {
-					require.NoError(t, err)
-				} else {
-					require.ErrorIs(t, err, context.DeadlineExceeded) // within some centuries
-				}
-				require.NoError(t, s.Close(context.Background()))
-			})
-		}
-	}
-}
-
 // When a frozen etcd thaws, it has as many requests to work through as calls wait, and a
 // few more for each client: all calls of a client share one credit for repeats, however
 // many wait.

@@ -7,6 +7,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/lease"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
@@ -34,7 +35,7 @@ type place struct {
 	s       *Session
 	m       *lockHandle
 	local   *localLine
-	lease   *lease
+	lease   *lease.Lease
 	account *account // of the lease's keys
 
 	// Guarded by Session.mu.
@@ -135,7 +136,7 @@ func (p *place) asPutLocked() []clientv3.Cmp {
 // contender is p as others see it.
 func (p *place) contender() Contender {
 	c := p.m.contender()
-	c.Key, c.Token, c.Lease, c.Since = p.ticket.Key, p.ticket.Rev(), p.lease.id, p.since
+	c.Key, c.Token, c.Lease, c.Since = p.ticket.Key, p.ticket.Rev(), p.lease.ID, p.since
 	c.Mode, c.Holds = p.ticket.Kind.String(), p.hold != nil
 	return c
 }
@@ -166,9 +167,9 @@ func (p *place) staleLocked() bool { return p.epoch != p.s.etcd.Epoch() }
 func (p *place) lastsLocked() bool {
 	l := p.lease
 	now := time.Now()
-	l.checkLocked(now)
-	return l.state == leaseServing && p.recall == nil && !p.ticket.Lost() && !p.staleLocked() &&
-		l.plan.Lasts(l.trust.Remaining(now))
+	l.CheckLocked(now)
+	return l.ServesLocked() && p.recall == nil && !p.ticket.Lost() && !p.staleLocked() &&
+		l.LastsLocked(now)
 }
 
 // lingersLocked reports whether p's key lingers.

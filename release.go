@@ -180,7 +180,7 @@ func (r *release) answered(done etcd.Outcome, final bool, untold []error) (ticke
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.Together() && done.Err != nil && attempt.Is(done.Err, rpctypes.ErrLeaseNotFound) {
-		r.put.lease.endLocked(because(ErrLeaseRevoked, done.Err)) // which p may be on, too
+		r.put.lease.EndRevokedLocked(done.Err) // which p may be on, too
 	}
 	a := done.Answer()
 	now := ticket.Now{Final: final}

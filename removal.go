@@ -71,7 +71,7 @@ func (p *place) remove() {
 	s := p.s
 	defer close(p.removed)
 	p.endContexts()
-	ctx := p.lease.live // when it ends, the key is gone, unless it was put over
+	ctx := p.lease.Live() // when it ends, the key is gone, unless it was put over
 	if p.after != nil {
 		select {
 		case <-p.after:
@@ -125,7 +125,7 @@ func (p *place) stays(err error) {
 func (p *place) outlivesLease() bool {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
-	return p.ticket.Lost() && p.lease.state != leaseGone && p.s.ctx.Err() == nil
+	return p.ticket.Lost() && !p.lease.GoneLocked() && p.s.ctx.Err() == nil
 }
 
 // giveUpRemoval notes that the attempts to remove p's key are over and that the last one failed
@@ -134,7 +134,7 @@ func (p *place) giveUpRemoval(err error) (certain bool) {
 	s, l := p.s, p.lease
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l.state == leaseGone {
+	if l.GoneLocked() {
 		p.ticket.Remove(0)
 		p.removedLocked()
 		return true

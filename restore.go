@@ -7,6 +7,7 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/lease"
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
@@ -17,12 +18,12 @@ const setBackLogEvery = 10 * time.Second
 // errSetBack says that etcd was set back since something was learned from it.
 var errSetBack = errors.New("etcd was set back: restored, wiped, or another cluster")
 
-// A listener is a Session as its etcd.Conn knows it.
+// A listener is a Session as its etcd.Conn and its lease.Pool know it.
 type listener Session
 
 // Proved is as in etcd.Listener.
 func (l *listener) Proved(sent time.Time, of *etcd.Epoch, term uint64) {
-	(*Session)(l).proved(sent, of, term)
+	(*Session)(l).leases.Proved(sent, of, term)
 }
 
 // SetBackLocked is as in etcd.Listener.
@@ -46,6 +47,17 @@ func (l *listener) Limited(most int) {
 // Unreadable is as in etcd.Listener.
 func (l *listener) Unreadable(key string, err error) {
 	(*Session)(l).log(slog.LevelWarn, "a key cannot be looked at", "key", key, "error", err)
+}
+
+// TenantsLocked is as in lease.Listener. They are the account of the keys on the lease.
+func (l *listener) TenantsLocked(granted *lease.Lease) lease.Tenants {
+	s := (*Session)(l)
+	k := &account{
+		s: s, lease: granted, places: make(map[string]*place), idleSince: time.Now(),
+	}
+	s.accounts[granted] = k
+	s.tasks.GoLocked(func() { s.followConnection(k) })
+	return k
 }
 
 // setBackLocked follows the end of an epoch: key names are drawn again, views begin again,
@@ -91,20 +103,12 @@ func (s *Session) endViewsLocked() {
 	s.accounts.rewatchLocked()
 }
 
-// openAccountLocked begins to account for the keys on l, which was just granted.
-func (s *Session) openAccountLocked(l *lease) *account {
-	k := &account{s: s, lease: l, places: make(map[string]*place), idleSince: time.Now()}
-	s.accounts[l] = k
-	s.tasks.GoLocked(func() { s.followConnection(k) })
-	return k
-}
-
 // followConnection begins all views again when the client has lost its connection, and makes an
 // audit of all keys due when it has another. A restore stops etcd first. If the restored etcd
 // passes its old revision before the Session reads, no answer shows that it was set back, and a
 // watch goes on as if it had missed nothing. followConnection ends with k's lease.
 func (s *Session) followConnection(k *account) {
-	s.etcd.FollowConnection(k.lease.live, func() {
+	s.etcd.FollowConnection(k.lease.Live(), func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.endViewsLocked()

@@ -3,7 +3,6 @@ package etcdlock
 import (
 	"context"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -13,6 +12,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/events"
 	"github.com/etcdlock/etcdlock/internal/guard"
+	"github.com/etcdlock/etcdlock/internal/lease"
 )
 
 // minSweep is the number of lines a Session keeps before it drops unused ones.
@@ -34,31 +34,25 @@ type Session struct {
 	// Set once, then only read.
 	cfg    *config
 	etcd   *etcd.Conn
+	leases *lease.Pool
 	ctx    context.Context // of all goroutines
 	cancel context.CancelFunc
-	doubts atomic.Int64 // renewals of all leases whose worth is not certain
 	secret uuid.UUID    // marks the names of the keys that it puts
 	tasks  *guard.Group // all goroutines, for which Close waits; ARCHITECTURE.md has a row of each
 	hooks  events.Queue // to the user's Trace and Logger
 
 	// mu guards what follows and the mutable state of every lease, line, place
 	// and hold of the Session.
-	mu               guard.Mutex
-	current          *lease // for new places, nil if there is none
-	granting         *grant // under way, or nil; it owns grantRetry
-	grantRetry       attempt.Backoff
-	unansweredLeases int // leases in a row that ran out before etcd answered anything under them
-	leases           map[*lease]struct{}
-	accounts         accounts
-	lines            map[string]*localLine
-	marked           markedLines
-	verifying        bool      // holds of an earlier epoch are being read
-	backLogged       time.Time // when it was last logged that etcd was set back
-	sweepAt          int       // size of lines at which unused ones are dropped
-	closed           bool
-	closedAt         time.Time
-	closing          int   // calls that wait until it is
-	leftoverErr      error // why Close could not revoke a lease, or remove a key
+	mu          guard.Mutex
+	accounts    accounts
+	lines       map[string]*localLine
+	marked      markedLines
+	verifying   bool      // holds of an earlier epoch are being read
+	backLogged  time.Time // when it was last logged that etcd was set back
+	sweepAt     int       // size of lines at which unused ones are dropped
+	closed      bool
+	closing     int   // calls that wait until it is
+	leftoverErr error // why Close could not revoke a lease, or remove a key
 }
 
 // NewSession returns a Session. It validates the options and does no I/O. The
@@ -74,7 +68,6 @@ func NewSession(client *clientv3.Client, opts ...Option) (*Session, error) {
 	}
 	s := &Session{
 		cfg:      &cfg,
-		leases:   make(map[*lease]struct{}),
 		accounts: make(accounts),
 		lines:    make(map[string]*localLine),
 		sweepAt:  minSweep,
@@ -84,15 +77,34 @@ func NewSession(client *clientv3.Client, opts ...Option) (*Session, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.tasks = guard.NewGroup(&s.mu)
 	s.etcd = etcd.New(s.ctx, client, cfg.ttl, &s.mu, s.tasks, (*listener)(s))
+	s.leases = lease.NewPool(s.ctx, s.etcd, &s.mu, s.tasks, lease.Config{
+		TTL:      cfg.ttl,
+		Margin:   cfg.marginOf,
+		Listener: (*listener)(s),
+		Error:    leaseError,
+		Hooks:    s.trace().ofLeases(s.log),
+	})
 	return s, nil
 }
 
-// closedFor is how long ago the Session was closed, the longest time if it was not.
-func (s *Session) closedFor() time.Duration {
+// Lease returns the lease that the next hold will be bound to, or clientv3.NoLease
+// before the first use, after Close and while a lost lease is not replaced yet. A
+// lease is replaced after a loss, after a request whose outcome is unknown, and when
+// it was not used for two TTLs; any other key attached to it goes with it.
+func (s *Session) Lease() clientv3.LeaseID {
+	if s == nil || s.leases == nil {
+		return clientv3.NoLease
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return time.Since(s.closedAt)
+	if l := s.leases.CurrentLocked(); l != nil {
+		return l.ID
+	}
+	return clientv3.NoLease
 }
+
+// accountLocked is the account of the lease that may get new places, nil if there is none.
+func (s *Session) accountLocked() *account { return s.accounts[s.leases.CurrentLocked()] }
 
 // clientClosed reports whether the client was closed. Nothing works after that.
 func (s *Session) clientClosed() bool { return s.etcd.Closed() }

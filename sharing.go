@@ -103,7 +103,7 @@ func (n *localLine) admissionOfReadLocked(owner *claim, early bool) admission {
 		return undecided
 	case early:
 		return admitted
-	case p.lease.state != leaseServing:
+	case !p.lease.ServesLocked():
 		return mustQueue
 	case !p.lastsLocked(): // a renewal is late, or etcd was set back
 		return undecided
@@ -224,7 +224,7 @@ func (c *claim) handDown() (locked *LockedError, done bool) {
 	defer s.mu.Unlock()
 	next := n.queue.First()
 	if s.closed || !c.reads() || p == nil || next == nil || !next.Early() || next.Value.try ||
-		p.ticket.State() != ticket.InLine || p.removed != nil || p.lease.hasEndedLocked() ||
+		p.ticket.State() != ticket.InLine || p.removed != nil || p.lease.HasEndedLocked() ||
 		p.recall != nil {
 		return nil, false
 	}

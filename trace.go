@@ -9,6 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/events"
+	"github.com/etcdlock/etcdlock/internal/lease"
 )
 
 // A Trace is a set of hooks in the manner of net/http/httptrace. Any of them may
@@ -213,6 +214,18 @@ func (r tracer) led(caller context.Context, name string, token int64, held time.
 	}
 	if r.LedContext != nil {
 		r.hooks.Run(func() { r.LedContext(caller, name, token, held, err) })
+	}
+}
+
+// ofLeases are the hooks for what happens to leases, with log.
+func (r tracer) ofLeases(log func(slog.Level, string, ...any)) lease.Hooks {
+	return lease.Hooks{
+		Granted:       r.leaseGranted,
+		Renewed:       r.leaseRenewed,
+		RenewalFailed: r.renewalFailed,
+		AtRisk:        r.leaseAtRisk,
+		Replaced:      r.leaseReplaced,
+		Log:           log,
 	}
 }
 

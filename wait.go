@@ -249,7 +249,7 @@ func (p *place) waitBy(ctx context.Context, c *claim, w source, broken *attempt.
 				return nil
 			}
 			relied, next = time.Now(), w.news
-		case <-p.lease.dead:
+		case <-p.lease.Dead():
 			return errQueueAnew
 		case <-ctx.Done():
 			return context.Cause(ctx)

@@ -27,7 +27,7 @@ var pure = []string{"line", "recheck", "ticket", "trust", "turn"}
 // learned. The list may only get shorter.
 var upward = []string{
 	"cohortLocked", "endContexts", "giveWayLocked", "keyLostLocked", "leaseEndedLocked",
-	"lingersLocked", "noteRecallLocked", "openAccountLocked", "refuseLocked",
+	"lingersLocked", "noteRecallLocked", "refuseLocked",
 }
 
 // A use against the direction couples a lower layer to what stands on it.
@@ -53,6 +53,7 @@ var imports = map[string][]string{
 	"etcd/keepalive": {"etcd/attempt"},
 	"events":         nil,
 	"guard":          nil,
+	"lease":          {"etcd", "etcd/attempt", "etcd/keepalive", "guard", "trust"},
 	"line":           nil,
 	"recheck":        nil,
 	"ticket":         {"line"},

@@ -44,9 +44,9 @@ var mutants = []mutant{
 	{
 		name: "what a renewal is worth is asked of one member",
 		why:  "One read should do. But that member may be the silent one, again and again: renewals are confirmed, and count for nothing (rule 13).",
-		edits: []edit{{"renew.go", `	_, err := s.etcd.ReadBy(ctx, etcd.Range(key, clientv3.WithCountOnly()), retry, nil)
-`, `	_, _, err := attempt.Do(ctx, s.etcd.Caller, &retry, time.Hour, func(ctx context.Context) (etcd.Reading, error) {
-		return s.etcd.Ask(ctx, etcd.Range(key, clientv3.WithCountOnly()))
+		edits: []edit{{"internal/lease/renew.go", `	_, err := p.etcd.ReadBy(ctx, etcd.Range(key, clientv3.WithCountOnly()), retry, nil)
+`, `	_, _, err := attempt.Do(ctx, p.etcd.Caller, &retry, time.Hour, func(ctx context.Context) (etcd.Reading, error) {
+		return p.etcd.Ask(ctx, etcd.Range(key, clientv3.WithCountOnly()))
 	})
 `}},
 		killers: []killer{core("sim", "TestAReadOfDoubtMeetsAnotherMember")},
@@ -69,32 +69,33 @@ var mutants = []mutant{
 	{
 		name: "a late answer revives the hold",
 		why:  "etcd says that the lease lives, so nobody else had the lock. But the hold was declared lost, and its work given up (rule 1).",
-		edits: []edit{{"lease.go", `	if l.hasEndedLocked() {
+		edits: []edit{{"internal/lease/lease.go", `	if l.HasEndedLocked() {
 		return
 	}
-	until, lasted := l.trust.Until(), l.plan.Lasts(l.trust.Remaining(now))
-`, `	until, lasted := l.trust.Until(), l.plan.Lasts(l.trust.Remaining(now))
-	if errors.Is(l.why, ErrExpired) {
-		l.state, l.why, l.dead, l.s.current = leaseServing, nil, make(chan struct{}), l
-		for _, p := range l.s.accounts[l].places {
-			if p.hold != nil {
-				p.hold.state, p.hold.cause, p.hold.why = holdWhole, nil, nil
-				p.refs++
-			}
-		}
+	until, lasted := l.Trust.Until(), l.LastsLocked(now)
+`, `	until, lasted := l.Trust.Until(), l.LastsLocked(now)
+	if l.state == ended && l.Trust.At(now) == trust.Expired {
+		l.state, l.why, l.dead, l.pool.current = serving, nil, make(chan struct{}), l
+		l.tenants.MarkLocked()
 	}
-`}, {"revoke.go", `	if err == nil {
-		l.becomesLocked(leaseGone, l.why)
-`, `	if err == nil && l.hasEndedLocked() {
-		l.becomesLocked(leaseGone, l.why)
+`}, {"account.go", `		p.markLocked()
+`, `		if h := p.hold; h != nil && k.lease.ServesLocked() && h.lossLocked() != nil {
+			h.state, h.cause, h.why = holdWhole, nil, nil
+			p.refs++
+		}
+		p.markLocked()
+`}, {"internal/lease/revoke.go", `	if err == nil {
+		l.becomesLocked(gone, l.why)
+`, `	if err == nil && l.HasEndedLocked() {
+		l.becomesLocked(gone, l.why)
 `}},
 		killers: []killer{simulation(1000), inArea("lease", "TestALateAnswerRevivesNothingInVirtualTime")},
 	},
 	{
 		name: "a hold begins without a look at the clock",
 		why:  "The place is first in line and the key is there, so nothing seems left to check. But the trust may be over (rule 1).",
-		edits: []edit{{"hold.go", `	p.lease.checkLocked(now)
-	if p.lease.hasEndedLocked() || p.ticket.Lost() {
+		edits: []edit{{"hold.go", `	p.lease.CheckLocked(now)
+	if p.lease.HasEndedLocked() || p.ticket.Lost() {
 		return errQueueAnew
 	}
 `, ``}, {"internal/ticket/ticket.go", `	t.must("Hold", InLine, Held)
@@ -104,8 +105,8 @@ var mutants = []mutant{
 	{
 		name: "a hold begins at a key that is gone",
 		why:  "The line has just been read, and nobody is before the place. But a look has found meanwhile that the place's own key is gone. It reports that once, so the hold never learns of its loss (rules 5 and 12).",
-		edits: []edit{{"hold.go", `	if p.lease.hasEndedLocked() || p.ticket.Lost() {
-`, `	if p.lease.hasEndedLocked() {
+		edits: []edit{{"hold.go", `	if p.lease.HasEndedLocked() || p.ticket.Lost() {
+`, `	if p.lease.HasEndedLocked() {
 `}, {"internal/ticket/ticket.go", `	t.must("Hold", InLine, Held)
 `, ``}},
 		killers: []killer{inArea("lease", "TestNoHoldBeginsAtAKeyThatIsGone")},
@@ -157,16 +158,16 @@ var mutants = []mutant{
 	{
 		name: "Close revokes while the contexts end",
 		why:  "Close has ended every hold, and wakes the keeper at once. But the contexts are cancelled one by one, and etcd is faster (rule 1).",
-		edits: []edit{{"revoke.go", `	l.tenants.BeforeRevoke()
-	s := l.s
-`, `	s := l.s
+		edits: []edit{{"internal/lease/revoke.go", `	k.tenants.BeforeRevoke()
+	l, p := k.Lease, k.pool
+`, `	l, p := k.Lease, k.pool
 `}},
 		killers: []killer{inArea("mutex", "TestCloseEndsTheContextsOfAHundredNamesBeforeItFreesOne"), inArea("mutex", "TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},
 	},
 	{
 		name:    "Close gives up a revocation that had no answer before",
 		why:     "Two TTLs after the last renewal nothing can be left of it. But etcd has not said so, and Close still has time to ask (rule 22).",
-		edits:   []edit{{"revoke.go", ` && s.closedFor()/2 > l.ttl {`, ` {`}},
+		edits:   []edit{{"internal/lease/revoke.go", ` && p.closedFor()/2 > l.TTL {`, ` {`}},
 		killers: []killer{inArea("lease", "TestCloseHasItsOwnTimeToRevokeALease")},
 	},
 	{
@@ -202,7 +203,7 @@ var mutants = []mutant{
 	{
 		name: "one renewal at a time",
 		why:  "The attempt under way has not failed yet. But it may have met the one dead endpoint of three, and take the whole TTL (rule 13).",
-		edits: []edit{{"renew.go", `	k.next.Reset(k.plan.Late())
+		edits: []edit{{"internal/lease/renew.go", `	k.next.Reset(k.plan.Late())
 `, ``}},
 		killers: []killer{simulation(1000), inArea("lease", "TestAFailedRenewalIsFollowedByTwoAtOnce")},
 	},
@@ -220,7 +221,7 @@ var mutants = []mutant{
 	{
 		name: "the read of what a renewal is worth is sent once",
 		why:  "The next renewal asks again. But while requests fail at once each renewal is in doubt, and two of three reads fail, too (rule 13).",
-		edits: []edit{{"renew.go", `clientv3.WithCountOnly()), retry, nil)
+		edits: []edit{{"internal/lease/renew.go", `clientv3.WithCountOnly()), retry, nil)
 `, `clientv3.WithCountOnly()), retry, func(err error) error { return err })
 `}},
 		killers: []killer{named("TestErrorsThatComeBackAtOnceLoseNoHold")},
@@ -237,13 +238,13 @@ var mutants = []mutant{
 	{
 		name:    "a renewal that fails at once waits as long as other answers take",
 		why:     "An etcd that answers late gets less to do. But where most requests fail at once clientv3 repeats reads by itself, and it is these that take long (rule 13).",
-		edits:   []edit{{"renew.go", `	case attempt.Overloaded(r.err):`, `	default:`}},
+		edits:   []edit{{"internal/lease/renew.go", `	case attempt.Overloaded(r.err):`, `	default:`}},
 		killers: []killer{core("sim", "TestARenewalThatFailsAtOnceIsSentAgainSoonWhereAnswersAreSlow")},
 	},
 	{
 		name:    "a renewal that is refused is sent again at once",
 		why:     "An operator may take the refusal back. But each new stream may be a login, which costs etcd more than anything else (rule 25).",
-		edits:   []edit{{"renew.go", `attempt.Refused(r.err) || errors.Is(r.err`, `errors.Is(r.err`}},
+		edits:   []edit{{"internal/lease/renew.go", `attempt.Refused(r.err) || errors.Is(r.err`, `errors.Is(r.err`}},
 		killers: []killer{inArea("lease", "TestAFailedRenewalIsFollowedByTwoAtOnce")},
 	},
 	{
@@ -310,7 +311,7 @@ var mutants = []mutant{
 	{
 		name: "the end of a stream is a failure of the renewal",
 		why:  "The renewal has failed. But tokens end all the time, and a member stops at each upgrade. Each time, keys that linger are given up, and an alarm is raised.",
-		edits: []edit{{"renew.go", `	case last && streamIsOver(r.err):
+		edits: []edit{{"internal/lease/renew.go", `	case last && streamIsOver(r.err):
 `, `	case last && streamIsOver(r.err) && false:
 `}},
 		killers: []killer{inArea("lease", "TestARenewalWhoseStreamEndsIsSentAgainAtOnce")},
@@ -324,13 +325,13 @@ var mutants = []mutant{
 	{
 		name:    "what lasts goes by the TTL, whatever the margin",
 		why:     "A third of the TTL is left when two renewals have failed. But with a margin of two thirds that much is never left: nothing lingers, and nothing is passed on (WithHandoff, WithLinger).",
-		edits:   []edit{{"place.go", `l.plan.Lasts(l.trust.Remaining(now))`, `l.trust.Until().Sub(now) > l.ttl/3`}},
+		edits:   []edit{{"internal/lease/lease.go", `l.plan.Lasts(l.Trust.Remaining(now))`, `l.Trust.Until().Sub(now) > l.TTL/3`}},
 		killers: []killer{inArea("lease", "TestWithAnyMarginKeysLingerAndHoldsArePassedOn")},
 	},
 	{
 		name: "a lost lease is renewed",
 		why:  "The loser may still be at work, so it seems kind to give it time. But the key then stands in everybody's way for longer than the TTL (rule 11).",
-		edits: []edit{{"renew.go", `			return leaseWait
+		edits: []edit{{"internal/lease/renew.go", `			return leaseWait
 `, `			return leaseRenew
 `}},
 		killers: []killer{inArea("lease", "TestALostLeaseIsRenewedNoMore")},
@@ -378,7 +379,7 @@ var mutants = []mutant{
 	{
 		name: "nobody watches the keys of holds",
 		why:  "The audits show a loss. But they are seldom (rule 5).",
-		edits: []edit{{"renew.go", `			l.tenants.Tick()
+		edits: []edit{{"internal/lease/renew.go", `			l.tenants.Tick()
 `, ``}},
 		killers: []killer{inArea("lease", "TestALossFromOutsideIsNoticedWithinAboutASecond")},
 	},
@@ -471,7 +472,7 @@ var mutants = []mutant{
 	{
 		name:    "the TTL is what was asked for",
 		why:     "The program knows the TTL that it asked for. But etcd may have granted a longer one, and then a crash blocks the others for longer.",
-		edits:   []edit{{"lock.go", `ttl = h.place.lease.ttl`, `ttl = h.m.s.cfg.ttl`}},
+		edits:   []edit{{"lock.go", `ttl = h.place.lease.TTL`, `ttl = h.m.s.cfg.ttl`}},
 		killers: []killer{inArea("mutex", "TestAHoldTellsItsGrantedTTLAndItsMargin")},
 	},
 	{
@@ -563,16 +564,16 @@ var mutants = []mutant{
 	{
 		name: "a renewal that is refused ends the hold at once",
 		why:  "A retry does not fix a refusal. But an operator does, who has just enabled auth or changed a role, and the lease lives meanwhile (rule 1, ErrExpired).",
-		edits: []edit{{"renew.go", `		l.refusal = err
-`, `		l.endLocked(because(ErrExpired, err))
+		edits: []edit{{"internal/lease/renew.go", `		l.refusal = err
+`, `		l.endLocked(p.config.Error(Expired, err))
 `}},
 		killers: []killer{inArea("mutex", "TestRenewalsThatAreRefusedForAWhileLoseNothing")},
 	},
 	{
 		name: "a loss does not say what etcd refused",
 		why:  "The hold ended because its time was over. But then only the log says that etcd answered all the time, and what it answered (ErrExpired).",
-		edits: []edit{{"lease.go", `		l.endLocked(because(ErrExpired, l.refusal))
-`, `		l.endLocked(ErrExpired)
+		edits: []edit{{"internal/lease/lease.go", `		l.endLocked(l.pool.config.Error(Expired, l.refusal))
+`, `		l.endLocked(l.pool.config.Error(Expired, nil))
 `}},
 		killers: []killer{inArea("mutex", "TestALossHasAReasonThatErrorsIsTells")},
 	},
@@ -873,15 +874,15 @@ var mutants = []mutant{
 	{
 		name: "a key of one's own in the line is nobody's",
 		why:  "Audits find a key for which no place accounts. But they are seldom, and the key is in everybody's way (rule 26).",
-		edits: []edit{{"account.go", `		if e.Lease == int64(l.id) && !k.accountsForLocked(e) {
-`, `		if e.Lease == int64(l.id) && e.Rev == 0 {
+		edits: []edit{{"account.go", `		if e.Lease == int64(l.ID) && !k.accountsForLocked(e) {
+`, `		if e.Lease == int64(l.ID) && e.Rev == 0 {
 `}},
 		killers: []killer{inArea("outages", "TestNoTwoHoldAfterEtcdWasSetBack")},
 	},
 	{
 		name: "a renewal that knows of less than the one before is a renewal",
 		why:  "The answer may come from a member that is behind. But it may also come from an etcd that was set back, and nothing else may show that (rule 26).",
-		edits: []edit{{"renew.go", `	if l.renewed.epoch == told && revision < l.renewed.revision {
+		edits: []edit{{"internal/lease/renew.go", `	if l.renewed.epoch == told && revision < l.renewed.revision {
 `, `	if l.renewed.epoch == told && revision < 0 {
 `}},
 		killers: []killer{inArea("watching", "TestAHoldThatIsWatchedWhileEtcdIsSetBack")},
@@ -1363,8 +1364,8 @@ var mutants = []mutant{
 	{
 		name: "a crowd whose leases run out comes back at once",
 		why:  "Each Session has lost its lease and needs another one. But so have all others, and what etcd works through for them is again too late for all (rule 25).",
-		edits: []edit{{"grant.go", `	if unansweredLeases < 2 {
-`, `	if unansweredLeases >= 0 {
+		edits: []edit{{"internal/lease/grant.go", `	if unanswered < 2 {
+`, `	if unanswered >= 0 {
 `}},
 		killers: []killer{named("TestLeasesThatRunOutUnansweredSpreadThoseThatFollow"), named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
 	},
@@ -1450,7 +1451,7 @@ var mutants = []mutant{
 	{
 		name: "one joins a key whose lease does not last",
 		why:  "The lease is still trusted. But it gets no renewal in time, or is about to be replaced, and the hold that has just begun ends with it.",
-		edits: []edit{{"sharing.go", `	case p.lease.state != leaseServing:
+		edits: []edit{{"sharing.go", `	case !p.lease.ServesLocked():
 		return mustQueue
 	case !p.lastsLocked(): // a renewal is late, or etcd was set back
 		return undecided
@@ -1514,7 +1515,7 @@ var mutants = []mutant{
 	{
 		name:    "a term is long by the TTL that was asked for",
 		why:     "The user has written that TTL down. But etcd may have granted a longer one.",
-		edits:   []edit{{"lead.go", `m.lead(ctx, h, fn), h.place.lease.ttl`, `m.lead(ctx, h, fn), m.s.cfg.ttl`}},
+		edits:   []edit{{"lead.go", `m.lead(ctx, h, fn), h.place.lease.TTL`, `m.lead(ctx, h, fn), m.s.cfg.ttl`}},
 		killers: []killer{inArea("holders", "TestTheRestOfALeader")},
 	},
 	{
@@ -1627,7 +1628,7 @@ var mutants = []mutant{
 	{
 		name:    "a recalled key is handed off",
 		why:     "The recalled hold has ended, and the next one of its Session begins. But it begins at the key that somebody wants back.",
-		edits:   []edit{{"place.go", `l.state == leaseServing && p.recall == nil && `, `l.state == leaseServing && `}},
+		edits:   []edit{{"place.go", `l.ServesLocked() && p.recall == nil && `, `l.ServesLocked() && `}},
 		killers: []killer{inArea("holders", "TestARecalledKeyIsNotHandedOff")},
 	},
 	{
@@ -1993,10 +1994,10 @@ var mutants = []mutant{
 		name: "all keys go with their lease",
 		why:  "etcd deletes the keys of a lease that it revokes. But it does not delete one that somebody has put over, with another lease or none: that stands for ever, and Close says nil (rule 9).",
 		edits: []edit{
-			{"revoke.go", `		err = l.tenants.RemoveRest(time.Now().Add(l.ttl))
+			{"internal/lease/revoke.go", `		err = l.tenants.RemoveRest(time.Now().Add(l.TTL))
 `, `		err = nil
 `},
-			{"removal.go", `	return p.ticket.Lost() && p.lease.state != leaseGone && p.s.ctx.Err() == nil
+			{"removal.go", `	return p.ticket.Lost() && !p.lease.GoneLocked() && p.s.ctx.Err() == nil
 `, `	return false
 `},
 		},
@@ -2080,20 +2081,20 @@ var mutants = []mutant{
 	{
 		name: "a lease that is being given back is used",
 		why:  "Nobody has used the lease for two TTLs, so nobody will just now. But somebody does (rule 22).",
-		edits: []edit{{"renew.go", `	case unused && !now.Before(use.IdleSince.Add(l.ttl).Add(l.ttl)):
-		l.endLocked(errLeaseUnused)
-`, `	case unused && !now.Before(use.IdleSince.Add(l.ttl).Add(l.ttl)):
-`}, {"revoke.go", `	if err == nil {
-		l.becomesLocked(leaseGone, l.why)
-`, `	if err == nil && l.hasEndedLocked() { // else it panics, which shows nothing
-		l.becomesLocked(leaseGone, l.why)
+		edits: []edit{{"internal/lease/renew.go", `	case unused && !now.Before(use.IdleSince.Add(l.TTL).Add(l.TTL)):
+		l.endLocked(errUnused)
+`, `	case unused && !now.Before(use.IdleSince.Add(l.TTL).Add(l.TTL)):
+`}, {"internal/lease/revoke.go", `	if err == nil {
+		l.becomesLocked(gone, l.why)
+`, `	if err == nil && l.HasEndedLocked() { // else it panics, which shows nothing
+		l.becomesLocked(gone, l.why)
 `}},
 		killers: []killer{inArea("lease", "TestALeaseThatIsBeingGivenBackIsNotUsed")},
 	},
 	{
 		name: "Close revokes before the release under way",
 		why:  "The revocation removes all keys at once. But the release then finds its key gone, and Unlock calls it lost (rules 6 and 22).",
-		edits: []edit{{"renew.go", `	case s.closed && use.Releases > 0 && !l.hasEndedLocked() && s.ctx.Err() == nil:
+		edits: []edit{{"internal/lease/renew.go", `	case p.closedLocked() && use.Releases > 0 && !l.HasEndedLocked() && p.ctx.Err() == nil:
 		return leaseRenew // a key that goes with a revoked lease would look lost
 `, ``}},
 		killers: []killer{inArea("mutex", "TestUnlockThatCloseOvertakesIsNoLoss")},

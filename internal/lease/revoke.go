@@ -1,4 +1,4 @@
-package etcdlock
+package lease
 
 import (
 	"log/slog"
@@ -18,35 +18,36 @@ import (
 //
 // A key that was put over, with another lease or none, does not go with the lease.
 // (Do not take the end of the lease for the end of its keys. TestCloseLeavesNoKeyThatWasPutOver.)
-func (l *lease) revoke() {
-	l.tenants.BeforeRevoke()
-	s := l.s
-	expired := time.Now().Add(l.ttl).Add(l.ttl)
+func (k *keeper) revoke() {
+	k.tenants.BeforeRevoke()
+	l, p := k.Lease, k.pool
+	expired := time.Now().Add(l.TTL).Add(l.TTL)
 	retry := attempt.Backoff{Eager: true}
 	var err error
 	for {
-		err = s.etcd.Revoke(s.ctx, &retry, l.id)
+		err = p.etcd.Revoke(p.ctx, &retry, l.ID)
 		if err == nil || attempt.Is(err, rpctypes.ErrLeaseNotFound) || attempt.Refused(err) ||
-			s.clientClosed() || time.Now().After(expired) && s.closedFor()/2 > l.ttl {
+			p.etcd.Closed() || time.Now().After(expired) && p.closedFor()/2 > l.TTL {
 			break
 		}
-		if retry.Wait(s.ctx, s.etcd.Caller) != nil {
+		if retry.Wait(p.ctx, p.etcd.Caller) != nil {
 			break
 		}
 	}
 	if err == nil || attempt.Is(err, rpctypes.ErrLeaseNotFound) {
-		s.log(slog.LevelDebug, "lease given back", "lease", l.hex())
-		err = l.tenants.RemoveRest(time.Now().Add(l.ttl))
+		p.config.Log(slog.LevelDebug, "lease given back", "lease", l.Hex())
+		err = l.tenants.RemoveRest(time.Now().Add(l.TTL))
 	} else {
-		s.log(slog.LevelWarn, "lease not revoked; it expires by itself", "lease", l.hex(), "error", err)
+		p.config.Log(slog.LevelWarn, "lease not revoked; it expires by itself", "lease", l.Hex(),
+			"error", err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.leases, l)
-	s.doubts.Add(int64(-l.doubts))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.leases, l)
+	p.doubts.Add(int64(-l.doubts))
 	if err == nil {
-		l.becomesLocked(leaseGone, l.why)
+		l.becomesLocked(gone, l.why)
 	}
-	s.mu.After(l.bury)
+	p.mu.After(l.bury)
 	l.tenants.RevokedLocked(err)
 }

@@ -1,4 +1,4 @@
-package etcdlock
+package lease
 
 import (
 	"context"
@@ -40,7 +40,7 @@ func streamIsOver(err error) bool {
 // one small message, and its loss costs a hold. No attempt outlives the trust that it could give:
 // later its answer would be useless.
 type keeper struct {
-	*lease
+	*Lease
 	ctx    context.Context // of the attempts and the streams
 	sender *keepalive.Sender
 
@@ -56,13 +56,13 @@ type keeper struct {
 
 // keep is the keeper's goroutine. It runs from the grant until no put can apply under the lease
 // any more.
-func (l *lease) keep(granted time.Time) {
-	ctx, stopAttempts := context.WithCancel(l.s.ctx)
+func (l *Lease) keep(granted time.Time) {
+	ctx, stopAttempts := context.WithCancel(l.pool.ctx)
 	defer stopAttempts()
 	k := &keeper{
-		lease:       l,
+		Lease:       l,
 		ctx:         ctx,
-		sender:      l.s.etcd.Renewals(ctx, l.id),
+		sender:      l.pool.etcd.Renewals(ctx, l.ID),
 		next:        time.NewTimer(time.Until(granted.Add(l.plan.Period))),
 		lastStarted: granted,
 		results:     make(chan renewal),
@@ -70,7 +70,7 @@ func (l *lease) keep(granted time.Time) {
 		audited:     make(chan bool, 1),
 	}
 	defer k.next.Stop()
-	tick := time.NewTicker(tickEvery)
+	tick := time.NewTicker(TickEvery)
 	defer tick.Stop()
 
 	for {
@@ -79,7 +79,7 @@ func (l *lease) keep(granted time.Time) {
 			break
 		}
 		select {
-		case <-l.s.ctx.Done():
+		case <-l.pool.ctx.Done():
 		case <-l.wake:
 		case <-k.next.C:
 			if verdict == leaseRenew {
@@ -98,14 +98,14 @@ func (l *lease) keep(granted time.Time) {
 		k.auditIfDue()
 	}
 	stopAttempts()
-	l.revoke()
+	k.revoke()
 }
 
 // send sends a renewal, and has the next one sent when the answer of this one is late.
 func (k *keeper) send() {
 	attempts := 1
 	if k.unanswered > 0 {
-		if k.s.etcd.Several() {
+		if k.pool.etcd.Several() {
 			attempts = 2
 		}
 		k.risk()
@@ -113,7 +113,7 @@ func (k *keeper) send() {
 	k.lastStarted = time.Now()
 	r := keepalive.Renewal{Sent: k.lastStarted, Anew: k.unanswered > 0}
 	for range attempts {
-		k.s.tasks.Go(func() { k.renew(k.ctx, k.sender, r, k.results) })
+		k.pool.tasks.Go(func() { k.renew(k.ctx, k.sender, r, k.results) })
 	}
 	k.unanswered++ // until its answer comes
 	k.next.Reset(k.plan.Late())
@@ -151,7 +151,7 @@ func (k *keeper) again(r renewal) time.Duration {
 	case attempt.Refused(r.err) || errors.Is(r.err, attempt.ErrUnreachable):
 		took = k.plan.Late()
 	case attempt.Overloaded(r.err):
-		took = k.s.etcd.Seldom(took)
+		took = k.pool.etcd.Seldom(took)
 	}
 	return attempt.Jitter(k.plan.Again(k.unanswered, took))
 }
@@ -163,7 +163,7 @@ func (k *keeper) auditIfDue() {
 	}
 	sent := time.Now()
 	k.lastAudit, k.auditing = sent, true
-	k.s.tasks.Go(func() {
+	k.pool.tasks.Go(func() {
 		k.audited <- k.tenants.Audit(k.ctx, sent)
 	})
 }
@@ -179,29 +179,29 @@ const (
 
 // verdict decides what happens to the lease. Once it has returned leaseOver nothing
 // uses the lease again.
-func (l *lease) verdict() verdict {
-	s := l.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (l *Lease) verdict() verdict {
+	p := l.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	now := time.Now()
-	l.checkLocked(now)
+	l.CheckLocked(now)
 	use := l.tenants.UseLocked()
 	unused := use.Users == 0
 	switch {
-	case s.closed && use.Releases > 0 && !l.hasEndedLocked() && s.ctx.Err() == nil:
+	case p.closedLocked() && use.Releases > 0 && !l.HasEndedLocked() && p.ctx.Err() == nil:
 		return leaseRenew // a key that goes with a revoked lease would look lost
-	case s.closed:
-		l.endLocked(ErrClosed)
-	case l.hasEndedLocked():
+	case p.closedLocked():
+		l.endLocked(p.config.Error(Closed, nil))
+	case l.HasEndedLocked():
 		// The loser may not have stopped yet: its key goes when it unlocks, or
 		// when the lease expires in etcd.
-		if !unused && now.Before(l.trust.Until().Add(l.ttl).Add(l.ttl)) {
+		if !unused && now.Before(l.Trust.Until().Add(l.TTL).Add(l.TTL)) {
 			return leaseWait
 		}
-	case unused && l.state == leaseDraining:
+	case unused && l.state == draining:
 		l.endLocked(l.why)
-	case unused && !now.Before(use.IdleSince.Add(l.ttl).Add(l.ttl)):
-		l.endLocked(errLeaseUnused)
+	case unused && !now.Before(use.IdleSince.Add(l.TTL).Add(l.TTL)):
+		l.endLocked(errUnused)
 	default:
 		return leaseRenew
 	}
@@ -210,20 +210,20 @@ func (l *lease) verdict() verdict {
 
 // renew is one attempt to renew the lease. It reports to the keeper, unless that
 // has stopped.
-func (l *lease) renew(
+func (l *Lease) renew(
 	ctx context.Context, sender *keepalive.Sender, r keepalive.Renewal, results chan<- renewal,
 ) {
-	s, started := l.s, r.Sent
-	bounded, cancel := context.WithTimeout(ctx, min(l.ttl/4*3, l.plan.Span))
+	p, started := l.pool, r.Sent
+	bounded, cancel := context.WithTimeout(ctx, min(l.TTL/4*3, l.plan.Span))
 	defer cancel()
-	unreachable := s.etcd.CancelWhenUnreachable(bounded, cancel)
-	epoch := s.etcd.Epoch()
-	r.Where = s.etcd.Where(epoch)
+	unreachable := p.etcd.CancelWhenUnreachable(bounded, cancel)
+	epoch := p.etcd.Epoch()
+	r.Where = p.etcd.Where(epoch)
 	var sent *trust.Attempt
 	l.renewals(func(t *trust.Trust) { sent = t.Sends(started, epoch) })
 	var resp *pb.LeaseKeepAliveResponse
 	err := attempt.ErrUnreachable
-	if !s.etcd.Disconnected() { // else gRPC would wait for a connection
+	if !p.etcd.Disconnected() { // else gRPC would wait for a connection
 		resp, err = sender.Renew(bounded, r)
 	}
 	if err != nil && attempt.NotApplied(err) {
@@ -234,13 +234,13 @@ func (l *lease) renew(
 		err = attempt.ErrUnreachable
 	}
 	if err == nil {
-		s.etcd.Alive()
+		p.etcd.Alive()
 		if l.confirmed(sent, epoch, resp) {
 			err = l.ask(ctx, sent)
 		}
 	}
 	if err == nil {
-		s.trace().leaseRenewed(l.id, time.Since(started))
+		p.config.Renewed(l.ID, time.Since(started))
 	}
 	select {
 	case results <- renewal{started: started, err: err}:
@@ -249,21 +249,21 @@ func (l *lease) renew(
 }
 
 // renewals is trustLocked for callers that do not hold mu.
-func (l *lease) renewals(change func(t *trust.Trust)) {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
+func (l *Lease) renewals(change func(t *trust.Trust)) {
+	l.pool.mu.Lock()
+	defer l.pool.mu.Unlock()
 	l.trustLocked(change)
 }
 
 // confirmed extends the trust by a renewal that etcd has confirmed, as far as that answer is worth.
 // It reports whether a read has to find out more.
-func (l *lease) confirmed(
+func (l *Lease) confirmed(
 	sent *trust.Attempt, epoch *etcd.Epoch, resp *pb.LeaseKeepAliveResponse,
 ) (ask bool) {
-	known := l.s.etcd.Renewed(resp, epoch)
+	known := l.pool.etcd.Renewed(resp, epoch)
 	l.renewals(func(t *trust.Trust) {
 		l.refusal = nil
-		l.answeredInTimeLocked()
+		l.AnsweredInTimeLocked()
 		l.comparedLocked(epoch, resp.Header.GetRevision())
 		ask = t.Answered(time.Now(), sent, trust.Confirmation{
 			Member: resp.Header.GetMemberId(), Term: resp.Header.GetRaftTerm(),
@@ -275,7 +275,7 @@ func (l *lease) confirmed(
 
 // comparedLocked makes an audit due if a renewal's answer has a revision below the one known at
 // the renewal before, in the same epoch: that member is far behind, or etcd was set back.
-func (l *lease) comparedLocked(told *etcd.Epoch, revision int64) {
+func (l *Lease) comparedLocked(told *etcd.Epoch, revision int64) {
 	if l.renewed.epoch == told && revision < l.renewed.revision {
 		l.tenants.SuspectLocked()
 	}
@@ -284,78 +284,62 @@ func (l *lease) comparedLocked(told *etcd.Epoch, revision int64) {
 
 // ask finds out by a linearizable read what a confirmed renewal is worth, if that matters: no hold
 // relies on a lease that has no key. If no answer comes, the next renewal may do better.
-func (l *lease) ask(ctx context.Context, sent *trust.Attempt) error {
-	s := l.s
-	ctx, cancel := context.WithTimeout(ctx, s.etcd.Timeout())
+func (l *Lease) ask(ctx context.Context, sent *trust.Attempt) error {
+	p := l.pool
+	ctx, cancel := context.WithTimeout(ctx, p.etcd.Timeout())
 	defer cancel()
-	s.mu.Lock()
+	p.mu.Lock()
 	key := l.tenants.KeyLocked()
-	s.mu.Unlock()
+	p.mu.Unlock()
 	if key == "" {
 		return nil
 	}
 	// A member may be silent: the renewal's, or another. A read that fails at once is repeated as
 	// soon as a renewal.
 	retry := attempt.Backoff{Urgent: true, Most: l.plan.Soon()}
-	_, err := s.etcd.ReadBy(ctx, etcd.Range(key, clientv3.WithCountOnly()), retry, nil)
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	_, err := p.etcd.ReadBy(ctx, etcd.Range(key, clientv3.WithCountOnly()), retry, nil)
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	switch {
 	case err == nil && sent.Open():
 		return errDeposed
-	case l.plan.AtRisk(l.trust.Remaining(time.Now())):
+	case l.plan.AtRisk(l.Trust.Remaining(time.Now())):
 		return err
 	default:
 		return nil
 	}
 }
 
-// proved applies a linearizable answer to all leases. Its request was sent at a time, in an epoch.
-func (s *Session) proved(sent time.Time, of *etcd.Epoch, term uint64) {
-	if s.doubts.Load() == 0 {
-		return // the usual case needs no lock
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var present any // in no epoch, if the present one began since
-	if of == s.etcd.Epoch() {
-		present = of
-	}
-	for l := range s.leases {
-		l.trustLocked(func(t *trust.Trust) { t.Proved(sent, present, term) })
-	}
-}
-
 // renewalFailed notes that an attempt failed. The lease ends only if etcd says that it does
 // not exist. After any other failure it runs until its trust ends. That includes a refusal,
 // which an operator may take back.
-func (l *lease) renewalFailed(err error) {
-	s := l.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (l *Lease) renewalFailed(err error) {
+	p := l.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	switch {
 	case attempt.Is(err, rpctypes.ErrLeaseNotFound):
-		l.endLocked(because(ErrLeaseRevoked, err))
+		l.EndRevokedLocked(err)
 	case attempt.Refused(err):
 		l.refusal = err
 	}
-	s.log(slog.LevelWarn, "lease not renewed", "lease", l.hex(), "error", err,
-		"remaining", time.Until(l.trust.Until()))
-	s.trace().renewalFailed(l.id, err)
+	p.config.Log(slog.LevelWarn, "lease not renewed", "lease", l.Hex(), "error", err,
+		"remaining", time.Until(l.Trust.Until()))
+	p.config.RenewalFailed(l.ID, err)
 }
 
 // risk gives up what lingers on the lease, whose renewal is late, and reports it if less
 // than half of the trust remains: while etcd is silent nothing fails, and otherwise the loss
 // would be the first report.
-func (l *lease) risk() {
-	s := l.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (l *Lease) risk() {
+	p := l.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	l.tenants.GiveWayLocked()
-	remaining := time.Until(l.trust.Until())
-	if !l.plan.AtRisk(remaining) || l.hasEndedLocked() {
+	remaining := time.Until(l.Trust.Until())
+	if !l.plan.AtRisk(remaining) || l.HasEndedLocked() {
 		return
 	}
-	s.log(slog.LevelWarn, "lease at risk", "lease", l.hex(), "remaining", remaining)
-	s.trace().leaseAtRisk(l.id, remaining)
+	p.config.Log(slog.LevelWarn, "lease at risk", "lease", l.Hex(), "remaining", remaining)
+	p.config.AtRisk(l.ID, remaining)
 }

@@ -1,0 +1,175 @@
+package lease
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/trust"
+)
+
+// A grant is one attempt to get a lease. Every call that needs a lease waits for it.
+type grant struct {
+	ctx    context.Context // of the attempt; it ends when no call has waited for a while
+	cancel context.CancelFunc
+	done   chan struct{} // closed once it is decided, after a pause if it failed
+
+	// Guarded by the Session's mutex.
+	err     error
+	waiting int
+}
+
+// Take has take, which it calls with the mutex held, take places on the current lease. take reports
+// false if there is none; then one is granted. Take returns an error when ctx ends or etcd refuses.
+// Unless take has taken places, failure is why the last grant for which Take has waited has failed.
+//
+// Invariant: taking a lease for a place and deciding to revoke it exclude each
+// other: both are done under the mutex.
+func (p *Pool) Take(ctx context.Context, take func() bool) (failure, err error) {
+	for {
+		p.mu.Lock()
+		if take() {
+			p.mu.Unlock()
+			return nil, nil
+		}
+		if p.closedLocked() {
+			p.mu.Unlock()
+			return failure, p.config.Error(Closed, nil)
+		}
+		g := p.granting
+		if g == nil {
+			g = &grant{done: make(chan struct{})}
+			g.ctx, g.cancel = context.WithCancel(p.ctx)
+			p.granting = g
+			p.tasks.GoLocked(func() { p.grantLease(g) })
+		}
+		g.waiting++
+		p.mu.Unlock()
+
+		var ended error
+		select {
+		case <-ctx.Done():
+			ended = context.Cause(ctx)
+		case <-g.done:
+		}
+		p.mu.Lock()
+		failed := g.err
+		if g.waiting--; g.waiting == 0 {
+			// Not at once: the next call may come soon, and etcd may be slow.
+			time.AfterFunc(p.etcd.Timeout(), func() { p.forgo(g) })
+		}
+		p.mu.Unlock()
+		if failed != nil {
+			failure = failed
+		}
+		switch {
+		case ended != nil:
+			return failure, ended
+		case failed == nil:
+		case p.etcd.Closed():
+			return failure, attempt.ErrClientClosed
+		case attempt.Refused(failed):
+			return failure, failed
+		}
+	}
+}
+
+// grantLease is one attempt to get a lease. All calls that need one also share the pause
+// after a failure.
+func (p *Pool) grantLease(g *grant) {
+	defer close(g.done)
+	defer g.cancel()
+	p.standBack(g.ctx)
+	err := p.newLease(g.ctx)
+	if err != nil && g.ctx.Err() != nil {
+		err = attempt.ErrNoAnswer // for a call that comes just now
+	}
+	if err != nil {
+		p.mu.Lock()
+		g.err = err
+		p.mu.Unlock()
+		if !attempt.Refused(err) && !p.etcd.Closed() {
+			_ = p.retry.Wait(p.ctx, p.etcd.Caller) // the callers see p.ctx's end themselves
+		}
+	} else {
+		p.retry.Reset()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.granting = nil
+}
+
+// newLease asks for a lease and makes it the current one if it can be used.
+func (p *Pool) newLease(ctx context.Context) error {
+	granted, err := p.etcd.Grant(ctx, &p.retry, p.config.TTL)
+	if err != nil {
+		return err
+	}
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l := &Lease{
+		ID:    granted.ID,
+		TTL:   granted.TTL,
+		Trust: trust.New(granted.Sent, granted.TTL, p.config.Margin),
+		pool:  p,
+		wake:  make(chan struct{}, 1),
+		dead:  make(chan struct{}),
+	}
+	l.live, l.bury = context.WithCancel(p.ctx)
+	l.plan = l.Trust.Schedule()
+	l.expiry = time.AfterFunc(time.Until(l.Trust.Until()), l.check)
+	p.leases[l] = struct{}{}
+	l.tenants = p.config.Listener.TenantsLocked(l)
+	p.tasks.GoLocked(func() { l.keep(granted.Sent) })
+	p.config.Log(slog.LevelDebug, "lease granted", "lease", l.Hex(), "ttl", l.TTL)
+	p.config.Granted(l.ID, l.TTL)
+	if l.Trust.At(time.Now()) != trust.Whole {
+		l.endLocked(errGrantTooLate)
+		return errGrantTooLate
+	}
+	p.current = l
+	return nil
+}
+
+// mostDoubled is how often the time over which the Sessions of a crowd spread their leases is
+// doubled: to four TTLs.
+const mostDoubled = 2
+
+// standBack waits before asking for a lease if etcd granted the last ones and then answered
+// nothing in time until they had run out. Then other Sessions ask for more than etcd can do in the
+// life of a lease, perhaps each with its own client, so that no window sees it. One such lease is
+// what an unreachable etcd leaves behind. After two in a row the next one is asked for within a
+// TTL, at random, then within two, then within four.
+//
+// Invariant: leases that run out one after the other, before anything is answered in time under
+// them, spread the next ones over ever more time. (Do not ask for the next one at once: all
+// Sessions do, and etcd's answers are again too late for all.
+// TestAMassStartSendsNoMoreThanEtcdAnswersSoon.)
+func (p *Pool) standBack(ctx context.Context) {
+	p.mu.Lock()
+	unanswered := p.unanswered
+	p.mu.Unlock()
+	if unanswered < 2 {
+		return
+	}
+	apart := min(p.config.TTL, math.MaxInt64>>mostDoubled) << min(unanswered-2, mostDoubled)
+	pause := time.NewTimer(rand.N(apart))
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+	case <-ctx.Done():
+	}
+}
+
+// forgo ends a grant that no call waits for.
+func (p *Pool) forgo(g *grant) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if g.waiting == 0 {
+		p.mu.After(g.cancel)
+	}
+}

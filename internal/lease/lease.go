@@ -1,0 +1,282 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/trust"
+)
+
+const (
+	// TickEvery is how often a keeper asks its tenants what is due, and whether their keys are to be
+	// audited.
+	TickEvery = 350 * time.Millisecond
+
+	// causeTime is how long a deleted key's hold waits for etcd to say whether the lease is gone
+	// too. If it is, that is the reason of the loss.
+	causeTime = 100 * time.Millisecond
+)
+
+var (
+	errUnused       = errors.New("lease given back: nobody used it")
+	errDoubtful     = errors.New("a request with this lease may still be under way")
+	errGrantTooLate = errors.New("the granted lease was over before it could be used: safety margin too large, or etcd too slow")
+	errDeposed      = errors.New("renewed by a member that does not lead any more, it seems")
+)
+
+// A Lease is one etcd lease and what is known about it. It may be used as long as its trust
+// lasts. Once it has ended, it has ended for good.
+type Lease struct {
+	// Set once, then only read.
+	ID   clientv3.LeaseID
+	TTL  time.Duration // as granted
+	pool *Pool
+	plan trust.Schedule     // of its renewals
+	wake chan struct{}      // tells the keeper to check the state again
+	dead chan struct{}      // closed when it has ended
+	live context.Context    // ended by the keeper, once no put can apply any more
+	bury context.CancelFunc // ends live
+
+	tenants Tenants // what it knows of its keys
+
+	// Guarded by the Session's mutex.
+	Trust   *trust.Trust
+	expiry  *time.Timer // of the trust
+	doubts  int         // of the trust, as counted in Pool.doubts
+	refusal error       // of renewals since the last good one, nil if there was none
+	state   state       // changed by becomesLocked alone
+	why     error       // why it is in that state; nil while it serves
+	inTime  bool        // etcd has answered a renewal, or a put in the time of an attempt
+	renewed struct {    // what was known when the last renewal was confirmed
+		epoch    *etcd.Epoch
+		revision int64
+	}
+}
+
+// A Reason is why the trust in a lease has ended, as far as users tell the reasons apart.
+type Reason uint8
+
+const (
+	Expired   Reason = iota // etcd has confirmed no renewal in time
+	Suspended               // the wall clock ran ahead of the monotonic one
+	Revoked                 // etcd does not know the lease any more
+	Closed                  // the Session was closed
+)
+
+// A state is how far a lease has come. It never goes back.
+type state uint8
+
+const (
+	serving  state = iota // it takes new places
+	draining              // it takes none, and is renewed while places need it
+	ended                 // it is not trusted any more, and is about to be revoked
+	gone                  // etcd has confirmed that it is gone, and its keys with it
+)
+
+// String returns the state's name.
+func (st state) String() string {
+	return [...]string{"serving", "draining", "ended", "gone"}[st]
+}
+
+// becomesLocked is the one transition of a lease's state. It panics if that would not go on, or be
+// gone without having ended.
+func (l *Lease) becomesLocked(next state, why error) {
+	if next <= l.state || next == gone && l.state != ended {
+		panic(fmt.Sprintf("etcdlock: lease %s: %v becomes %v", l.Hex(), l.state, next))
+	}
+	l.state, l.why = next, why
+	l.tenants.MarkLocked()
+}
+
+// ServesLocked reports whether the lease takes new places.
+func (l *Lease) ServesLocked() bool { return l.state == serving }
+
+// GoneLocked reports whether etcd has confirmed that the lease is gone, and its keys with it.
+func (l *Lease) GoneLocked() bool { return l.state == gone }
+
+// HasEndedLocked reports whether the trust in l has ended.
+func (l *Lease) HasEndedLocked() bool { return l.state >= ended }
+
+// Tenants are the keys on a lease, as far as the lease knows them.
+type Tenants interface {
+	// UseLocked is what needs the lease.
+	UseLocked() Use
+
+	// MarkLocked is called when the lease's state has changed, or the lease lasts again.
+	MarkLocked()
+
+	// GiveWayLocked gives up keys that are only kept for what may come.
+	GiveWayLocked()
+
+	// EndedLocked says that the trust in the lease has ended, and why.
+	EndedLocked(why error)
+
+	// KeyLocked is a key on the lease, empty if there is none.
+	KeyLocked() string
+
+	// Tick is called while the lease is kept, every TickEvery.
+	Tick()
+
+	// SuspectLocked makes an audit of the keys due now.
+	SuspectLocked()
+
+	// AuditDue reports whether it is time to audit the keys. The last audit was at last.
+	AuditDue(last time.Time) bool
+
+	// Audit compares the keys in etcd with the accounts. It was decided on at sent, and ctx ends when
+	// the lease is about to be revoked. It reports false if etcd seems not to know the lease.
+	Audit(ctx context.Context, sent time.Time) (known bool)
+
+	// BeforeRevoke is called before the lease is revoked, and its keys go.
+	BeforeRevoke()
+
+	// RemoveRest removes the keys that the end of the lease has not removed.
+	RemoveRest(until time.Time) error
+
+	// RevokedLocked says that the lease needs no tenants any more. err is why it could not be revoked,
+	// or why keys may be left.
+	RevokedLocked(err error)
+}
+
+// A Use is what needs a lease.
+type Use struct {
+	Users     int       // places that hold, wait or are being released
+	IdleSince time.Time // when Users became 0
+	Releases  int       // under way, of holds that have ended whole
+}
+
+// check ends the lease if its time has passed. It may run at any time and any
+// number of times.
+func (l *Lease) check() {
+	l.pool.mu.Lock()
+	defer l.pool.mu.Unlock()
+	l.CheckLocked(time.Now())
+}
+
+// CheckLocked is check, for a given now.
+func (l *Lease) CheckLocked(now time.Time) {
+	if l.HasEndedLocked() {
+		return
+	}
+	switch l.Trust.At(now) {
+	case trust.Expired:
+		if !l.inTime && l.refusal == nil {
+			l.pool.unanswered++
+		}
+		l.endLocked(l.pool.config.Error(Expired, l.refusal))
+	case trust.Suspended:
+		l.endLocked(l.pool.config.Error(Suspended, nil))
+	}
+}
+
+// trustLocked changes the lease's trust, unless the lease has ended: a late answer revives
+// nothing.
+func (l *Lease) trustLocked(change func(t *trust.Trust)) {
+	now := time.Now()
+	l.CheckLocked(now)
+	if l.HasEndedLocked() {
+		return
+	}
+	until, lasted := l.Trust.Until(), l.LastsLocked(now)
+	change(l.Trust)
+	if !lasted {
+		l.tenants.MarkLocked()
+	}
+	if l.Trust.Until() != until {
+		l.expiry.Reset(time.Until(l.Trust.Until()))
+	}
+	l.pool.doubts.Add(int64(l.Trust.Doubts() - l.doubts))
+	l.doubts = l.Trust.Doubts()
+}
+
+// RetireLocked keeps new places off the lease: a request with it may still be under way. The lease
+// is renewed while places need it, and then revoked.
+func (l *Lease) RetireLocked() {
+	if l.state == serving {
+		l.becomesLocked(draining, errDoubtful)
+		l.replacedLocked()
+	}
+}
+
+// replacedLocked has the next places taken on another lease than l, which serves no more.
+func (l *Lease) replacedLocked() {
+	if p := l.pool; p.current == l {
+		p.current = nil
+		p.config.Replaced(l.ID, l.why)
+	}
+	l.tenants.GiveWayLocked()
+	l.WakeKeeper()
+}
+
+// AnsweredInTimeLocked notes that etcd has answered in time under the lease.
+func (l *Lease) AnsweredInTimeLocked() { l.inTime, l.pool.unanswered = true, 0 }
+
+// EndRevokedLocked ends the trust in the lease: etcd does not know it, by its answer, an error.
+func (l *Lease) EndRevokedLocked(answer error) { l.endLocked(l.pool.config.Error(Revoked, answer)) }
+
+// endLocked ends the trust in the lease, and so every hold on it.
+func (l *Lease) endLocked(why error) {
+	if l.HasEndedLocked() {
+		return
+	}
+	served := l.state == serving // until now
+	l.becomesLocked(ended, why)
+	close(l.dead)
+	l.expiry.Stop()
+	if served {
+		l.replacedLocked()
+	}
+	l.tenants.EndedLocked(why)
+	l.WakeKeeper()
+}
+
+func (l *Lease) WakeKeeper() {
+	select {
+	case l.wake <- struct{}{}:
+	default: // already told
+	}
+}
+
+// LastsLocked reports whether the trust is enough for another hold: whether the renewals are not
+// late.
+func (l *Lease) LastsLocked(now time.Time) bool { return l.plan.Lasts(l.Trust.Remaining(now)) }
+
+// AtRiskLocked reports whether less than half of the trust remains.
+func (l *Lease) AtRiskLocked(now time.Time) bool { return l.plan.AtRisk(l.Trust.Remaining(now)) }
+
+// Period is the time from one renewal to the next, while etcd answers at once.
+func (l *Lease) Period() time.Duration { return l.plan.Period }
+
+// Live returns a context that ends once no put can apply under the lease any more.
+func (l *Lease) Live() context.Context { return l.live }
+
+// Dead returns a channel that is closed when the trust in the lease has ended.
+func (l *Lease) Dead() <-chan struct{} { return l.dead }
+
+// IsDead reports whether the trust in the lease has ended.
+func (l *Lease) IsDead() bool {
+	select {
+	case <-l.dead:
+		return true
+	default:
+		return false
+	}
+}
+
+func (l *Lease) Hex() string { return fmt.Sprintf("%x", int64(l.ID)) }
+
+// IsKnown reports whether etcd knows the lease, as far as it answers at once.
+func (l *Lease) IsKnown() bool {
+	if c := l.pool.etcd; c.Disconnected() || c.Closed() {
+		return true // clientv3 would try many times a second
+	}
+	ctx, cancel := context.WithTimeout(l.live, causeTime)
+	defer cancel()
+	lifetime, err := l.pool.etcd.Lifetime(ctx, l.ID)
+	return err != nil || lifetime.Known
+}

@@ -1,0 +1,123 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/guard"
+)
+
+// A none is Tenants without keys, which need their lease all the same.
+type none struct{}
+
+func (*none) UseLocked() Use                        { return Use{Users: 1} }
+func (*none) MarkLocked()                           {}
+func (*none) GiveWayLocked()                        {}
+func (*none) EndedLocked(error)                     {}
+func (*none) KeyLocked() string                     { return "" }
+func (*none) Tick()                                 {}
+func (*none) SuspectLocked()                        {}
+func (*none) AuditDue(time.Time) bool               { return false }
+func (*none) Audit(context.Context, time.Time) bool { return true }
+func (*none) BeforeRevoke()                         {}
+func (*none) RemoveRest(time.Time) error            { return nil }
+func (*none) RevokedLocked(error)                   {}
+
+// A lease that has ended serves nobody again, and it is gone only once it has ended: then its keys
+// are.
+func TestALeaseGoesOnlyForward(t *testing.T) {
+	states := []state{serving, draining, ended, gone}
+	legal := map[state][]state{
+		serving:  {draining, ended},
+		draining: {ended},
+		ended:    {gone},
+	}
+	for _, from := range states {
+		for _, to := range states {
+			l, why := &Lease{state: from, tenants: new(none)}, errors.New("a reason")
+			become := func() { l.becomesLocked(to, why) }
+			if !slices.Contains(legal[from], to) {
+				require.Panics(t, become, "%v becomes %v", from, to)
+				require.Equal(t, from, l.state)
+				continue
+			}
+			require.NotPanics(t, become, "%v becomes %v", from, to)
+			require.Equal(t, to, l.state)
+			require.Equal(t, why, l.why)
+			require.Equal(t, to >= ended, l.HasEndedLocked())
+		}
+	}
+}
+
+// However long etcd is too slow, a Session waits for no more than four TTLs before it asks
+// for a lease again.
+func TestALeaseIsAskedForWithinFourTTLsHoweverManyRanOut(t *testing.T) {
+	const ttl, longest = 15 * time.Second, 9_000_000_000 * time.Second
+	for _, asked := range []time.Duration{ttl, longest} {
+		for unanswered := range 200 {
+			synctest.Test(t, func(t *testing.T) {
+				p, closes := pool(fake.NewServer().Client("a"), asked)
+				p.unanswered = unanswered
+				ctx, cancel := context.WithTimeout(context.Background(), 4*ttl)
+				defer cancel()
+				_, err := p.Take(ctx, func() bool { return p.CurrentLocked() != nil })
+				if asked == ttl || unanswered < 2 {
+					require.NoError(t, err)
+				} else {
+					require.ErrorIs(t, err, context.DeadlineExceeded) // within some centuries
+				}
+				closes()
+			})
+		}
+	}
+}
+
+// pool returns a Pool that grants leases with a TTL, and what closes it.
+func pool(client *clientv3.Client, ttl time.Duration) (p *Pool, closes func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	mu := new(guard.Mutex)
+	tasks := guard.NewGroup(mu)
+	p = NewPool(ctx, etcd.New(ctx, client, ttl, mu, tasks, deaf{}), mu, tasks, Config{
+		TTL:      ttl,
+		Margin:   func(granted time.Duration) time.Duration { return granted / 8 },
+		Listener: deaf{},
+		Error:    func(Reason, error) error { return errors.New("a reason") },
+		Hooks: Hooks{
+			Granted:       func(clientv3.LeaseID, time.Duration) {},
+			Renewed:       func(clientv3.LeaseID, time.Duration) {},
+			RenewalFailed: func(clientv3.LeaseID, error) {},
+			AtRisk:        func(clientv3.LeaseID, time.Duration) {},
+			Replaced:      func(clientv3.LeaseID, error) {},
+			Log:           func(slog.Level, string, ...any) {},
+		},
+	})
+	return p, func() {
+		mu.Lock()
+		p.CloseLocked()
+		idle := tasks.IdleLocked()
+		mu.Unlock()
+		<-idle
+		cancel()
+	}
+}
+
+// A deaf Listener is told of etcd for nothing.
+type deaf struct{}
+
+func (deaf) SetBackLocked(_, _ *etcd.Epoch)        {}
+func (deaf) Proved(time.Time, *etcd.Epoch, uint64) {}
+func (deaf) Unavailable(error, time.Duration)      {}
+func (deaf) Limited(int)                           {}
+func (deaf) Unreadable(string, error)              {}
+func (deaf) TenantsLocked(*Lease) Tenants          { return new(none) }
+func (deaf) StreamSilent()                         {}

@@ -1,0 +1,12 @@
+package lease
+
+import (
+	"testing"
+
+	"github.com/etcdlock/etcdlock/internal/race"
+)
+
+func TestMain(m *testing.M) {
+	race.InBubbles()
+	m.Run()
+}

@@ -1,0 +1,133 @@
+// Package lease has the leases of a Session: each is granted when it is needed, renewed for as long
+// as its keys need it, trusted no longer than etcd keeps it, and revoked. It knows the keys on a
+// lease by an interface, [Tenants].
+package lease
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/guard"
+	"github.com/etcdlock/etcdlock/internal/trust"
+)
+
+// A Pool is the leases of a Session: the current one, for new places, and those before it that are
+// yet to be revoked.
+type Pool struct {
+	// Set once, then only read.
+	ctx    context.Context // of all goroutines
+	etcd   *etcd.Conn
+	mu     *guard.Mutex // the Session's
+	tasks  *guard.Group
+	config Config
+	doubts atomic.Int64 // renewals of all leases whose worth is not certain
+
+	// Guarded by mu.
+	current    *Lease // for new places, nil if there is none
+	granting   *grant // under way, or nil; it owns retry
+	retry      attempt.Backoff
+	unanswered int // leases in a row that ran out before etcd answered anything under them
+	leases     map[*Lease]struct{}
+	closedAt   time.Time // zero until then
+}
+
+// A Config is what the leases of a Session are like, and how the Session learns what becomes of
+// them.
+type Config struct {
+	TTL    time.Duration                             // to ask for
+	Margin func(granted time.Duration) time.Duration // the safety margin
+
+	Listener Listener
+
+	// Error is the error for a reason. answer is what etcd has answered, and may be nil.
+	Error func(r Reason, answer error) error
+
+	Hooks
+}
+
+// A Listener is told of the leases of a Session.
+type Listener interface {
+	// TenantsLocked returns the tenants of l, which was just granted.
+	TenantsLocked(l *Lease) Tenants
+}
+
+// Hooks report what happens to a lease.
+type Hooks struct {
+	Granted       func(id clientv3.LeaseID, ttl time.Duration)
+	Renewed       func(id clientv3.LeaseID, roundTrip time.Duration)
+	RenewalFailed func(id clientv3.LeaseID, err error)
+	AtRisk        func(id clientv3.LeaseID, remaining time.Duration)
+	Replaced      func(old clientv3.LeaseID, why error)
+	Log           func(level slog.Level, message string, args ...any)
+}
+
+// NewPool returns the Pool of a Session, which has a mutex, and goroutines that end with ctx.
+func NewPool(
+	ctx context.Context, conn *etcd.Conn, mu *guard.Mutex, tasks *guard.Group, config Config,
+) *Pool {
+	return &Pool{
+		ctx: ctx, etcd: conn, mu: mu, tasks: tasks, config: config,
+		leases: make(map[*Lease]struct{}),
+	}
+}
+
+// CurrentLocked is the lease that may get new places, nil if there is none.
+func (p *Pool) CurrentLocked() *Lease {
+	if p.current == nil || p.closedLocked() {
+		return nil
+	}
+	p.current.CheckLocked(time.Now())
+	return p.current
+}
+
+// Proved applies a linearizable answer to all leases. Its request was sent at a time, in an epoch.
+func (p *Pool) Proved(sent time.Time, of *etcd.Epoch, term uint64) {
+	if p.doubts.Load() == 0 {
+		return // the usual case needs no lock
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var present any // in no epoch, if the present one began since
+	if of == p.etcd.Epoch() {
+		present = of
+	}
+	for l := range p.leases {
+		l.trustLocked(func(t *trust.Trust) { t.Proved(sent, present, term) })
+	}
+}
+
+// LongestTTL is the longest granted TTL of the leases, or the TTL that is asked for.
+func (p *Pool) LongestTTL() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	longest := p.config.TTL
+	for l := range p.leases {
+		longest = max(longest, l.TTL)
+	}
+	return longest
+}
+
+// CloseLocked has the keepers revoke all leases, each once no release is under way on it. No lease
+// is taken any more.
+func (p *Pool) CloseLocked() {
+	p.closedAt = time.Now()
+	for l := range p.leases {
+		l.WakeKeeper()
+	}
+}
+
+// closedLocked reports whether the Pool was closed.
+func (p *Pool) closedLocked() bool { return !p.closedAt.IsZero() }
+
+// closedFor is how long ago the Pool was closed, the longest time if it was not.
+func (p *Pool) closedFor() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return time.Since(p.closedAt)
+}
