@@ -12,8 +12,8 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/fake"
 	"github.com/etcdlock/etcdlock/internal/lease"
+	"github.com/etcdlock/etcdlock/internal/lease/trust"
 	"github.com/etcdlock/etcdlock/internal/record"
-	"github.com/etcdlock/etcdlock/internal/trust"
 )
 
 // Rule 2: a check after a pause sees that the trust is over, although no timer and no

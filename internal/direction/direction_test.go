@@ -21,7 +21,7 @@ import (
 )
 
 // pure are the packages below internal/ that decide what follows, and do nothing else.
-var pure = []string{"line", "recheck", "ticket", "trust", "turn"}
+var pure = []string{"lease/trust", "line", "recheck", "ticket", "turn"}
 
 // upward is what is used against the direction: how a lower layer tells those above it what it has
 // learned. The list may only get shorter.
@@ -53,11 +53,11 @@ var imports = map[string][]string{
 	"etcd/keepalive": {"etcd/attempt"},
 	"events":         nil,
 	"guard":          nil,
-	"lease":          {"etcd", "etcd/attempt", "etcd/keepalive", "guard", "trust"},
+	"lease":          {"etcd", "etcd/attempt", "etcd/keepalive", "guard", "lease/trust"},
+	"lease/trust":    nil,
 	"line":           nil,
 	"recheck":        nil,
 	"ticket":         {"line"},
-	"trust":          nil,
 	"turn":           nil,
 }
 

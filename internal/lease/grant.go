@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
-	"github.com/etcdlock/etcdlock/internal/trust"
+	"github.com/etcdlock/etcdlock/internal/lease/trust"
 )
 
 // A grant is one attempt to get a lease. Every call that needs a lease waits for it.

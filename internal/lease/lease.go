@@ -9,7 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
-	"github.com/etcdlock/etcdlock/internal/trust"
+	"github.com/etcdlock/etcdlock/internal/lease/trust"
 )
 
 const (

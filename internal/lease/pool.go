@@ -14,7 +14,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/guard"
-	"github.com/etcdlock/etcdlock/internal/trust"
+	"github.com/etcdlock/etcdlock/internal/lease/trust"
 )
 
 // A Pool is the leases of a Session: the current one, for new places, and those before it that are

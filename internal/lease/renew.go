@@ -13,7 +13,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/etcd/keepalive"
-	"github.com/etcdlock/etcdlock/internal/trust"
+	"github.com/etcdlock/etcdlock/internal/lease/trust"
 )
 
 // A renewal is the outcome of one attempt to renew.

@@ -151,12 +151,12 @@ var explorations = []struct {
 		[]string{"internal/line/", "internal/ticket/", "internal/turn/"},
 		core("ticket", "TestExploration"),
 	},
-	{[]string{"internal/trust/"}, explorationOfTrust},
+	{[]string{"internal/lease/trust/"}, explorationOfTrust},
 }
 
 var explorationOfSeveral = core("ticket", "TestExplorationOfSeveral")
 
-var explorationOfTrust = core("trust",
+var explorationOfTrust = core("lease/trust",
 	"TestExplorationOfAChangeOfLeader|TestExplorationOfASuspend|TestExplorationOfSchedules|"+
 		"TestExplorationOfErrorsThatComeBackAtOnce")
 

@@ -9,37 +9,37 @@ var mutants = []mutant{
 	{
 		name: "trust counts from the answer",
 		why:  "clientv3.KeepAlive counts so, and only with the answer does the client know. But a slow answer adds its delay to the trust (rule 1).",
-		edits: []edit{{"internal/trust/trust.go", `		t.extend(from, a.ttl)
+		edits: []edit{{"internal/lease/trust/trust.go", `		t.extend(from, a.ttl)
 `, `		t.extend(now, a.ttl)
 `}},
 		killers: []killer{
 			explorationOfTrust, simulation(2000), inArea("lease", "TestTrustCountsFromTheSendInVirtualTime"),
-			core("trust", "TestTheTrustIsSentPlusTTLLessMargin"),
+			core("lease/trust", "TestTheTrustIsSentPlusTTLLessMargin"),
 		},
 	},
 	{
 		name:  "no safety margin",
 		why:   "sent + TTL is the exact bound if all clocks run at one rate. But they do not (rule 1).",
-		edits: []edit{{"internal/trust/trust.go", `sent.Add(ttl - t.margin(ttl))`, `sent.Add(ttl)`}},
+		edits: []edit{{"internal/lease/trust/trust.go", `sent.Add(ttl - t.margin(ttl))`, `sent.Add(ttl)`}},
 		killers: []killer{
 			explorationOfTrust,
 			simulation(2000), inArea("lease", "TestTheHolderHearsOfALossBeforeEtcdCanGiveTheLockAway"),
-			core("trust", "TestTheTrustIsSentPlusTTLLessMargin"),
+			core("lease/trust", "TestTheTrustIsSentPlusTTLLessMargin"),
 		},
 	},
 	{
 		name: "each renewal counts from its own sending",
 		why:  "etcd has confirmed the renewal, so the lease lives for a TTL from its sending. But an earlier renewal may have reached a newer leader, and that leader's clock counts (rule 1).",
-		edits: []edit{{"internal/trust/trust.go", `		if o.sent.Before(from) && !harmless {
+		edits: []edit{{"internal/lease/trust/trust.go", `		if o.sent.Before(from) && !harmless {
 `, `		if o.sent.Before(from) && !harmless && false {
 `}},
-		killers: []killer{explorationOfTrust, core("trust", "TestWhatARenewalIsWorth")},
+		killers: []killer{explorationOfTrust, core("lease/trust", "TestWhatARenewalIsWorth")},
 	},
 	{
 		name:    "the word of a leader of an older term is taken",
 		why:     "A member that is behind is not wrong. But a member that led and is cut off is wrong (rule 1).",
-		edits:   []edit{{"internal/trust/trust.go", `	if a.term < known {`, `	if a.term < known && false {`}},
-		killers: []killer{explorationOfTrust, core("trust", "TestWhatARenewalIsWorth")},
+		edits:   []edit{{"internal/lease/trust/trust.go", `	if a.term < known {`, `	if a.term < known && false {`}},
+		killers: []killer{explorationOfTrust, core("lease/trust", "TestWhatARenewalIsWorth")},
 	},
 	{
 		name: "what a renewal is worth is asked of one member",
@@ -54,17 +54,17 @@ var mutants = []mutant{
 	{
 		name:       "an attempt matters for four thirds of the TTL, whatever the TTL",
 		why:        "So it does. But four thirds of the longest TTLs overflow, and no attempt matters at all (rule 1).",
-		edits:      []edit{{"internal/trust/trust.go", `(now.Sub(a.sent)-requestTimeout)/4 > t.ttl/3`, `now.Sub(a.sent) > requestTimeout+t.ttl/3*4`}},
-		killers:    []killer{core("trust", "TestAnAttemptMattersHoweverLongTheTTL")},
+		edits:      []edit{{"internal/lease/trust/trust.go", `(now.Sub(a.sent)-requestTimeout)/4 > t.ttl/3`, `now.Sub(a.sent) > requestTimeout+t.ttl/3*4`}},
+		killers:    []killer{core("lease/trust", "TestAnAttemptMattersHoweverLongTheTTL")},
 		unexplored: "The exploration has one TTL, of five steps.",
 	},
 	{
 		name: "a read confirms every renewal",
 		why:  "etcd answers, so its leader leads. But another leader may have renewed the lease (rule 1).",
-		edits: []edit{{"internal/trust/trust.go", `		if a.open && a.epoch == epoch && a.term >= term {
+		edits: []edit{{"internal/lease/trust/trust.go", `		if a.open && a.epoch == epoch && a.term >= term {
 `, `		if a.open && a.epoch == epoch {
 `}},
-		killers: []killer{explorationOfTrust, core("trust", "TestWhatARenewalIsWorth")},
+		killers: []killer{explorationOfTrust, core("lease/trust", "TestWhatARenewalIsWorth")},
 	},
 	{
 		name: "a late answer revives the hold",
@@ -191,7 +191,7 @@ var mutants = []mutant{
 		name: "the wall clock is not looked at",
 		why:  "Go's monotonic clock cannot be set, so it is the better one. But it stands still while a machine is suspended (rule 2).",
 		edits: []edit{
-			{"internal/trust/trust.go", `	case !now.Round(0).Before(t.until.Round(0)):
+			{"internal/lease/trust/trust.go", `	case !now.Round(0).Before(t.until.Round(0)):
 		return Suspended
 `, ``},
 		},
@@ -210,7 +210,7 @@ var mutants = []mutant{
 	{
 		name: "a renewal that fails at once is sent again as if it had been late",
 		why:  "A second is short beside a TTL of 15 s. But eight attempts fit into a trust, and where two of three requests fail at once all eight do now and then (rule 13).",
-		edits: []edit{{"internal/trust/schedule.go", `	return min(max(soon, took), s.longest())
+		edits: []edit{{"internal/lease/trust/schedule.go", `	return min(max(soon, took), s.longest())
 `, `	return max(soon, s.longest())
 `}},
 		killers: []killer{
@@ -229,10 +229,10 @@ var mutants = []mutant{
 	{
 		name:  "a renewal that fails late is sent again at once",
 		why:   "The sooner it is sent, the sooner it is answered. But an etcd that is slow then gets more renewals, and not fewer (rule 25).",
-		edits: []edit{{"internal/trust/schedule.go", `min(max(soon, took), s.longest())`, `min(soon, s.longest())`}},
+		edits: []edit{{"internal/lease/trust/schedule.go", `min(max(soon, took), s.longest())`, `min(soon, s.longest())`}},
 		killers: []killer{
 			explorationOfTrust, inArea("lease", "TestAFailedRenewalIsFollowedByTwoAtOnce"),
-			core("trust", "TestTheScheduleOfTheDefaults"),
+			core("lease/trust", "TestTheScheduleOfTheDefaults"),
 		},
 	},
 	{
@@ -319,7 +319,7 @@ var mutants = []mutant{
 	{
 		name:    "renewals go by the TTL, whatever the margin",
 		why:     "Everybody renews at a third of the TTL. But with a margin of two thirds the trust is over by then (rule 1).",
-		edits:   []edit{{"internal/trust/schedule.go", `max(min(granted/3, span/9*4), leastPeriod)`, `max(granted/3, leastPeriod)`}},
+		edits:   []edit{{"internal/lease/trust/schedule.go", `max(min(granted/3, span/9*4), leastPeriod)`, `max(granted/3, leastPeriod)`}},
 		killers: []killer{explorationOfTrust, inArea("lease", "TestNoMarginLosesTheHoldsOfAHealthyEtcd")},
 	},
 	{
