@@ -1367,7 +1367,7 @@ var mutants = []mutant{
 		edits: []edit{{"internal/lease/grant.go", `	if unanswered < 2 {
 `, `	if unanswered >= 0 {
 `}},
-		killers: []killer{named("TestLeasesThatRunOutUnansweredSpreadThoseThatFollow"), named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
+		killers: []killer{named("TestLeasesThatRunOutUnansweredSpreadThoseThatFollow")},
 	},
 	{
 		name: "the queue is searched for an attempt that gives up",
@@ -1807,7 +1807,7 @@ var mutants = []mutant{
 		name:    "the key of a LockAll is put with a release",
 		why:     "A release does so for the next waiter, and saves a round trip. But the other names of the LockAll have no key yet.",
 		edits:   []edit{{"localqueue.go", `first.Value.try || first.Value.together {`, `first.Value.try {`}, {"localqueue.go", ` || next.try || next.together) {`, ` || next.try) {`}},
-		killers: []killer{inArea("kinds", "TestLockAllTakesOverNoKey"), inArea("kinds", "TestSeveralNamesNeverWaitInACircle")},
+		killers: []killer{inArea("kinds", "TestLockAllTakesOverNoKey")},
 	},
 	{
 		name: "the Unlock of several names leaves a key",
