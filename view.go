@@ -330,6 +330,9 @@ func (v *view) apply(events []*clientv3.Event) {
 	}
 	v.revision = revision
 	v.s.etcd.Reached(revision)
+	if v.isHopelessLocked(len(v.keys)) {
+		return
+	}
 	v.judgeLocked(false)
 	v.growsLocked(len(v.keys))
 	v.forgetLocked()
@@ -370,6 +373,18 @@ func (v *view) growsLocked(length int) {
 	if v.partial {
 		v.local.refuseLocked()
 	}
+}
+
+// isHopelessLocked ends v if it is partial, and the line too long all the same.
+//
+// Invariant: nothing that v tells then has marked the line: its admission would begin another view,
+// which would read the same. (Do not judge such a line first.
+// TestALineThatIsTooLongForAViewIsSoughtOnce.)
+func (v *view) isHopelessLocked(length int) bool {
+	if v.partial {
+		v.growsLocked(length)
+	}
+	return v.hopeless
 }
 
 // watchAnew begins new watches for all views of the Session and for the keys of its holds.

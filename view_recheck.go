@@ -58,6 +58,9 @@ func (v *view) readLine() bool {
 			}
 			v.observedLocked(e)
 		}
+		if v.isHopelessLocked(len(keys)) {
+			return false
+		}
 		v.behind = v.behind || !maps.Equal(v.keys, keys) || !maps.EqualFunc(v.putOver, over, putOver.same)
 		v.revision, v.keys, v.putOver = at, keys, over
 		if v.state == viewBegun {

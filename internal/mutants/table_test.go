@@ -1666,6 +1666,24 @@ var mutants = []mutant{
 		killers: []killer{named("TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
 	},
 	{
+		name: "a view that reads too long a line judges it first",
+		why:  "That is how a view of any other line ends. But what it judges marks the line, whose admission begins the next view, without end.",
+		edits: []edit{{"view_recheck.go", `		if v.isHopelessLocked(len(keys)) {
+			return false
+		}
+`, ``}},
+		killers: []killer{inArea("kinds", "TestALineThatIsTooLongForAViewIsSoughtOnce")},
+	},
+	{
+		name: "a view in which the line grows too long judges it first",
+		why:  "That is how a view of any other line ends. But what it judges marks the line, whose admission begins the next view.",
+		edits: []edit{{"view.go", `	if v.isHopelessLocked(len(v.keys)) {
+		return
+	}
+`, ``}},
+		killers: []killer{inArea("kinds", "TestALineThatIsTooLongForAViewIsSoughtOnce")},
+	},
+	{
 		name: "an admission that lets one in does not mark its line",
 		why:  "It has looked at the line just now. But the next one may join, too.",
 		edits: []edit{{"sharing.go", `	n.markLocked() // the next one may, too

@@ -230,6 +230,36 @@ func TestNobodyJoinsWhileAWriterWaits(t *testing.T) {
 	}
 }
 
+// A reader that is to join others has the line watched. Where too many writers wait for that, the
+// Session reads the line once, and not once more for as long as nothing changes: whether they were
+// there before, or come while it watches.
+func TestALineThatIsTooLongForAViewIsSoughtOnce(t *testing.T) {
+	for _, before := range []int{0, 17, 40, 64, 65} {
+		t.Run(fmt.Sprint(before), func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				rw := tests.RWMutexOf(t, tests.SessionOf(t, etcd, "a"))
+				held := tests.RLockWithin(t, rw, time.Second)
+				etcd.Delay("a", time.Millisecond)
+				tests.Strangers(t, etcd, "n", max(1, before))
+				ctx := tests.Within(t, time.Second)
+				told := tests.CallsSince(etcd)
+				waited := contract.Async(func() error { _, err := rw.RLock(ctx); return err })
+				time.Sleep(100 * time.Millisecond)
+				calls, revs := "Range 1, Watch 1", int64(0)
+				if before == 0 {
+					tests.Strangers(t, etcd, "n", 16)
+					calls, revs = calls+", LeaseGrant 1", 16 // of the strangers
+				}
+				require.ErrorIs(t, <-waited, context.DeadlineExceeded)
+				tests.Costs(t, told, calls, revs)
+				_, err := rw.TryRLock(context.Background())
+				require.ErrorIs(t, err, etcdlock.ErrLocked)
+				tests.UnlockAll(t, held)
+			})
+		})
+	}
+}
+
 // Without a watch nobody knows whether a writer waits, so nobody joins. TryRLock waits for
 // the watch, but no longer than its context or the TTL.
 func TestNobodyJoinsWithoutALiveWatch(t *testing.T) {
