@@ -59,7 +59,7 @@ func (k *account) newPlaceLocked(c *claim) *place {
 	k.places[p.ticket.Key] = p
 	k.placed = time.Now()
 	k.users++
-	c.local.queue.Gather() // whoever comes from here on may come after the put
+	c.local.queue.Gather() // a waiter that comes from here on may come after the put
 	return p
 }
 
@@ -70,8 +70,8 @@ func (k *account) drawer(shape line.Shape) func(name string) string {
 
 // draw returns a new name for a key of a shape for the lock name, on k's lease. Only this Session
 // can have drawn it: the second half of the UUID, or the last quarter of a permit's, follows from
-// the rest and from a secret. So the keys that late requests of the Session put are known from
-// those of its user for certain, and nobody has to remember them.
+// the rest and from a secret. So the Session tells the keys that its late requests put from its
+// user's keys for certain, and need not remember them.
 //
 // Invariant: no place has the name that is drawn. (Few of a permit's bits are random: among some
 // thousand permits two would have one name. TestPermitsOfASessionHaveAKeyEach.)
@@ -295,7 +295,7 @@ func (k *account) leavesLocked() bool {
 	return false
 }
 
-// accounts are those of a Session, by their leases.
+// accounts are the accounts of a Session, by their leases.
 type accounts map[*lease.Lease]*account
 
 // suspectLocked makes an audit of all leases' keys due now.
@@ -306,7 +306,7 @@ func (all accounts) suspectLocked() {
 }
 
 // suspectOrphanLocked makes an audit of a lease's keys due if e, which stands in a line, is on that
-// lease and no place accounts for it: e blocks everybody.
+// lease and no place accounts for it: all contenders behind e wait for it.
 func (all accounts) suspectOrphanLocked(e line.Entry) {
 	for l, k := range all {
 		if e.Lease == int64(l.ID) && !k.accountsForLocked(e) {

@@ -60,7 +60,7 @@ func (a call) acquire(ctx context.Context) (*hold, error) {
 			return h, nil
 		}
 	}
-	if h := a[0].hold; h != nil { // it has joined others, or taken over a key
+	if h := a[0].hold; h != nil { // it has joined a cohort, or taken over a key
 		return h, nil
 	}
 	var anew attempt.Backoff
@@ -214,8 +214,8 @@ func (a call) takePlacesLocked() bool {
 }
 
 // advance takes places, unless the claims are placed, puts their keys, unless these stand in line,
-// waits for those ahead of them, and begins the holds. The error is errTaken if the call only tries
-// and a contender is ahead, and errQueueAnew if a place is lost.
+// waits for the contenders ahead of them, and begins the holds. The error is errTaken if the call
+// only tries and a contender is ahead, and errQueueAnew if a place is lost.
 func (a call) advance(ctx context.Context, placed bool) (*hold, error) {
 	if !placed {
 		failure, err := a[0].m.s.leases.Take(ctx, a.takePlacesLocked)
@@ -498,7 +498,7 @@ func awaitGrace(removed []<-chan struct{}) {
 
 // leave takes the claims out of their local lines, or passes their turns on. locked tells what is
 // ahead of the first claim that has something ahead. If the only claim got a hold at the same
-// moment it keeps that: others may share its key by now.
+// moment it keeps that: other holds may share its key by now.
 func (a call) leave() (h *hold, locked *LockedError) {
 	a[0].m.s.mu.Lock()
 	defer a[0].m.s.mu.Unlock()

@@ -29,9 +29,9 @@ const (
 	// auditGrace is how long an audit may wait for its answer after the lease has ended.
 	auditGrace = 500 * time.Millisecond
 
-	// byKeysEvery is how many audits there are per audit of the keys on the lease, if the others
-	// read values. soonByKeysEvery is that number while a late copy of a put may have put a key
-	// since the last one. Both are even, so no two in a row overlook a recall.
+	// byKeysEvery is how many audits there are per audit of the keys on the lease, if the other
+	// audits read values. soonByKeysEvery is that number while a late copy of a put may have put a
+	// key since the last one. Both are even, so no two in a row overlook a recall.
 	byKeysEvery     = 4
 	soonByKeysEvery = 2
 )
@@ -62,12 +62,12 @@ func (k *account) AuditDue(last time.Time) bool {
 	}
 }
 
-// Audit is as in lease.Tenants. It compares the lease's keys in etcd with those that the Session
-// accounts for. It reports false if etcd seems not to know the lease.
+// Audit is as in lease.Tenants. It compares the lease's keys in etcd with the keys of its places.
+// It reports false if etcd seems not to know the lease.
 //
 // The answer is neither linearizable nor versioned, so nothing is done because of it
 // alone. A missing key is read before its place is given up, and only places that were
-// taken before the audit was sent are judged. A key that nobody accounts for, put by a
+// taken before the audit was sent are judged. A key that no place accounts for, put by a
 // late copy of a request, is read and then deleted by its create revision.
 //
 // Each of its requests has the time of one attempt. (One time for all of them would let no key be
@@ -161,9 +161,9 @@ func (k *account) auditPlaces(ctx, asking context.Context, places []*place) (kno
 	return known
 }
 
-// compare compares the keys on l, as an audit sent at sent found them, with those that the
-// Session accounts for. The missing ones are to be read, and if the answer is suspicious also
-// some of those that are there.
+// compare compares the keys on the lease, as an audit sent at sent found them, with the keys of
+// its places. The missing ones are to be read, and if the answer is suspicious also some of the
+// keys that are there.
 func (k *account) compare(keys [][]byte, sent time.Time, suspicious bool) (missing []*place, strays []string) {
 	k.s.mu.Lock()
 	defer k.s.mu.Unlock()
@@ -195,13 +195,13 @@ func (k *account) confirmMissing(places []*place, part etcd.Part, known bool) {
 		p := places[i]
 		seen := p.observedLocked(ticket.Observation{Entry: e, LeaseGone: !known})
 		if seen == ticket.Same && p.refs > 0 && part.Epoch == k.s.etcd.Epoch() {
-			p.epoch = part.Epoch // who waits has to read the line, too
+			p.epoch = part.Epoch // a waiter has to read the line, too
 			p.markLocked()
 		}
 	}
 }
 
-// sweep deletes those keys of the lease that no place of the Session accounts for.
+// sweep deletes the keys on the lease that no place accounts for.
 func (k *account) sweep(ctx context.Context, read []line.Entry) {
 	s := k.s
 	for _, e := range read {
@@ -227,9 +227,9 @@ func (k *account) sweep(ctx context.Context, read []line.Entry) {
 // key is rechecked, by a waiter, or by the view of a key that lingers or will linger, and the keys
 // were audited a TTL after the last put.
 //
-// (Do not leave out the latter. clientv3 may repeat a put unseen, and the late copy of one blocks
-// everybody until the next audit. TestAKeyThatALateRequestPutsIsSwept. In a long line it is rarer,
-// as rechecks are: else a crowd that goes round would mostly audit.
+// (Do not leave out the latter. clientv3 may repeat a put unseen, and the key that a late copy puts
+// blocks its line until the next audit. TestAKeyThatALateRequestPutsIsSwept. In a long line audits
+// are rarer, as rechecks are: else a crowd that goes round would mostly audit.
 // TestWhoWaitsInALongLineAuditsAsRarelyAsItRechecks.)
 func (k *account) seldomLocked(now time.Time, period time.Duration) time.Duration {
 	some, rechecked := false, true

@@ -17,7 +17,7 @@ type localLine struct {
 	queue turn.Queue[*claim, *place]
 	ahead line.Ahead                   // before the last place, if it was given up without a hold
 	slots map[line.Shape]*ticket.Slots // names of keys
-	view  *view                        // nil while nobody needs one
+	view  *view                        // nil while none is needed
 	due   *time.Timer                  // calls lingered; nil before a key lingers
 	tries int                          // claims in the queue that wait for no other contender
 
@@ -37,7 +37,7 @@ type claim struct {
 	kind     line.Kind
 	permit   permit // if it is of that kind
 	try      bool   // it waits for etcd, and for no other contender
-	together bool   // it is one of those of a LockAll; see lockall.go
+	together bool   // it is one of the claims of a LockAll; see lockall.go
 	local    *localLine
 	caller   context.Context // of the call, only for the Trace
 	started  time.Time
@@ -86,8 +86,8 @@ func (c *claim) exclusive() bool { return c.kind == line.Exclusive }
 // reads reports whether c is of RLock or TryRLock.
 func (c *claim) reads() bool { return c.kind == line.Read }
 
-// lineLocked returns the line for a name. Lines that nobody uses are kept for their
-// key names, up to a number.
+// lineLocked returns the line for a name. Unused lines are kept for their key names, up to a
+// number.
 func (s *Session) lineLocked(name string) *localLine {
 	if n := s.lines[name]; n != nil {
 		return n
@@ -105,8 +105,8 @@ func (s *Session) lineLocked(name string) *localLine {
 	return n
 }
 
-// The markedLines of a Session are those whose admissions follow at the Unlock; they are its
-// Settler.
+// The markedLines of a Session are the local lines whose admissions follow at the Unlock; they are
+// the Settler of its mutex.
 type markedLines struct{ last *localLine }
 
 // markLocked notes that something has changed on which n's admission depends.

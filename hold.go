@@ -20,8 +20,8 @@ import (
 // Invariant: what frees a name (a release, a removal, the revocation of the lease, the next
 // turn in the local line) begins only after every context of the hold has been cancelled, and
 // with it every context that comes from one of these. The contexts are cancelled without mu,
-// so other goroutines may run meanwhile: whoever frees a name calls endContexts first, and does
-// not rely on whoever ended the hold. (Do not free a name in the critical section that
+// so other goroutines may run meanwhile: a call that frees a name calls endContexts first, and
+// does not rely on the call that ended the hold. (Do not free a name in the critical section that
 // ends a hold with contexts. TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn.)
 type hold struct {
 	// Set once, then only read.
@@ -34,17 +34,17 @@ type hold struct {
 	most   time.Time   // end by WithMaxHold, zero if there is none
 	timer  *time.Timer // for most
 	alone  [1]*hold    // h itself
-	all    []*hold     // that begin and end together: those of a LockAll, or alone
+	all    []*hold     // that begin and end together: the holds of a LockAll, or alone
 
 	// Guarded by Session.mu.
 	depth  int                 // Locks that nest, of all Mutexes
-	nests  map[*lockHandle]int // reads that nest in it, of others than m
+	nests  map[*lockHandle]int // reads that nest in it, of other lockHandles than m
 	state  holdState           // changed by becomesLocked alone
 	cause  error               // of its contexts' end, nil while it is whole
 	why    error               // it has ended or is gone, nil before; mostly cause
 	recall *recallState        // nil if it does not listen
-	// contexts are those that have not ended, by their parents. They are fixed once it is whole no
-	// more, and nil once all have ended.
+	// contexts are the contexts that have not ended, by their parents. They are fixed once the hold
+	// is whole no more, and nil once all have ended.
 	contexts map[context.Context]*holdContext
 }
 
@@ -126,7 +126,7 @@ func (p *place) newHoldLocked(c *claim, now time.Time) *hold {
 	if p.hold == nil {
 		c.local.waited = now.Sub(p.since)
 	}
-	if p.held.IsZero() { // else it was the first of its line before the others of a LockAll were
+	if p.held.IsZero() { // else it was first in its line before the other places of a LockAll were
 		p.held = now
 	}
 	p.hold, c.hold, c.place = h, h, p
@@ -143,8 +143,8 @@ func (p *place) newHoldLocked(c *claim, now time.Time) *hold {
 	return h
 }
 
-// clear has the key of a hold removed that was lost, and gives its turn to the next in the
-// local line, unless others share it. The key stays while one of these needs it.
+// clear has the key of a hold removed that was lost, and gives its turn to the next waiter in the
+// local line, unless other claims share it. The key stays while a hold of one of them needs it.
 func (h *hold) clear() {
 	s := h.m.s
 	s.mu.Lock()
@@ -155,7 +155,7 @@ func (h *hold) clear() {
 	}
 }
 
-// clearLocked has p's key removed, if no hold needs it and nobody else has begun to.
+// clearLocked has p's key removed, if no hold needs it and no release or removal has begun.
 func (p *place) clearLocked() {
 	if s := p.ticket.State(); p.refs == 0 && s != ticket.Leaving && s != ticket.Removed {
 		p.abandonLocked(false)
@@ -220,9 +220,9 @@ func (h *hold) endLocked(cause error) (endedBefore bool) {
 	return false
 }
 
-// endContexts ends the contexts of h, which has ended itself, and of those that ended together with
-// it. When it returns they all have, and all that come from them, whoever else is at it: to cancel
-// a context is to wait for one who is just cancelling it.
+// endContexts ends the contexts of h, which has ended itself, and of the holds that ended together
+// with it. When it returns they all have ended, and all that come from them, even if other calls do
+// the same at that time: to cancel a context is to wait for a cancel of it that is under way.
 func (h *hold) endContexts() {
 	for _, h := range h.all {
 		h.endOwnContexts()
@@ -246,8 +246,8 @@ func (h *hold) endOwnContexts() {
 	delete(h.place.account.ending, h)
 }
 
-// holdsLocked are the holds at p: that of the owner of the turn, and of those who share it. The
-// last one to begin is among them once it has ended, too.
+// holdsLocked are the holds at p, of the claims that have the turn. The last hold to begin is among
+// them once it has ended, too.
 func (p *place) holdsLocked() iter.Seq[*hold] {
 	return func(yield func(*hold) bool) {
 		if p.hold == nil || !yield(p.hold) {
@@ -291,8 +291,8 @@ func (p *place) endContexts() {
 	}
 }
 
-// contextsOpenLocked reports whether h has ended, and its contexts may not have, or those of one
-// that ended together with it.
+// contextsOpenLocked reports whether h, or a hold that ends together with it, is whole no more
+// while its contexts may not have ended.
 func (h *hold) contextsOpenLocked() bool {
 	for _, o := range h.all {
 		if o.state != holdWhole && o.contexts != nil {
@@ -302,7 +302,8 @@ func (h *hold) contextsOpenLocked() bool {
 	return false
 }
 
-// contextsOpenLocked reports whether a hold at p has ended, and its contexts may not have.
+// contextsOpenLocked reports whether a hold at p is whole no more while its contexts may not have
+// ended.
 func (p *place) contextsOpenLocked() bool {
 	for h := range p.holdsLocked() {
 		if h.contextsOpenLocked() {
@@ -364,8 +365,8 @@ func (h *hold) reportReleased() {
 	h.m.trace().released(h.caller, h.m.name, h.place.ticket.Rev(), time.Since(h.began))
 }
 
-// lostWithLease is the LostError of h, or of the first of those that end together, if its lease is
-// over.
+// lostWithLease is the LostError of h if its lease is over. Of the holds that end together it names
+// the first.
 func (h *hold) lostWithLease(reason error) *LostError { return h.all[0].lost(reason) }
 
 // lost is the LostError of h.

@@ -2,8 +2,8 @@ package etcdlock
 
 import "time"
 
-// handOffLocked gives the key of h, which has ended whole, to the next in the local line,
-// unless others have waited for long enough; see WithHandoff.
+// handOffLocked gives the key of h, which has ended whole, to the next waiter in the local line,
+// unless the contenders behind the key have waited for long enough; see WithHandoff.
 func (n *localLine) handOffLocked(h *hold) bool {
 	p, most := h.place, h.m.cfg.handoff
 	first := n.queue.First()
@@ -21,11 +21,11 @@ func (n *localLine) handOffLocked(h *hold) bool {
 	return true
 }
 
-// lingerLocked keeps the key of h, which has ended whole, if nobody waits for it; see
+// lingerLocked keeps the key of h, which has ended whole, if no contender waits for it; see
 // WithLinger.
 //
 // Invariant: a new claim takes over the key that lingers, or finds it given up; and the key is
-// given up once a view shows others, or there is no view.
+// given up once a view shows other keys in line, or there is no view.
 func (n *localLine) lingerLocked(h *hold) bool {
 	p, linger := h.place, h.m.cfg.linger
 	if linger == 0 || h.m.closed || !h.claim.exclusive() || n.queue.Waiting() > 0 || !p.lastsLocked() {
@@ -37,7 +37,7 @@ func (n *localLine) lingerLocked(h *hold) bool {
 	case v.state == viewBegun && n.queue.Owner().ahead == 0:
 		// The first watch is under way. Its end, or a read that fails, takes the key back.
 	case !v.isLiveLocked() || v.othersLocked():
-		return false // if the first watch is under way, those who came before may be there
+		return false // if the first watch is under way, contenders from before may be there
 	}
 	h.reportReleased()
 	p.unwatchLocked() // the view covers what lingers

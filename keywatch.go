@@ -21,8 +21,8 @@ const (
 	firstPause = 20 * time.Millisecond
 )
 
-// A keyWatch tells a holder what others do to its key. A hold that lasts has one, unless a view
-// covers the key. It costs etcd nothing while nothing happens.
+// A keyWatch tells a holder what other programs do to its key. A hold that lasts has one, unless a
+// view covers the key. It costs etcd nothing while nothing happens.
 //
 // The watch begins from now, so the key is read once the watch is there. The read shows what
 // happened before, events show what happens after.
@@ -161,7 +161,7 @@ type unread struct {
 	made  int
 }
 
-// created starts a read of the key, together with those of other watches that were just created.
+// created starts a read of the key, together with the keys of other watches that were just created.
 func (w *keyWatch) created() {
 	k := w.place.account
 	k.s.mu.Lock()
@@ -175,7 +175,7 @@ func (w *keyWatch) created() {
 
 // watchReads are the reads of a lease's keys whose watches were created: of many at once.
 type watchReads struct {
-	unread   []unread // those whose keys are still to be read
+	unread   []unread // watches whose keys are still to be read
 	underWay bool
 }
 

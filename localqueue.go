@@ -34,8 +34,8 @@ func (n *localLine) lockedErrorLocked(w *turn.Waiter[*claim]) *LockedError {
 	return e
 }
 
-// firstLocked is the claim that has had the turn for longest, of those that have it and have not
-// lost their holds. If all have lost theirs it is the owner. There is one.
+// firstLocked is the claim that has had the turn for longest, of the claims that have it and have
+// not lost their holds. If all have lost theirs it is the owner. There is one.
 func (n *localLine) firstLocked() *claim {
 	first := n.queue.Owner()
 	for c := range n.queue.Having() {
@@ -49,8 +49,9 @@ func (n *localLine) firstLocked() *claim {
 // lostLocked reports whether c has a hold that is lost and not unlocked.
 func (c *claim) lostLocked() bool { return c.hold != nil && c.hold.lossLocked() != nil }
 
-// contenderLocked is c as others see it: its place, once its key is there and while its hold is not
-// lost. (Do not tell a lost key: another process may hold. TestALostHoldIsNotToldAsTheHolder.)
+// contenderLocked is c as other contenders see it: its place, once its key is there and while its
+// hold is not lost. (Do not tell a lost key: another process may hold.
+// TestALostHoldIsNotToldAsTheHolder.)
 func (c *claim) contenderLocked() Contender {
 	if c.place != nil && c.place.ticket.Rev() != 0 && !c.lostLocked() {
 		return c.place.contender()
@@ -71,7 +72,7 @@ func (n *localLine) aheadLocked() *LockedError {
 	return e
 }
 
-// behind notes in e that those ahead come first too.
+// behind notes in e that the contenders ahead come first too.
 func (e *LockedError) behind(ahead line.Ahead) {
 	e.Holder = holderOf(e.Name, ahead)
 	e.Ahead += ahead.Count()
@@ -108,8 +109,8 @@ func (c *claim) wayInLocked() wayIn {
 }
 
 // leaveLocked takes c out of the line after its wait has ended, or passes its turn on, and tells
-// what was ahead of it. If c got a hold at the same moment it keeps that: others may share its key
-// by now.
+// what was ahead of it. If c got a hold at the same moment it keeps that: other holds may share its
+// key by now.
 func (c *claim) leaveLocked() (h *hold, locked *LockedError) {
 	n, p := c.local, c.place
 	if c.waiter.Standing() == turn.Waiting {
@@ -118,7 +119,7 @@ func (c *claim) leaveLocked() (h *hold, locked *LockedError) {
 	switch n.queue.Leave(&c.waiter) {
 	case turn.Waiting:
 		c.waitedLocked()
-		n.markLocked() // the waiters behind it may join others
+		n.markLocked() // the waiters behind it may join a cohort
 	case turn.Next: // the release that is under way passes its turn on
 		locked = n.aheadLocked()
 	case turn.Owner:
@@ -137,11 +138,11 @@ func (c *claim) leaveLocked() (h *hold, locked *LockedError) {
 	return nil, locked
 }
 
-// nextLocked chooses who is next in line, and takes a place for it if there is a lease. The
-// owner's release must put the place and then call passTurnLocked.
+// nextLocked chooses the next waiter, and takes a place for it if there is a lease. The owner's
+// release must put the place's key and then call passTurnLocked.
 func (n *localLine) nextLocked() *place {
 	if first := n.queue.First(); first == nil || first.Value.try || first.Value.together {
-		return nil // a key that is put so stands in line, whoever is before it, and alone
+		return nil // a key that is put so stands in line, whatever is before it, and alone
 	}
 	next, _ := n.queue.Choose()
 	if k := n.s.accountLocked(); k != nil {
@@ -150,10 +151,10 @@ func (n *localLine) nextLocked() *place {
 	return nil
 }
 
-// passTurnLocked takes the turn from its owner. Whoever gets it gets put, the place that stands for
-// it, or nil; if nobody does the line is free. A place is of no use to one that holds in another
-// way, that does not wait in line, that puts several keys, or of which its value is not true. (A
-// read may hold at a key with the value of another read: so it is in a cohort.)
+// passTurnLocked hands the turn to the next waiter, with put, the place whose key stands in line
+// for it, or nil. Without a waiter the local line is free. A place is of no use to a claim that
+// holds in another way, that does not wait in line, that puts several keys, or of which its value
+// is not true. (A read may hold at a key with the value of another read: so it is in a cohort.)
 func (n *localLine) passTurnLocked(put *place) {
 	next, ok := n.queue.Pass()
 	n.markLocked()
@@ -169,7 +170,8 @@ func (n *localLine) passTurnLocked(put *place) {
 	}
 }
 
-// leaveTurnLocked ends the turn of c, if others share it, and otherwise passes it on, with put.
+// leaveTurnLocked ends the turn of c if other claims share it. Otherwise it passes the turn on,
+// with put.
 func (c *claim) leaveTurnLocked(put *place) {
 	if c.local.queue.Part(&c.waiter) {
 		c.local.markLocked()

@@ -152,8 +152,8 @@ func (w request) lock(ctx context.Context) (*hold, error) {
 	return call(c.alone[:]).lock(ctx)
 }
 
-// mayFollow reports whether a call whose context comes from h queues, as any other does. One that
-// asks for permits may while it has some.
+// mayFollow reports whether a call whose context comes from h queues, as any other does. A call for
+// permits may, though its caller has some.
 func (w request) mayFollow(h *hold) bool {
 	return w.kind == line.Permit && h.claim.kind == line.Permit
 }
@@ -176,9 +176,8 @@ func (m *lockHandle) nestsIn(ctx context.Context) *hold {
 	return nil
 }
 
-// nest makes a Lock whose context comes from h a part of h. Nobody comes to hold in another way
-// than h does: who reads would wait for itself if it were to write, and who writes would lose its
-// place if it were to read.
+// nest makes a Lock whose context comes from h a part of h. It holds as h does, or not at all: a
+// write inside a read would wait for that read, and a read inside a write would give up the place.
 func (w request) nest(h *hold) (*hold, error) {
 	m := w.m
 	if !m.cfg.reentrant || w.kind != h.claim.kind {
@@ -455,8 +454,8 @@ func (m *Mutex) check() error {
 // covers reports whether h is a hold of m's name in m's Session, or has begun with one.
 func (m *lockHandle) covers(h *hold) bool { return m.coveredBy(h) != nil }
 
-// coveredBy is h, or the one of those that have begun together with it, that is a hold of m's name
-// in m's Session; nil if there is none.
+// coveredBy is the hold of m's name in m's Session, of the holds that have begun together with h;
+// nil if there is none.
 func (m *lockHandle) coveredBy(h *hold) *hold {
 	for _, o := range h.all {
 		if o.m.s == m.s && o.m.name == m.name {

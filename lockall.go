@@ -20,19 +20,19 @@ const maxNames = 32
 // It takes all of them or none. It stands in the line of each name, first come, first served, and
 // cannot deadlock with any other LockAll or Lock, in whatever order they have their names. (It can
 // if the caller holds something while it waits, as with any lock.) While it waits for one name it
-// keeps its places in the lines of the others, so the contenders there wait for it, and it counts
-// as the holder of those names at which it is the first.
+// keeps its places in the lines of the other names, so the contenders there wait for it, and it
+// counts as the holder of each name at which it is the first.
 //
 // After a nil error the caller holds all names until it calls Unlock on the Hold. They have one
 // token, and they end together: if one is lost all are, and the contexts of the Hold end with the
 // [*LostError] of that name. After an error nothing is held and nothing is left behind that could
 // block other contenders. An error about the names (none, too many, one twice, one that no lock may
-// have) comes at once, before anything was sent. The others are those of [Mutex.Lock]; one about a
-// wait names the first name that is in the way, and [ErrDeadlock] the name that ctx comes from a
-// hold of, also with [WithReentrancy].
+// have) comes at once, before anything was sent. The other errors are as for [Mutex.Lock]; one
+// about a wait names the first name that is in the way, and [ErrDeadlock] the name that ctx comes
+// from a hold of, also with [WithReentrancy].
 //
-// The options are those of the Session, without [WithHandoff] and [WithLinger]: LockAll takes over
-// no key. The hooks of its Trace are called for each name.
+// It has the options of the Session, without [WithHandoff] and [WithLinger]: LockAll takes over no
+// key. The hooks of the Trace are called for each name.
 func (s *Session) LockAll(ctx context.Context, names ...string) (*Hold, error) {
 	return s.lockAll(ctx, names, false)
 }
@@ -41,7 +41,7 @@ func (s *Session) LockAll(ctx context.Context, names ...string) (*Hold, error) {
 // [Mutex.TryLock] it waits for etcd, but for no other contender. If one is taken it returns the
 // [*LockedError] of the first that is, for which errors.Is(err, ErrLocked) is true, and has written
 // nothing to etcd (but see [Mutex.TryLock] about nested names). It looks at this Session first, and
-// asks etcd only if none is taken there. Other errors are those of [Session.LockAll].
+// asks etcd only if none is taken there. Other errors are as for [Session.LockAll].
 func (s *Session) TryLockAll(ctx context.Context, names ...string) (*Hold, error) {
 	return s.lockAll(ctx, names, true)
 }
@@ -92,7 +92,7 @@ func (s *Session) lockAll(ctx context.Context, names []string, try bool) (*Hold,
 	return &Hold{m: h.m, hold: h}, nil
 }
 
-// checkNames returns an error if names cannot be those of a LockAll.
+// checkNames returns an error if names cannot be the names of a LockAll.
 func checkNames(names []string) error {
 	switch n := len(names); {
 	case n == 0:

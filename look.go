@@ -11,7 +11,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
-// rivals are those ahead of p as of the last read, nobody for a nil p. They are stale if
+// rivals are the contenders ahead of p as of the last read, none for a nil p. They are stale if
 // that was in an earlier epoch.
 func (p *place) rivals() (ahead line.Ahead, stale bool) {
 	if p == nil {
@@ -32,7 +32,7 @@ func (p *place) setLine(ahead line.Ahead, at *etcd.Epoch) {
 	p.setAheadLocked(ahead, at)
 }
 
-// setAheadLocked notes who is ahead of p, by an answer of the epoch told.
+// setAheadLocked notes what is ahead of p, by an answer of the epoch told.
 func (p *place) setAheadLocked(ahead line.Ahead, told *etcd.Epoch) {
 	p.ahead, p.epoch = ahead, told
 	p.markLocked()
@@ -42,7 +42,7 @@ func (p *place) setAheadLocked(ahead line.Ahead, told *etcd.Epoch) {
 	p.m.meetLocked(ahead)
 }
 
-// readOn reads who is ahead of p, if what was read so far does not show it.
+// readOn reads what is ahead of p, if what was read so far does not show it.
 func (p *place) readOn(ctx context.Context, c *claim) error {
 	if ahead, stale := p.rivals(); stale || ticket.Tells(ahead) {
 		return nil
@@ -51,7 +51,7 @@ func (p *place) readOn(ctx context.Context, c *claim) error {
 }
 
 // stands reports whether the very key before and p's own both stand in line now. It is a
-// linearizable read of four compares, and retries until it is answered. It also reads who holds,
+// linearizable read of four compares, and retries until it is answered. It also reads the holder,
 // if that is not known, and how many keys there are in all, if length is not 0 but how many there
 // were before: a recheck. In a long line an etcd that is silent gets one from each waiter at about
 // the same time, so few of these are repeated. (TestAFrozenEtcdGetsFewRechecksOfALongLine.)
@@ -120,7 +120,7 @@ func (k *check) end() {
 	*k = check{}
 }
 
-// look reads who is ahead of p: at the revision at if that is not 0 and the answering member
+// look reads what is ahead of p: at the revision at if that is not 0 and the answering member
 // knows it, otherwise as of now. It returns errQueueAnew if p's own key is not there, or not with
 // its lease.
 //
@@ -144,7 +144,7 @@ func (p *place) look(ctx context.Context, c *claim, at int64) error {
 }
 
 // isLostBy observes p's own key, as a look has read it, and reports whether p is lost. If etcd was
-// set back, an earlier key of the Session may be beyond what the look has read, and block everybody.
+// set back, an earlier key of the Session may be beyond what the look has read, and block the line.
 func (p *place) isLostBy(own ticket.Observation) bool {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// A lockHandle is what a Mutex, an RWMutex, a Semaphore or a name of a LockAll is to those below: its
-// Session, its name and options, and what it holds.
+// A lockHandle is what a Mutex, an RWMutex, a Semaphore or a name of a LockAll is to the layers
+// below: its Session, its name and options, and what it holds.
 type lockHandle struct {
 	_ noCopy
 
@@ -24,8 +24,8 @@ type lockHandle struct {
 	depth  int   // Locks of this Mutex that nest in hold
 	closed bool
 
-	// Of a Semaphore: its limit, and those of others that it has met. The limit is set once, the
-	// others are guarded by s.mu.
+	// Of a Semaphore: its limit, and the other limits that it has met. Its own is set once, the
+	// rest is guarded by s.mu.
 	limit  uint16
 	limits map[uint16]struct{}
 }

@@ -47,15 +47,15 @@ type place struct {
 	refs   int          // how many holds need the key: that are whole, or being freed
 	held   time.Time    // since when it is Held
 	watch  *keyWatch    // of the key while it is held; nil for short holds
-	recall *line.Recall // with the shortest grace of those in its value, nil if there was none
+	recall *line.Recall // the one with the shortest grace that its value has had, nil without any
 	epoch  *etcd.Epoch  // of the last answer with the revision or the line
 	seen   *view        // the view that has seen its key
 	using  bool         // counted among the lease's users
-	spare  bool         // a lingering key that nobody needs is being removed
+	spare  bool         // a lingering key that was given up is being removed
 	stuck  bool         // its removal was given up; the account says why
-	tells  bool         // its removal also reads who was ahead of it, for a failed call
+	tells  bool         // its removal also reads what was ahead of it, for a failed call
 
-	news chan struct{} // to the waiter: it is gone, or nobody is ahead of it
+	news chan struct{} // wakes the waiter at it: its key, its view or the connection has changed
 
 	removed chan struct{}   // closed when the removal is over; nil before abandonLocked
 	after   <-chan struct{} // if not nil, the removal waits for that of another place
@@ -72,7 +72,7 @@ func (p *place) observedLocked(o ticket.Observation) ticket.Seen {
 	if known || !seen.IsLoss() {
 		return seen
 	}
-	if seen == ticket.Replaced { // that key blocks everybody
+	if seen == ticket.Replaced { // that key blocks the line
 		p.account.SuspectLocked()
 	}
 	if p.ticket.Lost() {
@@ -95,18 +95,18 @@ func (p *place) lostLocked() {
 // markLocked marks the local line of p.
 func (p *place) markLocked() { p.local.markLocked() }
 
-// isGone reports whether p's key is known to be deleted by somebody else.
+// isGone reports whether p's key is known to be lost: deleted or put over by another request.
 func (p *place) isGone() bool {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
 	return p.ticket.Lost()
 }
 
-// tellLocked wakes whoever waits at p.
+// tellLocked wakes the waiter at p.
 func (p *place) tellLocked() {
 	select {
 	case p.news <- struct{}{}:
-	default: // told already, or nobody waits
+	default: // told already, or no call waits
 	}
 }
 
@@ -133,7 +133,7 @@ func (p *place) asPutLocked() []clientv3.Cmp {
 	return []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(p.ticket.Key), "=", p.ticket.Rev())}
 }
 
-// contender is p as others see it.
+// contender is p as other contenders see it.
 func (p *place) contender() Contender {
 	c := p.m.contender()
 	c.Key, c.Token, c.Lease, c.Since = p.ticket.Key, p.ticket.Rev(), p.lease.ID, p.since

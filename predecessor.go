@@ -27,16 +27,16 @@ type predecessor struct {
 	etcd.Watch
 	end context.CancelFunc // of the watch
 
-	gone bool        // the key was deleted. Owned by whoever waits
-	late *time.Timer // ends it while nobody needs it. Guarded by Session.mu
+	gone bool        // the key was deleted. Owned by the waiter
+	late *time.Timer // ends it while no waiter has it. Guarded by Session.mu
 }
 
-// watchBefore watches the key behind which p stands. known says that who was before p is known up
-// to where the watch begins, so that it need not look whether that one still stands.
+// watchBefore watches the key behind which p stands. known says that what became of that key is
+// known up to where the watch begins, so that the waiter need not check whether it still stands.
 //
 // Invariant: known is set only if the transaction that put p has read the key, and the watch tells
-// whatever has become of it since. It is set where p has not asked who holds, either: a look that
-// tells that is not needed then. (Do not set it for what was read later.
+// whatever has become of it since. It is set where p does not know the holder, either: the check
+// that reads the holder is left out then. (Do not set it for what was read later.
 // TestAWatchFromThePutMissesNothing.)
 func (p *place) watchBefore(ctx context.Context, broken *attempt.Backoff, before line.Entry) (
 	w *predecessor, known bool,
@@ -84,8 +84,8 @@ func (p *place) knownBefore(before line.Entry) (last *predecessor, same bool, fr
 }
 
 // unwatchBefore ends the watch of the key behind which p stood, unless it is gone and p is the
-// first now. Then the watch stays for a while. The one who held before p may queue again, and so
-// may p's Session, which then stands behind the same key, and needs no other watch.
+// first now. Then the watch stays for a while. The holder before p may queue again, and so may p's
+// Session, which then stands behind the same key, and needs no other watch.
 func (p *place) unwatchBefore(w *predecessor) {
 	s, n := p.s, p.local
 	s.mu.Lock()

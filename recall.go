@@ -15,7 +15,8 @@ import (
 
 // A RecallRequest asks a holder to give the lock back; see [Recall].
 type RecallRequest struct {
-	// By and Reason are for people: who asks, and why. Each is valid UTF-8 of at most 256 bytes.
+	// By and Reason tell people where the request is from, and why it is made. Each is valid UTF-8
+	// of at most 256 bytes.
 	By, Reason string
 	// Grace is how long the hold may go on after it has noticed the request: as many milliseconds,
 	// rounded up, but no longer than the holder's [WithRecall] says. 0 ends it at once, and less
@@ -109,9 +110,9 @@ func checkRecall(ctx context.Context, kv clientv3.KV, c Contender, request line.
 
 // WithRecall makes holds listen to [Recall]: [RecallFrom] tells that they are asked to end, and
 // they end after the grace that the request allows, but at most this long after they have noticed.
-// The default is that nobody can recall them.
+// By default they cannot be recalled.
 //
-// It costs nothing while nobody asks, unless the Session holds more than 100 names: then the keys
+// It costs nothing without a request, unless the Session holds more than 100 names: then the keys
 // that listen are read once per renewal period, a hundred in a request. A recalled key is not
 // handed on and does not linger (see [WithHandoff], [WithLinger]), and no reader joins it.
 func WithRecall(most time.Duration) Option {
@@ -120,8 +121,9 @@ func WithRecall(most time.Duration) Option {
 
 var (
 	// ErrRecalled says that a hold has ended because it was recalled and its grace is over. It
-	// comes as a [*RecalledError], the cause of the hold's context. The key is still there: nobody
-	// else gets in before Unlock, which says nil if the hold was whole. Stop the work, and unlock.
+	// comes as a [*RecalledError], the cause of the hold's context. The key is still there: no
+	// other contender gets in before Unlock, which says nil if the hold was whole. Stop the work,
+	// and unlock.
 	ErrRecalled = errors.New("etcdlock: recalled")
 
 	// ErrNotRecallable says that a contender does not listen to [Recall]: it was made without
@@ -169,10 +171,10 @@ func RecallFrom(ctx context.Context) <-chan struct{} {
 
 // recallState is what a hold that listens has of a recall. That of one that does not is nil.
 //
-// Invariant: whoever is recalled ends by itself. Its context ends when the grace is over, at the
-// latest, and its key goes with its own Unlock after that, or with its lease. So the next one gets
-// in after the context has ended, or has been unlocked. (Do not remove the key at the end of the
-// grace: whoever works on until it looks would do so beside the next one.
+// Invariant: a recalled hold ends by itself. Its contexts end when the grace is over, at the
+// latest, and its key goes with its own Unlock, or with its lease. So the next contender gets in
+// after the contexts have ended. (Do not remove the key at the end of the grace: a holder that
+// works on until it checks its context would do so beside the next one.
 // TestTheKeyOfARecalledHoldGoesWithItsUnlock, TestNobodyBelievesBesideARecalledHold.)
 type recallState struct {
 	told chan struct{} // closed by the first request

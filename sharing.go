@@ -9,56 +9,57 @@ import (
 	"github.com/etcdlock/etcdlock/internal/turn"
 )
 
-// A cohort is the reads of one Session that share a key, and the turn of their local line. One
-// has put the key. Others join it:
+// A cohort is the reads of one Session that share a key, and the turn of their local line. The
+// first read has put the key. Other reads join it:
 //
-//   - when the hold begins, those who were right behind it in the local line as it was about to put
-//     the key: they came before the put, so they overtake nobody;
-//   - later, while the key lasts, nobody waits in the local line, and a watch shows that nobody who
-//     is exclusive stands in etcd's line. Whoever does joins the local line otherwise.
+//   - when the hold begins, the reads that were right behind it in the local line as it was about
+//     to put the key: they came before the put, so they overtake no contender;
+//   - later, a read that comes while the key lasts and the local line has no waiter, if a watch
+//     shows that no exclusive contender stands in etcd's line. Otherwise it waits for its turn.
 //
 // So a writer waits only for reads that began before it came, and for the time of one event.
 //
 // Invariant: to join is safe at any moment at which the Session's mutex is held, the ticket is
 // Held, and the lease is trusted: from the release or the removal on, which begin under the mutex,
-// the ticket is Leaving. Whoever is exclusive and came to etcd's line in between waits for the key,
-// so the watch is asked for the sake of order, and may be late. (Do not join a key whose lease does
-// not last: it would end with the next renewal that is late.
+// the ticket is Leaving. An exclusive contender that came to etcd's line in between waits for the
+// key, so the watch is asked for the sake of order, and may be late. (Do not join a key whose lease
+// does not last: it would end with the next renewal that is late.
 // TestNobodyJoinsAKeyWhoseLeaseDoesNotLast.)
 //
 // Invariant: the key stays while a hold at it is whole, or has ended whole and is being freed
 // (place.refs). The last of these releases it, or has it removed. The turn stays with the Session
-// until everybody has unlocked, lost or not. (Do not release for one of several.
+// until all its holds are unlocked, lost or not. (Do not release for one of several.
 // TestAWriterWaitsForEveryReaderOfItsSession.)
 //
-// Who comes and who goes, by what has happened to the one that owns the turn:
+// What becomes of reads that come, by what has happened to the owner of the turn:
 //
-//	it puts the key        others wait in the local line, TryRLock too: etcd decides
-//	it waits in etcd's     others wait; TryRLock is refused
-//	 line                  it gives up: the next one, if it came before the put, goes on
+//	it puts the key        they wait in the local line, TryRLock too: etcd decides
+//	it waits in etcd's     they wait; TryRLock is refused
+//	 line                  it gives up: the next read, if it came before the put, goes on
 //	                       waiting at its place
-//	it holds               others join, or wait: for the watch, or for their turn
-//	it has unlocked, and   it goes; one of these owns the turn
-//	 others hold
-//	the last one unlocks   others wait: they take a place of their own
-//	it is recalled         others wait; who listens goes on for its grace
-//	its key is lost        all have lost it; others wait until everybody has unlocked
+//	it holds               they join, or wait: for the watch, or for their turn
+//	it has unlocked, and   it goes; one of the reads that hold owns the turn
+//	 other reads hold
+//	the last one unlocks   they wait: they take a place of their own
+//	it is recalled         they wait; a hold that listens goes on for its grace
+//	its key is lost        the cohort has lost it; they wait until all its holds are unlocked
 //
 // A key that reads hold is not handed off, nor does it linger: to join does more.
 
-// Permits have each a key of their own. Those of a Session keep the order of their calls: one of
-// them at a time puts its key and waits in etcd's line, and owns the turn of the local line; those
-// that hold have the turn beside it. So a Session has at most one key of a name that waits, and the
-// next one is put when the one before holds, or has gone.
+// Permits have each a key of their own. The permits of a Session keep the order of their calls: one
+// of them at a time puts its key and waits in etcd's line, and owns the turn of the local line; the
+// permits that hold have the turn beside it. So a Session has at most one key of a name that waits,
+// and the next one is put when the one before holds, or has gone.
 //
-// Invariant: whoever has the turn beside the owner holds, or has lost its hold and not unlocked.
-// (Do not let the next one put its key as soon as the one before stands in line. A large one would
-// be overtaken if it has to queue anew. TestPermitsOfASessionKeepTheirOrder.)
+// Invariant: a permit that has the turn beside the owner holds, or has lost its hold and not
+// unlocked. (Do not let the next one put its key as soon as the one before stands in line. A large
+// one would be overtaken if it has to queue anew. TestPermitsOfASessionKeepTheirOrder.)
 //
-// Who is exclusive, or reads, and comes later waits in the local line until all that have the turn
-// have unlocked, and permits that come after that wait behind it.
+// An exclusive claim, or a read, that comes later waits in the local line until all claims that
+// have the turn have unlocked, and permits that come after that wait behind it.
 
-// An admission is what becomes of one that comes to read, where others have the turn.
+// An admission is what becomes of a claim that reads, or wants permits, where other claims have the
+// turn.
 type admission int
 
 const (
@@ -67,8 +68,8 @@ const (
 	mustQueue                  // it waits for their turn to end
 )
 
-// admissionLocked is that of the first that waits, or of one that comes when nobody does. early
-// says that it came before the key was put.
+// admissionLocked is the admission of a claim of a kind: the first waiter, or a new claim where
+// there is no waiter. early says that it came before the key was put.
 func (n *localLine) admissionLocked(kind line.Kind, early bool) admission {
 	switch owner := n.queue.Owner(); {
 	case owner == nil || owner.kind != kind || kind == line.Exclusive:
@@ -80,8 +81,8 @@ func (n *localLine) admissionLocked(kind line.Kind, early bool) admission {
 	}
 }
 
-// admissionOfReadLocked is that of one that reads, where others read or are about to, at the place
-// of the owner.
+// admissionOfReadLocked is the admission of a read, where the owner reads or is about to, at the
+// owner's place.
 func (n *localLine) admissionOfReadLocked(owner *claim, early bool) admission {
 	p := owner.place
 	lost := p != nil && (p.ticket.Lost() || p.removed != nil || p.ticket.State() == ticket.Removed)
@@ -91,7 +92,7 @@ func (n *localLine) admissionOfReadLocked(owner *claim, early bool) admission {
 	case lost && owner.hold == nil: // it queues anew, or gives up
 		return undecided
 	case lost:
-		return mustQueue // those who have lost it are yet to unlock
+		return mustQueue // the holds that have lost it are yet to be unlocked
 	case p.recall != nil:
 		return mustQueue // (Do not join. TestNobodyJoinsARecalledCohort.)
 	case p.ticket.State() == ticket.InLine:
@@ -118,8 +119,7 @@ func (n *localLine) admissionOfReadLocked(owner *claim, early bool) admission {
 	}
 }
 
-// leavesRoomLocked is the admission of a permit that comes where c owns the turn, which is one,
-// too.
+// leavesRoomLocked is the admission of a permit where c, which wants permits too, owns the turn.
 func (c *claim) leavesRoomLocked() admission {
 	p := c.place
 	switch {
@@ -168,8 +168,8 @@ func (n *localLine) admitLocked() {
 	}
 }
 
-// letInLocked gives c, the first that waits, the turn beside its owner: as the next owner, if c
-// wants permits, and with a hold at the owner's place, if c reads.
+// letInLocked gives c, the first waiter, the turn beside its owner: as the next owner, if c wants
+// permits, and with a hold at the owner's place, if c reads.
 func (c *claim) letInLocked() {
 	n := c.local
 	if c.waiter.Steps {
@@ -192,7 +192,7 @@ func (c *claim) letInLocked() {
 	}
 }
 
-// seekLocked has etcd's line watched for one that waits to join.
+// seekLocked has etcd's line watched for a read that waits to join.
 func (n *localLine) seekLocked() {
 	if h := n.holdLocked(); h != nil && n.view == nil && !h.m.s.closed {
 		h.m.s.viewLocked(n, true)
@@ -203,7 +203,7 @@ func (n *localLine) seekLocked() {
 // another contender.
 var errRefused = errors.New("refused")
 
-// refuseLocked ends the waits of those who wait for no other contender.
+// refuseLocked ends the waits of the claims that wait for no other contender.
 func (n *localLine) refuseLocked() {
 	if n.tries == 0 {
 		return
@@ -215,9 +215,9 @@ func (n *localLine) refuseLocked() {
 	}
 }
 
-// handDown gives the place at which c has waited in etcd's line to the next in the local line, if
-// that came before the put: it goes on waiting there. It reports false, and does nothing, if there
-// is nobody, or the place is of no use. locked tells c who is before it.
+// handDown gives the place at which c has waited in etcd's line to the next waiter in the local
+// line, if that came before the put: it goes on waiting there. It reports false, and does nothing,
+// if there is no such waiter, or the place is of no use. locked tells c what is before it.
 func (c *claim) handDown() (locked *LockedError, done bool) {
 	s, n, p := c.m.s, c.local, c.place
 	s.mu.Lock()
@@ -242,7 +242,7 @@ func (n *localLine) mayAdmitLocked(c *claim) bool {
 	return alike && n.admissionLocked(c.kind, false) != mustQueue
 }
 
-// cohortLocked reports whether several share the turn, or one is about to join.
+// cohortLocked reports whether several reads share the turn, or one is about to join.
 func (n *localLine) cohortLocked() bool {
 	h := n.holdLocked()
 	if h == nil || !h.claim.reads() {

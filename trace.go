@@ -18,14 +18,14 @@ import (
 // skips other hooks, never a lock. While hooks are blocked, at most 16,384 events
 // are kept; later ones are dropped.
 //
-// The hooks named ...Context report the same as those without, are called after them, and get
+// The hooks named ...Context report the same as the hooks without, are called after them, and get
 // the context of a call for its values: for the parent of a span, for instance. It is the very
 // context that Lock, RLock, Acquire, LockAll, Do or their like was given, or context.Background
 // with [Mutex.Locker]. It may have ended. Events without a call (leases, removals, an unreachable
 // etcd) have no such hook.
 //
-// The lease hooks, Unavailable and SetBack are those of the Session's Trace (of New's, for a
-// Mutex with its own lease). The others are those of the Mutex.
+// The lease hooks, Unavailable and SetBack belong to the Session's Trace (to New's, for a Mutex
+// with its own lease). The other hooks belong to the Mutex's.
 type Trace struct {
 	// Queued: a wait began behind holder, with ahead contenders ahead of it (approximate above
 	// eight). Either Acquired or GaveUp follows, once, with the same ahead.
@@ -36,10 +36,10 @@ type Trace struct {
 	// Acquired: a hold began, after a wait behind ahead contenders when queued. Either
 	// Released or Lost follows, once.
 	Acquired func(name string, token int64, waited time.Duration, ahead int)
-	// Shared: the hold of the Acquired right before lets others hold beside it: other readers, mode
-	// "read", with weight 1 (see [RWMutex.RLock]), or other permits, mode "permit", of which it has
-	// as many as weight (see [Semaphore.Acquire]). The modes are those of [Contender.Mode]. It is
-	// not called for a hold that is exclusive.
+	// Shared: the hold of the Acquired right before it is not exclusive. Other holds may be beside
+	// it: readers, mode "read", with weight 1 (see [RWMutex.RLock]), or permits, mode "permit", of
+	// which it has as many as weight (see [Semaphore.Acquire]). For the modes see [Contender.Mode].
+	// It is not called for a hold that is exclusive.
 	Shared func(name string, token int64, mode string, weight int)
 	// Released: a hold ended by Unlock or Close, without a loss. If etcd did not confirm
 	// the release, CleanupPending reports it.
@@ -134,7 +134,7 @@ func JoinTraces(traces ...*Trace) *Trace {
 	return joined
 }
 
-// tellsQueued reports whether a hook wants to know who is ahead of a claim that queues.
+// tellsQueued reports whether a hook wants to know what is ahead of a claim that queues.
 func (t *Trace) tellsQueued() bool {
 	return t.Queued != nil || t.QueuedContext != nil
 }

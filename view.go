@@ -21,7 +21,7 @@ const (
 	// costs etcd n squared events (internal/bench, the cases processes-8 to 64).
 	fewAhead = ticket.Few
 
-	// longLine is the longest line that a view is kept of, including those behind a place. It
+	// longLine is the longest line that a view is kept of, with the contenders behind a place. It
 	// leaves room above fewAhead, so that a line of that length does not make views come and go.
 	longLine = 2 * fewAhead
 
@@ -35,13 +35,13 @@ const (
 
 // A view is what stands in etcd's line for one name, kept up to date by one watch of
 // all keys below the prefix. While a few processes contend for a name, a waiter needs
-// no request for its turn, and a lingering key is given up when others come.
+// no request for its turn, and a lingering key is given up when other contenders come.
 //
 // Invariant: keys is exactly what stood in line at revision, or revision is 0. A read
 // that is sent after the watch was created brings both up to date. From then on every
 // newer event is applied, whole revisions at a time and in order. So a place that is in
-// keys, with nobody ahead of it, is the first in etcd and stays the first.
-// (Do not apply events before that read: those between an older read and the watch
+// keys, with no contender ahead of it, is the first in etcd and stays the first.
+// (Do not apply events before that read: the events between an older read and the watch
 // would be missing. TestAViewMissesNothingBeforeItsWatch.)
 //
 // A key's absence from keys proves nothing: etcd may have been set back unnoticed, and
@@ -52,7 +52,7 @@ const (
 // that did not report what the recheck shows is replaced.
 //
 // A view gets every change of its line, and reads all of it. It ends when the line has become
-// long, including those behind the Session's place.
+// long, with the contenders behind the Session's place.
 type view struct {
 	// Set once, then only read.
 	s      *Session
@@ -61,9 +61,9 @@ type view struct {
 	cancel context.CancelFunc
 	again  chan struct{} // tells the goroutine to begin a new watch
 
-	// It leaves out those who read, and who may be many: it tells only whether anybody is there who
-	// is exclusive, for one that may join others. Who it leaves out beside them, by the chance of
-	// its key, waits longer for its turn, and gets it all the same.
+	// It leaves out the readers, which may be many: it tells only whether an exclusive contender
+	// stands in line, for a read that may join a cohort. A contender that it leaves out beside
+	// them, by the chance of its key, waits longer for its turn, and gets it all the same.
 	partial bool
 
 	// Guarded by Session.mu.
@@ -75,10 +75,10 @@ type view struct {
 	putOver   map[string]putOver // of keys: values that are not the first ones, and may have a recall
 	state     viewState          // changed by becomesLocked alone
 	behind    bool               // a read told what the watch did not, or not yet
-	reading   bool               // a re-check is under way
+	reading   bool               // a recheck is under way
 	waiting   bool               // the line's owner waits by this view
-	joined    bool               // somebody has joined others by it, since the last re-check
-	relied    time.Time          // since when somebody relies on the watch
+	joined    bool               // a read has joined a cohort by it, since the last recheck
+	relied    time.Time          // since when the watch is relied on
 	due       time.Time          // when the line is to be read again
 	needed    time.Time          // when it last was
 	judged    *place             // the own place that the last events were judged for, if there was one
@@ -92,7 +92,7 @@ type viewState uint8
 
 const (
 	viewBegun  viewState = iota // its first watch is under way, and nothing was read yet
-	viewBlind                   // it has no watch, or none since whose beginning the line was read
+	viewBlind                   // it has no watch, or has not read the line since the watch began
 	viewLive                    // it has one, and the last read was answered
 	viewFailed                  // it has one, and the last read was not answered
 	viewOver                    // it is off its line, for good
@@ -130,8 +130,8 @@ type putOver struct {
 
 func (p putOver) same(o putOver) bool { return p.at == o.at }
 
-// viewLocked returns the view for n, which is begun if there is none. A partial one does for who
-// asks for that alone.
+// viewLocked returns the view for n, which is begun if there is none. A partial one does only where
+// partial is set.
 func (s *Session) viewLocked(n *localLine, partial bool) *view {
 	if n.view != nil && n.view.partial && !partial {
 		n.view.endLocked()
@@ -147,8 +147,8 @@ func (s *Session) viewLocked(n *localLine, partial bool) *view {
 	return n.view
 }
 
-// inView reports whether a waiter with those ahead of it waits by a view: it does if it knows all
-// of them and the line is not long.
+// inView reports whether a waiter with ahead before it waits by a view: it does if it knows all
+// contenders before it and the line is not long.
 func inView(ahead line.Ahead) bool {
 	return ahead.Whole && len(ahead.Last) <= fewAhead && ahead.Keys <= longLine
 }
@@ -163,8 +163,8 @@ func (s *Session) dropView(n *localLine) {
 	}
 }
 
-// run is the view's goroutine. It ends when the line gets long, when nobody has needed the
-// view for a while, when etcd refuses, and with the Session.
+// run is the view's goroutine. It ends when the line gets long, when the view was not needed for a
+// while, when etcd refuses, and with the Session.
 func (v *view) run() {
 	defer v.cancel()
 	var broken attempt.Backoff
@@ -233,7 +233,8 @@ func (v *view) watched() {
 	v.reliesLocked()
 }
 
-// reliesLocked notes that somebody begins to rely on the watch.
+// reliesLocked notes that the watch is relied on from now on: it has begun, or a waiter or a key
+// that lingers comes to need it.
 func (v *view) reliesLocked() {
 	now := time.Now()
 	v.relied = now
@@ -260,8 +261,8 @@ func (v *view) unwatched() {
 	v.blindLocked()
 }
 
-// blindLocked gives up the key that lingers by this view: without a watch nobody would
-// notice that others wait for it.
+// blindLocked gives up the key that lingers by this view: without a watch the Session would not
+// notice that other contenders wait for it.
 func (v *view) blindLocked() {
 	if v.state != viewOver {
 		v.local.giveWayLocked()
@@ -275,10 +276,11 @@ func (v *view) keepRunning() bool {
 	return v.state != viewOver && !v.s.closed && !v.idleLocked()
 }
 
-// neededLocked reports whether somebody depends on the view.
+// neededLocked reports whether the view is needed: by a waiter, by a key that lingers or will
+// linger, or by reads that have joined a cohort by it.
 func (v *view) neededLocked() bool { return v.waiting || v.local.lingersLocked() || v.joined }
 
-// idleLocked reports whether nobody has needed the view for a while. It stays while several hold
+// idleLocked reports whether the view was not needed for a while. It stays while several reads hold
 // beside each other: a watch costs nothing while nothing happens.
 func (v *view) idleLocked() bool {
 	if v.neededLocked() || v.local.cohortLocked() {

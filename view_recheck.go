@@ -79,7 +79,7 @@ func (v *view) readKeys(opts ...clientv3.OpOption) (etcd.Reading, error) {
 	return v.s.etcd.ReadBy(v.ctx, etcd.Range(from, append(opts, to)...), attempt.Backoff{}, v.failed)
 }
 
-// failed notes why a read was not answered. It returns an error if nobody needs the read.
+// failed notes why a read was not answered. It returns an error if the view is not needed.
 func (v *view) failed(err error) error {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
@@ -106,9 +106,9 @@ func (v *view) answeredLocked() {
 }
 
 // isAsKnown reports whether what matters to the place that depends on the view is as it knows it:
-// all those ahead of it are still in line, or, if nobody is, no key has come that the view does not
-// know; and if it listens, nobody has recalled it. Unlike a read of the line this takes a few bytes.
-// It may report false for any reason: a read of the line then shows more.
+// all contenders ahead of it are still in line, or, if it has none, no key has come that the view
+// does not know; and if it listens, it was not recalled. Unlike a read of the line this takes a few
+// bytes. It may report false for any reason: a read of the line then shows more.
 func (v *view) isAsKnown() bool {
 	s, name := v.s, v.local.name
 	s.mu.Lock()
@@ -140,10 +140,10 @@ func (v *view) isAsKnown() bool {
 	}))
 }
 
-// newerLocked reads a few of the keys that were put after p's key, and of those that were put since
-// the view's revision: one of the two shows whether a contender has come that the view does not
-// know. The first shows it whatever has become of etcd, if few keys of nested names are newer than
-// p's; the second, if few of these come and go at a time.
+// newerLocked reads a few of the keys that were put after p's key, and of the keys that were put
+// since the view's revision: one of the two shows whether a contender has come that the view does
+// not know. The first shows it whatever has become of etcd, if few keys of nested names are newer
+// than p's; the second, if few of these come and go at a time.
 func (v *view) newerLocked(p *place) []clientv3.Op {
 	from, to := v.within()
 	return []clientv3.Op{
@@ -166,8 +166,8 @@ func showsNobody(read *pb.RangeResponse, name, own string) bool {
 	})
 }
 
-// recheck reads the line if somebody depends on it and a recheck is due. It returns when to call
-// it again. goOn is false if a new watch is needed, or nobody has needed the view for a while.
+// recheck reads the line if the view is needed and a recheck is due. It returns when to call it
+// again. goOn is false if a new watch is needed, or the view was not needed for a while.
 func (v *view) recheck() (next time.Duration, goOn bool) {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
@@ -179,7 +179,7 @@ func (v *view) recheck() (next time.Duration, goOn bool) {
 		v.endLocked()
 		return 0, false
 	case v.behind:
-		return 0, false // only this one begins a new watch: the others may be fine
+		return 0, false // only this one begins a new watch: other watches may be fine
 	case !v.neededLocked() || v.reading:
 		return recheck.Least, true
 	case now.Before(v.due):

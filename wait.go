@@ -23,13 +23,12 @@ const (
 	lateCheck = 5 * time.Second
 )
 
-// wait waits until everybody ahead of p is gone. It returns nil if p is first and its
-// key is there; errQueueAnew if its key or its lease is gone; errTaken if somebody is ahead
-// of it and c only tries; the cause of ctx when ctx ends; or an error that a retry does not
-// fix.
+// wait waits until p waits for no contender. It returns nil if so and its key is there;
+// errQueueAnew if its key or its lease is gone; errTaken if a contender is ahead of it and c only
+// tries; the cause of ctx when ctx ends; or an error that a retry does not fix.
 //
 // Behind a few it waits by the Session's view of the line, which needs no request of its
-// own; behind many by a watch of one key, or those of a permit.
+// own; behind many by a watch of one key, or by the watches of a permit.
 func (p *place) wait(ctx context.Context, c *claim) error {
 	p.listen()
 	var broken, anew attempt.Backoff
@@ -61,8 +60,8 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 	}
 }
 
-// waitInView waits by the view until it has news for p, which c owns: nobody is ahead of p, or the
-// line has become too long for views.
+// waitInView waits by the view until it has news for p, which c owns: no contender is ahead of p,
+// or the line has become too long for views.
 func (p *place) waitInView(ctx context.Context, c *claim) (err error) {
 	s := p.s
 	s.mu.Lock()
@@ -101,10 +100,10 @@ func (p *place) waitInView(ctx context.Context, c *claim) (err error) {
 // It watches the DELETE of the one key before its own, from now: etcd serves a watch
 // from a past revision in a loop of 100 ms. Once the watch is there it checks by a read
 // that the very key, by its create revision, is still there. So no deletion is missed:
-// the read shows those before the watch, and those after it come as events.
+// the read shows a deletion before the watch, and a later one comes as an event.
 //
 // The order of departures may differ from that of the line, so one read at the event's
-// revision shows who is ahead of p then. (Do not enter without it: if W between H and p
+// revision shows what is ahead of p then. (Do not enter without it: if W between H and p
 // is deleted while H holds, p would enter beside H.)
 func (p *place) waitBehind(
 	ctx context.Context, c *claim, before line.Entry, broken *attempt.Backoff,
@@ -213,8 +212,8 @@ func (w *source) hear(n notice, broken *attempt.Backoff) (next step, at int64) {
 //
 // If an event never comes, from a frozen member for instance, a slow recheck makes up
 // for it. The longer the wait and the line, the slower the recheck. Events are heard while a check
-// is under way. (Do not wait for its answer alone: an etcd that was frozen answers those of a long
-// line one by one when it is back, and tells who is next at once.
+// is under way. (Do not wait for its answer alone: an etcd that was frozen answers the checks of a
+// long line one by one when it is back, and sends the event to the next waiter at once.
 // TestACheckKeepsNobodyFromHearingTheEvent.)
 func (p *place) waitBy(ctx context.Context, c *claim, w source, broken *attempt.Backoff) error {
 	relied, length := time.Now(), p.lengthOf() // since when it relies on the watch
@@ -298,7 +297,7 @@ func (p *place) lengthOf() int {
 	return max(ahead.Keys, ahead.Count()+1)
 }
 
-// listen lets tellLocked wake the caller, unless nobody is ahead of p.
+// listen lets tellLocked wake the caller, unless no contender is ahead of p.
 func (p *place) listen() {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
@@ -306,6 +305,6 @@ func (p *place) listen() {
 		p.news = make(chan struct{}, 1)
 	}
 	if p.ticket.Lost() {
-		p.tellLocked() // it went before anybody listened
+		p.tellLocked() // the key went before the call listened
 	}
 }

@@ -22,7 +22,8 @@ const manyWatched = 16
 // It knows some keys of which one at least goes before it may hold: line.Ahead.Awaited. Where these
 // are few and the line is long it watches each of them; otherwise, all permits. Either way it
 // watches its own key, too. A watch begins from now, and once all are there it reads the line. So
-// no deletion is missed: the read shows those before the watches, and those after come as events.
+// no deletion is missed: the read shows a deletion before the watches, and a later one comes as an
+// event.
 //
 // Where it knows all that are before it, it counts the events itself, and reads the line once, at
 // the end. In a long line it does that when it is among the first. So what a hand-over costs grows
@@ -42,7 +43,7 @@ func (p *place) waitBehindSome(
 }
 
 // departed notes that keys were deleted after p was put. It reports whether p may hold now, or does
-// not know whom else it waits for.
+// not know which other keys it waits for.
 //
 // Invariant: it does not count on the end of a key that no watch tells of. (What is watched key by
 // key says nothing of the other keys, and the watch of permits nothing of the rest: they may have
@@ -68,7 +69,7 @@ type permitWatch struct {
 	keys    []string // that are watched one by one; none if all permits are
 }
 
-// covers reports whether one of the watches tells when a place with those ahead of it may hold.
+// covers reports whether one of the watches tells when a place with ahead before it may hold.
 func (w *permitWatch) covers(ahead line.Ahead) bool {
 	if ahead.Clear() || ahead.Unread() {
 		return false
@@ -100,8 +101,8 @@ func (p *place) watchSome(ctx context.Context, ahead line.Ahead, broken attempt.
 	return w
 }
 
-// follow tells what a watch of deletions reports, until ctx ends, which whoever waits ends, or the
-// watch does.
+// follow tells what a watch of deletions reports, until the watch ends, or ctx, which the waiter
+// ends.
 func (p *place) follow(
 	ctx context.Context, told chan<- notice, broken attempt.Backoff, key string, opts ...clientv3.OpOption,
 ) {

@@ -17,8 +17,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/lease/trust"
 )
 
-// A Pool is the leases of a Session: the current one, for new places, and those before it that are
-// yet to be revoked.
+// A Pool is the leases of a Session: the current one, for new places, and the leases before it that
+// are yet to be revoked.
 type Pool struct {
 	// Set once, then only read.
 	ctx    context.Context // of all goroutines

@@ -1107,7 +1107,7 @@ var mutants = []mutant{
 	{
 		name: "one late watch makes all watch anew",
 		why:  "The watches share a stream, which may be dead, and which ends when nobody uses it. But mostly only one watch is late, and the others make a storm (rule 25).",
-		edits: []edit{{"view_recheck.go", `		return 0, false // only this one begins a new watch: the others may be fine
+		edits: []edit{{"view_recheck.go", `		return 0, false // only this one begins a new watch: other watches may be fine
 `, `		v.s.watchAnewLocked()
 		return 0, false
 `}},
@@ -1653,7 +1653,7 @@ var mutants = []mutant{
 	{
 		name: "a waiter that leaves does not mark its line",
 		why:  "It takes nothing that somebody else could want. But a writer that has left held up those behind it.",
-		edits: []edit{{"localqueue.go", `		n.markLocked() // the waiters behind it may join others
+		edits: []edit{{"localqueue.go", `		n.markLocked() // the waiters behind it may join a cohort
 `, ``}},
 		killers: []killer{named("TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
 	},

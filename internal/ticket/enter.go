@@ -22,7 +22,7 @@ type Entering struct {
 	owner bool       // it reads the value of the holder's key, and not only the key
 	crowd bool       // it reads only keys, the nearest ones
 	last  string     // if this key is there, it reads that and the number of keys instead; "" for none
-	reads bool       // whether it reads if the key is there already, and for TryLock whose the line is
+	reads bool       // whether it reads the key if that is there already, and for TryLock the line
 	n     int64      // how many keys of the line it reads
 	seen  int64      // TryLock: up to here nothing below the prefix is in its way
 	among line.Ahead // TryAcquire: the contenders that were there then

@@ -31,7 +31,7 @@ const (
 	Nothing  Seen = iota // it is of another key, or of an earlier or a later use of its name
 	Same                 // the key is there as t has put it. Its value may have a recall
 	Missing              // it was deleted, or went with its lease
-	Replaced             // the same, and another key of its name is there, in everybody's way
+	Replaced             // the same, and another key of its name is there, which blocks the line
 	PutOver              // it is there, and has another lease, or none: t's lease does not remove it
 )
 

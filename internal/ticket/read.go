@@ -186,7 +186,7 @@ func (l *Look) Range() []clientv3.OpOption {
 	return opts
 }
 
-// Judge says what an answer shows: who is ahead, and what is there under the key, which is to be
+// Judge says what an answer shows: what is ahead, and what is there under the key, which is to be
 // observed. If t is not lost and ahead does not Tell, the next Range is to be read.
 func (l *Look) Judge(read ...*pb.RangeResponse) (ahead line.Ahead, own Observation) {
 	if l.keys {

@@ -214,9 +214,9 @@ func (t *Ticket) Hold() {
 	t.state = Held
 }
 
-// Observe says what an observation means for t. It is the one transition by which t is lost to
-// others, from InLine or Held to Gone. A Leaving ticket stays Leaving, since its own request may
-// have deleted the key: but if it was put over it may outlive its lease. The first loss counts,
+// Observe says what an observation means for t. It is the one transition by which another request
+// takes t's key, from InLine or Held to Gone. A Leaving ticket stays Leaving, since its own request
+// may have deleted the key: but if it was put over it may outlive its lease. The first loss counts,
 // with its reason.
 func (t *Ticket) Observe(o Observation) Seen {
 	seen := o.of(t)
@@ -234,7 +234,7 @@ func (t *Ticket) Observe(o Observation) Seen {
 	return seen
 }
 
-// lose notes that somebody else has deleted the key, or put it over, unless that is known.
+// lose notes that another request has deleted the key, or put it over, unless that is known.
 func (t *Ticket) lose() {
 	if t.lost {
 		return

@@ -58,7 +58,7 @@ func (w *windows) overloaded(sent, now time.Time) {
 // Invariant: no more attempts begin while full reports true, except urgent ones. (Do not send
 // everything at once: etcd works through what it has accepted, even if the caller has given it
 // up. Every answer is then late, and every retry makes the next one later, until leases expire
-// before their keys are put. TestACrowdGetsThroughAnEtcdThatTimesOut.)
+// before their keys are put. TestAMassStartSendsNoMoreThanEtcdAnswersSoon.)
 type window struct {
 	size   int // how many may be under way, 0 for firstWindow
 	under  int // how many are under way
