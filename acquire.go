@@ -128,7 +128,7 @@ func (m *lockHandle) bounded(ctx context.Context, try bool) (
 // it may be etcd alone that they wait for.
 func (a call) enter(cancel context.CancelCauseFunc) error {
 	m, s := a[0].m, a[0].m.s
-	clientClosed := s.clientClosed()
+	clientClosed := s.etcd.Closed()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || m.closed {
@@ -140,7 +140,7 @@ func (a call) enter(cancel context.CancelCauseFunc) error {
 		}
 	}
 	if clientClosed {
-		return failed("lock", m.name, errClientClosed)
+		return failed("lock", m.name, attempt.ErrClientClosed)
 	}
 	own := true
 	for _, c := range a {
@@ -158,7 +158,7 @@ func (a call) enter(cancel context.CancelCauseFunc) error {
 // otherwise nil.
 func (c *claim) holdAtOnce() *hold {
 	s := c.m.s
-	clientClosed := s.clientClosed()
+	clientClosed := s.etcd.Closed()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.local = s.lines[c.m.name]; c.local == nil || clientClosed || s.closed || c.m.closed {
@@ -332,8 +332,8 @@ func (a call) retryPut(ctx context.Context, err error, retry *attempt.Backoff) e
 		return errQueueAnew
 	case attempt.Refused(err):
 		return err
-	case s.clientClosed():
-		return errClientClosed
+	case s.etcd.Closed():
+		return attempt.ErrClientClosed
 	}
 	a[0].lastErr = err
 	if err := retry.Wait(ctx, s.etcd.Caller); err != nil {

@@ -9,7 +9,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
-	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/events"
 	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/lease"
@@ -17,9 +16,6 @@ import (
 
 // minSweep is the number of lines a Session keeps before it drops unused ones.
 const minSweep = 1024
-
-// errClientClosed is what the attempts of a closed client return.
-var errClientClosed = attempt.ErrClientClosed
 
 // A Session is one lease, kept alive, that any number of Mutexes share. It is
 // safe for concurrent use. Use one Session for many names: they then cost one
@@ -105,9 +101,6 @@ func (s *Session) Lease() clientv3.LeaseID {
 
 // accountLocked is the account of the lease that may get new places, nil if there is none.
 func (s *Session) accountLocked() *account { return s.accounts[s.leases.CurrentLocked()] }
-
-// clientClosed reports whether the client was closed. Nothing works after that.
-func (s *Session) clientClosed() bool { return s.etcd.Closed() }
 
 // trace reports what happens to all of the Session.
 func (s *Session) trace() tracer { return tracer{s.cfg.trace, &s.hooks} }

@@ -146,7 +146,7 @@ func (r *release) send(ctx context.Context) error {
 		}
 		done := s.etcd.Commit(ctx, &retry, r.Txn(value))
 		// Called without mu: ctx may come from a hold of the Session, whose Err locks mu.
-		final := done.Err != nil && (attempt.Refused(done.Err) || ctx.Err() != nil || s.clientClosed())
+		final := done.Err != nil && (attempt.Refused(done.Err) || ctx.Err() != nil || s.etcd.Closed())
 		switch verdict, err := r.answered(done, final, whyUntold(ctx, done)); verdict {
 		case ticket.AgainAlone:
 		case ticket.Again:

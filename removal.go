@@ -94,7 +94,7 @@ func (p *place) remove() {
 			warned = true
 			p.stays(err)
 		}
-		if !attempt.Refused(err) && !s.clientClosed() {
+		if !attempt.Refused(err) && !s.etcd.Closed() {
 			if retry.Wait(ctx, s.etcd.Caller) == nil {
 				continue
 			}

@@ -30,7 +30,7 @@ func (v *view) readLine() bool {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
 	if err != nil {
-		if attempt.Refused(err) || err == errClientClosed {
+		if attempt.Refused(err) || err == attempt.ErrClientClosed {
 			v.refusal = err
 			v.endLocked() // it wakes the waiter of now, and affects none that comes later
 		}

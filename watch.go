@@ -212,7 +212,7 @@ func (w *holderWatch) stands(ctx context.Context, seen *snapshot) bool {
 	defer cancel()
 	read, err := w.s.etcd.Attempt(bounded, etcd.Ranges(ifs, ask))
 	if err != nil {
-		return !attempt.Refused(err) && !w.s.clientClosed() // if it stays so look says it
+		return !attempt.Refused(err) && !w.s.etcd.Closed() // if it stays so look says it
 	}
 	if !read.Holds || seen.epoch != w.s.etcd.Epoch() ||
 		seen.e.Rev == 0 && !showsNobody(read.Ranges[0], w.name, "") {
