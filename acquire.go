@@ -9,9 +9,13 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 	"github.com/etcdlock/etcdlock/internal/turn"
 )
+
+// removalGrace is how long a wait that failed waits for its key to be removed.
+const removalGrace = 25 * time.Millisecond
 
 // A call is one that locks, as its claims: one for each of its names, in their order. Lock has one,
 // and LockAll as many as it has names. What only several claims need is in lockall.go.
@@ -40,7 +44,7 @@ func (a call) lock(ctx context.Context) (*hold, error) {
 // in etcd's lines, and begins the holds, of which it returns the first. After an error no claim is
 // in a line, and its key, if it may exist, is being removed.
 func (a call) acquire(ctx context.Context) (*hold, error) {
-	ctx, cancel, over := a[0].m.bounded(ctx, a[0].try)
+	ctx, cancel, over := a.bounded(ctx)
 	defer over()
 	if err := a.enter(cancel); err != nil {
 		return nil, err
@@ -81,9 +85,9 @@ func (a call) retreat(ctx context.Context, err error, anew *attempt.Backoff) err
 	s := a[0].m.s
 	var taken *LockedError
 	var goes <-chan struct{}
-	if err == errTaken {
+	if err == queue.ErrTaken {
 		if taken, goes = a.taken(); taken == nil {
-			err = errQueueAnew
+			err = queue.ErrAnew
 		}
 	}
 	away := s.etcd.Unavailable()
@@ -93,7 +97,7 @@ func (a call) retreat(ctx context.Context, err error, anew *attempt.Backoff) err
 		}
 	}
 	removed := a.leavePlaces(ctx.Err() != nil)
-	if err == errQueueAnew && anew.Wait(ctx, s.etcd.Caller) == nil || isRemoved(ctx, goes) {
+	if err == queue.ErrAnew && anew.Wait(ctx, s.etcd.Caller) == nil || isRemoved(ctx, goes) {
 		return nil
 	}
 	if ctx.Err() != nil {
@@ -107,9 +111,10 @@ func (a call) retreat(ctx context.Context, err error, anew *attempt.Backoff) err
 
 // bounded is the context of a wait of a call with ctx, and what ends it. over is to be called when
 // the wait is over.
-func (m *lockHandle) bounded(ctx context.Context, try bool) (
+func (a call) bounded(ctx context.Context) (
 	waiting context.Context, cancel context.CancelCauseFunc, over func(),
 ) {
+	m, try := a[0].m, a[0].Try
 	stop := func() {}
 	most, bound := m.cfg.acquireTimeout, m.cfg.acquireTimeout > 0
 	if _, bounded := ctx.Deadline(); try && !bounded && (!bound || m.s.cfg.ttl < most) {
@@ -131,11 +136,11 @@ func (a call) enter(cancel context.CancelCauseFunc) error {
 	clientClosed := s.etcd.Closed()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || m.closed {
+	if s.leases.ClosedLocked() || m.closed {
 		return failed("lock", m.name, ErrClosed)
 	}
 	for _, c := range a {
-		if n := s.lines[c.m.name]; c.try && n != nil && n.queue.Owner() != nil && !n.mayAdmitLocked(c) {
+		if n := s.lines[c.m.name]; c.Try && n != nil && n.queue.Owner() != nil && !n.mayAdmitLocked(c) {
 			return n.lockedErrorLocked(nil)
 		}
 	}
@@ -144,7 +149,7 @@ func (a call) enter(cancel context.CancelCauseFunc) error {
 	}
 	own := true
 	for _, c := range a {
-		c.local, c.cancel = s.lineLocked(c.m.name), cancel
+		c.local, c.cancel = lineLocked(s, c.m.name), cancel
 		c.enterLocked(c.wayInLocked())
 		own = own && c.waiter.Standing() == turn.Owner
 	}
@@ -161,7 +166,7 @@ func (c *claim) holdAtOnce() *hold {
 	clientClosed := s.etcd.Closed()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.local = s.lines[c.m.name]; c.local == nil || clientClosed || s.closed || c.m.closed {
+	if c.local = s.lines[c.m.name]; c.local == nil || clientClosed || s.leases.ClosedLocked() || c.m.closed {
 		return nil
 	}
 	if way := c.wayInLocked(); way == joins || way == takesOver {
@@ -175,11 +180,11 @@ func (c *claim) enterLocked(way wayIn) {
 	n := c.local
 	switch way {
 	case owns:
-		n.giveWayLocked()
+		n.GiveWayLocked()
 		n.queue.Enter(&c.waiter)
 	case waits:
 		locked := n.lockedErrorLocked(nil)
-		if c.try {
+		if c.Try {
 			n.tries++
 		} else {
 			c.ahead = locked.Ahead
@@ -192,41 +197,41 @@ func (c *claim) enterLocked(way wayIn) {
 	case joins:
 		n.queue.Owner().place.newHoldLocked(c, time.Now())
 		n.queue.Share(&c.waiter)
-		n.view.joined = true
+		n.JoinedLocked()
 	case takesOver:
 		n.queue.Lingering().newHoldLocked(c, time.Now())
 		n.queue.Take(&c.waiter)
 	}
-	n.markLocked()
+	n.MarkLocked()
 }
 
 // takePlacesLocked takes a place for each claim, all on one lease. It reports false if there is no
 // lease for them.
 func (a call) takePlacesLocked() bool {
-	k := a[0].m.s.accountLocked()
+	k := a[0].m.s.keys.AccountLocked()
 	if k == nil {
 		return false
 	}
 	for _, c := range a {
-		c.place = k.newPlaceLocked(c)
+		c.place = newPlaceLocked(c, k)
 	}
 	return true
 }
 
 // advance takes places, unless the claims are placed, puts their keys, unless these stand in line,
-// waits for the contenders ahead of them, and begins the holds. The error is errTaken if the call
-// only tries and a contender is ahead, and errQueueAnew if a place is lost.
+// waits for the contenders ahead of them, and begins the holds. The error is queue.ErrTaken if the
+// call only tries and a contender is ahead, and queue.ErrAnew if a place is lost.
 func (a call) advance(ctx context.Context, placed bool) (*hold, error) {
 	if !placed {
 		failure, err := a[0].m.s.leases.Take(ctx, a.takePlacesLocked)
 		if err == nil || failure != nil {
-			a[0].lastErr = failure
+			a[0].LastErr = failure
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
-	if a[0].place.ticket.Rev() == 0 {
+	if a[0].place.Ticket.Rev() == 0 {
 		if h, err := a.put(ctx); h != nil || err != nil {
 			return h, err
 		}
@@ -243,10 +248,11 @@ func (a call) advance(ctx context.Context, placed bool) (*hold, error) {
 
 // put puts the keys in one transaction, which it sends until it knows what has become of it.
 //
-// With a nil error the keys stand in line, with holds if no contender is ahead of any. errTaken
-// says that a contender is ahead of one, and the call only tries; then nothing was written. (Where
-// a ticket cannot find that out before, the keys are put, and wait returns errTaken.) errQueueAnew
-// says that the places cannot be used. After any other error the keys may be there or not.
+// With a nil error the keys stand in line, with holds if no contender is ahead of any.
+// queue.ErrTaken says that a contender is ahead of one, and the call only tries; then nothing was
+// written. (Where a ticket cannot find that out before, the keys are put, and wait returns
+// queue.ErrTaken.) queue.ErrAnew says that the places cannot be used. After any other error the
+// keys may be there or not.
 func (a call) put(ctx context.Context) (*hold, error) {
 	var one [1]ticket.Entering
 	entering, values := a.entering(one[:0]), make([]string, len(a))
@@ -274,11 +280,11 @@ func (a call) put(ctx context.Context) (*hold, error) {
 func (a call) entering(e ticket.Several) ticket.Several {
 	tickets := make([]*ticket.Ticket, len(a))
 	for i, c := range a {
-		tickets[i] = &c.place.ticket
+		tickets[i] = &c.place.Ticket
 	}
-	e = ticket.EnterAll(e, tickets, a[0].try, a[0].m.cfg.trace.tellsQueued())
+	e = ticket.EnterAll(e, tickets, a[0].Try, a[0].m.cfg.trace.tellsQueued())
 	if len(a) == 1 {
-		if crowded, last := a[0].place.expectsCrowd(); crowded {
+		if crowded, last := a[0].place.ExpectsCrowd(); crowded {
 			e[0].Crowd(last)
 		}
 	}
@@ -293,35 +299,35 @@ func (a call) entered(entering ticket.Several, done etcd.Outcome) (h *hold, know
 	defer s.mu.Unlock()
 	answer := done.Answer()
 	entrance := entering.Judge(answer)
-	a[0].place.account.putLocked(answer, done.Prompt)
+	a[0].place.Account.AnsweredLocked(answer, done.Prompt)
 	for i, c := range a {
-		if ahead := entering.Ahead(i); c.place.ticket.State() == ticket.InLine {
-			c.place.queuedLocked(ahead, done.Epoch)
+		if ahead := entering.Ahead(i); c.place.Ticket.State() == ticket.InLine {
+			c.place.QueuedLocked(ahead, done.Epoch)
 		} else {
-			c.place.ahead = ahead
-			c.m.meetLocked(ahead)
+			c.place.Ahead = ahead
+			c.place.MeetsLocked(ahead)
 		}
 	}
 	switch entrance {
 	case ticket.Unsure:
 		return nil, false, nil
 	case ticket.Taken:
-		err = errTaken
+		err = queue.ErrTaken
 	case ticket.Useless:
-		err = errQueueAnew
+		err = queue.ErrAnew
 	case ticket.Queued:
 		if h, err = a.beginLocked(); err == errSetBack { // contenders are ahead
 			err = nil
 		}
 	}
-	a[0].lastErr = nil
+	a[0].LastErr = nil
 	return h, true, err
 }
 
 // retryPut decides what follows an error of put: it returns nil after a pause if the put must be
 // repeated.
 func (a call) retryPut(ctx context.Context, err error, retry *attempt.Backoff) error {
-	s, l := a[0].m.s, a[0].place.lease
+	s, l := a[0].m.s, a[0].place.Lease
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -329,18 +335,18 @@ func (a call) retryPut(ctx context.Context, err error, retry *attempt.Backoff) e
 		s.mu.Lock()
 		l.EndRevokedLocked(err)
 		s.mu.Unlock()
-		return errQueueAnew
+		return queue.ErrAnew
 	case attempt.Refused(err):
 		return err
 	case s.etcd.Closed():
 		return attempt.ErrClientClosed
 	}
-	a[0].lastErr = err
+	a[0].LastErr = err
 	if err := retry.Wait(ctx, s.etcd.Caller); err != nil {
 		return err
 	}
 	if l.IsDead() {
-		return errQueueAnew
+		return queue.ErrAnew
 	}
 	return nil
 }
@@ -356,18 +362,18 @@ func (a call) wait(ctx context.Context) error {
 
 // wait waits until no contender is ahead of c's place.
 func (c *claim) wait(ctx context.Context) error {
-	if err := c.place.readOn(ctx, c); err != nil {
-		return err
+	err := c.Waiter.Wait(ctx, &c.place.Place, c.tellQueued)
+	if err == queue.ErrClosed {
+		err = ErrClosed
 	}
-	c.tellQueued()
-	return c.place.wait(ctx, c)
+	return err
 }
 
 // tellQueued tells the Trace what is ahead of c in etcd's line, if nothing was in the local line. A
 // call that only tries does not queue.
 func (c *claim) tellQueued() {
-	ahead, _ := c.place.rivals()
-	if ahead.Count() == 0 || c.ahead > 0 || c.try {
+	ahead, _ := c.place.Rivals()
+	if ahead.Count() == 0 || c.ahead > 0 || c.Try {
 		return
 	}
 	c.ahead = ahead.Count()
@@ -385,14 +391,14 @@ func (a call) begin() (*hold, error) {
 
 // beginLocked makes holds of the claims at their places, which are first in their lines, and
 // returns the first hold: all begin, or none. The error is errSetBack if the lines must be read
-// first, and errQueueAnew if a place is lost: a hold never begins after its end.
+// first, and queue.ErrAnew if a place is lost: a hold never begins after its end.
 func (a call) beginLocked() (*hold, error) {
 	now := time.Now()
 	for _, c := range a {
 		if err := c.place.checkCanBeginLocked(c, now); err != nil {
 			return nil, err
 		}
-		if !c.place.ahead.Clear() {
+		if !c.place.Ahead.Clear() {
 			return nil, errSetBack
 		}
 	}
@@ -403,13 +409,13 @@ func (a call) beginLocked() (*hold, error) {
 		a.bindLocked()
 	}
 	for _, c := range a {
-		if r := c.place.recall; r != nil { // while it waited
-			c.hold.recallLocked(*r, now)
+		if r := c.place.Recall; r != nil { // while it waited
+			c.hold.recall.noticeLocked(c.hold, *r, now)
 		}
 	}
 	for _, c := range a {
 		c.local.queue.Hold(&c.waiter)
-		c.local.markLocked()
+		c.local.MarkLocked()
 	}
 	return a[0].hold, nil
 }
@@ -427,8 +433,8 @@ func (a call) taken() (locked *LockedError, goes <-chan struct{}) {
 	defer s.mu.Unlock()
 	first, before := a[0], line.Entry{}
 	for _, c := range a {
-		e := c.place.ahead.Holder()
-		if last := c.place.ahead.Last; len(last) > 0 {
+		e := c.place.Ahead.Holder()
+		if last := c.place.Ahead.Last; len(last) > 0 {
 			e = last[0]
 		}
 		if e.Rev != 0 {
@@ -436,18 +442,12 @@ func (a call) taken() (locked *LockedError, goes <-chan struct{}) {
 			break
 		}
 	}
-	for l, k := range s.accounts {
-		p := k.places[before.Key]
-		switch ours := p != nil && p.ticket.Rev() == before.Rev; {
-		case before.Lease != int64(l.ID):
-		case ours && !p.stuck:
-			goes = p.removed // nil while it is in use
-		case !ours && k.hasDrawn(before.Key):
-			return nil, nil
-		}
+	goes, orphan := s.keys.OwnLocked(before)
+	if orphan {
+		return nil, nil
 	}
 	locked = &LockedError{Name: first.m.name}
-	locked.behind(first.place.ahead)
+	locked.behind(first.place.Ahead)
 	return locked, goes
 }
 
@@ -472,11 +472,11 @@ func (a call) leavePlaces(tells bool) (removed []<-chan struct{}) {
 	for _, c := range a {
 		switch p := c.place; {
 		case p == nil:
-		case p.removed != nil: // that of an earlier attempt: there was no lease for another
+		case p.GivenUpLocked(): // that of an earlier attempt: there was no lease for another
 			c.place = nil
 		default:
-			p.tells = tells
-			removed = append(removed, p.abandonLocked(false))
+			p.Tells = tells
+			removed = append(removed, p.AbandonLocked(false))
 		}
 	}
 	return removed
@@ -529,7 +529,7 @@ func (a call) gaveUp(ctx context.Context, why error, locked *LockedError, away e
 	var lastErr error
 	for _, c := range a {
 		if lastErr == nil {
-			lastErr = c.lastErr
+			lastErr = c.LastErr
 		}
 	}
 	return waitFailed(ctx, name, locked, away, lastErr)

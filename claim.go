@@ -5,30 +5,10 @@ import (
 	"time"
 
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 	"github.com/etcdlock/etcdlock/internal/turn"
 )
-
-// A localLine is what a Session has of one name: the queue of its goroutines, of which only the
-// owner has a place in etcd's line, and what it knows about that line. Session.mu guards it.
-type localLine struct {
-	s     *Session
-	name  string
-	queue turn.Queue[*claim, *place]
-	ahead line.Ahead                   // before the last place, if it was given up without a hold
-	slots map[line.Shape]*ticket.Slots // names of keys
-	view  *view                        // nil while none is needed
-	due   *time.Timer                  // calls lingered; nil before a key lingers
-	tries int                          // claims in the queue that wait for no other contender
-
-	marked     bool       // its admission follows at the Unlock
-	markedNext *localLine // the one that was marked before it
-
-	// What the next place in etcd's line may expect there.
-	crowded bool          // the line was long when the last one was put
-	waited  time.Duration // for how long the last one that came to hold has stood in it
-	last    *predecessor  // of that one, while it is watched yet
-}
 
 // A claim is one call of Lock or TryLock, of RLock or TryRLock, or of Acquire or TryAcquire.
 type claim struct {
@@ -36,7 +16,6 @@ type claim struct {
 	m        *lockHandle
 	kind     line.Kind
 	permit   permit // if it is of that kind
-	try      bool   // it waits for etcd, and for no other contender
 	together bool   // it is one of the claims of a LockAll; see lockall.go
 	local    *localLine
 	caller   context.Context // of the call, only for the Trace
@@ -45,8 +24,8 @@ type claim struct {
 	alone    [1]*claim     // c itself
 
 	// Owned by the goroutine of the call, until it holds.
-	lastErr error // of etcd, while it retries
-	ahead   int   // contenders ahead of it when it queued
+	queue.Waiter
+	ahead int // contenders ahead of it when it queued
 
 	// Guarded by Session.mu. While the claim owns the turn, and does not hold, only the goroutine
 	// of the call changes its place and its hold, and reads them without mu.
@@ -69,7 +48,8 @@ type permit struct{ weight, limit uint16 }
 
 // newClaim is a claim of a call that has started. It is in no queue yet.
 func (w request) newClaim(caller context.Context, started time.Time) *claim {
-	c := &claim{m: w.m, kind: w.kind, permit: w.permit, try: w.try, caller: caller, started: started}
+	c := &claim{m: w.m, kind: w.kind, permit: w.permit, caller: caller, started: started}
+	c.Try = w.try
 	c.alone[0] = c
 	c.waiter.Value, c.waiter.Shares, c.waiter.Steps = c, w.kind == line.Read, w.kind == line.Permit
 	return c
@@ -86,54 +66,124 @@ func (c *claim) exclusive() bool { return c.kind == line.Exclusive }
 // reads reports whether c is of RLock or TryRLock.
 func (c *claim) reads() bool { return c.kind == line.Read }
 
-// lineLocked returns the line for a name. Unused lines are kept for their key names, up to a
-// number.
-func (s *Session) lineLocked(name string) *localLine {
-	if n := s.lines[name]; n != nil {
-		return n
+// lostLocked reports whether c has a hold that is lost and not unlocked.
+func (c *claim) lostLocked() bool { return c.hold != nil && c.hold.lossLocked() != nil }
+
+// contenderLocked is c as other contenders see it: its place, once its key is there and while its
+// hold is not lost. (Do not tell a lost key: another process may hold.
+// TestALostHoldIsNotToldAsTheHolder.)
+func (c *claim) contenderLocked() Contender {
+	if c.place != nil && c.place.Ticket.Rev() != 0 && !c.lostLocked() {
+		return c.place.contender()
 	}
-	if len(s.lines) >= s.sweepAt {
-		for name, n := range s.lines {
-			if n.queue.State() == turn.Free && n.view == nil && n.last == nil {
-				delete(s.lines, name)
+	who := c.m.contender()
+	who.Mode = c.kind.String()
+	return who
+}
+
+// A wayIn is how a claim that comes gets its turn, or a hold.
+type wayIn int
+
+const (
+	owns      wayIn = iota // it has the turn at once: the line is free
+	waits                  // its turn comes later
+	steps                  // it has the turn at once, beside permits that its Session holds
+	joins                  // it has a hold at once, beside reads of its Session
+	takesOver              // it has a hold at once, at the key that lingers
+)
+
+// wayInLocked is the way of c, which comes, into its line.
+func (c *claim) wayInLocked() wayIn {
+	n := c.local
+	beside := n.queue.State() == turn.Taken && n.queue.Waiting() == 0 &&
+		n.admissionLocked(c.kind, false) == admitted
+	switch p := n.queue.Lingering(); {
+	case beside && c.kind == line.Permit:
+		return steps
+	case beside:
+		return joins
+	case n.queue.Owner() != nil:
+		return waits
+	case p != nil && c.exclusive() && !c.together && p.tellsOf(c) && p.LastsLocked():
+		return takesOver
+	default:
+		return owns
+	}
+}
+
+// leaveLocked takes c out of the line after its wait has ended, or passes its turn on, and tells
+// what was ahead of it. If c got a hold at the same moment it keeps that: other holds may share its
+// key by now.
+func (c *claim) leaveLocked() (h *hold, locked *LockedError) {
+	n, p := c.local, c.place
+	if c.waiter.Standing() == turn.Waiting {
+		locked = n.lockedErrorLocked(&c.waiter)
+	}
+	switch n.queue.Leave(&c.waiter) {
+	case turn.Waiting:
+		c.waitedLocked()
+		n.MarkLocked() // the waiters behind it may join a cohort
+	case turn.Next: // the release that is under way passes its turn on
+		locked = n.aheadLocked()
+	case turn.Owner:
+		if p != nil && p.GivenUpLocked() { // it was given up
+			if p.Ticket.Rev() != 0 {
+				n.ahead = p.Ahead
 			}
+			p = nil
 		}
-		s.sweepAt = max(minSweep, 2*len(s.lines))
+		c.place = nil
+		locked = n.aheadLocked()
+		c.leaveTurnLocked(p)
+	default:
+		return c.hold, nil
 	}
-	n := &localLine{s: s, name: name, ahead: line.None}
-	s.lines[name] = n
-	return n
+	return nil, locked
 }
 
-// The markedLines of a Session are the local lines whose admissions follow at the Unlock; they are
-// the Settler of its mutex.
-type markedLines struct{ last *localLine }
-
-// markLocked notes that something has changed on which n's admission depends.
-func (n *localLine) markLocked() {
-	if !n.marked {
-		n.marked, n.markedNext, n.s.marked.last = true, n.s.marked.last, n
-	}
-}
-
-// holdLocked is the owner's hold, nil if there is none.
-func (n *localLine) holdLocked() *hold {
-	if owner := n.queue.Owner(); owner != nil {
-		return owner.hold
-	}
-	return nil
-}
-
-// slotsLocked are the names of n's keys of a shape. Few shapes are in use at a time.
-func (n *localLine) slotsLocked(shape line.Shape) *ticket.Slots {
-	const many = 16
-	slots := n.slots[shape]
-	if slots == nil {
-		if n.slots == nil || len(n.slots) >= many {
-			n.slots = make(map[line.Shape]*ticket.Slots)
+// leaveTurnLocked ends the turn of c if other claims share it. Otherwise it passes the turn on,
+// with put.
+func (c *claim) leaveTurnLocked(put *place) {
+	if c.local.queue.Part(&c.waiter) {
+		c.local.MarkLocked()
+		if put != nil {
+			put.AbandonLocked(false)
 		}
-		slots = &ticket.Slots{}
-		n.slots[shape] = slots
+	} else {
+		c.local.passTurnLocked(put)
 	}
-	return slots
+}
+
+// hasTurnLocked tells c that its turn has come, with the place that was put for it or nil.
+func (c *claim) hasTurnLocked(put *place) {
+	c.waitedLocked()
+	c.place = put
+	c.turn <- struct{}{}
+}
+
+// waitedLocked notes that c waits in the queue no more.
+func (c *claim) waitedLocked() {
+	if c.Try {
+		c.local.tries--
+	}
+}
+
+// handDown gives the place at which c has waited in etcd's line to the next waiter in the local
+// line, if that came before the put: it goes on waiting there. It reports false, and does nothing,
+// if there is no such waiter, or the place is of no use. locked tells c what is before it.
+func (c *claim) handDown() (locked *LockedError, done bool) {
+	s, n, p := c.m.s, c.local, c.place
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next := n.queue.First()
+	if s.leases.ClosedLocked() || !c.reads() || p == nil || next == nil || !next.Early() || next.Value.Try ||
+		p.Ticket.State() != ticket.InLine || p.GivenUpLocked() || p.Lease.HasEndedLocked() ||
+		p.Recall != nil {
+		return nil, false
+	}
+	n.ahead = p.Ahead
+	c.place = nil
+	locked = n.aheadLocked()
+	n.passTurnLocked(p)
+	return locked, true
 }

@@ -29,8 +29,8 @@ func (m *Mutex) Close(ctx context.Context) error {
 		return err
 	}
 	s := m.s
-	if m.own {
-		return s.Close(ctx)
+	if m.own != nil {
+		return m.own.Close(ctx)
 	}
 	ctx, cancel := s.releaseContext(ctx, m.covers, closeGrace)
 	defer cancel()
@@ -82,7 +82,7 @@ func (m *Mutex) closeLocked() (holds []closedHold, given *place) {
 		n.cancelLocked(&m.lockHandle)
 		if kept := n.queue.Lingering(); kept != nil && kept.hold.m == &m.lockHandle {
 			given = kept
-			n.giveWayLocked()
+			n.GiveWayLocked()
 		}
 		for c := range n.queue.Having() {
 			if h := c.hold; !c.exclusive() && h != nil && h.depth > 0 &&
@@ -94,7 +94,7 @@ func (m *Mutex) closeLocked() (holds []closedHold, given *place) {
 	for i := range holds {
 		h := &holds[i]
 		if h.before = h.closeLocked(); !h.before {
-			h.place.account.releases++ // as in unlock
+			h.place.Account.ReleaseLocked() // as in unlock
 		}
 	}
 	return holds, given
@@ -118,22 +118,28 @@ type closing struct {
 // Invariant: each of the holds is cleared or freed, whatever becomes of the rest: no other call can
 // give up its turn. (TestACloseThatIsNotConfirmedGivesUpEachRead.)
 func (m *Mutex) free(ctx context.Context, holds []closedHold, given *place) error {
-	var unconfirmed error
+	var failure error
 	for _, h := range holds {
 		given = h.place
 		if h.before {
-			h.endContexts()
+			h.EndContexts()
 			h.clear()
 		} else if r := h.hold.free(false); r != nil {
 			if err := r.send(ctx); errors.Is(err, ErrUnconfirmed) {
-				unconfirmed = err
+				failure = err
 			}
 		}
 	}
-	if unconfirmed != nil {
-		return unconfirmed
+	if failure != nil {
+		return failure
 	}
-	return given.awaitRemoved(ctx)
+	if given == nil {
+		return nil
+	}
+	if err := given.AwaitRemoved(ctx); err != nil {
+		return unconfirmed(m.name, err)
+	}
+	return nil
 }
 
 // Close ends every hold of the Session (their contexts end with the cause
@@ -149,13 +155,13 @@ func (m *Mutex) free(ctx context.Context, holds []closedHold, given *place) erro
 // was put over. If ctx ended before the call, Close takes 50 ms at most; if ctx never ends, two
 // TTLs. After a nil ctx nothing has happened.
 func (s *Session) Close(ctx context.Context) error {
-	if s == nil || s.etcd == nil {
-		return errors.New("etcdlock: Session not made with NewSession")
+	if err := s.check(); err != nil {
+		return err
 	}
 	if ctx == nil {
 		return errors.New("etcdlock: close: nil context")
 	}
-	ctx, cancel := s.releaseContext(ctx, func(h *hold) bool { return h.m.s == s }, closeGrace)
+	ctx, cancel := s.releaseContext(ctx, func(h *hold) bool { return h.m.s == &s.session }, closeGrace)
 	defer cancel()
 	if ctx.Done() == nil {
 		ttl := s.leases.LongestTTL() // twice of which may be more than a Duration can say
@@ -166,7 +172,7 @@ func (s *Session) Close(ctx context.Context) error {
 	s.mu.Lock()
 	switch {
 	case s.closing > 0:
-	case s.closed:
+	case s.leases.ClosedLocked():
 		s.mu.Unlock()
 		return nil
 	default:
@@ -176,19 +182,15 @@ func (s *Session) Close(ctx context.Context) error {
 }
 
 // closeLocked ends all waits, views, holds and lingering keys. The keepers revoke the leases.
-func (s *Session) closeLocked() {
-	s.closed = true
+func (s *session) closeLocked() {
 	s.leases.CloseLocked()
 	for _, n := range s.lines {
 		n.cancelLocked(nil)
-		n.giveWayLocked()
+		n.GiveWayLocked()
 		if n.due != nil {
 			n.due.Stop()
 		}
-		if n.view != nil {
-			n.view.endLocked()
-		}
-		s.unwatchLastLocked(n)
+		n.EndLocked()
 		for c := range n.queue.Having() {
 			if h := c.hold; h != nil {
 				h.closeWithSessionLocked()
@@ -199,7 +201,7 @@ func (s *Session) closeLocked() {
 
 // closesLocked unlocks mu and waits until the Session is closed. The work goes on until the
 // last call that waits for it has no time left.
-func (s *Session) closesLocked(ctx context.Context) error {
+func (s *session) closesLocked(ctx context.Context) error {
 	s.closing++
 	quiet := s.tasks.IdleLocked()
 	s.mu.Unlock()
@@ -218,15 +220,15 @@ func (s *Session) closesLocked(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closing--
-	if s.leftoverErr != nil {
-		return closeUnconfirmed(s.leftoverErr)
+	if err := s.keys.LeftoverLocked(); err != nil {
+		return closeUnconfirmed(err)
 	}
 	return nil
 }
 
 // isLastClosing reports whether no other call waits until the Session is closed. Otherwise the
 // caller stops waiting here too.
-func (s *Session) isLastClosing() bool {
+func (s *session) isLastClosing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing == 1 {
@@ -241,7 +243,7 @@ func (s *Session) isLastClosing() bool {
 // release ends, it would end with that hold. Then the bounds are its deadline, the end of
 // the parent of the hold's context, and releaseTime. (A cancel below the hold's context
 // looks the same as the hold's end.)
-func (s *Session) releaseContext(
+func (s *session) releaseContext(
 	ctx context.Context, ends func(*hold) bool, ifEnded time.Duration,
 ) (context.Context, context.CancelFunc) {
 	if ctx.Err() != nil {
@@ -266,4 +268,4 @@ func (s *Session) releaseContext(
 }
 
 // releaseTime is how long a release may take if its context does not bound it.
-func (s *Session) releaseTime() time.Duration { return min(s.cfg.ttl, releaseBound) }
+func (s *session) releaseTime() time.Duration { return min(s.cfg.ttl, releaseBound) }

@@ -6,24 +6,27 @@ import (
 	"time"
 )
 
-// context is a context that comes from parent and ends with h. For one parent it is one context: h
+// withHold is a context that comes from parent and ends with h. For one parent it is one context: h
 // and a parent that goes on both keep what they have to end.
 // (TestAHoldKeepsNoMoreContextsThanItHasParents.)
-func (h *hold) context(parent context.Context) context.Context {
+func withHold(parent context.Context, h *hold) context.Context {
 	if c, ok := parent.(*holdContext); ok && c.hold == h {
 		return c
 	}
 	if !reflect.ValueOf(parent).Comparable() {
 		parent = &struct{ context.Context }{parent}
 	}
-	if c := h.contextOf(parent); c != nil {
-		return c
+	h.m.s.mu.Lock()
+	known := h.contexts[parent]
+	h.m.s.mu.Unlock()
+	if known != nil {
+		return known
 	}
 	c := &holdContext{hold: h, parent: parent}
 	c.Context, c.cancel = context.WithCancelCause(parent)
 	// When parent ends first, the hold need not know this context any more.
-	c.stopForget = context.AfterFunc(c.Context, func() { h.forget(c) })
-	one, cause := h.add(c)
+	c.stopForget = context.AfterFunc(c.Context, c.forget)
+	one, cause := c.add()
 	if one != c || cause != nil {
 		c.end(cause)
 	}
@@ -44,7 +47,7 @@ func TokenFrom(ctx context.Context) (token int64, ok bool) {
 		return 0, false
 	}
 	if c := holdContextOf(ctx); c != nil {
-		return c.hold.place.ticket.Rev(), true
+		return c.hold.place.Ticket.Rev(), true
 	}
 	return 0, false
 }
@@ -111,16 +114,10 @@ func holdContextOf(ctx context.Context) *holdContext {
 	return c
 }
 
-// contextOf is the context that h knows for parent, nil if there is none.
-func (h *hold) contextOf(parent context.Context) *holdContext {
-	h.m.s.mu.Lock()
-	defer h.m.s.mu.Unlock()
-	return h.contexts[parent]
-}
-
-// add makes c end with h and returns c, or the context that was added for its parent meanwhile.
-// cause says why h has ended already.
-func (h *hold) add(c *holdContext) (one *holdContext, cause error) {
+// add makes c end with its hold and returns c, or the context that was added for its parent
+// meanwhile. cause says why the hold has ended already.
+func (c *holdContext) add() (one *holdContext, cause error) {
+	h := c.hold
 	h.m.s.mu.Lock()
 	defer h.m.s.mu.Unlock()
 	if cause := h.checkLocked(time.Now()); cause != nil {
@@ -139,8 +136,9 @@ func (h *hold) add(c *holdContext) (one *holdContext, cause error) {
 	return c, nil
 }
 
-// forget removes c, which has ended with its parent, from h.
-func (h *hold) forget(c *holdContext) {
+// forget removes c, which has ended with its parent, from its hold.
+func (c *holdContext) forget() {
+	h := c.hold
 	c.cancel(nil) // waits until the contexts that come from it have ended too
 	h.m.s.mu.Lock()
 	defer h.m.s.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/lease"
+	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
@@ -49,11 +50,11 @@ var (
 	// Make a new one.
 	ErrClosed = errors.New("etcdlock: closed")
 
-	// ErrNotRun says that Do or a method like it did not call its function. The error also wraps the
-	// reason why the call did not get the lock, and the caller may retry the work. Without
-	// ErrNotRun the function was called, and the error says how that ended. ErrNotRun is
-	// always about the call that returned the error: if the function returns the error of
-	// another Do, its Do passes on everything but ErrNotRun.
+	// ErrNotRun says that Do or a method like it did not call its function. The error also wraps
+	// the reason why the call did not get the lock, and the caller may retry the work. Without
+	// ErrNotRun the function was called, and the error says how that ended. ErrNotRun is always
+	// about the call that returned the error: if the function returns the error of another Do, its
+	// Do passes on everything but ErrNotRun.
 	ErrNotRun = errors.New("etcdlock: the function was not called")
 
 	// ErrUnavailable says that etcd was not answering when a wait ended, whatever
@@ -123,6 +124,12 @@ func (e *LockedError) awaits() string {
 		return fmt.Sprintf("waits for the Unlock of a hold lost here (token %d)", e.lost)
 	}
 	return "held by " + e.Holder.label()
+}
+
+// behind notes in e that the contenders ahead come first too.
+func (e *LockedError) behind(ahead line.Ahead) {
+	e.Holder = holderOf(e.Name, ahead)
+	e.Ahead += ahead.Count()
 }
 
 // Unwrap makes errors.Is(e, ErrLocked) true.
@@ -282,7 +289,8 @@ func unconfirmed(name string, reasons ...error) error {
 	return failed("unlock", name, append([]error{ErrUnconfirmed}, reasons...)...)
 }
 
-// leaseError is the error for why a lease has ended. answer is what etcd has answered, and may be nil.
+// leaseError is the error for why a lease has ended. answer is what etcd has answered, and may be
+// nil.
 func leaseError(r lease.Reason, answer error) error {
 	switch r {
 	case lease.Expired:

@@ -9,8 +9,12 @@ import (
 	"time"
 
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
+
+// errSetBack says that etcd was set back since something was learned from it.
+var errSetBack = errors.New("etcd was set back: restored, wiped, or another cluster")
 
 // A hold is the time from a Lock to its Unlock.
 //
@@ -20,7 +24,7 @@ import (
 // Invariant: what frees a name (a release, a removal, the revocation of the lease, the next
 // turn in the local line) begins only after every context of the hold has been cancelled, and
 // with it every context that comes from one of these. The contexts are cancelled without mu,
-// so other goroutines may run meanwhile: a call that frees a name calls endContexts first, and
+// so other goroutines may run meanwhile: a call that frees a name calls EndContexts first, and
 // does not rely on the call that ended the hold. (Do not free a name in the critical section that
 // ends a hold with contexts. TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn.)
 type hold struct {
@@ -74,8 +78,8 @@ func (h *hold) becomesLocked(next holdState, why error) {
 	if was == holdWhole {
 		h.cause = why
 		if len(h.contexts) > 0 {
-			h.place.account.trackEndingLocked(h)
-			h.m.s.mu.After(h.endContexts)
+			h.place.Account.EndsLocked(h)
+			h.m.s.mu.After(h.EndContexts)
 		}
 	}
 	if was < holdEnded && next >= holdEnded {
@@ -86,21 +90,21 @@ func (h *hold) becomesLocked(next holdState, why error) {
 		h.recall.stopLocked()
 	}
 	if next == holdGone {
-		h.place.refs--
+		h.place.Refs--
 	}
 }
 
-// checkCanBeginLocked returns an error if no hold of c can begin at p now: errQueueAnew if the
+// checkCanBeginLocked returns an error if no hold of c can begin at p now: queue.ErrAnew if the
 // place is lost (a hold never begins after its end), errSetBack if the line must be read first.
 func (p *place) checkCanBeginLocked(c *claim, now time.Time) error {
-	if p.s.closed || c.m.closed {
+	if c.m.s.leases.ClosedLocked() || c.m.closed {
 		return ErrClosed
 	}
-	p.lease.CheckLocked(now)
-	if p.lease.HasEndedLocked() || p.ticket.Lost() {
-		return errQueueAnew
+	p.Lease.CheckLocked(now)
+	if p.Lease.HasEndedLocked() || p.Ticket.Lost() {
+		return queue.ErrAnew
 	}
-	if p.staleLocked() {
+	if p.StaleLocked() {
 		return errSetBack
 	}
 	return nil
@@ -109,7 +113,6 @@ func (p *place) checkCanBeginLocked(c *claim, now time.Time) error {
 // newHoldLocked makes the hold of c that begins at p now, where it can. The caller notes in the
 // local queue that c has it.
 func (p *place) newHoldLocked(c *claim, now time.Time) *hold {
-	p.ticket.Hold()
 	h := &hold{
 		m: c.m, claim: c, place: p, local: c.local, caller: c.caller, began: now,
 		depth: 1,
@@ -123,22 +126,16 @@ func (p *place) newHoldLocked(c *claim, now time.Time) *hold {
 	if c.m.cfg.recall > 0 {
 		h.recall = &recallState{told: make(chan struct{})}
 	}
-	if p.hold == nil {
-		c.local.waited = now.Sub(p.since)
-	}
-	if p.held.IsZero() { // else it was first in its line before the other places of a LockAll were
-		p.held = now
-	}
+	p.HoldLocked(p.hold == nil, now)
 	p.hold, c.hold, c.place = h, h, p
-	p.refs++
 	if c.exclusive() {
 		c.m.hold, c.m.depth = h, 1
 	}
-	p.ahead, c.local.ahead = line.None, line.None
+	c.local.ahead = line.None
 	c.cancel = nil // nothing waits any more
 	h.reportAcquired()
-	if c.m.cfg.linger > 0 && c.ahead <= fewAhead && c.exclusive() {
-		p.s.viewLocked(c.local, false)
+	if c.m.cfg.linger > 0 && c.ahead <= queue.FewAhead && c.exclusive() {
+		c.local.WatchLocked(false)
 	}
 	return h
 }
@@ -157,14 +154,14 @@ func (h *hold) clear() {
 
 // clearLocked has p's key removed, if no hold needs it and no release or removal has begun.
 func (p *place) clearLocked() {
-	if s := p.ticket.State(); p.refs == 0 && s != ticket.Leaving && s != ticket.Removed {
-		p.abandonLocked(false)
+	if s := p.Ticket.State(); p.Refs == 0 && s != ticket.Leaving && s != ticket.Removed {
+		p.AbandonLocked(false)
 	}
 }
 
 // deadlineLocked is the time until which h is certain.
 func (h *hold) deadlineLocked() time.Time {
-	until := h.place.lease.Trust.Until()
+	until := h.place.Lease.Trust.Until()
 	if !h.most.IsZero() && h.most.Before(until) {
 		until = h.most
 	}
@@ -181,7 +178,7 @@ func (h *hold) check() error {
 }
 
 func (h *hold) checkLocked(now time.Time) error {
-	h.place.lease.CheckLocked(now)
+	h.place.Lease.CheckLocked(now)
 	if h.state < holdEnded && !h.most.IsZero() && !before(now, h.most) {
 		h.endLocked(ErrMaxHold)
 		for _, h := range h.all {
@@ -220,10 +217,10 @@ func (h *hold) endLocked(cause error) (endedBefore bool) {
 	return false
 }
 
-// endContexts ends the contexts of h, which has ended itself, and of the holds that ended together
+// EndContexts ends the contexts of h, which has ended itself, and of the holds that ended together
 // with it. When it returns they all have ended, and all that come from them, even if other calls do
 // the same at that time: to cancel a context is to wait for a cancel of it that is under way.
-func (h *hold) endContexts() {
+func (h *hold) EndContexts() {
 	for _, h := range h.all {
 		h.endOwnContexts()
 	}
@@ -243,7 +240,7 @@ func (h *hold) endOwnContexts() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h.contexts = nil
-	delete(h.place.account.ending, h)
+	h.place.Account.ContextsEndedLocked(h)
 }
 
 // holdsLocked are the holds at p, of the claims that have the turn. The last hold to begin is among
@@ -261,33 +258,33 @@ func (p *place) holdsLocked() iter.Seq[*hold] {
 	}
 }
 
-// keyLostLocked ends the holds at p, whose key is gone.
-func (p *place) keyLostLocked() {
+// LostLocked is as in queue.Owner: it ends the holds at p.
+func (p *place) LostLocked() {
 	for h := range p.holdsLocked() {
-		h.endLocked(h.lost(reasonOf(p.ticket.Taken())))
+		h.endLocked(h.lost(reasonOf(p.Ticket.Taken())))
 	}
 }
 
-// leaseEndedLocked ends the holds at p, whose lease is not trusted any more.
-func (p *place) leaseEndedLocked(why error) {
-	p.unwatchLocked()
+// LeaseEndedLocked is as in queue.Owner: it ends the holds at p.
+func (p *place) LeaseEndedLocked(why error) {
 	for h := range p.holdsLocked() {
 		h.endLocked(h.lostWithLease(why))
 	}
 }
 
-// endContexts ends the contexts of the holds that have ended at p.
-func (p *place) endContexts() {
-	p.s.mu.Lock()
+// EndContexts is as in queue.Owner.
+func (p *place) EndContexts() {
+	s := p.m.s
+	s.mu.Lock()
 	var ended []*hold
 	for h := range p.holdsLocked() {
 		if h.contextsOpenLocked() {
 			ended = append(ended, h)
 		}
 	}
-	p.s.mu.Unlock()
+	s.mu.Unlock()
 	for _, h := range ended {
-		h.endContexts()
+		h.EndContexts()
 	}
 }
 
@@ -311,14 +308,6 @@ func (p *place) contextsOpenLocked() bool {
 		}
 	}
 	return false
-}
-
-// certainLocked reports whether a hold at p would be certain: its lease is trusted, and most, if
-// it is set, has not passed.
-func (p *place) certainLocked(most time.Time) bool {
-	now := time.Now()
-	p.lease.CheckLocked(now)
-	return !p.lease.HasEndedLocked() && (most.IsZero() || before(now, most))
 }
 
 // closeLocked ends h for all Mutexes that nest in it.
@@ -345,7 +334,7 @@ func (h *hold) reportLost(cause error) {
 	if lost, ok := errors.AsType[*LostError](cause); ok {
 		reason = lost.Reason
 	}
-	m, token, held := h.m, h.place.ticket.Rev(), time.Since(h.began)
+	m, token, held := h.m, h.place.Ticket.Rev(), time.Since(h.began)
 	m.trace().lost(h.caller, m.name, token, held, reason)
 	m.log(slog.LevelWarn, "lock lost", "name", m.name, "token", token, "held", held,
 		"reason", bare(reason))
@@ -353,7 +342,7 @@ func (h *hold) reportLost(cause error) {
 
 // reportAcquired reports to Trace that h has begun.
 func (h *hold) reportAcquired() {
-	c, m, token := h.claim, h.m, h.place.ticket.Rev()
+	c, m, token := h.claim, h.m, h.place.Ticket.Rev()
 	m.trace().acquired(h.caller, m.name, token, h.began.Sub(c.started), c.ahead)
 	if !c.exclusive() {
 		m.trace().shared(m.name, token, c.kind.String(), max(1, int(c.permit.weight)))
@@ -362,7 +351,7 @@ func (h *hold) reportAcquired() {
 
 // reportReleased reports to Trace that h has ended without a loss.
 func (h *hold) reportReleased() {
-	h.m.trace().released(h.caller, h.m.name, h.place.ticket.Rev(), time.Since(h.began))
+	h.m.trace().released(h.caller, h.m.name, h.place.Ticket.Rev(), time.Since(h.began))
 }
 
 // lostWithLease is the LostError of h if its lease is over. Of the holds that end together it names
@@ -371,7 +360,7 @@ func (h *hold) lostWithLease(reason error) *LostError { return h.all[0].lost(rea
 
 // lost is the LostError of h.
 func (h *hold) lost(reason error) *LostError {
-	return &LostError{Name: h.m.name, Token: h.place.ticket.Rev(), Reason: reason}
+	return &LostError{Name: h.m.name, Token: h.place.Ticket.Rev(), Reason: reason}
 }
 
 // lossLocked is what Unlock says about h: a LostError, whose reason may be ErrMaxHold,

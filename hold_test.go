@@ -13,6 +13,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/fake"
 	"github.com/etcdlock/etcdlock/internal/lease"
 	"github.com/etcdlock/etcdlock/internal/lease/trust"
+	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/record"
 )
 
@@ -43,7 +44,7 @@ func TestTheFirstLookNeedsNoTimer(t *testing.T) {
 				require.NoError(t, m.Lock(t.Context()))
 				ctx := m.Context(t.Context())
 				m.s.mu.Lock()
-				l := m.hold.place.lease
+				l := m.hold.place.Lease
 				trustUntil(m, l, time.Now())
 				m.s.mu.Unlock()
 				require.True(t, truth(m, ctx))
@@ -60,7 +61,7 @@ func TestWhatLingersIsNotHeldWhenTheTrustIsOver(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, m.Lock(t.Context()))
 		key := m.Key()
-		l := m.hold.place.lease
+		l := m.hold.place.Lease
 		require.NoError(t, m.Unlock(t.Context()))
 		m.s.mu.Lock()
 		trustUntil(m, l, time.Now())
@@ -81,7 +82,7 @@ func TestWhatLingersAndCannotBeHeldGivesWay(t *testing.T) {
 		defer m.Close(context.Background())
 		require.NoError(t, m.Lock(t.Context()))
 		token := m.Token()
-		l := m.hold.place.lease
+		l := m.hold.place.Lease
 		require.NoError(t, m.Unlock(t.Context()))
 		m.s.mu.Lock()
 		lingers := m.s.lines["x"].queue.Lingering() != nil
@@ -142,7 +143,7 @@ func TestTheWallClockMayEndAHoldAndNeverLengthensOne(t *testing.T) {
 			ctx := m.Context(t.Context())
 			until := fake.MoveMonotonic(time.Now().Add(row.wall), row.monotonic-row.wall)
 			m.s.mu.Lock()
-			trustUntil(m, m.hold.place.lease, until)
+			trustUntil(m, m.hold.place.Lease, until)
 			m.s.mu.Unlock()
 			if row.reason == nil {
 				require.NoError(t, ctx.Err())
@@ -271,7 +272,7 @@ func TestAHoldGoesOnlyForward(t *testing.T) {
 	states := []holdState{holdWhole, holdRecalled, holdEnded, holdGone}
 	for _, from := range states {
 		for _, to := range states {
-			p := &place{refs: 1}
+			p := &place{Place: queue.Place{Refs: 1}}
 			h := &hold{m: &lockHandle{name: "x"}, place: p, state: from}
 			goes := func() { h.becomesLocked(to, ErrUnlocked) }
 			if to <= from {
@@ -281,7 +282,7 @@ func TestAHoldGoesOnlyForward(t *testing.T) {
 			goes()
 			require.Equal(t, to, h.state)
 			require.Equal(t, from == holdWhole, h.cause != nil, "%v", to)
-			require.Equal(t, to == holdGone, p.refs == 0, "%v", to)
+			require.Equal(t, to == holdGone, p.Refs == 0, "%v", to)
 		}
 	}
 }

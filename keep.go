@@ -1,21 +1,33 @@
 package etcdlock
 
-import "time"
+import (
+	"time"
+
+	"github.com/etcdlock/etcdlock/internal/queue"
+)
+
+// A keeping is what a local line has of keys that its Session keeps: for the next of its
+// goroutines, or for its next hold.
+type keeping struct {
+	of  *localLine
+	due *time.Timer // calls lingered; nil before a key lingers
+}
 
 // handOffLocked gives the key of h, which has ended whole, to the next waiter in the local line,
 // unless the contenders behind the key have waited for long enough; see WithHandoff.
-func (n *localLine) handOffLocked(h *hold) bool {
+func (k *keeping) handOffLocked(h *hold) bool {
+	n := k.of
 	p, most := h.place, h.m.cfg.handoff
 	first := n.queue.First()
 	if most == 0 || first == nil || !first.Value.exclusive() || first.Value.together || !h.claim.exclusive() ||
-		!p.tellsOf(first.Value) || !p.lastsLocked() {
+		!p.tellsOf(first.Value) || !p.LastsLocked() {
 		return false
 	}
 	next, ok := n.queue.HandOff(p, most)
 	if !ok {
 		return false
 	}
-	n.markLocked()
+	n.MarkLocked()
 	h.reportReleased()
 	next.hasTurnLocked(p)
 	return true
@@ -26,22 +38,17 @@ func (n *localLine) handOffLocked(h *hold) bool {
 //
 // Invariant: a new claim takes over the key that lingers, or finds it given up; and the key is
 // given up once a view shows other keys in line, or there is no view.
-func (n *localLine) lingerLocked(h *hold) bool {
+func (k *keeping) lingerLocked(h *hold) bool {
+	n := k.of
 	p, linger := h.place, h.m.cfg.linger
-	if linger == 0 || h.m.closed || !h.claim.exclusive() || n.queue.Waiting() > 0 || !p.lastsLocked() {
+	if linger == 0 || h.m.closed || !h.claim.exclusive() || n.queue.Waiting() > 0 || !p.LastsLocked() {
 		return false
 	}
-	switch v := n.view; {
-	case v == nil || v.partial:
+	if !n.LingerLocked(n.queue.Owner().ahead == 0) {
 		return false
-	case v.state == viewBegun && n.queue.Owner().ahead == 0:
-		// The first watch is under way. Its end, or a read that fails, takes the key back.
-	case !v.isLiveLocked() || v.othersLocked():
-		return false // if the first watch is under way, contenders from before may be there
 	}
 	h.reportReleased()
-	p.unwatchLocked() // the view covers what lingers
-	n.view.reliesLocked()
+	p.UnwatchLocked() // the view covers what lingers
 	if n.queue.Linger(p, time.Now().Add(linger)) {
 		n.setDueLocked(linger)
 	}
@@ -49,7 +56,8 @@ func (n *localLine) lingerLocked(h *hold) bool {
 }
 
 // setDueLocked makes the timer call lingered after a while, and no longer at an earlier time.
-func (n *localLine) setDueLocked(after time.Duration) {
+func (k *keeping) setDueLocked(after time.Duration) {
+	n := k.of
 	if n.due != nil {
 		n.due.Stop()
 	}
@@ -57,30 +65,41 @@ func (n *localLine) setDueLocked(after time.Duration) {
 }
 
 // lingered gives up the key that lingers if its time is over.
-func (n *localLine) lingered() {
+func (k *keeping) lingered() {
+	n := k.of
 	n.s.mu.Lock()
 	defer n.s.mu.Unlock()
 	switch over, again := n.queue.Due(time.Now()); {
 	case over:
-		n.giveWayLocked()
+		n.GiveWayLocked()
 	case again > 0:
 		n.setDueLocked(again)
 	}
 }
 
-// lingersLocked reports whether the line's key lingers, or will linger after its Unlock.
-func (n *localLine) lingersLocked() bool {
+// LingersLocked is as in queue.Local.
+func (k *keeping) LingersLocked() bool {
+	n := k.of
 	h := n.holdLocked()
 	return n.queue.Lingering() != nil ||
-		h != nil && h.state == holdWhole && h.m.cfg.linger > 0 && h.claim.exclusive() && h.place.recall == nil
+		h != nil && h.state == holdWhole && h.m.cfg.linger > 0 && h.claim.exclusive() && h.place.Recall == nil
 }
 
-// giveWayLocked gives up the key that lingers, if one does. It returns what abandonLocked does.
-func (n *localLine) giveWayLocked() <-chan struct{} {
-	if n.queue.Lingering() == nil {
-		return nil
+// LingeringLocked is as in queue.Local.
+func (k *keeping) LingeringLocked() *queue.Place {
+	n := k.of
+	if p := n.queue.Lingering(); p != nil {
+		return &p.Place
 	}
-	p := n.queue.Yield()
-	p.spare = true
-	return p.abandonLocked(false)
+	return nil
+}
+
+// GiveWayLocked is as in queue.Local.
+func (k *keeping) GiveWayLocked() {
+	n := k.of
+	if n.queue.Lingering() != nil {
+		p := n.queue.Yield()
+		p.Spare = true
+		p.AbandonLocked(false)
+	}
 }

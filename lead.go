@@ -20,41 +20,21 @@ const (
 // errGoexit is the error of a function that ended its goroutine.
 var errGoexit = errors.New("etcdlock: lead: the function called runtime.Goexit")
 
-// Lead calls fn each time this process holds the lock, again and again until ctx ends. So of all
-// processes that call Lead for a name one is the leader at a time, and another takes over when the
-// leader ends, or loses the lock, or dies.
-//
-// It waits its turn, calls fn with a context that ends with the hold (see [Mutex.Context]), and
-// releases the lock only after fn has returned. So a leader that was asked to end (by ctx, or by a
-// [Recall]) and takes its time has no successor meanwhile. Only if the lock is lost, or
-// [WithMaxHold] ends the hold, another process may lead before fn has returned.
-//
-// Then it queues anew, behind all waiters. It pauses before that: 100 ms, doubled up to 30 s each
-// time that fn returns within the granted TTL, and 100 ms again after fn has led for longer. (A
-// pause varies by a quarter.)
-//
-// An error of fn does not end Lead, nor does a loss of the lock: both go to the logger and to
-// Trace.Led. A panic of fn does too, as an error that has its stack; the lock is released. If fn
-// calls runtime.Goexit the lock is released, and Lead is over with its goroutine.
-//
-// Lead always returns an error. It is, by errors.Is,
-//   - the cause of ctx and ctx.Err() if ctx ended; fn was given the time to return;
-//   - [ErrDeadlock] at once if ctx comes from a hold of this name in this Session;
-//   - [ErrClosed], and not ctx.Err(), if the Mutex or the Session is, or becomes, closed;
-//   - etcd's own, if it refuses and a retry would not help.
-//
-// Lead holds nothing then. A release may go on in the background, as after [ErrUnconfirmed]. The
-// end of [WithAcquireTimeout] is not the end of Lead: it queues anew. While etcd is down it waits.
-// A candidate that waits costs what any waiter costs. Calls of Lead and Lock of one Mutex take
-// turns.
-func (m *Mutex) Lead(ctx context.Context, fn func(ctx context.Context) error) error {
+// A candidate is a call of Mutex.Lead.
+type candidate struct {
+	*Mutex
+	fn func(ctx context.Context) error
+}
+
+// run is Mutex.Lead.
+func (m candidate) run(ctx context.Context) error {
 	if err := m.check(); err != nil {
 		return err
 	}
 	if err := checkContext(ctx, "lead", m.name); err != nil {
 		return err
 	}
-	if fn == nil {
+	if m.fn == nil {
 		return failed("lead", m.name, errors.New("nil function"))
 	}
 	if m.nestsIn(ctx) != nil { // to nest would be to lead without a turn, for ever
@@ -67,7 +47,7 @@ func (m *Mutex) Lead(ctx context.Context, fn func(ctx context.Context) error) er
 		var took, long time.Duration
 		switch {
 		case err == nil:
-			took, long = m.lead(ctx, h, fn), h.place.lease.TTL
+			took, long = m.term(ctx, h), h.place.Lease.TTL
 		case ctx.Err() == nil && m.cfg.acquireTimeout > 0 && errors.Is(err, context.DeadlineExceeded):
 			took, long = time.Since(started), m.s.cfg.ttl
 		default:
@@ -88,25 +68,23 @@ func nextPause(pause time.Duration, long bool) time.Duration {
 	return min(2*pause, mostPause)
 }
 
-// lead is one term: it calls fn during h, and reports how fn ended. It returns how long fn took.
+// term is one term: it calls fn during h, and reports how fn ended. It returns how long fn took.
 //
 // (Do not release before fn has returned, whatever has ended its context: the next leader would
 // work beside it. TestALeaderIsReleasedOnlyAfterItHasReturned.)
-func (m *Mutex) lead(
-	ctx context.Context, h *hold, fn func(ctx context.Context) error,
-) (took time.Duration) {
+func (m candidate) term(ctx context.Context, h *hold) (took time.Duration) {
 	began, err := time.Now(), errGoexit
-	defer func() { m.traceLed(ctx, h.place.ticket.Rev(), took, err) }()
-	term := func(ctx context.Context) (err error) {
+	defer func() { m.traceLed(ctx, h.place.Ticket.Rev(), took, err) }()
+	led := func(ctx context.Context) (err error) {
 		defer func() {
 			took = time.Since(began)
 			if p := recover(); p != nil {
 				err = panicked(p)
 			}
 		}()
-		return fn(ctx)
+		return m.fn(ctx)
 	}
-	err = during(ctx, h, term, func() error {
+	err = during(ctx, h, led, func() error {
 		err := m.unlock(ctx, h)
 		if errors.Is(err, ErrNotHeld) { // fn, or Close, has unlocked
 			return nil
@@ -125,7 +103,7 @@ func panicked(p any) error {
 
 // traceLed reports that a term is over. If its context has ended with the caller's, that is no
 // failure.
-func (m *Mutex) traceLed(ctx context.Context, token int64, took time.Duration, err error) {
+func (m candidate) traceLed(ctx context.Context, token int64, took time.Duration, err error) {
 	m.trace().led(ctx, m.name, token, took, err)
 	ends := ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)))
 	if err == nil || ends {
@@ -136,7 +114,7 @@ func (m *Mutex) traceLed(ctx context.Context, token int64, took time.Duration, e
 }
 
 // rest pauses for d, or until m is closed. It reports false if ctx ended before.
-func (m *Mutex) rest(ctx context.Context, d time.Duration) bool {
+func (m candidate) rest(ctx context.Context, d time.Duration) bool {
 	pause := time.NewTimer(d)
 	defer pause.Stop()
 	select {
@@ -150,7 +128,7 @@ func (m *Mutex) rest(ctx context.Context, d time.Duration) bool {
 }
 
 // closes is closed when m is, unless the Session is closed with it.
-func (m *Mutex) closes() <-chan struct{} {
+func (m candidate) closes() <-chan struct{} {
 	m.s.mu.Lock()
 	defer m.s.mu.Unlock()
 	if m.closedNotice == nil {

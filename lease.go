@@ -2,20 +2,10 @@ package etcdlock
 
 import (
 	"context"
-	"log/slog"
-	"time"
+	"errors"
 
-	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"github.com/etcdlock/etcdlock/internal/etcd"
-	"github.com/etcdlock/etcdlock/internal/events"
-	"github.com/etcdlock/etcdlock/internal/guard"
-	"github.com/etcdlock/etcdlock/internal/lease"
 )
-
-// minSweep is the number of lines a Session keeps before it drops unused ones.
-const minSweep = 1024
 
 // A Session is one lease, kept alive, that any number of Mutexes share. It is
 // safe for concurrent use. Use one Session for many names: they then cost one
@@ -26,30 +16,7 @@ const minSweep = 1024
 // A Session stays usable through any outage: it replaces a lost lease for the
 // next acquisition. When nothing was held or waited for during two TTLs
 // it gives the lease back by itself and has no goroutine until it is used again.
-type Session struct {
-	// Set once, then only read.
-	cfg    *config
-	etcd   *etcd.Conn
-	leases *lease.Pool
-	ctx    context.Context // of all goroutines
-	cancel context.CancelFunc
-	secret uuid.UUID    // marks the names of the keys that it puts
-	tasks  *guard.Group // all goroutines, for which Close waits; ARCHITECTURE.md has a row of each
-	hooks  events.Queue // to the user's Trace and Logger
-
-	// mu guards what follows and the mutable state of every lease, line, place
-	// and hold of the Session.
-	mu          guard.Mutex
-	accounts    accounts
-	lines       map[string]*localLine
-	marked      markedLines
-	verifying   bool      // holds of an earlier epoch are being read
-	backLogged  time.Time // when it was last logged that etcd was set back
-	sweepAt     int       // size of lines at which unused ones are dropped
-	closed      bool
-	closing     int   // calls that wait until it is
-	leftoverErr error // why Close could not revoke a lease, or remove a key
-}
+type Session struct{ session }
 
 // NewSession returns a Session. It validates the options and does no I/O. The
 // lease is granted when it is first needed. Options for a Mutex are defaults for
@@ -62,24 +29,8 @@ func NewSession(client *clientv3.Client, opts ...Option) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Session{
-		cfg:      &cfg,
-		accounts: make(accounts),
-		lines:    make(map[string]*localLine),
-		sweepAt:  minSweep,
-		secret:   uuid.New(),
-	}
-	s.mu.Settler = &s.marked
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.tasks = guard.NewGroup(&s.mu)
-	s.etcd = etcd.New(s.ctx, client, cfg.ttl, &s.mu, s.tasks, (*listener)(s))
-	s.leases = lease.NewPool(s.ctx, s.etcd, &s.mu, s.tasks, lease.Config{
-		TTL:      cfg.ttl,
-		Margin:   cfg.marginOf,
-		Listener: (*listener)(s),
-		Error:    leaseError,
-		Hooks:    s.trace().ofLeases(s.log),
-	})
+	s := new(Session)
+	s.open(client, &cfg)
 	return s, nil
 }
 
@@ -99,21 +50,72 @@ func (s *Session) Lease() clientv3.LeaseID {
 	return clientv3.NoLease
 }
 
-// accountLocked is the account of the lease that may get new places, nil if there is none.
-func (s *Session) accountLocked() *account { return s.accounts[s.leases.CurrentLocked()] }
-
-// trace reports what happens to all of the Session.
-func (s *Session) trace() tracer { return tracer{s.cfg.trace, &s.hooks} }
-
-// log logs a record in order with the hooks: a handler that blocks does not hold up a
-// lock.
-func (s *Session) log(level slog.Level, message string, args ...any) {
-	s.cfg.tell(&s.hooks, level, message, args)
+// Mutex returns a Mutex for name on the Session's lease. It does no I/O. Mutexes
+// of the same name exclude each other, whichever Session they are from. WithTTL and
+// WithSafetyMargin are errors here: they belong to the Session.
+func (s *Session) Mutex(name string, opts ...Option) (*Mutex, error) {
+	return newMutex(s, name, opts...)
 }
 
-// tellUnavailable reports to Trace and Logger that etcd does not answer, and for how long.
-func (s *Session) tellUnavailable(reason error, silent time.Duration) {
-	s.log(slog.LevelWarn, "etcd does not answer", "endpoints", s.etcd.Endpoints(), "error", reason,
-		"silent", silent)
-	s.trace().unavailable(reason, silent)
+// RWMutex returns an RWMutex for name on the Session's lease, as [Session.Mutex] returns a Mutex.
+func (s *Session) RWMutex(name string, opts ...Option) (*RWMutex, error) {
+	m, err := newMutex(s, name, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return &RWMutex{m: m}, nil
+}
+
+// Semaphore returns a Semaphore for name on the Session's lease, as [Session.Mutex] returns a
+// Mutex.
+func (s *Session) Semaphore(name string, limit int, opts ...Option) (*Semaphore, error) {
+	return newSemaphore(s, name, limit, opts...)
+}
+
+// LockAll waits until it holds the locks of all the names: 1 to 32, each once. ctx bounds the wait
+// only. Uncontended it is one request to etcd, and so is the Hold's Unlock.
+//
+// It takes all of them or none. It stands in the line of each name, first come, first served, and
+// cannot deadlock with any other LockAll or Lock, in whatever order they have their names. (It can
+// if the caller holds something while it waits, as with any lock.) While it waits for one name it
+// keeps its places in the lines of the other names, so the contenders there wait for it, and it
+// counts as the holder of each name at which it is the first.
+//
+// After a nil error the caller holds all names until it calls Unlock on the Hold. They have one
+// token, and they end together: if one is lost all are, and the contexts of the Hold end with the
+// [*LostError] of that name. After an error nothing is held and nothing is left behind that could
+// block other contenders. An error about the names (none, too many, one twice, one that no lock may
+// have) comes at once, before anything was sent. The other errors are as for [Mutex.Lock]; one
+// about a wait names the first name that is in the way, and [ErrDeadlock] the name that ctx comes
+// from a hold of, also with [WithReentrancy].
+//
+// It has the options of the Session, without [WithHandoff] and [WithLinger]: LockAll takes over no
+// key. The hooks of the Trace are called for each name.
+func (s *Session) LockAll(ctx context.Context, names ...string) (*Hold, error) {
+	return lockAll(ctx, s, names, false)
+}
+
+// TryLockAll takes the locks of all the names if no contender holds or waits for any of them. Like
+// [Mutex.TryLock] it waits for etcd, but for no other contender. If one is taken it returns the
+// [*LockedError] of the first that is, for which errors.Is(err, ErrLocked) is true, and has written
+// nothing to etcd (but see [Mutex.TryLock] about nested names). It looks at this Session first, and
+// asks etcd only if none is taken there. Other errors are as for [Session.LockAll].
+func (s *Session) TryLockAll(ctx context.Context, names ...string) (*Hold, error) {
+	return lockAll(ctx, s, names, true)
+}
+
+// DoAll is [Mutex.Do] with LockAll: it calls fn while it holds all the names, with a context that
+// ends if one of them is lost. [TokenFrom] has the token of all.
+func (s *Session) DoAll(
+	ctx context.Context, names []string, fn func(ctx context.Context) error,
+) error {
+	return doAll(ctx, s, names, fn)
+}
+
+// check returns an error if s was not made with NewSession.
+func (s *Session) check() error {
+	if s == nil || s.etcd == nil {
+		return errors.New("etcdlock: Session not made with NewSession")
+	}
+	return nil
 }

@@ -4,13 +4,66 @@ import (
 	"time"
 
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/turn"
 )
+
+// A localLine is what a Session has of one name: the queue of its goroutines, of which only the
+// owner has a place in etcd's line, and what it knows about that line. Session.mu guards it.
+type localLine struct {
+	queue.Line // etcd's line, as it is known
+	sharing
+	keeping
+	s     *session
+	queue turn.Queue[*claim, *place]
+	ahead line.Ahead // before the last place, if it was given up without a hold
+}
+
+// lineLocked returns the local line of s for a name. Unused lines are kept for their key names, up
+// to a number.
+func lineLocked(s *session, name string) *localLine {
+	if n := s.lines[name]; n != nil {
+		return n
+	}
+	if len(s.lines) >= s.sweepAt {
+		for name, n := range s.lines {
+			if n.queue.State() == turn.Free && n.IdleLocked() {
+				delete(s.lines, name)
+			}
+		}
+		s.sweepAt = max(minSweep, 2*len(s.lines))
+	}
+	n := &localLine{s: s, ahead: line.None}
+	n.sharing.of, n.keeping.of = n, n
+	n.Init(s.keys, name, n)
+	s.lines[name] = n
+	return n
+}
+
+// holdLocked is the owner's hold, nil if there is none.
+func (n *localLine) holdLocked() *hold {
+	if owner := n.queue.Owner(); owner != nil {
+		return owner.hold
+	}
+	return nil
+}
+
+// PlaceLocked is as in queue.Local.
+func (n *localLine) PlaceLocked() *queue.Place {
+	p := n.queue.Lingering()
+	if owner := n.queue.Owner(); owner != nil {
+		p = owner.place
+	}
+	if p == nil {
+		return nil
+	}
+	return &p.Place
+}
 
 // lockedErrorLocked is the LockedError of a waiter in the queue, or of a claim that comes now if w
 // is nil. The queue has an owner.
 func (n *localLine) lockedErrorLocked(w *turn.Waiter[*claim]) *LockedError {
-	e := &LockedError{Name: n.name, Ahead: n.queue.Ahead(w)}
+	e := &LockedError{Name: n.Name, Ahead: n.queue.Ahead(w)}
 	if h := n.holdLocked(); h != nil { // after a pause no timer may have run
 		h.checkLocked(time.Now())
 	}
@@ -18,17 +71,17 @@ func (n *localLine) lockedErrorLocked(w *turn.Waiter[*claim]) *LockedError {
 	if owner.kind == line.Permit {
 		e.Ahead += n.queue.Sharing() // each has a key
 	}
-	onItsWay := owner.place == nil || owner.place.ticket.Rev() == 0
+	onItsWay := owner.place == nil || owner.place.Ticket.Rev() == 0
 	switch {
 	case onItsWay && n.ahead.Count() > 0:
 		e.behind(n.ahead)
-	case !onItsWay && owner.hold == nil && owner.place.ahead.Count() > 0:
-		e.behind(owner.place.ahead)
+	case !onItsWay && owner.hold == nil && owner.place.Ahead.Count() > 0:
+		e.behind(owner.place.Ahead)
 	default:
 		first := n.firstLocked()
 		e.Holder = first.contenderLocked()
 		if first.lostLocked() {
-			e.lost = first.place.ticket.Rev()
+			e.lost = first.place.Ticket.Rev()
 		}
 	}
 	return e
@@ -46,107 +99,26 @@ func (n *localLine) firstLocked() *claim {
 	return first
 }
 
-// lostLocked reports whether c has a hold that is lost and not unlocked.
-func (c *claim) lostLocked() bool { return c.hold != nil && c.hold.lossLocked() != nil }
-
-// contenderLocked is c as other contenders see it: its place, once its key is there and while its
-// hold is not lost. (Do not tell a lost key: another process may hold.
-// TestALostHoldIsNotToldAsTheHolder.)
-func (c *claim) contenderLocked() Contender {
-	if c.place != nil && c.place.ticket.Rev() != 0 && !c.lostLocked() {
-		return c.place.contender()
-	}
-	who := c.m.contender()
-	who.Mode = c.kind.String()
-	return who
-}
-
 // aheadLocked is the LockedError of the owner of n, which has no place in etcd's line.
 // It knows what the owner before it has seen there.
 func (n *localLine) aheadLocked() *LockedError {
 	if n.ahead.Count() == 0 {
 		return nil
 	}
-	e := &LockedError{Name: n.name}
+	e := &LockedError{Name: n.Name}
 	e.behind(n.ahead)
 	return e
-}
-
-// behind notes in e that the contenders ahead come first too.
-func (e *LockedError) behind(ahead line.Ahead) {
-	e.Holder = holderOf(e.Name, ahead)
-	e.Ahead += ahead.Count()
-}
-
-// A wayIn is how a claim that comes gets its turn, or a hold.
-type wayIn int
-
-const (
-	owns      wayIn = iota // it has the turn at once: the line is free
-	waits                  // its turn comes later
-	steps                  // it has the turn at once, beside permits that its Session holds
-	joins                  // it has a hold at once, beside reads of its Session
-	takesOver              // it has a hold at once, at the key that lingers
-)
-
-// wayInLocked is the way of c, which comes, into its line.
-func (c *claim) wayInLocked() wayIn {
-	n := c.local
-	beside := n.queue.State() == turn.Taken && n.queue.Waiting() == 0 &&
-		n.admissionLocked(c.kind, false) == admitted
-	switch p := n.queue.Lingering(); {
-	case beside && c.kind == line.Permit:
-		return steps
-	case beside:
-		return joins
-	case n.queue.Owner() != nil:
-		return waits
-	case p != nil && c.exclusive() && !c.together && p.tellsOf(c) && p.lastsLocked():
-		return takesOver
-	default:
-		return owns
-	}
-}
-
-// leaveLocked takes c out of the line after its wait has ended, or passes its turn on, and tells
-// what was ahead of it. If c got a hold at the same moment it keeps that: other holds may share its
-// key by now.
-func (c *claim) leaveLocked() (h *hold, locked *LockedError) {
-	n, p := c.local, c.place
-	if c.waiter.Standing() == turn.Waiting {
-		locked = n.lockedErrorLocked(&c.waiter)
-	}
-	switch n.queue.Leave(&c.waiter) {
-	case turn.Waiting:
-		c.waitedLocked()
-		n.markLocked() // the waiters behind it may join a cohort
-	case turn.Next: // the release that is under way passes its turn on
-		locked = n.aheadLocked()
-	case turn.Owner:
-		if p != nil && p.removed != nil { // it was given up
-			if p.ticket.Rev() != 0 {
-				n.ahead = p.ahead
-			}
-			p = nil
-		}
-		c.place = nil
-		locked = n.aheadLocked()
-		c.leaveTurnLocked(p)
-	default:
-		return c.hold, nil
-	}
-	return nil, locked
 }
 
 // nextLocked chooses the next waiter, and takes a place for it if there is a lease. The owner's
 // release must put the place's key and then call passTurnLocked.
 func (n *localLine) nextLocked() *place {
-	if first := n.queue.First(); first == nil || first.Value.try || first.Value.together {
+	if first := n.queue.First(); first == nil || first.Value.Try || first.Value.together {
 		return nil // a key that is put so stands in line, whatever is before it, and alone
 	}
 	next, _ := n.queue.Choose()
-	if k := n.s.accountLocked(); k != nil {
-		return k.newPlaceLocked(next)
+	if k := n.s.keys.AccountLocked(); k != nil {
+		return newPlaceLocked(next, k)
 	}
 	return nil
 }
@@ -157,43 +129,16 @@ func (n *localLine) nextLocked() *place {
 // is not true. (A read may hold at a key with the value of another read: so it is in a cohort.)
 func (n *localLine) passTurnLocked(put *place) {
 	next, ok := n.queue.Pass()
-	n.markLocked()
-	if put != nil && (!ok || next.shape() != line.ShapeOf(put.ticket.Key) ||
-		!next.reads() && !put.tellsOf(next) || next.try || next.together) {
-		put.abandonLocked(false)
+	n.MarkLocked()
+	if put != nil && (!ok || next.shape() != line.ShapeOf(put.Ticket.Key) ||
+		!next.reads() && !put.tellsOf(next) || next.Try || next.together) {
+		put.AbandonLocked(false)
 		put = nil
 	}
 	if ok {
 		next.hasTurnLocked(put)
 	} else {
 		n.ahead = line.None
-	}
-}
-
-// leaveTurnLocked ends the turn of c if other claims share it. Otherwise it passes the turn on,
-// with put.
-func (c *claim) leaveTurnLocked(put *place) {
-	if c.local.queue.Part(&c.waiter) {
-		c.local.markLocked()
-		if put != nil {
-			put.abandonLocked(false)
-		}
-	} else {
-		c.local.passTurnLocked(put)
-	}
-}
-
-// hasTurnLocked tells c that its turn has come, with the place that was put for it or nil.
-func (c *claim) hasTurnLocked(put *place) {
-	c.waitedLocked()
-	c.place = put
-	c.turn <- struct{}{}
-}
-
-// waitedLocked notes that c waits in the queue no more.
-func (c *claim) waitedLocked() {
-	if c.try {
-		c.local.tries--
 	}
 }
 

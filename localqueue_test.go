@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/race"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 	"github.com/etcdlock/etcdlock/internal/turn"
@@ -47,45 +48,6 @@ func heldMutex(t *testing.T) *Mutex {
 	return m
 }
 
-// Many goroutines that stop waiting at once do not each search the line: they hold the
-// Session's mutex, and a renewal waits for it. The test measures one search beside them, so
-// that a busy or slow machine is so for both.
-func TestGoingAwayTakesNoSearchOfTheLine(t *testing.T) {
-	n := race.Fewer(100_000, 20_000)
-	m := heldMutex(t)
-	for name, arrange := range departures {
-		t.Run(name, func(t *testing.T) {
-			timed := func(f func()) time.Duration {
-				started := time.Now()
-				f()
-				return time.Since(started)
-			}
-			search, each := time.Duration(1<<63-1), time.Duration(1<<63-1)
-			for range 3 {
-				claims := waitAtHome(t, m, n)
-				for range 20 {
-					search = min(search, timed(func() { require.Negative(t, slices.Index(claims, nil)) }))
-				}
-				arrange(claims)
-				// It takes the best of some while nearly all still wait, since one may be
-				// interrupted.
-				for few := range slices.Chunk(claims[:n/4], n/40) {
-					each = min(each, timed(func() {
-						for _, c := range few {
-							call(c.alone[:]).leave()
-						}
-					})/time.Duration(len(few)))
-				}
-				for _, c := range claims[n/4:] {
-					call(c.alone[:]).leave()
-				}
-			}
-			t.Logf("%v each, a search takes %v", each, search)
-			require.Less(t, each, search/5)
-		})
-	}
-}
-
 // A caller that goes away learns its place: exactly behind a few, and behind more exactly
 // unless somebody among them has left.
 func TestWhoGoesAwayKnowsItsPlace(t *testing.T) {
@@ -110,7 +72,7 @@ func TestWhoGoesAwayKnowsItsPlace(t *testing.T) {
 				_, locked := call(c.alone[:]).leave()
 				told := locked.Ahead
 				gone[c] = true
-				if ahead <= fewAhead+1 || name == "the last first" || name == "the first first" {
+				if ahead <= queue.FewAhead+1 || name == "the last first" || name == "the first first" {
 					require.Equal(t, ahead, told)
 				}
 				require.GreaterOrEqual(t, told, ahead)
@@ -150,14 +112,14 @@ func (all settlesAll) SettleLocked() {
 	for _, n := range all.s.lines {
 		first := n.queue.First()
 		if first == nil || first.Value.exclusive() || n.queue.State() != turn.Taken ||
-			all.s.closed || first.Value.m.closed {
+			all.s.leases.ClosedLocked() || first.Value.m.closed {
 			continue
 		}
 		c, p := first.Value, n.queue.Owner().place
-		held := p != nil && p.ticket.State() == ticket.Held
+		held := p != nil && p.Ticket.State() == ticket.Held
 		switch admission := n.admissionLocked(c.kind, first.Early()); {
 		case all.last != nil: // to ask has ended a lease, by the clock
-		case admission == undecided && held && n.view == nil:
+		case admission == undecided && held && !n.WatchedLocked():
 			all.t.Error("no view tells whether a waiter may join")
 		case admission == admitted && c.waiter.Steps:
 			all.t.Error("a permit could have the turn")
@@ -180,7 +142,7 @@ func requireRefused(t *testing.T, s *Session) {
 			continue
 		}
 		for c := range n.queue.All() {
-			require.False(t, c.try && c.waiter.Standing() == turn.Waiting, "a call that only tries waits")
+			require.False(t, c.Try && c.waiter.Standing() == turn.Waiting, "a call that only tries waits")
 		}
 	}
 }
@@ -247,7 +209,9 @@ func TestAWaiterIsLetInByTheUnlockOfWhateverChanges(t *testing.T) {
 				case 8: // the connection is lost
 					s := sessions[random.IntN(2)]
 					s.mu.Lock()
-					s.endViewsLocked()
+					for _, n := range s.lines {
+						n.EndLocked()
+					}
 					s.mu.Unlock()
 				case 1:
 					if keys := etcd.Keys("n/"); len(keys) > 0 {

@@ -26,7 +26,7 @@ const releaseBound = 5 * time.Second
 type Mutex struct {
 	lockHandle
 
-	own bool // Close closes the Session; set once
+	own *Session // that Close closes, nil if it closes none; set once
 
 	// Guarded by Session.mu.
 	closing      *closing      // nil unless a call of Close is under way
@@ -52,15 +52,13 @@ func New(client *clientv3.Client, name string, opts ...Option) (*Mutex, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Mutex{lockHandle: lockHandle{s: s, name: name, cfg: s.cfg}, own: true}, nil
+	return &Mutex{lockHandle: lockHandle{s: &s.session, name: name, cfg: s.cfg}, own: s}, nil
 }
 
-// Mutex returns a Mutex for name on the Session's lease. It does no I/O. Mutexes
-// of the same name exclude each other, whichever Session they are from. WithTTL and
-// WithSafetyMargin are errors here: they belong to the Session.
-func (s *Session) Mutex(name string, opts ...Option) (*Mutex, error) {
-	if s == nil || s.etcd == nil {
-		return nil, errors.New("etcdlock: Session not made with NewSession")
+// newMutex is Session.Mutex.
+func newMutex(s *Session, name string, opts ...Option) (*Mutex, error) {
+	if err := s.check(); err != nil {
+		return nil, err
 	}
 	if err := checkName(name); err != nil {
 		return nil, err
@@ -79,10 +77,10 @@ func (s *Session) Mutex(name string, opts ...Option) (*Mutex, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.leases.ClosedLocked() {
 		return nil, failed("mutex", name, ErrClosed)
 	}
-	return &Mutex{lockHandle: lockHandle{s: s, name: name, cfg: cfg}}, nil
+	return &Mutex{lockHandle: lockHandle{s: &s.session, name: name, cfg: cfg}}, nil
 }
 
 // Lock waits in line until it holds the lock. ctx bounds the wait only: a hold
@@ -186,7 +184,7 @@ func (w request) nest(h *hold) (*hold, error) {
 	m.s.mu.Lock()
 	defer m.s.mu.Unlock()
 	switch {
-	case m.closed || m.s.closed:
+	case m.closed || m.s.leases.ClosedLocked():
 		return nil, failed("lock", m.name, ErrClosed)
 	case h.checkLocked(time.Now()) != nil:
 		reason := h.lossLocked()
@@ -283,6 +281,37 @@ func (m *Mutex) do(ctx context.Context, fn func(ctx context.Context) error, try 
 	return during(ctx, h, fn, func() error { return m.unlock(ctx, h) })
 }
 
+// Lead calls fn each time this process holds the lock, again and again until ctx ends. So of all
+// processes that call Lead for a name one is the leader at a time, and another takes over when the
+// leader ends, or loses the lock, or dies.
+//
+// It waits its turn, calls fn with a context that ends with the hold (see [Mutex.Context]), and
+// releases the lock only after fn has returned. So a leader that was asked to end (by ctx, or by a
+// [Recall]) and takes its time has no successor meanwhile. Only if the lock is lost, or
+// [WithMaxHold] ends the hold, another process may lead before fn has returned.
+//
+// Then it queues anew, behind all waiters. It pauses before that: 100 ms, doubled up to 30 s each
+// time that fn returns within the granted TTL, and 100 ms again after fn has led for longer. (A
+// pause varies by a quarter.)
+//
+// An error of fn does not end Lead, nor does a loss of the lock: both go to the logger and to
+// Trace.Led. A panic of fn does too, as an error that has its stack; the lock is released. If fn
+// calls runtime.Goexit the lock is released, and Lead is over with its goroutine.
+//
+// Lead always returns an error. It is, by errors.Is,
+//   - the cause of ctx and ctx.Err() if ctx ended; fn was given the time to return;
+//   - [ErrDeadlock] at once if ctx comes from a hold of this name in this Session;
+//   - [ErrClosed], and not ctx.Err(), if the Mutex or the Session is, or becomes, closed;
+//   - etcd's own, if it refuses and a retry would not help.
+//
+// Lead holds nothing then. A release may go on in the background, as after [ErrUnconfirmed]. The
+// end of [WithAcquireTimeout] is not the end of Lead: it queues anew. While etcd is down it waits.
+// A candidate that waits costs what any waiter costs. Calls of Lead and Lock of one Mutex take
+// turns.
+func (m *Mutex) Lead(ctx context.Context, fn func(ctx context.Context) error) error {
+	return candidate{m, fn}.run(ctx)
+}
+
 // during calls fn with a context of h, and then unlock, whatever becomes of fn.
 func during(
 	ctx context.Context, h *hold, fn func(ctx context.Context) error, unlock func() error,
@@ -297,7 +326,7 @@ func during(
 			}
 		}
 	}()
-	return ran(fn(h.context(ctx)))
+	return ran(fn(withHold(ctx, h)))
 }
 
 // Context returns a context that comes from parent and also ends the moment the hold
@@ -329,7 +358,7 @@ func (m *Mutex) Context(parent context.Context) context.Context {
 	if !held {
 		return endedContext(parent, ErrNotHeld)
 	}
-	return h.context(parent)
+	return withHold(parent, h)
 }
 
 // Token returns the fencing token of the current hold: the create revision of its
@@ -341,7 +370,7 @@ func (m *Mutex) Context(parent context.Context) context.Context {
 // is not held, also after a loss or the grace of a recall.
 func (m *Mutex) Token() int64 {
 	var token int64
-	m.whole(func(h *hold) { token = h.place.ticket.Rev() })
+	m.whole(func(h *hold) { token = h.place.Ticket.Rev() })
 	return token
 }
 
@@ -355,7 +384,7 @@ func (m *Mutex) Held() bool { return m.Token() != 0 }
 // Key returns the etcd key of the current hold, "" when the lock is not held.
 func (m *Mutex) Key() string {
 	var key string
-	m.whole(func(h *hold) { key = h.place.ticket.Key })
+	m.whole(func(h *hold) { key = h.place.Ticket.Key })
 	return key
 }
 
@@ -373,7 +402,7 @@ func (m *Mutex) Deadline() time.Time {
 // for. It is 0 when the lock is not held.
 func (m *Mutex) TTL() time.Duration {
 	var ttl time.Duration
-	m.whole(func(h *hold) { ttl = h.place.lease.TTL })
+	m.whole(func(h *hold) { ttl = h.place.Lease.TTL })
 	return ttl
 }
 
@@ -383,7 +412,7 @@ func (m *Mutex) TTL() time.Duration {
 // lock is not held.
 func (m *Mutex) SafetyMargin() time.Duration {
 	var margin time.Duration
-	m.whole(func(h *hold) { margin = m.s.cfg.marginOf(h.place.lease.TTL) })
+	m.whole(func(h *hold) { margin = m.s.cfg.marginOf(h.place.Lease.TTL) })
 	return margin
 }
 
@@ -398,7 +427,7 @@ func (m *Mutex) IsOwner() clientv3.Cmp {
 		return clientv3.Compare(clientv3.CreateRevision("/"), "=", -1)
 	}
 	cmp := m.notOwner()
-	m.whole(func(h *hold) { cmp = h.place.ticket.Exists() })
+	m.whole(func(h *hold) { cmp = h.place.Ticket.Exists() })
 	return cmp
 }
 

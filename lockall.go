@@ -6,64 +6,30 @@ import (
 	"fmt"
 	"sync"
 	"time"
-
-	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 // maxNames is the most names of a LockAll. Its put has three operations for each, and etcd allows
 // 128 in a transaction by default.
 const maxNames = 32
 
-// LockAll waits until it holds the locks of all the names: 1 to 32, each once. ctx bounds the wait
-// only. Uncontended it is one request to etcd, and so is the Hold's Unlock.
-//
-// It takes all of them or none. It stands in the line of each name, first come, first served, and
-// cannot deadlock with any other LockAll or Lock, in whatever order they have their names. (It can
-// if the caller holds something while it waits, as with any lock.) While it waits for one name it
-// keeps its places in the lines of the other names, so the contenders there wait for it, and it
-// counts as the holder of each name at which it is the first.
-//
-// After a nil error the caller holds all names until it calls Unlock on the Hold. They have one
-// token, and they end together: if one is lost all are, and the contexts of the Hold end with the
-// [*LostError] of that name. After an error nothing is held and nothing is left behind that could
-// block other contenders. An error about the names (none, too many, one twice, one that no lock may
-// have) comes at once, before anything was sent. The other errors are as for [Mutex.Lock]; one
-// about a wait names the first name that is in the way, and [ErrDeadlock] the name that ctx comes
-// from a hold of, also with [WithReentrancy].
-//
-// It has the options of the Session, without [WithHandoff] and [WithLinger]: LockAll takes over no
-// key. The hooks of the Trace are called for each name.
-func (s *Session) LockAll(ctx context.Context, names ...string) (*Hold, error) {
-	return s.lockAll(ctx, names, false)
-}
-
-// TryLockAll takes the locks of all the names if no contender holds or waits for any of them. Like
-// [Mutex.TryLock] it waits for etcd, but for no other contender. If one is taken it returns the
-// [*LockedError] of the first that is, for which errors.Is(err, ErrLocked) is true, and has written
-// nothing to etcd (but see [Mutex.TryLock] about nested names). It looks at this Session first, and
-// asks etcd only if none is taken there. Other errors are as for [Session.LockAll].
-func (s *Session) TryLockAll(ctx context.Context, names ...string) (*Hold, error) {
-	return s.lockAll(ctx, names, true)
-}
-
-// DoAll is [Mutex.Do] with LockAll: it calls fn while it holds all the names, with a context that
-// ends if one of them is lost. [TokenFrom] has the token of all.
-func (s *Session) DoAll(
-	ctx context.Context, names []string, fn func(ctx context.Context) error,
+// doAll is Session.DoAll.
+func doAll(
+	ctx context.Context, s *Session, names []string, fn func(ctx context.Context) error,
 ) error {
 	if fn == nil {
 		return notRun(errors.New("etcdlock: DoAll: nil function"))
 	}
-	h, err := s.lockAll(ctx, names, false)
+	h, err := lockAll(ctx, s, names, false)
 	if err != nil {
 		return notRun(err)
 	}
 	return during(ctx, h.hold, fn, func() error { return h.Unlock(ctx) })
 }
 
-func (s *Session) lockAll(ctx context.Context, names []string, try bool) (*Hold, error) {
-	if s == nil || s.etcd == nil {
-		return nil, errors.New("etcdlock: Session not made with NewSession")
+// lockAll is Session.LockAll, or TryLockAll.
+func lockAll(ctx context.Context, s *Session, names []string, try bool) (*Hold, error) {
+	if err := s.check(); err != nil {
+		return nil, err
 	}
 	if err := checkNames(names); err != nil {
 		return nil, err
@@ -78,7 +44,7 @@ func (s *Session) lockAll(ctx context.Context, names []string, try bool) (*Hold,
 	cfg.handoff, cfg.linger = 0, 0
 	a := make(call, len(names))
 	for i, name := range names {
-		m := &lockHandle{s: s, name: name, cfg: &cfg}
+		m := &lockHandle{s: &s.session, name: name, cfg: &cfg}
 		if m.nestsIn(ctx) != nil {
 			return nil, failed("lock", name, ErrDeadlock)
 		}
@@ -125,7 +91,7 @@ func (a call) waitForAll(ctx context.Context) error {
 			err := c.wait(ctx)
 			all.Done()
 			if err == nil {
-				err = c.place.staysFirst(ctx, c, first)
+				err = c.Waiter.StayFirst(ctx, &c.place.Place, first)
 			}
 			if err != nil {
 				cancel(err)
@@ -136,50 +102,6 @@ func (a call) waitForAll(ctx context.Context) error {
 	close(first)
 	waits.Wait()
 	return context.Cause(ctx)
-}
-
-// staysFirst waits, at the head of the line, for the other places of p's call: until all are first,
-// which is nil, or p is lost.
-//
-// The ticket is Held meanwhile, as that of a hold is, and so the key is watched and audited as that
-// of a hold: if it is deleted, and another contender gets in, the call does not rely on it for
-// longer than a hold would. (TestAKeyOfSeveralThatIsDeletedIsMissed.)
-func (p *place) staysFirst(ctx context.Context, c *claim, all <-chan struct{}) error {
-	for {
-		p.standsFirst()
-		select {
-		case <-all:
-			return nil
-		case <-p.news:
-			if p.isGone() {
-				return errQueueAnew
-			}
-			if err := p.wait(ctx, c); err != nil { // it reads the line if etcd was set back
-				return err
-			}
-		case <-p.lease.Dead():
-			return errQueueAnew
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
-
-// standsFirst notes that p is at the head of its line.
-func (p *place) standsFirst() {
-	p.s.mu.Lock()
-	defer p.s.mu.Unlock()
-	if p.news == nil {
-		p.news = make(chan struct{}, 1)
-	}
-	if p.ticket.Lost() {
-		p.tellLocked() // it went before the call listened
-		return
-	}
-	if p.ticket.State() == ticket.InLine {
-		p.ticket.Hold()
-		p.held = time.Now()
-	}
 }
 
 // bindLocked makes the holds of the claims end together, and with them their recalls.

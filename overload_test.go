@@ -17,6 +17,7 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/race"
 )
 
@@ -334,7 +335,7 @@ func TestAFrozenEtcdIsAskedOnceByEachCall(t *testing.T) {
 // All waiters in a long line recheck while etcd is frozen. etcd gets few requests from
 // each: none is in a hurry, and etcd would have to work through all of them when it thaws.
 func TestAFrozenEtcdGetsFewRechecksOfALongLine(t *testing.T) {
-	const waiters = 2 * crowded
+	const waiters = 8 * queue.FewAhead
 	synctest.Test(t, func(t *testing.T) {
 		etcd := fake.NewServer()
 		ctx, giveUp := context.WithCancel(context.Background())

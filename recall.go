@@ -185,32 +185,10 @@ type recallState struct {
 	timer *time.Timer
 }
 
-// noteRecallLocked notes what e, which is p's key as it was read or as an event has told it, says
-// of a recall. Of several requests the one with the shortest grace counts.
-func (p *place) noteRecallLocked(e line.Entry) {
-	if !p.listens() {
-		return
-	}
-	r, ok := e.Recall()
-	if !ok || p.recall != nil && p.recall.Grace <= r.Grace {
-		return
-	}
-	p.recall = &r
-	p.markLocked()
-	if p.lingersLocked() {
-		p.local.giveWayLocked()
-		return
-	}
-	now := time.Now()
-	for h := range p.holdsLocked() {
-		h.recallLocked(r, now)
-	}
-}
-
-// recallLocked begins the grace of h, which has noticed a request now, if it listens. One that ends
-// later than that of an earlier request changes nothing.
-func (h *hold) recallLocked(r line.Recall, now time.Time) {
-	c, most := h.recall, h.m.cfg.recall
+// noticeLocked begins the grace of h, which has noticed a request now, if it listens: c is its
+// recall. One that ends later than that of an earlier request changes nothing.
+func (c *recallState) noticeLocked(h *hold, r line.Recall, now time.Time) {
+	most := h.m.cfg.recall
 	ends := now.Add(min(r.Grace, most))
 	if c == nil || h.checkLocked(now) != nil || c.end != nil && !ends.Before(c.ends) {
 		return
@@ -219,7 +197,7 @@ func (h *hold) recallLocked(r line.Recall, now time.Time) {
 		close(c.told)
 	}
 	c.stopLocked()
-	name, token := h.place.ticket.Name, h.place.ticket.Rev()
+	name, token := h.place.Ticket.Name, h.place.Ticket.Rev()
 	c.ends, c.end = ends, &RecalledError{Name: name, Token: token, By: r.By, Reason: r.Reason}
 	c.timer = time.AfterFunc(ends.Sub(now), func() { h.check() })
 	h.m.trace().recalled(name, token, requestOf(r))

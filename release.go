@@ -38,7 +38,7 @@ func (h *hold) unlockLocked(ctx context.Context) error {
 	var r *release
 	frees := h.freesLocked()
 	if !endedBefore {
-		h.place.account.releases++ // from here on Close waits
+		h.place.Account.ReleaseLocked() // from here on Close waits
 		if frees {
 			r = h.freeLocked(true)
 		}
@@ -46,7 +46,7 @@ func (h *hold) unlockLocked(ctx context.Context) error {
 	s.mu.Unlock()
 	switch {
 	case endedBefore:
-		h.endContexts()
+		h.EndContexts()
 		h.clear()
 		return err
 	case !frees:
@@ -73,8 +73,8 @@ func (h *hold) nestedLocked() bool {
 func (h *hold) free(spare bool) *release {
 	s := h.m.s
 	for {
-		h.endContexts()
-		h.place.endContexts()
+		h.EndContexts()
+		h.place.EndContexts()
 		s.mu.Lock()
 		if h.freesLocked() {
 			defer s.mu.Unlock()
@@ -87,7 +87,7 @@ func (h *hold) free(spare bool) *release {
 // freesLocked reports whether h, which has ended, may be freed: its contexts have ended and, if no
 // other hold needs the key, so have the contexts of all holds there.
 func (h *hold) freesLocked() bool {
-	return !h.contextsOpenLocked() && (h.place.refs > 1 || !h.place.contextsOpenLocked())
+	return !h.contextsOpenLocked() && (h.place.Refs > 1 || !h.place.contextsOpenLocked())
 }
 
 // freeLocked leaves the key of h, which has ended whole, to the holds that share it. If spare is
@@ -98,14 +98,14 @@ func (h *hold) freeLocked(spare bool) *release {
 	for _, o := range h.all {
 		o.becomesLocked(holdGone, nil)
 	}
-	if h.place.refs > 0 {
+	if h.place.Refs > 0 {
 		h.reportReleased()
 		h.claim.leaveTurnLocked(nil)
-		h.place.account.releasedLocked()
+		h.place.Account.ReleasedLocked()
 		return nil
 	}
-	if spare && !s.closed && (h.local.handOffLocked(h) || h.local.lingerLocked(h)) {
-		h.place.account.releasedLocked()
+	if spare && !s.leases.ClosedLocked() && (h.local.handOffLocked(h) || h.local.lingerLocked(h)) {
+		h.place.Account.ReleasedLocked()
 		return nil
 	}
 	return h.releaseLocked()
@@ -120,16 +120,16 @@ func (h *hold) releaseLocked() *release {
 	}
 	var next *ticket.Ticket
 	if r.put != nil {
-		next = &r.put.ticket
+		next = &r.put.Ticket
 	}
 	var others []*ticket.Ticket
 	for _, o := range h.all {
-		o.place.unwatchLocked()
+		o.place.UnwatchLocked()
 		if o != h {
-			others = append(others, &o.place.ticket)
+			others = append(others, &o.place.Ticket)
 		}
 	}
-	r.Release = h.place.ticket.Release(next, others...)
+	r.Release = h.place.Ticket.Release(next, others...)
 	return r
 }
 
@@ -176,31 +176,31 @@ func whyUntold(ctx context.Context, done etcd.Outcome) (reasons []error) {
 // the next one. final says that no other attempt is possible, untold why there was no answer.
 // Unless the verdict is to send the release again, it is over with the error that send returns.
 func (r *release) answered(done etcd.Outcome, final bool, untold []error) (ticket.Verdict, error) {
-	p, s := r.h.place, r.h.m.s
+	s := r.h.m.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.Together() && done.Err != nil && attempt.Is(done.Err, rpctypes.ErrLeaseNotFound) {
-		r.put.lease.EndRevokedLocked(done.Err) // which p may be on, too
+		r.put.Lease.EndRevokedLocked(done.Err) // which p may be on, too
 	}
 	a := done.Answer()
 	now := ticket.Now{Final: final}
 	for _, o := range r.h.all {
-		now.Stale = now.Stale || o.place.staleLocked()
+		now.Stale = now.Stale || o.place.StaleLocked()
 	}
 	if !a.Succeeded {
-		now.Certain = p.certainLocked(r.h.most)
+		now.Certain = r.h.certainLocked()
 	}
 	f := r.Judge(a, now)
 	if f.Queued {
 		r.queued = true
-		r.put.queuedLocked(f.Ahead, done.Epoch)
+		r.put.QueuedLocked(f.Ahead, done.Epoch)
 	}
 	for _, o := range r.h.all {
 		switch {
-		case o.place.ticket.State() == ticket.Removed:
-			o.place.removedLocked()
+		case o.place.Ticket.State() == ticket.Removed:
+			o.place.RemovedLocked()
 		case f.Verdict == ticket.Lost:
-			o.place.abandonLocked(false)
+			o.place.AbandonLocked(false)
 		}
 	}
 	return f.Verdict, r.endsLocked(f, untold)
@@ -228,7 +228,7 @@ func (r *release) endsLocked(f ticket.Finding, untold []error) error {
 // holdOf is the hold whose ticket it is.
 func (r *release) holdOf(t *ticket.Ticket) *hold {
 	for _, o := range r.h.all {
-		if &o.place.ticket == t {
+		if &o.place.Ticket == t {
 			return o
 		}
 	}
@@ -245,7 +245,7 @@ func (r *release) giveUp(untold []error) error {
 // giveUpLocked leaves the key to a removal in the background: etcd did not answer in time.
 func (r *release) giveUpLocked(untold []error) error {
 	for _, o := range r.h.all {
-		o.place.abandonLocked(true)
+		o.place.AbandonLocked(true)
 	}
 	return r.overLocked(unconfirmed(r.h.m.name, untold...))
 }
@@ -257,11 +257,11 @@ func (r *release) overLocked(err error) error {
 	if r.put != nil && !r.queued {
 		// The transaction that removes h's key may yet put the next one: the removal of the next
 		// one is final only once that is impossible.
-		r.put.after = h.place.removed
-		r.put.abandonLocked(errors.Is(err, ErrUnconfirmed))
+		r.put.AfterLocked(&h.place.Place)
+		r.put.AbandonLocked(errors.Is(err, ErrUnconfirmed))
 		r.put = nil
 	}
-	h.place.account.releasedLocked()
+	h.place.Account.ReleasedLocked()
 	for _, h := range h.all {
 		if errors.Is(err, ErrLost) {
 			h.reportLost(err)
@@ -274,4 +274,12 @@ func (r *release) overLocked(err error) error {
 		h.claim.leaveTurnLocked(r.put)
 	}
 	return err
+}
+
+// certainLocked reports whether h, which is being released, is certain: its lease is trusted, and
+// its longest time has not passed.
+func (h *hold) certainLocked() bool {
+	now, l := time.Now(), h.place.Lease
+	l.CheckLocked(now)
+	return !l.HasEndedLocked() && (h.most.IsZero() || before(now, h.most))
 }

@@ -55,15 +55,6 @@ func NewRWMutex(client *clientv3.Client, name string, opts ...Option) (*RWMutex,
 	return &RWMutex{m: m}, nil
 }
 
-// RWMutex returns an RWMutex for name on the Session's lease, as [Session.Mutex] returns a Mutex.
-func (s *Session) RWMutex(name string, opts ...Option) (*RWMutex, error) {
-	m, err := s.Mutex(name, opts...)
-	if err != nil {
-		return nil, err
-	}
-	return &RWMutex{m: m}, nil
-}
-
 // RLock waits until every writer that came before it is gone. ctx bounds the wait only: the Hold
 // outlives it. Uncontended it is one request to etcd, or none beside other readers of the Session.
 //
@@ -278,7 +269,7 @@ func (h *Hold) Context(parent context.Context) context.Context {
 	if !held {
 		return endedContext(parent, ErrNotHeld)
 	}
-	return h.hold.context(parent)
+	return withHold(parent, h.hold)
 }
 
 // Token returns the fencing token: the create revision of the key, which readers of one Session
@@ -287,7 +278,7 @@ func (h *Hold) Context(parent context.Context) context.Context {
 // a loss, or the grace of a recall.
 func (h *Hold) Token() int64 {
 	var token int64
-	h.whole(func(h *hold) { token = h.place.ticket.Rev() })
+	h.whole(func(h *hold) { token = h.place.Ticket.Rev() })
 	return token
 }
 
@@ -313,7 +304,7 @@ func (h *Hold) IsOwner() []clientv3.Cmp {
 	}
 	h.whole(func(h *hold) {
 		for i, h := range h.all {
-			owner[i] = h.place.ticket.Exists()
+			owner[i] = h.place.Ticket.Exists()
 		}
 	})
 	return owner

@@ -61,9 +61,8 @@ func NewSemaphore(
 	return &Semaphore{m: m}, nil
 }
 
-// Semaphore returns a Semaphore for name on the Session's lease, as [Session.Mutex] returns a
-// Mutex.
-func (s *Session) Semaphore(name string, limit int, opts ...Option) (*Semaphore, error) {
+// newSemaphore is Session.Semaphore.
+func newSemaphore(s *Session, name string, limit int, opts ...Option) (*Semaphore, error) {
 	if err := checkLimit(name, limit); err != nil {
 		return nil, err
 	}

@@ -27,7 +27,7 @@ import (
 // TestNobodyJoinsAKeyWhoseLeaseDoesNotLast.)
 //
 // Invariant: the key stays while a hold at it is whole, or has ended whole and is being freed
-// (place.refs). The last of these releases it, or has it removed. The turn stays with the Session
+// (place.Refs). The last of these releases it, or has it removed. The turn stays with the Session
 // until all its holds are unlocked, lost or not. (Do not release for one of several.
 // TestAWriterWaitsForEveryReaderOfItsSession.)
 //
@@ -58,6 +58,16 @@ import (
 // An exclusive claim, or a read, that comes later waits in the local line until all claims that
 // have the turn have unlocked, and permits that come after that wait behind it.
 
+// A sharing is what a local line has of claims that may have the turn beside its owner: readers of
+// a cohort, and permits.
+type sharing struct {
+	of    *localLine
+	tries int // claims in the queue that wait for no other contender
+
+	marked     bool       // its admission follows at the Unlock
+	markedNext *localLine // the one that was marked before it
+}
+
 // An admission is what becomes of a claim that reads, or wants permits, where other claims have the
 // turn.
 type admission int
@@ -70,12 +80,13 @@ const (
 
 // admissionLocked is the admission of a claim of a kind: the first waiter, or a new claim where
 // there is no waiter. early says that it came before the key was put.
-func (n *localLine) admissionLocked(kind line.Kind, early bool) admission {
+func (a *sharing) admissionLocked(kind line.Kind, early bool) admission {
+	n := a.of
 	switch owner := n.queue.Owner(); {
 	case owner == nil || owner.kind != kind || kind == line.Exclusive:
 		return mustQueue
 	case kind == line.Permit:
-		return owner.leavesRoomLocked()
+		return leavesRoomLocked(owner)
 	default:
 		return n.admissionOfReadLocked(owner, early)
 	}
@@ -83,36 +94,37 @@ func (n *localLine) admissionLocked(kind line.Kind, early bool) admission {
 
 // admissionOfReadLocked is the admission of a read, where the owner reads or is about to, at the
 // owner's place.
-func (n *localLine) admissionOfReadLocked(owner *claim, early bool) admission {
+func (a *sharing) admissionOfReadLocked(owner *claim, early bool) admission {
+	n := a.of
 	p := owner.place
-	lost := p != nil && (p.ticket.Lost() || p.removed != nil || p.ticket.State() == ticket.Removed)
+	lost := p != nil && (p.Ticket.Lost() || p.GivenUpLocked() || p.Ticket.State() == ticket.Removed)
 	switch {
-	case p == nil || p.ticket.Rev() == 0: // its put is under way
+	case p == nil || p.Ticket.Rev() == 0: // its put is under way
 		return undecided
 	case lost && owner.hold == nil: // it queues anew, or gives up
 		return undecided
 	case lost:
 		return mustQueue // the holds that have lost it are yet to be unlocked
-	case p.recall != nil:
+	case p.Recall != nil:
 		return mustQueue // (Do not join. TestNobodyJoinsARecalledCohort.)
-	case p.ticket.State() == ticket.InLine:
-		if p.staleLocked() || p.ahead.Clear() || p.ahead.Unread() {
+	case p.Ticket.State() == ticket.InLine:
+		if p.StaleLocked() || p.Ahead.Clear() || p.Ahead.Unread() {
 			return undecided
 		}
 		return mustQueue
-	case p.ticket.State() != ticket.Held: // its release is under way
+	case p.Ticket.State() != ticket.Held: // its release is under way
 		return undecided
 	case early:
 		return admitted
-	case !p.lease.ServesLocked():
+	case !p.Lease.ServesLocked():
 		return mustQueue
-	case !p.lastsLocked(): // a renewal is late, or etcd was set back
+	case !p.LastsLocked(): // a renewal is late, or etcd was set back
 		return undecided
 	}
-	switch v := n.view; {
-	case !v.isLiveLocked():
+	switch stands, live := n.ExclusiveLocked(); {
+	case !live:
 		return undecided
-	case v.exclusive > 0:
+	case stands:
 		return mustQueue
 	default:
 		return admitted
@@ -120,16 +132,28 @@ func (n *localLine) admissionOfReadLocked(owner *claim, early bool) admission {
 }
 
 // leavesRoomLocked is the admission of a permit where c, which wants permits too, owns the turn.
-func (c *claim) leavesRoomLocked() admission {
+func leavesRoomLocked(c *claim) admission {
 	p := c.place
 	switch {
 	case c.waiter.Standing() == turn.Holder:
 		return admitted
-	case p == nil || p.ticket.State() != ticket.InLine || p.removed != nil,
-		p.staleLocked() || p.ahead.Clear() || p.ahead.Unread():
+	case p == nil || p.Ticket.State() != ticket.InLine || p.GivenUpLocked(),
+		p.StaleLocked() || p.Ahead.Clear() || p.Ahead.Unread():
 		return undecided // etcd has to tell first
 	default:
 		return mustQueue
+	}
+}
+
+// The markedLines of a Session are the local lines whose admissions follow at the Unlock; they are
+// the Settler of its mutex.
+type markedLines struct{ last *localLine }
+
+// MarkLocked notes that something has changed on which n's admission depends.
+func (a *sharing) MarkLocked() {
+	n := a.of
+	if !n.marked {
+		n.marked, n.markedNext, n.s.marked.last = true, n.s.marked.last, n
 	}
 }
 
@@ -153,28 +177,29 @@ func (all *markedLines) SettleLocked() {
 // admitLocked lets the first waiter in if it reads, or wants permits, and may have the turn beside
 // its owner. It refuses the waiters that would have to wait for another contender, and do not want
 // to.
-func (n *localLine) admitLocked() {
+func (a *sharing) admitLocked() {
+	n := a.of
 	first := n.queue.First()
 	if first == nil || first.Value.exclusive() || n.queue.State() != turn.Taken {
 		return
 	}
 	switch n.admissionLocked(first.Value.kind, first.Early()) {
 	case admitted:
-		first.Value.letInLocked()
+		a.letInLocked(first.Value)
 	case undecided:
 		n.seekLocked()
 	case mustQueue:
-		n.refuseLocked()
+		n.RefuseLocked()
 	}
 }
 
 // letInLocked gives c, the first waiter, the turn beside its owner: as the next owner, if c wants
 // permits, and with a hold at the owner's place, if c reads.
-func (c *claim) letInLocked() {
-	n := c.local
+func (a *sharing) letInLocked(c *claim) {
+	n := a.of
 	if c.waiter.Steps {
 		n.queue.StepNext()
-		n.markLocked()
+		n.MarkLocked()
 		c.hasTurnLocked(nil)
 		return
 	}
@@ -185,17 +210,16 @@ func (c *claim) letInLocked() {
 	}
 	p.newHoldLocked(c, now)
 	n.queue.Join()
-	n.markLocked() // the next one may, too
+	n.MarkLocked() // the next one may, too
 	c.hasTurnLocked(p)
-	if n.view != nil {
-		n.view.joined = true
-	}
+	n.JoinedLocked()
 }
 
 // seekLocked has etcd's line watched for a read that waits to join.
-func (n *localLine) seekLocked() {
-	if h := n.holdLocked(); h != nil && n.view == nil && !h.m.s.closed {
-		h.m.s.viewLocked(n, true)
+func (a *sharing) seekLocked() {
+	n := a.of
+	if h := n.holdLocked(); h != nil && !n.WatchedLocked() && !h.m.s.leases.ClosedLocked() {
+		n.WatchLocked(true)
 	}
 }
 
@@ -203,47 +227,30 @@ func (n *localLine) seekLocked() {
 // another contender.
 var errRefused = errors.New("refused")
 
-// refuseLocked ends the waits of the claims that wait for no other contender.
-func (n *localLine) refuseLocked() {
+// RefuseLocked ends the waits of the claims that wait for no other contender.
+func (a *sharing) RefuseLocked() {
+	n := a.of
 	if n.tries == 0 {
 		return
 	}
 	for c := range n.queue.All() {
-		if cancel := c.cancel; c.try && cancel != nil && c.waiter.Standing() == turn.Waiting {
+		if cancel := c.cancel; c.Try && cancel != nil && c.waiter.Standing() == turn.Waiting {
 			c.m.s.mu.After(func() { cancel(errRefused) })
 		}
 	}
 }
 
-// handDown gives the place at which c has waited in etcd's line to the next waiter in the local
-// line, if that came before the put: it goes on waiting there. It reports false, and does nothing,
-// if there is no such waiter, or the place is of no use. locked tells c what is before it.
-func (c *claim) handDown() (locked *LockedError, done bool) {
-	s, n, p := c.m.s, c.local, c.place
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	next := n.queue.First()
-	if s.closed || !c.reads() || p == nil || next == nil || !next.Early() || next.Value.try ||
-		p.ticket.State() != ticket.InLine || p.removed != nil || p.lease.HasEndedLocked() ||
-		p.recall != nil {
-		return nil, false
-	}
-	n.ahead = p.ahead
-	c.place = nil
-	locked = n.aheadLocked()
-	n.passTurnLocked(p)
-	return locked, true
-}
-
 // mayAdmitLocked reports whether c, which comes, and the waiters before it may all get the turn
 // beside its owner: then it may be etcd alone that c waits for.
-func (n *localLine) mayAdmitLocked(c *claim) bool {
+func (a *sharing) mayAdmitLocked(c *claim) bool {
+	n := a.of
 	alike := c.kind == line.Read && n.queue.AllShare() || c.kind == line.Permit && n.queue.AllStep()
 	return alike && n.admissionLocked(c.kind, false) != mustQueue
 }
 
-// cohortLocked reports whether several reads share the turn, or one is about to join.
-func (n *localLine) cohortLocked() bool {
+// SharesLocked is as in queue.Local.
+func (a *sharing) SharesLocked() bool {
+	n := a.of
 	h := n.holdLocked()
 	if h == nil || !h.claim.reads() {
 		return false

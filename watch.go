@@ -13,6 +13,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/recheck"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
@@ -206,7 +207,7 @@ func (w *holderWatch) stands(ctx context.Context, seen *snapshot) bool {
 	if seen.e.Rev != 0 {
 		ifs = ticket.Contends(seen.e)
 	} else {
-		ask = fewKeys(line.Prefix(w.name), clientv3.WithPrefix(), clientv3.WithMinModRev(seen.revision+1))
+		ask = queue.FewKeys(line.Prefix(w.name), clientv3.WithPrefix(), clientv3.WithMinModRev(seen.revision+1))
 	}
 	bounded, cancel := context.WithTimeout(ctx, w.s.etcd.Seldom(recheck.Least))
 	defer cancel()
@@ -215,7 +216,7 @@ func (w *holderWatch) stands(ctx context.Context, seen *snapshot) bool {
 		return !attempt.Refused(err) && !w.s.etcd.Closed() // if it stays so look says it
 	}
 	if !read.Holds || seen.epoch != w.s.etcd.Epoch() ||
-		seen.e.Rev == 0 && !showsNobody(read.Ranges[0], w.name, "") {
+		seen.e.Rev == 0 && !queue.ShowsNobody(read.Ranges[0], w.name, "") {
 		return false
 	}
 	seen.revision = max(seen.revision, read.Header.GetRevision())

@@ -35,7 +35,7 @@ func (p *Pool) Take(ctx context.Context, take func() bool) (failure, err error) 
 			p.mu.Unlock()
 			return nil, nil
 		}
-		if p.closedLocked() {
+		if p.ClosedLocked() {
 			p.mu.Unlock()
 			return failure, p.config.Error(Closed, nil)
 		}

@@ -79,7 +79,7 @@ func NewPool(
 
 // CurrentLocked is the lease that may get new places, nil if there is none.
 func (p *Pool) CurrentLocked() *Lease {
-	if p.current == nil || p.closedLocked() {
+	if p.current == nil || p.ClosedLocked() {
 		return nil
 	}
 	p.current.CheckLocked(time.Now())
@@ -122,8 +122,8 @@ func (p *Pool) CloseLocked() {
 	}
 }
 
-// closedLocked reports whether the Pool was closed.
-func (p *Pool) closedLocked() bool { return !p.closedAt.IsZero() }
+// ClosedLocked reports whether the Pool was closed.
+func (p *Pool) ClosedLocked() bool { return !p.closedAt.IsZero() }
 
 // closedFor is how long ago the Pool was closed, the longest time if it was not.
 func (p *Pool) closedFor() time.Duration {

@@ -188,9 +188,9 @@ func (l *Lease) verdict() verdict {
 	use := l.tenants.UseLocked()
 	unused := use.Users == 0
 	switch {
-	case p.closedLocked() && use.Releases > 0 && !l.HasEndedLocked() && p.ctx.Err() == nil:
+	case p.ClosedLocked() && use.Releases > 0 && !l.HasEndedLocked() && p.ctx.Err() == nil:
 		return leaseRenew // a key that goes with a revoked lease would look lost
-	case p.closedLocked():
+	case p.ClosedLocked():
 		l.endLocked(p.config.Error(Closed, nil))
 	case l.HasEndedLocked():
 		// The loser may not have stopped yet: its key goes when it unlocks, or

@@ -97,3 +97,9 @@ func isUUID(tail string) bool {
 	}
 	return true
 }
+
+// Kind is the kind of e.
+func (e Entry) Kind() Kind { return KindOf(e.Key) }
+
+// Shape is the shape of e.
+func (e Entry) Shape() Shape { return ShapeOf(e.Key) }

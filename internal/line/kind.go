@@ -86,12 +86,6 @@ func ShapeOf(key string) Shape {
 // Exclusive.
 func KindOf(key string) Kind { return ShapeOf(key).Kind }
 
-// Kind is the kind of e.
-func (e Entry) Kind() Kind { return KindOf(e.Key) }
-
-// Shape is the shape of e.
-func (e Entry) Shape() Shape { return ShapeOf(e.Key) }
-
 // Draw makes id one of a shape. ok is false if id cannot be used, and the caller has to
 // draw another: a random one that happens to lie in a block is Exclusive, but a range that
 // leaves the block out does not show it.

@@ -1,9 +1,13 @@
 package line
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
+	"math"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // MaxInfo is the greatest length of a Value's Info, in bytes.
@@ -64,3 +68,82 @@ func (t Text) Since(at time.Time) string {
 // Bare reports whether e has no value: it is not this library's key, or only the key was
 // read.
 func (e Entry) Bare() bool { return len(e.value) == 0 }
+
+// MaxRecallText is the greatest length of a Recall's By and Reason, in bytes.
+const MaxRecallText = 256
+
+// A Recall is a request to the holder, in the value of its key, to give the lock back. A
+// transaction puts it there that keeps the key's lease and place.
+type Recall struct {
+	ID         string // tells requests apart
+	By, Reason string // for people
+	Grace      time.Duration
+}
+
+// storedRecall is a Recall in a value.
+type storedRecall struct {
+	ID     string `json:"id"`
+	By     string `json:"by"`
+	Reason string `json:"reason"`
+	Grace  *int64 `json:"grace_ms"`
+}
+
+// Check returns an error if r cannot be made.
+func (r Recall) Check() error {
+	switch {
+	case r.Grace < 0:
+		return errors.New("the grace is negative")
+	case len(r.By) > MaxRecallText || len(r.Reason) > MaxRecallText:
+		return errors.New("who asks, or why, is longer than 256 bytes")
+	case !utf8.ValidString(r.By) || !utf8.ValidString(r.Reason):
+		return errors.New("who asks, or why, is not valid UTF-8")
+	}
+	return nil
+}
+
+// Recall is the request in e's value. ok is false if there is none, or one that is not well
+// formed: that counts for nothing.
+func (e Entry) Recall() (r Recall, ok bool) {
+	var v struct {
+		Recall json.RawMessage `json:"recall"`
+	}
+	if len(e.value) > maxValue || !bytes.Contains(e.value, []byte(`"recall"`)) ||
+		json.Unmarshal(e.value, &v) != nil {
+		return Recall{}, false
+	}
+	var stored storedRecall
+	if json.Unmarshal(v.Recall, &stored) != nil || stored.ID == "" || stored.Grace == nil {
+		return Recall{}, false
+	}
+	const most = math.MaxInt64 / int64(time.Millisecond)
+	r = Recall{ID: stored.ID, By: stored.By, Reason: stored.Reason}
+	r.Grace = time.Duration(min(*stored.Grace, most)) * time.Millisecond
+	if *stored.Grace < 0 || r.Check() != nil {
+		return Recall{}, false
+	}
+	return r, true
+}
+
+// Recalled is e's value with the request r in place of any earlier one. Everything else in
+// the value stays as it is, whether this version knows it or not. r's Grace is rounded up
+// to milliseconds.
+func (e Entry) Recalled(r Recall) (string, error) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(e.value, &fields); err != nil {
+		return "", err
+	}
+	if fields == nil {
+		return "", errors.New("the value is null")
+	}
+	ms := int64((r.Grace-1)/time.Millisecond) + 1
+	if r.Grace == 0 {
+		ms = 0
+	}
+	stored, err := json.Marshal(storedRecall{r.ID, r.By, r.Reason, &ms})
+	if err != nil {
+		return "", err
+	}
+	fields["recall"] = stored
+	value, err := json.Marshal(fields)
+	return string(value), err
+}

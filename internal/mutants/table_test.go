@@ -78,12 +78,15 @@ var mutants = []mutant{
 		l.state, l.why, l.dead, l.pool.current = serving, nil, make(chan struct{}), l
 		l.tenants.MarkLocked()
 	}
-`}, {"account.go", `		p.markLocked()
-`, `		if h := p.hold; h != nil && k.lease.ServesLocked() && h.lossLocked() != nil {
+`}, {"sharing.go", `	if !n.marked {
+`, `	for c := range n.queue.Having() {
+		h := c.hold
+		if h != nil && h.place.Lease.ServesLocked() && errors.Is(h.lossLocked(), ErrExpired) {
 			h.state, h.cause, h.why = holdWhole, nil, nil
-			p.refs++
+			h.place.Refs++
 		}
-		p.markLocked()
+	}
+	if !n.marked {
 `}, {"internal/lease/revoke.go", `	if err == nil {
 		l.becomesLocked(gone, l.why)
 `, `	if err == nil && l.HasEndedLocked() {
@@ -94,9 +97,9 @@ var mutants = []mutant{
 	{
 		name: "a hold begins without a look at the clock",
 		why:  "The place is first in line and the key is there, so nothing seems left to check. But the trust may be over (rule 1).",
-		edits: []edit{{"hold.go", `	p.lease.CheckLocked(now)
-	if p.lease.HasEndedLocked() || p.ticket.Lost() {
-		return errQueueAnew
+		edits: []edit{{"hold.go", `	p.Lease.CheckLocked(now)
+	if p.Lease.HasEndedLocked() || p.Ticket.Lost() {
+		return queue.ErrAnew
 	}
 `, ``}, {"internal/ticket/ticket.go", `	t.must("Hold", InLine, Held)
 `, ``}},
@@ -105,8 +108,8 @@ var mutants = []mutant{
 	{
 		name: "a hold begins at a key that is gone",
 		why:  "The line has just been read, and nobody is before the place. But a look has found meanwhile that the place's own key is gone. It reports that once, so the hold never learns of its loss (rules 5 and 12).",
-		edits: []edit{{"hold.go", `	if p.lease.HasEndedLocked() || p.ticket.Lost() {
-`, `	if p.lease.HasEndedLocked() {
+		edits: []edit{{"hold.go", `	if p.Lease.HasEndedLocked() || p.Ticket.Lost() {
+`, `	if p.Lease.HasEndedLocked() {
 `}, {"internal/ticket/ticket.go", `	t.must("Hold", InLine, Held)
 `, ``}},
 		killers: []killer{inArea("lease", "TestNoHoldBeginsAtAKeyThatIsGone")},
@@ -173,8 +176,8 @@ var mutants = []mutant{
 	{
 		name: "a removal begins while the contexts end",
 		why:  "The code that ends a hold cancels its contexts next, and the removal takes a request. But the contexts of a hold may be many, and to cancel those derived from them may take time (rule 1, WithMaxHold).",
-		edits: []edit{{"removal.go", `	defer close(p.removed)
-	p.endContexts()
+		edits: []edit{{"internal/queue/removal.go", `	defer close(p.removed)
+	p.owner.EndContexts()
 `, `	defer close(p.removed)
 `}},
 		killers: []killer{inArea("mutex", "TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},
@@ -339,31 +342,31 @@ var mutants = []mutant{
 	{
 		name:    "who waits audits as seldom soon after a put as later",
 		why:     "An audit costs a request. But a late copy of the put is a key that blocks everybody, and 32 renewal periods are 11 TTLs (rule 9).",
-		edits:   []edit{{"audit.go", `	case k.sweptLocked():`, `	default:`}},
+		edits:   []edit{{"internal/queue/audit.go", `	case a.sweptLocked():`, `	default:`}},
 		killers: []killer{inArea("lease", "TestAKeyThatALateRequestPutsIsSwept")},
 	},
 	{
 		name:    "of what may be recalled the keys are audited as seldom soon after a put as later",
 		why:     "Most audits read the values, which show a recall. But only the keys on the lease show a late copy of the put, and only every fourth audit would read those (rule 9).",
-		edits:   []edit{{"audit.go", `		every = soonByKeysEvery`, `		every = byKeysEvery`}},
+		edits:   []edit{{"internal/queue/audit.go", `		every = soonByKeysEvery`, `		every = byKeysEvery`}},
 		killers: []killer{inArea("lease", "TestAKeyThatALateRequestPutsIsSwept")},
 	},
 	{
 		name:    "who waits in a long line audits as soon as in a short one",
 		why:     "A late copy of a put should be found soon. But in a crowd that goes round and round everybody has just put a key: 2,000 Sessions would send 100 audits a second (rule 24).",
-		edits:   []edit{{"audit.go", `min(max(seldomAudits, asRechecks), idleAudits)`, `min(max(seldomAudits, 0*asRechecks), idleAudits)`}},
+		edits:   []edit{{"internal/queue/audit.go", `min(max(seldomAudits, asRechecks), idleAudits)`, `min(max(seldomAudits, 0*asRechecks), idleAudits)`}},
 		killers: []killer{inArea("queue", "TestWhoWaitsInALongLineAuditsAsRarelyAsItRechecks")},
 	},
 	{
 		name:    "audits are a multiple of a period apart",
 		why:     "So it says. But a third of the longest TTLs overflows if it is multiplied by four: each audit is followed by the next one at once (rule 24).",
-		edits:   []edit{{"audit.go", `since/k.seldomLocked(now, period) >= period`, `since >= k.seldomLocked(now, period)*period`}},
+		edits:   []edit{{"internal/queue/audit.go", `since/a.seldomLocked(now, period) >= period`, `since >= a.seldomLocked(now, period)*period`}},
 		killers: []killer{inArea("watching", "TestTheLongestTTLsCostNoMoreThanOthers")},
 	},
 	{
 		name: "nobody looks at the keys of the lease",
 		why:  "Renewals show when the lease is gone. But they do not show that the key is gone (rule 5).",
-		edits: []edit{{"audit.go", `		return since/k.seldomLocked(now, period) >= period // a multiple of the longest TTLs overflows
+		edits: []edit{{"internal/queue/audit.go", `		return since/a.seldomLocked(now, period) >= period // a multiple of the longest TTLs overflows
 `, `		return false
 `}},
 		killers: []killer{inArea("watching", "TestALossIsToldThoughAllWatchesAreSilent")},
@@ -371,7 +374,7 @@ var mutants = []mutant{
 	{
 		name: "a key that no watch covers is looked at as seldom as one that is watched",
 		why:  "The watch will be back. But until then only an audit shows a loss (rule 5).",
-		edits: []edit{{"audit.go", `				return 1
+		edits: []edit{{"internal/queue/audit.go", `				return 1
 `, `				return seldomAudits
 `}},
 		killers: []killer{inArea("watching", "TestALossIsToldThoughAllWatchesAreSilent")},
@@ -386,10 +389,10 @@ var mutants = []mutant{
 	{
 		name: "the watch of a key is sure before the key is read",
 		why:  "The watch delivers all that happens. But it does not deliver what happened before it was created (rule 5).",
-		edits: []edit{{"keywatch.go", `	k.reads.unread = append(k.reads.unread, unread{w, w.made})
+		edits: []edit{{"internal/queue/keywatch.go", `	a.reads.unread = append(a.reads.unread, unread{w, w.made})
 `, `	w.sure = true
-	k.reads.unread = append(k.reads.unread, unread{w, -1})
-`}, {"keywatch.go", `		if p.watch == w && p.observedLocked(`, `		if p.watch == w && e.Rev == p.ticket.Rev() && p.observedLocked(`}},
+	a.reads.unread = append(a.reads.unread, unread{w, -1})
+`}, {"internal/queue/keywatch.go", `		if p.watch == w && p.observedLocked(`, `		if p.watch == w && e.Rev == p.Ticket.Rev() && p.observedLocked(`}},
 		killers: []killer{inArea("lease", "TestALossFromOutsideIsNoticedWithinAboutASecond")},
 	},
 	{
@@ -417,7 +420,7 @@ var mutants = []mutant{
 	{
 		name: "a watch is left when its hold has ended",
 		why:  "A watch costs nothing while nothing happens, and names are used again. But a process that has held ten thousand names has ten thousand watches (rule 22).",
-		edits: []edit{{"keywatch.go", `		p.s.mu.After(w.cancel)
+		edits: []edit{{"internal/queue/place.go", `		p.keys.mu.After(w.cancel)
 `, `		_ = w
 `}},
 		killers: []killer{inArea("watching", "TestAShortHoldCostsNothingAndALongOneIsWatched")},
@@ -425,7 +428,7 @@ var mutants = []mutant{
 	{
 		name:    "each of any number of keys is watched",
 		why:     "A watch costs nothing while nothing happens. But ten thousand watches of one Session are ten thousand goroutines (rule 21).",
-		edits:   []edit{{"account.go", `k.s.closed || len(k.places) > manyPlaces {`, `k.s.closed {`}},
+		edits:   []edit{{"internal/queue/account.go", `a.keys.Leases.ClosedLocked() || len(a.places) > manyPlaces {`, `a.keys.Leases.ClosedLocked() {`}},
 		killers: []killer{inArea("watching", "TestTenThousandHoldsHaveNoWatchEach")},
 	},
 	{
@@ -446,7 +449,7 @@ var mutants = []mutant{
 	{
 		name: "a look at the keys is believed",
 		why:  "etcd lists the keys of the lease, and the key is not among them. But an old leader's list is an old list (rule 5).",
-		edits: []edit{{"audit.go", `		seen := p.observedLocked(ticket.Observation{Entry: e, LeaseGone: !known})
+		edits: []edit{{"internal/queue/audit.go", `		seen := p.observedLocked(ticket.Observation{Entry: e, LeaseGone: !known})
 `, `		seen := p.observedLocked(ticket.Observation{Entry: line.Entry{Key: e.Key}, LeaseGone: !known})
 `}},
 		killers: []killer{inArea("lease", "TestALookThatOmitsALiveKeyEndsNothing")},
@@ -466,13 +469,13 @@ var mutants = []mutant{
 	{
 		name:    "an inner Do speaks for the outer one",
 		why:     "fn's error belongs to the caller and is returned as it is. But if it comes from another Do that could not lock, the caller thinks that its own work was not begun (rule 8).",
-		edits:   []edit{{"lock.go", `return ran(fn(h.context(ctx)))`, `return fn(h.context(ctx))`}},
+		edits:   []edit{{"lock.go", `return ran(fn(withHold(ctx, h)))`, `return fn(withHold(ctx, h))`}},
 		killers: []killer{inArea("mutex", "TestDoTellsWhetherItCalledItsFunction")},
 	},
 	{
 		name:    "the TTL is what was asked for",
 		why:     "The program knows the TTL that it asked for. But etcd may have granted a longer one, and then a crash blocks the others for longer.",
-		edits:   []edit{{"lock.go", `ttl = h.place.lease.TTL`, `ttl = h.m.s.cfg.ttl`}},
+		edits:   []edit{{"lock.go", `ttl = h.place.Lease.TTL`, `ttl = h.m.s.cfg.ttl`}},
 		killers: []killer{inArea("mutex", "TestAHoldTellsItsGrantedTTLAndItsMargin")},
 	},
 	{
@@ -484,7 +487,7 @@ var mutants = []mutant{
 	{
 		name:    "a look is cancelled before the lease is revoked",
 		why:     "Nobody needs its answer any more. But clientv3 logs a warning for it, on the stderr of programs that close as they should.",
-		edits:   []edit{{"audit.go", `context.WithTimeout(s.ctx, s.etcd.Timeout())`, `context.WithTimeout(ctx, s.etcd.Timeout())`}},
+		edits:   []edit{{"internal/queue/audit.go", `context.WithTimeout(k.ctx, k.etcd.Timeout())`, `context.WithTimeout(ctx, k.etcd.Timeout())`}},
 		killers: []killer{onCluster("TestClosingIsNoWarning/while_a_look_is_under_way")},
 	},
 	{
@@ -537,7 +540,7 @@ var mutants = []mutant{
 	{
 		name: "a place whose put was not answered was not put",
 		why:  "The release that was to put the key was not answered, and nobody has seen the key. But it may stand in line all the same, for ever (rule 9).",
-		edits: []edit{{"internal/ticket/release.go", `		if a.Doubtful() {
+		edits: []edit{{"internal/ticket/ticket.go", `		if a.Doubtful() {
 			t.sends()
 		}
 		return false, ahead
@@ -548,7 +551,7 @@ var mutants = []mutant{
 	{
 		name:    "a removal does not compare the create revision",
 		why:     "The name belongs to the ticket alone. But it is used again, and the removal may come late (rules 6 and 9).",
-		edits:   []edit{{"internal/ticket/remove.go", `If: []clientv3.Cmp{t.Exists()}, Then: gone`, `If: nil, Then: gone`}},
+		edits:   []edit{{"internal/ticket/ticket.go", `If: []clientv3.Cmp{t.Exists()}, Then: gone`, `If: nil, Then: gone`}},
 		killers: []killer{core("ticket", "TestExploration")},
 	},
 	{
@@ -606,7 +609,7 @@ var mutants = []mutant{
 	{
 		name:    "what a view does not know is gone",
 		why:     "The view has every event. But it lacks the revisions between the snapshot from which etcd was restored and the revision that etcd had reached (rule 26).",
-		edits:   []edit{{"view.go", `v.deleted[e.Key] > e.Rev || shown && v.read[e.Key] != e.Rev`, `v.keys[e.Key] != e.Rev || shown && v.deleted[e.Key] > e.Rev`}},
+		edits:   []edit{{"internal/queue/view.go", `v.deleted[e.Key] > e.Rev || shown && v.read[e.Key] != e.Rev`, `v.keys[e.Key] != e.Rev || shown && v.deleted[e.Key] > e.Rev`}},
 		killers: []killer{inArea("outages", "TestAViewFromBeforeASetBackLetsNobodyIn")},
 	},
 	{
@@ -624,7 +627,7 @@ var mutants = []mutant{
 	{
 		name:    "a place from before a set-back counts",
 		why:     "The place was first in line, as etcd had said. But that was another line (rule 26).",
-		edits:   []edit{{"place.go", `func (p *place) staleLocked() bool { return p.epoch != p.s.etcd.Epoch() }`, `func (p *place) staleLocked() bool { return false }`}},
+		edits:   []edit{{"internal/queue/place.go", `func (p *Place) StaleLocked() bool { return p.epoch != p.keys.etcd.Epoch() }`, `func (p *Place) StaleLocked() bool { return false }`}},
 		killers: []killer{inArea("outages", "TestNoTwoHoldAfterEtcdWasSetBack")},
 	},
 
@@ -714,7 +717,7 @@ var mutants = []mutant{
 	{
 		name: "a view is kept of a line that has become long",
 		why:  "The line was short when the view began, and the view knows all changes. But eight waiters then get an event for each contender that comes behind (rule 24).",
-		edits: []edit{{"view.go", `	if length <= longLine {
+		edits: []edit{{"internal/queue/view.go", `	if length <= longLine {
 		return
 	}
 `, `	if length > 0 {
@@ -743,7 +746,7 @@ var mutants = []mutant{
 	{
 		name: "a lost hold is told as the holder",
 		why:  "The loser keeps the turn until its Unlock, so the others wait for it. But its key is gone, and another process may hold (rule 8).",
-		edits: []edit{{"localqueue.go", `func (c *claim) lostLocked() bool { return c.hold != nil && c.hold.lossLocked() != nil }`,
+		edits: []edit{{"claim.go", `func (c *claim) lostLocked() bool { return c.hold != nil && c.hold.lossLocked() != nil }`,
 			`func (c *claim) lostLocked() bool { return false }`}},
 		killers: []killer{inArea("queue", "TestALostHoldIsNotToldAsTheHolder")},
 	},
@@ -756,10 +759,9 @@ var mutants = []mutant{
 	{
 		name: "who holds is told without a look at the clock",
 		why:  "A timer ends the hold, and the key was there a moment ago. But the process may have been paused since (rules 2 and 8).",
-		edits: []edit{{"localqueue.go", `	if h := n.holdLocked(); h != nil { // after a pause no timer may have run
-		h.checkLocked(time.Now())
-	}
-`, ``}},
+		edits: []edit{{"localqueue.go", `		h.checkLocked(time.Now())
+`, `		_ = time.Now
+`}},
 		killers: []killer{named("TestAHoldThatIsOverByTheClockIsNotToldAsTheHolder")},
 	},
 	{
@@ -771,7 +773,7 @@ var mutants = []mutant{
 	{
 		name: "a try is refused for a key of its own Session that has just gone",
 		why:  "No place accounts for the key, so the Session has nothing to wait for. But it has just removed it, and the answer is older (rule 7).",
-		edits: []edit{{"acquire.go", `		case !ours && k.hasDrawn(before.Key):
+		edits: []edit{{"internal/queue/keys.go", `		case !ours && a.hasDrawn(e.Key):
 `, `		case !ours && false:
 `}},
 		killers: []killer{inArea("kinds", "TestATryIsNotRefusedForAKeyOfItsOwnSessionThatHasGone")},
@@ -795,11 +797,11 @@ var mutants = []mutant{
 		name: "a watch without the slow re-check",
 		why:  "A watch delivers every event or ends with an error. But on a member that is frozen it does neither (rule 12).",
 		edits: []edit{
-			{"view.go", `	tick := time.NewTimer(recheck.Least)
+			{"internal/queue/view.go", `	tick := time.NewTimer(recheck.Least)
 `, `	tick := time.NewTimer(recheck.Least)
 	tick.Stop()
 `},
-			{"wait.go", `			if checking.finished() {
+			{"internal/queue/wait.go", `			if checking.finished() {
 `, `			if false {
 `},
 		},
@@ -808,7 +810,7 @@ var mutants = []mutant{
 	{
 		name: "a view covers each key that it has ever judged",
 		why:  "The view has judged the first permit. But while the Session waits for another permit the view is for that one, and nobody judges what happens to the first (rule 5).",
-		edits: []edit{{"keywatch.go", `v.judged == p && v.ownLocked() == p
+		edits: []edit{{"internal/queue/place.go", `v.judged == p && v.ownLocked() == p
 `, `p.seen == v && v.ownLocked() == p
 `}},
 		killers: []killer{inArea("kinds", "TestAPermitIsToldOfWhatHappensWhileAnotherOfItsSessionWaits")},
@@ -816,7 +818,7 @@ var mutants = []mutant{
 	{
 		name: "a check holds up the events",
 		why:  "A check may show that events were missed. But an etcd that was frozen under a long line answers its checks one by one, and the next in line may get the last answer (rule 25).",
-		edits: []edit{{"look.go", `	return check{stop, answer}
+		edits: []edit{{"internal/queue/look.go", `	return check{stop, answer}
 `, `	whole := make(chan standing, 1)
 	whole <- <-answer
 	close(whole)
@@ -827,7 +829,7 @@ var mutants = []mutant{
 	{
 		name: "the re-checks of a long line are repeated as if one waited alone",
 		why:  "A lost recheck should be repeated. But each waiter repeats its own, and an etcd that thaws has to work through all of them (rule 25).",
-		edits: []edit{{"look.go", `	retry := attempt.Backoff{Spare: length > crowded}
+		edits: []edit{{"internal/queue/look.go", `	retry := attempt.Backoff{Spare: length > crowded}
 `, `	retry := attempt.Backoff{}
 `}},
 		killers: []killer{named("TestAFrozenEtcdGetsFewRechecksOfALongLine")},
@@ -835,38 +837,38 @@ var mutants = []mutant{
 	{
 		name:    "a re-check of a view asks for the keys that it knows",
 		why:     "They are still there, so nothing was missed. But those that have come since were missed, and a key that lingers has to give way to them (WithLinger).",
-		edits:   []edit{{"view_recheck.go", `	return read.Holds && (!first || slices`, `	return read.Holds && (true || slices`}},
+		edits:   []edit{{"internal/queue/view_recheck.go", `	return read.Holds && (!first || slices`, `	return read.Holds && (true || slices`}},
 		killers: []killer{inArea("watching", "TestAKeyThatLingersGivesWayThoughNoEventTells")},
 	},
 	{
 		name:    "a re-check of a view asks whether there is any other key",
 		why:     "If there is none the key is alone in line. But there may be thousands of nested names, and then all are read each time (rule 24).",
-		edits:   []edit{{"view_recheck.go", `	return !read.More && !slices`, `	return read.Count == 1 && !slices`}},
+		edits:   []edit{{"internal/queue/view_recheck.go", `	return !read.More && !slices`, `	return read.Count == 1 && !slices`}},
 		killers: []killer{inArea("watching", "TestAReCheckDoesNotReadTheKeysOfNestedNames")},
 	},
 	{
 		name: "a re-check of a view asks only for what is newer than its own key",
 		why:  "Whoever comes is newer. But so may be thousands of nested names.",
-		edits: []edit{{"view_recheck.go", `		fewKeys(from, to, clientv3.WithMinModRev(v.revision+1)),
+		edits: []edit{{"internal/queue/view_recheck.go", `		FewKeys(from, to, clientv3.WithMinModRev(v.revision+1)),
 `, ``}},
 		killers: []killer{inArea("watching", "TestAReCheckDoesNotReadTheKeysOfNestedNames")},
 	},
 	{
 		name: "a key that lingers is re-checked as seldom as the hold before it was",
 		why:  "The watch has been good for long. But whoever comes now relies on it anew (rule 24).",
-		edits: []edit{{"keep.go", `	n.view.reliesLocked()
+		edits: []edit{{"internal/queue/line.go", `	n.view.reliesLocked()
 `, ``}},
 		killers: []killer{inArea("watching", "TestAKeyThatLingersGivesWayThoughNoEventTells")},
 	},
 	{
 		name: "a view takes a key with another lease for its own",
 		why:  "The key has the create revision, and stands in line. But it goes with a lease that is not the holder's (rule 5).",
-		edits: []edit{{"view.go", `		v.observedLocked(e)
+		edits: []edit{{"internal/queue/view.go", `		v.observedLocked(e)
 	}
 	v.revision = revision
 `, `	}
 	v.revision = revision
-`}, {"view.go", `		own = over.Entry
+`}, {"internal/queue/view.go", `		own = over.Entry
 `, `		own.Rev = over.Rev
 `}},
 		killers: []killer{inArea("watching", "TestALossIsToldByTheEvent")},
@@ -874,7 +876,7 @@ var mutants = []mutant{
 	{
 		name: "a key of one's own in the line is nobody's",
 		why:  "Audits find a key for which no place accounts. But they are seldom, and the key is in everybody's way (rule 26).",
-		edits: []edit{{"account.go", `		if e.Lease == int64(l.ID) && !k.accountsForLocked(e) {
+		edits: []edit{{"internal/queue/keys.go", `		if e.Lease == int64(l.ID) && !a.accountsForLocked(e) {
 `, `		if e.Lease == int64(l.ID) && e.Rev == 0 {
 `}},
 		killers: []killer{inArea("outages", "TestNoTwoHoldAfterEtcdWasSetBack")},
@@ -891,28 +893,28 @@ var mutants = []mutant{
 		name: "no look once the watch is there",
 		why:  "The line was read when the key was put. But no event shows what was deleted before the watch began (rule 20).",
 		edits: []edit{
-			{"wait.go", `		begun: verifies, due: checks,`, `		begun: stays, due: checks,`},
+			{"internal/queue/wait.go", `		begun: verifies, due: checks,`, `		begun: stays, due: checks,`},
 		},
 		killers: []killer{inArea("queue", "TestALongLineGetsInWhateverBecomesOfItsWatches")},
 	},
 	{
 		name: "who does not look watches from now",
 		why:  "etcd serves a watch from the put late, and one from now at once. But the latter does not show what was deleted in between, and nobody looks (rule 20).",
-		edits: []edit{{"predecessor.go", `		opts = append(opts, clientv3.WithRev(from))
+		edits: []edit{{"internal/queue/predecessor.go", `		opts = append(opts, clientv3.WithRev(from))
 `, ``}},
 		killers: []killer{inArea("queue", "TestAWatchFromThePutMissesNothing")},
 	},
 	{
 		name:    "the watch that was kept is taken for that of any key",
 		why:     "The watch is there, and a place that goes round stands behind the same key again. But somebody may have come between, or the one before may not have come back (rule 12).",
-		edits:   []edit{{"predecessor.go", `last != nil && last.key == before.Key && last`, `last != nil && last`}},
+		edits:   []edit{{"internal/queue/predecessor.go", `last != nil && last.key == before.Key && last`, `last != nil && last`}},
 		killers: []killer{inArea("queue", "TestWhoReturnsToALongLineAsksForLittle")},
 	},
 	{
 		name: "a watch that was kept is kept",
 		why:  "The watch costs etcd nothing while nothing happens, and the next place may need it. But then each name for which the Session has ever waited has one (rule 24).",
-		edits: []edit{{"predecessor.go", `		if n.last == w {
-			s.unwatchLastLocked(n)
+		edits: []edit{{"internal/queue/predecessor.go", `		if n.last == w {
+			n.unwatchLastLocked()
 		}
 `, ``}},
 		killers: []killer{inArea("queue", "TestAWatchThatIsKeptForTheNextPlaceEnds")},
@@ -934,20 +936,20 @@ var mutants = []mutant{
 	{
 		name:    "who is known by a key is looked at as seldom as any in a long line",
 		why:     "The key was read with the put, and the watch shows when it goes. But if it has no lease it never goes, and all that come behind wait (rule 14).",
-		edits:   []edit{{"wait.go", `by.begun, by.first = stays, min(by.first, attempt.Jitter(lateCheck))`, `by.begun = stays`}},
+		edits:   []edit{{"internal/queue/wait.go", `by.begun, by.first = stays, min(by.first, attempt.Jitter(lateCheck))`, `by.begun = stays`}},
 		killers: []killer{inArea("queue", "TestAStrayThatLooksLikeAContenderBlocksNobodyForLong")},
 	},
 	{
 		name: "a view without a read",
 		why:  "The answer to the put has the line, and the watch shows later changes. But it does not show the changes in between (rule 20).",
-		edits: []edit{{"view.go", `				if !v.readLine() {
+		edits: []edit{{"internal/queue/view.go", `				if !v.readLine() {
 					return
 				}
-`, `				v.s.mu.Lock()
+`, `				v.line.keys.mu.Lock()
 				v.keys, v.revision = map[string]int64{}, answer.Header.GetRevision()
-				if p := v.local.queue.Owner(); p != nil && p.place != nil {
-					v.keys[p.place.ticket.Key] = p.place.ticket.Rev()
-					for _, e := range p.place.ahead.Last {
+				if p := v.ownLocked(); p != nil {
+					v.keys[p.Ticket.Key] = p.Ticket.Rev()
+					for _, e := range p.Ahead.Last {
 						v.keys[e.Key] = e.Rev
 					}
 				}
@@ -955,14 +957,14 @@ var mutants = []mutant{
 				for key, rev := range v.keys {
 					v.read[key] = rev
 				}
-				v.s.mu.Unlock()
+				v.line.keys.mu.Unlock()
 `}},
 		killers: []killer{simulation(1000), inArea("queue", "TestAViewMissesNothingBeforeItsWatch")},
 	},
 	{
 		name: "a view takes events that its read knows",
 		why:  "Events are the truth, in order. But events from before the read are older than the read: the deletion of an earlier use of a name then deletes its later use (rule 20).",
-		edits: []edit{{"view.go", `		if at <= v.revision {
+		edits: []edit{{"internal/queue/view.go", `		if at <= v.revision {
 			continue // known from the read
 		}
 `, ``}},
@@ -971,38 +973,38 @@ var mutants = []mutant{
 	{
 		name: "a view remembers every key that went",
 		why:  "The deletion of a key proves that it is gone. But few of them are ahead of anybody, and a wait may be long.",
-		edits: []edit{{"view.go", `	v.forgetLocked()
+		edits: []edit{{"internal/queue/view.go", `	v.forgetLocked()
 }
 `, `}
 `}},
-		killers: []killer{named("TestWhatAViewRemembersIsBounded")},
+		killers: []killer{core("queue", "TestWhatAViewRemembersIsBounded")},
 	},
 	{
 		name:    "a view remembers every contender that went while a put is under way",
 		why:     "One of them may be ahead of the key. But an answer may take long, and many go meanwhile.",
-		edits:   []edit{{"view.go", `len(v.deleted) > viewReads`, `len(v.deleted) > viewReads && v.partial`}},
-		killers: []killer{named("TestWhatAViewRemembersIsBounded")},
+		edits:   []edit{{"internal/queue/view.go", `len(v.deleted) > viewReads`, `len(v.deleted) > viewReads && v.partial`}},
+		killers: []killer{core("queue", "TestWhatAViewRemembersIsBounded")},
 	},
 	{
 		name:    "a view forgets who went while a put is under way",
 		why:     "Nobody waits yet. But the answer to the put tells who was ahead of the key when it was put, and nothing tells again that they are gone.",
-		edits:   []edit{{"view.go", `	if known {`, `	if known || !known {`}},
+		edits:   []edit{{"internal/queue/view.go", `	if known {`, `	if known || !known {`}},
 		killers: []killer{inArea("watching", "TestADeletionThatIsToldBeforeTheAnswerToThePutCounts")},
 	},
 	{
 		name: "the event of the predecessor is enough",
 		why:  "The one before is gone, so it is the waiter's turn. But that one may have been a waiter, too (rule 20).",
 		edits: []edit{
-			{"wait.go", `			if err := p.look(ctx, c, at); err != nil`, `			if w.covers == nil && at != 0 {
-				p.setLine(line.None, p.s.etcd.Epoch())
+			{"internal/queue/wait.go", `			if err := c.look(ctx, p, at); err != nil`, `			if w.covers == nil && at != 0 {
+				p.setLine(line.None, p.keys.etcd.Epoch())
 				return nil
 			}
-			if err := p.look(ctx, c, at); err != nil`},
-			{"view.go", `		p.ahead = p.ahead.Without(v.goneLocked(p))
-`, `		if gone := v.goneLocked(p); gone(p.ahead.Last[len(p.ahead.Last)-1]) {
-			p.ahead.Last = nil
+			if err := c.look(ctx, p, at); err != nil`},
+			{"internal/queue/view.go", `		p.Ahead = p.Ahead.Without(v.goneLocked(p))
+`, `		if gone := v.goneLocked(p); gone(p.Ahead.Last[len(p.Ahead.Last)-1]) {
+			p.Ahead.Last = nil
 		}
-		p.ahead = p.ahead.Without(v.goneLocked(p))
+		p.Ahead = p.Ahead.Without(v.goneLocked(p))
 `},
 		},
 		killers: []killer{simulation(1000), onCluster("TestWhoMovesUpBehindTheHolderDoesNotEnterBesideIt")},
@@ -1024,8 +1026,8 @@ var mutants = []mutant{
 		name: "a waiter does not miss its own key",
 		why:  "Only those before the waiter can be in its way. But without a key the waiter is in nobody's way (rule 12).",
 		edits: []edit{
-			{"view.go", `Unproven: p.seen != v && !afterRead,`, `Unproven: p.hold == nil || p.seen != v && !afterRead,`},
-			{"audit.go", `Entry: e, LeaseGone: !known}`, `Entry: e, LeaseGone: !known, Unproven: p.hold == nil}`},
+			{"internal/queue/view.go", `Unproven: p.seen != v && !afterRead,`, `Unproven: p.held.IsZero() || p.seen != v && !afterRead,`},
+			{"internal/queue/audit.go", `Entry: e, LeaseGone: !known}`, `Entry: e, LeaseGone: !known, Unproven: p.held.IsZero()}`},
 		},
 		killers: []killer{inArea("queue", "TestAWaiterWhoseKeyWasDeletedQueuesAnew")},
 	},
@@ -1049,7 +1051,7 @@ var mutants = []mutant{
 		name: "a waiter's own key is told by its create revision alone",
 		why:  "It is the key that the waiter put. But somebody may have put it over, and it goes with another lease, or with none (rule 12).",
 		edits: []edit{
-			{"look.go", `p.ticket.Exists(), p.ticket.OnLease())`, `p.ticket.Exists())`},
+			{"internal/queue/look.go", `p.Ticket.Exists(), p.Ticket.OnLease())`, `p.Ticket.Exists())`},
 			{"internal/ticket/ticket.go", ` && e.Rev == t.rev && e.Lease == t.Lease
 `, ` && e.Rev == t.rev
 `},
@@ -1107,8 +1109,13 @@ var mutants = []mutant{
 	{
 		name: "one late watch makes all watch anew",
 		why:  "The watches share a stream, which may be dead, and which ends when nobody uses it. But mostly only one watch is late, and the others make a storm (rule 25).",
-		edits: []edit{{"view_recheck.go", `		return 0, false // only this one begins a new watch: other watches may be fine
-`, `		v.s.watchAnewLocked()
+		edits: []edit{{"internal/queue/view_recheck.go", `		return 0, false // only this one begins a new watch: other watches may be fine
+`, `		v.line.keys.rewatchLocked()
+		for n := range v.line.keys.LinesLocked {
+			if n.view != nil {
+				n.view.renewLocked()
+			}
+		}
 		return 0, false
 `}},
 		killers: []killer{inArea("watching", "TestOneLateWatchIsMadeAnewAlone")},
@@ -1124,7 +1131,7 @@ var mutants = []mutant{
 	{
 		name: "a revision that the member does not have yet ends the wait",
 		why:  "An error of a read is an error. But this one passes by itself (rule 20).",
-		edits: []edit{{"look.go", `			return read, nil
+		edits: []edit{{"internal/queue/look.go", `			return read, nil
 		}
 	}
 `, `			return read, nil
@@ -1139,19 +1146,19 @@ var mutants = []mutant{
 		name: "a watch that ends is the end of the wait",
 		why:  "What Lock builds on is gone, and the caller may call it again. But the watch ends whenever a member restarts (rule 12).",
 		edits: []edit{
-			{"wait.go", `			if err := broken.Wait(ctx, p.s.etcd.Caller); err != nil {
+			{"internal/queue/wait.go", `			if err := broken.Wait(ctx, p.keys.etcd.Caller); err != nil {
 				return err
 			}
-`, `			if err := broken.Wait(ctx, p.s.etcd.Caller); err == nil {
+`, `			if err := broken.Wait(ctx, p.keys.etcd.Caller); err == nil {
 				return attempt.ErrNoAnswer
 			}
 `},
-			{"view.go", `			case etcd.Ended:
+			{"internal/queue/view.go", `			case etcd.Ended:
 `, `			case etcd.Ended:
-				v.s.mu.Lock()
+				v.line.keys.mu.Lock()
 				v.refusal = attempt.ErrNoAnswer
 				v.endLocked()
-				v.s.mu.Unlock()
+				v.line.keys.mu.Unlock()
 `},
 		},
 		killers: []killer{simulation(1000), inArea("queue", "TestAWaiterGetsInWhateverBecomesOfItsWatch")},
@@ -1159,8 +1166,8 @@ var mutants = []mutant{
 	{
 		name: "a key lingers whoever waits",
 		why:  "The key is given up when its time is over. But until then others wait for nobody (WithLinger).",
-		edits: []edit{{"view.go", `		if v.othersLocked() {
-			v.local.giveWayLocked()
+		edits: []edit{{"internal/queue/view.go", `		if v.othersLocked() {
+			v.line.local.GiveWayLocked()
 		}
 `, ``}},
 		killers: []killer{simulation(1000), inArea("queue", "TestAKeyThatLingersGivesWayAsSoonAsAnotherQueues")},
@@ -1168,12 +1175,12 @@ var mutants = []mutant{
 	{
 		name: "a key lingers without a watch",
 		why:  "The watch will be back. But meanwhile nothing shows who waits (WithLinger).",
-		edits: []edit{{"view.go", `		v.becomesLocked(viewBlind)
+		edits: []edit{{"internal/queue/view.go", `		v.becomesLocked(viewBlind)
 	}
 	v.blindLocked()
 `, `		v.becomesLocked(viewBlind)
 	}
-`}, {"view.go", `		v.blindLocked()
+`}, {"internal/queue/view.go", `		v.blindLocked()
 		v.becomesLocked(viewOver)
 `, `		v.becomesLocked(viewOver)
 `}},
@@ -1216,13 +1223,13 @@ var mutants = []mutant{
 	{
 		name:    "what lingers is held without a look at the clock",
 		why:     "The key was there a moment ago. But the process may have been paused since (rule 2, WithLinger).",
-		edits:   []edit{{"localqueue.go", ` && p.tellsOf(c) && p.lastsLocked():`, ` && p.tellsOf(c):`}},
+		edits:   []edit{{"claim.go", ` && p.tellsOf(c) && p.LastsLocked():`, ` && p.tellsOf(c):`}},
 		killers: []killer{named("TestWhatLingersIsNotHeldWhenTheTrustIsOver")},
 	},
 	{
 		name: "a wait that ends as it is let in passes the turn on",
 		why:  "The call owns the turn, and owners of a turn pass it on. But it got a hold before, and others share its key.",
-		edits: []edit{{"localqueue.go", `	case turn.Owner:
+		edits: []edit{{"claim.go", `	case turn.Owner:
 		if p != nil`, `	case turn.Owner, turn.Holder:
 		if p != nil`}},
 		killers: []killer{inArea("queue", "TestAWaitThatEndsAsItIsLetInHasAHoldOrNothing"), ofFamily(500)},
@@ -1240,7 +1247,7 @@ var mutants = []mutant{
 	{
 		name:    "what lingers is held whatever its value says",
 		why:     "The key is the Session's own, whichever Mutex comes. But its value says whether the holder may be recalled (WithLinger).",
-		edits:   []edit{{"localqueue.go", ` && p.tellsOf(c) && p`, ` && p`}},
+		edits:   []edit{{"claim.go", ` && p.tellsOf(c) && p`, ` && p`}},
 		killers: []killer{inArea("queue", "TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue")},
 	},
 	{
@@ -1252,13 +1259,13 @@ var mutants = []mutant{
 	{
 		name:    "a key that was put for one that left serves the next one whatever its value says",
 		why:     "The key stands first in line, and the next one waits. But the value is that of the one that left.",
-		edits:   []edit{{"localqueue.go", `		!next.reads() && !put.tellsOf(next) || next.try`, `		next.try`}},
+		edits:   []edit{{"localqueue.go", `		!next.reads() && !put.tellsOf(next) || next.Try`, `		next.Try`}},
 		killers: []killer{inArea("queue", "TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue")},
 	},
 	{
 		name: "what lingers and cannot be held stays",
 		why:  "The key is given up when its time is over. But until then the Session waits behind a key of its own (WithLinger).",
-		edits: []edit{{"acquire.go", `		n.giveWayLocked()
+		edits: []edit{{"acquire.go", `		n.GiveWayLocked()
 		n.queue.Enter(&c.waiter)
 `, `		if n.queue.Lingering() != nil {
 			n.queue.Yield()
@@ -1292,8 +1299,8 @@ var mutants = []mutant{
 	{
 		name: "TryLock waits once its key is in line",
 		why:  "Its key is there, as that of Lock. But somebody came before it, and it does not wait for others.",
-		edits: []edit{{"wait.go", `		case c.try:
-`, `		case c.try && c.together && !c.try:
+		edits: []edit{{"internal/queue/wait.go", `		case c.Try:
+`, `		case c.Try && len(ahead.Last) < 0:
 `}},
 		killers: []killer{inArea("queue", "TestTryLockBesideKeysThatComeAndGoAnswersSoon")},
 	},
@@ -1443,17 +1450,17 @@ var mutants = []mutant{
 	{
 		name: "one joins those who read without a live watch",
 		why:  "The key is held, and a writer waits for it. But if one more reader joins each time, the writer waits for ever.",
-		edits: []edit{{"sharing.go", `	case !v.isLiveLocked():
-`, `	case v == nil:
+		edits: []edit{{"sharing.go", `	case !live:
+`, `	case !live && !n.WatchedLocked():
 `}},
 		killers: []killer{inArea("kinds", "TestNobodyJoinsWithoutALiveWatch"), ofFamily(2000)},
 	},
 	{
 		name: "one joins a key whose lease does not last",
 		why:  "The lease is still trusted. But it gets no renewal in time, or is about to be replaced, and the hold that has just begun ends with it.",
-		edits: []edit{{"sharing.go", `	case !p.lease.ServesLocked():
+		edits: []edit{{"sharing.go", `	case !p.Lease.ServesLocked():
 		return mustQueue
-	case !p.lastsLocked(): // a renewal is late, or etcd was set back
+	case !p.LastsLocked(): // a renewal is late, or etcd was set back
 		return undecided
 	}
 `, `	}
@@ -1463,23 +1470,23 @@ var mutants = []mutant{
 	{
 		name: "the first to unlock releases the key of all who read",
 		why:  "The reader that has put the key removes it. But others of its Session still read by it.",
-		edits: []edit{{"release.go", `	if h.place.refs > 0 {
-`, `	if h.place.refs > 0 && h.place.removed != nil {
+		edits: []edit{{"release.go", `	if h.place.Refs > 0 {
+`, `	if h.place.Refs > 0 && h.place.GivenUpLocked() {
 `}},
 		killers: []killer{inArea("kinds", "TestAWriterWaitsForEveryReaderOfItsSession")},
 	},
 	{
 		name: "the last but one to unlock releases the key of those who read",
 		why:  "The place counts those that still read, and one is not many. But that one reads.",
-		edits: []edit{{"release.go", `	if h.place.refs > 0 {
-`, `	if h.place.refs > 1 || h.place.ticket.State() != ticket.Held {
+		edits: []edit{{"release.go", `	if h.place.Refs > 0 {
+`, `	if h.place.Refs > 1 || h.place.Ticket.State() != ticket.Held {
 `}},
 		killers: []killer{ofFamily(1000), inArea("kinds", "TestAWriterWaitsForEveryReaderOfItsSession")},
 	},
 	{
 		name: "a Close that is not confirmed leaves the other reads",
 		why:  "The caller gets the error all the same. But a read that had ended before keeps its turn, and nobody can unlock it any more (rule 9).",
-		edits: []edit{{"close.go", `				unconfirmed = err
+		edits: []edit{{"close.go", `				failure = err
 `, `				return err
 `}},
 		killers: []killer{inArea("kinds", "TestACloseThatIsNotConfirmedGivesUpEachRead")},
@@ -1487,7 +1494,7 @@ var mutants = []mutant{
 	{
 		name: "one joins while a writer of its Session waits",
 		why:  "The watch shows etcd's line, and no writer is in it. But the local line has one.",
-		edits: []edit{{"localqueue.go", ` && n.queue.Waiting() == 0 &&
+		edits: []edit{{"claim.go", ` && n.queue.Waiting() == 0 &&
 `, ` && (c.reads() || n.queue.Waiting() == 0) &&
 `}, {"internal/turn/turn.go", `	if q.waiting > 0 || !w.Shares || !q.owner.Shares {
 `, `	if !w.Shares || !q.owner.Shares {
@@ -1500,9 +1507,9 @@ var mutants = []mutant{
 	{
 		name: "a leader is released before it has returned",
 		why:  "Its context has ended, so the leader will return soon, and the next one could begin. But until then two lead.",
-		edits: []edit{{"lead.go", `	err = during(ctx, h, term, func() error {
+		edits: []edit{{"lead.go", `	err = during(ctx, h, led, func() error {
 `, `	defer context.AfterFunc(ctx, func() { _ = m.unlock(context.WithoutCancel(ctx), h) })()
-	err = during(ctx, h, term, func() error {
+	err = during(ctx, h, led, func() error {
 `}},
 		killers: []killer{inArea("holders", "TestALeaderIsReleasedOnlyAfterItHasReturned"), ofFamily(300)},
 	},
@@ -1515,7 +1522,7 @@ var mutants = []mutant{
 	{
 		name:    "a term is long by the TTL that was asked for",
 		why:     "The user has written that TTL down. But etcd may have granted a longer one.",
-		edits:   []edit{{"lead.go", `m.lead(ctx, h, fn), h.place.lease.TTL`, `m.lead(ctx, h, fn), m.s.cfg.ttl`}},
+		edits:   []edit{{"lead.go", `m.term(ctx, h), h.place.Lease.TTL`, `m.term(ctx, h), m.s.cfg.ttl`}},
 		killers: []killer{inArea("holders", "TestTheRestOfALeader")},
 	},
 	{
@@ -1550,7 +1557,7 @@ var mutants = []mutant{
 	{
 		name:    "who follows a leader asks whether there is any newer key",
 		why:     "While nobody leads, each newer key may be a leader's. But nested names in use are newer, too, and then all keys are read each time (rule 24).",
-		edits:   []edit{{"watch.go", `!showsNobody(read.Ranges[0], w.name, "")`, `read.Ranges[0].Count > 0`}},
+		edits:   []edit{{"watch.go", `!queue.ShowsNobody(read.Ranges[0], w.name, "")`, `read.Ranges[0].Count > 0`}},
 		killers: []killer{inArea("holders", "TestWatchHolderOfAFreeNameReadsNoNestedNames")},
 	},
 
@@ -1609,8 +1616,8 @@ var mutants = []mutant{
 		name: "the key of a recalled hold goes with its grace",
 		why:  "The context has ended, so nobody should work any more. But a holder that has not looked yet still works, and the next one works beside it.",
 		edits: []edit{{"hold.go", `				o.becomesLocked(holdRecalled, h.recall.end)
-`, `				if !o.endLocked(h.recall.end) && o.place.refs == 0 {
-					o.place.abandonLocked(false)
+`, `				if !o.endLocked(h.recall.end) && o.place.Refs == 0 {
+					o.place.AbandonLocked(false)
 				}
 `}},
 		killers: []killer{inArea("holders", "TestTheKeyOfARecalledHoldGoesWithItsUnlock"), inArea("outages", "TestNobodyBelievesBesideARecalledHold"), ofFamily(300)},
@@ -1628,14 +1635,14 @@ var mutants = []mutant{
 	{
 		name:    "a recalled key is handed off",
 		why:     "The recalled hold has ended, and the next one of its Session begins. But it begins at the key that somebody wants back.",
-		edits:   []edit{{"place.go", `l.ServesLocked() && p.recall == nil && `, `l.ServesLocked() && `}},
+		edits:   []edit{{"internal/queue/place.go", `l.ServesLocked() && p.Recall == nil && `, `l.ServesLocked() && `}},
 		killers: []killer{inArea("holders", "TestARecalledKeyIsNotHandedOff")},
 	},
 	{
 		name: "a key that lingers does not give way to a recall",
 		why:  "Nobody holds, so there is nobody to ask. But there is nobody to unlock either.",
-		edits: []edit{{"recall.go", `	if p.lingersLocked() {
-		p.local.giveWayLocked()
+		edits: []edit{{"internal/queue/place.go", `	if p.LingersLocked() {
+		p.line.local.GiveWayLocked()
 		return
 	}
 `, ``}},
@@ -1645,7 +1652,7 @@ var mutants = []mutant{
 		name: "a hold that begins does not mark its line",
 		why:  "The holder has no reason to look behind it. But those who read and wait there may join now, and no other event may ever come.",
 		edits: []edit{{"acquire.go", `		c.local.queue.Hold(&c.waiter)
-		c.local.markLocked()
+		c.local.MarkLocked()
 `, `		c.local.queue.Hold(&c.waiter)
 `}},
 		killers: []killer{named("TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
@@ -1653,14 +1660,14 @@ var mutants = []mutant{
 	{
 		name: "a waiter that leaves does not mark its line",
 		why:  "It takes nothing that somebody else could want. But a writer that has left held up those behind it.",
-		edits: []edit{{"localqueue.go", `		n.markLocked() // the waiters behind it may join a cohort
+		edits: []edit{{"claim.go", `		n.MarkLocked() // the waiters behind it may join a cohort
 `, ``}},
 		killers: []killer{named("TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
 	},
 	{
 		name: "a view that ends does not mark its line",
 		why:  "It has nothing to tell any more. But a reader that waits for its word waits on, and nobody begins another view.",
-		edits: []edit{{"view.go", `	if next != viewOver || !v.hopeless && v.refusal == nil {
+		edits: []edit{{"internal/queue/view.go", `	if next != viewOver || !v.hopeless && v.refusal == nil {
 `, `	if next != viewOver {
 `}},
 		killers: []killer{named("TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
@@ -1668,7 +1675,7 @@ var mutants = []mutant{
 	{
 		name: "a view that reads too long a line judges it first",
 		why:  "That is how a view of any other line ends. But what it judges marks the line, whose admission begins the next view, without end.",
-		edits: []edit{{"view_recheck.go", `		if v.isHopelessLocked(len(keys)) {
+		edits: []edit{{"internal/queue/view_recheck.go", `		if v.isHopelessLocked(len(keys)) {
 			return false
 		}
 `, ``}},
@@ -1677,7 +1684,7 @@ var mutants = []mutant{
 	{
 		name: "a view in which the line grows too long judges it first",
 		why:  "That is how a view of any other line ends. But what it judges marks the line, whose admission begins the next view.",
-		edits: []edit{{"view.go", `	if v.isHopelessLocked(len(v.keys)) {
+		edits: []edit{{"internal/queue/view.go", `	if v.isHopelessLocked(len(v.keys)) {
 		return
 	}
 `, ``}},
@@ -1686,14 +1693,14 @@ var mutants = []mutant{
 	{
 		name: "an admission that lets one in does not mark its line",
 		why:  "It has looked at the line just now. But the next one may join, too.",
-		edits: []edit{{"sharing.go", `	n.markLocked() // the next one may, too
+		edits: []edit{{"sharing.go", `	n.MarkLocked() // the next one may, too
 `, ``}},
 		killers: []killer{named("TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
 	},
 	{
 		name: "one joins a recalled cohort",
 		why:  "The readers still hold. But if one more came in each grace, they would hold for ever.",
-		edits: []edit{{"sharing.go", `	case p.recall != nil:
+		edits: []edit{{"sharing.go", `	case p.Recall != nil:
 		return mustQueue // (Do not join. TestNobodyJoinsARecalledCohort.)
 `, ``}},
 		killers: []killer{inArea("holders", "TestNobodyJoinsARecalledCohort"), inArea("holders", "TestNobodyJoinsARecalledWaiter")},
@@ -1701,8 +1708,8 @@ var mutants = []mutant{
 	{
 		name: "a recalled place is handed down",
 		why:  "The waiter there has given up, and the next one came before the put. But it takes over a place that somebody wants back.",
-		edits: []edit{{"sharing.go", ` ||
-		p.recall != nil {
+		edits: []edit{{"claim.go", ` ||
+		p.Recall != nil {
 		return nil, false`, ` {
 		return nil, false`}},
 		killers: []killer{inArea("holders", "TestNobodyJoinsARecalledWaiter")},
@@ -1718,13 +1725,13 @@ var mutants = []mutant{
 	{
 		name:    "a recall before the watch is not noticed",
 		why:     "The watch shows what is done to the key. But a hold is watched only from its second second on.",
-		edits:   []edit{{"keywatch.go", `Entry: e, AskFirst: true}`, `Entry: line.Entry{Key: e.Key, Rev: e.Rev, Lease: e.Lease}, AskFirst: true}`}},
+		edits:   []edit{{"internal/queue/keywatch.go", `Entry: e, AskFirst: true}`, `Entry: line.Entry{Key: e.Key, Rev: e.Rev, Lease: e.Lease}, AskFirst: true}`}},
 		killers: []killer{inArea("holders", "TestARecallOfAYoungHoldIsNoticed")},
 	},
 	{
 		name: "an event of a recall is taken for nothing",
 		why:  "The key keeps its lease and its place, so nothing seems to have happened to it. But its value has the request.",
-		edits: []edit{{"keywatch.go", `		p.observedLocked(ticket.Observation{
+		edits: []edit{{"internal/queue/keywatch.go", `		p.observedLocked(ticket.Observation{
 `, `		event.Kv.Value = nil
 		p.observedLocked(ticket.Observation{
 `}},
@@ -1733,23 +1740,23 @@ var mutants = []mutant{
 	{
 		name: "a view does not tell of a recall",
 		why:  "The view has the create revisions of those in line. But a recall leaves these alone.",
-		edits: []edit{{"view.go", `		own = over.Entry
+		edits: []edit{{"internal/queue/view.go", `		own = over.Entry
 `, `		own.Rev, own.Lease = over.Rev, over.Lease
-`}, {"view.go", `Entry: e, Unproven: true}`, `Entry: line.Entry{Key: e.Key, Rev: e.Rev, Lease: e.Lease}, Unproven: true}`}},
+`}, {"internal/queue/view.go", `Entry: e, Unproven: true}`, `Entry: line.Entry{Key: e.Key, Rev: e.Rev, Lease: e.Lease}, Unproven: true}`}},
 		killers: []killer{inArea("holders", "TestAWaiterMayBeRecalled"), inArea("holders", "TestAKeyThatLingersGivesWayToARecall")},
 	},
 	{
 		name: "a recheck does not show a recall",
 		why:  "The recheck compares whether those before it stand in line, and whether its own key does. But the event of the recall may have been lost.",
-		edits: []edit{{"view_recheck.go", `	ifs := append(p.asPutLocked(), p.ticket.Exists(), p.ticket.OnLease())
-`, `	ifs := []clientv3.Cmp{p.ticket.Exists(), p.ticket.OnLease()}
+		edits: []edit{{"internal/queue/view_recheck.go", `	ifs := append(p.asPutLocked(), p.Ticket.Exists(), p.Ticket.OnLease())
+`, `	ifs := []clientv3.Cmp{p.Ticket.Exists(), p.Ticket.OnLease()}
 `}},
 		killers: []killer{inArea("holders", "TestAKeyThatLingersGivesWayToARecall"), inArea("holders", "TestAWaiterMayBeRecalled")},
 	},
 	{
 		name: "what a waiter reads last does not show a recall",
 		why:  "The waiter reads who is before it, and whether its own key is there. But its key may have a request.",
-		edits: []edit{{"look.go", `	lost := p.observedLocked(own).IsLoss()
+		edits: []edit{{"internal/queue/place.go", `	lost := p.observedLocked(own).IsLoss()
 `, `	own.Entry = line.Entry{Key: own.Key, Rev: own.Rev, Lease: own.Lease}
 	lost := p.observedLocked(own).IsLoss()
 `}},
@@ -1758,7 +1765,7 @@ var mutants = []mutant{
 	{
 		name: "audits do not show a recall",
 		why:  "Audits compare the names of keys, and a recall changes none. But a watch may be silent, and above a hundred names there is none.",
-		edits: []edit{{"audit.go", `	if !some {
+		edits: []edit{{"internal/queue/audit.go", `	if !some {
 		return suspicious, nil, true
 	}
 `, `	if some || !some {
@@ -1770,7 +1777,7 @@ var mutants = []mutant{
 	{
 		name: "audits for a recall come beside the others",
 		why:  "They ask for something else. But an idle hold then costs more than one that does not listen (rule 24).",
-		edits: []edit{{"audit.go", `	return suspicious, places, both
+		edits: []edit{{"internal/queue/audit.go", `	return suspicious, places, both
 `, `	return suspicious, places, true
 `}},
 		killers: []killer{inArea("holders", "TestAHoldThatMayBeRecalledCostsNothingMore")},
@@ -1824,7 +1831,7 @@ var mutants = []mutant{
 	{
 		name:    "the key of a LockAll is put with a release",
 		why:     "A release does so for the next waiter, and saves a round trip. But the other names of the LockAll have no key yet.",
-		edits:   []edit{{"localqueue.go", `first.Value.try || first.Value.together {`, `first.Value.try {`}, {"localqueue.go", ` || next.try || next.together) {`, ` || next.try) {`}},
+		edits:   []edit{{"localqueue.go", `first.Value.Try || first.Value.together {`, `first.Value.Try {`}, {"localqueue.go", ` || next.Try || next.together) {`, ` || next.Try) {`}},
 		killers: []killer{inArea("kinds", "TestLockAllTakesOverNoKey")},
 	},
 	{
@@ -1852,7 +1859,7 @@ var mutants = []mutant{
 	{
 		name: "a place of several that is first is not watched",
 		why:  "Nobody is before the place any more, and nobody is ever put before it. But its own key may go while it waits for the others, and then somebody else holds.",
-		edits: []edit{{"lockall.go", `		p.ticket.Hold()
+		edits: []edit{{"internal/queue/place.go", `		p.Ticket.Hold()
 		p.held = time.Now()
 `, ``}},
 		killers: []killer{inArea("kinds", "TestAKeyOfSeveralThatIsDeletedIsMissed")},
@@ -1860,7 +1867,7 @@ var mutants = []mutant{
 	{
 		name:    "the first places of a LockAll are watched as if they came with the last",
 		why:     "Only then does the hold begin. But until their watches are there, nobody learns that they were recalled meanwhile.",
-		edits:   []edit{{"hold.go", `	if p.held.IsZero() { // else`, `	if p.hold == nil { // else`}},
+		edits:   []edit{{"internal/queue/place.go", `	if p.held.IsZero() { // else`, `	if first { // else`}},
 		killers: []killer{inArea("kinds", "TestARecallWhereALockAllIsTheFirst")},
 	},
 	{
@@ -1921,7 +1928,7 @@ var mutants = []mutant{
 	{
 		name: "a permit does not mind who waits in its Session",
 		why:  "It is within the limit, and comes in beside the holders of its Session. But an exclusive claim that waits for these waits on.",
-		edits: []edit{{"localqueue.go", ` && n.queue.Waiting() == 0 &&
+		edits: []edit{{"claim.go", ` && n.queue.Waiting() == 0 &&
 `, ` && (c.kind == line.Permit || n.queue.Waiting() == 0) &&
 `}, {"internal/turn/turn.go", `	if q.waiting > 0 || !w.Steps || !q.owner.Steps {
 `, `	if !w.Steps || !q.owner.Steps {
@@ -1931,7 +1938,7 @@ var mutants = []mutant{
 	{
 		name: "one joins those who read while a permit waits",
 		why:  "No writer stands in line. But the permit waits for as long as readers come.",
-		edits: []edit{{"view.go", `		if line.KindOf(key) != line.Read {
+		edits: []edit{{"internal/queue/view.go", `		if line.KindOf(key) != line.Read {
 `, `		if line.KindOf(key) == line.Exclusive {
 `}},
 		killers: []killer{inArea("kinds", "TestNobodyJoinsReadsWhileAPermitWaits")},
@@ -1939,13 +1946,13 @@ var mutants = []mutant{
 	{
 		name:    "a permit begins as many watches again after watches that have failed",
 		why:     "A watch that failed should begin again. But a slow etcd then gets a watch for each key for which the permit waits, time and again (rule 25).",
-		edits:   []edit{{"wait_permits.go", `(ahead.Whole || failed || len(awaited) > manyWatched)`, `(ahead.Whole || failed && len(awaited) == 0 || len(awaited) > manyWatched)`}},
+		edits:   []edit{{"internal/queue/wait_permits.go", `(ahead.Whole || failed || len(awaited) > manyWatched)`, `(ahead.Whole || failed && len(awaited) == 0 || len(awaited) > manyWatched)`}},
 		killers: []killer{inArea("kinds", "TestTheWatchesOfAPermitBeginAtASlowEtcd")},
 	},
 	{
 		name: "two permits of a Session have one key",
 		why:  "A name is random enough. But few bits of a permit's name are random.",
-		edits: []edit{{"account.go", `		if ok && k.places[key] == nil {
+		edits: []edit{{"internal/queue/account.go", `		if ok && a.places[key] == nil {
 `, `		if ok {
 `}},
 		killers: []killer{inArea("kinds", "TestPermitsOfASessionHaveAKeyEach")},
@@ -1953,11 +1960,11 @@ var mutants = []mutant{
 	{
 		name: "an audit has the time of one attempt",
 		why:  "An audit makes up to three requests. But if each answer takes more than half of that time, it finds a key that blocks others, and never deletes it.",
-		edits: []edit{{"audit.go", `	asking, stop := context.WithTimeout(s.ctx, s.etcd.Timeout())
+		edits: []edit{{"internal/queue/audit.go", `	asking, stop := context.WithTimeout(k.ctx, k.etcd.Timeout())
 	defer stop()
-`, `	ctx, cancel := context.WithTimeout(ctx, s.etcd.Timeout())
+`, `	ctx, cancel := context.WithTimeout(ctx, k.etcd.Timeout())
 	defer cancel()
-	asking, stop := context.WithTimeout(s.ctx, s.etcd.Timeout())
+	asking, stop := context.WithTimeout(k.ctx, k.etcd.Timeout())
 	defer stop()
 `}},
 		killers: []killer{inArea("lease", "TestAStrayIsSweptWhereAnswersAreSlow")},
@@ -1965,30 +1972,30 @@ var mutants = []mutant{
 	{
 		name: "a permit goes in by the end of what it has seen",
 		why:  "It watches all permits, and none is left. But it does not see a Mutex that stands before them.",
-		edits: []edit{{"wait_permits.go", `	return !w.covers(p.ahead)
-}`, `	return p.ahead.Clear()
+		edits: []edit{{"internal/queue/wait_permits.go", `	return !w.covers(p.Ahead)
+}`, `	return p.Ahead.Clear()
 }`}},
 		killers: []killer{inArea("kinds", "TestAPermitBehindOthersGetsInWithTheLastOfThem")},
 	},
 	{
 		name: "a permit that has found whom it waits for reads once more",
 		why:  "Later is newer. But a view may have cleared it meanwhile, and there is nobody whom it could watch.",
-		edits: []edit{{"wait_permits.go", `	w := p.watchSome(ctx, ahead, *broken)
-`, `	ahead, _ = p.rivals()
-	w := p.watchSome(ctx, ahead, *broken)
+		edits: []edit{{"internal/queue/wait.go", `	w := watchSome(ctx, p, ahead, *broken)
+`, `	ahead, _ = p.Rivals()
+	w := watchSome(ctx, p, ahead, *broken)
 `}},
-		killers: []killer{named("TestAPermitWaitsForThoseThatItHasFound")},
+		killers: []killer{core("queue", "TestAPermitWaitsForThoseThatItHasFound")},
 	},
 	{
 		name:    "a permit that waits misses what was before its watches",
 		why:     "The line was read with the put. But those that have gone between the put and the watches told nobody.",
-		edits:   []edit{{"wait_permits.go", `		begun: looks, due: looks,`, `		begun: stays, due: looks,`}},
+		edits:   []edit{{"internal/queue/wait.go", `		begun: looks, due: looks,`, `		begun: stays, due: looks,`}},
 		killers: []killer{inArea("kinds", "TestAPermitMissesNothingBeforeItsWatches")},
 	},
 	{
 		name: "a key counts as watched by a view that looks at another place",
 		why:  "The Session has a view of the line. But the view is for the place that waits, and each permit of the Session that holds has another key.",
-		edits: []edit{{"keywatch.go", `v.judged == p && v.ownLocked() == p
+		edits: []edit{{"internal/queue/place.go", `v.judged == p && v.ownLocked() == p
 `, `p.seen == v
 `}},
 		killers: []killer{inArea("kinds", "TestAPermitIsWatchedWhileAnotherOfItsSessionWaits")},
@@ -1999,12 +2006,13 @@ var mutants = []mutant{
 	{
 		name: "a failed wait leaves its key to the lease",
 		why:  "The lease removes the key. But the lease is renewed for as long as the Session lives (rule 9).",
-		edits: []edit{{"acquire.go", `			p.tells = tells
-`, `			if p.tells = tells; tells {
-				p.removed = make(chan struct{})
-				p.stopUsingLocked()
-				continue
-			}
+		edits: []edit{{"internal/queue/removal.go", `	p.stopUsingLocked()
+	p.UnwatchLocked()
+`, `	p.stopUsingLocked()
+	if p.Tells {
+		return p.removed
+	}
+	p.UnwatchLocked()
 `}},
 		killers: []killer{simulation(1000), inArea("queue", "TestAClaimThatLeavesOnItsWayLeavesNothingBehind")},
 	},
@@ -2015,7 +2023,7 @@ var mutants = []mutant{
 			{"internal/lease/revoke.go", `		err = l.tenants.RemoveRest(time.Now().Add(l.TTL))
 `, `		err = nil
 `},
-			{"removal.go", `	return p.ticket.Lost() && !p.lease.GoneLocked() && p.s.ctx.Err() == nil
+			{"internal/queue/removal.go", `	return p.Ticket.Lost() && !p.Lease.GoneLocked() && p.keys.ctx.Err() == nil
 `, `	return false
 `},
 		},
@@ -2027,7 +2035,7 @@ var mutants = []mutant{
 	{
 		name:    "only a key that was seen is removed",
 		why:     "The put failed, so there is nothing to remove. But it may be only its answer that failed (rule 9).",
-		edits:   []edit{{"removal.go", `	if unsent || p.s.closed {`, `	if p.ticket.Rev() == 0 || p.s.closed {`}},
+		edits:   []edit{{"internal/queue/removal.go", `	if unsent || p.keys.Leases.ClosedLocked() {`, `	if p.Ticket.Rev() == 0 || p.keys.Leases.ClosedLocked() {`}},
 		killers: []killer{inArea("lease", "TestAKeyWhosePutWasNotAnsweredIsRemovedAtOnce")},
 	},
 	{
@@ -2040,11 +2048,15 @@ var mutants = []mutant{
 				return nil, err
 			}
 			p := a[0].place
-			p.s.mu.Lock()
-			delete(p.account.places, p.ticket.Key)
-			p.ticket.Key = p.account.draw(p.m.name, line.ShapeOf(p.ticket.Key))
-			p.account.places[p.ticket.Key] = p
-			p.s.mu.Unlock()
+			a[0].m.s.mu.Lock()
+			if key := []byte(p.Ticket.Key); key[len(key)-36] == 'a' {
+				key[len(key)-36] = 'b'
+				p.Ticket.Key = string(key)
+			} else {
+				key[len(key)-36] = 'a'
+				p.Ticket.Key = string(key)
+			}
+			a[0].m.s.mu.Unlock()
 `}},
 		killers: []killer{inArea("lease", "TestALockWhoseAnswerWasLostStandsInLineOnce")},
 	},
@@ -2052,11 +2064,11 @@ var mutants = []mutant{
 		name: "a lease in doubt is used for more",
 		why:  "The lease is fine, only one request was not. But that request may come later, and then nobody knows its key: no audit removes it here (rule 9).",
 		edits: []edit{
-			{"account.go", `	if a.Doubtful() {
-		k.retireLocked()
+			{"internal/queue/account.go", `	if put.Doubtful() {
+		a.retireLocked()
 	}
 `, ``},
-			{"audit.go", `			strays = append(strays, string(key))
+			{"internal/queue/audit.go", `			strays = append(strays, string(key))
 `, `			continue
 `},
 		},
@@ -2065,15 +2077,15 @@ var mutants = []mutant{
 	{
 		name: "a stray key is swept whoever has it by now",
 		why:  "Nobody accounted for the key when the answer with the lease's keys came. But names are used again, so by now it is the next hold's key (rule 9).",
-		edits: []edit{{"audit.go", `		accounted := k.accountsForLocked(e) // its name was taken again since the audit
-`, `		accounted := k.places == nil
+		edits: []edit{{"internal/queue/audit.go", `		accounted := a.accountsForLocked(e) // its name was taken again since the audit
+`, `		accounted := a.places == nil
 `}},
 		killers: []killer{inArea("lease", "TestAKeyThatIsTakenAgainWhileItIsReadIsNotSwept")},
 	},
 	{
 		name: "what looks like a lock's key is swept",
 		why:  "Its last part is a UUID, nobody accounts for it, and who else would put that on the lease? But the user may, to whom the lease belongs, too (rule 9).",
-		edits: []edit{{"account.go", `	return ok && k.sign(id, name) == id
+		edits: []edit{{"internal/queue/account.go", `	return ok && a.sign(id, name) == id
 `, `	return ok && name != "" && id != uuid.Nil
 `}},
 		killers: []killer{inArea("lease", "TestAKeyOfTheUserThatLooksLikeALocksIsNotSwept")},
@@ -2082,14 +2094,18 @@ var mutants = []mutant{
 		name: "a key name is used again before etcd has deleted the key",
 		why:  "The delete is on its way. But if it gets lost, the next hold takes the old key for its own (rule 18).",
 		edits: []edit{{"internal/ticket/ticket.go", `	t.state = Leaving
+}
+
 `, `	t.state, t.slot.busy = Leaving, false
+}
+
 `}},
 		killers: []killer{core("ticket", "TestExploration")},
 	},
 	{
 		name: "the next place is removed beside the release that puts it",
 		why:  "Two requests at once are faster. But if the removal comes first, the release puts the key after it (rule 9).",
-		edits: []edit{{"release.go", `		r.put.after = h.place.removed
+		edits: []edit{{"release.go", `		r.put.AfterLocked(&h.place.Place)
 `, ``}},
 		killers: []killer{inArea("queue", "TestTheNextPlaceIsRemovedAfterTheReleaseThatMayPutIt")},
 	},
@@ -2112,7 +2128,7 @@ var mutants = []mutant{
 	{
 		name: "Close revokes before the release under way",
 		why:  "The revocation removes all keys at once. But the release then finds its key gone, and Unlock calls it lost (rules 6 and 22).",
-		edits: []edit{{"internal/lease/renew.go", `	case p.closedLocked() && use.Releases > 0 && !l.HasEndedLocked() && p.ctx.Err() == nil:
+		edits: []edit{{"internal/lease/renew.go", `	case p.ClosedLocked() && use.Releases > 0 && !l.HasEndedLocked() && p.ctx.Err() == nil:
 		return leaseRenew // a key that goes with a revoked lease would look lost
 `, ``}},
 		killers: []killer{inArea("mutex", "TestUnlockThatCloseOvertakesIsNoLoss")},
@@ -2121,20 +2137,20 @@ var mutants = []mutant{
 		name: "a release counts from when it is sent",
 		why:  "Before that there is nothing for which Close should wait. But the contexts are cancelled in between, Close revokes the lease, and Unlock calls that a loss (rules 6 and 22).",
 		edits: []edit{
-			{"release.go", `		h.place.account.releases++ // from here on Close waits
+			{"release.go", `		h.place.Account.ReleaseLocked() // from here on Close waits
 `, ``},
-			{"close.go", `		h.place.account.releases++ // as in unlock
+			{"close.go", `		h.place.Account.ReleaseLocked() // as in unlock
 `, ``},
 			{"release.go", `		h.claim.leaveTurnLocked(nil)
-		h.place.account.releasedLocked()
+		h.place.Account.ReleasedLocked()
 `, `		h.claim.leaveTurnLocked(nil)
 `},
-			{"release.go", `	if spare && !s.closed && (h.local.handOffLocked(h) || h.local.lingerLocked(h)) {
-		h.place.account.releasedLocked()
-`, `	if spare && !s.closed && (h.local.handOffLocked(h) || h.local.lingerLocked(h)) {
+			{"release.go", `	if spare && !s.leases.ClosedLocked() && (h.local.handOffLocked(h) || h.local.lingerLocked(h)) {
+		h.place.Account.ReleasedLocked()
+`, `	if spare && !s.leases.ClosedLocked() && (h.local.handOffLocked(h) || h.local.lingerLocked(h)) {
 `},
 			{"release.go", `	r := &release{h: h}
-`, `	h.place.account.releases++
+`, `	h.place.Account.ReleaseLocked()
 	r := &release{h: h}
 `},
 		},
@@ -2144,8 +2160,8 @@ var mutants = []mutant{
 		name: "a second Close does not wait",
 		why:  "The Session is closed already, as the caller wants. But the program closes its client next, and the first Close cannot revoke the lease (rule 22).",
 		edits: []edit{{"close.go", `	case s.closing > 0:
-	case s.closed:
-`, `	case s.closed:
+	case s.leases.ClosedLocked():
+`, `	case s.leases.ClosedLocked():
 `}},
 		killers: []killer{inArea("mutex", "TestACloseBesideAnotherWaitsAsWell")},
 	},

@@ -32,12 +32,6 @@ type Entering struct {
 	ahead      line.Ahead // by the last answer
 }
 
-// Enter begins to put t's key. With try it does so as TryLock does. With owner it also
-// reads the value of the holder's key, otherwise only the key.
-func (t *Ticket) Enter(try, owner bool) Entering {
-	return Entering{t: t, try: try, owner: owner, reads: try, n: t.few(), among: line.None}
-}
-
 // Crowd makes Lock expect a long line, unless Lock is to read the holder's value. It then reads
 // only keys. In a line of 1,000 that takes etcd a fifth of the time, and meanwhile etcd
 // carries out nothing else.
@@ -209,39 +203,3 @@ func (e *Entering) judgeTry(a Answer, is Entrance) (Entrance, line.Ahead) {
 
 // queue makes TryLock go on as Lock does.
 func (e *Entering) queue() { e.try, e.owner = false, true }
-
-// blockingByChance returns the contenders for which t waits among what byChance has read, which is
-// the last range.
-func (t *Ticket) blockingByChance(a Answer) line.Line {
-	if t.Kind != line.Read || len(a.Read) == 0 {
-		return nil
-	}
-	return line.Of(t.Name, a.Read[len(a.Read)-1].GetKvs()).Blocking(t.Entry())
-}
-
-// adopt records the revision of t's key. It finds the key in the answer to the transaction
-// that puts it, or otherwise in the i-th range, which reads the key. It returns Queued if t
-// stands in line. It returns Useless if what is there under t's name is not what t has put:
-// a leftover of an earlier use, or a key that was put over.
-func (t *Ticket) adopt(a Answer, i int) Entrance {
-	own, there := line.Entry{Key: t.Key, Rev: a.Revision, Lease: t.Lease}, a.Succeeded
-	if !there {
-		own, there = a.find(i, t.Key)
-	}
-	if !there {
-		return Unsure
-	}
-	t.sends()
-	if own.Lease != t.Lease || own.Rev <= t.floor {
-		t.state, t.doubt, t.lost = Gone, true, true
-		return Useless
-	}
-	t.state, t.rev = InLine, own.Rev
-	return Queued
-}
-
-// sends records that a put may have been carried out.
-func (t *Ticket) sends() {
-	t.must("Enter", Unsent, Sent)
-	t.state = Sent
-}

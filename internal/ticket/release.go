@@ -25,17 +25,6 @@ type Release struct {
 	missed bool      // for certain, the key was not there as t had put it
 }
 
-// Release begins to release t's key, and to put the key of next, which may be nil. The same
-// transaction releases the keys of the other tickets of the hold.
-func (t *Ticket) Release(next *Ticket, others ...*Ticket) Release {
-	r := Release{t: t, others: others, next: next, reads: len(others) > 0}
-	for _, t := range r.all() {
-		t.must("Release", Held, Gone)
-		t.state = Leaving
-	}
-	return r
-}
-
 // all are the tickets that r releases.
 func (r *Release) all() iter.Seq2[int, *Ticket] {
 	return func(yield func(int, *Ticket) bool) {
@@ -225,28 +214,4 @@ func (r *Release) unanswered(o Outcome, together bool, now Now) Verdict {
 	default:
 		return Again
 	}
-}
-
-// settle finds t in the answer to the release that should have put its key. It reports whether t
-// stands in line, and what is ahead of it.
-func (t *Ticket) settle(a Answer) (queued bool, ahead line.Ahead) {
-	if a.Outcome != Answered {
-		if a.Doubtful() {
-			t.sends()
-		}
-		return false, ahead
-	}
-	if t.adopt(a, 1) != Queued {
-		return false, ahead
-	}
-	if a.Succeeded {
-		ahead = t.aheadOf(a)
-	}
-	return true, ahead
-}
-
-// in reports whether t's very key was read, by the i-th range.
-func (t *Ticket) in(a Answer, i int) bool {
-	own, there := a.find(i, t.Key)
-	return there && own.Rev == t.rev
 }

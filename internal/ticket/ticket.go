@@ -208,6 +208,63 @@ func (a *Answer) Doubtful() bool { return a.Copies || a.Outcome == Unknown }
 
 // ---- transitions
 
+// Enter begins to put t's key. With try it does so as TryLock does. With owner it also
+// reads the value of the holder's key, otherwise only the key.
+func (t *Ticket) Enter(try, owner bool) Entering {
+	return Entering{t: t, try: try, owner: owner, reads: try, n: t.few(), among: line.None}
+}
+
+// sends records that a put may have been carried out.
+func (t *Ticket) sends() {
+	t.must("Enter", Unsent, Sent)
+	t.state = Sent
+}
+
+// adopt records the revision of t's key. It finds the key in the answer to the transaction
+// that puts it, or otherwise in the i-th range, which reads the key. It returns Queued if t
+// stands in line. It returns Useless if what is there under t's name is not what t has put:
+// a leftover of an earlier use, or a key that was put over.
+func (t *Ticket) adopt(a Answer, i int) Entrance {
+	own, there := line.Entry{Key: t.Key, Rev: a.Revision, Lease: t.Lease}, a.Succeeded
+	if !there {
+		own, there = a.find(i, t.Key)
+	}
+	if !there {
+		return Unsure
+	}
+	t.sends()
+	if own.Lease != t.Lease || own.Rev <= t.floor {
+		t.state, t.doubt, t.lost = Gone, true, true
+		return Useless
+	}
+	t.state, t.rev = InLine, own.Rev
+	return Queued
+}
+
+// settle finds t in the answer to the release that should have put its key. It reports whether t
+// stands in line, and what is ahead of it.
+func (t *Ticket) settle(a Answer) (queued bool, ahead line.Ahead) {
+	if a.Outcome != Answered {
+		if a.Doubtful() {
+			t.sends()
+		}
+		return false, ahead
+	}
+	if t.adopt(a, 1) != Queued {
+		return false, ahead
+	}
+	if a.Succeeded {
+		ahead = t.aheadOf(a)
+	}
+	return true, ahead
+}
+
+// in reports whether t's very key was read, by the i-th range.
+func (t *Ticket) in(a Answer, i int) bool {
+	own, there := a.find(i, t.Key)
+	return there && own.Rev == t.rev
+}
+
 // Hold notes that a hold begins at t, whose turn has come.
 func (t *Ticket) Hold() {
 	t.must("Hold", InLine, Held)
@@ -246,6 +303,17 @@ func (t *Ticket) lose() {
 	}
 }
 
+// Release begins to release t's key, and to put the key of next, which may be nil. The same
+// transaction releases the keys of the other tickets of the hold.
+func (t *Ticket) Release(next *Ticket, others ...*Ticket) Release {
+	r := Release{t: t, others: others, next: next, reads: len(others) > 0}
+	for _, t := range r.all() {
+		t.must("Release", Held, Gone)
+		t.state = Leaving
+	}
+	return r
+}
+
 // Leave notes that t is given up and that its key must be removed if it may exist. If no key may
 // exist, t is Removed.
 func (t *Ticket) Leave() {
@@ -271,6 +339,47 @@ func (t *Ticket) remove(revision int64) {
 	} else {
 		t.slot.floor, t.slot.busy = max(t.slot.floor, revision), false
 	}
+}
+
+// Removal is the transaction that removes t's key for certain. Without a known revision it
+// removes whatever is there under t's name. That name belongs to t alone and is not used again.
+//
+// With tell it reads what is ahead of t, for the error of a wait that ends: in a short line
+// the few contenders that known has, in a longer one only the holder's key, since a crowd may give
+// up at once.
+func (t *Ticket) Removal(tell bool, known line.Ahead) Txn {
+	gone, there := []clientv3.Op{clientv3.OpDelete(t.Key)}, []clientv3.Op(nil)
+	if tell && t.rev != 0 {
+		read := t.oldest(1, clientv3.WithKeysOnly())
+		if known.Whole {
+			read = t.oldest(nearest)
+		}
+		gone, there = append(gone, read), append(there, read)
+	}
+	if t.rev == 0 {
+		gone, there = there, gone // Exists compares with 0
+	}
+	txn := Txn{If: []clientv3.Cmp{t.Exists()}, Then: gone, Else: there}
+	txn.own, txn.count = t.Key, true // so that a copy has something to do
+	return txn
+}
+
+// RemovedBy records an answer to the removal. It returns what was ahead of t then, if the
+// removal has read that, and otherwise what was known before.
+func (t *Ticket) RemovedBy(a Answer, known line.Ahead) line.Ahead {
+	if t.rev == 0 {
+		t.doubt = true
+	} else if read := a.read(0); read != nil {
+		ahead := line.Ahead{About: int(read.Count)}.HeldBy(t.Name, read)
+		if known.Whole {
+			ahead, _ = line.Among(t.Name, t.Entry(), read)
+		} else if ahead.First.Rev == known.First.Rev {
+			ahead.First = known.First // with its value
+		}
+		known = ahead.Since(known)
+	}
+	t.Remove(a.Revision)
+	return known
 }
 
 // must panics if t is in none of the states from which there is a transition. That is a bug in

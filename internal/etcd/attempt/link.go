@@ -280,3 +280,47 @@ func (c *Caller) CancelWhenUnreachable(ctx context.Context, cancel func()) <-cha
 	}()
 	return result
 }
+
+// Waits counts a waiting call of the user, until the returned function is called.
+func (c *Caller) Waits() (done func()) {
+	q := &c.silence
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.waits++
+	q.tickLocked(c)
+	return func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.waits--
+	}
+}
+
+// Unavailable returns why etcd does not answer, or nil if it does, as far as is known.
+func (c *Caller) Unavailable() error {
+	q := &c.silence
+	q.mu.Lock()
+	now := time.Now()
+	silent, reason := q.currentLocked(now), q.reason
+	late := now.Sub(q.since) >= lateAnswer
+	q.mu.Unlock()
+	switch {
+	case !silent:
+		return nil
+	case c.Disconnected():
+		return c.whyDisconnected(c.ctx)
+	case reason != nil:
+		return reason
+	case late && c.unconnected():
+		return ErrUnreachable
+	case late:
+		return ErrNoAnswer
+	}
+	return nil
+}
+
+// tellSilence reports that etcd has not answered since then, if it still does not.
+func (c *Caller) tellSilence(since time.Time) {
+	if reason := c.Unavailable(); reason != nil { // otherwise it has answered just now
+		c.tell(reason, time.Since(since))
+	}
+}

@@ -2,7 +2,6 @@ package etcdlock
 
 import (
 	"log/slog"
-	"slices"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -15,7 +14,7 @@ type lockHandle struct {
 	_ noCopy
 
 	// Set once, then only read.
-	s    *Session
+	s    *session
 	name string
 	cfg  *config
 
@@ -44,25 +43,6 @@ func (m *lockHandle) trace() tracer { return tracer{m.cfg.trace, &m.s.hooks} }
 
 func (m *lockHandle) log(level slog.Level, message string, args ...any) {
 	m.cfg.tell(&m.s.hooks, level, message, args)
-}
-
-// meetLocked warns once for each limit other than its own that a Semaphore meets in line.
-func (m *lockHandle) meetLocked(ahead line.Ahead) {
-	if m.limit == 0 {
-		return
-	}
-	for _, e := range slices.Concat(ahead.Last, ahead.Beside) {
-		other := e.Shape().Limit
-		if _, met := m.limits[other]; met || other == 0 || other == m.limit {
-			continue
-		}
-		if m.limits == nil {
-			m.limits = make(map[uint16]struct{})
-		}
-		m.limits[other] = struct{}{}
-		m.log(slog.LevelWarn, "a permit counts on another limit",
-			"name", m.name, "limit", m.limit, "other", other, "key", e.Key)
-	}
 }
 
 // notOwner is a comparison that is never true, and that reads no key outside the lock's prefix.

@@ -1,4 +1,4 @@
-package etcdlock
+package queue
 
 import (
 	"maps"
@@ -21,14 +21,14 @@ func (v *view) readLine() bool {
 	read, err := v.readKeys(clientv3.WithLimit(viewReads))
 	long := 0
 	if err == nil && read.Ranges[0].More {
-		if n := len(line.Of(v.local.name, read.Ranges[0].Kvs)); n > longLine {
+		if n := len(line.Of(v.line.Name, read.Ranges[0].Kvs)); n > longLine {
 			long = n
 		} else { // mostly strays
 			read, err = v.readKeys()
 		}
 	}
-	v.s.mu.Lock()
-	defer v.s.mu.Unlock()
+	v.line.keys.mu.Lock()
+	defer v.line.keys.mu.Unlock()
 	if err != nil {
 		if attempt.Refused(err) || err == attempt.ErrClientClosed {
 			v.refusal = err
@@ -49,12 +49,12 @@ func (v *view) readLine() bool {
 		over := make(map[string]putOver)
 		for _, kv := range read.Ranges[0].Kvs {
 			e := line.EntryOf(kv)
-			if e.StandsIn(v.local.name) {
+			if e.StandsIn(v.line.Name) {
 				keys[e.Key] = e.Rev
 				if at := kv.GetModRevision(); at != e.Rev {
 					over[e.Key] = putOver{e, at}
 				}
-				v.s.accounts.suspectOrphanLocked(e)
+				v.line.keys.suspectOrphanLocked(e)
 			}
 			v.observedLocked(e)
 		}
@@ -76,13 +76,13 @@ func (v *view) readLine() bool {
 // readKeys is one linearizable read of all keys below the prefix, or of as many as opts allow.
 func (v *view) readKeys(opts ...clientv3.OpOption) (etcd.Reading, error) {
 	from, to := v.within()
-	return v.s.etcd.ReadBy(v.ctx, etcd.Range(from, append(opts, to)...), attempt.Backoff{}, v.failed)
+	return v.line.keys.etcd.ReadBy(v.ctx, etcd.Range(from, append(opts, to)...), attempt.Backoff{}, v.failed)
 }
 
 // failed notes why a read was not answered. It returns an error if the view is not needed.
 func (v *view) failed(err error) error {
-	v.s.mu.Lock()
-	defer v.s.mu.Unlock()
+	v.line.keys.mu.Lock()
+	defer v.line.keys.mu.Unlock()
 	v.err = err
 	switch v.state {
 	case viewBegun:
@@ -110,33 +110,33 @@ func (v *view) answeredLocked() {
 // does not know; and if it listens, it was not recalled. Unlike a read of the line this takes a few
 // bytes. It may report false for any reason: a read of the line then shows more.
 func (v *view) isAsKnown() bool {
-	s, name := v.s, v.local.name
-	s.mu.Lock()
+	k, name := v.line.keys, v.line.Name
+	k.mu.Lock()
 	p := v.ownLocked()
-	if p == nil || p.ticket.Rev() == 0 || p.staleLocked() || !p.ahead.Whole {
-		s.mu.Unlock()
+	if p == nil || p.Ticket.Rev() == 0 || p.StaleLocked() || !p.Ahead.Whole {
+		k.mu.Unlock()
 		return false
 	}
-	ifs := append(p.asPutLocked(), p.ticket.Exists(), p.ticket.OnLease())
-	for _, e := range p.ahead.Last {
+	ifs := append(p.asPutLocked(), p.Ticket.Exists(), p.Ticket.OnLease())
+	for _, e := range p.Ahead.Last {
 		ifs = append(ifs,
 			clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev),
 			clientv3.Compare(clientv3.LeaseValue(e.Key), "=", e.Lease))
 	}
-	first, ask := p.ahead.Clear(), []clientv3.Op{countBelow(name)}
+	first, ask := p.Ahead.Clear(), []clientv3.Op{countBelow(name)}
 	if first {
 		ask = v.newerLocked(p)
 	}
-	s.mu.Unlock()
-	read, err := s.etcd.ReadBy(v.ctx, etcd.Ranges(ifs, ask...), attempt.Backoff{}, v.failed)
+	k.mu.Unlock()
+	read, err := k.etcd.ReadBy(v.ctx, etcd.Ranges(ifs, ask...), attempt.Backoff{}, v.failed)
 	if err != nil {
 		return false
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	v.answeredLocked()
 	return read.Holds && (!first || slices.ContainsFunc(read.Ranges, func(r *pb.RangeResponse) bool {
-		return showsNobody(r, name, p.ticket.Key)
+		return ShowsNobody(r, name, p.Ticket.Key)
 	}))
 }
 
@@ -144,22 +144,27 @@ func (v *view) isAsKnown() bool {
 // since the view's revision: one of the two shows whether a contender has come that the view does
 // not know. The first shows it whatever has become of etcd, if few keys of nested names are newer
 // than p's; the second, if few of these come and go at a time.
-func (v *view) newerLocked(p *place) []clientv3.Op {
+func (v *view) newerLocked(p *Place) []clientv3.Op {
 	from, to := v.within()
 	return []clientv3.Op{
-		fewKeys(from, to, clientv3.WithMinCreateRev(p.ticket.Rev()+1)),
-		fewKeys(from, to, clientv3.WithMinModRev(v.revision+1)),
+		FewKeys(from, to, clientv3.WithMinCreateRev(p.Ticket.Rev()+1)),
+		FewKeys(from, to, clientv3.WithMinModRev(v.revision+1)),
 	}
 }
 
-// fewKeys reads some of the keys from one on, without their values.
-func fewKeys(from string, which ...clientv3.OpOption) clientv3.Op {
+// FewKeys reads some of the keys from one on, without their values.
+func FewKeys(from string, which ...clientv3.OpOption) clientv3.Op {
 	return clientv3.OpGet(from, append(which, clientv3.WithKeysOnly(), clientv3.WithLimit(longLine))...)
 }
 
-// showsNobody reports whether a range has read all keys that it was to read, and none but own may
+// countBelow counts the keys below a name.
+func countBelow(name string) clientv3.Op {
+	return clientv3.OpGet(line.Prefix(name), clientv3.WithPrefix(), clientv3.WithCountOnly())
+}
+
+// ShowsNobody reports whether a range has read all keys that it was to read, and none but own may
 // stand in the line of a name.
-func showsNobody(read *pb.RangeResponse, name, own string) bool {
+func ShowsNobody(read *pb.RangeResponse, name, own string) bool {
 	return !read.More && !slices.ContainsFunc(read.Kvs, func(kv *mvccpb.KeyValue) bool {
 		e := line.EntryOf(kv)
 		return e.Key != own && e.MayStandIn(name)
@@ -169,11 +174,11 @@ func showsNobody(read *pb.RangeResponse, name, own string) bool {
 // recheck reads the line if the view is needed and a recheck is due. It returns when to call it
 // again. goOn is false if a new watch is needed, or the view was not needed for a while.
 func (v *view) recheck() (next time.Duration, goOn bool) {
-	v.s.mu.Lock()
-	defer v.s.mu.Unlock()
+	v.line.keys.mu.Lock()
+	defer v.line.keys.mu.Unlock()
 	now := time.Now()
 	switch {
-	case v.state == viewOver || v.s.closed:
+	case v.state == viewOver || v.line.keys.Leases.ClosedLocked():
 		return 0, false
 	case v.idleLocked():
 		v.endLocked()
@@ -186,13 +191,13 @@ func (v *view) recheck() (next time.Duration, goOn bool) {
 		return min(v.due.Sub(now), recheck.Least), true
 	}
 	v.reading, v.joined = true, false
-	v.due = now.Add(v.s.recheckAfter(v.relied, len(v.keys)))
-	v.s.tasks.GoLocked(func() {
+	v.due = now.Add(v.line.keys.recheckAfter(v.relied, len(v.keys)))
+	v.line.keys.tasks.GoLocked(func() {
 		if !v.isAsKnown() {
 			v.readLine()
 		}
-		v.s.mu.Lock()
-		defer v.s.mu.Unlock()
+		v.line.keys.mu.Lock()
+		defer v.line.keys.mu.Unlock()
 		v.reading = false
 	})
 	return recheck.Least, true

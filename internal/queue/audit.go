@@ -1,4 +1,4 @@
-package etcdlock
+package queue
 
 import (
 	"context"
@@ -42,23 +42,23 @@ const (
 // per renewal period. They are audited as often while the renewals are late. Otherwise audits are
 // rare: each is a message, and an idle hold must cost little more than its renewals.
 // (TestAnIdleHoldCostsItsRenewalsAndLittleElse.)
-func (k *account) AuditDue(last time.Time) bool {
-	k.s.mu.Lock()
-	defer k.s.mu.Unlock()
+func (a *Account) AuditDue(last time.Time) bool {
+	a.keys.mu.Lock()
+	defer a.keys.mu.Unlock()
 	now := time.Now()
-	period := max(k.lease.Period(), min(k.lease.TTL/3, auditEvery))
+	period := max(a.lease.Period(), min(a.lease.TTL/3, auditEvery))
 	since := now.Sub(last)
 	switch {
-	case k.lease.HasEndedLocked():
+	case a.lease.HasEndedLocked():
 		return false
-	case k.suspect && since >= auditEvery/2: // else the tick comes soon
+	case a.suspect && since >= auditEvery/2: // else the tick comes soon
 		return true
-	case !k.doubted.IsZero() && now.Sub(k.doubted) < k.lease.TTL && since >= auditEvery:
+	case !a.doubted.IsZero() && now.Sub(a.doubted) < a.lease.TTL && since >= auditEvery:
 		return true
-	case !k.doubted.IsZero(), len(k.places) > manyPlaces, k.lease.AtRiskLocked(now):
+	case !a.doubted.IsZero(), len(a.places) > manyPlaces, a.lease.AtRiskLocked(now):
 		return since >= period
 	default:
-		return since/k.seldomLocked(now, period) >= period // a multiple of the longest TTLs overflows
+		return since/a.seldomLocked(now, period) >= period // a multiple of the longest TTLs overflows
 	}
 }
 
@@ -76,34 +76,34 @@ func (k *account) AuditDue(last time.Time) bool {
 // ctx ends when the lease is about to be revoked. An audit that is under way then still waits a
 // little for its answer, but does nothing with it: a cancelled request would be a warning in
 // clientv3's log. (TestClosingIsNoWarning, TestCloseDoesNotWaitLongForALook.)
-func (k *account) Audit(ctx context.Context, sent time.Time) (known bool) {
-	s := k.s
-	if s.etcd.Disconnected() || s.etcd.Closed() {
+func (a *Account) Audit(ctx context.Context, sent time.Time) (known bool) {
+	k := a.keys
+	if k.etcd.Disconnected() || k.etcd.Closed() {
 		return true // clientv3 would try many times a second
 	}
-	asking, stop := context.WithTimeout(s.ctx, s.etcd.Timeout())
+	asking, stop := context.WithTimeout(k.ctx, k.etcd.Timeout())
 	defer stop()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(auditGrace, stop) })()
-	suspicious, places, byKeys := k.auditsBy()
-	if known = k.auditPlaces(ctx, asking, places); !byKeys {
+	suspicious, places, byKeys := a.auditsBy()
+	if known = a.auditPlaces(ctx, asking, places); !byKeys {
 		return known
 	}
-	lifetime, err := s.etcd.Lifetime(asking, k.lease.ID, clientv3.WithAttachedKeys())
+	lifetime, err := k.etcd.Lifetime(asking, a.lease.ID, clientv3.WithAttachedKeys())
 	if err != nil || ctx.Err() != nil {
 		return true // the renewals show it, or it does not matter any more
 	}
 	known = lifetime.Known
 	// A member that lags behind also reports fewer keys. A read decides.
-	missing, strays := k.compare(lifetime.Keys, sent, suspicious || lifetime.Behind)
+	missing, strays := a.compare(lifetime.Keys, sent, suspicious || lifetime.Behind)
 
 	// Keys that users attach to the lease are theirs.
-	strays = slices.DeleteFunc(strays, func(key string) bool { return !k.hasDrawn(key) })
+	strays = slices.DeleteFunc(strays, func(key string) bool { return !a.hasDrawn(key) })
 	// After an error the next audit tries again.
-	_ = s.etcd.ReadKeys(ctx, keysOf(missing), s.etcd.AskInTime, func(part etcd.Part) {
-		k.confirmMissing(missing[part.From:], part, known)
+	_ = k.etcd.ReadKeys(ctx, keysOf(missing), k.etcd.AskInTime, func(part etcd.Part) {
+		a.confirmMissing(missing[part.From:], part, known)
 	})
-	_ = s.etcd.ReadKeys(ctx, strays, s.etcd.AskInTime, func(part etcd.Part) {
-		k.sweep(ctx, part.Entries)
+	_ = k.etcd.ReadKeys(ctx, strays, k.etcd.AskInTime, func(part etcd.Part) {
+		a.sweep(ctx, part.Entries)
 	})
 	return known
 }
@@ -112,16 +112,16 @@ func (k *account) Audit(ctx context.Context, sent time.Time) (known bool) {
 // alone show a recall. If some listen it is one or the other in turn, so that it costs no more than
 // for holds that do not. It is both where holds have no watches, since there are too many names,
 // and where a late request may put a key, which only the keys on the lease show.
-func (k *account) auditsBy() (suspicious bool, places []*place, byKeys bool) {
-	k.s.mu.Lock()
-	defer k.s.mu.Unlock()
-	suspicious = k.suspect
-	k.suspect = false
-	both := suspicious || !k.doubted.IsZero() || len(k.places) > manyPlaces
+func (a *Account) auditsBy() (suspicious bool, places []*Place, byKeys bool) {
+	a.keys.mu.Lock()
+	defer a.keys.mu.Unlock()
+	suspicious = a.suspect
+	a.suspect = false
+	both := suspicious || !a.doubted.IsZero() || len(a.places) > manyPlaces
 	some := false
-	for _, p := range k.places {
-		listens := p.listens()
-		if s := p.ticket.State(); (s == ticket.InLine || s == ticket.Held) && (listens || !both) {
+	for _, p := range a.places {
+		listens := p.listens
+		if s := p.Ticket.State(); (s == ticket.InLine || s == ticket.Held) && (listens || !both) {
 			places = append(places, p)
 			some = some || listens
 		}
@@ -129,34 +129,34 @@ func (k *account) auditsBy() (suspicious bool, places []*place, byKeys bool) {
 	if !some {
 		return suspicious, nil, true
 	}
-	k.audits++
+	a.audits++
 	every := uint(byKeysEvery)
-	if !k.sweptLocked() {
+	if !a.sweptLocked() {
 		every = soonByKeysEvery
 	}
-	if !both && k.audits%every == 0 {
+	if !both && a.audits%every == 0 {
 		return suspicious, nil, true
 	}
 	return suspicious, places, both
 }
 
-// auditPlaces is the audit of places by their keys and values, if there are any. It reports false if
-// etcd seems not to know the lease. Like that of all keys it waits a little for its answer when ctx
-// has ended.
-func (k *account) auditPlaces(ctx, asking context.Context, places []*place) (known bool) {
+// auditPlaces is the audit of places by their keys and values, if there are any. It reports false
+// if etcd seems not to know the lease. Like that of all keys it waits a little for its answer when
+// ctx has ended.
+func (a *Account) auditPlaces(ctx, asking context.Context, places []*Place) (known bool) {
 	known = true
-	_ = k.s.etcd.ReadKeys(asking, keysOf(places), k.s.etcd.Ask, func(part etcd.Part) {
+	_ = a.keys.etcd.ReadKeys(asking, keysOf(places), a.keys.etcd.Ask, func(part etcd.Part) {
 		if ctx.Err() != nil {
 			return
 		}
 		some := places[part.From:]
 		for i, e := range part.Entries {
-			if e.Rev != some[i].ticket.Rev() { // the lease may be the reason
-				known = known && k.lease.IsKnown()
+			if e.Rev != some[i].Ticket.Rev() { // the lease may be the reason
+				known = known && a.lease.IsKnown()
 				break
 			}
 		}
-		k.confirmMissing(some, part, known)
+		a.confirmMissing(some, part, known)
 	})
 	return known
 }
@@ -164,22 +164,22 @@ func (k *account) auditPlaces(ctx, asking context.Context, places []*place) (kno
 // compare compares the keys on the lease, as an audit sent at sent found them, with the keys of
 // its places. The missing ones are to be read, and if the answer is suspicious also some of the
 // keys that are there.
-func (k *account) compare(keys [][]byte, sent time.Time, suspicious bool) (missing []*place, strays []string) {
-	k.s.mu.Lock()
-	defer k.s.mu.Unlock()
-	k.swept = sent
+func (a *Account) compare(keys [][]byte, sent time.Time, suspicious bool) (missing []*Place, strays []string) {
+	a.keys.mu.Lock()
+	defer a.keys.mu.Unlock()
+	a.swept = sent
 	present := make(map[string]bool, len(keys))
 	for _, key := range keys {
 		present[string(key)] = true
-		if p := k.places[string(key)]; p == nil || p.ticket.Lost() {
+		if p := a.places[string(key)]; p == nil || p.Ticket.Lost() {
 			strays = append(strays, string(key))
 		}
 	}
-	for key, p := range k.places {
+	for key, p := range a.places {
 		// Under a doubtful name a late request may have put the key again. After a set-back it
 		// may be the key of an earlier hold.
-		doubtful := !present[key] || p.ticket.Doubtful() || suspicious && p.hold != nil && len(missing) < manyPlaces
-		if p.ticket.Rev() != 0 && !p.ticket.Lost() && p.since.Before(sent) && doubtful {
+		doubtful := !present[key] || p.Ticket.Doubtful() || suspicious && !p.held.IsZero() && len(missing) < manyPlaces
+		if p.Ticket.Rev() != 0 && !p.Ticket.Lost() && p.Since.Before(sent) && doubtful {
 			missing = append(missing, p)
 		}
 	}
@@ -188,37 +188,37 @@ func (k *account) compare(keys [][]byte, sent time.Time, suspicious bool) (missi
 
 // confirmMissing gives up the places whose keys are gone or changed, by what was read of them.
 // known says whether etcd seems to know the lease: if not, the keys went with it.
-func (k *account) confirmMissing(places []*place, part etcd.Part, known bool) {
-	k.s.mu.Lock()
-	defer k.s.mu.Unlock()
+func (a *Account) confirmMissing(places []*Place, part etcd.Part, known bool) {
+	a.keys.mu.Lock()
+	defer a.keys.mu.Unlock()
 	for i, e := range part.Entries {
 		p := places[i]
 		seen := p.observedLocked(ticket.Observation{Entry: e, LeaseGone: !known})
-		if seen == ticket.Same && p.refs > 0 && part.Epoch == k.s.etcd.Epoch() {
+		if seen == ticket.Same && p.Refs > 0 && part.Epoch == a.keys.etcd.Epoch() {
 			p.epoch = part.Epoch // a waiter has to read the line, too
-			p.markLocked()
+			p.line.local.MarkLocked()
 		}
 	}
 }
 
 // sweep deletes the keys on the lease that no place accounts for.
-func (k *account) sweep(ctx context.Context, read []line.Entry) {
-	s := k.s
+func (a *Account) sweep(ctx context.Context, read []line.Entry) {
+	k := a.keys
 	for _, e := range read {
-		if e.Lease != int64(k.lease.ID) {
+		if e.Lease != int64(a.lease.ID) {
 			continue
 		}
-		s.mu.Lock()
-		accounted := k.accountsForLocked(e) // its name was taken again since the audit
+		k.mu.Lock()
+		accounted := a.accountsForLocked(e) // its name was taken again since the audit
 		if !accounted {
-			k.retireLocked()
+			a.retireLocked()
 		}
-		s.mu.Unlock()
+		k.mu.Unlock()
 		if accounted {
 			continue
 		}
-		err := s.etcd.Delete(ctx, e)
-		s.log(slog.LevelWarn, "removed a key that a late request had put", "key", e.Key, "revision", e.Rev, "error", err)
+		err := k.etcd.Delete(ctx, e)
+		k.Log(slog.LevelWarn, "removed a key that a late request had put", "key", e.Key, "revision", e.Rev, "error", err)
 	}
 }
 
@@ -231,27 +231,27 @@ func (k *account) sweep(ctx context.Context, read []line.Entry) {
 // blocks its line until the next audit. TestAKeyThatALateRequestPutsIsSwept. In a long line audits
 // are rarer, as rechecks are: else a crowd that goes round would mostly audit.
 // TestWhoWaitsInALongLineAuditsAsRarelyAsItRechecks.)
-func (k *account) seldomLocked(now time.Time, period time.Duration) time.Duration {
+func (a *Account) seldomLocked(now time.Time, period time.Duration) time.Duration {
 	some, rechecked := false, true
 	contenders := 0 // in the longest line that it waits in
-	for _, p := range k.places {
-		switch p.ticket.State() {
+	for _, p := range a.places {
+		switch p.Ticket.State() {
 		case ticket.Held:
 			viewed := p.viewedLocked()
 			if !viewed && p.lastsForLocked(now, watchAfter) && (p.watch == nil || !p.watch.sure) {
 				return 1
 			}
-			rechecked = rechecked && viewed && p.local.view.neededLocked()
+			rechecked = rechecked && viewed && p.line.view.neededLocked()
 			some = true
 		case ticket.InLine:
-			contenders = max(contenders, p.ahead.Keys)
+			contenders = max(contenders, p.Ahead.Keys)
 			some = true
 		}
 	}
 	switch {
 	case !some || !rechecked:
 		return seldomAudits
-	case k.sweptLocked():
+	case a.sweptLocked():
 		return idleAudits
 	}
 	asRechecks := time.Duration(contenders) * recheck.PerContender / period
@@ -260,4 +260,4 @@ func (k *account) seldomLocked(now time.Time, period time.Duration) time.Duratio
 
 // sweptLocked reports whether an audit of the keys on the lease was sent a TTL after the last put.
 // Copies of puts that come later than that are left to the rare audits.
-func (k *account) sweptLocked() bool { return k.swept.Sub(k.placed) >= k.lease.TTL }
+func (a *Account) sweptLocked() bool { return a.swept.Sub(a.placed) >= a.lease.TTL }

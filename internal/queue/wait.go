@@ -1,4 +1,4 @@
-package etcdlock
+package queue
 
 import (
 	"cmp"
@@ -14,45 +14,57 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-const (
-	// removalGrace is how long a wait that failed waits for its key to be removed.
-	removalGrace = 25 * time.Millisecond
+// lateCheck is when a waiter that watches from the revision of its put checks for the first time
+// whether the key before it stands in line.
+const lateCheck = 5 * time.Second
 
-	// lateCheck is when a waiter that watches from the revision of its put checks for the first
-	// time whether the key before it stands in line.
-	lateCheck = 5 * time.Second
-)
+// A Waiter is a call that waits at a place, and what it has learned from etcd. Its goroutine owns
+// it.
+type Waiter struct {
+	Try     bool  // it waits for etcd, and for no other contender
+	LastErr error // of etcd, while it retries
+}
+
+// Wait waits until p waits for no contender, and tells in between what is ahead of it, once that is
+// known. It returns what wait returns.
+func (c *Waiter) Wait(ctx context.Context, p *Place, queued func()) error {
+	if err := c.readOn(ctx, p); err != nil {
+		return err
+	}
+	queued()
+	return c.wait(ctx, p)
+}
 
 // wait waits until p waits for no contender. It returns nil if so and its key is there;
-// errQueueAnew if its key or its lease is gone; errTaken if a contender is ahead of it and c only
+// ErrAnew if its key or its lease is gone; ErrTaken if a contender is ahead of it and c only
 // tries; the cause of ctx when ctx ends; or an error that a retry does not fix.
 //
 // Behind a few it waits by the Session's view of the line, which needs no request of its
 // own; behind many by a watch of one key, or by the watches of a permit.
-func (p *place) wait(ctx context.Context, c *claim) error {
+func (c *Waiter) wait(ctx context.Context, p *Place) error {
 	p.listen()
 	var broken, anew attempt.Backoff
 	for {
 		var err error
-		switch ahead, stale := p.rivals(); {
+		switch ahead, stale := p.Rivals(); {
 		case stale:
-			if err = anew.Wait(ctx, p.s.etcd.Caller); err == nil {
-				err = p.look(ctx, c, 0)
+			if err = anew.Wait(ctx, p.keys.etcd.Caller); err == nil {
+				err = c.look(ctx, p, 0)
 			}
 		case ahead.Clear():
 			return nil
 		case ahead.Unread():
-			err = p.look(ctx, c, 0)
-		case c.try:
-			err = errTaken
+			err = c.look(ctx, p, 0)
+		case c.Try:
+			err = ErrTaken
 		case inView(ahead):
-			err = p.waitInView(ctx, c)
-		case p.ticket.Kind == line.Permit:
-			p.s.dropView(c.local)
-			err = p.waitBehindSome(ctx, c, ahead, &broken)
+			err = c.waitInView(ctx, p)
+		case p.Ticket.Kind == line.Permit:
+			p.line.dropView()
+			err = c.waitBehindSome(ctx, p, ahead, &broken)
 		default:
-			p.s.dropView(c.local)
-			err = p.waitBehind(ctx, c, ahead.Last[len(ahead.Last)-1], &broken)
+			p.line.dropView()
+			err = c.waitBehind(ctx, p, ahead.Last[len(ahead.Last)-1], &broken)
 		}
 		if err != nil {
 			return err
@@ -62,34 +74,34 @@ func (p *place) wait(ctx context.Context, c *claim) error {
 
 // waitInView waits by the view until it has news for p, which c owns: no contender is ahead of p,
 // or the line has become too long for views.
-func (p *place) waitInView(ctx context.Context, c *claim) (err error) {
-	s := p.s
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
+func (c *Waiter) waitInView(ctx context.Context, p *Place) (err error) {
+	k := p.keys
+	k.mu.Lock()
+	if k.Leases.ClosedLocked() {
+		k.mu.Unlock()
 		return ErrClosed
 	}
-	if p.staleLocked() {
-		s.mu.Unlock()
+	if p.StaleLocked() {
+		k.mu.Unlock()
 		return nil
 	}
-	v := s.viewLocked(c.local, false)
+	v := p.line.viewLocked(false)
 	v.reliesLocked()
 	v.waiting, v.needed = true, time.Now()
 	v.judgeLocked(false)
-	waits := !p.ahead.Clear() && !p.ticket.Lost()
-	s.mu.Unlock()
+	waits := !p.Ahead.Clear() && !p.Ticket.Lost()
+	k.mu.Unlock()
 
 	if waits {
-		err = p.waitBy(ctx, c, source{first: never, news: returns}, nil)
+		err = c.waitBy(ctx, p, source{first: never, news: returns}, nil)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	v.waiting = false
-	if p.ticket.Lost() {
-		err = errQueueAnew
+	if p.Ticket.Lost() {
+		err = ErrAnew
 	}
-	if c.lastErr = v.err; v.refusal != nil {
+	if c.LastErr = v.err; v.refusal != nil {
 		err = v.refusal
 	}
 	return err
@@ -105,14 +117,14 @@ func (p *place) waitInView(ctx context.Context, c *claim) (err error) {
 // The order of departures may differ from that of the line, so one read at the event's
 // revision shows what is ahead of p then. (Do not enter without it: if W between H and p
 // is deleted while H holds, p would enter beside H.)
-func (p *place) waitBehind(
-	ctx context.Context, c *claim, before line.Entry, broken *attempt.Backoff,
+func (c *Waiter) waitBehind(
+	ctx context.Context, p *Place, before line.Entry, broken *attempt.Backoff,
 ) error {
-	w, known := p.watchBefore(ctx, broken, before)
-	defer p.unwatchBefore(w)
+	w, known := p.line.watchBefore(ctx, p, broken, before)
+	defer p.line.unwatchBefore(p, w)
 	by := source{
 		answers: w.Answers, judge: w.Notice, count: 1,
-		begun: verifies, due: checks, first: p.firstRecheck(), news: relies, before: before,
+		begun: verifies, due: checks, first: p.keys.recheckAfter(time.Now(), p.lengthOf()), news: relies, before: before,
 		departed: func(keys []string) bool {
 			w.gone = w.gone || slices.Contains(keys, before.Key)
 			return w.gone
@@ -121,7 +133,34 @@ func (p *place) waitBehind(
 	if known {
 		by.begun, by.first = stays, min(by.first, attempt.Jitter(lateCheck))
 	}
-	return p.waitBy(ctx, c, by, broken)
+	return c.waitBy(ctx, p, by, broken)
+}
+
+// waitBehindSome waits until the line ahead of p, a permit, may have become one that lets it in,
+// and has read that line then. ahead is the line as p has found it. (Do not read it once more: a
+// view may have cleared it meanwhile. TestAPermitWaitsForThoseThatItHasFound.)
+//
+// It knows some keys of which one at least goes before it may hold: line.Ahead.Awaited. Where these
+// are few and the line is long it watches each of them; otherwise, all permits. Either way it
+// watches its own key, too. A watch begins from now, and once all are there it reads the line. So
+// no deletion is missed: the read shows a deletion before the watches, and a later one comes as an
+// event.
+//
+// Where it knows all that are before it, it counts the events itself, and reads the line once, at
+// the end. In a long line it does that when it is among the first. So what a hand-over costs grows
+// with the limit, and not with the line.
+//
+// It does not enter by the events alone: they come by several watches, in any order.
+func (c *Waiter) waitBehindSome(
+	ctx context.Context, p *Place, ahead line.Ahead, broken *attempt.Backoff,
+) error {
+	w := watchSome(ctx, p, ahead, *broken)
+	defer w.end()
+	return c.waitBy(ctx, p, source{
+		notices: w.notices, count: max(1, len(w.keys)),
+		begun: looks, due: looks, first: p.keys.recheckAfter(time.Now(), p.lengthOf()), news: looks, covers: w.covers,
+		departed: func(keys []string) bool { return w.departed(p, keys) },
+	}, broken)
 }
 
 // A source is what tells a waiter that the line ahead of it may have changed: the view of the line,
@@ -173,10 +212,10 @@ type notice struct {
 // Only events newer than p count, because the key was there when p was put. A member
 // that lags behind serves its own "now", and may report an earlier use of the same
 // key name. (TestADeletionOlderThanThePlaceLetsNobodyIn.)
-func (p *place) noticeOf(n etcd.Notice) notice {
+func noticeOf(p *Place, n etcd.Notice) notice {
 	told := notice{kind: n.Kind}
 	for _, event := range n.Events {
-		newer := event.Kv.GetModRevision() > p.ticket.Rev()
+		newer := event.Kv.GetModRevision() > p.Ticket.Rev()
 		if event.Type == clientv3.EventTypeDelete && newer {
 			told.keys = append(told.keys, string(event.Kv.GetKey()))
 			told.at = max(told.at, event.Kv.GetModRevision())
@@ -215,7 +254,7 @@ func (w *source) hear(n notice, broken *attempt.Backoff) (next step, at int64) {
 // is under way. (Do not wait for its answer alone: an etcd that was frozen answers the checks of a
 // long line one by one when it is back, and sends the event to the next waiter at once.
 // TestACheckKeepsNobodyFromHearingTheEvent.)
-func (p *place) waitBy(ctx context.Context, c *claim, w source, broken *attempt.Backoff) error {
+func (c *Waiter) waitBy(ctx context.Context, p *Place, w source, broken *attempt.Backoff) error {
 	relied, length := time.Now(), p.lengthOf() // since when it relies on the watch
 	again := time.NewTimer(w.first)
 	defer again.Stop()
@@ -225,7 +264,7 @@ func (p *place) waitBy(ctx context.Context, c *claim, w source, broken *attempt.
 		next, at := stays, int64(0)
 		select {
 		case answer, open := <-w.answers:
-			next, at = w.hear(p.noticeOf(w.judge(answer, open)), broken)
+			next, at = w.hear(noticeOf(p, w.judge(answer, open)), broken)
 		case n := <-w.notices:
 			next, at = w.hear(n, broken)
 		case <-again.C:
@@ -242,14 +281,14 @@ func (p *place) waitBy(ctx context.Context, c *claim, w source, broken *attempt.
 			}
 		case <-p.news:
 			if p.isGone() {
-				return errQueueAnew
+				return ErrAnew
 			}
-			if _, stale := p.rivals(); stale { // etcd was set back
+			if _, stale := p.Rivals(); stale { // etcd was set back
 				return nil
 			}
 			relied, next = time.Now(), w.news
-		case <-p.lease.Dead():
-			return errQueueAnew
+		case <-p.Lease.Dead():
+			return ErrAnew
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -259,52 +298,58 @@ func (p *place) waitBy(ctx context.Context, c *claim, w source, broken *attempt.
 			continue
 		case verifies:
 			checking.end() // it may have been sent before
-			checking = p.check(ctx, c, w.before, 0)
+			checking = c.check(ctx, p, w.before, 0)
 			continue
 		case checks:
 			if checking.finished() {
-				checking = p.check(ctx, c, w.before, length)
+				checking = c.check(ctx, p, w.before, length)
 			}
 			continue
 		case looks:
 			checking.end()
-			if err := p.look(ctx, c, at); err != nil || w.covers == nil {
+			if err := c.look(ctx, p, at); err != nil || w.covers == nil {
 				return err
 			}
-			if ahead, stale := p.rivals(); stale || !w.covers(ahead) {
+			if ahead, stale := p.Rivals(); stale || !w.covers(ahead) {
 				return nil
 			}
 			length = p.lengthOf()
 		case rewatches:
 			checking.end()
-			if err := broken.Wait(ctx, p.s.etcd.Caller); err != nil {
+			if err := broken.Wait(ctx, p.keys.etcd.Caller); err != nil {
 				return err
 			}
-			return p.look(ctx, c, 0)
+			return c.look(ctx, p, 0)
 		case returns:
 			return nil
 		}
-		again.Reset(p.s.recheckAfter(relied, length))
+		again.Reset(p.keys.recheckAfter(relied, length))
 	}
 }
 
-// firstRecheck is how long to wait for the first recheck of a waiter at p.
-func (p *place) firstRecheck() time.Duration { return p.s.recheckAfter(time.Now(), p.lengthOf()) }
-
-// lengthOf is the length of p's line, as far as is known.
-func (p *place) lengthOf() int {
-	ahead, _ := p.rivals()
-	return max(ahead.Keys, ahead.Count()+1)
-}
-
-// listen lets tellLocked wake the caller, unless no contender is ahead of p.
-func (p *place) listen() {
-	p.s.mu.Lock()
-	defer p.s.mu.Unlock()
-	if p.news == nil && !p.ahead.Clear() {
-		p.news = make(chan struct{}, 1)
-	}
-	if p.ticket.Lost() {
-		p.tellLocked() // the key went before the call listened
+// StayFirst waits, at the head of the line, for the other places of a call: until all are first,
+// which is nil, or p is lost.
+//
+// The ticket is Held meanwhile, as that of a hold is, and so the key is watched and audited as that
+// of a hold: if it is deleted, and another contender gets in, the call does not rely on it for
+// longer than a hold would. (TestAKeyOfSeveralThatIsDeletedIsMissed.)
+func (c *Waiter) StayFirst(ctx context.Context, p *Place, all <-chan struct{}) error {
+	for {
+		p.standsFirst()
+		select {
+		case <-all:
+			return nil
+		case <-p.news:
+			if p.isGone() {
+				return ErrAnew
+			}
+			if err := c.wait(ctx, p); err != nil { // it reads the line if etcd was set back
+				return err
+			}
+		case <-p.Lease.Dead():
+			return ErrAnew
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
 }

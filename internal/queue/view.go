@@ -1,4 +1,4 @@
-package etcdlock
+package queue
 
 import (
 	"context"
@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// fewAhead is how many may be ahead of a waiter that waits by a view of the line. Behind
+	// FewAhead is how many may be ahead of a waiter that waits by a view of the line. Behind
 	// more, each waiter watches one key: a view gets every change, so a crowd of n views
 	// costs etcd n squared events (internal/bench, the cases processes-8 to 64).
-	fewAhead = ticket.Few
+	FewAhead = ticket.Few
 
 	// longLine is the longest line that a view is kept of, with the contenders behind a place. It
-	// leaves room above fewAhead, so that a line of that length does not make views come and go.
-	longLine = 2 * fewAhead
+	// leaves room above FewAhead, so that a line of that length does not make views come and go.
+	longLine = 2 * FewAhead
 
 	// viewReads is how many keys a view reads of a line that may be long. Some of them may be
 	// strays.
@@ -55,8 +55,7 @@ const (
 // long, with the contenders behind the Session's place.
 type view struct {
 	// Set once, then only read.
-	s      *Session
-	local  *localLine
+	line   *Line
 	ctx    context.Context // of its goroutine
 	cancel context.CancelFunc
 	again  chan struct{} // tells the goroutine to begin a new watch
@@ -81,7 +80,7 @@ type view struct {
 	relied    time.Time          // since when the watch is relied on
 	due       time.Time          // when the line is to be read again
 	needed    time.Time          // when it last was
-	judged    *place             // the own place that the last events were judged for, if there was one
+	judged    *Place             // the own place that the last events were judged for, if there was one
 	err       error              // of the last read, nil once one was answered
 	refusal   error              // why it is over, and there is no waiting: etcd refuses
 	hopeless  bool               // it is partial, and the line too long all the same
@@ -110,11 +109,11 @@ func (v *view) becomesLocked(next viewState) {
 	case v.state == viewOver:
 		return
 	case next == viewBegun, next == viewFailed && v.state != viewLive:
-		panic(fmt.Sprintf("etcdlock: view of %q: %v becomes %v", v.local.name, v.state, next))
+		panic(fmt.Sprintf("etcdlock: view of %q: %v becomes %v", v.line.Name, v.state, next))
 	}
 	v.state = next
 	if next != viewOver || !v.hopeless && v.refusal == nil {
-		v.local.markLocked() // if v is over, a waiter that is to join begins another
+		v.line.local.MarkLocked() // if v is over, a waiter that is to join begins another
 	}
 }
 
@@ -130,37 +129,10 @@ type putOver struct {
 
 func (p putOver) same(o putOver) bool { return p.at == o.at }
 
-// viewLocked returns the view for n, which is begun if there is none. A partial one does only where
-// partial is set.
-func (s *Session) viewLocked(n *localLine, partial bool) *view {
-	if n.view != nil && n.view.partial && !partial {
-		n.view.endLocked()
-	}
-	if n.view == nil {
-		v := &view{
-			s: s, local: n, partial: partial, again: make(chan struct{}, 1), needed: time.Now(),
-		}
-		v.ctx, v.cancel = context.WithCancel(s.ctx)
-		n.view = v
-		s.tasks.GoLocked(v.run)
-	}
-	return n.view
-}
-
 // inView reports whether a waiter with ahead before it waits by a view: it does if it knows all
 // contenders before it and the line is not long.
 func inView(ahead line.Ahead) bool {
-	return ahead.Whole && len(ahead.Last) <= fewAhead && ahead.Keys <= longLine
-}
-
-// dropView ends the view for n because the line has become too long for views, unless a
-// key lingers or will linger by it.
-func (s *Session) dropView(n *localLine) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n.view != nil && !n.lingersLocked() {
-		n.view.endLocked()
-	}
+	return ahead.Whole && len(ahead.Last) <= FewAhead && ahead.Keys <= longLine
 }
 
 // run is the view's goroutine. It ends when the line gets long, when the view was not needed for a
@@ -170,20 +142,20 @@ func (v *view) run() {
 	var broken attempt.Backoff
 	for {
 		v.follow(&broken)
-		if !v.keepRunning() || broken.Wait(v.ctx, v.s.etcd.Caller) != nil {
+		if !v.keepRunning() || broken.Wait(v.ctx, v.line.keys.etcd.Caller) != nil {
 			break
 		}
 		v.readLine() // the waiter need not wait for the watch
 	}
-	v.s.mu.Lock()
-	defer v.s.mu.Unlock()
+	v.line.keys.mu.Lock()
+	defer v.line.keys.mu.Unlock()
 	v.endLocked()
 }
 
 // follow watches the line until the watch ends or a new one is wanted.
 func (v *view) follow(broken *attempt.Backoff) {
 	from, to := v.within()
-	watch := v.s.etcd.Watch(v.ctx, broken, from, to)
+	watch := v.line.keys.etcd.Watch(v.ctx, broken, from, to)
 	defer watch.Stop()
 	defer v.unwatched()
 	tick := time.NewTimer(recheck.Least)
@@ -218,16 +190,16 @@ func (v *view) follow(broken *attempt.Backoff) {
 // within is the keys that v is of.
 func (v *view) within() (from string, to clientv3.OpOption) {
 	if v.partial {
-		below := line.Ranges(v.local.name)[0]
+		below := line.Ranges(v.line.Name)[0]
 		return below.From, clientv3.WithRange(below.To)
 	}
-	return line.Prefix(v.local.name), clientv3.WithPrefix()
+	return line.Prefix(v.line.Name), clientv3.WithPrefix()
 }
 
 // watched notes that there is a watch, and that everything before it was read.
 func (v *view) watched() {
-	v.s.mu.Lock()
-	defer v.s.mu.Unlock()
+	v.line.keys.mu.Lock()
+	defer v.line.keys.mu.Unlock()
 	v.becomesLocked(viewLive)
 	v.behind = false
 	v.reliesLocked()
@@ -238,23 +210,16 @@ func (v *view) watched() {
 func (v *view) reliesLocked() {
 	now := time.Now()
 	v.relied = now
-	from, to := recheck.Period(0, v.s.cfg.ttl, len(v.keys))
+	from, to := recheck.Period(0, v.line.keys.TTL, len(v.keys))
 	if due := now.Add(from + rand.N(to-from+1)); v.due.Before(now) || due.Before(v.due) {
 		v.due = due
 	}
 }
 
-// recheckAfter is how long to wait for the next recheck of one that has relied on its watch since a
-// time, in a line of so many. An etcd that is slow is asked less.
-func (s *Session) recheckAfter(relied time.Time, contenders int) time.Duration {
-	from, to := recheck.Period(time.Since(relied), s.cfg.ttl, contenders)
-	return s.etcd.Seldom(from) + rand.N(to-from+1)
-}
-
 // unwatched notes that there is no watch.
 func (v *view) unwatched() {
-	v.s.mu.Lock()
-	defer v.s.mu.Unlock()
+	v.line.keys.mu.Lock()
+	defer v.line.keys.mu.Unlock()
 	if v.state != viewBegun {
 		v.becomesLocked(viewBlind)
 	}
@@ -265,28 +230,28 @@ func (v *view) unwatched() {
 // notice that other contenders wait for it.
 func (v *view) blindLocked() {
 	if v.state != viewOver {
-		v.local.giveWayLocked()
+		v.line.local.GiveWayLocked()
 	}
 }
 
 // keepRunning reports whether the view is to be kept.
 func (v *view) keepRunning() bool {
-	v.s.mu.Lock()
-	defer v.s.mu.Unlock()
-	return v.state != viewOver && !v.s.closed && !v.idleLocked()
+	v.line.keys.mu.Lock()
+	defer v.line.keys.mu.Unlock()
+	return v.state != viewOver && !v.line.keys.Leases.ClosedLocked() && !v.idleLocked()
 }
 
 // neededLocked reports whether the view is needed: by a waiter, by a key that lingers or will
 // linger, or by reads that have joined a cohort by it.
-func (v *view) neededLocked() bool { return v.waiting || v.local.lingersLocked() || v.joined }
+func (v *view) neededLocked() bool { return v.waiting || v.line.local.LingersLocked() || v.joined }
 
 // idleLocked reports whether the view was not needed for a while. It stays while several reads hold
 // beside each other: a watch costs nothing while nothing happens.
 func (v *view) idleLocked() bool {
-	if v.neededLocked() || v.local.cohortLocked() {
+	if v.neededLocked() || v.line.local.SharesLocked() {
 		v.needed = time.Now()
 	}
-	return time.Since(v.needed) >= min(viewIdle, v.s.cfg.ttl/2)
+	return time.Since(v.needed) >= min(viewIdle, v.line.keys.TTL/2)
 }
 
 // endLocked takes the view off its line and ends its goroutine.
@@ -294,16 +259,16 @@ func (v *view) endLocked() {
 	if v.state != viewOver {
 		v.blindLocked()
 		v.becomesLocked(viewOver)
-		v.local.view = nil
+		v.line.view = nil
 		v.tellLocked()
 	}
-	v.s.mu.After(v.cancel)
+	v.line.keys.mu.After(v.cancel)
 }
 
 // apply brings the view up to date with events.
 func (v *view) apply(events []*clientv3.Event) {
-	v.s.mu.Lock()
-	defer v.s.mu.Unlock()
+	v.line.keys.mu.Lock()
+	defer v.line.keys.mu.Unlock()
 	if v.state == viewOver {
 		return // it has ended meanwhile
 	}
@@ -316,7 +281,7 @@ func (v *view) apply(events []*clientv3.Event) {
 		}
 		revision = max(revision, at)
 		e := line.EntryOf(event.Kv)
-		if event.Type != clientv3.EventTypeDelete && e.StandsIn(v.local.name) {
+		if event.Type != clientv3.EventTypeDelete && e.StandsIn(v.line.Name) {
 			v.keys[e.Key] = e.Rev
 			if at != e.Rev {
 				v.putOver[e.Key] = putOver{e, at}
@@ -324,14 +289,14 @@ func (v *view) apply(events []*clientv3.Event) {
 		} else {
 			delete(v.keys, e.Key)
 			delete(v.putOver, e.Key)
-			if e.MayStandIn(v.local.name) {
+			if e.MayStandIn(v.line.Name) {
 				v.deleted[e.Key] = at
 			}
 		}
 		v.observedLocked(e)
 	}
 	v.revision = revision
-	v.s.etcd.Reached(revision)
+	v.line.keys.etcd.Reached(revision)
 	if v.isHopelessLocked(len(v.keys)) {
 		return
 	}
@@ -347,9 +312,9 @@ func (v *view) apply(events []*clientv3.Event) {
 func (v *view) forgetLocked() {
 	known := true
 	if p := v.ownLocked(); p != nil && !v.partial {
-		switch p.ticket.State() {
+		switch p.Ticket.State() {
 		case ticket.InLine:
-			known = p.ahead.Whole
+			known = p.Ahead.Whole
 		case ticket.Unsent, ticket.Sent, ticket.Leaving:
 			known = false
 		}
@@ -365,7 +330,7 @@ func (v *view) forgetLocked() {
 // without it.
 func (v *view) growsLocked(length int) {
 	if v.waiting {
-		v.local.queue.Owner().place.ahead.Keys = length
+		v.ownLocked().Ahead.Keys = length
 	}
 	if length <= longLine {
 		return
@@ -373,7 +338,7 @@ func (v *view) growsLocked(length int) {
 	v.hopeless = v.partial
 	v.endLocked()
 	if v.partial {
-		v.local.refuseLocked()
+		v.line.local.RefuseLocked()
 	}
 }
 
@@ -389,21 +354,12 @@ func (v *view) isHopelessLocked(length int) bool {
 	return v.hopeless
 }
 
-// watchAnew begins new watches for all views of the Session and for the keys of its holds.
-func (s *Session) watchAnew() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.watchAnewLocked()
-}
-
-func (s *Session) watchAnewLocked() {
-	s.accounts.rewatchLocked()
-	for _, n := range s.lines {
-		if n.view != nil && (n.view.state == viewLive || n.view.state == viewFailed) {
-			select {
-			case n.view.again <- struct{}{}:
-			default: // already told
-			}
+// renewLocked begins a new watch, if there is one: it may be silent.
+func (v *view) renewLocked() {
+	if v.state == viewLive || v.state == viewFailed {
+		select {
+		case v.again <- struct{}{}:
+		default: // already told
 		}
 	}
 }
@@ -419,7 +375,7 @@ func (v *view) judgeLocked(afterRead bool) {
 	if !v.partial {
 		v.judgeOwnLocked(afterRead)
 	}
-	v.local.markLocked()
+	v.line.local.MarkLocked()
 }
 
 // judgeOwnLocked draws the conclusions for the place that the Session has in the line.
@@ -433,7 +389,7 @@ func (v *view) judgeOwnLocked(afterRead bool) {
 		return
 	}
 	// What was not put over is as its own ticket has put it, or is of another ticket.
-	own := line.Entry{Key: p.ticket.Key, Rev: v.keys[p.ticket.Key], Lease: p.ticket.Lease}
+	own := line.Entry{Key: p.Ticket.Key, Rev: v.keys[p.Ticket.Key], Lease: p.Ticket.Lease}
 	if over, is := v.putOver[own.Key]; is {
 		own = over.Entry
 	}
@@ -446,13 +402,13 @@ func (v *view) judgeOwnLocked(afterRead bool) {
 	p.seen, v.judged = v, p
 	switch {
 	case seen.IsLoss():
-	case p.lingersLocked():
+	case p.LingersLocked():
 		if v.othersLocked() {
-			v.local.giveWayLocked()
+			v.line.local.GiveWayLocked()
 		}
-	case p.ahead.Whole && len(p.ahead.Last) > 0:
-		p.ahead = p.ahead.Without(v.goneLocked(p))
-		if p.ahead.Clear() {
+	case p.Ahead.Whole && len(p.Ahead.Last) > 0:
+		p.Ahead = p.Ahead.Without(v.goneLocked(p))
+		if p.Ahead.Clear() {
 			v.tellLocked()
 		}
 	}
@@ -467,18 +423,13 @@ func (v *view) observedLocked(e line.Entry) {
 }
 
 // goneLocked returns whether a contender ahead of p, which is in the view, is proven gone.
-func (v *view) goneLocked(p *place) func(line.Entry) bool {
-	shown := v.read[p.ticket.Key] == p.ticket.Rev()
+func (v *view) goneLocked(p *Place) func(line.Entry) bool {
+	shown := v.read[p.Ticket.Key] == p.Ticket.Rev()
 	return func(e line.Entry) bool { return v.deleted[e.Key] > e.Rev || shown && v.read[e.Key] != e.Rev }
 }
 
 // ownLocked is the Session's place in the line, or nil.
-func (v *view) ownLocked() *place {
-	if owner := v.local.queue.Owner(); owner != nil {
-		return owner.place
-	}
-	return v.local.queue.Lingering()
-}
+func (v *view) ownLocked() *Place { return v.line.local.PlaceLocked() }
 
 // othersLocked reports whether other keys than the Session's own stand in line.
 func (v *view) othersLocked() bool { return len(v.keys) > 1 }
@@ -486,6 +437,6 @@ func (v *view) othersLocked() bool { return len(v.keys) > 1 }
 // tellLocked wakes the waiter of this view.
 func (v *view) tellLocked() {
 	if v.waiting {
-		v.local.queue.Owner().place.tellLocked()
+		v.ownLocked().TellLocked()
 	}
 }

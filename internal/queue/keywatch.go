@@ -1,4 +1,4 @@
-package etcdlock
+package queue
 
 import (
 	"context"
@@ -33,7 +33,7 @@ const (
 // (TestALossIsToldThoughAllWatchesAreSilent.)
 type keyWatch struct {
 	// Set once, then only read.
-	place  *place
+	place  *Place
 	ctx    context.Context // of its goroutine
 	cancel context.CancelFunc
 	again  chan struct{} // tells the goroutine to begin a new watch
@@ -43,39 +43,18 @@ type keyWatch struct {
 	sure bool // there is a watch, and the key was read since it was created
 }
 
-// watchLocked begins to watch p's key.
-func (p *place) watchLocked() {
+// newKeyWatchLocked begins to watch p's key.
+func newKeyWatchLocked(p *Place) *keyWatch {
 	w := &keyWatch{place: p, again: make(chan struct{}, 1)}
-	w.ctx, w.cancel = context.WithCancel(p.s.ctx)
-	p.watch = w
-	p.s.tasks.GoLocked(w.run)
-}
-
-// lastsForLocked reports whether p's key has been held for a time.
-func (p *place) lastsForLocked(now time.Time, d time.Duration) bool {
-	return p.ticket.State() == ticket.Held && now.Sub(p.held) >= d
-}
-
-// viewedLocked reports whether a view covers p's key: it has judged p by the last event, and will by
-// the next one. (Not whether it has ever judged p: what happened while the Session waited for another
-// permit has told p nothing. TestAPermitIsToldOfWhatHappensWhileAnotherOfItsSessionWaits.)
-func (p *place) viewedLocked() bool {
-	v := p.local.view
-	return v.isLiveLocked() && v.judged == p && v.ownLocked() == p
-}
-
-// unwatchLocked ends the watch of p's key, if there is one: the key is not held any more.
-func (p *place) unwatchLocked() {
-	if w := p.watch; w != nil {
-		p.watch = nil
-		p.s.mu.After(w.cancel)
-	}
+	w.ctx, w.cancel = context.WithCancel(p.keys.ctx)
+	p.keys.tasks.GoLocked(w.run)
+	return w
 }
 
 // run is the goroutine of a keyWatch. It ends with the hold.
 func (w *keyWatch) run() {
 	defer w.cancel()
-	period := w.place.lease.Period()
+	period := w.place.Lease.Period()
 	pause := firstPause
 	var broken attempt.Backoff
 	for {
@@ -102,7 +81,7 @@ func (w *keyWatch) run() {
 // follow watches the key until the watch ends or a new one is wanted. It returns why the watch
 // ended, if etcd has said so.
 func (w *keyWatch) follow(broken *attempt.Backoff) error {
-	watch := w.place.s.etcd.Watch(w.ctx, broken, w.place.ticket.Key)
+	watch := w.place.keys.etcd.Watch(w.ctx, broken, w.place.Ticket.Key)
 	defer watch.Stop()
 	defer w.unsure()
 	for {
@@ -134,8 +113,8 @@ func (w *keyWatch) renewLocked() {
 
 // unsure notes that there is no watch.
 func (w *keyWatch) unsure() {
-	w.place.s.mu.Lock()
-	defer w.place.s.mu.Unlock()
+	w.place.keys.mu.Lock()
+	defer w.place.keys.mu.Unlock()
 	w.made++
 	w.sure = false
 }
@@ -143,8 +122,8 @@ func (w *keyWatch) unsure() {
 // apply observes what has happened to the key.
 func (w *keyWatch) apply(events []*clientv3.Event) {
 	p := w.place
-	p.s.mu.Lock()
-	defer p.s.mu.Unlock()
+	p.keys.mu.Lock()
+	defer p.keys.mu.Unlock()
 	for _, event := range events {
 		if p.watch != w {
 			return // the release has deleted it, or is about to
@@ -163,13 +142,13 @@ type unread struct {
 
 // created starts a read of the key, together with the keys of other watches that were just created.
 func (w *keyWatch) created() {
-	k := w.place.account
-	k.s.mu.Lock()
-	defer k.s.mu.Unlock()
-	k.reads.unread = append(k.reads.unread, unread{w, w.made})
-	if !k.reads.underWay {
-		k.reads.underWay = true
-		k.s.tasks.GoLocked(func() { k.reads.run(k) })
+	a := w.place.Account
+	a.keys.mu.Lock()
+	defer a.keys.mu.Unlock()
+	a.reads.unread = append(a.reads.unread, unread{w, w.made})
+	if !a.reads.underWay {
+		a.reads.underWay = true
+		a.keys.tasks.GoLocked(func() { a.reads.run(a) })
 	}
 }
 
@@ -180,33 +159,33 @@ type watchReads struct {
 }
 
 // run reads the keys.
-func (r *watchReads) run(k *account) {
-	s := k.s
+func (r *watchReads) run(a *Account) {
+	k := a.keys
 	for {
-		s.mu.Lock()
+		k.mu.Lock()
 		created := r.unread
 		r.unread, r.underWay = nil, len(created) > 0
-		s.mu.Unlock()
+		k.mu.Unlock()
 		if len(created) == 0 {
 			return
 		}
-		places := make([]*place, len(created))
+		places := make([]*Place, len(created))
 		for i, c := range created {
 			places[i] = c.watch.place
 		}
-		present := s.etcd.Epoch()
+		present := k.etcd.Epoch()
 		// If a key is not read, its watch stays unsure.
-		_ = s.etcd.ReadKeys(k.lease.Live(), keysOf(places), s.etcd.Read, func(part etcd.Part) {
-			r.since(k, created[part.From:], part.Entries, present)
+		_ = k.etcd.ReadKeys(a.lease.Live(), keysOf(places), k.etcd.Read, func(part etcd.Part) {
+			r.since(a, created[part.From:], part.Entries, present)
 		})
 	}
 }
 
 // since notes what was read of keys after their watches were created, since an epoch.
-func (r *watchReads) since(k *account, created []unread, read []line.Entry, epoch *etcd.Epoch) {
-	k.s.mu.Lock()
-	defer k.s.mu.Unlock()
-	if epoch != k.s.etcd.Epoch() {
+func (r *watchReads) since(a *Account, created []unread, read []line.Entry, epoch *etcd.Epoch) {
+	a.keys.mu.Lock()
+	defer a.keys.mu.Unlock()
+	if epoch != a.keys.etcd.Epoch() {
 		return // new watches have begun
 	}
 	for i, e := range read {

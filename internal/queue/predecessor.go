@@ -1,4 +1,4 @@
-package etcdlock
+package queue
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
 )
@@ -20,17 +19,6 @@ const (
 	keepLast = 2 * time.Second
 )
 
-// A predecessor is the key behind which a place stands, as it is watched.
-type predecessor struct {
-	// Set once, then only read.
-	key string
-	etcd.Watch
-	end context.CancelFunc // of the watch
-
-	gone bool        // the key was deleted. Owned by the waiter
-	late *time.Timer // ends it while no waiter has it. Guarded by Session.mu
-}
-
 // watchBefore watches the key behind which p stands. known says that what became of that key is
 // known up to where the watch begins, so that the waiter need not check whether it still stands.
 //
@@ -38,10 +26,10 @@ type predecessor struct {
 // whatever has become of it since. It is set where p does not know the holder, either: the check
 // that reads the holder is left out then. (Do not set it for what was read later.
 // TestAWatchFromThePutMissesNothing.)
-func (p *place) watchBefore(ctx context.Context, broken *attempt.Backoff, before line.Entry) (
-	w *predecessor, known bool,
-) {
-	last, same, from := p.knownBefore(before)
+func (n *Line) watchBefore(
+	ctx context.Context, p *Place, broken *attempt.Backoff, before line.Entry,
+) (w *predecessor, known bool) {
+	last, same, from := n.knownBefore(p, before)
 	if same {
 		return last, true
 	}
@@ -52,7 +40,7 @@ func (p *place) watchBefore(ctx context.Context, broken *attempt.Backoff, before
 	w = &predecessor{key: before.Key}
 	watching, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it may outlast the wait
 	begins := context.AfterFunc(ctx, cancel)
-	w.Watch = p.s.etcd.Watch(watching, broken, before.Key, opts...)
+	w.Watch = n.keys.etcd.Watch(watching, broken, before.Key, opts...)
 	begins()
 	w.end = func() { w.Stop(); cancel() }
 	if last != nil {
@@ -67,18 +55,18 @@ func (p *place) watchBefore(ctx context.Context, broken *attempt.Backoff, before
 //
 // etcd serves a watch from a past revision late. That is for a line in which one waits for so
 // long that it is served by far when the turn comes.
-func (p *place) knownBefore(before line.Entry) (last *predecessor, same bool, from int64) {
-	p.s.mu.Lock()
-	defer p.s.mu.Unlock()
-	if last = p.local.last; last != nil {
-		p.local.last = nil
+func (n *Line) knownBefore(p *Place, before line.Entry) (last *predecessor, same bool, from int64) {
+	n.keys.mu.Lock()
+	defer n.keys.mu.Unlock()
+	if last = n.last; last != nil {
+		n.last = nil
 		last.late.Stop()
 	}
-	if !p.asPut || !p.ahead.Brief() {
+	if !p.asPut || !p.Ahead.Brief() {
 		return last, false, 0
 	}
-	if p.local.waited >= pastWait {
-		from = p.ticket.Rev() + 1
+	if n.waited >= pastWait {
+		from = p.Ticket.Rev() + 1
 	}
 	return last, last != nil && last.key == before.Key && last.Epoch == p.epoch, from
 }
@@ -86,12 +74,12 @@ func (p *place) knownBefore(before line.Entry) (last *predecessor, same bool, fr
 // unwatchBefore ends the watch of the key behind which p stood, unless it is gone and p is the
 // first now. Then the watch stays for a while. The holder before p may queue again, and so may p's
 // Session, which then stands behind the same key, and needs no other watch.
-func (p *place) unwatchBefore(w *predecessor) {
-	s, n := p.s, p.local
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || !w.gone || !p.ahead.Clear() || p.epoch != w.Epoch || n.last != nil {
-		s.mu.After(w.end)
+func (n *Line) unwatchBefore(p *Place, w *predecessor) {
+	k := n.keys
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.Leases.ClosedLocked() || !w.gone || !p.Ahead.Clear() || p.epoch != w.Epoch || n.last != nil {
+		k.mu.After(w.end)
 		return
 	}
 	w.gone = false
@@ -101,19 +89,10 @@ func (p *place) unwatchBefore(w *predecessor) {
 		return
 	}
 	w.late = time.AfterFunc(keepLast, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
+		k.mu.Lock()
+		defer k.mu.Unlock()
 		if n.last == w {
-			s.unwatchLastLocked(n)
+			n.unwatchLastLocked()
 		}
 	})
-}
-
-// unwatchLastLocked ends the watch of the key behind which the last place in n stood.
-func (s *Session) unwatchLastLocked(n *localLine) {
-	if n.last != nil {
-		n.last.late.Stop()
-		s.mu.After(n.last.end)
-		n.last = nil
-	}
 }

@@ -1,0 +1,311 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/lease"
+	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/ticket"
+)
+
+// manyPlaces is the number of a lease's keys above which no held key gets a watch of its own: an
+// audit of all of them, once per renewal period, costs less.
+const manyPlaces = 100
+
+// An Account is what its Session has of the keys on one lease.
+type Account struct {
+	// Set once, then only read.
+	keys  *Keys
+	lease *lease.Lease
+
+	// Guarded by Session.mu.
+	places      map[string]*Place  // by key: all that the Session accounts for
+	placed      time.Time          // when the last place was taken
+	users       int                // places that hold, wait or are being released
+	idleSince   time.Time          // when users became 0
+	releases    int                // releases under way, of holds that have ended whole
+	ending      map[Ender]struct{} // that have ended while their contexts may not have
+	doubted     time.Time          // when it was last learned that a copy of a put may come late
+	leftoverErr error              // why the last removal was given up
+	suspect     bool               // an audit of the keys is due now
+	swept       time.Time          // when the last answered audit of the keys on the lease was sent
+	audits      uint               // while places listen: by values, or in turn by the keys
+	reads       watchReads         // of watched keys
+	deleted     []*Place           // places whose keys are gone and whose holds are about to end
+	asking      bool               // whether the lease is gone too is being asked
+}
+
+// An Ender is a hold that has ended, and whose contexts are about to end.
+type Ender interface {
+	// EndContexts ends them. When it returns they all have ended.
+	EndContexts()
+}
+
+// A Seat is what a place is like.
+type Seat struct {
+	Line    *Line
+	Shape   line.Shape
+	Listens bool // its value says that it may be recalled
+	Owner   Owner
+}
+
+// TakeLocked makes p a place on a's lease, which is the current one and usable.
+func (a *Account) TakeLocked(p *Place, of Seat) {
+	slot := of.Line.slotsLocked(of.Shape).Free(a.lease, of.Shape.Kind)
+	*p = Place{
+		Account: a, Lease: a.lease, keys: a.keys,
+		line: of.Line, owner: of.Owner, listens: of.Listens,
+		Ticket: ticket.New(of.Line.Name, int64(a.lease.ID), slot, a.drawer(of.Shape)),
+		using:  true,
+	}
+	a.places[p.Ticket.Key] = p
+	a.placed = time.Now()
+	a.users++
+}
+
+// drawer returns what draws the names of keys of a shape, on k's lease.
+func (a *Account) drawer(shape line.Shape) func(name string) string {
+	return func(name string) string { return a.draw(name, shape) }
+}
+
+// draw returns a new name for a key of a shape for the lock name, on k's lease. Only this Session
+// can have drawn it: the second half of the UUID, or the last quarter of a permit's, follows from
+// the rest and from a secret. So the Session tells the keys that its late requests put from its
+// user's keys for certain, and need not remember them.
+//
+// Invariant: no place has the name that is drawn. (Few of a permit's bits are random: among some
+// thousand permits two would have one name. TestPermitsOfASessionHaveAKeyEach.)
+func (a *Account) draw(name string, shape line.Shape) (key string) {
+	for {
+		id, ok := line.Draw(uuid.New(), shape)
+		key = line.Key(name, a.sign(id, name))
+		if ok && a.places[key] == nil {
+			return key
+		}
+	}
+}
+
+// hasDrawn reports whether key comes from draw.
+func (a *Account) hasDrawn(key string) bool {
+	name, id, ok := line.ParseKey(key)
+	return ok && a.sign(id, name) == id
+}
+
+// sign returns id with what the Session derives from its first bytes and the lease behind these.
+func (a *Account) sign(id uuid.UUID, name string) uuid.UUID {
+	told := line.Told(id)
+	from := fmt.Appendf(id[:told:told], "%x/%s", int64(a.lease.ID), name)
+	signature := uuid.NewSHA1(a.keys.secret, from)
+	copy(id[told:], signature[told:]) // with the bits of the variant
+	return id
+}
+
+// accountsForLocked reports whether e may be the key of a place. If the place's own key is gone, e
+// is an earlier key of that name, which a set-back of etcd has brought back.
+func (a *Account) accountsForLocked(e line.Entry) bool {
+	p := a.places[e.Key]
+	return p != nil && (!p.Ticket.Lost() || p.Ticket.Rev() == e.Rev)
+}
+
+// AnsweredLocked notes the answer to a put on the lease.
+func (a *Account) AnsweredLocked(put ticket.Answer, prompt bool) {
+	if put.Doubtful() {
+		a.retireLocked()
+	}
+	if prompt {
+		a.lease.AnsweredInTimeLocked()
+	}
+}
+
+// retireLocked keeps new places off the lease: a request with it may still be under way.
+func (a *Account) retireLocked() {
+	a.doubted = time.Now()
+	a.lease.RetireLocked()
+}
+
+// leftLocked notes that a place needs the lease no more.
+func (a *Account) leftLocked() {
+	a.users--
+	if a.users == 0 {
+		a.idleSince = time.Now()
+		if !a.lease.ServesLocked() {
+			a.lease.WakeKeeper()
+		}
+	}
+}
+
+// ReleaseLocked counts a release that begins. A hold that ends whole counts its release in the same
+// critical section, so that Close does not revoke the lease under it.
+func (a *Account) ReleaseLocked() { a.releases++ }
+
+// ReleasedLocked counts a release that is over.
+func (a *Account) ReleasedLocked() {
+	a.releases--
+	if a.keys.Leases.ClosedLocked() {
+		a.lease.WakeKeeper()
+	}
+}
+
+// EndsLocked notes that e has ended and that its contexts are about to end.
+func (a *Account) EndsLocked(e Ender) {
+	if a.ending == nil {
+		a.ending = make(map[Ender]struct{})
+	}
+	a.ending[e] = struct{}{}
+}
+
+// ContextsEndedLocked notes that the contexts of e have ended.
+func (a *Account) ContextsEndedLocked(e Ender) { delete(a.ending, e) }
+
+// askWhyLocked ends the hold at p, whose key is gone, in the background.
+func (a *Account) askWhyLocked(p *Place) {
+	a.deleted = append(a.deleted, p)
+	if !a.asking {
+		a.asking = true
+		a.keys.tasks.GoLocked(a.tellDeleted)
+	}
+}
+
+// tellDeleted ends the holds whose keys are gone. The lease may be the reason, so it first asks
+// etcd, for a moment, to give the right reason of the loss.
+func (a *Account) tellDeleted() {
+	known := a.lease.IsKnown()
+	a.keys.mu.Lock()
+	defer a.keys.mu.Unlock()
+	for _, p := range a.deleted {
+		p.observedLocked(ticket.Observation{Entry: line.Entry{Key: p.Ticket.Key}, LeaseGone: !known})
+	}
+	a.deleted, a.asking = nil, false
+	if !known {
+		a.SuspectLocked() // and then a renewal decides
+	}
+}
+
+// What follows, with the audits, are the methods of lease.Tenants.
+
+// UseLocked is as in lease.Tenants.
+func (a *Account) UseLocked() lease.Use {
+	return lease.Use{Users: a.users, IdleSince: a.idleSince, Releases: a.releases}
+}
+
+// MarkLocked is as in lease.Tenants.
+func (a *Account) MarkLocked() {
+	for _, p := range a.places {
+		p.line.local.MarkLocked()
+	}
+}
+
+// GiveWayLocked is as in lease.Tenants: keys that linger are given up.
+func (a *Account) GiveWayLocked() {
+	for _, p := range a.places {
+		p.giveWayLocked()
+	}
+}
+
+// EndedLocked is as in lease.Tenants.
+func (a *Account) EndedLocked(why error) {
+	for _, p := range a.places {
+		p.UnwatchLocked()
+		p.owner.LeaseEndedLocked(why)
+	}
+}
+
+// KeyLocked is as in lease.Tenants.
+func (a *Account) KeyLocked() string {
+	for _, p := range a.places {
+		if p.Ticket.Rev() != 0 && !p.Ticket.Lost() {
+			return p.Ticket.Key
+		}
+	}
+	return ""
+}
+
+// Tick is as in lease.Tenants: it begins to watch the keys of holds that last and that no view
+// covers.
+func (a *Account) Tick() {
+	a.keys.mu.Lock()
+	defer a.keys.mu.Unlock()
+	if a.lease.HasEndedLocked() || a.keys.Leases.ClosedLocked() || len(a.places) > manyPlaces {
+		return
+	}
+	now := time.Now()
+	for _, p := range a.places {
+		if p.watch == nil && p.lastsForLocked(now, watchAfter) && !p.viewedLocked() {
+			p.watchLocked()
+		}
+	}
+}
+
+// SuspectLocked is as in lease.Tenants.
+func (a *Account) SuspectLocked() {
+	a.suspect = true
+	a.lease.WakeKeeper()
+}
+
+// BeforeRevoke is as in lease.Tenants: it ends the contexts of all holds that have ended.
+func (a *Account) BeforeRevoke() {
+	a.keys.mu.Lock()
+	ending := slices.Collect(maps.Keys(a.ending))
+	a.keys.mu.Unlock()
+	for _, e := range ending {
+		e.EndContexts()
+	}
+}
+
+// RemoveRest is as in lease.Tenants. It reads all keys that the Session accounts for: none if
+// nothing was held.
+func (a *Account) RemoveRest(until time.Time) error {
+	k := a.keys
+	ctx, cancel := context.WithDeadline(k.ctx, until)
+	defer cancel()
+	k.mu.Lock()
+	var keys []string
+	var revs []int64
+	for _, p := range a.places {
+		keys, revs = append(keys, p.Ticket.Key), append(revs, p.Ticket.Rev())
+	}
+	k.mu.Unlock()
+	var rest []line.Entry
+	err := k.etcd.ReadKeys(ctx, keys, k.etcd.Read, func(part etcd.Part) {
+		for i, e := range part.Entries {
+			if rev := revs[part.From+i]; e.Rev != 0 && (rev == 0 || rev == e.Rev) {
+				rest = append(rest, e)
+			}
+		}
+	})
+	for _, e := range rest {
+		if failure := k.etcd.DeleteUntilAnswered(ctx, e); failure != nil {
+			err = failure
+		}
+	}
+	if err != nil {
+		k.Log(slog.LevelWarn, "keys may have outlived their lease", "lease", a.lease.Hex(), "error", err)
+	}
+	return err
+}
+
+// RevokedLocked is as in lease.Tenants: it closes the account.
+func (a *Account) RevokedLocked(err error) {
+	delete(a.keys.accounts, a.lease)
+	if err != nil && (a.keys.Leases.ClosedLocked() || a.leavesLocked()) {
+		a.keys.leftoverErr = err
+	}
+}
+
+// leavesLocked reports whether a key whose removal was given up may outlive the lease.
+func (a *Account) leavesLocked() bool {
+	for _, p := range a.places {
+		if p.Ticket.Lost() && p.stuck {
+			return true
+		}
+	}
+	return false
+}

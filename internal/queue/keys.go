@@ -1,0 +1,121 @@
+// Package queue has a Session's keys in etcd's lines: each from its put to its removal, how it
+// waits for its turn, and how the Session learns what others do to it. Their owners, the claims
+// that wait and the holds, stand above it: it knows them by the interfaces [Owner] and [Local].
+package queue
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/guard"
+	"github.com/etcdlock/etcdlock/internal/lease"
+	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/recheck"
+)
+
+var (
+	// ErrAnew says that a place is lost through no fault of its owner. The owner takes a new one.
+	ErrAnew = errors.New("place in line lost")
+
+	// ErrTaken says that a waiter that only tries has found another contender.
+	ErrTaken = errors.New("taken")
+
+	// ErrClosed says that the Session was closed.
+	ErrClosed = errors.New("closed")
+)
+
+// A Config is what the Keys of a Session are given.
+type Config struct {
+	TTL    time.Duration // that is asked for
+	Leases *lease.Pool
+
+	Lines
+
+	Log func(level slog.Level, message string, args ...any)
+}
+
+// Lines are what a Session knows of etcd's lines.
+type Lines interface {
+	// LinesLocked calls yield with each, until that reports false.
+	LinesLocked(yield func(*Line) bool)
+}
+
+// Keys are all that a Session has of its keys in etcd's lines: their accounts, by their leases.
+type Keys struct {
+	// Set once, then only read.
+	ctx    context.Context // of all goroutines
+	etcd   *etcd.Conn
+	mu     *guard.Mutex // the Session's
+	tasks  *guard.Group
+	secret uuid.UUID // marks the names of the keys that it puts
+	Config
+
+	// Guarded by mu.
+	accounts    map[*lease.Lease]*Account
+	verifying   bool  // holds of an earlier epoch are being read
+	leftoverErr error // why a lease could not be revoked, or a key removed
+}
+
+// New returns the Keys of a Session, which has a mutex, and goroutines that end with ctx.
+func New(
+	ctx context.Context, conn *etcd.Conn, mu *guard.Mutex, tasks *guard.Group, config Config,
+) *Keys {
+	return &Keys{
+		ctx: ctx, etcd: conn, mu: mu, tasks: tasks, Config: config, secret: uuid.New(),
+		accounts: make(map[*lease.Lease]*Account),
+	}
+}
+
+// AccountLocked is the account of the lease that may get new places, nil if there is none.
+func (k *Keys) AccountLocked() *Account { return k.accounts[k.Leases.CurrentLocked()] }
+
+// LeftoverLocked is why a lease could not be revoked, or a key removed, nil if all are.
+func (k *Keys) LeftoverLocked() error { return k.leftoverErr }
+
+// OwnLocked tells what e, which stands in a line, is to the Session. If it is one of its keys that
+// was given up, goes is closed once it has gone. If the Session has drawn its name and no place
+// accounts for it, it is an orphan: it has gone since it was read, or a late request has put it and
+// an audit is about to remove it.
+func (k *Keys) OwnLocked(e line.Entry) (goes <-chan struct{}, orphan bool) {
+	for l, a := range k.accounts {
+		p := a.places[e.Key]
+		switch ours := p != nil && p.Ticket.Rev() == e.Rev; {
+		case e.Lease != int64(l.ID):
+		case ours && !p.stuck:
+			goes = p.removed // nil while it is in use
+		case !ours && a.hasDrawn(e.Key):
+			return nil, true
+		}
+	}
+	return goes, false
+}
+
+// suspectLocked makes an audit of all leases' keys due now.
+func (k *Keys) suspectLocked() {
+	for _, a := range k.accounts {
+		a.SuspectLocked()
+	}
+}
+
+// suspectOrphanLocked makes an audit of a lease's keys due if e, which stands in a line, is on that
+// lease and no place accounts for it: all contenders behind e wait for it.
+func (k *Keys) suspectOrphanLocked(e line.Entry) {
+	for l, a := range k.accounts {
+		if e.Lease == int64(l.ID) && !a.accountsForLocked(e) {
+			a.SuspectLocked()
+		}
+	}
+}
+
+// recheckAfter is how long to wait for the next recheck of one that has relied on its watch since a
+// time, in a line of so many. An etcd that is slow is asked less.
+func (k *Keys) recheckAfter(relied time.Time, contenders int) time.Duration {
+	from, to := recheck.Period(time.Since(relied), k.TTL, contenders)
+	return k.etcd.Seldom(from) + rand.N(to-from+1)
+}

@@ -1,0 +1,166 @@
+package queue
+
+import (
+	"context"
+	"time"
+
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/ticket"
+)
+
+// A Line is what a Session knows of etcd's line for a name. Session.mu guards it.
+type Line struct {
+	Name  string
+	keys  *Keys
+	local Local
+
+	slots map[line.Shape]*ticket.Slots // names of keys
+	view  *view                        // nil while none is needed
+
+	// What the next place may expect there.
+	crowded bool          // the line was long when the last one was put
+	waited  time.Duration // for how long the last one that came to hold has stood in it
+	last    *predecessor  // of that one, while it is watched yet
+}
+
+// A predecessor is the key behind which a place stands, as it is watched.
+type predecessor struct {
+	// Set once, then only read.
+	key string
+	etcd.Watch
+	end context.CancelFunc // of the watch
+
+	gone bool        // the key was deleted. Owned by the waiter
+	late *time.Timer // ends it while no waiter has it. Guarded by Session.mu
+}
+
+// A Local is the local line for a name: the Session's goroutines, of which one at a time has a
+// place in etcd's line.
+type Local interface {
+	// PlaceLocked is the place of the goroutine that has the turn, or of the key that lingers. It
+	// is nil if there is none.
+	PlaceLocked() *Place
+
+	// LingersLocked reports whether a key lingers, or will linger after the Unlock of its hold.
+	LingersLocked() bool
+
+	// LingeringLocked is the place whose key lingers, nil if there is none.
+	LingeringLocked() *Place
+
+	// GiveWayLocked gives up the key that lingers, if one does.
+	GiveWayLocked()
+
+	// SharesLocked reports whether several reads share the turn, or one is about to join.
+	SharesLocked() bool
+
+	// MarkLocked says that something has changed by which waiters may get in.
+	MarkLocked()
+
+	// RefuseLocked ends the waits of all that wait for no other contender: the line is too long for
+	// a view that would show whether there is one.
+	RefuseLocked()
+}
+
+// InitLocked makes n the line for a name.
+func (n *Line) Init(k *Keys, name string, local Local) { n.keys, n.Name, n.local = k, name, local }
+
+// slotsLocked are the names of n's keys of a shape. Few shapes are in use at a time.
+func (n *Line) slotsLocked(shape line.Shape) *ticket.Slots {
+	const many = 16
+	slots := n.slots[shape]
+	if slots == nil {
+		if n.slots == nil || len(n.slots) >= many {
+			n.slots = make(map[line.Shape]*ticket.Slots)
+		}
+		slots = &ticket.Slots{}
+		n.slots[shape] = slots
+	}
+	return slots
+}
+
+// IdleLocked reports whether nothing watches the line.
+func (n *Line) IdleLocked() bool { return n.view == nil && n.last == nil }
+
+// EndLocked ends all that watches the line.
+func (n *Line) EndLocked() {
+	if n.view != nil {
+		n.view.endLocked()
+	}
+	n.unwatchLastLocked()
+}
+
+// WatchLocked has a view of n begin, if there is none. A partial one does only where partial is
+// set.
+func (n *Line) WatchLocked(partial bool) { n.viewLocked(partial) }
+
+// WatchedLocked reports whether there is a view of n, whatever its state.
+func (n *Line) WatchedLocked() bool { return n.view != nil }
+
+// JoinedLocked notes that a read has joined a cohort: it relies on the view, if there is one.
+func (n *Line) JoinedLocked() {
+	if n.view != nil {
+		n.view.joined = true
+	}
+}
+
+// ExclusiveLocked reports whether an exclusive contender stands in the line. live is false if no
+// view shows it.
+func (n *Line) ExclusiveLocked() (stands, live bool) {
+	if !n.view.isLiveLocked() {
+		return false, false
+	}
+	return n.view.exclusive > 0, true
+}
+
+// LingerLocked has the view of n watched for a key that is to linger. It reports false if the view
+// does not show that no other contender waits for it. alone says that there was none when the key
+// was put.
+func (n *Line) LingerLocked(alone bool) bool {
+	switch v := n.view; {
+	case v == nil || v.partial:
+		return false
+	case v.state == viewBegun && alone:
+		// The first watch is under way. Its end, or a read that fails, takes the key back.
+	case !v.isLiveLocked() || v.othersLocked():
+		return false // if the first watch is under way, contenders from before may be there
+	}
+	n.view.reliesLocked()
+	return true
+}
+
+// viewLocked returns the view of n, which is begun if there is none. A partial one does only where
+// partial is set.
+func (n *Line) viewLocked(partial bool) *view {
+	if n.view != nil && n.view.partial && !partial {
+		n.view.endLocked()
+	}
+	if n.view == nil {
+		v := &view{
+			line: n, partial: partial, again: make(chan struct{}, 1), needed: time.Now(),
+		}
+		v.ctx, v.cancel = context.WithCancel(n.keys.ctx)
+		n.view = v
+		n.keys.tasks.GoLocked(v.run)
+	}
+	return n.view
+}
+
+// dropView ends the view of n because the line has become too long for views, unless a
+// key lingers or will linger by it.
+func (n *Line) dropView() {
+	n.keys.mu.Lock()
+	defer n.keys.mu.Unlock()
+	if n.view != nil && !n.local.LingersLocked() {
+		n.view.endLocked()
+	}
+}
+
+// unwatchLastLocked ends the watch of the key behind which the last place in n stood.
+func (n *Line) unwatchLastLocked() {
+	if n.last != nil {
+		n.last.late.Stop()
+		n.keys.mu.After(n.last.end)
+		n.last = nil
+	}
+}

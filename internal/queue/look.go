@@ -1,0 +1,146 @@
+package queue
+
+import (
+	"context"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/ticket"
+)
+
+// readOn reads what is ahead of p, if what was read so far does not show it.
+func (c *Waiter) readOn(ctx context.Context, p *Place) error {
+	if ahead, stale := p.Rivals(); stale || ticket.Tells(ahead) {
+		return nil
+	}
+	return c.look(ctx, p, 0)
+}
+
+// stands reports whether the very key before and p's own both stand in line now. It is a
+// linearizable read of four compares, and retries until it is answered. It also reads the holder,
+// if that is not known, and how many keys there are in all, if length is not 0 but how many there
+// were before: a recheck. In a long line an etcd that is silent gets one from each waiter at about
+// the same time, so few of these are repeated. (TestAFrozenEtcdGetsFewRechecksOfALongLine.)
+func (c *Waiter) stands(ctx context.Context, p *Place, before line.Entry, length int) (s standing) {
+	ahead, _ := p.Rivals()
+	retry := attempt.Backoff{Spare: length > crowded}
+	ask := []clientv3.Op{p.Ticket.AskWhoHolds(ahead)}
+	if length != 0 {
+		ask = append(ask, countBelow(p.Ticket.Name))
+	}
+	compares := append(ticket.Contends(before), p.Ticket.Exists(), p.Ticket.OnLease())
+	read, err := c.readFor(ctx, p, etcd.Ranges(compares, ask...), retry)
+	if err != nil {
+		return standing{err: err}
+	}
+	s.still = read.Holds
+	if length != 0 {
+		s.length = int(read.Ranges[1].GetCount())
+	}
+	p.keys.mu.Lock()
+	defer p.keys.mu.Unlock()
+	p.Ahead = p.Ticket.WhoHolds(p.Ahead, read.Ranges[0])
+	return s
+}
+
+// A standing is what stands has read.
+type standing struct {
+	still  bool
+	length int // of the line, 0 if that was not asked
+	err    error
+}
+
+// A check is one call of stands in a goroutine of its own. From its begin to its end the claim's
+// errors are its own to note. The zero one is over.
+type check struct {
+	stop   context.CancelFunc
+	answer chan standing // closed after it; nil if the check is over
+}
+
+// check begins one, of a line of a length as stands takes it.
+func (c *Waiter) check(ctx context.Context, p *Place, before line.Entry, length int) check {
+	ctx, stop := context.WithCancel(ctx)
+	answer := make(chan standing, 1)
+	p.keys.tasks.Go(func() {
+		defer close(answer)
+		answer <- c.stands(ctx, p, before, length)
+	})
+	return check{stop, answer}
+}
+
+func (k *check) finished() bool { return k.answer == nil }
+
+// end ends the check, whether it is answered or not.
+func (k *check) end() {
+	if k.finished() {
+		return
+	}
+	k.stop()
+	for range k.answer { // until it is closed
+	}
+	*k = check{}
+}
+
+// look reads what is ahead of p: at the revision at if that is not 0 and the answering member
+// knows it, otherwise as of now. It returns ErrAnew if p's own key is not there, or not with
+// its lease.
+//
+// It reads the nearest few keys. After a deletion it first reads only whether there are any. If
+// none of them is a contender it reads on.
+func (c *Waiter) look(ctx context.Context, p *Place, at int64) error {
+	for look := p.Ticket.Look(at != 0); ; {
+		read, err := c.readAhead(ctx, p, at, &look)
+		if err != nil {
+			return err
+		}
+		ahead, own := look.Judge(read.Ranges...)
+		if p.isLostBy(own) {
+			return ErrAnew
+		}
+		if ticket.Tells(ahead) {
+			p.setLine(ahead, read.Epoch)
+			return nil
+		}
+	}
+}
+
+// readAhead is one request of a look.
+func (c *Waiter) readAhead(
+	ctx context.Context, p *Place, at int64, look *ticket.Look,
+) (etcd.Reading, error) {
+	// For one that reads it is several ranges in one request, otherwise it is one.
+	query := func(opts ...clientv3.OpOption) etcd.Query {
+		if p.Ticket.Kind != line.Read {
+			return etcd.Range(p.Ticket.Prefix(), append(look.Range(), opts...)...)
+		}
+		return etcd.Ranges(nil, look.Ranges(opts...)...)
+	}
+	if at != 0 {
+		past := query(clientv3.WithRev(at), clientv3.WithSerializable())
+		if read, err := p.keys.etcd.AttemptPast(ctx, past); err == nil {
+			return read, nil
+		}
+	}
+	return c.readFor(ctx, p, query(), attempt.Backoff{})
+}
+
+// readFor reads for c, which waits at p, until it is answered, and gives up when the lease or the
+// key is gone.
+func (c *Waiter) readFor(
+	ctx context.Context, p *Place, q etcd.Query, retry attempt.Backoff,
+) (etcd.Reading, error) {
+	read, err := p.keys.etcd.ReadBy(ctx, q, retry, func(err error) error {
+		c.LastErr = err
+		if p.isGone() || p.Lease.IsDead() {
+			return ErrAnew
+		}
+		return nil
+	})
+	if err == nil {
+		c.LastErr = nil
+	}
+	return read, err
+}

@@ -1,0 +1,314 @@
+package queue
+
+import (
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/lease"
+	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/ticket"
+)
+
+// crowded is how many keys are below a name whose line is long. A place there needs to know
+// little of it.
+const crowded = 4 * FewAhead
+
+// A Place is a key of the Session in etcd's line: its ticket, with the lease and the line.
+//
+// Its life: taken from a lease by Account.TakeLocked, put by its owner, waited in by Waiter.Wait,
+// and then either held and released, or abandoned. Until etcd has confirmed that its key is gone,
+// the account accounts for it. The ticket says where its key stands.
+type Place struct {
+	// Set once, then only read.
+	Account *Account // of the keys on its lease
+	Lease   *lease.Lease
+	keys    *Keys
+	line    *Line
+	owner   Owner
+	listens bool // its value says that it may be recalled
+
+	// Guarded by Session.mu.
+	Ticket ticket.Ticket
+	Since  time.Time    // when its revision became known
+	Ahead  line.Ahead   // before this place, when last looked at
+	Refs   int          // how many holds need the key: that are whole, or being freed
+	Recall *line.Recall // the one with the shortest grace that its value has had, nil without any
+	Spare  bool         // a lingering key that was given up is being removed
+	Tells  bool         // its removal also reads what was ahead of it, for a failed call
+
+	asPut bool        // Ahead is what the transaction has read that put the key
+	held  time.Time   // since when it is Held
+	watch *keyWatch   // of the key while it is held; nil for short holds
+	epoch *etcd.Epoch // of the last answer with the revision or the line
+	seen  *view       // the view that has seen its key
+	using bool        // counted among the lease's users
+	stuck bool        // its removal was given up; the account says why
+
+	news chan struct{} // wakes the waiter at it: its key, its view or the connection has changed
+
+	removed chan struct{}   // closed when the removal is over; nil before AbandonLocked
+	after   <-chan struct{} // if not nil, the removal waits for that of another place
+}
+
+// An Owner is what has a place: a claim that waits, and then the holds at its key.
+type Owner interface {
+	// LostLocked says that the key is gone, as its ticket says.
+	LostLocked()
+
+	// LeaseEndedLocked says that the lease is not trusted any more, and why.
+	LeaseEndedLocked(why error)
+
+	// RecalledLocked says that the key was recalled: Place.Recall is the request.
+	RecalledLocked()
+
+	// MeetsLocked says which contenders are ahead of the place.
+	MeetsLocked(ahead line.Ahead)
+
+	// EndContexts ends the contexts of the holds that have ended at the place.
+	EndContexts()
+
+	// Removing says that the key is about to be removed, and is not released; Removed, that it has
+	// gone; Stays, that it has not yet, and why.
+	Removing()
+	Removed()
+	Stays(why error)
+}
+
+// observedLocked has p's ticket judge what was observed of a key, and draws the conclusions. All
+// that events, views and reads show of p's key comes here.
+func (p *Place) observedLocked(o ticket.Observation) ticket.Seen {
+	known := p.Ticket.Lost()
+	seen := p.Ticket.Observe(o)
+	if seen == ticket.Same {
+		p.noteRecallLocked(o.Entry)
+	}
+	if known || !seen.IsLoss() {
+		return seen
+	}
+	if seen == ticket.Replaced { // that key blocks the line
+		p.Account.SuspectLocked()
+	}
+	if p.Ticket.Lost() {
+		p.lostLocked()
+	} else {
+		p.Account.askWhyLocked(p)
+	}
+	return seen
+}
+
+// lostLocked draws the conclusions of the loss of p's key.
+func (p *Place) lostLocked() {
+	p.UnwatchLocked()
+	p.TellLocked()
+	p.owner.LostLocked()
+	p.giveWayLocked()
+	p.line.local.MarkLocked()
+}
+
+// noteRecallLocked notes what e, which is p's key as it was read or as an event has told it, says
+// of a recall. Of several requests the one with the shortest grace counts.
+func (p *Place) noteRecallLocked(e line.Entry) {
+	if !p.listens {
+		return
+	}
+	r, ok := e.Recall()
+	if !ok || p.Recall != nil && p.Recall.Grace <= r.Grace {
+		return
+	}
+	p.Recall = &r
+	p.line.local.MarkLocked()
+	if p.LingersLocked() {
+		p.line.local.GiveWayLocked()
+		return
+	}
+	p.owner.RecalledLocked()
+}
+
+// isLostBy observes p's own key, as a look has read it, and reports whether p is lost. If etcd was
+// set back, an earlier key of the Session may be beyond what the look has read, and block the line.
+func (p *Place) isLostBy(own ticket.Observation) bool {
+	p.keys.mu.Lock()
+	defer p.keys.mu.Unlock()
+	lost := p.observedLocked(own).IsLoss()
+	if lost {
+		p.Account.SuspectLocked()
+	}
+	return lost
+}
+
+// isGone reports whether p's key is known to be lost: deleted or put over by another request.
+func (p *Place) isGone() bool {
+	p.keys.mu.Lock()
+	defer p.keys.mu.Unlock()
+	return p.Ticket.Lost()
+}
+
+// TellLocked wakes the waiter at p.
+func (p *Place) TellLocked() {
+	select {
+	case p.news <- struct{}{}:
+	default: // told already, or no call waits
+	}
+}
+
+// listen lets TellLocked wake the caller, unless no contender is ahead of p.
+func (p *Place) listen() {
+	p.keys.mu.Lock()
+	defer p.keys.mu.Unlock()
+	if !p.Ahead.Clear() {
+		p.listenLocked()
+	}
+}
+
+func (p *Place) listenLocked() {
+	if p.news == nil {
+		p.news = make(chan struct{}, 1)
+	}
+	if p.Ticket.Lost() {
+		p.TellLocked() // the key went before the call listened
+	}
+}
+
+// standsFirst notes that p is at the head of its line, and lets TellLocked wake the caller.
+func (p *Place) standsFirst() {
+	p.keys.mu.Lock()
+	defer p.keys.mu.Unlock()
+	p.listenLocked()
+	if p.Ticket.State() == ticket.InLine && !p.Ticket.Lost() {
+		p.Ticket.Hold()
+		p.held = time.Now()
+	}
+}
+
+// asPutLocked compares p's key with what was put, if p listens and was not recalled: a recheck
+// shows that an event was lost.
+func (p *Place) asPutLocked() []clientv3.Cmp {
+	if !p.listens || p.Recall != nil {
+		return nil
+	}
+	return []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(p.Ticket.Key), "=", p.Ticket.Rev())}
+}
+
+// QueuedLocked notes what an answer of an epoch says about p's line.
+func (p *Place) QueuedLocked(ahead line.Ahead, told *etcd.Epoch) {
+	p.Since = time.Now()
+	p.line.crowded = ahead.Keys > crowded && ticket.Tells(ahead)
+	p.setAheadLocked(ahead, told)
+	p.asPut = true
+}
+
+// Rivals are the contenders ahead of p as of the last read. They are stale if that was in an
+// earlier epoch.
+func (p *Place) Rivals() (ahead line.Ahead, stale bool) {
+	p.keys.mu.Lock()
+	defer p.keys.mu.Unlock()
+	return p.Ahead, p.StaleLocked()
+}
+
+// setLine notes what is ahead of p, as it was read in an epoch.
+func (p *Place) setLine(ahead line.Ahead, at *etcd.Epoch) {
+	p.keys.mu.Lock()
+	defer p.keys.mu.Unlock()
+	if p.epoch == at {
+		ahead = ahead.Since(p.Ahead)
+	}
+	p.asPut = false
+	p.setAheadLocked(ahead, at)
+}
+
+// setAheadLocked notes what is ahead of p, by an answer of the epoch told.
+func (p *Place) setAheadLocked(ahead line.Ahead, told *etcd.Epoch) {
+	p.Ahead, p.epoch = ahead, told
+	p.line.local.MarkLocked()
+	for _, e := range ahead.Last {
+		p.keys.suspectOrphanLocked(e)
+	}
+	p.owner.MeetsLocked(ahead)
+}
+
+// lengthOf is the length of p's line, as far as is known.
+func (p *Place) lengthOf() int {
+	ahead, _ := p.Rivals()
+	return max(ahead.Keys, ahead.Count()+1)
+}
+
+// ExpectsCrowd reports whether p is likely to stand in a long line, as the one before it did, and
+// tells behind which key that one stood if it is watched yet.
+func (p *Place) ExpectsCrowd() (crowded bool, last string) {
+	p.keys.mu.Lock()
+	defer p.keys.mu.Unlock()
+	if w := p.line.last; w != nil {
+		last = w.key
+	}
+	return p.line.crowded, last
+}
+
+// HoldLocked notes that p's key is held from now on. With first it is the first hold there.
+func (p *Place) HoldLocked(first bool, now time.Time) {
+	p.Ticket.Hold()
+	if first {
+		p.line.waited = now.Sub(p.Since)
+	}
+	if p.held.IsZero() { // else it was first in its line before the other places of a LockAll were
+		p.held = now
+	}
+	p.Ahead = line.None
+	p.Refs++
+}
+
+// StaleLocked reports whether p was last seen in an epoch before.
+func (p *Place) StaleLocked() bool { return p.epoch != p.keys.etcd.Epoch() }
+
+// LastsLocked reports whether another hold may begin at p, after one has ended there.
+func (p *Place) LastsLocked() bool {
+	l := p.Lease
+	now := time.Now()
+	l.CheckLocked(now)
+	return l.ServesLocked() && p.Recall == nil && !p.Ticket.Lost() && !p.StaleLocked() &&
+		l.LastsLocked(now)
+}
+
+// LingersLocked reports whether p's key lingers.
+func (p *Place) LingersLocked() bool { return p.line.local.LingeringLocked() == p }
+
+// giveWayLocked gives p's key up if that lingers.
+func (p *Place) giveWayLocked() {
+	if p.LingersLocked() {
+		p.line.local.GiveWayLocked()
+	}
+}
+
+// watchLocked begins to watch p's key.
+func (p *Place) watchLocked() { p.watch = newKeyWatchLocked(p) }
+
+// UnwatchLocked ends the watch of p's key, if there is one: the key is not held any more.
+func (p *Place) UnwatchLocked() {
+	if w := p.watch; w != nil {
+		p.watch = nil
+		p.keys.mu.After(w.cancel)
+	}
+}
+
+// lastsForLocked reports whether p's key has been held for a time.
+func (p *Place) lastsForLocked(now time.Time, d time.Duration) bool {
+	return p.Ticket.State() == ticket.Held && now.Sub(p.held) >= d
+}
+
+// viewedLocked reports whether a view covers p's key: it has judged p by the last event, and will
+// by the next one. (Not whether it has ever judged p: what happened while the Session waited for
+// another permit has told p nothing. TestAPermitIsToldOfWhatHappensWhileAnotherOfItsSessionWaits.)
+func (p *Place) viewedLocked() bool {
+	v := p.line.view
+	return v.isLiveLocked() && v.judged == p && v.ownLocked() == p
+}
+
+// keysOf are the keys of places.
+func keysOf(places []*Place) []string {
+	keys := make([]string, len(places))
+	for i, p := range places {
+		keys[i] = p.Ticket.Key
+	}
+	return keys
+}

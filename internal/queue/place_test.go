@@ -1,0 +1,128 @@
+package queue
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/ticket"
+)
+
+// A key that goes before its owner has begun to wait ends the wait at once.
+func TestAPlaceThatIsLostBeforeTheWaitWakesIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSession(t, fake.NewServer().Client("a"))
+		p := s.take(t, line.Shape{})
+		s.put(t, p)
+		s.mu.Lock()
+		p.Ahead = line.Ahead{Last: line.Line{{Key: "n/1"}}}
+		p.observedLocked(ticket.Observation{Entry: line.Entry{Key: p.Ticket.Key}})
+		s.mu.Unlock()
+		p.listen()
+		select {
+		case <-p.news:
+		default:
+			require.Fail(t, "the waiter is not told")
+		}
+	})
+}
+
+// A view that a Session has of a short line may hear of a deletion in the very moment in which a
+// permit finds itself behind too many to wait by that view. The permit then waits for what it has
+// found, and gets in.
+func TestAPermitWaitsForThoseThatItHasFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := fake.NewServer()
+		other, s := newSession(t, server.Client("b")), newSession(t, server.Client("a"))
+		permit := line.Shape{Kind: line.Permit, Weight: 1, Limit: 1}
+		holder := other.take(t, permit)
+		other.put(t, holder)
+		p := s.take(t, permit)
+		s.put(t, p)
+		found, _ := p.Rivals()
+		require.Equal(t, 1, found.Count())
+
+		s.mu.Lock()
+		p.Ahead = p.Ahead.Without(func(line.Entry) bool { return true }) // by the view
+		s.mu.Unlock()
+		server.DeleteKey(holder.Ticket.Key)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		w, broken := new(Waiter), attempt.Backoff{}
+		require.NotPanics(t, func() { require.NoError(t, w.waitBehindSome(ctx, p, found, &broken)) })
+		ahead, stale := p.Rivals()
+		require.True(t, ahead.Clear() && !stale)
+	})
+}
+
+// What a view remembers does not grow with what comes and goes in its line or below it, however
+// long the Session depends on the view.
+func TestWhatAViewRemembersIsBounded(t *testing.T) {
+	for _, row := range []struct {
+		state  string
+		reach  func(t *testing.T, other, s *session)
+		nested bool // what comes and goes is of nested names only
+	}{
+		{"a key waits", func(t *testing.T, other, s *session) {
+			other.put(t, other.take(t, line.Shape{}))
+			s.put(t, s.take(t, line.Shape{}))
+		}, false},
+		{"a put is under way", func(t *testing.T, other, s *session) {
+			s.take(t, line.Shape{})
+		}, false},
+		{"it is held", func(t *testing.T, _, s *session) {
+			s.put(t, s.take(t, line.Shape{}))
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.place.HoldLocked(true, time.Now())
+		}, false},
+		{"it lingers", func(t *testing.T, _, s *session) {
+			s.put(t, s.take(t, line.Shape{}))
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.place.HoldLocked(true, time.Now())
+			s.lingers = true
+		}, true},
+	} {
+		t.Run(row.state, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := fake.NewServer()
+				strangers, err := server.Client("strangers").Grant(t.Context(), 3600)
+				require.NoError(t, err)
+				s := newSession(t, server.Client("a"))
+				row.reach(t, newSession(t, server.Client("b")), s)
+				s.mu.Lock()
+				s.line.WatchLocked(false)
+				s.mu.Unlock()
+				synctest.Wait()
+				most, events := 0, 0
+				for i := range 2000 {
+					key := "n/" + uuid.NewString()
+					if i%2 == 0 || row.nested {
+						key = "n/nested/" + uuid.NewString()
+					}
+					require.NoError(t, server.PutKey(key, strangers.ID))
+					server.DeleteKey(key)
+					synctest.Wait()
+					s.mu.Lock()
+					if v := s.line.view; v != nil {
+						events++
+						most = max(most, len(v.deleted), len(v.keys), len(v.read), len(v.putOver))
+					} else {
+						require.Equal(t, "a put is under way", row.state)
+					}
+					s.mu.Unlock()
+				}
+				require.LessOrEqual(t, most, viewReads)
+				require.Greater(t, events, viewReads/2)
+			})
+		})
+	}
+}

@@ -1,0 +1,179 @@
+package queue
+
+import (
+	"context"
+
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/ticket"
+)
+
+// RemovedLocked notes that p's key is gone, as its ticket says.
+func (p *Place) RemovedLocked() {
+	p.stopUsingLocked()
+	if p.Account.places[p.Ticket.Key] == p {
+		delete(p.Account.places, p.Ticket.Key)
+	}
+	if p.StaleLocked() && p.epoch != nil { // an earlier key of that name may be back
+		p.Account.SuspectLocked()
+	}
+}
+
+// stopUsingLocked takes p off its lease's users.
+func (p *Place) stopUsingLocked() {
+	if !p.using {
+		return
+	}
+	p.using = false
+	p.Account.leftLocked()
+}
+
+// AbandonLocked gives p up. If its key may exist, it is removed in the background until
+// etcd confirms or the key is gone with the lease. The returned channel is closed then. The
+// lease is retired if unsure is set, or as soon as an attempt fails: a key that cannot be
+// removed is not kept alive.
+func (p *Place) AbandonLocked(unsure bool) <-chan struct{} {
+	if p.removed != nil {
+		return p.removed
+	}
+	p.removed = make(chan struct{})
+	p.line.local.MarkLocked()
+	p.stopUsingLocked()
+	p.UnwatchLocked()
+	p.Ticket.Leave()
+	unsent := p.Ticket.State() == ticket.Removed
+	if unsent {
+		p.RemovedLocked()
+	}
+	if unsent || p.keys.Leases.ClosedLocked() { // Close revokes the lease and then removes what is left
+		close(p.removed)
+		return p.removed
+	}
+	if unsure {
+		p.Account.retireLocked()
+	}
+	if !p.Spare {
+		p.owner.Removing()
+	}
+	p.keys.tasks.GoLocked(p.remove)
+	return p.removed
+}
+
+// removal is what remove sends.
+func (p *Place) removal() ticket.Txn {
+	p.keys.mu.Lock()
+	defer p.keys.mu.Unlock()
+	return p.Ticket.Removal(p.Tells, p.Ahead)
+}
+
+// remove removes p's key for certain.
+func (p *Place) remove() {
+	k := p.keys
+	defer close(p.removed)
+	p.owner.EndContexts()
+	ctx := p.Lease.Live() // when it ends, the key is gone, unless it was put over
+	if p.after != nil {
+		select {
+		case <-p.after:
+		case <-ctx.Done():
+		}
+	}
+	warned := false
+	retry := attempt.Backoff{Urgent: true}
+	for {
+		done := k.etcd.Commit(ctx, &retry, p.removal())
+		err := done.Err
+		if err == nil {
+			k.mu.Lock()
+			p.Ahead = p.Ticket.RemovedBy(done.Answer(), p.Ahead)
+			p.RemovedLocked()
+			k.mu.Unlock()
+			break
+		}
+		if !warned && ctx.Err() == nil {
+			warned = true
+			p.stays(err)
+		}
+		if !attempt.Refused(err) && !k.etcd.Closed() {
+			if retry.Wait(ctx, k.etcd.Caller) == nil {
+				continue
+			}
+			if ctx != k.ctx && p.outlivesLease() {
+				ctx = k.ctx
+				continue
+			}
+		}
+		if !p.giveUpRemoval(err) {
+			return
+		}
+		break
+	}
+	if !p.Spare {
+		p.owner.Removed()
+	}
+}
+
+// stays notes that p's key is not removed yet: its lease gets no new keys.
+func (p *Place) stays(err error) {
+	p.keys.mu.Lock()
+	defer p.keys.mu.Unlock()
+	p.Account.retireLocked()
+	p.owner.Stays(err)
+}
+
+// outlivesLease reports whether p's key may still be there after its lease has ended.
+func (p *Place) outlivesLease() bool {
+	p.keys.mu.Lock()
+	defer p.keys.mu.Unlock()
+	return p.Ticket.Lost() && !p.Lease.GoneLocked() && p.keys.ctx.Err() == nil
+}
+
+// giveUpRemoval notes that the attempts to remove p's key are over and that the last one failed
+// with err. It reports whether the key has gone with its lease.
+func (p *Place) giveUpRemoval(err error) (certain bool) {
+	k, l := p.keys, p.Lease
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if l.GoneLocked() {
+		p.Ticket.Remove(0)
+		p.RemovedLocked()
+		return true
+	}
+	p.stuck, p.Account.leftoverErr = true, err
+	if _, kept := k.accounts[l]; p.Ticket.Lost() && kept {
+		return false // the keeper tries again when the lease has ended
+	}
+	if p.Ticket.Lost() {
+		k.leftoverErr = err
+	}
+	p.Ticket.Remove(0) // the lease is no longer renewed for it, or has ended
+	p.RemovedLocked()
+	return false
+}
+
+// AwaitRemoved waits until p's key is removed, if it was given up. It returns why that is not
+// certain.
+func (p *Place) AwaitRemoved(ctx context.Context) error {
+	p.keys.mu.Lock()
+	removed := p.removed
+	p.keys.mu.Unlock()
+	if removed == nil { // it was released
+		return nil
+	}
+	select {
+	case <-removed:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	p.keys.mu.Lock()
+	defer p.keys.mu.Unlock()
+	if p.stuck {
+		return p.Account.leftoverErr
+	}
+	return nil
+}
+
+// GivenUpLocked reports whether p was given up: its key is being removed, or has gone.
+func (p *Place) GivenUpLocked() bool { return p.removed != nil }
+
+// AfterLocked has p's removal wait for that of another place.
+func (p *Place) AfterLocked(other *Place) { p.after = other.removed }

@@ -1,0 +1,136 @@
+package queue
+
+import (
+	"time"
+
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/lease"
+)
+
+// TenantsLocked is as in lease.Listener. They are the account of the keys on the lease.
+func (k *Keys) TenantsLocked(granted *lease.Lease) lease.Tenants {
+	a := &Account{
+		keys: k, lease: granted, places: make(map[string]*Place), idleSince: time.Now(),
+	}
+	k.accounts[granted] = a
+	k.tasks.GoLocked(func() { k.followConnection(a) })
+	return a
+}
+
+// SetBackLocked follows the end of an epoch: key names are drawn again, watches begin again, and
+// every place is read before it counts again. The caller has given up the keys that linger.
+func (k *Keys) SetBackLocked() {
+	for n := range k.LinesLocked {
+		for _, slots := range n.slots {
+			slots.Forget()
+		}
+	}
+	for _, a := range k.accounts {
+		for _, p := range a.places {
+			p.TellLocked()
+		}
+	}
+	k.endWatchesLocked()
+	k.suspectLocked()
+	if !k.verifying && !k.Leases.ClosedLocked() {
+		k.verifying = true
+		k.tasks.GoLocked(k.verify)
+	}
+}
+
+// endWatchesLocked ends all views, and the watches of held keys. Waiters and holders that need one
+// begin another.
+func (k *Keys) endWatchesLocked() {
+	for n := range k.LinesLocked {
+		n.EndLocked()
+	}
+	k.rewatchLocked()
+}
+
+// rewatchLocked begins new watches of the keys of the Session's holds: the old ones may be silent.
+func (k *Keys) rewatchLocked() {
+	for _, a := range k.accounts {
+		if len(a.places) > manyPlaces {
+			continue
+		}
+		for _, p := range a.places {
+			if p.watch != nil {
+				p.watch.renewLocked()
+			}
+		}
+	}
+}
+
+// WatchAnew begins new watches for all views of the Session and for the keys of its holds.
+func (k *Keys) WatchAnew() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.rewatchLocked()
+	for n := range k.LinesLocked {
+		if n.view != nil {
+			n.view.renewLocked()
+		}
+	}
+}
+
+// followConnection begins all views again when the client has lost its connection, and makes an
+// audit of all keys due when it has another. A restore stops etcd first. If the restored etcd
+// passes its old revision before the Session reads, no answer shows that it was set back, and a
+// watch goes on as if it had missed nothing. followConnection ends with a's lease.
+func (k *Keys) followConnection(a *Account) {
+	k.etcd.FollowConnection(a.lease.Live(), func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.endWatchesLocked()
+	}, func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.suspectLocked()
+		for _, p := range a.places {
+			p.TellLocked() // a waiter behind many, which watches one key, rechecks soon
+		}
+	})
+}
+
+// verify reads the keys of the holds that began in an earlier epoch. Waiters read the line by
+// themselves. Keys that the user may not read are left to the audits.
+func (k *Keys) verify() {
+	var pause attempt.Backoff
+	for {
+		present := k.etcd.Epoch()
+		k.mu.Lock()
+		stale := k.staleHoldsLocked()
+		k.mu.Unlock()
+		for a, places := range stale {
+			_ = k.etcd.ReadKeys(k.ctx, keysOf(places), k.etcd.Read, func(part etcd.Part) {
+				a.confirmMissing(places[part.From:], part, true)
+			})
+		}
+		if k.verified(present) || pause.Wait(k.ctx, k.etcd.Caller) != nil {
+			return
+		}
+	}
+}
+
+// staleHoldsLocked are the places of holds from an earlier epoch, by account.
+func (k *Keys) staleHoldsLocked() map[*Account][]*Place {
+	stale := make(map[*Account][]*Place)
+	for _, a := range k.accounts {
+		for _, p := range a.places {
+			if p.Refs > 0 && !p.Ticket.Lost() && p.StaleLocked() {
+				stale[a] = append(stale[a], p)
+			}
+		}
+	}
+	return stale
+}
+
+// verified reports whether verify is over: everything was read in the present epoch, or the
+// Session is closed.
+func (k *Keys) verified(read *etcd.Epoch) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.verifying = k.etcd.Epoch() != read && !k.Leases.ClosedLocked()
+	return !k.verifying
+}

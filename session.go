@@ -1,0 +1,70 @@
+package etcdlock
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/events"
+	"github.com/etcdlock/etcdlock/internal/guard"
+	"github.com/etcdlock/etcdlock/internal/lease"
+	"github.com/etcdlock/etcdlock/internal/queue"
+)
+
+// minSweep is the number of lines a session keeps before it drops unused ones.
+const minSweep = 1024
+
+// A session is what a Session consists of, as all that stands below the Session knows it.
+type session struct {
+	// Set once, then only read.
+	cfg    *config
+	etcd   *etcd.Conn
+	leases *lease.Pool
+	ctx    context.Context // of all goroutines
+	cancel context.CancelFunc
+	keys   *queue.Keys
+	tasks  *guard.Group // all goroutines, for which Close waits; ARCHITECTURE.md has a row of each
+	hooks  events.Queue // to the user's Trace and Logger
+
+	// mu guards what follows and the mutable state of every lease, line, place
+	// and hold of the session.
+	mu         guard.Mutex
+	lines      map[string]*localLine
+	marked     markedLines
+	backLogged time.Time // when it was last logged that etcd was set back
+	sweepAt    int       // size of lines at which unused ones are dropped
+	closing    int       // calls that wait until it is closed
+}
+
+// open prepares s for its first use.
+func (s *session) open(client *clientv3.Client, cfg *config) {
+	s.cfg = cfg
+	s.lines, s.sweepAt = make(map[string]*localLine), minSweep
+	s.mu.Settler = &s.marked
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.tasks = guard.NewGroup(&s.mu)
+	s.etcd = etcd.New(s.ctx, client, cfg.ttl, &s.mu, s.tasks, (*listener)(s))
+	s.keys = queue.New(s.ctx, s.etcd, &s.mu, s.tasks, queue.Config{
+		TTL: cfg.ttl, Lines: (*listener)(s), Log: s.log,
+	})
+	s.leases = lease.NewPool(s.ctx, s.etcd, &s.mu, s.tasks, lease.Config{
+		TTL:      cfg.ttl,
+		Margin:   cfg.marginOf,
+		Listener: s.keys,
+		Error:    leaseError,
+		Hooks:    s.trace().ofLeases(s.log),
+	})
+	s.keys.Leases = s.leases
+}
+
+// trace reports what happens to all of a Session.
+func (s *session) trace() tracer { return tracer{s.cfg.trace, &s.hooks} }
+
+// log logs a record in order with the hooks: a handler that blocks does not hold up a
+// lock.
+func (s *session) log(level slog.Level, message string, args ...any) {
+	s.cfg.tell(&s.hooks, level, message, args)
+}
