@@ -16,11 +16,8 @@ func withHold(parent context.Context, h *hold) context.Context {
 	if !reflect.ValueOf(parent).Comparable() {
 		parent = &struct{ context.Context }{parent}
 	}
-	h.m.s.mu.Lock()
-	known := h.contexts[parent]
-	h.m.s.mu.Unlock()
-	if known != nil {
-		return known
+	if c := contextOf(h, parent); c != nil {
+		return c
 	}
 	c := &holdContext{hold: h, parent: parent}
 	c.Context, c.cancel = context.WithCancelCause(parent)
@@ -112,6 +109,13 @@ func (c *holdContext) outer() *holdContext { return holdContextOf(c.parent) }
 func holdContextOf(ctx context.Context) *holdContext {
 	c, _ := ctx.Value(holdKey{}).(*holdContext)
 	return c
+}
+
+// contextOf is the context that h knows for parent, nil if there is none.
+func contextOf(h *hold, parent context.Context) *holdContext {
+	h.m.s.mu.Lock()
+	defer h.m.s.mu.Unlock()
+	return h.contexts[parent]
 }
 
 // add makes c end with its hold and returns c, or the context that was added for its parent
