@@ -62,15 +62,14 @@ func allTests(t *testing.T) string {
 // library returns the source of the library.
 func library(t *testing.T) string {
 	t.Helper()
-	files, err := filepath.Glob("*.go")
-	require.NoError(t, err)
-	leases, err := filepath.Glob("internal/lease/*.go")
-	require.NoError(t, err)
-	files = append(files, leases...)
 	var all strings.Builder
-	for _, file := range files {
-		if !strings.HasSuffix(file, "_test.go") {
-			all.WriteString(sources(t, file))
+	for _, dir := range []string{".", "internal/queue", "internal/lease", "internal/etcd"} {
+		files, err := filepath.Glob(dir + "/*.go")
+		require.NoError(t, err)
+		for _, file := range files {
+			if !strings.HasSuffix(file, "_test.go") {
+				all.WriteString(sources(t, file))
+			}
 		}
 	}
 	return all.String()
