@@ -13,8 +13,7 @@ import (
 )
 
 const (
-	// TickEvery is how often a keeper asks its tenants what is due, and whether their keys are to be
-	// audited.
+	// TickEvery is how often a keeper at least asks its tenants what is due.
 	TickEvery = 350 * time.Millisecond
 
 	// causeTime is how long a deleted key's hold waits for etcd to say whether the lease is gone
@@ -119,14 +118,11 @@ type Tenants interface {
 	// KeyLocked is a key on the lease, empty if there is none.
 	KeyLocked() string
 
-	// Tick is called while the lease is kept, every TickEvery.
-	Tick()
+	// Tick does what is due, and reports whether an audit of the keys is: the last one was at last.
+	Tick(last time.Time) (audit bool)
 
 	// SuspectLocked makes an audit of the keys due now.
 	SuspectLocked()
-
-	// AuditDue reports whether it is time to audit the keys. The last audit was at last.
-	AuditDue(last time.Time) bool
 
 	// Audit compares the keys in etcd with the accounts. It was decided on at sent, and ctx ends when
 	// the lease is about to be revoked. It reports false if etcd seems not to know the lease.

@@ -25,9 +25,8 @@ func (*none) MarkLocked()                           {}
 func (*none) GiveWayLocked()                        {}
 func (*none) EndedLocked(error)                     {}
 func (*none) KeyLocked() string                     { return "" }
-func (*none) Tick()                                 {}
+func (*none) Tick(time.Time) bool                   { return false }
 func (*none) SuspectLocked()                        {}
-func (*none) AuditDue(time.Time) bool               { return false }
 func (*none) Audit(context.Context, time.Time) bool { return true }
 func (*none) BeforeRevoke()                         {}
 func (*none) RemoveRest(time.Time) error            { return nil }

@@ -88,14 +88,13 @@ func (l *Lease) keep(granted time.Time) {
 		case r := <-k.results:
 			k.answered(r)
 		case <-tick.C:
-			l.tenants.Tick()
 		case known := <-k.audited:
 			k.auditing = false
 			if !known && k.unanswered == 0 {
 				k.next.Reset(0) // a renewal tells for certain
 			}
 		}
-		k.auditIfDue()
+		k.tick()
 	}
 	stopAttempts()
 	k.revoke()
@@ -156,9 +155,9 @@ func (k *keeper) again(r renewal) time.Duration {
 	return attempt.Jitter(k.plan.Again(k.unanswered, took))
 }
 
-// auditIfDue begins an audit of the lease's keys, one at a time.
-func (k *keeper) auditIfDue() {
-	if k.auditing || !k.tenants.AuditDue(k.lastAudit) {
+// tick has the tenants do what is due, and begins the audits of their keys, one at a time.
+func (k *keeper) tick() {
+	if !k.tenants.Tick(k.lastAudit) || k.auditing {
 		return
 	}
 	sent := time.Now()

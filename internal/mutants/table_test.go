@@ -342,48 +342,54 @@ var mutants = []mutant{
 	{
 		name:    "who waits audits as seldom soon after a put as later",
 		why:     "An audit costs a request. But a late copy of the put is a key that blocks everybody, and 32 renewal periods are 11 TTLs (rule 9).",
-		edits:   []edit{{"internal/queue/audit.go", `	case a.sweptLocked():`, `	default:`}},
+		edits:   []edit{{"internal/queue/audit.go", `	case a.swept.Sub(a.placed) >= a.lease.TTL:`, `	default:`}},
 		killers: []killer{inArea("lease", "TestAKeyThatALateRequestPutsIsSwept")},
 	},
 	{
-		name:    "of what may be recalled the keys are audited as seldom soon after a put as later",
-		why:     "Most audits read the values, which show a recall. But only the keys on the lease show a late copy of the put, and only every fourth audit would read those (rule 9).",
-		edits:   []edit{{"internal/queue/audit.go", `		every = soonByKeysEvery`, `		every = byKeysEvery`}},
+		name:    "what may be recalled is audited by its values alone",
+		why:     "The values show a recall, and a loss as well. But only the keys on the lease show a late copy of the put (rule 9).",
+		edits:   []edit{{"internal/queue/audit.go", `	a.byValues = !a.byValues`, `	a.byValues = true`}},
 		killers: []killer{inArea("lease", "TestAKeyThatALateRequestPutsIsSwept")},
 	},
 	{
 		name:    "who waits in a long line audits as soon as in a short one",
 		why:     "A late copy of a put should be found soon. But in a crowd that goes round and round everybody has just put a key: 2,000 Sessions would send 100 audits a second (rule 24).",
-		edits:   []edit{{"internal/queue/audit.go", `min(max(seldomAudits, asRechecks), idleAudits)`, `min(max(seldomAudits, 0*asRechecks), idleAudits)`}},
+		edits:   []edit{{"internal/queue/audit.go", `min(max(coveredAudits, asRechecks), idleAudits)`, `min(max(coveredAudits, 0*asRechecks), idleAudits)`}},
 		killers: []killer{inArea("queue", "TestWhoWaitsInALongLineAuditsAsRarelyAsItRechecks")},
 	},
 	{
 		name:    "audits are a multiple of a period apart",
 		why:     "So it says. But a third of the longest TTLs overflows if it is multiplied by four: each audit is followed by the next one at once (rule 24).",
-		edits:   []edit{{"internal/queue/audit.go", `since/a.seldomLocked(now, period) >= period`, `since >= a.seldomLocked(now, period)*period`}},
+		edits:   []edit{{"internal/queue/audit.go", `since/periods >= period`, `since >= periods*period`}},
 		killers: []killer{inArea("watching", "TestTheLongestTTLsCostNoMoreThanOthers")},
 	},
 	{
 		name: "nobody looks at the keys of the lease",
 		why:  "Renewals show when the lease is gone. But they do not show that the key is gone (rule 5).",
-		edits: []edit{{"internal/queue/audit.go", `		return since/a.seldomLocked(now, period) >= period // a multiple of the longest TTLs overflows
-`, `		return false
+		edits: []edit{{"internal/queue/audit.go", `		since/periods >= period // a multiple of the longest TTLs overflows
+`, `		since < 0 && periods > 0
 `}},
 		killers: []killer{inArea("watching", "TestALossIsToldThoughAllWatchesAreSilent")},
 	},
 	{
 		name: "a key that no watch covers is looked at as seldom as one that is watched",
 		why:  "The watch will be back. But until then only an audit shows a loss (rule 5).",
-		edits: []edit{{"internal/queue/audit.go", `				return 1
-`, `				return seldomAudits
+		edits: []edit{{"internal/queue/audit.go", `	case !covered:
+		return 1
+`, `	case !covered:
+		return coveredAudits
 `}},
 		killers: []killer{inArea("watching", "TestALossIsToldThoughAllWatchesAreSilent")},
 	},
 	{
 		name: "nobody watches the keys of holds",
 		why:  "The audits show a loss. But they are seldom (rule 5).",
-		edits: []edit{{"internal/lease/renew.go", `			l.tenants.Tick()
-`, ``}},
+		edits: []edit{{"internal/queue/audit.go", `			if p.watch == nil {
+				p.watchLocked()
+			}
+			covered = covered && p.watch.sure
+`, `			covered = covered && p.watch != nil && p.watch.sure
+`}},
 		killers: []killer{inArea("lease", "TestALossFromOutsideIsNoticedWithinAboutASecond")},
 	},
 	{
@@ -428,7 +434,7 @@ var mutants = []mutant{
 	{
 		name:    "each of any number of keys is watched",
 		why:     "A watch costs nothing while nothing happens. But ten thousand watches of one Session are ten thousand goroutines (rule 21).",
-		edits:   []edit{{"internal/queue/account.go", `a.keys.Leases.ClosedLocked() || len(a.places) > manyPlaces {`, `a.keys.Leases.ClosedLocked() {`}},
+		edits:   []edit{{"internal/queue/audit.go", `	if len(a.places) <= manyPlaces {`, `	if len(a.places) >= 0 {`}},
 		killers: []killer{inArea("watching", "TestTenThousandHoldsHaveNoWatchEach")},
 	},
 	{

@@ -37,7 +37,7 @@ type Account struct {
 	leftoverErr error              // why the last removal was given up
 	suspect     bool               // an audit of the keys is due now
 	swept       time.Time          // when the last answered audit of the keys on the lease was sent
-	audits      uint               // while places listen: by values, or in turn by the keys
+	byValues    bool               // the last audit was by values; see auditsBy
 	reads       watchReads         // of watched keys
 	deleted     []*Place           // places whose keys are gone and whose holds are about to end
 	asking      bool               // whether the lease is gone too is being asked
@@ -226,22 +226,6 @@ func (a *Account) KeyLocked() string {
 		}
 	}
 	return ""
-}
-
-// Tick is as in lease.Tenants: it begins to watch the keys of holds that last and that no view
-// covers.
-func (a *Account) Tick() {
-	a.keys.mu.Lock()
-	defer a.keys.mu.Unlock()
-	if a.lease.HasEndedLocked() || a.keys.Leases.ClosedLocked() || len(a.places) > manyPlaces {
-		return
-	}
-	now := time.Now()
-	for _, p := range a.places {
-		if p.watch == nil && p.lastsForLocked(now, watchAfter) && !p.viewedLocked() {
-			p.watchLocked()
-		}
-	}
 }
 
 // SuspectLocked is as in lease.Tenants.

@@ -20,46 +20,85 @@ const (
 	// put one.
 	auditEvery = 2 * lease.TickEvery
 
-	// seldomAudits is how many renewal periods there are per audit while every hold that lasts is
+	// coveredAudits is how many renewal periods there are per audit while every hold that lasts is
 	// covered by a watch. idleAudits is that number while every key is also rechecked, and nothing
 	// was put for a while.
-	seldomAudits = 4
-	idleAudits   = 32
+	coveredAudits = 4
+	idleAudits    = 32
 
 	// auditGrace is how long an audit may wait for its answer after the lease has ended.
 	auditGrace = 500 * time.Millisecond
-
-	// byKeysEvery is how many audits there are per audit of the keys on the lease, if the other
-	// audits read values. soonByKeysEvery is that number while a late copy of a put may have put a
-	// key since the last one. Both are even, so no two in a row overlook a recall.
-	byKeysEvery     = 4
-	soonByKeysEvery = 2
 )
 
-// AuditDue is as in lease.Tenants.
+// Tick is as in lease.Tenants.
 //
 // Invariant: a hold that lasts is covered by a sure watch, or its lease's keys are audited once
 // per renewal period. They are audited as often while the renewals are late. Otherwise audits are
 // rare: each is a message, and an idle hold must cost little more than its renewals.
 // (TestAnIdleHoldCostsItsRenewalsAndLittleElse.)
-func (a *Account) AuditDue(last time.Time) bool {
+func (a *Account) Tick(last time.Time) (audit bool) {
 	a.keys.mu.Lock()
 	defer a.keys.mu.Unlock()
+	if a.lease.HasEndedLocked() || a.keys.Leases.ClosedLocked() {
+		return false
+	}
 	now := time.Now()
 	period := max(a.lease.Period(), min(a.lease.TTL/3, auditEvery))
-	since := now.Sub(last)
-	switch {
-	case a.lease.HasEndedLocked():
-		return false
-	case a.suspect && since >= auditEvery/2: // else the tick comes soon
-		return true
-	case !a.doubted.IsZero() && now.Sub(a.doubted) < a.lease.TTL && since >= auditEvery:
-		return true
-	case !a.doubted.IsZero(), len(a.places) > manyPlaces, a.lease.AtRiskLocked(now):
-		return since >= period
-	default:
-		return since/a.seldomLocked(now, period) >= period // a multiple of the longest TTLs overflows
+	periods := time.Duration(1) // per audit
+	if len(a.places) <= manyPlaces {
+		periods = a.coverLocked(now, period)
 	}
+	if !a.doubted.IsZero() || a.lease.AtRiskLocked(now) {
+		periods = 1
+	}
+	if !a.doubted.IsZero() && now.Sub(a.doubted) < a.lease.TTL {
+		period = min(period, auditEvery)
+	}
+	since := now.Sub(last)
+	return a.suspect && since >= lease.TickEvery || // else the next tick comes soon
+		since/periods >= period // a multiple of the longest TTLs overflows
+}
+
+// coverLocked begins to watch the keys of holds that last and that no view covers. It returns how
+// many renewal periods there are per audit of the lease's keys. That depends on what covers them: 1
+// if the key of a hold that lasts is not covered; many if each key is rechecked, by a waiter, or by
+// the view of a key that lingers or will linger, and the keys were audited a TTL after the last put.
+//
+// (Do not leave out the latter. clientv3 may repeat a put unseen, and the key that a late copy puts
+// blocks its line until the next audit. TestAKeyThatALateRequestPutsIsSwept. In a long line audits
+// are rarer, as rechecks are: else a crowd that goes round would mostly audit.
+// TestWhoWaitsInALongLineAuditsAsRarelyAsItRechecks.)
+func (a *Account) coverLocked(now time.Time, period time.Duration) (periods time.Duration) {
+	some, covered, rechecked := false, true, true
+	contenders := 0 // in the longest line that it waits in
+	for _, p := range a.places {
+		switch p.Ticket.State() {
+		case ticket.Held:
+			some = true
+			viewed := p.viewedLocked()
+			rechecked = rechecked && viewed && p.line.view.neededLocked()
+			if viewed || !p.lastsForLocked(now, watchAfter) {
+				continue
+			}
+			if p.watch == nil {
+				p.watchLocked()
+			}
+			covered = covered && p.watch.sure
+		case ticket.InLine:
+			some = true
+			contenders = max(contenders, p.Ahead.Keys)
+		}
+	}
+	switch {
+	case !covered:
+		return 1
+	case !some || !rechecked:
+		return coveredAudits
+	case a.swept.Sub(a.placed) >= a.lease.TTL: // later copies of puts are left to the rare audits
+		return idleAudits
+	}
+	asRechecks := time.Duration(contenders) * recheck.PerContender / period
+	return min(max(coveredAudits, asRechecks), idleAudits)
 }
 
 // Audit is as in lease.Tenants. It compares the lease's keys in etcd with the keys of its places.
@@ -110,8 +149,9 @@ func (a *Account) Audit(ctx context.Context, sent time.Time) (known bool) {
 
 // auditsBy decides how to audit: by the keys on the lease, or by the values of its places, which
 // alone show a recall. If some listen it is one or the other in turn, so that it costs no more than
-// for holds that do not. It is both where holds have no watches, since there are too many names,
-// and where a late request may put a key, which only the keys on the lease show.
+// for holds that do not, and no two in a row overlook a recall, or the late copy of a put. It is
+// both where holds have no watches, since there are too many names, and where a late request may
+// put a key, which only the keys on the lease show.
 func (a *Account) auditsBy() (suspicious bool, places []*Place, byKeys bool) {
 	a.keys.mu.Lock()
 	defer a.keys.mu.Unlock()
@@ -129,12 +169,8 @@ func (a *Account) auditsBy() (suspicious bool, places []*Place, byKeys bool) {
 	if !some {
 		return suspicious, nil, true
 	}
-	a.audits++
-	every := uint(byKeysEvery)
-	if !a.sweptLocked() {
-		every = soonByKeysEvery
-	}
-	if !both && a.audits%every == 0 {
+	a.byValues = !a.byValues
+	if !a.byValues && !both {
 		return suspicious, nil, true
 	}
 	return suspicious, places, both
@@ -221,43 +257,3 @@ func (a *Account) sweep(ctx context.Context, read []line.Entry) {
 		k.Log(slog.LevelWarn, "removed a key that a late request had put", "key", e.Key, "revision", e.Rev, "error", err)
 	}
 }
-
-// seldomLocked is how many renewal periods there are per audit of the lease's keys. It depends on
-// what else covers them: 1 if the key of a hold that lasts is not covered by a watch; many if each
-// key is rechecked, by a waiter, or by the view of a key that lingers or will linger, and the keys
-// were audited a TTL after the last put.
-//
-// (Do not leave out the latter. clientv3 may repeat a put unseen, and the key that a late copy puts
-// blocks its line until the next audit. TestAKeyThatALateRequestPutsIsSwept. In a long line audits
-// are rarer, as rechecks are: else a crowd that goes round would mostly audit.
-// TestWhoWaitsInALongLineAuditsAsRarelyAsItRechecks.)
-func (a *Account) seldomLocked(now time.Time, period time.Duration) time.Duration {
-	some, rechecked := false, true
-	contenders := 0 // in the longest line that it waits in
-	for _, p := range a.places {
-		switch p.Ticket.State() {
-		case ticket.Held:
-			viewed := p.viewedLocked()
-			if !viewed && p.lastsForLocked(now, watchAfter) && (p.watch == nil || !p.watch.sure) {
-				return 1
-			}
-			rechecked = rechecked && viewed && p.line.view.neededLocked()
-			some = true
-		case ticket.InLine:
-			contenders = max(contenders, p.Ahead.Keys)
-			some = true
-		}
-	}
-	switch {
-	case !some || !rechecked:
-		return seldomAudits
-	case a.sweptLocked():
-		return idleAudits
-	}
-	asRechecks := time.Duration(contenders) * recheck.PerContender / period
-	return min(max(seldomAudits, asRechecks), idleAudits)
-}
-
-// sweptLocked reports whether an audit of the keys on the lease was sent a TTL after the last put.
-// Copies of puts that come later than that are left to the rare audits.
-func (a *Account) sweptLocked() bool { return a.swept.Sub(a.placed) >= a.lease.TTL }
