@@ -5,6 +5,7 @@ package etcd
 import (
 	"context"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -56,8 +57,21 @@ type Conn struct {
 	mu       *guard.Mutex // the Session's
 
 	present atomic.Pointer[Epoch] // changed under mu
-	limits  limits
+
+	// What etcd has refused.
+	mostKeys   atomic.Int64 // how many it lets one transaction read, as far as is known
+	limited    sync.Once    // the listener was told of fewer
+	unreadable sync.Once    // the listener was told of a key that the user may not read
 }
+
+const (
+	// manyKeys is how many keys are read in one transaction: etcd allows 128 operations by
+	// default.
+	manyKeys = 100
+
+	// maxUnreadable is how many keys that the user may not read one call of ReadKeys skips.
+	maxUnreadable = 10
+)
 
 // New returns the Conn of a Session, which has a mutex, and goroutines that end with ctx. The ttl
 // of its leases says how long an attempt may wait.
@@ -75,6 +89,7 @@ func New(
 		mu:       mu,
 	}
 	c.present.Store(&Epoch{})
+	c.mostKeys.Store(manyKeys)
 	return c
 }
 
@@ -229,8 +244,7 @@ func (c *Conn) ReadKeys(
 	ctx context.Context, keys []string, ask func(context.Context, Query) (Reading, error),
 	got func(Part),
 ) error {
-	most := c.limits.most()
-	size := most
+	size := int(c.mostKeys.Load())
 	var refusal error
 	unreadable := 0
 	for from := 0; from < len(keys); {
@@ -248,16 +262,17 @@ func (c *Conn) ReadKeys(
 			}
 			got(Part{from, read, answer.Epoch})
 			from += len(part)
-			size = min(2*size, most)
+			size = min(2*size, int(c.mostKeys.Load()))
 		case len(part) > 1 && attempt.Is(err, rpctypes.ErrTooManyOps):
-			most = c.limits.limit(len(part)/2, c.listener)
-			size = most
+			size = len(part) / 2
+			c.mostKeys.Store(int64(size)) // if another read has stored less, etcd refuses once more
+			c.limited.Do(func() { c.listener.Limited(size) })
 		case len(part) > 1 && attempt.Is(err, rpctypes.ErrPermissionDenied):
 			size = len(part) / 2
 		case attempt.Is(err, rpctypes.ErrPermissionDenied) && unreadable < maxUnreadable:
 			unreadable++
 			refusal = err
-			c.limits.refuse(part[0], err, c.listener)
+			c.unreadable.Do(func() { c.listener.Unreadable(part[0], err) })
 			from++
 		default:
 			return err
