@@ -161,7 +161,7 @@ func (p *place) clearLocked() {
 
 // deadlineLocked is the time until which h is certain.
 func (h *hold) deadlineLocked() time.Time {
-	until := h.place.Lease.Trust.Until()
+	until := h.place.Lease.UntilLocked()
 	if !h.most.IsZero() && h.most.Before(until) {
 		until = h.most
 	}

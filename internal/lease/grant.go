@@ -114,20 +114,20 @@ func (p *Pool) newLease(ctx context.Context) error {
 	l := &Lease{
 		ID:    granted.ID,
 		TTL:   granted.TTL,
-		Trust: trust.New(granted.Sent, granted.TTL, p.config.Margin),
+		trust: trust.New(granted.Sent, granted.TTL, p.config.Margin),
 		pool:  p,
 		wake:  make(chan struct{}, 1),
 		dead:  make(chan struct{}),
 	}
 	l.live, l.bury = context.WithCancel(p.ctx)
-	l.plan = l.Trust.Schedule()
-	l.expiry = time.AfterFunc(time.Until(l.Trust.Until()), l.check)
+	l.plan = l.trust.Schedule()
+	l.expiry = time.AfterFunc(time.Until(l.trust.Until()), l.check)
 	p.leases[l] = struct{}{}
 	l.tenants = p.config.Listener.TenantsLocked(l)
 	p.tasks.GoLocked(func() { l.keep(granted.Sent) })
 	p.config.Log(slog.LevelDebug, "lease granted", "lease", l.Hex(), "ttl", l.TTL)
 	p.config.Granted(l.ID, l.TTL)
-	if l.Trust.At(time.Now()) != trust.Whole {
+	if l.trust.At(time.Now()) != trust.Whole {
 		l.endLocked(errGrantTooLate)
 		return errGrantTooLate
 	}

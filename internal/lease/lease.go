@@ -44,7 +44,7 @@ type Lease struct {
 	tenants Tenants // what it knows of its keys
 
 	// Guarded by the Session's mutex.
-	Trust   *trust.Trust
+	trust   *trust.Trust
 	expiry  *time.Timer // of the trust
 	doubts  int         // of the trust, as counted in Pool.doubts
 	refusal error       // of renewals since the last good one, nil if there was none
@@ -159,7 +159,7 @@ func (l *Lease) CheckLocked(now time.Time) {
 	if l.HasEndedLocked() {
 		return
 	}
-	switch l.Trust.At(now) {
+	switch l.trust.At(now) {
 	case trust.Expired:
 		if !l.inTime && l.refusal == nil {
 			l.pool.unanswered++
@@ -178,16 +178,16 @@ func (l *Lease) trustLocked(change func(t *trust.Trust)) {
 	if l.HasEndedLocked() {
 		return
 	}
-	until, lasted := l.Trust.Until(), l.LastsLocked(now)
-	change(l.Trust)
+	until, lasted := l.trust.Until(), l.LastsLocked(now)
+	change(l.trust)
 	if !lasted {
 		l.tenants.MarkLocked()
 	}
-	if l.Trust.Until() != until {
-		l.expiry.Reset(time.Until(l.Trust.Until()))
+	if l.trust.Until() != until {
+		l.expiry.Reset(time.Until(l.trust.Until()))
 	}
-	l.pool.doubts.Add(int64(l.Trust.Doubts() - l.doubts))
-	l.doubts = l.Trust.Doubts()
+	l.pool.doubts.Add(int64(l.trust.Doubts() - l.doubts))
+	l.doubts = l.trust.Doubts()
 }
 
 // RetireLocked keeps new places off the lease: a request with it may still be under way. The lease
@@ -238,12 +238,15 @@ func (l *Lease) WakeKeeper() {
 	}
 }
 
+// UntilLocked is when the trust in the lease ends.
+func (l *Lease) UntilLocked() time.Time { return l.trust.Until() }
+
 // LastsLocked reports whether the trust is enough for another hold: whether the renewals are not
 // late.
-func (l *Lease) LastsLocked(now time.Time) bool { return l.plan.Lasts(l.Trust.Remaining(now)) }
+func (l *Lease) LastsLocked(now time.Time) bool { return l.plan.Lasts(l.trust.Remaining(now)) }
 
 // AtRiskLocked reports whether less than half of the trust remains.
-func (l *Lease) AtRiskLocked(now time.Time) bool { return l.plan.AtRisk(l.Trust.Remaining(now)) }
+func (l *Lease) AtRiskLocked(now time.Time) bool { return l.plan.AtRisk(l.trust.Remaining(now)) }
 
 // Period is the time from one renewal to the next, while etcd answers at once.
 func (l *Lease) Period() time.Duration { return l.plan.Period }

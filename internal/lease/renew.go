@@ -194,7 +194,7 @@ func (l *Lease) verdict() verdict {
 	case l.HasEndedLocked():
 		// The loser may not have stopped yet: its key goes when it unlocks, or
 		// when the lease expires in etcd.
-		if !unused && now.Before(l.Trust.Until().Add(l.TTL).Add(l.TTL)) {
+		if !unused && now.Before(l.trust.Until().Add(l.TTL).Add(l.TTL)) {
 			return leaseWait
 		}
 	case unused && l.state == draining:
@@ -302,7 +302,7 @@ func (l *Lease) ask(ctx context.Context, sent *trust.Attempt) error {
 	switch {
 	case err == nil && sent.Open():
 		return errDeposed
-	case l.plan.AtRisk(l.Trust.Remaining(time.Now())):
+	case l.plan.AtRisk(l.trust.Remaining(time.Now())):
 		return err
 	default:
 		return nil
@@ -323,7 +323,7 @@ func (l *Lease) renewalFailed(err error) {
 		l.refusal = err
 	}
 	p.config.Log(slog.LevelWarn, "lease not renewed", "lease", l.Hex(), "error", err,
-		"remaining", time.Until(l.Trust.Until()))
+		"remaining", time.Until(l.trust.Until()))
 	p.config.RenewalFailed(l.ID, err)
 }
 
@@ -335,7 +335,7 @@ func (l *Lease) risk() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l.tenants.GiveWayLocked()
-	remaining := time.Until(l.Trust.Until())
+	remaining := time.Until(l.trust.Until())
 	if !l.plan.AtRisk(remaining) || l.HasEndedLocked() {
 		return
 	}

@@ -72,9 +72,9 @@ var mutants = []mutant{
 		edits: []edit{{"internal/lease/lease.go", `	if l.HasEndedLocked() {
 		return
 	}
-	until, lasted := l.Trust.Until(), l.LastsLocked(now)
-`, `	until, lasted := l.Trust.Until(), l.LastsLocked(now)
-	if l.state == ended && l.Trust.At(now) == trust.Expired {
+	until, lasted := l.trust.Until(), l.LastsLocked(now)
+`, `	until, lasted := l.trust.Until(), l.LastsLocked(now)
+	if l.state == ended && l.trust.At(now) == trust.Expired {
 		l.state, l.why, l.dead, l.pool.current = serving, nil, make(chan struct{}), l
 		l.tenants.MarkLocked()
 	}
@@ -328,7 +328,7 @@ var mutants = []mutant{
 	{
 		name:    "what lasts goes by the TTL, whatever the margin",
 		why:     "A third of the TTL is left when two renewals have failed. But with a margin of two thirds that much is never left: nothing lingers, and nothing is passed on (WithHandoff, WithLinger).",
-		edits:   []edit{{"internal/lease/lease.go", `l.plan.Lasts(l.Trust.Remaining(now))`, `l.Trust.Until().Sub(now) > l.TTL/3`}},
+		edits:   []edit{{"internal/lease/lease.go", `l.plan.Lasts(l.trust.Remaining(now))`, `l.trust.Until().Sub(now) > l.TTL/3`}},
 		killers: []killer{inArea("lease", "TestWithAnyMarginKeysLingerAndHoldsArePassedOn")},
 	},
 	{
