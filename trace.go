@@ -220,42 +220,21 @@ func (r tracer) led(caller context.Context, name string, token int64, held time.
 // ofLeases are the hooks for what happens to leases, with log.
 func (r tracer) ofLeases(log func(slog.Level, string, ...any)) lease.Hooks {
 	return lease.Hooks{
-		Granted:       r.leaseGranted,
-		Renewed:       r.leaseRenewed,
-		RenewalFailed: r.renewalFailed,
-		AtRisk:        r.leaseAtRisk,
-		Replaced:      r.leaseReplaced,
+		Granted:       hookOf(r.hooks, &r.LeaseGranted),
+		Renewed:       hookOf(r.hooks, &r.LeaseRenewed),
+		RenewalFailed: hookOf(r.hooks, &r.RenewalFailed),
+		AtRisk:        hookOf(r.hooks, &r.LeaseAtRisk),
+		Replaced:      hookOf(r.hooks, &r.LeaseReplaced),
 		Log:           log,
 	}
 }
 
-func (r tracer) leaseGranted(lease clientv3.LeaseID, ttl time.Duration) {
-	if r.LeaseGranted != nil {
-		r.hooks.Run(func() { r.LeaseGranted(lease, ttl) })
-	}
-}
-
-func (r tracer) leaseRenewed(lease clientv3.LeaseID, roundTrip time.Duration) {
-	if r.LeaseRenewed != nil {
-		r.hooks.Run(func() { r.LeaseRenewed(lease, roundTrip) })
-	}
-}
-
-func (r tracer) renewalFailed(lease clientv3.LeaseID, err error) {
-	if r.RenewalFailed != nil {
-		r.hooks.Run(func() { r.RenewalFailed(lease, err) })
-	}
-}
-
-func (r tracer) leaseAtRisk(lease clientv3.LeaseID, remaining time.Duration) {
-	if r.LeaseAtRisk != nil {
-		r.hooks.Run(func() { r.LeaseAtRisk(lease, remaining) })
-	}
-}
-
-func (r tracer) leaseReplaced(old clientv3.LeaseID, reason error) {
-	if r.LeaseReplaced != nil {
-		r.hooks.Run(func() { r.LeaseReplaced(old, reason) })
+// hookOf is what reports an event to a hook, if that is set.
+func hookOf[A, B any](q *events.Queue, hook *func(A, B)) func(A, B) {
+	return func(a A, b B) {
+		if h := *hook; h != nil {
+			q.Run(func() { h(a, b) })
+		}
 	}
 }
 
