@@ -114,13 +114,13 @@ func (a call) retreat(ctx context.Context, err error, anew *attempt.Backoff) err
 func (a call) bounded(ctx context.Context) (
 	waiting context.Context, cancel context.CancelCauseFunc, over func(),
 ) {
-	m, try := a[0].m, a[0].Try
+	m := a[0].m
 	stop := func() {}
-	most, bound := m.cfg.acquireTimeout, m.cfg.acquireTimeout > 0
-	if _, bounded := ctx.Deadline(); try && !bounded && (!bound || m.s.cfg.ttl < most) {
-		most, bound = m.s.cfg.ttl, true
+	most := m.cfg.acquireTimeout // 0: none
+	if _, bounded := ctx.Deadline(); a[0].Try && !bounded && (most == 0 || m.s.cfg.ttl < most) {
+		most = m.s.cfg.ttl
 	}
-	if bound {
+	if most > 0 {
 		ctx, stop = context.WithTimeout(ctx, most)
 	}
 	ctx, end := context.WithCancelCause(ctx)

@@ -51,11 +51,11 @@ func (s *session) open(client *clientv3.Client, cfg *config) {
 		TTL: cfg.ttl, Lines: (*listener)(s), Log: s.log,
 	})
 	s.leases = lease.NewPool(s.ctx, s.etcd, &s.mu, s.tasks, lease.Config{
-		TTL:      cfg.ttl,
-		Margin:   cfg.marginOf,
-		Listener: s.keys,
-		Error:    leaseError,
-		Hooks:    s.trace().ofLeases(s.log),
+		TTL:           cfg.ttl,
+		Margin:        cfg.marginOf,
+		TenantsLocked: s.keys.TenantsLocked,
+		Error:         leaseError,
+		Hooks:         s.trace().ofLeases(s.log),
 	})
 	s.keys.Leases = s.leases
 }

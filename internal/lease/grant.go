@@ -123,7 +123,7 @@ func (p *Pool) newLease(ctx context.Context) error {
 	l.plan = l.trust.Schedule()
 	l.expiry = time.AfterFunc(time.Until(l.trust.Until()), l.check)
 	p.leases[l] = struct{}{}
-	l.tenants = p.config.Listener.TenantsLocked(l)
+	l.tenants = p.config.TenantsLocked(l)
 	p.tasks.GoLocked(func() { l.keep(granted.Sent) })
 	p.config.Log(slog.LevelDebug, "lease granted", "lease", l.Hex(), "ttl", l.TTL)
 	p.config.Granted(l.ID, l.TTL)

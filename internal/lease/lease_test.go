@@ -87,10 +87,10 @@ func pool(client *clientv3.Client, ttl time.Duration) (p *Pool, closes func()) {
 	mu := new(guard.Mutex)
 	tasks := guard.NewGroup(mu)
 	p = NewPool(ctx, etcd.New(ctx, client, ttl, mu, tasks, deaf{}), mu, tasks, Config{
-		TTL:      ttl,
-		Margin:   func(granted time.Duration) time.Duration { return granted / 8 },
-		Listener: deaf{},
-		Error:    func(Reason, error) error { return errors.New("a reason") },
+		TTL:           ttl,
+		Margin:        func(granted time.Duration) time.Duration { return granted / 8 },
+		TenantsLocked: func(*Lease) Tenants { return new(none) },
+		Error:         func(Reason, error) error { return errors.New("a reason") },
 		Hooks: Hooks{
 			Granted:       func(clientv3.LeaseID, time.Duration) {},
 			Renewed:       func(clientv3.LeaseID, time.Duration) {},
@@ -118,5 +118,4 @@ func (deaf) Proved(time.Time, *etcd.Epoch, uint64) {}
 func (deaf) Unavailable(error, time.Duration)      {}
 func (deaf) Limited(int)                           {}
 func (deaf) Unreadable(string, error)              {}
-func (deaf) TenantsLocked(*Lease) Tenants          { return new(none) }
 func (deaf) StreamSilent()                         {}

@@ -43,18 +43,13 @@ type Config struct {
 	TTL    time.Duration                             // to ask for
 	Margin func(granted time.Duration) time.Duration // the safety margin
 
-	Listener Listener
+	// TenantsLocked returns the tenants of l, which was just granted.
+	TenantsLocked func(l *Lease) Tenants
 
 	// Error is the error for a reason. answer is what etcd has answered, and may be nil.
 	Error func(r Reason, answer error) error
 
 	Hooks
-}
-
-// A Listener is told of the leases of a Session.
-type Listener interface {
-	// TenantsLocked returns the tenants of l, which was just granted.
-	TenantsLocked(l *Lease) Tenants
 }
 
 // Hooks report what happens to a lease.

@@ -62,7 +62,7 @@ type Local interface {
 	RefuseLocked()
 }
 
-// InitLocked makes n the line for a name.
+// Init makes n the line for a name.
 func (n *Line) Init(k *Keys, name string, local Local) { n.keys, n.Name, n.local = k, name, local }
 
 // slotsLocked are the names of n's keys of a shape. Few shapes are in use at a time.

@@ -8,7 +8,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/lease"
 )
 
-// TenantsLocked is as in lease.Listener. They are the account of the keys on the lease.
+// TenantsLocked is as in lease.Config. They are the account of the keys on the lease.
 func (k *Keys) TenantsLocked(granted *lease.Lease) lease.Tenants {
 	a := &Account{
 		keys: k, lease: granted, places: make(map[string]*Place), idleSince: time.Now(),

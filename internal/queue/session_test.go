@@ -39,10 +39,10 @@ func newSession(t *testing.T, client *clientv3.Client) *session {
 		TTL: ttl, Lines: s, Log: func(slog.Level, string, ...any) {},
 	})
 	s.keys.Leases = lease.NewPool(ctx, s.etcd, &s.mu, tasks, lease.Config{
-		TTL:      ttl,
-		Margin:   func(time.Duration) time.Duration { return time.Second },
-		Listener: s.keys,
-		Error:    func(lease.Reason, error) error { return errors.New("ended") },
+		TTL:           ttl,
+		Margin:        func(time.Duration) time.Duration { return time.Second },
+		TenantsLocked: s.keys.TenantsLocked,
+		Error:         func(lease.Reason, error) error { return errors.New("ended") },
 		Hooks: lease.Hooks{
 			Granted:       func(clientv3.LeaseID, time.Duration) {},
 			Renewed:       func(clientv3.LeaseID, time.Duration) {},
