@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// TickEvery is how often a keeper at least asks its tenants what is due.
-	TickEvery = 350 * time.Millisecond
+	// tickEvery is how often a keeper at least asks its tenants what is due.
+	tickEvery = 350 * time.Millisecond
 
 	// causeTime is how long a deleted key's hold waits for etcd to say whether the lease is gone
 	// too. If it is, that is the reason of the loss.

@@ -70,7 +70,7 @@ func (l *Lease) keep(granted time.Time) {
 		audited:     make(chan bool, 1),
 	}
 	defer k.next.Stop()
-	tick := time.NewTicker(TickEvery)
+	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
 
 	for {

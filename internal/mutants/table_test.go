@@ -360,14 +360,14 @@ var mutants = []mutant{
 	{
 		name:    "audits are a multiple of a period apart",
 		why:     "So it says. But a third of the longest TTLs overflows if it is multiplied by four: each audit is followed by the next one at once (rule 24).",
-		edits:   []edit{{"internal/queue/audit.go", `since/periods >= period`, `since >= periods*period`}},
+		edits:   []edit{{"internal/queue/audit.go", `now.Sub(last)/periods >= period`, `now.Sub(last) >= periods*period`}},
 		killers: []killer{inArea("watching", "TestTheLongestTTLsCostNoMoreThanOthers")},
 	},
 	{
 		name: "nobody looks at the keys of the lease",
 		why:  "Renewals show when the lease is gone. But they do not show that the key is gone (rule 5).",
-		edits: []edit{{"internal/queue/audit.go", `		since/periods >= period // a multiple of the longest TTLs overflows
-`, `		since < 0 && periods > 0
+		edits: []edit{{"internal/queue/audit.go", `	return now.Sub(last)/periods >= period // a multiple of the longest TTLs overflows
+`, `	return now.Sub(last) < 0 && periods > 0
 `}},
 		killers: []killer{inArea("watching", "TestALossIsToldThoughAllWatchesAreSilent")},
 	},

@@ -9,16 +9,15 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
-	"github.com/etcdlock/etcdlock/internal/lease"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/recheck"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 const (
-	// auditEvery is the time between audits of a lease's keys while the late copy of a request may
-	// put one.
-	auditEvery = 2 * lease.TickEvery
+	// auditEvery is the time between audits of a lease's keys while one of them is suspected, or the
+	// late copy of a request may put one. A lease's keeper asks twice as often.
+	auditEvery = 700 * time.Millisecond
 
 	// coveredAudits is how many renewal periods there are per audit while every hold that lasts is
 	// covered by a watch. idleAudits is that number while every key is also rechecked, and nothing
@@ -48,15 +47,13 @@ func (a *Account) Tick(last time.Time) (audit bool) {
 	if len(a.places) <= manyPlaces {
 		periods = a.coverLocked(now, period)
 	}
-	if !a.doubted.IsZero() || a.lease.AtRiskLocked(now) {
+	if a.suspect || !a.doubted.IsZero() || a.lease.AtRiskLocked(now) {
 		periods = 1
 	}
-	if !a.doubted.IsZero() && now.Sub(a.doubted) < a.lease.TTL {
+	if a.suspect || !a.doubted.IsZero() && now.Sub(a.doubted) < a.lease.TTL {
 		period = min(period, auditEvery)
 	}
-	since := now.Sub(last)
-	return a.suspect && since >= lease.TickEvery || // else the next tick comes soon
-		since/periods >= period // a multiple of the longest TTLs overflows
+	return now.Sub(last)/periods >= period // a multiple of the longest TTLs overflows
 }
 
 // coverLocked begins to watch the keys of holds that last and that no view covers. It returns how
