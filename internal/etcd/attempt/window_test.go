@@ -40,18 +40,18 @@ func TestAWindowGrowsWhileAnswersAreBriskAndItIsUsed(t *testing.T) {
 func TestAWindowIsHalvedOnceForWhatWasSentBefore(t *testing.T) {
 	start := time.Unix(1e9, 0)
 	at := func(seconds float64) time.Time { return start.Add(time.Duration(seconds * float64(second))) }
-	ws := windows{putting: {size: 100}, asking: {size: 10}}
-	w := &ws[putting]
+	m := limiter{puts: window{size: 100}, others: window{size: 10}}
+	w := &m.puts
 	w.answered(at(0), at(3), true)
 	w.answered(at(2), at(4.5), false) // sent before 3
 	require.Equal(t, 50, w.limit())
-	require.Equal(t, 10, ws[asking].limit(), "another kind may be as brisk as ever")
-	ws.overloaded(at(2.9), at(5))
+	require.Equal(t, 10, m.others.limit(), "another kind may be as brisk as ever")
+	m.overloaded(at(2.9), at(5))
 	require.Equal(t, 50, w.limit())
-	require.Equal(t, 5, ws[asking].limit())
-	ws.overloaded(at(3.5), at(5))
+	require.Equal(t, 5, m.others.limit())
+	m.overloaded(at(3.5), at(5))
 	require.Equal(t, 25, w.limit())
-	require.Equal(t, 5, ws[asking].limit())
+	require.Equal(t, 5, m.others.limit())
 
 	for i := range 10 {
 		now := at(float64(10 + 3*i))
@@ -60,15 +60,15 @@ func TestAWindowIsHalvedOnceForWhatWasSentBefore(t *testing.T) {
 	require.Equal(t, slowWindow, w.limit(), "each answer may take long, however few are asked for")
 	for i := range 10 {
 		now := at(float64(100 + i))
-		ws.overloaded(now, now.Add(second/2))
+		m.overloaded(now, now.Add(second/2))
 	}
 	require.Equal(t, 1, w.limit(), "one is left to find out that etcd is well again")
 	w.answered(at(200), at(203), true)
 	require.Equal(t, 1, w.limit(), "a slow answer does not let more begin")
 
-	ws.rest()
+	m.began(at(300))
 	require.Equal(t, firstWindow, w.limit())
-	require.Equal(t, firstWindow, ws[asking].limit())
+	require.Equal(t, firstWindow, m.others.limit())
 }
 
 func TestWhatSaysThatEtcdHasTooMuchToDo(t *testing.T) {
@@ -88,14 +88,14 @@ func TestAttemptsBeginInTurn(t *testing.T) {
 		l := &link{}
 		ctx := context.Background()
 		for range firstWindow {
-			waited, begun := l.begin(ctx, asking)
+			waited, begun := l.begin(ctx, Ordinary)
 			require.False(t, waited)
 			require.True(t, begun)
 		}
 		var order []int
 		queue := func(ctx context.Context, i int) {
 			go func() {
-				if waited, begun := l.begin(ctx, asking); begun {
+				if waited, begun := l.begin(ctx, Ordinary); begun {
 					require.True(t, waited)
 					order = append(order, i)
 				}
@@ -110,17 +110,17 @@ func TestAttemptsBeginInTurn(t *testing.T) {
 		synctest.Wait()
 		require.Empty(t, order)
 		for range 2 {
-			l.end(asking)
+			l.end(Ordinary)
 			synctest.Wait()
 		}
 		require.Equal(t, []int{1, 3}, order)
-		waited, begun := l.begin(ctx, putting)
+		waited, begun := l.begin(ctx, Put)
 		require.False(t, waited, "another kind waits for nobody of this one")
 		require.True(t, begun)
 		for range firstWindow {
-			l.end(asking)
+			l.end(Ordinary)
 		}
-		require.Zero(t, l.windows[asking].under)
+		require.Zero(t, l.limiter.others.under)
 	})
 }
 
@@ -128,25 +128,25 @@ func TestAttemptsBeginInTurn(t *testing.T) {
 func TestATurnThatNobodyTakesIsHandedOn(t *testing.T) {
 	for range 200 {
 		synctest.Test(t, func(t *testing.T) {
-			l := &link{windows: windows{asking: {size: 1}}}
+			l := &link{limiter: limiter{others: window{size: 1}}}
 			ctx := context.Background()
-			l.begin(ctx, asking)
+			l.begin(ctx, Ordinary)
 			leaving, leave := context.WithCancel(ctx)
 			var over atomic.Int64
 			for _, ctx := range []context.Context{leaving, ctx} {
 				go func() {
-					if _, begun := l.begin(ctx, asking); begun {
-						l.end(asking)
+					if _, begun := l.begin(ctx, Ordinary); begun {
+						l.end(Ordinary)
 					}
 					over.Add(1)
 				}()
 				synctest.Wait()
 			}
 			leave()
-			l.end(asking) // most of the time before it has seen that it is to leave
+			l.end(Ordinary) // most of the time before it has seen that it is to leave
 			synctest.Wait()
 			require.EqualValues(t, 2, over.Load())
-			require.Zero(t, l.windows[asking].under)
+			require.Zero(t, l.limiter.others.under)
 		})
 	}
 }
@@ -155,18 +155,18 @@ func TestABackoffIsLongerWhileEtcdHasTooMuchToDo(t *testing.T) {
 	for _, tt := range []struct {
 		err     error
 		several bool
-		urgent  bool
+		policy  Policy
 		pauses  []time.Duration // in milliseconds
 	}{
 		{err: rpctypes.ErrTooManyRequests, several: true, pauses: []time.Duration{1000, 2000, 4000, 8000, 8000}},
-		{err: rpctypes.ErrTooManyRequests, urgent: true, pauses: []time.Duration{1000, 2000, 4000}},
+		{err: rpctypes.ErrTooManyRequests, policy: Urgent, pauses: []time.Duration{1000, 2000, 4000}},
 		{err: rpctypes.ErrTimeout, pauses: []time.Duration{1000, 2000, 2000}},
 		{err: ErrNoAnswer, pauses: []time.Duration{1000, 2000, 2000}},
 		{err: rpctypes.ErrTimeout, several: true, pauses: []time.Duration{20, 40, 80}},
-		{err: rpctypes.ErrTimeout, urgent: true, pauses: []time.Duration{20, 40, 80}},
+		{err: rpctypes.ErrTimeout, policy: Urgent, pauses: []time.Duration{20, 40, 80}},
 		{err: rpctypes.ErrLeaderChanged, pauses: []time.Duration{20, 40, 80}},
 	} {
-		b := Backoff{Urgent: tt.urgent}
+		b := Backoff{Policy: tt.policy}
 		for i, want := range tt.pauses {
 			b.note(tt.err, tt.several)
 			require.Equal(t, want*time.Millisecond, b.next(), "%v, %d", tt, i)

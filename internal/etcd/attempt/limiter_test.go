@@ -24,12 +24,12 @@ func TestHowFastEtcdIsGoesByTheSecondLongestOfTheLastFourAnswers(t *testing.T) {
 		{[]time.Duration{1, 1, 1, 1, 9}, 1},    // one answer is late
 		{[]time.Duration{1, 1, 1, 1, 9, 8}, 8}, // etcd has become slow
 	} {
-		var b budget
+		var m limiter
 		for _, after := range tt.answers {
-			b.answered(time.Time{}, after*second)
+			m.answered(Ordinary, time.Time{}, time.Time{}.Add(after*second))
 		}
-		require.Equal(t, max(second, 3*tt.took*second), b.usual(second), "%v", tt.answers)
-		require.Equal(t, max(second, 4*tt.took*second), b.seldom(second), "%v", tt.answers)
+		require.Equal(t, max(second, 3*tt.took*second), m.usual(second), "%v", tt.answers)
+		require.Equal(t, max(second, 4*tt.took*second), m.seldom(second), "%v", tt.answers)
 	}
 }
 
@@ -83,25 +83,25 @@ func TestRepeatsAreGrantedByCredit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			start := time.Unix(1e9, 0)
-			b := budget{counted: start}
+			m := limiter{counted: start}
 			for i, s := range steps {
 				now := start.Add(time.Duration(s.at * float64(second)))
 				if s.began {
-					b.began(now)
+					m.began(now)
 				}
 				if s.asked > 0 {
-					if b.heard.IsZero() {
-						b.heard = now.Add(-2 * lively) // it no longer answers, and is not away
+					if m.heard.IsZero() {
+						m.heard = now.Add(-2 * lively) // it no longer answers, and is not away
 					}
-					require.Equal(t, s.granted, b.spend(now, s.asked, s.credit), "step %d", i)
+					require.Equal(t, s.granted, m.spend(now, s.asked, s.credit == many), "step %d", i)
 				}
 				for range s.answers {
-					b.answered(now, 0)
+					m.answered(Ordinary, now, now)
 				}
 				if s.won > 0 {
-					b.repeated(s.won, true)
+					m.repeated(s.won, true)
 				}
-				b.repeated(s.lost, false)
+				m.repeated(s.lost, false)
 			}
 		})
 	}
