@@ -1,0 +1,163 @@
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"sync"
+	"sync/atomic"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/ticket"
+)
+
+// A Query is a read: of one range, or of several in one transaction.
+type Query struct {
+	key  string
+	opts []clientv3.OpOption
+
+	compares []clientv3.Cmp
+	ranges   []clientv3.Op
+}
+
+// Range reads a range.
+func Range(key string, opts ...clientv3.OpOption) Query { return Query{key: key, opts: opts} }
+
+// Ranges reads ranges at one revision, and compares: whether what is compared holds or not, all of
+// them are read. At least one range is what makes a transaction that writes nothing linearizable.
+func Ranges(compares []clientv3.Cmp, ranges ...clientv3.Op) Query {
+	return Query{compares: compares, ranges: ranges}
+}
+
+// A Reading is the answer to a Query.
+type Reading struct {
+	Header *pb.ResponseHeader
+	Epoch  *Epoch // in which the Query was sent
+	Holds  bool   // what the Query compares
+	Ranges []*pb.RangeResponse
+}
+
+// send sends q once.
+func (q *Query) send(ctx context.Context, kv clientv3.KV) (Reading, error) {
+	if q.ranges == nil {
+		resp, err := kv.Get(ctx, q.key, q.opts...)
+		all := (*pb.RangeResponse)(resp)
+		return Reading{Header: all.GetHeader(), Ranges: []*pb.RangeResponse{all}}, err
+	}
+	txn := kv.Txn(ctx).If(q.compares...).Then(q.ranges...)
+	if len(q.compares) > 0 {
+		txn = txn.Else(q.ranges...)
+	}
+	resp, err := txn.Commit()
+	if err != nil {
+		return Reading{}, err
+	}
+	return Reading{Header: resp.Header, Holds: resp.Succeeded, Ranges: rangesOf(resp)}, nil
+}
+
+// rangesOf returns what the ranges of a transaction have read, with the ranges of one nested in it.
+func rangesOf(resp *clientv3.TxnResponse) (read []*pb.RangeResponse) {
+	return appendRanges(nil, resp.Responses)
+}
+
+func appendRanges(read []*pb.RangeResponse, answers []*pb.ResponseOp) []*pb.RangeResponse {
+	for _, r := range answers {
+		if r.GetResponseRange() != nil {
+			read = append(read, r.GetResponseRange())
+		}
+		read = appendRanges(read, r.GetResponseTxn().GetResponses())
+	}
+	return read
+}
+
+// A callContext is the context of one write. It notices when clientv3 repeats the
+// request by itself: after an answer of DeadlineExceeded or Canceled the client
+// asks whether the context has ended, and if not sends the request again. Nothing
+// else in clientv3 or gRPC asks this very context; gRPC asks its own child of it. A user's
+// interceptor that asks makes a request look repeated: that costs a new
+// lease, and lets Unlock return nil where a key was deleted just before.
+type callContext struct {
+	context.Context
+	asked atomic.Bool
+}
+
+// Err is as in context.Context.
+func (c *callContext) Err() error {
+	err := c.Context.Err()
+	if err == nil {
+		c.asked.Store(true)
+	}
+	return err
+}
+
+// An Outcome is that of one attempt at a transaction that writes.
+type Outcome struct {
+	Epoch  *Epoch // in which it was first sent
+	Prompt bool   // the answer came before the attempt would have been repeated
+	Err    error
+
+	resp     *clientv3.TxnResponse
+	repeated bool // it may have been sent more than once
+}
+
+// Answer is o in the form that a ticket judges.
+func (o *Outcome) Answer() ticket.Answer {
+	a := ticket.Answer{Copies: o.repeated}
+	switch {
+	case o.Err == nil:
+		a.Succeeded, a.Empty = o.resp.Succeeded, len(o.resp.Responses) == 0
+		a.Read, a.Revision = rangesOf(o.resp), o.resp.Header.GetRevision()
+	case attempt.NotApplied(o.Err):
+		a.Outcome = ticket.NotApplied
+	default:
+		a.Outcome = ticket.Unknown
+	}
+	return a
+}
+
+const (
+	// manyKeys is how many keys are read in one transaction: etcd allows 128 operations by
+	// default.
+	manyKeys = 100
+
+	// maxUnreadable is how many keys that the user may not read one call of ReadKeys skips.
+	maxUnreadable = 10
+)
+
+// The limits of a Conn are what etcd has refused. Each is told once.
+type limits struct {
+	mu         sync.Mutex
+	keys       int  // how many etcd lets one transaction read, as far as is known; 0 for manyKeys
+	unreadable bool // there is a key that the user may not read
+}
+
+// most is how many keys may be read in one transaction.
+func (l *limits) most() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return cmp.Or(l.keys, manyKeys)
+}
+
+// limit notes that etcd takes no more keys than most. It returns how many may be read.
+func (l *limits) limit(most int, to Listener) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.keys == 0 {
+		to.Limited(most)
+		l.keys = most
+	}
+	l.keys = min(l.keys, most)
+	return l.keys
+}
+
+// refuse notes that the user may not read a key.
+func (l *limits) refuse(key string, err error, to Listener) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.unreadable {
+		l.unreadable = true
+		to.Unreadable(key, err)
+	}
+}
