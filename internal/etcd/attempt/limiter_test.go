@@ -107,24 +107,61 @@ func TestRepeatsAreGrantedByCredit(t *testing.T) {
 	}
 }
 
-func TestABackoffDoublesUpToHalfASecond(t *testing.T) {
-	var b Backoff
-	for _, want := range []time.Duration{20, 40, 80, 160, 320, 500, 500} {
-		require.Equal(t, want*time.Millisecond, b.next())
-	}
-	b.Reset()
-	require.Equal(t, 20*time.Millisecond, b.next())
+func TestAWindowGrowsWhileAnswersAreBriskAndItIsUsed(t *testing.T) {
+	var w window
+	now := time.Unix(1e9, 0)
+	answered := func(took time.Duration) { w.answered(now.Add(-took), now, true) }
+	require.Equal(t, firstWindow, w.limit())
+
+	w.under = firstWindow
+	require.True(t, w.full())
+	answered(brisk - 1)
+	require.Equal(t, firstWindow+1, w.limit())
+	require.False(t, w.full())
+
+	answered(brisk)
+	answered(slow)
+	require.Equal(t, firstWindow+1, w.limit(), "neither brisk nor slow")
+
+	w.under = firstWindow / 2
+	answered(0)
+	require.Equal(t, firstWindow+1, w.limit(), "more than half is not used")
+
+	w.under = w.limit()
+	w.answered(now, now, false)
+	require.Equal(t, firstWindow+1, w.limit(), "it has not let that begin")
 }
 
-func TestAnAttemptAfterOneWithoutAnAnswerMayTakeTwiceAsLong(t *testing.T) {
-	var b Backoff
-	for _, tt := range []struct {
-		err  error
-		want time.Duration
-	}{
-		{nil, 1}, {ErrNoAnswer, 2}, {ErrNoAnswer, 2}, {ErrUnreachable, 1}, {ErrNoAnswer, 2}, {nil, 1},
-	} {
-		b.note(tt.err, true)
-		require.Equal(t, tt.want, b.bound(1), "%v", tt.err)
+func TestAWindowIsHalvedOnceForWhatWasSentBefore(t *testing.T) {
+	start := time.Unix(1e9, 0)
+	at := func(seconds float64) time.Time { return start.Add(time.Duration(seconds * float64(second))) }
+	m := limiter{puts: window{size: 100}, others: window{size: 10}}
+	w := &m.puts
+	w.answered(at(0), at(3), true)
+	w.answered(at(2), at(4.5), false) // sent before 3
+	require.Equal(t, 50, w.limit())
+	require.Equal(t, 10, m.others.limit(), "another kind may be as brisk as ever")
+	m.overloaded(at(2.9), at(5))
+	require.Equal(t, 50, w.limit())
+	require.Equal(t, 5, m.others.limit())
+	m.overloaded(at(3.5), at(5))
+	require.Equal(t, 25, w.limit())
+	require.Equal(t, 5, m.others.limit())
+
+	for i := range 10 {
+		now := at(float64(10 + 3*i))
+		w.answered(now, now.Add(2*slow), true)
 	}
+	require.Equal(t, slowWindow, w.limit(), "each answer may take long, however few are asked for")
+	for i := range 10 {
+		now := at(float64(100 + i))
+		m.overloaded(now, now.Add(second/2))
+	}
+	require.Equal(t, 1, w.limit(), "one is left to find out that etcd is well again")
+	w.answered(at(200), at(203), true)
+	require.Equal(t, 1, w.limit(), "a slow answer does not let more begin")
+
+	m.began(at(300))
+	require.Equal(t, firstWindow, w.limit())
+	require.Equal(t, firstWindow, m.others.limit())
 }
