@@ -1339,7 +1339,7 @@ var mutants = []mutant{
 	{
 		name:    "repeats have no credit",
 		why:     "The answer may have got lost, and a repeat brings it. But if nothing was lost, the repeat is one more request for a slow etcd (rule 25).",
-		edits:   []edit{{"internal/etcd/attempt/limiter.go", `granted < n && m.spent+1 <= float64(credit+m.worth)`, `granted < n`}},
+		edits:   []edit{{"internal/etcd/attempt/limiter.go", `granted < n && m.spent+1 <= float64(credit)`, `granted < n`}},
 		killers: []killer{core("etcd/attempt", "TestRepeatsAreGrantedByCredit")},
 	},
 	{

@@ -195,8 +195,8 @@ func (a *copies[R]) run(twice bool) (r R, several bool, err error) {
 		}
 	}
 	repeats := a.end()
-	if settles(err) {
-		a.c.link.with(func(m *limiter, _ time.Time) { m.repeated(repeats, won) })
+	if won {
+		a.c.link.with(func(m *limiter, _ time.Time) { m.repaid(repeats) })
 	}
 	return r, repeats > 0, err
 }
@@ -233,8 +233,8 @@ func (a *copies[R]) repeat() {
 		usual, helps = m.usual(a.first), several || m.heard.After(a.last)
 	})
 	pause := usual
-	if !several || a.policy == Last {
-		pause <<= a.sent / n
+	if !several {
+		pause <<= a.sent
 	} else if a.sent > 0 {
 		pause /= 2
 	}
@@ -252,10 +252,8 @@ func (a *copies[R]) repeat() {
 // sent any.
 func (a *copies[R]) sendLocked(n int, several bool) bool {
 	n = min(n, a.policy.repeats()-a.sent) // results has room for no more
-	if n > 0 && a.policy != Last {
-		a.c.link.with(func(m *limiter, now time.Time) { n = m.spend(now, n, several) })
-	}
-	if n <= 0 {
+	a.c.link.with(func(m *limiter, now time.Time) { n = m.spend(now, n, several) })
+	if n == 0 {
 		return false
 	}
 	a.sent, a.last = a.sent+n, time.Now()

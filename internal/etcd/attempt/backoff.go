@@ -18,7 +18,6 @@ const (
 	Put             // a key into a line, which takes etcd longer than anything else
 	Urgent          // gives back something for which other calls wait: it does not wait its turn
 	Spare           // can wait, and many waiters may make the same call now: two repeats at most
-	Last            // of its kind, and cheap: repeats need no credit, but become ever rarer
 )
 
 // repeats is how many repeats an attempt may have. Two are one round, if there are several

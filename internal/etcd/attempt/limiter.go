@@ -44,11 +44,9 @@ type limiter struct {
 	latest  [4]time.Duration // what the last few answers took, in a ring
 	answers int              // how many there were
 	turn    time.Duration    // how long the last attempt waited for its turn
-	heard   time.Time        // when etcd last answered anything, or when requests began
+	heard   time.Time        // when etcd last answered anything
 	spent   float64          // repeats that were sent, less what answers have paid back
 	counted time.Time        // when spent was last brought up to date
-	worth   int              // extra credit: repeats have been worth it of late
-	listens time.Time        // when a repeat was last granted without credit
 }
 
 // window is the window for attempts of a policy. etcd's time for a put says little about anything
@@ -60,9 +58,8 @@ func (m *limiter) window(p Policy) *window {
 	return &m.others
 }
 
-// began notes that there are requests again after a while without any: it is not known how fast
-// etcd is now.
-func (m *limiter) began(now time.Time) { m.heard, m.puts.size, m.others.size = now, 0, 0 }
+// rest forgets how fast etcd was, since there were no requests for a while.
+func (m *limiter) rest() { m.puts.size, m.others.size = 0, 0 }
 
 // answered notes that etcd has answered a request of a policy, which was sent at sent.
 func (m *limiter) answered(p Policy, sent, now time.Time) {
@@ -102,11 +99,7 @@ func (m *limiter) seldom(period time.Duration) time.Duration { return max(period
 
 // spend takes n repeats off the credit, or as many as are left. What was spent comes back by
 // itself, too, sooner if etcd answers: by another endpoint perhaps, so that a repeat is worth it.
-//
-// An etcd that has answered nothing at all for long, not even a renewal, is away and not slow. Then
-// one of all waiting requests is repeated now and then, so that etcd's return is noticed.
 func (m *limiter) spend(now time.Time, n int, several bool) (granted int) {
-	const deaf, listenEvery = 20 * time.Second, 1500 * time.Millisecond
 	credit, back := fewRepeats, 15*time.Second
 	if several {
 		credit = ManyRepeats
@@ -115,31 +108,19 @@ func (m *limiter) spend(now time.Time, n int, several bool) (granted int) {
 		}
 	}
 	// What was spent from a greater credit is no debt: some credit comes back soon anyway.
-	m.spent = min(m.spent, float64(credit+m.worth))
+	m.spent = min(m.spent, float64(credit))
 	m.spent = max(m.spent-float64(credit)*float64(now.Sub(m.counted))/float64(back), 0)
 	m.counted = now
-	for granted < n && m.spent+1 <= float64(credit+m.worth) {
+	for granted < n && m.spent+1 <= float64(credit) {
 		m.spent++
 		granted++
-	}
-	if granted == 0 && now.Sub(m.heard) >= deaf && now.Sub(m.listens) >= listenEvery {
-		m.listens = now
-		return 1
 	}
 	return granted
 }
 
-// repeated notes how an attempt with n repeats was answered. If one of them was answered while the
-// first request was not, they were worth it, as when one endpoint of several is dead: they are
-// paid back, and the credit grows. It shrinks again if the first request was answered after all.
-func (m *limiter) repeated(n int, won bool) {
-	if won {
-		m.spent = max(m.spent-float64(n), 0)
-		m.worth = min(m.worth+n, 100)
-	} else {
-		m.worth = max(m.worth-2*n, 0)
-	}
-}
+// repaid pays n repeats of an attempt back, of which one was answered while the first request was
+// not: they were worth it, as when one endpoint of several is dead.
+func (m *limiter) repaid(n int) { m.spent = max(m.spent-float64(n), 0) }
 
 // A window says how many attempts a client may have under way at once. While etcd answers them
 // briskly it doubles in the time of an answer. It is halved when etcd is slow or says that it is

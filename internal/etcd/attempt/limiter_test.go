@@ -40,10 +40,8 @@ func TestRepeatsAreGrantedByCredit(t *testing.T) {
 		asked   int
 		credit  int
 		granted int
-		answers int  // after the repeats were asked for
-		won     int  // repeats that were answered while what they repeated was not
-		lost    int  // repeats that were of no use
-		began   bool // requests begin again
+		answers int // after the repeats were asked for
+		won     int // repeats that were answered while what they repeated was not
 	}
 	const few, many = fewRepeats, ManyRepeats
 	for name, steps := range map[string][]step{
@@ -64,21 +62,17 @@ func TestRepeatsAreGrantedByCredit(t *testing.T) {
 			{asked: 1, credit: few, granted: 1, answers: 8}, {asked: 1, credit: few, answers: 3},
 			{asked: 2, credit: few, granted: 1},
 		},
-		"repeats that win are paid back, and give credit": {
-			{asked: 2, credit: many, granted: 2, won: 2}, {asked: 20, credit: many, granted: 12},
-		},
-		"those that do not take it away again": {
-			{won: 4}, {lost: 1}, {asked: 20, credit: many, granted: 12},
+		"repeats that win are paid back": {
+			{asked: 2, credit: many, granted: 2, won: 2}, {asked: 20, credit: many, granted: 10},
 		},
 		"what was spent with more credit is no debt": {
-			{won: 50}, {asked: 60, credit: many, granted: 60, lost: 60},
-			{asked: 1, credit: many}, {at: 1.6, asked: 2, credit: many, granted: 1},
+			{asked: 20, credit: many, granted: 10}, {asked: 1, credit: few},
+			{at: 15.1, asked: 2, credit: few, granted: 1},
 		},
-		"an etcd that is away is listened to": {
-			{asked: 1, credit: few, granted: 1, began: true}, {asked: 1, credit: few},
-			{at: 21, asked: 9, credit: few, granted: 1}, // by time
-			{at: 21, asked: 9, credit: few, granted: 1}, {at: 22, asked: 9, credit: few},
-			{at: 22.6, asked: 9, credit: few, granted: 1}, {at: 22.7, asked: 9, credit: few},
+		"an etcd that is away gets a repeat now and then": {
+			{asked: 20, credit: many, granted: 10}, {at: 1, asked: 9, credit: many},
+			{at: 1.6, asked: 9, credit: many, granted: 1}, {at: 2.9, asked: 9, credit: many},
+			{at: 3.1, asked: 9, credit: many, granted: 1},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -86,22 +80,16 @@ func TestRepeatsAreGrantedByCredit(t *testing.T) {
 			m := limiter{counted: start}
 			for i, s := range steps {
 				now := start.Add(time.Duration(s.at * float64(second)))
-				if s.began {
-					m.began(now)
-				}
 				if s.asked > 0 {
 					if m.heard.IsZero() {
-						m.heard = now.Add(-2 * lively) // it no longer answers, and is not away
+						m.heard = now.Add(-2 * lively) // it no longer answers
 					}
 					require.Equal(t, s.granted, m.spend(now, s.asked, s.credit == many), "step %d", i)
 				}
 				for range s.answers {
 					m.answered(Ordinary, now, now)
 				}
-				if s.won > 0 {
-					m.repeated(s.won, true)
-				}
-				m.repeated(s.lost, false)
+				m.repaid(s.won)
 			}
 		})
 	}
@@ -161,7 +149,7 @@ func TestAWindowIsHalvedOnceForWhatWasSentBefore(t *testing.T) {
 	w.answered(at(200), at(203), true)
 	require.Equal(t, 1, w.limit(), "a slow answer does not let more begin")
 
-	m.began(at(300))
+	m.rest()
 	require.Equal(t, firstWindow, w.limit())
 	require.Equal(t, firstWindow, m.others.limit())
 }

@@ -131,8 +131,8 @@ func (c *Caller) takeOff() {
 	l := c.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if now := time.Now(); l.flights == 0 && now.Sub(l.landed) >= forgetSilence {
-		l.limiter.began(now)
+	if l.flights == 0 && time.Since(l.landed) >= forgetSilence {
+		l.limiter.rest()
 	}
 	l.flights++
 	if !l.ticking && c.client.ActiveConnection() != nil {
