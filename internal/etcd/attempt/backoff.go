@@ -9,14 +9,14 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// A Policy says what a call is for: whether its attempts wait their turn, and how they are repeated.
+// A Policy says whether the attempts of a call wait their turn, and how they are repeated.
 type Policy uint8
 
 // The policies.
 const (
 	Ordinary Policy = iota
-	Put             // a key into a line, which takes etcd longer than anything else
-	Urgent          // gives back something for which other calls wait: it does not wait its turn
+	Put             // puts a key into a line, which takes etcd longer than anything else
+	Urgent          // gives back something for which other calls wait: does not wait its turn
 	Spare           // can wait, and many waiters may make the same call now: two repeats at most
 )
 
