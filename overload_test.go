@@ -398,7 +398,7 @@ func TestAMassEndDoesNotRepeatItselfToAFrozenEtcd(t *testing.T) {
 		sent := len(etcd.Calls(fake.Revoke))
 		t.Logf("%d revocations sent for %d leases", sent, sessions)
 		require.Positive(t, sent)
-		require.LessOrEqual(t, sent, 16)
+		require.LessOrEqual(t, sent, 8) // as many as may be under way at first: none is repeated
 		thawed := time.Now()
 		etcd.Thaw()
 		all.Wait()
