@@ -256,7 +256,7 @@ func (a call) advance(ctx context.Context, placed bool) (*hold, error) {
 func (a call) put(ctx context.Context) (*hold, error) {
 	var one [1]ticket.Entering
 	entering, values := a.entering(one[:0]), make([]string, len(a))
-	retry := attempt.Backoff{Puts: true}
+	retry := attempt.Backoff{Policy: attempt.Put}
 	for {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)

@@ -398,12 +398,45 @@ func TestAMassEndDoesNotRepeatItselfToAFrozenEtcd(t *testing.T) {
 		sent := len(etcd.Calls(fake.Revoke))
 		t.Logf("%d revocations sent for %d leases", sent, sessions)
 		require.Positive(t, sent)
-		require.LessOrEqual(t, sent, 16)
+		require.LessOrEqual(t, sent, 8) // as many as may be under way at first: none is repeated
 		thawed := time.Now()
 		etcd.Thaw()
 		all.Wait()
 		require.Empty(t, etcd.Leases())
 		require.Less(t, time.Since(thawed), 10*time.Second)
+	})
+}
+
+// Many Sessions of a client end at once, and a third of the revocations meet a frozen endpoint.
+// Each is repeated in seconds, however many there are.
+func TestAMassEndIsNotHeldUpByAFrozenEndpoint(t *testing.T) {
+	const sessions = 200
+	synctest.Test(t, func(t *testing.T) {
+		etcd := fake.NewServer()
+		client := etcd.Client("a")
+		var ss []*Session
+		for i := range sessions {
+			s, err := NewSession(client, WithTTL(time.Minute))
+			require.NoError(t, err)
+			ss = append(ss, s)
+			mu, err := s.Mutex(fmt.Sprint(i))
+			require.NoError(t, err)
+			require.NoError(t, mu.Lock(context.Background()))
+			require.NoError(t, mu.Unlock(context.Background()))
+		}
+		var n atomic.Int64
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			return fake.Effect{Drop: c.Method == fake.Revoke && n.Add(1)%3 == 0}
+		})
+		started := time.Now()
+		var all sync.WaitGroup
+		for _, s := range ss {
+			all.Go(func() { require.NoError(t, s.Close(context.Background())) })
+		}
+		all.Wait()
+		t.Logf("all closed in %v, by %d revocations", time.Since(started), n.Load())
+		require.Empty(t, etcd.Leases())
+		require.Less(t, time.Since(started), 8*time.Second)
 	})
 }
 

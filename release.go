@@ -138,7 +138,7 @@ func (h *hold) releaseLocked() *release {
 // ErrUnconfirmed if etcd did not answer in time. Then the key is being removed in the background.
 func (r *release) send(ctx context.Context) error {
 	s := r.h.m.s
-	retry := attempt.Backoff{Urgent: true}
+	retry := attempt.Backoff{Policy: attempt.Urgent}
 	for {
 		var value string
 		if r.Together() {

@@ -167,7 +167,8 @@ func (c *Conn) Attempt(ctx context.Context, q Query) (Reading, error) {
 // at a revision does not change, so no quorum is needed. The member may not have reached it yet, or
 // have compacted it away.
 func (c *Conn) AttemptPast(ctx context.Context, q Query) (Reading, error) {
-	return c.attempt(ctx, &attempt.Backoff{Urgent: true}, func(ctx context.Context) (Reading, error) {
+	urgent := &attempt.Backoff{Policy: attempt.Urgent}
+	return c.attempt(ctx, urgent, func(ctx context.Context) (Reading, error) {
 		sent := c.Epoch()
 		read, err := q.send(ctx, c.client)
 		if err == nil {

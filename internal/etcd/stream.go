@@ -2,13 +2,11 @@ package etcd
 
 import (
 	"context"
-	"runtime"
 	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
-	"weak"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -58,35 +56,14 @@ type stream struct {
 
 var (
 	streamNames atomic.Int64
-
-	// streams are the streams of all clients that have a Session. They keep no client alive.
-	streams struct {
-		mu sync.Mutex
-		of map[weak.Pointer[clientv3.Client]]*stream
-	}
+	streams     attempt.Shared[stream] // of all clients that have a Session
 )
 
 // streamOf returns the stream of a client.
 func streamOf(client *clientv3.Client) *stream {
-	streams.mu.Lock()
-	defer streams.mu.Unlock()
-	of := weak.Make(client)
-	s := streams.of[of]
-	if s == nil {
-		s = &stream{name: streamNames.Add(1), patience: leastSilence}
-		if streams.of == nil {
-			streams.of = make(map[weak.Pointer[clientv3.Client]]*stream)
-		}
-		streams.of[of] = s
-		runtime.AddCleanup(client, forgetStream, of)
-	}
-	return s
-}
-
-func forgetStream(of weak.Pointer[clientv3.Client]) {
-	streams.mu.Lock()
-	defer streams.mu.Unlock()
-	delete(streams.of, of)
+	return attempt.SharedBy(&streams, client, func() *stream {
+		return &stream{name: streamNames.Add(1), patience: leastSilence}
+	})
 }
 
 // tokenRefusals are the answers to a watch or a renewal when the token of its stream has expired,

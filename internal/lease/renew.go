@@ -295,7 +295,7 @@ func (l *Lease) ask(ctx context.Context, sent *trust.Attempt) error {
 	}
 	// A member may be silent: the renewal's, or another. A read that fails at once is repeated as
 	// soon as a renewal.
-	retry := attempt.Backoff{Urgent: true, Most: l.plan.Soon()}
+	retry := attempt.Backoff{Policy: attempt.Urgent, Most: l.plan.Soon()}
 	_, err := p.etcd.ReadBy(ctx, etcd.Range(key, clientv3.WithCountOnly()), retry, nil)
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -22,7 +22,7 @@ func (k *keeper) revoke() {
 	k.tenants.BeforeRevoke()
 	l, p := k.Lease, k.pool
 	expired := time.Now().Add(l.TTL).Add(l.TTL)
-	retry := attempt.Backoff{Eager: true}
+	var retry attempt.Backoff
 	var err error
 	for {
 		err = p.etcd.Revoke(p.ctx, &retry, l.ID)

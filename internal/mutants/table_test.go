@@ -835,8 +835,10 @@ var mutants = []mutant{
 	{
 		name: "the re-checks of a long line are repeated as if one waited alone",
 		why:  "A lost recheck should be repeated. But each waiter repeats its own, and an etcd that thaws has to work through all of them (rule 25).",
-		edits: []edit{{"internal/queue/look.go", `	retry := attempt.Backoff{Spare: length > crowded}
-`, `	retry := attempt.Backoff{}
+		edits: []edit{{"internal/queue/look.go", `	if length > crowded {
+		retry.Policy = attempt.Spare
+`, `	if length > crowded {
+		retry.Policy = attempt.Ordinary
 `}},
 		killers: []killer{named("TestAFrozenEtcdGetsFewRechecksOfALongLine")},
 	},
@@ -1343,19 +1345,19 @@ var mutants = []mutant{
 	{
 		name:    "repeats have no credit",
 		why:     "The answer may have got lost, and a repeat brings it. But if nothing was lost, the repeat is one more request for a slow etcd (rule 25).",
-		edits:   []edit{{"internal/etcd/attempt/budget.go", `granted < n && b.spent+1 <= float64(credit+b.worth)`, `granted < n`}},
+		edits:   []edit{{"internal/etcd/attempt/limiter.go", `granted < n && m.spent+1 <= float64(credit)`, `granted < n`}},
 		killers: []killer{core("etcd/attempt", "TestRepeatsAreGrantedByCredit")},
 	},
 	{
 		name:    "everything is sent at once",
 		why:     "What is sent sooner is answered sooner. But etcd works through all of it in turn, and through the repeats, while leases run out (rule 25).",
-		edits:   []edit{{"internal/etcd/attempt/window.go", `w.under >= w.limit() }`, `w.under > 1<<20 }`}},
+		edits:   []edit{{"internal/etcd/attempt/limiter.go", `w.under >= w.limit() }`, `w.under > 1<<20 }`}},
 		killers: []killer{core("etcd/attempt", "TestAttemptsBeginInTurn"), named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
 	},
 	{
 		name: "a slow answer is as good as any",
 		why:  "An answer is an answer. But the more requests are sent, the slower the next answers are (rule 25).",
-		edits: []edit{{"internal/etcd/attempt/window.go", `	case took > slow:
+		edits: []edit{{"internal/etcd/attempt/limiter.go", `	case took > slow:
 `, `	case took > time.Hour:
 `}},
 		killers: []killer{core("etcd/attempt", "TestAWindowIsHalvedOnceForWhatWasSentBefore")},
@@ -1363,15 +1365,15 @@ var mutants = []mutant{
 	{
 		name: "puts are let begin by what grants have taken",
 		why:  "A put is an attempt like any other, and one window is simpler. But grants are cheap, and a window that grew by them lets more puts begin than etcd can do in the time of a lease (rule 25).",
-		edits: []edit{{"internal/etcd/attempt/backoff.go", `	if b.Puts {
-`, `	if b == nil {
+		edits: []edit{{"internal/etcd/attempt/limiter.go", `	if p == Put {
+`, `	if m == nil {
 `}},
 		killers: []killer{named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
 	},
 	{
 		name:    "an urgent answer lets others begin",
 		why:     "The answer was brisk, too. But the window does not count this attempt, and the answer only shows that removals are cheap (rule 25).",
-		edits:   []edit{{"internal/etcd/attempt/window.go", `	case let && took < brisk`, `	case took < brisk`}},
+		edits:   []edit{{"internal/etcd/attempt/limiter.go", `	case let && took < brisk`, `	case took < brisk`}},
 		killers: []killer{core("etcd/attempt", "TestAWindowGrowsWhileAnswersAreBriskAndItIsUsed")},
 	},
 	{
@@ -1385,26 +1387,27 @@ var mutants = []mutant{
 	{
 		name: "the queue is searched for an attempt that gives up",
 		why:  "The queue is short while etcd answers. But while it does not a hundred thousand may wait, and give up at once: renewals wait for the lock until holds are lost (rule 25).",
-		edits: []edit{{"internal/etcd/attempt/link.go", `		queue.Remove(stands)
-`, `		found := queue.Front()
+		edits: []edit{{"internal/etcd/attempt/link.go", `		w.queue.Remove(stands)
+`, `		found := w.queue.Front()
 		for found != stands {
 			found = found.Next()
 		}
-		queue.Remove(found)
+		w.queue.Remove(found)
 `}},
 		killers: []killer{core("etcd/attempt", "TestGivingUpCostsNoMoreThanBeginningHoweverManyWait")},
 	},
 	{
 		name: "a turn that nobody takes is lost",
 		why:  "An attempt that has left needs no turn. But the turn was given to it, and those behind it wait for ever.",
-		edits: []edit{{"internal/etcd/attempt/link.go", `	l.endLocked(kind) // its turn has come just now
-	return true, false`, `	return true, false // its turn has come just now`}},
+		edits: []edit{{"internal/etcd/attempt/link.go", `		w.end() // its turn has come just now
+`, `		// its turn has come just now
+`}},
 		killers: []killer{core("etcd/attempt", "TestATurnThatNobodyTakesIsHandedOn")},
 	},
 	{
 		name:    "the only endpoint is asked twice",
 		why:     "The first request may have got lost. But nearly always it waits, and the second one waits behind it (rule 25).",
-		edits:   []edit{{"internal/etcd/attempt/attempt.go", `next <= 0 && !several && !a.c.link.heardSince(a.last)`, `next <= 0 && !several && a.c == nil`}},
+		edits:   []edit{{"internal/etcd/attempt/attempt.go", `several || m.heard.After(a.last)`, `several || m != nil`}},
 		killers: []killer{named("TestAMassEndDoesNotRepeatItselfToAFrozenEtcd"), named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
 	},
 	{

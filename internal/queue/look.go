@@ -26,7 +26,10 @@ func (c *Waiter) readOn(ctx context.Context, p *Place) error {
 // the same time, so few of these are repeated. (TestAFrozenEtcdGetsFewRechecksOfALongLine.)
 func (c *Waiter) stands(ctx context.Context, p *Place, before line.Entry, length int) (s standing) {
 	ahead, _ := p.Rivals()
-	retry := attempt.Backoff{Spare: length > crowded}
+	var retry attempt.Backoff
+	if length > crowded {
+		retry.Policy = attempt.Spare
+	}
 	ask := []clientv3.Op{p.Ticket.AskWhoHolds(ahead)}
 	if length != 0 {
 		ask = append(ask, countBelow(p.Ticket.Name))

@@ -78,7 +78,7 @@ func (p *Place) remove() {
 		}
 	}
 	warned := false
-	retry := attempt.Backoff{Urgent: true}
+	retry := attempt.Backoff{Policy: attempt.Urgent}
 	for {
 		done := k.etcd.Commit(ctx, &retry, p.removal())
 		err := done.Err

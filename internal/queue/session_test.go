@@ -83,7 +83,7 @@ func (s *session) take(t *testing.T, shape line.Shape) *Place {
 
 // put puts the key of p.
 func (s *session) put(t *testing.T, p *Place) {
-	entering, retry := p.Ticket.Enter(false, false), attempt.Backoff{Puts: true}
+	entering, retry := p.Ticket.Enter(false, false), attempt.Backoff{Policy: attempt.Put}
 	done := s.etcd.Commit(t.Context(), &retry, entering.Txn("value"))
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,6 +20,10 @@ import (
 // again makes a slow etcd slower.
 const Patience = 5
 
+// ReadTimeout is how long one attempt to read waits before it is repeated, so that the repeat may
+// reach another endpoint.
+const ReadTimeout = 700 * time.Millisecond
+
 // A Caller makes the attempts of one Session.
 type Caller struct {
 	// Several reports whether the client has more than one endpoint, as far as is known.
@@ -60,19 +64,21 @@ func (c *Caller) Timeout() time.Duration { return c.timeout }
 // With one endpoint, another watch would be no faster. With several endpoints, each
 // new watch may go to the same dead one. So the line is read between one watch and the
 // next, and not too rarely. The result may change while the watch begins.
-func (c *Caller) WatchTimeout(b Backoff) time.Duration {
+func (c *Caller) WatchTimeout(b Backoff) (d time.Duration) {
+	least, doublings := 4*ReadTimeout, 3
 	if c.Several() {
-		return c.link.usual(ReadTimeout) << min(b.unanswered, 1)
+		least, doublings = ReadTimeout, 1
 	}
-	return c.link.usual(4*ReadTimeout) << min(b.unanswered, 3)
+	c.link.with(func(m *limiter, _ time.Time) { d = m.usual(least) << min(b.unanswered, doublings) })
+	return d
 }
 
 // Alive notes that etcd has answered something other than an attempt.
-func (c *Caller) Alive() { c.link.with(func(b *budget, now time.Time) { b.alive(now) }) }
+func (c *Caller) Alive() { c.link.with(func(m *limiter, now time.Time) { m.heard = now }) }
 
-// Seldom is budget.seldom.
+// Seldom is limiter.seldom.
 func (c *Caller) Seldom(period time.Duration) (d time.Duration) {
-	c.link.with(func(b *budget, _ time.Time) { d = b.seldom(period) })
+	c.link.with(func(m *limiter, _ time.Time) { d = m.seldom(period) })
 	return d
 }
 
@@ -95,29 +101,24 @@ func Do[R any](
 	c.takeOff()
 	defer c.land()
 	c.silence.ask(c)
-	defer func() { c.silence.heard(err) }()
+	defer func() { c.silence.heard(c, err) }()
 
 	bounded, cancel, err := c.begin(ctx, retry)
 	defer cancel()
 	sent := time.Now()
 	if err == nil {
-		if !retry.Urgent {
-			defer c.link.end(retry.kind())
+		if retry.Policy != Urgent {
+			defer c.link.end(retry.Policy)
 		}
-		var repeats int
-		race := &copies[R]{
-			c: c, f: f, ctx: bounded, won: cancel, first: first, eager: retry.Eager, most: retry.copies(),
-			window: &c.link.windows[retry.kind()], let: !retry.Urgent,
-		}
-		r, repeats, err = race.run(retry.unanswered > 0)
-		several = repeats > 0
+		race := &copies[R]{c: c, f: f, ctx: bounded, won: cancel, first: first, policy: retry.Policy}
+		r, several, err = race.run(retry.unanswered > 0)
 	}
 	late := bounded.Err() == context.DeadlineExceeded // cancelled if a repeat was answered
 	if err != nil && !errors.Is(err, ErrUnreachable) && late && ctx.Err() == nil {
 		err = ErrNoAnswer
 	}
 	if Overloaded(err) {
-		c.link.with(func(_ *budget, now time.Time) { c.link.windows.overloaded(sent, now) })
+		c.link.with(func(m *limiter, now time.Time) { m.overloaded(sent, now) })
 	}
 	retry.note(err, c.Several())
 	return r, several, err
@@ -129,12 +130,10 @@ func Do[R any](
 func (c *Caller) begin(ctx context.Context, retry *Backoff) (context.Context, context.CancelFunc, error) {
 	limit := retry.bound(Patience * c.timeout)
 	bounded, cancel := context.WithTimeout(ctx, limit)
-	if err := c.connected(bounded); err != nil || retry.Urgent {
+	if err := c.connected(bounded); err != nil || retry.Policy == Urgent {
 		return bounded, cancel, err
 	}
-	asked := time.Now()
-	waited, begun := c.link.begin(bounded, retry.kind())
-	c.link.with(func(b *budget, now time.Time) { b.turn = now.Sub(asked) })
+	waited, begun := c.link.begin(bounded, retry.Policy)
 	if !begun {
 		return bounded, cancel, errBusy
 	}
@@ -145,23 +144,15 @@ func (c *Caller) begin(ctx context.Context, retry *Backoff) (context.Context, co
 	return bounded, cancel, nil
 }
 
-// maxCopies bounds the repeats of one attempt, and spareCopies the repeats of a spare one: one
-// round, if there are several endpoints.
-const maxCopies, spareCopies = 16, 2
-
 // copies are one attempt's calls of f: the first one, and its repeats, which a timer sends.
 type copies[R any] struct {
 	// Set once, then only read.
-	c     *Caller
-	f     func(context.Context) (R, error)
-	ctx   context.Context    // of all calls
-	won   context.CancelFunc // ends them: a repeat was answered
-	first time.Duration      // the least that an answer may take
-	eager bool               // repeats need no credit, but become ever rarer
-	most  int                // repeats that there may be
-
-	window *window // of their kind, guarded by the link's lock
-	let    bool    // the window has let the attempt begin
+	c      *Caller
+	f      func(context.Context) (R, error)
+	ctx    context.Context    // of all calls
+	won    context.CancelFunc // ends them: a repeat was answered
+	first  time.Duration      // the least that an answer may take
+	policy Policy
 
 	// Guarded by mu.
 	mu      sync.Mutex
@@ -184,47 +175,38 @@ func settles(err error) bool {
 
 // run calls f and lets it be repeated: at once if twice is set and there are several
 // endpoints, and then by the timer. Finally it drops the calls that are under way, with
-// their answers. It also returns how many repeats were sent.
-func (a *copies[R]) run(twice bool) (r R, repeats int, err error) {
+// their answers. several says whether any repeat was sent.
+func (a *copies[R]) run(twice bool) (r R, several bool, err error) {
 	a.mu.Lock()
 	a.last = time.Now()
 	a.timer = time.AfterFunc(a.first, a.repeat)
 	if twice && a.c.Several() {
-		a.sendLocked(1)
+		a.sendLocked(1, true)
 	}
 	a.mu.Unlock()
 	defer a.end()
 
 	r, err = a.call(a.ctx)
-	for heard := 0; !settles(err); heard++ {
-		repeats = a.repeats()
-		if heard == repeats {
-			return r, repeats, err
-		}
+	won := false
+	for heard := 0; !settles(err) && heard < a.repeats(); heard++ {
 		answer := <-a.results // each ends with the context at the latest
-		if settles(answer.err) {
-			repeats = a.repeats()
-			a.repeated(repeats, true)
-			return answer.r, repeats, answer.err
-		}
-		if a.ctx.Err() == nil {
+		if won = settles(answer.err); won || a.ctx.Err() == nil {
 			r, err = answer.r, answer.err
 		}
 	}
-	repeats = a.repeats()
-	a.repeated(repeats, false)
-	return r, repeats, err
+	repeats := a.end()
+	if won {
+		a.c.link.with(func(m *limiter, _ time.Time) { m.repaid(repeats) })
+	}
+	return r, repeats > 0, err
 }
 
 // call calls f once.
 func (a *copies[R]) call(ctx context.Context) (R, error) {
-	started := time.Now()
+	sent := time.Now()
 	r, err := a.f(ctx)
 	if settles(err) {
-		a.c.link.with(func(b *budget, now time.Time) {
-			b.answered(now, now.Sub(started))
-			a.window.answered(started, now, a.let)
-		})
+		a.c.link.with(func(m *limiter, now time.Time) { m.answered(a.policy, sent, now) })
 	}
 	return r, err
 }
@@ -245,49 +227,40 @@ func (a *copies[R]) repeat() {
 	if several {
 		n = 2
 	}
-	usual := a.c.link.usual(a.first)
+	var usual time.Duration
+	var helps bool
+	a.c.link.with(func(m *limiter, _ time.Time) {
+		usual, helps = m.usual(a.first), several || m.heard.After(a.last)
+	})
 	pause := usual
-	switch {
-	case a.eager:
-		pause <<= a.sent / n
-	case !several:
+	if !several {
 		pause <<= a.sent
-	case a.sent > 0:
+	} else if a.sent > 0 {
 		pause /= 2
 	}
 	next := time.Until(a.last.Add(pause))
-	if next <= 0 && !several && !a.c.link.heardSince(a.last) {
-		next = Jitter(usual / 8)
-	}
 	if next <= 0 {
 		next = Jitter(usual / 8)
-		if a.sendLocked(n) > 0 {
+		if helps && a.sendLocked(n, several) {
 			next = Jitter(a.first / 2)
 		}
 	}
 	a.timer.Reset(min(next, a.first))
 }
 
-// sendLocked sends as many repeats as the link's credit allows, up to n.
-func (a *copies[R]) sendLocked(n int) (granted int) {
-	credit := fewRepeats
-	if a.c.Several() {
-		credit = ManyRepeats
+// sendLocked sends as many repeats as the link's credit allows, up to n. It reports whether it has
+// sent any.
+func (a *copies[R]) sendLocked(n int, several bool) bool {
+	n = min(n, a.policy.repeats()-a.sent) // results has room for no more
+	a.c.link.with(func(m *limiter, now time.Time) { n = m.spend(now, n, several) })
+	if n == 0 {
+		return false
 	}
-	granted = min(n, a.most-a.sent) // results has room for no more
-	if granted <= 0 {
-		return 0
+	a.sent, a.last = a.sent+n, time.Now()
+	if a.results == nil {
+		a.results = make(chan result[R], a.policy.repeats())
 	}
-	if !a.eager {
-		a.c.link.with(func(b *budget, now time.Time) { granted = b.spend(now, granted, credit) })
-	}
-	if granted > 0 {
-		a.sent, a.last = a.sent+granted, time.Now()
-		if a.results == nil {
-			a.results = make(chan result[R], a.most)
-		}
-	}
-	for range granted {
+	for range n {
 		a.c.spawn(func() {
 			ctx, cancel := context.WithCancel(a.ctx)
 			defer cancel()
@@ -299,12 +272,7 @@ func (a *copies[R]) sendLocked(n int) (granted int) {
 			}
 		})
 	}
-	return granted
-}
-
-// repeated notes how n repeats ended.
-func (a *copies[R]) repeated(n int, won bool) {
-	a.c.link.with(func(b *budget, _ time.Time) { b.repeated(n, won) })
+	return true
 }
 
 // repeats is how many repeats were sent so far.
@@ -314,10 +282,11 @@ func (a *copies[R]) repeats() int {
 	return a.sent
 }
 
-// end ends the repeating.
-func (a *copies[R]) end() {
+// end ends the repeating. It returns how many repeats were sent.
+func (a *copies[R]) end() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.over = true
 	a.timer.Stop()
+	return a.sent
 }

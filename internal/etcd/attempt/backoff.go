@@ -9,27 +9,31 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// mostTurned and mostLate are how many times the cap of a pause is doubled at most: to 8 s while
-// etcd turns requests away, to 2 s while it is late, because it may just have been unreachable.
-const mostTurned, mostLate = 4, 2
+// A Policy says whether the attempts of a call wait their turn, and how they are repeated.
+type Policy uint8
+
+// The policies.
+const (
+	Ordinary Policy = iota
+	Put             // puts a key into a line, which takes etcd longer than anything else
+	Urgent          // gives back something for which other calls wait: does not wait its turn
+	Spare           // can wait, and many waiters may make the same call now: two repeats at most
+)
+
+// repeats is how many repeats an attempt may have. Two are one round, if there are several
+// endpoints.
+func (p Policy) repeats() int {
+	if p == Spare {
+		return 2
+	}
+	return 16
+}
 
 // A Backoff spaces the attempts of a call: 20 ms, doubling up to half a second, with
 // jitter. The cap bounds how long etcd can be back unnoticed. It is doubled while etcd is
 // overloaded, because asking again at once would add load.
 type Backoff struct {
-	// Eager is set if the call is the last of its kind, and cheap: its repeats need no credit.
-	Eager bool
-
-	// Urgent is set if the call gives back something for which other calls wait: it does not
-	// wait its turn.
-	Urgent bool
-
-	// Puts is set if the call puts a key into a line, which takes etcd longer than anything else.
-	Puts bool
-
-	// Spare is set if the call can wait, and many waiters may make the same call now: each of its
-	// attempts is repeated twice at most.
-	Spare bool
+	Policy Policy
 
 	// Most caps the pauses after errors, except where they say that etcd is overloaded. It is half
 	// a second if it is not set.
@@ -38,22 +42,6 @@ type Backoff struct {
 	delay      time.Duration
 	unanswered int // attempts in a row that had no answer in time
 	overloads  int // attempts in a row that failed because etcd is overloaded
-}
-
-// kind is the kind of the call's attempts.
-func (b *Backoff) kind() int {
-	if b.Puts {
-		return putting
-	}
-	return asking
-}
-
-// copies is how many repeats an attempt may have.
-func (b *Backoff) copies() int {
-	if b.Spare {
-		return spareCopies
-	}
-	return maxCopies
 }
 
 // Reset forgets what was not answered.
@@ -67,7 +55,8 @@ func (b *Backoff) Unanswered() { b.unanswered++ }
 func (b *Backoff) Double() { b.unanswered = max(b.unanswered, 1) }
 
 // note records how an attempt ended. With several endpoints, another endpoint may do better
-// than the one that was late.
+// than the one that was late. The cap of a pause grows to 8 s while etcd turns requests away, to
+// 2 s while it is late, because it may just have been unreachable.
 func (b *Backoff) note(err error, several bool) {
 	if err == ErrNoAnswer {
 		b.unanswered++
@@ -76,9 +65,9 @@ func (b *Backoff) note(err error, several bool) {
 	}
 	switch {
 	case Is(err, rpctypes.ErrTooManyRequests):
-		b.overloads = min(b.overloads+1, mostTurned)
-	case Overloaded(err) && !several && !b.Urgent:
-		b.overloads = min(b.overloads+1, mostLate)
+		b.overloads = min(b.overloads+1, 4)
+	case Overloaded(err) && !several && b.Policy != Urgent:
+		b.overloads = min(b.overloads+1, 2)
 	default:
 		b.overloads = 0
 	}

@@ -181,6 +181,12 @@ func Absent(err error) bool {
 	return c == absence || c == incapable
 }
 
+// Overloaded reports whether err says that etcd is overloaded, as far as is known: etcd turns
+// the request away, or its own time for the request runs out, or all the time of the attempt does.
+func Overloaded(err error) bool {
+	return err == ErrNoAnswer || Is(err, rpctypes.ErrTooManyRequests) || Is(err, rpctypes.ErrTimeout)
+}
+
 // NotApplied reports whether a write that failed with err is known to have changed nothing.
 // Any other error leaves the outcome unknown.
 func NotApplied(err error) bool { return classify(err) >= incapable }

@@ -7,13 +7,11 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"math"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -187,23 +185,6 @@ func TestOnlyAnAnswerSaysThatAWriteWasNotApplied(t *testing.T) {
 	}
 }
 
-func TestJitterStaysWithinAQuarterAndUsesIt(t *testing.T) {
-	for _, d := range []time.Duration{0, 1, 2, 3, 4, 5, time.Millisecond, 20 * time.Millisecond, time.Second, 1500 * time.Millisecond, time.Hour} {
-		least, most := time.Duration(math.MaxInt64), time.Duration(0)
-		for range 1000 {
-			j := Jitter(d)
-			least, most = min(least, j), max(most, j)
-		}
-		// Nanoseconds are whole, so the quarters are rounded.
-		require.GreaterOrEqual(t, least, d*3/4, "%v", d)
-		require.LessOrEqual(t, most, d*5/4+1, "%v", d)
-		if d >= time.Millisecond {
-			require.Less(t, least, d*85/100, "%v: it spreads", d)
-			require.Greater(t, most, d*115/100, "%v: it spreads", d)
-		}
-	}
-}
-
 // Is tells the answers that matter apart in each form.
 func TestAnAnswerIsToldInEachForm(t *testing.T) {
 	known := map[error]error{
@@ -224,4 +205,14 @@ func TestAnAnswerIsToldInEachForm(t *testing.T) {
 		require.False(t, Is(nil, want))
 		require.False(t, Is(errors.New("lease not found"), want))
 	}
+}
+
+func TestWhatSaysThatEtcdHasTooMuchToDo(t *testing.T) {
+	for err, want := range map[error]bool{
+		nil: false, ErrNoAnswer: true, rpctypes.ErrTooManyRequests: true, rpctypes.ErrTimeout: true,
+		rpctypes.ErrNoLeader: false, rpctypes.ErrLeaseNotFound: false, errBusy: false, ErrUnreachable: false,
+	} {
+		require.Equal(t, want, Overloaded(err), "%v", err)
+	}
+	require.True(t, NotApplied(errBusy), "nothing was sent")
 }

@@ -1,12 +1,9 @@
 package attempt
 
 import (
-	"container/list"
 	"context"
-	"runtime"
 	"sync"
 	"time"
-	"weak"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -22,81 +19,45 @@ const reconnectEvery = 500 * time.Millisecond
 // often requests are repeated, however many callers wait.
 type link struct {
 	mu      sync.Mutex
-	budget  budget
-	windows windows
-	queues  [kinds]list.List // of chan struct{}: attempts that wait for a window, in order
-	asked   time.Time        // when the client last asked gRPC to connect
-	flights int              // attempts under way, or waiting
-	ticking bool             // a timer asks for connections
-	landed  time.Time        // when the last attempt ended
-	reason  error            // gRPC's reason for having no connection
-	told    time.Time        // when gRPC gave it
+	limiter limiter
+	asked   time.Time // when the client last asked gRPC to connect
+	flights int       // attempts under way, or waiting
+	ticking bool      // a timer asks for connections
+	landed  time.Time // when the last attempt ended
+	reason  error     // gRPC's reason for having no connection
+	told    time.Time // when gRPC gave it
 }
 
-var links = struct {
-	mu sync.Mutex
-	of map[any]*link // by a weak pointer to the connection, or to the client that has none
-}{of: make(map[any]*link)}
+var links Shared[link]
 
 // linkOf returns the link of a client. It lives as long as the client's connection.
 func linkOf(client *clientv3.Client) *link {
+	create := func() *link { return &link{} }
 	if conn := client.ActiveConnection(); conn != nil {
-		return linkTo(conn)
+		return SharedBy(&links, conn, create)
 	}
-	return linkTo(client) // not made with clientv3.New
+	return SharedBy(&links, client, create) // not made with clientv3.New
 }
 
-func linkTo[T any](p *T) *link {
-	links.mu.Lock()
-	defer links.mu.Unlock()
-	key := any(weak.Make(p))
-	l := links.of[key]
-	if l == nil {
-		l = &link{}
-		links.of[key] = l
-		runtime.AddCleanup(p, func(key any) {
-			links.mu.Lock()
-			defer links.mu.Unlock()
-			delete(links.of, key)
-		}, key)
-	}
-	return l
-}
-
-// with calls f with the budget.
-func (l *link) with(f func(b *budget, now time.Time)) {
+// with calls f with the limiter.
+func (l *link) with(f func(m *limiter, now time.Time)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f(&l.budget, time.Now())
+	f(&l.limiter, time.Now())
 }
 
-// heardSince reports whether etcd has answered anything since then.
-func (l *link) heardSince(t time.Time) (heard bool) {
-	l.with(func(b *budget, _ time.Time) { heard = b.heard.After(t) })
-	return heard
-}
-
-// usual is budget.usual.
-func (l *link) usual(first time.Duration) (d time.Duration) {
-	l.with(func(b *budget, _ time.Time) { d = b.usual(first) })
-	return d
-}
-
-// is reports whether the client's connection is in a state. A client that was not made with
-// clientv3.New has no connection, and is in no state.
-func (c *Caller) is(state connectivity.State) bool {
-	conn := c.client.ActiveConnection()
-	return conn != nil && conn.GetState() == state
-}
-
-// unconnected reports whether gRPC has no connection, or is making the first one.
-func (c *Caller) unconnected() bool {
-	return c.client.ActiveConnection() != nil && !c.is(connectivity.Ready)
+// state is the state of the client's connection. A client that was not made with clientv3.New has
+// no connection, and counts as connected.
+func (c *Caller) state() connectivity.State {
+	if conn := c.client.ActiveConnection(); conn != nil {
+		return conn.GetState()
+	}
+	return connectivity.Ready
 }
 
 // Disconnected reports whether gRPC has no connection and has failed to make one. clientv3
 // then sends nothing, but retries many times a second.
-func (c *Caller) Disconnected() bool { return c.is(connectivity.TransientFailure) }
+func (c *Caller) Disconnected() bool { return c.state() == connectivity.TransientFailure }
 
 // Closed reports whether the client was closed. Nothing works after that: clientv3 would retry
 // a hundred times and warn each time.
@@ -123,53 +84,45 @@ func (c *Caller) reconnect() {
 	}
 }
 
-// begin waits until the window of its kind lets an attempt begin. The caller calls end when the
-// attempt is over. Within a kind, the first to come is the first to begin. begun is false if ctx
+// begin waits until the window for its policy lets an attempt begin. The caller calls end when the
+// attempt is over. Within a window, the first to come is the first to begin. begun is false if ctx
 // ends before; waited says whether there was a wait.
 //
 // (Do not search the queue for an attempt that gives up. A hundred thousand that give up at once
 // then have the mutex for seconds, and the renewals of all holders wait for it.
 // TestGivingUpCostsNoMoreThanBeginningHoweverManyWait.)
-func (l *link) begin(ctx context.Context, kind int) (waited, begun bool) {
+func (l *link) begin(ctx context.Context, p Policy) (waited, begun bool) {
 	l.mu.Lock()
-	window, queue := &l.windows[kind], &l.queues[kind]
-	if !window.full() && queue.Len() == 0 {
-		window.under++
-		l.mu.Unlock()
+	defer l.mu.Unlock()
+	asked := time.Now()
+	defer func() { l.limiter.turn = time.Since(asked) }()
+	w := l.limiter.window(p)
+	if !w.full() && w.queue.Len() == 0 {
+		w.under++
 		return false, true
 	}
 	turn := make(chan struct{}, 1)
-	stands := queue.PushBack(turn)
+	stands := w.queue.PushBack(turn)
 	l.mu.Unlock()
 	select {
 	case <-turn:
-		return true, true
+		begun = true
 	case <-ctx.Done():
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(turn) == 0 {
-		queue.Remove(stands)
-		return true, false
+	switch {
+	case begun:
+	case len(turn) == 0:
+		w.queue.Remove(stands)
+	default:
+		w.end() // its turn has come just now
 	}
-	l.endLocked(kind) // its turn has come just now
-	return true, false
+	return true, begun
 }
 
-// end counts an attempt that is over, and lets the next ones of its kind begin.
-func (l *link) end(kind int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.endLocked(kind)
-}
-
-func (l *link) endLocked(kind int) {
-	window, queue := &l.windows[kind], &l.queues[kind]
-	window.under--
-	for queue.Len() > 0 && !window.full() {
-		window.under++
-		queue.Remove(queue.Front()).(chan struct{}) <- struct{}{}
-	}
+// end counts an attempt of a policy that is over.
+func (l *link) end(p Policy) {
+	l.with(func(m *limiter, _ time.Time) { m.window(p).end() })
 }
 
 // takeOff counts an attempt that begins, and land counts one that is over. While there are any,
@@ -178,9 +131,8 @@ func (c *Caller) takeOff() {
 	l := c.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if now := time.Now(); l.flights == 0 && now.Sub(l.landed) >= forgetSilence {
-		l.budget.began(now)
-		l.windows.rest()
+	if l.flights == 0 && time.Since(l.landed) >= forgetSilence {
+		l.limiter.rest()
 	}
 	l.flights++
 	if !l.ticking && c.client.ActiveConnection() != nil {
@@ -295,13 +247,14 @@ func (c *Caller) Waits() (done func()) {
 	}
 }
 
-// Unavailable returns why etcd does not answer, or nil if it does, as far as is known.
+// Unavailable returns why etcd does not answer, or nil if it does, as far as is known. An attempt
+// that has had no answer for a quarter of a second says that it does not.
 func (c *Caller) Unavailable() error {
 	q := &c.silence
 	q.mu.Lock()
 	now := time.Now()
 	silent, reason := q.currentLocked(now), q.reason
-	late := now.Sub(q.since) >= lateAnswer
+	late := now.Sub(q.since) >= 250*time.Millisecond
 	q.mu.Unlock()
 	switch {
 	case !silent:
@@ -310,17 +263,10 @@ func (c *Caller) Unavailable() error {
 		return c.whyDisconnected(c.ctx)
 	case reason != nil:
 		return reason
-	case late && c.unconnected():
+	case late && c.state() != connectivity.Ready:
 		return ErrUnreachable
 	case late:
 		return ErrNoAnswer
 	}
 	return nil
-}
-
-// tellSilence reports that etcd has not answered since then, if it still does not.
-func (c *Caller) tellSilence(since time.Time) {
-	if reason := c.Unavailable(); reason != nil { // otherwise it has answered just now
-		c.tell(reason, time.Since(since))
-	}
 }

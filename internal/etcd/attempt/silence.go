@@ -11,10 +11,6 @@ const (
 	// tellEvery is how often a Caller reports that etcd does not answer.
 	tellEvery = 10 * time.Second
 
-	// lateAnswer is how long an attempt must have had no answer before the error of a wait
-	// that ends then is ErrUnavailable.
-	lateAnswer = 250 * time.Millisecond
-
 	// forgetSilence is how long after the last attempt the silence still counts. Later it
 	// is unknown whether etcd would answer. It is above the longest pause between two
 	// attempts of a call that had no answer. (TestASilenceOutlastsThePauses.)
@@ -32,7 +28,7 @@ type silence struct {
 	since   time.Time // when the first attempt without an answer began; zero after an answer
 	last    time.Time // when the last attempt without an answer ended
 	reason  error     // its error, nil if it just had no answer
-	told    time.Time // when the silence was last reported, zero if it was not
+	due     time.Time // when the silence is to be reported next
 	ticking bool      // the timer runs
 }
 
@@ -42,14 +38,14 @@ func (q *silence) ask(c *Caller) {
 	defer q.mu.Unlock()
 	now := time.Now()
 	if !q.currentLocked(now) {
-		q.since, q.reason, q.told = now, nil, time.Time{}
+		q.beginLocked(c, now)
 	}
 	q.asking++
 	q.tickLocked(c)
 }
 
 // heard notes how an attempt ended.
-func (q *silence) heard(err error) {
+func (q *silence) heard(c *Caller, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.asking--
@@ -59,18 +55,18 @@ func (q *silence) heard(err error) {
 		if err != ErrNoAnswer {
 			q.reason = err
 		}
-	case !endedByContext(err): // an answer, whatever it says
-		q.since, q.reason, q.told = time.Time{}, nil, time.Time{}
-		if q.asking > 0 {
-			q.since = q.last
-		}
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		// The end of a context says nothing about etcd.
+	case q.asking > 0: // an answer, whatever it says
+		q.beginLocked(c, q.last)
+	default:
+		q.since = time.Time{}
 	}
 }
 
-// endedByContext reports whether err says that a context has ended, which says nothing about
-// etcd.
-func endedByContext(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+// beginLocked begins a silence, which is reported once it has lasted for the time of an attempt.
+func (q *silence) beginLocked(c *Caller, now time.Time) {
+	q.since, q.reason, q.due = now, nil, now.Add(c.timeout)
 }
 
 // currentLocked reports whether since is up to date: an attempt is under way, or there was one
@@ -97,15 +93,15 @@ func (q *silence) tick(c *Caller) {
 	if q.waits == 0 || !q.currentLocked(now) || c.ctx.Err() != nil {
 		return // the next attempt begins it again
 	}
-	due := q.since.Add(c.timeout)
-	if !q.told.IsZero() {
-		due = q.told.Add(tellEvery)
-	}
-	if !now.Before(due) {
-		q.told, due = now, now.Add(tellEvery)
+	if !now.Before(q.due) {
+		q.due = now.Add(tellEvery)
 		since := q.since
-		c.spawn(func() { c.tellSilence(since) })
+		c.spawn(func() {
+			if reason := c.Unavailable(); reason != nil { // otherwise it has answered just now
+				c.tell(reason, time.Since(since))
+			}
+		})
 	}
 	q.ticking = true
-	time.AfterFunc(due.Sub(now), func() { q.tick(c) })
+	time.AfterFunc(q.due.Sub(now), func() { q.tick(c) })
 }

@@ -18,15 +18,15 @@ func TestGivingUpCostsNoMoreThanBeginningHoweverManyWait(t *testing.T) {
 	const n = 100_000
 	// each returns how long one of n attempts takes to leave the queue, while all leave it.
 	each := func(goes func(l *link, giveUp func())) time.Duration {
-		l := &link{windows: windows{asking: {size: 1, under: 1}}}
+		l := &link{limiter: limiter{others: window{size: 1, under: 1}}}
 		ctx, giveUp := context.WithCancel(context.Background())
 		defer giveUp()
 		var all sync.WaitGroup
 		for range n {
-			all.Go(func() { l.begin(ctx, asking) })
+			all.Go(func() { l.begin(ctx, Ordinary) })
 		}
 		for waiting := 0; waiting < n; runtime.Gosched() {
-			l.with(func(*budget, time.Time) { waiting = l.queues[asking].Len() })
+			l.with(func(m *limiter, _ time.Time) { waiting = m.others.queue.Len() })
 		}
 		started := time.Now()
 		goes(l, giveUp)
@@ -36,8 +36,8 @@ func TestGivingUpCostsNoMoreThanBeginningHoweverManyWait(t *testing.T) {
 	begins, ends := time.Hour, time.Hour
 	for range 2 { // the least, because other work on the machine only adds
 		begins = min(begins, each(func(l *link, _ func()) {
-			l.with(func(*budget, time.Time) { l.windows[asking].size = n + 1 })
-			l.end(asking)
+			l.with(func(m *limiter, _ time.Time) { m.others.size = n + 1 })
+			l.end(Ordinary)
 		}))
 		ends = min(ends, each(func(_ *link, giveUp func()) { giveUp() }))
 	}

@@ -1,0 +1,83 @@
+package attempt
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+)
+
+func TestABackoffDoublesUpToHalfASecond(t *testing.T) {
+	var b Backoff
+	for _, want := range []time.Duration{20, 40, 80, 160, 320, 500, 500} {
+		require.Equal(t, want*time.Millisecond, b.next())
+	}
+	b.Reset()
+	require.Equal(t, 20*time.Millisecond, b.next())
+}
+
+func TestABackoffIsLongerWhileEtcdHasTooMuchToDo(t *testing.T) {
+	for _, tt := range []struct {
+		err     error
+		several bool
+		policy  Policy
+		pauses  []time.Duration // in milliseconds
+	}{
+		{err: rpctypes.ErrTooManyRequests, several: true, pauses: []time.Duration{1000, 2000, 4000, 8000, 8000}},
+		{err: rpctypes.ErrTooManyRequests, policy: Urgent, pauses: []time.Duration{1000, 2000, 4000}},
+		{err: rpctypes.ErrTimeout, pauses: []time.Duration{1000, 2000, 2000}},
+		{err: ErrNoAnswer, pauses: []time.Duration{1000, 2000, 2000}},
+		{err: rpctypes.ErrTimeout, several: true, pauses: []time.Duration{20, 40, 80}},
+		{err: rpctypes.ErrTimeout, policy: Urgent, pauses: []time.Duration{20, 40, 80}},
+		{err: rpctypes.ErrLeaderChanged, pauses: []time.Duration{20, 40, 80}},
+	} {
+		b := Backoff{Policy: tt.policy}
+		for i, want := range tt.pauses {
+			b.note(tt.err, tt.several)
+			require.Equal(t, want*time.Millisecond, b.next(), "%v, %d", tt, i)
+		}
+		b.note(nil, tt.several)
+		require.LessOrEqual(t, b.next(), second/2)
+	}
+}
+
+func TestAnAttemptAfterOneWithoutAnAnswerMayTakeTwiceAsLong(t *testing.T) {
+	var b Backoff
+	for _, tt := range []struct {
+		err  error
+		want time.Duration
+	}{
+		{nil, 1}, {ErrNoAnswer, 2}, {ErrNoAnswer, 2}, {ErrUnreachable, 1}, {ErrNoAnswer, 2}, {nil, 1},
+	} {
+		b.note(tt.err, true)
+		require.Equal(t, tt.want, b.bound(1), "%v", tt.err)
+	}
+}
+
+// A call that gives up between two attempts learns that etcd does not answer.
+func TestASilenceOutlastsThePauses(t *testing.T) {
+	var b Backoff
+	for range 10 {
+		b.note(ErrNoAnswer, false)
+		require.Less(t, b.next()*5/4, forgetSilence)
+	}
+}
+
+func TestJitterStaysWithinAQuarterAndUsesIt(t *testing.T) {
+	for _, d := range []time.Duration{0, 1, 2, 3, 4, 5, time.Millisecond, 20 * time.Millisecond, time.Second, 1500 * time.Millisecond, time.Hour} {
+		least, most := time.Duration(math.MaxInt64), time.Duration(0)
+		for range 1000 {
+			j := Jitter(d)
+			least, most = min(least, j), max(most, j)
+		}
+		// Nanoseconds are whole, so the quarters are rounded.
+		require.GreaterOrEqual(t, least, d*3/4, "%v", d)
+		require.LessOrEqual(t, most, d*5/4+1, "%v", d)
+		if d >= time.Millisecond {
+			require.Less(t, least, d*85/100, "%v: it spreads", d)
+			require.Greater(t, most, d*115/100, "%v: it spreads", d)
+		}
+	}
+}
