@@ -718,11 +718,7 @@ var mutants = []mutant{
 		name: "a view is kept of a line that has become long",
 		why:  "The line was short when the view began, and the view knows all changes. But eight waiters then get an event for each contender that comes behind (rule 24).",
 		edits: []edit{{"internal/queue/view.go", `	if length <= longLine {
-		return
-	}
 `, `	if length > 0 {
-		return
-	}
 `}},
 		killers: []killer{inArea("queue", "TestAViewEndsWhenItsLineIsLong")},
 	},
@@ -849,7 +845,7 @@ var mutants = []mutant{
 	{
 		name: "a re-check of a view asks only for what is newer than its own key",
 		why:  "Whoever comes is newer. But so may be thousands of nested names.",
-		edits: []edit{{"internal/queue/view_recheck.go", `		FewKeys(from, to, clientv3.WithMinModRev(v.revision+1)),
+		edits: []edit{{"internal/queue/view_recheck.go", `		FewKeys(v.from, v.to, clientv3.WithMinModRev(v.revision+1)),
 `, ``}},
 		killers: []killer{inArea("watching", "TestAReCheckDoesNotReadTheKeysOfNestedNames")},
 	},
@@ -1667,7 +1663,7 @@ var mutants = []mutant{
 	{
 		name: "a view that ends does not mark its line",
 		why:  "It has nothing to tell any more. But a reader that waits for its word waits on, and nobody begins another view.",
-		edits: []edit{{"internal/queue/view.go", `	if next != viewOver || !v.hopeless && v.refusal == nil {
+		edits: []edit{{"internal/queue/view.go", `	if next != viewOver || v.refusal == nil {
 `, `	if next != viewOver {
 `}},
 		killers: []killer{named("TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
@@ -1675,19 +1671,27 @@ var mutants = []mutant{
 	{
 		name: "a view that reads too long a line judges it first",
 		why:  "That is how a view of any other line ends. But what it judges marks the line, whose admission begins the next view, without end.",
-		edits: []edit{{"internal/queue/view_recheck.go", `		if v.isHopelessLocked(len(keys)) {
-			return false
-		}
-`, ``}},
+		edits: []edit{{"internal/queue/view_recheck.go", `	if v.isTooLongLocked(len(keys)) {
+		return false
+	}
+`, ``}, {"internal/queue/view_recheck.go", `	v.judgeLocked(true)
+`, `	v.judgeLocked(true)
+	v.isTooLongLocked(len(keys))
+`}},
 		killers: []killer{inArea("kinds", "TestALineThatIsTooLongForAViewIsSoughtOnce")},
 	},
 	{
 		name: "a view in which the line grows too long judges it first",
 		why:  "That is how a view of any other line ends. But what it judges marks the line, whose admission begins the next view.",
-		edits: []edit{{"internal/queue/view.go", `	if v.isHopelessLocked(len(v.keys)) {
+		edits: []edit{{"internal/queue/view.go", `	if v.isTooLongLocked(len(v.keys)) {
 		return
 	}
-`, ``}},
+	v.judgeLocked(false)
+`, `	v.judgeLocked(false)
+	if v.isTooLongLocked(len(v.keys)) {
+		return
+	}
+`}},
 		killers: []killer{inArea("kinds", "TestALineThatIsTooLongForAViewIsSoughtOnce")},
 	},
 	{
