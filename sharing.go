@@ -99,20 +99,15 @@ func (a *sharing) admissionOfReadLocked(owner *claim, early bool) admission {
 	p := owner.place
 	lost := p != nil && (p.Ticket.Lost() || p.GivenUpLocked() || p.Ticket.State() == ticket.Removed)
 	switch {
-	case p == nil || p.Ticket.Rev() == 0: // its put is under way
-		return undecided
-	case lost && owner.hold == nil: // it queues anew, or gives up
+	case p == nil, lost && owner.hold == nil: // it queues anew, or gives up
 		return undecided
 	case lost:
 		return mustQueue // the holds that have lost it are yet to be unlocked
 	case p.Recall != nil:
 		return mustQueue // (Do not join. TestNobodyJoinsARecalledCohort.)
-	case p.Ticket.State() == ticket.InLine:
-		if p.StaleLocked() || p.Ahead.Clear() || p.Ahead.Unread() {
-			return undecided
-		}
+	case p.waitsLocked():
 		return mustQueue
-	case p.Ticket.State() != ticket.Held: // its release is under way
+	case p.Ticket.State() != ticket.Held: // its put is under way, or its release
 		return undecided
 	case early:
 		return admitted
@@ -133,15 +128,13 @@ func (a *sharing) admissionOfReadLocked(owner *claim, early bool) admission {
 
 // leavesRoomLocked is the admission of a permit where c, which wants permits too, owns the turn.
 func leavesRoomLocked(c *claim) admission {
-	p := c.place
 	switch {
 	case c.waiter.Standing() == turn.Holder:
 		return admitted
-	case p == nil || p.Ticket.State() != ticket.InLine || p.GivenUpLocked(),
-		p.StaleLocked() || p.Ahead.Clear() || p.Ahead.Unread():
-		return undecided // etcd has to tell first
-	default:
+	case c.place != nil && c.place.waitsLocked():
 		return mustQueue
+	default:
+		return undecided
 	}
 }
 
