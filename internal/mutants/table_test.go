@@ -1452,6 +1452,28 @@ var mutants = []mutant{
 		killers: []killer{inArea("kinds", "TestNobodyJoinsWithoutALiveWatch"), ofFamily(2000)},
 	},
 	{
+		name: "a read that is to join has the readers watched, too",
+		why:  "That is how a waiter sees its line. But where many Sessions read, the line is too long for a view, and nobody joins.",
+		edits: []edit{{"internal/queue/line.go", `		if partial {
+`, `		if partial && n.Name == "" {
+`}},
+		killers: []killer{inArea("kinds", "TestAReadJoinsHoweverManyOtherSessionsRead")},
+	},
+	{
+		name: "an early read joins as one that comes later does",
+		why:  "The watch shows whether a writer waits. But that writer came after the read, which now waits for it.",
+		edits: []edit{{"sharing.go", `	case early:
+`, `	case early && p.Recall != nil:
+`}},
+		killers: []killer{inArea("kinds", "TestThoseRightBehindTheFirstReaderGetInWithIt")},
+	},
+	{
+		name:    "a read that gives up takes its place away from the next one",
+		why:     "The next one can put a key of its own. But writers have come since, and where each read gives up in time none ever gets in.",
+		edits:   []edit{{"claim.go", `	if next == nil || !next.Early() ||`, `	if next == nil || next.Early() ||`}},
+		killers: []killer{inArea("kinds", "TestAReaderThatGivesUpLeavesItsPlaceToTheNext")},
+	},
+	{
 		name: "one joins a key whose lease does not last",
 		why:  "The lease is still trusted. But it gets no renewal in time, or is about to be replaced, and the hold that has just begun ends with it.",
 		edits: []edit{{"sharing.go", `	case !p.Lease.ServesLocked():
