@@ -1726,8 +1726,7 @@ var mutants = []mutant{
 	{
 		name: "one joins a recalled cohort",
 		why:  "The readers still hold. But if one more came in each grace, they would hold for ever.",
-		edits: []edit{{"sharing.go", `	case p.Recall != nil:
-		return mustQueue // (Do not join. TestNobodyJoinsARecalledCohort.)
+		edits: []edit{{"sharing.go", `		p.Recall != nil, // (Do not join. TestNobodyJoinsARecalledCohort.)
 `, ``}},
 		killers: []killer{inArea("holders", "TestNobodyJoinsARecalledCohort"), inArea("holders", "TestNobodyJoinsARecalledWaiter")},
 	},
