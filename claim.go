@@ -176,14 +176,12 @@ func (c *claim) handDown() (locked *LockedError, done bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next := n.queue.First()
-	if s.leases.ClosedLocked() || !c.reads() || p == nil || next == nil || !next.Early() || next.Value.Try ||
-		p.Ticket.State() != ticket.InLine || p.GivenUpLocked() || p.Lease.HasEndedLocked() ||
+	if next == nil || !next.Early() || next.Value.Try || s.leases.ClosedLocked() ||
+		p == nil || p.Ticket.State() != ticket.InLine || p.GivenUpLocked() || p.Lease.HasEndedLocked() ||
 		p.Recall != nil {
 		return nil, false
 	}
 	n.ahead = p.Ahead
-	c.place = nil
-	locked = n.aheadLocked()
-	n.passTurnLocked(p)
+	_, locked = c.leaveLocked()
 	return locked, true
 }

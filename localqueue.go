@@ -12,11 +12,14 @@ import (
 // owner has a place in etcd's line, and what it knows about that line. Session.mu guards it.
 type localLine struct {
 	queue.Line // etcd's line, as it is known
-	sharing
 	keeping
 	s     *session
 	queue turn.Queue[*claim, *place]
 	ahead line.Ahead // before the last place, if it was given up without a hold
+	tries int        // claims in the queue that wait for no other contender
+
+	marked     bool       // its admission follows at the Unlock
+	markedNext *localLine // the one that was marked before it
 }
 
 // lineLocked returns the local line of s for a name. Unused lines are kept for their key names, up
@@ -34,7 +37,7 @@ func lineLocked(s *session, name string) *localLine {
 		s.sweepAt = max(minSweep, 2*len(s.lines))
 	}
 	n := &localLine{s: s, ahead: line.None}
-	n.sharing.of, n.keeping.of = n, n
+	n.keeping.of = n
 	n.Init(s.keys, name, n)
 	s.lines[name] = n
 	return n

@@ -7,6 +7,7 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/queue"
+	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 // A place is a place in etcd's line, with the claim or the holds that have it: it is their
@@ -41,6 +42,12 @@ func (p *place) value() string { return p.m.cfg.value(p.Ticket.Kind) }
 // TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue.)
 func (p *place) tellsOf(c *claim) bool {
 	return p.m.cfg.texts[p.Ticket.Kind] == c.m.cfg.texts[c.kind]
+}
+
+// waitsLocked reports whether other contenders are known to be ahead of p.
+func (p *place) waitsLocked() bool {
+	return p.Ticket.State() == ticket.InLine && !p.GivenUpLocked() && !p.StaleLocked() &&
+		!p.Ahead.Clear() && !p.Ahead.Unread()
 }
 
 // contender is p as other contenders see it.

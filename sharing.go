@@ -58,16 +58,6 @@ import (
 // An exclusive claim, or a read, that comes later waits in the local line until all claims that
 // have the turn have unlocked, and permits that come after that wait behind it.
 
-// A sharing is what a local line has of claims that may have the turn beside its owner: readers of
-// a cohort, and permits.
-type sharing struct {
-	of    *localLine
-	tries int // claims in the queue that wait for no other contender
-
-	marked     bool       // its admission follows at the Unlock
-	markedNext *localLine // the one that was marked before it
-}
-
 // An admission is what becomes of a claim that reads, or wants permits, where other claims have the
 // turn.
 type admission int
@@ -80,8 +70,7 @@ const (
 
 // admissionLocked is the admission of a claim of a kind: the first waiter, or a new claim where
 // there is no waiter. early says that it came before the key was put.
-func (a *sharing) admissionLocked(kind line.Kind, early bool) admission {
-	n := a.of
+func (n *localLine) admissionLocked(kind line.Kind, early bool) admission {
 	switch owner := n.queue.Owner(); {
 	case owner == nil || owner.kind != kind || kind == line.Exclusive:
 		return mustQueue
@@ -94,25 +83,17 @@ func (a *sharing) admissionLocked(kind line.Kind, early bool) admission {
 
 // admissionOfReadLocked is the admission of a read, where the owner reads or is about to, at the
 // owner's place.
-func (a *sharing) admissionOfReadLocked(owner *claim, early bool) admission {
-	n := a.of
+func (n *localLine) admissionOfReadLocked(owner *claim, early bool) admission {
 	p := owner.place
 	lost := p != nil && (p.Ticket.Lost() || p.GivenUpLocked() || p.Ticket.State() == ticket.Removed)
 	switch {
-	case p == nil || p.Ticket.Rev() == 0: // its put is under way
+	case p == nil, lost && owner.hold == nil: // it queues anew, or gives up
 		return undecided
-	case lost && owner.hold == nil: // it queues anew, or gives up
-		return undecided
-	case lost:
-		return mustQueue // the holds that have lost it are yet to be unlocked
-	case p.Recall != nil:
-		return mustQueue // (Do not join. TestNobodyJoinsARecalledCohort.)
-	case p.Ticket.State() == ticket.InLine:
-		if p.StaleLocked() || p.Ahead.Clear() || p.Ahead.Unread() {
-			return undecided
-		}
+	case lost, // the holds that have lost it are yet to be unlocked
+		p.Recall != nil, // (Do not join. TestNobodyJoinsARecalledCohort.)
+		p.waitsLocked():
 		return mustQueue
-	case p.Ticket.State() != ticket.Held: // its release is under way
+	case p.Ticket.State() != ticket.Held: // its put is under way, or its release
 		return undecided
 	case early:
 		return admitted
@@ -133,15 +114,13 @@ func (a *sharing) admissionOfReadLocked(owner *claim, early bool) admission {
 
 // leavesRoomLocked is the admission of a permit where c, which wants permits too, owns the turn.
 func leavesRoomLocked(c *claim) admission {
-	p := c.place
 	switch {
 	case c.waiter.Standing() == turn.Holder:
 		return admitted
-	case p == nil || p.Ticket.State() != ticket.InLine || p.GivenUpLocked(),
-		p.StaleLocked() || p.Ahead.Clear() || p.Ahead.Unread():
-		return undecided // etcd has to tell first
-	default:
+	case c.place != nil && c.place.waitsLocked():
 		return mustQueue
+	default:
+		return undecided
 	}
 }
 
@@ -150,8 +129,7 @@ func leavesRoomLocked(c *claim) admission {
 type markedLines struct{ last *localLine }
 
 // MarkLocked notes that something has changed on which n's admission depends.
-func (a *sharing) MarkLocked() {
-	n := a.of
+func (n *localLine) MarkLocked() {
 	if !n.marked {
 		n.marked, n.markedNext, n.s.marked.last = true, n.s.marked.last, n
 	}
@@ -177,15 +155,14 @@ func (all *markedLines) SettleLocked() {
 // admitLocked lets the first waiter in if it reads, or wants permits, and may have the turn beside
 // its owner. It refuses the waiters that would have to wait for another contender, and do not want
 // to.
-func (a *sharing) admitLocked() {
-	n := a.of
+func (n *localLine) admitLocked() {
 	first := n.queue.First()
 	if first == nil || first.Value.exclusive() || n.queue.State() != turn.Taken {
 		return
 	}
 	switch n.admissionLocked(first.Value.kind, first.Early()) {
 	case admitted:
-		a.letInLocked(first.Value)
+		n.letInLocked(first.Value)
 	case undecided:
 		n.seekLocked()
 	case mustQueue:
@@ -195,8 +172,7 @@ func (a *sharing) admitLocked() {
 
 // letInLocked gives c, the first waiter, the turn beside its owner: as the next owner, if c wants
 // permits, and with a hold at the owner's place, if c reads.
-func (a *sharing) letInLocked(c *claim) {
-	n := a.of
+func (n *localLine) letInLocked(c *claim) {
 	if c.waiter.Steps {
 		n.queue.StepNext()
 		n.MarkLocked()
@@ -216,8 +192,7 @@ func (a *sharing) letInLocked(c *claim) {
 }
 
 // seekLocked has etcd's line watched for a read that waits to join.
-func (a *sharing) seekLocked() {
-	n := a.of
+func (n *localLine) seekLocked() {
 	if h := n.holdLocked(); h != nil && !n.WatchedLocked() && !h.m.s.leases.ClosedLocked() {
 		n.WatchLocked(true)
 	}
@@ -228,8 +203,7 @@ func (a *sharing) seekLocked() {
 var errRefused = errors.New("refused")
 
 // RefuseLocked ends the waits of the claims that wait for no other contender.
-func (a *sharing) RefuseLocked() {
-	n := a.of
+func (n *localLine) RefuseLocked() {
 	if n.tries == 0 {
 		return
 	}
@@ -242,15 +216,13 @@ func (a *sharing) RefuseLocked() {
 
 // mayAdmitLocked reports whether c, which comes, and the waiters before it may all get the turn
 // beside its owner: then it may be etcd alone that c waits for.
-func (a *sharing) mayAdmitLocked(c *claim) bool {
-	n := a.of
+func (n *localLine) mayAdmitLocked(c *claim) bool {
 	alike := c.kind == line.Read && n.queue.AllShare() || c.kind == line.Permit && n.queue.AllStep()
 	return alike && n.admissionLocked(c.kind, false) != mustQueue
 }
 
 // SharesLocked is as in queue.Local.
-func (a *sharing) SharesLocked() bool {
-	n := a.of
+func (n *localLine) SharesLocked() bool {
 	h := n.holdLocked()
 	if h == nil || !h.claim.reads() {
 		return false

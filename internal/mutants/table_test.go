@@ -724,11 +724,7 @@ var mutants = []mutant{
 		name: "a view is kept of a line that has become long",
 		why:  "The line was short when the view began, and the view knows all changes. But eight waiters then get an event for each contender that comes behind (rule 24).",
 		edits: []edit{{"internal/queue/view.go", `	if length <= longLine {
-		return
-	}
 `, `	if length > 0 {
-		return
-	}
 `}},
 		killers: []killer{inArea("queue", "TestAViewEndsWhenItsLineIsLong")},
 	},
@@ -857,7 +853,7 @@ var mutants = []mutant{
 	{
 		name: "a re-check of a view asks only for what is newer than its own key",
 		why:  "Whoever comes is newer. But so may be thousands of nested names.",
-		edits: []edit{{"internal/queue/view_recheck.go", `		FewKeys(from, to, clientv3.WithMinModRev(v.revision+1)),
+		edits: []edit{{"internal/queue/view_recheck.go", `		FewKeys(v.from, v.to, clientv3.WithMinModRev(v.revision+1)),
 `, ``}},
 		killers: []killer{inArea("watching", "TestAReCheckDoesNotReadTheKeysOfNestedNames")},
 	},
@@ -1465,6 +1461,28 @@ var mutants = []mutant{
 		killers: []killer{inArea("kinds", "TestNobodyJoinsWithoutALiveWatch"), ofFamily(2000)},
 	},
 	{
+		name: "a read that is to join has the readers watched, too",
+		why:  "That is how a waiter sees its line. But where many Sessions read, the line is too long for a view, and nobody joins.",
+		edits: []edit{{"internal/queue/line.go", `		if partial {
+`, `		if partial && n.Name == "" {
+`}},
+		killers: []killer{inArea("kinds", "TestAReadJoinsHoweverManyOtherSessionsRead")},
+	},
+	{
+		name: "an early read joins as one that comes later does",
+		why:  "The watch shows whether a writer waits. But that writer came after the read, which now waits for it.",
+		edits: []edit{{"sharing.go", `	case early:
+`, `	case early && p.Recall != nil:
+`}},
+		killers: []killer{inArea("kinds", "TestThoseRightBehindTheFirstReaderGetInWithIt")},
+	},
+	{
+		name:    "a read that gives up takes its place away from the next one",
+		why:     "The next one can put a key of its own. But writers have come since, and where each read gives up in time none ever gets in.",
+		edits:   []edit{{"claim.go", `	if next == nil || !next.Early() ||`, `	if next == nil || next.Early() ||`}},
+		killers: []killer{inArea("kinds", "TestAReaderThatGivesUpLeavesItsPlaceToTheNext")},
+	},
+	{
 		name: "one joins a key whose lease does not last",
 		why:  "The lease is still trusted. But it gets no renewal in time, or is about to be replaced, and the hold that has just begun ends with it.",
 		edits: []edit{{"sharing.go", `	case !p.Lease.ServesLocked():
@@ -1676,7 +1694,7 @@ var mutants = []mutant{
 	{
 		name: "a view that ends does not mark its line",
 		why:  "It has nothing to tell any more. But a reader that waits for its word waits on, and nobody begins another view.",
-		edits: []edit{{"internal/queue/view.go", `	if next != viewOver || !v.hopeless && v.refusal == nil {
+		edits: []edit{{"internal/queue/view.go", `	if next != viewOver || v.refusal == nil {
 `, `	if next != viewOver {
 `}},
 		killers: []killer{named("TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
@@ -1684,19 +1702,27 @@ var mutants = []mutant{
 	{
 		name: "a view that reads too long a line judges it first",
 		why:  "That is how a view of any other line ends. But what it judges marks the line, whose admission begins the next view, without end.",
-		edits: []edit{{"internal/queue/view_recheck.go", `		if v.isHopelessLocked(len(keys)) {
-			return false
-		}
-`, ``}},
+		edits: []edit{{"internal/queue/view_recheck.go", `	if v.isTooLongLocked(len(keys)) {
+		return false
+	}
+`, ``}, {"internal/queue/view_recheck.go", `	v.judgeLocked(true)
+`, `	v.judgeLocked(true)
+	v.isTooLongLocked(len(keys))
+`}},
 		killers: []killer{inArea("kinds", "TestALineThatIsTooLongForAViewIsSoughtOnce")},
 	},
 	{
 		name: "a view in which the line grows too long judges it first",
 		why:  "That is how a view of any other line ends. But what it judges marks the line, whose admission begins the next view.",
-		edits: []edit{{"internal/queue/view.go", `	if v.isHopelessLocked(len(v.keys)) {
+		edits: []edit{{"internal/queue/view.go", `	if v.isTooLongLocked(len(v.keys)) {
 		return
 	}
-`, ``}},
+	v.judgeLocked(false)
+`, `	v.judgeLocked(false)
+	if v.isTooLongLocked(len(v.keys)) {
+		return
+	}
+`}},
 		killers: []killer{inArea("kinds", "TestALineThatIsTooLongForAViewIsSoughtOnce")},
 	},
 	{
@@ -1709,8 +1735,7 @@ var mutants = []mutant{
 	{
 		name: "one joins a recalled cohort",
 		why:  "The readers still hold. But if one more came in each grace, they would hold for ever.",
-		edits: []edit{{"sharing.go", `	case p.Recall != nil:
-		return mustQueue // (Do not join. TestNobodyJoinsARecalledCohort.)
+		edits: []edit{{"sharing.go", `		p.Recall != nil, // (Do not join. TestNobodyJoinsARecalledCohort.)
 `, ``}},
 		killers: []killer{inArea("holders", "TestNobodyJoinsARecalledCohort"), inArea("holders", "TestNobodyJoinsARecalledWaiter")},
 	},

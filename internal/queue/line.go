@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
@@ -90,10 +92,6 @@ func (n *Line) EndLocked() {
 	n.unwatchLastLocked()
 }
 
-// WatchLocked has a view of n begin, if there is none. A partial one does only where partial is
-// set.
-func (n *Line) WatchLocked(partial bool) { n.viewLocked(partial) }
-
 // WatchedLocked reports whether there is a view of n, whatever its state.
 func (n *Line) WatchedLocked() bool { return n.view != nil }
 
@@ -129,15 +127,20 @@ func (n *Line) LingerLocked(alone bool) bool {
 	return true
 }
 
-// viewLocked returns the view of n, which is begun if there is none. A partial one does only where
+// WatchLocked returns the view of n, which is begun if there is none. A partial one does only where
 // partial is set.
-func (n *Line) viewLocked(partial bool) *view {
+func (n *Line) WatchLocked(partial bool) *view {
 	if n.view != nil && n.view.partial && !partial {
 		n.view.endLocked()
 	}
 	if n.view == nil {
 		v := &view{
-			line: n, partial: partial, again: make(chan struct{}, 1), needed: time.Now(),
+			line: n, from: line.Prefix(n.Name), to: clientv3.WithPrefix(), partial: partial,
+			again: make(chan struct{}, 1), needed: time.Now(),
+		}
+		if partial {
+			below := line.Ranges(n.Name)[0]
+			v.from, v.to = below.From, clientv3.WithRange(below.To)
 		}
 		v.ctx, v.cancel = context.WithCancel(n.keys.ctx)
 		n.view = v

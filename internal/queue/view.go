@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -56,6 +57,8 @@ const (
 type view struct {
 	// Set once, then only read.
 	line   *Line
+	from   string // it is of the keys from here on
+	to     clientv3.OpOption
 	ctx    context.Context // of its goroutine
 	cancel context.CancelFunc
 	again  chan struct{} // tells the goroutine to begin a new watch
@@ -82,8 +85,7 @@ type view struct {
 	needed    time.Time          // when it last was
 	judged    *Place             // the own place that the last events were judged for, if there was one
 	err       error              // of the last read, nil once one was answered
-	refusal   error              // why it is over, and there is no waiting: etcd refuses
-	hopeless  bool               // it is partial, and the line too long all the same
+	refusal   error              // why it is over, as the next one would be: etcd's, or errTooLong
 }
 
 // A viewState is how far a view has come, and whether it may be relied on.
@@ -112,7 +114,7 @@ func (v *view) becomesLocked(next viewState) {
 		panic(fmt.Sprintf("etcdlock: view of %q: %v becomes %v", v.line.Name, v.state, next))
 	}
 	v.state = next
-	if next != viewOver || !v.hopeless && v.refusal == nil {
+	if next != viewOver || v.refusal == nil {
 		v.line.local.MarkLocked() // if v is over, a waiter that is to join begins another
 	}
 }
@@ -154,8 +156,7 @@ func (v *view) run() {
 
 // follow watches the line until the watch ends or a new one is wanted.
 func (v *view) follow(broken *attempt.Backoff) {
-	from, to := v.within()
-	watch := v.line.keys.etcd.Watch(v.ctx, broken, from, to)
+	watch := v.line.keys.etcd.Watch(v.ctx, broken, v.from, v.to)
 	defer watch.Stop()
 	defer v.unwatched()
 	tick := time.NewTimer(recheck.Least)
@@ -185,15 +186,6 @@ func (v *view) follow(broken *attempt.Backoff) {
 			return
 		}
 	}
-}
-
-// within is the keys that v is of.
-func (v *view) within() (from string, to clientv3.OpOption) {
-	if v.partial {
-		below := line.Ranges(v.line.Name)[0]
-		return below.From, clientv3.WithRange(below.To)
-	}
-	return line.Prefix(v.line.Name), clientv3.WithPrefix()
 }
 
 // watched notes that there is a watch, and that everything before it was read.
@@ -297,11 +289,10 @@ func (v *view) apply(events []*clientv3.Event) {
 	}
 	v.revision = revision
 	v.line.keys.etcd.Reached(revision)
-	if v.isHopelessLocked(len(v.keys)) {
+	if v.isTooLongLocked(len(v.keys)) {
 		return
 	}
 	v.judgeLocked(false)
-	v.growsLocked(len(v.keys))
 	v.forgetLocked()
 }
 
@@ -311,7 +302,7 @@ func (v *view) apply(events []*clientv3.Event) {
 // another. (TestADeletionThatIsToldBeforeTheAnswerToThePutCounts, TestWhatAViewRemembersIsBounded.)
 func (v *view) forgetLocked() {
 	known := true
-	if p := v.ownLocked(); p != nil && !v.partial {
+	if p := v.ownLocked(); p != nil {
 		switch p.Ticket.State() {
 		case ticket.InLine:
 			known = p.Ahead.Whole
@@ -326,32 +317,28 @@ func (v *view) forgetLocked() {
 	}
 }
 
-// growsLocked notes how long the line is, and ends the view if that is too long. A waiter goes on
-// without it.
-func (v *view) growsLocked(length int) {
+// errTooLong is why a partial view is over: too many contenders stand in line that do not read.
+var errTooLong = errors.New("the line is too long")
+
+// isTooLongLocked notes how long the line is, and ends the view if that is too long. A waiter goes
+// on without it. A read that waits to join waits for its turn.
+//
+// Invariant: nothing that a partial view tells then has marked the line: its admission would begin
+// another view, which would read the same. (Do not judge such a line first.
+// TestALineThatIsTooLongForAViewIsSoughtOnce.)
+func (v *view) isTooLongLocked(length int) bool {
 	if v.waiting {
 		v.ownLocked().Ahead.Keys = length
 	}
 	if length <= longLine {
-		return
+		return false
 	}
-	v.hopeless = v.partial
-	v.endLocked()
 	if v.partial {
+		v.refusal = errTooLong
 		v.line.local.RefuseLocked()
 	}
-}
-
-// isHopelessLocked ends v if it is partial, and the line too long all the same.
-//
-// Invariant: nothing that v tells then has marked the line: its admission would begin another view,
-// which would read the same. (Do not judge such a line first.
-// TestALineThatIsTooLongForAViewIsSoughtOnce.)
-func (v *view) isHopelessLocked(length int) bool {
-	if v.partial {
-		v.growsLocked(length)
-	}
-	return v.hopeless
+	v.endLocked()
+	return true
 }
 
 // renewLocked begins a new watch, if there is one: it may be silent.

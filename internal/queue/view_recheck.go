@@ -19,13 +19,8 @@ import (
 // answered. It reports false if the view is over.
 func (v *view) readLine() bool {
 	read, err := v.readKeys(clientv3.WithLimit(viewReads))
-	long := 0
-	if err == nil && read.Ranges[0].More {
-		if n := len(line.Of(v.line.Name, read.Ranges[0].Kvs)); n > longLine {
-			long = n
-		} else { // mostly strays
-			read, err = v.readKeys()
-		}
+	if err == nil && read.Ranges[0].More && len(line.Of(v.line.Name, read.Ranges[0].Kvs)) <= longLine {
+		read, err = v.readKeys() // those were mostly strays
 	}
 	v.line.keys.mu.Lock()
 	defer v.line.keys.mu.Unlock()
@@ -37,46 +32,40 @@ func (v *view) readLine() bool {
 		return false
 	}
 	v.answeredLocked()
-	if v.state == viewOver {
-		return false // it has ended meanwhile
+	at := read.Header.GetRevision()
+	if v.state == viewOver || at < v.revision { // it has ended meanwhile, or events have told more
+		return v.state != viewOver
 	}
-	if long > 0 {
-		v.growsLocked(long)
+	keys := make(map[string]int64, len(read.Ranges[0].Kvs))
+	over := make(map[string]putOver)
+	for _, kv := range read.Ranges[0].Kvs {
+		e := line.EntryOf(kv)
+		if e.StandsIn(v.line.Name) {
+			keys[e.Key] = e.Rev
+			if at := kv.GetModRevision(); at != e.Rev {
+				over[e.Key] = putOver{e, at}
+			}
+			v.line.keys.suspectOrphanLocked(e)
+		}
+		v.observedLocked(e)
+	}
+	if v.isTooLongLocked(len(keys)) {
 		return false
 	}
-	if at := read.Header.GetRevision(); at >= v.revision {
-		keys := make(map[string]int64, len(read.Ranges[0].Kvs))
-		over := make(map[string]putOver)
-		for _, kv := range read.Ranges[0].Kvs {
-			e := line.EntryOf(kv)
-			if e.StandsIn(v.line.Name) {
-				keys[e.Key] = e.Rev
-				if at := kv.GetModRevision(); at != e.Rev {
-					over[e.Key] = putOver{e, at}
-				}
-				v.line.keys.suspectOrphanLocked(e)
-			}
-			v.observedLocked(e)
-		}
-		if v.isHopelessLocked(len(keys)) {
-			return false
-		}
-		v.behind = v.behind || !maps.Equal(v.keys, keys) || !maps.EqualFunc(v.putOver, over, putOver.same)
-		v.revision, v.keys, v.putOver = at, keys, over
-		if v.state == viewBegun {
-			v.becomesLocked(viewBlind)
-		}
-		v.read, v.deleted = maps.Clone(keys), make(map[string]int64)
-		v.judgeLocked(true)
-		v.growsLocked(len(keys))
+	v.behind = v.behind || !maps.Equal(v.keys, keys) || !maps.EqualFunc(v.putOver, over, putOver.same)
+	v.revision, v.keys, v.putOver = at, keys, over
+	if v.state == viewBegun {
+		v.becomesLocked(viewBlind)
 	}
+	v.read, v.deleted = maps.Clone(keys), make(map[string]int64)
+	v.judgeLocked(true)
 	return v.state != viewOver
 }
 
 // readKeys is one linearizable read of all keys below the prefix, or of as many as opts allow.
 func (v *view) readKeys(opts ...clientv3.OpOption) (etcd.Reading, error) {
-	from, to := v.within()
-	return v.line.keys.etcd.ReadBy(v.ctx, etcd.Range(from, append(opts, to)...), attempt.Backoff{}, v.failed)
+	keys := etcd.Range(v.from, append(opts, v.to)...)
+	return v.line.keys.etcd.ReadBy(v.ctx, keys, attempt.Backoff{}, v.failed)
 }
 
 // failed notes why a read was not answered. It returns an error if the view is not needed.
@@ -145,10 +134,9 @@ func (v *view) isAsKnown() bool {
 // not know. The first shows it whatever has become of etcd, if few keys of nested names are newer
 // than p's; the second, if few of these come and go at a time.
 func (v *view) newerLocked(p *Place) []clientv3.Op {
-	from, to := v.within()
 	return []clientv3.Op{
-		FewKeys(from, to, clientv3.WithMinCreateRev(p.Ticket.Rev()+1)),
-		FewKeys(from, to, clientv3.WithMinModRev(v.revision+1)),
+		FewKeys(v.from, v.to, clientv3.WithMinCreateRev(p.Ticket.Rev()+1)),
+		FewKeys(v.from, v.to, clientv3.WithMinModRev(v.revision+1)),
 	}
 }
 

@@ -85,7 +85,7 @@ func (c *Waiter) waitInView(ctx context.Context, p *Place) (err error) {
 		k.mu.Unlock()
 		return nil
 	}
-	v := p.line.viewLocked(false)
+	v := p.line.WatchLocked(false)
 	v.reliesLocked()
 	v.waiting, v.needed = true, time.Now()
 	v.judgeLocked(false)

@@ -62,15 +62,14 @@ func LockLater(l interface{ Lock(context.Context) error }) <-chan error {
 	return in
 }
 
-// RLockLater is an RLock that is under way. It has begun to wait when this returns.
+// RLockLater is an RLock that is under way. It has begun to wait when this returns. If it fails the
+// channel stays empty.
 func RLockLater(rw *etcdlock.RWMutex) <-chan *etcdlock.Hold {
 	in := make(chan *etcdlock.Hold, 1)
 	go func() {
-		h, err := rw.RLock(context.Background())
-		if err != nil {
-			panic(err)
+		if h, err := rw.RLock(context.Background()); err == nil {
+			in <- h
 		}
-		in <- h
 	}()
 	synctest.Wait()
 	return in

@@ -233,7 +233,7 @@ func (q *Queue[W, K]) Enter(w *Waiter[W]) (has bool) {
 		q.give(w)
 		return true
 	}
-	w.standing, w.number, w.before, w.early = Waiting, 1, q.last, false
+	w.standing, w.number, w.before = Waiting, 1, q.last
 	if q.last != nil {
 		w.number += q.last.number
 		q.last.after = w

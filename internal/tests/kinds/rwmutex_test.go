@@ -76,6 +76,25 @@ func TestWhatReadsCost(t *testing.T) {
 	})
 }
 
+// However many other Sessions read, a read joins that of its own Session, at the cost of a read and a
+// watch.
+func TestAReadJoinsHoweverManyOtherSessionsRead(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		var reads []*etcdlock.Hold
+		for i := range 40 {
+			rw := tests.RWMutexOf(t, tests.SessionOf(t, etcd, fmt.Sprint("r", i)))
+			reads = append(reads, tests.RLockWithin(t, rw, time.Second))
+		}
+		rw := tests.RWMutexOf(t, tests.SessionOf(t, etcd, "a"))
+		first := tests.RLockWithin(t, rw, time.Second)
+		now := tests.CallsSince(etcd)
+		second := tests.RLockWithin(t, rw, time.Second)
+		tests.Costs(t, now, "Range 1, Watch 1", 0)
+		require.Equal(t, first.Token(), second.Token())
+		tests.UnlockAll(t, append(reads, first, second)...)
+	})
+}
+
 // A writer releases to readers of that many Sessions. In a short line none of them reads.
 // In a longer line each reads once, and what it reads does not grow with the line.
 func TestAWriterHandsOverToAllReadersThatWait(t *testing.T) {
