@@ -21,11 +21,16 @@ type Session struct{ session }
 // NewSession returns a Session. It validates the options and does no I/O. The
 // lease is granted when it is first needed. Options for a Mutex are defaults for
 // the Mutexes of the Session.
-func NewSession(client *clientv3.Client, opts ...Option) (*Session, error) {
+func NewSession(client *clientv3.Client, opts ...SessionOption) (*Session, error) {
+	return newSession(client, forSession, opts)
+}
+
+// newSession returns the Session of something that is given opts.
+func newSession(client *clientv3.Client, of use, opts []SessionOption) (*Session, error) {
 	if err := checkClient(client); err != nil {
 		return nil, err
 	}
-	cfg, err := defaultConfig().apply(opts)
+	cfg, err := configure(defaultConfig(), of, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -51,15 +56,14 @@ func (s *Session) Lease() clientv3.LeaseID {
 }
 
 // Mutex returns a Mutex for name on the Session's lease. It does no I/O. Mutexes
-// of the same name exclude each other, whichever Session they are from. WithTTL and
-// WithSafetyMargin are errors here: they belong to the Session.
+// of the same name exclude each other, whichever Session they are from.
 func (s *Session) Mutex(name string, opts ...Option) (*Mutex, error) {
-	return newMutex(s, name, opts...)
+	return newMutex(s, name, forMutex, opts)
 }
 
 // RWMutex returns an RWMutex for name on the Session's lease, as [Session.Mutex] returns a Mutex.
 func (s *Session) RWMutex(name string, opts ...Option) (*RWMutex, error) {
-	m, err := newMutex(s, name, opts...)
+	m, err := newMutex(s, name, forRWMutex, opts)
 	if err != nil {
 		return nil, err
 	}

@@ -3,7 +3,6 @@ package etcdlock
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -44,19 +43,24 @@ func (*noCopy) Unlock() {}
 
 // New returns a Mutex for name with a lease of its own, as [NewSession] and
 // [Session.Mutex] would make it. It validates name and options and does no I/O.
-func New(client *clientv3.Client, name string, opts ...Option) (*Mutex, error) {
+func New(client *clientv3.Client, name string, opts ...SessionOption) (*Mutex, error) {
+	return newAlone(client, name, forMutex, opts)
+}
+
+// newAlone returns the Mutex of something that has a lease of its own.
+func newAlone(client *clientv3.Client, name string, of use, opts []SessionOption) (*Mutex, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	s, err := NewSession(client, opts...)
+	s, err := newSession(client, of, opts)
 	if err != nil {
 		return nil, err
 	}
 	return &Mutex{lockHandle: lockHandle{s: &s.session, name: name, cfg: s.cfg}, own: s}, nil
 }
 
-// newMutex is Session.Mutex.
-func newMutex(s *Session, name string, opts ...Option) (*Mutex, error) {
+// newMutex returns the Mutex of something on the lease of s.
+func newMutex(s *Session, name string, of use, opts []Option) (*Mutex, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
@@ -65,11 +69,7 @@ func newMutex(s *Session, name string, opts ...Option) (*Mutex, error) {
 	}
 	cfg := s.cfg
 	if len(opts) > 0 {
-		changed, err := s.cfg.apply(opts)
-		if changed.leaseOption != "" {
-			return nil, fmt.Errorf("etcdlock: %s is for New and NewSession, not for Session.Mutex",
-				changed.leaseOption)
-		}
+		changed, err := configure(*s.cfg, of, opts)
 		if err != nil {
 			return nil, err
 		}

@@ -30,11 +30,61 @@ const (
 	maxNameLen = 1024
 )
 
-// An Option changes how [New], [NewSession] or [Session.Mutex] build what they
-// return. The order of options does not matter, except that the last of two
-// options of the same kind counts. For an invalid value the constructor returns
-// an error that names it.
-type Option func(*config) error
+// A SessionOption is an option of [New], [NewRWMutex], [NewSemaphore] and [NewSession]. The order of
+// options does not matter, except that the last of two of the same kind counts.
+//
+// A nil option is an error of what it is given to, and so are an invalid value, which the error
+// names, and an option that is given directly to what cannot use it, as [WithHandoff] to a
+// Semaphore: the error names both. As a default of a [Session] it is ignored there.
+type SessionOption interface {
+	does() *setting
+}
+
+// An Option is a [SessionOption] that is also one of [Session.Mutex], [Session.RWMutex] and
+// [Session.Semaphore], where it takes the place of the Session's.
+type Option interface {
+	SessionOption
+	ofLocks()
+}
+
+// A setting is what an option does.
+type setting struct {
+	name string // of the option
+	not  use    // what has no use for it
+	set  func(*config) error
+}
+
+func (s *setting) does() *setting { return s }
+
+// A lockSetting is a setting that is an Option.
+type lockSetting struct{ *setting }
+
+func (lockSetting) ofLocks() {}
+
+// option makes an Option, for which some have no use.
+func option(name string, not use, set func(*config) error) Option {
+	return lockSetting{&setting{name, not, set}}
+}
+
+// sessionOption makes a SessionOption.
+func sessionOption(name string, set func(*config) error) SessionOption {
+	return &setting{name, 0, set}
+}
+
+// A use is what options are given to; several, where it says which of them have no use for one.
+type use uint8
+
+const (
+	forMutex use = 1 << iota
+	forRWMutex
+	forSemaphore
+	forSession use = 0 // which uses all, or has them as defaults
+)
+
+// String is for messages.
+func (u use) String() string {
+	return map[use]string{forMutex: "a Mutex", forRWMutex: "an RWMutex", forSemaphore: "a Semaphore"}[u]
+}
 
 // config is what options change. It is set once and then only read.
 type config struct {
@@ -55,43 +105,38 @@ type config struct {
 	trace          *Trace
 
 	texts [line.Kinds]line.Text // of the values of keys, by their kind
-
-	// leaseOption is the name of a given option that only New and NewSession
-	// take, if there is one.
-	leaseOption string
 }
 
 // WithTTL sets the time to live of the lease: how long a crashed holder blocks other
 // contenders, and within what time a hold must be renewed. It is rounded up to
 // whole seconds. etcd may grant more (at least one and a half of its election
 // timeouts, 2 s by default), and the granted TTL counts. The default is 15 s.
-// For New and NewSession.
-func WithTTL(d time.Duration) Option {
-	return func(c *config) error {
-		c.ttl, c.leaseOption = d, "WithTTL"
+func WithTTL(d time.Duration) SessionOption {
+	return sessionOption("WithTTL", func(c *config) error {
+		c.ttl = d
 		if d > maxTTL {
 			return fmt.Errorf("etcdlock: WithTTL(%v): above etcd's limit of %v", d, maxTTL)
 		}
 		return positive("WithTTL", d)
-	}
+	})
 }
 
 // WithSafetyMargin sets how long before the lease may expire a hold ends. The margin
 // covers clocks that run at different rates, and it is the time in which the critical
 // section has to stop. It must be less than the TTL. The default is an eighth of the
 // granted TTL, but at least 100 ms. With a margin above a quarter of the TTL the lease
-// is renewed more often than every third of the TTL. For New and NewSession.
-func WithSafetyMargin(d time.Duration) Option {
-	return func(c *config) error {
-		c.margin, c.leaseOption = d, "WithSafetyMargin"
+// is renewed more often than every third of the TTL.
+func WithSafetyMargin(d time.Duration) SessionOption {
+	return sessionOption("WithSafetyMargin", func(c *config) error {
+		c.margin = d
 		return positive("WithSafetyMargin", d)
-	}
+	})
 }
 
 // WithOwner sets the label that other contenders and operators see. The default
 // is the host name and the process ID, "host:pid".
 func WithOwner(label string) Option {
-	return func(c *config) error {
+	return option("WithOwner", 0, func(c *config) error {
 		c.owner = label
 		switch {
 		case label == "":
@@ -103,14 +148,14 @@ func WithOwner(label string) Option {
 			return fmt.Errorf("etcdlock: WithOwner(%s): not valid UTF-8", excerpt(label, 32))
 		}
 		return nil
-	}
+	})
 }
 
 // WithInfo sets a text that is stored with the key, for other programs to read as Contender.Info:
 // an address, a version. It is valid UTF-8 of at most 1 KiB. Every etcd user with the right to read
 // the key can read it. The default is none.
 func WithInfo(info string) Option {
-	return func(c *config) error {
+	return option("WithInfo", 0, func(c *config) error {
 		c.info = info
 		switch {
 		case len(info) > line.MaxInfo:
@@ -120,7 +165,7 @@ func WithInfo(info string) Option {
 			return fmt.Errorf("etcdlock: WithInfo(%s): not valid UTF-8", excerpt(info, 32))
 		}
 		return nil
-	}
+	})
 }
 
 // WithReentrancy makes Lock, TryLock and Do with a context that comes from a hold
@@ -129,7 +174,7 @@ func WithInfo(info string) Option {
 // same way RLock nests in a read. Lock never nests in a read, nor RLock in a write, nor
 // [Session.LockAll] in anything.
 func WithReentrancy() Option {
-	return func(c *config) error { c.reentrant = true; return nil }
+	return option("WithReentrancy", forSemaphore, func(c *config) error { c.reentrant = true; return nil })
 }
 
 // WithMaxHold ends and releases a hold at the latest d after it began, even if it is
@@ -140,7 +185,7 @@ func WithReentrancy() Option {
 // round trip after d. So the critical section must stop by itself, or the token must
 // guard it.
 func WithMaxHold(d time.Duration) Option {
-	return func(c *config) error { c.maxHold = d; return positive("WithMaxHold", d) }
+	return option("WithMaxHold", 0, func(c *config) error { c.maxHold = d; return positive("WithMaxHold", d) })
 }
 
 // WithAcquireTimeout bounds each wait for a lock (Lock, RLock, Acquire, LockAll and their
@@ -148,7 +193,7 @@ func WithMaxHold(d time.Duration) Option {
 // context.DeadlineExceeded. Below 250 ms it does not tell whether etcd was away (see
 // [ErrUnavailable]).
 func WithAcquireTimeout(d time.Duration) Option {
-	return func(c *config) error { c.acquireTimeout = d; return positive("WithAcquireTimeout", d) }
+	return option("WithAcquireTimeout", 0, func(c *config) error { c.acquireTimeout = d; return positive("WithAcquireTimeout", d) })
 }
 
 // WithHandoff lets up to n Unlocks in a row pass the hold on to the next goroutine of the
@@ -164,13 +209,13 @@ func WithAcquireTimeout(d time.Duration) Option {
 // So a hold is passed on only between Mutexes with the same [WithOwner] and [WithInfo], both with
 // [WithRecall] or both without.
 func WithHandoff(n int) Option {
-	return func(c *config) error {
+	return option("WithHandoff", forSemaphore, func(c *config) error {
 		c.handoff = n
 		if n < 0 {
 			return fmt.Errorf("etcdlock: WithHandoff(%d): negative", n)
 		}
 		return nil
-	}
+	})
 }
 
 // WithLinger keeps the key for up to d after an Unlock when no contender waits for it. Meanwhile
@@ -188,7 +233,7 @@ func WithHandoff(n int) Option {
 // [WithInfo], all with [WithRecall] or all without. Any other Mutex of the Session puts a key
 // of its own.
 func WithLinger(d time.Duration) Option {
-	return func(c *config) error { c.linger = d; return positive("WithLinger", d) }
+	return option("WithLinger", forSemaphore, func(c *config) error { c.linger = d; return positive("WithLinger", d) })
 }
 
 // WithLogger sets where the library reports what may need attention. At Warn: an etcd that
@@ -197,24 +242,24 @@ func WithLinger(d time.Duration) Option {
 // default is silence. Like the hooks of a [Trace], the logger is called from a goroutine of its
 // own, and a handler that blocks does not hold up a lock.
 func WithLogger(l *slog.Logger) Option {
-	return func(c *config) error {
+	return option("WithLogger", 0, func(c *config) error {
 		c.logger = l
 		if l == nil {
 			return errors.New("etcdlock: WithLogger(nil)")
 		}
 		return nil
-	}
+	})
 }
 
 // WithTrace sets hooks that are called as things happen; see [Trace].
 func WithTrace(t *Trace) Option {
-	return func(c *config) error {
+	return option("WithTrace", 0, func(c *config) error {
 		c.trace = t
 		if t == nil {
 			return errors.New("etcdlock: WithTrace(nil)")
 		}
 		return nil
-	}
+	})
 }
 
 // positive returns an error if d, the value of an option, is not positive.
@@ -225,14 +270,17 @@ func positive(option string, d time.Duration) error {
 	return nil
 }
 
-// apply returns c changed by opts, checked as a whole.
-func (c config) apply(opts []Option) (config, error) {
-	c.leaseOption = ""
+// configure returns c changed by opts, which are given to something, checked as a whole.
+func configure[O SessionOption](c config, to use, opts []O) (config, error) {
 	for i, opt := range opts {
-		if opt == nil {
+		if any(opt) == nil {
 			return c, fmt.Errorf("etcdlock: option %d is nil", i+1)
 		}
-		if err := opt(&c); err != nil {
+		s := opt.does()
+		if s.not&to != 0 {
+			return c, fmt.Errorf("etcdlock: %s is not for %v", s.name, to)
+		}
+		if err := s.set(&c); err != nil {
 			return c, err
 		}
 	}

@@ -116,7 +116,10 @@ func checkRecall(ctx context.Context, kv clientv3.KV, c Contender, request line.
 // that listen are read once per renewal period, a hundred in a request. A recalled key is not
 // handed on and does not linger (see [WithHandoff], [WithLinger]), and no reader joins it.
 func WithRecall(most time.Duration) Option {
-	return func(c *config) error { c.recall = most; return positive("WithRecall", most) }
+	return option("WithRecall", 0, func(c *config) error {
+		c.recall = most
+		return positive("WithRecall", most)
+	})
 }
 
 var (

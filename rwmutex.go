@@ -47,8 +47,8 @@ type RWMutex struct {
 
 // NewRWMutex returns an RWMutex for name with a lease of its own. It validates name and options and
 // does no I/O. It takes the options of [New]; [WithHandoff] and [WithLinger] are for its writers.
-func NewRWMutex(client *clientv3.Client, name string, opts ...Option) (*RWMutex, error) {
-	m, err := New(client, name, opts...)
+func NewRWMutex(client *clientv3.Client, name string, opts ...SessionOption) (*RWMutex, error) {
+	m, err := newAlone(client, name, forRWMutex, opts)
 	if err != nil {
 		return nil, err
 	}

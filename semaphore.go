@@ -45,15 +45,15 @@ type Semaphore struct {
 }
 
 // NewSemaphore returns a Semaphore for name with a lease of its own. It validates name, limit and
-// options and does no I/O. limit is 1 to 65,535. It takes the options of [New]; [WithHandoff],
-// [WithLinger] and [WithReentrancy] change nothing.
+// options and does no I/O. limit is 1 to 65,535. It takes the options of [New] but [WithHandoff],
+// [WithLinger] and [WithReentrancy], which are errors.
 func NewSemaphore(
-	client *clientv3.Client, name string, limit int, opts ...Option,
+	client *clientv3.Client, name string, limit int, opts ...SessionOption,
 ) (*Semaphore, error) {
 	if err := checkLimit(name, limit); err != nil {
 		return nil, err
 	}
-	m, err := New(client, name, opts...)
+	m, err := newAlone(client, name, forSemaphore, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +66,7 @@ func newSemaphore(s *Session, name string, limit int, opts ...Option) (*Semaphor
 	if err := checkLimit(name, limit); err != nil {
 		return nil, err
 	}
-	m, err := s.Mutex(name, opts...)
+	m, err := newMutex(s, name, forSemaphore, opts)
 	if err != nil {
 		return nil, err
 	}

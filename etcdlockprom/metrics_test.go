@@ -308,7 +308,7 @@ func TestEachLossHasItsReason(t *testing.T) {
 	for _, row := range []struct {
 		what   string
 		reason string
-		opts   []etcdlock.Option
+		opts   []etcdlock.SessionOption
 		do     func(t *testing.T, client *clientv3.Client, name string)
 		deaf   bool // it gets no renewal through
 	}{
@@ -331,11 +331,11 @@ func TestEachLossHasItsReason(t *testing.T) {
 		}},
 		{
 			what: "held too long", reason: "max_hold", do: nothing,
-			opts: []etcdlock.Option{etcdlock.WithMaxHold(50 * time.Millisecond)},
+			opts: []etcdlock.SessionOption{etcdlock.WithMaxHold(50 * time.Millisecond)},
 		},
 		{
 			what: "no renewal gets through", reason: "expired", do: nothing, deaf: true,
-			opts: []etcdlock.Option{etcdlock.WithTTL(2 * time.Second)},
+			opts: []etcdlock.SessionOption{etcdlock.WithTTL(2 * time.Second)},
 		},
 	} {
 		t.Run(row.what, func(t *testing.T) {

@@ -230,7 +230,7 @@ func (h *holding) lock(ctx context.Context, client *clientv3.Client, name string
 			}
 		},
 	}
-	opts := []etcdlock.Option{etcdlock.WithTTL(h.ttl), etcdlock.WithTrace(trace)}
+	opts := []etcdlock.SessionOption{etcdlock.WithTTL(h.ttl), etcdlock.WithTrace(trace)}
 	if h.recall > 0 {
 		opts = append(opts, etcdlock.WithRecall(h.recall))
 	}

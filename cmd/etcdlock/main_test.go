@@ -207,7 +207,7 @@ func newEtcd(t *testing.T) *etcd {
 }
 
 // holds takes the lock name for the rest of the test.
-func (e *etcd) holds(t *testing.T, name string, opts ...etcdlock.Option) *etcdlock.Mutex {
+func (e *etcd) holds(t *testing.T, name string, opts ...etcdlock.SessionOption) *etcdlock.Mutex {
 	t.Helper()
 	mu, err := etcdlock.New(e.client, name, opts...)
 	require.NoError(t, err)

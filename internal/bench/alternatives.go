@@ -134,13 +134,13 @@ func except(without ...kind) (kinds []kind) {
 }
 
 // openLibrary is this library with options: one Session for each party.
-func openLibrary(opts ...etcdlock.Option) opener {
+func openLibrary(opts ...etcdlock.SessionOption) opener {
 	return func(_ context.Context, address string, ttl time.Duration, w *wire) (party, error) {
 		client, err := dialEtcd(address, w)
 		if err != nil {
 			return nil, err
 		}
-		p, err := newLibraryParty(client, append([]etcdlock.Option{etcdlock.WithTTL(ttl)}, opts...))
+		p, err := newLibraryParty(client, append([]etcdlock.SessionOption{etcdlock.WithTTL(ttl)}, opts...))
 		if err != nil {
 			client.Close()
 			return nil, err

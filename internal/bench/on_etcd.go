@@ -36,12 +36,12 @@ func dialEtcd(address string, w *wire) (*clientv3.Client, error) {
 
 type libraryParty struct {
 	client  *clientv3.Client
-	opts    []etcdlock.Option
+	opts    []etcdlock.SessionOption
 	session *etcdlock.Session
 	shared  bool // the client belongs to another party
 }
 
-func newLibraryParty(client *clientv3.Client, opts []etcdlock.Option) (*libraryParty, error) {
+func newLibraryParty(client *clientv3.Client, opts []etcdlock.SessionOption) (*libraryParty, error) {
 	session, err := etcdlock.NewSession(client, opts...)
 	return &libraryParty{client: client, opts: opts, session: session}, err
 }

@@ -25,8 +25,8 @@ type Reports struct {
 func NewReports() *Reports { return &Reports{First: make(chan struct{})} }
 
 // Options make a Session report to r.
-func (r *Reports) Options() []etcdlock.Option {
-	return []etcdlock.Option{
+func (r *Reports) Options() []etcdlock.SessionOption {
+	return []etcdlock.SessionOption{
 		etcdlock.WithLogger(slog.New(slog.NewTextHandler(r, &slog.HandlerOptions{Level: slog.LevelDebug}))),
 		etcdlock.WithTrace(&etcdlock.Trace{Unavailable: func(err error, since time.Duration) {
 			r.mu.Lock()

@@ -60,9 +60,9 @@ const steady = time.Minute
 
 // NewMutex is New for a test: the Cleanup closes the Mutex, and any error fails the test. Unless
 // an option says otherwise the lease has a TTL of a minute.
-func NewMutex(t *testing.T, client *clientv3.Client, name string, opts ...etcdlock.Option) *etcdlock.Mutex {
+func NewMutex(t *testing.T, client *clientv3.Client, name string, opts ...etcdlock.SessionOption) *etcdlock.Mutex {
 	t.Helper()
-	opts = append([]etcdlock.Option{etcdlock.WithTTL(steady)}, opts...)
+	opts = append([]etcdlock.SessionOption{etcdlock.WithTTL(steady)}, opts...)
 	mu, err := etcdlock.New(client, name, opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, mu.Close(context.Background())) })
@@ -70,9 +70,9 @@ func NewMutex(t *testing.T, client *clientv3.Client, name string, opts ...etcdlo
 }
 
 // NewSession is NewSession for a test, as NewMutex is New.
-func NewSession(t *testing.T, client *clientv3.Client, opts ...etcdlock.Option) *etcdlock.Session {
+func NewSession(t *testing.T, client *clientv3.Client, opts ...etcdlock.SessionOption) *etcdlock.Session {
 	t.Helper()
-	opts = append([]etcdlock.Option{etcdlock.WithTTL(steady)}, opts...)
+	opts = append([]etcdlock.SessionOption{etcdlock.WithTTL(steady)}, opts...)
 	s, err := etcdlock.NewSession(client, opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })

@@ -112,7 +112,7 @@ func (w *worker) run(in io.Reader) (err error) {
 			return err
 		}
 		defer client.Close()
-		opts := []etcdlock.Option{etcdlock.WithTTL(conf.TTL),
+		opts := []etcdlock.SessionOption{etcdlock.WithTTL(conf.TTL),
 			etcdlock.WithOwner(fmt.Sprintf("demo worker %d, pid %d", w.number, os.Getpid()))}
 		if conf.Relay {
 			opts = append(opts, etcdlock.WithRecall(recallGrace))

@@ -306,7 +306,7 @@ func badInputs() (all []input) {
 		func(b *bench) error { _, err := etcdlock.New(b.client, strings.Repeat("n", 1025)); return err }, nil)
 
 	// Options.
-	option := func(name, says string, opts ...etcdlock.Option) {
+	option := func(name, says string, opts ...etcdlock.SessionOption) {
 		add(name, says, func(b *bench) error { _, err := etcdlock.NewSession(b.client, opts...); return err }, nil)
 	}
 	ttls := []struct {
@@ -349,10 +349,10 @@ func badInputs() (all []input) {
 	add("a nil option", "option 1 is nil",
 		func(b *bench) error { _, err := etcdlock.NewSession(b.client, nil); return err },
 		func(b *bench) error { _, err := concurrency.NewSession(b.client, nil); return err })
-	add("a TTL for a Mutex of a Session", "WithTTL",
-		func(b *bench) error { _, err := b.session().Mutex("a", etcdlock.WithTTL(second)); return err }, nil)
-	add("a margin for a Mutex of a Session", "WithSafetyMargin",
-		func(b *bench) error { _, err := b.session().Mutex("a", etcdlock.WithSafetyMargin(second)); return err }, nil)
+	add("a handoff of a Semaphore", "WithHandoff is not for a Semaphore", func(b *bench) error {
+		_, err := b.session().Semaphore("a", 1, etcdlock.WithHandoff(1))
+		return err
+	}, nil)
 
 	// Calls out of turn.
 	add("Unlock before Lock", "not held",

@@ -33,7 +33,7 @@ type theirSession struct {
 	current *concurrency.Session
 }
 
-func openTheirs(client *clientv3.Client, ttl time.Duration, _ ...etcdlock.Option) (Session, error) {
+func openTheirs(client *clientv3.Client, ttl time.Duration, _ ...etcdlock.SessionOption) (Session, error) {
 	return &theirSession{client: client, ttl: ttl, busy: make(chan struct{}, 1)}, nil
 }
 

@@ -305,7 +305,7 @@ func (w *world) endpoints(r *rand.Rand) []string {
 
 // sharing draws how the holds of a Session share a key and are recalled, if the side can do
 // that.
-func (w *world) sharing(r *rand.Rand) (opts []etcdlock.Option, most time.Duration) {
+func (w *world) sharing(r *rand.Rand) (opts []etcdlock.SessionOption, most time.Duration) {
 	handoff, linger := r.IntN(4), []time.Duration{0, 100 * time.Millisecond, 3 * time.Second}[r.IntN(3)]
 	if w.recalls {
 		most = 1 + time.Duration(r.Int64N(int64(2*time.Second)))

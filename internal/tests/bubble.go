@@ -46,9 +46,9 @@ func InVirtualTime(t *testing.T, test func(t *testing.T, etcd *fake.Server)) {
 
 // SessionOf returns a Session of a process of its own, which has that name and TTL unless opts say
 // otherwise. It is closed in the end, when the faults are over.
-func SessionOf(t *testing.T, etcd *fake.Server, name string, opts ...etcdlock.Option) *etcdlock.Session {
+func SessionOf(t *testing.T, etcd *fake.Server, name string, opts ...etcdlock.SessionOption) *etcdlock.Session {
 	t.Helper()
-	opts = append([]etcdlock.Option{etcdlock.WithTTL(TTL), etcdlock.WithOwner(name)}, opts...)
+	opts = append([]etcdlock.SessionOption{etcdlock.WithTTL(TTL), etcdlock.WithOwner(name)}, opts...)
 	s, err := etcdlock.NewSession(etcd.Client(name), opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() {

@@ -453,7 +453,7 @@ func TestTheStoredValueIsJSONForPeople(t *testing.T) {
 	ctx := contract.Patient(t)
 	host, err := os.Hostname()
 	require.NoError(t, err)
-	for owner, opts := range map[string][]etcdlock.Option{
+	for owner, opts := range map[string][]etcdlock.SessionOption{
 		fmt.Sprintf("%s:%d", host, os.Getpid()): nil,
 		"api-7 <eu> & \"us\"\n🔒":                {etcdlock.WithOwner("api-7 <eu> & \"us\"\n🔒")},
 	} {

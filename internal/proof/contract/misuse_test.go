@@ -177,73 +177,81 @@ func TestAnOddNameIsANameLikeAnyOther(t *testing.T) {
 	}
 }
 
+// ofLocks returns opts, if all of them are options of what a Session makes.
+func ofLocks(opts []etcdlock.SessionOption) (of []etcdlock.Option, are bool) {
+	for _, o := range opts {
+		l, is := o.(etcdlock.Option)
+		if !is && o != nil {
+			return nil, false
+		}
+		of = append(of, l)
+	}
+	return of, true
+}
+
 func TestABadOptionIsAnErrorOfTheConstructor(t *testing.T) {
 	t.Parallel()
 	client, counter := countedWorld(t)
 	s := contract.NewSession(t, client)
-	type opts []etcdlock.Option
+	type opts []etcdlock.SessionOption
 	const second = time.Second
 	cases := []struct {
 		name string
 		opts opts
 		says []string
-		not  string // set if only Session.Mutex refuses it
 	}{
-		{"a TTL of 0", opts{etcdlock.WithTTL(0)}, []string{"WithTTL(0s)"}, ""},
-		{"a negative TTL", opts{etcdlock.WithTTL(-3 * second)}, []string{"WithTTL(-3s)"}, ""},
-		{"the least TTL there is", opts{etcdlock.WithTTL(math.MinInt64)}, []string{"WithTTL(-2562047h47m16.854775808s)"}, ""},
-		{"a TTL above etcd's limit", opts{etcdlock.WithTTL(math.MaxInt64)}, []string{"WithTTL(2562047h47m16.854775807s)", "2500000h"}, ""},
-		{"a TTL just above etcd's limit", opts{etcdlock.WithTTL(9_000_000_000*second + 1)}, []string{"WithTTL(2500000h0m0.000000001s)", "2500000h"}, ""},
-		{"a margin of 0", opts{etcdlock.WithSafetyMargin(0)}, []string{"WithSafetyMargin(0s)"}, ""},
-		{"a negative margin", opts{etcdlock.WithSafetyMargin(-1)}, []string{"WithSafetyMargin(-1ns)"}, ""},
-		{"a margin of the default TTL", opts{etcdlock.WithSafetyMargin(15 * second)}, []string{"margin", "15s"}, ""},
-		{"a margin above the default TTL", opts{etcdlock.WithSafetyMargin(math.MaxInt64)}, []string{"margin", "2562047h47m16.854775807s"}, ""},
-		{"a margin of the TTL, given after it", opts{etcdlock.WithTTL(3 * second), etcdlock.WithSafetyMargin(3 * second)}, []string{"margin 3s", "TTL 3s"}, ""},
-		{"a margin of the TTL, given before it", opts{etcdlock.WithSafetyMargin(3 * second), etcdlock.WithTTL(3 * second)}, []string{"margin 3s", "TTL 3s"}, ""},
-		{"a margin above the TTL, given after it", opts{etcdlock.WithTTL(3 * second), etcdlock.WithSafetyMargin(4 * second)}, []string{"margin 4s", "TTL 3s"}, ""},
-		{"a margin above the TTL, given before it", opts{etcdlock.WithSafetyMargin(4 * second), etcdlock.WithTTL(3 * second)}, []string{"margin 4s", "TTL 3s"}, ""},
-		{"a longest hold of 0", opts{etcdlock.WithMaxHold(0)}, []string{"WithMaxHold(0s)"}, ""},
-		{"a negative longest hold", opts{etcdlock.WithMaxHold(-second)}, []string{"WithMaxHold(-1s)"}, ""},
-		{"an acquire timeout of 0", opts{etcdlock.WithAcquireTimeout(0)}, []string{"WithAcquireTimeout(0s)"}, ""},
-		{"a negative acquire timeout", opts{etcdlock.WithAcquireTimeout(-second)}, []string{"WithAcquireTimeout(-1s)"}, ""},
-		{"an empty owner", opts{etcdlock.WithOwner("")}, []string{`WithOwner("")`, "empty"}, ""},
-		{"an owner that is not UTF-8", opts{etcdlock.WithOwner("api\xff")}, []string{`WithOwner("api\xff")`, "UTF-8"}, ""},
-		{"an owner of 1025 bytes", opts{etcdlock.WithOwner(strings.Repeat("o", 1025))}, []string{`WithOwner("oooooo`, "1025 bytes", "1024"}, ""},
-		{"an owner of 2 MiB", opts{etcdlock.WithOwner(strings.Repeat("o", 2<<20))}, []string{"WithOwner(", "2097152 bytes"}, ""},
-		{"a nil Option alone", opts{nil}, []string{"option 1 is nil"}, ""},
-		{"a nil Option between others", opts{etcdlock.WithOwner("api"), nil, etcdlock.WithReentrancy()}, []string{"option 2 is nil"}, ""},
-		{"a nil logger", opts{etcdlock.WithLogger(nil)}, []string{"WithLogger(nil)"}, ""},
-		{"a nil trace", opts{etcdlock.WithTrace(nil)}, []string{"WithTrace(nil)"}, ""},
-		{"a bad option before a good one of its kind", opts{etcdlock.WithMaxHold(0), etcdlock.WithMaxHold(second)}, []string{"WithMaxHold(0s)"}, ""},
-
-		// These belong to the lease, which a Session's Mutex shares.
-		{"a TTL", opts{etcdlock.WithTTL(20 * second)}, []string{"WithTTL", "Session.Mutex"}, "Session.Mutex only"},
-		{"the Session's own TTL", opts{etcdlock.WithTTL(15 * second)}, []string{"WithTTL", "Session.Mutex"}, "Session.Mutex only"},
-		{"a TTL after a good option", opts{etcdlock.WithOwner("api"), etcdlock.WithTTL(20 * second)}, []string{"WithTTL", "Session.Mutex"}, "Session.Mutex only"},
-		{"a margin", opts{etcdlock.WithSafetyMargin(second)}, []string{"WithSafetyMargin", "Session.Mutex"}, "Session.Mutex only"},
-		{"a margin before a good option", opts{etcdlock.WithSafetyMargin(second), etcdlock.WithOwner("api")}, []string{"WithSafetyMargin", "Session.Mutex"}, "Session.Mutex only"},
+		{"a TTL of 0", opts{etcdlock.WithTTL(0)}, []string{"WithTTL(0s)"}},
+		{"a negative TTL", opts{etcdlock.WithTTL(-3 * second)}, []string{"WithTTL(-3s)"}},
+		{"the least TTL there is", opts{etcdlock.WithTTL(math.MinInt64)}, []string{"WithTTL(-2562047h47m16.854775808s)"}},
+		{"a TTL above etcd's limit", opts{etcdlock.WithTTL(math.MaxInt64)}, []string{"WithTTL(2562047h47m16.854775807s)", "2500000h"}},
+		{"a TTL just above etcd's limit", opts{etcdlock.WithTTL(9_000_000_000*second + 1)}, []string{"WithTTL(2500000h0m0.000000001s)", "2500000h"}},
+		{"a margin of 0", opts{etcdlock.WithSafetyMargin(0)}, []string{"WithSafetyMargin(0s)"}},
+		{"a negative margin", opts{etcdlock.WithSafetyMargin(-1)}, []string{"WithSafetyMargin(-1ns)"}},
+		{"a margin of the default TTL", opts{etcdlock.WithSafetyMargin(15 * second)}, []string{"margin", "15s"}},
+		{"a margin above the default TTL", opts{etcdlock.WithSafetyMargin(math.MaxInt64)}, []string{"margin", "2562047h47m16.854775807s"}},
+		{"a margin of the TTL, given after it", opts{etcdlock.WithTTL(3 * second), etcdlock.WithSafetyMargin(3 * second)}, []string{"margin 3s", "TTL 3s"}},
+		{"a margin of the TTL, given before it", opts{etcdlock.WithSafetyMargin(3 * second), etcdlock.WithTTL(3 * second)}, []string{"margin 3s", "TTL 3s"}},
+		{"a margin above the TTL, given after it", opts{etcdlock.WithTTL(3 * second), etcdlock.WithSafetyMargin(4 * second)}, []string{"margin 4s", "TTL 3s"}},
+		{"a margin above the TTL, given before it", opts{etcdlock.WithSafetyMargin(4 * second), etcdlock.WithTTL(3 * second)}, []string{"margin 4s", "TTL 3s"}},
+		{"a longest hold of 0", opts{etcdlock.WithMaxHold(0)}, []string{"WithMaxHold(0s)"}},
+		{"a negative longest hold", opts{etcdlock.WithMaxHold(-second)}, []string{"WithMaxHold(-1s)"}},
+		{"an acquire timeout of 0", opts{etcdlock.WithAcquireTimeout(0)}, []string{"WithAcquireTimeout(0s)"}},
+		{"a negative acquire timeout", opts{etcdlock.WithAcquireTimeout(-second)}, []string{"WithAcquireTimeout(-1s)"}},
+		{"an empty owner", opts{etcdlock.WithOwner("")}, []string{`WithOwner("")`, "empty"}},
+		{"an owner that is not UTF-8", opts{etcdlock.WithOwner("api\xff")}, []string{`WithOwner("api\xff")`, "UTF-8"}},
+		{"an owner of 1025 bytes", opts{etcdlock.WithOwner(strings.Repeat("o", 1025))}, []string{`WithOwner("oooooo`, "1025 bytes", "1024"}},
+		{"an owner of 2 MiB", opts{etcdlock.WithOwner(strings.Repeat("o", 2<<20))}, []string{"WithOwner(", "2097152 bytes"}},
+		{"a nil Option alone", opts{nil}, []string{"option 1 is nil"}},
+		{"a nil Option between others", opts{etcdlock.WithOwner("api"), nil, etcdlock.WithReentrancy()}, []string{"option 2 is nil"}},
+		{"a nil logger", opts{etcdlock.WithLogger(nil)}, []string{"WithLogger(nil)"}},
+		{"a nil trace", opts{etcdlock.WithTrace(nil)}, []string{"WithTrace(nil)"}},
+		{"a bad option before a good one of its kind", opts{etcdlock.WithMaxHold(0), etcdlock.WithMaxHold(second)}, []string{"WithMaxHold(0s)"}},
 	}
 	var refusals []refusal
 	for _, c := range cases {
-		says := c.says
-		if c.not == "" && (strings.Contains(c.name, "TTL") || strings.Contains(c.name, "margin")) {
-			says = []string{"With", "Session.Mutex"} // the words for a mistake whatever its value
-		}
-		mutex := refusal{c.name + " for Session.Mutex", func() error { _, err := s.Mutex("a", c.opts...); return err }, says, nil}
-		refusals = append(refusals, mutex)
-		if c.not == "" {
-			refusals = append(refusals,
-				refusal{c.name + " for New", func() error { _, err := etcdlock.New(client, "a", c.opts...); return err }, c.says, nil},
-				refusal{c.name + " for NewSession", func() error { _, err := etcdlock.NewSession(client, c.opts...); return err }, c.says, nil})
+		refusals = append(refusals,
+			refusal{c.name + " for New", func() error { _, err := etcdlock.New(client, "a", c.opts...); return err }, c.says, nil},
+			refusal{c.name + " for NewSession", func() error { _, err := etcdlock.NewSession(client, c.opts...); return err }, c.says, nil})
+		if of, are := ofLocks(c.opts); are {
+			refusals = append(refusals, refusal{
+				c.name + " for Session.Mutex", func() error { _, err := s.Mutex("a", of...); return err }, c.says, nil,
+			})
 		}
 	}
-	// The mistake is the option, not what it does to the margin.
-	wide := contract.NewSession(t, client, etcdlock.WithTTL(10*second), etcdlock.WithSafetyMargin(2*second))
-	refusals = append(refusals, refusal{
-		name: "a TTL below the Session's margin for Session.Mutex",
-		try:  func() error { _, err := wide.Mutex("a", etcdlock.WithTTL(second)); return err },
-		says: []string{"WithTTL", "Session.Mutex"},
-	})
+	for name, option := range map[string]etcdlock.Option{
+		"WithHandoff": etcdlock.WithHandoff(1), "WithLinger": etcdlock.WithLinger(second),
+		"WithReentrancy": etcdlock.WithReentrancy(),
+	} {
+		says := []string{name, "not for a Semaphore"}
+		refusals = append(refusals,
+			refusal{name + " for NewSemaphore", func() error { _, err := etcdlock.NewSemaphore(client, "a", 1, option); return err }, says, nil},
+			refusal{name + " for Session.Semaphore", func() error { _, err := s.Semaphore("a", 1, option); return err }, says, nil})
+		as, err := etcdlock.NewSession(client, option)
+		require.NoError(t, err, "a default")
+		_, err = as.Semaphore("a", 1)
+		require.NoError(t, err, "it is ignored there")
+		require.NoError(t, as.Close(t.Context()))
+	}
 	checkRefusals(t, counter, refusals)
 }
 
@@ -251,7 +259,7 @@ func TestABadOptionIsAnErrorOfTheConstructor(t *testing.T) {
 func TestAnOptionAtItsLimitWorks(t *testing.T) {
 	t.Parallel()
 	const second = time.Second
-	for name, opts := range map[string][]etcdlock.Option{
+	for name, opts := range map[string][]etcdlock.SessionOption{
 		"no options":                     nil,
 		"a TTL at etcd's limit":          {etcdlock.WithTTL(9_000_000_000 * second)},
 		"a margin just below the TTL":    {etcdlock.WithTTL(10 * second), etcdlock.WithSafetyMargin(5 * second)},
@@ -285,7 +293,7 @@ func TestATTLIsRoundedUpToWholeSeconds(t *testing.T) {
 	} {
 		t.Run(asked.String(), func(t *testing.T) {
 			granted := make(chan time.Duration, 10)
-			opts := []etcdlock.Option{etcdlock.WithTrace(&etcdlock.Trace{
+			opts := []etcdlock.SessionOption{etcdlock.WithTrace(&etcdlock.Trace{
 				LeaseGranted: func(_ clientv3.LeaseID, ttl time.Duration) { granted <- ttl },
 			})}
 			if asked != 0 {

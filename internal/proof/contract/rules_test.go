@@ -202,7 +202,7 @@ func TestASilentEndpointOfTwoLosesNoLease(t *testing.T) {
 		proxies := []*etcdtest.Proxy{w.cluster.Proxy(t, 0), w.cluster.Proxy(t, 0)}
 		renewed := make(chan struct{}, 1000)
 		// The renewal is due after 10 s, and comes in time within 26.
-		a := c.partyWith("a", 30*time.Second, []etcdlock.Option{etcdlock.WithTrace(&etcdlock.Trace{
+		a := c.partyWith("a", 30*time.Second, []etcdlock.SessionOption{etcdlock.WithTrace(&etcdlock.Trace{
 			LeaseRenewed: func(clientv3.LeaseID, time.Duration) { renewed <- struct{}{} },
 		})}, etcdtest.Via(proxies...))
 		a.mends(proxies[i].Heal)

@@ -138,7 +138,7 @@ func (c *contest) party(who string, ttl time.Duration, opts ...contract.ClientOp
 	return c.partyWith(who, ttl, nil, opts...)
 }
 
-func (c *contest) partyWith(who string, ttl time.Duration, options []etcdlock.Option, opts ...contract.ClientOption) *party {
+func (c *contest) partyWith(who string, ttl time.Duration, options []etcdlock.SessionOption, opts ...contract.ClientOption) *party {
 	c.t.Helper()
 	p := &party{contest: c, t: c.t, who: who, faults: etcdtest.NewFaults(c.t), mend: func() {}}
 	network := etcdtest.NewFaults(c.t)

@@ -71,7 +71,7 @@ func TestAHoldThatMayBeRecalledCostsNothingMore(t *testing.T) {
 	for _, how := range []string{"a hold", "that lingers", "ten names", "a reader", "a waiter behind few", "a waiter behind many"} {
 		t.Run(how, func(t *testing.T) {
 			var costs [2]map[string]int
-			for i, opts := range [][]etcdlock.Option{nil, {tests.Listens}} {
+			for i, opts := range [][]etcdlock.SessionOption{nil, {tests.Listens}} {
 				tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 					if how == "that lingers" {
 						opts = append(opts, etcdlock.WithLinger(time.Minute))

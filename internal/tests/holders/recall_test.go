@@ -270,7 +270,7 @@ func TestNobodyJoinsARecalledWaiter(t *testing.T) {
 func TestARecalledHoldMayEndOtherwise(t *testing.T) {
 	const grace = 3 * time.Second
 	for name, row := range map[string]struct {
-		opts   []etcdlock.Option
+		opts   []etcdlock.SessionOption
 		then   func(etcd *fake.Server, s *etcdlock.Session, mu *etcdlock.Mutex)
 		cause  error // of the end in the grace
 		unlock error

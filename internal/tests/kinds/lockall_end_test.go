@@ -189,7 +189,7 @@ func TestLockAllAfterALostAnswer(t *testing.T) {
 // LockAll comes to hold only by the keys that it has put together: by none that is handed
 // off, none that lingers, and none that a release has put.
 func TestLockAllTakesOverNoKey(t *testing.T) {
-	rows := map[string]etcdlock.Option{
+	rows := map[string]etcdlock.SessionOption{
 		"handed off": etcdlock.WithHandoff(100), "lingers": etcdlock.WithLinger(time.Hour),
 		"put with a release": etcdlock.WithOwner("a"),
 	}

@@ -299,7 +299,7 @@ func TestALockAllThatGivesUp(t *testing.T) {
 // beside them, with hand-offs and lingering keys. All get in, and nobody gets in beside
 // another.
 func TestSeveralNamesNeverWaitInACircle(t *testing.T) {
-	options := map[string][]etcdlock.Option{
+	options := map[string][]etcdlock.SessionOption{
 		"strict": nil, "hand-offs": {etcdlock.WithHandoff(3)}, "linger": {etcdlock.WithLinger(time.Second)},
 		"both": {etcdlock.WithHandoff(3), etcdlock.WithLinger(time.Second)},
 	}

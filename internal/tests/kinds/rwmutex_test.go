@@ -482,7 +482,7 @@ func TestAReaderThatGivesUpLeavesItsPlaceToTheNext(t *testing.T) {
 func TestReadsAndWritesDoNotNestInEachOther(t *testing.T) {
 	for _, nests := range []bool{false, true} {
 		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-			var opts []etcdlock.Option
+			var opts []etcdlock.SessionOption
 			if nests {
 				opts = append(opts, etcdlock.WithReentrancy())
 			}

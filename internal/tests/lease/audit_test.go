@@ -47,12 +47,12 @@ func TestALossFromOutsideIsNoticedWithinAboutASecond(t *testing.T) {
 // 0 s n is locked, 1 s unlocked, 3 s a late copy of the transaction that locked it puts its
 // key again. No event shows that. The key blocks the others only until the next audit.
 func TestAKeyThatALateRequestPutsIsSwept(t *testing.T) {
-	recallable := []etcdlock.Option{etcdlock.WithRecall(time.Second)} // its other audits read values
+	recallable := []etcdlock.SessionOption{etcdlock.WithRecall(time.Second)} // its other audits read values
 	rows := []struct {
 		promise     string
 		held, waits bool
 		within      time.Duration
-		options     []etcdlock.Option
+		options     []etcdlock.SessionOption
 	}{
 		{"while something is held", true, false, tests.SeldomLook, nil},
 		{"while nothing is", false, false, tests.SeldomLook, nil},

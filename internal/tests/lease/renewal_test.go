@@ -55,7 +55,7 @@ func TestTheHolderHearsOfALossBeforeEtcdCanGiveTheLockAway(t *testing.T) {
 	hang := fake.Effect{Drop: true}
 	rows := []struct {
 		promise string
-		options []etcdlock.Option
+		options []etcdlock.SessionOption
 		minTTL  int64
 		faults  func(fake.Call) fake.Effect
 		after   time.Duration
@@ -72,17 +72,17 @@ func TestTheHolderHearsOfALossBeforeEtcdCanGiveTheLockAway(t *testing.T) {
 			tests.FromNth(3, fake.KeepAlive, fake.Effect{After: fake.Unavailable}), 16*s + 21*s},
 		{"the third renewals come too late -> the same", nil, 0,
 			tests.FromNth(3, fake.KeepAlive, fake.Effect{Delay: 22 * s}), 16*s + 21*s},
-		{"a margin of 5 s", []etcdlock.Option{etcdlock.WithSafetyMargin(5 * s)}, 0,
+		{"a margin of 5 s", []etcdlock.SessionOption{etcdlock.WithSafetyMargin(5 * s)}, 0,
 			tests.FromNth(3, fake.KeepAlive, hang), 16*s + 19*s},
-		{"a margin of 1 ms", []etcdlock.Option{etcdlock.WithSafetyMargin(time.Millisecond)}, 0,
+		{"a margin of 1 ms", []etcdlock.SessionOption{etcdlock.WithSafetyMargin(time.Millisecond)}, 0,
 			tests.FromNth(1, fake.KeepAlive, hang), 24*s - time.Millisecond},
 		{"etcd grants 48 s for 24 s -> that counts, with a margin of 6 s", nil, 48,
 			tests.FromNth(3, fake.KeepAlive, hang), 32*s + 42*s},
-		{"etcd grants 48 s for 24 s -> an explicit margin stays", []etcdlock.Option{etcdlock.WithSafetyMargin(5 * s)}, 48,
+		{"etcd grants 48 s for 24 s -> an explicit margin stays", []etcdlock.SessionOption{etcdlock.WithSafetyMargin(5 * s)}, 48,
 			tests.FromNth(1, fake.KeepAlive, hang), 43 * s},
-		{"10.001 s are rounded up to 11 s", []etcdlock.Option{etcdlock.WithTTL(10_001 * time.Millisecond)}, 0,
+		{"10.001 s are rounded up to 11 s", []etcdlock.SessionOption{etcdlock.WithTTL(10_001 * time.Millisecond)}, 0,
 			tests.FromNth(1, fake.KeepAlive, hang), 11 * s * 7 / 8},
-		{"a millisecond is rounded up to 1 s", []etcdlock.Option{etcdlock.WithTTL(time.Millisecond)}, 0,
+		{"a millisecond is rounded up to 1 s", []etcdlock.SessionOption{etcdlock.WithTTL(time.Millisecond)}, 0,
 			tests.FromNth(1, fake.KeepAlive, hang), s * 7 / 8},
 	}
 	for _, row := range rows {

@@ -22,10 +22,10 @@ import (
 // while the margin is up to a quarter of it, and above that four ninths of the span.
 func atEachMargin(
 	t *testing.T,
-	test func(t *testing.T, etcd *fake.Server, span, period time.Duration, opts []etcdlock.Option),
+	test func(t *testing.T, etcd *fake.Server, span, period time.Duration, opts []etcdlock.SessionOption),
 ) {
 	t.Helper()
-	run := func(name string, margin, period time.Duration, opts ...etcdlock.Option) {
+	run := func(name string, margin, period time.Duration, opts ...etcdlock.SessionOption) {
 		t.Run(name, func(t *testing.T) {
 			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				test(t, etcd, tests.TTL-margin, period, opts)
@@ -46,7 +46,7 @@ func atEachMargin(
 // Whatever the margin, a healthy etcd loses no hold. It is asked once in each period.
 func TestNoMarginLosesTheHoldsOfAHealthyEtcd(t *testing.T) {
 	const ttls = 50
-	atEachMargin(t, func(t *testing.T, etcd *fake.Server, _, period time.Duration, opts []etcdlock.Option) {
+	atEachMargin(t, func(t *testing.T, etcd *fake.Server, _, period time.Duration, opts []etcdlock.SessionOption) {
 		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a", opts...), "n")
 		start := time.Now()
 		hold := tests.LockWithin(t, mu, time.Second)
@@ -63,7 +63,7 @@ func TestNoMarginLosesTheHoldsOfAHealthyEtcd(t *testing.T) {
 
 // Nor does an etcd that answers only after a third of the trust.
 func TestNoMarginLosesTheHoldsOfASlowEtcd(t *testing.T) {
-	atEachMargin(t, func(t *testing.T, etcd *fake.Server, span, _ time.Duration, opts []etcdlock.Option) {
+	atEachMargin(t, func(t *testing.T, etcd *fake.Server, span, _ time.Duration, opts []etcdlock.SessionOption) {
 		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a", opts...), "n")
 		hold := tests.LockWithin(t, mu, time.Second)
 		for _, slow := range []fake.Effect{{Delay: span / 3}, {DelayReply: span / 3}} {
@@ -77,7 +77,7 @@ func TestNoMarginLosesTheHoldsOfASlowEtcd(t *testing.T) {
 
 // Nor does an etcd whose every second renewal fails, or has no answer.
 func TestNoMarginLosesTheHoldsOfAnEtcdThatFailsNowAndThen(t *testing.T) {
-	atEachMargin(t, func(t *testing.T, etcd *fake.Server, _, _ time.Duration, opts []etcdlock.Option) {
+	atEachMargin(t, func(t *testing.T, etcd *fake.Server, _, _ time.Duration, opts []etcdlock.SessionOption) {
 		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a", opts...), "n")
 		hold := tests.LockWithin(t, mu, time.Second)
 		for _, fault := range []fake.Effect{{Before: fake.Unavailable}, {Drop: true}} {
@@ -98,7 +98,7 @@ func TestNoMarginLosesTheHoldsOfAnEtcdThatFailsNowAndThen(t *testing.T) {
 // is passed on.
 func TestWithAnyMarginKeysLingerAndHoldsArePassedOn(t *testing.T) {
 	const times = 100
-	atEachMargin(t, func(t *testing.T, etcd *fake.Server, span, _ time.Duration, opts []etcdlock.Option) {
+	atEachMargin(t, func(t *testing.T, etcd *fake.Server, span, _ time.Duration, opts []etcdlock.SessionOption) {
 		s := tests.SessionOf(t, etcd, "a", opts...)
 		lingers := contract.MutexOf(t, s, "lingers", etcdlock.WithLinger(time.Hour))
 		passed := contract.MutexOf(t, s, "passed", etcdlock.WithHandoff(2*times))
@@ -126,7 +126,7 @@ func TestWithAnyMarginKeysLingerAndHoldsArePassedOn(t *testing.T) {
 // With any margin, a silent etcd is reported while about half of the trust is left, and the
 // hold ends at its end.
 func TestWithAnyMarginASilentEtcdIsToldOfBeforeTheLoss(t *testing.T) {
-	atEachMargin(t, func(t *testing.T, etcd *fake.Server, span, period time.Duration, opts []etcdlock.Option) {
+	atEachMargin(t, func(t *testing.T, etcd *fake.Server, span, period time.Duration, opts []etcdlock.SessionOption) {
 		var risks []time.Duration
 		s := tests.SessionOf(t, etcd, "a", append(opts, etcdlock.WithTrace(&etcdlock.Trace{
 			LeaseAtRisk: func(_ clientv3.LeaseID, remaining time.Duration) { risks = append(risks, remaining) },

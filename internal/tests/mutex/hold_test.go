@@ -64,11 +64,11 @@ func TestHeldIsWhetherThereIsAToken(t *testing.T) {
 // A hold counts by what etcd granted, and not by what the program asked for.
 func TestAHoldTellsItsGrantedTTLAndItsMargin(t *testing.T) {
 	for name, row := range map[string]struct {
-		opts   []etcdlock.Option
+		opts   []etcdlock.SessionOption
 		margin time.Duration
 	}{
 		"default margin": {nil, 2 * time.Second},
-		"given margin":   {[]etcdlock.Option{etcdlock.WithSafetyMargin(3 * time.Second)}, 3 * time.Second},
+		"given margin":   {[]etcdlock.SessionOption{etcdlock.WithSafetyMargin(3 * time.Second)}, 3 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {

@@ -77,7 +77,7 @@ func TestNobodyBelievesBesideARecalledHold(t *testing.T) {
 func (r *recaller) run(t *testing.T, etcd *fake.Server, seed uint64) {
 	chaos{
 		each: 3,
-		options: [][]etcdlock.Option{
+		options: [][]etcdlock.SessionOption{
 			{tests.Listens}, {etcdlock.WithRecall(time.Second), etcdlock.WithHandoff(2), etcdlock.WithLinger(3 * time.Second)},
 			{etcdlock.WithRecall(time.Minute), etcdlock.WithMaxHold(6 * time.Second)},
 		},

@@ -18,8 +18,8 @@ import (
 // A chaos is goroutines of some Sessions that use locks while much goes wrong. In the end
 // all get in.
 type chaos struct {
-	each    int                 // goroutines of each Session
-	options [][]etcdlock.Option // of a Session, one of these; nil for the usual ones
+	each    int                        // goroutines of each Session
+	options [][]etcdlock.SessionOption // of a Session, one of these; nil for the usual ones
 	does    func(s *etcdlock.Session, home int, who string) chaotic
 
 	harm     func(random *rand.Rand) // harm that is done now and then, besides the usual
@@ -57,7 +57,7 @@ func (c chaos) run(t *testing.T, etcd *fake.Server, seed uint64) {
 	const faulty = 3 * time.Minute
 	names := []string{"a", "b", "c"}
 	if c.options == nil {
-		c.options = [][]etcdlock.Option{
+		c.options = [][]etcdlock.SessionOption{
 			nil, {etcdlock.WithHandoff(2), etcdlock.WithLinger(3 * time.Second)},
 			{etcdlock.WithMaxHold(2500 * time.Millisecond)},
 		}

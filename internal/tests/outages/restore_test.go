@@ -106,11 +106,11 @@ func contend(ctx context.Context, b *believer, who string, mu *etcdlock.Mutex, w
 }
 
 func TestNoTwoHoldAfterEtcdWasSetBack(t *testing.T) {
-	both := []etcdlock.Option{etcdlock.WithHandoff(3), etcdlock.WithLinger(time.Second)}
+	both := []etcdlock.SessionOption{etcdlock.WithHandoff(3), etcdlock.WithLinger(time.Second)}
 	lines := []struct {
 		name     string
 		sessions int
-		options  []etcdlock.Option
+		options  []etcdlock.SessionOption
 	}{
 		{"4 Sessions with hand-off and linger", 4, both},
 		{"20 Sessions", 20, nil},
