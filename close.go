@@ -267,5 +267,17 @@ func (s *session) releaseContext(
 	return ctx, func() { stop(); cancel() }
 }
 
+// unlockContext is releaseContext for Unlock. If ctx never ends, releaseTime is the bound: an etcd that
+// does not answer would keep the caller until the lease has expired, and all that it could learn by
+// then is that the hold is not certain any more.
+func (s *session) unlockContext(
+	ctx context.Context, ends func(*hold) bool,
+) (context.Context, context.CancelFunc) {
+	if ctx.Done() == nil {
+		return context.WithTimeout(ctx, s.releaseTime())
+	}
+	return s.releaseContext(ctx, ends, s.releaseTime())
+}
+
 // releaseTime is how long a release may take if its context does not bound it.
 func (s *session) releaseTime() time.Duration { return min(s.cfg.ttl, releaseBound) }

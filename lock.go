@@ -12,7 +12,7 @@ import (
 )
 
 // releaseBound is the longest time that Unlock takes if its context had ended
-// before the call. A shorter TTL takes its place.
+// before the call, or never ends. A shorter TTL takes its place.
 const releaseBound = 5 * time.Second
 
 // A Mutex is a lock that at most one holder has at a time, among all Mutexes of its name
@@ -221,8 +221,9 @@ func (w request) nest(h *hold) (*hold, error) {
 //
 // The end of ctx bounds the call. A ctx that ended before the call, as is usual in a
 // defer, is ignored: the release then takes at most the TTL or 5 s, whichever is less. The
-// same bound applies to a ctx that comes from the hold, and so ends with it, unless its
-// deadline is sooner. A nested Unlock (see [WithReentrancy]) says whether the hold is whole.
+// same bound applies to a ctx that never ends (context.Background, context.WithoutCancel), and to
+// one that comes from the hold, and so ends with it, unless its deadline is sooner. A nested Unlock
+// (see [WithReentrancy]) says whether the hold is whole.
 func (m *Mutex) Unlock(ctx context.Context) error {
 	if m == nil || m.s == nil {
 		return ErrNotHeld
@@ -236,7 +237,7 @@ func (m *Mutex) Unlock(ctx context.Context) error {
 // unlock releases m's hold; if only is not nil, then only that very hold.
 func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 	s := m.s
-	ctx, cancel := s.releaseContext(ctx, m.covers, s.releaseTime())
+	ctx, cancel := s.unlockContext(ctx, m.covers)
 	defer cancel()
 
 	s.mu.Lock()

@@ -1511,6 +1511,16 @@ var mutants = []mutant{
 		killers: []killer{ofFamily(1000), inArea("kinds", "TestAWriterWaitsForEveryReaderOfItsSession")},
 	},
 	{
+		name: "an Unlock whose context never ends waits for the lease",
+		why:  "The caller has set no bound, so it has time. But it gets nothing for it: when the lease has expired the hold is not certain any more (rule 9).",
+		edits: []edit{{"close.go", `	if ctx.Done() == nil {
+		return context.WithTimeout(ctx, s.releaseTime())
+`, `	if ctx == nil {
+		return context.WithTimeout(ctx, s.releaseTime())
+`}},
+		killers: []killer{inArea("outages", "TestUnlockWithAContextThatNeverEndsIsBounded")},
+	},
+	{
 		name: "a Close that is not confirmed leaves the other reads",
 		why:  "The caller gets the error all the same. But a read that had ended before keeps its turn, and nobody can unlock it any more (rule 9).",
 		edits: []edit{{"close.go", `				failure = err
