@@ -7,6 +7,8 @@
 //		etcd.Expire(session.Lease())
 //	}
 //
+// [Start] makes one without a test.
+//
 // Its clients are real, of type *clientv3.Client. Their KV, Lease and Watcher reach the etcd
 // without a network. So it works outside a testing/synctest bubble and inside, where hours of a
 // test pass at once. Tests may be parallel if each has its own etcd.
@@ -36,6 +38,7 @@ package etcdlocktest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -50,15 +53,17 @@ import (
 )
 
 // An Etcd is shared by all processes of a test. Its methods are safe for concurrent use. A method
-// that is given a client of another Etcd calls t.Fatal, which works only in the test's goroutine.
+// that is given a client of another Etcd calls t.Fatal, which works only in the test's goroutine. It
+// panics if the Etcd is from [Start].
 type Etcd struct {
-	t      testing.TB
+	t      testing.TB // nil if it is from Start
 	server *fake.Server
 	bubble bool // of testing/synctest
 
 	mu        sync.Mutex // not held across anything
 	processes map[*clientv3.Client]string
 	cluster   uint64
+	closed    bool
 }
 
 // maxTxnOps is the default of etcd's --max-txn-ops.
@@ -72,8 +77,32 @@ const maxTxnOps = 128
 // has closed do not count: their process has died.
 func New(t testing.TB) *Etcd {
 	t.Helper()
+	e := open()
+	e.t = t
+	t.Cleanup(func() {
+		t.Helper()
+		for _, left := range e.end() {
+			t.Errorf("%v", left)
+		}
+	})
+	return e
+}
+
+// Start returns an empty etcd that belongs to no test: for TestMain, an init function, an Example or
+// a program. [Etcd.Close] ends it. The error is always nil for now.
+//
+// In a testing/synctest bubble use [New], or call Start and Close there.
+func Start() (*Etcd, error) { return open(), nil }
+
+// Close closes every open client. It returns an error for each Session or Mutex that is still open
+// then, joined: with its last lock, its owner and its lease. Sessions of a client that was closed
+// before do not count: their process has died. After the first call Close does nothing and returns
+// nil. The end of a test closes an Etcd from [New].
+func (e *Etcd) Close() error { return errors.Join(e.end()...) }
+
+// open returns an empty etcd.
+func open() *Etcd {
 	e := &Etcd{
-		t:         t,
 		server:    fake.NewServer(),
 		bubble:    time.Now().Year() < 2020, // its clock begins in 2000
 		processes: make(map[*clientv3.Client]string),
@@ -85,7 +114,6 @@ func New(t testing.TB) *Etcd {
 	e.server.MinTTL(1)
 	e.server.MaxTxnOps(maxTxnOps)
 	e.server.ForgetCalls()
-	t.Cleanup(e.end)
 	return e
 }
 
@@ -120,14 +148,26 @@ func (absent) NewStream(
 
 // process returns the name of c's process.
 func (e *Etcd) process(c *clientv3.Client) string {
-	e.t.Helper()
+	e.helper()
 	e.mu.Lock()
 	process, known := e.processes[c]
 	e.mu.Unlock()
-	if !known {
-		e.t.Fatal("etcdlocktest: this client is not one of this Etcd's")
+	const stranger = "etcdlocktest: this client is not one of this Etcd's"
+	switch {
+	case known:
+	case e.t == nil:
+		panic(stranger)
+	default:
+		e.t.Fatal(stranger)
 	}
 	return process
+}
+
+// helper is t.Helper, if there is a t.
+func (e *Etcd) helper() {
+	if e.t != nil {
+		e.t.Helper()
+	}
 }
 
 // Expire ends a lease and deletes its keys, as if it had run out. While the etcd is frozen this

@@ -423,3 +423,32 @@ func TestThePeerLocks(t *testing.T) {
 		require.NotEqual(t, <-held, <-held)
 	})
 }
+
+// An Etcd without a test says what was left open as an error of its Close, and closes its clients.
+func TestAnEtcdOfNoTest(t *testing.T) {
+	etcd, err := etcdlocktest.Start()
+	require.NoError(t, err)
+	client, other := etcd.Client(), etcd.Client()
+	_, closed := sessionWith(t, client, "closed")
+	require.NoError(t, closed.Lock(t.Context()))
+	_, left := sessionWith(t, other, "left")
+	require.NoError(t, left.Lock(t.Context()))
+	require.Error(t, client.Close(), "it says that it is closed")
+
+	err = etcd.Close()
+	require.ErrorContains(t, err, `its last lock is "left"`)
+	require.NotContains(t, err.Error(), "closed")
+	require.Error(t, other.Ctx().Err())
+	require.NoError(t, etcd.Close(), "once more")
+
+	require.PanicsWithValue(t, "etcdlocktest: this client is not one of this Etcd's", func() {
+		etcd.Delay(etcdlocktest.New(t).Client(), time.Second)
+	})
+
+	clean, err := etcdlocktest.Start()
+	require.NoError(t, err)
+	session, mu := sessionWith(t, clean.Client(), "n")
+	require.NoError(t, mu.Do(t.Context(), func(context.Context) error { return nil }))
+	require.NoError(t, session.Close(t.Context()))
+	require.NoError(t, clean.Close())
+}

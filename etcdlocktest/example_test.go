@@ -4,30 +4,33 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/etcdlocktest"
 )
 
 // Somebody else holds the lock.
-func ExampleNew() {
-	t := &reporter{} // stands for a test's *testing.T
-	defer t.end()
+func ExampleStart() {
 	ctx := context.Background()
-	etcd := etcdlocktest.New(t)
+	etcd, err := etcdlocktest.Start() // in a test: etcdlocktest.New(t)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer etcd.Close()
 
 	another, err := etcdlock.New(etcd.Client(), "jobs/import", etcdlock.WithOwner("another"))
 	if err != nil {
-		t.Fatal(err)
+		log.Fatal(err)
 	}
 	defer another.Close(ctx)
 	if err := another.Lock(ctx); err != nil {
-		t.Fatal(err)
+		log.Fatal(err)
 	}
 
 	mu, err := etcdlock.New(etcd.Client(), "jobs/import")
 	if err != nil {
-		t.Fatal(err)
+		log.Fatal(err)
 	}
 	defer mu.Close(ctx)
 	locked, ok := errors.AsType[*etcdlock.LockedError](mu.TryLock(ctx))
@@ -37,19 +40,21 @@ func ExampleNew() {
 
 // The lease of a Session is lost, and all of its locks with it.
 func ExampleEtcd_Expire() {
-	t := &reporter{} // stands for a test's *testing.T
-	defer t.end()
 	ctx := context.Background()
-	etcd := etcdlocktest.New(t)
+	etcd, err := etcdlocktest.Start() // in a test: etcdlocktest.New(t)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer etcd.Close()
 
 	session, err := etcdlock.NewSession(etcd.Client())
 	if err != nil {
-		t.Fatal(err)
+		log.Fatal(err)
 	}
 	defer session.Close(ctx)
 	mu, err := session.Mutex("jobs/import")
 	if err != nil {
-		t.Fatal(err)
+		log.Fatal(err)
 	}
 	err = mu.Do(ctx, func(ctx context.Context) error {
 		etcd.Expire(session.Lease())
@@ -62,19 +67,21 @@ func ExampleEtcd_Expire() {
 
 // The answer to a release is lost, and it is confirmed all the same.
 func ExampleEtcd_LoseAnswers() {
-	t := &reporter{} // stands for a test's *testing.T
-	defer t.end()
 	ctx := context.Background()
-	etcd := etcdlocktest.New(t)
+	etcd, err := etcdlocktest.Start() // in a test: etcdlocktest.New(t)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer etcd.Close()
 	client := etcd.Client()
 
 	mu, err := etcdlock.New(client, "jobs/import")
 	if err != nil {
-		t.Fatal(err)
+		log.Fatal(err)
 	}
 	defer mu.Close(ctx)
 	if err := mu.Lock(ctx); err != nil {
-		t.Fatal(err)
+		log.Fatal(err)
 	}
 	etcd.LoseAnswers(client, 1)
 	fmt.Println(mu.Unlock(ctx))

@@ -1,6 +1,7 @@
 package etcdlocktest
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -9,14 +10,18 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// end reports what the test has left open, and closes its clients.
+// end closes all clients, and returns an error for each Session that was left open.
 //
 // A Session is open if its lease lives and nobody has asked to revoke the lease. Closing a Session
 // asks for that even if etcd does not hear it, so such a Session does not count as left open
 // (TestASessionThatWasClosedWhileEtcdWasAwayIsNoneLeftOpen).
-func (e *Etcd) end() {
-	e.t.Helper()
+func (e *Etcd) end() (left []error) {
 	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return nil
+	}
+	e.closed = true
 	died := make(map[string]bool)
 	clients := slices.Collect(maps.Keys(e.processes))
 	for client, process := range e.processes {
@@ -33,9 +38,9 @@ func (e *Etcd) end() {
 		}
 		longest = max(longest, use.TTL)
 		if !use.Ended && !died[use.Process] {
-			e.t.Errorf("etcdlocktest: a Session or Mutex of %s was left open: "+
-				"its last lock is %q, its owner %q, its lease %x; call Close before the test ends",
-				use.Process, name, owner, int64(id))
+			left = append(left, fmt.Errorf("etcdlocktest: a Session or Mutex of %s was left open: "+
+				"its last lock is %q, its owner %q, its lease %x; call Close before the etcd ends",
+				use.Process, name, owner, int64(id)))
 		}
 	}
 	for _, client := range clients {
@@ -44,6 +49,7 @@ func (e *Etcd) end() {
 	if e.bubble {
 		time.Sleep(patience * longest)
 	}
+	return left
 }
 
 // patience is how many TTLs a Session goes on at most after its client was closed: until its
