@@ -97,9 +97,11 @@ type snapshot struct {
 }
 
 func (w *holderWatch) run(ctx context.Context, yield func(Contender, error) bool) {
+	asking, cancel := answered(ctx)
+	defer cancel()
 	var last snapshot
-	for began := false; ; began = true {
-		seen, err := w.look(ctx)
+	for began := false; ctx.Err() == nil; began = true {
+		seen, err := w.look(asking)
 		if ctx.Err() != nil {
 			return
 		}
@@ -113,8 +115,16 @@ func (w *holderWatch) run(ctx context.Context, yield func(Contender, error) bool
 			}
 		}
 		last = seen
-		w.wait(ctx, seen)
+		w.wait(ctx, asking, seen)
 	}
+}
+
+// answered is ctx for requests: it ends a little later, so that the answer to one that is under way
+// may come. Otherwise each would leave a warning in clientv3's log. (TestFollowingIsNoWarning.)
+func answered(ctx context.Context) (context.Context, context.CancelFunc) {
+	asking, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(closeGrace, cancel) })
+	return asking, func() { stop(); cancel() }
 }
 
 // is reports whether a and b show the same hold, or none.
@@ -149,8 +159,8 @@ func (w *holderWatch) look(ctx context.Context) (snapshot, error) {
 }
 
 // wait returns when the line is to be read again: the holder has gone or, if there is none, a
-// contender may have come; or the watch has failed, after a pause.
-func (w *holderWatch) wait(ctx context.Context, seen snapshot) {
+// contender may have come; or the watch has failed, after a pause. asking is ctx for its requests.
+func (w *holderWatch) wait(ctx, asking context.Context, seen snapshot) {
 	key, opts := seen.e.Key, []clientv3.OpOption{clientv3.WithRev(seen.revision + 1)}
 	if key == "" {
 		key, opts = line.Prefix(w.name), append(opts, clientv3.WithPrefix())
@@ -174,7 +184,7 @@ func (w *holderWatch) wait(ctx context.Context, seen snapshot) {
 			}
 			w.broken.Reset()
 		case <-again.C:
-			if !w.stands(ctx, &seen) {
+			if !w.stands(asking, &seen) {
 				return
 			}
 			again.Reset(attempt.Jitter(w.s.etcd.Seldom(recheck.Least)))

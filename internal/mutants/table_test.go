@@ -1592,6 +1592,16 @@ var mutants = []mutant{
 		killers: []killer{inArea("holders", "TestWatchHolderWatchesAnewAfterARestore")},
 	},
 	{
+		name: "who follows a leader asks once more at the end",
+		why:  "The request is not even sent, as its context has ended. But clientv3 warns of it on stderr, each time.",
+		edits: []edit{{"watch.go", `	for began := false; ctx.Err() == nil; began = true {
+		seen, err := w.look(asking)
+`, `	for began := false; asking != nil; began = true {
+		seen, err := w.look(ctx)
+`}},
+		killers: []killer{onCluster("TestFollowingIsNoWarning")},
+	},
+	{
 		name:    "who follows a leader asks whether there is any newer key",
 		why:     "While nobody leads, each newer key may be a leader's. But nested names in use are newer, too, and then all keys are read each time (rule 24).",
 		edits:   []edit{{"watch.go", `!queue.ShowsNobody(read.Ranges[0], w.name, "")`, `read.Ranges[0].Count > 0`}},
