@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/queue"
 )
 
 // A Contender is one place in the line for a lock: a holder, or a waiter.
@@ -26,14 +28,38 @@ type Contender struct {
 	// is not renewed.
 	Lease clientv3.LeaseID
 	Since time.Time // when it queued, by its own clock
-	// Mode is how it holds the lock, or will hold it: "exclusive"; "read", which readers share (see
-	// [RWMutex]); or "permit", which is held beside other permits up to a limit (see [Semaphore]).
-	Mode string
+	Mode  Mode      // how it holds the lock, or will hold it
 	// Holds reports whether it held the lock at that time: whether no contender stood before it for
 	// which it has to wait. Several readers may hold it, and several permits.
 	Holds bool
 	Info  string // see WithInfo
+	Self  bool   // whether a Session of this process has put Key, or is about to
 }
+
+// LogValue is c as attributes: what is known of it.
+func (c Contender) LogValue() slog.Value {
+	attrs := []slog.Attr{slog.String("name", c.Name), slog.String("owner", c.label())}
+	if c.Key != "" {
+		attrs = append(attrs, slog.String("mode", string(c.Mode)), slog.Bool("holds", c.Holds),
+			slog.Int64("token", c.Token), slog.String("key", c.Key))
+	}
+	if c.Info != "" {
+		attrs = append(attrs, slog.String("info", c.Info))
+	}
+	return slog.GroupValue(attrs...)
+}
+
+// A Mode is how a contender holds a lock, or will hold it.
+type Mode string
+
+const (
+	ModeExclusive Mode = "exclusive" // alone: a [Mutex], or the writer of an [RWMutex]
+	ModeRead      Mode = "read"      // beside other readers; see [RWMutex]
+	ModePermit    Mode = "permit"    // beside other permits, up to a limit; see [Semaphore]
+)
+
+// modeOf is the Mode of a kind.
+func modeOf(k line.Kind) Mode { return Mode(k.String()) }
 
 // label names c for people: by its owner's label, and by its process if the label does not.
 func (c Contender) label() string {
@@ -100,6 +126,6 @@ func contenderOf(name string, e line.Entry, holds bool) Contender {
 	return Contender{
 		Name: name, Key: e.Key, Owner: v.Owner, Host: v.Host, PID: v.PID,
 		Token: e.Rev, Lease: clientv3.LeaseID(e.Lease), Since: v.Since,
-		Mode: e.Kind().String(), Holds: holds, Info: v.Info,
+		Mode: modeOf(e.Kind()), Holds: holds, Info: v.Info, Self: queue.IsOwn(e),
 	}
 }

@@ -77,7 +77,7 @@ func (c *claim) contenderLocked() Contender {
 		return c.place.contender()
 	}
 	who := c.m.contender()
-	who.Mode = c.kind.String()
+	who.Mode = modeOf(c.kind)
 	return who
 }
 

@@ -18,7 +18,8 @@ const closeGrace = 50 * time.Millisecond
 // It returns nil if its hold left nothing behind, and when the Mutex was closed before. If
 // another call is closing it or its Session, Close waits for that call within ctx and returns
 // its result. (Keys of waits that it ended are removed in the background.) An error that is
-// [ErrUnconfirmed] says that etcd did not confirm before ctx ended; what is left goes
+// [ErrUnconfirmed] says that etcd did not confirm before ctx ended, or in the time that an
+// Unlock has if ctx never ends; what is left goes
 // within the TTL. If ctx ended before the call, Close takes 50 ms at most. After a nil
 // ctx nothing has happened.
 func (m *Mutex) Close(ctx context.Context) error {
@@ -265,18 +266,6 @@ func (s *session) releaseContext(
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), bound)
 	stop := context.AfterFunc(outermost.parent, cancel)
 	return ctx, func() { stop(); cancel() }
-}
-
-// unlockContext is releaseContext for Unlock. If ctx never ends, releaseTime is the bound: an etcd that
-// does not answer would keep the caller until the lease has expired, and all that it could learn by
-// then is that the hold is not certain any more.
-func (s *session) unlockContext(
-	ctx context.Context, ends func(*hold) bool,
-) (context.Context, context.CancelFunc) {
-	if ctx.Done() == nil {
-		return context.WithTimeout(ctx, s.releaseTime())
-	}
-	return s.releaseContext(ctx, ends, s.releaseTime())
 }
 
 // releaseTime is how long a release may take if its context does not bound it.

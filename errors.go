@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
@@ -118,6 +119,17 @@ func (e *LockedError) Error() string {
 	return text
 }
 
+// LogValue is e as attributes, with its text as "error".
+func (e *LockedError) LogValue() slog.Value {
+	attrs := []slog.Attr{
+		slog.String("error", e.Error()), slog.String("name", e.Name), slog.Int("ahead", e.Ahead),
+	}
+	if e.lost != 0 {
+		return slog.GroupValue(append(attrs, slog.Int64("lost", e.lost))...)
+	}
+	return slog.GroupValue(append(attrs, slog.Any("holder", e.Holder))...)
+}
+
 // awaits is what the call waits for, or would have to wait for.
 func (e *LockedError) awaits() string {
 	if e.lost != 0 {
@@ -158,6 +170,17 @@ func (e *LostError) Unwrap() []error {
 		return []error{ErrLost}
 	}
 	return []error{ErrLost, e.Reason}
+}
+
+// LogValue is e as attributes, with its text as "error".
+func (e *LostError) LogValue() slog.Value {
+	attrs := []slog.Attr{
+		slog.String("error", e.Error()), slog.String("name", e.Name), slog.Int64("token", e.Token),
+	}
+	if e.Reason != nil {
+		attrs = append(attrs, slog.String("reason", bare(e.Reason)))
+	}
+	return slog.GroupValue(attrs...)
 }
 
 // opError is the error of one call. Its text names the call and the lock, and

@@ -237,7 +237,7 @@ func (m *Mutex) Unlock(ctx context.Context) error {
 // unlock releases m's hold; if only is not nil, then only that very hold.
 func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 	s := m.s
-	ctx, cancel := s.unlockContext(ctx, m.covers)
+	ctx, cancel := s.releaseContext(ctx, m.covers, s.releaseTime())
 	defer cancel()
 
 	s.mu.Lock()

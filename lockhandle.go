@@ -33,8 +33,8 @@ type lockHandle struct {
 func (m *lockHandle) contender() Contender {
 	host, pid := identity()
 	return Contender{
-		Name: m.name, Owner: m.cfg.owner, Host: host, PID: pid, Mode: line.Exclusive.String(),
-		Info: m.cfg.info,
+		Name: m.name, Owner: m.cfg.owner, Host: host, PID: pid, Mode: ModeExclusive,
+		Info: m.cfg.info, Self: true,
 	}
 }
 

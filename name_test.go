@@ -100,8 +100,8 @@ func parseContender(name string, kv *mvccpb.KeyValue) (Contender, bool) {
 	return contenderOf(name, e, true), true
 }
 
-// modeOf is the mode of a contender, by the grammar of its key.
-func modeOf(tail string) string {
+// modeOfKey is the mode of a contender, by the grammar of its key.
+func modeOfKey(tail string) string {
 	if regexp.MustCompile(`^f{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\z`).MatchString(tail) {
 		return "read"
 	}
@@ -139,7 +139,7 @@ func FuzzHolderKey(f *testing.F) {
 			return
 		}
 		require.Equal(t, []Contender{{
-			Name: name, Key: key, Token: 7, Lease: clientv3.LeaseID(lease), Mode: modeOf(tail), Holds: true,
+			Name: name, Key: key, Token: 7, Lease: clientv3.LeaseID(lease), Mode: Mode(modeOfKey(tail)), Holds: true,
 		}}, holders)
 		line, err := Contenders(t.Context(), oneKey{kv: kv}, name)
 		if checkName(name) != nil {

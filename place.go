@@ -54,7 +54,7 @@ func (p *place) waitsLocked() bool {
 func (p *place) contender() Contender {
 	c := p.m.contender()
 	c.Key, c.Token, c.Lease, c.Since = p.Ticket.Key, p.Ticket.Rev(), p.Lease.ID, p.Since
-	c.Mode, c.Holds = p.Ticket.Kind.String(), p.hold != nil
+	c.Mode, c.Holds = modeOf(p.Ticket.Kind), p.hold != nil
 	return c
 }
 

@@ -156,6 +156,13 @@ func (e *RecalledError) Error() string {
 // Unwrap makes errors.Is(e, ErrRecalled) true.
 func (e *RecalledError) Unwrap() error { return ErrRecalled }
 
+// LogValue is e as attributes, with its text as "error".
+func (e *RecalledError) LogValue() slog.Value {
+	return slog.GroupValue(slog.String("error", e.Error()),
+		slog.String("name", e.Name), slog.Int64("token", e.Token),
+		slog.String("by", e.By), slog.String("reason", e.Reason))
+}
+
 // RecallFrom returns a channel that is closed once the innermost hold that ctx came from is
 // recalled. The holder then has the grace of the request to come to a good point and unlock;
 // [Mutex.Deadline], or [Hold.Deadline], says until when. It is nil, and a receive from it blocks

@@ -136,8 +136,17 @@ func (h *hold) releaseLocked() *release {
 // send deletes the key and puts the next one in the same transaction. It returns nil if etcd
 // confirmed that the key was there until now, a *LostError if it was not, and an error that is
 // ErrUnconfirmed if etcd did not answer in time. Then the key is being removed in the background.
+//
+// If ctx never ends, releaseTime is the bound: an etcd that does not answer would keep the caller
+// until the lease has expired, and all that it could learn by then is that the hold is not certain
+// any more.
 func (r *release) send(ctx context.Context) error {
 	s := r.h.m.s
+	if ctx.Done() == nil {
+		bounded, cancel := context.WithTimeout(ctx, s.releaseTime())
+		defer cancel()
+		ctx = bounded
+	}
 	retry := attempt.Backoff{Policy: attempt.Urgent}
 	for {
 		var value string

@@ -234,7 +234,7 @@ func (h *Hold) Unlock(ctx context.Context) error {
 	s := h.m.s
 	together := h.hold.all
 	ends := func(ended *hold) bool { return slices.Contains(together, ended) }
-	ctx, cancel := s.unlockContext(ctx, ends)
+	ctx, cancel := s.releaseContext(ctx, ends, s.releaseTime())
 	defer cancel()
 
 	s.mu.Lock()

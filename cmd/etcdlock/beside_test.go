@@ -42,7 +42,7 @@ func TestRunsBesideEachOther(t *testing.T) {
 			begins()
 			begins()
 			for i, c := range e.line(t, row.name, 2) {
-				require.Equal(t, row.mode, c.Mode)
+				require.EqualValues(t, row.mode, c.Mode)
 				require.True(t, c.Holds)
 				require.Equal(t, there[i].Process.Pid, c.PID)
 			}

@@ -211,7 +211,7 @@ func writeJSON(to io.Writer, places []place) error {
 		records[i] = record{
 			Name: p.Name, Place: p.Number, Token: p.Token, Key: p.Key,
 			Lease: strconv.FormatInt(int64(p.Lease), 16), Owner: p.Owner, Host: p.Host, PID: p.PID,
-			Mode: p.Mode, Holds: p.Holds, Info: p.Info,
+			Mode: string(p.Mode), Holds: p.Holds, Info: p.Info,
 		}
 		if !p.Since.IsZero() {
 			records[i].Since = &p.Since

@@ -31,7 +31,7 @@ func semaphoreOf(t *testing.T, s *etcdlock.Session, limit int) *etcdlock.Semapho
 }
 
 // twoHold asks that two contenders hold "x" beside each other in a mode.
-func twoHold(t *testing.T, client *clientv3.Client, mode string) {
+func twoHold(t *testing.T, client *clientv3.Client, mode etcdlock.Mode) {
 	t.Helper()
 	for _, c := range WaitForLine(t, client, "x", 2) {
 		require.Equal(t, mode, c.Mode)
@@ -85,7 +85,7 @@ func TestPermitsAreHeldUpToTheLimit(t *testing.T, w World) {
 	peer, in := theirsWaits(t, cluster, 3)
 	waiting := holdsOnce(func() (*etcdlock.Hold, error) { return other.Acquire(Patient(t), 1) })
 	line := WaitForLine(t, client, "x", 4)
-	require.Equal(t, "permit", line[3].Mode)
+	require.Equal(t, etcdlock.ModePermit, line[3].Mode)
 	require.False(t, line[3].Holds)
 	require.NoError(t, second.Unlock(t.Context()))
 	require.Empty(t, in, "a permit is held")

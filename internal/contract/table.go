@@ -545,7 +545,7 @@ func TestReadersShareAndWritersExclude(t *testing.T, w World) {
 	_, err = rw.TryRLock(t.Context())
 	locked, ok := errors.AsType[*etcdlock.LockedError](err)
 	require.True(t, ok, "%v", err)
-	require.Equal(t, "exclusive", locked.Holder.Mode)
+	require.Equal(t, etcdlock.ModeExclusive, locked.Holder.Mode)
 	require.Equal(t, revision, cluster.Revision(t))
 	require.Empty(t, waiting, "one writes")
 	require.NoError(t, peer.Unlock(Patient(t)))

@@ -110,7 +110,7 @@ func theirsWaits(t *testing.T, cluster Etcd, n int) (peer *concurrency.Mutex, in
 	peer = concurrency.NewMutex(s, "x")
 	in = Async(func() error { return peer.Lock(Patient(t)) })
 	line := WaitForLine(t, client, "x", n)
-	require.Equal(t, "exclusive", line[n-1].Mode)
+	require.Equal(t, etcdlock.ModeExclusive, line[n-1].Mode)
 	require.False(t, line[n-1].Holds)
 	return peer, in
 }

@@ -1513,10 +1513,8 @@ var mutants = []mutant{
 	{
 		name: "an Unlock whose context never ends waits for the lease",
 		why:  "The caller has set no bound, so it has time. But it gets nothing for it: when the lease has expired the hold is not certain any more (rule 9).",
-		edits: []edit{{"close.go", `	if ctx.Done() == nil {
-		return context.WithTimeout(ctx, s.releaseTime())
+		edits: []edit{{"release.go", `	if ctx.Done() == nil {
 `, `	if ctx == nil {
-		return context.WithTimeout(ctx, s.releaseTime())
 `}},
 		killers: []killer{inArea("outages", "TestUnlockWithAContextThatNeverEndsIsBounded")},
 	},
@@ -1571,7 +1569,7 @@ var mutants = []mutant{
 	{
 		name: "who follows a leader relies on its watch",
 		why:  "A watch delivers everything, and a request each 1.5 s mostly shows nothing. But a watch may be silent.",
-		edits: []edit{{"watch.go", `			if !w.stands(ctx, &seen) {
+		edits: []edit{{"watch.go", `			if !w.stands(asking, &seen) {
 				return
 			}
 `, ``}},
@@ -2139,7 +2137,7 @@ var mutants = []mutant{
 	{
 		name: "what looks like a lock's key is swept",
 		why:  "Its last part is a UUID, nobody accounts for it, and who else would put that on the lease? But the user may, to whom the lease belongs, too (rule 9).",
-		edits: []edit{{"internal/queue/account.go", `	return ok && a.sign(id, name) == id
+		edits: []edit{{"internal/queue/account.go", `	return ok && sign(id, name, lease) == id
 `, `	return ok && name != "" && id != uuid.Nil
 `}},
 		killers: []killer{inArea("lease", "TestAKeyOfTheUserThatLooksLikeALocksIsNotSwept")},

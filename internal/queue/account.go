@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -76,17 +77,17 @@ func (a *Account) drawer(shape line.Shape) func(name string) string {
 	return func(name string) string { return a.draw(name, shape) }
 }
 
-// draw returns a new name for a key of a shape for the lock name, on k's lease. Only this Session
+// draw returns a new name for a key of a shape for the lock name, on a's lease. Only this Session
 // can have drawn it: the second half of the UUID, or the last quarter of a permit's, follows from
-// the rest and from a secret. So the Session tells the keys that its late requests put from its
-// user's keys for certain, and need not remember them.
+// the rest, from the lease and from a secret of the process. So the Session tells the keys that its
+// late requests put from its user's keys for certain, and need not remember them.
 //
 // Invariant: no place has the name that is drawn. (Few of a permit's bits are random: among some
 // thousand permits two would have one name. TestPermitsOfASessionHaveAKeyEach.)
 func (a *Account) draw(name string, shape line.Shape) (key string) {
 	for {
 		id, ok := line.Draw(uuid.New(), shape)
-		key = line.Key(name, a.sign(id, name))
+		key = line.Key(name, sign(id, name, int64(a.lease.ID)))
 		if ok && a.places[key] == nil {
 			return key
 		}
@@ -94,16 +95,25 @@ func (a *Account) draw(name string, shape line.Shape) (key string) {
 }
 
 // hasDrawn reports whether key comes from draw.
-func (a *Account) hasDrawn(key string) bool {
+func (a *Account) hasDrawn(key string) bool { return hasDrawn(key, int64(a.lease.ID)) }
+
+// IsOwn reports whether a Session of this process has put e.
+func IsOwn(e line.Entry) bool { return hasDrawn(e.Key, e.Lease) }
+
+// hasDrawn reports whether key comes from draw, for the account of a lease.
+func hasDrawn(key string, lease int64) bool {
 	name, id, ok := line.ParseKey(key)
-	return ok && a.sign(id, name) == id
+	return ok && sign(id, name, lease) == id
 }
 
-// sign returns id with what the Session derives from its first bytes and the lease behind these.
-func (a *Account) sign(id uuid.UUID, name string) uuid.UUID {
+// secret marks the names of the keys that this process puts.
+var secret = sync.OnceValue(uuid.New)
+
+// sign returns id with what follows from its first bytes, the lease and the secret behind these.
+func sign(id uuid.UUID, name string, lease int64) uuid.UUID {
 	told := line.Told(id)
-	from := fmt.Appendf(id[:told:told], "%x/%s", int64(a.lease.ID), name)
-	signature := uuid.NewSHA1(a.keys.secret, from)
+	from := fmt.Appendf(id[:told:told], "%x/%s", lease, name)
+	signature := uuid.NewSHA1(secret(), from)
 	copy(id[told:], signature[told:]) // with the bits of the variant
 	return id
 }

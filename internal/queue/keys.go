@@ -10,8 +10,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/lease"
@@ -49,11 +47,10 @@ type Lines interface {
 // Keys are all that a Session has of its keys in etcd's lines: their accounts, by their leases.
 type Keys struct {
 	// Set once, then only read.
-	ctx    context.Context // of all goroutines
-	etcd   *etcd.Conn
-	mu     *guard.Mutex // the Session's
-	tasks  *guard.Group
-	secret uuid.UUID // marks the names of the keys that it puts
+	ctx   context.Context // of all goroutines
+	etcd  *etcd.Conn
+	mu    *guard.Mutex // the Session's
+	tasks *guard.Group
 	Config
 
 	// Guarded by mu.
@@ -67,7 +64,7 @@ func New(
 	ctx context.Context, conn *etcd.Conn, mu *guard.Mutex, tasks *guard.Group, config Config,
 ) *Keys {
 	return &Keys{
-		ctx: ctx, etcd: conn, mu: mu, tasks: tasks, Config: config, secret: uuid.New(),
+		ctx: ctx, etcd: conn, mu: mu, tasks: tasks, Config: config,
 		accounts: make(map[*lease.Lease]*Account),
 	}
 }

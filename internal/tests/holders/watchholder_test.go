@@ -163,7 +163,7 @@ func TestWatchHolderSeesTheFirstOfThoseThatRead(t *testing.T) {
 		}
 		synctest.Wait()
 		require.Equal(t, "a c -", w.sights())
-		require.Equal(t, "read", w.all()[0].Mode)
+		require.Equal(t, etcdlock.ModeRead, w.all()[0].Mode)
 	})
 }
 

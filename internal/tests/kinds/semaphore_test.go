@@ -446,7 +446,7 @@ func TestPermitsAreLostOneByOne(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, in, 3)
 		for i, holds := range []bool{true, true, false} {
-			require.Equal(t, "permit", in[i].Mode)
+			require.Equal(t, etcdlock.ModePermit, in[i].Mode)
 			require.Equal(t, holds, in[i].Holds)
 		}
 		holders, err := etcdlock.Holders(context.Background(), etcd.Client("op"), "")
