@@ -30,8 +30,8 @@ func (m *Mutex) Close(ctx context.Context) error {
 		return err
 	}
 	s := m.s
-	if m.own != nil {
-		return m.own.Close(ctx)
+	if m.own {
+		return s.close(ctx)
 	}
 	ctx, cancel := s.releaseContext(ctx, m.covers, closeGrace)
 	defer cancel()
@@ -143,26 +143,15 @@ func (m *Mutex) free(ctx context.Context, holds []closedHold, given *place) erro
 	return nil
 }
 
-// Close ends every hold of the Session (their contexts end with the cause
-// [ErrClosed]) and every wait (which returns ErrClosed), releases all keys by
-// revoking the lease, and stops every goroutine. It waits for that until ctx ends.
-// One read per hundred holds then shows whether a key was put over: such a key
-// does not go with the lease, so Close removes it too.
-//
-// It returns nil if nothing is left behind, and when the Session was closed
-// before. Of several calls at once each waits within its own ctx. An error that is
-// [ErrUnconfirmed] says that etcd did not confirm in time: the Session is closed all
-// the same, its lease is no longer renewed, and its keys go within the TTL, except a key that
-// was put over. If ctx ended before the call, Close takes 50 ms at most; if ctx never ends, two
-// TTLs. After a nil ctx nothing has happened.
-func (s *Session) Close(ctx context.Context) error {
+// close is Session.Close.
+func (s *session) close(ctx context.Context) error {
 	if err := s.check(); err != nil {
 		return err
 	}
 	if ctx == nil {
 		return errors.New("etcdlock: close: nil context")
 	}
-	ctx, cancel := s.releaseContext(ctx, func(h *hold) bool { return h.m.s == &s.session }, closeGrace)
+	ctx, cancel := s.releaseContext(ctx, func(h *hold) bool { return h.m.s == s }, closeGrace)
 	defer cancel()
 	if ctx.Done() == nil {
 		ttl := s.leases.LongestTTL() // twice of which may be more than a Duration can say

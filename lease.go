@@ -2,7 +2,6 @@ package etcdlock
 
 import (
 	"context"
-	"errors"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -22,20 +21,10 @@ type Session struct{ session }
 // lease is granted when it is first needed. Options for a Mutex are defaults for
 // the Mutexes of the Session.
 func NewSession(client *clientv3.Client, opts ...SessionOption) (*Session, error) {
-	return newSession(client, forSession, opts)
-}
-
-// newSession returns the Session of something that is given opts.
-func newSession(client *clientv3.Client, of use, opts []SessionOption) (*Session, error) {
-	if err := checkClient(client); err != nil {
-		return nil, err
-	}
-	cfg, err := configure(defaultConfig(), of, opts)
-	if err != nil {
-		return nil, err
-	}
 	s := new(Session)
-	s.open(client, &cfg)
+	if err := s.open(client, forSession, opts); err != nil {
+		return nil, err
+	}
 	return s, nil
 }
 
@@ -58,12 +47,12 @@ func (s *Session) Lease() clientv3.LeaseID {
 // Mutex returns a Mutex for name on the Session's lease. It does no I/O. Mutexes
 // of the same name exclude each other, whichever Session they are from.
 func (s *Session) Mutex(name string, opts ...Option) (*Mutex, error) {
-	return newMutex(s, name, forMutex, opts)
+	return newMutex(s.inner(), name, forMutex, opts)
 }
 
 // RWMutex returns an RWMutex for name on the Session's lease, as [Session.Mutex] returns a Mutex.
 func (s *Session) RWMutex(name string, opts ...Option) (*RWMutex, error) {
-	m, err := newMutex(s, name, forRWMutex, opts)
+	m, err := newMutex(s.inner(), name, forRWMutex, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +62,38 @@ func (s *Session) RWMutex(name string, opts ...Option) (*RWMutex, error) {
 // Semaphore returns a Semaphore for name on the Session's lease, as [Session.Mutex] returns a
 // Mutex.
 func (s *Session) Semaphore(name string, limit int, opts ...Option) (*Semaphore, error) {
-	return newSemaphore(s, name, limit, opts...)
+	return newSemaphore(s.inner(), name, limit, opts...)
+}
+
+// Lock is [Mutex.Lock] of a name, for names that come with the work: the article that is sold, the
+// file that is written. It costs what a Lock of a Mutex costs that was made once and is used again,
+// and has the same errors. A name that no lock may have, and an option that a Mutex cannot have, is
+// an error at once.
+//
+// After a nil error the caller holds the lock until it calls Unlock on the Hold. Nothing has to be
+// closed.
+func (s *Session) Lock(ctx context.Context, name string, opts ...Option) (*Hold, error) {
+	return lockNamed(ctx, s.inner(), name, opts, false)
+}
+
+// TryLock is [Mutex.TryLock] of a name, as Lock is [Mutex.Lock] of one.
+func (s *Session) TryLock(ctx context.Context, name string, opts ...Option) (*Hold, error) {
+	return lockNamed(ctx, s.inner(), name, opts, true)
+}
+
+// Do is [Mutex.Do] of a name, as Lock is [Mutex.Lock] of one: it calls fn while it holds the lock,
+// with a context that ends with the hold.
+func (s *Session) Do(
+	ctx context.Context, name string, fn func(ctx context.Context) error, opts ...Option,
+) error {
+	return doNamed(ctx, s.inner(), name, fn, opts, false)
+}
+
+// TryDo is Do with TryLock in place of Lock.
+func (s *Session) TryDo(
+	ctx context.Context, name string, fn func(ctx context.Context) error, opts ...Option,
+) error {
+	return doNamed(ctx, s.inner(), name, fn, opts, true)
 }
 
 // LockAll waits until it holds the locks of all the names: 1 to 32, each once. ctx bounds the wait
@@ -96,7 +116,7 @@ func (s *Session) Semaphore(name string, limit int, opts ...Option) (*Semaphore,
 // It has the options of the Session, without [WithHandoff] and [WithLinger]: LockAll takes over no
 // key. The hooks of the Trace are called for each name.
 func (s *Session) LockAll(ctx context.Context, names ...string) (*Hold, error) {
-	return lockAll(ctx, s, names, false)
+	return lockAll(ctx, s.inner(), names, false)
 }
 
 // TryLockAll takes the locks of all the names if no contender holds or waits for any of them. Like
@@ -105,7 +125,7 @@ func (s *Session) LockAll(ctx context.Context, names ...string) (*Hold, error) {
 // nothing to etcd (but see [Mutex.TryLock] about nested names). It looks at this Session first, and
 // asks etcd only if none is taken there. Other errors are as for [Session.LockAll].
 func (s *Session) TryLockAll(ctx context.Context, names ...string) (*Hold, error) {
-	return lockAll(ctx, s, names, true)
+	return lockAll(ctx, s.inner(), names, true)
 }
 
 // DoAll is [Mutex.Do] with LockAll: it calls fn while it holds all the names, with a context that
@@ -113,13 +133,34 @@ func (s *Session) TryLockAll(ctx context.Context, names ...string) (*Hold, error
 func (s *Session) DoAll(
 	ctx context.Context, names []string, fn func(ctx context.Context) error,
 ) error {
-	return doAll(ctx, s, names, fn)
+	return doAll(ctx, s.inner(), names, fn, false)
 }
 
-// check returns an error if s was not made with NewSession.
-func (s *Session) check() error {
-	if s == nil || s.etcd == nil {
-		return errors.New("etcdlock: Session not made with NewSession")
+// TryDoAll is DoAll with TryLockAll in place of LockAll.
+func (s *Session) TryDoAll(
+	ctx context.Context, names []string, fn func(ctx context.Context) error,
+) error {
+	return doAll(ctx, s.inner(), names, fn, true)
+}
+
+// Close ends every hold of the Session (their contexts end with the cause
+// [ErrClosed]) and every wait (which returns ErrClosed), releases all keys by
+// revoking the lease, and stops every goroutine. It waits for that until ctx ends.
+// One read per hundred holds then shows whether a key was put over: such a key
+// does not go with the lease, so Close removes it too.
+//
+// It returns nil if nothing is left behind, and when the Session was closed
+// before. Of several calls at once each waits within its own ctx. An error that is
+// [ErrUnconfirmed] says that etcd did not confirm in time: the Session is closed all
+// the same, its lease is no longer renewed, and its keys go within the TTL, except a key that
+// was put over. If ctx ended before the call, Close takes 50 ms at most; if ctx never ends, two
+// TTLs. After a nil ctx nothing has happened.
+func (s *Session) Close(ctx context.Context) error { return s.inner().close(ctx) }
+
+// inner is what s consists of, nil for a nil Session.
+func (s *Session) inner() *session {
+	if s == nil {
+		return nil
 	}
-	return nil
+	return &s.session
 }

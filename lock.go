@@ -25,7 +25,7 @@ const releaseBound = 5 * time.Second
 type Mutex struct {
 	lockHandle
 
-	own *Session // that Close closes, nil if it closes none; set once
+	own bool // Close closes the Session; set once
 
 	// Guarded by Session.mu.
 	closing      *closing      // nil unless a call of Close is under way
@@ -52,15 +52,15 @@ func newAlone(client *clientv3.Client, name string, of use, opts []SessionOption
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	s, err := newSession(client, of, opts)
-	if err != nil {
+	s := new(session)
+	if err := s.open(client, of, opts); err != nil {
 		return nil, err
 	}
-	return &Mutex{lockHandle: lockHandle{s: &s.session, name: name, cfg: s.cfg}, own: s}, nil
+	return &Mutex{lockHandle: lockHandle{s: s, name: name, cfg: s.cfg}, own: true}, nil
 }
 
 // newMutex returns the Mutex of something on the lease of s.
-func newMutex(s *Session, name string, of use, opts []Option) (*Mutex, error) {
+func newMutex(s *session, name string, of use, opts []Option) (*Mutex, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func newMutex(s *Session, name string, of use, opts []Option) (*Mutex, error) {
 	if s.leases.ClosedLocked() {
 		return nil, failed("mutex", name, ErrClosed)
 	}
-	return &Mutex{lockHandle: lockHandle{s: &s.session, name: name, cfg: cfg}}, nil
+	return &Mutex{lockHandle: lockHandle{s: s, name: name, cfg: cfg}}, nil
 }
 
 // Lock waits in line until it holds the lock. ctx bounds the wait only: a hold

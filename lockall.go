@@ -12,22 +12,19 @@ import (
 // 128 in a transaction by default.
 const maxNames = 32
 
-// doAll is Session.DoAll.
+// doAll is Session.DoAll, or TryDoAll.
 func doAll(
-	ctx context.Context, s *Session, names []string, fn func(ctx context.Context) error,
+	ctx context.Context, s *session, names []string, fn func(ctx context.Context) error, try bool,
 ) error {
 	if fn == nil {
 		return notRun(errors.New("etcdlock: DoAll: nil function"))
 	}
-	h, err := lockAll(ctx, s, names, false)
-	if err != nil {
-		return notRun(err)
-	}
-	return during(ctx, h.hold, fn, func() error { return h.Unlock(ctx) })
+	h, err := lockAll(ctx, s, names, try)
+	return h.do(ctx, err, fn)
 }
 
 // lockAll is Session.LockAll, or TryLockAll.
-func lockAll(ctx context.Context, s *Session, names []string, try bool) (*Hold, error) {
+func lockAll(ctx context.Context, s *session, names []string, try bool) (*Hold, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
@@ -44,7 +41,7 @@ func lockAll(ctx context.Context, s *Session, names []string, try bool) (*Hold, 
 	cfg.handoff, cfg.linger = 0, 0
 	a := make(call, len(names))
 	for i, name := range names {
-		m := &lockHandle{s: &s.session, name: name, cfg: &cfg}
+		m := &lockHandle{s: s, name: name, cfg: &cfg}
 		if m.nestsIn(ctx) != nil {
 			return nil, failed("lock", name, ErrDeadlock)
 		}

@@ -62,7 +62,7 @@ func NewSemaphore(
 }
 
 // newSemaphore is Session.Semaphore.
-func newSemaphore(s *Session, name string, limit int, opts ...Option) (*Semaphore, error) {
+func newSemaphore(s *session, name string, limit int, opts ...Option) (*Semaphore, error) {
 	if err := checkLimit(name, limit); err != nil {
 		return nil, err
 	}
@@ -130,14 +130,22 @@ func (s *Semaphore) acquire(ctx context.Context, n int, try bool) (*Hold, error)
 // Do is [Mutex.Do] with Acquire: fn has n permits, and a context that ends with them. An error that
 // is [ErrNotRun] says that fn was not called.
 func (s *Semaphore) Do(ctx context.Context, n int, fn func(ctx context.Context) error) error {
+	return s.do(ctx, n, fn, false)
+}
+
+// TryDo is Do with TryAcquire in place of Acquire.
+func (s *Semaphore) TryDo(ctx context.Context, n int, fn func(ctx context.Context) error) error {
+	return s.do(ctx, n, fn, true)
+}
+
+func (s *Semaphore) do(
+	ctx context.Context, n int, fn func(ctx context.Context) error, try bool,
+) error {
 	if fn == nil {
 		return notRun(errors.New("etcdlock: Do: nil function"))
 	}
-	h, err := s.Acquire(ctx, n)
-	if err != nil {
-		return notRun(err)
-	}
-	return during(ctx, h.hold, fn, func() error { return h.Unlock(ctx) })
+	h, err := s.acquire(ctx, n, try)
+	return h.do(ctx, err, fn)
 }
 
 // Name returns the name of the semaphore.

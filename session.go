@@ -2,6 +2,7 @@ package etcdlock
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -39,9 +40,16 @@ type session struct {
 	closing    int       // calls that wait until it is closed
 }
 
-// open prepares s for its first use.
-func (s *session) open(client *clientv3.Client, cfg *config) {
-	s.cfg = cfg
+// open prepares s for its first use by something that is given opts.
+func (s *session) open(client *clientv3.Client, of use, opts []SessionOption) error {
+	if err := checkClient(client); err != nil {
+		return err
+	}
+	cfg, err := configure(defaultConfig(), of, opts)
+	if err != nil {
+		return err
+	}
+	s.cfg = &cfg
 	s.lines, s.sweepAt = make(map[string]*localLine), minSweep
 	s.mu.Settler = &s.marked
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -58,6 +66,15 @@ func (s *session) open(client *clientv3.Client, cfg *config) {
 		Hooks:         s.trace().ofLeases(s.log),
 	})
 	s.keys.Leases = s.leases
+	return nil
+}
+
+// check returns an error if s is not that of a Session from NewSession.
+func (s *session) check() error {
+	if s == nil || s.etcd == nil {
+		return errors.New("etcdlock: Session not made with NewSession")
+	}
+	return nil
 }
 
 // trace reports what happens to all of a Session.

@@ -1,0 +1,212 @@
+package mutex_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/tests"
+)
+
+// A lock by its name excludes a Mutex of that name and another lock by it, and has the same errors.
+func TestALockByNameIsThatOfAMutex(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := fake.NewServer()
+		s, other := tests.SessionOf(t, etcd, "a"), tests.SessionOf(t, etcd, "b")
+		h, err := s.Lock(t.Context(), "n")
+		require.NoError(t, err)
+		require.True(t, h.Held())
+		require.Equal(t, []string{"n"}, h.Names())
+		require.Equal(t, etcd.Keys("n/"), []string{h.Key()})
+		require.Positive(t, h.Token())
+		require.Equal(t, tests.TTL, h.TTL())
+		require.Equal(t, tests.TTL/8, h.SafetyMargin())
+		require.Equal(t, time.Now().Add(tests.TTL-tests.TTL/8), h.Deadline())
+
+		_, err = other.TryLock(t.Context(), "n")
+		locked, is := errors.AsType[*etcdlock.LockedError](err)
+		require.True(t, is, "%v", err)
+		require.Equal(t, h.Key(), locked.Holder.Key)
+		_, err = s.TryLock(t.Context(), "n")
+		require.ErrorIs(t, err, etcdlock.ErrLocked)
+		require.ErrorIs(t, contract.MutexOf(t, other, "n").TryLock(t.Context()), etcdlock.ErrLocked)
+		err = other.TryDo(t.Context(), "n", func(context.Context) error { panic("called") })
+		require.ErrorIs(t, err, etcdlock.ErrLocked)
+		require.ErrorIs(t, err, etcdlock.ErrNotRun)
+
+		_, err = s.Lock(h.Context(t.Context()), "n")
+		require.ErrorIs(t, err, etcdlock.ErrDeadlock)
+		soon, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = other.Lock(soon, "n")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorIs(t, err, etcdlock.ErrLocked)
+
+		hold := h.Context(t.Context())
+		require.NoError(t, h.Unlock(t.Context()))
+		require.ErrorIs(t, context.Cause(hold), etcdlock.ErrUnlocked)
+		require.ErrorIs(t, h.Unlock(t.Context()), etcdlock.ErrNotHeld)
+		require.False(t, h.Held())
+		require.Empty(t, h.Key())
+		require.Equal(t, []string{"n"}, h.Names(), "it was of them")
+		require.Zero(t, h.TTL()+h.SafetyMargin())
+
+		// What Do does is done, and its error is the function's, or that of the loss.
+		full := errors.New("disk full")
+		require.Equal(t, full, other.Do(t.Context(), "n", func(ctx context.Context) error {
+			token, held := etcdlock.TokenFrom(ctx)
+			require.True(t, held)
+			require.Positive(t, token)
+			return full
+		}))
+		err = other.Do(t.Context(), "n", func(ctx context.Context) error {
+			etcd.DeleteKey(etcd.Keys("n/")[0])
+			<-ctx.Done()
+			return nil
+		})
+		require.ErrorIs(t, err, etcdlock.ErrLost)
+		require.NotErrorIs(t, err, etcdlock.ErrNotRun)
+
+		// Options are those of a Mutex.
+		h, err = s.Lock(t.Context(), "n", etcdlock.WithOwner("me"), etcdlock.WithReentrancy())
+		require.NoError(t, err)
+		all, err := etcdlock.Contenders(t.Context(), etcd.Client("c"), "n")
+		require.NoError(t, err)
+		require.Equal(t, "me", all[0].Owner)
+		nested, err := s.Lock(h.Context(t.Context()), "n", etcdlock.WithReentrancy())
+		require.NoError(t, err)
+		require.Equal(t, h.Token(), nested.Token())
+		require.NoError(t, nested.Unlock(t.Context()))
+		require.True(t, h.Held())
+		require.NoError(t, h.Unlock(t.Context()))
+		h, err = s.Lock(t.Context(), "n", etcdlock.WithMaxHold(time.Second))
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		require.ErrorIs(t, h.Unlock(t.Context()), etcdlock.ErrMaxHold)
+		synctest.Wait()
+		require.Empty(t, etcd.Keys("n/"))
+	})
+}
+
+// A bad argument of a call by name is an error at once that names it, and nothing is sent.
+func TestABadCallByNameIsAnErrorAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := fake.NewServer()
+		s := tests.SessionOf(t, etcd, "a")
+		closed := tests.SessionOf(t, etcd, "b")
+		require.NoError(t, closed.Close(t.Context()))
+		var nilContext context.Context
+		nothing := func(context.Context) error { panic("called") }
+		for name, row := range map[string]struct {
+			s    *etcdlock.Session
+			ctx  context.Context
+			name string
+			opts []etcdlock.Option
+			says string
+		}{
+			"no name":        {s, t.Context(), "", nil, `name "" is empty`},
+			"a bad name":     {s, t.Context(), "a/", nil, `name "a/" ends with "/"`},
+			"a nil context":  {s, nilContext, "n", nil, "nil context"},
+			"a nil option":   {s, t.Context(), "n", []etcdlock.Option{nil}, "option 1 is nil"},
+			"a bad option":   {s, t.Context(), "n", []etcdlock.Option{etcdlock.WithMaxHold(0)}, "WithMaxHold(0s)"},
+			"a zero Session": {new(etcdlock.Session), t.Context(), "n", nil, "Session not made with NewSession"},
+			"no Session":     {nil, t.Context(), "n", nil, "Session not made with NewSession"},
+			"a closed one":   {closed, t.Context(), "n", nil, "closed"},
+		} {
+			_, locks := row.s.Lock(row.ctx, row.name, row.opts...)
+			_, tries := row.s.TryLock(row.ctx, row.name, row.opts...)
+			does := row.s.Do(row.ctx, row.name, nothing, row.opts...)
+			triesToDo := row.s.TryDo(row.ctx, row.name, nothing, row.opts...)
+			for _, err := range []error{locks, tries, does, triesToDo} {
+				require.ErrorContains(t, err, row.says, name)
+			}
+			require.ErrorIs(t, does, etcdlock.ErrNotRun, name)
+			require.ErrorIs(t, triesToDo, etcdlock.ErrNotRun, name)
+		}
+		for _, err := range []error{
+			s.Do(t.Context(), "n", nil), s.TryDo(t.Context(), "n", nil),
+			s.TryDoAll(t.Context(), []string{"n"}, nil), tests.SemaphoreOf(t, s, 1).TryDo(t.Context(), 1, nil),
+		} {
+			require.ErrorIs(t, err, etcdlock.ErrNotRun)
+			require.ErrorContains(t, err, "nil function")
+		}
+		require.Empty(t, etcd.Counts())
+		require.Zero(t, (*etcdlock.Hold)(nil).TTL()+(*etcdlock.Hold)(nil).SafetyMargin())
+		require.Empty(t, (*etcdlock.Hold)(nil).Names())
+		require.False(t, new(etcdlock.Hold).Held())
+	})
+}
+
+// A call by name sends what a Mutex sends that was made once and is used again, and allocates no more
+// but for its Hold.
+func TestALockByNameCostsThatOfAMutex(t *testing.T) {
+	etcd := fake.NewServer()
+	s, err := etcdlock.NewSession(etcd.Client("a"))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
+	ctx := t.Context()
+	mu := contract.MutexOf(t, s, "n")
+	byMutex := func() {
+		require.NoError(t, mu.Lock(ctx))
+		require.NoError(t, mu.Unlock(ctx))
+	}
+	byName := func() {
+		h, err := s.Lock(ctx, "n")
+		require.NoError(t, err)
+		require.NoError(t, h.Unlock(ctx))
+	}
+	byMutex()
+	sent := func(f func()) int {
+		before := etcd.Counts()[fake.Txn]
+		f()
+		return etcd.Counts()[fake.Txn] - before
+	}
+	require.Equal(t, 2, sent(byMutex))
+	require.Equal(t, 2, sent(byName))
+	least := func(f func()) float64 { // what else runs may only add
+		n := testing.AllocsPerRun(200, f)
+		for range 5 {
+			n = min(n, testing.AllocsPerRun(200, f))
+		}
+		return n
+	}
+	require.LessOrEqual(t, least(byName), least(byMutex)+1)
+}
+
+// TryDoAll and Semaphore.TryDo do what is free at once, and say so where it is not.
+func TestWhatIsTriedIsDoneIfItIsFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := fake.NewServer()
+		s, other := tests.SessionOf(t, etcd, "a"), tests.SessionOf(t, etcd, "b")
+		done := 0
+		do := func(context.Context) error { done++; return nil }
+		sem := tests.SemaphoreOf(t, s, 2)
+		require.NoError(t, sem.TryDo(t.Context(), 2, do))
+		require.NoError(t, s.TryDoAll(t.Context(), []string{"n", "o"}, do))
+		require.Equal(t, 2, done)
+
+		h, err := other.LockAll(t.Context(), "o", "p")
+		require.NoError(t, err)
+		require.Equal(t, []string{"o", "p"}, h.Names())
+		require.Contains(t, h.Key(), "o/")
+		permit, err := tests.SemaphoreOf(t, other, 2).Acquire(t.Context(), 1)
+		require.NoError(t, err)
+		for _, err := range []error{
+			s.TryDoAll(t.Context(), []string{"n", "o"}, do), sem.TryDo(t.Context(), 2, do),
+		} {
+			require.ErrorIs(t, err, etcdlock.ErrNotRun)
+			require.ErrorIs(t, err, etcdlock.ErrLocked)
+		}
+		require.Equal(t, 2, done)
+		require.NoError(t, sem.TryDo(t.Context(), 1, do))
+		require.NoError(t, permit.Unlock(t.Context()))
+		require.NoError(t, h.Unlock(t.Context()))
+	})
+}
