@@ -58,6 +58,10 @@ var (
 	// Do passes on everything but ErrNotRun.
 	ErrNotRun = errors.New("etcdlock: the function was not called")
 
+	// ErrStopLeading is for the function of [Mutex.Lead]: if it returns an error that is
+	// ErrStopLeading, Lead ends, and returns that error.
+	ErrStopLeading = errors.New("etcdlock: stop leading")
+
 	// ErrUnavailable says that etcd was not answering when a wait ended, whatever
 	// else the wait was for. The error also wraps the reason, if one is known:
 	// gRPC's own reason for having no connection, or etcd's last error. Check the

@@ -47,7 +47,10 @@ func (m candidate) run(ctx context.Context) error {
 		var took, long time.Duration
 		switch {
 		case err == nil:
-			took, long = m.term(ctx, h), h.place.Lease.TTL
+			long = h.place.Lease.TTL
+			if took, err = m.term(ctx, h); errors.Is(err, ErrStopLeading) {
+				return err
+			}
 		case ctx.Err() == nil && m.cfg.acquireTimeout > 0 && errors.Is(err, context.DeadlineExceeded):
 			took, long = time.Since(started), m.s.cfg.ttl
 		default:
@@ -68,11 +71,12 @@ func nextPause(pause time.Duration, long bool) time.Duration {
 	return min(2*pause, mostPause)
 }
 
-// term is one term: it calls fn during h, and reports how fn ended. It returns how long fn took.
+// term is one term: it calls fn during h, and reports how fn ended. It returns how long fn took, and
+// what fn has returned.
 //
 // (Do not release before fn has returned, whatever has ended its context: the next leader would
 // work beside it. TestALeaderIsReleasedOnlyAfterItHasReturned.)
-func (m candidate) term(ctx context.Context, h *hold) (took time.Duration) {
+func (m candidate) term(ctx context.Context, h *hold) (took time.Duration, returned error) {
 	began, err := time.Now(), errGoexit
 	defer func() { m.traceLed(ctx, h.place.Ticket.Rev(), took, err) }()
 	led := func(ctx context.Context) (err error) {
@@ -82,7 +86,8 @@ func (m candidate) term(ctx context.Context, h *hold) (took time.Duration) {
 				err = panicked(p)
 			}
 		}()
-		return m.fn(ctx)
+		returned = m.fn(ctx)
+		return returned
 	}
 	err = during(ctx, h, led, func() error {
 		err := m.unlock(ctx, h)
@@ -91,7 +96,7 @@ func (m candidate) term(ctx context.Context, h *hold) (took time.Duration) {
 		}
 		return err
 	})
-	return took
+	return took, returned
 }
 
 // panicked is the error of a function that panicked with p. It is p, if p is an error.
@@ -101,12 +106,12 @@ func panicked(p any) error {
 	return &opError{text: text, wraps: []error{err}}
 }
 
-// traceLed reports that a term is over. If its context has ended with the caller's, that is no
-// failure.
+// traceLed reports that a term is over. If its context has ended with the caller's, or fn has ended
+// Lead, that is no failure.
 func (m candidate) traceLed(ctx context.Context, token int64, took time.Duration, err error) {
 	m.trace().led(ctx, m.name, token, took, err)
 	ends := ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)))
-	if err == nil || ends {
+	if err == nil || ends || errors.Is(err, ErrStopLeading) {
 		return
 	}
 	m.log(slog.LevelWarn, "a leader's function failed", "name", m.name, "token", token,

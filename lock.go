@@ -297,9 +297,11 @@ func (m *Mutex) do(ctx context.Context, fn func(ctx context.Context) error, try 
 //
 // An error of fn does not end Lead, nor does a loss of the lock: both go to the logger and to
 // Trace.Led. A panic of fn does too, as an error that has its stack; the lock is released. If fn
-// calls runtime.Goexit the lock is released, and Lead is over with its goroutine.
+// calls runtime.Goexit the lock is released, and Lead is over with its goroutine. To end Lead, fn
+// returns [ErrStopLeading], or an error that wraps it.
 //
 // Lead always returns an error. It is, by errors.Is,
+//   - fn's own, if that is ErrStopLeading; the lock is released, or was lost;
 //   - the cause of ctx and ctx.Err() if ctx ended; fn was given the time to return;
 //   - [ErrDeadlock] at once if ctx comes from a hold of this name in this Session;
 //   - [ErrClosed], and not ctx.Err(), if the Mutex or the Session is, or becomes, closed;

@@ -1555,9 +1555,17 @@ var mutants = []mutant{
 		killers: []killer{inArea("holders", "TestTheRestOfALeader")},
 	},
 	{
-		name:    "a term is long by the TTL that was asked for",
-		why:     "The user has written that TTL down. But etcd may have granted a longer one.",
-		edits:   []edit{{"lead.go", `m.term(ctx, h), h.place.Lease.TTL`, `m.term(ctx, h), m.s.cfg.ttl`}},
+		name:    "whatever has ended a term may end its Lead",
+		why:     "The error is ErrStopLeading, whoever it comes from. But a panic has not decided anything, and the caller gets a text with a stack.",
+		edits:   []edit{{"lead.go", `	return took, returned`, `	return took, err`}},
+		killers: []killer{inArea("holders", "TestALeaderStopsLeading")},
+	},
+	{
+		name: "a term is long by the TTL that was asked for",
+		why:  "The user has written that TTL down. But etcd may have granted a longer one.",
+		edits: []edit{{"lead.go", `			long = h.place.Lease.TTL
+`, `			long = m.s.cfg.ttl
+`}},
 		killers: []killer{inArea("holders", "TestTheRestOfALeader")},
 	},
 	{

@@ -3,6 +3,7 @@ package holders
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"runtime"
 	"strings"
@@ -290,5 +291,40 @@ func TestAnAcquireTimeoutDoesNotEndLead(t *testing.T) {
 		require.NoError(t, other.Unlock(context.Background()))
 		<-led
 		require.ErrorIs(t, end(errEnough), errEnough)
+	})
+}
+
+// A leader ends its Lead by what its function returns. Then it holds nothing, and Lead returns that
+// very error; an error of another kind, and a panic, do not end it.
+func TestALeaderStopsLeading(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		done := fmt.Errorf("all is migrated: %w", etcdlock.ErrStopLeading)
+		var log strings.Builder
+		for name, ends := range map[string]func(etcd *fake.Server) error{
+			"it returns":        func(*fake.Server) error { return done },
+			"it has lost it":    func(etcd *fake.Server) error { etcd.DeleteKey(etcd.Keys("n/")[0]); return done },
+			"at the third term": nil,
+		} {
+			terms := 0
+			s := tests.SessionOf(t, etcd, name, etcdlock.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			err := contract.MutexOf(t, s, "n").Lead(t.Context(), func(context.Context) error {
+				terms++
+				switch {
+				case ends != nil:
+					return ends(etcd)
+				case terms == 1:
+					return errEnough
+				case terms == 2:
+					panic(done)
+				}
+				return done
+			})
+			require.Equal(t, done, err, name)
+			require.Equal(t, ends == nil, terms == 3, name)
+			synctest.Wait()
+			require.Empty(t, etcd.Keys("n/"), name)
+			require.Equal(t, ends == nil, strings.Contains(log.String(), "a leader's function failed"), "%s: %s", name, log.String())
+			log.Reset()
+		}
 	})
 }
