@@ -184,6 +184,9 @@ func (c *claim) enterLocked(way wayIn) {
 		n.queue.Enter(&c.waiter)
 	case waits:
 		locked := n.lockedErrorLocked(nil)
+		if locked.lost != 0 {
+			n.firstLocked().hold.warnLocked()
+		}
 		if c.Try {
 			n.tries++
 		} else {

@@ -26,7 +26,8 @@ var (
 
 	// ErrLost says that the hold ended before its release, so another contender may
 	// have held the lock meanwhile. It comes as a [*LostError]. Treat the work done
-	// in the critical section as unprotected from the moment of the loss.
+	// in the critical section as unprotected from the moment of the loss. Unlock a lost
+	// hold, too: until then its Session lets no other of its goroutines in.
 	ErrLost = errors.New("etcdlock: lost")
 
 	// ErrUnconfirmed says that etcd did not confirm a release in time. The

@@ -13,6 +13,10 @@ import (
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
+// lostWarning is how long after a loss the logger warns if other claims of the Session wait for the
+// Unlock of the lost hold.
+const lostWarning = 10 * time.Second
+
 // errSetBack says that etcd was set back since something was learned from it.
 var errSetBack = errors.New("etcd was set back: restored, wiped, or another cluster")
 
@@ -47,6 +51,7 @@ type hold struct {
 	cause  error               // of its contexts' end, nil while it is whole
 	why    error               // it has ended or is gone, nil before; mostly cause
 	recall *recallState        // nil if it does not listen
+	warns  *time.Timer         // of a loss that is not unlocked, nil while no claim waits for that
 	// contexts are the contexts that have not ended, by their parents. They are fixed once the hold
 	// is whole no more, and nil once all have ended.
 	contexts map[context.Context]*holdContext
@@ -149,7 +154,27 @@ func (h *hold) clear() {
 	for _, h := range h.all {
 		h.place.clearLocked()
 		h.claim.leaveTurnLocked(nil)
+		if h.warns != nil {
+			h.warns.Stop()
+		}
 	}
+}
+
+// warnLocked has the logger warn after a while if h, which is lost, is not unlocked: claims of its
+// Session wait for that.
+func (h *hold) warnLocked() {
+	if h.warns != nil {
+		return
+	}
+	h.warns = time.AfterFunc(lostWarning, func() {
+		s := h.m.s
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if n := h.local.queue.Waiting(); n > 0 && !s.leases.ClosedLocked() {
+			h.m.log(slog.LevelWarn, "a lost hold is not unlocked", "name", h.m.name,
+				"token", h.place.Ticket.Rev(), "waiting", n)
+		}
+	})
 }
 
 // clearLocked has p's key removed, if no hold needs it and no release or removal has begun.
@@ -210,6 +235,9 @@ func (h *hold) endLocked(cause error) (endedBefore bool) {
 	default:
 		h.becomesLocked(holdGone, cause)
 		h.reportLost(cause)
+		if h.local.queue.Waiting() > 0 {
+			h.warnLocked()
+		}
 	}
 	for _, o := range h.all {
 		o.endLocked(cause)

@@ -101,6 +101,11 @@ func newMutex(s *session, name string, of use, opts []Option) (*Mutex, error) {
 //
 // While etcd is down Lock waits and retries. The Session's logger and its hook
 // Trace.Unavailable report it after the first attempt without an answer, and every 10 s.
+//
+// After a loss ([ErrLost]) the Session lets no other call for the name in before the Unlock of the
+// lost hold, because its work may go on: so a Lock in the goroutine that has lost it, before its
+// Unlock, waits for ever. The [*LockedError] of a wait that ends then says "waits for the Unlock of a
+// hold lost here", and the logger warns after 10 s. (Another process does not wait for that.)
 func (m *Mutex) Lock(ctx context.Context) error {
 	_, err := m.lock(ctx, false)
 	return err
@@ -111,6 +116,8 @@ func (m *Mutex) Lock(ctx context.Context) error {
 // the TTL. If the lock is taken it returns a [*LockedError] at once, for which
 // errors.Is(err, ErrLocked) is true, and has written nothing to etcd. Other errors,
 // and what is true after them, are as for [Mutex.Lock].
+//
+// While a hold that this Session has lost is not unlocked the lock counts as taken, as for Lock.
 //
 // It takes one request, or up to three beside keys of nested names. If such keys come and go
 // meanwhile it takes up to six, and if another contender comes at the same moment it puts its

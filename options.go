@@ -183,7 +183,7 @@ func WithReentrancy() Option {
 //
 // Unlike the end of a lease this has no safety margin: the next contender may get in one
 // round trip after d. So the critical section must stop by itself, or the token must
-// guard it.
+// guard it. Other goroutines of this Session get in after the Unlock only; see [Mutex.Lock].
 func WithMaxHold(d time.Duration) Option {
 	return option("WithMaxHold", 0, func(c *config) error { c.maxHold = d; return positive("WithMaxHold", d) })
 }

@@ -35,7 +35,9 @@ const mostPermits = math.MaxUint16
 // Holds of permits overlap, so a token says nothing about other holds: a resource that refuses
 // lower tokens would refuse holders. If the permits of a process are lost, another process may get
 // them while the first still works. Then more than the limit are at work until the first looks at
-// its context.
+// its context. So it is within a Session: unlike a Lock, an Acquire does not wait for the Unlock of
+// permits that its Session has lost. The others that may be at work are counted by etcd, which
+// knows nothing of the lost ones, so a wait in one process would keep no limit.
 //
 // All methods are safe for concurrent use.
 type Semaphore struct {

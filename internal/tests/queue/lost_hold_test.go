@@ -3,6 +3,8 @@ package queue
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -214,4 +216,65 @@ func TestALostPermitIsNotToldAsTheHolderWhileTheNextOneIsOnItsWay(t *testing.T) 
 		tests.UnlockAll(t, tests.SoonOr(t, next, "the next one does not get in"))
 		require.ErrorIs(t, lost.Unlock(context.Background()), etcdlock.ErrLost)
 	})
+}
+
+// A call that waits for the Unlock of a hold that its Session has lost is not silent: its error says
+// so, and the logger warns once, 10 s after the loss or after the first call that waits. A loss that
+// is unlocked before, or for which no call waits, is no warning.
+func TestALossThatIsNotUnlockedIsToldByTheLogger(t *testing.T) {
+	for name, row := range map[string]struct {
+		waitsFrom, unlocks, warns time.Duration // after the loss; negative: before, never, not
+
+	}{
+		"a call waits at the loss": {waitsFrom: -time.Second, unlocks: time.Minute, warns: 10 * time.Second},
+		"one comes later":          {waitsFrom: 30 * time.Second, unlocks: 2 * time.Minute, warns: 40 * time.Second},
+		"it is unlocked before":    {waitsFrom: -time.Second, unlocks: 9 * time.Second, warns: -1},
+		"none waits":               {waitsFrom: time.Hour, unlocks: time.Minute, warns: -1},
+	} {
+		for how, lose := range map[string]func(etcd *fake.Server, mu *etcdlock.Mutex){
+			"deleted": func(etcd *fake.Server, mu *etcdlock.Mutex) { etcd.DeleteKey(mu.Key()) },
+			"revoked": func(etcd *fake.Server, _ *etcdlock.Mutex) { etcd.RevokeLease(etcd.Leases()[0]) },
+		} {
+			t.Run(name+", "+how, func(t *testing.T) {
+				tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+					var log strings.Builder
+					s := tests.SessionOf(t, etcd, "a", etcdlock.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+					loser := contract.MutexOf(t, s, "n")
+					hold := tests.LockWithin(t, loser, time.Second)
+					time.Sleep(5 * time.Second)
+					ctx, cancel := context.WithCancel(t.Context())
+					waited := make(chan error, 1)
+					wait := func() { waited <- loser.Lock(ctx) }
+					if row.waitsFrom < 0 {
+						go wait()
+						synctest.Wait()
+					}
+					lose(etcd, loser)
+					<-hold.Done()
+					lost := time.Now()
+					if row.waitsFrom >= 0 {
+						time.AfterFunc(row.waitsFrom, wait)
+					}
+					told := func() bool { return strings.Contains(log.String(), "a lost hold is not unlocked") }
+					time.Sleep(time.Until(lost.Add(max(row.warns, 0))) - time.Millisecond)
+					synctest.Wait()
+					require.False(t, told(), log.String())
+					time.Sleep(2 * time.Millisecond)
+					synctest.Wait()
+					require.Equal(t, row.warns > 0, told(), log.String())
+					time.Sleep(time.Until(lost.Add(row.unlocks)))
+					cancel()
+					synctest.Wait()
+					if row.warns > 0 {
+						require.ErrorContains(t, <-waited, "waits for the Unlock of a hold lost here")
+						require.Contains(t, log.String(), "waiting=1")
+					}
+					require.ErrorIs(t, loser.Unlock(t.Context()), etcdlock.ErrLost)
+					time.Sleep(time.Minute)
+					require.Equal(t, row.warns > 0, told())
+					require.LessOrEqual(t, strings.Count(log.String(), "a lost hold is not unlocked"), 1)
+				})
+			})
+		}
+	}
 }
