@@ -739,8 +739,8 @@ var mutants = []mutant{
 		h.reportLost(cause)
 `},
 			{"hold.go", `		h.claim.leaveTurnLocked(nil)
-	}
-`, `	}
+		if h.warns != nil {
+`, `		if h.warns != nil {
 `},
 		},
 		killers: []killer{simulation(1000), inArea("queue", "TestALostHoldExcludesItsSessionUntilUnlock")},
