@@ -43,8 +43,8 @@ func requestOf(r line.Recall) RecallRequest {
 // wrong. After another error the request may or may not be written: call Recall again. It never
 // touches a newer key, not even one of the same name.
 //
-// A holder notices it within milliseconds, or about a second later if it has just begun to hold:
-// [RecallFrom] tells it, and after the grace its context ends with a [*RecalledError]. A holder
+// A holder notices it within milliseconds. (If no contender was behind it when it began to hold, it
+// does from about a second later on.) [RecallFrom] tells it, and after the grace its context ends with a [*RecalledError]. A holder
 // that does not unlock keeps the lock as long as its lease is renewed. One that is cut off loses
 // its lease as ever. A waiter may be recalled too: its hold begins as one that has just noticed.
 // Readers that share a key are recalled together, and so are all names of a [Session.LockAll]. To
@@ -112,8 +112,9 @@ func checkRecall(ctx context.Context, kv clientv3.KV, c Contender, request line.
 // they end after the grace that the request allows, but at most this long after they have noticed.
 // By default they cannot be recalled.
 //
-// It costs nothing without a request, unless the Session holds more than 100 names: then the keys
-// that listen are read once per renewal period, a hundred in a request. A recalled key is not
+// A hold that begins with contenders behind it is watched at once: that is a watch and a read.
+// Otherwise it costs nothing without a request, unless the Session holds more than 100 names: then
+// the keys that listen are read once per renewal period, a hundred in a request. A recalled key is not
 // handed on and does not linger (see [WithHandoff], [WithLinger]), and no reader joins it.
 func WithRecall(most time.Duration) Option {
 	return option("WithRecall", 0, func(c *config) error {

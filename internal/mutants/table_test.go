@@ -1692,6 +1692,18 @@ var mutants = []mutant{
 		killers: []killer{inArea("holders", "TestARecalledKeyIsNotHandedOff")},
 	},
 	{
+		name:    "a young hold is not watched, whoever is behind it",
+		why:     "A second is soon enough to hear of a recall. But in a line where each holder is recalled each hand-over takes that second.",
+		edits:   []edit{{"internal/queue/place.go", `	if p.listens && p.watch == nil && p.Ahead.Keys > 1`, `	if p.listens && p.watch == nil && p.Ahead.Keys < 0`}},
+		killers: []killer{inArea("holders", "TestAYoungHoldWithContendersBehindItHearsOfARecallAtOnce")},
+	},
+	{
+		name:    "each hold that listens is watched from its beginning",
+		why:     "Then it hears of a recall at once, whoever comes later. But a short hold then costs twice as much.",
+		edits:   []edit{{"internal/queue/place.go", `	if p.listens && p.watch == nil && p.Ahead.Keys > 1`, `	if p.listens && p.watch == nil && p.Ahead.Keys >= 0`}},
+		killers: []killer{inArea("holders", "TestAShortHoldThatListensCostsNothingWithoutContendersBehindIt")},
+	},
+	{
 		name: "a key that lingers does not give way to a recall",
 		why:  "Nobody holds, so there is nobody to ask. But there is nobody to unlock either.",
 		edits: []edit{{"internal/queue/place.go", `	if p.LingersLocked() {

@@ -246,6 +246,9 @@ func (p *Place) ExpectsCrowd() (crowded bool, last string) {
 }
 
 // HoldLocked notes that p's key is held from now on. With first it is the first hold there.
+//
+// A key that listens is watched from the beginning of its first hold if the last reading has shown
+// keys behind it: a contender may recall it. (Otherwise a short hold costs nothing.)
 func (p *Place) HoldLocked(first bool, now time.Time) {
 	p.Ticket.Hold()
 	if first {
@@ -253,6 +256,10 @@ func (p *Place) HoldLocked(first bool, now time.Time) {
 	}
 	if p.held.IsZero() { // else it was first in its line before the other places of a LockAll were
 		p.held = now
+	}
+	if p.listens && p.watch == nil && p.Ahead.Keys > 1 && !p.viewedLocked() &&
+		len(p.Account.places) <= manyPlaces {
+		p.watchLocked()
 	}
 	p.Ahead = line.None
 	p.Refs++

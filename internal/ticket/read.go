@@ -192,7 +192,9 @@ func (l *Look) Judge(read ...*pb.RangeResponse) (ahead line.Ahead, own Observati
 	if l.keys {
 		l.keys = false
 		if line.Only(l.t.Name, l.t.Entry(), read[0]) {
-			return line.None, Observation{Entry: l.t.Entry()}
+			ahead = line.None
+			ahead.Keys = int(read[0].GetCount())
+			return ahead, Observation{Entry: l.t.Entry()}
 		}
 		return line.Ahead{}, Observation{} // only a reading with their leases shows more
 	}
