@@ -12,7 +12,8 @@
 //		})
 //	}
 //
-// See the package example for a whole program.
+// A [Session] locks many names, each when it is needed: session.Do(ctx, "orders/42", fn). See the
+// package example for a whole program.
 //
 // # What is guaranteed
 //

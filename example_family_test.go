@@ -42,6 +42,34 @@ func ExampleSession() {
 	// Output: keys on the lease: 100
 }
 
+// A Session locks the name that comes with the work. No Mutex has to be made, kept or closed.
+func ExampleSession_Do() {
+	client := exampleClient()
+	defer client.Close()
+	ctx := context.Background()
+	session, err := etcdlock.NewSession(client)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close(ctx)
+
+	charge := func(order string) error {
+		return session.Do(ctx, "orders/"+order, func(ctx context.Context) error {
+			token, _ := etcdlock.TokenFrom(ctx)
+			fmt.Printf("charging order %s, with a token: %t\n", order, token > 0)
+			return nil
+		})
+	}
+	for _, order := range []string{"42", "43"} {
+		if err := charge(order); err != nil {
+			log.Fatal(err)
+		}
+	}
+	// Output:
+	// charging order 42, with a token: true
+	// charging order 43, with a token: true
+}
+
 // An operator finds out who holds a stuck lock, and takes it away.
 func ExampleBreak() {
 	client := exampleClient()

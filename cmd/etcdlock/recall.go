@@ -22,10 +22,10 @@ func recallCommand() *command {
 		short: "ask who holds a lock to give it back, so that nobody else holds beside it",
 		text: `
 It asks all that hold the lock, or the place that --token tells, and ends when they are asked. A
-holder notices it within milliseconds, or about a second later if it has just begun to hold. It
-has the grace to end its work, but no more than it has set itself (run --recall, WithRecall), and
-the lock is free once it has unlocked. Nobody else gets in before. A run ends its command with TERM
-at once, and with KILL when the grace is over.
+holder notices it within milliseconds, or about a second later if it has just begun to hold and
+nobody waited then. It has the grace to end its work, but no more than it has set itself (run
+--recall, WithRecall), and the lock is free once it has unlocked. Nobody else gets in before. A run
+ends its command with TERM at once, and with KILL when the grace is over.
 
 A holder of another program, or one that has not said that it listens, cannot be asked. --break
 deletes its place instead, as etcdlock break does, and a place that is still there when --wait has
