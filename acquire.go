@@ -34,7 +34,9 @@ func (a call) lock(ctx context.Context) (*hold, error) {
 	h, err := a.acquire(ctx)
 	if err != nil {
 		for _, c := range a {
-			c.m.trace().gaveUp(ctx, c.m.name, time.Since(c.started), c.ahead, err)
+			t := c.m.trace()
+			report(t.hooks, t.GaveUp, ctx,
+				GaveUpEvent{c.m.name, time.Since(c.started), c.ahead, err})
 		}
 	}
 	return h, err
@@ -191,7 +193,7 @@ func (c *claim) enterLocked(way wayIn) {
 			n.tries++
 		} else {
 			c.ahead = locked.Ahead
-			c.m.trace().queued(c.caller, c.m.name, c.ahead, locked.Holder)
+			c.reportQueued(locked.Holder)
 		}
 		c.turn = make(chan struct{}, 1)
 		n.queue.Enter(&c.waiter)
@@ -381,8 +383,14 @@ func (c *claim) tellQueued() {
 	}
 	c.ahead = ahead.Count()
 	if c.m.cfg.trace.tellsQueued() { // it takes parsing
-		c.m.trace().queued(c.caller, c.m.name, c.ahead, holderOf(c.m.name, ahead))
+		c.reportQueued(holderOf(c.m.name, ahead))
 	}
+}
+
+// reportQueued reports to Trace that c waits behind others.
+func (c *claim) reportQueued(holder Contender) {
+	t := c.m.trace()
+	report(t.hooks, t.Queued, c.caller, QueuedEvent{c.m.name, c.ahead, holder})
 }
 
 // begin is beginLocked for callers that do not hold mu.

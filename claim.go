@@ -46,6 +46,9 @@ type request struct {
 // A permit is what is asked for: n of a limit.
 type permit struct{ weight, limit uint16 }
 
+// held is the weight as users see it: 1 for what is no permit.
+func (p permit) held() int { return max(1, int(p.weight)) }
+
 // newClaim is a claim of a call that has started. It is in no queue yet.
 func (w request) newClaim(caller context.Context, started time.Time) *claim {
 	c := &claim{m: w.m, kind: w.kind, permit: w.permit, caller: caller, started: started}

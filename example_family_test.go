@@ -200,11 +200,11 @@ func ExampleTrace() {
 	ctx := context.Background()
 	events := make(chan string, 10)
 	mu, err := etcdlock.New(client, "exports", etcdlock.WithTrace(&etcdlock.Trace{
-		Acquired: func(name string, _ int64, _ time.Duration, ahead int) {
-			events <- fmt.Sprintf("%s: acquired behind %d", name, ahead)
+		Acquired: func(_ context.Context, e etcdlock.AcquiredEvent) {
+			events <- fmt.Sprintf("%s: acquired behind %d", e.Name, e.Ahead)
 		},
-		Released: func(name string, _ int64, held time.Duration) {
-			events <- fmt.Sprintf("%s: released, after less than a minute: %t", name, held < time.Minute)
+		Released: func(_ context.Context, e etcdlock.ReleasedEvent) {
+			events <- fmt.Sprintf("%s: released, after less than a minute: %t", e.Name, e.Held < time.Minute)
 		},
 	}))
 	if err != nil {
@@ -229,7 +229,7 @@ func ExampleWithTrace() {
 	ctx := context.Background()
 	lost := make(chan error, 1)
 	session, err := etcdlock.NewSession(client, etcdlock.WithTrace(&etcdlock.Trace{
-		Lost: func(_ string, _ int64, _ time.Duration, reason error) { lost <- reason },
+		Lost: func(_ context.Context, e etcdlock.LostEvent) { lost <- e.Reason },
 	}))
 	if err != nil {
 		log.Fatal(err)

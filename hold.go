@@ -363,23 +363,26 @@ func (h *hold) reportLost(cause error) {
 		reason = lost.Reason
 	}
 	m, token, held := h.m, h.place.Ticket.Rev(), time.Since(h.began)
-	m.trace().lost(h.caller, m.name, token, held, reason)
+	t := m.trace()
+	report(t.hooks, t.Lost, h.caller, LostEvent{m.name, token, held, reason})
 	m.log(slog.LevelWarn, "lock lost", "name", m.name, "token", token, "held", held,
 		"reason", bare(reason))
 }
 
 // reportAcquired reports to Trace that h has begun.
 func (h *hold) reportAcquired() {
-	c, m, token := h.claim, h.m, h.place.Ticket.Rev()
-	m.trace().acquired(h.caller, m.name, token, h.began.Sub(c.started), c.ahead)
-	if !c.exclusive() {
-		m.trace().shared(m.name, token, c.kind.String(), max(1, int(c.permit.weight)))
-	}
+	c, t := h.claim, h.m.trace()
+	report(t.hooks, t.Acquired, h.caller, AcquiredEvent{
+		Name: h.m.name, Token: h.place.Ticket.Rev(), Mode: modeOf(c.kind), Weight: c.permit.held(),
+		Waited: h.began.Sub(c.started), Ahead: c.ahead,
+	})
 }
 
 // reportReleased reports to Trace that h has ended without a loss.
 func (h *hold) reportReleased() {
-	h.m.trace().released(h.caller, h.m.name, h.place.Ticket.Rev(), time.Since(h.began))
+	t := h.m.trace()
+	report(t.hooks, t.Released, h.caller,
+		ReleasedEvent{h.m.name, h.place.Ticket.Rev(), time.Since(h.began)})
 }
 
 // lostWithLease is the LostError of h if its lease is over. Of the holds that end together it names

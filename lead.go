@@ -42,17 +42,17 @@ func (m candidate) run(ctx context.Context) error {
 	}
 	var pause time.Duration
 	for {
-		started := time.Now()
-		h, err := m.lock(ctx, false)
+		began := time.Now()
+		h, started, err := m.lock(ctx, false)
 		var took, long time.Duration
 		switch {
 		case err == nil:
 			long = h.place.Lease.TTL
-			if took, err = m.term(ctx, h); errors.Is(err, ErrStopLeading) {
+			if took, err = m.term(started, h); errors.Is(err, ErrStopLeading) {
 				return err
 			}
 		case ctx.Err() == nil && m.cfg.acquireTimeout > 0 && errors.Is(err, context.DeadlineExceeded):
-			took, long = time.Since(started), m.s.cfg.ttl
+			took, long = time.Since(began), m.s.cfg.ttl
 		default:
 			return err
 		}
@@ -109,7 +109,8 @@ func panicked(p any) error {
 // traceLed reports that a term is over. If its context has ended with the caller's, or fn has ended
 // Lead, that is no failure.
 func (m candidate) traceLed(ctx context.Context, token int64, took time.Duration, err error) {
-	m.trace().led(ctx, m.name, token, took, err)
+	t := m.trace()
+	report(t.hooks, t.Led, ctx, LedEvent{m.name, token, took, err})
 	ends := ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)))
 	if err == nil || ends || errors.Is(err, ErrStopLeading) {
 		return

@@ -107,7 +107,7 @@ func newMutex(s *session, name string, of use, opts []Option) (*Mutex, error) {
 // Unlock, waits for ever. The [*LockedError] of a wait that ends then says "waits for the Unlock of a
 // hold lost here", and the logger warns after 10 s. (Another process does not wait for that.)
 func (m *Mutex) Lock(ctx context.Context) error {
-	_, err := m.lock(ctx, false)
+	_, _, err := m.lock(ctx, false)
 	return err
 }
 
@@ -123,38 +123,48 @@ func (m *Mutex) Lock(ctx context.Context) error {
 // meanwhile it takes up to six, and if another contender comes at the same moment it puts its
 // key behind that contender's, and deletes it.
 func (m *Mutex) TryLock(ctx context.Context) error {
-	_, err := m.lock(ctx, true)
+	_, _, err := m.lock(ctx, true)
 	return err
 }
 
-// lock is Lock, or TryLock. It returns the hold, so that Do releases that very hold.
-func (m *Mutex) lock(ctx context.Context, try bool) (*hold, error) {
+// lock is Lock, or TryLock. It returns the hold, so that Do releases that very hold, and the context
+// of the call.
+func (m *Mutex) lock(ctx context.Context, try bool) (*hold, context.Context, error) {
 	if err := m.check(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	return request{m: &m.lockHandle, try: try}.lock(ctx)
 }
 
-// lock is one call that locks, whatever kind of hold it asks for.
-func (w request) lock(ctx context.Context) (*hold, error) {
+// lock is one call that locks, whatever kind of hold it asks for. It returns the hold, and the context
+// of the call: ctx, or what the hook Start has made of it.
+func (w request) lock(ctx context.Context) (*hold, context.Context, error) {
 	m := w.m
 	if err := checkContext(ctx, "lock", m.name); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if ctx.Err() != nil {
-		return nil, waitFailed(ctx, m.name, nil, nil, nil)
+		return nil, nil, waitFailed(ctx, m.name, nil, nil, nil)
 	}
 	if nested := m.nestsIn(ctx); nested != nil && !w.mayFollow(nested) {
-		return w.nest(nested)
+		h, err := w.nest(nested)
+		return h, ctx, err
 	}
-	c := w.newClaim(ctx, time.Now())
+	began := time.Now()
+	if m.cfg.trace.Start != nil {
+		ctx = m.cfg.trace.start(ctx, StartEvent{
+			Name: m.name, Mode: modeOf(w.kind), Weight: w.permit.held(), Try: w.try,
+		})
+	}
+	c := w.newClaim(ctx, began)
 	// Otherwise it is rare, and enter sees to it.
 	if w.kind == line.Read || w.kind == line.Exclusive && m.cfg.linger > 0 {
 		if h := c.holdAtOnce(); h != nil {
-			return h, nil
+			return h, ctx, nil
 		}
 	}
-	return call(c.alone[:]).lock(ctx)
+	h, err := call(c.alone[:]).lock(ctx)
+	return h, ctx, err
 }
 
 // mayFollow reports whether a call whose context comes from h queues, as any other does. A call for
@@ -282,11 +292,11 @@ func (m *Mutex) do(ctx context.Context, fn func(ctx context.Context) error, try 
 	if fn == nil {
 		return notRun(errors.New("etcdlock: Do: nil function"))
 	}
-	h, err := m.lock(ctx, try)
+	h, started, err := m.lock(ctx, try)
 	if err != nil {
 		return notRun(err)
 	}
-	return during(ctx, h, fn, func() error { return m.unlock(ctx, h) })
+	return during(started, h, fn, func() error { return m.unlock(ctx, h) })
 }
 
 // Lead calls fn each time this process holds the lock, again and again until ctx ends. So of all

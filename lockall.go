@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -37,22 +38,30 @@ func lockAll(ctx context.Context, s *session, names []string, try bool) (*Hold, 
 	if ctx.Err() != nil {
 		return nil, waitFailed(ctx, names[0], nil, nil, nil)
 	}
-	cfg, started := *s.cfg, time.Now()
+	cfg, began := *s.cfg, time.Now()
 	cfg.handoff, cfg.linger = 0, 0
-	a := make(call, len(names))
+	handles := make([]*lockHandle, len(names))
 	for i, name := range names {
-		m := &lockHandle{s: s, name: name, cfg: &cfg}
-		if m.nestsIn(ctx) != nil {
+		handles[i] = &lockHandle{s: s, name: name, cfg: &cfg}
+		if handles[i].nestsIn(ctx) != nil {
 			return nil, failed("lock", name, ErrDeadlock)
 		}
-		a[i] = request{m: m, try: try}.newClaim(ctx, started)
+	}
+	if cfg.trace.Start != nil {
+		ctx = cfg.trace.start(ctx, StartEvent{
+			Name: names[0], Names: slices.Clone(names), Mode: ModeExclusive, Weight: 1, Try: try,
+		})
+	}
+	a := make(call, len(names))
+	for i, m := range handles {
+		a[i] = request{m: m, try: try}.newClaim(ctx, began)
 		a[i].together = true
 	}
 	h, err := a.lock(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &Hold{m: h.m, hold: h}, nil
+	return &Hold{m: h.m, hold: h, started: ctx}, nil
 }
 
 // checkNames returns an error if names cannot be the names of a LockAll.

@@ -34,11 +34,11 @@ func lockNamed(
 		}
 		n.of.cfg = &cfg
 	}
-	h, err := request{m: &n.of, try: try}.lock(ctx)
+	h, started, err := request{m: &n.of, try: try}.lock(ctx)
 	if err != nil {
 		return nil, err
 	}
-	n.m, n.hold = &n.of, h
+	n.m, n.hold, n.started = &n.of, h, started
 	return &n.Hold, nil
 }
 
@@ -58,7 +58,7 @@ func (h *Hold) do(ctx context.Context, err error, fn func(ctx context.Context) e
 	if err != nil {
 		return notRun(err)
 	}
-	return during(ctx, h.hold, fn, func() error { return h.Unlock(ctx) })
+	return during(h.started, h.hold, fn, func() error { return h.Unlock(ctx) })
 }
 
 // A Hold is one acquisition that is not a Mutex's own: a lock by its name, by [Session.Lock], a read,
@@ -68,8 +68,9 @@ type Hold struct {
 	_ noCopy
 
 	// Set once, then only read.
-	m    *lockHandle // of which it is
-	hold *hold       // of several names the first one's; calls may nest in it
+	m       *lockHandle     // of which it is
+	hold    *hold           // of several names the first one's; calls may nest in it
+	started context.Context // of the call that it is of
 
 	over bool // Unlock was called; guarded by Session.mu
 }

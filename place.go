@@ -1,6 +1,7 @@
 package etcdlock
 
 import (
+	"context"
 	"log/slog"
 	"slices"
 	"time"
@@ -88,10 +89,16 @@ func (p *place) MeetsLocked(ahead line.Ahead) {
 }
 
 // Removing is as in queue.Owner.
-func (p *place) Removing() { p.m.trace().cleanupPending(p.Ticket.Key) }
+func (p *place) Removing() {
+	t := p.m.trace()
+	report(t.hooks, t.CleanupPending, context.Background(), CleanupPendingEvent{p.Ticket.Key})
+}
 
 // Removed is as in queue.Owner.
-func (p *place) Removed() { p.m.trace().cleanupDone(p.Ticket.Key) }
+func (p *place) Removed() {
+	t := p.m.trace()
+	report(t.hooks, t.CleanupDone, context.Background(), CleanupDoneEvent{p.Ticket.Key})
+}
 
 // Stays is as in queue.Owner.
 func (p *place) Stays(why error) {

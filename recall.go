@@ -211,7 +211,8 @@ func (c *recallState) noticeLocked(h *hold, r line.Recall, now time.Time) {
 	name, token := h.place.Ticket.Name, h.place.Ticket.Rev()
 	c.ends, c.end = ends, &RecalledError{Name: name, Token: token, By: r.By, Reason: r.Reason}
 	c.timer = time.AfterFunc(ends.Sub(now), func() { h.check() })
-	h.m.trace().recalled(name, token, requestOf(r))
+	t := h.m.trace()
+	report(t.hooks, t.Recalled, h.caller, RecalledEvent{name, token, requestOf(r)})
 	h.m.log(slog.LevelWarn, "lock recalled", "name", name, "token", token, "by", r.By,
 		"reason", r.Reason, "grace", min(r.Grace, most))
 	h.checkLocked(now) // it may have none

@@ -1,6 +1,7 @@
 package etcdlock
 
 import (
+	"context"
 	"log/slog"
 	"time"
 
@@ -36,7 +37,8 @@ func (l *listener) SetBackLocked(ended, present *etcd.Epoch) {
 		s.log(slog.LevelWarn, "etcd was set back", "revision", revision, "known", known,
 			"cluster", present.Cluster(), "before", ended.Cluster())
 	}
-	s.trace().setBack(known, revision)
+	t := s.trace()
+	report(t.hooks, t.SetBack, context.Background(), SetBackEvent{known, revision})
 }
 
 // StreamSilent is as in etcd.Listener.

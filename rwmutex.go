@@ -85,11 +85,11 @@ func (rw *RWMutex) acquire(ctx context.Context, try bool) (*Hold, error) {
 	if err := rw.check(); err != nil {
 		return nil, err
 	}
-	h, err := request{m: &rw.m.lockHandle, kind: line.Read, try: try}.lock(ctx)
+	h, started, err := request{m: &rw.m.lockHandle, kind: line.Read, try: try}.lock(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &Hold{m: &rw.m.lockHandle, hold: h}, nil
+	return &Hold{m: &rw.m.lockHandle, hold: h, started: started}, nil
 }
 
 // RDo is [Mutex.Do] with RLock: fn reads, with a context that ends with the hold. An error that is
@@ -109,10 +109,7 @@ func (rw *RWMutex) do(ctx context.Context, fn func(ctx context.Context) error, t
 		return notRun(errors.New("etcdlock: RDo: nil function"))
 	}
 	h, err := rw.acquire(ctx, try)
-	if err != nil {
-		return notRun(err)
-	}
-	return during(ctx, h.hold, fn, func() error { return h.Unlock(ctx) })
+	return h.do(ctx, err, fn)
 }
 
 // check is the error of an RWMutex that was not made here.

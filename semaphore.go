@@ -122,11 +122,11 @@ func (s *Semaphore) acquire(ctx context.Context, n int, try bool) (*Hold, error)
 			fmt.Errorf("%d permits: must be 1 to the limit of %d", n, limit))
 	}
 	w := request{m: &s.m.lockHandle, kind: line.Permit, permit: permit{uint16(n), s.m.limit}, try: try}
-	h, err := w.lock(ctx)
+	h, started, err := w.lock(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &Hold{m: &s.m.lockHandle, hold: h}, nil
+	return &Hold{m: &s.m.lockHandle, hold: h, started: started}, nil
 }
 
 // Do is [Mutex.Do] with Acquire: fn has n permits, and a context that ends with them. An error that

@@ -3,7 +3,6 @@ package etcdlock
 import (
 	"context"
 	"log/slog"
-	"reflect"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -12,132 +11,273 @@ import (
 	"github.com/etcdlock/etcdlock/internal/lease"
 )
 
-// A Trace is a set of hooks in the manner of net/http/httptrace. Any of them may
-// be nil. A goroutine of the Session calls them one at a time and in the order of
-// the events, some time after the event: a hook that blocks or panics holds up or
-// skips other hooks, never a lock. While hooks are blocked, at most 16,384 events
-// are kept; later ones are dropped.
+// A Trace is a set of hooks in the manner of net/http/httptrace: one for each kind of event, with a
+// struct that tells of it. Any of them may be nil. Later versions may add hooks, and fields to the
+// structs.
 //
-// The hooks named ...Context report the same as the hooks without, are called after them, and get
-// the context of a call for its values: for the parent of a span, for instance. It is the very
-// context that Lock, RLock, Acquire, LockAll, Do or their like was given, or context.Background
-// with [Mutex.Locker]. It may have ended. Events without a call (leases, removals, an unreachable
-// etcd) have no such hook.
+// Start is called in the goroutine of a call. A goroutine of the Session calls the others one at a
+// time and in the order of the events, some time after the event: a hook that blocks or panics
+// holds up or skips other hooks, never a lock. While hooks are blocked, at most 16,384 events are
+// kept; later ones are dropped.
+//
+// ctx is for its values. It is that of the call, as Start has returned it: of the call that began a
+// hold, not of the one that ended it. It may have ended. For events without a call (leases,
+// removals, an unreachable etcd, recalls) it is context.Background.
 //
 // The lease hooks, Unavailable and SetBack belong to the Session's Trace (to New's, for a Mutex
 // with its own lease). The other hooks belong to the Mutex's.
 type Trace struct {
-	// Queued: a wait began behind holder, with ahead contenders ahead of it (approximate above
-	// eight). Either Acquired or GaveUp follows, once, with the same ahead.
-	Queued func(name string, ahead int, holder Contender)
-	// GaveUp: Lock, TryLock, Do or their like returned err without a hold. If it had queued, it
-	// was behind ahead contenders. Otherwise, and always with TryLock, ahead is 0.
-	GaveUp func(name string, waited time.Duration, ahead int, err error)
-	// Acquired: a hold began, after a wait behind ahead contenders when queued. Either
-	// Released or Lost follows, once.
-	Acquired func(name string, token int64, waited time.Duration, ahead int)
-	// Shared: the hold of the Acquired right before it is not exclusive. Other holds may be beside
-	// it: readers, mode "read", with weight 1 (see [RWMutex.RLock]), or permits, mode "permit", of
-	// which it has as many as weight (see [Semaphore.Acquire]). For the modes see [Contender.Mode].
-	// It is not called for a hold that is exclusive.
-	Shared func(name string, token int64, mode string, weight int)
+	// Start: a call that locks begins, with the context ctx. The context that Start returns, ctx or
+	// one that comes from it, takes the place of ctx: for the requests and the later hooks of the
+	// call, and as the parent of the context that the function of Do, RDo, DoAll, Lead or their
+	// like gets. So a span that begins here is the parent of the work. nil stands for ctx. Either
+	// Acquired or GaveUp follows, once for each name. A call that nests in a hold (see
+	// [WithReentrancy]) does not begin one, and neither does one with an argument that is refused.
+	//
+	// Start must not block: the call waits for it. If it panics the call goes on with ctx.
+	Start func(ctx context.Context, e StartEvent) context.Context
+
+	// Queued: a wait began behind other contenders. Either Acquired or GaveUp follows, once, with
+	// the same Ahead.
+	Queued func(ctx context.Context, e QueuedEvent)
+	// GaveUp: Lock, TryLock, Do or their like returned an error without a hold.
+	GaveUp func(ctx context.Context, e GaveUpEvent)
+	// Acquired: a hold began. Either Released or Lost follows, once.
+	Acquired func(ctx context.Context, e AcquiredEvent)
 	// Released: a hold ended by Unlock or Close, without a loss. If etcd did not confirm
 	// the release, CleanupPending reports it.
-	Released func(name string, token int64, held time.Duration)
-	// Lost: a hold ended without its release, for the reason in its LostError.
-	Lost func(name string, token int64, held time.Duration, reason error)
+	Released func(ctx context.Context, e ReleasedEvent)
+	// Lost: a hold ended without its release.
+	Lost func(ctx context.Context, e LostEvent)
 	// Recalled: a hold that listens (see [WithRecall]) has noticed a request, or a later one that
 	// ends it sooner. It ends by its Unlock, or when the grace is over; Released or Lost follows.
-	Recalled func(name string, token int64, r RecallRequest)
-
-	// Led: a call of the function of [Mutex.Lead] is over, after the time held, with the error err
-	// that [Mutex.Do] would have returned. Its lock is released, or lost.
-	Led func(name string, token int64, held time.Duration, err error)
-
-	// QueuedContext: as Queued, with the context of the waiting call.
-	QueuedContext func(ctx context.Context, name string, ahead int, holder Contender)
-	// GaveUpContext: as GaveUp, with the context of the call that returned err.
-	GaveUpContext func(ctx context.Context, name string, waited time.Duration, ahead int, err error)
-	// AcquiredContext: as Acquired, with the context of the call that began the hold.
-	AcquiredContext func(ctx context.Context, name string, token int64, waited time.Duration,
-		ahead int)
-	// ReleasedContext: as Released, with the context of the call that began the hold, not of
-	// the one that ended it.
-	ReleasedContext func(ctx context.Context, name string, token int64, held time.Duration)
-	// LostContext: as Lost, with the context of the call that began the hold.
-	LostContext func(ctx context.Context, name string, token int64, held time.Duration, reason error)
-
-	// LedContext: as Led, with the context that Lead was given.
-	LedContext func(ctx context.Context, name string, token int64, held time.Duration, err error)
+	Recalled func(ctx context.Context, e RecalledEvent)
+	// Led: a call of the function of [Mutex.Lead] is over. Its lock is released, or lost.
+	Led func(ctx context.Context, e LedEvent)
 
 	// LeaseGranted: the Session has a lease.
-	LeaseGranted func(lease clientv3.LeaseID, ttl time.Duration)
+	LeaseGranted func(ctx context.Context, e LeaseGrantedEvent)
 	// LeaseRenewed: etcd acknowledged a renewal.
-	LeaseRenewed func(lease clientv3.LeaseID, roundTrip time.Duration)
+	LeaseRenewed func(ctx context.Context, e LeaseRenewedEvent)
 	// RenewalFailed: an attempt to renew failed; more follow. The end of a renewal stream that
 	// has answered before, with its token or its member, is not a failure yet.
-	RenewalFailed func(lease clientv3.LeaseID, err error)
+	RenewalFailed func(ctx context.Context, e RenewalFailedEvent)
 	// LeaseAtRisk: less than half of the TTL less the margin remains until the lease's holds
 	// are lost, and no renewal is acknowledged. It is called again with each further attempt.
-	LeaseAtRisk func(lease clientv3.LeaseID, remaining time.Duration)
-	// LeaseReplaced: no new hold will use the lease old any more, because it was lost,
-	// is in doubt, or was given back.
-	LeaseReplaced func(old clientv3.LeaseID, reason error)
+	LeaseAtRisk func(ctx context.Context, e LeaseAtRiskEvent)
+	// LeaseReplaced: no new hold will use a lease any more, because it was lost, is in doubt, or
+	// was given back.
+	LeaseReplaced func(ctx context.Context, e LeaseReplacedEvent)
 
-	// Unavailable: a call waits for etcd, which has not answered for the time since. The reason
-	// err is gRPC's own if there is no connection, and also [ErrUnavailable]. The hook is called
+	// Unavailable: a call waits for etcd, which does not answer. The hook is called
 	// after the first attempt without an answer and then every 10 s, once for all calls of
 	// the Session.
-	Unavailable func(err error, since time.Duration)
-	// SetBack: etcd's revision went back from known to revision, or it is another cluster:
+	Unavailable func(ctx context.Context, e UnavailableEvent)
+	// SetBack: etcd's revision went back, or it is another cluster:
 	// it was restored or wiped, or the client was moved. The Session reads its keys again.
-	SetBack func(known, revision int64)
+	SetBack func(ctx context.Context, e SetBackEvent)
 
 	// CleanupPending: a key must go and is being removed in the background.
-	CleanupPending func(key string)
+	CleanupPending func(ctx context.Context, e CleanupPendingEvent)
 	// CleanupDone: that key is gone for certain.
-	CleanupDone func(key string)
+	CleanupDone func(ctx context.Context, e CleanupDoneEvent)
 }
+
+// A StartEvent is a call that locks.
+type StartEvent struct {
+	Name   string   // of the lock, of several names the first
+	Names  []string // all of them; nil if there is one
+	Mode   Mode
+	Weight int  // how many permits it wants, otherwise 1
+	Try    bool // it waits for no other contender
+}
+
+// A QueuedEvent is a wait behind other contenders.
+type QueuedEvent struct {
+	Name   string
+	Ahead  int // contenders ahead of it; approximate above eight
+	Holder Contender
+}
+
+// A GaveUpEvent is a call that got no hold.
+type GaveUpEvent struct {
+	Name   string
+	Waited time.Duration // since the call began
+	Ahead  int           // contenders it was behind, if it had queued; otherwise, and with TryLock, 0
+	Err    error         // that the call returned
+}
+
+// An AcquiredEvent is a hold that began.
+type AcquiredEvent struct {
+	Name   string
+	Token  int64
+	Mode   Mode
+	Weight int           // how many permits it has, otherwise 1
+	Waited time.Duration // since the call began
+	Ahead  int           // contenders it was behind, if it had queued
+}
+
+// A ReleasedEvent is a hold that ended without a loss.
+type ReleasedEvent struct {
+	Name  string
+	Token int64
+	Held  time.Duration
+}
+
+// A LostEvent is a hold that was lost.
+type LostEvent struct {
+	Name   string
+	Token  int64
+	Held   time.Duration
+	Reason error // in its LostError
+}
+
+// A RecalledEvent is a request to a hold to end.
+type RecalledEvent struct {
+	Name    string
+	Token   int64
+	Request RecallRequest
+}
+
+// A LedEvent is a term of leadership.
+type LedEvent struct {
+	Name  string
+	Token int64
+	Held  time.Duration
+	Err   error // that [Mutex.Do] would have returned
+}
+
+// A LeaseGrantedEvent is a lease that a Session begins to use.
+type LeaseGrantedEvent struct {
+	Lease clientv3.LeaseID
+	TTL   time.Duration // as granted
+}
+
+// A LeaseRenewedEvent is a renewal.
+type LeaseRenewedEvent struct {
+	Lease     clientv3.LeaseID
+	RoundTrip time.Duration
+}
+
+// A RenewalFailedEvent is an attempt to renew a lease that failed.
+type RenewalFailedEvent struct {
+	Lease clientv3.LeaseID
+	Err   error
+}
+
+// A LeaseAtRiskEvent is an attempt to renew a lease that comes late.
+type LeaseAtRiskEvent struct {
+	Lease     clientv3.LeaseID
+	Remaining time.Duration // until its holds are lost
+}
+
+// A LeaseReplacedEvent is a lease that gets no new holds.
+type LeaseReplacedEvent struct {
+	Old    clientv3.LeaseID
+	Reason error
+}
+
+// An UnavailableEvent is an etcd that does not answer.
+type UnavailableEvent struct {
+	Err   error         // gRPC's own reason if there is no connection; it is also [ErrUnavailable]
+	Since time.Duration // for how long it has not answered
+}
+
+// A SetBackEvent is an etcd whose history has changed.
+type SetBackEvent struct {
+	Known, Revision int64 // the highest revision before, and that of now
+}
+
+// A CleanupPendingEvent is a key that is being removed.
+type CleanupPendingEvent struct{ Key string }
+
+// A CleanupDoneEvent is a key that is gone.
+type CleanupDoneEvent struct{ Key string }
 
 // JoinTraces returns one Trace that calls the hooks of all the given ones, in their order. Use it
 // where [WithTrace] takes one Trace and there are several: for metrics and spans, for instance. A
 // hook that none of them has stays nil, and a nil Trace has none. The result has the hooks that
 // the Traces have now; later changes to them do not change it. A hook that panics skips the same
-// hook of the Traces after it.
+// hook of the Traces after it. Each Start gets the context that the one before has returned.
 func JoinTraces(traces ...*Trace) *Trace {
-	joined := new(Trace)
-	fields := reflect.ValueOf(joined).Elem()
-	for i := range fields.NumField() { // so that no hook is forgotten
-		var hooks []reflect.Value
-		for _, t := range traces {
-			if t == nil {
-				continue
-			}
-			if hook := reflect.ValueOf(t).Elem().Field(i); !hook.IsNil() {
-				hooks = append(hooks, hook)
-			}
-		}
-		field := fields.Field(i)
-		switch len(hooks) {
-		case 0:
-		case 1:
-			field.Set(hooks[0])
-		default:
-			field.Set(reflect.MakeFunc(field.Type(), func(args []reflect.Value) []reflect.Value {
-				for _, hook := range hooks {
-					hook.Call(args)
-				}
-				return nil
-			}))
+	return &Trace{
+		Start:          joinStarts(traces),
+		Queued:         join(traces, func(t *Trace) hook[QueuedEvent] { return t.Queued }),
+		GaveUp:         join(traces, func(t *Trace) hook[GaveUpEvent] { return t.GaveUp }),
+		Acquired:       join(traces, func(t *Trace) hook[AcquiredEvent] { return t.Acquired }),
+		Released:       join(traces, func(t *Trace) hook[ReleasedEvent] { return t.Released }),
+		Lost:           join(traces, func(t *Trace) hook[LostEvent] { return t.Lost }),
+		Recalled:       join(traces, func(t *Trace) hook[RecalledEvent] { return t.Recalled }),
+		Led:            join(traces, func(t *Trace) hook[LedEvent] { return t.Led }),
+		LeaseGranted:   join(traces, func(t *Trace) hook[LeaseGrantedEvent] { return t.LeaseGranted }),
+		LeaseRenewed:   join(traces, func(t *Trace) hook[LeaseRenewedEvent] { return t.LeaseRenewed }),
+		RenewalFailed:  join(traces, func(t *Trace) hook[RenewalFailedEvent] { return t.RenewalFailed }),
+		LeaseAtRisk:    join(traces, func(t *Trace) hook[LeaseAtRiskEvent] { return t.LeaseAtRisk }),
+		LeaseReplaced:  join(traces, func(t *Trace) hook[LeaseReplacedEvent] { return t.LeaseReplaced }),
+		Unavailable:    join(traces, func(t *Trace) hook[UnavailableEvent] { return t.Unavailable }),
+		SetBack:        join(traces, func(t *Trace) hook[SetBackEvent] { return t.SetBack }),
+		CleanupPending: join(traces, func(t *Trace) hook[CleanupPendingEvent] { return t.CleanupPending }),
+		CleanupDone:    join(traces, func(t *Trace) hook[CleanupDoneEvent] { return t.CleanupDone }),
+	}
+}
+
+// A hook is one for events of a kind.
+type hook[E any] = func(ctx context.Context, e E)
+
+// join is the hook that calls those of all traces, nil if none has one.
+func join[E any](traces []*Trace, of func(*Trace) hook[E]) hook[E] {
+	var hooks []hook[E]
+	for _, t := range traces {
+		if t != nil && of(t) != nil {
+			hooks = append(hooks, of(t))
 		}
 	}
-	return joined
+	switch len(hooks) {
+	case 0:
+		return nil
+	case 1:
+		return hooks[0]
+	}
+	return func(ctx context.Context, e E) {
+		for _, h := range hooks {
+			h(ctx, e)
+		}
+	}
+}
+
+// joinStarts is join for Start.
+func joinStarts(traces []*Trace) func(context.Context, StartEvent) context.Context {
+	var starts []func(context.Context, StartEvent) context.Context
+	for _, t := range traces {
+		if t != nil && t.Start != nil {
+			starts = append(starts, t.Start)
+		}
+	}
+	if len(starts) == 0 {
+		return nil
+	}
+	return func(ctx context.Context, e StartEvent) context.Context {
+		for _, start := range starts {
+			if next := start(ctx, e); next != nil {
+				ctx = next
+			}
+		}
+		return ctx
+	}
+}
+
+// start calls the hook Start of a call with ctx, and returns the context of the call.
+func (t *Trace) start(ctx context.Context, e StartEvent) (started context.Context) {
+	defer func() {
+		if p := recover(); p != nil || started == nil {
+			started = ctx
+		}
+	}()
+	return t.Start(ctx, e)
 }
 
 // tellsQueued reports whether a hook wants to know what is ahead of a claim that queues.
-func (t *Trace) tellsQueued() bool {
-	return t.Queued != nil || t.QueuedContext != nil
-}
+func (t *Trace) tellsQueued() bool { return t.Queued != nil }
 
 // A tracer reports events to the hooks of a Trace that are set, in the order of its calls.
 type tracer struct {
@@ -145,122 +285,46 @@ type tracer struct {
 	hooks *events.Queue
 }
 
-func (r tracer) queued(caller context.Context, name string, ahead int, holder Contender) {
-	if r.Queued != nil {
-		r.hooks.Run(func() { r.Queued(name, ahead, holder) })
-	}
-	if r.QueuedContext != nil {
-		r.hooks.Run(func() { r.QueuedContext(caller, name, ahead, holder) })
+// report has a hook called with ctx and e, if it is set.
+func report[E any](q *events.Queue, to hook[E], ctx context.Context, e E) {
+	if to != nil {
+		queueHook(q, to, ctx, e)
 	}
 }
 
-func (r tracer) gaveUp(
-	caller context.Context, name string, waited time.Duration, ahead int, err error,
-) {
-	if r.GaveUp != nil {
-		r.hooks.Run(func() { r.GaveUp(name, waited, ahead, err) })
-	}
-	if r.GaveUpContext != nil {
-		r.hooks.Run(func() { r.GaveUpContext(caller, name, waited, ahead, err) })
-	}
-}
-
-func (r tracer) acquired(
-	caller context.Context, name string, token int64, waited time.Duration, ahead int,
-) {
-	if r.Acquired != nil {
-		r.hooks.Run(func() { r.Acquired(name, token, waited, ahead) })
-	}
-	if r.AcquiredContext != nil {
-		r.hooks.Run(func() { r.AcquiredContext(caller, name, token, waited, ahead) })
-	}
-}
-
-func (r tracer) shared(name string, token int64, mode string, weight int) {
-	if r.Shared != nil {
-		r.hooks.Run(func() { r.Shared(name, token, mode, weight) })
-	}
-}
-
-func (r tracer) released(caller context.Context, name string, token int64, held time.Duration) {
-	if r.Released != nil {
-		r.hooks.Run(func() { r.Released(name, token, held) })
-	}
-	if r.ReleasedContext != nil {
-		r.hooks.Run(func() { r.ReleasedContext(caller, name, token, held) })
-	}
-}
-
-func (r tracer) lost(
-	caller context.Context, name string, token int64, held time.Duration, reason error,
-) {
-	if r.Lost != nil {
-		r.hooks.Run(func() { r.Lost(name, token, held, reason) })
-	}
-	if r.LostContext != nil {
-		r.hooks.Run(func() { r.LostContext(caller, name, token, held, reason) })
-	}
-}
-
-func (r tracer) recalled(name string, token int64, request RecallRequest) {
-	if r.Recalled != nil {
-		r.hooks.Run(func() { r.Recalled(name, token, request) })
-	}
-}
-
-func (r tracer) led(caller context.Context, name string, token int64, held time.Duration, err error) {
-	if r.Led != nil {
-		r.hooks.Run(func() { r.Led(name, token, held, err) })
-	}
-	if r.LedContext != nil {
-		r.hooks.Run(func() { r.LedContext(caller, name, token, held, err) })
-	}
+// queueHook is for report, whose e is not to be allocated where there is no hook.
+//
+//go:noinline
+func queueHook[E any](q *events.Queue, to hook[E], ctx context.Context, e E) {
+	q.Run(func() { to(ctx, e) })
 }
 
 // ofLeases are the hooks for what happens to leases, with log.
 func (r tracer) ofLeases(log func(slog.Level, string, ...any)) lease.Hooks {
+	none := context.Background()
 	return lease.Hooks{
-		Granted:       hookOf(r.hooks, &r.LeaseGranted),
-		Renewed:       hookOf(r.hooks, &r.LeaseRenewed),
-		RenewalFailed: hookOf(r.hooks, &r.RenewalFailed),
-		AtRisk:        hookOf(r.hooks, &r.LeaseAtRisk),
-		Replaced:      hookOf(r.hooks, &r.LeaseReplaced),
-		Log:           log,
-	}
-}
-
-// hookOf is what reports an event to a hook, if that is set.
-func hookOf[A, B any](q *events.Queue, hook *func(A, B)) func(A, B) {
-	return func(a A, b B) {
-		if h := *hook; h != nil {
-			q.Run(func() { h(a, b) })
-		}
+		Granted: func(id clientv3.LeaseID, ttl time.Duration) {
+			report(r.hooks, r.LeaseGranted, none, LeaseGrantedEvent{id, ttl})
+		},
+		Renewed: func(id clientv3.LeaseID, roundTrip time.Duration) {
+			report(r.hooks, r.LeaseRenewed, none, LeaseRenewedEvent{id, roundTrip})
+		},
+		RenewalFailed: func(id clientv3.LeaseID, err error) {
+			report(r.hooks, r.RenewalFailed, none, RenewalFailedEvent{id, err})
+		},
+		AtRisk: func(id clientv3.LeaseID, remaining time.Duration) {
+			report(r.hooks, r.LeaseAtRisk, none, LeaseAtRiskEvent{id, remaining})
+		},
+		Replaced: func(old clientv3.LeaseID, why error) {
+			report(r.hooks, r.LeaseReplaced, none, LeaseReplacedEvent{old, why})
+		},
+		Log: log,
 	}
 }
 
 func (r tracer) unavailable(reason error, since time.Duration) {
-	if r.Unavailable != nil {
-		err := &opError{text: reason.Error(), wraps: []error{ErrUnavailable, reason}}
-		r.hooks.Run(func() { r.Unavailable(err, since) })
-	}
-}
-
-func (r tracer) setBack(known, revision int64) {
-	if r.SetBack != nil {
-		r.hooks.Run(func() { r.SetBack(known, revision) })
-	}
-}
-
-func (r tracer) cleanupPending(key string) {
-	if r.CleanupPending != nil {
-		r.hooks.Run(func() { r.CleanupPending(key) })
-	}
-}
-
-func (r tracer) cleanupDone(key string) {
-	if r.CleanupDone != nil {
-		r.hooks.Run(func() { r.CleanupDone(key) })
-	}
+	err := &opError{text: reason.Error(), wraps: []error{ErrUnavailable, reason}}
+	report(r.hooks, r.Unavailable, context.Background(), UnavailableEvent{err, since})
 }
 
 // tell logs a record, in order with the hooks.

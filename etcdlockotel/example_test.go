@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.opentelemetry.io/otel/attribute"
@@ -167,14 +166,14 @@ func observer() (told, *etcdlock.Trace) {
 		released: make(chan struct{}, 4096), lost: make(chan struct{}, 4096),
 	}
 	return t, &etcdlock.Trace{
-		QueuedContext: func(context.Context, string, int, etcdlock.Contender) {
+		Queued: func(_ context.Context, _ etcdlock.QueuedEvent) {
 			t.queued <- struct{}{}
 		},
-		GaveUpContext: func(context.Context, string, time.Duration, int, error) { t.gaveUp <- struct{}{} },
-		ReleasedContext: func(context.Context, string, int64, time.Duration) {
+		GaveUp: func(_ context.Context, _ etcdlock.GaveUpEvent) { t.gaveUp <- struct{}{} },
+		Released: func(_ context.Context, _ etcdlock.ReleasedEvent) {
 			t.released <- struct{}{}
 		},
-		LostContext: func(context.Context, string, int64, time.Duration, error) { t.lost <- struct{}{} },
+		Lost: func(_ context.Context, _ etcdlock.LostEvent) { t.lost <- struct{}{} },
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -181,62 +180,56 @@ func newInstruments(o metricsOptions) (*instruments, error) {
 func (i *instruments) trace() *etcdlock.Trace {
 	count := func(c metric.Int64Counter) { c.Add(context.Background(), 1) }
 	return &etcdlock.Trace{
-		QueuedContext: func(ctx context.Context, name string, _ int, _ etcdlock.Contender) {
-			i.queued.Add(ctx, 1, i.of(name))
+		Queued: func(ctx context.Context, e etcdlock.QueuedEvent) {
+			i.queued.Add(ctx, 1, i.of(e.Name))
 		},
-		GaveUpContext: func(
-			ctx context.Context, name string, waited time.Duration, ahead int, err error,
-		) {
+		GaveUp: func(ctx context.Context, e etcdlock.GaveUpEvent) {
 			attributes := []attribute.KeyValue{acquiredKey.Bool(false)}
-			if why := whyGivenUp(err); why != "" {
+			if why := whyGivenUp(e.Err); why != "" {
 				attributes = append(attributes, semconv.ErrorTypeKey.String(why))
 			}
-			i.waited(ctx, name, waited, ahead, attributes...)
+			i.waited(ctx, e.Name, e.Waited, e.Ahead, attributes...)
 		},
-		AcquiredContext: func(
-			ctx context.Context, name string, _ int64, waited time.Duration, ahead int,
-		) {
-			i.waited(ctx, name, waited, ahead, acquiredKey.Bool(true))
-			i.active.Add(ctx, 1, i.of(name))
-			i.begin(name)
-		},
-		Shared: func(name string, _ int64, mode string, weight int) {
-			i.shared.Add(context.Background(), 1, i.of(name, modeKey.String(mode)))
-			if mode == "permit" {
-				i.permits.Add(context.Background(), int64(weight), i.of(name))
+		Acquired: func(ctx context.Context, e etcdlock.AcquiredEvent) {
+			i.waited(ctx, e.Name, e.Waited, e.Ahead, acquiredKey.Bool(true))
+			i.active.Add(ctx, 1, i.of(e.Name))
+			i.begin(e.Name)
+			if e.Mode != etcdlock.ModeExclusive {
+				i.shared.Add(context.Background(), 1, i.of(e.Name, modeKey.String(string(e.Mode))))
+			}
+			if e.Mode == etcdlock.ModePermit {
+				i.permits.Add(context.Background(), int64(e.Weight), i.of(e.Name))
 			}
 		},
-		ReleasedContext: func(ctx context.Context, name string, _ int64, held time.Duration) {
-			i.ended(ctx, name, held)
+		Released: func(ctx context.Context, e etcdlock.ReleasedEvent) {
+			i.ended(ctx, e.Name, e.Held)
 		},
-		LostContext: func(
-			ctx context.Context, name string, _ int64, held time.Duration, reason error,
-		) {
-			why := semconv.ErrorTypeKey.String(whyLost(reason))
-			i.lost.Add(ctx, 1, i.of(name, why))
-			i.ended(ctx, name, held, why)
+		Lost: func(ctx context.Context, e etcdlock.LostEvent) {
+			why := semconv.ErrorTypeKey.String(whyLost(e.Reason))
+			i.lost.Add(ctx, 1, i.of(e.Name, why))
+			i.ended(ctx, e.Name, e.Held, why)
 		},
-		Recalled: func(name string, _ int64, _ etcdlock.RecallRequest) {
-			i.recalled.Add(context.Background(), 1, i.of(name))
+		Recalled: func(_ context.Context, e etcdlock.RecalledEvent) {
+			i.recalled.Add(context.Background(), 1, i.of(e.Name))
 		},
-		LedContext: func(ctx context.Context, name string, _ int64, held time.Duration, err error) {
+		Led: func(ctx context.Context, e etcdlock.LedEvent) {
 			var attributes []attribute.KeyValue
-			if why := whyFailed(err); why != "" {
+			if why := whyFailed(e.Err); why != "" {
 				attributes = append(attributes, semconv.ErrorTypeKey.String(why))
 			}
-			i.term.Record(ctx, held.Seconds(), i.of(name, attributes...))
+			i.term.Record(ctx, e.Held.Seconds(), i.of(e.Name, attributes...))
 		},
-		LeaseGranted: func(clientv3.LeaseID, time.Duration) { count(i.granted) },
-		LeaseRenewed: func(_ clientv3.LeaseID, roundTrip time.Duration) {
-			i.renewal.Record(context.Background(), roundTrip.Seconds())
+		LeaseGranted: func(_ context.Context, _ etcdlock.LeaseGrantedEvent) { count(i.granted) },
+		LeaseRenewed: func(_ context.Context, e etcdlock.LeaseRenewedEvent) {
+			i.renewal.Record(context.Background(), e.RoundTrip.Seconds())
 		},
-		RenewalFailed:  func(clientv3.LeaseID, error) { count(i.renewalsFailed) },
-		LeaseAtRisk:    func(clientv3.LeaseID, time.Duration) { count(i.atRisk) },
-		LeaseReplaced:  func(clientv3.LeaseID, error) { count(i.replaced) },
-		Unavailable:    func(error, time.Duration) { count(i.unavailable) },
-		SetBack:        func(int64, int64) { count(i.setBack) },
-		CleanupPending: func(string) { count(i.removalsBegun) },
-		CleanupDone:    func(string) { count(i.removalsDone) },
+		RenewalFailed:  func(_ context.Context, _ etcdlock.RenewalFailedEvent) { count(i.renewalsFailed) },
+		LeaseAtRisk:    func(_ context.Context, _ etcdlock.LeaseAtRiskEvent) { count(i.atRisk) },
+		LeaseReplaced:  func(_ context.Context, _ etcdlock.LeaseReplacedEvent) { count(i.replaced) },
+		Unavailable:    func(_ context.Context, _ etcdlock.UnavailableEvent) { count(i.unavailable) },
+		SetBack:        func(_ context.Context, _ etcdlock.SetBackEvent) { count(i.setBack) },
+		CleanupPending: func(_ context.Context, _ etcdlock.CleanupPendingEvent) { count(i.removalsBegun) },
+		CleanupDone:    func(_ context.Context, _ etcdlock.CleanupDoneEvent) { count(i.removalsDone) },
 	}
 }
 

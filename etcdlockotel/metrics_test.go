@@ -432,28 +432,39 @@ func TestARefusedInstrumentIsAnError(t *testing.T) {
 	require.Nil(t, hooks)
 }
 
-// Each hook is measured. Of two hooks for one event, it is the one with a context.
+// Each hook is measured, but for Start: of the call another hook tells how it ends.
 func TestEachHookIsMeasured(t *testing.T) {
 	_, trace := measuring(t)
 	hooks := reflect.ValueOf(trace).Elem()
 	for i := range hooks.NumField() {
 		name := hooks.Type().Field(i).Name
-		_, twin := hooks.Type().FieldByName(name + "Context")
-		require.Equal(t, twin, hooks.Field(i).IsNil(), name)
+		require.Equal(t, name == "Start", hooks.Field(i).IsNil(), name)
 	}
 }
 
 // Each hook without a call adds to its own counter, and to no other.
 func TestWhatHasNoCallHasItsCounter(t *testing.T) {
 	for counter, tell := range map[string]func(*etcdlock.Trace){
-		"lease.granted":         func(h *etcdlock.Trace) { h.LeaseGranted(1, time.Second) },
-		"lease.replaced":        func(h *etcdlock.Trace) { h.LeaseReplaced(1, etcdlock.ErrExpired) },
-		"lease.renewal.failed":  func(h *etcdlock.Trace) { h.RenewalFailed(1, etcdlock.ErrUnavailable) },
-		"lease.renewal.at_risk": func(h *etcdlock.Trace) { h.LeaseAtRisk(1, time.Second) },
-		"etcd.unavailable":      func(h *etcdlock.Trace) { h.Unavailable(nil, time.Second) },
-		"etcd.set_back":         func(h *etcdlock.Trace) { h.SetBack(2, 1) },
-		"removal.begun":         func(h *etcdlock.Trace) { h.CleanupPending("key") },
-		"removal.done":          func(h *etcdlock.Trace) { h.CleanupDone("key") },
+		"lease.granted": func(h *etcdlock.Trace) {
+			h.LeaseGranted(context.Background(), etcdlock.LeaseGrantedEvent{Lease: 1, TTL: time.Second})
+		},
+		"lease.replaced": func(h *etcdlock.Trace) {
+			h.LeaseReplaced(context.Background(), etcdlock.LeaseReplacedEvent{Old: 1, Reason: etcdlock.ErrExpired})
+		},
+		"lease.renewal.failed": func(h *etcdlock.Trace) {
+			h.RenewalFailed(context.Background(), etcdlock.RenewalFailedEvent{Lease: 1, Err: etcdlock.ErrUnavailable})
+		},
+		"lease.renewal.at_risk": func(h *etcdlock.Trace) {
+			h.LeaseAtRisk(context.Background(), etcdlock.LeaseAtRiskEvent{Lease: 1, Remaining: time.Second})
+		},
+		"etcd.unavailable": func(h *etcdlock.Trace) {
+			h.Unavailable(context.Background(), etcdlock.UnavailableEvent{Since: time.Second})
+		},
+		"etcd.set_back": func(h *etcdlock.Trace) { h.SetBack(context.Background(), etcdlock.SetBackEvent{Known: 2, Revision: 1}) },
+		"removal.begun": func(h *etcdlock.Trace) {
+			h.CleanupPending(context.Background(), etcdlock.CleanupPendingEvent{Key: "key"})
+		},
+		"removal.done": func(h *etcdlock.Trace) { h.CleanupDone(context.Background(), etcdlock.CleanupDoneEvent{Key: "key"}) },
 	} {
 		reader, hooks := measuring(t)
 		want := recorded(t, reader)
@@ -470,14 +481,14 @@ func everything(t *testing.T) *sdkmetric.ManualReader {
 	reader, hooks := measuring(t, etcdlockotel.WithLockKind(kind))
 	for i := range 100 {
 		name := fmt.Sprintf("orders/%d", i)
-		hooks.QueuedContext(t.Context(), name, 1, etcdlock.Contender{})
-		hooks.GaveUpContext(t.Context(), name, time.Second, 1, context.Canceled)
-		hooks.AcquiredContext(t.Context(), name, 1, time.Second, 0)
-		hooks.LostContext(t.Context(), name, 1, time.Second, etcdlock.ErrExpired)
-		hooks.LedContext(t.Context(), name, 1, time.Second, etcdlock.ErrRecalled)
-		hooks.Shared(name, 1, "permit", 2)
+		hooks.Queued(t.Context(), etcdlock.QueuedEvent{Name: name, Ahead: 1, Holder: etcdlock.Contender{}})
+		hooks.GaveUp(t.Context(), etcdlock.GaveUpEvent{Name: name, Waited: time.Second, Ahead: 1, Err: context.Canceled})
+		hooks.Acquired(t.Context(), etcdlock.AcquiredEvent{Name: name, Token: 1, Waited: time.Second,
+			Mode: etcdlock.ModePermit, Weight: 2})
+		hooks.Lost(t.Context(), etcdlock.LostEvent{Name: name, Token: 1, Held: time.Second, Reason: etcdlock.ErrExpired})
+		hooks.Led(t.Context(), etcdlock.LedEvent{Name: name, Token: 1, Held: time.Second, Err: etcdlock.ErrRecalled})
 	}
-	hooks.LeaseRenewed(1, time.Second)
+	hooks.LeaseRenewed(context.Background(), etcdlock.LeaseRenewedEvent{Lease: 1, RoundTrip: time.Second})
 	return reader
 }
 
@@ -532,7 +543,7 @@ func TestAKindIsLeftOutIfThereIsNone(t *testing.T) {
 		{etcdlockotel.WithLockKind(func(string) string { return "" })},
 	} {
 		reader, hooks := measuring(t, opts...)
-		hooks.AcquiredContext(t.Context(), "orders/1", 1, time.Second, 0)
+		hooks.Acquired(t.Context(), etcdlock.AcquiredEvent{Name: "orders/1", Token: 1, Waited: time.Second})
 		require.Equal(t, "1", recorded(t, reader)["etcdlock.hold.active"])
 	}
 }
@@ -568,10 +579,10 @@ func TestExemplarsLeadToTheRequest(t *testing.T) {
 		}
 		return n
 	}
-	hooks.AcquiredContext(ctx, "a", 1, time.Second, 0)
+	hooks.Acquired(ctx, etcdlock.AcquiredEvent{Name: "a", Token: 1, Waited: time.Second})
 	require.Equal(t,
 		map[string]int{"etcdlock.wait.duration": 1, "etcdlock.hold.active": 1}, exemplars())
-	hooks.LostContext(ctx, "a", 1, 2*time.Second, etcdlock.ErrExpired)
+	hooks.Lost(ctx, etcdlock.LostEvent{Name: "a", Token: 1, Held: 2 * time.Second, Reason: etcdlock.ErrExpired})
 	got := exemplars()
 	require.Equal(t, 1, got["etcdlock.hold.lost"])
 	require.Equal(t, 1, got["etcdlock.hold.duration"])
@@ -583,10 +594,10 @@ func TestDurationsGoToTheirBuckets(t *testing.T) {
 	for _, lasted := range []time.Duration{
 		time.Millisecond, 2 * time.Millisecond, 4 * time.Second, 10 * time.Minute,
 	} {
-		hooks.AcquiredContext(t.Context(), "a", 1, lasted, 0)
-		hooks.ReleasedContext(t.Context(), "a", 1, lasted)
-		hooks.LedContext(t.Context(), "a", 1, lasted, nil)
-		hooks.LeaseRenewed(1, lasted)
+		hooks.Acquired(t.Context(), etcdlock.AcquiredEvent{Name: "a", Token: 1, Waited: lasted})
+		hooks.Released(t.Context(), etcdlock.ReleasedEvent{Name: "a", Token: 1, Held: lasted})
+		hooks.Led(t.Context(), etcdlock.LedEvent{Name: "a", Token: 1, Held: lasted})
+		hooks.LeaseRenewed(context.Background(), etcdlock.LeaseRenewedEvent{Lease: 1, RoundTrip: lasted})
 	}
 	histograms := 0
 	for _, m := range instruments(t, reader) {

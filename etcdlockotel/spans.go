@@ -60,49 +60,41 @@ func NewTrace(opts ...Option) *etcdlock.Trace {
 		return s, trace.WithTimestamp(now)
 	}
 	return &etcdlock.Trace{
-		QueuedContext: func(ctx context.Context, name string, ahead int, holder etcdlock.Contender) {
+		Queued: func(ctx context.Context, e etcdlock.QueuedEvent) {
 			trace.SpanFromContext(ctx).AddEvent("etcdlock.queued", trace.WithAttributes(
-				nameKey.String(name), aheadKey.Int(ahead), ownerKey.String(holder.Owner),
-				hostKey.String(holder.Host), pidKey.Int(holder.PID)))
+				nameKey.String(e.Name), aheadKey.Int(e.Ahead), ownerKey.String(e.Holder.Owner),
+				hostKey.String(e.Holder.Host), pidKey.Int(e.Holder.PID)))
 		},
-		GaveUpContext: func(
-			ctx context.Context, name string, waited time.Duration, ahead int, err error,
-		) {
-			s, now := over(ctx, "etcdlock.wait", waited,
-				nameKey.String(name), acquiredKey.Bool(false), aheadKey.Int(ahead))
-			if why := whyGivenUp(err); why != "" {
+		GaveUp: func(ctx context.Context, e etcdlock.GaveUpEvent) {
+			s, now := over(ctx, "etcdlock.wait", e.Waited,
+				nameKey.String(e.Name), acquiredKey.Bool(false), aheadKey.Int(e.Ahead))
+			if why := whyGivenUp(e.Err); why != "" {
 				s.SetAttributes(semconv.ErrorTypeKey.String(why))
-				s.SetStatus(codes.Error, bare(err))
+				s.SetStatus(codes.Error, bare(e.Err))
 			}
 			s.End(now)
 		},
-		AcquiredContext: func(
-			ctx context.Context, name string, token int64, waited time.Duration, ahead int,
-		) {
-			s, now := over(ctx, "etcdlock.wait", waited,
-				nameKey.String(name), tokenKey.Int64(token), acquiredKey.Bool(true), aheadKey.Int(ahead))
+		Acquired: func(ctx context.Context, e etcdlock.AcquiredEvent) {
+			s, now := over(ctx, "etcdlock.wait", e.Waited,
+				nameKey.String(e.Name), tokenKey.Int64(e.Token), acquiredKey.Bool(true), aheadKey.Int(e.Ahead))
 			s.End(now)
 		},
-		ReleasedContext: func(ctx context.Context, name string, token int64, held time.Duration) {
-			s, now := over(ctx, "etcdlock.hold", held, nameKey.String(name), tokenKey.Int64(token))
+		Released: func(ctx context.Context, e etcdlock.ReleasedEvent) {
+			s, now := over(ctx, "etcdlock.hold", e.Held, nameKey.String(e.Name), tokenKey.Int64(e.Token))
 			s.End(now)
 		},
-		LostContext: func(
-			ctx context.Context, name string, token int64, held time.Duration, reason error,
-		) {
-			why := semconv.ErrorTypeKey.String(whyLost(reason))
-			s, now := over(ctx, "etcdlock.hold", held, nameKey.String(name), tokenKey.Int64(token), why)
+		Lost: func(ctx context.Context, e etcdlock.LostEvent) {
+			why := semconv.ErrorTypeKey.String(whyLost(e.Reason))
+			s, now := over(ctx, "etcdlock.hold", e.Held, nameKey.String(e.Name), tokenKey.Int64(e.Token), why)
 			s.AddEvent("etcdlock.lost", now, trace.WithAttributes(why))
-			s.SetStatus(codes.Error, "lock lost: "+bare(reason))
+			s.SetStatus(codes.Error, "lock lost: "+bare(e.Reason))
 			s.End(now)
 		},
-		LedContext: func(
-			ctx context.Context, name string, token int64, held time.Duration, err error,
-		) {
-			s, now := over(ctx, "etcdlock.term", held, nameKey.String(name), tokenKey.Int64(token))
-			if why := whyFailed(err); why != "" {
+		Led: func(ctx context.Context, e etcdlock.LedEvent) {
+			s, now := over(ctx, "etcdlock.term", e.Held, nameKey.String(e.Name), tokenKey.Int64(e.Token))
+			if why := whyFailed(e.Err); why != "" {
 				s.SetAttributes(semconv.ErrorTypeKey.String(why))
-				s.SetStatus(codes.Error, firstLine(bare(err)))
+				s.SetStatus(codes.Error, firstLine(bare(e.Err)))
 			}
 			s.End(now)
 		},

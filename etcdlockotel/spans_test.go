@@ -47,11 +47,11 @@ func TestSpansAreAsLongAsWhatTheyTell(t *testing.T) {
 	exporter, provider := tracing(t)
 	hooks := etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider))
 	before := time.Now()
-	hooks.AcquiredContext(t.Context(), "a", 1, 3*time.Second, 0)
-	hooks.ReleasedContext(t.Context(), "a", 1, 5*time.Second)
-	hooks.LostContext(t.Context(), "a", 2, 7*time.Second, errors.New("because"))
-	hooks.GaveUpContext(t.Context(), "a", 9*time.Second, 1, context.Canceled)
-	hooks.LedContext(t.Context(), "a", 2, 11*time.Second, nil)
+	hooks.Acquired(t.Context(), etcdlock.AcquiredEvent{Name: "a", Token: 1, Waited: 3 * time.Second})
+	hooks.Released(t.Context(), etcdlock.ReleasedEvent{Name: "a", Token: 1, Held: 5 * time.Second})
+	hooks.Lost(t.Context(), etcdlock.LostEvent{Name: "a", Token: 2, Held: 7 * time.Second, Reason: errors.New("because")})
+	hooks.GaveUp(t.Context(), etcdlock.GaveUpEvent{Name: "a", Waited: 9 * time.Second, Ahead: 1, Err: context.Canceled})
+	hooks.Led(t.Context(), etcdlock.LedEvent{Name: "a", Token: 2, Held: 11 * time.Second})
 
 	spans := exporter.GetSpans()
 	require.Len(t, spans, 5)
@@ -72,7 +72,7 @@ func TestSpansAreOfTheModulesScope(t *testing.T) {
 	global := otel.GetTracerProvider()
 	otel.SetTracerProvider(provider)
 	defer otel.SetTracerProvider(global)
-	etcdlockotel.NewTrace().AcquiredContext(t.Context(), "a", 1, time.Second, 0)
+	etcdlockotel.NewTrace().Acquired(t.Context(), etcdlock.AcquiredEvent{Name: "a", Token: 1, Waited: time.Second})
 	scope := exporter.GetSpans()[0].InstrumentationScope
 	require.Equal(t, reflect.TypeFor[etcdlockotel.Option]().PkgPath(), scope.Name)
 	require.Equal(t, etcdlockotel.Version(), scope.Version)
@@ -107,9 +107,9 @@ func TestEachEndHasItsErrorType(t *testing.T) {
 		hooks := etcdlock.JoinTraces(
 			etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider)), metrics)
 		if row.lost {
-			hooks.LostContext(t.Context(), "a", 1, time.Second, row.err)
+			hooks.Lost(t.Context(), etcdlock.LostEvent{Name: "a", Token: 1, Held: time.Second, Reason: row.err})
 		} else {
-			hooks.GaveUpContext(t.Context(), "a", time.Second, 1, row.err)
+			hooks.GaveUp(t.Context(), etcdlock.GaveUpEvent{Name: "a", Waited: time.Second, Ahead: 1, Err: row.err})
 		}
 		point := "etcdlock.wait.duration error.type=" + row.errorType + " acquired=false contended=true"
 		switch {
@@ -156,7 +156,7 @@ func TestATermOfLeadershipHasItsSpan(t *testing.T) {
 		reader, metrics := measuring(t)
 		ctx, request := provider.Tracer("test").Start(t.Context(), "main")
 		etcdlock.JoinTraces(etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider)), metrics).
-			LedContext(ctx, "a", 7, time.Second, row.err)
+			Led(ctx, etcdlock.LedEvent{Name: "a", Token: 7, Held: time.Second, Err: row.err})
 		span := exporter.GetSpans()[0]
 		require.Equal(t, "etcdlock.term", span.Name)
 		require.Equal(t, request.SpanContext().SpanID(), span.Parent.SpanID())
@@ -172,12 +172,13 @@ func TestATermOfLeadershipHasItsSpan(t *testing.T) {
 	}
 }
 
-// Each hook with a context makes a span or an event, or the test says why not.
+// Each hook of a call makes a span or an event, or the test says why not.
 func TestEachHookOfACallIsTold(t *testing.T) {
 	hooks := reflect.ValueOf(etcdlockotel.NewTrace()).Elem()
 	for i := range hooks.NumField() {
-		name := hooks.Type().Field(i).Name // the others have no parent, and are for metrics
-		require.Equal(t, strings.HasSuffix(name, "Context"), !hooks.Field(i).IsNil(), name)
+		name := hooks.Type().Field(i).Name
+		told := []string{"Queued", "GaveUp", "Acquired", "Released", "Lost", "Led"} // the others are for metrics
+		require.Equal(t, slices.Contains(told, name), !hooks.Field(i).IsNil(), name)
 	}
 }
 
@@ -310,9 +311,9 @@ func TestThePackageCommentHasEachAttribute(t *testing.T) {
 	documented := documentedAttributes(t, "Spans")
 	exporter, provider := tracing(t)
 	hooks := etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider))
-	hooks.AcquiredContext(t.Context(), "a", 1, time.Second, 1)
-	hooks.GaveUpContext(t.Context(), "a", time.Second, 1, context.Canceled)
-	hooks.LostContext(t.Context(), "a", 1, time.Second, etcdlock.ErrExpired)
+	hooks.Acquired(t.Context(), etcdlock.AcquiredEvent{Name: "a", Token: 1, Waited: time.Second, Ahead: 1})
+	hooks.GaveUp(t.Context(), etcdlock.GaveUpEvent{Name: "a", Waited: time.Second, Ahead: 1, Err: context.Canceled})
+	hooks.Lost(t.Context(), etcdlock.LostEvent{Name: "a", Token: 1, Held: time.Second, Reason: etcdlock.ErrExpired})
 	var there []string
 	for _, span := range exporter.GetSpans() {
 		for _, a := range span.Attributes {

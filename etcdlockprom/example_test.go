@@ -142,9 +142,9 @@ func observer() (told, *etcdlock.Trace) {
 		lost: make(chan struct{}, most),
 	}
 	return t, &etcdlock.Trace{
-		Queued:   func(string, int, etcdlock.Contender) { t.queued <- struct{}{} },
-		Released: func(string, int64, time.Duration) { t.released <- struct{}{} },
-		Lost:     func(string, int64, time.Duration, error) { t.lost <- struct{}{} },
+		Queued:   func(_ context.Context, _ etcdlock.QueuedEvent) { t.queued <- struct{}{} },
+		Released: func(_ context.Context, _ etcdlock.ReleasedEvent) { t.released <- struct{}{} },
+		Lost:     func(_ context.Context, _ etcdlock.LostEvent) { t.lost <- struct{}{} },
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
 )
@@ -180,55 +179,54 @@ func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
 // Session: give the Trace to New, or to NewSession, whose Mutexes then have it too.
 func (m *Metrics) Trace() *etcdlock.Trace {
 	return &etcdlock.Trace{
-		Queued: func(name string, _ int, _ etcdlock.Contender) {
-			lock := m.label(name)
+		Queued: func(_ context.Context, e etcdlock.QueuedEvent) {
+			lock := m.label(e.Name)
 			m.begin(lock)
 			m.contended.WithLabelValues(lock).Inc()
 			m.waiting.WithLabelValues(lock).Inc()
 		},
-		GaveUp: func(name string, _ time.Duration, ahead int, err error) {
-			lock := m.label(name)
+		GaveUp: func(_ context.Context, e etcdlock.GaveUpEvent) {
+			lock := m.label(e.Name)
 			m.begin(lock)
-			m.waited(lock, ahead)
-			m.gaveUp.WithLabelValues(lock, whyGivenUp(err)).Inc()
+			m.waited(lock, e.Ahead)
+			m.gaveUp.WithLabelValues(lock, whyGivenUp(e.Err)).Inc()
 		},
-		Acquired: func(name string, _ int64, waited time.Duration, ahead int) {
-			lock := m.label(name)
+		Acquired: func(_ context.Context, e etcdlock.AcquiredEvent) {
+			lock := m.label(e.Name)
 			m.begin(lock)
-			m.waited(lock, ahead)
-			m.wait.WithLabelValues(lock, strconv.FormatBool(ahead > 0)).Observe(waited.Seconds())
+			m.waited(lock, e.Ahead)
+			m.wait.WithLabelValues(lock, strconv.FormatBool(e.Ahead > 0)).Observe(e.Waited.Seconds())
 			m.holders.WithLabelValues(lock).Inc()
-		},
-		Shared: func(name string, _ int64, mode string, weight int) {
-			lock := m.label(name)
-			m.shared.WithLabelValues(lock, mode).Inc()
-			if mode == "permit" {
-				m.permits.WithLabelValues(lock).Add(float64(weight))
+			if e.Mode != etcdlock.ModeExclusive {
+				m.shared.WithLabelValues(lock, string(e.Mode)).Inc()
+			}
+			if e.Mode == etcdlock.ModePermit {
+				m.permits.WithLabelValues(lock).Add(float64(e.Weight))
 			}
 		},
-		Released: func(name string, _ int64, held time.Duration) { m.end(m.label(name), held) },
-		Lost: func(name string, _ int64, held time.Duration, reason error) {
-			lock := m.label(name)
-			m.lost.WithLabelValues(lock, whyLost(reason)).Inc()
-			m.end(lock, held)
+		Released: func(_ context.Context, e etcdlock.ReleasedEvent) { m.end(m.label(e.Name), e.Held) },
+		Lost: func(_ context.Context, e etcdlock.LostEvent) {
+			lock := m.label(e.Name)
+			m.lost.WithLabelValues(lock, whyLost(e.Reason)).Inc()
+			m.end(lock, e.Held)
 		},
-		Recalled: func(name string, _ int64, _ etcdlock.RecallRequest) {
-			m.recalls.WithLabelValues(m.label(name)).Inc()
+		Recalled: func(_ context.Context, e etcdlock.RecalledEvent) {
+			m.recalls.WithLabelValues(m.label(e.Name)).Inc()
 		},
-		Led: func(name string, _ int64, _ time.Duration, err error) {
-			m.terms.WithLabelValues(m.label(name), howLed(err)).Inc()
+		Led: func(_ context.Context, e etcdlock.LedEvent) {
+			m.terms.WithLabelValues(m.label(e.Name), howLed(e.Err)).Inc()
 		},
-		LeaseGranted: func(clientv3.LeaseID, time.Duration) { m.granted.Inc() },
-		LeaseRenewed: func(_ clientv3.LeaseID, roundTrip time.Duration) {
-			m.renewal.Observe(roundTrip.Seconds())
+		LeaseGranted: func(_ context.Context, _ etcdlock.LeaseGrantedEvent) { m.granted.Inc() },
+		LeaseRenewed: func(_ context.Context, e etcdlock.LeaseRenewedEvent) {
+			m.renewal.Observe(e.RoundTrip.Seconds())
 		},
-		RenewalFailed:  func(clientv3.LeaseID, error) { m.renewalFailures.Inc() },
-		LeaseAtRisk:    func(clientv3.LeaseID, time.Duration) { m.atRisk.Inc() },
-		LeaseReplaced:  func(clientv3.LeaseID, error) { m.replaced.Inc() },
-		Unavailable:    func(error, time.Duration) { m.unavailable.Inc() },
-		SetBack:        func(int64, int64) { m.setBacks.Inc() },
-		CleanupPending: func(string) { m.removalsBegun.Inc() },
-		CleanupDone:    func(string) { m.removalsDone.Inc() },
+		RenewalFailed:  func(_ context.Context, _ etcdlock.RenewalFailedEvent) { m.renewalFailures.Inc() },
+		LeaseAtRisk:    func(_ context.Context, _ etcdlock.LeaseAtRiskEvent) { m.atRisk.Inc() },
+		LeaseReplaced:  func(_ context.Context, _ etcdlock.LeaseReplacedEvent) { m.replaced.Inc() },
+		Unavailable:    func(_ context.Context, _ etcdlock.UnavailableEvent) { m.unavailable.Inc() },
+		SetBack:        func(_ context.Context, _ etcdlock.SetBackEvent) { m.setBacks.Inc() },
+		CleanupPending: func(_ context.Context, _ etcdlock.CleanupPendingEvent) { m.removalsBegun.Inc() },
+		CleanupDone:    func(_ context.Context, _ etcdlock.CleanupDoneEvent) { m.removalsDone.Inc() },
 	}
 }
 

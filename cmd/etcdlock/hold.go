@@ -202,30 +202,30 @@ func (h *holding) connect(ctx context.Context, cfg clientv3.Config) (*clientv3.C
 // lock locks, with hooks that record what the wait is for.
 func (h *holding) lock(ctx context.Context, client *clientv3.Client, name string) (err error) {
 	trace := &etcdlock.Trace{
-		Queued: func(_ string, ahead int, holder etcdlock.Contender) {
-			owner := holder.Owner
+		Queued: func(_ context.Context, e etcdlock.QueuedEvent) {
+			owner := e.Holder.Owner
 			if owner == "" {
 				owner = "another program"
 			}
-			h.why.set(fmt.Sprintf("%d before it in line, held by %s", ahead, owner))
+			h.why.set(fmt.Sprintf("%d before it in line, held by %s", e.Ahead, owner))
 		},
-		Unavailable: func(err error, _ time.Duration) {
-			h.why.set(err.Error())
+		Unavailable: func(_ context.Context, e etcdlock.UnavailableEvent) {
+			h.why.set(e.Err.Error())
 			if h.bound() == 0 { // otherwise the error comes soon enough
-				h.silent.Do(func() { h.app.say("lock %q: waits for etcd: %v", name, err) })
+				h.silent.Do(func() { h.app.say("lock %q: waits for etcd: %v", name, e.Err) })
 			}
 		},
-		LeaseGranted: func(_ clientv3.LeaseID, ttl time.Duration) {
-			h.granted.Store(int64(ttl))
+		LeaseGranted: func(_ context.Context, e etcdlock.LeaseGrantedEvent) {
+			h.granted.Store(int64(e.TTL))
 		},
-		LeaseRenewed: func(clientv3.LeaseID, time.Duration) { h.renewed() },
-		Acquired: func(string, int64, time.Duration, int) {
+		LeaseRenewed: func(_ context.Context, _ etcdlock.LeaseRenewedEvent) { h.renewed() },
+		Acquired: func(_ context.Context, _ etcdlock.AcquiredEvent) {
 			h.renewed()
 			h.holds <- struct{}{}
 		},
-		Recalled: func(name string, token int64, r etcdlock.RecallRequest) {
+		Recalled: func(_ context.Context, e etcdlock.RecalledEvent) {
 			select {
-			case h.recalls <- &etcdlock.RecalledError{Name: name, Token: token, By: r.By, Reason: r.Reason}:
+			case h.recalls <- &etcdlock.RecalledError{Name: e.Name, Token: e.Token, By: e.Request.By, Reason: e.Request.Reason}:
 			default: // one that ends it sooner
 			}
 		},

@@ -2,6 +2,7 @@ package contract
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
 	"slices"
 	"strings"
@@ -28,10 +29,10 @@ func NewReports() *Reports { return &Reports{First: make(chan struct{})} }
 func (r *Reports) Options() []etcdlock.SessionOption {
 	return []etcdlock.SessionOption{
 		etcdlock.WithLogger(slog.New(slog.NewTextHandler(r, &slog.HandlerOptions{Level: slog.LevelDebug}))),
-		etcdlock.WithTrace(&etcdlock.Trace{Unavailable: func(err error, since time.Duration) {
+		etcdlock.WithTrace(&etcdlock.Trace{Unavailable: func(_ context.Context, e etcdlock.UnavailableEvent) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			r.told, r.since = append(r.told, err), append(r.since, since)
+			r.told, r.since = append(r.told, e.Err), append(r.since, e.Since)
 			if len(r.told) == 1 {
 				close(r.First)
 			}

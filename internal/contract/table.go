@@ -437,18 +437,18 @@ func TestTraceTellsTheLifeOfALockAndHarmsNone(t *testing.T, w World) {
 	events := make(chan string, 100)
 	release := make(chan struct{})
 	trace := &etcdlock.Trace{
-		Queued: func(name string, ahead int, holder etcdlock.Contender) {
-			events <- fmt.Sprintf("queued %s behind %d, %s", name, ahead, holder.Owner)
+		Queued: func(_ context.Context, e etcdlock.QueuedEvent) {
+			events <- fmt.Sprintf("queued %s behind %d, %s", e.Name, e.Ahead, e.Holder.Owner)
 		},
-		Acquired: func(name string, token int64, waited time.Duration, ahead int) {
-			events <- fmt.Sprintf("acquired %s behind %d", name, ahead)
+		Acquired: func(_ context.Context, e etcdlock.AcquiredEvent) {
+			events <- fmt.Sprintf("acquired %s behind %d", e.Name, e.Ahead)
 			panic("a hook's panic")
 		},
-		Released: func(name string, token int64, held time.Duration) { events <- "released " + name },
-		Lost: func(name string, token int64, held time.Duration, reason error) {
-			events <- fmt.Sprintf("lost %s: %v", name, reason)
+		Released: func(_ context.Context, e etcdlock.ReleasedEvent) { events <- "released " + e.Name },
+		Lost: func(_ context.Context, e etcdlock.LostEvent) {
+			events <- fmt.Sprintf("lost %s: %v", e.Name, e.Reason)
 		},
-		LeaseGranted: func(clientv3.LeaseID, time.Duration) { events <- "granted"; <-release },
+		LeaseGranted: func(_ context.Context, _ etcdlock.LeaseGrantedEvent) { events <- "granted"; <-release },
 	}
 	records := make(chan string, 100)
 	logger := slog.New(slog.NewTextHandler(WriterFunc(func(p []byte) (int, error) {

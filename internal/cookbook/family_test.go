@@ -170,9 +170,9 @@ func TestTheLeadIsHandedOverBetweenTwoSteps(t *testing.T) {
 	var replicas sync.WaitGroup
 	for i := range 2 {
 		mu := contract.NewMutex(t, newClient(t), name, etcdlock.WithRecall(time.Minute),
-			etcdlock.WithTrace(&etcdlock.Trace{Led: func(_ string, _ int64, _ time.Duration, err error) {
-				if err != nil && ctx.Err() == nil {
-					t.Error(err)
+			etcdlock.WithTrace(&etcdlock.Trace{Led: func(_ context.Context, e etcdlock.LedEvent) {
+				if e.Err != nil && ctx.Err() == nil {
+					t.Error(e.Err)
 				}
 			}}))
 		replicas.Go(func() {

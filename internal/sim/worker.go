@@ -176,12 +176,12 @@ func (w *worker) leads(name string, wait time.Duration) {
 	terms := make(map[int64]leaving) // by token: those whose end the judge does not know yet
 	var mu sync.Mutex
 	candidate, err := w.whole.Mutex(name, etcdlock.WithTrace(&etcdlock.Trace{
-		Led: func(_ string, token int64, _ time.Duration, err error) {
+		Led: func(_ context.Context, e etcdlock.LedEvent) {
 			mu.Lock()
-			term := terms[token]
-			delete(terms, token)
+			term := terms[e.Token]
+			delete(terms, e.Token)
 			mu.Unlock()
-			term.judge(err)
+			term.judge(e.Err)
 		},
 	}))
 	if err != nil {

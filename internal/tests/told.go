@@ -1,12 +1,10 @@
 package tests
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"testing/synctest"
-	"time"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
 )
@@ -37,19 +35,19 @@ func (o *Told) Take() []string {
 // Trace has the hooks that report to o.
 func (o *Told) Trace() *etcdlock.Trace {
 	return &etcdlock.Trace{
-		Queued: func(_ string, ahead int, holder etcdlock.Contender) {
-			o.Add("queued behind %d, %s", ahead, holder.Owner)
+		Queued: func(_ context.Context, e etcdlock.QueuedEvent) {
+			o.Add("queued behind %d, %s", e.Ahead, e.Holder.Owner)
 		},
-		GaveUp: func(_ string, waited time.Duration, ahead int, err error) {
-			o.Add("gave up after %v behind %d: %s", waited, ahead, err)
+		GaveUp: func(_ context.Context, e etcdlock.GaveUpEvent) {
+			o.Add("gave up after %v behind %d: %s", e.Waited, e.Ahead, e.Err)
 		},
-		Acquired: func(_ string, _ int64, waited time.Duration, ahead int) {
-			o.Add("acquired after %v behind %d", waited, ahead)
+		Acquired: func(_ context.Context, e etcdlock.AcquiredEvent) {
+			o.Add("acquired after %v behind %d", e.Waited, e.Ahead)
 		},
-		Released:       func(_ string, _ int64, held time.Duration) { o.Add("released after %v", held) },
-		Lost:           func(_ string, _ int64, held time.Duration, reason error) { o.Add("lost after %v: %v", held, reason) },
-		LeaseReplaced:  func(clientv3.LeaseID, error) { o.Add("replaced") },
-		CleanupPending: func(string) { o.Add("pending") },
-		CleanupDone:    func(string) { o.Add("done") },
+		Released:       func(_ context.Context, e etcdlock.ReleasedEvent) { o.Add("released after %v", e.Held) },
+		Lost:           func(_ context.Context, e etcdlock.LostEvent) { o.Add("lost after %v: %v", e.Held, e.Reason) },
+		LeaseReplaced:  func(_ context.Context, _ etcdlock.LeaseReplacedEvent) { o.Add("replaced") },
+		CleanupPending: func(_ context.Context, _ etcdlock.CleanupPendingEvent) { o.Add("pending") },
+		CleanupDone:    func(_ context.Context, _ etcdlock.CleanupDoneEvent) { o.Add("done") },
 	}
 }

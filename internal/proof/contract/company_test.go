@@ -481,7 +481,7 @@ func TestTheStoredValueIsJSONForPeople(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, []etcdlock.Contender{{
 				Name: "a", Key: mu.Key(), Owner: owner, Host: host, PID: os.Getpid(), Token: mu.Token(), Lease: clientv3.LeaseID(resp.Kvs[0].Lease), Since: at,
-				Mode: "exclusive", Holds: true,
+				Mode: "exclusive", Holds: true, Self: true,
 			}}, line)
 			require.NoError(t, mu.Unlock(ctx))
 		})

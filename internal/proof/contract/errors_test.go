@@ -57,7 +57,7 @@ func newLine(t *testing.T, sameSession bool) line {
 	}
 	queued := make(chan struct{})
 	waiter := contract.MutexOf(t, second, "orders/42", etcdlock.WithTrace(&etcdlock.Trace{
-		Queued: func(string, int, etcdlock.Contender) { close(queued) },
+		Queued: func(_ context.Context, _ etcdlock.QueuedEvent) { close(queued) },
 	}))
 	waited := contract.Async(func() error { return waiter.Lock(ctx) })
 	<-queued
@@ -149,7 +149,7 @@ func TestAWaitThatEndsTellsWhatItWaitedFor(t *testing.T) {
 					l.isOfTwo(t) // etcd may not have removed the key of the wait before yet
 					queued := make(chan int, 1)
 					trace := etcdlock.WithTrace(&etcdlock.Trace{
-						Queued: func(_ string, ahead int, _ etcdlock.Contender) { queued <- ahead },
+						Queued: func(_ context.Context, e etcdlock.QueuedEvent) { queued <- e.Ahead },
 					})
 					mu := contract.MutexOf(t, l.third, "orders/42", trace)
 					ctx, end := c.ctx(t.Context())
@@ -233,7 +233,7 @@ func queueAs(ctx context.Context, t *testing.T, s *etcdlock.Session, ahead int) 
 	t.Helper()
 	queued := make(chan int, 1)
 	mu := contract.MutexOf(t, s, "orders/42", etcdlock.WithTrace(&etcdlock.Trace{
-		Queued: func(_ string, ahead int, _ etcdlock.Contender) { queued <- ahead },
+		Queued: func(_ context.Context, e etcdlock.QueuedEvent) { queued <- e.Ahead },
 	}))
 	waited = contract.Async(func() error { return mu.Lock(ctx) })
 	require.Equal(t, ahead, <-queued)
@@ -312,7 +312,7 @@ func TestAWaitForEtcdTellsTheCauseAndEtcdsLastError(t *testing.T) {
 				told := make(chan struct{}) // an attempt had no answer
 				tell := sync.OnceFunc(func() { close(told) })
 				mu := contract.NewMutex(t, client, "a", etcdlock.WithTTL(2*time.Second),
-					etcdlock.WithTrace(&etcdlock.Trace{Unavailable: func(error, time.Duration) { tell() }}))
+					etcdlock.WithTrace(&etcdlock.Trace{Unavailable: func(_ context.Context, _ etcdlock.UnavailableEvent) { tell() }}))
 				down := faults.Inject(c.fault)
 				t.Cleanup(down.Heal)
 				// The answer to an audit of the lease's keys would end the silence after it

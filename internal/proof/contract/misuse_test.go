@@ -294,7 +294,7 @@ func TestATTLIsRoundedUpToWholeSeconds(t *testing.T) {
 		t.Run(asked.String(), func(t *testing.T) {
 			granted := make(chan time.Duration, 10)
 			opts := []etcdlock.SessionOption{etcdlock.WithTrace(&etcdlock.Trace{
-				LeaseGranted: func(_ clientv3.LeaseID, ttl time.Duration) { granted <- ttl },
+				LeaseGranted: func(_ context.Context, e etcdlock.LeaseGrantedEvent) { granted <- e.TTL },
 			})}
 			if asked != 0 {
 				opts = append(opts, etcdlock.WithTTL(asked))

@@ -28,8 +28,8 @@ func TestRenewalsLogInOnceWhileTheTokenLasts(t *testing.T) {
 	const ttl, renewals = 6 * time.Second, 4
 	renewed, failed := make(chan struct{}, 1000), make(chan error, 1000)
 	trace := etcdlock.WithTrace(&etcdlock.Trace{
-		LeaseRenewed:  func(clientv3.LeaseID, time.Duration) { renewed <- struct{}{} },
-		RenewalFailed: func(_ clientv3.LeaseID, err error) { failed <- err },
+		LeaseRenewed:  func(_ context.Context, _ etcdlock.LeaseRenewedEvent) { renewed <- struct{}{} },
+		RenewalFailed: func(_ context.Context, e etcdlock.RenewalFailedEvent) { failed <- e.Err },
 	})
 	mu := contract.NewMutex(t, client, "mine", etcdlock.WithTTL(ttl), trace)
 	require.NoError(t, mu.Lock(bounded(t)))
@@ -84,7 +84,7 @@ func TestBehindEtcdsProxyEachRenewalHasAStream(t *testing.T) {
 		cfg.Endpoints = []string{listener.Addr().String()}
 	})
 	trace := etcdlock.WithTrace(&etcdlock.Trace{
-		LeaseRenewed: func(clientv3.LeaseID, time.Duration) { renewed <- struct{}{} },
+		LeaseRenewed: func(_ context.Context, _ etcdlock.LeaseRenewedEvent) { renewed <- struct{}{} },
 	})
 	mu := contract.NewMutex(t, client, "x", etcdlock.WithTTL(ttl), trace)
 	require.NoError(t, mu.Lock(bounded(t)))

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/contract"
@@ -203,7 +202,7 @@ func TestASilentEndpointOfTwoLosesNoLease(t *testing.T) {
 		renewed := make(chan struct{}, 1000)
 		// The renewal is due after 10 s, and comes in time within 26.
 		a := c.partyWith("a", 30*time.Second, []etcdlock.SessionOption{etcdlock.WithTrace(&etcdlock.Trace{
-			LeaseRenewed: func(clientv3.LeaseID, time.Duration) { renewed <- struct{}{} },
+			LeaseRenewed: func(_ context.Context, _ etcdlock.LeaseRenewedEvent) { renewed <- struct{}{} },
 		})}, etcdtest.Via(proxies...))
 		a.mends(proxies[i].Heal)
 		a.locks()
@@ -241,7 +240,7 @@ func TestAnIdleHoldCostsItsRenewals(t *testing.T) {
 	counter, renewed := contract.NewCounter(), make(chan struct{}, 1000)
 	mu := contract.NewMutex(t, w.cluster.Client(t, contract.With(counter)), "idle",
 		etcdlock.WithTTL(30*time.Second), etcdlock.WithTrace(&etcdlock.Trace{
-			LeaseRenewed: func(clientv3.LeaseID, time.Duration) { renewed <- struct{}{} },
+			LeaseRenewed: func(_ context.Context, _ etcdlock.LeaseRenewedEvent) { renewed <- struct{}{} },
 		}))
 	require.NoError(t, mu.Lock(bounded(t)))
 	before, revision := counter.Counts(), w.cluster.Revision(t)
@@ -266,7 +265,7 @@ func TestAMoveToAnotherClusterEndsTheHold(t *testing.T) {
 	client := old.Client(t)
 	told := make(chan struct{}, 1000)
 	s := contract.NewSession(t, client, etcdlock.WithTTL(6*time.Second), etcdlock.WithOwner("a"),
-		etcdlock.WithTrace(&etcdlock.Trace{SetBack: func(int64, int64) { told <- struct{}{} }}))
+		etcdlock.WithTrace(&etcdlock.Trace{SetBack: func(_ context.Context, _ etcdlock.SetBackEvent) { told <- struct{}{} }}))
 	mu := contract.MutexOf(t, s, "moved")
 	require.NoError(t, mu.Lock(bounded(t)))
 	hold := mu.Context(context.Background())

@@ -135,9 +135,9 @@ func TestWhatALeaderReturnsIsTold(t *testing.T) {
 		failure, term5 := errors.New("it failed"), make(chan context.Context, 1)
 		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n",
 			etcdlock.WithLogger(slog.New(slog.NewTextHandler(&log, nil))),
-			etcdlock.WithTrace(&etcdlock.Trace{Led: func(name string, token int64, held time.Duration, err error) {
-				require.Equal(t, "n", name)
-				told = append(told, term{token, held, err})
+			etcdlock.WithTrace(&etcdlock.Trace{Led: func(_ context.Context, e etcdlock.LedEvent) {
+				require.Equal(t, "n", e.Name)
+				told = append(told, term{e.Token, e.Held, e.Err})
 			}}))
 		var tokens []int64
 		end, _ := leads(mu, func(ctx context.Context) error {
@@ -189,7 +189,7 @@ func TestALeaderThatExitsReleases(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		var told error
 		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", etcdlock.WithTrace(&etcdlock.Trace{
-			Led: func(_ string, _ int64, _ time.Duration, err error) { told = err },
+			Led: func(_ context.Context, e etcdlock.LedEvent) { told = e.Err },
 		}))
 		var exited sync.WaitGroup
 		exited.Go(func() {
@@ -282,7 +282,7 @@ func TestAnAcquireTimeoutDoesNotEndLead(t *testing.T) {
 		gaveUp := 0
 		led := make(chan struct{})
 		end, _ := leads(contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", etcdlock.WithAcquireTimeout(time.Second),
-			etcdlock.WithTrace(&etcdlock.Trace{GaveUp: func(string, time.Duration, int, error) { gaveUp++ }})),
+			etcdlock.WithTrace(&etcdlock.Trace{GaveUp: func(_ context.Context, _ etcdlock.GaveUpEvent) { gaveUp++ }})),
 			func(ctx context.Context) error { close(led); return untilItEnds(ctx) })
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()

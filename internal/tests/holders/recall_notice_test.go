@@ -280,8 +280,8 @@ func TestTheShorterGraceStays(t *testing.T) {
 		t.Run(fmt.Sprint(row), func(t *testing.T) {
 			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				var told []string
-				trace := &etcdlock.Trace{Recalled: func(name string, token int64, r etcdlock.RecallRequest) {
-					told = append(told, fmt.Sprint(name, " ", token, " ", r))
+				trace := &etcdlock.Trace{Recalled: func(_ context.Context, e etcdlock.RecalledEvent) {
+					told = append(told, fmt.Sprint(e.Name, " ", e.Token, " ", e.Request))
 				}}
 				mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", tests.Listens, etcdlock.WithTrace(trace))
 				hold := tests.LockWithin(t, mu, time.Second)

@@ -512,7 +512,9 @@ func TestARecallIsReported(t *testing.T) {
 		var o tests.Told
 		var log strings.Builder
 		trace := o.Trace()
-		trace.Recalled = func(name string, token int64, r etcdlock.RecallRequest) { o.Add("recalled %s %d %v", name, token, r) }
+		trace.Recalled = func(_ context.Context, e etcdlock.RecalledEvent) {
+			o.Add("recalled %s %d %v", e.Name, e.Token, e.Request)
+		}
 		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", tests.Listens, etcdlock.WithTrace(trace),
 			etcdlock.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		tests.LockWithin(t, mu, time.Second)

@@ -284,7 +284,7 @@ func TestSeveralNamesAreRecalledTogether(t *testing.T) {
 			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				told := 0
 				s := tests.SessionOf(t, etcd, "a", tests.Listens, etcdlock.WithTrace(&etcdlock.Trace{
-					Recalled: func(string, int64, etcdlock.RecallRequest) { told++ },
+					Recalled: func(_ context.Context, _ etcdlock.RecalledEvent) { told++ },
 				}))
 				other := contract.MutexOf(t, tests.SessionOf(t, etcd, "b"), "n")
 				if waiting {

@@ -429,15 +429,15 @@ func TestWhatIsToldOfSeveralNames(t *testing.T) {
 			told = append(told, fmt.Sprintf(format, args...))
 		}
 		trace := &etcdlock.Trace{
-			Queued: func(name string, ahead int, holder etcdlock.Contender) {
-				say("%s queued behind %d, %s", name, ahead, holder.Owner)
+			Queued: func(_ context.Context, e etcdlock.QueuedEvent) {
+				say("%s queued behind %d, %s", e.Name, e.Ahead, e.Holder.Owner)
 			},
-			Acquired: func(name string, token int64, _ time.Duration, ahead int) {
-				say("%s acquired %d behind %d", name, token, ahead)
+			Acquired: func(_ context.Context, e etcdlock.AcquiredEvent) {
+				say("%s acquired %d behind %d", e.Name, e.Token, e.Ahead)
 			},
-			Released: func(name string, token int64, _ time.Duration) { say("%s released %d", name, token) },
-			GaveUp:   func(name string, _ time.Duration, ahead int, err error) { say("%s gave up behind %d", name, ahead) },
-			Lost:     func(name string, token int64, _ time.Duration, reason error) { say("%s lost %d", name, token) },
+			Released: func(_ context.Context, e etcdlock.ReleasedEvent) { say("%s released %d", e.Name, e.Token) },
+			GaveUp:   func(_ context.Context, e etcdlock.GaveUpEvent) { say("%s gave up behind %d", e.Name, e.Ahead) },
+			Lost:     func(_ context.Context, e etcdlock.LostEvent) { say("%s lost %d", e.Name, e.Token) },
 		}
 		s := tests.SessionOf(t, etcd, "a", etcdlock.WithTrace(trace))
 		other := contract.MutexOf(t, tests.SessionOf(t, etcd, "b"), "y")

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -298,7 +297,7 @@ func TestARenewalWhoseStreamEndsIsSentAgainAtOnce(t *testing.T) {
 				})
 				told := make(chan error, 9)
 				trace := etcdlock.WithTrace(&etcdlock.Trace{
-					RenewalFailed: func(_ clientv3.LeaseID, err error) { told <- err },
+					RenewalFailed: func(_ context.Context, e etcdlock.RenewalFailedEvent) { told <- e.Err },
 				})
 				s := tests.SessionOf(t, etcd, "a", etcdlock.WithLinger(time.Hour), trace)
 				mu := contract.MutexOf(t, s, "n")

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/contract"
@@ -129,7 +128,7 @@ func TestWithAnyMarginASilentEtcdIsToldOfBeforeTheLoss(t *testing.T) {
 	atEachMargin(t, func(t *testing.T, etcd *fake.Server, span, period time.Duration, opts []etcdlock.SessionOption) {
 		var risks []time.Duration
 		s := tests.SessionOf(t, etcd, "a", append(opts, etcdlock.WithTrace(&etcdlock.Trace{
-			LeaseAtRisk: func(_ clientv3.LeaseID, remaining time.Duration) { risks = append(risks, remaining) },
+			LeaseAtRisk: func(_ context.Context, e etcdlock.LeaseAtRiskEvent) { risks = append(risks, e.Remaining) },
 		}))...)
 		mu := contract.MutexOf(t, s, "n")
 		etcd.Intercept(tests.FromNth(1, fake.KeepAlive, fake.Effect{Drop: true}))

@@ -42,8 +42,8 @@ func TestAnUnlockThatIsFollowedByCloseIsNoLoss(t *testing.T) {
 			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				var lost, released atomic.Int32
 				trace := etcdlock.WithTrace(&etcdlock.Trace{
-					Lost:     func(string, int64, time.Duration, error) { lost.Add(1) },
-					Released: func(string, int64, time.Duration) { released.Add(1) },
+					Lost:     func(_ context.Context, _ etcdlock.LostEvent) { lost.Add(1) },
+					Released: func(_ context.Context, _ etcdlock.ReleasedEvent) { released.Add(1) },
 				})
 				var s *etcdlock.Session
 				var mu *etcdlock.Mutex

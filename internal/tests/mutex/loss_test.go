@@ -144,7 +144,7 @@ func TestALossHasAReasonThatErrorsIsTells(t *testing.T) {
 			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				told := make(chan error, 1)
 				s := tests.SessionOf(t, etcd, "a", etcdlock.WithTrace(&etcdlock.Trace{
-					Lost: func(_ string, _ int64, _ time.Duration, reason error) { told <- reason },
+					Lost: func(_ context.Context, e etcdlock.LostEvent) { told <- e.Reason },
 				}))
 				mu := contract.MutexOf(t, s, "x", row.opts...)
 				etcd.Intercept(row.network)

@@ -283,8 +283,8 @@ func TestAHookThatExitsHarmsNoOther(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		acquired := make(chan struct{}, 3)
 		s := tests.SessionOf(t, etcd, "a", etcdlock.WithTrace(&etcdlock.Trace{
-			LeaseGranted: func(clientv3.LeaseID, time.Duration) { runtime.Goexit() },
-			Acquired:     func(string, int64, time.Duration, int) { acquired <- struct{}{} },
+			LeaseGranted: func(_ context.Context, _ etcdlock.LeaseGrantedEvent) { runtime.Goexit() },
+			Acquired:     func(_ context.Context, _ etcdlock.AcquiredEvent) { acquired <- struct{}{} },
 		}))
 		mu := contract.MutexOf(t, s, "x")
 		for range 3 {

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/contract"
@@ -83,21 +82,20 @@ func TestEachHoldIsToldToBeginAndToEndOnce(t *testing.T) {
 	}
 }
 
-// When a hold that shares its lock has begun, a hook reports at once how it shares, and
-// with how many permits. That happens for each one that joins, and for no exclusive one.
-func TestAHoldThatSharesIsToldToDoSo(t *testing.T) {
+// A hold that shares its lock says in which mode, and with how many permits: the first one, and each
+// that joins. So does an exclusive one.
+func TestAHoldTellsHowItShares(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		var o tests.Told
 		trace := o.Trace()
-		trace.AcquiredContext = func(context.Context, string, int64, time.Duration, int) { o.Add("context") }
 		var tokens []int64
-		trace.Shared = func(name string, token int64, mode string, weight int) {
-			o.Add("shared %s %s %d", name, mode, weight)
-			tokens = append(tokens, token)
+		trace.Acquired = func(_ context.Context, e etcdlock.AcquiredEvent) {
+			o.Add("%s %s %d", e.Name, e.Mode, e.Weight)
+			tokens = append(tokens, e.Token)
 		}
 		s := tests.SessionOf(t, etcd, "a", etcdlock.WithTrace(trace))
 		rw, sem := tests.RWMutexOf(t, s), tests.SemaphoreOf(t, s, 5)
-		const acquired, released = "acquired after 0s behind 0", "released after 0s"
+		const released = "released after 0s"
 
 		first, err := rw.RLock(t.Context())
 		require.NoError(t, err)
@@ -105,7 +103,7 @@ func TestAHoldThatSharesIsToldToDoSo(t *testing.T) {
 		joins, err := rw.TryRLock(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, []string{
-			acquired, "context", "shared n read 1", acquired, "context", "shared n read 1",
+			"n read 1", "n read 1",
 		}, o.Take())
 		require.Equal(t, []int64{first.Token(), joins.Token()}, tokens)
 		require.NoError(t, first.Unlock(t.Context()))
@@ -114,7 +112,7 @@ func TestAHoldThatSharesIsToldToDoSo(t *testing.T) {
 
 		three, two := tests.AcquireWithin(t, sem, 3, time.Second), tests.AcquireWithin(t, sem, 2, time.Second)
 		require.Equal(t, []string{
-			acquired, "context", "shared n permit 3", acquired, "context", "shared n permit 2",
+			"n permit 3", "n permit 2",
 		}, o.Take())
 		require.Equal(t, []int64{three.Token(), two.Token()}, tokens[2:])
 		require.NoError(t, three.Unlock(t.Context()))
@@ -126,7 +124,9 @@ func TestAHoldThatSharesIsToldToDoSo(t *testing.T) {
 		all, err := s.LockAll(t.Context(), "n", "other")
 		require.NoError(t, err)
 		require.NoError(t, all.Unlock(t.Context()))
-		require.NotContains(t, strings.Join(o.Take(), " "), "shared")
+		require.Equal(t, []string{
+			"n exclusive 1", released, "n exclusive 1", "other exclusive 1", released, released,
+		}, o.Take())
 	})
 }
 
@@ -196,8 +196,8 @@ func TestASilentEtcdIsToldOfBeforeTheLoss(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		var o tests.Told
 		trace := o.Trace()
-		trace.LeaseAtRisk = func(_ clientv3.LeaseID, remaining time.Duration) {
-			o.Add("at risk, %t", 0 < remaining && remaining < tests.TTL/2)
+		trace.LeaseAtRisk = func(_ context.Context, e etcdlock.LeaseAtRiskEvent) {
+			o.Add("at risk, %t", 0 < e.Remaining && e.Remaining < tests.TTL/2)
 		}
 		logger := slog.New(slog.NewTextHandler(contract.WriterFunc(func(record []byte) (int, error) {
 			_, message, _ := strings.Cut(string(record), `msg="`)
@@ -275,20 +275,20 @@ func callers(o *tests.Told) *etcdlock.Trace {
 		o.Add("%s of %v", what, ctx.Value(callerKey{}))
 	}
 	return &etcdlock.Trace{
-		QueuedContext: func(ctx context.Context, _ string, ahead int, holder etcdlock.Contender) {
-			add(ctx, fmt.Sprintf("queued behind %d, %s,", ahead, holder.Owner))
+		Queued: func(ctx context.Context, e etcdlock.QueuedEvent) {
+			add(ctx, fmt.Sprintf("queued behind %d, %s,", e.Ahead, e.Holder.Owner))
 		},
-		GaveUpContext: func(ctx context.Context, _ string, waited time.Duration, ahead int, err error) {
-			add(ctx, fmt.Sprintf("gave up after %v behind %d,", waited, ahead))
+		GaveUp: func(ctx context.Context, e etcdlock.GaveUpEvent) {
+			add(ctx, fmt.Sprintf("gave up after %v behind %d,", e.Waited, e.Ahead))
 		},
-		AcquiredContext: func(ctx context.Context, _ string, _ int64, waited time.Duration, ahead int) {
-			add(ctx, fmt.Sprintf("acquired after %v behind %d", waited, ahead))
+		Acquired: func(ctx context.Context, e etcdlock.AcquiredEvent) {
+			add(ctx, fmt.Sprintf("acquired after %v behind %d", e.Waited, e.Ahead))
 		},
-		ReleasedContext: func(ctx context.Context, _ string, _ int64, held time.Duration) {
-			add(ctx, fmt.Sprintf("released after %v", held))
+		Released: func(ctx context.Context, e etcdlock.ReleasedEvent) {
+			add(ctx, fmt.Sprintf("released after %v", e.Held))
 		},
-		LostContext: func(ctx context.Context, _ string, _ int64, held time.Duration, reason error) {
-			add(ctx, fmt.Sprintf("lost after %v", held))
+		Lost: func(ctx context.Context, e etcdlock.LostEvent) {
+			add(ctx, fmt.Sprintf("lost after %v", e.Held))
 		},
 	}
 }
@@ -417,67 +417,17 @@ func hooksOf(trace *etcdlock.Trace) iter.Seq2[string, reflect.Value] {
 	}
 }
 
-// Each hook about a call has a twin with the call's context and the same arguments.
-func TestEachHookOfACallHasOneWithTheContext(t *testing.T) {
-	hooks := make(map[string]reflect.Type)
+// Each hook takes a context and one struct, to which fields may be added, and only Start returns
+// something.
+func TestEachHookTakesAContextAndAnEvent(t *testing.T) {
 	for name, hook := range hooksOf(new(etcdlock.Trace)) {
 		require.Equal(t, reflect.Func, hook.Kind(), name)
-		require.Zero(t, hook.Type().NumOut(), name)
-		hooks[name] = hook.Type()
+		require.Equal(t, 2, hook.Type().NumIn(), name)
+		require.Equal(t, reflect.TypeFor[context.Context](), hook.Type().In(0), name)
+		require.Equal(t, name+"Event", hook.Type().In(1).Name())
+		require.Equal(t, reflect.Struct, hook.Type().In(1).Kind(), name)
+		require.Equal(t, name == "Start", hook.Type().NumOut() == 1, name)
 	}
-	arguments := func(hook reflect.Type, from int) (types []reflect.Type) {
-		for i := from; i < hook.NumIn(); i++ {
-			types = append(types, hook.In(i))
-		}
-		return types
-	}
-	twins := 0
-	for name, hook := range hooks {
-		plain, withContext := strings.CutSuffix(name, "Context")
-		switch {
-		case withContext:
-			require.Contains(t, hooks, plain)
-			require.Equal(t, reflect.TypeFor[context.Context](), hook.In(0), name)
-			require.Equal(t, arguments(hooks[plain], 0), arguments(hook, 1), name)
-			twins++
-		case name == "Recalled": // it is about a request by another, and about no call
-		case name == "Shared": // it adds to the event that AcquiredContext reports
-		case hook.In(0).Kind() == reflect.String && hook.NumIn() > 1: // about a lock, not about a key
-			require.Contains(t, hooks, name+"Context")
-		}
-	}
-	require.Equal(t, 6, twins)
-}
-
-// Hooks without a context and with one report the same events, in the same order. The one
-// without comes first.
-func TestHooksWithTheContextTellTheSame(t *testing.T) {
-	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		var both, plain tests.Told
-		s := tests.SessionOf(t, etcd, "a", etcdlock.WithTrace(
-			etcdlock.JoinTraces(both.Trace(), callers(&both), plain.Trace())))
-		mu := contract.MutexOf(t, s, "n")
-		tests.LockWithin(t, contract.MutexOf(t, tests.SessionOf(t, etcd, "b"), "other"), time.Second)
-		require.NoError(t, mu.Lock(call("x")))
-		require.ErrorIs(t, contract.MutexOf(t, s, "n").TryLock(call("x")), etcdlock.ErrLocked)
-		ctx, cancel := context.WithTimeout(call("x"), time.Second)
-		defer cancel()
-		require.ErrorIs(t, contract.MutexOf(t, s, "n").Lock(ctx), context.DeadlineExceeded)
-		require.NoError(t, mu.Unlock(call("x")))
-		first := func(line string) string { return strings.Fields(line)[0] }
-		var got, want []string
-		for _, line := range both.Take() {
-			got = append(got, first(line))
-		}
-		for _, line := range plain.Take() {
-			want = append(want, first(line), first(line))
-		}
-		require.Equal(t, []string{
-			"acquired", "acquired", "gave", "gave", "queued", "queued", "gave", "gave",
-			"released", "released",
-		}, got)
-		require.Equal(t, want, got)
-	})
 }
 
 // recorder returns a Trace all of whose hooks append who and which to calls.
@@ -487,6 +437,9 @@ func recorder(who string, calls *[]string) *etcdlock.Trace {
 		hook.Set(reflect.MakeFunc(hook.Type(), func(args []reflect.Value) []reflect.Value {
 			last := args[len(args)-1].Interface()
 			*calls = append(*calls, fmt.Sprintf("%s %s %v", who, name, last))
+			if name == "Start" {
+				return []reflect.Value{args[0]}
+			}
 			return nil
 		}))
 	}
@@ -522,6 +475,91 @@ func TestJoinTracesLeavesHooksNilThatNobodyHas(t *testing.T) {
 	one := &etcdlock.Trace{CleanupDone: recorder("a", &calls).CleanupDone}
 	joined := etcdlock.JoinTraces(one)
 	require.Nil(t, joined.CleanupPending)
-	joined.CleanupDone("key")
-	require.Equal(t, []string{"a CleanupDone key"}, calls)
+	joined.CleanupDone(t.Context(), etcdlock.CleanupDoneEvent{Key: "key"})
+	require.Equal(t, []string{"a CleanupDone {key}"}, calls)
+}
+
+// Start is called once for each call that locks, before anything is sent, and the context that it
+// returns is that of the later hooks and the parent of the work.
+func TestStartBeginsACall(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		var started []etcdlock.StartEvent
+		var o tests.Told
+		trace := callers(&o)
+		trace.Start = func(ctx context.Context, e etcdlock.StartEvent) context.Context {
+			started = append(started, e)
+			return context.WithValue(ctx, callerKey{}, fmt.Sprint(ctx.Value(callerKey{}), "'s call"))
+		}
+		s := tests.SessionOf(t, etcd, "a", etcdlock.WithTrace(trace), etcdlock.WithReentrancy())
+		mu, rw, sem := contract.MutexOf(t, s, "n"), tests.RWMutexOf(t, s), tests.SemaphoreOf(t, s, 3)
+		again := 0
+		of := func(want string) func(context.Context) error {
+			return func(ctx context.Context) error {
+				again++
+				require.Equal(t, want, ctx.Value(callerKey{}))
+				_, held := etcdlock.TokenFrom(ctx)
+				require.True(t, held)
+				return nil
+			}
+		}
+		took := func(want ...etcdlock.StartEvent) {
+			t.Helper()
+			require.Equal(t, want, started)
+			started = nil
+			for _, line := range o.Take() {
+				require.Contains(t, line, "of x's call")
+			}
+		}
+		exclusive := etcdlock.StartEvent{Name: "n", Mode: etcdlock.ModeExclusive, Weight: 1}
+		tries := exclusive
+		tries.Try = true
+		require.NoError(t, mu.Do(call("x"), of("x's call")))
+		took(exclusive)
+		require.NoError(t, mu.TryDo(call("x"), of("x's call")))
+		took(tries)
+		require.NoError(t, s.Do(call("x"), "n", of("x's call")))
+		took(exclusive)
+		require.NoError(t, rw.RDo(call("x"), of("x's call")))
+		took(etcdlock.StartEvent{Name: "n", Mode: etcdlock.ModeRead, Weight: 1})
+		require.NoError(t, sem.TryDo(call("x"), 2, of("x's call")))
+		took(etcdlock.StartEvent{Name: "n", Mode: etcdlock.ModePermit, Weight: 2, Try: true})
+		require.NoError(t, s.DoAll(call("x"), []string{"n", "o"}, of("x's call")))
+		all := exclusive
+		all.Names = []string{"n", "o"}
+		took(all)
+		require.ErrorIs(t, mu.Lead(call("x"), func(ctx context.Context) error {
+			return errors.Join(of("x's call")(ctx), etcdlock.ErrStopLeading)
+		}), etcdlock.ErrStopLeading)
+		took(exclusive)
+		require.Equal(t, 7, again)
+
+		// A call that nests begins none, nor does one that is refused.
+		require.NoError(t, mu.Do(call("x"), func(ctx context.Context) error {
+			started = nil
+			return mu.Do(ctx, of("x's call"))
+		}))
+		require.Error(t, s.Do(call("x"), "", of("")))
+		require.Error(t, mu.Lock(nil)) //nolint:staticcheck // on purpose
+		took()
+
+		// It may return nothing, and panic.
+		for _, start := range []func(context.Context, etcdlock.StartEvent) context.Context{
+			func(context.Context, etcdlock.StartEvent) context.Context { return nil },
+			func(context.Context, etcdlock.StartEvent) context.Context { panic("no") },
+		} {
+			trace.Start = start
+			require.NoError(t, mu.Do(call("y"), of("y")))
+		}
+		o.Take()
+
+		// Of several Traces each gets what the one before has returned.
+		wraps := func(with string) *etcdlock.Trace {
+			return &etcdlock.Trace{Start: func(ctx context.Context, _ etcdlock.StartEvent) context.Context {
+				return context.WithValue(ctx, callerKey{}, fmt.Sprint(ctx.Value(callerKey{}), with))
+			}}
+		}
+		none := &etcdlock.Trace{Start: func(context.Context, etcdlock.StartEvent) context.Context { return nil }}
+		joined := contract.MutexOf(t, s, "n", etcdlock.WithTrace(etcdlock.JoinTraces(wraps("1"), none, wraps("2"))))
+		require.NoError(t, joined.Do(call("z"), of("z12")))
+	})
 }

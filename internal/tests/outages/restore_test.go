@@ -329,10 +329,10 @@ func TestASetBackIsTold(t *testing.T) {
 		var log strings.Builder
 		s := tests.SessionOf(t, etcd, "a",
 			etcdlock.WithLogger(slog.New(slog.NewTextHandler(&log, nil))),
-			etcdlock.WithTrace(&etcdlock.Trace{SetBack: func(known, revision int64) {
+			etcdlock.WithTrace(&etcdlock.Trace{SetBack: func(_ context.Context, e etcdlock.SetBackEvent) {
 				mu.Lock()
 				defer mu.Unlock()
-				told = append(told, [2]int64{known, revision})
+				told = append(told, [2]int64{e.Known, e.Revision})
 			}}))
 		for i := range 5 {
 			tests.LockWithin(t, contract.MutexOf(t, s, fmt.Sprint("n", i)), time.Second)

@@ -68,8 +68,8 @@ func TestAWaitThatEndsAsItIsLetInHasAHoldOrNothing(t *testing.T) {
 func meet(t *testing.T, etcd *fake.Server, kind string, order []int) {
 	begun, ended := 0, 0 // holds, as the hooks tell
 	m := meetingOf(t, tests.SessionOf(t, etcd, "a", etcdlock.WithTrace(&etcdlock.Trace{
-		Acquired: func(string, int64, time.Duration, int) { begun++ },
-		Released: func(string, int64, time.Duration) { ended++ },
+		Acquired: func(_ context.Context, _ etcdlock.AcquiredEvent) { begun++ },
+		Released: func(_ context.Context, _ etcdlock.ReleasedEvent) { ended++ },
 	})), kind)
 	held, err := m.holder(context.Background())
 	require.NoError(t, err)

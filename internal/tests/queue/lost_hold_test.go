@@ -93,7 +93,7 @@ func TestALostHoldIsNotToldAsTheHolder(t *testing.T) {
 			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				holders := make(chan etcdlock.Contender, 7)
 				s := tests.SessionOf(t, etcd, "a", etcdlock.WithTrace(&etcdlock.Trace{
-					Queued: func(_ string, _ int, holder etcdlock.Contender) { holders <- holder },
+					Queued: func(_ context.Context, e etcdlock.QueuedEvent) { holders <- e.Holder },
 				}))
 				unlock := row.acquire(t, s)
 				time.Sleep(5 * time.Second) // a hold that lasts is watched

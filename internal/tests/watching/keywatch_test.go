@@ -362,7 +362,7 @@ func TestTheOwnReleaseIsNoLoss(t *testing.T) {
 			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				lost := 0
 				s := tests.SessionOf(t, etcd, "a", etcdlock.WithTrace(&etcdlock.Trace{
-					Lost: func(string, int64, time.Duration, error) { lost++ },
+					Lost: func(_ context.Context, _ etcdlock.LostEvent) { lost++ },
 				}))
 				mu := contract.MutexOf(t, s, "n", opts...)
 				for range 5 {
