@@ -539,7 +539,8 @@ func TestStartBeginsACall(t *testing.T) {
 			return mu.Do(ctx, of("x's call"))
 		}))
 		require.Error(t, s.Do(call("x"), "", of("")))
-		require.Error(t, mu.Lock(nil)) //nolint:staticcheck // on purpose
+		var nilContext context.Context
+		require.Error(t, mu.Lock(nilContext))
 		took()
 
 		// It may return nothing, and panic.
