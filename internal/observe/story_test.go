@@ -303,7 +303,7 @@ func (w *world) work(s *etcdlock.Session) {
 }
 
 // hold holds a lock for a while, or until it is lost.
-func (w *world) hold(s *etcdlock.Session, name string, lasts time.Duration, opts ...etcdlock.SessionOption) {
+func (w *world) hold(s *etcdlock.Session, name string, lasts time.Duration, opts ...etcdlock.Option) {
 	mu, err := s.Mutex(name, opts...)
 	if err == nil {
 		err = mu.Do(w.over, func(ctx context.Context) error {
