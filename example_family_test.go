@@ -70,6 +70,43 @@ func ExampleSession_Do() {
 	// charging order 43, with a token: true
 }
 
+// A hold that is unlocked as soon as it is lost, while its work may go on: other goroutines of the
+// Session need not wait for that. The work must be safe beside theirs, as it has to be beside that of
+// another process, by the token for instance. (A Hold unlocks itself only. [Mutex.Unlock] would
+// unlock the next hold, if that came first.)
+func ExampleSession_Lock() {
+	client := exampleClient()
+	defer client.Close()
+	ctx := context.Background()
+	session, err := etcdlock.NewSession(client)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close(ctx)
+
+	lost, err := session.Lock(ctx, "jobs/import")
+	if err != nil {
+		log.Fatal(err)
+	}
+	hold := lost.Context(ctx)
+	context.AfterFunc(hold, func() { lost.Unlock(ctx) })
+
+	if _, err := client.Revoke(ctx, session.Lease()); err != nil { // by an operator
+		log.Fatal(err)
+	}
+	next, err := session.Lock(ctx, "jobs/import") // while the work of the first may go on
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("lost:", errors.Is(context.Cause(hold), etcdlock.ErrLost))
+	fmt.Println("the next one holds:", next.Held(), next.Token() > 0)
+	fmt.Println(next.Unlock(ctx))
+	// Output:
+	// lost: true
+	// the next one holds: true true
+	// <nil>
+}
+
 // An operator finds out who holds a stuck lock, and takes it away.
 func ExampleBreak() {
 	client := exampleClient()

@@ -103,9 +103,11 @@ func newMutex(s *session, name string, of use, opts []Option) (*Mutex, error) {
 // Trace.Unavailable report it after the first attempt without an answer, and every 10 s.
 //
 // After a loss ([ErrLost]) the Session lets no other call for the name in before the Unlock of the
-// lost hold, because its work may go on: so a Lock in the goroutine that has lost it, before its
-// Unlock, waits for ever. The [*LockedError] of a wait that ends then says "waits for the Unlock of a
-// hold lost here", and the logger warns after 10 s. (Another process does not wait for that.)
+// lost hold, because its work may go on. So a Lock in the goroutine that has lost it, before its
+// Unlock, waits for ever. The [*LockedError] of a wait that ends then says "waits for the Unlock of
+// a hold lost here", and the logger warns after 10 s. (Another process does not wait for that.) Work
+// that may go on beside other work of its process unlocks its [Hold] as the context ends; see the
+// example of [Session.Lock].
 func (m *Mutex) Lock(ctx context.Context) error {
 	_, _, err := m.lock(ctx, false)
 	return err
