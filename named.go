@@ -111,8 +111,10 @@ func (h *Hold) Unlock(ctx context.Context) error {
 	if h.hold.nests[h.m] > 0 {
 		h.hold.countNests(h.m, -1)
 	}
-	for _, other := range together[1:] {
-		other.depth--
+	for _, o := range h.parts() {
+		if o != h.hold {
+			o.depth--
+		}
 	}
 	return h.hold.unlockLocked(ctx)
 }
@@ -162,11 +164,21 @@ func (h *Hold) Names() []string {
 	if h == nil || h.hold == nil {
 		return nil
 	}
-	names := make([]string, len(h.hold.all))
-	for i, h := range h.hold.all {
+	parts := h.parts()
+	names := make([]string, len(parts))
+	for i, h := range parts {
 		names[i] = h.m.name
 	}
 	return names
+}
+
+// parts are the holds that h has: one for each name of a LockAll, otherwise one. A Lock that nests in
+// one of several names has only that. (TestALockByNameNestsInOneOfSeveralNames.)
+func (h *Hold) parts() []*hold {
+	if h.m == h.hold.m {
+		return h.hold.all
+	}
+	return h.hold.alone[:]
 }
 
 // TTL is [Mutex.TTL]. It is 0 once the hold has ended.
@@ -200,11 +212,12 @@ func (h *Hold) IsOwner() []clientv3.Cmp {
 		return []clientv3.Cmp{(*Mutex)(nil).IsOwner()}
 	}
 	var owner []clientv3.Cmp
-	for _, h := range h.hold.all {
+	parts := h.parts()
+	for _, h := range parts {
 		owner = append(owner, h.m.notOwner())
 	}
-	h.whole(func(h *hold) {
-		for i, h := range h.all {
+	h.whole(func(*hold) {
+		for i, h := range parts {
 			owner[i] = h.place.Ticket.Exists()
 		}
 	})

@@ -210,3 +210,32 @@ func TestWhatIsTriedIsDoneIfItIsFree(t *testing.T) {
 		require.NoError(t, h.Unlock(t.Context()))
 	})
 }
+
+// A lock by name that nests in several names is of its own name only: its Unlock leaves the holds of
+// the others as they are.
+func TestALockByNameNestsInOneOfSeveralNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := fake.NewServer()
+		s := tests.SessionOf(t, etcd, "a", etcdlock.WithReentrancy())
+		all, err := s.LockAll(t.Context(), "n", "o")
+		require.NoError(t, err)
+		ctx := all.Context(t.Context())
+		for range 3 {
+			for _, name := range []string{"n", "o"} {
+				soon, cancel := context.WithTimeout(ctx, time.Minute)
+				h, err := s.Lock(soon, name)
+				cancel()
+				require.NoError(t, err, "it waits for itself")
+				require.Equal(t, []string{name}, h.Names())
+				require.Contains(t, h.Key(), name+"/")
+				require.Len(t, h.IsOwner(), 1)
+				require.NoError(t, h.Unlock(t.Context()))
+				require.True(t, all.Held())
+			}
+		}
+		require.Equal(t, []string{"n", "o"}, all.Names())
+		require.Len(t, all.IsOwner(), 2)
+		require.NoError(t, all.Unlock(t.Context()))
+		require.Empty(t, etcd.Keys(""))
+	})
+}
