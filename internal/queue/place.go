@@ -247,8 +247,9 @@ func (p *Place) ExpectsCrowd() (crowded bool, last string) {
 
 // HoldLocked notes that p's key is held from now on. With first it is the first hold there.
 //
-// A key that listens is watched from the beginning of its first hold if the last reading has shown
-// keys behind it: a contender may recall it. (Otherwise a short hold costs nothing.)
+// A key that listens is watched from the beginning of its first hold if a reading after its put has
+// shown other keys: a contender behind it may recall it. (What the put has read is all before it. A
+// short hold costs nothing beside keys of nested names.)
 func (p *Place) HoldLocked(first bool, now time.Time) {
 	p.Ticket.Hold()
 	if first {
@@ -257,7 +258,7 @@ func (p *Place) HoldLocked(first bool, now time.Time) {
 	if p.held.IsZero() { // else it was first in its line before the other places of a LockAll were
 		p.held = now
 	}
-	if p.listens && p.watch == nil && p.Ahead.Keys > 1 && !p.viewedLocked() &&
+	if p.listens && p.watch == nil && !p.asPut && p.Ahead.Keys > 1 && !p.viewedLocked() &&
 		len(p.Account.places) <= manyPlaces {
 		p.watchLocked()
 	}

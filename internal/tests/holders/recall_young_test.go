@@ -3,6 +3,7 @@ package holders
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -67,21 +68,26 @@ func TestAYoungHoldWithContendersBehindItHearsOfARecallAtOnce(t *testing.T) {
 }
 
 // A hold that listens, and is short, costs nothing more than one that does not where no contender is
-// behind it.
+// behind it, also where keys of nested names are.
 func TestAShortHoldThatListensCostsNothingWithoutContendersBehindIt(t *testing.T) {
-	var costs []map[string]int
-	for _, opts := range [][]etcdlock.SessionOption{nil, {tests.Listens}} {
-		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-			mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a", opts...), "n")
-			for range 10 {
-				require.NoError(t, mu.Lock(t.Context()))
-				time.Sleep(300 * time.Millisecond)
-				require.NoError(t, mu.Unlock(t.Context()))
-			}
-			counts := tests.CountByProcess(tests.CallsOf("a", etcd.Calls("")))
-			costs = append(costs, counts)
-			require.Zero(t, counts[fake.Watch])
-		})
+	for _, nested := range []int{0, 5} {
+		var costs []map[string]int
+		for _, opts := range [][]etcdlock.SessionOption{nil, {tests.Listens}} {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				strangers, err := etcd.Client("strangers").Grant(t.Context(), 3600)
+				require.NoError(t, err)
+				for i := range nested {
+					require.NoError(t, etcd.PutKey(fmt.Sprintf("n/nested/%d", i), strangers.ID))
+				}
+				mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a", opts...), "n")
+				for range 10 {
+					require.NoError(t, mu.Lock(t.Context()))
+					time.Sleep(300 * time.Millisecond)
+					require.NoError(t, mu.Unlock(t.Context()))
+				}
+				costs = append(costs, tests.CountByProcess(tests.CallsOf("a", etcd.Calls(""))))
+			})
+		}
+		require.Equal(t, costs[0], costs[1], "%d keys of nested names", nested)
 	}
-	require.Equal(t, costs[0], costs[1])
 }
