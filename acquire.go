@@ -367,11 +367,7 @@ func (a call) wait(ctx context.Context) error {
 
 // wait waits until no contender is ahead of c's place.
 func (c *claim) wait(ctx context.Context) error {
-	err := c.Waiter.Wait(ctx, &c.place.Place, c.tellQueued)
-	if err == queue.ErrClosed {
-		err = ErrClosed
-	}
-	return err
+	return c.Waiter.Wait(ctx, &c.place.Place, c.tellQueued)
 }
 
 // tellQueued tells the Trace what is ahead of c in etcd's line, if nothing was in the local line. A

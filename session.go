@@ -56,7 +56,7 @@ func (s *session) open(client *clientv3.Client, of use, opts []SessionOption) er
 	s.tasks = guard.NewGroup(&s.mu)
 	s.etcd = etcd.New(s.ctx, client, cfg.ttl, &s.mu, s.tasks, (*listener)(s))
 	s.keys = queue.New(s.ctx, s.etcd, &s.mu, s.tasks, queue.Config{
-		TTL: cfg.ttl, Lines: (*listener)(s), Log: s.log,
+		TTL: cfg.ttl, Closed: ErrClosed, Lines: (*listener)(s), Log: s.log,
 	})
 	s.leases = lease.NewPool(s.ctx, s.etcd, &s.mu, s.tasks, lease.Config{
 		TTL:           cfg.ttl,

@@ -23,15 +23,14 @@ var (
 
 	// ErrTaken says that a waiter that only tries has found another contender.
 	ErrTaken = errors.New("taken")
-
-	// ErrClosed says that the Session was closed.
-	ErrClosed = errors.New("closed")
 )
 
 // A Config is what the Keys of a Session are given.
 type Config struct {
 	TTL    time.Duration // that is asked for
 	Leases *lease.Pool
+
+	Closed error // of a wait whose Session was closed
 
 	Lines
 

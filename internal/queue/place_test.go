@@ -62,6 +62,28 @@ func TestAPermitWaitsForThoseThatItHasFound(t *testing.T) {
 	})
 }
 
+// A wait that begins as its Session is closed ends with the error of that, also one at the head of its
+// line, which waits for the other places of its call and has to read the line again.
+func TestAWaitWhoseSessionIsClosedSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := fake.NewServer()
+		other, s := newSession(t, server.Client("b")), newSession(t, server.Client("a"))
+		other.put(t, other.take(t, line.Shape{}))
+		p := s.take(t, line.Shape{})
+		s.put(t, p)
+		w := new(Waiter)
+		s.mu.Lock()
+		s.keys.Leases.CloseLocked()
+		s.mu.Unlock()
+		require.Equal(t, errClosed, w.Wait(t.Context(), p, func() {}))
+		s.mu.Lock()
+		p.listenLocked()
+		p.TellLocked()
+		s.mu.Unlock()
+		require.Equal(t, errClosed, w.StayFirst(t.Context(), p, nil))
+	})
+}
+
 // What a view remembers does not grow with what comes and goes in its line or below it, however
 // long the Session depends on the view.
 func TestWhatAViewRemembersIsBounded(t *testing.T) {

@@ -29,6 +29,9 @@ type session struct {
 	lingers bool   // the key of the place
 }
 
+// errClosed is the error of a wait whose session was closed.
+var errClosed = errors.New("the session was closed")
+
 // newSession returns a session for the name "n".
 func newSession(t *testing.T, client *clientv3.Client) *session {
 	s, ttl := new(session), time.Minute
@@ -36,7 +39,7 @@ func newSession(t *testing.T, client *clientv3.Client) *session {
 	tasks := guard.NewGroup(&s.mu)
 	s.etcd = etcd.New(ctx, client, ttl, &s.mu, tasks, s)
 	s.keys = New(ctx, s.etcd, &s.mu, tasks, Config{
-		TTL: ttl, Lines: s, Log: func(slog.Level, string, ...any) {},
+		TTL: ttl, Closed: errClosed, Lines: s, Log: func(slog.Level, string, ...any) {},
 	})
 	s.keys.Leases = lease.NewPool(ctx, s.etcd, &s.mu, tasks, lease.Config{
 		TTL:           ttl,

@@ -79,7 +79,7 @@ func (c *Waiter) waitInView(ctx context.Context, p *Place) (err error) {
 	k.mu.Lock()
 	if k.Leases.ClosedLocked() {
 		k.mu.Unlock()
-		return ErrClosed
+		return k.Closed
 	}
 	if p.StaleLocked() {
 		k.mu.Unlock()
