@@ -56,7 +56,7 @@ import (
 // that is given a client of another Etcd calls t.Fatal, which works only in the test's goroutine. It
 // panics if the Etcd is from [Start].
 type Etcd struct {
-	t      testing.TB // nil if it is from Start
+	t      testing.TB
 	server *fake.Server
 	bubble bool // of testing/synctest
 
@@ -77,8 +77,7 @@ const maxTxnOps = 128
 // has closed do not count: their process has died.
 func New(t testing.TB) *Etcd {
 	t.Helper()
-	e := open()
-	e.t = t
+	e := open(t)
 	t.Cleanup(func() {
 		t.Helper()
 		for _, left := range e.end() {
@@ -92,7 +91,7 @@ func New(t testing.TB) *Etcd {
 // a program. [Etcd.Close] ends it. The error is always nil for now.
 //
 // In a testing/synctest bubble use [New], or call Start and Close there.
-func Start() (*Etcd, error) { return open(), nil }
+func Start() (*Etcd, error) { return open(noTest{}), nil }
 
 // Close closes every open client. It returns an error for each Session or Mutex that is still open
 // then, joined: with its last lock, its owner and its lease. Sessions of a client that was closed
@@ -100,9 +99,16 @@ func Start() (*Etcd, error) { return open(), nil }
 // nil. The end of a test closes an Etcd from [New].
 func (e *Etcd) Close() error { return errors.Join(e.end()...) }
 
+// noTest is the t of an Etcd that belongs to no test.
+type noTest struct{ testing.TB }
+
+func (noTest) Helper()           {}
+func (noTest) Fatal(args ...any) { panic(fmt.Sprint(args...)) }
+
 // open returns an empty etcd.
-func open() *Etcd {
+func open(t testing.TB) *Etcd {
 	e := &Etcd{
+		t:         t,
 		server:    fake.NewServer(),
 		bubble:    time.Now().Year() < 2020, // its clock begins in 2000
 		processes: make(map[*clientv3.Client]string),
@@ -148,26 +154,14 @@ func (absent) NewStream(
 
 // process returns the name of c's process.
 func (e *Etcd) process(c *clientv3.Client) string {
-	e.helper()
+	e.t.Helper()
 	e.mu.Lock()
 	process, known := e.processes[c]
 	e.mu.Unlock()
-	const stranger = "etcdlocktest: this client is not one of this Etcd's"
-	switch {
-	case known:
-	case e.t == nil:
-		panic(stranger)
-	default:
-		e.t.Fatal(stranger)
+	if !known {
+		e.t.Fatal("etcdlocktest: this client is not one of this Etcd's")
 	}
 	return process
-}
-
-// helper is t.Helper, if there is a t.
-func (e *Etcd) helper() {
-	if e.t != nil {
-		e.t.Helper()
-	}
 }
 
 // Expire ends a lease and deletes its keys, as if it had run out. While the etcd is frozen this

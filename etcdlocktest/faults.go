@@ -11,7 +11,7 @@ import (
 // and otherwise arrives after heal. Answers and events come after heal, in order. Leases run out.
 // Cuts of the same client add up; a second call of heal does nothing.
 func (e *Etcd) Cut(c *clientv3.Client) (heal func()) {
-	e.helper()
+	e.t.Helper()
 	process := e.process(c)
 	e.server.Hold(process)
 	return sync.OnceFunc(func() { e.server.Release(process) })
@@ -21,7 +21,7 @@ func (e *Etcd) Cut(c *clientv3.Client) (heal func()) {
 // request whose ctx ends meanwhile is carried out all the same, because it is already on its way.
 // Events keep their order.
 func (e *Etcd) Delay(c *clientv3.Client, d time.Duration) {
-	e.helper()
+	e.t.Helper()
 	e.server.Delay(e.process(c), d)
 }
 
@@ -29,7 +29,7 @@ func (e *Etcd) Delay(c *clientv3.Client, d time.Duration) {
 // answered with codes.Unavailable, which says nothing about the outcome. Requests to begin a watch
 // do not count. A call replaces an earlier one; an n of 0 ends it.
 func (e *Etcd) LoseAnswers(c *clientv3.Client, n int) {
-	e.helper()
+	e.t.Helper()
 	e.server.LoseAnswers(e.process(c), n)
 }
 
