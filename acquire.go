@@ -168,7 +168,8 @@ func (c *claim) holdAtOnce() *hold {
 	clientClosed := s.etcd.Closed()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.local = s.lines[c.m.name]; c.local == nil || clientClosed || s.leases.ClosedLocked() || c.m.closed {
+	closed := clientClosed || s.leases.ClosedLocked() || c.m.closed
+	if c.local = s.lines[c.m.name]; c.local == nil || closed {
 		return nil
 	}
 	if way := c.wayInLocked(); way == joins || way == takesOver {
@@ -287,7 +288,7 @@ func (a call) entering(e ticket.Several) ticket.Several {
 	for i, c := range a {
 		tickets[i] = &c.place.Ticket
 	}
-	e = ticket.EnterAll(e, tickets, a[0].Try, a[0].m.cfg.trace.tellsQueued())
+	e = ticket.EnterAll(e, tickets, a[0].Try, a[0].m.cfg.trace.Queued != nil)
 	if len(a) == 1 {
 		if crowded, last := a[0].place.ExpectsCrowd(); crowded {
 			e[0].Crowd(last)
@@ -378,7 +379,7 @@ func (c *claim) tellQueued() {
 		return
 	}
 	c.ahead = ahead.Count()
-	if c.m.cfg.trace.tellsQueued() { // it takes parsing
+	if c.m.cfg.trace.Queued != nil { // it takes parsing
 		c.reportQueued(holderOf(c.m.name, ahead))
 	}
 }

@@ -71,8 +71,8 @@ func nextPause(pause time.Duration, long bool) time.Duration {
 	return min(2*pause, mostPause)
 }
 
-// term is one term: it calls fn during h, and reports how fn ended. It returns how long fn took, and
-// what fn has returned.
+// term is one term: it calls fn during h, and reports how fn ended. It returns how long fn took,
+// and what fn has returned.
 //
 // (Do not release before fn has returned, whatever has ended its context: the next leader would
 // work beside it. TestALeaderIsReleasedOnlyAfterItHasReturned.)

@@ -105,9 +105,9 @@ func newMutex(s *session, name string, of use, opts []Option) (*Mutex, error) {
 // After a loss ([ErrLost]) the Session lets no other call for the name in before the Unlock of the
 // lost hold, because its work may go on. So a Lock in the goroutine that has lost it, before its
 // Unlock, waits for ever. The [*LockedError] of a wait that ends then says "waits for the Unlock of
-// a hold lost here", and the logger warns after 10 s. (Another process does not wait for that.) Work
-// that may go on beside other work of its process unlocks its [Hold] as the context ends; see the
-// example of [Session.Lock].
+// a hold lost here", and the logger warns after 10 s. (Another process does not wait for that.)
+// Work that may go on beside other work of its process unlocks its [Hold] as the context ends; see
+// the example of [Session.Lock].
 func (m *Mutex) Lock(ctx context.Context) error {
 	_, _, err := m.lock(ctx, false)
 	return err
@@ -129,8 +129,8 @@ func (m *Mutex) TryLock(ctx context.Context) error {
 	return err
 }
 
-// lock is Lock, or TryLock. It returns the hold, so that Do releases that very hold, and the context
-// of the call.
+// lock is Lock, or TryLock. It returns the hold, so that Do releases that very hold, and the
+// context of the call.
 func (m *Mutex) lock(ctx context.Context, try bool) (*hold, context.Context, error) {
 	if err := m.check(); err != nil {
 		return nil, nil, err
@@ -138,8 +138,8 @@ func (m *Mutex) lock(ctx context.Context, try bool) (*hold, context.Context, err
 	return request{m: &m.lockHandle, try: try}.lock(ctx)
 }
 
-// lock is one call that locks, whatever kind of hold it asks for. It returns the hold, and the context
-// of the call: ctx, or what the hook Start has made of it.
+// lock is one call that locks, whatever kind of hold it asks for. It returns the hold, and the
+// context of the call: ctx, or what the hook Start has made of it.
 func (w request) lock(ctx context.Context) (*hold, context.Context, error) {
 	m := w.m
 	if err := checkContext(ctx, "lock", m.name); err != nil {

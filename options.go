@@ -30,8 +30,8 @@ const (
 	maxNameLen = 1024
 )
 
-// A SessionOption is an option of [New], [NewRWMutex], [NewSemaphore] and [NewSession]. The order of
-// options does not matter, except that the last of two of the same kind counts.
+// A SessionOption is an option of [New], [NewRWMutex], [NewSemaphore] and [NewSession]. The order
+// of options does not matter, except that the last of two of the same kind counts.
 //
 // A nil option is an error of what it is given to, and so are an invalid value, which the error
 // names, and an option that is given directly to what cannot use it, as [WithHandoff] to a

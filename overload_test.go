@@ -371,6 +371,21 @@ func TestAFrozenEtcdGetsFewRechecksOfALongLine(t *testing.T) {
 	})
 }
 
+// usedSessions returns n Sessions of a client that have a lease each, and hold nothing.
+func usedSessions(t *testing.T, client *clientv3.Client, n int) (ss []*Session) {
+	t.Helper()
+	for i := range n {
+		s, err := NewSession(client, WithTTL(time.Minute))
+		require.NoError(t, err)
+		ss = append(ss, s)
+		mu, err := s.Mutex(fmt.Sprint(i))
+		require.NoError(t, err)
+		require.NoError(t, mu.Lock(context.Background()))
+		require.NoError(t, mu.Unlock(context.Background()))
+	}
+	return ss
+}
+
 // Many Sessions of a client end at once while etcd is frozen. When it thaws it has few
 // revocations to work through, and then all leases are given back.
 func TestAMassEndDoesNotRepeatItselfToAFrozenEtcd(t *testing.T) {
@@ -378,16 +393,9 @@ func TestAMassEndDoesNotRepeatItselfToAFrozenEtcd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := fake.NewServer()
 		client := etcd.Client("a")
-		var ss []*Session
-		for i := range sessions {
-			s, err := NewSession(client, WithTTL(time.Minute))
-			require.NoError(t, err)
+		ss := usedSessions(t, client, sessions)
+		for _, s := range ss {
 			s.etcd.Several = func() bool { return false }
-			ss = append(ss, s)
-			mu, err := s.Mutex(fmt.Sprint(i))
-			require.NoError(t, err)
-			require.NoError(t, mu.Lock(context.Background()))
-			require.NoError(t, mu.Unlock(context.Background()))
 		}
 		etcd.Freeze()
 		var all sync.WaitGroup
@@ -414,16 +422,7 @@ func TestAMassEndIsNotHeldUpByAFrozenEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := fake.NewServer()
 		client := etcd.Client("a")
-		var ss []*Session
-		for i := range sessions {
-			s, err := NewSession(client, WithTTL(time.Minute))
-			require.NoError(t, err)
-			ss = append(ss, s)
-			mu, err := s.Mutex(fmt.Sprint(i))
-			require.NoError(t, err)
-			require.NoError(t, mu.Lock(context.Background()))
-			require.NoError(t, mu.Unlock(context.Background()))
-		}
+		ss := usedSessions(t, client, sessions)
 		var n atomic.Int64
 		etcd.Intercept(func(c fake.Call) fake.Effect {
 			return fake.Effect{Drop: c.Method == fake.Revoke && n.Add(1)%3 == 0}

@@ -276,9 +276,6 @@ func (t *Trace) start(ctx context.Context, e StartEvent) (started context.Contex
 	return t.Start(ctx, e)
 }
 
-// tellsQueued reports whether a hook wants to know what is ahead of a claim that queues.
-func (t *Trace) tellsQueued() bool { return t.Queued != nil }
-
 // A tracer reports events to the hooks of a Trace that are set, in the order of its calls.
 type tracer struct {
 	*Trace
@@ -293,8 +290,6 @@ func report[E any](q *events.Queue, to hook[E], ctx context.Context, e E) {
 }
 
 // queueHook is for report, whose e is not to be allocated where there is no hook.
-//
-//go:noinline
 func queueHook[E any](q *events.Queue, to hook[E], ctx context.Context, e E) {
 	q.Run(func() { to(ctx, e) })
 }

@@ -1706,7 +1706,7 @@ var mutants = []mutant{
 	{
 		name: "a key that lingers does not give way to a recall",
 		why:  "Nobody holds, so there is nobody to ask. But there is nobody to unlock either.",
-		edits: []edit{{"internal/queue/place.go", `	if p.LingersLocked() {
+		edits: []edit{{"internal/queue/place.go", `	if p.lingersLocked() {
 		p.line.local.GiveWayLocked()
 		return
 	}

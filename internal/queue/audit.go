@@ -59,7 +59,8 @@ func (a *Account) Tick(last time.Time) (audit bool) {
 // coverLocked begins to watch the keys of holds that last and that no view covers. It returns how
 // many renewal periods there are per audit of the lease's keys. That depends on what covers them: 1
 // if the key of a hold that lasts is not covered; many if each key is rechecked, by a waiter, or by
-// the view of a key that lingers or will linger, and the keys were audited a TTL after the last put.
+// the view of a key that lingers or will linger, and the keys were audited a TTL after the last
+// put.
 //
 // (Do not leave out the latter. clientv3 may repeat a put unseen, and the key that a late copy puts
 // blocks its line until the next audit. TestAKeyThatALateRequestPutsIsSwept. In a long line audits

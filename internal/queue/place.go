@@ -101,7 +101,7 @@ func (p *Place) observedLocked(o ticket.Observation) ticket.Seen {
 // lostLocked draws the conclusions of the loss of p's key.
 func (p *Place) lostLocked() {
 	p.UnwatchLocked()
-	p.TellLocked()
+	p.tellLocked()
 	p.owner.LostLocked()
 	p.giveWayLocked()
 	p.line.local.MarkLocked()
@@ -119,7 +119,7 @@ func (p *Place) noteRecallLocked(e line.Entry) {
 	}
 	p.Recall = &r
 	p.line.local.MarkLocked()
-	if p.LingersLocked() {
+	if p.lingersLocked() {
 		p.line.local.GiveWayLocked()
 		return
 	}
@@ -145,15 +145,15 @@ func (p *Place) isGone() bool {
 	return p.Ticket.Lost()
 }
 
-// TellLocked wakes the waiter at p.
-func (p *Place) TellLocked() {
+// tellLocked wakes the waiter at p.
+func (p *Place) tellLocked() {
 	select {
 	case p.news <- struct{}{}:
 	default: // told already, or no call waits
 	}
 }
 
-// listen lets TellLocked wake the caller, unless no contender is ahead of p.
+// listen lets tellLocked wake the caller, unless no contender is ahead of p.
 func (p *Place) listen() {
 	p.keys.mu.Lock()
 	defer p.keys.mu.Unlock()
@@ -167,11 +167,11 @@ func (p *Place) listenLocked() {
 		p.news = make(chan struct{}, 1)
 	}
 	if p.Ticket.Lost() {
-		p.TellLocked() // the key went before the call listened
+		p.tellLocked() // the key went before the call listened
 	}
 }
 
-// standsFirst notes that p is at the head of its line, and lets TellLocked wake the caller.
+// standsFirst notes that p is at the head of its line, and lets tellLocked wake the caller.
 func (p *Place) standsFirst() {
 	p.keys.mu.Lock()
 	defer p.keys.mu.Unlock()
@@ -234,6 +234,11 @@ func (p *Place) lengthOf() int {
 	return max(ahead.Keys, ahead.Count()+1)
 }
 
+// firstRecheck is how long to wait for the first recheck of a waiter at p.
+func (p *Place) firstRecheck() time.Duration {
+	return p.keys.recheckAfter(time.Now(), p.lengthOf())
+}
+
 // ExpectsCrowd reports whether p is likely to stand in a long line, as the one before it did, and
 // tells behind which key that one stood if it is watched yet.
 func (p *Place) ExpectsCrowd() (crowded bool, last string) {
@@ -278,12 +283,12 @@ func (p *Place) LastsLocked() bool {
 		l.LastsLocked(now)
 }
 
-// LingersLocked reports whether p's key lingers.
-func (p *Place) LingersLocked() bool { return p.line.local.LingeringLocked() == p }
+// lingersLocked reports whether p's key lingers.
+func (p *Place) lingersLocked() bool { return p.line.local.LingeringLocked() == p }
 
 // giveWayLocked gives p's key up if that lingers.
 func (p *Place) giveWayLocked() {
-	if p.LingersLocked() {
+	if p.lingersLocked() {
 		p.line.local.GiveWayLocked()
 	}
 }

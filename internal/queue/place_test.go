@@ -78,7 +78,7 @@ func TestAWaitWhoseSessionIsClosedSaysSo(t *testing.T) {
 		require.Equal(t, errClosed, w.Wait(t.Context(), p, func() {}))
 		s.mu.Lock()
 		p.listenLocked()
-		p.TellLocked()
+		p.tellLocked()
 		s.mu.Unlock()
 		require.Equal(t, errClosed, w.StayFirst(t.Context(), p, nil))
 	})

@@ -28,7 +28,7 @@ func (k *Keys) SetBackLocked() {
 	}
 	for _, a := range k.accounts {
 		for _, p := range a.places {
-			p.TellLocked()
+			p.tellLocked()
 		}
 	}
 	k.endWatchesLocked()
@@ -88,7 +88,7 @@ func (k *Keys) followConnection(a *Account) {
 		defer k.mu.Unlock()
 		k.suspectLocked()
 		for _, p := range a.places {
-			p.TellLocked() // a waiter behind many, which watches one key, rechecks soon
+			p.tellLocked() // a waiter behind many, which watches one key, rechecks soon
 		}
 	})
 }

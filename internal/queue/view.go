@@ -389,7 +389,7 @@ func (v *view) judgeOwnLocked(afterRead bool) {
 	p.seen, v.judged = v, p
 	switch {
 	case seen.IsLoss():
-	case p.LingersLocked():
+	case p.lingersLocked():
 		if v.othersLocked() {
 			v.line.local.GiveWayLocked()
 		}
@@ -424,6 +424,6 @@ func (v *view) othersLocked() bool { return len(v.keys) > 1 }
 // tellLocked wakes the waiter of this view.
 func (v *view) tellLocked() {
 	if v.waiting {
-		v.ownLocked().TellLocked()
+		v.ownLocked().tellLocked()
 	}
 }

@@ -124,7 +124,7 @@ func (c *Waiter) waitBehind(
 	defer p.line.unwatchBefore(p, w)
 	by := source{
 		answers: w.Answers, judge: w.Notice, count: 1,
-		begun: verifies, due: checks, first: p.keys.recheckAfter(time.Now(), p.lengthOf()), news: relies, before: before,
+		begun: verifies, due: checks, first: p.firstRecheck(), news: relies, before: before,
 		departed: func(keys []string) bool {
 			w.gone = w.gone || slices.Contains(keys, before.Key)
 			return w.gone
@@ -158,7 +158,7 @@ func (c *Waiter) waitBehindSome(
 	defer w.end()
 	return c.waitBy(ctx, p, source{
 		notices: w.notices, count: max(1, len(w.keys)),
-		begun: looks, due: looks, first: p.keys.recheckAfter(time.Now(), p.lengthOf()), news: looks, covers: w.covers,
+		begun: looks, due: looks, first: p.firstRecheck(), news: looks, covers: w.covers,
 		departed: func(keys []string) bool { return w.departed(p, keys) },
 	}, broken)
 }

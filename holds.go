@@ -1,0 +1,194 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// A Hold is one acquisition that is not a Mutex's own: a lock by its name, by [Session.Lock], a
+// read, by [RWMutex.RLock], permits, by [Semaphore.Acquire], or several names, by
+// [Session.LockAll]. Its methods are safe for concurrent use; any goroutine may call Unlock. Do not
+// copy one.
+type Hold struct {
+	_ noCopy
+
+	// Set once, then only read.
+	m       *lockHandle     // of which it is
+	hold    *hold           // of several names the first one's; calls may nest in it
+	started context.Context // of the call that it is of
+
+	over bool // Unlock was called; guarded by Session.mu
+}
+
+// Unlock ends the hold. It returns what [Mutex.Unlock] returns: nil only if the lock was held
+// without a break until then, else [ErrLost] or [ErrUnconfirmed]; and [ErrNotHeld] if the Hold was
+// unlocked before, or its RWMutex, Semaphore or Session was closed. After each of these the Hold is
+// over. With a nil ctx Unlock returns an error and the hold goes on. After the grace of a [Recall]
+// it is nil: the hold was whole.
+//
+// While other readers of the Session share the key, Unlock asks etcd nothing. nil then says that
+// the hold was whole as far as the lease and the watch of the key show: if an operator has deleted
+// the key within the last second or so, the readers that go on learn it. The last reader removes
+// the key. ctx is as in Mutex.Unlock.
+//
+// Several names end together. If one was lost Unlock returns its [*LostError], and the keys of the
+// other names are removed in the background.
+func (h *Hold) Unlock(ctx context.Context) error {
+	if h == nil || h.hold == nil {
+		return ErrNotHeld
+	}
+	if err := checkContext(ctx, "unlock", h.m.name); err != nil {
+		return err
+	}
+	s := h.m.s
+	together := h.hold.all
+	ends := func(ended *hold) bool { return slices.Contains(together, ended) }
+	ctx, cancel := s.releaseContext(ctx, ends, s.releaseTime())
+	defer cancel()
+
+	s.mu.Lock()
+	if h.over || h.hold.depth == 0 {
+		h.over = true
+		s.mu.Unlock()
+		return failed("unlock", h.m.name, ErrNotHeld)
+	}
+	h.over = true
+	if h.hold.nests[h.m] > 0 {
+		h.hold.countNests(h.m, -1)
+	}
+	for _, o := range h.parts() {
+		if o != h.hold {
+			o.depth--
+		}
+	}
+	return h.hold.unlockLocked(ctx)
+}
+
+// do calls fn during h, and unlocks h. err is why there is no h, nil if there is one.
+func (h *Hold) do(ctx context.Context, err error, fn func(ctx context.Context) error) error {
+	if err != nil {
+		return notRun(err)
+	}
+	return during(h.started, h.hold, fn, func() error { return h.Unlock(ctx) })
+}
+
+// Context returns a context that comes from parent and also ends with the hold, as
+// [Mutex.Context] does, and with the same causes. After Unlock or Close it has ended already, with
+// the cause [ErrNotHeld].
+func (h *Hold) Context(parent context.Context) context.Context {
+	if parent == nil {
+		return endedContext(context.Background(), errors.New("etcdlock: nil context"))
+	}
+	if h == nil || h.hold == nil {
+		return endedContext(parent, ErrNotHeld)
+	}
+	h.m.s.mu.Lock()
+	held := !h.over && h.hold.depth > 0
+	h.m.s.mu.Unlock()
+	if !held {
+		return endedContext(parent, ErrNotHeld)
+	}
+	return withHold(parent, h.hold)
+}
+
+// Token returns the fencing token: the create revision of the key, which readers of one Session
+// may share, and of all keys of several names. See [RWMutex] for how to use the token of a read,
+// and [Semaphore] for the token of permits. It is 0 once the hold has ended: after Unlock or Close,
+// a loss, or the grace of a recall.
+func (h *Hold) Token() int64 {
+	var token int64
+	h.whole(func(h *hold) { token = h.place.Ticket.Rev() })
+	return token
+}
+
+// Held is [Mutex.Held]: it reports whether [Hold.Token] is not 0.
+func (h *Hold) Held() bool { return h.Token() != 0 }
+
+// Key returns the etcd key of the hold, of several names that of the first. It is "" once the hold
+// has ended.
+func (h *Hold) Key() string {
+	var key string
+	h.whole(func(h *hold) { key = h.place.Ticket.Key })
+	return key
+}
+
+// Names returns the names that are, or were, held: one, or those of the LockAll in its order.
+func (h *Hold) Names() []string {
+	if h == nil || h.hold == nil {
+		return nil
+	}
+	parts := h.parts()
+	names := make([]string, len(parts))
+	for i, h := range parts {
+		names[i] = h.m.name
+	}
+	return names
+}
+
+// parts are the holds that h has: one for each name of a LockAll, otherwise one. A Lock that nests
+// in one of several names has only that. (TestALockByNameNestsInOneOfSeveralNames.)
+func (h *Hold) parts() []*hold {
+	if h.m == h.hold.m {
+		return h.hold.all
+	}
+	return h.hold.alone[:]
+}
+
+// TTL is [Mutex.TTL]. It is 0 once the hold has ended.
+func (h *Hold) TTL() time.Duration {
+	var ttl time.Duration
+	h.whole(func(h *hold) { ttl = h.place.Lease.TTL })
+	return ttl
+}
+
+// SafetyMargin is [Mutex.SafetyMargin]. It is 0 once the hold has ended.
+func (h *Hold) SafetyMargin() time.Duration {
+	var margin time.Duration
+	h.whole(func(h *hold) { margin = h.m.s.cfg.marginOf(h.place.Lease.TTL) })
+	return margin
+}
+
+// Deadline returns the time until which the hold is certain without another renewal, as
+// [Mutex.Deadline] does. It is the zero time once the hold has ended.
+func (h *Hold) Deadline() time.Time {
+	var deadline time.Time
+	h.whole(func(h *hold) { deadline = h.deadlineLocked() })
+	return deadline
+}
+
+// IsOwner returns one comparison per held name, for the If of an etcd transaction. All of them are
+// true only while the keys of this very hold exist, whatever clocks say. (Readers of one Session
+// may share a key: then it exists until the last of them has unlocked.) What it returns once the
+// hold has ended is never true. See [Mutex.IsOwner] for two writes of one hold.
+func (h *Hold) IsOwner() []clientv3.Cmp {
+	if h == nil || h.hold == nil {
+		return []clientv3.Cmp{(*Mutex)(nil).IsOwner()}
+	}
+	var owner []clientv3.Cmp
+	parts := h.parts()
+	for _, h := range parts {
+		owner = append(owner, h.m.notOwner())
+	}
+	h.whole(func(*hold) {
+		for i, h := range parts {
+			owner[i] = h.place.Ticket.Exists()
+		}
+	})
+	return owner
+}
+
+// whole calls f, with mu held, if the hold has not ended.
+func (h *Hold) whole(f func(*hold)) {
+	if h == nil || h.hold == nil {
+		return
+	}
+	h.m.s.mu.Lock()
+	defer h.m.s.mu.Unlock()
+	if !h.over && h.hold.checkLocked(time.Now()) == nil {
+		f(h.hold)
+	}
+}
