@@ -28,7 +28,10 @@ type Contender struct {
 	// is not renewed.
 	Lease clientv3.LeaseID
 	Since time.Time // when it queued, by its own clock
-	Mode  Mode      // how it holds the lock, or will hold it
+	// Until is until when the lock stays taken, by the clock of the process that has unlocked it
+	// before its WithMinHold was over. It is zero for a hold that goes on, and for a waiter.
+	Until time.Time
+	Mode  Mode // how it holds the lock, or will hold it
 	// Holds reports whether it held the lock at that time: whether no contender stood before it for
 	// which it has to wait. Several readers may hold it, and several permits.
 	Holds bool
@@ -42,6 +45,9 @@ func (c Contender) LogValue() slog.Value {
 	if c.Key != "" {
 		attrs = append(attrs, slog.String("mode", string(c.Mode)), slog.Bool("holds", c.Holds),
 			slog.Int64("token", c.Token), slog.String("key", c.Key))
+	}
+	if !c.Until.IsZero() {
+		attrs = append(attrs, slog.Time("until", c.Until))
 	}
 	if c.Info != "" {
 		attrs = append(attrs, slog.String("info", c.Info))
@@ -125,7 +131,7 @@ func contenderOf(name string, e line.Entry, holds bool) Contender {
 	v := e.Value()
 	return Contender{
 		Name: name, Key: e.Key, Owner: v.Owner, Host: v.Host, PID: v.PID,
-		Token: e.Rev, Lease: clientv3.LeaseID(e.Lease), Since: v.Since,
+		Token: e.Rev, Lease: clientv3.LeaseID(e.Lease), Since: v.Since, Until: v.Until,
 		Mode: modeOf(e.Kind()), Holds: holds, Info: v.Info, Self: queue.IsOwn(e),
 	}
 }

@@ -177,8 +177,10 @@ func (s *session) closeLocked() {
 	for _, n := range s.lines {
 		n.cancelLocked(nil)
 		n.GiveWayLocked()
-		if n.due != nil {
-			n.due.Stop()
+		for _, timer := range []*time.Timer{n.due, n.stays} {
+			if timer != nil {
+				timer.Stop()
+			}
 		}
 		n.EndLocked()
 		for c := range n.queue.Having() {

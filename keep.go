@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/etcdlock/etcdlock/internal/queue"
+	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 // A keeping is what a local line has of keys that its Session keeps: for the next of its
@@ -11,6 +12,8 @@ import (
 type keeping struct {
 	of  *localLine
 	due *time.Timer // calls lingered; nil before a key lingers
+
+	stays *time.Timer // removes the key that has outlasted its hold, by WithMinHold; nil before one does
 }
 
 // handOffLocked gives the key of h, which has ended whole, to the next waiter in the local line,
@@ -75,6 +78,29 @@ func (k *keeping) lingered() {
 	case again > 0:
 		n.setDueLocked(again)
 	}
+}
+
+// staysLocked has the key of a release that is over removed when its time is over. It is on a lease
+// of its own by then, or, if etcd has not confirmed that, perhaps on the Session's.
+//
+// The key goes at that time though its lease may last for longer: etcd counts in seconds, and
+// anew when it has elected a leader.
+func (k *keeping) staysLocked(r *release) {
+	n, p := k.of, r.h.place
+	n.stays = time.AfterFunc(time.Until(r.until), func() {
+		n.s.mu.Lock()
+		defer n.s.mu.Unlock()
+		switch {
+		case n.s.leases.ClosedLocked():
+		case p.Ticket.State() == ticket.Removed:
+			n.s.tasks.GoLocked(func() {
+				// An error is final: then the key goes with its lease.
+				_ = n.s.etcd.DeleteUntilAnswered(n.s.ctx, p.Ticket.Entry())
+			})
+		default:
+			p.AbandonLocked(true)
+		}
+	})
 }
 
 // LingersLocked is as in queue.Local.

@@ -68,10 +68,13 @@ func newMutex(s *session, name string, of use, opts []Option) (*Mutex, error) {
 		return nil, err
 	}
 	cfg := s.cfg
-	if len(opts) > 0 {
+	if len(opts) > 0 || of != forMutex {
 		changed, err := configure(*s.cfg, of, opts)
 		if err != nil {
 			return nil, err
+		}
+		if of != forMutex {
+			changed.minHold = 0
 		}
 		cfg = &changed
 	}

@@ -39,7 +39,7 @@ func lockAll(ctx context.Context, s *session, names []string, try bool) (*Hold, 
 		return nil, waitFailed(ctx, names[0], nil, nil, nil)
 	}
 	cfg, began := *s.cfg, time.Now()
-	cfg.handoff, cfg.linger = 0, 0
+	cfg.handoff, cfg.linger, cfg.minHold = 0, 0, 0
 	handles := make([]*lockHandle, len(names))
 	for i, name := range names {
 		handles[i] = &lockHandle{s: s, name: name, cfg: &cfg}

@@ -96,6 +96,7 @@ type config struct {
 	owner          string
 	reentrant      bool
 	maxHold        time.Duration // 0: none
+	minHold        time.Duration // 0: none
 	acquireTimeout time.Duration // 0: none
 	info           string        // for programs that watch
 	handoff        int           // 0: strict order
@@ -105,6 +106,7 @@ type config struct {
 	trace          *Trace
 
 	texts [line.Kinds]line.Text // of the values of keys, by their kind
+	kept  line.Text             // of a key that stays after its hold, by WithMinHold
 }
 
 // WithTTL sets the time to live of the lease: how long a crashed holder blocks other
@@ -186,6 +188,39 @@ func WithReentrancy() Option {
 // guard it. Other goroutines of this Session get in after the Unlock only; see [Mutex.Lock].
 func WithMaxHold(d time.Duration) Option {
 	return option("WithMaxHold", 0, func(c *config) error { c.maxHold = d; return positive("WithMaxHold", d) })
+}
+
+// WithMinHold keeps the name taken for d at least from the moment at which it was acquired, even if
+// Unlock is called earlier. It is for jobs that may be shorter than the clocks of the machines that
+// start them differ: the job runs once, however short it is.
+//
+// An Unlock before d ends the hold, as ever, and leaves its key in line for the rest of d, on a
+// lease of its own that is not renewed. Unlock returns nil once etcd has confirmed that. From then
+// on it does not matter whether the process lives on. The Session deletes the key at d, and the next
+// contender gets in; if the process is gone, or the Session is closed, the key expires within about
+// 3 s after d. Others see until when in [Contender.Until]. A Lock of the same Session waits like any
+// other one.
+//
+// A hold that lasts longer than d costs nothing more. A shorter one costs the grant of a lease with
+// its Unlock, and a timer of the Session. The TTL of etcd is in whole seconds, 2 s at least by default.
+//
+// What is kept is a hold that its own Unlock has ended whole. A lost one keeps nothing, nor does one
+// that Close ends. If the process dies before Unlock, the key goes with the lease of the Session,
+// within [WithTTL]: a TTL of at least d covers that, too. If etcd does not answer an Unlock, which
+// then returns [ErrUnconfirmed], the key goes at d, or with the lease of the Session. It counts by
+// the clock of this process, from the return of Lock. While the rest of d lasts the hold is not
+// handed on and does not linger; see [WithHandoff], [WithLinger].
+//
+// It is for a [Mutex], [Session.Lock] and [Session.Do], and is an error for RWMutex and Semaphore. As
+// a default of a Session it does not count for these, nor for [Session.LockAll].
+func WithMinHold(d time.Duration) Option {
+	return option("WithMinHold", forRWMutex|forSemaphore, func(c *config) error {
+		c.minHold = d
+		if d > maxTTL {
+			return fmt.Errorf("etcdlock: WithMinHold(%v): above etcd's limit of %v", d, maxTTL)
+		}
+		return positive("WithMinHold", d)
+	})
 }
 
 // WithAcquireTimeout bounds each wait for a lock (Lock, RLock, Acquire, LockAll and their
@@ -287,14 +322,12 @@ func configure[O SessionOption](c config, to use, opts []O) (config, error) {
 	if c.margin >= c.ttl {
 		return c, fmt.Errorf("etcdlock: safety margin %v is not below the TTL %v", c.margin, c.ttl)
 	}
-	if part := c.ttl % time.Second; part > 0 {
-		c.ttl += time.Second - part
-	}
+	c.ttl = wholeSeconds(c.ttl)
 	host, pid := identity()
+	v := line.Value{Owner: c.owner, Host: host, PID: pid, Info: c.info}
+	c.kept, _ = line.NewText(v, line.Exclusive)
+	v.Recallable = c.recall > 0
 	for k := range c.texts {
-		v := line.Value{
-			Owner: c.owner, Host: host, PID: pid, Info: c.info, Recallable: c.recall > 0,
-		}
 		text, err := line.NewText(v, line.Kind(k))
 		if err != nil {
 			return c, fmt.Errorf("etcdlock: owner %s: %w", excerpt(c.owner, 32), err)
@@ -302,6 +335,14 @@ func configure[O SessionOption](c config, to use, opts []O) (config, error) {
 		c.texts[k] = text
 	}
 	return c, nil
+}
+
+// wholeSeconds is d, rounded up.
+func wholeSeconds(d time.Duration) time.Duration {
+	if part := d % time.Second; part > 0 {
+		d += time.Second - part
+	}
+	return d
 }
 
 func defaultConfig() config {

@@ -19,8 +19,9 @@ import (
 type release struct {
 	ticket.Release
 	h      *hold
-	put    *place // for the next waiter in the local line, nil if there is none
-	queued bool   // put stands in line
+	put    *place    // for the next waiter in the local line, nil if there is none
+	queued bool      // put stands in line
+	until  time.Time // until when the key stays, by WithMinHold; zero if it goes now
 }
 
 // unlockLocked is one Unlock of h, which has had as many Locks at least. It unlocks mu.
@@ -104,18 +105,32 @@ func (h *hold) freeLocked(spare bool) *release {
 		h.place.Account.ReleasedLocked()
 		return nil
 	}
-	if spare && !s.leases.ClosedLocked() && (h.local.handOffLocked(h) || h.local.lingerLocked(h)) {
+	if !spare || s.leases.ClosedLocked() {
+		return h.releaseLocked(time.Time{})
+	}
+	if until := h.takenUntil(); time.Now().Before(until) {
+		return h.releaseLocked(until)
+	}
+	if h.local.handOffLocked(h) || h.local.lingerLocked(h) {
 		h.place.Account.ReleasedLocked()
 		return nil
 	}
-	return h.releaseLocked()
+	return h.releaseLocked(time.Time{})
 }
 
-// releaseLocked begins the release of h, which is to be sent. Holders that shared its key, and have
-// lost it, may be at work still: then it puts no key.
-func (h *hold) releaseLocked() *release {
-	r := &release{h: h}
-	if len(h.all) == 1 && h.local.queue.Sharing() == 0 {
+// takenUntil is until when the name of h stays taken by WithMinHold, the zero time without.
+func (h *hold) takenUntil() time.Time {
+	if least := h.m.cfg.minHold; least > 0 && h.claim.exclusive() {
+		return h.began.Add(least)
+	}
+	return time.Time{}
+}
+
+// releaseLocked begins the release of h, which is to be sent. Its key goes now, or stays until a
+// time. Holders that shared the key, and have lost it, may be at work still: then it puts no key.
+func (h *hold) releaseLocked(until time.Time) *release {
+	r := &release{h: h, until: until}
+	if until.IsZero() && len(h.all) == 1 && h.local.queue.Sharing() == 0 {
 		r.put = h.local.nextLocked()
 	}
 	var next *ticket.Ticket
@@ -149,11 +164,7 @@ func (r *release) send(ctx context.Context) error {
 	}
 	retry := attempt.Backoff{Policy: attempt.Urgent}
 	for {
-		var value string
-		if r.Together() {
-			value = r.put.value()
-		}
-		done := s.etcd.Commit(ctx, &retry, r.Txn(value))
+		done := r.attempt(ctx, &retry)
 		// Called without mu: ctx may come from a hold of the Session, whose Err locks mu.
 		final := done.Err != nil && (attempt.Refused(done.Err) || ctx.Err() != nil || s.etcd.Closed())
 		switch verdict, err := r.answered(done, final, whyUntold(ctx, done)); verdict {
@@ -166,6 +177,30 @@ func (r *release) send(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// attempt is one attempt at the release. A key that stays gets its lease first.
+func (r *release) attempt(ctx context.Context, retry *attempt.Backoff) etcd.Outcome {
+	s := r.h.m.s
+	if left := time.Until(r.until); left > 0 && !r.Moves() {
+		granted, err := s.etcd.Grant(ctx, retry, wholeSeconds(left))
+		if err != nil {
+			return s.etcd.Unsent(err)
+		}
+		r.MoveTo(int64(granted.ID))
+	}
+	var value string
+	switch {
+	case r.Together():
+		value = r.put.value()
+	case r.Moves():
+		value = r.h.m.cfg.kept.Kept(r.h.place.Since, r.until)
+	}
+	done := s.etcd.Commit(ctx, retry, r.Txn(value))
+	if r.Moves() && done.Err != nil && attempt.Is(done.Err, rpctypes.ErrLeaseNotFound) {
+		r.MoveTo(0) // it took so long that the lease has expired, or etcd was set back
+	}
+	return done
 }
 
 // whyUntold is why the outcome of a release is unknown: etcd's error alone, or that and the
@@ -251,10 +286,15 @@ func (r *release) giveUp(untold []error) error {
 	return r.giveUpLocked(untold)
 }
 
-// giveUpLocked leaves the key to a removal in the background: etcd did not answer in time.
+// giveUpLocked leaves the key to a removal in the background, now or when its time is over: etcd did
+// not answer in time.
 func (r *release) giveUpLocked(untold []error) error {
-	for _, o := range r.h.all {
-		o.place.AbandonLocked(true)
+	if time.Now().Before(r.until) {
+		r.h.local.staysLocked(r)
+	} else {
+		for _, o := range r.h.all {
+			o.place.AbandonLocked(true)
+		}
 	}
 	return r.overLocked(unconfirmed(r.h.m.name, untold...))
 }
@@ -263,6 +303,9 @@ func (r *release) giveUpLocked(untold []error) error {
 // error.
 func (r *release) overLocked(err error) error {
 	h := r.h
+	if err == nil && r.Moves() {
+		h.local.staysLocked(r)
+	}
 	if r.put != nil && !r.queued {
 		// The transaction that removes h's key may yet put the next one: the removal of the next
 		// one is final only once that is impossible.

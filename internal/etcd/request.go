@@ -98,7 +98,11 @@ type Outcome struct {
 
 	resp     *clientv3.TxnResponse
 	repeated bool // it may have been sent more than once
+	unsent   bool
 }
+
+// Unsent is the Outcome of a transaction that was not sent, because of an error.
+func (c *Conn) Unsent(err error) Outcome { return Outcome{Epoch: c.Epoch(), Err: err, unsent: true} }
 
 // Answer is o in the form that a ticket judges.
 func (o *Outcome) Answer() ticket.Answer {
@@ -107,7 +111,7 @@ func (o *Outcome) Answer() ticket.Answer {
 	case o.Err == nil:
 		a.Succeeded, a.Empty = o.resp.Succeeded, len(o.resp.Responses) == 0
 		a.Read, a.Revision = rangesOf(o.resp), o.resp.Header.GetRevision()
-	case attempt.NotApplied(o.Err):
+	case o.unsent, attempt.NotApplied(o.Err):
 		a.Outcome = ticket.NotApplied
 	default:
 		a.Outcome = ticket.Unknown

@@ -28,7 +28,8 @@ type Value struct {
 	Info       string `json:"info,omitempty"`
 	Recallable bool   `json:"recallable,omitempty"` // its holder heeds a Recall
 
-	Since time.Time `json:"since"` // the last one
+	Until time.Time `json:"until,omitzero"` // of a key that outlasts its hold
+	Since time.Time `json:"since"`          // the last one
 }
 
 // Value is e's parsed value, or the zero Value if it is not ours.
@@ -63,6 +64,13 @@ func (t Text) Since(at time.Time) string {
 	value.WriteString(string(t))
 	value.Write(quoted)
 	return value.String()
+}
+
+// Kept is the value of a key that was put at a time and stays until another, though its hold has
+// ended.
+func (t Text) Kept(since, until time.Time) string {
+	quoted := until.UTC().AppendFormat([]byte(`,"until":"`), time.RFC3339Nano)
+	return strings.TrimSuffix(t.Since(since), "}") + string(quoted) + `"}`
 }
 
 // Bare reports whether e has no value: it is not this library's key, or only the key was

@@ -20,6 +20,7 @@ type Release struct {
 	t      *Ticket
 	others []*Ticket // the hold's other tickets; next is nil then
 	next   *Ticket   // nil if there is none, or none any more
+	moves  int64     // the lease that t's key is moved to, 0 if the key is deleted
 	reads  bool      // it reads what is there, if the key is not as it should be
 	copies bool      // an earlier request may have been carried out
 	missed bool      // for certain, the key was not there as t had put it
@@ -39,10 +40,22 @@ func (r *Release) all() iter.Seq2[int, *Ticket] {
 	}
 }
 
+// MoveTo has the next transactions move t's key, the only one, to another lease instead of deleting
+// it: the key stays in line, with its revision, for as long as that lease lasts. With lease 0 they
+// delete it after all.
+//
+// Invariant: t's own lease is compared, so of all copies at most one moves the key, and none brings
+// back what has happened to it since. (TestALateCopyOfAMoveDoesNothing.)
+func (r *Release) MoveTo(lease int64) { r.moves, r.reads = lease, true }
+
+// Moves reports whether the next transaction moves t's key.
+func (r *Release) Moves() bool { return r.moves != 0 }
+
 // Together reports whether the next transaction puts the key of the next ticket.
 func (r *Release) Together() bool { return r.next != nil }
 
-// Txn is the next transaction to send, with the value of the next ticket's key.
+// Txn is the next transaction to send, with the value of the next ticket's key, or of t's where
+// that is moved.
 func (r *Release) Txn(value string) Txn {
 	t := r.t
 	// A key that was put over, without the lease, no longer stands in line.
@@ -50,6 +63,9 @@ func (r *Release) Txn(value string) Txn {
 		If:   []clientv3.Cmp{t.Exists(), t.OnLease()},
 		Then: []clientv3.Op{clientv3.OpDelete(t.Key)},
 		own:  t.Key,
+	}
+	if r.Moves() {
+		txn.Then[0] = clientv3.OpPut(t.Key, value, clientv3.WithLease(clientv3.LeaseID(r.moves)))
 	}
 	for _, o := range r.others {
 		txn.If = append(txn.If, o.Exists(), o.OnLease())
@@ -139,6 +155,9 @@ func (r *Release) Judge(a Answer, now Now) (f Finding) {
 	case a.Succeeded, f.Queued: // only this very transaction puts next's key: a first copy ran
 		r.remove(a.Revision)
 		f.Verdict = Done
+	case r.moved(a): // by a first copy
+		r.remove(a.Revision)
+		f.Verdict = Done
 	case a.Empty:
 		r.missed = r.missed || !r.copies // for certain, whatever the next answer says
 		r.reads = true
@@ -160,11 +179,21 @@ func (r *Release) Judge(a Answer, now Now) (f Finding) {
 	return f
 }
 
-// remove records that all keys are gone, at a revision.
+// remove records that all keys are gone, at a revision, or that t's is on another lease now: then
+// its name is never used again.
 func (r *Release) remove(revision int64) {
+	if r.Moves() {
+		*r.t.slot, r.t.slot = Slot{}, new(Slot)
+	}
 	for _, t := range r.all() {
 		t.Remove(revision)
 	}
+}
+
+// moved reports whether t's key was read on the lease that it is moved to.
+func (r *Release) moved(a Answer) bool {
+	own, there := a.find(0, r.t.Key)
+	return there && r.Moves() && own.Rev == r.t.rev && own.Lease == r.moves
 }
 
 // some reports whether one of the keys was read. Then no copy has deleted any.

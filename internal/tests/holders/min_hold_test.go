@@ -1,0 +1,238 @@
+package holders
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/tests"
+)
+
+// least is the WithMinHold of these tests, which is longer than a TTL.
+const least = 2*tests.TTL + 500*time.Millisecond
+
+// entersAt begins a Lock of another process, and returns a channel for the time at which it gets in.
+func entersAt(t *testing.T, etcd *fake.Server) <-chan time.Time {
+	t.Helper()
+	next, at := contract.MutexOf(t, tests.SessionOf(t, etcd, "next"), "n"), make(chan time.Time, 1)
+	locked := tests.LockLater(next)
+	go func() {
+		if <-locked == nil {
+			at <- time.Now()
+			_ = next.Unlock(context.Background())
+		}
+	}()
+	return at
+}
+
+// Whenever Unlock is called, the next contender gets in at the end of the least time, and not
+// before. It does not matter what becomes of the process then.
+func TestANameStaysTakenForItsLeastTime(t *testing.T) {
+	rows := []struct {
+		promise string
+		work    time.Duration
+		after   func(t *testing.T, etcd *fake.Server, s *etcdlock.Session)
+		late    time.Duration // how long after the least time the next one may get in
+	}{
+		{"the job takes no time", 0, nil, 0},
+		{"it takes a while", 7 * time.Second, nil, 0},
+		{"it ends just before", least - time.Millisecond, nil, 0},
+		{"the process is cut off", time.Second, func(_ *testing.T, etcd *fake.Server, _ *etcdlock.Session) {
+			etcd.Cut("a")
+			time.AfterFunc(least+time.Minute, func() { etcd.Heal("a") })
+		}, time.Second},
+		{"the Session is closed", time.Second, func(t *testing.T, _ *fake.Server, s *etcdlock.Session) {
+			require.NoError(t, s.Close(context.Background()))
+		}, time.Second},
+		{"the lease of the Session is lost", time.Second, func(_ *testing.T, etcd *fake.Server, s *etcdlock.Session) {
+			etcd.RevokeLease(s.Lease())
+		}, 0},
+	}
+	for _, row := range rows {
+		t.Run(row.promise, func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				s := tests.SessionOf(t, etcd, "a")
+				mu := contract.MutexOf(t, s, "n", etcdlock.WithMinHold(least))
+				tests.LockWithin(t, mu, time.Second)
+				began, token := time.Now(), mu.Token()
+				at := entersAt(t, etcd)
+				time.Sleep(row.work)
+				hold := mu.Context(context.Background())
+				require.NoError(t, mu.Unlock(context.Background()))
+				require.Equal(t, etcdlock.ErrUnlocked, context.Cause(hold))
+				require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrNotHeld)
+
+				kept := tests.PlaceOf(t, etcd, "n", 0)
+				require.True(t, kept.Holds)
+				require.Equal(t, token, kept.Token)
+				require.True(t, kept.Until.Equal(began.Add(least)), "until %v", kept.Until)
+				require.ErrorIs(t, etcdlock.Recall(t.Context(), etcd.Client("operator"), kept, etcdlock.RecallRequest{}),
+					etcdlock.ErrNotRecallable)
+				if row.after != nil {
+					row.after(t, etcd, s)
+				}
+				in := tests.SoonOr(t, at, "nobody gets in")
+				require.WithinRange(t, in, began.Add(least), began.Add(least+row.late))
+			})
+		})
+	}
+}
+
+// A hold that is longer than its least time costs nothing more. A shorter one costs a lease with its
+// Unlock, and a deletion.
+func TestOnlyAShortHoldPaysForItsLeastTime(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", etcdlock.WithMinHold(time.Second))
+		tests.LockWithin(t, mu, time.Second)
+		time.Sleep(time.Second)
+		told := tests.CallsSince(etcd)
+		require.NoError(t, mu.Unlock(context.Background()))
+		tests.Costs(t, told, "Txn 1", 1)
+
+		tests.LockWithin(t, mu, time.Second)
+		time.Sleep(500 * time.Millisecond)
+		told = tests.CallsSince(etcd)
+		require.NoError(t, mu.Unlock(context.Background()))
+		tests.Costs(t, told, "Txn 1, LeaseGrant 1", 1)
+		told = tests.CallsSince(etcd)
+		time.Sleep(time.Second)
+		tests.Costs(t, told, "Txn 1", 1)
+		require.Empty(t, etcd.Keys("n/"))
+	})
+}
+
+// Faults of etcd and of others while the key moves.
+func TestALeastTimeUnderFaults(t *testing.T) {
+	rows := []struct {
+		promise string
+		faults  func(fake.Call) fake.Effect
+		before  func(t *testing.T, etcd *fake.Server, mu *etcdlock.Mutex)
+		fails   error
+		free    time.Duration // when the next contender gets in, since the acquisition
+	}{
+		{"the answer to the grant is lost", tests.OnlyNth(1, fake.Grant, fake.Effect{DropReply: true}), nil, nil, least},
+		{"a grant fails", tests.OnlyNth(1, fake.Grant, fake.Effect{Before: fake.Unavailable}), nil, nil, least},
+		{"the answer to the move is lost", tests.OnlyNth(1, fake.Txn, fake.Effect{DropReply: true}), nil, nil, least},
+		{"the answer to the move is an error", tests.OnlyNth(1, fake.Txn, fake.Effect{After: fake.Unavailable}), nil, nil, least},
+		{"the lease has expired before the move", tests.OnlyNth(1, fake.Txn, fake.Effect{Before: rpctypes.ErrGRPCLeaseNotFound}), nil, nil, least},
+		{"no grant is answered", tests.FromNth(1, fake.Grant, fake.Effect{Drop: true}), nil, etcdlock.ErrUnconfirmed, least},
+		{"no space for a lease", tests.FromNth(1, fake.Grant, fake.Effect{Before: rpctypes.ErrGRPCNoSpace}), nil, etcdlock.ErrUnconfirmed, least},
+		{"no move is answered", func(c fake.Call) fake.Effect {
+			return fake.Effect{DropReply: c.Method == fake.Txn && len(c.Puts) > 0}
+		}, nil, etcdlock.ErrUnconfirmed, least},
+		{"the key is gone", nil, func(_ *testing.T, etcd *fake.Server, mu *etcdlock.Mutex) {
+			etcd.DeleteKey(mu.Key())
+		}, etcdlock.ErrLost, 0},
+		{"the hold is lost", nil, func(t *testing.T, etcd *fake.Server, mu *etcdlock.Mutex) {
+			hold := mu.Context(context.Background())
+			etcd.RevokeLease(tests.PlaceOf(t, etcd, "n", 0).Lease)
+			<-hold.Done()
+		}, etcdlock.ErrLost, 0},
+	}
+	for _, row := range rows {
+		t.Run(row.promise, func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", etcdlock.WithMinHold(least))
+				tests.LockWithin(t, mu, time.Second)
+				began := time.Now()
+				if row.before != nil {
+					row.before(t, etcd, mu)
+				}
+				if row.faults != nil {
+					etcd.Intercept(row.faults)
+				}
+				err := mu.Unlock(context.Background())
+				etcd.Intercept(nil)
+				if row.fails == nil {
+					require.NoError(t, err)
+				} else {
+					require.ErrorIs(t, err, row.fails)
+				}
+				in := tests.SoonOr(t, entersAt(t, etcd), "nobody gets in")
+				if row.free == 0 {
+					require.Less(t, in.Sub(began), tests.TTL)
+				} else {
+					require.Equal(t, row.free, in.Sub(began))
+				}
+			})
+		})
+	}
+}
+
+// Close frees the name at once, as ever. So does an Unlock after the least time.
+func TestCloseKeepsNothing(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", etcdlock.WithMinHold(least))
+		tests.LockWithin(t, mu, time.Second)
+		require.NoError(t, mu.Close(context.Background()))
+		require.Empty(t, etcd.Keys("n/"))
+	})
+}
+
+// Before the end of its least time a hold is not handed on to another goroutine of the Session, and
+// does not linger. The other goroutine gets in at the end of that time, like any contender.
+func TestALeastTimeIsForTheGoroutinesOfTheSessionToo(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := tests.SessionOf(t, etcd, "a")
+		keeps := []etcdlock.Option{etcdlock.WithMinHold(least), etcdlock.WithHandoff(9), etcdlock.WithLinger(time.Minute)}
+		mu, next := contract.MutexOf(t, s, "n", keeps...), contract.MutexOf(t, s, "n", keeps...)
+		tests.LockWithin(t, mu, time.Second)
+		began, token := time.Now(), mu.Token()
+		waits := tests.LockLater(next)
+		require.NoError(t, mu.Unlock(context.Background()))
+		locked := next.TryLock(context.Background())
+		require.ErrorIs(t, locked, etcdlock.ErrLocked)
+		require.NoError(t, tests.SoonOr(t, waits, "nobody gets in"))
+		require.Equal(t, least, time.Since(began))
+		require.NotEqual(t, token, next.Token())
+
+		time.Sleep(least)
+		token = next.Token()
+		require.NoError(t, next.Unlock(context.Background()))
+		tests.LockWithin(t, mu, time.Second)
+		require.Equal(t, token, mu.Token(), "it lingers after its least time")
+		require.NoError(t, mu.Close(context.Background()))
+	})
+}
+
+// What cannot use the option refuses it, or ignores it as a default of the Session.
+func TestWhoHasNoUseForALeastTime(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := tests.SessionOf(t, etcd, "a", etcdlock.WithMinHold(least))
+		_, err := s.RWMutex("n", etcdlock.WithMinHold(least))
+		require.EqualError(t, err, "etcdlock: WithMinHold is not for an RWMutex")
+		_, err = s.Semaphore("n", 2, etcdlock.WithMinHold(least))
+		require.EqualError(t, err, "etcdlock: WithMinHold is not for a Semaphore")
+		_, err = s.Mutex("n", etcdlock.WithMinHold(0))
+		require.EqualError(t, err, "etcdlock: WithMinHold(0s): not positive")
+
+		ctx := context.Background()
+		for _, nothingStays := range []func() (*etcdlock.Hold, error){
+			func() (*etcdlock.Hold, error) { return tests.RWMutexOf(t, s).RLock(ctx) },
+			func() (*etcdlock.Hold, error) { return tests.SemaphoreOf(t, s, 2).Acquire(ctx, 1) },
+			func() (*etcdlock.Hold, error) { return s.LockAll(ctx, "n") },
+		} {
+			h, err := nothingStays()
+			require.NoError(t, err)
+			require.NoError(t, h.Unlock(ctx))
+			require.Empty(t, etcd.Keys("n/"))
+		}
+		rw := tests.RWMutexOf(t, s)
+		require.NoError(t, rw.Lock(ctx))
+		require.NoError(t, rw.Unlock(ctx))
+		require.Empty(t, etcd.Keys("n/"))
+
+		require.NoError(t, s.Do(ctx, "n", func(context.Context) error { return nil }))
+		require.Len(t, etcd.Keys("n/"), 1, "the Session's default counts for Do")
+		h, err := s.Lock(ctx, "m")
+		require.NoError(t, err)
+		require.NoError(t, h.Unlock(ctx))
+		require.Len(t, etcd.Keys("m/"), 1)
+	})
+}
