@@ -1855,6 +1855,91 @@ var mutants = []mutant{
 		killers: []killer{inArea("holders", "TestAHoldThatMayBeRecalledCostsNothingMore")},
 	},
 
+	// ---- a least time
+
+	{
+		name: "a least time does not keep a hold from the Session's own goroutines",
+		why:  "The name stays taken by its process, as others see it. But the job runs twice, in one process.",
+		edits: []edit{{"release.go", `	if until := h.takenUntil(); time.Now().Before(until) {
+		return h.releaseLocked(until)
+	}
+	if h.local.handOffLocked(h) || h.local.lingerLocked(h) {
+		h.place.Account.ReleasedLocked()
+		return nil
+	}
+	return h.releaseLocked(time.Time{})
+`, `	if h.local.handOffLocked(h) || h.local.lingerLocked(h) {
+		h.place.Account.ReleasedLocked()
+		return nil
+	}
+	if until := h.takenUntil(); time.Now().Before(until) {
+		return h.releaseLocked(until)
+	}
+	return h.releaseLocked(time.Time{})
+`}},
+		killers: []killer{inArea("holders", "TestALeastTimeIsForTheGoroutinesOfTheSessionToo")},
+	},
+	{
+		name:    "the lease of a key that stays is in whole seconds, rounded down",
+		why:     "It lasts for as long as etcd's clock can say. But if the process is gone, the next contender gets in early.",
+		edits:   []edit{{"release.go", `wholeSeconds(left)`, `max(left.Truncate(time.Second), time.Second)`}},
+		killers: []killer{inArea("holders", "TestANameStaysTakenForItsLeastTime")},
+	},
+	{
+		name: "a key that stays is left to its lease",
+		why:  "It expires by itself. But etcd's leases are longer than what is left, and count anew after an election.",
+		edits: []edit{{"release.go", `	if err == nil && r.Moves() {
+		h.local.staysLocked(r)
+	}
+`, ``}},
+		killers: []killer{inArea("holders", "TestANameStaysTakenForItsLeastTime"), inArea("holders", "TestOnlyAShortHoldPaysForItsLeastTime")},
+	},
+	{
+		name: "a key whose move is not confirmed goes at once",
+		why:  "Unlock has said that it is not certain. But the job has run, and runs again before its least time is over.",
+		edits: []edit{{"release.go", `	if time.Now().Before(r.until) {
+		r.h.local.staysLocked(r)
+	} else {
+`, `	{
+`}},
+		killers: []killer{inArea("holders", "TestALeastTimeUnderFaults")},
+	},
+	{
+		name:    "a grant without an answer is a copy of the release",
+		why:     "A request of the Unlock may have been carried out. But it was not the one that deletes: the key that is gone then was lost.",
+		edits:   []edit{{"internal/etcd/request.go", `	case o.unsent, attempt.NotApplied(o.Err):`, `	case attempt.NotApplied(o.Err):`}},
+		killers: []killer{inArea("holders", "TestALeastTimeUnderFaults")},
+	},
+	{
+		name: "a key that has moved counts as put over",
+		why:  "Another lease has it. But it is the one to which a first copy has moved it: the hold was whole.",
+		edits: []edit{{"internal/ticket/release.go", `	case r.moved(a): // by a first copy
+		r.remove(a.Revision)
+		f.Verdict = Done
+`, ``}},
+		killers:    []killer{core("ticket", "TestWhatAReleaseSays"), inArea("holders", "TestALeastTimeUnderFaults")},
+		unexplored: "The exploration moves no key.",
+	},
+	{
+		name: "the name of a key that has moved is used again",
+		why:  "The ticket is over, as after a deletion. But the key is still there, and whoever puts it finds a stranger's.",
+		edits: []edit{{"internal/ticket/release.go", `	if r.Moves() {
+		*r.t.slot, r.t.slot = Slot{}, new(Slot)
+	}
+`, ``}},
+		killers:    []killer{core("ticket", "TestALateCopyOfAMoveDoesNothing")},
+		unexplored: "The exploration moves no key.",
+	},
+	{
+		name: "the least time of a Session counts for the writers of an RWMutex",
+		why:  "A writer is exclusive, too. But the option is not for an RWMutex, and readers wait for nothing.",
+		edits: []edit{{"lock.go", `		if of != forMutex {
+			changed.minHold = 0
+		}
+`, ``}},
+		killers: []killer{inArea("holders", "TestWhoHasNoUseForALeastTime")},
+	},
+
 	// ---- several names
 
 	{

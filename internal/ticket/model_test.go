@@ -219,7 +219,11 @@ func (e *etcd) carryOut(in *pb.TxnRequest) (a ticket.Answer, noLease bool) {
 			key := string(put.Key)
 			there = slices.DeleteFunc(slices.Clone(there), func(s *stored) bool { return s.key == key })
 			next := e.rev() + 1
-			there = append(there, &stored{key: key, rev: next, mod: next, lease: put.Lease})
+			created := next
+			if s := e.find(key); s != nil {
+				created = s.rev
+			}
+			there = append(there, &stored{key: key, rev: created, mod: next, lease: put.Lease})
 			changed = true
 		case op.GetRequestDeleteRange() != nil:
 			key := string(op.GetRequestDeleteRange().Key)

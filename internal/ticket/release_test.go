@@ -19,6 +19,7 @@ const (
 	oldID  = "00000000-0000-0000-0000-000000000003"
 	mine   = 5 // the lease
 	rev    = 7 // of the key
+	least  = 9 // the lease to which a key moves
 )
 
 func kv(id string, rev, lease int64) *mvccpb.KeyValue {
@@ -70,6 +71,8 @@ func answered(t *testing.T, words string) (a ticket.Answer, now ticket.Now) {
 			next = append(next, kv(nextID, 12, mine+1))
 		case "own": // is still there
 			own = append(own, kv(ownID, rev, 0))
+		case "moved": // is on the other lease
+			own = append(own, kv(ownID, rev, least))
 		case "later": // a later key of the name
 			own = append(own, kv(ownID, rev+1, mine))
 		case "before": // another contender stands before next
@@ -161,17 +164,33 @@ func TestWhatAReleaseSays(t *testing.T) {
 		{"it does not, and the key is gone", "with: refused, gone", "lost deleted", ticket.Removed},
 		{"the lease is gone that both are on", "with: refused uncertain",
 			"unconfirmed silence", ticket.Leaving},
+
+		{"the key moves", "move: deleted", "done", ticket.Removed},
+		{"it has moved, as a copy finds", "move: moved copy", "done", ticket.Removed},
+		{"the answer was lost, and it has moved", "move: silence, moved", "done", ticket.Removed},
+		{"it has, and the hold is uncertain by now", "move: silence, moved uncertain", "done", ticket.Removed},
+		{"it has, and etcd was set back", "move: silence, moved stale", "done", ticket.Removed},
+		{"the key was put over before", "move: own", "lost overwritten", ticket.Leaving},
+		{"it was deleted before", "move: gone", "lost deleted", ticket.Removed},
+		{"its name is used again", "move: later", "lost deleted", ticket.Removed},
+		{"it has moved, and the lease expired", "move: silence, gone", "done", ticket.Removed},
+		{"nobody says whether it has moved", "move: silence final", "unconfirmed silence", ticket.Leaving},
+		{"etcd refuses the move", "move: refused final", "unconfirmed silence", ticket.Leaving},
 	}
 	for _, row := range rows {
 		t.Run(row.promise, func(t *testing.T) {
 			k := held(t)
 			var next *ticket.Ticket
 			answers, together := strings.CutPrefix(row.answers, "with:")
+			answers, moves := strings.CutPrefix(answers, "move:")
 			if together {
 				n := unsent(nextID, &ticket.Slot{})
 				next = &n
 			}
 			r := k.Release(next)
+			if moves {
+				r.MoveTo(least)
+			}
 			require.Equal(t, ticket.Leaving, k.State())
 			steps, says := strings.Split(answers, ","), ""
 			for i, words := range steps {
@@ -246,6 +265,43 @@ func TestWhatAReleaseSends(t *testing.T) {
 	a, now = answered(t, "fails")
 	require.Equal(t, ticket.Again, r.Judge(a, now).Verdict)
 	require.Equal(t, k.Key, string(r.Txn("").Else[0].KeyBytes()))
+}
+
+// A move puts the key with another lease, and only as this ticket has put it: after the first copy no
+// other one finds it so. The name of a key that has moved is not used again.
+func TestALateCopyOfAMoveDoesNothing(t *testing.T) {
+	slot := &ticket.Slot{}
+	k := unsent(ownID, slot)
+	k.Leave()
+	k = unsent(ownID, slot)
+	e := k.Enter(false, false)
+	_, _ = e.Judge(ticket.Answer{Succeeded: true, Revision: rev, Read: ahead()})
+	k.Hold()
+	r := k.Release(nil)
+	r.MoveTo(least)
+	require.True(t, r.Moves())
+	world := &etcd{leases: 1<<mine | 1<<least, history: make([]moment, rev)}
+	world.set([]*stored{{key: k.Key, rev: rev, mod: rev, lease: mine}})
+	sent := wireOf(r.Txn("kept"), false)
+
+	a, _ := world.carryOut(sent.in)
+	require.True(t, a.Succeeded)
+	require.Equal(t, int64(least), world.find(k.Key).lease)
+	world.putOver(world.find(k.Key).rev, mine+1) // what happens to it later
+	again, _ := world.carryOut(sent.in)
+	require.False(t, again.Succeeded)
+	require.Equal(t, int64(mine+1), world.find(k.Key).lease)
+
+	require.Equal(t, ticket.Done, r.Judge(a, ticket.Now{}).Verdict)
+	later := unsent(nextID, slot)
+	require.Equal(t, line.Prefix(name)+nextID, later.Key, "a new name was drawn")
+
+	k = *held(t)
+	r = k.Release(nil)
+	r.MoveTo(least)
+	r.MoveTo(0)
+	require.False(t, r.Moves())
+	require.True(t, r.Txn("").Then[0].IsDelete())
 }
 
 // A judgedPut is the answer to a put, and what it says.

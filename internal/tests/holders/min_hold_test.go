@@ -109,23 +109,31 @@ func TestOnlyAShortHoldPaysForItsLeastTime(t *testing.T) {
 
 // Faults of etcd and of others while the key moves.
 func TestALeastTimeUnderFaults(t *testing.T) {
+	type faults = func(fake.Call) fake.Effect
+	next := func(method string, effect fake.Effect) func(*fake.Server) faults {
+		return func(etcd *fake.Server) faults { return tests.OnlyNext(etcd, method, effect) }
+	}
+	always := func(f faults) func(*fake.Server) faults { return func(*fake.Server) faults { return f } }
 	rows := []struct {
 		promise string
-		faults  func(fake.Call) fake.Effect
+		faults  func(*fake.Server) func(fake.Call) fake.Effect
 		before  func(t *testing.T, etcd *fake.Server, mu *etcdlock.Mutex)
 		fails   error
 		free    time.Duration // when the next contender gets in, since the acquisition
 	}{
-		{"the answer to the grant is lost", tests.OnlyNth(1, fake.Grant, fake.Effect{DropReply: true}), nil, nil, least},
-		{"a grant fails", tests.OnlyNth(1, fake.Grant, fake.Effect{Before: fake.Unavailable}), nil, nil, least},
-		{"the answer to the move is lost", tests.OnlyNth(1, fake.Txn, fake.Effect{DropReply: true}), nil, nil, least},
-		{"the answer to the move is an error", tests.OnlyNth(1, fake.Txn, fake.Effect{After: fake.Unavailable}), nil, nil, least},
-		{"the lease has expired before the move", tests.OnlyNth(1, fake.Txn, fake.Effect{Before: rpctypes.ErrGRPCLeaseNotFound}), nil, nil, least},
-		{"no grant is answered", tests.FromNth(1, fake.Grant, fake.Effect{Drop: true}), nil, etcdlock.ErrUnconfirmed, least},
-		{"no space for a lease", tests.FromNth(1, fake.Grant, fake.Effect{Before: rpctypes.ErrGRPCNoSpace}), nil, etcdlock.ErrUnconfirmed, least},
-		{"no move is answered", func(c fake.Call) fake.Effect {
-			return fake.Effect{DropReply: c.Method == fake.Txn && len(c.Puts) > 0}
-		}, nil, etcdlock.ErrUnconfirmed, least},
+		{"the answer to the grant is lost", next(fake.Grant, fake.Effect{DropReply: true}), nil, nil, least},
+		{"a grant fails", next(fake.Grant, fake.Effect{Before: fake.Unavailable}), nil, nil, least},
+		{"the answer to the move is lost", next(fake.Txn, fake.Effect{DropReply: true}), nil, nil, least},
+		{"the answer to the move is an error", next(fake.Txn, fake.Effect{After: fake.Unavailable}), nil, nil, least},
+		{"the lease has expired before the move", next(fake.Txn, fake.Effect{Before: rpctypes.ErrGRPCLeaseNotFound}), nil, nil, least},
+		{"no grant is answered", always(tests.FromNth(1, fake.Grant, fake.Effect{Drop: true})), nil, etcdlock.ErrUnconfirmed, least},
+		{"no space for a lease", always(tests.FromNth(1, fake.Grant, fake.Effect{Before: rpctypes.ErrGRPCNoSpace})), nil, etcdlock.ErrUnconfirmed, least},
+		{"no move is answered", always(func(c fake.Call) fake.Effect {
+			return fake.Effect{DropReply: c.Method == fake.Txn}
+		}), nil, etcdlock.ErrUnconfirmed, least},
+		{"no grant at first, and the key is gone", next(fake.Grant, fake.Effect{Before: fake.Unavailable}), func(_ *testing.T, etcd *fake.Server, mu *etcdlock.Mutex) {
+			etcd.DeleteKey(mu.Key())
+		}, etcdlock.ErrLost, 0},
 		{"the key is gone", nil, func(_ *testing.T, etcd *fake.Server, mu *etcdlock.Mutex) {
 			etcd.DeleteKey(mu.Key())
 		}, etcdlock.ErrLost, 0},
@@ -145,7 +153,7 @@ func TestALeastTimeUnderFaults(t *testing.T) {
 					row.before(t, etcd, mu)
 				}
 				if row.faults != nil {
-					etcd.Intercept(row.faults)
+					etcd.Intercept(row.faults(etcd))
 				}
 				err := mu.Unlock(context.Background())
 				etcd.Intercept(nil)
