@@ -151,7 +151,12 @@ func (a call) enter(cancel context.CancelCauseFunc) error {
 	}
 	own := true
 	for _, c := range a {
-		c.local, c.cancel = lineLocked(s, c.m.name), cancel
+		if c.adopts.Rev == 0 {
+			c.local = lineLocked(s, c.m.name)
+		} else if c.local = c.adopts.lineLocked(s); c.local == nil {
+			return &LostError{c.m.name, c.adopts.Rev, errAdoptedHere}
+		}
+		c.cancel = cancel
 		c.enterLocked(c.wayInLocked())
 		own = own && c.waiter.Standing() == turn.Owner
 	}
@@ -262,6 +267,13 @@ func (a call) advance(ctx context.Context, placed bool) (*hold, error) {
 func (a call) put(ctx context.Context) (*hold, error) {
 	var one [1]ticket.Entering
 	entering, values := a.entering(one[:0]), make([]string, len(a))
+	if a[0].adopts.Rev != 0 {
+		mod, err := a[0].adopts.read(ctx, a[0].m.s)
+		if err != nil {
+			return nil, err
+		}
+		entering[0].Of(mod)
+	}
 	retry := attempt.Backoff{Policy: attempt.Put}
 	for {
 		if ctx.Err() != nil {
@@ -306,6 +318,7 @@ func (a call) entered(entering ticket.Several, done etcd.Outcome) (h *hold, know
 	answer := done.Answer()
 	entrance := entering.Judge(answer)
 	a[0].place.Account.AnsweredLocked(answer, done.Prompt)
+	a[0].unsure = entrance == ticket.Unsure && (a[0].unsure || answer.Doubtful())
 	for i, c := range a {
 		if ahead := entering.Ahead(i); c.place.Ticket.State() == ticket.InLine {
 			c.place.QueuedLocked(ahead, done.Epoch)

@@ -17,6 +17,7 @@ type claim struct {
 	kind     line.Kind
 	permit   permit // if it is of that kind
 	together bool   // it is one of the claims of a LockAll; see lockall.go
+	adopts   adoption
 	local    *localLine
 	caller   context.Context // of the call, only for the Trace
 	started  time.Time
@@ -25,7 +26,8 @@ type claim struct {
 
 	// Owned by the goroutine of the call, until it holds.
 	queue.Waiter
-	ahead int // contenders ahead of it when it queued
+	ahead  int  // contenders ahead of it when it queued
+	unsure bool // it may have adopted its key
 
 	// Guarded by Session.mu. While the claim owns the turn, and does not hold, only the goroutine
 	// of the call changes its place and its hold, and reads them without mu.

@@ -35,6 +35,9 @@ var (
 	// once its lease has expired. There is nothing left for the caller to do.
 	ErrUnconfirmed = errors.New("etcdlock: release not confirmed")
 
+	// ErrDetached is the cause of a hold's context after [Mutex.Detach] or [Hold.Detach].
+	ErrDetached = errors.New("etcdlock: detached")
+
 	// ErrUnlocked is the cause of a hold's context after Unlock.
 	ErrUnlocked = errors.New("etcdlock: unlocked")
 

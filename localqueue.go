@@ -24,8 +24,11 @@ type localLine struct {
 
 // lineLocked returns the local line of s for a name. Unused lines are kept for their key names, up
 // to a number.
-func lineLocked(s *session, name string) *localLine {
-	if n := s.lines[name]; n != nil {
+func lineLocked(s *session, name string) *localLine { return lineAtLocked(s, name, name) }
+
+// lineAtLocked is the local line of s for a name, which s finds as at.
+func lineAtLocked(s *session, at, name string) *localLine {
+	if n := s.lines[at]; n != nil {
 		return n
 	}
 	if len(s.lines) >= s.sweepAt {
@@ -39,7 +42,7 @@ func lineLocked(s *session, name string) *localLine {
 	n := &localLine{s: s, ahead: line.None}
 	n.keeping.of = n
 	n.Init(s.keys, name, n)
-	s.lines[name] = n
+	s.lines[at] = n
 	return n
 }
 

@@ -78,12 +78,13 @@ const (
 	forMutex use = 1 << iota
 	forRWMutex
 	forSemaphore
+	forAdopted
 	forSession use = 0 // which uses all, or has them as defaults
 )
 
 // String is for messages.
 func (u use) String() string {
-	return map[use]string{forMutex: "a Mutex", forRWMutex: "an RWMutex", forSemaphore: "a Semaphore"}[u]
+	return map[use]string{forMutex: "a Mutex", forRWMutex: "an RWMutex", forSemaphore: "a Semaphore", forAdopted: "Adopt"}[u]
 }
 
 // config is what options change. It is set once and then only read.
@@ -244,7 +245,7 @@ func WithAcquireTimeout(d time.Duration) Option {
 // So a hold is passed on only between Mutexes with the same [WithOwner] and [WithInfo], both with
 // [WithRecall] or both without.
 func WithHandoff(n int) Option {
-	return option("WithHandoff", forSemaphore, func(c *config) error {
+	return option("WithHandoff", forSemaphore|forAdopted, func(c *config) error {
 		c.handoff = n
 		if n < 0 {
 			return fmt.Errorf("etcdlock: WithHandoff(%d): negative", n)
@@ -268,7 +269,7 @@ func WithHandoff(n int) Option {
 // [WithInfo], all with [WithRecall] or all without. Any other Mutex of the Session puts a key
 // of its own.
 func WithLinger(d time.Duration) Option {
-	return option("WithLinger", forSemaphore, func(c *config) error { c.linger = d; return positive("WithLinger", d) })
+	return option("WithLinger", forSemaphore|forAdopted, func(c *config) error { c.linger = d; return positive("WithLinger", d) })
 }
 
 // WithLogger sets where the library reports what may need attention. At Warn: an etcd that

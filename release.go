@@ -21,11 +21,14 @@ type release struct {
 	h      *hold
 	put    *place    // for the next waiter in the local line, nil if there is none
 	queued bool      // put stands in line
-	until  time.Time // until when the key stays, by WithMinHold; zero if it goes now
+	until  time.Time // until when the key stays, by WithMinHold or Detach; zero if it goes now
 }
 
 // unlockLocked is one Unlock of h, which has had as many Locks at least. It unlocks mu.
-func (h *hold) unlockLocked(ctx context.Context) error {
+func (h *hold) unlockLocked(ctx context.Context) error { return h.leaveLocked(ctx, ErrUnlocked) }
+
+// leaveLocked is unlockLocked, for the cause of the contexts' end.
+func (h *hold) leaveLocked(ctx context.Context, cause error) error {
 	s := h.m.s
 	h.depth--
 	h.checkLocked(time.Now())
@@ -34,7 +37,7 @@ func (h *hold) unlockLocked(ctx context.Context) error {
 		s.mu.Unlock()
 		return err
 	}
-	endedBefore := h.endLocked(ErrUnlocked)
+	endedBefore := h.endLocked(cause)
 	err := h.lossLocked()
 	var r *release
 	frees := h.freesLocked()
@@ -104,6 +107,9 @@ func (h *hold) freeLocked(spare bool) *release {
 		h.claim.leaveTurnLocked(nil)
 		h.place.Account.ReleasedLocked()
 		return nil
+	}
+	if !h.detached.IsZero() {
+		return h.releaseLocked(h.detached)
 	}
 	if !spare || s.leases.ClosedLocked() {
 		return h.releaseLocked(time.Time{})
@@ -194,13 +200,25 @@ func (r *release) attempt(ctx context.Context, retry *attempt.Backoff) etcd.Outc
 	case r.Together():
 		value = r.put.value()
 	case r.Moves():
-		value = r.h.m.cfg.kept.Kept(r.h.place.Since, r.until)
+		value = r.h.m.cfg.kept.Kept(r.h.place.Since, r.until, r.detaches())
 	}
 	done := s.etcd.Commit(ctx, retry, r.Txn(value))
 	if r.Moves() && done.Err != nil && attempt.Is(done.Err, rpctypes.ErrLeaseNotFound) {
 		r.MoveTo(0) // it took so long that the lease has expired, or etcd was set back
 	}
 	return done
+}
+
+// detaches reports whether the key stays for another Session to adopt it.
+func (r *release) detaches() bool { return !r.h.detached.IsZero() }
+
+// unconfirmed is the error of a call if etcd did not confirm it in time.
+func (r *release) unconfirmed(reasons ...error) error {
+	op := "unlock"
+	if r.detaches() {
+		op = "detach"
+	}
+	return failed(op, r.h.m.name, append([]error{ErrUnconfirmed}, reasons...)...)
 }
 
 // whyUntold is why the outcome of a release is unknown: etcd's error alone, or that and the
@@ -262,9 +280,9 @@ func (r *release) endsLocked(f ticket.Finding, untold []error) error {
 	}
 	switch f.Doubt {
 	case ticket.SetBack:
-		return r.overLocked(unconfirmed(r.h.m.name, errSetBack))
+		return r.overLocked(r.unconfirmed(errSetBack))
 	case ticket.Uncertain:
-		return r.overLocked(unconfirmed(r.h.m.name, ErrExpired))
+		return r.overLocked(r.unconfirmed(ErrExpired))
 	}
 	return r.giveUpLocked(untold)
 }
@@ -289,21 +307,21 @@ func (r *release) giveUp(untold []error) error {
 // giveUpLocked leaves the key to a removal in the background, now or when its time is over: etcd did
 // not answer in time.
 func (r *release) giveUpLocked(untold []error) error {
-	if time.Now().Before(r.until) {
+	if time.Now().Before(r.until) && !r.detaches() {
 		r.h.local.staysLocked(r)
 	} else {
 		for _, o := range r.h.all {
 			o.place.AbandonLocked(true)
 		}
 	}
-	return r.overLocked(unconfirmed(r.h.m.name, untold...))
+	return r.overLocked(r.unconfirmed(untold...))
 }
 
 // overLocked notes that the release is over with an error, passes the turn on, and returns the
 // error.
 func (r *release) overLocked(err error) error {
 	h := r.h
-	if err == nil && r.Moves() {
+	if err == nil && r.Moves() && !r.detaches() {
 		h.local.staysLocked(r)
 	}
 	if r.put != nil && !r.queued {

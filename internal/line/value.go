@@ -28,8 +28,9 @@ type Value struct {
 	Info       string `json:"info,omitempty"`
 	Recallable bool   `json:"recallable,omitempty"` // its holder heeds a Recall
 
-	Until time.Time `json:"until,omitzero"` // of a key that outlasts its hold
-	Since time.Time `json:"since"`          // the last one
+	Until    time.Time `json:"until,omitzero"`     // of a key that outlasts its hold
+	Detached bool      `json:"detached,omitempty"` // another Session may adopt the key
+	Since    time.Time `json:"since"`              // the last one
 }
 
 // Value is e's parsed value, or the zero Value if it is not ours.
@@ -67,10 +68,14 @@ func (t Text) Since(at time.Time) string {
 }
 
 // Kept is the value of a key that was put at a time and stays until another, though its hold has
-// ended.
-func (t Text) Kept(since, until time.Time) string {
-	quoted := until.UTC().AppendFormat([]byte(`,"until":"`), time.RFC3339Nano)
-	return strings.TrimSuffix(t.Since(since), "}") + string(quoted) + `"}`
+// ended here. detached says that another Session may adopt it.
+func (t Text) Kept(since, until time.Time, detached bool) string {
+	more := until.UTC().AppendFormat([]byte(`,"until":"`), time.RFC3339Nano)
+	more = append(more, '"')
+	if detached {
+		more = append(more, `,"detached":true`...)
+	}
+	return strings.TrimSuffix(t.Since(since), "}") + string(more) + "}"
 }
 
 // Bare reports whether e has no value: it is not this library's key, or only the key was

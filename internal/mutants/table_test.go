@@ -1940,6 +1940,73 @@ var mutants = []mutant{
 		killers: []killer{inArea("holders", "TestWhoHasNoUseForALeastTime")},
 	},
 
+	// ---- detach and adopt
+
+	{
+		name: "an adoption compares no mod revision",
+		why:  "The create revision tells the hold, and no other key has it. But all who have read the key get it, one after the other.",
+		edits: []edit{{"internal/ticket/enter.go", `		If:   []clientv3.Cmp{e.t.isOf(), asRead},
+`, `		If:   []clientv3.Cmp{e.t.isOf(), asRead}[:1],
+`}},
+		killers:    []killer{inArea("holders", "TestOneOfSeveralAdopts")},
+		unexplored: "The exploration moves no key.",
+	},
+	{
+		name:       "a key that was not adopted is removed all the same",
+		why:        "The Session has given the place up, and its key may be there. But on the other lease it is another's.",
+		edits:      []edit{{"internal/ticket/ticket.go", `If: []clientv3.Cmp{t.isOf(), t.OnLease()}`, `If: []clientv3.Cmp{t.isOf()}`}},
+		killers:    []killer{inArea("holders", "TestAnAdoptUnderFaults")},
+		unexplored: "The exploration moves no key.",
+	},
+	{
+		name: "Close removes the keys that it was to adopt",
+		why:  "It removes whatever is there under the names of its places. But these keys are not its own yet.",
+		edits: []edit{{"internal/queue/account.go", `		if !p.Ticket.Adopts() {
+			keys, revs = append(keys, p.Ticket.Key), append(revs, p.Ticket.Rev())
+		}
+`, `		keys, revs = append(keys, p.Ticket.Key), append(revs, p.Ticket.Rev())
+`}},
+		killers: []killer{inArea("holders", "TestACloseLeavesAHoldThatIsNotAdopted")},
+	},
+	{
+		name: "whoever knows key and token adopts",
+		why:  "These are what Detach returns. But they are in etcd for all to read, and the hold may go on.",
+		edits: []edit{{"detach.go", `	case !v.Detached || e.Lease == 0:
+`, `	case e.Lease == 0:
+`}},
+		killers: []killer{inArea("holders", "TestBadInputOfDetachAndAdopt"), inArea("holders", "TestOneOfSeveralAdopts")},
+	},
+	{
+		name: "an adoption waits in the line of its name",
+		why:  "There is one local line for a name. But who owns its turn waits in etcd's line for the very key.",
+		edits: []edit{{"detach.go", `	n := lineAtLocked(s, "\x00"+o.Key, o.name) // no name begins so
+`, `	n := lineLocked(s, o.name)
+`}},
+		killers: []killer{inArea("holders", "TestAHoldIsAdoptedBesideAWaiterOfItsSession")},
+	},
+	{
+		name: "a detached hold hands its key on",
+		why:  "The Session saves a request. But then the hold goes on here, and nobody can adopt it.",
+		edits: []edit{{"release.go", `	if !h.detached.IsZero() {
+		return h.releaseLocked(h.detached)
+	}
+	if !spare || s.leases.ClosedLocked() {
+		return h.releaseLocked(time.Time{})
+	}
+`, `	if !spare || s.leases.ClosedLocked() {
+		return h.releaseLocked(time.Time{})
+	}
+	if h.local.handOffLocked(h) {
+		h.place.Account.ReleasedLocked()
+		return nil
+	}
+	if !h.detached.IsZero() {
+		return h.releaseLocked(h.detached)
+	}
+`}},
+		killers: []killer{inArea("holders", "TestADetachedHoldIsNotHandedOn")},
+	},
+
 	// ---- several names
 
 	{

@@ -56,16 +56,22 @@ type Seat struct {
 	Shape   line.Shape
 	Listens bool // its value says that it may be recalled
 	Owner   Owner
+	Adopts  line.Entry // the key that it adopts; without a revision if it puts one
 }
 
 // TakeLocked makes p a place on a's lease, which is the current one and usable.
 func (a *Account) TakeLocked(p *Place, of Seat) {
-	slot := of.Line.slotsLocked(of.Shape).Free(a.lease, of.Shape.Kind)
 	*p = Place{
 		Account: a, Lease: a.lease, keys: a.keys,
 		line: of.Line, owner: of.Owner, listens: of.Listens,
-		Ticket: ticket.New(of.Line.Name, int64(a.lease.ID), slot, a.drawer(of.Shape)),
-		using:  true,
+		using: true,
+	}
+	if of.Adopts.Rev != 0 {
+		p.Ticket = ticket.Adopt(of.Line.Name, of.Adopts.Key, of.Adopts.Rev, int64(a.lease.ID))
+		adopted.Store(of.Adopts.Key, int64(a.lease.ID))
+	} else {
+		slot := of.Line.slotsLocked(of.Shape).Free(a.lease, of.Shape.Kind)
+		p.Ticket = ticket.New(of.Line.Name, int64(a.lease.ID), slot, a.drawer(of.Shape))
 	}
 	a.places[p.Ticket.Key] = p
 	a.placed = time.Now()
@@ -97,8 +103,18 @@ func (a *Account) draw(name string, shape line.Shape) (key string) {
 // hasDrawn reports whether key comes from draw.
 func (a *Account) hasDrawn(key string) bool { return hasDrawn(key, int64(a.lease.ID)) }
 
-// IsOwn reports whether a Session of this process has put e.
-func IsOwn(e line.Entry) bool { return hasDrawn(e.Key, e.Lease) }
+// IsOwn reports whether a Session of this process has put e, or has adopted it.
+func IsOwn(e line.Entry) bool {
+	if hasDrawn(e.Key, e.Lease) {
+		return true
+	}
+	lease, is := adopted.Load(e.Key)
+	return is && lease == e.Lease
+}
+
+// adopted has the keys that Sessions of this process have adopted, or are about to, with the leases
+// to which they move them.
+var adopted sync.Map
 
 // hasDrawn reports whether key comes from draw, for the account of a lease.
 func hasDrawn(key string, lease int64) bool {
@@ -264,7 +280,9 @@ func (a *Account) RemoveRest(until time.Time) error {
 	var keys []string
 	var revs []int64
 	for _, p := range a.places {
-		keys, revs = append(keys, p.Ticket.Key), append(revs, p.Ticket.Rev())
+		if !p.Ticket.Adopts() {
+			keys, revs = append(keys, p.Ticket.Key), append(revs, p.Ticket.Rev())
+		}
 	}
 	k.mu.Unlock()
 	var rest []line.Entry

@@ -25,11 +25,48 @@ type Entering struct {
 	reads bool       // whether it reads the key if that is there already, and for TryLock the line
 	n     int64      // how many keys of the line it reads
 	seen  int64      // TryLock: up to here nothing below the prefix is in its way
+	mod   int64      // of an adoption: the mod revision of the key, on the other lease
 	among line.Ahead // TryAcquire: the contenders that were there then
 
 	// In the transaction of a Several.
 	then, rest int        // how many ranges it has in the Then, and in the Else
 	ahead      line.Ahead // by the last answer
+}
+
+// Of makes e move the key that the ticket adopts to the ticket's lease. The key was read with a mod
+// revision.
+//
+// Invariant: that is compared, so of all who have read the key so one gets it, and a late copy does
+// nothing. (TestOneOfSeveralAdopts.)
+func (e *Entering) Of(mod int64) { e.mod = mod }
+
+// adoption is Txn if the ticket adopts its key.
+func (e *Entering) adoption(value string) Txn {
+	asRead := clientv3.Compare(clientv3.ModRevision(e.t.Key), "=", e.mod)
+	return Txn{
+		If:   []clientv3.Cmp{e.t.isOf(), asRead},
+		Then: []clientv3.Op{e.t.put(value)},
+		Else: []clientv3.Op{e.t.readOwn()},
+	}
+}
+
+// judgeAdoption is Judge if the ticket adopts its key. It is Useless if the key is not as it was
+// read.
+func (e *Entering) judgeAdoption(a Answer) (Entrance, line.Ahead) {
+	t := e.t
+	if a.Doubtful() {
+		t.sends()
+	}
+	if a.Outcome != Answered {
+		return Unsure, line.Ahead{}
+	}
+	own, there := a.find(0, t.Key)
+	if !a.Succeeded && !(there && own.Rev == t.of && own.Lease == t.Lease) {
+		return Useless, line.Ahead{}
+	}
+	t.sends()
+	t.state, t.rev = InLine, t.of
+	return Queued, line.None
 }
 
 // Crowd makes Lock expect a long line, unless Lock is to read the holder's value. It then reads
@@ -81,6 +118,9 @@ func (e *Entering) aheadOf(a Answer) line.Ahead {
 // in its way. If that fails, too, each goes on as Lock does.
 func (e *Entering) Txn(value string) Txn {
 	t := e.t
+	if t.Adopts() {
+		return e.adoption(value)
+	}
 	txn := Txn{If: []clientv3.Cmp{t.absent()}, own: t.Key}
 	switch {
 	case e.crowd:
@@ -140,6 +180,9 @@ func (e Entrance) String() string {
 // earlier copy has put the key.
 func (e *Entering) Judge(a Answer) (is Entrance, ahead line.Ahead) {
 	t := e.t
+	if t.Adopts() {
+		return e.judgeAdoption(a)
+	}
 	if a.Outcome == Answered && a.Succeeded {
 		t.sends()
 	}

@@ -79,6 +79,7 @@ type Ticket struct {
 	Kind  line.Kind // the kind that Key shows
 	slot  *Slot     // the slot that Key comes from
 	floor int64     // create revisions up to here are of earlier uses of Key
+	of    int64     // create revision of the key that t adopts, 0 if it puts one
 
 	rev   int64 // create revision of the key, 0 until it is known
 	state State
@@ -99,6 +100,18 @@ func New(name string, lease int64, slot *Slot, draw func(name string) string) Ti
 		slot: slot, floor: slot.floor,
 	}
 }
+
+// Adopt returns the ticket for a key that another hold has put on another lease, and that has that
+// create revision. Until it is known to be on lease, the ticket has no revision.
+func Adopt(name, key string, rev, lease int64) Ticket {
+	return Ticket{
+		Name: name, Key: key, Lease: lease, Kind: line.KindOf(key),
+		slot: &Slot{key: key, busy: true}, of: rev,
+	}
+}
+
+// Adopts reports whether t's key is still to be adopted: then it is another's.
+func (t *Ticket) Adopts() bool { return t.of != 0 && t.rev == 0 }
 
 // State is t's state.
 func (t *Ticket) State() State { return t.state }
@@ -135,6 +148,11 @@ func (t *Ticket) OnLease() clientv3.Cmp {
 // Is reports whether e is the key as t has put it.
 func (t *Ticket) Is(e line.Entry) bool {
 	return e.Key == t.Key && e.Rev == t.rev && e.Lease == t.Lease
+}
+
+// isOf compares the key with the one that t adopts.
+func (t *Ticket) isOf() clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(t.Key), "=", t.of)
 }
 
 func (t *Ticket) absent() clientv3.Cmp {
@@ -344,11 +362,16 @@ func (t *Ticket) remove(revision int64) {
 // Removal is the transaction that removes t's key for certain. Without a known revision it
 // removes whatever is there under t's name. That name belongs to t alone and is not used again.
 //
+// A key that is to be adopted is removed only if it is on t's lease.
+//
 // With tell it reads what is ahead of t, for the error of a wait that ends: in a short line
 // the few contenders that known has, in a longer one only the holder's key, since a crowd may give
 // up at once.
 func (t *Ticket) Removal(tell bool, known line.Ahead) Txn {
 	gone, there := []clientv3.Op{clientv3.OpDelete(t.Key)}, []clientv3.Op(nil)
+	if t.Adopts() {
+		return Txn{If: []clientv3.Cmp{t.isOf(), t.OnLease()}, Then: gone, own: t.Key, count: true}
+	}
 	if tell && t.rev != 0 {
 		read := t.oldest(1, clientv3.WithKeysOnly())
 		if known.Whole {

@@ -1,0 +1,463 @@
+package holders
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/tests"
+)
+
+// keep is for how long a hold of these tests waits to be adopted.
+const keep = 20 * time.Second
+
+// detached is a hold of "n" that process a has detached.
+func detached(t *testing.T, etcd *fake.Server) (d etcdlock.Detached, token int64) {
+	t.Helper()
+	h := lockNamed(t, tests.SessionOf(t, etcd, "a"))
+	token = h.Token()
+	d, err := h.Detach(context.Background(), keep)
+	require.NoError(t, err)
+	return d, token
+}
+
+// lockNamed is Session.Lock of "n" for a test.
+func lockNamed(t *testing.T, s *etcdlock.Session, opts ...etcdlock.Option) *etcdlock.Hold {
+	t.Helper()
+	return tests.HoldWithin(t, time.Minute, func(ctx context.Context) (*etcdlock.Hold, error) { return s.Lock(ctx, "n", opts...) })
+}
+
+// adopted is Session.Adopt for a test.
+func adopted(t *testing.T, s *etcdlock.Session, d etcdlock.Detached, opts ...etcdlock.Option) *etcdlock.Hold {
+	t.Helper()
+	return tests.HoldWithin(t, time.Minute, func(ctx context.Context) (*etcdlock.Hold, error) { return s.Adopt(ctx, d, opts...) })
+}
+
+// A hold moves to another process, with its key and its token. Nobody gets in before its Unlock
+// there.
+func TestAHoldMovesToAnotherProcess(t *testing.T) {
+	for _, by := range []string{"a Hold", "a Mutex"} {
+		t.Run(by, func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				ctx := context.Background()
+				mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", etcdlock.WithInfo("to b"))
+				detach, unlock, hold, key, token := mu.Detach, mu.Unlock, context.Context(nil), "", int64(0)
+				if by == "a Hold" {
+					h := lockNamed(t, tests.SessionOf(t, etcd, "a"), etcdlock.WithInfo("to b"))
+					detach, unlock, hold, key, token = h.Detach, h.Unlock, h.Context(ctx), h.Key(), h.Token()
+				} else {
+					hold = tests.LockWithin(t, mu, time.Second)
+					key, token = mu.Key(), mu.Token()
+				}
+				at, began := entersAt(t, etcd), time.Now()
+
+				told := tests.CallsSince(etcd)
+				d, err := detach(ctx, keep)
+				require.NoError(t, err)
+				tests.Costs(t, told, "Txn 1, LeaseGrant 1", 1)
+				require.Equal(t, etcdlock.ErrDetached, context.Cause(hold))
+				require.ErrorIs(t, unlock(ctx), etcdlock.ErrNotHeld)
+				_, err = detach(ctx, keep)
+				require.ErrorIs(t, err, etcdlock.ErrNotHeld)
+				waits := tests.PlaceOf(t, etcd, "n", 0)
+				require.True(t, waits.Until.Equal(began.Add(keep)))
+				require.Equal(t, "to b", waits.Info)
+
+				time.Sleep(keep - time.Second)
+				b := tests.SessionOf(t, etcd, "b")
+				told = tests.CallsSince(etcd)
+				h := adopted(t, b, d)
+				tests.Costs(t, told, "Txn 1, Range 1, LeaseGrant 1", 1)
+				require.Equal(t, token, h.Token())
+				require.Equal(t, key, h.Key())
+				tests.RequireHolds(t, h)
+				holds := tests.PlaceOf(t, etcd, "n", 0)
+				require.True(t, holds.Self)
+				require.Zero(t, holds.Until)
+				require.Equal(t, b.Lease(), holds.Lease)
+
+				time.Sleep(10 * tests.TTL)
+				tests.RequireHolds(t, h)
+				tests.StillWaits(t, at, "it gets in beside the hold")
+				released := time.Now()
+				require.NoError(t, h.Unlock(ctx))
+				require.Equal(t, released, tests.SoonOr(t, at, "nobody gets in"))
+				tests.RequireEnded(t, h)
+			})
+		})
+	}
+}
+
+// Of all that adopt a hold, in several Sessions and in one, one gets it.
+func TestOneOfSeveralAdopts(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		d, _ := detached(t, etcd)
+		b := tests.SessionOf(t, etcd, "b")
+		sessions := []*etcdlock.Session{b, b, b, tests.SessionOf(t, etcd, "c"), tests.SessionOf(t, etcd, "d")}
+		type result struct {
+			h   *etcdlock.Hold
+			err error
+		}
+		for _, process := range []string{"b", "c", "d"} {
+			etcd.Delay(process, 10*time.Millisecond) // so that all read the key before one has it
+		}
+		results := make(chan result, len(sessions))
+		for _, s := range sessions {
+			go func() {
+				h, err := s.Adopt(context.Background(), d)
+				results <- result{h, err}
+			}()
+		}
+		var holds []*etcdlock.Hold
+		for range sessions {
+			r := tests.SoonOr(t, results, "an Adopt hangs")
+			if r.err == nil {
+				holds = append(holds, r.h)
+				continue
+			}
+			lost, is := errors.AsType[*etcdlock.LostError](r.err)
+			require.True(t, is, "%v", r.err)
+			require.Equal(t, "n", lost.Name)
+		}
+		require.Len(t, holds, 1)
+		tests.RequireHolds(t, holds[0])
+		again, err := holds[0].Detach(context.Background(), keep)
+		require.NoError(t, err)
+		require.Equal(t, d, again, "it is one hold")
+		require.NoError(t, adopted(t, b, again).Unlock(context.Background()))
+		_, err = b.Adopt(context.Background(), again)
+		require.ErrorIs(t, err, etcdlock.ErrLost)
+		require.Empty(t, etcd.Keys("n/"))
+	})
+}
+
+// A hold that nobody adopts goes when its time is over, whatever has become of its process.
+func TestADetachedHoldWaitsForAWhile(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		began := time.Now()
+		d, _ := detached(t, etcd)
+		etcd.Cut("a")
+		defer etcd.Heal("a")
+		at := entersAt(t, etcd)
+		require.WithinRange(t, tests.SoonOr(t, at, "nobody gets in"), began.Add(keep), began.Add(keep+time.Second))
+		_, err := tests.SessionOf(t, etcd, "b").Adopt(context.Background(), d)
+		require.ErrorIs(t, err, etcdlock.ErrLost)
+		require.ErrorIs(t, err, etcdlock.ErrKeyDeleted)
+	})
+}
+
+// A goroutine of the Session that waits for the name neither keeps Adopt from its hold, nor gets in
+// beside it.
+func TestAHoldIsAdoptedBesideAWaiterOfItsSession(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		ctx := context.Background()
+		d, _ := detached(t, etcd)
+		b := tests.SessionOf(t, etcd, "b")
+		mu := contract.MutexOf(t, b, "n", etcdlock.WithReentrancy())
+		waits := tests.LockLater(mu)
+		h := adopted(t, b, d)
+		time.Sleep(5 * tests.TTL)
+		tests.StillWaits(t, waits, "it gets in beside the hold")
+		tests.RequireHolds(t, h)
+		require.ErrorIs(t, contract.MutexOf(t, b, "n").Lock(h.Context(ctx)), etcdlock.ErrDeadlock)
+		require.NoError(t, contract.MutexOf(t, b, "n", etcdlock.WithReentrancy()).Lock(h.Context(ctx)))
+		_, err := h.Detach(ctx, keep)
+		require.ErrorContains(t, err, "nests")
+		tests.RequireHolds(t, h)
+		require.NoError(t, h.Unlock(ctx))
+		tests.StillWaits(t, waits, "a Lock nests in the hold")
+	})
+}
+
+// A goroutine that waits for the name in the Session of the hold does not get it by a Detach.
+func TestADetachedHoldIsNotHandedOn(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		a := tests.SessionOf(t, etcd, "a", etcdlock.WithHandoff(9), etcdlock.WithLinger(time.Minute), etcdlock.WithMinHold(5*tests.TTL))
+		h := lockNamed(t, a)
+		began := time.Now()
+		waits := tests.LockLater(contract.MutexOf(t, a, "n"))
+		d, err := h.Detach(context.Background(), keep)
+		require.NoError(t, err)
+		time.Sleep(keep / 2)
+		tests.StillWaits(t, waits, "the hold was handed on")
+		h = adopted(t, tests.SessionOf(t, etcd, "b"), d)
+		require.NoError(t, h.Unlock(context.Background()))
+		require.NoError(t, tests.SoonOr(t, waits, "nobody gets in"))
+		require.Equal(t, keep/2, time.Since(began))
+	})
+}
+
+// What Detach says for each fault, and when the next contender gets in.
+func TestADetachUnderFaults(t *testing.T) {
+	type faults = func(fake.Call) fake.Effect
+	next := func(method string, effect fake.Effect) func(*fake.Server) faults {
+		return func(etcd *fake.Server) faults { return tests.OnlyNext(etcd, method, effect) }
+	}
+	always := func(f faults) func(*fake.Server) faults { return func(*fake.Server) faults { return f } }
+	rows := []struct {
+		promise string
+		faults  func(*fake.Server) faults
+		before  func(t *testing.T, etcd *fake.Server, h *etcdlock.Hold)
+		fails   error
+	}{
+		{"the answer to the move is lost", next(fake.Txn, fake.Effect{DropReply: true}), nil, nil},
+		{"the answer to the move is an error", next(fake.Txn, fake.Effect{After: fake.Unavailable}), nil, nil},
+		{"the lease has expired before the move", next(fake.Txn, fake.Effect{Before: rpctypes.ErrGRPCLeaseNotFound}), nil, nil},
+		{"no grant is answered", always(tests.FromNth(1, fake.Grant, fake.Effect{Drop: true})), nil, etcdlock.ErrUnconfirmed},
+		{"no answer to a move arrives", always(tests.FromNth(1, fake.Txn, fake.Effect{DropReply: true})), nil, etcdlock.ErrUnconfirmed},
+		{"the key is gone", nil, func(_ *testing.T, etcd *fake.Server, h *etcdlock.Hold) { etcd.DeleteKey(h.Key()) }, etcdlock.ErrLost},
+		{"the hold is lost", nil, func(_ *testing.T, etcd *fake.Server, h *etcdlock.Hold) {
+			hold := h.Context(context.Background())
+			etcd.RevokeLease(tests.PlaceOf(t, etcd, "n", 0).Lease)
+			<-hold.Done()
+		}, etcdlock.ErrLost},
+	}
+	for _, row := range rows {
+		t.Run(row.promise, func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				h := lockNamed(t, tests.SessionOf(t, etcd, "a"))
+				began := time.Now()
+				if row.before != nil {
+					row.before(t, etcd, h)
+				}
+				if row.faults != nil {
+					etcd.Intercept(row.faults(etcd))
+				}
+				d, err := h.Detach(context.Background(), keep)
+				etcd.Intercept(nil)
+				tests.RequireEnded(t, h)
+				if row.fails != nil {
+					require.ErrorIs(t, err, row.fails)
+					require.Empty(t, d)
+					in := tests.SoonOr(t, entersAt(t, etcd), "nobody gets in")
+					require.Less(t, in.Sub(began), keep)
+					return
+				}
+				require.NoError(t, err)
+				require.NoError(t, adopted(t, tests.SessionOf(t, etcd, "b"), d).Unlock(context.Background()))
+			})
+		})
+	}
+}
+
+// What Adopt says for each fault, and what an Adopt says that comes later.
+func TestAnAdoptUnderFaults(t *testing.T) {
+	rows := []struct {
+		promise string
+		faults  func(*fake.Server) func(fake.Call) fake.Effect
+		fails   error
+		later   error // of an Adopt by another Session
+	}{
+		{"the answer is lost", func(etcd *fake.Server) func(fake.Call) fake.Effect {
+			return tests.OnlyNext(etcd, fake.Txn, fake.Effect{DropReply: true})
+		}, nil, etcdlock.ErrLost},
+		{"an answer is an error", func(etcd *fake.Server) func(fake.Call) fake.Effect {
+			return tests.OnlyNext(etcd, fake.Txn, fake.Effect{After: fake.Unavailable})
+		}, nil, etcdlock.ErrLost},
+		{"the lease is gone", func(etcd *fake.Server) func(fake.Call) fake.Effect {
+			return tests.OnlyNext(etcd, fake.Txn, fake.Effect{Before: rpctypes.ErrGRPCLeaseNotFound})
+		}, nil, etcdlock.ErrLost},
+		{"no read is answered", func(*fake.Server) func(fake.Call) fake.Effect {
+			return tests.FromNth(1, fake.Range, fake.Effect{Drop: true})
+		}, context.DeadlineExceeded, nil},
+		{"no transaction arrives", func(*fake.Server) func(fake.Call) fake.Effect {
+			return tests.FromNth(1, fake.Txn, fake.Effect{Drop: true})
+		}, etcdlock.ErrUnconfirmed, nil},
+		{"no transaction arrives that puts", func(*fake.Server) func(fake.Call) fake.Effect {
+			return func(c fake.Call) fake.Effect { return fake.Effect{Drop: c.Method == fake.Txn && len(c.Puts) > 0} }
+		}, etcdlock.ErrUnconfirmed, nil},
+		{"no answer arrives", func(*fake.Server) func(fake.Call) fake.Effect {
+			return func(c fake.Call) fake.Effect { return fake.Effect{DropReply: c.Method == fake.Txn && len(c.Puts) > 0} }
+		}, etcdlock.ErrUnconfirmed, etcdlock.ErrLost},
+		{"etcd refuses", func(*fake.Server) func(fake.Call) fake.Effect {
+			return tests.FromNth(1, fake.Txn, fake.Effect{Before: tests.PermissionDenied})
+		}, rpctypes.ErrPermissionDenied, nil},
+	}
+	for _, row := range rows {
+		t.Run(row.promise, func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				d, token := detached(t, etcd)
+				b := tests.SessionOf(t, etcd, "b")
+				etcd.Intercept(row.faults(etcd))
+				h, err := b.Adopt(tests.Within(t, 5*time.Second), d)
+				etcd.Intercept(nil)
+				synctest.Wait()
+				time.Sleep(2 * time.Second)
+				if row.fails != nil {
+					require.ErrorIs(t, err, row.fails)
+				} else {
+					require.NoError(t, err)
+					require.Equal(t, token, h.Token())
+					tests.RequireHolds(t, h)
+				}
+				later, err := tests.SessionOf(t, etcd, "c").Adopt(context.Background(), d)
+				if row.later != nil {
+					require.ErrorIs(t, err, row.later)
+					if row.fails != nil {
+						tests.SoonOr(t, entersAt(t, etcd), "the name is not free")
+					}
+				} else {
+					require.NoError(t, err)
+					require.NoError(t, b.Close(context.Background()))
+					tests.RequireHolds(t, later)
+				}
+			})
+		})
+	}
+}
+
+// A Session that is closed while it adopts a hold leaves that to others: the key is not its own yet.
+func TestACloseLeavesAHoldThatIsNotAdopted(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		d, _ := detached(t, etcd)
+		b, c := tests.SessionOf(t, etcd, "b"), tests.SessionOf(t, etcd, "c")
+		etcd.Intercept(func(call fake.Call) fake.Effect {
+			return fake.Effect{Drop: call.Process == "b" && call.Method == fake.Txn && len(call.Puts) > 0}
+		})
+		failed := make(chan error, 1)
+		go func() {
+			_, err := b.Adopt(context.Background(), d)
+			failed <- err
+		}()
+		time.Sleep(time.Second)
+		h := adopted(t, c, d)
+		require.NoError(t, b.Close(context.Background()))
+		require.ErrorIs(t, tests.SoonOr(t, failed, "it hangs"), etcdlock.ErrClosed)
+		time.Sleep(2 * time.Second)
+		tests.RequireHolds(t, h)
+		require.NoError(t, h.Unlock(context.Background()))
+	})
+}
+
+// An adopted hold ends as any other does.
+func TestHowAnAdoptedHoldEnds(t *testing.T) {
+	ends := map[string]struct {
+		end   func(etcd *fake.Server, s *etcdlock.Session, h *etcdlock.Hold)
+		cause error
+	}{
+		"its key is deleted": {func(etcd *fake.Server, _ *etcdlock.Session, h *etcdlock.Hold) {
+			etcd.DeleteKey(h.Key())
+		}, etcdlock.ErrKeyDeleted},
+		"its key goes back to another lease": {func(etcd *fake.Server, _ *etcdlock.Session, h *etcdlock.Hold) {
+			_ = etcd.PutKey(h.Key(), 0)
+		}, etcdlock.ErrKeyOverwritten},
+		"the lease of its Session is lost": {func(etcd *fake.Server, s *etcdlock.Session, _ *etcdlock.Hold) {
+			etcd.RevokeLease(s.Lease())
+		}, etcdlock.ErrLeaseRevoked},
+		"its process is cut off": {func(etcd *fake.Server, _ *etcdlock.Session, _ *etcdlock.Hold) {
+			etcd.Cut("b")
+			time.AfterFunc(2*tests.TTL, func() { etcd.Heal("b") })
+		}, etcdlock.ErrExpired},
+		"its Session is closed": {func(_ *fake.Server, s *etcdlock.Session, _ *etcdlock.Hold) {
+			_ = s.Close(context.Background())
+		}, etcdlock.ErrClosed},
+		"it is recalled": {func(etcd *fake.Server, _ *etcdlock.Session, h *etcdlock.Hold) {
+			c := etcdlock.Contender{Name: "n", Key: h.Key(), Token: h.Token()}
+			_ = etcdlock.Recall(context.Background(), etcd.Client("operator"), c, etcdlock.RecallRequest{})
+		}, etcdlock.ErrRecalled},
+		"its longest time is over": {func(*fake.Server, *etcdlock.Session, *etcdlock.Hold) {}, etcdlock.ErrMaxHold},
+	}
+	for promise, row := range ends {
+		t.Run(promise, func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				d, _ := detached(t, etcd)
+				b := tests.SessionOf(t, etcd, "b")
+				h := adopted(t, b, d, tests.Listens, etcdlock.WithMaxHold(10*tests.TTL))
+				hold := h.Context(context.Background())
+				time.Sleep(2 * time.Second)
+				row.end(etcd, b, h)
+				tests.SoonOr(t, hold.Done(), "it goes on")
+				require.ErrorIs(t, context.Cause(hold), row.cause)
+				_ = h.Unlock(context.Background())
+				at := entersAt(t, etcd)
+				tests.SoonOr(t, at, "the name is not free")
+			})
+		})
+	}
+}
+
+// No bad input loses anything: the hold goes on, and waits to be adopted.
+func TestBadInputOfDetachAndAdopt(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		ctx := context.Background()
+		a, b := tests.SessionOf(t, etcd, "a"), tests.SessionOf(t, etcd, "b")
+		h := lockNamed(t, a)
+		for _, wrong := range []time.Duration{0, -time.Second, math.MaxInt64} {
+			_, err := h.Detach(ctx, wrong)
+			require.ErrorContains(t, err, wrong.String())
+		}
+		var none context.Context
+		_, err := h.Detach(none, keep)
+		require.ErrorContains(t, err, "nil context")
+		tests.RequireHolds(t, h)
+		for _, notOne := range []func() (*etcdlock.Hold, error){
+			func() (*etcdlock.Hold, error) { return a.LockAll(ctx, "m", "o") },
+			func() (*etcdlock.Hold, error) {
+				rw, err := a.RWMutex("m")
+				require.NoError(t, err)
+				return rw.RLock(ctx)
+			},
+			func() (*etcdlock.Hold, error) {
+				sem, err := a.Semaphore("p", 2)
+				require.NoError(t, err)
+				return sem.Acquire(ctx, 1)
+			},
+		} {
+			other, err := notOne()
+			require.NoError(t, err)
+			_, err = other.Detach(ctx, keep)
+			require.ErrorContains(t, err, "not an exclusive hold of one name")
+			tests.RequireHolds(t, other)
+			require.NoError(t, other.Unlock(ctx))
+		}
+
+		whole := etcdlock.Detached("")
+		_, err = b.Adopt(ctx, whole)
+		require.EqualError(t, err, `etcdlock: adopt: not from a Detach: ""`)
+		whole, err = h.Detach(ctx, keep)
+		require.NoError(t, err)
+		require.Equal(t, string(whole), whole.String())
+		for _, wrong := range []etcdlock.Detached{
+			"x", ":", "7:", "7:n", whole + " ", " " + whole, "0" + whole, "-" + whole, whole[1:] + "x",
+			etcdlock.Detached(strings.Replace(string(whole), "n/", "/", 1)),
+			etcdlock.Detached(strings.Repeat("9", 30)) + whole,
+		} {
+			_, err := b.Adopt(ctx, wrong)
+			require.ErrorContains(t, err, "not from a Detach", "%q", wrong)
+		}
+		_, err = b.Adopt(none, whole)
+		require.ErrorContains(t, err, "nil context")
+		_, err = b.Adopt(ctx, whole, etcdlock.WithHandoff(1))
+		require.EqualError(t, err, "etcdlock: WithHandoff is not for Adopt")
+		_, err = (*etcdlock.Session)(nil).Adopt(ctx, whole)
+		require.Error(t, err)
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		_, err = b.Adopt(ended, whole)
+		require.ErrorIs(t, err, context.Canceled)
+
+		// A hold that was not detached is not adopted, whoever knows its key and token.
+		require.NoError(t, adopted(t, b, whole).Unlock(ctx))
+		running := lockNamed(t, a)
+		_, err = b.Adopt(ctx, etcdlock.Detached(strings.Join([]string{strconv.FormatInt(running.Token(), 10), running.Key()}, ":")))
+		require.ErrorIs(t, err, etcdlock.ErrLost)
+		tests.RequireHolds(t, running)
+		require.NoError(t, running.Unlock(ctx))
+
+		_, err = (*etcdlock.Mutex)(nil).Detach(ctx, keep)
+		require.ErrorIs(t, err, etcdlock.ErrNotHeld)
+		_, err = (*etcdlock.Hold)(nil).Detach(ctx, keep)
+		require.ErrorIs(t, err, etcdlock.ErrNotHeld)
+	})
+}
