@@ -8,7 +8,10 @@ import (
 	"strings"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
@@ -132,8 +135,9 @@ func (h *hold) detachLocked(ctx context.Context, keep time.Duration) (Detached, 
 // not answer before ctx ended: if this Session has the key it is being removed; call Adopt again to
 // learn whether it still waits. After any other error nothing has happened.
 //
-// It waits for etcd, within ctx, and for no contender. It costs a read and a transaction, and the
-// Session's lease if that has none. opts are as for [Session.Lock], without [WithHandoff] and
+// It waits for etcd, within ctx, and for no contender. It costs a read, a transaction
+// and the revocation of the lease on which the key has waited, and the Session's lease if that has
+// none. opts are as for [Session.Lock], without [WithHandoff] and
 // [WithLinger], which do not count either if they are the Session's defaults. A call of
 // the same Session for the same name waits as in another one: after a loss it does not wait for
 // the Unlock of the Hold.
@@ -176,6 +180,7 @@ func adopt(ctx context.Context, s *session, d Detached, opts []Option) (*Hold, e
 		}
 		return nil, err
 	}
+	c.adopts.giveBack(s)
 	n.m, n.hold, n.started = &n.of, h, ctx
 	return &n.Hold, nil
 }
@@ -201,9 +206,21 @@ func (o adoption) lineLocked(s *session) *localLine {
 	return n
 }
 
+// giveBack gives back the lease on which the key has waited, which has no key now. It would expire
+// by itself.
+func (o adoption) giveBack(s *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.leases.ClosedLocked() {
+		s.tasks.GoLocked(func() {
+			_ = s.etcd.Revoke(s.ctx, &attempt.Backoff{}, clientv3.LeaseID(o.Lease))
+		})
+	}
+}
+
 // read reads the key, and returns its mod revision. The error is a LostError if the key does not
 // wait to be adopted.
-func (o adoption) read(ctx context.Context, s *session) (mod int64, err error) {
+func (o *adoption) read(ctx context.Context, s *session) (mod int64, err error) {
 	read, err := s.etcd.Read(ctx, etcd.Range(o.Key))
 	if err != nil {
 		return 0, err
@@ -216,5 +233,6 @@ func (o adoption) read(ctx context.Context, s *session) (mod int64, err error) {
 	case !v.Detached || e.Lease == 0:
 		return 0, &LostError{o.name, o.Rev, fmt.Errorf("it was adopted by %s", excerpt(v.Owner, maxNameLen))}
 	}
+	o.Lease = e.Lease
 	return kvs[0].GetModRevision(), nil
 }

@@ -110,6 +110,8 @@ var table = []struct {
 	{"TestAFollowerIsToldWhoLeads", TestAFollowerIsToldWhoLeads},
 	{"TestARecallTakesNothingAway", TestARecallTakesNothingAway},
 	{"TestWaitersAndReadersAreRecalled", TestWaitersAndReadersAreRecalled},
+	{"TestAShortHoldKeepsItsName", TestAShortHoldKeepsItsName},
+	{"TestAHoldGoesOnInAnotherProcess", TestAHoldGoesOnInAnotherProcess},
 	{"TestSeveralNamesAreHeldTogetherOrNotAtAll", TestSeveralNamesAreHeldTogetherOrNotAtAll},
 	{"TestSeveralNamesExcludeInWhateverOrder", TestSeveralNamesExcludeInWhateverOrder},
 	{"TestPermitsAreHeldUpToTheLimit", TestPermitsAreHeldUpToTheLimit},
