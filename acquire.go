@@ -2,6 +2,8 @@ package etcdlock
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -153,7 +155,7 @@ func (a call) enter(cancel context.CancelCauseFunc) error {
 	for _, c := range a {
 		if c.adopts.Rev == 0 {
 			c.local = lineLocked(s, c.m.name)
-		} else if c.local = c.adopts.lineLocked(s); c.local == nil {
+		} else if c.local = adoptedLineLocked(s, c.m.name, c.adopts.Key); c.local == nil {
 			return &LostError{c.m.name, c.adopts.Rev, errAdoptedHere}
 		}
 		c.cancel = cancel
@@ -268,11 +270,11 @@ func (a call) put(ctx context.Context) (*hold, error) {
 	var one [1]ticket.Entering
 	entering, values := a.entering(one[:0]), make([]string, len(a))
 	if a[0].adopts.Rev != 0 {
-		mod, err := a[0].adopts.read(ctx, a[0].m.s)
+		mod, err := a[0].readAdopted(ctx)
 		if err != nil {
 			return nil, err
 		}
-		entering[0].Of(mod)
+		entering[0].AsRead(mod)
 	}
 	retry := attempt.Backoff{Policy: attempt.Put}
 	for {
@@ -293,6 +295,28 @@ func (a call) put(ctx context.Context) (*hold, error) {
 		}
 	}
 }
+
+// readAdopted reads the key that c adopts, and returns its mod revision. The error is a LostError if
+// the key does not wait to be adopted.
+func (c *claim) readAdopted(ctx context.Context) (mod int64, err error) {
+	read, err := c.m.s.etcd.Read(ctx, etcd.Range(c.adopts.Key))
+	if err != nil {
+		return 0, err
+	}
+	kvs := read.Ranges[0].GetKvs()
+	e, there := line.Find(kvs, c.adopts.Key)
+	switch v := e.Value(); {
+	case !there || e.Rev != c.adopts.Rev:
+		return 0, &LostError{c.m.name, c.adopts.Rev, because(ErrKeyDeleted, errors.New("its time is over, or it was adopted and unlocked"))}
+	case !v.Detached || e.Lease == 0:
+		return 0, &LostError{c.m.name, c.adopts.Rev, fmt.Errorf("it was adopted by %s", excerpt(v.Owner, maxNameLen))}
+	}
+	c.adopts.Lease = e.Lease
+	return kvs[0].GetModRevision(), nil
+}
+
+// errAdoptedHere is the reason of an Adopt that comes second in its Session.
+var errAdoptedHere = errors.New("this Session has its key, or is giving it up")
 
 // entering begins to put the keys. It appends to e.
 func (a call) entering(e ticket.Several) ticket.Several {

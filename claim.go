@@ -15,9 +15,9 @@ type claim struct {
 	// Set once, then only read.
 	m        *lockHandle
 	kind     line.Kind
-	permit   permit // if it is of that kind
-	together bool   // it is one of the claims of a LockAll; see lockall.go
-	adopts   adoption
+	permit   permit     // if it is of that kind
+	together bool       // it is one of the claims of a LockAll; see lockall.go
+	adopts   line.Entry // the key that it adopts, on the lease where that waits; mostly none
 	local    *localLine
 	caller   context.Context // of the call, only for the Trace
 	started  time.Time

@@ -399,6 +399,32 @@ func ExampleWithMaxHold() {
 	// Output: held too long: true
 }
 
+// A job that many machines start at the same time by their own clocks runs once, however short it
+// is: the name stays taken for a minute, and though the process has exited.
+func ExampleWithMinHold() {
+	client := exampleClient()
+	defer client.Close()
+	ctx := context.Background()
+	machine := func(n int) {
+		session, err := etcdlock.NewSession(client)
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer session.Close(ctx)
+		err = session.TryDo(ctx, "cron/rotate", func(context.Context) error {
+			fmt.Println("machine", n, "rotates the logs")
+			return nil
+		}, etcdlock.WithMinHold(time.Minute))
+		fmt.Println("taken:", errors.Is(err, etcdlock.ErrLocked))
+	}
+	machine(1)
+	machine(2) // its clock is behind
+	// Output:
+	// machine 1 rotates the logs
+	// taken: false
+	// taken: true
+}
+
 // The wait is bounded, and the work is not.
 func ExampleWithAcquireTimeout() {
 	client := exampleClient()

@@ -80,14 +80,14 @@ func (k *keeping) lingered() {
 	}
 }
 
-// staysLocked has the key of a release that is over removed when its time is over. It is on a lease
+// staysLocked has the key of p, whose release is over, removed when its time is over. It is on a lease
 // of its own by then, or, if etcd has not confirmed that, perhaps on the Session's.
 //
 // The key goes at that time though its lease may last for longer: etcd counts in seconds, and
 // anew when it has elected a leader.
-func (k *keeping) staysLocked(r *release) {
-	n, p := k.of, r.h.place
-	n.stays = time.AfterFunc(time.Until(r.until), func() {
+func (k *keeping) staysLocked(p *place, until time.Time) {
+	n := k.of
+	n.stays = time.AfterFunc(time.Until(until), func() {
 		n.s.mu.Lock()
 		defer n.s.mu.Unlock()
 		switch {

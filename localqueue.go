@@ -46,6 +46,17 @@ func lineAtLocked(s *session, at, name string) *localLine {
 	return n
 }
 
+// adoptedLineLocked is the local line of s for a key of the name that a call adopts, nil if the
+// Session has that key. Nothing waits in it: the claims of the name wait in etcd's line behind the
+// key, whichever Session they are of, and a call that adopts does not wait for them.
+func adoptedLineLocked(s *session, name, key string) *localLine {
+	n := lineAtLocked(s, "\x00"+key, name) // no name begins so
+	if n.queue.Owner() != nil || s.keys.AccountsForLocked(key) {
+		return nil
+	}
+	return n
+}
+
 // holdLocked is the owner's hold, nil if there is none.
 func (n *localLine) holdLocked() *hold {
 	if owner := n.queue.Owner(); owner != nil {

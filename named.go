@@ -3,6 +3,12 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 )
 
 // A namedHold is a Hold with what it is of.
@@ -48,4 +54,51 @@ func doNamed(
 	}
 	h, err := lockNamed(ctx, s, name, opts, try)
 	return h.do(ctx, err, fn)
+}
+
+// adopt is Session.Adopt.
+func adopt(ctx context.Context, s *session, d Detached, opts []Option) (*Hold, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	name, of, ok := d.parse()
+	if !ok {
+		return nil, fmt.Errorf("etcdlock: adopt: not from a Detach: %s", excerpt(string(d), 64))
+	}
+	if err := checkContext(ctx, "adopt", name); err != nil {
+		return nil, err
+	}
+	cfg, err := configure(*s.cfg, forAdopted, opts)
+	if err != nil {
+		return nil, err
+	}
+	cfg.handoff, cfg.linger = 0, 0
+	if ctx.Err() != nil {
+		return nil, waitFailed(ctx, name, nil, nil, nil)
+	}
+	n, began := &namedHold{of: lockHandle{s: s, name: name, cfg: &cfg}}, time.Now()
+	if cfg.trace.Start != nil {
+		ctx = cfg.trace.start(ctx, StartEvent{Name: name, Mode: ModeExclusive, Weight: 1})
+	}
+	c := request{m: &n.of}.newClaim(ctx, began)
+	c.adopts = of
+	h, err := call(c.alone[:]).lock(ctx)
+	if err != nil {
+		if lost, is := errors.AsType[*LostError](err); is {
+			return nil, lost
+		}
+		if c.unsure {
+			err = failed("adopt", name, ErrUnconfirmed, err)
+		}
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.leases.ClosedLocked() { // the lease on which the key has waited has none now
+		s.tasks.GoLocked(func() {
+			_ = s.etcd.Revoke(s.ctx, &attempt.Backoff{}, clientv3.LeaseID(c.adopts.Lease))
+		})
+	}
+	n.m, n.hold, n.started = &n.of, h, ctx
+	return &n.Hold, nil
 }

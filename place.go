@@ -29,7 +29,7 @@ func newPlaceLocked(c *claim, k *queue.Account) *place {
 	p := &place{m: c.m, local: c.local}
 	k.TakeLocked(&p.Place, queue.Seat{
 		Line: &c.local.Line, Shape: c.shape(), Listens: c.m.cfg.recall > 0, Owner: p,
-		Adopts: c.adopts.Entry,
+		Adopts: c.adopts,
 	})
 	c.local.queue.Gather() // a waiter that comes from here on may come after the put
 	return p

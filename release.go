@@ -62,6 +62,15 @@ func (h *hold) leaveLocked(ctx context.Context, cause error) error {
 	return r.send(ctx)
 }
 
+// detachLocked detaches h, whose Lock is the only one. It unlocks mu.
+func (h *hold) detachLocked(ctx context.Context, keep time.Duration) (Detached, error) {
+	h.detached = time.Now().Add(keep)
+	if err := h.leaveLocked(ctx, ErrDetached); err != nil {
+		return "", err
+	}
+	return detachedOf(h.place.Ticket.Key, h.place.Ticket.Rev()), nil
+}
+
 // nestedLocked reports whether Locks that are not unlocked yet nest in h, or in a hold that ends
 // together with h.
 func (h *hold) nestedLocked() bool {
@@ -108,26 +117,24 @@ func (h *hold) freeLocked(spare bool) *release {
 		h.place.Account.ReleasedLocked()
 		return nil
 	}
-	if !h.detached.IsZero() {
-		return h.releaseLocked(h.detached)
-	}
-	if !spare || s.leases.ClosedLocked() {
-		return h.releaseLocked(time.Time{})
-	}
-	if until := h.takenUntil(); time.Now().Before(until) {
-		return h.releaseLocked(until)
-	}
-	if h.local.handOffLocked(h) || h.local.lingerLocked(h) {
+	spare = spare && !s.leases.ClosedLocked()
+	until := h.staysUntil(spare)
+	if until.IsZero() && spare && (h.local.handOffLocked(h) || h.local.lingerLocked(h)) {
 		h.place.Account.ReleasedLocked()
 		return nil
 	}
-	return h.releaseLocked(time.Time{})
+	return h.releaseLocked(until)
 }
 
-// takenUntil is until when the name of h stays taken by WithMinHold, the zero time without.
-func (h *hold) takenUntil() time.Time {
-	if least := h.m.cfg.minHold; least > 0 && h.claim.exclusive() {
-		return h.began.Add(least)
+// staysUntil is until when the key of h stays, which has ended: by Detach or, if spare is set, by
+// WithMinHold. It is the zero time if the key goes now.
+func (h *hold) staysUntil(spare bool) time.Time {
+	until := h.began.Add(h.m.cfg.minHold)
+	switch {
+	case !h.detached.IsZero():
+		return h.detached
+	case spare && h.claim.exclusive() && time.Now().Before(until):
+		return until
 	}
 	return time.Time{}
 }
@@ -191,7 +198,7 @@ func (r *release) attempt(ctx context.Context, retry *attempt.Backoff) etcd.Outc
 	if left := time.Until(r.until); left > 0 && !r.Moves() {
 		granted, err := s.etcd.Grant(ctx, retry, wholeSeconds(left))
 		if err != nil {
-			return s.etcd.Unsent(err)
+			return etcd.Unsent(s.etcd.Epoch(), err)
 		}
 		r.MoveTo(int64(granted.ID))
 	}
@@ -308,7 +315,7 @@ func (r *release) giveUp(untold []error) error {
 // not answer in time.
 func (r *release) giveUpLocked(untold []error) error {
 	if time.Now().Before(r.until) && !r.detaches() {
-		r.h.local.staysLocked(r)
+		r.h.local.staysLocked(r.h.place, r.until)
 	} else {
 		for _, o := range r.h.all {
 			o.place.AbandonLocked(true)
@@ -322,7 +329,7 @@ func (r *release) giveUpLocked(untold []error) error {
 func (r *release) overLocked(err error) error {
 	h := r.h
 	if err == nil && r.Moves() && !r.detaches() {
-		h.local.staysLocked(r)
+		h.local.staysLocked(h.place, r.until)
 	}
 	if r.put != nil && !r.queued {
 		// The transaction that removes h's key may yet put the next one: the removal of the next

@@ -49,12 +49,12 @@ type holding struct {
 	app     *app
 	signals <-chan os.Signal
 	mu      lock
-	began   time.Time
 	trusted atomic.Pointer[time.Time] // until when, as of the last renewal
 	granted atomic.Int64              // TTL of the last lease
 	holds   chan struct{}             // gets one when the hold began, after granted is set
 	recalls chan error                // gets one for the first recall
 	asked   bool                      // the command was ended by a recall
+	hurried bool                      // a signal or a recall came
 	why     reason
 	silent  sync.Once // reports once that etcd does not answer
 }
@@ -231,6 +231,9 @@ func (h *holding) lock(ctx context.Context, client *clientv3.Client, name string
 		},
 	}
 	opts := []etcdlock.SessionOption{etcdlock.WithTTL(h.ttl), etcdlock.WithTrace(trace)}
+	if h.atLeast > 0 {
+		opts = append(opts, etcdlock.WithMinHold(h.atLeast))
+	}
 	if h.recall > 0 {
 		opts = append(opts, etcdlock.WithRecall(h.recall))
 	}
@@ -243,7 +246,6 @@ func (h *holding) lock(ctx context.Context, client *clientv3.Client, name string
 	} else {
 		err = h.mu.Lock(ctx)
 	}
-	h.began = time.Now()
 	h.renewed()
 	return err
 }
@@ -297,8 +299,8 @@ func (h *holding) carryOut(cmd *exec.Cmd) error {
 	hold := h.mu.Context(context.Background())
 	select {
 	case <-etcdlock.RecallFrom(hold): // while it waited
-		h.asked = true
-		return h.finish(0)
+		h.asked, h.hurried = true, true
+		return h.finish(hold, 0)
 	default:
 	}
 	if hold.Err() != nil { // otherwise key and token are this hold's, and its trust is known
@@ -310,19 +312,15 @@ func (h *holding) carryOut(cmd *exec.Cmd) error {
 		h.leave(nil)
 		return notStarted(err)
 	}
-	ended, hurried := h.watch(tree, hold)
-	if !hurried && hold.Err() == nil {
-		h.stay(hold)
-	}
-	return h.finish(ended)
+	return h.finish(hold, h.watch(tree, hold))
 }
 
-// watch waits until no process of the command is left. hurried says that a signal came.
+// watch waits until no process of the command is left.
 //
 // Invariant: when it returns no process of the command is left; nothing that frees the lock is
 // called before. (Do not release when the command has ended.
 // TestWhatStaysInTheBackgroundEndsBeforeTheRelease.)
-func (h *holding) watch(tree *tree, hold context.Context) (ended syscall.WaitStatus, hurried bool) {
+func (h *holding) watch(tree *tree, hold context.Context) (ended syscall.WaitStatus) {
 	var killAt time.Time
 	kill := time.NewTimer(time.Hour)
 	kill.Stop()
@@ -337,11 +335,11 @@ func (h *holding) watch(tree *tree, hold context.Context) (ended syscall.WaitSta
 	for {
 		select {
 		case s := <-h.signals:
-			hurried = true
+			h.hurried = true
 			tree.forward(s.(syscall.Signal))
 		case <-recalled: // KILL comes with the end of the hold
 			recalled = nil
-			hurried, h.asked = true, exited != nil
+			h.hurried, h.asked = true, exited != nil
 			tree.terminate()
 		case <-lost:
 			lost = nil
@@ -366,7 +364,7 @@ func (h *holding) watch(tree *tree, hold context.Context) (ended syscall.WaitSta
 				ended = tree.status
 				tree.terminal.giveBack()
 			}
-			return ended, hurried
+			return ended
 		}
 	}
 }
@@ -374,25 +372,9 @@ func (h *holding) watch(tree *tree, hold context.Context) (ended syscall.WaitSta
 // killAgain is how long a KILL may take before run looks for processes that it has missed.
 const killAgain = 20 * time.Millisecond
 
-// stay keeps the lock for --at-least.
-func (h *holding) stay(hold context.Context) {
-	left := time.Until(h.began.Add(h.atLeast))
-	if left <= 0 {
-		return
-	}
-	enough := time.NewTimer(left)
-	defer enough.Stop()
-	select {
-	case <-enough.C:
-	case <-h.signals:
-	case <-etcdlock.RecallFrom(hold):
-	case <-hold.Done():
-	}
-}
-
 // finish releases the lock after the command has ended, and returns how run ends.
-func (h *holding) finish(ended syscall.WaitStatus) error {
-	err := h.release()
+func (h *holding) finish(hold context.Context, ended syscall.WaitStatus) error {
+	err := h.release(hold)
 	h.leave(err)
 	switch {
 	case errors.Is(err, etcdlock.ErrLost):
@@ -422,10 +404,14 @@ func (h *holding) request() error {
 	}
 }
 
-// release gives the lock to the next.
-func (h *holding) release() error {
+// release gives the lock to the next, or keeps it taken for --at-least. A Close keeps nothing, and
+// does not say that the hold was lost.
+func (h *holding) release(hold context.Context) error {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseBound)
 	defer cancel()
+	if h.hurried && h.atLeast > 0 && !errors.Is(context.Cause(hold), etcdlock.ErrLost) {
+		return h.mu.Close(ctx)
+	}
 	return h.mu.Unlock(ctx)
 }
 

@@ -29,6 +29,10 @@ and KILL after --kill-after, before run releases the lock: on Linux everything t
 started, elsewhere its process group. On Linux the command gets KILL if run itself is killed.
 There is no run on Windows.
 
+With --at-least run exits when the command has ended, and the lock stays taken for the rest of
+that time, on a lease that ends up to 3s later. If a signal or a recall has ended the command it
+is released at once.
+
 With --recall, etcdlock recall may ask for the lock: the command gets TERM at once, and KILL when
 the grace is over, and the lock is released once all of it has ended.
 
@@ -47,7 +51,7 @@ and after 10s what it waits for.`,
 					"at least 3 x (kill-after + 1s)")
 			fs.DurationVar(&r.killAfter, "kill-after", 3*time.Second, "`DURATION` time from TERM to KILL")
 			fs.DurationVar(&r.atLeast, "at-least", 0,
-				"`DURATION` hold the lock at least this long; a signal ends it")
+				"`DURATION` keep the lock taken at least this long, though run\nhas exited; a signal or a recall ends that (not with -s, -N)")
 			fs.DurationVar(&r.recall, "recall", 0,
 				"`DURATION` let etcdlock recall end the command, with this grace at most")
 			fs.BoolVar(&r.shared, "s", false, "share the lock with others that have -s, as readers do")
@@ -93,6 +97,8 @@ func (r *running) check(c call) error {
 		return misused("--kill-after %v: negative", r.killAfter)
 	case r.atLeast < 0:
 		return misused("--at-least %v: negative", r.atLeast)
+	case r.atLeast > 0 && (r.shared || r.limit != 0):
+		return misused("--at-least and -s or -N: only one of them")
 	case r.recall < 0:
 		return misused("--recall %v: negative", r.recall)
 	case r.shared && r.limit != 0:

@@ -177,6 +177,8 @@ func TestExitStatuses(t *testing.T) {
 		"-n and -w":           {[]string{e.addr, "-n", "-w", "1s", "a", "--", "true"}, 64, "only one of them"},
 		"-w of nothing":       {[]string{e.addr, "-w", "-1s", "a", "--", "true"}, 64, "not positive"},
 		"a negative time":     {[]string{e.addr, "--at-least", "-1s", "a", "--", "true"}, 64, "negative"},
+		"a least time and -s": {[]string{e.addr, "--at-least", "1s", "-s", "a", "--", "true"}, 64, "only one of them"},
+		"a least time and -N": {[]string{e.addr, "--at-least", "1s", "-N", "2", "a", "--", "true"}, 64, "only one of them"},
 		"an unknown flag":     {[]string{e.addr, "--nonsense", "a", "--", "true"}, 64, "not defined"},
 		"a wrong status":      {[]string{e.addr, "--conflict-exit-code", "256", "a", "--", "true"}, 64, "0 to 255"},
 	} {

@@ -30,12 +30,13 @@ The columns: the place in line, its token (see etcdlock help run), its owner, wh
 put by the owner's clock, its lease, and how much of the lease is left. A lease that never gets
 full again belongs to a dead process, and the place goes with it. Then its mode, and what its
 owner tells of itself. Several of mode read may hold at once, and several of mode permit up to
-their limit. Contenders of other programs (etcdctl lock, for instance) are exclusive, and have no
-owner and no info.
+their limit. A place that is kept is that of a hold which is over: the lock stays taken for so
+much longer (run --at-least), or until another process goes on with it. Contenders of other
+programs (etcdctl lock, for instance) are exclusive, and have no owner and no info.
 
 -o json writes one array. An element has name, place (0 is the first in line), token, key, lease
-(hex), owner, host, pid, since, which is null for contenders of other programs, mode, holds and
-info.
+(hex), owner, host, pid, since, which is null for contenders of other programs, mode, holds, info
+and until, which is null unless the place is kept.
 
 Exit status: 0, even if nobody holds or waits; 64 usage; 125 no answer from etcd.`,
 		flags: func(fs *flag.FlagSet) func(*app, call) error {
@@ -128,7 +129,10 @@ func printTable(ctx context.Context, client *clientv3.Client, to io.Writer, plac
 		if process := fmt.Sprintf("%s:%d", p.Host, p.PID); p.Host != "" && p.Owner != process {
 			owner += " (" + plain(process) + ")"
 		}
-		if p.Holds {
+		switch {
+		case !p.Until.IsZero():
+			what = "kept " + max(0, p.Until.Sub(now)).Round(time.Second).String()
+		case p.Holds:
 			what = "holds"
 		}
 		if !p.Since.IsZero() {
@@ -203,6 +207,7 @@ type record struct {
 	Mode  string     `json:"mode"`
 	Holds bool       `json:"holds"`
 	Info  string     `json:"info"`
+	Until *time.Time `json:"until"`
 }
 
 func writeJSON(to io.Writer, places []place) error {
@@ -215,6 +220,9 @@ func writeJSON(to io.Writer, places []place) error {
 		}
 		if !p.Since.IsZero() {
 			records[i].Since = &p.Since
+		}
+		if !p.Until.IsZero() {
+			records[i].Until = &p.Until
 		}
 	}
 	encoder := json.NewEncoder(to)

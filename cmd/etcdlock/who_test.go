@@ -136,10 +136,10 @@ func TestTheJSONIsStable(t *testing.T) {
 	text := map[int]string{
 		ours: fmt.Sprintf(`{"name":"a<b","place":%d,"token":%d,"key":"a<b/1a2b","lease":"1a2b",`+
 			`"owner":"api-7:1234","host":"api-7","pid":1234,"since":"2026-11-22T12:00:00.5Z",`+
-			`"mode":"exclusive","holds":%v,"info":"10.0.0.7:80"}`, ours, line[ours].Token, ours == 0),
+			`"mode":"exclusive","holds":%v,"info":"10.0.0.7:80","until":null}`, ours, line[ours].Token, ours == 0),
 		others: fmt.Sprintf(`{"name":"a<b","place":%d,"token":%d,"key":"a<b/3c4d","lease":"3c4d",`+
 			`"owner":"","host":"","pid":0,"since":null,`+
-			`"mode":"exclusive","holds":%v,"info":""}`, others, line[others].Token, others == 0),
+			`"mode":"exclusive","holds":%v,"info":"","until":null}`, others, line[others].Token, others == 0),
 	}
 	want := "[" + text[0] + "," + text[1] + "]\n"
 	for _, args := range [][]string{{"a<b"}, {"--prefix", "a"}, {}} {

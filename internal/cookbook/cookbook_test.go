@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -364,6 +365,58 @@ func schedulers(t *testing.T, job func(machine int), option func(machine int) go
 		scheduler.Start()
 		t.Cleanup(func() { require.NoError(t, scheduler.Shutdown()) })
 	}
+}
+
+// The job of one tick runs once on all machines, however short it is.
+func TestAShortJobRunsOnceThoughClocksDiffer(t *testing.T) {
+	var ran atomic.Int64
+	for range 5 { // one after the other: each comes when the job before is over
+		s := contract.NewSession(t, newClient(t))
+		did, err := runOnce(t.Context(), s, t.Name(), func(context.Context) error { ran.Add(1); return nil })
+		require.NoError(t, err)
+		require.Equal(t, ran.Load() == 1 && did, did)
+		require.NoError(t, s.Close(t.Context()), "the machine exits")
+	}
+	require.EqualValues(t, 1, ran.Load())
+	c, err := etcdlock.Contenders(t.Context(), newClient(t), "cron/"+t.Name())
+	require.NoError(t, err)
+	require.NoError(t, etcdlock.Break(t.Context(), newClient(t), c[0]))
+
+	did, err := runOnce(t.Context(), contract.NewSession(t, newClient(t)), t.Name(), func(context.Context) error { return os.ErrInvalid })
+	require.ErrorIs(t, err, os.ErrInvalid)
+	require.True(t, did)
+	c, err = etcdlock.Contenders(t.Context(), newClient(t), "cron/"+t.Name())
+	require.NoError(t, err)
+	require.NoError(t, etcdlock.Break(t.Context(), newClient(t), c[0]))
+}
+
+// The next process goes on with the hold that is stored. Nobody gets in between. If there is none to
+// go on with it locks.
+func TestAHoldIsHandedDownToTheNextProcess(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "hold")
+	first := contract.NewSession(t, newClient(t))
+	h, err := takeUp(t.Context(), first, t.Name(), file)
+	require.NoError(t, err)
+	token := h.Token()
+	other := contract.NewMutex(t, newClient(t), t.Name())
+	waits := contract.Async(func() error { return other.Lock(contract.Patient(t)) })
+	contract.WaitForLine(t, newClient(t), t.Name(), 2)
+	require.NoError(t, handDown(t.Context(), h, file))
+	require.NoError(t, first.Close(t.Context()))
+
+	next := contract.NewSession(t, newClient(t))
+	h, err = takeUp(t.Context(), next, t.Name(), file)
+	require.NoError(t, err)
+	require.Equal(t, token, h.Token())
+	require.Empty(t, waits)
+	require.NoError(t, h.Unlock(t.Context()))
+	require.NoError(t, <-waits)
+	require.NoError(t, other.Unlock(t.Context()))
+
+	h, err = takeUp(t.Context(), next, t.Name(), file)
+	require.NoError(t, err, "what is stored is over")
+	require.Greater(t, h.Token(), token)
+	require.NoError(t, h.Unlock(t.Context()))
 }
 
 func TestGocronsLockerRunsAJobOnOneMachineAtATime(t *testing.T) {

@@ -51,6 +51,17 @@ func runSlot(ctx context.Context, client *clientv3.Client, name string, slot tim
 	})
 }
 
+// runOnce runs job unless another machine has begun to within the last minute, by which the clocks
+// of the machines may differ at most. It reports whether it has run it.
+func runOnce(ctx context.Context, s *etcdlock.Session, name string, job func(context.Context) error,
+) (ran bool, err error) {
+	err = s.TryDo(ctx, "cron/"+name, job, etcdlock.WithMinHold(time.Minute))
+	if errors.Is(err, etcdlock.ErrNotRun) && errors.Is(err, etcdlock.ErrLocked) {
+		return false, nil
+	}
+	return !errors.Is(err, etcdlock.ErrNotRun), err
+}
+
 // lead calls work whenever this process leads, until ctx ends.
 func lead(ctx context.Context, mu *etcdlock.Mutex, work func(context.Context) error) error {
 	return mu.Lead(ctx, work) // errors of work go to the logger and the Trace of mu
@@ -105,6 +116,31 @@ func handOver(ctx context.Context, client *clientv3.Client, name string, grace t
 		asked = leader.Token
 	}
 	return context.Cause(ctx)
+}
+
+// handDown ends the hold in this process, and stores it for the next one. work has returned by then.
+func handDown(ctx context.Context, h *etcdlock.Hold, file string) error {
+	d, err := h.Detach(ctx, time.Minute) // for the start of the next process
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, []byte(d), 0o600)
+}
+
+// takeUp goes on with a hold that another process has stored, or locks if there is none.
+func takeUp(ctx context.Context, s *etcdlock.Session, name, file string) (*etcdlock.Hold, error) {
+	stored, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return s.Lock(ctx, name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	h, err := s.Adopt(ctx, etcdlock.Detached(stored))
+	if errors.Is(err, etcdlock.ErrLost) { // its time is over, or another process has adopted it
+		return s.Lock(ctx, name)
+	}
+	return h, err
 }
 
 // A follower sends requests to whoever leads. The leader's WithInfo is its URL.

@@ -102,7 +102,7 @@ type Outcome struct {
 }
 
 // Unsent is the Outcome of a transaction that was not sent, because of an error.
-func (c *Conn) Unsent(err error) Outcome { return Outcome{Epoch: c.Epoch(), Err: err, unsent: true} }
+func Unsent(at *Epoch, err error) Outcome { return Outcome{Epoch: at, Err: err, unsent: true} }
 
 // Answer is o in the form that a ticket judges.
 func (o *Outcome) Answer() ticket.Answer {

@@ -1858,25 +1858,9 @@ var mutants = []mutant{
 	// ---- a least time
 
 	{
-		name: "a least time does not keep a hold from the Session's own goroutines",
-		why:  "The name stays taken by its process, as others see it. But the job runs twice, in one process.",
-		edits: []edit{{"release.go", `	if until := h.takenUntil(); time.Now().Before(until) {
-		return h.releaseLocked(until)
-	}
-	if h.local.handOffLocked(h) || h.local.lingerLocked(h) {
-		h.place.Account.ReleasedLocked()
-		return nil
-	}
-	return h.releaseLocked(time.Time{})
-`, `	if h.local.handOffLocked(h) || h.local.lingerLocked(h) {
-		h.place.Account.ReleasedLocked()
-		return nil
-	}
-	if until := h.takenUntil(); time.Now().Before(until) {
-		return h.releaseLocked(until)
-	}
-	return h.releaseLocked(time.Time{})
-`}},
+		name:    "a least time does not keep a hold from the Session's own goroutines",
+		why:     "The name stays taken by its process, as others see it. But the job runs twice, in one process.",
+		edits:   []edit{{"release.go", `	if until.IsZero() && spare &&`, `	if h.detached.IsZero() && spare &&`}},
 		killers: []killer{inArea("holders", "TestALeastTimeIsForTheGoroutinesOfTheSessionToo")},
 	},
 	{
@@ -1888,8 +1872,8 @@ var mutants = []mutant{
 	{
 		name: "a key that stays is left to its lease",
 		why:  "It expires by itself. But etcd's leases are longer than what is left, and count anew after an election.",
-		edits: []edit{{"release.go", `	if err == nil && r.Moves() {
-		h.local.staysLocked(r)
+		edits: []edit{{"release.go", `	if err == nil && r.Moves() && !r.detaches() {
+		h.local.staysLocked(h.place, r.until)
 	}
 `, ``}},
 		killers: []killer{inArea("holders", "TestANameStaysTakenForItsLeastTime"), inArea("holders", "TestOnlyAShortHoldPaysForItsLeastTime")},
@@ -1897,8 +1881,8 @@ var mutants = []mutant{
 	{
 		name: "a key whose move is not confirmed goes at once",
 		why:  "Unlock has said that it is not certain. But the job has run, and runs again before its least time is over.",
-		edits: []edit{{"release.go", `	if time.Now().Before(r.until) {
-		r.h.local.staysLocked(r)
+		edits: []edit{{"release.go", `	if time.Now().Before(r.until) && !r.detaches() {
+		r.h.local.staysLocked(r.h.place, r.until)
 	} else {
 `, `	{
 `}},
@@ -1971,7 +1955,7 @@ var mutants = []mutant{
 	{
 		name: "whoever knows key and token adopts",
 		why:  "These are what Detach returns. But they are in etcd for all to read, and the hold may go on.",
-		edits: []edit{{"detach.go", `	case !v.Detached || e.Lease == 0:
+		edits: []edit{{"acquire.go", `	case !v.Detached || e.Lease == 0:
 `, `	case e.Lease == 0:
 `}},
 		killers: []killer{inArea("holders", "TestBadInputOfDetachAndAdopt"), inArea("holders", "TestOneOfSeveralAdopts")},
@@ -1979,31 +1963,15 @@ var mutants = []mutant{
 	{
 		name: "an adoption waits in the line of its name",
 		why:  "There is one local line for a name. But who owns its turn waits in etcd's line for the very key.",
-		edits: []edit{{"detach.go", `	n := lineAtLocked(s, "\x00"+o.Key, o.name) // no name begins so
-`, `	n := lineLocked(s, o.name)
+		edits: []edit{{"localqueue.go", `	n := lineAtLocked(s, "\x00"+key, name) // no name begins so
+`, `	n := lineLocked(s, name)
 `}},
 		killers: []killer{inArea("holders", "TestAHoldIsAdoptedBesideAWaiterOfItsSession")},
 	},
 	{
-		name: "a detached hold hands its key on",
-		why:  "The Session saves a request. But then the hold goes on here, and nobody can adopt it.",
-		edits: []edit{{"release.go", `	if !h.detached.IsZero() {
-		return h.releaseLocked(h.detached)
-	}
-	if !spare || s.leases.ClosedLocked() {
-		return h.releaseLocked(time.Time{})
-	}
-`, `	if !spare || s.leases.ClosedLocked() {
-		return h.releaseLocked(time.Time{})
-	}
-	if h.local.handOffLocked(h) {
-		h.place.Account.ReleasedLocked()
-		return nil
-	}
-	if !h.detached.IsZero() {
-		return h.releaseLocked(h.detached)
-	}
-`}},
+		name:    "a detached hold hands its key on",
+		why:     "The Session saves a request. But then the hold goes on here, and nobody can adopt it.",
+		edits:   []edit{{"release.go", `	if until.IsZero() && spare &&`, `	if (until.IsZero() || !h.detached.IsZero()) && spare &&`}},
 		killers: []killer{inArea("holders", "TestADetachedHoldIsNotHandedOn")},
 	},
 
@@ -2369,13 +2337,13 @@ var mutants = []mutant{
 		h.place.Account.ReleasedLocked()
 `, `		h.claim.leaveTurnLocked(nil)
 `},
-			{"release.go", `	if spare && !s.leases.ClosedLocked() && (h.local.handOffLocked(h) || h.local.lingerLocked(h)) {
+			{"release.go", `	if until.IsZero() && spare && (h.local.handOffLocked(h) || h.local.lingerLocked(h)) {
 		h.place.Account.ReleasedLocked()
-`, `	if spare && !s.leases.ClosedLocked() && (h.local.handOffLocked(h) || h.local.lingerLocked(h)) {
+`, `	if until.IsZero() && spare && (h.local.handOffLocked(h) || h.local.lingerLocked(h)) {
 `},
-			{"release.go", `	r := &release{h: h}
+			{"release.go", `	r := &release{h: h, until: until}
 `, `	h.place.Account.ReleaseLocked()
-	r := &release{h: h}
+	r := &release{h: h, until: until}
 `},
 		},
 		killers: []killer{inArea("mutex", "TestAnUnlockThatIsFollowedByCloseIsNoLoss")},
@@ -2428,9 +2396,9 @@ var mutants = []mutant{
 	{
 		name: "the command of a recalled run is not told",
 		why:  "It gets KILL in time, and nobody else gets in before. But it has a grace in which to end by itself.",
-		edits: []edit{{"cmd/etcdlock/hold.go", `			hurried, h.asked = true, exited != nil
+		edits: []edit{{"cmd/etcdlock/hold.go", `			h.hurried, h.asked = true, exited != nil
 			tree.terminate()
-`, `			hurried, h.asked = true, exited != nil
+`, `			h.hurried, h.asked = true, exited != nil
 `}},
 		killers: []killer{ofCommand("TestARecallEndsTheCommandOfARun")},
 	},
@@ -2439,7 +2407,7 @@ var mutants = []mutant{
 		why:  "The grace is over, and the KILL is on its way. But the command may still run.",
 		edits: []edit{{"cmd/etcdlock/hold.go", `				killBy(time.Now())
 			}
-`, `				_ = h.release()
+`, `				_ = h.release(hold)
 				killBy(time.Now().Add(3 * time.Second))
 			}
 `}},
@@ -2449,11 +2417,17 @@ var mutants = []mutant{
 		name: "a run that was recalled in line starts its command",
 		why:  "It holds the lock, and the command will soon learn that it has to end. But it does better not to begin.",
 		edits: []edit{{"cmd/etcdlock/hold.go", `	case <-etcdlock.RecallFrom(hold): // while it waited
-		h.asked = true
-		return h.finish(0)
+		h.asked, h.hurried = true, true
+		return h.finish(hold, 0)
 `, `	case <-(chan struct{})(nil):
 `}},
 		killers: []killer{ofCommand("TestARunThatIsRecalledInLineStartsNothing")},
+	},
+	{
+		name:    "a signal does not end the least time of a run",
+		why:     "The command has run, and the name stays taken. But whoever ends a run by a signal wants it to end, and to begin another.",
+		edits:   []edit{{"cmd/etcdlock/hold.go", `	if h.hurried && h.atLeast > 0 &&`, `	if h.asked && h.atLeast > 0 &&`}},
+		killers: []killer{ofCommand("TestTheLockIsTakenAtLeast")},
 	},
 	{
 		name: "only the group of the command is killed",
@@ -2472,7 +2446,7 @@ var mutants = []mutant{
 			killBy(time.Now().Add(h.killAfter))
 			tree.terminate()
 `, `			tree.terminal.giveBack()
-			return ended, hurried
+			return ended
 `}},
 		killers: []killer{ofCommand("TestWhatStaysInTheBackgroundEndsBeforeTheRelease")},
 	},

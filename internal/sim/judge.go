@@ -616,7 +616,7 @@ func (j *judge) besideLocked(b *belief) {
 	var others []*belief
 	var kinds []kind
 	for _, other := range j.beliefs[b.name] {
-		if !other.whole() && !j.stays(other) || j.taken(other) || !j.peaceful && !j.counts(other.who.p.name) {
+		if !other.whole() && !j.stays(other) || j.taken(other) || !j.counts(other.who.p.name) && (!j.peaceful || j.dropped(other)) {
 			continue
 		}
 		others, kinds = append(others, other), append(kinds, other.kind)
@@ -624,7 +624,7 @@ func (j *judge) besideLocked(b *belief) {
 	if len(others) > 0 {
 		j.beside++
 	}
-	if !j.taken(b) && (j.peaceful || j.counts(b.who.p.name)) && !b.kind.beside(kinds) {
+	if !j.taken(b) && (j.counts(b.who.p.name) || j.peaceful && !j.dropped(b)) && !b.kind.beside(kinds) {
 		var who strings.Builder
 		for _, other := range others {
 			fmt.Fprintf(&who, "%s with token %d (%s), ", other.who, other.hold.token, other.kind.mode())
@@ -645,6 +645,11 @@ func (j *judge) taken(b *belief) bool {
 	return b.life != nil && b.life.removedBy == byOperator ||
 		slices.ContainsFunc(b.others, func(o *belief) bool { return o.life != nil && o.life.removedBy == byOperator })
 }
+
+// dropped reports whether the process of a belief has removed its key itself. The peer may believe
+// all the same: its session has one key for a name, and a late deletion by a call whose context has
+// ended takes the key of the next call.
+func (j *judge) dropped(b *belief) bool { return b.life != nil && b.life.removedBy == b.life.owner }
 
 // firstLocked judges that b's key is there, first in line, and newer than all before.
 func (j *judge) firstLocked(b *belief, v fake.View) {

@@ -33,12 +33,12 @@ type Entering struct {
 	ahead      line.Ahead // by the last answer
 }
 
-// Of makes e move the key that the ticket adopts to the ticket's lease. The key was read with a mod
+// AsRead makes e move the key that the ticket adopts to the ticket's lease. The key was read with a mod
 // revision.
 //
 // Invariant: that is compared, so of all who have read the key so one gets it, and a late copy does
 // nothing. (TestOneOfSeveralAdopts.)
-func (e *Entering) Of(mod int64) { e.mod = mod }
+func (e *Entering) AsRead(mod int64) { e.mod = mod }
 
 // adoption is Txn if the ticket adopts its key.
 func (e *Entering) adoption(value string) Txn {
