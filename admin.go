@@ -36,7 +36,9 @@ type Contender struct {
 	// which it has to wait. Several readers may hold it, and several permits.
 	Holds bool
 	Info  string // see WithInfo
-	Self  bool   // whether a Session of this process has put Key, or is about to
+	// Self reports whether a Session of this process has put or adopted Key, or is about to. It is
+	// false once Key has outlasted its hold; see Until.
+	Self bool
 }
 
 // LogValue is c as attributes: what is known of it.

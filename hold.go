@@ -382,7 +382,7 @@ func (h *hold) reportAcquired() {
 // reportReleased reports to Trace that h has ended without a loss.
 func (h *hold) reportReleased() {
 	t := h.m.trace()
-	if h.cause == ErrDetached {
+	if !h.detached.IsZero() {
 		report(t.hooks, t.Detached, h.caller,
 			DetachedEvent{h.m.name, h.place.Ticket.Rev(), time.Since(h.began), h.detached})
 		return

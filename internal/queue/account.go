@@ -307,6 +307,9 @@ func (a *Account) RemoveRest(until time.Time) error {
 // RevokedLocked is as in lease.Tenants: it closes the account.
 func (a *Account) RevokedLocked(err error) {
 	delete(a.keys.accounts, a.lease)
+	for key := range a.places {
+		adopted.CompareAndDelete(key, int64(a.lease.ID))
+	}
 	if err != nil && (a.keys.Leases.ClosedLocked() || a.leavesLocked()) {
 		a.keys.leftoverErr = err
 	}
