@@ -375,9 +375,12 @@ func (h *hold) reportAcquired() {
 	c, t := h.claim, h.m.trace()
 	report(t.hooks, t.Acquired, h.caller, AcquiredEvent{
 		Name: h.m.name, Token: h.place.Ticket.Rev(), Mode: modeOf(c.kind), Weight: c.permit.held(),
-		Waited: h.began.Sub(c.started), Ahead: c.ahead,
+		Waited: h.waited(), Ahead: c.ahead,
 	})
 }
+
+// waited is how long the call of h has waited for it.
+func (h *hold) waited() time.Duration { return h.began.Sub(h.claim.started) }
 
 // reportReleased reports to Trace that h has ended without a loss.
 func (h *hold) reportReleased() {

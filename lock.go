@@ -142,7 +142,7 @@ func (m *Mutex) lock(ctx context.Context, try bool) (*hold, context.Context, err
 }
 
 // lock is one call that locks, whatever kind of hold it asks for. It returns the hold, and the
-// context of the call: ctx, or what the hook Start has made of it.
+// context of the call: ctx, or what the Trace has made of it.
 func (w request) lock(ctx context.Context) (*hold, context.Context, error) {
 	m := w.m
 	if err := checkContext(ctx, "lock", m.name); err != nil {
@@ -165,11 +165,14 @@ func (w request) lock(ctx context.Context) (*hold, context.Context, error) {
 	// Otherwise it is rare, and enter sees to it.
 	if w.kind == line.Read || w.kind == line.Exclusive && m.cfg.linger > 0 {
 		if h := c.holdAtOnce(); h != nil {
-			return h, ctx, nil
+			return h, m.cfg.trace.holds(ctx, h), nil
 		}
 	}
 	h, err := call(c.alone[:]).lock(ctx)
-	return h, ctx, err
+	if err != nil {
+		return nil, nil, err
+	}
+	return h, m.cfg.trace.holds(ctx, h), nil
 }
 
 // mayFollow reports whether a call whose context comes from h queues, as any other does. A call for

@@ -209,7 +209,8 @@ type CleanupDoneEvent struct{ Key string }
 // where [WithTrace] takes one Trace and there are several: for metrics and spans, for instance. A
 // hook that none of them has stays nil, and a nil Trace has none. The result has the hooks that
 // the Traces have now; later changes to them do not change it. A hook that panics skips the same
-// hook of the Traces after it. Each Start gets the context that the one before has returned.
+// hook of the Traces after it, except that Start does not. Each Start gets the context that the one
+// before has returned.
 func JoinTraces(traces ...*Trace) *Trace {
 	return &Trace{
 		Start:          joinStarts(traces),
@@ -270,22 +271,39 @@ func joinStarts(traces []*Trace) func(context.Context, StartEvent) context.Conte
 	}
 	return func(ctx context.Context, e StartEvent) context.Context {
 		for _, start := range starts {
-			if next := start(ctx, e); next != nil {
-				ctx = next
-			}
+			ctx = made(ctx, func() context.Context { return start(ctx, e) })
 		}
 		return ctx
 	}
 }
 
 // start calls the hook Start of a call with ctx, and returns the context of the call.
-func (t *Trace) start(ctx context.Context, e StartEvent) (started context.Context) {
+func (t *Trace) start(ctx context.Context, e StartEvent) context.Context {
+	return made(ctx, func() context.Context { return t.Start(ctx, e) })
+}
+
+// holds tells what Start has left in ctx, the context of a call, that h has begun. It returns the
+// parent of the work: the hooks may not have run when that begins.
+// (TestTheWorkIsAChildOfItsHold in etcdlockotel.)
+func (t *Trace) holds(ctx context.Context, h *hold) context.Context {
+	if t.Start == nil {
+		return ctx
+	}
+	c, ok := ctx.Value(events.CallKey{}).(events.Call)
+	if !ok {
+		return ctx
+	}
+	return made(ctx, func() context.Context { return c.Holds(ctx, h.waited()) })
+}
+
+// made is the context that of makes of ctx, or ctx if it panics or makes none.
+func made(ctx context.Context, of func() context.Context) (result context.Context) {
 	defer func() {
-		if p := recover(); p != nil || started == nil {
-			started = ctx
+		if p := recover(); p != nil || result == nil {
+			result = ctx
 		}
 	}()
-	return t.Start(ctx, e)
+	return of()
 }
 
 // A tracer reports events to the hooks of a Trace that are set, in the order of its calls.

@@ -12,16 +12,24 @@
 // # Spans
 //
 // A span etcdlock.wait is a call until its hold begins, or until it ends without one. A span
-// etcdlock.hold is a hold, from its beginning to its release or loss. A span etcdlock.term is a
-// term of leadership: one call of the function of [etcdlock.Mutex.Lead]. All are of the kind
-// internal. The parent is the span in the context of the call, of Lead for a term. Without one they
-// are roots. They have these attributes:
+// etcdlock.hold is a hold, from its beginning to its release or loss. Both begin when what they tell
+// of begins, in the goroutine of the call. Their parent is the span in the context of the call;
+// without one they are roots. A span etcdlock.term is a term of leadership: one call of the function
+// of [etcdlock.Mutex.Lead]. It is a child of the hold. All are of the kind internal.
 //
-//	etcdlock.name      string  the name of the lock
-//	etcdlock.token     int     the fencing token of the hold
-//	etcdlock.acquired  bool    of a wait: whether it ended with a hold
-//	etcdlock.ahead     int     of a wait: contenders ahead of it
-//	error.type         string  why there is no hold, or why it was lost, or why the term failed
+// What runs during a call is below its wait: the requests to etcd, if the client is instrumented.
+// The work is below the hold: the function of Do, RDo, DoAll, TryDo, Lead or their like gets a
+// context that has the span of the hold. After Lock, [etcdlock.Mutex.Context] and
+// [etcdlock.Hold.Context] have the span of their parent. Several names are one wait and one hold.
+//
+// The spans have these attributes:
+//
+//	etcdlock.name      string   the name of the lock, of several names the first
+//	etcdlock.names     strings  several names: all of them
+//	etcdlock.token     int      the fencing token of the hold
+//	etcdlock.acquired  bool     of a wait: whether it ended with a hold
+//	etcdlock.ahead     int      of a wait: contenders ahead of it, of several names the most
+//	error.type         string   why there is no hold, or why it was lost, or why the term failed
 //
 // The error.type of a wait is unavailable, timeout, canceled, closed or _OTHER. The error.type of
 // a hold is expired, taken, max_hold or _OTHER. That of a term is the same if the lock was lost,
@@ -29,14 +37,14 @@
 // status is then an error with its text. A TryLock that finds others is not an error, nor is a
 // function that returned context.Canceled because its context had ended.
 //
-// Two events say more. etcdlock.queued in the caller's span marks the begin of a wait behind
+// Two events say more. etcdlock.queued in the span of a wait marks the begin of a wait behind
 // others. It has etcdlock.name, etcdlock.ahead, and etcdlock.holder.owner, .host and .pid of the
 // holder, so the trace of a request that gave up says whom it waited for. etcdlock.lost marks the
 // end of a lost hold.
 //
-// A span is made when it is over, and dated back. So nothing is kept between hooks, and nothing
-// can leak. Its length is exact. Its place on the timeline is late by the time that the hook
-// waited for other hooks.
+// The hooks end the spans, and date the ends back: the length of a span is exact, and it is exported
+// some time after its end. If hooks block for so long that a Session drops events, the spans of these
+// are not exported.
 //
 // # Metrics
 //

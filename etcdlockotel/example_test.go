@@ -44,7 +44,8 @@ func metered(client *clientv3.Client, provider metric.MeterProvider) (*etcdlock.
 	return etcdlock.NewSession(client, etcdlock.WithTrace(metrics))
 }
 
-// The wiring of a program. A hook runs some time after the event.
+// The wiring of a program: the work is below the hold. A hook, which ends a span, runs some time after
+// the event.
 func Example() {
 	client := exampleClient()
 	defer client.Close()
@@ -53,24 +54,31 @@ func Example() {
 	session, err := traced(client, provider)
 	must(err)
 
-	ctx, request := provider.Tracer("shop").Start(context.Background(), "POST /buy")
+	shop := provider.Tracer("shop")
+	ctx, request := shop.Start(context.Background(), "POST /buy")
 	mu, err := session.Mutex("stock/1")
 	must(err)
-	must(mu.Do(ctx, func(context.Context) error { return nil }))
+	must(mu.Do(ctx, func(ctx context.Context) error {
+		_, work := shop.Start(ctx, "charge")
+		defer work.End()
+		return nil
+	}))
 	request.End()
 	must(session.Close(ctx))
 
-	for len(recorder.Ended()) < 3 {
+	for len(recorder.Ended()) < 4 {
 		runtime.Gosched()
 	}
-	for _, span := range recorder.Ended() {
-		if span.Parent().SpanID() == request.SpanContext().SpanID() {
-			fmt.Println(span.Name())
-		}
+	names := make(map[trace.SpanID]string)
+	for _, span := range recorder.Started() { // they are in the order of their beginning
+		names[span.SpanContext().SpanID()] = span.Name()
+		fmt.Println(span.Name(), "in", cmp.Or(names[span.Parent().SpanID()], "nothing"))
 	}
 	// Output:
-	// etcdlock.wait
-	// etcdlock.hold
+	// POST /buy in nothing
+	// etcdlock.wait in POST /buy
+	// etcdlock.hold in POST /buy
+	// charge in etcdlock.hold
 }
 
 // A request waits for a lock, gets it, and loses it to an operator: the spans of that
@@ -115,8 +123,8 @@ func ExampleNewTrace() {
 	// Output:
 	// lost: true
 	// POST /buy
-	//   event etcdlock.queued name=stock/7 ahead=1 holder.owner=worker-3
 	// etcdlock.wait in POST /buy: name=stock/7 token=T acquired=true ahead=1
+	//   event etcdlock.queued name=stock/7 ahead=1 holder.owner=worker-3
 	// etcdlock.hold in POST /buy: name=stock/7 token=T error.type=taken
 	//   event etcdlock.lost error.type=taken
 	//   status error: lock lost: its key was deleted

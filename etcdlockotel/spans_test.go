@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"reflect"
 	"regexp"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -20,10 +22,13 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/etcdlockotel"
+	"github.com/etcdlock/etcdlock/etcdlocktest"
 	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/events"
 )
 
 func tracing(t *testing.T) (*tracetest.InMemoryExporter, *sdktrace.TracerProvider) {
@@ -43,26 +48,44 @@ func attributes(list []attribute.KeyValue) map[string]any {
 	return values
 }
 
-func TestSpansAreAsLongAsWhatTheyTell(t *testing.T) {
-	exporter, provider := tracing(t)
-	hooks := etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider))
-	before := time.Now()
-	hooks.Acquired(t.Context(), etcdlock.AcquiredEvent{Name: "a", Token: 1, Waited: 3 * time.Second})
-	hooks.Released(t.Context(), etcdlock.ReleasedEvent{Name: "a", Token: 1, Held: 5 * time.Second})
-	hooks.Lost(t.Context(), etcdlock.LostEvent{Name: "a", Token: 2, Held: 7 * time.Second, Reason: errors.New("because")})
-	hooks.GaveUp(t.Context(), etcdlock.GaveUpEvent{Name: "a", Waited: 9 * time.Second, Ahead: 1, Err: context.Canceled})
-	hooks.Led(t.Context(), etcdlock.LedEvent{Name: "a", Token: 2, Held: 11 * time.Second})
-
-	spans := exporter.GetSpans()
-	require.Len(t, spans, 5)
-	for i, lasted := range []time.Duration{3, 5, 7, 9, 11} {
-		lasted *= time.Second
-		require.Equal(t, lasted, spans[i].EndTime.Sub(spans[i].StartTime))
-		require.WithinRange(t, spans[i].EndTime, before, time.Now())
+// begins is the context of a call that begins, as a Session has it from Start.
+func begins(t *testing.T, hooks *etcdlock.Trace, names ...string) context.Context {
+	t.Helper()
+	e := etcdlock.StartEvent{Name: names[0], Mode: etcdlock.ModeExclusive, Weight: 1}
+	if len(names) > 1 {
+		e.Names = names
 	}
-	require.Equal(t, codes.Unset, spans[1].Status.Code)
-	require.Equal(t, codes.Error, spans[2].Status.Code)
-	require.Equal(t, spans[2].EndTime, spans[2].Events[0].Time)
+	return hooks.Start(t.Context(), e)
+}
+
+// A span begins and ends when what it tells of does, whenever the hooks run.
+func TestSpansAreAsLongAsWhatTheyTell(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		exporter, provider := tracing(t)
+		hooks := etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider))
+		began := time.Now()
+		first, second, third := begins(t, hooks, "a"), begins(t, hooks, "a"), begins(t, hooks, "a")
+		time.Sleep(time.Minute)
+		hooks.Acquired(first, etcdlock.AcquiredEvent{Name: "a", Token: 1, Waited: 3 * time.Second})
+		hooks.Released(first, etcdlock.ReleasedEvent{Name: "a", Token: 1, Held: 5 * time.Second})
+		hooks.Led(first, etcdlock.LedEvent{Name: "a", Token: 1, Held: 4 * time.Second})
+		hooks.Acquired(second, etcdlock.AcquiredEvent{Name: "a", Token: 2, Waited: 6 * time.Second})
+		hooks.Lost(second, etcdlock.LostEvent{Name: "a", Token: 2, Held: 7 * time.Second, Reason: errors.New("because")})
+		hooks.GaveUp(third, etcdlock.GaveUpEvent{Name: "a", Waited: 9 * time.Second, Ahead: 1, Err: context.Canceled})
+
+		var got []string
+		spans := exporter.GetSpans()
+		for _, s := range spans {
+			got = append(got, fmt.Sprint(s.Name, " ", s.StartTime.Sub(began), "-", s.EndTime.Sub(began)))
+		}
+		require.Equal(t, []string{
+			"etcdlock.wait 0s-3s", "etcdlock.hold 3s-8s", "etcdlock.term 3s-7s",
+			"etcdlock.wait 0s-6s", "etcdlock.hold 6s-13s", "etcdlock.wait 0s-9s",
+		}, got)
+		require.Equal(t, codes.Unset, spans[1].Status.Code)
+		require.Equal(t, codes.Error, spans[4].Status.Code)
+		require.Equal(t, spans[4].EndTime, spans[4].Events[0].Time)
+	})
 }
 
 // All spans have one instrumentation scope, with the module's name. They go to the global
@@ -72,7 +95,8 @@ func TestSpansAreOfTheModulesScope(t *testing.T) {
 	global := otel.GetTracerProvider()
 	otel.SetTracerProvider(provider)
 	defer otel.SetTracerProvider(global)
-	etcdlockotel.NewTrace().Acquired(t.Context(), etcdlock.AcquiredEvent{Name: "a", Token: 1, Waited: time.Second})
+	hooks := etcdlockotel.NewTrace()
+	hooks.Acquired(begins(t, hooks, "a"), etcdlock.AcquiredEvent{Name: "a", Token: 1, Waited: time.Second})
 	scope := exporter.GetSpans()[0].InstrumentationScope
 	require.Equal(t, reflect.TypeFor[etcdlockotel.Option]().PkgPath(), scope.Name)
 	require.Equal(t, etcdlockotel.Version(), scope.Version)
@@ -106,10 +130,13 @@ func TestEachEndHasItsErrorType(t *testing.T) {
 		reader, metrics := measuring(t)
 		hooks := etcdlock.JoinTraces(
 			etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider)), metrics)
+		ctx := begins(t, hooks, "a")
 		if row.lost {
-			hooks.Lost(t.Context(), etcdlock.LostEvent{Name: "a", Token: 1, Held: time.Second, Reason: row.err})
+			hooks.Acquired(ctx, etcdlock.AcquiredEvent{Name: "a", Token: 1, Mode: etcdlock.ModeExclusive, Weight: 1})
+			exporter.Reset()
+			hooks.Lost(ctx, etcdlock.LostEvent{Name: "a", Token: 1, Held: time.Second, Reason: row.err})
 		} else {
-			hooks.GaveUp(t.Context(), etcdlock.GaveUpEvent{Name: "a", Waited: time.Second, Ahead: 1, Err: row.err})
+			hooks.GaveUp(ctx, etcdlock.GaveUpEvent{Name: "a", Waited: time.Second, Ahead: 1, Err: row.err})
 		}
 		point := "etcdlock.wait.duration error.type=" + row.errorType + " acquired=false contended=true"
 		switch {
@@ -133,8 +160,7 @@ func TestEachEndHasItsErrorType(t *testing.T) {
 	}
 }
 
-// Each term of a leader has a span below that of Lead, beside the hold's span. Its
-// error.type is that of the metrics.
+// Each term of a leader has a span below that of its hold. Its error.type is that of the metrics.
 func TestATermOfLeadershipHasItsSpan(t *testing.T) {
 	lost := &etcdlock.LostError{Name: "a", Reason: etcdlock.ErrExpired}
 	for _, row := range []struct {
@@ -154,12 +180,16 @@ func TestATermOfLeadershipHasItsSpan(t *testing.T) {
 	} {
 		exporter, provider := tracing(t)
 		reader, metrics := measuring(t)
-		ctx, request := provider.Tracer("test").Start(t.Context(), "main")
-		etcdlock.JoinTraces(etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider)), metrics).
-			Led(ctx, etcdlock.LedEvent{Name: "a", Token: 7, Held: time.Second, Err: row.err})
-		span := exporter.GetSpans()[0]
+		hooks := etcdlock.JoinTraces(etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider)), metrics)
+		ctx := begins(t, hooks, "a")
+		hooks.Acquired(ctx, etcdlock.AcquiredEvent{Name: "a", Token: 7, Mode: etcdlock.ModeExclusive, Weight: 1})
+		hooks.Released(ctx, etcdlock.ReleasedEvent{Name: "a", Token: 7, Held: time.Second})
+		hooks.Led(ctx, etcdlock.LedEvent{Name: "a", Token: 7, Held: time.Second, Err: row.err})
+		spans := exporter.GetSpans()
+		require.Len(t, spans, 3)
+		hold, span := spans[1], spans[2]
 		require.Equal(t, "etcdlock.term", span.Name)
-		require.Equal(t, request.SpanContext().SpanID(), span.Parent.SpanID())
+		require.Equal(t, hold.SpanContext.SpanID(), span.Parent.SpanID())
 		require.Equal(t, row.text, span.Status.Description)
 		want := map[string]any{"etcdlock.name": "a", "etcdlock.token": int64(7)}
 		point := "etcdlock.term.duration"
@@ -177,7 +207,7 @@ func TestEachHookOfACallIsTold(t *testing.T) {
 	hooks := reflect.ValueOf(etcdlockotel.NewTrace()).Elem()
 	for i := range hooks.NumField() {
 		name := hooks.Type().Field(i).Name
-		told := []string{"Queued", "GaveUp", "Acquired", "Released", "Lost", "Led"} // the others are for metrics
+		told := []string{"Start", "Queued", "GaveUp", "Acquired", "Released", "Lost", "Led"} // the others are for metrics
 		require.Equal(t, slices.Contains(told, name), !hooks.Field(i).IsNil(), name)
 	}
 }
@@ -216,9 +246,9 @@ func TestARequestThatGaveUpTellsWhoHeldTheLock(t *testing.T) {
 	require.Regexp(t, `2nd in line, held by worker-3 \(.+:\d+\): context canceled$`, spans[0].Status.Description)
 	require.Equal(t, "canceled", attributes(spans[0].Attributes)["error.type"])
 	require.Equal(t, "request", spans[1].Name)
-	require.Len(t, spans[1].Events, 1)
-	require.Equal(t, "etcdlock.queued", spans[1].Events[0].Name)
-	queued := attributes(spans[1].Events[0].Attributes)
+	require.Len(t, spans[0].Events, 1)
+	require.Equal(t, "etcdlock.queued", spans[0].Events[0].Name)
+	queued := attributes(spans[0].Events[0].Attributes)
 	require.Equal(t, "worker-3", queued["etcdlock.holder.owner"])
 	require.Equal(t, int64(os.Getpid()), queued["etcdlock.holder.pid"])
 	require.NotEmpty(t, queued["etcdlock.holder.host"])
@@ -284,10 +314,348 @@ func TestEachRequestGetsItsOwnSpansWhateverRunsAtOnce(t *testing.T) {
 	}
 }
 
+// tracedEtcd is an etcd in memory, and the spans of the locks there.
+type tracedEtcd struct {
+	t        *testing.T
+	etcd     *etcdlocktest.Etcd
+	recorder *tracetest.SpanRecorder
+	provider *sdktrace.TracerProvider
+	hooks    *etcdlock.Trace
+}
+
+// tracedInVirtualTime runs a test on an etcd in memory that answers in no time. In its end each span
+// that began has ended, once the Sessions of the test are closed.
+func tracedInVirtualTime(t *testing.T, test func(t *testing.T, w *tracedEtcd)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		recorder := tracetest.NewSpanRecorder()
+		provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder))
+		w := &tracedEtcd{t, etcdlocktest.New(t), recorder, provider,
+			etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider))}
+		t.Cleanup(func() { // the Sessions' come first
+			synctest.Wait()
+			require.NotEmpty(t, recorder.Started())
+			require.ElementsMatch(t, ids(recorder.Started()), ids(recorder.Ended()))
+		})
+		test(t, w)
+	})
+}
+
+func ids[S sdktrace.ReadOnlySpan](spans []S) (ids []string) {
+	for _, s := range spans {
+		ids = append(ids, s.Name()+" "+s.SpanContext().SpanID().String())
+	}
+	return ids
+}
+
+func (w *tracedEtcd) session(opts ...etcdlock.SessionOption) *etcdlock.Session {
+	w.t.Helper()
+	s, err := etcdlock.NewSession(w.etcd.Client(),
+		append([]etcdlock.SessionOption{etcdlock.WithTrace(w.hooks)}, opts...)...)
+	require.NoError(w.t, err)
+	w.t.Cleanup(func() { _ = s.Close(context.Background()) })
+	return s
+}
+
+// begun are the spans that have begun so far, with their parents, and the ends of those that are
+// over.
+func (w *tracedEtcd) begun() (lines []string) {
+	names := make(map[trace.SpanID]string)
+	for _, s := range w.recorder.Started() {
+		names[s.SpanContext().SpanID()] = s.Name()
+		line := s.Name()
+		if s.Parent().IsValid() {
+			line += " in " + names[s.Parent().SpanID()]
+		}
+		if end := s.EndTime(); !end.IsZero() {
+			line += fmt.Sprint(" for ", end.Sub(s.StartTime()))
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// The work of each call is a child of the span of its hold, which goes on as long as that, though no
+// hook but Start has run yet: hooks may be blocked.
+func TestTheWorkIsAChildOfItsHold(t *testing.T) {
+	type fn = func(context.Context) error
+	names := []string{"n", "o"}
+	for how, do := range map[string]func(context.Context, *etcdlock.Session, fn) error{
+		"Do": func(ctx context.Context, s *etcdlock.Session, fn fn) error {
+			mu, err := s.Mutex("n")
+			return errors.Join(err, mu.Do(ctx, fn))
+		},
+		"TryDo": func(ctx context.Context, s *etcdlock.Session, fn fn) error {
+			mu, err := s.Mutex("n")
+			return errors.Join(err, mu.TryDo(ctx, fn))
+		},
+		"Lead": func(ctx context.Context, s *etcdlock.Session, fn fn) error {
+			mu, err := s.Mutex("n")
+			err = errors.Join(err, mu.Lead(ctx, func(ctx context.Context) error {
+				return errors.Join(fn(ctx), etcdlock.ErrStopLeading)
+			}))
+			if errors.Is(err, etcdlock.ErrStopLeading) {
+				return nil
+			}
+			return err
+		},
+		"RDo": func(ctx context.Context, s *etcdlock.Session, fn fn) error {
+			rw, err := s.RWMutex("n")
+			return errors.Join(err, rw.RDo(ctx, fn))
+		},
+		"RDo beside another": func(ctx context.Context, s *etcdlock.Session, fn fn) error {
+			rw, err := s.RWMutex("n")
+			if err != nil {
+				return err
+			}
+			beside, err := rw.RLock(context.Background())
+			if err != nil {
+				return err
+			}
+			defer beside.Unlock(context.Background())
+			return rw.RDo(ctx, fn)
+		},
+		"a key that lingers": func(ctx context.Context, s *etcdlock.Session, fn fn) error {
+			mu, err := s.Mutex("n", etcdlock.WithLinger(time.Second))
+			if err != nil {
+				return err
+			}
+			if err := mu.Do(context.Background(), func(context.Context) error { return nil }); err != nil {
+				return err
+			}
+			return mu.Do(ctx, fn)
+		},
+		"Semaphore.Do": func(ctx context.Context, s *etcdlock.Session, fn fn) error {
+			sem, err := s.Semaphore("n", 3)
+			return errors.Join(err, sem.Do(ctx, 2, fn))
+		},
+		"Session.Do": func(ctx context.Context, s *etcdlock.Session, fn fn) error {
+			return s.Do(ctx, "n", fn)
+		},
+		"Session.TryDo": func(ctx context.Context, s *etcdlock.Session, fn fn) error {
+			return s.TryDo(ctx, "n", fn)
+		},
+		"DoAll": func(ctx context.Context, s *etcdlock.Session, fn fn) error {
+			return s.DoAll(ctx, names, fn)
+		},
+		"TryDoAll": func(ctx context.Context, s *etcdlock.Session, fn fn) error {
+			return s.TryDoAll(ctx, names, fn)
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			tracedInVirtualTime(t, func(t *testing.T, w *tracedEtcd) {
+				goOn := make(chan struct{})
+				blocks := &etcdlock.Trace{LeaseGranted: func(context.Context, etcdlock.LeaseGrantedEvent) { <-goOn }}
+				s := w.session(etcdlock.WithTrace(etcdlock.JoinTraces(blocks, w.hooks)))
+				tracer := w.provider.Tracer("test")
+				ctx, request := tracer.Start(t.Context(), "request")
+				require.NoError(t, do(ctx, s, func(ctx context.Context) error {
+					hold, _ := trace.SpanFromContext(ctx).(sdktrace.ReadOnlySpan)
+					require.Equal(t, "etcdlock.hold", hold.Name())
+					require.Equal(t, request.SpanContext().SpanID(), hold.Parent().SpanID())
+					require.True(t, trace.SpanFromContext(ctx).IsRecording())
+					_, work := tracer.Start(ctx, "work")
+					time.Sleep(2 * time.Second)
+					work.End()
+					return nil
+				}))
+				request.End()
+				close(goOn)
+				synctest.Wait()
+				want := []string{
+					"request for 2s", "etcdlock.wait in request for 0s", "etcdlock.hold in request for 2s",
+					"work in etcdlock.hold for 2s",
+				}
+				if how == "Lead" {
+					want = append(want, "etcdlock.term in etcdlock.hold for 2s")
+				}
+				require.Equal(t, want, slices.DeleteFunc(w.begun(), func(line string) bool {
+					return strings.HasPrefix(line, "etcdlock") && !strings.Contains(line, " in ") // prepares
+				}))
+			})
+		})
+	}
+}
+
+// A hold that nobody holds on to, a wait that gives up, a loss, the end of a Session: each ends its
+// spans. (tracedInVirtualTime looks for those that have not ended.)
+func TestEachEndEndsItsSpans(t *testing.T) {
+	tracedInVirtualTime(t, func(t *testing.T, w *tracedEtcd) {
+		a, b := w.session(), w.session()
+		requireSpans := func(want ...string) {
+			t.Helper()
+			synctest.Wait()
+			begun := w.begun()
+			require.Equal(t, want, begun[max(0, len(begun)-len(want)):])
+		}
+		locks := func(s *etcdlock.Session, name string) <-chan error {
+			ended := make(chan error, 1)
+			go func() {
+				_, err := s.Lock(t.Context(), name)
+				ended <- err
+			}()
+			synctest.Wait()
+			return ended
+		}
+		h, err := a.Lock(t.Context(), "n")
+		require.NoError(t, err)
+		requireSpans("etcdlock.wait for 0s", "etcdlock.hold")
+		_, err = b.TryLock(t.Context(), "n")
+		require.ErrorIs(t, err, etcdlock.ErrLocked)
+		requireSpans("etcdlock.hold", "etcdlock.wait for 0s")
+
+		in := locks(b, "n")
+		requireSpans("etcdlock.wait")
+		time.Sleep(3 * time.Second)
+		require.NoError(t, h.Unlock(t.Context()))
+		require.NoError(t, <-in)
+		requireSpans("etcdlock.hold for 3s", "etcdlock.wait for 0s", "etcdlock.wait for 3s", "etcdlock.hold")
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = a.LockAll(ctx, "m", "n")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		requireSpans("etcdlock.hold", "etcdlock.wait for 1s")
+
+		time.Sleep(4 * time.Second)
+		line, err := etcdlock.Contenders(t.Context(), w.etcd.Client(), "n")
+		require.NoError(t, err)
+		require.NoError(t, etcdlock.Break(t.Context(), w.etcd.Client(), line[0]))
+		requireSpans("etcdlock.hold for 5s", "etcdlock.wait for 1s")
+
+		_, err = a.LockAll(t.Context(), "k", "l", "m")
+		require.NoError(t, err)
+		in = locks(a, "l")
+		requireSpans("etcdlock.wait for 0s", "etcdlock.hold", "etcdlock.wait")
+		time.Sleep(2 * time.Second)
+		require.NoError(t, a.Close(t.Context()))
+		require.ErrorIs(t, <-in, etcdlock.ErrClosed)
+		requireSpans("etcdlock.wait for 0s", "etcdlock.hold for 2s", "etcdlock.wait for 2s")
+		_, err = a.Lock(t.Context(), "n")
+		require.ErrorIs(t, err, etcdlock.ErrClosed)
+	})
+}
+
+// Many calls at once, whatever becomes of them, leave no span behind.
+func TestNoSpanIsLeftBehind(t *testing.T) {
+	tracedInVirtualTime(t, func(t *testing.T, w *tracedEtcd) {
+		var running sync.WaitGroup
+		random := rand.New(rand.NewPCG(1, 2))
+		for range 3 {
+			s := w.session(etcdlock.WithTTL(5 * time.Second))
+			for range 8 {
+				seed := random.Uint64()
+				running.Go(func() {
+					random := rand.New(rand.NewPCG(seed, 0))
+					pause := func() { time.Sleep(time.Duration(random.IntN(1000)) * time.Millisecond) }
+					work := func(context.Context) error { pause(); return nil }
+					for range 20 {
+						name := fmt.Sprint(random.IntN(2))
+						ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.IntN(4000))*time.Millisecond)
+						switch random.IntN(5) {
+						case 0:
+							_ = s.Do(ctx, name, work, etcdlock.WithHandoff(3))
+						case 1:
+							_ = s.TryDo(ctx, name, work, etcdlock.WithLinger(time.Second))
+						case 2:
+							_ = s.DoAll(ctx, []string{"0", "1"}, work)
+						case 3:
+							_, _ = s.TryLock(ctx, name) // until Close
+						case 4:
+							_ = s.Do(ctx, name, work, etcdlock.WithMaxHold(500*time.Millisecond))
+						}
+						cancel()
+						pause()
+					}
+				})
+			}
+			open := time.Duration(random.IntN(20)) * time.Second
+			running.Go(func() {
+				time.Sleep(open)
+				_ = s.Close(context.Background())
+			})
+		}
+		running.Wait()
+	})
+}
+
+// Several names are one wait and one hold: of the call, not of each name.
+func TestSeveralNamesAreOneWaitAndOneHold(t *testing.T) {
+	tracedInVirtualTime(t, func(t *testing.T, w *tracedEtcd) {
+		a, b := w.session(), w.session()
+		first, err := a.Lock(t.Context(), "m")
+		require.NoError(t, err)
+		go func() {
+			time.Sleep(time.Second)
+			_ = first.Unlock(context.Background())
+		}()
+		require.NoError(t, b.DoAll(t.Context(), []string{"m", "n"}, func(context.Context) error { return nil }))
+		synctest.Wait()
+		spans := w.recorder.Ended()
+		require.Len(t, spans, 4)
+		wait, hold := attributes(spans[2].Attributes()), attributes(spans[3].Attributes())
+		require.Positive(t, hold["etcdlock.token"])
+		want := map[string]any{
+			"etcdlock.name": "m", "etcdlock.names": []string{"m", "n"}, "etcdlock.token": hold["etcdlock.token"],
+		}
+		require.Equal(t, want, hold)
+		want["etcdlock.acquired"], want["etcdlock.ahead"] = true, int64(1)
+		require.Equal(t, want, wait)
+	})
+}
+
+// A hold may be over before the goroutine of its call runs on: the hooks have its spans begin and end.
+// The work is below it all the same.
+func TestAHoldThatIsOverAtOnceHasOneSpan(t *testing.T) {
+	exporter, provider := tracing(t)
+	hooks := etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider))
+	ctx := begins(t, hooks, "a")
+	hooks.Acquired(ctx, etcdlock.AcquiredEvent{Name: "a", Token: 1, Waited: time.Second})
+	hooks.Lost(ctx, etcdlock.LostEvent{Name: "a", Token: 1, Reason: etcdlock.ErrExpired})
+	work := ctx.Value(events.CallKey{}).(events.Call).Holds(ctx, time.Second)
+	spans := exporter.GetSpans()
+	require.Len(t, spans, 2)
+	require.Equal(t, "etcdlock.hold", spans[1].Name)
+	require.Equal(t, spans[1].SpanContext, trace.SpanContextFromContext(work))
+}
+
+// A call inside the work of another one has its own spans, below it. If its Trace makes none, what its
+// caller has stays the parent.
+func TestACallInsideAHoldHasItsOwnSpans(t *testing.T) {
+	tracedInVirtualTime(t, func(t *testing.T, w *tracedEtcd) {
+		own := false
+		other := w.session(etcdlock.WithTrace(&etcdlock.Trace{
+			Start: func(ctx context.Context, _ etcdlock.StartEvent) context.Context { own = true; return ctx },
+		}))
+		s, tracer := w.session(), w.provider.Tracer("test")
+		require.NoError(t, s.Do(t.Context(), "a", func(ctx context.Context) error {
+			ctx, work := tracer.Start(ctx, "work")
+			defer work.End()
+			return errors.Join(
+				s.Do(ctx, "b", func(ctx context.Context) error {
+					_, inner := tracer.Start(ctx, "inner")
+					inner.End()
+					return nil
+				}),
+				other.Do(ctx, "c", func(ctx context.Context) error {
+					require.Equal(t, work, trace.SpanFromContext(ctx))
+					return nil
+				}),
+			)
+		}))
+		require.True(t, own)
+		synctest.Wait()
+		require.Equal(t, []string{
+			"etcdlock.wait for 0s", "etcdlock.hold for 0s", "work in etcdlock.hold for 0s",
+			"etcdlock.wait in work for 0s", "etcdlock.hold in work for 0s", "inner in etcdlock.hold for 0s",
+		}, w.begun())
+	})
+}
+
 // documentedAttributes returns the attributes of a section of the package comment.
 func documentedAttributes(t *testing.T, section string) (names []string) {
 	t.Helper()
-	for _, line := range regexp.MustCompile(`(?m)^//\t(\S+\.\S+)\s+(string|int|bool) `).
+	for _, line := range regexp.MustCompile(`(?m)^//\t(\S+\.\S+)\s+(?:string|strings|int|bool) `).
 		FindAllStringSubmatch(packageComment(t, section), -1) {
 		names = append(names, line[1])
 	}
@@ -311,9 +679,12 @@ func TestThePackageCommentHasEachAttribute(t *testing.T) {
 	documented := documentedAttributes(t, "Spans")
 	exporter, provider := tracing(t)
 	hooks := etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider))
-	hooks.Acquired(t.Context(), etcdlock.AcquiredEvent{Name: "a", Token: 1, Waited: time.Second, Ahead: 1})
-	hooks.GaveUp(t.Context(), etcdlock.GaveUpEvent{Name: "a", Waited: time.Second, Ahead: 1, Err: context.Canceled})
-	hooks.Lost(t.Context(), etcdlock.LostEvent{Name: "a", Token: 1, Held: time.Second, Reason: etcdlock.ErrExpired})
+	held, failed := begins(t, hooks, "a"), begins(t, hooks, "a", "b")
+	hooks.Acquired(held, etcdlock.AcquiredEvent{Name: "a", Token: 1, Waited: time.Second, Ahead: 1})
+	for _, name := range []string{"a", "b"} {
+		hooks.GaveUp(failed, etcdlock.GaveUpEvent{Name: name, Waited: time.Second, Ahead: 1, Err: context.Canceled})
+	}
+	hooks.Lost(held, etcdlock.LostEvent{Name: "a", Token: 1, Held: time.Second, Reason: etcdlock.ErrExpired})
 	var there []string
 	for _, span := range exporter.GetSpans() {
 		for _, a := range span.Attributes {
