@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/fake"
 	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/race"
@@ -46,6 +47,33 @@ func heldMutex(t *testing.T) *Mutex {
 	t.Cleanup(func() { require.NoError(t, m.Close(context.Background())) })
 	require.NoError(t, m.Lock(t.Context()))
 	return m
+}
+
+// A wait in etcd's line whose Session is closed ends with ErrClosed, also at the instant at which its
+// context has not ended yet.
+func TestAWaitSaysThatItsSessionIsClosedBeforeItsContextEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd, ctx := fake.NewServer(), context.Background()
+		holder, err := New(etcd.Client("a"), "x")
+		require.NoError(t, err)
+		defer holder.Close(ctx)
+		require.NoError(t, holder.Lock(ctx))
+
+		m, err := New(etcd.Client("b"), "x")
+		require.NoError(t, err)
+		c := request{m: &m.lockHandle}.newClaim(ctx, time.Now())
+		a := call(c.alone[:])
+		require.NoError(t, a.enter(func(error) {})) // the instant lasts
+		_, err = m.s.leases.Take(ctx, a.takePlacesLocked)
+		require.NoError(t, err)
+		h, err := a.put(ctx)
+		require.NoError(t, err)
+		require.Nil(t, h)
+		require.NoError(t, m.Close(ctx))
+		err = a.wait(ctx)
+		require.ErrorIs(t, err, ErrClosed)
+		require.EqualError(t, a.retreat(ctx, err, new(attempt.Backoff)), failed("lock", "x", ErrClosed).Error())
+	})
 }
 
 // A caller that goes away learns its place: exactly behind a few, and behind more exactly

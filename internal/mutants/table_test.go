@@ -773,6 +773,44 @@ var mutants = []mutant{
 		killers: []killer{inArea("mutex", "TestAWaitTellsAContextThatEndedWithACloseFromItsOwnClose")},
 	},
 	{
+		name:    "a wait of a closed Session says only that its line is over",
+		why:     "Its context ends at the same moment, with the cause. But a wait may look before that, and its caller asks for ErrClosed (rule 8).",
+		edits:   []edit{{"session.go", `Closed: ErrClosed, Lines`, `Closed: queue.ErrTaken, Lines`}},
+		killers: []killer{named("TestAWaitSaysThatItsSessionIsClosedBeforeItsContextEnds")},
+	},
+	{
+		name: "a hold that comes at once is told by the hooks alone",
+		why:  "Acquired tells of each hold. But hooks run some time later, and then the work is not below the span of its hold.",
+		edits: []edit{{"lock.go", `			return h, m.cfg.trace.holds(ctx, h), nil
+`, `			return h, ctx, nil
+`}},
+		killers: []killer{inArea("mutex", "TestTheContextOfACallLearnsOfTheHoldAtOnce")},
+	},
+	{
+		name:    "the holds of several names are told by the hooks alone",
+		why:     "As for one name. But hooks run some time later, and then the work is not below the span of its hold.",
+		edits:   []edit{{"lockall.go", `started: cfg.trace.holds(ctx, h)}`, `started: ctx}`}},
+		killers: []killer{inArea("mutex", "TestTheContextOfACallLearnsOfTheHoldAtOnce")},
+	},
+	{
+		name: "what is told of a hold may panic",
+		why:  "It panics in the goroutine of its caller, as any function does. But the call holds by then, and no Unlock follows.",
+		edits: []edit{{"trace.go", `	return made(ctx, func() context.Context { return c.Holds(ctx, h.waited()) })
+`, `	return c.Holds(ctx, h.waited())
+`}},
+		killers: []killer{inArea("mutex", "TestTheContextOfACallLearnsOfTheHoldAtOnce")},
+	},
+	{
+		name: "a Start that panics undoes what the others have begun",
+		why:  "A hook that panics skips those after it. But a span that another Start has begun would never end.",
+		edits: []edit{{"trace.go", `			ctx = made(ctx, func() context.Context { return start(ctx, e) })
+`, `			if next := start(ctx, e); next != nil {
+				ctx = next
+			}
+`}},
+		killers: []killer{inArea("mutex", "TestAStartThatPanicsUndoesNoOther")},
+	},
+	{
 		name: "a try is refused for a key of its own Session that has just gone",
 		why:  "No place accounts for the key, so the Session has nothing to wait for. But it has just removed it, and the answer is older (rule 7).",
 		edits: []edit{{"internal/queue/keys.go", `		case !ours && a.hasDrawn(e.Key):

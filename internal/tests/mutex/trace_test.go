@@ -19,6 +19,7 @@ import (
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/events"
 	"github.com/etcdlock/etcdlock/internal/fake"
 	"github.com/etcdlock/etcdlock/internal/tests"
 )
@@ -563,4 +564,89 @@ func TestStartBeginsACall(t *testing.T) {
 		joined := contract.MutexOf(t, s, "n", etcdlock.WithTrace(etcdlock.JoinTraces(wraps("1"), none, wraps("2"))))
 		require.NoError(t, joined.Do(call("z"), of("z12")))
 	})
+}
+
+// told is a Call that is put into the context of each call. It may panic, or make nothing.
+type told struct {
+	waited []time.Duration
+	makes  func(ctx context.Context) context.Context
+}
+
+func (h *told) Holds(ctx context.Context, waited time.Duration) context.Context {
+	h.waited = append(h.waited, waited)
+	return h.makes(ctx)
+}
+
+// What Start has put into the context of a call learns of the hold before the work begins, and once,
+// though hooks are blocked. What it makes of the context is the parent of the work.
+func TestTheContextOfACallLearnsOfTheHoldAtOnce(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		h, release := new(told), make(chan struct{})
+		defer close(release)
+		s := tests.SessionOf(t, etcd, "a", etcdlock.WithTrace(&etcdlock.Trace{
+			Start: func(ctx context.Context, _ etcdlock.StartEvent) context.Context {
+				return context.WithValue(ctx, events.CallKey{}, h)
+			},
+			LeaseGranted: func(context.Context, etcdlock.LeaseGrantedEvent) { <-release },
+		}))
+		mu, rw, sem := contract.MutexOf(t, s, "n"), tests.RWMutexOf(t, s), tests.SemaphoreOf(t, s, 3)
+		lingers := contract.MutexOf(t, s, "n", etcdlock.WithLinger(time.Second))
+		inside := func(want string) func(context.Context) error {
+			return func(ctx context.Context) error {
+				require.Len(t, h.waited, 1)
+				h.waited = nil
+				require.Equal(t, want, ctx.Value(callerKey{}))
+				return nil
+			}
+		}
+		within := func(ctx context.Context) context.Context { return context.WithValue(ctx, callerKey{}, "hold") }
+		for _, row := range []struct {
+			makes func(context.Context) context.Context
+			want  string
+		}{
+			{within, "hold"},
+			{func(context.Context) context.Context { return nil }, "x"},
+			{func(context.Context) context.Context { panic("no") }, "x"},
+		} {
+			h.makes = row.makes
+			fn := inside(row.want)
+			var err error
+			require.NotPanics(t, func() { err = mu.Do(call("x"), fn) })
+			require.NoError(t, err)
+			require.NoError(t, s.TryDo(call("x"), "n", fn))
+			require.NoError(t, sem.Do(call("x"), 2, fn))
+			require.NoError(t, s.DoAll(call("x"), []string{"n", "o"}, fn))
+			require.ErrorIs(t, mu.Lead(call("x"), func(ctx context.Context) error {
+				return errors.Join(fn(ctx), etcdlock.ErrStopLeading)
+			}), etcdlock.ErrStopLeading)
+			require.NoError(t, lingers.Do(call("x"), fn))
+			require.NoError(t, lingers.Do(call("x"), fn))
+			require.NoError(t, rw.RDo(call("x"), func(ctx context.Context) error {
+				return errors.Join(fn(ctx), rw.RDo(call("x"), fn))
+			}))
+		}
+
+		h.makes = within
+		require.NoError(t, mu.Lock(call("x")))
+		require.Equal(t, []time.Duration{0}, h.waited)
+		require.ErrorIs(t, s.TryDo(call("x"), "n", nil), etcdlock.ErrNotRun)
+		require.ErrorIs(t, mu.TryLock(call("x")), etcdlock.ErrLocked)
+		time.AfterFunc(2*time.Second, func() { _ = mu.Unlock(context.Background()) })
+		next, err := s.Lock(call("x"), "n")
+		require.NoError(t, err)
+		require.Equal(t, []time.Duration{0, 2 * time.Second}, h.waited)
+		require.NoError(t, next.Unlock(context.Background()))
+	})
+}
+
+// If one of several Traces' Start panics, what the others have begun goes on.
+func TestAStartThatPanicsUndoesNoOther(t *testing.T) {
+	adds := func(what string) *etcdlock.Trace {
+		return &etcdlock.Trace{Start: func(ctx context.Context, _ etcdlock.StartEvent) context.Context {
+			return context.WithValue(ctx, callerKey{}, fmt.Sprint(ctx.Value(callerKey{}), what))
+		}}
+	}
+	panics := &etcdlock.Trace{Start: func(context.Context, etcdlock.StartEvent) context.Context { panic("no") }}
+	joined := etcdlock.JoinTraces(adds("1"), panics, adds("2"))
+	require.Equal(t, "x12", joined.Start(call("x"), etcdlock.StartEvent{}).Value(callerKey{}))
 }
