@@ -165,14 +165,14 @@ func (w request) lock(ctx context.Context) (*hold, context.Context, error) {
 	// Otherwise it is rare, and enter sees to it.
 	if w.kind == line.Read || w.kind == line.Exclusive && m.cfg.linger > 0 {
 		if h := c.holdAtOnce(); h != nil {
-			return h, m.cfg.trace.holds(ctx, h), nil
+			return h, m.cfg.trace.holds(ctx, h.waited()), nil
 		}
 	}
 	h, err := call(c.alone[:]).lock(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	return h, m.cfg.trace.holds(ctx, h), nil
+	return h, m.cfg.trace.holds(ctx, h.waited()), nil
 }
 
 // mayFollow reports whether a call whose context comes from h queues, as any other does. A call for

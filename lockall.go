@@ -61,7 +61,7 @@ func lockAll(ctx context.Context, s *session, names []string, try bool) (*Hold, 
 	if err != nil {
 		return nil, err
 	}
-	return &Hold{m: h.m, hold: h, started: cfg.trace.holds(ctx, h)}, nil
+	return &Hold{m: h.m, hold: h, started: cfg.trace.holds(ctx, h.waited())}, nil
 }
 
 // checkNames returns an error if names cannot be the names of a LockAll.

@@ -22,7 +22,7 @@ import (
 //
 // ctx is for its values. It is that of the call, as Start has returned it: of the call that began a
 // hold, not of the one that ended it. It may have ended. For events without a call (leases,
-// removals, an unreachable etcd, recalls) it is context.Background.
+// removals, an unreachable etcd) it is context.Background.
 //
 // The lease hooks, Unavailable and SetBack belong to the Session's Trace (to New's, for a Mutex
 // with its own lease). The other hooks belong to the Mutex's.
@@ -282,10 +282,10 @@ func (t *Trace) start(ctx context.Context, e StartEvent) context.Context {
 	return made(ctx, func() context.Context { return t.Start(ctx, e) })
 }
 
-// holds tells what Start has left in ctx, the context of a call, that h has begun. It returns the
-// parent of the work: the hooks may not have run when that begins.
+// holds tells what Start has left in ctx, the context of a call, that its hold has begun. It returns
+// the parent of the work: the hooks may not have run when that begins.
 // (TestTheWorkIsAChildOfItsHold in etcdlockotel.)
-func (t *Trace) holds(ctx context.Context, h *hold) context.Context {
+func (t *Trace) holds(ctx context.Context, waited time.Duration) context.Context {
 	if t.Start == nil {
 		return ctx
 	}
@@ -293,7 +293,7 @@ func (t *Trace) holds(ctx context.Context, h *hold) context.Context {
 	if !ok {
 		return ctx
 	}
-	return made(ctx, func() context.Context { return c.Holds(ctx, h.waited()) })
+	return made(ctx, func() context.Context { return c.Holds(ctx, waited) })
 }
 
 // made is the context that of makes of ctx, or ctx if it panics or makes none.

@@ -35,7 +35,8 @@
 // a hold is expired, taken, max_hold or _OTHER. That of a term is the same if the lock was lost,
 // recalled if the function returned the [*etcdlock.RecalledError] of a recall, or _OTHER. The span's
 // status is then an error with its text. A TryLock that finds others is not an error, nor is a
-// function that returned context.Canceled because its context had ended.
+// function that returned context.Canceled because its context had ended, or
+// [etcdlock.ErrStopLeading].
 //
 // Two events say more. etcdlock.queued in the span of a wait marks the begin of a wait behind
 // others. It has etcdlock.name, etcdlock.ahead, and etcdlock.holder.owner, .host and .pid of the
@@ -44,7 +45,7 @@
 //
 // The hooks end the spans, and date the ends back: the length of a span is exact, and it is exported
 // some time after its end. If hooks block for so long that a Session drops events, the spans of these
-// are not exported.
+// are not exported, nor are those of a process that dies before their end.
 //
 // # Metrics
 //

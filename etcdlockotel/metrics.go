@@ -195,10 +195,10 @@ func (i *instruments) trace() *etcdlock.Trace {
 			i.active.Add(ctx, 1, i.of(e.Name))
 			i.begin(e.Name)
 			if e.Mode != etcdlock.ModeExclusive {
-				i.shared.Add(context.Background(), 1, i.of(e.Name, modeKey.String(string(e.Mode))))
+				i.shared.Add(ctx, 1, i.of(e.Name, modeKey.String(string(e.Mode))))
 			}
 			if e.Mode == etcdlock.ModePermit {
-				i.permits.Add(context.Background(), int64(e.Weight), i.of(e.Name))
+				i.permits.Add(ctx, int64(e.Weight), i.of(e.Name))
 			}
 		},
 		Released: func(ctx context.Context, e etcdlock.ReleasedEvent) {
@@ -209,8 +209,8 @@ func (i *instruments) trace() *etcdlock.Trace {
 			i.lost.Add(ctx, 1, i.of(e.Name, why))
 			i.ended(ctx, e.Name, e.Held, why)
 		},
-		Recalled: func(_ context.Context, e etcdlock.RecalledEvent) {
-			i.recalled.Add(context.Background(), 1, i.of(e.Name))
+		Recalled: func(ctx context.Context, e etcdlock.RecalledEvent) {
+			i.recalled.Add(ctx, 1, i.of(e.Name))
 		},
 		Led: func(ctx context.Context, e etcdlock.LedEvent) {
 			var attributes []attribute.KeyValue

@@ -579,9 +579,12 @@ func TestExemplarsLeadToTheRequest(t *testing.T) {
 		}
 		return n
 	}
-	hooks.Acquired(ctx, etcdlock.AcquiredEvent{Name: "a", Token: 1, Waited: time.Second})
-	require.Equal(t,
-		map[string]int{"etcdlock.wait.duration": 1, "etcdlock.hold.active": 1}, exemplars())
+	hooks.Acquired(ctx, etcdlock.AcquiredEvent{Name: "a", Token: 1, Mode: etcdlock.ModePermit, Weight: 2, Waited: time.Second})
+	require.Equal(t, map[string]int{
+		"etcdlock.wait.duration": 1, "etcdlock.hold.active": 1, "etcdlock.hold.shared": 1, "etcdlock.hold.permits": 1,
+	}, exemplars())
+	hooks.Recalled(ctx, etcdlock.RecalledEvent{Name: "a", Token: 1})
+	require.Equal(t, 1, exemplars()["etcdlock.hold.recalled"])
 	hooks.Lost(ctx, etcdlock.LostEvent{Name: "a", Token: 1, Held: 2 * time.Second, Reason: etcdlock.ErrExpired})
 	got := exemplars()
 	require.Equal(t, 1, got["etcdlock.hold.lost"])

@@ -248,7 +248,8 @@ func whyGivenUp(err error) string {
 
 // whyFailed classifies the error of a term of leadership. It is "" for a function that has
 // returned because its context ended, which is no error: that context ends with Lead's, or
-// after a recall. A loss comes before whatever else the function says.
+// after a recall. So it is for one that ends Lead. A loss comes before whatever else the function
+// says.
 func whyFailed(err error) string {
 	switch {
 	case err == nil:
@@ -257,7 +258,7 @@ func whyFailed(err error) string {
 		return whyLost(err)
 	case is(err, etcdlock.ErrRecalled):
 		return "recalled"
-	case is(err, context.Canceled):
+	case is(err, context.Canceled, etcdlock.ErrStopLeading):
 		return ""
 	default:
 		return semconv.ErrorTypeOther.Value.AsString()

@@ -303,15 +303,15 @@ func whyGivenUp(err error) string {
 }
 
 // howLed classifies the error of a term of leadership. A function that has returned because
-// its context ended, with that of Lead or after a recall, has not failed. A loss comes
-// before whatever else the function says.
+// its context ended, with that of Lead or after a recall, has not failed, nor has one that ends
+// Lead. A loss comes before whatever else the function says.
 func howLed(err error) string {
 	switch {
 	case is(err, etcdlock.ErrLost):
 		return "lost"
 	case is(err, etcdlock.ErrRecalled):
 		return "recalled"
-	case err == nil, is(err, context.Canceled):
+	case err == nil, is(err, context.Canceled, etcdlock.ErrStopLeading):
 		return "ok"
 	default:
 		return "error"

@@ -452,19 +452,22 @@ func TestRecallsAndTermsAreCounted(t *testing.T) {
 				<-ctx.Done()
 				return context.Cause(ctx)
 			},
+			func(context.Context) error { return fmt.Errorf("done: %w", etcdlock.ErrStopLeading) },
 			func(ctx context.Context) error { end(); <-ctx.Done(); return ctx.Err() },
 		}
 		count := len(terms)
-		require.ErrorIs(t, mu.Lead(ctx, func(ctx context.Context) error {
+		lead := func(ctx context.Context) error {
 			term := terms[0]
 			terms = terms[1:]
 			time.Sleep(2 * time.Second) // the key is watched from then on
 			return term(ctx)
-		}), context.Canceled)
+		}
+		require.ErrorIs(t, mu.Lead(ctx, lead), etcdlock.ErrStopLeading)
+		require.ErrorIs(t, mu.Lead(ctx, lead), context.Canceled)
 		synctest.Wait()
 
 		got := values(t, registry)
-		for result, want := range map[string]float64{"ok": 2, "error": 1, "lost": 1, "recalled": 1} {
+		for result, want := range map[string]float64{"ok": 3, "error": 1, "lost": 1, "recalled": 1} {
 			require.Equal(t, want, got["etcdlock_terms_total "+result], result)
 		}
 		require.EqualValues(t, count, got["etcdlock_hold_seconds"])

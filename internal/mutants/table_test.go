@@ -781,7 +781,7 @@ var mutants = []mutant{
 	{
 		name: "a hold that comes at once is told by the hooks alone",
 		why:  "Acquired tells of each hold. But hooks run some time later, and then the work is not below the span of its hold.",
-		edits: []edit{{"lock.go", `			return h, m.cfg.trace.holds(ctx, h), nil
+		edits: []edit{{"lock.go", `			return h, m.cfg.trace.holds(ctx, h.waited()), nil
 `, `			return h, ctx, nil
 `}},
 		killers: []killer{inArea("mutex", "TestTheContextOfACallLearnsOfTheHoldAtOnce")},
@@ -789,14 +789,14 @@ var mutants = []mutant{
 	{
 		name:    "the holds of several names are told by the hooks alone",
 		why:     "As for one name. But hooks run some time later, and then the work is not below the span of its hold.",
-		edits:   []edit{{"lockall.go", `started: cfg.trace.holds(ctx, h)}`, `started: ctx}`}},
+		edits:   []edit{{"lockall.go", `started: cfg.trace.holds(ctx, h.waited())}`, `started: ctx}`}},
 		killers: []killer{inArea("mutex", "TestTheContextOfACallLearnsOfTheHoldAtOnce")},
 	},
 	{
 		name: "what is told of a hold may panic",
 		why:  "It panics in the goroutine of its caller, as any function does. But the call holds by then, and no Unlock follows.",
-		edits: []edit{{"trace.go", `	return made(ctx, func() context.Context { return c.Holds(ctx, h.waited()) })
-`, `	return c.Holds(ctx, h.waited())
+		edits: []edit{{"trace.go", `	return made(ctx, func() context.Context { return c.Holds(ctx, waited) })
+`, `	return c.Holds(ctx, waited)
 `}},
 		killers: []killer{inArea("mutex", "TestTheContextOfACallLearnsOfTheHoldAtOnce")},
 	},

@@ -291,6 +291,9 @@ func callers(o *tests.Told) *etcdlock.Trace {
 		Lost: func(ctx context.Context, e etcdlock.LostEvent) {
 			add(ctx, fmt.Sprintf("lost after %v", e.Held))
 		},
+		Recalled: func(ctx context.Context, e etcdlock.RecalledEvent) {
+			add(ctx, fmt.Sprintf("recalled with a grace of %v", e.Request.Grace))
+		},
 	}
 }
 
@@ -393,6 +396,20 @@ func TestHooksGetTheContextOfTheirCall(t *testing.T) {
 				require.ErrorIs(t, mu.Unlock(call("Unlock")), etcdlock.ErrLost)
 			},
 			[]string{"acquired after 0s behind 0 of Lock", "lost after 1s of Lock"},
+		},
+		"a recall": {
+			[]etcdlock.Option{etcdlock.WithRecall(time.Minute)},
+			func(t *testing.T, etcd *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
+				require.NoError(t, mu.Lock(call("Lock")))
+				time.Sleep(2 * second) // a young hold has no watch
+				tests.Recall(t, etcd, second)
+				synctest.Wait()
+				require.NoError(t, mu.Unlock(call("Unlock")))
+			},
+			[]string{
+				"acquired after 0s behind 0 of Lock", "recalled with a grace of 1s of Lock",
+				"released after 2s of Lock",
+			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
