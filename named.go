@@ -92,13 +92,16 @@ func adopt(ctx context.Context, s *session, d Detached, opts []Option) (*Hold, e
 		}
 		return nil, err
 	}
+	n.m, n.hold, n.started = &n.of, h, cfg.trace.holds(ctx, h.waited())
+	giveBack(s, clientv3.LeaseID(c.adopts.Lease))
+	return &n.Hold, nil
+}
+
+// giveBack gives a lease back that has no key any more, and would expire by itself.
+func giveBack(s *session, id clientv3.LeaseID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.leases.ClosedLocked() { // the lease on which the key has waited has none now
-		s.tasks.GoLocked(func() {
-			_ = s.etcd.Revoke(s.ctx, &attempt.Backoff{}, clientv3.LeaseID(c.adopts.Lease))
-		})
+	if !s.leases.ClosedLocked() {
+		s.tasks.GoLocked(func() { _ = s.etcd.Revoke(s.ctx, &attempt.Backoff{}, id) })
 	}
-	n.m, n.hold, n.started = &n.of, h, ctx
-	return &n.Hold, nil
 }
