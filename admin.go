@@ -36,7 +36,7 @@ type Contender struct {
 	// Holds reports whether it held the lock at that time: whether no contender stood before it for
 	// which it has to wait. Several readers may hold it, and several permits.
 	Holds bool
-	Info  string // see WithInfo
+	Info  string // see WithInfo, and Mutex.SetInfo
 	// Self reports whether a Session of this process has put or adopted Key, or is about to. It is
 	// false once Key has outlasted its hold; see Until.
 	Self bool

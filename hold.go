@@ -221,6 +221,19 @@ func (h *hold) checkLocked(now time.Time) error {
 	return h.cause
 }
 
+// goesOnLocked is nil while h is whole. Otherwise it is why a call that needs h fails: a LostError,
+// a RecalledError, or ErrNotHeld.
+func (h *hold) goesOnLocked() error {
+	cause := h.checkLocked(time.Now())
+	if loss := h.lossLocked(); loss != nil {
+		return loss
+	}
+	if cause == nil || errors.Is(cause, ErrRecalled) {
+		return cause
+	}
+	return ErrNotHeld
+}
+
 // before reports whether now is before t by the monotonic and by the wall clock.
 func before(now, t time.Time) bool {
 	return now.Before(t) && now.Round(0).Before(t.Round(0))

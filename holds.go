@@ -7,6 +7,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/queue"
 )
 
 // A Hold is one acquisition that is not a Mutex's own: a lock by its name, by [Session.Lock], a
@@ -209,6 +211,63 @@ func (h *Hold) IsOwner() []clientv3.Cmp {
 		}
 	})
 	return owner
+}
+
+// SetInfo changes the Contender.Info of the hold as [Mutex.SetInfo] does, with the same errors and
+// costs. That of several names changes at all keys at once. Readers of a Session that share a key
+// have its info in common, and so have readers that join them later.
+func (h *Hold) SetInfo(ctx context.Context, info string) error {
+	if h == nil || h.hold == nil {
+		return ErrNotHeld
+	}
+	h.m.s.mu.Lock()
+	over := h.over
+	h.m.s.mu.Unlock()
+	if over {
+		return setInfo(ctx, h.m.name, info, nil)
+	}
+	return setInfo(ctx, h.m.name, info, h.parts())
+}
+
+// setInfo is SetInfo for the keys of holds that end together: one of a name, several, or none.
+func setInfo(ctx context.Context, name, info string, holds []*hold) error {
+	const op = "set the info of"
+	if err := checkContext(ctx, op, name); err != nil {
+		return err
+	}
+	if err := checkInfo("SetInfo", info); err != nil {
+		return err
+	}
+	if len(holds) == 0 {
+		return failed(op, name, ErrNotHeld)
+	}
+	h := holds[0]
+	places := make([]*queue.Place, len(holds))
+	for i, h := range holds {
+		places[i] = &h.place.Place
+	}
+	bounded, cancel := context.WithCancel(ctx)
+	defer cancel()
+	err := queue.SetInfo(withHold(bounded, h), places, info, h.goesOnLocked)
+	if err == nil {
+		return nil
+	}
+	h.m.s.mu.Lock()
+	over := h.goesOnLocked()
+	h.m.s.mu.Unlock()
+	switch {
+	case errors.Is(over, ErrLost):
+		return over
+	case over != nil:
+		return failed(op, name, over)
+	}
+	reasons := []error{err}
+	for _, why := range []error{ctx.Err(), context.Cause(ctx)} {
+		if why != nil && !errors.Is(errors.Join(reasons...), why) {
+			reasons = append(reasons, why)
+		}
+	}
+	return failed(op, name, reasons...)
 }
 
 // whole calls f, with mu held, if the hold has not ended.

@@ -44,7 +44,8 @@ func (k *keeping) handOffLocked(h *hold) bool {
 func (k *keeping) lingerLocked(h *hold) bool {
 	n := k.of
 	p, linger := h.place, h.m.cfg.linger
-	if linger == 0 || h.m.closed || !h.claim.exclusive() || n.queue.Waiting() > 0 || !p.LastsLocked() {
+	if linger == 0 || h.m.closed || !h.claim.exclusive() || n.queue.Waiting() > 0 ||
+		!p.tellsOf(h.claim) || !p.LastsLocked() {
 		return false
 	}
 	if !n.LingerLocked(n.queue.Owner().ahead == 0) {
@@ -108,7 +109,8 @@ func (k *keeping) LingersLocked() bool {
 	n := k.of
 	h := n.holdLocked()
 	return n.queue.Lingering() != nil ||
-		h != nil && h.state == holdWhole && h.m.cfg.linger > 0 && h.claim.exclusive() && h.place.Recall == nil
+		h != nil && h.state == holdWhole && h.m.cfg.linger > 0 && h.claim.exclusive() &&
+			h.place.Recall == nil && h.place.tellsOf(h.claim)
 }
 
 // LingeringLocked is as in queue.Local.

@@ -484,6 +484,39 @@ func (m *Mutex) SafetyMargin() time.Duration {
 	return margin
 }
 
+// SetInfo changes the Contender.Info of the current hold, which [WithInfo] has set at first. It is
+// valid UTF-8 of at most 1 KiB. Others see it as they see the holder, by [WatchHolder] within
+// milliseconds. The hold stays what it is: its place, its Token, its lease and a [Recall] of it. The
+// next hold has what WithInfo says.
+//
+// It returns nil only if the key was there and has the info. Otherwise, by errors.Is,
+//   - [ErrNotHeld]: there is no hold, or it was unlocked or closed meanwhile;
+//   - [ErrLost] (a [*LostError] that says why): the hold was lost before, or this call has found it;
+//   - [ErrRecalled]: the grace of a recall was over;
+//   - the cause of ctx and ctx.Err() if ctx ended;
+//   - etcd's own, if it refuses and a retry would not help, or says that the client is closed.
+//
+// The info may or may not be set then: if there is still a hold call SetInfo again. A nil ctx, or an
+// info that cannot be stored, is an error, and nothing has happened. While etcd is down SetInfo
+// waits and retries, until ctx or the hold ends.
+//
+// Calls for one hold may run at the same time: then the info of one of them stays. A later call wins
+// over an earlier one, whatever late copies of its request come. The key is not handed on and does
+// not linger then (see [WithHandoff], [WithLinger]), since it would go on telling the info. It costs
+// a read and a transaction, and only the read if the key has that info.
+func (m *Mutex) SetInfo(ctx context.Context, info string) error {
+	if m == nil || m.s == nil {
+		return ErrNotHeld
+	}
+	m.s.mu.Lock()
+	h := m.hold
+	m.s.mu.Unlock()
+	if h == nil {
+		return setInfo(ctx, m.name, info, nil)
+	}
+	return setInfo(ctx, m.name, info, h.alone[:])
+}
+
 // IsOwner returns a comparison for the If of an etcd transaction: it is true only
 // while this very hold's key exists, whatever clocks say. When the lock is not held
 // it returns one that is never true and reads no key outside the lock's prefix.

@@ -156,19 +156,21 @@ func WithOwner(label string) Option {
 
 // WithInfo sets a text that is stored with the key, for other programs to read as Contender.Info:
 // an address, a version. It is valid UTF-8 of at most 1 KiB. Every etcd user with the right to read
-// the key can read it. The default is none.
+// the key can read it. The default is none. [Mutex.SetInfo] and [Hold.SetInfo] change it for one
+// hold.
 func WithInfo(info string) Option {
 	return option("WithInfo", 0, func(c *config) error {
 		c.info = info
-		switch {
-		case len(info) > line.MaxInfo:
-			return fmt.Errorf("etcdlock: WithInfo(%s): %d bytes, more than %d",
-				excerpt(info, 32), len(info), line.MaxInfo)
-		case !utf8.ValidString(info):
-			return fmt.Errorf("etcdlock: WithInfo(%s): not valid UTF-8", excerpt(info, 32))
-		}
-		return nil
+		return checkInfo("WithInfo", info)
 	})
+}
+
+// checkInfo returns an error if info, which was given to something, cannot be stored.
+func checkInfo(to, info string) error {
+	if err := line.CheckInfo(info); err != nil {
+		return fmt.Errorf("etcdlock: %s(%s): %w", to, excerpt(info, 32), err)
+	}
+	return nil
 }
 
 // WithReentrancy makes Lock, TryLock and Do with a context that comes from a hold
@@ -243,7 +245,7 @@ func WithAcquireTimeout(d time.Duration) Option {
 // on returns nil as long as the hold is certain. If an operator deleted the key in the last
 // second or so, the next holder learns it instead. The key goes on saying the same of its holder.
 // So a hold is passed on only between Mutexes with the same [WithOwner] and [WithInfo], both with
-// [WithRecall] or both without.
+// [WithRecall] or both without, and not once [Mutex.SetInfo] was called.
 func WithHandoff(n int) Option {
 	return option("WithHandoff", forSemaphore|forAdopted, func(c *config) error {
 		c.handoff = n
@@ -267,7 +269,7 @@ func WithHandoff(n int) Option {
 // as long as the hold is certain. If an operator deleted the key in the last second or so,
 // that is noticed later. A lingering key is for Mutexes with the same [WithOwner] and
 // [WithInfo], all with [WithRecall] or all without. Any other Mutex of the Session puts a key
-// of its own.
+// of its own. A key does not linger once [Mutex.SetInfo] was called for it.
 func WithLinger(d time.Duration) Option {
 	return option("WithLinger", forSemaphore|forAdopted, func(c *config) error { c.linger = d; return positive("WithLinger", d) })
 }

@@ -39,11 +39,12 @@ func newPlaceLocked(c *claim, k *queue.Account) *place {
 func (p *place) value() string { return p.m.cfg.value(p.Ticket.Kind) }
 
 // tellsOf reports whether the value of p's key is true of a hold of c: the label, the info, and
-// whether it may be recalled. (Do not have c hold at p otherwise: a recall would be refused though
+// whether it may be recalled. It is not once SetInfo was called. (Do not have c hold at p otherwise: a recall would be refused though
 // the hold listens, or written though the hold does not.
 // TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue.)
 func (p *place) tellsOf(c *claim) bool {
-	return p.m.cfg.texts[p.Ticket.Kind] == c.m.cfg.texts[c.kind]
+	_, changed := p.ChangedLocked()
+	return !changed && p.m.cfg.texts[p.Ticket.Kind] == c.m.cfg.texts[c.kind]
 }
 
 // waitsLocked reports whether other contenders are known to be ahead of p.
@@ -57,6 +58,9 @@ func (p *place) contender() Contender {
 	c := p.m.contender()
 	c.Key, c.Token, c.Lease, c.Since = p.Ticket.Key, p.Ticket.Rev(), p.Lease.ID, p.Since
 	c.Mode, c.Holds = modeOf(p.Ticket.Kind), p.hold != nil
+	if info, changed := p.ChangedLocked(); changed {
+		c.Info = info
+	}
 	return c
 }
 

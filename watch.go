@@ -25,7 +25,8 @@ const fewOldest = 3
 // WatchHolder yields the holder of the lock name now, and then the holder after each change. It is
 // for programs that follow a leader without being candidates: proxies, dashboards. While there is
 // no holder it yields the zero Contender. Of several holders (readers, or permits) it yields the
-// first in line. [WithInfo] is how a holder tells its address.
+// first in line. [WithInfo] is how a holder tells its address. A holder that changes its Info, by
+// [Mutex.SetInfo] or [Hold.SetInfo], is yielded again.
 //
 // Changes that follow each other closely may be skipped, but they are never reordered, and the
 // last one always comes: within milliseconds, or about two seconds later if an event was lost.
@@ -127,8 +128,10 @@ func answered(ctx context.Context) (context.Context, context.CancelFunc) {
 	return asking, func() { stop(); cancel() }
 }
 
-// is reports whether a and b show the same hold, or none.
-func (a snapshot) is(b snapshot) bool { return a.e.Key == b.e.Key && a.e.Rev == b.e.Rev }
+// is reports whether a and b show the same hold with the same info, or none.
+func (a snapshot) is(b snapshot) bool {
+	return a.e.Key == b.e.Key && a.e.Rev == b.e.Rev && a.e.Value().Info == b.e.Value().Info
+}
 
 // contender is e as a Contender, the zero Contender if there is no holder.
 func (w *holderWatch) contender(e line.Entry) Contender {
@@ -179,7 +182,7 @@ func (w *holderWatch) wait(ctx, asking context.Context, seen snapshot) {
 			case n.Kind == etcd.Ended:
 				_ = w.broken.Wait(ctx, w.s.etcd.Caller) // the caller asks ctx itself
 				return
-			case w.changes(seen, n.Events):
+			case w.changes(&seen, n.Events):
 				return
 			}
 			w.broken.Reset()
@@ -192,14 +195,17 @@ func (w *holderWatch) wait(ctx, asking context.Context, seen snapshot) {
 	}
 }
 
-// changes reports whether events say that the holder is another now. A key that was put over stays
-// the holder's if it keeps its place.
-func (w *holderWatch) changes(seen snapshot, events []*clientv3.Event) bool {
+// changes reports whether events say that the holder is another now, or has another info. A key
+// that was put over stays the holder's if it keeps its place: then seen is as of now.
+func (w *holderWatch) changes(seen *snapshot, events []*clientv3.Event) bool {
 	for _, event := range events {
-		e := line.EntryOf(event.Kv)
-		put := event.Type == clientv3.EventTypePut && e.StandsIn(w.name)
-		if free := seen.e.Rev == 0; free == put || !free && e.Rev != seen.e.Rev {
+		now := snapshot{e: line.EntryOf(event.Kv)}
+		put := event.Type == clientv3.EventTypePut && now.e.StandsIn(w.name)
+		if free := seen.e.Rev == 0; free == put || !free && !now.is(*seen) {
 			return true
+		}
+		if put {
+			seen.e = now.e
 		}
 	}
 	return false
@@ -215,7 +221,7 @@ func (w *holderWatch) changes(seen snapshot, events []*clientv3.Event) bool {
 func (w *holderWatch) stands(ctx context.Context, seen *snapshot) bool {
 	ifs, ask := []clientv3.Cmp(nil), clientv3.OpGet(line.Prefix(w.name), clientv3.WithCountOnly())
 	if seen.e.Rev != 0 {
-		ifs = ticket.Contends(seen.e)
+		ifs = append(ticket.Contends(seen.e), clientv3.Compare(clientv3.ModRevision(seen.e.Key), "=", seen.e.Mod))
 	} else {
 		ask = queue.FewKeys(line.Prefix(w.name), clientv3.WithPrefix(), clientv3.WithMinModRev(seen.revision+1))
 	}

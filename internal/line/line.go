@@ -18,20 +18,25 @@ type Entry struct {
 	Key   string
 	Rev   int64 // create revision; no other use of the key has it
 	Lease int64
+	Mod   int64 // mod revision, at which its value was put; 0 if e was not read
 
 	value []byte // parsed on demand
 }
 
 // EntryOf is the key that was read. The event of a deletion has nothing but the key's name.
 func EntryOf(kv *mvccpb.KeyValue) Entry {
-	return Entry{string(kv.GetKey()), kv.GetCreateRevision(), kv.GetLease(), kv.GetValue()}
+	return entryOf(string(kv.GetKey()), kv)
+}
+
+func entryOf(key string, kv *mvccpb.KeyValue) Entry {
+	return Entry{key, kv.GetCreateRevision(), kv.GetLease(), kv.GetModRevision(), kv.GetValue()}
 }
 
 // Find returns the entry of a key, in line or not, among the keys that were read.
 func Find(kvs []*mvccpb.KeyValue, key string) (e Entry, there bool) {
 	for _, kv := range kvs {
 		if string(kv.GetKey()) == key {
-			return Entry{key, kv.GetCreateRevision(), kv.GetLease(), kv.GetValue()}, true
+			return entryOf(key, kv), true
 		}
 	}
 	return Entry{Key: key}, false

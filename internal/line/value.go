@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"time"
@@ -137,10 +138,28 @@ func (e Entry) Recall() (r Recall, ok bool) {
 	return r, true
 }
 
-// Recalled is e's value with the request r in place of any earlier one. Everything else in
-// the value stays as it is, whether this version knows it or not. r's Grace is rounded up
-// to milliseconds.
+// Recalled is e's value with the request r in place of any earlier one. r's Grace is rounded up to
+// milliseconds.
 func (e Entry) Recalled(r Recall) (string, error) {
+	ms := int64((r.Grace-1)/time.Millisecond) + 1
+	if r.Grace == 0 {
+		ms = 0
+	}
+	return e.with("recall", storedRecall{r.ID, r.By, r.Reason, &ms})
+}
+
+// Informed is e's value with another Info.
+func (e Entry) Informed(info string) (string, error) { return e.with("info", info) }
+
+// With is e as it is once a transaction has put a value over it at a revision.
+func (e Entry) With(value string, at int64) Entry {
+	e.value, e.Mod = []byte(value), at
+	return e
+}
+
+// with is e's value with another field. Everything else in the value stays as it is, whether this
+// version knows it or not.
+func (e Entry) with(field string, what any) (string, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(e.value, &fields); err != nil {
 		return "", err
@@ -148,15 +167,22 @@ func (e Entry) Recalled(r Recall) (string, error) {
 	if fields == nil {
 		return "", errors.New("the value is null")
 	}
-	ms := int64((r.Grace-1)/time.Millisecond) + 1
-	if r.Grace == 0 {
-		ms = 0
-	}
-	stored, err := json.Marshal(storedRecall{r.ID, r.By, r.Reason, &ms})
+	stored, err := json.Marshal(what)
 	if err != nil {
 		return "", err
 	}
-	fields["recall"] = stored
+	fields[field] = stored
 	value, err := json.Marshal(fields)
 	return string(value), err
+}
+
+// CheckInfo returns an error if info cannot be an Info.
+func CheckInfo(info string) error {
+	switch {
+	case len(info) > MaxInfo:
+		return fmt.Errorf("%d bytes, more than %d", len(info), MaxInfo)
+	case !utf8.ValidString(info):
+		return errors.New("not valid UTF-8")
+	}
+	return nil
 }

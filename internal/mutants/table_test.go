@@ -1858,7 +1858,7 @@ var mutants = []mutant{
 	{
 		name: "a recheck does not show a recall",
 		why:  "The recheck compares whether those before it stand in line, and whether its own key does. But the event of the recall may have been lost.",
-		edits: []edit{{"internal/queue/view_recheck.go", `	ifs := append(p.asPutLocked(), p.Ticket.Exists(), p.Ticket.OnLease())
+		edits: []edit{{"internal/queue/view_recheck.go", `	ifs := append(p.asKnownLocked(), p.Ticket.Exists(), p.Ticket.OnLease())
 `, `	ifs := []clientv3.Cmp{p.Ticket.Exists(), p.Ticket.OnLease()}
 `}},
 		killers: []killer{inArea("holders", "TestAKeyThatLingersGivesWayToARecall"), inArea("holders", "TestAWaiterMayBeRecalled")},

@@ -38,6 +38,10 @@ type Place struct {
 	Spare  bool         // a lingering key that was given up is being removed
 	Tells  bool         // its removal also reads what was ahead of it, for a failed call
 
+	// changed is the key as it was last seen, once another info was sent for it: it does not go on
+	// telling what was put. nil before.
+	changed *line.Entry
+
 	asPut bool        // Ahead is what the transaction has read that put the key
 	held  time.Time   // since when it is Held
 	watch *keyWatch   // of the key while it is held; nil for short holds
@@ -83,6 +87,10 @@ func (p *Place) observedLocked(o ticket.Observation) ticket.Seen {
 	seen := p.Ticket.Observe(o)
 	if seen == ticket.Same {
 		p.noteRecallLocked(o.Entry)
+		if p.changed != nil && o.Mod != 0 {
+			e := o.Entry
+			p.changed = &e
+		}
 	}
 	if known || !seen.IsLoss() {
 		return seen
@@ -182,13 +190,26 @@ func (p *Place) standsFirst() {
 	}
 }
 
-// asPutLocked compares p's key with what was put, if p listens and was not recalled: a recheck
-// shows that an event was lost.
-func (p *Place) asPutLocked() []clientv3.Cmp {
+// asKnownLocked compares p's key with what was put, or was last seen if that was changed, if p
+// listens and was not recalled: a recheck shows that an event was lost.
+func (p *Place) asKnownLocked() []clientv3.Cmp {
 	if !p.listens || p.Recall != nil {
 		return nil
 	}
-	return []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(p.Ticket.Key), "=", p.Ticket.Rev())}
+	known := p.Ticket.Rev()
+	if p.changed != nil {
+		known = p.changed.Mod
+	}
+	return []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(p.Ticket.Key), "=", known)}
+}
+
+// ChangedLocked reports whether SetInfo was called for p's key, and the info that it was last seen
+// to have then.
+func (p *Place) ChangedLocked() (info string, changed bool) {
+	if p.changed == nil {
+		return "", false
+	}
+	return p.changed.Value().Info, true
 }
 
 // QueuedLocked notes what an answer of an epoch says about p's line.

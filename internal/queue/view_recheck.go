@@ -106,7 +106,7 @@ func (v *view) isAsKnown() bool {
 		k.mu.Unlock()
 		return false
 	}
-	ifs := append(p.asPutLocked(), p.Ticket.Exists(), p.Ticket.OnLease())
+	ifs := append(p.asKnownLocked(), p.Ticket.Exists(), p.Ticket.OnLease())
 	for _, e := range p.Ahead.Last {
 		ifs = append(ifs,
 			clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev),

@@ -1,0 +1,128 @@
+package queue
+
+import (
+	"context"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/ticket"
+)
+
+// A change puts another info into the values of keys that are held, all on one lease. It leaves
+// everything else in them as it is: a recall, above all.
+type change struct {
+	// Set once, then only read.
+	account *Account
+	places  []*Place
+	info    string
+	whole   func() error // with Session.mu held: why the hold has ended, nil while it has not
+
+	read []line.Entry // the keys as they were last read
+}
+
+// SetInfo changes the info of the keys of a hold: of all of them, or of none. They are held while
+// whole, which is called with Session.mu held, returns nil. Otherwise SetInfo returns its error.
+// After any other error the info may be changed or not. ctx ends with the hold at the latest.
+//
+// It reads the keys, and then puts what it has read with another info. The same value is not put
+// again. (Do not leave out the mod revision, which the transaction compares. A late copy would take
+// back a recall, or a later info. TestALateCopyOfASetInfoDoesNothing.)
+func SetInfo(ctx context.Context, places []*Place, info string, whole func() error) error {
+	a := places[0].Account
+	c := &change{account: a, places: places, info: info, whole: whole}
+	err := a.keys.etcd.ReadKeys(ctx, keysOf(places), a.keys.etcd.Read, func(part etcd.Part) {
+		c.read = append(c.read, part.Entries...)
+	})
+	if err != nil {
+		return err
+	}
+	var retry attempt.Backoff
+	for {
+		values, err := c.next()
+		if err != nil || values == nil {
+			return err
+		}
+		done := a.keys.etcd.Commit(ctx, &retry, c.txn(values))
+		answer := done.Answer()
+		switch {
+		case done.Err == nil && answer.Succeeded:
+			c.done(values, answer.Revision)
+			return nil
+		case done.Err == nil:
+			for i, p := range places {
+				c.read[i], _ = line.Find(answer.Read[i].GetKvs(), p.Ticket.Key)
+			}
+		case attempt.Refused(done.Err) || a.keys.etcd.Closed():
+			return done.Err
+		default:
+			if retry.Wait(ctx, a.keys.etcd.Caller) != nil {
+				return done.Err
+			}
+		}
+	}
+}
+
+// next judges the keys as they were read, and returns the values to put over them: none if all have
+// the info. From then on the places know that their values may not be those that were put.
+func (c *change) next() (values []string, err error) {
+	k := c.account.keys
+	known := true
+	for i, p := range c.places {
+		if !p.Ticket.Is(c.read[i]) { // the lease may be the reason
+			known = c.account.lease.IsKnown()
+			break
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := c.whole(); err != nil {
+		return nil, err // its own release may have deleted them
+	}
+	for i, p := range c.places {
+		if p.observedLocked(ticket.Observation{Entry: c.read[i], LeaseGone: !known}).IsLoss() {
+			return nil, c.whole()
+		}
+	}
+	puts := false
+	values = make([]string, len(c.places))
+	for i, e := range c.read {
+		puts = puts || e.Value().Info != c.info
+		if values[i], err = e.Informed(c.info); err != nil {
+			return nil, err
+		}
+	}
+	if !puts {
+		return nil, nil
+	}
+	for i, p := range c.places {
+		e := c.read[i]
+		p.changed = &e
+	}
+	return values, nil
+}
+
+// txn puts values over the keys if they are as they were read, and otherwise reads them.
+func (c *change) txn(values []string) (t ticket.Txn) {
+	for i, p := range c.places {
+		key := p.Ticket.Key
+		t.If = append(t.If, p.Ticket.Exists(), clientv3.Compare(clientv3.ModRevision(key), "=", c.read[i].Mod))
+		t.Then = append(t.Then, clientv3.OpPut(key, values[i], clientv3.WithIgnoreLease()))
+		t.Else = append(t.Else, clientv3.OpGet(key))
+	}
+	return t
+}
+
+// done notes that values were put at a revision.
+func (c *change) done(values []string, at int64) {
+	k := c.account.keys
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i, p := range c.places {
+		if e := c.read[i].With(values[i], at); p.changed.Mod < at {
+			p.changed = &e
+		}
+	}
+}
