@@ -108,6 +108,8 @@ var table = []struct {
 	{"TestReadersShareAndWritersExclude", TestReadersShareAndWritersExclude},
 	{"TestReadersAndWritersExcludeAsTheyShould", TestReadersAndWritersExcludeAsTheyShould},
 	{"TestAFollowerIsToldWhoLeads", TestAFollowerIsToldWhoLeads},
+	{"TestAFollowerIsToldTheInfoOfTheLeader", TestAFollowerIsToldTheInfoOfTheLeader},
+	{"TestSeveralNamesChangeTheirInfoTogether", TestSeveralNamesChangeTheirInfoTogether},
 	{"TestARecallTakesNothingAway", TestARecallTakesNothingAway},
 	{"TestWaitersAndReadersAreRecalled", TestWaitersAndReadersAreRecalled},
 	{"TestAShortHoldKeepsItsName", TestAShortHoldKeepsItsName},

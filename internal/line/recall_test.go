@@ -50,6 +50,35 @@ func TestARecallIsPutIntoAValue(t *testing.T) {
 	}
 }
 
+// To put an info into a value changes nothing else in it, whether this version knows it or not.
+func TestAnInfoIsPutIntoAValue(t *testing.T) {
+	text, err := line.NewText(line.Value{Owner: "<api>", Host: "h", PID: 1, Info: "starts", Recallable: true}, line.Read)
+	require.NoError(t, err)
+	value, err := entryWith(strings.TrimSuffix(text.Since(time.Now()), "}") + `,"future":{"a":[1,2.50]}}`).
+		Recalled(line.Recall{ID: "x", By: "op", Grace: time.Second})
+	require.NoError(t, err)
+	for _, info := range []string{"10.0.0.7:80", "<&>\u2028🔒", "", strings.Repeat("\x01", line.MaxInfo)} {
+		was := entryWith(value)
+		value, err = was.Informed(info)
+		require.NoError(t, err)
+		want := was.Value()
+		want.Info = info
+		require.Equal(t, want, entryWith(value).Value())
+		r, ok := entryWith(value).Recall()
+		require.True(t, ok)
+		require.Equal(t, line.Recall{ID: "x", By: "op", Grace: time.Second}, r)
+		var all map[string]json.RawMessage
+		require.NoError(t, json.Unmarshal([]byte(value), &all))
+		require.JSONEq(t, `{"a":[1,2.50]}`, string(all["future"]))
+		require.Equal(t, entryWith(value).Value(), was.With(value, 9).Value())
+		require.EqualValues(t, 9, was.With(value, 9).Mod)
+	}
+	for _, foreign := range []string{"", "null", "7", "[]", "{"} {
+		_, err := entryWith(foreign).Informed("x")
+		require.Error(t, err, foreign)
+	}
+}
+
 // A grace is stored in milliseconds and rounded up, so that the shortest one is not none.
 func TestTheGraceOfARecallIsRoundedUp(t *testing.T) {
 	for grace, want := range map[time.Duration]time.Duration{

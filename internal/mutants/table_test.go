@@ -1652,6 +1652,161 @@ var mutants = []mutant{
 		killers: []killer{inArea("holders", "TestWatchHolderOfAFreeNameReadsNoNestedNames")},
 	},
 
+	// ---- SetInfo
+
+	{
+		name: "SetInfo does not compare the mod revision",
+		why:  "The create revision says that it is the very hold. But a late copy then takes back a later info, or a recall.",
+		edits: []edit{{"internal/queue/info.go", `		t.If = append(t.If, p.Ticket.Exists(), clientv3.Compare(clientv3.ModRevision(key), "=", c.read[i].Mod))
+`, `		t.If = append(t.If, p.Ticket.Exists())
+`}},
+		killers: []killer{inArea("holders", "TestALateCopyOfASetInfoDoesNothing"), inArea("holders", "TestSetInfoKeepsARecall")},
+	},
+	{
+		name: "SetInfo puts the value anew",
+		why:  "The Session knows what it has put. But since then a recall has come into the value.",
+		edits: []edit{{"internal/line/value.go", `func (e Entry) Informed(info string) (string, error) { return e.with("info", info) }
+`, `func (e Entry) Informed(info string) (string, error) {
+	v := e.Value()
+	v.Info = info
+	value, err := json.Marshal(v)
+	return string(value), err
+}
+`}},
+		killers: []killer{inArea("holders", "TestSetInfoKeepsARecall"), core("line", "TestAnInfoIsPutIntoAValue")},
+		unexplored: "a ticket does not change its value",
+	},
+	{
+		name:    "SetInfo puts without a lease",
+		why:     "It has nothing to do with the lease. But then it takes the key off it, and the hold is lost (rule 5).",
+		edits:   []edit{{"internal/queue/info.go", `clientv3.OpPut(key, values[i], clientv3.WithIgnoreLease())`, `clientv3.OpPut(key, values[i])`}},
+		killers: []killer{inArea("holders", "TestSetInfoChangesTheInfoAlone")},
+	},
+	{
+		name: "SetInfo takes an answer for a success",
+		why:  "etcd has answered, so it is done. But the key was put over or deleted since the read.",
+		edits: []edit{{"internal/queue/info.go", `		case done.Err == nil && answer.Succeeded:
+`, `		case done.Err == nil:
+`}},
+		killers: []killer{inArea("holders", "TestSetInfoKeepsARecall"), inArea("holders", "TestSetInfoOfALostHold")},
+	},
+	{
+		name: "SetInfo does not judge what it reads",
+		why:  "The watch tells of a loss. But SetInfo then asks for ever for a key that is gone.",
+		edits: []edit{{"internal/queue/info.go", `		if p.observedLocked(ticket.Observation{Entry: c.read[i], LeaseGone: !known}).IsLoss() {
+			return nil, c.whole()
+		}
+`, `		_ = known
+		_ = p
+		_ = ticket.Same
+		if c.read[i].Rev == 0 {
+			return nil, nil
+		}
+`}},
+		killers: []killer{inArea("holders", "TestSetInfoOfALostHold")},
+	},
+	{
+		name: "SetInfo does not ask whether its hold goes on",
+		why:  "It is asked once, as it begins. But the hold is unlocked meanwhile, and nil is said of what has ended.",
+		edits: []edit{{"internal/queue/info.go", `	if err := c.whole(); err != nil {
+		return nil, err // its own release may have deleted them
+	}
+`, ``}},
+		killers: []killer{inArea("holders", "TestSetInfoBesideAnUnlock")},
+	},
+	{
+		name:    "SetInfo waits for etcd though its hold has ended",
+		why:     "The caller's context bounds the wait. But it may never end, and the lease has.",
+		edits:   []edit{{"holds.go", `queue.SetInfo(withHold(bounded, h), places`, `queue.SetInfo(bounded, places`}},
+		killers: []killer{inArea("holders", "TestSetInfoEndsWithItsContextOrItsHold")},
+	},
+	{
+		name: "SetInfo puts what is there",
+		why:  "A put does no harm. But each is a revision, and an event for all that watch.",
+		edits: []edit{{"internal/queue/info.go", `	if !puts {
+		return nil, nil
+	}
+`, `	_ = puts
+`}},
+		killers: []killer{inArea("holders", "TestSetInfoChangesTheInfoAlone"), inArea("holders", "TestSetInfoWhoseAnswerIsLostIsSetOnce")},
+	},
+	{
+		name: "a key is handed on though its info was changed",
+		why:  "The options of both are the same. But the key tells the info of the hold before.",
+		edits: []edit{{"place.go", `	return !changed && p.m`, `	_ = changed
+	return p.m`}},
+		killers: []killer{inArea("holders", "TestAKeyThatMayHaveAnotherInfoIsNotSharedOn")},
+	},
+	{
+		name: "a key whose info was changed is known once etcd has answered",
+		why:  "Before the answer nothing is known to be changed. But the answer may be lost, or the request come late.",
+		edits: []edit{{"internal/queue/info.go", `	for i, p := range c.places {
+		e := c.read[i]
+		p.changed = &e
+	}
+`, ``}, {"internal/queue/info.go", `; p.changed.Mod < at {
+`, `; p.changed == nil || p.changed.Mod < at {
+`}},
+		killers: []killer{inArea("holders", "TestAKeyThatMayHaveAnotherInfoIsNotSharedOn")},
+	},
+	{
+		name: "a key lingers though its info was changed",
+		why:  "No contender waits for it. But no hold of the Session takes it, and it tells what is over.",
+		edits: []edit{{"keep.go", `		!p.tellsOf(h.claim) || !p.LastsLocked() {
+`, `		!p.LastsLocked() {
+`}},
+		killers: []killer{inArea("holders", "TestAKeyThatMayHaveAnotherInfoIsNotSharedOn")},
+	},
+	{
+		name: "its own process tells the info of the options",
+		why:  "They say what the hold is. But SetInfo has changed it, and etcd says so.",
+		edits: []edit{{"place.go", `	if info, changed := p.ChangedLocked(); changed {
+		c.Info = info
+	}
+`, ``}},
+		killers: []killer{inArea("holders", "TestSetInfoChangesTheInfoAlone")},
+	},
+	{
+		name: "a changed key is rechecked as it was put",
+		why:  "Its mod revision is its create revision. But another info has changed it, and then each recheck reads the line.",
+		edits: []edit{{"internal/queue/place.go", `	if p.changed != nil {
+		known = p.changed.Mod
+	}
+`, ``}},
+		killers: []killer{inArea("holders", "TestReadersOfASessionShareTheInfo")},
+	},
+	{
+		name: "who follows a leader does not compare its info",
+		why:  "It is the same holder. But its address is another.",
+		edits: []edit{{"watch.go", ` && a.e.Value().Info == b.e.Value().Info
+`, `
+`}},
+		killers: []killer{inArea("holders", "TestWatchHolderSeesAChangedInfo")},
+	},
+	{
+		name: "who follows a leader rechecks whether it holds alone",
+		why:  "The holder has not changed. But the event of its other info was lost.",
+		edits: []edit{{"watch.go", `		ifs = append(ticket.Contends(seen.e), clientv3.Compare(clientv3.ModRevision(seen.e.Key), "=", seen.e.Mod))
+`, `		ifs = ticket.Contends(seen.e)
+`}},
+		killers: []killer{inArea("holders", "TestWatchHolderSeesAChangedInfo")},
+	},
+	{
+		name: "who follows a leader reads again after a recall",
+		why:  "The key was put over, so its info may be another. But the event says that it is not.",
+		edits: []edit{{"watch.go", `		if put {
+			seen.e = now.e
+		}
+`, ``}},
+		killers: []killer{inArea("holders", "TestWatchHolderSeesAChangedInfo")},
+	},
+	{
+		name:    "a name of several is told alone",
+		why:     "The first name stands for all. But who looks at another sees what was.",
+		edits:   []edit{{"holds.go", `return setInfo(ctx, h.m.name, info, h.parts())`, `return setInfo(ctx, h.m.name, info, h.hold.alone[:])`}},
+		killers: []killer{inArea("holders", "TestSetInfoChangesTheInfoAlone")},
+	},
+
 	// ---- recall
 
 	{
