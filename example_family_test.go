@@ -528,6 +528,36 @@ func ExampleWithInfo() {
 	// Output: 10.0.0.1:8080
 }
 
+// A leader tells where it serves once it does.
+func ExampleMutex_SetInfo() {
+	client := exampleClient()
+	defer client.Close()
+	ctx := context.Background()
+	mu, err := etcdlock.New(client, "svc/served", etcdlock.WithInfo("starting"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer mu.Close(ctx)
+	if err := mu.Lock(ctx); err != nil {
+		log.Fatal(err)
+	}
+	for leader, err := range etcdlock.WatchHolder(ctx, client, "svc/served") {
+		if err != nil {
+			log.Fatal(err) // no retry would help
+		}
+		fmt.Println(leader.Info)
+		if leader.Info != "starting" {
+			break
+		}
+		if err := mu.SetInfo(ctx, "10.0.0.1:8080"); err != nil {
+			log.Fatal(err) // ErrLost: the key has gone, and nothing was told
+		}
+	}
+	// Output:
+	// starting
+	// 10.0.0.1:8080
+}
+
 // A proxy sends requests to whoever leads, and to nobody while nobody does.
 func ExampleWatchHolder() {
 	client := exampleClient()

@@ -256,6 +256,36 @@ func TestAProxyFollowsTheLeader(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, w.Code)
 }
 
+// The follower reaches each leader at the port that it has opened, and nobody before.
+func TestALeaderTellsWhereItServes(t *testing.T) {
+	const name = "leader/served"
+	var f follower
+	following, end := context.WithCancel(t.Context())
+	follows := make(chan error, 1)
+	client := newClient(t)
+	go func() { follows <- f.follow(following, client, name) }()
+	for i := range 3 {
+		mu := contract.NewMutex(t, newClient(t), name)
+		leads, stop := context.WithCancel(t.Context())
+		over := make(chan error, 1)
+		go func() {
+			over <- leadAt(leads, mu, "127.0.0.1", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				fmt.Fprint(w, i)
+			}))
+		}()
+		require.Eventually(t, func() bool {
+			w := httptest.NewRecorder()
+			f.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/work", nil))
+			return w.Code == http.StatusOK && w.Body.String() == fmt.Sprint(i)
+		}, contract.Patience, time.Millisecond)
+		stop()
+		require.ErrorIs(t, <-over, context.Canceled)
+		require.Eventually(t, func() bool { return f.leader.Load() == nil }, contract.Patience, time.Millisecond)
+	}
+	end()
+	require.ErrorIs(t, <-follows, context.Canceled)
+}
+
 // Some processes have a copy each, and two of them make changes. No process reads what is
 // no longer true.
 func TestACopyIsGoodUntilTheOriginalChanges(t *testing.T) {

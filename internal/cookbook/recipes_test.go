@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -143,7 +144,7 @@ func takeUp(ctx context.Context, s *etcdlock.Session, name, file string) (*etcdl
 	return h, err
 }
 
-// A follower sends requests to whoever leads. The leader's WithInfo is its URL.
+// A follower sends requests to whoever leads. The leader's info is its URL.
 type follower struct{ leader atomic.Pointer[url.URL] }
 
 // follow learns who leads, until ctx ends.
@@ -153,7 +154,7 @@ func (f *follower) follow(ctx context.Context, client *clientv3.Client, name str
 			return err // asking again would not help
 		}
 		var to *url.URL
-		if leader.Token != 0 {
+		if leader.Info != "" { // otherwise nobody leads, or the leader is not ready yet
 			if to, err = url.Parse(leader.Info); err != nil {
 				return err
 			}
@@ -173,6 +174,23 @@ func (f *follower) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	proxy := httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
 	proxy.ServeHTTP(w, r)
+}
+
+// leadAt serves h whenever this process leads, at a port that is free then, until ctx ends.
+func leadAt(ctx context.Context, mu *etcdlock.Mutex, host string, h http.Handler) error {
+	return mu.Lead(ctx, func(ctx context.Context) error {
+		listener, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+		if err != nil {
+			return err
+		}
+		server := &http.Server{Handler: leading(mu, h)}
+		defer context.AfterFunc(ctx, func() { server.Close() })()
+		defer listener.Close()
+		if err := mu.SetInfo(ctx, "http://"+listener.Addr().String()); err != nil {
+			return err
+		}
+		return server.Serve(listener)
+	})
 }
 
 // leading lets requests through while mu is held: a proxy may not know yet that it is not.

@@ -1674,7 +1674,7 @@ var mutants = []mutant{
 }
 `}},
 		killers: []killer{inArea("holders", "TestSetInfoKeepsARecall"), core("line", "TestAnInfoIsPutIntoAValue")},
-		unexplored: "a ticket does not change its value",
+		unexplored: "A ticket changes no value.",
 	},
 	{
 		name:    "SetInfo puts without a lease",
