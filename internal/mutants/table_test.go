@@ -1706,15 +1706,6 @@ var mutants = []mutant{
 		killers: []killer{inArea("holders", "TestSetInfoOfALostHold")},
 	},
 	{
-		name: "SetInfo does not ask whether its hold goes on",
-		why:  "It is asked once, as it begins. But the hold is unlocked meanwhile, and nil is said of what has ended.",
-		edits: []edit{{"internal/queue/info.go", `	if err := c.whole(); err != nil {
-		return nil, err // its own release may have deleted them
-	}
-`, ``}},
-		killers: []killer{inArea("holders", "TestSetInfoBesideAnUnlock")},
-	},
-	{
 		name:    "SetInfo waits for etcd though its hold has ended",
 		why:     "The caller's context bounds the wait. But it may never end, and the lease has.",
 		edits:   []edit{{"holds.go", `queue.SetInfo(withHold(bounded, h), places`, `queue.SetInfo(bounded, places`}},

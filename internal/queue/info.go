@@ -66,7 +66,10 @@ func SetInfo(ctx context.Context, places []*Place, info string, whole func() err
 }
 
 // next judges the keys as they were read, and returns the values to put over them: none if all have
-// the info. From then on the places know that their values may not be those that were put.
+// the info.
+//
+// Invariant: in the critical section in which the hold is whole the places learn that their values
+// may not be those that were put. So none of them is handed on, or lingers, and is then changed.
 func (c *change) next() (values []string, err error) {
 	k := c.account.keys
 	known := true

@@ -25,7 +25,8 @@ type hold struct {
 	ctx      context.Context
 	deadline func() time.Time // until when the hold is certain; zero if the library does not say
 	unlock   func(ctx context.Context) error
-	late     bool // the context of the call has ended before the work began: it is a hold of nobody
+	setInfo  func(ctx context.Context, info string) error // nil if the hold has none
+	late     bool                                         // the context of the call has ended before the work began: it is a hold of nobody
 }
 
 // recalled reports whether a recall has asked the holder to give the hold back.
@@ -95,6 +96,11 @@ func (e exclusive) hold() *hold {
 	} else {
 		owner := e.mu.IsOwner() // which is how it tells
 		h.token = owner.GetCompare().GetCreateRevision()
+	}
+	if mu, ok := e.mu.(interface {
+		SetInfo(ctx context.Context, info string) error
+	}); ok {
+		h.setInfo = mu.SetInfo
 	}
 	return h
 }
@@ -171,7 +177,7 @@ func holdOf(h *etcdlock.Hold, err error) (*hold, error) {
 		return nil, err
 	}
 	own := h.Context(context.Background())
-	return &hold{token: h.Token(), ctx: own, deadline: h.Deadline, unlock: h.Unlock}, nil
+	return &hold{token: h.Token(), ctx: own, deadline: h.Deadline, unlock: h.Unlock, setInfo: h.SetInfo}, nil
 }
 
 // within is do, for a method that gives its function the context of the hold. That context

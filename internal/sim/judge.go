@@ -39,6 +39,7 @@ const (
 	worn     = "one joined by a key whose lease is not renewed in time"
 	mistaken = "a hold has the key of another kind"
 	noGrace  = "a recalled hold did not have its grace"
+	untold   = "SetInfo did not tell the truth, or a key does not"
 )
 
 const (
@@ -102,6 +103,8 @@ type judge struct {
 	over       bool           // the judge judges no more
 
 	graces map[int64][]time.Duration // that recalls have asked for, by token
+	infos  map[string]*infoCall      // the calls of SetInfo, by the info
+	told   int                       // of them, that have returned nil
 }
 
 // A place is a lock's name and a create revision. One transaction puts one key of a name,
@@ -125,9 +128,10 @@ type keyLife struct {
 	unsure    bool // the Unlock of one of them did not learn whether it released the key
 	barred    bool // when it went, another before it was in its way: its turn never came
 	lease     int64
-	removedBy string // "" while it is there
-	revoked   bool   // with its lease
-	revived   bool   // it was removed, and a set-back has undone that
+	removedBy string   // "" while it is there
+	revoked   bool     // with its lease
+	revived   bool     // it was removed, and a set-back has undone that
+	values    [][]byte // that it has had; the first one was put with it
 }
 
 // A belief is a hold, as its holder sees it.
@@ -198,6 +202,7 @@ func newJudge(side Side, cluster *Cluster) *judge {
 		put:     make(map[string]time.Time),
 		below:   make(map[string]time.Time),
 		graces:  make(map[int64][]time.Duration),
+		infos:   make(map[string]*infoCall),
 	}
 	cluster.mu.Lock()
 	defer cluster.mu.Unlock()
@@ -268,15 +273,13 @@ func (j *judge) changed(change Change) {
 		}
 		if event.Type == mvccpb.Event_PUT {
 			j.noteLocked("etcd: %s put %s at %d", change.By, key, rev)
-			if event.Kv.Version > 1 && change.By == byOperator { // a recall
-				continue
-			}
 			if event.Kv.Version > 1 {
-				j.violatedLocked(harm, "%s put over %s of %s", change.By, key, life.owner)
+				j.putOver(life, event.Kv, change.By)
 				continue
 			}
 			j.put[change.By+" "+nameOf(key)] = time.Now()
-			life = &keyLife{key: key, owner: change.By, rev: rev, put: time.Now(), lease: event.Kv.Lease}
+			life = &keyLife{key: key, owner: change.By, rev: rev, put: time.Now(), lease: event.Kv.Lease,
+				values: [][]byte{event.Kv.Value}}
 			j.keys[key], j.lives[life.place()] = life, life
 			continue
 		}
@@ -572,6 +575,7 @@ func (j *judge) enters(w *worker, name string, h *hold, c *call) *belief {
 			b.life.open++
 		}
 		j.besideLocked(b)
+		j.ownInfoLocked(b)
 		if j.judges(w.p.name) {
 			j.firstLocked(b, v)
 			j.inTurnLocked(b, c)

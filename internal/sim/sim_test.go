@@ -80,6 +80,7 @@ type score struct {
 	Recalls      int            // holds that a recall has ended
 	Heeded       int            // holds that their holder unlocked because of a recall
 	Terms        int            // of leaders that have led
+	Told         int            // infos that holders have set
 }
 
 func (all tally) of(s scenario) *score {
@@ -105,6 +106,7 @@ func (sum *score) add(s *score) {
 	}
 	sum.Beside, sum.Several = sum.Beside+s.Beside, sum.Several+s.Several
 	sum.Recalls, sum.Heeded, sum.Terms = sum.Recalls+s.Recalls, sum.Heeded+s.Heeded, sum.Terms+s.Terms
+	sum.Told += s.Told
 }
 
 // String sums everything up in one line.
@@ -162,8 +164,8 @@ func TestSimulationOfTheFamily(t *testing.T) {
 		all.add(s)
 	}
 	t.Logf("holds: %v, %d of them beside others, %d of several names, %d terms of leaders, "+
-		"%d ended by a recall, %d unlocked because of one",
-		all.Modes, all.Beside, all.Several, all.Terms, all.Recalls, all.Heeded)
+		"%d ended by a recall, %d unlocked because of one; %d infos were set",
+		all.Modes, all.Beside, all.Several, all.Terms, all.Recalls, all.Heeded, all.Told)
 	if t.Failed() || *atMost > 0 {
 		return
 	}
@@ -175,6 +177,7 @@ func TestSimulationOfTheFamily(t *testing.T) {
 	require.NotZero(t, all.Terms)
 	require.NotZero(t, all.Recalls)
 	require.NotZero(t, all.Heeded)
+	require.NotZero(t, all.Told)
 	save(t, Ours, family, sum)
 }
 
@@ -219,6 +222,7 @@ func runSeed(t *testing.T, side Side, who story, seed uint64, sum tally) (broken
 	s.Holds += w.judge.holds
 	s.Beside, s.Several = s.Beside+w.judge.beside, s.Several+w.judge.several
 	s.Recalls, s.Heeded, s.Terms = s.Recalls+w.judge.recalls, s.Heeded+w.judge.heeded, s.Terms+w.judge.terms
+	s.Told += w.judge.told
 	for mode, n := range w.judge.modes {
 		s.Modes[mode] += n
 	}
@@ -379,6 +383,7 @@ func figures(s *score) string {
 	}{
 		{"beside others", s.Beside}, {"of several names", s.Several}, {"of leaders", s.Terms},
 		{"ended by a recall", s.Recalls}, {"unlocked because of one", s.Heeded},
+		{"infos set", s.Told},
 	} {
 		if some.n > 0 {
 			parts = append(parts, fmt.Sprintf("%s: %d", some.of, some.n))

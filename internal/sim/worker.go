@@ -255,6 +255,7 @@ func (w *worker) holds(b *belief) {
 	working, done := context.WithTimeout(context.Background(), w.whileFaulty(most))
 	defer done()
 	defer w.p.w.meetings.comes(w.line(b.name), done)()
+	defer w.informs(working, b)()
 	select {
 	case <-working.Done():
 	case <-b.hold.ctx.Done():

@@ -38,6 +38,7 @@ type world struct {
 	several  int      // likewise, how many want several names at once
 	leading  int      // likewise, how many are candidates
 	recalls  bool     // an operator recalls holds and waiters
+	informs  bool     // holders change their infos
 	permits  int      // likewise, how many want permits
 	limit    int      // the number of permits, 0 if nobody wants any; some processes count on one less
 	each     int      // goroutines of each Session
@@ -92,6 +93,7 @@ func newFamily(seed uint64) *world {
 	w.story, w.each = family, 2+r.IntN(3)
 	w.reading = []int{5, 7, 9}[r.IntN(3)]
 	w.several, w.recalls = r.IntN(4), r.IntN(2) == 0
+	w.informs = generator(seed, "infos").IntN(3) == 0
 	if r.IntN(3) == 0 {
 		w.reading, w.permits, w.limit = w.reading/3, w.reading-w.reading/3, 1+r.IntN(4)
 	}
