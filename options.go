@@ -107,7 +107,6 @@ type config struct {
 	trace          *Trace
 
 	texts [line.Kinds]line.Text // of the values of keys, by their kind
-	kept  line.Text             // of a key that stays after its hold, by WithMinHold
 }
 
 // WithTTL sets the time to live of the lease: how long a crashed holder blocks other
@@ -326,9 +325,7 @@ func configure[O SessionOption](c config, to use, opts []O) (config, error) {
 		return c, fmt.Errorf("etcdlock: safety margin %v is not below the TTL %v", c.margin, c.ttl)
 	}
 	c.ttl = wholeSeconds(c.ttl)
-	host, pid := identity()
-	v := line.Value{Owner: c.owner, Host: host, PID: pid, Info: c.info}
-	c.kept, _ = line.NewText(v, line.Exclusive)
+	v := c.told()
 	v.Recallable = c.recall > 0
 	for k := range c.texts {
 		text, err := line.NewText(v, line.Kind(k))
@@ -346,6 +343,12 @@ func wholeSeconds(d time.Duration) time.Duration {
 		d += time.Second - part
 	}
 	return d
+}
+
+// told is what keys tell of their contenders.
+func (c *config) told() line.Value {
+	host, pid := identity()
+	return line.Value{Owner: c.owner, Host: host, PID: pid, Info: c.info}
 }
 
 func defaultConfig() config {

@@ -38,10 +38,24 @@ func newPlaceLocked(c *claim, k *queue.Account) *place {
 // value is the value of p's key, which is put now.
 func (p *place) value() string { return p.m.cfg.value(p.Ticket.Kind) }
 
+// kept is the value of p's key where that stays from now on though its hold has ended here, until
+// a time: with the info that SetInfo has set, if it was called. detached says that another Session
+// may adopt it.
+func (p *place) kept(until time.Time, detached bool) string {
+	p.m.s.mu.Lock()
+	defer p.m.s.mu.Unlock()
+	v := p.m.cfg.told()
+	if info, changed := p.ChangedLocked(); changed {
+		v.Info = info
+	}
+	text, _ := line.NewText(v, line.Exclusive) // as in configure
+	return text.Kept(p.Since, until, detached)
+}
+
 // tellsOf reports whether the value of p's key is true of a hold of c: the label, the info, and
-// whether it may be recalled. It is not once SetInfo was called. (Do not have c hold at p otherwise: a recall would be refused though
-// the hold listens, or written though the hold does not.
-// TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue.)
+// whether it may be recalled. It is not once SetInfo was called. (Do not have c hold at p
+// otherwise: a recall would be refused though the hold listens, or written though the hold does
+// not. TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue.)
 func (p *place) tellsOf(c *claim) bool {
 	_, changed := p.ChangedLocked()
 	return !changed && p.m.cfg.texts[p.Ticket.Kind] == c.m.cfg.texts[c.kind]

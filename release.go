@@ -207,7 +207,7 @@ func (r *release) attempt(ctx context.Context, retry *attempt.Backoff) etcd.Outc
 	case r.Together():
 		value = r.put.value()
 	case r.Moves():
-		value = r.h.m.cfg.kept.Kept(r.h.place.Since, r.until, r.detaches())
+		value = r.h.place.kept(r.until, r.detaches())
 	}
 	done := s.etcd.Commit(ctx, retry, r.Txn(value))
 	if r.Moves() && done.Err != nil && attempt.Is(done.Err, rpctypes.ErrLeaseNotFound) {

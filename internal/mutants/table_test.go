@@ -1749,6 +1749,15 @@ var mutants = []mutant{
 		killers: []killer{inArea("holders", "TestAKeyThatMayHaveAnotherInfoIsNotSharedOn")},
 	},
 	{
+		name: "a key that outlasts its hold tells the info of the options",
+		why:  "The hold is over, and its SetInfo with it. But the key stays, and a follower finds another address.",
+		edits: []edit{{"place.go", `	if info, changed := p.ChangedLocked(); changed {
+		v.Info = info
+	}
+`, ``}},
+		killers: []killer{inArea("holders", "TestAKeyThatOutlastsItsHoldKeepsTheInfo")},
+	},
+	{
 		name: "its own process tells the info of the options",
 		why:  "They say what the hold is. But SetInfo has changed it, and etcd says so.",
 		edits: []edit{{"place.go", `	if info, changed := p.ChangedLocked(); changed {
