@@ -26,7 +26,8 @@ const fewOldest = 3
 // for programs that follow a leader without being candidates: proxies, dashboards. While there is
 // no holder it yields the zero Contender. Of several holders (readers, or permits) it yields the
 // first in line. [WithInfo] is how a holder tells its address. A holder that changes its Info, by
-// [Mutex.SetInfo] or [Hold.SetInfo], is yielded again.
+// [Mutex.SetInfo] or [Hold.SetInfo], is yielded again, and so is one whose hold was detached, was
+// adopted, or is over while the name stays taken (Contender.Until).
 //
 // Changes that follow each other closely may be skipped, but they are never reordered, and the
 // last one always comes: within milliseconds, or about two seconds later if an event was lost.
@@ -128,9 +129,9 @@ func answered(ctx context.Context) (context.Context, context.CancelFunc) {
 	return asking, func() { stop(); cancel() }
 }
 
-// is reports whether a and b show the same hold with the same info, or none.
+// is reports whether a and b show the same hold, of which they tell the same, or none.
 func (a snapshot) is(b snapshot) bool {
-	return a.e.Key == b.e.Key && a.e.Rev == b.e.Rev && a.e.Value().Info == b.e.Value().Info
+	return a.e.Key == b.e.Key && a.e.Rev == b.e.Rev && a.e.Value() == b.e.Value()
 }
 
 // contender is e as a Contender, the zero Contender if there is no holder.
@@ -195,7 +196,7 @@ func (w *holderWatch) wait(ctx, asking context.Context, seen snapshot) {
 	}
 }
 
-// changes reports whether events say that the holder is another now, or has another info. A key
+// changes reports whether events say that the holder is another now, or tells something else. A key
 // that was put over stays the holder's if it keeps its place: then seen is as of now.
 func (w *holderWatch) changes(seen *snapshot, events []*clientv3.Event) bool {
 	for _, event := range events {
