@@ -54,7 +54,7 @@ func (p permit) held() int { return max(1, int(p.weight)) }
 // newClaim is a claim of a call that has started. It is in no queue yet.
 func (w request) newClaim(caller context.Context, started time.Time) *claim {
 	c := &claim{m: w.m, kind: w.kind, permit: w.permit, caller: caller, started: started}
-	c.Try = w.try
+	c.Try, c.Asks = w.try, w.m.cfg.ask != nil && !w.try
 	c.alone[0] = c
 	c.waiter.Value, c.waiter.Shares, c.waiter.Steps = c, w.kind == line.Read, w.kind == line.Permit
 	return c

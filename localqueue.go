@@ -18,6 +18,9 @@ type localLine struct {
 	ahead line.Ahead // before the last place, if it was given up without a hold
 	tries int        // claims in the queue that wait for no other contender
 
+	asks   bool    // a claim that asks has come, and may wait
+	asking *asking // what such claims have asked; nil if they need not ask
+
 	marked     bool       // its admission follows at the Unlock
 	markedNext *localLine // the one that was marked before it
 }

@@ -103,6 +103,7 @@ type config struct {
 	handoff        int           // 0: strict order
 	linger         time.Duration // 0: none
 	recall         time.Duration // the longest grace; 0: holds do not listen
+	ask            *line.Recall  // what a wait asks of a holder; nil: nothing
 	logger         *slog.Logger  // nil: silence
 	trace          *Trace
 

@@ -5,12 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/ticket"
+	"github.com/etcdlock/etcdlock/internal/turn"
 )
 
 // A RecallRequest asks a holder to give the lock back; see [Recall].
@@ -58,38 +64,58 @@ func Recall(ctx context.Context, kv clientv3.KV, c Contender, r RecallRequest) e
 	if err != nil {
 		return failed("recall", c.Name, err)
 	}
-	read := resp.Kvs
+	who := line.Entry{Key: c.Key, Rev: c.Token}
+	err = writeRecall(who, request, resp.Kvs, func(t ticket.Txn) (bool, []*mvccpb.KeyValue, error) {
+		resp, err := kv.Txn(ctx).If(t.If...).Then(t.Then...).Else(t.Else...).Commit()
+		if err != nil || resp.Succeeded {
+			return true, nil, err
+		}
+		return false, resp.Responses[0].GetResponseRange().GetKvs(), nil
+	})
+	if err != nil {
+		return failed("recall", c.Name, err)
+	}
+	return nil
+}
+
+// writeRecall writes request into the value of the key of a contender, who, by what was read of it,
+// unless that is gone or has a request with no longer a grace. commit sends a transaction, and
+// returns what its Else has read if it has done nothing.
+func writeRecall(
+	who line.Entry, request line.Recall, read []*mvccpb.KeyValue,
+	commit func(ticket.Txn) (done bool, read []*mvccpb.KeyValue, err error),
+) error {
 	for {
-		e, there := line.Find(read, c.Key)
-		if !there || e.Rev != c.Token {
+		i := slices.IndexFunc(read, func(kv *mvccpb.KeyValue) bool { return string(kv.Key) == who.Key })
+		if i < 0 || read[i].CreateRevision != who.Rev {
 			return nil
 		}
+		e := line.EntryOf(read[i])
 		if e.Lease == 0 || !e.Value().Recallable {
-			return failed("recall", c.Name, ErrNotRecallable)
+			return ErrNotRecallable
 		}
 		if earlier, ok := e.Recall(); ok && earlier.Grace <= request.Grace { // or it is this very one
 			return nil
 		}
 		value, err := e.Recalled(request)
 		if err != nil {
-			return failed("recall", c.Name, err)
+			return err
 		}
 		// (Do not leave out the mod revision: a late copy would take back another request.
 		// TestALateCopyOfARecallDoesNothing. Nor put with a lease: the key would outlive its
 		// holder's, or go with another. TestARecallKeepsPlaceTokenAndLease.)
-		resp, err := kv.Txn(ctx).
-			If(clientv3.Compare(clientv3.CreateRevision(c.Key), "=", c.Token),
-				clientv3.Compare(clientv3.ModRevision(c.Key), "=", read[0].ModRevision)).
-			Then(clientv3.OpPut(c.Key, value, clientv3.WithIgnoreLease())).
-			Else(clientv3.OpGet(c.Key)).
-			Commit()
-		if err != nil {
-			return failed("recall", c.Name, err)
+		done, then, err := commit(ticket.Txn{
+			If: []clientv3.Cmp{
+				clientv3.Compare(clientv3.CreateRevision(who.Key), "=", who.Rev),
+				clientv3.Compare(clientv3.ModRevision(who.Key), "=", read[i].ModRevision),
+			},
+			Then: []clientv3.Op{clientv3.OpPut(who.Key, value, clientv3.WithIgnoreLease())},
+			Else: []clientv3.Op{clientv3.OpGet(who.Key)},
+		})
+		if done || err != nil {
+			return err
 		}
-		if resp.Succeeded {
-			return nil
-		}
-		read = resp.Responses[0].GetResponseRange().GetKvs()
+		read = then
 	}
 }
 
@@ -121,6 +147,228 @@ func WithRecall(most time.Duration) Option {
 		c.recall = most
 		return positive("WithRecall", most)
 	})
+}
+
+// WithAsk makes a wait (of Lock, RLock, Acquire, LockAll, Lead and their like) ask the contenders that
+// hold before it to give way: it recalls each of them with r, as [Recall] does, once a hold, as soon
+// as it knows that the contender holds. A holder that does not listen (see [WithRecall]) is left
+// alone, and so is a contender that only waits. Nothing is overtaken: the wait goes on in its place.
+// TryLock and its like do not wait for a contender, and ask none. An invalid r is an error of what
+// the option is given to: a negative Grace, a By or Reason that is longer than 256 bytes, or not
+// valid UTF-8.
+//
+// The wait asks all holders that it finds when it queues, and each that begins to hold later. In a
+// line of more than eight before it, it asks a later one once that one is right before it. (Behind
+// readers it may miss one of a long line.) Of several permits, or readers, it asks all. It is done in the
+// background: the wait is neither longer nor an error for it, and what fails is logged at Warn.
+//
+// Without a wait it costs nothing. With one it costs a read and a transaction for each holder that
+// is asked, nothing for one that does not listen or was asked already, but a read in a line of more
+// than eight, and nothing for a hold of the same Session. The request is in the value of the holder's key, so of many waits
+// one writes it: 1,000 that queue at once behind one holder read it up to 1,000 times, and write
+// once. In a line of more than eight before it a wait has one more watch, and up to three more
+// reads. While etcd does not answer a request is sent three times at most, and again
+// with the next news of the line; it ends with the wait, and with Close.
+func WithAsk(r RecallRequest) Option {
+	return option("WithAsk", 0, func(c *config) error {
+		request := r.line(uuid.NewString())
+		c.ask = &request
+		if err := request.Check(); err != nil {
+			return fmt.Errorf("etcdlock: WithAsk: %w", err)
+		}
+		return nil
+	})
+}
+
+const (
+	// mostAsked is how many contenders are read at most to find several that hold.
+	mostAsked = 1000
+
+	// askTries is how often a request of an asking is sent at most, before the next news.
+	askTries = 3
+)
+
+// An asking is what the waits of a local line have asked of the contenders that hold before them.
+//
+// Invariant: in an epoch a contender is asked once, unless a wait comes with a shorter grace, and
+// only after a reading of that epoch has shown that it holds. (TestAWaiterIsNotAskedBeforeItHolds,
+// TestAHolderOfBeforeARestoreIsNotAsked.)
+type asking struct {
+	// Set once, then only read.
+	epoch *etcd.Epoch
+	ctx   context.Context // of the requests
+	stop  context.CancelFunc
+
+	// Guarded by Session.mu.
+	asked map[holder]time.Duration // with what grace they were asked, or need not be
+	sends bool                     // requests are under way
+}
+
+// A holder is a contender that holds, whatever else was read of it.
+type holder struct {
+	key string
+	rev int64
+}
+
+// isNewsLocked reports whether e, which holds, was not asked with so short a grace, and notes that
+// it is now.
+func (a *asking) isNewsLocked(e line.Entry, grace time.Duration) bool {
+	who := holder{e.Key, e.Rev}
+	if earlier, asked := a.asked[who]; asked && earlier <= grace {
+		return false
+	}
+	a.asked[who] = grace
+	return true
+}
+
+// askLocked asks the contenders that hold before the waits of n, if a wait asks and there is news.
+// It tells the holds of the Session itself, and the other ones in the background.
+func (n *localLine) askLocked() {
+	if !n.asks {
+		return
+	}
+	asker := n.askerLocked()
+	if a := n.asking; a != nil && (!n.asks || a.epoch != n.s.etcd.Epoch()) {
+		n.asking = nil
+		n.s.mu.After(a.stop)
+	}
+	if asker == nil {
+		return
+	}
+	if n.asking == nil {
+		n.asking = &asking{epoch: n.s.etcd.Epoch(), asked: make(map[holder]time.Duration)}
+		n.asking.ctx, n.asking.stop = context.WithCancel(n.s.ctx)
+	}
+	a, request := n.asking, *asker.m.cfg.ask
+	for c := range n.queue.Having() {
+		p := c.place
+		holds := c.hold != nil && c.hold.state == holdWhole && p.Ticket.State() == ticket.Held
+		if holds && a.isNewsLocked(p.Ticket.Entry(), request.Grace) {
+			p.RecallLocked(request)
+		}
+	}
+	p := n.queue.Owner().place
+	if p == nil || a.sends {
+		return
+	}
+	var news line.Line
+	for _, e := range p.HoldersLocked() {
+		if a.isNewsLocked(e, request.Grace) && !needsNoRecall(e, request) {
+			news = append(news, e)
+		}
+	}
+	if len(news) > 0 {
+		a.sends = true
+		own := p.Ticket.Entry()
+		n.s.tasks.GoLocked(func() { n.ask(a, asker.m, own, news) })
+	}
+}
+
+// askerLocked is the wait of n that asks with the shortest grace, nil if none asks. It leaves out
+// reads and permits that come, and may get their turn beside the holds of their Session: etcd, or a
+// watch, has to tell first. (TestAReadThatJoinsAsksNobody.)
+func (n *localLine) askerLocked() (asker *claim) {
+	n.asks = false
+	first := n.queue.First()
+	comes := first != nil && !first.Value.exclusive() &&
+		n.admissionLocked(first.Value.kind, first.Early()) != mustQueue
+	for c := range n.queue.All() {
+		standing := c.waiter.Standing()
+		comes = comes && standing == turn.Waiting && c.kind == first.Value.kind
+		if !c.Asks || c.hold != nil || standing == turn.Left {
+			continue
+		}
+		n.asks = true
+		if !comes && (asker == nil || c.m.cfg.ask.Grace < asker.m.cfg.ask.Grace) {
+			asker = c
+		}
+	}
+	return asker
+}
+
+// needsNoRecall reports whether what was read of e shows that it does not listen, or has a request
+// with no longer a grace.
+func needsNoRecall(e line.Entry, request line.Recall) bool {
+	if e.Bare() { // perhaps only its key was read
+		return false
+	}
+	earlier, ok := e.Recall()
+	return !e.Value().Recallable || ok && earlier.Grace <= request.Grace
+}
+
+// ask recalls the contenders of which there is news, and that hold before own, for m. It ends with
+// the waits that ask, and with the Session.
+func (n *localLine) ask(a *asking, m *lockHandle, own line.Entry, news line.Line) {
+	err := n.recallHolders(a, *m.cfg.ask, own, news)
+	n.s.mu.Lock()
+	defer n.s.mu.Unlock()
+	a.sends = false
+	switch {
+	case a.ctx.Err() != nil:
+	case err == nil:
+		n.MarkLocked() // there may have been more news
+	default:
+		m.log(slog.LevelWarn, "holder not asked to give way", "name", m.name, "error", err)
+		if !attempt.Refused(err) {
+			clear(a.asked)
+		}
+	}
+}
+
+// recallHolders recalls the contenders that hold before own, where a has not asked them, or they
+// are in news. A single one that is exclusive needs no reading of the line.
+func (n *localLine) recallHolders(
+	a *asking, request line.Recall, own line.Entry, news line.Line,
+) error {
+	conn, retry := n.s.etcd, attempt.Backoff{Policy: attempt.Spare}
+	query := etcd.Range(news[0].Key)
+	if news[0].Kind() != line.Exclusive {
+		query = etcd.Range(line.Prefix(n.Name), clientv3.WithPrefix(), clientv3.WithLimit(mostAsked),
+			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
+	}
+	read, err := conn.ReadBy(a.ctx, query, retry, fewTries())
+	if err != nil || read.Epoch != a.epoch {
+		return err
+	}
+	kvs := read.Ranges[0].Kvs
+	for _, e := range line.Of(n.Name, kvs).Before(own).Holding() {
+		if !n.isToBeAsked(a, e, request.Grace, news) {
+			continue
+		}
+		err := writeRecall(e, request, kvs, func(t ticket.Txn) (bool, []*mvccpb.KeyValue, error) {
+			written, err := conn.WriteBy(a.ctx, t, retry, fewTries())
+			if err != nil || written.Holds {
+				return true, nil, err
+			}
+			return false, written.Ranges[0].Kvs, nil
+		})
+		if err != nil && err != ErrNotRecallable {
+			return err
+		}
+	}
+	return nil
+}
+
+// isToBeAsked reports whether e is in news, or was not asked.
+func (n *localLine) isToBeAsked(
+	a *asking, e line.Entry, grace time.Duration, news line.Line,
+) bool {
+	n.s.mu.Lock()
+	defer n.s.mu.Unlock()
+	isNews := func(o line.Entry) bool { return o.Key == e.Key && o.Rev == e.Rev }
+	return a.isNewsLocked(e, grace) || slices.ContainsFunc(news, isNews)
+}
+
+// fewTries returns a function that returns the error which it is told of, once it was told often
+// enough.
+func fewTries() func(error) error {
+	tries := 0
+	return func(err error) error {
+		if tries++; tries < askTries {
+			return nil
+		}
+		return err
+	}
 }
 
 var (

@@ -316,6 +316,21 @@ func (c *Conn) txn(
 	return resp, err
 }
 
+// WriteBy is ReadBy with a transaction that writes. It may be carried out any number of times, and
+// the answer is that to any of its copies.
+func (c *Conn) WriteBy(
+	ctx context.Context, t ticket.Txn, retry attempt.Backoff, failed func(error) error,
+) (Reading, error) {
+	return untilAnswered(ctx, c, retry, failed, func(ctx context.Context) (Reading, error) {
+		sent := c.Epoch()
+		resp, err := c.txn(ctx, t.If, t.Then, t.Else)
+		if err != nil {
+			return Reading{}, err
+		}
+		return Reading{resp.Header, sent, resp.Succeeded, rangesOf(resp)}, nil
+	})
+}
+
 // Delete deletes the very key that was read, by one request in the time of an attempt.
 func (c *Conn) Delete(ctx context.Context, e line.Entry) error {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout())

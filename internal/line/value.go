@@ -106,7 +106,7 @@ type storedRecall struct {
 func (r Recall) Check() error {
 	switch {
 	case r.Grace < 0:
-		return errors.New("the grace is negative")
+		return fmt.Errorf("the grace %v is negative", r.Grace)
 	case len(r.By) > MaxRecallText || len(r.Reason) > MaxRecallText:
 		return errors.New("who asks, or why, is longer than 256 bytes")
 	case !utf8.ValidString(r.By) || !utf8.ValidString(r.Reason):
