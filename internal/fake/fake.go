@@ -46,7 +46,7 @@ type Call struct {
 	Lease   clientv3.LeaseID // for the methods of leases; 0 for Grant
 	Puts    []string         // keys, in the Then of a Txn
 	Deletes []string         // keys, in the Then of a Txn
-	Gets    []string         // keys, in the Then of a Txn
+	Gets    []string         // keys, in the Then of a Txn, or where a Range begins
 }
 
 // An Effect says what becomes of a Call. The zero Effect lets it pass.

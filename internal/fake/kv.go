@@ -94,7 +94,7 @@ func (k *kvClient) Txn(ctx context.Context, in *pb.TxnRequest, _ ...grpc.CallOpt
 }
 
 func (k *kvClient) Range(ctx context.Context, in *pb.RangeRequest, _ ...grpc.CallOption) (*pb.RangeResponse, error) {
-	return send(ctx, k.port, Call{Method: Range}, func() (*pb.RangeResponse, error) {
+	return send(ctx, k.port, Call{Method: Range, Gets: []string{string(in.Key)}}, func() (*pb.RangeResponse, error) {
 		k.s.mu.Lock()
 		defer k.s.mu.Unlock()
 		reply, err := k.s.store.Now().Range(in)
