@@ -188,7 +188,7 @@ func (c *claim) holdAtOnce() *hold {
 // enterLocked brings c into its line by a way.
 func (c *claim) enterLocked(way wayIn) {
 	n := c.local
-	n.asks = n.asks || c.Asks
+	n.asking.may = n.asking.may || c.Asks
 	switch way {
 	case owns:
 		n.GiveWayLocked()

@@ -13,13 +13,11 @@ import (
 type localLine struct {
 	queue.Line // etcd's line, as it is known
 	keeping
-	s     *session
-	queue turn.Queue[*claim, *place]
-	ahead line.Ahead // before the last place, if it was given up without a hold
-	tries int        // claims in the queue that wait for no other contender
-
-	asks   bool    // a claim that asks has come, and may wait
-	asking *asking // what such claims have asked; nil if they need not ask
+	s      *session
+	queue  turn.Queue[*claim, *place]
+	ahead  line.Ahead // before the last place, if it was given up without a hold
+	tries  int        // claims in the queue that wait for no other contender
+	asking asking
 
 	marked     bool       // its admission follows at the Unlock
 	markedNext *localLine // the one that was marked before it
@@ -43,7 +41,7 @@ func lineAtLocked(s *session, at, name string) *localLine {
 		s.sweepAt = max(minSweep, 2*len(s.lines))
 	}
 	n := &localLine{s: s, ahead: line.None}
-	n.keeping.of = n
+	n.keeping.of, n.asking.of = n, n
 	n.Init(s.keys, name, n)
 	s.lines[at] = n
 	return n

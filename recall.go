@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"time"
 
@@ -30,9 +31,14 @@ type RecallRequest struct {
 	Grace time.Duration
 }
 
-// line is r as it is stored.
+// line is r as it is stored. (Do not leave the grace as it is: the same request would be found to have
+// a shorter grace than the stored one, and be written again. TestManyWaitsAskAHolderOnce.)
 func (r RecallRequest) line(id string) line.Recall {
-	return line.Recall{ID: id, By: r.By, Reason: r.Reason, Grace: r.Grace}
+	grace := r.Grace
+	if more := grace % time.Millisecond; more > 0 && grace < math.MaxInt64-time.Millisecond {
+		grace += time.Millisecond - more
+	}
+	return line.Recall{ID: id, By: r.By, Reason: r.Reason, Grace: grace}
 }
 
 // requestOf is a stored request.
@@ -188,20 +194,28 @@ const (
 	askTries = 3
 )
 
-// An asking is what the waits of a local line have asked of the contenders that hold before them.
+// An asking is what the waits of a local line ask of the contenders that hold before them.
+// Session.mu guards it.
+type asking struct {
+	of  *localLine // set once
+	may bool       // a claim that asks has come, and may wait
+	*requests
+}
+
+// requests are what waits have asked since one has come that asks; nil before.
 //
 // Invariant: in an epoch a contender is asked once, unless a wait comes with a shorter grace, and
 // only after a reading of that epoch has shown that it holds. (TestAWaiterIsNotAskedBeforeItHolds,
 // TestAHolderOfBeforeARestoreIsNotAsked.)
-type asking struct {
+type requests struct {
 	// Set once, then only read.
 	epoch *etcd.Epoch
-	ctx   context.Context // of the requests
+	ctx   context.Context
 	stop  context.CancelFunc
 
 	// Guarded by Session.mu.
 	asked map[holder]time.Duration // with what grace they were asked, or need not be
-	sends bool                     // requests are under way
+	sends bool                     // some are under way
 }
 
 // A holder is a contender that holds, whatever else was read of it.
@@ -212,34 +226,34 @@ type holder struct {
 
 // isNewsLocked reports whether e, which holds, was not asked with so short a grace, and notes that
 // it is now.
-func (a *asking) isNewsLocked(e line.Entry, grace time.Duration) bool {
+func (r *requests) isNewsLocked(e line.Entry, grace time.Duration) bool {
 	who := holder{e.Key, e.Rev}
-	if earlier, asked := a.asked[who]; asked && earlier <= grace {
+	if earlier, asked := r.asked[who]; asked && earlier <= grace {
 		return false
 	}
-	a.asked[who] = grace
+	r.asked[who] = grace
 	return true
 }
 
-// askLocked asks the contenders that hold before the waits of n, if a wait asks and there is news.
-// It tells the holds of the Session itself, and the other ones in the background.
-func (n *localLine) askLocked() {
-	if !n.asks {
+// askLocked asks the contenders that hold before the waits, if a wait asks and there is news. It
+// tells the holds of the Session itself, and the other ones in the background.
+func (a *asking) askLocked() {
+	if !a.may {
 		return
 	}
-	asker := n.askerLocked()
-	if a := n.asking; a != nil && (!n.asks || a.epoch != n.s.etcd.Epoch()) {
-		n.asking = nil
+	n, asker := a.of, a.askerLocked()
+	if a.requests != nil && (!a.may || a.epoch != n.s.etcd.Epoch()) {
 		n.s.mu.After(a.stop)
+		a.requests = nil
 	}
 	if asker == nil {
 		return
 	}
-	if n.asking == nil {
-		n.asking = &asking{epoch: n.s.etcd.Epoch(), asked: make(map[holder]time.Duration)}
-		n.asking.ctx, n.asking.stop = context.WithCancel(n.s.ctx)
+	if a.requests == nil {
+		a.requests = &requests{epoch: n.s.etcd.Epoch(), asked: make(map[holder]time.Duration)}
+		a.ctx, a.stop = context.WithCancel(n.s.ctx)
 	}
-	a, request := n.asking, *asker.m.cfg.ask
+	request := *asker.m.cfg.ask
 	for c := range n.queue.Having() {
 		p := c.place
 		holds := c.hold != nil && c.hold.state == holdWhole && p.Ticket.State() == ticket.Held
@@ -259,17 +273,17 @@ func (n *localLine) askLocked() {
 	}
 	if len(news) > 0 {
 		a.sends = true
-		own := p.Ticket.Entry()
-		n.s.tasks.GoLocked(func() { n.ask(a, asker.m, own, news) })
+		r, own := a.requests, p.Ticket.Entry()
+		n.s.tasks.GoLocked(func() { r.send(asker.m, n, own, news) })
 	}
 }
 
-// askerLocked is the wait of n that asks with the shortest grace, nil if none asks. It leaves out
-// reads and permits that come, and may get their turn beside the holds of their Session: etcd, or a
+// askerLocked is the wait that asks with the shortest grace, nil if none asks. It leaves out reads
+// and permits that come, and may get their turn beside the holds of their Session: etcd, or a
 // watch, has to tell first. (TestAReadThatJoinsAsksNobody.)
-func (n *localLine) askerLocked() (asker *claim) {
-	n.asks = false
-	first := n.queue.First()
+func (a *asking) askerLocked() (asker *claim) {
+	a.may = false
+	n, first := a.of, a.of.queue.First()
 	comes := first != nil && !first.Value.exclusive() &&
 		n.admissionLocked(first.Value.kind, first.Early()) != mustQueue
 	for c := range n.queue.All() {
@@ -278,7 +292,7 @@ func (n *localLine) askerLocked() (asker *claim) {
 		if !c.Asks || c.hold != nil || standing == turn.Left {
 			continue
 		}
-		n.asks = true
+		a.may = true
 		if !comes && (asker == nil || c.m.cfg.ask.Grace < asker.m.cfg.ask.Grace) {
 			asker = c
 		}
@@ -296,47 +310,42 @@ func needsNoRecall(e line.Entry, request line.Recall) bool {
 	return !e.Value().Recallable || ok && earlier.Grace <= request.Grace
 }
 
-// ask recalls the contenders of which there is news, and that hold before own, for m. It ends with
-// the waits that ask, and with the Session.
-func (n *localLine) ask(a *asking, m *lockHandle, own line.Entry, news line.Line) {
-	err := n.recallHolders(a, *m.cfg.ask, own, news)
-	n.s.mu.Lock()
-	defer n.s.mu.Unlock()
-	a.sends = false
+// send recalls the contenders of which there is news, and that hold before own, for a wait of m in
+// n. It ends with the waits that ask, and with the Session.
+func (r *requests) send(m *lockHandle, n *localLine, own line.Entry, news line.Line) {
+	err := r.recallHolders(m, own, news)
+	m.s.mu.Lock()
+	defer m.s.mu.Unlock()
+	r.sends = false
 	switch {
-	case a.ctx.Err() != nil:
+	case r.ctx.Err() != nil:
 	case err == nil:
 		n.MarkLocked() // there may have been more news
 	default:
 		m.log(slog.LevelWarn, "holder not asked to give way", "name", m.name, "error", err)
 		if !attempt.Refused(err) {
-			clear(a.asked)
+			clear(r.asked)
 		}
 	}
 }
 
-// recallHolders recalls the contenders that hold before own, where a has not asked them, or they
-// are in news. A single one that is exclusive needs no reading of the line.
-func (n *localLine) recallHolders(
-	a *asking, request line.Recall, own line.Entry, news line.Line,
-) error {
-	conn, retry := n.s.etcd, attempt.Backoff{Policy: attempt.Spare}
+// recallHolders recalls the contenders that hold before own, where they are in news, or were not
+// asked. To find a single one that is exclusive it need not read the line.
+func (r *requests) recallHolders(m *lockHandle, own line.Entry, news line.Line) error {
+	conn, request, spare := m.s.etcd, *m.cfg.ask, attempt.Backoff{Policy: attempt.Spare}
 	query := etcd.Range(news[0].Key)
 	if news[0].Kind() != line.Exclusive {
-		query = etcd.Range(line.Prefix(n.Name), clientv3.WithPrefix(), clientv3.WithLimit(mostAsked),
+		query = etcd.Range(line.Prefix(m.name), clientv3.WithPrefix(), clientv3.WithLimit(mostAsked),
 			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
 	}
-	read, err := conn.ReadBy(a.ctx, query, retry, fewTries())
-	if err != nil || read.Epoch != a.epoch {
+	read, err := conn.ReadBy(r.ctx, query, spare, fewTries())
+	if err != nil || read.Epoch != r.epoch {
 		return err
 	}
 	kvs := read.Ranges[0].Kvs
-	for _, e := range line.Of(n.Name, kvs).Before(own).Holding() {
-		if !n.isToBeAsked(a, e, request.Grace, news) {
-			continue
-		}
+	for _, e := range r.yetToAsk(m, line.Of(m.name, kvs).Before(own).Holding(), news) {
 		err := writeRecall(e, request, kvs, func(t ticket.Txn) (bool, []*mvccpb.KeyValue, error) {
-			written, err := conn.WriteBy(a.ctx, t, retry, fewTries())
+			written, err := conn.WriteBy(r.ctx, t, spare, fewTries())
 			if err != nil || written.Holds {
 				return true, nil, err
 			}
@@ -349,14 +358,17 @@ func (n *localLine) recallHolders(
 	return nil
 }
 
-// isToBeAsked reports whether e is in news, or was not asked.
-func (n *localLine) isToBeAsked(
-	a *asking, e line.Entry, grace time.Duration, news line.Line,
-) bool {
-	n.s.mu.Lock()
-	defer n.s.mu.Unlock()
-	isNews := func(o line.Entry) bool { return o.Key == e.Key && o.Rev == e.Rev }
-	return a.isNewsLocked(e, grace) || slices.ContainsFunc(news, isNews)
+// yetToAsk are the holders that are in news, or were not asked.
+func (r *requests) yetToAsk(m *lockHandle, holders, news line.Line) (rest line.Line) {
+	m.s.mu.Lock()
+	defer m.s.mu.Unlock()
+	for _, e := range holders {
+		isNews := func(o line.Entry) bool { return o.Key == e.Key && o.Rev == e.Rev }
+		if r.isNewsLocked(e, m.cfg.ask.Grace) || slices.ContainsFunc(news, isNews) {
+			rest = append(rest, e)
+		}
+	}
+	return rest
 }
 
 // fewTries returns a function that returns the error which it is told of, once it was told often

@@ -149,7 +149,7 @@ func (all *markedLines) SettleLocked() {
 	for n := all.last; n != nil; n = all.last {
 		n.marked, n.markedNext, all.last = false, nil, n.markedNext
 		n.admitLocked()
-		n.askLocked()
+		n.asking.askLocked()
 	}
 }
 

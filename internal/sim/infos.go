@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/line"
 )
 
 // An infoCall is one call of SetInfo. Each has an info of its own.
@@ -80,14 +81,14 @@ func (j *judge) informed(c *infoCall, err error) {
 	}
 }
 
-// putOver judges a put over a key that keeps its create revision: a recall by the operator, or
-// another info by the key's own holder. Everything else stays as it was, the lease too.
+// putOver judges a put over a key that keeps its create revision: a recall by the operator or by a
+// wait, or another info by the key's own holder. Everything else stays as it was, the lease too.
 func (j *judge) putOver(life *keyLife, kv *mvccpb.KeyValue, by string) {
-	field := "info"
-	if by == byOperator {
+	was := life.values[:min(int(kv.Version-1), len(life.values))] // a set-back may have undone some
+	field, asked := "info", asksAnew(was[len(was)-1], kv)
+	if by == byOperator || asked {
 		field = "recall"
 	}
-	was := life.values[:min(int(kv.Version-1), len(life.values))] // a set-back may have undone some
 	before, now := fieldsOf(was[len(was)-1]), fieldsOf(kv.Value)
 	life.values = append(was, kv.Value)
 	info, _ := now["info"].(string)
@@ -97,12 +98,21 @@ func (j *judge) putOver(life *keyLife, kv *mvccpb.KeyValue, by string) {
 	case life.lease != kv.Lease || life.rev != kv.CreateRevision || !reflect.DeepEqual(before, now):
 		j.violatedLocked(harm, "%s put %s over %s of %s, which was %s", by, kv.Value, life.key, life.owner, was[len(was)-1])
 	case by == byOperator:
+	case asked:
+		j.askedLocked(by, life, line.EntryOf(kv))
 	case by != life.owner || c == nil:
 		j.violatedLocked(harm, "%s put over %s of %s", by, life.key, life.owner)
 	default:
 		c.keys[life.key] = true
 		j.ofItsHoldLocked(c, life)
 	}
+}
+
+// asksAnew reports whether kv has the request of a wait, which was not there before.
+func asksAnew(before []byte, kv *mvccpb.KeyValue) bool {
+	was, _ := line.EntryOf(&mvccpb.KeyValue{Value: before}).Recall()
+	now, is := line.EntryOf(kv).Recall()
+	return is && now.By == byWaiter && now.ID != was.ID
 }
 
 // ofItsHoldLocked judges that an info is put at a key of the hold whose holder has set it, and not

@@ -15,6 +15,7 @@ import (
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/line"
 )
 
 // The invariants, as a violation names them.
@@ -40,6 +41,7 @@ const (
 	mistaken = "a hold has the key of another kind"
 	noGrace  = "a recalled hold did not have its grace"
 	untold   = "SetInfo did not tell the truth, or a key does not"
+	noReason = "a wait asked a contender that holds nothing, does not listen, or was asked before"
 )
 
 const (
@@ -73,7 +75,9 @@ type judge struct {
 	cluster *Cluster
 	faulty  func() bool // there are faults, or were a moment ago
 
+	calm     bool          // nothing goes wrong
 	peaceful bool          // no hold may be lost
+	asking   bool          // waits may ask the holder to give way
 	strict   bool          // an operator is the only fault
 	sharing  bool          // the holds of a Session may share a key
 	slow     time.Duration // how much longer an answer takes than the network needs
@@ -105,6 +109,8 @@ type judge struct {
 	graces map[int64][]time.Duration // that recalls have asked for, by token
 	infos  map[string]*infoCall      // the calls of SetInfo, by the info
 	told   int                       // of them, that have returned nil
+	grace  time.Duration             // that waits ask for
+	wrote  int                       // requests that waits have written
 }
 
 // A place is a lock's name and a create revision. One transaction puts one key of a name,
@@ -132,6 +138,7 @@ type keyLife struct {
 	revoked   bool     // with its lease
 	revived   bool     // it was removed, and a set-back has undone that
 	values    [][]byte // that it has had; the first one was put with it
+	asked     bool     // a wait has asked its holder to give way
 }
 
 // A belief is a hold, as its holder sees it.
@@ -343,7 +350,7 @@ func (j *judge) wentBack() {
 		if life.removedBy != "" {
 			life.removedBy, life.revoked, life.revived = "", false, true
 		}
-		life.barred = false
+		life.barred, life.asked = false, false
 		j.keys[life.key], j.lives[life.place()] = life, life
 	}
 	for p, life := range before {

@@ -3,6 +3,8 @@ package sim
 import (
 	"slices"
 	"time"
+
+	"github.com/etcdlock/etcdlock/internal/line"
 )
 
 // recalled makes sure that the holder learns of a recall that has put over its key, while
@@ -18,6 +20,23 @@ func (j *judge) recalled(key string, token int64, within time.Duration) {
 			}
 		}
 	})
+}
+
+// byWaiter is who makes the requests of waits that ask the holder.
+const byWaiter = "waiter"
+
+// askedLocked judges that a process has asked for a key, which is now e, for a wait: it holds and
+// listens, and no wait has asked for it before. (All ask for the same grace.)
+func (j *judge) askedLocked(process string, life *keyLife, e line.Entry) {
+	j.wrote++
+	if barred(life, j.lives) || !e.Value().Recallable || life.asked {
+		j.violatedLocked(noReason, "%s asked for %s of %s, put at %d, asked before: %v",
+			process, life.key, life.owner, life.rev, life.asked)
+	}
+	life.asked = true
+	if j.calm {
+		j.recalled(life.key, life.rev, noticeable+4*j.slow)
+	}
 }
 
 // asksBack records that a recall is about to ask for a key, with some grace.
@@ -41,7 +60,7 @@ func (j *judge) hears(b *belief, heeds bool) {
 		j.heeded++
 		return
 	}
-	most := slices.Max(append([]time.Duration{0}, j.graces[b.hold.token]...))
+	most := slices.Max(append([]time.Duration{j.grace}, j.graces[b.hold.token]...))
 	time.AfterFunc(min(most, b.who.most)+soon, func() {
 		j.mu.Lock()
 		defer j.mu.Unlock()
@@ -60,7 +79,11 @@ func (j *judge) recalledLocked(b *belief) {
 		had = time.Since(b.heard)
 	}
 	least := b.who.most
-	for _, grace := range j.graces[b.hold.token] {
+	graces := slices.Clone(j.graces[b.hold.token])
+	if j.asking {
+		graces = append(graces, j.grace)
+	}
+	for _, grace := range graces {
 		least = min(least, grace.Truncate(time.Millisecond)) // as etcd has it
 	}
 	if had < least {

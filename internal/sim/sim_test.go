@@ -79,6 +79,7 @@ type score struct {
 	Several      int            // holds of several names
 	Recalls      int            // holds that a recall has ended
 	Heeded       int            // holds that their holder unlocked because of a recall
+	Asked        int            // requests that waits have written
 	Terms        int            // of leaders that have led
 	Told         int            // infos that holders have set
 }
@@ -107,6 +108,7 @@ func (sum *score) add(s *score) {
 	sum.Beside, sum.Several = sum.Beside+s.Beside, sum.Several+s.Several
 	sum.Recalls, sum.Heeded, sum.Terms = sum.Recalls+s.Recalls, sum.Heeded+s.Heeded, sum.Terms+s.Terms
 	sum.Told += s.Told
+	sum.Asked += s.Asked
 }
 
 // String sums everything up in one line.
@@ -164,8 +166,8 @@ func TestSimulationOfTheFamily(t *testing.T) {
 		all.add(s)
 	}
 	t.Logf("holds: %v, %d of them beside others, %d of several names, %d terms of leaders, "+
-		"%d ended by a recall, %d unlocked because of one; %d infos were set",
-		all.Modes, all.Beside, all.Several, all.Terms, all.Recalls, all.Heeded, all.Told)
+		"%d ended by a recall, %d unlocked because of one, %d asked by a wait; %d infos were set",
+		all.Modes, all.Beside, all.Several, all.Terms, all.Recalls, all.Heeded, all.Asked, all.Told)
 	if t.Failed() || *atMost > 0 {
 		return
 	}
@@ -178,6 +180,7 @@ func TestSimulationOfTheFamily(t *testing.T) {
 	require.NotZero(t, all.Recalls)
 	require.NotZero(t, all.Heeded)
 	require.NotZero(t, all.Told)
+	require.NotZero(t, all.Asked)
 	save(t, Ours, family, sum)
 }
 
@@ -223,6 +226,7 @@ func runSeed(t *testing.T, side Side, who story, seed uint64, sum tally) (broken
 	s.Beside, s.Several = s.Beside+w.judge.beside, s.Several+w.judge.several
 	s.Recalls, s.Heeded, s.Terms = s.Recalls+w.judge.recalls, s.Heeded+w.judge.heeded, s.Terms+w.judge.terms
 	s.Told += w.judge.told
+	s.Asked += w.judge.wrote
 	for mode, n := range w.judge.modes {
 		s.Modes[mode] += n
 	}

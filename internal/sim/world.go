@@ -39,6 +39,7 @@ type world struct {
 	leading  int      // likewise, how many are candidates
 	recalls  bool     // an operator recalls holds and waiters
 	informs  bool     // holders change their infos
+	asks     bool     // likewise, some waits ask the holder, and some holds do not listen
 	permits  int      // likewise, how many want permits
 	limit    int      // the number of permits, 0 if nobody wants any; some processes count on one less
 	each     int      // goroutines of each Session
@@ -119,6 +120,9 @@ func newFamily(seed uint64) *world {
 			w.reading = 9
 		}
 	}
+	if w.asks = w.recalls && r.IntN(2) == 0; w.asks {
+		w.judge.asking, w.judge.grace = true, time.Duration(r.Int64N(int64(time.Second)))
+	}
 	w.judge.names = w.names
 	return w
 }
@@ -135,6 +139,7 @@ func newWorld(seed uint64, side Side) *world {
 	}
 	w.cluster = NewCluster(seed, w.net, members)
 	w.judge = newJudge(side, w.cluster)
+	w.judge.calm = w.scenario == calm
 	w.judge.peaceful = w.scenario == calm || w.scenario == silent
 	w.judge.strict = w.scenario == operator && seed/4%2 == 0
 	w.judge.faulty = w.faulty
@@ -309,9 +314,13 @@ func (w *world) endpoints(r *rand.Rand) []string {
 // that.
 func (w *world) sharing(r *rand.Rand) (opts []etcdlock.SessionOption, most time.Duration) {
 	handoff, linger := r.IntN(4), []time.Duration{0, 100 * time.Millisecond, 3 * time.Second}[r.IntN(3)]
-	if w.recalls {
+	if w.recalls && !(w.asks && r.IntN(4) == 0) {
 		most = 1 + time.Duration(r.Int64N(int64(2*time.Second)))
 		opts = append(opts, etcdlock.WithRecall(most))
+	}
+	if w.asks && r.IntN(3) > 0 {
+		asks := etcdlock.RecallRequest{By: byWaiter, Grace: w.judge.grace}
+		opts = append(opts, etcdlock.WithAsk(asks))
 	}
 	if !w.judge.sharing {
 		return opts, most

@@ -147,7 +147,8 @@ func TestManyWaitsAskAHolderOnce(t *testing.T) {
 		time.Sleep(tests.WatchedBy)
 		sessions := make([]*etcdlock.Session, waiters)
 		for i := range sessions {
-			sessions[i] = tests.SessionOf(t, etcd, fmt.Sprint("w", i), asks)
+			sessions[i] = tests.SessionOf(t, etcd, fmt.Sprint("w", i), etcdlock.WithAsk(
+				etcdlock.RecallRequest{By: "op", Grace: 1500*time.Microsecond + 1})) // which is stored as 2 ms
 			warm := contract.MutexOf(t, sessions[i], "warm")
 			tests.LockWithin(t, warm, time.Second)
 			require.NoError(t, warm.Unlock(context.Background()))
