@@ -114,6 +114,8 @@ var table = []struct {
 	{"TestWaitersAndReadersAreRecalled", TestWaitersAndReadersAreRecalled},
 	{"TestAShortHoldKeepsItsName", TestAShortHoldKeepsItsName},
 	{"TestAHoldGoesOnInAnotherProcess", TestAHoldGoesOnInAnotherProcess},
+	{"TestAWaitAsksWhoHolds", TestAWaitAsksWhoHolds},
+	{"TestManyWaitsAskEachHolderOnce", TestManyWaitsAskEachHolderOnce},
 	{"TestSeveralNamesAreHeldTogetherOrNotAtAll", TestSeveralNamesAreHeldTogetherOrNotAtAll},
 	{"TestSeveralNamesExcludeInWhateverOrder", TestSeveralNamesExcludeInWhateverOrder},
 	{"TestPermitsAreHeldUpToTheLimit", TestPermitsAreHeldUpToTheLimit},

@@ -2,6 +2,7 @@ package contract
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -94,4 +95,78 @@ func TestWaitersAndReadersAreRecalled(t *testing.T, w World) {
 	second := <-reads
 	require.NotEqual(t, waiter.Token, second.Token())
 	require.NoError(t, second.Unlock(t.Context()))
+}
+
+// A wait that asks recalls the holder, by one read and one transaction. It leaves alone who does not
+// listen, and overtakes nobody.
+func TestAWaitAsksWhoHolds(t *testing.T, w World) {
+	cluster := w.Start(t)
+	client := cluster.Client(t)
+	mu := NewMutex(t, client, "x", etcdlock.WithRecall(time.Minute))
+	require.NoError(t, mu.Lock(t.Context()))
+	hold := mu.Context(t.Context())
+	peer, in := theirsWaits(t, cluster, 2)
+
+	counter, answered := NewCounter(), new(atomic.Int32)
+	revision := cluster.Revision(t)
+	asks := etcdlock.WithAsk(etcdlock.RecallRequest{By: "op", Reason: "update", Grace: time.Minute})
+	ours := NewMutex(t, cluster.Client(t, With(counter), countAnswers(answered)), "x", asks)
+	last := Async(func() error { return ours.Lock(Patient(t)) })
+	Await(t, etcdlock.RecallFrom(hold), 1)
+	require.True(t, Poll(func() bool { return answered.Load() >= 5 }))
+	counter.Costs(t, Counts{}, "LeaseGrant 1, Range 2, Txn 2, Watch 1") // a wait, and a recall
+	require.Equal(t, revision+2, cluster.Revision(t))
+	require.NoError(t, hold.Err())
+	require.Empty(t, in)
+
+	require.NoError(t, mu.Unlock(t.Context()))
+	require.NoError(t, <-in)
+	require.Empty(t, last)
+	require.NoError(t, peer.Unlock(Patient(t)))
+	require.NoError(t, <-last)
+	require.Equal(t, revision+4, cluster.Revision(t), "the peer does not listen")
+	require.NoError(t, ours.Unlock(t.Context()))
+}
+
+// Where all wait so and listen, each holder is recalled once its hold has begun, and once, however
+// many wait. They get in in the order of their keys.
+func TestManyWaitsAskEachHolderOnce(t *testing.T, w World) {
+	cluster := w.Start(t)
+	const waiters = 20
+	opts := []etcdlock.SessionOption{
+		etcdlock.WithRecall(time.Hour), etcdlock.WithAsk(etcdlock.RecallRequest{Grace: time.Hour}),
+	}
+	first := NewMutex(t, cluster.Client(t), "x", opts...)
+	require.NoError(t, first.Lock(t.Context()))
+	revision := cluster.Revision(t)
+	holding := make(chan *etcdlock.Mutex, waiters)
+	failed := make(chan error, waiters)
+	for range waiters {
+		mu := NewMutex(t, cluster.Client(t), "x", opts...)
+		go func() {
+			if err := mu.Lock(Patient(t)); err != nil {
+				failed <- err
+				return
+			}
+			holding <- mu
+		}()
+	}
+	WaitForLine(t, cluster.Client(t), "x", 1+waiters)
+	mu, token := first, int64(0)
+	for n := range 1 + waiters {
+		if n > 0 {
+			select {
+			case mu = <-holding:
+			case err := <-failed:
+				require.NoError(t, err)
+			}
+		}
+		require.Greater(t, mu.Token(), token)
+		token = mu.Token()
+		if n < waiters { // by the last one's hold no wait is left
+			Await(t, etcdlock.RecallFrom(mu.Context(t.Context())), 1)
+		}
+		require.NoError(t, mu.Unlock(t.Context()))
+	}
+	require.Equal(t, revision+3*waiters+1, cluster.Revision(t), "a key, a request and a removal each")
 }

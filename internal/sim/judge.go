@@ -15,7 +15,6 @@ import (
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/fake"
-	"github.com/etcdlock/etcdlock/internal/line"
 )
 
 // The invariants, as a violation names them.
