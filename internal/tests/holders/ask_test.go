@@ -138,6 +138,36 @@ func TestEachHolderOfALineIsAsked(t *testing.T) {
 	}
 }
 
+// So it is in a crowd that goes round and round, which reads only keys when it queues.
+func TestEachHolderOfACrowdIsAsked(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		const crowd, rounds = 40, 3
+		holds, goesOn := make(chan *etcdlock.Mutex), make(chan struct{})
+		for i := range crowd {
+			mu := contract.MutexOf(t, tests.SessionOf(t, etcd, fmt.Sprint("w", i), tests.Listens, asks), "n")
+			go func() {
+				for range rounds {
+					require.NoError(t, mu.Lock(context.Background()))
+					holds <- mu
+					<-goesOn
+				}
+			}()
+			synctest.Wait()
+		}
+		time.Sleep(10 * time.Second)
+		for n := range crowd * rounds {
+			mu := <-holds
+			hold := mu.Context(context.Background())
+			if n < crowd*rounds-1 {
+				require.LessOrEqual(t, tests.RecalledAfter(t, hold, time.Now()), 200*time.Millisecond, "hold %d", n)
+			}
+			require.NoError(t, mu.Unlock(context.Background()))
+			goesOn <- struct{}{}
+			time.Sleep(time.Second)
+		}
+	})
+}
+
 // Many that wait ask a holder once between them.
 func TestManyWaitsAskAHolderOnce(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -175,26 +205,98 @@ func TestManyWaitsAskAHolderOnce(t *testing.T) {
 }
 
 // A contender that waits is not asked, though it listens and stands before the one that asks. It is
-// once it holds.
+// once it holds, in whatever order the others go.
 func TestAWaiterIsNotAskedBeforeItHolds(t *testing.T) {
 	for _, between := range []int{1, 3, 12} {
+		for _, backward := range []bool{false, true} {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				keys, _ := tests.Strangers(t, etcd, "n", between)
+				mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", tests.Listens)
+				in := tests.LockLater(mu)
+				last := tests.LockLater(contract.MutexOf(t, tests.SessionOf(t, etcd, "b"), "n", asks))
+				if backward {
+					slices.Reverse(keys)
+				}
+				for _, key := range keys {
+					time.Sleep(5 * time.Second)
+					require.Empty(t, asked(t, etcd))
+					etcd.DeleteKey(key)
+				}
+				require.NoError(t, tests.SoonOr(t, in, "the waiter does not get in"))
+				hold := mu.Context(context.Background())
+				require.LessOrEqual(t, tests.RecalledAfter(t, hold, time.Now()), 200*time.Millisecond)
+				require.NoError(t, mu.Unlock(context.Background()))
+				require.NoError(t, tests.SoonOr(t, last, "the last one does not get in"))
+			})
+		}
+	}
+}
+
+// If the event is lost that shows that the one before holds now, a recheck shows it.
+func TestAHolderIsAskedThoughTheEventIsLost(t *testing.T) {
+	for _, between := range []int{3, 12} {
 		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 			keys, _ := tests.Strangers(t, etcd, "n", between)
 			mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", tests.Listens)
 			in := tests.LockLater(mu)
 			last := tests.LockLater(contract.MutexOf(t, tests.SessionOf(t, etcd, "b"), "n", asks))
+			time.Sleep(5 * time.Second)
+			etcd.Intercept(func(c fake.Call) fake.Effect {
+				return fake.Effect{Drop: c.Method == fake.Event && c.Process == "b"}
+			})
 			for _, key := range keys {
-				time.Sleep(5 * time.Second)
-				require.Empty(t, asked(t, etcd))
 				etcd.DeleteKey(key)
 			}
 			require.NoError(t, tests.SoonOr(t, in, "the waiter does not get in"))
 			hold := mu.Context(context.Background())
-			require.LessOrEqual(t, tests.RecalledAfter(t, hold, time.Now()), 200*time.Millisecond)
+			require.LessOrEqual(t, tests.RecalledAfter(t, hold, time.Now()), 3*time.Second)
+			etcd.Intercept(nil)
 			require.NoError(t, mu.Unlock(context.Background()))
 			require.NoError(t, tests.SoonOr(t, last, "the last one does not get in"))
 		})
 	}
+}
+
+// In a long line a wait may have read only keys as it queued. It asks the holder once a check has
+// read it.
+func TestAWaitThatHasReadOnlyKeysAsksTheHolder(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", tests.Listens)
+		hold := tests.LockWithin(t, mu, time.Second)
+		keys, _ := tests.Strangers(t, etcd, "n", 40)
+		time.Sleep(tests.WatchedBy)
+		b := tests.SessionOf(t, etcd, "b")
+		require.ErrorIs(t, contract.MutexOf(t, b, "n").Lock(tests.Within(t, time.Second)), context.DeadlineExceeded)
+		in := tests.LockLater(contract.MutexOf(t, b, "n", asks))
+		require.LessOrEqual(t, tests.RecalledAfter(t, hold, time.Now()), 200*time.Millisecond)
+		for _, key := range keys {
+			etcd.DeleteKey(key)
+		}
+		require.NoError(t, mu.Unlock(context.Background()))
+		require.NoError(t, tests.SoonOr(t, in, "the wait is not over"))
+	})
+}
+
+// A permit in a long line asks those that come to hold before it.
+func TestAPermitInALongLineAsksWhoComesToHold(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		const limit, waiters = 4, 10
+		var waits []<-chan *etcdlock.Hold
+		for i := range limit + waiters {
+			sem := tests.SemaphoreOf(t, tests.SessionOf(t, etcd, fmt.Sprint("p", i)), limit, tests.Listens)
+			waits = append(waits, tests.AcquireLater(sem, 1))
+		}
+		time.Sleep(tests.WatchedBy)
+		last := tests.AcquireLater(tests.SemaphoreOf(t, tests.SessionOf(t, etcd, "b"), limit, asks), 1)
+		for i, wait := range waits {
+			h := tests.SoonOr(t, wait, "a permit does not get in")
+			require.LessOrEqual(t, tests.RecalledAfter(t, h.Context(context.Background()), time.Now()), 200*time.Millisecond, "hold %d", i)
+			require.Len(t, asked(t, etcd), min(limit, len(waits)-i))
+			tests.UnlockAll(t, h)
+			time.Sleep(time.Second)
+		}
+		tests.UnlockAll(t, tests.SoonOr(t, last, "the permit does not get in"))
+	})
 }
 
 // TryLock does not wait, and asks nobody. Nor does a Lock that nobody is before, or a wait without
