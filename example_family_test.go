@@ -358,6 +358,52 @@ func ExampleWithRecall() {
 	// lost: false
 }
 
+// A reindex runs for hours, and gives way to whoever waits. The import that waits asks for it.
+func ExampleWithAsk() {
+	client := exampleClient()
+	defer client.Close()
+	ctx := context.Background()
+	reindex, err := etcdlock.New(client, "search", etcdlock.WithRecall(time.Minute))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer reindex.Close(ctx)
+	urgent, err := etcdlock.New(client, "search", etcdlock.WithAsk(etcdlock.RecallRequest{
+		By: "import", Reason: "new articles", Grace: 10 * time.Second,
+	}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer urgent.Close(ctx)
+
+	begun, over := make(chan bool), make(chan bool)
+	go func() {
+		defer close(over)
+		err := reindex.Do(ctx, func(ctx context.Context) error {
+			close(begun)
+			select {
+			case <-etcdlock.RecallFrom(ctx): // somebody waits: it goes on another time
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		})
+		fmt.Println("the reindex has stopped:", err)
+	}()
+	<-begun
+	err = urgent.Do(ctx, func(context.Context) error {
+		<-over
+		fmt.Println("the import runs")
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// the reindex has stopped: <nil>
+	// the import runs
+}
+
 // Who holds a lock, and who waits?
 func ExampleContenders() {
 	client := exampleClient()

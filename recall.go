@@ -155,26 +155,28 @@ func WithRecall(most time.Duration) Option {
 	})
 }
 
-// WithAsk makes a wait (of Lock, RLock, Acquire, LockAll, Lead and their like) ask the contenders that
-// hold before it to give way: it recalls each of them with r, as [Recall] does, once a hold, as soon
-// as it knows that the contender holds. A holder that does not listen (see [WithRecall]) is left
-// alone, and so is a contender that only waits. Nothing is overtaken: the wait goes on in its place.
-// TryLock and its like do not wait for a contender, and ask none. An invalid r is an error of what
-// the option is given to: a negative Grace, a By or Reason that is longer than 256 bytes, or not
-// valid UTF-8.
+// WithAsk makes the waits of Lock, RLock, Acquire, LockAll, Do, Lead and their like ask the holder to
+// give way: a wait recalls with r, as [Recall] does, each contender that holds before it, once a
+// hold. It asks those that hold when it queues, and later ones as they begin to hold. Of several
+// readers or permits it asks all. A contender that only waits is not asked, nor is a holder that
+// does not listen (see [WithRecall]). A hold of the same Session is asked without etcd. Nothing is
+// overtaken: the wait keeps its place, and gets in once the holder has unlocked.
 //
-// The wait asks all holders that it finds when it queues, and each that begins to hold later. In a
-// line of more than eight before it, it asks a later one once that one is right before it. (Behind
-// readers it may miss one of a long line.) Of several permits, or readers, it asks all. It is done in the
-// background: the wait is neither longer nor an error for it, and what fails is logged at Warn.
+// TryLock and its like ask no contender. A Semaphore's wait for one permit asks all that hold one.
+// Behind more than eight contenders a wait asks a later holder once only that one is before it. A
+// wait for a read may then miss a holder that has begun to hold after it queued.
 //
-// Without a wait it costs nothing. With one it costs a read and a transaction for each holder that
-// is asked, nothing for one that does not listen or was asked already, but a read in a line of more
-// than eight, and nothing for a hold of the same Session. The request is in the value of the holder's key, so of many waits
-// one writes it: 1,000 that queue at once behind one holder read it up to 1,000 times, and write
-// once. In a line of more than eight before it a wait has one more watch, and up to three more
-// reads. While etcd does not answer a request is sent three times at most, and again
-// with the next news of the line; it ends with the wait, and with Close.
+// The wait does not depend on the requests: they are sent in the background, end with the wait and
+// with Close, and a failure is logged at Warn. An invalid r is an error of what is given the option:
+// a negative Grace, or a By or Reason that is too long or not valid UTF-8.
+//
+// Without a wait it costs nothing. A wait costs a read and a transaction for each holder that it
+// asks. A holder that does not listen, or was asked before, costs one read at most, and none behind
+// up to eight contenders. So of 1,000 waits that queue at once each reads the holder at most once,
+// and one writes; the others that have read before that send a transaction that changes nothing.
+// Behind more than eight contenders a wait also has a second watch, and makes up to three more
+// reads. While etcd does not answer, a request is sent three times at most, and again with the next
+// news of the line.
 func WithAsk(r RecallRequest) Option {
 	return option("WithAsk", 0, func(c *config) error {
 		request := r.line(uuid.NewString())

@@ -292,12 +292,15 @@ func TestACopyIsGoodUntilTheOriginalChanges(t *testing.T) {
 	const name = "catalog"
 	var original, loads atomic.Int64
 	var caches []*cache[int64]
-	client := newClient(t)
 	for range 3 {
-		rw, err := etcdlock.NewRWMutex(newClient(t), name, etcdlock.WithRecall(time.Minute))
+		s, err := etcdlock.NewSession(newClient(t))
 		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, rw.Close(context.Background())) })
-		caches = append(caches, &cache[int64]{rw: rw, load: func(context.Context) (int64, error) {
+		t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
+		reads, err := s.RWMutex(name, etcdlock.WithRecall(time.Minute))
+		require.NoError(t, err)
+		changes, err := s.RWMutex(name, etcdlock.WithAsk(etcdlock.RecallRequest{Reason: "a change", Grace: time.Second}))
+		require.NoError(t, err)
+		caches = append(caches, &cache[int64]{reads: reads, changes: changes, load: func(context.Context) (int64, error) {
 			loads.Add(1)
 			return original.Load(), nil
 		}})
@@ -334,7 +337,7 @@ func TestACopyIsGoodUntilTheOriginalChanges(t *testing.T) {
 		})
 	}
 	for i := range 3 {
-		err := caches[i%2].change(contract.Patient(t), client, func(context.Context) error {
+		err := caches[i%2].change(contract.Patient(t), func(context.Context) error {
 			original.Add(1)
 			return nil
 		})
@@ -356,7 +359,7 @@ func TestACopyThatCannotBeLoadedIsNone(t *testing.T) {
 	require.NoError(t, err)
 	defer rw.Close(t.Context())
 	broken := errors.New("disk full")
-	c := &cache[int]{rw: rw, load: func(context.Context) (int, error) { return 1, broken }}
+	c := &cache[int]{reads: rw, load: func(context.Context) (int, error) { return 1, broken }}
 	_, err = c.get(t.Context())
 	require.ErrorIs(t, err, broken)
 	require.NoError(t, rw.TryLock(t.Context()))

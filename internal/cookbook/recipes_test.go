@@ -207,8 +207,9 @@ func leading(mu *etcdlock.Mutex, h http.Handler) http.HandlerFunc {
 // A cache has a copy of something that all processes read and few change. The copy is good while the
 // process holds the name for reading, and so it keeps that hold until a writer asks for it.
 type cache[T any] struct {
-	rw   *etcdlock.RWMutex // with WithRecall: how long a load may take
-	load func(ctx context.Context) (T, error)
+	reads   *etcdlock.RWMutex // with WithRecall: how long a load may take
+	changes *etcdlock.RWMutex // of the same name, with WithAsk: it asks for the copies
+	load    func(ctx context.Context) (T, error)
 
 	mu   sync.Mutex
 	copy T
@@ -223,7 +224,7 @@ func (c *cache[T]) get(ctx context.Context) (T, error) {
 		return c.copy, nil
 	}
 	var none T
-	hold, err := c.rw.RLock(ctx)
+	hold, err := c.reads.RLock(ctx)
 	if err != nil {
 		return none, err
 	}
@@ -247,30 +248,8 @@ func (c *cache[T]) get(ctx context.Context) (T, error) {
 }
 
 // change calls fn when no process has a copy any more, and nobody else changes the original.
-func (c *cache[T]) change(ctx context.Context, client *clientv3.Client,
-	fn func(context.Context) error,
-) error {
-	waiting, in := context.WithCancel(ctx)
-	defer in()
-	asks := etcdlock.RecallRequest{Reason: "a change", Grace: time.Second}
-	go func() { // asks those before it; who comes later waits for it
-		for waiting.Err() == nil {
-			line, _ := etcdlock.Contenders(waiting, client, c.rw.Name())
-			for _, reader := range line {
-				if reader.Holds && reader.Mode == "read" {
-					etcdlock.Recall(waiting, client, reader, asks)
-				}
-			}
-			select {
-			case <-time.After(200 * time.Millisecond):
-			case <-waiting.Done():
-			}
-		}
-	}()
-	return c.rw.Do(ctx, func(ctx context.Context) error {
-		in()
-		return fn(ctx)
-	})
+func (c *cache[T]) change(ctx context.Context, fn func(context.Context) error) error {
+	return c.changes.Do(ctx, fn)
 }
 
 var errOvertaken = errors.New("a newer holder was here, or there is no such row")
