@@ -227,11 +227,15 @@ type holder struct {
 }
 
 // isNewsLocked reports whether e, which holds, was not asked with so short a grace, and notes that
-// it is now.
+// it is now. It remembers no more than may hold at a time, and as many that have gone: in a busy
+// Session some wait always asks. One that is forgotten costs a read.
 func (r *requests) isNewsLocked(e line.Entry, grace time.Duration) bool {
 	who := holder{e.Key, e.Rev}
 	if earlier, asked := r.asked[who]; asked && earlier <= grace {
 		return false
+	}
+	if len(r.asked) >= 2*mostAsked {
+		clear(r.asked)
 	}
 	r.asked[who] = grace
 	return true
