@@ -456,7 +456,8 @@ func TestSetInfoOfWhatCannotBeSet(t *testing.T) {
 
 		tests.LockWithin(t, mu, time.Second)
 		before := len(etcd.Calls(""))
-		require.EqualError(t, mu.SetInfo(nil, "x"), `etcdlock: set the info of "n": nil context`) //nolint:staticcheck // that is the test
+		var none context.Context
+		require.EqualError(t, mu.SetInfo(none, "x"), `etcdlock: set the info of "n": nil context`)
 		require.EqualError(t, mu.SetInfo(ctx, strings.Repeat("x", 1025)),
 			`etcdlock: SetInfo("xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"...): 1025 bytes, more than 1024`)
 		require.EqualError(t, mu.SetInfo(ctx, "a\xff"), `etcdlock: SetInfo("a\xff"): not valid UTF-8`)
