@@ -1673,7 +1673,7 @@ var mutants = []mutant{
 	return string(value), err
 }
 `}},
-		killers:    []killer{inArea("holders", "TestSetInfoKeepsARecall"), core("line", "TestAnInfoIsPutIntoAValue")},
+		killers:    []killer{inArea("holders", "TestSetInfoKeepsARecall"), core("line", "TestAnInfoIsPutIntoAValue"), ofFamily(300)},
 		unexplored: "A ticket changes no value.",
 	},
 	{
