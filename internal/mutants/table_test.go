@@ -1778,7 +1778,7 @@ var mutants = []mutant{
 	{
 		name: "who follows a leader does not compare its info",
 		why:  "It is the same holder. But its address is another.",
-		edits: []edit{{"watch.go", ` && a.e.Value().Info == b.e.Value().Info
+		edits: []edit{{"watch.go", ` && a.e.Value() == b.e.Value()
 `, `
 `}},
 		killers: []killer{inArea("holders", "TestWatchHolderSeesAChangedInfo")},
