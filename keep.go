@@ -96,7 +96,7 @@ func (k *keeping) staysLocked(p *place, until time.Time) {
 		case p.Ticket.State() == ticket.Removed:
 			n.s.tasks.GoLocked(func() {
 				// An error is final: then the key goes with its lease.
-				_ = n.s.etcd.DeleteUntilAnswered(n.s.ctx, p.Ticket.Entry())
+				_ = n.s.etcd.DeleteUntilAnswered(n.s.ctx, p.Ticket.Moved())
 			})
 		default:
 			p.AbandonLocked(true)

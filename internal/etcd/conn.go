@@ -331,12 +331,14 @@ func (c *Conn) WriteBy(
 	})
 }
 
-// Delete deletes the very key that was read, by one request in the time of an attempt.
+// Delete deletes the very key that was read, if it is still on the lease on which it was, by one
+// request in the time of an attempt.
 func (c *Conn) Delete(ctx context.Context, e line.Entry) error {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout())
 	defer cancel()
 	is := clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev)
-	_, err := c.txn(ctx, []clientv3.Cmp{is}, []clientv3.Op{clientv3.OpDelete(e.Key)}, nil)
+	there := clientv3.Compare(clientv3.LeaseValue(e.Key), "=", e.Lease)
+	_, err := c.txn(ctx, []clientv3.Cmp{is, there}, []clientv3.Op{clientv3.OpDelete(e.Key)}, nil)
 	return err
 }
 

@@ -2250,18 +2250,15 @@ var mutants = []mutant{
 		name:       "a key that was not adopted is removed all the same",
 		why:        "The Session has given the place up, and its key may be there. But on the other lease it is another's.",
 		edits:      []edit{{"internal/ticket/ticket.go", `If: []clientv3.Cmp{t.isOf(), t.OnLease()}`, `If: []clientv3.Cmp{t.isOf()}`}},
-		killers:    []killer{inArea("holders", "TestAnAdoptUnderFaults")},
+		killers:    []killer{inArea("holders", "TestAnAdoptUnderFaults"), inArea("holders", "TestADetachInDoubtTakesNothingFromTheNextHolder")},
 		unexplored: "The exploration moves no key.",
 	},
 	{
-		name: "Close removes the keys that it was to adopt",
-		why:  "It removes whatever is there under the names of its places. But these keys are not its own yet.",
-		edits: []edit{{"internal/queue/account.go", `		if !p.Ticket.Adopts() {
-			keys, revs = append(keys, p.Ticket.Key), append(revs, p.Ticket.Rev())
-		}
-`, `		keys, revs = append(keys, p.Ticket.Key), append(revs, p.Ticket.Rev())
-`}},
-		killers: []killer{inArea("holders", "TestACloseLeavesAHoldThatIsNotAdopted")},
+		name:       "Close removes the keys that it was to adopt, or has adopted, wherever they are",
+		why:        "It removes whatever is there under the names of its places. But a key on another lease is another's.",
+		edits:      []edit{{"internal/ticket/ticket.go", `e.Rev == t.of && (e.Lease == t.Lease || slices.Contains(t.otherLeases(), e.Lease))`, `e.Rev == t.of`}},
+		killers:    []killer{inArea("holders", "TestACloseLeavesAHoldThatIsNotAdopted"), inArea("holders", "TestADetachInDoubtTakesNothingFromTheNextHolder")},
+		unexplored: "The exploration moves no key.",
 	},
 	{
 		name: "whoever knows key and token adopts",

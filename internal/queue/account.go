@@ -278,17 +278,15 @@ func (a *Account) RemoveRest(until time.Time) error {
 	defer cancel()
 	k.mu.Lock()
 	var keys []string
-	var revs []int64
+	var tickets []ticket.Ticket
 	for _, p := range a.places {
-		if !p.Ticket.Adopts() {
-			keys, revs = append(keys, p.Ticket.Key), append(revs, p.Ticket.Rev())
-		}
+		keys, tickets = append(keys, p.Ticket.Key), append(tickets, p.Ticket)
 	}
 	k.mu.Unlock()
 	var rest []line.Entry
 	err := k.etcd.ReadKeys(ctx, keys, k.etcd.Read, func(part etcd.Part) {
 		for i, e := range part.Entries {
-			if rev := revs[part.From+i]; e.Rev != 0 && (rev == 0 || rev == e.Rev) {
+			if tickets[part.From+i].MayLeave(e) {
 				rest = append(rest, e)
 			}
 		}

@@ -46,7 +46,7 @@ func (r *Release) all() iter.Seq2[int, *Ticket] {
 //
 // Invariant: t's own lease is compared, so of all copies at most one moves the key, and none brings
 // back what has happened to it since. (TestALateCopyOfAMoveDoesNothing.)
-func (r *Release) MoveTo(lease int64) { r.moves, r.reads = lease, true }
+func (r *Release) MoveTo(lease int64) { r.moves, r.t.moved, r.reads = lease, lease, true }
 
 // Moves reports whether the next transaction moves t's key.
 func (r *Release) Moves() bool { return r.moves != 0 }

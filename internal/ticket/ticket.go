@@ -82,6 +82,7 @@ type Ticket struct {
 	of    int64     // create revision of the key that t adopts, 0 if it puts one
 
 	rev   int64 // create revision of the key, 0 until it is known
+	moved int64 // the lease to which a release has moved the key, perhaps; 0 if none has
 	state State
 	doubt bool   // a copy of the put may still be under way
 	lost  bool   // it is or was Gone, or was lost while it was Leaving
@@ -131,6 +132,9 @@ func (t *Ticket) Taken() Reason { return t.taken }
 // Entry is t's key as it is in etcd. It has no revision while that is not known.
 func (t *Ticket) Entry() line.Entry { return line.Entry{Key: t.Key, Rev: t.rev, Lease: t.Lease} }
 
+// Moved is the key on the lease to which a release has moved it.
+func (t *Ticket) Moved() line.Entry { return line.Entry{Key: t.Key, Rev: t.rev, Lease: t.moved} }
+
 // Prefix is the prefix of all keys in the line.
 func (t *Ticket) Prefix() string { return line.Prefix(t.Name) }
 
@@ -141,8 +145,10 @@ func (t *Ticket) Exists() clientv3.Cmp {
 
 // OnLease compares the key's lease with t's. A key that was put over keeps its create revision,
 // but perhaps has no lease: it no longer stands in line, and no lease removes it.
-func (t *Ticket) OnLease() clientv3.Cmp {
-	return clientv3.Compare(clientv3.LeaseValue(t.Key), "=", t.Lease)
+func (t *Ticket) OnLease() clientv3.Cmp { return t.onLease(t.Lease) }
+
+func (t *Ticket) onLease(lease int64) clientv3.Cmp {
+	return clientv3.Compare(clientv3.LeaseValue(t.Key), "=", lease)
 }
 
 // Is reports whether e is the key as t has put it.
@@ -362,15 +368,21 @@ func (t *Ticket) remove(revision int64) {
 // Removal is the transaction that removes t's key for certain. Without a known revision it
 // removes whatever is there under t's name. That name belongs to t alone and is not used again.
 //
-// A key that is to be adopted is removed only if it is on t's lease.
+// A key that t adopts, or has adopted, may be another's by now. It is removed only from the leases to
+// which t may have moved it. (Do not go by its revision alone.
+// TestADetachInDoubtTakesNothingFromTheNextHolder.)
 //
 // With tell it reads what is ahead of t, for the error of a wait that ends: in a short line
 // the few contenders that known has, in a longer one only the holder's key, since a crowd may give
 // up at once.
 func (t *Ticket) Removal(tell bool, known line.Ahead) Txn {
 	gone, there := []clientv3.Op{clientv3.OpDelete(t.Key)}, []clientv3.Op(nil)
-	if t.Adopts() {
-		return Txn{If: []clientv3.Cmp{t.isOf(), t.OnLease()}, Then: gone, own: t.Key, count: true}
+	if t.of != 0 {
+		var elsewhere []clientv3.Op
+		for _, lease := range t.otherLeases() {
+			elsewhere = []clientv3.Op{clientv3.OpTxn([]clientv3.Cmp{t.isOf(), t.onLease(lease)}, gone, elsewhere)}
+		}
+		return Txn{If: []clientv3.Cmp{t.isOf(), t.OnLease()}, Then: gone, Else: elsewhere, own: t.Key, count: true}
 	}
 	if tell && t.rev != 0 {
 		read := t.oldest(1, clientv3.WithKeysOnly())
@@ -385,6 +397,26 @@ func (t *Ticket) Removal(tell bool, known line.Ahead) Txn {
 	txn := Txn{If: []clientv3.Cmp{t.Exists()}, Then: gone, Else: there}
 	txn.own, txn.count = t.Key, true // so that a copy has something to do
 	return txn
+}
+
+// otherLeases are the leases besides its own on which t may have left a key that it has adopted: where
+// a release has moved it, and none, if it was put over.
+func (t *Ticket) otherLeases() (leases []int64) {
+	if t.Adopts() {
+		return nil
+	}
+	if t.moved != 0 {
+		leases = append(leases, t.moved)
+	}
+	return append(leases, 0)
+}
+
+// MayLeave reports whether e, which was read, is a key that t may have left there.
+func (t *Ticket) MayLeave(e line.Entry) bool {
+	if t.of != 0 {
+		return e.Rev == t.of && (e.Lease == t.Lease || slices.Contains(t.otherLeases(), e.Lease))
+	}
+	return e.Rev != 0 && (t.rev == 0 || t.rev == e.Rev)
 }
 
 // RemovedBy records an answer to the removal. It returns what was ahead of t then, if the

@@ -253,6 +253,44 @@ func TestADetachUnderFaults(t *testing.T) {
 	}
 }
 
+// A Detach without an answer has its key removed later. By then another process may have adopted the
+// hold, with the Detached of an earlier Detach: the hold there stays whole. If none has, the name is
+// free at once.
+func TestADetachInDoubtTakesNothingFromTheNextHolder(t *testing.T) {
+	for _, then := range []string{"it is adopted", "it is adopted, and the Session is closed", "nobody adopts it"} {
+		t.Run(then, func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				d, _ := detached(t, etcd)
+				b, c := tests.SessionOf(t, etcd, "b"), tests.SessionOf(t, etcd, "c")
+				h := adopted(t, b, d)
+				etcd.Intercept(func(call fake.Call) fake.Effect {
+					if call.Process != "b" || call.Method != fake.Txn {
+						return fake.Effect{}
+					}
+					return fake.Effect{Drop: len(call.Puts) == 0, DropReply: len(call.Puts) > 0}
+				})
+				_, err := h.Detach(tests.Within(t, time.Second), keep)
+				require.ErrorIs(t, err, etcdlock.ErrUnconfirmed)
+				if then == "nobody adopts it" {
+					etcd.Intercept(nil)
+					time.Sleep(tests.TTL / 2)
+					require.Empty(t, etcd.Keys("n/"))
+					return
+				}
+				next := adopted(t, c, d)
+				etcd.Intercept(nil)
+				if then != "it is adopted" {
+					require.NoError(t, b.Close(context.Background()))
+				}
+				time.Sleep(2 * keep)
+				tests.RequireHolds(t, next)
+				require.NoError(t, next.Unlock(context.Background()))
+				require.Empty(t, etcd.Keys("n/"))
+			})
+		})
+	}
+}
+
 // What Adopt says for each fault, and what an Adopt says that comes later.
 func TestAnAdoptUnderFaults(t *testing.T) {
 	rows := []struct {
