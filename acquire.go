@@ -304,16 +304,14 @@ func (c *claim) readAdopted(ctx context.Context) (mod int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	kvs := read.Ranges[0].GetKvs()
-	e, there := line.Find(kvs, c.adopts.Key)
+	e, there := line.Find(read.Ranges[0].GetKvs(), c.adopts.Key)
 	switch v := e.Value(); {
 	case !there || e.Rev != c.adopts.Rev:
 		return 0, &LostError{c.m.name, c.adopts.Rev, because(ErrKeyDeleted, errors.New("its time is over, or it was adopted and unlocked"))}
-	case !v.Detached || e.Lease == 0:
+	case !v.Detached || e.Lease != c.adopts.Lease:
 		return 0, &LostError{c.m.name, c.adopts.Rev, fmt.Errorf("it was adopted by %s", excerpt(v.Owner, maxNameLen))}
 	}
-	c.adopts.Lease = e.Lease
-	return kvs[0].GetModRevision(), nil
+	return e.Mod, nil
 }
 
 // errAdoptedHere is the reason of an Adopt that comes second in its Session.

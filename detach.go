@@ -12,25 +12,29 @@ import (
 )
 
 // Detached is a hold on its way from one process to another: opaque text, which can be stored or
-// sent. It has the name, the key and the token of the hold, and no secret: whoever may write the
-// lock's keys in etcd may adopt the hold. See [Mutex.Detach] and [Session.Adopt].
+// sent. It has the key, the token and the lease on which they wait, so it is of one Detach alone. It
+// has no secret: whoever may write the lock's keys in etcd may adopt the hold. See [Mutex.Detach] and [Session.Adopt].
 type Detached string
 
 // String is d itself.
 func (d Detached) String() string { return string(d) }
 
-// detachedOf is the Detached of a key and its token.
-func detachedOf(key string, token int64) Detached {
-	return Detached(fmt.Sprintf("%d:%s", token, key))
+// detachedOf is the Detached of a key, on the lease on which it waits. (Do not leave out the lease: the
+// text of an earlier Detach would adopt the hold after a later one that has no answer, and whose key
+// is being removed. TestADetachedIsOfOneDetach.)
+func detachedOf(e line.Entry) Detached {
+	return Detached(fmt.Sprintf("%d:%x:%s", e.Rev, e.Lease, e.Key))
 }
 
 // parse returns what detachedOf has put together.
 func (d Detached) parse() (name string, of line.Entry, ok bool) {
-	token, key, _ := strings.Cut(string(d), ":")
-	of.Key = key
+	token, rest, _ := strings.Cut(string(d), ":")
+	lease, key, _ := strings.Cut(rest, ":")
 	of.Rev, _ = strconv.ParseInt(token, 10, 64)
+	of.Lease, _ = strconv.ParseInt(lease, 16, 64)
+	of.Key = key
 	name, _, isKey := line.ParseKey(key)
-	return name, of, isKey && of.Rev > 0 && checkName(name) == nil && d == detachedOf(key, of.Rev)
+	return name, of, isKey && of.Rev > 0 && checkName(name) == nil && d == detachedOf(of)
 }
 
 // checkDetach returns an error if an argument of Detach is wrong.

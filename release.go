@@ -68,7 +68,7 @@ func (h *hold) detachLocked(ctx context.Context, keep time.Duration) (Detached, 
 	if err := h.leaveLocked(ctx, ErrDetached); err != nil {
 		return "", err
 	}
-	return detachedOf(h.place.Ticket.Key, h.place.Ticket.Rev()), nil
+	return detachedOf(h.place.Ticket.Moved()), nil
 }
 
 // nestedLocked reports whether Locks that are not unlocked yet nest in h, or in a hold that ends

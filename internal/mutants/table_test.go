@@ -2250,23 +2250,31 @@ var mutants = []mutant{
 		name:       "a key that was not adopted is removed all the same",
 		why:        "The Session has given the place up, and its key may be there. But on the other lease it is another's.",
 		edits:      []edit{{"internal/ticket/ticket.go", `If: []clientv3.Cmp{t.isOf(), t.OnLease()}`, `If: []clientv3.Cmp{t.isOf()}`}},
-		killers:    []killer{inArea("holders", "TestAnAdoptUnderFaults"), inArea("holders", "TestADetachInDoubtTakesNothingFromTheNextHolder")},
+		killers:    []killer{inArea("holders", "TestAnAdoptUnderFaults"), inArea("holders", "TestWhoLosesAnAdoptedHoldByARestoreLeavesItToTheNext")},
 		unexplored: "The exploration moves no key.",
 	},
 	{
 		name:       "Close removes the keys that it was to adopt, or has adopted, wherever they are",
 		why:        "It removes whatever is there under the names of its places. But a key on another lease is another's.",
 		edits:      []edit{{"internal/ticket/ticket.go", `e.Rev == t.of && (e.Lease == t.Lease || slices.Contains(t.otherLeases(), e.Lease))`, `e.Rev == t.of`}},
-		killers:    []killer{inArea("holders", "TestACloseLeavesAHoldThatIsNotAdopted"), inArea("holders", "TestADetachInDoubtTakesNothingFromTheNextHolder")},
+		killers:    []killer{inArea("holders", "TestACloseLeavesAHoldThatIsNotAdopted"), inArea("holders", "TestWhoLosesAnAdoptedHoldByARestoreLeavesItToTheNext")},
 		unexplored: "The exploration moves no key.",
 	},
 	{
-		name: "whoever knows key and token adopts",
-		why:  "These are what Detach returns. But they are in etcd for all to read, and the hold may go on.",
-		edits: []edit{{"acquire.go", `	case !v.Detached || e.Lease == 0:
-`, `	case e.Lease == 0:
+		name: "a Detached adopts after a later Detach, too",
+		why:  "It is the same hold, with the same key and token. But of that one Detach nobody has learned: its key is being removed.",
+		edits: []edit{{"acquire.go", `	case !v.Detached || e.Lease != c.adopts.Lease:
+`, `	case !v.Detached:
 `}},
-		killers: []killer{inArea("holders", "TestBadInputOfDetachAndAdopt"), inArea("holders", "TestOneOfSeveralAdopts")},
+		killers: []killer{inArea("holders", "TestADetachedIsOfOneDetach")},
+	},
+	{
+		name: "whoever knows key, token and lease adopts",
+		why:  "These are what Detach returns. But they are in etcd for all to read, and the hold may go on.",
+		edits: []edit{{"acquire.go", `	case !v.Detached || e.Lease != c.adopts.Lease:
+`, `	case e.Lease != c.adopts.Lease:
+`}},
+		killers: []killer{inArea("holders", "TestBadInputOfDetachAndAdopt")},
 	},
 	{
 		name: "an adoption waits in the line of its name",

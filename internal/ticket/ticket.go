@@ -370,7 +370,7 @@ func (t *Ticket) remove(revision int64) {
 //
 // A key that t adopts, or has adopted, may be another's by now. It is removed only from the leases to
 // which t may have moved it. (Do not go by its revision alone.
-// TestADetachInDoubtTakesNothingFromTheNextHolder.)
+// TestWhoLosesAnAdoptedHoldByARestoreLeavesItToTheNext.)
 //
 // With tell it reads what is ahead of t, for the error of a wait that ends: in a short line
 // the few contenders that known has, in a longer one only the holder's key, since a crowd may give

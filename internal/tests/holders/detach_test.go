@@ -3,8 +3,8 @@ package holders
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -136,7 +136,7 @@ func TestOneOfSeveralAdopts(t *testing.T) {
 		tests.RequireHolds(t, holds[0])
 		again, err := holds[0].Detach(context.Background(), keep)
 		require.NoError(t, err)
-		require.Equal(t, d, again, "it is one hold")
+		require.NotEqual(t, d, again, "each Detach has a text of its own")
 		require.NoError(t, adopted(t, b, again).Unlock(context.Background()))
 		_, err = b.Adopt(context.Background(), again)
 		require.ErrorIs(t, err, etcdlock.ErrLost)
@@ -253,33 +253,48 @@ func TestADetachUnderFaults(t *testing.T) {
 	}
 }
 
-// A Detach without an answer has its key removed later. By then another process may have adopted the
-// hold, with the Detached of an earlier Detach: the hold there stays whole. If none has, the name is
-// free at once.
-func TestADetachInDoubtTakesNothingFromTheNextHolder(t *testing.T) {
-	for _, then := range []string{"it is adopted", "it is adopted, and the Session is closed", "nobody adopts it"} {
+// A Detached is of one Detach alone. After a later one that has no answer it does not adopt: the key
+// is being removed, and the name is free at once.
+func TestADetachedIsOfOneDetach(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		d, _ := detached(t, etcd)
+		b, c := tests.SessionOf(t, etcd, "b"), tests.SessionOf(t, etcd, "c")
+		h := adopted(t, b, d)
+		etcd.Intercept(func(call fake.Call) fake.Effect {
+			if call.Process != "b" || call.Method != fake.Txn {
+				return fake.Effect{}
+			}
+			return fake.Effect{Drop: len(call.Puts) == 0, DropReply: len(call.Puts) > 0}
+		})
+		_, err := h.Detach(tests.Within(t, time.Second), keep)
+		require.ErrorIs(t, err, etcdlock.ErrUnconfirmed)
+		_, err = c.Adopt(context.Background(), d)
+		require.ErrorIs(t, err, etcdlock.ErrLost)
+		etcd.Intercept(nil)
+		time.Sleep(tests.TTL / 2)
+		require.Empty(t, etcd.Keys("n/"))
+	})
+}
+
+// A restore brings the key back to the lease on which it has waited, and another process adopts it.
+// The Session that had adopted it before has lost it, and does not remove it there.
+func TestWhoLosesAnAdoptedHoldByARestoreLeavesItToTheNext(t *testing.T) {
+	for _, then := range []string{"it unlocks", "its Session is closed"} {
 		t.Run(then, func(t *testing.T) {
 			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				d, _ := detached(t, etcd)
+				restore := etcd.Save()
 				b, c := tests.SessionOf(t, etcd, "b"), tests.SessionOf(t, etcd, "c")
 				h := adopted(t, b, d)
-				etcd.Intercept(func(call fake.Call) fake.Effect {
-					if call.Process != "b" || call.Method != fake.Txn {
-						return fake.Effect{}
-					}
-					return fake.Effect{Drop: len(call.Puts) == 0, DropReply: len(call.Puts) > 0}
-				})
-				_, err := h.Detach(tests.Within(t, time.Second), keep)
-				require.ErrorIs(t, err, etcdlock.ErrUnconfirmed)
-				if then == "nobody adopts it" {
-					etcd.Intercept(nil)
-					time.Sleep(tests.TTL / 2)
-					require.Empty(t, etcd.Keys("n/"))
-					return
-				}
+				hold := h.Context(context.Background())
+				etcd.Cut("b")
+				restore(1)
 				next := adopted(t, c, d)
-				etcd.Intercept(nil)
-				if then != "it is adopted" {
+				etcd.Heal("b")
+				<-hold.Done()
+				if then == "it unlocks" {
+					require.ErrorIs(t, h.Unlock(context.Background()), etcdlock.ErrLost)
+				} else {
 					require.NoError(t, b.Close(context.Background()))
 				}
 				time.Sleep(2 * keep)
@@ -469,7 +484,7 @@ func TestBadInputOfDetachAndAdopt(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, string(whole), whole.String())
 		for _, wrong := range []etcdlock.Detached{
-			"x", ":", "7:", "7:n", whole + " ", " " + whole, "0" + whole, "-" + whole, whole[1:] + "x",
+			"x", ":", "::", "7:", "7:n", "7:0:n", whole + " ", " " + whole, "0" + whole, "-" + whole, whole[1:] + "x",
 			etcdlock.Detached(strings.Replace(string(whole), "n/", "/", 1)),
 			etcdlock.Detached(strings.Repeat("9", 30)) + whole,
 		} {
@@ -487,10 +502,10 @@ func TestBadInputOfDetachAndAdopt(t *testing.T) {
 		_, err = b.Adopt(ended, whole)
 		require.ErrorIs(t, err, context.Canceled)
 
-		// A hold that was not detached is not adopted, whoever knows its key and token.
+		// A hold that was not detached is not adopted, whoever knows its key, its token and its lease.
 		require.NoError(t, adopted(t, b, whole).Unlock(ctx))
 		running := lockNamed(t, a)
-		_, err = b.Adopt(ctx, etcdlock.Detached(strings.Join([]string{strconv.FormatInt(running.Token(), 10), running.Key()}, ":")))
+		_, err = b.Adopt(ctx, etcdlock.Detached(fmt.Sprintf("%d:%x:%s", running.Token(), a.Lease(), running.Key())))
 		require.ErrorIs(t, err, etcdlock.ErrLost)
 		tests.RequireHolds(t, running)
 		require.NoError(t, running.Unlock(ctx))
