@@ -291,7 +291,8 @@ func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 // at the latest. With a nil ctx, a keep that is not positive, or Locks that nest in the hold,
 // Detach returns an error and the hold goes on.
 //
-// It costs the grant of a lease and a transaction. ctx is as in Unlock. [WithMinHold] does not count
+// It costs the grant of a lease and a transaction, and another one if the key was changed, by SetInfo
+// or a [Recall]. ctx is as in Unlock. [WithMinHold] does not count
 // for a hold that is detached. A comparison from [Mutex.IsOwner] stays true: it is one hold, with one
 // key and one token, in two places one after the other.
 func (m *Mutex) Detach(ctx context.Context, keep time.Duration) (Detached, error) {

@@ -404,7 +404,7 @@ var mutants = []mutant{
 	{
 		name:    "an event ends a hold by the name of the key",
 		why:     "The watch is of that very key. But the key's name is used again, and a member that is behind delivers an event of an earlier use (rule 20).",
-		edits:   []edit{{"internal/ticket/observe.go", `, o.At != 0 && o.At < t.rev:`, `:`}},
+		edits:   []edit{{"internal/ticket/observe.go", `, o.At != 0 && o.At < t.since:`, `:`}},
 		killers: []killer{core("ticket", "TestObservations"), core("ticket", "TestWhatIsSeenOfAKey"), inArea("watching", "TestAnEventOfAnEarlierUseOfTheNameEndsNoHold")},
 	},
 	{
@@ -2283,6 +2283,31 @@ var mutants = []mutant{
 `, `	n := lineLocked(s, name)
 `}},
 		killers: []killer{inArea("holders", "TestAHoldIsAdoptedBesideAWaiterOfItsSession")},
+	},
+	{
+		name: "a move compares no mod revision",
+		why:  "The key is on the lease of its hold, or was moved. But the same Session may have adopted it onto that lease: then a late copy takes the key from the hold.",
+		edits: []edit{{"internal/ticket/release.go", `		txn.If = append(txn.If, clientv3.Compare(clientv3.ModRevision(t.Key), "=", r.mod))
+`, ``}},
+		killers:    []killer{core("ticket", "TestALateCopyOfAMoveDoesNothing"), inArea("holders", "TestALateCopyOfAMoveLeavesTheAdoptedHoldAlone")},
+		unexplored: "The exploration moves no key.",
+	},
+	{
+		name:    "an adopted key that comes back is a user's",
+		why:     "The Session has not drawn its name, and no place accounts for it. But a set-back has put it there, or a late copy of a failed Adopt, and it blocks the name for as long as the lease has other holds.",
+		edits:   []edit{{"internal/queue/audit.go", `!a.hasDrawn(key) && !a.mayHaveAdopted(key)`, `!a.hasDrawn(key)`}},
+		killers: []killer{inArea("holders", "TestAnAdoptedKeyThatASetBackBringsBackGoes"), inArea("holders", "TestAKeyThatALateAdoptHasMovedIsSwept")},
+	},
+	{
+		name: "an event from before an adoption ends the hold",
+		why:  "What was so before the key was put says nothing. But an adopted key is older than its place on the lease.",
+		edits: []edit{{"internal/ticket/enter.go", `	if a.Succeeded {
+		t.since = a.Revision
+	}
+`, `	t.since = t.of
+`}},
+		killers:    []killer{inArea("watching", "TestAnEventFromBeforeAnAdoptionEndsNoHold")},
+		unexplored: "The exploration moves no key.",
 	},
 	{
 		name:    "a detached hold hands its key on",

@@ -37,6 +37,7 @@ type Account struct {
 	doubted     time.Time          // when it was last learned that a copy of a put may come late
 	leftoverErr error              // why the last removal was given up
 	suspect     bool               // an audit of the keys is due now
+	adopts      bool               // a place was to adopt a key, which it has not drawn
 	swept       time.Time          // when the last answered audit of the keys on the lease was sent
 	byValues    bool               // the last audit was by values; see auditsBy
 	reads       watchReads         // of watched keys
@@ -69,6 +70,7 @@ func (a *Account) TakeLocked(p *Place, of Seat) {
 	if of.Adopts.Rev != 0 {
 		p.Ticket = ticket.Adopt(of.Line.Name, of.Adopts.Key, of.Adopts.Rev, int64(a.lease.ID))
 		adopted.Store(of.Adopts.Key, int64(a.lease.ID))
+		a.adopts = true
 	} else {
 		slot := of.Line.slotsLocked(of.Shape).Free(a.lease, of.Shape.Kind)
 		p.Ticket = ticket.New(of.Line.Name, int64(a.lease.ID), slot, a.drawer(of.Shape))

@@ -134,7 +134,7 @@ func (a *Account) Audit(ctx context.Context, sent time.Time) (known bool) {
 	missing, strays := a.compare(lifetime.Keys, sent, suspicious || lifetime.Behind)
 
 	// Keys that users attach to the lease are theirs.
-	strays = slices.DeleteFunc(strays, func(key string) bool { return !a.hasDrawn(key) })
+	strays = slices.DeleteFunc(strays, func(key string) bool { return !a.hasDrawn(key) && !a.mayHaveAdopted(key) })
 	// After an error the next audit tries again.
 	_ = k.etcd.ReadKeys(ctx, keysOf(missing), k.etcd.AskInTime, func(part etcd.Part) {
 		a.confirmMissing(missing[part.From:], part, known)
@@ -143,6 +143,15 @@ func (a *Account) Audit(ctx context.Context, sent time.Time) (known bool) {
 		a.sweep(ctx, part.Entries)
 	})
 	return known
+}
+
+// mayHaveAdopted reports whether key may be one that the Session has adopted: another has drawn it.
+// Its value then says whether it is this library's.
+func (a *Account) mayHaveAdopted(key string) bool {
+	a.keys.mu.Lock()
+	defer a.keys.mu.Unlock()
+	_, _, isKey := line.ParseKey(key)
+	return a.adopts && isKey
 }
 
 // auditsBy decides how to audit: by the keys on the lease, or by the values of its places, which
@@ -239,7 +248,7 @@ func (a *Account) confirmMissing(places []*Place, part etcd.Part, known bool) {
 func (a *Account) sweep(ctx context.Context, read []line.Entry) {
 	k := a.keys
 	for _, e := range read {
-		if e.Lease != int64(a.lease.ID) {
+		if e.Lease != int64(a.lease.ID) || !a.hasDrawn(e.Key) && e.Value().Owner == "" {
 			continue
 		}
 		k.mu.Lock()

@@ -65,7 +65,10 @@ func (e *Entering) judgeAdoption(a Answer) (Entrance, line.Ahead) {
 		return Useless, line.Ahead{}
 	}
 	t.sends()
-	t.state, t.rev = InLine, t.of
+	t.state, t.rev, t.since = InLine, t.of, own.Mod
+	if a.Succeeded {
+		t.since = a.Revision
+	}
 	return Queued, line.None
 }
 

@@ -6,8 +6,9 @@ import "github.com/etcdlock/etcdlock/internal/line"
 //
 // Invariant: an observation ends a ticket only by its revisions. The create revision tells whose
 // key it is: the names of keys are used again. What was so at a revision before the key was put
-// is of an earlier use of its name, and says nothing: a member that lags behind reports these. (Do
-// not lose a ticket by its key's name alone. TestAnEventOfAnEarlierUseOfTheNameEndsNoHold.) Only
+// is of an earlier use of its name, and says nothing: a member that lags behind reports these. So is
+// what was so before the key was adopted. (Do not lose a ticket by its key's name alone.
+// TestAnEventOfAnEarlierUseOfTheNameEndsNoHold, TestAnEventFromBeforeAnAdoptionEndsNoHold.) Only
 // revisions of one epoch compare: what is read anew after a set-back has no At.
 //
 // Invariant: an absence ends a ticket only if the source shows its key. That is a DELETE of the
@@ -46,7 +47,7 @@ func (s Seen) IsLoss() bool { return s > Same }
 // of is what o means for t. The ticket's one transition by it is Observe.
 func (o Observation) of(t *Ticket) Seen {
 	switch {
-	case t.rev == 0 || t.state == Removed, o.Key != t.Key, o.At != 0 && o.At < t.rev:
+	case t.rev == 0 || t.state == Removed, o.Key != t.Key, o.At != 0 && o.At < t.since:
 		return Nothing
 	case t.Is(o.Entry): // a put that keeps both keeps the place
 		return Same

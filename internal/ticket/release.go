@@ -21,6 +21,7 @@ type Release struct {
 	others []*Ticket // the hold's other tickets; next is nil then
 	next   *Ticket   // nil if there is none, or none any more
 	moves  int64     // the lease that t's key is moved to, 0 if the key is deleted
+	mod    int64     // the mod revision of t's key as it is moved
 	reads  bool      // it reads what is there, if the key is not as it should be
 	copies bool      // an earlier request may have been carried out
 	missed bool      // for certain, the key was not there as t had put it
@@ -44,9 +45,13 @@ func (r *Release) all() iter.Seq2[int, *Ticket] {
 // it: the key stays in line, with its revision, for as long as that lease lasts. With lease 0 they
 // delete it after all.
 //
-// Invariant: t's own lease is compared, so of all copies at most one moves the key, and none brings
-// back what has happened to it since. (TestALateCopyOfAMoveDoesNothing.)
-func (r *Release) MoveTo(lease int64) { r.moves, r.t.moved, r.reads = lease, lease, true }
+// Invariant: the mod revision is compared, so of all copies at most one moves the key, and none brings
+// back what has happened to it since. (The lease is not enough: t's Session may adopt the key onto
+// the same one. TestALateCopyOfAMoveDoesNothing.)
+func (r *Release) MoveTo(lease int64) {
+	r.moves, r.t.moved, r.reads = lease, lease, true
+	r.mod = max(r.mod, r.t.since)
+}
 
 // Moves reports whether the next transaction moves t's key.
 func (r *Release) Moves() bool { return r.moves != 0 }
@@ -65,6 +70,7 @@ func (r *Release) Txn(value string) Txn {
 		own:  t.Key,
 	}
 	if r.Moves() {
+		txn.If = append(txn.If, clientv3.Compare(clientv3.ModRevision(t.Key), "=", r.mod))
 		txn.Then[0] = clientv3.OpPut(t.Key, value, clientv3.WithLease(clientv3.LeaseID(r.moves)))
 	}
 	for _, o := range r.others {
@@ -93,7 +99,7 @@ type Verdict uint8
 // The verdicts.
 const (
 	Again       Verdict = iota // send the next transaction, after a pause if there was no answer
-	AgainAlone                 // send it at once, without the next ticket, which is not queued
+	AgainAlone                 // send it at once, without a next ticket
 	Done                       // the key was there until this release
 	Lost                       // it was not; see Finding.Reason
 	Unconfirmed                // etcd has not confirmed it; see Finding.Doubt
@@ -158,6 +164,8 @@ func (r *Release) Judge(a Answer, now Now) (f Finding) {
 	case r.moved(a): // by a first copy
 		r.remove(a.Revision)
 		f.Verdict = Done
+	case r.changed(a): // a recall, or another info: it is moved as it is now
+		f.Verdict = AgainAlone
 	case a.Empty:
 		r.missed = r.missed || !r.copies // for certain, whatever the next answer says
 		r.reads = true
@@ -194,6 +202,17 @@ func (r *Release) remove(revision int64) {
 func (r *Release) moved(a Answer) bool {
 	own, there := a.find(0, r.t.Key)
 	return there && r.Moves() && own.Rev == r.t.rev && own.Lease == r.moves
+}
+
+// changed reports whether t's key, which is to be moved, was read as another request has changed it,
+// without a loss. The next transaction expects it so.
+func (r *Release) changed(a Answer) bool {
+	own, there := a.find(0, r.t.Key)
+	if !there || !r.Moves() || !r.t.Is(own) {
+		return false
+	}
+	r.mod = own.Mod
+	return true
 }
 
 // some reports whether one of the keys was read. Then no copy has deleted any.

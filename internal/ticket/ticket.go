@@ -83,6 +83,7 @@ type Ticket struct {
 
 	rev   int64 // create revision of the key, 0 until it is known
 	moved int64 // the lease to which a release has moved the key, perhaps; 0 if none has
+	since int64 // the revision at which it was put on Lease: rev, or that of its adoption
 	state State
 	doubt bool   // a copy of the put may still be under way
 	lost  bool   // it is or was Gone, or was lost while it was Leaving
@@ -110,6 +111,9 @@ func Adopt(name, key string, rev, lease int64) Ticket {
 		slot: &Slot{key: key, busy: true}, of: rev,
 	}
 }
+
+// Adoption reports whether t is one from Adopt.
+func (t *Ticket) Adoption() bool { return t.of != 0 }
 
 // Adopts reports whether t's key is still to be adopted: then it is another's.
 func (t *Ticket) Adopts() bool { return t.of != 0 && t.rev == 0 }
@@ -261,7 +265,7 @@ func (t *Ticket) adopt(a Answer, i int) Entrance {
 		t.state, t.doubt, t.lost = Gone, true, true
 		return Useless
 	}
-	t.state, t.rev = InLine, own.Rev
+	t.state, t.rev, t.since = InLine, own.Rev, own.Rev
 	return Queued
 }
 

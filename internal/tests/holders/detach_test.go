@@ -306,6 +306,28 @@ func TestWhoLosesAnAdoptedHoldByARestoreLeavesItToTheNext(t *testing.T) {
 	}
 }
 
+// An adopted hold has ended. When etcd is set back to a revision at which its key was there, on the
+// lease of the Session, the Session removes it, as any key that comes back. A key that a user has
+// attached to the lease stays.
+func TestAnAdoptedKeyThatASetBackBringsBackGoes(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		d, _ := detached(t, etcd)
+		b := tests.SessionOf(t, etcd, "b")
+		other, err := b.Lock(context.Background(), "other") // keeps the lease
+		require.NoError(t, err)
+		h := adopted(t, b, d)
+		users := "users/" + strings.TrimPrefix(h.Key(), "n/")
+		require.NoError(t, etcd.PutKey(users, b.Lease()))
+		snapshot := etcd.Snapshot()
+		require.NoError(t, h.Unlock(context.Background()))
+		etcd.Restore(snapshot, 2)
+		tests.SoonOr(t, entersAt(t, etcd), "the name is not free")
+		tests.RequireHolds(t, other)
+		require.Len(t, etcd.Keys("users/"), 1)
+		require.NoError(t, other.Unlock(context.Background()))
+	})
+}
+
 // What Adopt says for each fault, and what an Adopt says that comes later.
 func TestAnAdoptUnderFaults(t *testing.T) {
 	rows := []struct {
@@ -514,5 +536,59 @@ func TestBadInputOfDetachAndAdopt(t *testing.T) {
 		require.ErrorIs(t, err, etcdlock.ErrNotHeld)
 		_, err = (*etcdlock.Hold)(nil).Detach(ctx, keep)
 		require.ErrorIs(t, err, etcdlock.ErrNotHeld)
+	})
+}
+
+// A late copy of the move of a Detach leaves the hold alone that the same Session has adopted since.
+func TestALateCopyOfAMoveLeavesTheAdoptedHoldAlone(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		a := tests.SessionOf(t, etcd, "a")
+		other, err := a.Lock(context.Background(), "other")
+		require.NoError(t, err)
+		h := lockNamed(t, a)
+		n := 0
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			if c.Method == fake.Txn && len(c.Puts) > 0 {
+				if n++; n == 1 {
+					return fake.Effect{Again: 2 * time.Second}
+				}
+			}
+			return fake.Effect{Drop: c.Method == fake.Revoke}
+		})
+		d, err := h.Detach(context.Background(), keep)
+		require.NoError(t, err)
+		h = adopted(t, a, d)
+		lease := tests.PlaceOf(t, etcd, "n", 0).Lease
+		time.Sleep(10 * time.Second)
+		require.Equal(t, lease, tests.PlaceOf(t, etcd, "n", 0).Lease)
+		tests.RequireHolds(t, h)
+		etcd.Intercept(nil)
+		require.NoError(t, h.Unlock(context.Background()))
+		require.NoError(t, other.Unlock(context.Background()))
+	})
+}
+
+// A key that a late copy of an Adopt has moved to the lease of its Session, where it failed, is swept
+// though the Session has other holds there.
+func TestAKeyThatALateAdoptHasMovedIsSwept(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		d, _ := detached(t, etcd)
+		b := tests.SessionOf(t, etcd, "b")
+		other, err := b.Lock(context.Background(), "other")
+		require.NoError(t, err)
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			if c.Method == fake.Txn && len(c.Puts) > 0 {
+				return fake.Effect{Delay: 4 * time.Second}
+			}
+			return fake.Effect{}
+		})
+		_, err = b.Adopt(tests.Within(t, 500*time.Millisecond), d)
+		require.ErrorIs(t, err, etcdlock.ErrUnconfirmed)
+		etcd.Intercept(nil)
+		began := time.Now()
+		at := entersAt(t, etcd)
+		time.Sleep(3 * keep)
+		require.Less(t, tests.SoonOr(t, at, "nobody gets in").Sub(began), keep+tests.TTL)
+		tests.RequireHolds(t, other)
 	})
 }
