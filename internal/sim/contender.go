@@ -26,7 +26,11 @@ type hold struct {
 	deadline func() time.Time // until when the hold is certain; zero if the library does not say
 	unlock   func(ctx context.Context) error
 	setInfo  func(ctx context.Context, info string) error // nil if the hold has none
-	late     bool                                         // the context of the call has ended before the work began: it is a hold of nobody
+	least    time.Duration                                // how long its name stays taken at least
+	key      string                                       // of an adopted one
+	// detach ends the hold here for others to adopt it; nil if it cannot.
+	detach func(ctx context.Context, keep time.Duration) (etcdlock.Detached, error)
+	late   bool // the context of the call has ended before the work began: it is a hold of nobody
 }
 
 // recalled reports whether a recall has asked the holder to give the hold back.
@@ -45,7 +49,7 @@ func (w *world) contendersOf(p *process, s side.Session, name string) []contende
 	if err != nil {
 		panic(err)
 	}
-	all := []contender{exclusive{mu}}
+	all := []contender{exclusive{mu: mu}}
 	if w.story != family || !p.side.judged {
 		return all
 	}
@@ -53,7 +57,7 @@ func (w *world) contendersOf(p *process, s side.Session, name string) []contende
 	if err != nil {
 		panic(err)
 	}
-	all = append(all, exclusive{writer{rw}})
+	all = append(all, exclusive{mu: writer{rw}})
 	for weight := 1; weight <= p.limit; weight++ {
 		sem, err := side.OurSession(s).Semaphore(name, p.limit)
 		if err != nil {
@@ -67,7 +71,10 @@ func (w *world) contendersOf(p *process, s side.Session, name string) []contende
 // ---- those who hold alone
 
 // An exclusive is a mutex of any library.
-type exclusive struct{ mu side.Mutex }
+type exclusive struct {
+	mu    side.Mutex
+	least time.Duration // its name stays taken
+}
 
 // ours is what only this library's mutexes can do.
 type ours interface {
@@ -90,7 +97,7 @@ func (e exclusive) lock(ctx context.Context, try bool) (*hold, error) {
 
 // hold returns the hold of the caller, which has just locked.
 func (e exclusive) hold() *hold {
-	h := &hold{token: e.mu.Token(), ctx: e.mu.Hold(), deadline: noTime, unlock: e.mu.Unlock}
+	h := &hold{token: e.mu.Token(), ctx: e.mu.Hold(), deadline: noTime, unlock: e.mu.Unlock, least: e.least}
 	if mu, ok := e.mu.(ours); ok {
 		h.deadline = mu.Deadline
 	} else {
@@ -101,6 +108,9 @@ func (e exclusive) hold() *hold {
 		SetInfo(ctx context.Context, info string) error
 	}); ok {
 		h.setInfo = mu.SetInfo
+	}
+	if mu, ok := e.mu.(side.OurMutex); ok {
+		h.key, h.detach = mu.Key(), mu.Detach
 	}
 	return h
 }

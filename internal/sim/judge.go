@@ -41,6 +41,10 @@ const (
 	noGrace  = "a recalled hold did not have its grace"
 	untold   = "SetInfo did not tell the truth, or a key does not"
 	noReason = "a wait asked a contender that holds nothing, does not listen, or was asked before"
+	early    = "a name was free before the least time of its hold"
+	between  = "a name was free between a Detach and its Adopt"
+	twice    = "a hold was adopted twice"
+	strange  = "an adopted hold is not the one that was detached"
 )
 
 const (
@@ -110,6 +114,14 @@ type judge struct {
 	told   int                       // of them, that have returned nil
 	grace  time.Duration             // that waits ask for
 	wrote  int                       // requests that waits have written
+
+	kept      map[string][]*keyLife // those that must stay though their hold has ended, by name
+	adopting  map[adoption]int      // calls of Adopt until now
+	given     map[int64]string      // leases on which a hold waited, and the process that has adopted it
+	outlasted int                   // holds whose key stayed for the rest of their least time
+	detached  int                   // holds that were detached
+	adopted   int                   // and adopted
+	refusals  int                   // of Adopts
 }
 
 // A place is a lock's name and a create revision. One transaction puts one key of a name,
@@ -133,11 +145,21 @@ type keyLife struct {
 	unsure    bool // the Unlock of one of them did not learn whether it released the key
 	barred    bool // when it went, another before it was in its way: its turn never came
 	lease     int64
-	removedBy string   // "" while it is there
+	removedBy string // "" while it is there
+	removed   time.Time
 	revoked   bool     // with its lease
-	revived   bool     // it was removed, and a set-back has undone that
+	revived   bool     // it was removed, or moved, and a set-back has undone that
 	values    [][]byte // that it has had; the first one was put with it
 	asked     bool     // a wait has asked its holder to give way
+
+	ending    *ending                   // what may move it to a lease of its own, nil once that has
+	goes      time.Time                 // when that lease is over at the latest
+	until     time.Time                 // until when it must stay, by what a call has promised
+	promised  *ending                   // of until
+	waits     bool                      // to be adopted
+	detached  int                       // how often it was detached
+	adopted   int                       // and adopted
+	adoptions map[*etcdlock.Session]int // Adopts of it
 }
 
 // A belief is a hold, as its holder sees it.
@@ -150,8 +172,11 @@ type belief struct {
 	began time.Time
 	heard time.Time // when its holder learned of a recall
 	lost  time.Time // when hold ended by itself
-	left  bool      // Unlock was called
-	over  bool      // Unlock has returned
+	left  bool      // Unlock or Detach was called
+	over  bool      // Unlock or Detach has returned
+
+	ending  *ending // nil if its key goes with it
+	adopted bool    // it began by an Adopt
 
 	others []*belief // beliefs of the other names that are held with it
 }
@@ -188,6 +213,9 @@ type call struct {
 	try   bool
 	began time.Time
 	alone bool // no other worker of its process asks for that lock, or holds it, meanwhile
+
+	adopts *parcel // nil if it is not an Adopt
+	waits  int     // how often that hold had been detached, if it waited then; else 0
 }
 
 func newJudge(side Side, cluster *Cluster) *judge {
@@ -209,6 +237,10 @@ func newJudge(side Side, cluster *Cluster) *judge {
 		below:   make(map[string]time.Time),
 		graces:  make(map[int64][]time.Duration),
 		infos:   make(map[string]*infoCall),
+
+		kept:     make(map[string][]*keyLife),
+		adopting: make(map[adoption]int),
+		given:    make(map[int64]string),
 	}
 	cluster.mu.Lock()
 	defer cluster.mu.Unlock()
@@ -260,7 +292,7 @@ func (j *judge) changed(change Change) {
 	defer j.mu.Unlock()
 	if change.Ended != 0 {
 		j.noteLocked("etcd: lease %x of %s ended by %s", change.Ended, change.Owner, change.By)
-		if change.By != byExpiry && change.By != byOperator && change.By != change.Owner {
+		if change.By != byExpiry && change.By != byOperator && change.By != change.Owner && !j.givenBack(change) {
 			j.violatedLocked(harm, "%s revoked lease %x of %s", change.By, change.Ended, change.Owner)
 		}
 	}
@@ -280,7 +312,11 @@ func (j *judge) changed(change Change) {
 		if event.Type == mvccpb.Event_PUT {
 			j.noteLocked("etcd: %s put %s at %d", change.By, key, rev)
 			if event.Kv.Version > 1 {
-				j.putOver(life, event.Kv, change.By)
+				if event.Kv.Lease != life.lease {
+					j.movedLocked(change.By, life, event.Kv)
+				} else {
+					j.putOver(life, event.Kv, change.By)
+				}
 				continue
 			}
 			j.put[change.By+" "+nameOf(key)] = time.Now()
@@ -290,7 +326,7 @@ func (j *judge) changed(change Change) {
 			continue
 		}
 		j.noteLocked("etcd: %s of %d removed by %s at %d", key, life.rev, change.By, rev)
-		life.removedBy, life.revoked = change.By, change.Ended != 0
+		life.removedBy, life.removed, life.revoked = change.By, time.Now(), change.Ended != 0
 		j.removedLocked(key, life, change)
 	}
 }
@@ -311,8 +347,11 @@ func barred(life *keyLife, lives map[place]*keyLife) bool {
 
 // removedLocked judges the removal of a key.
 func (j *judge) removedLocked(key string, life *keyLife, change Change) {
-	if change.By != byExpiry && change.By != byOperator && change.By != life.owner && j.side.judged {
+	if change.By != byExpiry && change.By != byOperator && change.By != life.owner && j.side.judged && !j.givenBack(change) {
 		j.violatedLocked(harm, "%s removed %s of %s, put at %d", change.By, key, life.owner, life.rev)
+	}
+	if change.By != byOperator && life.removed.Before(life.until) {
+		j.tooEarlyLocked(life, life.promised)
 	}
 	for _, b := range j.beliefs[nameOf(key)] {
 		// In other runs the lease may have been lost since.
@@ -346,14 +385,16 @@ func (j *judge) wentBack() {
 	j.keys, j.lives = make(map[string]*keyLife), make(map[place]*keyLife)
 	for _, kv := range readAll(j.cluster.store.Now(), "") {
 		life := before[placeOf(kv)]
-		if life.removedBy != "" {
+		if back := j.backLocked(life, kv); back != nil {
+			life = back
+		} else if life.removedBy != "" {
 			life.removedBy, life.revoked, life.revived = "", false, true
 		}
 		life.barred, life.asked = false, false
 		j.keys[life.key], j.lives[life.place()] = life, life
 	}
 	for p, life := range before {
-		if j.lives[p] != nil {
+		if j.lives[p] == life {
 			continue
 		}
 		if life.removedBy == "" {
@@ -472,7 +513,7 @@ func (j *judge) turnsLocked(v fake.View, name string, since map[place]time.Time,
 		mayLinger := j.sharing && len(line) == 1 && !k.shares() && rev <= j.newest[name][k.mode()].token
 		held := slices.ContainsFunc(j.beliefs[name], func(b *belief) bool { return b.hold.token == rev && (b.whole() || b.ceded()) })
 		switch {
-		case held, mayLinger, !k.beside(kindsIn(line[:i])), j.waitsElsewhere(v, at), !j.counts(j.lives[at].owner):
+		case held, mayLinger, j.lives[at].stays(), !k.beside(kindsIn(line[:i])), j.waitsElsewhere(v, at), !j.counts(j.lives[at].owner):
 			delete(since, at)
 		case since[at].IsZero():
 			since[at] = time.Now()
@@ -562,7 +603,7 @@ func (j *judge) goneLocked(w *worker, name string, c *call) {
 
 // enters judges a lock that a worker was given.
 func (j *judge) enters(w *worker, name string, h *hold, c *call) *belief {
-	b := &belief{who: w, name: name, kind: c.kind, hold: h, began: time.Now()}
+	b := &belief{who: w, name: name, kind: c.kind, hold: h, began: time.Now(), adopted: c.adopts != nil}
 	deadline := h.deadline()
 	quiet := !j.faulty() && w.p.w.scenario != silent
 	j.cluster.Now(func(v fake.View) {
@@ -582,8 +623,12 @@ func (j *judge) enters(w *worker, name string, h *hold, c *call) *belief {
 		}
 		j.besideLocked(b)
 		j.ownInfoLocked(b)
+		if b.adopted {
+			j.adoptedLocked(b, c.adopts)
+		}
 		if j.judges(w.p.name) {
 			j.firstLocked(b, v)
+			j.pastKeptLocked(b)
 			j.inTurnLocked(b, c)
 			j.afterUnlockLocked(b)
 			// Three renewals fit into a TTL. Holders that called before the put begin with
@@ -693,7 +738,7 @@ func (j *judge) firstLocked(b *belief, v fake.View) {
 	}
 	for mode, last := range j.newest[b.name] {
 		same := mode == b.kind.mode()
-		handedOn := same && j.sharing && b.hold.token == last.token && b.who.line(b.name) == last.line
+		handedOn := same && b.hold.token == last.token && (b.adopted || j.sharing && b.who.line(b.name) == last.line)
 		if b.hold.token <= last.token && !(same && b.kind.shares()) && !handedOn {
 			j.violatedLocked(tokens, "%s with %d (%s) of %s, after %d (%s)", b.who, b.hold.token, b.kind.mode(), b.name, last.token, mode)
 		}
@@ -763,18 +808,20 @@ func (j *judge) inTurnLocked(b *belief, c *call) {
 	}
 }
 
-// leaves records that a worker is about to unlock, and reports whether it still believes.
-func (j *judge) leaves(b *belief) (whole bool) {
+// leaves records that a worker is about to unlock, or to detach if keep is not 0. It reports whether
+// the worker still believes.
+func (j *judge) leaves(b *belief, keep time.Duration) (whole bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	whole = b.whole()
 	b.left = true
+	j.outlastsLocked(b, keep)
 	line := b.who.line(b.name)
 	j.inside[line] = slices.DeleteFunc(j.inside[line], func(other *belief) bool { return other == b })
 	return whole
 }
 
-// unlocked judges what Unlock said.
+// unlocked judges what Unlock said, or Detach.
 func (j *judge) unlocked(b *belief, whole, certain bool, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -787,7 +834,7 @@ func (j *judge) unlocked(b *belief, whole, certain bool, err error) {
 		return
 	}
 	// The Session may keep the key. Unlock then asks etcd nothing.
-	kept := j.sharing && !b.kind.shares() || b.life.shared > 1
+	kept := j.sharing && !b.kind.shares() && b.ending == nil && !b.adopted || b.life.shared > 1
 	said := outcomeOf(err)
 	b.life.unsure = b.life.unsure || said != done
 	if said == done && !whole && !b.asked() {
@@ -795,6 +842,7 @@ func (j *judge) unlocked(b *belief, whole, certain bool, err error) {
 	}
 	switch life := b.life; {
 	case life.revived: // it was released before
+	case j.keptLocked(b, said):
 	case said == done && b.kind.joins() && life.removedBy == "":
 		j.mustGo(b) // others that came to share the key at this very instant may not have told yet
 	case said == done && kept && life.removedBy == "":

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/side"
 )
 
 // A worker is one goroutine of a process.
@@ -20,12 +21,19 @@ type worker struct {
 	most    time.Duration          // the longest grace of its Session's holds, if they are recalled
 	locks   map[string][]contender // by name
 	whole   *etcdlock.Session      // in the family's story: its Session, of this library
+	apart   bool                   // its local line is its own, as that of an adopted hold is
+	brief   bool                   // its Session is its own, and is closed after the hold
 }
 
 func (w *worker) String() string { return fmt.Sprintf("%s.%d.%d", w.p.name, w.session, w.number) }
 
 // line names the local line of a lock in which the worker waits.
-func (w *worker) line(name string) string { return fmt.Sprintf("%s.%d %s", w.p.name, w.session, name) }
+func (w *worker) line(name string) string {
+	if w.apart {
+		return fmt.Sprint(w, " ", name)
+	}
+	return fmt.Sprintf("%s.%d %s", w.p.name, w.session, name)
+}
 
 // upTo is a time between 0 and most, more often short than long.
 func (w *worker) upTo(most time.Duration) time.Duration {
@@ -54,6 +62,8 @@ func (w *worker) work() {
 			w.together(wait)
 		case w.whole != nil && n < world.several+world.leading:
 			w.leads(name, wait)
+		case w.whole != nil && w.p.w.outlasts() && w.rand.IntN(10) == 0:
+			w.briefly(name, wait)
 		default:
 			w.once(name, wait)
 		}
@@ -87,12 +97,30 @@ func (w *worker) picks(name string) contender {
 	}
 }
 
+// outlasting returns, mostly and in the place of one that holds alone, a Mutex whose key may outlast
+// its hold.
+func (w *worker) outlasting(name string, c contender) contender {
+	if w.whole == nil || !w.p.w.outlasts() || c.kind() != (alone{}) || w.rand.IntN(4) == 0 {
+		return c
+	}
+	var opts []etcdlock.Option
+	least := w.least()
+	if least > 0 {
+		opts = append(opts, etcdlock.WithMinHold(least))
+	}
+	mu, err := w.whole.Mutex(name, opts...)
+	if err != nil {
+		panic(err)
+	}
+	return exclusive{side.OurMutex{Mutex: mu}, least}
+}
+
 // once takes a lock in one of the ways that there are, and works in it.
 func (w *worker) once(name string, wait time.Duration) {
 	waiting := w.patient(wait, name)
 	defer waiting.cancel()
 	judge, began := w.p.w.judge, time.Now()
-	lock := w.picks(name)
+	lock := w.outlasting(name, w.picks(name))
 	way := w.rand.IntN(10)
 	c := judge.asks(w, name, lock.kind(), waiting, way < 2)
 	if 2 <= way && way < 4 {
@@ -108,14 +136,7 @@ func (w *worker) once(name string, wait time.Duration) {
 	}
 	b := judge.enters(w, name, h, c)
 	w.holds(b)
-
-	ctx, cancel, bound := w.unlockContext()
-	defer cancel()
-	began = time.Now()
-	certain := w.leaves(b)
-	err = h.unlock(ctx)
-	judge.took(w, "unlock "+name, began, bound)
-	certain.judge(err)
+	w.gives(b)
 }
 
 // together takes several names at once, in any order.
@@ -158,7 +179,7 @@ func (w *worker) together(wait time.Duration) {
 	began = time.Now()
 	var certain []leaving
 	for _, b := range held {
-		certain = append(certain, w.leaves(b))
+		certain = append(certain, w.leaves(b, 0))
 	}
 	err = h.unlock(ctx)
 	judge.took(w, fmt.Sprint("unlock ", names), began, bound)
@@ -194,7 +215,7 @@ func (w *worker) leads(name string, wait time.Duration) {
 		judge.leads()
 		w.holds(b)
 		mu.Lock()
-		terms[token] = w.leaves(b)
+		terms[token] = w.leaves(b, 0)
 		mu.Unlock()
 		bound = max(wait, time.Since(began)+w.p.w.ttl)
 		c = judge.asksAgain(w, name, ctx)
@@ -222,7 +243,7 @@ func (w *worker) does(waiting *patience, name string, lock contender, c *call) {
 		b = judge.enters(w, name, h, c)
 		w.holds(b)
 		left, ended = time.Now(), waiting.Err() != nil
-		certain = w.leaves(b)
+		certain = w.leaves(b, 0)
 	})
 	if !called {
 		waiting.returned()
@@ -289,9 +310,10 @@ type leaving struct {
 	deadline time.Time // until when the hold was certain
 }
 
-func (w *worker) leaves(b *belief) leaving {
+// leaves gives a belief up, to unlock it, or to detach it for keep if that is not 0.
+func (w *worker) leaves(b *belief, keep time.Duration) leaving {
 	l := leaving{w: w, b: b, deadline: b.hold.deadline()}
-	l.whole = w.p.w.judge.leaves(b)
+	l.whole = w.p.w.judge.leaves(b, keep)
 	return l
 }
 
@@ -334,7 +356,7 @@ func (w *worker) getsIn(name string, lock contender) {
 	}
 	b := world.judge.enters(w, name, h, c)
 	time.Sleep(time.Millisecond)
-	certain := w.leaves(b)
+	certain := w.leaves(b, 0)
 	unlocking, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	certain.judge(h.unlock(unlocking))

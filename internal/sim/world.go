@@ -42,6 +42,8 @@ type world struct {
 	asks     bool     // likewise, some waits ask the holder, and some holds do not listen
 	permits  int      // likewise, how many want permits
 	limit    int      // the number of permits, 0 if nobody wants any; some processes count on one less
+	keeping  int      // likewise, how many of ten holds of a Mutex have a least time
+	parting  int      // likewise, how many end by a Detach
 	each     int      // goroutines of each Session
 	ttl      time.Duration
 	crowd    int  // Sessions of each process, if more stand in a line than a view is for
@@ -58,19 +60,23 @@ type world struct {
 	mu        sync.Mutex // never held across a wait
 	processes []*process // those that died, too
 	alive     []*process // by slot
+	adopters  int        // how many there were
 	faults    int        // that have not ended
 	calmSince time.Time  // since when there have been no faults
 }
 
 // A process is a client with one or two Sessions, and the goroutines that use them.
 type process struct {
-	w        *world
-	name     string
-	side     Side
-	client   *clientv3.Client
-	sessions []side.Session
-	limit    int // the limit of permits on which it counts; 0 if nobody wants any
-	last     int // how many holds its workers take after the faults
+	w      *world
+	name   string
+	side   Side
+	client *clientv3.Client
+	rate   float64 // of the leases' lives
+	limit  int     // the limit of permits on which it counts; 0 if nobody wants any
+	last   int     // how many holds its workers take after the faults
+
+	lasting  int       // how many Sessions it has from the beginning to the end
+	sessions []session // those and the brief ones; guarded by world.mu
 
 	mu     sync.Mutex // never held across a wait
 	frozen int
@@ -123,9 +129,18 @@ func newFamily(seed uint64) *world {
 	if w.asks = w.recalls && r.IntN(2) == 0; w.asks {
 		w.judge.asking, w.judge.grace = true, time.Duration(r.Int64N(int64(time.Second)))
 	}
+	if r := generator(seed, "outlasting"); !w.rush {
+		w.keeping, w.parting = []int{0, 0, 0, 3, 5, 8}[r.IntN(6)], []int{0, 0, 0, 3, 5, 8}[r.IntN(6)]
+		if w.outlasts() && r.IntN(2) == 0 {
+			w.reading, w.permits = w.reading/3, w.permits/3
+		}
+	}
 	w.judge.names = w.names
 	return w
 }
+
+// outlasts reports whether keys outlast their holds.
+func (w *world) outlasts() bool { return w.keeping+w.parting > 0 }
 
 // newWorld draws the world of a seed. Call it inside the bubble in which the world runs.
 func newWorld(seed uint64, side Side) *world {
@@ -256,7 +271,8 @@ func (w *world) start(slot int, name string) {
 	answers := path{members: everyMember(), down: true}
 	answers.each(name, func(from, to string) { w.net.Slow(from, to, w.judge.slow) })
 	r := generator(w.seed, "process", name)
-	w.cluster.Rate(name, 0.9+0.2*r.Float64())
+	p.rate = 0.9 + 0.2*r.Float64()
+	w.cluster.Rate(name, p.rate)
 	var err error
 	p.client, err = w.net.Client(name, w.endpoints(r))
 	if err != nil {
@@ -270,13 +286,10 @@ func (w *world) start(slot int, name string) {
 	if w.crowd > 0 {
 		sessions, workers = w.crowd, 1
 	}
+	p.lasting = sessions
 	for i := range sessions {
-		opts, most := w.sharing(r)
-		s, err := p.side.open(p.client, w.ttl, opts)
-		if err != nil {
-			panic(err)
-		}
-		p.sessions = append(p.sessions, s)
+		_, opened := p.opens(r)
+		s := opened.Session
 		locks := w.locksOf(p, s)
 		for n := range workers {
 			if !shared && n > 0 {
@@ -287,7 +300,7 @@ func (w *world) start(slot int, name string) {
 			}
 			worker := &worker{
 				p: p, session: i, number: n, rand: generator(w.seed, "worker", name, fmt.Sprint(i, n)),
-				most: most, locks: locks,
+				most: opened.most, locks: locks,
 			}
 			if w.story == family {
 				worker.whole = side.OurSession(s)
