@@ -88,6 +88,9 @@ func (k *keeping) lingered() {
 // anew when it has elected a leader.
 func (k *keeping) staysLocked(p *place, until time.Time) {
 	n := k.of
+	if n.s.leases.ClosedLocked() {
+		return // Close leaves no timer behind
+	}
 	n.stays = time.AfterFunc(time.Until(until), func() {
 		n.s.mu.Lock()
 		defer n.s.mu.Unlock()

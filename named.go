@@ -76,6 +76,9 @@ func adopt(ctx context.Context, s *session, d Detached, opts []Option) (*Hold, e
 	if ctx.Err() != nil {
 		return nil, waitFailed(ctx, name, nil, nil, nil)
 	}
+	if goes := givenUp(s, of.Key); goes != nil && !isRemoved(ctx, goes) {
+		return nil, failed("adopt", name, ErrUnconfirmed, waitFailed(ctx, name, nil, nil, s.etcd.Unavailable()))
+	}
 	n, began := &namedHold{of: lockHandle{s: s, name: name, cfg: &cfg}}, time.Now()
 	if cfg.trace.Start != nil {
 		ctx = cfg.trace.start(ctx, StartEvent{Name: name, Mode: ModeExclusive, Weight: 1})
@@ -95,6 +98,15 @@ func adopt(ctx context.Context, s *session, d Detached, opts []Option) (*Hold, e
 	n.m, n.hold, n.started = &n.of, h, cfg.trace.holds(ctx, h.waited())
 	giveBack(s, clientv3.LeaseID(c.adopts.Lease))
 	return &n.Hold, nil
+}
+
+// givenUp is closed once an earlier Adopt in s has given up the key for certain; nil if none does.
+// (Do not say at once that the hold is lost: that is not known yet.
+// TestAnAdoptWaitsForOneThatHasFailed.)
+func givenUp(s *session, key string) <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.keys.GoesLocked(key)
 }
 
 // giveBack gives a lease back that has no key any more, and would expire by itself.

@@ -2310,6 +2310,14 @@ var mutants = []mutant{
 		unexplored: "The exploration moves no key.",
 	},
 	{
+		name: "an Adopt says of the key that the Session gives up that it is lost",
+		why:  "The Session has a place with that key. But the Adopt before was not confirmed, and the key may wait to be adopted.",
+		edits: []edit{{"named.go", `	if goes := givenUp(s, of.Key); goes != nil && !isRemoved(ctx, goes) {
+`, `	if goes := givenUp(s, of.Key); false && !isRemoved(ctx, goes) {
+`}},
+		killers: []killer{inArea("holders", "TestAnAdoptWaitsForOneThatHasFailed")},
+	},
+	{
 		name:    "a detached hold hands its key on",
 		why:     "The Session saves a request. But then the hold goes on here, and nobody can adopt it.",
 		edits:   []edit{{"release.go", `	if until.IsZero() && spare &&`, `	if (until.IsZero() || !h.detached.IsZero()) && spare &&`}},

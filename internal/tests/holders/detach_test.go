@@ -592,3 +592,45 @@ func TestAKeyThatALateAdoptHasMovedIsSwept(t *testing.T) {
 		tests.RequireHolds(t, other)
 	})
 }
+
+// An Adopt tells the truth after one that was not confirmed: it waits until the key of that is given up
+// for certain.
+func TestAnAdoptWaitsForOneThatHasFailed(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		d, token := detached(t, etcd)
+		b := tests.SessionOf(t, etcd, "b")
+		other, err := b.Lock(context.Background(), "other")
+		require.NoError(t, err)
+		etcd.Intercept(tests.FromNth(1, fake.Txn, fake.Effect{Drop: true}))
+		_, err = b.Adopt(tests.Within(t, time.Second), d)
+		require.ErrorIs(t, err, etcdlock.ErrUnconfirmed)
+		_, err = b.Adopt(tests.Within(t, time.Second), d)
+		require.ErrorIs(t, err, etcdlock.ErrUnconfirmed)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NotErrorIs(t, err, etcdlock.ErrLost)
+		etcd.Intercept(nil)
+		h := adopted(t, b, d)
+		require.Equal(t, token, h.Token())
+		require.NoError(t, h.Unlock(context.Background()))
+		require.NoError(t, other.Unlock(context.Background()))
+	})
+}
+
+// A restore brings back the key of an adopted hold that is over, on the lease of a Session that goes
+// on. It is removed, as a key of its own is.
+func TestAnAdoptedKeyThatARestoreBringsBackIsRemoved(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		ctx := context.Background()
+		d, _ := detached(t, etcd)
+		b := tests.SessionOf(t, etcd, "b")
+		other, err := b.Lock(ctx, "other")
+		require.NoError(t, err)
+		h := adopted(t, b, d)
+		restore := etcd.Save()
+		require.NoError(t, h.Unlock(ctx))
+		restore(2)
+		began := time.Now()
+		require.Less(t, tests.SoonOr(t, entersAt(t, etcd), "a ghost blocks the name").Sub(began), 2*tests.TTL)
+		tests.RequireHolds(t, other)
+	})
+}
