@@ -30,8 +30,9 @@ func doctorCommand() *command {
 		usage: "[--prefix TEXT]",
 		short: "check whether this etcd and its contents are fit for locks",
 		text: `
-It checks the latency and the cluster of each endpoint, the shortest TTL that etcd grants, its
-alarms, and whether the user may read and write below --prefix. It looks for nested lock names,
+It checks the latency, the cluster and the version of each endpoint, the shortest TTL that etcd
+grants, its alarms, and whether the user may read and write below --prefix. A version is a finding
+if it has not all fixes for the advisories of etcd in SECURITY.md. It looks for nested lock names,
 which break etcd's own concurrency.Mutex, for keys without a lease where places in line are
 expected, for semaphores whose processes disagree on the limit, and for names under which
 etcd's recipe.RWMutex has keys, too: the two do not exclude each other. If an endpoint does not
@@ -107,6 +108,8 @@ type visit struct {
 	endpoint string
 	latency  time.Duration // the median of several
 	header   *pb.ResponseHeader
+	version  string
+	untold   error  // why the version is not known
 	why      string // it cannot be asked
 }
 
@@ -135,6 +138,7 @@ func (d *doctor) endpoints(cfg clientv3.Config) (answering []string) {
 			d.ok(v.endpoint, "answers in %v; member %x of cluster %x, revision %d",
 				v.latency, v.header.MemberId, id, v.header.Revision)
 		}
+		d.version(v)
 		answering = append(answering, v.endpoint)
 	}
 	if len(clusters) > 1 {
@@ -146,6 +150,28 @@ func (d *doctor) endpoints(cfg clientv3.Config) (answering []string) {
 			strings.Join(parts, "; "))
 	}
 	return answering
+}
+
+// version says which advisories of etcd an endpoint is open to.
+func (d *doctor) version(v visit) {
+	r, err := parseRelease(v.version)
+	switch {
+	case denied(v.untold):
+		d.not(v.endpoint, "its version: %v (since 3.5.32, 3.6.12 and 3.7.0 any user may ask)", v.untold)
+	case v.untold != nil:
+		d.not(v.endpoint, "its version: %v", v.untold) // a proxy may not pass this on
+	case err != nil:
+		d.not(v.endpoint, "its version: %v", err)
+	case r.unknown():
+		d.ok(v.endpoint, "etcd %s, newer than the advisories known here, of %s", v.version, advised)
+	default:
+		if open := r.openTo(); len(open) > 0 {
+			d.bad(v.endpoint, "etcd %s has no fix for %s: use %s or later (SECURITY.md; as known on %s)",
+				v.version, strings.Join(open, ", "), r.least(), advised)
+		} else {
+			d.ok(v.endpoint, "etcd %s, with the fixes for the advisories known on %s", v.version, advised)
+		}
+	}
 }
 
 func (d *doctor) visit(cfg clientv3.Config, endpoint string) (v visit) {
@@ -179,6 +205,11 @@ func (d *doctor) visit(cfg clientv3.Config, endpoint string) (v visit) {
 	}
 	slices.Sort(took)
 	v.latency = took[len(took)/2].Round(10 * time.Microsecond)
+	if resp, err := client.Status(ctx, endpoint); err != nil {
+		v.untold = err
+	} else {
+		v.version = resp.Version
+	}
 	return v
 }
 

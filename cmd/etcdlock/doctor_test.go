@@ -30,13 +30,14 @@ func TestAHealthyEtcdHasNoFindings(t *testing.T) {
 	require.NoError(t, err)
 	leases, err := e.client.Leases(t.Context())
 	require.NoError(t, err)
-	f := &front{alarms: []*pb.AlarmMember{}}
+	f := &front{alarms: []*pb.AlarmMember{}, version: "3.7.3"}
 	addr := newFront(t, e, f, nil)
 	status, stdout, stderr := runs(t, "", "doctor", "--command-timeout", "20s", "--endpoints", addr)
 	require.Equal(t, exitGood, status)
 	require.Empty(t, stderr)
 	require.Regexp(t, regexp.MustCompile(`\A`+
 		`ok   `+addr+`: answers in \S+; member 1 of cluster 1, revision \d+\n`+
+		`ok   `+addr+`: etcd 3\.7\.3, with the fixes for the advisories known on `+advised+`\n`+
 		`ok   TTL: 2s is the least that etcd grants\n`+
 		`ok   alarms: none\n`+
 		`ok   rights: this user may read and write below ""\n`+
@@ -79,7 +80,7 @@ func TestWhatTheDoctorFinds(t *testing.T) {
 		_, err := e.client.Put(t.Context(), key, "", clientv3.WithLease(lease.ID))
 		require.NoError(t, err)
 	}
-	healthy := func() *front { return &front{alarms: []*pb.AlarmMember{}} }
+	healthy := func() *front { return &front{alarms: []*pb.AlarmMember{}, version: "3.7.3"} }
 	for name, row := range map[string]struct {
 		front  func(f *front)
 		args   []string
@@ -104,6 +105,18 @@ func TestWhatTheDoctorFinds(t *testing.T) {
 			[]string{`BAD  rights: writing below "jobs/": etcdserver: permission denied`, "findings: 1"}},
 		"no rights": {func(f *front) { f.blind = true }, []string{"--prefix", "jobs/"}, exitBad,
 			[]string{`lets this user read nothing below "jobs/"`, "BAD  rights: reading", "BAD  rights: writing", "??   keys:"}},
+		"an old release": {func(f *front) { f.version = "3.6.10" }, []string{"--prefix", "jobs/"}, exitBad, []string{
+			": etcd 3.6.10 has no fix for CVE-2026-44283, CVE-2026-59818, CVE-2026-73499, CVE-2026-73500: " +
+				"use 3.6.14 or later (SECURITY.md; as known on " + advised + ")\n", "findings: 1",
+		}},
+		"an old minor": {func(f *front) { f.version = "3.4.45" }, []string{"--prefix", "jobs/"}, exitBad,
+			[]string{": etcd 3.4.45 has no fix for CVE-2026-59818, CVE-2026-73499, CVE-2026-73500: use 3.7.1 or later"}},
+		"a new minor": {func(f *front) { f.version = "3.8.0" }, []string{"--prefix", "jobs/"}, exitGood,
+			[]string{": etcd 3.8.0, newer than the advisories known here, of " + advised + "\n"}},
+		"no version": {func(f *front) { f.version = "weird" }, []string{"--prefix", "jobs/"}, exitGood,
+			[]string{`: its version: "weird" is not a version of etcd`}},
+		"a version for root": {func(f *front) { f.version = "" }, []string{"--prefix", "jobs/"}, exitGood,
+			[]string{": its version: etcdserver: permission denied (since 3.5.32, 3.6.12 and 3.7.0 any user may ask)\n"}},
 		"a long TTL": {func(f *front) { f.ttl = 20 }, []string{"--prefix", "jobs/"}, exitBad,
 			[]string{"BAD  TTL: 20s is the least that etcd grants, more than the usual 15s"}},
 	} {
@@ -141,6 +154,18 @@ func TestTheDoctorAsksEachEndpoint(t *testing.T) {
 	require.Contains(t, stderr, "no endpoint can be used: "+away)
 }
 
+// Where etcd's maintenance service is missing, as behind some proxies, the rest is checked.
+func TestTheDoctorNeedsNoMaintenance(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	status, stdout, _ := runs(t, "", "doctor", "--command-timeout", "20s", "--endpoints", e.addr)
+	require.Equal(t, exitGood, status)
+	for _, want := range []string{"ok   " + e.addr + ": answers", "??   " + e.addr + ": its version: ", "??   alarms: ", "ok   keys: "} {
+		require.Contains(t, stdout, want)
+	}
+	require.NotContains(t, stdout, "any user may ask")
+}
+
 // TLS is wrong on either side, and the doctor says so.
 func TestTheDoctorTellsWrongTLS(t *testing.T) {
 	t.Parallel()
@@ -151,7 +176,7 @@ func TestTheDoctorTellsWrongTLS(t *testing.T) {
 	leaf, err := x509.ParseCertificate(pair.Certificate[0])
 	require.NoError(t, err)
 	clients.AddCert(leaf)
-	healthy := func() *front { return &front{alarms: []*pb.AlarmMember{}} }
+	healthy := func() *front { return &front{alarms: []*pb.AlarmMember{}, version: "3.7.3"} }
 	plainly := newFront(t, e, healthy(), nil)
 	secured := newFront(t, e, healthy(), &tls.Config{Certificates: []tls.Certificate{pair}})
 	mutual := newFront(t, e, healthy(), &tls.Config{

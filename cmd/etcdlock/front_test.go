@@ -38,8 +38,9 @@ type front struct {
 	cluster  uint64 // id, if not 0
 	ttl      int64  // of every lease, if not 0
 	alarms   []*pb.AlarmMember
-	readOnly bool // the user may not write
-	blind    bool // the user may not read either
+	version  string // that Status tells; empty if it is for root alone
+	readOnly bool   // the user may not write
+	blind    bool   // the user may not read either
 
 	ranges, grants, revokes atomic.Int64
 }
@@ -106,6 +107,13 @@ func (f *front) Alarm(context.Context, *pb.AlarmRequest) (*pb.AlarmResponse, err
 		return nil, rpctypes.ErrGRPCPermissionDenied
 	}
 	return &pb.AlarmResponse{Alarms: f.alarms}, nil
+}
+
+func (f *front) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse, error) {
+	if f.version == "" {
+		return nil, rpctypes.ErrGRPCPermissionDenied
+	}
+	return &pb.StatusResponse{Version: f.version}, nil
 }
 
 // certificate makes a certificate for this machine, signed by itself, and its files.
