@@ -2832,4 +2832,16 @@ var mutants = []mutant{
 		edits:   []edit{{"cmd/etcdlock/tree_linux.go", `, Pdeathsig: syscall.SIGKILL}`, `}`}},
 		killers: []killer{ofCommand("TestARunThatIsKilledTakesItsCommandAlong")},
 	},
+	{
+		name:    "a minor of etcd without a fix is open to nothing",
+		why:     "No patch of it is below the fix. But no patch of it has the fix, either.",
+		edits:   []edit{{"cmd/etcdlock/advisories.go", `r.major < 3 || !fixed || r.patch < patch`, `fixed && r.patch < patch`}},
+		killers: []killer{ofCommand("TestWhichAdvisoriesAReleaseIsOpenTo")},
+	},
+	{
+		name:    "a candidate of etcd has the fixes of its release",
+		why:     "It has the numbers of the release. But it comes before it, and maybe before the fix.",
+		edits:   []edit{{"cmd/etcdlock/advisories.go", ` || r.patch == patch && r.pre`, ``}},
+		killers: []killer{ofCommand("TestWhichAdvisoriesAReleaseIsOpenTo")},
+	},
 }
