@@ -634,3 +634,132 @@ func TestAnAdoptedKeyThatARestoreBringsBackIsRemoved(t *testing.T) {
 		tests.RequireHolds(t, other)
 	})
 }
+
+// A Lock that nests in an adopted hold goes on after the Unlock of the Hold, and ends it in any way.
+func TestALockNestsInAnAdoptedHold(t *testing.T) {
+	for _, end := range []string{"unlock", "close", "detach", "session"} {
+		t.Run(end, func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				ctx := context.Background()
+				d, token := detached(t, etcd)
+				b := tests.SessionOf(t, etcd, "b")
+				h := adopted(t, b, d, etcdlock.WithReentrancy())
+				mu := contract.MutexOf(t, b, "n", etcdlock.WithReentrancy())
+				require.NoError(t, mu.Lock(h.Context(ctx)))
+				require.NoError(t, h.Unlock(ctx))
+				require.Equal(t, token, mu.Token())
+				require.Len(t, etcd.Keys("n/"), 1)
+				switch end {
+				case "unlock":
+					require.NoError(t, mu.Unlock(ctx))
+				case "close":
+					require.NoError(t, mu.Close(ctx))
+				case "session":
+					require.NoError(t, b.Close(ctx))
+				case "detach":
+					d2, err := mu.Detach(ctx, keep)
+					require.NoError(t, err)
+					require.Equal(t, d, d2)
+					require.ErrorIs(t, mu.Unlock(ctx), etcdlock.ErrNotHeld)
+					h = adopted(t, b, d2)
+					require.NoError(t, h.Unlock(ctx))
+				}
+				require.Empty(t, etcd.Keys("n/"))
+				require.Zero(t, mu.Token())
+			})
+		})
+	}
+}
+
+// A name may have all that a Detached has, and a hold may be kept for as long as etcd can.
+func TestAHoldOfAnyNameIsKeptForAnyTime(t *testing.T) {
+	for _, name := range []string{"a:b", "a/b c:é/7:x", " ", "7:n/9b1c1c62-98ea-4a0c-a4b2-0d1f6ef4e1b2", "x//y", "\x01"} {
+		t.Run(fmt.Sprintf("%q", name), func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				ctx := context.Background()
+				a, b := tests.SessionOf(t, etcd, "a"), tests.SessionOf(t, etcd, "b")
+				h, err := a.Lock(ctx, name)
+				require.NoError(t, err)
+				d, err := h.Detach(ctx, 9_000_000_000*time.Second)
+				require.NoError(t, err)
+				h, err = b.Adopt(ctx, d)
+				require.NoError(t, err)
+				require.Equal(t, []string{name}, h.Names())
+				require.NoError(t, h.Unlock(ctx))
+				h, err = a.Lock(ctx, name, etcdlock.WithMinHold(9_000_000_000*time.Second))
+				require.NoError(t, err)
+				require.NoError(t, h.Unlock(ctx))
+				cs, err := etcdlock.Contenders(ctx, etcd.Client("x"), name)
+				require.NoError(t, err)
+				require.Len(t, cs, 1)
+				require.Greater(t, cs[0].Until.Year(), 2200)
+				require.NoError(t, etcdlock.Break(ctx, etcd.Client("x"), cs[0]))
+				etcd.RevokeLease(cs[0].Lease) // it would last for longer than the test
+				h, err = a.TryLock(ctx, name)
+				require.NoError(t, err)
+				require.NoError(t, h.Unlock(ctx))
+			})
+		})
+	}
+}
+
+// A Detach at the same time as another call, each of which takes 20 ms: the hold is detached, or has
+// ended otherwise, and nothing is left behind.
+func TestADetachBesideOtherCalls(t *testing.T) {
+	ops := map[string]func(ctx context.Context, s *etcdlock.Session, mu *etcdlock.Mutex) error{
+		"unlock":  func(ctx context.Context, _ *etcdlock.Session, mu *etcdlock.Mutex) error { return mu.Unlock(ctx) },
+		"close":   func(ctx context.Context, _ *etcdlock.Session, mu *etcdlock.Mutex) error { return mu.Close(ctx) },
+		"session": func(ctx context.Context, s *etcdlock.Session, _ *etcdlock.Mutex) error { return s.Close(ctx) },
+		"info": func(ctx context.Context, _ *etcdlock.Session, mu *etcdlock.Mutex) error {
+			return mu.SetInfo(ctx, "new")
+		},
+		"detach": func(ctx context.Context, _ *etcdlock.Session, mu *etcdlock.Mutex) error {
+			_, err := mu.Detach(ctx, keep)
+			return err
+		},
+		"lock": func(ctx context.Context, _ *etcdlock.Session, mu *etcdlock.Mutex) error { return mu.Lock(ctx) },
+	}
+	for name, op := range ops {
+		for at := -45 * time.Millisecond; at <= 45*time.Millisecond; at += 5 * time.Millisecond {
+			t.Run(fmt.Sprintf("%s at %v", name, at), func(t *testing.T) {
+				tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+					ctx := context.Background()
+					a := tests.SessionOf(t, etcd, "a")
+					mu := contract.MutexOf(t, a, "n")
+					require.NoError(t, mu.Lock(ctx))
+					hold := mu.Context(ctx)
+					etcd.Delay("a", 10*time.Millisecond)
+					done := make(chan error, 1)
+					run := func() {
+						c, cancel := context.WithTimeout(ctx, 5*time.Second)
+						defer cancel()
+						done <- op(c, a, mu)
+					}
+					if at < 0 {
+						go run()
+						time.Sleep(-at)
+					} else {
+						go func() { time.Sleep(at); run() }()
+					}
+					d, err := mu.Detach(ctx, keep)
+					other := <-done
+					require.Error(t, hold.Err())
+					if err == nil {
+						h, err := tests.SessionOf(t, etcd, "b").Adopt(ctx, d)
+						require.NoError(t, err)
+						require.NoError(t, h.Unlock(ctx))
+					} else {
+						require.True(t, errors.Is(err, etcdlock.ErrNotHeld), "%v", err)
+					}
+					etcd.Delay("a", 0)
+					_ = mu.Unlock(ctx)
+					synctest.Wait()
+					time.Sleep(time.Second)
+					if name != "detach" || err == nil {
+						require.Empty(t, etcd.Keys("n/"), "%v %v", err, other)
+					}
+				})
+			})
+		}
+	}
+}
