@@ -69,7 +69,7 @@ func (a *Account) TakeLocked(p *Place, of Seat) {
 	}
 	if of.Adopts.Rev != 0 {
 		p.Ticket = ticket.Adopt(of.Line.Name, of.Adopts.Key, of.Adopts.Rev, int64(a.lease.ID))
-		adopted.Store(of.Adopts.Key, int64(a.lease.ID))
+		adopted.Store(adoption{of.Adopts.Key, int64(a.lease.ID)}, nil)
 		a.adopts = true
 	} else {
 		slot := of.Line.slotsLocked(of.Shape).Free(a.lease, of.Shape.Kind)
@@ -110,13 +110,20 @@ func IsOwn(e line.Entry) bool {
 	if hasDrawn(e.Key, e.Lease) {
 		return true
 	}
-	lease, is := adopted.Load(e.Key)
-	return is && lease == e.Lease
+	_, is := adopted.Load(adoption{e.Key, e.Lease})
+	return is
 }
 
 // adopted has the keys that Sessions of this process have adopted, or are about to, with the leases
 // to which they move them.
 var adopted sync.Map
+
+// An adoption is a key, and the lease to which a Session moves it. (Not the key alone: of two Sessions
+// that adopt it one fails. TestAnAdoptedHoldIsOfItsProcessThoughAnotherAdoptFails.)
+type adoption struct {
+	key   string
+	lease int64
+}
 
 // hasDrawn reports whether key comes from draw, for the account of a lease.
 func hasDrawn(key string, lease int64) bool {
@@ -308,7 +315,7 @@ func (a *Account) RemoveRest(until time.Time) error {
 func (a *Account) RevokedLocked(err error) {
 	delete(a.keys.accounts, a.lease)
 	for key := range a.places {
-		adopted.CompareAndDelete(key, int64(a.lease.ID))
+		adopted.Delete(adoption{key, int64(a.lease.ID)})
 	}
 	if err != nil && (a.keys.Leases.ClosedLocked() || a.leavesLocked()) {
 		a.keys.leftoverErr = err

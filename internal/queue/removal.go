@@ -12,7 +12,7 @@ func (p *Place) RemovedLocked() {
 	p.stopUsingLocked()
 	if p.Account.places[p.Ticket.Key] == p {
 		delete(p.Account.places, p.Ticket.Key)
-		adopted.CompareAndDelete(p.Ticket.Key, p.Ticket.Lease)
+		adopted.Delete(adoption{p.Ticket.Key, p.Ticket.Lease})
 	}
 	if p.StaleLocked() && p.epoch != nil { // an earlier key of that name may be back
 		p.Account.SuspectLocked()

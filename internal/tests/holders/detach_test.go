@@ -659,7 +659,7 @@ func TestALockNestsInAnAdoptedHold(t *testing.T) {
 				case "detach":
 					d2, err := mu.Detach(ctx, keep)
 					require.NoError(t, err)
-					require.Equal(t, d, d2)
+					require.NotEqual(t, d, d2)
 					require.ErrorIs(t, mu.Unlock(ctx), etcdlock.ErrNotHeld)
 					h = adopted(t, b, d2)
 					require.NoError(t, h.Unlock(ctx))
@@ -762,4 +762,16 @@ func TestADetachBesideOtherCalls(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A Session whose Adopt comes too late leaves it known that another one of its process has the hold.
+func TestAnAdoptedHoldIsOfItsProcessThoughAnotherAdoptFails(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		d, _ := detached(t, etcd)
+		h := adopted(t, tests.SessionOf(t, etcd, "b"), d)
+		_, err := tests.SessionOf(t, etcd, "c").Adopt(context.Background(), d)
+		require.ErrorIs(t, err, etcdlock.ErrLost)
+		require.True(t, tests.PlaceOf(t, etcd, "n", 0).Self)
+		require.NoError(t, h.Unlock(context.Background()))
+	})
 }
