@@ -210,9 +210,9 @@ func WithMaxHold(d time.Duration) Option {
 // What is kept is a hold that its own Unlock has ended whole. A lost one keeps nothing, nor does one
 // that Close ends. If the process dies before Unlock, the key goes with the lease of the Session,
 // within [WithTTL]: a TTL of at least d covers that, too. If etcd does not answer an Unlock, which
-// then returns [ErrUnconfirmed], the key goes at d, or with the lease of the Session. It counts by
-// the clock of this process, from the return of Lock. While the rest of d lasts the hold is not
-// handed on and does not linger; see [WithHandoff], [WithLinger].
+// then returns [ErrUnconfirmed], the key goes at d, or with the lease of the Session. It counts from
+// the return of Lock, by the clock of this process, and by etcd's if the process is gone. While the
+// rest of d lasts the hold is not handed on and does not linger; see [WithHandoff], [WithLinger].
 //
 // It is for a [Mutex], [Session.Lock] and [Session.Do], and is an error for RWMutex and Semaphore. As
 // a default of a Session it does not count for these, nor for [Session.LockAll].

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
 )
@@ -104,6 +105,24 @@ func TestAHoldGoesOnInAnotherProcess(t *testing.T, w World) {
 	require.NoError(t, peer.Unlock(Patient(t)))
 	_, err = NewSession(t, cluster.Client(t)).Adopt(t.Context(), d)
 	require.ErrorIs(t, err, etcdlock.ErrLost)
+
+	// An adopted key that somebody puts over goes, wherever it is then.
+	lost := NewMutex(t, cluster.Client(t), "x")
+	require.NoError(t, lost.Lock(t.Context()))
+	d, err = lost.Detach(t.Context(), keep)
+	require.NoError(t, err)
+	h, err = NewSession(t, cluster.Client(t)).Adopt(t.Context(), d)
+	require.NoError(t, err)
+	hold = h.Context(t.Context())
+	client := cluster.Client(t)
+	_, err = client.Put(t.Context(), h.Key(), "without a lease")
+	require.NoError(t, err)
+	Await(t, hold.Done(), 1)
+	require.ErrorIs(t, h.Unlock(t.Context()), etcdlock.ErrKeyOverwritten)
+	require.Eventually(t, func() bool {
+		resp, err := client.Get(t.Context(), "x/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		return err == nil && resp.Count == 0
+	}, Patience, 2*time.Millisecond, "it stays")
 
 	// Nobody adopts this one.
 	late := NewMutex(t, cluster.Client(t), "x")
