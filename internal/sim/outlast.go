@@ -93,8 +93,11 @@ func (j *judge) backLocked(life *keyLife, kv *mvccpb.KeyValue) *keyLife {
 // A set-back and an operator end the promise. The rest of the time counts by etcd's clock.
 func (j *judge) keptLocked(b *belief, said outcome) bool {
 	end, life := b.ending, b.life
-	if end == nil || said != done || j.taken(b) || life.revived {
+	if end == nil || said != done || life.revived {
 		return false
+	}
+	if j.taken(b) {
+		return life.ending != end // by an operator after it was moved: the hold was whole until then
 	}
 	rest := float64(end.until.Sub(end.began)) * min(1, b.who.p.rate)
 	until := end.began.Add(time.Duration(rest))
