@@ -68,15 +68,16 @@ func newMutex(s *session, name string, of use, opts []Option) (*Mutex, error) {
 		return nil, err
 	}
 	cfg := s.cfg
-	if len(opts) > 0 || of != forMutex {
+	if len(opts) > 0 {
 		changed, err := configure(*s.cfg, of, opts)
 		if err != nil {
 			return nil, err
 		}
-		if of != forMutex {
-			changed.minHold = 0
-		}
 		cfg = &changed
+	}
+	if of != forMutex && cfg.minHold > 0 { // a default of the Session
+		changed := *cfg
+		changed.minHold, cfg = 0, &changed
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

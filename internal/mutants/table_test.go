@@ -2228,9 +2228,10 @@ var mutants = []mutant{
 	{
 		name: "the least time of a Session counts for the writers of an RWMutex",
 		why:  "A writer is exclusive, too. But the option is not for an RWMutex, and readers wait for nothing.",
-		edits: []edit{{"lock.go", `		if of != forMutex {
-			changed.minHold = 0
-		}
+		edits: []edit{{"lock.go", `	if of != forMutex && cfg.minHold > 0 { // a default of the Session
+		changed := *cfg
+		changed.minHold, cfg = 0, &changed
+	}
 `, ``}},
 		killers: []killer{inArea("holders", "TestWhoHasNoUseForALeastTime")},
 	},
