@@ -92,11 +92,10 @@ func writeRecall(
 	commit func(ticket.Txn) (done bool, read []*mvccpb.KeyValue, err error),
 ) error {
 	for {
-		i := slices.IndexFunc(read, func(kv *mvccpb.KeyValue) bool { return string(kv.Key) == who.Key })
-		if i < 0 || read[i].CreateRevision != who.Rev {
+		e, there := line.Find(read, who.Key)
+		if !there || e.Rev != who.Rev {
 			return nil
 		}
-		e := line.EntryOf(read[i])
 		if e.Lease == 0 || !e.Value().Recallable {
 			return ErrNotRecallable
 		}
@@ -107,17 +106,7 @@ func writeRecall(
 		if err != nil {
 			return err
 		}
-		// (Do not leave out the mod revision: a late copy would take back another request.
-		// TestALateCopyOfARecallDoesNothing. Nor put with a lease: the key would outlive its
-		// holder's, or go with another. TestARecallKeepsPlaceTokenAndLease.)
-		done, then, err := commit(ticket.Txn{
-			If: []clientv3.Cmp{
-				clientv3.Compare(clientv3.CreateRevision(who.Key), "=", who.Rev),
-				clientv3.Compare(clientv3.ModRevision(who.Key), "=", read[i].ModRevision),
-			},
-			Then: []clientv3.Op{clientv3.OpPut(who.Key, value, clientv3.WithIgnoreLease())},
-			Else: []clientv3.Op{clientv3.OpGet(who.Key)},
-		})
+		done, then, err := commit(ticket.Edit(e, value))
 		if done || err != nil {
 			return err
 		}
@@ -164,8 +153,8 @@ func WithRecall(most time.Duration) Option {
 //
 // TryLock and its like ask no contender. A Semaphore's wait for one permit asks all that hold one.
 // A wait that comes before a detached hold is adopted does not ask that one. Behind more than eight
-// contenders a wait asks a later holder once only that one is before it, and
-// a wait for a read or for permits may miss one that has begun to hold after it queued.
+// contenders a wait asks a later holder once only that one is before it, and a wait for a read or
+// for permits may miss one that has begun to hold after it queued.
 //
 // The wait does not depend on the requests: they are sent in the background, end with the wait and
 // with Close, and a failure is logged at Warn. An invalid r is an error of what is given the option:

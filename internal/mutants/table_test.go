@@ -1655,14 +1655,6 @@ var mutants = []mutant{
 	// ---- SetInfo
 
 	{
-		name: "SetInfo does not compare the mod revision",
-		why:  "The create revision says that it is the very hold. But a late copy then takes back a later info, or a recall.",
-		edits: []edit{{"internal/queue/info.go", `		t.If = append(t.If, p.Ticket.Exists(), clientv3.Compare(clientv3.ModRevision(key), "=", c.read[i].Mod))
-`, `		t.If = append(t.If, p.Ticket.Exists())
-`}},
-		killers: []killer{inArea("holders", "TestALateCopyOfASetInfoDoesNothing"), inArea("holders", "TestSetInfoKeepsARecall")},
-	},
-	{
 		name: "SetInfo puts the value anew",
 		why:  "The Session knows what it has put. But since then a recall has come into the value.",
 		edits: []edit{{"internal/line/value.go", `func (e Entry) Informed(info string) (string, error) { return e.with("info", info) }
@@ -1675,12 +1667,6 @@ var mutants = []mutant{
 `}},
 		killers:    []killer{inArea("holders", "TestSetInfoKeepsARecall"), core("line", "TestAnInfoIsPutIntoAValue"), ofFamily(300)},
 		unexplored: "A ticket changes no value.",
-	},
-	{
-		name:    "SetInfo puts without a lease",
-		why:     "It has nothing to do with the lease. But then it takes the key off it, and the hold is lost (rule 5).",
-		edits:   []edit{{"internal/queue/info.go", `clientv3.OpPut(key, values[i], clientv3.WithIgnoreLease())`, `clientv3.OpPut(key, values[i])`}},
-		killers: []killer{inArea("holders", "TestSetInfoChangesTheInfoAlone")},
 	},
 	{
 		name: "SetInfo takes an answer for a success",
@@ -1810,28 +1796,30 @@ var mutants = []mutant{
 	// ---- recall
 
 	{
-		name: "a recall does not compare the mod revision",
-		why:  "The create revision says that it is the very hold. But a late copy then takes back the request that came after it.",
-		edits: []edit{{"recall.go", `"=", who.Rev),
-				clientv3.Compare(clientv3.ModRevision(who.Key), "=", read[i].ModRevision),
-`, `"=", who.Rev),
-`}},
-		killers: []killer{inArea("holders", "TestALateCopyOfARecallDoesNothing")},
+		name: "a put over a key does not compare the mod revision",
+		why:  "The create revision says that it is the very hold. But a late copy then takes back the request, or the info, that came after it.",
+		edits: []edit{{"internal/ticket/ticket.go", `			clientv3.Compare(clientv3.ModRevision(e.Key), "=", e.Mod),
+`, ``}},
+		killers: []killer{
+			inArea("holders", "TestALateCopyOfARecallDoesNothing"), inArea("holders", "TestALateCopyOfASetInfoDoesNothing"),
+			inArea("holders", "TestSetInfoKeepsARecall"),
+		},
+		unexplored: "The exploration puts nothing over a key.",
 	},
 	{
 		name: "a recall compares the mod revision alone",
 		why:  "The mod revision of a key grows with its create revision, so it seems to say all. But it is compared with the key that is there by now.",
-		edits: []edit{{"recall.go", `		if i < 0 || read[i].CreateRevision != who.Rev {
-`, `		if i < 0 {
-`}, {"recall.go", `				clientv3.Compare(clientv3.CreateRevision(who.Key), "=", who.Rev),
-`, ``}},
+		edits: []edit{{"recall.go", `		if !there || e.Rev != who.Rev {
+`, `		if !there {
+`}},
 		killers: []killer{inArea("holders", "TestALateCopyOfARecallDoesNothing")},
 	},
 	{
-		name:    "a recall is put with a lease",
-		why:     "The lease is the contender's, which is the key's. But a caller that has only key and token takes the key off its lease, and the holder has lost it (rule 5).",
-		edits:   []edit{{"recall.go", `clientv3.WithIgnoreLease()`, `clientv3.WithLease(clientv3.LeaseID(who.Lease))`}},
-		killers: []killer{inArea("holders", "TestARecallKeepsPlaceTokenAndLease")},
+		name:       "a key is put over with a lease",
+		why:        "It has nothing to do with the lease, which seems to be the key's. But a caller that has only key and token takes the key off it, and the hold is lost (rule 5).",
+		edits:      []edit{{"internal/ticket/ticket.go", `clientv3.OpPut(e.Key, value, clientv3.WithIgnoreLease())`, `clientv3.OpPut(e.Key, value)`}},
+		killers:    []killer{inArea("holders", "TestARecallKeepsPlaceTokenAndLease"), inArea("holders", "TestSetInfoChangesTheInfoAlone")},
+		unexplored: "The exploration puts nothing over a key.",
 	},
 	{
 		name: "a recall asks one that does not listen",

@@ -3,8 +3,6 @@ package queue
 import (
 	"context"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
@@ -28,8 +26,7 @@ type change struct {
 // After any other error the info may be changed or not. ctx ends with the hold at the latest.
 //
 // It reads the keys, and then puts what it has read with another info. The same value is not put
-// again. (Do not leave out the mod revision, which the transaction compares. A late copy would take
-// back a recall, or a later info. TestALateCopyOfASetInfoDoesNothing.)
+// again.
 func SetInfo(ctx context.Context, places []*Place, info string, whole func() error) error {
 	a := places[0].Account
 	c := &change{account: a, places: places, info: info, whole: whole}
@@ -109,11 +106,9 @@ func (c *change) next() (values []string, err error) {
 
 // txn puts values over the keys if they are as they were read, and otherwise reads them.
 func (c *change) txn(values []string) (t ticket.Txn) {
-	for i, p := range c.places {
-		key := p.Ticket.Key
-		t.If = append(t.If, p.Ticket.Exists(), clientv3.Compare(clientv3.ModRevision(key), "=", c.read[i].Mod))
-		t.Then = append(t.Then, clientv3.OpPut(key, values[i], clientv3.WithIgnoreLease()))
-		t.Else = append(t.Else, clientv3.OpGet(key))
+	for i, e := range c.read {
+		one := ticket.Edit(e, values[i])
+		t.If, t.Then, t.Else = append(t.If, one.If...), append(t.Then, one.Then...), append(t.Else, one.Else...)
 	}
 	return t
 }
