@@ -13,7 +13,8 @@ import (
 
 // Detached is a hold on its way from one process to another: opaque text, which can be stored or
 // sent. It has the key, the token and the lease on which they wait, so it is of one Detach alone. It
-// has no secret: whoever may write the lock's keys in etcd may adopt the hold. See [Mutex.Detach] and [Session.Adopt].
+// has no secret: every etcd user with the right to write the lock's keys can adopt the hold. See
+// [Mutex.Detach] and [Session.Adopt].
 type Detached string
 
 // String is d itself.

@@ -97,20 +97,20 @@ func (s *Session) TryDo(
 }
 
 // Adopt goes on with a hold that another process has detached: it moves the key from the lease on
-// which that waits to the Session's. Nobody gets in between, and the hold keeps its key and its
-// token. The Hold counts as any other, by the trust in the lease of this Session.
+// which that waits to the Session's. No other contender gets in between, and the hold keeps its key
+// and its token. The Hold counts as any other, by the trust in the lease of this Session.
 //
 // Of several Adopts of one Detached one gets the hold. The others return a [*LostError] that says
-// who has it, and so do those that come when its time is over. [ErrUnconfirmed] says that etcd did
-// not answer before ctx ended: if this Session has the key it is being removed; call Adopt again to
-// learn whether it still waits. After any other error nothing has happened.
+// which process has it, and so does each that comes when its time is over. [ErrUnconfirmed] says that
+// etcd did not answer before ctx ended: if this Session has the key it is being removed; call Adopt
+// again to learn whether it still waits. After [ErrClosed] the key may have come to this Session, and
+// goes with its lease. After any other error nothing has happened.
 //
-// It waits for etcd, within ctx, and for no contender. It costs a read, a transaction
-// and the revocation of the lease on which the key has waited, and the Session's lease if that has
-// none. opts are as for [Session.Lock], without [WithHandoff] and
-// [WithLinger], which do not count either if they are the Session's defaults. A call of
-// the same Session for the same name waits as in another one: after a loss it does not wait for
-// the Unlock of the Hold.
+// It waits for etcd, within ctx, and for no contender. It costs a read, a transaction and the
+// revocation of the lease on which the key has waited, and the Session's lease if that has none. opts
+// are as for [Session.Lock], without [WithHandoff] and [WithLinger], which do not count either if
+// they are the Session's defaults. A call of the same Session for the same name waits as in another
+// one: after a loss it does not wait for the Unlock of the Hold.
 func (s *Session) Adopt(ctx context.Context, d Detached, opts ...Option) (*Hold, error) {
 	return adopt(ctx, s.inner(), d, opts)
 }

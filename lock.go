@@ -280,10 +280,10 @@ func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 }
 
 // Detach ends the hold here without giving the lock back: another process, or this one after a
-// restart, goes on with it by [Session.Adopt], and nobody gets in between. It first ends the
-// contexts of the hold, with the cause [ErrDetached], and then moves the key to a lease of its own
+// restart, goes on with it by [Session.Adopt], and no other contender gets in between. It first ends
+// the contexts of the hold, with the cause [ErrDetached], and then moves the key to a lease of its own
 // that lasts for keep, in whole seconds, rounded up, and is not renewed. (etcd's least is 2 s by
-// default. After an election of etcd's leader it counts anew.) If nobody adopts the hold in that
+// default. After an election of etcd's leader it counts anew.) If no process adopts the hold in that
 // time the key expires, and the next contender gets in. Others see the time in [Contender.Until].
 //
 // After nil the hold is over here, as after [Mutex.Unlock], and an Unlock returns [ErrNotHeld]. The
@@ -293,9 +293,9 @@ func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 // Detach returns an error and the hold goes on.
 //
 // It costs the grant of a lease and a transaction, and another one if the key was changed, by SetInfo
-// or a [Recall]. ctx is as in Unlock. [WithMinHold] does not count
-// for a hold that is detached. A comparison from [Mutex.IsOwner] stays true: it is one hold, with one
-// key and one token, in two places one after the other.
+// or a [Recall]. ctx is as in Unlock. [WithMinHold] does not count for a hold that is detached. A
+// comparison from [Mutex.IsOwner] stays true: it is one hold, with one key and one token, in two
+// places one after the other.
 func (m *Mutex) Detach(ctx context.Context, keep time.Duration) (Detached, error) {
 	if m == nil || m.s == nil {
 		return "", ErrNotHeld

@@ -38,6 +38,12 @@ func lockNamed(t *testing.T, s *etcdlock.Session, opts ...etcdlock.Option) *etcd
 	return tests.HoldWithin(t, time.Minute, func(ctx context.Context) (*etcdlock.Hold, error) { return s.Lock(ctx, "n", opts...) })
 }
 
+// lockOf is Session.Lock of a name for a test.
+func lockOf(t *testing.T, s *etcdlock.Session, name string) *etcdlock.Hold {
+	t.Helper()
+	return tests.HoldWithin(t, time.Minute, func(ctx context.Context) (*etcdlock.Hold, error) { return s.Lock(ctx, name) })
+}
+
 // adopted is Session.Adopt for a test.
 func adopted(t *testing.T, s *etcdlock.Session, d etcdlock.Detached, opts ...etcdlock.Option) *etcdlock.Hold {
 	t.Helper()
@@ -202,11 +208,6 @@ func TestADetachedHoldIsNotHandedOn(t *testing.T) {
 
 // What Detach says for each fault, and when the next contender gets in.
 func TestADetachUnderFaults(t *testing.T) {
-	type faults = func(fake.Call) fake.Effect
-	next := func(method string, effect fake.Effect) func(*fake.Server) faults {
-		return func(etcd *fake.Server) faults { return tests.OnlyNext(etcd, method, effect) }
-	}
-	always := func(f faults) func(*fake.Server) faults { return func(*fake.Server) faults { return f } }
 	rows := []struct {
 		promise string
 		faults  func(*fake.Server) faults
@@ -332,34 +333,18 @@ func TestAnAdoptedKeyThatASetBackBringsBackGoes(t *testing.T) {
 func TestAnAdoptUnderFaults(t *testing.T) {
 	rows := []struct {
 		promise string
-		faults  func(*fake.Server) func(fake.Call) fake.Effect
+		faults  func(*fake.Server) faults
 		fails   error
 		later   error // of an Adopt by another Session
 	}{
-		{"the answer is lost", func(etcd *fake.Server) func(fake.Call) fake.Effect {
-			return tests.OnlyNext(etcd, fake.Txn, fake.Effect{DropReply: true})
-		}, nil, etcdlock.ErrLost},
-		{"an answer is an error", func(etcd *fake.Server) func(fake.Call) fake.Effect {
-			return tests.OnlyNext(etcd, fake.Txn, fake.Effect{After: fake.Unavailable})
-		}, nil, etcdlock.ErrLost},
-		{"the lease is gone", func(etcd *fake.Server) func(fake.Call) fake.Effect {
-			return tests.OnlyNext(etcd, fake.Txn, fake.Effect{Before: rpctypes.ErrGRPCLeaseNotFound})
-		}, nil, etcdlock.ErrLost},
-		{"no read is answered", func(*fake.Server) func(fake.Call) fake.Effect {
-			return tests.FromNth(1, fake.Range, fake.Effect{Drop: true})
-		}, context.DeadlineExceeded, nil},
-		{"no transaction arrives", func(*fake.Server) func(fake.Call) fake.Effect {
-			return tests.FromNth(1, fake.Txn, fake.Effect{Drop: true})
-		}, etcdlock.ErrUnconfirmed, nil},
-		{"no transaction arrives that puts", func(*fake.Server) func(fake.Call) fake.Effect {
-			return func(c fake.Call) fake.Effect { return fake.Effect{Drop: c.Method == fake.Txn && len(c.Puts) > 0} }
-		}, etcdlock.ErrUnconfirmed, nil},
-		{"no answer arrives", func(*fake.Server) func(fake.Call) fake.Effect {
-			return func(c fake.Call) fake.Effect { return fake.Effect{DropReply: c.Method == fake.Txn && len(c.Puts) > 0} }
-		}, etcdlock.ErrUnconfirmed, etcdlock.ErrLost},
-		{"etcd refuses", func(*fake.Server) func(fake.Call) fake.Effect {
-			return tests.FromNth(1, fake.Txn, fake.Effect{Before: tests.PermissionDenied})
-		}, rpctypes.ErrPermissionDenied, nil},
+		{"the answer is lost", next(fake.Txn, fake.Effect{DropReply: true}), nil, etcdlock.ErrLost},
+		{"an answer is an error", next(fake.Txn, fake.Effect{After: fake.Unavailable}), nil, etcdlock.ErrLost},
+		{"the lease is gone", next(fake.Txn, fake.Effect{Before: rpctypes.ErrGRPCLeaseNotFound}), nil, etcdlock.ErrLost},
+		{"no read is answered", always(tests.FromNth(1, fake.Range, fake.Effect{Drop: true})), context.DeadlineExceeded, nil},
+		{"no transaction arrives", always(tests.FromNth(1, fake.Txn, fake.Effect{Drop: true})), etcdlock.ErrUnconfirmed, nil},
+		{"no transaction arrives that puts", always(func(c fake.Call) fake.Effect { return fake.Effect{Drop: c.Method == fake.Txn && len(c.Puts) > 0} }), etcdlock.ErrUnconfirmed, nil},
+		{"no answer arrives", always(func(c fake.Call) fake.Effect { return fake.Effect{DropReply: c.Method == fake.Txn && len(c.Puts) > 0} }), etcdlock.ErrUnconfirmed, etcdlock.ErrLost},
+		{"etcd refuses", always(tests.FromNth(1, fake.Txn, fake.Effect{Before: tests.PermissionDenied})), rpctypes.ErrPermissionDenied, nil},
 	}
 	for _, row := range rows {
 		t.Run(row.promise, func(t *testing.T) {
@@ -391,6 +376,58 @@ func TestAnAdoptUnderFaults(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Close, and the end of the context, meet the answer to an Adopt: before, at and after the instant at
+// which that comes. Either there is a hold, or an error and the key goes: nothing is left in between.
+func TestAnAdoptThatEndsAsItIsAnswered(t *testing.T) {
+	const answer = 100 * time.Millisecond
+	for _, by := range []string{"Close", "the context"} {
+		for after := answer - time.Millisecond; after <= answer+time.Millisecond; after += time.Millisecond / 2 {
+			t.Run(fmt.Sprintf("%s, %v", by, after), func(t *testing.T) {
+				tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+					d, token := detached(t, etcd)
+					b := tests.SessionOf(t, etcd, "b")
+					require.NoError(t, lockOf(t, b, "other").Unlock(context.Background())) // it has a lease
+					etcd.Intercept(func(c fake.Call) fake.Effect {
+						if c.Process == "b" && c.Method == fake.Txn && len(c.Puts) > 0 {
+							return fake.Effect{DelayReply: answer}
+						}
+						return fake.Effect{}
+					})
+					ctx, cancel := context.WithCancel(context.Background())
+					defer cancel()
+					closed := make(chan error, 1)
+					time.AfterFunc(after, func() {
+						if by == "Close" {
+							closed <- b.Close(context.Background())
+						} else {
+							cancel()
+							closed <- nil
+						}
+					})
+					h, err := b.Adopt(ctx, d)
+					require.NoError(t, tests.SoonOr(t, closed, "Close hangs"))
+					switch {
+					case err == nil && by == "Close":
+						require.ErrorIs(t, h.Unlock(context.Background()), etcdlock.ErrNotHeld)
+					case err == nil:
+						require.Equal(t, token, h.Token())
+						tests.RequireHolds(t, h)
+						require.NoError(t, h.Unlock(context.Background()))
+					case by == "Close":
+						require.ErrorIs(t, err, etcdlock.ErrClosed)
+					default:
+						require.ErrorIs(t, err, context.Canceled)
+						require.ErrorIs(t, err, etcdlock.ErrUnconfirmed)
+					}
+					began := time.Now()
+					in := tests.SoonOr(t, entersAt(t, etcd), "the key is left")
+					require.Less(t, in.Sub(began), tests.TTL)
+				})
+			})
+		}
 	}
 }
 

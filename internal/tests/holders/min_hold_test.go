@@ -107,16 +107,22 @@ func TestOnlyAShortHoldPaysForItsLeastTime(t *testing.T) {
 	})
 }
 
+// faults are what an etcd does to the calls that it gets.
+type faults = func(fake.Call) fake.Effect
+
+// next has an effect on the next call of a method alone.
+func next(method string, effect fake.Effect) func(*fake.Server) faults {
+	return func(etcd *fake.Server) faults { return tests.OnlyNext(etcd, method, effect) }
+}
+
+// always has faults that need no etcd.
+func always(f faults) func(*fake.Server) faults { return func(*fake.Server) faults { return f } }
+
 // Faults of etcd and of others while the key moves.
 func TestALeastTimeUnderFaults(t *testing.T) {
-	type faults = func(fake.Call) fake.Effect
-	next := func(method string, effect fake.Effect) func(*fake.Server) faults {
-		return func(etcd *fake.Server) faults { return tests.OnlyNext(etcd, method, effect) }
-	}
-	always := func(f faults) func(*fake.Server) faults { return func(*fake.Server) faults { return f } }
 	rows := []struct {
 		promise string
-		faults  func(*fake.Server) func(fake.Call) fake.Effect
+		faults  func(*fake.Server) faults
 		before  func(t *testing.T, etcd *fake.Server, mu *etcdlock.Mutex)
 		fails   error
 		free    time.Duration // when the next contender gets in, since the acquisition
