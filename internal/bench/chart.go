@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"time"
 )
 
 // A line of the chart is one alternative.
@@ -22,37 +21,39 @@ func (l line) last() point { return l.points[len(l.points)-1] }
 
 // chart draws the hand-overs a second over the number of contenders, for the first setup
 // that has them for more than one number. It returns "" if none has.
-func (r *report) chart() string {
-	for _, c := range r.chapters {
-		lines, ticks := c.crowds()
-		if len(ticks) < 2 {
-			continue
+func chart(all []record) string {
+	for _, r := range all {
+		for _, s := range r.Setups {
+			lines, ticks := s.crowds()
+			if len(ticks) < 2 {
+				continue
+			}
+			return draw("Hand-overs per second, by the number of contenders",
+				fmt.Sprintf("%s, %s; %d cores; %s", s.Title, strings.Join(s.Systems, ", "), r.Machine.Cores, r.Machine.Date),
+				lines, ticks)
 		}
-		return draw("Hand-overs per second, by the number of contenders",
-			fmt.Sprintf("%s, %s; %d cores; %s", c.setup.title, strings.Join(c.versions, ", "),
-				r.machine.cores, r.machine.date.Format(time.DateOnly)),
-			lines, ticks)
 	}
 	return ""
 }
 
 // crowds returns the figures of the cases in the chart, and the sizes of their crowds.
-func (c *chapter) crowds() (lines []line, sizes []int) {
-	for _, t := range c.tables {
-		if !t.drawn {
+func (s setupRecord) crowds() (lines []line, sizes []int) {
+	for _, c := range cases {
+		i := slices.IndexFunc(s.Cases, func(measured caseRecord) bool { return measured.Name == c.name })
+		if !c.drawn || i < 0 {
 			continue
 		}
-		sizes = append(sizes, t.n)
-		for _, r := range t.rows {
-			if r.ops == 0 {
+		sizes = append(sizes, c.n)
+		for _, r := range s.Cases[i].Rows {
+			if len(r.Figures) == 0 {
 				continue
 			}
-			i := slices.IndexFunc(lines, func(l line) bool { return l.title == r.title })
+			i := slices.IndexFunc(lines, func(l line) bool { return l.title == r.Title })
 			if i < 0 {
 				i = len(lines)
-				lines = append(lines, line{title: r.title})
+				lines = append(lines, line{title: r.Title})
 			}
-			lines[i].points = append(lines[i].points, point{float64(t.n), 1 / r.values.Median})
+			lines[i].points = append(lines[i].points, point{float64(c.n), r.median(perSecond)})
 		}
 	}
 	return lines, sizes

@@ -48,7 +48,7 @@ func TestASmallFamilyIsMeasuredInEachWay(t *testing.T) {
 		require.Greater(t, of("lead-crash", name).ttls, 0.5, name)
 	}
 	require.Contains(t, page, "LeaseDuration 15 s, RenewDeadline 10 s")
-	require.Contains(t, chapter.family(), "until the next leads, in TTLs | ")
+	require.Contains(t, page, "until the next leads, in TTLs | ")
 }
 
 // If a term was lost before it was given up, the candidate reports that.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -12,18 +13,13 @@ import (
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
-// Each row of the family's table names existing cases and alternatives.
-func TestTheFamilysRowsAreOfCasesThatThereAre(t *testing.T) {
-	for _, f := range familyRows {
-		for _, name := range f.cases {
-			require.Contains(t, caseNames(), name)
-		}
-	}
+// Each column of the page's tables names existing alternatives.
+func TestThePagesColumnsAreOfAlternativesThatThereAre(t *testing.T) {
 	known := make(map[string]bool)
 	for _, a := range alternatives {
 		known[a.name] = true
 	}
-	for _, peer := range familyPeers {
+	for _, peer := range slices.Concat(familyColumns, fleetColumns) {
 		for _, name := range peer.names {
 			require.True(t, known[name], "%s is none", name)
 		}

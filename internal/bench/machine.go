@@ -10,32 +10,31 @@ import (
 
 // A machine says where and when a run was made.
 type machine struct {
-	processor string
-	cores     int
-	memory    int // GiB
-	kernel    string
-	golang    string
-	date      time.Time
-	load      string // by others, when the run began
+	Processor string `json:"processor"`
+	Cores     int    `json:"cores"`
+	Memory    int    `json:"memory"` // GiB
+	Kernel    string `json:"kernel"`
+	Go        string `json:"go"`
+	Date      string `json:"date"`
+	Load      string `json:"load,omitempty"` // by others, when the run began
 }
 
 func thisMachine() machine {
 	return machine{
-		processor: processor(),
-		cores:     runtime.NumCPU(),
-		memory:    memory(),
-		kernel:    kernel(),
-		golang:    runtime.Version(),
-		date:      time.Now(),
-		load:      load(),
+		Processor: processor(),
+		Cores:     runtime.NumCPU(),
+		Memory:    memory(),
+		Kernel:    kernel(),
+		Go:        runtime.Version(),
+		Date:      time.Now().Format(time.DateOnly),
+		Load:      load(),
 	}
 }
 
 func (m machine) String() string {
-	s := fmt.Sprintf("%s, %d cores, %d GiB, %s, %s, %s",
-		m.processor, m.cores, m.memory, m.kernel, m.golang, m.date.Format(time.DateOnly))
-	if m.load != "" {
-		s += ", load average before the run " + m.load
+	s := fmt.Sprintf("%s, %d cores, %d GiB, %s, %s, %s", m.Processor, m.Cores, m.Memory, m.Kernel, m.Go, m.Date)
+	if m.Load != "" {
+		s += ", load average before the run " + m.Load
 	}
 	return s
 }

@@ -13,8 +13,14 @@
 //	                                       what is not a mutex: readers and writers,
 //	                                       several names at once, semaphores, leaders
 //
+//	go run . -render -out results          the page of the runs there, without a measurement
+//
 // It starts every server itself, on the loopback interface, and ends them all. It reports
-// its progress, and writes benchmarks.md and benchmarks.svg.
+// its progress, and writes into a directory: all figures to the JSON file of the run, and
+// from all such files there a page, README.md, and a chart, benchmarks.svg.
+//
+// The published runs are in results, each with its command. To measure one anew, add
+// -out results and the name of its file, such as -name mutex.
 //
 // Each round measures every alternative in turn. Each figure is compared with that of
 // concurrency.Mutex in the same round: a machine that slows down slows down both. If a case
@@ -93,6 +99,8 @@ type config struct {
 	disk   string
 	tmpfs  string
 	out    string
+	name   string
+	render bool
 
 	command string // the command that makes the same report
 }
@@ -109,7 +117,9 @@ func newFlagSet(c *config, patterns *[3]string) *flag.FlagSet {
 	fs.DurationVar(&c.slice, "slice", time.Second, "how long an alternative is measured in a round")
 	fs.StringVar(&c.disk, "disk", "/var/tmp", "`directory` on a disk, for the servers' data")
 	fs.StringVar(&c.tmpfs, "tmpfs", "/dev/shm", "`directory` on a tmpfs, for the servers' data")
-	fs.StringVar(&c.out, "out", ".", "`directory` to write benchmarks.md and benchmarks.svg to")
+	fs.StringVar(&c.out, "out", ".", "`directory` of the records of runs, their page and their chart")
+	fs.StringVar(&c.name, "name", "run", "`name` of the run, and of its file in that directory")
+	fs.BoolVar(&c.render, "render", false, "only write the page and the chart, from the records that there are")
 	return fs
 }
 
@@ -143,7 +153,7 @@ func parseFlags(args []string) (config, error) {
 	c.command = "go run ."
 	fs.Visit(func(f *flag.Flag) {
 		switch f.Name {
-		case "disk", "tmpfs", "out": // of this machine
+		case "disk", "tmpfs", "out", "name": // of this machine
 		case "peers":
 			c.command += " -peers"
 		default:
@@ -157,11 +167,15 @@ func parseFlags(args []string) (config, error) {
 		return config{}, fmt.Errorf("-setup %s: there are %s", c.setups, strings.Join(setupNames(), ", "))
 	case c.rounds < 1 || c.rounds > 100:
 		return config{}, fmt.Errorf("-rounds %d: must be from 1 to 100", c.rounds)
+	case !plainName.MatchString(c.name):
+		return config{}, fmt.Errorf("-name %q: must be of a-z, 0-9 and -", c.name)
 	case c.slice < 50*time.Millisecond || c.slice > time.Minute:
 		return config{}, fmt.Errorf("-slice %v: must be from 50ms to 1m", c.slice)
 	}
 	return c, nil
 }
+
+var plainName = regexp.MustCompile(`^[a-z0-9-]+$`)
 
 func anyMatch(re *regexp.Regexp, names []string) bool {
 	return slices.ContainsFunc(names, re.MatchString)
@@ -180,6 +194,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitUsage
 	}
 
+	if cfg.render {
+		if err := render(cfg.out); err != nil {
+			fmt.Fprintf(stderr, "bench: %v\n", err)
+			return exitFailed
+		}
+		return exitGood
+	}
 	r := &runner{cfg: cfg, progress: stdout, report: report{command: cfg.command}}
 	if err := r.all(ctx); err != nil {
 		fmt.Fprintf(stderr, "bench: %v\n", err)
@@ -197,9 +218,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 // write writes the report as it stands.
 func (r *runner) write() error {
-	err := os.WriteFile(filepath.Join(r.cfg.out, "benchmarks.md"), []byte(r.report.markdown()), 0o666)
-	if chart := r.report.chart(); err == nil && chart != "" {
-		err = os.WriteFile(filepath.Join(r.cfg.out, "benchmarks.svg"), []byte(chart), 0o666)
+	text, err := r.report.record(r.cfg.name).json()
+	if err != nil {
+		return err
 	}
-	return err
+	if err := os.WriteFile(filepath.Join(r.cfg.out, r.cfg.name+".json"), text, 0o666); err != nil {
+		return err
+	}
+	return render(r.cfg.out)
 }

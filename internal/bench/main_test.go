@@ -18,7 +18,7 @@ func TestMain(m *testing.M) {
 
 func TestFlagsThatMakeNoSenseAreRefused(t *testing.T) {
 	for _, args := range [][]string{
-		{"-case", "no such"}, {"-case", "("}, {"-setup", "5-disk"}, {"-rounds", "0"}, {"-slice", "1ms"}, {"-only", "["}, {"what"}, {"-nonsense"},
+		{"-case", "no such"}, {"-case", "("}, {"-setup", "5-disk"}, {"-rounds", "0"}, {"-slice", "1ms"}, {"-only", "["}, {"-name", "../x"}, {"what"}, {"-nonsense"},
 	} {
 		var stdout, stderr bytes.Buffer
 		require.Equal(t, exitUsage, run(context.Background(), args, &stdout, &stderr), "%q", args)
@@ -35,6 +35,12 @@ func TestAnOutputThatIsNoDirectoryIsToldBeforeTheMeasuring(t *testing.T) {
 	require.Equal(t, exitFailed, status)
 	require.Contains(t, stderr.String(), file)
 	require.Empty(t, stdout.String())
+}
+
+func TestAPageNeedsRecords(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	require.Equal(t, exitFailed, run(context.Background(), []string{"-render", "-out", t.TempDir()}, &stdout, &stderr))
+	require.Contains(t, stderr.String(), "no record of a run")
 }
 
 func TestHelpNamesAllCasesAndSetups(t *testing.T) {

@@ -98,218 +98,131 @@ func (c *chapter) find(caseName, name string) (row, bool) {
 	return row{}, false
 }
 
-// markdown returns the report as a page.
-func (r *report) markdown() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "# Locks, measured\n\n%s.\n\nMade by `%s` in internal/bench.\n", r.machine, r.command)
-	fmt.Fprintf(&b, `
-Medians of the rounds, with the least and the greatest in brackets. A comparison is
-made within each round, with %s in the same round; p50 and p99 are of all single
-operations. Counts are per operation: RPCs are calls to etcd and messages sent on its
-streams, messages are those in both directions, proposals are what its Raft has
-committed; allocations are those of the clients' process; CPU is the servers'.
-`, baseline)
-	if r.chart() != "" {
-		b.WriteString("\n![Hand-overs per second, by the number of contenders](benchmarks.svg)\n")
-	}
-	for _, c := range r.chapters {
-		fmt.Fprintf(&b, "\n## %s\n\n%s. A synced write takes %s.\n",
-			upperFirst(c.setup.title), strings.Join(c.versions, ", "), short(c.sync))
-		for _, t := range c.tables {
-			fmt.Fprintf(&b, "\n### %s\n\n%s.\n\n", t.benchCase.name, upperFirst(t.title))
-			if t.note != "" {
-				fmt.Fprintf(&b, "%s\n\n", t.note)
-			}
-			b.WriteString(t.markdown())
-		}
-		if rows := c.fleet(); rows != "" {
-			fmt.Fprintf(&b, "\n### The fleet\n\nEach process of a fleet has a Session of its own. These are the figures of the tables above\n"+
-				"that begin with fleet, and of taken, side by side.\n\n%s", rows)
-		}
-		if rows := c.family(); rows != "" {
-			fmt.Fprintf(&b, "\n### The family\n\nThese are the figures of the tables above that are not of a mutex, side by side.\n\n%s", rows)
-		}
-		if rows := c.targets(); rows != "" {
-			fmt.Fprintf(&b, "\n### What the library is to reach here\n\n%s", rows)
-		}
-	}
-	return b.String()
-}
-
-// columns are the columns of all tables. A table has those that say something in it.
-var columns = []struct {
-	title string
-	cell  func(c benchCase, r row) string
+// figures are what a record has of each alternative: those that say something in its case.
+var figures = []struct {
+	name string
+	of   func(c benchCase, r row) figure
 }{
-	{"", func(_ benchCase, r row) string { return r.title }},
-	{"per second", func(c benchCase, r row) string {
+	{perSecond, func(c benchCase, r row) figure {
 		if !c.rate {
-			return ""
+			return nil
 		}
-		v := r.values.inverse()
-		return fmt.Sprintf("%s (%s to %s)", digits(v.Median), digits(v.Least), digits(v.Most))
+		return r.values.inverse().figure()
 	}},
-	{"time each", onlyIn(names, func(r row) string { return short(r.value) })},
-	{"time of all", inStarts(func(r row) string { return short(r.value) })},
-	{"in", inStarts(func(r row) string { return grouped(int64(r.in)) })},
-	{"p50", exceptIn(func(r row) string { return short(r.p50) }, names, idle)},
-	{"p99", exceptIn(func(r row) string { return short(r.p99) }, names, idle)},
-	{"most", onlyIn(taken, func(r row) string { return short(r.most) })},
-	{"TTLs", func(_ benchCase, r row) string { return positive(r.ttls) }},
+	{theTime, func(c benchCase, r row) figure {
+		if c.rate {
+			return nil
+		}
+		return r.values.figure()
+	}},
+	{"in", func(c benchCase, r row) figure {
+		if r.in == 0 || c.rate {
+			return nil // not a case in which each party must be in once
+		}
+		return number(float64(r.in))
+	}},
+	{"p50", exceptIn(func(r row) float64 { return r.p50.Seconds() }, names, idle)},
+	{"p99", exceptIn(func(r row) float64 { return r.p99.Seconds() }, names, idle)},
+	{"most", onlyIn(taken, func(r row) float64 { return r.most.Seconds() })},
+	{"TTLs", func(_ benchCase, r row) figure { return positive(r.ttls) }},
 	{"speed, by " + baseline, speedBy(baseline)},
 	{"speed, by " + recipes, speedBy(recipes)},
 	{"time, by " + baseline, timeBy(baseline)},
 	{"time, by " + singly, timeBy(singly)},
 	{"time, by " + elections, timeBy(elections)},
 	{"time, by " + floor, timeBy(floor)},
-	{"most of a client, by the mean", func(_ benchCase, r row) string { return positive(r.busiest) }},
-	{"RPCs", inEtcd(func(s summary) int64 { return s.spent.RPCs })},
-	{"proposals", inEtcd(func(s summary) int64 { return s.spent.Proposals })},
-	{"revisions", inEtcd(func(s summary) int64 { return s.spent.Revisions })},
-	{"messages", inEtcd(func(s summary) int64 { return s.spent.Messages })},
-	{"logins", onlyIn(idle, func(r row) string { return digits(r.per(r.spent.Logins)) })},
-	{"bytes", count(func(s summary) int64 { return s.spent.Bytes })},
-	{"allocations", count(func(s summary) int64 { return s.spent.Allocs })},
-	{"server CPU", func(c benchCase, r row) string {
+	{"most of a client, by the mean", func(_ benchCase, r row) figure { return positive(r.busiest) }},
+	{"RPCs", inEtcd(rpcs)},
+	{"proposals", inEtcd(proposals)},
+	{"revisions", inEtcd(revisions)},
+	{"messages", inEtcd(func(c counts) int64 { return c.Messages })},
+	{"logins", onlyIn(idle, func(r row) float64 { return r.per(r.spent.Logins) })},
+	{"bytes", count(bytesMoved)},
+	{"allocations", count(func(c counts) int64 { return c.Allocs })},
+	{"server CPU", func(c benchCase, r row) figure {
 		if c.kind.crashes() {
-			return ""
+			return nil
 		}
-		return short(time.Duration(r.per(int64(r.spent.ServerCPU))))
+		return number(r.per(int64(r.spent.ServerCPU)) / 1e9)
 	}},
-	{"goroutines", func(c benchCase, r row) string {
-		if !slices.Contains([]kind{crowd, names, idle, fleet}, c.kind) || r.goroutines == 0 {
-			return ""
+	{"goroutines", func(c benchCase, r row) figure {
+		if !slices.Contains([]kind{crowd, names, idle, fleet}, c.kind) {
+			return nil
 		}
-		return fmt.Sprint(r.goroutines)
+		return positive(float64(r.goroutines))
 	}},
-	{"heap per name", onlyIn(names, func(r row) string {
-		if r.heap == 0 {
-			return ""
+	{"heap per name", func(c benchCase, r row) figure {
+		if c.kind != names {
+			return nil
 		}
-		return digits(r.heap) + " B"
-	})},
-	{"renewals per TTL/3", onlyIn(names, func(r row) string { return digits(r.renewals) })},
+		return positive(r.heap)
+	}},
+	{"renewals per TTL/3", onlyIn(names, func(r row) float64 { return r.renewals })},
 }
 
-func onlyIn(k kind, cell func(row) string) func(benchCase, row) string {
-	return func(c benchCase, r row) string {
+// Names of figures: an operation's time, as it is compared, or how many there are a second.
+const (
+	theTime   = "time"
+	perSecond = "per second"
+)
+
+func onlyIn(k kind, of func(row) float64) func(benchCase, row) figure {
+	return func(c benchCase, r row) figure {
 		if c.kind != k {
-			return ""
+			return nil
 		}
-		return cell(r)
+		return number(of(r))
 	}
 }
 
-// inStarts is for the cases in which each party must be in once.
-func inStarts(cell func(row) string) func(benchCase, row) string {
-	return func(c benchCase, r row) string {
-		if r.in == 0 || c.rate {
-			return ""
-		}
-		return cell(r)
-	}
-}
-
-func exceptIn(cell func(row) string, kinds ...kind) func(benchCase, row) string {
-	return func(c benchCase, r row) string {
+func exceptIn(of func(row) float64, kinds ...kind) func(benchCase, row) figure {
+	return func(c benchCase, r row) figure {
 		if slices.Contains(kinds, c.kind) {
-			return ""
+			return nil
 		}
-		return cell(r)
+		return number(of(r))
 	}
 }
 
-func count(of func(summary) int64) func(benchCase, row) string {
-	return func(c benchCase, r row) string {
+func count(of func(counts) int64) func(benchCase, row) figure {
+	return func(c benchCase, r row) figure {
 		if c.kind.crashes() {
-			return "" // mostly those of the wait
+			return nil // mostly those of the wait
 		}
-		return digits(r.per(of(r.summary)))
+		return number(r.per(of(r.spent)))
 	}
 }
 
-func inEtcd(of func(summary) int64) func(benchCase, row) string {
-	cell := count(of)
-	return func(c benchCase, r row) string {
+func inEtcd(of func(counts) int64) func(benchCase, row) figure {
+	counted := count(of)
+	return func(c benchCase, r row) figure {
 		if r.system != onEtcd {
-			return ""
+			return nil
 		}
-		return cell(c, r)
+		return counted(c, r)
 	}
 }
 
-func speedBy(peer string) func(benchCase, row) string {
-	return func(c benchCase, r row) string { return ratio(c.rate, r.by[peer].inverse()) }
+func speedBy(peer string) func(benchCase, row) figure {
+	return func(c benchCase, r row) figure { return ratio(c.rate, r.by[peer].inverse()) }
 }
 
-func timeBy(peer string) func(benchCase, row) string {
-	return func(c benchCase, r row) string { return ratio(!c.rate, r.by[peer]) }
+func timeBy(peer string) func(benchCase, row) figure {
+	return func(c benchCase, r row) figure { return ratio(!c.rate, r.by[peer]) }
 }
 
-func ratio(wanted bool, s spread) string {
+func ratio(wanted bool, s spread) figure {
 	if !wanted || !s.known() {
-		return ""
+		return nil
 	}
-	return fmt.Sprintf("%s (%s to %s)", digits(s.Median), digits(s.Least), digits(s.Most))
+	return s.figure()
 }
 
-func positive(v float64) string {
+func positive(v float64) figure {
 	if v <= 0 {
-		return ""
+		return nil
 	}
-	return fmt.Sprintf("%.2f", v)
-}
-
-func (t table) markdown() string {
-	cells := make([][]string, 0, len(t.rows))
-	said := make([]bool, len(columns))
-	var remarks []string
-	for _, r := range t.rows {
-		if r.broken != "" {
-			remarks = append(remarks, fmt.Sprintf("**%s let two in at once: %s.**", r.title, r.broken))
-		}
-		if r.failed != nil {
-			remarks = append(remarks, fmt.Sprintf("%s failed: %v.", r.title, r.failed))
-		}
-		if r.ops == 0 {
-			continue
-		}
-		line := make([]string, len(columns))
-		for i, c := range columns {
-			line[i] = c.cell(t.benchCase, r)
-			said[i] = said[i] || line[i] != ""
-		}
-		cells = append(cells, line)
-	}
-	if !slices.Contains([]kind{names, idle, taken, readers}, t.kind) && !slices.ContainsFunc(t.rows, func(r row) bool { return r.broken != "" }) {
-		remarks = append(remarks, "Exclusion held.")
-	}
-
-	var b strings.Builder
-	write := func(cell func(i int) string) {
-		for i := range columns {
-			if said[i] {
-				fmt.Fprintf(&b, "| %s ", cell(i))
-			}
-		}
-		b.WriteString("|\n")
-	}
-	if len(cells) > 0 {
-		write(func(i int) string { return columns[i].title })
-		write(func(i int) string {
-			if i == 0 {
-				return "---"
-			}
-			return "--:"
-		})
-	}
-	for _, line := range cells {
-		write(func(i int) string { return line[i] })
-	}
-	for _, remark := range remarks {
-		fmt.Fprintf(&b, "\n%s\n", remark)
-	}
-	return b.String()
+	return number(v)
 }
 
 // show is a measured value as the case reports it.

@@ -4,6 +4,9 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,9 +17,8 @@ import (
 // aReport is the report of a run that never was.
 func aReport() *report {
 	r := &report{
-		command: "go run . -case x",
-		machine: machine{processor: "a <fast> one", cores: 2, memory: 24, kernel: "Linux 6.1",
-			golang: "go1.26", date: time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)},
+		command:  "go run . -case x",
+		machine:  machine{Processor: "a <fast> one", Cores: 2, Memory: 24, Kernel: "Linux 6.1", Go: "go1.26", Date: "2026-11-21"},
 		chapters: []*chapter{{setup: setups[0], versions: []string{"etcd 3.7.3"}, sync: time.Millisecond}},
 	}
 	made := func(name, system string, values ...time.Duration) *entrant {
@@ -50,51 +52,116 @@ func aReport() *report {
 	return r
 }
 
-func TestReportHasMachineVersionsDateAndCommand(t *testing.T) {
-	page := aReport().markdown()
-	for _, want := range []string{"a <fast> one, 2 cores, 24 GiB, Linux 6.1, go1.26, 2026-11-21", "etcd 3.7.3", "`go run . -case x`", "1.00 ms"} {
+// pageOf is the page of a report, as it is when it has been written and read again.
+func pageOf(t *testing.T, r *report) string {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, (&runner{cfg: config{out: dir, name: "run"}, report: *r}).write())
+	text, err := os.ReadFile(filepath.Join(dir, "README.md"))
+	require.NoError(t, err)
+	return string(text)
+}
+
+func TestThePageHasMachineVersionsDateAndCommand(t *testing.T) {
+	page := pageOf(t, aReport())
+	for _, want := range []string{
+		"a <fast> one, 2 cores, 24 GiB, Linux 6.1, go1.26, 2026-11-21", "etcd 3.7.3", "`go run . -case x`", "1.00 ms", "(run.json)", "(benchmarks.svg)",
+	} {
 		require.Contains(t, page, want)
 	}
 }
 
-func TestReportComparesInPairs(t *testing.T) {
-	page := aReport().markdown()
-	require.Contains(t, page, "| etcdlock | 3.00 ms | 4.00 ms | 1.5 (1 to 2) | 3 (2 to 4) | 2 |", "times, where a case has times")
-	require.Contains(t, page, "| etcdlock | 1,000 (1,000 to 1,000) | 1.00 ms | 1.00 ms | 35 (30 to 40) |", "speeds, where it has rates")
+func TestThePageHasTheFigureThatDecides(t *testing.T) {
+	page := pageOf(t, aReport())
+	require.Contains(t, page, "| etcdlock | 3.00 ms | 2 | 500 |", "a time, where a case has times")
+	require.Contains(t, page, "| etcdlock | 1,000 | 2 | 500 |", "a rate, where it has rates")
+	require.Contains(t, page, "| pg <&> lock | 500 |  | 500 |", "no RPCs to etcd, of another system")
 }
 
-func TestReportLeavesOutColumnsThatSayNothing(t *testing.T) {
-	page := aReport().markdown()
-	uncontended := page[strings.Index(page, "### uncontended"):strings.Index(page, "### crowd-2")]
-	require.NotContains(t, uncontended, "heap per name")
-	require.NotContains(t, uncontended, "per second")
-	for line := range strings.Lines(page) {
-		if strings.HasPrefix(line, "| redsync") {
-			require.NotContains(t, line, "20", "RPCs to etcd, of Redis")
-		}
+func TestRecordsCompareInPairs(t *testing.T) {
+	s := aReport().record("run").Setups[0]
+	r, ok := s.find("uncontended", library)
+	require.True(t, ok)
+	require.Equal(t, figure{1.5, 1, 2}, r.Figures["time, by "+baseline], "times, where a case has times")
+	require.Equal(t, figure{3, 2, 4}, r.Figures["time, by "+floor])
+	r, ok = s.find("crowd-2", library)
+	require.True(t, ok)
+	require.InDeltaSlice(t, []float64{35, 30, 40}, []float64(r.Figures["speed, by "+baseline]), 0.001, "speeds, where it has rates")
+}
+
+func TestRecordsLeaveOutFiguresThatSayNothing(t *testing.T) {
+	s := aReport().record("run").Setups[0]
+	r, _ := s.find("uncontended", library)
+	require.NotContains(t, r.Figures, "heap per name")
+	require.NotContains(t, r.Figures, perSecond)
+	r, ok := s.find("crowd-2", "pg <&> lock")
+	require.True(t, ok)
+	require.NotContains(t, r.Figures, "RPCs", "to etcd, of another system")
+	require.NotContains(t, r.Figures, theTime)
+}
+
+// A record that is read is the one that was written, to four digits.
+func TestRecordsAreReadAsTheyWereWritten(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, (&runner{cfg: config{out: dir, name: "run"}, report: *aReport()}).write())
+	all, err := records(dir)
+	require.NoError(t, err)
+	require.Len(t, all, 1)
+	again, err := all[0].json()
+	require.NoError(t, err)
+	text, err := os.ReadFile(filepath.Join(dir, "run.json"))
+	require.NoError(t, err)
+	require.Equal(t, string(text), string(again))
+	for v, want := range map[float64]string{0: "0", 0.00046661: "0.0004666", 1.23456: "1.235", 12345.6: "12346", 999.96: "1000"} {
+		require.Equal(t, want, fourDigits(v))
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "other.json"), []byte("{}"), 0o666))
+	_, err = records(dir)
+	require.ErrorContains(t, err, "other.json is no record of a run")
+}
+
+// The published page and chart are those of the records beside them, and each record is as a
+// run writes it.
+func TestThePublishedPageIsThatOfItsRecords(t *testing.T) {
+	all, err := records("results")
+	require.NoError(t, err)
+	require.NotEmpty(t, all)
+	published := func(name string) string {
+		text, err := os.ReadFile(filepath.Join("results", name))
+		require.NoError(t, err)
+		return string(text)
+	}
+	const render = "run: go run . -render -out results"
+	require.Equal(t, page(all, true), published("README.md"), render)
+	require.Equal(t, chart(all), published("benchmarks.svg"), render)
+	for _, r := range all {
+		text, err := r.json()
+		require.NoError(t, err)
+		require.Equal(t, string(text), published(r.Name+".json"))
 	}
 }
 
-func TestReportSaysWhatFailedAndWhatWasBroken(t *testing.T) {
+func TestThePageSaysWhatFailedAndWhatWasBroken(t *testing.T) {
 	r := aReport()
-	page := r.markdown()
-	require.Contains(t, page, "redsync (appendfsync always) failed: the disk is full.")
-	require.Contains(t, page, "Exclusion held.")
+	page := pageOf(t, r)
+	require.Contains(t, page, "redsync (appendfsync always) failed: the disk is full (1-disk, uncontended)")
+	require.Contains(t, page, "Exclusion held in each case")
 	require.Empty(t, r.broken(library))
 
 	r.chapters[0].tables[0].rows[0].broken = "1 overlaps"
-	page = r.markdown()
-	require.Contains(t, page, "**etcdlock let two in at once: 1 overlaps.**")
+	page = pageOf(t, r)
+	require.Contains(t, page, "**etcdlock let two in at once: 1 overlaps** (1-disk, uncontended)")
+	require.NotContains(t, page, "Exclusion held")
 	require.Equal(t, []string{"1-disk uncontended"}, r.broken(library))
 	require.Empty(t, r.broken(baseline))
 }
 
 func TestTargetsAreJudgedByTheirFigures(t *testing.T) {
-	page := aReport().markdown()
+	page := pageOf(t, aReport())
 	for _, want := range []string{
-		"| uncontended: RPCs | <= 2 | 2 | yes |",
-		"| uncontended: time, by concurrency.Mutex | <= 1.05 | 1.5 | **no** |",
-		"| hand-overs/s, N = 2, by concurrency.Mutex | >= 20 | 35 | yes |",
+		"| uncontended: RPCs | <= 2 | 2 |",
+		"| uncontended: time, by concurrency.Mutex | <= 1.05 | **1.5** |",
+		"| hand-overs/s, N = 2, by concurrency.Mutex | >= 20 | 35 |",
 	} {
 		require.Contains(t, page, want)
 	}
@@ -102,8 +169,19 @@ func TestTargetsAreJudgedByTheirFigures(t *testing.T) {
 	require.Equal(t, 1, strings.Count(page, "hand-overs/s, N = 2"), "a target of another setup")
 }
 
+// The page shows cases that there are.
+func TestThePageIsOfCasesThatThereAre(t *testing.T) {
+	names := slices.Clone(shown)
+	for _, row := range slices.Concat(familyRows, fleetRows) {
+		names = append(names, row.cases...)
+	}
+	for _, name := range names {
+		require.Contains(t, caseNames(), name)
+	}
+}
+
 func TestChartIsWellFormedAndNamesEachLine(t *testing.T) {
-	svg := aReport().chart()
+	svg := chart([]record{aReport().record("run")})
 	for d := xml.NewDecoder(strings.NewReader(svg)); ; {
 		_, err := d.Token()
 		if err == io.EOF {
@@ -135,8 +213,8 @@ func TestEveryLineOfTheChartHasAHueOfItsOwn(t *testing.T) {
 func TestNoChartWithoutCrowds(t *testing.T) {
 	r := aReport()
 	r.chapters[0].tables = r.chapters[0].tables[:2] // one number of contenders
-	require.Empty(t, r.chart())
-	require.Empty(t, (&report{}).chart())
+	require.Empty(t, chart([]record{r.record("run")}))
+	require.Empty(t, chart([]record{{}}))
 }
 
 func TestNumbersHaveTheDigitsThatMeanSomething(t *testing.T) {

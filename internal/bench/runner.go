@@ -30,6 +30,9 @@ func (r *runner) all(ctx context.Context) error {
 	if err := os.MkdirAll(r.cfg.out, 0o777); err != nil { // before anything is measured
 		return err
 	}
+	if _, err := records(r.cfg.out); err != nil {
+		return err // the page could not be written
+	}
 	r.report.machine = thisMachine()
 	for _, s := range setups {
 		if !r.cfg.setups.MatchString(s.name) {
