@@ -205,29 +205,91 @@ func TestTheRunbookExplainsReasonsThatThereAre(t *testing.T) {
 func TestTheFiguresOfTheReadmeAreThoseOfTheRun(t *testing.T) {
 	pages := docs(t)
 	requireFigures(t, pages, "README.md", 4)
-	requireFigures(t, pages, "docs/performance.md", 11)
+	requireFigures(t, pages, "docs/performance.md", 7)
 }
 
-// A benchRun is what this test reads of a record of internal/bench.
-type benchRun struct {
-	Setups []struct {
-		Name  string
-		Cases []struct {
-			Name string
-			Rows []struct {
-				Alternative string
-				Figures     map[string]json.RawMessage
+// The ten figures of docs/performance.md are those of the run's first setup.
+func TestTheTenFiguresAreThoseOfTheRun(t *testing.T) {
+	columns := []string{
+		"etcdlock", "concurrency.Mutex", "go-zookeeper Lock", "rueidislock", "rueidislock (appendfsync always)", "pg_advisory_lock",
+	}
+	run := theBenchRun(t)
+	rows := regexp.MustCompile("(?m)^\\| (.*) \\(`([a-z0-9-]+)`, (p50|p99|per second)\\) \\| (.*) \\|$").FindAllStringSubmatch(docs(t)["docs/performance.md"], -1)
+	require.Len(t, rows, 10)
+	option := regexp.MustCompile(`With\w+\(\w+\)`)
+	for _, row := range rows {
+		cells := strings.Split(row[4], " | ")
+		require.Len(t, cells, len(columns), row[0])
+		asShown := shownTime
+		if row[3] == "per second" {
+			asShown = shown
+		}
+		for i, title := range columns {
+			if name := option.FindString(row[1]); i == 0 && name != "" {
+				title += ", " + name
 			}
+			measured := run.Setups[0].find(row[2], title)[row[3]]
+			if measured == nil {
+				require.Equal(t, "–", cells[i], "%s: %s", row[0], title)
+				continue
+			}
+			require.Equal(t, asShown(measured.median(t)), cells[i], "%s: %s", row[0], title)
 		}
 	}
 }
 
-func requireFigures(t *testing.T, pages map[string]string, page string, number int) {
+// A benchRun is what these tests read of a record of internal/bench.
+type benchRun struct{ Setups []benchSetup }
+
+type benchSetup struct {
+	Cases []struct {
+		Name string
+		Rows []struct {
+			Alternative string
+			Figures     map[string]benchFigure
+		}
+	}
+}
+
+// A benchFigure is a number, or a median with the least and the greatest. Times are in seconds.
+type benchFigure json.RawMessage
+
+func (f *benchFigure) UnmarshalJSON(text []byte) error {
+	return (*json.RawMessage)(f).UnmarshalJSON(text)
+}
+
+func (f benchFigure) median(t *testing.T) (v float64) {
+	t.Helper()
+	first, _, _ := strings.Cut(strings.Trim(string(f), "[]"), ",")
+	v, err := strconv.ParseFloat(first, 64)
+	require.NoError(t, err)
+	return v
+}
+
+// find returns the figures of an alternative in a case.
+func (s benchSetup) find(benchCase, title string) map[string]benchFigure {
+	for _, c := range s.Cases {
+		for _, row := range c.Rows {
+			if c.Name == benchCase && row.Alternative == title {
+				return row.Figures
+			}
+		}
+	}
+	return nil
+}
+
+func theBenchRun(t *testing.T) (run benchRun) {
 	t.Helper()
 	text, err := os.ReadFile("internal/bench/results/mutex.json")
 	require.NoError(t, err)
-	var run benchRun
 	require.NoError(t, json.Unmarshal(text, &run))
+	require.Len(t, run.Setups, 4)
+	return run
+}
+
+func requireFigures(t *testing.T, pages map[string]string, page string, number int) {
+	t.Helper()
+	run := theBenchRun(t)
 	rows := regexp.MustCompile("(?m)^\\| `([a-z0-9-]+)`(?:, `(With.*?)`)? \\|.*? \\| (.*) \\|$").FindAllStringSubmatch(pages[page], -1)
 	require.Len(t, rows, number, page)
 	for _, row := range rows {
@@ -235,38 +297,41 @@ func requireFigures(t *testing.T, pages map[string]string, page string, number i
 		if row[2] != "" {
 			title += ", " + row[2]
 		}
-		require.Equal(t, byThePeer(t, run, row[1], title), strings.Split(row[3], " | "), "%s: %s", page, row[0])
-	}
-}
-
-// byThePeer has a figure of each setup: the median of a row, divided by that of
-// concurrency.Mutex.
-func byThePeer(t *testing.T, run benchRun, benchCase, title string) (figures []string) {
-	t.Helper()
-	for _, setup := range run.Setups {
-		for _, c := range setup.Cases {
-			for _, row := range c.Rows {
-				if c.Name != benchCase || row.Alternative != title {
-					continue
-				}
-				for _, name := range []string{"time, by concurrency.Mutex", "speed, by concurrency.Mutex"} {
-					if text := row.Figures[name]; text != nil {
-						var median [3]float64 // with the least and the greatest
-						require.NoError(t, json.Unmarshal(text, &median))
-						figures = append(figures, threeDigits(median[0]))
-					}
-				}
+		var want []string
+		for _, setup := range run.Setups {
+			figures := setup.find(row[1], title)
+			ratio := figures["time, by concurrency.Mutex"]
+			if speed := figures["speed, by concurrency.Mutex"]; speed != nil {
+				ratio = speed
 			}
+			want = append(want, shown(ratio.median(t)))
 		}
+		require.Equal(t, want, strings.Split(row[3], " | "), "%s: %s", page, row[0])
 	}
-	require.NotEmpty(t, figures, "no such row: %s: %s", benchCase, title)
-	return figures
 }
 
-// threeDigits is a number as the pages have it.
-func threeDigits(v float64) string {
-	if v >= 100 {
+// shown is a number as the pages have it, with three digits.
+func shown(v float64) string {
+	switch {
+	case v >= 1000:
+		return fmt.Sprintf("%d,%03d", int(v)/1000, int(v)%1000)
+	case v >= 100:
 		return fmt.Sprintf("%.0f", v)
+	default:
+		return strconv.FormatFloat(v, 'g', 3, 64)
 	}
-	return strconv.FormatFloat(v, 'g', 3, 64)
+}
+
+// shownTime is a time as the pages have it.
+func shownTime(seconds float64) string {
+	switch {
+	case seconds >= 1:
+		return fmt.Sprintf("%.2f s", seconds)
+	case seconds >= 0.01:
+		return fmt.Sprintf("%.1f ms", seconds*1e3)
+	case seconds >= 0.001:
+		return fmt.Sprintf("%.2f ms", seconds*1e3)
+	default:
+		return fmt.Sprintf("%.0f µs", seconds*1e6)
+	}
 }
