@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -27,10 +28,10 @@ and the greatest of the rounds. `+"`jq`"+` prints one:
 
 `+"```sh\njq '.setups[] | {name, case: (.cases[] | select(.name == \"%s\"))}' %s.json\n```"+`
 
-A figure is the median of the rounds. Each round measures all alternatives in turn. Ratios, in the
-files, are to %s in the same round. A count is per operation: RPCs are calls to etcd and
-messages sent on its streams, bytes are those of the client's connections. The servers of a setup
-and the clients share the machine.
+Times are medians of all operations, rates are medians of the rounds. Each round measures all
+alternatives in turn. Ratios, in the files, are to %s in the same round. Counts are per
+operation, of the first setup: RPCs are calls to etcd and messages sent on its streams, bytes are those
+of the clients' connections. Servers and clients share the machine.
 `, shown[0], all[0].Name, baseline)
 	if charted {
 		b.WriteString("\n![Hand-overs per second, by the number of contenders](benchmarks.svg)\n")
@@ -43,7 +44,7 @@ and the clients share the machine.
 
 func (r record) markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "\n## %s\n\n[All figures](%s.json). %s.\n\nMade by `%s` in internal/bench.\n\n| setup | | systems | a synced write |\n| --- | --- | --- | --: |\n",
+	fmt.Fprintf(&b, "\n## %s\n\n[All figures](%s.json). %s.\n\nMade by `%s` in internal/bench, with `-out results -name %[2]s`.\n\n| setup | | systems | a synced write |\n| --- | --- | --- | --: |\n",
 		upperFirst(r.Name), r.Name, r.Machine, r.Command)
 	for _, s := range r.Setups {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", s.Name, s.Title, strings.Join(s.Systems, ", "), short(seconds(s.SyncedWrite[0])))
@@ -64,11 +65,10 @@ func (r record) markdown() string {
 }
 
 // caseTable has the figure that decides a case for each alternative and setup, and the
-// counts of the first setup.
+// counts of the first setup. It is "" if the record does not have the case.
 func (r record) caseTable(name string) string {
-	var title string
+	var title, decides string
 	var alternatives []string
-	figure := "p50"
 	for _, s := range r.Setups {
 		for _, c := range s.Cases {
 			if c.Name != name {
@@ -79,19 +79,19 @@ func (r record) caseTable(name string) string {
 				if !slices.Contains(alternatives, row.Title) {
 					alternatives = append(alternatives, row.Title)
 				}
-				for _, f := range []string{perSecond, theTime} {
-					if row.Figures[f].known() && !row.Figures["p50"].known() || f == perSecond && row.Figures[f].known() {
-						figure = f
-					}
-				}
+				decides = cmp.Or(decides, row.decides())
 			}
 		}
 	}
-	if title == "" {
+	if decides == "" {
 		return ""
 	}
+	unit := "The time of one"
+	if decides == perSecond {
+		unit = "How many a second"
+	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "\n### %s\n\n%s: %s.\n\n| ", name, upperFirst(title), map[string]string{"p50": "the median time", theTime: "the time of one", perSecond: "how many a second"}[figure])
+	fmt.Fprintf(&b, "\n### %s\n\n%s. %s:\n\n| ", name, upperFirst(title), unit)
 	for _, s := range r.Setups {
 		fmt.Fprintf(&b, "| %s ", s.Name)
 	}
@@ -104,11 +104,21 @@ func (r record) caseTable(name string) string {
 			if ok && counted.Figures == nil {
 				counted = row
 			}
-			fmt.Fprintf(&b, "| %s ", row.cell(figure))
+			fmt.Fprintf(&b, "| %s ", row.cell(decides))
 		}
 		fmt.Fprintf(&b, "| %s | %s |\n", counted.cell("RPCs"), counted.cell("bytes"))
 	}
 	return b.String()
+}
+
+// decides is the figure by which the page compares the rows of a case, "" if there is none.
+func (r rowRecord) decides() string {
+	for _, name := range []string{perSecond, "p50", theTime} {
+		if r.Figures[name].known() {
+			return name
+		}
+	}
+	return ""
 }
 
 // cell is a figure as the tables have it, "" if there is none.

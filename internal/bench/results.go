@@ -153,7 +153,7 @@ func (r record) json() ([]byte, error) {
 	return []byte(lines.Replace(b.String())), nil
 }
 
-// records returns the records in a directory, the oldest first.
+// records returns the records in a directory, in the order in which the program has their cases.
 func records(dir string) ([]record, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil {
@@ -174,8 +174,21 @@ func records(dir string) ([]record, error) {
 		}
 		all = append(all, r)
 	}
-	slices.SortStableFunc(all, func(a, b record) int { return cmp.Compare(a.Machine.Date, b.Machine.Date) })
+	slices.SortStableFunc(all, func(a, b record) int { return cmp.Compare(a.first(), b.first()) })
 	return all, nil
+}
+
+// first is the index in cases of the first case that the record has.
+func (r record) first() int {
+	has := func(c benchCase) bool {
+		return slices.ContainsFunc(r.Setups, func(s setupRecord) bool {
+			return slices.ContainsFunc(s.Cases, func(measured caseRecord) bool { return measured.Name == c.name })
+		})
+	}
+	if i := slices.IndexFunc(cases, has); i >= 0 {
+		return i
+	}
+	return len(cases)
 }
 
 // render writes the page and the chart of a directory's records.
