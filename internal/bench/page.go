@@ -47,7 +47,7 @@ func (r record) markdown() string {
 	fmt.Fprintf(&b, "\n## %s\n\n[All figures](%s.json). %s.\n\nMade by `%s` in internal/bench, with `-out results -name %[2]s`.\n\n| setup | | systems | a synced write |\n| --- | --- | --- | --: |\n",
 		upperFirst(r.Name), r.Name, r.Machine, r.Command)
 	for _, s := range r.Setups {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", s.Name, s.Title, strings.Join(s.Systems, ", "), short(seconds(s.SyncedWrite[0])))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", s.Name, s.Title, strings.Join(s.Systems, ", "), short(seconds(s.SyncedWrite.median())))
 	}
 	for _, name := range shown {
 		b.WriteString(r.caseTable(name))
@@ -278,14 +278,14 @@ func (r record) targetTable() string {
 	for i, s := range r.Setups {
 		head, rule = head+"| "+s.Name+" ", rule+"| --: "
 		for _, t := range s.Targets {
-			k := key{t.What, "<= " + digits(t.Limit[0])}
+			k := key{t.What, "<= " + digits(t.Limit.median())}
 			if t.AtLeast {
-				k.limit = ">= " + digits(t.Limit[0])
+				k.limit = ">= " + digits(t.Limit.median())
 			}
 			if cells[k] == nil {
 				order, cells[k] = append(order, k), make([]string, len(r.Setups))
 			}
-			cells[k][i] = digits(t.Got[0])
+			cells[k][i] = digits(t.Got.median())
 			if !t.reached() {
 				cells[k][i] = "**" + cells[k][i] + "**"
 			}

@@ -56,9 +56,9 @@ type targetRecord struct {
 
 func (t targetRecord) reached() bool {
 	if t.AtLeast {
-		return t.Got[0] >= t.Limit[0]
+		return t.Got.median() >= t.Limit.median()
 	}
-	return t.Got[0] <= t.Limit[0]
+	return t.Got.median() <= t.Limit.median()
 }
 
 // A figure is a number, or the median of the rounds with the least and the greatest. Times
@@ -72,6 +72,14 @@ func (s spread) figure() figure { return figure{s.Median, s.Least, s.Most} }
 // known reports whether there is a figure, which a quotient by nothing is not.
 func (f figure) known() bool {
 	return len(f) > 0 && !slices.ContainsFunc(f, func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
+}
+
+// median is the number, or the median of the rounds, and NaN if there is none.
+func (f figure) median() float64 {
+	if len(f) == 0 {
+		return math.NaN()
+	}
+	return f[0]
 }
 
 // MarshalJSON writes four digits of each number, more than the noise leaves.
@@ -220,10 +228,5 @@ func (s setupRecord) find(caseName, title string) (rowRecord, bool) {
 	return rowRecord{}, false
 }
 
-// median returns a figure, or its median, and NaN if there is none.
-func (r rowRecord) median(name string) float64 {
-	if f := r.Figures[name]; len(f) > 0 {
-		return f[0]
-	}
-	return math.NaN()
-}
+// median returns a figure's number, or its median, and NaN if there is none.
+func (r rowRecord) median(name string) float64 { return r.Figures[name].median() }
