@@ -155,8 +155,8 @@ func TestWithoutALockEachServerObtainsOne(t *testing.T) {
 	require.EqualValues(t, 3, issuer.orders.Load())
 }
 
-// a orders, and loses the lock. b orders meanwhile, and is slower than a's order, which fails. When a
-// tries again it waits while b has the lock, and then finds the certificate.
+// a orders, and loses the lock. b orders meanwhile, and is slower than a's order, which fails. When
+// a tries again it waits while b has the lock, and then finds the certificate.
 func TestAServerThatHasLostTheLockOrdersNoMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd, below, issuer := etcdlocktest.New(t), files(t), newAuthority(t)
@@ -187,7 +187,8 @@ func TestAServerThatHasLostTheLockOrdersNoMore(t *testing.T) {
 	})
 }
 
-// The loss of a lock whose order is under way does not reach the order. certmagic logs it afterwards.
+// The loss of a lock whose order is under way does not reach the order. certmagic logs it
+// afterwards.
 func TestALossIsLoggedByCertmagic(t *testing.T) {
 	etcd, issuer := etcdlocktest.New(t), newAuthority(t)
 	session := contract.NewSession(t, etcd.Client())

@@ -207,3 +207,30 @@ func TestALostLockIsLockedAnewByItsRenewal(t *testing.T) {
 		require.NoError(t, b.Unlock(t.Context(), "name"))
 	})
 }
+
+// A lock that was recalled is over for its caller, though no other server has had it.
+func TestARecalledLockIsLockedAnewByItsRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := etcdlocktest.New(t)
+		session := contract.NewSession(t, etcd.Client(), etcdlock.WithRecall(time.Minute))
+		a, err := etcdlockcertmagic.New(session, "certmagic", files(t))
+		require.NoError(t, err)
+		require.NoError(t, a.Lock(t.Context(), "name"))
+		time.Sleep(2 * time.Second) // it listens
+		client := etcd.Client()
+		line, err := etcdlock.Contenders(t.Context(), client, "certmagic/name")
+		require.NoError(t, err)
+		require.NoError(t, etcdlock.Recall(t.Context(), client, line[0], etcdlock.RecallRequest{By: "test"}))
+		b := open(t, etcd, files(t))
+		in := contract.Async(func() error { return b.Lock(t.Context(), "name") })
+		time.Sleep(2 * time.Second) // the grace is over
+		require.Empty(t, in)
+
+		err = a.RenewLockLease(t.Context(), "name", time.Minute)
+		require.ErrorIs(t, err, etcdlock.ErrLocked)
+		require.ErrorIs(t, err, etcdlock.ErrRecalled)
+		require.NoError(t, <-in)
+		require.ErrorIs(t, a.Unlock(t.Context(), "name"), etcdlock.ErrRecalled)
+		require.NoError(t, b.Unlock(t.Context(), "name"))
+	})
+}

@@ -156,7 +156,8 @@ func (s *lockStore) TryLock(ctx context.Context, r tryLockRequest) (bool, error)
 	if r.LockOwner == "" || r.ExpiryInSeconds <= 0 {
 		return false, errors.New("a lock needs an owner and an expiry")
 	}
-	hold, err := s.session.TryLock(ctx, "dapr/"+url.PathEscape(r.ResourceID), etcdlock.WithOwner(r.LockOwner))
+	name := "dapr/" + url.PathEscape(r.ResourceID)
+	hold, err := s.session.TryLock(ctx, name, etcdlock.WithOwner(r.LockOwner))
 	if errors.Is(err, etcdlock.ErrLocked) {
 		return false, nil
 	}

@@ -52,8 +52,8 @@ func startACME(t *testing.T) *acmeServer {
 	return s
 }
 
-// Three servers with an empty storage start at once, by ACME. Each needs the certificate of a name of
-// its own, and all need another one. They register one account, and order each certificate once.
+// Three servers with an empty storage start at once, by ACME. Each needs the certificate of a name
+// of its own, and all need another one. They register one account, and order each certificate once.
 func TestServersRegisterOneAccountAndOrderEachCertificateOnce(t *testing.T) {
 	etcd, dir, authority := etcdtest.Start(t, 1), t.TempDir(), startACME(t)
 	challenges := httptest.NewServer(http.NotFoundHandler()) // so that certmagic needs no port of its own

@@ -157,8 +157,8 @@ func (s *server) says(t *testing.T) string {
 	}
 }
 
-// Three processes want one certificate. The one that orders is killed. The next one orders within the
-// TTL, and the last one has what that was issued.
+// Three processes want one certificate. The one that orders is killed. The next one orders within
+// the TTL, and the last one has what that was issued.
 func TestTheOrderOfAKilledServerIsMadeByTheNext(t *testing.T) {
 	etcd, dir := etcdtest.Start(t, 1), t.TempDir()
 	client := etcd.Client(t)

@@ -1,6 +1,6 @@
 // Package keyed has the tests of a locker by names whose callers have no handle: the shape in which
-// programs that host an adapter ask for locks. They are written once. Each adapter of that shape runs
-// them, on an etcd in memory and on one of etcd's servers.
+// programs that host an adapter ask for locks. They are written once. Each adapter of that shape
+// runs them, on an etcd in memory and on one of etcd's servers.
 package keyed
 
 import (
