@@ -58,7 +58,8 @@ func sources(t *testing.T, pattern string) string {
 func allTests(t *testing.T) string {
 	t.Helper()
 	return sources(t, "*_test.go") + sources(t, "internal/*/*_test.go") + sources(t, "internal/tests/*/*_test.go") +
-		sources(t, "internal/proof/*/*_test.go") + sources(t, "cmd/*/*_test.go") + sources(t, "etcdlock*/*_test.go") + sources(t, "internal/contract/*.go")
+		sources(t, "internal/proof/*/*_test.go") + sources(t, "cmd/*/*_test.go") + sources(t, "etcdlock*/*_test.go") + sources(t, "internal/contract/*.go") +
+		sources(t, "adapters/*/*_test.go") + sources(t, "internal/adapters/*/*_test.go")
 }
 
 // library returns the source of the library.
@@ -81,7 +82,7 @@ func library(t *testing.T) string {
 func TestTheCodeOfThePagesIsTested(t *testing.T) {
 	tested := sources(t, "*example*_test.go") + sources(t, "internal/proof/contract/*example_test.go") +
 		sources(t, "internal/cookbook/*_test.go") + sources(t, "etcdlock*/*example_test.go") +
-		sources(t, "internal/observe/example_test.go")
+		sources(t, "internal/observe/example_test.go") + sources(t, "adapters/*/example_test.go")
 	fence := regexp.MustCompile("(?s)\n```go\n(.*?)\n```\n")
 	shown := 0
 	for page, text := range docs(t) {
