@@ -5,7 +5,7 @@ go 1.26.0
 require (
 	github.com/etcdlock/etcdlock v0.1.0
 	github.com/google/uuid v1.6.0
-	github.com/rogpeppe/go-internal v1.16.0
+	github.com/rogpeppe/go-internal v1.14.1
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9
 	github.com/stretchr/testify v1.11.1
