@@ -2,6 +2,9 @@ module github.com/etcdlock/etcdlock/cmd/etcdlock
 
 go 1.26.0
 
+// No replace directive for the library: go install would refuse this module. In the repository
+// go.work joins the two. testify and go-internal, which only tests need, are in the versions that
+// client/v3 has: higher ones would be imposed on the modules that have this command as a tool.
 require (
 	github.com/etcdlock/etcdlock v0.1.0
 	github.com/google/uuid v1.6.0
