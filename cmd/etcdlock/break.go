@@ -2,23 +2,24 @@ package main
 
 import (
 	"bufio"
-	"flag"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
 
+	"github.com/spf13/cobra"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
 )
 
-func breakCommand() *command {
-	return &command{
-		name:  "break",
-		usage: "[--token N] NAME",
-		short: "delete one place in the line for a lock, so that the next gets in",
-		text: `
+func (a *app) breakCommand() *cobra.Command {
+	b := new(breaking)
+	c := &cobra.Command{
+		Use:   "break [flags] NAME",
+		Short: "delete one place in the line for a lock, so that the next gets in",
+		Long: `Delete one place in the line for a lock, so that the next gets in.
+
 It shows the line and asks for the token of the place, unless --token gives it. Any other
 answer deletes nothing. It deletes only that very place, never one that came later.
 
@@ -28,33 +29,26 @@ If you can reach the holder, stop it by other means. Break the lock only if you 
 
 Exit status: 0 deleted, or nobody there; 1 nothing deleted: the token is not in the line;
 64 usage; 125 no answer from etcd.`,
-		flags: func(fs *flag.FlagSet) func(*app, call) error {
-			b := new(breaking)
-			fs.Int64Var(&b.token, "token", 0, "`N` token of the place, as shown by who")
-			return b.run
-		},
+		Args: oneName,
+		RunE: func(_ *cobra.Command, args []string) error { return b.run(a, args[0]) },
 	}
+	c.Flags().Int64Var(&b.token, "token", 0, "token of the place, as shown by who")
+	return c
 }
 
 // breaking is the break command with its flags.
 type breaking struct{ token int64 }
 
-func (b *breaking) run(a *app, c call) error {
-	switch {
-	case len(c.names) == 0:
-		return misused("break needs the name of a lock")
-	case b.token < 0:
+func (b *breaking) run(a *app, name string) error {
+	if b.token < 0 {
 		return misused("--token %d: not positive", b.token)
 	}
-	if err := c.atMost(1); err != nil {
-		return err
-	}
-	client, err := c.etcd.open()
+	client, err := a.etcd.open()
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	shown := &who{name: c.names[0], etcd: c.etcd}
+	shown := &who{name: name, etcd: &a.etcd}
 	places, err := b.show(a, client, shown)
 	switch {
 	case err != nil:

@@ -2,12 +2,12 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
+
+	"github.com/spf13/cobra"
 )
 
 // Exit statuses. run also passes on those of its command.
@@ -39,10 +39,11 @@ func misused(format string, args ...any) error {
 	return ends(exitUsage, fmt.Errorf(format, args...))
 }
 
-// An app has the streams that a command uses.
+// An app has the streams that a command uses, and how it reaches etcd.
 type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
+	etcd           connection
 }
 
 // say writes one line to stderr.
@@ -51,46 +52,12 @@ func (a *app) say(format string, args ...any) {
 	fmt.Fprintf(a.stderr, "etcdlock: %s\n", strings.ReplaceAll(text, "\n", " "))
 }
 
-// call is one call of a command.
-type call struct {
-	etcd  *connection
-	names []string // its arguments
-	argv  []string // after "--"
-}
-
-// A command is a verb of the program.
-type command struct {
-	name  string
-	usage string // of its arguments
-	short string // one line
-	text  string // the rest of its help
-	argv  bool   // whether "--" and a command follow
-	offer string // what the shell offers for arguments: words, or nothing
-
-	// flags adds the command's flags and returns the function that runs the command.
-	flags func(fs *flag.FlagSet) func(*app, call) error
-}
-
-// commands returns all commands. They are made on each call, because some of them list all.
-func commands() []*command {
-	return []*command{
-		runCommand(), whoCommand(), recallCommand(), breakCommand(), doctorCommand(),
-		completionCommand(), versionCommand(), helpCommand(),
-	}
-}
-
-func find(name string) *command {
-	all := commands()
-	if i := slices.IndexFunc(all, func(c *command) bool { return c.name == name }); i >= 0 {
-		return all[i]
-	}
-	return nil
-}
-
 // run is the whole program, and returns its exit status.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	a := &app{stdin, stdout, stderr}
-	err := a.run(args)
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr}
+	root := a.command()
+	root.SetArgs(args)
+	err := root.Execute()
 	if err == nil {
 		return exitGood
 	}
@@ -104,80 +71,105 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return e.status
 }
 
-func (a *app) run(args []string) error {
-	// One set of flags, to which the command's are added: etcd's flags may come before or after
-	// the command.
-	fs := flag.NewFlagSet("etcdlock", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	c := call{etcd: new(connection)}
-	c.etcd.flags(fs)
-	version := fs.Bool("version", false, "")
-	switch err := fs.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		return a.help(nil)
-	case err != nil:
-		return misused("%w; etcdlock help tells the flags", err)
-	case *version:
-		return a.version()
-	case fs.NArg() == 0:
-		return misused("a command is needed: %s", strings.Join(names(), ", "))
-	}
-	verb := find(fs.Arg(0))
-	if verb == nil {
-		return misused("no command %q; there are %s", fs.Arg(0), strings.Join(names(), ", "))
-	}
-	do := verb.flags(fs)
-	err := c.parse(fs, fs.Args()[1:], verb.argv)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return a.help(verb)
-	case err != nil:
-		return misused("%s: %w; etcdlock help %s tells more", verb.name, err, verb.name)
-	}
-	if err := c.etcd.environment(fs, os.Getenv); err != nil {
-		return misused("%w", err)
-	}
-	return do(a, c)
-}
+// The help shows the commands in the order in which they are added.
+func init() { cobra.EnableCommandSorting = false }
 
-// parse takes flags and arguments in any order. What follows "--" is no flag.
-func (c *call) parse(fs *flag.FlagSet, args []string, argv bool) error {
-	for len(args) > 0 {
-		if err := fs.Parse(args); err != nil {
-			return err
-		}
-		read, rest := args[:len(args)-fs.NArg()], fs.Args()
-		if len(read) > 0 && read[len(read)-1] == "--" {
-			if argv {
-				c.argv = rest
-			} else {
-				c.names = append(c.names, rest...)
+// command returns the program: all of its commands and flags.
+func (a *app) command() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "etcdlock",
+		Short: "Locks kept in etcd, for shells and people",
+		Long: `Locks kept in etcd, for shells and people.
+
+Its own flags, the global flags of each command, may stand before the command or after it. Each
+is also read from the environment, as etcdctl does: --endpoints from ETCDCTL_ENDPOINTS, and so
+on. The flag wins.`,
+		Version:       version(),
+		SilenceErrors: true, // run says them
+		SilenceUsage:  true,
+		Args:          cobra.ArbitraryArgs, // or else an unknown command would not get to RunE
+		RunE: func(root *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return misused("a command is needed: %s", names(root))
 			}
-			break
-		}
-		if len(rest) == 0 {
-			break
-		}
-		c.names = append(c.names, rest[0])
-		args = rest[1:]
+			return unknown(root, args)
+		},
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
+			return a.etcd.environment(c.Root().PersistentFlags(), os.Getenv)
+		},
 	}
-	if argv && len(c.argv) == 0 {
-		return errors.New(`"--" and a command are needed`)
-	}
-	return nil
+	root.SetIn(a.stdin)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		if !c.HasParent() {
+			return misused("%w; etcdlock help tells the flags", err)
+		}
+		return misused("%s: %w; etcdlock help %[1]s tells more", c.Name(), err)
+	})
+	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
+	a.etcd.flags(root)
+	root.AddCommand(a.runCommand(), a.whoCommand(), a.recallCommand(), a.breakCommand(),
+		a.doctorCommand(), a.versionCommand(), manCommand())
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	strict(root)
+	return root
 }
 
-// atMost returns an error if there are more than n arguments.
-func (c *call) atMost(n int) error {
-	if len(c.names) > n {
-		return misused("unexpected argument %q", c.names[n])
+// strict makes an argument that cobra's own commands do not know an error.
+func strict(root *cobra.Command) {
+	for _, c := range root.Commands() {
+		switch c.Name() {
+		case "help":
+			c.Args = func(_ *cobra.Command, args []string) error {
+				if _, rest, _ := root.Find(args); len(rest) > 0 {
+					return unknown(root, args)
+				}
+				return nil
+			}
+		case "completion":
+			c.Args = cobra.ArbitraryArgs
+			c.RunE = func(c *cobra.Command, _ []string) error {
+				return misused("completion needs one of %s", names(c))
+			}
+			for _, shell := range c.Commands() {
+				shell.Args = atMost(0)
+			}
+		}
 	}
-	return nil
 }
 
-func names() (names []string) {
-	for _, c := range commands() {
-		names = append(names, c.name)
+func unknown(root *cobra.Command, args []string) error {
+	return misused("no command %q; there are %s", strings.Join(args, " "), names(root))
+}
+
+// names lists the commands below c.
+func names(c *cobra.Command) string {
+	var names []string
+	for _, c := range c.Commands() {
+		if !c.Hidden {
+			names = append(names, c.Name())
+		}
 	}
-	return names
+	return strings.Join(names, ", ")
+}
+
+// atMost returns an error for more than n arguments.
+func atMost(n int) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) > n {
+			return misused("unexpected argument %q", args[n])
+		}
+		return nil
+	}
+}
+
+// oneName wants the name of a lock, and no other argument.
+func oneName(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return misused("%s needs the name of a lock", c.Name())
+	}
+	return atMost(1)(c, args)
 }

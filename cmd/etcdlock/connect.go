@@ -5,12 +5,13 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -26,38 +27,36 @@ type connection struct {
 	pingEvery, pingTimeout      time.Duration
 }
 
-func (c *connection) flags(fs *flag.FlagSet) {
-	fs.StringVar(&c.endpoints, "endpoints", "127.0.0.1:2379",
-		"`ADDRESSES` etcd's addresses, separated by commas")
-	fs.StringVar(&c.user, "user", "", "`NAME[:PASSWORD]` etcd user")
-	fs.StringVar(&c.password, "password", "",
-		"`PASSWORD` password of the user; ETCDCTL_PASSWORD hides it from ps")
-	fs.StringVar(&c.cacert, "cacert", "", "`FILE` certificate of the CA that signed etcd's certificates")
-	fs.StringVar(&c.cert, "cert", "", "`FILE` client certificate")
-	fs.StringVar(&c.key, "key", "", "`FILE` key of the client certificate")
-	fs.BoolVar(&c.skipVerify, "insecure-skip-tls-verify", false, "accept any server certificate")
-	fs.BoolVar(&c.plain, "insecure-transport", true,
-		"no TLS unless a certificate or https:// asks for it")
-	fs.DurationVar(&c.dialTimeout, "dial-timeout", 2*time.Second, "`DURATION` bound on a login")
-	fs.DurationVar(&c.commandTimeout, "command-timeout", 5*time.Second,
-		"`DURATION` how long to wait for etcd's answer; not for run")
-	fs.DurationVar(&c.pingEvery, "keepalive-time", 2*time.Second,
-		"`DURATION` test a connection after this much silence")
-	fs.DurationVar(&c.pingTimeout, "keepalive-timeout", 6*time.Second,
-		"`DURATION` close a connection that fails the test for this long")
+func (c *connection) flags(root *cobra.Command) {
+	f := root.PersistentFlags()
+	f.StringVar(&c.endpoints, "endpoints", "127.0.0.1:2379", "`addresses`, separated by commas")
+	f.StringVar(&c.user, "user", "", "etcd user, `name[:password]`")
+	f.StringVar(&c.password, "password", "", "password of the user; ETCDCTL_PASSWORD hides it from ps")
+	f.StringVar(&c.cacert, "cacert", "", "`file` with the CA that signed etcd's certificates")
+	f.StringVar(&c.cert, "cert", "", "`file` with the client certificate")
+	f.StringVar(&c.key, "key", "", "`file` with the key of the client certificate")
+	f.BoolVar(&c.skipVerify, "insecure-skip-tls-verify", false, "accept any server certificate")
+	f.BoolVar(&c.plain, "insecure-transport", true, "no TLS unless certificates or https:// ask")
+	f.DurationVar(&c.dialTimeout, "dial-timeout", 2*time.Second, "bound on a login")
+	f.DurationVar(&c.commandTimeout, "command-timeout", 5*time.Second,
+		"how long to wait for etcd's answer; not for run")
+	f.DurationVar(&c.pingEvery, "keepalive-time", 2*time.Second,
+		"test a connection after this much silence")
+	f.DurationVar(&c.pingTimeout, "keepalive-timeout", 6*time.Second,
+		"close a connection that fails it this long")
+	for _, name := range []string{"cacert", "cert", "key"} {
+		_ = root.RegisterFlagCompletionFunc(name,
+			cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault)) // files
+	}
 }
 
-// environment sets etcd's flags that were not given from the variables that etcdctl reads.
-func (c *connection) environment(fs *flag.FlagSet, getenv func(string) string) (err error) {
-	given := make(map[string]bool)
-	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
-	own := flag.NewFlagSet("", flag.ContinueOnError)
-	new(connection).flags(own)
-	own.VisitAll(func(f *flag.Flag) {
+// environment sets the flags that were not given from the variables that etcdctl reads.
+func (c *connection) environment(flags *pflag.FlagSet, getenv func(string) string) (err error) {
+	flags.VisitAll(func(f *pflag.Flag) {
 		name := variable(f)
-		if value := getenv(name); value != "" && !given[f.Name] && err == nil {
-			if failure := fs.Set(f.Name, value); failure != nil {
-				err = fmt.Errorf("%s: %q: %w", name, value, failure)
+		if value := getenv(name); value != "" && !f.Changed && err == nil {
+			if failure := f.Value.Set(value); failure != nil {
+				err = misused("%s: %q: %w", name, value, failure)
 			}
 		}
 	})
@@ -65,7 +64,7 @@ func (c *connection) environment(fs *flag.FlagSet, getenv func(string) string) (
 }
 
 // variable is the environment variable from which etcdctl reads a flag.
-func variable(f *flag.Flag) string {
+func variable(f *pflag.Flag) string {
 	return "ETCDCTL_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
 }
 

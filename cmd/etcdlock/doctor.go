@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -14,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spf13/cobra"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -24,12 +24,13 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-func doctorCommand() *command {
-	return &command{
-		name:  "doctor",
-		usage: "[--prefix TEXT]",
-		short: "check whether this etcd and its contents are fit for locks",
-		text: `
+func (a *app) doctorCommand() *cobra.Command {
+	d := new(doctor)
+	c := &cobra.Command{
+		Use:   "doctor [flags]",
+		Short: "check whether this etcd and its contents are fit for locks",
+		Long: `Check whether this etcd and its contents are fit for locks.
+
 It checks the latency, the cluster and the version of each endpoint, the shortest TTL that etcd
 grants, its alarms, and whether the user may read and write below --prefix. A version is a finding
 if it has not all fixes for the advisories of etcd in SECURITY.md. It looks for nested lock names,
@@ -41,12 +42,11 @@ answer, it says what is wrong with TLS. It grants and revokes one lease and writ
 Each line begins with ok, BAD (a finding) or ?? (could not be checked, with the reason).
 
 Exit status: 0; 1 with findings; 64 usage; 125 if no endpoint can be used.`,
-		flags: func(fs *flag.FlagSet) func(*app, call) error {
-			d := new(doctor)
-			fs.StringVar(&d.prefix, "prefix", "", "`TEXT` prefix of the locks' names")
-			return d.run
-		},
+		Args: atMost(0),
+		RunE: func(*cobra.Command, []string) error { return d.run(a) },
 	}
+	c.Flags().StringVar(&d.prefix, "prefix", "", "prefix of the locks' names")
+	return c
 }
 
 // doctor is the doctor command with its flags.
@@ -70,18 +70,15 @@ func (d *doctor) tell(verdict, subject, format string, args []any) {
 	fmt.Fprintf(d.to, "%s  %s: %s\n", verdict, subject, fmt.Sprintf(format, args...))
 }
 
-func (d *doctor) run(a *app, c call) error {
-	if err := c.atMost(0); err != nil {
-		return err
-	}
-	d.etcd, d.to = c.etcd, a.stdout
+func (d *doctor) run(a *app) error {
+	d.etcd, d.to = &a.etcd, a.stdout
 	cfg, err := d.etcd.config()
 	if err != nil {
 		return err
 	}
 	answering := d.endpoints(cfg)
 	if len(answering) == 0 {
-		return ends(exitFailed, fmt.Errorf("no endpoint can be used: %s", c.etcd.endpoints))
+		return ends(exitFailed, fmt.Errorf("no endpoint can be used: %s", d.etcd.endpoints))
 	}
 	cfg.Endpoints = answering
 	client, err := clientv3.New(cfg)

@@ -3,15 +3,22 @@
 package main
 
 import (
-	"flag"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 )
+
+// commands are the program's own commands.
+func commands() []*cobra.Command {
+	return slices.DeleteFunc(new(app).command().Commands(), func(c *cobra.Command) bool {
+		return slices.Contains([]string{"help", "completion", "version", "man"}, c.Name())
+	})
+}
 
 // The page shows the help of each command as it is.
 func TestThePageHasTheHelpOfEachCommand(t *testing.T) {
@@ -20,39 +27,27 @@ func TestThePageHasTheHelpOfEachCommand(t *testing.T) {
 	_, text, _ := runs(t, "", "help")
 	require.Contains(t, string(page), "\n```\n"+text+"```\n")
 	for _, c := range commands() {
-		_, text, _ := runs(t, "", "help", c.name)
-		if slices.Contains([]string{"help", "completion", "version"}, c.name) {
-			continue
-		}
-		require.Contains(t, string(page), "\n```\n"+text+"```\n", "help of %s", c.name)
+		_, text, _ := runs(t, "", "help", c.Name())
+		require.Contains(t, string(page), "\n```\n"+text+"```\n", "help of %s", c.Name())
 	}
 }
 
-// Each way to ask for help gives the same text, which names every flag.
-func TestHelpIsThereHoweverItIsAskedFor(t *testing.T) {
-	status, all, stderr := runs(t, "", "help")
-	require.Equal(t, exitGood, status)
-	require.Empty(t, stderr)
-	for _, args := range [][]string{{"-h"}, {"--help"}} {
-		status, text, _ := runs(t, "", args...)
-		require.Equal(t, exitGood, status)
-		require.Equal(t, all, text)
-	}
-	for _, f := range flagsOf(nil) {
-		require.Contains(t, all, "\n  "+dashed(f))
-	}
+// The help of a command names its own flags and those that reach etcd, however the user asks for it.
+func TestTheHelpOfACommandNamesAllItsFlags(t *testing.T) {
 	for _, c := range commands() {
-		require.Contains(t, all, "\n  "+c.name+" ")
-		_, text, _ := runs(t, "", "help", c.name)
-		require.True(t, strings.HasPrefix(text, "Usage: etcdlock "+c.name))
-		own := flag.NewFlagSet("", flag.ContinueOnError)
-		c.flags(own)
-		own.VisitAll(func(f *flag.Flag) { require.Contains(t, text, "\n  "+dashed(f)+" ") })
+		status, text, stderr := runs(t, "", "help", c.Name())
+		require.Equal(t, exitGood, status)
+		require.Empty(t, stderr)
+		require.Contains(t, text, "\nUsage:\n  etcdlock "+c.Name()+" ")
+		for _, flags := range []*pflag.FlagSet{c.LocalFlags(), c.InheritedFlags()} {
+			require.True(t, flags.HasAvailableFlags())
+			flags.VisitAll(func(f *pflag.Flag) { require.Regexp(t, "\n +(-., )?--"+f.Name+" ", text) })
+		}
 		for line := range strings.Lines(text) {
 			require.LessOrEqual(t, len(line), 101)
 		}
-		for _, args := range [][]string{{c.name, "-h"}, {c.name, "--help"}} {
-			status, asked, stderr := runs(t, "", args...)
+		for _, flag := range []string{"-h", "--help"} {
+			status, asked, stderr := runs(t, "", c.Name(), flag)
 			require.Equal(t, exitGood, status)
 			require.Equal(t, text, asked)
 			require.Empty(t, stderr)
@@ -60,44 +55,9 @@ func TestHelpIsThereHoweverItIsAskedFor(t *testing.T) {
 	}
 }
 
-// A bash that has read the completion offers commands, their flags, files and, behind "--",
-// programs.
-func TestBashCompletes(t *testing.T) {
-	_, script, _ := runs(t, "", "completion", "bash")
-	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(dir+"/ca.pem", nil, 0o600))
-	offers := func(words ...string) []string {
-		t.Helper()
-		bash := exec.Command("bash", "-c", script+`
-COMP_WORDS=(etcdlock "$@") COMP_CWORD=$#
-_etcdlock
-printf '%s\n' "${COMPREPLY[@]}"`, "bash")
-		bash.Args = append(bash.Args, words...)
-		bash.Dir = dir
-		out, err := bash.CombinedOutput()
-		require.NoError(t, err, "%s", out)
-		return strings.Fields(string(out))
-	}
-	require.Equal(t, []string{"run", "recall"}, offers("r"))
-	require.Equal(t, []string{"break"}, offers("--endpoints", "a:1", "b"))
-	require.Equal(t, []string{"--ttl"}, offers("run", "--t"))
-	require.Equal(t, []string{"--watch"}, offers("who", "--w"))
-	require.Equal(t, []string{"ca.pem"}, offers("who", "--cacert", ""))
-	require.Contains(t, offers("run", "job", "--", "ba"), "bash")
-	require.Equal(t, []string{"ca.pem"}, offers("run", "job", "--", "cat", "c"))
-	require.Equal(t, []string{"doctor"}, offers("help", "d"))
-	require.Equal(t, []string{"zsh"}, offers("completion", "z"))
-	for _, c := range commands() {
-		offered := offers(c.name, "-")
-		for _, f := range flagsOf(c) {
-			require.True(t, slices.Contains(offered, dashed(f)), "%s %s", c.name, dashed(f))
-		}
-	}
-}
-
 // The version is one line, whichever way the user asks for it. It needs no etcd.
 func TestTheVersionIsOneLine(t *testing.T) {
-	for _, args := range [][]string{{"version"}, {"--version"}, {"-version", "who"}} {
+	for _, args := range [][]string{{"version"}, {"--version"}, {"-v"}} {
 		status, text, stderr := runs(t, "", args...)
 		require.Equal(t, exitGood, status)
 		require.Regexp(t, `^etcdlock [^\n]+, etcd's client v3\.[^\n]+, go1\.[^\n]+\n$`, text)

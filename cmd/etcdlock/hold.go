@@ -59,18 +59,18 @@ type holding struct {
 	silent  sync.Once // reports once that etcd does not answer
 }
 
-func (r *running) run(a *app, c call) error {
+func (r *running) run(a *app, name string, argv []string) error {
 	signals := catch()
-	cfg, err := c.etcd.config()
+	cfg, err := a.etcd.config()
 	if err != nil {
 		return err
 	}
-	cmd, err := prepare(c.argv)
+	cmd, err := prepare(argv)
 	if err != nil {
 		return err
 	}
 	h := &holding{running: r, app: a, signals: signals, holds: make(chan struct{}, 1), recalls: make(chan error, 1)}
-	client, err := h.acquire(cfg, c.names[0])
+	client, err := h.acquire(cfg, name)
 	if client != nil {
 		defer client.Close()
 	}

@@ -7,7 +7,13 @@
 //	etcdlock break orders/42                            delete a place in the line
 //	etcdlock doctor                                     is this etcd fit for locks
 //
-// etcdlock help has the rest, and docs/command.md the reasons.
+// etcdlock help has the rest, and docs/command.md the reasons. What a package of it has beside the
+// binary, it writes itself:
+//
+//	etcdlock completion bash    also zsh, fish, powershell: a script, to stdout
+//	etcdlock man DIRECTORY      a man page for each command
+//
+// The directory must exist. SOURCE_DATE_EPOCH sets the month that the pages name.
 package main
 
 import "os"

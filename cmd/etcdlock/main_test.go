@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -29,7 +30,7 @@ import (
 )
 
 // With asEnv this binary is the program, or the worker that the program runs as its
-// command.
+// command. By the name of etcdlock, which the stories use, it is the program, too.
 const (
 	asEnv     = "ETCDLOCK_TEST_AS"
 	sayWhyEnv = "ETCDLOCK_TEST_SAY_WHY"
@@ -38,10 +39,7 @@ const (
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asEnv) == "" {
-		flag.Parse()
-		_ = flag.Set("test.parallel", "8") // most of the time they wait for other processes
-		ignoreAlone()
-		os.Exit(m.Run())
+		testscript.Main(tests{m}, map[string]func(){"etcdlock": main})
 	}
 	if len(os.Args) > 2 && os.Args[1] == "worker" {
 		work(os.Args[2], os.Args[3:])
@@ -53,6 +51,16 @@ func TestMain(m *testing.M) {
 		page = n
 	}
 	main()
+}
+
+// tests are all tests. They do not run in the programs that the stories start.
+type tests struct{ *testing.M }
+
+func (t tests) Run() int {
+	flag.Parse()
+	_ = flag.Set("test.parallel", "8") // most of the time they wait for other processes
+	ignoreAlone()
+	return t.M.Run()
 }
 
 // ignoreAlone keeps from the programs that the tests start what this process was started with: that

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -10,17 +9,19 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/spf13/cobra"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
 )
 
-func recallCommand() *command {
-	return &command{
-		name:  "recall",
-		usage: "[flags] NAME",
-		short: "ask who holds a lock to give it back, so that nobody else holds beside it",
-		text: `
+func (a *app) recallCommand() *cobra.Command {
+	r := new(recalling)
+	c := &cobra.Command{
+		Use:   "recall [flags] NAME",
+		Short: "ask who holds a lock to give it back, so that nobody else holds beside it",
+		Long: `Ask who holds a lock to give it back, so that nobody else holds beside it.
+
 It asks all that hold the lock, or the place that --token tells, and ends when they are asked. A
 holder notices it within milliseconds, or about a second later if it has just begun to hold and
 nobody waited then. It has the grace to end its work, but no more than it has set itself (run
@@ -33,17 +34,16 @@ ended: two may work then for about a second.
 
 Exit status: 0 asked (with --wait: gone), or nobody there; 1 cannot be asked, or still there after
 --wait; 64 usage; 125 no answer from etcd.`,
-		flags: func(fs *flag.FlagSet) func(*app, call) error {
-			r := new(recalling)
-			fs.Int64Var(&r.token, "token", 0, "`N` token of the place, as shown by who")
-			fs.DurationVar(&r.grace, "grace", 30*time.Second, "`DURATION` how long the holder may go on")
-			fs.BoolVar(&r.wait, "wait", false, "wait until the place is gone, for the grace and 10s at most")
-			fs.BoolVar(&r.breaks, "break", false, "as --wait, and delete the place if it is there then")
-			fs.StringVar(&r.by, "by", "", "`TEXT` who asks (default: user and host)")
-			fs.StringVar(&r.reason, "reason", "", "`TEXT` why")
-			return r.run
-		},
+		Args: oneName,
+		RunE: func(_ *cobra.Command, args []string) error { return r.run(a, args[0]) },
 	}
+	c.Flags().Int64Var(&r.token, "token", 0, "token of the place, as shown by who")
+	c.Flags().DurationVar(&r.grace, "grace", 30*time.Second, "how long the holder may go on")
+	c.Flags().BoolVar(&r.wait, "wait", false, "wait until the place is gone, for the grace and 10s at most")
+	c.Flags().BoolVar(&r.breaks, "break", false, "as --wait, and delete the place if it is there then")
+	c.Flags().StringVar(&r.by, "by", "", "who asks (default user and host)")
+	c.Flags().StringVar(&r.reason, "reason", "", "why")
+	return c
 }
 
 // recalling is the recall command with its flags.
@@ -62,43 +62,38 @@ const maxText = 256
 // notices is how long a holder may take to notice, and etcd to remove its key.
 const notices = 10 * time.Second
 
-func (r *recalling) run(a *app, c call) error {
+func (r *recalling) run(a *app, name string) error {
 	switch {
-	case len(c.names) == 0:
-		return misused("recall needs the name of a lock")
 	case r.token < 0:
 		return misused("--token %d: not positive", r.token)
 	case r.grace < 0:
 		return misused("--grace %v: negative", r.grace)
 	}
-	if err := c.atMost(1); err != nil {
-		return err
-	}
 	if r.by == "" {
 		r.by = whoAsks()
 	}
-	for name, text := range map[string]string{"by": r.by, "reason": r.reason} {
+	for flag, text := range map[string]string{"by": r.by, "reason": r.reason} {
 		if len(text) > maxText || !utf8.ValidString(text) {
-			return misused("--%s: not UTF-8 of at most %d bytes", name, maxText)
+			return misused("--%s: not UTF-8 of at most %d bytes", flag, maxText)
 		}
 	}
-	r.etcd = c.etcd
-	client, err := c.etcd.open()
+	r.etcd = &a.etcd
+	client, err := r.etcd.open()
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	places, err := r.places(client, c.names[0])
+	places, err := r.places(client, name)
 	switch {
 	case err != nil:
 		return err
 	case len(places) == 0:
-		fmt.Fprintf(a.stdout, "nobody to ask in the line for %q\n", c.names[0])
+		fmt.Fprintf(a.stdout, "nobody to ask in the line for %q\n", name)
 		return nil
 	}
 	asked, err := r.ask(a, client, places)
 	if err == nil && (r.wait || r.breaks) {
-		err = r.await(a, client, c.names[0], asked)
+		err = r.await(a, client, name, asked)
 	}
 	return err
 }

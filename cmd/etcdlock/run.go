@@ -2,17 +2,19 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"strconv"
 	"time"
+
+	"github.com/spf13/cobra"
 )
 
-func runCommand() *command {
-	return &command{
-		name:  "run",
-		usage: "[flags] NAME -- COMMAND [ARG...]",
-		short: "run a command while holding a lock",
-		text: `
+func (a *app) runCommand() *cobra.Command {
+	r := new(running)
+	c := &cobra.Command{
+		Use:   "run [flags] NAME -- COMMAND [ARG...]",
+		Short: "run a command while holding a lock",
+		Long: `Run a command while holding a lock.
+
 run waits for the lock NAME (for ever without -n and -w), runs the command in a process group
 of its own, and releases the lock once all of it has ended. The command's environment has
 ETCDLOCK_NAME, ETCDLOCK_KEY and ETCDLOCK_TOKEN. The token is a number that grows with each hold
@@ -41,36 +43,55 @@ stderr: 75 taken by another (-n, -w); 76 the lock was lost; 77 it was recalled; 
 answer from etcd, or run itself failed; 126 the command cannot be run; 127 it is not there; 128+n
 signal n came during the wait. A wait without -n and -w says on stderr when etcd does not answer,
 and after 10s what it waits for.`,
-		argv: true,
-		flags: func(fs *flag.FlagSet) func(*app, call) error {
-			r := new(running)
-			fs.BoolVar(&r.now, "n", false, "do not wait; exit with 75 if the lock is taken;\netcd itself may take 5s to answer")
-			fs.DurationVar(&r.wait, "w", 0, "`DURATION` wait at most this long")
-			fs.DurationVar(&r.ttl, "ttl", 15*time.Second,
-				"`DURATION` how long the lock outlives a run that dies;\n"+
-					"at least 3 x (kill-after + 1s)")
-			fs.DurationVar(&r.killAfter, "kill-after", 3*time.Second, "`DURATION` time from TERM to KILL")
-			fs.DurationVar(&r.atLeast, "at-least", 0,
-				"`DURATION` keep the lock taken at least this long, though run\nhas exited; a signal or a recall ends that (not with -s, -N)")
-			fs.DurationVar(&r.recall, "recall", 0,
-				"`DURATION` let etcdlock recall end the command, with this grace at most")
-			fs.BoolVar(&r.shared, "s", false, "share the lock with others that have -s, as readers do")
-			fs.Func("N", "`LIMIT` at most so many at a time, 1 to 65535; while runs\ndisagree the lowest limit counts",
-				func(text string) (err error) {
-					if r.limit, err = strconv.Atoi(text); err != nil || r.limit < 1 || r.limit > 65535 {
-						return errors.New("not from 1 to 65535")
-					}
-					return nil
-				})
-			fs.IntVar(&r.conflict, "conflict-exit-code", exitTaken, "`STATUS` exit status instead of 75")
-			return func(a *app, c call) error {
-				if err := r.check(c); err != nil {
-					return err
-				}
-				return r.run(a, c)
+		Args: nameAndCommand,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := r.check(); err != nil {
+				return err
 			}
+			return r.run(a, args[0], args[1:])
+		},
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (none []string, _ cobra.ShellCompDirective) {
+			if len(args) == 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return nil, cobra.ShellCompDirectiveDefault // the command and its arguments
 		},
 	}
+	f := c.Flags()
+	f.BoolVarP(&r.now, "nonblock", "n", false,
+		"do not wait; exit with 75 if the lock is taken;\netcd itself may take 5s to answer")
+	f.DurationVarP(&r.wait, "timeout", "w", 0, "wait at most this long")
+	f.DurationVar(&r.ttl, "ttl", 15*time.Second,
+		"how long the lock outlives a run that dies;\nat least 3 x (kill-after + 1s)")
+	f.DurationVar(&r.killAfter, "kill-after", 3*time.Second, "time from TERM to KILL")
+	f.DurationVar(&r.atLeast, "at-least", 0,
+		"keep the lock taken at least this long, though run\n"+
+			"has exited; a signal or a recall ends that (not with -s, -N)")
+	f.DurationVar(&r.recall, "recall", 0,
+		"let etcdlock recall end the command, with this grace at most")
+	f.BoolVarP(&r.shared, "shared", "s", false, "share the lock with others that have -s, as readers do")
+	f.FuncP("limit", "N", "at most this `number` at a time, 1 to 65535; while runs\ndisagree the lowest limit counts",
+		func(text string) (err error) {
+			if r.limit, err = strconv.Atoi(text); err != nil || r.limit < 1 || r.limit > 65535 {
+				return errors.New("not from 1 to 65535")
+			}
+			return nil
+		})
+	f.IntVar(&r.conflict, "conflict-exit-code", exitTaken, "exit `status` instead of 75")
+	return c
+}
+
+// nameAndCommand wants the name of a lock before "--" and a command after it.
+func nameAndCommand(c *cobra.Command, args []string) error {
+	switch dash := c.ArgsLenAtDash(); {
+	case dash < 0 || dash == len(args):
+		return misused(`run: "--" and a command are needed; etcdlock help run tells more`)
+	case dash == 0:
+		return misused(`run needs the name of a lock before "--"`)
+	case dash > 1:
+		return misused(`unexpected argument %q before "--"`, args[1])
+	}
+	return nil
 }
 
 // running is the run command with its flags.
@@ -83,12 +104,8 @@ type running struct {
 	limit                         int // 0 without -N
 }
 
-func (r *running) check(c call) error {
+func (r *running) check() error {
 	switch {
-	case len(c.names) == 0:
-		return misused(`run needs the name of a lock before "--"`)
-	case len(c.names) > 1:
-		return misused(`unexpected argument %q before "--"`, c.names[1])
 	case r.now && r.wait != 0:
 		return misused("-n and -w: only one of them")
 	case r.wait < 0:

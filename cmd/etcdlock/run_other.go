@@ -9,7 +9,7 @@ import (
 )
 
 // run returns an error: without process groups it could not end everything that a command starts.
-func (r *running) run(*app, call) error {
+func (r *running) run(*app, string, []string) error {
 	return ends(exitFailed,
 		errors.New("there is no run on "+runtime.GOOS+"; the other commands work"))
 }

@@ -179,7 +179,7 @@ func TestExitStatuses(t *testing.T) {
 		"a negative time":     {[]string{e.addr, "--at-least", "-1s", "a", "--", "true"}, 64, "negative"},
 		"a least time and -s": {[]string{e.addr, "--at-least", "1s", "-s", "a", "--", "true"}, 64, "only one of them"},
 		"a least time and -N": {[]string{e.addr, "--at-least", "1s", "-N", "2", "a", "--", "true"}, 64, "only one of them"},
-		"an unknown flag":     {[]string{e.addr, "--nonsense", "a", "--", "true"}, 64, "not defined"},
+		"an unknown flag":     {[]string{e.addr, "--nonsense", "a", "--", "true"}, 64, "unknown flag"},
 		"a wrong status":      {[]string{e.addr, "--conflict-exit-code", "256", "a", "--", "true"}, 64, "0 to 255"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -243,22 +243,4 @@ func TestTheCommandKnowsItsLock(t *testing.T) {
 	require.NoError(t, run.Process.Signal(syscall.SIGTERM)) // the signal waits for the stopped run
 	e.server.DeleteKey(c.Key)                               // and the loss wakes it
 	run.exits(exitLost)
-}
-
-// etcd's flags may stand before the command or after it, or in the environment, as for
-// etcdctl.
-func TestFlagsStandWhereTheyWillAndComeFromTheEnvironment(t *testing.T) {
-	t.Parallel()
-	e := newEtcd(t)
-	for _, args := range [][]string{
-		{"--endpoints", e.addr, "run", "-n", "job", "--", "echo", "-n"},
-		{"run", "job", "-n", "--endpoints=" + e.addr, "--", "echo", "-n"},
-		{"run", "-n", "job", "--", "echo", "-n"},
-	} {
-		starts(t, args, env("ETCDCTL_ENDPOINTS="+e.addr, "ETCDCTL_COMMAND_TIMEOUT=9s")).exits(exitGood)
-	}
-	starts(t, []string{"who", "--endpoints", e.addr}, env("ETCDCTL_ENDPOINTS=127.0.0.1:1")).exits(exitGood)
-	starts(t, []string{"who"}, env("ETCDCTL_DIAL_TIMEOUT=soon")).exits(exitUsage).says(`ETCDCTL_DIAL_TIMEOUT: "soon"`)
-	starts(t, []string{"who"}, env("ETCDCTL_USER=api")).exits(exitUsage).says("ETCDCTL_PASSWORD")
-	starts(t, []string{"who"}, env("ETCDCTL_CACERT=/no/file")).exits(exitUsage).says("--cacert")
 }

@@ -1,44 +1,39 @@
 package main
 
 import (
-	"errors"
-	"flag"
 	"fmt"
+	"runtime"
 	"runtime/debug"
+
+	"github.com/spf13/cobra"
 )
 
-func versionCommand() *command {
-	return &command{
-		name:  "version",
-		short: "print the versions of the command, etcd's client and Go; also --version",
-		flags: func(*flag.FlagSet) func(*app, call) error {
-			return func(a *app, c call) error {
-				if err := c.atMost(0); err != nil {
-					return err
-				}
-				return a.version()
-			}
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "print the versions of the command, etcd's client and Go; also --version",
+		Args:  atMost(0),
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintln(a.stdout, version())
+			return err
 		},
 	}
 }
 
-// version writes what the binary was built from: a bug report begins with it.
-func (a *app) version() error {
+// version tells what the binary was built from: a bug report begins with it.
+func version() string {
+	client := ""
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return errors.New("the binary does not tell what it was built from")
+		info = &debug.BuildInfo{GoVersion: runtime.Version()}
 	}
-	versions := map[string]string{}
-	for _, m := range append(info.Deps, &info.Main) {
-		versions[m.Path] = m.Version
-		if m.Replace != nil {
-			versions[m.Path] = m.Replace.Version
+	for _, m := range info.Deps {
+		if m.Path == "go.etcd.io/etcd/client/v3" {
+			client = m.Version
 		}
 	}
-	_, err := fmt.Fprintf(a.stdout, "etcdlock %s, etcd's client %s, %s\n",
-		orUnknown(versions["github.com/etcdlock/etcdlock"]),
-		orUnknown(versions["go.etcd.io/etcd/client/v3"]), info.GoVersion)
-	return err
+	return fmt.Sprintf("etcdlock %s, etcd's client %s, %s",
+		orUnknown(info.Main.Version), orUnknown(client), info.GoVersion)
 }
 
 func orUnknown(version string) string {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -15,15 +14,17 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/spf13/cobra"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-func whoCommand() *command {
-	return &command{
-		name:  "who",
-		usage: "[flags] [NAME]",
-		short: "show who holds locks and who waits for them",
-		text: `
+func (a *app) whoCommand() *cobra.Command {
+	w := new(who)
+	c := &cobra.Command{
+		Use:   "who [flags] [NAME]",
+		Short: "show who holds locks and who waits for them",
+		Long: `Show who holds locks and who waits for them.
+
 Without NAME it shows all locks, or those below --prefix. It writes nothing.
 
 The columns: the place in line, its token (see etcdlock help run), its owner, when its key was
@@ -39,14 +40,15 @@ programs (etcdctl lock, for instance) are exclusive, and have no owner and no in
 and until, which is null unless the place is kept.
 
 Exit status: 0, even if nobody holds or waits; 64 usage; 125 no answer from etcd.`,
-		flags: func(fs *flag.FlagSet) func(*app, call) error {
-			w := new(who)
-			fs.StringVar(&w.prefix, "prefix", "", "`TEXT` prefix of the locks' names")
-			fs.StringVar(&w.format, "o", "table", "`FORMAT` table or json")
-			fs.BoolVar(&w.watch, "watch", false, "repeat every second until ^C")
-			return w.run
-		},
+		Args: atMost(1),
+		RunE: func(_ *cobra.Command, args []string) error { return w.run(a, args...) },
 	}
+	c.Flags().StringVar(&w.prefix, "prefix", "", "prefix of the locks' names")
+	c.Flags().StringVarP(&w.format, "output", "o", "table", "table or json")
+	c.Flags().BoolVar(&w.watch, "watch", false, "repeat every second until ^C")
+	_ = c.RegisterFlagCompletionFunc("output",
+		cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	return c
 }
 
 // who is the who command with its flags.
@@ -57,14 +59,8 @@ type who struct {
 	etcd           *connection
 }
 
-func (w *who) run(a *app, c call) error {
-	if err := c.atMost(1); err != nil {
-		return err
-	}
-	if len(c.names) > 0 {
-		w.name = c.names[0]
-	}
-	w.etcd = c.etcd
+func (w *who) run(a *app, names ...string) error {
+	w.name, w.etcd = strings.Join(names, ""), &a.etcd
 	switch {
 	case w.prefix != "" && w.name != "":
 		return misused("--prefix %q and the name %q: only one of them", w.prefix, w.name)

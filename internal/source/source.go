@@ -58,7 +58,9 @@ func Load(ctx context.Context, dir string, commands ...string) (*Library, error)
 		`{{range $.GoFiles}}={{$.Dir}}/{{.}}{{end}}{{end}}{{end}}`
 	for _, line := range list("-f", own) {
 		if parts := strings.Split(line, "="); len(parts) > 2 {
-			l.root = parts[0]
+			if l.root == "" { // else it is that of a command, which may have a module of its own
+				l.root = parts[0]
+			}
 			l.packages = append(l.packages, sources{parts[1], parts[2:]})
 		}
 	}
