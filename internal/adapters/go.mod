@@ -5,10 +5,12 @@ go 1.26.0
 require (
 	github.com/etcdlock/etcdlock v0.1.0
 	github.com/etcdlock/etcdlock/adapters/gocron v0.1.0
+	github.com/etcdlock/etcdlock/adapters/tusd v0.1.0
 	github.com/etcdlock/etcdlock/internal/proof v0.0.0
 	github.com/go-co-op/gocron/v2 v2.21.2
 	github.com/google/uuid v1.6.0
 	github.com/stretchr/testify v1.11.1
+	github.com/tus/tusd/v2 v2.9.1
 	go.etcd.io/etcd/client/v3 v3.7.3
 )
 
@@ -79,6 +81,7 @@ require (
 	go.uber.org/zap v1.27.1 // indirect
 	go.yaml.in/yaml/v2 v2.4.3 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
+	golang.org/x/exp v0.0.0-20250106191152-7588d65b2ba8 // indirect
 	golang.org/x/net v0.61.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
@@ -96,5 +99,6 @@ require (
 replace (
 	github.com/etcdlock/etcdlock => ../..
 	github.com/etcdlock/etcdlock/adapters/gocron => ../../adapters/gocron
+	github.com/etcdlock/etcdlock/adapters/tusd => ../../adapters/tusd
 	github.com/etcdlock/etcdlock/internal/proof => ../proof
 )
