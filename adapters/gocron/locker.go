@@ -55,8 +55,8 @@ func NewLocker(
 // process or elsewhere; context.DeadlineExceeded if etcd has not answered within splay; otherwise
 // as [etcdlock.Session.TryLock]. After an error the lock is not held, and nothing is left behind.
 //
-// It costs what TryLock costs: a read if the lock is taken, else one request. The Unlock of a run
-// shorter than twice splay costs two.
+// It costs a read if the lock is taken, else one request, as its Unlock does. That of a run shorter than
+// twice splay costs three.
 func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 	if ctx == nil {
 		return nil, errors.New("etcdlockgocron: Lock with a nil context")

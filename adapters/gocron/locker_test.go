@@ -253,6 +253,37 @@ func TestUnlockReleasesThoughTheContextHasEnded(t *testing.T) {
 	})
 }
 
+func TestWhatARunCosts(t *testing.T) {
+	for _, tc := range []struct {
+		promise  string
+		takes    time.Duration
+		requests etcdlocktest.Counts
+	}{
+		{"longer than twice splay", time.Second, etcdlocktest.Counts{Txn: 2}},
+		{"shorter", job, etcdlocktest.Counts{Txn: 3, LeaseGrant: 1}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			etcd := etcdlocktest.New(t)
+			locker := newLocker(t, newSession(t, etcd))
+			run := func() {
+				lock, err := locker.Lock(t.Context(), "report")
+				require.NoError(t, err)
+				time.Sleep(tc.takes)
+				require.NoError(t, lock.Unlock(t.Context()))
+				time.Sleep(2 * splay)
+			}
+			run() // with the grant of the Session's lease
+			before := etcd.Counts()
+			run()
+			after := etcd.Counts()
+			require.Equal(t, tc.requests, etcdlocktest.Counts{
+				Range: after.Range - before.Range, Txn: after.Txn - before.Txn,
+				LeaseGrant: after.LeaseGrant - before.LeaseGrant, Watch: after.Watch - before.Watch,
+			}, tc.promise)
+		})
+	}
+}
+
 func TestWhatALockerCannotUseIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSession(t, etcdlocktest.New(t))

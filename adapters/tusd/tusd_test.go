@@ -152,6 +152,28 @@ func TestTheLocksOfADeadMachineComeFree(t *testing.T) {
 	})
 }
 
+func TestWhatALockCosts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := etcdlocktest.New(t)
+		l, _ := lockerOf(t, etcd.Client())
+		run := func() {
+			lock := newLock(t, l)
+			require.NoError(t, lock.Lock(t.Context(), unasked(t)))
+			time.Sleep(500 * time.Millisecond)
+			require.NoError(t, lock.Unlock())
+			time.Sleep(10 * time.Second)
+		}
+		run() // with the grant of the Session's lease
+		before := etcd.Counts()
+		run()
+		after := etcd.Counts()
+		require.Equal(t, etcdlocktest.Counts{Range: 1, Txn: 2, Watch: 1}, etcdlocktest.Counts{
+			Range: after.Range - before.Range, Txn: after.Txn - before.Txn,
+			LeaseGrant: after.LeaseGrant - before.LeaseGrant, Watch: after.Watch - before.Watch,
+		})
+	})
+}
+
 func TestWhatALockerCannotUseIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, s := lockerOf(t, etcdlocktest.New(t).Client())
