@@ -13,7 +13,8 @@ import (
 	"github.com/etcdlock/etcdlock/etcdlocktest"
 )
 
-// schedule starts a scheduler that runs report when a job is due, on one of the machines that call it.
+// schedule starts a scheduler that runs report when a job is due, on one of the machines that call
+// it.
 func schedule(
 	session *etcdlock.Session, due gocron.JobDefinition, report func(ctx context.Context) error,
 ) (gocron.Scheduler, error) {

@@ -28,11 +28,11 @@ type Locker struct {
 // behind prefix. It does no I/O. The options count for each lock, except [etcdlock.WithMinHold].
 //
 // splay is by how much the schedulers may start a slot apart: by how much their clocks differ, and
-// a busy machine is late. A slot runs once if they keep to it, however short the job is: a lock stays
-// taken for at least twice splay from its beginning, and a Lock that takes longer than splay fails.
-// While etcd is that slow a slot may not run at all. A splay of seconds is for jobs minutes apart: of
-// slots less than twice splay apart some do not run, nor one within 3 s more after a scheduler has
-// exited.
+// a busy machine is late. A slot runs once if they keep to it, however short the job is: a lock
+// stays taken for at least twice splay from its beginning, and a Lock that takes longer than splay
+// fails. While etcd is that slow a slot may not run at all. A splay of seconds is for jobs minutes
+// apart: of slots less than twice splay apart some do not run, nor one within 3 s more after a
+// scheduler has exited.
 //
 // If a scheduler dies within a job the lock is free when the lease of its session has expired
 // ([etcdlock.WithTTL]): with a TTL of at least twice splay no other one runs that slot again.
@@ -51,14 +51,14 @@ func NewLocker(
 	}, nil
 }
 
-// Lock takes the lock of the job key, or returns an error, and then gocron does not run this slot: an
-// [etcdlock.LockedError] if another run of the job has it, or has begun within twice splay, in this
-// process or elsewhere; context.DeadlineExceeded if etcd has not answered within splay; otherwise
-// as [etcdlock.Session.TryLock]. After an error the lock is not held, and nothing is left behind
-// that blocks for long.
+// Lock takes the lock of the job key, or returns an error, and then gocron does not run this slot:
+// an [etcdlock.LockedError] if another run of the job has it, or has begun within twice splay, in
+// this process or elsewhere; context.DeadlineExceeded if etcd has not answered within splay;
+// otherwise as [etcdlock.Session.TryLock]. After an error the lock is not held, and nothing is
+// left behind that blocks for long.
 //
-// It costs a read if the lock is taken, else one request, as its Unlock does. That of a run shorter than
-// twice splay costs three.
+// It costs a read if the lock is taken, else one request, as its Unlock does. That of a run
+// shorter than twice splay costs three.
 func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 	if ctx == nil {
 		return nil, errors.New("etcdlockgocron: Lock with a nil context")

@@ -14,12 +14,12 @@
 // elsewhere: tusd saves what has arrived, and unlocks. Nobody gets the lock before that. A client
 // whose connection broke can so resume at once, also on another machine.
 //
-// If the lock is lost, because etcd was away for the TTL of the session or an operator took it away,
-// the request is asked to end, too: before another one gets the lock if the lease ran out. But tusd
-// then goes on saving for up to GracefulRequestCompletionTimeout (10 s by default), and does not send
-// a fencing token to its storage. So a loss may let two requests write. A TTL of minutes
-// ([etcdlock.WithTTL]) outlives most outages of etcd; it is how long the uploads of a machine that died
-// stay locked.
+// If the lock is lost, because etcd was away for the TTL of the session or an operator took it
+// away, the request is asked to end, too: before another one gets the lock if the lease ran out.
+// But tusd then goes on saving for up to GracefulRequestCompletionTimeout (10 s by default), and
+// does not send a fencing token to its storage. So a loss may let two requests write. A TTL of
+// minutes ([etcdlock.WithTTL]) outlives most outages of etcd; it is how long the uploads of a
+// machine that died stay locked.
 package etcdlocktusd
 
 import (
@@ -51,14 +51,14 @@ type Locker struct {
 	opts    []etcdlock.Option
 }
 
-// NewLocker returns a Locker whose locks are those of session with the IDs of the uploads, each behind
-// prefix. It does no I/O. The options count for each lock, except [etcdlock.WithAsk],
-// [etcdlock.WithRecall] and [etcdlock.WithLinger]. A nil session, and a prefix or an option that no
-// lock can have, are errors.
+// NewLocker returns a Locker whose locks are those of session with the IDs of the uploads, each
+// behind prefix. It does no I/O. The options count for each lock, except [etcdlock.WithAsk],
+// [etcdlock.WithRecall] and [etcdlock.WithLinger]. A nil session, and a prefix or an option that
+// no lock can have, are errors.
 //
-// A short lock that nobody waits for costs three requests and a watch, and a longer one a read now and
-// then, as [etcdlock.WithLinger] says. A wait asks the holder by a read and a transaction, or without
-// etcd if it is in the same session.
+// A short lock that nobody waits for costs three requests and a watch, and a longer one a read now
+// and then, as [etcdlock.WithLinger] says. A wait asks the holder by a read and a transaction, or
+// without etcd if it is in the same session.
 func NewLocker(session *etcdlock.Session, prefix string, opts ...etcdlock.Option) (*Locker, error) {
 	l := &Locker{session: session, prefix: prefix, opts: append(opts[:len(opts):len(opts)],
 		etcdlock.WithAsk(etcdlock.RecallRequest{Reason: "another request for the upload", Grace: grace}),
@@ -89,8 +89,8 @@ type lock struct{ mu *etcdlock.Mutex }
 // returns handler.ErrLockTimeout. Other errors are those of [etcdlock.Mutex.Lock]. After an
 // error the lock is not held, and nothing is left behind.
 //
-// requestUnlock is called once, by a goroutine of its own, if another Lock of the upload waits or the
-// lock is lost; not if it is unlocked before. It may call Unlock.
+// requestUnlock is called once, by a goroutine of its own, if another Lock of the upload waits or
+// the lock is lost; not if it is unlocked before. It may call Unlock.
 func (l *lock) Lock(ctx context.Context, requestUnlock func()) error {
 	if ctx == nil || requestUnlock == nil {
 		return fmt.Errorf("etcdlocktusd: Lock of %q with a nil context or requestUnlock", l.mu.Name())
@@ -114,6 +114,7 @@ func (l *lock) Lock(ctx context.Context, requestUnlock func()) error {
 	return nil
 }
 
-// Unlock ends the hold. Its errors, which tusd drops, are those of [etcdlock.Mutex.Unlock]. It takes
+// Unlock ends the hold. Its errors, which tusd drops, are those of [etcdlock.Mutex.Unlock]. It
+// takes
 // 5 s, or the TTL, at most.
 func (l *lock) Unlock() error { return l.mu.Unlock(context.Background()) }

@@ -88,8 +88,8 @@ func TestAWaitEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// The holder is asked at once, whenever the wait begins, and the other one gets the lock when it has
-// unlocked.
+// The holder is asked at once, whenever the wait begins, and the other one gets the lock when it
+// has unlocked.
 func TestTheHolderIsAskedAtOnce(t *testing.T) {
 	for _, age := range []time.Duration{0, 100 * time.Millisecond, time.Minute} {
 		pairs(t, func(t *testing.T, _ *etcdlocktest.Etcd, a, b *etcdlocktusd.Locker) {

@@ -71,8 +71,8 @@ func (a asked) IsLeader(ctx context.Context) error {
 	return err
 }
 
-// The cases of gocron's own TestScheduler_WithDistributed, which cannot be imported, with real locks:
-// three schedulers have a job that is due once, at the same moment.
+// The cases of gocron's own TestScheduler_WithDistributed, which cannot be imported, with real
+// locks: three schedulers have a job that is due once, at the same moment.
 func TestTheCasesOfGocronsOwnTest(t *testing.T) {
 	worlds := []struct {
 		name  string
@@ -170,8 +170,8 @@ func TestTheCasesOfGocronsOwnTest(t *testing.T) {
 	}
 }
 
-// A job of a millisecond runs once in each slot, though a scheduler is 20 ms behind. Both schedulers are
-// of one process, and their locks of one Session.
+// A job of a millisecond runs once in each slot, though a scheduler is 20 ms behind. Both
+// schedulers are of one process, and their locks of one Session.
 func TestEachSlotRunsOnceOnOneSession(t *testing.T) {
 	etcdtest.VerifyNoLeaks(t)
 	client := etcdtest.Start(t, 1).Client(t)

@@ -41,8 +41,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// beScheduler runs one job, until the process is killed. The first slot is at a time, in milliseconds.
-// It prints the slot when a run begins, and when it ends.
+// beScheduler runs one job, until the process is killed. The first slot is at a time, in
+// milliseconds. It prints the slot when a run begins, and when it ends.
 func beScheduler(role, endpoint, first, behind string) error {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}})
 	if err != nil {
@@ -146,8 +146,8 @@ func process(
 }
 
 // Two processes have the same job, and one is 20 ms behind. In the first slots the job takes a
-// millisecond. Then the process that runs it is killed within it. Each slot runs once at most, and the
-// other process runs all that come when the lease of the dead one is over.
+// millisecond. Then the process that runs it is killed within it. Each slot runs once at most, and
+// the other process runs all that come when the lease of the dead one is over.
 func TestASchedulerIsKilledWithinItsJob(t *testing.T) {
 	for _, role := range []string{"locker", "elector"} {
 		t.Run(role, func(t *testing.T) {

@@ -56,8 +56,8 @@ func newLock(t *testing.T, l handler.Locker, id string) handler.Lock {
 // unasked is the requestUnlock of a lock that nobody else wants.
 func unasked(t *testing.T) func() { return func() { t.Error("asked to unlock") } }
 
-// The cases of the tests of tusd's filelocker and memorylocker, which cannot be imported, for two Lockers:
-// of one process, and of two.
+// The cases of the tests of tusd's filelocker and memorylocker, which cannot be imported, for two
+// Lockers: of one process, and of two.
 func TestTheCasesOfTusdsOwnTests(t *testing.T) {
 	worlds := []struct {
 		name  string
@@ -126,7 +126,8 @@ func TestTheCasesOfTusdsOwnTests(t *testing.T) {
 	}
 }
 
-// serve is a server of tusd with its files in dir. It prints its address, and runs until it is killed.
+// serve is a server of tusd with its files in dir. It prints its address, and runs until it is
+// killed.
 func serve(endpoint, dir string) error {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}})
 	if err != nil {
@@ -196,8 +197,8 @@ func (s *server) request(t *testing.T, method, id string, header map[string]stri
 	return answer
 }
 
-// upload makes an upload of 300 bytes, sends 100 of them, and leaves the request open. It waits until
-// they have arrived.
+// upload makes an upload of 300 bytes, sends 100 of them, and leaves the request open. It waits
+// until they have arrived.
 func (s *server) upload(t *testing.T, dir string) (id string) {
 	t.Helper()
 	made := s.request(t, http.MethodPost, "", map[string]string{"Upload-Length": "300"})
@@ -217,8 +218,8 @@ func (s *server) upload(t *testing.T, dir string) (id string) {
 	return id
 }
 
-// The connection of a client broke, and its server does not know yet. The client asks another machine how
-// far it got: that one has the request of the first end, and tells.
+// The connection of a client broke, and its server does not know yet. The client asks another
+// machine how far it got: that one has the request of the first end, and tells.
 func TestAnUploadIsResumedOnAnotherMachine(t *testing.T) {
 	etcd, dir := etcdtest.Start(t, 1), t.TempDir()
 	first, second := start(t, etcd, dir), start(t, etcd, dir)
