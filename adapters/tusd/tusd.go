@@ -115,6 +115,5 @@ func (l *lock) Lock(ctx context.Context, requestUnlock func()) error {
 }
 
 // Unlock ends the hold. Its errors, which tusd drops, are those of [etcdlock.Mutex.Unlock]. It
-// takes
-// 5 s, or the TTL, at most.
+// takes 5 s, or the TTL, at most.
 func (l *lock) Unlock() error { return l.mu.Unlock(context.Background()) }
