@@ -424,6 +424,23 @@ func TestThePeerLocks(t *testing.T) {
 	})
 }
 
+// A key that WithMinHold or Detach keeps is in etcd after its Session was closed.
+func TestAKeyThatOutlastsItsHoldIsNoSessionLeftOpen(t *testing.T) {
+	etcd, err := etcdlocktest.Start()
+	require.NoError(t, err)
+	session, err := etcdlock.NewSession(etcd.Client())
+	require.NoError(t, err)
+	short, err := session.Lock(t.Context(), "short", etcdlock.WithMinHold(time.Hour))
+	require.NoError(t, err)
+	require.NoError(t, short.Unlock(t.Context()))
+	moves, err := session.Lock(t.Context(), "moves")
+	require.NoError(t, err)
+	_, err = moves.Detach(t.Context(), time.Hour)
+	require.NoError(t, err)
+	require.NoError(t, session.Close(t.Context()))
+	require.NoError(t, etcd.Close())
+}
+
 // An Etcd without a test says what was left open as an error of its Close, and closes its clients.
 func TestAnEtcdOfNoTest(t *testing.T) {
 	etcd, err := etcdlocktest.Start()

@@ -57,11 +57,13 @@ func (e *Etcd) end() (left []error) {
 const patience = 4
 
 // lockOf reports whether a lease belongs to a Session, by the last place in a line that was asked
-// for on it, and returns the lock and the owner of that place.
+// for on it, and returns the lock and the owner of that place. A key that outlasts its hold is on a
+// lease of its own (TestAKeyThatOutlastsItsHoldIsNoSessionLeftOpen).
 func lockOf(use fake.LeaseUse) (name, owner string, locks bool) {
 	if use.Put == nil {
 		return "", "", false
 	}
 	name, _, locks = line.ParseKey(string(use.Put.Key))
-	return name, line.EntryOf(use.Put).Value().Owner, locks
+	value := line.EntryOf(use.Put).Value()
+	return name, value.Owner, locks && value.Until.IsZero()
 }

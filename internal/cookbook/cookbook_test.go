@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-co-op/gocron/v2"
@@ -20,6 +21,7 @@ import (
 	_ "modernc.org/sqlite"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/etcdlocktest"
 	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/sim"
 )
@@ -354,19 +356,6 @@ func TestASchemaIsMigratedOnce(t *testing.T) {
 	require.Equal(t, 1, goods)
 }
 
-// schedulers starts a gocron on each of two machines, with one job every 20 ms.
-func schedulers(t *testing.T, job func(machine int), option func(machine int) gocron.SchedulerOption) {
-	t.Helper()
-	for machine := range 2 {
-		scheduler, err := gocron.NewScheduler(option(machine))
-		require.NoError(t, err)
-		_, err = scheduler.NewJob(gocron.DurationJob(20*time.Millisecond), gocron.NewTask(job, machine), gocron.WithName(t.Name()))
-		require.NoError(t, err)
-		scheduler.Start()
-		t.Cleanup(func() { require.NoError(t, scheduler.Shutdown()) })
-	}
-}
-
 // The job of one tick runs once on all machines, however short it is.
 func TestAShortJobRunsOnceThoughClocksDiffer(t *testing.T) {
 	var ran atomic.Int64
@@ -419,24 +408,51 @@ func TestAHoldIsHandedDownToTheNextProcess(t *testing.T) {
 	require.NoError(t, h.Unlock(t.Context()))
 }
 
-func TestGocronsLockerRunsAJobOnOneMachineAtATime(t *testing.T) {
-	var o overlaps
-	schedulers(t, func(int) { o.run(30 * time.Millisecond) }, func(int) gocron.SchedulerOption {
-		return gocron.WithDistributedLocker(cronLocker{contract.NewSession(t, newClient(t))})
+// A job of a millisecond runs once in each slot, though a scheduler begins the slots 20 ms after the
+// other one, when the job is over.
+func TestGocronRunsEachSlotOnceThoughASchedulerIsBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := etcdlocktest.New(t)
+		start := time.Now()
+		var ran []time.Duration // when; the runs are never at once
+		report := func(context.Context) error {
+			ran = append(ran, time.Since(start))
+			time.Sleep(time.Millisecond)
+			return nil
+		}
+		var want []time.Duration
+		for slot := range 8 {
+			want = append(want, time.Duration(slot+1)*time.Minute)
+		}
+		for _, behind := range []time.Duration{0, 20 * time.Millisecond} {
+			var due []time.Time
+			for _, slot := range want {
+				due = append(due, start.Add(slot+behind))
+			}
+			session := contract.NewSession(t, etcd.Client())
+			scheduler, err := schedule(session, gocron.OneTimeJob(gocron.OneTimeJobStartDateTimes(due...)), report)
+			require.NoError(t, err)
+			defer scheduler.Shutdown()
+		}
+		time.Sleep(10 * time.Minute)
+		require.Equal(t, want, ran)
 	})
-	require.Eventually(t, func() bool { return o.runs.Load() >= 10 }, 20*time.Second, time.Millisecond)
-	require.EqualValues(t, 1, o.most.Load())
 }
 
-func TestGocronsElectorRunsJobsOnTheMachineThatLeads(t *testing.T) {
+func TestGocronRunsJobsOnTheMachineThatLeads(t *testing.T) {
 	mutexes := []*etcdlock.Mutex{
 		contract.NewMutex(t, newClient(t), "leader/cron"), contract.NewMutex(t, newClient(t), "leader/cron"),
 	}
 	require.NoError(t, mutexes[1].Lock(t.Context()))
 	var ran [2]atomic.Int64
-	schedulers(t, func(machine int) { ran[machine].Add(1) }, func(machine int) gocron.SchedulerOption {
-		return gocron.WithDistributedElector(cronElector{mutexes[machine]})
-	})
+	for machine, mu := range mutexes {
+		scheduler, err := scheduleWhereLed(mu)
+		require.NoError(t, err)
+		_, err = scheduler.NewJob(gocron.DurationJob(20*time.Millisecond), gocron.NewTask(func() { ran[machine].Add(1) }))
+		require.NoError(t, err)
+		scheduler.Start()
+		t.Cleanup(func() { require.NoError(t, scheduler.Shutdown()) })
+	}
 	require.Eventually(t, func() bool { return ran[1].Load() >= 5 }, 20*time.Second, time.Millisecond)
 	require.Zero(t, ran[0].Load())
 	require.NoError(t, mutexes[1].Unlock(t.Context()))

@@ -3,7 +3,8 @@ module github.com/etcdlock/etcdlock/internal/cookbook
 go 1.26.0
 
 require (
-	github.com/etcdlock/etcdlock v0.0.0
+	github.com/etcdlock/etcdlock v0.1.0
+	github.com/etcdlock/etcdlock/adapters/gocron v0.1.0
 	github.com/go-co-op/gocron/v2 v2.21.2
 	github.com/stretchr/testify v1.11.1
 	go.etcd.io/etcd/client/v3 v3.7.3
@@ -42,3 +43,5 @@ require (
 )
 
 replace github.com/etcdlock/etcdlock => ../..
+
+replace github.com/etcdlock/etcdlock/adapters/gocron => ../../adapters/gocron

@@ -20,6 +20,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
+	etcdlockgocron "github.com/etcdlock/etcdlock/adapters/gocron"
 )
 
 // runSlot runs job for one slot of its schedule, once on all machines. It waits while another
@@ -449,26 +450,35 @@ func step(ctx context.Context, db *sql.DB, version int, statement string) error 
 	return tx.Commit()
 }
 
-// A cronLocker makes each job of gocron run on one scheduler at a time. A *etcdlock.Mutex is a
-// gocron.Lock.
-type cronLocker struct{ session *etcdlock.Session }
-
-func (l cronLocker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
-	mu, err := l.session.Mutex("gocron/" + key)
+// schedule starts a scheduler on one of many machines. Each time that report is due one of them runs it.
+func schedule(session *etcdlock.Session, due gocron.JobDefinition, report func(ctx context.Context) error,
+) (gocron.Scheduler, error) {
+	locker, err := etcdlockgocron.NewLocker(session, "cron/", 5*time.Second)
 	if err != nil {
 		return nil, err
 	}
-	return mu, mu.TryLock(ctx)
+	scheduler, err := gocron.NewScheduler(gocron.WithDistributedLocker(locker))
+	if err != nil {
+		return nil, err
+	}
+	_, err = scheduler.NewJob(due, gocron.NewTask(func(ctx context.Context) error {
+		return report(locker.Context(ctx, "report")) // this context ends if the lock is lost
+	}), gocron.WithName("report")) // the name of the lock: the same on all machines
+	if err != nil {
+		return nil, errors.Join(err, scheduler.Shutdown())
+	}
+	scheduler.Start()
+	return scheduler, nil
 }
 
-// A cronElector lets the scheduler that leads run all jobs. Someone has to lead: see lead.
-type cronElector struct{ mu *etcdlock.Mutex }
-
-func (e cronElector) IsLeader(context.Context) error {
-	if !e.mu.Held() {
-		return errors.New("another scheduler leads")
+// scheduleWhereLed returns a scheduler whose jobs run while this process holds mu: by Lock, or by Lead
+// as in lead.
+func scheduleWhereLed(mu *etcdlock.Mutex) (gocron.Scheduler, error) {
+	elector, err := etcdlockgocron.NewElector(mu)
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	return gocron.NewScheduler(gocron.WithDistributedElector(elector))
 }
 
 // command is the main of a program of which one may run at a time.

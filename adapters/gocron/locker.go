@@ -1,0 +1,115 @@
+package etcdlockgocron
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/go-co-op/gocron/v2"
+
+	"github.com/etcdlock/etcdlock"
+)
+
+// A Locker is a gocron.Locker, for gocron.WithDistributedLocker or, for one job,
+// gocron.WithDistributedJobLocker. It is safe for concurrent use, also by several schedulers.
+type Locker struct {
+	session *etcdlock.Session
+	prefix  string
+	splay   time.Duration
+	opts    []etcdlock.Option
+
+	mu   sync.Mutex
+	runs map[string]*run // those that go on, by the name of their job
+}
+
+// NewLocker returns a Locker whose locks are those of session with the names of the jobs, each
+// behind prefix. It does no I/O. The options count for each lock, except [etcdlock.WithMinHold].
+//
+// splay is by how much the schedulers may start a slot apart: by how much their clocks differ, and
+// a busy machine is late. A slot runs once if they keep to it, however short the job is: a lock
+// stays taken for at least twice splay from its beginning, and a Lock that takes longer than splay
+// fails. While etcd is that slow a slot may not run at all. A splay of seconds is for jobs minutes
+// apart: of slots less than twice splay apart some do not run, nor one within 3 s more after a
+// scheduler has exited.
+//
+// If a scheduler dies within a job the lock is free when the lease of its session has expired
+// ([etcdlock.WithTTL]): with a TTL of at least twice splay no other one runs that slot again.
+//
+// A nil session, a splay that is not positive, and a prefix or option that no lock can have are
+// errors.
+func NewLocker(
+	session *etcdlock.Session, prefix string, splay time.Duration, opts ...etcdlock.Option,
+) (*Locker, error) {
+	opts = append(opts[:len(opts):len(opts)], etcdlock.WithMinHold(2*splay))
+	if _, err := session.Mutex(prefix+"job", opts...); err != nil {
+		return nil, fmt.Errorf("etcdlockgocron: NewLocker with prefix %q and splay %v: %w", prefix, splay, err)
+	}
+	return &Locker{
+		session: session, prefix: prefix, splay: splay, opts: opts, runs: make(map[string]*run),
+	}, nil
+}
+
+// Lock takes the lock of the job key, or returns an error, and then gocron does not run this slot:
+// an [etcdlock.LockedError] if another run of the job has it, or has begun within twice splay, in
+// this process or elsewhere; context.DeadlineExceeded if etcd has not answered within splay;
+// otherwise as [etcdlock.Session.TryLock]. After an error the lock is not held, and nothing is
+// left behind that blocks for long.
+//
+// It costs a read if the lock is taken, else one request, as its Unlock does. That of a run
+// shorter than twice splay costs three.
+func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
+	if ctx == nil {
+		return nil, errors.New("etcdlockgocron: Lock with a nil context")
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.splay)
+	defer cancel()
+	hold, err := l.session.TryLock(ctx, l.prefix+key, l.opts...)
+	if err != nil {
+		return nil, err
+	}
+	r := &run{Hold: hold, of: l, key: key}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.runs[key] = r
+	return r, nil
+}
+
+// Context returns a context for the run of the job key that goes on: it comes from parent, and also
+// ends when the lock is lost, before another scheduler can get it. [context.Cause] says why, and
+// [etcdlock.TokenFrom] has the fencing token of the run. If the lock of the job is not held through
+// this Locker the context has ended already, with the cause [etcdlock.ErrNotHeld].
+//
+// The parent is what gocron passes to a task whose first parameter is a context.
+func (l *Locker) Context(parent context.Context, key string) context.Context {
+	l.mu.Lock()
+	r := l.runs[key]
+	l.mu.Unlock()
+	if r == nil {
+		var none *etcdlock.Hold
+		return none.Context(parent)
+	}
+	return r.Hold.Context(parent)
+}
+
+// A run is the gocron.Lock of a job that runs. There is one of a job at a time: a Session holds a
+// name once, and lets no other hold in before the Unlock of one that is lost.
+type run struct {
+	*etcdlock.Hold
+	of  *Locker
+	key string
+}
+
+// Unlock ends the run. Its errors, which gocron drops, are those of [etcdlock.Hold.Unlock]. gocron
+// passes the context of the job, which has ended if the scheduler is shut down: Unlock then takes
+// 5 s, or the TTL, at most.
+func (r *run) Unlock(ctx context.Context) error {
+	err := r.Hold.Unlock(ctx)
+	r.of.mu.Lock()
+	defer r.of.mu.Unlock()
+	if r.of.runs[r.key] == r { // and not the next one yet
+		delete(r.of.runs, r.key)
+	}
+	return err
+}

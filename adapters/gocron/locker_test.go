@@ -1,0 +1,318 @@
+package etcdlockgocron_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-co-op/gocron/v2"
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock"
+	etcdlockgocron "github.com/etcdlock/etcdlock/adapters/gocron"
+	"github.com/etcdlock/etcdlock/etcdlocktest"
+)
+
+const (
+	interval = 200 * time.Millisecond // between two slots of a job
+	splay    = 20 * time.Millisecond
+	slots    = 8
+	job      = time.Millisecond // how long a job takes
+)
+
+func newSession(t *testing.T, etcd *etcdlocktest.Etcd) *etcdlock.Session {
+	t.Helper()
+	return sessionOf(t, etcd.Client())
+}
+
+func sessionOf(t *testing.T, client *clientv3.Client, opts ...etcdlock.SessionOption) *etcdlock.Session {
+	t.Helper()
+	s, err := etcdlock.NewSession(client, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
+	return s
+}
+
+func newLocker(t *testing.T, s *etcdlock.Session) *etcdlockgocron.Locker {
+	t.Helper()
+	l, err := etcdlockgocron.NewLocker(s, "cron/", splay)
+	require.NoError(t, err)
+	return l
+}
+
+// A machine is a scheduler of one job, "report", and counts the runs of each slot.
+type machine struct {
+	gocron.Scheduler
+
+	mu      sync.Mutex
+	ran     [slots]int
+	refused []error // by the Locker
+}
+
+// start starts a scheduler whose clock is behind by some time. It runs the job in each slot.
+func start(t *testing.T, behind time.Duration, option gocron.SchedulerOption, task func(ctx context.Context)) *machine {
+	t.Helper()
+	scheduler, err := gocron.NewScheduler(option)
+	require.NoError(t, err)
+	m := &machine{Scheduler: scheduler}
+	first := time.Now().Add(interval)
+	_, err = scheduler.NewJob(gocron.DurationJob(interval),
+		gocron.NewTask(func(ctx context.Context) {
+			slot := time.Since(first.Add(behind)).Round(interval) / interval
+			m.mu.Lock()
+			m.ran[slot]++
+			m.mu.Unlock()
+			task(ctx)
+		}),
+		gocron.WithName("report"),
+		gocron.WithStartAt(gocron.WithStartDateTime(first.Add(behind))),
+		gocron.WithStopAt(gocron.WithStopDateTime(first.Add(behind+slots*interval-interval/2))),
+		gocron.WithEventListeners(gocron.AfterLockError(func(_ uuid.UUID, _ string, err error) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.refused = append(m.refused, err)
+		})),
+	)
+	require.NoError(t, err)
+	scheduler.Start()
+	t.Cleanup(func() { require.NoError(t, scheduler.Shutdown()) })
+	return m
+}
+
+// works is a job that takes its time.
+func works(context.Context) { time.Sleep(job) }
+
+// runs are the runs of each slot on all machines. It waits until all slots are over.
+func runs(machines ...*machine) (all [slots]int) {
+	time.Sleep((slots + 1) * interval)
+	for _, m := range machines {
+		m.mu.Lock()
+		for slot, n := range m.ran {
+			all[slot] += n
+		}
+		m.mu.Unlock()
+	}
+	return all
+}
+
+var once = [slots]int{1, 1, 1, 1, 1, 1, 1, 1}
+
+// The second scheduler begins each slot when its job is long over on the first one.
+func TestEachSlotRunsOnceThoughASchedulerIsBehind(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		session func(t *testing.T, etcd *etcdlocktest.Etcd) (a, b *etcdlock.Session)
+	}{
+		{"two processes", func(t *testing.T, etcd *etcdlocktest.Etcd) (a, b *etcdlock.Session) {
+			return newSession(t, etcd), newSession(t, etcd)
+		}},
+		{"two processes, and the requests of the second are slow", func(t *testing.T, etcd *etcdlocktest.Etcd) (a, b *etcdlock.Session) {
+			client := etcd.Client()
+			etcd.Delay(client, splay/3)
+			return newSession(t, etcd), sessionOf(t, client)
+		}},
+		{"one process, one Session", func(t *testing.T, etcd *etcdlocktest.Etcd) (a, b *etcdlock.Session) {
+			s := newSession(t, etcd)
+			return s, s
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, b := tc.session(t, etcdlocktest.New(t))
+				first := start(t, 0, gocron.WithDistributedLocker(newLocker(t, a)), works)
+				second := start(t, splay, gocron.WithDistributedLocker(newLocker(t, b)), works)
+				require.Equal(t, once, runs(first, second))
+				require.Equal(t, once, first.ran)
+				require.Len(t, second.refused, slots)
+				for _, err := range second.refused {
+					require.ErrorIs(t, err, etcdlock.ErrLocked)
+				}
+			})
+		})
+	}
+}
+
+// One Locker serves two schedulers.
+func TestSchedulersMayShareALocker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locker := newLocker(t, newSession(t, etcdlocktest.New(t)))
+		first := start(t, 0, gocron.WithDistributedLocker(locker), works)
+		second := start(t, splay, gocron.WithDistributedLocker(locker), works)
+		require.Equal(t, once, runs(first, second))
+	})
+}
+
+// A request that etcd gets late could find that the name is free again: by then the slot has run.
+func TestALockThatTakesTooLongDoesNotRunItsSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := etcdlocktest.New(t)
+		slow := etcd.Client()
+		first := start(t, 0, gocron.WithDistributedLocker(newLocker(t, newSession(t, etcd))), works)
+		second := start(t, 0, gocron.WithDistributedLocker(newLocker(t, sessionOf(t, slow))), works)
+		etcd.Delay(slow, 3*splay)
+		require.Equal(t, once, runs(first, second))
+		require.Len(t, second.refused, slots)
+		for _, err := range second.refused {
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+		}
+	})
+}
+
+// While etcd is away no job runs, and no scheduler hangs. Afterwards jobs run again.
+func TestJobsRunAgainAfterAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := etcdlocktest.New(t)
+		m := start(t, 0, gocron.WithDistributedLocker(newLocker(t, newSession(t, etcd))), works)
+		time.Sleep(interval * 3 / 2) // after slot 0
+		thaw := etcd.Freeze()
+		time.Sleep(3 * interval)
+		thaw()
+		require.Equal(t, [slots]int{1, 0, 0, 0, 1, 1, 1, 1}, runs(m))
+		require.Len(t, m.refused, 3)
+	})
+}
+
+// A scheduler dies within its job. The other one runs the slots that come after its lease.
+func TestAnotherSchedulerRunsTheSlotsAfterADeath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := etcdlocktest.New(t)
+		dies := etcd.Client()
+		session, err := etcdlock.NewSession(dies, etcdlock.WithTTL(time.Second))
+		require.NoError(t, err)
+		_, err = newLocker(t, session).Lock(t.Context(), "report")
+		require.NoError(t, err)
+		require.ErrorIs(t, dies.Close(), context.Canceled)
+		time.Sleep(interval / 2)
+		m := start(t, 0, gocron.WithDistributedLocker(newLocker(t, newSession(t, etcd))), works)
+		require.Equal(t, [slots]int{0, 0, 0, 0, 1, 1, 1, 1}, runs(m))
+	})
+}
+
+// The job hears of the loss before another scheduler gets the lock.
+func TestAJobHearsThatItsLockIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := etcdlocktest.New(t)
+		client := etcd.Client()
+		locker := newLocker(t, sessionOf(t, client, etcdlock.WithTTL(time.Second)))
+		var token int64
+		lost := make(chan error, slots)
+		start(t, 0, gocron.WithDistributedLocker(locker), func(ctx context.Context) {
+			ctx = locker.Context(ctx, "report")
+			token, _ = etcdlock.TokenFrom(ctx)
+			<-ctx.Done()
+			lost <- context.Cause(ctx)
+		})
+		time.Sleep(interval * 3 / 2) // within the job
+		heal := etcd.Cut(client)
+		other, err := newSession(t, etcd).Lock(t.Context(), "cron/report")
+		require.NoError(t, err)
+		require.Len(t, lost, 1)
+		require.ErrorIs(t, <-lost, etcdlock.ErrLost)
+		require.Positive(t, token)
+		require.Greater(t, other.Token(), token)
+		heal()
+		require.NoError(t, other.Unlock(t.Context()))
+	})
+}
+
+func TestTheContextOfAJobThatDoesNotRunHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locker := newLocker(t, newSession(t, etcdlocktest.New(t)))
+		ended := func(ctx context.Context) {
+			require.Error(t, ctx.Err())
+			require.ErrorIs(t, context.Cause(ctx), etcdlock.ErrNotHeld)
+		}
+		ended(locker.Context(t.Context(), "report"))
+		lock, err := locker.Lock(t.Context(), "report")
+		require.NoError(t, err)
+		require.NoError(t, locker.Context(t.Context(), "report").Err())
+		ended(locker.Context(t.Context(), "backup"))
+		require.NoError(t, lock.Unlock(t.Context()))
+		ended(locker.Context(t.Context(), "report"))
+		require.ErrorIs(t, lock.Unlock(t.Context()), etcdlock.ErrNotHeld)
+	})
+}
+
+// The scheduler is shut down within a job: its context has ended when gocron unlocks.
+func TestUnlockReleasesThoughTheContextHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := etcdlocktest.New(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		lock, err := newLocker(t, newSession(t, etcd)).Lock(ctx, "report")
+		require.NoError(t, err)
+		time.Sleep(2 * splay)
+		cancel()
+		require.NoError(t, lock.Unlock(ctx))
+		lock, err = newLocker(t, newSession(t, etcd)).Lock(t.Context(), "report")
+		require.NoError(t, err)
+		require.NoError(t, lock.Unlock(t.Context()))
+	})
+}
+
+func TestWhatARunCosts(t *testing.T) {
+	for _, tc := range []struct {
+		promise  string
+		takes    time.Duration
+		requests etcdlocktest.Counts
+	}{
+		{"longer than twice splay", time.Second, etcdlocktest.Counts{Txn: 2}},
+		{"shorter", job, etcdlocktest.Counts{Txn: 3, LeaseGrant: 1}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			etcd := etcdlocktest.New(t)
+			locker := newLocker(t, newSession(t, etcd))
+			run := func() {
+				lock, err := locker.Lock(t.Context(), "report")
+				require.NoError(t, err)
+				time.Sleep(tc.takes)
+				require.NoError(t, lock.Unlock(t.Context()))
+				time.Sleep(2 * splay)
+			}
+			run() // with the grant of the Session's lease
+			before := etcd.Counts()
+			run()
+			after := etcd.Counts()
+			require.Equal(t, tc.requests, etcdlocktest.Counts{
+				Range: after.Range - before.Range, Txn: after.Txn - before.Txn,
+				LeaseGrant: after.LeaseGrant - before.LeaseGrant, Watch: after.Watch - before.Watch,
+			}, tc.promise)
+		})
+	}
+}
+
+func TestWhatALockerCannotUseIsAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSession(t, etcdlocktest.New(t))
+		for _, tc := range []struct {
+			name    string
+			session *etcdlock.Session
+			prefix  string
+			splay   time.Duration
+			opts    []etcdlock.Option
+			says    string
+		}{
+			{"no session", nil, "cron/", splay, nil, "ession"},
+			{"no splay", s, "cron/", 0, nil, "splay 0s"},
+			{"a negative splay", s, "cron/", -time.Second, nil, "splay -1s"},
+			{"a splay of centuries", s, "cron/", 1 << 62, nil, "splay 1281023h53m38.427387904s"},
+			{"a prefix with a NUL", s, "cron\x00/", splay, nil, `"cron\x00/"`},
+			{"a nil option", s, "cron/", splay, []etcdlock.Option{nil}, "nil"},
+		} {
+			l, err := etcdlockgocron.NewLocker(tc.session, tc.prefix, tc.splay, tc.opts...)
+			require.ErrorContains(t, err, tc.says, tc.name)
+			require.Nil(t, l)
+		}
+		locker := newLocker(t, s)
+		var none context.Context
+		lock, err := locker.Lock(none, "report")
+		require.ErrorContains(t, err, "nil context")
+		require.Nil(t, lock)
+		lock, err = locker.Lock(t.Context(), "a\x00b")
+		require.ErrorContains(t, err, `a\x00b`)
+		require.Nil(t, lock)
+	})
+}

@@ -1,0 +1,203 @@
+package etcdlocktusd_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/tus/tusd/v2/pkg/handler"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock"
+	etcdlocktusd "github.com/etcdlock/etcdlock/adapters/tusd"
+	"github.com/etcdlock/etcdlock/etcdlocktest"
+)
+
+// lockerOf returns a Locker of a Session of its own, and the Session.
+func lockerOf(t *testing.T, client *clientv3.Client) (*etcdlocktusd.Locker, *etcdlock.Session) {
+	t.Helper()
+	s, err := etcdlock.NewSession(client)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
+	l, err := etcdlocktusd.NewLocker(s, "uploads/")
+	require.NoError(t, err)
+	return l, s
+}
+
+func newLock(t *testing.T, l *etcdlocktusd.Locker) handler.Lock {
+	t.Helper()
+	lock, err := l.NewLock("one")
+	require.NoError(t, err)
+	return lock
+}
+
+// unasked is the requestUnlock of a lock that nobody else wants.
+func unasked(t *testing.T) func() { return func() { t.Error("asked to unlock") } }
+
+// pairs runs a test with two Lockers: of one process, and of two.
+func pairs(t *testing.T, test func(t *testing.T, etcd *etcdlocktest.Etcd, a, b *etcdlocktusd.Locker)) {
+	t.Run("one process", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			etcd := etcdlocktest.New(t)
+			l, _ := lockerOf(t, etcd.Client())
+			test(t, etcd, l, l)
+		})
+	})
+	t.Run("two processes", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			etcd := etcdlocktest.New(t)
+			a, _ := lockerOf(t, etcd.Client())
+			b, _ := lockerOf(t, etcd.Client())
+			test(t, etcd, a, b)
+		})
+	})
+}
+
+func TestAnUploadIsLockedAndUnlocked(t *testing.T) {
+	pairs(t, func(t *testing.T, _ *etcdlocktest.Etcd, a, b *etcdlocktusd.Locker) {
+		for _, l := range []*etcdlocktusd.Locker{a, b, a} {
+			lock := newLock(t, l)
+			require.NoError(t, lock.Lock(t.Context(), unasked(t)))
+			require.NoError(t, lock.Unlock())
+			require.ErrorIs(t, lock.Unlock(), etcdlock.ErrNotHeld)
+		}
+	})
+}
+
+// A holder that takes its time keeps the lock, and the wait of the other one ends with its context.
+func TestAWaitEndsWithItsContext(t *testing.T) {
+	pairs(t, func(t *testing.T, _ *etcdlocktest.Etcd, a, b *etcdlocktusd.Locker) {
+		first, second := newLock(t, a), newLock(t, b)
+		var asked int
+		require.NoError(t, first.Lock(t.Context(), func() { asked++ }))
+		for range 3 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			require.Equal(t, handler.ErrLockTimeout, second.Lock(ctx, unasked(t)))
+			cancel()
+			require.Equal(t, handler.ErrLockTimeout, second.Lock(ctx, unasked(t)), "it has ended before")
+		}
+		require.Equal(t, 1, asked)
+		time.Sleep(2 * time.Hour) // the grace is over
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		require.Equal(t, handler.ErrLockTimeout, second.Lock(ctx, unasked(t)))
+		cancel()
+		require.NoError(t, first.Unlock())
+		require.Equal(t, 1, asked)
+	})
+}
+
+// The holder is asked at once, whenever the wait begins, and the other one gets the lock when it
+// has unlocked.
+func TestTheHolderIsAskedAtOnce(t *testing.T) {
+	for _, age := range []time.Duration{0, 100 * time.Millisecond, time.Minute} {
+		pairs(t, func(t *testing.T, _ *etcdlocktest.Etcd, a, b *etcdlocktusd.Locker) {
+			first, second := newLock(t, a), newLock(t, b)
+			asked := make(chan time.Time, 1)
+			require.NoError(t, first.Lock(t.Context(), func() {
+				asked <- time.Now()
+				time.Sleep(10 * time.Millisecond)
+				require.NoError(t, first.Unlock())
+			}))
+			time.Sleep(age)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			begun := time.Now()
+			require.NoError(t, second.Lock(ctx, unasked(t)))
+			require.Less(t, (<-asked).Sub(begun), 100*time.Millisecond)
+			require.Less(t, time.Since(begun), 200*time.Millisecond)
+			require.NoError(t, second.Unlock())
+		})
+	}
+}
+
+// A lock that is lost asks for its Unlock, before another process gets it.
+func TestALossAsksToUnlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := etcdlocktest.New(t)
+		client := etcd.Client()
+		a, _ := lockerOf(t, client)
+		b, _ := lockerOf(t, etcd.Client())
+		first, second := newLock(t, a), newLock(t, b)
+		asked := make(chan bool, 1)
+		require.NoError(t, first.Lock(t.Context(), func() { asked <- true }))
+		heal := etcd.Cut(client)
+		require.NoError(t, second.Lock(t.Context(), unasked(t)))
+		require.Len(t, asked, 1)
+		heal()
+		require.ErrorIs(t, first.Unlock(), etcdlock.ErrLost)
+		time.Sleep(time.Minute)
+		require.NoError(t, second.Unlock())
+	})
+}
+
+// The locks of a machine that died are free when its lease is over.
+func TestTheLocksOfADeadMachineComeFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := etcdlocktest.New(t)
+		client := etcd.Client()
+		session, err := etcdlock.NewSession(client) // the process dies: nobody closes it
+		require.NoError(t, err)
+		a, err := etcdlocktusd.NewLocker(session, "uploads/")
+		require.NoError(t, err)
+		require.NoError(t, newLock(t, a).Lock(t.Context(), func() {}))
+		require.ErrorIs(t, client.Close(), context.Canceled)
+		b, _ := lockerOf(t, etcd.Client())
+		lock := newLock(t, b)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // tusd's AcquireLockTimeout
+		defer cancel()
+		require.NoError(t, lock.Lock(ctx, unasked(t)))
+		require.NoError(t, lock.Unlock())
+	})
+}
+
+func TestWhatALockCosts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := etcdlocktest.New(t)
+		l, _ := lockerOf(t, etcd.Client())
+		run := func() {
+			lock := newLock(t, l)
+			require.NoError(t, lock.Lock(t.Context(), unasked(t)))
+			time.Sleep(500 * time.Millisecond)
+			require.NoError(t, lock.Unlock())
+			time.Sleep(10 * time.Second)
+		}
+		run() // with the grant of the Session's lease
+		before := etcd.Counts()
+		run()
+		after := etcd.Counts()
+		require.Equal(t, etcdlocktest.Counts{Range: 1, Txn: 2, Watch: 1}, etcdlocktest.Counts{
+			Range: after.Range - before.Range, Txn: after.Txn - before.Txn,
+			LeaseGrant: after.LeaseGrant - before.LeaseGrant, Watch: after.Watch - before.Watch,
+		})
+	})
+}
+
+func TestWhatALockerCannotUseIsAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, s := lockerOf(t, etcdlocktest.New(t).Client())
+		for _, tc := range []struct {
+			session *etcdlock.Session
+			prefix  string
+			opts    []etcdlock.Option
+			says    string
+		}{
+			{nil, "uploads/", nil, "ession"},
+			{s, "up\x00loads/", nil, `"up\x00loads/"`},
+			{s, "uploads/", []etcdlock.Option{nil}, "nil"},
+		} {
+			got, err := etcdlocktusd.NewLocker(tc.session, tc.prefix, tc.opts...)
+			require.ErrorContains(t, err, tc.says)
+			require.Nil(t, got)
+		}
+		lock, err := l.NewLock("a\x00b")
+		require.ErrorContains(t, err, `a\x00b`)
+		require.Nil(t, lock)
+		lock = newLock(t, l)
+		require.ErrorContains(t, lock.Lock(t.Context(), nil), "requestUnlock")
+		var none context.Context
+		require.ErrorContains(t, lock.Lock(none, func() {}), "nil context")
+		require.ErrorIs(t, lock.Unlock(), etcdlock.ErrNotHeld)
+	})
+}
