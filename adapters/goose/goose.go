@@ -15,8 +15,9 @@
 //		return err
 //	}
 //
-// goose asks for the lock only if migrations are pending. So a start that has nothing to migrate
-// costs etcd nothing, and needs no etcd. A migration costs two requests: a Lock and an Unlock.
+// goose asks for the lock only if migrations are pending. So an Up that has nothing to do costs etcd
+// nothing, and works without etcd. Otherwise it costs what a Lock and an Unlock do: two requests
+// if no other process waits, and once the grant of the lease.
 package etcdlockgoose
 
 import (
@@ -82,6 +83,10 @@ type endKey struct{}
 // goose gives a Locker no means to end the context of Up. So after a plain provider.Up(ctx) a loss
 // ends nothing: the migrations go on without protection, and the error of Up says so at the end.
 func Do[T any](ctx context.Context, fn func(ctx context.Context) (T, error)) (T, error) {
+	if fn == nil {
+		var none T
+		return none, errors.New("etcdlockgoose: Do: nil function")
+	}
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	return fn(context.WithValue(ctx, endKey{}, end))

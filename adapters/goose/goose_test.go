@@ -6,6 +6,7 @@ import (
 	"errors"
 	"testing"
 	"testing/fstest"
+	"testing/synctest"
 	"time"
 
 	"github.com/pressly/goose/v3"
@@ -131,6 +132,102 @@ func TestALossEndsTheContextRollsTheMigrationBackAndBeginsNoOther(t *testing.T) 
 	require.NoError(t, err)
 	require.EqualValues(t, 3, version)
 	require.Zero(t, count(t, open(t), "items"))
+}
+
+// The holder is cut off. Its context ends before etcd gives the lock to another process.
+func TestTheContextEndsBeforeAnotherProcessGetsIn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := etcdlocktest.New(t)
+		client := etcd.Client()
+		holder, other := etcdlockgoose.New(newMutex(t, client)), etcdlockgoose.New(newMutex(t, etcd.Client()))
+		_, err := etcdlockgoose.Do(t.Context(), func(ctx context.Context) (any, error) {
+			require.NoError(t, holder.Lock(ctx, nil))
+			defer etcd.Cut(client)()
+			require.NoError(t, other.Lock(t.Context(), nil))
+			require.ErrorIs(t, context.Cause(ctx), etcdlock.ErrExpired)
+			require.NoError(t, other.Unlock(t.Context(), nil))
+			return nil, holder.Unlock(context.WithoutCancel(ctx), nil)
+		})
+		require.ErrorIs(t, err, etcdlock.ErrLost)
+	})
+}
+
+// Without Do goose cannot learn of the loss before the end.
+func TestWithoutDoTheMigrationsGoOnAndTheErrorSaysSo(t *testing.T) {
+	etcd := etcdlocktest.New(t)
+	mu := newMutex(t, etcd.Client())
+	p := newProvider(t, etcdlockgoose.New(mu), goose.WithGoMigrations(goose.NewGoMigration(1_1,
+		&goose.GoFunc{RunTx: func(ctx context.Context, _ *sql.Tx) error {
+			held := mu.Context(context.Background())
+			etcd.Delete(mu.Key())
+			<-held.Done()
+			return ctx.Err()
+		}}, nil)))
+	results, err := p.Up(t.Context())
+	require.ErrorIs(t, err, etcdlock.ErrLost)
+	require.Len(t, results, 4)
+}
+
+func TestTheUnlockDoesNotEndTheContextOfDo(t *testing.T) {
+	p := newProvider(t, etcdlockgoose.New(newMutex(t, etcdlocktest.New(t).Client())))
+	results, err := etcdlockgoose.Do(t.Context(), func(ctx context.Context) (all []*goose.MigrationResult, _ error) {
+		for range shop {
+			result, err := p.UpByOne(ctx)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, result)
+		}
+		return all, ctx.Err()
+	})
+	require.NoError(t, err)
+	require.Len(t, results, 3)
+}
+
+func TestTheEndOfTheContextBoundsTheWait(t *testing.T) {
+	etcd := etcdlocktest.New(t)
+	holder := newMutex(t, etcd.Client())
+	require.NoError(t, holder.Lock(t.Context()))
+	ctx, cancel := context.WithCancel(t.Context())
+	p := newProvider(t, etcdlockgoose.New(newMutex(t, etcd.Client(), etcdlock.WithTrace(&etcdlock.Trace{
+		Queued: func(context.Context, etcdlock.QueuedEvent) { cancel() },
+	}))))
+	results, err := etcdlockgoose.Do(ctx, p.Up)
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, err, etcdlock.ErrLocked)
+	require.Empty(t, results)
+	require.NoError(t, holder.Unlock(t.Context()))
+	require.NoError(t, holder.Lock(t.Context()), "nothing was left in its way")
+	require.NoError(t, holder.Unlock(t.Context()))
+}
+
+// The first Lock also has the lease granted, and looks at etcd's cluster.
+func TestAMigrationCostsTwoRequestsAndNothingToDoCostsNone(t *testing.T) {
+	etcd := etcdlocktest.New(t)
+	p := newProvider(t, etcdlockgoose.New(newMutex(t, etcd.Client())))
+	requests := func() int {
+		n := etcd.Counts()
+		return n.Range + n.Put + n.DeleteRange + n.Txn + n.LeaseGrant + n.LeaseRevoke + n.LeaseTimeToLive
+	}
+	_, err := p.UpByOne(t.Context())
+	require.NoError(t, err)
+	before := requests()
+	_, err = p.Up(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 2, requests()-before)
+	before = requests()
+	_, err = p.Up(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, requests()-before)
+}
+
+func TestMistakesAreErrors(t *testing.T) {
+	l := etcdlockgoose.New(newMutex(t, etcdlocktest.New(t).Client()))
+	require.ErrorIs(t, l.Unlock(t.Context(), nil), etcdlock.ErrNotHeld)
+	require.Error(t, etcdlockgoose.New(nil).Lock(t.Context(), nil))
+	require.ErrorIs(t, etcdlockgoose.New(nil).Unlock(t.Context(), nil), etcdlock.ErrNotHeld)
+	_, err := etcdlockgoose.Do[any](t.Context(), nil)
+	require.ErrorContains(t, err, "nil function")
 }
 
 func count(t *testing.T, db *sql.DB, table string) (n int) {
