@@ -5,7 +5,9 @@ go 1.26.0
 require (
 	github.com/etcdlock/etcdlock v0.1.0
 	github.com/etcdlock/etcdlock/adapters/goose v0.1.0
+	github.com/etcdlock/etcdlock/adapters/migrate v0.1.0
 	github.com/etcdlock/etcdlock/internal/proof v0.0.0
+	github.com/golang-migrate/migrate/v4 v4.20.1
 	github.com/jackc/pgx/v5 v5.11.0
 	github.com/pressly/goose/v3 v3.29.0
 	github.com/stretchr/testify v1.12.1
@@ -35,6 +37,7 @@ require (
 	github.com/grpc-ecosystem/go-grpc-middleware/v2 v2.3.3 // indirect
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.29.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
+	github.com/jackc/pgerrcode v0.0.0-20220416144525-469b46aa5efa // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
 	github.com/jackc/puddle/v2 v2.2.3 // indirect
@@ -70,7 +73,7 @@ require (
 	go.etcd.io/gofail v0.2.0 // indirect
 	go.etcd.io/raft/v3 v3.7.0 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
-	go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc v0.68.0 // indirect
+	go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc v0.69.0 // indirect
 	go.opentelemetry.io/otel v1.47.0 // indirect
 	go.opentelemetry.io/otel/exporters/otlp/otlptrace v1.45.0 // indirect
 	go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc v1.45.0 // indirect
@@ -101,5 +104,6 @@ require (
 replace (
 	github.com/etcdlock/etcdlock => ../..
 	github.com/etcdlock/etcdlock/adapters/goose => ../../adapters/goose
+	github.com/etcdlock/etcdlock/adapters/migrate => ../../adapters/migrate
 	github.com/etcdlock/etcdlock/internal/proof => ../proof
 )
