@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"testing/synctest"
 	"time"
 
 	"github.com/golang-migrate/migrate/v4"
@@ -179,6 +180,32 @@ func TestNothingIsWrittenBetweenALossAndItsUnlock(t *testing.T) {
 	require.NoError(t, d.Lock())
 	require.NoError(t, d.SetVersion(1, true))
 	require.NoError(t, d.Unlock())
+}
+
+func TestAMigrationThatSucceedsDuringALossFails(t *testing.T) {
+	etcd := etcdlocktest.New(t)
+	mu := newMutex(t, etcd.Client())
+	d := newDriver(t, &hooked{Driver: open(t), during: func() {
+		held := mu.Context(context.Background())
+		etcd.Delete(mu.Key())
+		<-held.Done()
+	}}, mu, short)
+	require.NoError(t, d.Lock())
+	require.ErrorIs(t, d.Run(strings.NewReader("CREATE TABLE items (id INTEGER)")), etcdlock.ErrLost)
+	require.ErrorIs(t, d.Unlock(), etcdlock.ErrLost)
+}
+
+func TestALockWaitsAsLongAsItMay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := etcdlocktest.New(t)
+		holder := newMutex(t, etcd.Client())
+		require.NoError(t, holder.Lock(t.Context()))
+		d := newDriver(t, &hooked{}, newMutex(t, etcd.Client()), 10*time.Second)
+		begun := time.Now()
+		require.ErrorIs(t, d.Lock(), database.ErrLocked)
+		require.Equal(t, 10*time.Second, time.Since(begun))
+		require.NoError(t, holder.Unlock(t.Context()))
+	})
 }
 
 // The hold ends by WithMaxHold, whose cause is no ErrLost.
