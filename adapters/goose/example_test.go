@@ -1,0 +1,58 @@
+package etcdlockgoose_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"io/fs"
+	"log"
+
+	"github.com/pressly/goose/v3"
+
+	"github.com/etcdlock/etcdlock"
+	etcdlockgoose "github.com/etcdlock/etcdlock/adapters/goose"
+	"github.com/etcdlock/etcdlock/etcdlocktest"
+)
+
+// migrate applies what is pending, in one process at a time.
+func migrate(ctx context.Context, s *etcdlock.Session, db *sql.DB, files fs.FS) error {
+	mu, err := s.Mutex("migrations/shop")
+	if err != nil {
+		return err
+	}
+	provider, err := goose.NewProvider(goose.DialectSQLite3, db, files,
+		goose.WithLocker(etcdlockgoose.New(mu)))
+	if err != nil {
+		return err
+	}
+	results, err := etcdlockgoose.Do(ctx, provider.Up)
+	for _, result := range results {
+		fmt.Println(result.Direction, result.Source.Path)
+	}
+	return err
+}
+
+// The migrations of a program that starts.
+func Example() {
+	etcd, err := etcdlocktest.Start() // or clientv3.New
+	must(err)
+	defer etcd.Close()
+	db, err := sql.Open("sqlite", "file:/example?vfs=memdb")
+	must(err)
+	defer db.Close()
+	ctx := context.Background()
+	session, err := etcdlock.NewSession(etcd.Client())
+	must(err)
+	defer session.Close(ctx)
+	must(migrate(ctx, session, db, shop))
+	// Output:
+	// up 1_items.sql
+	// up 2_price.sql
+	// up 3_orders.sql
+}
+
+func must(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
