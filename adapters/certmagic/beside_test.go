@@ -54,7 +54,7 @@ func TestAServerThatWasPausedUnlocksNobodyElse(t *testing.T) {
 			etcd := etcdlocktest.New(t)
 			paused := etcd.Client()
 			session := contract.NewSession(t, paused)
-			first, err := etcdlockcertmagic.New(session, "certmagic", files(t))
+			first, err := etcdlockcertmagic.New(session, "certmagic/", files(t))
 			require.NoError(t, err)
 			var heal func()
 			storages := [3]keyed.Locker{first, open(t, etcd, files(t)), open(t, etcd, files(t))}

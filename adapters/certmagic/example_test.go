@@ -18,7 +18,7 @@ import (
 func secure(
 	ctx context.Context, s *etcdlock.Session, files certmagic.Storage, domains ...string,
 ) (*tls.Config, error) {
-	storage, err := etcdlockcertmagic.New(s, "certmagic", files) // all servers share both
+	storage, err := etcdlockcertmagic.New(s, "certmagic/", files) // all servers share both
 	if err != nil {
 		return nil, err
 	}

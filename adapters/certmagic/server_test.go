@@ -161,7 +161,7 @@ func TestAServerThatHasLostTheLockOrdersNoMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd, below, issuer := etcdlocktest.New(t), files(t), newAuthority(t)
 		session := contract.NewSession(t, etcd.Client())
-		storage, err := etcdlockcertmagic.New(session, "certmagic", below)
+		storage, err := etcdlockcertmagic.New(session, "certmagic/", below)
 		require.NoError(t, err)
 		a, logs := serve(t, storage, issuer)
 		b, _ := serve(t, open(t, etcd, below), issuer)
@@ -192,7 +192,7 @@ func TestAServerThatHasLostTheLockOrdersNoMore(t *testing.T) {
 func TestALossIsLoggedByCertmagic(t *testing.T) {
 	etcd, issuer := etcdlocktest.New(t), newAuthority(t)
 	session := contract.NewSession(t, etcd.Client())
-	storage, err := etcdlockcertmagic.New(session, "certmagic", files(t))
+	storage, err := etcdlockcertmagic.New(session, "certmagic/", files(t))
 	require.NoError(t, err)
 	config, logs := serve(t, storage, issuer)
 	issuer.before = func() error { etcd.Expire(session.Lease()); return nil }

@@ -5,7 +5,7 @@
 //	func secure(
 //		ctx context.Context, s *etcdlock.Session, files certmagic.Storage, domains ...string,
 //	) (*tls.Config, error) {
-//		storage, err := etcdlockcertmagic.New(s, "certmagic", files) // all servers share both
+//		storage, err := etcdlockcertmagic.New(s, "certmagic/", files) // all servers share both
 //		if err != nil {
 //			return nil, err
 //		}
@@ -72,8 +72,8 @@ type lock struct {
 	lost error          // of a hold that RenewLockLease has given up
 }
 
-// New returns a Storage that keeps files in storage, and the lock of a name at prefix/name in the
-// etcd of s. All servers need the same prefix, which has no slash at its end. It does no I/O.
+// New returns a Storage that keeps files in storage, and the lock of a name at the name behind prefix in
+// the etcd of s. All servers need the same prefix, such as "certmagic/". It does no I/O.
 //
 // The caller closes s when nothing uses the Storage any more, after certmagic's Cache.Stop. Its TTL
 // is how long the locks of a server that has died remain. s needs no options.
@@ -84,7 +84,7 @@ func New(s *etcdlock.Session, prefix string, storage certmagic.Storage) (*Storag
 	if storage == nil {
 		return nil, errors.New("etcdlockcertmagic: nil Storage")
 	}
-	if _, err := s.Mutex(prefix); err != nil { // a name that is no prefix of locks either
+	if _, err := s.Mutex(prefix + "name"); err != nil {
 		return nil, fmt.Errorf("etcdlockcertmagic: prefix: %w", err)
 	}
 	return &Storage{Storage: storage, session: s, prefix: prefix, taken: make(map[string]*lock)}, nil
@@ -185,10 +185,10 @@ func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Durati
 
 // String names the storage in the logs of certmagic.
 func (s *Storage) String() string {
-	return fmt.Sprintf("%v, with locks in etcd at %s/", s.Storage, s.prefix)
+	return fmt.Sprintf("%v, with locks in etcd at %s", s.Storage, s.prefix)
 }
 
-func (s *Storage) key(name string) string { return s.prefix + "/" + url.PathEscape(name) }
+func (s *Storage) key(name string) string { return s.prefix + url.PathEscape(name) }
 
 // take takes name for the caller, or returns the lock of the caller that has it.
 func (s *Storage) take(name string) (l *lock, free bool) {

@@ -23,7 +23,7 @@ func files(t *testing.T) *certmagic.FileStorage { return &certmagic.FileStorage{
 // open opens the storage of another process.
 func open(t *testing.T, etcd *etcdlocktest.Etcd, below certmagic.Storage) *etcdlockcertmagic.Storage {
 	t.Helper()
-	s, err := etcdlockcertmagic.New(contract.NewSession(t, etcd.Client()), "certmagic", below)
+	s, err := etcdlockcertmagic.New(contract.NewSession(t, etcd.Client()), "certmagic/", below)
 	require.NoError(t, err)
 	return s
 }
@@ -95,12 +95,11 @@ func TestArgumentsThatCannotBeUsedAreErrors(t *testing.T) {
 		_, err := etcdlockcertmagic.New(s, prefix, below)
 		require.ErrorContains(t, err, why)
 	}
-	refused(nil, "certmagic", files(t), "nil Session")
-	refused(session, "certmagic", nil, "nil Storage")
-	refused(session, "", files(t), `name "" is empty`)
-	refused(session, "certmagic/", files(t), `name "certmagic/" ends with "/"`)
+	refused(nil, "certmagic/", files(t), "nil Session")
+	refused(session, "certmagic/", nil, "nil Storage")
+	refused(session, "certmagic\x00/", files(t), `"certmagic\x00/name"`)
 
-	s, err := etcdlockcertmagic.New(session, "certmagic", files(t))
+	s, err := etcdlockcertmagic.New(session, "certmagic/", files(t))
 	require.NoError(t, err)
 	require.ErrorContains(t, s.Lock(t.Context(), ""), `name "certmagic/" ends with "/"`)
 	var none context.Context
@@ -112,7 +111,7 @@ func TestArgumentsThatCannotBeUsedAreErrors(t *testing.T) {
 	require.NoError(t, session.Close(t.Context()))
 	require.ErrorIs(t, s.Unlock(t.Context(), "name"), etcdlock.ErrNotHeld)
 	require.ErrorIs(t, s.Lock(t.Context(), "name"), etcdlock.ErrClosed)
-	refused(session, "certmagic", files(t), "closed")
+	refused(session, "certmagic/", files(t), "closed")
 }
 
 // A server dies with a lock. Another one gets it within the TTL.
@@ -122,7 +121,7 @@ func TestTheLockOfADeadServerComesFree(t *testing.T) {
 		client := etcd.Client()
 		session, err := etcdlock.NewSession(client)
 		require.NoError(t, err)
-		dies, err := etcdlockcertmagic.New(session, "certmagic", files(t))
+		dies, err := etcdlockcertmagic.New(session, "certmagic/", files(t))
 		require.NoError(t, err)
 		require.NoError(t, dies.Lock(t.Context(), "name"))
 		client.Close()
@@ -139,7 +138,7 @@ func TestALossIsToldByUnlockAndStaysWithItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := etcdlocktest.New(t)
 		session := contract.NewSession(t, etcd.Client())
-		a, err := etcdlockcertmagic.New(session, "certmagic", files(t))
+		a, err := etcdlockcertmagic.New(session, "certmagic/", files(t))
 		require.NoError(t, err)
 		b := open(t, etcd, files(t))
 		require.NoError(t, a.Lock(t.Context(), "name"))
@@ -167,7 +166,7 @@ func TestALostLockIsLockedAnewByItsRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := etcdlocktest.New(t)
 		session := contract.NewSession(t, etcd.Client())
-		a, err := etcdlockcertmagic.New(session, "certmagic", files(t))
+		a, err := etcdlockcertmagic.New(session, "certmagic/", files(t))
 		require.NoError(t, err)
 		b := open(t, etcd, files(t))
 		renew := func() error { return a.RenewLockLease(t.Context(), "name", time.Minute) }
@@ -213,7 +212,7 @@ func TestARecalledLockIsLockedAnewByItsRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := etcdlocktest.New(t)
 		session := contract.NewSession(t, etcd.Client(), etcdlock.WithRecall(time.Minute))
-		a, err := etcdlockcertmagic.New(session, "certmagic", files(t))
+		a, err := etcdlockcertmagic.New(session, "certmagic/", files(t))
 		require.NoError(t, err)
 		require.NoError(t, a.Lock(t.Context(), "name"))
 		time.Sleep(2 * time.Second) // it listens

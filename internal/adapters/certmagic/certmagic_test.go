@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 func open(t *testing.T, etcd *etcdtest.Cluster, dir string) *etcdlockcertmagic.Storage {
 	t.Helper()
 	s, err := etcdlockcertmagic.New(
-		contract.NewSession(t, etcd.Client(t)), "certmagic", &certmagic.FileStorage{Path: dir})
+		contract.NewSession(t, etcd.Client(t)), "certmagic/", &certmagic.FileStorage{Path: dir})
 	require.NoError(t, err)
 	return s
 }
@@ -90,7 +90,7 @@ func serve(endpoint, dir string) error {
 	}
 	ctx := context.Background()
 	defer session.Close(ctx)
-	storage, err := etcdlockcertmagic.New(session, "certmagic", &certmagic.FileStorage{Path: dir})
+	storage, err := etcdlockcertmagic.New(session, "certmagic/", &certmagic.FileStorage{Path: dir})
 	if err != nil {
 		return err
 	}
