@@ -272,6 +272,12 @@ var mutants = []mutant{
 		},
 	},
 	{
+		name:    "a watch may take three times as long to begin as answers of before took",
+		why:     "etcd may be as slow yet, and another watch makes it slower. But a waiter reads nothing while it waits for its watch, and may be the first in line (rule 12).",
+		edits:   []edit{{"internal/etcd/attempt/attempt.go", `return min(d, max(least, Patience*c.timeout)) <<`, `return d <<`}},
+		killers: []killer{inArea("queue", "TestSlowAnswersOfBeforeDoNotDelayAWaiter")},
+	},
+	{
 		name:  "a renewal is sent behind one that has no answer",
 		why:   "The stream is open, and etcd answers in order. But a member that hangs answers neither renewal (rule 13).",
 		edits: []edit{{"internal/etcd/keepalive/streams.go", `!c.busy && !r.Anew && `, ``}},

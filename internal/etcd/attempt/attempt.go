@@ -64,13 +64,18 @@ func (c *Caller) Timeout() time.Duration { return c.timeout }
 // With one endpoint, another watch would be no faster. With several endpoints, each
 // new watch may go to the same dead one. So the line is read between one watch and the
 // next, and not too rarely. The result may change while the watch begins.
+//
+// Invariant: the first watch of a waiter takes no longer than one of its attempts may, whatever
+// answers have taken of late. (Do not let it take as long as an outage of which these answers
+// tell: while the waiter waits for a watch it reads nothing, and may be the first in line.
+// TestSlowAnswersOfBeforeDoNotDelayAWaiter.)
 func (c *Caller) WatchTimeout(b Backoff) (d time.Duration) {
 	least, doublings := 4*ReadTimeout, 3
 	if c.Several() {
 		least, doublings = ReadTimeout, 1
 	}
-	c.link.with(func(m *limiter, _ time.Time) { d = m.usual(least) << min(b.unanswered, doublings) })
-	return d
+	c.link.with(func(m *limiter, _ time.Time) { d = m.usual(least) })
+	return min(d, max(least, Patience*c.timeout)) << min(b.unanswered, doublings)
 }
 
 // Alive notes that etcd has answered something other than an attempt.

@@ -140,6 +140,35 @@ func TestAReleaseBeforeTheWatchIsThereIsNotMissed(t *testing.T) {
 	})
 }
 
+// The answers to a client took long for a while. Then a waiter comes whose watch does not begin, as if
+// its stream led to a member that hangs, and the one before it goes. The waiter gets in within the time
+// that an attempt may take, and not after three times as long as the answers took.
+func TestSlowAnswersOfBeforeDoNotDelayAWaiter(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		const slow, attempt = 8 * time.Second, 10 * time.Second
+		ctx := context.Background()
+		a, b := tests.SessionOf(t, etcd, "a"), tests.SessionOf(t, etcd, "b", etcdlock.WithTTL(time.Minute))
+		holder, waits := contract.MutexOf(t, a, "n"), contract.MutexOf(t, b, "n")
+		tests.LockWithin(t, holder, time.Second)
+		etcd.Delay("b", slow)
+		for range 4 {
+			require.ErrorIs(t, waits.TryLock(ctx), etcdlock.ErrLocked)
+		}
+		etcd.Delay("b", 0)
+
+		etcd.Intercept(tests.FromNth(1, fake.Watch, fake.Effect{DropReply: true}))
+		in := make(chan error, 1)
+		go func() { in <- waits.Lock(ctx) }()
+		time.Sleep(100 * time.Millisecond)
+		require.Empty(t, in)
+		require.NoError(t, holder.Unlock(ctx))
+		start := time.Now()
+		require.NoError(t, <-in)
+		require.LessOrEqual(t, time.Since(start), attempt)
+		require.NoError(t, waits.Unlock(ctx))
+	})
+}
+
 // A waiter in a long line watches one key, and gets in whatever becomes of that watch.
 func TestALongLineGetsInWhateverBecomesOfItsWatches(t *testing.T) {
 	const late = 300 * time.Millisecond
