@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"regexp"
 	"runtime/pprof"
 	"strconv"
 	"strings"
@@ -28,7 +29,7 @@ func VerifyClean(t testing.TB, client *clientv3.Client, prefix string) {
 		if !Poll(func() bool {
 			left = leftInEtcd(client, prefix)
 			for _, stack := range mark.Goroutines() {
-				if strings.Contains(stack, "github.com/etcdlock/etcdlock.") {
+				if ofTheLibrary.MatchString(stack) {
 					left += "\ngoroutine " + stack
 				}
 			}
@@ -38,6 +39,10 @@ func VerifyClean(t testing.TB, client *clientv3.Client, prefix string) {
 		}
 	})
 }
+
+// ofTheLibrary matches the stack of a goroutine that a package of the library has started.
+var ofTheLibrary = regexp.MustCompile(
+	`github\.com/etcdlock/etcdlock(/internal/(guard|events|lease|queue|etcd)[\w/]*)?\.`)
 
 // leftInEtcd lists the keys and leases that are left, or says why they are not known.
 func leftInEtcd(client *clientv3.Client, prefix string) string {
