@@ -244,11 +244,12 @@ func (r record) sideBySide(title string, rows []sideRow, columns []sideColumn) s
 			head, rule = head+"| "+name+" ", rule+" | --:"
 		}
 	}
-	b := fmt.Sprintf("\n### %s\n\n%s|\n%s |\n%s", title, head, rule, &lines)
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n### %s\n\n%s|\n%s |\n%s", title, head, rule, &lines)
 	for _, note := range notes {
-		b += "\n" + note + "\n"
+		b.WriteString("\n" + note + "\n")
 	}
-	return b
+	return b.String()
 }
 
 // side is a cell: a figure of each case, "" if there is none at all.
