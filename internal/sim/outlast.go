@@ -145,8 +145,12 @@ func (j *judge) mustBeFree(life *keyLife, at time.Time) {
 	})
 }
 
-// pastKeptLocked judges that b has not got in while the name was to stay taken.
+// pastKeptLocked judges that b has not got in while the name was to stay taken. A hold whose key an
+// operator has deleted, of which its process has not heard yet, is not in.
 func (j *judge) pastKeptLocked(b *belief) {
+	if j.taken(b) {
+		return
+	}
 	j.kept[b.name] = slices.DeleteFunc(j.kept[b.name], func(life *keyLife) bool {
 		return !time.Now().Before(life.until) || life.removedBy == byOperator
 	})
