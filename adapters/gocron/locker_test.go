@@ -10,11 +10,11 @@ import (
 	"github.com/go-co-op/gocron/v2"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
 	etcdlockgocron "github.com/etcdlock/etcdlock/adapters/gocron"
 	"github.com/etcdlock/etcdlock/etcdlocktest"
+	"github.com/etcdlock/etcdlock/internal/contract"
 )
 
 const (
@@ -23,19 +23,6 @@ const (
 	slots    = 8
 	job      = time.Millisecond // how long a job takes
 )
-
-func newSession(t *testing.T, etcd *etcdlocktest.Etcd) *etcdlock.Session {
-	t.Helper()
-	return sessionOf(t, etcd.Client())
-}
-
-func sessionOf(t *testing.T, client *clientv3.Client, opts ...etcdlock.SessionOption) *etcdlock.Session {
-	t.Helper()
-	s, err := etcdlock.NewSession(client, opts...)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
-	return s
-}
 
 func newLocker(t *testing.T, s *etcdlock.Session) *etcdlockgocron.Locker {
 	t.Helper()
@@ -108,15 +95,15 @@ func TestEachSlotRunsOnceThoughASchedulerIsBehind(t *testing.T) {
 		session func(t *testing.T, etcd *etcdlocktest.Etcd) (a, b *etcdlock.Session)
 	}{
 		{"two processes", func(t *testing.T, etcd *etcdlocktest.Etcd) (a, b *etcdlock.Session) {
-			return newSession(t, etcd), newSession(t, etcd)
+			return contract.NewSession(t, etcd.Client()), contract.NewSession(t, etcd.Client())
 		}},
 		{"two processes, and the requests of the second are slow", func(t *testing.T, etcd *etcdlocktest.Etcd) (a, b *etcdlock.Session) {
 			client := etcd.Client()
 			etcd.Delay(client, splay/3)
-			return newSession(t, etcd), sessionOf(t, client)
+			return contract.NewSession(t, etcd.Client()), contract.NewSession(t, client)
 		}},
 		{"one process, one Session", func(t *testing.T, etcd *etcdlocktest.Etcd) (a, b *etcdlock.Session) {
-			s := newSession(t, etcd)
+			s := contract.NewSession(t, etcd.Client())
 			return s, s
 		}},
 	} {
@@ -139,7 +126,7 @@ func TestEachSlotRunsOnceThoughASchedulerIsBehind(t *testing.T) {
 // One Locker serves two schedulers.
 func TestSchedulersMayShareALocker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		locker := newLocker(t, newSession(t, etcdlocktest.New(t)))
+		locker := newLocker(t, contract.NewSession(t, etcdlocktest.New(t).Client()))
 		first := start(t, 0, gocron.WithDistributedLocker(locker), works)
 		second := start(t, splay, gocron.WithDistributedLocker(locker), works)
 		require.Equal(t, once, runs(first, second))
@@ -151,8 +138,8 @@ func TestALockThatTakesTooLongDoesNotRunItsSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := etcdlocktest.New(t)
 		slow := etcd.Client()
-		first := start(t, 0, gocron.WithDistributedLocker(newLocker(t, newSession(t, etcd))), works)
-		second := start(t, 0, gocron.WithDistributedLocker(newLocker(t, sessionOf(t, slow))), works)
+		first := start(t, 0, gocron.WithDistributedLocker(newLocker(t, contract.NewSession(t, etcd.Client()))), works)
+		second := start(t, 0, gocron.WithDistributedLocker(newLocker(t, contract.NewSession(t, slow))), works)
 		etcd.Delay(slow, 3*splay)
 		require.Equal(t, once, runs(first, second))
 		require.Len(t, second.refused, slots)
@@ -166,7 +153,7 @@ func TestALockThatTakesTooLongDoesNotRunItsSlot(t *testing.T) {
 func TestJobsRunAgainAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := etcdlocktest.New(t)
-		m := start(t, 0, gocron.WithDistributedLocker(newLocker(t, newSession(t, etcd))), works)
+		m := start(t, 0, gocron.WithDistributedLocker(newLocker(t, contract.NewSession(t, etcd.Client()))), works)
 		time.Sleep(interval * 3 / 2) // after slot 0
 		thaw := etcd.Freeze()
 		time.Sleep(3 * interval)
@@ -187,7 +174,7 @@ func TestAnotherSchedulerRunsTheSlotsAfterADeath(t *testing.T) {
 		require.NoError(t, err)
 		require.ErrorIs(t, dies.Close(), context.Canceled)
 		time.Sleep(interval / 2)
-		m := start(t, 0, gocron.WithDistributedLocker(newLocker(t, newSession(t, etcd))), works)
+		m := start(t, 0, gocron.WithDistributedLocker(newLocker(t, contract.NewSession(t, etcd.Client()))), works)
 		require.Equal(t, [slots]int{0, 0, 0, 0, 1, 1, 1, 1}, runs(m))
 	})
 }
@@ -197,7 +184,7 @@ func TestAJobHearsThatItsLockIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := etcdlocktest.New(t)
 		client := etcd.Client()
-		locker := newLocker(t, sessionOf(t, client, etcdlock.WithTTL(time.Second)))
+		locker := newLocker(t, contract.NewSession(t, client, etcdlock.WithTTL(time.Second)))
 		var token int64
 		lost := make(chan error, slots)
 		start(t, 0, gocron.WithDistributedLocker(locker), func(ctx context.Context) {
@@ -208,7 +195,7 @@ func TestAJobHearsThatItsLockIsLost(t *testing.T) {
 		})
 		time.Sleep(interval * 3 / 2) // within the job
 		heal := etcd.Cut(client)
-		other, err := newSession(t, etcd).Lock(t.Context(), "cron/report")
+		other, err := contract.NewSession(t, etcd.Client()).Lock(t.Context(), "cron/report")
 		require.NoError(t, err)
 		require.Len(t, lost, 1)
 		require.ErrorIs(t, <-lost, etcdlock.ErrLost)
@@ -221,7 +208,7 @@ func TestAJobHearsThatItsLockIsLost(t *testing.T) {
 
 func TestTheContextOfAJobThatDoesNotRunHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		locker := newLocker(t, newSession(t, etcdlocktest.New(t)))
+		locker := newLocker(t, contract.NewSession(t, etcdlocktest.New(t).Client()))
 		ended := func(ctx context.Context) {
 			require.Error(t, ctx.Err())
 			require.ErrorIs(t, context.Cause(ctx), etcdlock.ErrNotHeld)
@@ -242,12 +229,12 @@ func TestUnlockReleasesThoughTheContextHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := etcdlocktest.New(t)
 		ctx, cancel := context.WithCancel(t.Context())
-		lock, err := newLocker(t, newSession(t, etcd)).Lock(ctx, "report")
+		lock, err := newLocker(t, contract.NewSession(t, etcd.Client())).Lock(ctx, "report")
 		require.NoError(t, err)
 		time.Sleep(2 * splay)
 		cancel()
 		require.NoError(t, lock.Unlock(ctx))
-		lock, err = newLocker(t, newSession(t, etcd)).Lock(t.Context(), "report")
+		lock, err = newLocker(t, contract.NewSession(t, etcd.Client())).Lock(t.Context(), "report")
 		require.NoError(t, err)
 		require.NoError(t, lock.Unlock(t.Context()))
 	})
@@ -264,7 +251,7 @@ func TestWhatARunCosts(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			etcd := etcdlocktest.New(t)
-			locker := newLocker(t, newSession(t, etcd))
+			locker := newLocker(t, contract.NewSession(t, etcd.Client()))
 			run := func() {
 				lock, err := locker.Lock(t.Context(), "report")
 				require.NoError(t, err)
@@ -286,7 +273,7 @@ func TestWhatARunCosts(t *testing.T) {
 
 func TestWhatALockerCannotUseIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSession(t, etcdlocktest.New(t))
+		s := contract.NewSession(t, etcdlocktest.New(t).Client())
 		for _, tc := range []struct {
 			name    string
 			session *etcdlock.Session

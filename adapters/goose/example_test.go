@@ -5,13 +5,13 @@ import (
 	"database/sql"
 	"fmt"
 	"io/fs"
-	"log"
 
 	"github.com/pressly/goose/v3"
 
 	"github.com/etcdlock/etcdlock"
 	etcdlockgoose "github.com/etcdlock/etcdlock/adapters/goose"
 	"github.com/etcdlock/etcdlock/etcdlocktest"
+	"github.com/etcdlock/etcdlock/internal/contract"
 )
 
 // migrate applies what is pending, in one process at a time.
@@ -35,24 +35,18 @@ func migrate(ctx context.Context, s *etcdlock.Session, db *sql.DB, files fs.FS) 
 // The migrations of a program that starts.
 func Example() {
 	etcd, err := etcdlocktest.Start() // or clientv3.New
-	must(err)
+	contract.Must(err)
 	defer etcd.Close()
 	db, err := sql.Open("sqlite", "file:/example?vfs=memdb")
-	must(err)
+	contract.Must(err)
 	defer db.Close()
 	ctx := context.Background()
 	session, err := etcdlock.NewSession(etcd.Client())
-	must(err)
+	contract.Must(err)
 	defer session.Close(ctx)
-	must(migrate(ctx, session, db, shop))
+	contract.Must(migrate(ctx, session, db, shop))
 	// Output:
 	// up 1_items.sql
 	// up 2_price.sql
 	// up 3_orders.sql
-}
-
-func must(err error) {
-	if err != nil {
-		log.Fatal(err)
-	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/etcdlock/etcdlock"
 	etcdlockgoose "github.com/etcdlock/etcdlock/adapters/goose"
 	"github.com/etcdlock/etcdlock/etcdlocktest"
+	"github.com/etcdlock/etcdlock/internal/contract"
 )
 
 const name = "migrations/shop"
@@ -42,18 +43,7 @@ func open(t *testing.T) *sql.DB {
 
 // newMutex returns the lock of another process, closed when t ends.
 func newMutex(t *testing.T, client *clientv3.Client, opts ...etcdlock.SessionOption) *etcdlock.Mutex {
-	mu, err := etcdlock.New(client, name, append(opts, etcdlock.WithTTL(time.Minute))...)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, mu.Close(context.Background())) })
-	return mu
-}
-
-// newSession is newMutex for a Session.
-func newSession(t *testing.T, client *clientv3.Client) *etcdlock.Session {
-	s, err := etcdlock.NewSession(client, etcdlock.WithTTL(time.Minute))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
-	return s
+	return contract.NewMutex(t, client, name, opts...)
 }
 
 // newProvider returns a provider of another process: with a pool of its own.
@@ -75,11 +65,9 @@ func TestTheSuiteOfGoose(t *testing.T) {
 			return func(t *testing.T) *etcdlock.Mutex { return newMutex(t, etcd.Client()) }
 		}},
 		{"one session", func(t *testing.T) func(*testing.T) *etcdlock.Mutex {
-			s := newSession(t, etcdlocktest.New(t).Client())
+			s := contract.NewSession(t, etcdlocktest.New(t).Client())
 			return func(t *testing.T) *etcdlock.Mutex {
-				mu, err := s.Mutex(name)
-				require.NoError(t, err)
-				return mu
+				return contract.MutexOf(t, s, name)
 			}
 		}},
 		{"one locker", func(t *testing.T) func(*testing.T) *etcdlock.Mutex {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"log"
 	"time"
 
 	"github.com/golang-migrate/migrate/v4"
@@ -16,6 +15,7 @@ import (
 	"github.com/etcdlock/etcdlock"
 	etcdlockmigrate "github.com/etcdlock/etcdlock/adapters/migrate"
 	"github.com/etcdlock/etcdlock/etcdlocktest"
+	"github.com/etcdlock/etcdlock/internal/contract"
 )
 
 // migrateUp applies what is pending, in one process at a time.
@@ -38,25 +38,19 @@ func migrateUp(s *etcdlock.Session, files source.Driver, db database.Driver) err
 // The migrations of a program that starts.
 func Example() {
 	etcd, err := etcdlocktest.Start() // or clientv3.New
-	must(err)
+	contract.Must(err)
 	defer etcd.Close()
 	db, err := sql.Open("sqlite", "file:/example?vfs=memdb")
-	must(err)
+	contract.Must(err)
 	driver, err := sqlite.WithInstance(db, &sqlite.Config{})
-	must(err)
+	contract.Must(err)
 	defer driver.Close()
 	files, err := iofs.New(shop, ".")
-	must(err)
+	contract.Must(err)
 	session, err := etcdlock.NewSession(etcd.Client())
-	must(err)
+	contract.Must(err)
 	defer session.Close(context.Background())
-	must(migrateUp(session, files, driver))
+	contract.Must(migrateUp(session, files, driver))
 	fmt.Println(driver.Version())
 	// Output: 2 false <nil>
-}
-
-func must(err error) {
-	if err != nil {
-		log.Fatal(err)
-	}
 }

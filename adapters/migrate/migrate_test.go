@@ -22,6 +22,7 @@ import (
 	"github.com/etcdlock/etcdlock"
 	etcdlockmigrate "github.com/etcdlock/etcdlock/adapters/migrate"
 	"github.com/etcdlock/etcdlock/etcdlocktest"
+	"github.com/etcdlock/etcdlock/internal/contract"
 )
 
 const (
@@ -48,10 +49,7 @@ func open(t *testing.T) database.Driver {
 
 // newMutex returns the lock of another process, closed when t ends.
 func newMutex(t *testing.T, client *clientv3.Client, opts ...etcdlock.SessionOption) *etcdlock.Mutex {
-	mu, err := etcdlock.New(client, name, append(opts, etcdlock.WithTTL(time.Minute))...)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, mu.Close(context.Background())) })
-	return mu
+	return contract.NewMutex(t, client, name, opts...)
 }
 
 func newDriver(t *testing.T, driver database.Driver, mu *etcdlock.Mutex, wait time.Duration,

@@ -13,14 +13,13 @@ import (
 	"github.com/etcdlock/etcdlock"
 	etcdlocktusd "github.com/etcdlock/etcdlock/adapters/tusd"
 	"github.com/etcdlock/etcdlock/etcdlocktest"
+	"github.com/etcdlock/etcdlock/internal/contract"
 )
 
 // lockerOf returns a Locker of a Session of its own, and the Session.
 func lockerOf(t *testing.T, client *clientv3.Client) (*etcdlocktusd.Locker, *etcdlock.Session) {
 	t.Helper()
-	s, err := etcdlock.NewSession(client)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
+	s := contract.NewSession(t, client)
 	l, err := etcdlocktusd.NewLocker(s, "uploads/")
 	require.NoError(t, err)
 	return l, s
