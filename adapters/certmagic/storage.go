@@ -67,9 +67,11 @@ type Storage struct {
 type lock struct {
 	over chan struct{} // closed when the next caller of this process may have the name
 
-	// guarded by Storage.mu
-	hold *etcdlock.Hold // nil while a call uses it, or asks etcd for one
-	lost error          // of a hold that RenewLockLease has given up
+	// Guarded by Storage.mu. Of the first two one is set at most, and none while etcd is asked for
+	// the hold of a Lock.
+	hold *etcdlock.Hold
+	used chan struct{} // a call has taken the hold out; closed when that call is over
+	lost error         // of a hold that RenewLockLease has given up
 }
 
 // New returns a Storage that keeps files in storage, and the lock of a name at the name behind prefix in
@@ -140,7 +142,9 @@ func (s *Storage) TryLock(ctx context.Context, name string) (bool, error) {
 //     the lock is free once the lease has expired;
 //   - [etcdlock.ErrNotHeld] if this Storage did not have the lock, and nothing has happened.
 //
-// A ctx that has ended is ignored, as by [etcdlock.Mutex.Unlock].
+// A ctx that has ended is ignored, as by [etcdlock.Mutex.Unlock], but for this: while a RenewLockLease
+// of the name is under way Unlock waits for it, and returns ctx.Err() if ctx ends before. Then the
+// caller has the lock yet.
 func (s *Storage) Unlock(ctx context.Context, name string) error {
 	l, hold, lost, err := s.out(ctx, "unlock", name)
 	if err != nil {
@@ -217,23 +221,39 @@ func (s *Storage) free(name string, l *lock) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.taken, name)
+	l.endUseLocked()
 	close(l.over)
 }
 
-// out takes the hold of name out of its lock, so that two calls at once do not both use it.
-func (s *Storage) out(ctx context.Context, op, name string) (
-	l *lock, hold *etcdlock.Hold, lost, err error,
-) {
+// out takes the hold of name out of its lock, so that two calls at once do not both use it: an Unlock
+// beside a RenewLockLease, as by certmagic.CleanUpOwnLocks when a server ends, waits for that to be
+// over, or for ctx.
+//
+// Invariant: a call that has waited takes the hold of the same lock, or none. (Do not look the name up
+// anew: an Unlock beside another would release the hold of the next caller.)
+func (s *Storage) out(ctx context.Context, op, name string) (l *lock, hold *etcdlock.Hold, lost, err error) {
 	if ctx == nil {
 		return nil, nil, nil, fmt.Errorf("etcdlockcertmagic: %s %q: nil context", op, name)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l = s.taken[name]
-	if l == nil || l.hold == nil {
+	for l = s.taken[name]; l != nil && s.taken[name] == l && l.used != nil; {
+		used := l.used
+		s.mu.Unlock()
+		select {
+		case <-used:
+		case <-ctx.Done():
+			err = fmt.Errorf("etcdlockcertmagic: %s %q, which another call uses: %w", op, name, ctx.Err())
+		}
+		s.mu.Lock()
+		if err != nil {
+			return nil, nil, nil, err
+		}
+	}
+	if l == nil || s.taken[name] != l || l.hold == nil {
 		return nil, nil, nil, fmt.Errorf("etcdlockcertmagic: %s %q: %w", op, name, etcdlock.ErrNotHeld)
 	}
-	hold, l.hold = l.hold, nil
+	hold, l.hold, l.used = l.hold, nil, make(chan struct{})
 	return l, hold, l.lost, nil
 }
 
@@ -242,4 +262,13 @@ func (s *Storage) in(l *lock, hold *etcdlock.Hold, lost error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l.hold, l.lost = hold, lost
+	l.endUseLocked()
+}
+
+// endUseLocked notes that no call uses the hold any more.
+func (l *lock) endUseLocked() {
+	if l.used != nil {
+		close(l.used)
+		l.used = nil
+	}
 }

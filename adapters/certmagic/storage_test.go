@@ -233,3 +233,40 @@ func TestARecalledLockIsLockedAnewByItsRenewal(t *testing.T) {
 		require.NoError(t, b.Unlock(t.Context(), "name"))
 	})
 }
+
+// A server ends while it renews a lock that it had lost: certmagic.CleanUpOwnLocks unlocks from another
+// goroutine. That waits for the renewal, and nothing stays locked. Of two Unlocks at once one has the lock.
+func TestAnUnlockBesideARenewalUnlocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := etcdlocktest.New(t)
+		client := etcd.Client()
+		session := contract.NewSession(t, client)
+		a, err := etcdlockcertmagic.New(session, "certmagic/", files(t))
+		require.NoError(t, err)
+		require.NoError(t, a.Lock(t.Context(), "name"))
+		etcd.Expire(session.Lease())
+		time.Sleep(2 * time.Second) // the loss is noticed
+		etcd.Delay(client, time.Second)
+		renewed := contract.Async(func() error { return a.RenewLockLease(t.Context(), "name", time.Minute) })
+		synctest.Wait()
+		require.Empty(t, renewed)
+		ended, end := context.WithCancel(t.Context())
+		end()
+		require.ErrorIs(t, a.Unlock(ended, "name"), context.Canceled)
+
+		unlocks := []<-chan error{}
+		for range 2 {
+			unlocks = append(unlocks, contract.Async(func() error { return a.Unlock(t.Context(), "name") }))
+		}
+		in := contract.Async(func() error { return a.Lock(t.Context(), "name") })
+		require.NoError(t, <-renewed)
+		first, second := <-unlocks[0], <-unlocks[1]
+		if first != nil {
+			first, second = second, first
+		}
+		require.NoError(t, first)
+		require.ErrorIs(t, second, etcdlock.ErrNotHeld)
+		require.NoError(t, <-in, "the next caller's lock is untouched")
+		require.NoError(t, a.Unlock(t.Context(), "name"))
+	})
+}
