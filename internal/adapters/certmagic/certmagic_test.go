@@ -10,12 +10,9 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
-	"io"
 	"math/big"
 	"os"
-	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -24,7 +21,7 @@ import (
 
 	"github.com/etcdlock/etcdlock"
 	etcdlockcertmagic "github.com/etcdlock/etcdlock/adapters/certmagic"
-	"github.com/etcdlock/etcdlock/internal/child"
+	"github.com/etcdlock/etcdlock/internal/adapters"
 	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/contract/keyed"
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
@@ -112,51 +109,6 @@ func serve(endpoint, dir string) error {
 	return nil
 }
 
-// A server is a process. said has each line of it, and is closed at its end.
-type server struct {
-	cmd   *exec.Cmd
-	allow io.WriteCloser
-	said  chan string
-}
-
-func start(t *testing.T, endpoint, dir string) *server {
-	t.Helper()
-	self, err := os.Executable()
-	require.NoError(t, err)
-	s := &server{cmd: exec.Command(self, dir), said: make(chan string, 10)}
-	s.cmd.Env, s.cmd.Stderr = append(os.Environ(), serverEnv+"="+endpoint), t.Output()
-	s.allow, err = s.cmd.StdinPipe()
-	require.NoError(t, err)
-	out, err := s.cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, child.Start(s.cmd, syscall.SIGKILL))
-	read := make(chan struct{})
-	go func() { // ends with the process
-		defer close(read)
-		defer close(s.said)
-		for lines := bufio.NewScanner(out); lines.Scan(); {
-			s.said <- lines.Text()
-		}
-	}()
-	t.Cleanup(func() {
-		s.cmd.Process.Kill()
-		<-read
-		s.cmd.Wait()
-	})
-	return s
-}
-
-func (s *server) says(t *testing.T) string {
-	t.Helper()
-	select {
-	case line := <-s.said:
-		return line
-	case <-contract.Patient(t).Done():
-		t.Fatal("it says nothing")
-		return ""
-	}
-}
-
 // Three processes want one certificate. The one that orders is killed. The next one orders within
 // the TTL, and the last one has what that was issued.
 func TestTheOrderOfAKilledServerIsMadeByTheNext(t *testing.T) {
@@ -164,18 +116,18 @@ func TestTheOrderOfAKilledServerIsMadeByTheNext(t *testing.T) {
 	client := etcd.Client(t)
 	endpoint := strings.Join(client.Endpoints(), ",")
 	line := func(n int) { contract.WaitForLine(t, client, "certmagic/issue_cert_example.com", n) }
-	var servers [3]*server
+	var servers [3]*adapters.Process
 	for i := range servers {
-		servers[i] = start(t, endpoint, dir)
+		servers[i] = adapters.Start(t, serverEnv+"="+endpoint, dir)
 		line(i + 1)
 	}
-	require.Equal(t, "orders", servers[0].says(t))
-	require.NoError(t, servers[0].cmd.Process.Kill())
-	require.Equal(t, "orders", servers[1].says(t))
-	require.Empty(t, servers[2].said)
-	_, err := fmt.Fprintln(servers[1].allow)
+	require.Equal(t, "orders", servers[0].Says(t))
+	require.NoError(t, servers[0].Process.Kill())
+	require.Equal(t, "orders", servers[1].Says(t))
+	require.Empty(t, servers[2].Said)
+	_, err := fmt.Fprintln(servers[1].In)
 	require.NoError(t, err)
-	has := fmt.Sprint("has ", servers[1].cmd.Process.Pid)
-	require.Equal(t, has, servers[1].says(t))
-	require.Equal(t, has, servers[2].says(t), "without an order")
+	has := fmt.Sprint("has ", servers[1].Process.Pid)
+	require.Equal(t, has, servers[1].Says(t))
+	require.Equal(t, has, servers[2].Says(t), "without an order")
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/etcdlock/etcdlock"
 	etcdlockgocron "github.com/etcdlock/etcdlock/adapters/gocron"
-	"github.com/etcdlock/etcdlock/etcdlocktest"
+	"github.com/etcdlock/etcdlock/internal/adapters"
 	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
@@ -74,16 +74,6 @@ func (a asked) IsLeader(ctx context.Context) error {
 // The cases of gocron's own TestScheduler_WithDistributed, which cannot be imported, with real
 // locks: three schedulers have a job that is due once, at the same moment.
 func TestTheCasesOfGocronsOwnTest(t *testing.T) {
-	worlds := []struct {
-		name  string
-		start func(t *testing.T) (client func() *clientv3.Client)
-	}{
-		{"in memory", func(t *testing.T) func() *clientv3.Client { return etcdlocktest.New(t).Client }},
-		{"etcd", func(t *testing.T) func() *clientv3.Client {
-			etcd := etcdtest.Start(t, 1)
-			return func() *clientv3.Client { return etcd.Client(t) }
-		}},
-	}
 	const schedulers = 3
 	cases := []struct {
 		name          string
@@ -119,11 +109,10 @@ func TestTheCasesOfGocronsOwnTest(t *testing.T) {
 			},
 		},
 	}
-	for _, w := range worlds {
-		for _, tc := range cases {
-			t.Run(w.name+"/"+tc.name, func(t *testing.T) {
-				etcdtest.VerifyNoLeaks(t)
-				newClient := w.start(t)
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			etcdtest.VerifyNoLeaks(t)
+			adapters.InMemoryAndOnEtcd(t, func(t *testing.T, newClient func() *clientv3.Client) {
 				contract.VerifyClean(t, newClient(), "")
 				var electors []*etcdlockgocron.Elector
 				for range schedulers {
@@ -166,7 +155,7 @@ func TestTheCasesOfGocronsOwnTest(t *testing.T) {
 				require.Equal(t, tc.runs, ran.Load())
 				require.Equal(t, tc.refused, refused.Load())
 			})
-		}
+		})
 	}
 }
 

@@ -1,14 +1,11 @@
 package gocron_test
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -18,7 +15,7 @@ import (
 
 	"github.com/etcdlock/etcdlock"
 	etcdlockgocron "github.com/etcdlock/etcdlock/adapters/gocron"
-	"github.com/etcdlock/etcdlock/internal/child"
+	"github.com/etcdlock/etcdlock/internal/adapters"
 	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
@@ -35,15 +32,15 @@ const (
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleEnv); role != "" {
-		contract.Must(beScheduler(role, os.Args[1], os.Args[2], os.Args[3]))
+		contract.Must(beScheduler(role, os.Args[1], os.Args[2]))
 		return
 	}
 	os.Exit(m.Run())
 }
 
-// beScheduler runs one job, until the process is killed. The first slot is at a time, in
-// milliseconds. It prints the slot when a run begins, and when it ends.
-func beScheduler(role, endpoint, first, behind string) error {
+// beScheduler says that it is ready, reads when the first slot is, in milliseconds, and runs one job
+// until the process is killed. It prints the slot when a run begins, and when it ends.
+func beScheduler(role, endpoint, behind string) error {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}})
 	if err != nil {
 		return err
@@ -52,18 +49,9 @@ func beScheduler(role, endpoint, first, behind string) error {
 	if err != nil {
 		return err
 	}
-	since, err := strconv.ParseInt(first, 10, 64)
-	if err != nil {
-		return err
-	}
 	late, err := time.ParseDuration(behind)
 	if err != nil {
 		return err
-	}
-	begin := time.UnixMilli(since).Add(late)
-	var due []time.Time
-	for slot := range time.Duration(most) {
-		due = append(due, begin.Add(slot*every))
 	}
 	var distributed gocron.SchedulerOption
 	switch role {
@@ -89,6 +77,16 @@ func beScheduler(role, endpoint, first, behind string) error {
 	if err != nil {
 		return err
 	}
+	fmt.Println("ready", 0)
+	var since int64
+	if _, err := fmt.Scan(&since); err != nil {
+		return err
+	}
+	begin := time.UnixMilli(since).Add(late)
+	var due []time.Time
+	for slot := range time.Duration(most) {
+		due = append(due, begin.Add(slot*every))
+	}
 	_, err = scheduler.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartDateTimes(due...)), gocron.NewTask(func() {
 		slot := int(time.Since(begin) / every)
 		fmt.Println("begins", slot)
@@ -108,41 +106,24 @@ func beScheduler(role, endpoint, first, behind string) error {
 
 // A line is what a process has said.
 type line struct {
-	from *exec.Cmd
-	what string // begins, ends
+	from *adapters.Process
+	what string // ready, begins, ends
 	slot int
 }
 
-// process starts a scheduler whose clock is behind. It ends with t.
-func process(
-	t *testing.T, role, endpoint string, first time.Time, behind time.Duration, said chan<- line,
-) *exec.Cmd {
+// start starts a scheduler whose clock is behind, which says its lines to said. It ends with t.
+func start(t *testing.T, role, endpoint string, behind time.Duration, said chan<- line) *adapters.Process {
 	t.Helper()
-	self, err := os.Executable()
-	require.NoError(t, err)
-	cmd := exec.Command(self, endpoint, fmt.Sprint(first.UnixMilli()), behind.String())
-	cmd.Env = append(os.Environ(), roleEnv+"="+role)
-	cmd.Stderr = t.Output()
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, child.Start(cmd, syscall.SIGKILL))
-	over := make(chan struct{})
+	p := adapters.Start(t, roleEnv+"="+role, endpoint, behind.String())
 	go func() { // ends with the process
-		defer close(over)
-		lines := bufio.NewScanner(out)
-		for lines.Scan() {
-			what, slot, _ := strings.Cut(lines.Text(), " ")
+		for text := range p.Said {
+			what, slot, _ := strings.Cut(text, " ")
 			if n, err := strconv.Atoi(slot); err == nil {
-				said <- line{cmd, what, n}
+				said <- line{p, what, n}
 			}
 		}
 	}()
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may be dead
-		<-over
-		_ = cmd.Wait() // killed
-	})
-	return cmd
+	return p
 }
 
 // Two processes have the same job, and one is 20 ms behind. In the first slots the job takes a
@@ -153,11 +134,11 @@ func TestASchedulerIsKilledWithinItsJob(t *testing.T) {
 		t.Run(role, func(t *testing.T) {
 			t.Parallel()
 			etcd := etcdtest.Start(t, 1)
-			first := time.Now().Add(2 * time.Second) // they have started by then
 			said := make(chan line, 4*most)
 			endpoint := etcd.Client(t).Endpoints()[0]
-			process(t, role, endpoint, first, 0, said)
-			process(t, role, endpoint, first, 20*time.Millisecond, said)
+			schedulers := []*adapters.Process{
+				start(t, role, endpoint, 0, said), start(t, role, endpoint, 20*time.Millisecond, said),
+			}
 
 			next := func() line {
 				select {
@@ -168,9 +149,17 @@ func TestASchedulerIsKilledWithinItsJob(t *testing.T) {
 					return line{}
 				}
 			}
-			begun := make(map[int]*exec.Cmd) // by whom
+			for range schedulers {
+				require.Equal(t, "ready", next().what)
+			}
+			first := time.Now().Add(every).UnixMilli()
+			for _, p := range schedulers {
+				_, err := fmt.Fprintln(p.In, first)
+				require.NoError(t, err)
+			}
+			begun := make(map[int]*adapters.Process) // the process that runs a slot
 			ended := make(map[int]bool)
-			var dead *exec.Cmd
+			var dead *adapters.Process
 			for after := 0; after < 3; { // slots that the other one has run
 				l := next()
 				if l.what == "ends" {

@@ -2,16 +2,13 @@
 package tusd_test
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -22,8 +19,7 @@ import (
 
 	"github.com/etcdlock/etcdlock"
 	etcdlocktusd "github.com/etcdlock/etcdlock/adapters/tusd"
-	"github.com/etcdlock/etcdlock/etcdlocktest"
-	"github.com/etcdlock/etcdlock/internal/child"
+	"github.com/etcdlock/etcdlock/internal/adapters"
 	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
@@ -59,16 +55,6 @@ func unasked(t *testing.T) func() { return func() { t.Error("asked to unlock") }
 // The cases of the tests of tusd's filelocker and memorylocker, which cannot be imported, for two
 // Lockers: of one process, and of two.
 func TestTheCasesOfTusdsOwnTests(t *testing.T) {
-	worlds := []struct {
-		name  string
-		start func(t *testing.T) (client func() *clientv3.Client)
-	}{
-		{"in memory", func(t *testing.T) func() *clientv3.Client { return etcdlocktest.New(t).Client }},
-		{"etcd", func(t *testing.T) func() *clientv3.Client {
-			etcd := etcdtest.Start(t, 1)
-			return func() *clientv3.Client { return etcd.Client(t) }
-		}},
-	}
 	cases := []struct {
 		name string
 		test func(t *testing.T, a, b handler.Locker)
@@ -112,17 +98,16 @@ func TestTheCasesOfTusdsOwnTests(t *testing.T) {
 			require.NoError(t, inner.Unlock())
 		}},
 	}
-	for _, w := range worlds {
-		for _, tc := range cases {
-			t.Run(w.name+"/"+tc.name, func(t *testing.T) {
-				etcdtest.VerifyNoLeaks(t)
-				newClient := w.start(t)
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			etcdtest.VerifyNoLeaks(t)
+			adapters.InMemoryAndOnEtcd(t, func(t *testing.T, newClient func() *clientv3.Client) {
 				contract.VerifyClean(t, newClient(), "")
 				a, b := newLocker(t, newClient()), newLocker(t, newClient())
 				t.Run("one process", func(t *testing.T) { tc.test(t, a, a) })
 				t.Run("two processes", func(t *testing.T) { tc.test(t, a, b) })
 			})
-		}
+		})
 	}
 }
 
@@ -159,27 +144,14 @@ func serve(endpoint, dir string) error {
 // A server is a process that runs tusd.
 type server struct {
 	url string
-	cmd *exec.Cmd
+	*adapters.Process
 }
 
 // start starts a server. It ends with t.
 func start(t *testing.T, etcd *etcdtest.Cluster, dir string) *server {
 	t.Helper()
-	self, err := os.Executable()
-	require.NoError(t, err)
-	cmd := exec.Command(self, dir)
-	cmd.Env = append(os.Environ(), serverEnv+"="+etcd.Client(t).Endpoints()[0])
-	cmd.Stderr = t.Output()
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, child.Start(cmd, syscall.SIGKILL))
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may be dead
-		_ = cmd.Wait()         // killed
-	})
-	addr, err := bufio.NewReader(out).ReadString('\n')
-	require.NoError(t, err)
-	return &server{"http://" + strings.TrimSpace(addr) + "/", cmd}
+	p := adapters.Start(t, serverEnv+"="+etcd.Client(t).Endpoints()[0], dir)
+	return &server{"http://" + p.Says(t) + "/", p}
 }
 
 // request makes a request of tus, and returns its answer.
@@ -234,7 +206,7 @@ func TestAnUploadIsResumedWhenItsMachineIsKilled(t *testing.T) {
 	etcd, dir := etcdtest.Start(t, 1), t.TempDir()
 	first, second := start(t, etcd, dir), start(t, etcd, dir)
 	id := first.upload(t, dir)
-	require.NoError(t, first.cmd.Process.Kill())
+	require.NoError(t, first.Process.Process.Kill())
 	answer := second.request(t, http.MethodHead, id, nil)
 	require.Equal(t, http.StatusOK, answer.StatusCode)
 	require.Equal(t, "100", answer.Header.Get("Upload-Offset"))
