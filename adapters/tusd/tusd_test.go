@@ -2,6 +2,7 @@ package etcdlocktusd_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -69,21 +70,21 @@ func TestAnUploadIsLockedAndUnlocked(t *testing.T) {
 func TestAWaitEndsWithItsContext(t *testing.T) {
 	pairs(t, func(t *testing.T, _ *etcdlocktest.Etcd, a, b *etcdlocktusd.Locker) {
 		first, second := newLock(t, a), newLock(t, b)
-		var asked int
-		require.NoError(t, first.Lock(t.Context(), func() { asked++ }))
+		var asked atomic.Int64
+		require.NoError(t, first.Lock(t.Context(), func() { asked.Add(1) }))
 		for range 3 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			require.Equal(t, handler.ErrLockTimeout, second.Lock(ctx, unasked(t)))
 			cancel()
 			require.Equal(t, handler.ErrLockTimeout, second.Lock(ctx, unasked(t)), "it has ended before")
 		}
-		require.Equal(t, 1, asked)
+		require.EqualValues(t, 1, asked.Load())
 		time.Sleep(2 * time.Hour) // the grace is over
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		require.Equal(t, handler.ErrLockTimeout, second.Lock(ctx, unasked(t)))
 		cancel()
 		require.NoError(t, first.Unlock())
-		require.Equal(t, 1, asked)
+		require.EqualValues(t, 1, asked.Load())
 	})
 }
 
