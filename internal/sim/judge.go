@@ -319,7 +319,9 @@ func (j *judge) changed(change Change) {
 				}
 				continue
 			}
-			j.put[change.By+" "+nameOf(key)] = time.Now()
+			if life == nil { // and not a late copy of the request that put a key that is gone
+				j.put[change.By+" "+nameOf(key)] = time.Now()
+			}
 			life = &keyLife{key: key, owner: change.By, rev: rev, put: time.Now(), lease: event.Kv.Lease,
 				values: [][]byte{event.Kv.Value}}
 			j.keys[key], j.lives[life.place()] = life, life
