@@ -203,13 +203,17 @@ func TestTheRunbookExplainsReasonsThatThereAre(t *testing.T) {
 // The ratios of docs/performance.md are those of the published run: of a case, or of a case with an
 // option, divided by that of concurrency.Mutex, in the order of the run's setups.
 func TestTheRatiosAreThoseOfTheRun(t *testing.T) {
-	run := theBenchRun(t)
+	runs := map[string]benchRun{"mutex": theBenchRun(t, "mutex"), "processes": theBenchRun(t, "processes")}
 	rows := regexp.MustCompile("(?m)^\\| `([a-z0-9-]+)`(?:, `(With.*?)`)? \\|.*? \\| (.*) \\|$").FindAllStringSubmatch(docs(t)["docs/performance.md"], -1)
 	require.Len(t, rows, 11)
 	for _, row := range rows {
 		title := "etcdlock"
 		if row[2] != "" {
 			title += ", " + row[2]
+		}
+		run := runs["mutex"]
+		if strings.HasPrefix(row[1], "processes") {
+			run = runs["processes"]
 		}
 		var want []string
 		for _, setup := range run.Setups {
@@ -230,7 +234,7 @@ func TestTheTenFiguresAreThoseOfTheRun(t *testing.T) {
 	columns := []string{
 		"etcdlock", "concurrency.Mutex", "go-zookeeper Lock", "rueidislock", "rueidislock (appendfsync always)", "pg_advisory_lock",
 	}
-	run := theBenchRun(t)
+	run := theBenchRun(t, "mutex")
 	rows := regexp.MustCompile("(?m)^\\| (.*) \\(`([a-z0-9-]+)`, (p50|p99|per second)\\) \\| (.*) \\|$").FindAllStringSubmatch(docs(t)["docs/performance.md"], -1)
 	require.Len(t, rows, 10)
 	option := regexp.MustCompile(`With\w+\(\w+\)`)
@@ -299,9 +303,9 @@ func (s benchSetup) find(benchCase, title string) map[string]benchFigure {
 	return nil
 }
 
-func theBenchRun(t *testing.T) (run benchRun) {
+func theBenchRun(t *testing.T, name string) (run benchRun) {
 	t.Helper()
-	text, err := os.ReadFile("internal/bench/results/mutex.json")
+	text, err := os.ReadFile("internal/bench/results/" + name + ".json")
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(text, &run))
 	require.Len(t, run.Setups, 4)
