@@ -477,6 +477,40 @@ func TestAReaderThatGivesUpLeavesItsPlaceToTheNext(t *testing.T) {
 	})
 }
 
+// The reads that wait at a place, and behind it, give up all at once. Some are handed the place down
+// when their own context has ended already, and pass it on. The next read came after the put, and
+// after a writer of another Session: it does not get in before that.
+func TestAReadTakesOverNoPlaceThatWasPutBeforeItCame(t *testing.T) {
+	for range 20 {
+		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+			rw := tests.RWMutexOf(t, tests.SessionOf(t, etcd, "a"))
+			require.NoError(t, rw.Lock(context.Background()))
+			ctx, giveUp := context.WithCancel(context.Background())
+			gone := make(chan error, 8)
+			for range cap(gone) {
+				go func() { _, err := rw.RLock(ctx); gone <- err }()
+				synctest.Wait()
+			}
+			writer := contract.MutexOf(t, tests.SessionOf(t, etcd, "w"), "n")
+			in := tests.LockLater(writer)
+			require.NoError(t, rw.Unlock(context.Background()))
+			require.NoError(t, tests.SoonOr(t, in, "the writer does not get in"))
+			late := contract.MutexOf(t, tests.SessionOf(t, etcd, "l"), "n")
+			behind := tests.LockLater(late)
+			last := tests.RLockLater(rw)
+			giveUp()
+			for range cap(gone) {
+				require.ErrorIs(t, tests.SoonOr(t, gone, "one does not give up"), context.Canceled)
+			}
+			require.NoError(t, writer.Unlock(context.Background()))
+			require.NoError(t, tests.SoonOr(t, behind, "the late writer does not get in"))
+			tests.StillWaits(t, last, "one writes")
+			require.NoError(t, late.Unlock(context.Background()))
+			tests.UnlockAll(t, tests.SoonOr(t, last, "the last read does not get in"))
+		})
+	}
+}
+
 // A call whose context derives from a hold of the name would wait for itself. With
 // WithReentrancy reads nest in reads. Nothing else nests.
 func TestReadsAndWritesDoNotNestInEachOther(t *testing.T) {
