@@ -437,6 +437,20 @@ func TestThoseRightBehindTheFirstReaderGetInWithIt(t *testing.T) {
 	})
 }
 
+// putBetweenWriters unlocks rw, whose reads that wait come to etcd's line by that: between a writer,
+// which holds, and a late one, which waits behind them.
+func putBetweenWriters(t *testing.T, etcd *fake.Server, rw *etcdlock.RWMutex) (
+	writer, late *etcdlock.Mutex, behind <-chan error,
+) {
+	t.Helper()
+	writer = contract.MutexOf(t, tests.SessionOf(t, etcd, "w"), "n")
+	in := tests.LockLater(writer)
+	require.NoError(t, rw.Unlock(context.Background()))
+	require.NoError(t, tests.SoonOr(t, in, "the writer does not get in"))
+	late = contract.MutexOf(t, tests.SessionOf(t, etcd, "l"), "n")
+	return writer, late, tests.LockLater(late)
+}
+
 // The reader whose turn it is gives up while it waits in etcd's line. Those that came
 // before its put go on waiting at its place, and lose nothing. One that came later
 // overtakes nobody.
@@ -449,12 +463,7 @@ func TestAReaderThatGivesUpLeavesItsPlaceToTheNext(t *testing.T) {
 		go func() { _, err := rw.RLock(ctx); gone <- err }()
 		synctest.Wait()
 		second, third := tests.RLockLater(rw), tests.RLockLater(rw)
-		writer := contract.MutexOf(t, tests.SessionOf(t, etcd, "w"), "n")
-		in := tests.LockLater(writer)
-		require.NoError(t, rw.Unlock(context.Background()))
-		require.NoError(t, tests.SoonOr(t, in, "the writer does not get in"))
-		late := contract.MutexOf(t, tests.SessionOf(t, etcd, "l"), "n")
-		behind := tests.LockLater(late)
+		writer, late, behind := putBetweenWriters(t, etcd, rw)
 		fourth := tests.RLockLater(rw)
 		rev := etcd.Rev()
 		giveUp()
@@ -491,12 +500,7 @@ func TestAReadTakesOverNoPlaceThatWasPutBeforeItCame(t *testing.T) {
 				go func() { _, err := rw.RLock(ctx); gone <- err }()
 				synctest.Wait()
 			}
-			writer := contract.MutexOf(t, tests.SessionOf(t, etcd, "w"), "n")
-			in := tests.LockLater(writer)
-			require.NoError(t, rw.Unlock(context.Background()))
-			require.NoError(t, tests.SoonOr(t, in, "the writer does not get in"))
-			late := contract.MutexOf(t, tests.SessionOf(t, etcd, "l"), "n")
-			behind := tests.LockLater(late)
+			writer, late, behind := putBetweenWriters(t, etcd, rw)
 			last := tests.RLockLater(rw)
 			giveUp()
 			for range cap(gone) {
