@@ -344,7 +344,8 @@ func (a call) entered(entering ticket.Several, done etcd.Outcome) (h *hold, know
 	answer := done.Answer()
 	entrance := entering.Judge(answer)
 	a[0].place.Account.AnsweredLocked(answer, done.Prompt)
-	a[0].unsure = entrance == ticket.Unsure && (a[0].unsure || answer.Doubtful())
+	adopted := entrance == ticket.Queued && a[0].adopts.Rev != 0
+	a[0].unsure = adopted || entrance == ticket.Unsure && (a[0].unsure || answer.Doubtful())
 	for i, c := range a {
 		if ahead := entering.Ahead(i); c.place.Ticket.State() == ticket.InLine {
 			c.place.QueuedLocked(ahead, done.Epoch)

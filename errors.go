@@ -90,7 +90,9 @@ var (
 
 	// ErrKeyDeleted says that the key of the hold was gone. An operator deleted it ([Break],
 	// etcdctl), or revoked the lease and the missing key was noticed first. Another contender may
-	// hold the lock since the deletion, which is some time before the loss was noticed.
+	// hold the lock since the deletion, which is some time before the loss was noticed. Or etcd was
+	// restored from a backup in which the key stands behind a hold that waits to be adopted: then
+	// this Session has deleted it.
 	ErrKeyDeleted = errors.New("etcdlock: its key was deleted")
 
 	// ErrKeyOverwritten says that another program put a value of its own over the key of the
@@ -288,6 +290,10 @@ var errKeyTaken = &opError{
 	wraps: []error{ErrKeyDeleted, ErrKeyOverwritten},
 }
 
+// errDisplaced is the reason of a loss of a key that stands behind another that may be held.
+var errDisplaced = because(ErrKeyDeleted,
+	errors.New("etcd was set back, and a hold that may be adopted is before it again"))
+
 // bare is the text of err without this package's prefix, for use inside another.
 func bare(err error) string { return strings.TrimPrefix(err.Error(), "etcdlock: ") }
 
@@ -344,6 +350,8 @@ func reasonOf(r ticket.Reason) error {
 		return errKeyTaken
 	case ticket.LeaseRevoked:
 		return ErrLeaseRevoked
+	case ticket.Displaced:
+		return errDisplaced
 	default:
 		return ErrKeyDeleted
 	}

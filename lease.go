@@ -106,10 +106,12 @@ func (s *Session) TryDo(
 // again to learn whether it still waits. After [ErrClosed] the key may have come to this Session, and
 // goes with its lease. After any other error nothing has happened.
 //
-// Do not adopt what was detached before etcd was restored from a snapshot: the snapshot may have the
-// key as it waited, though the hold was adopted and unlocked since, and another contender holds now.
+// Do not adopt what was detached before etcd was restored from a snapshot. The snapshot may have the key
+// as it waited, though the hold was adopted and unlocked since, and another contender holds now. That
+// one is lost then, but both hold until its process has heard from the restored etcd.
 //
-// It waits for etcd, within ctx, and for no contender. It costs a read, a transaction and the
+// It waits for etcd, within ctx, and for no contender, unless a restore has brought one back that is
+// before it. It costs a read, a transaction and the
 // revocation of the lease on which the key has waited, and the Session's lease if that has none. opts
 // are as for [Session.Lock], without [WithHandoff] and [WithLinger], which do not count either if
 // they are the Session's defaults. A call of the same Session for the same name waits as in another

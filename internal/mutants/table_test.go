@@ -461,9 +461,8 @@ var mutants = []mutant{
 	{
 		name: "a look at the keys is believed",
 		why:  "etcd lists the keys of the lease, and the key is not among them. But an old leader's list is an old list (rule 5).",
-		edits: []edit{{"internal/queue/audit.go", `		seen := p.observedLocked(ticket.Observation{Entry: e, LeaseGone: !known})
-`, `		seen := p.observedLocked(ticket.Observation{Entry: line.Entry{Key: e.Key}, LeaseGone: !known})
-`}},
+		edits: []edit{{"internal/queue/audit.go", `observedLocked(ticket.Observation{Entry: e, LeaseGone: !known})`,
+			`observedLocked(ticket.Observation{Entry: line.Entry{Key: e.Key}, LeaseGone: !known})`}},
 		killers: []killer{inArea("lease", "TestALookThatOmitsALiveKeyEndsNothing")},
 	},
 
@@ -1075,7 +1074,7 @@ var mutants = []mutant{
 		why:  "Only those before the waiter can be in its way. But without a key the waiter is in nobody's way (rule 12).",
 		edits: []edit{
 			{"internal/queue/view.go", `Unproven: p.seen != v && !afterRead,`, `Unproven: p.held.IsZero() || p.seen != v && !afterRead,`},
-			{"internal/queue/audit.go", `Entry: e, LeaseGone: !known}`, `Entry: e, LeaseGone: !known, Unproven: p.held.IsZero()}`},
+			{"internal/queue/audit.go", `Entry: e, LeaseGone: !known}`, `Entry: e, LeaseGone: !known, Unproven: places[i].held.IsZero()}`},
 		},
 		killers: []killer{inArea("queue", "TestAWaiterWhoseKeyWasDeletedQueuesAnew")},
 	},
@@ -2240,6 +2239,37 @@ var mutants = []mutant{
 	// ---- detach and adopt
 
 	{
+		name:    "a hold whose key is there after a set-back goes on, wherever that stands",
+		why:     "No key is ever put ahead of another, and it was the first. But the set-back has revived one that was, which another process adopts.",
+		edits:   []edit{{"internal/queue/restore.go", `own.Behind = some || slices`, `own.Behind = some && slices`}},
+		killers: []killer{inArea("holders", "TestAHoldBehindOneThatIsAdoptedAfterASetBackIsLost")},
+	},
+	{
+		name:    "a hold behind any key that a set-back has revived is lost",
+		why:     "Its key is not the first. But the Session of one that was never moved removes it, and nobody else can hold it.",
+		edits:   []edit{{"internal/queue/restore.go", `some := len(ahead.Last) > 0 && !ahead.Whole`, `some := len(ahead.Last) > 0`}},
+		killers: []killer{inArea("holders", "TestAHoldBehindAKeyThatASetBackRevivedGoesOn")},
+	},
+	{
+		name:    "the key of a hold that a set-back has displaced stays until its Unlock",
+		why:     "As that of any lost hold, which is gone. But this one is there, in the way of others.",
+		edits:   []edit{{"internal/queue/place.go", `p.Ticket.Taken() == ticket.Displaced && p.Refs == 0`, `p.Ticket.Taken() == ticket.Displaced && false`}},
+		killers: []killer{inArea("holders", "TestAHoldBehindOneThatIsAdoptedAfterASetBackIsLost")},
+	},
+	{
+		name:       "a hold that is adopted is the first in line",
+		why:        "It was when it was detached. But that was after a set-back, behind one that another process adopts.",
+		edits:      []edit{{"internal/ticket/enter.go", `return Queued, line.Before(t.Name, t.Entry(), a.read(0))`, `return Queued, line.None`}},
+		killers:    []killer{inArea("holders", "TestAnAdoptWaitsBehindAHoldThatASetBackRevived")},
+		unexplored: "The exploration moves no key.",
+	},
+	{
+		name:    "an Adopt that waits for its turn in vain has done nothing",
+		why:     "It has its key, and its context ends. But the key is being removed, and no other Adopt gets the hold.",
+		edits:   []edit{{"acquire.go", `a[0].unsure = adopted || entrance`, `a[0].unsure = adopted && a[0].Try || entrance`}},
+		killers: []killer{inArea("holders", "TestAnAdoptWaitsBehindAHoldThatASetBackRevived")},
+	},
+	{
 		name: "an adoption compares no mod revision",
 		why:  "The create revision tells the hold, and no other key has it. But all who have read the key get it, one after the other.",
 		edits: []edit{{"internal/ticket/enter.go", `		If:   []clientv3.Cmp{e.t.isOf(), asRead},
@@ -2303,11 +2333,9 @@ var mutants = []mutant{
 	{
 		name: "an event from before an adoption ends the hold",
 		why:  "What was so before the key was put says nothing. But an adopted key is older than its place on the lease.",
-		edits: []edit{{"internal/ticket/enter.go", `	if a.Succeeded {
-		t.since = a.Revision
-	}
-`, `	t.since = t.of
-`}},
+		edits: []edit{{"internal/ticket/enter.go", `	t.since = a.Revision
+	return Queued, line.Before`, `	t.since = t.of
+	return Queued, line.Before`}},
 		killers:    []killer{inArea("watching", "TestAnEventFromBeforeAnAdoptionEndsNoHold")},
 		unexplored: "The exploration moves no key.",
 	},

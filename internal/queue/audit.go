@@ -139,6 +139,9 @@ func (a *Account) Audit(ctx context.Context, sent time.Time) (known bool) {
 	_ = k.etcd.ReadKeys(ctx, keysOf(missing), k.etcd.AskInTime, func(part etcd.Part) {
 		a.confirmMissing(missing[part.From:], part, known)
 	})
+	if suspicious {
+		k.confirmFirst(ctx, missing, k.etcd.AskInTime)
+	}
 	_ = k.etcd.ReadKeys(ctx, strays, k.etcd.AskInTime, func(part etcd.Part) {
 		a.sweep(ctx, part.Entries)
 	})
@@ -235,12 +238,7 @@ func (a *Account) confirmMissing(places []*Place, part etcd.Part, known bool) {
 	a.keys.mu.Lock()
 	defer a.keys.mu.Unlock()
 	for i, e := range part.Entries {
-		p := places[i]
-		seen := p.observedLocked(ticket.Observation{Entry: e, LeaseGone: !known})
-		if seen == ticket.Same && p.Refs > 0 && part.Epoch == a.keys.etcd.Epoch() {
-			p.epoch = part.Epoch // a waiter has to read the line, too
-			p.line.local.MarkLocked()
-		}
+		places[i].observedLocked(ticket.Observation{Entry: e, LeaseGone: !known})
 	}
 }
 

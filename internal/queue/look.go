@@ -118,20 +118,22 @@ func (c *Waiter) look(ctx context.Context, p *Place, at int64) error {
 func (c *Waiter) readAhead(
 	ctx context.Context, p *Place, at int64, look *ticket.Look,
 ) (etcd.Reading, error) {
-	// For one that reads it is several ranges in one request, otherwise it is one.
-	query := func(opts ...clientv3.OpOption) etcd.Query {
-		if p.Ticket.Kind != line.Read {
-			return etcd.Range(p.Ticket.Prefix(), append(look.Range(), opts...)...)
-		}
-		return etcd.Ranges(nil, look.Ranges(opts...)...)
-	}
 	if at != 0 {
-		past := query(clientv3.WithRev(at), clientv3.WithSerializable())
+		past := lookQuery(p, look, clientv3.WithRev(at), clientv3.WithSerializable())
 		if read, err := p.keys.etcd.AttemptPast(ctx, past); err == nil {
 			return read, nil
 		}
 	}
-	return c.readFor(ctx, p, query(), attempt.Backoff{})
+	return c.readFor(ctx, p, lookQuery(p, look), attempt.Backoff{})
+}
+
+// lookQuery is what a look at what is ahead of p reads next: for one that reads several ranges in one
+// request, otherwise one.
+func lookQuery(p *Place, look *ticket.Look, opts ...clientv3.OpOption) etcd.Query {
+	if p.Ticket.Kind != line.Read {
+		return etcd.Range(p.Ticket.Prefix(), append(look.Range(), opts...)...)
+	}
+	return etcd.Ranges(nil, look.Ranges(opts...)...)
 }
 
 // readFor reads for c, which waits at p, until it is answered, and gives up when the lease or the

@@ -112,6 +112,9 @@ func (p *Place) lostLocked() {
 	p.tellLocked()
 	p.owner.LostLocked()
 	p.giveWayLocked()
+	if p.Ticket.Taken() == ticket.Displaced && p.Refs == 0 {
+		p.AbandonLocked(false)
+	}
 	p.line.local.MarkLocked()
 }
 
@@ -150,6 +153,23 @@ func (p *Place) isLostBy(own ticket.Observation) bool {
 		p.Account.SuspectLocked()
 	}
 	return lost
+}
+
+// isNeeded reports whether a hold needs p's key.
+func (p *Place) isNeeded() bool {
+	p.keys.mu.Lock()
+	defer p.keys.mu.Unlock()
+	return p.Refs > 0 && !p.Ticket.Lost()
+}
+
+// confirm observes p's key, as it and what is ahead of it were read, if a hold needs it.
+func (p *Place) confirm(own ticket.Observation, at *etcd.Epoch) {
+	p.keys.mu.Lock()
+	defer p.keys.mu.Unlock()
+	if p.Refs > 0 && p.observedLocked(own) == ticket.Same && at == p.keys.etcd.Epoch() {
+		p.epoch = at
+		p.line.local.MarkLocked()
+	}
 }
 
 // isGone reports whether p's key is known to be lost: deleted or put over by another request.

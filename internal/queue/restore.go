@@ -1,11 +1,14 @@
 package queue
 
 import (
+	"context"
+	"slices"
 	"time"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/lease"
+	"github.com/etcdlock/etcdlock/internal/line"
 )
 
 // TenantsLocked is as in lease.Config. They are the account of the keys on the lease.
@@ -93,8 +96,8 @@ func (k *Keys) followConnection(a *Account) {
 	})
 }
 
-// verify reads the keys of the holds that began in an earlier epoch. Waiters read the line by
-// themselves. Keys that the user may not read are left to the audits.
+// verify reads the keys of the holds that began in an earlier epoch, and what is ahead of them.
+// Waiters read the line by themselves. Keys that the user may not read are left to the audits.
 func (k *Keys) verify() {
 	var pause attempt.Backoff
 	for {
@@ -106,11 +109,49 @@ func (k *Keys) verify() {
 			_ = k.etcd.ReadKeys(k.ctx, keysOf(places), k.etcd.Read, func(part etcd.Part) {
 				a.confirmMissing(places[part.From:], part, true)
 			})
+			k.confirmFirst(k.ctx, places, k.etcd.Read)
 		}
 		if k.verified(present) || pause.Wait(k.ctx, k.etcd.Caller) != nil {
 			return
 		}
 	}
+}
+
+// confirmFirst reads what is ahead of the places that are held, and gives up those that stand behind a
+// key that another process may hold, too.
+//
+// No key is ever put ahead of another, but a set-back brings keys back that had gone before a hold
+// began. Their Sessions do not hold them. But one that waits to be adopted, as it did then, is adopted
+// by whoever has its Detached. (TestAHoldBehindOneThatIsAdoptedAfterASetBackIsLost.)
+func (k *Keys) confirmFirst(
+	ctx context.Context, places []*Place,
+	ask func(context.Context, etcd.Query) (etcd.Reading, error),
+) {
+	for _, p := range places {
+		if err := k.confirmIsFirst(ctx, p, ask); err != nil && !attempt.Refused(err) {
+			return
+		}
+	}
+}
+
+func (k *Keys) confirmIsFirst(
+	ctx context.Context, p *Place, ask func(context.Context, etcd.Query) (etcd.Reading, error),
+) error {
+	for look := p.Ticket.Look(false); p.isNeeded(); {
+		read, err := ask(ctx, lookQuery(p, &look))
+		if err != nil {
+			return err
+		}
+		ahead, own := look.Judge(read.Ranges...)
+		if p.Ticket.Is(own.Entry) && ahead.Unread() {
+			continue
+		}
+		some := len(ahead.Last) > 0 && !ahead.Whole
+		own.Behind = some || slices.ContainsFunc(ahead.Last, line.Entry.MayBeAdopted)
+		p.confirm(own, read.Epoch)
+		return nil
+	}
+	return nil
 }
 
 // staleHoldsLocked are the places of holds from an earlier epoch, by account.

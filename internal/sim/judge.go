@@ -122,6 +122,9 @@ type judge struct {
 	detached  int                   // holds that were detached
 	adopted   int                   // and adopted
 	refusals  int                   // of Adopts
+	displaced int                   // times that one got in beside a hold from before a set-back
+
+	lastSetBack time.Time // of etcd
 }
 
 // A place is a lock's name and a create revision. One transaction puts one key of a name,
@@ -412,6 +415,7 @@ func (j *judge) wentBack() {
 		}
 	}
 	clear(j.newest)
+	j.lastSetBack = time.Now()
 }
 
 // lifeLocked returns the life of the key by which a worker holds.
@@ -674,6 +678,9 @@ func (j *judge) besideLocked(b *belief) {
 	var kinds []kind
 	for _, other := range j.beliefs[b.name] {
 		if !other.whole() && !j.stays(other) || j.taken(other) || !j.counts(other.who.p.name) && (!j.peaceful || j.dropped(other)) {
+			continue
+		}
+		if j.displacesLocked(b, other) || j.displacesLocked(other, b) {
 			continue
 		}
 		others, kinds = append(others, other), append(kinds, other.kind)

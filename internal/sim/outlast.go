@@ -221,6 +221,18 @@ func (j *judge) adoptedLocked(b *belief, p *parcel) {
 	}
 }
 
+// displacesLocked reports whether b has adopted what a set-back revived, of which its process may have
+// known before, and other has held behind it since before that. Other must notice that.
+func (j *judge) displacesLocked(b, other *belief) bool {
+	if !b.adopted || other.adopted || b.life == nil || other.life == nil ||
+		!b.life.revived || other.life.rev < b.life.rev || other.life.put.After(j.lastSetBack) {
+		return false
+	}
+	j.displaced++
+	j.mustNotice(other)
+	return true
+}
+
 // refused judges the error of an Adopt.
 func (j *judge) refused(w *worker, c *call, err error) {
 	j.mu.Lock()

@@ -86,6 +86,7 @@ type score struct {
 	Detached     int            // holds that were detached
 	Adopted      int            // and adopted
 	Refused      int            // Adopts without a hold
+	Displaced    int            // times that an Adopt got in beside a hold from before a set-back
 }
 
 func (all tally) of(s scenario) *score {
@@ -115,6 +116,7 @@ func (sum *score) add(s *score) {
 	sum.Asked += s.Asked
 	sum.Outlasted += s.Outlasted
 	sum.Detached, sum.Adopted, sum.Refused = sum.Detached+s.Detached, sum.Adopted+s.Adopted, sum.Refused+s.Refused
+	sum.Displaced += s.Displaced
 }
 
 // String sums everything up in one line.
@@ -174,9 +176,10 @@ func TestSimulationOfTheFamily(t *testing.T) {
 	}
 	t.Logf("holds: %v, %d of them beside others, %d of several names, %d terms of leaders, "+
 		"%d ended by a recall, %d unlocked because of one, %d asked by a wait; %d infos were set; "+
-		"%d with a key that stayed for a least time, %d detached, %d adopted (%d Adopts got none)",
+		"%d with a key that stayed for a least time, %d detached, %d adopted (%d Adopts got none), "+
+		"%d times beside a hold from before a set-back",
 		all.Modes, all.Beside, all.Several, all.Terms, all.Recalls, all.Heeded, all.Asked, all.Told,
-		all.Outlasted, all.Detached, all.Adopted, all.Refused)
+		all.Outlasted, all.Detached, all.Adopted, all.Refused, all.Displaced)
 	if t.Failed() || *atMost > 0 {
 		return
 	}
@@ -242,6 +245,7 @@ func runSeed(t *testing.T, side Side, who story, seed uint64, sum tally) (broken
 	s.Asked += w.judge.wrote
 	s.Outlasted += w.judge.outlasted
 	s.Detached, s.Adopted, s.Refused = s.Detached+w.judge.detached, s.Adopted+w.judge.adopted, s.Refused+w.judge.refusals
+	s.Displaced += w.judge.displaced
 	for mode, n := range w.judge.modes {
 		s.Modes[mode] += n
 	}

@@ -40,12 +40,13 @@ type Entering struct {
 // nothing. (TestOneOfSeveralAdopts.)
 func (e *Entering) AsRead(mod int64) { e.mod = mod }
 
-// adoption is Txn if the ticket adopts its key.
+// adoption is Txn if the ticket adopts its key. It reads what is ahead of that: nothing, unless etcd
+// was set back.
 func (e *Entering) adoption(value string) Txn {
 	asRead := clientv3.Compare(clientv3.ModRevision(e.t.Key), "=", e.mod)
 	return Txn{
 		If:   []clientv3.Cmp{e.t.isOf(), asRead},
-		Then: []clientv3.Op{e.t.put(value)},
+		Then: append(e.t.newest(1+nearest, clientv3.WithMaxCreateRev(e.t.of)), e.t.put(value)),
 		Else: []clientv3.Op{e.t.readOwn()},
 	}
 }
@@ -66,10 +67,11 @@ func (e *Entering) judgeAdoption(a Answer) (Entrance, line.Ahead) {
 	}
 	t.sends()
 	t.state, t.rev, t.since = InLine, t.of, own.Mod
-	if a.Succeeded {
-		t.since = a.Revision
+	if !a.Succeeded {
+		return Queued, line.Ahead{} // by a copy
 	}
-	return Queued, line.None
+	t.since = a.Revision
+	return Queued, line.Before(t.Name, t.Entry(), a.read(0))
 }
 
 // Crowd makes Lock expect a long line, unless Lock is to read the holder's value. It then reads

@@ -55,12 +55,13 @@ const (
 	Overwritten         // another request has put it over, without the lease
 	Either              // one of the two above: etcd did not answer which
 	LeaseRevoked        // it went with its lease
+	Displaced           // it is there, behind a key that another process may hold
 )
 
 // String is for messages.
 func (r Reason) String() string {
 	return [...]string{
-		"untold", "deleted", "overwritten", "deleted or overwritten", "lease revoked",
+		"untold", "deleted", "overwritten", "deleted or overwritten", "lease revoked", "displaced",
 	}[r]
 }
 
@@ -327,6 +328,8 @@ func (t *Ticket) Observe(o Observation) Seen {
 		return seen
 	case seen == PutOver:
 		t.taken = Overwritten
+	case seen == Behind:
+		t.taken = Displaced
 	case o.LeaseGone:
 		t.taken = LeaseRevoked
 	default:
