@@ -104,6 +104,23 @@ func TestAHoldBehindAKeyThatASetBackRevivedGoesOn(t *testing.T) {
 	})
 }
 
+// After a set-back a Session reads the keys of its holds, in one request, and what is ahead of each.
+func TestWhatASetBackCostsAHolder(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := tests.SessionOf(t, etcd, "a")
+		var holds []*etcdlock.Hold
+		for i := range 5 {
+			holds = append(holds, lockOf(t, s, fmt.Sprint("n", i)))
+		}
+		time.Sleep(tests.TTL)
+		etcd.Restore(etcd.Snapshot(), 2)
+		told := tests.CallsSince(etcd)
+		time.Sleep(tests.RenewalPeriod)
+		tests.Costs(t, told, "Txn 1, Range 5, LeaseTimeToLive 1", 0)
+		tests.UnlockAll(t, holds...)
+	})
+}
+
 // Of two holds of a name that can be adopted, since a restore has brought the earlier one back, the
 // later one waits for its turn, or for the end of the context of its Adopt.
 func TestAnAdoptWaitsBehindAHoldThatASetBackRevived(t *testing.T) {
