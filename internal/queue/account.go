@@ -37,6 +37,7 @@ type Account struct {
 	doubted     time.Time          // when it was last learned that a copy of a put may come late
 	leftoverErr error              // why the last removal was given up
 	suspect     bool               // an audit of the keys is due now
+	reconnected bool               // and is to read what is ahead of the holds: etcd may have been set back
 	adopts      bool               // a place was to adopt a key, which it has not drawn
 	swept       time.Time          // when the last answered audit of the keys on the lease was sent
 	byValues    bool               // the last audit was by values; see auditsBy

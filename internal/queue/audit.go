@@ -139,9 +139,7 @@ func (a *Account) Audit(ctx context.Context, sent time.Time) (known bool) {
 	_ = k.etcd.ReadKeys(ctx, keysOf(missing), k.etcd.AskInTime, func(part etcd.Part) {
 		a.confirmMissing(missing[part.From:], part, known)
 	})
-	if suspicious {
-		k.confirmFirst(ctx, missing, k.etcd.AskInTime)
-	}
+	a.confirmHolds(ctx)
 	_ = k.etcd.ReadKeys(ctx, strays, k.etcd.AskInTime, func(part etcd.Part) {
 		a.sweep(ctx, part.Entries)
 	})
@@ -239,6 +237,27 @@ func (a *Account) confirmMissing(places []*Place, part etcd.Part, known bool) {
 	defer a.keys.mu.Unlock()
 	for i, e := range part.Entries {
 		places[i].observedLocked(ticket.Observation{Entry: e, LeaseGone: !known})
+	}
+}
+
+// confirmHolds is confirmFirst for all holds, once the client has another connection: etcd may have been
+// set back unseen. Like other holds' audits it is left out where the holds are too many.
+func (a *Account) confirmHolds(ctx context.Context) {
+	k := a.keys
+	k.mu.Lock()
+	due := a.reconnected && len(a.places) <= manyPlaces
+	a.reconnected = false
+	var places []*Place
+	for _, p := range a.places {
+		if due && p.Refs > 0 {
+			places = append(places, p)
+		}
+	}
+	k.mu.Unlock()
+	if k.confirmFirst(ctx, places, k.etcd.AskInTime) != nil {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		a.reconnected = true // the next audit tries again
 	}
 }
 

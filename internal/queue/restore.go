@@ -90,6 +90,7 @@ func (k *Keys) followConnection(a *Account) {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		k.suspectLocked()
+		a.reconnected = true
 		for _, p := range a.places {
 			p.tellLocked() // a waiter behind many, which watches one key, rechecks soon
 		}
@@ -109,7 +110,7 @@ func (k *Keys) verify() {
 			_ = k.etcd.ReadKeys(k.ctx, keysOf(places), k.etcd.Read, func(part etcd.Part) {
 				a.confirmMissing(places[part.From:], part, true)
 			})
-			k.confirmFirst(k.ctx, places, k.etcd.Read)
+			_ = k.confirmFirst(k.ctx, places, k.etcd.Read)
 		}
 		if k.verified(present) || pause.Wait(k.ctx, k.etcd.Caller) != nil {
 			return
@@ -126,12 +127,13 @@ func (k *Keys) verify() {
 func (k *Keys) confirmFirst(
 	ctx context.Context, places []*Place,
 	ask func(context.Context, etcd.Query) (etcd.Reading, error),
-) {
+) error {
 	for _, p := range places {
 		if err := k.confirmIsFirst(ctx, p, ask); err != nil && !attempt.Refused(err) {
-			return
+			return err
 		}
 	}
+	return nil
 }
 
 func (k *Keys) confirmIsFirst(
