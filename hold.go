@@ -377,17 +377,16 @@ func (h *hold) reportLost(cause error) {
 		reason = lost.Reason
 	}
 	m, token, held := h.m, h.place.Ticket.Rev(), time.Since(h.began)
-	t := m.trace()
-	report(t.hooks, t.Lost, h.caller, LostEvent{m.name, token, held, reason})
+	report(&m.s.hooks, m.cfg.trace.Lost, h.caller, LostEvent{m.name, token, held, reason})
 	m.log(slog.LevelWarn, "lock lost", "name", m.name, "token", token, "held", held,
 		"reason", bare(reason))
 }
 
 // reportAcquired reports to Trace that h has begun.
 func (h *hold) reportAcquired() {
-	c, t := h.claim, h.m.trace()
-	report(t.hooks, t.Acquired, h.caller, AcquiredEvent{
-		Name: h.m.name, Token: h.place.Ticket.Rev(), Mode: modeOf(c.kind), Weight: c.permit.held(),
+	c, m := h.claim, h.m
+	report(&m.s.hooks, m.cfg.trace.Acquired, h.caller, AcquiredEvent{
+		Name: m.name, Token: h.place.Ticket.Rev(), Mode: modeOf(c.kind), Weight: c.permit.held(),
 		Waited: h.waited(), Ahead: c.ahead,
 	})
 }
@@ -397,14 +396,13 @@ func (h *hold) waited() time.Duration { return h.began.Sub(h.claim.started) }
 
 // reportReleased reports to Trace that h has ended without a loss.
 func (h *hold) reportReleased() {
-	t := h.m.trace()
+	m, token, held := h.m, h.place.Ticket.Rev(), time.Since(h.began)
 	if !h.detached.IsZero() {
-		report(t.hooks, t.Detached, h.caller,
-			DetachedEvent{h.m.name, h.place.Ticket.Rev(), time.Since(h.began), h.detached})
+		report(&m.s.hooks, m.cfg.trace.Detached, h.caller,
+			DetachedEvent{m.name, token, held, h.detached})
 		return
 	}
-	report(t.hooks, t.Released, h.caller,
-		ReleasedEvent{h.m.name, h.place.Ticket.Rev(), time.Since(h.began)})
+	report(&m.s.hooks, m.cfg.trace.Released, h.caller, ReleasedEvent{m.name, token, held})
 }
 
 // lostWithLease is the LostError of h if its lease is over. Of the holds that end together it names

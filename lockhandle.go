@@ -38,9 +38,6 @@ func (m *lockHandle) contender() Contender {
 	}
 }
 
-// trace reports what happens to m.
-func (m *lockHandle) trace() tracer { return tracer{m.cfg.trace, &m.s.hooks} }
-
 func (m *lockHandle) log(level slog.Level, message string, args ...any) {
 	m.cfg.tell(&m.s.hooks, level, message, args)
 }

@@ -109,14 +109,14 @@ func (p *place) MeetsLocked(ahead line.Ahead) {
 
 // Removing is as in queue.Owner.
 func (p *place) Removing() {
-	t := p.m.trace()
-	report(t.hooks, t.CleanupPending, context.Background(), CleanupPendingEvent{p.Ticket.Key})
+	e := CleanupPendingEvent{p.Ticket.Key}
+	report(&p.m.s.hooks, p.m.cfg.trace.CleanupPending, context.Background(), e)
 }
 
 // Removed is as in queue.Owner.
 func (p *place) Removed() {
-	t := p.m.trace()
-	report(t.hooks, t.CleanupDone, context.Background(), CleanupDoneEvent{p.Ticket.Key})
+	e := CleanupDoneEvent{p.Ticket.Key}
+	report(&p.m.s.hooks, p.m.cfg.trace.CleanupDone, context.Background(), e)
 }
 
 // Stays is as in queue.Owner.

@@ -41,11 +41,6 @@ func (r RecallRequest) line(id string) line.Recall {
 	return line.Recall{ID: id, By: r.By, Reason: r.Reason, Grace: grace}
 }
 
-// requestOf is a stored request.
-func requestOf(r line.Recall) RecallRequest {
-	return RecallRequest{By: r.By, Reason: r.Reason, Grace: r.Grace}
-}
-
 // Recall asks the holder c to give the lock back. Unlike [Break] it takes nothing away: the key of
 // c stays until c itself unlocks, so no two hold at any time. It costs a read and a transaction.
 //
@@ -455,7 +450,7 @@ type recallState struct {
 // noticeLocked begins the grace of h, which has noticed a request now, if it listens: c is its
 // recall. One that ends later than that of an earlier request changes nothing.
 func (c *recallState) noticeLocked(h *hold, r line.Recall, now time.Time) {
-	most := h.m.cfg.recall
+	m, most := h.m, h.m.cfg.recall
 	ends := now.Add(min(r.Grace, most))
 	if c == nil || h.checkLocked(now) != nil || c.end != nil && !ends.Before(c.ends) {
 		return
@@ -467,9 +462,9 @@ func (c *recallState) noticeLocked(h *hold, r line.Recall, now time.Time) {
 	name, token := h.place.Ticket.Name, h.place.Ticket.Rev()
 	c.ends, c.end = ends, &RecalledError{Name: name, Token: token, By: r.By, Reason: r.Reason}
 	c.timer = time.AfterFunc(ends.Sub(now), func() { h.check() })
-	t := h.m.trace()
-	report(t.hooks, t.Recalled, h.caller, RecalledEvent{name, token, requestOf(r)})
-	h.m.log(slog.LevelWarn, "lock recalled", "name", name, "token", token, "by", r.By,
+	request := RecallRequest{By: r.By, Reason: r.Reason, Grace: r.Grace}
+	report(&m.s.hooks, m.cfg.trace.Recalled, h.caller, RecalledEvent{name, token, request})
+	m.log(slog.LevelWarn, "lock recalled", "name", name, "token", token, "by", r.By,
 		"reason", r.Reason, "grace", min(r.Grace, most))
 	h.checkLocked(now) // it may have none
 }

@@ -63,7 +63,7 @@ func (s *session) open(client *clientv3.Client, of use, opts []SessionOption) er
 		Margin:        cfg.marginOf,
 		TenantsLocked: s.keys.TenantsLocked,
 		Error:         leaseError,
-		Hooks:         s.trace().ofLeases(s.log),
+		Hooks:         cfg.trace.ofLeases(&s.hooks, s.log),
 	})
 	s.keys.Leases = s.leases
 	return nil
@@ -76,9 +76,6 @@ func (s *session) check() error {
 	}
 	return nil
 }
-
-// trace reports what happens to all of a Session.
-func (s *session) trace() tracer { return tracer{s.cfg.trace, &s.hooks} }
 
 // log logs a record in order with the hooks: a handler that blocks does not hold up a
 // lock.
