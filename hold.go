@@ -185,13 +185,28 @@ func (p *place) clearLocked() {
 	}
 }
 
-// deadlineLocked is the time until which h is certain.
-func (h *hold) deadlineLocked() time.Time {
-	until := h.place.Lease.UntilLocked()
+// facts are what is true of a hold at a time. The zero facts say that it has ended.
+type facts struct {
+	token       int64
+	key         string
+	ttl, margin time.Duration
+	deadline    time.Time // until when it is certain
+}
+
+// factsLocked are the facts of h now, which may be nil.
+func (h *hold) factsLocked() facts {
+	if h == nil || h.checkLocked(time.Now()) != nil {
+		return facts{}
+	}
+	p := h.place
+	until := p.Lease.UntilLocked()
 	if !h.most.IsZero() && h.most.Before(until) {
 		until = h.most
 	}
-	return h.recall.cappedLocked(until)
+	return facts{
+		token: p.Ticket.Rev(), key: p.Ticket.Key, deadline: h.recall.cappedLocked(until),
+		ttl: p.Lease.TTL, margin: h.m.s.cfg.marginOf(p.Lease.TTL),
+	}
 }
 
 // check ends h if its time has passed, and returns why it ended, or nil while it is
