@@ -78,7 +78,7 @@ var mutants = []mutant{
 		l.state, l.why, l.dead, l.pool.current = serving, nil, make(chan struct{}), l
 		l.tenants.MarkLocked()
 	}
-`}, {"sharing.go", `	if !n.marked {
+`}, {"localqueue.go", `	if !n.marked {
 `, `	for c := range n.queue.Having() {
 		h := c.hold
 		if h != nil && h.place.Lease.ServesLocked() && errors.Is(h.lossLocked(), ErrExpired) {
@@ -1499,7 +1499,7 @@ var mutants = []mutant{
 	{
 		name: "one joins those who read without a live watch",
 		why:  "The key is held, and a writer waits for it. But if one more reader joins each time, the writer waits for ever.",
-		edits: []edit{{"sharing.go", `	case !live:
+		edits: []edit{{"localqueue.go", `	case !live:
 `, `	case !live && !n.WatchedLocked():
 `}},
 		killers: []killer{inArea("kinds", "TestNobodyJoinsWithoutALiveWatch"), ofFamily(2000)},
@@ -1515,7 +1515,7 @@ var mutants = []mutant{
 	{
 		name: "an early read joins as one that comes later does",
 		why:  "The watch shows whether a writer waits. But that writer came after the read, which now waits for it.",
-		edits: []edit{{"sharing.go", `	case early:
+		edits: []edit{{"localqueue.go", `	case early:
 `, `	case early && p.Recall != nil:
 `}},
 		killers: []killer{inArea("kinds", "TestThoseRightBehindTheFirstReaderGetInWithIt")},
@@ -1529,7 +1529,7 @@ var mutants = []mutant{
 	{
 		name: "one joins a key whose lease does not last",
 		why:  "The lease is still trusted. But it gets no renewal in time, or is about to be replaced, and the hold that has just begun ends with it.",
-		edits: []edit{{"sharing.go", `	case !p.Lease.ServesLocked():
+		edits: []edit{{"localqueue.go", `	case !p.Lease.ServesLocked():
 		return mustQueue
 	case !p.LastsLocked(): // a renewal is late, or etcd was set back
 		return undecided
@@ -2071,14 +2071,14 @@ var mutants = []mutant{
 	{
 		name: "an admission that lets one in does not mark its line",
 		why:  "It has looked at the line just now. But the next one may join, too.",
-		edits: []edit{{"sharing.go", `	n.MarkLocked() // the next one may, too
+		edits: []edit{{"localqueue.go", `	n.MarkLocked() // the next one may, too
 `, ``}},
 		killers: []killer{named("TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
 	},
 	{
 		name: "one joins a recalled cohort",
 		why:  "The readers still hold. But if one more came in each grace, they would hold for ever.",
-		edits: []edit{{"sharing.go", `		p.Recall != nil, // (Do not join. TestNobodyJoinsARecalledCohort.)
+		edits: []edit{{"localqueue.go", `		p.Recall != nil, // (Do not join. TestNobodyJoinsARecalledCohort.)
 `, ``}},
 		killers: []killer{inArea("holders", "TestNobodyJoinsARecalledCohort"), inArea("holders", "TestNobodyJoinsARecalledWaiter")},
 	},
@@ -2368,7 +2368,7 @@ var mutants = []mutant{
 	{
 		name:    "LockAll takes a key that is handed off",
 		why:     "The call has waited for this turn, and the key stands first in line. But the key has a revision of its own.",
-		edits:   []edit{{"keep.go", `!first.Value.exclusive() || first.Value.together || !h.claim.exclusive()`, `!first.Value.exclusive() || !h.claim.exclusive()`}},
+		edits:   []edit{{"keep.go", `!first.Value.exclusive() || first.Value.together ||`, `!first.Value.exclusive() ||`}},
 		killers: []killer{inArea("kinds", "TestLockAllTakesOverNoKey"), ofFamily(500)},
 	},
 	{
