@@ -401,8 +401,8 @@ func (h *hold) reportLost(cause error) {
 func (h *hold) reportAcquired() {
 	c, m := h.claim, h.m
 	report(&m.s.hooks, m.cfg.trace.Acquired, h.caller, AcquiredEvent{
-		Name: m.name, Token: h.place.Ticket.Rev(), Mode: modeOf(c.kind), Weight: c.permit.held(),
-		Waited: h.waited(), Ahead: c.ahead,
+		Name: m.name, Token: h.place.Ticket.Rev(), Mode: modeOf(c.Kind),
+		Weight: max(1, int(c.Weight)), Waited: h.waited(), Ahead: c.ahead,
 	})
 }
 

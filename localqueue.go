@@ -91,7 +91,7 @@ func (n *localLine) lockedErrorLocked(w *turn.Waiter[*claim]) *LockedError {
 		h.checkLocked(time.Now())
 	}
 	owner := n.queue.Owner()
-	if owner.kind == line.Permit {
+	if owner.Kind == line.Permit {
 		e.Ahead += n.queue.Sharing() // each has a key
 	}
 	onItsWay := owner.place == nil || owner.place.Ticket.Rev() == 0
@@ -153,7 +153,7 @@ func (n *localLine) nextLocked() *place {
 func (n *localLine) passTurnLocked(put *place) {
 	next, ok := n.queue.Pass()
 	n.MarkLocked()
-	if put != nil && (!ok || next.shape() != line.ShapeOf(put.Ticket.Key) ||
+	if put != nil && (!ok || next.Shape != line.ShapeOf(put.Ticket.Key) ||
 		!next.reads() && !put.tellsOf(next) || next.Try || next.together) {
 		put.AbandonLocked(false)
 		put = nil
@@ -237,7 +237,7 @@ const (
 // there is no waiter. early says that it came before the key was put.
 func (n *localLine) admissionLocked(kind line.Kind, early bool) admission {
 	switch owner := n.queue.Owner(); {
-	case owner == nil || owner.kind != kind || kind == line.Exclusive:
+	case owner == nil || owner.Kind != kind || kind == line.Exclusive:
 		return mustQueue
 	case kind == line.Permit:
 		return leavesRoomLocked(owner)
@@ -326,7 +326,7 @@ func (n *localLine) admitLocked() {
 	if first == nil || first.Value.exclusive() || n.queue.State() != turn.Taken {
 		return
 	}
-	switch n.admissionLocked(first.Value.kind, first.Early()) {
+	switch n.admissionLocked(first.Value.Kind, first.Early()) {
 	case admitted:
 		n.letInLocked(first.Value)
 	case undecided:
@@ -383,8 +383,8 @@ func (n *localLine) RefuseLocked() {
 // mayAdmitLocked reports whether c, which comes, and the waiters before it may all get the turn
 // beside its owner: then it may be etcd alone that c waits for.
 func (n *localLine) mayAdmitLocked(c *claim) bool {
-	alike := c.kind == line.Read && n.queue.AllShare() || c.kind == line.Permit && n.queue.AllStep()
-	return alike && n.admissionLocked(c.kind, false) != mustQueue
+	alike := c.Kind == line.Read && n.queue.AllShare() || c.Kind == line.Permit && n.queue.AllStep()
+	return alike && n.admissionLocked(c.Kind, false) != mustQueue
 }
 
 // SharesLocked is as in queue.Local.

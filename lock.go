@@ -159,12 +159,12 @@ func (w request) lock(ctx context.Context) (*hold, context.Context, error) {
 	began := time.Now()
 	if m.cfg.trace.Start != nil {
 		ctx = m.cfg.trace.start(ctx, StartEvent{
-			Name: m.name, Mode: modeOf(w.kind), Weight: w.permit.held(), Try: w.try,
+			Name: m.name, Mode: modeOf(w.Kind), Weight: max(1, int(w.Weight)), Try: w.try,
 		})
 	}
 	c := w.newClaim(ctx, began)
 	// Otherwise it is rare, and enter sees to it.
-	if w.kind == line.Read || w.kind == line.Exclusive && m.cfg.linger > 0 {
+	if w.Kind == line.Read || w.Kind == line.Exclusive && m.cfg.linger > 0 {
 		if h := c.holdAtOnce(); h != nil {
 			return h, m.cfg.trace.holds(ctx, h.waited()), nil
 		}
@@ -179,7 +179,7 @@ func (w request) lock(ctx context.Context) (*hold, context.Context, error) {
 // mayFollow reports whether a call whose context comes from h queues, as any other does. A call for
 // permits may, though its caller has some.
 func (w request) mayFollow(h *hold) bool {
-	return w.kind == line.Permit && h.claim.kind == line.Permit
+	return w.Kind == line.Permit && h.claim.Kind == line.Permit
 }
 
 // nestsIn returns the hold of m's name and Session that ctx comes from, if it has
@@ -204,7 +204,7 @@ func (m *lockHandle) nestsIn(ctx context.Context) *hold {
 // write inside a read would wait for that read, and a read inside a write would give up the place.
 func (w request) nest(h *hold) (*hold, error) {
 	m := w.m
-	if !m.cfg.reentrant || w.kind != h.claim.kind {
+	if !m.cfg.reentrant || w.Kind != h.claim.Kind {
 		return nil, failed("lock", m.name, ErrDeadlock)
 	}
 	m.s.mu.Lock()
@@ -220,7 +220,7 @@ func (w request) nest(h *hold) (*hold, error) {
 		return nil, failed("lock", m.name, reason)
 	}
 	h.depth++
-	if w.kind == line.Read {
+	if w.Kind == line.Read {
 		h.countNests(m, 1)
 		return h, nil
 	}

@@ -28,7 +28,7 @@ type place struct {
 func newPlaceLocked(c *claim, k *queue.Account) *place {
 	p := &place{m: c.m, local: c.local}
 	k.TakeLocked(&p.Place, queue.Seat{
-		Line: &c.local.Line, Shape: c.shape(), Listens: c.m.cfg.recall > 0, Owner: p,
+		Line: &c.local.Line, Shape: c.Shape, Listens: c.m.cfg.recall > 0, Owner: p,
 		Adopts: c.adopts,
 	})
 	c.local.queue.Gather() // a waiter that comes from here on may come after the put
@@ -58,7 +58,7 @@ func (p *place) kept(until time.Time, detached bool) string {
 // not. TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue.)
 func (p *place) tellsOf(c *claim) bool {
 	_, changed := p.ChangedLocked()
-	return !changed && p.m.cfg.texts[p.Ticket.Kind] == c.m.cfg.texts[c.kind]
+	return !changed && p.m.cfg.texts[p.Ticket.Kind] == c.m.cfg.texts[c.Kind]
 }
 
 // waitsLocked reports whether other contenders are known to be ahead of p.

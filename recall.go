@@ -276,10 +276,10 @@ func (a *asking) askerLocked() (asker *claim) {
 	a.may = false
 	n, first := a.of, a.of.queue.First()
 	comes := first != nil && !first.Value.exclusive() &&
-		n.admissionLocked(first.Value.kind, first.Early()) != mustQueue
+		n.admissionLocked(first.Value.Kind, first.Early()) != mustQueue
 	for c := range n.queue.All() {
 		standing := c.waiter.Standing()
-		comes = comes && standing == turn.Waiting && c.kind == first.Value.kind
+		comes = comes && standing == turn.Waiting && c.Kind == first.Value.Kind
 		if !c.Asks || c.hold != nil || standing == turn.Left {
 			continue
 		}

@@ -121,7 +121,8 @@ func (s *Semaphore) acquire(ctx context.Context, n int, try bool) (*Hold, error)
 		return nil, failed("acquire", s.m.name,
 			fmt.Errorf("%d permits: must be 1 to the limit of %d", n, limit))
 	}
-	w := request{m: &s.m.lockHandle, kind: line.Permit, permit: permit{uint16(n), s.m.limit}, try: try}
+	shape := line.Shape{Kind: line.Permit, Weight: uint16(n), Limit: s.m.limit}
+	w := request{m: &s.m.lockHandle, Shape: shape, try: try}
 	h, started, err := w.lock(ctx)
 	if err != nil {
 		return nil, err

@@ -2472,7 +2472,7 @@ var mutants = []mutant{
 		name: "a permit does not mind who waits in its Session",
 		why:  "It is within the limit, and comes in beside the holders of its Session. But an exclusive claim that waits for these waits on.",
 		edits: []edit{{"claim.go", ` && n.queue.Waiting() == 0 &&
-`, ` && (c.kind == line.Permit || n.queue.Waiting() == 0) &&
+`, ` && (c.Kind == line.Permit || n.queue.Waiting() == 0) &&
 `}, {"internal/turn/turn.go", `	if q.waiting > 0 || !w.Steps || !q.owner.Steps {
 `, `	if !w.Steps || !q.owner.Steps {
 `}},
