@@ -33,16 +33,14 @@ var errSetBack = errors.New("etcd was set back: restored, wiped, or another clus
 // ends a hold with contexts. TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn.)
 type hold struct {
 	// Set once, then only read.
-	m      *lockHandle
-	claim  *claim
-	place  *place
-	local  *localLine
-	caller context.Context // of the call that began it, only for the Trace
-	began  time.Time
-	most   time.Time   // end by WithMaxHold, zero if there is none
-	timer  *time.Timer // for most
-	alone  [1]*hold    // h itself
-	all    []*hold     // that begin and end together: the holds of a LockAll, or alone
+	m     *lockHandle
+	claim *claim
+	place *place
+	began time.Time
+	most  time.Time   // end by WithMaxHold, zero if there is none
+	timer *time.Timer // for most
+	alone [1]*hold    // h itself
+	all   []*hold     // that begin and end together: the holds of a LockAll, or alone
 
 	// Guarded by Session.mu.
 	depth    int                 // Locks that nest, of all Mutexes
@@ -119,10 +117,7 @@ func (p *place) checkCanBeginLocked(c *claim, now time.Time) error {
 // newHoldLocked makes the hold of c that begins at p now, where it can. The caller notes in the
 // local queue that c has it.
 func (p *place) newHoldLocked(c *claim, now time.Time) *hold {
-	h := &hold{
-		m: c.m, claim: c, place: p, local: c.local, caller: c.caller, began: now,
-		depth: 1,
-	}
+	h := &hold{m: c.m, claim: c, place: p, began: now, depth: 1}
 	h.alone[0] = h
 	h.all = h.alone[:]
 	if most := c.m.cfg.maxHold; most > 0 {
@@ -171,7 +166,7 @@ func (h *hold) warnLocked() {
 		s := h.m.s
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if n := h.local.queue.Waiting(); n > 0 && !s.leases.ClosedLocked() {
+		if n := h.place.local.queue.Waiting(); n > 0 && !s.leases.ClosedLocked() {
 			h.m.log(slog.LevelWarn, "a lost hold is not unlocked", "name", h.m.name,
 				"token", h.place.Ticket.Rev(), "waiting", n)
 		}
@@ -264,7 +259,7 @@ func (h *hold) endLocked(cause error) (endedBefore bool) {
 	default:
 		h.becomesLocked(holdGone, cause)
 		h.reportLost(cause)
-		if h.local.queue.Waiting() > 0 {
+		if h.place.local.queue.Waiting() > 0 {
 			h.warnLocked()
 		}
 	}
@@ -325,7 +320,7 @@ func (p *place) LostLocked() {
 // LeaseEndedLocked is as in queue.Owner: it ends the holds at p.
 func (p *place) LeaseEndedLocked(why error) {
 	for h := range p.holdsLocked() {
-		h.endLocked(h.lostWithLease(why))
+		h.endLocked(h.all[0].lost(why)) // of those that end together it names the first
 	}
 }
 
@@ -392,7 +387,7 @@ func (h *hold) reportLost(cause error) {
 		reason = lost.Reason
 	}
 	m, token, held := h.m, h.place.Ticket.Rev(), time.Since(h.began)
-	report(&m.s.hooks, m.cfg.trace.Lost, h.caller, LostEvent{m.name, token, held, reason})
+	report(&m.s.hooks, m.cfg.trace.Lost, h.claim.caller, LostEvent{m.name, token, held, reason})
 	m.log(slog.LevelWarn, "lock lost", "name", m.name, "token", token, "held", held,
 		"reason", bare(reason))
 }
@@ -400,7 +395,7 @@ func (h *hold) reportLost(cause error) {
 // reportAcquired reports to Trace that h has begun.
 func (h *hold) reportAcquired() {
 	c, m := h.claim, h.m
-	report(&m.s.hooks, m.cfg.trace.Acquired, h.caller, AcquiredEvent{
+	report(&m.s.hooks, m.cfg.trace.Acquired, h.claim.caller, AcquiredEvent{
 		Name: m.name, Token: h.place.Ticket.Rev(), Mode: modeOf(c.Kind),
 		Weight: max(1, int(c.Weight)), Waited: h.waited(), Ahead: c.ahead,
 	})
@@ -413,16 +408,12 @@ func (h *hold) waited() time.Duration { return h.began.Sub(h.claim.started) }
 func (h *hold) reportReleased() {
 	m, token, held := h.m, h.place.Ticket.Rev(), time.Since(h.began)
 	if !h.detached.IsZero() {
-		report(&m.s.hooks, m.cfg.trace.Detached, h.caller,
+		report(&m.s.hooks, m.cfg.trace.Detached, h.claim.caller,
 			DetachedEvent{m.name, token, held, h.detached})
 		return
 	}
-	report(&m.s.hooks, m.cfg.trace.Released, h.caller, ReleasedEvent{m.name, token, held})
+	report(&m.s.hooks, m.cfg.trace.Released, h.claim.caller, ReleasedEvent{m.name, token, held})
 }
-
-// lostWithLease is the LostError of h if its lease is over. Of the holds that end together it names
-// the first.
-func (h *hold) lostWithLease(reason error) *LostError { return h.all[0].lost(reason) }
 
 // lost is the LostError of h.
 func (h *hold) lost(reason error) *LostError {

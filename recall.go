@@ -463,7 +463,7 @@ func (c *recallState) noticeLocked(h *hold, r line.Recall, now time.Time) {
 	c.ends, c.end = ends, &RecalledError{Name: name, Token: token, By: r.By, Reason: r.Reason}
 	c.timer = time.AfterFunc(ends.Sub(now), func() { h.check() })
 	request := RecallRequest{By: r.By, Reason: r.Reason, Grace: r.Grace}
-	report(&m.s.hooks, m.cfg.trace.Recalled, h.caller, RecalledEvent{name, token, request})
+	report(&m.s.hooks, m.cfg.trace.Recalled, h.claim.caller, RecalledEvent{name, token, request})
 	m.log(slog.LevelWarn, "lock recalled", "name", name, "token", token, "by", r.By,
 		"reason", r.Reason, "grace", min(r.Grace, most))
 	h.checkLocked(now) // it may have none

@@ -2185,7 +2185,7 @@ var mutants = []mutant{
 		name: "a key that stays is left to its lease",
 		why:  "It expires by itself. But etcd's leases are longer than what is left, and count anew after an election.",
 		edits: []edit{{"release.go", `	if err == nil && r.Moves() && !r.detaches() {
-		h.local.staysLocked(h.place, r.until)
+		h.place.local.staysLocked(h.place, r.until)
 	}
 `, ``}},
 		killers: []killer{inArea("holders", "TestANameStaysTakenForItsLeastTime"), inArea("holders", "TestOnlyAShortHoldPaysForItsLeastTime")},
@@ -2194,7 +2194,7 @@ var mutants = []mutant{
 		name: "a key whose move is not confirmed goes at once",
 		why:  "Unlock has said that it is not certain. But the job has run, and runs again before its least time is over.",
 		edits: []edit{{"release.go", `	if time.Now().Before(r.until) && !r.detaches() {
-		r.h.local.staysLocked(r.h.place, r.until)
+		r.h.place.local.staysLocked(r.h.place, r.until)
 	} else {
 `, `	{
 `}},
@@ -2688,9 +2688,9 @@ var mutants = []mutant{
 		h.place.Account.ReleasedLocked()
 `, `		h.claim.leaveTurnLocked(nil)
 `},
-			{"release.go", `	if until.IsZero() && spare && (h.local.handOffLocked(h) || h.local.lingerLocked(h)) {
+			{"release.go", `	if until.IsZero() && spare && (h.place.local.handOffLocked(h) || h.place.local.lingerLocked(h)) {
 		h.place.Account.ReleasedLocked()
-`, `	if until.IsZero() && spare && (h.local.handOffLocked(h) || h.local.lingerLocked(h)) {
+`, `	if until.IsZero() && spare && (h.place.local.handOffLocked(h) || h.place.local.lingerLocked(h)) {
 `},
 			{"release.go", `	r := &release{h: h, until: until}
 `, `	h.place.Account.ReleaseLocked()
