@@ -67,7 +67,7 @@ func (h *Hold) Unlock(ctx context.Context) error {
 			o.depth--
 		}
 	}
-	return h.hold.unlockLocked(ctx)
+	return h.hold.leaveLocked(ctx, ErrUnlocked)
 }
 
 // Detach is [Mutex.Detach] of a Hold. It is for exclusive holds of one name: for a read, permits,

@@ -276,7 +276,7 @@ func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 	if m.depth == 0 {
 		m.hold = nil
 	}
-	return h.unlockLocked(ctx)
+	return h.leaveLocked(ctx, ErrUnlocked)
 }
 
 // Detach ends the hold here without giving the lock back: another process, or this one after a

@@ -58,8 +58,11 @@ func (r RecallRequest) line(id string) line.Recall {
 // get a lock back from several holders (readers of several Sessions, permits) recall each of them.
 func Recall(ctx context.Context, kv clientv3.KV, c Contender, r RecallRequest) error {
 	request := r.line(uuid.NewString())
-	if err := checkRecall(ctx, kv, c, request); err != nil {
+	if err := checkContender(ctx, kv, "recall", c); err != nil {
 		return err
+	}
+	if err := request.Check(); err != nil {
+		return failed("recall", c.Name, err)
 	}
 	resp, err := kv.Get(ctx, c.Key)
 	if err != nil {
@@ -107,21 +110,6 @@ func writeRecall(
 		}
 		read = then
 	}
-}
-
-// checkRecall returns an error if an argument of Recall is wrong.
-func checkRecall(ctx context.Context, kv clientv3.KV, c Contender, request line.Recall) error {
-	if err := checkAdmin(ctx, kv, "recall", c.Name); err != nil {
-		return err
-	}
-	if c.Key == "" || c.Token <= 0 {
-		return fmt.Errorf("etcdlock: recall: not a contender: key %s, token %d",
-			excerpt(c.Key, 2*maxNameLen), c.Token)
-	}
-	if err := request.Check(); err != nil {
-		return failed("recall", c.Name, err)
-	}
-	return nil
 }
 
 // WithRecall makes holds listen to [Recall]: [RecallFrom] tells that they are asked to end, and

@@ -24,10 +24,8 @@ type release struct {
 	until  time.Time // until when the key stays, by WithMinHold or Detach; zero if it goes now
 }
 
-// unlockLocked is one Unlock of h, which has had as many Locks at least. It unlocks mu.
-func (h *hold) unlockLocked(ctx context.Context) error { return h.leaveLocked(ctx, ErrUnlocked) }
-
-// leaveLocked is unlockLocked, for the cause of the contexts' end.
+// leaveLocked is one Unlock of h, which has had as many Locks at least, or its Detach. It ends the
+// contexts with a cause. It unlocks mu.
 func (h *hold) leaveLocked(ctx context.Context, cause error) error {
 	s := h.m.s
 	h.depth--

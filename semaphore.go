@@ -63,19 +63,6 @@ func NewSemaphore(
 	return &Semaphore{m: m}, nil
 }
 
-// newSemaphore is Session.Semaphore.
-func newSemaphore(s *session, name string, limit int, opts ...Option) (*Semaphore, error) {
-	if err := checkLimit(name, limit); err != nil {
-		return nil, err
-	}
-	m, err := newMutex(s, name, forSemaphore, opts)
-	if err != nil {
-		return nil, err
-	}
-	m.limit = uint16(limit)
-	return &Semaphore{m: m}, nil
-}
-
 func checkLimit(name string, limit int) error {
 	if limit < 1 || limit > mostPermits {
 		return fmt.Errorf("etcdlock: semaphore %s: limit %d: must be 1 to %d",

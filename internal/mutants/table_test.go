@@ -118,6 +118,9 @@ var mutants = []mutant{
 		name: "contexts end by their timer only",
 		why:  "Programs check a context often, the clock costs time, and there is a timer. But after a pause of the process the timer has not run yet (rule 2).",
 		edits: []edit{{"context.go", `func (c *holdContext) check() {
+	if c.Context.Err() != nil {
+		return
+	}
 	if cause := c.hold.check(); cause != nil {
 		c.end(cause)
 	}
