@@ -46,7 +46,6 @@ func lineAtLocked(s *session, at, name string) *localLine {
 		s.sweepAt = max(minSweep, 2*len(s.lines))
 	}
 	n := &localLine{s: s, ahead: line.None}
-	n.asking.of = n
 	n.Init(s.keys, name, n)
 	s.lines[at] = n
 	return n
@@ -314,7 +313,7 @@ func (all *markedLines) SettleLocked() {
 	for n := all.last; n != nil; n = all.last {
 		n.marked, n.markedNext, all.last = false, nil, n.markedNext
 		n.admitLocked()
-		n.asking.askLocked()
+		n.asking.askLocked(n)
 	}
 }
 

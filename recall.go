@@ -172,8 +172,7 @@ const (
 // An asking is what the waits of a local line ask of the contenders that hold before them.
 // Session.mu guards it.
 type asking struct {
-	of  *localLine // set once
-	may bool       // a claim that asks has come, and may wait
+	may bool // a claim that asks has come, and may wait
 	*requests
 }
 
@@ -216,11 +215,11 @@ func (r *requests) isNewsLocked(e line.Entry, grace time.Duration) bool {
 
 // askLocked asks the contenders that hold before the waits, if a wait asks and there is news. It
 // tells the holds of the Session itself, and the other ones in the background.
-func (a *asking) askLocked() {
+func (a *asking) askLocked(n *localLine) {
 	if !a.may {
 		return
 	}
-	n, asker := a.of, a.askerLocked()
+	asker := a.askerLocked(n)
 	if a.requests != nil && (!a.may || a.epoch != n.s.etcd.Epoch()) {
 		n.s.mu.After(a.stop)
 		a.requests = nil
@@ -260,9 +259,9 @@ func (a *asking) askLocked() {
 // askerLocked is the wait that asks with the shortest grace, nil if none asks. It leaves out reads
 // and permits that come, and may get their turn beside the holds of their Session: etcd, or a
 // watch, has to tell first. (TestAReadThatJoinsAsksNobody.)
-func (a *asking) askerLocked() (asker *claim) {
+func (a *asking) askerLocked(n *localLine) (asker *claim) {
 	a.may = false
-	n, first := a.of, a.of.queue.First()
+	first := n.queue.First()
 	comes := first != nil && !first.Value.exclusive() &&
 		n.admissionLocked(first.Value.Kind, first.Early()) != mustQueue
 	for c := range n.queue.All() {
