@@ -36,8 +36,7 @@ func (a call) lock(ctx context.Context) (*hold, error) {
 	h, err := a.acquire(ctx)
 	if err != nil {
 		for _, c := range a {
-			t := c.m.trace()
-			report(t.hooks, t.GaveUp, ctx,
+			report(&c.m.s.hooks, c.m.cfg.trace.GaveUp, ctx,
 				GaveUpEvent{c.m.name, time.Since(c.started), c.ahead, err})
 		}
 	}
@@ -426,8 +425,8 @@ func (c *claim) tellQueued() {
 
 // reportQueued reports to Trace that c waits behind others.
 func (c *claim) reportQueued(holder Contender) {
-	t := c.m.trace()
-	report(t.hooks, t.Queued, c.caller, QueuedEvent{c.m.name, c.ahead, holder})
+	m := c.m
+	report(&m.s.hooks, m.cfg.trace.Queued, c.caller, QueuedEvent{m.name, c.ahead, holder})
 }
 
 // begin is beginLocked for callers that do not hold mu.

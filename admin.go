@@ -94,12 +94,8 @@ func (c Contender) label() string {
 // believe that they hold the lock, and only the fencing token protects. After an error the key
 // may or may not be there: call Break again.
 func Break(ctx context.Context, kv clientv3.KV, c Contender) error {
-	if err := checkAdmin(ctx, kv, "break", c.Name); err != nil {
+	if err := checkContender(ctx, kv, "break", c); err != nil {
 		return err
-	}
-	if c.Key == "" || c.Token <= 0 {
-		return fmt.Errorf("etcdlock: break: not a contender: key %s, token %d",
-			excerpt(c.Key, 2*maxNameLen), c.Token)
 	}
 	_, err := kv.Txn(ctx).
 		If(clientv3.Compare(clientv3.CreateRevision(c.Key), "=", c.Token)).
@@ -107,6 +103,18 @@ func Break(ctx context.Context, kv clientv3.KV, c Contender) error {
 		Commit()
 	if err != nil {
 		return failed("break", c.Name, err)
+	}
+	return nil
+}
+
+// checkContender returns an error if call op was given what it cannot use, or c is no contender.
+func checkContender(ctx context.Context, kv clientv3.KV, op string, c Contender) error {
+	if err := checkAdmin(ctx, kv, op, c.Name); err != nil {
+		return err
+	}
+	if c.Key == "" || c.Token <= 0 {
+		return fmt.Errorf("etcdlock: %s: not a contender: key %s, token %d",
+			op, excerpt(c.Key, 2*maxNameLen), c.Token)
 	}
 	return nil
 }

@@ -13,9 +13,8 @@ import (
 // A claim is one call of Lock or TryLock, of RLock or TryRLock, or of Acquire or TryAcquire.
 type claim struct {
 	// Set once, then only read.
-	m        *lockHandle
-	kind     line.Kind
-	permit   permit     // if it is of that kind
+	m *lockHandle
+	line.Shape
 	together bool       // it is one of the claims of a LockAll; see lockall.go
 	adopts   line.Entry // the key that it adopts, on the lease where that waits; mostly none
 	local    *localLine
@@ -39,37 +38,25 @@ type claim struct {
 
 // A request is what a call asks for.
 type request struct {
-	m      *lockHandle
-	kind   line.Kind
-	permit permit // if it is of that kind
-	try    bool
+	m *lockHandle
+	line.Shape
+	try bool
 }
-
-// A permit is what is asked for: n of a limit.
-type permit struct{ weight, limit uint16 }
-
-// held is the weight as users see it: 1 for what is no permit.
-func (p permit) held() int { return max(1, int(p.weight)) }
 
 // newClaim is a claim of a call that has started. It is in no queue yet.
 func (w request) newClaim(caller context.Context, started time.Time) *claim {
-	c := &claim{m: w.m, kind: w.kind, permit: w.permit, caller: caller, started: started}
+	c := &claim{m: w.m, Shape: w.Shape, caller: caller, started: started}
 	c.Try, c.Asks = w.try, w.m.cfg.ask != nil && !w.try
 	c.alone[0] = c
-	c.waiter.Value, c.waiter.Shares, c.waiter.Steps = c, w.kind == line.Read, w.kind == line.Permit
+	c.waiter.Value, c.waiter.Shares, c.waiter.Steps = c, w.Kind == line.Read, w.Kind == line.Permit
 	return c
 }
 
-// shape is what c's keys tell of it.
-func (c *claim) shape() line.Shape {
-	return line.Shape{Kind: c.kind, Weight: c.permit.weight, Limit: c.permit.limit}
-}
-
 // exclusive reports whether c is of Lock or TryLock.
-func (c *claim) exclusive() bool { return c.kind == line.Exclusive }
+func (c *claim) exclusive() bool { return c.Kind == line.Exclusive }
 
 // reads reports whether c is of RLock or TryRLock.
-func (c *claim) reads() bool { return c.kind == line.Read }
+func (c *claim) reads() bool { return c.Kind == line.Read }
 
 // lostLocked reports whether c has a hold that is lost and not unlocked.
 func (c *claim) lostLocked() bool { return c.hold != nil && c.hold.lossLocked() != nil }
@@ -82,7 +69,7 @@ func (c *claim) contenderLocked() Contender {
 		return c.place.contender()
 	}
 	who := c.m.contender()
-	who.Mode = modeOf(c.kind)
+	who.Mode = modeOf(c.Kind)
 	return who
 }
 
@@ -101,9 +88,9 @@ const (
 func (c *claim) wayInLocked() wayIn {
 	n := c.local
 	beside := n.queue.State() == turn.Taken && n.queue.Waiting() == 0 &&
-		n.admissionLocked(c.kind, false) == admitted
+		n.admissionLocked(c.Kind, false) == admitted
 	switch p := n.queue.Lingering(); {
-	case beside && c.kind == line.Permit:
+	case beside && c.Kind == line.Permit:
 		return steps
 	case beside:
 		return joins

@@ -48,7 +48,7 @@ func (m *Mutex) Close(ctx context.Context) error {
 		case <-underWay.done:
 			return underWay.err
 		case <-ctx.Done():
-			return unconfirmed(m.name, context.Cause(ctx))
+			return failed("unlock", m.name, ErrUnconfirmed, context.Cause(ctx))
 		}
 	case m.closed:
 		s.mu.Unlock()
@@ -138,7 +138,7 @@ func (m *Mutex) free(ctx context.Context, holds []closedHold, given *place) erro
 		return nil
 	}
 	if err := given.AwaitRemoved(ctx); err != nil {
-		return unconfirmed(m.name, err)
+		return failed("unlock", m.name, ErrUnconfirmed, err)
 	}
 	return nil
 }

@@ -70,6 +70,9 @@ func (c *holdContext) end(cause error) {
 
 // check ends c if its hold has ended.
 func (c *holdContext) check() {
+	if c.Context.Err() != nil {
+		return
+	}
 	if cause := c.hold.check(); cause != nil {
 		c.end(cause)
 	}
@@ -77,17 +80,13 @@ func (c *holdContext) check() {
 
 // Err is as in context.Context.
 func (c *holdContext) Err() error {
-	if c.Context.Err() == nil {
-		c.check()
-	}
+	c.check()
 	return c.Context.Err()
 }
 
 // Done is as in context.Context.
 func (c *holdContext) Done() <-chan struct{} {
-	if c.Context.Err() == nil {
-		c.check()
-	}
+	c.check()
 	return c.Context.Done()
 }
 
@@ -96,9 +95,7 @@ func (c *holdContext) Value(key any) any {
 	if key == (holdKey{}) {
 		return c
 	}
-	if c.Context.Err() == nil {
-		c.check()
-	}
+	c.check()
 	return c.Context.Value(key)
 }
 

@@ -321,11 +321,6 @@ func closeUnconfirmed(why error) error {
 	}
 }
 
-// unconfirmed is the error of an Unlock if etcd did not confirm it in time.
-func unconfirmed(name string, reasons ...error) error {
-	return failed("unlock", name, append([]error{ErrUnconfirmed}, reasons...)...)
-}
-
 // leaseError is the error for why a lease has ended. answer is what etcd has answered, and may be
 // nil.
 func leaseError(r lease.Reason, answer error) error {

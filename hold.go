@@ -33,16 +33,14 @@ var errSetBack = errors.New("etcd was set back: restored, wiped, or another clus
 // ends a hold with contexts. TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn.)
 type hold struct {
 	// Set once, then only read.
-	m      *lockHandle
-	claim  *claim
-	place  *place
-	local  *localLine
-	caller context.Context // of the call that began it, only for the Trace
-	began  time.Time
-	most   time.Time   // end by WithMaxHold, zero if there is none
-	timer  *time.Timer // for most
-	alone  [1]*hold    // h itself
-	all    []*hold     // that begin and end together: the holds of a LockAll, or alone
+	m     *lockHandle
+	claim *claim
+	place *place
+	began time.Time
+	most  time.Time   // end by WithMaxHold, zero if there is none
+	timer *time.Timer // for most
+	alone [1]*hold    // h itself
+	all   []*hold     // that begin and end together: the holds of a LockAll, or alone
 
 	// Guarded by Session.mu.
 	depth    int                 // Locks that nest, of all Mutexes
@@ -119,10 +117,7 @@ func (p *place) checkCanBeginLocked(c *claim, now time.Time) error {
 // newHoldLocked makes the hold of c that begins at p now, where it can. The caller notes in the
 // local queue that c has it.
 func (p *place) newHoldLocked(c *claim, now time.Time) *hold {
-	h := &hold{
-		m: c.m, claim: c, place: p, local: c.local, caller: c.caller, began: now,
-		depth: 1,
-	}
+	h := &hold{m: c.m, claim: c, place: p, began: now, depth: 1}
 	h.alone[0] = h
 	h.all = h.alone[:]
 	if most := c.m.cfg.maxHold; most > 0 {
@@ -171,7 +166,7 @@ func (h *hold) warnLocked() {
 		s := h.m.s
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if n := h.local.queue.Waiting(); n > 0 && !s.leases.ClosedLocked() {
+		if n := h.place.local.queue.Waiting(); n > 0 && !s.leases.ClosedLocked() {
 			h.m.log(slog.LevelWarn, "a lost hold is not unlocked", "name", h.m.name,
 				"token", h.place.Ticket.Rev(), "waiting", n)
 		}
@@ -185,13 +180,28 @@ func (p *place) clearLocked() {
 	}
 }
 
-// deadlineLocked is the time until which h is certain.
-func (h *hold) deadlineLocked() time.Time {
-	until := h.place.Lease.UntilLocked()
+// facts are what is true of a hold at a time. The zero facts say that it has ended.
+type facts struct {
+	token       int64
+	key         string
+	ttl, margin time.Duration
+	deadline    time.Time // until when it is certain
+}
+
+// factsLocked are the facts of h now, which may be nil.
+func (h *hold) factsLocked() facts {
+	if h == nil || h.checkLocked(time.Now()) != nil {
+		return facts{}
+	}
+	p := h.place
+	until := p.Lease.UntilLocked()
 	if !h.most.IsZero() && h.most.Before(until) {
 		until = h.most
 	}
-	return h.recall.cappedLocked(until)
+	return facts{
+		token: p.Ticket.Rev(), key: p.Ticket.Key, deadline: h.recall.cappedLocked(until),
+		ttl: p.Lease.TTL, margin: h.m.s.cfg.marginOf(p.Lease.TTL),
+	}
 }
 
 // check ends h if its time has passed, and returns why it ended, or nil while it is
@@ -249,7 +259,7 @@ func (h *hold) endLocked(cause error) (endedBefore bool) {
 	default:
 		h.becomesLocked(holdGone, cause)
 		h.reportLost(cause)
-		if h.local.queue.Waiting() > 0 {
+		if h.place.local.queue.Waiting() > 0 {
 			h.warnLocked()
 		}
 	}
@@ -310,7 +320,7 @@ func (p *place) LostLocked() {
 // LeaseEndedLocked is as in queue.Owner: it ends the holds at p.
 func (p *place) LeaseEndedLocked(why error) {
 	for h := range p.holdsLocked() {
-		h.endLocked(h.lostWithLease(why))
+		h.endLocked(h.all[0].lost(why)) // of those that end together it names the first
 	}
 }
 
@@ -377,18 +387,17 @@ func (h *hold) reportLost(cause error) {
 		reason = lost.Reason
 	}
 	m, token, held := h.m, h.place.Ticket.Rev(), time.Since(h.began)
-	t := m.trace()
-	report(t.hooks, t.Lost, h.caller, LostEvent{m.name, token, held, reason})
+	report(&m.s.hooks, m.cfg.trace.Lost, h.claim.caller, LostEvent{m.name, token, held, reason})
 	m.log(slog.LevelWarn, "lock lost", "name", m.name, "token", token, "held", held,
 		"reason", bare(reason))
 }
 
 // reportAcquired reports to Trace that h has begun.
 func (h *hold) reportAcquired() {
-	c, t := h.claim, h.m.trace()
-	report(t.hooks, t.Acquired, h.caller, AcquiredEvent{
-		Name: h.m.name, Token: h.place.Ticket.Rev(), Mode: modeOf(c.kind), Weight: c.permit.held(),
-		Waited: h.waited(), Ahead: c.ahead,
+	c, m := h.claim, h.m
+	report(&m.s.hooks, m.cfg.trace.Acquired, h.claim.caller, AcquiredEvent{
+		Name: m.name, Token: h.place.Ticket.Rev(), Mode: modeOf(c.Kind),
+		Weight: max(1, int(c.Weight)), Waited: h.waited(), Ahead: c.ahead,
 	})
 }
 
@@ -397,19 +406,14 @@ func (h *hold) waited() time.Duration { return h.began.Sub(h.claim.started) }
 
 // reportReleased reports to Trace that h has ended without a loss.
 func (h *hold) reportReleased() {
-	t := h.m.trace()
+	m, token, held := h.m, h.place.Ticket.Rev(), time.Since(h.began)
 	if !h.detached.IsZero() {
-		report(t.hooks, t.Detached, h.caller,
-			DetachedEvent{h.m.name, h.place.Ticket.Rev(), time.Since(h.began), h.detached})
+		report(&m.s.hooks, m.cfg.trace.Detached, h.claim.caller,
+			DetachedEvent{m.name, token, held, h.detached})
 		return
 	}
-	report(t.hooks, t.Released, h.caller,
-		ReleasedEvent{h.m.name, h.place.Ticket.Rev(), time.Since(h.began)})
+	report(&m.s.hooks, m.cfg.trace.Released, h.claim.caller, ReleasedEvent{m.name, token, held})
 }
-
-// lostWithLease is the LostError of h if its lease is over. Of the holds that end together it names
-// the first.
-func (h *hold) lostWithLease(reason error) *LostError { return h.all[0].lost(reason) }
 
 // lost is the LostError of h.
 func (h *hold) lost(reason error) *LostError {

@@ -67,7 +67,7 @@ func (h *Hold) Unlock(ctx context.Context) error {
 			o.depth--
 		}
 	}
-	return h.hold.unlockLocked(ctx)
+	return h.hold.leaveLocked(ctx, ErrUnlocked)
 }
 
 // Detach is [Mutex.Detach] of a Hold. It is for exclusive holds of one name: for a read, permits,
@@ -131,22 +131,14 @@ func (h *Hold) Context(parent context.Context) context.Context {
 // may share, and of all keys of several names. See [RWMutex] for how to use the token of a read,
 // and [Semaphore] for the token of permits. It is 0 once the hold has ended: after Unlock or Close,
 // a loss, or the grace of a recall.
-func (h *Hold) Token() int64 {
-	var token int64
-	h.whole(func(h *hold) { token = h.place.Ticket.Rev() })
-	return token
-}
+func (h *Hold) Token() int64 { return h.facts().token }
 
 // Held is [Mutex.Held]: it reports whether [Hold.Token] is not 0.
 func (h *Hold) Held() bool { return h.Token() != 0 }
 
 // Key returns the etcd key of the hold, of several names that of the first. It is "" once the hold
 // has ended.
-func (h *Hold) Key() string {
-	var key string
-	h.whole(func(h *hold) { key = h.place.Ticket.Key })
-	return key
-}
+func (h *Hold) Key() string { return h.facts().key }
 
 // Names returns the names that are, or were, held: one, or those of the LockAll in its order.
 func (h *Hold) Names() []string {
@@ -171,26 +163,14 @@ func (h *Hold) parts() []*hold {
 }
 
 // TTL is [Mutex.TTL]. It is 0 once the hold has ended.
-func (h *Hold) TTL() time.Duration {
-	var ttl time.Duration
-	h.whole(func(h *hold) { ttl = h.place.Lease.TTL })
-	return ttl
-}
+func (h *Hold) TTL() time.Duration { return h.facts().ttl }
 
 // SafetyMargin is [Mutex.SafetyMargin]. It is 0 once the hold has ended.
-func (h *Hold) SafetyMargin() time.Duration {
-	var margin time.Duration
-	h.whole(func(h *hold) { margin = h.m.s.cfg.marginOf(h.place.Lease.TTL) })
-	return margin
-}
+func (h *Hold) SafetyMargin() time.Duration { return h.facts().margin }
 
 // Deadline returns the time until which the hold is certain without another renewal, as
 // [Mutex.Deadline] does. It is the zero time once the hold has ended.
-func (h *Hold) Deadline() time.Time {
-	var deadline time.Time
-	h.whole(func(h *hold) { deadline = h.deadlineLocked() })
-	return deadline
-}
+func (h *Hold) Deadline() time.Time { return h.facts().deadline }
 
 // IsOwner returns one comparison per held name, for the If of an etcd transaction. All of them are
 // true only while the keys of this very hold exist, whatever clocks say. (Readers of one Session
@@ -201,15 +181,14 @@ func (h *Hold) IsOwner() []clientv3.Cmp {
 		return []clientv3.Cmp{(*Mutex)(nil).IsOwner()}
 	}
 	var owner []clientv3.Cmp
-	parts := h.parts()
-	for _, h := range parts {
-		owner = append(owner, h.m.notOwner())
-	}
-	h.whole(func(*hold) {
-		for i, h := range parts {
-			owner[i] = h.place.Ticket.Exists()
+	held := h.Held()
+	for _, h := range h.parts() {
+		if held {
+			owner = append(owner, h.place.Ticket.Exists())
+		} else {
+			owner = append(owner, h.m.notOwner())
 		}
-	})
+	}
 	return owner
 }
 
@@ -270,14 +249,15 @@ func setInfo(ctx context.Context, name, info string, holds []*hold) error {
 	return failed(op, name, reasons...)
 }
 
-// whole calls f, with mu held, if the hold has not ended.
-func (h *Hold) whole(f func(*hold)) {
+// facts are those of the hold that h is of, until h is unlocked.
+func (h *Hold) facts() facts {
 	if h == nil || h.hold == nil {
-		return
+		return facts{}
 	}
 	h.m.s.mu.Lock()
 	defer h.m.s.mu.Unlock()
-	if !h.over && h.hold.checkLocked(time.Now()) == nil {
-		f(h.hold)
+	if h.over {
+		return facts{}
 	}
+	return h.hold.factsLocked()
 }

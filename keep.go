@@ -7,22 +7,13 @@ import (
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
-// A keeping is what a local line has of keys that its Session keeps: for the next of its
-// goroutines, or for its next hold.
-type keeping struct {
-	of  *localLine
-	due *time.Timer // calls lingered; nil before a key lingers
-
-	stays *time.Timer // removes the key that has outlasted its hold, by WithMinHold; nil before one does
-}
-
 // handOffLocked gives the key of h, which has ended whole, to the next waiter in the local line,
 // unless the contenders behind the key have waited for long enough; see WithHandoff.
-func (k *keeping) handOffLocked(h *hold) bool {
-	n := k.of
+func (n *localLine) handOffLocked(h *hold) bool {
 	p, most := h.place, h.m.cfg.handoff
 	first := n.queue.First()
-	if most == 0 || first == nil || !first.Value.exclusive() || first.Value.together || !h.claim.exclusive() ||
+	if most == 0 || !h.claim.exclusive() ||
+		first == nil || !first.Value.exclusive() || first.Value.together ||
 		!p.tellsOf(first.Value) || !p.LastsLocked() {
 		return false
 	}
@@ -41,8 +32,7 @@ func (k *keeping) handOffLocked(h *hold) bool {
 //
 // Invariant: a new claim takes over the key that lingers, or finds it given up; and the key is
 // given up once a view shows other keys in line, or there is no view.
-func (k *keeping) lingerLocked(h *hold) bool {
-	n := k.of
+func (n *localLine) lingerLocked(h *hold) bool {
 	p, linger := h.place, h.m.cfg.linger
 	if linger == 0 || h.m.closed || !h.claim.exclusive() || n.queue.Waiting() > 0 ||
 		!p.tellsOf(h.claim) || !p.LastsLocked() {
@@ -60,8 +50,7 @@ func (k *keeping) lingerLocked(h *hold) bool {
 }
 
 // setDueLocked makes the timer call lingered after a while, and no longer at an earlier time.
-func (k *keeping) setDueLocked(after time.Duration) {
-	n := k.of
+func (n *localLine) setDueLocked(after time.Duration) {
 	if n.due != nil {
 		n.due.Stop()
 	}
@@ -69,8 +58,7 @@ func (k *keeping) setDueLocked(after time.Duration) {
 }
 
 // lingered gives up the key that lingers if its time is over.
-func (k *keeping) lingered() {
-	n := k.of
+func (n *localLine) lingered() {
 	n.s.mu.Lock()
 	defer n.s.mu.Unlock()
 	switch over, again := n.queue.Due(time.Now()); {
@@ -81,13 +69,12 @@ func (k *keeping) lingered() {
 	}
 }
 
-// staysLocked has the key of p, whose release is over, removed when its time is over. It is on a lease
-// of its own by then, or, if etcd has not confirmed that, perhaps on the Session's.
+// staysLocked has the key of p, whose release is over, removed when its time is over, by WithMinHold.
+// It is on a lease of its own by then, or, if etcd has not confirmed that, perhaps on the Session's.
 //
 // The key goes at that time though its lease may last for longer: etcd counts in seconds, and
 // anew when it has elected a leader.
-func (k *keeping) staysLocked(p *place, until time.Time) {
-	n := k.of
+func (n *localLine) staysLocked(p *place, until time.Time) {
 	if n.s.leases.ClosedLocked() {
 		return // Close leaves no timer behind
 	}
@@ -108,8 +95,7 @@ func (k *keeping) staysLocked(p *place, until time.Time) {
 }
 
 // LingersLocked is as in queue.Local.
-func (k *keeping) LingersLocked() bool {
-	n := k.of
+func (n *localLine) LingersLocked() bool {
 	h := n.holdLocked()
 	return n.queue.Lingering() != nil ||
 		h != nil && h.state == holdWhole && h.m.cfg.linger > 0 && h.claim.exclusive() &&
@@ -117,8 +103,7 @@ func (k *keeping) LingersLocked() bool {
 }
 
 // LingeringLocked is as in queue.Local.
-func (k *keeping) LingeringLocked() *queue.Place {
-	n := k.of
+func (n *localLine) LingeringLocked() *queue.Place {
 	if p := n.queue.Lingering(); p != nil {
 		return &p.Place
 	}
@@ -126,8 +111,7 @@ func (k *keeping) LingeringLocked() *queue.Place {
 }
 
 // GiveWayLocked is as in queue.Local.
-func (k *keeping) GiveWayLocked() {
-	n := k.of
+func (n *localLine) GiveWayLocked() {
 	if n.queue.Lingering() != nil {
 		p := n.queue.Yield()
 		p.Spare = true

@@ -109,8 +109,7 @@ func panicked(p any) error {
 // traceLed reports that a term is over. If its context has ended with the caller's, or fn has ended
 // Lead, that is no failure.
 func (m candidate) traceLed(ctx context.Context, token int64, took time.Duration, err error) {
-	t := m.trace()
-	report(t.hooks, t.Led, ctx, LedEvent{m.name, token, took, err})
+	report(&m.s.hooks, m.cfg.trace.Led, ctx, LedEvent{m.name, token, took, err})
 	ends := ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)))
 	if err == nil || ends || errors.Is(err, ErrStopLeading) {
 		return

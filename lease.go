@@ -62,7 +62,15 @@ func (s *Session) RWMutex(name string, opts ...Option) (*RWMutex, error) {
 // Semaphore returns a Semaphore for name on the Session's lease, as [Session.Mutex] returns a
 // Mutex.
 func (s *Session) Semaphore(name string, limit int, opts ...Option) (*Semaphore, error) {
-	return newSemaphore(s.inner(), name, limit, opts...)
+	if err := checkLimit(name, limit); err != nil {
+		return nil, err
+	}
+	m, err := newMutex(s.inner(), name, forSemaphore, opts)
+	if err != nil {
+		return nil, err
+	}
+	m.limit = uint16(limit)
+	return &Semaphore{m: m}, nil
 }
 
 // Lock is [Mutex.Lock] of a name, for names that come with the work: the article that is sold, the

@@ -1,10 +1,12 @@
 package etcdlock
 
 import (
+	"errors"
 	"time"
 
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/queue"
+	"github.com/etcdlock/etcdlock/internal/ticket"
 	"github.com/etcdlock/etcdlock/internal/turn"
 )
 
@@ -12,12 +14,15 @@ import (
 // owner has a place in etcd's line, and what it knows about that line. Session.mu guards it.
 type localLine struct {
 	queue.Line // etcd's line, as it is known
-	keeping
-	s      *session
-	queue  turn.Queue[*claim, *place]
-	ahead  line.Ahead // before the last place, if it was given up without a hold
-	tries  int        // claims in the queue that wait for no other contender
-	asking asking
+	s          *session
+	queue      turn.Queue[*claim, *place]
+	ahead      line.Ahead // before the last place, if it was given up without a hold
+	tries      int        // claims in the queue that wait for no other contender
+	asking     asking
+
+	// Of keys that the Session keeps; see keep.go.
+	due   *time.Timer // calls lingered; nil before a key lingers
+	stays *time.Timer // removes the key that has outlasted its hold; nil before one does
 
 	marked     bool       // its admission follows at the Unlock
 	markedNext *localLine // the one that was marked before it
@@ -41,7 +46,6 @@ func lineAtLocked(s *session, at, name string) *localLine {
 		s.sweepAt = max(minSweep, 2*len(s.lines))
 	}
 	n := &localLine{s: s, ahead: line.None}
-	n.keeping.of, n.asking.of = n, n
 	n.Init(s.keys, name, n)
 	s.lines[at] = n
 	return n
@@ -86,7 +90,7 @@ func (n *localLine) lockedErrorLocked(w *turn.Waiter[*claim]) *LockedError {
 		h.checkLocked(time.Now())
 	}
 	owner := n.queue.Owner()
-	if owner.kind == line.Permit {
+	if owner.Kind == line.Permit {
 		e.Ahead += n.queue.Sharing() // each has a key
 	}
 	onItsWay := owner.place == nil || owner.place.Ticket.Rev() == 0
@@ -148,7 +152,7 @@ func (n *localLine) nextLocked() *place {
 func (n *localLine) passTurnLocked(put *place) {
 	next, ok := n.queue.Pass()
 	n.MarkLocked()
-	if put != nil && (!ok || next.shape() != line.ShapeOf(put.Ticket.Key) ||
+	if put != nil && (!ok || next.Shape != line.ShapeOf(put.Ticket.Key) ||
 		!next.reads() && !put.tellsOf(next) || next.Try || next.together) {
 		put.AbandonLocked(false)
 		put = nil
@@ -167,4 +171,227 @@ func (n *localLine) cancelLocked(m *lockHandle) {
 			c.m.s.mu.After(func() { cancel(errWaitClosed) })
 		}
 	}
+}
+
+// A cohort is the reads of one Session that share a key, and the turn of their local line. The
+// first read has put the key. Other reads join it:
+//
+//   - when the hold begins, the reads that were right behind it in the local line as it was about
+//     to put the key: they came before the put, so they overtake no contender;
+//   - later, a read that comes while the key lasts and the local line has no waiter, if a watch
+//     shows that no exclusive contender stands in etcd's line. Otherwise it waits for its turn.
+//
+// So a writer waits only for reads that began before it came, and for the time of one event.
+//
+// Invariant: to join is safe at any moment at which the Session's mutex is held, the ticket is
+// Held, and the lease is trusted: from the release or the removal on, which begin under the mutex,
+// the ticket is Leaving. An exclusive contender that came to etcd's line in between waits for the
+// key, so the watch is asked for the sake of order, and may be late. (Do not join a key whose lease
+// does not last: it would end with the next renewal that is late.
+// TestNobodyJoinsAKeyWhoseLeaseDoesNotLast.)
+//
+// Invariant: the key stays while a hold at it is whole, or has ended whole and is being freed
+// (place.Refs). The last of these releases it, or has it removed. The turn stays with the Session
+// until all its holds are unlocked, lost or not. (Do not release for one of several.
+// TestAWriterWaitsForEveryReaderOfItsSession.)
+//
+// What becomes of reads that come, by what has happened to the owner of the turn:
+//
+//	it puts the key        they wait in the local line, TryRLock too: etcd decides
+//	it waits in etcd's     they wait; TryRLock is refused
+//	 line                  it gives up: the next read, if it came before the put, goes on
+//	                       waiting at its place
+//	it holds               they join, or wait: for the watch, or for their turn
+//	it has unlocked, and   it goes; one of the reads that hold owns the turn
+//	 other reads hold
+//	the last one unlocks   they wait: they take a place of their own
+//	it is recalled         they wait; a hold that listens goes on for its grace
+//	its key is lost        the cohort has lost it; they wait until all its holds are unlocked
+//
+// A key that reads hold is not handed off, nor does it linger: to join does more.
+
+// Permits have each a key of their own. The permits of a Session keep the order of their calls: one
+// of them at a time puts its key and waits in etcd's line, and owns the turn of the local line; the
+// permits that hold have the turn beside it. So a Session has at most one key of a name that waits,
+// and the next one is put when the one before holds, or has gone.
+//
+// Invariant: a permit that has the turn beside the owner holds, or has lost its hold and not
+// unlocked. (Do not let the next one put its key as soon as the one before stands in line. A large
+// one would be overtaken if it has to queue anew. TestPermitsOfASessionKeepTheirOrder.)
+//
+// An exclusive claim, or a read, that comes later waits in the local line until all claims that
+// have the turn have unlocked, and permits that come after that wait behind it.
+
+// An admission is what becomes of a claim that reads, or wants permits, where other claims have the
+// turn.
+type admission int
+
+const (
+	admitted  admission = iota // it has the turn beside them
+	undecided                  // etcd has to tell first
+	mustQueue                  // it waits for their turn to end
+)
+
+// admissionLocked is the admission of a claim of a kind: the first waiter, or a new claim where
+// there is no waiter. early says that it came before the key was put.
+func (n *localLine) admissionLocked(kind line.Kind, early bool) admission {
+	switch owner := n.queue.Owner(); {
+	case owner == nil || owner.Kind != kind || kind == line.Exclusive:
+		return mustQueue
+	case kind == line.Permit:
+		return leavesRoomLocked(owner)
+	default:
+		return n.admissionOfReadLocked(owner, early)
+	}
+}
+
+// admissionOfReadLocked is the admission of a read, where the owner reads or is about to, at the
+// owner's place.
+func (n *localLine) admissionOfReadLocked(owner *claim, early bool) admission {
+	p := owner.place
+	lost := p != nil && (p.Ticket.Lost() || p.GivenUpLocked() || p.Ticket.State() == ticket.Removed)
+	switch {
+	case p == nil, lost && owner.hold == nil: // it queues anew, or gives up
+		return undecided
+	case lost, // the holds that have lost it are yet to be unlocked
+		p.Recall != nil, // (Do not join. TestNobodyJoinsARecalledCohort.)
+		p.waitsLocked():
+		return mustQueue
+	case p.Ticket.State() != ticket.Held: // its put is under way, or its release
+		return undecided
+	case early:
+		return admitted
+	case !p.Lease.ServesLocked():
+		return mustQueue
+	case !p.LastsLocked(): // a renewal is late, or etcd was set back
+		return undecided
+	}
+	switch stands, live := n.ExclusiveLocked(); {
+	case !live:
+		return undecided
+	case stands:
+		return mustQueue
+	default:
+		return admitted
+	}
+}
+
+// leavesRoomLocked is the admission of a permit where c, which wants permits too, owns the turn.
+func leavesRoomLocked(c *claim) admission {
+	switch {
+	case c.waiter.Standing() == turn.Holder:
+		return admitted
+	case c.place != nil && c.place.waitsLocked():
+		return mustQueue
+	default:
+		return undecided
+	}
+}
+
+// The markedLines of a Session are the local lines whose admissions follow at the Unlock; they are
+// the Settler of its mutex.
+type markedLines struct{ last *localLine }
+
+// MarkLocked notes that something has changed on which n's admission depends.
+func (n *localLine) MarkLocked() {
+	if !n.marked {
+		n.marked, n.markedNext, n.s.marked.last = true, n.s.marked.last, n
+	}
+}
+
+// SettleLocked makes the admissions of the lines that were marked. An admission may change its
+// line, or end a lease, and so mark lines.
+//
+// Invariant: while mu is free, no line is marked, and each is as its admission leaves it. So no
+// waiter waits that may have the turn beside its owner, TryRLock and TryAcquire wait only where
+// etcd has to tell first, and where a watch has to tell there is one, if there can be. Whatever
+// changes what an admission asks marks the line: the turn, the place of its owner, the view, and
+// the lease. (Time alone makes it only less certain: a lease that is not renewed lasts no longer.)
+// Do not call an admission by hand where something changes: a call that is forgotten is a hang.
+// (TestAWaiterIsLetInByTheUnlockOfWhateverChanges.)
+func (all *markedLines) SettleLocked() {
+	for n := all.last; n != nil; n = all.last {
+		n.marked, n.markedNext, all.last = false, nil, n.markedNext
+		n.admitLocked()
+		n.asking.askLocked(n)
+	}
+}
+
+// admitLocked lets the first waiter in if it reads, or wants permits, and may have the turn beside
+// its owner. It refuses the waiters that would have to wait for another contender, and do not want
+// to.
+func (n *localLine) admitLocked() {
+	first := n.queue.First()
+	if first == nil || first.Value.exclusive() || n.queue.State() != turn.Taken {
+		return
+	}
+	switch n.admissionLocked(first.Value.Kind, first.Early()) {
+	case admitted:
+		n.letInLocked(first.Value)
+	case undecided:
+		n.seekLocked()
+	case mustQueue:
+		n.RefuseLocked()
+	}
+}
+
+// letInLocked gives c, the first waiter, the turn beside its owner: as the next owner, if c wants
+// permits, and with a hold at the owner's place, if c reads.
+func (n *localLine) letInLocked(c *claim) {
+	if c.waiter.Steps {
+		n.queue.StepNext()
+		n.MarkLocked()
+		c.hasTurnLocked(nil)
+		return
+	}
+	p := n.queue.Owner().place
+	now := time.Now()
+	if p.checkCanBeginLocked(c, now) != nil {
+		return
+	}
+	p.newHoldLocked(c, now)
+	n.queue.Join()
+	n.MarkLocked() // the next one may, too
+	c.hasTurnLocked(p)
+	n.JoinedLocked()
+}
+
+// seekLocked has etcd's line watched for a read that waits to join.
+func (n *localLine) seekLocked() {
+	if h := n.holdLocked(); h != nil && !n.WatchedLocked() && !h.m.s.leases.ClosedLocked() {
+		n.WatchLocked(true)
+	}
+}
+
+// errRefused ends the wait of a TryRLock or TryAcquire for its turn: it would have to wait for
+// another contender.
+var errRefused = errors.New("refused")
+
+// RefuseLocked ends the waits of the claims that wait for no other contender.
+func (n *localLine) RefuseLocked() {
+	if n.tries == 0 {
+		return
+	}
+	for c := range n.queue.All() {
+		if cancel := c.cancel; c.Try && cancel != nil && c.waiter.Standing() == turn.Waiting {
+			c.m.s.mu.After(func() { cancel(errRefused) })
+		}
+	}
+}
+
+// mayAdmitLocked reports whether c, which comes, and the waiters before it may all get the turn
+// beside its owner: then it may be etcd alone that c waits for.
+func (n *localLine) mayAdmitLocked(c *claim) bool {
+	alike := c.Kind == line.Read && n.queue.AllShare() || c.Kind == line.Permit && n.queue.AllStep()
+	return alike && n.admissionLocked(c.Kind, false) != mustQueue
+}
+
+// SharesLocked is as in queue.Local.
+func (n *localLine) SharesLocked() bool {
+	h := n.holdLocked()
+	if h == nil || !h.claim.reads() {
+		return false
+	}
+	first := n.queue.First()
+	return n.queue.Sharing() > 0 || first != nil && first.Shares
 }

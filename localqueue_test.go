@@ -145,7 +145,7 @@ func (all settlesAll) SettleLocked() {
 		}
 		c, p := first.Value, n.queue.Owner().place
 		held := p != nil && p.Ticket.State() == ticket.Held
-		switch admission := n.admissionLocked(c.kind, first.Early()); {
+		switch admission := n.admissionLocked(c.Kind, first.Early()); {
 		case all.last != nil: // to ask has ended a lease, by the clock
 		case admission == undecided && held && !n.WatchedLocked():
 			all.t.Error("no view tells whether a waiter may join")
@@ -166,7 +166,7 @@ func requireRefused(t *testing.T, s *Session) {
 	for _, n := range s.lines {
 		first := n.queue.First()
 		if first == nil || n.queue.State() != turn.Taken || first.Value.exclusive() ||
-			n.admissionLocked(first.Value.kind, first.Early()) != mustQueue {
+			n.admissionLocked(first.Value.Kind, first.Early()) != mustQueue {
 			continue
 		}
 		for c := range n.queue.All() {

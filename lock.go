@@ -159,12 +159,12 @@ func (w request) lock(ctx context.Context) (*hold, context.Context, error) {
 	began := time.Now()
 	if m.cfg.trace.Start != nil {
 		ctx = m.cfg.trace.start(ctx, StartEvent{
-			Name: m.name, Mode: modeOf(w.kind), Weight: w.permit.held(), Try: w.try,
+			Name: m.name, Mode: modeOf(w.Kind), Weight: max(1, int(w.Weight)), Try: w.try,
 		})
 	}
 	c := w.newClaim(ctx, began)
 	// Otherwise it is rare, and enter sees to it.
-	if w.kind == line.Read || w.kind == line.Exclusive && m.cfg.linger > 0 {
+	if w.Kind == line.Read || w.Kind == line.Exclusive && m.cfg.linger > 0 {
 		if h := c.holdAtOnce(); h != nil {
 			return h, m.cfg.trace.holds(ctx, h.waited()), nil
 		}
@@ -179,7 +179,7 @@ func (w request) lock(ctx context.Context) (*hold, context.Context, error) {
 // mayFollow reports whether a call whose context comes from h queues, as any other does. A call for
 // permits may, though its caller has some.
 func (w request) mayFollow(h *hold) bool {
-	return w.kind == line.Permit && h.claim.kind == line.Permit
+	return w.Kind == line.Permit && h.claim.Kind == line.Permit
 }
 
 // nestsIn returns the hold of m's name and Session that ctx comes from, if it has
@@ -204,7 +204,7 @@ func (m *lockHandle) nestsIn(ctx context.Context) *hold {
 // write inside a read would wait for that read, and a read inside a write would give up the place.
 func (w request) nest(h *hold) (*hold, error) {
 	m := w.m
-	if !m.cfg.reentrant || w.kind != h.claim.kind {
+	if !m.cfg.reentrant || w.Kind != h.claim.Kind {
 		return nil, failed("lock", m.name, ErrDeadlock)
 	}
 	m.s.mu.Lock()
@@ -220,7 +220,7 @@ func (w request) nest(h *hold) (*hold, error) {
 		return nil, failed("lock", m.name, reason)
 	}
 	h.depth++
-	if w.kind == line.Read {
+	if w.Kind == line.Read {
 		h.countNests(m, 1)
 		return h, nil
 	}
@@ -276,7 +276,7 @@ func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 	if m.depth == 0 {
 		m.hold = nil
 	}
-	return h.unlockLocked(ctx)
+	return h.leaveLocked(ctx, ErrUnlocked)
 }
 
 // Detach ends the hold here without giving the lock back: another process, or this one after a
@@ -438,11 +438,7 @@ func (m *Mutex) Context(parent context.Context) context.Context {
 // paused between its check and its write. It has seen a token once it was sent one, so
 // send it with the read of what you are going to change, too. Token is 0 when the lock
 // is not held, also after a loss or the grace of a recall.
-func (m *Mutex) Token() int64 {
-	var token int64
-	m.whole(func(h *hold) { token = h.place.Ticket.Rev() })
-	return token
-}
+func (m *Mutex) Token() int64 { return m.facts().token }
 
 // Held reports whether the lock is held, that is, whether [Mutex.Token] is not 0: false
 // before Lock and after Unlock, from the moment at which the hold is lost, and after its end
@@ -452,39 +448,23 @@ func (m *Mutex) Token() int64 {
 func (m *Mutex) Held() bool { return m.Token() != 0 }
 
 // Key returns the etcd key of the current hold, "" when the lock is not held.
-func (m *Mutex) Key() string {
-	var key string
-	m.whole(func(h *hold) { key = h.place.Ticket.Key })
-	return key
-}
+func (m *Mutex) Key() string { return m.facts().key }
 
 // Deadline returns the time until which the hold is certain without another renewal. As long as
 // etcd answers it moves on, up to the end by [WithMaxHold] or of a recall's grace. It is the zero
 // time when the lock is not held.
-func (m *Mutex) Deadline() time.Time {
-	var deadline time.Time
-	m.whole(func(h *hold) { deadline = h.deadlineLocked() })
-	return deadline
-}
+func (m *Mutex) Deadline() time.Time { return m.facts().deadline }
 
 // TTL returns the time to live of the current hold's lease: how long a crash of this process
 // would block other contenders. It is what etcd granted, which may be more than [WithTTL] asked
 // for. It is 0 when the lock is not held.
-func (m *Mutex) TTL() time.Duration {
-	var ttl time.Duration
-	m.whole(func(h *hold) { ttl = h.place.Lease.TTL })
-	return ttl
-}
+func (m *Mutex) TTL() time.Duration { return m.facts().ttl }
 
 // SafetyMargin returns how long before its lease may expire the current hold ends: what
 // [WithSafetyMargin] says, or the default for the granted [Mutex.TTL]. When the hold ends
 // because etcd does not answer, the critical section has this time to stop. It is 0 when the
 // lock is not held.
-func (m *Mutex) SafetyMargin() time.Duration {
-	var margin time.Duration
-	m.whole(func(h *hold) { margin = m.s.cfg.marginOf(h.place.Lease.TTL) })
-	return margin
-}
+func (m *Mutex) SafetyMargin() time.Duration { return m.facts().margin }
 
 // SetInfo changes the Contender.Info of the current hold, which [WithInfo] has set at first. It is
 // valid UTF-8 of at most 1 KiB. Others see it as they see the holder, by [WatchHolder] within
@@ -529,9 +509,10 @@ func (m *Mutex) IsOwner() clientv3.Cmp {
 	if m == nil || m.s == nil {
 		return clientv3.Compare(clientv3.CreateRevision("/"), "=", -1)
 	}
-	cmp := m.notOwner()
-	m.whole(func(h *hold) { cmp = h.place.Ticket.Exists() })
-	return cmp
+	if now := m.facts(); now.token != 0 {
+		return clientv3.Compare(clientv3.CreateRevision(now.key), "=", now.token)
+	}
+	return m.notOwner()
 }
 
 // Name returns the name of the lock.
@@ -542,16 +523,14 @@ func (m *Mutex) Name() string {
 	return m.name
 }
 
-// whole calls f, with mu held, if there is a hold that has not ended.
-func (m *Mutex) whole(f func(*hold)) {
+// facts are those of m's hold.
+func (m *Mutex) facts() facts {
 	if m == nil || m.s == nil {
-		return
+		return facts{}
 	}
 	m.s.mu.Lock()
 	defer m.s.mu.Unlock()
-	if m.hold != nil && m.hold.checkLocked(time.Now()) == nil {
-		f(m.hold)
-	}
+	return m.hold.factsLocked()
 }
 
 // Locker returns a sync.Locker for code that needs one. Its Lock waits without

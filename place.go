@@ -28,7 +28,7 @@ type place struct {
 func newPlaceLocked(c *claim, k *queue.Account) *place {
 	p := &place{m: c.m, local: c.local}
 	k.TakeLocked(&p.Place, queue.Seat{
-		Line: &c.local.Line, Shape: c.shape(), Listens: c.m.cfg.recall > 0, Owner: p,
+		Line: &c.local.Line, Shape: c.Shape, Listens: c.m.cfg.recall > 0, Owner: p,
 		Adopts: c.adopts,
 	})
 	c.local.queue.Gather() // a waiter that comes from here on may come after the put
@@ -58,7 +58,7 @@ func (p *place) kept(until time.Time, detached bool) string {
 // not. TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue.)
 func (p *place) tellsOf(c *claim) bool {
 	_, changed := p.ChangedLocked()
-	return !changed && p.m.cfg.texts[p.Ticket.Kind] == c.m.cfg.texts[c.kind]
+	return !changed && p.m.cfg.texts[p.Ticket.Kind] == c.m.cfg.texts[c.Kind]
 }
 
 // waitsLocked reports whether other contenders are known to be ahead of p.
@@ -109,14 +109,14 @@ func (p *place) MeetsLocked(ahead line.Ahead) {
 
 // Removing is as in queue.Owner.
 func (p *place) Removing() {
-	t := p.m.trace()
-	report(t.hooks, t.CleanupPending, context.Background(), CleanupPendingEvent{p.Ticket.Key})
+	e := CleanupPendingEvent{p.Ticket.Key}
+	report(&p.m.s.hooks, p.m.cfg.trace.CleanupPending, context.Background(), e)
 }
 
 // Removed is as in queue.Owner.
 func (p *place) Removed() {
-	t := p.m.trace()
-	report(t.hooks, t.CleanupDone, context.Background(), CleanupDoneEvent{p.Ticket.Key})
+	e := CleanupDoneEvent{p.Ticket.Key}
+	report(&p.m.s.hooks, p.m.cfg.trace.CleanupDone, context.Background(), e)
 }
 
 // Stays is as in queue.Owner.

@@ -41,11 +41,6 @@ func (r RecallRequest) line(id string) line.Recall {
 	return line.Recall{ID: id, By: r.By, Reason: r.Reason, Grace: grace}
 }
 
-// requestOf is a stored request.
-func requestOf(r line.Recall) RecallRequest {
-	return RecallRequest{By: r.By, Reason: r.Reason, Grace: r.Grace}
-}
-
 // Recall asks the holder c to give the lock back. Unlike [Break] it takes nothing away: the key of
 // c stays until c itself unlocks, so no two hold at any time. It costs a read and a transaction.
 //
@@ -63,8 +58,11 @@ func requestOf(r line.Recall) RecallRequest {
 // get a lock back from several holders (readers of several Sessions, permits) recall each of them.
 func Recall(ctx context.Context, kv clientv3.KV, c Contender, r RecallRequest) error {
 	request := r.line(uuid.NewString())
-	if err := checkRecall(ctx, kv, c, request); err != nil {
+	if err := checkContender(ctx, kv, "recall", c); err != nil {
 		return err
+	}
+	if err := request.Check(); err != nil {
+		return failed("recall", c.Name, err)
 	}
 	resp, err := kv.Get(ctx, c.Key)
 	if err != nil {
@@ -112,21 +110,6 @@ func writeRecall(
 		}
 		read = then
 	}
-}
-
-// checkRecall returns an error if an argument of Recall is wrong.
-func checkRecall(ctx context.Context, kv clientv3.KV, c Contender, request line.Recall) error {
-	if err := checkAdmin(ctx, kv, "recall", c.Name); err != nil {
-		return err
-	}
-	if c.Key == "" || c.Token <= 0 {
-		return fmt.Errorf("etcdlock: recall: not a contender: key %s, token %d",
-			excerpt(c.Key, 2*maxNameLen), c.Token)
-	}
-	if err := request.Check(); err != nil {
-		return failed("recall", c.Name, err)
-	}
-	return nil
 }
 
 // WithRecall makes holds listen to [Recall]: [RecallFrom] tells that they are asked to end, and
@@ -189,8 +172,7 @@ const (
 // An asking is what the waits of a local line ask of the contenders that hold before them.
 // Session.mu guards it.
 type asking struct {
-	of  *localLine // set once
-	may bool       // a claim that asks has come, and may wait
+	may bool // a claim that asks has come, and may wait
 	*requests
 }
 
@@ -233,11 +215,11 @@ func (r *requests) isNewsLocked(e line.Entry, grace time.Duration) bool {
 
 // askLocked asks the contenders that hold before the waits, if a wait asks and there is news. It
 // tells the holds of the Session itself, and the other ones in the background.
-func (a *asking) askLocked() {
+func (a *asking) askLocked(n *localLine) {
 	if !a.may {
 		return
 	}
-	n, asker := a.of, a.askerLocked()
+	asker := a.askerLocked(n)
 	if a.requests != nil && (!a.may || a.epoch != n.s.etcd.Epoch()) {
 		n.s.mu.After(a.stop)
 		a.requests = nil
@@ -277,14 +259,14 @@ func (a *asking) askLocked() {
 // askerLocked is the wait that asks with the shortest grace, nil if none asks. It leaves out reads
 // and permits that come, and may get their turn beside the holds of their Session: etcd, or a
 // watch, has to tell first. (TestAReadThatJoinsAsksNobody.)
-func (a *asking) askerLocked() (asker *claim) {
+func (a *asking) askerLocked(n *localLine) (asker *claim) {
 	a.may = false
-	n, first := a.of, a.of.queue.First()
+	first := n.queue.First()
 	comes := first != nil && !first.Value.exclusive() &&
-		n.admissionLocked(first.Value.kind, first.Early()) != mustQueue
+		n.admissionLocked(first.Value.Kind, first.Early()) != mustQueue
 	for c := range n.queue.All() {
 		standing := c.waiter.Standing()
-		comes = comes && standing == turn.Waiting && c.kind == first.Value.kind
+		comes = comes && standing == turn.Waiting && c.Kind == first.Value.Kind
 		if !c.Asks || c.hold != nil || standing == turn.Left {
 			continue
 		}
@@ -455,7 +437,7 @@ type recallState struct {
 // noticeLocked begins the grace of h, which has noticed a request now, if it listens: c is its
 // recall. One that ends later than that of an earlier request changes nothing.
 func (c *recallState) noticeLocked(h *hold, r line.Recall, now time.Time) {
-	most := h.m.cfg.recall
+	m, most := h.m, h.m.cfg.recall
 	ends := now.Add(min(r.Grace, most))
 	if c == nil || h.checkLocked(now) != nil || c.end != nil && !ends.Before(c.ends) {
 		return
@@ -467,9 +449,9 @@ func (c *recallState) noticeLocked(h *hold, r line.Recall, now time.Time) {
 	name, token := h.place.Ticket.Name, h.place.Ticket.Rev()
 	c.ends, c.end = ends, &RecalledError{Name: name, Token: token, By: r.By, Reason: r.Reason}
 	c.timer = time.AfterFunc(ends.Sub(now), func() { h.check() })
-	t := h.m.trace()
-	report(t.hooks, t.Recalled, h.caller, RecalledEvent{name, token, requestOf(r)})
-	h.m.log(slog.LevelWarn, "lock recalled", "name", name, "token", token, "by", r.By,
+	request := RecallRequest{By: r.By, Reason: r.Reason, Grace: r.Grace}
+	report(&m.s.hooks, m.cfg.trace.Recalled, h.claim.caller, RecalledEvent{name, token, request})
+	m.log(slog.LevelWarn, "lock recalled", "name", name, "token", token, "by", r.By,
 		"reason", r.Reason, "grace", min(r.Grace, most))
 	h.checkLocked(now) // it may have none
 }

@@ -24,10 +24,8 @@ type release struct {
 	until  time.Time // until when the key stays, by WithMinHold or Detach; zero if it goes now
 }
 
-// unlockLocked is one Unlock of h, which has had as many Locks at least. It unlocks mu.
-func (h *hold) unlockLocked(ctx context.Context) error { return h.leaveLocked(ctx, ErrUnlocked) }
-
-// leaveLocked is unlockLocked, for the cause of the contexts' end.
+// leaveLocked is one Unlock of h, which has had as many Locks at least, or its Detach. It ends the
+// contexts with a cause. It unlocks mu.
 func (h *hold) leaveLocked(ctx context.Context, cause error) error {
 	s := h.m.s
 	h.depth--
@@ -119,7 +117,7 @@ func (h *hold) freeLocked(spare bool) *release {
 	}
 	spare = spare && !s.leases.ClosedLocked()
 	until := h.staysUntil(spare)
-	if until.IsZero() && spare && (h.local.handOffLocked(h) || h.local.lingerLocked(h)) {
+	if until.IsZero() && spare && (h.place.local.handOffLocked(h) || h.place.local.lingerLocked(h)) {
 		h.place.Account.ReleasedLocked()
 		return nil
 	}
@@ -143,8 +141,8 @@ func (h *hold) staysUntil(spare bool) time.Time {
 // time. Holders that shared the key, and have lost it, may be at work still: then it puts no key.
 func (h *hold) releaseLocked(until time.Time) *release {
 	r := &release{h: h, until: until}
-	if until.IsZero() && len(h.all) == 1 && h.local.queue.Sharing() == 0 {
-		r.put = h.local.nextLocked()
+	if until.IsZero() && len(h.all) == 1 && h.place.local.queue.Sharing() == 0 {
+		r.put = h.place.local.nextLocked()
 	}
 	var next *ticket.Ticket
 	if r.put != nil {
@@ -315,7 +313,7 @@ func (r *release) giveUp(untold []error) error {
 // not answer in time.
 func (r *release) giveUpLocked(untold []error) error {
 	if time.Now().Before(r.until) && !r.detaches() {
-		r.h.local.staysLocked(r.h.place, r.until)
+		r.h.place.local.staysLocked(r.h.place, r.until)
 	} else {
 		for _, o := range r.h.all {
 			o.place.AbandonLocked(true)
@@ -329,7 +327,7 @@ func (r *release) giveUpLocked(untold []error) error {
 func (r *release) overLocked(err error) error {
 	h := r.h
 	if err == nil && r.Moves() && !r.detaches() {
-		h.local.staysLocked(h.place, r.until)
+		h.place.local.staysLocked(h.place, r.until)
 	}
 	if r.put != nil && !r.queued {
 		// The transaction that removes h's key may yet put the next one: the removal of the next

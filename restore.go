@@ -37,8 +37,7 @@ func (l *listener) SetBackLocked(ended, present *etcd.Epoch) {
 		s.log(slog.LevelWarn, "etcd was set back", "revision", revision, "known", known,
 			"cluster", present.Cluster(), "before", ended.Cluster())
 	}
-	t := s.trace()
-	report(t.hooks, t.SetBack, context.Background(), SetBackEvent{known, revision})
+	report(&s.hooks, s.cfg.trace.SetBack, context.Background(), SetBackEvent{known, revision})
 }
 
 // StreamSilent is as in etcd.Listener.
@@ -49,7 +48,8 @@ func (l *listener) Unavailable(reason error, silent time.Duration) {
 	s := (*session)(l)
 	s.log(slog.LevelWarn, "etcd does not answer", "endpoints", s.etcd.Endpoints(), "error", reason,
 		"silent", silent)
-	s.trace().unavailable(reason, silent)
+	err := &opError{text: reason.Error(), wraps: []error{ErrUnavailable, reason}}
+	report(&s.hooks, s.cfg.trace.Unavailable, context.Background(), UnavailableEvent{err, silent})
 }
 
 // Limited is as in etcd.Listener.

@@ -85,7 +85,8 @@ func (rw *RWMutex) acquire(ctx context.Context, try bool) (*Hold, error) {
 	if err := rw.check(); err != nil {
 		return nil, err
 	}
-	h, started, err := request{m: &rw.m.lockHandle, kind: line.Read, try: try}.lock(ctx)
+	w := request{m: &rw.m.lockHandle, Shape: line.Shape{Kind: line.Read}, try: try}
+	h, started, err := w.lock(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -63,19 +63,6 @@ func NewSemaphore(
 	return &Semaphore{m: m}, nil
 }
 
-// newSemaphore is Session.Semaphore.
-func newSemaphore(s *session, name string, limit int, opts ...Option) (*Semaphore, error) {
-	if err := checkLimit(name, limit); err != nil {
-		return nil, err
-	}
-	m, err := newMutex(s, name, forSemaphore, opts)
-	if err != nil {
-		return nil, err
-	}
-	m.limit = uint16(limit)
-	return &Semaphore{m: m}, nil
-}
-
 func checkLimit(name string, limit int) error {
 	if limit < 1 || limit > mostPermits {
 		return fmt.Errorf("etcdlock: semaphore %s: limit %d: must be 1 to %d",
@@ -121,7 +108,8 @@ func (s *Semaphore) acquire(ctx context.Context, n int, try bool) (*Hold, error)
 		return nil, failed("acquire", s.m.name,
 			fmt.Errorf("%d permits: must be 1 to the limit of %d", n, limit))
 	}
-	w := request{m: &s.m.lockHandle, kind: line.Permit, permit: permit{uint16(n), s.m.limit}, try: try}
+	shape := line.Shape{Kind: line.Permit, Weight: uint16(n), Limit: s.m.limit}
+	w := request{m: &s.m.lockHandle, Shape: shape, try: try}
 	h, started, err := w.lock(ctx)
 	if err != nil {
 		return nil, err

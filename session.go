@@ -12,6 +12,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/events"
 	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/lease"
+	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/queue"
 )
 
@@ -63,7 +64,7 @@ func (s *session) open(client *clientv3.Client, of use, opts []SessionOption) er
 		Margin:        cfg.marginOf,
 		TenantsLocked: s.keys.TenantsLocked,
 		Error:         leaseError,
-		Hooks:         s.trace().ofLeases(s.log),
+		Hooks:         cfg.trace.ofLeases(&s.hooks, s.log),
 	})
 	s.keys.Leases = s.leases
 	return nil
@@ -77,11 +78,47 @@ func (s *session) check() error {
 	return nil
 }
 
-// trace reports what happens to all of a Session.
-func (s *session) trace() tracer { return tracer{s.cfg.trace, &s.hooks} }
-
 // log logs a record in order with the hooks: a handler that blocks does not hold up a
 // lock.
 func (s *session) log(level slog.Level, message string, args ...any) {
 	s.cfg.tell(&s.hooks, level, message, args)
+}
+
+// A lockHandle is what a Mutex, an RWMutex, a Semaphore or a name of a LockAll is to the layers
+// below: its Session, its name and options, and what it holds.
+type lockHandle struct {
+	_ noCopy
+
+	// Set once, then only read.
+	s    *session
+	name string
+	cfg  *config
+
+	// Guarded by s.mu.
+	hold   *hold // the current one of a Mutex, until Unlock or Close, lost or not
+	depth  int   // Locks of this Mutex that nest in hold
+	closed bool
+
+	// Of a Semaphore: its limit, and the other limits that it has met. Its own is set once, the
+	// rest is guarded by s.mu.
+	limit  uint16
+	limits map[uint16]struct{}
+}
+
+// contender is what is known about the contenders of m before they queue.
+func (m *lockHandle) contender() Contender {
+	host, pid := identity()
+	return Contender{
+		Name: m.name, Owner: m.cfg.owner, Host: host, PID: pid, Mode: ModeExclusive,
+		Info: m.cfg.info, Self: true,
+	}
+}
+
+func (m *lockHandle) log(level slog.Level, message string, args ...any) {
+	m.cfg.tell(&m.s.hooks, level, message, args)
+}
+
+// notOwner is a comparison that is never true, and that reads no key outside the lock's prefix.
+func (m *lockHandle) notOwner() clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(line.Prefix(m.name)), "=", -1)
 }

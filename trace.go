@@ -306,12 +306,6 @@ func made(ctx context.Context, of func() context.Context) (result context.Contex
 	return of()
 }
 
-// A tracer reports events to the hooks of a Trace that are set, in the order of its calls.
-type tracer struct {
-	*Trace
-	hooks *events.Queue
-}
-
 // report has a hook called with ctx and e, if it is set.
 func report[E any](q *events.Queue, to hook[E], ctx context.Context, e E) {
 	if to != nil {
@@ -324,32 +318,27 @@ func queueHook[E any](q *events.Queue, to hook[E], ctx context.Context, e E) {
 	q.Run(func() { to(ctx, e) })
 }
 
-// ofLeases are the hooks for what happens to leases, with log.
-func (r tracer) ofLeases(log func(slog.Level, string, ...any)) lease.Hooks {
+// ofLeases are t's hooks for what happens to leases, with log.
+func (t *Trace) ofLeases(q *events.Queue, log func(slog.Level, string, ...any)) lease.Hooks {
 	none := context.Background()
 	return lease.Hooks{
 		Granted: func(id clientv3.LeaseID, ttl time.Duration) {
-			report(r.hooks, r.LeaseGranted, none, LeaseGrantedEvent{id, ttl})
+			report(q, t.LeaseGranted, none, LeaseGrantedEvent{id, ttl})
 		},
 		Renewed: func(id clientv3.LeaseID, roundTrip time.Duration) {
-			report(r.hooks, r.LeaseRenewed, none, LeaseRenewedEvent{id, roundTrip})
+			report(q, t.LeaseRenewed, none, LeaseRenewedEvent{id, roundTrip})
 		},
 		RenewalFailed: func(id clientv3.LeaseID, err error) {
-			report(r.hooks, r.RenewalFailed, none, RenewalFailedEvent{id, err})
+			report(q, t.RenewalFailed, none, RenewalFailedEvent{id, err})
 		},
 		AtRisk: func(id clientv3.LeaseID, remaining time.Duration) {
-			report(r.hooks, r.LeaseAtRisk, none, LeaseAtRiskEvent{id, remaining})
+			report(q, t.LeaseAtRisk, none, LeaseAtRiskEvent{id, remaining})
 		},
 		Replaced: func(old clientv3.LeaseID, why error) {
-			report(r.hooks, r.LeaseReplaced, none, LeaseReplacedEvent{old, why})
+			report(q, t.LeaseReplaced, none, LeaseReplacedEvent{old, why})
 		},
 		Log: log,
 	}
-}
-
-func (r tracer) unavailable(reason error, since time.Duration) {
-	err := &opError{text: reason.Error(), wraps: []error{ErrUnavailable, reason}}
-	report(r.hooks, r.Unavailable, context.Background(), UnavailableEvent{err, since})
 }
 
 // tell logs a record, in order with the hooks.

@@ -78,7 +78,7 @@ var mutants = []mutant{
 		l.state, l.why, l.dead, l.pool.current = serving, nil, make(chan struct{}), l
 		l.tenants.MarkLocked()
 	}
-`}, {"sharing.go", `	if !n.marked {
+`}, {"localqueue.go", `	if !n.marked {
 `, `	for c := range n.queue.Having() {
 		h := c.hold
 		if h != nil && h.place.Lease.ServesLocked() && errors.Is(h.lossLocked(), ErrExpired) {
@@ -118,6 +118,9 @@ var mutants = []mutant{
 		name: "contexts end by their timer only",
 		why:  "Programs check a context often, the clock costs time, and there is a timer. But after a pause of the process the timer has not run yet (rule 2).",
 		edits: []edit{{"context.go", `func (c *holdContext) check() {
+	if c.Context.Err() != nil {
+		return
+	}
 	if cause := c.hold.check(); cause != nil {
 		c.end(cause)
 	}
@@ -486,7 +489,7 @@ var mutants = []mutant{
 	{
 		name:    "the TTL is what was asked for",
 		why:     "The program knows the TTL that it asked for. But etcd may have granted a longer one, and then a crash blocks the others for longer.",
-		edits:   []edit{{"lock.go", `ttl = h.place.Lease.TTL`, `ttl = h.m.s.cfg.ttl`}},
+		edits:   []edit{{"hold.go", `ttl: p.Lease.TTL`, `ttl: h.m.s.cfg.ttl`}},
 		killers: []killer{inArea("mutex", "TestAHoldTellsItsGrantedTTLAndItsMargin")},
 	},
 	{
@@ -1498,7 +1501,7 @@ var mutants = []mutant{
 	{
 		name: "one joins those who read without a live watch",
 		why:  "The key is held, and a writer waits for it. But if one more reader joins each time, the writer waits for ever.",
-		edits: []edit{{"sharing.go", `	case !live:
+		edits: []edit{{"localqueue.go", `	case !live:
 `, `	case !live && !n.WatchedLocked():
 `}},
 		killers: []killer{inArea("kinds", "TestNobodyJoinsWithoutALiveWatch"), ofFamily(2000)},
@@ -1514,7 +1517,7 @@ var mutants = []mutant{
 	{
 		name: "an early read joins as one that comes later does",
 		why:  "The watch shows whether a writer waits. But that writer came after the read, which now waits for it.",
-		edits: []edit{{"sharing.go", `	case early:
+		edits: []edit{{"localqueue.go", `	case early:
 `, `	case early && p.Recall != nil:
 `}},
 		killers: []killer{inArea("kinds", "TestThoseRightBehindTheFirstReaderGetInWithIt")},
@@ -1528,7 +1531,7 @@ var mutants = []mutant{
 	{
 		name: "one joins a key whose lease does not last",
 		why:  "The lease is still trusted. But it gets no renewal in time, or is about to be replaced, and the hold that has just begun ends with it.",
-		edits: []edit{{"sharing.go", `	case !p.Lease.ServesLocked():
+		edits: []edit{{"localqueue.go", `	case !p.Lease.ServesLocked():
 		return mustQueue
 	case !p.LastsLocked(): // a renewal is late, or etcd was set back
 		return undecided
@@ -2070,14 +2073,14 @@ var mutants = []mutant{
 	{
 		name: "an admission that lets one in does not mark its line",
 		why:  "It has looked at the line just now. But the next one may join, too.",
-		edits: []edit{{"sharing.go", `	n.MarkLocked() // the next one may, too
+		edits: []edit{{"localqueue.go", `	n.MarkLocked() // the next one may, too
 `, ``}},
 		killers: []killer{named("TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
 	},
 	{
 		name: "one joins a recalled cohort",
 		why:  "The readers still hold. But if one more came in each grace, they would hold for ever.",
-		edits: []edit{{"sharing.go", `		p.Recall != nil, // (Do not join. TestNobodyJoinsARecalledCohort.)
+		edits: []edit{{"localqueue.go", `		p.Recall != nil, // (Do not join. TestNobodyJoinsARecalledCohort.)
 `, ``}},
 		killers: []killer{inArea("holders", "TestNobodyJoinsARecalledCohort"), inArea("holders", "TestNobodyJoinsARecalledWaiter")},
 	},
@@ -2184,7 +2187,7 @@ var mutants = []mutant{
 		name: "a key that stays is left to its lease",
 		why:  "It expires by itself. But etcd's leases are longer than what is left, and count anew after an election.",
 		edits: []edit{{"release.go", `	if err == nil && r.Moves() && !r.detaches() {
-		h.local.staysLocked(h.place, r.until)
+		h.place.local.staysLocked(h.place, r.until)
 	}
 `, ``}},
 		killers: []killer{inArea("holders", "TestANameStaysTakenForItsLeastTime"), inArea("holders", "TestOnlyAShortHoldPaysForItsLeastTime")},
@@ -2193,7 +2196,7 @@ var mutants = []mutant{
 		name: "a key whose move is not confirmed goes at once",
 		why:  "Unlock has said that it is not certain. But the job has run, and runs again before its least time is over.",
 		edits: []edit{{"release.go", `	if time.Now().Before(r.until) && !r.detaches() {
-		r.h.local.staysLocked(r.h.place, r.until)
+		r.h.place.local.staysLocked(r.h.place, r.until)
 	} else {
 `, `	{
 `}},
@@ -2396,7 +2399,7 @@ var mutants = []mutant{
 	{
 		name:    "LockAll takes a key that is handed off",
 		why:     "The call has waited for this turn, and the key stands first in line. But the key has a revision of its own.",
-		edits:   []edit{{"keep.go", `!first.Value.exclusive() || first.Value.together || !h.claim.exclusive()`, `!first.Value.exclusive() || !h.claim.exclusive()`}},
+		edits:   []edit{{"keep.go", `!first.Value.exclusive() || first.Value.together ||`, `!first.Value.exclusive() ||`}},
 		killers: []killer{inArea("kinds", "TestLockAllTakesOverNoKey"), ofFamily(500)},
 	},
 	{
@@ -2500,7 +2503,7 @@ var mutants = []mutant{
 		name: "a permit does not mind who waits in its Session",
 		why:  "It is within the limit, and comes in beside the holders of its Session. But an exclusive claim that waits for these waits on.",
 		edits: []edit{{"claim.go", ` && n.queue.Waiting() == 0 &&
-`, ` && (c.kind == line.Permit || n.queue.Waiting() == 0) &&
+`, ` && (c.Kind == line.Permit || n.queue.Waiting() == 0) &&
 `}, {"internal/turn/turn.go", `	if q.waiting > 0 || !w.Steps || !q.owner.Steps {
 `, `	if !w.Steps || !q.owner.Steps {
 `}},
@@ -2716,9 +2719,9 @@ var mutants = []mutant{
 		h.place.Account.ReleasedLocked()
 `, `		h.claim.leaveTurnLocked(nil)
 `},
-			{"release.go", `	if until.IsZero() && spare && (h.local.handOffLocked(h) || h.local.lingerLocked(h)) {
+			{"release.go", `	if until.IsZero() && spare && (h.place.local.handOffLocked(h) || h.place.local.lingerLocked(h)) {
 		h.place.Account.ReleasedLocked()
-`, `	if until.IsZero() && spare && (h.local.handOffLocked(h) || h.local.lingerLocked(h)) {
+`, `	if until.IsZero() && spare && (h.place.local.handOffLocked(h) || h.place.local.lingerLocked(h)) {
 `},
 			{"release.go", `	r := &release{h: h, until: until}
 `, `	h.place.Account.ReleaseLocked()
