@@ -224,7 +224,7 @@ func (k *keeper) renew(r keepalive.Renewal) {
 		resp, err = k.sender.Renew(bounded, r)
 	}
 	if err != nil && attempt.NotApplied(err) {
-		k.renewals(func(t *trust.Trust) { t.Fails(sent) })
+		k.renewals(func(t *trust.Trust) { t.Drop(sent) })
 	}
 	cancel()
 	if cut := <-unreachable; err != nil && cut {
