@@ -142,11 +142,16 @@ func (c *Conn) Reached(revision int64) { raise(&c.Epoch().revision, revision) }
 func (c *Conn) Ask(ctx context.Context, q Query) (Reading, error) {
 	sent := c.Epoch().sending()
 	read, err := q.send(ctx, c.client)
-	if err == nil {
-		read.Epoch = sent.epoch
+	switch {
+	case err != nil:
+		return read, err
+	case q.past:
+		c.heard(read.Header, sent.epoch, 0) // the member may be behind
+	default:
 		c.heardNow(read.Header, sent)
 	}
-	return read, err
+	read.Epoch = sent.epoch
+	return read, nil
 }
 
 // AskInTime is Ask within the time of one attempt.
@@ -158,31 +163,20 @@ func (c *Conn) AskInTime(ctx context.Context, q Query) (Reading, error) {
 
 // Attempt is one attempt to read.
 func (c *Conn) Attempt(ctx context.Context, q Query) (Reading, error) {
-	return c.attempt(ctx, &attempt.Backoff{}, func(ctx context.Context) (Reading, error) {
-		return c.Ask(ctx, q)
-	})
+	return c.attempt(ctx, q, attempt.Ordinary)
 }
 
 // AttemptPast is Attempt of a q that is of the past, and may be answered by any member. The state
 // at a revision does not change, so no quorum is needed. The member may not have reached it yet, or
 // have compacted it away.
 func (c *Conn) AttemptPast(ctx context.Context, q Query) (Reading, error) {
-	urgent := &attempt.Backoff{Policy: attempt.Urgent}
-	return c.attempt(ctx, urgent, func(ctx context.Context) (Reading, error) {
-		sent := c.Epoch()
-		read, err := q.send(ctx, c.client)
-		if err == nil {
-			read.Epoch = sent
-			c.heard(read.Header, sent, 0) // the member may be behind
-		}
-		return read, err
-	})
+	q.past = true
+	return c.attempt(ctx, q, attempt.Urgent)
 }
 
-func (c *Conn) attempt(
-	ctx context.Context, retry *attempt.Backoff, ask func(context.Context) (Reading, error),
-) (Reading, error) {
-	read, _, err := attempt.Do(ctx, c.Caller, retry, attempt.ReadTimeout, ask)
+func (c *Conn) attempt(ctx context.Context, q Query, p attempt.Policy) (Reading, error) {
+	read, _, err := attempt.Do(ctx, c.Caller, &attempt.Backoff{Policy: p}, attempt.ReadTimeout,
+		func(ctx context.Context) (Reading, error) { return c.Ask(ctx, q) })
 	return read, err
 }
 
@@ -196,16 +190,16 @@ func (c *Conn) Read(ctx context.Context, q Query) (Reading, error) {
 func (c *Conn) ReadBy(
 	ctx context.Context, q Query, retry attempt.Backoff, failed func(error) error,
 ) (Reading, error) {
-	return untilAnswered(ctx, c, retry, failed, func(ctx context.Context) (Reading, error) {
+	return c.untilAnswered(ctx, retry, failed, func(ctx context.Context) (Reading, error) {
 		return c.Ask(ctx, q)
 	})
 }
 
 // untilAnswered calls ask until it is answered, etcd refuses, ctx ends, or failed returns an error.
-func untilAnswered[R any](
-	ctx context.Context, c *Conn, retry attempt.Backoff, failed func(error) error,
-	ask func(context.Context) (R, error),
-) (R, error) {
+func (c *Conn) untilAnswered(
+	ctx context.Context, retry attempt.Backoff, failed func(error) error,
+	ask func(context.Context) (Reading, error),
+) (Reading, error) {
 	for {
 		answer, _, err := attempt.Do(ctx, c.Caller, &retry, attempt.ReadTimeout, ask)
 		switch {
@@ -288,12 +282,11 @@ func (c *Conn) ReadKeys(
 func (c *Conn) Commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn) Outcome {
 	var calls atomic.Int32
 	txn := func(ctx context.Context) (Outcome, error) {
-		call := &callContext{Context: ctx}
-		otherwise := t.Else
-		if calls.Add(1) > 1 && otherwise == nil {
-			otherwise = []clientv3.Op{t.Again()}
+		call, sends := &callContext{Context: ctx}, t
+		if calls.Add(1) > 1 && t.Else == nil {
+			sends.Else = []clientv3.Op{t.Again()}
 		}
-		resp, err := c.txn(call, t.If, t.Then, otherwise)
+		resp, err := c.txn(call, sends)
 		return Outcome{resp: resp, repeated: call.asked.Load()}, err
 	}
 	sent, began := c.Epoch(), time.Now()
@@ -305,11 +298,9 @@ func (c *Conn) Commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn)
 }
 
 // txn is one transaction that writes, which makes it linearizable.
-func (c *Conn) txn(
-	ctx context.Context, ifs []clientv3.Cmp, then, otherwise []clientv3.Op,
-) (*clientv3.TxnResponse, error) {
+func (c *Conn) txn(ctx context.Context, t ticket.Txn) (*clientv3.TxnResponse, error) {
 	sent := c.Epoch().sending()
-	resp, err := c.client.Txn(ctx).If(ifs...).Then(then...).Else(otherwise...).Commit()
+	resp, err := c.client.Txn(ctx).If(t.If...).Then(t.Then...).Else(t.Else...).Commit()
 	if err == nil {
 		c.heardNow(resp.Header, sent)
 	}
@@ -321,9 +312,9 @@ func (c *Conn) txn(
 func (c *Conn) WriteBy(
 	ctx context.Context, t ticket.Txn, retry attempt.Backoff, failed func(error) error,
 ) (Reading, error) {
-	return untilAnswered(ctx, c, retry, failed, func(ctx context.Context) (Reading, error) {
+	return c.untilAnswered(ctx, retry, failed, func(ctx context.Context) (Reading, error) {
 		sent := c.Epoch()
-		resp, err := c.txn(ctx, t.If, t.Then, t.Else)
+		resp, err := c.txn(ctx, t)
 		if err != nil {
 			return Reading{}, err
 		}
@@ -336,17 +327,20 @@ func (c *Conn) WriteBy(
 func (c *Conn) Delete(ctx context.Context, e line.Entry) error {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout())
 	defer cancel()
-	is := clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev)
-	there := clientv3.Compare(clientv3.LeaseValue(e.Key), "=", e.Lease)
-	_, err := c.txn(ctx, []clientv3.Cmp{is, there}, []clientv3.Op{clientv3.OpDelete(e.Key)}, nil)
+	_, err := c.txn(ctx, deletion(e))
 	return err
 }
 
 // DeleteUntilAnswered is Delete until etcd has answered or refused, or ctx ends.
 func (c *Conn) DeleteUntilAnswered(ctx context.Context, e line.Entry) error {
-	deletes := func(ctx context.Context) (struct{}, error) { return struct{}{}, c.Delete(ctx, e) }
-	_, err := untilAnswered(ctx, c, attempt.Backoff{}, nil, deletes)
+	_, err := c.WriteBy(ctx, deletion(e), attempt.Backoff{}, nil)
 	return err
+}
+
+func deletion(e line.Entry) ticket.Txn {
+	is := clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev)
+	there := clientv3.Compare(clientv3.LeaseValue(e.Key), "=", e.Lease)
+	return ticket.Txn{If: []clientv3.Cmp{is, there}, Then: []clientv3.Op{clientv3.OpDelete(e.Key)}}
 }
 
 // A Grant is a lease that etcd has granted.

@@ -18,6 +18,8 @@ type Query struct {
 
 	compares []clientv3.Cmp
 	ranges   []clientv3.Op
+
+	past bool // any member may answer it, also one that is behind
 }
 
 // Range reads a range.

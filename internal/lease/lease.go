@@ -44,14 +44,13 @@ type Lease struct {
 	tenants Tenants // what it knows of its keys
 
 	// Guarded by the Session's mutex.
-	trust   *trust.Trust
-	expiry  *time.Timer // of the trust
-	doubts  int         // of the trust, as counted in Pool.doubts
-	refusal error       // of renewals since the last good one, nil if there was none
-	state   state       // changed by becomesLocked alone
-	why     error       // why it is in that state; nil while it serves
-	inTime  bool        // etcd has answered a renewal, or a put in the time of an attempt
-	renewed struct {    // what was known when the last renewal was confirmed
+	trust   *trust.Trust // changed by trustLocked alone
+	expiry  *time.Timer  // of the trust
+	refusal error        // of renewals since the last good one, nil if there was none
+	state   state        // changed by becomesLocked alone
+	why     error        // why it is in that state; nil while it serves
+	inTime  bool         // etcd has answered a renewal, or a put in the time of an attempt
+	renewed struct {     // what was known when the last renewal was confirmed
 		epoch    *etcd.Epoch
 		revision int64
 	}
@@ -179,6 +178,7 @@ func (l *Lease) trustLocked(change func(t *trust.Trust)) {
 		return
 	}
 	until, lasted := l.trust.Until(), l.LastsLocked(now)
+	doubts := l.trust.Doubts()
 	change(l.trust)
 	if !lasted {
 		l.tenants.MarkLocked()
@@ -186,8 +186,7 @@ func (l *Lease) trustLocked(change func(t *trust.Trust)) {
 	if l.trust.Until() != until {
 		l.expiry.Reset(time.Until(l.trust.Until()))
 	}
-	l.pool.doubts.Add(int64(l.trust.Doubts() - l.doubts))
-	l.doubts = l.trust.Doubts()
+	l.pool.doubts.Add(int64(l.trust.Doubts() - doubts))
 }
 
 // RetireLocked keeps new places off the lease: a request with it may still be under way. The lease

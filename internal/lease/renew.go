@@ -112,7 +112,7 @@ func (k *keeper) send() {
 	k.lastStarted = time.Now()
 	r := keepalive.Renewal{Sent: k.lastStarted, Anew: k.unanswered > 0}
 	for range attempts {
-		k.pool.tasks.Go(func() { k.renew(k.ctx, k.sender, r, k.results) })
+		k.pool.tasks.Go(func() { k.renew(r) })
 	}
 	k.unanswered++ // until its answer comes
 	k.next.Reset(k.plan.Late())
@@ -209,24 +209,22 @@ func (l *Lease) verdict() verdict {
 
 // renew is one attempt to renew the lease. It reports to the keeper, unless that
 // has stopped.
-func (l *Lease) renew(
-	ctx context.Context, sender *keepalive.Sender, r keepalive.Renewal, results chan<- renewal,
-) {
-	p, started := l.pool, r.Sent
-	bounded, cancel := context.WithTimeout(ctx, min(l.TTL/4*3, l.plan.Span))
+func (k *keeper) renew(r keepalive.Renewal) {
+	p, started := k.pool, r.Sent
+	bounded, cancel := context.WithTimeout(k.ctx, min(k.TTL/4*3, k.plan.Span))
 	defer cancel()
 	unreachable := p.etcd.CancelWhenUnreachable(bounded, cancel)
 	epoch := p.etcd.Epoch()
 	r.Where = p.etcd.Where(epoch)
 	var sent *trust.Attempt
-	l.renewals(func(t *trust.Trust) { sent = t.Sends(started, epoch) })
+	k.renewals(func(t *trust.Trust) { sent = t.Sends(started, epoch) })
 	var resp *pb.LeaseKeepAliveResponse
 	err := attempt.ErrUnreachable
 	if !p.etcd.Disconnected() { // else gRPC would wait for a connection
-		resp, err = sender.Renew(bounded, r)
+		resp, err = k.sender.Renew(bounded, r)
 	}
 	if err != nil && attempt.NotApplied(err) {
-		l.renewals(func(t *trust.Trust) { t.Fails(sent) })
+		k.renewals(func(t *trust.Trust) { t.Drop(sent) })
 	}
 	cancel()
 	if cut := <-unreachable; err != nil && cut {
@@ -234,16 +232,16 @@ func (l *Lease) renew(
 	}
 	if err == nil {
 		p.etcd.Alive()
-		if l.confirmed(sent, epoch, resp) {
-			err = l.ask(ctx, sent)
+		if k.confirmed(sent, epoch, resp) {
+			err = k.ask(sent)
 		}
 	}
 	if err == nil {
-		p.config.Renewed(l.ID, time.Since(started))
+		p.config.Renewed(k.ID, time.Since(started))
 	}
 	select {
-	case results <- renewal{started: started, err: err}:
-	case <-ctx.Done():
+	case k.results <- renewal{started: started, err: err}:
+	case <-k.ctx.Done():
 	}
 }
 
@@ -283,26 +281,26 @@ func (l *Lease) comparedLocked(told *etcd.Epoch, revision int64) {
 
 // ask finds out by a linearizable read what a confirmed renewal is worth, if that matters: no hold
 // relies on a lease that has no key. If no answer comes, the next renewal may do better.
-func (l *Lease) ask(ctx context.Context, sent *trust.Attempt) error {
-	p := l.pool
-	ctx, cancel := context.WithTimeout(ctx, p.etcd.Timeout())
+func (k *keeper) ask(sent *trust.Attempt) error {
+	p := k.pool
+	ctx, cancel := context.WithTimeout(k.ctx, p.etcd.Timeout())
 	defer cancel()
 	p.mu.Lock()
-	key := l.tenants.KeyLocked()
+	key := k.tenants.KeyLocked()
 	p.mu.Unlock()
 	if key == "" {
 		return nil
 	}
 	// A member may be silent: the renewal's, or another. A read that fails at once is repeated as
 	// soon as a renewal.
-	retry := attempt.Backoff{Policy: attempt.Urgent, Most: l.plan.Soon()}
+	retry := attempt.Backoff{Policy: attempt.Urgent, Most: k.plan.Soon()}
 	_, err := p.etcd.ReadBy(ctx, etcd.Range(key, clientv3.WithCountOnly()), retry, nil)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case err == nil && sent.Open():
 		return errDeposed
-	case l.plan.AtRisk(l.trust.Remaining(time.Now())):
+	case k.AtRiskLocked(time.Now()):
 		return err
 	default:
 		return nil

@@ -44,7 +44,7 @@ func (k *keeper) revoke() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.leases, l)
-	p.doubts.Add(int64(-l.doubts))
+	p.doubts.Add(int64(-l.trust.Doubts()))
 	if err == nil {
 		l.becomesLocked(gone, l.why)
 	}

@@ -9,8 +9,8 @@ var mutants = []mutant{
 	{
 		name: "trust counts from the answer",
 		why:  "clientv3.KeepAlive counts so, and only with the answer does the client know. But a slow answer adds its delay to the trust (rule 1).",
-		edits: []edit{{"internal/lease/trust/trust.go", `		t.extend(from, a.ttl)
-`, `		t.extend(now, a.ttl)
+		edits: []edit{{"internal/lease/trust/trust.go", `		t.extend(from, c.TTL)
+`, `		t.extend(now, c.TTL)
 `}},
 		killers: []killer{
 			explorationOfTrust, simulation(2000), inArea("lease", "TestTrustCountsFromTheSendInVirtualTime"),
@@ -38,7 +38,7 @@ var mutants = []mutant{
 	{
 		name:    "the word of a leader of an older term is taken",
 		why:     "A member that is behind is not wrong. But a member that led and is cut off is wrong (rule 1).",
-		edits:   []edit{{"internal/lease/trust/trust.go", `	if a.term < known {`, `	if a.term < known && false {`}},
+		edits:   []edit{{"internal/lease/trust/trust.go", `	if c.Term < known {`, `	if c.Term < known && false {`}},
 		killers: []killer{explorationOfTrust, core("lease/trust", "TestWhatARenewalIsWorth")},
 	},
 	{
@@ -61,7 +61,7 @@ var mutants = []mutant{
 	{
 		name: "a read confirms every renewal",
 		why:  "etcd answers, so its leader leads. But another leader may have renewed the lease (rule 1).",
-		edits: []edit{{"internal/lease/trust/trust.go", `		if a.open && a.epoch == epoch && a.term >= term {
+		edits: []edit{{"internal/lease/trust/trust.go", `		if a.open && a.epoch == epoch && a.answer.Term >= term {
 `, `		if a.open && a.epoch == epoch {
 `}},
 		killers: []killer{explorationOfTrust, core("lease/trust", "TestWhatARenewalIsWorth")},

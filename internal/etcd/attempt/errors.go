@@ -41,79 +41,9 @@ const (
 	refusal                // not carried out, and a retry does not fix it
 )
 
-// classOf has a row for each error of rpctypes, as it is on the wire, and so by its text and code.
-// Members answer some of them only to requests that this library never sends; what is not known
-// of an answer is undecided.
-var classOf = map[class][]error{
-	undecided: {
-		rpctypes.ErrGRPCNoSpace, // the first one comes after the transaction was applied
-		rpctypes.ErrGRPCCorrupt,
-		rpctypes.ErrGRPCCanceled, rpctypes.ErrGRPCDeadlineExceeded, rpctypes.ErrGRPCWatchCanceled,
-
-		// These are about members.
-		rpctypes.ErrGRPCMemberExist, rpctypes.ErrGRPCPeerURLExist, rpctypes.ErrGRPCMemberNotEnoughStarted,
-		rpctypes.ErrGRPCMemberNotFound, rpctypes.ErrGRPCMemberNotLearner, rpctypes.ErrGRPCLearnerNotReady,
-		rpctypes.ErrGRPCTooManyLearners, rpctypes.ErrGRPCClusterIDMismatch,
-		rpctypes.ErrGRPCBadLeaderTransferee,
-		rpctypes.ErrGRPCClusterVersionUnavailable, rpctypes.ErrGRPCDowngradeInProcess,
-		rpctypes.ErrGRPCNoInflightDowngrade,
-
-		// These are about users and roles.
-		rpctypes.ErrGRPCRootUserNotExist, rpctypes.ErrGRPCRootRoleNotExist,
-		rpctypes.ErrGRPCUserAlreadyExist, rpctypes.ErrGRPCUserNotFound,
-		rpctypes.ErrGRPCRoleAlreadyExist, rpctypes.ErrGRPCRoleNotFound,
-		rpctypes.ErrGRPCRoleNotGranted, rpctypes.ErrGRPCPermissionNotGranted,
-	},
-	absence: {
-		rpctypes.ErrGRPCNoLeader, rpctypes.ErrGRPCNotLeader, rpctypes.ErrGRPCLeaderChanged,
-		rpctypes.ErrGRPCStopped, rpctypes.ErrGRPCUnhealthy,
-		rpctypes.ErrGRPCTimeout, rpctypes.ErrGRPCTimeoutDueToLeaderFail,
-		rpctypes.ErrGRPCTimeoutDueToConnectionLost, rpctypes.ErrGRPCTimeoutWaitAppliedIndex,
-	},
-	incapable: {
-		rpctypes.ErrGRPCNotSupportedForLearner,
-		rpctypes.ErrGRPCNotCapable, // it does not know the cluster's version yet
-	},
-	unapplied: {
-		rpctypes.ErrGRPCRequestTooManyRequests,
-		rpctypes.ErrGRPCLeaseNotFound, rpctypes.ErrGRPCLeaseExist,
-		rpctypes.ErrGRPCAuthOldRevision,
-		rpctypes.ErrGRPCCompacted, rpctypes.ErrGRPCFutureRev,
-	},
-	refusal: {
-		rpctypes.ErrGRPCPermissionDenied, rpctypes.ErrGRPCInvalidAuthToken, rpctypes.ErrGRPCUserEmpty,
-		rpctypes.ErrGRPCAuthFailed, rpctypes.ErrGRPCAuthNotEnabled,
-		rpctypes.ErrGRPCRequestTooLarge, rpctypes.ErrGRPCTooManyOps, rpctypes.ErrGRPCDuplicateKey,
-		rpctypes.ErrGRPCEmptyKey, rpctypes.ErrGRPCValueProvided, rpctypes.ErrGRPCLeaseProvided,
-		rpctypes.ErrGRPCKeyNotFound, rpctypes.ErrGRPCInvalidSortOption,
-		rpctypes.ErrGRPCLeaseTTLTooLarge,
-		rpctypes.ErrGRPCInvalidClientAPIVersion,
-
-		// These are answers to other requests, and say that the request is not valid.
-		rpctypes.ErrGRPCMemberBadURLs, rpctypes.ErrGRPCRoleEmpty, rpctypes.ErrGRPCPermissionNotGiven,
-		rpctypes.ErrGRPCInvalidAuthMgmt, rpctypes.ErrGRPCWrongDowngradeVersionFormat,
-		rpctypes.ErrGRPCInvalidDowngradeTargetVersion,
-	},
-}
-
-// An answer is a row of classOf.
-type answer struct {
-	class
-	err error // as clients have it
-}
-
-// answers are the rows of classOf by their texts.
-var answers = func() map[string]answer {
-	byText := make(map[string]answer)
-	for c, errs := range classOf {
-		for _, err := range errs {
-			byText[rpctypes.ErrorDesc(err)] = answer{c, rpctypes.Error(err)}
-		}
-	}
-	return byText
-}()
-
-// classOfCode has the codes of a proxy, a gateway or gRPC itself.
+// classOfCode has the codes that tell the class, whether etcd has answered with them, a proxy, a
+// gateway or gRPC itself. An answer with any other code is undecided. (So is etcd's ErrNoSpace: the
+// first one comes after the transaction was applied.)
 var classOfCode = map[string]class{
 	codes.Unavailable.String():      absence,
 	codes.PermissionDenied.String(): refusal,
@@ -122,21 +52,38 @@ var classOfCode = map[string]class{
 	codes.Unimplemented.String():    refusal,
 }
 
-// answerIn returns etcd's own error in err, in whatever form it came: as the client passes it on,
-// as it was on the wire, inside another error, or as the reason for a cancelled watch, which etcd
-// sends as text.
-func answerIn(err error) (a answer, ok bool) {
+// classOf has the answers of etcd that do not go by their code.
+var classOf = map[error]class{
+	rpctypes.ErrNotLeader:  absence,
+	rpctypes.ErrNotCapable: incapable, // it does not know the cluster's version yet
+	rpctypes.Error(rpctypes.ErrGRPCNotSupportedForLearner): incapable,
+
+	rpctypes.ErrTooManyRequests: unapplied,
+	rpctypes.ErrLeaseNotFound:   unapplied,
+	rpctypes.ErrLeaseExist:      unapplied,
+	rpctypes.ErrAuthOldRevision: unapplied,
+	rpctypes.ErrCompacted:       unapplied,
+	rpctypes.ErrFutureRev:       unapplied,
+
+	rpctypes.ErrAuthNotEnabled:   refusal,
+	rpctypes.ErrLeaseTTLTooLarge: refusal,
+}
+
+// answerIn returns etcd's own error in err as clients have it, in whatever form it came: as the
+// client passes it on, as it was on the wire, inside another error, or as the reason for a
+// cancelled watch, which etcd sends as text.
+func answerIn(err error) (answer rpctypes.EtcdError, ok bool) {
 	for ; err != nil; err = errors.Unwrap(err) {
-		if a, ok = answers[rpctypes.ErrorDesc(err)]; ok {
-			return a, true
+		if answer, ok = rpctypes.Error(err).(rpctypes.EtcdError); ok {
+			return answer, true
 		}
 		if _, desc, cut := cutStatus(err); cut {
-			if a, ok = answers[desc]; ok {
-				return a, true
+			if answer, ok = rpctypes.Error(errors.New(desc)).(rpctypes.EtcdError); ok {
+				return answer, true
 			}
 		}
 	}
-	return answer{}, false
+	return answer, false
 }
 
 // cutStatus extracts the text of a gRPC status, of the innermost one if they are nested.
@@ -154,19 +101,23 @@ func cutStatus(err error) (code, desc string, ok bool) {
 
 // Is reports whether err is this answer of etcd, one of the errors of rpctypes for clients.
 func Is(err, want error) bool {
-	a, ok := answerIn(err)
-	return ok && a.err == want
+	answer, ok := answerIn(err)
+	return ok && answer == want
 }
 
 // classify returns the class of an error.
 func classify(err error) class {
-	switch a, ok := answerIn(err); {
+	answer, known := answerIn(err)
+	class, exceptional := classOf[answer]
+	switch {
 	case errors.Is(err, ErrNoAnswer):
 		return absence
 	case errors.Is(err, ErrUnreachable):
 		return incapable
-	case ok:
-		return a.class
+	case exceptional:
+		return class
+	case known:
+		return classOfCode[answer.Code().String()]
 	}
 	return classOfCode[codeOf(err)]
 }

@@ -94,9 +94,9 @@ func TestRefusalsAreEtcdsOwn(t *testing.T) {
 	require.False(t, Refused(nil))
 }
 
-// Each error of the module rpctypes has one row, with the text that it has on the wire. A version
-// of the module that has another error fails here until that has a row, too.
-func TestEachErrorOfEtcdHasAClass(t *testing.T) {
+// The rules were written for the errors that the module rpctypes has. A version of the module that
+// has another one fails here until it is clear whether that goes by its code.
+func TestTheErrorsOfEtcdAreKnown(t *testing.T) {
 	dir, err := exec.CommandContext(t.Context(),
 		"go", "list", "-f", "{{.Dir}}", "go.etcd.io/etcd/api/v3/v3rpc/rpctypes").Output()
 	require.NoError(t, err)
@@ -114,17 +114,10 @@ func TestEachErrorOfEtcdHasAClass(t *testing.T) {
 			text, err := strconv.Unquote(call.Args[1].(*ast.BasicLit).Value)
 			require.NoError(t, err)
 			found[text] = true
-			require.Contains(t, answers, text, "give it a row in classOf")
 			return true
 		})
 	}
-	require.Greater(t, len(found), 50)
-	rows := 0
-	for _, errs := range classOf {
-		rows += len(errs)
-	}
-	require.Len(t, answers, rows, "one has two rows")
-	require.Len(t, found, rows, "the module has no such error any more")
+	require.Len(t, found, 63, "does it go by its code? see classOf")
 }
 
 // isStatus reports whether a call is one of status.Error.

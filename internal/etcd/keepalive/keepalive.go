@@ -141,38 +141,30 @@ func (s *Sender) begin(on *stream) {
 const nobody = clientv3.NoLease
 
 // prove asks, on a stream that has answered, whether etcd itself reads it. If the answer does not
-// come in the time of a renewal, the stream is given up.
+// come in the time of a renewal, that of ctx, the stream is given up.
 func (s *Sender) prove(ctx context.Context, on *stream) {
-	if s.provable(ctx, on) {
-		_ = on.rpc.Send(&pb.LeaseKeepAliveRequest{ID: int64(nobody)}) // Recv has the error
-	}
-}
-
-// provable reports whether on must be proven. The proof has the time of ctx.
-func (s *Sender) provable(ctx context.Context, on *stream) bool {
 	deadline, bounded := ctx.Deadline()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if on.proven || s.streams.proxied || !bounded {
-		return false
+	asks := bounded && !on.proven && !s.streams.proxied
+	if asks {
+		on.proof = time.AfterFunc(time.Until(deadline), on.end)
 	}
-	on.proof = time.AfterFunc(time.Until(deadline), on.end)
-	return true
+	s.mu.Unlock()
+	if asks {
+		_ = on.rpc.Send(&pb.LeaseKeepAliveRequest{ID: int64(nobody)}) // Recv has the error
+	}
 }
 
 // proved notes the answer to the question of prove.
 func (s *Sender) proved(on *stream, etcd bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if on.proof == nil || !on.proof.Stop() {
-		return // not asked for, or too late
-	}
-	if left := s.streams.proved(on, etcd); left != nil {
-		left.end()
+	if on.proof != nil && on.proof.Stop() { // else it was not asked for, or comes too late
+		s.streams.proved(on, etcd)
 	}
 }
 
-// receive passes on what comes on a stream, until the stream is not needed any more.
+// receive passes on what comes on a stream, until the stream has ended.
 func (s *Sender) receive(on *stream) {
 	defer on.end()
 	for {
@@ -183,24 +175,20 @@ func (s *Sender) receive(on *stream) {
 			}
 			continue // it belongs to no renewal that was sent
 		}
-		if !s.deliver(on, answer{resp, err}) {
+		s.deliver(on, answer{resp, err})
+		if err != nil {
 			return
 		}
 	}
 }
 
-// deliver passes an answer to its renewal. It reports whether the stream goes on.
-func (s *Sender) deliver(on *stream, a answer) bool {
+// deliver passes an answer to its renewal.
+func (s *Sender) deliver(on *stream, a answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	told, left := s.streams.answered(on, a.err == nil)
-	if told {
+	if s.streams.answered(on, a.err == nil) {
 		on.answers <- a
 	}
-	if left != nil {
-		left.end()
-	}
-	return a.err == nil && left != on
 }
 
 // A rpc is a LeaseKeepAlive stream.

@@ -57,44 +57,41 @@ func (k *streams) take(r Renewal) (on *stream, open bool) {
 	return &stream{begun: r.Sent, where: r.Where, busy: true}, false
 }
 
-// answered notes that something came on a stream: an answer, or its end. told says that a
-// renewal waits for it. left is a stream that is no longer needed, or nil.
-func (k *streams) answered(on *stream, alive bool) (told bool, left *stream) {
-	told, on.busy = on.busy, false
+// answered notes that something came on a stream: an answer, or its end. It reports whether a
+// renewal waits for it.
+func (k *streams) answered(on *stream, alive bool) (awaited bool) {
+	awaited, on.busy = on.busy, false
 	if alive {
-		return told, k.settle(on)
-	}
-	if k.current == on {
+		k.settle(on)
+	} else if k.current == on {
 		k.current = nil
 	}
-	return told, nil
+	return awaited
 }
 
-// proved notes whether etcd itself reads a stream. left is as for answered.
-func (k *streams) proved(on *stream, etcd bool) (left *stream) {
+// proved notes whether etcd itself reads a stream.
+func (k *streams) proved(on *stream, etcd bool) {
 	on.proven = etcd
 	k.proxied = k.proxied || !etcd
-	return k.settle(on)
+	k.settle(on)
 }
 
-// settle returns the stream that is no longer needed, after an answer on one.
+// settle ends the stream that is no longer needed, after an answer on one.
 //
 // The newest becomes the current one. If several were opened at once, that is the first to be
 // proven. Any other is needed only for the renewal that is under way on it: its answer counts
 // too, and leaves no doubt whether etcd may still carry it out.
-func (k *streams) settle(on *stream) (left *stream) {
+func (k *streams) settle(on *stream) {
 	c := k.current
 	switch {
 	case on.busy, c == on:
-		return nil
-	case !on.proven && !k.proxied:
-		return nil // it may be soon
+	case !on.proven && !k.proxied: // it may be soon
 	case on.proven && (c == nil || on.begun.After(c.begun)):
 		k.current = on
 		if c != nil && !c.busy {
-			return c
+			c.end()
 		}
-		return nil
+	default:
+		on.end()
 	}
-	return on
 }

@@ -108,9 +108,7 @@ type Attempt struct {
 	epoch  any // in which it was sent: answers of two epochs are not comparable
 	sent   time.Time
 	ended  time.Time // when its answer came; zero if none has come
-	member uint64    // the member that has answered
-	term   uint64    // the newest Raft term that this member knew when the request came
-	ttl    time.Duration
+	answer Confirmation
 	open   bool // it was answered but does not count from sent yet
 }
 
@@ -127,11 +125,9 @@ func (t *Trust) Sends(now time.Time, epoch any) *Attempt {
 	return a
 }
 
-// Fails notes that etcd has certainly not carried out a and never will.
-func (t *Trust) Fails(a *Attempt) { t.drop(a) }
-
-// drop forgets one attempt.
-func (t *Trust) drop(a *Attempt) { t.forget(func(other *Attempt) bool { return other == a }) }
+// Drop forgets an attempt that does not matter for others: etcd has certainly not carried it out and
+// never will, or it is worth what its answer says.
+func (t *Trust) Drop(a *Attempt) { t.forget(func(other *Attempt) bool { return other == a }) }
 
 // forget forgets attempts.
 func (t *Trust) forget(which func(*Attempt) bool) {
@@ -143,8 +139,9 @@ func (t *Trust) Doubts() int { return len(t.attempts) }
 
 // A Confirmation is what etcd's answer to a renewal says.
 type Confirmation struct {
-	Member, Term uint64
-	TTL          time.Duration
+	Member uint64 // that has answered
+	Term   uint64 // of Raft, the newest that the member knew when the request came
+	TTL    time.Duration
 }
 
 // Answered notes that etcd has confirmed a, and extends the trust by what the answer is
@@ -152,24 +149,24 @@ type Confirmation struct {
 // is 0 if that epoch is over. Answered reports whether a linearizable read should find out if
 // the answer is worth more.
 func (t *Trust) Answered(now time.Time, a *Attempt, c Confirmation, known uint64) (ask bool) {
-	a.ended, a.member, a.term, a.ttl = now, c.Member, c.Term, c.TTL
+	a.ended, a.answer = now, c
 	from := a.sent
 	for _, o := range t.attempts {
 		// A member that has passed a renewal on to a leader passes none on to an older leader.
-		harmless := !o.ended.IsZero() && o.member == a.member
+		harmless := !o.ended.IsZero() && o.answer.Member == c.Member
 		if o.sent.Before(from) && !harmless {
 			from = o.sent
 		}
 	}
-	if a.term < known {
+	if c.Term < known {
 		a.open, ask = true, true
 	} else {
 		missing := a.sent.Sub(from)
 		a.open, ask = missing > 0, missing > t.Schedule().Late()
-		t.extend(from, a.ttl)
+		t.extend(from, c.TTL)
 	}
 	if !a.open && a.ended.Sub(a.sent) <= prompt {
-		t.drop(a) // it is worth what it says, and no longer matters for other attempts
+		t.Drop(a)
 	}
 	return ask
 }
@@ -183,9 +180,9 @@ func (t *Trust) Proved(sent time.Time, epoch any, term uint64) {
 		if a.ended.IsZero() || a.ended.After(sent) {
 			return false
 		}
-		if a.open && a.epoch == epoch && a.term >= term {
+		if a.open && a.epoch == epoch && a.answer.Term >= term {
 			a.open = false
-			t.extend(a.sent, a.ttl)
+			t.extend(a.sent, a.answer.TTL)
 		}
 		return true
 	})
