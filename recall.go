@@ -283,9 +283,8 @@ func (a *asking) askerLocked() (asker *claim) {
 	comes := first != nil && !first.Value.exclusive() &&
 		n.admissionLocked(first.Value.kind, first.Early()) != mustQueue
 	for c := range n.queue.All() {
-		standing := c.waiter.Standing()
-		comes = comes && standing == turn.Waiting && c.kind == first.Value.kind
-		if !c.Asks || c.hold != nil || standing == turn.Left {
+		comes = comes && c.waiter.Standing() == turn.Waiting && c.kind == first.Value.kind
+		if !c.Asks || c.hold != nil {
 			continue
 		}
 		a.may = true

@@ -569,10 +569,13 @@ var mutants = []mutant{
 	{
 		name: "a turn that was left goes to nobody",
 		why:  "The waiter was chosen, and has gone away, so the turn ends with it. But then nobody tells those who wait (rule 12).",
-		edits: []edit{{"internal/turn/turn.go", `		if w = q.first; w != nil {
-			q.remove(w)
-		}
-`, `		w = nil
+		edits: []edit{{"internal/turn/turn.go", `	q.owner.standing = Gone
+	w := q.waiters.first
+`, `	q.owner.standing = Gone
+	w := q.waiters.first
+	if q.state == Passing && w != nil && w.standing != Next {
+		w = nil
+	}
 `}},
 		killers: []killer{core("turn", "TestTurns"), core("ticket", "TestExploration")},
 	},
@@ -1247,8 +1250,8 @@ var mutants = []mutant{
 	{
 		name: "the turn goes to one that has left",
 		why:  "The waiter was chosen, and the release puts its key. But it has gone away meanwhile: nobody passes the turn on, and all behind it wait for ever (rule 12).",
-		edits: []edit{{"internal/turn/turn.go", `	if w == nil || w.standing == Left {
-`, `	if w == nil {
+		edits: []edit{{"internal/turn/turn.go", `	if stood == Waiting || stood == Next {
+`, `	if stood == Waiting {
 `}},
 		killers: []killer{
 			core("ticket", "TestExploration"),
@@ -1575,8 +1578,13 @@ var mutants = []mutant{
 		why:  "The watch shows etcd's line, and no writer is in it. But the local line has one.",
 		edits: []edit{{"claim.go", ` && n.queue.Waiting() == 0 &&
 `, ` && (c.reads() || n.queue.Waiting() == 0) &&
-`}, {"internal/turn/turn.go", `	if q.waiting > 0 || !w.Shares || !q.owner.Shares {
-`, `	if !w.Shares || !q.owner.Shares {
+`}, {"internal/turn/turn.go", `	q.owner.must("Admit", Holder)
+	w := q.waiters.first
+`, `	q.owner.must("Admit", Holder)
+	w := q.waiters.first
+	if w != nil && q.owner.Shares && !w.Shares {
+		w = q.waiters.last
+	}
 `}},
 		killers: []killer{inArea("kinds", "TestNobodyJoinsWhileAWriterWaits"), ofFamily(1000)},
 	},
@@ -2473,8 +2481,13 @@ var mutants = []mutant{
 		why:  "It is within the limit, and comes in beside the holders of its Session. But an exclusive claim that waits for these waits on.",
 		edits: []edit{{"claim.go", ` && n.queue.Waiting() == 0 &&
 `, ` && (c.kind == line.Permit || n.queue.Waiting() == 0) &&
-`}, {"internal/turn/turn.go", `	if q.waiting > 0 || !w.Steps || !q.owner.Steps {
-`, `	if !w.Steps || !q.owner.Steps {
+`}, {"internal/turn/turn.go", `	q.owner.must("Admit", Holder)
+	w := q.waiters.first
+`, `	q.owner.must("Admit", Holder)
+	w := q.waiters.first
+	if w != nil && q.owner.Steps && !w.Steps {
+		w = q.waiters.last
+	}
 `}},
 		killers: []killer{inArea("kinds", "TestPermitsAndOthersOfTheNameExclude"), ofFamily(1000)},
 	},
