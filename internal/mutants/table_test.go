@@ -391,7 +391,7 @@ var mutants = []mutant{
 		name: "nobody watches the keys of holds",
 		why:  "The audits show a loss. But they are seldom (rule 5).",
 		edits: []edit{{"internal/queue/audit.go", `			if p.watch == nil {
-				p.watchLocked()
+				p.watch = newKeyWatchLocked(p)
 			}
 			covered = covered && p.watch.sure
 `, `			covered = covered && p.watch != nil && p.watch.sure
@@ -401,9 +401,9 @@ var mutants = []mutant{
 	{
 		name: "the watch of a key is sure before the key is read",
 		why:  "The watch delivers all that happens. But it does not deliver what happened before it was created (rule 5).",
-		edits: []edit{{"internal/queue/keywatch.go", `	a.reads.unread = append(a.reads.unread, unread{w, w.made})
+		edits: []edit{{"internal/queue/keywatch.go", `	a.unread = append(a.unread, unread{w, w.made})
 `, `	w.sure = true
-	a.reads.unread = append(a.reads.unread, unread{w, -1})
+	a.unread = append(a.unread, unread{w, -1})
 `}, {"internal/queue/keywatch.go", `		if p.watch == w && p.observedLocked(`, `		if p.watch == w && e.Rev == p.Ticket.Rev() && p.observedLocked(`}},
 		killers: []killer{inArea("lease", "TestALossFromOutsideIsNoticedWithinAboutASecond")},
 	},
@@ -919,7 +919,7 @@ var mutants = []mutant{
 	v.revision = revision
 `, `	}
 	v.revision = revision
-`}, {"internal/queue/view.go", `		own = over.Entry
+`}, {"internal/queue/view.go", `		own = over
 `, `		own.Rev = over.Rev
 `}},
 		killers: []killer{inArea("watching", "TestALossIsToldByTheEvent")},
@@ -2132,7 +2132,7 @@ var mutants = []mutant{
 	{
 		name: "a view does not tell of a recall",
 		why:  "The view has the create revisions of those in line. But a recall leaves these alone.",
-		edits: []edit{{"internal/queue/view.go", `		own = over.Entry
+		edits: []edit{{"internal/queue/view.go", `		own = over
 `, `		own.Rev, own.Lease = over.Rev, over.Lease
 `}, {"internal/queue/view.go", `Entry: e, Unproven: true}`, `Entry: line.Entry{Key: e.Key, Rev: e.Rev, Lease: e.Lease}, Unproven: true}`}},
 		killers: []killer{inArea("holders", "TestAWaiterMayBeRecalled"), inArea("holders", "TestAKeyThatLingersGivesWayToARecall")},
