@@ -206,14 +206,18 @@ func (c *claim) enterLocked(way wayIn) {
 		c.turn = make(chan struct{}, 1)
 		n.queue.Enter(&c.waiter)
 	case steps:
-		n.queue.Step(&c.waiter)
+		n.queue.Enter(&c.waiter)
+		n.queue.Admit()
 	case joins:
 		n.queue.Owner().place.newHoldLocked(c, time.Now())
-		n.queue.Share(&c.waiter)
+		n.queue.Enter(&c.waiter)
+		n.queue.Admit()
 		n.JoinedLocked()
 	case takesOver:
 		n.queue.Lingering().newHoldLocked(c, time.Now())
-		n.queue.Take(&c.waiter)
+		n.queue.Yield()
+		n.queue.Enter(&c.waiter)
+		n.queue.Hold(&c.waiter)
 	}
 	n.MarkLocked()
 }

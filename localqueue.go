@@ -339,7 +339,7 @@ func (n *localLine) admitLocked() {
 // permits, and with a hold at the owner's place, if c reads.
 func (n *localLine) letInLocked(c *claim) {
 	if c.waiter.Steps {
-		n.queue.StepNext()
+		n.queue.Admit()
 		n.MarkLocked()
 		c.hasTurnLocked(nil)
 		return
@@ -350,7 +350,7 @@ func (n *localLine) letInLocked(c *claim) {
 		return
 	}
 	p.newHoldLocked(c, now)
-	n.queue.Join()
+	n.queue.Admit()
 	n.MarkLocked() // the next one may, too
 	c.hasTurnLocked(p)
 	n.JoinedLocked()

@@ -265,9 +265,8 @@ func (a *asking) askerLocked(n *localLine) (asker *claim) {
 	comes := first != nil && !first.Value.exclusive() &&
 		n.admissionLocked(first.Value.Kind, first.Early()) != mustQueue
 	for c := range n.queue.All() {
-		standing := c.waiter.Standing()
-		comes = comes && standing == turn.Waiting && c.Kind == first.Value.Kind
-		if !c.Asks || c.hold != nil || standing == turn.Left {
+		comes = comes && c.waiter.Standing() == turn.Waiting && c.Kind == first.Value.Kind
+		if !c.Asks || c.hold != nil {
 			continue
 		}
 		a.may = true

@@ -394,7 +394,7 @@ var mutants = []mutant{
 		name: "nobody watches the keys of holds",
 		why:  "The audits show a loss. But they are seldom (rule 5).",
 		edits: []edit{{"internal/queue/audit.go", `			if p.watch == nil {
-				p.watchLocked()
+				p.watch = newKeyWatchLocked(p)
 			}
 			covered = covered && p.watch.sure
 `, `			covered = covered && p.watch != nil && p.watch.sure
@@ -404,9 +404,9 @@ var mutants = []mutant{
 	{
 		name: "the watch of a key is sure before the key is read",
 		why:  "The watch delivers all that happens. But it does not deliver what happened before it was created (rule 5).",
-		edits: []edit{{"internal/queue/keywatch.go", `	a.reads.unread = append(a.reads.unread, unread{w, w.made})
+		edits: []edit{{"internal/queue/keywatch.go", `	a.unread = append(a.unread, unread{w, w.made})
 `, `	w.sure = true
-	a.reads.unread = append(a.reads.unread, unread{w, -1})
+	a.unread = append(a.unread, unread{w, -1})
 `}, {"internal/queue/keywatch.go", `		if p.watch == w && p.observedLocked(`, `		if p.watch == w && e.Rev == p.Ticket.Rev() && p.observedLocked(`}},
 		killers: []killer{inArea("lease", "TestALossFromOutsideIsNoticedWithinAboutASecond")},
 	},
@@ -571,10 +571,13 @@ var mutants = []mutant{
 	{
 		name: "a turn that was left goes to nobody",
 		why:  "The waiter was chosen, and has gone away, so the turn ends with it. But then nobody tells those who wait (rule 12).",
-		edits: []edit{{"internal/turn/turn.go", `		if w = q.first; w != nil {
-			q.remove(w)
-		}
-`, `		w = nil
+		edits: []edit{{"internal/turn/turn.go", `	q.owner.standing = Gone
+	w := q.waiters.first
+`, `	q.owner.standing = Gone
+	w := q.waiters.first
+	if q.state == Passing && w != nil && w.standing != Next {
+		w = nil
+	}
 `}},
 		killers: []killer{core("turn", "TestTurns"), core("ticket", "TestExploration")},
 	},
@@ -918,7 +921,7 @@ var mutants = []mutant{
 	v.revision = revision
 `, `	}
 	v.revision = revision
-`}, {"internal/queue/view.go", `		own = over.Entry
+`}, {"internal/queue/view.go", `		own = over
 `, `		own.Rev = over.Rev
 `}},
 		killers: []killer{inArea("watching", "TestALossIsToldByTheEvent")},
@@ -1249,8 +1252,8 @@ var mutants = []mutant{
 	{
 		name: "the turn goes to one that has left",
 		why:  "The waiter was chosen, and the release puts its key. But it has gone away meanwhile: nobody passes the turn on, and all behind it wait for ever (rule 12).",
-		edits: []edit{{"internal/turn/turn.go", `	if w == nil || w.standing == Left {
-`, `	if w == nil {
+		edits: []edit{{"internal/turn/turn.go", `	if stood == Waiting || stood == Next {
+`, `	if stood == Waiting {
 `}},
 		killers: []killer{
 			core("ticket", "TestExploration"),
@@ -1577,8 +1580,13 @@ var mutants = []mutant{
 		why:  "The watch shows etcd's line, and no writer is in it. But the local line has one.",
 		edits: []edit{{"claim.go", ` && n.queue.Waiting() == 0 &&
 `, ` && (c.reads() || n.queue.Waiting() == 0) &&
-`}, {"internal/turn/turn.go", `	if q.waiting > 0 || !w.Shares || !q.owner.Shares {
-`, `	if !w.Shares || !q.owner.Shares {
+`}, {"internal/turn/turn.go", `	q.owner.must("Admit", Holder)
+	w := q.waiters.first
+`, `	q.owner.must("Admit", Holder)
+	w := q.waiters.first
+	if w != nil && q.owner.Shares && !w.Shares {
+		w = q.waiters.last
+	}
 `}},
 		killers: []killer{inArea("kinds", "TestNobodyJoinsWhileAWriterWaits"), ofFamily(1000)},
 	},
@@ -2126,7 +2134,7 @@ var mutants = []mutant{
 	{
 		name: "a view does not tell of a recall",
 		why:  "The view has the create revisions of those in line. But a recall leaves these alone.",
-		edits: []edit{{"internal/queue/view.go", `		own = over.Entry
+		edits: []edit{{"internal/queue/view.go", `		own = over
 `, `		own.Rev, own.Lease = over.Rev, over.Lease
 `}, {"internal/queue/view.go", `Entry: e, Unproven: true}`, `Entry: line.Entry{Key: e.Key, Rev: e.Rev, Lease: e.Lease}, Unproven: true}`}},
 		killers: []killer{inArea("holders", "TestAWaiterMayBeRecalled"), inArea("holders", "TestAKeyThatLingersGivesWayToARecall")},
@@ -2209,12 +2217,9 @@ var mutants = []mutant{
 		killers: []killer{inArea("holders", "TestALeastTimeUnderFaults")},
 	},
 	{
-		name: "a key that has moved counts as put over",
-		why:  "Another lease has it. But it is the one to which a first copy has moved it: the hold was whole.",
-		edits: []edit{{"internal/ticket/release.go", `	case r.moved(a): // by a first copy
-		r.remove(a.Revision)
-		f.Verdict = Done
-`, ``}},
+		name:       "a key that has moved counts as put over",
+		why:        "Another lease has it. But it is the one to which a first copy has moved it: the hold was whole.",
+		edits:      []edit{{"internal/ticket/release.go", `	case a.Succeeded, f.Queued, r.moved(a):`, `	case a.Succeeded, f.Queued:`}},
 		killers:    []killer{core("ticket", "TestWhatAReleaseSays"), inArea("holders", "TestALeastTimeUnderFaults")},
 		unexplored: "The exploration moves no key.",
 	},
@@ -2504,8 +2509,13 @@ var mutants = []mutant{
 		why:  "It is within the limit, and comes in beside the holders of its Session. But an exclusive claim that waits for these waits on.",
 		edits: []edit{{"claim.go", ` && n.queue.Waiting() == 0 &&
 `, ` && (c.Kind == line.Permit || n.queue.Waiting() == 0) &&
-`}, {"internal/turn/turn.go", `	if q.waiting > 0 || !w.Steps || !q.owner.Steps {
-`, `	if !w.Steps || !q.owner.Steps {
+`}, {"internal/turn/turn.go", `	q.owner.must("Admit", Holder)
+	w := q.waiters.first
+`, `	q.owner.must("Admit", Holder)
+	w := q.waiters.first
+	if w != nil && q.owner.Steps && !w.Steps {
+		w = q.waiters.last
+	}
 `}},
 		killers: []killer{inArea("kinds", "TestPermitsAndOthersOfTheNameExclude"), ofFamily(1000)},
 	},

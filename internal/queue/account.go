@@ -41,7 +41,8 @@ type Account struct {
 	adopts      bool               // a place was to adopt a key, which it has not drawn
 	swept       time.Time          // when the last answered audit of the keys on the lease was sent
 	byValues    bool               // the last audit was by values; see auditsBy
-	reads       watchReads         // of watched keys
+	unread      []unread           // watches that were created, whose keys are still to be read
+	reading     bool               // these are being read
 	deleted     []*Place           // places whose keys are gone and whose holds are about to end
 	asking      bool               // whether the lease is gone too is being asked
 }
@@ -74,16 +75,12 @@ func (a *Account) TakeLocked(p *Place, of Seat) {
 		a.adopts = true
 	} else {
 		slot := of.Line.slotsLocked(of.Shape).Free(a.lease, of.Shape.Kind)
-		p.Ticket = ticket.New(of.Line.Name, int64(a.lease.ID), slot, a.drawer(of.Shape))
+		draw := func(name string) string { return a.draw(name, of.Shape) }
+		p.Ticket = ticket.New(of.Line.Name, int64(a.lease.ID), slot, draw)
 	}
 	a.places[p.Ticket.Key] = p
 	a.placed = time.Now()
 	a.users++
-}
-
-// drawer returns what draws the names of keys of a shape, on k's lease.
-func (a *Account) drawer(shape line.Shape) func(name string) string {
-	return func(name string) string { return a.draw(name, shape) }
 }
 
 // draw returns a new name for a key of a shape for the lock name, on a's lease. Only this Session

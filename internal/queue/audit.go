@@ -75,11 +75,11 @@ func (a *Account) coverLocked(now time.Time, period time.Duration) (periods time
 			some = true
 			viewed := p.viewedLocked()
 			rechecked = rechecked && viewed && p.line.view.neededLocked()
-			if viewed || !p.lastsForLocked(now, watchAfter) {
+			if viewed || now.Sub(p.held) < watchAfter {
 				continue
 			}
 			if p.watch == nil {
-				p.watchLocked()
+				p.watch = newKeyWatchLocked(p)
 			}
 			covered = covered && p.watch.sure
 		case ticket.InLine:

@@ -145,26 +145,20 @@ func (w *keyWatch) created() {
 	a := w.place.Account
 	a.keys.mu.Lock()
 	defer a.keys.mu.Unlock()
-	a.reads.unread = append(a.reads.unread, unread{w, w.made})
-	if !a.reads.underWay {
-		a.reads.underWay = true
-		a.keys.tasks.GoLocked(func() { a.reads.run(a) })
+	a.unread = append(a.unread, unread{w, w.made})
+	if !a.reading {
+		a.reading = true
+		a.keys.tasks.GoLocked(func() { readWatched(a) })
 	}
 }
 
-// watchReads are the reads of a lease's keys whose watches were created: of many at once.
-type watchReads struct {
-	unread   []unread // watches whose keys are still to be read
-	underWay bool
-}
-
-// run reads the keys.
-func (r *watchReads) run(a *Account) {
+// readWatched reads the keys whose watches were created: many at once.
+func readWatched(a *Account) {
 	k := a.keys
 	for {
 		k.mu.Lock()
-		created := r.unread
-		r.unread, r.underWay = nil, len(created) > 0
+		created := a.unread
+		a.unread, a.reading = nil, len(created) > 0
 		k.mu.Unlock()
 		if len(created) == 0 {
 			return
@@ -176,13 +170,13 @@ func (r *watchReads) run(a *Account) {
 		present := k.etcd.Epoch()
 		// If a key is not read, its watch stays unsure.
 		_ = k.etcd.ReadKeys(a.lease.Live(), keysOf(places), k.etcd.Read, func(part etcd.Part) {
-			r.since(a, created[part.From:], part.Entries, present)
+			watchedSince(a, created[part.From:], part.Entries, present)
 		})
 	}
 }
 
-// since notes what was read of keys after their watches were created, since an epoch.
-func (r *watchReads) since(a *Account, created []unread, read []line.Entry, epoch *etcd.Epoch) {
+// watchedSince notes what was read of keys after their watches were created, since an epoch.
+func watchedSince(a *Account, created []unread, read []line.Entry, epoch *etcd.Epoch) {
 	a.keys.mu.Lock()
 	defer a.keys.mu.Unlock()
 	if epoch != a.keys.etcd.Epoch() {

@@ -11,14 +11,6 @@ import (
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
-// readOn reads what is ahead of p, if what was read so far does not show it.
-func (c *Waiter) readOn(ctx context.Context, p *Place) error {
-	if ahead, stale := p.Rivals(); stale || ticket.Tells(ahead) {
-		return nil
-	}
-	return c.look(ctx, p, 0)
-}
-
 // stands reports whether the very key before and p's own both stand in line now. It is a
 // linearizable read of four compares, and retries until it is answered. It also reads the holder,
 // if that is not known, and how many keys there are in all, if length is not 0 but how many there

@@ -336,7 +336,7 @@ func (p *Place) HoldLocked(first bool, now time.Time) {
 	}
 	if p.listens && p.watch == nil && !p.asPut && p.Ahead.Keys > 1 && !p.viewedLocked() &&
 		len(p.Account.places) <= manyPlaces {
-		p.watchLocked()
+		p.watch = newKeyWatchLocked(p)
 	}
 	p.Ahead = line.None
 	p.Refs++
@@ -364,20 +364,12 @@ func (p *Place) giveWayLocked() {
 	}
 }
 
-// watchLocked begins to watch p's key.
-func (p *Place) watchLocked() { p.watch = newKeyWatchLocked(p) }
-
 // UnwatchLocked ends the watch of p's key, if there is one: the key is not held any more.
 func (p *Place) UnwatchLocked() {
 	if w := p.watch; w != nil {
 		p.watch = nil
 		p.keys.mu.After(w.cancel)
 	}
-}
-
-// lastsForLocked reports whether p's key has been held for a time.
-func (p *Place) lastsForLocked(now time.Time, d time.Duration) bool {
-	return p.Ticket.State() == ticket.Held && now.Sub(p.held) >= d
 }
 
 // viewedLocked reports whether a view covers p's key: it has judged p by the last event, and will

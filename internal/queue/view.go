@@ -70,22 +70,22 @@ type view struct {
 
 	// Guarded by Session.mu.
 	revision  int64
-	keys      map[string]int64   // create revisions of the contenders
-	exclusive int                // how many of these do not read
-	read      map[string]int64   // keys as the last read told them
-	deleted   map[string]int64   // the last DELETE of each key since then, as long as it may count
-	putOver   map[string]putOver // of keys: values that are not the first ones, and may have a recall
-	state     viewState          // changed by becomesLocked alone
-	behind    bool               // a read told what the watch did not, or not yet
-	reading   bool               // a recheck is under way
-	waiting   bool               // the line's owner waits by this view
-	joined    bool               // a read has joined a cohort by it, since the last recheck
-	relied    time.Time          // since when the watch is relied on
-	due       time.Time          // when the line is to be read again
-	needed    time.Time          // when it last was
-	judged    *Place             // the own place that the last events were judged for, if there was one
-	err       error              // of the last read, nil once one was answered
-	refusal   error              // why it is over, as the next one would be: etcd's, or errTooLong
+	keys      map[string]int64      // create revisions of the contenders
+	exclusive int                   // how many of these do not read
+	read      map[string]int64      // keys as the last read told them
+	deleted   map[string]int64      // the last DELETE of each key since then, while it may count
+	putOver   map[string]line.Entry // of keys: values that are not the first; one may have a recall
+	state     viewState             // changed by becomesLocked alone
+	behind    bool                  // a read told what the watch did not, or not yet
+	reading   bool                  // a recheck is under way
+	waiting   bool                  // the line's owner waits by this view
+	joined    bool                  // a read has joined a cohort by it, since the last recheck
+	relied    time.Time             // since when the watch is relied on
+	due       time.Time             // when the line is to be read again
+	needed    time.Time             // when it last was
+	judged    *Place                // the own place that the last events were judged for, if any
+	err       error                 // of the last read, nil once one was answered
+	refusal   error                 // why it is over, as the next would be: etcd's, or errTooLong
 }
 
 // A viewState is how far a view has come, and whether it may be relied on.
@@ -122,14 +122,6 @@ func (v *view) becomesLocked(next viewState) {
 // isLiveLocked reports whether v may be relied on: it shows whatever happens in the line. (What its
 // watch does not show, as it is silent, the rechecks do.)
 func (v *view) isLiveLocked() bool { return v != nil && v.state == viewLive }
-
-// A putOver is a key that was put over at a revision and kept its create revision.
-type putOver struct {
-	line.Entry
-	at int64
-}
-
-func (p putOver) same(o putOver) bool { return p.at == o.at }
 
 // inView reports whether a waiter with ahead before it waits by a view: it does if it knows all
 // contenders before it and the line is not long.
@@ -276,7 +268,7 @@ func (v *view) apply(events []*clientv3.Event) {
 		if event.Type != clientv3.EventTypeDelete && e.StandsIn(v.line.Name) {
 			v.keys[e.Key] = e.Rev
 			if at != e.Rev {
-				v.putOver[e.Key] = putOver{e, at}
+				v.putOver[e.Key] = e
 			}
 		} else {
 			delete(v.keys, e.Key)
@@ -378,7 +370,7 @@ func (v *view) judgeOwnLocked(afterRead bool) {
 	// What was not put over is as its own ticket has put it, or is of another ticket.
 	own := line.Entry{Key: p.Ticket.Key, Rev: v.keys[p.Ticket.Key], Lease: p.Ticket.Lease}
 	if over, is := v.putOver[own.Key]; is {
-		own = over.Entry
+		own = over
 	}
 	seen := p.observedLocked(ticket.Observation{
 		Entry: own, At: v.revision, Unproven: p.seen != v && !afterRead,

@@ -13,6 +13,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/recheck"
+	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 // readLine brings the view up to date by a linearizable read, and retries until that is
@@ -37,13 +38,13 @@ func (v *view) readLine() bool {
 		return v.state != viewOver
 	}
 	keys := make(map[string]int64, len(read.Ranges[0].Kvs))
-	over := make(map[string]putOver)
+	over := make(map[string]line.Entry)
 	for _, kv := range read.Ranges[0].Kvs {
 		e := line.EntryOf(kv)
 		if e.StandsIn(v.line.Name) {
 			keys[e.Key] = e.Rev
-			if at := kv.GetModRevision(); at != e.Rev {
-				over[e.Key] = putOver{e, at}
+			if e.Mod != e.Rev {
+				over[e.Key] = e
 			}
 			v.line.keys.suspectOrphanLocked(e)
 		}
@@ -52,7 +53,8 @@ func (v *view) readLine() bool {
 	if v.isTooLongLocked(len(keys)) {
 		return false
 	}
-	v.behind = v.behind || !maps.Equal(v.keys, keys) || !maps.EqualFunc(v.putOver, over, putOver.same)
+	same := func(a, b line.Entry) bool { return a.Mod == b.Mod }
+	v.behind = v.behind || !maps.Equal(v.keys, keys) || !maps.EqualFunc(v.putOver, over, same)
 	v.revision, v.keys, v.putOver = at, keys, over
 	if v.state == viewBegun {
 		v.becomesLocked(viewBlind)
@@ -108,9 +110,7 @@ func (v *view) isAsKnown() bool {
 	}
 	ifs := append(p.asKnownLocked(), p.Ticket.Exists(), p.Ticket.OnLease())
 	for _, e := range p.Ahead.Last {
-		ifs = append(ifs,
-			clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev),
-			clientv3.Compare(clientv3.LeaseValue(e.Key), "=", e.Lease))
+		ifs = append(ifs, ticket.Contends(e)...)
 	}
 	first, ask := p.Ahead.Clear(), []clientv3.Op{countBelow(name)}
 	if first {

@@ -12,6 +12,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 // lateCheck is when a waiter that watches from the revision of its put checks for the first time
@@ -29,8 +30,10 @@ type Waiter struct {
 // Wait waits until p waits for no contender, and tells in between what is ahead of it, once that is
 // known. It returns what wait returns.
 func (c *Waiter) Wait(ctx context.Context, p *Place, queued func()) error {
-	if err := c.readOn(ctx, p); err != nil {
-		return err
+	if ahead, stale := p.Rivals(); !stale && !ticket.Tells(ahead) { // what was read does not show it
+		if err := c.look(ctx, p, 0); err != nil {
+			return err
+		}
 	}
 	queued()
 	return c.wait(ctx, p)
@@ -132,7 +135,7 @@ func (c *Waiter) waitBehind(
 		begun: verifies, due: checks, first: p.firstRecheck(), news: relies, before: before,
 		departed: func(keys []string) bool {
 			w.gone = w.gone || slices.Contains(keys, before.Key)
-			return w.gone
+			return w.gone || slices.Contains(keys, second.Key)
 		},
 	}
 	switch {
@@ -140,10 +143,6 @@ func (c *Waiter) waitBehind(
 		also := watchKeys(ctx, p, *broken, second)
 		defer also.end()
 		by.notices, by.count = also.notices, 2
-		by.departed = func(keys []string) bool {
-			w.gone = w.gone || slices.Contains(keys, before.Key)
-			return w.gone || slices.Contains(keys, second.Key)
-		}
 		by.covers = func(ahead line.Ahead) bool {
 			return ahead.Whole && len(ahead.Last) == 1 && ahead.Last[0].Rev == before.Rev
 		}

@@ -64,7 +64,6 @@ func (t *Ticket) Append(b []byte) []byte {
 	b = append(b, t.Key...)
 	b = binary.AppendVarint(b, t.Lease)
 	b = binary.AppendVarint(b, t.rev)
-	b = binary.AppendVarint(b, t.floor)
 	return t.slot.Append(b)
 }
 

@@ -508,11 +508,9 @@ func copyQueue(
 	having := slices.Collect(old.Having())
 	switch {
 	case owner != none && olds[owner].Steps:
-		for i, claim := range slices.Backward(having) {
-			if i == len(having)-1 {
-				q.Enter(waiters[claim])
-			} else {
-				q.Step(waiters[claim])
+		for _, claim := range slices.Backward(having) {
+			if !q.Enter(waiters[claim]) {
+				q.Admit()
 			}
 			if claim != owner || holds {
 				q.Hold(waiters[claim])
@@ -535,15 +533,17 @@ func copyQueue(
 	}
 	for _, claim := range slices.Backward(having) {
 		if claim != owner && waiters[claim].Shares {
-			q.Share(waiters[claim])
+			q.Enter(waiters[claim])
+			q.Admit()
 		}
 	}
+	chosen := &turn.Waiter[int]{Shares: true} // it has left
 	if next != none {
-		q.Enter(waiters[next])
+		chosen = waiters[next]
+	}
+	if old.State() == turn.Passing {
+		q.Enter(chosen)
 		q.Choose()
-		if olds[next].Standing() == turn.Left {
-			q.Leave(waiters[next])
-		}
 	}
 	gathered := false
 	for _, claim := range waiting {
@@ -555,6 +555,9 @@ func copyQueue(
 	}
 	if !gathered {
 		gather(q)
+	}
+	if next == none && chosen.Standing() == turn.Next {
+		q.Leave(chosen)
 	}
 	for i, w := range olds {
 		if w != nil && w.Standing() == turn.Gone {

@@ -158,10 +158,8 @@ func (r *Release) Judge(a Answer, now Now) (f Finding) {
 		return f
 	}
 	switch {
-	case a.Succeeded, f.Queued: // only this very transaction puts next's key: a first copy ran
-		r.remove(a.Revision)
-		f.Verdict = Done
-	case r.moved(a): // by a first copy
+	// Only this very transaction puts next's key, or moves t's there: else a first copy ran.
+	case a.Succeeded, f.Queued, r.moved(a):
 		r.remove(a.Revision)
 		f.Verdict = Done
 	case r.changed(a): // a recall, or another info: it is moved as it is now

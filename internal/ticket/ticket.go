@@ -79,7 +79,6 @@ type Ticket struct {
 	Lease int64
 	Kind  line.Kind // the kind that Key shows
 	slot  *Slot     // the slot that Key comes from
-	floor int64     // create revisions up to here are of earlier uses of Key
 	of    int64     // create revision of the key that t adopts, 0 if it puts one
 
 	rev   int64 // create revision of the key, 0 until it is known
@@ -100,7 +99,7 @@ func New(name string, lease int64, slot *Slot, draw func(name string) string) Ti
 	slot.busy = true
 	return Ticket{
 		Name: name, Key: slot.key, Lease: lease, Kind: line.KindOf(slot.key),
-		slot: slot, floor: slot.floor,
+		slot: slot,
 	}
 }
 
@@ -112,9 +111,6 @@ func Adopt(name, key string, rev, lease int64) Ticket {
 		slot: &Slot{key: key, busy: true}, of: rev,
 	}
 }
-
-// Adoption reports whether t is one from Adopt.
-func (t *Ticket) Adoption() bool { return t.of != 0 }
 
 // Adopts reports whether t's key is still to be adopted: then it is another's.
 func (t *Ticket) Adopts() bool { return t.of != 0 && t.rev == 0 }
@@ -279,7 +275,7 @@ func (t *Ticket) adopt(a Answer, i int) Entrance {
 		return Unsure
 	}
 	t.sends()
-	if own.Lease != t.Lease || own.Rev <= t.floor {
+	if own.Lease != t.Lease || own.Rev <= t.slot.floor {
 		t.state, t.doubt, t.lost = Gone, true, true
 		return Useless
 	}
@@ -476,7 +472,7 @@ func (t *Ticket) must(transition string, from ...State) {
 // costs etcd less to put again than a new one, until it compacts.
 type Slot struct {
 	key   string // "": a name must be drawn
-	floor int64  // the revision at which the key was last known to be gone
+	floor int64  // the revision at which the key was last known to be gone, of its earlier uses
 	busy  bool
 }
 

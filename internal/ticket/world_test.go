@@ -261,7 +261,7 @@ func (w *world) part(claim, put int) {
 }
 
 // stepOn gives the first waiter of a Session the turn beside the holders of permits.
-func (w *world) stepOn(s *session) { w.comes(s.queue.StepNext(), none) }
+func (w *world) stepOn(s *session) { w.comes(s.queue.Admit(), none) }
 
 // mayStep reports whether a claim for permits, which comes now or is the first waiter, may
 // have the turn beside the claims of its Session that hold some.
@@ -283,7 +283,7 @@ func (w *world) admit(s *session) {
 // join makes the first waiter of a Session join its holders.
 func (w *world) join(s *session) {
 	i := w.claims[s.queue.Owner()].ticket
-	c := &w.claims[s.queue.Join()]
+	c := &w.claims[s.queue.Admit()]
 	c.standing, c.ticket = beside, i
 }
 
@@ -880,7 +880,8 @@ func (w *world) enter(claim int) {
 	s.waiters[claim] = w.newWaiter(claim)
 	state := s.queue.State()
 	if s.queue.Waiting() == 0 && w.mayStep(s, claim) {
-		s.queue.Step(s.waiters[claim])
+		s.queue.Enter(s.waiters[claim])
+		s.queue.Admit()
 		w.comes(claim, none)
 		return
 	}
@@ -889,7 +890,8 @@ func (w *world) enter(claim int) {
 		return
 	}
 	if k := s.queue.Lingering(); k != 0 && w.kind(claim) == line.Exclusive && w.lasts(w.entries[k-1]) {
-		s.queue.Take(s.waiters[claim])
+		s.queue.Yield()
+		s.queue.Enter(s.waiters[claim])
 		c.standing, c.ticket = inLine, k-1
 		w.entries[k-1].claim = claim
 		w.begin(claim)
@@ -1016,9 +1018,7 @@ func (w *world) begin(claim int) {
 	e.ticket.Hold()
 	e.phase, e.whole, e.ahead = holding, true, line.None
 	s := &w.sessions[w.home(claim)]
-	if own := s.waiters[claim]; own.Standing() == turn.Owner { // else it has taken what lingered
-		s.queue.Hold(own)
-	}
+	s.queue.Hold(s.waiters[claim])
 	for f := s.queue.First(); e.ticket.Kind == line.Read && f != nil && f.Early(); f = s.queue.First() {
 		w.join(s)
 	}

@@ -10,17 +10,14 @@
 //	Leave       any             unchanged: a waiter goes away if it waits or is chosen; if it has got
 //	                            the turn before, it stays
 //	Choose      Taken           Passing, if there is a waiter
-//	Pass        Taken, Passing  Taken, by the next waiter, or Free if there is none
-//	HandOff     Taken           Taken, by the next waiter, with the key of the owner before
-//	Share       Taken           unchanged: a new waiter, which shares, has the turn beside the owner
-//	Join        Taken           unchanged: the first waiter, which shares, has the turn, too
-//	Step        Taken           unchanged: a new waiter, which steps, owns the turn, and the owner
+//	Pass        Taken, Passing  Taken, by the first waiter, or Free if there is none
+//	HandOff     Taken           Taken, by the first waiter, with the key of the owner before
+//	Admit       Taken           unchanged: the first waiter has the turn, too. If it shares, it is
+//	                            beside the owner. If it steps, it owns the turn, and the owner
 //	                            before has the turn beside it
-//	StepNext    Taken           unchanged: the first waiter, which steps, does the same
 //	Part        Taken, Passing  unchanged: one of several waiters that have the turn goes away
 //	Linger      Taken           Lingering, if there is no waiter
-//	Take        Lingering       Taken, with the key that lingers
-//	Yield       Lingering       Free
+//	Yield       Lingering       Free: the key is given up, or taken by a waiter that enters next
 package turn
 
 import (
@@ -37,7 +34,7 @@ type State uint8
 const (
 	Free      State = iota // the turn has no owner, and there is no waiter
 	Taken                  // the owner queues in etcd, or holds, or has lost and not unlocked
-	Passing                // as Taken; the next waiter is chosen, and gets the turn after the release
+	Passing                // as Taken; the first waiter was chosen, and gets the turn after the release
 	Lingering              // the turn has no owner; a key is kept for the next waiter
 )
 
@@ -54,7 +51,6 @@ const (
 	Out     Standing = iota // not in the queue yet
 	Waiting                 // for its turn
 	Next                    // chosen: gets the turn after the owner's release
-	Left                    // chosen, and went away: the turn goes past it
 	Owner                   // has the turn, and no hold yet
 	Holder                  // has the turn, and a hold
 	Beside                  // has a hold, beside the owner of the turn
@@ -63,7 +59,7 @@ const (
 
 // String is for messages.
 func (s Standing) String() string {
-	return [...]string{"out", "waiting", "next", "left", "owner", "holder", "beside", "gone"}[s]
+	return [...]string{"out", "waiting", "next", "owner", "holder", "beside", "gone"}[s]
 }
 
 // A Waiter asks for the turn once. It is in one Queue at most, once.
@@ -111,16 +107,13 @@ func (w *Waiter[W]) Early() bool { return w.early }
 // thousand may leave at once, and a renewal that waits for the Session's mutex meanwhile must not
 // wait for the square of that.
 type Queue[W any, K comparable] struct {
-	state       State
-	owner, next *Waiter[W]
+	state  State
+	owner  *Waiter[W]
+	beside list[W] // the waiters that have the turn beside its owner
 
-	beside *Waiter[W] // the last waiter that got the turn beside its owner
-	shares int        // how many have the turn beside its owner
-
-	first, last *Waiter[W] // the ends of the queue of waiters
-	waiting     int        // how many there are in it
-	alone       int        // how many of these, and of the chosen one, do not share
-	unlike      int        // how many of them do not step
+	waiters list[W] // the chosen one is the first
+	alone   int     // how many of them do not share
+	unlike  int     // how many of them do not step
 
 	handed   K   // the key that was handed off last
 	handOffs int // of that key
@@ -144,20 +137,20 @@ func (q *Queue[W, K]) Owner() (w W) {
 // Lingering is the key that lingers, or the zero K if none does.
 func (q *Queue[W, K]) Lingering() K { return q.lingering }
 
-// Waiting is the number of waiters, without the owner and the chosen one.
-func (q *Queue[W, K]) Waiting() int { return q.waiting }
+// Waiting is the number of waiters.
+func (q *Queue[W, K]) Waiting() int { return q.waiters.length }
 
 // First is the first waiter, or nil if there is none.
-func (q *Queue[W, K]) First() *Waiter[W] { return q.first }
+func (q *Queue[W, K]) First() *Waiter[W] { return q.waiters.first }
 
-// AllShare reports whether all waiters share, including the chosen one.
+// AllShare reports whether all waiters share.
 func (q *Queue[W, K]) AllShare() bool { return q.alone == 0 }
 
-// AllStep reports whether all waiters step, including the chosen one.
+// AllStep reports whether all waiters step.
 func (q *Queue[W, K]) AllStep() bool { return q.unlike == 0 }
 
 // Sharing is how many have the turn beside its owner.
-func (q *Queue[W, K]) Sharing() int { return q.shares }
+func (q *Queue[W, K]) Sharing() int { return q.beside.length }
 
 // Having yields the waiters that have the turn: the owner, and the ones beside it.
 func (q *Queue[W, K]) Having() iter.Seq[W] {
@@ -165,7 +158,7 @@ func (q *Queue[W, K]) Having() iter.Seq[W] {
 		if q.owner != nil && !yield(q.owner.Value) {
 			return
 		}
-		for w := q.beside; w != nil; w = w.before {
+		for w := q.beside.last; w != nil; w = w.before {
 			if !yield(w.Value) {
 				return
 			}
@@ -173,20 +166,16 @@ func (q *Queue[W, K]) Having() iter.Seq[W] {
 	}
 }
 
-// All yields the whole queue: the waiters in order, the owner, and the chosen one. It leaves out
-// the waiters beside the owner.
+// All yields the waiters in order, and the owner. It leaves out the waiters beside the owner.
 func (q *Queue[W, K]) All() iter.Seq[W] {
 	return func(yield func(W) bool) {
-		for w := q.first; w != nil; w = w.after {
+		for w := q.waiters.first; w != nil; w = w.after {
 			if !yield(w.Value) {
 				return
 			}
 		}
-		if q.owner != nil && !yield(q.owner.Value) {
-			return
-		}
-		if q.next != nil {
-			yield(q.next.Value)
+		if q.owner != nil {
+			yield(q.owner.Value)
 		}
 	}
 }
@@ -198,15 +187,12 @@ const few = 8
 // would be ahead of a new waiter. Behind more than a few waiters it may be too high, but only by
 // the number of waiters that have left from among them.
 func (q *Queue[W, K]) Ahead(w *Waiter[W]) int {
-	ahead := q.waiting
+	ahead := q.waiters.length
 	if w != nil {
 		w.must("Ahead", Waiting)
 		ahead = q.waitingBefore(w)
 	}
 	if q.owner != nil {
-		ahead++
-	}
-	if q.next != nil {
 		ahead++
 	}
 	return ahead
@@ -216,7 +202,7 @@ func (q *Queue[W, K]) waitingBefore(w *Waiter[W]) int {
 	n := 0
 	for b := w.before; b != nil; b = b.before {
 		if n++; n > few {
-			return min(int(w.number-q.first.number), q.waiting-1)
+			return min(int(w.number-q.waiters.first.number), q.waiters.length-1)
 		}
 	}
 	return n
@@ -233,15 +219,11 @@ func (q *Queue[W, K]) Enter(w *Waiter[W]) (has bool) {
 		q.give(w)
 		return true
 	}
-	w.standing, w.number, w.before = Waiting, 1, q.last
-	if q.last != nil {
-		w.number += q.last.number
-		q.last.after = w
-	} else {
-		q.first = w
+	w.standing, w.number = Waiting, 1
+	if last := q.waiters.last; last != nil {
+		w.number += last.number
 	}
-	q.last = w
-	q.waiting++
+	q.waiters.push(w)
 	q.counts(w, 1)
 	return false
 }
@@ -250,11 +232,11 @@ func (q *Queue[W, K]) Enter(w *Waiter[W]) (has bool) {
 // hold. If that waiter shares, the ones right behind it that share, too, are Early.
 func (q *Queue[W, K]) Gather() {
 	q.must("Gather", Taken, Passing)
-	holder := q.owner
-	if q.next != nil {
-		holder = q.next
+	holder, w := q.owner, q.waiters.first
+	if w != nil && w.standing == Next {
+		holder, w = w, w.after
 	}
-	for w := q.first; holder.Shares && w != nil && w.Shares; w = w.after {
+	for ; holder.Shares && w != nil && w.Shares; w = w.after {
 		w.early = true
 	}
 }
@@ -266,69 +248,25 @@ func (q *Queue[W, K]) Hold(w *Waiter[W]) {
 	w.standing = Holder
 }
 
-// Share gives w, a new waiter, a hold beside the owner's. Both must share, and the queue must have
-// no other waiter.
-func (q *Queue[W, K]) Share(w *Waiter[W]) {
-	q.must("Share", Taken)
-	w.must("Share", Out)
-	q.owner.must("Share", Holder)
-	if q.waiting > 0 || !w.Shares || !q.owner.Shares {
-		panic("turn: Share: somebody waits, or does not share")
-	}
-	q.join(w)
-}
-
-// Join gives the first waiter a hold beside the owner's. Both must share.
-func (q *Queue[W, K]) Join() W {
-	q.must("Join", Taken)
-	q.owner.must("Join", Holder)
-	w := q.first
-	if w == nil || !w.Shares || !q.owner.Shares {
-		panic("turn: Join: nobody waits, or one does not share")
+// Admit gives the first waiter the turn, too, beside its owner, which holds. If both share, the
+// waiter has a hold, too. If both step, the waiter is the owner now, and the owner before has the
+// turn beside it.
+func (q *Queue[W, K]) Admit() W {
+	q.must("Admit", Taken)
+	q.owner.must("Admit", Holder)
+	w := q.waiters.first
+	if w == nil || !(w.Shares && q.owner.Shares) && !(w.Steps && q.owner.Steps) {
+		panic("turn: Admit: no waiter may have the turn beside its owner")
 	}
 	q.remove(w)
-	q.join(w)
+	beside := w
+	if w.Steps {
+		w.standing = Owner
+		beside, q.owner = q.owner, w
+	}
+	beside.standing = Beside
+	q.beside.push(beside)
 	return w.Value
-}
-
-// Step makes w, a new waiter, the owner of the turn. The owner until now, which holds, has the turn
-// beside w. Both must step, and the queue must have no other waiter.
-func (q *Queue[W, K]) Step(w *Waiter[W]) {
-	q.must("Step", Taken)
-	q.owner.must("Step", Holder)
-	w.must("Step", Out)
-	if q.waiting > 0 || !w.Steps || !q.owner.Steps {
-		panic("turn: Step: somebody waits, or does not step")
-	}
-	q.step(w)
-}
-
-// StepNext makes the first waiter the owner of the turn. The owner until now, which holds,
-// has the turn beside it. Both must step.
-func (q *Queue[W, K]) StepNext() W {
-	q.must("StepNext", Taken)
-	q.owner.must("StepNext", Holder)
-	w := q.first
-	if w == nil || !w.Steps || !q.owner.Steps {
-		panic("turn: StepNext: nobody waits, or one does not step")
-	}
-	q.remove(w)
-	q.step(w)
-	return w.Value
-}
-
-func (q *Queue[W, K]) step(w *Waiter[W]) {
-	q.join(q.owner)
-	w.standing, q.owner = Owner, w
-}
-
-func (q *Queue[W, K]) join(w *Waiter[W]) {
-	w.standing, w.before = Beside, q.beside
-	if q.beside != nil {
-		q.beside.after = w
-	}
-	q.beside = w
-	q.shares++
 }
 
 // Part makes w, which has the turn, go away if another waiter has the turn, too. If w was the
@@ -337,37 +275,19 @@ func (q *Queue[W, K]) join(w *Waiter[W]) {
 func (q *Queue[W, K]) Part(w *Waiter[W]) (goes bool) {
 	q.must("Part", Taken, Passing)
 	w.must("Part", Owner, Holder, Beside)
-	if q.shares == 0 {
+	if q.beside.length == 0 {
 		return false
 	}
 	heir := w
 	if w.standing != Beside {
-		heir = q.beside
+		heir = q.beside.last
 	}
-	if heir.before != nil {
-		heir.before.after = heir.after
-	}
-	if heir.after != nil {
-		heir.after.before = heir.before
-	} else {
-		q.beside = heir.before
-	}
-	heir.before, heir.after = nil, nil
-	q.shares--
+	q.beside.remove(heir)
 	if heir != w {
 		heir.standing, q.owner = Holder, heir
 	}
 	w.standing = Gone
 	return true
-}
-
-// Take gives w, a new waiter, the turn, and a hold at the key that lingers.
-func (q *Queue[W, K]) Take(w *Waiter[W]) {
-	q.must("Take", Lingering)
-	w.must("Take", Out)
-	q.stopLingering()
-	q.give(w)
-	w.standing = Holder
 }
 
 // Leave removes w if it waits or is chosen. It returns where w stood. If w stood anywhere else
@@ -376,55 +296,40 @@ func (q *Queue[W, K]) Take(w *Waiter[W]) {
 func (q *Queue[W, K]) Leave(w *Waiter[W]) Standing {
 	w.must("Leave", Waiting, Next, Owner, Holder, Beside, Gone)
 	stood := w.standing
-	switch stood {
-	case Waiting:
+	if stood == Waiting || stood == Next {
 		q.remove(w)
 		w.standing = Gone
-	case Next:
-		w.standing = Left
-		q.counts(w, -1)
 	}
 	return stood
 }
 
 // Choose chooses the first waiter. It gets the turn after the owner's release, which puts
-// its key. ok is false if there is no waiter.
+// its key, unless it leaves before: then the turn goes to the first waiter of that time. ok is
+// false if there is no waiter.
 func (q *Queue[W, K]) Choose() (next W, ok bool) {
 	q.must("Choose", Taken)
 	q.owner.must("Choose", Holder)
 	q.mustBeAlone("Choose")
-	w := q.first
+	w := q.waiters.first
 	if w == nil {
 		return next, false
 	}
-	q.remove(w)
-	q.counts(w, 1)
-	w.standing, q.next, q.state = Next, w, Passing
+	w.standing, q.state = Next, Passing
 	return w.Value, true
 }
 
-// Pass takes the turn from its owner. The turn goes to the chosen waiter if it has not left,
-// otherwise to the first waiter. ok is false if there is neither: the queue is free.
+// Pass takes the turn from its owner. The turn goes to the first waiter. ok is false if there is
+// none: the queue is free.
 func (q *Queue[W, K]) Pass() (owner W, ok bool) {
 	q.must("Pass", Taken, Passing)
 	q.mustBeAlone("Pass")
-	w := q.next
-	if w != nil && w.standing == Next {
-		q.counts(w, -1)
-	}
-	if w == nil || w.standing == Left {
-		if w != nil {
-			w.standing = Gone
-		}
-		if w = q.first; w != nil {
-			q.remove(w)
-		}
-	}
 	q.owner.standing = Gone
+	w := q.waiters.first
 	if w == nil {
 		q.release(Free)
 		return owner, false
 	}
+	q.remove(w)
 	q.give(w)
 	return w.Value, true
 }
@@ -439,7 +344,7 @@ func (q *Queue[W, K]) HandOff(key K, most int) (owner W, ok bool) {
 	if q.handed != key {
 		q.handed, q.handOffs = key, 0
 	}
-	if q.waiting == 0 || q.handOffs >= most {
+	if q.waiters.length == 0 || q.handOffs >= most {
 		return owner, false
 	}
 	q.handOffs++
@@ -453,7 +358,7 @@ func (q *Queue[W, K]) Linger(key K, until time.Time) (call bool) {
 	q.must("Linger", Taken)
 	q.owner.must("Linger", Holder)
 	q.mustBeAlone("Linger")
-	if q.waiting > 0 {
+	if q.waiters.length > 0 {
 		panic("turn: Linger: somebody waits")
 	}
 	q.owner.standing = Gone
@@ -480,47 +385,31 @@ func (q *Queue[W, K]) Due(now time.Time) (over bool, again time.Duration) {
 	return true, 0
 }
 
-// Yield gives up the key that lingers.
+// Yield ends that a key lingers, and returns the key.
 func (q *Queue[W, K]) Yield() K {
 	q.must("Yield", Lingering)
+	var none K
 	key := q.lingering
-	q.stopLingering()
-	q.state = Free
+	q.state, q.lingering = Free, none
 	return key
 }
 
 // give gives w the turn.
 func (q *Queue[W, K]) give(w *Waiter[W]) {
 	w.standing = Owner
-	q.state, q.owner, q.next = Taken, w, nil
+	q.state, q.owner = Taken, w
 }
 
 // release leaves the turn without an owner.
 func (q *Queue[W, K]) release(state State) {
 	var none K
-	q.state, q.owner, q.next = state, nil, nil
+	q.state, q.owner = state, nil
 	q.handed, q.handOffs = none, 0
-}
-
-func (q *Queue[W, K]) stopLingering() {
-	var none K
-	q.lingering, q.until = none, time.Time{}
 }
 
 // remove takes out w, which waits.
 func (q *Queue[W, K]) remove(w *Waiter[W]) {
-	if w.before != nil {
-		w.before.after = w.after
-	} else {
-		q.first = w.after
-	}
-	if w.after != nil {
-		w.after.before = w.before
-	} else {
-		q.last = w.before
-	}
-	*w = Waiter[W]{Value: w.Value, Shares: w.Shares, Steps: w.Steps}
-	q.waiting--
+	q.waiters.remove(w)
 	q.counts(w, -1)
 }
 
@@ -546,8 +435,8 @@ func (q *Queue[W, K]) must(transition string, from ...State) {
 
 // mustBeAlone panics if a waiter has the turn beside its owner.
 func (q *Queue[W, K]) mustBeAlone(transition string) {
-	if q.shares > 0 {
-		panic(fmt.Sprintf("turn: %s: %d have the turn beside its owner", transition, q.shares))
+	if n := q.beside.length; n > 0 {
+		panic(fmt.Sprintf("turn: %s: %d have the turn beside its owner", transition, n))
 	}
 }
 
@@ -557,4 +446,36 @@ func (w *Waiter[W]) must(transition string, from ...Standing) {
 		return
 	}
 	panic(fmt.Sprintf("turn: %s: the waiter is %v", transition, w.standing))
+}
+
+// A list is some of the waiters, linked in the order in which they came to it. Each is in one list.
+type list[W any] struct {
+	first, last *Waiter[W]
+	length      int
+}
+
+func (l *list[W]) push(w *Waiter[W]) {
+	w.before = l.last
+	if l.last != nil {
+		l.last.after = w
+	} else {
+		l.first = w
+	}
+	l.last = w
+	l.length++
+}
+
+func (l *list[W]) remove(w *Waiter[W]) {
+	if w.before != nil {
+		w.before.after = w.after
+	} else {
+		l.first = w.after
+	}
+	if w.after != nil {
+		w.after.before = w.before
+	} else {
+		l.last = w.before
+	}
+	w.before, w.after = nil, nil
+	l.length--
 }

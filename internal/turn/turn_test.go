@@ -60,24 +60,21 @@ func (d *desk) do(step string) string {
 	case "hold":
 		d.Hold(d.there(arg))
 		return ""
-	case "take":
-		d.Take(d.of(arg))
+	case "take": // what lingers
+		d.Yield()
+		d.Enter(d.of(arg))
+		d.Hold(d.there(arg))
 		return ""
 	case "leave":
 		return d.Leave(d.there(arg)).String()
 	case "gather":
 		d.Gather()
 		return ""
-	case "share":
-		d.Share(d.of(arg))
-		return ""
-	case "join":
-		return d.Join()
-	case "step":
-		d.Step(d.of(arg))
-		return ""
-	case "next":
-		return d.StepNext()
+	case "come": // to get the turn beside its owner at once
+		d.Enter(d.of(arg))
+		return d.Admit()
+	case "admit":
+		return d.Admit()
 	case "part":
 		return fmt.Sprint(d.Part(d.there(arg)))
 	case "early":
@@ -183,7 +180,7 @@ func TestTurns(t *testing.T) {
 				"pass=c", "taken c"},
 
 		{"a release chooses the next",
-			"enter a=has, hold a=, enter b=waits, enter c=waits, choose=b", "passing c a b"},
+			"enter a=has, hold a=, enter b=waits, enter c=waits, choose=b", "passing b c a"},
 		{"who has the turn after it",
 			"enter a=has, hold a=, enter b=waits, enter c=waits, choose=b, pass=b", "taken c b"},
 		{"nobody is there to be chosen", "enter a=has, hold a=, choose=nobody", "taken a"},
@@ -226,50 +223,50 @@ func TestTurns(t *testing.T) {
 				"ahead=3", "taken b c a"},
 		{"and so is the chosen one",
 			"enter a=has, hold a=, enter b=waits, enter c=waits, choose=b, " +
-				"ahead c=2, ahead=3", "passing c a b"},
+				"ahead c=2, ahead=3", "passing b c a"},
 		{"who has left is before nobody",
 			"enter a=has, enter b=waits, enter c=waits, leave b=waiting, " +
 				"ahead c=1", "taken c a"},
 		{"a key that lingers is nobody", "enter a=has, hold a=, linger 1=true, ahead=0", "lingering 1"},
 
 		{"one that shares waits until it is let in", "enter r=has, enter r2=waits", "taken r2 r"},
-		{"and joins", "enter r=has, hold r=, enter r2=waits, join=r2, have=r r2", "taken r"},
-		{"one that comes may share at once", "enter r=has, hold r=, share r2=, share r3=, have=r r3 r2", "taken r"},
+		{"and joins", "enter r=has, hold r=, enter r2=waits, admit=r2, have=r r2", "taken r"},
+		{"one that comes may share at once", "enter r=has, hold r=, come r2=r2, come r3=r3, have=r r3 r2", "taken r"},
 		{"those who share come before nobody",
-			"enter r=has, hold r=, share r2=, share r3=, enter a=waits, ahead a=1", "taken a r"},
+			"enter r=has, hold r=, come r2=r2, come r3=r3, enter a=waits, ahead a=1", "taken a r"},
 		{"one that shares goes away, and the others stay",
-			"enter r=has, hold r=, share r2=, share r3=, part r2=true, have=r r3", "taken r"},
+			"enter r=has, hold r=, come r2=r2, come r3=r3, part r2=true, have=r r3", "taken r"},
 		{"the last to come goes away",
-			"enter r=has, hold r=, share r2=, share r3=, part r3=true, have=r r2", "taken r"},
+			"enter r=has, hold r=, come r2=r2, come r3=r3, part r3=true, have=r r2", "taken r"},
 		{"the owner goes away, and another owns the turn",
-			"enter r=has, hold r=, share r2=, share r3=, part r=true, have=r3 r2", "taken r3"},
+			"enter r=has, hold r=, come r2=r2, come r3=r3, part r=true, have=r3 r2", "taken r3"},
 		{"the last one has to pass the turn on",
-			"enter r=has, hold r=, share r2=, enter a=waits, part r=true, part r2=false, pass=a", "taken a"},
+			"enter r=has, hold r=, come r2=r2, enter a=waits, part r=true, part r2=false, pass=a", "taken a"},
 		{"whoever is alone", "enter a=has, part a=false, pass=nobody", "free"},
 		{"one that was let in keeps its hold",
-			"enter r=has, hold r=, enter r2=waits, join=r2, leave r2=beside, have=r r2", "taken r"},
+			"enter r=has, hold r=, enter r2=waits, admit=r2, leave r2=beside, have=r r2", "taken r"},
 		{"also once it owns the turn, since the owner has gone away",
-			"enter r=has, hold r=, enter r2=waits, join=r2, part r=true, leave r2=holder, have=r2", "taken r2"},
+			"enter r=has, hold r=, enter r2=waits, admit=r2, part r=true, leave r2=holder, have=r2", "taken r2"},
 		{"one whose hold was closed as it was let in has none",
-			"enter r=has, hold r=, enter r2=waits, join=r2, part r2=true, leave r2=gone, have=r", "taken r"},
-		{"who has gone away comes again", "enter r=has, hold r=, share r2=, part r=true, share r=, have=r2 r",
+			"enter r=has, hold r=, enter r2=waits, admit=r2, part r2=true, leave r2=gone, have=r", "taken r"},
+		{"who has gone away comes again", "enter r=has, hold r=, come r2=r2, part r=true, come r=r, have=r2 r",
 			"taken r2"},
 		{"the owner goes as somebody waits",
-			"enter r=has, hold r=, share r2=, enter a=waits, part r=true", "taken a r2"},
+			"enter r=has, hold r=, come r2=r2, enter a=waits, part r=true", "taken a r2"},
 
 		{"one that steps waits until the one before holds", "enter p=has, enter p2=waits", "taken p2 p"},
 		{"and owns the turn then, beside that one",
-			"enter p=has, hold p=, enter p2=waits, enter p3=waits, next=p2, have=p2 p, hold p2=, next=p3, have=p3 p2 p",
+			"enter p=has, hold p=, enter p2=waits, enter p3=waits, admit=p2, have=p2 p, hold p2=, admit=p3, have=p3 p2 p",
 			"taken p3"},
-		{"one that comes may do so at once", "enter p=has, hold p=, step p2=, hold p2=, step p3=, have=p3 p2 p", "taken p3"},
-		{"one that holds goes away", "enter p=has, hold p=, step p2=, hold p2=, step p3=, part p=true, have=p3 p2", "taken p3"},
+		{"one that comes may do so at once", "enter p=has, hold p=, come p2=p2, hold p2=, come p3=p3, have=p3 p2 p", "taken p3"},
+		{"one that holds goes away", "enter p=has, hold p=, come p2=p2, hold p2=, come p3=p3, part p=true, have=p3 p2", "taken p3"},
 		{"who owns the turn gives up, and one that holds owns it",
-			"enter p=has, hold p=, step p2=, hold p2=, step p3=, part p3=true, have=p2 p, step p3=, have=p3 p2 p", "taken p3"},
-		{"who steps has no hold yet", "enter p=has, hold p=, step p2=, leave p2=owner, part p2=true", "taken p"},
+			"enter p=has, hold p=, come p2=p2, hold p2=, come p3=p3, part p3=true, have=p2 p, come p3=p3, have=p3 p2 p", "taken p3"},
+		{"who steps has no hold yet", "enter p=has, hold p=, come p2=p2, leave p2=owner, part p2=true", "taken p"},
 		{"the last of them has to pass the turn on",
-			"enter p=has, hold p=, step p2=, enter a=waits, part p2=true, part p=false, pass=a", "taken a"},
+			"enter p=has, hold p=, come p2=p2, enter a=waits, part p2=true, part p=false, pass=a", "taken a"},
 		{"nobody steps past one that does not",
-			"enter p=has, hold p=, step p2=, hold p2=, enter a=waits, enter p3=waits, part p=true, choose=a, pass=a, pass=p3",
+			"enter p=has, hold p=, come p2=p2, hold p2=, enter a=waits, enter p3=waits, part p=true, choose=a, pass=a, pass=p3",
 			"taken p3"},
 		{"all that wait step", "enter p=has, enter p2=waits, allstep=true, allshare=false, enter a=waits, " +
 			"allstep=false, leave a=waiting, allstep=true, enter r=waits, allstep=false", "taken p2 r p"},
@@ -281,7 +278,7 @@ func TestTurns(t *testing.T) {
 			"enter a=has, enter r2=waits, gather=, early=", "taken r2 a"},
 		{"those behind the one that is chosen do",
 			"enter a=has, hold a=, enter r=waits, enter r2=waits, enter b=waits, choose=r, gather=, " +
-				"early=r2, pass=r, early=r2", "taken r2 b r"},
+				"early=, pass=r, early=r2", "taken r2 b r"},
 		{"who is early stays so as the owner changes",
 			"enter r=has, enter r2=waits, enter r3=waits, gather=, pass=r2, early=r3", "taken r3 r2"},
 
@@ -289,9 +286,9 @@ func TestTurns(t *testing.T) {
 		{"one that does not share waits",
 			"enter r=has, enter r2=waits, allshare=true, enter a=waits, allshare=false", "taken r2 a r"},
 		{"it leaves", "enter r=has, enter a=waits, leave a=waiting, allshare=true", "taken r"},
-		{"it is chosen", "enter r=has, hold r=, enter a=waits, choose=a, allshare=false", "passing r a"},
+		{"it is chosen", "enter r=has, hold r=, enter a=waits, choose=a, allshare=false", "passing a r"},
 		{"it is chosen and leaves",
-			"enter r=has, hold r=, enter a=waits, choose=a, leave a=next, allshare=true", "passing r a"},
+			"enter r=has, hold r=, enter a=waits, choose=a, leave a=next, allshare=true", "passing r"},
 		{"it was chosen and had left",
 			"enter r=has, hold r=, enter a=waits, enter b=waits, choose=a, leave a=next, pass=b, " +
 				"allshare=true", "taken b"},
@@ -325,24 +322,24 @@ func TestIllegalTransitionsPanic(t *testing.T) {
 		{"passing", "enter a, hold a, enter b, choose",
 			"enter b, take c, choose, handoff 1, linger 1, yield, ahead b, hold b"},
 		{"passing, and the chosen one has left", "enter a, hold a, enter b, choose, leave b",
-			"leave b, enter b, linger 1, choose"},
+			"linger 1, choose, admit"},
 		{"lingering", "enter a, hold a, linger 1",
-			"enter b, choose, pass, handoff 1, linger 2, leave b, share r, join, part a, gather, hold a"},
-		{"one that shares has no hold yet", "enter r, enter r2", "join, share r3, choose"},
-		{"several share", "enter r, hold r, share r2",
-			"choose, pass, handoff 1, linger 1, share r2, share a, join, part a, hold r2"},
-		{"several share, and one waits", "enter r, hold r, share r2, enter a", "share r3, join, choose, pass"},
-		{"one that does not share has the turn", "enter a, hold a, enter r", "join, share r2, share r"},
-		{"it is alone", "enter a, hold a", "share r, share b, join"},
-		{"one that shares, and nobody waits", "enter r, hold r", "join, share a, part r2"},
-		{"one that steps has no hold yet", "enter p, enter p2", "next, step p3, choose"},
-		{"several step", "enter p, hold p, step p2, hold p2",
-			"choose, pass, handoff 1, linger 1, step p2, step a, step r, next, part a, share r, hold p"},
-		{"several step, and one waits", "enter p, hold p, step p2, hold p2, enter a",
-			"step p3, next, join, choose, pass"},
-		{"one that does not step has the turn", "enter r, hold r, enter p", "next, join, step p2, step p"},
-		{"passing from one that steps", "enter p, hold p, enter p2, choose", "next, step p3, part p2"},
-		{"passing from one that shares", "enter r, hold r, enter r2, choose", "join, share r3, part r2"},
+			"enter b, choose, pass, handoff 1, linger 2, leave b, come r, admit, part a, gather, hold a"},
+		{"one that shares has no hold yet", "enter r, enter r2", "admit, come r3, choose"},
+		{"several share", "enter r, hold r, come r2",
+			"choose, pass, handoff 1, linger 1, come r2, come a, admit, part a, hold r2"},
+		{"several share, and one waits", "enter r, hold r, come r2, enter a", "come r3, admit, choose, pass"},
+		{"one that does not share has the turn", "enter a, hold a, enter r", "admit, come r2, come r"},
+		{"it is alone", "enter a, hold a", "come r, come b, admit"},
+		{"one that shares, and nobody waits", "enter r, hold r", "admit, come a, part r2"},
+		{"one that steps has no hold yet", "enter p, enter p2", "admit, come p3, choose"},
+		{"several step", "enter p, hold p, come p2, hold p2",
+			"choose, pass, handoff 1, linger 1, come p2, come a, come r, admit, part a, come r, hold p"},
+		{"several step, and one waits", "enter p, hold p, come p2, hold p2, enter a",
+			"come p3, admit, choose, pass"},
+		{"one that does not step has the turn", "enter r, hold r, enter p", "admit, come p2, come p"},
+		{"passing from one that steps", "enter p, hold p, enter p2, choose", "admit, come p3, part p2"},
+		{"passing from one that shares", "enter r, hold r, enter r2, choose", "admit, come r3, part r2"},
 	}
 	for _, row := range rows {
 		for _, bad := range split(row.bad) {
@@ -451,9 +448,10 @@ func TestAheadIsExactBehindAFew(t *testing.T) {
 type model struct {
 	beside        []string // in the order in which they came
 	waiting       []string
-	owner, next   string
+	owner         string
 	holds         bool     // the owner has a hold
-	gone          bool     // next has left
+	passing       bool     // one was chosen
+	next          string   // the chosen one, which is the first that waits; "" once it has left
 	over          []string // the waiters that had a hold once
 	kept          int      // 0 if nothing lingers
 	key, handOffs int
@@ -465,7 +463,10 @@ type model struct {
 func (m *model) legal() []string {
 	var steps []string
 	for _, w := range m.waiting {
-		steps = append(steps, "leave "+w, "ahead "+w)
+		steps = append(steps, "leave "+w)
+		if w != m.next {
+			steps = append(steps, "ahead "+w)
+		}
 	}
 	if n := len(m.over); n > 0 {
 		steps = append(steps, "leave "+m.over[n-1])
@@ -481,34 +482,21 @@ func (m *model) legal() []string {
 	for _, w := range append(m.beside, m.owner) {
 		steps = append(steps, "part "+w, "leave "+w)
 	}
-	if m.next == "" && !m.holds {
+	if !m.passing && !m.holds {
 		steps = append(steps, "hold "+m.owner, "hold "+m.owner)
 	}
-	if m.holds && m.next == "" && strings.HasPrefix(m.owner, "r") {
+	if kind := m.owner[:1]; m.holds && !m.passing && (kind == "r" || kind == "p") {
 		if len(m.waiting) == 0 {
-			steps = append(steps, "share r", "share r")
-		} else if strings.HasPrefix(m.waiting[0], "r") {
-			steps = append(steps, "join", "join")
-		}
-	}
-	if m.holds && m.next == "" && strings.HasPrefix(m.owner, "p") {
-		if len(m.waiting) == 0 {
-			steps = append(steps, "step p", "step p")
-		} else if strings.HasPrefix(m.waiting[0], "p") {
-			steps = append(steps, "next", "next")
+			steps = append(steps, "come "+kind, "come "+kind)
+		} else if strings.HasPrefix(m.waiting[0], kind) {
+			steps = append(steps, "admit", "admit")
 		}
 	}
 	if len(m.beside) > 0 {
 		return steps
 	}
 	steps = append(steps, "pass")
-	if m.next != "" {
-		if !m.gone {
-			steps = append(steps, "leave "+m.next)
-		}
-		return steps
-	}
-	if !m.holds {
+	if m.passing || !m.holds {
 		return steps
 	}
 	steps = append(steps, "choose", fmt.Sprint("handoff ", m.key), fmt.Sprint("handoff ", m.key))
@@ -549,18 +537,17 @@ func (m *model) do(step string) string {
 	case "hold":
 		m.holds = true
 		return ""
-	case "share":
-		m.beside = append(m.beside, arg)
-		return ""
-	case "join":
-		m.beside = append(m.beside, first())
-		return m.beside[len(m.beside)-1]
-	case "step":
-		m.beside, m.owner, m.holds = append(slices.Clone(m.beside), m.owner), arg, false
-		return ""
-	case "next":
-		m.beside, m.owner, m.holds = append(slices.Clone(m.beside), m.owner), first(), false
-		return m.owner
+	case "come", "admit":
+		w := arg
+		if verb == "admit" {
+			w = first()
+		}
+		if shares(w) {
+			m.beside = append(m.beside, w)
+		} else {
+			m.beside, m.owner, m.holds = append(slices.Clone(m.beside), m.owner), w, false
+		}
+		return w
 	case "part":
 		if len(m.beside) == 0 {
 			return "false"
@@ -580,18 +567,15 @@ func (m *model) do(step string) string {
 		}
 		return strings.Join(have, " ")
 	case "allshare", "allstep":
-		all, like := m.waiting, map[string]string{"allshare": "r", "allstep": "p"}[verb]
-		if m.next != "" && !m.gone {
-			all = append(slices.Clone(all), m.next)
-		}
-		return fmt.Sprint(!slices.ContainsFunc(all, func(w string) bool { return !strings.HasPrefix(w, like) }))
+		like := map[string]string{"allshare": "r", "allstep": "p"}[verb]
+		return fmt.Sprint(!slices.ContainsFunc(m.waiting, func(w string) bool { return !strings.HasPrefix(w, like) }))
 	case "gather":
-		holder := m.owner
+		holder, behind := m.owner, m.waiting
 		if m.next != "" {
-			holder = m.next
+			holder, behind = m.next, behind[1:]
 		}
-		for i := 0; shares(holder) && i < len(m.waiting) && shares(m.waiting[i]); i++ {
-			m.early = append(m.early, m.waiting[i])
+		for i := 0; shares(holder) && i < len(behind) && shares(behind[i]); i++ {
+			m.early = append(m.early, behind[i])
 		}
 		return ""
 	case "early":
@@ -614,21 +598,20 @@ func (m *model) do(step string) string {
 		case arg == m.owner:
 			return "owner"
 		case arg == m.next:
-			m.gone = true
+			m.next = ""
+			first()
 			return "next"
 		}
 		i := slices.Index(m.waiting, arg)
 		m.waiting = slices.Delete(slices.Clone(m.waiting), i, i+1)
 		return "waiting"
 	case "choose":
-		m.next, m.gone = first(), false
+		if m.passing = len(m.waiting) > 0; m.passing {
+			m.next = m.waiting[0]
+		}
 		return named(m.next)
 	case "pass":
-		m.owner = m.next
-		if m.next == "" || m.gone {
-			m.owner = first()
-		}
-		m.next, m.gone, m.holds = "", false, false
+		m.owner, m.holds, m.passing, m.next = first(), false, false, ""
 		newKey()
 		return named(m.owner)
 	case "handoff":
@@ -650,10 +633,8 @@ func (m *model) do(step string) string {
 		if arg == "" {
 			n = len(m.waiting)
 		}
-		for _, name := range []string{m.owner, m.next} {
-			if name != "" {
-				n++
-			}
+		if m.owner != "" {
+			n++
 		}
 		return fmt.Sprint(n)
 	}
@@ -665,10 +646,10 @@ func (m *model) look() string {
 		return fmt.Sprintf("lingering %d", m.kept)
 	case m.owner == "":
 		return "free"
-	case m.next == "":
-		return "taken " + strings.Join(append(slices.Clone(m.waiting), m.owner), " ")
+	case m.passing:
+		return "passing " + strings.Join(append(slices.Clone(m.waiting), m.owner), " ")
 	default:
-		return "passing " + strings.Join(append(slices.Clone(m.waiting), m.owner, m.next), " ")
+		return "taken " + strings.Join(append(slices.Clone(m.waiting), m.owner), " ")
 	}
 }
 
@@ -694,7 +675,7 @@ func TestTheQueueDoesWhatASimpleOneDoes(t *testing.T) {
 			case "enter", "take":
 				m.came++
 				step += fmt.Sprint(" w", m.came)
-			case "enter r", "share r", "enter p", "step p":
+			case "enter r", "come r", "enter p", "come p":
 				m.came++
 				step += fmt.Sprint(m.came)
 			}
@@ -716,7 +697,7 @@ func TestStatesHaveNames(t *testing.T) {
 	states := []turn.State{turn.Free, turn.Taken, turn.Passing, turn.Lingering}
 	require.Equal(t, "[free taken passing lingering]", fmt.Sprint(states))
 	standings := []turn.Standing{
-		turn.Out, turn.Waiting, turn.Next, turn.Left, turn.Owner, turn.Holder, turn.Beside, turn.Gone,
+		turn.Out, turn.Waiting, turn.Next, turn.Owner, turn.Holder, turn.Beside, turn.Gone,
 	}
-	require.Equal(t, "[out waiting next left owner holder beside gone]", fmt.Sprint(standings))
+	require.Equal(t, "[out waiting next owner holder beside gone]", fmt.Sprint(standings))
 }
