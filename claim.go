@@ -124,12 +124,6 @@ func (c *claim) leaveLocked() (h *hold, locked *LockedError) {
 			}
 			p = nil
 		}
-		// (Do not pass a place on to a read that came after the put: it would overtake the writers
-		// that came in between. TestAReadTakesOverNoPlaceThatWasPutBeforeItCame.)
-		if first := n.queue.First(); p != nil && first != nil && first.Value.reads() && !first.Early() {
-			p.AbandonLocked(false)
-			p = nil
-		}
 		c.place = nil
 		locked = n.aheadLocked()
 		c.leaveTurnLocked(p)

@@ -148,11 +148,15 @@ func (n *localLine) nextLocked() *place {
 // passTurnLocked hands the turn to the next waiter, with put, the place whose key stands in line
 // for it, or nil. Without a waiter the local line is free. A place is of no use to a claim that
 // holds in another way, that does not wait in line, that puts several keys, or of which its value
-// is not true. (A read may hold at a key with the value of another read: so it is in a cohort.)
+// is not true. (A read may hold at a key with the value of another read: so it is in a cohort. But
+// do not pass a place on to a read that came after the put: it would overtake the writers that came
+// in between. TestAReadTakesOverNoPlaceThatWasPutBeforeItCame.)
 func (n *localLine) passTurnLocked(put *place) {
+	first := n.queue.First()
+	late := first != nil && first.Value.reads() && !first.Early() && first.Standing() != turn.Next
 	next, ok := n.queue.Pass()
 	n.MarkLocked()
-	if put != nil && (!ok || next.Shape != line.ShapeOf(put.Ticket.Key) ||
+	if put != nil && (!ok || late || next.Shape != line.ShapeOf(put.Ticket.Key) ||
 		!next.reads() && !put.tellsOf(next) || next.Try || next.together) {
 		put.AbandonLocked(false)
 		put = nil

@@ -515,6 +515,36 @@ func TestAReadTakesOverNoPlaceThatWasPutBeforeItCame(t *testing.T) {
 	}
 }
 
+// A release has put a key for a read that gives up before the answer. The next read came after the put,
+// and after a writer of another Session: it does not get in before that.
+func TestAReadTakesOverNoPlaceThatAReleaseHasPut(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		ctx, giveUp := context.WithCancel(context.Background())
+		rw := tests.RWMutexOf(t, tests.SessionOf(t, etcd, "a"))
+		require.NoError(t, rw.Lock(ctx))
+		gone := make(chan error, 1)
+		go func() { _, err := rw.RLock(ctx); gone <- err }()
+		synctest.Wait()
+
+		etcd.Intercept(tests.OnlyNext(etcd, fake.Txn, fake.Effect{DelayReply: time.Second}))
+		unlocked := make(chan error, 1)
+		go func() { unlocked <- rw.Unlock(context.Background()) }()
+		synctest.Wait()
+		writer := tests.RWMutexOf(t, tests.SessionOf(t, etcd, "b"))
+		behind := tests.LockLater(writer)
+		synctest.Wait()
+		last := tests.RLockLater(rw)
+		giveUp()
+		require.ErrorIs(t, tests.SoonOr(t, gone, "it does not give up"), context.Canceled)
+
+		require.NoError(t, tests.SoonOr(t, unlocked, "the release has no end"))
+		require.NoError(t, tests.SoonOr(t, behind, "the writer does not get in"))
+		tests.StillWaits(t, last, "one writes")
+		require.NoError(t, writer.Unlock(context.Background()))
+		tests.UnlockAll(t, tests.SoonOr(t, last, "the last read does not get in"))
+	})
+}
+
 // A call whose context derives from a hold of the name would wait for itself. With
 // WithReentrancy reads nest in reads. Nothing else nests.
 func TestReadsAndWritesDoNotNestInEachOther(t *testing.T) {
