@@ -67,6 +67,9 @@ func (j *judge) movedLocked(by string, life *keyLife, kv *mvccpb.KeyValue) {
 		j.given[life.lease] = by
 		life.owner, life.waits, life.goes, life.until = by, false, time.Time{}, time.Time{}
 	case own && life.revived: // by a copy, or an Adopt, of what the set-back has undone
+		if j.adopting[adoption{by, placeOf(kv)}] > 0 {
+			j.given[life.lease] = by
+		}
 		life.owner = by
 	default:
 		j.violatedLocked(harm, "%s put over %s of %s", by, life.key, life.owner)
