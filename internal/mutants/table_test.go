@@ -995,7 +995,7 @@ var mutants = []mutant{
 	{
 		name: "a view without a read",
 		why:  "The answer to the put has the line, and the watch shows later changes. But it does not show the changes in between (rule 20).",
-		edits: []edit{{"internal/queue/view.go", `				if !v.readLine() {
+		edits: []edit{{"internal/queue/view.go", `				if !v.readLine(true) {
 					return
 				}
 `, `				v.line.keys.mu.Lock()
@@ -1010,6 +1010,7 @@ var mutants = []mutant{
 				for key, rev := range v.keys {
 					v.read[key] = rev
 				}
+				v.watchedLocked()
 				v.line.keys.mu.Unlock()
 `}},
 		killers: []killer{simulation(1000), inArea("queue", "TestAViewMissesNothingBeforeItsWatch")},
@@ -1238,6 +1239,16 @@ var mutants = []mutant{
 `, `		v.becomesLocked(viewOver)
 `}},
 		killers: []killer{inArea("queue", "TestAKeyThatLingersIsGivenUp")},
+	},
+	{
+		name: "a view is blind between its read and the word that it is live",
+		why:  "The watch and the read are two facts, and each is noted. But an Unlock may come between the two, and finds no watch for the key that is to linger (WithLinger).",
+		edits: []edit{{"internal/queue/view_recheck.go", `goesOn && watched {
+`, `goesOn && watched {
+		v.line.keys.mu.Unlock()
+		v.line.keys.mu.Lock()
+`}},
+		killers: []killer{core("queue", "TestAViewIsLiveOnceTheReadAfterItsWatchIsKnown")},
 	},
 	{
 		name:  "a hold is passed on without end",

@@ -194,12 +194,7 @@ func (a *Account) auditPlaces(ctx, asking context.Context, places []*Place) (kno
 			return
 		}
 		some := places[part.From:]
-		for i, e := range part.Entries {
-			if e.Rev != some[i].Ticket.Rev() { // the lease may be the reason
-				known = known && a.lease.IsKnown()
-				break
-			}
-		}
+		known = known && a.isKnownBy(some, part)
 		a.confirmMissing(some, part, known)
 	})
 	return known
@@ -228,6 +223,17 @@ func (a *Account) compare(keys [][]byte, sent time.Time, suspicious bool) (missi
 		}
 	}
 	return missing, strays
+}
+
+// isKnownBy reports whether etcd seems to know the lease, by what was read of places: if a key is
+// gone, the lease may be the reason, and etcd is asked for it.
+func (a *Account) isKnownBy(places []*Place, part etcd.Part) bool {
+	for i, e := range part.Entries {
+		if e.Rev != places[i].Ticket.Rev() {
+			return a.lease.IsKnown()
+		}
+	}
+	return true
 }
 
 // confirmMissing gives up the places whose keys are gone or changed, by what was read of them.

@@ -108,7 +108,8 @@ func (k *Keys) verify() {
 		k.mu.Unlock()
 		for a, places := range stale {
 			_ = k.etcd.ReadKeys(k.ctx, keysOf(places), k.etcd.Read, func(part etcd.Part) {
-				a.confirmMissing(places[part.From:], part, true)
+				some := places[part.From:]
+				a.confirmMissing(some, part, a.isKnownBy(some, part))
 			})
 			_ = k.confirmFirst(k.ctx, places, k.etcd.Read)
 		}

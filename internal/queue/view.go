@@ -139,7 +139,7 @@ func (v *view) run() {
 		if !v.keepRunning() || broken.Wait(v.ctx, v.line.keys.etcd.Caller) != nil {
 			break
 		}
-		v.readLine() // the waiter need not wait for the watch
+		v.readLine(false) // the waiter need not wait for the watch
 	}
 	v.line.keys.mu.Lock()
 	defer v.line.keys.mu.Unlock()
@@ -158,11 +158,10 @@ func (v *view) follow(broken *attempt.Backoff) {
 		case answer, open := <-watch.Answers:
 			switch n := watch.Notice(answer, open); n.Kind {
 			case etcd.Created:
-				if !v.readLine() {
+				if !v.readLine(true) {
 					return
 				}
 				broken.Reset()
-				v.watched()
 			case etcd.Events:
 				v.apply(n.Events)
 			case etcd.Ended:
@@ -180,10 +179,8 @@ func (v *view) follow(broken *attempt.Backoff) {
 	}
 }
 
-// watched notes that there is a watch, and that everything before it was read.
-func (v *view) watched() {
-	v.line.keys.mu.Lock()
-	defer v.line.keys.mu.Unlock()
+// watchedLocked notes that there is a watch, and that everything before it was read.
+func (v *view) watchedLocked() {
 	v.becomesLocked(viewLive)
 	v.behind = false
 	v.reliesLocked()

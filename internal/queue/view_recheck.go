@@ -17,8 +17,12 @@ import (
 )
 
 // readLine brings the view up to date by a linearizable read, and retries until that is
-// answered. It reports false if the view is over.
-func (v *view) readLine() bool {
+// answered. watched says that the watch was created before. It reports false if the view is over.
+//
+// Invariant: the view is live from the critical section on that has noted the read. (Do not have it
+// blind in between: an Unlock that comes just then gives back a key that would linger before and
+// after. TestAViewIsLiveOnceTheReadAfterItsWatchIsKnown.)
+func (v *view) readLine(watched bool) (goesOn bool) {
 	read, err := v.readKeys(clientv3.WithLimit(viewReads))
 	if err == nil && read.Ranges[0].More && len(line.Of(v.line.Name, read.Ranges[0].Kvs)) <= longLine {
 		read, err = v.readKeys() // those were mostly strays
@@ -33,6 +37,15 @@ func (v *view) readLine() bool {
 		return false
 	}
 	v.answeredLocked()
+	if goesOn = v.readLocked(read); goesOn && watched {
+		v.watchedLocked()
+	}
+	return goesOn
+}
+
+// readLocked brings the view up to date by the answer to a read of the line. It reports false if
+// the view is over.
+func (v *view) readLocked(read etcd.Reading) (goesOn bool) {
 	at := read.Header.GetRevision()
 	if v.state == viewOver || at < v.revision { // it has ended meanwhile, or events have told more
 		return v.state != viewOver
@@ -182,7 +195,7 @@ func (v *view) recheck() (next time.Duration, goOn bool) {
 	v.due = now.Add(v.line.keys.recheckAfter(v.relied, len(v.keys)))
 	v.line.keys.tasks.GoLocked(func() {
 		if !v.isAsKnown() {
-			v.readLine()
+			v.readLine(false)
 		}
 		v.line.keys.mu.Lock()
 		defer v.line.keys.mu.Unlock()

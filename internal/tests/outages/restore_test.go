@@ -255,6 +255,24 @@ func TestAHoldWhoseKeyWentWithASetBackIsLost(t *testing.T) {
 	}
 }
 
+// A lease that went with a set-back is the reason of the loss, whoever learns of it first.
+func TestAHoldWhoseLeaseWentWithASetBackIsToldSo(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n")
+		hold := tests.LockWithin(t, mu, time.Second)
+		etcd.Intercept(func(c fake.Call) (effect fake.Effect) {
+			if c.Method == fake.TimeToLive { // so SetInfo itself learns of it late
+				effect.Delay = 10 * time.Millisecond
+			}
+			return effect
+		})
+		etcd.Restore(0, 1)
+		require.ErrorIs(t, mu.SetInfo(context.Background(), "x"), etcdlock.ErrLeaseRevoked)
+		require.ErrorIs(t, context.Cause(hold), etcdlock.ErrLeaseRevoked)
+		require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrLeaseRevoked)
+	})
+}
+
 // The answer to a release is lost, and before the release is sent again etcd is restored
 // without the key. Until a release of its own, nobody knows whether the hold was whole.
 // Unlock does not say that it was.
