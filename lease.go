@@ -119,11 +119,14 @@ func (s *Session) TryDo(
 // one is lost then, but both hold until its process has heard from the restored etcd.
 //
 // It waits for etcd, within ctx, and for no contender, unless a restore has brought one back that is
-// before it. It costs a read, a transaction and the
-// revocation of the lease on which the key has waited, and the Session's lease if that has none. opts
-// are as for [Session.Lock], without [WithHandoff] and [WithLinger], which do not count either if
-// they are the Session's defaults. A call of the same Session for the same name waits as in another
-// one: after a loss it does not wait for the Unlock of the Hold.
+// before it. Then it waits for its turn; if ctx ends meanwhile, or the Session is closed, the error is
+// [ErrUnconfirmed], too, and the key is being removed.
+//
+// It costs a read, a transaction and the revocation of the lease on which the key has waited, and the
+// Session's lease if that has none. opts are as for [Session.Lock], without [WithHandoff] and
+// [WithLinger], which do not count either if they are the Session's defaults. A call of the same
+// Session for the same name waits as in another one: after a loss it does not wait for the Unlock of
+// the Hold.
 func (s *Session) Adopt(ctx context.Context, d Detached, opts ...Option) (*Hold, error) {
 	return adopt(ctx, s.inner(), d, opts)
 }

@@ -2264,6 +2264,12 @@ var mutants = []mutant{
 		killers: []killer{inArea("holders", "TestAHoldBehindOneThatIsAdoptedAfterASetBackIsLost")},
 	},
 	{
+		name:    "the nearest keys show whether a hold stands behind another after a set-back",
+		why:     "There is mostly none. But keys of nested names may be all that was read, with a hold that can be adopted before them.",
+		edits:   []edit{{"internal/queue/restore.go", `p.Ticket.Is(own.Entry) && ahead.Unread() {`, `p.Ticket.Is(own.Entry) && ahead.Unread() && false {`}},
+		killers: []killer{inArea("holders", "TestAHoldIsJudgedByAllThatIsAheadOfItAfterASetBack")},
+	},
+	{
 		name:    "a hold behind any key that a set-back has revived is lost",
 		why:     "Its key is not the first. But the Session of one that was never moved removes it, and nobody else can hold it.",
 		edits:   []edit{{"internal/queue/restore.go", `some := len(ahead.Last) > 0 && !ahead.Whole`, `some := len(ahead.Last) > 0`}},

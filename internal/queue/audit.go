@@ -247,7 +247,7 @@ func (a *Account) confirmMissing(places []*Place, part etcd.Part, known bool) {
 }
 
 // confirmHolds is confirmFirst for all holds, once the client has another connection: etcd may have been
-// set back unseen. Like other holds' audits it is left out where the holds are too many.
+// set back unseen. It is left out where the holds are too many for watches of their own.
 func (a *Account) confirmHolds(ctx context.Context) {
 	k := a.keys
 	k.mu.Lock()
@@ -255,7 +255,7 @@ func (a *Account) confirmHolds(ctx context.Context) {
 	a.reconnected = false
 	var places []*Place
 	for _, p := range a.places {
-		if due && p.Refs > 0 {
+		if due && p.neededLocked() {
 			places = append(places, p)
 		}
 	}

@@ -155,18 +155,21 @@ func (p *Place) isLostBy(own ticket.Observation) bool {
 	return lost
 }
 
-// isNeeded reports whether a hold needs p's key.
+// neededLocked reports whether a hold needs p's key, which is not lost.
+func (p *Place) neededLocked() bool { return p.Refs > 0 && !p.Ticket.Lost() }
+
+// isNeeded is neededLocked for callers that do not hold mu.
 func (p *Place) isNeeded() bool {
 	p.keys.mu.Lock()
 	defer p.keys.mu.Unlock()
-	return p.Refs > 0 && !p.Ticket.Lost()
+	return p.neededLocked()
 }
 
 // confirm observes p's key, as it and what is ahead of it were read, if a hold needs it.
 func (p *Place) confirm(own ticket.Observation, at *etcd.Epoch) {
 	p.keys.mu.Lock()
 	defer p.keys.mu.Unlock()
-	if p.Refs > 0 && p.observedLocked(own) == ticket.Same && at == p.keys.etcd.Epoch() {
+	if p.neededLocked() && p.observedLocked(own) == ticket.Same && at == p.keys.etcd.Epoch() {
 		p.epoch = at
 		p.line.local.MarkLocked()
 	}

@@ -123,8 +123,8 @@ func (k *Keys) verify() {
 // key that another process may hold, too.
 //
 // No key is ever put ahead of another, but a set-back brings keys back that had gone before a hold
-// began. Their Sessions do not hold them. But one that waits to be adopted, as it did then, is adopted
-// by whoever has its Detached. (TestAHoldBehindOneThatIsAdoptedAfterASetBackIsLost.)
+// began. Their Sessions do not hold them. But a key that waits to be adopted, as it did then, comes to
+// any process that has its Detached. (TestAHoldBehindOneThatIsAdoptedAfterASetBackIsLost.)
 func (k *Keys) confirmFirst(
 	ctx context.Context, places []*Place,
 	ask func(context.Context, etcd.Query) (etcd.Reading, error),
@@ -137,6 +137,8 @@ func (k *Keys) confirmFirst(
 	return nil
 }
 
+// confirmIsFirst is confirmFirst for one place. Keys that are no contenders may fill what is read at
+// first: then it reads on. (TestAHoldIsJudgedByAllThatIsAheadOfItAfterASetBack.)
 func (k *Keys) confirmIsFirst(
 	ctx context.Context, p *Place, ask func(context.Context, etcd.Query) (etcd.Reading, error),
 ) error {
@@ -162,7 +164,7 @@ func (k *Keys) staleHoldsLocked() map[*Account][]*Place {
 	stale := make(map[*Account][]*Place)
 	for _, a := range k.accounts {
 		for _, p := range a.places {
-			if p.Refs > 0 && !p.Ticket.Lost() && p.StaleLocked() {
+			if p.neededLocked() && p.StaleLocked() {
 				stale[a] = append(stale[a], p)
 			}
 		}

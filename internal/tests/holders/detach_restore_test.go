@@ -2,6 +2,7 @@ package holders
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -121,15 +122,61 @@ func TestASetBackCostsAReadForEachHold(t *testing.T) {
 	})
 }
 
+// Keys of nested names fill what is read first. What is ahead of them counts all the same.
+func TestAHoldIsJudgedByAllThatIsAheadOfItAfterASetBack(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		w := tests.SessionOf(t, etcd, "w")
+		var strays []string
+		d, later, restore := holdsBehind(t, etcd, func(ctx context.Context) (*etcdlock.Hold, error) {
+			strays = tests.PutStrays(t, etcd, 100)
+			return w.Lock(ctx, "n")
+		})
+		hold := later.Context(context.Background())
+		restore(2)
+		h := adopted(t, tests.SessionOf(t, etcd, "c"), d)
+		tests.EndsAfter(t, hold, time.Now())
+		require.ErrorIs(t, later.Unlock(context.Background()), etcdlock.ErrLost)
+		tests.RequireHolds(t, h)
+		require.NoError(t, h.Unlock(context.Background()))
+		for _, key := range strays {
+			etcd.DeleteKey(key)
+		}
+	})
+}
+
 // Of two holds of a name that can be adopted, since a restore has brought the earlier one back, the
-// later one waits for its turn, or for the end of the context of its Adopt.
+// later one waits for its turn. If its wait ends in another way its key is removed.
 func TestAnAdoptWaitsBehindAHoldThatASetBackRevived(t *testing.T) {
-	for _, waits := range []bool{true, false} {
-		t.Run(fmt.Sprint("waits ", waits), func(t *testing.T) {
+	type world struct {
+		earlier *etcdlock.Hold
+		s       *etcdlock.Session
+		giveUp  context.CancelFunc
+	}
+	for _, row := range []struct {
+		then string
+		do   func(w world) error
+		also error // besides ErrUnconfirmed
+	}{
+		{"its turn comes", func(w world) error { return w.earlier.Unlock(context.Background()) }, nil},
+		{"its context ends", func(w world) error { w.giveUp(); return nil }, context.Canceled},
+		{"its Session is closed", func(w world) error { return w.s.Close(context.Background()) }, etcdlock.ErrClosed},
+		{"its context ends as its turn comes", func(w world) error {
+			w.giveUp()
+			return w.earlier.Unlock(context.Background())
+		}, context.Canceled},
+		{"its Session is closed as its turn comes", func(w world) error {
+			closed := make(chan error, 1)
+			go func() { closed <- w.s.Close(context.Background()) }()
+			err := w.earlier.Unlock(context.Background())
+			return errors.Join(err, <-closed)
+		}, etcdlock.ErrClosed},
+	} {
+		t.Run(row.then, func(t *testing.T) {
 			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-				ctx := context.Background()
+				ctx, giveUp := context.WithCancel(context.Background())
+				defer giveUp()
 				w := tests.SessionOf(t, etcd, "w")
-				earlier, later, restore := holdsBehind(t, etcd, func(ctx context.Context) (*etcdlock.Hold, error) {
+				first, later, restore := holdsBehind(t, etcd, func(ctx context.Context) (*etcdlock.Hold, error) {
 					return w.Lock(ctx, "n")
 				})
 				token := later.Token()
@@ -139,34 +186,39 @@ func TestAnAdoptWaitsBehindAHoldThatASetBackRevived(t *testing.T) {
 				})
 				d, err := later.Detach(ctx, keep)
 				require.NoError(t, err)
-				h := adopted(t, tests.SessionOf(t, etcd, "c"), earlier)
-				next := make(chan *etcdlock.Hold, 1)
+				earlier := adopted(t, tests.SessionOf(t, etcd, "c"), first)
+
 				s := tests.SessionOf(t, etcd, "d")
-				if !waits {
-					_, err := s.Adopt(tests.Within(t, time.Second), d)
-					require.ErrorIs(t, err, etcdlock.ErrUnconfirmed)
-					require.ErrorIs(t, err, etcdlock.ErrLocked)
-					time.Sleep(time.Second)
-					require.Len(t, etcd.Keys("n/"), 1, "what is not adopted is removed")
-					_, err = s.Adopt(ctx, d)
-					require.ErrorIs(t, err, etcdlock.ErrLost)
-					require.NoError(t, h.Unlock(ctx))
-					return
+				type result struct {
+					h   *etcdlock.Hold
+					err error
 				}
+				got := make(chan result, 1)
 				go func() {
 					h, err := s.Adopt(ctx, d)
-					if err != nil {
-						t.Error(err)
-					}
-					next <- h
+					got <- result{h, err}
 				}()
 				time.Sleep(2 * keep)
-				tests.StillWaits(t, next, "two have adopted the name")
-				tests.RequireHolds(t, h)
-				require.NoError(t, h.Unlock(ctx))
-				got := tests.SoonOr(t, next, "it does not get its turn")
-				require.Equal(t, token, got.Token())
-				require.NoError(t, got.Unlock(ctx))
+				tests.StillWaits(t, got, "two have adopted the name")
+				tests.RequireHolds(t, earlier)
+				require.NoError(t, row.do(world{earlier, s, giveUp}))
+				r := tests.SoonOr(t, got, "the Adopt hangs")
+				switch {
+				case r.err == nil && row.also == etcdlock.ErrClosed:
+					tests.RequireEnded(t, r.h)
+				case r.err == nil:
+					require.Equal(t, token, r.h.Token())
+					require.NoError(t, r.h.Unlock(context.Background()))
+				case row.also == nil:
+					require.NoError(t, r.err)
+				default:
+					require.ErrorIs(t, r.err, etcdlock.ErrUnconfirmed)
+					require.ErrorIs(t, r.err, row.also)
+					_, err = tests.SessionOf(t, etcd, "e").Adopt(context.Background(), d)
+					require.ErrorIs(t, err, etcdlock.ErrLost)
+				}
+				_ = earlier.Unlock(context.Background()) // if it was not yet
+				synctest.Wait()
 				require.Empty(t, etcd.Keys("n/"))
 			})
 		})
