@@ -2264,6 +2264,12 @@ var mutants = []mutant{
 		killers: []killer{inArea("holders", "TestAHoldBehindOneThatIsAdoptedAfterASetBackIsLost")},
 	},
 	{
+		name:    "what is ahead of holds is asked once after the client has another connection",
+		why:     "The audit is due then. But it may have no answer, and no later one is of use for a set-back that no answer shows.",
+		edits:   []edit{{"internal/queue/audit.go", `a.reconnected = true // the next`, `a.reconnected = false // the next`}},
+		killers: []killer{core("queue", "TestAnotherConnectionCostsAReadForEachHold")},
+	},
+	{
 		name:    "the nearest keys show whether a hold stands behind another after a set-back",
 		why:     "There is mostly none. But keys of nested names may be all that was read, with a hold that can be adopted before them.",
 		edits:   []edit{{"internal/queue/restore.go", `p.Ticket.Is(own.Entry) && ahead.Unread() {`, `p.Ticket.Is(own.Entry) && ahead.Unread() && false {`}},
