@@ -246,8 +246,8 @@ func (a *Account) confirmMissing(places []*Place, part etcd.Part, known bool) {
 	}
 }
 
-// confirmHolds is confirmFirst for all holds, once the client has another connection: etcd may have been
-// set back unseen. It is left out where the holds are too many for watches of their own.
+// confirmHolds is confirmFirst for all holds, once the client has another connection: etcd may have
+// been set back unseen. It is left out where the holds are too many for watches of their own.
 func (a *Account) confirmHolds(ctx context.Context) {
 	k := a.keys
 	k.mu.Lock()

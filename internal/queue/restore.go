@@ -119,12 +119,12 @@ func (k *Keys) verify() {
 	}
 }
 
-// confirmFirst reads what is ahead of the places that are held, and gives up those that stand behind a
-// key that another process may hold, too.
+// confirmFirst reads what is ahead of the places that are held, and gives up each that stands behind
+// a key that another process may hold, too.
 //
 // No key is ever put ahead of another, but a set-back brings keys back that had gone before a hold
-// began. Their Sessions do not hold them. But a key that waits to be adopted, as it did then, comes to
-// any process that has its Detached. (TestAHoldBehindOneThatIsAdoptedAfterASetBackIsLost.)
+// began. Their Sessions do not hold them. But a key that waits to be adopted, as it did then, comes
+// to any process that has its Detached. (TestAHoldBehindOneThatIsAdoptedAfterASetBackIsLost.)
 func (k *Keys) confirmFirst(
 	ctx context.Context, places []*Place,
 	ask func(context.Context, etcd.Query) (etcd.Reading, error),
