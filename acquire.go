@@ -193,15 +193,17 @@ func (c *claim) enterLocked(way wayIn) {
 		n.GiveWayLocked()
 		n.queue.Enter(&c.waiter)
 	case waits:
-		locked := n.lockedErrorLocked(nil)
-		if locked.lost != 0 {
+		ahead, _, lost := n.inWayLocked(nil)
+		if lost != 0 {
 			n.firstLocked().hold.warnLocked()
 		}
 		if c.Try {
 			n.tries++
 		} else {
-			c.ahead = locked.Ahead
-			c.reportQueued(locked.Holder)
+			c.ahead = ahead
+			if c.m.cfg.trace.Queued != nil { // it takes parsing
+				c.reportQueued(n.lockedErrorLocked(nil).Holder)
+			}
 		}
 		c.turn = make(chan struct{}, 1)
 		n.queue.Enter(&c.waiter)

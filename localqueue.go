@@ -85,28 +85,40 @@ func (n *localLine) PlaceLocked() *queue.Place {
 // lockedErrorLocked is the LockedError of a waiter in the queue, or of a claim that comes now if w
 // is nil. The queue has an owner.
 func (n *localLine) lockedErrorLocked(w *turn.Waiter[*claim]) *LockedError {
-	e := &LockedError{Name: n.Name, Ahead: n.queue.Ahead(w)}
+	ahead, inEtcd, lost := n.inWayLocked(w)
+	e := &LockedError{Name: n.Name, Ahead: ahead, lost: lost}
+	if inEtcd.Count() > 0 {
+		e.Holder = holderOf(n.Name, inEtcd)
+	} else {
+		e.Holder = n.firstLocked().contenderLocked()
+	}
+	return e
+}
+
+// inWayLocked is what a waiter in the queue has in its way, or a claim that comes now if w is nil:
+// how many in all, those in etcd if the owner waits for them, and the token of a lost hold that is
+// not unlocked. It parses no key, as the Holder of a LockedError takes.
+func (n *localLine) inWayLocked(w *turn.Waiter[*claim]) (ahead int, inEtcd line.Ahead, lost int64) {
 	if h := n.holdLocked(); h != nil { // after a pause no timer may have run
 		h.checkLocked(time.Now())
 	}
+	ahead = n.queue.Ahead(w)
 	owner := n.queue.Owner()
 	if owner.Kind == line.Permit {
-		e.Ahead += n.queue.Sharing() // each has a key
+		ahead += n.queue.Sharing() // each has a key
 	}
 	onItsWay := owner.place == nil || owner.place.Ticket.Rev() == 0
 	switch {
 	case onItsWay && n.ahead.Count() > 0:
-		e.behind(n.ahead)
+		inEtcd = n.ahead
 	case !onItsWay && owner.hold == nil && owner.place.Ahead.Count() > 0:
-		e.behind(owner.place.Ahead)
+		inEtcd = owner.place.Ahead
 	default:
-		first := n.firstLocked()
-		e.Holder = first.contenderLocked()
-		if first.lostLocked() {
-			e.lost = first.place.Ticket.Rev()
+		if first := n.firstLocked(); first.lostLocked() {
+			lost = first.place.Ticket.Rev()
 		}
 	}
-	return e
+	return ahead + inEtcd.Count(), inEtcd, lost
 }
 
 // firstLocked is the claim that has had the turn for longest, of the claims that have it and have

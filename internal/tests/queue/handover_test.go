@@ -3,10 +3,13 @@ package queue
 import (
 	"context"
 	"fmt"
+	"runtime"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcdlock/etcdlock"
@@ -169,4 +172,39 @@ func TestTheNextPlaceIsRemovedAfterTheReleaseThatMayPutIt(t *testing.T) {
 		require.Equal(t, []string{next.Key()}, etcd.Keys("n/"), "others wait behind a key of nobody's")
 		require.NoError(t, next.Unlock(context.Background()))
 	})
+}
+
+// Who is ahead of a local waiter is parsed from etcd's keys, and asked whether this process has put
+// it, for the Queued hook alone: a Session hands its turn on as often as etcd lets it.
+func TestAWaitThatNoHookHearsOfParsesNoContender(t *testing.T) {
+	objects := func(trace *etcdlock.Trace) (each float64) {
+		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+			const goroutines, rounds = 2, 500
+			var done sync.WaitGroup
+			begin := func(s *etcdlock.Session) {
+				for range goroutines {
+					mu := contract.MutexOf(t, s, "n")
+					done.Go(func() {
+						for range rounds {
+							assert.NoError(t, mu.Lock(t.Context()))
+							assert.NoError(t, mu.Unlock(t.Context()))
+						}
+					})
+				}
+			}
+			a := tests.SessionOf(t, etcd, "a", etcdlock.WithTrace(trace))
+			b := tests.SessionOf(t, etcd, "b", etcdlock.WithTrace(trace))
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			begin(a)
+			begin(b)
+			done.Wait()
+			runtime.ReadMemStats(&after)
+			each = float64(after.Mallocs-before.Mallocs) / (2 * goroutines * rounds)
+		})
+		return each
+	}
+	without := objects(&etcdlock.Trace{})
+	with := objects(&etcdlock.Trace{Queued: func(context.Context, etcdlock.QueuedEvent) {}})
+	require.Greater(t, with-without, 5.0, "%.1f objects with the hook, %.1f without", with, without)
 }
