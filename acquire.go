@@ -193,7 +193,7 @@ func (c *claim) enterLocked(way wayIn) {
 		n.GiveWayLocked()
 		n.queue.Enter(&c.waiter)
 	case waits:
-		ahead, _, lost := n.inWayLocked(nil)
+		ahead, inEtcd, lost := n.inWayLocked(nil)
 		if lost != 0 {
 			n.firstLocked().hold.warnLocked()
 		}
@@ -201,9 +201,7 @@ func (c *claim) enterLocked(way wayIn) {
 			n.tries++
 		} else {
 			c.ahead = ahead
-			if c.m.cfg.trace.Queued != nil { // it takes parsing
-				c.reportQueued(n.lockedErrorLocked(nil).Holder)
-			}
+			c.reportQueued(func() Contender { return n.holderLocked(inEtcd) })
 		}
 		c.turn = make(chan struct{}, 1)
 		n.queue.Enter(&c.waiter)
@@ -424,15 +422,15 @@ func (c *claim) tellQueued() {
 		return
 	}
 	c.ahead = ahead.Count()
-	if c.m.cfg.trace.Queued != nil { // it takes parsing
-		c.reportQueued(holderOf(c.m.name, ahead))
-	}
+	c.reportQueued(func() Contender { return holderOf(c.m.name, ahead) })
 }
 
-// reportQueued reports to Trace that c waits behind others.
-func (c *claim) reportQueued(holder Contender) {
-	m := c.m
-	report(&m.s.hooks, m.cfg.trace.Queued, c.caller, QueuedEvent{m.name, c.ahead, holder})
+// reportQueued reports to Trace that c waits behind others. A holder takes parsing, so it is made
+// only for a hook. (TestAWaitWithoutAHookParsesNoHolder.)
+func (c *claim) reportQueued(holder func() Contender) {
+	if m := c.m; m.cfg.trace.Queued != nil {
+		report(&m.s.hooks, m.cfg.trace.Queued, c.caller, QueuedEvent{m.name, c.ahead, holder()})
+	}
 }
 
 // begin is beginLocked for callers that do not hold mu.

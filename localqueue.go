@@ -86,18 +86,21 @@ func (n *localLine) PlaceLocked() *queue.Place {
 // is nil. The queue has an owner.
 func (n *localLine) lockedErrorLocked(w *turn.Waiter[*claim]) *LockedError {
 	ahead, inEtcd, lost := n.inWayLocked(w)
-	e := &LockedError{Name: n.Name, Ahead: ahead, lost: lost}
+	return &LockedError{Name: n.Name, Ahead: ahead, Holder: n.holderLocked(inEtcd), lost: lost}
+}
+
+// holderLocked is the first contender in etcd that the owner waits for, or the own Session's if the
+// owner waits for none.
+func (n *localLine) holderLocked(inEtcd line.Ahead) Contender {
 	if inEtcd.Count() > 0 {
-		e.Holder = holderOf(n.Name, inEtcd)
-	} else {
-		e.Holder = n.firstLocked().contenderLocked()
+		return holderOf(n.Name, inEtcd)
 	}
-	return e
+	return n.firstLocked().contenderLocked()
 }
 
 // inWayLocked is what a waiter in the queue has in its way, or a claim that comes now if w is nil:
-// how many in all, those in etcd if the owner waits for them, and the token of a lost hold that is
-// not unlocked. It parses no key, as the Holder of a LockedError takes.
+// how many in all, the contenders in etcd that the owner waits for, and the token of a lost hold that
+// is not unlocked.
 func (n *localLine) inWayLocked(w *turn.Waiter[*claim]) (ahead int, inEtcd line.Ahead, lost int64) {
 	if h := n.holdLocked(); h != nil { // after a pause no timer may have run
 		h.checkLocked(time.Now())

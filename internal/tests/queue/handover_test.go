@@ -174,9 +174,9 @@ func TestTheNextPlaceIsRemovedAfterTheReleaseThatMayPutIt(t *testing.T) {
 	})
 }
 
-// Who is ahead of a local waiter is parsed from etcd's keys, and asked whether this process has put
-// it, for the Queued hook alone: a Session hands its turn on as often as etcd lets it.
-func TestAWaitThatNoHookHearsOfParsesNoContender(t *testing.T) {
+// The holder that a local waiter queues behind is parsed from etcd's keys for the Queued hook alone: a
+// Session hands its turn on as often as etcd lets it.
+func TestAWaitWithoutAHookParsesNoHolder(t *testing.T) {
 	objects := func(trace *etcdlock.Trace) (each float64) {
 		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 			const goroutines, rounds = 2, 500
