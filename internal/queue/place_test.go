@@ -73,8 +73,14 @@ func TestAWaitWhoseSessionIsClosedSaysSo(t *testing.T) {
 		s.put(t, p)
 		w := new(Waiter)
 		s.mu.Lock()
+		p.Account.ReleaseLocked() // or the lease may end first, and with it the place
 		s.keys.Leases.CloseLocked()
 		s.mu.Unlock()
+		defer func() {
+			s.mu.Lock()
+			p.Account.ReleasedLocked()
+			s.mu.Unlock()
+		}()
 		require.Equal(t, errClosed, w.Wait(t.Context(), p, func() {}))
 		s.mu.Lock()
 		p.listenLocked()
