@@ -138,7 +138,7 @@ func (c *Conn) setBack(ended, present *Epoch) {
 // Reached notes that an event of a watch, which was begun in the present epoch, had a revision.
 func (c *Conn) Reached(revision int64) { raise(&c.Epoch().revision, revision) }
 
-// Ask asks once.
+// Ask asks once. The answer is linearizable unless q is of the past.
 func (c *Conn) Ask(ctx context.Context, q Query) (Reading, error) {
 	sent := c.Epoch().sending()
 	read, err := q.send(ctx, c.client)
@@ -190,16 +190,7 @@ func (c *Conn) Read(ctx context.Context, q Query) (Reading, error) {
 func (c *Conn) ReadBy(
 	ctx context.Context, q Query, retry attempt.Backoff, failed func(error) error,
 ) (Reading, error) {
-	return c.untilAnswered(ctx, retry, failed, func(ctx context.Context) (Reading, error) {
-		return c.Ask(ctx, q)
-	})
-}
-
-// untilAnswered calls ask until it is answered, etcd refuses, ctx ends, or failed returns an error.
-func (c *Conn) untilAnswered(
-	ctx context.Context, retry attempt.Backoff, failed func(error) error,
-	ask func(context.Context) (Reading, error),
-) (Reading, error) {
+	ask := func(ctx context.Context) (Reading, error) { return c.Ask(ctx, q) }
 	for {
 		answer, _, err := attempt.Do(ctx, c.Caller, &retry, attempt.ReadTimeout, ask)
 		switch {
@@ -286,8 +277,8 @@ func (c *Conn) Commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn)
 		if calls.Add(1) > 1 && t.Else == nil {
 			sends.Else = []clientv3.Op{t.Again()}
 		}
-		resp, err := c.txn(call, sends)
-		return Outcome{resp: resp, repeated: call.asked.Load()}, err
+		answer, err := c.Ask(call, transaction(sends))
+		return Outcome{answer: answer, repeated: call.asked.Load()}, err
 	}
 	sent, began := c.Epoch(), time.Now()
 	o, several, err := attempt.Do(ctx, c.Caller, retry, c.Timeout(), txn)
@@ -297,50 +288,33 @@ func (c *Conn) Commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn)
 	return o
 }
 
-// txn is one transaction that writes, which makes it linearizable.
-func (c *Conn) txn(ctx context.Context, t ticket.Txn) (*clientv3.TxnResponse, error) {
-	sent := c.Epoch().sending()
-	resp, err := c.client.Txn(ctx).If(t.If...).Then(t.Then...).Else(t.Else...).Commit()
-	if err == nil {
-		c.heardNow(resp.Header, sent)
-	}
-	return resp, err
-}
-
 // WriteBy is ReadBy with a transaction that writes. It may be carried out any number of times, and
 // the answer is that to any of its copies.
 func (c *Conn) WriteBy(
 	ctx context.Context, t ticket.Txn, retry attempt.Backoff, failed func(error) error,
 ) (Reading, error) {
-	return c.untilAnswered(ctx, retry, failed, func(ctx context.Context) (Reading, error) {
-		sent := c.Epoch()
-		resp, err := c.txn(ctx, t)
-		if err != nil {
-			return Reading{}, err
-		}
-		return Reading{resp.Header, sent, resp.Succeeded, rangesOf(resp)}, nil
-	})
+	return c.ReadBy(ctx, transaction(t), retry, failed)
 }
 
 // Delete deletes the very key that was read, if it is still on the lease on which it was, by one
 // request in the time of an attempt.
 func (c *Conn) Delete(ctx context.Context, e line.Entry) error {
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout())
-	defer cancel()
-	_, err := c.txn(ctx, deletion(e))
+	_, err := c.AskInTime(ctx, deletion(e))
 	return err
 }
 
 // DeleteUntilAnswered is Delete until etcd has answered or refused, or ctx ends.
 func (c *Conn) DeleteUntilAnswered(ctx context.Context, e line.Entry) error {
-	_, err := c.WriteBy(ctx, deletion(e), attempt.Backoff{}, nil)
+	_, err := c.Read(ctx, deletion(e))
 	return err
 }
 
-func deletion(e line.Entry) ticket.Txn {
+func deletion(e line.Entry) Query {
 	is := clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev)
 	there := clientv3.Compare(clientv3.LeaseValue(e.Key), "=", e.Lease)
-	return ticket.Txn{If: []clientv3.Cmp{is, there}, Then: []clientv3.Op{clientv3.OpDelete(e.Key)}}
+	return Query{
+		compares: []clientv3.Cmp{is, there}, then: []clientv3.Op{clientv3.OpDelete(e.Key)},
+	}
 }
 
 // A Grant is a lease that etcd has granted.

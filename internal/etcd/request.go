@@ -11,13 +11,13 @@ import (
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
-// A Query is a read: of one range, or of several in one transaction.
+// A Query is one request: it reads a range, or is a transaction, which may write, too.
 type Query struct {
-	key  string
+	key  string // of the range, empty for a transaction
 	opts []clientv3.OpOption
 
-	compares []clientv3.Cmp
-	ranges   []clientv3.Op
+	compares     []clientv3.Cmp
+	then, orElse []clientv3.Op
 
 	past bool // any member may answer it, also one that is behind
 }
@@ -28,7 +28,16 @@ func Range(key string, opts ...clientv3.OpOption) Query { return Query{key: key,
 // Ranges reads ranges at one revision, and compares: whether what is compared holds or not, all of
 // them are read. At least one range is what makes a transaction that writes nothing linearizable.
 func Ranges(compares []clientv3.Cmp, ranges ...clientv3.Op) Query {
-	return Query{compares: compares, ranges: ranges}
+	q := Query{compares: compares, then: ranges}
+	if len(compares) > 0 {
+		q.orElse = ranges
+	}
+	return q
+}
+
+// transaction carries out t.
+func transaction(t ticket.Txn) Query {
+	return Query{compares: t.If, then: t.Then, orElse: t.Else}
 }
 
 // A Reading is the answer to a Query.
@@ -37,31 +46,27 @@ type Reading struct {
 	Epoch  *Epoch // in which the Query was sent
 	Holds  bool   // what the Query compares
 	Ranges []*pb.RangeResponse
+	empty  bool // the branch that etcd took has no operations
 }
 
 // send sends q once.
 func (q *Query) send(ctx context.Context, kv clientv3.KV) (Reading, error) {
-	if q.ranges == nil {
+	if q.key != "" {
 		resp, err := kv.Get(ctx, q.key, q.opts...)
 		all := (*pb.RangeResponse)(resp)
 		return Reading{Header: all.GetHeader(), Ranges: []*pb.RangeResponse{all}}, err
 	}
-	txn := kv.Txn(ctx).If(q.compares...).Then(q.ranges...)
-	if len(q.compares) > 0 {
-		txn = txn.Else(q.ranges...)
-	}
-	resp, err := txn.Commit()
+	resp, err := kv.Txn(ctx).If(q.compares...).Then(q.then...).Else(q.orElse...).Commit()
 	if err != nil {
 		return Reading{}, err
 	}
-	return Reading{Header: resp.Header, Holds: resp.Succeeded, Ranges: rangesOf(resp)}, nil
+	return Reading{
+		Header: resp.Header, Holds: resp.Succeeded, empty: len(resp.Responses) == 0,
+		Ranges: appendRanges(nil, resp.Responses),
+	}, nil
 }
 
-// rangesOf returns what the ranges of a transaction have read, with the ranges of one nested in it.
-func rangesOf(resp *clientv3.TxnResponse) (read []*pb.RangeResponse) {
-	return appendRanges(nil, resp.Responses)
-}
-
+// appendRanges appends what the ranges of a transaction have read, with those of one nested in it.
 func appendRanges(read []*pb.RangeResponse, answers []*pb.ResponseOp) []*pb.RangeResponse {
 	for _, r := range answers {
 		if r.GetResponseRange() != nil {
@@ -98,7 +103,7 @@ type Outcome struct {
 	Prompt bool   // the answer came before the attempt would have been repeated
 	Err    error
 
-	resp     *clientv3.TxnResponse
+	answer   Reading
 	repeated bool // it may have been sent more than once
 	unsent   bool
 }
@@ -111,8 +116,8 @@ func (o *Outcome) Answer() ticket.Answer {
 	a := ticket.Answer{Copies: o.repeated}
 	switch {
 	case o.Err == nil:
-		a.Succeeded, a.Empty = o.resp.Succeeded, len(o.resp.Responses) == 0
-		a.Read, a.Revision = rangesOf(o.resp), o.resp.Header.GetRevision()
+		a.Succeeded, a.Empty = o.answer.Holds, o.answer.empty
+		a.Read, a.Revision = o.answer.Ranges, o.answer.Header.GetRevision()
 	case o.unsent, attempt.NotApplied(o.Err):
 		a.Outcome = ticket.NotApplied
 	default:
