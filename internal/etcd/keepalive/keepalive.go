@@ -61,7 +61,18 @@ func NewSender(
 	ctx context.Context, client *clientv3.Client, id clientv3.LeaseID, spawn func(func()),
 ) *Sender {
 	s := &Sender{ctx: ctx, id: id, spawn: spawn}
-	s.open, s.alone = opener(client)
+	conn := client.ActiveConnection()
+	if conn == nil { // not made with clientv3.New
+		s.alone = true
+		s.open = func(ctx context.Context) (rpc, error) {
+			return &single{ctx: ctx, lease: client, requests: make(chan clientv3.LeaseID, 1)}, nil
+		}
+		return s
+	}
+	leases := pb.NewLeaseClient(conn)
+	s.open = func(ctx context.Context) (rpc, error) { // clientv3 gets a token for each stream
+		return leases.LeaseKeepAlive(ctx, grpc.WaitForReady(true)) // as clientv3 does
+	}
 	return s
 }
 
@@ -83,15 +94,21 @@ func (s *Sender) Renew(ctx context.Context, r Renewal) (*pb.LeaseKeepAliveRespon
 	answers := make(chan answer, 1)
 	on, kept := s.take(r, answers)
 	defer context.AfterFunc(ctx, on.end)()
+	var err error
 	if !kept {
-		s.begin(on)
-	}
-	if on.rpc != nil {
-		err := on.rpc.Send(&pb.LeaseKeepAliveRequest{ID: int64(s.id)})
-		if err != nil && !errors.Is(err, io.EOF) { // for EOF, Recv has the reason
-			s.deliver(on, answer{err: err})
-			on.end()
+		if on.rpc, err = s.open(on.ctx); err == nil {
+			s.spawn(func() { s.receive(on) })
 		}
+	}
+	if err == nil {
+		err = on.rpc.Send(&pb.LeaseKeepAliveRequest{ID: int64(s.id)})
+		if errors.Is(err, io.EOF) {
+			err = nil // Recv has the reason
+		}
+	}
+	if err != nil {
+		s.deliver(on, answer{err: err})
+		on.end()
 	}
 	a := <-answers // the stream ends with ctx
 	if a.err == nil && !kept {
@@ -121,19 +138,6 @@ func (s *Sender) take(r Renewal, answers chan<- answer) (on *stream, kept bool) 
 	}
 	on.answers = answers
 	return on, kept
-}
-
-// begin opens a stream.
-func (s *Sender) begin(on *stream) {
-	var err error
-	on.rpc, err = s.open(on.ctx)
-	if err != nil {
-		on.rpc = nil
-		s.deliver(on, answer{err: err})
-		on.end()
-		return
-	}
-	s.spawn(func() { s.receive(on) })
 }
 
 // nobody is a lease that etcd never has. etcd answers its renewal with a TTL of 0. etcd's
@@ -195,21 +199,6 @@ func (s *Sender) deliver(on *stream, a answer) {
 type rpc interface {
 	Send(*pb.LeaseKeepAliveRequest) error
 	Recv() (*pb.LeaseKeepAliveResponse, error)
-}
-
-// opener returns the function that opens a client's streams, and whether each renewal on them is
-// sent by itself. clientv3 gets a token for each stream.
-func opener(client *clientv3.Client) (open func(ctx context.Context) (rpc, error), alone bool) {
-	conn := client.ActiveConnection()
-	if conn == nil { // not made with clientv3.New
-		return func(ctx context.Context) (rpc, error) {
-			return &single{ctx: ctx, lease: client, requests: make(chan clientv3.LeaseID, 1)}, nil
-		}, true
-	}
-	leases := pb.NewLeaseClient(conn)
-	return func(ctx context.Context) (rpc, error) {
-		return leases.LeaseKeepAlive(ctx, grpc.WaitForReady(true)) // as clientv3 does
-	}, false
 }
 
 // A single is the stream of a client without a connection: it sends each renewal by itself.

@@ -32,7 +32,7 @@ type stream struct {
 	where any
 	ctx   context.Context
 	end   context.CancelFunc
-	rpc   rpc // nil if it could not be opened
+	rpc   rpc
 
 	// Guarded by Sender.mu.
 	busy    bool          // a renewal is under way
