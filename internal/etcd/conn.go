@@ -60,7 +60,6 @@ type Conn struct {
 
 	// What etcd has refused.
 	mostKeys   atomic.Int64 // how many it lets one transaction read, as far as is known
-	limited    sync.Once    // the listener was told of fewer
 	unreadable sync.Once    // the listener was told of a key that the user may not read
 }
 
@@ -99,7 +98,7 @@ func (c *Conn) Epoch() *Epoch { return c.present.Load() }
 // heard judges the header of an answer to a request that was sent in the epoch sent, when the
 // revision sentAt was known (0 if the answer may have an older one). An answer from
 // another cluster, or from before sentAt, begins a new epoch.
-func (c *Conn) heard(h header, sent *Epoch, sentAt int64) {
+func (c *Conn) heard(h *pb.ResponseHeader, sent *Epoch, sentAt int64) {
 	switch {
 	case c.Epoch() != sent: // it says nothing about the present one
 	case !sent.isOf(h.GetClusterId()) || h.GetRevision() < sentAt:
@@ -112,7 +111,7 @@ func (c *Conn) heard(h header, sent *Epoch, sentAt int64) {
 
 // heardNow judges the header of a linearizable answer. Its term was the newest when its request was
 // sent: a higher known term was from a candidate that was not elected, or from before a restore.
-func (c *Conn) heardNow(h header, sent sending) {
+func (c *Conn) heardNow(h *pb.ResponseHeader, sent sending) {
 	c.heard(h, sent.epoch, sent.revision)
 	if term := h.GetRaftTerm(); term < sent.term {
 		sent.epoch.term.CompareAndSwap(sent.term, term)
@@ -251,8 +250,10 @@ func (c *Conn) ReadKeys(
 			size = min(2*size, int(c.mostKeys.Load()))
 		case len(part) > 1 && attempt.Is(err, rpctypes.ErrTooManyOps):
 			size = len(part) / 2
-			c.mostKeys.Store(int64(size)) // if another read has stored less, etcd refuses once more
-			c.limited.Do(func() { c.listener.Limited(size) })
+			// If another read has stored less, etcd refuses once more.
+			if before := c.mostKeys.Swap(int64(size)); before == manyKeys {
+				c.listener.Limited(size)
+			}
 		case len(part) > 1 && attempt.Is(err, rpctypes.ErrPermissionDenied):
 			size = len(part) / 2
 		case attempt.Is(err, rpctypes.ErrPermissionDenied) && unreadable < maxUnreadable:
@@ -342,12 +343,16 @@ func (c *Conn) Grant(
 	return g, err
 }
 
-// Revoke is one of a call's attempts to give a lease back.
+// Revoke is one of a call's attempts to give a lease back. A lease that etcd does not know has been
+// given back.
 func (c *Conn) Revoke(ctx context.Context, retry *attempt.Backoff, id clientv3.LeaseID) error {
 	revoke := func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) {
 		return c.client.Revoke(ctx, id)
 	}
 	_, _, err := attempt.Do(ctx, c.Caller, retry, c.Timeout(), revoke)
+	if attempt.Is(err, rpctypes.ErrLeaseNotFound) {
+		return nil
+	}
 	return err
 }
 

@@ -49,7 +49,7 @@ func conn(t *testing.T, client *clientv3.Client) (*Conn, *told) {
 // the term of a leader that was not elected, or of one before a restore.
 func TestATermThatEtcdDoesNotKnowAnyMoreIsForgotten(t *testing.T) {
 	c, _ := conn(t, fake.NewServer().Client("a"))
-	term := func(term uint64) header { return &pb.ResponseHeader{RaftTerm: term} }
+	term := func(term uint64) *pb.ResponseHeader { return &pb.ResponseHeader{RaftTerm: term} }
 	epoch := c.Epoch()
 	before := epoch.sending()
 	c.heard(term(3), epoch, 0)
@@ -66,11 +66,11 @@ func TestATermThatEtcdDoesNotKnowAnyMoreIsForgotten(t *testing.T) {
 // An answer with an older revision than was known when its request was sent, or from another
 // cluster, ends the epoch, once. It belongs to the epoch that has ended.
 func TestAnAnswerFromBeforeItsRequestEndsTheEpoch(t *testing.T) {
-	of := func(cluster uint64, revision int64) header {
+	of := func(cluster uint64, revision int64) *pb.ResponseHeader {
 		return &pb.ResponseHeader{ClusterId: cluster, Revision: revision}
 	}
 	for name, row := range map[string]struct {
-		answer header
+		answer *pb.ResponseHeader
 		weak   bool // the answer may have an older revision
 		ends   bool
 	}{

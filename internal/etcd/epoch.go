@@ -3,6 +3,8 @@ package etcd
 import (
 	"sync/atomic"
 	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
 // An Epoch is a part of etcd's history, as a Session has seen it: one cluster whose
@@ -31,15 +33,8 @@ func (e *Epoch) Cluster() uint64 { return e.cluster.Load() }
 // Revision is the highest revision known.
 func (e *Epoch) Revision() int64 { return e.revision.Load() }
 
-// A header is what etcd says about itself in each answer.
-type header interface {
-	GetClusterId() uint64
-	GetRevision() int64
-	GetRaftTerm() uint64
-}
-
 // beginAt returns the epoch that an answer begins.
-func beginAt(h header) *Epoch {
+func beginAt(h *pb.ResponseHeader) *Epoch {
 	e := &Epoch{Began: h.GetRevision()}
 	e.cluster.Store(h.GetClusterId())
 	e.revision.Store(e.Began)
@@ -52,7 +47,7 @@ func (e *Epoch) isOf(cluster uint64) bool {
 }
 
 // isElsewhere reports whether a header is from another cluster than e's, as far as both are known.
-func (e *Epoch) isElsewhere(h header) bool {
+func (e *Epoch) isElsewhere(h *pb.ResponseHeader) bool {
 	cluster, known := h.GetClusterId(), e.cluster.Load()
 	return cluster != 0 && known != 0 && cluster != known
 }

@@ -4,8 +4,6 @@ import (
 	"log/slog"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 )
 
@@ -26,15 +24,15 @@ func (k *keeper) revoke() {
 	var err error
 	for {
 		err = p.etcd.Revoke(p.ctx, &retry, l.ID)
-		if err == nil || attempt.Is(err, rpctypes.ErrLeaseNotFound) || attempt.Refused(err) ||
-			p.etcd.Closed() || time.Now().After(expired) && p.closedFor()/2 > l.TTL {
+		if err == nil || attempt.Refused(err) || p.etcd.Closed() ||
+			time.Now().After(expired) && p.closedFor()/2 > l.TTL {
 			break
 		}
 		if retry.Wait(p.ctx, p.etcd.Caller) != nil {
 			break
 		}
 	}
-	if err == nil || attempt.Is(err, rpctypes.ErrLeaseNotFound) {
+	if err == nil {
 		p.config.Log(slog.LevelDebug, "lease given back", "lease", l.Hex())
 		err = l.tenants.RemoveRest(time.Now().Add(l.TTL))
 	} else {
