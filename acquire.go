@@ -344,7 +344,7 @@ func (a call) entered(entering ticket.Several, done etcd.Outcome) (h *hold, know
 	s := a[0].m.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	answer := done.Answer()
+	answer := done.Answer
 	entrance := entering.Judge(answer)
 	a[0].place.Account.AnsweredLocked(answer, done.Prompt)
 	adopted := entrance == ticket.Queued && a[0].adopts.Rev != 0

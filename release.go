@@ -249,7 +249,7 @@ func (r *release) answered(done etcd.Outcome, final bool, untold []error) (ticke
 	if r.Together() && done.Err != nil && attempt.Is(done.Err, rpctypes.ErrLeaseNotFound) {
 		r.put.Lease.EndRevokedLocked(done.Err) // which p may be on, too
 	}
-	a := done.Answer()
+	a := done.Answer
 	now := ticket.Now{Final: final}
 	for _, o := range r.h.all {
 		now.Stale = now.Stale || o.place.StaleLocked()

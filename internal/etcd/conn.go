@@ -273,20 +273,29 @@ func (c *Conn) ReadKeys(
 // repeat has Again in its place, which shows whether the first one was carried out.
 func (c *Conn) Commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn) Outcome {
 	var calls atomic.Int32
-	txn := func(ctx context.Context) (Outcome, error) {
+	txn := func(ctx context.Context) (ticket.Answer, error) {
 		call, sends := &callContext{Context: ctx}, t
 		if calls.Add(1) > 1 && t.Else == nil {
 			sends.Else = []clientv3.Op{t.Again()}
 		}
-		answer, err := c.Ask(call, transaction(sends))
-		return Outcome{answer: answer, repeated: call.asked.Load()}, err
+		read, err := c.Ask(call, transaction(sends))
+		return ticket.Answer{
+			Copies: call.asked.Load(), Succeeded: read.Holds, Empty: read.empty,
+			Read: read.Ranges, Revision: read.Header.GetRevision(),
+		}, err
 	}
 	sent, began := c.Epoch(), time.Now()
-	o, several, err := attempt.Do(ctx, c.Caller, retry, c.Timeout(), txn)
-	o.Epoch, o.Err = sent, err
-	o.Prompt = err == nil && time.Since(began) <= c.Timeout()
-	o.repeated = o.repeated || several
-	return o
+	a, several, err := attempt.Do(ctx, c.Caller, retry, c.Timeout(), txn)
+	a.Copies = a.Copies || several
+	switch {
+	case err == nil:
+	case attempt.NotApplied(err):
+		a.Outcome = ticket.NotApplied
+	default:
+		a.Outcome = ticket.Unknown
+	}
+	prompt := err == nil && time.Since(began) <= c.Timeout()
+	return Outcome{Epoch: sent, Prompt: prompt, Answer: a, Err: err}
 }
 
 // WriteBy is ReadBy with a transaction that writes. It may be carried out any number of times, and

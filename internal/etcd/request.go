@@ -7,7 +7,6 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
@@ -99,29 +98,13 @@ func (c *callContext) Err() error {
 
 // An Outcome is that of one attempt at a transaction that writes.
 type Outcome struct {
-	Epoch  *Epoch // in which it was first sent
-	Prompt bool   // the answer came before the attempt would have been repeated
+	Epoch  *Epoch        // in which it was first sent
+	Prompt bool          // the answer came before the attempt would have been repeated
+	Answer ticket.Answer // as a ticket judges it
 	Err    error
-
-	answer   Reading
-	repeated bool // it may have been sent more than once
-	unsent   bool
 }
 
 // Unsent is the Outcome of a transaction that was not sent, because of an error.
-func Unsent(at *Epoch, err error) Outcome { return Outcome{Epoch: at, Err: err, unsent: true} }
-
-// Answer is o in the form that a ticket judges.
-func (o *Outcome) Answer() ticket.Answer {
-	a := ticket.Answer{Copies: o.repeated}
-	switch {
-	case o.Err == nil:
-		a.Succeeded, a.Empty = o.answer.Holds, o.answer.empty
-		a.Read, a.Revision = o.answer.Ranges, o.answer.Header.GetRevision()
-	case o.unsent, attempt.NotApplied(o.Err):
-		a.Outcome = ticket.NotApplied
-	default:
-		a.Outcome = ticket.Unknown
-	}
-	return a
+func Unsent(at *Epoch, err error) Outcome {
+	return Outcome{Epoch: at, Answer: ticket.Answer{Outcome: ticket.NotApplied}, Err: err}
 }

@@ -2224,7 +2224,7 @@ var mutants = []mutant{
 	{
 		name:    "a grant without an answer is a copy of the release",
 		why:     "A request of the Unlock may have been carried out. But it was not the one that deletes: the key that is gone then was lost.",
-		edits:   []edit{{"internal/etcd/request.go", `	case o.unsent, attempt.NotApplied(o.Err):`, `	case attempt.NotApplied(o.Err):`}},
+		edits:   []edit{{"internal/etcd/request.go", `Outcome: ticket.NotApplied}`, `Outcome: ticket.Unknown}`}},
 		killers: []killer{inArea("holders", "TestALeastTimeUnderFaults")},
 	},
 	{

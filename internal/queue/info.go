@@ -43,7 +43,7 @@ func SetInfo(ctx context.Context, places []*Place, info string, whole func() err
 			return err
 		}
 		done := a.keys.etcd.Commit(ctx, &retry, c.txn(values))
-		answer := done.Answer()
+		answer := done.Answer
 		switch {
 		case done.Err == nil && answer.Succeeded:
 			c.done(values, answer.Revision)

@@ -85,7 +85,7 @@ func (p *Place) remove() {
 		err := done.Err
 		if err == nil {
 			k.mu.Lock()
-			p.Ahead = p.Ticket.RemovedBy(done.Answer(), p.Ahead)
+			p.Ahead = p.Ticket.RemovedBy(done.Answer, p.Ahead)
 			p.RemovedLocked()
 			k.mu.Unlock()
 			break

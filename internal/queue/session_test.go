@@ -90,7 +90,7 @@ func (s *session) put(t *testing.T, p *Place) {
 	done := s.etcd.Commit(t.Context(), &retry, entering.Txn("value"))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	is, ahead := entering.Judge(done.Answer())
+	is, ahead := entering.Judge(done.Answer)
 	require.Equal(t, ticket.Queued, is)
 	p.QueuedLocked(ahead, done.Epoch)
 }
