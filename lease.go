@@ -94,14 +94,14 @@ func (s *Session) TryLock(ctx context.Context, name string, opts ...Option) (*Ho
 func (s *Session) Do(
 	ctx context.Context, name string, fn func(ctx context.Context) error, opts ...Option,
 ) error {
-	return doNamed(ctx, s.inner(), name, fn, opts, false)
+	return doWith(ctx, "Do", fn, func() (*Hold, error) { return s.Lock(ctx, name, opts...) })
 }
 
 // TryDo is Do with TryLock in place of Lock.
 func (s *Session) TryDo(
 	ctx context.Context, name string, fn func(ctx context.Context) error, opts ...Option,
 ) error {
-	return doNamed(ctx, s.inner(), name, fn, opts, true)
+	return doWith(ctx, "Do", fn, func() (*Hold, error) { return s.TryLock(ctx, name, opts...) })
 }
 
 // Adopt goes on with a hold that another process has detached: it moves the key from the lease on
@@ -168,14 +168,14 @@ func (s *Session) TryLockAll(ctx context.Context, names ...string) (*Hold, error
 func (s *Session) DoAll(
 	ctx context.Context, names []string, fn func(ctx context.Context) error,
 ) error {
-	return doAll(ctx, s.inner(), names, fn, false)
+	return doWith(ctx, "DoAll", fn, func() (*Hold, error) { return s.LockAll(ctx, names...) })
 }
 
 // TryDoAll is DoAll with TryLockAll in place of LockAll.
 func (s *Session) TryDoAll(
 	ctx context.Context, names []string, fn func(ctx context.Context) error,
 ) error {
-	return doAll(ctx, s.inner(), names, fn, true)
+	return doWith(ctx, "DoAll", fn, func() (*Hold, error) { return s.TryLockAll(ctx, names...) })
 }
 
 // Close ends every hold of the Session (their contexts end with the cause

@@ -13,17 +13,6 @@ import (
 // 128 in a transaction by default.
 const maxNames = 32
 
-// doAll is Session.DoAll, or TryDoAll.
-func doAll(
-	ctx context.Context, s *session, names []string, fn func(ctx context.Context) error, try bool,
-) error {
-	if fn == nil {
-		return notRun(errors.New("etcdlock: DoAll: nil function"))
-	}
-	h, err := lockAll(ctx, s, names, try)
-	return h.do(ctx, err, fn)
-}
-
 // lockAll is Session.LockAll, or TryLockAll.
 func lockAll(ctx context.Context, s *session, names []string, try bool) (*Hold, error) {
 	if err := s.check(); err != nil {

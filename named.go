@@ -44,18 +44,6 @@ func lockNamed(
 	return &n.Hold, nil
 }
 
-// doNamed is Session.Do, or TryDo.
-func doNamed(
-	ctx context.Context, s *session, name string, fn func(ctx context.Context) error,
-	opts []Option, try bool,
-) error {
-	if fn == nil {
-		return notRun(errors.New("etcdlock: Do: nil function"))
-	}
-	h, err := lockNamed(ctx, s, name, opts, try)
-	return h.do(ctx, err, fn)
-}
-
 // adopt is Session.Adopt.
 func adopt(ctx context.Context, s *session, d Detached, opts []Option) (*Hold, error) {
 	if err := s.check(); err != nil {
