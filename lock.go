@@ -156,24 +156,7 @@ func (w request) lock(ctx context.Context) (*hold, context.Context, error) {
 		h, err := w.nest(nested)
 		return h, ctx, err
 	}
-	began := time.Now()
-	if m.cfg.trace.Start != nil {
-		ctx = m.cfg.trace.start(ctx, StartEvent{
-			Name: m.name, Mode: modeOf(w.Kind), Weight: max(1, int(w.Weight)), Try: w.try,
-		})
-	}
-	c := w.newClaim(ctx, began)
-	// Otherwise it is rare, and enter sees to it.
-	if w.Kind == line.Read || w.Kind == line.Exclusive && m.cfg.linger > 0 {
-		if h := c.holdAtOnce(); h != nil {
-			return h, m.cfg.trace.holds(ctx, h.waited()), nil
-		}
-	}
-	h, err := call(c.alone[:]).lock(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	return h, m.cfg.trace.holds(ctx, h.waited()), nil
+	return call(w.newClaim().alone[:]).lock(ctx)
 }
 
 // mayFollow reports whether a call whose context comes from h queues, as any other does. A call for

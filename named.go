@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -67,13 +66,10 @@ func adopt(ctx context.Context, s *session, d Detached, opts []Option) (*Hold, e
 	if goes := givenUp(s, of.Key); goes != nil && !isRemoved(ctx, goes) {
 		return nil, failed("adopt", name, ErrUnconfirmed, waitFailed(ctx, name, nil, nil, s.etcd.Unavailable()))
 	}
-	n, began := &namedHold{of: lockHandle{s: s, name: name, cfg: &cfg}}, time.Now()
-	if cfg.trace.Start != nil {
-		ctx = cfg.trace.start(ctx, StartEvent{Name: name, Mode: ModeExclusive, Weight: 1})
-	}
-	c := request{m: &n.of}.newClaim(ctx, began)
+	n := &namedHold{of: lockHandle{s: s, name: name, cfg: &cfg}}
+	c := request{m: &n.of}.newClaim()
 	c.adopts = of
-	h, err := call(c.alone[:]).lock(ctx)
+	h, started, err := call(c.alone[:]).lock(ctx)
 	if err != nil {
 		if lost, is := errors.AsType[*LostError](err); is {
 			return nil, lost
@@ -83,7 +79,7 @@ func adopt(ctx context.Context, s *session, d Detached, opts []Option) (*Hold, e
 		}
 		return nil, err
 	}
-	n.m, n.hold, n.started = &n.of, h, cfg.trace.holds(ctx, h.waited())
+	n.m, n.hold, n.started = &n.of, h, started
 	giveBack(s, clientv3.LeaseID(c.adopts.Lease))
 	return &n.Hold, nil
 }

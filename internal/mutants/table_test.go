@@ -792,15 +792,9 @@ var mutants = []mutant{
 	{
 		name: "a hold that comes at once is told by the hooks alone",
 		why:  "Acquired tells of each hold. But hooks run some time later, and then the work is not below the span of its hold.",
-		edits: []edit{{"lock.go", `			return h, m.cfg.trace.holds(ctx, h.waited()), nil
-`, `			return h, ctx, nil
+		edits: []edit{{"acquire.go", `	return h, trace.holds(ctx, h.waited()), nil
+`, `	return h, ctx, nil
 `}},
-		killers: []killer{inArea("mutex", "TestTheContextOfACallLearnsOfTheHoldAtOnce")},
-	},
-	{
-		name:    "the holds of several names are told by the hooks alone",
-		why:     "As for one name. But hooks run some time later, and then the work is not below the span of its hold.",
-		edits:   []edit{{"lockall.go", `started: cfg.trace.holds(ctx, h.waited())}`, `started: ctx}`}},
 		killers: []killer{inArea("mutex", "TestTheContextOfACallLearnsOfTheHoldAtOnce")},
 	},
 	{
@@ -1329,7 +1323,7 @@ var mutants = []mutant{
 	{
 		name: "what lingers and cannot be held stays",
 		why:  "The key is given up when its time is over. But until then the Session waits behind a key of its own (WithLinger).",
-		edits: []edit{{"acquire.go", `		n.GiveWayLocked()
+		edits: []edit{{"claim.go", `		n.GiveWayLocked()
 		n.queue.Enter(&c.waiter)
 `, `		if n.queue.Lingering() != nil {
 			n.queue.Yield()
