@@ -61,23 +61,9 @@ func newAlone(client *clientv3.Client, name string, of use, opts []SessionOption
 
 // newMutex returns the Mutex of something on the lease of s.
 func newMutex(s *session, name string, of use, opts []Option) (*Mutex, error) {
-	if err := s.check(); err != nil {
+	cfg, err := s.configured(name, of, opts)
+	if err != nil {
 		return nil, err
-	}
-	if err := checkName(name); err != nil {
-		return nil, err
-	}
-	cfg := s.cfg
-	if len(opts) > 0 {
-		changed, err := configure(*s.cfg, of, opts)
-		if err != nil {
-			return nil, err
-		}
-		cfg = &changed
-	}
-	if of != forMutex && cfg.minHold > 0 { // a default of the Session
-		changed := *cfg
-		changed.minHold, cfg = 0, &changed
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -21,20 +21,11 @@ type namedHold struct {
 func lockNamed(
 	ctx context.Context, s *session, name string, opts []Option, try bool,
 ) (*Hold, error) {
-	if err := s.check(); err != nil {
+	cfg, err := s.configured(name, forMutex, opts)
+	if err != nil {
 		return nil, err
 	}
-	if err := checkName(name); err != nil {
-		return nil, err
-	}
-	n := &namedHold{of: lockHandle{s: s, name: name, cfg: s.cfg}}
-	if len(opts) > 0 {
-		cfg, err := configure(*s.cfg, forMutex, opts)
-		if err != nil {
-			return nil, err
-		}
-		n.of.cfg = &cfg
-	}
+	n := &namedHold{of: lockHandle{s: s, name: name, cfg: cfg}}
 	h, started, err := request{m: &n.of, try: try}.lock(ctx)
 	if err != nil {
 		return nil, err

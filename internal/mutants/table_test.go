@@ -2239,13 +2239,9 @@ var mutants = []mutant{
 		unexplored: "The exploration moves no key.",
 	},
 	{
-		name: "the least time of a Session counts for the writers of an RWMutex",
-		why:  "A writer is exclusive, too. But the option is not for an RWMutex, and readers wait for nothing.",
-		edits: []edit{{"lock.go", `	if of != forMutex && cfg.minHold > 0 { // a default of the Session
-		changed := *cfg
-		changed.minHold, cfg = 0, &changed
-	}
-`, ``}},
+		name:    "the least time of a Session counts for the writers of an RWMutex",
+		why:     "A writer is exclusive, too. But the option is not for an RWMutex, and readers wait for nothing.",
+		edits:   []edit{{"session.go", `of != forMutex && s.cfg.minHold > 0 // a`, `false // a`}},
 		killers: []killer{inArea("holders", "TestWhoHasNoUseForALeastTime")},
 	},
 
