@@ -179,7 +179,7 @@ func (a call) enter(cancel context.CancelCauseFunc) error {
 	own := true
 	for _, c := range a {
 		if c.adopts.Rev == 0 {
-			c.local = lineLocked(s, c.m.name)
+			c.local = lineAtLocked(s, c.m.name, c.m.name)
 		} else if c.local = adoptedLineLocked(s, c.m.name, c.adopts.Key); c.local == nil {
 			return &LostError{c.m.name, c.adopts.Rev, errAdoptedHere}
 		}
@@ -480,9 +480,7 @@ func (a call) taken() (locked *LockedError, goes <-chan struct{}) {
 	if orphan {
 		return nil, nil
 	}
-	locked = &LockedError{Name: first.m.name}
-	locked.behind(first.place.Ahead)
-	return locked, goes
+	return lockedBehind(first.m.name, first.place.Ahead), goes
 }
 
 // isRemoved waits until goes is closed, and reports whether it is. A nil one never is.

@@ -45,8 +45,8 @@ func (m *Mutex) Close(ctx context.Context) error {
 	case underWay != nil:
 		s.mu.Unlock()
 		select {
-		case <-underWay.done:
-			return underWay.err
+		case <-underWay:
+			return m.closingErr
 		case <-ctx.Done():
 			return failed("unlock", m.name, ErrUnconfirmed, context.Cause(ctx))
 		}
@@ -60,8 +60,8 @@ func (m *Mutex) Close(ctx context.Context) error {
 	err := m.free(ctx, holds, given)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m.closing.err = err
-	close(m.closing.done)
+	m.closingErr = err
+	close(m.closing)
 	m.closing = nil
 	return err
 }
@@ -70,7 +70,7 @@ func (m *Mutex) Close(ctx context.Context) error {
 // place of a key that lingered, which it gives up, nil if there is none.
 func (m *Mutex) closeLocked() (holds []*hold, given *place) {
 	m.closed = true
-	m.closing = &closing{done: make(chan struct{})}
+	m.closing = make(chan struct{})
 	if m.closedNotice != nil {
 		close(m.closedNotice)
 	}
@@ -98,12 +98,6 @@ func (m *Mutex) closeLocked() (holds []*hold, given *place) {
 		}
 	}
 	return holds, given
-}
-
-// A closing is a call of Mutex.Close that is under way. Other calls of Close wait for it.
-type closing struct {
-	done chan struct{}
-	err  error // written before done is closed
 }
 
 // free frees the name for Close: of the holds that it has ended, or of a key that lingered, which
@@ -174,8 +168,10 @@ func (s *session) closeLocked() {
 		}
 		n.EndLocked()
 		for c := range n.queue.Having() {
-			if h := c.hold; h != nil {
-				h.closeWithSessionLocked()
+			if h := c.hold; h != nil && !h.closeLocked() { // its key goes with the lease
+				for _, o := range h.all {
+					o.reportReleased()
+				}
 			}
 		}
 	}

@@ -362,15 +362,6 @@ func (h *hold) closeLocked() (endedBefore bool) {
 	return h.endLocked(ErrClosed)
 }
 
-// closeWithSessionLocked ends h, whose key goes with the lease.
-func (h *hold) closeWithSessionLocked() {
-	if !h.closeLocked() {
-		for _, h := range h.all {
-			h.reportReleased()
-		}
-	}
-}
-
 // reportLost reports a loss to Trace and Logger.
 func (h *hold) reportLost(cause error) {
 	reason := cause

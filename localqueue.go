@@ -28,11 +28,8 @@ type localLine struct {
 	markedNext *localLine // the one that was marked before it
 }
 
-// lineLocked returns the local line of s for a name. Unused lines are kept for their key names, up
-// to a number.
-func lineLocked(s *session, name string) *localLine { return lineAtLocked(s, name, name) }
-
-// lineAtLocked is the local line of s for a name, which s finds as at.
+// lineAtLocked is the local line of s for a name, which s finds as at. Unused lines are kept for
+// their key names, up to a number.
 func lineAtLocked(s *session, at, name string) *localLine {
 	if n := s.lines[at]; n != nil {
 		return n
@@ -142,9 +139,7 @@ func (n *localLine) aheadLocked() *LockedError {
 	if n.ahead.Count() == 0 {
 		return nil
 	}
-	e := &LockedError{Name: n.Name}
-	e.behind(n.ahead)
-	return e
+	return lockedBehind(n.Name, n.ahead)
 }
 
 // nextLocked chooses the next waiter, and takes a place for it if there is a lease. The owner's

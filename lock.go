@@ -28,7 +28,8 @@ type Mutex struct {
 	own bool // Close closes the Session; set once
 
 	// Guarded by Session.mu.
-	closing      *closing      // nil unless a call of Close is under way
+	closing      chan struct{} // closed at the end of the Close that is under way, otherwise nil
+	closingErr   error         // of that Close; written before closing is closed
 	closedNotice chan struct{} // closed with the Mutex, nil while no call of Lead has needed it
 }
 

@@ -790,7 +790,7 @@ var mutants = []mutant{
 		killers: []killer{named("TestAWaitSaysThatItsSessionIsClosedBeforeItsContextEnds")},
 	},
 	{
-		name: "a hold that comes at once is told by the hooks alone",
+		name: "a hold is told by the hooks alone",
 		why:  "Acquired tells of each hold. But hooks run some time later, and then the work is not below the span of its hold.",
 		edits: []edit{{"acquire.go", `	return h, trace.holds(ctx, h.waited()), nil
 `, `	return h, ctx, nil
@@ -2333,7 +2333,7 @@ var mutants = []mutant{
 		name: "an adoption waits in the line of its name",
 		why:  "There is one local line for a name. But who owns its turn waits in etcd's line for the very key.",
 		edits: []edit{{"localqueue.go", `	n := lineAtLocked(s, "\x00"+key, name) // no name begins so
-`, `	n := lineLocked(s, name)
+`, `	n := lineAtLocked(s, name, name)
 `}},
 		killers: []killer{inArea("holders", "TestAHoldIsAdoptedBesideAWaiterOfItsSession")},
 	},
