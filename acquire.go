@@ -181,7 +181,7 @@ func (a call) enter(cancel context.CancelCauseFunc) error {
 		if c.adopts.Rev == 0 {
 			c.local = lineAtLocked(s, c.m.name, c.m.name)
 		} else if c.local = adoptedLineLocked(s, c.m.name, c.adopts.Key); c.local == nil {
-			return &LostError{c.m.name, c.adopts.Rev, errAdoptedHere}
+			return c.notAdopted(errAdoptedHere)
 		}
 		c.cancel = cancel
 		c.enterLocked(c.wayInLocked())
@@ -291,8 +291,8 @@ func (a call) put(ctx context.Context) (*hold, error) {
 	}
 }
 
-// readAdopted reads the key that c adopts, and returns its mod revision. The error is a LostError if
-// the key does not wait to be adopted.
+// readAdopted reads the key that c adopts, and returns its mod revision. The error is a LostError
+// if the key does not wait to be adopted.
 func (c *claim) readAdopted(ctx context.Context) (mod int64, err error) {
 	read, err := c.m.s.etcd.Read(ctx, etcd.Range(c.adopts.Key))
 	if err != nil {
@@ -301,15 +301,25 @@ func (c *claim) readAdopted(ctx context.Context) (mod int64, err error) {
 	e, there := line.Find(read.Ranges[0].GetKvs(), c.adopts.Key)
 	switch v := e.Value(); {
 	case !there || e.Rev != c.adopts.Rev:
-		return 0, &LostError{c.m.name, c.adopts.Rev, because(ErrKeyDeleted, errors.New("its time is over, or it was adopted and unlocked"))}
+		return 0, c.notAdopted(because(ErrKeyDeleted, errAdoptionOver))
 	case !v.Detached || e.Lease != c.adopts.Lease:
-		return 0, &LostError{c.m.name, c.adopts.Rev, fmt.Errorf("it was adopted by %s", excerpt(v.Owner, maxNameLen))}
+		return 0, c.notAdopted(fmt.Errorf("it was adopted by %s", excerpt(v.Owner, maxNameLen)))
 	}
 	return e.Mod, nil
 }
 
-// errAdoptedHere is the reason of an Adopt that comes second in its Session.
-var errAdoptedHere = errors.New("this Session has its key, or is giving it up")
+// notAdopted is the LostError of a call that cannot adopt the key.
+func (c *claim) notAdopted(why error) *LostError {
+	return &LostError{Name: c.m.name, Token: c.adopts.Rev, Reason: why}
+}
+
+var (
+	// errAdoptedHere is the reason of an Adopt that comes second in its Session.
+	errAdoptedHere = errors.New("this Session has its key, or is giving it up")
+
+	// errAdoptionOver is what is known of a key that is gone.
+	errAdoptionOver = errors.New("its time is over, or it was adopted and unlocked")
+)
 
 // entering begins to put the keys. It appends to e.
 func (a call) entering(e ticket.Several) ticket.Several {

@@ -96,8 +96,8 @@ func (n *localLine) holderLocked(inEtcd line.Ahead) Contender {
 }
 
 // inWayLocked is what a waiter in the queue has in its way, or a claim that comes now if w is nil:
-// how many in all, the contenders in etcd that the owner waits for, and the token of a lost hold that
-// is not unlocked.
+// how many in all, the contenders in etcd that the owner waits for, and the token of a lost hold
+// that is not unlocked.
 func (n *localLine) inWayLocked(w *turn.Waiter[*claim]) (ahead int, inEtcd line.Ahead, lost int64) {
 	if h := n.holdLocked(); h != nil { // after a pause no timer may have run
 		h.checkLocked(time.Now())

@@ -55,7 +55,8 @@ func adopt(ctx context.Context, s *session, d Detached, opts []Option) (*Hold, e
 		return nil, waitFailed(ctx, name, nil, nil, nil)
 	}
 	if goes := givenUp(s, of.Key); goes != nil && !isRemoved(ctx, goes) {
-		return nil, failed("adopt", name, ErrUnconfirmed, waitFailed(ctx, name, nil, nil, s.etcd.Unavailable()))
+		return nil, failed("adopt", name, ErrUnconfirmed,
+			waitFailed(ctx, name, nil, nil, s.etcd.Unavailable()))
 	}
 	n := &namedHold{of: lockHandle{s: s, name: name, cfg: &cfg}}
 	c := request{m: &n.of}.newClaim()

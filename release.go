@@ -308,8 +308,8 @@ func (r *release) giveUp(untold []error) error {
 	return r.giveUpLocked(untold)
 }
 
-// giveUpLocked leaves the key to a removal in the background, now or when its time is over: etcd did
-// not answer in time.
+// giveUpLocked leaves the key to a removal in the background, now or when its time is over: etcd
+// did not answer in time.
 func (r *release) giveUpLocked(untold []error) error {
 	if time.Now().Before(r.until) && !r.detaches() {
 		r.h.place.local.staysLocked(r.h.place, r.until)

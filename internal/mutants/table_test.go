@@ -1793,7 +1793,8 @@ var mutants = []mutant{
 	{
 		name: "who follows a leader rechecks whether it holds alone",
 		why:  "The holder has not changed. But the event of its other info was lost.",
-		edits: []edit{{"watch.go", `		ifs = append(ticket.Contends(seen.e), clientv3.Compare(clientv3.ModRevision(seen.e.Key), "=", seen.e.Mod))
+		edits: []edit{{"watch.go", `		unchanged := clientv3.Compare(clientv3.ModRevision(seen.e.Key), "=", seen.e.Mod)
+		ifs = append(ticket.Contends(seen.e), unchanged)
 `, `		ifs = ticket.Contends(seen.e)
 `}},
 		killers: []killer{inArea("holders", "TestWatchHolderSeesAChangedInfo")},
