@@ -31,22 +31,48 @@ const removalGrace = 25 * time.Millisecond
 // TestLockAllTakesOverNoKey.)
 type call []*claim
 
-// lock is acquire, and tells the Trace of a call that has failed.
-func (a call) lock(ctx context.Context) (*hold, error) {
+// lock is acquire of a call with ctx, and tells the Trace how the call begins and how it ends. It
+// returns the first hold, and the context of the call: ctx, or what the Trace has made of it.
+func (a call) lock(ctx context.Context) (*hold, context.Context, error) {
+	began, trace := time.Now(), a[0].m.cfg.trace
+	if trace.Start != nil {
+		ctx = trace.start(ctx, a.event())
+	}
+	for _, c := range a {
+		c.caller, c.started = ctx, began
+	}
 	h, err := a.acquire(ctx)
 	if err != nil {
 		for _, c := range a {
-			report(&c.m.s.hooks, c.m.cfg.trace.GaveUp, ctx,
-				GaveUpEvent{c.m.name, time.Since(c.started), c.ahead, err})
+			report(&c.m.s.hooks, trace.GaveUp, ctx,
+				GaveUpEvent{c.m.name, time.Since(began), c.ahead, err})
+		}
+		return nil, nil, err
+	}
+	return h, trace.holds(ctx, h.waited()), nil
+}
+
+// event is a as the Trace is told that it begins.
+func (a call) event() StartEvent {
+	c := a[0]
+	e := StartEvent{
+		Name: c.m.name, Mode: modeOf(c.Kind), Weight: max(1, int(c.Weight)), Try: c.Try,
+	}
+	if c.together {
+		for _, c := range a {
+			e.Names = append(e.Names, c.m.name)
 		}
 	}
-	return h, err
+	return e
 }
 
 // acquire takes the claims through their local lines, puts their keys, waits until these are first
 // in etcd's lines, and begins the holds, of which it returns the first. After an error no claim is
 // in a line, and its key, if it may exist, is being removed.
 func (a call) acquire(ctx context.Context) (*hold, error) {
+	if h := a[0].holdAtOnce(); h != nil {
+		return h, nil
+	}
 	ctx, cancel, over := a.bounded(ctx)
 	defer over()
 	if err := a.enter(cancel); err != nil {
@@ -153,9 +179,9 @@ func (a call) enter(cancel context.CancelCauseFunc) error {
 	own := true
 	for _, c := range a {
 		if c.adopts.Rev == 0 {
-			c.local = lineLocked(s, c.m.name)
+			c.local = lineAtLocked(s, c.m.name, c.m.name)
 		} else if c.local = adoptedLineLocked(s, c.m.name, c.adopts.Key); c.local == nil {
-			return &LostError{c.m.name, c.adopts.Rev, errAdoptedHere}
+			return c.notAdopted(errAdoptedHere)
 		}
 		c.cancel = cancel
 		c.enterLocked(c.wayInLocked())
@@ -171,6 +197,9 @@ func (a call) enter(cancel context.CancelCauseFunc) error {
 // otherwise nil.
 func (c *claim) holdAtOnce() *hold {
 	s := c.m.s
+	if !c.reads() && (!c.exclusive() || c.m.cfg.linger == 0) {
+		return nil // it is rare, and enter sees to it
+	}
 	clientClosed := s.etcd.Closed()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,44 +211,6 @@ func (c *claim) holdAtOnce() *hold {
 		c.enterLocked(way)
 	}
 	return c.hold
-}
-
-// enterLocked brings c into its line by a way.
-func (c *claim) enterLocked(way wayIn) {
-	n := c.local
-	n.asking.may = n.asking.may || c.Asks
-	switch way {
-	case owns:
-		n.GiveWayLocked()
-		n.queue.Enter(&c.waiter)
-	case waits:
-		ahead, inEtcd, lost := n.inWayLocked(nil)
-		if lost != 0 {
-			n.firstLocked().hold.warnLocked()
-		}
-		if c.Try {
-			n.tries++
-		} else {
-			c.ahead = ahead
-			c.reportQueued(func() Contender { return n.holderLocked(inEtcd) })
-		}
-		c.turn = make(chan struct{}, 1)
-		n.queue.Enter(&c.waiter)
-	case steps:
-		n.queue.Enter(&c.waiter)
-		n.queue.Admit()
-	case joins:
-		n.queue.Owner().place.newHoldLocked(c, time.Now())
-		n.queue.Enter(&c.waiter)
-		n.queue.Admit()
-		n.JoinedLocked()
-	case takesOver:
-		n.queue.Lingering().newHoldLocked(c, time.Now())
-		n.queue.Yield()
-		n.queue.Enter(&c.waiter)
-		n.queue.Hold(&c.waiter)
-	}
-	n.MarkLocked()
 }
 
 // takePlacesLocked takes a place for each claim, all on one lease. It reports false if there is no
@@ -300,8 +291,8 @@ func (a call) put(ctx context.Context) (*hold, error) {
 	}
 }
 
-// readAdopted reads the key that c adopts, and returns its mod revision. The error is a LostError if
-// the key does not wait to be adopted.
+// readAdopted reads the key that c adopts, and returns its mod revision. The error is a LostError
+// if the key does not wait to be adopted.
 func (c *claim) readAdopted(ctx context.Context) (mod int64, err error) {
 	read, err := c.m.s.etcd.Read(ctx, etcd.Range(c.adopts.Key))
 	if err != nil {
@@ -310,15 +301,25 @@ func (c *claim) readAdopted(ctx context.Context) (mod int64, err error) {
 	e, there := line.Find(read.Ranges[0].GetKvs(), c.adopts.Key)
 	switch v := e.Value(); {
 	case !there || e.Rev != c.adopts.Rev:
-		return 0, &LostError{c.m.name, c.adopts.Rev, because(ErrKeyDeleted, errors.New("its time is over, or it was adopted and unlocked"))}
+		return 0, c.notAdopted(because(ErrKeyDeleted, errAdoptionOver))
 	case !v.Detached || e.Lease != c.adopts.Lease:
-		return 0, &LostError{c.m.name, c.adopts.Rev, fmt.Errorf("it was adopted by %s", excerpt(v.Owner, maxNameLen))}
+		return 0, c.notAdopted(fmt.Errorf("it was adopted by %s", excerpt(v.Owner, maxNameLen)))
 	}
 	return e.Mod, nil
 }
 
-// errAdoptedHere is the reason of an Adopt that comes second in its Session.
-var errAdoptedHere = errors.New("this Session has its key, or is giving it up")
+// notAdopted is the LostError of a call that cannot adopt the key.
+func (c *claim) notAdopted(why error) *LostError {
+	return &LostError{Name: c.m.name, Token: c.adopts.Rev, Reason: why}
+}
+
+var (
+	// errAdoptedHere is the reason of an Adopt that comes second in its Session.
+	errAdoptedHere = errors.New("this Session has its key, or is giving it up")
+
+	// errAdoptionOver is what is known of a key that is gone.
+	errAdoptionOver = errors.New("its time is over, or it was adopted and unlocked")
+)
 
 // entering begins to put the keys. It appends to e.
 func (a call) entering(e ticket.Several) ticket.Several {
@@ -425,14 +426,6 @@ func (c *claim) tellQueued() {
 	c.reportQueued(func() Contender { return holderOf(c.m.name, ahead) })
 }
 
-// reportQueued reports to Trace that c waits behind others. A holder takes parsing, so it is made
-// only for a hook. (TestAWaitWithoutAHookParsesNoHolder.)
-func (c *claim) reportQueued(holder func() Contender) {
-	if m := c.m; m.cfg.trace.Queued != nil {
-		report(&m.s.hooks, m.cfg.trace.Queued, c.caller, QueuedEvent{m.name, c.ahead, holder()})
-	}
-}
-
 // begin is beginLocked for callers that do not hold mu.
 func (a call) begin() (*hold, error) {
 	a[0].m.s.mu.Lock()
@@ -497,9 +490,7 @@ func (a call) taken() (locked *LockedError, goes <-chan struct{}) {
 	if orphan {
 		return nil, nil
 	}
-	locked = &LockedError{Name: first.m.name}
-	locked.behind(first.place.Ahead)
-	return locked, goes
+	return lockedBehind(first.m.name, first.place.Ahead), goes
 }
 
 // isRemoved waits until goes is closed, and reports whether it is. A nil one never is.

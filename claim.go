@@ -43,9 +43,9 @@ type request struct {
 	try bool
 }
 
-// newClaim is a claim of a call that has started. It is in no queue yet.
-func (w request) newClaim(caller context.Context, started time.Time) *claim {
-	c := &claim{m: w.m, Shape: w.Shape, caller: caller, started: started}
+// newClaim is a claim of a call that has not started. It is in no queue yet.
+func (w request) newClaim() *claim {
+	c := &claim{m: w.m, Shape: w.Shape}
 	c.Try, c.Asks = w.try, w.m.cfg.ask != nil && !w.try
 	c.alone[0] = c
 	c.waiter.Value, c.waiter.Shares, c.waiter.Steps = c, w.Kind == line.Read, w.Kind == line.Permit
@@ -100,6 +100,52 @@ func (c *claim) wayInLocked() wayIn {
 		return takesOver
 	default:
 		return owns
+	}
+}
+
+// enterLocked brings c into its line by a way.
+func (c *claim) enterLocked(way wayIn) {
+	n := c.local
+	n.asking.may = n.asking.may || c.Asks
+	switch way {
+	case owns:
+		n.GiveWayLocked()
+		n.queue.Enter(&c.waiter)
+	case waits:
+		ahead, inEtcd, lost := n.inWayLocked(nil)
+		if lost != 0 {
+			n.firstLocked().hold.warnLocked()
+		}
+		if c.Try {
+			n.tries++
+		} else {
+			c.ahead = ahead
+			c.reportQueued(func() Contender { return n.holderLocked(inEtcd) })
+		}
+		c.turn = make(chan struct{}, 1)
+		n.queue.Enter(&c.waiter)
+	case steps:
+		n.queue.Enter(&c.waiter)
+		n.queue.Admit()
+	case joins:
+		n.queue.Owner().place.newHoldLocked(c, time.Now())
+		n.queue.Enter(&c.waiter)
+		n.queue.Admit()
+		n.JoinedLocked()
+	case takesOver:
+		n.queue.Lingering().newHoldLocked(c, time.Now())
+		n.queue.Yield()
+		n.queue.Enter(&c.waiter)
+		n.queue.Hold(&c.waiter)
+	}
+	n.MarkLocked()
+}
+
+// reportQueued reports to Trace that c waits behind others. A holder takes parsing, so it is made
+// only for a hook. (TestAWaitWithoutAHookParsesNoHolder.)
+func (c *claim) reportQueued(holder func() Contender) {
+	if m := c.m; m.cfg.trace.Queued != nil {
+		report(&m.s.hooks, m.cfg.trace.Queued, c.caller, QueuedEvent{m.name, c.ahead, holder()})
 	}
 }
 

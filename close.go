@@ -45,8 +45,8 @@ func (m *Mutex) Close(ctx context.Context) error {
 	case underWay != nil:
 		s.mu.Unlock()
 		select {
-		case <-underWay.done:
-			return underWay.err
+		case <-underWay:
+			return m.closingErr
 		case <-ctx.Done():
 			return failed("unlock", m.name, ErrUnconfirmed, context.Cause(ctx))
 		}
@@ -60,24 +60,24 @@ func (m *Mutex) Close(ctx context.Context) error {
 	err := m.free(ctx, holds, given)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m.closing.err = err
-	close(m.closing.done)
+	m.closingErr = err
+	close(m.closing)
 	m.closing = nil
 	return err
 }
 
 // closeLocked begins to close m. It ends the waits of m, and its hold, or its reads; given is the
 // place of a key that lingered, which it gives up, nil if there is none.
-func (m *Mutex) closeLocked() (holds []closedHold, given *place) {
+func (m *Mutex) closeLocked() (holds []*hold, given *place) {
 	m.closed = true
-	m.closing = &closing{done: make(chan struct{})}
+	m.closing = make(chan struct{})
 	if m.closedNotice != nil {
 		close(m.closedNotice)
 	}
 	held := m.hold
 	m.hold, m.depth = nil, 0
 	if held != nil && held.depth > 0 { // else it nested in a hold that was closed
-		holds = append(holds, closedHold{hold: held})
+		holds = append(holds, held)
 	}
 	if n := m.s.lines[m.name]; n != nil {
 		n.cancelLocked(&m.lockHandle)
@@ -88,44 +88,28 @@ func (m *Mutex) closeLocked() (holds []closedHold, given *place) {
 		for c := range n.queue.Having() {
 			if h := c.hold; !c.exclusive() && h != nil && h.depth > 0 &&
 				(h.m == &m.lockHandle || h.nests[&m.lockHandle] > 0) {
-				holds = append(holds, closedHold{hold: h})
+				holds = append(holds, h)
 			}
 		}
 	}
-	for i := range holds {
-		h := &holds[i]
-		if h.before = h.closeLocked(); !h.before {
+	for _, h := range holds {
+		if endedBefore := h.closeLocked(); !endedBefore {
 			h.place.Account.ReleaseLocked() // as in unlock
 		}
 	}
 	return holds, given
 }
 
-// A closedHold is a hold that was closed. It may have ended before.
-type closedHold struct {
-	*hold
-	before bool
-}
-
-// A closing is a call of Mutex.Close that is under way. Other calls of Close wait for it.
-type closing struct {
-	done chan struct{}
-	err  error // written before done is closed
-}
-
 // free frees the name for Close: of the holds that it has ended, or of a key that lingered, which
 // was given up.
 //
-// Invariant: each of the holds is cleared or freed, whatever becomes of the rest: no other call can
+// Invariant: each of the holds is freed, whatever becomes of the rest: no other call can
 // give up its turn. (TestACloseThatIsNotConfirmedGivesUpEachRead.)
-func (m *Mutex) free(ctx context.Context, holds []closedHold, given *place) error {
+func (m *Mutex) free(ctx context.Context, holds []*hold, given *place) error {
 	var failure error
 	for _, h := range holds {
 		given = h.place
-		if h.before {
-			h.EndContexts()
-			h.clear()
-		} else if r := h.hold.free(false); r != nil {
+		if r := h.free(false); r != nil {
 			if err := r.send(ctx); errors.Is(err, ErrUnconfirmed) {
 				failure = err
 			}
@@ -184,8 +168,10 @@ func (s *session) closeLocked() {
 		}
 		n.EndLocked()
 		for c := range n.queue.Having() {
-			if h := c.hold; h != nil {
-				h.closeWithSessionLocked()
+			if h := c.hold; h != nil && !h.closeLocked() { // its key goes with the lease
+				for _, o := range h.all {
+					o.reportReleased()
+				}
 			}
 		}
 	}

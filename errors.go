@@ -148,10 +148,9 @@ func (e *LockedError) awaits() string {
 	return "held by " + e.Holder.label()
 }
 
-// behind notes in e that the contenders ahead come first too.
-func (e *LockedError) behind(ahead line.Ahead) {
-	e.Holder = holderOf(e.Name, ahead)
-	e.Ahead += ahead.Count()
+// lockedBehind is the LockedError of a call that is behind the contenders ahead in etcd's line.
+func lockedBehind(name string, ahead line.Ahead) *LockedError {
+	return &LockedError{Name: name, Holder: holderOf(name, ahead), Ahead: ahead.Count()}
 }
 
 // Unwrap makes errors.Is(e, ErrLocked) true.

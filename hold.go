@@ -141,12 +141,9 @@ func (p *place) newHoldLocked(c *claim, now time.Time) *hold {
 	return h
 }
 
-// clear has the key of a hold removed that was lost, and gives its turn to the next waiter in the
-// local line, unless other claims share it. The key stays while a hold of one of them needs it.
-func (h *hold) clear() {
-	s := h.m.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// clearLocked has the key of a hold removed that was lost, and gives its turn to the next waiter in
+// the local line, unless other claims share it. The key stays while a hold of one of them needs it.
+func (h *hold) clearLocked() {
 	for _, h := range h.all {
 		h.place.clearLocked()
 		h.claim.leaveTurnLocked(nil)
@@ -326,16 +323,10 @@ func (p *place) LeaseEndedLocked(why error) {
 
 // EndContexts is as in queue.Owner.
 func (p *place) EndContexts() {
-	s := p.m.s
-	s.mu.Lock()
-	var ended []*hold
-	for h := range p.holdsLocked() {
-		if h.contextsOpenLocked() {
-			ended = append(ended, h)
-		}
-	}
-	s.mu.Unlock()
-	for _, h := range ended {
+	p.m.s.mu.Lock()
+	open := p.contextsOpenLocked()
+	p.m.s.mu.Unlock()
+	for _, h := range open {
 		h.EndContexts()
 	}
 }
@@ -351,15 +342,15 @@ func (h *hold) contextsOpenLocked() bool {
 	return false
 }
 
-// contextsOpenLocked reports whether a hold at p is whole no more while its contexts may not have
+// contextsOpenLocked are the holds at p that are whole no more while their contexts may not have
 // ended.
-func (p *place) contextsOpenLocked() bool {
+func (p *place) contextsOpenLocked() (open []*hold) {
 	for h := range p.holdsLocked() {
 		if h.contextsOpenLocked() {
-			return true
+			open = append(open, h)
 		}
 	}
-	return false
+	return open
 }
 
 // closeLocked ends h for all Mutexes that nest in it.
@@ -369,15 +360,6 @@ func (h *hold) closeLocked() (endedBefore bool) {
 		o.depth = 0 // its Unlock returns ErrNotHeld
 	}
 	return h.endLocked(ErrClosed)
-}
-
-// closeWithSessionLocked ends h, whose key goes with the lease.
-func (h *hold) closeWithSessionLocked() {
-	if !h.closeLocked() {
-		for _, h := range h.all {
-			h.reportReleased()
-		}
-	}
 }
 
 // reportLost reports a loss to Trace and Logger.

@@ -100,8 +100,14 @@ func (h *Hold) Detach(ctx context.Context, keep time.Duration) (Detached, error)
 	return h.hold.detachLocked(ctx, keep)
 }
 
-// do calls fn during h, and unlocks h. err is why there is no h, nil if there is one.
-func (h *Hold) do(ctx context.Context, err error, fn func(ctx context.Context) error) error {
+// doWith is the method op, Do or one like it: it calls fn during the Hold that lock returns.
+func doWith(
+	ctx context.Context, op string, fn func(ctx context.Context) error, lock func() (*Hold, error),
+) error {
+	if fn == nil {
+		return notRun(errors.New("etcdlock: " + op + ": nil function"))
+	}
+	h, err := lock()
 	if err != nil {
 		return notRun(err)
 	}

@@ -69,8 +69,9 @@ func (n *localLine) lingered() {
 	}
 }
 
-// staysLocked has the key of p, whose release is over, removed when its time is over, by WithMinHold.
-// It is on a lease of its own by then, or, if etcd has not confirmed that, perhaps on the Session's.
+// staysLocked has the key of p, whose release is over, removed when its time is over, by
+// WithMinHold. It is on a lease of its own by then, or, if etcd has not confirmed that, perhaps on
+// the Session's.
 //
 // The key goes at that time though its lease may last for longer: etcd counts in seconds, and
 // anew when it has elected a leader.

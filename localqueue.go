@@ -28,11 +28,8 @@ type localLine struct {
 	markedNext *localLine // the one that was marked before it
 }
 
-// lineLocked returns the local line of s for a name. Unused lines are kept for their key names, up
-// to a number.
-func lineLocked(s *session, name string) *localLine { return lineAtLocked(s, name, name) }
-
-// lineAtLocked is the local line of s for a name, which s finds as at.
+// lineAtLocked is the local line of s for a name, which s finds as at. Unused lines are kept for
+// their key names, up to a number.
 func lineAtLocked(s *session, at, name string) *localLine {
 	if n := s.lines[at]; n != nil {
 		return n
@@ -99,8 +96,8 @@ func (n *localLine) holderLocked(inEtcd line.Ahead) Contender {
 }
 
 // inWayLocked is what a waiter in the queue has in its way, or a claim that comes now if w is nil:
-// how many in all, the contenders in etcd that the owner waits for, and the token of a lost hold that
-// is not unlocked.
+// how many in all, the contenders in etcd that the owner waits for, and the token of a lost hold
+// that is not unlocked.
 func (n *localLine) inWayLocked(w *turn.Waiter[*claim]) (ahead int, inEtcd line.Ahead, lost int64) {
 	if h := n.holdLocked(); h != nil { // after a pause no timer may have run
 		h.checkLocked(time.Now())
@@ -142,9 +139,7 @@ func (n *localLine) aheadLocked() *LockedError {
 	if n.ahead.Count() == 0 {
 		return nil
 	}
-	e := &LockedError{Name: n.Name}
-	e.behind(n.ahead)
-	return e
+	return lockedBehind(n.Name, n.ahead)
 }
 
 // nextLocked chooses the next waiter, and takes a place for it if there is a lease. The owner's

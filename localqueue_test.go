@@ -32,7 +32,7 @@ var departures = map[string]func(claims []*claim){
 func waitAtHome(t *testing.T, m *Mutex, n int) (claims []*claim) {
 	t.Helper()
 	for range n {
-		c := request{m: &m.lockHandle}.newClaim(t.Context(), time.Now())
+		c := request{m: &m.lockHandle}.newClaim()
 		require.NoError(t, call(c.alone[:]).enter(func(error) {}))
 		require.NotNil(t, c.turn)
 		claims = append(claims, c)
@@ -61,7 +61,7 @@ func TestAWaitSaysThatItsSessionIsClosedBeforeItsContextEnds(t *testing.T) {
 
 		m, err := New(etcd.Client("b"), "x")
 		require.NoError(t, err)
-		c := request{m: &m.lockHandle}.newClaim(ctx, time.Now())
+		c := request{m: &m.lockHandle}.newClaim()
 		a := call(c.alone[:])
 		require.NoError(t, a.enter(func(error) {})) // the instant lasts
 		_, err = m.s.leases.Take(ctx, a.takePlacesLocked)

@@ -28,7 +28,8 @@ type Mutex struct {
 	own bool // Close closes the Session; set once
 
 	// Guarded by Session.mu.
-	closing      *closing      // nil unless a call of Close is under way
+	closing      chan struct{} // closed at the end of the Close that is under way, otherwise nil
+	closingErr   error         // of that Close; written before closing is closed
 	closedNotice chan struct{} // closed with the Mutex, nil while no call of Lead has needed it
 }
 
@@ -61,23 +62,9 @@ func newAlone(client *clientv3.Client, name string, of use, opts []SessionOption
 
 // newMutex returns the Mutex of something on the lease of s.
 func newMutex(s *session, name string, of use, opts []Option) (*Mutex, error) {
-	if err := s.check(); err != nil {
+	cfg, err := s.configured(name, of, opts)
+	if err != nil {
 		return nil, err
-	}
-	if err := checkName(name); err != nil {
-		return nil, err
-	}
-	cfg := s.cfg
-	if len(opts) > 0 {
-		changed, err := configure(*s.cfg, of, opts)
-		if err != nil {
-			return nil, err
-		}
-		cfg = &changed
-	}
-	if of != forMutex && cfg.minHold > 0 { // a default of the Session
-		changed := *cfg
-		changed.minHold, cfg = 0, &changed
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,24 +143,7 @@ func (w request) lock(ctx context.Context) (*hold, context.Context, error) {
 		h, err := w.nest(nested)
 		return h, ctx, err
 	}
-	began := time.Now()
-	if m.cfg.trace.Start != nil {
-		ctx = m.cfg.trace.start(ctx, StartEvent{
-			Name: m.name, Mode: modeOf(w.Kind), Weight: max(1, int(w.Weight)), Try: w.try,
-		})
-	}
-	c := w.newClaim(ctx, began)
-	// Otherwise it is rare, and enter sees to it.
-	if w.Kind == line.Read || w.Kind == line.Exclusive && m.cfg.linger > 0 {
-		if h := c.holdAtOnce(); h != nil {
-			return h, m.cfg.trace.holds(ctx, h.waited()), nil
-		}
-	}
-	h, err := call(c.alone[:]).lock(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	return h, m.cfg.trace.holds(ctx, h.waited()), nil
+	return call(w.newClaim().alone[:]).lock(ctx)
 }
 
 // mayFollow reports whether a call whose context comes from h queues, as any other does. A call for
@@ -280,22 +250,23 @@ func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 }
 
 // Detach ends the hold here without giving the lock back: another process, or this one after a
-// restart, goes on with it by [Session.Adopt], and no other contender gets in between. It first ends
-// the contexts of the hold, with the cause [ErrDetached], and then moves the key to a lease of its own
-// that lasts for keep, in whole seconds, rounded up, and is not renewed. (etcd's least is 2 s by
-// default. After an election of etcd's leader it counts anew.) If no process adopts the hold in that
-// time the key expires, and the next contender gets in. Others see the time in [Contender.Until].
+// restart, goes on with it by [Session.Adopt], and no other contender gets in between. It first
+// ends the contexts of the hold, with the cause [ErrDetached], and then moves the key to a lease of
+// its own that lasts for keep, in whole seconds, rounded up, and is not renewed. (etcd's least is
+// 2 s by default. After an election of etcd's leader it counts anew.) If no process adopts the hold
+// in that time the key expires, and the next contender gets in. Others see the time in
+// [Contender.Until].
 //
 // After nil the hold is over here, as after [Mutex.Unlock], and an Unlock returns [ErrNotHeld]. The
 // Detached is all that Adopt needs. The errors are those of Unlock, and after each of them there is
-// nothing to adopt: after [ErrUnconfirmed] the key is being removed, and goes with keep, or the TTL,
-// at the latest. With a nil ctx, a keep that is not positive, or Locks that nest in the hold,
+// nothing to adopt: after [ErrUnconfirmed] the key is being removed, and goes with keep, or the
+// TTL, at the latest. With a nil ctx, a keep that is not positive, or Locks that nest in the hold,
 // Detach returns an error and the hold goes on.
 //
-// It costs the grant of a lease and a transaction, and another one if the key was changed, by SetInfo
-// or a [Recall]. ctx is as in Unlock. [WithMinHold] does not count for a hold that is detached. A
-// comparison from [Mutex.IsOwner] stays true: it is one hold, with one key and one token, in two
-// places one after the other.
+// It costs the grant of a lease and a transaction, and another one if the key was changed, by
+// SetInfo or a [Recall]. ctx is as in Unlock. [WithMinHold] does not count for a hold that is
+// detached. A comparison from [Mutex.IsOwner] stays true: it is one hold, with one key and one
+// token, in two places one after the other.
 func (m *Mutex) Detach(ctx context.Context, keep time.Duration) (Detached, error) {
 	if m == nil || m.s == nil {
 		return "", ErrNotHeld
@@ -468,24 +439,25 @@ func (m *Mutex) SafetyMargin() time.Duration { return m.facts().margin }
 
 // SetInfo changes the Contender.Info of the current hold, which [WithInfo] has set at first. It is
 // valid UTF-8 of at most 1 KiB. Others see it as they see the holder, by [WatchHolder] within
-// milliseconds. The hold stays what it is: its place, its Token, its lease and a [Recall] of it. The
-// next hold has what WithInfo says.
+// milliseconds. The hold stays what it is: its place, its Token, its lease and a [Recall] of it.
+// The next hold has what WithInfo says.
 //
 // It returns nil only if the key was there and has the info. Otherwise, by errors.Is,
 //   - [ErrNotHeld]: there is no hold, or it was unlocked or closed meanwhile;
-//   - [ErrLost] (a [*LostError] that says why): the hold was lost before, or this call has found it;
+//   - [ErrLost] (a [*LostError] that says why): the hold was lost before, or this call has found
+//     it;
 //   - [ErrRecalled]: the grace of a recall was over;
 //   - the cause of ctx and ctx.Err() if ctx ended;
 //   - etcd's own, if it refuses and a retry would not help, or says that the client is closed.
 //
-// The info may or may not be set then: if there is still a hold call SetInfo again. A nil ctx, or an
-// info that cannot be stored, is an error, and nothing has happened. While etcd is down SetInfo
+// The info may or may not be set then: if there is still a hold call SetInfo again. A nil ctx, or
+// an info that cannot be stored, is an error, and nothing has happened. While etcd is down SetInfo
 // waits and retries, until ctx or the hold ends.
 //
-// Calls for one hold may run at the same time: then the info of one of them stays. A later call wins
-// over an earlier one, whatever late copies of its request come. The key is not handed on and does
-// not linger then (see [WithHandoff], [WithLinger]), since it would go on telling the info. It costs
-// a read and a transaction, and only the read if the key has that info.
+// Calls for one hold may run at the same time: then the info of one of them stays. A later call
+// wins over an earlier one, whatever late copies of its request come. The key is not handed on and
+// does not linger then (see [WithHandoff], [WithLinger]), since it would go on telling the info. It
+// costs a read and a transaction, and only the read if the key has that info.
 func (m *Mutex) SetInfo(ctx context.Context, info string) error {
 	if m == nil || m.s == nil {
 		return ErrNotHeld

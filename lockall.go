@@ -4,25 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
-	"time"
 )
 
 // maxNames is the most names of a LockAll. Its put has three operations for each, and etcd allows
 // 128 in a transaction by default.
 const maxNames = 32
-
-// doAll is Session.DoAll, or TryDoAll.
-func doAll(
-	ctx context.Context, s *session, names []string, fn func(ctx context.Context) error, try bool,
-) error {
-	if fn == nil {
-		return notRun(errors.New("etcdlock: DoAll: nil function"))
-	}
-	h, err := lockAll(ctx, s, names, try)
-	return h.do(ctx, err, fn)
-}
 
 // lockAll is Session.LockAll, or TryLockAll.
 func lockAll(ctx context.Context, s *session, names []string, try bool) (*Hold, error) {
@@ -38,30 +25,22 @@ func lockAll(ctx context.Context, s *session, names []string, try bool) (*Hold, 
 	if ctx.Err() != nil {
 		return nil, waitFailed(ctx, names[0], nil, nil, nil)
 	}
-	cfg, began := *s.cfg, time.Now()
+	cfg := *s.cfg
 	cfg.handoff, cfg.linger, cfg.minHold = 0, 0, 0
-	handles := make([]*lockHandle, len(names))
+	a := make(call, len(names))
 	for i, name := range names {
-		handles[i] = &lockHandle{s: s, name: name, cfg: &cfg}
-		if handles[i].nestsIn(ctx) != nil {
+		m := &lockHandle{s: s, name: name, cfg: &cfg}
+		if m.nestsIn(ctx) != nil {
 			return nil, failed("lock", name, ErrDeadlock)
 		}
-	}
-	if cfg.trace.Start != nil {
-		ctx = cfg.trace.start(ctx, StartEvent{
-			Name: names[0], Names: slices.Clone(names), Mode: ModeExclusive, Weight: 1, Try: try,
-		})
-	}
-	a := make(call, len(names))
-	for i, m := range handles {
-		a[i] = request{m: m, try: try}.newClaim(ctx, began)
+		a[i] = request{m: m, try: try}.newClaim()
 		a[i].together = true
 	}
-	h, err := a.lock(ctx)
+	h, started, err := a.lock(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &Hold{m: h.m, hold: h, started: cfg.trace.holds(ctx, h.waited())}, nil
+	return &Hold{m: h.m, hold: h, started: started}, nil
 }
 
 // checkNames returns an error if names cannot be the names of a LockAll.

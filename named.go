@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -22,38 +21,17 @@ type namedHold struct {
 func lockNamed(
 	ctx context.Context, s *session, name string, opts []Option, try bool,
 ) (*Hold, error) {
-	if err := s.check(); err != nil {
+	cfg, err := s.configured(name, forMutex, opts)
+	if err != nil {
 		return nil, err
 	}
-	if err := checkName(name); err != nil {
-		return nil, err
-	}
-	n := &namedHold{of: lockHandle{s: s, name: name, cfg: s.cfg}}
-	if len(opts) > 0 {
-		cfg, err := configure(*s.cfg, forMutex, opts)
-		if err != nil {
-			return nil, err
-		}
-		n.of.cfg = &cfg
-	}
+	n := &namedHold{of: lockHandle{s: s, name: name, cfg: cfg}}
 	h, started, err := request{m: &n.of, try: try}.lock(ctx)
 	if err != nil {
 		return nil, err
 	}
 	n.m, n.hold, n.started = &n.of, h, started
 	return &n.Hold, nil
-}
-
-// doNamed is Session.Do, or TryDo.
-func doNamed(
-	ctx context.Context, s *session, name string, fn func(ctx context.Context) error,
-	opts []Option, try bool,
-) error {
-	if fn == nil {
-		return notRun(errors.New("etcdlock: Do: nil function"))
-	}
-	h, err := lockNamed(ctx, s, name, opts, try)
-	return h.do(ctx, err, fn)
 }
 
 // adopt is Session.Adopt.
@@ -77,15 +55,13 @@ func adopt(ctx context.Context, s *session, d Detached, opts []Option) (*Hold, e
 		return nil, waitFailed(ctx, name, nil, nil, nil)
 	}
 	if goes := givenUp(s, of.Key); goes != nil && !isRemoved(ctx, goes) {
-		return nil, failed("adopt", name, ErrUnconfirmed, waitFailed(ctx, name, nil, nil, s.etcd.Unavailable()))
+		return nil, failed("adopt", name, ErrUnconfirmed,
+			waitFailed(ctx, name, nil, nil, s.etcd.Unavailable()))
 	}
-	n, began := &namedHold{of: lockHandle{s: s, name: name, cfg: &cfg}}, time.Now()
-	if cfg.trace.Start != nil {
-		ctx = cfg.trace.start(ctx, StartEvent{Name: name, Mode: ModeExclusive, Weight: 1})
-	}
-	c := request{m: &n.of}.newClaim(ctx, began)
+	n := &namedHold{of: lockHandle{s: s, name: name, cfg: &cfg}}
+	c := request{m: &n.of}.newClaim()
 	c.adopts = of
-	h, err := call(c.alone[:]).lock(ctx)
+	h, started, err := call(c.alone[:]).lock(ctx)
 	if err != nil {
 		if lost, is := errors.AsType[*LostError](err); is {
 			return nil, lost
@@ -95,7 +71,7 @@ func adopt(ctx context.Context, s *session, d Detached, opts []Option) (*Hold, e
 		}
 		return nil, err
 	}
-	n.m, n.hold, n.started = &n.of, h, cfg.trace.holds(ctx, h.waited())
+	n.m, n.hold, n.started = &n.of, h, started
 	giveBack(s, clientv3.LeaseID(c.adopts.Lease))
 	return &n.Hold, nil
 }

@@ -84,7 +84,9 @@ const (
 
 // String is for messages.
 func (u use) String() string {
-	return map[use]string{forMutex: "a Mutex", forRWMutex: "an RWMutex", forSemaphore: "a Semaphore", forAdopted: "Adopt"}[u]
+	return map[use]string{
+		forMutex: "a Mutex", forRWMutex: "an RWMutex", forSemaphore: "a Semaphore", forAdopted: "Adopt",
+	}[u]
 }
 
 // config is what options change. It is set once and then only read.
@@ -179,7 +181,10 @@ func checkInfo(to, info string) error {
 // same way RLock nests in a read. Lock never nests in a read, nor RLock in a write, nor
 // [Session.LockAll] in anything.
 func WithReentrancy() Option {
-	return option("WithReentrancy", forSemaphore, func(c *config) error { c.reentrant = true; return nil })
+	return option("WithReentrancy", forSemaphore, func(c *config) error {
+		c.reentrant = true
+		return nil
+	})
 }
 
 // WithMaxHold ends and releases a hold at the latest d after it began, even if it is
@@ -190,7 +195,10 @@ func WithReentrancy() Option {
 // round trip after d. So the critical section must stop by itself, or the token must
 // guard it. Other goroutines of this Session get in after the Unlock only; see [Mutex.Lock].
 func WithMaxHold(d time.Duration) Option {
-	return option("WithMaxHold", 0, func(c *config) error { c.maxHold = d; return positive("WithMaxHold", d) })
+	return option("WithMaxHold", 0, func(c *config) error {
+		c.maxHold = d
+		return positive("WithMaxHold", d)
+	})
 }
 
 // WithMinHold keeps the name taken for d at least from the moment at which it was acquired, even if
@@ -199,23 +207,25 @@ func WithMaxHold(d time.Duration) Option {
 //
 // An Unlock before d ends the hold, as ever, and leaves its key in line for the rest of d, on a
 // lease of its own that is not renewed. Unlock returns nil once etcd has confirmed that. From then
-// on it does not matter whether the process lives on. The Session deletes the key at d, and the next
-// contender gets in; if the process is gone, or the Session is closed, the key expires within about
-// 3 s after d. Others see until when in [Contender.Until]. A Lock of the same Session waits like any
-// other one.
+// on it does not matter whether the process lives on. The Session deletes the key at d, and the
+// next contender gets in; if the process is gone, or the Session is closed, the key expires within
+// about 3 s after d. Others see until when in [Contender.Until]. A Lock of the same Session waits
+// like any other one.
 //
 // A hold that lasts longer than d costs nothing more. A shorter one costs the grant of a lease with
-// its Unlock, and a timer of the Session. The TTL of etcd is in whole seconds, 2 s at least by default.
+// its Unlock, and a timer of the Session. The TTL of etcd is in whole seconds, 2 s at least by
+// default.
 //
-// What is kept is a hold that its own Unlock has ended whole. A lost one keeps nothing, nor does one
-// that Close ends. If the process dies before Unlock, the key goes with the lease of the Session,
-// within [WithTTL]: a TTL of at least d covers that, too. If etcd does not answer an Unlock, which
-// then returns [ErrUnconfirmed], the key goes at d, or with the lease of the Session. It counts from
-// the return of Lock, by the clock of this process, and by etcd's if the process is gone. While the
-// rest of d lasts the hold is not handed on and does not linger; see [WithHandoff], [WithLinger].
+// What is kept is a hold that its own Unlock has ended whole. A lost one keeps nothing, nor does
+// one that Close ends. If the process dies before Unlock, the key goes with the lease of the
+// Session, within [WithTTL]: a TTL of at least d covers that, too. If etcd does not answer an
+// Unlock, which then returns [ErrUnconfirmed], the key goes at d, or with the lease of the Session.
+// It counts from the return of Lock, by the clock of this process, and by etcd's if the process is
+// gone. While the rest of d lasts the hold is not handed on and does not linger; see [WithHandoff],
+// [WithLinger].
 //
-// It is for a [Mutex], [Session.Lock] and [Session.Do], and is an error for RWMutex and Semaphore. As
-// a default of a Session it does not count for these, nor for [Session.LockAll].
+// It is for a [Mutex], [Session.Lock] and [Session.Do], and is an error for RWMutex and Semaphore.
+// As a default of a Session it does not count for these, nor for [Session.LockAll].
 func WithMinHold(d time.Duration) Option {
 	return option("WithMinHold", forRWMutex|forSemaphore, func(c *config) error {
 		c.minHold = d
@@ -231,7 +241,10 @@ func WithMinHold(d time.Duration) Option {
 // context.DeadlineExceeded. Below 250 ms it does not tell whether etcd was away (see
 // [ErrUnavailable]).
 func WithAcquireTimeout(d time.Duration) Option {
-	return option("WithAcquireTimeout", 0, func(c *config) error { c.acquireTimeout = d; return positive("WithAcquireTimeout", d) })
+	return option("WithAcquireTimeout", 0, func(c *config) error {
+		c.acquireTimeout = d
+		return positive("WithAcquireTimeout", d)
+	})
 }
 
 // WithHandoff lets up to n Unlocks in a row pass the hold on to the next goroutine of the
@@ -271,7 +284,10 @@ func WithHandoff(n int) Option {
 // [WithInfo], all with [WithRecall] or all without. Any other Mutex of the Session puts a key
 // of its own. A key does not linger once [Mutex.SetInfo] was called for it.
 func WithLinger(d time.Duration) Option {
-	return option("WithLinger", forSemaphore|forAdopted, func(c *config) error { c.linger = d; return positive("WithLinger", d) })
+	return option("WithLinger", forSemaphore|forAdopted, func(c *config) error {
+		c.linger = d
+		return positive("WithLinger", d)
+	})
 }
 
 // WithLogger sets where the library reports what may need attention. At Warn: an etcd that

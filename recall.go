@@ -31,8 +31,8 @@ type RecallRequest struct {
 	Grace time.Duration
 }
 
-// line is r as it is stored. (Do not leave the grace as it is: the same request would be found to have
-// a shorter grace than the stored one, and be written again. TestManyWaitsAskAHolderOnce.)
+// line is r as it is stored. (Do not leave the grace as it is: the same request would be found to
+// have a shorter grace than the stored one, and be written again. TestManyWaitsAskAHolderOnce.)
 func (r RecallRequest) line(id string) line.Recall {
 	grace := r.Grace
 	if more := grace % time.Millisecond; more > 0 && grace < math.MaxInt64-time.Millisecond {
@@ -51,11 +51,12 @@ func (r RecallRequest) line(id string) line.Recall {
 // touches a newer key, not even one of the same name.
 //
 // A holder notices it within milliseconds. (If no contender was behind it when it began to hold, it
-// does from about a second later on.) [RecallFrom] tells it, and after the grace its context ends with a [*RecalledError]. A holder
-// that does not unlock keeps the lock as long as its lease is renewed. One that is cut off loses
-// its lease as ever. A waiter may be recalled too: its hold begins as one that has just noticed.
-// Readers that share a key are recalled together, and so are all names of a [Session.LockAll]. To
-// get a lock back from several holders (readers of several Sessions, permits) recall each of them.
+// does from about a second later on.) [RecallFrom] tells it, and after the grace its context ends
+// with a [*RecalledError]. A holder that does not unlock keeps the lock as long as its lease is
+// renewed. One that is cut off loses its lease as ever. A waiter may be recalled too: its hold
+// begins as one that has just noticed. Readers that share a key are recalled together, and so are
+// all names of a [Session.LockAll]. To get a lock back from several holders (readers of several
+// Sessions, permits) recall each of them.
 func Recall(ctx context.Context, kv clientv3.KV, c Contender, r RecallRequest) error {
 	request := r.line(uuid.NewString())
 	if err := checkContender(ctx, kv, "recall", c); err != nil {
@@ -118,8 +119,8 @@ func writeRecall(
 //
 // A hold that begins with contenders behind it is watched at once: that is a watch and a read.
 // Otherwise it costs nothing without a request, unless the Session holds more than 100 names: then
-// the keys that listen are read once per renewal period, a hundred in a request. A recalled key is not
-// handed on and does not linger (see [WithHandoff], [WithLinger]), and no reader joins it.
+// the keys that listen are read once per renewal period, a hundred in a request. A recalled key is
+// not handed on and does not linger (see [WithHandoff], [WithLinger]), and no reader joins it.
 func WithRecall(most time.Duration) Option {
 	return option("WithRecall", 0, func(c *config) error {
 		c.recall = most
@@ -127,8 +128,8 @@ func WithRecall(most time.Duration) Option {
 	})
 }
 
-// WithAsk makes the waits of Lock, RLock, Acquire, LockAll, Do, Lead and their like ask the holder to
-// give way: a wait recalls with r, as [Recall] does, each contender that holds before it, once a
+// WithAsk makes the waits of Lock, RLock, Acquire, LockAll, Do, Lead and their like ask the holder
+// to give way: a wait recalls with r, as [Recall] does, each contender that holds before it, once a
 // hold. It asks those that hold when it queues, and later ones as they begin to hold. Of several
 // readers or permits it asks all. A contender that only waits is not asked, nor is a holder that
 // does not listen (see [WithRecall]). A hold of the same Session is asked without etcd. Nothing is
@@ -140,8 +141,8 @@ func WithRecall(most time.Duration) Option {
 // for permits may miss one that has begun to hold after it queued.
 //
 // The wait does not depend on the requests: they are sent in the background, end with the wait and
-// with Close, and a failure is logged at Warn. An invalid r is an error of what is given the option:
-// a negative Grace, or a By or Reason that is too long or not valid UTF-8.
+// with Close, and a failure is logged at Warn. An invalid r is an error of what is given the
+// option: a negative Grace, or a By or Reason that is too long or not valid UTF-8.
 //
 // Without a wait it costs nothing. A wait costs a read and a transaction for each holder that it
 // asks. A holder that does not listen, or was asked before, costs one read at most, and none behind

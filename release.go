@@ -35,27 +35,21 @@ func (h *hold) leaveLocked(ctx context.Context, cause error) error {
 		s.mu.Unlock()
 		return err
 	}
-	endedBefore := h.endLocked(cause)
+	if endedBefore := h.endLocked(cause); !endedBefore {
+		h.place.Account.ReleaseLocked() // from here on Close waits
+	}
 	err := h.lossLocked()
 	var r *release
 	frees := h.freesLocked()
-	if !endedBefore {
-		h.place.Account.ReleaseLocked() // from here on Close waits
-		if frees {
-			r = h.freeLocked(true)
-		}
+	if frees {
+		r = h.freeLocked(true)
 	}
 	s.mu.Unlock()
-	switch {
-	case endedBefore:
-		h.EndContexts()
-		h.clear()
-		return err
-	case !frees:
+	if !frees {
 		r = h.free(true)
 	}
 	if r == nil {
-		return nil
+		return err
 	}
 	return r.send(ctx)
 }
@@ -98,14 +92,19 @@ func (h *hold) free(spare bool) *release {
 // freesLocked reports whether h, which has ended, may be freed: its contexts have ended and, if no
 // other hold needs the key, so have the contexts of all holds there.
 func (h *hold) freesLocked() bool {
-	return !h.contextsOpenLocked() && (h.place.Refs > 1 || !h.place.contextsOpenLocked())
+	return !h.contextsOpenLocked() && (h.place.Refs > 1 || len(h.place.contextsOpenLocked()) == 0)
 }
 
-// freeLocked leaves the key of h, which has ended whole, to the holds that share it. If spare is
-// set and there are none, it keeps the key for the Session's next hold, by WithHandoff or
-// WithLinger. In these cases it returns nil, and otherwise the release that is to be sent.
+// freeLocked leaves the key of h, which has ended, to the holds that share it. If spare is set and
+// there are none, it keeps the key for the Session's next hold, by WithHandoff or WithLinger. The
+// key of a hold that was lost it has removed. In these cases it returns nil, and otherwise the
+// release that is to be sent.
 func (h *hold) freeLocked(spare bool) *release {
 	s := h.m.s
+	if h.state == holdGone {
+		h.clearLocked()
+		return nil
+	}
 	for _, o := range h.all {
 		o.becomesLocked(holdGone, nil)
 	}
@@ -309,8 +308,8 @@ func (r *release) giveUp(untold []error) error {
 	return r.giveUpLocked(untold)
 }
 
-// giveUpLocked leaves the key to a removal in the background, now or when its time is over: etcd did
-// not answer in time.
+// giveUpLocked leaves the key to a removal in the background, now or when its time is over: etcd
+// did not answer in time.
 func (r *release) giveUpLocked(untold []error) error {
 	if time.Now().Before(r.until) && !r.detaches() {
 		r.h.place.local.staysLocked(r.h.place, r.until)

@@ -97,20 +97,12 @@ func (rw *RWMutex) acquire(ctx context.Context, try bool) (*Hold, error) {
 // [ErrNotRun] says that fn was not called, and one that is [ErrLost] that the read was not
 // protected throughout.
 func (rw *RWMutex) RDo(ctx context.Context, fn func(ctx context.Context) error) error {
-	return rw.do(ctx, fn, false)
+	return doWith(ctx, "RDo", fn, func() (*Hold, error) { return rw.RLock(ctx) })
 }
 
 // TryRDo is RDo with TryRLock in place of RLock.
 func (rw *RWMutex) TryRDo(ctx context.Context, fn func(ctx context.Context) error) error {
-	return rw.do(ctx, fn, true)
-}
-
-func (rw *RWMutex) do(ctx context.Context, fn func(ctx context.Context) error, try bool) error {
-	if fn == nil {
-		return notRun(errors.New("etcdlock: RDo: nil function"))
-	}
-	h, err := rw.acquire(ctx, try)
-	return h.do(ctx, err, fn)
+	return doWith(ctx, "RDo", fn, func() (*Hold, error) { return rw.TryRLock(ctx) })
 }
 
 // check is the error of an RWMutex that was not made here.

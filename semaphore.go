@@ -120,22 +120,12 @@ func (s *Semaphore) acquire(ctx context.Context, n int, try bool) (*Hold, error)
 // Do is [Mutex.Do] with Acquire: fn has n permits, and a context that ends with them. An error that
 // is [ErrNotRun] says that fn was not called.
 func (s *Semaphore) Do(ctx context.Context, n int, fn func(ctx context.Context) error) error {
-	return s.do(ctx, n, fn, false)
+	return doWith(ctx, "Do", fn, func() (*Hold, error) { return s.Acquire(ctx, n) })
 }
 
 // TryDo is Do with TryAcquire in place of Acquire.
 func (s *Semaphore) TryDo(ctx context.Context, n int, fn func(ctx context.Context) error) error {
-	return s.do(ctx, n, fn, true)
-}
-
-func (s *Semaphore) do(
-	ctx context.Context, n int, fn func(ctx context.Context) error, try bool,
-) error {
-	if fn == nil {
-		return notRun(errors.New("etcdlock: Do: nil function"))
-	}
-	h, err := s.acquire(ctx, n, try)
-	return h.do(ctx, err, fn)
+	return doWith(ctx, "Do", fn, func() (*Hold, error) { return s.TryAcquire(ctx, n) })
 }
 
 // Name returns the name of the semaphore.

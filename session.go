@@ -78,6 +78,25 @@ func (s *session) check() error {
 	return nil
 }
 
+// configured is the config of a lock of s, with its options: that of s if nothing changes it.
+func (s *session) configured(name string, of use, opts []Option) (*config, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	ignores := of != forMutex && s.cfg.minHold > 0 // a default of the Session
+	if len(opts) == 0 && !ignores {
+		return s.cfg, nil
+	}
+	cfg, err := configure(*s.cfg, of, opts)
+	if ignores {
+		cfg.minHold = 0
+	}
+	return &cfg, err
+}
+
 // log logs a record in order with the hooks: a handler that blocks does not hold up a
 // lock.
 func (s *session) log(level slog.Level, message string, args ...any) {

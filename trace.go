@@ -282,8 +282,8 @@ func (t *Trace) start(ctx context.Context, e StartEvent) context.Context {
 	return made(ctx, func() context.Context { return t.Start(ctx, e) })
 }
 
-// holds tells what Start has left in ctx, the context of a call, that its hold has begun. It returns
-// the parent of the work: the hooks may not have run when that begins.
+// holds tells what Start has left in ctx, the context of a call, that its hold has begun. It
+// returns the parent of the work: the hooks may not have run when that begins.
 // (TestTheWorkIsAChildOfItsHold in etcdlockotel.)
 func (t *Trace) holds(ctx context.Context, waited time.Duration) context.Context {
 	if t.Start == nil {

@@ -222,9 +222,11 @@ func (w *holderWatch) changes(seen *snapshot, events []*clientv3.Event) bool {
 func (w *holderWatch) stands(ctx context.Context, seen *snapshot) bool {
 	ifs, ask := []clientv3.Cmp(nil), clientv3.OpGet(line.Prefix(w.name), clientv3.WithCountOnly())
 	if seen.e.Rev != 0 {
-		ifs = append(ticket.Contends(seen.e), clientv3.Compare(clientv3.ModRevision(seen.e.Key), "=", seen.e.Mod))
+		unchanged := clientv3.Compare(clientv3.ModRevision(seen.e.Key), "=", seen.e.Mod)
+		ifs = append(ticket.Contends(seen.e), unchanged)
 	} else {
-		ask = queue.FewKeys(line.Prefix(w.name), clientv3.WithPrefix(), clientv3.WithMinModRev(seen.revision+1))
+		ask = queue.FewKeys(line.Prefix(w.name), clientv3.WithPrefix(),
+			clientv3.WithMinModRev(seen.revision+1))
 	}
 	bounded, cancel := context.WithTimeout(ctx, w.s.etcd.Seldom(recheck.Least))
 	defer cancel()

@@ -790,17 +790,11 @@ var mutants = []mutant{
 		killers: []killer{named("TestAWaitSaysThatItsSessionIsClosedBeforeItsContextEnds")},
 	},
 	{
-		name: "a hold that comes at once is told by the hooks alone",
+		name: "a hold is told by the hooks alone",
 		why:  "Acquired tells of each hold. But hooks run some time later, and then the work is not below the span of its hold.",
-		edits: []edit{{"lock.go", `			return h, m.cfg.trace.holds(ctx, h.waited()), nil
-`, `			return h, ctx, nil
+		edits: []edit{{"acquire.go", `	return h, trace.holds(ctx, h.waited()), nil
+`, `	return h, ctx, nil
 `}},
-		killers: []killer{inArea("mutex", "TestTheContextOfACallLearnsOfTheHoldAtOnce")},
-	},
-	{
-		name:    "the holds of several names are told by the hooks alone",
-		why:     "As for one name. But hooks run some time later, and then the work is not below the span of its hold.",
-		edits:   []edit{{"lockall.go", `started: cfg.trace.holds(ctx, h.waited())}`, `started: ctx}`}},
 		killers: []killer{inArea("mutex", "TestTheContextOfACallLearnsOfTheHoldAtOnce")},
 	},
 	{
@@ -1329,7 +1323,7 @@ var mutants = []mutant{
 	{
 		name: "what lingers and cannot be held stays",
 		why:  "The key is given up when its time is over. But until then the Session waits behind a key of its own (WithLinger).",
-		edits: []edit{{"acquire.go", `		n.GiveWayLocked()
+		edits: []edit{{"claim.go", `		n.GiveWayLocked()
 		n.queue.Enter(&c.waiter)
 `, `		if n.queue.Lingering() != nil {
 			n.queue.Yield()
@@ -1799,7 +1793,8 @@ var mutants = []mutant{
 	{
 		name: "who follows a leader rechecks whether it holds alone",
 		why:  "The holder has not changed. But the event of its other info was lost.",
-		edits: []edit{{"watch.go", `		ifs = append(ticket.Contends(seen.e), clientv3.Compare(clientv3.ModRevision(seen.e.Key), "=", seen.e.Mod))
+		edits: []edit{{"watch.go", `		unchanged := clientv3.Compare(clientv3.ModRevision(seen.e.Key), "=", seen.e.Mod)
+		ifs = append(ticket.Contends(seen.e), unchanged)
 `, `		ifs = ticket.Contends(seen.e)
 `}},
 		killers: []killer{inArea("holders", "TestWatchHolderSeesAChangedInfo")},
@@ -2245,13 +2240,9 @@ var mutants = []mutant{
 		unexplored: "The exploration moves no key.",
 	},
 	{
-		name: "the least time of a Session counts for the writers of an RWMutex",
-		why:  "A writer is exclusive, too. But the option is not for an RWMutex, and readers wait for nothing.",
-		edits: []edit{{"lock.go", `	if of != forMutex && cfg.minHold > 0 { // a default of the Session
-		changed := *cfg
-		changed.minHold, cfg = 0, &changed
-	}
-`, ``}},
+		name:    "the least time of a Session counts for the writers of an RWMutex",
+		why:     "A writer is exclusive, too. But the option is not for an RWMutex, and readers wait for nothing.",
+		edits:   []edit{{"session.go", `of != forMutex && s.cfg.minHold > 0 // a`, `false // a`}},
 		killers: []killer{inArea("holders", "TestWhoHasNoUseForALeastTime")},
 	},
 
@@ -2343,7 +2334,7 @@ var mutants = []mutant{
 		name: "an adoption waits in the line of its name",
 		why:  "There is one local line for a name. But who owns its turn waits in etcd's line for the very key.",
 		edits: []edit{{"localqueue.go", `	n := lineAtLocked(s, "\x00"+key, name) // no name begins so
-`, `	n := lineLocked(s, name)
+`, `	n := lineAtLocked(s, name, name)
 `}},
 		killers: []killer{inArea("holders", "TestAHoldIsAdoptedBesideAWaiterOfItsSession")},
 	},
