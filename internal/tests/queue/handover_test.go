@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"runtime"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -179,32 +178,29 @@ func TestTheNextPlaceIsRemovedAfterTheReleaseThatMayPutIt(t *testing.T) {
 func TestAWaitWithoutAHookParsesNoHolder(t *testing.T) {
 	objects := func(trace *etcdlock.Trace) (each float64) {
 		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-			const goroutines, rounds = 2, 500
-			var done sync.WaitGroup
-			begin := func(s *etcdlock.Session) {
-				for range goroutines {
-					mu := contract.MutexOf(t, s, "n")
-					done.Go(func() {
-						for range rounds {
-							assert.NoError(t, mu.Lock(t.Context()))
-							assert.NoError(t, mu.Unlock(t.Context()))
-						}
-					})
-				}
-			}
-			a := tests.SessionOf(t, etcd, "a", etcdlock.WithTrace(trace))
+			holder := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n")
+			require.NoError(t, holder.Lock(t.Context()))
 			b := tests.SessionOf(t, etcd, "b", etcdlock.WithTrace(trace))
+			first, second := contract.MutexOf(t, b, "n"), contract.MutexOf(t, b, "n")
+			in := contract.Async(func() error { return first.Lock(t.Context()) })
+			synctest.Wait() // it waits in etcd's line, and second behind it
+			const rounds = 200
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			begin(a)
-			begin(b)
-			done.Wait()
+			for range rounds {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Microsecond)
+				assert.ErrorIs(t, second.Lock(ctx), context.DeadlineExceeded)
+				cancel()
+			}
 			runtime.ReadMemStats(&after)
-			each = float64(after.Mallocs-before.Mallocs) / (2 * goroutines * rounds)
+			each = float64(after.Mallocs-before.Mallocs) / rounds
+			require.NoError(t, holder.Unlock(t.Context()))
+			require.NoError(t, <-in)
+			require.NoError(t, first.Unlock(t.Context()))
 		})
 		return each
 	}
 	without := objects(&etcdlock.Trace{})
 	with := objects(&etcdlock.Trace{Queued: func(context.Context, etcdlock.QueuedEvent) {}})
-	require.Greater(t, with-without, 5.0, "%.1f objects with the hook, %.1f without", with, without)
+	require.Greater(t, with-without, 10.0, "%.1f objects with the hook, %.1f without", with, without)
 }
