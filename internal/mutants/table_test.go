@@ -2613,9 +2613,9 @@ var mutants = []mutant{
 	{
 		name: "a failed wait leaves its key to the lease",
 		why:  "The lease removes the key. But the lease is renewed for as long as the Session lives (rule 9).",
-		edits: []edit{{"internal/queue/removal.go", `	p.stopUsingLocked()
+		edits: []edit{{"internal/queue/removal.go", `	p.Account.leftLocked()
 	p.UnwatchLocked()
-`, `	p.stopUsingLocked()
+`, `	p.Account.leftLocked()
 	if p.Tells {
 		return p.removed
 	}

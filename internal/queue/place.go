@@ -47,13 +47,12 @@ type Place struct {
 	watch *keyWatch   // of the key while it is held; nil for short holds
 	epoch *etcd.Epoch // of the last answer with the revision or the line
 	seen  *view       // the view that has seen its key
-	using bool        // counted among the lease's users
-	stuck bool        // its removal was given up; the account says why
 
 	news chan struct{} // wakes the waiter at it: its key, its view or the connection has changed
 
-	removed chan struct{}   // closed when the removal is over; nil before AbandonLocked
-	after   <-chan struct{} // if not nil, the removal waits for that of another place
+	removed     chan struct{}   // closed when the removal is over; nil before AbandonLocked
+	after       <-chan struct{} // if not nil, the removal waits for that of another place
+	leftoverErr error           // why the removal was given up, nil if it was not
 }
 
 // An Owner is what has a place: a claim that waits, and then the holds at its key.
