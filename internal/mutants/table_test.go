@@ -2358,7 +2358,7 @@ var mutants = []mutant{
 	{
 		name:    "an adopted key that comes back is a user's",
 		why:     "The Session has not drawn its name, and no place accounts for it. But a set-back has put it there, or a late copy of a failed Adopt, and it blocks the name for as long as the lease has other holds.",
-		edits:   []edit{{"internal/queue/audit.go", `!a.hasDrawn(key) && !a.mayHaveAdopted(key)`, `!a.hasDrawn(key)`}},
+		edits:   []edit{{"internal/queue/audit.go", `a.hasDrawn(key) || a.adopts && isKey`, `a.hasDrawn(key) && isKey`}},
 		killers: []killer{inArea("holders", "TestAnAdoptedKeyThatASetBackBringsBackGoes"), inArea("holders", "TestAKeyThatALateAdoptHasMovedIsSwept")},
 	},
 	{
