@@ -2545,7 +2545,7 @@ var mutants = []mutant{
 	{
 		name: "one joins those who read while a permit waits",
 		why:  "No writer stands in line. But the permit waits for as long as readers come.",
-		edits: []edit{{"internal/queue/view.go", `		if line.KindOf(key) != line.Read {
+		edits: []edit{{"internal/queue/line.go", `		if line.KindOf(key) != line.Read {
 `, `		if line.KindOf(key) == line.Exclusive {
 `}},
 		killers: []killer{inArea("kinds", "TestNobodyJoinsReadsWhileAPermitWaits")},
