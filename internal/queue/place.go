@@ -85,7 +85,9 @@ func (p *Place) observedLocked(o ticket.Observation) ticket.Seen {
 	known := p.Ticket.Lost()
 	seen := p.Ticket.Observe(o)
 	if seen == ticket.Same {
-		p.noteRecallLocked(o.Entry)
+		if r, recalled := o.Recall(); recalled {
+			p.RecallLocked(r)
+		}
 		if p.changed != nil && o.Mod != 0 {
 			e := o.Entry
 			p.changed = &e
@@ -115,17 +117,6 @@ func (p *Place) lostLocked() {
 		p.AbandonLocked(false)
 	}
 	p.line.local.MarkLocked()
-}
-
-// noteRecallLocked notes what e, which is p's key as it was read or as an event has told it, says
-// of a recall. Of several requests the one with the shortest grace counts.
-func (p *Place) noteRecallLocked(e line.Entry) {
-	if !p.listens {
-		return
-	}
-	if r, ok := e.Recall(); ok {
-		p.RecallLocked(r)
-	}
 }
 
 // RecallLocked recalls p, if it listens, and no earlier request has as short a grace.
@@ -181,11 +172,14 @@ func (p *Place) isGone() bool {
 	return p.Ticket.Lost()
 }
 
-// tellLocked wakes the waiter at p.
-func (p *Place) tellLocked() {
+// tellLocked wakes the waiter at p, if a call waits.
+func (p *Place) tellLocked() { signal(p.news) }
+
+// signal wakes the receiver of c, unless that was woken and has not received yet.
+func signal(c chan<- struct{}) {
 	select {
-	case p.news <- struct{}{}:
-	default: // told already, or no call waits
+	case c <- struct{}{}:
+	default:
 	}
 }
 

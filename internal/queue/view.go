@@ -332,10 +332,7 @@ func (v *view) isTooLongLocked(length int) bool {
 // renewLocked begins a new watch, if there is one: it may be silent.
 func (v *view) renewLocked() {
 	if v.state == viewLive || v.state == viewFailed {
-		select {
-		case v.again <- struct{}{}:
-		default: // already told
-		}
+		signal(v.again)
 	}
 }
 
