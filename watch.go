@@ -235,7 +235,7 @@ func (w *holderWatch) stands(ctx context.Context, seen *snapshot) bool {
 		return !attempt.Refused(err) && !w.s.etcd.Closed() // if it stays so look says it
 	}
 	if !read.Holds || seen.epoch != w.s.etcd.Epoch() ||
-		seen.e.Rev == 0 && !queue.ShowsNobody(read.Ranges[0], w.name, "") {
+		seen.e.Rev == 0 && !line.NoneBut("", w.name, read.Ranges[0]) {
 		return false
 	}
 	seen.revision = max(seen.revision, read.Header.GetRevision())

@@ -174,16 +174,17 @@ func Behind(name string, read *pb.RangeResponse, keys int64) Ahead {
 // name, and is still as it was put. (To put a key over, and to take its lease away, changes
 // its mod revision.) The range has read only keys, up to own.
 func Only(name string, own Entry, newest *pb.RangeResponse) bool {
-	only := false
-	for _, kv := range newest.GetKvs() {
-		switch e := EntryOf(kv); {
-		case e.Key == own.Key && e.Rev == own.Rev && kv.GetModRevision() == own.Rev:
-			only = true
-		case e.MayStandIn(name):
-			return false
-		}
-	}
-	return only && !newest.GetMore()
+	e, there := Find(newest.GetKvs(), own.Key)
+	return there && e.Rev == own.Rev && e.Mod == own.Rev && NoneBut(own.Key, name, newest)
+}
+
+// NoneBut reports whether a range has read all keys that it was to read, and none but own may
+// stand in line for the lock name.
+func NoneBut(own, name string, read *pb.RangeResponse) bool {
+	return !read.GetMore() && !slices.ContainsFunc(read.GetKvs(), func(kv *mvccpb.KeyValue) bool {
+		e := EntryOf(kv)
+		return e.Key != own && e.MayStandIn(name)
+	})
 }
 
 // Since returns a with what an earlier reading for the same place adds: no key is ever put ahead

@@ -35,7 +35,6 @@ type Account struct {
 	releases    int                // releases under way, of holds that have ended whole
 	ending      map[Ender]struct{} // that have ended while their contexts may not have
 	doubted     time.Time          // when it was last learned that a copy of a put may come late
-	leftoverErr error              // why the last removal was given up
 	suspect     bool               // an audit of the keys is due now
 	reconnected bool               // and is to read what is ahead of the holds: etcd may have been set back
 	adopts      bool               // a place was to adopt a key, which it has not drawn
@@ -43,8 +42,7 @@ type Account struct {
 	byValues    bool               // the last audit was by values; see auditsBy
 	unread      []unread           // watches that were created, whose keys are still to be read
 	reading     bool               // these are being read
-	deleted     []*Place           // places whose keys are gone and whose holds are about to end
-	asking      bool               // whether the lease is gone too is being asked
+	deleted     []*Place           // whose keys are gone; whether the lease is, too, is being asked
 }
 
 // An Ender is a hold that has ended, and whose contexts are about to end.
@@ -67,7 +65,6 @@ func (a *Account) TakeLocked(p *Place, of Seat) {
 	*p = Place{
 		Account: a, Lease: a.lease, keys: a.keys,
 		line: of.Line, owner: of.Owner, listens: of.Listens,
-		using: true,
 	}
 	if of.Adopts.Rev != 0 {
 		p.Ticket = ticket.Adopt(of.Line.Name, of.Adopts.Key, of.Adopts.Rev, int64(a.lease.ID))
@@ -201,8 +198,7 @@ func (a *Account) ContextsEndedLocked(e Ender) { delete(a.ending, e) }
 // askWhyLocked ends the hold at p, whose key is gone, in the background.
 func (a *Account) askWhyLocked(p *Place) {
 	a.deleted = append(a.deleted, p)
-	if !a.asking {
-		a.asking = true
+	if len(a.deleted) == 1 {
 		a.keys.tasks.GoLocked(a.tellDeleted)
 	}
 }
@@ -216,7 +212,7 @@ func (a *Account) tellDeleted() {
 	for _, p := range a.deleted {
 		p.observedLocked(ticket.Observation{Entry: line.Entry{Key: p.Ticket.Key}, LeaseGone: !known})
 	}
-	a.deleted, a.asking = nil, false
+	a.deleted = nil
 	if !known {
 		a.SuspectLocked() // and then a renewal decides
 	}
@@ -312,20 +308,12 @@ func (a *Account) RemoveRest(until time.Time) error {
 // RevokedLocked is as in lease.Tenants: it closes the account.
 func (a *Account) RevokedLocked(err error) {
 	delete(a.keys.accounts, a.lease)
-	for key := range a.places {
+	leaves := a.keys.Leases.ClosedLocked()
+	for key, p := range a.places {
 		adopted.Delete(adoption{key, int64(a.lease.ID)})
+		leaves = leaves || p.Ticket.Lost() && p.leftoverErr != nil // it may outlive the lease
 	}
-	if err != nil && (a.keys.Leases.ClosedLocked() || a.leavesLocked()) {
+	if err != nil && leaves {
 		a.keys.leftoverErr = err
 	}
-}
-
-// leavesLocked reports whether a key whose removal was given up may outlive the lease.
-func (a *Account) leavesLocked() bool {
-	for _, p := range a.places {
-		if p.Ticket.Lost() && p.stuck {
-			return true
-		}
-	}
-	return false
 }

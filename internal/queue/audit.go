@@ -3,7 +3,6 @@ package queue
 import (
 	"context"
 	"log/slog"
-	"slices"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -132,9 +131,6 @@ func (a *Account) Audit(ctx context.Context, sent time.Time) (known bool) {
 	known = lifetime.Known
 	// A member that lags behind also reports fewer keys. A read decides.
 	missing, strays := a.compare(lifetime.Keys, sent, suspicious || lifetime.Behind)
-
-	// Keys that users attach to the lease are theirs.
-	strays = slices.DeleteFunc(strays, func(key string) bool { return !a.hasDrawn(key) && !a.mayHaveAdopted(key) })
 	// After an error the next audit tries again.
 	_ = k.etcd.ReadKeys(ctx, keysOf(missing), k.etcd.AskInTime, func(part etcd.Part) {
 		a.confirmMissing(missing[part.From:], part, known)
@@ -144,15 +140,6 @@ func (a *Account) Audit(ctx context.Context, sent time.Time) (known bool) {
 		a.sweep(ctx, part.Entries)
 	})
 	return known
-}
-
-// mayHaveAdopted reports whether key may be one that the Session has adopted: another has drawn it.
-// Its value then says whether it is this library's.
-func (a *Account) mayHaveAdopted(key string) bool {
-	a.keys.mu.Lock()
-	defer a.keys.mu.Unlock()
-	_, _, isKey := line.ParseKey(key)
-	return a.adopts && isKey
 }
 
 // auditsBy decides how to audit: by the keys on the lease, or by the values of its places, which
@@ -202,7 +189,7 @@ func (a *Account) auditPlaces(ctx, asking context.Context, places []*Place) (kno
 
 // compare compares the keys on the lease, as an audit sent at sent found them, with the keys of
 // its places. The missing ones are to be read, and if the answer is suspicious also some of the
-// keys that are there.
+// keys that are there. So are the strays. Keys that users attach to the lease are theirs.
 func (a *Account) compare(keys [][]byte, sent time.Time, suspicious bool) (missing []*Place, strays []string) {
 	a.keys.mu.Lock()
 	defer a.keys.mu.Unlock()
@@ -210,7 +197,8 @@ func (a *Account) compare(keys [][]byte, sent time.Time, suspicious bool) (missi
 	present := make(map[string]bool, len(keys))
 	for _, key := range keys {
 		present[string(key)] = true
-		if p := a.places[string(key)]; p == nil || p.Ticket.Lost() {
+		p := a.places[string(key)]
+		if (p == nil || p.Ticket.Lost()) && a.mayHavePutLocked(string(key)) {
 			strays = append(strays, string(key))
 		}
 	}
@@ -223,6 +211,13 @@ func (a *Account) compare(keys [][]byte, sent time.Time, suspicious bool) (missi
 		}
 	}
 	return missing, strays
+}
+
+// mayHavePutLocked reports whether the Session has drawn key, or may have adopted it: another has
+// drawn it then, and its value says whether it is this library's.
+func (a *Account) mayHavePutLocked(key string) bool {
+	_, _, isKey := line.ParseKey(key)
+	return a.hasDrawn(key) || a.adopts && isKey
 }
 
 // isKnownBy reports whether etcd seems to know the lease, by what was read of places: if a key is

@@ -104,7 +104,7 @@ func (k *Keys) OwnLocked(e line.Entry) (goes <-chan struct{}, orphan bool) {
 		p := a.places[e.Key]
 		switch ours := p != nil && p.Ticket.Rev() == e.Rev; {
 		case e.Lease != int64(l.ID):
-		case ours && !p.stuck:
+		case ours && p.leftoverErr == nil:
 			goes = p.removed // nil while it is in use
 		case !ours && a.hasDrawn(e.Key):
 			return nil, true

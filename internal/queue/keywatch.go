@@ -105,10 +105,7 @@ func (w *keyWatch) follow(broken *attempt.Backoff) error {
 // renewLocked begins a new watch: the old one may be silent.
 func (w *keyWatch) renewLocked() {
 	w.sure = false
-	select {
-	case w.again <- struct{}{}:
-	default: // already told
-	}
+	signal(w.again)
 }
 
 // unsure notes that there is no watch.

@@ -108,7 +108,12 @@ func (n *Line) ExclusiveLocked() (stands, live bool) {
 	if !n.view.isLiveLocked() {
 		return false, false
 	}
-	return n.view.exclusive > 0, true
+	for key := range n.view.keys {
+		if line.KindOf(key) != line.Read {
+			return true, true
+		}
+	}
+	return false, true
 }
 
 // LingerLocked has the view of n watched for a key that is to linger. It reports false if the view

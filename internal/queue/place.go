@@ -47,13 +47,12 @@ type Place struct {
 	watch *keyWatch   // of the key while it is held; nil for short holds
 	epoch *etcd.Epoch // of the last answer with the revision or the line
 	seen  *view       // the view that has seen its key
-	using bool        // counted among the lease's users
-	stuck bool        // its removal was given up; the account says why
 
 	news chan struct{} // wakes the waiter at it: its key, its view or the connection has changed
 
-	removed chan struct{}   // closed when the removal is over; nil before AbandonLocked
-	after   <-chan struct{} // if not nil, the removal waits for that of another place
+	removed     chan struct{}   // closed when the removal is over; nil before AbandonLocked
+	after       <-chan struct{} // if not nil, the removal waits for that of another place
+	leftoverErr error           // why the removal was given up, nil if it was not
 }
 
 // An Owner is what has a place: a claim that waits, and then the holds at its key.
@@ -86,7 +85,9 @@ func (p *Place) observedLocked(o ticket.Observation) ticket.Seen {
 	known := p.Ticket.Lost()
 	seen := p.Ticket.Observe(o)
 	if seen == ticket.Same {
-		p.noteRecallLocked(o.Entry)
+		if r, recalled := o.Recall(); recalled {
+			p.RecallLocked(r)
+		}
 		if p.changed != nil && o.Mod != 0 {
 			e := o.Entry
 			p.changed = &e
@@ -116,17 +117,6 @@ func (p *Place) lostLocked() {
 		p.AbandonLocked(false)
 	}
 	p.line.local.MarkLocked()
-}
-
-// noteRecallLocked notes what e, which is p's key as it was read or as an event has told it, says
-// of a recall. Of several requests the one with the shortest grace counts.
-func (p *Place) noteRecallLocked(e line.Entry) {
-	if !p.listens {
-		return
-	}
-	if r, ok := e.Recall(); ok {
-		p.RecallLocked(r)
-	}
 }
 
 // RecallLocked recalls p, if it listens, and no earlier request has as short a grace.
@@ -182,11 +172,14 @@ func (p *Place) isGone() bool {
 	return p.Ticket.Lost()
 }
 
-// tellLocked wakes the waiter at p.
-func (p *Place) tellLocked() {
+// tellLocked wakes the waiter at p, if a call waits.
+func (p *Place) tellLocked() { signal(p.news) }
+
+// signal wakes the receiver of c, unless that was woken and has not received yet.
+func signal(c chan<- struct{}) {
 	select {
-	case p.news <- struct{}{}:
-	default: // told already, or no call waits
+	case c <- struct{}{}:
+	default:
 	}
 }
 

@@ -9,7 +9,9 @@ import (
 
 // RemovedLocked notes that p's key is gone, as its ticket says.
 func (p *Place) RemovedLocked() {
-	p.stopUsingLocked()
+	if p.removed == nil { // it was released: else it has left the lease's users already
+		p.Account.leftLocked()
+	}
 	if p.Account.places[p.Ticket.Key] == p {
 		delete(p.Account.places, p.Ticket.Key)
 		adopted.Delete(adoption{p.Ticket.Key, p.Ticket.Lease})
@@ -17,15 +19,6 @@ func (p *Place) RemovedLocked() {
 	if p.StaleLocked() && p.epoch != nil { // an earlier key of that name may be back
 		p.Account.SuspectLocked()
 	}
-}
-
-// stopUsingLocked takes p off its lease's users.
-func (p *Place) stopUsingLocked() {
-	if !p.using {
-		return
-	}
-	p.using = false
-	p.Account.leftLocked()
 }
 
 // AbandonLocked gives p up. If its key may exist, it is removed in the background until
@@ -38,7 +31,7 @@ func (p *Place) AbandonLocked(unsure bool) <-chan struct{} {
 	}
 	p.removed = make(chan struct{})
 	p.line.local.MarkLocked()
-	p.stopUsingLocked()
+	p.Account.leftLocked()
 	p.UnwatchLocked()
 	p.Ticket.Leave()
 	unsent := p.Ticket.State() == ticket.Removed
@@ -139,7 +132,7 @@ func (p *Place) giveUpRemoval(err error) (certain bool) {
 		p.RemovedLocked()
 		return true
 	}
-	p.stuck, p.Account.leftoverErr = true, err
+	p.leftoverErr = err
 	if _, kept := k.accounts[l]; p.Ticket.Lost() && kept {
 		return false // the keeper tries again when the lease has ended
 	}
@@ -167,10 +160,7 @@ func (p *Place) AwaitRemoved(ctx context.Context) error {
 	}
 	p.keys.mu.Lock()
 	defer p.keys.mu.Unlock()
-	if p.stuck {
-		return p.Account.leftoverErr
-	}
-	return nil
+	return p.leftoverErr
 }
 
 // GivenUpLocked reports whether p was given up: its key is being removed, or has gone.

@@ -69,23 +69,22 @@ type view struct {
 	partial bool
 
 	// Guarded by Session.mu.
-	revision  int64
-	keys      map[string]int64      // create revisions of the contenders
-	exclusive int                   // how many of these do not read
-	read      map[string]int64      // keys as the last read told them
-	deleted   map[string]int64      // the last DELETE of each key since then, while it may count
-	putOver   map[string]line.Entry // of keys: values that are not the first; one may have a recall
-	state     viewState             // changed by becomesLocked alone
-	behind    bool                  // a read told what the watch did not, or not yet
-	reading   bool                  // a recheck is under way
-	waiting   bool                  // the line's owner waits by this view
-	joined    bool                  // a read has joined a cohort by it, since the last recheck
-	relied    time.Time             // since when the watch is relied on
-	due       time.Time             // when the line is to be read again
-	needed    time.Time             // when it last was
-	judged    *Place                // the own place that the last events were judged for, if any
-	err       error                 // of the last read, nil once one was answered
-	refusal   error                 // why it is over, as the next would be: etcd's, or errTooLong
+	revision int64
+	keys     map[string]int64      // create revisions of the contenders
+	read     map[string]int64      // keys as the last read told them
+	deleted  map[string]int64      // the last DELETE of each key since then, while it may count
+	putOver  map[string]line.Entry // of keys: values that are not the first; one may have a recall
+	state    viewState             // changed by becomesLocked alone
+	behind   bool                  // a read told what the watch did not, or not yet
+	reading  bool                  // a recheck is under way
+	waiting  bool                  // the line's owner waits by this view
+	joined   bool                  // a read has joined a cohort by it, since the last recheck
+	relied   time.Time             // since when the watch is relied on
+	due      time.Time             // when the line is to be read again
+	needed   time.Time             // when it last was
+	judged   *Place                // the own place that the last events were judged for, if any
+	err      error                 // of the last read, nil once one was answered
+	refusal  error                 // why it is over, as the next would be: etcd's, or errTooLong
 }
 
 // A viewState is how far a view has come, and whether it may be relied on.
@@ -333,21 +332,12 @@ func (v *view) isTooLongLocked(length int) bool {
 // renewLocked begins a new watch, if there is one: it may be silent.
 func (v *view) renewLocked() {
 	if v.state == viewLive || v.state == viewFailed {
-		select {
-		case v.again <- struct{}{}:
-		default: // already told
-		}
+		signal(v.again)
 	}
 }
 
 // judgeLocked draws the conclusions of what is known, after a read or after events.
 func (v *view) judgeLocked(afterRead bool) {
-	v.exclusive = 0
-	for key := range v.keys {
-		if line.KindOf(key) != line.Read {
-			v.exclusive++
-		}
-	}
 	if !v.partial {
 		v.judgeOwnLocked(afterRead)
 	}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
@@ -138,7 +137,7 @@ func (v *view) isAsKnown() bool {
 	defer k.mu.Unlock()
 	v.answeredLocked()
 	return read.Holds && (!first || slices.ContainsFunc(read.Ranges, func(r *pb.RangeResponse) bool {
-		return ShowsNobody(r, name, p.Ticket.Key)
+		return line.NoneBut(p.Ticket.Key, name, r)
 	}))
 }
 
@@ -161,15 +160,6 @@ func FewKeys(from string, which ...clientv3.OpOption) clientv3.Op {
 // countBelow counts the keys below a name.
 func countBelow(name string) clientv3.Op {
 	return clientv3.OpGet(line.Prefix(name), clientv3.WithPrefix(), clientv3.WithCountOnly())
-}
-
-// ShowsNobody reports whether a range has read all keys that it was to read, and none but own may
-// stand in the line of a name.
-func ShowsNobody(read *pb.RangeResponse, name, own string) bool {
-	return !read.More && !slices.ContainsFunc(read.Kvs, func(kv *mvccpb.KeyValue) bool {
-		e := line.EntryOf(kv)
-		return e.Key != own && e.MayStandIn(name)
-	})
 }
 
 // recheck reads the line if the view is needed and a recheck is due. It returns when to call it
