@@ -293,6 +293,7 @@ func TestLeasesThatRunOutUnansweredSpreadThoseThatFollow(t *testing.T) {
 				}
 				return 0
 			})
+			time.Sleep(time.Hour) // then no Session has a lease under which etcd has answered
 		}
 		for _, s := range ss {
 			require.NoError(t, s.Close(context.Background()))
